@@ -1,0 +1,45 @@
+# One library per folder: megalith_library(core_ops PUBLIC core_tensor) compiles every *.cpp of the current folder
+# (never of a subfolder) and links to the left only.
+set(MEGALITH_WARNINGS -Wall -Wextra -Wshadow -Wconversion)
+set(MEGALITH_FLAGS -march=x86-64-v3 -ffile-prefix-map=${CMAKE_SOURCE_DIR}/=)
+
+function(megalith_compile_options target)
+  target_include_directories(${target} PUBLIC ${CMAKE_SOURCE_DIR})
+  target_compile_options(${target} PRIVATE ${MEGALITH_WARNINGS} ${MEGALITH_FLAGS} $<$<BOOL:${MEGALITH_WERROR}>:-Werror>)
+  if(MEGALITH_SANITIZE)
+    target_compile_options(${target} PRIVATE -fsanitize=${MEGALITH_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+    target_link_options(${target} PUBLIC -fsanitize=${MEGALITH_SANITIZE})
+  endif()
+endfunction()
+
+function(megalith_library name)
+  cmake_parse_arguments(ARG "" "" "PUBLIC;PRIVATE;EXCLUDE" ${ARGN})
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)
+  foreach(pattern IN LISTS ARG_EXCLUDE)
+    list(FILTER sources EXCLUDE REGEX "${pattern}")
+  endforeach()
+  if(NOT sources)  # headers only, or a room whose sources come later
+    add_library(${name} INTERFACE)
+    target_include_directories(${name} INTERFACE ${CMAKE_SOURCE_DIR})
+    target_link_libraries(${name} INTERFACE ${ARG_PUBLIC})
+    return()
+  endif()
+  add_library(${name} STATIC ${sources})
+  megalith_compile_options(${name})
+  target_link_libraries(${name} PUBLIC ${ARG_PUBLIC} PRIVATE ${ARG_PRIVATE})
+endfunction()
+
+# megalith_test(unit_data LIBRARIES core_data): one GoogleTest program from every *_test.cpp of the current folder; each
+# TEST is a ctest of its own, so that the number of tests run is visible.
+function(megalith_test name)
+  cmake_parse_arguments(ARG "" "" "LIBRARIES;LABELS" ${ARGN})
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*_test.cpp)
+  if(NOT sources)
+    return()
+  endif()
+  add_executable(${name} ${sources})
+  megalith_compile_options(${name})
+  target_link_libraries(${name} PRIVATE ${ARG_LIBRARIES} tests_support GTest::gtest GTest::gmock GTest::gtest_main)
+  target_compile_definitions(${name} PRIVATE MEGALITH_SOURCE_DIR="${CMAKE_SOURCE_DIR}" MEGALITH_BIN_DIR="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}")
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES LABELS "${ARG_LABELS}")
+endfunction()

@@ -1,0 +1,54 @@
+// The one error type of the program. An error says where it was found, what was expected, what came and the remedy:
+//   core/ops/rmsnorm.cpp:8: op.weight: expected shape [4096], got [4097]; remedy
+// `main` prefixes the rank, prints it and ends all ranks with the exit code below.
+#pragma once
+
+#include <source_location>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+namespace megalith {
+
+// Exit codes of every program; they are part of the user interface.
+enum class ExitCode : int {
+  kOk = 0,
+  kUsage = 2,           // a flag or configuration value is wrong or contradicts another
+  kFileIo = 3,          // a file cannot be opened, read or written
+  kFormat = 4,          // a file was read and its content is damaged or unknown
+  kNoCheckpoint = 5,    // no valid checkpoint where one was asked for
+  kOutOfMemory = 6,     // an allocation failed
+  kCommunication = 7,   // a peer was lost or hangs
+  kNumeric = 8,         // too many steps with NaN or Inf
+  kInternal = 9,        // a defect of the program
+  kStoppedOnRequest = 75,
+};
+
+class Error : public std::runtime_error {
+ public:
+  Error(ExitCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
+  ExitCode code() const { return code_; }
+
+ private:
+  ExitCode code_;
+};
+
+// What `fail` prints, in this order. Empty parts are left out.
+struct Fault {
+  ExitCode code = ExitCode::kInternal;
+  std::string subject;   // the flag, file, tensor or call that is wrong
+  std::string expected;  // valid values
+  std::string got;
+  std::string remedy;
+  bool show_place = true;  // source file and line; false for user input, where the subject is the place
+};
+
+[[noreturn]] void fail(const Fault& fault, std::source_location place = std::source_location::current());
+
+// A condition that only a defect of this program can break.
+inline void require(bool condition, std::string_view what,
+                    std::source_location place = std::source_location::current()) {
+  if (!condition) [[unlikely]] fail({.code = ExitCode::kInternal, .subject = std::string(what)}, place);
+}
+
+}  // namespace megalith
