@@ -1,0 +1,117 @@
+// Everything a user can set, as plain data. apps/flags.cpp fills it from defaults, --config files and the command line;
+// every field is named after its flag.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/model/config.h"
+#include "core/optim/lr_schedule.h"
+
+namespace megalith {
+
+enum class RecomputeGranularity { kNone, kSelective, kFull };
+enum class RecomputeMethod { kUniform, kBlock };
+enum class TokenizerType { kByte, kNull };
+enum class DeviceType { kCpu };
+
+struct TrainingOptions {
+  std::int64_t micro_batch_size = 1;   // sequences per rank and forward pass
+  std::int64_t global_batch_size = 0;  // sequences per step; 0: micro_batch_size x data-parallel size
+  std::int64_t train_iters = 0;        // steps; --train-samples is turned into it
+  std::int64_t train_samples = 0;      // 0: --train-iters was given
+  bool skip_train = false;             // evaluate once and end
+
+  LrSchedule schedule;  // --lr, --min-lr, --lr-*; resolved: lr_decay_iters is never 0 for train
+  double adam_beta1 = 0.9;
+  double adam_beta2 = 0.999;
+  double adam_eps = 1e-8;
+  double weight_decay = 0.01;
+  double clip_grad = 1.0;  // global L2 norm; 0: no clipping
+
+  std::int64_t seed = 1234;
+  bool deterministic_mode = false;
+
+  std::int64_t eval_interval = 1000;  // steps; 0: never
+  std::int64_t eval_iters = 100;      // global batches per evaluation
+
+  std::int64_t exit_interval = 0;          // end (exit code 75) after a step divisible by it; 0: off
+  std::int64_t exit_duration_in_mins = 0;  // 0: off
+
+  RecomputeGranularity recompute_granularity = RecomputeGranularity::kNone;
+  RecomputeMethod recompute_method = RecomputeMethod::kUniform;  // with kFull
+  std::int64_t recompute_num_layers = 1;                         // uniform: layers per chunk; block: layers recomputed
+  std::vector<std::string> recompute_modules;                    // with kSelective: core_attn, layernorm, mlp, mlp_act
+
+  bool check_hazards = false;
+  std::int64_t suppress_wait = -1;  // test aid: the ordinal of the event wait left out; -1: none
+  DeviceType device = DeviceType::kCpu;
+};
+
+struct DataOptions {
+  std::vector<std::string> data_path;  // PREFIX, or WEIGHT PREFIX pairs as Megatron
+  std::string split = "969,30,1";      // train, validation, test
+  bool mock_data = false;
+  TokenizerType tokenizer_type = TokenizerType::kByte;
+};
+
+struct CheckpointOptions {
+  std::string save;
+  std::string load;
+  std::int64_t save_interval = 0;  // steps; 0: only at the end
+  std::int64_t keep_last = 0;      // newest verified checkpoints kept when pruning; 0: all
+  std::int64_t ckpt_step = 0;      // step to load; 0: the newest valid one
+  bool finetune = false;           // weights only, step count starts at 0
+  bool no_load_optim = false;
+};
+
+struct ParallelOptions {
+  std::int64_t tensor_model_parallel_size = 1;
+  std::int64_t pipeline_model_parallel_size = 1;
+  std::int64_t expert_model_parallel_size = 1;
+  std::int64_t context_parallel_size = 1;
+  std::int64_t ddp_bucket_size = 40'000'000;  // parameters per gradient bucket
+  std::int64_t world_size = 1;                // plan only: ranks of the layout that is forecast
+};
+
+struct LoggingOptions {
+  std::int64_t log_interval = 100;  // steps
+  bool log_throughput = false;
+  std::string metrics_jsonl;
+};
+
+struct GenerateOptions {
+  std::string prompt;
+  std::int64_t max_new_tokens = 256;
+  double temperature = 1.0;
+  std::int64_t top_k = 0;  // 0: all; 1: greedy
+  double top_p = 0.0;      // 0: off
+};
+
+struct ReportOptions {
+  std::vector<std::string> inputs;  // metrics files
+  std::string output;               // HTML
+};
+
+// One line of the effective configuration. `value` is valid both as TOML and as JSON.
+struct ConfigEntry {
+  std::string group;  // TOML table that --print-config puts it in
+  std::string name;   // flag without dashes in front
+  std::string value;
+  std::string origin;  // "default", "derived", FILE:LINE or "command line"
+};
+
+struct Options {
+  ModelConfig model;
+  TrainingOptions train;
+  DataOptions data;
+  CheckpointOptions checkpoint;
+  ParallelOptions parallel;
+  LoggingOptions logging;
+  GenerateOptions generate;
+  ReportOptions report;
+  std::vector<ConfigEntry> effective;  // every flag of the program, in the order of --help
+};
+
+}  // namespace megalith

@@ -1,0 +1,89 @@
+// The shape and numerics of a GPT, by the names Megatron's flags have (in snake_case). A ModelConfig is plain data: the
+// flags fill it, `resolve` derives what was left at 0, `validate` refuses what no model can be built from.
+// H hidden, F ffn, N heads, G key/value groups, D head dim, V vocabulary, L layers, S sequence length.
+#pragma once
+
+#include <cstdint>
+
+#include "core/tensor/dtype.h"
+
+namespace megalith {
+
+enum class PositionEmbedding { kLearnedAbsolute, kRope, kNone };
+enum class Normalization { kLayerNorm, kRmsNorm };
+
+// Activation of the MLP where `swiglu` is off. kGeluTanh is Hendrycks & Gimpel's tanh form (arXiv:1606.08415), which
+// GPT-2 and Megatron's fused bias-GeLU use; kGelu is the exact x * Phi(x).
+enum class ActivationFunction { kGeluTanh, kGelu };
+
+struct ModelConfig {
+  std::int64_t num_layers = 0;
+  std::int64_t hidden_size = 0;
+  std::int64_t ffn_hidden_size = 0;          // 0: 4 H, or with swiglu floor(8 H / 3 / 64) * 64
+  std::int64_t num_attention_heads = 0;
+  std::int64_t num_query_groups = 0;         // key/value heads; 0: num_attention_heads
+  std::int64_t kv_channels = 0;              // head dim D; 0: hidden_size / num_attention_heads
+  std::int64_t seq_length = 0;               // tokens
+  std::int64_t max_position_embeddings = 0;  // rows of the learned position table; 0: seq_length
+
+  std::int64_t vocab_size = 0;  // 0: not known yet, the tokenizer gives it
+  std::int64_t make_vocab_size_divisible_by = 128;
+  std::int64_t padded_vocab_size = 0;  // always derived: vocab_size rounded up; rows of the embedding, columns of logits
+
+  PositionEmbedding position_embedding_type = PositionEmbedding::kLearnedAbsolute;
+  double rotary_base = 10000.0;
+  double rotary_percent = 1.0;  // share of the head dim that is rotated
+
+  Normalization normalization = Normalization::kLayerNorm;
+  double norm_epsilon = 1e-5;
+  bool qk_layernorm = false;  // normalise q and k per head, over D, before RoPE
+
+  bool swiglu = false;  // Shazeer 2020, arXiv:2002.05202; fc1 then has 2 F outputs, [gate; up]
+  ActivationFunction activation_func = ActivationFunction::kGeluTanh;
+
+  bool add_bias_linear = true;  // --disable-bias-linear clears it: no bias in any linear
+  bool add_qkv_bias = false;    // biases of q, k and v even where add_bias_linear is off
+  bool untie_embeddings_and_output_weights = false;
+
+  double hidden_dropout = 0.0;
+  double attention_dropout = 0.0;
+
+  double init_method_std = 0.02;
+
+  DType params_dtype = DType::kFp32;  // kFp32 or kBf16, of parameters and activations
+
+  // Standard deviation of the initial attention projection and fc2: std / sqrt(2 L), as Megatron's scaled init.
+  double output_layer_init_std() const;
+  // Number of leading elements of each head that RoPE rotates (even); 0 where the position embedding is another.
+  std::int64_t rotary_dim() const;
+  bool has_qkv_bias() const { return add_bias_linear || add_qkv_bias; }
+};
+
+// Fills the fields that are 0 by the rules above. Call it again after vocab_size became known.
+void resolve(ModelConfig& config);
+
+// Throws Error (exit code 2) that names the flags and the valid values. `config` has been resolved; a vocab_size of 0
+// passes.
+void validate(const ModelConfig& config);
+
+// Elements, by owner. `padding` is the part of `total` that exists only because the vocabulary is padded.
+struct ParameterCount {
+  std::int64_t embedding = 0;  // word and learned position table
+  std::int64_t attention = 0;  // q, k, v, projection, QK norms
+  std::int64_t mlp = 0;
+  std::int64_t norm = 0;    // two per layer and the final one
+  std::int64_t output = 0;  // 0 where tied to the word embedding
+  std::int64_t padding = 0;
+  std::int64_t total = 0;
+};
+ParameterCount count_parameters(const ModelConfig& config);
+
+// count_parameters(config).total
+std::int64_t num_parameters(const ModelConfig& config);
+
+// Floating-point operations per token of one training step, forward and backward, without recompute: 6 per parameter
+// used in a matrix product (the output layer counts, looking up an embedding does not) and 6 L S N D for causal
+// attention, which computes half of the S x S scores.
+double flops_per_token(const ModelConfig& config);
+
+}  // namespace megalith
