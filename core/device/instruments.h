@@ -1,0 +1,25 @@
+// What watches the streams of one rank. All optional and owned by the caller; they must outlive the streams.
+#pragma once
+
+#include <cstdint>
+
+namespace megalith {
+
+class HazardChecker;
+class Timeline;
+
+// Numbers the event waits of a rank in program order; the wait with ordinal `suppressed` is left out, to prove that the
+// hazard checker finds each one that is missing.
+struct WaitCounter {
+  std::int64_t count = 0;
+  std::int64_t suppressed = -1;
+  bool skip_next() { return count++ == suppressed; }
+};
+
+struct Instruments {
+  HazardChecker* hazards = nullptr;
+  Timeline* timeline = nullptr;  // needed by plan streams
+  WaitCounter* waits = nullptr;
+};
+
+}  // namespace megalith

@@ -1,0 +1,67 @@
+// A stream orders work; events order streams. Every call that enqueues names its stream: there is no default stream.
+#pragma once
+
+#include <string>
+#include <variant>
+
+#include "core/device/access.h"
+#include "core/device/cpu_stream.h"
+#include "core/device/device.h"
+#include "core/device/event.h"
+#include "core/device/instruments.h"
+
+namespace megalith {
+
+class Graph;
+
+// Computes nothing; Stream announces its ops to the timeline.
+class PlanStream {};
+
+class Stream {
+ public:
+  Stream(DeviceType device, std::string name, Instruments instruments = {});
+  ~Stream();
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  DeviceType device() const;
+  const std::string& name() const { return name_; }
+  const Instruments& instruments() const { return instruments_; }
+
+  // True when an instrument or a capture needs to know what the next op reads and writes.
+  bool wants_access() const;
+  // Announces the next op; launch() and communicators call it right before they enqueue.
+  void announce(const Access& access);
+
+  void record(Event& event);
+  void wait(Event& event);
+  // An event that fires inside a replay and is waited for outside of it (or the reverse): legal only while capturing.
+  void record_external(Event& event);
+  void wait_external(Event& event);
+
+  // Blocks the host; an error while capturing.
+  void synchronize();
+  // Blocks the host until the event's latest record; an error while this stream captures.
+  void synchronize_host(Event& event);
+  // The host itself reads or writes device-visible memory (pinned staging): tells the hazard checker.
+  void announce_host(const Access& access);
+
+  bool capturing() const { return capture_ != nullptr; }
+
+  template <class Visitor>
+  void visit(Visitor&& visitor) {
+    std::visit(visitor, backend_);
+  }
+
+ private:
+  friend class Graph;
+
+  std::string name_;
+  Instruments instruments_;
+  int lane_;                   // this stream's number at the instruments
+  Graph* capture_ = nullptr;   // the capture this stream takes part in
+  int capture_lane_ = -1;      // and its number there
+  std::variant<CpuStream, PlanStream> backend_;
+};
+
+}  // namespace megalith

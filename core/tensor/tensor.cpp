@@ -1,0 +1,67 @@
+#include "core/tensor/tensor.h"
+
+namespace megalith {
+
+Tensor::Tensor(void* address, DType type, const Shape& extents) : data(address), dtype(type), shape(extents) {
+  std::int64_t stride = 1;
+  for (int d = extents.rank() - 1; d >= 0; --d) {
+    strides[static_cast<std::size_t>(d)] = stride;
+    stride *= extents[d];
+  }
+}
+
+std::size_t Tensor::extent_bytes() const {
+  if (data == nullptr || numel() == 0) return 0;
+  std::int64_t last = 0;
+  for (int d = 0; d < rank(); ++d) last += (shape[d] - 1) * stride(d);
+  return static_cast<std::size_t>(last + 1) * size_of(dtype);
+}
+
+bool Tensor::is_contiguous() const {
+  std::int64_t expected = 1;
+  for (int d = rank() - 1; d >= 0; --d) {
+    if (shape[d] != 1 && stride(d) != expected) return false;
+    expected *= shape[d];
+  }
+  return true;
+}
+
+Tensor Tensor::slice(int dim, std::int64_t start, std::int64_t length) const {
+  const int d = dim < 0 ? dim + rank() : dim;
+  require(d >= 0 && d < rank() && start >= 0 && length >= 0 && start + length <= shape[d], "Tensor::slice out of range");
+  Tensor result = *this;
+  result.shape[d] = length;
+  if (data != nullptr) {
+    result.data = static_cast<std::byte*>(data) + start * stride(d) * static_cast<std::int64_t>(size_of(dtype));
+  }
+  return result;
+}
+
+Tensor Tensor::view(const Shape& extents) const {
+  require(is_contiguous() && extents.numel() == numel(), "Tensor::view of a strided tensor or of another size");
+  Tensor result(data, dtype, extents);
+  result.bound = bound;
+  return result;
+}
+
+Tensor Tensor::split_dim(int dim, std::int64_t outer) const {
+  const int d = dim < 0 ? dim + rank() : dim;
+  require(outer > 0 && shape[d] % outer == 0 && rank() < kMaxDims, "Tensor::split_dim does not divide");
+  const std::int64_t inner = shape[d] / outer;
+  Tensor result = *this;
+  result.shape = {};
+  int out = 0;
+  for (int i = 0; i < rank(); ++i) {
+    if (i == d) {
+      result.shape.push_back(outer);
+      result.strides[static_cast<std::size_t>(out++)] = stride(i) * inner;
+      result.shape.push_back(inner);
+    } else {
+      result.shape.push_back(shape[i]);
+    }
+    result.strides[static_cast<std::size_t>(out++)] = stride(i);
+  }
+  return result;
+}
+
+}  // namespace megalith
