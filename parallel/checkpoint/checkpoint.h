@@ -1,0 +1,96 @@
+// Saving and finding checkpoints. On disk:
+//   DIR/step_0000100/rank_0000_of_0002.safetensors   shards; every slice is written by exactly one rank
+//   DIR/step_0000100/state.json                      TrainState
+//   DIR/step_0000100/manifest.json                   size and XXH3-128 of every file and every shard; format version
+//   DIR/LATEST                                       a hint for people and scripts; loading does not trust it
+// A checkpoint is written under a temporary name and appears by one rename after everything in it is durable, so a
+// directory named step_N is complete or was damaged later, which its hashes show.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/checkpoint/file.h"
+#include "core/checkpoint/shard.h"
+#include "core/checkpoint/train_state.h"
+#include "parallel/checkpoint/rank_sync.h"
+
+namespace megalith {
+
+// Names of checkpoints that this process wrote or verified hash by hash. Kept by the trainer over the run, so that
+// pruning need not read older checkpoints again at each save.
+using VerifiedCheckpoints = std::set<std::string>;
+
+struct SaveRequest {
+  std::string directory;      // created if missing
+  TrainState state;           // rank 0's is stored; its step names the checkpoint on all ranks
+  std::vector<Shard> shards;  // those that this rank writes (see assign_writers); data must stay valid meanwhile
+  int keep_last = 0;          // verified checkpoints that stay after pruning; 0 keeps all
+  VerifiedCheckpoints* verified = nullptr;  // optional
+  RankSync sync;                            // one_rank() for a single rank
+  const FileObserver* observer = nullptr;   // sees each file operation first; for tests and logs
+};
+
+struct SaveResult {
+  bool saved = false;
+  std::string message;     // why it failed; or, when saved, what went wrong after the commit; the same on all ranks
+  std::string path;        // of the checkpoint, when saved
+  std::int64_t bytes = 0;  // of tensor data over all ranks
+  double seconds = 0.0;
+};
+
+// Collective. Never throws for what goes wrong with files, memory or the shards of any rank: all ranks then return the
+// same `saved == false`, the temporary directory is removed and older checkpoints are untouched. Together the ranks'
+// shards must cover each named tensor exactly once.
+SaveResult save_checkpoint(const SaveRequest& request);
+
+// An open, verified checkpoint. Reads are local to a rank and may differ between ranks.
+class LoadedCheckpoint {
+ public:
+  LoadedCheckpoint(LoadedCheckpoint&&) noexcept;
+  LoadedCheckpoint& operator=(LoadedCheckpoint&&) noexcept;
+  ~LoadedCheckpoint();
+
+  const std::string& path() const;
+  const TrainState& state() const;
+  int saved_world() const;                  // ranks that wrote it
+  std::vector<TensorSpec> tensors() const;  // by name
+  bool has(const std::string& name) const;
+
+  // The model's tensors against the checkpoint's. Fails (kFormat) with the names that are missing, that are extra or
+  // whose dtype or shape differs. Extra counts only among the kinds that occur in `wanted`, so that a run that does not
+  // load the optimizer leaves its kinds out.
+  void check_tensors(std::span<const TensorSpec> wanted) const;
+
+  // Fills `out` (slice.numel() elements of the tensor's dtype, row-major) from whichever files hold the slice; the run
+  // that saved may have been cut differently. Bytes are checked against their hash while they are copied: kFormat.
+  void read(const std::string& name, const Slice& slice, std::span<std::byte> out);
+
+ private:
+  friend struct CheckpointFinder;
+  struct Impl;
+  explicit LoadedCheckpoint(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+struct LoadRequest {
+  std::string directory;
+  std::optional<std::int64_t> step;         // --ckpt-step: this one or none
+  VerifiedCheckpoints* verified = nullptr;  // optional; gets the name of what was found
+  RankSync sync;
+  const FileObserver* observer = nullptr;
+};
+
+// Collective. The newest checkpoint that verifies completely; each rank hashes its share of the files. A damaged one is
+// passed over with a warning that says why. Nothing when `directory` is missing or holds no checkpoint at all and no
+// step was asked for. Fails (kNoCheckpoint), on all ranks alike, when there are some but none is valid, or not the
+// wanted step.
+std::optional<LoadedCheckpoint> find_checkpoint(const LoadRequest& request);
+
+}  // namespace megalith
