@@ -30,17 +30,45 @@ function(megalith_library name)
   target_link_libraries(${name} PUBLIC ${ARG_PUBLIC} PRIVATE ${ARG_PRIVATE})
 endfunction()
 
-# megalith_test(unit_data LIBRARIES core_data): one GoogleTest program from every *_test.cpp of the current folder; each
-# TEST is a ctest of its own, so that the number of tests run is visible.
+# megalith_test(unit_data LIBRARIES core_data LABELS unit): one GoogleTest program from every *_test.cpp of the current
+# folder (or from SOURCES); each TEST is a ctest of its own, so that the number of tests run is visible. Labels decide
+# which builds have the test: `unit` all but TSAN, `threads` also TSAN, any other only builds without sanitizers.
 function(megalith_test name)
-  cmake_parse_arguments(ARG "" "" "LIBRARIES;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "LIBRARIES;LABELS;SOURCES" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*_test.cpp)
+  if(ARG_SOURCES)
+    set(sources ${ARG_SOURCES})
+  endif()
   if(NOT sources)
     return()
+  endif()
+  if(MEGALITH_SANITIZE MATCHES "thread" AND NOT "threads" IN_LIST ARG_LABELS)
+    return()
+  elseif(MEGALITH_SANITIZE AND NOT "unit" IN_LIST ARG_LABELS AND NOT "threads" IN_LIST ARG_LABELS)
+    return()
+  endif()
+  if(MEGALITH_SANITIZE)
+    list(APPEND sources ${CMAKE_SOURCE_DIR}/tests/support/sanitizers/options.cpp)
   endif()
   add_executable(${name} ${sources})
   megalith_compile_options(${name})
   target_link_libraries(${name} PRIVATE ${ARG_LIBRARIES} tests_support GTest::gtest GTest::gmock GTest::gtest_main)
   target_compile_definitions(${name} PRIVATE MEGALITH_SOURCE_DIR="${CMAKE_SOURCE_DIR}" MEGALITH_BIN_DIR="${MEGALITH_PROGRAM_DIR}")
-  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES LABELS "${ARG_LABELS}")
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 TEST_PREFIX "${MEGALITH_TEST_PREFIX}" TEST_LIST ${name}_list)
+  megalith_test_properties(${name}_list ${ARG_LABELS})
+endfunction()
+
+# Labels and the place for temporary files of the tests in the list variable that gtest_discover_tests made: its own
+# PROPERTIES would flatten a list of several values.
+function(megalith_test_properties list_name)
+  string(REPLACE "," "-" labels "${ARGN};${MEGALITH_SANITIZE}")
+  set(scratch "${CMAKE_BINARY_DIR}/tests/scratch")
+  file(MAKE_DIRECTORY "${scratch}")
+  set(properties_file "${CMAKE_CURRENT_BINARY_DIR}/${list_name}_properties.cmake")
+  file(WRITE "${properties_file}" "if(${list_name})
+  set_tests_properties(\${${list_name}} PROPERTIES TIMEOUT 600 LABELS \"${labels}\"
+    ENVIRONMENT \"TEST_TMPDIR=${scratch};TMPDIR=${scratch}\")
+endif()
+")
+  set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES "${properties_file}")
 endfunction()

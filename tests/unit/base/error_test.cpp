@@ -1,0 +1,55 @@
+#include "core/base/error.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace megalith {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+std::string message_of(const Fault& fault) {
+  try {
+    fail(fault);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), fault.code);
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Error, SaysPlaceSubjectExpectedGotAndRemedyInOneLine) {
+  const std::string message = message_of({.code = ExitCode::kFormat,
+                                          .subject = "op.weight",
+                                          .expected = "shape [4096]",
+                                          .got = "[4097]",
+                                          .remedy = "check the checkpoint"});
+  EXPECT_THAT(message, HasSubstr("tests/unit/base/error_test.cpp:"));
+  EXPECT_THAT(message, HasSubstr("op.weight: expected shape [4096], got [4097]"));
+  EXPECT_THAT(message, HasSubstr("check the checkpoint"));
+  EXPECT_THAT(message, Not(HasSubstr("\n")));
+}
+
+TEST(Error, LeavesOutThePlaceForUserInput) {
+  const std::string message =
+      message_of({.code = ExitCode::kUsage, .subject = "--num-layers", .got = "-1", .show_place = false});
+  EXPECT_THAT(message, Not(HasSubstr(".cpp")));
+  EXPECT_THAT(message, Not(HasSubstr("expected")));
+  EXPECT_THAT(message, HasSubstr("--num-layers"));
+  EXPECT_THAT(message, HasSubstr("got -1"));
+}
+
+TEST(Error, RequireThrowsOnlyWhenTheConditionIsFalse) {
+  EXPECT_NO_THROW(require(true, "holds"));
+  try {
+    require(false, "the list is sorted");
+    FAIL() << "require returned";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kInternal);
+    EXPECT_THAT(error.what(), HasSubstr("the list is sorted"));
+  }
+}
+
+}  // namespace
+}  // namespace megalith
