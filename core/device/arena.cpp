@@ -1,0 +1,84 @@
+#include "core/device/arena.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/base/error.h"
+
+namespace megalith {
+
+namespace {
+constexpr std::size_t kAlignment = 256;
+std::size_t round_up(std::size_t bytes) { return std::max(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment); }
+}  // namespace
+
+Arena::Arena(MemoryPool& pool, Mode mode) : pool_(pool), mode_(mode) {}
+
+Arena::~Arena() {
+  reset();
+  if (block_ != nullptr) pool_.free(block_);
+}
+
+void Arena::begin_scope(const ArenaScope& scope) { next_ = {.scope = scope, .ordinal = 0}; }
+
+void* Arena::allocate(std::size_t bytes, MemoryCategory category, std::string_view owner) {
+  const ArenaKey key = next_;
+  ++next_.ordinal;
+  switch (mode_) {
+    case Mode::kUnplanned:
+      if (forbidden_) {
+        fail({.subject = fmt::format("allocation of {} bytes for {} during capture", bytes, owner),
+              .remedy = "capture with a planned arena"});
+      }
+      unplanned_.push_back(pool_.allocate(bytes, category, owner));
+      return unplanned_.back();
+    case Mode::kRecording: {
+      const std::size_t rounded = round_up(bytes);
+      recorded_.push_back({key, next_address_, rounded, category, std::string(owner)});
+      next_address_ += rounded;
+      return reinterpret_cast<void*>(recorded_.back().address);
+    }
+    case Mode::kPlanned: break;
+  }
+  require(plan_ != nullptr, "a planned arena without a plan");
+  const auto slot = plan_->slots.find(key);
+  if (slot == plan_->slots.end() || slot->second.bytes != round_up(bytes)) {
+    fail({.subject = fmt::format("allocation {} of segment {} verb {} column {} ({})", key.ordinal, key.scope.segment,
+                                 key.scope.verb, key.scope.column, owner),
+          .expected = slot == plan_->slots.end() ? "an allocation the plan knows" : fmt::format("{} bytes", slot->second.bytes),
+          .got = fmt::format("{} bytes", round_up(bytes)),
+          .remedy = "the step must make the same allocations as its recording on the plan backend"});
+  }
+  touched_ = std::max(touched_, slot->second.offset + slot->second.bytes);
+  return block_ + slot->second.offset;
+}
+
+void Arena::classify(const void* address, MemoryCategory category, std::string_view owner) {
+  if (mode_ != Mode::kRecording) return;
+  const auto wanted = reinterpret_cast<std::uintptr_t>(address);
+  auto found = std::upper_bound(recorded_.begin(), recorded_.end(), wanted,
+                                [](std::uintptr_t value, const Recorded& r) { return value < r.address; });
+  if (found == recorded_.begin()) return;
+  --found;
+  if (wanted >= found->address + found->bytes) return;
+  found->category = category;
+  found->owner = owner;
+}
+
+void Arena::use(const ArenaPlan& plan) {
+  require(mode_ == Mode::kPlanned, "Arena::use needs the planned mode");
+  plan_ = &plan;
+  if (plan.peak_bytes <= block_bytes_) return;
+  require(touched_ == 0, "the arena must not grow after the first step: use the largest plan first");
+  if (block_ != nullptr) pool_.free(block_);
+  block_ = static_cast<std::byte*>(pool_.allocate(plan.peak_bytes, MemoryCategory::kActivations, "arena"));
+  block_bytes_ = plan.peak_bytes;
+}
+
+void Arena::reset() {
+  for (void* address : unplanned_) pool_.free(address);
+  unplanned_.clear();
+}
+
+}  // namespace megalith

@@ -1,0 +1,107 @@
+// Memory of a step. Every allocation of the real code path is recorded once on the plan backend; from the recorded
+// accesses each buffer gets its lifetime, interval colouring gives it an address, and from then on the n-th allocation of
+// a scope always gets that address: fixed before the first step, the same for every microbatch of a column, so graphs may
+// bake it in and the peak is known. Nothing is ever freed by hand: a buffer lives from its first to its last access.
+#pragma once
+
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "core/device/memory_pool.h"
+#include "core/device/timeline.h"
+
+namespace megalith {
+
+// Who allocates: a verb of a segment for one in-flight microbatch (its column). Segment -1 is the step loop itself.
+struct ArenaScope {
+  std::int32_t column = 0;
+  std::int32_t segment = -1;
+  std::int32_t verb = 0;
+  auto operator<=>(const ArenaScope&) const = default;
+};
+
+struct ArenaKey {
+  ArenaScope scope;
+  std::int32_t ordinal = 0;  // the how-manieth allocation since begin_scope
+  auto operator<=>(const ArenaKey&) const = default;
+};
+
+struct ArenaPlan {
+  struct Slot {
+    std::size_t offset = 0;
+    std::size_t bytes = 0;  // multiple of 256
+    MemoryCategory category = MemoryCategory::kWorkspace;
+    std::string owner;      // the tensor's name; for a stash slot its kind
+  };
+  std::map<ArenaKey, Slot> slots;
+  std::size_t peak_bytes = 0;                    // size of the block
+  std::size_t live_bytes = 0;                    // most bytes alive at once: the lower bound of any layout
+  CategoryBytes live_by_category{};              // at that moment
+  std::map<std::string, std::size_t> live_by_owner;
+};
+
+class Arena {
+ public:
+  enum class Mode : std::uint8_t {
+    kUnplanned,  // takes every buffer from the pool until reset(): for tests and start-up, illegal under capture
+    kRecording,  // plan backend: addresses that are never reused
+    kPlanned,
+  };
+
+  Arena(MemoryPool& pool, Mode mode);
+  ~Arena();
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  void begin_scope(const ArenaScope& scope);
+  void* allocate(std::size_t bytes, MemoryCategory category, std::string_view owner);
+  // Recording: a buffer turned out to be kept for backward; `address` may point into it.
+  void classify(const void* address, MemoryCategory category, std::string_view owner);
+
+  // kPlanned: the plan to allocate by; the block grows to the largest plan used, which must happen before the first step.
+  void use(const ArenaPlan& plan);
+  // kUnplanned: gives all buffers back.
+  void reset();
+
+  Mode mode() const { return mode_; }
+  std::size_t block_bytes() const { return block_bytes_; }
+  // kPlanned: the highest byte really handed out; equals plan.peak_bytes after a step.
+  std::size_t touched_bytes() const { return touched_; }
+  // Turns true during capture to make the unplanned mode refuse.
+  void forbid_system_allocation(bool forbidden) { forbidden_ = forbidden; }
+
+  struct Recorded {
+    ArenaKey key;
+    std::uintptr_t address;
+    std::size_t bytes;
+    MemoryCategory category;
+    std::string owner;
+  };
+  const std::vector<Recorded>& recorded() const { return recorded_; }  // ascending addresses
+
+ private:
+  MemoryPool& pool_;
+  Mode mode_;
+  bool forbidden_ = false;
+  ArenaKey next_;
+  const ArenaPlan* plan_ = nullptr;
+  std::byte* block_ = nullptr;
+  std::size_t block_bytes_ = 0;
+  std::size_t touched_ = 0;
+  std::vector<void*> unplanned_;
+  std::vector<Recorded> recorded_;
+  std::uintptr_t next_address_ = std::uintptr_t{1} << 46;
+};
+
+// Lays out what `recording` allocated while `timeline` recorded. Lane 0 is the stream whose order measures time; work on
+// other lanes occupies its buffers from the last lane-0 op known to precede it to the first known to follow. Fails if a
+// lane is not joined by lane 0 at the end.
+ArenaPlan plan_arena(const Timeline& timeline, const Arena& recording);
+
+}  // namespace megalith

@@ -1,0 +1,203 @@
+// Lifetimes and layout of a recorded step. Time is the number of the op on lane 0 (the compute stream).
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <unordered_map>
+
+#include "core/base/error.h"
+#include "core/device/arena.h"
+
+namespace megalith {
+
+namespace {
+
+using Clock = std::vector<std::int64_t>;
+constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
+
+struct Interval {
+  std::int64_t begin = kNever;  // both ends inclusive
+  std::int64_t end = -1;
+};
+
+// When an op may run, in lane-0 time.
+struct OpTimes {
+  std::vector<Interval> of_entry;  // by timeline entry
+  std::int64_t last = 0;           // ops on lane 0
+};
+
+void merge(Clock& clock, const Clock& other) {
+  for (std::size_t i = 0; i < clock.size(); ++i) clock[i] = std::max(clock[i], other[i]);
+}
+
+OpTimes op_times(const Timeline& timeline) {
+  const std::size_t lanes = timeline.lanes().size();
+  OpTimes times{.of_entry = std::vector<Interval>(timeline.entries().size())};
+  std::vector<Clock> clocks(lanes, Clock(lanes, 0));
+  std::unordered_map<std::uint64_t, Clock> events;
+  // Per lane, in order: lane 0 learned at time `first` that the lane's ops up to `second` are finished.
+  std::vector<std::vector<std::pair<std::int64_t, std::int64_t>>> joins(lanes);
+  std::vector<std::pair<std::size_t, std::int64_t>> open;  // entries on other lanes, with their number there
+
+  for (std::size_t i = 0; i < timeline.entries().size(); ++i) {
+    const Timeline::Entry& entry = timeline.entries()[i];
+    const auto lane = static_cast<std::size_t>(entry.lane);
+    Clock& clock = clocks[lane];
+    if (entry.kind == Timeline::Kind::kRecord) {
+      events[entry.event] = clock;
+    } else if (entry.kind == Timeline::Kind::kWait) {
+      const auto event = events.find(entry.event);
+      if (event == events.end()) continue;
+      merge(clock, event->second);
+      if (lane != 0) continue;
+      for (std::size_t l = 1; l < lanes; ++l) joins[l].emplace_back(clock[0], clock[l]);
+    } else {
+      ++clock[lane];
+      if (lane == 0) {
+        times.of_entry[i] = {clock[0], clock[0]};
+      } else {
+        times.of_entry[i] = {clock[0] + 1, kNever};
+        open.emplace_back(i, clock[lane]);
+      }
+    }
+  }
+  times.last = clocks[0][0];
+  for (const auto& [entry, number] : open) {
+    const auto lane = static_cast<std::size_t>(timeline.entries()[entry].lane);
+    const auto join = std::partition_point(joins[lane].begin(), joins[lane].end(), [&](const auto& j) { return j.second < number; });
+    if (join == joins[lane].end()) {
+      fail({.subject = fmt::format("plan: op {} on stream {}", timeline.entries()[entry].access.name(), timeline.lanes()[lane]),
+            .expected = "an event that the compute stream waits for before the step ends"});
+    }
+    times.of_entry[entry].end = std::max(join->first, times.of_entry[entry].begin);
+  }
+  return times;
+}
+
+struct Buffer {
+  ArenaKey key;
+  std::size_t bytes = 0;
+  MemoryCategory category{};
+  std::string owner;
+  std::vector<Interval> lives;  // one per allocation under this key, ascending and disjoint
+  std::size_t offset = 0;
+};
+
+bool overlap(const std::vector<Interval>& a, const std::vector<Interval>& b) {
+  std::size_t i = 0;
+  std::size_t j = 0;
+  while (i < a.size() && j < b.size()) {
+    if (a[i].end < b[j].begin) {
+      ++i;
+    } else if (b[j].end < a[i].begin) {
+      ++j;
+    } else {
+      return true;
+    }
+  }
+  return false;
+}
+
+std::vector<Buffer> lifetimes(const Timeline& timeline, const Arena& recording, const OpTimes& times) {
+  const std::vector<Arena::Recorded>& recorded = recording.recorded();
+  std::vector<Interval> lives(recorded.size());
+  for (std::size_t i = 0; i < timeline.entries().size(); ++i) {
+    const Timeline::Entry& entry = timeline.entries()[i];
+    if (entry.kind != Timeline::Kind::kOp) continue;
+    for (const AccessRange& range : entry.access.ranges()) {
+      const auto address = reinterpret_cast<std::uintptr_t>(range.begin);
+      auto found = std::upper_bound(recorded.begin(), recorded.end(), address,
+                                    [](std::uintptr_t value, const Arena::Recorded& r) { return value < r.address; });
+      if (found == recorded.begin() || address >= (found - 1)->address + (found - 1)->bytes) continue;
+      Interval& life = lives[static_cast<std::size_t>(found - 1 - recorded.begin())];
+      life.begin = std::min(life.begin, times.of_entry[i].begin);
+      life.end = std::max(life.end, times.of_entry[i].end);
+    }
+  }
+  std::map<ArenaKey, Buffer> by_key;
+  for (std::size_t i = 0; i < recorded.size(); ++i) {
+    const Arena::Recorded& r = recorded[i];
+    Buffer& buffer = by_key[r.key];
+    if (buffer.lives.empty() && buffer.bytes == 0) buffer = {r.key, r.bytes, r.category, r.owner, {}, 0};
+    if (buffer.bytes != r.bytes) {
+      fail({.subject = fmt::format("plan: {} of segment {}", r.owner, r.key.scope.segment),
+            .expected = fmt::format("{} bytes in every microbatch", buffer.bytes),
+            .got = fmt::format("{}", r.bytes)});
+    }
+    if (lives[i].end < 0) continue;  // allocated and never touched
+    if (!buffer.lives.empty() && buffer.lives.back().end >= lives[i].begin) {
+      fail({.subject = fmt::format("plan: {} of segment {} column {}", r.owner, r.key.scope.segment, r.key.scope.column),
+            .expected = "one live buffer per column", .got = "two at once"});
+    }
+    buffer.lives.push_back(lives[i]);
+  }
+  std::vector<Buffer> buffers;
+  buffers.reserve(by_key.size());
+  for (auto& [key, buffer] : by_key) buffers.push_back(std::move(buffer));
+  return buffers;
+}
+
+// Largest first, each at the lowest offset that is free during all of its lives.
+void assign_offsets(std::vector<Buffer>& buffers) {
+  std::vector<Buffer*> order;
+  for (Buffer& buffer : buffers) order.push_back(&buffer);
+  std::stable_sort(order.begin(), order.end(), [](const Buffer* a, const Buffer* b) { return a->bytes > b->bytes; });
+  std::vector<Buffer*> placed;  // ascending offsets
+  for (Buffer* buffer : order) {
+    std::size_t offset = 0;
+    if (!buffer->lives.empty()) {
+      for (const Buffer* other : placed) {
+        if (other->offset >= offset + buffer->bytes) break;
+        if (other->offset + other->bytes > offset && overlap(buffer->lives, other->lives)) offset = other->offset + other->bytes;
+      }
+    }
+    buffer->offset = offset;
+    placed.insert(std::upper_bound(placed.begin(), placed.end(), buffer, [](const Buffer* a, const Buffer* b) { return a->offset < b->offset; }),
+                  buffer);
+  }
+}
+
+void find_live_peak(const std::vector<Buffer>& buffers, ArenaPlan& plan) {
+  std::map<std::int64_t, std::int64_t> changes;
+  for (const Buffer& buffer : buffers) {
+    for (const Interval& life : buffer.lives) {
+      changes[life.begin] += static_cast<std::int64_t>(buffer.bytes);
+      changes[life.end + 1] -= static_cast<std::int64_t>(buffer.bytes);
+    }
+  }
+  std::int64_t live = 0;
+  std::int64_t peak = 0;
+  std::int64_t peak_time = 0;
+  for (const auto& [time, change] : changes) {
+    live += change;
+    if (live > peak) {
+      peak = live;
+      peak_time = time;
+    }
+  }
+  plan.live_bytes = static_cast<std::size_t>(peak);
+  for (const Buffer& buffer : buffers) {
+    for (const Interval& life : buffer.lives) {
+      if (life.begin > peak_time || life.end < peak_time) continue;
+      plan.live_by_category[static_cast<std::size_t>(buffer.category)] += buffer.bytes;
+      plan.live_by_owner[buffer.owner] += buffer.bytes;
+    }
+  }
+}
+
+}  // namespace
+
+ArenaPlan plan_arena(const Timeline& timeline, const Arena& recording) {
+  require(recording.mode() == Arena::Mode::kRecording, "plan_arena needs a recording arena");
+  std::vector<Buffer> buffers = lifetimes(timeline, recording, op_times(timeline));
+  assign_offsets(buffers);
+  ArenaPlan plan;
+  for (const Buffer& buffer : buffers) {
+    plan.slots[buffer.key] = {.offset = buffer.offset, .bytes = buffer.bytes, .category = buffer.category, .owner = buffer.owner};
+    plan.peak_bytes = std::max(plan.peak_bytes, buffer.offset + buffer.bytes);
+  }
+  find_live_peak(buffers, plan);
+  return plan;
+}
+
+}  // namespace megalith

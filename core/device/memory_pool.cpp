@@ -1,0 +1,113 @@
+#include "core/device/memory_pool.h"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "core/base/error.h"
+
+namespace megalith {
+
+namespace {
+
+constexpr std::size_t kAlignment = 256;
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
+
+std::size_t round_up(std::size_t value, std::size_t to) { return (value + to - 1) / to * to; }
+
+std::string readable(std::size_t bytes) {
+  if (bytes >= (std::size_t{1} << 30)) return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / (1 << 30));
+  if (bytes >= (std::size_t{1} << 20)) return fmt::format("{:.2f} MiB", static_cast<double>(bytes) / (1 << 20));
+  return fmt::format("{} B", bytes);
+}
+
+}  // namespace
+
+std::string_view name_of(MemoryCategory category) {
+  static constexpr std::array<std::string_view, kNumMemoryCategories> kNames = {
+      "parameters", "main parameters", "gradients", "optimizer", "activations", "workspace", "communication", "other"};
+  return kNames[static_cast<std::size_t>(category)];
+}
+
+MemoryPool::MemoryPool(DeviceType device, std::size_t limit_bytes) : device_(device), limit_(limit_bytes) {}
+
+MemoryPool::~MemoryPool() {
+  if (device_ == DeviceType::kPlan) return;
+  for (const auto& [address, block] : used_) std::free(address);
+  for (const auto& [bytes, address] : free_) std::free(address);
+}
+
+void* MemoryPool::allocate_from_system(std::size_t bytes) {
+  if (device_ == DeviceType::kPlan) {
+    void* address = reinterpret_cast<void*>(next_plan_address_);
+    next_plan_address_ += round_up(bytes, kHugePage);
+    return address;
+  }
+  if (limit_ != 0 && reserved_ + bytes > limit_) return nullptr;
+  void* address = std::aligned_alloc(bytes >= kHugePage ? kHugePage : kAlignment,
+                                     round_up(bytes, bytes >= kHugePage ? kHugePage : kAlignment));
+  if (address != nullptr && bytes >= kHugePage) madvise(address, bytes, MADV_HUGEPAGE);
+  return address;
+}
+
+void* MemoryPool::allocate(std::size_t bytes, MemoryCategory category, std::string_view owner) {
+  const std::size_t wanted = std::max(round_up(bytes, kAlignment), kAlignment);
+  void* address = nullptr;
+  std::size_t reserved = wanted;
+  // A cached block may be up to an eighth larger than asked for.
+  const auto cached = free_.lower_bound(wanted);
+  if (cached != free_.end() && cached->first <= wanted + wanted / 8) {
+    reserved = cached->first;
+    address = cached->second;
+    free_.erase(cached);
+  } else {
+    address = allocate_from_system(wanted);
+    if (address == nullptr && !free_.empty()) {  // give cached blocks back and try once more
+      for (const auto& [size, block] : free_) {
+        std::free(block);
+        reserved_ -= size;
+      }
+      free_.clear();
+      address = allocate_from_system(wanted);
+    }
+    if (address == nullptr) fail_out_of_memory(wanted, owner);
+    reserved_ += wanted;
+    ++system_allocations_;
+  }
+  used_[address] = {.bytes = reserved, .requested = wanted, .category = category, .owner = std::string(owner)};
+  allocated_ += wanted;
+  peak_allocated_ = std::max(peak_allocated_, allocated_);
+  by_category_[static_cast<std::size_t>(category)] += wanted;
+  return address;
+}
+
+void MemoryPool::free(void* address) {
+  const auto found = used_.find(address);
+  require(found != used_.end(), "MemoryPool::free of an address that was not given out");
+  const Block& block = found->second;
+  allocated_ -= block.requested;
+  by_category_[static_cast<std::size_t>(block.category)] -= block.requested;
+  free_.emplace(block.bytes, address);
+  used_.erase(found);
+}
+
+void MemoryPool::fail_out_of_memory(std::size_t bytes, std::string_view owner) const {
+  std::map<std::string, std::size_t> owners;
+  for (const auto& [address, block] : used_) owners[fmt::format("{} ({})", block.owner, name_of(block.category))] += block.requested;
+  std::vector<std::pair<std::size_t, std::string>> largest;
+  for (const auto& [name, size] : owners) largest.emplace_back(size, name);
+  std::sort(largest.rbegin(), largest.rend());
+  largest.resize(std::min<std::size_t>(largest.size(), 10));
+  std::string list;
+  for (const auto& [size, name] : largest) list += fmt::format("{}{} {}", list.empty() ? "" : ", ", name, readable(size));
+  fail({.code = ExitCode::kOutOfMemory,
+        .subject = fmt::format("out of memory: {} for {} on the {} device, {} already reserved{}", readable(bytes), owner,
+                               name_of(device_), readable(reserved_), limit_ ? " of a limit of " + readable(limit_) : ""),
+        .got = "largest owners: " + (list.empty() ? std::string("none") : list),
+        .remedy = "lower --micro-batch-size, add --recompute-granularity full, or use more ranks",
+        .show_place = false});
+}
+
+}  // namespace megalith

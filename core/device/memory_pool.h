@@ -1,0 +1,76 @@
+// A small caching allocator for what lives outside the step (parameters, optimizer state, the arena's block, start-up
+// buffers) and for tests. Blocks go back to a free list by size and are given out again; the system is asked only when no
+// block fits. Statistics are kept per owner category.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/device/device.h"
+
+namespace megalith {
+
+enum class MemoryCategory : std::uint8_t {
+  kParameters,
+  kMainParameters,
+  kGradients,
+  kOptimizer,
+  kActivations,
+  kWorkspace,
+  kCommunication,
+  kOther,
+};
+inline constexpr int kNumMemoryCategories = 8;
+std::string_view name_of(MemoryCategory category);  // "main parameters"
+
+using CategoryBytes = std::array<std::size_t, kNumMemoryCategories>;
+
+class MemoryPool {
+ public:
+  // limit_bytes 0: no limit but the machine's.
+  explicit MemoryPool(DeviceType device, std::size_t limit_bytes = 0);
+  ~MemoryPool();  // returns everything to the system
+  MemoryPool(const MemoryPool&) = delete;
+  MemoryPool& operator=(const MemoryPool&) = delete;
+
+  // 256-byte aligned; contents undefined. Zero bytes give a valid address. Throws exit code 6 with the ten largest
+  // owners when the system or the limit refuses.
+  void* allocate(std::size_t bytes, MemoryCategory category, std::string_view owner);
+  void free(void* address);
+
+  std::size_t allocated_bytes() const { return allocated_; }  // given out
+  std::size_t reserved_bytes() const { return reserved_; }    // taken from the system
+  std::size_t peak_allocated_bytes() const { return peak_allocated_; }
+  const CategoryBytes& allocated_by_category() const { return by_category_; }
+  std::int64_t system_allocations() const { return system_allocations_; }
+  DeviceType device() const { return device_; }
+
+ private:
+  struct Block {
+    std::size_t bytes = 0;      // reserved
+    std::size_t requested = 0;  // rounded up to 256
+    MemoryCategory category = MemoryCategory::kOther;
+    std::string owner;
+  };
+
+  void* allocate_from_system(std::size_t bytes);
+  [[noreturn]] void fail_out_of_memory(std::size_t bytes, std::string_view owner) const;
+
+  DeviceType device_;
+  std::size_t limit_;
+  std::size_t allocated_ = 0;
+  std::size_t reserved_ = 0;
+  std::size_t peak_allocated_ = 0;
+  std::int64_t system_allocations_ = 0;
+  CategoryBytes by_category_{};
+  std::map<void*, Block> used_;
+  std::multimap<std::size_t, void*> free_;
+  std::uintptr_t next_plan_address_ = std::uintptr_t{1} << 44;  // plan: addresses that are never given out twice
+};
+
+}  // namespace megalith
