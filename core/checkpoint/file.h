@@ -78,7 +78,7 @@ class Directory {
   bool try_lock() const;  // until this object dies; false when another process holds it
 
  private:
-  void observe(std::string_view operation, const std::string& name, std::uint64_t bytes = 0) const;
+  void observe(std::string_view operation, const std::string& path, std::uint64_t bytes = 0) const;
   std::string path_of(const std::string& name) const;
 
   Descriptor fd_;

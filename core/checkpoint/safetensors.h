@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <span>
@@ -39,9 +40,10 @@ struct SafetensorsHeader {
   std::uint64_t data_start = 0;  // offset of the data in the file
 };
 
-std::string_view safetensors_name(DType dtype);  // "F32", "BF16", "I32", "I64", "U8"
+std::string_view safetensors_name(DType dtype);  // "F32", "BF16", "F64", "I32", "I64", "U8"
+std::optional<DType> dtype_from_safetensors(std::string_view name);
 
-// Our dtype of an entry. Fails (kFormat) for those the format knows and this program does not compute with (F64, F16,
+// Our dtype of an entry. Fails (kFormat) for those the format knows and this program does not compute with (F16, U32,
 // BOOL, ...), naming file and tensor.
 DType dtype_of(const SafetensorsEntry& entry, const std::string& path);
 
@@ -53,9 +55,10 @@ SafetensorsHeader read_safetensors_header(const File& file);
 // The same from memory: `header` is the JSON, `data_bytes` what follows it.
 SafetensorsHeader parse_safetensors_header(std::string_view header, std::uint64_t data_bytes, const std::string& path);
 
-// Reads the bytes of one entry in blocks and hands each to `visit(offset within the entry, block)`.
-void read_entry_blocks(const File& file, const SafetensorsHeader& header, const SafetensorsEntry& entry,
-                       const std::function<void(std::uint64_t, std::span<const std::byte>)>& visit);
+// Reads bytes [begin, end) of a file in blocks and hands each to `visit(offset from begin, block)`: bounded memory, and
+// an error of the disk is an Error, where a mapped file would raise SIGBUS.
+void read_blocks(const File& file, std::uint64_t begin, std::uint64_t end,
+                 const std::function<void(std::uint64_t, std::span<const std::byte>)>& visit);
 
 // Writes a file front to back: all entries are declared first, their bytes follow in that order.
 class SafetensorsWriter {

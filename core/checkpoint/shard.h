@@ -7,7 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -61,18 +61,45 @@ struct Shard {
   std::span<const std::byte> data;  // host memory, row-major, slice.numel() * size_of(dtype) bytes
 };
 
-// Fails (kInternal) when the slice leaves the shape, has another number of dims, or a size overflows; `name` is for the
-// message only.
-void check_slice(std::string_view name, const Shape& shape, const Slice& slice);
+// The text of to_string back; nothing for any other text.
+std::optional<Slice> slice_from_string(std::string_view text);
 
-// Elements that two slices of one tensor have in common, as runs that are contiguous in both, in ascending order.
+// Bytes of a shape by checked multiplication; nothing when they overflow 63 bits.
+std::optional<std::int64_t> checked_bytes(const Shape& shape, DType dtype);
+
+// Why `slice` is not a slice of `shape`, or "".
+std::string slice_problem(const Shape& shape, const Slice& slice);
+
+// Walks the elements that two valid slices of one shape have in common, as runs contiguous in both, in ascending order.
 struct CommonRun {
   std::int64_t a_offset;  // first element, counted from the start of slice a
   std::int64_t b_offset;  // the same element, counted from the start of slice b
   std::int64_t count;     // elements, > 0
 };
-void for_each_common_run(const Shape& shape, const Slice& a, const Slice& b,
-                         const std::function<void(const CommonRun&)>& visit);
+class CommonRuns {
+ public:
+  CommonRuns(const Shape& shape, const Slice& a, const Slice& b);
+  std::optional<CommonRun> next();
+
+ private:
+  // The contiguous runs of one slice in the flattened tensor.
+  struct Cursor {
+    Cursor(const Shape& shape, const Slice& slice);
+    void advance();
+
+    bool done = false;
+    std::int64_t global = 0;                            // where the run starts in the flattened tensor
+    std::int64_t local = 0;                             // and in the slice
+    std::int64_t count = 0;                             // its elements
+    std::vector<std::int64_t> start, stop, at, stride;  // of the dims outside of a run
+  };
+  Cursor a_, b_;
+};
+
+// Why valid `slices` do not cover each element of `shape` exactly once, or "". For files from anywhere: at most
+// kMaxBoxes boxes other than flat ranges, since those are compared pair by pair.
+inline constexpr std::size_t kMaxBoxes = 4096;
+std::string cover_problem(const Shape& shape, std::span<const Slice> slices);
 
 // Which of `world` ranks writes each of these shards, for shards that every one of these ranks holds. Balanced by bytes
 // (largest first, to the least loaded rank, ties to the lowest), and a function of the list alone, so that all ranks

@@ -27,7 +27,7 @@ struct TrainState {
 // Identity of an effective configuration: XXH3-128 in hex over its sorted keys and values.
 std::string config_hash(const std::map<std::string, std::string>& config);
 
-// Fails (kInternal) for values that from_json would refuse, such as a negative step.
+// Fails (kFormat) for values that reading would refuse, such as a negative step.
 std::string to_json(const TrainState& state);
 
 // Strict: every key is wanted, unknown and duplicate keys are refused, numbers are integers in range, the configuration

@@ -1,0 +1,221 @@
+#include "core/checkpoint/shard.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <numeric>
+
+#include "core/base/error.h"
+
+namespace megalith {
+
+std::string shard_name(std::string_view kind, std::string_view parameter) {
+  return fmt::format("{}/{}", kind, parameter);
+}
+
+std::string_view kind_of(std::string_view name) {
+  const std::size_t slash = name.find('/');
+  return slash == std::string_view::npos ? std::string_view{} : name.substr(0, slash);
+}
+
+Slice Slice::whole(const Shape& shape) {
+  Slice slice;
+  for (int d = 0; d < shape.rank(); ++d) {
+    slice.start.push_back(0);
+    slice.stop.push_back(shape[d]);
+  }
+  return slice;
+}
+
+Slice Slice::box(std::vector<std::int64_t> start, std::vector<std::int64_t> stop) {
+  return {.flat = false, .start = std::move(start), .stop = std::move(stop)};
+}
+
+Slice Slice::range(std::int64_t start, std::int64_t stop) { return {.flat = true, .start = {start}, .stop = {stop}}; }
+
+std::int64_t Slice::numel() const {
+  std::int64_t n = 1;
+  for (std::size_t d = 0; d < start.size(); ++d) n *= stop[d] - start[d];
+  return n;
+}
+
+bool Slice::is_whole(const Shape& shape) const {
+  return flat ? start[0] == 0 && stop[0] == shape.numel() : *this == whole(shape);
+}
+
+std::string to_string(const Slice& slice) {
+  std::string text = slice.flat ? "flat[" : "[";
+  for (std::size_t d = 0; d < slice.start.size(); ++d) {
+    text += fmt::format("{}{}:{}", d == 0 ? "" : ",", slice.start[d], slice.stop[d]);
+  }
+  return text + "]";
+}
+
+std::optional<Slice> slice_from_string(std::string_view text) {
+  Slice slice;
+  std::string_view rest = text;
+  if (rest.starts_with("flat")) {
+    slice.flat = true;
+    rest.remove_prefix(4);
+  }
+  const auto take = [&](char before, std::vector<std::int64_t>& into) {
+    if (rest.empty() || rest.front() != before) return false;
+    std::int64_t value = 0;
+    const auto [end, error] = std::from_chars(rest.data() + 1, rest.data() + rest.size(), value);
+    if (error != std::errc{}) return false;
+    into.push_back(value);
+    rest.remove_prefix(static_cast<std::size_t>(end - rest.data()));
+    return true;
+  };
+  while (rest != "]" && rest != "[]" && slice.start.size() < kMaxDims) {
+    if (!take(slice.start.empty() ? '[' : ',', slice.start) || !take(':', slice.stop)) return std::nullopt;
+  }
+  if (to_string(slice) != text) return std::nullopt;  // one spelling only
+  return slice;
+}
+
+std::optional<std::int64_t> checked_bytes(const Shape& shape, DType dtype) {
+  auto bytes = static_cast<std::int64_t>(size_of(dtype));
+  for (int d = 0; d < shape.rank(); ++d) {
+    if (__builtin_mul_overflow(bytes, shape[d], &bytes)) return std::nullopt;
+  }
+  return bytes;
+}
+
+std::string slice_problem(const Shape& shape, const Slice& slice) {
+  if (!checked_bytes(shape, DType::kInt64)) return "the size of its shape overflows 64 bits";
+  const std::size_t dims = slice.flat ? 1 : static_cast<std::size_t>(shape.rank());
+  if (slice.start.size() != dims || slice.stop.size() != dims) {
+    return fmt::format("slice {} has not {} dims", to_string(slice), dims);
+  }
+  for (std::size_t d = 0; d < dims; ++d) {
+    const std::int64_t extent = slice.flat ? shape.numel() : shape[static_cast<int>(d)];
+    if (slice.start[d] < 0 || slice.start[d] > slice.stop[d] || slice.stop[d] > extent) {
+      return fmt::format("slice {} leaves the extent {} of dim {}", to_string(slice), extent, d);
+    }
+  }
+  return {};
+}
+
+CommonRuns::Cursor::Cursor(const Shape& shape, const Slice& slice) {
+  done = slice.numel() == 0;
+  if (slice.flat) {
+    global = slice.start[0];
+    count = slice.stop[0] - slice.start[0];
+    return;
+  }
+  // A run covers the last dim that is cut and everything inside of it.
+  int cut = shape.rank() - 1;
+  std::int64_t inner = 1;
+  for (; cut > 0; --cut) {
+    const auto d = static_cast<std::size_t>(cut);
+    if (slice.start[d] != 0 || slice.stop[d] != shape[cut]) break;
+    inner *= shape[cut];
+  }
+  count = inner;
+  std::int64_t step = inner;
+  for (int d = cut; d >= 0; --d) {
+    const auto i = static_cast<std::size_t>(d);
+    global += slice.start[i] * step;
+    if (d == cut) {
+      count = (slice.stop[i] - slice.start[i]) * inner;
+    } else {
+      start.insert(start.begin(), slice.start[i]);
+      stop.insert(stop.begin(), slice.stop[i]);
+      stride.insert(stride.begin(), step);
+    }
+    step *= shape[d];
+  }
+  at = start;
+}
+
+void CommonRuns::Cursor::advance() {
+  local += count;
+  for (std::size_t d = at.size(); d-- > 0;) {
+    global += stride[d];
+    if (++at[d] < stop[d]) return;
+    global -= (stop[d] - start[d]) * stride[d];
+    at[d] = start[d];
+  }
+  done = true;
+}
+
+CommonRuns::CommonRuns(const Shape& shape, const Slice& a, const Slice& b) : a_(shape, a), b_(shape, b) {}
+
+std::optional<CommonRun> CommonRuns::next() {
+  while (!a_.done && !b_.done) {
+    const std::int64_t low = std::max(a_.global, b_.global);
+    const std::int64_t a_end = a_.global + a_.count;
+    const std::int64_t b_end = b_.global + b_.count;
+    const CommonRun run = {.a_offset = a_.local + low - a_.global,
+                           .b_offset = b_.local + low - b_.global,
+                           .count = std::min(a_end, b_end) - low};
+    if (a_end <= b_end) a_.advance();
+    if (b_end <= a_end) b_.advance();
+    if (run.count > 0) return run;
+  }
+  return std::nullopt;
+}
+
+namespace {
+
+bool boxes_overlap(const Slice& a, const Slice& b) {
+  for (std::size_t d = 0; d < a.start.size(); ++d) {
+    if (std::max(a.start[d], b.start[d]) >= std::min(a.stop[d], b.stop[d])) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+std::string cover_problem(const Shape& shape, std::span<const Slice> slices) {
+  std::vector<const Slice*> ranges, boxes;
+  std::int64_t covered = 0;
+  for (const Slice& slice : slices) {
+    if (slice.numel() == 0) continue;
+    // Each is at most the whole, so the sum cannot wrap before it exceeds the whole.
+    covered += slice.numel();
+    if (covered > shape.numel()) return fmt::format("slice {} holds elements of another one", to_string(slice));
+    (slice.flat ? ranges : boxes).push_back(&slice);
+  }
+  if (covered < shape.numel())
+    return fmt::format("{} of {} elements are missing", shape.numel() - covered, shape.numel());
+  if (boxes.size() > kMaxBoxes) return fmt::format("it is cut into more than {} boxes", kMaxBoxes);
+  const auto overlap = [](const Slice& a, const Slice& b) {
+    return fmt::format("slices {} and {} overlap", to_string(a), to_string(b));
+  };
+  std::sort(ranges.begin(), ranges.end(), [](const Slice* a, const Slice* b) { return a->start[0] < b->start[0]; });
+  for (std::size_t i = 1; i < ranges.size(); ++i) {
+    if (ranges[i]->start[0] < ranges[i - 1]->stop[0]) return overlap(*ranges[i - 1], *ranges[i]);
+  }
+  for (std::size_t i = 0; i < boxes.size(); ++i) {
+    for (std::size_t j = 0; j < i; ++j) {
+      if (boxes_overlap(*boxes[i], *boxes[j])) return overlap(*boxes[i], *boxes[j]);
+    }
+    for (const Slice* range : ranges) {
+      if (CommonRuns(shape, *boxes[i], *range).next()) return overlap(*boxes[i], *range);
+    }
+  }
+  return {};
+}
+
+std::vector<int> assign_writers(std::span<const Shard> shards, int world) {
+  require(world > 0, "assign_writers needs a rank");
+  std::vector<std::size_t> order(shards.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto bytes = [&](std::size_t i) {
+    return shards[i].slice.numel() * static_cast<std::int64_t>(size_of(shards[i].dtype));
+  };
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return bytes(a) > bytes(b); });
+  std::vector<std::int64_t> load(static_cast<std::size_t>(world), 0);
+  std::vector<int> writer(shards.size(), 0);
+  for (const std::size_t i : order) {
+    const auto lightest = std::min_element(load.begin(), load.end());
+    writer[i] = static_cast<int>(lightest - load.begin());
+    *lightest += bytes(i);
+  }
+  return writer;
+}
+
+}  // namespace megalith

@@ -1,0 +1,45 @@
+// JSON from files that may come from anywhere: bounded size and depth, no duplicate names, no unknown keys, numbers
+// range-checked. Every refusal is one Error (kFormat) that names the file and the key.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <nlohmann/json_fwd.hpp>
+#include <set>
+#include <string>
+#include <string_view>
+
+namespace megalith {
+
+inline constexpr std::size_t kMaxJsonBytes = std::size_t{64} << 20;
+inline constexpr std::size_t kMaxJsonDepth = 32;
+
+nlohmann::json parse_strict_json(std::string_view text, const std::string& subject);
+
+// Takes an object's members one by one; `finish` refuses those that nobody asked for.
+class JsonObject {
+ public:
+  // `value` must outlive this. Fails when it is not an object; `subject` is the file, with the key path so far.
+  JsonObject(const nlohmann::json& value, std::string subject);
+
+  bool has(const std::string& key) const;
+  const nlohmann::json& member(const std::string& key);
+  std::int64_t integer(const std::string& key, std::int64_t low, std::int64_t high);
+  std::uint64_t unsigned_integer(const std::string& key);
+  std::string text(const std::string& key, std::size_t max_bytes);
+  std::map<std::string, std::string> texts(const std::string& key);  // an object of strings
+  void finish() const;
+
+ private:
+  const nlohmann::json& value_;
+  std::string subject_;
+  std::set<std::string> taken_;
+};
+
+// The same checks for a bare value, such as an array's element.
+std::int64_t json_integer(const nlohmann::json& value, std::int64_t low, std::int64_t high, const std::string& subject);
+std::string json_text(const nlohmann::json& value, std::size_t max_bytes, const std::string& subject);
+const nlohmann::json& json_array(const nlohmann::json& value, const std::string& subject);  // checks that it is one
+
+}  // namespace megalith

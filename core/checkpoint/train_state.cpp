@@ -1,0 +1,74 @@
+#include "core/checkpoint/train_state.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "core/base/error.h"
+#include "core/checkpoint/hash.h"
+#include "core/checkpoint/strict_json.h"
+
+namespace megalith {
+namespace {
+
+// Far beyond any run, yet small enough that sums and products with batch sizes stay within 64 bits.
+constexpr std::int64_t kMaxCount = std::int64_t{1} << 48;
+constexpr std::int64_t kMaxStep = std::int64_t{1} << 40;
+constexpr std::size_t kMaxText = std::size_t{1} << 16;
+
+}  // namespace
+
+std::string config_hash(const std::map<std::string, std::string>& config) {
+  std::string text;
+  for (const auto& [key, value] : config) text += fmt::format("{}:{}={}:{}\n", key.size(), key, value.size(), value);
+  return to_hex(hash_of(text));
+}
+
+std::string to_json(const TrainState& state) {
+  const nlohmann::json value = {{"step", state.step},
+                                {"consumed_samples", state.consumed_samples},
+                                {"consumed_validation_samples", state.consumed_validation_samples},
+                                {"skipped_steps", state.skipped_steps},
+                                {"adam_count", state.adam_count},
+                                {"seed", state.seed},
+                                {"schedule", state.schedule},
+                                {"tokenizer", state.tokenizer},
+                                {"program_version", state.program_version},
+                                {"program_commit", state.program_commit},
+                                {"config", state.config},
+                                {"config_hash", config_hash(state.config)},
+                                {"gemm_algorithms", state.gemm_algorithms}};
+  const std::string text = value.dump(2) + "\n";
+  train_state_from_json(text, "the training state to save");
+  return text;
+}
+
+TrainState train_state_from_json(std::string_view text, const std::string& subject) {
+  const nlohmann::json value = parse_strict_json(text, subject);
+  JsonObject object(value, subject);
+  TrainState state;
+  state.step = object.integer("step", 0, kMaxStep);
+  state.consumed_samples = object.integer("consumed_samples", 0, kMaxCount);
+  state.consumed_validation_samples = object.integer("consumed_validation_samples", 0, kMaxCount);
+  state.skipped_steps = object.integer("skipped_steps", 0, kMaxStep);
+  state.adam_count = object.integer("adam_count", 0, kMaxStep);
+  state.seed = object.unsigned_integer("seed");
+  state.schedule = object.texts("schedule");
+  state.tokenizer = object.text("tokenizer", kMaxText);
+  state.program_version = object.text("program_version", kMaxText);
+  state.program_commit = object.text("program_commit", kMaxText);
+  state.config = object.texts("config");
+  state.gemm_algorithms = object.texts("gemm_algorithms");
+  const std::string stored = object.text("config_hash", 32);
+  object.finish();
+  if (stored != config_hash(state.config)) {
+    fail({.code = ExitCode::kFormat,
+          .subject = subject + ": config_hash",
+          .expected = config_hash(state.config),
+          .got = stored,
+          .show_place = false});
+  }
+  return state;
+}
+
+}  // namespace megalith
