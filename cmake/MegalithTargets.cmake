@@ -31,10 +31,11 @@ function(megalith_library name)
 endfunction()
 
 # megalith_test(unit_data LIBRARIES core_data LABELS unit): one GoogleTest program from every *_test.cpp of the current
-# folder (or from SOURCES); each TEST is a ctest of its own, so that the number of tests run is visible. Labels decide
-# which builds have the test: `unit` all but TSAN, `threads` also TSAN, any other only builds without sanitizers.
+# folder (or from SOURCES; ALONE: without tests/support); each TEST is a ctest of its own, so that the number of tests
+# run is visible. Labels decide which builds have the test: `unit` all but TSAN, `threads` also TSAN, any other only
+# builds without sanitizers.
 function(megalith_test name)
-  cmake_parse_arguments(ARG "" "" "LIBRARIES;LABELS;SOURCES" ${ARGN})
+  cmake_parse_arguments(ARG "ALONE" "" "LIBRARIES;LABELS;SOURCES" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*_test.cpp)
   if(ARG_SOURCES)
     set(sources ${ARG_SOURCES})
@@ -52,7 +53,10 @@ function(megalith_test name)
   endif()
   add_executable(${name} ${sources})
   megalith_compile_options(${name})
-  target_link_libraries(${name} PRIVATE ${ARG_LIBRARIES} tests_support GTest::gtest GTest::gmock GTest::gtest_main)
+  target_link_libraries(${name} PRIVATE ${ARG_LIBRARIES} GTest::gtest GTest::gmock GTest::gtest_main)
+  if(NOT ARG_ALONE)
+    target_link_libraries(${name} PRIVATE tests_support)
+  endif()
   target_compile_definitions(${name} PRIVATE MEGALITH_SOURCE_DIR="${CMAKE_SOURCE_DIR}" MEGALITH_BIN_DIR="${MEGALITH_PROGRAM_DIR}")
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 TEST_PREFIX "${MEGALITH_TEST_PREFIX}" TEST_LIST ${name}_list)
   megalith_test_properties(${name}_list ${ARG_LABELS})

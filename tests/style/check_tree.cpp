@@ -1,0 +1,69 @@
+// Checks the working tree: include direction, the processor check at the start of every program, and file sizes.
+//   check_tree REPOSITORY     exit 0 when nothing is wrong, 1 otherwise; also 1 when it finds suspiciously few files.
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <regex>
+#include <string>
+#include <vector>
+
+#include "tests/style/include_rules.h"
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr long kAimedLines = 400;  // above it a file is listed
+constexpr long kMostLines = 600;   // above it the check fails
+
+std::string read_text(const fs::path& path) {
+  std::ifstream stream(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(stream), {}};
+}
+
+bool is_source(const fs::path& path) {
+  const std::string ext = path.extension().string();
+  return ext == ".h" || ext == ".cpp" || ext == ".cu" || ext == ".cuh";
+}
+
+// `main` of a program begins with the processor check: any instruction before it may be one that is missing.
+bool begins_with_cpu_check(const std::string& text) {
+  static const std::regex kMain(R"(int main\([^)]*\)\s*\{\s*(megalith::)?require_cpu_baseline\(\);)");
+  return std::regex_search(text, kMain);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    std::fprintf(stderr, "usage: check_tree REPOSITORY\n");
+    return 2;
+  }
+  const fs::path root = argv[1];
+  std::vector<std::string> breaches;
+  int files = 0;
+  for (const char* folder : {"apps", "core", "parallel", "moe", "fsdp", "offload", "graphs", "tests"}) {
+    if (!fs::exists(root / folder)) continue;
+    for (const fs::directory_entry& entry : fs::recursive_directory_iterator(root / folder)) {
+      if (!entry.is_regular_file() || !is_source(entry.path())) continue;
+      ++files;
+      const std::string path = fs::relative(entry.path(), root).generic_string();
+      const std::string text = read_text(entry.path());
+      for (std::string& breach : megalith::style::check_includes(path, text)) breaches.push_back(std::move(breach));
+      const long lines = std::count(text.begin(), text.end(), '\n');
+      if (lines > kMostLines) {
+        breaches.push_back(path + ": " + std::to_string(lines) + " lines, at most " + std::to_string(kMostLines));
+      } else if (lines > kAimedLines) {
+        std::printf("note: %s: %ld lines, aim at %ld\n", path.c_str(), lines, kAimedLines);
+      }
+      if (path.starts_with("apps/") && text.find("int main(") != std::string::npos && !begins_with_cpu_check(text)) {
+        breaches.push_back(path + ": main must begin with require_cpu_baseline(); (core/base/cpu_check.h)");
+      }
+    }
+  }
+  for (const std::string& breach : breaches) std::fprintf(stderr, "%s\n", breach.c_str());
+  std::printf("%d files checked, %zu breaches\n", files, breaches.size());
+  return breaches.empty() && files >= 10 ? 0 : 1;
+}

@@ -1,0 +1,141 @@
+#include "tests/style/include_rules.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <sstream>
+
+namespace megalith::style {
+
+namespace {
+
+bool starts_with_any(std::string_view text, std::initializer_list<std::string_view> prefixes) {
+  return std::any_of(prefixes.begin(), prefixes.end(), [&](std::string_view p) { return text.starts_with(p); });
+}
+
+// A room's height; a file may include rooms that are lower, and its own.
+struct Room {
+  std::string_view folder;
+  int height;
+};
+constexpr std::array kRooms = {
+    Room{"core/base/", 0},       Room{"core/device/", 1}, Room{"core/tensor/", 2}, Room{"core/ops/", 3},
+    Room{"core/layers/", 4},     Room{"core/model/", 5},  Room{"core/optim/", 5},  Room{"core/data/", 5},
+    Room{"core/checkpoint/", 5}, Room{"parallel/", 6},    Room{"moe/", 7},         Room{"fsdp/", 7},
+    Room{"offload/", 7},         Room{"graphs/", 7},      Room{"apps/", 8},        Room{"tests/", 9},
+};
+
+const Room* room_of(std::string_view path) {
+  const auto it = std::find_if(kRooms.begin(), kRooms.end(), [&](const Room& r) { return path.starts_with(r.folder); });
+  return it == kRooms.end() ? nullptr : &*it;
+}
+
+// Inside parallel: comm <- mesh <- the rest.
+int parallel_height(std::string_view path) {
+  if (path.starts_with("parallel/comm/")) return 0;
+  return path.starts_with("parallel/mesh/") ? 1 : 2;
+}
+
+std::optional<std::string> check_project_include(std::string_view path, std::string_view target) {
+  const Room* from = room_of(path);
+  const Room* to = room_of(target);
+  if (to == nullptr) return "quoted includes are rooted at the repository and name a file of a known room";
+  if (target.ends_with(".cpp") || target.ends_with(".cu")) return "a source file is compiled, never included";
+  if (from->folder == to->folder) {
+    if (from->folder == "parallel/" && parallel_height(target) > parallel_height(path)) {
+      return "inside parallel the direction is comm <- mesh <- the rest";
+    }
+    return std::nullopt;
+  }
+  if (to->height < from->height) return std::nullopt;
+  if (to->height == from->height) return "siblings never include each other; what they share belongs below them";
+  return "includes point from apps down to core/base, never upwards";
+}
+
+// Where a library's headers may appear. CUDA's device code is *_cuda.cu and *_cuda.cuh.
+std::optional<std::string> check_system_include(std::string_view path, std::string_view target) {
+  const std::string_view name = path.substr(path.rfind('/') + 1);
+  const bool header = path.ends_with(".h") || path.ends_with(".cuh");
+  const bool test = path.starts_with("tests/");
+  const bool nccl_file = path.starts_with("parallel/comm/nccl_");
+  if (starts_with_any(target, {"mpi.h", "mpi-ext.h"})) {
+    if (path.starts_with("parallel/comm/mpi_") && !header) return std::nullopt;
+    return "MPI appears only in parallel/comm/mpi_*.cpp";
+  }
+  if (target == "nccl.h") {
+    if (nccl_file && !header) return std::nullopt;
+    return "NCCL appears only in parallel/comm/nccl_*.cpp";
+  }
+  if (starts_with_any(target,
+                      {"cuda", "cublas", "cudnn", "nvtx3/", "cub/", "thrust/", "cooperative_groups", "driver_types"})) {
+    if (nccl_file || path.starts_with("core/device/cuda_") || name.ends_with("_cuda.cu") ||
+        name.ends_with("_cuda.cuh")) {
+      return std::nullopt;
+    }
+    return "CUDA appears only in core/device/cuda_*, *_cuda.cu and parallel/comm/nccl_*";
+  }
+  if (starts_with_any(target, {"Eigen/", "unsupported/Eigen/"})) {
+    if (test || path.starts_with("core/tensor/") || name.ends_with("_cpu.cpp")) return std::nullopt;
+    return "Eigen appears only in core/tensor, *_cpu.cpp and tests";
+  }
+  if (starts_with_any(target, {"gtest/", "gmock/", "benchmark/"})) {
+    if (test) return std::nullopt;
+    return "test libraries appear only in tests";
+  }
+  if (header && (starts_with_any(target, {"CLI/", "toml++/"}) || target == "nlohmann/json.hpp")) {
+    return "this header costs seconds per file: include it in a source file (nlohmann/json_fwd.hpp is fine)";
+  }
+  return std::nullopt;
+}
+
+struct Include {
+  std::string target;
+  bool quoted = false;
+};
+
+std::optional<Include> parse_include(std::string_view line) {
+  const auto skip_blanks = [&] {
+    while (!line.empty() && (line.front() == ' ' || line.front() == '\t')) line.remove_prefix(1);
+  };
+  const auto skip = [&](std::string_view word) {
+    skip_blanks();
+    if (!line.starts_with(word)) return false;
+    line.remove_prefix(word.size());
+    return true;
+  };
+  if (!skip("#") || !skip("include")) return std::nullopt;
+  skip_blanks();
+  if (line.empty() || (line.front() != '"' && line.front() != '<')) return std::nullopt;
+  const bool quoted = line.front() == '"';
+  const std::size_t end = line.find(quoted ? '"' : '>', 1);
+  if (end == std::string_view::npos) return std::nullopt;
+  return Include{std::string(line.substr(1, end - 1)), quoted};
+}
+
+}  // namespace
+
+std::vector<std::string> check_includes(std::string_view path, std::string_view text) {
+  std::vector<std::string> breaches;
+  const auto report = [&](int line, const std::string& what) {
+    breaches.push_back(std::string(path) + ":" + std::to_string(line) + ": " + what);
+  };
+  if (room_of(path) == nullptr) {
+    report(1, "the file lies in no known room");
+    return breaches;
+  }
+  std::istringstream lines{std::string(text)};
+  std::string line;
+  bool once = false;
+  for (int number = 1; std::getline(lines, line); ++number) {
+    once = once || line.starts_with("#pragma once");
+    const std::optional<Include> include = parse_include(line);
+    if (!include) continue;
+    const std::optional<std::string> breach =
+        include->quoted ? check_project_include(path, include->target) : check_system_include(path, include->target);
+    if (breach) report(number, "includes " + include->target + ": " + *breach);
+  }
+  if ((path.ends_with(".h") || path.ends_with(".cuh")) && !once) report(1, "a header begins with #pragma once");
+  return breaches;
+}
+
+}  // namespace megalith::style

@@ -1,0 +1,17 @@
+// The one direction of includes, as a function of a file's path and text, so that the rules themselves can be tested:
+//   core:   base <- device <- tensor <- ops <- layers <- { model, optim, data, checkpoint }
+//   above:  core <- parallel <- { moe, fsdp, offload, graphs } <- apps;   tests include everything, nobody includes
+//   tests
+// and where the headers of MPI, NCCL, CUDA, Eigen and the slow parsers may appear.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace megalith::style {
+
+// One line per breach, "core/base/a.h:3: ...". `path` is relative to the repository's root with forward slashes.
+std::vector<std::string> check_includes(std::string_view path, std::string_view text);
+
+}  // namespace megalith::style

@@ -1,0 +1,79 @@
+#include "tests/style/include_rules.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace megalith::style {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+struct Case {
+  const char* path;
+  const char* include;
+};
+
+std::vector<std::string> check_one(const Case& c) {
+  return check_includes(c.path, std::string("#pragma once\n#include ") + c.include + "\n");
+}
+
+void PrintTo(const Case& c, std::ostream* out) { *out << c.path << " includes " << c.include; }
+
+class Forbidden : public testing::TestWithParam<Case> {};
+TEST_P(Forbidden, IsReportedWithItsLine) {
+  EXPECT_THAT(check_one(GetParam()), ElementsAre(HasSubstr(std::string(GetParam().path) + ":2: includes ")));
+}
+INSTANTIATE_TEST_SUITE_P(
+    IncludeRules, Forbidden,
+    testing::Values(
+        Case{"core/base/a.h", "\"core/device/stream.h\""}, Case{"core/device/a.h", "\"core/tensor/tensor.h\""},
+        Case{"core/tensor/a.h", "\"core/ops/op.h\""}, Case{"core/ops/a.cpp", "\"core/layers/segment.h\""},
+        Case{"core/layers/a.h", "\"core/model/gpt.h\""}, Case{"core/model/a.h", "\"core/optim/adamw.h\""},
+        Case{"core/data/a.h", "\"core/checkpoint/shard.h\""}, Case{"core/ops/a.cpp", "\"parallel/mesh/mesh.h\""},
+        Case{"parallel/comm/a.h", "\"parallel/mesh/mesh.h\""},
+        Case{"parallel/mesh/a.h", "\"parallel/data_parallel/buckets.h\""}, Case{"parallel/mesh/a.h", "\"fsdp/unit.h\""},
+        Case{"moe/a.h", "\"fsdp/unit.h\""}, Case{"fsdp/a.h", "\"offload/policy.h\""},
+        Case{"offload/a.h", "\"graphs/capture.h\""}, Case{"graphs/a.h", "\"moe/router.h\""},
+        Case{"moe/a.h", "\"apps/flags.h\""}, Case{"apps/a.h", "\"tests/support/temp.h\""},
+        Case{"apps/a.cpp", "\"flags.h\""}, Case{"apps/a.cpp", "\"../core/base/error.h\""},
+        Case{"tests/unit/a.cpp", "\"core/base/error.cpp\""}));
+INSTANTIATE_TEST_SUITE_P(
+    LibraryRules, Forbidden,
+    testing::Values(Case{"parallel/comm/mpi_communicator.h", "<mpi.h>"}, Case{"parallel/mesh/mpi_a.cpp", "<mpi.h>"},
+                    Case{"apps/train.cpp", "<mpi.h>"}, Case{"tests/unit/a_test.cpp", "<mpi.h>"},
+                    Case{"parallel/comm/mpi_a.cpp", "<nccl.h>"}, Case{"core/device/stream.h", "<cuda_runtime.h>"},
+                    Case{"core/ops/gemm_cpu.cpp", "<cublasLt.h>"}, Case{"core/ops/gemm.cpp", "<Eigen/Core>"},
+                    Case{"core/layers/linear.cpp", "<Eigen/Dense>"}, Case{"core/ops/gemm.cpp", "<gtest/gtest.h>"},
+                    Case{"apps/flags.h", "<CLI/CLI.hpp>"}, Case{"apps/flags.h", "<toml++/toml.h>"},
+                    Case{"core/data/a.h", "<nlohmann/json.hpp>"}));
+
+class Allowed : public testing::TestWithParam<Case> {};
+TEST_P(Allowed, IsNotReported) { EXPECT_THAT(check_one(GetParam()), IsEmpty()); }
+INSTANTIATE_TEST_SUITE_P(
+    IncludeRules, Allowed,
+    testing::Values(Case{"core/base/a.h", "\"core/base/error.h\""},
+                    Case{"core/checkpoint/a.h", "\"core/layers/parameter.h\""},
+                    Case{"parallel/mesh/a.h", "\"parallel/comm/group.h\""},
+                    Case{"parallel/comm/a.h", "\"core/ops/op.h\""}, Case{"fsdp/a.h", "\"parallel/mesh/mesh.h\""},
+                    Case{"apps/a.cpp", "\"graphs/capture.h\""}, Case{"tests/unit/a.cpp", "\"apps/flags.h\""},
+                    Case{"parallel/comm/mpi_a.cpp", "<mpi.h>"}, Case{"parallel/comm/nccl_a.cpp", "<nccl.h>"},
+                    Case{"core/device/cuda_stream.h", "<cuda_runtime.h>"},
+                    Case{"core/ops/gemm_cuda.cu", "<cublasLt.h>"}, Case{"core/ops/gemm_cpu.cpp", "<Eigen/Core>"},
+                    Case{"core/data/a.h", "<nlohmann/json_fwd.hpp>"}, Case{"apps/flags.cpp", "<CLI/CLI.hpp>"},
+                    Case{"core/base/a.h", "<string>"}));
+
+TEST(IncludeRules, SeesIncludesThroughBlanksAndReportsEach) {
+  EXPECT_THAT(check_includes("core/base/a.cpp", "int x;\n  #  include \"apps/flags.h\"\n#include\t<mpi.h>\n"),
+              ElementsAre(HasSubstr("core/base/a.cpp:2:"), HasSubstr("core/base/a.cpp:3:")));
+}
+
+TEST(IncludeRules, AHeaderNeedsPragmaOnceAndEveryFileARoom) {
+  EXPECT_THAT(check_includes("core/base/a.h", "int x;\n"), ElementsAre(HasSubstr("#pragma once")));
+  EXPECT_THAT(check_includes("core/base/a.cpp", "int x;\n"), IsEmpty());
+  EXPECT_THAT(check_includes("misc/a.cpp", "int x;\n"), ElementsAre(HasSubstr("no known room")));
+}
+
+}  // namespace
+}  // namespace megalith::style
