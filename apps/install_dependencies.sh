@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# Installs the Debian packages that are missing; does nothing, and needs no rights, when all are there.
+#   apps/install_dependencies.sh            what building and running needs
+#   apps/install_dependencies.sh --tests    also what the tests need
+set -euo pipefail
+
+packages=(g++ cmake ninja-build ccache git libopenmpi-dev openmpi-bin libeigen3-dev libcli11-dev libtomlplusplus-dev
+          nlohmann-json3-dev libfmt-dev libxxhash-dev)
+if [ "${1:-}" = --tests ]; then
+  packages+=(libgtest-dev libgmock-dev libbenchmark-dev clang-format-14)
+elif [ $# -gt 0 ]; then
+  echo "install_dependencies.sh: expected --tests or nothing, got $1" >&2
+  exit 2
+fi
+
+if ! command -v dpkg-query >/dev/null; then
+  echo "install_dependencies.sh: no dpkg here, so nothing was installed; on Debian the packages are: ${packages[*]}" >&2
+  exit 0
+fi
+
+missing=()
+for package in "${packages[@]}"; do
+  status=$(dpkg-query -W -f='${db:Status-Abbrev}' "$package" 2>/dev/null || true)
+  [[ $status == ?i* ]] || missing+=("$package")
+done
+[ ${#missing[@]} -gt 0 ] || exit 0
+
+as_root=()
+if [ "$(id -u)" -ne 0 ]; then
+  if ! command -v sudo >/dev/null; then
+    echo "install_dependencies.sh: missing ${missing[*]}; run as root: apt-get install ${missing[*]}" >&2
+    exit 1
+  fi
+  as_root=(sudo)
+fi
+
+echo "installing ${missing[*]}"
+export DEBIAN_FRONTEND=noninteractive
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+if ! { "${as_root[@]}" apt-get update -qq &&
+       "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}"
+     } >"$log" 2>&1; then
+  tail -n 20 "$log" >&2
+  echo "install_dependencies.sh: apt-get could not install ${missing[*]}; is there a Debian 12 mirror in" \
+       "/etc/apt/sources.list, and a network?" >&2
+  exit 1
+fi
