@@ -1,0 +1,165 @@
+#include "core/ops/attention.h"
+
+#include <fmt/format.h>
+
+#include <limits>
+
+#include "core/tensor/check.h"
+
+namespace megalith {
+
+namespace {
+
+struct Named {
+  const Tensor& tensor;
+  const char* name;
+};
+
+// [B, S, heads, D], stride 1 in D.
+void check_heads(const Named& x, const Shape& expected, DType dtype) {
+  check_shape(x.tensor, expected, x.name);
+  check_dtype(x.tensor, {dtype}, x.name);
+  check_rows(x.tensor, x.name);
+}
+
+// q [B, S, N, D] against k [B, rows, K, D]: dtype, head dim and grouping.
+void check_query(const Tensor& q, const Named& k) {
+  check_rank(q, 4, "op.q");
+  check_dtype(q, {DType::kFp32, DType::kBf16}, "op.q");
+  check_rows(q, "op.q");
+  if (q.size(3) < 1 || q.size(3) > kMaxHeadDim) {
+    fail({.subject = "op.q", .expected = fmt::format("a head dim of 1 to {}", kMaxHeadDim), .got = to_string(q.shape)});
+  }
+  check_rank(k.tensor, 4, k.name);
+  const std::int64_t kv_heads = k.tensor.size(2);
+  if (kv_heads < 1 || q.size(2) % kv_heads != 0) {
+    fail({.subject = k.name,
+          .expected = fmt::format("a number of heads (dim 2) that divides the {} query heads", q.size(2)),
+          .got = to_string(k.tensor.shape)});
+  }
+}
+
+void check_statistics(const Named& x, const Tensor& q) {
+  check_shape(x.tensor, {q.size(0), q.size(2), q.size(1)}, x.name);
+  check_dtype(x.tensor, {DType::kFp32}, x.name);
+  check_contiguous(x.tensor, x.name);
+}
+
+void check_outputs_apart(std::initializer_list<Named> outputs, std::initializer_list<Named> inputs) {
+  for (const Named& out : outputs) {
+    for (const Named& in : inputs) check_no_overlap(out.tensor, out.name, in.tensor, in.name);
+  }
+}
+
+void check_start(const std::int32_t* start, std::int64_t rows, std::int64_t cache_rows) {
+  if (start == nullptr) fail({.subject = "op.start", .expected = "the device address of a position", .got = "none"});
+  if (rows > cache_rows || cache_rows > std::numeric_limits<std::int32_t>::max()) {
+    fail({.subject = "op.k_cache",
+          .expected = fmt::format("at least {} rows (dim 1) and fewer than 2^31", rows),
+          .got = fmt::format("{}", cache_rows)});
+  }
+}
+
+double pair_flops(const Tensor& q) {  // of one product over the lower triangle
+  return static_cast<double>(q.numel()) * static_cast<double>(q.size(1));
+}
+
+}  // namespace
+
+void check(const AttentionForward& op) {
+  check_query(op.q, {op.k, "op.k"});
+  const Shape kv{op.q.size(0), op.q.size(1), op.k.size(2), op.q.size(3)};
+  check_heads({op.k, "op.k"}, kv, op.q.dtype);
+  check_heads({op.v, "op.v"}, kv, op.q.dtype);
+  check_heads({op.out, "op.out"}, op.q.shape, op.q.dtype);
+  check_statistics({op.lse, "op.lse"}, op.q);
+  check_outputs_apart({{op.out, "op.out"}, {op.lse, "op.lse"}}, {{op.q, "op.q"}, {op.k, "op.k"}, {op.v, "op.v"}});
+  check_no_overlap(op.out, "op.out", op.lse, "op.lse");
+}
+
+void access(const AttentionForward& op, Access& a) {
+  a.reads(op.q);
+  a.reads(op.k);
+  a.reads(op.v);
+  a.writes(op.out);
+  a.writes(op.lse);
+  a.add_flops(2 * pair_flops(op.q));
+}
+
+void check(const AttentionBackward& op) {
+  check_query(op.q, {op.k, "op.k"});
+  const Shape kv{op.q.size(0), op.q.size(1), op.k.size(2), op.q.size(3)};
+  check_heads({op.k, "op.k"}, kv, op.q.dtype);
+  check_heads({op.v, "op.v"}, kv, op.q.dtype);
+  check_heads({op.out, "op.out"}, op.q.shape, op.q.dtype);
+  check_heads({op.d_out, "op.d_out"}, op.q.shape, op.q.dtype);
+  check_heads({op.dq, "op.dq"}, op.q.shape, op.q.dtype);
+  check_heads({op.dk, "op.dk"}, kv, op.q.dtype);
+  check_heads({op.dv, "op.dv"}, kv, op.q.dtype);
+  check_statistics({op.lse, "op.lse"}, op.q);
+  check_statistics({op.delta, "op.delta"}, op.q);
+  check_shape(op.workspace, {static_cast<std::int64_t>(workspace_bytes(op))}, "op.workspace");
+  check_dtype(op.workspace, {DType::kUint8}, "op.workspace");
+  check_contiguous(op.workspace, "op.workspace");
+  // dq, dk and dv may interleave in one fused buffer, so they are not compared with each other.
+  check_outputs_apart({{op.dq, "op.dq"}, {op.dk, "op.dk"}, {op.dv, "op.dv"}, {op.delta, "op.delta"},
+                       {op.workspace, "op.workspace"}},
+                      {{op.q, "op.q"}, {op.k, "op.k"}, {op.v, "op.v"}, {op.out, "op.out"}, {op.d_out, "op.d_out"},
+                       {op.lse, "op.lse"}});
+  check_outputs_apart({{op.delta, "op.delta"}, {op.workspace, "op.workspace"}},
+                      {{op.dq, "op.dq"}, {op.dk, "op.dk"}, {op.dv, "op.dv"}});
+}
+
+void access(const AttentionBackward& op, Access& a) {
+  for (const Tensor* input : {&op.q, &op.k, &op.v, &op.out, &op.d_out, &op.lse}) a.reads(*input);
+  for (const Tensor* output : {&op.delta, &op.dq, &op.dk, &op.dv, &op.workspace}) a.writes(*output);
+  a.add_flops(5 * pair_flops(op.q));
+}
+
+std::size_t workspace_bytes(const AttentionBackward& op) {
+  const std::int64_t padded = (op.q.size(3) + 15) / 16 * 16;
+  return static_cast<std::size_t>(3 * op.q.size(1) * padded) * sizeof(float);
+}
+
+void check(const CachedAttention& op) {
+  check_query(op.q, {op.k_cache, "op.k_cache"});
+  const Shape kv{op.q.size(0), op.k_cache.size(1), op.k_cache.size(2), op.q.size(3)};
+  check_heads({op.k_cache, "op.k_cache"}, kv, op.q.dtype);
+  check_heads({op.v_cache, "op.v_cache"}, kv, op.q.dtype);
+  check_heads({op.out, "op.out"}, op.q.shape, op.q.dtype);
+  check_start(op.start, op.q.size(1), op.k_cache.size(1));
+  check_outputs_apart({{op.out, "op.out"}},
+                      {{op.q, "op.q"}, {op.k_cache, "op.k_cache"}, {op.v_cache, "op.v_cache"}});
+}
+
+void access(const CachedAttention& op, Access& a) {
+  a.reads(op.q);
+  a.reads(op.k_cache);
+  a.reads(op.v_cache);
+  a.add(op.start, sizeof(std::int32_t), false);
+  a.writes(op.out);
+  a.add_flops(4.0 * static_cast<double>(op.q.numel()) * static_cast<double>(op.k_cache.size(1)));
+}
+
+void check(const KvCacheAppend& op) {
+  check_rank(op.k, 4, "op.k");
+  check_dtype(op.k, {DType::kFp32, DType::kBf16}, "op.k");
+  check_rows(op.k, "op.k");
+  check_heads({op.v, "op.v"}, op.k.shape, op.k.dtype);
+  check_rank(op.k_cache, 4, "op.k_cache");
+  const Shape cache{op.k.size(0), op.k_cache.size(1), op.k.size(2), op.k.size(3)};
+  check_heads({op.k_cache, "op.k_cache"}, cache, op.k.dtype);
+  check_heads({op.v_cache, "op.v_cache"}, cache, op.k.dtype);
+  check_start(op.start, op.k.size(1), op.k_cache.size(1));
+  check_outputs_apart({{op.k_cache, "op.k_cache"}, {op.v_cache, "op.v_cache"}}, {{op.k, "op.k"}, {op.v, "op.v"}});
+}
+
+void access(const KvCacheAppend& op, Access& a) {
+  a.reads(op.k);
+  a.reads(op.v);
+  a.add(op.start, sizeof(std::int32_t), false);
+  a.writes(op.k_cache);
+  a.writes(op.v_cache);
+}
+
+}  // namespace megalith

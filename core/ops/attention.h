@@ -1,0 +1,82 @@
+// Causal scaled dot-product attention with grouped queries, in tiles: no S x S matrix is ever held.
+// Dao et al. 2022, arXiv:2205.14135 (tiles, online softmax, recomputation in backward); Ainslie et al. 2023,
+// arXiv:2305.13245 (grouped queries).
+// B samples, S tokens per sample, N query heads, K key/value heads (N a multiple of K; query head n reads kv head
+// n / (N / K)), D head dim, M rows of a KV cache.
+// q, k, v and outputs may be strided in B, S and heads (slices of a fused [B, S, (N + 2 K) D]); D has stride 1.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/device/access.h"
+#include "core/device/cpu_stream.h"
+#include "core/tensor/tensor.h"
+
+namespace megalith {
+
+inline constexpr std::int64_t kMaxHeadDim = 256;
+
+// out[s] = sum over t <= s of softmax_t(scale q[s] . k[t]) v[t];  lse[s] = log of the sum over t <= s of
+// exp(scale q[s] . k[t]).
+struct AttentionForward {
+  static constexpr const char* kName = "attention_forward";
+  Tensor q;         // [B, S, N, D] bf16 | fp32
+  Tensor k;         // [B, S, K, D] dtype of q
+  Tensor v;         // [B, S, K, D] dtype of q
+  Tensor out;       // [B, S, N, D] out, dtype of q; must not overlap the inputs
+  Tensor lse;       // [B, N, S] out, fp32, kept for backward
+  float scale = 1;  // usually 1 / sqrt(D)
+};
+void check(const AttentionForward& op);
+void access(const AttentionForward& op, Access& a);  // 2 B N S^2 D FLOPs: the lower triangle of two products
+void run(CpuStream& stream, const AttentionForward& op);
+
+// P is recomputed from q, k and lse; delta[s] = d_out[s] . out[s]; dS = P * (d_out v^T - delta).
+struct AttentionBackward {
+  static constexpr const char* kName = "attention_backward";
+  Tensor q, k, v;    // as in forward
+  Tensor out;        // [B, S, N, D] as forward left it
+  Tensor d_out;      // [B, S, N, D] dtype of q
+  Tensor lse;        // [B, N, S] fp32
+  Tensor delta;      // [B, N, S] out, fp32: scratch, any content before
+  Tensor dq;         // [B, S, N, D] out, dtype of q
+  Tensor dk;         // [B, S, K, D] out, dtype of q, summed over the group's query heads
+  Tensor dv;         // [B, S, K, D] out, dtype of q
+  Tensor workspace;  // [workspace_bytes(op)] uint8 out: scratch, any content before
+  float scale = 1;   // forward's
+};
+void check(const AttentionBackward& op);
+void access(const AttentionBackward& op, Access& a);  // 5 B N S^2 D FLOPs
+void run(CpuStream& stream, const AttentionBackward& op);
+// Needs only the shape of q: fp32 sums of dq, dk and dv of one head, 12 S D bytes (D rounded up to 16).
+std::size_t workspace_bytes(const AttentionBackward& op);
+
+// Row s of q stands at position *start + s and sees cache rows 0 .. *start + s, which KvCacheAppend has written.
+struct CachedAttention {
+  static constexpr const char* kName = "cached_attention";
+  Tensor q;                             // [B, S, N, D] bf16 | fp32
+  Tensor k_cache;                       // [B, M, K, D] dtype of q
+  Tensor v_cache;                       // [B, M, K, D] dtype of q
+  Tensor out;                           // [B, S, N, D] out, dtype of q
+  const std::int32_t* start = nullptr;  // device; *start + S <= M, else the kernel throws
+  float scale = 1;
+};
+void check(const CachedAttention& op);
+void access(const CachedAttention& op, Access& a);  // FLOPs as if the cache were full: 4 B N S M D
+void run(CpuStream& stream, const CachedAttention& op);
+
+// k_cache[b, *start + s] = k[b, s], the same for v.
+struct KvCacheAppend {
+  static constexpr const char* kName = "kv_cache_append";
+  Tensor k;                             // [B, S, K, D] bf16 | fp32
+  Tensor v;                             // [B, S, K, D] dtype of k
+  Tensor k_cache;                       // [B, M, K, D] in and out, dtype of k
+  Tensor v_cache;                       // [B, M, K, D] in and out, dtype of k
+  const std::int32_t* start = nullptr;  // device; *start + S <= M, else the kernel throws
+};
+void check(const KvCacheAppend& op);
+void access(const KvCacheAppend& op, Access& a);
+void run(CpuStream& stream, const KvCacheAppend& op);
+
+}  // namespace megalith

@@ -1,0 +1,83 @@
+// RMSNorm and LayerNorm over the last dim, with the residual add of a pre-norm block fused in.
+// Zhang & Sennrich 2019, arXiv:1910.07467, eq. 4 (RMSNorm); Ba et al. 2016, arXiv:1607.06450, eq. 4 (LayerNorm).
+// T tokens, H: the normalised dim. Tensors marked [rows, H] have rank 2 to 4, e.g. [T, H], or [T, N, D] to normalise each
+// head (H = D, rows = T N); their leading dims may be strided, the last has stride 1. Statistics are contiguous, one per
+// row in row-major order of the leading dims.
+#pragma once
+
+#include "core/device/access.h"
+#include "core/device/cpu_stream.h"
+#include "core/tensor/tensor.h"
+
+namespace megalith {
+
+// Rows of a partial weight gradient: each is the sum over a fixed eighth of the rows; ReduceRows adds them up.
+inline constexpr int kNormPartials = 8;
+
+// x' = x (+ residual);  y = weight * x' * rstd,  rstd = 1 / sqrt(mean(x'^2) + eps)
+// With a residual, x' is first rounded to the dtype of `sum`, so that y is exactly the norm of what is stored.
+struct RmsNormForward {
+  static constexpr const char* kName = "rms_norm_forward";
+  Tensor x;           // [rows, H] bf16 | fp32
+  Tensor residual;    // optional [rows, H], shape and dtype of x
+  Tensor sum;         // [rows, H] out: x + residual, dtype of x; present exactly with residual; may be x or residual
+  Tensor weight;      // [H] dtype of x
+  Tensor y;           // [rows, H] out, dtype of x; must not overlap an input
+  Tensor rstd;        // [rows] out, fp32, kept for backward
+  float eps = 1e-5f;  // added to the mean square, not to the root
+};
+void check(const RmsNormForward& op);
+void access(const RmsNormForward& op, Access& a);
+void run(CpuStream& stream, const RmsNormForward& op);
+
+// With h = x * rstd and g = weight * dy:  dx = rstd (g - h mean(g h)) (+ d_residual);  d_weight = sum over rows of dy h
+struct RmsNormBackward {
+  static constexpr const char* kName = "rms_norm_backward";
+  Tensor dy;                // [rows, H] dtype of x
+  Tensor x;                 // [rows, H] bf16 | fp32: what was normalised (forward's sum if it had a residual)
+  Tensor weight;            // [H] dtype of x
+  Tensor rstd;              // [rows] fp32
+  Tensor d_residual;        // optional [rows, H], dtype of x: gradient that reached the sum on the other path
+  Tensor dx;                // [rows, H] out, dtype of x; may be dy or d_residual
+  Tensor d_weight_partial;  // [kNormPartials, H] out, fp32, contiguous; every element is written
+};
+void check(const RmsNormBackward& op);
+void access(const RmsNormBackward& op, Access& a);
+void run(CpuStream& stream, const RmsNormBackward& op);
+
+// x' = x (+ residual);  y = weight * (x' - mean) * rstd + bias,  rstd = 1 / sqrt(variance + eps), biased variance
+struct LayerNormForward {
+  static constexpr const char* kName = "layer_norm_forward";
+  Tensor x;           // [rows, H] bf16 | fp32
+  Tensor residual;    // optional [rows, H], shape and dtype of x
+  Tensor sum;         // [rows, H] out: x + residual, dtype of x; present exactly with residual; may be x or residual
+  Tensor weight;      // [H] dtype of x
+  Tensor bias;        // [H] dtype of x
+  Tensor y;           // [rows, H] out, dtype of x; must not overlap an input
+  Tensor mean;        // [rows] out, fp32, kept for backward
+  Tensor rstd;        // [rows] out, fp32, kept for backward
+  float eps = 1e-5f;  // added to the variance
+};
+void check(const LayerNormForward& op);
+void access(const LayerNormForward& op, Access& a);
+void run(CpuStream& stream, const LayerNormForward& op);
+
+// With h = (x - mean) rstd and g = weight * dy:  dx = rstd (g - mean(g) - h mean(g h)) (+ d_residual)
+// d_weight = sum over rows of dy h;  d_bias = sum over rows of dy
+struct LayerNormBackward {
+  static constexpr const char* kName = "layer_norm_backward";
+  Tensor dy;                // [rows, H] dtype of x
+  Tensor x;                 // [rows, H] bf16 | fp32: what was normalised (forward's sum if it had a residual)
+  Tensor weight;            // [H] dtype of x
+  Tensor mean;              // [rows] fp32
+  Tensor rstd;              // [rows] fp32
+  Tensor d_residual;        // optional [rows, H], dtype of x: gradient that reached the sum on the other path
+  Tensor dx;                // [rows, H] out, dtype of x; may be dy or d_residual
+  Tensor d_weight_partial;  // [kNormPartials, H] out, fp32, contiguous; every element is written
+  Tensor d_bias_partial;    // [kNormPartials, H] out, fp32, contiguous; every element is written
+};
+void check(const LayerNormBackward& op);
+void access(const LayerNormBackward& op, Access& a);
+void run(CpuStream& stream, const LayerNormBackward& op);
+
+}  // namespace megalith
