@@ -1,0 +1,35 @@
+// One AdamW step with decoupled weight decay, Loshchilov & Hutter 2019, arXiv:1711.05101, alg. 2, in the order of
+// torch.optim.AdamW. With t = adam_count, g = clip_factor * grad, w = main_param:
+//     w <- w (1 - lr weight_decay)
+//     m <- m + (1 - beta1) (g - m)
+//     v <- beta2 v + (1 - beta2) g^2
+//     w <- w - lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
+//     param <- w rounded to nearest even
+// lr, clip_factor, skip and adam_count come from the device parameter block; with skip set no byte changes.
+// Memory-bound; one pass; elementwise, so any slice of a parameter gives the same bits. Deterministic.
+#pragma once
+
+#include "core/ops/device_parameters.h"
+#include "core/ops/op.h"
+
+namespace megalith {
+
+struct AdamW {
+  static constexpr const char* kName = "adamw";
+  Tensor param;        // [n] out, bf16 | fp32: what the model computes with
+  Tensor main_param;   // [n] in/out, fp32; the same memory as param is allowed when that is fp32
+  Tensor grad;         // [n] fp32
+  Tensor exp_avg;      // [n] in/out, fp32: m
+  Tensor exp_avg_sq;   // [n] in/out, fp32: v
+  double beta1 = 0.9;  // scalars are fp64: 1 - beta2 in fp32 would be off by 1e-5 of itself
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 0;                     // 0 for norms and biases
+  const StepParameters* parameters = nullptr;  // device
+};
+
+void check(const AdamW& op);
+void access(const AdamW& op, Access& a);
+void run(CpuStream& stream, const AdamW& op);
+
+}  // namespace megalith

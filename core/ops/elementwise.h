@@ -1,0 +1,53 @@
+// Elementwise ops without parameters: add, cast, copy, fill. Memory-bound; one pass; deterministic.
+#pragma once
+
+#include "core/ops/op.h"
+
+namespace megalith {
+
+// y = a + b, rounded once.
+struct Add {
+  static constexpr const char* kName = "add";
+  Tensor a;  // any shape, contiguous, bf16 | fp32
+  Tensor b;  // shape and dtype of a
+  Tensor y;  // out, shape and dtype of a; may be a or b
+};
+
+// y = x in y's dtype; fp32 to bf16 rounds to nearest even and keeps NaN.
+struct Cast {
+  static constexpr const char* kName = "cast";
+  Tensor x;  // any shape, contiguous, bf16 | fp32
+  Tensor y;  // out, shape of x, bf16 | fp32; must not overlap x
+};
+
+// dst = src, byte for byte. Fastest when the inner dims of both are contiguous.
+struct Copy {
+  static constexpr const char* kName = "copy";
+  Tensor src;  // any shape, strides and dtype
+  Tensor dst;  // out, shape and dtype of src, any strides; must not overlap src
+};
+
+// x = value everywhere.
+struct Fill {
+  static constexpr const char* kName = "fill";
+  Tensor x;          // out, any shape, strides and dtype
+  double value = 0;  // converted to x's dtype
+};
+
+void check(const Add& op);
+void access(const Add& op, Access& a);
+void run(CpuStream& stream, const Add& op);
+
+void check(const Cast& op);
+void access(const Cast& op, Access& a);
+void run(CpuStream& stream, const Cast& op);
+
+void check(const Copy& op);
+void access(const Copy& op, Access& a);
+void run(CpuStream& stream, const Copy& op);
+
+void check(const Fill& op);
+void access(const Fill& op, Access& a);
+void run(CpuStream& stream, const Fill& op);
+
+}  // namespace megalith

@@ -1,0 +1,42 @@
+// Token embedding with optional learned positions (Radford et al. 2019):
+//     y[r] = table[tokens[r]] + positions[r % rows_per_sample + start]
+// T: tokens (row r = sample * rows_per_sample + row in sample), V: vocabulary, H: hidden size, M: maximum positions.
+// Memory-bound; one pass; deterministic: the backward adds rows in ascending order, without atomics.
+// A token outside [0, V) or a position outside [0, M) is found by the kernel, which throws Error (kFormat) naming the
+// token and the row: it surfaces at the stream's next synchronise.
+#pragma once
+
+#include <cstdint>
+
+#include "core/ops/op.h"
+
+namespace megalith {
+
+struct EmbeddingForward {
+  static constexpr const char* kName = "embedding_forward";
+  Tensor tokens;     // [T] int32
+  Tensor table;      // [V, H] bf16 | fp32, contiguous
+  Tensor positions;  // [M, H] dtype of table, contiguous; optional
+  std::int64_t rows_per_sample = 1;
+  const std::int32_t* start = nullptr;  // device: position of each sample's first row; null: 0
+  Tensor y;                             // [T, H] out, dtype of table, contiguous
+};
+
+struct EmbeddingBackward {
+  static constexpr const char* kName = "embedding_backward";
+  Tensor tokens;       // [T] int32
+  Tensor dy;           // [T, H] bf16 | fp32, contiguous
+  Tensor d_table;      // [V, H] fp32, contiguous, added to
+  Tensor d_positions;  // [M, H] fp32, contiguous, added to; optional; row r counts for position r % rows_per_sample
+  std::int64_t rows_per_sample = 1;
+};
+
+void check(const EmbeddingForward& op);
+void access(const EmbeddingForward& op, Access& a);
+void run(CpuStream& stream, const EmbeddingForward& op);
+
+void check(const EmbeddingBackward& op);
+void access(const EmbeddingBackward& op, Access& a);
+void run(CpuStream& stream, const EmbeddingBackward& op);
+
+}  // namespace megalith

@@ -1,0 +1,63 @@
+// The global gradient norm and the device parameter block. The step's decisions (skip, clip factor, Adam's count) are
+// taken on the device, so the host never waits for them. Deterministic: a fixed summation tree per tensor, then fp64 in
+// the order of the tensors.
+// P: number of tensors.
+#pragma once
+
+#include <cstdint>
+
+#include "core/ops/device_parameters.h"
+#include "core/ops/op.h"
+
+namespace megalith {
+
+// out = sum of x^2, in fp64. Memory-bound; one pass.
+struct SumOfSquares {
+  static constexpr const char* kName = "sum_of_squares";
+  Tensor x;    // any shape, contiguous, fp32
+  Tensor out;  // [1] out, fp64
+};
+
+// grad_norm = sqrt(sums[0] + sums[1] + ...) in fp64, clip_factor = min(1, clip_grad / (grad_norm + 1e-6)) (Pascanu et
+// al. 2013, arXiv:1211.5063, with Megatron's epsilon). A loss or norm that is not finite sets skip and leaves
+// adam_count; otherwise skip is cleared and adam_count counts this step.
+struct GradNormFinalize {
+  static constexpr const char* kName = "grad_norm_finalize";
+  Tensor sums;                           // [P] fp64
+  Tensor loss;                           // [1] fp32: mean loss of the global batch
+  double clip_grad = 0;                  // 0: no clipping
+  StepParameters* parameters = nullptr;  // device, in/out: skip, adam_count, clip_factor, grad_norm, loss
+};
+
+// The host's part of the step's parameters. Its values are baked in by a capture, so it stays outside of graphs.
+struct WriteStepParameters {
+  static constexpr const char* kName = "write_step_parameters";
+  std::int64_t iteration = 0;
+  float learning_rate = 0;
+  StepParameters* parameters = nullptr;  // device, out: iteration and learning_rate
+};
+
+// The parameters of one microbatch, likewise outside of graphs.
+struct WriteMicrobatchParameters {
+  static constexpr const char* kName = "write_microbatch_parameters";
+  MicrobatchParameters value;
+  MicrobatchParameters* out = nullptr;  // device
+};
+
+void check(const SumOfSquares& op);
+void access(const SumOfSquares& op, Access& a);
+void run(CpuStream& stream, const SumOfSquares& op);
+
+void check(const GradNormFinalize& op);
+void access(const GradNormFinalize& op, Access& a);
+void run(CpuStream& stream, const GradNormFinalize& op);
+
+void check(const WriteStepParameters& op);
+void access(const WriteStepParameters& op, Access& a);
+void run(CpuStream& stream, const WriteStepParameters& op);
+
+void check(const WriteMicrobatchParameters& op);
+void access(const WriteMicrobatchParameters& op, Access& a);
+void run(CpuStream& stream, const WriteMicrobatchParameters& op);
+
+}  // namespace megalith

@@ -1,0 +1,46 @@
+// Choosing the next token. Both ops look at the first `vocab_size` columns only; NaN logits are never chosen, and equal
+// ones rank by the lower index. A row without a logit above -inf is an Error (kNumeric) thrown by the kernel.
+// B: rows, V: vocabulary with padding. Deterministic.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/ops/op.h"
+
+namespace megalith {
+
+struct Argmax {
+  static constexpr const char* kName = "argmax";
+  Tensor logits;                // [B, V] bf16 | fp32, rows may be strided
+  std::int64_t vocab_size = 0;  // 1 to V
+  Tensor out;                   // [B] out, int32
+};
+
+// Draws from softmax(logits / temperature) restricted first to the `top_k` largest logits (Fan et al. 2018,
+// arXiv:1805.04833), then to the shortest list of most probable tokens whose probability, renormalised after top_k, is
+// at least `top_p` (Holtzman et al. 2020, arXiv:1904.09751). The draw inverts the cumulative distribution, in fp64 and
+// in index order, at one Philox number keyed by (seed, *position, row).
+struct Sample {
+  static constexpr const char* kName = "sample";
+  Tensor logits;                // [B, V] bf16 | fp32, rows may be strided
+  std::int64_t vocab_size = 0;  // 1 to V
+  float temperature = 1;        // 0: the largest logit
+  int top_k = 0;                // 0: off
+  float top_p = 0;              // 0 or 1: off
+  std::uint64_t seed = 0;
+  const std::int32_t* position = nullptr;  // device: position of the token to be drawn
+  Tensor out;                              // [B] out, int32
+  Tensor workspace;                        // [workspace_bytes(op)] uint8
+};
+std::size_t workspace_bytes(const Sample& op);
+
+void check(const Argmax& op);
+void access(const Argmax& op, Access& a);
+void run(CpuStream& stream, const Argmax& op);
+
+void check(const Sample& op);
+void access(const Sample& op, Access& a);
+void run(CpuStream& stream, const Sample& op);
+
+}  // namespace megalith
