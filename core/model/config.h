@@ -19,7 +19,7 @@ enum class ActivationFunction { kGeluTanh, kGelu };
 struct ModelConfig {
   std::int64_t num_layers = 0;
   std::int64_t hidden_size = 0;
-  std::int64_t ffn_hidden_size = 0;          // 0: 4 H, or with swiglu floor(8 H / 3 / 64) * 64
+  std::int64_t ffn_hidden_size = 0;  // 0: 4 H, or with swiglu floor(8 H / 3 / 64) * 64
   std::int64_t num_attention_heads = 0;
   std::int64_t num_query_groups = 0;         // key/value heads; 0: num_attention_heads
   std::int64_t kv_channels = 0;              // head dim D; 0: hidden_size / num_attention_heads
@@ -28,7 +28,8 @@ struct ModelConfig {
 
   std::int64_t vocab_size = 0;  // 0: not known yet, the tokenizer gives it
   std::int64_t make_vocab_size_divisible_by = 128;
-  std::int64_t padded_vocab_size = 0;  // always derived: vocab_size rounded up; rows of the embedding, columns of logits
+  std::int64_t padded_vocab_size =
+      0;  // always derived: vocab_size rounded up; rows of the embedding, columns of logits
 
   PositionEmbedding position_embedding_type = PositionEmbedding::kLearnedAbsolute;
   double rotary_base = 10000.0;

@@ -1,0 +1,183 @@
+#include "core/model/config.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <string>
+
+#include "core/base/error.h"
+
+namespace megalith {
+
+namespace {
+
+// Bounds that keep every product of sizes below 2^63; far beyond any model.
+constexpr std::int64_t kMaxLayers = 10'000;
+constexpr std::int64_t kMaxWidth = std::int64_t{1} << 20;
+constexpr std::int64_t kMaxFfn = std::int64_t{1} << 22;
+constexpr std::int64_t kMaxLength = std::int64_t{1} << 28;
+constexpr std::int64_t kMaxVocab = std::int64_t{1} << 24;
+constexpr std::int64_t kMaxHeads = std::int64_t{1} << 16;
+
+[[noreturn]] void refuse(std::string subject, std::string expected, std::string got, std::string remedy = {}) {
+  fail({.code = ExitCode::kUsage,
+        .subject = std::move(subject),
+        .expected = std::move(expected),
+        .got = std::move(got),
+        .remedy = std::move(remedy),
+        .show_place = false});
+}
+
+struct Bounds {
+  std::int64_t low;
+  std::int64_t high;
+};
+
+void check_range(const char* flag, std::int64_t value, Bounds bounds) {
+  if (value >= bounds.low && value <= bounds.high) return;
+  refuse(flag, fmt::format("an integer from {} to {}", bounds.low, bounds.high), fmt::format("{}", value));
+}
+
+void check_sizes(const ModelConfig& config) {
+  check_range("--num-layers", config.num_layers, {1, kMaxLayers});
+  check_range("--hidden-size", config.hidden_size, {1, kMaxWidth});
+  check_range("--num-attention-heads", config.num_attention_heads, {1, kMaxHeads});
+  if (config.kv_channels == 0) {  // resolve() found no head dim
+    refuse(
+        "--hidden-size and --num-attention-heads", "a hidden size that is a multiple of the heads, or --kv-channels",
+        fmt::format("--hidden-size {} and --num-attention-heads {}", config.hidden_size, config.num_attention_heads));
+  }
+  check_range("--kv-channels", config.kv_channels, {1, kMaxHeads});
+  check_range("--ffn-hidden-size", config.ffn_hidden_size, {1, kMaxFfn});
+  check_range("--num-query-groups", config.num_query_groups, {1, config.num_attention_heads});
+  if (config.num_attention_heads % config.num_query_groups != 0) {
+    refuse("--num-query-groups and --num-attention-heads", "groups that divide the heads",
+           fmt::format("--num-query-groups {} and --num-attention-heads {}", config.num_query_groups,
+                       config.num_attention_heads));
+  }
+  check_range("--num-attention-heads x --kv-channels", config.num_attention_heads * config.kv_channels, {1, kMaxWidth});
+  check_range("--seq-length", config.seq_length, {1, kMaxLength});
+  check_range("--max-position-embeddings", config.max_position_embeddings, {1, kMaxLength});
+  if (config.max_position_embeddings < config.seq_length) {
+    refuse("--max-position-embeddings and --seq-length", "--max-position-embeddings >= --seq-length",
+           fmt::format("--max-position-embeddings {} and --seq-length {}", config.max_position_embeddings,
+                       config.seq_length));
+  }
+  check_range("--vocab-size", config.vocab_size, {0, kMaxVocab});
+  check_range("--make-vocab-size-divisible-by", config.make_vocab_size_divisible_by, {1, kMaxVocab});
+}
+
+bool in_unit_interval(double value) { return value >= 0.0 && value < 1.0; }
+
+void check_numbers(const ModelConfig& config) {
+  if (!(config.rotary_base > 0.0) || std::isinf(config.rotary_base)) {
+    refuse("--rotary-base", "a finite value above 0", fmt::format("{}", config.rotary_base));
+  }
+  if (!(config.rotary_percent > 0.0 && config.rotary_percent <= 1.0)) {
+    refuse("--rotary-percent", "a value above 0 and at most 1", fmt::format("{}", config.rotary_percent));
+  }
+  const std::int64_t rotary_dim = config.rotary_dim();
+  if (config.position_embedding_type == PositionEmbedding::kRope && (rotary_dim < 2 || rotary_dim % 2 != 0)) {
+    refuse("--rotary-percent and --kv-channels", "an even number of at least 2 rotated elements per head",
+           fmt::format("{} of {}", rotary_dim, config.kv_channels));
+  }
+  if (!(config.norm_epsilon > 0.0) || !(config.norm_epsilon < 1.0)) {
+    refuse("--norm-epsilon", "a value above 0 and below 1", fmt::format("{}", config.norm_epsilon));
+  }
+  if (!in_unit_interval(config.hidden_dropout)) {
+    refuse("--hidden-dropout", "a value of at least 0 and less than 1", fmt::format("{}", config.hidden_dropout));
+  }
+  if (config.attention_dropout != 0.0) {
+    refuse("--attention-dropout", "0, other values are not built yet", fmt::format("{}", config.attention_dropout));
+  }
+  if (!(config.init_method_std > 0.0) || std::isinf(config.init_method_std)) {
+    refuse("--init-method-std", "a finite value above 0", fmt::format("{}", config.init_method_std));
+  }
+  if (config.swiglu && config.activation_func != ActivationFunction::kGeluTanh) {
+    refuse("--swiglu and --activation-func", "one of them", "both", "SwiGLU brings its own activation (SiLU)");
+  }
+  if (config.params_dtype != DType::kFp32 && config.params_dtype != DType::kBf16) {
+    refuse("params_dtype", "fp32 or bf16", std::string(name_of(config.params_dtype)));
+  }
+}
+
+std::int64_t norm_parameters(const ModelConfig& config, std::int64_t width) {
+  return config.normalization == Normalization::kLayerNorm ? 2 * width : width;
+}
+
+// Elements of the weight matrices of one layer, without biases.
+std::int64_t attention_weights(const ModelConfig& config) {
+  const std::int64_t q_width = config.num_attention_heads * config.kv_channels;
+  const std::int64_t kv_width = config.num_query_groups * config.kv_channels;
+  return config.hidden_size * (q_width + 2 * kv_width) + q_width * config.hidden_size;
+}
+
+std::int64_t mlp_weights(const ModelConfig& config) {
+  return (config.swiglu ? 3 : 2) * config.hidden_size * config.ffn_hidden_size;
+}
+
+}  // namespace
+
+double ModelConfig::output_layer_init_std() const {
+  return init_method_std / std::sqrt(2.0 * static_cast<double>(num_layers));
+}
+
+std::int64_t ModelConfig::rotary_dim() const {
+  if (position_embedding_type != PositionEmbedding::kRope) return 0;
+  return static_cast<std::int64_t>(static_cast<double>(kv_channels) * rotary_percent);
+}
+
+void resolve(ModelConfig& config) {
+  if (config.ffn_hidden_size == 0) {
+    config.ffn_hidden_size = config.swiglu ? 8 * config.hidden_size / 192 * 64 : 4 * config.hidden_size;
+  }
+  if (config.num_query_groups == 0) config.num_query_groups = config.num_attention_heads;
+  const bool divides = config.num_attention_heads > 0 && config.hidden_size % config.num_attention_heads == 0;
+  if (config.kv_channels == 0 && divides) config.kv_channels = config.hidden_size / config.num_attention_heads;
+  if (config.max_position_embeddings == 0) config.max_position_embeddings = config.seq_length;
+  const std::int64_t multiple = config.make_vocab_size_divisible_by;
+  if (multiple > 0) config.padded_vocab_size = (config.vocab_size + multiple - 1) / multiple * multiple;
+}
+
+void validate(const ModelConfig& config) {
+  check_sizes(config);
+  check_numbers(config);
+}
+
+ParameterCount count_parameters(const ModelConfig& config) {
+  const std::int64_t hidden = config.hidden_size;
+  const std::int64_t qkv_width = (config.num_attention_heads + 2 * config.num_query_groups) * config.kv_channels;
+  const std::int64_t fc1_width = (config.swiglu ? 2 : 1) * config.ffn_hidden_size;
+  const bool learned_positions = config.position_embedding_type == PositionEmbedding::kLearnedAbsolute;
+
+  std::int64_t attention = attention_weights(config);
+  if (config.has_qkv_bias()) attention += qkv_width;
+  if (config.add_bias_linear) attention += hidden;
+  if (config.qk_layernorm) attention += 2 * norm_parameters(config, config.kv_channels);
+  std::int64_t mlp = mlp_weights(config);
+  if (config.add_bias_linear) mlp += fc1_width + hidden;
+
+  const std::int64_t tables = config.untie_embeddings_and_output_weights ? 2 : 1;
+  ParameterCount count;
+  count.embedding = config.padded_vocab_size * hidden;
+  if (learned_positions) count.embedding += config.max_position_embeddings * hidden;
+  count.attention = config.num_layers * attention;
+  count.mlp = config.num_layers * mlp;
+  count.norm = (2 * config.num_layers + 1) * norm_parameters(config, hidden);
+  count.output = (tables - 1) * config.padded_vocab_size * hidden;
+  count.padding = tables * (config.padded_vocab_size - config.vocab_size) * hidden;
+  count.total = count.embedding + count.attention + count.mlp + count.norm + count.output;
+  return count;
+}
+
+std::int64_t num_parameters(const ModelConfig& config) { return count_parameters(config).total; }
+
+double flops_per_token(const ModelConfig& config) {
+  const auto layers = static_cast<double>(config.num_layers);
+  const double weights = layers * static_cast<double>(attention_weights(config) + mlp_weights(config)) +
+                         static_cast<double>(config.padded_vocab_size * config.hidden_size);
+  const auto attention_width = static_cast<double>(config.num_attention_heads * config.kv_channels);
+  return 6.0 * weights + 6.0 * layers * static_cast<double>(config.seq_length) * attention_width;
+}
+
+}  // namespace megalith
