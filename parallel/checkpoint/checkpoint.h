@@ -8,7 +8,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -53,6 +52,8 @@ SaveResult save_checkpoint(const SaveRequest& request);
 // An open, verified checkpoint. Reads are local to a rank and may differ between ranks.
 class LoadedCheckpoint {
  public:
+  struct Impl;
+  explicit LoadedCheckpoint(std::unique_ptr<Impl> impl);
   LoadedCheckpoint(LoadedCheckpoint&&) noexcept;
   LoadedCheckpoint& operator=(LoadedCheckpoint&&) noexcept;
   ~LoadedCheckpoint();
@@ -73,9 +74,6 @@ class LoadedCheckpoint {
   void read(const std::string& name, const Slice& slice, std::span<std::byte> out);
 
  private:
-  friend struct CheckpointFinder;
-  struct Impl;
-  explicit LoadedCheckpoint(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
 

@@ -1,0 +1,224 @@
+#include "parallel/checkpoint/manifest.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "core/base/error.h"
+#include "core/checkpoint/printable.h"
+#include "core/checkpoint/safetensors.h"
+#include "core/checkpoint/strict_json.h"
+
+namespace megalith {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::string_view kFormat = "megalith-checkpoint";
+constexpr std::int64_t kMaxInt = std::numeric_limits<std::int64_t>::max();
+constexpr std::int64_t kMaxStep = std::int64_t{1} << 40;
+constexpr std::int64_t kMaxWorld = 1'000'000;
+constexpr std::size_t kHexDigits = 32;
+constexpr std::string_view kTailStart = ",\n\"manifest_xxh3_128\":\"";
+constexpr std::string_view kTailEnd = "\"}\n";
+
+[[noreturn]] void refuse(const std::string& subject, const std::string& expected, const std::string& got) {
+  fail({.code = ExitCode::kFormat, .subject = subject, .expected = expected, .got = got, .show_place = false});
+}
+
+json file_json(const std::string& name, const ManifestFile& file) {
+  return {{"name", name}, {"bytes", file.bytes}, {"xxh3_128", to_hex(file.hash)}};
+}
+
+Hash128 read_hash(const json& value, const std::string& subject) {
+  const std::string text = json_text(value, kHexDigits, subject);
+  const auto hash = hash_from_hex(text);
+  if (!hash) refuse(subject, "32 hexadecimal digits", printable(text));
+  return *hash;
+}
+
+ManifestFile read_file(const json& value, const std::string& name, const std::string& subject) {
+  JsonObject object(value, subject);
+  const std::string stored = object.text("name", 256);
+  if (stored != name) refuse(subject + ": name", name, printable(stored));
+  ManifestFile file;
+  file.bytes = static_cast<std::uint64_t>(object.integer("bytes", 0, kMaxInt));
+  file.hash = read_hash(object.member("xxh3_128"), subject + ": xxh3_128");
+  object.finish();
+  return file;
+}
+
+void read_files(const json& value, Manifest& manifest, std::int64_t world, const std::string& subject) {
+  const json& files = json_array(value, subject);
+  if (static_cast<std::int64_t>(files.size()) != world + 1) {
+    refuse(subject, fmt::format("{} files for {} ranks", world + 1, world), std::to_string(files.size()));
+  }
+  for (int rank = 0; rank < world; ++rank) {
+    const auto i = static_cast<std::size_t>(rank);
+    manifest.rank_files.push_back(read_file(files[i], rank_file_name(rank, static_cast<int>(world)), subject));
+  }
+  manifest.state_file = read_file(files.back(), std::string(kStateName), subject);
+}
+
+ManifestChunk read_chunk(const json& value, const ManifestTensor& tensor, int world, const std::string& subject) {
+  const json& fields = json_array(value, subject);
+  if (fields.size() != 5) refuse(subject, "chunks of 5 values", std::to_string(fields.size()));
+  ManifestChunk chunk;
+  chunk.file = static_cast<int>(json_integer(fields[0], 0, world - 1, subject + ": file"));
+  chunk.begin = static_cast<std::uint64_t>(json_integer(fields[1], 0, kMaxInt, subject + ": begin"));
+  chunk.bytes = static_cast<std::uint64_t>(json_integer(fields[2], 0, kMaxInt, subject + ": bytes"));
+  const std::string text = json_text(fields[3], 256, subject + ": slice");
+  const auto slice = slice_from_string(text);
+  if (!slice) refuse(subject + ": slice", "[start:stop,...] or flat[start:stop]", printable(text));
+  if (const std::string problem = slice_problem(tensor.shape, *slice); !problem.empty()) {
+    refuse(subject, "slices of the tensor", problem);
+  }
+  chunk.slice = *slice;
+  const auto bytes = static_cast<std::uint64_t>(slice->numel()) * size_of(tensor.dtype);
+  if (chunk.bytes != bytes) refuse(subject + ": bytes", std::to_string(bytes), std::to_string(chunk.bytes));
+  chunk.hash = read_hash(fields[4], subject + ": xxh3_128");
+  return chunk;
+}
+
+ManifestTensor read_tensor(const json& value, int world, const std::string& subject) {
+  JsonObject object(value, subject);
+  ManifestTensor tensor;
+  const std::string dtype = object.text("dtype", 16);
+  const auto known = dtype_from_safetensors(dtype);
+  if (!known) refuse(subject + ": dtype", "F32, BF16, F64, I32, I64 or U8", printable(dtype));
+  tensor.dtype = *known;
+  const json& shape = json_array(object.member("shape"), subject + ": shape");
+  if (shape.size() > kMaxDims)
+    refuse(subject + ": shape", fmt::format("at most {} dims", kMaxDims), std::to_string(shape.size()));
+  for (const json& extent : shape) tensor.shape.push_back(json_integer(extent, 0, kMaxInt, subject + ": shape"));
+  if (!checked_bytes(tensor.shape, tensor.dtype)) refuse(subject + ": shape", "a size within 63 bits", "more");
+  for (const json& chunk : json_array(object.member("chunks"), subject + ": chunks")) {
+    tensor.chunks.push_back(read_chunk(chunk, tensor, world, subject + ": chunks"));
+  }
+  object.finish();
+  return tensor;
+}
+
+// The text before the hash of itself, which must fit.
+std::string_view checked_body(std::string_view text, const std::string& subject) {
+  const std::size_t tail = kTailStart.size() + kHexDigits + kTailEnd.size();
+  if (text.size() > kMaxJsonBytes || text.size() < tail || !text.ends_with(kTailEnd) ||
+      text.substr(text.size() - tail, kTailStart.size()) != kTailStart) {
+    refuse(subject, "a manifest that ends in its own hash", fmt::format("{} bytes that do not", text.size()));
+  }
+  const std::string_view body = text.substr(0, text.size() - tail);
+  const std::string_view stored = text.substr(body.size() + kTailStart.size(), kHexDigits);
+  const std::string hash = to_hex(hash_of(body));
+  if (stored != hash) refuse(subject, "hash " + std::string(stored), hash + " (the file is damaged)");
+  return body;
+}
+
+}  // namespace
+
+std::string to_text(const Manifest& manifest) {
+  json files = json::array();
+  for (int rank = 0; rank < manifest.world(); ++rank) {
+    files.push_back(
+        file_json(rank_file_name(rank, manifest.world()), manifest.rank_files[static_cast<std::size_t>(rank)]));
+  }
+  files.push_back(file_json(std::string(kStateName), manifest.state_file));
+  json tensors = json::object();
+  for (const auto& [name, tensor] : manifest.tensors) {
+    json shape = json::array();
+    for (int d = 0; d < tensor.shape.rank(); ++d) shape.push_back(tensor.shape[d]);
+    json chunks = json::array();
+    for (const ManifestChunk& chunk : tensor.chunks) {
+      chunks.push_back({chunk.file, chunk.begin, chunk.bytes, to_string(chunk.slice), to_hex(chunk.hash)});
+    }
+    tensors[name] = {{"dtype", safetensors_name(tensor.dtype)}, {"shape", shape}, {"chunks", chunks}};
+  }
+  const json value = {{"format", kFormat},     {"version", kCheckpointVersion},
+                      {"step", manifest.step}, {"world", manifest.world()},
+                      {"files", files},        {"tensors", tensors}};
+  std::string text = value.dump();
+  text.pop_back();  // the closing brace comes after the hash
+  const std::string hash = to_hex(hash_of(text));
+  text.append(kTailStart).append(hash).append(kTailEnd);
+  require(text.size() <= kMaxJsonBytes, "the manifest of this checkpoint would exceed 64 MiB: too many slices");
+  return text;
+}
+
+Manifest manifest_from_text(std::string_view text, const std::string& subject) {
+  checked_body(text, subject);
+  const json value = parse_strict_json(text, subject);
+  JsonObject object(value, subject);
+  if (const std::string format = object.text("format", 64); format != kFormat) {
+    refuse(subject + ": format", std::string(kFormat), printable(format));
+  }
+  const std::int64_t version = object.integer("version", 0, kMaxInt);
+  if (version != kCheckpointVersion) {
+    refuse(subject + ": version", fmt::format("format version {}", kCheckpointVersion),
+           fmt::format("{}, written by another version of this program", version));
+  }
+  Manifest manifest;
+  manifest.step = object.integer("step", 0, kMaxStep);
+  const std::int64_t world = object.integer("world", 1, kMaxWorld);
+  read_files(object.member("files"), manifest, world, subject + ": files");
+  JsonObject tensors(object.member("tensors"), subject + ": tensors");
+  for (const auto& [name, tensor] : object.member("tensors").items()) {
+    if (!is_tensor_name(name)) refuse(subject + ": tensors", "names of printable ASCII", printable(name));
+    manifest.tensors[name] = read_tensor(tensor, manifest.world(), subject + ": " + printable(name));
+  }
+  object.member("manifest_xxh3_128");
+  object.finish();
+  if (const std::string problem = cover_problem(manifest); !problem.empty()) {
+    refuse(subject, "each tensor covered exactly once", problem);
+  }
+  return manifest;
+}
+
+std::string cover_problem(const Manifest& manifest) {
+  constexpr int kShown = 8;
+  std::string problems;
+  int bad = 0;
+  std::vector<Slice> slices;
+  for (const auto& [name, tensor] : manifest.tensors) {
+    slices.clear();
+    for (const ManifestChunk& chunk : tensor.chunks) slices.push_back(chunk.slice);
+    const std::string problem =
+        tensor.chunks.empty() ? "it has no chunk" : cover_problem(tensor.shape, std::span<const Slice>(slices));
+    if (problem.empty() || ++bad > kShown) continue;
+    problems += fmt::format("{}{}: {}", bad > 1 ? "; " : "", name, problem);
+  }
+  return bad > kShown ? fmt::format("{}; and {} more tensors", problems, bad - kShown) : problems;
+}
+
+std::string checkpoint_name(std::int64_t step) { return fmt::format("step_{:07}", step); }
+
+std::optional<std::int64_t> step_of_name(std::string_view name) {
+  constexpr std::string_view kPrefix = "step_";
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  std::int64_t step = -1;
+  const auto [end, error] = std::from_chars(name.data() + kPrefix.size(), name.data() + name.size(), step);
+  if (error != std::errc{} || end != name.data() + name.size() || step < 0 || checkpoint_name(step) != name) {
+    return std::nullopt;
+  }
+  return step;
+}
+
+bool is_temporary_name(std::string_view name) {
+  const std::size_t mark = name.find(".tmp-");
+  return mark != std::string_view::npos && step_of_name(name.substr(0, mark)).has_value();
+}
+
+std::string rank_file_name(int rank, int world) { return fmt::format("rank_{:04}_of_{:04}.safetensors", rank, world); }
+
+std::string entry_name(const std::string& tensor, const Shape& shape, const Slice& slice) {
+  return slice == Slice::whole(shape) ? tensor : tensor + "@" + to_string(slice);
+}
+
+bool is_tensor_name(std::string_view name) {
+  return !name.empty() && name.size() <= 512 && std::all_of(name.begin(), name.end(), [](char c) {
+    return c > ' ' && c <= '~' && c != '@' && c != '"' && c != '\\';
+  });
+}
+
+}  // namespace megalith

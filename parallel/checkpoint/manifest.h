@@ -1,0 +1,74 @@
+// manifest.json: every file of a checkpoint with its size and XXH3-128, and every chunk (one slice of one tensor, an
+// entry of one safetensors file) with its place and hash:
+//   {"files": [{"name", "bytes", "xxh3_128"}, ...],            rank files in rank order, then state.json
+//    "format": "megalith-checkpoint", "step", "version", "world",
+//    "tensors": {NAME: {"dtype", "shape", "chunks": [[file, begin, bytes, slice, xxh3_128], ...]}},
+//    "manifest_xxh3_128": hash of all text before this member}
+// The last member makes damage to the manifest itself visible, down to a changed blank.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/checkpoint/hash.h"
+#include "core/checkpoint/shard.h"
+
+namespace megalith {
+
+inline constexpr int kCheckpointVersion = 1;
+inline constexpr std::string_view kManifestName = "manifest.json";
+inline constexpr std::string_view kStateName = "state.json";
+inline constexpr std::string_view kLatestName = "LATEST";
+
+struct ManifestFile {
+  std::uint64_t bytes = 0;
+  Hash128 hash;
+};
+
+struct ManifestChunk {
+  int file = 0;             // rank that wrote it
+  std::uint64_t begin = 0;  // bytes, from the start of the data of its file
+  std::uint64_t bytes = 0;
+  Slice slice;
+  Hash128 hash;
+};
+
+struct ManifestTensor {
+  DType dtype = DType::kFp32;
+  Shape shape;
+  std::vector<ManifestChunk> chunks;
+};
+
+struct Manifest {
+  std::int64_t step = 0;
+  std::vector<ManifestFile> rank_files;  // one per rank that saved
+  ManifestFile state_file;
+  std::map<std::string, ManifestTensor> tensors;
+
+  int world() const { return static_cast<int>(rank_files.size()); }
+};
+
+std::string to_text(const Manifest& manifest);
+
+// Strict: hash, version, keys, ranges, file names, and each tensor covered exactly once by its chunks. Fails with
+// kFormat; `subject` names the file.
+Manifest manifest_from_text(std::string_view text, const std::string& subject);
+
+// Why the chunks of some tensor do not cover it exactly once, naming the tensors, or "".
+std::string cover_problem(const Manifest& manifest);
+
+std::string checkpoint_name(std::int64_t step);                   // "step_0000100"
+std::optional<std::int64_t> step_of_name(std::string_view name);  // nothing for any other name
+bool is_temporary_name(std::string_view name);                    // "step_0000100.tmp-..."
+std::string rank_file_name(int rank, int world);                  // "rank_0000_of_0002.safetensors"
+std::string entry_name(const std::string& tensor, const Shape& shape,
+                       const Slice& slice);  // "NAME" or "NAME@[0:2,0:3]"
+
+// A tensor's name must be printable ASCII without space, quote, backslash or '@', of 1 to 512 bytes.
+bool is_tensor_name(std::string_view name);
+
+}  // namespace megalith

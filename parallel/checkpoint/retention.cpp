@@ -1,0 +1,80 @@
+#include "parallel/checkpoint/retention.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <random>
+#include <vector>
+
+#include "parallel/checkpoint/attempt.h"
+#include "parallel/checkpoint/manifest.h"
+#include "parallel/checkpoint/verify.h"
+
+namespace megalith {
+namespace {
+
+bool is_verified(const Directory& root, const std::string& name, std::set<std::string>& verified) {
+  const std::string problem = attempt([&] {
+    const Directory checkpoint = root.open_directory(name);
+    const Manifest manifest = read_manifest(checkpoint);
+    verify_sizes(checkpoint, manifest);
+    if (verified.contains(name)) return;
+    verify_rank_files(checkpoint, manifest, 0, 1);
+    read_state_text(checkpoint, manifest);
+  });
+  if (problem.empty()) {
+    verified.insert(name);
+  } else {
+    verified.erase(name);
+  }
+  return problem.empty();
+}
+
+}  // namespace
+
+std::string new_temporary_name(const std::string& checkpoint) {
+  std::random_device device;
+  return fmt::format("{}.tmp-{:04x}", checkpoint, device() & 0xffffu);
+}
+
+void remove_stale_temporaries(const Directory& root) {
+  for (const DirectoryEntry& entry : root.list()) {
+    if (entry.type != EntryType::kDirectory || !is_temporary_name(entry.name)) continue;
+    const Directory stale = root.open_directory(entry.name);
+    if (stale.try_lock()) root.remove_tree(entry.name);
+  }
+}
+
+void remove_checkpoint(const Directory& root, const std::string& name) {
+  std::string temporary = new_temporary_name(name);
+  while (root.contains(temporary)) temporary = new_temporary_name(name);
+  root.rename(name, temporary);
+  root.remove_tree(temporary);
+}
+
+void prune_checkpoints(const Directory& root, const PruneRequest& request) {
+  if (request.keep_last <= 0) return;
+  std::vector<std::string> names;
+  for (const DirectoryEntry& entry : root.list()) {
+    if (entry.type == EntryType::kDirectory && step_of_name(entry.name)) names.push_back(entry.name);
+  }
+  std::sort(names.begin(), names.end(),
+            [](const auto& a, const auto& b) { return step_of_name(a).value() > step_of_name(b).value(); });
+  int kept = 0;
+  std::vector<std::string> old;
+  for (const std::string& name : names) {
+    if (name == request.just_saved) {
+      ++kept;
+    } else if (kept >= request.keep_last) {
+      old.push_back(name);
+    } else if (is_verified(root, name, request.verified)) {
+      ++kept;
+    }
+  }
+  for (auto name = old.rbegin(); name != old.rend(); ++name) {
+    remove_checkpoint(root, *name);
+    request.verified.erase(*name);
+  }
+}
+
+}  // namespace megalith

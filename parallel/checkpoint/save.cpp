@@ -1,0 +1,238 @@
+#include <fmt/format.h>
+
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "core/base/error.h"
+#include "core/checkpoint/printable.h"
+#include "core/checkpoint/safetensors.h"
+#include "parallel/checkpoint/attempt.h"
+#include "parallel/checkpoint/checkpoint.h"
+#include "parallel/checkpoint/manifest.h"
+#include "parallel/checkpoint/retention.h"
+
+namespace megalith {
+namespace {
+
+using nlohmann::json;
+
+const std::map<std::string, std::string> kFileMetadata = {{"format", "megalith-checkpoint"}};
+
+void write_durably(const Directory& directory, const std::string& name, const std::string& text) {
+  File file = directory.create_file(name);
+  file.write(text);
+  file.sync();
+  file.close();
+}
+
+// One collective save; the methods are its steps in order. Those named "everyone" run on each rank, the others on rank
+// 0.
+class Saver {
+ public:
+  explicit Saver(const SaveRequest& request) : request_(request) {}
+  SaveResult run();
+
+ private:
+  void everyone_plans();
+  void prepare(const std::vector<std::string>& plans);
+  void everyone_writes();
+  void fill_manifest(const std::vector<std::string>& records);
+  void commit(const std::vector<std::string>& records);
+  void after_commit();
+  SaveResult failed(std::string problem);
+  bool first() const { return request_.sync.rank == 0; }
+
+  const SaveRequest& request_;
+  std::vector<const Shard*> shards_;  // that hold bytes, or stand for an empty tensor
+  std::vector<SafetensorsWriter::Entry> entries_;
+  std::string plan_, record_;        // this rank's, for rank 0
+  std::string name_, temporary_;     // of the checkpoint
+  std::int64_t tensor_bytes_ = 0;    // rank 0: over all ranks
+  Manifest manifest_;                // rank 0
+  std::optional<Directory> root_;    // rank 0
+  std::optional<Directory> folder_;  // rank 0: the temporary one, locked
+  bool renamed_ = false, replaced_ = false;
+  VerifiedCheckpoints verified_;
+};
+
+void Saver::everyone_plans() {
+  json chunks = json::array();
+  for (const Shard& shard : request_.shards) {
+    if (!is_tensor_name(shard.name)) {
+      fail({.subject = "checkpoint: tensor " + printable(shard.name), .expected = "a name of printable ASCII"});
+    }
+    const std::string problem = slice_problem(shard.shape, shard.slice);
+    if (!problem.empty()) fail({.subject = "checkpoint: tensor " + shard.name, .got = problem});
+    const std::size_t bytes = static_cast<std::size_t>(shard.slice.numel()) * size_of(shard.dtype);
+    if (shard.data.size() != bytes) {
+      fail({.subject = "checkpoint: tensor " + shard.name,
+            .expected = fmt::format("{} bytes for slice {}", bytes, to_string(shard.slice)),
+            .got = std::to_string(shard.data.size())});
+    }
+    if (bytes == 0 && shard.shape.numel() > 0) continue;
+    std::vector<std::int64_t> extents;
+    for (std::size_t d = 0; d < shard.slice.start.size(); ++d) {
+      extents.push_back(shard.slice.stop[d] - shard.slice.start[d]);
+    }
+    std::vector<std::int64_t> shape;
+    for (int d = 0; d < shard.shape.rank(); ++d) shape.push_back(shard.shape[d]);
+    shards_.push_back(&shard);
+    entries_.push_back({entry_name(shard.name, shard.shape, shard.slice), shard.dtype, std::move(extents)});
+    chunks.push_back({shard.name, safetensors_name(shard.dtype), shape, to_string(shard.slice)});
+  }
+  plan_ = json{{"bytes", safetensors_file_bytes(entries_, kFileMetadata)}, {"chunks", chunks}}.dump();
+}
+
+// Rank 0 learns what all ranks will write, checks that it is a whole model and fits, and makes the temporary directory.
+void Saver::prepare(const std::vector<std::string>& plans) {
+  constexpr std::uint64_t kPerFile = 8192, kPerChunk = 256;  // slack for blocks of the file system; manifest text
+  const std::string state = to_json(request_.state);
+  std::uint64_t needed = state.size() + kPerFile;
+  manifest_.step = request_.state.step;
+  manifest_.rank_files.resize(plans.size());
+  for (std::size_t rank = 0; rank < plans.size(); ++rank) {
+    const json plan = json::parse(plans[rank]);
+    needed += plan.at("bytes").get<std::uint64_t>() + kPerFile + kPerChunk * plan.at("chunks").size();
+    for (const json& chunk : plan.at("chunks")) {
+      const auto name = chunk.at(0).get<std::string>();
+      const DType dtype = dtype_from_safetensors(chunk.at(1).get<std::string>()).value();
+      Shape shape;
+      for (const json& extent : chunk.at(2)) shape.push_back(extent.get<std::int64_t>());
+      const auto [place, fresh] = manifest_.tensors.try_emplace(name, ManifestTensor{dtype, shape, {}});
+      if (!fresh && (place->second.dtype != dtype || !(place->second.shape == shape))) {
+        fail({.subject = "checkpoint: tensor " + name, .expected = "one dtype and one global shape on all ranks"});
+      }
+      const Slice slice = slice_from_string(chunk.at(3).get<std::string>()).value();
+      const auto bytes = static_cast<std::uint64_t>(slice.numel()) * size_of(dtype);
+      tensor_bytes_ += static_cast<std::int64_t>(bytes);
+      place->second.chunks.push_back({.file = static_cast<int>(rank), .bytes = bytes, .slice = slice});
+    }
+  }
+  if (const std::string problem = cover_problem(manifest_); !problem.empty()) {
+    fail({.subject = "checkpoint: the ranks together do not write each tensor exactly once", .got = problem});
+  }
+  root_ = Directory::create(request_.directory, request_.observer);
+  remove_stale_temporaries(*root_);
+  if (const std::uint64_t available = root_->free_bytes(); available < needed) {
+    fail({.code = ExitCode::kFileIo,
+          .subject = "checkpoint: free space in " + request_.directory,
+          .expected = fmt::format("at least {} bytes", needed),
+          .got = std::to_string(available),
+          .remedy = "free space or lower --keep-last",
+          .show_place = false});
+  }
+  do {
+    temporary_ = new_temporary_name(name_);
+  } while (!root_->make_directory(temporary_));
+  folder_ = root_->open_directory(temporary_);
+  folder_->try_lock();
+}
+
+void Saver::everyone_writes() {
+  const Directory folder = Directory::open(request_.directory, request_.observer).open_directory(temporary_);
+  File file = folder.create_file(rank_file_name(request_.sync.rank, request_.sync.world));
+  SafetensorsWriter writer(file, entries_, kFileMetadata);
+  for (const Shard* shard : shards_) writer.write(shard->data);
+  const SafetensorsWriter::Written written = writer.finish();
+  file.sync();
+  file.close();
+  json chunks = json::object();  // by entry name, which is unique within a file
+  for (std::size_t i = 0; i < entries_.size(); ++i) {
+    chunks[entries_[i].name] = {written.entry_begin[i], to_hex(written.entry_hash[i])};
+  }
+  record_ = json{{"bytes", written.file_bytes}, {"hash", to_hex(written.file_hash)}, {"chunks", chunks}}.dump();
+}
+
+void Saver::fill_manifest(const std::vector<std::string>& records) {
+  std::vector<json> parsed;
+  for (std::size_t rank = 0; rank < records.size(); ++rank) {
+    parsed.push_back(json::parse(records[rank]));
+    manifest_.rank_files[rank] = {.bytes = parsed.back().at("bytes").get<std::uint64_t>(),
+                                  .hash = hash_from_hex(parsed.back().at("hash").get<std::string>()).value()};
+  }
+  for (auto& [name, tensor] : manifest_.tensors) {
+    for (ManifestChunk& chunk : tensor.chunks) {
+      const json& record =
+          parsed[static_cast<std::size_t>(chunk.file)].at("chunks").at(entry_name(name, tensor.shape, chunk.slice));
+      chunk.begin = record.at(0).get<std::uint64_t>();
+      chunk.hash = hash_from_hex(record.at(1).get<std::string>()).value();
+    }
+  }
+}
+
+void Saver::commit(const std::vector<std::string>& records) {
+  fill_manifest(records);
+  const std::string state = to_json(request_.state);
+  manifest_.state_file = {.bytes = state.size(), .hash = hash_of(state)};
+  const std::string manifest(kManifestName);
+  write_durably(*folder_, std::string(kStateName), state);
+  write_durably(*folder_, manifest + ".tmp", to_text(manifest_));
+  folder_->rename(manifest + ".tmp", manifest);
+  folder_->sync();
+  replaced_ = root_->contains(name_);
+  if (replaced_) {  // an earlier run got this far, and this one started from an older checkpoint
+    root_->exchange(temporary_, name_);
+  } else {
+    root_->rename(temporary_, name_);
+  }
+  renamed_ = true;
+  root_->sync();
+}
+
+// The checkpoint is safe by now; what fails here is only reported.
+void Saver::after_commit() {
+  folder_.reset();
+  if (replaced_) root_->remove_tree(temporary_);
+  const std::string latest(kLatestName);
+  if (root_->contains(latest + ".tmp")) root_->remove_file(latest + ".tmp");
+  write_durably(*root_, latest + ".tmp", name_ + "\n");
+  root_->rename(latest + ".tmp", latest);
+  root_->sync();
+  VerifiedCheckpoints& verified = request_.verified == nullptr ? verified_ : *request_.verified;
+  verified.insert(name_);
+  prune_checkpoints(*root_, {.keep_last = request_.keep_last, .just_saved = name_, .verified = verified});
+}
+
+SaveResult Saver::failed(std::string problem) {
+  if (first() && root_ && !temporary_.empty() && !renamed_) {
+    folder_.reset();
+    const std::string left = attempt([&] {
+      if (root_->contains(temporary_)) root_->remove_tree(temporary_);
+    });
+    if (!left.empty()) problem += "; and the temporary directory stays: " + left;
+  }
+  return {.saved = false, .message = request_.sync.broadcast(problem)};
+}
+
+SaveResult Saver::run() {
+  const auto start = std::chrono::steady_clock::now();
+  const RankSync& sync = request_.sync;
+  name_ = checkpoint_name(request_.state.step);
+  std::string problem = agree(sync, attempt([&] { everyone_plans(); }));
+  if (!problem.empty()) return failed(problem);
+
+  const std::vector<std::string> plans = sync.gather(plan_);
+  problem = agree(sync, first() ? attempt([&] { prepare(plans); }) : "");
+  if (!problem.empty()) return failed(problem);
+
+  temporary_ = sync.broadcast(temporary_);
+  problem = agree(sync, attempt([&] { everyone_writes(); }));
+  if (!problem.empty()) return failed(problem);
+
+  const std::vector<std::string> records = sync.gather(record_);
+  problem = agree(sync, first() ? attempt([&] { commit(records); }) : "");
+  if (!problem.empty()) return failed(problem);
+
+  SaveResult result = {.saved = true, .path = request_.directory + "/" + name_};
+  result.message = sync.broadcast(first() ? attempt([&] { after_commit(); }) : "");
+  result.bytes = std::stoll(sync.broadcast(std::to_string(tensor_bytes_)));
+  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return result;
+}
+
+}  // namespace
+
+SaveResult save_checkpoint(const SaveRequest& request) { return Saver(request).run(); }
+
+}  // namespace megalith

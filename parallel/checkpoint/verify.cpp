@@ -1,0 +1,124 @@
+#include "parallel/checkpoint/verify.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/base/error.h"
+#include "core/checkpoint/printable.h"
+#include "core/checkpoint/safetensors.h"
+#include "core/checkpoint/strict_json.h"
+
+namespace megalith {
+namespace {
+
+[[noreturn]] void refuse(const std::string& subject, const std::string& expected, const std::string& got) {
+  fail({.code = ExitCode::kFormat, .subject = subject, .expected = expected, .got = got, .show_place = false});
+}
+
+void check_size(const File& file, const ManifestFile& expected) {
+  if (file.size() == expected.bytes) return;
+  refuse(file.path(), fmt::format("{} bytes", expected.bytes), std::to_string(file.size()));
+}
+
+void check_hash(const std::string& subject, const Hash128& expected, const Hash128& got) {
+  if (got == expected) return;
+  refuse(subject, "XXH3-128 " + to_hex(expected), to_hex(got) + " (the file is damaged)");
+}
+
+struct Expected {
+  const std::string* name;
+  const ManifestTensor* tensor;
+  const ManifestChunk* chunk;
+};
+
+// The chunks of one file in the order of their bytes.
+std::vector<Expected> chunks_of_file(const Manifest& manifest, int file) {
+  std::vector<Expected> chunks;
+  for (const auto& [name, tensor] : manifest.tensors) {
+    for (const ManifestChunk& chunk : tensor.chunks) {
+      if (chunk.file == file) chunks.push_back({&name, &tensor, &chunk});
+    }
+  }
+  std::sort(chunks.begin(), chunks.end(), [](const Expected& a, const Expected& b) {
+    const auto key = [](const Expected& e) { return std::pair(e.chunk->begin, e.chunk->bytes); };
+    return key(a) != key(b) ? key(a) < key(b) : *a.name < *b.name;
+  });
+  return chunks;
+}
+
+void check_table(const File& file, SafetensorsHeader& header, const std::vector<Expected>& chunks) {
+  // Empty tensors share one position; the name orders them on both sides.
+  std::stable_sort(header.entries.begin(), header.entries.end(), [](const auto& a, const auto& b) {
+    return std::tie(a.begin, a.end) != std::tie(b.begin, b.end) ? std::tie(a.begin, a.end) < std::tie(b.begin, b.end)
+                                                                : a.name < b.name;
+  });
+  if (header.entries.size() != chunks.size()) {
+    refuse(file.path(), fmt::format("{} tensors", chunks.size()), std::to_string(header.entries.size()));
+  }
+  for (std::size_t i = 0; i < chunks.size(); ++i) {
+    const auto& [name, tensor, chunk] = chunks[i];
+    const SafetensorsEntry& entry = header.entries[i];
+    const std::string wanted = entry_name(*name, tensor->shape, chunk->slice);
+    if (entry.name != wanted || entry.begin != chunk->begin || entry.end != chunk->begin + chunk->bytes ||
+        entry.dtype != safetensors_name(tensor->dtype)) {
+      refuse(file.path(), fmt::format("tensor {} at byte {}", printable(wanted), chunk->begin),
+             fmt::format("{} at byte {}", printable(entry.name), entry.begin));
+    }
+  }
+}
+
+void verify_rank_file(const Directory& checkpoint, const Manifest& manifest, int rank) {
+  const ManifestFile& expected = manifest.rank_files[static_cast<std::size_t>(rank)];
+  const File file = checkpoint.open_file(rank_file_name(rank, manifest.world()));
+  check_size(file, expected);
+  SafetensorsHeader header = read_safetensors_header(file);
+  const std::vector<Expected> chunks = chunks_of_file(manifest, rank);
+  check_table(file, header, chunks);
+  Hasher file_hasher;
+  read_blocks(file, 0, header.data_start,
+              [&](std::uint64_t, std::span<const std::byte> block) { file_hasher.update(block); });
+  Hasher chunk_hasher;
+  for (const auto& [name, tensor, chunk] : chunks) {
+    chunk_hasher.reset();
+    const std::uint64_t begin = header.data_start + chunk->begin;
+    read_blocks(file, begin, begin + chunk->bytes, [&](std::uint64_t, std::span<const std::byte> block) {
+      file_hasher.update(block);
+      chunk_hasher.update(block);
+    });
+    check_hash(file.path() + ": tensor " + *name, chunk->hash, chunk_hasher.digest());
+  }
+  check_hash(file.path(), expected.hash, file_hasher.digest());
+}
+
+}  // namespace
+
+Manifest read_manifest(const Directory& checkpoint) {
+  const std::string name(kManifestName);
+  return manifest_from_text(checkpoint.read_text(name, kMaxJsonBytes), checkpoint.path() + "/" + name);
+}
+
+void verify_rank_files(const Directory& checkpoint, const Manifest& manifest, int first, int stride) {
+  for (int rank = first; rank < manifest.world(); rank += stride) verify_rank_file(checkpoint, manifest, rank);
+}
+
+void verify_sizes(const Directory& checkpoint, const Manifest& manifest) {
+  for (int rank = 0; rank < manifest.world(); ++rank) {
+    check_size(checkpoint.open_file(rank_file_name(rank, manifest.world())),
+               manifest.rank_files[static_cast<std::size_t>(rank)]);
+  }
+  check_size(checkpoint.open_file(std::string(kStateName)), manifest.state_file);
+}
+
+std::string read_state_text(const Directory& checkpoint, const Manifest& manifest) {
+  const std::string name(kStateName);
+  const std::string path = checkpoint.path() + "/" + name;
+  const std::string text = checkpoint.read_text(name, kMaxJsonBytes);
+  if (text.size() != manifest.state_file.bytes) {
+    refuse(path, fmt::format("{} bytes", manifest.state_file.bytes), std::to_string(text.size()));
+  }
+  check_hash(path, manifest.state_file.hash, hash_of(text));
+  return text;
+}
+
+}  // namespace megalith
