@@ -1,0 +1,160 @@
+#include "core/data/dataset.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <optional>
+
+#include "core/base/error.h"
+
+namespace megalith {
+
+namespace {
+
+using IndexedData = std::vector<std::shared_ptr<const IndexedDataset>>;
+
+constexpr std::array<const char*, 3> kSplitNames = {"training", "validation", "test"};
+
+[[noreturn]] void fail_usage(const std::string& flag, const std::string& expected, const std::string& got,
+                             const std::string& remedy = "") {
+  fail({.code = ExitCode::kUsage,
+        .subject = flag,
+        .expected = expected,
+        .got = got,
+        .remedy = remedy,
+        .show_place = false});
+}
+
+struct Blend {
+  std::vector<std::string> prefixes;
+  std::vector<double> weights;  // normalised; empty when none were given
+};
+
+std::optional<double> as_number(const std::string& text) {
+  double value = 0.0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc{} || stop != end) return std::nullopt;
+  return value;
+}
+
+// Pairs when the number of entries is even and each first one is a number, else prefixes alone.
+Blend parse_data_path(const std::vector<std::string>& entries) {
+  if (entries.empty()) fail_usage("--data-path", "at least one prefix", "none", "or give --mock-data");
+  std::size_t numbers = 0;
+  for (std::size_t i = 0; i < entries.size(); i += 2) numbers += as_number(entries[i]).has_value() ? 1 : 0;
+  if (numbers == 0) return {.prefixes = entries};
+  if (entries.size() % 2 != 0 || numbers != entries.size() / 2) {
+    fail_usage("--data-path", "PREFIX..., or pairs WEIGHT PREFIX",
+               fmt::format("{} entries, {} of them weights", entries.size(), numbers));
+  }
+  Blend blend;
+  for (std::size_t i = 0; i < entries.size(); i += 2) {
+    const double weight = *as_number(entries[i]);
+    if (!std::isfinite(weight) || weight < 0.0) fail_usage("--data-path", "weights of at least 0", entries[i]);
+    blend.weights.push_back(weight);
+    blend.prefixes.push_back(entries[i + 1]);
+  }
+  double largest = 0.0;
+  for (const double weight : blend.weights) largest = std::max(largest, weight);
+  if (largest == 0.0) fail_usage("--data-path", "a weight above 0", "none");
+  blend.weights = normalized(std::move(blend.weights));
+  return blend;
+}
+
+GptDataset build_part(const std::shared_ptr<const IndexedDataset>& data, const DataConfig& config, std::size_t split,
+                      std::int64_t num_samples) {
+  const SequenceRange range = split_sequences(config.split, data->num_sequences())[split];
+  if (range.begin >= range.end) {
+    fail_usage("--split",
+               fmt::format("a {} share of at least one of the {} documents of {}", kSplitNames[split],
+                           data->num_sequences(), data->prefix()),
+               fmt::format("'{}', which gives it none", config.split),
+               fmt::format("give {} a larger share, or ask for none of its samples", kSplitNames[split]));
+  }
+  return GptDataset(data, {.range = range,
+                           .num_samples = num_samples,
+                           .seq_length = config.seq_length,
+                           .vocab_size = config.vocab_size,
+                           .seed = static_cast<std::uint32_t>(config.seed)});
+}
+
+Dataset build_weighted(const IndexedData& data, const Blend& blend, const DataConfig& config, std::size_t split,
+                       std::int64_t num_samples) {
+  std::vector<GptDataset> parts;
+  std::int64_t size = 0;
+  for (std::size_t i = 0; i < data.size(); ++i) {
+    const double wanted = std::ceil(static_cast<double>(num_samples) * blend.weights[i]);
+    parts.push_back(build_part(data[i], config, split, static_cast<std::int64_t>(std::ceil(wanted * (1.0 + 0.005)))));
+    size += static_cast<std::int64_t>(wanted);
+  }
+  // Megatron normalises the weights a second time here, which can change their last bit.
+  return Dataset(BlendedDataset(std::move(parts), normalized(blend.weights), size));
+}
+
+Dataset build_unweighted(const IndexedData& data, const DataConfig& config, std::size_t split,
+                         std::int64_t num_samples) {
+  std::vector<GptDataset> parts;
+  std::vector<double> sizes;
+  std::int64_t size = 0;
+  for (const std::shared_ptr<const IndexedDataset>& one : data) {
+    parts.push_back(build_part(one, config, split, 0));
+    sizes.push_back(static_cast<double>(parts.back().size()));
+    size += parts.back().size();
+  }
+  if (size < num_samples) {
+    fail_usage("--data-path",
+               fmt::format("{} {} samples of {} tokens", num_samples, kSplitNames[split], config.seq_length),
+               fmt::format("{} in one epoch", size), "give each prefix a weight to read several epochs");
+  }
+  return Dataset(BlendedDataset(std::move(parts), normalized(std::move(sizes)), num_samples));
+}
+
+Dataset build_mock(const DataConfig& config, std::size_t split, std::int64_t num_samples) {
+  return Dataset(MockDataset({.seed = static_cast<std::uint64_t>(config.seed) * 3 + split,
+                              .vocab_size = config.vocab_size,
+                              .seq_length = config.seq_length,
+                              .num_samples = num_samples}));
+}
+
+void check(const DataConfig& config) {
+  if (config.seed < 0 || config.seed > std::numeric_limits<std::uint32_t>::max()) {
+    fail_usage("--seed", "0 to 4294967295", std::to_string(config.seed));
+  }
+  if (config.seq_length < 1 || config.seq_length >= std::numeric_limits<std::int32_t>::max()) {
+    fail_usage("--seq-length", "1 to 2147483646", std::to_string(config.seq_length));
+  }
+  if (config.vocab_size < 1 || config.vocab_size > std::numeric_limits<std::int32_t>::max()) {
+    fail_usage("--vocab-size", "1 to 2147483647", std::to_string(config.vocab_size));
+  }
+}
+
+}  // namespace
+
+Datasets build_datasets(const DataConfig& config) {
+  check(config);
+  Blend blend;
+  IndexedData data;
+  if (!config.mock) {
+    blend = parse_data_path(config.data_path);
+    for (const std::string& prefix : blend.prefixes) {
+      data.push_back(std::make_shared<const IndexedDataset>(IndexedDataset::open(prefix)));
+    }
+  }
+  const auto build = [&](std::size_t split, std::int64_t num_samples) {
+    if (num_samples <= 0) return Dataset();
+    if (config.mock) return build_mock(config, split, num_samples);
+    if (!blend.weights.empty()) return build_weighted(data, blend, config, split, num_samples);
+    if (data.size() == 1) return Dataset(build_part(data[0], config, split, num_samples));
+    return build_unweighted(data, config, split, num_samples);
+  };
+  return {.train = build(0, config.num_samples.train),
+          .valid = build(1, config.num_samples.valid),
+          .test = build(2, config.num_samples.test)};
+}
+
+}  // namespace megalith

@@ -1,0 +1,63 @@
+// What training reads samples from, built from plain settings.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "core/base/error.h"
+#include "core/data/blended_dataset.h"
+#include "core/data/gpt_dataset.h"
+#include "core/data/mock_dataset.h"
+#include "core/data/sampler.h"
+
+namespace megalith {
+
+// Samples 0 .. size() - 1 of seq_length + 1 tokens; inputs are the first seq_length of them, labels the last. Reading
+// is deterministic and may run on many threads at once.
+class Dataset {
+ public:
+  Dataset() = default;  // empty
+  template <class Kind>
+  explicit Dataset(Kind kind) : kind_(std::move(kind)) {}
+
+  std::int64_t size() const {
+    return std::visit([](const auto& kind) { return kind.size(); }, kind_);
+  }
+  void sample(std::int64_t k, std::span<std::int32_t> tokens) const {
+    std::visit([&](const auto& kind) { kind.sample(k, tokens); }, kind_);
+  }
+
+ private:
+  struct Empty {
+    std::int64_t size() const { return 0; }
+    void sample(std::int64_t, std::span<std::int32_t>) const { require(false, "Dataset: empty"); }
+  };
+  std::variant<Empty, GptDataset, BlendedDataset, MockDataset> kind_;
+};
+
+struct DataConfig {
+  std::vector<std::string> data_path;  // PREFIX, PREFIX..., or WEIGHT PREFIX pairs
+  std::string split = "969,30,1";
+  std::int64_t seed = 1234;  // 0 to 2^32 - 1
+  std::int64_t seq_length = 0;
+  std::int64_t vocab_size = 0;  // of the tokenizer: ids in the data must be below it
+  bool mock = false;            // --mock-data; data_path and split are not read
+  SplitSamples num_samples;     // wanted of each split; none is built where 0
+};
+
+struct Datasets {
+  Dataset train;
+  Dataset valid;
+  Dataset test;
+};
+
+// As Megatron: one prefix alone is read directly; weighted prefixes are blended (each built with 0.5 % to spare);
+// several prefixes without weights give one epoch each, blended in proportion to their samples. A split without a
+// document, bad weights, or too few samples are an Error kUsage that names the flag.
+Datasets build_datasets(const DataConfig& config);
+
+}  // namespace megalith

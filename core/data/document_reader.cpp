@@ -1,0 +1,150 @@
+#include "core/data/document_reader.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "core/base/error.h"
+#include "core/data/mapped_file.h"
+
+namespace megalith {
+
+namespace {
+
+constexpr std::size_t kMaxLineBytes = std::size_t{64} << 20;
+constexpr int kMaxDepth = 32;
+constexpr std::string_view kWhiteSpace = " \t\r\n\f\v";
+
+bool is_blank(std::string_view text) { return text.find_first_not_of(kWhiteSpace) == std::string_view::npos; }
+
+// Takes the next line off `rest`, without its line feed.
+std::string_view next_line(std::string_view& rest) {
+  const std::size_t end = std::min(rest.find('\n'), rest.size());
+  const std::string_view line = rest.substr(0, end);
+  rest.remove_prefix(std::min(end + 1, rest.size()));
+  return line;
+}
+
+// Reads one member of the outermost object as the parser goes by, so that no tree is built. The names of the functions
+// are nlohmann's.
+class TextMember {
+ public:
+  explicit TextMember(const std::string& key) : key_(key) {}
+
+  std::optional<std::string> text;
+  std::string problem;
+
+  bool null() { return other("null"); }
+  bool boolean(bool) { return other("a boolean"); }
+  bool number_integer(std::int64_t) { return other("a number"); }
+  bool number_unsigned(std::uint64_t) { return other("a number"); }
+  bool number_float(double, const std::string&) { return other("a number"); }
+  bool binary(nlohmann::json::binary_t&) { return other("binary"); }
+  bool string(std::string& value) {
+    if (depth_ == 0) return other("a string");
+    if (at_key_) text = std::move(value);
+    at_key_ = false;
+    return true;
+  }
+  bool key(std::string& name) {
+    at_key_ = depth_ == 1 && name == key_;
+    return true;
+  }
+  bool start_object(std::size_t) { return (depth_ == 0 || other("an object")) && enter(); }
+  bool start_array(std::size_t) { return other("an array") && enter(); }
+  bool end_object() { return leave(); }
+  bool end_array() { return leave(); }
+  bool parse_error(std::size_t position, const std::string&, const nlohmann::json::exception& error) {
+    const std::string_view what = error.what();
+    const std::size_t detail = what.rfind(" - ");
+    problem = fmt::format("byte {}: {}", position, detail == std::string_view::npos ? what : what.substr(detail + 3));
+    return false;
+  }
+
+ private:
+  // A value that is neither the outermost object nor a string: right anywhere but as the document.
+  bool other(std::string_view what) {
+    if (depth_ == 0 || at_key_) problem = depth_ == 0 ? std::string(what) : fmt::format("{} under '{}'", what, key_);
+    return problem.empty();
+  }
+  bool enter() {
+    if (++depth_ > kMaxDepth) problem = "deeper nesting";
+    return problem.empty();
+  }
+  bool leave() {
+    --depth_;
+    return true;
+  }
+
+  const std::string& key_;
+  int depth_ = 0;
+  bool at_key_ = false;
+};
+
+void visit_json_lines(const MappedFile& file, const DocumentOptions& options,
+                      const std::function<void(std::string_view)>& visit) {
+  std::string_view rest = file.text();
+  for (std::int64_t number = 1; !rest.empty(); ++number) {
+    const std::string_view line = next_line(rest);
+    if (is_blank(line)) continue;
+    TextMember member(options.json_key);
+    if (line.size() > kMaxLineBytes) {
+      member.problem = fmt::format("{} bytes", line.size());
+    } else if (nlohmann::json::sax_parse(line, &member) && !member.text) {
+      member.problem = fmt::format("an object without '{}'", options.json_key);
+    }
+    if (!member.problem.empty()) {
+      fail({.code = ExitCode::kFormat,
+            .subject = fmt::format("{}:{}", file.path(), number),
+            .expected = fmt::format("a JSON object of at most 64 MiB and {} levels with a string under '{}'", kMaxDepth,
+                                    options.json_key),
+            .got = member.problem,
+            .remedy = "mend or remove the line, or name its text with --json-keys",
+            .show_place = false});
+    }
+    if (!member.text->empty()) visit(*member.text);
+  }
+}
+
+void visit_text(const MappedFile& file, const DocumentOptions& options,
+                const std::function<void(std::string_view)>& visit) {
+  const std::string_view text = file.text();
+  const auto visit_part = [&](std::size_t begin, std::size_t end) {
+    const std::string_view part = text.substr(begin, end - begin);
+    if (!is_blank(part)) visit(part);
+  };
+  std::size_t begin = 0;
+  if (options.document_separator || !options.document_start.empty()) {
+    std::string_view rest = text;
+    while (!rest.empty()) {
+      const std::size_t line_begin = text.size() - rest.size();
+      std::string_view line = next_line(rest);
+      if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
+      if (options.document_separator && line == *options.document_separator) {
+        visit_part(begin, line_begin);
+        begin = text.size() - rest.size();
+      } else if (std::ranges::any_of(options.document_start,
+                                     [&](const std::string& start) { return line.starts_with(start); })) {
+        visit_part(begin, line_begin);
+        begin = line_begin;
+      }
+    }
+  }
+  visit_part(begin, text.size());
+}
+
+}  // namespace
+
+void for_each_document(const std::string& path, const DocumentOptions& options,
+                       const std::function<void(std::string_view)>& visit) {
+  const MappedFile file = MappedFile::open(path);
+  if (path.ends_with(".jsonl") || path.ends_with(".json")) {
+    visit_json_lines(file, options, visit);
+  } else {
+    visit_text(file, options, visit);
+  }
+}
+
+}  // namespace megalith

@@ -1,0 +1,26 @@
+// Documents out of the files that a user wants to train on.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace megalith {
+
+struct DocumentOptions {
+  std::string json_key = "text";                  // where the text of a JSON line is
+  std::vector<std::string> document_start;        // text: a line that begins with one of them starts a document
+  std::optional<std::string> document_separator;  // text: a line that equals it ends a document and is left out
+};
+
+// Calls `visit` with each document of a file, in order. A name that ends in .jsonl or .json is read as JSON lines: each
+// line an object with a string under json_key; empty lines and empty strings are skipped. Any other file is text: one
+// document, or several as the options say; documents of white space alone are skipped.
+// Errors: kFileIo for a file that cannot be read; kFormat with FILE:LINE for a line that is no such object, is longer
+// than 64 MiB or nested deeper than 32.
+void for_each_document(const std::string& path, const DocumentOptions& options,
+                       const std::function<void(std::string_view)>& visit);
+
+}  // namespace megalith

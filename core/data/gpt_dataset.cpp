@@ -1,0 +1,143 @@
+#include "core/data/gpt_dataset.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <string>
+#include <utility>
+
+#include "core/base/error.h"
+#include "core/data/numpy_shuffle.h"
+
+namespace megalith {
+
+namespace {
+
+constexpr std::int64_t kMaxEntries = std::numeric_limits<std::uint32_t>::max();
+
+struct EpochPlan {
+  std::int64_t num_epochs = 1;
+  std::int64_t num_samples = 0;          // in all epochs
+  std::int64_t samples_before_last = 0;  // those that the last epoch has no part in
+  bool separate_last_epoch = false;
+};
+
+[[noreturn]] void fail_too_many(std::int64_t num_samples) {
+  fail({.code = ExitCode::kUsage,
+        .subject = "--train-iters or --train-samples",
+        .expected = "fewer than 2^32 samples and document visits",
+        .got = fmt::format("{} samples", num_samples),
+        .remedy = "train for fewer samples or on longer documents",
+        .show_place = false});
+}
+
+EpochPlan plan_epochs(std::int64_t tokens_per_epoch, std::int64_t requested, std::int64_t seq_length) {
+  EpochPlan plan;
+  std::int64_t tokens = 0;  // needed: requested x L + 1, the last label being one token more
+  if (__builtin_mul_overflow(requested, seq_length, &tokens) || __builtin_add_overflow(tokens, 1, &tokens)) {
+    fail_too_many(requested);
+  }
+  plan.num_epochs = std::max<std::int64_t>(1, (tokens - 1) / tokens_per_epoch + 1);
+  if (__builtin_mul_overflow(plan.num_epochs, tokens_per_epoch, &tokens)) fail_too_many(requested);
+  plan.num_samples = (tokens - 1) / seq_length;
+  if (plan.num_epochs == 1) return plan;
+
+  plan.samples_before_last = (tokens - tokens_per_epoch - 1) / seq_length;
+  const std::int64_t samples_per_epoch = (tokens_per_epoch - 1) / seq_length;
+  const auto threshold = static_cast<std::int64_t>(0.80 * static_cast<double>(samples_per_epoch));
+  plan.separate_last_epoch = requested - plan.samples_before_last < threshold;
+  return plan;
+}
+
+}  // namespace
+
+GptDataset::GptDataset(std::shared_ptr<const IndexedDataset> data, const GptDatasetConfig& config)
+    : data_(std::move(data)), seq_length_(config.seq_length), vocab_size_(config.vocab_size) {
+  const SequenceRange range = config.range;
+  require(seq_length_ >= 1 && config.num_samples >= 0 && vocab_size_ >= 1, "GptDataset: bad configuration");
+  require(0 <= range.begin && range.begin <= range.end && range.end <= data_->num_sequences(), "GptDataset: bad range");
+  std::int64_t tokens_per_epoch = 0;
+  for (std::int64_t s = range.begin; s < range.end; ++s) tokens_per_epoch += data_->sequence_length(s);
+  if (tokens_per_epoch == 0) {
+    fail({.code = ExitCode::kUsage,
+          .subject = "--split",
+          .expected = fmt::format("a share of the {} sequences of {} with tokens in it", data_->num_sequences(),
+                                  data_->prefix()),
+          .got = fmt::format("sequences {} to {} (excluded), which hold none", range.begin, range.end),
+          .remedy = "give the part a larger share, or prepare more and shorter documents",
+          .show_place = false});
+  }
+
+  const EpochPlan plan = plan_epochs(tokens_per_epoch, config.num_samples, seq_length_);
+  const std::int64_t sequences = range.end - range.begin;
+  if (plan.num_samples > kMaxEntries || plan.num_epochs > kMaxEntries / sequences ||
+      range.end > std::numeric_limits<std::int32_t>::max()) {
+    fail_too_many(config.num_samples);
+  }
+  num_epochs_ = plan.num_epochs;
+
+  NumpyRandomState random(config.seed);
+  document_index_.resize(static_cast<std::size_t>(plan.num_epochs * sequences));
+  for (std::size_t i = 0; i < document_index_.size(); ++i) {
+    document_index_[i] = static_cast<std::int32_t>(range.begin + static_cast<std::int64_t>(i) % sequences);
+  }
+  const std::span<std::int32_t> visits = document_index_;
+  const auto first_visits =
+      static_cast<std::size_t>((plan.num_epochs - (plan.separate_last_epoch ? 1 : 0)) * sequences);
+  random.shuffle(visits.first(first_visits));
+  random.shuffle(visits.subspan(first_visits));
+
+  build_sample_index(plan.num_samples);
+
+  shuffle_index_.resize(static_cast<std::size_t>(plan.num_samples));
+  std::iota(shuffle_index_.begin(), shuffle_index_.end(), std::uint32_t{0});
+  const std::span<std::uint32_t> order = shuffle_index_;
+  const auto first_samples =
+      static_cast<std::size_t>(plan.separate_last_epoch ? plan.samples_before_last : plan.num_samples);
+  random.shuffle(order.first(first_samples));
+  random.shuffle(order.subspan(first_samples));
+}
+
+void GptDataset::build_sample_index(std::int64_t num_samples) {
+  sample_index_.resize(static_cast<std::size_t>(num_samples));
+  std::size_t position = 0;
+  std::int64_t document_at = 0;  // tokens of the stream before document_index_[position]
+  for (std::int64_t i = 0; i < num_samples; ++i) {
+    const std::int64_t start = i * seq_length_;
+    std::int64_t length = data_->sequence_length(document_index_[position]);
+    while (document_at + length <= start) {
+      document_at += length;
+      length = data_->sequence_length(document_index_[++position]);
+    }
+    sample_index_[static_cast<std::size_t>(i)] = {.position = static_cast<std::uint32_t>(position),
+                                                  .offset = static_cast<std::int32_t>(start - document_at)};
+  }
+}
+
+void GptDataset::sample(std::int64_t k, std::span<std::int32_t> tokens) const {
+  require(k >= 0 && k < size(), "GptDataset::sample: no such sample");
+  require(std::cmp_equal(tokens.size(), seq_length_ + 1),
+          "GptDataset::sample: tokens must have seq_length + 1 elements");
+  SampleStart at = sample_index_[shuffle_index_[static_cast<std::size_t>(k)]];
+  for (std::span<std::int32_t> rest = tokens; !rest.empty(); ++at.position, at.offset = 0) {
+    const std::int32_t sequence = document_index_[at.position];
+    const std::int64_t available = data_->sequence_length(sequence) - at.offset;
+    const std::span<std::int32_t> part = rest.first(std::min(rest.size(), static_cast<std::size_t>(available)));
+    data_->read(sequence, at.offset, part);
+    const auto bad = std::ranges::find_if(part, [&](std::int32_t id) { return id < 0 || id >= vocab_size_; });
+    if (bad != part.end()) {
+      fail({.code = ExitCode::kFormat,
+            .subject = fmt::format("{}.bin: sequence {}, token {}", data_->prefix(), sequence,
+                                   at.offset + (bad - part.begin())),
+            .expected = fmt::format("a token id below the vocabulary size {}", vocab_size_),
+            .got = std::to_string(*bad),
+            .remedy = "the data was prepared with another tokenizer, or is damaged",
+            .show_place = false});
+    }
+    rest = rest.subspan(part.size());
+  }
+}
+
+}  // namespace megalith

@@ -1,0 +1,273 @@
+#include "core/data/indexed_dataset.h"
+
+#include <fmt/format.h>
+
+#include <bit>
+#include <cstring>
+#include <limits>
+#include <string_view>
+#include <utility>
+
+#include "core/base/error.h"
+
+namespace megalith {
+
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "the files are little-endian");
+
+constexpr std::string_view kMagic("MMIDIDX\0\0", 9);
+constexpr std::uint64_t kVersion = 1;
+constexpr std::size_t kVersionAt = 9;
+constexpr std::size_t kTypeAt = 17;
+constexpr std::size_t kNumSequencesAt = 18;
+constexpr std::size_t kNumDocumentIndicesAt = 26;
+constexpr std::size_t kHeaderBytes = 34;
+
+// Fields of the index are unaligned.
+template <class Value>
+Value load(std::span<const std::byte> bytes, std::size_t at) {
+  Value value;
+  std::memcpy(&value, bytes.data() + at, sizeof(Value));
+  return value;
+}
+
+[[noreturn]] void fail_format(const std::string& path, const std::string& place, const std::string& expected,
+                              const std::string& got) {
+  fail({.code = ExitCode::kFormat,
+        .subject = fmt::format("{}: {}", path, place),
+        .expected = expected,
+        .got = got,
+        .remedy = "the file is damaged or not from a Megatron dataset: prepare it again",
+        .show_place = false});
+}
+
+std::string at_byte(std::size_t byte, std::string_view what) { return fmt::format("byte {} ({})", byte, what); }
+
+// a + b * c, or false when it does not fit.
+bool add_product(std::uint64_t& a, std::uint64_t b, std::uint64_t c) {
+  std::uint64_t product = 0;
+  return !__builtin_mul_overflow(b, c, &product) && !__builtin_add_overflow(a, product, &a);
+}
+
+template <class Stored>
+bool widen(const std::byte* from, std::span<std::int32_t> out) {
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    Stored value;
+    std::memcpy(&value, from + i * sizeof(Stored), sizeof(Stored));
+    if constexpr (sizeof(Stored) > sizeof(std::int32_t)) {
+      if (!std::in_range<std::int32_t>(value)) return false;
+    }
+    out[i] = static_cast<std::int32_t>(value);
+  }
+  return true;
+}
+
+template <class Stored>
+void narrow(std::span<const std::int32_t> tokens, std::vector<std::byte>& out) {
+  out.resize(tokens.size() * sizeof(Stored));
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    require(std::in_range<Stored>(tokens[i]), "IndexedDatasetWriter: a token does not fit its type");
+    const auto value = static_cast<Stored>(tokens[i]);
+    std::memcpy(out.data() + i * sizeof(Stored), &value, sizeof(Stored));
+  }
+}
+
+template <class Value>
+void write_value(OutputFile& file, Value value) {
+  file.write(std::as_bytes(std::span(&value, 1)));
+}
+
+}  // namespace
+
+std::string to_string(TokenType type) {
+  constexpr const char* kNames[] = {"u8", "i8", "i16", "i32", "i64", "f64", "f32", "u16"};
+  return kNames[static_cast<std::size_t>(type) - 1];
+}
+
+std::int64_t token_bytes(TokenType type) {
+  constexpr std::int64_t kBytes[] = {1, 1, 2, 4, 8, 8, 4, 2};
+  return kBytes[static_cast<std::size_t>(type) - 1];
+}
+
+TokenType token_type_for_vocab(std::int64_t vocab_size) {
+  return vocab_size < 65500 ? TokenType::kU16 : TokenType::kI32;
+}
+
+IndexedDataset IndexedDataset::open(const std::string& prefix) {
+  return IndexedDataset(prefix, MappedFile::open(prefix + ".idx"), MappedFile::open(prefix + ".bin"));
+}
+
+IndexedDataset::IndexedDataset(std::string prefix, MappedFile index, MappedFile tokens)
+    : prefix_(std::move(prefix)), index_(std::move(index)), tokens_(std::move(tokens)) {
+  check_header();
+  check_sequences();
+  check_documents();
+}
+
+void IndexedDataset::check_header() {
+  const std::span<const std::byte> bytes = index_.bytes();
+  const std::string& path = index_.path();
+  if (bytes.size() < kHeaderBytes) {
+    fail_format(path, "size", fmt::format("a header of {} bytes", kHeaderBytes), fmt::format("{} bytes", bytes.size()));
+  }
+  if (index_.text().substr(0, kMagic.size()) != kMagic) {
+    fail_format(path, at_byte(0, "magic"), "MMIDIDX and two zero bytes", "other bytes");
+  }
+  const auto version = load<std::uint64_t>(bytes, kVersionAt);
+  if (version != kVersion) fail_format(path, at_byte(kVersionAt, "version"), "1", std::to_string(version));
+
+  const auto code = load<std::uint8_t>(bytes, kTypeAt);
+  if (code < 1 || code > 8) fail_format(path, at_byte(kTypeAt, "token type"), "1 to 8", std::to_string(code));
+  type_ = static_cast<TokenType>(code);
+  if (type_ == TokenType::kF32 || type_ == TokenType::kF64) {
+    fail_format(path, at_byte(kTypeAt, "token type"), "an integer type", to_string(type_));
+  }
+
+  const auto sequences = load<std::uint64_t>(bytes, kNumSequencesAt);
+  const auto documents = load<std::uint64_t>(bytes, kNumDocumentIndicesAt);
+  std::uint64_t expected = kHeaderBytes;
+  if (!add_product(expected, sequences, 12) || !add_product(expected, documents, 8) || expected != bytes.size()) {
+    const bool multimodal = add_product(expected, sequences, 1) && expected == bytes.size();
+    fail_format(
+        path, "size",
+        fmt::format("34 + 12 x {} sequences (byte {}) + 8 x {} document indices (byte {}) bytes", sequences,
+                    kNumSequencesAt, documents, kNumDocumentIndicesAt),
+        fmt::format("{} bytes{}", bytes.size(), multimodal ? " (a multimodal index, which has no use here)" : ""));
+  }
+  if (documents == 0) fail_format(path, at_byte(kNumDocumentIndicesAt, "document indices"), "at least 1", "0");
+  // Both counts are below the file's size by now, so they fit.
+  num_sequences_ = static_cast<std::int64_t>(sequences);
+  num_document_indices_ = static_cast<std::int64_t>(documents);
+  lengths_at_ = kHeaderBytes;
+  offsets_at_ = lengths_at_ + 4 * sequences;
+  documents_at_ = offsets_at_ + 8 * sequences;
+}
+
+void IndexedDataset::check_sequences() {
+  const std::span<const std::byte> bytes = index_.bytes();
+  const std::int64_t item = token_bytes(type_);
+  std::int64_t offset = 0;
+  for (std::int64_t i = 0; i < num_sequences_; ++i) {
+    const auto place = static_cast<std::size_t>(i);
+    const auto length = load<std::int32_t>(bytes, lengths_at_ + 4 * place);
+    if (length < 0) {
+      fail_format(index_.path(), at_byte(lengths_at_ + 4 * place, fmt::format("length of sequence {}", i)),
+                  "0 or more tokens", std::to_string(length));
+    }
+    const auto stored = load<std::int64_t>(bytes, offsets_at_ + 8 * place);
+    if (stored != offset) {
+      fail_format(index_.path(), at_byte(offsets_at_ + 8 * place, fmt::format("offset of sequence {}", i)),
+                  fmt::format("{}, the bytes of the sequences before it", offset), std::to_string(stored));
+    }
+    std::int64_t sequence_bytes = 0;
+    if (__builtin_mul_overflow(std::int64_t{length}, item, &sequence_bytes) ||
+        __builtin_add_overflow(offset, sequence_bytes, &offset)) {
+      fail_format(index_.path(), at_byte(lengths_at_ + 4 * place, fmt::format("length of sequence {}", i)),
+                  "a sum below 2^63 bytes", std::to_string(length));
+    }
+  }
+  if (std::cmp_greater(offset, tokens_.bytes().size())) {
+    fail_format(tokens_.path(), "size", fmt::format("at least {} bytes, as {} says", offset, index_.path()),
+                fmt::format("{} bytes", tokens_.bytes().size()));
+  }
+  num_tokens_ = offset / item;
+}
+
+void IndexedDataset::check_documents() {
+  std::int64_t before = 0;
+  for (std::int64_t i = 0; i < num_document_indices_; ++i) {
+    const std::int64_t begin = document_begin(i);
+    const bool is_last = i + 1 == num_document_indices_;
+    const bool in_order = i == 0 ? begin == 0 : begin >= before && begin <= num_sequences_;
+    if (!in_order || (is_last && begin != num_sequences_)) {
+      const std::size_t byte = documents_at_ + 8 * static_cast<std::size_t>(i);
+      fail_format(index_.path(), at_byte(byte, fmt::format("document index {}", i)),
+                  is_last  ? fmt::format("{}, the number of sequences", num_sequences_)
+                  : i == 0 ? "0"
+                           : fmt::format("{} to {}", before, num_sequences_),
+                  std::to_string(begin));
+    }
+    before = begin;
+  }
+}
+
+std::int32_t IndexedDataset::sequence_length(std::int64_t sequence) const {
+  return load<std::int32_t>(index_.bytes(), lengths_at_ + 4 * static_cast<std::size_t>(sequence));
+}
+
+std::int64_t IndexedDataset::document_begin(std::int64_t document) const {
+  return load<std::int64_t>(index_.bytes(), documents_at_ + 8 * static_cast<std::size_t>(document));
+}
+
+void IndexedDataset::read(std::int64_t sequence, std::int64_t offset, std::span<std::int32_t> out) const {
+  require(sequence >= 0 && sequence < num_sequences_ && offset >= 0 &&
+              std::cmp_less_equal(out.size(), sequence_length(sequence) - offset),
+          "IndexedDataset::read: beyond the sequence");
+  if (out.empty()) return;
+  const auto begin = load<std::int64_t>(index_.bytes(), offsets_at_ + 8 * static_cast<std::size_t>(sequence));
+  const std::byte* from = tokens_.bytes().data() + begin + offset * token_bytes(type_);
+  bool in_range = true;
+  switch (type_) {
+    case TokenType::kU8: in_range = widen<std::uint8_t>(from, out); break;
+    case TokenType::kI8: in_range = widen<std::int8_t>(from, out); break;
+    case TokenType::kI16: in_range = widen<std::int16_t>(from, out); break;
+    case TokenType::kU16: in_range = widen<std::uint16_t>(from, out); break;
+    case TokenType::kI32: in_range = widen<std::int32_t>(from, out); break;
+    case TokenType::kI64: in_range = widen<std::int64_t>(from, out); break;
+    default: require(false, "IndexedDataset::read: no integer type");
+  }
+  if (!in_range) {
+    fail_format(tokens_.path(), fmt::format("sequence {} from token {}", sequence, offset), "token ids below 2^31",
+                "a larger one");
+  }
+}
+
+IndexedDatasetWriter::IndexedDatasetWriter(const std::string& prefix, TokenType type)
+    : type_(type), tokens_(prefix + ".bin"), index_(prefix + ".idx") {}
+
+void IndexedDatasetWriter::add_document(std::span<const std::int32_t> tokens) {
+  if (!std::in_range<std::int32_t>(tokens.size())) {
+    fail({.code = ExitCode::kFormat,
+          .subject = fmt::format("document {}", lengths_.size()),
+          .expected = "at most 2147483647 tokens",
+          .got = std::to_string(tokens.size()),
+          .remedy = "split it into several documents",
+          .show_place = false});
+  }
+  switch (type_) {
+    case TokenType::kU8: narrow<std::uint8_t>(tokens, encoded_); break;
+    case TokenType::kI8: narrow<std::int8_t>(tokens, encoded_); break;
+    case TokenType::kI16: narrow<std::int16_t>(tokens, encoded_); break;
+    case TokenType::kU16: narrow<std::uint16_t>(tokens, encoded_); break;
+    case TokenType::kI32: narrow<std::int32_t>(tokens, encoded_); break;
+    case TokenType::kI64: narrow<std::int64_t>(tokens, encoded_); break;
+    default: require(false, "IndexedDatasetWriter: no integer type");
+  }
+  tokens_.write(encoded_);
+  lengths_.push_back(static_cast<std::int32_t>(tokens.size()));
+  num_tokens_ += static_cast<std::int64_t>(tokens.size());
+}
+
+void IndexedDatasetWriter::commit() {
+  index_.write(std::as_bytes(std::span(kMagic)));
+  write_value(index_, kVersion);
+  write_value(index_, static_cast<std::uint8_t>(type_));
+  write_value(index_, static_cast<std::uint64_t>(lengths_.size()));
+  write_value(index_, static_cast<std::uint64_t>(lengths_.size() + 1));
+  index_.write(std::as_bytes(std::span(lengths_)));
+  std::int64_t offset = 0;
+  for (const std::int32_t length : lengths_) {
+    write_value(index_, offset);
+    offset += length * token_bytes(type_);
+  }
+  for (std::int64_t document = 0; document <= num_documents(); ++document) write_value(index_, document);
+  index_.sync();
+  tokens_.sync();
+  // A crash between the two renames must not leave new tokens under an old index, which might even look valid.
+  remove_file(index_.path());
+  tokens_.commit();
+  index_.commit();
+}
+
+}  // namespace megalith

@@ -1,0 +1,91 @@
+#include "core/data/split.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cmath>
+#include <span>
+#include <string_view>
+
+#include "core/base/error.h"
+
+namespace megalith {
+
+namespace {
+
+[[noreturn]] void fail_split(const std::string& split) {
+  fail({.code = ExitCode::kUsage,
+        .subject = "--split",
+        .expected = "one to three weights >= 0 for training, validation and test, not all 0, as 969,30,1",
+        .got = fmt::format("'{}'", split),
+        .show_place = false});
+}
+
+std::vector<double> parse_weights(const std::string& split) {
+  std::vector<double> weights;
+  std::string_view rest = split;
+  bool more = true;
+  while (more) {
+    const std::size_t comma = rest.find(',');
+    more = comma != std::string_view::npos;
+    std::string_view part = rest.substr(0, comma);
+    if (more) rest.remove_prefix(comma + 1);
+    while (!part.empty() && part.front() == ' ') part.remove_prefix(1);
+    while (!part.empty() && part.back() == ' ') part.remove_suffix(1);
+    double weight = -1.0;
+    const auto [stop, error] = std::from_chars(part.data(), part.data() + part.size(), weight);
+    if (error != std::errc{} || stop != part.data() + part.size() || !std::isfinite(weight) || weight < 0.0) {
+      fail_split(split);
+    }
+    weights.push_back(weight);
+  }
+  if (weights.size() > 3) fail_split(split);
+  weights.resize(3, 0.0);
+  const double sum = weights[0] + weights[1] + weights[2];
+  if (!(sum > 0.0) || !std::isfinite(sum)) fail_split(split);
+  return weights;
+}
+
+// Pairwise summation as numpy does it: up to 128 values in eight interleaved sums, above that in halves.
+double numpy_sum(std::span<const double> values) {
+  const std::size_t n = values.size();
+  if (n > 128) {
+    const std::size_t half = n / 2 - (n / 2) % 8;
+    return numpy_sum(values.first(half)) + numpy_sum(values.subspan(half));
+  }
+  std::size_t next = 0;
+  double sum = 0.0;
+  if (n >= 8) {
+    std::array<double, 8> lanes{};
+    for (; next + 8 <= n; next += 8) {
+      for (std::size_t lane = 0; lane < 8; ++lane) lanes[lane] += values[next + lane];
+    }
+    sum = ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) + ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]));
+  }
+  for (; next < n; ++next) sum += values[next];
+  return sum;
+}
+
+}  // namespace
+
+std::vector<double> normalized(std::vector<double> weights) {
+  const double sum = numpy_sum(weights);
+  for (double& weight : weights) weight /= sum;
+  return weights;
+}
+
+std::array<SequenceRange, 3> split_sequences(const std::string& split, std::int64_t num_sequences) {
+  const std::vector<double> fractions = normalized(parse_weights(split));
+  std::array<SequenceRange, 3> ranges;
+  double before = 0.0;
+  for (std::size_t i = 0; i < ranges.size(); ++i) {
+    const double after = before + fractions[i];
+    // llrint rounds ties to even, as Python's round does.
+    ranges[i] = {.begin = std::llrint(before * static_cast<double>(num_sequences)),
+                 .end = std::llrint(after * static_cast<double>(num_sequences))};
+    before = after;
+  }
+  return ranges;
+}
+
+}  // namespace megalith
