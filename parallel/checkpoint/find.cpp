@@ -34,7 +34,9 @@ class Candidates {
       }
       return names_.empty() && !request_.step ? std::string(1, kNone) : none_left();
     } catch (const Error& error) {
-      return fmt::format("{}{}\n{}", kError, static_cast<int>(error.code()), error.what());
+      return told_error(error.code(), error.what());
+    } catch (const std::exception& error) {
+      return told_error(ExitCode::kInternal, error.what());
     }
   }
 
@@ -76,12 +78,15 @@ class Candidates {
     return fmt::format("{}{}\n{}", kTry, name, text);
   }
 
+  static std::string told_error(ExitCode code, std::string_view message) {
+    return fmt::format("{}{}\n{}", kError, static_cast<int>(code), message);
+  }
+
   std::string none_left() const {
-    std::string text =
-        fmt::format("{}\nno valid checkpoint in {}", static_cast<int>(ExitCode::kNoCheckpoint), request_.directory);
+    std::string text = "no valid checkpoint in " + request_.directory;
     if (request_.step) text += fmt::format(" for step {}", *request_.step);
     text += tried_.empty() ? "; there is none of that step" : "; tried " + tried_;
-    return kError + text;
+    return told_error(ExitCode::kNoCheckpoint, text);
   }
 
   const LoadRequest& request_;
