@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# From a bare Debian 12 to a trained model: installs what is missing, builds, prepares two novels, trains a small GPT
+# with mpirun on 2 ranks, draws the loss, and writes a text with the checkpoint. Everything lands in runs/quickstart.
+# May be interrupted and started again: it goes on where it was.
+#   apps/quickstart.sh               all of it
+#   apps/quickstart.sh --restart     forget an earlier run's checkpoints and metrics first
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+if [ "${1:-}" = -h ] || [ "${1:-}" = --help ]; then
+  sed -n '2,6s/^# \{0,1\}//p' "$0"
+  exit 0
+elif [ $# -gt 0 ] && [ "$1" != --restart ]; then
+  echo "apps/quickstart.sh: expected --restart or nothing, got $1" >&2
+  exit 2
+fi
+
+run=runs/quickstart
+bin=build/cpu-release/apps
+[ "${1:-}" != --restart ] || rm -rf "$run"
+mkdir -p build "$run"
+
+times=()
+stage() {  # stage NAME COMMAND...: runs it and keeps its time; a failure ends the script with the command's exit code
+  local name=$1 start=$SECONDS
+  shift
+  echo "== $name"
+  "$@" || { local status=$?; echo "apps/quickstart.sh: failed in: $name (exit code $status)" >&2; exit "$status"; }
+  times+=("$(printf '%-10s %4d s' "$name" $((SECONDS - start)))")
+}
+
+build() {
+  cmake --preset cpu-release -DMEGALITH_TESTS=OFF >build/quickstart.configure.log 2>&1 ||
+    { cat build/quickstart.configure.log; return 1; }
+  cmake --build --preset cpu-release --target train prepare generate report plan
+}
+
+prepare() {
+  local inputs=(configs/text/*.txt) newer
+  if [ -e "$run/austen.idx" ] && [ -e "$run/austen.bin" ]; then
+    newer=$(find "${inputs[@]}" -newer "$run/austen.idx")
+    [ -n "$newer" ] || { echo "$run/austen.bin is there already"; return 0; }
+  fi
+  "$bin/prepare" --input "${inputs[@]}" --output-prefix "$run/austen" --append-eod
+}
+
+# mpirun refuses to run as root, and more ranks than cores, unless told otherwise.
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+
+train() {
+  local resume=() status=0
+  if compgen -G "$run/checkpoints/step_*/manifest.json" >/dev/null; then resume=(--load "$run/checkpoints"); fi
+  mpirun -np 2 --oversubscribe "$bin/train" --config configs/quickstart.toml --data-path "$run/austen" \
+    --save "$run/checkpoints" "${resume[@]}" --metrics-jsonl "$run/metrics.jsonl" || status=$?
+  [ "$status" -ne 75 ] || echo "stopped on request after saving; start apps/quickstart.sh again to go on"
+  return "$status"
+}
+
+sample() {
+  "$bin/generate" --load "$run/checkpoints" --prompt "It was a truth" --max-new-tokens 400 --temperature 0.8 \
+    --top-k 40 --seed 1 >"$run/sample.txt"
+  cat "$run/sample.txt"
+  echo
+}
+
+stage install apps/install_dependencies.sh
+stage build build
+stage prepare prepare
+stage train train
+stage report "$bin/report" "$run/metrics.jsonl" --output "$run/report.html"
+stage generate sample
+
+echo "== done"
+printf '  %s\n' "${times[@]}" "$(printf '%-10s %4d s' total $SECONDS)"
+echo "  checkpoints  $run/checkpoints"
+echo "  loss curve   $run/report.html (open it in a browser)"
+echo "  metrics      $run/metrics.jsonl (one JSON object a step)"
+echo "  sample       $run/sample.txt"
+echo "  more text    $bin/generate --load $run/checkpoints --prompt 'Dear Jane' --max-new-tokens 400"
