@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/device/device.h"
 #include "core/model/config.h"
 #include "core/optim/lr_schedule.h"
 
@@ -14,7 +15,7 @@ namespace megalith {
 enum class RecomputeGranularity { kNone, kSelective, kFull };
 enum class RecomputeMethod { kUniform, kBlock };
 enum class TokenizerType { kByte, kNull };
-enum class DeviceType { kCpu };
+enum class OptimizerType { kAdam };
 
 struct TrainingOptions {
   std::int64_t micro_batch_size = 1;   // sequences per rank and forward pass
@@ -23,6 +24,7 @@ struct TrainingOptions {
   std::int64_t train_samples = 0;      // 0: --train-iters was given
   bool skip_train = false;             // evaluate once and end
 
+  OptimizerType optimizer = OptimizerType::kAdam;
   LrSchedule schedule;  // --lr, --min-lr, --lr-*; resolved: lr_decay_iters is never 0 for train
   double adam_beta1 = 0.9;
   double adam_beta2 = 0.999;

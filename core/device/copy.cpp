@@ -1,0 +1,34 @@
+#include "core/device/copy.h"
+
+#include <cstring>
+
+namespace megalith {
+
+namespace {
+
+void copy(Stream& stream, const char* name, void* to, const void* from, std::size_t bytes) {
+  if (bytes == 0) return;
+  if (stream.wants_access()) {
+    Access access(name);
+    access.add(from, bytes, false);
+    access.add(to, bytes, true);
+    stream.announce(access);
+  }
+  stream.visit([=](auto& backend) {
+    if constexpr (std::is_same_v<std::remove_reference_t<decltype(backend)>, CpuStream>) {
+      backend.enqueue([=] { std::memcpy(to, from, bytes); });
+    }
+  });
+}
+
+}  // namespace
+
+void copy_from_host(Stream& stream, void* device, const void* host, std::size_t bytes) {
+  copy(stream, "copy_from_host", device, host, bytes);
+}
+
+void copy_to_host(Stream& stream, void* host, const void* device, std::size_t bytes) {
+  copy(stream, "copy_to_host", host, device, bytes);
+}
+
+}  // namespace megalith

@@ -1,0 +1,14 @@
+// Copies between host and device memory, ordered on a stream. The host memory must stay untouched until the stream, or
+// an event after the copy, was waited for.
+#pragma once
+
+#include <cstddef>
+
+#include "core/device/stream.h"
+
+namespace megalith {
+
+void copy_from_host(Stream& stream, void* device, const void* host, std::size_t bytes);
+void copy_to_host(Stream& stream, void* host, const void* device, std::size_t bytes);
+
+}  // namespace megalith

@@ -1,0 +1,156 @@
+#include "core/layers/attention.h"
+
+#include <cmath>
+
+#include "core/ops/attention.h"
+#include "core/ops/dropout.h"
+#include "core/ops/rope.h"
+
+namespace megalith {
+
+Tensor apply_dropout(Context& ctx, const DropoutSpec& spec, const Tensor& x) {
+  if (spec.p == 0 || ctx.mode != Mode::kTrain) return x;
+  const Tensor y = ctx.empty(x.shape, x.dtype, "dropout");
+  launch(ctx.compute, Dropout{.x = x,
+                              .y = y,
+                              .p = spec.p,
+                              .seed = ctx.seed,
+                              .layer = spec.layer,
+                              .site = spec.site,
+                              .rows_per_sample = ctx.batch.seq_length,
+                              .parameters = ctx.microbatch});
+  return y;
+}
+
+float Attention::scale() const { return 1.0f / std::sqrt(static_cast<float>(spec_.head_dim)); }
+
+Attention::Heads Attention::split(const Tensor& qkv) const {
+  const std::int64_t d = spec_.head_dim;
+  const std::int64_t n = spec_.heads;
+  const std::int64_t k = spec_.query_groups;
+  return {.q = qkv.slice(1, 0, n * d).split_dim(1, n),
+          .k = qkv.slice(1, n * d, k * d).split_dim(1, k),
+          .v = qkv.slice(1, (n + k) * d, k * d).split_dim(1, k)};
+}
+
+void Attention::rotate(Context& ctx, const Tensor& heads, bool backward) const {
+  if (spec_.rotary_dim == 0) return;
+  const Tensor x = by_sequence(ctx, heads);
+  launch(ctx.compute, Rope{.x = x,
+                           .y = x,
+                           .theta = spec_.rotary_base,
+                           .rotary_dim = spec_.rotary_dim,
+                           .backward = backward,
+                           .start = ctx.cache != nullptr ? ctx.cache->start : nullptr});
+}
+
+Tensor Attention::attend(Context& ctx, const Heads& heads, Stash& stash) const {
+  const Tensor q = by_sequence(ctx, heads.q);
+  const Tensor out = ctx.empty({q.size(0) * q.size(1), spec_.heads * spec_.head_dim}, q.dtype, "attention output");
+  const Tensor lse = ctx.empty({q.size(0), spec_.heads, q.size(1)}, DType::kFp32, "attention statistics");
+  launch(ctx.compute, AttentionForward{.q = q,
+                                       .k = by_sequence(ctx, heads.k),
+                                       .v = by_sequence(ctx, heads.v),
+                                       .out = by_sequence(ctx, out.split_dim(1, spec_.heads)),
+                                       .lse = lse,
+                                       .scale = scale()});
+  stash.save(ctx.policies, kOut, SlotKind::kAttnProj, out);
+  stash.save(ctx.policies, kLse, SlotKind::kAttnProj, lse);
+  return out;
+}
+
+Tensor Attention::attend_cached(Context& ctx, const Heads& heads) const {
+  const Tensor q = by_sequence(ctx, heads.q);
+  const auto layer = static_cast<std::size_t>(spec_.layer);
+  const Tensor& keys = ctx.cache->keys[layer];
+  const Tensor& values = ctx.cache->values[layer];
+  launch(ctx.compute, KvCacheAppend{.k = by_sequence(ctx, heads.k), .v = by_sequence(ctx, heads.v), .k_cache = keys, .v_cache = values, .start = ctx.cache->start});
+  const Tensor out = ctx.empty({q.size(0) * q.size(1), spec_.heads * spec_.head_dim}, q.dtype, "attention output");
+  launch(ctx.compute, CachedAttention{.q = q,
+                                      .k_cache = keys,
+                                      .v_cache = values,
+                                      .out = by_sequence(ctx, out.split_dim(1, spec_.heads)),
+                                      .start = ctx.cache->start,
+                                      .scale = scale()});
+  return out;
+}
+
+TensorList Attention::forward(Context& ctx, const TensorList& inputs, Stash& stash) const {
+  const Tensor normed = parts_.norm.forward(ctx, inputs[0], inputs[1], stash.child(kNorm));
+  const Tensor residual = inputs[1] ? stash.child(kNorm)[Norm::kNormInput] : inputs[0];
+  const Tensor qkv = parts_.qkv->forward(ctx, normed, stash.child(kQkvLinear));
+  Heads heads = split(qkv);
+  if (parts_.q_norm) {
+    heads.q = parts_.q_norm->forward(ctx, heads.q, {}, stash.child(kQNorm));
+    heads.k = parts_.k_norm->forward(ctx, heads.k, {}, stash.child(kKNorm));
+  }
+  rotate(ctx, heads.q, false);
+  rotate(ctx, heads.k, false);
+  stash.save(ctx.policies, kQ, SlotKind::kCoreAttn, heads.q);
+  stash.save(ctx.policies, kK, SlotKind::kCoreAttn, heads.k);
+  stash.save(ctx.policies, kV, SlotKind::kCoreAttn, heads.v);
+  const Tensor out = ctx.cache != nullptr ? attend_cached(ctx, heads) : attend(ctx, heads, stash);
+  const Tensor hidden = parts_.proj->forward(ctx, out, stash.child(kProj));
+  return {apply_dropout(ctx, spec_.dropout, hidden), residual};
+}
+
+// Runs again what the policies of forward left out.
+void Attention::refill(Context& ctx, Stash& stash) const {
+  if (!stash.has(kOut)) {
+    StashPolicies keep{};
+    std::swap(keep, ctx.policies);
+    const Tensor out = attend(ctx, {stash.at(kQ, "q"), stash.at(kK, "k"), stash.at(kV, "v")}, stash);
+    std::swap(keep, ctx.policies);
+    stash.child(kProj).refill(Linear::kInput, out);
+  }
+  Stash& qkv = stash.child(kQkvLinear);
+  if (!qkv.has(Linear::kInput)) qkv.refill(Linear::kInput, parts_.norm.forward_again(ctx, stash.child(kNorm)));
+}
+
+TensorList Attention::backward_data(Context& ctx, const TensorList& output_gradients, Stash& stash) const {
+  refill(ctx, stash);
+  const Tensor d_hidden = apply_dropout(ctx, spec_.dropout, output_gradients[0]);
+  const Tensor d_out = parts_.proj->backward_data(ctx, d_hidden, stash.child(kProj));
+  const Tensor d_qkv = ctx.empty({d_out.size(0), (spec_.heads + 2 * spec_.query_groups) * spec_.head_dim}, d_out.dtype, "qkv gradient");
+  const Heads grads = split(d_qkv);
+  Heads targets = grads;  // where attention's gradients of q and k go: before the QK norm's backward if there is one
+  if (parts_.q_norm) {
+    targets.q = ctx.empty(grads.q.shape, d_out.dtype, "normed q gradient");
+    targets.k = ctx.empty(grads.k.shape, d_out.dtype, "normed k gradient");
+  }
+  AttentionBackward op{.q = by_sequence(ctx, stash.at(kQ, "q")),
+                       .k = by_sequence(ctx, stash.at(kK, "k")),
+                       .v = by_sequence(ctx, stash.at(kV, "v")),
+                       .out = by_sequence(ctx, stash.at(kOut, "attention output").split_dim(1, spec_.heads)),
+                       .d_out = by_sequence(ctx, d_out.split_dim(1, spec_.heads)),
+                       .lse = stash.at(kLse, "attention statistics"),
+                       .delta = ctx.empty(stash.at(kLse, "attention statistics").shape, DType::kFp32, "attention delta"),
+                       .dq = by_sequence(ctx, targets.q),
+                       .dk = by_sequence(ctx, targets.k),
+                       .dv = by_sequence(ctx, targets.v),
+                       .workspace = {},
+                       .scale = scale()};
+  op.workspace = ctx.empty({static_cast<std::int64_t>(workspace_bytes(op))}, DType::kUint8, "attention workspace");
+  launch(ctx.compute, op);
+  rotate(ctx, targets.q, true);
+  rotate(ctx, targets.k, true);
+  if (parts_.q_norm) {
+    parts_.q_norm->backward_data_into(ctx, targets.q, {}, grads.q, stash.child(kQNorm));
+    parts_.k_norm->backward_data_into(ctx, targets.k, {}, grads.k, stash.child(kKNorm));
+  }
+  const Tensor d_normed = parts_.qkv->backward_data(ctx, d_qkv, stash.child(kQkvLinear));
+  const Tensor d_residual = parts_.norm.backward_data(ctx, d_normed, output_gradients[1], stash.child(kNorm));
+  return {d_residual, d_residual};
+}
+
+void Attention::backward_weight(Context& ctx, Stash& stash) const {
+  parts_.proj->backward_weight(ctx, stash.child(kProj));
+  parts_.qkv->backward_weight(ctx, stash.child(kQkvLinear));
+  if (parts_.q_norm) {
+    parts_.q_norm->backward_weight(ctx, stash.child(kQNorm));
+    parts_.k_norm->backward_weight(ctx, stash.child(kKNorm));
+  }
+  parts_.norm.backward_weight(ctx, stash.child(kNorm));
+}
+
+}  // namespace megalith

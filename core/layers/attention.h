@@ -1,0 +1,69 @@
+// The attention half of a transformer block: (hidden, residual) -> (projection output, residual + hidden).
+//   r = residual + hidden;  n = norm(r);  q, k, v = linear_qkv(n);  [QK norm];  [RoPE];  o = attention(q, k, v);
+//   out = dropout(linear_proj(o))
+// Causal self-attention with grouped queries (Ainslie et al. 2023, arXiv:2305.13245). QK norm as in Dehghani et al. 2023,
+// arXiv:2302.05442; RoPE: Su et al. 2021, arXiv:2104.09864.
+// T tokens = B * S, H hidden, N heads, K query groups (kv heads), D head dim.
+#pragma once
+
+#include <optional>
+
+#include "core/layers/linear.h"
+#include "core/layers/norm.h"
+
+namespace megalith {
+
+struct DropoutSpec {
+  float p = 0;
+  std::int32_t layer = 0;  // global number; -1 is the embedding
+  std::int32_t site = 0;
+};
+
+class Attention : public Segment {
+ public:
+  struct Spec {
+    std::int64_t heads = 0;
+    std::int64_t query_groups = 0;
+    std::int64_t head_dim = 0;
+    float rotary_base = 10000.0f;
+    std::int64_t rotary_dim = 0;  // 0: no RoPE
+    DropoutSpec dropout;
+    int layer = 0;  // global number, index of the KV cache
+  };
+  // [T, H] -> [T, (N + 2K) D], rows of its weight [q; k; v]; [T, N D] -> [T, H].
+  struct Parts {
+    Norm norm;
+    std::unique_ptr<Layer> qkv;
+    std::unique_ptr<Layer> proj;
+    std::optional<Norm> q_norm, k_norm;
+  };
+
+  Attention(const Spec& spec, Parts parts) : spec_(spec), parts_(std::move(parts)) {}
+
+  TensorList forward(Context& ctx, const TensorList& inputs, Stash& stash) const override;
+  TensorList backward_data(Context& ctx, const TensorList& output_gradients, Stash& stash) const override;
+  void backward_weight(Context& ctx, Stash& stash) const override;
+
+ private:
+  enum Slot { kQ, kK, kV, kOut, kLse };
+  enum Child { kNorm, kQkvLinear, kProj, kQNorm, kKNorm };
+  struct Heads {
+    Tensor q, k, v;  // [T, N, D], [T, K, D], [T, K, D]: views of the fused projection
+  };
+
+  Heads split(const Tensor& qkv) const;
+  Tensor by_sequence(const Context& ctx, const Tensor& heads) const { return heads.split_dim(0, ctx.batch.sequences); }
+  void rotate(Context& ctx, const Tensor& heads, bool backward) const;
+  Tensor attend(Context& ctx, const Heads& heads, Stash& stash) const;
+  Tensor attend_cached(Context& ctx, const Heads& heads) const;
+  void refill(Context& ctx, Stash& stash) const;
+  float scale() const;
+
+  Spec spec_;
+  Parts parts_;
+};
+
+// out = dropout(x) in train mode, x itself otherwise; never in place.
+Tensor apply_dropout(Context& ctx, const DropoutSpec& spec, const Tensor& x);
+
+}  // namespace megalith

@@ -1,0 +1,52 @@
+// What a verb of a segment runs with: fixed for the run, except for the microbatch it is called for.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "core/device/arena.h"
+#include "core/device/stream.h"
+#include "core/layers/stash.h"
+#include "core/ops/device_parameters.h"
+#include "core/tensor/tensor.h"
+
+namespace megalith {
+
+enum class Mode : std::uint8_t { kTrain, kEval, kGenerate };
+
+// A caller's buffers for generation: per layer the keys and values of all positions so far.
+struct KvCache {
+  std::vector<Tensor> keys;    // [B, M, K, D] per layer
+  std::vector<Tensor> values;
+  const std::int32_t* start = nullptr;  // device: position of the first token of this call
+};
+
+// Device buffers of one microbatch. T = B * S tokens, row b * S + s.
+struct Batch {
+  Tensor tokens;   // [T] int32
+  Tensor labels;   // [T] int32; absent in generate mode
+  std::int64_t sequences = 0;   // B
+  std::int64_t seq_length = 0;  // S
+};
+
+struct Context {
+  Stream& compute;
+  Arena& arena;
+  Mode mode = Mode::kTrain;
+  StashPolicies policies{};
+  std::uint64_t seed = 0;
+
+  Batch batch;
+  const MicrobatchParameters* microbatch = nullptr;  // device
+  Tensor loss_sum;                                   // [1] fp32, device: the head adds its tokens' losses
+  KvCache* cache = nullptr;                          // generate mode
+
+  // Contents undefined until an op writes them.
+  Tensor empty(const Shape& shape, DType dtype, std::string_view owner) {
+    const std::size_t bytes = static_cast<std::size_t>(shape.numel()) * size_of(dtype);
+    return Tensor(arena.allocate(bytes, MemoryCategory::kWorkspace, owner), dtype, shape);
+  }
+};
+
+}  // namespace megalith

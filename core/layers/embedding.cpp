@@ -1,0 +1,40 @@
+#include "core/layers/embedding.h"
+
+#include "core/ops/embedding.h"
+
+namespace megalith {
+
+Embedding::Embedding(ParameterStore& store, const Spec& spec)
+    : spec_(spec),
+      words_(store.add({.parts = {{.name = "embedding.word_embeddings.weight"}}, .shape = {spec.vocab, spec.hidden}, .init_std = spec.init_std})) {
+  if (spec.positions == 0) return;
+  positions_ = &store.add({.parts = {{.name = "embedding.position_embeddings.weight"}}, .shape = {spec.positions, spec.hidden}, .init_std = spec.init_std});
+}
+
+TensorList Embedding::forward(Context& ctx, const TensorList&, Stash& stash) const {
+  const Tensor& tokens = ctx.batch.tokens;
+  const Tensor hidden = ctx.empty({tokens.numel(), spec_.hidden}, words_.weight.dtype, "embedding");
+  launch(ctx.compute, EmbeddingForward{.tokens = tokens,
+                                       .table = words_.weight,
+                                       .positions = positions_ != nullptr ? positions_->weight : Tensor{},
+                                       .rows_per_sample = ctx.batch.seq_length,
+                                       .start = ctx.cache != nullptr ? ctx.cache->start : nullptr,
+                                       .y = hidden});
+  stash[kTokens] = tokens;
+  return {apply_dropout(ctx, spec_.dropout, hidden), Tensor{}};
+}
+
+TensorList Embedding::backward_data(Context& ctx, const TensorList& output_gradients, Stash& stash) const {
+  stash[kOutputGradient] = apply_dropout(ctx, spec_.dropout, output_gradients[0]);
+  return {};
+}
+
+void Embedding::backward_weight(Context& ctx, Stash& stash) const {
+  launch(ctx.compute, EmbeddingBackward{.tokens = stash.at(kTokens, "tokens"),
+                                        .dy = stash.at(kOutputGradient, "embedding gradient"),
+                                        .d_table = words_.main_grad,
+                                        .d_positions = positions_ != nullptr ? positions_->main_grad : Tensor{},
+                                        .rows_per_sample = ctx.batch.seq_length});
+}
+
+}  // namespace megalith

@@ -1,0 +1,49 @@
+// Actions of others around a segment's verbs: FSDP's unshard and reshard, a user's own. Hooks run on the host, outside any
+// capture, in the order of the list, in eager execution, at each warm-up iteration, at capture and around each replay. A
+// hook returns nothing; one that throws ends the step (and aborts a capture) with an error that names segment and point.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace megalith {
+
+enum class Verb : std::uint8_t { kForward, kBackwardData, kBackwardWeight };
+inline constexpr int kNumVerbs = 3;
+enum class HookPoint : std::uint8_t { kPreForward, kPostForward, kPreBackward, kPostBackward, kPreWeight, kPostWeight };
+inline constexpr int kNumHookPoints = 6;
+std::string_view name_of(HookPoint point);  // "pre_forward"
+std::string_view name_of(Verb verb);        // "forward"
+
+// How the verb is being run; the same hooks see the same context in each phase.
+enum class Phase : std::uint8_t { kEager, kWarmUp, kCapture, kReplay };
+
+struct HookContext {
+  std::string_view segment;  // name
+  int segment_index = 0;
+  int chunk = 0;
+  int microbatch = 0;
+  Verb verb = Verb::kForward;
+  Phase phase = Phase::kEager;
+};
+
+using Hook = std::function<void(const HookContext&)>;
+
+class HookTable {
+ public:
+  void add(HookPoint point, Hook hook) { hooks_[static_cast<std::size_t>(point)].push_back(std::move(hook)); }
+  bool empty() const;
+  void run(HookPoint point, const HookContext& context) const;
+
+ private:
+  std::array<std::vector<Hook>, kNumHookPoints> hooks_;
+};
+
+constexpr HookPoint before(Verb verb) { return static_cast<HookPoint>(2 * static_cast<int>(verb)); }
+constexpr HookPoint after(Verb verb) { return static_cast<HookPoint>(2 * static_cast<int>(verb) + 1); }
+
+}  // namespace megalith

@@ -1,0 +1,29 @@
+#include "core/layers/low_rank_linear.h"
+
+#include "core/layers/linear.h"
+#include "core/ops/gemm.h"
+
+namespace megalith {
+
+LowRankLinear::LowRankLinear(ParameterStore& store, const Spec& spec)
+    : a_(store.add({.parts = {{.name = spec.name + ".a"}}, .shape = {spec.inputs, spec.rank}, .init_std = spec.init_std})),
+      b_(store.add({.parts = {{.name = spec.name + ".b"}}, .shape = {spec.rank, spec.outputs}, .initializer = Initializer::kZeros})) {}
+
+Tensor LowRankLinear::forward(Context& ctx, const Tensor& x, Stash& stash) const {
+  stash[kInput] = x;
+  stash[kHidden] = matmul(ctx, x, a_.weight);     // [T, R]
+  return matmul(ctx, stash[kHidden], b_.weight);  // [T, O]
+}
+
+Tensor LowRankLinear::backward_data(Context& ctx, const Tensor& dy, Stash& stash) const {
+  stash[kOutputGradient] = dy;
+  stash[kHiddenGradient] = matmul(ctx, dy, b_.weight, false, true);
+  return matmul(ctx, stash[kHiddenGradient], a_.weight, false, true);
+}
+
+void LowRankLinear::backward_weight(Context& ctx, Stash& stash) const {
+  launch(ctx.compute, Gemm{.a = stash[kInput], .b = stash[kHiddenGradient], .c = a_.main_grad, .transpose_a = true, .accumulate = true});
+  launch(ctx.compute, Gemm{.a = stash[kHidden], .b = stash[kOutputGradient], .c = b_.main_grad, .transpose_a = true, .accumulate = true});
+}
+
+}  // namespace megalith

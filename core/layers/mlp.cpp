@@ -1,0 +1,57 @@
+#include "core/layers/mlp.h"
+
+#include "core/ops/activation.h"
+
+namespace megalith {
+
+Tensor Mlp::activate(Context& ctx, const Tensor& x) const {
+  if (spec_.activation == Activation::kSwiglu) {
+    const Tensor y = ctx.empty({x.size(0), x.size(1) / 2}, x.dtype, "activation");
+    launch(ctx.compute, SwigluForward{.x = x, .y = y});
+    return y;
+  }
+  const Tensor y = ctx.empty(x.shape, x.dtype, "activation");
+  launch(ctx.compute, GeluForward{.x = x, .y = y, .exact = spec_.activation == Activation::kGeluExact});
+  return y;
+}
+
+Tensor Mlp::activate_backward(Context& ctx, const Tensor& x, const Tensor& dy) const {
+  if (spec_.activation == Activation::kSwiglu) {
+    const Tensor dx = ctx.empty(x.shape, x.dtype, "activation gradient");
+    launch(ctx.compute, SwigluBackward{.x = x, .dy = dy, .dx = dx});
+    return dx;
+  }
+  launch(ctx.compute, GeluBackward{.x = x, .dy = dy, .dx = dy, .exact = spec_.activation == Activation::kGeluExact});
+  return dy;
+}
+
+TensorList Mlp::forward(Context& ctx, const TensorList& inputs, Stash& stash) const {
+  const Tensor normed = parts_.norm.forward(ctx, inputs[0], inputs[1], stash.child(kNorm));
+  const Tensor residual = inputs[1] ? stash.child(kNorm)[Norm::kNormInput] : inputs[0];
+  const Tensor pre_activation = parts_.fc1->forward(ctx, normed, stash.child(kFc1));
+  stash.save(ctx.policies, kPreActivation, SlotKind::kAct, pre_activation);
+  const Tensor hidden = parts_.fc2->forward(ctx, activate(ctx, pre_activation), stash.child(kFc2));
+  return {apply_dropout(ctx, spec_.dropout, hidden), residual};
+}
+
+TensorList Mlp::backward_data(Context& ctx, const TensorList& output_gradients, Stash& stash) const {
+  const Tensor& pre_activation = stash.at(kPreActivation, "fc1 output");
+  Stash& fc1 = stash.child(kFc1);
+  Stash& fc2 = stash.child(kFc2);
+  if (!fc2.has(Linear::kInput)) fc2.refill(Linear::kInput, activate(ctx, pre_activation));
+  if (!fc1.has(Linear::kInput)) fc1.refill(Linear::kInput, parts_.norm.forward_again(ctx, stash.child(kNorm)));
+
+  const Tensor d_hidden = apply_dropout(ctx, spec_.dropout, output_gradients[0]);
+  const Tensor d_activation = parts_.fc2->backward_data(ctx, d_hidden, fc2);
+  const Tensor d_normed = parts_.fc1->backward_data(ctx, activate_backward(ctx, pre_activation, d_activation), fc1);
+  const Tensor d_residual = parts_.norm.backward_data(ctx, d_normed, output_gradients[1], stash.child(kNorm));
+  return {d_residual, d_residual};
+}
+
+void Mlp::backward_weight(Context& ctx, Stash& stash) const {
+  parts_.fc2->backward_weight(ctx, stash.child(kFc2));
+  parts_.fc1->backward_weight(ctx, stash.child(kFc1));
+  parts_.norm.backward_weight(ctx, stash.child(kNorm));
+}
+
+}  // namespace megalith

@@ -1,0 +1,107 @@
+#include "core/layers/parameter.h"
+
+#include <cstring>
+
+#include "core/base/rng.h"
+#include "core/layers/host_copy.h"
+#include "core/ops/elementwise.h"
+
+namespace megalith {
+
+namespace {
+// 256 bytes of bf16, 512 of fp32.
+constexpr std::int64_t kAlignment = 128;
+std::int64_t round_up(std::int64_t value, std::int64_t to) { return (value + to - 1) / to * to; }
+}  // namespace
+
+Tensor Parameter::part_of(const Tensor& whole, std::size_t i) const {
+  std::int64_t row = 0;
+  for (std::size_t part = 0; part < i; ++part) row += parts[part].rows;
+  return whole.slice(0, row, parts[i].rows);
+}
+
+void ParameterStore::begin_unit(std::string name) { units_.push_back({.name = std::move(name)}); }
+
+Parameter& ParameterStore::add(Parameter spec) {
+  require(!units_.empty() && !spec.parts.empty(), "ParameterStore::add needs a unit and a name");
+  if (spec.parts.size() == 1 && spec.parts[0].rows == 0) spec.parts[0].rows = spec.shape[0];
+  for (LogicalTensor& part : spec.parts) {
+    if (part.global_shape.rank() > 0) continue;
+    part.global_shape = spec.shape;
+    part.global_shape[0] = part.rows;
+  }
+  ParameterUnit& unit = units_.back();
+  spec.unit = static_cast<int>(units_.size()) - 1;
+  spec.offset = unit.numel;
+  unit.numel += round_up(spec.shape.numel(), kAlignment);
+  unit.parameters.push_back(&parameters_.emplace_back(std::move(spec)));
+  return parameters_.back();
+}
+
+Parameter& ParameterStore::add_tied(Parameter& target) {
+  Parameter tied = target;
+  tied.tied_to = &target;
+  tied_.push_back(&parameters_.emplace_back(std::move(tied)));
+  return *tied_.back();
+}
+
+void ParameterStore::allocate(MemoryPool& pool, DType dtype, std::int64_t divisor) {
+  for (ParameterUnit& unit : units_) {
+    unit.numel = round_up(unit.numel, kAlignment * divisor);
+    const auto n = static_cast<std::size_t>(unit.numel);
+    unit.weights = Tensor(pool.allocate(n * size_of(dtype), MemoryCategory::kParameters, unit.name), dtype, {unit.numel});
+    unit.main_grads = Tensor(pool.allocate(n * 4, MemoryCategory::kGradients, unit.name), DType::kFp32, {unit.numel});
+    for (Parameter* parameter : unit.parameters) {
+      const std::int64_t count = parameter->shape.numel();
+      parameter->weight = unit.weights.slice(0, parameter->offset, count).view(parameter->shape);
+      parameter->main_grad = unit.main_grads.slice(0, parameter->offset, count).view(parameter->shape);
+    }
+  }
+  for (Parameter* tied : tied_) {
+    tied->weight = tied->tied_to->weight;
+    const auto bytes = static_cast<std::size_t>(tied->shape.numel()) * 4;
+    tied->main_grad = Tensor(pool.allocate(bytes, MemoryCategory::kGradients, tied->name() + " (second use)"), DType::kFp32, tied->shape);
+  }
+}
+
+void ParameterStore::initialize(Stream& stream, std::uint64_t seed) {
+  for (ParameterUnit& unit : units_) {
+    std::vector<float> host(static_cast<std::size_t>(unit.numel), 0.0f);
+    for (const Parameter* parameter : unit.parameters) {
+      std::int64_t row_elements = 1;
+      for (int d = 1; d < parameter->shape.rank(); ++d) row_elements *= parameter->shape[d];
+      auto at = static_cast<std::size_t>(parameter->offset);
+      for (const LogicalTensor& part : parameter->parts) {
+        const auto count = static_cast<std::size_t>(part.rows * row_elements);
+        const std::span<float> values(host.data() + at, count);
+        if (parameter->initializer == Initializer::kOnes) std::fill(values.begin(), values.end(), 1.0f);
+        if (parameter->initializer == Initializer::kNormal) {
+          fill_normal(values, {.seed = seed, .name = part.name, .first = part.global_row * row_elements, .mean = 0.0f, .std = parameter->init_std});
+        }
+        at += count;
+      }
+    }
+    upload(stream, host, unit.weights);
+  }
+}
+
+void ParameterStore::zero_gradients(Stream& stream) {
+  for (ParameterUnit& unit : units_) launch(stream, Fill{.x = unit.main_grads, .value = 0});
+  for (Parameter* tied : tied_) launch(stream, Fill{.x = tied->main_grad, .value = 0});
+}
+
+void ParameterStore::add_tied_gradients(Stream& stream) {
+  for (Parameter* tied : tied_) {
+    launch(stream, Add{.a = tied->tied_to->main_grad, .b = tied->main_grad, .y = tied->tied_to->main_grad});
+  }
+}
+
+std::int64_t ParameterStore::numel() const {
+  std::int64_t numel = 0;
+  for (const ParameterUnit& unit : units_) {
+    for (const Parameter* parameter : unit.parameters) numel += parameter->shape.numel();
+  }
+  return numel;
+}
+
+}  // namespace megalith

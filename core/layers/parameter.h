@@ -1,0 +1,82 @@
+// Trainable tensors. Layers ask a ParameterStore for them while the model is built; allocate() then gives each unit (a
+// transformer block, the embedding, the head) flat buffers in which every parameter is a 256-byte aligned view: weights in
+// the model's dtype, main gradients in fp32. The same element offsets hold for optimizer state.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "core/device/memory_pool.h"
+#include "core/device/stream.h"
+#include "core/tensor/tensor.h"
+
+namespace megalith {
+
+enum class Initializer : std::uint8_t { kNormal, kOnes, kZeros };
+
+// A tensor under the name that checkpoints and the gradient norm know. A fused parameter ([q; k; v]) has several, each
+// the next `rows` of its dim 0.
+struct LogicalTensor {
+  std::string name;          // "decoder.layers.0.self_attention.linear_q.weight"
+  std::int64_t rows = 0;
+  Shape global_shape;        // of the whole model's tensor
+  std::int64_t global_row = 0;  // where this rank's rows start in it
+};
+
+struct Parameter {
+  std::vector<LogicalTensor> parts;
+  Shape shape;
+  Initializer initializer = Initializer::kNormal;
+  float init_std = 0;
+  bool decay = true;             // weight decay applies: not to norms and biases
+  bool expert = false;           // reduced over the expert data-parallel axis
+  bool reduced_over_tp = false;  // replicated over tensor-parallel ranks, which see different tokens
+  Parameter* tied_to = nullptr;  // shares that weight; this main_grad is a buffer of its own, added to the other once
+  int unit = 0;
+  std::int64_t offset = 0;       // elements into the unit's flat buffers
+
+  Tensor weight;     // shape, model dtype
+  Tensor main_grad;  // shape, fp32; written only by backward_weight
+
+  const std::string& name() const { return parts.front().name; }
+  // The view of part i in a tensor of this parameter's shape.
+  Tensor part_of(const Tensor& whole, std::size_t i) const;
+};
+
+struct ParameterUnit {
+  std::string name;
+  std::vector<Parameter*> parameters;  // without tied ones
+  std::int64_t numel = 0;              // padded
+  Tensor weights;                      // [numel] model dtype
+  Tensor main_grads;                   // [numel] fp32
+};
+
+class ParameterStore {
+ public:
+  void begin_unit(std::string name);
+  // Fields parts, shape, initializer, init_std, decay, expert, reduced_over_tp are taken from `spec`. The reference
+  // stays valid. Parts without a global shape are whole.
+  Parameter& add(Parameter spec);
+  Parameter& add_tied(Parameter& target);
+
+  // Units are padded to a multiple of `divisor` elements times 128, so that data-parallel shards stay aligned.
+  void allocate(MemoryPool& pool, DType dtype, std::int64_t divisor = 1);
+  // Draws every weight from (seed, logical name, element index), so that no layout changes it.
+  void initialize(Stream& stream, std::uint64_t seed);
+  void zero_gradients(Stream& stream);
+  // Adds the gradients of tied uses to their parameter's, once; after the last backward_weight of the step.
+  void add_tied_gradients(Stream& stream);
+
+  std::vector<ParameterUnit>& units() { return units_; }
+  const std::vector<ParameterUnit>& units() const { return units_; }
+  std::int64_t numel() const;  // of all parameters, without padding and ties
+
+ private:
+  std::deque<Parameter> parameters_;
+  std::vector<ParameterUnit> units_;
+  std::vector<Parameter*> tied_;
+};
+
+}  // namespace megalith

@@ -1,0 +1,35 @@
+// Decorators over segments: a chain run as one, and recomputation of a whole segment in backward (Chen et al. 2016,
+// arXiv:1604.06174): only the inputs are kept, forward runs again, bit for bit, before backward_data.
+#pragma once
+
+#include <vector>
+
+#include "core/layers/segment.h"
+
+namespace megalith {
+
+class Sequential : public Segment {
+ public:
+  explicit Sequential(std::vector<std::unique_ptr<Segment>> segments) : segments_(std::move(segments)) {}
+
+  TensorList forward(Context& ctx, const TensorList& inputs, Stash& stash) const override;
+  TensorList backward_data(Context& ctx, const TensorList& output_gradients, Stash& stash) const override;
+  void backward_weight(Context& ctx, Stash& stash) const override;
+
+ private:
+  std::vector<std::unique_ptr<Segment>> segments_;
+};
+
+class Recompute : public Segment {
+ public:
+  explicit Recompute(std::unique_ptr<Segment> inner) : inner_(std::move(inner)) {}
+
+  TensorList forward(Context& ctx, const TensorList& inputs, Stash& stash) const override;
+  TensorList backward_data(Context& ctx, const TensorList& output_gradients, Stash& stash) const override;
+  void backward_weight(Context& ctx, Stash& stash) const override;
+
+ private:
+  std::unique_ptr<Segment> inner_;
+};
+
+}  // namespace megalith

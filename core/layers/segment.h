@@ -1,0 +1,62 @@
+// A segment is a piece of the model with three verbs. forward fills the stash; backward_data takes and returns one
+// optional gradient per tensor and leaves in the stash what the weight gradient needs; backward_weight consumes that,
+// possibly much later. A segment holds no state between calls, so that one object serves many microbatches in flight, and
+// never writes to its inputs, so that it can be run again.
+#pragma once
+
+#include <array>
+#include <initializer_list>
+#include <memory>
+#include <string>
+
+#include "core/layers/context.h"
+#include "core/layers/parameter.h"
+#include "core/layers/stash.h"
+#include "core/ops/op.h"
+
+namespace megalith {
+
+class TensorList {
+ public:
+  TensorList() = default;
+  TensorList(std::initializer_list<Tensor> tensors) {
+    for (const Tensor& tensor : tensors) push_back(tensor);
+  }
+  int size() const { return size_; }
+  const Tensor& operator[](int i) const { return tensors_[static_cast<std::size_t>(i)]; }
+  Tensor& operator[](int i) { return tensors_[static_cast<std::size_t>(i)]; }
+  void push_back(const Tensor& tensor) {
+    require(size_ < kMax, "TensorList holds at most 4 tensors");
+    tensors_[static_cast<std::size_t>(size_++)] = tensor;
+  }
+
+ private:
+  static constexpr int kMax = 4;
+  std::array<Tensor, kMax> tensors_{};
+  int size_ = 0;
+};
+
+class Segment {
+ public:
+  virtual ~Segment() = default;
+
+  virtual TensorList forward(Context& ctx, const TensorList& inputs, Stash& stash) const = 0;
+  virtual TensorList backward_data(Context& ctx, const TensorList& output_gradients, Stash& stash) const = 0;
+  virtual void backward_weight(Context& ctx, Stash& stash) const = 0;
+};
+
+// One tensor in, one out.
+class Layer : public Segment {
+ public:
+  virtual Tensor forward(Context& ctx, const Tensor& x, Stash& stash) const = 0;
+  virtual Tensor backward_data(Context& ctx, const Tensor& dy, Stash& stash) const = 0;
+
+  TensorList forward(Context& ctx, const TensorList& inputs, Stash& stash) const final {
+    return {forward(ctx, inputs[0], stash)};
+  }
+  TensorList backward_data(Context& ctx, const TensorList& output_gradients, Stash& stash) const final {
+    return {backward_data(ctx, output_gradients[0], stash)};
+  }
+};
+
+}  // namespace megalith

@@ -1,0 +1,60 @@
+#include "core/layers/stash.h"
+
+#include <string>
+
+namespace megalith {
+
+std::string_view name_of(SlotKind kind) {
+  static constexpr std::array<std::string_view, kNumSlotKinds> kNames = {
+      "attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "fc1", "act", "fc2", "other"};
+  return kNames[static_cast<std::size_t>(kind)];
+}
+
+Stash::Slot& Stash::slot(int index) {
+  const auto i = static_cast<std::size_t>(index);
+  if (slots_.size() <= i) slots_.resize(i + 1);
+  return slots_[i];
+}
+
+Tensor& Stash::operator[](int index) {
+  Slot& s = slot(index);
+  s.present = true;
+  return s.tensor;
+}
+
+void Stash::save(const StashPolicies& policies, int index, SlotKind kind, const Tensor& tensor) {
+  Slot& s = slot(index);
+  s.kind = kind;
+  s.present = policies[static_cast<std::size_t>(kind)] == StashPolicy::kKeep;
+  if (s.present) s.tensor = tensor;
+}
+
+bool Stash::has(int index) const {
+  const auto i = static_cast<std::size_t>(index);
+  return i < slots_.size() && slots_[i].present;
+}
+
+const Tensor& Stash::at(int index, std::string_view name) const {
+  if (!has(index)) {
+    fail({.subject = "stash slot " + std::string(name),
+          .expected = "a tensor kept by forward or refilled by backward_data",
+          .got = "nothing"});
+  }
+  return slots_[static_cast<std::size_t>(index)].tensor;
+}
+
+Stash& Stash::child(int index) {
+  const auto i = static_cast<std::size_t>(index);
+  if (children_.size() <= i) children_.resize(i + 1);
+  if (!children_[i]) children_[i] = std::make_unique<Stash>();
+  return *children_[i];
+}
+
+void Stash::clear() {
+  slots_.clear();
+  for (auto& part : children_) {
+    if (part) part->clear();
+  }
+}
+
+}  // namespace megalith

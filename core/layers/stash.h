@@ -1,0 +1,71 @@
+// What one segment keeps of one microbatch between its verbs. A slot has a kind, and each kind has one policy. Memory is
+// not freed by hand: a slot lives until the last op that reads it (core/device/arena.h).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "core/tensor/tensor.h"
+
+namespace megalith {
+
+// The selectable kinds of kept activations; kOther is always kept. Names are those of Megatron's offload modules.
+enum class SlotKind : std::uint8_t {
+  kAttnNorm,   // residual stream before attention; read by backward_data
+  kQkvLinear,  // norm output; read by backward_weight, refilled by the norm
+  kCoreAttn,   // q, k, v; read by backward_data
+  kAttnProj,   // attention output and statistics; read by backward_weight, refilled by attention
+  kMlpNorm,    // residual stream before the MLP; read by backward_data
+  kFc1,        // norm output; read by backward_weight, refilled by the norm
+  kAct,        // fc1 output; read by backward_data
+  kFc2,        // activation output; read by backward_weight, refilled by the activation
+  kOther,
+};
+inline constexpr int kNumSlotKinds = 9;
+std::string_view name_of(SlotKind kind);
+
+enum class StashPolicy : std::uint8_t { kKeep, kRecompute };
+using StashPolicies = std::array<StashPolicy, kNumSlotKinds>;  // default: all kept
+
+class Stash {
+ public:
+  struct Slot {
+    Tensor tensor;
+    SlotKind kind = SlotKind::kOther;
+    bool present = false;
+  };
+
+  // A slot of kind kOther, made on first use: stash[kHidden] = ...
+  Tensor& operator[](int slot);
+  // Keeps `tensor` unless the policy of its kind says that it will be refilled.
+  void save(const StashPolicies& policies, int slot, SlotKind kind, const Tensor& tensor);
+  void refill(int slot, const Tensor& tensor) { (*this)[slot] = tensor; }
+  bool has(int slot) const;
+  // A slot that must be there; `name` is printed where it is not.
+  const Tensor& at(int slot, std::string_view name) const;
+
+  // The stash of a part of the segment.
+  Stash& child(int index);
+  void clear();
+
+  template <class Visitor>
+  void for_each(const Visitor& visitor) const {
+    for (const Slot& slot : slots_) {
+      if (slot.present) visitor(slot);
+    }
+    for (const auto& part : children_) {
+      if (part) part->for_each(visitor);
+    }
+  }
+
+ private:
+  Slot& slot(int index);
+
+  std::vector<Slot> slots_;
+  std::vector<std::unique_ptr<Stash>> children_;
+};
+
+}  // namespace megalith

@@ -1,0 +1,184 @@
+#include "core/model/gpt.h"
+
+#include <fmt/format.h>
+
+#include "core/layers/attention.h"
+#include "core/layers/embedding.h"
+#include "core/layers/lm_head.h"
+#include "core/layers/mlp.h"
+#include "core/layers/norm.h"
+#include "core/layers/recompute.h"
+
+namespace megalith {
+
+namespace {
+
+enum DropoutSite : std::int32_t { kEmbeddingSite, kAttentionSite, kMlpSite };
+
+class GptBuilder {
+ public:
+  GptBuilder(const ModelConfig& config, const RecomputeLayers& recompute, const GptFactories& factories)
+      : config_(config), recompute_(recompute), factories_(factories) {
+    model_.config = config;
+  }
+
+  GptModel build() {
+    store().begin_unit("embedding");
+    auto embedding = std::make_unique<Embedding>(
+        store(), Embedding::Spec{.vocab = config_.padded_vocab_size,
+                                 .hidden = config_.hidden_size,
+                                 .positions = config_.position_embedding_type == PositionEmbedding::kLearnedAbsolute
+                                                  ? config_.max_position_embeddings
+                                                  : 0,
+                                 .init_std = static_cast<float>(config_.init_method_std),
+                                 .dropout = dropout(-1, kEmbeddingSite)});
+    Parameter& words = embedding->word_table();
+    add("embedding", std::move(embedding), 0);
+    std::size_t next_range = 0;
+    for (std::int64_t layer = 0; layer < config_.num_layers;) {
+      if (next_range < recompute_.ranges.size() && recompute_.ranges[next_range].first == layer) {
+        add_recomputed(recompute_.ranges[next_range]);
+        layer += recompute_.ranges[next_range++].count;
+      } else {
+        add_layer(layer++);
+      }
+    }
+    add_head(words);
+    return std::move(model_);
+  }
+
+ private:
+  ParameterStore& store() { return *model_.parameters; }
+  int current_unit() { return static_cast<int>(store().units().size()) - 1; }
+
+  void add(std::string name, std::unique_ptr<Segment> segment, int first_unit) {
+    model_.segments.push_back(
+        {.name = std::move(name), .segment = std::move(segment), .first_unit = first_unit, .last_unit = current_unit()});
+  }
+
+  DropoutSpec dropout(std::int64_t layer, DropoutSite site) const {
+    return {.p = static_cast<float>(config_.hidden_dropout), .layer = static_cast<std::int32_t>(layer), .site = site};
+  }
+
+  Norm norm(std::string name, std::int64_t size, SlotKind kind) {
+    return Norm(store(), {.name = std::move(name),
+                          .kind = config_.normalization == Normalization::kRmsNorm ? NormKind::kRmsNorm : NormKind::kLayerNorm,
+                          .size = size,
+                          .eps = static_cast<float>(config_.norm_epsilon),
+                          .input_kind = kind});
+  }
+
+  std::unique_ptr<Segment> attention(std::int64_t layer) {
+    const std::string prefix = fmt::format("decoder.layers.{}.", layer);
+    const std::string self = prefix + "self_attention.";
+    const std::int64_t d = config_.kv_channels;
+    const std::int64_t q = config_.num_attention_heads * d;
+    const std::int64_t kv = config_.num_query_groups * d;
+    Attention::Parts parts{.norm = norm(prefix + "input_layernorm", config_.hidden_size, SlotKind::kAttnNorm)};
+    parts.qkv = factories_.column_linear(
+        store(), {.name = self + "linear_qkv",
+                  .inputs = config_.hidden_size,
+                  .outputs = q + 2 * kv,
+                  .bias = config_.has_qkv_bias(),
+                  .init_std = static_cast<float>(config_.init_method_std),
+                  .input_kind = SlotKind::kQkvLinear,
+                  .parts = {{self + "linear_q", q}, {self + "linear_k", kv}, {self + "linear_v", kv}}});
+    parts.proj = factories_.row_linear(store(), {.name = self + "linear_proj",
+                                                 .inputs = q,
+                                                 .outputs = config_.hidden_size,
+                                                 .bias = config_.add_bias_linear,
+                                                 .init_std = static_cast<float>(config_.output_layer_init_std()),
+                                                 .input_kind = SlotKind::kAttnProj});
+    if (config_.qk_layernorm) {
+      parts.q_norm = norm(self + "q_layernorm", d, SlotKind::kCoreAttn);
+      parts.k_norm = norm(self + "k_layernorm", d, SlotKind::kCoreAttn);
+    }
+    return std::make_unique<Attention>(Attention::Spec{.heads = config_.num_attention_heads,
+                                                       .query_groups = config_.num_query_groups,
+                                                       .head_dim = d,
+                                                       .rotary_base = static_cast<float>(config_.rotary_base),
+                                                       .rotary_dim = config_.rotary_dim(),
+                                                       .dropout = dropout(layer, kAttentionSite),
+                                                       .layer = static_cast<int>(layer)},
+                                       std::move(parts));
+  }
+
+  std::unique_ptr<Segment> mlp(std::int64_t layer) {
+    const std::string prefix = fmt::format("decoder.layers.{}.", layer);
+    const std::int64_t ffn = config_.ffn_hidden_size;
+    LinearSpec fc1{.name = prefix + "mlp.linear_fc1",
+                   .inputs = config_.hidden_size,
+                   .outputs = ffn,
+                   .bias = config_.add_bias_linear,
+                   .init_std = static_cast<float>(config_.init_method_std),
+                   .input_kind = SlotKind::kFc1};
+    if (config_.swiglu) {
+      fc1.outputs = 2 * ffn;
+      fc1.parts = {{prefix + "mlp.linear_gate", ffn}, {prefix + "mlp.linear_up", ffn}};
+    }
+    Mlp::Parts parts{.norm = norm(prefix + "pre_mlp_layernorm", config_.hidden_size, SlotKind::kMlpNorm)};
+    parts.fc1 = factories_.column_linear(store(), fc1);
+    parts.fc2 = factories_.row_linear(store(), {.name = prefix + "mlp.linear_fc2",
+                                                .inputs = ffn,
+                                                .outputs = config_.hidden_size,
+                                                .bias = config_.add_bias_linear,
+                                                .init_std = static_cast<float>(config_.output_layer_init_std()),
+                                                .input_kind = SlotKind::kFc2});
+    const Activation gelu = config_.activation_func == ActivationFunction::kGelu ? Activation::kGeluExact : Activation::kGeluTanh;
+    return std::make_unique<Mlp>(
+        Mlp::Spec{.activation = config_.swiglu ? Activation::kSwiglu : gelu, .dropout = dropout(layer, kMlpSite)}, std::move(parts));
+  }
+
+  void add_layer(std::int64_t layer) {
+    store().begin_unit(fmt::format("layer {}", layer));
+    add(fmt::format("layer {} attention", layer), attention(layer), current_unit());
+    std::unique_ptr<Segment> second = mlp(layer);
+    if (recompute_.mlp) second = std::make_unique<Recompute>(std::move(second));
+    add(fmt::format("layer {} mlp", layer), std::move(second), current_unit());
+  }
+
+  void add_recomputed(const RecomputeLayers::Range& range) {
+    std::vector<std::unique_ptr<Segment>> segments;
+    const int first_unit = current_unit() + 1;
+    for (std::int64_t layer = range.first; layer < range.first + range.count; ++layer) {
+      store().begin_unit(fmt::format("layer {}", layer));
+      segments.push_back(attention(layer));
+      segments.push_back(mlp(layer));
+    }
+    const std::string name = range.count == 1 ? fmt::format("layer {}", range.first)
+                                              : fmt::format("layers {} to {}", range.first, range.first + range.count - 1);
+    add(name, std::make_unique<Recompute>(std::make_unique<Sequential>(std::move(segments))), first_unit);
+  }
+
+  void add_head(Parameter& words) {
+    store().begin_unit("head");
+    Norm final_norm = norm("decoder.final_layernorm", config_.hidden_size, SlotKind::kOther);
+    Parameter& weight = config_.untie_embeddings_and_output_weights
+                            ? store().add({.parts = {{.name = "output_layer.weight"}},
+                                           .shape = {config_.padded_vocab_size, config_.hidden_size},
+                                           .init_std = static_cast<float>(config_.init_method_std)})
+                            : store().add_tied(words);
+    add("head",
+        std::make_unique<LmHead>(LmHead::Spec{.vocab = config_.padded_vocab_size, .vocab_size = config_.vocab_size},
+                                 std::move(final_norm), weight),
+        current_unit());
+  }
+
+  const ModelConfig& config_;
+  const RecomputeLayers& recompute_;
+  const GptFactories& factories_;
+  GptModel model_;
+};
+
+}  // namespace
+
+GptFactories default_factories() {
+  const LinearFactory linear = [](ParameterStore& store, const LinearSpec& spec) { return std::make_unique<Linear>(store, spec); };
+  return {.column_linear = linear, .row_linear = linear};
+}
+
+GptModel build_gpt(const ModelConfig& config, const RecomputeLayers& recompute, const GptFactories& factories) {
+  return GptBuilder(config, recompute, factories).build();
+}
+
+}  // namespace megalith

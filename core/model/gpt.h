@@ -1,0 +1,52 @@
+// A decoder-only transformer as a list of segments: embedding, per layer attention and MLP, head. Between segments flow
+// (hidden, residual); the residual add is fused into the next norm.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/layers/linear.h"
+#include "core/layers/segment.h"
+#include "core/model/config.h"
+
+namespace megalith {
+
+struct NamedSegment {
+  std::string name;  // "layer 3 attention"
+  std::unique_ptr<Segment> segment;
+  int first_unit = 0;  // units of the ParameterStore that it uses: [first_unit, last_unit]
+  int last_unit = 0;
+};
+
+// Which layers keep only their input. Selective policies are in Context::policies.
+struct RecomputeLayers {
+  // Consecutive layers recomputed together, ascending and disjoint: {first layer, how many}.
+  struct Range {
+    std::int64_t first = 0;
+    std::int64_t count = 0;
+  };
+  std::vector<Range> ranges;
+  bool mlp = false;  // each MLP of the layers outside the ranges
+};
+
+using LinearFactory = std::function<std::unique_ptr<Layer>(ParameterStore&, const LinearSpec&)>;
+
+// Where tensor-parallel linears come in; the defaults are those of one rank.
+struct GptFactories {
+  LinearFactory column_linear;  // qkv, fc1
+  LinearFactory row_linear;     // proj, fc2
+};
+GptFactories default_factories();
+
+struct GptModel {
+  ModelConfig config;
+  std::unique_ptr<ParameterStore> parameters = std::make_unique<ParameterStore>();
+  std::vector<NamedSegment> segments;
+};
+
+// `config` is resolved and valid. Parameters are declared; the caller allocates and initialises them.
+GptModel build_gpt(const ModelConfig& config, const RecomputeLayers& recompute, const GptFactories& factories);
+
+}  // namespace megalith
