@@ -14,8 +14,8 @@ struct AccessRange {
   bool write = false;
 };
 
-// Filled by each op's access(op, Access&). T is anything with `data` and `extent_bytes()`, i.e. Tensor; an absent tensor
-// (null data) or an empty one is skipped.
+// Filled by each op's access(op, Access&). T is anything with `data` and `extent_bytes()`, i.e. Tensor; an absent
+// tensor (null data) or an empty one is skipped.
 class Access {
  public:
   explicit Access(std::string_view name) : name_(name) {}

@@ -3,14 +3,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
+#include <utility>
 
 #include "core/base/error.h"
+#include "core/device/capture_guard.h"
 
 namespace megalith {
 
 namespace {
 constexpr std::size_t kAlignment = 256;
-std::size_t round_up(std::size_t bytes) { return std::max(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment); }
+std::size_t round_up(std::size_t bytes) {
+  return std::max(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
+}
 }  // namespace
 
 Arena::Arena(MemoryPool& pool, Mode mode) : pool_(pool), mode_(mode) {}
@@ -23,13 +28,18 @@ Arena::~Arena() {
 void Arena::begin_scope(const ArenaScope& scope) { next_ = {.scope = scope, .ordinal = 0}; }
 
 void* Arena::allocate(std::size_t bytes, MemoryCategory category, std::string_view owner) {
+  if (bytes > std::numeric_limits<std::size_t>::max() / 4) {
+    fail({.subject = fmt::format("allocation for {}", owner),
+          .expected = "a size",
+          .got = fmt::format("{}", static_cast<std::int64_t>(bytes))});
+  }
   const ArenaKey key = next_;
   ++next_.ordinal;
   switch (mode_) {
     case Mode::kUnplanned:
-      if (forbidden_) {
-        fail({.subject = fmt::format("allocation of {} bytes for {} during capture", bytes, owner),
-              .remedy = "capture with a planned arena"});
+      if (pool_.capture_guard() != nullptr) {
+        pool_.capture_guard()->refuse(fmt::format("allocation of {} bytes for {}", bytes, owner),
+                                      "capture with a planned arena");
       }
       unplanned_.push_back(pool_.allocate(bytes, category, owner));
       return unplanned_.back();
@@ -46,7 +56,8 @@ void* Arena::allocate(std::size_t bytes, MemoryCategory category, std::string_vi
   if (slot == plan_->slots.end() || slot->second.bytes != round_up(bytes)) {
     fail({.subject = fmt::format("allocation {} of segment {} verb {} column {} ({})", key.ordinal, key.scope.segment,
                                  key.scope.verb, key.scope.column, owner),
-          .expected = slot == plan_->slots.end() ? "an allocation the plan knows" : fmt::format("{} bytes", slot->second.bytes),
+          .expected =
+              slot == plan_->slots.end() ? "an allocation the plan knows" : fmt::format("{} bytes", slot->second.bytes),
           .got = fmt::format("{} bytes", round_up(bytes)),
           .remedy = "the step must make the same allocations as its recording on the plan backend"});
   }
@@ -71,7 +82,8 @@ void Arena::use(const ArenaPlan& plan) {
   plan_ = &plan;
   if (plan.peak_bytes <= block_bytes_) return;
   require(touched_ == 0, "the arena must not grow after the first step: use the largest plan first");
-  if (block_ != nullptr) pool_.free(block_);
+  if (block_ != nullptr) pool_.free(std::exchange(block_, nullptr));
+  block_bytes_ = 0;
   block_ = static_cast<std::byte*>(pool_.allocate(plan.peak_bytes, MemoryCategory::kActivations, "arena"));
   block_bytes_ = plan.peak_bytes;
 }

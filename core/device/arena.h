@@ -1,7 +1,8 @@
 // Memory of a step. Every allocation of the real code path is recorded once on the plan backend; from the recorded
-// accesses each buffer gets its lifetime, interval colouring gives it an address, and from then on the n-th allocation of
-// a scope always gets that address: fixed before the first step, the same for every microbatch of a column, so graphs may
-// bake it in and the peak is known. Nothing is ever freed by hand: a buffer lives from its first to its last access.
+// accesses each buffer gets its lifetime, interval colouring gives it an address, and from then on the n-th allocation
+// of a scope always gets that address: fixed before the first step, the same for every microbatch of a column, so
+// graphs may bake it in and the peak is known. Nothing is ever freed by hand: a buffer lives from its first to its last
+// access.
 #pragma once
 
 #include <compare>
@@ -37,19 +38,20 @@ struct ArenaPlan {
     std::size_t offset = 0;
     std::size_t bytes = 0;  // multiple of 256
     MemoryCategory category = MemoryCategory::kWorkspace;
-    std::string owner;      // the tensor's name; for a stash slot its kind
+    std::string owner;  // the tensor's name; for a stash slot its kind
   };
   std::map<ArenaKey, Slot> slots;
-  std::size_t peak_bytes = 0;                    // size of the block
-  std::size_t live_bytes = 0;                    // most bytes alive at once: the lower bound of any layout
-  CategoryBytes live_by_category{};              // at that moment
+  std::size_t peak_bytes = 0;        // size of the block
+  std::size_t live_bytes = 0;        // most bytes alive at once: the lower bound of any layout
+  CategoryBytes live_by_category{};  // at that moment
   std::map<std::string, std::size_t> live_by_owner;
 };
 
 class Arena {
  public:
   enum class Mode : std::uint8_t {
-    kUnplanned,  // takes every buffer from the pool until reset(): for tests and start-up, illegal under capture
+    kUnplanned,  // takes every buffer from the pool until reset(): for tests and start-up; refused under capture, if
+                 // the pool has a CaptureGuard
     kRecording,  // plan backend: addresses that are never reused
     kPlanned,
   };
@@ -64,7 +66,8 @@ class Arena {
   // Recording: a buffer turned out to be kept for backward; `address` may point into it.
   void classify(const void* address, MemoryCategory category, std::string_view owner);
 
-  // kPlanned: the plan to allocate by; the block grows to the largest plan used, which must happen before the first step.
+  // kPlanned: the plan to allocate by, which must outlive its use; the block grows to the largest plan used, which must
+  // happen before the first step.
   void use(const ArenaPlan& plan);
   // kUnplanned: gives all buffers back.
   void reset();
@@ -73,8 +76,6 @@ class Arena {
   std::size_t block_bytes() const { return block_bytes_; }
   // kPlanned: the highest byte really handed out; equals plan.peak_bytes after a step.
   std::size_t touched_bytes() const { return touched_; }
-  // Turns true during capture to make the unplanned mode refuse.
-  void forbid_system_allocation(bool forbidden) { forbidden_ = forbidden; }
 
   struct Recorded {
     ArenaKey key;
@@ -88,7 +89,6 @@ class Arena {
  private:
   MemoryPool& pool_;
   Mode mode_;
-  bool forbidden_ = false;
   ArenaKey next_;
   const ArenaPlan* plan_ = nullptr;
   std::byte* block_ = nullptr;
@@ -99,9 +99,9 @@ class Arena {
   std::uintptr_t next_address_ = std::uintptr_t{1} << 46;
 };
 
-// Lays out what `recording` allocated while `timeline` recorded. Lane 0 is the stream whose order measures time; work on
-// other lanes occupies its buffers from the last lane-0 op known to precede it to the first known to follow. Fails if a
-// lane is not joined by lane 0 at the end.
+// Lays out what `recording` allocated while `timeline` recorded. Lane 0 is the stream whose order measures time; work
+// on other lanes occupies its buffers from the last lane-0 op known to precede it to the first known to follow. Fails
+// if a lane is not joined by lane 0 at the end.
 ArenaPlan plan_arena(const Timeline& timeline, const Arena& recording);
 
 }  // namespace megalith

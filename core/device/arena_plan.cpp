@@ -1,4 +1,6 @@
-// Lifetimes and layout of a recorded step. Time is the number of the op on lane 0 (the compute stream).
+// Lifetimes and layout of a recorded step. Time is the number of the entry (op, record or wait) on lane 0, the compute
+// stream: were it the number of the op, a branch forked between an op and the wait that follows it would seem to come
+// after what that wait joins.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,27 +17,23 @@ namespace {
 using Clock = std::vector<std::int64_t>;
 constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
 
+// Begins after lane 0's entry begin - 1 and ends before its entry end + 1.
 struct Interval {
-  std::int64_t begin = kNever;  // both ends inclusive
+  std::int64_t begin = kNever;
   std::int64_t end = -1;
-};
-
-// When an op may run, in lane-0 time.
-struct OpTimes {
-  std::vector<Interval> of_entry;  // by timeline entry
-  std::int64_t last = 0;           // ops on lane 0
 };
 
 void merge(Clock& clock, const Clock& other) {
   for (std::size_t i = 0; i < clock.size(); ++i) clock[i] = std::max(clock[i], other[i]);
 }
 
-OpTimes op_times(const Timeline& timeline) {
+// When each op of the timeline may run.
+std::vector<Interval> op_times(const Timeline& timeline) {
   const std::size_t lanes = timeline.lanes().size();
-  OpTimes times{.of_entry = std::vector<Interval>(timeline.entries().size())};
+  std::vector<Interval> times(timeline.entries().size());
   std::vector<Clock> clocks(lanes, Clock(lanes, 0));
   std::unordered_map<std::uint64_t, Clock> events;
-  // Per lane, in order: lane 0 learned at time `first` that the lane's ops up to `second` are finished.
+  // Per lane, in order: lane 0 learned at time `first` that the lane's entries up to `second` are finished.
   std::vector<std::vector<std::pair<std::int64_t, std::int64_t>>> joins(lanes);
   std::vector<std::pair<std::size_t, std::int64_t>> open;  // entries on other lanes, with their number there
 
@@ -43,6 +41,7 @@ OpTimes op_times(const Timeline& timeline) {
     const Timeline::Entry& entry = timeline.entries()[i];
     const auto lane = static_cast<std::size_t>(entry.lane);
     Clock& clock = clocks[lane];
+    ++clock[lane];
     if (entry.kind == Timeline::Kind::kRecord) {
       events[entry.event] = clock;
     } else if (entry.kind == Timeline::Kind::kWait) {
@@ -51,25 +50,23 @@ OpTimes op_times(const Timeline& timeline) {
       merge(clock, event->second);
       if (lane != 0) continue;
       for (std::size_t l = 1; l < lanes; ++l) joins[l].emplace_back(clock[0], clock[l]);
+    } else if (lane == 0) {
+      times[i] = {clock[0], clock[0]};
     } else {
-      ++clock[lane];
-      if (lane == 0) {
-        times.of_entry[i] = {clock[0], clock[0]};
-      } else {
-        times.of_entry[i] = {clock[0] + 1, kNever};
-        open.emplace_back(i, clock[lane]);
-      }
+      times[i] = {clock[0] + 1, kNever};
+      open.emplace_back(i, clock[lane]);
     }
   }
-  times.last = clocks[0][0];
   for (const auto& [entry, number] : open) {
     const auto lane = static_cast<std::size_t>(timeline.entries()[entry].lane);
-    const auto join = std::partition_point(joins[lane].begin(), joins[lane].end(), [&](const auto& j) { return j.second < number; });
+    const auto join =
+        std::partition_point(joins[lane].begin(), joins[lane].end(), [&](const auto& j) { return j.second < number; });
     if (join == joins[lane].end()) {
-      fail({.subject = fmt::format("plan: op {} on stream {}", timeline.entries()[entry].access.name(), timeline.lanes()[lane]),
+      fail({.subject = fmt::format("plan: op {} on stream {}", timeline.entries()[entry].access.name(),
+                                   timeline.lanes()[lane]),
             .expected = "an event that the compute stream waits for before the step ends"});
     }
-    times.of_entry[entry].end = std::max(join->first, times.of_entry[entry].begin);
+    times[entry].end = join->first;
   }
   return times;
 }
@@ -98,7 +95,7 @@ bool overlap(const std::vector<Interval>& a, const std::vector<Interval>& b) {
   return false;
 }
 
-std::vector<Buffer> lifetimes(const Timeline& timeline, const Arena& recording, const OpTimes& times) {
+std::vector<Buffer> lifetimes(const Timeline& timeline, const Arena& recording, const std::vector<Interval>& times) {
   const std::vector<Arena::Recorded>& recorded = recording.recorded();
   std::vector<Interval> lives(recorded.size());
   for (std::size_t i = 0; i < timeline.entries().size(); ++i) {
@@ -109,9 +106,16 @@ std::vector<Buffer> lifetimes(const Timeline& timeline, const Arena& recording, 
       auto found = std::upper_bound(recorded.begin(), recorded.end(), address,
                                     [](std::uintptr_t value, const Arena::Recorded& r) { return value < r.address; });
       if (found == recorded.begin() || address >= (found - 1)->address + (found - 1)->bytes) continue;
+      const Arena::Recorded& buffer = *(found - 1);
+      if (address + range.bytes > buffer.address + buffer.bytes) {
+        fail({.subject = fmt::format("plan: op {} and buffer {} of segment {}", entry.access.name(), buffer.owner,
+                                     buffer.key.scope.segment),
+              .expected = "an access within the buffer",
+              .got = fmt::format("one {} bytes past its end", address + range.bytes - buffer.address - buffer.bytes)});
+      }
       Interval& life = lives[static_cast<std::size_t>(found - 1 - recorded.begin())];
-      life.begin = std::min(life.begin, times.of_entry[i].begin);
-      life.end = std::max(life.end, times.of_entry[i].end);
+      life.begin = std::min(life.begin, times[i].begin);
+      life.end = std::max(life.end, times[i].end);
     }
   }
   std::map<ArenaKey, Buffer> by_key;
@@ -126,8 +130,10 @@ std::vector<Buffer> lifetimes(const Timeline& timeline, const Arena& recording, 
     }
     if (lives[i].end < 0) continue;  // allocated and never touched
     if (!buffer.lives.empty() && buffer.lives.back().end >= lives[i].begin) {
-      fail({.subject = fmt::format("plan: {} of segment {} column {}", r.owner, r.key.scope.segment, r.key.scope.column),
-            .expected = "one live buffer per column", .got = "two at once"});
+      fail(
+          {.subject = fmt::format("plan: {} of segment {} column {}", r.owner, r.key.scope.segment, r.key.scope.column),
+           .expected = "one live buffer per column",
+           .got = "two at once"});
     }
     buffer.lives.push_back(lives[i]);
   }
@@ -148,11 +154,13 @@ void assign_offsets(std::vector<Buffer>& buffers) {
     if (!buffer->lives.empty()) {
       for (const Buffer* other : placed) {
         if (other->offset >= offset + buffer->bytes) break;
-        if (other->offset + other->bytes > offset && overlap(buffer->lives, other->lives)) offset = other->offset + other->bytes;
+        if (other->offset + other->bytes > offset && overlap(buffer->lives, other->lives))
+          offset = other->offset + other->bytes;
       }
     }
     buffer->offset = offset;
-    placed.insert(std::upper_bound(placed.begin(), placed.end(), buffer, [](const Buffer* a, const Buffer* b) { return a->offset < b->offset; }),
+    placed.insert(std::upper_bound(placed.begin(), placed.end(), buffer,
+                                   [](const Buffer* a, const Buffer* b) { return a->offset < b->offset; }),
                   buffer);
   }
 }
@@ -193,7 +201,8 @@ ArenaPlan plan_arena(const Timeline& timeline, const Arena& recording) {
   assign_offsets(buffers);
   ArenaPlan plan;
   for (const Buffer& buffer : buffers) {
-    plan.slots[buffer.key] = {.offset = buffer.offset, .bytes = buffer.bytes, .category = buffer.category, .owner = buffer.owner};
+    plan.slots[buffer.key] = {
+        .offset = buffer.offset, .bytes = buffer.bytes, .category = buffer.category, .owner = buffer.owner};
     plan.peak_bytes = std::max(plan.peak_bytes, buffer.offset + buffer.bytes);
   }
   find_live_peak(buffers, plan);

@@ -21,6 +21,8 @@ CpuStream::~CpuStream() {
     std::rethrow_exception(error_);
   } catch (const std::exception& error) {
     log_warning(std::string("a stream ended with an error nobody waited for: ") + error.what());
+  } catch (...) {
+    log_warning("a stream ended with an unknown error nobody waited for");
   }
 }
 
@@ -40,32 +42,21 @@ void CpuStream::push(Task task, bool always) {
   changed_.notify_all();
 }
 
-void CpuStream::fire(const std::shared_ptr<CpuEventState>& event, std::uint64_t record) {
+void CpuStream::fire(std::shared_ptr<CpuEventPoint> point) {
   push(
-      [this, event, record] {
+      [this, point = std::move(point)] {
         std::exception_ptr error;
         {
           std::lock_guard lock(mutex_);
           error = error_;
         }
-        {
-          std::lock_guard lock(event->mutex);
-          event->completed = record;
-          event->error = error;
-        }
-        event->fired.notify_all();
+        point->fire(std::move(error));
       },
       true);
 }
 
-void CpuStream::await(const std::shared_ptr<CpuEventState>& event, std::uint64_t record) {
-  push(
-      [event, record] {
-        std::unique_lock lock(event->mutex);
-        event->fired.wait(lock, [&] { return event->completed >= record; });
-        if (event->error) std::rethrow_exception(event->error);
-      },
-      true);
+void CpuStream::await(std::shared_ptr<CpuEventPoint> point) {
+  push([point = std::move(point)] { point->wait(); }, true);
 }
 
 void CpuStream::synchronize() {
@@ -81,19 +72,19 @@ void CpuStream::work() {
     if (queue_.empty()) return;
     Item item = std::move(queue_.front());
     queue_.pop_front();
-    if (error_ && !item.always) continue;
+    const bool skipped = error_ && !item.always;
     busy_ = true;
     lock.unlock();
     std::exception_ptr error;
     try {
-      item.task();
+      if (!skipped) item.task();
     } catch (...) {
       error = std::current_exception();
     }
-    item.task = nullptr;  // destroys captures before the stream counts as idle
+    item.task = nullptr;  // destroys what the task holds before the stream counts as idle
     lock.lock();
     busy_ = false;
-    if (error && !error_) error_ = error;
+    if (error && !error_) error_ = std::move(error);
     if (queue_.empty()) changed_.notify_all();
   }
 }

@@ -1,10 +1,9 @@
-// A CPU stream is a worker thread with a FIFO: as asynchronous as a CUDA stream, so that ThreadSanitizer finds a missing
-// event. A task's exception stops the stream: later tasks are skipped, events still fire (and carry the error to those
-// who wait for them), and the next synchronize() rethrows and clears it.
+// A CPU stream is a worker thread with a FIFO: as asynchronous as a CUDA stream, so that ThreadSanitizer finds a
+// missing event. A task's exception stops the stream: later tasks are skipped, events still fire (and carry the error
+// to those who wait for them), and the next synchronize() rethrows and clears it.
 #pragma once
 
 #include <condition_variable>
-#include <cstdint>
 #include <deque>
 #include <exception>
 #include <functional>
@@ -33,8 +32,8 @@ class CpuStream {
   friend class Graph;
 
   void push(Task task, bool always);  // `always`: also on a stream that failed
-  void fire(const std::shared_ptr<CpuEventState>& event, std::uint64_t record);
-  void await(const std::shared_ptr<CpuEventState>& event, std::uint64_t record);
+  void fire(std::shared_ptr<CpuEventPoint> point);
+  void await(std::shared_ptr<CpuEventPoint> point);
   void synchronize();
   void work();
 
@@ -48,7 +47,7 @@ class CpuStream {
   std::deque<Item> queue_;
   bool busy_ = false;
   bool stop_ = false;
-  std::exception_ptr error_;  // written and read by the worker under mutex_
+  std::exception_ptr error_;           // written and read by the worker under mutex_
   std::function<void(Task)> capture_;  // set while capturing: takes the task instead of the queue
   std::thread worker_;
 };

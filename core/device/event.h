@@ -1,4 +1,5 @@
-// A point in a stream's order. Recording again moves the point; a wait refers to the latest record made before the wait.
+// A point in a stream's order. Recording again moves the point; a wait refers to the latest record made before the
+// wait, also when the event is recorded again, on whichever stream, before that wait is reached.
 #pragma once
 
 #include <condition_variable>
@@ -7,17 +8,22 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 
 namespace megalith {
 
 class Graph;
 
-// Shared by the event and the tasks that fire it, so that an event may be destroyed while a task is pending.
-struct CpuEventState {
+// One record of an event on a CPU stream; it fires once. Owned by the event while it is its latest record, and by the
+// tasks that fire it and wait for it, so that the event may be recorded again or destroyed while they are pending.
+struct CpuEventPoint {
   std::mutex mutex;
-  std::condition_variable fired;
-  std::uint64_t completed = 0;   // number of the latest record that was reached
-  std::exception_ptr error;      // why the recording stream failed before the point, if it did
+  std::condition_variable changed;
+  bool fired = false;
+  std::exception_ptr error;  // why the recording stream failed before the point, if it did
+
+  void fire(std::exception_ptr cause);
+  void wait();  // rethrows `error`
 };
 
 class Event {
@@ -27,7 +33,7 @@ class Event {
   Event& operator=(const Event&) = delete;
 
   const std::string& name() const { return name_; }
-  bool recorded() const { return records_ > 0; }
+  bool recorded() const { return recorded_; }  // at least once outside of a capture, or by a replay
 
   // Blocks the host until the latest record is reached; rethrows the error of the recording stream. Use
   // Stream::synchronize_host, which also tells the instruments.
@@ -35,14 +41,20 @@ class Event {
 
  private:
   friend class Stream;
-  friend class CpuStream;
   friend class Graph;
 
+  static std::uint64_t next_id();
+  // Each capture owns a token that holds its graph and dies with the capture.
+  Graph* capturing() const;
+  // Fails if the latest record is inside a graph, where nobody outside can wait for it.
+  void require_record_outside_graphs(std::string_view who) const;
+
   std::string name_;
-  std::uint64_t id_;            // unique in the process: names this event to the instruments
-  std::uint64_t records_ = 0;   // records enqueued so far
-  Graph* captured_in_ = nullptr;  // the capture that holds the latest record, if any
-  std::shared_ptr<CpuEventState> cpu_ = std::make_shared<CpuEventState>();
+  std::uint64_t id_;  // unique in the process: names this event to the instruments
+  bool recorded_ = false;
+  bool in_graph_ = false;                // the latest record was captured
+  std::weak_ptr<Graph*> capture_token_;  // of that capture
+  std::shared_ptr<CpuEventPoint> cpu_;   // the latest record outside of graphs, null before the first
 };
 
 }  // namespace megalith

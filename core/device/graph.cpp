@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "core/base/error.h"
+#include "core/device/capture_guard.h"
 #include "core/device/hazard_checker.h"
 #include "core/device/stream.h"
 
@@ -19,92 +21,122 @@ void merge(std::vector<std::int64_t>& clock, const std::vector<std::int64_t>& ot
 
 }  // namespace
 
+void CaptureGuard::refuse(std::string_view act, std::string_view remedy) const {
+  if (!graphs_.empty()) graphs_.back()->refuse(act, remedy);
+}
+
 Graph::Graph(std::string name) : name_(std::move(name)) {}
 
 Graph::~Graph() { release_streams(); }
 
 void Graph::begin_capture(Stream& origin) {
-  if (capturing_ || !nodes_.empty()) fail({.subject = "graph " + name_, .expected = "an empty graph", .got = "a captured one"});
-  if (origin.capture_ != nullptr) {
-    fail({.subject = fmt::format("graph {}: stream {} already captures graph {}", name_, origin.name(), origin.capture_->name())});
+  if (!lanes_.empty()) {
+    fail({.subject = "graph " + name_,
+          .expected = "an empty graph",
+          .got = token_ != nullptr ? "one that is being captured" : "a captured one"});
   }
-  if (origin.device() != DeviceType::kCpu) fail({.subject = "graph " + name_, .expected = "a stream that runs", .got = "a plan stream"});
-  capturing_ = true;
+  if (origin.capture_ != nullptr) {
+    fail({.subject = fmt::format("graph {}: stream {} already captures graph {}", name_, origin.name(),
+                                 origin.capture_->name())});
+  }
+  if (origin.device() != DeviceType::kCpu) {
+    fail({.subject = "graph " + name_, .expected = "a stream that runs", .got = "a plan stream"});
+  }
+  token_ = std::make_shared<Graph*>(this);
+  guard_ = origin.instruments_.captures;
+  if (guard_ != nullptr) guard_->graphs_.push_back(this);
   join(origin);
 }
 
 int Graph::join(Stream& stream) {
   const int lane = static_cast<int>(lanes_.size());
-  Lane added{.stream = &stream, .clock = {}};
-  if (stream.instruments_.hazards != nullptr && lane > 0) {
-    added.instrument_lane = stream.instruments_.hazards->add_lane(name_ + "/" + stream.name());
-  }
-  lanes_.push_back(std::move(added));
+  lanes_.push_back({.stream = &stream, .name = stream.name(), .clock = {}});
   stream.capture_ = this;
   stream.capture_lane_ = lane;
-  // The op was announced as a node right before its task arrives.
-  std::get<CpuStream>(stream.backend_).capture_ = [this, lane](CpuStream::Task task) {
-    for (auto node = nodes_.rbegin(); node != nodes_.rend(); ++node) {
-      if (node->lane != lane) continue;
-      require(node->kind == Kind::kOp && !node->task, "a captured task without an announced op");
-      node->task = std::move(task);
-      return;
-    }
-    require(false, "a captured task without an announced op");
-  };
+  std::get<CpuStream>(stream.backend_).capture_ = [this, lane](CpuStream::Task task) { take(lane, std::move(task)); };
   return lane;
+}
+
+void Graph::announce(Stream& stream, const Access& access) {
+  const int lane = stream.capture_lane_;
+  add({.kind = Kind::kOp, .lane = lane, .access = access});
+  lanes_[static_cast<std::size_t>(lane)].open_op = nodes_.size() - 1;
+}
+
+void Graph::take(int lane, std::function<void()> task) {
+  const std::size_t op = std::exchange(lanes_[static_cast<std::size_t>(lane)].open_op, kNone);
+  if (op == kNone) {
+    fail({.subject = fmt::format("graph {}: a task on stream {}", name_, lanes_[static_cast<std::size_t>(lane)].name),
+          .expected = "an op announced right before, one for each task",
+          .got = last_op().empty() ? "no op" : fmt::format("a second task after op {}", last_op())});
+  }
+  nodes_[op].task = std::move(task);
+}
+
+// An op with nothing to write (zero rows) may have enqueued nothing.
+void Graph::close_op(Lane& lane) {
+  const std::size_t op = std::exchange(lane.open_op, kNone);
+  if (op == kNone) return;
+  const std::vector<AccessRange>& ranges = nodes_[op].access.ranges();
+  if (std::none_of(ranges.begin(), ranges.end(), [](const AccessRange& r) { return r.write; })) return;
+  fail({.subject = fmt::format("graph {}: op {} on stream {}", name_, nodes_[op].access.name(), lane.name),
+        .expected = "a task after its announcement",
+        .got = "none"});
 }
 
 void Graph::add(Node node) {
   Lane& lane = lanes_[static_cast<std::size_t>(node.lane)];
+  close_op(lane);
   ++lane.nodes;
   lane.clock.resize(std::max(lane.clock.size(), lanes_.size()), 0);
   lane.clock[static_cast<std::size_t>(node.lane)] = lane.nodes;
   nodes_.push_back(std::move(node));
 }
 
-void Graph::record(Stream& stream, Event& event, bool external) {
-  const int lane = stream.capture_lane_;
-  add({.kind = external ? Kind::kRecordExternal : Kind::kRecord,
-       .lane = lane,
-       .event = external ? &event : nullptr,
-       .event_id = event.id_,
-       .cpu_event = event.cpu_});
-  if (external) return;
-  event.captured_in_ = this;
-  marked_.push_back(&event);
-  std::erase_if(recorded_, [&](const Recorded& r) { return r.event_id == event.id_; });
-  recorded_.push_back({event.id_, lanes_[static_cast<std::size_t>(lane)].clock});
+void Graph::record(Stream& stream, Event& event) {
+  const std::uint64_t id = Event::next_id();
+  add({.kind = Kind::kRecord, .lane = stream.capture_lane_, .event_id = id});
+  event.in_graph_ = true;
+  event.capture_token_ = token_;
+  recorded_[event.id_] = {.node_id = id, .clock = lanes_[static_cast<std::size_t>(stream.capture_lane_)].clock};
 }
 
-void Graph::wait(Stream& stream, Event& event, bool external) {
-  if (!external && event.captured_in_ != this) {
-    fail({.subject = fmt::format("graph {}: stream {} waits for event {}, which was recorded outside the capture", name_,
-                                 stream.name(), event.name()),
+void Graph::wait(Stream& stream, Event& event) {
+  if (event.capturing() != this) {
+    fail({.subject = fmt::format("graph {}: stream {} waits for event {}, which was recorded outside the capture",
+                                 name_, stream.name(), event.name()),
           .remedy = "record it inside, or wait for it with wait_external"});
   }
+  require(stream.device() == DeviceType::kCpu, "a plan stream cannot take part in a capture");
   if (stream.capture_ == nullptr) join(stream);
-  require(stream.capture_ == this, "a stream cannot take part in two captures");
-  add({.kind = external ? Kind::kWaitExternal : Kind::kWait,
-       .lane = stream.capture_lane_,
-       .event = external ? &event : nullptr,
-       .event_id = event.id_,
-       .cpu_event = event.cpu_});
-  if (external) return;
-  const auto found = std::find_if(recorded_.begin(), recorded_.end(), [&](const Recorded& r) { return r.event_id == event.id_; });
-  merge(lanes_[static_cast<std::size_t>(stream.capture_lane_)].clock, found->clock);
+  const Recorded& recorded = recorded_.at(event.id_);
+  add({.kind = Kind::kWait, .lane = stream.capture_lane_, .event_id = recorded.node_id});
+  merge(lanes_[static_cast<std::size_t>(stream.capture_lane_)].clock, recorded.clock);
+}
+
+void Graph::record_external(Stream& stream, Event& event) {
+  add({.kind = Kind::kRecordExternal, .lane = stream.capture_lane_, .event = &event, .event_id = event.id_});
+}
+
+void Graph::wait_external(Stream& stream, Event& event) {
+  add({.kind = Kind::kWaitExternal, .lane = stream.capture_lane_, .event = &event, .event_id = event.id_});
 }
 
 void Graph::end_capture() {
-  require(capturing_, "end_capture without begin_capture");
-  std::vector<std::int64_t> origin = lanes_[0].clock;
-  origin.resize(lanes_.size(), 0);
-  for (std::size_t lane = 1; lane < lanes_.size(); ++lane) {
-    if (origin[lane] >= lanes_[lane].nodes) continue;
-    const std::string message = fmt::format("graph {}: stream {} was forked from {} and not joined", name_,
-                                            lanes_[lane].stream->name(), lanes_[0].stream->name());
+  require(token_ != nullptr, "end_capture without begin_capture");
+  try {
+    for (Lane& lane : lanes_) close_op(lane);
+    std::vector<std::int64_t> origin = lanes_[0].clock;
+    origin.resize(lanes_.size(), 0);
+    for (std::size_t lane = 1; lane < lanes_.size(); ++lane) {
+      if (origin[lane] >= lanes_[lane].nodes) continue;
+      fail({.subject = fmt::format("graph {}: stream {} was forked from {} and not joined", name_, lanes_[lane].name,
+                                   lanes_[0].name),
+            .remedy = "record an event on it last and wait for that event before the capture ends"});
+    }
+  } catch (...) {
     abort_capture();
-    fail({.subject = message, .remedy = "record an event on it last and wait for that event before the capture ends"});
+    throw;
   }
   release_streams();
 }
@@ -117,20 +149,22 @@ void Graph::release_streams() {
     lane.stream->capture_lane_ = -1;
     lane.stream = nullptr;
   }
-  for (Event* event : marked_) event->captured_in_ = nullptr;
-  marked_.clear();
-  capturing_ = false;
-}
-
-void Graph::abort_capture() {
-  release_streams();
-  nodes_.clear();
-  lanes_.clear();
+  if (guard_ != nullptr) std::erase(guard_->graphs_, this);
+  guard_ = nullptr;
+  token_ = nullptr;
   recorded_.clear();
 }
 
+void Graph::abort_capture() {
+  if (token_ == nullptr) return;
+  release_streams();
+  nodes_.clear();
+  lanes_.clear();
+}
+
 int Graph::num_ops() const {
-  return static_cast<int>(std::count_if(nodes_.begin(), nodes_.end(), [](const Node& n) { return n.kind == Kind::kOp; }));
+  return static_cast<int>(
+      std::count_if(nodes_.begin(), nodes_.end(), [](const Node& n) { return n.kind == Kind::kOp; }));
 }
 
 double Graph::flops() const {
@@ -139,39 +173,62 @@ double Graph::flops() const {
   return flops;
 }
 
+std::string_view Graph::last_op() const {
+  const auto last = std::find_if(nodes_.rbegin(), nodes_.rend(), [](const Node& n) { return n.kind == Kind::kOp; });
+  return last == nodes_.rend() ? std::string_view() : last->access.name();
+}
+
+void Graph::refuse(std::string_view act, std::string_view remedy) const {
+  const std::string after = last_op().empty() ? "" : fmt::format(" after op {}", last_op());
+  fail({.subject = fmt::format("{} during capture of graph {}{}", act, name_, after), .remedy = std::string(remedy)});
+}
+
 // The captured order is a topological order of the graph, so that one worker can run it; the hazard checker sees the
 // branches as lanes of their own and finds what only a concurrent replay would show.
 void Graph::replay(Stream& stream) {
-  require(!capturing_ && !lanes_.empty(), "replay of a graph that was not captured");
-  require(stream.capture_ == nullptr, "replay inside a capture");
+  if (token_ != nullptr || lanes_.empty()) {
+    fail({.subject = fmt::format("graph {}: replay on stream {}", name_, stream.name()),
+          .expected = "a captured graph",
+          .got = token_ != nullptr ? "one that is being captured" : "an empty one"});
+  }
+  if (stream.capture_ != nullptr) {
+    fail({.subject = fmt::format("graph {}: replay on stream {} during capture of graph {}", name_, stream.name(),
+                                 stream.capture_->name()),
+          .remedy = "replay before or after the capture"});
+  }
+  require(stream.device() == DeviceType::kCpu, "replay on a plan stream");
   ++replays_;
   HazardChecker* hazards = stream.instruments_.hazards;
-  const auto lane_of = [&](int lane) { return lane == 0 ? stream.lane_ : lanes_[static_cast<std::size_t>(lane)].instrument_lane; };
-  if (hazards != nullptr) {
-    for (std::size_t lane = 1; lane < lanes_.size(); ++lane) hazards->join(lanes_[lane].instrument_lane, stream.lane_);
+  std::vector<int> instrument_lanes(lanes_.size(), stream.lane_);
+  for (std::size_t lane = 1; hazards != nullptr && lane < lanes_.size(); ++lane) {
+    instrument_lanes[lane] = hazards->branch(stream.lane_, static_cast<int>(lane), lanes_[lane].name);
+    hazards->join(instrument_lanes[lane], stream.lane_);
   }
+  for (Node& node : nodes_) replay_node(node, stream, instrument_lanes[static_cast<std::size_t>(node.lane)]);
+}
+
+void Graph::replay_node(Node& node, Stream& stream, int instrument_lane) {
+  HazardChecker* hazards = stream.instruments_.hazards;
   CpuStream& cpu = std::get<CpuStream>(stream.backend_);
-  for (Node& node : nodes_) {
-    switch (node.kind) {
-      case Kind::kOp:
-        if (hazards != nullptr) hazards->op(lane_of(node.lane), node.access);
-        cpu.push(node.task, false);
-        break;
-      case Kind::kRecord:
-        if (hazards != nullptr) hazards->record(lane_of(node.lane), node.event_id);
-        break;
-      case Kind::kWait:
-        if (hazards != nullptr) hazards->wait(lane_of(node.lane), node.event_id);
-        break;
-      case Kind::kRecordExternal:
-        if (hazards != nullptr) hazards->record(lane_of(node.lane), node.event_id);
-        cpu.fire(node.cpu_event, ++node.event->records_);
-        break;
-      case Kind::kWaitExternal:
-        if (hazards != nullptr) hazards->wait(lane_of(node.lane), node.event_id);
-        cpu.await(node.cpu_event, node.event->records_);
-        break;
-    }
+  switch (node.kind) {
+    case Kind::kOp:
+      if (hazards != nullptr) hazards->op(instrument_lane, node.access);
+      if (node.task) cpu.push(node.task, false);
+      break;
+    case Kind::kRecord:
+      if (hazards != nullptr) hazards->record(instrument_lane, node.event_id);
+      break;
+    case Kind::kWait:
+      if (hazards != nullptr) hazards->wait(instrument_lane, node.event_id);
+      break;
+    case Kind::kRecordExternal:
+      if (hazards != nullptr) hazards->record(instrument_lane, node.event_id);
+      stream.enqueue_record(*node.event);
+      break;
+    case Kind::kWaitExternal:
+      if (hazards != nullptr) hazards->wait(instrument_lane, node.event_id);
+      stream.enqueue_wait(*node.event);
+      break;
   }
 }
 

@@ -1,11 +1,17 @@
-// Capture and replay with CUDA's rules, on the CPU. While a stream captures, ops are appended instead of run; allocating
-// from the system, synchronising, or reading device data on the host is an error. A second stream joins the capture when
-// it waits for an event recorded in it (fork) and must be waited for in turn before the capture ends (join).
+// Capture and replay with CUDA's rules, on the CPU. While a stream captures, ops are appended instead of run;
+// allocating from the system, synchronising, or touching device data on the host is an error (see CaptureGuard). A
+// second stream joins the capture when it waits for an event recorded in it (fork) and must be waited for in turn
+// before the capture ends (join). An event recorded inside orders only what is inside; record_external and
+// wait_external cross the border.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
+#include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "core/device/access.h"
@@ -13,6 +19,7 @@
 
 namespace megalith {
 
+class CaptureGuard;
 class Stream;
 
 class Graph {
@@ -22,19 +29,24 @@ class Graph {
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
 
+  // Errors: `origin` captures already, or this graph was captured before.
   void begin_capture(Stream& origin);
-  // Errors: a joined stream that was not waited for, or nothing was captured from `origin`.
+  // Errors, after which the capture is aborted: a joined stream that was not waited for, or an op that was announced,
+  // writes something and enqueued nothing. A graph without any node is legal.
   void end_capture();
-  // Drops what was captured so far and takes all streams out of the capture. Safe to call at any time.
+  // Drops what was captured so far and takes all streams out of the capture. Does nothing when none is under way.
   void abort_capture();
 
   // Enqueues the whole graph on `stream`; the captured memory must still hold the same buffers.
   void replay(Stream& stream);
 
   const std::string& name() const { return name_; }
-  int num_ops() const;               // captured ops, without event nodes
+  int num_ops() const;  // captured ops, without event nodes
   std::int64_t num_replays() const { return replays_; }
   double flops() const;              // of one replay
+  std::string_view last_op() const;  // the op captured last; "" before the first
+  // Fails: `act` is illegal while this graph is being captured.
+  [[noreturn]] void refuse(std::string_view act, std::string_view remedy) const;
 
  private:
   friend class Stream;
@@ -42,36 +54,43 @@ class Graph {
   enum class Kind : std::uint8_t { kOp, kRecord, kWait, kRecordExternal, kWaitExternal };
   struct Node {
     Kind kind;
-    int lane;                       // 0 is the origin
-    Access access{""};              // kOp
-    std::function<void()> task;     // kOp
-    Event* event = nullptr;         // external kinds: the event itself, which must outlive the graph
-    std::uint64_t event_id = 0;
-    std::shared_ptr<CpuEventState> cpu_event;
+    int lane;                    // 0 is the origin
+    Access access{""};           // kOp
+    std::function<void()> task;  // kOp
+    Event* event = nullptr;      // external kinds: the event, which must outlive the graph
+    std::uint64_t event_id = 0;  // for the hazard checker; a record inside the graph has an id of its own
   };
+  static constexpr std::size_t kNone = static_cast<std::size_t>(-1);
   struct Lane {
-    Stream* stream;
+    Stream* stream;                   // null after the capture
+    std::string name;                 // of that stream
     std::vector<std::int64_t> clock;  // per lane: the number of its nodes known to be finished
     std::int64_t nodes = 0;
-    int instrument_lane = -1;         // number at the hazard checker, for replays
+    std::size_t open_op = kNone;  // the node announced last, while its task is still to come
   };
   struct Recorded {
-    std::uint64_t event_id;
+    std::uint64_t node_id;
     std::vector<std::int64_t> clock;
   };
 
   int join(Stream& stream);  // adds a lane
+  void announce(Stream& stream, const Access& access);
+  void take(int lane, std::function<void()> task);
+  void close_op(Lane& lane);
   void add(Node node);
-  void record(Stream& stream, Event& event, bool external);
-  void wait(Stream& stream, Event& event, bool external);
+  void record(Stream& stream, Event& event);
+  void wait(Stream& stream, Event& event);
+  void record_external(Stream& stream, Event& event);
+  void wait_external(Stream& stream, Event& event);
+  void replay_node(Node& node, Stream& stream, int instrument_lane);
   void release_streams();
 
   std::string name_;
   std::vector<Lane> lanes_;
   std::vector<Node> nodes_;
-  std::vector<Recorded> recorded_;
-  std::vector<Event*> marked_;  // events whose captured_in_ points here
-  bool capturing_ = false;
+  std::unordered_map<std::uint64_t, Recorded> recorded_;  // by the event's own id
+  std::shared_ptr<Graph*> token_;                         // alive while capturing; events refer to it
+  CaptureGuard* guard_ = nullptr;                         // while capturing: the origin's
   std::int64_t replays_ = 0;
 };
 

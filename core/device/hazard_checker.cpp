@@ -41,6 +41,7 @@ struct HazardChecker::State {
   std::vector<Clock> clocks{Clock(1, 0)};
   std::unordered_map<std::uint64_t, Clock> events;
   std::map<std::uintptr_t, Shadow> shadows;
+  std::map<std::tuple<int, int, std::string>, int> branches;
   std::vector<Hazard> hazards;
   std::set<std::tuple<std::string, std::string, std::string, std::string>> seen;
   std::int64_t count = 0;
@@ -88,30 +89,30 @@ struct HazardChecker::State {
       }
       touch(stamp, clock, range.write, found->first, found->second);
       at = found->second.end;
-      ++found;
+      // After a write all its bytes have the same past: one shadow is enough.
+      found = range.write ? shadows.erase(found) : std::next(found);
     }
+    if (range.write) shadows.emplace_hint(found, begin, Shadow{.end = end, .write = stamp, .reads = {}});
   }
 
   void touch(const Stamp& stamp, const Clock& clock, bool write, std::uintptr_t begin, Shadow& shadow) {
     if (!ordered(shadow.write, clock)) {
       report(shadow.write, stamp, begin, shadow.end, write ? "write after write" : "read after write");
     }
-    if (!write) {
+    if (write) {
+      for (const Stamp& read : shadow.reads) {
+        if (!ordered(read, clock)) report(read, stamp, begin, shadow.end, "write after read");
+      }
+    } else {
       std::erase_if(shadow.reads, [&](const Stamp& read) { return read.lane == stamp.lane; });
       shadow.reads.push_back(stamp);
-      return;
     }
-    for (const Stamp& read : shadow.reads) {
-      if (!ordered(read, clock)) report(read, stamp, begin, shadow.end, "write after read");
-    }
-    shadow.reads.clear();
-    shadow.write = stamp;
   }
 };
 
 std::string to_string(const Hazard& h) {
-  return fmt::format("{} of {} bytes at {}: {} on {} is not ordered after {} on {}", h.kind, h.bytes, h.begin, h.second_op,
-                     h.second_lane, h.first_op, h.first_lane);
+  return fmt::format("{} of {} bytes at {}: {} on {} is not ordered after {} on {}", h.kind, h.bytes, h.begin,
+                     h.second_op, h.second_lane, h.first_op, h.first_lane);
 }
 
 HazardChecker::HazardChecker() : state_(std::make_unique<State>()) {}
@@ -121,6 +122,13 @@ int HazardChecker::add_lane(std::string_view name) {
   state_->lanes.emplace_back(name);
   state_->clocks.emplace_back(state_->lanes.size(), 0);
   return static_cast<int>(state_->lanes.size()) - 1;
+}
+
+int HazardChecker::branch(int lane, int index, std::string_view name) {
+  const auto [found, is_new] = state_->branches.try_emplace({lane, index, std::string(name)}, -1);
+  if (is_new)
+    found->second = add_lane(fmt::format("{} in a graph on {}", name, state_->lanes[static_cast<std::size_t>(lane)]));
+  return found->second;
 }
 
 void HazardChecker::op(int lane, const Access& access) {

@@ -15,11 +15,11 @@
 namespace megalith {
 
 struct Hazard {
-  std::string first_op, first_lane;    // the earlier enqueued of the two
+  std::string first_op, first_lane;  // the earlier enqueued of the two
   std::string second_op, second_lane;
-  const void* begin = nullptr;         // the overlap
+  const void* begin = nullptr;  // the overlap
   std::size_t bytes = 0;
-  std::string kind;                    // "write after read", "read after write", "write after write"
+  std::string kind;  // "write after read", "read after write", "write after write"
 };
 std::string to_string(const Hazard& hazard);
 
@@ -32,12 +32,15 @@ class HazardChecker {
 
   static constexpr int kHost = 0;
   int add_lane(std::string_view name);
+  // The lane of branch `index` > 0, captured from stream `name`, of the graphs replayed on the stream of `lane`. They
+  // share it, because replays on one stream follow each other; replays on two streams do not.
+  int branch(int lane, int index, std::string_view name);
 
   // An op enqueued on `lane`. `access.name()` must live as long as the checker.
   void op(int lane, const Access& access);
   void record(int lane, std::uint64_t event);
-  void wait(int lane, std::uint64_t event);   // an event never recorded orders nothing
-  void join(int lane, int other);             // `lane` continues after all that `other` enqueued (synchronize, replay)
+  void wait(int lane, std::uint64_t event);  // an event never recorded orders nothing
+  void join(int lane, int other);            // `lane` continues after all that `other` enqueued (synchronize, replay)
   void host(const Access& access) { op(kHost, access); }
 
   // Each pair of ops and lanes is kept once, the first 100 of them; `count` counts all.

@@ -5,6 +5,7 @@
 
 namespace megalith {
 
+class CaptureGuard;
 class HazardChecker;
 class Timeline;
 
@@ -20,6 +21,7 @@ struct Instruments {
   HazardChecker* hazards = nullptr;
   Timeline* timeline = nullptr;  // needed by plan streams
   WaitCounter* waits = nullptr;
+  CaptureGuard* captures = nullptr;
 };
 
 }  // namespace megalith

@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "core/base/error.h"
+#include "core/device/capture_guard.h"
 
 namespace megalith {
 
@@ -14,6 +15,7 @@ namespace {
 
 constexpr std::size_t kAlignment = 256;
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
+constexpr std::size_t kLargest = std::size_t{1} << 62;  // beyond are negative sizes turned unsigned
 
 std::size_t round_up(std::size_t value, std::size_t to) { return (value + to - 1) / to * to; }
 
@@ -34,9 +36,9 @@ std::string_view name_of(MemoryCategory category) {
 MemoryPool::MemoryPool(DeviceType device, std::size_t limit_bytes) : device_(device), limit_(limit_bytes) {}
 
 MemoryPool::~MemoryPool() {
+  free_cached();
   if (device_ == DeviceType::kPlan) return;
   for (const auto& [address, block] : used_) std::free(address);
-  for (const auto& [bytes, address] : free_) std::free(address);
 }
 
 void* MemoryPool::allocate_from_system(std::size_t bytes) {
@@ -45,14 +47,23 @@ void* MemoryPool::allocate_from_system(std::size_t bytes) {
     next_plan_address_ += round_up(bytes, kHugePage);
     return address;
   }
-  if (limit_ != 0 && reserved_ + bytes > limit_) return nullptr;
-  void* address = std::aligned_alloc(bytes >= kHugePage ? kHugePage : kAlignment,
-                                     round_up(bytes, bytes >= kHugePage ? kHugePage : kAlignment));
-  if (address != nullptr && bytes >= kHugePage) madvise(address, bytes, MADV_HUGEPAGE);
+  if (limit_ != 0 && (bytes > limit_ || reserved_ > limit_ - bytes)) return nullptr;
+  void* address = nullptr;
+  if (posix_memalign(&address, bytes >= kHugePage ? kHugePage : kAlignment, bytes) != 0) return nullptr;
+  if (bytes >= kHugePage) madvise(address, bytes, MADV_HUGEPAGE);  // fewer TLB misses; only a hint
   return address;
 }
 
+void MemoryPool::free_cached() {
+  for (const auto& [size, block] : free_) {
+    std::free(block);
+    reserved_ -= size;
+  }
+  free_.clear();
+}
+
 void* MemoryPool::allocate(std::size_t bytes, MemoryCategory category, std::string_view owner) {
+  if (bytes > kLargest) fail_out_of_memory(bytes, owner);
   const std::size_t wanted = std::max(round_up(bytes, kAlignment), kAlignment);
   void* address = nullptr;
   std::size_t reserved = wanted;
@@ -63,13 +74,13 @@ void* MemoryPool::allocate(std::size_t bytes, MemoryCategory category, std::stri
     address = cached->second;
     free_.erase(cached);
   } else {
+    if (captures_ != nullptr) {
+      captures_->refuse(fmt::format("allocation of {} for {}", readable(bytes), owner),
+                        "allocate it before the capture");
+    }
     address = allocate_from_system(wanted);
-    if (address == nullptr && !free_.empty()) {  // give cached blocks back and try once more
-      for (const auto& [size, block] : free_) {
-        std::free(block);
-        reserved_ -= size;
-      }
-      free_.clear();
+    if (address == nullptr && !free_.empty()) {
+      free_cached();
       address = allocate_from_system(wanted);
     }
     if (address == nullptr) fail_out_of_memory(wanted, owner);
@@ -89,22 +100,29 @@ void MemoryPool::free(void* address) {
   const Block& block = found->second;
   allocated_ -= block.requested;
   by_category_[static_cast<std::size_t>(block.category)] -= block.requested;
-  free_.emplace(block.bytes, address);
+  if (device_ == DeviceType::kPlan) {
+    reserved_ -= block.bytes;  // the address is not given out again
+  } else {
+    free_.emplace(block.bytes, address);
+  }
   used_.erase(found);
 }
 
 void MemoryPool::fail_out_of_memory(std::size_t bytes, std::string_view owner) const {
   std::map<std::string, std::size_t> owners;
-  for (const auto& [address, block] : used_) owners[fmt::format("{} ({})", block.owner, name_of(block.category))] += block.requested;
+  for (const auto& [address, block] : used_)
+    owners[fmt::format("{} ({})", block.owner, name_of(block.category))] += block.requested;
   std::vector<std::pair<std::size_t, std::string>> largest;
   for (const auto& [name, size] : owners) largest.emplace_back(size, name);
   std::sort(largest.rbegin(), largest.rend());
   largest.resize(std::min<std::size_t>(largest.size(), 10));
   std::string list;
-  for (const auto& [size, name] : largest) list += fmt::format("{}{} {}", list.empty() ? "" : ", ", name, readable(size));
+  for (const auto& [size, name] : largest)
+    list += fmt::format("{}{} {}", list.empty() ? "" : ", ", name, readable(size));
   fail({.code = ExitCode::kOutOfMemory,
-        .subject = fmt::format("out of memory: {} for {} on the {} device, {} already reserved{}", readable(bytes), owner,
-                               name_of(device_), readable(reserved_), limit_ ? " of a limit of " + readable(limit_) : ""),
+        .subject =
+            fmt::format("out of memory: {} for {} on the {} device, {} already reserved{}", readable(bytes), owner,
+                        name_of(device_), readable(reserved_), limit_ ? " of a limit of " + readable(limit_) : ""),
         .got = "largest owners: " + (list.empty() ? std::string("none") : list),
         .remedy = "lower --micro-batch-size, add --recompute-granularity full, or use more ranks",
         .show_place = false});

@@ -1,6 +1,6 @@
 // A small caching allocator for what lives outside the step (parameters, optimizer state, the arena's block, start-up
-// buffers) and for tests. Blocks go back to a free list by size and are given out again; the system is asked only when no
-// block fits. Statistics are kept per owner category.
+// buffers) and for tests. Blocks go back to a free list by size and are given out again; the system is asked only when
+// no block fits. Statistics are kept per owner category.
 #pragma once
 
 #include <array>
@@ -14,6 +14,8 @@
 #include "core/device/device.h"
 
 namespace megalith {
+
+class CaptureGuard;
 
 enum class MemoryCategory : std::uint8_t {
   kParameters,
@@ -32,7 +34,7 @@ using CategoryBytes = std::array<std::size_t, kNumMemoryCategories>;
 
 class MemoryPool {
  public:
-  // limit_bytes 0: no limit but the machine's.
+  // limit_bytes 0: no limit but the machine's. A plan has no limit at all.
   explicit MemoryPool(DeviceType device, std::size_t limit_bytes = 0);
   ~MemoryPool();  // returns everything to the system
   MemoryPool(const MemoryPool&) = delete;
@@ -43,8 +45,12 @@ class MemoryPool {
   void* allocate(std::size_t bytes, MemoryCategory category, std::string_view owner);
   void free(void* address);
 
+  // While one of the rank's streams captures, only cached blocks are given out; asking the system is an error.
+  void set_capture_guard(const CaptureGuard* captures) { captures_ = captures; }
+  const CaptureGuard* capture_guard() const { return captures_; }
+
   std::size_t allocated_bytes() const { return allocated_; }  // given out
-  std::size_t reserved_bytes() const { return reserved_; }    // taken from the system
+  std::size_t reserved_bytes() const { return reserved_; }    // taken from the system, cached blocks included
   std::size_t peak_allocated_bytes() const { return peak_allocated_; }
   const CategoryBytes& allocated_by_category() const { return by_category_; }
   std::int64_t system_allocations() const { return system_allocations_; }
@@ -59,10 +65,12 @@ class MemoryPool {
   };
 
   void* allocate_from_system(std::size_t bytes);
+  void free_cached();
   [[noreturn]] void fail_out_of_memory(std::size_t bytes, std::string_view owner) const;
 
   DeviceType device_;
   std::size_t limit_;
+  const CaptureGuard* captures_ = nullptr;
   std::size_t allocated_ = 0;
   std::size_t reserved_ = 0;
   std::size_t peak_allocated_ = 0;

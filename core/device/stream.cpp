@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "core/base/error.h"
+#include "core/device/capture_guard.h"
 #include "core/device/graph.h"
 #include "core/device/hazard_checker.h"
 #include "core/device/timeline.h"
@@ -13,11 +14,11 @@ Stream::Stream(DeviceType device, std::string name, Instruments instruments)
     : name_(std::move(name)), instruments_(instruments), lane_(-1) {
   if (device == DeviceType::kPlan) {
     require(instruments_.timeline != nullptr, "a plan stream needs a timeline");
-    backend_.emplace<PlanStream>();
     lane_ = instruments_.timeline->add_lane(name_);
-  } else if (instruments_.hazards != nullptr) {
-    lane_ = instruments_.hazards->add_lane(name_);
+    return;
   }
+  backend_.emplace<CpuStream>();
+  if (instruments_.hazards != nullptr) lane_ = instruments_.hazards->add_lane(name_);
 }
 
 Stream::~Stream() {
@@ -29,89 +30,97 @@ DeviceType Stream::device() const {
 }
 
 bool Stream::wants_access() const {
-  return capture_ != nullptr || instruments_.hazards != nullptr || instruments_.timeline != nullptr;
+  return device() == DeviceType::kPlan || capture_ != nullptr || instruments_.hazards != nullptr;
 }
 
 void Stream::announce(const Access& access) {
   if (device() == DeviceType::kPlan) {
     instruments_.timeline->op(lane_, access);
   } else if (capture_ != nullptr) {
-    capture_->add({.kind = Graph::Kind::kOp, .lane = capture_lane_, .access = access});
+    capture_->announce(*this, access);
   } else if (instruments_.hazards != nullptr) {
     instruments_.hazards->op(lane_, access);
   }
 }
 
 void Stream::record(Event& event) {
+  if (capture_ != nullptr) {
+    capture_->record(*this, event);
+    return;
+  }
   if (device() == DeviceType::kPlan) {
-    ++event.records_;
+    event.recorded_ = true;
     instruments_.timeline->record(lane_, event.id_);
     return;
   }
-  if (capture_ != nullptr) {
-    capture_->record(*this, event, false);
-    return;
-  }
-  event.captured_in_ = nullptr;
-  ++event.records_;
   if (instruments_.hazards != nullptr) instruments_.hazards->record(lane_, event.id_);
-  std::get<CpuStream>(backend_).fire(event.cpu_, event.records_);
+  enqueue_record(event);
 }
 
 void Stream::wait(Event& event) {
   if (instruments_.waits != nullptr && instruments_.waits->skip_next()) return;
+  if (Graph* graph = capture_ != nullptr ? capture_ : event.capturing()) {
+    graph->wait(*this, event);
+    return;
+  }
   if (device() == DeviceType::kPlan) {
     instruments_.timeline->wait(lane_, event.id_);
     return;
   }
-  if (capture_ != nullptr || event.captured_in_ != nullptr) {
-    Graph* graph = capture_ != nullptr ? capture_ : event.captured_in_;
-    graph->wait(*this, event, false);
-    return;
-  }
+  event.require_record_outside_graphs("stream " + name_);
   if (instruments_.hazards != nullptr) instruments_.hazards->wait(lane_, event.id_);
-  std::get<CpuStream>(backend_).await(event.cpu_, event.records_);
+  enqueue_wait(event);
+}
+
+void Stream::enqueue_record(Event& event) {
+  event.recorded_ = true;
+  event.in_graph_ = false;
+  event.capture_token_.reset();
+  event.cpu_ = std::make_shared<CpuEventPoint>();
+  std::get<CpuStream>(backend_).fire(event.cpu_);
+}
+
+void Stream::enqueue_wait(Event& event) {
+  if (event.cpu_ != nullptr) std::get<CpuStream>(backend_).await(event.cpu_);
 }
 
 void Stream::record_external(Event& event) {
   require(capture_ != nullptr, "record_external outside a capture: use record");
-  capture_->record(*this, event, true);
+  capture_->record_external(*this, event);
 }
 
 void Stream::wait_external(Event& event) {
+  if (instruments_.waits != nullptr && instruments_.waits->skip_next()) return;
   require(capture_ != nullptr, "wait_external outside a capture: use wait");
-  capture_->wait(*this, event, true);
+  capture_->wait_external(*this, event);
 }
 
 void Stream::synchronize() {
   if (device() == DeviceType::kPlan) return;
-  if (capture_ != nullptr) {
-    fail({.subject = fmt::format("stream {}: synchronize during capture of graph {}", name_, capture_->name()),
-          .remedy = "move the host's wait out of the captured range"});
-  }
+  refuse_during_capture("synchronize", "move the host's wait out of the captured range");
+  if (instruments_.hazards != nullptr) instruments_.hazards->join(HazardChecker::kHost, lane_);  // also if a task threw
   std::get<CpuStream>(backend_).synchronize();
-  if (instruments_.hazards != nullptr) instruments_.hazards->join(HazardChecker::kHost, lane_);
 }
 
 void Stream::synchronize_host(Event& event) {
   if (instruments_.waits != nullptr && instruments_.waits->skip_next()) return;
   if (device() == DeviceType::kPlan) return;
-  if (capture_ != nullptr) {
-    fail({.subject = fmt::format("stream {}: host waits for event {} during capture of graph {}", name_, event.name(),
-                                 capture_->name()),
-          .remedy = "move the host's wait out of the captured range"});
-  }
-  event.wait_on_host();
+  refuse_during_capture(fmt::format("the host waits for event {}", event.name()),
+                        "move the host's wait out of the captured range");
   if (instruments_.hazards != nullptr) instruments_.hazards->wait(HazardChecker::kHost, event.id_);
+  event.wait_on_host();
 }
 
 void Stream::announce_host(const Access& access) {
-  if (capture_ != nullptr) {
-    fail({.subject = fmt::format("stream {}: the host touches device data ({}) during capture of graph {}", name_,
-                                 access.name(), capture_->name()),
-          .remedy = "read or write it before the capture, or from an op"});
-  }
+  refuse_during_capture(fmt::format("the host touches device data ({})", access.name()),
+                        "read or write it before the capture, or from an op");
   if (device() == DeviceType::kCpu && instruments_.hazards != nullptr) instruments_.hazards->host(access);
+}
+
+void Stream::refuse_during_capture(std::string_view act, std::string_view remedy) const {
+  const std::string subject = fmt::format("stream {}: {}", name_, act);
+  if (instruments_.captures != nullptr) instruments_.captures->refuse(subject, remedy);
+  if (capture_ != nullptr) capture_->refuse(subject, remedy);
 }
 
 }  // namespace megalith

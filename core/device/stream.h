@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <variant>
 
 #include "core/device/access.h"
@@ -34,14 +35,17 @@ class Stream {
   void announce(const Access& access);
 
   void record(Event& event);
+  // An event never recorded orders nothing. Waiting for one that is recorded in a capture joins that capture; once the
+  // capture is over, the wait is an error until the event is recorded again.
   void wait(Event& event);
   // An event that fires inside a replay and is waited for outside of it (or the reverse): legal only while capturing.
   void record_external(Event& event);
   void wait_external(Event& event);
 
-  // Blocks the host; an error while capturing.
+  // Blocks the host until all that was enqueued is done; rethrows the first exception of a task and clears it. Like the
+  // two below it is an error while this stream captures, or any of the rank's (Instruments::captures).
   void synchronize();
-  // Blocks the host until the event's latest record; an error while this stream captures.
+  // Blocks the host until the event's latest record.
   void synchronize_host(Event& event);
   // The host itself reads or writes device-visible memory (pinned staging): tells the hazard checker.
   void announce_host(const Access& access);
@@ -56,12 +60,16 @@ class Stream {
  private:
   friend class Graph;
 
+  void enqueue_record(Event& event);  // CPU, not capturing
+  void enqueue_wait(Event& event);
+  void refuse_during_capture(std::string_view act, std::string_view remedy) const;
+
   std::string name_;
   Instruments instruments_;
-  int lane_;                   // this stream's number at the instruments
-  Graph* capture_ = nullptr;   // the capture this stream takes part in
-  int capture_lane_ = -1;      // and its number there
-  std::variant<CpuStream, PlanStream> backend_;
+  int lane_;                  // this stream's number at the instruments
+  Graph* capture_ = nullptr;  // the capture this stream takes part in
+  int capture_lane_ = -1;     // and its number there
+  std::variant<PlanStream, CpuStream> backend_;
 };
 
 }  // namespace megalith
