@@ -1,0 +1,125 @@
+#include "core/ops/activation.h"
+#include "core/ops/dispatch.h"
+#include "core/ops/simd_math.h"
+
+namespace megalith {
+
+namespace {
+
+using simd::F32x8;
+using simd::set1;
+
+// gelu(x) = x cdf(x); its derivative is cdf(x) + x cdf'(x).
+struct Gelu {
+  F32x8 cdf;
+  F32x8 x_slope;  // x cdf'(x)
+};
+
+constexpr float kTwoSqrtTwoOverPi = 1.59576912f;
+
+// 0.5 (1 + tanh(u)) = sigmoid(2u): one exponential, and no cancellation in the lower tail.
+inline Gelu gelu_tanh(F32x8 x) {
+  const F32x8 x2 = _mm256_mul_ps(x, x);
+  const F32x8 z = _mm256_mul_ps(x, _mm256_fmadd_ps(x2, set1(kTwoSqrtTwoOverPi * 0.044715f), set1(kTwoSqrtTwoOverPi)));
+  const F32x8 cdf = simd::sigmoid(z);
+  const F32x8 z_slope = _mm256_fmadd_ps(x2, set1(3 * kTwoSqrtTwoOverPi * 0.044715f), set1(kTwoSqrtTwoOverPi));
+  const F32x8 slope = _mm256_mul_ps(_mm256_mul_ps(cdf, _mm256_sub_ps(set1(1.0f), cdf)), z_slope);
+  // Past the range where cdf is 0 or 1, x and z_slope may overflow.
+  const F32x8 flat = _mm256_cmp_ps(slope, slope, _CMP_UNORD_Q);
+  return {cdf, _mm256_andnot_ps(flat, _mm256_mul_ps(x, slope))};
+}
+
+inline Gelu gelu_exact(F32x8 x) {
+  const simd::Normal normal = simd::normal_distribution(x);
+  const float inverse_sqrt_two_pi = 0.398942280f;
+  return {normal.below, _mm256_mul_ps(x, _mm256_mul_ps(normal.gauss, set1(inverse_sqrt_two_pi)))};
+}
+
+template <class T, bool exact>
+void gelu_forward(const GeluForward& op) {
+  const T* x = op.x.as<const T>();
+  T* y = op.y.as<T>();
+  simd::for_each_vector(op.x.numel(), [=](std::int64_t i, auto load, auto store) {
+    const F32x8 value = load(x + i);
+    store(y + i, _mm256_mul_ps(value, exact ? gelu_exact(value).cdf : gelu_tanh(value).cdf));
+  });
+}
+
+template <class T, bool exact>
+void gelu_backward(const GeluBackward& op) {
+  const T* x = op.x.as<const T>();
+  const T* dy = op.dy.as<const T>();
+  T* dx = op.dx.as<T>();
+  simd::for_each_vector(op.x.numel(), [=](std::int64_t i, auto load, auto store) {
+    const F32x8 value = load(x + i);
+    const Gelu gelu = exact ? gelu_exact(value) : gelu_tanh(value);
+    store(dx + i, _mm256_mul_ps(load(dy + i), _mm256_add_ps(gelu.cdf, gelu.x_slope)));
+  });
+}
+
+template <class T>
+void swiglu_forward(const SwigluForward& op) {
+  const std::int64_t columns = op.y.size(1);
+  for (std::int64_t t = 0; t < op.y.size(0); ++t) {
+    const T* gate = op.x.as<const T>() + t * op.x.stride(0);
+    const T* up = gate + columns;
+    T* y = op.y.as<T>() + t * op.y.stride(0);
+    simd::for_each_vector(columns, [=](std::int64_t i, auto load, auto store) {
+      const F32x8 g = load(gate + i);
+      store(y + i, _mm256_mul_ps(_mm256_mul_ps(g, simd::sigmoid(g)), load(up + i)));
+    });
+  }
+}
+
+// d silu(g) / dg = s (1 + g (1 - s)) with s = sigmoid(g).
+template <class T>
+void swiglu_backward(const SwigluBackward& op) {
+  const std::int64_t columns = op.dy.size(1);
+  for (std::int64_t t = 0; t < op.dy.size(0); ++t) {
+    const T* gate = op.x.as<const T>() + t * op.x.stride(0);
+    const T* up = gate + columns;
+    const T* dy = op.dy.as<const T>() + t * op.dy.stride(0);
+    T* d_gate = op.dx.as<T>() + t * op.dx.stride(0);
+    T* d_up = d_gate + columns;
+    simd::for_each_vector(columns, [=](std::int64_t i, auto load, auto store) {
+      const F32x8 one = set1(1.0f);
+      const F32x8 g = load(gate + i);
+      const F32x8 u = load(up + i);
+      const F32x8 gradient = load(dy + i);
+      const F32x8 s = simd::sigmoid(g);
+      const F32x8 slope = _mm256_mul_ps(s, _mm256_fmadd_ps(g, _mm256_sub_ps(one, s), one));
+      store(d_gate + i, _mm256_mul_ps(gradient, _mm256_mul_ps(u, slope)));
+      store(d_up + i, _mm256_mul_ps(gradient, _mm256_mul_ps(g, s)));
+    });
+  }
+}
+
+}  // namespace
+
+void run(CpuStream& stream, const GeluForward& op) {
+  stream.enqueue([op] {
+    visit_float(op.x.dtype, [&op](auto type) {
+      using T = decltype(type);
+      op.exact ? gelu_forward<T, true>(op) : gelu_forward<T, false>(op);
+    });
+  });
+}
+
+void run(CpuStream& stream, const GeluBackward& op) {
+  stream.enqueue([op] {
+    visit_float(op.x.dtype, [&op](auto type) {
+      using T = decltype(type);
+      op.exact ? gelu_backward<T, true>(op) : gelu_backward<T, false>(op);
+    });
+  });
+}
+
+void run(CpuStream& stream, const SwigluForward& op) {
+  stream.enqueue([op] { visit_float(op.y.dtype, [&op](auto type) { swiglu_forward<decltype(type)>(op); }); });
+}
+
+void run(CpuStream& stream, const SwigluBackward& op) {
+  stream.enqueue([op] { visit_float(op.dy.dtype, [&op](auto type) { swiglu_backward<decltype(type)>(op); }); });
+}
+
+}  // namespace megalith

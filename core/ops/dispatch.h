@@ -1,0 +1,19 @@
+// From a runtime dtype to a compile-time one, in CPU kernels.
+#pragma once
+
+#include "core/tensor/bf16.h"
+#include "core/tensor/dtype.h"
+
+namespace megalith {
+
+// Calls visit(float{}) or visit(bf16{}); check() has refused every other dtype.
+template <class Visit>
+void visit_float(DType dtype, Visit&& visit) {
+  if (dtype == DType::kFp32) {
+    visit(float{});
+  } else {
+    visit(bf16{});
+  }
+}
+
+}  // namespace megalith

@@ -1,0 +1,145 @@
+// The test of an op: one body for every backend and dtype. The body makes its tensors through the fixture and calls
+// run(op), which
+//   1. gives outputs NaN and in/out tensors their initial values, runs the op eagerly, and checks that it wrote nothing
+//      but what its access() declares, and nothing around its tensors;
+//   2. starts afresh, runs it under capture and replay, and requires the same bits everywhere.
+// The results are then compared with an fp64 reference (tests/reference/) at a computed tolerance:
+//     class RopeTest : public OpTest {};
+//     MEGALITH_OP_TESTS(RopeTest);
+//     TEST_P(RopeTest, Forward) {
+//       const Tensor x = input({2, 5, 3, 8});
+//       const Tensor y = output({2, 5, 3, 8});
+//       run(Rope{.x = x, .y = y, ...});
+//       expect_close(y, reference::rope(values(x), ...), {.length = 2, .magnitude = ...});
+//     }
+// A backend whose device is missing is a visible skip.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/base/error.h"
+#include "core/device/memory_pool.h"
+#include "core/device/stream.h"
+#include "core/ops/op.h"
+#include "core/tensor/tensor.h"
+
+namespace megalith::test {
+
+using Values = std::vector<double>;
+
+struct OpCase {
+  DeviceType device;
+  DType dtype;
+};
+std::vector<OpCase> op_cases();  // the backends of this build times {fp32, bf16}
+std::string name_of_case(const testing::TestParamInfo<OpCase>& info);
+
+#define MEGALITH_OP_TESTS(Suite)                                                             \
+  INSTANTIATE_TEST_SUITE_P(Backends, Suite, testing::ValuesIn(::megalith::test::op_cases()), \
+                           ::megalith::test::name_of_case)
+
+double unit_roundoff(DType dtype);  // 2^-24 for fp32, 2^-8 for bf16, 2^-53 for fp64
+
+// The relative error allowed to a result stored as `stored` that sums `length` terms in `accumulator` precision:
+// 2 u(stored) + (4 + sqrt(length)) u(accumulator). Never tuned.
+double tolerance(DType stored, std::int64_t length, DType accumulator = DType::kFp32);
+
+class OpTest : public testing::TestWithParam<OpCase> {
+ protected:
+  void SetUp() override;
+
+  DType dtype() const { return GetParam().dtype; }
+  DeviceType device() const { return GetParam().device; }
+  Stream& stream() { return *stream_; }
+  std::mt19937_64& random() { return random_; }  // seeded by the test's name
+
+  // Never written by an op. Normally distributed around 0, or as given; rounded to `type`.
+  Tensor input(const Shape& shape, double deviation = 1) { return input(shape, dtype(), deviation); }
+  Tensor input(const Shape& shape, DType type, double deviation = 1);
+  Tensor input(const Shape& shape, DType type, const Values& given);
+  // Read and written by an op: starts from the given values in each run.
+  Tensor inout(const Shape& shape, DType type, const Values& given);
+  // Starts as NaN (as -1 for integers).
+  Tensor output(const Shape& shape) { return output(shape, dtype()); }
+  Tensor output(const Shape& shape, DType type);
+  // A struct of the device parameter block.
+  template <class T>
+  T* device_struct(const T& value) {
+    return static_cast<T*>(add_buffer(&value, sizeof(T), Use::kInout));
+  }
+  template <class T>
+  T read_struct(const T* address) {
+    T value;
+    download(&value, address, sizeof(T));
+    return value;
+  }
+  Values normal(std::int64_t count, double deviation = 1);
+
+  template <class Op>
+  void run(const Op& op) {
+    SCOPED_TRACE(Op::kName);
+    Access accesses(Op::kName);
+    access(op, accesses);
+    run_twice(accesses, [&op](Stream& stream) { launch(stream, op); });
+  }
+  // check(op) throws an Error whose message contains `part`.
+  template <class Op>
+  void expect_refused(const Op& op, std::string_view part) {
+    expect_refusal([&op] { check(op); }, part);
+  }
+  // The kernel itself throws: the error surfaces at the next synchronise.
+  template <class Op>
+  void expect_kernel_error(const Op& op, ExitCode code, std::string_view part) {
+    expect_error([&op](Stream& stream) { launch(stream, op); }, code, part);
+  }
+
+  // The current content in logical order, whatever the strides.
+  Values values(const Tensor& tensor);
+  // The content is still what the tensor started with.
+  void expect_untouched(const Tensor& tensor);
+
+  struct Comparison {
+    std::int64_t length = 1;  // terms summed per element
+    Values magnitude = {};    // per element: sum of the magnitudes of its terms; empty: |want|
+    DType accumulator = DType::kFp32;
+    std::string_view what = "result";
+  };
+  void expect_close(const Tensor& got, const Values& want, const Comparison& comparison);
+  void expect_close(const Tensor& got, const Values& want) { expect_close(got, want, Comparison{}); }
+
+ private:
+  enum class Use { kInput, kInout };
+  struct Buffer {
+    std::byte* address;  // device, between guards
+    std::vector<std::byte> initial;
+    Use use;
+  };
+
+  Tensor make(const Shape& shape, DType type, const Values& given, Use use);
+  void* add_buffer(const void* bytes, std::size_t count, Use use);
+  void upload(void* device, const void* host, std::size_t bytes);
+  void download(void* host, const void* device, std::size_t bytes);
+  void reset();
+  std::vector<std::vector<std::byte>> snapshot();
+  void run_twice(const Access& accesses, const std::function<void(Stream&)>& enqueue);
+  void expect_only_declared_writes(const Access& accesses);
+  void expect_guards();
+  void expect_refusal(const std::function<void()>& call, std::string_view part);
+  void expect_error(const std::function<void(Stream&)>& enqueue, ExitCode code, std::string_view part);
+
+  std::unique_ptr<MemoryPool> pool_;
+  std::unique_ptr<Stream> stream_;
+  std::vector<Buffer> buffers_;
+  std::mt19937_64 random_;
+};
+
+}  // namespace megalith::test
