@@ -135,6 +135,10 @@ void check(const DataConfig& config) {
 
 }  // namespace
 
+std::vector<std::string> prefixes_of(const std::vector<std::string>& data_path) {
+  return parse_data_path(data_path).prefixes;
+}
+
 Datasets build_datasets(const DataConfig& config) {
   check(config);
   Blend blend;

@@ -49,6 +49,9 @@ struct DataConfig {
   SplitSamples num_samples;     // wanted of each split; none is built where 0
 };
 
+// The prefixes in `data_path`, without weights; Error kUsage when it is neither form.
+std::vector<std::string> prefixes_of(const std::vector<std::string>& data_path);
+
 struct Datasets {
   Dataset train;
   Dataset valid;

@@ -95,7 +95,8 @@ TokenType token_type_for_vocab(std::int64_t vocab_size) {
 }
 
 IndexedDataset IndexedDataset::open(const std::string& prefix) {
-  return IndexedDataset(prefix, MappedFile::open(prefix + ".idx"), MappedFile::open(prefix + ".bin"));
+  MappedFile index = MappedFile::open(prefix + ".idx");
+  return IndexedDataset(prefix, std::move(index), MappedFile::open(prefix + ".bin"));
 }
 
 IndexedDataset::IndexedDataset(std::string prefix, MappedFile index, MappedFile tokens)

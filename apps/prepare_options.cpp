@@ -1,0 +1,199 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
+#include <numeric>
+#include <string_view>
+
+#include "apps/prepare.h"
+#include "apps/version.h"
+#include "core/base/error.h"
+
+namespace megalith {
+
+namespace {
+
+[[noreturn]] void fail_usage(const std::string& subject, const std::string& expected, const std::string& got,
+                             const std::string& remedy = "see prepare --help") {
+  fail({.code = ExitCode::kUsage,
+        .subject = subject,
+        .expected = expected,
+        .got = got,
+        .remedy = remedy,
+        .show_place = false});
+}
+
+// Insertions, deletions and replacements that turn `a` into `b`.
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i);
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = std::exchange(row[j], std::min({row[j] + 1, row[j - 1] + 1, replaced}));
+    }
+  }
+  return row.back();
+}
+
+[[noreturn]] void fail_unknown(const CLI::App& app, const std::string& argument) {
+  if (!argument.starts_with("-")) fail_usage(fmt::format("'{}'", argument), "a flag", "a word that belongs to none");
+  const std::string name = argument.substr(0, argument.find('='));
+  std::string nearest;
+  std::size_t distance = std::string::npos;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& known : option->get_lnames()) {
+      const std::size_t d = edit_distance(name, "--" + known);
+      if (d < distance) {
+        distance = d;
+        nearest = "--" + known;
+      }
+    }
+  }
+  fail_usage(name, "a known flag", "an unknown one", fmt::format("the nearest is {}", nearest));
+}
+
+struct IntegerFlag {
+  std::string name;
+  std::int64_t* field;
+  std::int64_t low;
+  std::int64_t high;
+  std::string help;
+};
+
+void add_integer(CLI::App& app, const IntegerFlag& flag) {
+  const auto set = [flag](const std::string& text) {
+    std::int64_t value = 0;
+    const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc{} || stop != text.data() + text.size() || value < flag.low || value > flag.high) {
+      fail_usage(flag.name, fmt::format("{} to {}", flag.low, flag.high), fmt::format("'{}'", text));
+    }
+    *flag.field = value;
+  };
+  app.add_option_function<std::string>(flag.name, set, flag.help)->type_name("N");
+}
+
+constexpr std::int64_t kMaxCount = std::int64_t{1} << 40;
+constexpr std::int64_t kMaxInt32 = 2147483646;
+
+struct TokenizerFlags {
+  std::string type = "byte";
+  std::int64_t vocab_size = 0;
+};
+
+void add_tokenizer(CLI::App& app, TokenizerFlags& flags) {
+  app.add_option("--tokenizer-type", flags.type, "byte: ids are bytes, 256 is EOD; null: text is ids already [byte]");
+  add_integer(app,
+              {"--vocab-size", &flags.vocab_size, 1, kMaxInt32, "with --tokenizer-type null: its ids, without EOD"});
+}
+
+struct RunFlags {
+  std::int64_t train_iters = 0;
+  std::int64_t global_batch_size = 0;
+};
+
+void add_inspect(CLI::App& app, InspectOptions& options, RunFlags& run) {
+  app.add_option("P", options.data_path, "prefix of a data set, several, or pairs WEIGHT PREFIX");
+  add_integer(app, {"--documents", &options.documents, 0, kMaxCount, "documents to show of each data set [3]"});
+  add_integer(app, {"--samples", &options.samples, 1, kMaxCount,
+                    "print the token ids of the first N training samples instead, a JSON array each"});
+  add_integer(app, {"--seq-length", &options.seq_length, 1, kMaxInt32,
+                    "with --samples: a sample has one token more, the last label"});
+  add_integer(app, {"--seed", &options.seed, 0, 4294967295, "with --samples, as train takes it [1234]"});
+  app.add_option("--split", options.split,
+                 "with --samples, as train takes it: weights of training, validation, test "
+                 "[969,30,1]");
+  add_integer(app, {"--train-samples", &options.train_samples, 1, kMaxCount,
+                    "with --samples: samples of the whole run, on which the epochs depend [as --samples]"});
+  add_integer(app, {"--train-iters", &run.train_iters, 1, kMaxCount, "instead of --train-samples: steps of the run"});
+  add_integer(app, {"--global-batch-size", &run.global_batch_size, 1, kMaxInt32, "with --train-iters: samples a step"});
+}
+
+void check_prepare(const PrepareOptions& options) {
+  if (options.inputs.empty()) fail_usage("--input", "at least one file", "none");
+  if (options.output_prefix.empty())
+    fail_usage("--output-prefix", "where to write PREFIX.bin and PREFIX.idx", "nothing");
+  for (const std::string& start : options.documents.document_start) {
+    if (start.empty()) fail_usage("--document-start", "the first characters of a line", "none");
+  }
+}
+
+void check_inspect(InspectOptions& options, const RunFlags& run) {
+  if (options.data_path.empty()) fail_usage("inspect", "a prefix", "none");
+  if (options.samples > 0 && options.seq_length == 0) fail_usage("--seq-length", "a value with --samples", "none");
+  if (options.samples == 0 && options.seq_length > 0) fail_usage("--samples", "a value with --seq-length", "none");
+  if ((run.train_iters > 0) != (run.global_batch_size > 0)) {
+    fail_usage("--train-iters and --global-batch-size", "both or neither", "one of them");
+  }
+  if (run.train_iters > 0) {
+    if (options.train_samples > 0) fail_usage("--train-samples", "none with --train-iters", "both");
+    if (__builtin_mul_overflow(run.train_iters, run.global_batch_size, &options.train_samples)) {
+      fail_usage("--train-iters", "fewer samples in the run", std::to_string(run.train_iters));
+    }
+  }
+}
+
+}  // namespace
+
+PrepareCommand parse_prepare_command(const std::vector<std::string>& arguments) {
+  PrepareCommand command;
+  TokenizerFlags tokenizer;
+  RunFlags run;
+  bool version = false;
+  DocumentOptions& documents = command.prepare_options.documents;
+  std::string separator;
+
+  CLI::App app("Turns text into the tokens that train reads: PREFIX.bin and PREFIX.idx, Megatron's indexed dataset.",
+               "prepare");
+  app.allow_extras();
+  app.add_option("--input", command.prepare_options.inputs,
+                 "text files, each one document unless told otherwise; NAME.jsonl and NAME.json: JSON lines, each a "
+                 "document");
+  app.add_option("--output-prefix", command.prepare_options.output_prefix, "PREFIX of the two files written");
+  app.add_option("--json-keys", documents.json_key, "where the text of a JSON line is [text]");
+  app.add_option("--document-start", documents.document_start,
+                 "text: a line that begins with this starts a document, as Chapter does in a novel");
+  CLI::Option* separator_option = app.add_option("--document-separator", separator,
+                                                 "text: a line equal to this separates documents; '' for empty lines");
+  app.add_flag("--append-eod", command.prepare_options.append_eod, "end each document with the EOD token");
+  add_tokenizer(app, tokenizer);
+  app.add_flag("--version", version, "print the version");
+  CLI::App* inspect_app = app.add_subcommand(
+      "inspect", "Shows counts and the first documents of data sets, or the samples that training will see.");
+  inspect_app->allow_extras();
+  add_inspect(*inspect_app, command.inspect_options, run);
+  add_tokenizer(*inspect_app, tokenizer);
+
+  try {
+    app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));  // CLI11 wants them last first
+  } catch (const CLI::CallForHelp&) {
+    command.print = inspect_app->parsed() ? inspect_app->help("prepare") : app.help();
+    return command;
+  } catch (const CLI::ParseError& error) {
+    std::string message = error.what();
+    std::ranges::replace(message, '\n', ' ');
+    fail_usage("command line", "valid flags", message);
+  }
+  if (version) {
+    command.print = version_line("prepare");
+    return command;
+  }
+  command.inspect = inspect_app->parsed();
+  const CLI::App& used = command.inspect ? *inspect_app : app;
+  if (const std::vector<std::string> extras = used.remaining(true); !extras.empty()) fail_unknown(used, extras.front());
+
+  const Tokenizer chosen = make_tokenizer(tokenizer.type, tokenizer.vocab_size);
+  if (command.inspect) {
+    command.inspect_options.tokenizer = chosen;
+    check_inspect(command.inspect_options, run);
+  } else {
+    command.prepare_options.tokenizer = chosen;
+    if (separator_option->count() > 0) documents.document_separator = separator;
+    check_prepare(command.prepare_options);
+  }
+  return command;
+}
+
+}  // namespace megalith

@@ -1,0 +1,61 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <vector>
+
+#include "apps/prepare.h"
+#include "core/base/error.h"
+#include "core/base/log.h"
+#include "core/data/indexed_dataset.h"
+
+namespace megalith {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+}  // namespace
+
+void prepare(const PrepareOptions& options) {
+  constexpr double kSecondsBetweenReports = 5.0;
+  const Clock::time_point start = Clock::now();
+  double next_report = kSecondsBetweenReports;
+  IndexedDatasetWriter writer(options.output_prefix, token_type_for_vocab(options.tokenizer.vocab_size()));
+  std::vector<std::int32_t> ids;
+  std::int64_t text_bytes = 0;
+  for (const std::string& input : options.inputs) {
+    for_each_document(input, options.documents, [&](std::string_view document) {
+      ids.clear();
+      options.tokenizer.encode(document, ids);
+      if (ids.empty()) return;
+      if (options.append_eod) ids.push_back(options.tokenizer.eod());
+      writer.add_document(ids);
+      text_bytes += static_cast<std::int64_t>(document.size());
+      if (seconds_since(start) > next_report) {
+        next_report = seconds_since(start) + kSecondsBetweenReports;
+        log_info(fmt::format("{} documents, {:.1f} MB of text so far", writer.num_documents(),
+                             static_cast<double>(text_bytes) * 1e-6));
+      }
+    });
+  }
+  if (writer.num_documents() == 0) {
+    fail({.code = ExitCode::kFormat,
+          .subject = options.inputs.size() == 1 ? options.inputs[0] : "--input",
+          .expected = "at least one document",
+          .got = "no text",
+          .show_place = false});
+  }
+  writer.commit();
+  const double seconds = std::max(seconds_since(start), 1e-6);
+  fmt::print(
+      "{0}.bin, {0}.idx: {1} documents, {2} tokens ({3}) from {4} files with {5:.2f} MB of text in {6:.2f} s, "
+      "{7:.1f} MB/s\n",
+      options.output_prefix, writer.num_documents(), writer.num_tokens(), options.tokenizer.identity(),
+      options.inputs.size(), static_cast<double>(text_bytes) * 1e-6, seconds,
+      static_cast<double>(text_bytes) * 1e-6 / seconds);
+}
+
+}  // namespace megalith
