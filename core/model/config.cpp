@@ -131,7 +131,8 @@ void resolve(ModelConfig& config) {
   if (config.ffn_hidden_size == 0) {
     config.ffn_hidden_size = config.swiglu ? 8 * config.hidden_size / 192 * 64 : 4 * config.hidden_size;
   }
-  if (config.num_query_groups == 0) config.num_query_groups = config.num_attention_heads;
+  if (config.num_query_groups == 0)
+    config.num_query_groups = config.group_query_attention ? 1 : config.num_attention_heads;
   const bool divides = config.num_attention_heads > 0 && config.hidden_size % config.num_attention_heads == 0;
   if (config.kv_channels == 0 && divides) config.kv_channels = config.hidden_size / config.num_attention_heads;
   if (config.max_position_embeddings == 0) config.max_position_embeddings = config.seq_length;

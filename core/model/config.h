@@ -21,7 +21,8 @@ struct ModelConfig {
   std::int64_t hidden_size = 0;
   std::int64_t ffn_hidden_size = 0;  // 0: 4 H, or with swiglu floor(8 H / 3 / 64) * 64
   std::int64_t num_attention_heads = 0;
-  std::int64_t num_query_groups = 0;         // key/value heads; 0: num_attention_heads
+  bool group_query_attention = false;        // Megatron's switch: with it and num_query_groups 0 there is one group
+  std::int64_t num_query_groups = 0;         // key/value heads; 0: num_attention_heads (1 with the switch)
   std::int64_t kv_channels = 0;              // head dim D; 0: hidden_size / num_attention_heads
   std::int64_t seq_length = 0;               // tokens
   std::int64_t max_position_embeddings = 0;  // rows of the learned position table; 0: seq_length

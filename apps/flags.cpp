@@ -1,0 +1,207 @@
+#include "apps/flags.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+
+#include "apps/flags_check.h"
+#include "apps/flags_source.h"
+#include "apps/flags_table.h"
+#include "apps/version.h"
+#include "core/base/error.h"
+
+namespace megalith {
+
+namespace {
+
+[[noreturn]] void refuse(std::string subject, std::string expected, std::string got, std::string remedy = {}) {
+  fail({.code = ExitCode::kUsage,
+        .subject = std::move(subject),
+        .expected = std::move(expected),
+        .got = std::move(got),
+        .remedy = std::move(remedy),
+        .show_place = false});
+}
+
+std::string with_dashes(std::string name) {
+  std::replace(name.begin(), name.end(), '_', '-');
+  return name;
+}
+
+std::string shown(const RawValue& value) {
+  if (value.type == RawType::kOther) return value.items.at(0);
+  if (value.type != RawType::kText && value.type != RawType::kArgument && value.items.size() == 1) {
+    return value.items[0];
+  }
+  std::string out;
+  for (const std::string& item : value.items) out += (out.empty() ? "" : ", ") + quoted_short(item);
+  return value.type == RawType::kArray || value.items.size() > 1 ? "[" + out + "]" : out;
+}
+
+// A file says of which type a value is: a text is not a number, even where it reads like one.
+bool has_type(const RawValue& value, ValueKind kind) {
+  if (value.type == RawType::kArgument) return true;
+  switch (kind) {
+    case ValueKind::kToggle: return value.type == RawType::kBoolean;
+    case ValueKind::kInteger: return value.type == RawType::kInteger;
+    case ValueKind::kReal: return value.type == RawType::kReal || value.type == RawType::kInteger;
+    case ValueKind::kText:
+    case ValueKind::kChoice: return value.type == RawType::kText;
+    case ValueKind::kList: return value.type == RawType::kArray || value.type == RawType::kText;
+  }
+  return false;
+}
+
+// Options while they are filled: the table with, per flag, where its value came from.
+struct State {
+  State() = default;
+  State(const State&) = delete;  // the table points into it
+  State& operator=(const State&) = delete;
+
+  Options options;
+  Requests requests;
+  std::vector<Flag> table = make_table(options, requests);
+  std::vector<std::string> origins = std::vector<std::string>(table.size(), "default");
+};
+
+void apply(State& state, const RawValue& value) {
+  const std::string name = value.file.empty() ? value.name : with_dashes(value.name);
+  const auto found = std::find_if(state.table.begin(), state.table.end(), [&](const Flag& flag) {
+    return flag.name == name && (value.file.empty() || (flag.group != FlagGroup::kProgram && !flag.positional));
+  });
+  if (found == state.table.end()) {
+    if (value.type == RawType::kOther) return;  // a table that groups keys
+    std::vector<std::string> names;
+    for (const Flag& flag : state.table) {
+      if (flag.group != FlagGroup::kProgram && !flag.positional) names.emplace_back(flag.name);
+    }
+    const bool printable = is_utf8(value.name) && value.name.size() <= 80;
+    refuse(prefix_of(value) + "unknown key " + (printable ? value.name : quoted_short(value.name)), {}, {},
+           suggestion(name, names, "the keys are the names of the flags, see --help"));
+  }
+  if (!has_type(value, found->binding.kind) || !found->binding.set(value.items)) {
+    refuse(prefix_of(value) + value.name, found->binding.expected, shown(value));
+  }
+  std::string& origin = state.origins[static_cast<std::size_t>(found - state.table.begin())];
+  origin = value.file.empty() ? "command line" : fmt::format("{}:{}", value.file, value.line);
+}
+
+// Two keys of one file may differ in dashes, underscores or table and still be the same flag.
+void apply_file(State& state, const std::vector<RawValue>& values) {
+  std::map<std::string, const RawValue*> seen;
+  for (const RawValue& value : values) {
+    apply(state, value);
+    if (value.type == RawType::kOther) continue;
+    const auto [earlier, is_new] = seen.emplace(with_dashes(value.name), &value);
+    if (!is_new) {
+      refuse(prefix_of(value) + value.name, "one value",
+             fmt::format("a second one, the first is in line {}", earlier->second->line));
+    }
+  }
+}
+
+void finish(State& state, App app) {
+  std::vector<std::string> before;
+  for (const Flag& flag : state.table) before.push_back(flag.binding.get());
+  resolve(state.options);
+  for (std::size_t i = 0; i < state.table.size(); ++i) {
+    if (state.table[i].binding.get() != before[i]) state.origins[i] = "derived";
+  }
+  check(app, state.options);
+  for (std::size_t i = 0; i < state.table.size(); ++i) {
+    const Flag& flag = state.table[i];
+    if (!takes(flag, app) || flag.group == FlagGroup::kProgram) continue;
+    state.options.effective.push_back({.group = std::string(title_of(flag.group)),
+                                       .name = std::string(flag.name),
+                                       .value = flag.binding.get(),
+                                       .origin = state.origins[i]});
+  }
+}
+
+// Optimal string alignment: insertions, deletions, substitutions and swaps of neighbours.
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::vector<std::size_t>> cost(a.size() + 1, std::vector<std::size_t>(b.size() + 1));
+  for (std::size_t i = 0; i <= a.size(); ++i) {
+    for (std::size_t j = 0; j <= b.size(); ++j) {
+      if (i == 0 || j == 0) {
+        cost[i][j] = i + j;
+        continue;
+      }
+      const std::size_t substitute = cost[i - 1][j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1);
+      cost[i][j] = std::min({cost[i - 1][j] + 1, cost[i][j - 1] + 1, substitute});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
+        cost[i][j] = std::min(cost[i][j], cost[i - 2][j - 2] + 1);
+      }
+    }
+  }
+  return cost[a.size()][b.size()];
+}
+
+}  // namespace
+
+std::string_view name_of(App app) {
+  switch (app) {
+    case App::kTrain: return "train";
+    case App::kGenerate: return "generate";
+    case App::kPlan: return "plan";
+    case App::kReport: return "report";
+  }
+  return "?";
+}
+
+std::string suggestion(std::string_view name, const std::vector<std::string>& names, std::string fallback) {
+  constexpr std::size_t kLongest = 64;
+  if (name.size() > kLongest) return fallback;
+  const std::string* nearest = nullptr;
+  std::size_t least = name.size() / 3 + 2;  // farther is no misspelling
+  for (const std::string& candidate : names) {
+    const std::size_t distance = edit_distance(name, candidate);
+    if (distance < least) {
+      least = distance;
+      nearest = &candidate;
+    }
+  }
+  return nearest == nullptr ? fallback : "did you mean " + *nearest + "?";
+}
+
+Parsed parse_flags(App app, const std::vector<std::string>& arguments) {
+  State state;
+  const std::vector<RawValue> given = read_command_line(app, state.table, arguments);
+  for (const RawValue& value : given) {
+    if (value.name == "config" || value.name == "help" || value.name == "version") apply(state, value);
+  }
+  if (state.requests.help) return {.options = {}, .print = help_text(app)};
+  if (state.requests.version) return {.options = {}, .print = version_line(name_of(app)) + "\n"};
+  for (const std::string& path : state.requests.config) apply_file(state, read_config_file(path));
+  for (const RawValue& value : given) apply(state, value);
+  finish(state, app);
+  const std::string print = state.requests.print_config ? print_config(app, state.options) : "";
+  return {.options = std::move(state.options), .print = print};
+}
+
+Options parse_options(App app, int argc, char** argv) {
+  Parsed parsed = parse_flags(app, std::vector<std::string>(argv + std::min(argc, 1), argv + argc));
+  if (parsed.print.empty()) return std::move(parsed.options);
+  std::fputs(parsed.print.c_str(), stdout);
+  std::fflush(stdout);
+  std::exit(static_cast<int>(ExitCode::kOk));
+}
+
+std::map<std::string, std::string> config_of(const Options& options) {
+  std::map<std::string, std::string> config;
+  for (const ConfigEntry& entry : options.effective) config[entry.name] = entry.value;
+  return config;
+}
+
+Options options_from_config(App app, const std::map<std::string, std::string>& config) {
+  std::string text;
+  for (const auto& [name, value] : config) text += fmt::format("{} = {}\n", name, value);
+  State state;
+  apply_file(state, read_config_text(text, "configuration of the checkpoint"));
+  finish(state, app);
+  return std::move(state.options);
+}
+
+}  // namespace megalith

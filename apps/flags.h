@@ -1,0 +1,42 @@
+// The command line and the configuration files of all programs. One table (apps/flags_table.cpp) names every flag, the
+// field it fills, its group, help, check and the programs that take it; values come from the command line over --config
+// files (TOML, the later file over the earlier) over defaults.
+//
+// Errors are megalith::Error with exit code 2 (3 where a file cannot be read): an unknown flag or key with the nearest
+// valid name, a value out of range with the valid values, two values that contradict each other with both names; keys
+// with FILE:LINE:COLUMN.
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "apps/options.h"
+
+namespace megalith {
+
+enum class App : unsigned { kTrain = 1, kGenerate = 2, kPlan = 4, kReport = 8 };
+std::string_view name_of(App app);
+
+struct Parsed {
+  Options options;
+  std::string print;  // not empty: --help, --version or --print-config was asked; print it and end with exit code 0
+};
+
+// `arguments` without the program's name.
+Parsed parse_flags(App app, const std::vector<std::string>& arguments);
+
+// As parse_flags; prints what was asked for to standard output and ends the process.
+Options parse_options(App app, int argc, char** argv);
+
+// The effective configuration by flag name, as a checkpoint keeps it, and back. Values are TOML.
+std::map<std::string, std::string> config_of(const Options& options);
+Options options_from_config(App app, const std::map<std::string, std::string>& config);
+
+// The effective configuration as TOML that --config reads back; the origin of each value is a comment.
+std::string print_config(App app, const Options& options);
+
+std::string help_text(App app);
+
+}  // namespace megalith

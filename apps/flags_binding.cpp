@@ -1,0 +1,187 @@
+#include "apps/flags_binding.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <optional>
+
+namespace megalith {
+
+namespace {
+
+// A bound so far away that --help leaves it out.
+constexpr std::int64_t kUnbounded = 1'000'000'000'000;
+
+template <typename Number>
+std::optional<Number> number_from(const std::vector<std::string>& texts) {
+  if (texts.size() != 1) return std::nullopt;
+  const std::string& text = texts[0];
+  Number value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+bool contains(const RealRange& range, double value) {
+  if (!std::isfinite(value)) return false;
+  const bool above = range.low_open ? value > range.low : value >= range.low;
+  const bool below = range.high_open ? value < range.high : value <= range.high;
+  return above && below;
+}
+
+struct RangeText {
+  std::string expected;
+  std::string range;
+};
+
+RangeText describe(const RealRange& range) {
+  const std::string low = fmt::format("{} {}", range.low_open ? "above" : "at least", range.low);
+  const std::string low_sign = fmt::format("{}{}", range.low_open ? ">" : ">=", range.low);
+  if (std::isinf(range.high)) return {"a finite number " + std::string(range.low_open ? "" : "of ") + low, low_sign};
+  return {fmt::format("a number {}{} and {} {}", range.low_open ? "" : "of ", low,
+                      range.high_open ? "below" : "at most", range.high),
+          fmt::format("{}, {}{}", low_sign, range.high_open ? "<" : "<=", range.high)};
+}
+
+}  // namespace
+
+Binding toggle(bool* field) { return toggle_of(field, true, false); }
+Binding inverted_toggle(bool* field) { return toggle_of(field, false, true); }
+
+Binding integer(std::int64_t* field, IntegerRange range) {
+  return {.kind = ValueKind::kInteger,
+          .expected = fmt::format("an integer from {} to {}", range.low, range.high),
+          .range = range.high >= kUnbounded ? fmt::format(">={}", range.low)
+                                            : fmt::format("{} to {}", range.low, range.high),
+          .set =
+              [=](const std::vector<std::string>& texts) {
+                const auto value = number_from<std::int64_t>(texts);
+                if (!value || *value < range.low || *value > range.high) return false;
+                *field = *value;
+                return true;
+              },
+          .get = [=] { return fmt::format("{}", *field); }};
+}
+
+Binding real(double* field, RealRange range) {
+  const RangeText text = describe(range);
+  return {.kind = ValueKind::kReal,
+          .expected = text.expected,
+          .range = text.range,
+          .set =
+              [=](const std::vector<std::string>& texts) {
+                const auto value = number_from<double>(texts);
+                if (!value || !contains(range, *value)) return false;
+                *field = *value;
+                return true;
+              },
+          .get = [=] { return fmt::format("{}", *field); }};
+}
+
+Binding text(std::string* field) {
+  return {.kind = ValueKind::kText,
+          .expected = "text in UTF-8",
+          .set =
+              [=](const std::vector<std::string>& texts) {
+                if (texts.size() != 1 || !is_utf8(texts[0])) return false;
+                *field = texts[0];
+                return true;
+              },
+          .get = [=] { return quoted(*field); }};
+}
+
+Binding list(std::vector<std::string>* field, std::vector<std::string_view> allowed) {
+  Binding binding{.kind = ValueKind::kList, .expected = "a list of texts in UTF-8"};
+  if (!allowed.empty()) {
+    binding.expected = "a list of " + alternatives(allowed);
+    binding.range = alternatives(allowed);
+  }
+  binding.set = [=](const std::vector<std::string>& texts) {
+    const bool valid = std::all_of(texts.begin(), texts.end(), [&](const std::string& item) {
+      return is_utf8(item) && (allowed.empty() || std::find(allowed.begin(), allowed.end(), item) != allowed.end());
+    });
+    if (valid) *field = texts;
+    return valid;
+  };
+  binding.get = [=] {
+    std::string items;
+    for (const std::string& item : *field) items += (items.empty() ? "" : ", ") + quoted(item);
+    return "[" + items + "]";
+  };
+  return binding;
+}
+
+Binding choice_of(ChoiceField field) {
+  return {.kind = ValueKind::kChoice,
+          .expected = alternatives(field.names),
+          .range = alternatives(field.names),
+          .set =
+              [field](const std::vector<std::string>& texts) {
+                if (texts.size() != 1) return false;
+                const auto found = std::find(field.names.begin(), field.names.end(), texts[0]);
+                if (found == field.names.end()) return false;
+                field.set_index(static_cast<std::size_t>(found - field.names.begin()));
+                return true;
+              },
+          .get = [field] { return quoted(field.names[field.get_index()]); }};
+}
+
+std::string quoted(std::string_view text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    switch (c) {
+      case '"': out += "\\\""; break;
+      case '\\': out += "\\\\"; break;
+      case '\n': out += "\\n"; break;
+      case '\r': out += "\\r"; break;
+      case '\t': out += "\\t"; break;
+      default:
+        if (const auto byte = static_cast<unsigned char>(c); byte < 0x20 || byte == 0x7f) {
+          out += fmt::format("\\u{:04x}", byte);
+        } else {
+          out += c;
+        }
+    }
+  }
+  return out + "\"";
+}
+
+std::string quoted_short(std::string_view text) {
+  constexpr std::size_t kMost = 80;
+  if (!is_utf8(text)) return "bytes that are not UTF-8";
+  if (text.size() <= kMost) return quoted(text);
+  std::size_t end = kMost;
+  while ((static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;  // not within a character
+  return quoted(text.substr(0, end)) + "...";
+}
+
+bool is_utf8(std::string_view text) {
+  for (std::size_t i = 0; i < text.size();) {
+    const auto lead = static_cast<unsigned char>(text[i]);
+    const std::size_t length = lead < 0x80 ? 1 : lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : lead >= 0xc0 ? 2 : 0;
+    if (length == 0 || lead > 0xf4 || i + length > text.size()) return false;
+    std::uint32_t point = length == 1 ? lead : lead & (0x7fU >> length);
+    for (std::size_t k = 1; k < length; ++k) {
+      const auto byte = static_cast<unsigned char>(text[i + k]);
+      if ((byte & 0xc0) != 0x80) return false;
+      point = point << 6 | (byte & 0x3fU);
+    }
+    constexpr std::uint32_t kSmallest[] = {0, 0, 0x80, 0x800, 0x10000};
+    if (point < kSmallest[length] || point > 0x10ffff || (point >= 0xd800 && point <= 0xdfff)) return false;
+    i += length;
+  }
+  return true;
+}
+
+std::string alternatives(const std::vector<std::string_view>& names) {
+  std::string out;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (i > 0) out += i + 1 == names.size() ? " or " : ", ";
+    out += names[i];
+  }
+  return out;
+}
+
+}  // namespace megalith

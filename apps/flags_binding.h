@@ -1,0 +1,79 @@
+// One flag's field: how a text becomes its value and how the value is printed. For the files of apps/flags* only.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace megalith {
+
+enum class ValueKind { kToggle, kInteger, kReal, kText, kList, kChoice };
+
+struct Binding {
+  ValueKind kind = ValueKind::kText;
+  std::string expected;                                      // valid values, as an error names them
+  std::string range;                                         // the same, short, for --help; may be empty
+  std::function<bool(const std::vector<std::string>&)> set;  // false: not valid, the field is unchanged
+  std::function<std::string()> get;                          // a value that is both TOML and JSON
+};
+
+struct IntegerRange {
+  std::int64_t low;
+  std::int64_t high;
+};
+
+// Open ends exclude the bound itself.
+struct RealRange {
+  double low;
+  double high;
+  bool low_open = false;
+  bool high_open = false;
+};
+
+Binding toggle(bool* field);
+Binding inverted_toggle(bool* field);  // the flag clears the field
+Binding integer(std::int64_t* field, IntegerRange range);
+Binding real(double* field, RealRange range);
+Binding text(std::string* field);
+Binding list(std::vector<std::string>* field, std::vector<std::string_view> allowed = {});
+
+// `names[i]` stands for the value i of an enumeration; `get_index` and `set_index` do the casts.
+struct ChoiceField {
+  std::vector<std::string_view> names;
+  std::function<std::size_t()> get_index;
+  std::function<void(std::size_t)> set_index;
+};
+Binding choice_of(ChoiceField field);
+
+template <typename Enum>
+Binding choice(Enum* field, std::vector<std::string_view> names) {
+  return choice_of({.names = std::move(names),
+                    .get_index = [field] { return static_cast<std::size_t>(*field); },
+                    .set_index = [field](std::size_t index) { *field = static_cast<Enum>(index); }});
+}
+
+// A flag that sets an enumeration to `on` and otherwise leaves it at `off`.
+template <typename Enum>
+Binding toggle_of(Enum* field, Enum on, Enum off) {
+  return {.kind = ValueKind::kToggle,
+          .expected = "true or false",
+          .set =
+              [=](const std::vector<std::string>& texts) {
+                if (texts.size() != 1 || (texts[0] != "true" && texts[0] != "false")) return false;
+                *field = texts[0] == "true" ? on : off;
+                return true;
+              },
+          .get = [=] { return std::string(*field == on ? "true" : "false"); }};
+}
+
+// "text" in double quotes with escapes that TOML and JSON share.
+std::string quoted(std::string_view text);
+// The same for messages: cut after 80 bytes.
+std::string quoted_short(std::string_view text);
+bool is_utf8(std::string_view text);
+// "a, b or c"
+std::string alternatives(const std::vector<std::string_view>& names);
+
+}  // namespace megalith

@@ -1,0 +1,187 @@
+#include "apps/flags_check.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+
+#include "core/base/error.h"
+
+namespace megalith {
+
+namespace {
+
+[[noreturn]] void refuse(std::string subject, std::string expected, std::string got, std::string remedy = {}) {
+  fail({.code = ExitCode::kUsage,
+        .subject = std::move(subject),
+        .expected = std::move(expected),
+        .got = std::move(got),
+        .remedy = std::move(remedy),
+        .show_place = false});
+}
+
+void want(bool present, const char* flag, const char* remedy) {
+  if (!present) refuse(fmt::format("{}: missing", flag), {}, {}, remedy);
+}
+
+void check_parallel(const ParallelOptions& parallel) {
+  const auto only_one = [](const char* flag, std::int64_t size) {
+    if (size != 1) refuse(flag, "1, other sizes are not built yet", fmt::format("{}", size));
+  };
+  only_one("--tensor-model-parallel-size", parallel.tensor_model_parallel_size);
+  only_one("--pipeline-model-parallel-size", parallel.pipeline_model_parallel_size);
+  only_one("--expert-model-parallel-size", parallel.expert_model_parallel_size);
+  only_one("--context-parallel-size", parallel.context_parallel_size);
+}
+
+void check_memory(const Options& options) {
+  const TrainingOptions& train = options.train;
+  const bool is_full = train.recompute_granularity == RecomputeGranularity::kFull;
+  if (!train.offload_modules.empty()) {
+    refuse("--offload-modules", "none, offload is not built yet", train.offload_modules[0],
+           "--recompute-modules saves activation memory today");
+  }
+  if (!train.recompute_modules.empty() && train.recompute_granularity != RecomputeGranularity::kSelective) {
+    refuse("--recompute-modules and --recompute-granularity", "modules with --recompute-granularity selective only",
+           fmt::format("modules with {}", is_full ? "full" : "none"));
+  }
+  if (!is_full && (train.recompute_method != RecomputeMethod::kUniform || train.recompute_num_layers != 1)) {
+    refuse("--recompute-method or --recompute-num-layers, and --recompute-granularity",
+           "them with --recompute-granularity full only",
+           train.recompute_granularity == RecomputeGranularity::kSelective ? "selective" : "none");
+  }
+  if (train.recompute_num_layers > options.model.num_layers) {
+    refuse("--recompute-num-layers and --num-layers", "--recompute-num-layers <= --num-layers",
+           fmt::format("--recompute-num-layers {} and --num-layers {}", train.recompute_num_layers,
+                       options.model.num_layers));
+  }
+}
+
+void check_model(const Options& options) {
+  constexpr const char* kRemedy = "give it as a flag or in a file with --config, such as configs/quickstart.toml";
+  const ModelConfig& model = options.model;
+  want(model.num_layers > 0, "--num-layers", kRemedy);
+  want(model.hidden_size > 0, "--hidden-size", kRemedy);
+  want(model.num_attention_heads > 0, "--num-attention-heads", kRemedy);
+  want(model.seq_length > 0, "--seq-length", kRemedy);
+  validate(model);
+  const ModelConfig defaults;
+  const bool is_rope = model.position_embedding_type == PositionEmbedding::kRope;
+  if (!is_rope && (model.rotary_base != defaults.rotary_base || model.rotary_percent != defaults.rotary_percent)) {
+    refuse("--rotary-base or --rotary-percent, and --position-embedding-type",
+           "them with --position-embedding-type rope only",
+           model.position_embedding_type == PositionEmbedding::kNone ? "none" : "learned_absolute");
+  }
+  if (options.data.tokenizer_type == TokenizerType::kNull && model.vocab_size == 0) {
+    refuse("--tokenizer-type NullTokenizer and --vocab-size", "--vocab-size above 0", "0");
+  }
+}
+
+void check_batch(const TrainingOptions& train) {
+  if (train.global_batch_size % train.micro_batch_size != 0) {
+    refuse("--global-batch-size and --micro-batch-size", "a global batch that is a multiple of the micro batch",
+           fmt::format("--global-batch-size {} and --micro-batch-size {}", train.global_batch_size,
+                       train.micro_batch_size));
+  }
+}
+
+// One to three non-negative numbers, not all 0.
+void check_split(const std::string& split) {
+  const char* at = split.data();
+  const char* const end = at + split.size();
+  double sum = 0.0;
+  int parts = 0;
+  for (bool more = true; more; ++parts) {
+    while (at < end && *at == ' ') ++at;
+    double share = 0.0;
+    const auto [next, error] = std::from_chars(at, end, share, std::chars_format::fixed);
+    if (error != std::errc() || !(share >= 0.0 && share < 1e9)) break;
+    sum += share;
+    at = next;
+    while (at < end && *at == ' ') ++at;
+    more = at < end && *at == ',';
+    if (more) ++at;
+  }
+  if (at != end || parts < 1 || parts > 3 || !(sum > 0.0)) {
+    refuse("--split", "one to three non-negative numbers such as 969,30,1, not all 0", "\"" + split + "\"");
+  }
+}
+
+void check_data(const DataOptions& data) {
+  if (data.mock_data && !data.data_path.empty()) {
+    refuse("--data-path and --mock-data", "one of them", "both");
+  }
+  if (!data.mock_data && data.data_path.empty()) {
+    want(false, "--data-path or --mock-data", "name an indexed dataset that prepare wrote");
+  }
+  check_split(data.split);
+}
+
+void check_checkpoint(const CheckpointOptions& checkpoint) {
+  const auto needs = [](bool is_set, const char* flag, const std::string& folder, const char* other) {
+    if (is_set && folder.empty()) {
+      refuse(fmt::format("{} and {}", flag, other), fmt::format("{} together with {}", flag, other),
+             fmt::format("{} alone", flag));
+    }
+  };
+  needs(checkpoint.save_interval != 0, "--save-interval", checkpoint.save, "--save");
+  needs(checkpoint.keep_last != 0, "--keep-last", checkpoint.save, "--save");
+  needs(checkpoint.ckpt_step != 0, "--ckpt-step", checkpoint.load, "--load");
+  needs(checkpoint.finetune, "--finetune", checkpoint.load, "--load");
+  needs(checkpoint.no_load_optim, "--no-load-optim", checkpoint.load, "--load");
+}
+
+void check_length(const TrainingOptions& train) {
+  if (train.train_samples > 0) {
+    if (train.global_batch_size == 0) {
+      refuse("--train-samples and --global-batch-size", "--global-batch-size above 0 together with --train-samples",
+             "--global-batch-size 0");
+    }
+    if (train.train_iters != train.train_samples / train.global_batch_size) {
+      refuse("--train-iters and --train-samples", "one of them",
+             fmt::format("--train-iters {} and --train-samples {}", train.train_iters, train.train_samples));
+    }
+  }
+  want(train.train_iters > 0, "--train-iters", "give it as a flag or in a file with --config");
+  want(train.schedule.lr > 0.0, "--lr", "give it as a flag or in a file with --config");
+  validate(train.schedule);
+  if (train.schedule.lr_decay_style != LrDecayStyle::kWsd && train.schedule.lr_wsd_decay_iters != 0) {
+    refuse("--lr-wsd-decay-iters and --lr-decay-style", "--lr-wsd-decay-iters with --lr-decay-style WSD only",
+           "another style");
+  }
+}
+
+}  // namespace
+
+void resolve(Options& options) {
+  resolve(options.model);
+  TrainingOptions& train = options.train;
+  if (train.train_iters == 0 && train.train_samples > 0 && train.global_batch_size > 0) {
+    train.train_iters = train.train_samples / train.global_batch_size;
+  }
+  if (train.schedule.lr_decay_iters == 0) train.schedule.lr_decay_iters = train.train_iters;
+  if (train.recompute_granularity == RecomputeGranularity::kSelective && train.recompute_modules.empty()) {
+    train.recompute_modules = {"core_attn"};
+  }
+  if (options.report.output.empty()) options.report.output = "report.html";
+}
+
+void check(App app, const Options& options) {
+  if (app == App::kTrain || app == App::kPlan) {
+    check_model(options);
+    check_batch(options.train);
+    check_parallel(options.parallel);
+    check_memory(options);
+  }
+  if (app == App::kTrain) {
+    check_data(options.data);
+    check_checkpoint(options.checkpoint);
+    if (!options.train.skip_train) check_length(options.train);
+  }
+  if (app == App::kGenerate)
+    want(!options.checkpoint.load.empty(), "--load", "name the folder that train --save wrote");
+  if (app == App::kReport) {
+    want(!options.report.inputs.empty(), "METRICS.jsonl", "name a file that train --metrics-jsonl wrote");
+  }
+}
+
+}  // namespace megalith

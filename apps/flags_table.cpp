@@ -1,0 +1,214 @@
+#include "apps/flags_table.h"
+
+#include <limits>
+
+namespace megalith {
+
+namespace {
+
+using Table = std::vector<Flag>;
+using enum FlagGroup;
+
+constexpr auto kTrain = static_cast<unsigned>(App::kTrain);
+constexpr auto kGenerateApp = static_cast<unsigned>(App::kGenerate);
+constexpr auto kPlan = static_cast<unsigned>(App::kPlan);
+constexpr auto kReportApp = static_cast<unsigned>(App::kReport);
+constexpr unsigned kShaped = kTrain | kPlan;  // programs that are told the shape of the run
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr std::int64_t kMany = 1'000'000'000'000;
+constexpr std::int64_t kMaxWidth = 1 << 20;
+constexpr std::int64_t kMaxLength = 1 << 28;
+constexpr std::int64_t kMaxVocab = 1 << 24;
+constexpr std::int64_t kMaxRanks = 1 << 20;
+
+// clang-format off
+void add_model(Table& t, ModelConfig& m) {
+  t.insert(t.end(), {
+    {"num-layers", kModel, kShaped, "N", integer(&m.num_layers, {1, 10'000}), "transformer blocks", "required"},
+    {"hidden-size", kModel, kShaped, "N", integer(&m.hidden_size, {1, kMaxWidth}), "width of the residual stream", "required"},
+    {"ffn-hidden-size", kModel, kShaped, "N", integer(&m.ffn_hidden_size, {0, 4 * kMaxWidth}), "width of the MLP; 0: derived", "4 x hidden, with --swiglu 8/3 x hidden rounded down to 64"},
+    {"num-attention-heads", kModel, kShaped, "N", integer(&m.num_attention_heads, {1, 65'536}), "query heads", "required"},
+    {"group-query-attention", kModel, kShaped, "", toggle(&m.group_query_attention), "grouped-query attention with one group unless --num-query-groups says more", ""},
+    {"num-query-groups", kModel, kShaped, "N", integer(&m.num_query_groups, {0, 65'536}), "key/value heads; 0: derived", "as many as query heads"},
+    {"kv-channels", kModel, kShaped, "N", integer(&m.kv_channels, {0, 65'536}), "width of a head; 0: derived", "hidden / heads"},
+    {"seq-length", kModel, kShaped, "TOKENS", integer(&m.seq_length, {1, kMaxLength}), "length of a sample", "required"},
+    {"max-position-embeddings", kModel, kShaped, "TOKENS", integer(&m.max_position_embeddings, {0, kMaxLength}), "rows of the learned position table; 0: derived", "seq-length"},
+    {"vocab-size", kModel, kShaped, "N", integer(&m.vocab_size, {0, kMaxVocab}), "token ids; 0: the tokenizer's", "the tokenizer's"},
+    {"make-vocab-size-divisible-by", kModel, kShaped, "N", integer(&m.make_vocab_size_divisible_by, {1, kMaxVocab}), "pad the vocabulary to a multiple of this", ""},
+    {"position-embedding-type", kModel, kShaped, "NAME", choice(&m.position_embedding_type, {"learned_absolute", "rope", "none"}), "position information", ""},
+    {"rotary-base", kModel, kShaped, "X", real(&m.rotary_base, {0, kInfinity, true}), "RoPE's theta", ""},
+    {"rotary-percent", kModel, kShaped, "X", real(&m.rotary_percent, {0, 1, true}), "share of a head that RoPE rotates", ""},
+    {"normalization", kModel, kShaped, "NAME", choice(&m.normalization, {"LayerNorm", "RMSNorm"}), "kind of norm", ""},
+    {"norm-epsilon", kModel, kShaped, "X", real(&m.norm_epsilon, {0, 1, true, true}), "added to the variance or mean square", ""},
+    {"qk-layernorm", kModel, kShaped, "", toggle(&m.qk_layernorm), "normalise queries and keys per head", ""},
+    {"swiglu", kModel, kShaped, "", toggle(&m.swiglu), "gated MLP with SiLU", ""},
+    {"activation-func", kModel, kShaped, "NAME", choice(&m.activation_func, {"gelu_tanh", "gelu"}), "activation of the MLP without --swiglu", ""},
+    {"disable-bias-linear", kModel, kShaped, "", inverted_toggle(&m.add_bias_linear), "no biases in the linear layers", ""},
+    {"add-qkv-bias", kModel, kShaped, "", toggle(&m.add_qkv_bias), "biases for queries, keys and values all the same", ""},
+    {"untie-embeddings-and-output-weights", kModel, kShaped, "", toggle(&m.untie_embeddings_and_output_weights), "an output matrix of its own", ""},
+    {"hidden-dropout", kModel, kShaped, "P", real(&m.hidden_dropout, {0, 1, false, true}), "dropout probability on the residual stream", ""},
+    {"attention-dropout", kModel, kShaped, "P", real(&m.attention_dropout, {0, 1, false, true}), "only 0 is built yet", ""},
+    {"init-method-std", kModel, kShaped, "X", real(&m.init_method_std, {0, kInfinity, true}), "standard deviation of the initial weights", ""},
+    {"bf16", kModel, kShaped, "", toggle_of(&m.params_dtype, DType::kBf16, DType::kFp32), "parameters and activations in bfloat16, main parameters in fp32", ""},
+  });
+}
+
+void add_training(Table& t, TrainingOptions& o) {
+  t.insert(t.end(), {
+    {"micro-batch-size", kTraining, kShaped, "SAMPLES", integer(&o.micro_batch_size, {1, kMaxRanks}), "per rank and forward pass", ""},
+    {"global-batch-size", kTraining, kShaped, "SAMPLES", integer(&o.global_batch_size, {0, kMany}), "per step, over all ranks; 0: derived", "micro-batch-size x data-parallel size"},
+    {"train-iters", kTraining, kTrain, "STEPS", integer(&o.train_iters, {0, kMany}), "length of the run", "required"},
+    {"train-samples", kTraining, kTrain, "SAMPLES", integer(&o.train_samples, {0, kMany}), "length of the run in place of --train-iters", "off"},
+    {"skip-train", kTraining, kTrain, "", toggle(&o.skip_train), "evaluate only", ""},
+    {"seed", kTraining, kTrain | kGenerateApp, "N", integer(&o.seed, {0, 4'294'967'295}), "of weights, data order, dropout and sampling", ""},
+    {"deterministic-mode", kTraining, kTrain, "", toggle(&o.deterministic_mode), "only kernels that repeat bit for bit (the CPU always does)", ""},
+    {"exit-interval", kTraining, kTrain, "STEPS", integer(&o.exit_interval, {0, kMany}), "save and end with exit code 75 at a multiple of this; 0: off", ""},
+    {"exit-duration-in-mins", kTraining, kTrain, "MINUTES", integer(&o.exit_duration_in_mins, {0, 10'000'000}), "save and end with exit code 75 after this time; 0: off", ""},
+    {"device", kTraining, kTrain | kGenerateApp, "NAME", choice(&o.device, {"cpu"}), "where to compute", ""},
+  });
+}
+
+void add_optimizer(Table& t, TrainingOptions& o) {
+  LrSchedule& s = o.schedule;
+  t.insert(t.end(), {
+    {"optimizer", kOptimizer, kShaped, "NAME", choice(&o.optimizer, {"adam"}), "Adam with decoupled weight decay", ""},
+    {"lr", kOptimizer, kTrain, "X", real(&s.lr, {0, kInfinity}), "highest learning rate", "required"},
+    {"min-lr", kOptimizer, kTrain, "X", real(&s.min_lr, {0, kInfinity}), "learning rate at the end of the decay", ""},
+    {"lr-decay-style", kOptimizer, kTrain, "NAME", choice(&s.lr_decay_style, {"constant", "linear", "cosine", "WSD", "inverse-square-root"}), "shape of the decay", ""},
+    {"lr-decay-iters", kOptimizer, kTrain, "STEPS", integer(&s.lr_decay_iters, {0, kMany}), "end of the decay; 0: derived", "train-iters"},
+    {"lr-warmup-iters", kOptimizer, kTrain, "STEPS", integer(&s.lr_warmup_iters, {0, kMany}), "linear warm-up", ""},
+    {"lr-warmup-fraction", kOptimizer, kTrain, "X", real(&s.lr_warmup_fraction, {0, 1, false, true}), "warm-up as a share of --lr-decay-iters; 0: off", ""},
+    {"lr-warmup-init", kOptimizer, kTrain, "X", real(&s.lr_warmup_init, {0, kInfinity}), "learning rate of the first step of a warm-up", ""},
+    {"lr-wsd-decay-iters", kOptimizer, kTrain, "STEPS", integer(&s.lr_wsd_decay_iters, {0, kMany}), "last phase of --lr-decay-style WSD", "none"},
+    {"lr-wsd-decay-style", kOptimizer, kTrain, "NAME", choice(&s.lr_wsd_decay_style, {"exponential", "linear", "cosine", "minus_sqrt"}), "shape of that phase", ""},
+    {"adam-beta1", kOptimizer, kTrain, "X", real(&o.adam_beta1, {0, 1, false, true}), "decay of the first moment", ""},
+    {"adam-beta2", kOptimizer, kTrain, "X", real(&o.adam_beta2, {0, 1, false, true}), "decay of the second moment", ""},
+    {"adam-eps", kOptimizer, kTrain, "X", real(&o.adam_eps, {0, 1, true}), "added to the root of the second moment", ""},
+    {"weight-decay", kOptimizer, kTrain, "X", real(&o.weight_decay, {0, kInfinity}), "on matrices, not on norms and biases", ""},
+    {"clip-grad", kOptimizer, kTrain, "X", real(&o.clip_grad, {0, kInfinity}), "largest global L2 norm of the gradients; 0: no clipping", ""},
+  });
+}
+
+void add_data_and_evaluation(Table& t, Options& o) {
+  t.insert(t.end(), {
+    {"data-path", kData, kTrain, "PREFIX...", list(&o.data.data_path), "indexed dataset without .bin/.idx, or WEIGHT PREFIX pairs", "this or --mock-data is required"},
+    {"split", kData, kTrain, "A,B,C", text(&o.data.split), "shares of training, validation and test documents", ""},
+    {"mock-data", kData, kTrain, "", toggle(&o.data.mock_data), "seeded Zipf-distributed tokens in place of a dataset", ""},
+    {"tokenizer-type", kData, kShaped, "NAME", choice(&o.data.tokenizer_type, {"ByteTokenizer", "NullTokenizer"}), "NullTokenizer: token ids as they are, with --vocab-size", ""},
+    {"eval-interval", kEvaluation, kTrain, "STEPS", integer(&o.train.eval_interval, {0, kMany}), "evaluate every so often; 0: never", ""},
+    {"eval-iters", kEvaluation, kTrain, "STEPS", integer(&o.train.eval_iters, {0, kMany}), "global batches per evaluation", ""},
+  });
+}
+
+void add_checkpoint(Table& t, CheckpointOptions& o) {
+  t.insert(t.end(), {
+    {"save", kCheckpoint, kTrain, "DIR", text(&o.save), "folder for checkpoints", "none"},
+    {"load", kCheckpoint, kTrain | kGenerateApp, "DIR", text(&o.load), "folder to read the newest valid checkpoint from", "none"},
+    {"save-interval", kCheckpoint, kTrain, "STEPS", integer(&o.save_interval, {0, kMany}), "0: only at the end", ""},
+    {"keep-last", kCheckpoint, kTrain, "N", integer(&o.keep_last, {0, 1'000'000}), "newest checkpoints to keep; 0: all", ""},
+    {"ckpt-step", kCheckpoint, kTrain | kGenerateApp, "STEP", integer(&o.ckpt_step, {0, kMany}), "checkpoint to load; 0: the newest valid one", ""},
+    {"finetune", kCheckpoint, kTrain, "", toggle(&o.finetune), "take the weights only and start at step 0", ""},
+    {"no-load-optim", kCheckpoint, kTrain, "", toggle(&o.no_load_optim), "start Adam's moments at 0", ""},
+  });
+}
+
+void add_parallel(Table& t, ParallelOptions& o) {
+  const auto ranks = [](std::int64_t* field) { return integer(field, {1, kMaxRanks}); };
+  t.insert(t.end(), {
+    {"tensor-model-parallel-size", kParallel, kShaped, "RANKS", ranks(&o.tensor_model_parallel_size), "only 1 is built yet", ""},
+    {"pipeline-model-parallel-size", kParallel, kShaped, "RANKS", ranks(&o.pipeline_model_parallel_size), "only 1 is built yet", ""},
+    {"expert-model-parallel-size", kParallel, kShaped, "RANKS", ranks(&o.expert_model_parallel_size), "only 1 is built yet", ""},
+    {"context-parallel-size", kParallel, kShaped, "RANKS", ranks(&o.context_parallel_size), "only 1 is built yet", ""},
+    {"ddp-bucket-size", kParallel, kShaped, "N", integer(&o.ddp_bucket_size, {1, kMany}), "parameters per gradient bucket", ""},
+    {"world-size", kParallel, kPlan, "RANKS", ranks(&o.world_size), "ranks of the run that is forecast", ""},
+  });
+}
+
+void add_memory(Table& t, TrainingOptions& o) {
+  t.insert(t.end(), {
+    {"recompute-granularity", kMemory, kShaped, "NAME", choice(&o.recompute_granularity, {"none", "selective", "full"}), "what backward recomputes in place of keeping", ""},
+    {"recompute-modules", kMemory, kShaped, "NAME...", list(&o.recompute_modules, {"core_attn", "layernorm", "mlp", "mlp_act"}), "with selective", "core_attn"},
+    {"recompute-method", kMemory, kShaped, "NAME", choice(&o.recompute_method, {"uniform", "block"}), "with full: chunks of layers, or the first layers", ""},
+    {"recompute-num-layers", kMemory, kShaped, "N", integer(&o.recompute_num_layers, {1, 10'000}), "with full: layers per chunk (uniform), layers recomputed (block)", ""},
+    {"offload-modules", kMemory, kShaped, "NAME...", list(&o.offload_modules), "not built yet", "none"},
+  });
+}
+
+void add_logging(Table& t, LoggingOptions& o) {
+  t.insert(t.end(), {
+    {"log-interval", kLogging, kTrain, "STEPS", integer(&o.log_interval, {1, kMany}), "steps per log line", ""},
+    {"log-throughput", kLogging, kTrain, "", toggle(&o.log_throughput), "TFLOP/s per device in the log line", ""},
+    {"metrics-jsonl", kLogging, kTrain, "FILE", text(&o.metrics_jsonl), "one JSON object per step", "none"},
+  });
+}
+
+void add_generate_and_report(Table& t, Options& o) {
+  GenerateOptions& g = o.generate;
+  t.insert(t.end(), {
+    {"prompt", kGenerate, kGenerateApp, "TEXT", text(&g.prompt), "text to go on from", "empty"},
+    {"max-new-tokens", kGenerate, kGenerateApp, "TOKENS", integer(&g.max_new_tokens, {1, kMaxLength}), "length of the continuation", ""},
+    {"temperature", kGenerate, kGenerateApp, "X", real(&g.temperature, {0, 1000, true}), "divides the logits", ""},
+    {"top-k", kGenerate, kGenerateApp, "N", integer(&g.top_k, {0, kMaxVocab}), "sample among the K likeliest; 1: always the likeliest; 0: off", ""},
+    {"top-p", kGenerate, kGenerateApp, "P", real(&g.top_p, {0, 1}), "sample among the likeliest that reach this probability; 0: off", ""},
+    {"inputs", kReport, kReportApp, "METRICS.jsonl...", list(&o.report.inputs), "files that train --metrics-jsonl wrote", "required", true},
+    {"output", kReport, kReportApp, "FILE", text(&o.report.output), "HTML file to write", "report.html"},
+  });
+}
+
+void add_testing(Table& t, TrainingOptions& o) {
+  t.insert(t.end(), {
+    {"check-hazards", kTesting, kTrain, "", toggle(&o.check_hazards), "report unordered conflicting accesses of streams, exit code 9", ""},
+    {"suppress-wait", kTesting, kTrain, "N", integer(&o.suppress_wait, {-1, kMany}), "leave out the event wait with this ordinal; -1: none", ""},
+  });
+}
+
+void add_program(Table& t, Requests& r) {
+  constexpr unsigned kConfigured = kTrain | kGenerateApp | kPlan;
+  constexpr unsigned kAll = kConfigured | kReportApp;
+  t.insert(t.end(), {
+    {"config", kProgram, kConfigured, "FILE", list(&r.config), "TOML with the flags' names as keys; may be repeated: a later file wins over an earlier one, the command line over all", "none"},
+    {"print-config", kProgram, kConfigured, "", toggle(&r.print_config), "print every value and its origin as TOML, and end", ""},
+    {"version", kProgram, kAll, "", toggle(&r.version), "print version and commit, and end", ""},
+    {"help", kProgram, kAll, "", toggle(&r.help), "print this text, and end", ""},
+  });
+}
+// clang-format on
+
+}  // namespace
+
+std::string_view title_of(FlagGroup group) {
+  switch (group) {
+    case kModel: return "model";
+    case kTraining: return "training";
+    case kOptimizer: return "optimizer";
+    case kData: return "data";
+    case kEvaluation: return "evaluation";
+    case kCheckpoint: return "checkpoint";
+    case kParallel: return "parallel";
+    case kMemory: return "memory";
+    case kLogging: return "logging";
+    case kGenerate: return "generate";
+    case kReport: return "report";
+    case kTesting: return "testing";
+    case kProgram: return "program";
+  }
+  return "?";
+}
+
+std::vector<Flag> make_table(Options& options, Requests& requests) {
+  Table table;
+  add_model(table, options.model);
+  add_training(table, options.train);
+  add_optimizer(table, options.train);
+  add_data_and_evaluation(table, options);
+  add_checkpoint(table, options.checkpoint);
+  add_parallel(table, options.parallel);
+  add_memory(table, options.train);
+  add_logging(table, options.logging);
+  add_generate_and_report(table, options);
+  add_testing(table, options.train);
+  add_program(table, requests);
+  return table;
+}
+
+}  // namespace megalith

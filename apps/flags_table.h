@@ -1,0 +1,56 @@
+// The table of all flags. For the files of apps/flags* only.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "apps/flags.h"
+#include "apps/flags_binding.h"
+#include "apps/options.h"
+
+namespace megalith {
+
+// In the order of --help; the title is also the TOML table that --print-config writes.
+enum class FlagGroup {
+  kModel,
+  kTraining,
+  kOptimizer,
+  kData,
+  kEvaluation,
+  kCheckpoint,
+  kParallel,
+  kMemory,
+  kLogging,
+  kGenerate,
+  kReport,
+  kTesting,
+  kProgram,
+};
+std::string_view title_of(FlagGroup group);
+
+struct Flag {
+  std::string_view name;  // without dashes in front
+  FlagGroup group;
+  unsigned apps;           // App values that take it, or-ed
+  std::string_view unit;   // of the value, as --help shows it; empty for a toggle
+  Binding binding;         // refers to the Options the table was made for
+  std::string_view help;   // what it sets
+  std::string_view shown;  // what --help shows as default where the field's own value says little
+  bool positional = false;
+};
+
+constexpr bool takes(const Flag& flag, App app) { return (flag.apps & static_cast<unsigned>(app)) != 0; }
+
+// What a program is asked besides options; command line only.
+struct Requests {
+  std::vector<std::string> config;  // TOML files
+  bool print_config = false;
+  bool version = false;
+  bool help = false;
+};
+
+// `options` and `requests` must outlive the table.
+std::vector<Flag> make_table(Options& options, Requests& requests);
+
+}  // namespace megalith

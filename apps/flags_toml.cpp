@@ -1,0 +1,161 @@
+#include <fmt/format.h>
+#include <toml++/toml.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+
+#include "apps/flags_source.h"
+#include "core/base/error.h"
+
+namespace megalith {
+
+namespace {
+
+constexpr std::size_t kMaxBytes = 1 << 20;
+constexpr int kMaxDepth = 32;
+
+[[noreturn]] void refuse(std::string subject, std::string expected = {}, std::string got = {}) {
+  fail({.code = ExitCode::kUsage,
+        .subject = std::move(subject),
+        .expected = std::move(expected),
+        .got = std::move(got),
+        .show_place = false});
+}
+
+// Skips a string that starts at `at`; returns the index after it. An unclosed one ends with the text.
+std::size_t after_string(std::string_view text, std::size_t at) {
+  const char quote = text[at];
+  const bool is_long = text.substr(at, 3) == std::string(3, quote);
+  const std::string_view close = text.substr(at, is_long ? 3 : 1);
+  std::size_t i = at + close.size();
+  while (i < text.size()) {
+    if (quote == '"' && text[i] == '\\') {
+      i += 2;
+    } else if (text.substr(i, close.size()) == close) {
+      return i + close.size();
+    } else if (!is_long && text[i] == '\n') {
+      return i;
+    } else {
+      ++i;
+    }
+  }
+  return text.size();
+}
+
+// Counts brackets and the dots of dotted keys before the parser, whose tables are destroyed recursively, sees the text.
+void check_depth(std::string_view text, const std::string& file) {
+  int line = 1;
+  int brackets = 0;
+  int dots = 0;
+  for (std::size_t i = 0; i < text.size();) {
+    const char c = text[i];
+    if (c == '"' || c == '\'') {
+      const std::size_t next = after_string(text, i);
+      line +=
+          static_cast<int>(std::count(text.begin() + static_cast<std::ptrdiff_t>(i),
+                                      text.begin() + static_cast<std::ptrdiff_t>(std::min(next, text.size())), '\n'));
+      i = next;
+      continue;
+    }
+    if (c == '#') {
+      i = std::min(text.find('\n', i), text.size());
+      continue;
+    }
+    if (c == '\n') ++line;
+    if (c == '\n' || c == ',' || c == '=') dots = 0;
+    if (c == '[' || c == '{') ++brackets;
+    if ((c == ']' || c == '}') && brackets > 0) --brackets;
+    if (c == '.') ++dots;
+    if (brackets + dots > kMaxDepth) {
+      refuse(fmt::format("{}:{}", file, line), fmt::format("at most {} levels of nesting", kMaxDepth), "more");
+    }
+    ++i;
+  }
+}
+
+std::string shortest(double value) { return fmt::format("{}", value); }
+
+// The text of a scalar; fails for a number that is not finite.
+std::string scalar_text(const toml::node& node, const RawValue& at) {
+  if (const auto* boolean = node.as_boolean()) return boolean->get() ? "true" : "false";
+  if (const auto* integer = node.as_integer()) return fmt::format("{}", integer->get());
+  if (const auto* text = node.as_string()) return text->get();
+  if (const auto* number = node.as_floating_point()) {
+    if (std::isfinite(number->get())) return shortest(number->get());
+    refuse(prefix_of(at) + at.name, "a finite number", shortest(number->get()));
+  }
+  refuse(prefix_of(at) + at.name, "a boolean, number, text or list of them", "a date or time");
+}
+
+RawType type_of(const toml::node& node) {
+  if (node.is_boolean()) return RawType::kBoolean;
+  if (node.is_integer()) return RawType::kInteger;
+  if (node.is_floating_point()) return RawType::kReal;
+  if (node.is_string()) return RawType::kText;
+  if (node.is_array()) return RawType::kArray;
+  return RawType::kOther;
+}
+
+void collect(const toml::table& table, const std::string& file, int depth, std::vector<RawValue>& out) {
+  if (depth > kMaxDepth) refuse(file, fmt::format("at most {} levels of nesting", kMaxDepth), "more");
+  for (const auto& [key, node] : table) {
+    const toml::source_position position = key.source().begin;
+    RawValue value{.name = std::string(key.str()), .type = type_of(node), .file = file};
+    value.line = static_cast<std::uint32_t>(position.line);
+    value.column = static_cast<std::uint32_t>(position.column);
+    if (const toml::table* inner = node.as_table()) {
+      value.items = {"a table"};
+      out.push_back(value);  // a group, unless its name is a flag's
+      collect(*inner, file, depth + 1, out);
+      continue;
+    }
+    if (const toml::array* items = node.as_array()) {
+      for (const toml::node& item : *items) {
+        if (item.is_table() || item.is_array())
+          refuse(prefix_of(value) + value.name, "a list of texts", "a nested list");
+        value.items.push_back(scalar_text(item, value));
+      }
+    } else {
+      value.items = {scalar_text(node, value)};
+    }
+    out.push_back(std::move(value));
+  }
+}
+
+}  // namespace
+
+std::string prefix_of(const RawValue& value) {
+  return value.file.empty() ? "--" : fmt::format("{}:{}:{}: ", value.file, value.line, value.column);
+}
+
+std::vector<RawValue> read_config_text(std::string_view text, const std::string& file) {
+  if (text.size() > kMaxBytes) refuse(file, "a configuration of at most 1 MiB", "more");
+  check_depth(text, file);
+  std::vector<RawValue> values;
+  try {
+    collect(toml::parse(text, file), file, 1, values);
+  } catch (const toml::parse_error& error) {
+    const toml::source_position position = error.source().begin;
+    refuse(fmt::format("{}:{}:{}: not TOML: {}", file, static_cast<unsigned>(position.line),
+                       static_cast<unsigned>(position.column), error.description()));
+  }
+  std::stable_sort(values.begin(), values.end(), [](const RawValue& a, const RawValue& b) {
+    return a.line != b.line ? a.line < b.line : a.column < b.column;
+  });
+  return values;
+}
+
+std::vector<RawValue> read_config_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text(kMaxBytes + 1, '\0');
+  if (file) file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (file.bad() || (!file && !file.eof())) {
+    fail(
+        {.code = ExitCode::kFileIo, .subject = "--config " + path, .expected = "a readable file", .show_place = false});
+  }
+  text.resize(static_cast<std::size_t>(file.gcount()));
+  return read_config_text(text, path);
+}
+
+}  // namespace megalith
