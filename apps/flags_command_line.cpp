@@ -34,6 +34,20 @@ namespace {
   refuse(shown + ": unknown flag of " + program, suggestion("--" + name, own, "see " + program + " --help"));
 }
 
+// CLI11 would take the next flag for the value.
+void refuse_missing_values(App app, const std::vector<Flag>& table, const std::vector<std::string>& arguments) {
+  const auto find = [&](const std::string& argument) {
+    return std::find_if(table.begin(), table.end(), [&](const Flag& flag) {
+      return takes(flag, app) && argument.starts_with("--") && argument.substr(2) == flag.name;
+    });
+  };
+  for (std::size_t i = 0; i + 1 < arguments.size(); ++i) {
+    const auto flag = find(arguments[i]);
+    if (flag == table.end() || flag->binding.kind == ValueKind::kToggle) continue;
+    if (find(arguments[i + 1]) != table.end()) refuse(arguments[i] + ": a value is missing", {});
+  }
+}
+
 struct Declared {
   const Flag* flag;
   CLI::Option* option;
@@ -46,6 +60,7 @@ struct Declared {
 
 std::vector<RawValue> read_command_line(App app, const std::vector<Flag>& table,
                                         const std::vector<std::string>& arguments) {
+  refuse_missing_values(app, table, arguments);
   CLI::App parser;
   parser.set_help_flag();
   parser.allow_extras();
@@ -60,7 +75,8 @@ std::vector<RawValue> read_command_line(App app, const std::vector<Flag>& table,
       entry.option = parser.add_flag(name)->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
     } else if (flag.binding.kind == ValueKind::kList) {
       entry.option = parser.add_option(name, entry.many);
-      if (!flag.unit.ends_with("...")) entry.option->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+      if (!flag.unit.ends_with("..."))
+        entry.option->expected(1)->allow_extra_args(false)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
     } else {
       entry.option = parser.add_option(name, entry.one)->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
     }
