@@ -7,24 +7,20 @@
 
 #include "core/ops/gemm.h"
 #include "core/ops/micro_kernel.h"
-#include "core/ops/simd_load.h"
+#include "core/ops/simd_math.h"
+#include "core/ops/tile_pack.h"
 
 namespace megalith {
 
 namespace {
 
-using simd::load8;
-using simd::load_n;
-using simd::store8;
-
 constexpr std::int64_t kBlockDepth = 256;  // one column panel of b (16 KiB) stays in L1
 constexpr std::int64_t kBlockRows = 192;   // a's block (192 KiB) stays in L2
 constexpr std::int64_t kBlockColumns = 1024;
 constexpr std::int64_t kSumColumns = 256;  // width of the fp32 sums of a bf16 c when k > kBlockDepth
-constexpr std::int64_t kSlack = 8;         // the packing of a stores eight floats where six belong
 
 struct Scratch {
-  alignas(64) float a[kBlockRows * kBlockDepth + kSlack];
+  alignas(64) float a[kBlockRows * kBlockDepth + kPackSlack];
   alignas(64) float b[kBlockColumns * kBlockDepth];
   alignas(64) float sums[kBlockRows * kSumColumns];
   alignas(64) float bias[kBlockColumns];
@@ -49,47 +45,15 @@ struct Operand {
   }
 };
 
-// Copies `lines` (at most Width) lines of `depth` consecutive elements to out[p * Width + line]; missing lines become 0.
-template <int Width, class T>
-void pack_across(const T* x, std::int64_t stride, std::int64_t lines, std::int64_t depth, float* out) {
-  std::int64_t p = 0;
-  for (; p + 8 <= depth; p += 8) {
-    for (int first = 0; first < Width; first += 8) {
-      __m256 rows[8];
-      for (int i = 0; i < 8; ++i) {
-        rows[i] = first + i < lines && first + i < Width ? load8(x + (first + i) * stride + p) : _mm256_setzero_ps();
-      }
-      simd::transpose8(rows);
-      for (int i = 0; i < 8; ++i) store8(out + (p + i) * Width + first, rows[i]);
-    }
-  }
-  for (; p < depth; ++p) {
-    for (int i = 0; i < Width; ++i) out[p * Width + i] = i < lines ? to_float(x[i * stride + p]) : 0.0f;
-  }
-}
-
-// Copies `depth` rows of `lines` (at most Width) consecutive elements to out[p * Width + line]; missing lines become 0.
-template <int Width, class T>
-void pack_along(const T* x, std::int64_t stride, std::int64_t lines, std::int64_t depth, float* out) {
-  const bool whole = lines >= (Width + 7) / 8 * 8;
-  for (std::int64_t p = 0; p < depth; ++p) {
-    const T* row = x + p * stride;
-    for (int first = 0; first < Width; first += 8) {
-      const __m256 part = whole ? load8(row + first) : load_n(row + first, std::max<std::int64_t>(0, lines - first));
-      store8(out + p * Width + first, part);
-    }
-  }
-}
-
 // Rows [row, row + rows) and depth [p, p + depth) of op(a) in slivers of six rows.
 template <class T>
 void pack_a(const Operand<T>& a, std::int64_t row, std::int64_t rows, std::int64_t p, std::int64_t depth, float* out) {
   for (std::int64_t i = 0; i < rows; i += kTileRows, out += kTileRows * depth) {
     if (a.transpose) {
       // The block's own end, not the sliver's: a full sliver may read on into its neighbour.
-      pack_along<kTileRows>(a.at(row + i, p), a.stride, rows - i, depth, out);
+      pack_along<kTileRows>(Lines<T>{a.at(row + i, p), a.stride, depth, rows - i}, out);
     } else {
-      pack_across<kTileRows>(a.at(row + i, p), a.stride, std::min(kTileRows, rows - i), depth, out);
+      pack_across<kTileRows>(Lines<T>{a.at(row + i, p), a.stride, rows - i, depth}, out);
     }
   }
 }
@@ -98,25 +62,24 @@ template <class T>
 void pack_b(const Operand<T>& b, std::int64_t p, std::int64_t depth, std::int64_t column, std::int64_t columns,
             float* out) {
   for (std::int64_t j = 0; j < columns; j += kTileColumns, out += kTileColumns * depth) {
-    const std::int64_t width = std::min(kTileColumns, columns - j);
     if (b.transpose) {
-      pack_across<kTileColumns>(b.at(p, column + j), b.stride, width, depth, out);
+      pack_across<kTileColumns>(Lines<T>{b.at(p, column + j), b.stride, columns - j, depth}, out);
     } else {
-      pack_along<kTileColumns>(b.at(p, column + j), b.stride, width, depth, out);
+      pack_along<kTileColumns>(Lines<T>{b.at(p, column + j), b.stride, depth, columns - j}, out);
     }
   }
 }
 
-// c (=|+=) tile, converted and cut to rows x columns.
+// c (=|+=) sums, converted and cut to rows x columns.
 template <class C>
-void write_tile(const float* tile, C* c, std::int64_t stride, std::int64_t rows, std::int64_t columns, bool add) {
+void write_sums(const float* sums, std::int64_t sums_stride, C* c, std::int64_t stride, std::int64_t rows,
+                std::int64_t columns, bool add) {
   for (std::int64_t i = 0; i < rows; ++i) {
-    for (std::int64_t j = 0; j < columns; j += simd::kLanes) {
+    simd::for_each_vector(columns, [&](std::int64_t j, auto load, auto store) {
+      const simd::F32x8 sum = simd::load(sums + i * sums_stride + j);
       C* out = c + i * stride + j;
-      const std::int64_t n = columns - j;
-      const __m256 sum = load8(tile + i * kTileColumns + j);
-      simd::store_n(out, add ? _mm256_add_ps(load_n(out, n), sum) : sum, n);
-    }
+      store(out, add ? _mm256_add_ps(load(out), sum) : sum);
+    });
   }
 }
 
@@ -145,7 +108,7 @@ void multiply_block(const Block& block, Scratch& s, C* c, std::int64_t stride) {
         }
       }
       multiply_rows(rows, block.depth, a, b, kTileColumns, start, s.tile, kTileColumns, TileOutput::kStore);
-      write_tile(s.tile, out, stride, rows, columns, block.add);
+      write_sums(s.tile, kTileColumns, out, stride, rows, columns, block.add);
     }
   }
 }
@@ -161,12 +124,7 @@ struct Product {
 template <class T>
 const float* convert_bias(const T* bias, std::int64_t column, std::int64_t columns, Scratch& s) {
   if (bias == nullptr) return nullptr;
-  for (std::int64_t j = 0; j < columns; j += kTileColumns) {
-    for (std::int64_t part = 0; part < kTileColumns; part += 8) {
-      const std::int64_t left = std::max<std::int64_t>(0, columns - j - part);
-      store8(s.bias + j + part, left > 0 ? load_n(bias + column + j + part, left) : _mm256_setzero_ps());
-    }
-  }
+  pack_rows(Lines<T>{bias + column, 0, 1, columns}, (columns + 15) / 16 * 16, s.bias, 0);
   return s.bias;
 }
 
@@ -203,13 +161,7 @@ void multiply_by_sums(const Product<T>& op, bf16* c, std::int64_t stride, Scratc
         pack_a(op.a, row, rows, p, depth, s.a);
         multiply_block({rows, columns, depth, p == 0 ? bias : nullptr, p > 0}, s, s.sums, kSumColumns);
       }
-      for (std::int64_t i = 0; i < rows; ++i) {
-        for (std::int64_t j = 0; j < columns; j += simd::kLanes) {
-          bf16* out = c + (row + i) * stride + column + j;
-          const __m256 sum = load8(s.sums + i * kSumColumns + j);
-          simd::store_n(out, op.accumulate ? _mm256_add_ps(load_n(out, columns - j), sum) : sum, columns - j);
-        }
-      }
+      write_sums(s.sums, kSumColumns, c + row * stride + column, stride, rows, columns, op.accumulate);
     }
   }
 }

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "core/tensor/check.h"
+#include "core/ops/op_checks.h"
 
 namespace megalith {
 
@@ -40,11 +40,6 @@ void check_partial(const Tensor& tensor, const Tensor& x, const char* name) {
   check_shape(tensor, {kNormPartials, x.size(-1)}, name);
   check_dtype(tensor, {DType::kFp32}, name);
   check_contiguous(tensor, name);
-}
-
-void check_same_or_apart(const Tensor& out, const char* out_name, const Tensor& in, const char* in_name) {
-  if (out.data == in.data && out.strides == in.strides) return;
-  check_no_overlap(out, out_name, in, in_name);
 }
 
 template <class Op>
