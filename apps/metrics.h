@@ -1,0 +1,130 @@
+// What a run says about itself: Megatron's log line and a progress bar for people, one JSON object per step for
+// programs. Rank 0 only.
+//
+// A line of --metrics-jsonl has the keys of StepMetrics. lm_loss and grad_norm come twice, as a decimal number (null
+// where it is not finite) and as C99 %a of the fp32 value ("nan", "inf", "-inf"), so that runs can be compared bit for
+// bit. `validation_loss` is present where it was measured. The first line of a run (and of a resumed run) also has
+// "run": {"megalith": VERSION, "commit": COMMIT, "config": {FLAG: VALUE}}.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "apps/options.h"
+
+namespace megalith {
+
+struct StepMetrics {
+  std::int64_t iteration = 0;  // completed steps, this one included
+  std::int64_t train_iters = 0;
+  std::int64_t consumed_samples = 0;
+  std::int64_t global_batch_size = 0;
+  float lm_loss = 0;    // nats per token, mean over the global batch
+  float grad_norm = 0;  // global L2, before clipping
+  double learning_rate = 0;
+  double tokens_per_second = 0;  // all ranks
+  double tflops_per_device = 0;  // by flops_per_token()
+  double step_ms = 0;
+  std::int64_t memory_peak_bytes = 0;                                // of this rank
+  std::optional<double> validation_loss{};                           // measured after this step
+  bool skipped = false;                                              // NaN or Inf: nothing was updated
+  std::int64_t skipped_steps = 0;                                    // in the whole run
+  std::vector<std::pair<std::string, std::int64_t>> memory_bytes{};  // by category, of this rank
+};
+
+// One line without its end. `run` is empty or the JSON object of the key "run".
+std::string to_json_line(const StepMetrics& metrics, std::string_view run = {});
+
+// The JSON object of the key "run".
+std::string run_json(const Options& options);
+
+// Appends to --metrics-jsonl. Lines of steps after `resumed_step` and a torn last line are removed first, so that the
+// file keeps one object per step; a run that starts at step 0 moves an existing file to FILE.1 (2, 3, ...) instead.
+// Opening fails with kFileIo, a file that holds something else with kFormat; a failure to write later is a warning,
+// after which nothing more is written.
+class MetricsLog {
+ public:
+  MetricsLog(const std::string& path, const Options& options, std::int64_t resumed_step);
+  ~MetricsLog();
+  MetricsLog(const MetricsLog&) = delete;
+  MetricsLog& operator=(const MetricsLog&) = delete;
+
+  void write(const StepMetrics& metrics);
+
+ private:
+  std::string path_;
+  std::string run_;  // for the next line; then empty
+  int file_ = -1;
+};
+
+// The numbers of one log line: loss and time are means over the steps since the last line.
+struct LogLine {
+  std::int64_t iteration = 0;
+  std::int64_t train_iters = 0;
+  std::int64_t consumed_samples = 0;
+  double step_ms = 0;
+  std::optional<double> tflops_per_device{};
+  double learning_rate = 0;
+  std::int64_t global_batch_size = 0;
+  double lm_loss = 0;
+  double grad_norm = 0;
+  std::int64_t skipped_iterations = 0;
+  std::int64_t nan_iterations = 0;
+};
+// " [time] iteration 12/ 100 | consumed samples: 384 | ... |"
+std::string format_log_line(const LogLine& line, std::string_view time);
+
+struct Progress {
+  std::int64_t iteration = 0;
+  std::int64_t train_iters = 0;
+  double lm_loss = 0;
+  double tokens_per_second = 0;
+  double seconds_left = 0;
+};
+// "[=====>    ]  12/100 | loss 5.123 | 1.2 k tokens/s | 1:23 left"
+std::string format_progress(const Progress& progress);
+
+// Prints the log line to standard output at the first step, at every --log-interval and at the last step; where
+// standard error is a terminal, a progress bar there.
+class StepLog {
+ public:
+  StepLog(const LoggingOptions& logging, std::int64_t train_iters);
+  ~StepLog();  // ends the progress bar's line
+  StepLog(const StepLog&) = delete;
+  StepLog& operator=(const StepLog&) = delete;
+
+  void step(const StepMetrics& metrics);
+  // " validation loss at iteration 100 | lm loss value: 5.123456E+00 | lm loss PPL: 1.680000E+02 |"
+  void evaluation(std::string_view split, std::int64_t iteration, double loss);
+
+ private:
+  struct Window {  // steps since the last line
+    std::int64_t steps = 0;
+    std::int64_t skipped = 0;
+    std::int64_t nan = 0;
+    std::int64_t losses = 0;
+    double loss_sum = 0;
+    double ms_sum = 0;
+    double tflops_sum = 0;
+  };
+
+  void print(const std::string& line);
+  void draw(const StepMetrics& metrics);
+  void erase();
+
+  LoggingOptions logging_;
+  std::int64_t train_iters_;
+  Window window_;
+  bool is_first_ = true;
+  bool is_terminal_;
+  bool is_drawn_ = false;
+  double seconds_per_step_ = 0;  // exponential mean
+  std::chrono::steady_clock::time_point last_drawn_{};
+};
+
+}  // namespace megalith

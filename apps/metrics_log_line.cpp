@@ -1,0 +1,145 @@
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <ctime>
+
+#include "apps/metrics.h"
+
+namespace megalith {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kBarWidth = 30;
+constexpr auto kRedrawEvery = std::chrono::milliseconds(100);
+
+// fmt prints NaN in capitals with E; the rest of the program writes it small.
+std::string scientific(double value) {
+  return std::isfinite(value) ? fmt::format("{:.6E}", value) : fmt::format("{}", std::abs(value));
+}
+
+std::string local_time() { return fmt::format("{:%Y-%m-%d %H:%M:%S}", fmt::localtime(std::time(nullptr))); }
+
+std::string with_unit(double value) {
+  if (value >= 1e6) return fmt::format("{:.2f} M", value * 1e-6);
+  if (value >= 1e3) return fmt::format("{:.1f} k", value * 1e-3);
+  return fmt::format("{:.0f} ", value);
+}
+
+std::string duration(double seconds) {
+  const auto total = static_cast<std::int64_t>(std::clamp(std::round(seconds), 0.0, 1e9));
+  const std::int64_t hours = total / 3600;
+  const std::int64_t minutes = total / 60 % 60;
+  if (hours > 0) return fmt::format("{}:{:02}:{:02}", hours, minutes, total % 60);
+  return fmt::format("{}:{:02}", minutes, total % 60);
+}
+
+}  // namespace
+
+std::string format_log_line(const LogLine& line, std::string_view time) {
+  std::string out =
+      fmt::format(" [{}] iteration {}/ {} | consumed samples: {} | elapsed time per iteration (ms): {:.1f} |", time,
+                  line.iteration, line.train_iters, line.consumed_samples, line.step_ms);
+  if (line.tflops_per_device)
+    out += fmt::format(" throughput per GPU (TFLOP/s/GPU): {:.1f} |", *line.tflops_per_device);
+  out += fmt::format(" learning rate: {} | global batch size: {} | lm loss: {} | grad norm: {:.3f} |",
+                     scientific(line.learning_rate), line.global_batch_size, scientific(line.lm_loss), line.grad_norm);
+  out += fmt::format(" number of skipped iterations: {} | number of nan iterations: {} |", line.skipped_iterations,
+                     line.nan_iterations);
+  return out;
+}
+
+std::string format_progress(const Progress& progress) {
+  const double share = progress.train_iters > 0
+                           ? static_cast<double>(progress.iteration) / static_cast<double>(progress.train_iters)
+                           : 1.0;
+  const int filled = std::clamp(static_cast<int>(share * kBarWidth), 0, kBarWidth);
+  std::string bar(static_cast<std::size_t>(filled), '=');
+  if (filled < kBarWidth) bar += '>';
+  bar.resize(kBarWidth, ' ');
+  const std::string total = fmt::format("{}", progress.train_iters);
+  return fmt::format("[{}] {:>{}}/{} | loss {:.3f} | {}tokens/s | {} left", bar, progress.iteration, total.size(),
+                     total, progress.lm_loss, with_unit(progress.tokens_per_second), duration(progress.seconds_left));
+}
+
+StepLog::StepLog(const LoggingOptions& logging, std::int64_t train_iters)
+    : logging_(logging), train_iters_(train_iters), is_terminal_(isatty(STDERR_FILENO) == 1) {}
+
+StepLog::~StepLog() {
+  if (is_drawn_) std::fputs("\n", stderr);
+}
+
+void StepLog::step(const StepMetrics& metrics) {
+  const bool is_finite = std::isfinite(metrics.lm_loss);
+  ++window_.steps;
+  window_.skipped += metrics.skipped ? 1 : 0;
+  window_.nan += is_finite ? 0 : 1;
+  window_.ms_sum += metrics.step_ms;
+  window_.tflops_sum += metrics.tflops_per_device;
+  if (is_finite) {
+    window_.loss_sum += static_cast<double>(metrics.lm_loss);
+    ++window_.losses;
+  }
+  if (is_first_ || metrics.iteration % logging_.log_interval == 0 || metrics.iteration == train_iters_) {
+    const auto steps = static_cast<double>(window_.steps);
+    LogLine line{.iteration = metrics.iteration,
+                 .train_iters = train_iters_,
+                 .consumed_samples = metrics.consumed_samples,
+                 .step_ms = window_.ms_sum / steps,
+                 .tflops_per_device = {},
+                 .learning_rate = metrics.learning_rate,
+                 .global_batch_size = metrics.global_batch_size,
+                 .lm_loss = window_.losses > 0 ? window_.loss_sum / static_cast<double>(window_.losses) : std::nan(""),
+                 .grad_norm = static_cast<double>(metrics.grad_norm),
+                 .skipped_iterations = window_.skipped,
+                 .nan_iterations = window_.nan};
+    if (logging_.log_throughput) line.tflops_per_device = window_.tflops_sum / steps;
+    print(format_log_line(line, local_time()));
+    window_ = {};
+  }
+  const double seconds = metrics.step_ms * 1e-3;
+  seconds_per_step_ = is_first_ ? seconds : 0.95 * seconds_per_step_ + 0.05 * seconds;
+  is_first_ = false;
+  if (is_terminal_) draw(metrics);
+}
+
+void StepLog::evaluation(std::string_view split, std::int64_t iteration, double loss) {
+  print(fmt::format(" {} loss at iteration {} | lm loss value: {} | lm loss PPL: {} |", split, iteration,
+                    scientific(loss), scientific(std::exp(loss))));
+}
+
+void StepLog::print(const std::string& line) {
+  erase();
+  std::fputs((line + "\n").c_str(), stdout);
+  std::fflush(stdout);
+}
+
+void StepLog::draw(const StepMetrics& metrics) {
+  const Clock::time_point now = Clock::now();
+  if (is_drawn_ && now - last_drawn_ < kRedrawEvery && metrics.iteration < train_iters_) return;
+  last_drawn_ = now;
+  is_drawn_ = true;
+  const double left = static_cast<double>(train_iters_ - metrics.iteration) * seconds_per_step_;
+  std::fputs(("\r\033[K" + format_progress({.iteration = metrics.iteration,
+                                            .train_iters = train_iters_,
+                                            .lm_loss = static_cast<double>(metrics.lm_loss),
+                                            .tokens_per_second = metrics.tokens_per_second,
+                                            .seconds_left = left}))
+                 .c_str(),
+             stderr);
+  std::fflush(stderr);
+}
+
+void StepLog::erase() {
+  if (!is_drawn_) return;
+  std::fputs("\r\033[K", stderr);
+  std::fflush(stderr);
+  is_drawn_ = false;
+}
+
+}  // namespace megalith

@@ -1,0 +1,43 @@
+// Reads what apps/metrics.h writes.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace megalith {
+
+struct MetricsRecord {
+  std::int64_t iteration = 0;
+  std::int64_t consumed_samples = 0;
+  std::optional<double> lm_loss;  // none: not finite
+  std::optional<double> grad_norm;
+  std::optional<double> validation_loss;
+  double learning_rate = 0;
+  double tokens_per_second = 0;
+  double tflops_per_device = 0;
+  double step_ms = 0;
+  std::int64_t memory_peak_bytes = 0;
+  bool skipped = false;
+};
+
+struct MetricsRun {
+  std::string path;
+  std::string version;  // empty where the file does not say
+  std::string commit;
+  std::vector<std::pair<std::string, std::string>> config;         // flag and value of the newest "run"
+  std::vector<std::pair<std::string, std::int64_t>> memory_bytes;  // by category, of the last step
+  std::vector<MetricsRecord> records;                              // by ascending iteration
+};
+
+// Fails with kFileIo, or with kFormat naming FILE:LINE. A torn last line is left out.
+MetricsRun read_metrics(const std::string& path);
+
+// The step of a metrics line; none where it is not one.
+std::optional<std::int64_t> iteration_of(std::string_view line);
+
+}  // namespace megalith
