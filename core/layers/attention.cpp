@@ -64,7 +64,11 @@ Tensor Attention::attend_cached(Context& ctx, const Heads& heads) const {
   const auto layer = static_cast<std::size_t>(spec_.layer);
   const Tensor& keys = ctx.cache->keys[layer];
   const Tensor& values = ctx.cache->values[layer];
-  launch(ctx.compute, KvCacheAppend{.k = by_sequence(ctx, heads.k), .v = by_sequence(ctx, heads.v), .k_cache = keys, .v_cache = values, .start = ctx.cache->start});
+  launch(ctx.compute, KvCacheAppend{.k = by_sequence(ctx, heads.k),
+                                    .v = by_sequence(ctx, heads.v),
+                                    .k_cache = keys,
+                                    .v_cache = values,
+                                    .start = ctx.cache->start});
   const Tensor out = ctx.empty({q.size(0) * q.size(1), spec_.heads * spec_.head_dim}, q.dtype, "attention output");
   launch(ctx.compute, CachedAttention{.q = q,
                                       .k_cache = keys,
@@ -111,25 +115,27 @@ TensorList Attention::backward_data(Context& ctx, const TensorList& output_gradi
   refill(ctx, stash);
   const Tensor d_hidden = apply_dropout(ctx, spec_.dropout, output_gradients[0]);
   const Tensor d_out = parts_.proj->backward_data(ctx, d_hidden, stash.child(kProj));
-  const Tensor d_qkv = ctx.empty({d_out.size(0), (spec_.heads + 2 * spec_.query_groups) * spec_.head_dim}, d_out.dtype, "qkv gradient");
+  const Tensor d_qkv =
+      ctx.empty({d_out.size(0), (spec_.heads + 2 * spec_.query_groups) * spec_.head_dim}, d_out.dtype, "qkv gradient");
   const Heads grads = split(d_qkv);
   Heads targets = grads;  // where attention's gradients of q and k go: before the QK norm's backward if there is one
   if (parts_.q_norm) {
     targets.q = ctx.empty(grads.q.shape, d_out.dtype, "normed q gradient");
     targets.k = ctx.empty(grads.k.shape, d_out.dtype, "normed k gradient");
   }
-  AttentionBackward op{.q = by_sequence(ctx, stash.at(kQ, "q")),
-                       .k = by_sequence(ctx, stash.at(kK, "k")),
-                       .v = by_sequence(ctx, stash.at(kV, "v")),
-                       .out = by_sequence(ctx, stash.at(kOut, "attention output").split_dim(1, spec_.heads)),
-                       .d_out = by_sequence(ctx, d_out.split_dim(1, spec_.heads)),
-                       .lse = stash.at(kLse, "attention statistics"),
-                       .delta = ctx.empty(stash.at(kLse, "attention statistics").shape, DType::kFp32, "attention delta"),
-                       .dq = by_sequence(ctx, targets.q),
-                       .dk = by_sequence(ctx, targets.k),
-                       .dv = by_sequence(ctx, targets.v),
-                       .workspace = {},
-                       .scale = scale()};
+  AttentionBackward op{
+      .q = by_sequence(ctx, stash.at(kQ, "q")),
+      .k = by_sequence(ctx, stash.at(kK, "k")),
+      .v = by_sequence(ctx, stash.at(kV, "v")),
+      .out = by_sequence(ctx, stash.at(kOut, "attention output").split_dim(1, spec_.heads)),
+      .d_out = by_sequence(ctx, d_out.split_dim(1, spec_.heads)),
+      .lse = stash.at(kLse, "attention statistics"),
+      .delta = ctx.empty(stash.at(kLse, "attention statistics").shape, DType::kFp32, "attention delta"),
+      .dq = by_sequence(ctx, targets.q),
+      .dk = by_sequence(ctx, targets.k),
+      .dv = by_sequence(ctx, targets.v),
+      .workspace = {},
+      .scale = scale()};
   op.workspace = ctx.empty({static_cast<std::int64_t>(workspace_bytes(op))}, DType::kUint8, "attention workspace");
   launch(ctx.compute, op);
   rotate(ctx, targets.q, true);

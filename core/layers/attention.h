@@ -1,9 +1,9 @@
 // The attention half of a transformer block: (hidden, residual) -> (projection output, residual + hidden).
 //   r = residual + hidden;  n = norm(r);  q, k, v = linear_qkv(n);  [QK norm];  [RoPE];  o = attention(q, k, v);
 //   out = dropout(linear_proj(o))
-// Causal self-attention with grouped queries (Ainslie et al. 2023, arXiv:2305.13245). QK norm as in Dehghani et al. 2023,
-// arXiv:2302.05442; RoPE: Su et al. 2021, arXiv:2104.09864.
-// T tokens = B * S, H hidden, N heads, K query groups (kv heads), D head dim.
+// Causal self-attention with grouped queries (Ainslie et al. 2023, arXiv:2305.13245). QK norm as in Dehghani et al.
+// 2023, arXiv:2302.05442; RoPE: Su et al. 2021, arXiv:2104.09864. T tokens = B * S, H hidden, N heads, K query groups
+// (kv heads), D head dim.
 #pragma once
 
 #include <optional>

@@ -17,15 +17,15 @@ enum class Mode : std::uint8_t { kTrain, kEval, kGenerate };
 
 // A caller's buffers for generation: per layer the keys and values of all positions so far.
 struct KvCache {
-  std::vector<Tensor> keys;    // [B, M, K, D] per layer
+  std::vector<Tensor> keys;  // [B, M, K, D] per layer
   std::vector<Tensor> values;
   const std::int32_t* start = nullptr;  // device: position of the first token of this call
 };
 
 // Device buffers of one microbatch. T = B * S tokens, row b * S + s.
 struct Batch {
-  Tensor tokens;   // [T] int32
-  Tensor labels;   // [T] int32; absent in generate mode
+  Tensor tokens;                // [T] int32
+  Tensor labels;                // [T] int32; absent in generate mode
   std::int64_t sequences = 0;   // B
   std::int64_t seq_length = 0;  // S
 };

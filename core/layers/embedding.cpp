@@ -6,9 +6,13 @@ namespace megalith {
 
 Embedding::Embedding(ParameterStore& store, const Spec& spec)
     : spec_(spec),
-      words_(store.add({.parts = {{.name = "embedding.word_embeddings.weight"}}, .shape = {spec.vocab, spec.hidden}, .init_std = spec.init_std})) {
+      words_(store.add({.parts = {{.name = "embedding.word_embeddings.weight"}},
+                        .shape = {spec.vocab, spec.hidden},
+                        .init_std = spec.init_std})) {
   if (spec.positions == 0) return;
-  positions_ = &store.add({.parts = {{.name = "embedding.position_embeddings.weight"}}, .shape = {spec.positions, spec.hidden}, .init_std = spec.init_std});
+  positions_ = &store.add({.parts = {{.name = "embedding.position_embeddings.weight"}},
+                           .shape = {spec.positions, spec.hidden},
+                           .init_std = spec.init_std});
 }
 
 TensorList Embedding::forward(Context& ctx, const TensorList&, Stash& stash) const {

@@ -1,6 +1,6 @@
-// Tokens of the batch -> hidden states, plus a learned position where the model has one, then dropout. The first segment:
-// it takes nothing and returns (hidden, no residual yet).
-// T tokens, V padded vocabulary, H hidden, M positions.
+// Tokens of the batch -> hidden states, plus a learned position where the model has one, then dropout. The first
+// segment: it takes nothing and returns (hidden, no residual yet). T tokens, V padded vocabulary, H hidden, M
+// positions.
 #pragma once
 
 #include "core/layers/attention.h"

@@ -9,8 +9,8 @@
 namespace megalith {
 
 std::string_view name_of(HookPoint point) {
-  static constexpr std::array<std::string_view, kNumHookPoints> kNames = {"pre_forward",   "post_forward", "pre_backward",
-                                                                          "post_backward", "pre_weight",   "post_weight"};
+  static constexpr std::array<std::string_view, kNumHookPoints> kNames = {
+      "pre_forward", "post_forward", "pre_backward", "post_backward", "pre_weight", "post_weight"};
   return kNames[static_cast<std::size_t>(point)];
 }
 

@@ -1,6 +1,7 @@
-// Actions of others around a segment's verbs: FSDP's unshard and reshard, a user's own. Hooks run on the host, outside any
-// capture, in the order of the list, in eager execution, at each warm-up iteration, at capture and around each replay. A
-// hook returns nothing; one that throws ends the step (and aborts a capture) with an error that names segment and point.
+// Actions of others around a segment's verbs: FSDP's unshard and reshard, a user's own. Hooks run on the host, outside
+// any capture, in the order of the list, in eager execution, at each warm-up iteration, at capture and around each
+// replay. A hook returns nothing; one that throws ends the step (and aborts a capture) with an error that names segment
+// and point.
 #pragma once
 
 #include <array>

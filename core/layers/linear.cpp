@@ -13,7 +13,8 @@ Parameter parameter_of(const LinearSpec& spec, bool is_bias) {
                       .initializer = is_bias ? Initializer::kZeros : Initializer::kNormal,
                       .init_std = spec.init_std,
                       .decay = !is_bias};
-  for (const LinearSpec::Part& part : spec.parts) parameter.parts.push_back({.name = part.name + suffix, .rows = part.outputs});
+  for (const LinearSpec::Part& part : spec.parts)
+    parameter.parts.push_back({.name = part.name + suffix, .rows = part.outputs});
   if (spec.parts.empty()) parameter.parts.push_back({.name = spec.name + suffix, .rows = spec.outputs});
   return parameter;
 }
@@ -22,11 +23,13 @@ Parameter parameter_of(const LinearSpec& spec, bool is_bias) {
 
 Tensor matmul(Context& ctx, const Tensor& x, const Tensor& w, bool transpose_x, bool transpose_w, const Tensor& bias) {
   const Tensor y = ctx.empty({x.size(transpose_x ? 1 : 0), w.size(transpose_w ? 0 : 1)}, x.dtype, "matmul");
-  launch(ctx.compute, Gemm{.a = x, .b = w, .c = y, .transpose_a = transpose_x, .transpose_b = transpose_w, .bias = bias});
+  launch(ctx.compute,
+         Gemm{.a = x, .b = w, .c = y, .transpose_a = transpose_x, .transpose_b = transpose_w, .bias = bias});
   return y;
 }
 
-void accumulate_linear_gradient(Context& ctx, const Tensor& x, const Tensor& dy, const Parameter& weight, const Parameter* bias) {
+void accumulate_linear_gradient(Context& ctx, const Tensor& x, const Tensor& dy, const Parameter& weight,
+                                const Parameter* bias) {
   launch(ctx.compute, Gemm{.a = dy, .b = x, .c = weight.main_grad, .transpose_a = true, .accumulate = true});
   if (bias != nullptr) launch(ctx.compute, ReduceRows{.x = dy, .out = bias->main_grad, .accumulate = true});
 }
@@ -47,7 +50,8 @@ Tensor Linear::backward_data(Context& ctx, const Tensor& dy, Stash& stash) const
 }
 
 void Linear::backward_weight(Context& ctx, Stash& stash) const {
-  accumulate_linear_gradient(ctx, stash.at(kInput, weight_.name()), stash.at(kOutputGradient, weight_.name()), weight_, bias_);
+  accumulate_linear_gradient(ctx, stash.at(kInput, weight_.name()), stash.at(kOutputGradient, weight_.name()), weight_,
+                             bias_);
 }
 
 }  // namespace megalith

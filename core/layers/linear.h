@@ -6,7 +6,7 @@
 namespace megalith {
 
 struct LinearSpec {
-  std::string name;             // logical name without ".weight"
+  std::string name;  // logical name without ".weight"
   std::int64_t inputs = 0;
   std::int64_t outputs = 0;
   bool bias = false;
@@ -39,11 +39,12 @@ class Linear : public Layer {
 
  private:
   SlotKind input_kind_;
-  Parameter& weight_;           // [O, I]
-  Parameter* bias_ = nullptr;   // [O]
+  Parameter& weight_;          // [O, I]
+  Parameter* bias_ = nullptr;  // [O]
 };
 
 // Adds the outer-product gradient of y = x W^T to main gradients: dW += dy^T x, db += sum over rows of dy.
-void accumulate_linear_gradient(Context& ctx, const Tensor& x, const Tensor& dy, const Parameter& weight, const Parameter* bias);
+void accumulate_linear_gradient(Context& ctx, const Tensor& x, const Tensor& dy, const Parameter& weight,
+                                const Parameter* bias);
 
 }  // namespace megalith

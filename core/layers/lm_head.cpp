@@ -48,7 +48,8 @@ TensorList LmHead::backward_data(Context& ctx, const TensorList&, Stash& stash) 
 }
 
 void LmHead::backward_weight(Context& ctx, Stash& stash) const {
-  accumulate_linear_gradient(ctx, stash.at(kInput, "head input"), stash.at(kLogitsGradient, "logits gradient"), weight_, nullptr);
+  accumulate_linear_gradient(ctx, stash.at(kInput, "head input"), stash.at(kLogitsGradient, "logits gradient"), weight_,
+                             nullptr);
   norm_.backward_weight(ctx, stash.child(kNorm));
 }
 

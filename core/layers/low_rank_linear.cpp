@@ -6,8 +6,11 @@
 namespace megalith {
 
 LowRankLinear::LowRankLinear(ParameterStore& store, const Spec& spec)
-    : a_(store.add({.parts = {{.name = spec.name + ".a"}}, .shape = {spec.inputs, spec.rank}, .init_std = spec.init_std})),
-      b_(store.add({.parts = {{.name = spec.name + ".b"}}, .shape = {spec.rank, spec.outputs}, .initializer = Initializer::kZeros})) {}
+    : a_(store.add(
+          {.parts = {{.name = spec.name + ".a"}}, .shape = {spec.inputs, spec.rank}, .init_std = spec.init_std})),
+      b_(store.add({.parts = {{.name = spec.name + ".b"}},
+                    .shape = {spec.rank, spec.outputs},
+                    .initializer = Initializer::kZeros})) {}
 
 Tensor LowRankLinear::forward(Context& ctx, const Tensor& x, Stash& stash) const {
   stash[kInput] = x;
@@ -22,8 +25,15 @@ Tensor LowRankLinear::backward_data(Context& ctx, const Tensor& dy, Stash& stash
 }
 
 void LowRankLinear::backward_weight(Context& ctx, Stash& stash) const {
-  launch(ctx.compute, Gemm{.a = stash[kInput], .b = stash[kHiddenGradient], .c = a_.main_grad, .transpose_a = true, .accumulate = true});
-  launch(ctx.compute, Gemm{.a = stash[kHidden], .b = stash[kOutputGradient], .c = b_.main_grad, .transpose_a = true, .accumulate = true});
+  launch(
+      ctx.compute,
+      Gemm{
+          .a = stash[kInput], .b = stash[kHiddenGradient], .c = a_.main_grad, .transpose_a = true, .accumulate = true});
+  launch(ctx.compute, Gemm{.a = stash[kHidden],
+                           .b = stash[kOutputGradient],
+                           .c = b_.main_grad,
+                           .transpose_a = true,
+                           .accumulate = true});
 }
 
 }  // namespace megalith

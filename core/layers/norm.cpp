@@ -7,20 +7,32 @@ namespace megalith {
 
 Norm::Norm(ParameterStore& store, const Spec& spec)
     : spec_(spec),
-      weight_(store.add({.parts = {{.name = spec.name + ".weight"}}, .shape = {spec.size}, .initializer = Initializer::kOnes, .decay = false})) {
+      weight_(&store.add({.parts = {{.name = spec.name + ".weight"}},
+                          .shape = {spec.size},
+                          .initializer = Initializer::kOnes,
+                          .decay = false})) {
   if (spec.kind != NormKind::kLayerNorm) return;
-  bias_ = &store.add({.parts = {{.name = spec.name + ".bias"}}, .shape = {spec.size}, .initializer = Initializer::kZeros, .decay = false});
+  bias_ = &store.add({.parts = {{.name = spec.name + ".bias"}},
+                      .shape = {spec.size},
+                      .initializer = Initializer::kZeros,
+                      .decay = false});
 }
 
-void Norm::run(Context& ctx, const Tensor& x, const Tensor& residual, const Tensor& sum, const Tensor& y, const Tensor& mean,
-               const Tensor& rstd) const {
+void Norm::run(Context& ctx, const Tensor& x, const Tensor& residual, const Tensor& sum, const Tensor& y,
+               const Tensor& mean, const Tensor& rstd) const {
   if (spec_.kind == NormKind::kRmsNorm) {
-    launch(ctx.compute, RmsNormForward{.x = x, .residual = residual, .sum = sum, .weight = weight_.weight, .y = y, .rstd = rstd, .eps = spec_.eps});
+    launch(ctx.compute, RmsNormForward{.x = x,
+                                       .residual = residual,
+                                       .sum = sum,
+                                       .weight = weight_->weight,
+                                       .y = y,
+                                       .rstd = rstd,
+                                       .eps = spec_.eps});
   } else {
     launch(ctx.compute, LayerNormForward{.x = x,
                                          .residual = residual,
                                          .sum = sum,
-                                         .weight = weight_.weight,
+                                         .weight = weight_->weight,
                                          .bias = bias_->weight,
                                          .y = y,
                                          .mean = mean,
@@ -43,7 +55,7 @@ Tensor Norm::forward(Context& ctx, const Tensor& x, const Tensor& residual, Stas
 }
 
 Tensor Norm::forward_again(Context& ctx, Stash& stash) const {
-  const Tensor& x = stash.at(kNormInput, weight_.name());
+  const Tensor& x = stash.at(kNormInput, weight_->name());
   const Tensor y = ctx.empty(x.shape, x.dtype, "norm");
   const Tensor rstd = ctx.empty(stash[kRstd].shape, DType::kFp32, "norm statistics");
   const Tensor mean = stash[kMean] ? ctx.empty(stash[kMean].shape, DType::kFp32, "norm statistics") : Tensor{};
@@ -57,19 +69,26 @@ Tensor Norm::backward_data(Context& ctx, const Tensor& dy, const Tensor& d_resid
   return dx;
 }
 
-void Norm::backward_data_into(Context& ctx, const Tensor& dy, const Tensor& d_residual, const Tensor& dx, Stash& stash) const {
-  const Tensor& x = stash.at(kNormInput, weight_.name());
+void Norm::backward_data_into(Context& ctx, const Tensor& dy, const Tensor& d_residual, const Tensor& dx,
+                              Stash& stash) const {
+  const Tensor& x = stash.at(kNormInput, weight_->name());
   const Tensor d_weight = ctx.empty({kNormPartials, spec_.size}, DType::kFp32, "norm partial sums");
   stash[kWeightPartial] = d_weight;
   if (spec_.kind == NormKind::kRmsNorm) {
-    launch(ctx.compute, RmsNormBackward{.dy = dy, .x = x, .weight = weight_.weight, .rstd = stash[kRstd], .d_residual = d_residual, .dx = dx, .d_weight_partial = d_weight});
+    launch(ctx.compute, RmsNormBackward{.dy = dy,
+                                        .x = x,
+                                        .weight = weight_->weight,
+                                        .rstd = stash[kRstd],
+                                        .d_residual = d_residual,
+                                        .dx = dx,
+                                        .d_weight_partial = d_weight});
     return;
   }
   const Tensor d_bias = ctx.empty({kNormPartials, spec_.size}, DType::kFp32, "norm partial sums");
   stash[kBiasPartial] = d_bias;
   launch(ctx.compute, LayerNormBackward{.dy = dy,
                                         .x = x,
-                                        .weight = weight_.weight,
+                                        .weight = weight_->weight,
                                         .mean = stash[kMean],
                                         .rstd = stash[kRstd],
                                         .d_residual = d_residual,
@@ -79,8 +98,11 @@ void Norm::backward_data_into(Context& ctx, const Tensor& dy, const Tensor& d_re
 }
 
 void Norm::backward_weight(Context& ctx, Stash& stash) const {
-  launch(ctx.compute, ReduceRows{.x = stash.at(kWeightPartial, weight_.name()), .out = weight_.main_grad, .accumulate = true});
-  if (bias_ != nullptr) launch(ctx.compute, ReduceRows{.x = stash.at(kBiasPartial, bias_->name()), .out = bias_->main_grad, .accumulate = true});
+  launch(ctx.compute,
+         ReduceRows{.x = stash.at(kWeightPartial, weight_->name()), .out = weight_->main_grad, .accumulate = true});
+  if (bias_ != nullptr)
+    launch(ctx.compute,
+           ReduceRows{.x = stash.at(kBiasPartial, bias_->name()), .out = bias_->main_grad, .accumulate = true});
 }
 
 }  // namespace megalith

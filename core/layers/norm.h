@@ -28,14 +28,16 @@ class Norm {
   // d(x + residual) = the norm's gradient + d_residual (optional).
   Tensor backward_data(Context& ctx, const Tensor& dy, const Tensor& d_residual, Stash& stash) const;
   // The same into `dx`, which may be strided.
-  void backward_data_into(Context& ctx, const Tensor& dy, const Tensor& d_residual, const Tensor& dx, Stash& stash) const;
+  void backward_data_into(Context& ctx, const Tensor& dy, const Tensor& d_residual, const Tensor& dx,
+                          Stash& stash) const;
   void backward_weight(Context& ctx, Stash& stash) const;
 
  private:
-  void run(Context& ctx, const Tensor& x, const Tensor& residual, const Tensor& sum, const Tensor& y, const Tensor& mean, const Tensor& rstd) const;
+  void run(Context& ctx, const Tensor& x, const Tensor& residual, const Tensor& sum, const Tensor& y,
+           const Tensor& mean, const Tensor& rstd) const;
 
   Spec spec_;
-  Parameter& weight_;          // [size]
+  Parameter* weight_;          // [size]
   Parameter* bias_ = nullptr;  // [size], LayerNorm only
 };
 

@@ -49,7 +49,8 @@ void ParameterStore::allocate(MemoryPool& pool, DType dtype, std::int64_t diviso
   for (ParameterUnit& unit : units_) {
     unit.numel = round_up(unit.numel, kAlignment * divisor);
     const auto n = static_cast<std::size_t>(unit.numel);
-    unit.weights = Tensor(pool.allocate(n * size_of(dtype), MemoryCategory::kParameters, unit.name), dtype, {unit.numel});
+    unit.weights =
+        Tensor(pool.allocate(n * size_of(dtype), MemoryCategory::kParameters, unit.name), dtype, {unit.numel});
     unit.main_grads = Tensor(pool.allocate(n * 4, MemoryCategory::kGradients, unit.name), DType::kFp32, {unit.numel});
     for (Parameter* parameter : unit.parameters) {
       const std::int64_t count = parameter->shape.numel();
@@ -60,7 +61,8 @@ void ParameterStore::allocate(MemoryPool& pool, DType dtype, std::int64_t diviso
   for (Parameter* tied : tied_) {
     tied->weight = tied->tied_to->weight;
     const auto bytes = static_cast<std::size_t>(tied->shape.numel()) * 4;
-    tied->main_grad = Tensor(pool.allocate(bytes, MemoryCategory::kGradients, tied->name() + " (second use)"), DType::kFp32, tied->shape);
+    tied->main_grad = Tensor(pool.allocate(bytes, MemoryCategory::kGradients, tied->name() + " (second use)"),
+                             DType::kFp32, tied->shape);
   }
 }
 
@@ -76,7 +78,10 @@ void ParameterStore::initialize(Stream& stream, std::uint64_t seed) {
         const std::span<float> values(host.data() + at, count);
         if (parameter->initializer == Initializer::kOnes) std::fill(values.begin(), values.end(), 1.0f);
         if (parameter->initializer == Initializer::kNormal) {
-          fill_normal(values, {.seed = seed, .name = part.name, .first = part.global_row * row_elements, .mean = 0.0f, .std = parameter->init_std});
+          fill_normal(values, {.seed = seed,
+                               .name_hash = hash_name(part.name),
+                               .offset = part.global_row * row_elements,
+                               .std = parameter->init_std});
         }
         at += count;
       }

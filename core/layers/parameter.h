@@ -1,6 +1,6 @@
 // Trainable tensors. Layers ask a ParameterStore for them while the model is built; allocate() then gives each unit (a
-// transformer block, the embedding, the head) flat buffers in which every parameter is a 256-byte aligned view: weights in
-// the model's dtype, main gradients in fp32. The same element offsets hold for optimizer state.
+// transformer block, the embedding, the head) flat buffers in which every parameter is a 256-byte aligned view: weights
+// in the model's dtype, main gradients in fp32. The same element offsets hold for optimizer state.
 #pragma once
 
 #include <cstdint>
@@ -19,9 +19,9 @@ enum class Initializer : std::uint8_t { kNormal, kOnes, kZeros };
 // A tensor under the name that checkpoints and the gradient norm know. A fused parameter ([q; k; v]) has several, each
 // the next `rows` of its dim 0.
 struct LogicalTensor {
-  std::string name;          // "decoder.layers.0.self_attention.linear_q.weight"
+  std::string name;  // "decoder.layers.0.self_attention.linear_q.weight"
   std::int64_t rows = 0;
-  Shape global_shape;        // of the whole model's tensor
+  Shape global_shape;           // of the whole model's tensor
   std::int64_t global_row = 0;  // where this rank's rows start in it
 };
 
@@ -35,7 +35,7 @@ struct Parameter {
   bool reduced_over_tp = false;  // replicated over tensor-parallel ranks, which see different tokens
   Parameter* tied_to = nullptr;  // shares that weight; this main_grad is a buffer of its own, added to the other once
   int unit = 0;
-  std::int64_t offset = 0;       // elements into the unit's flat buffers
+  std::int64_t offset = 0;  // elements into the unit's flat buffers
 
   Tensor weight;     // shape, model dtype
   Tensor main_grad;  // shape, fp32; written only by backward_weight

@@ -4,7 +4,8 @@ namespace megalith {
 
 TensorList Sequential::forward(Context& ctx, const TensorList& inputs, Stash& stash) const {
   TensorList tensors = inputs;
-  for (std::size_t i = 0; i < segments_.size(); ++i) tensors = segments_[i]->forward(ctx, tensors, stash.child(static_cast<int>(i)));
+  for (std::size_t i = 0; i < segments_.size(); ++i)
+    tensors = segments_[i]->forward(ctx, tensors, stash.child(static_cast<int>(i)));
   return tensors;
 }
 

@@ -52,8 +52,10 @@ class GptBuilder {
   int current_unit() { return static_cast<int>(store().units().size()) - 1; }
 
   void add(std::string name, std::unique_ptr<Segment> segment, int first_unit) {
-    model_.segments.push_back(
-        {.name = std::move(name), .segment = std::move(segment), .first_unit = first_unit, .last_unit = current_unit()});
+    model_.segments.push_back({.name = std::move(name),
+                               .segment = std::move(segment),
+                               .first_unit = first_unit,
+                               .last_unit = current_unit()});
   }
 
   DropoutSpec dropout(std::int64_t layer, DropoutSite site) const {
@@ -61,11 +63,12 @@ class GptBuilder {
   }
 
   Norm norm(std::string name, std::int64_t size, SlotKind kind) {
-    return Norm(store(), {.name = std::move(name),
-                          .kind = config_.normalization == Normalization::kRmsNorm ? NormKind::kRmsNorm : NormKind::kLayerNorm,
-                          .size = size,
-                          .eps = static_cast<float>(config_.norm_epsilon),
-                          .input_kind = kind});
+    return Norm(store(),
+                {.name = std::move(name),
+                 .kind = config_.normalization == Normalization::kRmsNorm ? NormKind::kRmsNorm : NormKind::kLayerNorm,
+                 .size = size,
+                 .eps = static_cast<float>(config_.norm_epsilon),
+                 .input_kind = kind});
   }
 
   std::unique_ptr<Segment> attention(std::int64_t layer) {
@@ -124,9 +127,11 @@ class GptBuilder {
                                                 .bias = config_.add_bias_linear,
                                                 .init_std = static_cast<float>(config_.output_layer_init_std()),
                                                 .input_kind = SlotKind::kFc2});
-    const Activation gelu = config_.activation_func == ActivationFunction::kGelu ? Activation::kGeluExact : Activation::kGeluTanh;
+    const Activation gelu =
+        config_.activation_func == ActivationFunction::kGelu ? Activation::kGeluExact : Activation::kGeluTanh;
     return std::make_unique<Mlp>(
-        Mlp::Spec{.activation = config_.swiglu ? Activation::kSwiglu : gelu, .dropout = dropout(layer, kMlpSite)}, std::move(parts));
+        Mlp::Spec{.activation = config_.swiglu ? Activation::kSwiglu : gelu, .dropout = dropout(layer, kMlpSite)},
+        std::move(parts));
   }
 
   void add_layer(std::int64_t layer) {
@@ -145,8 +150,9 @@ class GptBuilder {
       segments.push_back(attention(layer));
       segments.push_back(mlp(layer));
     }
-    const std::string name = range.count == 1 ? fmt::format("layer {}", range.first)
-                                              : fmt::format("layers {} to {}", range.first, range.first + range.count - 1);
+    const std::string name = range.count == 1
+                                 ? fmt::format("layer {}", range.first)
+                                 : fmt::format("layers {} to {}", range.first, range.first + range.count - 1);
     add(name, std::make_unique<Recompute>(std::make_unique<Sequential>(std::move(segments))), first_unit);
   }
 
@@ -173,7 +179,9 @@ class GptBuilder {
 }  // namespace
 
 GptFactories default_factories() {
-  const LinearFactory linear = [](ParameterStore& store, const LinearSpec& spec) { return std::make_unique<Linear>(store, spec); };
+  const LinearFactory linear = [](ParameterStore& store, const LinearSpec& spec) {
+    return std::make_unique<Linear>(store, spec);
+  };
   return {.column_linear = linear, .row_linear = linear};
 }
 

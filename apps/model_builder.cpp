@@ -1,0 +1,329 @@
+#include "apps/model_builder.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/device/copy.h"
+#include "core/device/timeline.h"
+#include "core/ops/elementwise.h"
+#include "core/ops/grad_norm.h"
+#include "parallel/comm/plan_communicator.h"
+
+namespace megalith {
+
+// Host memory that streams read and write; touched by the host only between a step's result and the next step.
+struct TrainingModel::HostBuffers {
+  std::vector<std::int32_t> tokens;  // [M, T]
+  std::vector<std::int32_t> labels;  // [M, T]
+  StepInput input;
+  StepParameters report;
+  Event reported{"step report"};
+};
+
+namespace {
+
+// Arena scopes of the step loop itself.
+enum StepVerb : std::int32_t { kLoadVerb };
+
+std::vector<std::vector<int>> units_of_buckets(const ParameterStore& store, std::int64_t bucket_size) {
+  // Backward reaches the last units first.
+  std::vector<std::vector<int>> buckets;
+  std::int64_t filled = 0;
+  for (int unit = static_cast<int>(store.units().size()) - 1; unit >= 0; --unit) {
+    if (buckets.empty() || filled >= bucket_size) {
+      buckets.emplace_back();
+      filled = 0;
+    }
+    buckets.back().push_back(unit);
+    filled += store.units()[static_cast<std::size_t>(unit)].numel;
+  }
+  return buckets;
+}
+
+template <class T>
+T* allocate_one(MemoryPool& pool, std::string_view owner) {
+  return static_cast<T*>(pool.allocate(sizeof(T), MemoryCategory::kOther, owner));
+}
+
+}  // namespace
+
+std::int64_t count_microbatches(const TrainingOptions& options, int data_parallel_size) {
+  const std::int64_t per_microbatch = options.micro_batch_size * data_parallel_size;
+  if (options.global_batch_size % per_microbatch == 0) return options.global_batch_size / per_microbatch;
+  const std::int64_t below = options.global_batch_size / per_microbatch * per_microbatch;
+  fail({.code = ExitCode::kUsage,
+        .subject = "--global-batch-size",
+        .expected = fmt::format("a multiple of --micro-batch-size {} x {} data-parallel ranks, such as {}{}",
+                                options.micro_batch_size, data_parallel_size,
+                                below > 0 ? std::to_string(below) + " or " : "", below + per_microbatch),
+        .got = std::to_string(options.global_batch_size),
+        .show_place = false});
+}
+
+StashPolicies stash_policies(const TrainingOptions& options) {
+  StashPolicies policies{};
+  if (options.recompute_granularity != RecomputeGranularity::kSelective) return policies;
+  const auto recompute = [&](SlotKind kind) { policies[static_cast<std::size_t>(kind)] = StashPolicy::kRecompute; };
+  for (const std::string& module : options.recompute_modules) {
+    if (module == "core_attn") recompute(SlotKind::kAttnProj);
+    if (module == "layernorm") {
+      recompute(SlotKind::kQkvLinear);
+      recompute(SlotKind::kFc1);
+    }
+    if (module == "mlp_act") recompute(SlotKind::kFc2);
+  }
+  return policies;
+}
+
+RecomputeLayers recompute_layers(const Options& options) {
+  const TrainingOptions& train = options.train;
+  RecomputeLayers recompute;
+  if (train.recompute_granularity == RecomputeGranularity::kSelective) {
+    recompute.mlp = std::find(train.recompute_modules.begin(), train.recompute_modules.end(), "mlp") !=
+                    train.recompute_modules.end();
+  }
+  if (train.recompute_granularity != RecomputeGranularity::kFull) return recompute;
+  const std::int64_t layers = options.model.num_layers;
+  if (train.recompute_method == RecomputeMethod::kUniform) {
+    for (std::int64_t first = 0; first < layers; first += train.recompute_num_layers) {
+      recompute.ranges.push_back({.first = first, .count = std::min(train.recompute_num_layers, layers - first)});
+    }
+  } else {
+    for (std::int64_t layer = 0; layer < std::min(train.recompute_num_layers, layers); ++layer) {
+      recompute.ranges.push_back({.first = layer, .count = 1});
+    }
+  }
+  return recompute;
+}
+
+TrainingModel::TrainingModel(const Options& options, DeviceType device, Communicator& data_parallel,
+                             Instruments instruments)
+    : options_(options),
+      data_parallel_(data_parallel),
+      pool_(device),
+      compute_(device, "compute", instruments),
+      communication_(device, "communication", instruments),
+      arena_(pool_, device == DeviceType::kPlan ? Arena::Mode::kRecording : Arena::Mode::kPlanned),
+      gpt_(build_gpt(options.model, recompute_layers(options), default_factories())),
+      num_microbatches_(count_microbatches(options.train, data_parallel.size())),
+      ctx_{.compute = compute_, .arena = arena_},
+      host_(std::make_unique<HostBuffers>()) {
+  ParameterStore& store = *gpt_.parameters;
+  store.allocate(pool_, options.model.params_dtype);
+  optimizer_ = std::make_unique<AdamWOptimizer>(store, pool_,
+                                                AdamWOptimizer::Spec{.beta1 = options.train.adam_beta1,
+                                                                     .beta2 = options.train.adam_beta2,
+                                                                     .eps = options.train.adam_eps,
+                                                                     .weight_decay = options.train.weight_decay,
+                                                                     .clip_grad = options.train.clip_grad});
+  ctx_.policies = stash_policies(options.train);
+  ctx_.seed = static_cast<std::uint64_t>(options.train.seed);
+  ctx_.loss_sum = Tensor(pool_.allocate(sizeof(float), MemoryCategory::kOther, "loss"), DType::kFp32, {1});
+  step_parameters_ = allocate_one<StepParameters>(pool_, "step parameters");
+  const auto tokens =
+      static_cast<std::size_t>(num_microbatches_ * options.train.micro_batch_size * options.model.seq_length);
+  host_->tokens.resize(tokens);
+  host_->labels.resize(tokens);
+  std::vector<SegmentRunner::Entry> entries;
+  for (const NamedSegment& named : gpt_.segments)
+    entries.push_back({.name = named.name, .segment = named.segment.get(), .hooks = {}});
+  runner_ = std::make_unique<SegmentRunner>(ctx_, std::move(entries));
+  build_actions();
+  fill_table();
+}
+
+TrainingModel::~TrainingModel() {
+  try {  // streams hold addresses of this object
+    communication_.synchronize();
+    compute_.synchronize();
+  } catch (const std::exception&) {  // the step that failed has told already
+  }
+}
+
+void TrainingModel::build_actions() {
+  const std::vector<std::vector<int>> buckets = units_of_buckets(*gpt_.parameters, options_.parallel.ddp_bucket_size);
+  std::vector<std::vector<Tensor>> gradients;
+  ReducePoints points{.segments_of_bucket = {},
+                      .tied_segment = options_.model.untie_embeddings_and_output_weights ? -1 : 0};
+  for (const std::vector<int>& units : buckets) {
+    std::vector<Tensor> tensors;
+    std::vector<int> segments;
+    for (int unit : units) {
+      tensors.push_back(gpt_.parameters->units()[static_cast<std::size_t>(unit)].main_grads);
+      for (int s = 0; s < runner_->num_segments(); ++s) {
+        const NamedSegment& segment = gpt_.segments[static_cast<std::size_t>(s)];
+        if (segment.first_unit <= unit && unit <= segment.last_unit) segments.push_back(s);
+      }
+    }
+    gradients.push_back(std::move(tensors));
+    points.segments_of_bucket.push_back(std::move(segments));
+  }
+  reducer_ = std::make_unique<GradientReducer>(data_parallel_, communication_, std::move(gradients));
+  const Schedule schedule = make_schedule(ScheduleKind::k1F1B, 1, 1, static_cast<int>(num_microbatches_));
+  train_actions_ = lower_training_step(schedule.stages[0], runner_->num_segments(), points);
+  evaluate_actions_ = lower_evaluation_step(schedule.stages[0], runner_->num_segments());
+  for (int column = 0; column < num_columns(train_actions_); ++column) {
+    microbatch_parameters_.push_back(allocate_one<MicrobatchParameters>(pool_, "microbatch parameters"));
+  }
+}
+
+void TrainingModel::fill_table() {
+  const auto run_verb = [this](const Action& action) { runner_->run(action); };
+  table_.set(ActionKind::kZeroGradients, [this](const Action&) { gpt_.parameters->zero_gradients(compute_); });
+  table_.set(ActionKind::kLoad, [this](const Action& action) { load(action); });
+  table_.set(ActionKind::kForward, run_verb);
+  table_.set(ActionKind::kBackwardData, run_verb);
+  table_.set(ActionKind::kBackwardWeight, run_verb);
+  table_.set(ActionKind::kTieGradients, [this](const Action&) { gpt_.parameters->add_tied_gradients(compute_); });
+  table_.set(ActionKind::kReduce, [this](const Action& action) { reducer_->reduce(compute_, action.bucket); });
+  table_.set(ActionKind::kFinishReduce, [this](const Action&) { finish_reduce(); });
+  table_.set(ActionKind::kOptimizerStep,
+             [this](const Action&) { optimizer_->step(compute_, ctx_.loss_sum, step_parameters_); });
+}
+
+void TrainingModel::initialize() {
+  gpt_.parameters->initialize(compute_, static_cast<std::uint64_t>(options_.train.seed));
+  optimizer_->initialize(compute_);
+  const StepParameters start;
+  copy_from_host(compute_, step_parameters_, &start, sizeof(start));
+  compute_.synchronize();
+}
+
+void TrainingModel::use(const StepPlans& plans) {
+  plans_ = &plans;
+  arena_.use(plans.train.peak_bytes > plans.evaluate.peak_bytes ? plans.train : plans.evaluate);
+}
+
+std::int64_t TrainingModel::tokens_per_step() const {
+  return options_.train.global_batch_size * options_.model.seq_length;
+}
+
+void TrainingModel::stage(const StepInput& input) {
+  const std::int64_t length = options_.model.seq_length;
+  const std::int64_t sequences = num_microbatches_ * options_.train.micro_batch_size;
+  require(input.tokens.size() == static_cast<std::size_t>(sequences * (length + 1)),
+          "StepInput::tokens has a wrong size");
+  Access access("stage tokens");
+  access.add(host_->tokens.data(), host_->tokens.size() * 4, true);
+  access.add(host_->labels.data(), host_->labels.size() * 4, true);
+  compute_.announce_host(access);
+  for (std::int64_t s = 0; s < sequences; ++s) {
+    const std::int32_t* from = input.tokens.data() + s * (length + 1);
+    std::copy_n(from, length, host_->tokens.data() + s * length);
+    std::copy_n(from + 1, length, host_->labels.data() + s * length);
+  }
+  host_->input = input;
+}
+
+void TrainingModel::load(const Action& action) {
+  const std::int64_t sequences = options_.train.micro_batch_size;
+  const std::int64_t tokens = sequences * options_.model.seq_length;
+  const auto m = static_cast<std::size_t>(action.microbatch);
+  const auto column = static_cast<std::size_t>(action.column);
+  arena_.begin_scope({.column = action.column, .segment = -1, .verb = kLoadVerb});
+  const Batch batch{.tokens = ctx_.empty({tokens}, DType::kInt32, "tokens"),
+                    .labels = ctx_.empty({tokens}, DType::kInt32, "labels"),
+                    .sequences = sequences,
+                    .seq_length = options_.model.seq_length};
+  copy_from_host(compute_, batch.tokens.data, host_->tokens.data() + action.microbatch * tokens, batch.tokens.bytes());
+  copy_from_host(compute_, batch.labels.data, host_->labels.data() + action.microbatch * tokens, batch.labels.bytes());
+  launch(compute_, WriteMicrobatchParameters{.value = {.iteration = host_->input.iteration,
+                                                       .first_sample = host_->input.first_samples[m],
+                                                       .loss_scale = 1.0f / static_cast<float>(tokens_per_step())},
+                                             .out = microbatch_parameters_[column]});
+  runner_->set_batch(action.column, batch, microbatch_parameters_[column]);
+}
+
+void TrainingModel::finish_reduce() {
+  reducer_->finish(compute_);
+  if (data_parallel_.size() > 1) data_parallel_.all_reduce(compute_, ctx_.loss_sum);
+}
+
+void TrainingModel::run_step(Mode mode, const std::vector<Action>& actions, const StepInput& input) {
+  stage(input);
+  ctx_.mode = mode;
+  if (plans_ != nullptr) arena_.use(mode == Mode::kTrain ? plans_->train : plans_->evaluate);
+  launch(compute_, Fill{.x = ctx_.loss_sum, .value = 0});
+  launch(compute_,
+         WriteStepParameters{
+             .iteration = input.iteration, .learning_rate = input.learning_rate, .parameters = step_parameters_});
+  table_.run(actions);
+}
+
+void TrainingModel::train_step(const StepInput& input) {
+  run_step(Mode::kTrain, train_actions_, input);
+  copy_to_host(compute_, &host_->report, step_parameters_, sizeof(StepParameters));
+  compute_.record(host_->reported);
+}
+
+StepResult TrainingModel::read_result() {
+  compute_.synchronize_host(host_->reported);
+  Access access("read the step's result");
+  access.add(&host_->report, sizeof(host_->report), false);
+  compute_.announce_host(access);
+  return {.loss = host_->report.loss / static_cast<float>(tokens_per_step()),
+          .grad_norm = host_->report.grad_norm,
+          .skipped = host_->report.skip != 0,
+          .adam_count = host_->report.adam_count};
+}
+
+float TrainingModel::evaluate_step(const StepInput& input) {
+  run_step(Mode::kEval, evaluate_actions_, input);
+  copy_to_host(compute_, &host_->report.loss, ctx_.loss_sum.data, sizeof(float));
+  compute_.record(host_->reported);
+  compute_.synchronize_host(host_->reported);
+  Access access("read the evaluation's loss");
+  access.add(&host_->report.loss, sizeof(float), false);
+  compute_.announce_host(access);
+  return host_->report.loss / static_cast<float>(tokens_per_step());
+}
+
+std::size_t MemoryUse::total() const {
+  std::size_t bytes = arena;
+  for (std::size_t category : persistent) bytes += category;
+  return bytes;
+}
+
+StepPlans plan_steps(const Options& options, int rank, int world, CategoryBytes* persistent) {
+  StepPlans plans;
+  for (const Mode mode : {Mode::kTrain, Mode::kEval}) {
+    Timeline timeline;
+    PlanCommunicator data_parallel("dp", rank, world);
+    TrainingModel model(options, DeviceType::kPlan, data_parallel, {.timeline = &timeline});
+    const std::int64_t tokens =
+        model.num_microbatches() * options.train.micro_batch_size * (options.model.seq_length + 1);
+    const std::vector<std::int32_t> no_tokens(static_cast<std::size_t>(tokens), 0);
+    const StepInput input{
+        .iteration = 1,
+        .learning_rate = 0,
+        .first_samples = std::vector<std::int64_t>(static_cast<std::size_t>(model.num_microbatches()), 0),
+        .tokens = no_tokens};
+    if (mode == Mode::kTrain) {
+      model.train_step(input);
+      plans.train = plan_arena(timeline, model.arena());
+      plans.train_flops = timeline.flops();
+      plans.train_ops = timeline.entries().size();
+      if (persistent != nullptr) *persistent = model.pool().allocated_by_category();
+    } else {
+      model.evaluate_step(input);
+      plans.evaluate = plan_arena(timeline, model.arena());
+    }
+  }
+  return plans;
+}
+
+MemoryUse memory_use(const StepPlans& plans, const CategoryBytes& persistent) {
+  MemoryUse use{.persistent = persistent,
+                .arena = plans.block_bytes(),
+                .arena_live = plans.train.live_by_category,
+                .activations = {}};
+  for (const auto& [owner, bytes] : plans.train.live_by_owner) {
+    for (int kind = 0; kind < kNumSlotKinds; ++kind) {
+      if (owner == name_of(static_cast<SlotKind>(kind))) use.activations.emplace_back(owner, bytes);
+    }
+  }
+  return use;
+}
+
+}  // namespace megalith

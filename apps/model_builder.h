@@ -1,0 +1,129 @@
+// The one place where all features meet: builds, for one rank and any backend, the model, its memory, its optimizer,
+// the gradient reduction and the action lists of a step, and fills the executor's table. The trainer's loop (trainer.h)
+// only says which samples and which learning rate.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "apps/options.h"
+#include "core/device/arena.h"
+#include "core/device/memory_pool.h"
+#include "core/device/stream.h"
+#include "core/model/gpt.h"
+#include "core/optim/adamw_optimizer.h"
+#include "parallel/comm/communicator.h"
+#include "parallel/data_parallel/gradient_reducer.h"
+#include "parallel/pipeline_parallel/executor.h"
+#include "parallel/pipeline_parallel/lowering.h"
+
+namespace megalith {
+
+// Memory layouts of the steps of a run, made on the plan backend before anything is allocated.
+struct StepPlans {
+  ArenaPlan train;
+  ArenaPlan evaluate;
+  double train_flops = 0;     // per rank and step, as the ops count them (recompute included)
+  std::size_t train_ops = 0;  // launched per step
+  std::size_t block_bytes() const { return std::max(train.peak_bytes, evaluate.peak_bytes); }
+};
+
+// Bytes of one rank by owner: what plan forecasts and what a run measures.
+struct MemoryUse {
+  CategoryBytes persistent{};  // parameters, main parameters, gradients, optimizer, ... outside the arena
+  std::size_t arena = 0;       // size of the step's block
+  CategoryBytes arena_live{};  // its content at the fullest moment of a training step
+  std::vector<std::pair<std::string, std::size_t>> activations;  // of these, kept activations by kind
+  std::size_t total() const;
+};
+
+// Inputs of one step on this rank: M microbatches of B sequences of S tokens.
+struct StepInput {
+  std::int64_t iteration = 0;  // from 1
+  float learning_rate = 0;
+  std::vector<std::int64_t> first_samples;  // [M] global index of this rank's first sequence
+  std::span<const std::int32_t> tokens;     // [M, B, S + 1]; labels are the same shifted by one
+};
+
+struct StepResult {
+  float loss = 0;       // mean over the tokens of the global batch
+  float grad_norm = 0;  // before clipping
+  bool skipped = false;
+  std::int64_t adam_count = 0;
+};
+
+class TrainingModel {
+ public:
+  // `options` is complete and valid and outlives the model, as does `data_parallel`. Plan streams need
+  // instruments.timeline. `memory_limit` in bytes, 0: the machine's.
+  TrainingModel(const Options& options, DeviceType device, Communicator& data_parallel, Instruments instruments);
+  ~TrainingModel();
+
+  void initialize();                 // weights from the seed, optimizer state zero
+  void use(const StepPlans& plans);  // before the first step, not on the plan backend
+
+  // Enqueues one training step; read_result waits for it.
+  void train_step(const StepInput& input);
+  StepResult read_result();
+  // Runs forward over M microbatches and waits: mean loss over the tokens of the global batch.
+  float evaluate_step(const StepInput& input);
+
+  std::int64_t num_microbatches() const { return num_microbatches_; }
+  std::int64_t tokens_per_step() const;  // of the global batch
+  GptModel& gpt() { return gpt_; }
+  AdamWOptimizer& optimizer() { return *optimizer_; }
+  SegmentRunner& runner() { return *runner_; }
+  MemoryPool& pool() { return pool_; }
+  Arena& arena() { return arena_; }
+  Stream& compute() { return compute_; }
+  StepParameters* step_parameters() { return step_parameters_; }
+  const GradientReducer& reducer() const { return *reducer_; }
+  const std::vector<Action>& train_actions() const { return train_actions_; }
+  Context& context() { return ctx_; }
+
+ private:
+  struct HostBuffers;
+
+  void build_actions();
+  void fill_table();
+  void stage(const StepInput& input);
+  void load(const Action& action);
+  void finish_reduce();
+  void run_step(Mode mode, const std::vector<Action>& actions, const StepInput& input);
+
+  const Options& options_;
+  Communicator& data_parallel_;
+  MemoryPool pool_;
+  Stream compute_;
+  Stream communication_;
+  Arena arena_;
+  GptModel gpt_;
+  std::int64_t num_microbatches_ = 0;
+  std::unique_ptr<AdamWOptimizer> optimizer_;
+  std::unique_ptr<GradientReducer> reducer_;
+  Context ctx_;
+  std::unique_ptr<SegmentRunner> runner_;
+  ActionTable table_;
+  std::vector<Action> train_actions_;
+  std::vector<Action> evaluate_actions_;
+  StepParameters* step_parameters_ = nullptr;                 // device
+  std::vector<MicrobatchParameters*> microbatch_parameters_;  // device, per column
+  std::unique_ptr<HostBuffers> host_;
+  const StepPlans* plans_ = nullptr;
+};
+
+// Records a training and an evaluation step of rank `rank` of `world` data-parallel ranks without computing anything.
+// `persistent`, if given, receives what lives outside the arena.
+StepPlans plan_steps(const Options& options, int rank, int world, CategoryBytes* persistent = nullptr);
+MemoryUse memory_use(const StepPlans& plans, const CategoryBytes& persistent);
+
+// Modules of --recompute-modules and ranges of --recompute-granularity full.
+StashPolicies stash_policies(const TrainingOptions& options);
+RecomputeLayers recompute_layers(const Options& options);
+
+// Microbatches per step and rank; exit code 2 where the sizes do not divide, naming the flags and values that would.
+std::int64_t count_microbatches(const TrainingOptions& options, int data_parallel_size);
+
+}  // namespace megalith

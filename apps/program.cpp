@@ -1,0 +1,40 @@
+#include "apps/program.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <exception>
+#include <new>
+
+#include "core/base/cpu_check.h"
+
+namespace megalith {
+
+ExitCode report_exception(std::string_view name, std::string_view label) {
+  const std::string prefix =
+      label.empty() ? fmt::format("{}: error: ", name) : fmt::format("{}: error: [{}] ", name, label);
+  const auto print = [&](const char* text) { fmt::print(stderr, "{}{}\n", prefix, text); };
+  try {
+    throw;
+  } catch (const Error& error) {
+    print(error.what());
+    return error.code();
+  } catch (const std::bad_alloc&) {
+    print("out of host memory");
+    return ExitCode::kOutOfMemory;
+  } catch (const std::exception& error) {
+    print(error.what());
+    return ExitCode::kInternal;
+  }
+}
+
+int run_program(std::string_view name, const std::function<ExitCode()>& work) {
+  require_cpu_baseline();
+  try {
+    return static_cast<int>(work());
+  } catch (...) {
+    return static_cast<int>(report_exception(name, ""));
+  }
+}
+
+}  // namespace megalith

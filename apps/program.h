@@ -1,0 +1,17 @@
+// What every program's main does around its work: checks the processor, turns errors into one line and an exit code.
+#pragma once
+
+#include <functional>
+#include <string_view>
+
+#include "core/base/error.h"
+
+namespace megalith {
+
+// Returns the process's exit code.
+int run_program(std::string_view name, const std::function<ExitCode()>& work);
+
+// The exit code of the exception being handled, after printing "NAME: [label] message" to standard error.
+ExitCode report_exception(std::string_view name, std::string_view label);
+
+}  // namespace megalith

@@ -1,0 +1,284 @@
+#include "apps/trainer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "apps/flags.h"
+#include "apps/version.h"
+#include "core/base/log.h"
+#include "core/device/copy.h"
+
+namespace megalith {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+DataConfig data_config(const Options& options, const Tokenizer& tokenizer) {
+  const TrainingOptions& train = options.train;
+  DataConfig config{.data_path = options.data.data_path,
+                    .split = options.data.split,
+                    .seed = train.seed,
+                    .seq_length = options.model.seq_length,
+                    .vocab_size = tokenizer.vocab_size(),
+                    .mock = options.data.mock_data,
+                    .num_samples = samples_of_run({.train_samples = train.train_iters * train.global_batch_size,
+                                                   .train_iters = train.train_iters,
+                                                   .eval_interval = train.eval_interval,
+                                                   .eval_iters = train.eval_iters,
+                                                   .global_batch_size = train.global_batch_size})};
+  config.num_samples.test = 0;  // evaluation reads the validation split
+  if (train.skip_train) config.num_samples.train = 0;
+  if (train.eval_iters == 0) config.num_samples.valid = 0;
+  return config;
+}
+
+}  // namespace
+
+Tokenizer tokenizer_of(const Options& options) {
+  return make_tokenizer(options.data.tokenizer_type == TokenizerType::kByte ? "byte" : "null",
+                        options.model.vocab_size);
+}
+
+void complete_options(Options& options, const Tokenizer& tokenizer, int data_parallel_size) {
+  ModelConfig& model = options.model;
+  if (model.vocab_size != 0 && model.vocab_size < tokenizer.vocab_size() &&
+      options.data.tokenizer_type == TokenizerType::kByte) {
+    fail({.code = ExitCode::kUsage,
+          .subject = "--vocab-size",
+          .expected = fmt::format("0 or at least the tokenizer's {}", tokenizer.vocab_size()),
+          .got = std::to_string(model.vocab_size),
+          .show_place = false});
+  }
+  model.vocab_size = std::max(model.vocab_size, tokenizer.vocab_size());
+  resolve(model);
+  validate(model);
+  if (options.train.global_batch_size == 0)
+    options.train.global_batch_size = options.train.micro_batch_size * data_parallel_size;
+  count_microbatches(options.train, data_parallel_size);
+}
+
+RunSetup prepare_run(const Options& options, int rank, int world) {
+  RunSetup setup{.options = options, .tokenizer = tokenizer_of(options), .data = {}, .plans = {}};
+  complete_options(setup.options, setup.tokenizer, world);
+  setup.data = build_datasets(data_config(setup.options, setup.tokenizer));
+  setup.plans = plan_steps(setup.options, rank, world, &setup.planned_persistent);
+  return setup;
+}
+
+Trainer::Trainer(RunSetup setup, Communicator& world, const StopRequest& stop)
+    : setup_(std::move(setup)), options_(setup_.options), world_(world), stop_(stop) {
+  if (options_.train.check_hazards) hazards_ = std::make_unique<HazardChecker>();
+  waits_.suppressed = options_.train.suppress_wait;
+  data_parallel_ = world.split(0, world.rank(), "dp");
+  model_ = std::make_unique<TrainingModel>(options_, options_.train.device, *data_parallel_,
+                                           Instruments{.hazards = hazards_.get(), .waits = &waits_});
+  model_->initialize();
+  model_->use(setup_.plans);
+  state_.seed = static_cast<std::uint64_t>(options_.train.seed);
+  state_.tokenizer = setup_.tokenizer.identity();
+  state_.program_version = program_version();
+  state_.program_commit = program_commit();
+  state_.config = config_of(options_);
+  if (!options_.checkpoint.load.empty()) load();
+  if (is_main() && !options_.logging.metrics_jsonl.empty()) {
+    metrics_ = std::make_unique<MetricsLog>(options_.logging.metrics_jsonl, options_, state_.step);
+  }
+}
+
+Trainer::~Trainer() = default;
+
+void Trainer::load() {
+  const CheckpointOptions& wanted = options_.checkpoint;
+  std::optional<LoadedCheckpoint> found =
+      find_checkpoint({.directory = wanted.load,
+                       .step = wanted.ckpt_step > 0 ? std::optional(wanted.ckpt_step) : std::nullopt,
+                       .verified = &verified_,
+                       .sync = rank_sync(world_)});
+  if (!found) {
+    // Saving and loading the same folder is how a run is restarted, its first start included.
+    if (wanted.load == wanted.save && wanted.ckpt_step == 0) {
+      if (is_main()) log_info("no checkpoint in " + wanted.load + " yet: starting from the seed");
+      return;
+    }
+    fail({.code = ExitCode::kNoCheckpoint,
+          .subject = "--load " + wanted.load,
+          .expected = "a checkpoint",
+          .got = "none",
+          .remedy = "check the folder, or give the same folder to --save to start a new run in it",
+          .show_place = false});
+  }
+  if (found->state().tokenizer != setup_.tokenizer.identity()) {
+    fail({.code = ExitCode::kUsage,
+          .subject = "--tokenizer-type of checkpoint " + found->path(),
+          .expected = found->state().tokenizer,
+          .got = setup_.tokenizer.identity(),
+          .show_place = false});
+  }
+  const bool weights_only = wanted.finetune || wanted.no_load_optim;
+  load_tensors(*model_->gpt().parameters, &model_->optimizer(), model_->compute(), *found,
+               weights_only ? LoadScope::kWeights : LoadScope::kEverything);
+  if (!wanted.finetune) {
+    state_.step = found->state().step;
+    state_.consumed_samples = found->state().consumed_samples;
+    state_.consumed_validation_samples = found->state().consumed_validation_samples;
+    state_.skipped_steps = found->state().skipped_steps;
+    if (!weights_only) state_.adam_count = found->state().adam_count;
+  }
+  const StepParameters start{.adam_count = state_.adam_count};
+  copy_from_host(model_->compute(), model_->step_parameters(), &start, sizeof(start));
+  model_->compute().synchronize();
+  last_saved_step_ = wanted.load == wanted.save ? state_.step : -1;
+  if (is_main())
+    log_info(fmt::format("loaded {} (step {}, {} samples)", found->path(), found->state().step,
+                         found->state().consumed_samples));
+}
+
+StepInput Trainer::input_of(const Dataset& dataset, std::int64_t consumed_samples, std::int64_t iteration) {
+  const std::int64_t length = options_.model.seq_length + 1;
+  StepInput input{.iteration = iteration,
+                  .learning_rate = static_cast<float>(learning_rate(options_.train.schedule, iteration - 1)),
+                  .first_samples = {},
+                  .tokens = {}};
+  tokens_.resize(static_cast<std::size_t>(model_->num_microbatches() * options_.train.micro_batch_size * length));
+  std::size_t at = 0;
+  for (std::int64_t m = 0; m < model_->num_microbatches(); ++m) {
+    const SampleRange range = microbatch_samples({.consumed_samples = consumed_samples,
+                                                  .microbatch = m,
+                                                  .micro_batch_size = options_.train.micro_batch_size,
+                                                  .data_parallel_size = world_.size(),
+                                                  .data_parallel_rank = world_.rank()});
+    input.first_samples.push_back(range.begin);
+    for (std::int64_t sample = range.begin; sample < range.end; ++sample) {
+      dataset.sample(sample % dataset.size(), std::span(tokens_).subspan(at, static_cast<std::size_t>(length)));
+      at += static_cast<std::size_t>(length);
+    }
+  }
+  input.tokens = tokens_;
+  return input;
+}
+
+void Trainer::train_one_step() {
+  const Clock::time_point start = Clock::now();
+  model_->train_step(input_of(setup_.data.train, state_.consumed_samples, state_.step + 1));
+  const StepResult result = model_->read_result();
+  ++state_.step;
+  state_.consumed_samples += options_.train.global_batch_size;
+  state_.skipped_steps += result.skipped ? 1 : 0;
+  state_.adam_count = result.adam_count;
+  const double seconds = seconds_since(start);
+
+  validation_loss_.reset();
+  const std::int64_t interval = options_.train.eval_interval;
+  if (interval > 0 && options_.train.eval_iters > 0 &&
+      (state_.step % interval == 0 || state_.step == options_.train.train_iters)) {
+    evaluate(setup_.data.valid, "validation");
+  }
+  log_step(result, seconds);
+}
+
+void Trainer::evaluate(const Dataset& dataset, std::string_view name) {
+  double sum = 0;
+  for (std::int64_t i = 0; i < options_.train.eval_iters; ++i) {
+    sum += model_->evaluate_step(input_of(dataset, state_.consumed_validation_samples, state_.step + 1));
+    state_.consumed_validation_samples += options_.train.global_batch_size;
+  }
+  validation_loss_ = sum / static_cast<double>(options_.train.eval_iters);
+  if (is_main()) print_evaluation(name, state_.step, *validation_loss_);
+}
+
+void Trainer::log_memory() {
+  const MemoryUse planned = memory_use(setup_.plans, setup_.planned_persistent);
+  print_memory({.planned = planned,
+                .pool_bytes = model_->pool().allocated_bytes(),
+                .arena_touched = model_->arena().touched_bytes(),
+                .arena_planned = setup_.plans.block_bytes()});
+}
+
+void Trainer::log_step(const StepResult& result, double seconds) {
+  if (!is_main()) return;
+  const double tokens = static_cast<double>(model_->tokens_per_step());
+  const StepMetrics metrics{
+      .iteration = state_.step,
+      .train_iters = options_.train.train_iters,
+      .consumed_samples = state_.consumed_samples,
+      .global_batch_size = options_.train.global_batch_size,
+      .lm_loss = result.loss,
+      .grad_norm = result.grad_norm,
+      .learning_rate = learning_rate(options_.train.schedule, state_.step - 1),
+      .tokens_per_second = tokens / seconds,
+      .tflops_per_device = flops_per_token(options_.model) * tokens / seconds / world_.size() * 1e-12,
+      .step_ms = seconds * 1e3,
+      .memory_peak_bytes = static_cast<std::int64_t>(model_->pool().peak_allocated_bytes()),
+      .validation_loss = validation_loss_,
+      .skipped = result.skipped,
+      .skipped_steps = state_.skipped_steps};
+  if (metrics_) metrics_->write(metrics);
+  print_step(metrics, options_.logging);
+}
+
+void Trainer::save() {
+  if (options_.checkpoint.save.empty() || last_saved_step_ == state_.step) return;
+  const SaveResult result = save_training_checkpoint({.model = *model_,
+                                                      .world = world_,
+                                                      .state = state_,
+                                                      .directory = options_.checkpoint.save,
+                                                      .keep_last = static_cast<int>(options_.checkpoint.keep_last),
+                                                      .verified = &verified_});
+  if (result.saved) {
+    last_saved_step_ = state_.step;
+    if (is_main()) {
+      log_info(fmt::format("saved {} ({:.1f} MB in {:.2f} s){}", result.path, static_cast<double>(result.bytes) * 1e-6,
+                           result.seconds, result.message.empty() ? "" : "; " + result.message));
+    }
+    return;
+  }
+  ++failed_saves_;
+  if (is_main())
+    log_warning(fmt::format("checkpoint of step {} was not saved ({} failed so far): {}", state_.step, failed_saves_,
+                            result.message));
+}
+
+bool Trainer::should_stop() {
+  const TrainingOptions& train = options_.train;
+  const bool interval = train.exit_interval > 0 && state_.step % train.exit_interval == 0;
+  const bool mine = stop_.requested.load(std::memory_order_relaxed) ||
+                    (train.exit_duration_in_mins > 0 &&
+                     seconds_since(started_) > 60.0 * static_cast<double>(train.exit_duration_in_mins));
+  return world_.host_any(mine || interval);
+}
+
+ExitCode Trainer::run() {
+  ExitCode code = ExitCode::kOk;
+  if (options_.train.skip_train) {
+    evaluate(setup_.data.valid, "validation");
+  }
+  while (!options_.train.skip_train && state_.step < options_.train.train_iters) {
+    train_one_step();
+    if (state_.step <= 2 && is_main()) log_memory();
+    const bool last = state_.step == options_.train.train_iters;
+    const std::int64_t interval = options_.checkpoint.save_interval;
+    if (last || (interval > 0 && state_.step % interval == 0)) save();
+    if (!last && should_stop()) {
+      save();
+      if (is_main()) log_info(fmt::format("stopped on request after step {}", state_.step));
+      code = ExitCode::kStoppedOnRequest;
+      break;
+    }
+  }
+  if (hazards_ && hazards_->count() > 0) {
+    for (const Hazard& hazard : hazards_->hazards()) log_warning("hazard: " + to_string(hazard));
+    fail({.subject = "--check-hazards",
+          .expected = "no unordered accesses",
+          .got = fmt::format("{}", hazards_->count()),
+          .show_place = false});
+  }
+  if (failed_saves_ > 0 && is_main()) log_warning(fmt::format("{} checkpoints could not be saved", failed_saves_));
+  return code;
+}
+
+}  // namespace megalith

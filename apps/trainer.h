@@ -1,0 +1,81 @@
+// The step loop: samples in, steps through the model, evaluation, checkpoints, logs. One object per rank; ranks are
+// processes (apps/train.cpp) or threads (tests).
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "apps/metrics.h"
+#include "apps/model_builder.h"
+#include "apps/training_checkpoint.h"
+#include "core/data/dataset.h"
+#include "core/data/tokenizer.h"
+#include "core/device/hazard_checker.h"
+
+namespace megalith {
+
+// Set by signal handlers (SIGUSR1, SIGTERM): all ranks finish the step, save and end with exit code 75.
+struct StopRequest {
+  std::atomic<bool> requested{false};
+};
+
+// What each rank prepares on its own before the ranks talk to each other; its errors are mostly the user's.
+struct RunSetup {
+  Options options;  // complete
+  Tokenizer tokenizer;
+  Datasets data;
+  StepPlans plans;
+  CategoryBytes planned_persistent{};  // memory outside the arena, as planned
+};
+// `options` is complete except for the vocabulary size, which the tokenizer gives. All ranks are data-parallel.
+RunSetup prepare_run(const Options& options, int rank, int world);
+
+class Trainer {
+ public:
+  Trainer(RunSetup setup, Communicator& world, const StopRequest& stop);
+  ~Trainer();
+
+  // Trains (or, with --skip-train, evaluates) and returns the exit code.
+  ExitCode run();
+
+  TrainingModel& model() { return *model_; }
+  const StepPlans& plans() const { return setup_.plans; }
+  const HazardChecker* hazards() const { return hazards_.get(); }
+  std::int64_t event_waits() const { return waits_.count; }
+
+ private:
+  void load();
+  StepInput input_of(const Dataset& dataset, std::int64_t consumed_samples, std::int64_t iteration);
+  void train_one_step();
+  void evaluate(const Dataset& dataset, std::string_view name);
+  void log_step(const StepResult& result, double seconds);
+  void log_memory();
+  void save();
+  bool should_stop();
+  bool is_main() const { return world_.rank() == 0; }
+
+  RunSetup setup_;
+  const Options& options_;
+  Communicator& world_;
+  const StopRequest& stop_;
+  std::unique_ptr<HazardChecker> hazards_;
+  WaitCounter waits_;
+  std::unique_ptr<Communicator> data_parallel_;
+  std::unique_ptr<TrainingModel> model_;
+  std::unique_ptr<MetricsLog> metrics_;
+  VerifiedCheckpoints verified_;
+  TrainState state_;
+  std::int64_t failed_saves_ = 0;
+  std::int64_t last_saved_step_ = -1;
+  std::vector<std::int32_t> tokens_;  // of the step being prepared
+  std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
+  std::optional<double> validation_loss_;  // measured after the current step
+};
+
+// Sets what depends on the tokenizer and on the number of ranks: vocabulary, global batch size, number of steps.
+void complete_options(Options& options, const Tokenizer& tokenizer, int data_parallel_size);
+Tokenizer tokenizer_of(const Options& options);
+
+}  // namespace megalith

@@ -1,0 +1,101 @@
+#include "apps/training_checkpoint.h"
+
+#include "core/device/copy.h"
+
+namespace megalith {
+
+namespace {
+
+// One logical tensor of one kind on the device.
+struct Item {
+  std::string name;
+  Shape global_shape;
+  Slice slice;
+  Tensor tensor;  // contiguous
+};
+
+// Everything of this rank, in a fixed order. Without `optimizer` the weights alone.
+std::vector<Item> items_of(ParameterStore& parameters, AdamWOptimizer* optimizer) {
+  std::vector<Item> items;
+  for (std::size_t u = 0; u < parameters.units().size(); ++u) {
+    for (const Parameter* parameter : parameters.units()[u].parameters) {
+      const auto add = [&](std::string_view kind, const Tensor& whole) {
+        for (std::size_t i = 0; i < parameter->parts.size(); ++i) {
+          const LogicalTensor& part = parameter->parts[i];
+          Slice slice = Slice::whole(part.global_shape);
+          slice.start[0] = part.global_row;
+          slice.stop[0] = part.global_row + part.rows;
+          items.push_back({.name = shard_name(kind, part.name),
+                           .global_shape = part.global_shape,
+                           .slice = std::move(slice),
+                           .tensor = parameter->part_of(whole, i)});
+        }
+      };
+      const auto view = [&](const Tensor& flat) {
+        return flat.slice(0, parameter->offset, parameter->shape.numel()).view(parameter->shape);
+      };
+      add(kParamKind, parameter->weight);
+      if (optimizer == nullptr) continue;
+      const AdamWOptimizer::UnitState& state = optimizer->units()[u];
+      if (optimizer->has_own_main_params()) add(kMainParamKind, view(state.main_params));
+      add(kExpAvgKind, view(state.exp_avg));
+      add(kExpAvgSqKind, view(state.exp_avg_sq));
+    }
+  }
+  return items;
+}
+
+}  // namespace
+
+RankSync rank_sync(Communicator& world) {
+  return {.rank = world.rank(),
+          .world = world.size(),
+          .any = [&world](bool mine) { return world.host_any(mine); },
+          .broadcast = [&world](std::string value) { return world.host_broadcast(value, 0); },
+          .gather = [&world](std::string mine) { return world.host_all_gather(mine); }};
+}
+
+SaveResult save_training_checkpoint(const SaveCheckpoint& request) {
+  const std::vector<Item> items = items_of(*request.model.gpt().parameters, &request.model.optimizer());
+  std::vector<Shard> shards;
+  for (const Item& item : items) {
+    shards.push_back(
+        {.name = item.name, .dtype = item.tensor.dtype, .shape = item.global_shape, .slice = item.slice, .data = {}});
+  }
+  const std::vector<int> writers = assign_writers(shards, request.world.size());
+  std::vector<Shard> mine;
+  std::vector<std::vector<std::byte>> host;
+  Stream& stream = request.model.compute();
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    if (writers[i] != request.world.rank()) continue;
+    host.emplace_back(items[i].tensor.bytes());
+    copy_to_host(stream, host.back().data(), items[i].tensor.data, host.back().size());
+    mine.push_back(shards[i]);
+    mine.back().data = host.back();
+  }
+  stream.synchronize();
+  return save_checkpoint({.directory = request.directory,
+                          .state = request.state,
+                          .shards = std::move(mine),
+                          .keep_last = request.keep_last,
+                          .verified = request.verified,
+                          .sync = rank_sync(request.world)});
+}
+
+void load_tensors(ParameterStore& parameters, AdamWOptimizer* optimizer, Stream& stream, LoadedCheckpoint& checkpoint,
+                  LoadScope scope) {
+  const std::vector<Item> items = items_of(parameters, scope == LoadScope::kEverything ? optimizer : nullptr);
+  std::vector<TensorSpec> wanted;
+  for (const Item& item : items)
+    wanted.push_back({.name = item.name, .dtype = item.tensor.dtype, .shape = item.global_shape});
+  checkpoint.check_tensors(wanted);
+  for (const Item& item : items) {
+    std::vector<std::byte> host(item.tensor.bytes());
+    checkpoint.read(item.name, item.slice, host);
+    copy_from_host(stream, item.tensor.data, host.data(), host.size());
+    stream.synchronize();
+  }
+  if (scope == LoadScope::kWeights && optimizer != nullptr) optimizer->initialize(stream);
+}
+
+}  // namespace megalith

@@ -1,0 +1,37 @@
+// Lowering: from the schedule of one stage to the list the executor runs. Each pass is a function from list to list.
+#pragma once
+
+#include <vector>
+
+#include "parallel/pipeline_parallel/schedule.h"
+
+namespace megalith {
+
+// Gives each in-flight (chunk, microbatch) a column by interval colouring: from its forward to its backward_weight.
+std::vector<Action> assign_columns(std::vector<Action> actions);
+int num_columns(const std::vector<Action>& actions);
+
+// Expands chunks into their segments. backward_data and backward_weight of one chunk and microbatch that stand next to
+// each other are interleaved per segment, so that gradients of late layers are ready early and stashes die early.
+std::vector<Action> expand_segments(const std::vector<Action>& actions, int num_segments);
+
+// A load before each first forward of a microbatch.
+std::vector<Action> insert_loads(const std::vector<Action>& actions);
+
+// Where gradients of a bucket's segments are complete: after the last backward_weight of the last of them.
+struct ReducePoints {
+  std::vector<std::vector<int>> segments_of_bucket;
+  int tied_segment = -1;  // the segment whose parameters have tied uses (the embedding); -1: none
+};
+std::vector<Action> insert_reductions(const std::vector<Action>& actions, const ReducePoints& points);
+
+// The whole training step of one stage.
+std::vector<Action> lower_training_step(const std::vector<Action>& stage, int num_segments, const ReducePoints& points);
+// Forward only, for evaluation.
+std::vector<Action> lower_evaluation_step(const std::vector<Action>& stage, int num_segments);
+
+// Fails with exit code 9 where the list is not executable: a verb missing, twice or before what it needs, a reduction
+// before a backward_weight of its bucket.
+void verify(const std::vector<Action>& actions, int num_segments, const ReducePoints& points);
+
+}  // namespace megalith
