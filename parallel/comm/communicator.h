@@ -1,13 +1,19 @@
-// Collectives among the ranks of one group, each enqueued on a stream and asynchronous to the host. All ranks of a group
-// must enqueue the same sequence. Sums are taken in rank order in fp32, so every implementation gives the same bits.
-// Implementations: mpi_communicator.h (processes), thread_communicator.h (ranks as threads, for ThreadSanitizer),
+// Collectives among the ranks of one group, each enqueued on a stream and asynchronous to the host. All ranks of a
+// group must enqueue the same sequence, and a group serves one stream at a time: for a second stream that is not
+// ordered by events make a duplicate(). Sums are taken in rank order, in fp32 for fp32 and bf16 (rounded once) and in
+// fp64 for fp64, so every implementation gives the same bits on every rank. Buffers of numel 0 are legal.
+// Implementations: mpi_runtime.h (processes), thread_communicator.h (ranks as threads, for ThreadSanitizer),
 // single_communicator.h (one rank), plan_communicator.h (any size, on plan streams only).
+// Errors: exit code 9 for calls that do not fit together, 7 when a peer failed, was lost or did not come in time.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/device/stream.h"
@@ -19,8 +25,8 @@ enum class ReduceOp : std::uint8_t { kSum, kMax };
 
 // What a group did so far, for tests and reports: an ignored flag cannot claim to have communicated.
 struct CommunicatorStats {
-  std::int64_t collectives = 0;
-  std::int64_t bytes = 0;  // payload this rank put in
+  std::int64_t collectives = 0;  // calls enqueued while the group has more than one rank, sends and receives included
+  std::int64_t bytes = 0;        // payload this rank put in
 };
 
 class Communicator {
@@ -42,26 +48,39 @@ class Communicator {
   void all_gather(Stream& stream, const Tensor& in, const Tensor& out);
   // in[size * n] -> out[size * n]: part r goes to rank r.
   void all_to_all(Stream& stream, const Tensor& in, const Tensor& out);
-  // Rows (dim 0) of in and out are split by the counts, one per rank; counts are host values.
+  // Rows (dim 0) of in and out are split by the counts, one per rank; counts are host values. Rows beyond their sum are
+  // neither read nor written.
   void all_to_all_v(Stream& stream, const Tensor& in, std::span<const std::int64_t> in_rows, const Tensor& out,
                     std::span<const std::int64_t> out_rows);
   void broadcast(Stream& stream, const Tensor& buffer, int root);
+  // Occupies the stream until the peer's receive was enqueued too and has run (small messages may leave earlier).
   void send(Stream& stream, const Tensor& buffer, int peer);
   void receive(Stream& stream, const Tensor& buffer, int peer);
 
-  // Host control plane: blocking, small, for start-up, checkpoints and errors.
+  // Host control plane: blocking, small, for start-up, checkpoints and errors; separate from the streams' traffic.
+  // Called by one thread per rank, in the same sequence on all ranks.
   virtual void host_barrier() = 0;
   virtual std::vector<std::string> host_all_gather(const std::string& mine) = 0;
-  bool host_any(bool mine);
+  bool host_any(bool mine);  // true on every rank when it is true on one
   std::string host_broadcast(const std::string& value, int root);
 
-  // A group of those ranks that pass the same color, ordered by key; collective over this group.
+  // A group of those ranks that pass the same color >= 0, ordered by key; collective over this group.
   virtual std::unique_ptr<Communicator> split(int color, int key, const std::string& name) = 0;
+  // A group of `ranks` of this group (this rank among them, every rank in exactly one list); collective over this
+  // group.
+  virtual std::unique_ptr<Communicator> subgroup(std::span<const int> ranks, const std::string& name);
+  // The same ranks once more, for use on another stream; collective over this group.
+  std::unique_ptr<Communicator> duplicate(const std::string& name);
+
+  // This rank failed: calls that wait, or come later, on any group of its world throw Error (exit code 7) with
+  // `message`. With ranks as threads that holds for all ranks; with processes for this one, whose main then ends the
+  // others by MpiRuntime::abort. From any thread.
+  virtual void abort(const std::string& message) = 0;
 
  protected:
   Communicator(std::string name, int rank, int size) : name_(std::move(name)), rank_(rank), size_(size) {}
 
-  // Run on the stream's worker, blocking it until complete.
+  // Run on the stream's worker, blocking it until complete. The arguments have been checked.
   virtual void do_all_reduce(const Tensor& buffer, ReduceOp op) = 0;
   virtual void do_reduce_scatter(const Tensor& in, const Tensor& out) = 0;
   virtual void do_all_gather(const Tensor& in, const Tensor& out) = 0;
@@ -73,11 +92,28 @@ class Communicator {
 
  private:
   void enqueue(Stream& stream, const Access& access, std::size_t bytes, std::function<void()> task);
+  std::string subject(std::string_view call, std::string_view argument = "") const;
+  void check_rank(int rank, std::string_view call, std::string_view argument) const;
 
   std::string name_;
   int rank_;
   int size_;
   CommunicatorStats stats_;
+  std::atomic<bool> in_use_{false};  // by a stream's worker
+};
+
+// Declared after the streams of a rank: when an exception leaves the scope, the group is aborted before the streams'
+// destructors finish their queues, which would otherwise wait for peers that wait for this rank.
+class AbortOnUnwind {
+ public:
+  explicit AbortOnUnwind(Communicator& group);
+  ~AbortOnUnwind();
+  AbortOnUnwind(const AbortOnUnwind&) = delete;
+  AbortOnUnwind& operator=(const AbortOnUnwind&) = delete;
+
+ private:
+  Communicator& group_;
+  int exceptions_;
 };
 
 }  // namespace megalith

@@ -1,0 +1,421 @@
+#include <fmt/format.h>
+#include <mpi.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "parallel/comm/mpi_process.h"
+#include "parallel/comm/reduce_parts.h"
+
+namespace megalith {
+
+namespace {
+
+// A reduction is taken in chunks of this size, which bounds its staging buffer.
+constexpr std::size_t kChunkBytes = std::size_t{1} << 20;
+// Below it latency counts: every rank sends everything to every other.
+constexpr std::size_t kSmallBytes = 4096;
+
+enum Tag : int { kTagReduce = 1, kTagGather, kTagAllToAll, kTagBroadcast, kTagPoint };
+
+[[noreturn]] void fail_mpi(int code, const std::string& what) {
+  char text[MPI_MAX_ERROR_STRING] = "";
+  int length = 0;
+  MPI_Error_string(code, text, &length);
+  fail({.code = ExitCode::kCommunication,
+        .subject = what,
+        .got = std::string(text, static_cast<std::size_t>(length)),
+        .remedy = "see whether another rank ended or made another call"});
+}
+
+void check_mpi(int code, const std::string& what) {
+  if (code != MPI_SUCCESS) fail_mpi(code, what);
+}
+
+// Non-blocking messages that are waited for together. After an error the pending ones are left alone: their buffers may
+// still be written. So an error aborts the whole process, as seen by its groups, and MpiRuntime ends it.
+class Exchange {
+ public:
+  Exchange(MPI_Comm comm, MpiProcess& process) : comm_(comm), process_(process) {}
+
+  void begin(std::string what) { what_ = std::move(what); }
+
+  void send(const void* data, std::size_t bytes, int peer, Tag tag) {
+    for_pieces(bytes, [&](std::size_t offset, int count) {
+      check_mpi(
+          MPI_Isend(static_cast<const std::byte*>(data) + offset, count, MPI_BYTE, peer, tag, comm_, add(peer, -1)),
+          what_);
+    });
+  }
+
+  void receive(void* data, std::size_t bytes, int peer, Tag tag) {
+    for_pieces(bytes, [&](std::size_t offset, int count) {
+      check_mpi(MPI_Irecv(static_cast<std::byte*>(data) + offset, count, MPI_BYTE, peer, tag, comm_, add(peer, count)),
+                what_);
+    });
+  }
+
+  // For a non-blocking collective.
+  MPI_Request* add(int peer, int expected_bytes) {
+    peers_.push_back({peer, expected_bytes});
+    requests_.push_back(MPI_REQUEST_NULL);
+    return &requests_.back();
+  }
+
+  void wait() {
+    try {
+      wait_for_all();
+    } catch (const Error& error) {
+      process_.abort(error.what());
+      throw;
+    }
+    requests_.clear();
+    peers_.clear();
+  }
+
+ private:
+  struct Peer {
+    int rank;
+    int expected_bytes;  // of a receive; -1: a send or a collective
+  };
+
+  void wait_for_all() {
+    Backoff backoff(process_.options.timeout);
+    statuses_.resize(requests_.size());
+    for (int done = 0; done == 0;) {
+      const int code = MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done, statuses_.data());
+      if (code != MPI_SUCCESS) fail_request(code);
+      if (done != 0) break;
+      process_.throw_if_aborted();
+      if (!backoff.pause()) fail_late();
+    }
+    for (std::size_t i = 0; i < peers_.size(); ++i) {
+      if (peers_[i].expected_bytes < 0) continue;
+      int count = 0;
+      MPI_Get_count(&statuses_[i], MPI_BYTE, &count);
+      if (count != peers_[i].expected_bytes) fail_size(peers_[i], fmt::format("{}", count));
+    }
+  }
+
+  // An empty message is sent too: sender and receiver that disagree about the size must notice.
+  template <class Post>
+  void for_pieces(std::size_t bytes, Post post) {
+    std::size_t offset = 0;
+    do {
+      const std::size_t piece = std::min(bytes - offset, process_.options.max_message_bytes);
+      post(offset, static_cast<int>(piece));
+      offset += piece;
+    } while (offset < bytes);
+  }
+
+  [[noreturn]] void fail_size(const Peer& peer, const std::string& got) const {
+    fail({.subject = fmt::format("{}: message from rank {}", what_, peer.rank),
+          .expected = fmt::format("{} bytes", peer.expected_bytes),
+          .got = got,
+          .remedy = "all ranks of a group must make the same calls with the same sizes"});
+  }
+
+  [[noreturn]] void fail_request(int code) const {
+    int error_class = MPI_SUCCESS;
+    MPI_Error_class(code, &error_class);
+    for (std::size_t i = 0; error_class == MPI_ERR_IN_STATUS && i < peers_.size(); ++i) {
+      const int error = statuses_[i].MPI_ERROR;
+      if (error == MPI_SUCCESS || error == MPI_ERR_PENDING) continue;
+      int one_class = MPI_SUCCESS;
+      MPI_Error_class(error, &one_class);
+      if (one_class == MPI_ERR_TRUNCATE) fail_size(peers_[i], "more");
+      fail_mpi(error, fmt::format("{}: rank {}", what_, peers_[i].rank));
+    }
+    if (error_class == MPI_ERR_TRUNCATE) fail_size(peers_.front(), "more");
+    fail_mpi(code, what_);
+  }
+
+  [[noreturn]] void fail_late() {
+    std::string late;
+    for (std::size_t i = 0; i < peers_.size(); ++i) {
+      int done = 0;
+      MPI_Status status;
+      MPI_Request_get_status(requests_[i], &done, &status);
+      const std::string name = peers_[i].rank < 0 ? std::string("a peer") : fmt::format("rank {}", peers_[i].rank);
+      if (done == 0 && late.find(name) == std::string::npos) late += (late.empty() ? "" : ", ") + name;
+    }
+    fail({.code = ExitCode::kCommunication,
+          .subject = what_,
+          .expected = fmt::format("all ranks within {} ms", process_.options.timeout.count()),
+          .got = "no answer from " + late,
+          .remedy = "see whether that rank hangs or made another call"});
+  }
+
+  MPI_Comm comm_;
+  MpiProcess& process_;
+  std::string what_;
+  std::vector<MPI_Request> requests_;
+  std::vector<MPI_Status> statuses_;
+  std::vector<Peer> peers_;
+};
+
+// One MPI communicator and what is pending on it. Used by one thread at a time.
+struct Plane {
+  Plane(MPI_Comm owned, MpiProcess& process) : comm(owned), exchange(owned, process) {
+    MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
+  }
+  ~Plane() {
+    int finalized = 0;
+    MPI_Finalized(&finalized);
+    if (finalized == 0) MPI_Comm_free(&comm);
+  }
+  Plane(const Plane&) = delete;
+  Plane& operator=(const Plane&) = delete;
+
+  MPI_Comm comm;
+  Exchange exchange;
+};
+
+MPI_Comm duplicated(MPI_Comm comm) {
+  MPI_Comm copy = MPI_COMM_NULL;
+  check_mpi(MPI_Comm_dup(comm, &copy), "MPI_Comm_dup");
+  return copy;
+}
+
+std::size_t rank_of(MPI_Comm comm) {
+  int rank = 0;
+  MPI_Comm_rank(comm, &rank);
+  return static_cast<std::size_t>(rank);
+}
+
+int size_of_comm(MPI_Comm comm) {
+  int size = 1;
+  MPI_Comm_size(comm, &size);
+  return size;
+}
+
+class MpiCommunicator final : public Communicator {
+ public:
+  // Takes the two MPI communicators.
+  MpiCommunicator(std::string name, MPI_Comm streams, MPI_Comm host, std::shared_ptr<MpiProcess> process)
+      : Communicator(std::move(name), static_cast<int>(rank_of(streams)), size_of_comm(streams)),
+        process_(std::move(process)),
+        streams_(streams, *process_),
+        host_(host, *process_) {}
+
+  void host_barrier() override {
+    begin_host("host_barrier");
+    check_mpi(MPI_Ibarrier(host_.comm, host_.exchange.add(-1, -1)), "MPI_Ibarrier");
+    host_.exchange.wait();
+  }
+
+  std::vector<std::string> host_all_gather(const std::string& mine) override;
+  std::unique_ptr<Communicator> split(int color, int key, const std::string& name) override;
+  void abort(const std::string& message) override { process_->abort(message); }
+
+ protected:
+  void do_all_reduce(const Tensor& buffer, ReduceOp op) override;
+  void do_reduce_scatter(const Tensor& in, const Tensor& out) override;
+  void do_all_gather(const Tensor& in, const Tensor& out) override;
+  void do_all_to_all_v(const Tensor& in, const std::vector<std::int64_t>& in_rows, const Tensor& out,
+                       const std::vector<std::int64_t>& out_rows) override;
+  void do_broadcast(const Tensor& buffer, int root) override;
+  void do_send(const Tensor& buffer, int peer) override;
+  void do_receive(const Tensor& buffer, int peer) override;
+
+ private:
+  void begin(const char* call) {
+    process_->throw_if_aborted();
+    streams_.exchange.begin(fmt::format("{} on group {}", call, name()));
+  }
+  void begin_host(const char* call) {
+    process_->throw_if_aborted();
+    host_.exchange.begin(fmt::format("{} on group {}", call, name()));
+  }
+  void send(const Tensor& t, int peer, Tag tag) { streams_.exchange.send(t.data, t.bytes(), peer, tag); }
+  void receive(const Tensor& t, int peer, Tag tag) { streams_.exchange.receive(t.data, t.bytes(), peer, tag); }
+  Tensor staging(int part, const Tensor& like);
+  template <class PartFor>
+  void reduce_exchanged(ReduceOp op, PartFor part_for, const Tensor& out);
+  void all_reduce_chunk(const Tensor& chunk, ReduceOp op);
+
+  std::shared_ptr<MpiProcess> process_;
+  Plane streams_;
+  Plane host_;
+  std::vector<std::byte> staging_;  // grows to what the largest chunk needs
+  std::vector<const void*> parts_;
+};
+
+std::vector<std::string> MpiCommunicator::host_all_gather(const std::string& mine) {
+  begin_host("host_all_gather");
+  if (mine.size() > (std::size_t{1} << 26)) {
+    fail({.subject = "host_all_gather", .expected = "at most 64 MiB", .got = fmt::format("{} bytes", mine.size())});
+  }
+  const int length = static_cast<int>(mine.size());
+  std::vector<int> lengths(static_cast<std::size_t>(size()));
+  check_mpi(MPI_Iallgather(&length, 1, MPI_INT, lengths.data(), 1, MPI_INT, host_.comm, host_.exchange.add(-1, -1)),
+            "MPI_Iallgather");
+  host_.exchange.wait();
+  const std::int64_t total = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
+  if (total > std::int64_t{1} << 30) {
+    fail({.subject = "host_all_gather", .expected = "at most 1 GiB in all", .got = fmt::format("{} bytes", total)});
+  }
+  std::vector<int> offsets(lengths.size(), 0);
+  std::partial_sum(lengths.begin(), lengths.end() - 1, offsets.begin() + 1);
+  std::string text(static_cast<std::size_t>(total), '\0');
+  check_mpi(MPI_Iallgatherv(mine.data(), length, MPI_BYTE, text.data(), lengths.data(), offsets.data(), MPI_BYTE,
+                            host_.comm, host_.exchange.add(-1, -1)),
+            "MPI_Iallgatherv");
+  host_.exchange.wait();
+  std::vector<std::string> all;
+  for (std::size_t r = 0; r < lengths.size(); ++r) {
+    all.push_back(text.substr(static_cast<std::size_t>(offsets[r]), static_cast<std::size_t>(lengths[r])));
+  }
+  return all;
+}
+
+std::unique_ptr<Communicator> MpiCommunicator::split(int color, int key, const std::string& name) {
+  if (color < 0) {
+    fail({.subject = "split of group " + this->name(), .expected = "a color >= 0", .got = fmt::format("{}", color)});
+  }
+  host_barrier();  // the rest blocks inside MPI, so wait for late ranks here
+  MPI_Comm part = MPI_COMM_NULL;
+  check_mpi(MPI_Comm_split(host_.comm, color, key, &part), "MPI_Comm_split");
+  MPI_Comm host = duplicated(part);
+  return std::make_unique<MpiCommunicator>(name, part, host, process_);
+}
+
+// Room for a copy of `like`, which is one of `size` equal parts at most.
+Tensor MpiCommunicator::staging(int part, const Tensor& like) {
+  Tensor result = like;
+  result.data = staging_.data() + static_cast<std::size_t>(part) * like.bytes();
+  return result;
+}
+
+// out = the sum over ranks of what each holds for this rank; part_for(r) is what this rank holds for r.
+template <class PartFor>
+void MpiCommunicator::reduce_exchanged(ReduceOp op, PartFor part_for, const Tensor& out) {
+  const std::size_t needed = static_cast<std::size_t>(size()) * out.bytes();
+  if (staging_.size() < needed) staging_.resize(needed);
+  parts_.resize(static_cast<std::size_t>(size()));
+  for (int r = 0; r < size(); ++r) {
+    const Tensor part = r == rank() ? part_for(r) : staging(r, out);
+    parts_[static_cast<std::size_t>(r)] = part.data;
+    if (r != rank()) receive(part, r, kTagReduce);
+  }
+  for (int r = 0; r < size(); ++r) {
+    if (r != rank()) send(part_for(r), r, kTagReduce);
+  }
+  streams_.exchange.wait();
+  reduce_parts(op, out.dtype, parts_, out.data, out.numel());
+}
+
+void MpiCommunicator::all_reduce_chunk(const Tensor& chunk, ReduceOp op) {
+  const auto slice = [&](int r) {
+    const std::int64_t begin = chunk.numel() * r / size();
+    return chunk.slice(0, begin, chunk.numel() * (r + 1) / size() - begin);
+  };
+  if (chunk.bytes() <= kSmallBytes) {
+    reduce_exchanged(
+        op, [&](int) { return chunk; }, chunk);
+    return;
+  }
+  reduce_exchanged(op, slice, slice(rank()));
+  for (int r = 0; r < size(); ++r) {
+    if (r != rank()) receive(slice(r), r, kTagGather);
+  }
+  for (int r = 0; r < size(); ++r) {
+    if (r != rank()) send(slice(rank()), r, kTagGather);
+  }
+  streams_.exchange.wait();
+}
+
+void MpiCommunicator::do_all_reduce(const Tensor& buffer, ReduceOp op) {
+  begin("all_reduce");
+  const auto chunk = static_cast<std::int64_t>(kChunkBytes / size_of(buffer.dtype));
+  std::int64_t begin = 0;
+  do {  // once for an empty buffer
+    const std::int64_t count = std::min(chunk, buffer.numel() - begin);
+    all_reduce_chunk(buffer.slice(0, begin, count), op);
+    begin += count;
+  } while (begin < buffer.numel());
+}
+
+void MpiCommunicator::do_reduce_scatter(const Tensor& in, const Tensor& out) {
+  begin("reduce_scatter");
+  const std::int64_t chunk =
+      std::max<std::int64_t>(1, static_cast<std::int64_t>(kChunkBytes / size_of(in.dtype)) / size());
+  std::int64_t begin = 0;
+  do {
+    const std::int64_t count = std::min(chunk, out.numel() - begin);
+    const auto part_for = [&](int r) { return in.slice(0, r * out.numel() + begin, count); };
+    reduce_exchanged(ReduceOp::kSum, part_for, out.slice(0, begin, count));
+    begin += count;
+  } while (begin < out.numel());
+}
+
+void MpiCommunicator::do_all_gather(const Tensor& in, const Tensor& out) {
+  begin("all_gather");
+  const auto part = [&](int r) { return out.slice(0, r * in.numel(), in.numel()); };
+  for (int r = 0; r < size(); ++r) {
+    if (r != rank()) receive(part(r), r, kTagGather);
+  }
+  for (int r = 0; r < size(); ++r) {
+    if (r != rank()) send(in, r, kTagGather);
+  }
+  if (in.data != part(rank()).data && in.bytes() > 0) std::memcpy(part(rank()).data, in.data, in.bytes());
+  streams_.exchange.wait();
+}
+
+void MpiCommunicator::do_all_to_all_v(const Tensor& in, const std::vector<std::int64_t>& in_rows, const Tensor& out,
+                                      const std::vector<std::int64_t>& out_rows) {
+  begin("all_to_all");
+  const auto part = [](const Tensor& whole, const std::vector<std::int64_t>& rows, int r) {
+    return whole.slice(0, std::accumulate(rows.begin(), rows.begin() + r, std::int64_t{0}),
+                       rows[static_cast<std::size_t>(r)]);
+  };
+  const Tensor own_in = part(in, in_rows, rank());
+  const Tensor own_out = part(out, out_rows, rank());
+  require(own_in.bytes() == own_out.bytes(),
+          "all_to_all_v: what a rank sends to itself and receives from itself differ");
+  for (int r = 0; r < size(); ++r) {
+    if (r != rank()) receive(part(out, out_rows, r), r, kTagAllToAll);
+  }
+  for (int r = 0; r < size(); ++r) {
+    if (r != rank()) send(part(in, in_rows, r), r, kTagAllToAll);
+  }
+  if (own_in.bytes() > 0) std::memcpy(own_out.data, own_in.data, own_in.bytes());
+  streams_.exchange.wait();
+}
+
+// A binomial tree: in round k the 2^k ranks that have the buffer pass it on. Ranks are counted from the root.
+void MpiCommunicator::do_broadcast(const Tensor& buffer, int root) {
+  begin("broadcast");
+  const int mine = (rank() - root + size()) % size();
+  const auto rank_at = [&](int place) { return (place + root) % size(); };
+  int reach = 1;  // places below it have the buffer
+  while (reach <= mine) reach *= 2;
+  if (mine > 0) {
+    receive(buffer, rank_at(mine - reach / 2), kTagBroadcast);
+    streams_.exchange.wait();
+  }
+  for (; mine + reach < size(); reach *= 2) send(buffer, rank_at(mine + reach), kTagBroadcast);
+  streams_.exchange.wait();
+}
+
+void MpiCommunicator::do_send(const Tensor& buffer, int peer) {
+  begin("send");
+  send(buffer, peer, kTagPoint);
+  streams_.exchange.wait();
+}
+
+void MpiCommunicator::do_receive(const Tensor& buffer, int peer) {
+  begin("receive");
+  receive(buffer, peer, kTagPoint);
+  streams_.exchange.wait();
+}
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_mpi_world(const std::shared_ptr<MpiProcess>& process) {
+  MPI_Comm streams = duplicated(MPI_COMM_WORLD);
+  return std::make_unique<MpiCommunicator>("world", streams, duplicated(MPI_COMM_WORLD), process);
+}
+
+}  // namespace megalith

@@ -1,0 +1,71 @@
+// What the MPI groups of one process share; inside parallel/comm only.
+#pragma once
+
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "core/base/error.h"
+#include "parallel/comm/communicator.h"
+#include "parallel/comm/mpi_runtime.h"
+
+namespace megalith {
+
+struct MpiProcess {
+  MpiOptions options;
+  int rank = 0;
+  int size = 1;
+  int local_rank = 0;
+  int local_size = 1;
+  std::atomic<bool> aborted{false};
+  std::mutex mutex;
+  std::string abort_message;  // guarded by mutex
+
+  void abort(const std::string& message) {
+    const std::lock_guard lock(mutex);
+    if (!aborted) abort_message = message;
+    aborted = true;
+  }
+
+  void throw_if_aborted() {
+    if (!aborted) return;
+    const std::lock_guard lock(mutex);
+    throw Error(ExitCode::kCommunication, abort_message);
+  }
+};
+
+// Time between two polls: the core is given away at once at first, because a peer's compute thread may need it to come
+// here at all; a peer that is late by more is waited for in sleeps that grow.
+class Backoff {
+ public:
+  explicit Backoff(std::chrono::milliseconds timeout) : timeout_(timeout) {}
+
+  // False when the time is over.
+  bool pause() {
+    const auto waited = std::chrono::steady_clock::now() - start_;
+    if (waited > timeout_) return false;
+    if (waited < std::chrono::microseconds(200)) {
+      sched_yield();
+    } else {
+      std::this_thread::sleep_for(sleep_);
+      sleep_ = std::min(sleep_ * 2, std::chrono::microseconds(320));
+    }
+    return true;
+  }
+
+ private:
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  std::chrono::milliseconds timeout_;
+  std::chrono::microseconds sleep_{20};
+};
+
+// A group of all ranks; collective. MPI is initialised.
+std::unique_ptr<Communicator> make_mpi_world(const std::shared_ptr<MpiProcess>& process);
+
+}  // namespace megalith

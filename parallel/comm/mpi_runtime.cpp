@@ -1,0 +1,54 @@
+#include "parallel/comm/mpi_runtime.h"
+
+#include <fmt/format.h>
+#include <mpi.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+
+#include "parallel/comm/mpi_process.h"
+
+namespace megalith {
+
+MpiRuntime::MpiRuntime(int& argc, char**& argv, const MpiOptions& options) : process_(std::make_shared<MpiProcess>()) {
+  require(options.max_message_bytes > 0 && options.max_message_bytes < (std::size_t{1} << 31),
+          "MpiOptions::max_message_bytes");
+  process_->options = options;
+  int provided = MPI_THREAD_SINGLE;
+  MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);  // ends the process if it cannot
+  if (provided < MPI_THREAD_MULTIPLE) {
+    fail({.code = ExitCode::kCommunication,
+          .subject = "MPI",
+          .expected = "MPI_THREAD_MULTIPLE",
+          .got = fmt::format("thread level {}", provided),
+          .remedy = "install an MPI built with thread support, as Debian's Open MPI"});
+  }
+  MPI_Comm_rank(MPI_COMM_WORLD, &process_->rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &process_->size);
+  MPI_Comm local = MPI_COMM_NULL;
+  MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, process_->rank, MPI_INFO_NULL, &local);
+  MPI_Comm_rank(local, &process_->local_rank);
+  MPI_Comm_size(local, &process_->local_size);
+  MPI_Comm_free(&local);
+}
+
+MpiRuntime::~MpiRuntime() {
+  if (process_->aborted || std::uncaught_exceptions() > 0) abort(ExitCode::kCommunication);
+  MPI_Finalize();
+}
+
+int MpiRuntime::rank() const { return process_->rank; }
+int MpiRuntime::size() const { return process_->size; }
+int MpiRuntime::local_rank() const { return process_->local_rank; }
+int MpiRuntime::local_size() const { return process_->local_size; }
+
+std::unique_ptr<Communicator> MpiRuntime::world() { return make_mpi_world(process_); }
+
+void MpiRuntime::abort(ExitCode code) {
+  std::fflush(nullptr);
+  MPI_Abort(MPI_COMM_WORLD, static_cast<int>(code));
+  std::_Exit(static_cast<int>(code));
+}
+
+}  // namespace megalith

@@ -1,0 +1,51 @@
+// Ranks as processes. MPI-3.1 with MPI_THREAD_MULTIPLE; each group has one duplicated MPI communicator for the streams'
+// workers and one for the host, so that their messages never mix. Ranks share cores with compute threads, so calls are
+// polled, giving the core away in between, instead of spinning inside MPI.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <memory>
+
+#include "core/base/error.h"
+#include "parallel/comm/communicator.h"
+
+namespace megalith {
+
+struct MpiProcess;
+
+struct MpiOptions {
+  // A call that waits longer for its peers throws Error with exit code 7.
+  std::chrono::milliseconds timeout = std::chrono::minutes(10);
+  // Longer messages are sent in pieces: a count of MPI-3.1 is an int. At most 2^31 - 1.
+  std::size_t max_message_bytes = std::size_t{1} << 30;
+};
+
+// The first object in `main`; also works for a program that was started without mpirun, as a world of one rank.
+//   MpiRuntime mpi(argc, argv);
+//   try { train(mpi) } catch (const Error& e) { print it; mpi.abort(e.code()); }
+// Communicators must be destroyed before it.
+class MpiRuntime {
+ public:
+  MpiRuntime(int& argc, char**& argv, const MpiOptions& options = {});
+  // Waits for all ranks; after an abort of a group, or while an exception passes, ends all ranks instead.
+  ~MpiRuntime();
+  MpiRuntime(const MpiRuntime&) = delete;
+  MpiRuntime& operator=(const MpiRuntime&) = delete;
+
+  int rank() const;
+  int size() const;
+  int local_rank() const;  // among the ranks of this machine
+  int local_size() const;
+
+  // A new group of all ranks; collective.
+  std::unique_ptr<Communicator> world();
+
+  // Ends all ranks; mpirun exits with `code` (Open MPI).
+  [[noreturn]] void abort(ExitCode code);
+
+ private:
+  std::shared_ptr<MpiProcess> process_;
+};
+
+}  // namespace megalith

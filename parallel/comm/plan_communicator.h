@@ -1,0 +1,36 @@
+// Any rank of a group of any size, alone: for the plan backend, which records what a rank would do without peers. Only
+// plan streams may be used. On the host, peers are taken to say what this rank says.
+#pragma once
+
+#include "parallel/comm/communicator.h"
+
+namespace megalith {
+
+class PlanCommunicator final : public Communicator {
+ public:
+  // 0 <= rank < size
+  struct Place {
+    int rank = 0;
+    int size = 1;
+  };
+  PlanCommunicator(std::string name, const Place& place);
+
+  void host_barrier() override {}
+  std::vector<std::string> host_all_gather(const std::string& mine) override;
+  // An error: nobody knows the colors of the other ranks. subgroup() works.
+  std::unique_ptr<Communicator> split(int color, int key, const std::string& name) override;
+  std::unique_ptr<Communicator> subgroup(std::span<const int> ranks, const std::string& name) override;
+  void abort(const std::string&) override {}  // nobody waits
+
+ protected:
+  void do_all_reduce(const Tensor& buffer, ReduceOp op) override;
+  void do_reduce_scatter(const Tensor& in, const Tensor& out) override;
+  void do_all_gather(const Tensor& in, const Tensor& out) override;
+  void do_all_to_all_v(const Tensor& in, const std::vector<std::int64_t>& in_rows, const Tensor& out,
+                       const std::vector<std::int64_t>& out_rows) override;
+  void do_broadcast(const Tensor& buffer, int root) override;
+  void do_send(const Tensor& buffer, int peer) override;
+  void do_receive(const Tensor& buffer, int peer) override;
+};
+
+}  // namespace megalith

@@ -1,0 +1,222 @@
+#include "parallel/comm/thread_communicator.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <numeric>
+#include <thread>
+
+#include "core/base/error.h"
+#include "parallel/comm/reduce_parts.h"
+#include "parallel/comm/thread_rendezvous.h"
+
+namespace megalith {
+
+namespace {
+
+void copy(const Tensor& from, const Tensor& to) {
+  if (from.data != to.data && from.bytes() > 0) std::memcpy(to.data, from.data, from.bytes());
+}
+
+// The part of `whole` that belongs to `rank` when it is divided among `size` as evenly as possible.
+Tensor slice_of(const Tensor& whole, int rank, int size) {
+  const std::int64_t begin = whole.numel() * rank / size;
+  return whole.slice(0, begin, whole.numel() * (rank + 1) / size - begin);
+}
+
+class ThreadCommunicator final : public Communicator {
+ public:
+  ThreadCommunicator(std::string name, int rank, std::shared_ptr<ThreadGroup> group)
+      : Communicator(std::move(name), rank, group->size), group_(std::move(group)) {}
+
+  void host_barrier() override { group_->host.begin(rank(), {.name = "host_barrier"}); }
+
+  std::vector<std::string> host_all_gather(const std::string& mine) override {
+    std::vector<std::string> all(static_cast<std::size_t>(size()));
+    group_->host.begin(rank(), {.name = "host_all_gather", .text = &mine});
+    for (int r = 0; r < size(); ++r) all[static_cast<std::size_t>(r)] = *group_->host.call(r).text;
+    group_->host.meet();
+    return all;
+  }
+
+  std::unique_ptr<Communicator> split(int color, int key, const std::string& name) override {
+    if (color < 0)
+      fail({.subject = "split of group " + this->name(), .expected = "a color >= 0", .got = fmt::format("{}", color)});
+    group_->host.begin(rank(), {.name = "split", .color = color, .key = key});
+    std::vector<int> members;
+    for (int r = 0; r < size(); ++r) {
+      if (group_->host.call(r).color == color) members.push_back(r);
+    }
+    std::stable_sort(members.begin(), members.end(),
+                     [&](int a, int b) { return group_->host.call(a).key < group_->host.call(b).key; });
+    const auto first = static_cast<std::size_t>(members.front());
+    if (rank() == members.front()) {
+      group_->children[first] = std::make_shared<ThreadGroup>(group_->world, name, static_cast<int>(members.size()));
+    }
+    group_->host.meet();
+    std::shared_ptr<ThreadGroup> child = group_->children[first];
+    group_->host.meet();
+    if (rank() == members.front()) group_->children[first].reset();
+    const auto mine = static_cast<int>(std::find(members.begin(), members.end(), rank()) - members.begin());
+    return std::make_unique<ThreadCommunicator>(name, mine, std::move(child));
+  }
+
+  void abort(const std::string& message) override { group_->world->abort(ExitCode::kCommunication, message); }
+
+ protected:
+  // Each rank sums its slice of all buffers into its own, then copies the other slices from their owners.
+  void do_all_reduce(const Tensor& buffer, ReduceOp op) override {
+    begin("all_reduce", buffer, static_cast<int>(op));
+    reduce_into(op, slice_of(buffer, rank(), size()), [&](int r) { return slice_of(peer(r), rank(), size()); });
+    group_->streams.meet();
+    for (int r = 0; r < size(); ++r) copy(slice_of(peer(r), r, size()), slice_of(buffer, r, size()));
+    group_->streams.meet();
+  }
+
+  void do_reduce_scatter(const Tensor& in, const Tensor& out) override {
+    begin("reduce_scatter", in);
+    reduce_into(ReduceOp::kSum, out, [&](int r) { return peer(r).slice(0, rank() * out.numel(), out.numel()); });
+    group_->streams.meet();
+  }
+
+  void do_all_gather(const Tensor& in, const Tensor& out) override {
+    begin("all_gather", in);
+    for (int r = 0; r < size(); ++r) copy(peer(r), out.slice(0, r * in.numel(), in.numel()));
+    group_->streams.meet();
+  }
+
+  void do_all_to_all_v(const Tensor& in, const std::vector<std::int64_t>& in_rows, const Tensor& out,
+                       const std::vector<std::int64_t>& out_rows) override {
+    ThreadCall call{.name = "all_to_all", .dtype = in.dtype, .buffer = &in, .in_rows = &in_rows, .out_rows = &out_rows};
+    call.numel = 1;  // elements per row
+    for (int d = 1; d < in.rank(); ++d) call.numel *= in.size(d);
+    group_->streams.begin(rank(), call);
+    std::int64_t row = 0;
+    for (int r = 0; r < size(); ++r) {
+      const std::vector<std::int64_t>& sent = *group_->streams.call(r).in_rows;
+      const std::int64_t first = std::accumulate(sent.begin(), sent.begin() + rank(), std::int64_t{0});
+      const std::int64_t rows = out_rows[static_cast<std::size_t>(r)];
+      copy(peer(r).slice(0, first, rows), out.slice(0, row, rows));
+      row += rows;
+    }
+    group_->streams.meet();
+  }
+
+  void do_broadcast(const Tensor& buffer, int root) override {
+    begin("broadcast", buffer, root);
+    copy(peer(root), buffer);
+    group_->streams.meet();
+  }
+
+  void do_send(const Tensor& buffer, int to) override {
+    ThreadWorldState& world = *group_->world;
+    ThreadChannel& channel = group_->channel(rank(), to);
+    std::unique_lock lock(world.mutex);
+    world.throw_if_aborted();
+    channel.buffer = &buffer;
+    channel.state = ThreadChannel::State::kOffered;
+    world.changed.notify_all();
+    const bool in_time = world.changed.wait_for(
+        lock, world.timeout, [&] { return channel.state != ThreadChannel::State::kOffered || world.aborted; });
+    if (channel.state == ThreadChannel::State::kOffered) {  // withdrawn
+      channel.state = ThreadChannel::State::kEmpty;
+      if (!in_time) world.abort_locked(ExitCode::kCommunication, late("send", to));
+      world.throw_if_aborted();
+    }
+    world.changed.wait(lock, [&] { return channel.state == ThreadChannel::State::kEmpty; });
+  }
+
+  void do_receive(const Tensor& buffer, int from) override {
+    ThreadWorldState& world = *group_->world;
+    ThreadChannel& channel = group_->channel(from, rank());
+    std::unique_lock lock(world.mutex);
+    const auto offered = [&] { return channel.state == ThreadChannel::State::kOffered; };
+    const bool in_time = world.changed.wait_for(lock, world.timeout, [&] { return offered() || world.aborted; });
+    if (!in_time) world.abort_locked(ExitCode::kCommunication, late("receive", from));
+    world.throw_if_aborted();
+    if (channel.buffer->bytes() != buffer.bytes()) {
+      world.abort_locked(ExitCode::kInternal,
+                         fmt::format("group {}: rank {} expects {} bytes from rank {}, which sends {}", name(), rank(),
+                                     buffer.bytes(), from, channel.buffer->bytes()));
+      world.throw_if_aborted();
+    }
+    channel.state = ThreadChannel::State::kTaken;
+    lock.unlock();
+    copy(*channel.buffer, buffer);
+    lock.lock();
+    channel.state = ThreadChannel::State::kEmpty;
+    world.changed.notify_all();
+  }
+
+ private:
+  void begin(const char* call, const Tensor& buffer, int argument = -1) {
+    group_->streams.begin(
+        rank(),
+        {.name = call, .argument = argument, .dtype = buffer.dtype, .numel = buffer.numel(), .buffer = &buffer});
+  }
+
+  const Tensor& peer(int r) const { return *group_->streams.call(r).buffer; }
+
+  template <class PartOf>
+  void reduce_into(ReduceOp op, const Tensor& out, PartOf part_of) {
+    std::vector<const void*> parts;
+    for (int r = 0; r < size(); ++r) parts.push_back(part_of(r).data);
+    reduce_parts(op, out.dtype, parts, out.data, out.numel());
+  }
+
+  std::string late(const char* call, int other) const {
+    return fmt::format("{} on group {}: rank {} did not come within {} ms", call, name(), other,
+                       group_->world->timeout.count());
+  }
+
+  std::shared_ptr<ThreadGroup> group_;
+};
+
+}  // namespace
+
+ThreadWorld::ThreadWorld(int size, std::chrono::milliseconds timeout)
+    : size_(size), state_(std::make_shared<ThreadWorldState>()) {
+  require(size > 0, "ThreadWorld without ranks");
+  state_->timeout = timeout;
+  state_->world = std::make_shared<ThreadGroup>(state_, "world", size);
+}
+
+// The group holds the state and the state the group; the ranks' own references keep them alive from here on.
+ThreadWorld::~ThreadWorld() { state_->world.reset(); }
+
+std::unique_ptr<Communicator> ThreadWorld::communicator(int rank) {
+  require(rank >= 0 && rank < size_, "ThreadWorld: rank outside the world");
+  return std::make_unique<ThreadCommunicator>("world", rank, state_->world);
+}
+
+void ThreadWorld::run(const std::function<void(Communicator& world)>& body) {
+  std::mutex mutex;
+  std::exception_ptr cause;        // the first error that is not the echo of an abort
+  std::exception_ptr consequence;  // the first that is
+  const auto keep = [&](std::exception_ptr& place) {
+    const std::lock_guard lock(mutex);
+    if (!place) place = std::current_exception();
+  };
+  const auto run_rank = [&](int rank) {
+    const std::unique_ptr<Communicator> world = communicator(rank);
+    try {
+      body(*world);
+    } catch (const Error& error) {
+      keep(state_->is_abort(error) ? consequence : cause);
+      world->abort(fmt::format("rank {}: {}", rank, error.what()));
+    } catch (const std::exception& error) {
+      keep(cause);
+      world->abort(fmt::format("rank {}: {}", rank, error.what()));
+    }
+  };
+  std::vector<std::thread> threads;
+  threads.reserve(static_cast<std::size_t>(size_));
+  for (int rank = 0; rank < size_; ++rank) threads.emplace_back(run_rank, rank);
+  for (std::thread& thread : threads) thread.join();
+  if (cause) std::rethrow_exception(cause);
+  if (consequence) std::rethrow_exception(consequence);
+}
+
+}  // namespace megalith

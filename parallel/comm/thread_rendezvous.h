@@ -1,0 +1,99 @@
+// Where the threads of a group meet: each collective is announced by all ranks, compared, and carried out by each rank
+// reading what its peers announced.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/base/error.h"
+#include "core/tensor/tensor.h"
+#include "parallel/comm/communicator.h"
+
+namespace megalith {
+
+struct ThreadGroup;
+
+// Shared by all groups of a world: one lock, so that an abort reaches every waiting thread.
+struct ThreadWorldState {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::chrono::milliseconds timeout{};
+  bool aborted = false;
+  ExitCode abort_code = ExitCode::kCommunication;
+  std::string abort_message;
+  std::shared_ptr<ThreadGroup> world;  // until its ranks took it
+
+  void abort(ExitCode code, const std::string& message);
+  bool is_abort(const Error& error);  // one that throw_if_aborted threw
+  // Both with the lock held. The first message stays.
+  void abort_locked(ExitCode code, const std::string& message);
+  void throw_if_aborted() const;
+};
+
+// What a rank announces. Pointers stay valid until the last barrier of the call.
+struct ThreadCall {
+  const char* name = "";
+  int argument = -1;                                   // the reduction or root, equal on all ranks
+  std::optional<DType> dtype;                          // none: a call of the host
+  std::int64_t numel = 0;                              // equal on all ranks
+  const Tensor* buffer = nullptr;                      // what peers read
+  const std::vector<std::int64_t>* in_rows = nullptr;  // all_to_all_v only
+  const std::vector<std::int64_t>* out_rows = nullptr;
+  const std::string* text = nullptr;  // host calls
+  int color = 0;
+  int key = 0;
+};
+
+class ThreadRendezvous {
+ public:
+  ThreadRendezvous(ThreadWorldState& world, std::string group, int size);
+
+  // Waits until all ranks announced a call. Throws on every rank if the calls differ, and if the world was or is
+  // aborted, or the time is over, before the last rank came. After it returned the peers may read what was announced,
+  // so the call must go on to its last meet() without throwing.
+  void begin(int rank, const ThreadCall& call);
+  // A further barrier of the call: always completes, because no rank leaves a call that began.
+  void meet();
+
+  // Between begin() and the last meet().
+  const ThreadCall& call(int rank) const { return calls_[static_cast<std::size_t>(rank)]; }
+
+ private:
+  std::optional<std::string> mismatch() const;
+  bool arrive();  // true for the last rank
+
+  ThreadWorldState& world_;
+  std::string group_;
+  int size_;
+  std::vector<ThreadCall> calls_;
+  int arrived_ = 0;
+  std::uint64_t generation_ = 0;
+};
+
+// One direction between two ranks: the sender announces, the receiver copies.
+struct ThreadChannel {
+  enum class State : std::uint8_t { kEmpty, kOffered, kTaken };
+  State state = State::kEmpty;
+  const Tensor* buffer = nullptr;
+};
+
+struct ThreadGroup {
+  ThreadGroup(std::shared_ptr<ThreadWorldState> world_state, const std::string& name, int group_size);
+
+  std::shared_ptr<ThreadWorldState> world;
+  int size;
+  ThreadRendezvous streams;                            // collectives of the streams' workers
+  ThreadRendezvous host;                               // the control plane
+  std::vector<ThreadChannel> channels;                 // [from * size + to]
+  std::vector<std::shared_ptr<ThreadGroup>> children;  // while a split is under way: [rank of its first member]
+
+  ThreadChannel& channel(int from, int to) { return channels[static_cast<std::size_t>(from * size + to)]; }
+};
+
+}  // namespace megalith
