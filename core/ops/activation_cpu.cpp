@@ -17,16 +17,14 @@ struct Gelu {
 
 constexpr float kTwoSqrtTwoOverPi = 1.59576912f;
 
-// 0.5 (1 + tanh(u)) = sigmoid(2u): one exponential, and no cancellation in the lower tail.
+// 0.5 (1 + tanh(u)) = logistic(2u): one exponential, and no cancellation in the lower tail. From |x| = 100 on the
+// result no longer depends on the cubic term, which could overflow.
 inline Gelu gelu_tanh(F32x8 x) {
-  const F32x8 x2 = _mm256_mul_ps(x, x);
+  const F32x8 x2 = _mm256_min_ps(_mm256_mul_ps(x, x), set1(1e4f));
   const F32x8 z = _mm256_mul_ps(x, _mm256_fmadd_ps(x2, set1(kTwoSqrtTwoOverPi * 0.044715f), set1(kTwoSqrtTwoOverPi)));
-  const F32x8 cdf = simd::sigmoid(z);
   const F32x8 z_slope = _mm256_fmadd_ps(x2, set1(3 * kTwoSqrtTwoOverPi * 0.044715f), set1(kTwoSqrtTwoOverPi));
-  const F32x8 slope = _mm256_mul_ps(_mm256_mul_ps(cdf, _mm256_sub_ps(set1(1.0f), cdf)), z_slope);
-  // Past the range where cdf is 0 or 1, x and z_slope may overflow.
-  const F32x8 flat = _mm256_cmp_ps(slope, slope, _CMP_UNORD_Q);
-  return {cdf, _mm256_andnot_ps(flat, _mm256_mul_ps(x, slope))};
+  const simd::Logistic s = simd::logistic(z);
+  return {s.value, _mm256_mul_ps(x, _mm256_mul_ps(_mm256_mul_ps(s.value, s.complement), z_slope))};
 }
 
 inline Gelu gelu_exact(F32x8 x) {
@@ -66,12 +64,12 @@ void swiglu_forward(const SwigluForward& op) {
     T* y = op.y.as<T>() + t * op.y.stride(0);
     simd::for_each_vector(columns, [=](std::int64_t i, auto load, auto store) {
       const F32x8 g = load(gate + i);
-      store(y + i, _mm256_mul_ps(_mm256_mul_ps(g, simd::sigmoid(g)), load(up + i)));
+      store(y + i, _mm256_mul_ps(_mm256_mul_ps(g, simd::logistic(g).value), load(up + i)));
     });
   }
 }
 
-// d silu(g) / dg = s (1 + g (1 - s)) with s = sigmoid(g).
+// d silu(g) / dg = s (1 + g (1 - s)) with s = logistic(g).
 template <class T>
 void swiglu_backward(const SwigluBackward& op) {
   const std::int64_t columns = op.dy.size(1);
@@ -82,14 +80,13 @@ void swiglu_backward(const SwigluBackward& op) {
     T* d_gate = op.dx.as<T>() + t * op.dx.stride(0);
     T* d_up = d_gate + columns;
     simd::for_each_vector(columns, [=](std::int64_t i, auto load, auto store) {
-      const F32x8 one = set1(1.0f);
       const F32x8 g = load(gate + i);
       const F32x8 u = load(up + i);
       const F32x8 gradient = load(dy + i);
-      const F32x8 s = simd::sigmoid(g);
-      const F32x8 slope = _mm256_mul_ps(s, _mm256_fmadd_ps(g, _mm256_sub_ps(one, s), one));
+      const simd::Logistic s = simd::logistic(g);
+      const F32x8 slope = _mm256_mul_ps(s.value, _mm256_fmadd_ps(g, s.complement, set1(1.0f)));
       store(d_gate + i, _mm256_mul_ps(gradient, _mm256_mul_ps(u, slope)));
-      store(d_up + i, _mm256_mul_ps(gradient, _mm256_mul_ps(g, s)));
+      store(d_up + i, _mm256_mul_ps(gradient, _mm256_mul_ps(g, s.value)));
     });
   }
 }

@@ -18,6 +18,7 @@ void check(const Dropout& op) {
   if (!(op.p >= 0 && op.p < 1)) {
     fail({.subject = "op.p", .expected = "0 <= p < 1", .got = fmt::format("{}", op.p)});
   }
+  check_range(op.site, 0, 0xFFFFFF, "op.site");
   if (op.rows_per_sample < 1) {
     fail({.subject = "op.rows_per_sample", .expected = "at least 1", .got = fmt::format("{}", op.rows_per_sample)});
   }

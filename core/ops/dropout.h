@@ -1,7 +1,7 @@
 // y = x / (1 - p) where kept, 0 where dropped; Srivastava et al. 2014, JMLR 15(56). An element is dropped when its
 // random word is below p * 2^32. The word is a function of what the element is, not of where it is computed: Philox
 // 4x32-10 (core/base/rng.h) keyed by
-//     key     = first two words of philox(counter = {iteration low, high, layer, site}, key = seed)
+//     key     = derive_key(seed, {iteration low, high, layer, kRngDropout | site})
 //     counter = {32-column group and lane: column / 32 * 8 + column % 8, position, global sample low, high}
 //     word    = column / 8 % 4
 // so recompute, replay, any microbatch size and any layout of rows and columns repeat it. The backward is the same op
@@ -23,7 +23,7 @@ struct Dropout {
   float p = 0;             // probability of dropping an element, 0 <= p < 1
   std::uint64_t seed = 0;  // of the run
   std::int32_t layer = 0;  // global number of the layer
-  std::int32_t site = 0;   // which dropout of the layer
+  std::int32_t site = 0;   // which dropout of the layer, 0 to 2^24 - 1
   std::int64_t rows_per_sample =
       1;  // rows of one sample in x; sample s of the tensor is rows [s, s + 1) * rows_per_sample
   const MicrobatchParameters* parameters = nullptr;  // device: iteration and first_sample

@@ -129,10 +129,17 @@ inline F32x8 exp(F32x8 x) {
   return _mm256_blendv_ps(result, x, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
 }
 
-// 1 / (1 + exp(-x)); error below 3 ulp where the result is normal.
-inline F32x8 sigmoid(F32x8 x) {
+// s = 1 / (1 + exp(-x)), error below 3 ulp where the result is normal, and 1 - s without cancellation. Where exp(-x)
+// overflows s is 0, and so is `complement`, which only ever multiplies s there.
+struct Logistic {
+  F32x8 value;
+  F32x8 complement;
+};
+inline Logistic logistic(F32x8 x) {
   const F32x8 one = set1(1.0f);
-  return _mm256_div_ps(one, _mm256_add_ps(one, exp(_mm256_sub_ps(zero(), x))));
+  const F32x8 e = exp(_mm256_sub_ps(zero(), x));
+  const F32x8 s = _mm256_div_ps(one, _mm256_add_ps(one, e));
+  return {s, _mm256_mul_ps(_mm256_min_ps(e, set1(std::numeric_limits<float>::max())), s)};
 }
 
 // Error below 2 ulp; NaN stays NaN.

@@ -1,0 +1,110 @@
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "core/base/rng.h"
+#include "core/ops/dispatch.h"
+#include "core/ops/dropout.h"
+#include "core/ops/simd_math.h"
+
+namespace megalith {
+
+namespace {
+
+using simd::F32x8;
+
+// Philox 4x32-10 on eight counters that differ in their first word only. Even and odd lanes are kept apart, each word
+// in the low half of 64 bits, where the multiplier wants it; the high halves hold garbage until the end.
+struct Half {
+  __m256i word[4];
+};
+
+inline void philox_round(Half& half, __m256i key0, __m256i key1) {
+  const __m256i product0 = _mm256_mul_epu32(half.word[0], _mm256_set1_epi64x(kPhiloxMultiplier0));
+  const __m256i product1 = _mm256_mul_epu32(half.word[2], _mm256_set1_epi64x(kPhiloxMultiplier1));
+  half.word[0] = _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(product1, 32), half.word[1]), key0);
+  half.word[1] = product1;
+  half.word[2] = _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(product0, 32), half.word[3]), key1);
+  half.word[3] = product0;
+}
+
+using Keys = std::array<PhiloxKey, kPhiloxRounds>;
+
+// words[w] holds word w of the eight outputs, lane j for the counter {first + j, counter[1], counter[2], counter[3]}.
+inline void philox_eight(std::uint32_t first, const PhiloxCounter& counter, const Keys& keys, __m256i words[4]) {
+  const __m256i lane =
+      _mm256_add_epi32(_mm256_set1_epi32(static_cast<int>(first)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+  Half even;
+  Half odd;
+  even.word[0] = lane;
+  odd.word[0] = _mm256_srli_epi64(lane, 32);
+  for (int w = 1; w < 4; ++w) {
+    even.word[w] = odd.word[w] = _mm256_set1_epi32(static_cast<int>(counter[static_cast<std::size_t>(w)]));
+  }
+  for (const PhiloxKey& key : keys) {
+    const __m256i key0 = _mm256_set1_epi32(static_cast<int>(key[0]));
+    const __m256i key1 = _mm256_set1_epi32(static_cast<int>(key[1]));
+    philox_round(even, key0, key1);
+    philox_round(odd, key0, key1);
+  }
+  for (int w = 0; w < 4; ++w) words[w] = _mm256_blend_epi32(even.word[w], _mm256_slli_epi64(odd.word[w], 32), 0xAA);
+}
+
+template <class T>
+void dropout(const Dropout& op) {
+  const MicrobatchParameters parameters = *op.parameters;
+  const auto iteration = static_cast<std::uint64_t>(parameters.iteration);
+  const PhiloxKey key =
+      derive_key(op.seed, {static_cast<std::uint32_t>(iteration), static_cast<std::uint32_t>(iteration >> 32),
+                           static_cast<std::uint32_t>(op.layer), kRngDropout | static_cast<std::uint32_t>(op.site)});
+  Keys keys;
+  for (std::uint32_t round = 0; round < kPhiloxRounds; ++round) {
+    keys[round] = {key[0] + round * kPhiloxWeyl0, key[1] + round * kPhiloxWeyl1};
+  }
+  // Unsigned comparison through the signed one: both sides have the top bit flipped.
+  const auto threshold =
+      static_cast<std::uint32_t>(std::min(std::floor(static_cast<double>(op.p) * 0x1p32), 0x1p32 - 1));
+  const __m256i flip = _mm256_set1_epi32(static_cast<int>(0x80000000u));
+  const __m256i limit = _mm256_set1_epi32(static_cast<int>(threshold ^ 0x80000000u));
+  const F32x8 scale = simd::set1(1.0f / (1.0f - op.p));
+  const std::int64_t columns = op.x.size(1);
+
+  for (std::int64_t row = 0; row < op.x.size(0); ++row) {
+    const auto sample = static_cast<std::uint64_t>(parameters.first_sample + row / op.rows_per_sample);
+    const auto position = static_cast<std::uint32_t>(op.first_position + row % op.rows_per_sample);
+    const PhiloxCounter counter = {0, position, static_cast<std::uint32_t>(sample),
+                                   static_cast<std::uint32_t>(sample >> 32)};
+    const T* x = op.x.as<const T>() + row * op.x.stride(0);
+    T* y = op.y.as<T>() + row * op.y.stride(0);
+    const auto apply = [=](F32x8 value, __m256i word) {
+      const __m256i dropped = _mm256_cmpgt_epi32(limit, _mm256_xor_si256(word, flip));
+      return _mm256_andnot_ps(_mm256_castsi256_ps(dropped), _mm256_mul_ps(value, scale));
+    };
+    for (std::int64_t column = 0; column < columns; column += 32) {
+      const auto first = static_cast<std::uint32_t>((op.first_column + column) / 4);
+      __m256i words[4];
+      philox_eight(first, counter, keys, words);
+      const std::int64_t rest = columns - column;
+      if (rest >= 32) {
+        for (int w = 0; w < 4; ++w) {
+          const std::int64_t c = column + 8 * w;
+          simd::store(y + c, apply(simd::load(x + c), words[w]));
+        }
+      } else {
+        for (int w = 0; 8 * w < rest; ++w) {
+          const std::int64_t c = column + 8 * w;
+          const std::int64_t count = std::min<std::int64_t>(columns - c, 8);
+          simd::store_partial(y + c, apply(simd::load_partial(x + c, count), words[w]), count);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void run(CpuStream& stream, const Dropout& op) {
+  stream.enqueue([op] { visit_float(op.x.dtype, [&op](auto type) { dropout<decltype(type)>(op); }); });
+}
+
+}  // namespace megalith

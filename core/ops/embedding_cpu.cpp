@@ -1,0 +1,89 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/ops/dispatch.h"
+#include "core/ops/embedding.h"
+#include "core/ops/simd_math.h"
+
+namespace megalith {
+
+namespace {
+
+// Checks every index before any row is written, so that a bad batch leaves the output and the gradients alone.
+void check_tokens(const Tensor& tokens, std::int64_t vocabulary) {
+  const auto* token = tokens.as<const std::int32_t>();
+  for (std::int64_t row = 0; row < tokens.numel(); ++row) {
+    if (token[row] >= 0 && token[row] < vocabulary) continue;
+    fail({.code = ExitCode::kFormat,
+          .subject = fmt::format("token of row {}", row),
+          .expected = fmt::format("0 to {}", vocabulary - 1),
+          .got = fmt::format("{}", token[row]),
+          .remedy = "the data was tokenized for another vocabulary"});
+  }
+}
+
+void check_positions(std::int64_t start, std::int64_t rows, std::int64_t rows_per_sample, const Tensor& positions) {
+  const std::int64_t end = start + std::min(rows, rows_per_sample);
+  if (!positions || (start >= 0 && end <= positions.size(0))) return;
+  fail({.code = ExitCode::kUsage,
+        .subject = "positions",
+        .expected = fmt::format("0 to {}", positions.size(0) - 1),
+        .got = fmt::format("{} to {}", start, end - 1),
+        .remedy = "the sequence is longer than the learned position embeddings"});
+}
+
+template <class T>
+void embedding_forward(const EmbeddingForward& op) {
+  const std::int64_t rows = op.tokens.numel();
+  const std::int64_t columns = op.table.size(1);
+  const std::int64_t start = op.start != nullptr ? *op.start : 0;
+  check_tokens(op.tokens, op.table.size(0));
+  check_positions(start, rows, op.rows_per_sample, op.positions);
+  const auto* token = op.tokens.as<const std::int32_t>();
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const T* from = op.table.as<const T>() + token[row] * columns;
+    T* y = op.y.as<T>() + row * columns;
+    if (!op.positions) {
+      simd::for_each_vector(columns, [=](std::int64_t i, auto load, auto store) { store(y + i, load(from + i)); });
+      continue;
+    }
+    const T* position = op.positions.as<const T>() + (start + row % op.rows_per_sample) * columns;
+    simd::for_each_vector(columns, [=](std::int64_t i, auto load, auto store) {
+      store(y + i, _mm256_add_ps(load(from + i), load(position + i)));
+    });
+  }
+}
+
+template <class T>
+void add_row(float* to, const T* from, std::int64_t columns) {
+  simd::for_each_vector(columns, [=](std::int64_t i, auto load, auto store) {
+    store(to + i, _mm256_add_ps(load(to + i), load(from + i)));
+  });
+}
+
+template <class T>
+void embedding_backward(const EmbeddingBackward& op) {
+  const std::int64_t rows = op.tokens.numel();
+  const std::int64_t columns = op.d_table.size(1);
+  check_tokens(op.tokens, op.d_table.size(0));
+  check_positions(0, rows, op.rows_per_sample, op.d_positions);
+  const auto* token = op.tokens.as<const std::int32_t>();
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const T* dy = op.dy.as<const T>() + row * columns;
+    add_row(op.d_table.as<float>() + token[row] * columns, dy, columns);
+    if (op.d_positions) add_row(op.d_positions.as<float>() + row % op.rows_per_sample * columns, dy, columns);
+  }
+}
+
+}  // namespace
+
+void run(CpuStream& stream, const EmbeddingForward& op) {
+  stream.enqueue([op] { visit_float(op.table.dtype, [&op](auto type) { embedding_forward<decltype(type)>(op); }); });
+}
+
+void run(CpuStream& stream, const EmbeddingBackward& op) {
+  stream.enqueue([op] { visit_float(op.dy.dtype, [&op](auto type) { embedding_backward<decltype(type)>(op); }); });
+}
+
+}  // namespace megalith
