@@ -1,0 +1,204 @@
+// Backward attention. Compute-bound: five products per tile of up to 64 queries and 64 keys. dq, dk and dv of one head are
+// summed in fp32 workspace and rounded once. Deterministic: tiles are visited in ascending order of (query head, key
+// tile, query tile).
+#include <memory>
+
+#include "core/ops/attention_tiles.h"
+
+namespace megalith {
+
+namespace {
+
+using attention::HeadRows;
+using attention::kKeyTile;
+using simd::F32x8;
+
+constexpr std::int64_t kQueryTile = kKeyTile;  // so that only tiles on the diagonal are masked
+
+struct Scratch {
+  alignas(64) float keys[kKeyTile * kMaxHeadDim];         // [kKeyTile, padded D]
+  alignas(64) float keys_across[kMaxHeadDim * kKeyTile];  // [D, kKeyTile]
+  alignas(64) float values_across[kMaxHeadDim * kKeyTile];
+  alignas(64) float queries[kQueryTile * kMaxHeadDim];  // times scale
+  alignas(64) float d_out[kQueryTile * kMaxHeadDim];
+  alignas(64) float p[kQueryTile * kKeyTile];   // scores, then probabilities
+  alignas(64) float ds[kQueryTile * kKeyTile];  // d_out v^T, then the gradient of the scores
+};
+
+// One per worker thread, from its first use to its end.
+Scratch& scratch() {
+  thread_local const std::unique_ptr<Scratch> own = std::make_unique_for_overwrite<Scratch>();
+  return *own;
+}
+
+struct Tile {
+  std::int64_t queries, keys;  // number of rows and columns
+  std::int64_t dim, padded;
+  bool diagonal;       // row i sees columns 0 .. i only; else all
+  const float* lse;    // of the tile's rows
+  const float* delta;  // of the tile's rows
+
+  std::int64_t visible(std::int64_t row) const { return diagonal ? std::min(keys, row + 1) : keys; }
+};
+
+// P = exp(score - lse) and dS = P (dP - delta) for one row; columns from `visible` to the end of the tile become 0.
+void finish_row(const Tile& tile, std::int64_t row, Scratch& s) {
+  const F32x8 lse = simd::set1(tile.lse[row]);
+  const F32x8 delta = simd::set1(tile.delta[row]);
+  float* p = s.p + row * kKeyTile;
+  float* ds = s.ds + row * kKeyTile;
+  const std::int64_t visible = tile.visible(row);
+  std::int64_t j = 0;
+  for (; j < visible; j += simd::kLanes) {
+    F32x8 probability = attention::exp_of_score(_mm256_sub_ps(simd::load(p + j), lse));
+    F32x8 gradient = _mm256_mul_ps(probability, _mm256_sub_ps(simd::load(ds + j), delta));
+    if (visible - j < simd::kLanes) {
+      const F32x8 kept = _mm256_castsi256_ps(simd::lane_mask(visible - j));
+      probability = _mm256_and_ps(probability, kept);
+      gradient = _mm256_and_ps(gradient, kept);
+    }
+    simd::store(p + j, probability);
+    simd::store(ds + j, gradient);
+  }
+  for (; j < kKeyTile; j += simd::kLanes) {
+    simd::store(p + j, simd::zero());
+    simd::store(ds + j, simd::zero());
+  }
+}
+
+// P and dS of the tile, and dq += dS k. Only panels of 16 columns that some row of six sees are computed.
+void run_queries(const Tile& tile, float* dq, Scratch& s) {
+  for (std::int64_t i = 0; i < tile.queries; i += kTileRows) {
+    const std::int64_t rows = std::min(kTileRows, tile.queries - i);
+    const std::int64_t visible = tile.visible(i + rows - 1);
+    float* p = s.p + i * kKeyTile;
+    float* ds = s.ds + i * kKeyTile;
+    attention::multiply_panels(rows, visible, tile.dim, {s.queries + i * tile.padded, tile.padded, 1}, s.keys_across,
+                               kKeyTile, p, kKeyTile, TileOutput::kStore);
+    attention::multiply_panels(rows, visible, tile.dim, {s.d_out + i * tile.padded, tile.padded, 1}, s.values_across,
+                               kKeyTile, ds, kKeyTile, TileOutput::kStore);
+    for (std::int64_t r = 0; r < rows; ++r) finish_row(tile, i + r, s);
+    attention::multiply_panels(rows, tile.padded, visible, {ds, kKeyTile, 1}, s.keys, tile.padded,
+                               dq + i * tile.padded, tile.padded, TileOutput::kAdd);
+  }
+}
+
+// dv += P^T d_out and dk += dS^T (scale q).
+void run_keys(const Tile& tile, float* dk, float* dv, Scratch& s) {
+  for (std::int64_t i = 0; i < tile.keys; i += kTileRows) {
+    const std::int64_t rows = std::min(kTileRows, tile.keys - i);
+    const std::int64_t first = tile.diagonal ? i : 0;  // queries before do not see these keys
+    const std::int64_t depth = tile.queries - first;
+    if (depth <= 0) break;
+    const std::int64_t offset = first * kKeyTile + i;
+    attention::multiply_panels(rows, tile.padded, depth, {s.p + offset, 1, kKeyTile}, s.d_out + first * tile.padded,
+                               tile.padded, dv + i * tile.padded, tile.padded, TileOutput::kAdd);
+    attention::multiply_panels(rows, tile.padded, depth, {s.ds + offset, 1, kKeyTile}, s.queries + first * tile.padded,
+                               tile.padded, dk + i * tile.padded, tile.padded, TileOutput::kAdd);
+  }
+}
+
+// fp32 sums of one kv head (dk, dv) and of one query head (dq), each [S, padded D].
+struct Sums {
+  float *dq, *dk, *dv;
+};
+
+template <class T>
+struct Head {
+  HeadRows<const T> q, k, v, d_out;
+  const float *lse, *delta;
+  std::int64_t rows, dim;
+  float scale;
+};
+
+// All tiles of one query head: sums.dq, and what it adds to sums.dk and sums.dv.
+template <class T>
+void run_head(const Head<T>& head, const Sums& sums, Scratch& s) {
+  const std::int64_t padded = attention::padded_dim(head.dim);
+  for (std::int64_t key = 0; key < head.rows; key += kKeyTile) {
+    const std::int64_t keys = std::min<std::int64_t>(kKeyTile, head.rows - key);
+    pack_rows(head.k.lines(key, keys, head.dim), padded, s.keys, padded);
+    pack_across<kKeyTile>(head.k.lines(key, keys, head.dim), s.keys_across);
+    pack_across<kKeyTile>(head.v.lines(key, keys, head.dim), s.values_across);
+    for (std::int64_t query = key; query < head.rows; query += kQueryTile) {
+      const std::int64_t queries = std::min(kQueryTile, head.rows - query);
+      pack_rows(head.q.lines(query, queries, head.dim), padded, s.queries, padded);
+      attention::scale_row(s.queries, queries * padded, head.scale);
+      pack_rows(head.d_out.lines(query, queries, head.dim), padded, s.d_out, padded);
+      const Tile tile{.queries = queries,
+                      .keys = keys,
+                      .dim = head.dim,
+                      .padded = padded,
+                      .diagonal = query == key,
+                      .lse = head.lse + query,
+                      .delta = head.delta + query};
+      run_queries(tile, sums.dq + query * padded, s);
+      run_keys(tile, sums.dk + key * padded, sums.dv + key * padded, s);
+    }
+  }
+}
+
+template <class T>
+void write_rows(const float* sums, std::int64_t rows, std::int64_t dim, float factor, const HeadRows<T>& out) {
+  const std::int64_t padded = attention::padded_dim(dim);
+  for (std::int64_t i = 0; i < rows; ++i) {
+    attention::store_scaled(sums + i * padded, dim, factor, out.data + i * out.stride);
+  }
+}
+
+// delta[s] = sum over D of d_out * out, for one head.
+template <class T>
+void write_delta(const HeadRows<const T>& out, const HeadRows<const T>& d_out, std::int64_t rows, std::int64_t dim,
+                 float* delta) {
+  for (std::int64_t i = 0; i < rows; ++i) {
+    F32x8 sum = simd::zero();
+    simd::for_each_vector(dim, [&](std::int64_t d, auto load, auto) {
+      sum = _mm256_fmadd_ps(load(out.data + i * out.stride + d), load(d_out.data + i * d_out.stride + d), sum);
+    });
+    delta[i] = simd::horizontal_sum(sum);
+  }
+}
+
+template <class T>
+void run_backward(const AttentionBackward& op) {
+  const std::int64_t rows = op.q.size(1), heads = op.q.size(2), dim = op.q.size(3);
+  const std::int64_t kv_heads = op.k.size(2), group = heads / kv_heads;
+  const std::int64_t count = rows * attention::padded_dim(dim);
+  float* workspace = op.workspace.as<float>();
+  const Sums sums{workspace, workspace + count, workspace + 2 * count};
+  for (std::int64_t b = 0; b < op.q.size(0); ++b) {
+    for (std::int64_t kv = 0; kv < kv_heads; ++kv) {
+      std::fill_n(sums.dk, 2 * count, 0.0f);
+      for (std::int64_t n = kv * group; n < (kv + 1) * group; ++n) {
+        const std::int64_t statistics = (b * heads + n) * rows;
+        float* delta = op.delta.as<float>() + statistics;
+        write_delta<T>({op.out, b, n}, {op.d_out, b, n}, rows, dim, delta);
+        std::fill_n(sums.dq, count, 0.0f);
+        run_head(Head<T>{.q = {op.q, b, n},
+                         .k = {op.k, b, kv},
+                         .v = {op.v, b, kv},
+                         .d_out = {op.d_out, b, n},
+                         .lse = op.lse.as<const float>() + statistics,
+                         .delta = delta,
+                         .rows = rows,
+                         .dim = dim,
+                         .scale = op.scale},
+                 sums, scratch());
+        write_rows<T>(sums.dq, rows, dim, op.scale, {op.dq, b, n});
+      }
+      write_rows<T>(sums.dk, rows, dim, 1.0f, {op.dk, b, kv});
+      write_rows<T>(sums.dv, rows, dim, 1.0f, {op.dv, b, kv});
+    }
+  }
+}
+
+}  // namespace
+
+void run(CpuStream& stream, const AttentionBackward& op) {
+  stream.enqueue([op] {
+    if (op.q.dtype == DType::kFp32) return run_backward<float>(op);
+    run_backward<bf16>(op);
+  });
+}
+
+}  // namespace megalith
