@@ -1,0 +1,93 @@
+#include "parallel/data_parallel/gradient_reducer.h"
+
+#include <fmt/format.h>
+
+#include "core/base/error.h"
+#include "core/tensor/check.h"
+
+namespace megalith {
+
+namespace {
+
+// Appends to the last range when `tensor` begins where that ends.
+void append(std::vector<Tensor>& ranges, const Tensor& tensor) {
+  if (tensor.numel() == 0) return;
+  if (!ranges.empty() && ranges.back().as<float>() + ranges.back().numel() == tensor.as<float>()) {
+    ranges.back() = Tensor(ranges.back().data, DType::kFp32, {ranges.back().numel() + tensor.numel()});
+  } else {
+    ranges.push_back(tensor.view({tensor.numel()}));
+  }
+}
+
+}  // namespace
+
+std::vector<std::vector<int>> assign_buckets(std::span<const std::int64_t> unit_numels, std::int64_t bucket_size) {
+  if (bucket_size < 1) {
+    fail({.code = ExitCode::kUsage,
+          .subject = "--ddp-bucket-size",
+          .expected = "at least 1 element",
+          .got = fmt::format("{}", bucket_size),
+          .show_place = false});
+  }
+  std::vector<std::vector<int>> buckets;
+  std::int64_t filled = bucket_size;
+  for (std::size_t unit = 0; unit < unit_numels.size(); ++unit) {
+    if (unit_numels[unit] == 0) continue;
+    if (filled >= bucket_size) {
+      buckets.emplace_back();
+      filled = 0;
+    }
+    buckets.back().push_back(static_cast<int>(unit));
+    filled += unit_numels[unit];
+  }
+  return buckets;
+}
+
+GradientReducer::GradientReducer(Communicator& group, const Streams& streams,
+                                 const std::vector<std::vector<Tensor>>& buckets)
+    : group_(group), streams_(streams), ready_("gradient bucket ready"), done_("gradients reduced") {
+  for (const std::vector<Tensor>& tensors : buckets) {
+    Bucket& bucket = buckets_.emplace_back();
+    for (const Tensor& tensor : tensors) {
+      check_dtype(tensor, {DType::kFp32}, "main_grad");
+      check_contiguous(tensor, "main_grad");
+      append(bucket.ranges, tensor);
+    }
+    require(!bucket.ranges.empty(), "a gradient bucket without elements");
+  }
+}
+
+void GradientReducer::reduce(int bucket) {
+  require(bucket >= 0 && bucket < num_buckets(), "GradientReducer::reduce of an unknown bucket");
+  Bucket& b = buckets_[static_cast<std::size_t>(bucket)];
+  if (b.started) {
+    fail({.subject = fmt::format("gradient bucket {}", bucket),
+          .expected = "one reduction per step",
+          .got = "a second one, which would count its gradients twice"});
+  }
+  b.started = true;
+  if (group_.size() == 1) return;
+  streams_.compute.record(ready_);
+  streams_.communication.wait(ready_);
+  for (const Tensor& range : b.ranges) {
+    group_.all_reduce(streams_.communication, range);
+    bytes_reduced_ += static_cast<std::int64_t>(range.bytes());
+  }
+  ++buckets_reduced_;
+}
+
+void GradientReducer::finish() {
+  for (std::size_t i = 0; i < buckets_.size(); ++i) {
+    if (!buckets_[i].started) {
+      fail({.subject = fmt::format("gradient bucket {}", i),
+            .expected = "its reduction before the step",
+            .got = "none"});
+    }
+    buckets_[i].started = false;
+  }
+  if (group_.size() == 1 || buckets_.empty()) return;
+  streams_.communication.record(done_);
+  streams_.compute.wait(done_);
+}
+
+}  // namespace megalith

@@ -1,0 +1,61 @@
+// Data parallelism: the fp32 main gradients of all replicas are summed in buckets, each as soon as its last gradient
+// was enqueued, on a communication stream, while the backward pass of earlier layers still computes (PyTorch DDP,
+// arXiv:2006.15704). The sum is not divided: the loss is scaled by the global number of tokens.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "core/device/event.h"
+#include "core/device/stream.h"
+#include "core/tensor/tensor.h"
+#include "parallel/comm/communicator.h"
+
+namespace megalith {
+
+// Buckets of consecutive units: a bucket is closed when it holds at least `bucket_size` elements (--ddp-bucket-size).
+// `unit_numels` is in the order in which the units' gradients become ready, last layer first. Gives the indices of the
+// units per bucket; units without elements belong to none.
+std::vector<std::vector<int>> assign_buckets(std::span<const std::int64_t> unit_numels, std::int64_t bucket_size);
+
+class GradientReducer {
+ public:
+  struct Streams {
+    Stream& compute;        // writes and uses the gradients
+    Stream& communication;  // the only one that uses `group` during the backward pass
+  };
+
+  // A bucket is a list of contiguous fp32 ranges, not empty; ranges that follow each other in memory are reduced at
+  // once. `group` and the streams outlive the reducer.
+  GradientReducer(Communicator& group, const Streams& streams, const std::vector<std::vector<Tensor>>& buckets);
+
+  int num_buckets() const { return static_cast<int>(buckets_.size()); }
+
+  // The last gradient of the bucket was enqueued on the compute stream: starts its reduction. All ranks must come here
+  // with the buckets in the same order, each once before finish().
+  void reduce(int bucket);
+
+  // What is enqueued on the compute stream from here on sees reduced gradients. All buckets have been started.
+  void finish();
+
+  // Since construction; both stay 0 in a group of one rank, where nothing is enqueued.
+  std::int64_t buckets_reduced() const { return buckets_reduced_; }
+  std::int64_t bytes_reduced() const { return bytes_reduced_; }
+
+ private:
+  struct Bucket {
+    std::vector<Tensor> ranges;
+    bool started = false;
+  };
+
+  Communicator& group_;
+  Streams streams_;
+  std::vector<Bucket> buckets_;
+  Event ready_;  // recorded once per bucket; a wait refers to the record before it
+  Event done_;
+  std::int64_t buckets_reduced_ = 0;
+  std::int64_t bytes_reduced_ = 0;
+};
+
+}  // namespace megalith
