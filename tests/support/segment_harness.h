@@ -1,0 +1,53 @@
+// Runs segments as the product does: a step is recorded on the plan backend, laid out, and run in the planned arena,
+// once eagerly or with each verb captured in a graph and replayed. The recording needs parameters at other addresses,
+// so a test gives a function that builds its segment into a store.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/device/arena.h"
+#include "core/device/graph.h"
+#include "core/layers/segment.h"
+
+namespace megalith::test {
+
+using BuildSegment = std::function<std::unique_ptr<Segment>(ParameterStore&)>;
+
+struct SegmentCase {
+  BuildSegment build;
+  DType dtype = DType::kFp32;
+  std::vector<Shape> inputs;    // of the segment's tensors; rank 0: absent
+  int gradients = 1;            // how many of the outputs get a gradient
+  std::int64_t sequences = 1;   // B
+  std::int64_t seq_length = 1;  // S
+  std::int64_t vocab = 0;       // > 0: random tokens and labels below it
+  StashPolicies policies{};
+  Mode mode = Mode::kTrain;
+  std::uint64_t seed = 7;
+  float weight_std = -1;  // >= 0: all weights are redrawn with it, biases and norms too
+};
+
+struct SegmentResult {
+  std::vector<std::vector<float>> outputs;
+  std::vector<std::vector<float>> input_gradients;
+  std::vector<std::string> names;  // of the parameters, with their main gradients
+  std::vector<std::vector<float>> weights;
+  std::vector<std::vector<float>> main_gradients;
+  std::vector<std::vector<float>> inputs;  // what was drawn
+  std::vector<std::vector<float>> output_gradients;
+  float loss = 0;
+  int captured_ops = 0;
+  std::int64_t replays = 0;
+  std::size_t arena_bytes = 0;
+};
+
+enum class Run { kEager, kReplay };
+SegmentResult run_segment(const SegmentCase& test, Run run);
+
+// Every output, gradient and loss, bit for bit.
+void expect_same_bits(const SegmentResult& a, const SegmentResult& b);
+
+}  // namespace megalith::test
