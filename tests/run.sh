@@ -44,7 +44,7 @@ stage() {  # stage NAME COMMAND...: runs it, keeps its time, and ends the script
 print_stages() { printf 'time of each stage:\n'; printf '  %s\n' "${stages[@]}" "$(printf '%-32s %5d s' total $SECONDS)"; }
 
 configure() { cmake --preset "$1" >build/"$1".configure.log 2>&1 || { cat build/"$1".configure.log; return 1; }; }
-build() { configure "$1" && cmake --build --preset "$1" -j "$jobs"; }
+build() { configure "$1" && cmake --build --preset "$1" -j "$jobs" -- -k 0; }
 
 # One suite over the builds, so that the closing summary counts every test of every build.
 suite=build/suite

@@ -1,0 +1,93 @@
+#!/usr/bin/env bash
+# Kills a training run again and again at random moments and goes on from its checkpoint; in the end the losses and
+# gradient norms of all steps must be those, in hex, of a run that was never killed. Not part of tests/run.sh.
+#   tests/soak.sh [MINUTES]          default 5; needs the programs of cpu-release (apps/quickstart.sh or tests/run.sh)
+# Environment: SEED of the random moments (default: the time, printed), RANKS (default 2).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+minutes=${1:-5}
+ranks=${RANKS:-2}
+seed=${SEED:-$(date +%s)}
+RANDOM=$((seed % 32768))
+bin=build/cpu-release/apps
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+echo "soak: $minutes minutes, $ranks ranks, SEED=$seed"
+
+"$bin/prepare" --input configs/text/*.txt --output-prefix "$work/text" --append-eod >/dev/null
+
+train() {  # train FOLDER STEPS [FLAG...]
+  local folder=$1 steps=$2
+  shift 2
+  setsid mpirun -np "$ranks" --oversubscribe "$bin/train" --num-layers 2 --hidden-size 64 --num-attention-heads 4 \
+    --seq-length 64 --micro-batch-size 2 --global-batch-size $((4 * ranks)) --train-iters "$steps" \
+    --lr 1e-3 --lr-decay-iters "$steps" --hidden-dropout 0.1 --data-path "$work/text" --save-interval 5 --keep-last 2 \
+    --save "$folder" --metrics-jsonl "$folder/metrics.jsonl" "$@" >>"$folder/log" 2>&1
+}
+
+# SIGKILL for mpirun, which is the child of process $1 and leads a session of its own, and for all ranks of that session;
+# waits until none is left, so that nothing of it writes any more. False if it had ended already.
+kill_session_below() {
+  local leader
+  leader=$(cat "/proc/$1/task/$1/children" 2>/dev/null) && leader=${leader%% *} && [ -n "$leader" ] || return 1
+  local pids=($(pids_of_session "$leader"))
+  [ ${#pids[@]} -gt 0 ] || return 1
+  while [ ${#pids[@]} -gt 0 ]; do
+    kill -KILL "${pids[@]}" 2>/dev/null || true
+    sleep 0.05
+    pids=($(pids_of_session "$leader"))
+  done
+}
+pids_of_session() {  # those that run: /proc/PID/stat is PID (NAME) STATE PPID PGRP SESSION
+  cat /proc/[0-9]*/stat 2>/dev/null |
+    sed -nE 's/^([0-9]+) \(.*\) ([A-Z]) [0-9]+ [0-9]+ ([0-9]+) .*/\1 \2 \3/p' |
+    awk -v session="$1" '$3 == session && $2 != "Z" { print $1 }'
+}
+
+steps_of() {  # iteration, loss and gradient norm of each step; of a step done twice, after a kill, the last
+  sed -n 's/.*"iteration": *\([0-9]*\).*/\1 &/p' "$1/metrics.jsonl" |
+    awk '{ line[$1] = $0 } END { for (i in line) print line[i] }' | sort -n |
+    sed -E 's/^([0-9]+) .*"lm_loss_hex": *"([^"]*)".*/\1 \2 &/; s/^([0-9]+ [^ ]+) .*"grad_norm_hex": *"([^"]*)".*/\1 \2/'
+}
+
+round=0
+kills=0
+end=$((SECONDS + minutes * 60))
+while [ $SECONDS -lt $end ]; do
+  round=$((round + 1))
+  steps=$((60 + RANDOM % 60))
+  mkdir -p "$work/whole" "$work/killed"
+  train "$work/whole" "$steps"
+  done=false
+  while [ $done = false ]; do
+    load=()
+    if compgen -G "$work/killed/step_*/manifest.json" >/dev/null; then load=(--load "$work/killed"); fi
+    train "$work/killed" "$steps" "${load[@]}" &
+    child=$!
+    for ((wait_steps = 3 + RANDOM % 40; wait_steps > 0; --wait_steps)); do
+      kill -0 $child 2>/dev/null || break
+      sleep 0.1
+    done
+    if kill_session_below $child; then
+      kills=$((kills + 1))
+      wait $child 2>/dev/null || true
+    elif wait $child; then
+      done=true
+    else
+      echo "soak: round $round: a run that was not killed failed:" >&2
+      tail -n 20 "$work/killed/log" >&2
+      exit 1
+    fi
+  done
+  if ! diff <(steps_of "$work/whole") <(steps_of "$work/killed") >"$work/difference"; then
+    echo "soak: round $round: the killed run differs from the whole one (SEED=$seed):" >&2
+    head -n 10 "$work/difference" >&2
+    exit 1
+  fi
+  [ "$(steps_of "$work/whole" | wc -l)" -eq "$steps" ] || { echo "soak: expected $steps steps in the metrics" >&2; exit 1; }
+  echo "soak: round $round: $steps steps equal after $kills kills in all"
+  rm -rf "$work/whole" "$work/killed"
+done
+[ $kills -gt 0 ] || { echo "soak: no run was killed" >&2; exit 1; }
