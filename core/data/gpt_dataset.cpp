@@ -104,7 +104,8 @@ void GptDataset::build_sample_index(std::int64_t num_samples) {
   sample_index_.resize(static_cast<std::size_t>(num_samples));
   std::size_t position = 0;
   std::int64_t document_at = 0;  // tokens of the stream before document_index_[position]
-  for (std::int64_t i = 0; i < num_samples; ++i) {
+  // Sample 0 starts at (0, 0) even where that document is empty; later ones at a token that exists.
+  for (std::int64_t i = 1; i < num_samples; ++i) {
     const std::int64_t start = i * seq_length_;
     std::int64_t length = data_->sequence_length(document_index_[position]);
     while (document_at + length <= start) {

@@ -1,0 +1,73 @@
+// What the tests of this folder share: a folder that vanishes, and data sets of the golden files' pattern.
+#pragma once
+
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/base/error.h"
+#include "core/data/indexed_dataset.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace megalith {
+
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    path_ = testing::TempDir() + "/data_XXXXXX";
+    require(::mkdtemp(path_.data()) != nullptr, "mkdtemp");
+  }
+  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+
+  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+
+ private:
+  std::string path_;
+};
+
+inline std::string read_bytes(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+inline void write_bytes(const std::string& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary) << bytes;
+}
+
+// Runs `action`, which must throw an Error of that exit code, and returns its message.
+template <class Action>
+std::string error_of(ExitCode code, Action action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    EXPECT_EQ(static_cast<int>(error.code()), static_cast<int>(code)) << error.what();
+    return error.what();
+  }
+  ADD_FAILURE() << "no error";
+  return "";
+}
+
+// The pattern of tests/golden/data/generate.py: its sequence_lengths() and token().
+inline std::vector<std::int32_t> golden_sequence(std::int64_t sequence, std::int64_t spread) {
+  const std::int64_t length = (sequence * sequence * 17 + sequence * 5 + 3) % spread;
+  std::vector<std::int32_t> tokens;
+  for (std::int64_t t = 0; t < length; ++t) tokens.push_back(static_cast<std::int32_t>((sequence * 31 + t * 7) % 251));
+  return tokens;
+}
+
+inline void write_golden_dataset(const std::string& prefix, std::int64_t count, std::int64_t spread,
+                                 TokenType type = TokenType::kU16) {
+  IndexedDatasetWriter writer(prefix, type);
+  for (std::int64_t s = 0; s < count; ++s) writer.add_document(golden_sequence(s, spread));
+  writer.commit();
+}
+
+}  // namespace megalith

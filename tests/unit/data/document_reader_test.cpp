@@ -1,0 +1,92 @@
+#include "core/data/document_reader.h"
+
+#include "tests/unit/data/data_files.h"
+
+namespace megalith {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+class DocumentReader : public testing::Test {
+ protected:
+  std::vector<std::string> documents(const std::string& name, const std::string& bytes,
+                                     const DocumentOptions& options = {}) {
+    write_bytes(folder_ / name, bytes);
+    std::vector<std::string> found;
+    for_each_document(folder_ / name, options, [&](std::string_view text) { found.emplace_back(text); });
+    return found;
+  }
+  std::string json_error(const std::string& bytes, const DocumentOptions& options = {}) {
+    return error_of(ExitCode::kFormat, [&] { documents("x.jsonl", bytes, options); });
+  }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(DocumentReader, WholeTextFile) {
+  EXPECT_THAT(documents("x.txt", "one\n\ntwo\n"), ElementsAre("one\n\ntwo\n"));
+  EXPECT_THAT(documents("x.txt", "no end of line"), ElementsAre("no end of line"));
+  EXPECT_THAT(documents("x.txt", " \n\n"), ElementsAre());
+  EXPECT_THAT(documents("x.txt", ""), ElementsAre());
+}
+
+TEST_F(DocumentReader, DocumentStart) {
+  const DocumentOptions options{.document_start = {"Chapter", "BOOK"}};
+  EXPECT_THAT(documents("x.txt", "Title\n\nChapter 1\na Chapter\nChapter 2\nb\nBOOK\n c", options),
+              ElementsAre("Title\n\n", "Chapter 1\na Chapter\n", "Chapter 2\nb\n", "BOOK\n c"));
+  EXPECT_THAT(documents("x.txt", "Chapter 1\na", options), ElementsAre("Chapter 1\na"));
+}
+
+TEST_F(DocumentReader, DocumentSeparator) {
+  EXPECT_THAT(documents("x.txt", "a\nb\n\n\nc\r\n\r\nd\n", {.document_separator = ""}),
+              ElementsAre("a\nb\n", "c\r\n", "d\n"));
+  EXPECT_THAT(documents("x.txt", "a\n***\nb ***\n***\n", {.document_separator = "***"}), ElementsAre("a\n", "b ***\n"));
+}
+
+TEST_F(DocumentReader, JsonLines) {
+  EXPECT_THAT(documents("x.jsonl",
+                        "{\"text\": \"one\"}\n\n"
+                        "{\"id\": 3, \"meta\": {\"text\": null, \"l\": [1.5, {\"text\": 2}]}, "
+                        "\"text\": \"tw\\u00f6 \\\"quoted\\\"\\n\"}\r\n"
+                        "{\"text\": \"\"}\n"
+                        "{\"text\": \"last\", \"end\": true}"),
+              ElementsAre("one", "tw\xc3\xb6 \"quoted\"\n", "last"));
+  EXPECT_THAT(documents("x.json", "{\"body\": \"b\", \"text\": 1}", {.json_key = "body"}), ElementsAre("b"));
+}
+
+TEST_F(DocumentReader, BadJsonLinesAreNamedWithTheirNumber) {
+  const std::string good = "{\"text\": \"one\"}\n";
+  EXPECT_THAT(json_error(good + "\n{\"text\": \"a"), HasSubstr("x.jsonl:3: expected a JSON object"));
+  EXPECT_THAT(json_error(good + "{\"text\": \"a\"} x\n"), HasSubstr("x.jsonl:2"));
+  EXPECT_THAT(json_error(good + "{\"text\": 5}"), HasSubstr("got a number under 'text'"));
+  EXPECT_THAT(json_error(good + "{\"text\": null}"), HasSubstr("got null under 'text'"));
+  EXPECT_THAT(json_error(good + "{\"text\": [\"a\"]}"), HasSubstr("got an array under 'text'"));
+  EXPECT_THAT(json_error(good + "{\"text\": {\"text\": \"a\"}}"), HasSubstr("got an object under 'text'"));
+  EXPECT_THAT(json_error(good + "{\"body\": \"a\"}"), HasSubstr("got an object without 'text'"));
+  EXPECT_THAT(json_error(good + "{\"a\": {\"text\": \"a\"}}"), HasSubstr("got an object without 'text'"));
+  EXPECT_THAT(json_error(good + "[\"text\"]"), HasSubstr("got an array"));
+  EXPECT_THAT(json_error("\"text\""), HasSubstr("x.jsonl:1"));
+  EXPECT_THAT(json_error("17"), HasSubstr("got a number"));
+  EXPECT_THAT(json_error("{\"text\": NaN}"), HasSubstr("x.jsonl:1"));
+  EXPECT_THAT(json_error("{\"text\": \"\xff\"}"), HasSubstr("x.jsonl:1"));
+  EXPECT_THAT(json_error("{\"text\": \"a\", \"n\": 1e999}"), HasSubstr("x.jsonl:1"));
+}
+
+TEST_F(DocumentReader, DeepNestingIsRefused) {
+  const auto nested = [](int depth) {
+    const auto size = static_cast<std::size_t>(depth);
+    return "{\"text\": \"a\", \"n\": " + std::string(size, '[') + std::string(size, ']') + "}";
+  };
+  EXPECT_THAT(documents("x.jsonl", nested(31)), ElementsAre("a"));
+  EXPECT_THAT(json_error(nested(32)), HasSubstr("got deeper nesting"));
+  EXPECT_THAT(json_error(nested(1000000)), HasSubstr("got deeper nesting"));
+}
+
+TEST_F(DocumentReader, FileThatIsNotThere) {
+  EXPECT_THAT(error_of(ExitCode::kFileIo, [&] { for_each_document(folder_ / "no.txt", {}, [](std::string_view) {}); }),
+              HasSubstr("no.txt"));
+}
+
+}  // namespace
+}  // namespace megalith
