@@ -41,7 +41,7 @@ prepare() {
     newer=$(find "${inputs[@]}" -newer "$run/austen.idx")
     [ -n "$newer" ] || { echo "$run/austen.bin is there already"; return 0; }
   fi
-  "$bin/prepare" --input "${inputs[@]}" --output-prefix "$run/austen" --append-eod
+  "$bin/prepare" --input "${inputs[@]}" --output-prefix "$run/austen" --document-start Chapter --append-eod
 }
 
 # mpirun refuses to run as root, and more ranks than cores, unless told otherwise.
