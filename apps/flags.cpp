@@ -36,7 +36,7 @@ std::string shown(const RawValue& value) {
     return value.items[0];
   }
   std::string out;
-  for (const std::string& item : value.items) out += (out.empty() ? "" : ", ") + quoted_short(item);
+  for (const std::string& item : value.items) out += (out.empty() ? "" : ", ") + escaped_short(item);
   return value.type == RawType::kArray || value.items.size() > 1 ? "[" + out + "]" : out;
 }
 
@@ -78,7 +78,7 @@ void apply(State& state, const RawValue& value) {
       if (flag.group != FlagGroup::kProgram && !flag.positional) names.emplace_back(flag.name);
     }
     const bool printable = is_utf8(value.name) && value.name.size() <= 80;
-    refuse(prefix_of(value) + "unknown key " + (printable ? value.name : quoted_short(value.name)), {}, {},
+    refuse(prefix_of(value) + "unknown key " + (printable ? value.name : escaped_short(value.name)), {}, {},
            suggestion(name, names, "the keys are the names of the flags, see --help"));
   }
   if (!has_type(value, found->binding.kind) || !found->binding.set(value.items)) {

@@ -89,7 +89,7 @@ Binding text(std::string* field) {
                 *field = texts[0];
                 return true;
               },
-          .get = [=] { return quoted(*field); }};
+          .get = [=] { return escaped(*field); }};
 }
 
 Binding list(std::vector<std::string>* field, std::vector<std::string_view> allowed) {
@@ -107,7 +107,7 @@ Binding list(std::vector<std::string>* field, std::vector<std::string_view> allo
   };
   binding.get = [=] {
     std::string items;
-    for (const std::string& item : *field) items += (items.empty() ? "" : ", ") + quoted(item);
+    for (const std::string& item : *field) items += (items.empty() ? "" : ", ") + escaped(item);
     return "[" + items + "]";
   };
   return binding;
@@ -125,10 +125,10 @@ Binding choice_of(ChoiceField field) {
                 field.set_index(static_cast<std::size_t>(found - field.names.begin()));
                 return true;
               },
-          .get = [field] { return quoted(field.names[field.get_index()]); }};
+          .get = [field] { return escaped(field.names[field.get_index()]); }};
 }
 
-std::string quoted(std::string_view text) {
+std::string escaped(std::string_view text) {
   std::string out = "\"";
   for (const char c : text) {
     switch (c) {
@@ -148,13 +148,13 @@ std::string quoted(std::string_view text) {
   return out + "\"";
 }
 
-std::string quoted_short(std::string_view text) {
+std::string escaped_short(std::string_view text) {
   constexpr std::size_t kMost = 80;
   if (!is_utf8(text)) return "bytes that are not UTF-8";
-  if (text.size() <= kMost) return quoted(text);
+  if (text.size() <= kMost) return escaped(text);
   std::size_t end = kMost;
   while ((static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;  // not within a character
-  return quoted(text.substr(0, end)) + "...";
+  return escaped(text.substr(0, end)) + "...";
 }
 
 bool is_utf8(std::string_view text) {

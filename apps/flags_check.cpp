@@ -72,7 +72,7 @@ void check_model(const Options& options) {
            model.position_embedding_type == PositionEmbedding::kNone ? "none" : "learned_absolute");
   }
   if (options.data.tokenizer_type == TokenizerType::kNull && model.vocab_size == 0) {
-    refuse("--tokenizer-type NullTokenizer and --vocab-size", "--vocab-size above 0", "0");
+    refuse("--tokenizer-type null and --vocab-size", "--vocab-size above 0", "0");
   }
 }
 

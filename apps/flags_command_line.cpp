@@ -16,7 +16,7 @@ namespace {
 [[noreturn]] void refuse_unknown(App app, const std::vector<Flag>& table, const std::string& argument) {
   const std::string program(name_of(app));
   if (argument.size() < 2 || argument[0] != '-') {
-    refuse(quoted_short(argument) + ": an argument without a flag", "see " + program + " --help");
+    refuse(escaped_short(argument) + ": an argument without a flag", "see " + program + " --help");
   }
   const std::string written = argument.substr(0, argument.find('='));
   const std::string name = written.substr(std::min(written.find_first_not_of('-'), written.size()));
@@ -30,7 +30,7 @@ namespace {
     }
     if (takes(flag, app) && !flag.positional) own.push_back("--" + std::string(flag.name));
   }
-  const std::string shown = is_utf8(written) && written.size() <= 80 ? written : quoted_short(written);
+  const std::string shown = is_utf8(written) && written.size() <= 80 ? written : escaped_short(written);
   refuse(shown + ": unknown flag of " + program, suggestion("--" + name, own, "see " + program + " --help"));
 }
 

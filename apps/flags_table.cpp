@@ -94,7 +94,7 @@ void add_data_and_evaluation(Table& t, Options& o) {
     {"data-path", kData, kTrain, "PREFIX...", list(&o.data.data_path), "indexed dataset without .bin/.idx, or WEIGHT PREFIX pairs", "this or --mock-data is required"},
     {"split", kData, kTrain, "A,B,C", text(&o.data.split), "shares of training, validation and test documents", ""},
     {"mock-data", kData, kTrain, "", toggle(&o.data.mock_data), "seeded Zipf-distributed tokens in place of a dataset", ""},
-    {"tokenizer-type", kData, kShaped, "NAME", choice(&o.data.tokenizer_type, {"ByteTokenizer", "NullTokenizer"}), "NullTokenizer: token ids as they are, with --vocab-size", ""},
+    {"tokenizer-type", kData, kShaped, "NAME", choice(&o.data.tokenizer_type, {"byte", "null"}), "byte: ids are bytes, 256 is the end of a document; null: ids as they are, --vocab-size of them and one for the end", ""},
     {"eval-interval", kEvaluation, kTrain, "STEPS", integer(&o.train.eval_interval, {0, kMany}), "evaluate every so often; 0: never", ""},
     {"eval-iters", kEvaluation, kTrain, "STEPS", integer(&o.train.eval_iters, {0, kMany}), "global batches per evaluation", ""},
   });

@@ -66,7 +66,7 @@ void keep_until(const std::string& path, std::int64_t last_step) {
       fail({.code = ExitCode::kFormat,
             .subject = fmt::format("{}:{}", path, number),
             .expected = "a line of --metrics-jsonl",
-            .got = quoted_short(line),
+            .got = escaped_short(line),
             .remedy = "the file was left as it is; name another one",
             .show_place = false});
     }
@@ -95,7 +95,7 @@ std::string to_json_line(const StepMetrics& metrics, std::string_view run) {
   if (!metrics.memory_bytes.empty()) {
     std::string items;
     for (const auto& [category, bytes] : metrics.memory_bytes) {
-      items += fmt::format("{}{}: {}", items.empty() ? "" : ", ", quoted(category), bytes);
+      items += fmt::format("{}{}: {}", items.empty() ? "" : ", ", escaped(category), bytes);
     }
     line += ", \"memory_bytes\": {" + items + "}";
   }
@@ -106,10 +106,10 @@ std::string to_json_line(const StepMetrics& metrics, std::string_view run) {
 std::string run_json(const Options& options) {
   std::string config;
   for (const ConfigEntry& entry : options.effective) {
-    config += fmt::format("{}{}: {}", config.empty() ? "" : ", ", quoted(entry.name), entry.value);
+    config += fmt::format("{}{}: {}", config.empty() ? "" : ", ", escaped(entry.name), entry.value);
   }
-  return fmt::format(R"({{"megalith": {}, "commit": {}, "config": {{{}}}}})", quoted(program_version()),
-                     quoted(program_commit()), config);
+  return fmt::format(R"({{"megalith": {}, "commit": {}, "config": {{{}}}}})", escaped(program_version()),
+                     escaped(program_commit()), config);
 }
 
 MetricsLog::MetricsLog(const std::string& path, const Options& options, std::int64_t resumed_step)
