@@ -1,0 +1,187 @@
+// How tight the layout of realistic steps is: transformer layers, several microbatches, gradients reduced on a second
+// stream, with one microbatch in flight or several as in a pipeline.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/device/arena.h"
+#include "tests/unit/device/test_ops.h"
+
+namespace megalith {
+namespace {
+
+struct Model {
+  int layers;
+  int microbatches;
+  int in_flight;
+  std::size_t tokens;
+  std::size_t hidden;
+};
+
+// Announces what a GPT's forward and backward passes read and write.
+class StepRecording {
+ public:
+  explicit StepRecording(const Model& model)
+      : model_(model),
+        stash_(static_cast<std::size_t>(model.in_flight), std::vector<Layer>(static_cast<std::size_t>(model.layers))) {
+    // 1F1B: the oldest in flight goes back before the next goes forward.
+    for (int m = 0; m < model_.microbatches + model_.in_flight; ++m) {
+      if (m >= model_.in_flight) backward((m - model_.in_flight) % model_.in_flight);
+      if (m < model_.microbatches) forward(m % model_.in_flight);
+    }
+    compute_.wait(reduced_);
+  }
+
+  ArenaPlan plan() const { return plan_arena(timeline_, arena_); }
+  std::size_t entries() const { return timeline_.entries().size(); }
+
+ private:
+  struct Layer {
+    void *x, *norm, *qkv, *attention, *statistics, *middle, *norm2, *fc1, *act;
+  };
+
+  void* bytes_per_token(std::size_t bytes, const char* owner) {
+    return arena_.allocate(model_.tokens * bytes, MemoryCategory::kActivations, owner);
+  }
+  void op(Stream& stream, const char* name, std::vector<void*> read, std::vector<void*> written) {
+    Access access(name);
+    for (void* buffer : read) access.add(buffer, 1, false);
+    for (void* buffer : written) access.add(buffer, 1, true);
+    stream.announce(access);
+  }
+
+  void forward(int column) {
+    const std::size_t h = model_.hidden * 2;
+    arena_.begin_scope({column, -1, 0});
+    void* x = bytes_per_token(h, "embedding");
+    op(compute_, "embedding", {}, {x});
+    for (int l = 0; l < model_.layers; ++l) {
+      arena_.begin_scope({column, l, 0});
+      Layer& s = layer(column, l);
+      s.x = x;
+      s.norm = bytes_per_token(h, "qkv_linear");
+      op(compute_, "norm", {x}, {s.norm});
+      s.qkv = bytes_per_token(3 * h, "core_attn");
+      op(compute_, "qkv", {s.norm}, {s.qkv});
+      op(compute_, "rope", {s.qkv}, {s.qkv});
+      s.attention = bytes_per_token(h, "attn_proj");
+      s.statistics = bytes_per_token(4 * 16, "attn_proj");
+      op(compute_, "attention", {s.qkv}, {s.attention, s.statistics});
+      void* projected = bytes_per_token(h, "scratch");
+      op(compute_, "proj", {s.attention}, {projected});
+      s.middle = bytes_per_token(h, "mlp_norm");
+      op(compute_, "add", {x, projected}, {s.middle});
+      s.norm2 = bytes_per_token(h, "fc1");
+      op(compute_, "norm", {s.middle}, {s.norm2});
+      s.fc1 = bytes_per_token(4 * h, "act");
+      op(compute_, "fc1", {s.norm2}, {s.fc1});
+      s.act = bytes_per_token(4 * h, "fc2");
+      op(compute_, "gelu", {s.fc1}, {s.act});
+      void* fc2 = bytes_per_token(h, "scratch");
+      op(compute_, "fc2", {s.act}, {fc2});
+      x = bytes_per_token(h, "attn_norm");
+      op(compute_, "add", {s.middle, fc2}, {x});
+    }
+    last_.resize(static_cast<std::size_t>(model_.in_flight));
+    last_[static_cast<std::size_t>(column)] = x;
+  }
+
+  void backward(int column) {
+    const std::size_t h = model_.hidden * 2;
+    arena_.begin_scope({column, -1, 1});
+    void* logits = bytes_per_token(16 * h, "logits");
+    void* last = last_[static_cast<std::size_t>(column)];
+    op(compute_, "logits", {last}, {logits});
+    op(compute_, "cross_entropy", {logits}, {logits});
+    void* dx = bytes_per_token(h, "gradient");
+    op(compute_, "dlogits", {logits}, {dx});
+    for (int l = model_.layers - 1; l >= 0; --l) dx = backward_layer(column, l, dx);
+    op(compute_, "embedding_backward", {dx}, {});
+  }
+
+  void* backward_layer(int column, int l, void* dx) {
+    const std::size_t h = model_.hidden * 2;
+    arena_.begin_scope({column, l, 1});
+    const Layer& s = layer(column, l);
+    void* dact = bytes_per_token(4 * h, "gradient");
+    op(compute_, "fc2_dgrad", {dx}, {dact});
+    op(compute_, "fc2_wgrad", {dx, s.act}, {});
+    void* dfc1 = bytes_per_token(4 * h, "gradient");
+    op(compute_, "gelu_backward", {dact, s.fc1}, {dfc1});
+    void* dnorm2 = bytes_per_token(h, "gradient");
+    op(compute_, "fc1_dgrad", {dfc1}, {dnorm2});
+    op(compute_, "fc1_wgrad", {dfc1, s.norm2}, {});
+    void* partial = bytes_per_token(64, "partial sums");
+    void* dmiddle = bytes_per_token(h, "gradient");
+    op(compute_, "norm_backward", {dnorm2, s.middle, dx}, {dmiddle, partial});
+    op(compute_, "norm_reduce", {partial}, {});
+    void* dattention = bytes_per_token(h, "gradient");
+    op(compute_, "proj_dgrad", {dmiddle}, {dattention});
+    op(compute_, "proj_wgrad", {dmiddle, s.attention}, {});
+    void* dqkv = bytes_per_token(3 * h, "gradient");
+    void* delta = bytes_per_token(64, "scratch");
+    op(compute_, "attention_delta", {dattention, s.attention}, {delta});
+    op(compute_, "attention_backward", {dattention, s.qkv, s.statistics, delta}, {dqkv});
+    op(compute_, "rope_backward", {dqkv}, {dqkv});
+    void* dnorm = bytes_per_token(h, "gradient");
+    op(compute_, "qkv_dgrad", {dqkv}, {dnorm});
+    op(compute_, "qkv_wgrad", {dqkv, s.norm}, {});
+    void* result = bytes_per_token(h, "gradient");
+    op(compute_, "norm_backward", {dnorm, s.x, dmiddle}, {result});
+    reduce(l);
+    return result;
+  }
+
+  // A bucket's staging buffer lives on the communication stream, until the next bucket's.
+  void reduce(int l) {
+    void* staging = bytes_per_token(2 * model_.hidden, "bucket");
+    compute_.wait(reduced_);
+    op(compute_, "pack", {}, {staging});
+    compute_.record(ready_);
+    comm_.wait(ready_);
+    op(comm_, l % 2 == 0 ? "all_reduce" : "reduce_scatter", {staging}, {staging});
+    comm_.record(reduced_);
+  }
+
+  Layer& layer(int column, int l) { return stash_[static_cast<std::size_t>(column)][static_cast<std::size_t>(l)]; }
+
+  Model model_;
+  MemoryPool pool_{DeviceType::kPlan};
+  Timeline timeline_;
+  Arena arena_{pool_, Arena::Mode::kRecording};
+  Stream compute_{DeviceType::kPlan, "compute", {.timeline = &timeline_}};
+  Stream comm_{DeviceType::kPlan, "comm", {.timeline = &timeline_}};
+  Event ready_{"ready"};
+  Event reduced_{"reduced"};
+  std::vector<std::vector<Layer>> stash_;  // by column and layer
+  std::vector<void*> last_;                // by column: the last layer's output
+};
+
+void expect_tight(const char* name, const Model& model) {
+  const StepRecording step(model);
+  const auto begin = std::chrono::steady_clock::now();
+  const ArenaPlan plan = step.plan();
+  const double ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
+  const double ratio = static_cast<double>(plan.peak_bytes) / static_cast<double>(plan.live_bytes);
+  std::printf("%-28s %6zu entries %6zu buffers  peak/live %.4f  planned in %.0f ms\n", name, step.entries(),
+              plan.slots.size(), ratio, ms);
+  EXPECT_GE(ratio, 1.0);
+  EXPECT_LE(ratio, 1.2);
+}
+
+TEST(ArenaLayout, IsCloseToTheLowerBound) {
+  expect_tight("small, 4 layers", {.layers = 4, .microbatches = 4, .in_flight = 1, .tokens = 256, .hidden = 256});
+  expect_tight("24 layers, accumulation",
+               {.layers = 24, .microbatches = 24, .in_flight = 1, .tokens = 2048, .hidden = 1024});
+  expect_tight("8 layers, 4 in flight",
+               {.layers = 8, .microbatches = 16, .in_flight = 4, .tokens = 4096, .hidden = 4096});
+  expect_tight("48 layers, 8 in flight",
+               {.layers = 48, .microbatches = 16, .in_flight = 8, .tokens = 4096, .hidden = 4096});
+  expect_tight("odd sizes", {.layers = 5, .microbatches = 3, .in_flight = 2, .tokens = 77, .hidden = 19});
+}
+
+}  // namespace
+}  // namespace megalith

@@ -1,0 +1,113 @@
+// Ops, gates and error texts for the tests of core/device.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <functional>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "core/base/error.h"
+#include "core/device/stream.h"
+
+namespace megalith {
+
+struct TestOp {
+  const char* name = "op";
+  std::vector<AccessRange> ranges = {};
+  CpuStream::Task task = [] {};
+};
+
+inline Access access_of(const TestOp& op) {
+  Access access(op.name);
+  for (const AccessRange& range : op.ranges) access.add(range.begin, range.bytes, range.write);
+  return access;
+}
+
+// What launch() does: announces the op, then enqueues its task.
+inline void enqueue(Stream& stream, const TestOp& op) {
+  if (stream.wants_access()) stream.announce(access_of(op));
+  stream.visit([&op](auto& backend) {
+    if constexpr (std::is_same_v<std::remove_reference_t<decltype(backend)>, CpuStream>) backend.enqueue(op.task);
+  });
+}
+
+inline void enqueue(Stream& stream, CpuStream::Task task) { enqueue(stream, TestOp{.task = std::move(task)}); }
+
+// The least that Access asks of a tensor.
+struct Tensorlike {
+  void* data;
+  std::size_t bytes;
+  std::size_t extent_bytes() const { return bytes; }
+};
+
+// Enqueues a task without announcing it.
+inline void enqueue_unannounced(Stream& stream, CpuStream::Task task) {
+  stream.visit([&task](auto& backend) {
+    if constexpr (std::is_same_v<std::remove_reference_t<decltype(backend)>, CpuStream>)
+      backend.enqueue(std::move(task));
+  });
+}
+
+template <class T>
+AccessRange reads(const T& object) {
+  return {&object, sizeof(object), false};
+}
+template <class T>
+AccessRange writes(T& object) {
+  return {&object, sizeof(object), true};
+}
+
+// Closed at first. A wait gives up after some seconds, so that a test fails instead of hanging.
+class Gate {
+ public:
+  void open() {
+    {
+      std::lock_guard lock(mutex_);
+      open_ = true;
+    }
+    changed_.notify_all();
+  }
+  bool opens_within(std::chrono::milliseconds time) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, time, [this] { return open_; });
+  }
+  void pass() {
+    if (!opens_within(std::chrono::seconds(30))) throw std::runtime_error("a gate stayed closed");
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool open_ = false;
+};
+
+// What `call` throws, "" if nothing.
+template <class Call>
+std::string error_of(Call&& call) {
+  try {
+    call();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "";
+}
+
+template <class Call>
+ExitCode exit_code_of(Call&& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.code();
+  }
+  return ExitCode::kOk;
+}
+
+}  // namespace megalith
