@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
-#include "core/tensor/check.h"
+#include <algorithm>
+
+#include "core/ops/op_checks.h"
 
 namespace megalith {
 
@@ -13,14 +15,14 @@ void check(const Rope& op) {
   check_shape(op.y, op.x.shape, "op.y");
   check_dtype(op.y, {op.x.dtype}, "op.y");
   check_rows(op.y, "op.y");
-  if (op.rotary_dim < 2 || op.rotary_dim > op.x.size(3) || op.rotary_dim % 2 != 0) {
+  const std::int64_t limit = std::min(op.x.size(3), kMaxRotaryDim);
+  if (op.rotary_dim < 2 || op.rotary_dim > limit || op.rotary_dim % 2 != 0) {
     fail({.subject = "op.rotary_dim",
-          .expected = fmt::format("an even number of 2 to {}", op.x.size(3)),
+          .expected = fmt::format("an even number of 2 to {}", limit),
           .got = fmt::format("{}", op.rotary_dim)});
   }
   if (!(op.theta > 0)) fail({.subject = "op.theta", .expected = "more than 0", .got = fmt::format("{}", op.theta)});
-  const bool in_place = op.x.data == op.y.data && op.x.strides == op.y.strides;
-  if (!in_place) check_no_overlap(op.y, "op.y", op.x, "op.x");
+  check_same_or_apart(op.y, "op.y", op.x, "op.x");
 }
 
 void access(const Rope& op, Access& a) {
