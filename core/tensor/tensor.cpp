@@ -28,7 +28,9 @@ bool Tensor::is_contiguous() const {
 
 Tensor Tensor::slice(int dim, std::int64_t start, std::int64_t length) const {
   const int d = dim < 0 ? dim + rank() : dim;
-  require(d >= 0 && d < rank() && start >= 0 && length >= 0 && start + length <= shape[d], "Tensor::slice out of range");
+  require(d >= 0 && d < rank(), "Tensor::slice of a dim it has not");
+  require(start >= 0 && length >= 0 && start <= shape[d] && length <= shape[d] - start, "Tensor::slice out of range");
+  require(bound == nullptr || d != 0 || length == shape[0], "Tensor::slice of the rows of a bounded tensor");
   Tensor result = *this;
   result.shape[d] = length;
   if (data != nullptr) {
@@ -39,6 +41,8 @@ Tensor Tensor::slice(int dim, std::int64_t start, std::int64_t length) const {
 
 Tensor Tensor::view(const Shape& extents) const {
   require(is_contiguous() && extents.numel() == numel(), "Tensor::view of a strided tensor or of another size");
+  require(bound == nullptr || (extents.rank() > 0 && extents[0] == shape[0]),
+          "Tensor::view over the rows of a bounded tensor");
   Tensor result(data, dtype, extents);
   result.bound = bound;
   return result;
@@ -46,6 +50,8 @@ Tensor Tensor::view(const Shape& extents) const {
 
 Tensor Tensor::split_dim(int dim, std::int64_t outer) const {
   const int d = dim < 0 ? dim + rank() : dim;
+  require(d >= 0 && d < rank(), "Tensor::split_dim of a dim it has not");
+  require(bound == nullptr || d != 0, "Tensor::split_dim of the rows of a bounded tensor");
   require(outer > 0 && shape[d] % outer == 0 && rank() < kMaxDims, "Tensor::split_dim does not divide");
   const std::int64_t inner = shape[d] / outer;
   Tensor result = *this;

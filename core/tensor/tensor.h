@@ -17,8 +17,9 @@ struct Tensor {
   void* data = nullptr;
   DType dtype = DType::kFp32;
   Shape shape;
-  std::array<std::int64_t, kMaxDims> strides{};  // in elements; the last dim's is 1 for every op unless it says otherwise
-  const std::int32_t* bound = nullptr;           // device: the actual number of rows of a bounded tensor, <= shape[0]
+  std::array<std::int64_t, kMaxDims>
+      strides{};                        // in elements; the last dim's is 1 for every op unless it says otherwise
+  const std::int32_t* bound = nullptr;  // device: the actual number of rows of a bounded tensor, <= shape[0]
 
   Tensor() = default;
   Tensor(void* address, DType type, const Shape& extents);  // row-major
@@ -38,7 +39,8 @@ struct Tensor {
     return static_cast<T*>(data);
   }
 
-  // Views. `slice` keeps the rank; `view` needs a contiguous tensor of the same numel.
+  // Views. `slice` keeps the rank; `view` needs a contiguous tensor of the same numel. The rows of a bounded tensor are
+  // counted from its first one, so that dim 0 can be neither cut, nor split, nor merged.
   Tensor slice(int dim, std::int64_t start, std::int64_t length) const;
   Tensor view(const Shape& extents) const;
   // Splits a dim of a possibly strided tensor in two: [T, N*D] -> [T, N, D] for split_dim(1, N).
