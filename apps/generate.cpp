@@ -1,4 +1,7 @@
 // generate: continues a prompt with a checkpoint of train.
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <cstdio>
 
 #include "apps/flags.h"

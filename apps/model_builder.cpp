@@ -26,21 +26,6 @@ namespace {
 // Arena scopes of the step loop itself.
 enum StepVerb : std::int32_t { kLoadVerb };
 
-std::vector<std::vector<int>> units_of_buckets(const ParameterStore& store, std::int64_t bucket_size) {
-  // Backward reaches the last units first.
-  std::vector<std::vector<int>> buckets;
-  std::int64_t filled = 0;
-  for (int unit = static_cast<int>(store.units().size()) - 1; unit >= 0; --unit) {
-    if (buckets.empty() || filled >= bucket_size) {
-      buckets.emplace_back();
-      filled = 0;
-    }
-    buckets.back().push_back(unit);
-    filled += store.units()[static_cast<std::size_t>(unit)].numel;
-  }
-  return buckets;
-}
-
 template <class T>
 T* allocate_one(MemoryPool& pool, std::string_view owner) {
   return static_cast<T*>(pool.allocate(sizeof(T), MemoryCategory::kOther, owner));
@@ -142,15 +127,18 @@ TrainingModel::~TrainingModel() {
 }
 
 void TrainingModel::build_actions() {
-  const std::vector<std::vector<int>> buckets = units_of_buckets(*gpt_.parameters, options_.parallel.ddp_bucket_size);
+  const std::vector<ParameterUnit>& units = gpt_.parameters->units();
+  std::vector<std::int64_t> ready_numels;  // backward reaches the last unit first
+  for (auto unit = units.rbegin(); unit != units.rend(); ++unit) ready_numels.push_back(unit->numel);
   std::vector<std::vector<Tensor>> gradients;
   ReducePoints points{.segments_of_bucket = {},
                       .tied_segment = options_.model.untie_embeddings_and_output_weights ? -1 : 0};
-  for (const std::vector<int>& units : buckets) {
+  for (const std::vector<int>& bucket : assign_buckets(ready_numels, options_.parallel.ddp_bucket_size)) {
     std::vector<Tensor> tensors;
     std::vector<int> segments;
-    for (int unit : units) {
-      tensors.push_back(gpt_.parameters->units()[static_cast<std::size_t>(unit)].main_grads);
+    for (int ready : bucket) {
+      const int unit = static_cast<int>(units.size()) - 1 - ready;
+      tensors.push_back(units[static_cast<std::size_t>(unit)].main_grads);
       for (int s = 0; s < runner_->num_segments(); ++s) {
         const NamedSegment& segment = gpt_.segments[static_cast<std::size_t>(s)];
         if (segment.first_unit <= unit && unit <= segment.last_unit) segments.push_back(s);
@@ -159,7 +147,8 @@ void TrainingModel::build_actions() {
     gradients.push_back(std::move(tensors));
     points.segments_of_bucket.push_back(std::move(segments));
   }
-  reducer_ = std::make_unique<GradientReducer>(data_parallel_, communication_, std::move(gradients));
+  reducer_ = std::make_unique<GradientReducer>(
+      data_parallel_, GradientReducer::Streams{.compute = compute_, .communication = communication_}, gradients);
   const Schedule schedule = make_schedule(ScheduleKind::k1F1B, 1, 1, static_cast<int>(num_microbatches_));
   train_actions_ = lower_training_step(schedule.stages[0], runner_->num_segments(), points);
   evaluate_actions_ = lower_evaluation_step(schedule.stages[0], runner_->num_segments());
@@ -176,7 +165,7 @@ void TrainingModel::fill_table() {
   table_.set(ActionKind::kBackwardData, run_verb);
   table_.set(ActionKind::kBackwardWeight, run_verb);
   table_.set(ActionKind::kTieGradients, [this](const Action&) { gpt_.parameters->add_tied_gradients(compute_); });
-  table_.set(ActionKind::kReduce, [this](const Action& action) { reducer_->reduce(compute_, action.bucket); });
+  table_.set(ActionKind::kReduce, [this](const Action& action) { reducer_->reduce(action.bucket); });
   table_.set(ActionKind::kFinishReduce, [this](const Action&) { finish_reduce(); });
   table_.set(ActionKind::kOptimizerStep,
              [this](const Action&) { optimizer_->step(compute_, ctx_.loss_sum, step_parameters_); });
@@ -236,7 +225,7 @@ void TrainingModel::load(const Action& action) {
 }
 
 void TrainingModel::finish_reduce() {
-  reducer_->finish(compute_);
+  reducer_->finish();
   if (data_parallel_.size() > 1) data_parallel_.all_reduce(compute_, ctx_.loss_sum);
 }
 
@@ -289,7 +278,7 @@ StepPlans plan_steps(const Options& options, int rank, int world, CategoryBytes*
   StepPlans plans;
   for (const Mode mode : {Mode::kTrain, Mode::kEval}) {
     Timeline timeline;
-    PlanCommunicator data_parallel("dp", rank, world);
+    PlanCommunicator data_parallel("dp", {.rank = rank, .size = world});
     TrainingModel model(options, DeviceType::kPlan, data_parallel, {.timeline = &timeline});
     const std::int64_t tokens =
         model.num_microbatches() * options.train.micro_batch_size * (options.model.seq_length + 1);

@@ -11,7 +11,7 @@
 #include "apps/program.h"
 #include "apps/trainer.h"
 #include "core/base/cpu_check.h"
-#include "parallel/comm/mpi_communicator.h"
+#include "parallel/comm/mpi_runtime.h"
 
 namespace {
 
@@ -73,17 +73,18 @@ int main(int argc, char** argv) {
   std::string label;
   std::unique_ptr<MpiRuntime> mpi;
   try {
-    mpi = std::make_unique<MpiRuntime>(&argc, &argv);
-    Communicator& world = mpi->world();
+    mpi = std::make_unique<MpiRuntime>(argc, argv);
+    const std::unique_ptr<Communicator> group = mpi->world();
+    Communicator& world = *group;
     label = fmt::format("rank {}/{}", world.rank(), world.size());
     return static_cast<int>(train(world, {argv + 1, argv + argc}));
   } catch (const EveryRankFailed& failed) {
-    if (mpi->world().rank() == 0)
-      fmt::print(stderr, "train: error: [rank {}/{}] {}\n", failed.rank, mpi->world().size(), failed.message);
+    if (mpi->rank() == 0)
+      fmt::print(stderr, "train: error: [rank {}/{}] {}\n", failed.rank, mpi->size(), failed.message);
     return static_cast<int>(failed.code);
   } catch (...) {
     const ExitCode code = report_exception("train", label);
-    if (mpi) mpi->abort(static_cast<int>(code));  // ends the peers too, which might wait for this rank
+    if (mpi) mpi->abort(code);  // ends the peers too, which might wait for this rank
     return static_cast<int>(code);
   }
 }

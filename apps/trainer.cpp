@@ -1,9 +1,10 @@
 #include "apps/trainer.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
-#include <cmath>
+#include <fstream>
 
 #include "apps/flags.h"
 #include "apps/version.h"
@@ -15,6 +16,15 @@ namespace megalith {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+// The process's own memory, arena included.
+std::size_t resident_bytes() {
+  std::ifstream file("/proc/self/statm");
+  std::size_t total = 0;
+  std::size_t resident = 0;
+  file >> total >> resident;
+  return resident * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+}
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
@@ -71,11 +81,14 @@ RunSetup prepare_run(const Options& options, int rank, int world) {
 }
 
 Trainer::Trainer(RunSetup setup, Communicator& world, const StopRequest& stop)
-    : setup_(std::move(setup)), options_(setup_.options), world_(world), stop_(stop) {
+    : setup_(std::move(setup)),
+      options_(setup_.options),
+      world_(world),
+      stop_(stop),
+      mesh_(Mesh::create(world, make_mesh_sizes({.world_size = world.size()}))) {
   if (options_.train.check_hazards) hazards_ = std::make_unique<HazardChecker>();
   waits_.suppressed = options_.train.suppress_wait;
-  data_parallel_ = world.split(0, world.rank(), "dp");
-  model_ = std::make_unique<TrainingModel>(options_, options_.train.device, *data_parallel_,
+  model_ = std::make_unique<TrainingModel>(options_, options_.train.device, mesh_.dp(),
                                            Instruments{.hazards = hazards_.get(), .waits = &waits_});
   model_->initialize();
   model_->use(setup_.plans);
@@ -85,6 +98,7 @@ Trainer::Trainer(RunSetup setup, Communicator& world, const StopRequest& stop)
   state_.program_commit = program_commit();
   state_.config = config_of(options_);
   if (!options_.checkpoint.load.empty()) load();
+  if (is_main()) log_ = std::make_unique<StepLog>(options_.logging, options_.train.train_iters);
   if (is_main() && !options_.logging.metrics_jsonl.empty()) {
     metrics_ = std::make_unique<MetricsLog>(options_.logging.metrics_jsonl, options_, state_.step);
   }
@@ -188,15 +202,38 @@ void Trainer::evaluate(const Dataset& dataset, std::string_view name) {
     state_.consumed_validation_samples += options_.train.global_batch_size;
   }
   validation_loss_ = sum / static_cast<double>(options_.train.eval_iters);
-  if (is_main()) print_evaluation(name, state_.step, *validation_loss_);
+  if (log_) log_->evaluation(name, state_.step, *validation_loss_);
 }
 
 void Trainer::log_memory() {
-  const MemoryUse planned = memory_use(setup_.plans, setup_.planned_persistent);
-  print_memory({.planned = planned,
-                .pool_bytes = model_->pool().allocated_bytes(),
-                .arena_touched = model_->arena().touched_bytes(),
-                .arena_planned = setup_.plans.block_bytes()});
+  const auto mib = [](std::size_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
+  std::string text = "memory (MiB)";
+  for (const auto& [owner, bytes] : memory_by_owner())
+    text += fmt::format(" | {}: {:.2f}", owner, mib(static_cast<std::size_t>(bytes)));
+  const std::size_t planned = memory_use(setup_.plans, setup_.planned_persistent).total();
+  const std::size_t measured = model_->pool().peak_allocated_bytes();
+  text += fmt::format(" | arena used: {:.2f} of {:.2f} planned | device peak: {:.2f}, planned {:.2f} | process: {:.2f}",
+                      mib(model_->arena().touched_bytes()), mib(setup_.plans.block_bytes()), mib(measured),
+                      mib(planned), mib(resident_bytes()));
+  log_info(text);
+}
+
+std::vector<std::pair<std::string, std::int64_t>> Trainer::memory_by_owner() const {
+  const MemoryUse use = memory_use(setup_.plans, setup_.planned_persistent);
+  std::vector<std::pair<std::string, std::int64_t>> owners;
+  for (int c = 0; c < kNumMemoryCategories; ++c) {
+    const auto category = static_cast<MemoryCategory>(c);
+    std::size_t bytes = model_->pool().allocated_by_category()[static_cast<std::size_t>(c)];
+    if (category == MemoryCategory::kActivations) bytes -= use.arena;
+    if (bytes > 0) owners.emplace_back(name_of(category), static_cast<std::int64_t>(bytes));
+  }
+  std::size_t kept = 0;
+  for (const auto& [kind, bytes] : use.activations) {
+    owners.emplace_back("activations " + kind, static_cast<std::int64_t>(bytes));
+    kept += bytes;
+  }
+  owners.emplace_back("step temporaries", static_cast<std::int64_t>(use.arena - kept));
+  return owners;
 }
 
 void Trainer::log_step(const StepResult& result, double seconds) {
@@ -218,7 +255,7 @@ void Trainer::log_step(const StepResult& result, double seconds) {
       .skipped = result.skipped,
       .skipped_steps = state_.skipped_steps};
   if (metrics_) metrics_->write(metrics);
-  print_step(metrics, options_.logging);
+  log_->step(metrics);
 }
 
 void Trainer::save() {

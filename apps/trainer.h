@@ -13,6 +13,7 @@
 #include "core/data/dataset.h"
 #include "core/data/tokenizer.h"
 #include "core/device/hazard_checker.h"
+#include "parallel/mesh/mesh.h"
 
 namespace megalith {
 
@@ -52,6 +53,7 @@ class Trainer {
   void evaluate(const Dataset& dataset, std::string_view name);
   void log_step(const StepResult& result, double seconds);
   void log_memory();
+  std::vector<std::pair<std::string, std::int64_t>> memory_by_owner() const;  // bytes of this rank
   void save();
   bool should_stop();
   bool is_main() const { return world_.rank() == 0; }
@@ -62,9 +64,10 @@ class Trainer {
   const StopRequest& stop_;
   std::unique_ptr<HazardChecker> hazards_;
   WaitCounter waits_;
-  std::unique_ptr<Communicator> data_parallel_;
+  Mesh mesh_;
   std::unique_ptr<TrainingModel> model_;
-  std::unique_ptr<MetricsLog> metrics_;
+  std::unique_ptr<MetricsLog> metrics_;  // rank 0
+  std::unique_ptr<StepLog> log_;         // rank 0
   VerifiedCheckpoints verified_;
   TrainState state_;
   std::int64_t failed_saves_ = 0;
