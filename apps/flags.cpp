@@ -31,7 +31,6 @@ std::string with_dashes(std::string name) {
 }
 
 std::string shown(const RawValue& value) {
-  if (value.type == RawType::kOther) return value.items.at(0);
   if (value.type != RawType::kText && value.type != RawType::kArgument && value.items.size() == 1) {
     return value.items[0];
   }
@@ -72,7 +71,6 @@ void apply(State& state, const RawValue& value) {
     return flag.name == name && (value.file.empty() || (flag.group != FlagGroup::kProgram && !flag.positional));
   });
   if (found == state.table.end()) {
-    if (value.type == RawType::kOther) return;  // a table that groups keys
     std::vector<std::string> names;
     for (const Flag& flag : state.table) {
       if (flag.group != FlagGroup::kProgram && !flag.positional) names.emplace_back(flag.name);
@@ -93,7 +91,6 @@ void apply_file(State& state, const std::vector<RawValue>& values) {
   std::map<std::string, const RawValue*> seen;
   for (const RawValue& value : values) {
     apply(state, value);
-    if (value.type == RawType::kOther) continue;
     const auto [earlier, is_new] = seen.emplace(with_dashes(value.name), &value);
     if (!is_new) {
       refuse(prefix_of(value) + value.name, "one value",

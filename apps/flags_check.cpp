@@ -94,7 +94,10 @@ void check_split(const std::string& split) {
     while (at < end && *at == ' ') ++at;
     double share = 0.0;
     const auto [next, error] = std::from_chars(at, end, share, std::chars_format::fixed);
-    if (error != std::errc() || !(share >= 0.0 && share < 1e9)) break;
+    if (error != std::errc() || !(share >= 0.0 && share < 1e9)) {
+      parts = 0;
+      break;
+    }
     sum += share;
     at = next;
     while (at < end && *at == ' ') ++at;

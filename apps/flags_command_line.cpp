@@ -34,18 +34,34 @@ namespace {
   refuse(shown + ": unknown flag of " + program, suggestion("--" + name, own, "see " + program + " --help"));
 }
 
-// CLI11 would take the next flag for the value.
-void refuse_missing_values(App app, const std::vector<Flag>& table, const std::vector<std::string>& arguments) {
-  const auto find = [&](const std::string& argument) {
-    return std::find_if(table.begin(), table.end(), [&](const Flag& flag) {
+// "--flag=" as two arguments, and an error where the next flag stands in place of a value: CLI11 would in both cases
+// take the next argument for the value.
+std::vector<std::string> prepared(App app, const std::vector<Flag>& table, const std::vector<std::string>& arguments) {
+  const auto takes_value = [&](std::string_view argument) {
+    return std::any_of(table.begin(), table.end(), [&](const Flag& flag) {
+      return takes(flag, app) && flag.binding.kind != ValueKind::kToggle && argument.substr(2) == flag.name;
+    });
+  };
+  const auto is_flag = [&](std::string_view argument) {
+    return std::any_of(table.begin(), table.end(), [&](const Flag& flag) {
       return takes(flag, app) && argument.starts_with("--") && argument.substr(2) == flag.name;
     });
   };
-  for (std::size_t i = 0; i + 1 < arguments.size(); ++i) {
-    const auto flag = find(arguments[i]);
-    if (flag == table.end() || flag->binding.kind == ValueKind::kToggle) continue;
-    if (find(arguments[i + 1]) != table.end()) refuse(arguments[i] + ": a value is missing", {});
+  std::vector<std::string> out;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& argument = arguments[i];
+    const bool is_long = argument.size() > 3 && argument.starts_with("--");
+    if (is_long && argument.back() == '=' && takes_value(std::string_view(argument).substr(0, argument.size() - 1))) {
+      out.push_back(argument.substr(0, argument.size() - 1));
+      out.emplace_back();
+      continue;
+    }
+    if (is_long && takes_value(argument) && i + 1 < arguments.size() && is_flag(arguments[i + 1])) {
+      refuse(argument + ": a value is missing", {});
+    }
+    out.push_back(argument);
   }
+  return out;
 }
 
 struct Declared {
@@ -60,7 +76,7 @@ struct Declared {
 
 std::vector<RawValue> read_command_line(App app, const std::vector<Flag>& table,
                                         const std::vector<std::string>& arguments) {
-  refuse_missing_values(app, table, arguments);
+  const std::vector<std::string> words = prepared(app, table, arguments);
   CLI::App parser;
   parser.set_help_flag();
   parser.allow_extras();
@@ -82,7 +98,7 @@ std::vector<RawValue> read_command_line(App app, const std::vector<Flag>& table,
     }
   }
   try {
-    parser.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
+    parser.parse(std::vector<std::string>(words.rbegin(), words.rend()));
   } catch (const CLI::ArgumentMismatch& error) {
     const std::string message = error.what();
     refuse(message.substr(0, message.find(':')) + ": a value is missing", {});

@@ -104,9 +104,7 @@ void collect(const toml::table& table, const std::string& file, int depth, std::
     RawValue value{.name = std::string(key.str()), .type = type_of(node), .file = file};
     value.line = static_cast<std::uint32_t>(position.line);
     value.column = static_cast<std::uint32_t>(position.column);
-    if (const toml::table* inner = node.as_table()) {
-      value.items = {"a table"};
-      out.push_back(value);  // a group, unless its name is a flag's
+    if (const toml::table* inner = node.as_table()) {  // groups keys, its name says nothing
       collect(*inner, file, depth + 1, out);
       continue;
     }

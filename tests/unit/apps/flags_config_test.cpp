@@ -1,0 +1,219 @@
+// Configuration files and --print-config.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "apps/flags.h"
+#include "tests/unit/apps/flags_support.h"
+
+namespace megalith {
+namespace {
+
+using test::train_options;
+using test::train_outcome;
+using ::testing::ElementsAre;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+class FlagsConfig : public test::InFolder {
+ protected:
+  // What `train --config run.toml` says to a file with this text.
+  static std::string file_outcome(const std::string& text) {
+    write("run.toml", text);
+    return train_outcome({"--config", "run.toml"});
+  }
+};
+
+TEST_F(FlagsConfig, CommandLineOverLaterFileOverEarlierFileOverDefault) {
+  write("a.toml", "seed = 1\nlog-interval = 1\neval_iters = 1\n");
+  write("b.toml", "seed = 2\nlog-interval = 2\n");
+  const Options options = train_options({"--seed", "3", "--config", "a.toml", "--config", "b.toml"});
+  EXPECT_EQ(options.train.seed, 3);
+  EXPECT_EQ(options.logging.log_interval, 2);
+  EXPECT_EQ(options.train.eval_iters, 1);
+  EXPECT_EQ(options.train.eval_interval, 1000);
+}
+
+TEST_F(FlagsConfig, TakesDashesUnderscoresTablesAndEveryType) {
+  write("run.toml",
+        "global_batch_size = 8\n[anything]\nmicro-batch-size = 4\nswiglu = true\nrotary_base = 500000\n"
+        "[anything.deeper]\nposition-embedding-type = \"rope\"\nsplit = \"90,10\"\n"
+        "[data]\nmock-data = false\ndata-path = [0.25, \"a\", 1, \"b\"]\n");
+  const Options options = train_options({"--mock-data=false", "--config", "run.toml"});
+  EXPECT_EQ(options.train.global_batch_size, 8);
+  EXPECT_EQ(options.train.micro_batch_size, 4);
+  EXPECT_TRUE(options.model.swiglu);
+  EXPECT_EQ(options.model.rotary_base, 500000.0);
+  EXPECT_THAT(options.data.data_path, ElementsAre("0.25", "a", "1", "b"));
+}
+
+TEST_F(FlagsConfig, KeysOfOtherProgramsAreCheckedToo) {
+  EXPECT_EQ(file_outcome("temperature = 0.8\n"), "valid");
+  EXPECT_EQ(file_outcome("temperature = 0\n"),
+            "exit 2: run.toml:1:1: temperature: expected a number above 0 and at most 1000, got 0");
+}
+
+TEST_F(FlagsConfig, UnknownKeyNamesPlaceAndNearest) {
+  EXPECT_EQ(file_outcome("seed = 1\n\n[model]\n  num_layer = 3\n"),
+            "exit 2: run.toml:4:3: unknown key num_layer; did you mean num-layers?");
+  EXPECT_EQ(file_outcome("wallpaper = 3\n"),
+            "exit 2: run.toml:1:1: unknown key wallpaper; the keys are the names of the flags, see --help");
+  EXPECT_EQ(file_outcome("config = \"x\"\n"),
+            "exit 2: run.toml:1:1: unknown key config; the keys are the names of the flags, see --help");
+}
+
+TEST_F(FlagsConfig, WrongValuesNamePlaceAndValidValues) {
+  EXPECT_EQ(file_outcome("seed = -1\n"),
+            "exit 2: run.toml:1:1: seed: expected an integer from 0 to 4294967295, got -1");
+  EXPECT_EQ(file_outcome("seed = \"1\"\n"),
+            "exit 2: run.toml:1:1: seed: expected an integer from 0 to 4294967295, got \"1\"");
+  EXPECT_EQ(file_outcome("seed = 1.0\n"),
+            "exit 2: run.toml:1:1: seed: expected an integer from 0 to 4294967295, got 1");
+  EXPECT_EQ(file_outcome("lr = nan\n"), "exit 2: run.toml:1:1: lr: expected a finite number, got nan");
+  EXPECT_EQ(file_outcome("lr = -inf\n"), "exit 2: run.toml:1:1: lr: expected a finite number, got -inf");
+  EXPECT_EQ(file_outcome("lr = true\n"), "exit 2: run.toml:1:1: lr: expected a finite number of at least 0, got true");
+  EXPECT_EQ(file_outcome("lr = 2024-01-01\n"),
+            "exit 2: run.toml:1:1: lr: expected a boolean, number, text or list of them, got a date or time");
+  EXPECT_EQ(file_outcome("lr = [1, 2]\n"),
+            "exit 2: run.toml:1:1: lr: expected a finite number of at least 0, got [\"1\", \"2\"]");
+  EXPECT_EQ(file_outcome("data-path = [[\"a\"]]\n"),
+            "exit 2: run.toml:1:1: data-path: expected a list of texts, got a nested list");
+  EXPECT_THAT(file_outcome("[lr]\nx = 1\n"), StartsWith("exit 2: run.toml:2:1: unknown key x; "));
+  EXPECT_EQ(file_outcome("swiglu = 1\n"), "exit 2: run.toml:1:1: swiglu: expected true or false, got 1");
+}
+
+TEST_F(FlagsConfig, OneFlagTwiceIsAnError) {
+  EXPECT_EQ(file_outcome("log-interval = 1\n[x]\nlog_interval = 1\n"),
+            "exit 2: run.toml:3:1: log_interval: expected one value, got a second one, the first is in line 1");
+}
+
+TEST_F(FlagsConfig, UnreadableFileIsExit3) {
+  EXPECT_EQ(train_outcome({"--config", "none.toml"}), "exit 3: --config none.toml: expected a readable file");
+  EXPECT_EQ(train_outcome({"--config", "."}), "exit 3: --config .: expected a readable file");
+}
+
+TEST_F(FlagsConfig, WhatIsNotTomlNamesThePlace) {
+  EXPECT_THAT(file_outcome("seed = 1\nx = [1,\n"), StartsWith("exit 2: run.toml:2:9: not TOML: "));
+  EXPECT_THAT(file_outcome("seed = 99999999999999999999\n"), StartsWith("exit 2: run.toml:1:28: not TOML: "));
+  EXPECT_THAT(file_outcome("split = \"\xff\"\n"), StartsWith("exit 2: run.toml:1:"));
+  EXPECT_THAT(file_outcome(std::string("seed\0=1", 7)), StartsWith("exit 2: run.toml:1:"));
+  EXPECT_THAT(file_outcome("seed = 1\nseed = 2\n"), StartsWith("exit 2: run.toml:2:"));
+}
+
+TEST_F(FlagsConfig, HostileFilesAreRefusedBeforeTheyHurt) {
+  EXPECT_EQ(file_outcome("seed = 1 #" + std::string(1 << 20, 'x')),
+            "exit 2: run.toml: expected a configuration of at most 1 MiB, got more");
+  const std::string too_deep = "expected at most 32 levels of nesting, got more";
+  EXPECT_EQ(file_outcome("\nx = " + std::string(100'000, '[')), "exit 2: run.toml:2: " + too_deep);
+  std::string dotted = "a";
+  for (int i = 0; i < 100'000; ++i) dotted += ".a";
+  EXPECT_EQ(file_outcome(dotted + " = 1\n"), "exit 2: run.toml:1: " + too_deep);
+  EXPECT_EQ(file_outcome("[" + dotted + "]\n"), "exit 2: run.toml:1: " + too_deep);
+  EXPECT_EQ(file_outcome("x = {" + dotted + " = 1}\n"), "exit 2: run.toml:1: " + too_deep);
+  std::string header = "[a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a]\n";
+  EXPECT_EQ(file_outcome(header + "b.b.b.b.b.b.b.b.b.b.b.b.b.b.b.b.seed = 1\n"), "exit 2: run.toml: " + too_deep);
+  EXPECT_EQ(file_outcome(header + "seed = 1\n"), "valid");
+}
+
+TEST_F(FlagsConfig, BracketsAndDotsInTextsAndCommentsAreNoNesting) {
+  const std::string many = std::string(100, '[') + std::string(100, '.');
+  EXPECT_EQ(file_outcome("prompt = \"" + many + "\\\"" + many + "\" # " + many + "\nload = '" + many + "'\n"), "valid");
+  EXPECT_EQ(file_outcome("prompt = \"\"\"" + many + "\n\"" + many + "\"\"\"\n"), "valid");
+}
+
+std::string without_comments(const std::string& text) {
+  std::string out;
+  std::size_t start = 0;
+  while (start < text.size()) {
+    const std::size_t end = text.find('\n', start);
+    const std::string line = text.substr(start, end - start);
+    out += line.substr(0, line.find('#')) + "\n";
+    start = end + 1;
+  }
+  return out;
+}
+
+TEST_F(FlagsConfig, PrintConfigSaysWhereEachValueCameFrom) {
+  write("run.toml", "[x]\nlog-interval = 7\n");
+  const std::string text =
+      parse_flags(App::kTrain, test::with_small_run({"--config", "run.toml", "--seed=5", "--print-config"})).print;
+  EXPECT_THAT(text, StartsWith("# megalith train "));
+  EXPECT_THAT(text, HasSubstr("\n[model]\nnum-layers = 2                                  # command line\n"));
+  EXPECT_THAT(text, HasSubstr("\nffn-hidden-size = 256                           # derived\n"));
+  EXPECT_THAT(text, HasSubstr("\nlog-interval = 7                                # run.toml:2\n"));
+  EXPECT_THAT(text, HasSubstr("\nadam-beta2 = 0.999                              # default\n"));
+  EXPECT_THAT(text, HasSubstr("\nseed = 5                                        # command line\n"));
+}
+
+TEST_F(FlagsConfig, PrintedConfigIsReadBackUnchanged) {
+  for (const std::vector<std::string>& flags : std::vector<std::vector<std::string>>{
+           {},
+           {"--train-iters=0", "--train-samples=1000", "--global-batch-size=48", "--lr-warmup-fraction=0.013"},
+           {"--swiglu", "--group-query-attention", "--bf16", "--lr=3.3333333333333335e-05", "--disable-bias-linear"},
+           {"--mock-data=false", "--data-path", "a \"b\"\\\n", "--save=x", "--keep-last=2", "--metrics-jsonl=ä"},
+           {"--recompute-granularity=selective", "--lr-decay-style=WSD", "--lr-wsd-decay-iters=3",
+            "--suppress-wait=4"}}) {
+    const Parsed first = parse_flags(App::kTrain, [&] {
+      std::vector<std::string> all = test::with_small_run(flags);
+      all.push_back("--print-config");
+      return all;
+    }());
+    write("printed.toml", first.print);
+    const Parsed again = parse_flags(App::kTrain, {"--config", "printed.toml", "--print-config"});
+    EXPECT_EQ(without_comments(first.print), without_comments(again.print));
+    EXPECT_EQ(again.print.find("# derived"), std::string::npos);
+  }
+}
+
+TEST_F(FlagsConfig, ACheckpointsConfigurationGivesTheOptionsBack) {
+  const Options options = train_options({"--swiglu", "--lr=3.3333333333333335e-05", "--metrics-jsonl", "a b.jsonl"});
+  const std::map<std::string, std::string> config = config_of(options);
+  EXPECT_EQ(config.at("lr"), "3.3333333333333335e-05");
+  EXPECT_EQ(config.at("metrics-jsonl"), "\"a b.jsonl\"");
+  const Options again = options_from_config(App::kTrain, config);
+  EXPECT_EQ(config_of(again), config);
+  EXPECT_TRUE(again.model.swiglu);
+  EXPECT_EQ(again.train.schedule.lr, options.train.schedule.lr);
+}
+
+struct Shipped {
+  const char* file;
+  std::int64_t published;  // parameters, without the rows that pad the vocabulary
+};
+
+class ShippedConfig : public ::testing::TestWithParam<Shipped> {};
+
+TEST_P(ShippedConfig, ParsesAndHasThePublishedParameters) {
+  const std::string path = std::string(MEGALITH_SOURCE_DIR) + "/configs/" + GetParam().file;
+  const Options options = parse_flags(App::kTrain, {"--config", path, "--mock-data"}).options;
+  const ParameterCount count = count_parameters(options.model);
+  EXPECT_EQ(count.total - count.padding, GetParam().published);
+  parse_flags(App::kPlan, {"--config", path, "--world-size", "8"});
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, ShippedConfig,
+    ::testing::Values(Shipped{"gpt2_124m.toml", 124'439'808}, Shipped{"gpt2_1.5b.toml", 1'557'611'200},
+                      Shipped{"llama_1b.toml", 1'235'814'400}, Shipped{"llama3_8b.toml", 8'030'261'248},
+                      Shipped{"qwen2.5_7b.toml", 7'615'616'512}, Shipped{"qwen3_8b.toml", 8'190'735'360}),
+    [](const auto& shipped) {
+      std::string name = shipped.param.file;
+      std::replace_if(
+          name.begin(), name.end(), [](char c) { return std::isalnum(static_cast<unsigned char>(c)) == 0; }, '_');
+      return name;
+    });
+
+TEST(ShippedConfigs, EveryFileOfConfigsParses) {
+  int files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(std::string(MEGALITH_SOURCE_DIR) + "/configs")) {
+    if (entry.path().extension() != ".toml") continue;
+    ++files;
+    EXPECT_EQ(test::outcome(App::kTrain, {"--config", entry.path().string(), "--mock-data"}), "valid") << entry.path();
+  }
+  EXPECT_GE(files, 7);
+}
+
+}  // namespace
+}  // namespace megalith

@@ -1,0 +1,230 @@
+#include "apps/flags.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "apps/flags_table.h"
+#include "apps/version.h"
+#include "tests/unit/apps/flags_support.h"
+
+namespace megalith {
+namespace {
+
+using test::outcome;
+using test::train_options;
+using test::train_outcome;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+TEST(Flags, DefaultsAreMegatrons) {
+  const Options options = train_options({});
+  EXPECT_EQ(options.train.micro_batch_size, 1);
+  EXPECT_EQ(options.train.adam_beta2, 0.999);
+  EXPECT_EQ(options.train.weight_decay, 0.01);
+  EXPECT_EQ(options.train.clip_grad, 1.0);
+  EXPECT_EQ(options.train.seed, 1234);
+  EXPECT_EQ(options.data.split, "969,30,1");
+  EXPECT_EQ(options.model.make_vocab_size_divisible_by, 128);
+  EXPECT_EQ(options.model.params_dtype, DType::kFp32);
+  EXPECT_TRUE(options.model.add_bias_linear);
+}
+
+TEST(Flags, DerivesWhatWasLeftOut) {
+  const Options options = train_options({});
+  EXPECT_EQ(options.model.ffn_hidden_size, 256);
+  EXPECT_EQ(options.model.num_query_groups, 4);
+  EXPECT_EQ(options.train.schedule.lr_decay_iters, 100);
+  const Options by_samples = train_options({"--train-iters=0", "--train-samples=1000", "--global-batch-size", "48"});
+  EXPECT_EQ(by_samples.train.train_iters, 20);
+  EXPECT_THAT(train_options({"--recompute-granularity", "selective"}).train.recompute_modules,
+              ElementsAre("core_attn"));
+}
+
+TEST(Flags, FillsEveryKindOfField) {
+  const Options options = train_options({"--bf16",
+                                         "--disable-bias-linear",
+                                         "--swiglu",
+                                         "--position-embedding-type",
+                                         "rope",
+                                         "--rotary-base=5e5",
+                                         "--normalization",
+                                         "RMSNorm",
+                                         "--lr-decay-style",
+                                         "WSD",
+                                         "--lr-wsd-decay-iters",
+                                         "10",
+                                         "--seed",
+                                         "4294967295",
+                                         "--mock-data=false",
+                                         "--data-path",
+                                         "0.3",
+                                         "a",
+                                         "0.7",
+                                         "b",
+                                         "--metrics-jsonl",
+                                         "m.jsonl"});
+  EXPECT_EQ(options.model.params_dtype, DType::kBf16);
+  EXPECT_FALSE(options.model.add_bias_linear);
+  EXPECT_TRUE(options.model.swiglu);
+  EXPECT_EQ(options.model.position_embedding_type, PositionEmbedding::kRope);
+  EXPECT_EQ(options.model.rotary_base, 5e5);
+  EXPECT_EQ(options.model.normalization, Normalization::kRmsNorm);
+  EXPECT_EQ(options.train.schedule.lr_decay_style, LrDecayStyle::kWsd);
+  EXPECT_EQ(options.train.seed, 4294967295);
+  EXPECT_THAT(options.data.data_path, ElementsAre("0.3", "a", "0.7", "b"));
+  EXPECT_EQ(options.logging.metrics_jsonl, "m.jsonl");
+}
+
+TEST(Flags, TheLastOfTwoWins) {
+  EXPECT_EQ(train_options({"--seed", "1", "--seed", "2"}).train.seed, 2);
+  EXPECT_FALSE(train_options({"--swiglu", "--swiglu=false"}).model.swiglu);
+}
+
+TEST(Flags, TextsAreTakenAsTheyAre) {
+  for (const std::string text : {"", "[a,b]", "{}", "a\nb \"c\" \\", "-1", "--", "%%", "ä"}) {
+    const Parsed parsed = parse_flags(App::kGenerate, {"--load", "x", "--prompt=" + text});
+    EXPECT_EQ(parsed.options.generate.prompt, text);
+  }
+  EXPECT_EQ(outcome(App::kGenerate, {"--load", "x", "--prompt", "\xff"}),
+            "exit 2: --prompt: expected text in UTF-8, got bytes that are not UTF-8");
+}
+
+TEST(Flags, UnknownFlagNamesTheNearest) {
+  EXPECT_EQ(train_outcome({"--num-layer", "3"}),
+            "exit 2: --num-layer: unknown flag of train; did you mean --num-layers?");
+  EXPECT_EQ(train_outcome({"--global_batch_size=3"}),
+            "exit 2: --global_batch_size: unknown flag of train; did you mean --global-batch-size?");
+  EXPECT_EQ(train_outcome({"--swilgu"}), "exit 2: --swilgu: unknown flag of train; did you mean --swiglu?");
+  EXPECT_EQ(train_outcome({"--wallpaper"}), "exit 2: --wallpaper: unknown flag of train; see train --help");
+  EXPECT_EQ(train_outcome({"--temperature", "1"}), "exit 2: --temperature: a flag of generate, not of train");
+  EXPECT_EQ(train_outcome({"stray"}), "exit 2: \"stray\": an argument without a flag; see train --help");
+  EXPECT_THAT(train_outcome({std::string(100'000, '-') + "x"}), HasSubstr("unknown flag of train"));
+}
+
+TEST(Flags, MissingValueNamesTheFlag) {
+  EXPECT_EQ(train_outcome({"--seed"}), "exit 2: --seed: a value is missing");
+  EXPECT_EQ(train_outcome({"--seed", "--swiglu"}), "exit 2: --seed: a value is missing");
+  EXPECT_EQ(train_outcome({"--config"}), "exit 2: --config: a value is missing");
+}
+
+TEST(Flags, OutOfRangeNamesTheValidValues) {
+  EXPECT_EQ(train_outcome({"--num-layers", "0"}),
+            "exit 2: --num-layers: expected an integer from 1 to 10000, got \"0\"");
+  EXPECT_EQ(train_outcome({"--num-layers", "2.5"}),
+            "exit 2: --num-layers: expected an integer from 1 to 10000, got \"2.5\"");
+  EXPECT_EQ(train_outcome({"--seed", "99999999999999999999"}),
+            "exit 2: --seed: expected an integer from 0 to 4294967295, got \"99999999999999999999\"");
+  EXPECT_EQ(train_outcome({"--lr", "-1"}), "exit 2: --lr: expected a finite number of at least 0, got \"-1\"");
+  EXPECT_EQ(train_outcome({"--lr", "nan"}), "exit 2: --lr: expected a finite number of at least 0, got \"nan\"");
+  EXPECT_EQ(train_outcome({"--lr", "1e999"}), "exit 2: --lr: expected a finite number of at least 0, got \"1e999\"");
+  EXPECT_EQ(train_outcome({"--adam-beta1", "1"}),
+            "exit 2: --adam-beta1: expected a number of at least 0 and below 1, got \"1\"");
+  EXPECT_EQ(train_outcome({"--lr-decay-style", "cosin"}),
+            "exit 2: --lr-decay-style: expected constant, linear, cosine, WSD or inverse-square-root, got \"cosin\"");
+  EXPECT_EQ(train_outcome({"--swiglu=yes"}), "exit 2: --swiglu: expected true or false, got \"yes\"");
+  EXPECT_EQ(
+      train_outcome({"--recompute-granularity", "selective", "--recompute-modules", "mlp", "moe"}),
+      "exit 2: --recompute-modules: expected a list of core_attn, layernorm, mlp or mlp_act, got [\"mlp\", \"moe\"]");
+  EXPECT_EQ(train_outcome({"--device", "cuda"}), "exit 2: --device: expected cpu, got \"cuda\"");
+}
+
+TEST(Flags, ContradictionsNameBothFlags) {
+  EXPECT_EQ(train_outcome({"--data-path", "x"}), "exit 2: --data-path and --mock-data: expected one of them, got both");
+  EXPECT_EQ(
+      train_outcome({"--train-samples", "640", "--global-batch-size", "32"}),
+      "exit 2: --train-iters and --train-samples: expected one of them, got --train-iters 100 and --train-samples 640");
+  EXPECT_EQ(
+      train_outcome({"--global-batch-size", "10", "--micro-batch-size", "4"}),
+      "exit 2: --global-batch-size and --micro-batch-size: expected a global batch that is a multiple of the micro "
+      "batch, got --global-batch-size 10 and --micro-batch-size 4");
+  EXPECT_EQ(
+      train_outcome({"--save-interval", "10"}),
+      "exit 2: --save-interval and --save: expected --save-interval together with --save, got --save-interval alone");
+  EXPECT_EQ(train_outcome({"--finetune"}),
+            "exit 2: --finetune and --load: expected --finetune together with --load, got --finetune alone");
+  EXPECT_EQ(train_outcome({"--rotary-base", "500000"}),
+            "exit 2: --rotary-base or --rotary-percent, and --position-embedding-type: expected them with "
+            "--position-embedding-type rope only, got learned_absolute");
+  EXPECT_EQ(
+      train_outcome({"--lr-wsd-decay-iters", "10"}),
+      "exit 2: --lr-wsd-decay-iters and --lr-decay-style: expected --lr-wsd-decay-iters with --lr-decay-style WSD "
+      "only, got another style");
+  EXPECT_EQ(train_outcome({"--recompute-modules", "mlp"}),
+            "exit 2: --recompute-modules and --recompute-granularity: expected modules with --recompute-granularity "
+            "selective only, got modules with none");
+  EXPECT_EQ(train_outcome({"--recompute-granularity", "full", "--recompute-num-layers", "3"}),
+            "exit 2: --recompute-num-layers and --num-layers: expected --recompute-num-layers <= --num-layers, got "
+            "--recompute-num-layers 3 and --num-layers 2");
+  EXPECT_EQ(train_outcome({"--tokenizer-type", "null"}),
+            "exit 2: --tokenizer-type null and --vocab-size: expected --vocab-size above 0, got 0");
+}
+
+TEST(Flags, WhatIsNotBuiltYetSaysSo) {
+  for (const std::string axis : {"tensor-model", "pipeline-model", "expert-model", "context"}) {
+    EXPECT_EQ(train_outcome({"--" + axis + "-parallel-size", "2"}),
+              "exit 2: --" + axis + "-parallel-size: expected 1, other sizes are not built yet, got 2");
+  }
+  EXPECT_EQ(
+      train_outcome({"--offload-modules", "core_attn"}),
+      "exit 2: --offload-modules: expected none, offload is not built yet, got core_attn; --recompute-modules saves "
+      "activation memory today");
+  EXPECT_EQ(train_outcome({"--attention-dropout", "0.1"}),
+            "exit 2: --attention-dropout: expected 0, other values are not built yet, got 0.1");
+}
+
+TEST(Flags, WhatIsRequiredIsNamed) {
+  EXPECT_EQ(
+      outcome(App::kTrain, {}),
+      "exit 2: --num-layers: missing; give it as a flag or in a file with --config, such as configs/quickstart.toml");
+  EXPECT_EQ(train_outcome({"--mock-data=false"}),
+            "exit 2: --data-path or --mock-data: missing; name an indexed dataset that prepare wrote");
+  EXPECT_EQ(train_outcome({"--lr", "0"}), "exit 2: --lr: missing; give it as a flag or in a file with --config");
+  EXPECT_EQ(train_outcome({"--lr", "0", "--skip-train"}), "valid");
+  EXPECT_EQ(outcome(App::kGenerate, {}), "exit 2: --load: missing; name the folder that train --save wrote");
+  EXPECT_EQ(outcome(App::kReport, {}), "exit 2: METRICS.jsonl: missing; name a file that train --metrics-jsonl wrote");
+}
+
+TEST(Flags, SplitIsOneToThreeShares) {
+  for (const std::string good : {"1", "95,5", "969, 30, 1", "0.9,0.1,0"})
+    EXPECT_EQ(train_outcome({"--split", good}), "valid");
+  for (const std::string bad : {"", "a", "1,", ",1", "1,2,3,4", "-1,2", "0,0", "1;2", "nan", "inf,1", "1 2"}) {
+    EXPECT_EQ(
+        train_outcome({"--split=" + bad}),
+        "exit 2: --split: expected one to three non-negative numbers such as 969,30,1, not all 0, got \"" + bad + "\"");
+  }
+}
+
+TEST(Flags, PlanAndReportTakeTheirOwn) {
+  const Parsed plan = parse_flags(App::kPlan, {"--num-layers=2", "--hidden-size=64", "--num-attention-heads=4",
+                                               "--seq-length=32", "--world-size=64"});
+  EXPECT_EQ(plan.options.parallel.world_size, 64);
+  const Parsed report = parse_flags(App::kReport, {"a.jsonl", "--output", "r.html", "b.jsonl"});
+  EXPECT_THAT(report.options.report.inputs, ElementsAre("a.jsonl", "b.jsonl"));
+  EXPECT_EQ(report.options.report.output, "r.html");
+}
+
+TEST(Flags, HelpNamesEveryFlagOfTheProgram) {
+  Options options;
+  Requests requests;
+  for (const App app : {App::kTrain, App::kGenerate, App::kPlan, App::kReport}) {
+    const std::string help = parse_flags(app, {"--help"}).print;
+    EXPECT_EQ(help, parse_flags(app, {"-h", "--help"}).print);
+    for (const Flag& flag : make_table(options, requests)) {
+      if (flag.positional) continue;
+      EXPECT_EQ(help.find("\n  --" + std::string(flag.name) + " ") != std::string::npos, takes(flag, app)) << flag.name;
+    }
+  }
+  EXPECT_THAT(help_text(App::kTrain),
+              HasSubstr("\nTraining:\n  --micro-batch-size SAMPLES              per rank and forward "
+                        "pass [default 1; 1 to 1048576]\n"));
+  EXPECT_THAT(help_text(App::kTrain), HasSubstr("\nTesting:\n  --check-hazards"));
+}
+
+TEST(Flags, VersionSaysProgramNumberAndCommit) {
+  EXPECT_EQ(parse_flags(App::kPlan, {"--version"}).print,
+            "megalith plan " + std::string(program_version()) + " (commit " + std::string(program_commit()) + ")\n");
+  EXPECT_THAT(std::string(program_commit()), ::testing::MatchesRegex("unknown|[0-9a-f]+(-dirty)?"));
+}
+
+}  // namespace
+}  // namespace megalith

@@ -1,0 +1,152 @@
+// Parameter counts are those of the published models; small shapes are counted by hand.
+#include "core/model/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+
+#include "core/base/error.h"
+
+namespace megalith {
+namespace {
+
+ModelConfig small_config() {
+  ModelConfig config{.num_layers = 2, .hidden_size = 8, .num_attention_heads = 2, .seq_length = 16, .vocab_size = 10};
+  resolve(config);
+  return config;
+}
+
+TEST(ModelConfig, ResolvesWhatWasLeftOut) {
+  const ModelConfig config = small_config();
+  EXPECT_EQ(config.ffn_hidden_size, 32);
+  EXPECT_EQ(config.num_query_groups, 2);
+  EXPECT_EQ(config.kv_channels, 4);
+  EXPECT_EQ(config.max_position_embeddings, 16);
+  EXPECT_EQ(config.padded_vocab_size, 128);
+  EXPECT_DOUBLE_EQ(config.output_layer_init_std(), 0.01);  // 0.02 / sqrt(4)
+}
+
+TEST(ModelConfig, ResolvesAgainAfterTheVocabularyIsKnown) {
+  ModelConfig config = small_config();
+  config.vocab_size = 257;
+  resolve(config);
+  EXPECT_EQ(config.padded_vocab_size, 384);
+}
+
+TEST(ModelConfig, SwigluWidthIsTwoThirdsRoundedDownTo64) {
+  for (const auto& [hidden, ffn] : {std::pair<std::int64_t, std::int64_t>{256, 640}, {1024, 2688}, {4096, 10880}}) {
+    ModelConfig config{.num_layers = 1, .hidden_size = hidden, .num_attention_heads = 1, .seq_length = 1};
+    config.swiglu = true;
+    resolve(config);
+    EXPECT_EQ(config.ffn_hidden_size, ffn) << hidden;
+  }
+}
+
+TEST(ModelConfig, GroupQueryAttentionAloneIsOneGroup) {
+  ModelConfig config{.num_layers = 1, .hidden_size = 8, .num_attention_heads = 4, .group_query_attention = true};
+  resolve(config);
+  EXPECT_EQ(config.num_query_groups, 1);
+}
+
+TEST(ModelConfig, RotaryDimIsTheRotatedShareOfAHead) {
+  ModelConfig config = small_config();
+  EXPECT_EQ(config.rotary_dim(), 0);
+  config.position_embedding_type = PositionEmbedding::kRope;
+  EXPECT_EQ(config.rotary_dim(), 4);
+  config.rotary_percent = 0.5;
+  EXPECT_EQ(config.rotary_dim(), 2);
+}
+
+TEST(ModelConfig, CountsASmallModelByHand) {
+  const ParameterCount count = count_parameters(small_config());
+  EXPECT_EQ(count.embedding, 128 * 8 + 16 * 8);
+  EXPECT_EQ(count.attention, 2 * (8 * 24 + 24 + 8 * 8 + 8));
+  EXPECT_EQ(count.mlp, 2 * (8 * 32 + 32 + 32 * 8 + 8));
+  EXPECT_EQ(count.norm, 5 * 16);
+  EXPECT_EQ(count.output, 0);
+  EXPECT_EQ(count.padding, 118 * 8);
+  EXPECT_EQ(count.total, 1152 + 576 + 1104 + 80);
+}
+
+TEST(ModelConfig, CountsQueryGroupsNormsAndUntiedOutputByHand) {
+  ModelConfig config{.num_layers = 1, .hidden_size = 8, .ffn_hidden_size = 12, .num_attention_heads = 4};
+  config.num_query_groups = 2;
+  config.kv_channels = 6;  // heads x channels differs from hidden
+  config.seq_length = 16;
+  config.vocab_size = 128;
+  config.position_embedding_type = PositionEmbedding::kRope;
+  config.normalization = Normalization::kRmsNorm;
+  config.qk_layernorm = config.swiglu = config.add_qkv_bias = config.untie_embeddings_and_output_weights = true;
+  config.add_bias_linear = false;
+  resolve(config);
+  const ParameterCount count = count_parameters(config);
+  EXPECT_EQ(count.attention, 8 * 24 + 2 * 8 * 12 + (24 + 12 + 12) + 24 * 8 + 2 * 6);
+  EXPECT_EQ(count.mlp, 3 * 8 * 12);
+  EXPECT_EQ(count.norm, 3 * 8);
+  EXPECT_EQ(count.embedding, 1024);
+  EXPECT_EQ(count.output, 1024);
+}
+
+TEST(ModelConfig, FlopsPerTokenByHand) {
+  const ModelConfig config = small_config();
+  const double matrices = 2 * (8 * 24 + 8 * 8 + 8 * 32 * 2) + 128 * 8;
+  EXPECT_DOUBLE_EQ(flops_per_token(config), 6 * matrices + 6 * 2 * 16 * 8);
+}
+
+std::string message_of(const std::function<void(ModelConfig&)>& change) {
+  ModelConfig config = small_config();
+  change(config);
+  try {
+    validate(config);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kUsage);
+    return error.what();
+  }
+  return "valid";
+}
+
+TEST(ModelConfig, AcceptsASmallModelWithAnUnknownVocabulary) {
+  EXPECT_EQ(message_of([](ModelConfig& c) { c.vocab_size = 0; }), "valid");
+}
+
+TEST(ModelConfig, RefusesNamingFlagsAndValidValues) {
+  EXPECT_EQ(message_of([](ModelConfig& c) { c.num_layers = 0; }),
+            "--num-layers: expected an integer from 1 to 10000, got 0");
+  EXPECT_EQ(message_of([](ModelConfig& c) {
+              c.num_attention_heads = 3;
+              c.kv_channels = 0;
+            }),
+            "--hidden-size and --num-attention-heads: expected a hidden size that is a multiple of the heads, or "
+            "--kv-channels, got --hidden-size 8 and --num-attention-heads 3");
+  EXPECT_EQ(message_of([](ModelConfig& c) {
+              c.num_attention_heads = 6;
+              c.num_query_groups = 4;
+            }),
+            "--num-query-groups and --num-attention-heads: expected groups that divide the heads, got "
+            "--num-query-groups 4 and --num-attention-heads 6");
+  EXPECT_EQ(message_of([](ModelConfig& c) { c.max_position_embeddings = 8; }),
+            "--max-position-embeddings and --seq-length: expected --max-position-embeddings >= --seq-length, got "
+            "--max-position-embeddings 8 and --seq-length 16");
+  EXPECT_EQ(message_of([](ModelConfig& c) { c.attention_dropout = 0.1; }),
+            "--attention-dropout: expected 0, other values are not built yet, got 0.1");
+  EXPECT_EQ(message_of([](ModelConfig& c) { c.hidden_dropout = 1.0; }),
+            "--hidden-dropout: expected a value of at least 0 and less than 1, got 1");
+  EXPECT_EQ(message_of([](ModelConfig& c) { c.norm_epsilon = std::nan(""); }),
+            "--norm-epsilon: expected a value above 0 and below 1, got nan");
+  EXPECT_EQ(message_of([](ModelConfig& c) {
+              c.position_embedding_type = PositionEmbedding::kRope;
+              c.rotary_percent = 0.75;
+            }),
+            "--rotary-percent and --kv-channels: expected an even number of at least 2 rotated elements per head, got "
+            "3 of 4");
+  EXPECT_EQ(message_of([](ModelConfig& c) {
+              c.swiglu = true;
+              c.activation_func = ActivationFunction::kGelu;
+            }),
+            "--swiglu and --activation-func: expected one of them, got both; SwiGLU brings its own activation (SiLU)");
+}
+
+}  // namespace
+}  // namespace megalith

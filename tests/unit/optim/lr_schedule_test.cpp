@@ -1,0 +1,130 @@
+// Expected values are written as closed forms of the step, not by calling the code under test.
+#include "core/optim/lr_schedule.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "core/base/error.h"
+
+namespace megalith {
+namespace {
+
+using ::testing::HasSubstr;
+
+LrSchedule schedule_of(LrDecayStyle style) {
+  return {.lr = 1e-3, .min_lr = 1e-4, .lr_decay_style = style, .lr_decay_iters = 100, .lr_warmup_iters = 10};
+}
+
+TEST(LrSchedule, WarmsUpLinearlyFromInit) {
+  LrSchedule schedule = schedule_of(LrDecayStyle::kCosine);
+  schedule.lr_warmup_init = 2e-4;
+  EXPECT_DOUBLE_EQ(learning_rate(schedule, 0), 2e-4);
+  EXPECT_DOUBLE_EQ(learning_rate(schedule, 5), 6e-4);
+  EXPECT_DOUBLE_EQ(learning_rate(schedule, 10), 1e-3);
+}
+
+TEST(LrSchedule, FirstStepOfWarmupHasRateZeroByDefault) {
+  EXPECT_EQ(learning_rate(schedule_of(LrDecayStyle::kLinear), 0), 0.0);
+}
+
+TEST(LrSchedule, WithoutWarmupStartsAtTheMaximum) {
+  LrSchedule schedule = schedule_of(LrDecayStyle::kLinear);
+  schedule.lr_warmup_iters = 0;
+  EXPECT_DOUBLE_EQ(learning_rate(schedule, 0), 1e-3);
+}
+
+TEST(LrSchedule, Cosine) {
+  const LrSchedule schedule = schedule_of(LrDecayStyle::kCosine);
+  EXPECT_DOUBLE_EQ(learning_rate(schedule, 55), (1e-3 + 1e-4) / 2);     // half way
+  EXPECT_NEAR(learning_rate(schedule, 40), 1e-4 + 9e-4 * 0.75, 1e-18);  // a third: cos 60 deg
+  EXPECT_NEAR(learning_rate(schedule, 70), 1e-4 + 9e-4 * 0.25, 1e-18);  // two thirds
+  EXPECT_NEAR(learning_rate(schedule, 100), 1e-4, 1e-18);
+  EXPECT_EQ(learning_rate(schedule, 101), 1e-4);
+}
+
+TEST(LrSchedule, Linear) {
+  const LrSchedule schedule = schedule_of(LrDecayStyle::kLinear);
+  EXPECT_NEAR(learning_rate(schedule, 19), 1e-3 - 9e-5, 1e-18);  // a tenth of the 90 steps
+  EXPECT_NEAR(learning_rate(schedule, 91), 1e-4 + 9e-5, 1e-18);
+  EXPECT_EQ(learning_rate(schedule, 1000), 1e-4);
+}
+
+TEST(LrSchedule, ConstantStaysAfterTheDecayToo) {
+  const LrSchedule schedule = schedule_of(LrDecayStyle::kConstant);
+  for (const std::int64_t step : {10, 11, 100, 101, 100000}) EXPECT_EQ(learning_rate(schedule, step), 1e-3);
+}
+
+TEST(LrSchedule, InverseSquareRoot) {
+  const LrSchedule schedule = schedule_of(LrDecayStyle::kInverseSquareRoot);
+  EXPECT_NEAR(learning_rate(schedule, 40), 5e-4, 1e-18);        // sqrt(10 / 40)
+  EXPECT_NEAR(learning_rate(schedule, 90), 1e-3 / 3.0, 1e-18);  // sqrt(10 / 90)
+  LrSchedule floored = schedule;
+  floored.min_lr = 4e-4;
+  EXPECT_EQ(learning_rate(floored, 90), 4e-4);
+  floored.lr_warmup_iters = 0;  // counts as one step of warm-up, and step 0 as step 1
+  EXPECT_EQ(learning_rate(floored, 0), 1e-3);
+  EXPECT_NEAR(learning_rate(floored, 4), 5e-4, 1e-18);
+}
+
+TEST(LrSchedule, WsdStaysThenDecaysInFourShapes) {
+  LrSchedule schedule = schedule_of(LrDecayStyle::kWsd);
+  schedule.lr_wsd_decay_iters = 20;
+  for (const std::int64_t step : {10, 50, 80}) EXPECT_EQ(learning_rate(schedule, step), 1e-3);
+  const auto quarter = [&](WsdDecayStyle style) {  // 5 of the 20 steps
+    schedule.lr_wsd_decay_style = style;
+    EXPECT_NEAR(learning_rate(schedule, 100), 1e-4, 1e-18);
+    EXPECT_EQ(learning_rate(schedule, 101), 1e-4);
+    return (learning_rate(schedule, 85) - 1e-4) / 9e-4;
+  };
+  EXPECT_NEAR(quarter(WsdDecayStyle::kLinear), 0.75, 1e-12);
+  EXPECT_NEAR(quarter(WsdDecayStyle::kCosine), 0.5 + std::sqrt(2.0) / 4, 1e-12);
+  EXPECT_NEAR(quarter(WsdDecayStyle::kExponential), std::sqrt(2.0 * std::sqrt(2.0)) - 1, 1e-12);
+  EXPECT_NEAR(quarter(WsdDecayStyle::kMinusSqrt), 0.5, 1e-12);
+}
+
+TEST(LrSchedule, WarmupFractionIsNotRounded) {
+  LrSchedule schedule = schedule_of(LrDecayStyle::kLinear);
+  schedule.lr_warmup_iters = 0;
+  schedule.lr_warmup_fraction = 0.025;  // 2.5 steps
+  EXPECT_NEAR(learning_rate(schedule, 2), 8e-4, 1e-18);
+  EXPECT_NEAR(learning_rate(schedule, 3), 1e-4 + 9e-4 * (97.0 / 97.5), 1e-15);
+}
+
+std::string message_of(const LrSchedule& schedule) {
+  try {
+    validate(schedule);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kUsage);
+    return error.what();
+  }
+  return "valid";
+}
+
+TEST(LrSchedule, RefusesWhatContradicts) {
+  EXPECT_EQ(message_of(schedule_of(LrDecayStyle::kCosine)), "valid");
+  LrSchedule schedule = schedule_of(LrDecayStyle::kCosine);
+  schedule.min_lr = 2e-3;
+  EXPECT_EQ(message_of(schedule),
+            "--min-lr and --lr: expected 0 <= --min-lr <= --lr, got --min-lr 0.002 and --lr 0.001");
+  schedule = schedule_of(LrDecayStyle::kCosine);
+  schedule.lr_warmup_iters = 100;
+  EXPECT_THAT(message_of(schedule), HasSubstr("got --lr-warmup-iters 100 and --lr-decay-iters 100"));
+  schedule.lr_warmup_iters = 10;
+  schedule.lr_warmup_fraction = 0.1;
+  EXPECT_EQ(message_of(schedule), "--lr-warmup-fraction and --lr-warmup-iters: expected one of them, got 0.1 and 10");
+  schedule = schedule_of(LrDecayStyle::kWsd);
+  EXPECT_EQ(message_of(schedule),
+            "--lr-decay-style WSD and --lr-wsd-decay-iters: expected --lr-wsd-decay-iters from 1 to 90 "
+            "(--lr-decay-iters less the warm-up), got 0");
+  schedule.lr_wsd_decay_iters = 91;
+  EXPECT_THAT(message_of(schedule), HasSubstr("got 91"));
+  schedule.lr_wsd_decay_iters = 90;
+  EXPECT_EQ(message_of(schedule), "valid");
+  schedule.lr = std::nan("");
+  EXPECT_EQ(message_of(schedule), "--lr: expected a value above 0, got nan");
+}
+
+}  // namespace
+}  // namespace megalith
