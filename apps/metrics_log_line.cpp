@@ -26,8 +26,8 @@ std::string scientific(double value) {
 std::string local_time() { return fmt::format("{:%Y-%m-%d %H:%M:%S}", fmt::localtime(std::time(nullptr))); }
 
 std::string with_unit(double value) {
-  if (value >= 1e6) return fmt::format("{:.2f} M", value * 1e-6);
-  if (value >= 1e3) return fmt::format("{:.1f} k", value * 1e-3);
+  if (value >= 1e6) return fmt::format("{:.2f} M ", value * 1e-6);
+  if (value >= 1e3) return fmt::format("{:.1f} k ", value * 1e-3);
   return fmt::format("{:.0f} ", value);
 }
 

@@ -1,0 +1,286 @@
+#include "apps/metrics.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fcntl.h>
+#include <pty.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <limits>
+
+#include "apps/metrics_reader.h"
+#include "core/base/error.h"
+#include "tests/unit/apps/flags_support.h"
+
+namespace megalith {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Pair;
+
+StepMetrics step_metrics(std::int64_t iteration) {
+  return {.iteration = iteration,
+          .train_iters = 100,
+          .consumed_samples = 32 * iteration,
+          .global_batch_size = 32,
+          .lm_loss = 5.5f,
+          .grad_norm = 0.1f,
+          .learning_rate = 3e-4,
+          .tokens_per_second = 1234.5,
+          .tflops_per_device = 0.25,
+          .step_ms = 12.5,
+          .memory_peak_bytes = 4096};
+}
+
+TEST(MetricsLine, HasEveryKeyInOneLine) {
+  StepMetrics metrics = step_metrics(3);
+  metrics.validation_loss = 2.25;
+  metrics.memory_bytes = {{"parameters", 1024}, {"main parameters", 2048}};
+  EXPECT_EQ(
+      to_json_line(metrics, "{\"megalith\": \"0\"}"),
+      R"({"iteration": 3, "consumed_samples": 96, "global_batch_size": 32, "lm_loss": 5.5, )"
+      R"("lm_loss_hex": "0x1.6p+2", "grad_norm": 0.1, "grad_norm_hex": "0x1.99999ap-4", "learning_rate": 0.0003, )"
+      R"("tokens_per_second": 1234.5, "tflops_per_device": 0.25, "step_ms": 12.5, "memory_peak_bytes": 4096, )"
+      R"("skipped": false, "skipped_steps": 0, "validation_loss": 2.25, )"
+      R"("memory_bytes": {"parameters": 1024, "main parameters": 2048}, "run": {"megalith": "0"}})");
+}
+
+TEST(MetricsLine, WhatIsNotFiniteIsNullAndItsHexSaysWhich) {
+  StepMetrics metrics = step_metrics(1);
+  metrics.lm_loss = -std::numeric_limits<float>::quiet_NaN();
+  metrics.grad_norm = std::numeric_limits<float>::infinity();
+  EXPECT_THAT(to_json_line(metrics),
+              HasSubstr(R"("lm_loss": null, "lm_loss_hex": "nan", "grad_norm": null, "grad_norm_hex": "inf")"));
+  metrics.grad_norm = -metrics.grad_norm;
+  EXPECT_THAT(to_json_line(metrics), HasSubstr(R"("grad_norm_hex": "-inf")"));
+}
+
+TEST(MetricsLine, HexGivesTheFp32ValueBack) {
+  for (const float value : {0.1f, 1e-45f, 3.4028235e38f, 0.0f, -0.0f, 5.123456f}) {
+    StepMetrics metrics = step_metrics(1);
+    metrics.lm_loss = value;
+    const std::string line = to_json_line(metrics);
+    const std::size_t at = line.find("lm_loss_hex\": \"") + 15;
+    const float back = std::strtof(line.c_str() + at, nullptr);
+    EXPECT_EQ(back, value);
+    EXPECT_EQ(std::signbit(back), std::signbit(value));
+  }
+}
+
+class MetricsFile : public test::InFolder {
+ protected:
+  static std::vector<std::int64_t> iterations(const std::string& path) {
+    std::vector<std::int64_t> out;
+    for (const MetricsRecord& record : read_metrics(path).records) out.push_back(record.iteration);
+    return out;
+  }
+  static void write_steps(const std::string& path, std::int64_t resumed, std::int64_t last) {
+    MetricsLog log(path, test::train_options({"--seed", "7"}), resumed);
+    for (std::int64_t i = resumed + 1; i <= last; ++i) log.write(step_metrics(i));
+  }
+};
+
+TEST_F(MetricsFile, IsReadBack) {
+  {
+    MetricsLog log("m.jsonl", test::train_options({"--seed", "7", "--data-path", "x \"y\"", "--mock-data=false"}), 0);
+    StepMetrics metrics = step_metrics(1);
+    metrics.validation_loss = 2.25;
+    metrics.memory_bytes = {{"parameters", 1024}};
+    log.write(metrics);
+    metrics = step_metrics(2);
+    metrics.lm_loss = std::nanf("");
+    metrics.skipped = true;
+    log.write(metrics);
+  }
+  const MetricsRun run = read_metrics("m.jsonl");
+  ASSERT_EQ(run.records.size(), 2u);
+  EXPECT_EQ(run.records[0].lm_loss, 5.5);
+  EXPECT_EQ(run.records[0].validation_loss, 2.25);
+  EXPECT_EQ(run.records[0].tokens_per_second, 1234.5);
+  EXPECT_EQ(run.records[1].lm_loss, std::nullopt);
+  EXPECT_EQ(run.records[1].validation_loss, std::nullopt);
+  EXPECT_TRUE(run.records[1].skipped);
+  EXPECT_THAT(run.memory_bytes, ElementsAre(Pair("parameters", 1024)));
+  EXPECT_THAT(run.config, ::testing::Contains(Pair("seed", "7")));
+  EXPECT_THAT(run.config, ::testing::Contains(Pair("data-path", "[\"x \\\"y\\\"\"]")));
+  EXPECT_FALSE(run.version.empty());
+}
+
+TEST_F(MetricsFile, OnlyTheFirstLineOfARunDescribesIt) {
+  write_steps("m.jsonl", 0, 3);
+  const std::string text = test::read_file("m.jsonl");
+  EXPECT_EQ(text.find("\"run\""), text.rfind("\"run\""));
+  EXPECT_LT(text.find("\"run\""), text.find('\n'));
+}
+
+TEST_F(MetricsFile, ResumeKeepsOneObjectPerStep) {
+  write_steps("m.jsonl", 0, 5);
+  const std::string before = test::read_file("m.jsonl");
+  write_steps("m.jsonl", 3, 6);
+  EXPECT_THAT(iterations("m.jsonl"), ElementsAre(1, 2, 3, 4, 5, 6));
+  const std::size_t fourth = before.find("{\"iteration\": 4");
+  EXPECT_EQ(test::read_file("m.jsonl").substr(0, fourth), before.substr(0, fourth));
+  EXPECT_FALSE(std::filesystem::exists("m.jsonl.tmp"));
+}
+
+TEST_F(MetricsFile, ResumeRemovesATornLine) {
+  write_steps("m.jsonl", 0, 3);
+  write("m.jsonl", test::read_file("m.jsonl") + "{\"iteration\": 4, \"cons");
+  EXPECT_THAT(iterations("m.jsonl"), ElementsAre(1, 2, 3));
+  write_steps("m.jsonl", 4, 5);
+  EXPECT_THAT(iterations("m.jsonl"), ElementsAre(1, 2, 3, 5));
+}
+
+TEST_F(MetricsFile, AFreshRunMovesAnEarlierFileAway) {
+  write_steps("m.jsonl", 0, 3);
+  write_steps("m.jsonl", 0, 2);
+  write_steps("m.jsonl", 0, 1);
+  EXPECT_THAT(iterations("m.jsonl"), ElementsAre(1));
+  EXPECT_THAT(iterations("m.jsonl.1"), ElementsAre(1, 2, 3));
+  EXPECT_THAT(iterations("m.jsonl.2"), ElementsAre(1, 2));
+}
+
+std::string message_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return "exit " + std::to_string(static_cast<int>(error.code())) + ": " + error.what();
+  }
+  return "fine";
+}
+
+TEST_F(MetricsFile, AForeignFileIsLeftAsItIs) {
+  write("m.jsonl", "a precious text\nin two lines\n");
+  EXPECT_EQ(
+      message_of([] { write_steps("m.jsonl", 3, 4); }),
+      "exit 4: m.jsonl:1: expected a line of --metrics-jsonl, got \"a precious text\"; the file was left as it is; "
+      "name another one");
+  EXPECT_EQ(test::read_file("m.jsonl"), "a precious text\nin two lines\n");
+  EXPECT_FALSE(std::filesystem::exists("m.jsonl.tmp"));
+}
+
+TEST_F(MetricsFile, AFolderThatIsMissingIsExit3) {
+  EXPECT_EQ(message_of([] { write_steps("none/m.jsonl", 0, 1); }),
+            "exit 3: --metrics-jsonl none/m.jsonl: No such file or directory");
+  EXPECT_EQ(message_of([] { read_metrics("none.jsonl"); }), "exit 3: none.jsonl: No such file or directory");
+}
+
+TEST_F(MetricsFile, ReadingNamesTheDamagedLine) {
+  const std::string remedy = "; report draws files of train --metrics-jsonl";
+  write("m.jsonl", "");
+  EXPECT_EQ(message_of([] { read_metrics("m.jsonl"); }),
+            "exit 4: m.jsonl:0: expected at least one step, got none" + remedy);
+  write("m.jsonl", "{\"iteration\": 1}\n{\"iteration\": \n{\"iteration\": 3}\n");
+  EXPECT_EQ(message_of([] { read_metrics("m.jsonl"); }),
+            "exit 4: m.jsonl:2: expected a JSON object with an iteration, got something else" + remedy);
+  write("m.jsonl", "{\"iteration\": 2}\n{\"iteration\": 2}\n");
+  EXPECT_EQ(message_of([] { read_metrics("m.jsonl"); }),
+            "exit 4: m.jsonl:2: expected ascending iterations, got an earlier one" + remedy);
+  write("m.jsonl", std::string(1'000'000, '[') + "\n");
+  EXPECT_THAT(message_of([] { read_metrics("m.jsonl"); }), HasSubstr("exit 4: m.jsonl:1: "));
+}
+
+LogLine log_line() {
+  return {.iteration = 12,
+          .train_iters = 100,
+          .consumed_samples = 384,
+          .step_ms = 123.44,
+          .tflops_per_device = 512.34,
+          .learning_rate = 3e-4,
+          .global_batch_size = 32,
+          .lm_loss = 5.123456,
+          .grad_norm = 1.2341};
+}
+
+TEST(LogLine, IsMegatrons) {
+  EXPECT_EQ(
+      format_log_line(log_line(), "2026-01-31 12:00:00"),
+      " [2026-01-31 12:00:00] iteration 12/ 100 | consumed samples: 384 | elapsed time per iteration (ms): 123.4 | "
+      "throughput per GPU (TFLOP/s/GPU): 512.3 | learning rate: 3.000000E-04 | global batch size: 32 | lm loss: "
+      "5.123456E+00 | grad norm: 1.234 | number of skipped iterations: 0 | number of nan iterations: 0 |");
+}
+
+TEST(LogLine, LeavesThroughputOutAndShowsNan) {
+  LogLine line = log_line();
+  line.tflops_per_device.reset();
+  line.lm_loss = std::nan("");
+  line.skipped_iterations = line.nan_iterations = 2;
+  const std::string text = format_log_line(line, "t");
+  EXPECT_THAT(text, HasSubstr("(ms): 123.4 | learning rate: "));
+  EXPECT_THAT(text, HasSubstr(" lm loss: nan | "));
+  EXPECT_THAT(text, HasSubstr("skipped iterations: 2 | number of nan iterations: 2 |"));
+}
+
+TEST(StepLog, PrintsMeansOfTheInterval) {
+  ::testing::internal::CaptureStdout();
+  {
+    StepLog log({.log_interval = 3, .log_throughput = true}, 8);
+    for (std::int64_t i = 1; i <= 8; ++i) {
+      StepMetrics metrics = step_metrics(i);
+      metrics.lm_loss = i == 5 ? std::nanf("") : static_cast<float>(i);
+      metrics.skipped = i == 5;
+      metrics.step_ms = 10.0 * static_cast<double>(i);
+      log.step(metrics);
+    }
+    log.evaluation("validation", 8, 2.0);
+  }
+  const std::string text = ::testing::internal::GetCapturedStdout();
+  std::vector<std::string> lines;
+  std::stringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  ASSERT_EQ(lines.size(), 5u) << text;
+  EXPECT_THAT(lines[0],
+              HasSubstr("iteration 1/ 8 | consumed samples: 32 | elapsed time per iteration (ms): 10.0 | throughput"));
+  EXPECT_THAT(lines[1], HasSubstr("iteration 3/ 8 | consumed samples: 96 | elapsed time per iteration (ms): 25.0 |"));
+  EXPECT_THAT(lines[1], HasSubstr("lm loss: 2.500000E+00 |"));
+  EXPECT_THAT(lines[2], HasSubstr("iteration 6/ 8 |"));
+  EXPECT_THAT(lines[2], HasSubstr("lm loss: 5.000000E+00 | grad norm: 0.100 | number of skipped iterations: 1 | number "
+                                  "of nan iterations: 1 |"));
+  EXPECT_THAT(lines[3], HasSubstr("iteration 8/ 8 |"));
+  EXPECT_THAT(lines[3], HasSubstr("lm loss: 7.500000E+00 | grad norm: 0.100 | number of skipped iterations: 0 |"));
+  EXPECT_EQ(lines[4], " validation loss at iteration 8 | lm loss value: 2.000000E+00 | lm loss PPL: 7.389056E+00 |");
+}
+
+TEST(StepLog, DrawsProgressOnlyOnATerminal) {
+  const int stderr_before = dup(STDERR_FILENO);
+  int controller = -1;
+  int terminal = -1;
+  ASSERT_EQ(openpty(&controller, &terminal, nullptr, nullptr, nullptr), 0);
+  ASSERT_EQ(fcntl(controller, F_SETFL, O_NONBLOCK), 0);
+  ::testing::internal::CaptureStdout();
+  dup2(terminal, STDERR_FILENO);
+  {
+    StepLog log({.log_interval = 1}, 2);
+    log.step(step_metrics(1));
+    log.step(step_metrics(2));
+  }
+  std::string drawn(4096, '\0');
+  const ssize_t count = read(controller, drawn.data(), drawn.size());
+  dup2(stderr_before, STDERR_FILENO);
+  const std::string printed = ::testing::internal::GetCapturedStdout();
+  for (const int file : {stderr_before, controller, terminal}) close(file);
+  ASSERT_GT(count, 0);
+  drawn.resize(static_cast<std::size_t>(count));
+  EXPECT_THAT(drawn, HasSubstr("\r\033[K[==============="));
+  EXPECT_THAT(drawn, HasSubstr("] 2/2 | loss 5.500 | 1.2 k tokens/s | 0:00 left"));
+  EXPECT_THAT(printed, HasSubstr("iteration 2/ 2 |"));
+  EXPECT_EQ(printed.find("\r"), std::string::npos);
+}
+
+TEST(Progress, ShowsBarAndTimeLeft) {
+  EXPECT_EQ(
+      format_progress(
+          {.iteration = 12, .train_iters = 100, .lm_loss = 5.1234, .tokens_per_second = 12345, .seconds_left = 83.4}),
+      "[===>                          ]  12/100 | loss 5.123 | 12.3 k tokens/s | 1:23 left");
+  EXPECT_EQ(format_progress(
+                {.iteration = 100, .train_iters = 100, .lm_loss = 1, .tokens_per_second = 2.5e6, .seconds_left = 0}),
+            "[==============================] 100/100 | loss 1.000 | 2.50 M tokens/s | 0:00 left");
+  EXPECT_THAT(format_progress({.iteration = 1, .train_iters = 100000, .seconds_left = 7384}),
+              HasSubstr("| 2:03:04 left"));
+}
+
+}  // namespace
+}  // namespace megalith
