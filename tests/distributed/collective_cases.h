@@ -1,0 +1,23 @@
+// Checks of a communicator against a reference that every rank computes for itself, the same for ranks as threads and
+// as processes. Every rank of `world` calls them with the same arguments; a difference fails the running GoogleTest
+// test. Results are compared bit for bit.
+#pragma once
+
+#include "parallel/comm/communicator.h"
+
+namespace megalith::test {
+
+void check_all_reduce(Communicator& world);      // sum and maximum, all dtypes, sizes from 0 to beyond a chunk
+void check_reduce_scatter(Communicator& world);  // also into in's own part
+void check_all_gather(Communicator& world);      // also from out's own part
+void check_all_to_all(Communicator& world);      // equal counts
+void check_all_to_all_v(Communicator& world);    // counts that differ, some zero
+void check_broadcast(Communicator& world);       // from every root
+void check_send_receive(Communicator& world);    // around a ring, and one to one
+void check_host_calls(Communicator& world);
+void check_split(Communicator& world);              // groups of several sizes and orders, one inside another
+void check_concurrent_groups(Communicator& world);  // two groups on two streams at the same time
+void check_refused_calls(Communicator& world);      // a refused call leaves the group usable
+void check_stats(Communicator& world);
+
+}  // namespace megalith::test

@@ -1,0 +1,11 @@
+# cmake -DCOMMAND=... -DEXPECTED_CODE=N -DEXPECTED_TEXT=... -P expect_failure.cmake: fails unless the command ends with
+# that exit code and says that text.
+execute_process(COMMAND ${COMMAND} RESULT_VARIABLE code OUTPUT_VARIABLE output ERROR_VARIABLE output)
+message("${output}")
+if(NOT "${code}" STREQUAL "${EXPECTED_CODE}")
+  message(FATAL_ERROR "expected exit code ${EXPECTED_CODE}, got ${code}")
+endif()
+string(FIND "${output}" "${EXPECTED_TEXT}" found)
+if(found EQUAL -1)
+  message(FATAL_ERROR "expected the text: ${EXPECTED_TEXT}")
+endif()

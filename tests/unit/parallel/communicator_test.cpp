@@ -1,0 +1,235 @@
+// What is common to all communicators: announcing to the instruments, plan streams, and the rule of one stream at a
+// time.
+#include "parallel/comm/communicator.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <functional>
+#include <future>
+#include <limits>
+#include <vector>
+
+#include "core/base/error.h"
+#include "core/device/graph.h"
+#include "core/device/timeline.h"
+#include "core/tensor/bf16.h"
+#include "parallel/comm/plan_communicator.h"
+#include "parallel/comm/reduce_parts.h"
+#include "parallel/comm/single_communicator.h"
+#include "parallel/comm/thread_communicator.h"
+
+namespace megalith {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+template <std::size_t kSize>
+Tensor tensor_of(std::array<float, kSize>& values) {
+  return Tensor(values.data(), DType::kFp32, {static_cast<std::int64_t>(kSize)});
+}
+
+// Rank 0 of a group of two whose all-reduce is a function of the test.
+class ScriptedCommunicator final : public Communicator {
+ public:
+  explicit ScriptedCommunicator(std::function<void()> all_reduce)
+      : Communicator("scripted", 0, 2), all_reduce_(std::move(all_reduce)) {}
+  void host_barrier() override {}
+  std::vector<std::string> host_all_gather(const std::string& mine) override { return {mine, mine}; }
+  std::unique_ptr<Communicator> split(int, int, const std::string&) override { return nullptr; }
+  void abort(const std::string&) override {}
+
+ protected:
+  void do_all_reduce(const Tensor&, ReduceOp) override { all_reduce_(); }
+  void do_reduce_scatter(const Tensor&, const Tensor&) override {}
+  void do_all_gather(const Tensor&, const Tensor&) override {}
+  void do_all_to_all_v(const Tensor&, const std::vector<std::int64_t>&, const Tensor&,
+                       const std::vector<std::int64_t>&) override {}
+  void do_broadcast(const Tensor&, int) override {}
+  void do_send(const Tensor&, int) override {}
+  void do_receive(const Tensor&, int) override {}
+
+ private:
+  std::function<void()> all_reduce_;
+};
+
+TEST(Communicator, TwoStreamsAtOnceAreAnError) {
+  std::promise<void> begun;
+  std::promise<void> leave;
+  ScriptedCommunicator group([&] {
+    begun.set_value();
+    leave.get_future().wait();
+  });
+  std::array<float, 4> values{};
+  Stream first(DeviceType::kCpu, "first");
+  Stream second(DeviceType::kCpu, "second");
+  group.all_reduce(first, tensor_of(values));
+  begun.get_future().wait();
+  group.all_reduce(second, tensor_of(values));
+  std::string message;
+  try {
+    second.synchronize();
+  } catch (const Error& error) {
+    message = error.what();
+  }
+  leave.set_value();
+  first.synchronize();
+  EXPECT_THAT(message, HasSubstr("group scripted: expected one stream at a time, got two"));
+}
+
+TEST(Communicator, AnErrorOfACallSurfacesAtTheNextSynchronizeAndTheGroupStaysUsable) {
+  int calls = 0;
+  ScriptedCommunicator group([&] {
+    if (++calls == 1) fail({.code = ExitCode::kCommunication, .subject = "a lost peer"});
+  });
+  std::array<float, 4> values{};
+  Stream stream(DeviceType::kCpu, "comm");
+  group.all_reduce(stream, tensor_of(values));
+  EXPECT_THROW(stream.synchronize(), Error);
+  group.all_reduce(stream, tensor_of(values));
+  stream.synchronize();
+  EXPECT_EQ(calls, 2);
+}
+
+TEST(PlanCommunicator, AnnouncesWhatTheCallsReadAndWrite) {
+  Timeline timeline;
+  Stream stream(DeviceType::kPlan, "comm", {.timeline = &timeline});
+  PlanCommunicator group("dp", {.rank = 1, .size = 4});
+  std::array<float, 8> small{};
+  std::array<float, 32> large{};
+  const std::vector<std::int64_t> rows{0, 1, 2, 3};
+  group.all_reduce(stream, tensor_of(small));
+  group.reduce_scatter(stream, tensor_of(large), tensor_of(small));
+  group.all_gather(stream, tensor_of(small), tensor_of(large));
+  group.all_to_all_v(stream, tensor_of(large), rows, tensor_of(small), rows);
+  group.broadcast(stream, tensor_of(small), 0);
+  group.broadcast(stream, tensor_of(small), 1);
+  group.send(stream, tensor_of(small), 0);
+  group.receive(stream, tensor_of(small), 0);
+  struct Seen {
+    std::string_view name;
+    std::size_t read = 0;
+    std::size_t written = 0;
+    bool operator==(const Seen&) const = default;
+  };
+  std::vector<Seen> seen;
+  for (const Timeline::Entry& entry : timeline.entries()) {
+    ASSERT_EQ(entry.kind, Timeline::Kind::kOp);
+    Seen one{entry.access.name()};
+    for (const AccessRange& range : entry.access.ranges()) (range.write ? one.written : one.read) += range.bytes;
+    seen.push_back(one);
+  }
+  EXPECT_THAT(seen, ElementsAre(Seen{"all_reduce", 32, 32}, Seen{"reduce_scatter", 128, 32},
+                                Seen{"all_gather", 32, 128}, Seen{"all_to_all", 24, 24}, Seen{"broadcast", 0, 32},
+                                Seen{"broadcast", 32, 0}, Seen{"send", 32, 0}, Seen{"receive", 0, 32}));
+  EXPECT_EQ(group.stats().collectives, 8);
+}
+
+TEST(PlanCommunicator, HasTheGroupsOfAnyLayout) {
+  PlanCommunicator world("world", {.rank = 5, .size = 8});
+  const std::vector<int> ranks{1, 5, 7};
+  const std::unique_ptr<Communicator> group = world.subgroup(ranks, "tp");
+  EXPECT_EQ(group->size(), 3);
+  EXPECT_EQ(group->rank(), 1);
+  EXPECT_THROW(world.subgroup(std::vector<int>{0, 1}, "tp"), Error);
+  EXPECT_THROW(world.split(0, 0, "tp"), Error);
+  EXPECT_THAT(world.host_all_gather("x"), testing::SizeIs(8));
+  EXPECT_TRUE(world.host_any(true));
+}
+
+TEST(PlanCommunicator, RefusesAStreamThatComputes) {
+  PlanCommunicator group("dp", {.rank = 0, .size = 2});
+  std::array<float, 8> values{};
+  Stream stream(DeviceType::kCpu, "comm");
+  group.all_reduce(stream, tensor_of(values));
+  EXPECT_THROW(stream.synchronize(), Error);
+}
+
+TEST(SingleCommunicator, EnqueuesNothingWhereThereIsNothingToDo) {
+  Timeline timeline;
+  Stream stream(DeviceType::kPlan, "comm", {.timeline = &timeline});
+  SingleCommunicator group("dp");
+  std::array<float, 8> values{};
+  group.all_reduce(stream, tensor_of(values));
+  group.broadcast(stream, tensor_of(values), 0);
+  EXPECT_TRUE(timeline.entries().empty());
+}
+
+TEST(SingleCommunicator, CopiesWhereInAndOutDiffer) {
+  SingleCommunicator group("dp");
+  Stream stream(DeviceType::kCpu, "comm");
+  std::array<float, 3> in{1, 2, 3};
+  std::array<float, 3> gathered{};
+  std::array<float, 3> scattered{};
+  std::array<float, 3> exchanged{};
+  group.all_gather(stream, tensor_of(in), tensor_of(gathered));
+  group.reduce_scatter(stream, tensor_of(in), tensor_of(scattered));
+  group.all_to_all(stream, tensor_of(in), tensor_of(exchanged));
+  stream.synchronize();
+  EXPECT_EQ(gathered, in);
+  EXPECT_EQ(scattered, in);
+  EXPECT_EQ(exchanged, in);
+  EXPECT_EQ(group.stats().collectives, 0);
+}
+
+// A captured collective runs at each replay, on the buffers it was captured with.
+TEST(Communicator, CollectivesCanBeCapturedAndReplayed) {
+  ThreadWorld(2).run([](Communicator& world) {
+    std::array<float, 3> values{1, 2, 3};
+    Stream stream(DeviceType::kCpu, "comm");
+    const AbortOnUnwind guard(world);
+    Graph graph("sum");
+    graph.begin_capture(stream);
+    world.all_reduce(stream, tensor_of(values));
+    graph.end_capture();
+    EXPECT_EQ(values[0], 1);
+    for (int i = 0; i < 3; ++i) graph.replay(stream);
+    stream.synchronize();
+    EXPECT_THAT(values, ElementsAre(8, 16, 24));
+    EXPECT_EQ(graph.num_ops(), 1);
+  });
+}
+
+TEST(ReduceParts, SumsInRankOrderAndRoundsBf16Once) {
+  // In bf16 arithmetic each 1 added to 256 would be lost; in fp32 they are not.
+  std::vector<std::vector<bf16>> parts{{to_bf16(256)}, {to_bf16(1)}, {to_bf16(1)}};
+  std::vector<const void*> pointers;
+  for (const auto& part : parts) pointers.push_back(part.data());
+  bf16 out;
+  reduce_parts(ReduceOp::kSum, DType::kBf16, pointers, &out, 1);
+  EXPECT_EQ(to_float(out), 258.0f);
+  // (1e8 + -1e8) + 1 is 1, while 1e8 + (-1e8 + 1) is 0 in fp32.
+  const float a = 1e8f;
+  const float b = -1e8f;
+  const float c = 1;
+  float sum = 0;
+  reduce_parts(ReduceOp::kSum, DType::kFp32, std::vector<const void*>{&a, &b, &c}, &sum, 1);
+  EXPECT_EQ(sum, 1.0f);
+  reduce_parts(ReduceOp::kSum, DType::kFp32, std::vector<const void*>{&b, &c, &a}, &sum, 1);
+  EXPECT_EQ(sum, 0.0f);
+}
+
+TEST(ReduceParts, MaximumKeepsNanWhereverItComes) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (std::size_t place = 0; place < 3; ++place) {
+    std::array<float, 3> x{1, 5, 2};
+    x[place] = nan;
+    float out = 0;
+    reduce_parts(ReduceOp::kMax, DType::kFp32, std::vector<const void*>{&x[0], &x[1], &x[2]}, &out, 1);
+    EXPECT_TRUE(std::isnan(out)) << place;
+  }
+}
+
+TEST(ReduceParts, IntegerSumsWrapAround) {
+  const std::int32_t x = std::numeric_limits<std::int32_t>::max();
+  const std::int32_t one = 1;
+  std::int32_t out = 0;
+  reduce_parts(ReduceOp::kSum, DType::kInt32, std::vector<const void*>{&x, &one}, &out, 1);
+  EXPECT_EQ(out, std::numeric_limits<std::int32_t>::min());
+}
+
+}  // namespace
+}  // namespace megalith

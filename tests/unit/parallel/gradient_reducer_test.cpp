@@ -1,0 +1,251 @@
+// Buckets, their sums on thread ranks, overlap with the backward pass, and the proof that each event wait is needed.
+#include "parallel/data_parallel/gradient_reducer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <future>
+#include <vector>
+
+#include "core/base/error.h"
+#include "core/device/hazard_checker.h"
+#include "core/device/timeline.h"
+#include "parallel/comm/plan_communicator.h"
+#include "parallel/comm/single_communicator.h"
+#include "parallel/comm/thread_communicator.h"
+
+namespace megalith {
+namespace {
+
+using testing::ElementsAre;
+
+// Announces and enqueues a task, as an op's launch does.
+void enqueue(Stream& stream, const Access& access, CpuStream::Task task) {
+  if (stream.wants_access()) stream.announce(access);
+  stream.visit([&](auto& backend) {
+    if constexpr (std::is_same_v<std::remove_reference_t<decltype(backend)>, CpuStream>)
+      backend.enqueue(std::move(task));
+  });
+}
+
+// Stands for the backward pass of a unit: adds `amount` to its gradient.
+void backward(Stream& stream, const Tensor& grad, float amount) {
+  Access access("backward");
+  access.reads(grad);
+  access.writes(grad);
+  enqueue(stream, access, [grad, amount] {
+    for (std::int64_t i = 0; i < grad.numel(); ++i) grad.as<float>()[i] += amount;
+  });
+}
+
+// Stands for the optimizer: takes the gradient and clears it.
+void optimizer(Stream& stream, const Tensor& grad, std::vector<float>* seen) {
+  Access access("optimizer");
+  access.reads(grad);
+  access.writes(grad);
+  enqueue(stream, access, [grad, seen] {
+    for (std::int64_t i = 0; i < grad.numel(); ++i) {
+      if (seen != nullptr) seen->push_back(grad.as<float>()[i]);
+      grad.as<float>()[i] = 0;
+    }
+  });
+}
+
+TEST(AssignBuckets, ClosesABucketWhenItIsFull) {
+  const std::vector<std::int64_t> units{5, 5, 5, 30, 0, 1, 1};
+  EXPECT_THAT(assign_buckets(units, 10), ElementsAre(ElementsAre(0, 1), ElementsAre(2, 3), ElementsAre(5, 6)));
+  EXPECT_THAT(assign_buckets(units, 1), testing::SizeIs(6));
+  EXPECT_THAT(assign_buckets(units, 1000), ElementsAre(ElementsAre(0, 1, 2, 3, 5, 6)));
+  EXPECT_TRUE(assign_buckets({}, 10).empty());
+  EXPECT_THROW(assign_buckets(units, 0), Error);
+}
+
+// Three units in one flat buffer; the first two, which follow each other in memory, form a bucket.
+struct Gradients {
+  std::vector<float> flat = std::vector<float>(60, 0.0f);
+  Tensor unit(int i) { return Tensor(flat.data() + 20 * i, DType::kFp32, {4, 5}); }
+  std::vector<std::vector<Tensor>> buckets() { return {{unit(0), unit(1)}, {unit(2)}}; }
+};
+
+void step(Stream& compute, GradientReducer& reducer, Gradients& grads, float scale, std::vector<float>* seen) {
+  backward(compute, grads.unit(0), scale);
+  backward(compute, grads.unit(1), 2 * scale);
+  reducer.reduce(0);
+  backward(compute, grads.unit(2), 3 * scale);
+  reducer.reduce(1);
+  reducer.finish();
+  for (int i = 0; i < 3; ++i) optimizer(compute, grads.unit(i), seen);
+}
+
+TEST(GradientReducer, SumsOverTheGroupInEveryStep) {
+  for (int ranks : {2, 3}) {
+    ThreadWorld(ranks).run([&](Communicator& world) {
+      Gradients grads;
+      Stream compute(DeviceType::kCpu, "compute");
+      Stream comm(DeviceType::kCpu, "comm");
+      const AbortOnUnwind guard(world);
+      GradientReducer reducer(world, {.compute = compute, .communication = comm}, grads.buckets());
+      std::vector<float> seen;
+      for (int i = 0; i < 3; ++i) step(compute, reducer, grads, static_cast<float>(world.rank() + 1), &seen);
+      compute.synchronize();
+      const float sum = static_cast<float>(ranks * (ranks + 1)) / 2;
+      ASSERT_EQ(seen.size(), 180u);
+      for (std::size_t i = 0; i < seen.size(); ++i) ASSERT_EQ(seen[i], sum * static_cast<float>(i % 60 / 20 + 1)) << i;
+      EXPECT_EQ(reducer.buckets_reduced(), 6);
+      EXPECT_EQ(reducer.bytes_reduced(), 3 * 60 * 4);
+      // The two neighbours were reduced by one call.
+      EXPECT_EQ(world.stats().collectives, 6);
+    });
+  }
+}
+
+// The compute stream is inside the backward pass of the next unit until the first bucket was reduced: without overlap
+// neither would ever end.
+TEST(GradientReducer, ReducesWhileTheBackwardPassStillRuns) {
+  ThreadWorld(2).run([](Communicator& world) {
+    Gradients grads;
+    std::promise<float> reduced;
+    std::future_status status = std::future_status::deferred;
+    float value = 0;
+    Stream compute(DeviceType::kCpu, "compute");
+    Stream comm(DeviceType::kCpu, "comm");
+    const AbortOnUnwind guard(world);
+    GradientReducer reducer(world, {.compute = compute, .communication = comm}, grads.buckets());
+    backward(compute, grads.unit(0), 1);
+    backward(compute, grads.unit(1), 1);
+    reducer.reduce(0);
+    enqueue(comm, Access("look"), [&] { reduced.set_value(grads.flat[0]); });
+    enqueue(compute, Access("wait"), [&] {
+      std::future<float> future = reduced.get_future();
+      status = future.wait_for(std::chrono::seconds(60));
+      if (status == std::future_status::ready) value = future.get();
+    });
+    backward(compute, grads.unit(2), 1);
+    reducer.reduce(1);
+    reducer.finish();
+    compute.synchronize();
+    EXPECT_EQ(status, std::future_status::ready);
+    EXPECT_EQ(value, 2.0f);
+  });
+}
+
+// The order of the plan: the communication stream waits once per bucket, for a record made right after the bucket's
+// last backward; the compute stream waits once, at the end.
+TEST(GradientReducer, EnqueuesOneWaitPerBucketAndOneAtTheEnd) {
+  Timeline timeline;
+  Stream compute(DeviceType::kPlan, "compute", {.timeline = &timeline});
+  Stream comm(DeviceType::kPlan, "comm", {.timeline = &timeline});
+  PlanCommunicator group("dp", {.rank = 0, .size = 2});
+  Gradients grads;
+  GradientReducer reducer(group, {.compute = compute, .communication = comm}, grads.buckets());
+  step(compute, reducer, grads, 1, nullptr);
+  std::vector<std::string> order;
+  for (const Timeline::Entry& entry : timeline.entries()) {
+    const std::string what = entry.kind == Timeline::Kind::kOp       ? std::string(entry.access.name())
+                             : entry.kind == Timeline::Kind::kRecord ? "record"
+                                                                     : "wait";
+    order.push_back(timeline.lanes()[static_cast<std::size_t>(entry.lane)] + " " + what);
+  }
+  EXPECT_THAT(order,
+              ElementsAre("compute backward", "compute backward", "compute record", "comm wait", "comm all_reduce",
+                          "compute backward", "compute record", "comm wait", "comm all_reduce", "comm record",
+                          "compute wait", "compute optimizer", "compute optimizer", "compute optimizer"));
+}
+
+// Ops that touch nothing, so that a missing wait is a hazard on paper only and this test is clean under
+// ThreadSanitizer.
+void announce_only(Stream& stream, const char* name, const Tensor& grad) {
+  Access access(name);
+  access.reads(grad);
+  access.writes(grad);
+  enqueue(stream, access, [] {});
+}
+
+// Steps of two thread ranks; `suppressed` is the ordinal of the wait left out on both. Gives rank 0's hazards.
+struct HazardRun {
+  std::int64_t hazards = 0;
+  std::int64_t waits = 0;
+};
+HazardRun run_with_hazard_checker(std::int64_t suppressed) {
+  HazardRun result;
+  ThreadWorld(2).run([&](Communicator& world) {
+    Gradients grads;
+    HazardChecker hazards;
+    WaitCounter waits{.suppressed = suppressed};
+    const Instruments instruments{.hazards = &hazards, .waits = &waits};
+    Stream compute(DeviceType::kCpu, "compute", instruments);
+    Stream comm(DeviceType::kCpu, "comm", instruments);
+    const AbortOnUnwind guard(world);
+    GradientReducer reducer(world, {.compute = compute, .communication = comm}, grads.buckets());
+    for (int i = 0; i < 2; ++i) {
+      announce_only(compute, "backward", grads.unit(0));
+      announce_only(compute, "backward", grads.unit(1));
+      reducer.reduce(0);
+      announce_only(compute, "backward", grads.unit(2));
+      reducer.reduce(1);
+      reducer.finish();
+      for (int unit = 0; unit < 3; ++unit) announce_only(compute, "optimizer", grads.unit(unit));
+    }
+    compute.synchronize();
+    comm.synchronize();
+    if (world.rank() == 0) result = {hazards.count(), waits.count};
+  });
+  return result;
+}
+
+TEST(GradientReducer, EveryWaitIsNeeded) {
+  const HazardRun complete = run_with_hazard_checker(-1);
+  EXPECT_EQ(complete.hazards, 0);
+  EXPECT_EQ(complete.waits, 6);
+  for (std::int64_t wait = 0; wait < complete.waits; ++wait) {
+    EXPECT_GT(run_with_hazard_checker(wait).hazards, 0) << "without wait " << wait;
+  }
+}
+
+TEST(GradientReducer, DoesNothingInAGroupOfOne) {
+  Timeline timeline;
+  Stream compute(DeviceType::kPlan, "compute", {.timeline = &timeline});
+  Stream comm(DeviceType::kPlan, "comm", {.timeline = &timeline});
+  SingleCommunicator group("dp");
+  Gradients grads;
+  GradientReducer reducer(group, {.compute = compute, .communication = comm}, grads.buckets());
+  reducer.reduce(0);
+  reducer.reduce(1);
+  reducer.finish();
+  EXPECT_TRUE(timeline.entries().empty());
+  EXPECT_EQ(reducer.buckets_reduced(), 0);
+}
+
+TEST(GradientReducer, RefusesABucketTwiceAndAStepWithABucketMissing) {
+  Stream compute(DeviceType::kCpu, "compute");
+  Stream comm(DeviceType::kCpu, "comm");
+  SingleCommunicator group("dp");
+  Gradients grads;
+  GradientReducer reducer(group, {.compute = compute, .communication = comm}, grads.buckets());
+  reducer.reduce(0);
+  EXPECT_THROW(reducer.reduce(0), Error);
+  EXPECT_THROW(reducer.finish(), Error);
+  EXPECT_THROW(reducer.reduce(2), Error);
+  reducer.reduce(1);
+  reducer.finish();
+  reducer.reduce(0);
+}
+
+TEST(GradientReducer, RefusesBucketsItCannotReduce) {
+  Stream compute(DeviceType::kCpu, "compute");
+  Stream comm(DeviceType::kCpu, "comm");
+  SingleCommunicator group("dp");
+  Gradients grads;
+  const auto make = [&](const Tensor& tensor) {
+    GradientReducer(group, {.compute = compute, .communication = comm}, {{tensor}});
+  };
+  Tensor half = grads.unit(0);
+  half.dtype = DType::kBf16;
+  EXPECT_THROW(make(half), Error);
+  EXPECT_THROW(make(grads.unit(0).slice(1, 0, 2)), Error);
+  EXPECT_THROW(make(grads.unit(0).slice(0, 0, 0)), Error);
+}
+
+}  // namespace
+}  // namespace megalith

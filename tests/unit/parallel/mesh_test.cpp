@@ -1,0 +1,212 @@
+// Coordinates and groups against brute force, for all sizes up to 48 ranks; errors; the groups made by Mesh::create.
+#include "parallel/mesh/mesh.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <set>
+#include <vector>
+
+#include "core/base/error.h"
+#include "parallel/comm/plan_communicator.h"
+#include "parallel/comm/thread_communicator.h"
+
+namespace megalith {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr std::array kDense = {Axis::kTp, Axis::kCp, Axis::kDp, Axis::kPp};
+constexpr std::array kExpert = {Axis::kEtp, Axis::kEp, Axis::kEdp, Axis::kPp};
+
+// Walks the four nested loops of a view, the slowest axis outermost, and numbers the ranks as they come.
+std::vector<std::array<int, 4>> enumerate(const MeshSizes& sizes, const std::array<Axis, 4>& order) {
+  std::vector<std::array<int, 4>> ranks;
+  for (int slowest = 0; slowest < sizes[order[3]]; ++slowest) {
+    for (int third = 0; third < sizes[order[2]]; ++third) {
+      for (int second = 0; second < sizes[order[1]]; ++second) {
+        for (int fastest = 0; fastest < sizes[order[0]]; ++fastest) ranks.push_back({fastest, second, third, slowest});
+      }
+    }
+  }
+  return ranks;
+}
+
+void check_view(const MeshSizes& sizes, const std::array<Axis, 4>& order) {
+  const std::vector<std::array<int, 4>> want = enumerate(sizes, order);
+  ASSERT_EQ(static_cast<std::int64_t>(want.size()), sizes.world());
+  for (std::size_t rank = 0; rank < want.size(); ++rank) {
+    const MeshCoordinates got = coordinates_of(sizes, static_cast<int>(rank));
+    for (std::size_t a = 0; a < 4; ++a) {
+      ASSERT_EQ(got[order[a]], want[rank][a]) << name_of(order[a]) << " of rank " << rank;
+      // Groups of one axis, and of this axis with the next.
+      const std::size_t b = (a + 1) % 4;
+      std::vector<int> one;
+      std::vector<int> two;
+      for (std::size_t other = 0; other < want.size(); ++other) {
+        bool same_but_a = true;
+        bool same_but_both = true;
+        for (std::size_t d = 0; d < 4; ++d) {
+          if (want[other][d] == want[rank][d] || d == a) continue;
+          same_but_a = false;
+          if (d != b) same_but_both = false;
+        }
+        if (same_but_a) one.push_back(static_cast<int>(other));
+        if (same_but_both) two.push_back(static_cast<int>(other));
+      }
+      ASSERT_EQ(group_of(sizes, static_cast<int>(rank), {order[a]}), one);
+      ASSERT_EQ(group_of(sizes, static_cast<int>(rank), {order[a], order[b]}), two);
+    }
+  }
+}
+
+TEST(Mesh, CoordinatesAndGroupsAgreeWithBruteForce) {
+  int layouts = 0;
+  for (std::int64_t world : {1, 2, 3, 4, 6, 8, 12, 16, 24, 48}) {
+    for (std::int64_t tp = 1; tp <= world; ++tp) {
+      for (std::int64_t cp : {1, 2, 3}) {
+        for (std::int64_t pp : {1, 2, 4}) {
+          if (world % (tp * cp * pp) != 0) continue;
+          for (std::int64_t ep : {1, 2, 4, 6}) {
+            for (std::int64_t etp : {std::int64_t{1}, tp}) {
+              if (world % (etp * ep * pp) != 0) continue;
+              const MeshSizes sizes = make_mesh_sizes({.world_size = world,
+                                                       .tensor_model_parallel_size = tp,
+                                                       .context_parallel_size = cp,
+                                                       .pipeline_model_parallel_size = pp,
+                                                       .expert_model_parallel_size = ep,
+                                                       .expert_tensor_parallel_size = etp});
+              ASSERT_EQ(sizes.tp * sizes.cp * sizes.dp * sizes.pp, world);
+              ASSERT_EQ(sizes.etp * sizes.ep * sizes.edp * sizes.pp, world);
+              ASSERT_NO_FATAL_FAILURE(check_view(sizes, kDense));
+              ASSERT_NO_FATAL_FAILURE(check_view(sizes, kExpert));
+              ++layouts;
+            }
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(layouts, 200);
+}
+
+// Megatron's documented example: 16 ranks with tp 2 and pp 4.
+TEST(Mesh, NumbersRanksAsMegatron) {
+  const MeshSizes sizes =
+      make_mesh_sizes({.world_size = 16, .tensor_model_parallel_size = 2, .pipeline_model_parallel_size = 4});
+  EXPECT_THAT(group_of(sizes, 0, {Axis::kTp}), ElementsAre(0, 1));
+  EXPECT_THAT(group_of(sizes, 13, {Axis::kTp}), ElementsAre(12, 13));
+  EXPECT_THAT(group_of(sizes, 0, {Axis::kDp}), ElementsAre(0, 2));
+  EXPECT_THAT(group_of(sizes, 15, {Axis::kDp}), ElementsAre(13, 15));
+  EXPECT_THAT(group_of(sizes, 0, {Axis::kPp}), ElementsAre(0, 4, 8, 12));
+  EXPECT_THAT(group_of(sizes, 11, {Axis::kPp}), ElementsAre(3, 7, 11, 15));
+  EXPECT_THAT(group_of(sizes, 5, {Axis::kPp, Axis::kTp}), ElementsAre(0, 1, 4, 5, 8, 9, 12, 13));
+}
+
+TEST(Mesh, ExpertTensorParallelIsTensorParallelUnlessSaid) {
+  EXPECT_EQ(make_mesh_sizes({.world_size = 8, .tensor_model_parallel_size = 4}).etp, 4);
+  const MeshSizes sizes = make_mesh_sizes({.world_size = 8,
+                                           .tensor_model_parallel_size = 4,
+                                           .expert_model_parallel_size = 8,
+                                           .expert_tensor_parallel_size = 1});
+  EXPECT_EQ(sizes.etp, 1);
+  EXPECT_EQ(sizes.edp, 1);
+  EXPECT_EQ(sizes.dp, 2);
+}
+
+std::string error_of(const MeshRequest& request) {
+  try {
+    make_mesh_sizes(request);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kUsage);
+    return error.what();
+  }
+  ADD_FAILURE() << "no error";
+  return "";
+}
+
+TEST(Mesh, AWorldThatDoesNotFitIsAnErrorWithTheValuesThatWould) {
+  EXPECT_EQ(
+      error_of({.world_size = 6, .tensor_model_parallel_size = 4}),
+      "--tensor-model-parallel-size 4: expected a number of ranks that is a multiple of 4, got 6; start 4 or 8 ranks, "
+      "or use --tensor-model-parallel-size 1 or 2 or 3 or 6");
+  EXPECT_EQ(
+      error_of({.world_size = 2, .tensor_model_parallel_size = 2, .pipeline_model_parallel_size = 2}),
+      "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2: expected a number of ranks that is a multiple "
+      "of 4, got 2; start 4 or 8 ranks, or use --tensor-model-parallel-size 1, or use --pipeline-model-parallel-size "
+      "1");
+  EXPECT_THAT(error_of({.world_size = 6, .expert_model_parallel_size = 4}),
+              HasSubstr("--expert-model-parallel-size 4: expected a number of ranks that is a multiple of 4, got 6"));
+  EXPECT_THAT(error_of({.world_size = 4, .tensor_model_parallel_size = 0}),
+              HasSubstr("--tensor-model-parallel-size: expected a size from 1 to the number of ranks, got 0"));
+  EXPECT_THAT(error_of({.world_size = 4, .context_parallel_size = -2}), HasSubstr("--context-parallel-size"));
+  // A product beyond 64 bits.
+  const std::int64_t huge = std::int64_t{1} << 31;
+  EXPECT_THAT(error_of({.world_size = 4,
+                        .tensor_model_parallel_size = huge,
+                        .context_parallel_size = huge,
+                        .pipeline_model_parallel_size = huge}),
+              HasSubstr("expected a number of ranks"));
+}
+
+TEST(Mesh, LabelsAndDescribesRanks) {
+  const MeshSizes sizes =
+      make_mesh_sizes({.world_size = 16, .tensor_model_parallel_size = 2, .pipeline_model_parallel_size = 2});
+  EXPECT_EQ(rank_label(sizes, 9), "rank 9/16 (dp 0 pp 1 tp 1)");
+  const MeshSizes experts =
+      make_mesh_sizes({.world_size = 4, .context_parallel_size = 2, .expert_model_parallel_size = 4});
+  EXPECT_EQ(rank_label(experts, 3), "rank 3/4 (dp 1 pp 0 tp 0 cp 1 ep 3)");
+  EXPECT_EQ(
+      describe(make_mesh_sizes({.world_size = 4, .pipeline_model_parallel_size = 2, .expert_model_parallel_size = 2})),
+      "mesh of 4 ranks: dense tp 1 x cp 1 x dp 2 x pp 2, expert etp 1 x ep 2 x edp 1 x pp 2\n"
+      "  rank 0: tp 0 cp 0 dp 0 pp 0 | etp 0 ep 0 edp 0\n"
+      "  rank 1: tp 0 cp 0 dp 1 pp 0 | etp 0 ep 1 edp 0\n"
+      "  rank 2: tp 0 cp 0 dp 0 pp 1 | etp 0 ep 0 edp 0\n"
+      "  rank 3: tp 0 cp 0 dp 1 pp 1 | etp 0 ep 1 edp 0\n");
+}
+
+void check_groups(Communicator& world, const MeshSizes& sizes) {
+  const Mesh mesh = Mesh::create(world, sizes);
+  EXPECT_EQ(mesh.label(), rank_label(sizes, world.rank()));
+  EXPECT_EQ(&mesh.world(), &world);
+  for (Axis axis : {Axis::kTp, Axis::kCp, Axis::kDp, Axis::kPp, Axis::kEtp, Axis::kEp, Axis::kEdp}) {
+    EXPECT_EQ(mesh.axis(axis).size(), sizes[axis]);
+    EXPECT_EQ(mesh.axis(axis).rank(), mesh.coordinates()[axis]);
+    EXPECT_EQ(mesh.axis(axis).name(), name_of(axis));
+  }
+  EXPECT_EQ(mesh.dp_cp().size(), sizes.dp * sizes.cp);
+  EXPECT_EQ(mesh.dp_cp().rank(), mesh.coordinates().dp * sizes.cp + mesh.coordinates().cp);
+  EXPECT_EQ(mesh.model().size(), sizes.tp * sizes.pp);
+}
+
+TEST(Mesh, MakesTheGroupsOfItsRank) {
+  const MeshSizes sizes = make_mesh_sizes({.world_size = 8,
+                                           .tensor_model_parallel_size = 2,
+                                           .context_parallel_size = 2,
+                                           .pipeline_model_parallel_size = 2,
+                                           .expert_model_parallel_size = 2,
+                                           .expert_tensor_parallel_size = 1});
+  ThreadWorld(8).run([&](Communicator& world) {
+    check_groups(world, sizes);
+    // The members are those group_of names.
+    const Mesh mesh = Mesh::create(world, sizes);
+    const std::vector<std::string> members = mesh.edp().host_all_gather(std::to_string(world.rank()));
+    const std::vector<int> want = group_of(sizes, world.rank(), {Axis::kEdp});
+    ASSERT_EQ(members.size(), want.size());
+    for (std::size_t i = 0; i < want.size(); ++i) EXPECT_EQ(members[i], std::to_string(want[i]));
+  });
+  for (int rank = 0; rank < 8; ++rank) {
+    PlanCommunicator world("world", {.rank = rank, .size = 8});
+    check_groups(world, sizes);
+  }
+}
+
+TEST(Mesh, RefusesAWorldOfAnotherSize) {
+  PlanCommunicator world("world", {.rank = 0, .size = 4});
+  EXPECT_THROW(Mesh::create(world, make_mesh_sizes({.world_size = 8})), Error);
+}
+
+}  // namespace
+}  // namespace megalith
