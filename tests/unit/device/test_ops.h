@@ -69,11 +69,9 @@ AccessRange writes(T& object) {
 class Gate {
  public:
   void open() {
-    {
-      std::lock_guard lock(mutex_);
-      open_ = true;
-    }
-    changed_.notify_all();
+    std::lock_guard lock(mutex_);
+    open_ = true;
+    changed_.notify_all();  // still locked: whoever passes may destroy the gate
   }
   bool opens_within(std::chrono::milliseconds time) {
     std::unique_lock lock(mutex_);
