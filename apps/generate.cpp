@@ -9,6 +9,7 @@
 #include "apps/program.h"
 #include "apps/trainer.h"
 #include "apps/training_checkpoint.h"
+#include "core/base/cpu_check.h"
 
 namespace megalith {
 
@@ -76,5 +77,6 @@ ExitCode run(int argc, char** argv) {
 }  // namespace megalith
 
 int main(int argc, char** argv) {
+  megalith::require_cpu_baseline();
   return megalith::run_program("generate", [&] { return megalith::run(argc, argv); });
 }

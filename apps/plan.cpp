@@ -7,6 +7,7 @@
 #include "apps/model_builder.h"
 #include "apps/program.h"
 #include "apps/trainer.h"
+#include "core/base/cpu_check.h"
 
 namespace megalith {
 
@@ -74,5 +75,6 @@ ExitCode run(int argc, char** argv) {
 }  // namespace megalith
 
 int main(int argc, char** argv) {
+  megalith::require_cpu_baseline();
   return megalith::run_program("plan", [&] { return megalith::run(argc, argv); });
 }

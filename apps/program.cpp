@@ -6,8 +6,6 @@
 #include <exception>
 #include <new>
 
-#include "core/base/cpu_check.h"
-
 namespace megalith {
 
 ExitCode report_exception(std::string_view name, std::string_view label) {
@@ -29,7 +27,6 @@ ExitCode report_exception(std::string_view name, std::string_view label) {
 }
 
 int run_program(std::string_view name, const std::function<ExitCode()>& work) {
-  require_cpu_baseline();
   try {
     return static_cast<int>(work());
   } catch (...) {

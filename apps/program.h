@@ -1,4 +1,5 @@
-// What every program's main does around its work: checks the processor, turns errors into one line and an exit code.
+// What every program's main does around its work, after require_cpu_baseline(): turns errors into one line and an exit
+// code.
 #pragma once
 
 #include <functional>

@@ -30,7 +30,7 @@ bool is_source(const fs::path& path) {
 
 // `main` of a program begins with the processor check: any instruction before it may be one that is missing.
 bool begins_with_cpu_check(const std::string& text) {
-  static const std::regex kMain(R"(int main\([^)]*\)\s*\{\s*(megalith::)?require_cpu_baseline\(\);)");
+  static const std::regex kMain(R"(int main\([^)]*\)\s*\{\s*(using [^;]*;\s*)*(megalith::)?require_cpu_baseline\(\);)");
   return std::regex_search(text, kMain);
 }
 

@@ -39,6 +39,7 @@ int parallel_height(std::string_view path) {
 std::optional<std::string> check_project_include(std::string_view path, std::string_view target) {
   const Room* from = room_of(path);
   const Room* to = room_of(target);
+  if (path == "apps/version.cpp" && target == "megalith_commit.h") return std::nullopt;  // made by the build
   if (to == nullptr) return "quoted includes are rooted at the repository and name a file of a known room";
   if (target.ends_with(".cpp") || target.ends_with(".cu")) return "a source file is compiled, never included";
   if (from->folder == to->folder) {

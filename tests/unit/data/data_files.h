@@ -12,8 +12,8 @@
 
 #include "core/base/error.h"
 #include "core/data/indexed_dataset.h"
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 
 namespace megalith {
 
