@@ -13,7 +13,7 @@ struct RankSync {
   int world = 1;
   std::function<bool(bool)> any;                                // true on every rank when it is true on one
   std::function<std::string(std::string)> broadcast;            // the string of rank 0, on every rank
-  std::function<std::vector<std::string>(std::string)> gather;  // rank 0: one string per rank; elsewhere: empty
+  std::function<std::vector<std::string>(std::string)> gather;  // rank 0: one string per rank; unused elsewhere
 };
 
 // The form for one rank: nobody to wait for.
