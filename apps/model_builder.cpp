@@ -166,7 +166,10 @@ void TrainingModel::fill_table() {
   table_.set(ActionKind::kBackwardWeight, run_verb);
   table_.set(ActionKind::kTieGradients, [this](const Action&) { gpt_.parameters->add_tied_gradients(compute_); });
   table_.set(ActionKind::kReduce, [this](const Action& action) { reducer_->reduce(action.bucket); });
-  table_.set(ActionKind::kFinishReduce, [this](const Action&) { finish_reduce(); });
+  table_.set(ActionKind::kFinishReduce, [this](const Action&) { reducer_->finish(); });
+  table_.set(ActionKind::kReduceLoss, [this](const Action&) {
+    if (data_parallel_.size() > 1) data_parallel_.all_reduce(compute_, ctx_.loss_sum);
+  });
   table_.set(ActionKind::kOptimizerStep,
              [this](const Action&) { optimizer_->step(compute_, ctx_.loss_sum, step_parameters_); });
 }
@@ -222,11 +225,6 @@ void TrainingModel::load(const Action& action) {
                                                        .loss_scale = 1.0f / static_cast<float>(tokens_per_step())},
                                              .out = microbatch_parameters_[column]});
   runner_->set_batch(action.column, batch, microbatch_parameters_[column]);
-}
-
-void TrainingModel::finish_reduce() {
-  reducer_->finish();
-  if (data_parallel_.size() > 1) data_parallel_.all_reduce(compute_, ctx_.loss_sum);
 }
 
 void TrainingModel::run_step(Mode mode, const std::vector<Action>& actions, const StepInput& input) {

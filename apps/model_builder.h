@@ -90,7 +90,6 @@ class TrainingModel {
   void fill_table();
   void stage(const StepInput& input);
   void load(const Action& action);
-  void finish_reduce();
   void run_step(Mode mode, const std::vector<Action>& actions, const StepInput& input);
 
   const Options& options_;

@@ -103,6 +103,7 @@ std::vector<Action> lower_training_step(const std::vector<Action>& stage, int nu
       insert_reductions(insert_loads(expand_segments(assign_columns(stage), num_segments)), points);
   step.insert(step.end(), body.begin(), body.end());
   step.push_back({.kind = ActionKind::kFinishReduce});
+  step.push_back({.kind = ActionKind::kReduceLoss});
   step.push_back({.kind = ActionKind::kOptimizerStep});
   verify(step, num_segments, points);
   return step;
@@ -114,7 +115,7 @@ std::vector<Action> lower_evaluation_step(const std::vector<Action>& stage, int 
                [](const Action& a) { return a.kind == ActionKind::kForward; });
   // Nothing is kept between microbatches: one column.
   std::vector<Action> step = insert_loads(expand_segments(forwards, num_segments));
-  step.push_back({.kind = ActionKind::kFinishReduce});
+  step.push_back({.kind = ActionKind::kReduceLoss});
   return step;
 }
 

@@ -12,7 +12,7 @@ namespace megalith {
 std::string_view name_of(ActionKind kind) {
   static constexpr std::array<std::string_view, kNumActionKinds> kNames = {
       "zero_gradients", "load",   "forward",       "backward_data", "backward_weight",
-      "tie_gradients",  "reduce", "finish_reduce", "optimizer_step"};
+      "tie_gradients",  "reduce", "finish_reduce", "reduce_loss",   "optimizer_step"};
   return kNames[static_cast<std::size_t>(kind)];
 }
 

@@ -18,9 +18,10 @@ enum class ActionKind : std::uint8_t {
   kTieGradients,  // gradients of tied uses join their parameter's
   kReduce,        // `bucket`: start its gradient reduction
   kFinishReduce,  // the compute stream may use the reduced gradients
+  kReduceLoss,      // sum over data-parallel ranks
   kOptimizerStep,
 };
-inline constexpr int kNumActionKinds = 9;
+inline constexpr int kNumActionKinds = 10;
 std::string_view name_of(ActionKind kind);
 
 struct Action {
