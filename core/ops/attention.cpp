@@ -102,10 +102,9 @@ void check(const AttentionBackward& op) {
   check_dtype(op.workspace, {DType::kUint8}, "op.workspace");
   check_contiguous(op.workspace, "op.workspace");
   // dq, dk and dv may interleave in one fused buffer, so they are not compared with each other.
-  check_outputs_apart({{op.dq, "op.dq"}, {op.dk, "op.dk"}, {op.dv, "op.dv"}, {op.delta, "op.delta"},
-                       {op.workspace, "op.workspace"}},
-                      {{op.q, "op.q"}, {op.k, "op.k"}, {op.v, "op.v"}, {op.out, "op.out"}, {op.d_out, "op.d_out"},
-                       {op.lse, "op.lse"}});
+  check_outputs_apart(
+      {{op.dq, "op.dq"}, {op.dk, "op.dk"}, {op.dv, "op.dv"}, {op.delta, "op.delta"}, {op.workspace, "op.workspace"}},
+      {{op.q, "op.q"}, {op.k, "op.k"}, {op.v, "op.v"}, {op.out, "op.out"}, {op.d_out, "op.d_out"}, {op.lse, "op.lse"}});
   check_outputs_apart({{op.delta, "op.delta"}, {op.workspace, "op.workspace"}},
                       {{op.dq, "op.dq"}, {op.dk, "op.dk"}, {op.dv, "op.dv"}});
 }
@@ -128,8 +127,7 @@ void check(const CachedAttention& op) {
   check_heads({op.v_cache, "op.v_cache"}, kv, op.q.dtype);
   check_heads({op.out, "op.out"}, op.q.shape, op.q.dtype);
   check_start(op.start, op.q.size(1), op.k_cache.size(1));
-  check_outputs_apart({{op.out, "op.out"}},
-                      {{op.q, "op.q"}, {op.k_cache, "op.k_cache"}, {op.v_cache, "op.v_cache"}});
+  check_outputs_apart({{op.out, "op.out"}}, {{op.q, "op.q"}, {op.k_cache, "op.k_cache"}, {op.v_cache, "op.v_cache"}});
 }
 
 void access(const CachedAttention& op, Access& a) {

@@ -1,6 +1,6 @@
-// Backward attention. Compute-bound: five products per tile of up to 64 queries and 64 keys. dq, dk and dv of one head are
-// summed in fp32 workspace and rounded once. Deterministic: tiles are visited in ascending order of (query head, key
-// tile, query tile).
+// Backward attention. Compute-bound: five products per tile of up to 64 queries and 64 keys. dq, dk and dv of one head
+// are summed in fp32 workspace and rounded once. Deterministic: tiles are visited in ascending order of (query head,
+// key tile, query tile).
 #include <memory>
 
 #include "core/ops/attention_tiles.h"
@@ -78,8 +78,8 @@ void run_queries(const Tile& tile, float* dq, Scratch& s) {
     attention::multiply_panels(rows, visible, tile.dim, {s.d_out + i * tile.padded, tile.padded, 1}, s.values_across,
                                kKeyTile, ds, kKeyTile, TileOutput::kStore);
     for (std::int64_t r = 0; r < rows; ++r) finish_row(tile, i + r, s);
-    attention::multiply_panels(rows, tile.padded, visible, {ds, kKeyTile, 1}, s.keys, tile.padded,
-                               dq + i * tile.padded, tile.padded, TileOutput::kAdd);
+    attention::multiply_panels(rows, tile.padded, visible, {ds, kKeyTile, 1}, s.keys, tile.padded, dq + i * tile.padded,
+                               tile.padded, TileOutput::kAdd);
   }
 }
 

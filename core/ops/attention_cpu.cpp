@@ -178,9 +178,9 @@ void append(const Tensor& x, const Tensor& cache, std::int64_t start) {
   for (std::int64_t b = 0; b < x.size(0); ++b) {
     for (std::int64_t s = 0; s < x.size(1); ++s) {
       for (std::int64_t n = 0; n < x.size(2); ++n) {
-        std::memcpy(cache.as<std::byte>() +
-                        (b * cache.stride(0) + (start + s) * cache.stride(1) + n * cache.stride(2)) * item,
-                    x.as<std::byte>() + (b * x.stride(0) + s * x.stride(1) + n * x.stride(2)) * item, bytes);
+        std::memcpy(
+            cache.as<std::byte>() + (b * cache.stride(0) + (start + s) * cache.stride(1) + n * cache.stride(2)) * item,
+            x.as<std::byte>() + (b * x.stride(0) + s * x.stride(1) + n * x.stride(2)) * item, bytes);
       }
     }
   }
@@ -190,13 +190,9 @@ void append(const Tensor& x, const Tensor& cache, std::int64_t start) {
 
 void run(CpuStream& stream, const AttentionForward& op) {
   stream.enqueue([op] {
-    attend_as(op.q.dtype, {.q = op.q,
-                           .k = op.k,
-                           .v = op.v,
-                           .out = op.out,
-                           .lse = op.lse.as<float>(),
-                           .position = 0,
-                           .scale = op.scale});
+    attend_as(
+        op.q.dtype,
+        {.q = op.q, .k = op.k, .v = op.v, .out = op.out, .lse = op.lse.as<float>(), .position = 0, .scale = op.scale});
   });
 }
 

@@ -35,8 +35,8 @@ inline simd::F32x8 exp_of_score(simd::F32x8 x) {
   return _mm256_or_ps(simd::exp_nonpositive(x), _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
 }
 
-// c[i][j] (=|+=) sum over p < depth of a(i, p) b[p][j] for i < rows <= 6, j < columns; all strides of b and c are given,
-// columns is rounded up to whole panels of 16.
+// c[i][j] (=|+=) sum over p < depth of a(i, p) b[p][j] for i < rows <= 6, j < columns; all strides of b and c are
+// given, columns is rounded up to whole panels of 16.
 inline void multiply_panels(std::int64_t rows, std::int64_t columns, std::int64_t depth, const TileOperand& a,
                             const float* b, std::int64_t b_stride, float* c, std::int64_t c_stride, TileOutput output) {
   for (std::int64_t j = 0; j < columns; j += kTileColumns) {
@@ -54,9 +54,8 @@ inline void scale_row(float* row, std::int64_t length, float factor) {
 template <class T>
 inline void store_scaled(const float* row, std::int64_t dim, float factor, T* out) {
   const simd::F32x8 f = simd::set1(factor);
-  simd::for_each_vector(dim, [&](std::int64_t d, auto, auto store) {
-    store(out + d, _mm256_mul_ps(simd::load(row + d), f));
-  });
+  simd::for_each_vector(
+      dim, [&](std::int64_t d, auto, auto store) { store(out + d, _mm256_mul_ps(simd::load(row + d), f)); });
 }
 
 }  // namespace megalith::attention

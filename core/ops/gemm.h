@@ -1,7 +1,7 @@
 // Matrix product with the epilogues a linear layer needs: c = op(a) op(b) (+ bias) (+ c).
 // The CPU kernel follows Goto & van de Geijn 2008, "Anatomy of High-Performance Matrix Multiplication"
-// (doi:10.1145/1356052.1356053). Every element of c depends only on its row of op(a), its column of op(b) and k: cutting
-// m or n differently (another microbatch size) gives the same bits, and so does any alignment.
+// (doi:10.1145/1356052.1356053). Every element of c depends only on its row of op(a), its column of op(b) and k:
+// cutting m or n differently (another microbatch size) gives the same bits, and so does any alignment.
 #pragma once
 
 #include "core/device/access.h"
@@ -16,13 +16,13 @@ namespace megalith {
 // dW += dy^T x:                 {.a = dy, .b = x, .c = main_grad, .transpose_a = true, .accumulate = true}
 struct Gemm {
   static constexpr const char* kName = "gemm";
-  Tensor a;                  // [m, k], or [k, m] if transpose_a; bf16 | fp32; rows may be strided
-  Tensor b;                  // [k, n], or [n, k] if transpose_b; dtype of a; rows may be strided
-  Tensor c;                  // [m, n] out (in and out if accumulate); dtype of a, or fp32; must not overlap a or b
+  Tensor a;  // [m, k], or [k, m] if transpose_a; bf16 | fp32; rows may be strided
+  Tensor b;  // [k, n], or [n, k] if transpose_b; dtype of a; rows may be strided
+  Tensor c;  // [m, n] out (in and out if accumulate); dtype of a, or fp32; must not overlap a or b
   bool transpose_a = false;
   bool transpose_b = false;
-  Tensor bias;               // optional [n], dtype of a: added to every row
-  bool accumulate = false;   // adds to c instead of overwriting it
+  Tensor bias;              // optional [n], dtype of a: added to every row
+  bool accumulate = false;  // adds to c instead of overwriting it
 };
 
 void check(const Gemm& op);

@@ -1,6 +1,6 @@
-// Compute-bound. Blocks of op(a) [kBlockRows, kBlockDepth] and op(b) [kBlockDepth, kBlockColumns] are copied as fp32 into
-// the order in which the tile kernel reads them, which makes all transposes and dtypes equally fast. Deterministic: the
-// sum over k is cut at multiples of kBlockDepth only, and partial sums are never rounded to bf16.
+// Compute-bound. Blocks of op(a) [kBlockRows, kBlockDepth] and op(b) [kBlockDepth, kBlockColumns] are copied as fp32
+// into the order in which the tile kernel reads them, which makes all transposes and dtypes equally fast.
+// Deterministic: the sum over k is cut at multiples of kBlockDepth only, and partial sums are never rounded to bf16.
 #include <algorithm>
 #include <memory>
 #include <type_traits>

@@ -1,5 +1,5 @@
-// The inner product of GEMM and attention: a tile of up to 6 x 16 sums held in registers (12 AVX2 accumulators, two rows
-// of b, one broadcast), as in BLIS; Van Zee & van de Geijn 2015, doi:10.1145/2764454. For *_cpu.cpp files.
+// The inner product of GEMM and attention: a tile of up to 6 x 16 sums held in registers (12 AVX2 accumulators, two
+// rows of b, one broadcast), as in BLIS; Van Zee & van de Geijn 2015, doi:10.1145/2764454. For *_cpu.cpp files.
 #pragma once
 
 #include <immintrin.h>
@@ -20,8 +20,8 @@ struct TileOperand {
 
 enum class TileOutput { kStore, kAdd };
 
-// c[i][j] (=|+=) start[j] + sum over p < k of a(i, p) b[p * b_stride + j] for i < Rows, j < 16. `start` may be null (0).
-// Each sum is one chain of fused multiply-adds in ascending p, so it does not depend on the tile it is in.
+// c[i][j] (=|+=) start[j] + sum over p < k of a(i, p) b[p * b_stride + j] for i < Rows, j < 16. `start` may be null
+// (0). Each sum is one chain of fused multiply-adds in ascending p, so it does not depend on the tile it is in.
 template <int Rows>
 inline void multiply_tile(std::int64_t k, const TileOperand& a, const float* b, std::int64_t b_stride,
                           const float* start, float* c, std::int64_t c_stride, TileOutput output) {

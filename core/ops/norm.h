@@ -1,8 +1,8 @@
 // RMSNorm and LayerNorm over the last dim, with the residual add of a pre-norm block fused in.
 // Zhang & Sennrich 2019, arXiv:1910.07467, eq. 4 (RMSNorm); Ba et al. 2016, arXiv:1607.06450, eq. 4 (LayerNorm).
-// T tokens, H: the normalised dim. Tensors marked [rows, H] have rank 2 to 4, e.g. [T, H], or [T, N, D] to normalise each
-// head (H = D, rows = T N); their leading dims may be strided, the last has stride 1. Statistics are contiguous, one per
-// row in row-major order of the leading dims.
+// T tokens, H: the normalised dim. Tensors marked [rows, H] have rank 2 to 4, e.g. [T, H], or [T, N, D] to normalise
+// each head (H = D, rows = T N); their leading dims may be strided, the last has stride 1. Statistics are contiguous,
+// one per row in row-major order of the leading dims.
 #pragma once
 
 #include "core/device/access.h"

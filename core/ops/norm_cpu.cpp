@@ -168,9 +168,7 @@ struct BackwardRow {
 template <bool Centred, class T>
 void differentiate_row(const BackwardRow<T>& row) {
   const F32x8 mean = simd::set1(row.statistics.mean), rstd = simd::set1(row.statistics.rstd);
-  const auto normalised = [&](F32x8 x) {
-    return _mm256_mul_ps(Centred ? _mm256_sub_ps(x, mean) : x, rstd);
-  };
+  const auto normalised = [&](F32x8 x) { return _mm256_mul_ps(Centred ? _mm256_sub_ps(x, mean) : x, rstd); };
   float totals[2];  // of g h and of g
   sum_row(row.length, totals, [&](std::int64_t i, auto group, Sums<2>& sums) {
     const F32x8 g = _mm256_mul_ps(group.load(row.dy + i), group.load(row.weight + i));

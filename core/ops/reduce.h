@@ -10,8 +10,8 @@ namespace megalith {
 // out[c] = sum over r of x[r, c] (+ out[c]): bias gradients, partial weight gradients of norms.
 struct ReduceRows {
   static constexpr const char* kName = "reduce_rows";
-  Tensor x;                 // [R, C] bf16 | fp32; rows may be strided
-  Tensor out;               // [C] out (in and out if accumulate), fp32
+  Tensor x;    // [R, C] bf16 | fp32; rows may be strided
+  Tensor out;  // [C] out (in and out if accumulate), fp32
   bool accumulate = false;
 };
 void check(const ReduceRows& op);
@@ -21,8 +21,8 @@ void run(CpuStream& stream, const ReduceRows& op);
 // out[0] = sum of x (+ out[0]): the loss over tokens. Sums of blocks are added in fp64 and rounded once.
 struct ReduceToScalar {
   static constexpr const char* kName = "reduce_to_scalar";
-  Tensor x;                 // [n] fp32
-  Tensor out;               // [1] out (in and out if accumulate), fp32
+  Tensor x;    // [n] fp32
+  Tensor out;  // [1] out (in and out if accumulate), fp32
   bool accumulate = false;
 };
 void check(const ReduceToScalar& op);

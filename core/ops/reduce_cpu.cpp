@@ -1,4 +1,5 @@
-// Memory-bound, one pass. Deterministic: eight rows are added as a tree, up to kGroups trees in a chain, then the chains.
+// Memory-bound, one pass. Deterministic: eight rows are added as a tree, up to kGroups trees in a chain, then the
+// chains.
 #include <algorithm>
 
 #include "core/ops/reduce.h"
@@ -69,7 +70,8 @@ float sum_block(const float* x, std::int64_t count) {
   for (; i + 32 <= count; i += 32) {
     for (int u = 0; u < 4; ++u) sum[u] = _mm256_add_ps(sum[u], simd::load(x + i + 8 * u));
   }
-  for (; i < count; i += 8) sum[0] = _mm256_add_ps(sum[0], simd::load_partial(x + i, std::min<std::int64_t>(8, count - i)));
+  for (; i < count; i += 8)
+    sum[0] = _mm256_add_ps(sum[0], simd::load_partial(x + i, std::min<std::int64_t>(8, count - i)));
   return simd::horizontal_sum(_mm256_add_ps(_mm256_add_ps(sum[0], sum[1]), _mm256_add_ps(sum[2], sum[3])));
 }
 

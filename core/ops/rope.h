@@ -21,10 +21,10 @@ inline constexpr std::int64_t kMaxRotaryDim = 1024;
 // position alone: prefill, decoding and any cut of the sequence give the same bits.
 struct Rope {
   static constexpr const char* kName = "rope";
-  Tensor x;                             // [B, S, N, D] bf16 | fp32
-  Tensor y;                             // [B, S, N, D] out, dtype of x; x itself, or no overlap with it
-  float theta = 10000.0f;               // base of the frequencies
-  std::int64_t rotary_dim = 0;          // R: even, 2 to D, at most kMaxRotaryDim; there is no default
+  Tensor x;                     // [B, S, N, D] bf16 | fp32
+  Tensor y;                     // [B, S, N, D] out, dtype of x; x itself, or no overlap with it
+  float theta = 10000.0f;       // base of the frequencies
+  std::int64_t rotary_dim = 0;  // R: even, 2 to D, at most kMaxRotaryDim; there is no default
   bool backward = false;
   const std::int32_t* start = nullptr;  // device, optional: position of s = 0; not negative
 };

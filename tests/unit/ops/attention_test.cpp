@@ -1,0 +1,217 @@
+#include "core/ops/attention.h"
+
+#include <cmath>
+
+#include "tests/reference/attention.h"
+#include "tests/support/op_test.h"
+#include "tests/unit/ops/magnitude.h"
+
+namespace megalith::test {
+namespace {
+
+struct Sizes {
+  std::int64_t samples, tokens, heads, kv_heads, dim;
+};
+
+// Tokens just around the tiles of 6 rows, 64 keys and 128 queries; head dims that fill no vector.
+const Sizes kSizes[] = {{1, 1, 1, 1, 1},   {2, 7, 2, 1, 5},    {1, 63, 1, 1, 8},   {1, 64, 2, 2, 16},
+                        {1, 65, 1, 1, 33}, {2, 130, 4, 2, 20}, {1, 200, 1, 1, 64}, {1, 70, 2, 1, 256}};
+
+class AttentionTest : public OpTest {
+ protected:
+  // Slices of a fused [B, S, (N + 2 K) D], as a layer has them.
+  struct Fused {
+    Tensor whole, q, k, v;
+  };
+  Fused split(const Tensor& whole, const Sizes& z) {
+    return {whole, whole.slice(2, 0, z.heads), whole.slice(2, z.heads, z.kv_heads),
+            whole.slice(2, z.heads + z.kv_heads, z.kv_heads)};
+  }
+  Fused fused_input(const Sizes& z) { return split(input({z.samples, z.tokens, z.heads + 2 * z.kv_heads, z.dim}), z); }
+  Shape out_shape(const Sizes& z) { return {z.samples, z.tokens, z.heads, z.dim}; }
+  Shape lse_shape(const Sizes& z) { return {z.samples, z.heads, z.tokens}; }
+  static float scale_of(const Sizes& z) { return 1 / std::sqrt(static_cast<float>(z.dim)); }
+
+  static reference::AttentionSizes reference_sizes(const Sizes& z) {
+    return {.samples = static_cast<std::size_t>(z.samples),
+            .queries = static_cast<std::size_t>(z.tokens),
+            .keys = static_cast<std::size_t>(z.tokens),
+            .heads = static_cast<std::size_t>(z.heads),
+            .kv_heads = static_cast<std::size_t>(z.kv_heads),
+            .dim = static_cast<std::size_t>(z.dim),
+            .scale = static_cast<double>(scale_of(z))};
+  }
+  void expect_sum(const Tensor& got, const Values& want, const Values& magnitude, std::int64_t length,
+                  std::string_view what) {
+    const Values allowed = sum_magnitude(want, magnitude, got.dtype, length);
+    expect_close(got, want, {.length = length, .magnitude = allowed, .what = what});
+  }
+};
+MEGALITH_OP_TESTS(AttentionTest);
+
+TEST_P(AttentionTest, Forward) {
+  for (const Sizes& z : kSizes) {
+    SCOPED_TRACE(z.tokens);
+    const Fused x = fused_input(z);
+    const Tensor out = output(out_shape(z)), lse = output(lse_shape(z), DType::kFp32);
+    run(AttentionForward{.q = x.q, .k = x.k, .v = x.v, .out = out, .lse = lse, .scale = scale_of(z)});
+    const auto want = reference::attention(values(x.q), values(x.k), values(x.v), reference_sizes(z));
+    expect_sum(out, want.out, want.out_magnitude, z.tokens + z.dim, "out");
+    expect_sum(lse, want.lse, want.lse_magnitude, z.tokens + z.dim, "lse");
+  }
+}
+
+TEST_P(AttentionTest, Backward) {
+  for (const Sizes& z : kSizes) {
+    SCOPED_TRACE(z.tokens);
+    const Fused x = fused_input(z);
+    const auto exact = reference::attention(values(x.q), values(x.k), values(x.v), reference_sizes(z));
+    const Tensor out = input(out_shape(z), dtype(), exact.out), d_out = input(out_shape(z));
+    const Tensor lse = input(lse_shape(z), DType::kFp32, exact.lse);
+    const Fused d = split(output(x.whole.shape), z);
+    AttentionBackward op{.q = x.q,
+                         .k = x.k,
+                         .v = x.v,
+                         .out = out,
+                         .d_out = d_out,
+                         .lse = lse,
+                         .delta = output(lse_shape(z), DType::kFp32),
+                         .dq = d.q,
+                         .dk = d.k,
+                         .dv = d.v,
+                         .scale = scale_of(z)};
+    op.workspace = output({static_cast<std::int64_t>(workspace_bytes(op))}, DType::kUint8);
+    run(op);
+    const Values stored_out = values(out), stored_lse = values(lse);
+    const auto want = reference::attention_gradient(values(x.q), values(x.k), values(x.v), values(d_out),
+                                                    {.out = stored_out, .lse = stored_lse}, reference_sizes(z));
+    const std::int64_t length = z.tokens * (z.heads / z.kv_heads) + z.dim;
+    expect_sum(op.dq, want.dq, want.dq_magnitude, length, "dq");
+    expect_sum(op.dk, want.dk, want.dk_magnitude, length, "dk");
+    expect_sum(op.dv, want.dv, want.dv_magnitude, length, "dv");
+  }
+}
+
+// Scores in the hundreds: the largest is subtracted before exp.
+TEST_P(AttentionTest, LargeScoresStayFinite) {
+  const Sizes z{.samples = 1, .tokens = 140, .heads = 1, .kv_heads = 1, .dim = 16};
+  const Tensor q = input(out_shape(z), 10.0), k = input(out_shape(z), 10.0), v = input(out_shape(z));
+  const Tensor out = output(out_shape(z)), lse = output(lse_shape(z), DType::kFp32);
+  run(AttentionForward{.q = q, .k = k, .v = v, .out = out, .lse = lse, .scale = 1});
+  reference::AttentionSizes sizes = reference_sizes(z);
+  sizes.scale = 1;
+  const auto want = reference::attention(values(q), values(k), values(v), sizes);
+  expect_sum(out, want.out, want.out_magnitude, z.tokens + z.dim, "out");
+  expect_sum(lse, want.lse, want.lse_magnitude, z.tokens + z.dim, "lse");
+}
+
+TEST_P(AttentionTest, NanIsNotLost) {
+  const Sizes z{.samples = 1, .tokens = 80, .heads = 1, .kv_heads = 1, .dim = 8};
+  Values given = normal(80 * 8);
+  given[70 * 8 + 3] = std::nan("");
+  for (const bool in_key : {false, true}) {
+    const Tensor good = input(out_shape(z)), bad = input(out_shape(z), dtype(), given);
+    const Tensor out = output(out_shape(z)), lse = output(lse_shape(z), DType::kFp32);
+    run(AttentionForward{
+        .q = in_key ? good : bad, .k = in_key ? bad : good, .v = good, .out = out, .lse = lse, .scale = 0.3f});
+    const Values got = values(lse);
+    EXPECT_TRUE(std::isnan(got[70]));
+    for (std::size_t s = 0; s < 80; ++s) EXPECT_EQ(std::isnan(got[s]), in_key ? s >= 70 : s == 70) << s;
+  }
+}
+
+TEST_P(AttentionTest, NoSamplesOrTokens) {
+  for (const Sizes& z : {Sizes{0, 4, 2, 2, 8}, Sizes{2, 0, 2, 2, 8}}) {
+    const Fused x = fused_input(z);
+    run(AttentionForward{
+        .q = x.q, .k = x.k, .v = x.v, .out = output(out_shape(z)), .lse = output(lse_shape(z), DType::kFp32)});
+  }
+}
+
+// Prefill, then one token at a time, gives the bits of one pass over the whole sequence.
+TEST_P(AttentionTest, CachedEqualsTheWholeSequence) {
+  const Sizes z{.samples = 2, .tokens = 150, .heads = 4, .kv_heads = 2, .dim = 24};
+  const Fused x = fused_input(z);
+  const Tensor out = output(out_shape(z)), lse = output(lse_shape(z), DType::kFp32);
+  run(AttentionForward{.q = x.q, .k = x.k, .v = x.v, .out = out, .lse = lse, .scale = scale_of(z)});
+  const Values whole = values(out);
+
+  const std::int64_t capacity = 160;
+  const Shape cache_shape{z.samples, capacity, z.kv_heads, z.dim};
+  Values k_filled(static_cast<std::size_t>(cache_shape.numel()), std::nan("")), v_filled = k_filled;
+  std::int64_t position = 0;
+  for (const std::int64_t count : {std::int64_t{130}, std::int64_t{1}, std::int64_t{1}, std::int64_t{9}}) {
+    const auto* start = device_struct(static_cast<std::int32_t>(position));
+    const Tensor k_cache = inout(cache_shape, dtype(), k_filled), v_cache = inout(cache_shape, dtype(), v_filled);
+    run(KvCacheAppend{.k = x.k.slice(1, position, count),
+                      .v = x.v.slice(1, position, count),
+                      .k_cache = k_cache,
+                      .v_cache = v_cache,
+                      .start = start});
+    k_filled = values(k_cache);
+    v_filled = values(v_cache);
+    EXPECT_EQ(values(k_cache.slice(1, position, count)), values(x.k.slice(1, position, count)));
+    const Tensor full_k = input(cache_shape, dtype(), k_filled), full_v = input(cache_shape, dtype(), v_filled);
+    const Tensor part = output({z.samples, count, z.heads, z.dim});
+    run(CachedAttention{.q = x.q.slice(1, position, count),
+                        .k_cache = full_k,
+                        .v_cache = full_v,
+                        .out = part,
+                        .start = start,
+                        .scale = scale_of(z)});
+    const Values got = values(part);
+    const std::int64_t row = z.heads * z.dim;
+    for (std::int64_t b = 0; b < z.samples; ++b) {
+      for (std::int64_t i = 0; i < count * row; ++i) {
+        ASSERT_EQ(got[static_cast<std::size_t>(b * count * row + i)],
+                  whole[static_cast<std::size_t>((b * z.tokens + position) * row + i)])
+            << "position " << position + i / row;
+      }
+    }
+    position += count;
+  }
+}
+
+TEST_P(AttentionTest, CacheOverflowIsAnError) {
+  const Tensor x = input({1, 3, 1, 8}), cache = inout({1, 4, 1, 8}, dtype(), normal(32));
+  const Tensor other = inout({1, 4, 1, 8}, dtype(), normal(32));
+  const auto* start = device_struct(std::int32_t{2});
+  expect_kernel_error(KvCacheAppend{.k = x, .v = x, .k_cache = cache, .v_cache = other, .start = start},
+                      ExitCode::kInternal, "op.start: expected a position of 0 to 1");
+  expect_kernel_error(
+      CachedAttention{.q = x, .k_cache = cache, .v_cache = other, .out = output({1, 3, 1, 8}), .start = start},
+      ExitCode::kInternal, "got 2");
+}
+
+TEST_P(AttentionTest, RefusesWhatDoesNotFit) {
+  const Tensor q = input({1, 4, 6, 8}), k = input({1, 4, 3, 8}), v = input({1, 4, 3, 8});
+  const Tensor out = output({1, 4, 6, 8}), lse = output({1, 6, 4}, DType::kFp32);
+  const Tensor four = input({1, 4, 4, 8});
+  expect_refused(AttentionForward{.q = q, .k = four, .v = four, .out = out, .lse = lse},
+                 "op.k: expected a number of heads (dim 2) that divides the 6 query heads");
+  expect_refused(AttentionForward{.q = q, .k = k, .v = four, .out = out, .lse = lse},
+                 "op.v: expected shape [1, 4, 3, 8], got [1, 4, 4, 8]");
+  expect_refused(AttentionForward{.q = q, .k = k, .v = v, .out = out, .lse = output({1, 4, 6}, DType::kFp32)},
+                 "op.lse: expected shape [1, 6, 4], got [1, 4, 6]");
+  const Tensor wide = input({1, 1, 1, 300});
+  expect_refused(AttentionForward{.q = wide, .k = wide, .v = wide, .out = wide, .lse = lse},
+                 "op.q: expected a head dim of 1 to 256");
+  expect_refused(AttentionForward{.q = q, .k = k, .v = v, .out = q, .lse = lse}, "op.out and op.q");
+  AttentionBackward backward{.q = q,
+                             .k = k,
+                             .v = v,
+                             .out = out,
+                             .d_out = out,
+                             .lse = lse,
+                             .delta = output({1, 6, 4}, DType::kFp32),
+                             .dq = output({1, 4, 6, 8}),
+                             .dk = output({1, 4, 3, 8}),
+                             .dv = output({1, 4, 3, 8})};
+  expect_refused(backward, "op.workspace: expected a tensor, got none");
+  backward.workspace = output({64}, DType::kUint8);
+  expect_refused(backward, "op.workspace: expected shape [768], got [64]");
+  expect_refused(CachedAttention{.q = q, .k_cache = k, .v_cache = v, .out = out}, "op.start");
+}
+
+}  // namespace
+}  // namespace megalith::test

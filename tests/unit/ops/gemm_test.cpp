@@ -1,0 +1,140 @@
+#include "core/ops/gemm.h"
+
+#include <cmath>
+
+#include "tests/reference/gemm.h"
+#include "tests/support/op_test.h"
+#include "tests/unit/ops/magnitude.h"
+
+namespace megalith::test {
+namespace {
+
+Values magnitudes(Values x) {
+  for (double& value : x) value = std::abs(value);
+  return x;
+}
+
+class GemmTest : public OpTest {
+ protected:
+  // Runs the op and compares; `before` is what c held (empty unless accumulating).
+  void compare(const Gemm& op, const Values& before = {}) {
+    const std::int64_t k = op.transpose_a ? op.a.size(0) : op.a.size(1);
+    const reference::GemmSizes sizes{.m = static_cast<std::size_t>(op.c.size(0)),
+                                     .n = static_cast<std::size_t>(op.c.size(1)),
+                                     .k = static_cast<std::size_t>(k),
+                                     .transpose_a = op.transpose_a,
+                                     .transpose_b = op.transpose_b};
+    Values want = reference::gemm(values(op.a), values(op.b), sizes);
+    Values magnitude = reference::gemm(magnitudes(values(op.a)), magnitudes(values(op.b)), sizes);
+    const Values bias = op.bias ? values(op.bias) : Values(sizes.n);
+    for (std::size_t i = 0; i < want.size(); ++i) {
+      const double start = bias[i % sizes.n] + (before.empty() ? 0 : before[i]);
+      want[i] += start;
+      magnitude[i] += std::abs(bias[i % sizes.n]) + (before.empty() ? 0 : std::abs(before[i]));
+    }
+    run(op);
+    expect_close(op.c, want, {.length = k + 2, .magnitude = sum_magnitude(want, magnitude, op.c.dtype, k + 2)});
+  }
+};
+MEGALITH_OP_TESTS(GemmTest);
+
+TEST_P(GemmTest, AllTransposesOfSmallSizes) {
+  for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{0, 5, 3},
+                                {5, 0, 3},
+                                {3, 5, 0},
+                                {1, 1, 1},
+                                {6, 16, 8},
+                                {7, 17, 9},
+                                {5, 15, 7},
+                                {1, 33, 20},
+                                {29, 1, 31},
+                                {13, 40, 64}}) {
+    for (const bool transpose_a : {false, true}) {
+      for (const bool transpose_b : {false, true}) {
+        const Tensor a = input(transpose_a ? Shape{k, m} : Shape{m, k});
+        const Tensor b = input(transpose_b ? Shape{n, k} : Shape{k, n});
+        compare({.a = a, .b = b, .c = output({m, n}), .transpose_a = transpose_a, .transpose_b = transpose_b});
+      }
+    }
+  }
+}
+
+// Past a block in every dim: 192 rows, 1024 columns (256 for bf16), depth 256.
+TEST_P(GemmTest, SeveralBlocks) {
+  compare({.a = input({195, 515}), .b = input({515, 19}), .c = output({195, 19})});
+  compare({.a = input({259, 3}),
+           .b = input({1030, 259}),
+           .c = output({3, 1030}),
+           .transpose_a = true,
+           .transpose_b = true,
+           .bias = input({1030})});
+}
+
+TEST_P(GemmTest, BiasAndFp32Output) {
+  compare({.a = input({9, 21}), .b = input({21, 18}), .c = output({9, 18}), .bias = input({18})});
+  compare({.a = input({9, 300}), .b = input({300, 18}), .c = output({9, 18}, DType::kFp32), .bias = input({18})});
+  compare({.a = input({4, 0}), .b = input({0, 18}), .c = output({4, 18}), .bias = input({18})});
+}
+
+TEST_P(GemmTest, AccumulatesIntoItsOutput) {
+  for (const DType type : {dtype(), DType::kFp32}) {
+    for (const std::int64_t k : {0, 17, 600}) {
+      const Tensor c = inout({13, 35}, type, normal(13 * 35));
+      const Values before = values(c);
+      compare({.a = input({k, 13}),
+               .b = input({k, 35}),
+               .c = c,
+               .transpose_a = true,
+               .bias = input({35}),
+               .accumulate = true},
+              before);
+    }
+  }
+}
+
+TEST_P(GemmTest, StridedRowsLeaveTheirGapsAlone) {
+  const Tensor a = input({14, 40}).slice(1, 3, 21), b = input({21, 50}).slice(1, 7, 30);
+  const Tensor whole = output({14, 64});
+  compare({.a = a, .b = b, .c = whole.slice(1, 5, 30)});
+  expect_untouched(whole.slice(1, 0, 5));
+  expect_untouched(whole.slice(1, 35, 29));
+}
+
+// What allows any microbatch size: a row's result does not depend on the rows computed with it.
+TEST_P(GemmTest, RowsDoNotDependOnTheirNumber) {
+  const Tensor a = input({200, 300}), b = input({37, 300});
+  const Tensor together = output({200, 37}), apart = output({200, 37});
+  run(Gemm{.a = a, .b = b, .c = together, .transpose_b = true});
+  const Values want = values(together);
+  for (const auto& [first, count] : {std::pair<std::int64_t, std::int64_t>{0, 1}, {1, 10}, {11, 189}}) {
+    const Tensor part = apart.slice(0, first, count);
+    run(Gemm{.a = a.slice(0, first, count), .b = b, .c = part, .transpose_b = true});
+    const Values got = values(part);
+    for (std::size_t i = 0; i < got.size(); ++i) ASSERT_EQ(got[i], want[static_cast<std::size_t>(first) * 37 + i]);
+  }
+}
+
+TEST_P(GemmTest, NanReachesEveryResultItBelongsTo) {
+  Values given = normal(20 * 20);
+  given[3 * 20 + 7] = std::nan("");
+  const Tensor a = input({20, 20}, dtype(), given), c = output({20, 20});
+  run(Gemm{.a = a, .b = input({20, 20}), .c = c});
+  const Values got = values(c);
+  for (std::size_t i = 0; i < got.size(); ++i) EXPECT_EQ(std::isnan(got[i]), i / 20 == 3) << i;
+}
+
+TEST_P(GemmTest, RefusesWhatDoesNotFit) {
+  const Tensor a = input({4, 6}), b = input({6, 8}), c = output({4, 8});
+  expect_refused(Gemm{.a = a, .b = input({5, 8}), .c = c}, "op.b: expected shape [6, 8], got [5, 8]");
+  expect_refused(Gemm{.a = a, .b = b, .c = c, .transpose_b = true}, "op.b: expected shape [6, 6], got [6, 8]");
+  expect_refused(Gemm{.a = a, .b = b, .c = output({4, 9})}, "op.c: expected shape [4, 8], got [4, 9]");
+  expect_refused(Gemm{.a = a, .b = b, .c = c, .bias = input({4})}, "op.bias: expected shape [8], got [4]");
+  expect_refused(Gemm{.a = a, .b = b, .c = output({4, 8}, DType::kInt32)}, "op.c: expected dtype");
+  expect_refused(Gemm{.a = a, .b = input({6, 8}, DType::kFp64), .c = c}, "op.b: expected dtype");
+  expect_refused(Gemm{.a = a, .b = b}, "op.c");
+  const Tensor square = inout({6, 6}, dtype(), normal(36));
+  expect_refused(Gemm{.a = square, .b = square, .c = square}, "op.c and op.a: expected memory of their own");
+}
+
+}  // namespace
+}  // namespace megalith::test
