@@ -38,8 +38,9 @@ template <class T>
 struct Candidates {
   const T* logit;       // by token
   float* weight;        // by token
-  std::int32_t* token;  // by rank, once ordered
-  std::int64_t count;
+  std::int32_t* token;  // those left
+  std::int64_t count = 0;
+  bool in_token_order = true;  // until a filter ranks them
 
   // Larger logits first, of equal ones the lower index. Weights would not do: unequal logits may round to equal ones.
   auto before() const {
@@ -62,7 +63,6 @@ Candidates<T> all_candidates(const Sample& op, const T* x, float max) {
   all.logit = x;
   all.weight = op.workspace.as<float>();
   all.token = reinterpret_cast<std::int32_t*>(all.weight + op.vocab_size);
-  all.count = 0;
   const simd::F32x8 shift = simd::set1(max);
   const simd::F32x8 temperature = simd::set1(op.temperature);
   float* weight = all.weight;
@@ -79,6 +79,7 @@ Candidates<T> all_candidates(const Sample& op, const T* x, float max) {
 template <class T>
 void keep_first(Candidates<T>& candidates, std::int64_t count) {
   if (count >= candidates.count) return;
+  candidates.in_token_order = false;
   std::nth_element(candidates.token, candidates.token + count, candidates.token + candidates.count,
                    candidates.before());
   candidates.count = count;
@@ -88,6 +89,7 @@ void keep_first(Candidates<T>& candidates, std::int64_t count) {
 // matter.
 template <class T>
 void keep_nucleus(Candidates<T>& candidates, double top_p) {
+  candidates.in_token_order = false;
   const double wanted = top_p * candidates.total();
   double sum = 0;
   std::int64_t sorted = 0;
@@ -108,7 +110,7 @@ void keep_nucleus(Candidates<T>& candidates, double top_p) {
 // Inverts the cumulative distribution in the order of tokens, so that the draw does not depend on how they were ranked.
 template <class T>
 std::int32_t draw(Candidates<T>& candidates, double uniform_number) {
-  std::sort(candidates.token, candidates.token + candidates.count);
+  if (!candidates.in_token_order) std::sort(candidates.token, candidates.token + candidates.count);
   const double target = uniform_number * candidates.total();
   double sum = 0;
   for (std::int64_t i = 0; i < candidates.count; ++i) {

@@ -195,7 +195,7 @@ inline F32x8 log(F32x8 x) {
 inline float log(float x) { return _mm256_cvtss_f32(log(set1(x))); }
 
 // The standard normal distribution at x: `gauss` is exp(-x^2 / 2), `below` is Phi(x), the probability of less than x.
-// The lower tail keeps its relative accuracy: exp(-x^2 / 2) s Q(s) with s = 1 / (1 + 0.3 |x|). The error of `below` is
+// The lower tail keeps its relative accuracy: exp(-x^2 / 2) s Q(s) with s = 1 / (1 + 0.25 |x|). The error of `below` is
 // less than 4 + x^2 / 2 ulp.
 struct Normal {
   F32x8 gauss;
@@ -204,17 +204,17 @@ struct Normal {
 inline Normal normal_distribution(F32x8 x) {
   const F32x8 one = set1(1.0f);
   const F32x8 gauss = exp_nonpositive(_mm256_mul_ps(_mm256_mul_ps(x, set1(-0.5f)), x));
-  const F32x8 s = _mm256_div_ps(one, _mm256_fmadd_ps(abs(x), set1(0.3f), one));
-  F32x8 q = set1(-0x1.51cdf8p-6f);
-  q = _mm256_fmadd_ps(q, s, set1(0x1.cc68c2p-4f));
-  q = _mm256_fmadd_ps(q, s, set1(-0x1.d339ecp-3f));
-  q = _mm256_fmadd_ps(q, s, set1(0x1.888f26p-3f));
-  q = _mm256_fmadd_ps(q, s, set1(-0x1.44f1aep-4f));
-  q = _mm256_fmadd_ps(q, s, set1(0x1.89a5d4p-4f));
-  q = _mm256_fmadd_ps(q, s, set1(0x1.412914p-4f));
-  q = _mm256_fmadd_ps(q, s, set1(0x1.c381cep-4f));
-  q = _mm256_fmadd_ps(q, s, set1(0x1.e9c4b2p-4f));
-  q = _mm256_fmadd_ps(q, s, set1(0x1.ea3c9p-4f));
+  const F32x8 s = _mm256_div_ps(one, _mm256_fmadd_ps(abs(x), set1(0.25f), one));
+  F32x8 q = set1(0x1.11c036p-6f);
+  q = _mm256_fmadd_ps(q, s, set1(-0x1.0424b6p-4f));
+  q = _mm256_fmadd_ps(q, s, set1(0x1.b56eccp-5f));
+  q = _mm256_fmadd_ps(q, s, set1(0x1.aa6d78p-6f));
+  q = _mm256_fmadd_ps(q, s, set1(0x1.e4ba4ep-7f));
+  q = _mm256_fmadd_ps(q, s, set1(0x1.5e2d06p-4f));
+  q = _mm256_fmadd_ps(q, s, set1(0x1.28a308p-4f));
+  q = _mm256_fmadd_ps(q, s, set1(0x1.86d7cep-4f));
+  q = _mm256_fmadd_ps(q, s, set1(0x1.979230p-4f));
+  q = _mm256_fmadd_ps(q, s, set1(0x1.989090p-4f));
   const F32x8 tail = _mm256_mul_ps(gauss, _mm256_mul_ps(s, q));
   const F32x8 is_positive = _mm256_cmp_ps(x, zero(), _CMP_GT_OQ);
   return {gauss, _mm256_blendv_ps(tail, _mm256_sub_ps(one, tail), is_positive)};

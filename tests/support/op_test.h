@@ -12,7 +12,7 @@
 //       run(Rope{.x = x, .y = y, ...});
 //       expect_close(y, reference::rope(values(x), ...), {.length = 2, .magnitude = ...});
 //     }
-// A backend whose device is missing is a visible skip.
+// A new backend adds its DeviceType to op_cases(); where its device is missing, SetUp has to skip visibly.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -20,6 +20,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <random>
 #include <string>
@@ -30,6 +31,7 @@
 #include "core/device/memory_pool.h"
 #include "core/device/stream.h"
 #include "core/ops/op.h"
+#include "core/tensor/bf16.h"
 #include "core/tensor/tensor.h"
 
 namespace megalith::test {
@@ -66,6 +68,7 @@ class OpTest : public testing::TestWithParam<OpCase> {
   Tensor input(const Shape& shape, double deviation = 1) { return input(shape, dtype(), deviation); }
   Tensor input(const Shape& shape, DType type, double deviation = 1);
   Tensor input(const Shape& shape, DType type, const Values& given);
+  Tensor input(const Shape& shape, DType type, std::initializer_list<double> given);  // {3} is a value, not a deviation
   // Read and written by an op: starts from the given values in each run.
   Tensor inout(const Shape& shape, DType type, const Values& given);
   // Starts as NaN (as -1 for integers).
@@ -119,20 +122,20 @@ class OpTest : public testing::TestWithParam<OpCase> {
  private:
   enum class Use { kInput, kInout };
   struct Buffer {
-    std::byte* address;  // device, between guards
+    std::byte* address;  // device, guards included, as is `initial`
     std::vector<std::byte> initial;
     Use use;
   };
+  using Contents = std::vector<std::vector<std::byte>>;  // of each buffer
 
   Tensor make(const Shape& shape, DType type, const Values& given, Use use);
   void* add_buffer(const void* bytes, std::size_t count, Use use);
   void upload(void* device, const void* host, std::size_t bytes);
   void download(void* host, const void* device, std::size_t bytes);
   void reset();
-  std::vector<std::vector<std::byte>> snapshot();
+  Contents snapshot();
   void run_twice(const Access& accesses, const std::function<void(Stream&)>& enqueue);
-  void expect_only_declared_writes(const Access& accesses);
-  void expect_guards();
+  void expect_only_declared_writes(const Access& accesses, const Contents& contents);
   void expect_refusal(const std::function<void()>& call, std::string_view part);
   void expect_error(const std::function<void(Stream&)>& enqueue, ExitCode code, std::string_view part);
 

@@ -1,0 +1,157 @@
+#include "core/ops/activation.h"
+
+#include <cmath>
+#include <limits>
+
+#include "tests/reference/activation.h"
+#include "tests/support/op_test.h"
+
+namespace megalith::test {
+namespace {
+
+class ActivationTest : public OpTest {};
+MEGALITH_OP_TESTS(ActivationTest);
+
+// Spread over the tails as well.
+constexpr double kDeviation = 3;
+
+TEST_P(ActivationTest, GeluForward) {
+  for (const bool exact : {false, true}) {
+    for (const std::int64_t n : {0, 1, 7, 8, 9, 33, 4099}) {
+      const Tensor x = input({n}, kDeviation);
+      const Tensor y = output({n});
+      run(GeluForward{.x = x, .y = y, .exact = exact});
+      Values want, magnitude;
+      for (const double v : values(x)) {
+        want.push_back(reference::gelu(v, exact));
+        magnitude.push_back(std::abs(v));  // 0.5 |x| (1 + |tanh| or |erf|), the two halves that cancel
+      }
+      expect_close(y, want, {.magnitude = magnitude});
+    }
+  }
+}
+
+TEST_P(ActivationTest, GeluBackward) {
+  for (const bool exact : {false, true}) {
+    for (const std::int64_t n : {0, 1, 7, 8, 9, 33, 4099}) {
+      const Tensor x = input({n}, kDeviation);
+      const Tensor dy = input({n});
+      const Tensor dx = output({n});
+      run(GeluBackward{.x = x, .dy = dy, .dx = dx, .exact = exact});
+      const Values at = values(x), gradient = values(dy);
+      Values want, magnitude;
+      for (std::size_t i = 0; i < at.size(); ++i) {
+        want.push_back(gradient[i] * reference::gelu_slope(at[i], exact));
+        // The terms of the slope: 0.5, 0.5 t, 0.5 x u', 0.5 x t^2 u'.
+        const double t = exact ? std::erf(at[i] / std::sqrt(2.0)) : std::tanh(reference::gelu_tanh_argument(at[i]));
+        const double inner = exact ? std::exp(-at[i] * at[i] / 2) : 1 + t * t;
+        const double slope = exact ? 1 : reference::gelu_tanh_argument_slope(at[i]);
+        magnitude.push_back(std::abs(gradient[i]) * 0.5 * (1 + std::abs(t) + std::abs(at[i] * inner * slope)));
+      }
+      expect_close(dx, want, {.magnitude = magnitude});
+    }
+  }
+}
+
+TEST_P(ActivationTest, GeluWorksInPlace) {
+  const Values given = normal(100);
+  const Tensor apart_x = input({100}, dtype(), given), apart_y = output({100});
+  const Tensor together = inout({100}, dtype(), given);
+  run(GeluForward{.x = apart_x, .y = apart_y});
+  run(GeluForward{.x = together, .y = together});
+  run(GeluForward{.x = apart_x, .y = apart_y});
+  const Values forward = values(apart_y);
+  run(GeluForward{.x = together, .y = together});
+  EXPECT_EQ(values(together), forward);
+
+  const Tensor x = input({100});
+  run(GeluBackward{.x = x, .dy = apart_x, .dx = apart_y});
+  const Values backward = values(apart_y);
+  run(GeluBackward{.x = x, .dy = together, .dx = together});
+  EXPECT_EQ(values(together), backward);
+}
+
+TEST_P(ActivationTest, GeluAtTheEnds) {
+  const double inf = std::numeric_limits<double>::infinity();
+  const Tensor x = input({7}, dtype(), {0, 50, -50, 1e30, -1e30, inf, std::nan("")});
+  const Tensor dy = input({7}, dtype(), Values(7, 1.0));
+  const Tensor y = output({7});
+  for (const bool exact : {false, true}) {
+    run(GeluForward{.x = x, .y = y, .exact = exact});
+    const Values in = values(x), forward = values(y);
+    EXPECT_EQ(forward[0], 0);
+    EXPECT_EQ(forward[1], in[1]);
+    EXPECT_EQ(forward[2], 0);
+    EXPECT_EQ(forward[3], in[3]);
+    EXPECT_EQ(forward[4], 0);
+    EXPECT_EQ(forward[5], inf);
+    EXPECT_TRUE(std::isnan(forward[6]));
+    run(GeluBackward{.x = x, .dy = dy, .dx = y, .exact = exact});
+    const Values slope = values(y);
+    EXPECT_EQ(slope[0], 0.5);
+    for (const std::size_t i : {1u, 3u}) EXPECT_EQ(slope[i], 1);
+    for (const std::size_t i : {2u, 4u}) EXPECT_EQ(slope[i], 0);
+    EXPECT_TRUE(std::isnan(slope[6]));
+  }
+}
+
+TEST_P(ActivationTest, SwigluForwardAndBackward) {
+  for (const std::int64_t rows : {0, 1, 3}) {
+    for (const std::int64_t columns : {1, 7, 8, 9, 129}) {
+      const std::int64_t gap = 5;  // rows are slices of wider ones
+      const Tensor x = input({rows, 2 * columns + gap}, kDeviation).slice(1, 2, 2 * columns);
+      const Tensor dy = input({rows, columns + gap}).slice(1, 1, columns);
+      const Tensor y_whole = output({rows, columns + gap}), dx_whole = output({rows, 2 * columns + gap});
+      const Tensor y = y_whole.slice(1, 3, columns), dx = dx_whole.slice(1, 4, 2 * columns);
+      const Values at = values(x), gradient = values(dy);
+      Values forward, forward_size, backward, backward_size;
+      for (std::int64_t t = 0; t < rows; ++t) {
+        const auto* gate = at.data() + t * 2 * columns;
+        const auto* up = gate + columns;
+        const auto* d = gradient.data() + t * columns;
+        for (std::int64_t c = 0; c < columns; ++c) forward.push_back(reference::silu(gate[c]) * up[c]);
+        for (std::int64_t c = 0; c < columns; ++c) {
+          backward.push_back(d[c] * up[c] * reference::silu_slope(gate[c]));
+          // s + g s - g s^2
+          const double s = 1 / (1 + std::exp(-gate[c]));
+          backward_size.push_back(std::abs(d[c] * up[c]) * (s + std::abs(gate[c]) * s * (1 + s)));
+        }
+        for (std::int64_t c = 0; c < columns; ++c) {
+          backward.push_back(d[c] * reference::silu(gate[c]));
+          backward_size.push_back(0);
+        }
+      }
+      run(SwigluForward{.x = x, .y = y});
+      expect_close(y, forward, {.what = "y"});
+      expect_untouched(y_whole.slice(1, 0, 3));
+      expect_untouched(y_whole.slice(1, columns + 3, gap - 3));
+      run(SwigluBackward{.x = x, .dy = dy, .dx = dx});
+      expect_close(dx, backward, {.magnitude = backward_size, .what = "dx"});
+      expect_untouched(dx_whole.slice(1, 0, 4));
+      expect_untouched(dx_whole.slice(1, 2 * columns + 4, gap - 4));
+    }
+  }
+}
+
+TEST_P(ActivationTest, SwigluBackwardWorksInPlace) {
+  const Values given = normal(2 * 26);
+  const Tensor x = input({2, 26}, dtype(), given), dy = input({2, 13}), dx = output({2, 26});
+  const Tensor together = inout({2, 26}, dtype(), given);
+  run(SwigluBackward{.x = x, .dy = dy, .dx = dx});
+  const Values apart = values(dx);
+  run(SwigluBackward{.x = together, .dy = dy, .dx = together});
+  EXPECT_EQ(values(together), apart);
+}
+
+TEST_P(ActivationTest, Refusals) {
+  const Tensor x = input({4, 6}), y = output({4, 3});
+  expect_refused(GeluForward{.x = x, .y = y}, "op.y: expected shape [4, 6], got [4, 3]");
+  expect_refused(GeluForward{.x = x.slice(1, 0, 3), .y = y}, "op.x: expected contiguous");
+  expect_refused(GeluForward{.x = x.view({24}).slice(0, 0, 20), .y = x.view({24}).slice(0, 4, 20)}, "overlap");
+  expect_refused(SwigluForward{.x = x.slice(1, 0, 5), .y = y}, "op.x: expected shape [4, 6], got [4, 5]");
+  expect_refused(SwigluForward{.x = output({4, 6}, DType::kFp64), .y = y}, "dtype");
+  expect_refused(SwigluBackward{.x = x, .dy = y, .dx = y}, "op.dx: expected shape [4, 6]");
+}
+
+}  // namespace
+}  // namespace megalith::test

@@ -1,0 +1,120 @@
+#include "core/ops/embedding.h"
+
+#include "tests/reference/embedding.h"
+#include "tests/support/op_test.h"
+
+namespace megalith::test {
+namespace {
+
+class EmbeddingTest : public OpTest {
+ protected:
+  Values random_tokens(std::int64_t count, std::int32_t vocabulary) {
+    std::uniform_int_distribution<std::int32_t> distribution(0, vocabulary - 1);
+    Values tokens;
+    for (std::int64_t i = 0; i < count; ++i) tokens.push_back(distribution(random()));
+    return tokens;
+  }
+  std::int32_t* start_at(std::int32_t position) { return device_struct(position); }
+};
+MEGALITH_OP_TESTS(EmbeddingTest);
+
+TEST_P(EmbeddingTest, Forward) {
+  for (const std::int64_t samples : {0, 1, 3}) {
+    for (const std::int64_t columns : {1, 8, 37}) {
+      for (const bool positions : {false, true}) {
+        for (const std::int32_t start : {0, 2}) {
+          const std::int64_t rows = samples * 4;
+          const Values ids = random_tokens(rows, 11);
+          const Tensor tokens = input({rows}, DType::kInt32, ids), table = input({11, columns});
+          const Tensor learned = input({6, columns}), y = output({rows, columns});
+          run(EmbeddingForward{.tokens = tokens,
+                               .table = table,
+                               .positions = positions ? learned : Tensor(),
+                               .rows_per_sample = 4,
+                               .start = start == 0 ? nullptr : start_at(start),
+                               .y = y});
+          expect_close(y, reference::embedding(ids, values(table), values(learned),
+                                               {.vocabulary = 11,
+                                                .positions = positions ? 6u : 0u,
+                                                .columns = static_cast<std::size_t>(columns),
+                                                .rows_per_sample = 4,
+                                                .start = static_cast<std::size_t>(start)}));
+        }
+      }
+    }
+  }
+}
+
+TEST_P(EmbeddingTest, BackwardAddsToTheGradients) {
+  for (const std::int64_t samples : {0, 1, 5}) {
+    for (const std::int64_t columns : {1, 8, 37}) {
+      const std::int64_t rows = samples * 4;
+      const auto width = static_cast<std::size_t>(columns);
+      const Values ids = random_tokens(rows, 3);  // few tokens, so that rows meet
+      const Tensor tokens = input({rows}, DType::kInt32, ids), dy = input({rows, columns});
+      const Tensor d_table = inout({5, columns}, DType::kFp32, normal(5 * columns));
+      const Tensor d_positions = inout({6, columns}, DType::kFp32, normal(6 * columns));
+      Values want_table = values(d_table), want_positions = values(d_positions);
+      Values size_table(want_table.size()), size_positions(want_positions.size());
+      Values absolute = values(dy);
+      for (double& v : absolute) v = std::abs(v);
+      const auto token = [&](std::size_t row) { return static_cast<std::size_t>(ids[row]); };
+      const auto position = [](std::size_t row) { return row % 4; };
+      const auto add = [](Values& to, const Values& from) {
+        for (std::size_t i = 0; i < to.size(); ++i) to[i] += from[i];
+      };
+      for (std::size_t i = 0; i < want_table.size(); ++i) size_table[i] = std::abs(want_table[i]);
+      for (std::size_t i = 0; i < want_positions.size(); ++i) size_positions[i] = std::abs(want_positions[i]);
+      add(want_table, reference::sum_rows_by(values(dy), width, 5, token));
+      add(want_positions, reference::sum_rows_by(values(dy), width, 6, position));
+      add(size_table, reference::sum_rows_by(absolute, width, 5, token));
+      add(size_positions, reference::sum_rows_by(absolute, width, 6, position));
+
+      EmbeddingBackward op{
+          .tokens = tokens, .dy = dy, .d_table = d_table, .d_positions = d_positions, .rows_per_sample = 4};
+      run(op);
+      expect_close(d_table, want_table, {.length = rows + 1, .magnitude = size_table, .what = "d_table"});
+      expect_close(d_positions, want_positions,
+                   {.length = samples + 1, .magnitude = size_positions, .what = "d_positions"});
+      op.d_positions = Tensor();
+      run(op);
+      expect_close(d_table, want_table, {.length = rows + 1, .magnitude = size_table, .what = "d_table alone"});
+      expect_untouched(d_positions);
+    }
+  }
+}
+
+TEST_P(EmbeddingTest, BadTokensAndPositionsAreNamed) {
+  const Tensor table = input({5, 8}), positions = input({3, 8}), y = output({4, 8}), dy = input({4, 8});
+  const Tensor d_table = inout({5, 8}, DType::kFp32, normal(40));
+  for (const double bad : {-1.0, 5.0}) {
+    const Tensor tokens = input({4}, DType::kInt32, {0, 4, bad, 1});
+    const std::string got = "token of row 2: expected 0 to 4, got " + std::to_string(static_cast<int>(bad));
+    expect_kernel_error(EmbeddingForward{.tokens = tokens, .table = table, .y = y}, ExitCode::kFormat, got);
+    expect_untouched(y);
+    expect_kernel_error(EmbeddingBackward{.tokens = tokens, .dy = dy, .d_table = d_table}, ExitCode::kFormat, got);
+    expect_untouched(d_table);
+  }
+  const Tensor tokens = input({4}, DType::kInt32, {0, 4, 2, 1});
+  EmbeddingForward op{.tokens = tokens, .table = table, .positions = positions, .rows_per_sample = 4, .y = y};
+  expect_kernel_error(op, ExitCode::kUsage, "positions: expected 0 to 2, got 0 to 3");
+  op.rows_per_sample = 2, op.start = start_at(2);
+  expect_kernel_error(op, ExitCode::kUsage, "got 2 to 3");
+}
+
+TEST_P(EmbeddingTest, Refusals) {
+  const Tensor tokens = input({4}, DType::kInt32, {0, 1, 2, 3}), table = input({5, 8}), y = output({4, 8});
+  expect_refused(EmbeddingForward{.tokens = y.view({32}).slice(0, 0, 4), .table = table, .y = y},
+                 "op.tokens: expected dtype int32");
+  expect_refused(EmbeddingForward{.tokens = tokens, .table = table, .y = output({3, 8})},
+                 "op.y: expected shape [4, 8]");
+  expect_refused(EmbeddingForward{.tokens = tokens, .table = table, .positions = input({6, 7}), .y = y},
+                 "op.positions");
+  expect_refused(EmbeddingForward{.tokens = tokens, .table = table, .rows_per_sample = 0, .y = y},
+                 "op.rows_per_sample");
+  expect_refused(EmbeddingBackward{.tokens = tokens, .dy = y, .d_table = output({5, 8}, DType::kBf16)},
+                 "op.d_table: expected dtype fp32, got bf16");
+}
+
+}  // namespace
+}  // namespace megalith::test

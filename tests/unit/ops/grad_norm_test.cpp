@@ -1,0 +1,101 @@
+#include "core/ops/grad_norm.h"
+
+#include <cmath>
+#include <limits>
+
+#include "tests/support/op_test.h"
+
+namespace megalith::test {
+namespace {
+
+class GradNormTest : public OpTest {
+ protected:
+  StepParameters finalize(const Values& sums, double loss, double clip, const StepParameters& before) {
+    StepParameters* parameters = device_struct(before);
+    const auto n = static_cast<std::int64_t>(sums.size());
+    run(GradNormFinalize{.sums = input({n}, DType::kFp64, sums),
+                         .loss = input({1}, DType::kFp32, {loss}),
+                         .clip_grad = clip,
+                         .parameters = parameters});
+    return read_struct(parameters);
+  }
+};
+// fp32 and fp64 only, whatever the model's dtype.
+INSTANTIATE_TEST_SUITE_P(Backends, GradNormTest, testing::Values(OpCase{DeviceType::kCpu, DType::kFp32}), name_of_case);
+
+TEST_P(GradNormTest, SumOfSquares) {
+  for (const std::int64_t n : {0, 1, 7, 8, 31, 32, 33, 1000, 10007}) {
+    const Tensor x = input({n}), out = output({1}, DType::kFp64);
+    run(SumOfSquares{.x = x, .out = out});
+    double want = 0;
+    for (const double v : values(x)) want += v * v;
+    expect_close(out, {want}, {.length = n, .accumulator = DType::kFp64});
+  }
+}
+
+TEST_P(GradNormTest, SquaresBeyondFp32AndNotANumber) {
+  const Tensor out = output({1}, DType::kFp64);
+  run(SumOfSquares{.x = input({2}, DType::kFp32, {1e30, -1e30}), .out = out});
+  EXPECT_NEAR(values(out)[0], 2e60, 1e54);
+  run(SumOfSquares{.x = input({40}, DType::kFp32,
+                              [] {
+                                Values v(40, 1.0);
+                                v[39] = std::nan("");
+                                return v;
+                              }()),
+                   .out = out});
+  EXPECT_TRUE(std::isnan(values(out)[0]));
+}
+
+TEST_P(GradNormTest, NormClipAndCount) {
+  const StepParameters before{.iteration = 5, .learning_rate = 0.5f, .skip = 1, .adam_count = 3};
+  const StepParameters clipped = finalize({9, 0, 16}, 2.5, 1.0, before);
+  EXPECT_EQ(clipped.grad_norm, 5);
+  EXPECT_FLOAT_EQ(clipped.clip_factor, static_cast<float>(1 / (5 + 1e-6)));
+  EXPECT_EQ(clipped.skip, 0);
+  EXPECT_EQ(clipped.adam_count, 4);
+  EXPECT_EQ(clipped.loss, 2.5f);
+  EXPECT_EQ(clipped.iteration, 5);
+  EXPECT_EQ(clipped.learning_rate, 0.5f);
+  EXPECT_EQ(finalize({9, 0, 16}, 2.5, 10.0, before).clip_factor, 1);
+  EXPECT_EQ(finalize({9, 0, 16}, 2.5, 0, before).clip_factor, 1);
+  EXPECT_EQ(finalize({}, 0, 1, before).grad_norm, 0);
+}
+
+TEST_P(GradNormTest, NotFiniteSkipsTheStep) {
+  const double inf = std::numeric_limits<double>::infinity();
+  const StepParameters before{.adam_count = 3};
+  for (const StepParameters& after : {finalize({1, std::nan("")}, 1, 1, before), finalize({1, inf}, 1, 1, before),
+                                      finalize({1e300, 1e300}, 1, 1, before), finalize({1}, std::nan(""), 1, before),
+                                      finalize({1}, -inf, 1, before)}) {
+    EXPECT_EQ(after.skip, 1);
+    EXPECT_EQ(after.adam_count, 3);
+    EXPECT_EQ(after.clip_factor, 1);
+  }
+}
+
+TEST_P(GradNormTest, WriteParameters) {
+  StepParameters* step = device_struct(StepParameters{.skip = 1, .adam_count = 8});
+  run(WriteStepParameters{.iteration = 12, .learning_rate = 0.25f, .parameters = step});
+  EXPECT_EQ(read_struct(step).iteration, 12);
+  EXPECT_EQ(read_struct(step).learning_rate, 0.25f);
+  EXPECT_EQ(read_struct(step).adam_count, 8);
+  EXPECT_EQ(read_struct(step).skip, 1);
+  MicrobatchParameters* microbatch = device_struct(MicrobatchParameters{});
+  run(WriteMicrobatchParameters{.value = {.iteration = 3, .first_sample = 44, .loss_scale = 0.5f}, .out = microbatch});
+  EXPECT_EQ(read_struct(microbatch).iteration, 3);
+  EXPECT_EQ(read_struct(microbatch).first_sample, 44);
+  EXPECT_EQ(read_struct(microbatch).loss_scale, 0.5f);
+}
+
+TEST_P(GradNormTest, Refusals) {
+  const Tensor x = input({4}), out = output({1}, DType::kFp64);
+  expect_refused(SumOfSquares{.x = x, .out = x}, "op.out: expected shape [1], got [4]");
+  expect_refused(SumOfSquares{.x = out, .out = out}, "op.x: expected dtype fp32, got fp64");
+  expect_refused(GradNormFinalize{.sums = out, .loss = x.slice(0, 0, 1)}, "op.parameters");
+  expect_refused(WriteStepParameters{}, "op.parameters");
+  expect_refused(WriteMicrobatchParameters{}, "op.out");
+}
+
+}  // namespace
+}  // namespace megalith::test

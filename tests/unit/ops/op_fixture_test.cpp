@@ -1,0 +1,84 @@
+// The fixture notices ops that misbehave.
+#include <gtest/gtest-spi.h>
+
+#include <string>
+
+#include "tests/support/op_test.h"
+
+namespace megalith::test {
+namespace {
+
+enum class Fault {
+  kNone,
+  kUndeclaredWrite,
+  kPastTheEnd,
+  kWritesInput,
+  kDiffersOnReplay,
+  kForgetsAnElement,
+  kWrongValue
+};
+
+// y = x, but for its fault.
+struct Faulty {
+  static constexpr const char* kName = "faulty";
+  Tensor x, y, other;
+  Fault fault = Fault::kNone;
+  int* runs = nullptr;
+};
+
+void check(const Faulty&) {}
+
+void access(const Faulty& op, Access& a) {
+  a.reads(op.x);
+  a.writes(op.y);
+}
+
+void run(CpuStream& stream, const Faulty& op) {
+  stream.enqueue([op] {
+    const auto n = op.x.numel() - (op.fault == Fault::kForgetsAnElement ? 1 : 0);
+    for (std::int64_t i = 0; i < n; ++i) op.y.as<float>()[i] = op.x.as<float>()[i];
+    if (op.fault == Fault::kUndeclaredWrite) op.other.as<float>()[0] = 1;
+    if (op.fault == Fault::kPastTheEnd) op.y.as<float>()[n] = 1;
+    if (op.fault == Fault::kWritesInput) op.x.as<float>()[0] += 1;
+    if (op.fault == Fault::kDiffersOnReplay) op.y.as<float>()[0] = static_cast<float>((*op.runs)++);
+    if (op.fault == Fault::kWrongValue) op.y.as<float>()[0] += 1e-5f;
+  });
+}
+
+class OpFixtureTest : public OpTest {
+ protected:
+  std::string messages(Fault fault) {
+    int runs = 0;
+    const Tensor x = input({5}, DType::kFp32, {1, 2, 3, 4, 5}), y = output({5}, DType::kFp32);
+    const Faulty op{.x = x, .y = y, .other = output({5}, DType::kFp32), .fault = fault, .runs = &runs};
+    testing::TestPartResultArray failures;
+    {
+      testing::ScopedFakeTestPartResultReporter reporter(
+          testing::ScopedFakeTestPartResultReporter::INTERCEPT_ONLY_CURRENT_THREAD, &failures);
+      run(op);
+      expect_close(y, {1, 2, 3, 4, 5});
+    }
+    std::string all;
+    for (int i = 0; i < failures.size(); ++i) all += failures.GetTestPartResult(i).message();
+    return all;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Backends, OpFixtureTest, testing::Values(OpCase{DeviceType::kCpu, DType::kFp32}),
+                         name_of_case);
+
+TEST_P(OpFixtureTest, NoticesFaults) {
+  const auto expect_message = [this](Fault fault, const char* part) {
+    const std::string text = messages(fault);
+    EXPECT_NE(text.find(part), std::string::npos) << "wanted: " << part << "\ngot: " << text;
+  };
+  EXPECT_EQ(messages(Fault::kNone), "");
+  expect_message(Fault::kUndeclaredWrite, "is not in access()");
+  expect_message(Fault::kPastTheEnd, "byte 20 of a tensor of 20 bytes was written");
+  expect_message(Fault::kWritesInput, "an input was written");
+  expect_message(Fault::kDiffersOnReplay, "a replay differs from the eager run");
+  expect_message(Fault::kForgetsAnElement, "1 of 5 differ; worst at 4: got -nan");
+  expect_message(Fault::kWrongValue, "1 of 5 differ; worst at 0");
+}
+
+}  // namespace
+}  // namespace megalith::test
