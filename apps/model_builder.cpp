@@ -86,6 +86,7 @@ TrainingModel::TrainingModel(const Options& options, DeviceType device, Communic
                              Instruments instruments)
     : options_(options),
       data_parallel_(data_parallel),
+      loss_group_(data_parallel.duplicate("dp loss")),
       pool_(device),
       compute_(device, "compute", instruments),
       communication_(device, "communication", instruments),
@@ -168,7 +169,7 @@ void TrainingModel::fill_table() {
   table_.set(ActionKind::kReduce, [this](const Action& action) { reducer_->reduce(action.bucket); });
   table_.set(ActionKind::kFinishReduce, [this](const Action&) { reducer_->finish(); });
   table_.set(ActionKind::kReduceLoss, [this](const Action&) {
-    if (data_parallel_.size() > 1) data_parallel_.all_reduce(compute_, ctx_.loss_sum);
+    if (data_parallel_.size() > 1) loss_group_->all_reduce(compute_, ctx_.loss_sum);
   });
   table_.set(ActionKind::kOptimizerStep,
              [this](const Action&) { optimizer_->step(compute_, ctx_.loss_sum, step_parameters_); });

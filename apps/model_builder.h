@@ -94,6 +94,7 @@ class TrainingModel {
 
   const Options& options_;
   Communicator& data_parallel_;
+  std::unique_ptr<Communicator> loss_group_;  // the same ranks, for the compute stream
   MemoryPool pool_;
   Stream compute_;
   Stream communication_;

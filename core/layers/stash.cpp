@@ -11,9 +11,9 @@ std::string_view name_of(SlotKind kind) {
 }
 
 Stash::Slot& Stash::slot(int index) {
-  const auto i = static_cast<std::size_t>(index);
-  if (slots_.size() <= i) slots_.resize(i + 1);
-  return slots_[i];
+  require(index >= 0 && index < static_cast<int>(kMaxSlots),
+          "a stash has 8 slots: use children for the parts of a segment");
+  return slots_[static_cast<std::size_t>(index)];
 }
 
 Tensor& Stash::operator[](int index) {
@@ -51,7 +51,7 @@ Stash& Stash::child(int index) {
 }
 
 void Stash::clear() {
-  slots_.clear();
+  slots_.fill({});
   for (auto& part : children_) {
     if (part) part->clear();
   }

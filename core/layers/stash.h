@@ -64,7 +64,8 @@ class Stash {
  private:
   Slot& slot(int index);
 
-  std::vector<Slot> slots_;
+  static constexpr std::size_t kMaxSlots = 8;
+  std::array<Slot, kMaxSlots> slots_{};  // in place, so that references to slots stay valid
   std::vector<std::unique_ptr<Stash>> children_;
 };
 

@@ -1,0 +1,33 @@
+// The proof that no event wait of the product is missing or idle: the untouched run has no hazard, and with any one
+// wait left out the checker finds the race, whatever the timing.
+#include <gtest/gtest.h>
+
+#include "tests/unit/train/training_support.h"
+
+namespace megalith {
+namespace {
+
+const std::vector<std::string> kRun = {
+    "--train-iters", "2", "--micro-batch-size", "4", "--check-hazards", "--eval-interval", "1",
+    "--eval-iters",  "1", "--ddp-bucket-size",  "1"};
+
+TEST(Hazards, AnUntouchedRunIsClean) {
+  const test::RunResult result = test::train({.flags = kRun, .ranks = 2});
+  EXPECT_EQ(result.hazards, 0);
+  EXPECT_GT(result.event_waits, 4);
+  EXPECT_GT(result.buckets_reduced, 1);
+}
+
+TEST(Hazards, EverySuppressedWaitIsFound) {
+  const std::int64_t waits = test::train({.flags = kRun, .ranks = 2}).event_waits;
+  ASSERT_GT(waits, 4);
+  for (std::int64_t ordinal = 0; ordinal < waits; ++ordinal) {
+    std::vector<std::string> flags = kRun;
+    flags.insert(flags.end(), {"--suppress-wait", std::to_string(ordinal)});
+    EXPECT_GT(test::train({.flags = flags, .ranks = 2, .tolerate_hazards = true}).hazards, 0)
+        << "wait " << ordinal << " of " << waits;
+  }
+}
+
+}  // namespace
+}  // namespace megalith

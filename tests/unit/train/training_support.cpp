@@ -1,0 +1,127 @@
+#include "tests/unit/train/training_support.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <mutex>
+
+#include "core/layers/host_copy.h"
+#include "parallel/comm/thread_communicator.h"
+
+namespace megalith::test {
+
+ScratchDirectory::ScratchDirectory() {
+  std::string pattern = (std::filesystem::temp_directory_path() / "megalith-train-XXXXXX").string();
+  if (mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
+  path_ = pattern;
+}
+
+ScratchDirectory::~ScratchDirectory() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+}
+
+std::vector<std::string> tiny_flags() {
+  return {"--num-layers",
+          "2",
+          "--hidden-size",
+          "32",
+          "--num-attention-heads",
+          "4",
+          "--seq-length",
+          "16",
+          "--micro-batch-size",
+          "2",
+          "--global-batch-size",
+          "8",
+          "--train-iters",
+          "6",
+          "--lr",
+          "1e-3",
+          "--mock-data",
+          "--eval-iters",
+          "0",
+          "--log-interval",
+          "1000",
+          "--seed",
+          "11"};
+}
+
+namespace {
+
+std::string field(const std::string& line, const std::string& key) {
+  const std::string quoted = "\"" + key + "\":";
+  std::size_t begin = line.find(quoted);
+  if (begin == std::string::npos) return "";
+  begin += quoted.size();
+  while (line[begin] == ' ' || line[begin] == '"') ++begin;
+  return line.substr(begin, line.find_first_of("\",}", begin) - begin);
+}
+
+void read_metrics(const std::string& path, RunResult& result) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    result.losses.push_back(field(line, "lm_loss_hex"));
+    result.grad_norms.push_back(field(line, "grad_norm_hex"));
+    result.loss_values.push_back(std::strtod(result.losses.back().c_str(), nullptr));
+    if (field(line, "skipped") == "true") ++result.skipped_steps;
+  }
+}
+
+void read_rank_0(Trainer& trainer, RunResult& result) {
+  TrainingModel& model = trainer.model();
+  for (const ParameterUnit& unit : model.gpt().parameters->units()) {
+    for (const Parameter* parameter : unit.parameters) {
+      for (std::size_t i = 0; i < parameter->parts.size(); ++i) {
+        const std::string& name = parameter->parts[i].name;
+        result.weights[name] = download(model.compute(), parameter->part_of(parameter->weight, i));
+        result.gradients[name] = download(model.compute(), parameter->part_of(parameter->main_grad, i));
+      }
+    }
+  }
+  result.event_waits = trainer.event_waits();
+  result.buckets_reduced = model.reducer().buckets_reduced();
+  result.system_allocations_after = model.pool().system_allocations();
+  result.arena_touched = model.arena().touched_bytes();
+  result.arena_planned = trainer.plans().block_bytes();
+  result.pool_peak = model.pool().peak_allocated_bytes();
+}
+
+}  // namespace
+
+RunResult train(const RunRequest& request) {
+  const ScratchDirectory scratch;
+  std::vector<std::string> flags = tiny_flags();
+  flags.insert(flags.end(), request.flags.begin(), request.flags.end());
+  flags.insert(flags.end(), {"--metrics-jsonl", scratch.path("metrics.jsonl")});
+  const Options options = parse_flags(App::kTrain, flags).options;
+  RunResult result;
+  std::mutex mutex;
+  const StopRequest stop;
+  ThreadWorld world(request.ranks, std::chrono::seconds(60));
+  world.run([&](Communicator& group) {
+    const int rank = group.rank();
+    RunSetup setup = prepare_run(options, rank, group.size());
+    const std::size_t planned = memory_use(setup.plans, setup.planned_persistent).total();
+    Trainer trainer(std::move(setup), group, stop);
+    if (request.prepare) request.prepare(trainer, rank);
+    ExitCode code = ExitCode::kOk;
+    try {
+      code = trainer.run();
+    } catch (const Error&) {
+      if (!request.tolerate_hazards || trainer.hazards() == nullptr || trainer.hazards()->count() == 0) throw;
+    }
+    const std::lock_guard lock(mutex);
+    if (trainer.hazards() != nullptr) result.hazards += trainer.hazards()->count();
+    if (rank != 0) return;
+    result.planned_total = planned;
+    result.code = code;
+    read_rank_0(trainer, result);
+  });
+  read_metrics(scratch.path("metrics.jsonl"), result);
+  return result;
+}
+
+}  // namespace megalith::test

@@ -1,0 +1,54 @@
+// Whole training runs of tiny models on thread ranks, in one process.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "apps/flags.h"
+#include "apps/trainer.h"
+
+namespace megalith::test {
+
+// A directory of its own for each test, removed at its end.
+class ScratchDirectory {
+ public:
+  ScratchDirectory();
+  ~ScratchDirectory();
+  ScratchDirectory(const ScratchDirectory&) = delete;
+  ScratchDirectory& operator=(const ScratchDirectory&) = delete;
+  std::string path(const std::string& name) const { return path_ + "/" + name; }
+
+ private:
+  std::string path_;
+};
+
+struct RunResult {
+  std::vector<std::string> losses;      // C99 %a, by step
+  std::vector<std::string> grad_norms;  // likewise
+  std::vector<double> loss_values;
+  std::map<std::string, std::vector<float>> weights;    // rank 0, by logical name
+  std::map<std::string, std::vector<float>> gradients;  // of the last step, reduced
+  std::int64_t hazards = 0;                             // of all ranks
+  std::int64_t event_waits = 0;                         // of rank 0
+  std::int64_t buckets_reduced = 0;
+  std::int64_t system_allocations_before = 0, system_allocations_after = 0;  // rank 0: after step 2, at the end
+  std::size_t arena_touched = 0, arena_planned = 0, pool_peak = 0, planned_total = 0;
+  std::int64_t skipped_steps = 0;
+  ExitCode code = ExitCode::kOk;
+};
+
+struct RunRequest {
+  std::vector<std::string> flags;  // over tiny_flags()
+  int ranks = 1;
+  std::function<void(Trainer&, int rank)> prepare = nullptr;  // before run()
+  bool tolerate_hazards = false;
+};
+
+// 2 layers, hidden 32, sequence 16, global batch 8 in micro batches of 2, mock data, 6 steps.
+std::vector<std::string> tiny_flags();
+RunResult train(const RunRequest& request);
+
+}  // namespace megalith::test

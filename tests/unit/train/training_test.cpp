@@ -1,0 +1,239 @@
+// The guarantees of a run: any number of ranks trains the same model, two runs give the same bits, recomputation and
+// resuming change nothing, memory is what was planned.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "core/device/copy.h"
+#include "core/ops/elementwise.h"
+#include "tests/unit/train/training_support.h"
+
+namespace megalith {
+namespace {
+
+using test::RunResult;
+
+void expect_same_run(const RunResult& a, const RunResult& b) {
+  EXPECT_FALSE(a.losses.empty());
+  EXPECT_EQ(a.losses, b.losses);
+  EXPECT_EQ(a.grad_norms, b.grad_norms);
+  EXPECT_TRUE(a.weights == b.weights);
+}
+
+std::vector<std::string> operator+(std::vector<std::string> a, const std::vector<std::string>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+const std::vector<std::string> kLlama = {"--swiglu",
+                                         "--normalization",
+                                         "RMSNorm",
+                                         "--position-embedding-type",
+                                         "rope",
+                                         "--disable-bias-linear",
+                                         "--group-query-attention",
+                                         "--num-query-groups",
+                                         "2",
+                                         "--untie-embeddings-and-output-weights",
+                                         "--qk-layernorm"};
+const std::vector<std::string> kDropout = {"--hidden-dropout", "0.1"};
+
+TEST(Training, TwoRunsAreBitIdentical) {
+  expect_same_run(test::train({.flags = kDropout, .ranks = 2}), test::train({.flags = kDropout, .ranks = 2}));
+}
+
+class Ranks : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(DataParallel, Ranks, testing::Values(2, 4));
+
+TEST_P(Ranks, AgreeWithOneRank) {
+  const std::vector<std::string> flags =
+      kLlama + kDropout + std::vector<std::string>{"--train-iters", "20", "--lr-warmup-iters", "2"};
+  const RunResult one = test::train({.flags = flags});
+  const RunResult many = test::train({.flags = flags, .ranks = GetParam()});
+  ASSERT_EQ(one.loss_values.size(), 20u);
+  ASSERT_EQ(many.loss_values.size(), 20u);
+  for (std::size_t i = 0; i < 20; ++i)
+    EXPECT_NEAR(many.loss_values[i] / one.loss_values[i], 1, 1e-5) << "step " << i + 1;
+  EXPECT_EQ(one.buckets_reduced, 0);
+  EXPECT_GT(many.buckets_reduced, 0);
+}
+
+TEST_P(Ranks, GradientsOfOneStepAgreeWithOneRank) {
+  const std::vector<std::string> flags = kLlama + std::vector<std::string>{"--train-iters", "1"};
+  const RunResult one = test::train({.flags = flags});
+  const RunResult many = test::train({.flags = flags, .ranks = GetParam()});
+  for (const auto& [name, want] : one.gradients) {
+    const std::vector<float>& got = many.gradients.at(name);
+    double difference = 0, norm = 0;
+    for (std::size_t i = 0; i < want.size(); ++i) {
+      difference += std::pow(static_cast<double>(got[i]) - want[i], 2);
+      norm += std::pow(static_cast<double>(want[i]), 2);
+    }
+    EXPECT_GT(norm, 0) << name;
+    EXPECT_LE(std::sqrt(difference), 2e-6 * std::sqrt(norm)) << name;
+  }
+}
+
+TEST(Training, ABucketPerUnitGivesTheBitsOfOneBucket) {
+  const RunResult one = test::train({.ranks = 2});
+  const RunResult many = test::train({.flags = {"--ddp-bucket-size", "1"}, .ranks = 2});
+  EXPECT_GT(many.buckets_reduced, one.buckets_reduced);
+  expect_same_run(one, many);
+}
+
+TEST(Training, MicroBatchSizeKeepsDropoutAndLoss) {
+  const RunResult small = test::train({.flags = kDropout + std::vector<std::string>{"--micro-batch-size", "1"}});
+  const RunResult large = test::train({.flags = kDropout + std::vector<std::string>{"--micro-batch-size", "8"}});
+  for (std::size_t i = 0; i < small.loss_values.size(); ++i)
+    EXPECT_NEAR(small.loss_values[i] / large.loss_values[i], 1, 1e-5);
+}
+
+class RecomputeRuns : public testing::TestWithParam<std::vector<std::string>> {};
+INSTANTIATE_TEST_SUITE_P(
+    All, RecomputeRuns,
+    testing::Values(
+        std::vector<std::string>{"--recompute-granularity", "full", "--recompute-method", "uniform"},
+        std::vector<std::string>{"--recompute-granularity", "full", "--recompute-method", "uniform",
+                                 "--recompute-num-layers", "2"},
+        std::vector<std::string>{"--recompute-granularity", "full", "--recompute-method", "block",
+                                 "--recompute-num-layers", "1"},
+        std::vector<std::string>{"--recompute-granularity", "selective", "--recompute-modules", "core_attn"},
+        std::vector<std::string>{"--recompute-granularity", "selective", "--recompute-modules", "layernorm"},
+        std::vector<std::string>{"--recompute-granularity", "selective", "--recompute-modules", "mlp"},
+        std::vector<std::string>{"--recompute-granularity", "selective", "--recompute-modules", "mlp_act"},
+        std::vector<std::string>{"--recompute-granularity", "selective", "--recompute-modules", "core_attn",
+                                 "layernorm", "mlp_act"}));
+
+TEST_P(RecomputeRuns, ChangeNoBitAndSaveMemory) {
+  for (const std::vector<std::string>& model :
+       {std::vector<std::string>{}, kLlama, std::vector<std::string>{"--bf16"}}) {
+    const std::vector<std::string> flags = model + kDropout + std::vector<std::string>{"--train-iters", "3"};
+    const RunResult plain = test::train({.flags = flags});
+    const RunResult recomputed = test::train({.flags = flags + GetParam()});
+    expect_same_run(plain, recomputed);
+    EXPECT_LT(recomputed.arena_planned, plain.arena_planned);
+  }
+}
+
+TEST(Training, MemoryIsWhatWasPlanned) {
+  RunResult result = test::train({.flags = {"--eval-interval", "2", "--eval-iters", "1"}, .ranks = 2});
+  EXPECT_EQ(result.arena_touched, result.arena_planned);
+  EXPECT_EQ(result.pool_peak, result.planned_total);
+}
+
+TEST(Training, ResumeGivesTheBitsOfTheUnbrokenRun) {
+  const test::ScratchDirectory scratch;
+  for (const std::vector<std::string>& dtype : {std::vector<std::string>{}, std::vector<std::string>{"--bf16"}}) {
+    const std::string folder = scratch.path(dtype.empty() ? "fp32" : "bf16");
+    const std::vector<std::string> flags =
+        kLlama + kDropout + dtype + std::vector<std::string>{"--lr-warmup-iters", "2"};
+    const RunResult unbroken = test::train({.flags = flags, .ranks = 2});
+    const RunResult first =
+        test::train({.flags = flags + std::vector<std::string>{"--exit-interval", "3", "--save", folder}, .ranks = 2});
+    EXPECT_EQ(first.code, ExitCode::kStoppedOnRequest);
+    ASSERT_EQ(first.losses.size(), 3u);
+    const RunResult second = test::train({.flags = flags + std::vector<std::string>{"--load", folder}, .ranks = 2});
+    ASSERT_EQ(second.losses.size(), 3u);
+    EXPECT_EQ(first.losses + second.losses, unbroken.losses);
+    EXPECT_EQ(first.grad_norms + second.grad_norms, unbroken.grad_norms);
+    EXPECT_TRUE(second.weights == unbroken.weights);
+  }
+}
+
+TEST(Training, ResumeOnAnotherNumberOfRanksContinues) {
+  const test::ScratchDirectory scratch;
+  const RunResult unbroken = test::train({.ranks = 1});
+  test::train({.flags = {"--exit-interval", "3", "--save", scratch.path("c")}, .ranks = 4});
+  const RunResult second = test::train({.flags = {"--load", scratch.path("c")}, .ranks = 2});
+  ASSERT_EQ(second.loss_values.size(), 3u);
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_NEAR(second.loss_values[i] / unbroken.loss_values[i + 3], 1, 1e-5);
+}
+
+TEST(Training, FinetuneTakesTheWeightsAndStartsAtStepOne) {
+  const test::ScratchDirectory scratch;
+  const RunResult first = test::train({.flags = {"--save", scratch.path("c"), "--lr", "1e-2"}});
+  const RunResult tuned = test::train({.flags = {"--load", scratch.path("c"), "--finetune"}});
+  ASSERT_EQ(tuned.losses.size(), 6u);
+  EXPECT_LT(tuned.loss_values[0], first.loss_values[0]);
+  EXPECT_NE(tuned.losses[0], first.losses[0]);
+}
+
+// A user's hook enqueues work of its own: here it poisons one gradient in step 2.
+TEST(Training, ANanSkipsTheStepOnAllRanks) {
+  const auto poison = [](Trainer& trainer, int rank) {
+    if (rank != 1) return;
+    TrainingModel& model = trainer.model();
+    const int last = model.runner().num_segments() - 1;
+    model.runner().hooks(last).add(HookPoint::kPostWeight, [&model, calls = 0](const HookContext& context) mutable {
+      EXPECT_EQ(context.verb, Verb::kBackwardWeight);
+      if (++calls != 3) return;  // two microbatches a step: the first of step 2
+      const Tensor gradient = model.gpt().parameters->units().back().main_grads;
+      launch(model.compute(), Fill{.x = gradient.slice(0, 0, 1), .value = std::nan("")});
+    });
+  };
+  const std::vector<std::string> flags = {"--lr-decay-style", "constant"};
+  const RunResult poisoned = test::train({.flags = flags, .ranks = 2, .prepare = poison});
+  const RunResult clean = test::train({.flags = flags, .ranks = 2});
+  EXPECT_EQ(poisoned.skipped_steps, 1);
+  EXPECT_EQ(poisoned.grad_norms[1], "nan");
+  EXPECT_EQ(poisoned.losses[0], clean.losses[0]);
+  EXPECT_EQ(poisoned.losses[1], clean.losses[1]);
+  EXPECT_NE(poisoned.losses[2], clean.losses[2]);  // step 2's update is missing
+  for (const auto& [name, weights] : poisoned.weights) {
+    for (float weight : weights) ASSERT_TRUE(std::isfinite(weight)) << name;
+  }
+}
+
+TEST(Training, NothingIsTakenFromTheSystemAfterStepTwo) {
+  std::int64_t after_two = -1;
+  const auto watch = [&](Trainer& trainer, int rank) {
+    if (rank != 0) return;
+    TrainingModel& model = trainer.model();
+    model.runner().hooks(0).add(HookPoint::kPreForward, [&model, &after_two](const HookContext& context) {
+      if (context.microbatch == 0) after_two = after_two < 0 ? model.pool().system_allocations() : after_two;
+    });
+  };
+  const RunResult result =
+      test::train({.flags = {"--eval-interval", "2", "--eval-iters", "1"}, .ranks = 2, .prepare = watch});
+  EXPECT_GE(after_two, 0);
+  EXPECT_EQ(result.system_allocations_after, after_two);
+}
+
+TEST(Training, HooksRunAroundEveryVerbInOrder) {
+  std::vector<std::string> calls;
+  const auto watch = [&](Trainer& trainer, int) {
+    for (const HookPoint point : {HookPoint::kPreForward, HookPoint::kPostForward, HookPoint::kPreBackward,
+                                  HookPoint::kPostBackward, HookPoint::kPreWeight, HookPoint::kPostWeight}) {
+      trainer.model().runner().hooks(1).add(point, [&calls, point](const HookContext& c) {
+        calls.push_back(std::string(name_of(point)) + " " + std::string(c.segment) + " " +
+                        std::to_string(c.microbatch));
+      });
+    }
+  };
+  test::train({.flags = {"--train-iters", "1", "--micro-batch-size", "4"}, .prepare = watch});
+  std::vector<std::string> want;
+  for (const char* m : {"0", "1"}) {
+    for (const char* point :
+         {"pre_forward", "post_forward", "pre_backward", "post_backward", "pre_weight", "post_weight"}) {
+      want.push_back(std::string(point) + " layer 0 attention " + m);
+    }
+  }
+  EXPECT_EQ(calls, want);
+}
+
+TEST(Training, AHookThatThrowsNamesItsSegment) {
+  const auto fail_in_hook = [](Trainer& trainer, int) {
+    trainer.model().runner().hooks(2).add(HookPoint::kPostForward,
+                                          [](const HookContext&) { throw std::runtime_error("no more"); });
+  };
+  try {
+    test::train({.prepare = fail_in_hook});
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "hook post_forward of segment layer 0 mlp (microbatch 0): no more");
+  }
+}
+
+}  // namespace
+}  // namespace megalith
