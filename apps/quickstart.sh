@@ -48,10 +48,9 @@ prepare() {
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
 train() {
-  local resume=() status=0
-  if compgen -G "$run/checkpoints/step_*/manifest.json" >/dev/null; then resume=(--load "$run/checkpoints"); fi
+  local status=0  # saving and loading the same folder goes on with what is there, or starts
   mpirun -np 2 --oversubscribe "$bin/train" --config configs/quickstart.toml --data-path "$run/austen" \
-    --save "$run/checkpoints" "${resume[@]}" --metrics-jsonl "$run/metrics.jsonl" || status=$?
+    --save "$run/checkpoints" --load "$run/checkpoints" --save-interval 100 --keep-last 2 --metrics-jsonl "$run/metrics.jsonl" || status=$?
   [ "$status" -ne 75 ] || echo "stopped on request after saving; start apps/quickstart.sh again to go on"
   return "$status"
 }

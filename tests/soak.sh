@@ -16,15 +16,14 @@ trap 'rm -rf "$work"' EXIT
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 echo "soak: $minutes minutes, $ranks ranks, SEED=$seed"
 
-"$bin/prepare" --input configs/text/*.txt --output-prefix "$work/text" --append-eod >/dev/null
+"$bin/prepare" --input configs/text/*.txt --document-start Chapter --append-eod --output-prefix "$work/text" >/dev/null
 
-train() {  # train FOLDER STEPS [FLAG...]
+train() {  # train FOLDER STEPS
   local folder=$1 steps=$2
-  shift 2
   setsid mpirun -np "$ranks" --oversubscribe "$bin/train" --num-layers 2 --hidden-size 64 --num-attention-heads 4 \
     --seq-length 64 --micro-batch-size 2 --global-batch-size $((4 * ranks)) --train-iters "$steps" \
     --lr 1e-3 --lr-decay-iters "$steps" --hidden-dropout 0.1 --data-path "$work/text" --save-interval 5 --keep-last 2 \
-    --save "$folder" --metrics-jsonl "$folder/metrics.jsonl" "$@" >>"$folder/log" 2>&1
+    --save "$folder" --load "$folder" --metrics-jsonl "$folder/metrics.jsonl" >>"$folder/log" 2>&1
 }
 
 # SIGKILL for mpirun, which is the child of process $1 and leads a session of its own, and for all ranks of that session;
@@ -62,9 +61,7 @@ while [ $SECONDS -lt $end ]; do
   train "$work/whole" "$steps"
   done=false
   while [ $done = false ]; do
-    load=()
-    if compgen -G "$work/killed/step_*/manifest.json" >/dev/null; then load=(--load "$work/killed"); fi
-    train "$work/killed" "$steps" "${load[@]}" &
+    train "$work/killed" "$steps" &
     child=$!
     for ((wait_steps = 3 + RANDOM % 40; wait_steps > 0; --wait_steps)); do
       kill -0 $child 2>/dev/null || break
