@@ -1,0 +1,109 @@
+// Measures a memory-bound op against a plain copy loop of the same run: the two take turns, so that what else the
+// machine does hits both alike, and the medians are compared. Arrays are far larger than the L2 cache.
+#pragma once
+
+#include <benchmark/benchmark.h>
+#include <immintrin.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <ctime>
+#include <functional>
+#include <random>
+#include <type_traits>
+#include <vector>
+
+#include "core/device/memory_pool.h"
+#include "core/ops/op.h"
+#include "core/tensor/bf16.h"
+
+namespace megalith::bench {
+
+inline double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+// Processor time of the calling thread, in seconds.
+inline double thread_seconds() {
+  timespec now;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+// Vector loads and stores in a loop; the barrier keeps the compiler from making it a memcpy with streaming stores.
+inline void copy_loop(float* to, const float* from, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; i += 8) {
+    _mm256_storeu_ps(to + i, _mm256_loadu_ps(from + i));
+    asm volatile("" ::: "memory");
+  }
+}
+
+class Bandwidth {
+ public:
+  static constexpr std::int64_t kCopyElements = 8 << 20;  // 32 MiB each way
+
+  Bandwidth() : pool_(DeviceType::kCpu), stream_(DeviceType::kCpu, "bench") {
+    from_ = tensor({kCopyElements}, DType::kFp32).as<float>();
+    to_ = tensor({kCopyElements}, DType::kFp32).as<float>();
+  }
+
+  Stream& stream() { return stream_; }
+
+  // Uniform numbers in [-2, 2).
+  Tensor tensor(const Shape& shape, DType type) {
+    Tensor result(nullptr, type, shape);
+    result.data = pool_.allocate(std::max<std::size_t>(result.bytes(), 1), MemoryCategory::kOther, "bench");
+    std::minstd_rand random(1);
+    for (std::int64_t i = 0; i < result.numel(); ++i) {
+      const float value = static_cast<float>(random() % 65536) / 16384.0f - 2;
+      if (type == DType::kFp32) result.as<float>()[i] = value;
+      if (type == DType::kBf16) result.as<bf16>()[i] = to_bf16(value);
+      if (type == DType::kFp64) result.as<double>()[i] = static_cast<double>(value);
+      if (type == DType::kInt32) result.as<std::int32_t>()[i] = static_cast<std::int32_t>(random() % 256);
+    }
+    return result;
+  }
+
+  // `bytes` are those the op must read plus those it must write. Work that `prepare` does is not timed.
+  template <class Op>
+  void measure(benchmark::State& state, const Op& op, std::int64_t bytes, const std::function<void()>& prepare = {}) {
+    std::vector<double> op_seconds, copy_seconds;
+    launch(stream_, op);  // touches every page
+    stream_.synchronize();
+    for (auto _ : state) {
+      if (prepare) prepare();
+      double start = 0, middle = 0, end = 0;
+      enqueue([&start] { start = thread_seconds(); });
+      launch(stream_, op);
+      enqueue([&middle] { middle = thread_seconds(); });
+      enqueue([this] { copy_loop(to_, from_, kCopyElements); });
+      enqueue([&end] { end = thread_seconds(); });
+      stream_.synchronize();
+      op_seconds.push_back(middle - start);
+      copy_seconds.push_back(end - middle);
+      state.SetIterationTime(op_seconds.back());
+    }
+    const double speed = static_cast<double>(bytes) / median(op_seconds);
+    const double copy_speed = 2.0 * sizeof(float) * kCopyElements / median(copy_seconds);
+    state.counters["GB/s"] = speed * 1e-9;
+    state.counters["copy_GB/s"] = copy_speed * 1e-9;
+    state.counters["percent_of_copy"] = 100 * speed / copy_speed;
+  }
+
+ private:
+  void enqueue(CpuStream::Task task) {
+    stream_.visit([&task](auto& backend) {
+      if constexpr (std::is_same_v<std::remove_reference_t<decltype(backend)>, CpuStream>) backend.enqueue(task);
+    });
+  }
+
+  MemoryPool pool_;
+  Stream stream_;
+  float* from_;
+  float* to_;
+};
+
+}  // namespace megalith::bench
