@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "core/base/error.h"
 #include "core/tensor/check.h"
 
@@ -77,14 +79,13 @@ void GradientReducer::reduce(int bucket) {
 }
 
 void GradientReducer::finish() {
-  for (std::size_t i = 0; i < buckets_.size(); ++i) {
-    if (!buckets_[i].started) {
-      fail({.subject = fmt::format("gradient bucket {}", i),
-            .expected = "its reduction before the step",
-            .got = "none"});
-    }
-    buckets_[i].started = false;
+  const auto missing = std::find_if(buckets_.begin(), buckets_.end(), [](const Bucket& b) { return !b.started; });
+  if (missing != buckets_.end()) {
+    fail({.subject = fmt::format("gradient bucket {}", missing - buckets_.begin()),
+          .expected = "its reduction before the step",
+          .got = "none"});
   }
+  for (Bucket& bucket : buckets_) bucket.started = false;
   if (group_.size() == 1 || buckets_.empty()) return;
   streams_.communication.record(done_);
   streams_.compute.wait(done_);
