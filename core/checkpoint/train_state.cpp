@@ -38,7 +38,7 @@ std::string to_json(const TrainState& state) {
                                 {"config", state.config},
                                 {"config_hash", config_hash(state.config)},
                                 {"gemm_algorithms", state.gemm_algorithms}};
-  const std::string text = value.dump(2) + "\n";
+  std::string text = value.dump(2) + "\n";
   train_state_from_json(text, "the training state to save");
   return text;
 }

@@ -63,11 +63,10 @@ void prune_checkpoints(const Directory& root, const PruneRequest& request) {
   int kept = 0;
   std::vector<std::string> old;
   for (const std::string& name : names) {
-    if (name == request.just_saved) {
-      ++kept;
-    } else if (kept >= request.keep_last) {
+    const bool just_saved = name == request.just_saved;
+    if (!just_saved && kept >= request.keep_last) {
       old.push_back(name);
-    } else if (is_verified(root, name, request.verified)) {
+    } else if (just_saved || is_verified(root, name, request.verified)) {
       ++kept;
     }
   }

@@ -72,10 +72,11 @@ void Saver::everyone_plans() {
     }
     if (bytes == 0 && shard.shape.numel() > 0) continue;
     std::vector<std::int64_t> extents;
+    extents.reserve(shard.slice.start.size());
     for (std::size_t d = 0; d < shard.slice.start.size(); ++d) {
       extents.push_back(shard.slice.stop[d] - shard.slice.start[d]);
     }
-    std::vector<std::int64_t> shape;
+    json shape = json::array();
     for (int d = 0; d < shard.shape.rank(); ++d) shape.push_back(shard.shape[d]);
     shards_.push_back(&shard);
     entries_.push_back({entry_name(shard.name, shard.shape, shard.slice), shard.dtype, std::move(extents)});

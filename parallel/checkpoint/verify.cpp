@@ -113,7 +113,7 @@ void verify_sizes(const Directory& checkpoint, const Manifest& manifest) {
 std::string read_state_text(const Directory& checkpoint, const Manifest& manifest) {
   const std::string name(kStateName);
   const std::string path = checkpoint.path() + "/" + name;
-  const std::string text = checkpoint.read_text(name, kMaxJsonBytes);
+  std::string text = checkpoint.read_text(name, kMaxJsonBytes);
   if (text.size() != manifest.state_file.bytes) {
     refuse(path, fmt::format("{} bytes", manifest.state_file.bytes), std::to_string(text.size()));
   }
