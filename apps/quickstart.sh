@@ -59,7 +59,6 @@ sample() {
   "$bin/generate" --load "$run/checkpoints" --prompt "It was a truth" --max-new-tokens 400 --temperature 0.8 \
     --top-k 40 --seed 1 >"$run/sample.txt"
   cat "$run/sample.txt"
-  echo
 }
 
 stage install apps/install_dependencies.sh
