@@ -1,0 +1,257 @@
+// Speed of gemm, attention, norms, RoPE and sums at the sizes of a 4-layer, hidden 256, sequence 256 GPT with a
+// microbatch of 8 (T = 2048 tokens, vocabulary 384); memory-bound ops also at sizes that no cache holds.
+//   build/PRESET/tests/matrix_ops_bench --benchmark_counters_tabular=true
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "core/ops/attention.h"
+#include "core/ops/gemm.h"
+#include "core/ops/norm.h"
+#include "core/ops/reduce.h"
+#include "core/ops/rope.h"
+#include "tests/bench/bandwidth.h"
+
+namespace megalith::bench {
+namespace {
+
+constexpr DType kFloats[] = {DType::kFp32, DType::kBf16};
+
+// A benchmark `body(bench, state)`; few iterations suffice, since a median is reported.
+template <class Body>
+void add(const std::string& name, Body body) {
+  benchmark::RegisterBenchmark(name.c_str(),
+                               [body](benchmark::State& state) {
+                                 Bandwidth bench;
+                                 body(bench, state);
+                               })
+      ->UseManualTime()
+      ->Iterations(31)
+      ->Unit(benchmark::kMicrosecond);
+}
+
+// Twelve independent chains of multiply-adds keep both units busy; returns the FLOPs done.
+double multiply_add() {
+  constexpr int kRounds = 100'000, kChains = 12;
+  __m256 sum[kChains];
+  for (__m256& s : sum) s = _mm256_set1_ps(1);
+  const __m256 factor = _mm256_set1_ps(0.999f);
+  for (int i = 0; i < kRounds; ++i) {
+#pragma GCC unroll 12
+    for (__m256& s : sum) s = _mm256_fmadd_ps(s, factor, factor);
+    asm volatile("" ::: "memory");
+  }
+  for (__m256& s : sum) benchmark::DoNotOptimize(s);
+  return 2.0 * 8 * kChains * kRounds;
+}
+
+// Compute-bound: GFLOP/s, and percent of one core's multiply-adds, measured in turns with the op.
+template <class Op>
+void measure_compute(Bandwidth& bench, benchmark::State& state, const Op& op) {
+  Access accesses(Op::kName);
+  access(op, accesses);
+  const auto enqueue = [&bench](const CpuStream::Task& task) {
+    bench.stream().visit([&task](auto& backend) {
+      if constexpr (std::is_same_v<std::remove_reference_t<decltype(backend)>, CpuStream>) backend.enqueue(task);
+    });
+  };
+  std::vector<double> seconds, peaks;
+  for (auto _ : state) {
+    double start = 0, middle = 0, end = 0, flops = 0;
+    enqueue([&start] { start = thread_seconds(); });
+    launch(bench.stream(), op);
+    enqueue([&middle] { middle = thread_seconds(); });
+    enqueue([&flops] { flops = multiply_add(); });
+    enqueue([&end] { end = thread_seconds(); });
+    bench.stream().synchronize();
+    seconds.push_back(middle - start);
+    peaks.push_back(flops / (end - middle));
+    state.SetIterationTime(seconds.back());
+  }
+  const double rate = accesses.flops() / median(seconds);
+  state.counters["GFLOP/s"] = 1e-9 * rate;
+  state.counters["percent_of_peak"] = 100 * rate / median(peaks);
+}
+
+struct Product {
+  const char* what;
+  std::int64_t m, n, k;
+  bool transpose_a, transpose_b, accumulate;
+};
+
+void add_gemm() {
+  for (const Product& p : {Product{"qkv_forward", 2048, 768, 256, false, true, false},
+                           {"projection_forward", 2048, 256, 256, false, true, false},
+                           {"fc1_forward", 2048, 1024, 256, false, true, false},
+                           {"fc2_forward", 2048, 256, 1024, false, true, false},
+                           {"logits_forward", 2048, 384, 256, false, true, false},
+                           {"qkv_backward_data", 2048, 256, 768, false, false, false},
+                           {"fc1_backward_data", 2048, 256, 1024, false, false, false},
+                           {"fc2_backward_data", 2048, 1024, 256, false, false, false},
+                           {"qkv_backward_weight", 768, 256, 2048, true, false, true},
+                           {"fc2_backward_weight", 256, 1024, 2048, true, false, true},
+                           {"square_1024", 1024, 1024, 1024, false, false, false},
+                           {"square_1024_both_transposed", 1024, 1024, 1024, true, true, false},
+                           {"one_token_fc1", 1, 1024, 256, false, true, false}}) {
+    for (const DType dtype : kFloats) {
+      add("gemm/" + std::string(p.what) + "/" + std::string(name_of(dtype)),
+          [p, dtype](Bandwidth& bench, benchmark::State& state) {
+            measure_compute(bench, state,
+                            Gemm{.a = bench.tensor(p.transpose_a ? Shape{p.k, p.m} : Shape{p.m, p.k}, dtype),
+                                 .b = bench.tensor(p.transpose_b ? Shape{p.n, p.k} : Shape{p.k, p.n}, dtype),
+                                 .c = bench.tensor({p.m, p.n}, p.accumulate ? DType::kFp32 : dtype),
+                                 .transpose_a = p.transpose_a,
+                                 .transpose_b = p.transpose_b,
+                                 .accumulate = p.accumulate});
+          });
+    }
+  }
+}
+
+struct Heads {
+  std::int64_t samples, tokens, heads, kv_heads, dim;
+};
+
+AttentionForward attention(Bandwidth& bench, const Heads& z, DType dtype) {
+  const Tensor fused = bench.tensor({z.samples, z.tokens, z.heads + 2 * z.kv_heads, z.dim}, dtype);
+  return {.q = fused.slice(2, 0, z.heads),
+          .k = fused.slice(2, z.heads, z.kv_heads),
+          .v = fused.slice(2, z.heads + z.kv_heads, z.kv_heads),
+          .out = bench.tensor({z.samples, z.tokens, z.heads, z.dim}, dtype),
+          .lse = bench.tensor({z.samples, z.heads, z.tokens}, DType::kFp32),
+          .scale = 1 / std::sqrt(static_cast<float>(z.dim))};
+}
+
+AttentionBackward attention_backward(Bandwidth& bench, const Heads& z, DType dtype) {
+  const AttentionForward forward = attention(bench, z, dtype);
+  const Tensor d_fused = bench.tensor({z.samples, z.tokens, z.heads + 2 * z.kv_heads, z.dim}, dtype);
+  AttentionBackward op{.q = forward.q,
+                       .k = forward.k,
+                       .v = forward.v,
+                       .out = forward.out,
+                       .d_out = bench.tensor(forward.out.shape, dtype),
+                       .lse = forward.lse,
+                       .delta = bench.tensor(forward.lse.shape, DType::kFp32),
+                       .dq = d_fused.slice(2, 0, z.heads),
+                       .dk = d_fused.slice(2, z.heads, z.kv_heads),
+                       .dv = d_fused.slice(2, z.heads + z.kv_heads, z.kv_heads),
+                       .scale = forward.scale};
+  // Any constant near the true values does: probabilities stay of ordinary size.
+  std::fill_n(op.lse.as<float>(), op.lse.numel(), 5.0f);
+  op.workspace = bench.tensor({static_cast<std::int64_t>(workspace_bytes(op))}, DType::kUint8);
+  return op;
+}
+
+void add_attention() {
+  for (const Heads& z :
+       {Heads{8, 256, 4, 4, 64}, {8, 256, 8, 8, 32}, {8, 256, 8, 2, 32}, {2, 1024, 4, 4, 64}, {1, 2048, 8, 2, 128}}) {
+    for (const DType dtype : kFloats) {
+      const std::string sizes = std::string("/B") + std::to_string(z.samples) + "_S" + std::to_string(z.tokens) + "_N" +
+                                std::to_string(z.heads) + "_K" + std::to_string(z.kv_heads) + "_D" +
+                                std::to_string(z.dim) + "/" + std::string(name_of(dtype));
+      add("attention_forward" + sizes, [z, dtype](Bandwidth& bench, benchmark::State& state) {
+        measure_compute(bench, state, attention(bench, z, dtype));
+      });
+      add("attention_backward" + sizes, [z, dtype](Bandwidth& bench, benchmark::State& state) {
+        measure_compute(bench, state, attention_backward(bench, z, dtype));
+      });
+    }
+  }
+}
+
+struct Matrix {
+  std::int64_t rows, columns;
+};
+
+template <bool HasResidual>
+void add_norms(const Matrix& z, DType dtype) {
+  const std::string name = std::string("/") + std::to_string(z.rows) + "x" + std::to_string(z.columns) +
+                           (HasResidual ? "_residual/" : "/") + std::string(name_of(dtype));
+  const std::int64_t size = z.rows * z.columns * static_cast<std::int64_t>(size_of(dtype));
+  const auto make = [z, dtype](Bandwidth& bench) { return bench.tensor({z.rows, z.columns}, dtype); };
+  const auto maybe = [make](Bandwidth& bench) { return HasResidual ? make(bench) : Tensor{}; };
+  const auto vector = [z, dtype](Bandwidth& bench) { return bench.tensor({z.columns}, dtype); };
+  const auto rows = [z](Bandwidth& bench) { return bench.tensor({z.rows}, DType::kFp32); };
+  const auto partials = [z](Bandwidth& bench) { return bench.tensor({kNormPartials, z.columns}, DType::kFp32); };
+  add("rms_norm_forward" + name, [=](Bandwidth& b, benchmark::State& state) {
+    b.measure(
+        state,
+        RmsNormForward{
+            .x = make(b), .residual = maybe(b), .sum = maybe(b), .weight = vector(b), .y = make(b), .rstd = rows(b)},
+        (HasResidual ? 4 : 2) * size);
+  });
+  add("layer_norm_forward" + name, [=](Bandwidth& b, benchmark::State& state) {
+    b.measure(state,
+              LayerNormForward{.x = make(b),
+                               .residual = maybe(b),
+                               .sum = maybe(b),
+                               .weight = vector(b),
+                               .bias = vector(b),
+                               .y = make(b),
+                               .mean = rows(b),
+                               .rstd = rows(b)},
+              (HasResidual ? 4 : 2) * size);
+  });
+  add("rms_norm_backward" + name, [=](Bandwidth& b, benchmark::State& state) {
+    b.measure(state,
+              RmsNormBackward{.dy = make(b),
+                              .x = make(b),
+                              .weight = vector(b),
+                              .rstd = rows(b),
+                              .d_residual = maybe(b),
+                              .dx = make(b),
+                              .d_weight_partial = partials(b)},
+              (HasResidual ? 4 : 3) * size);
+  });
+  add("layer_norm_backward" + name, [=](Bandwidth& b, benchmark::State& state) {
+    b.measure(state,
+              LayerNormBackward{.dy = make(b),
+                                .x = make(b),
+                                .weight = vector(b),
+                                .mean = rows(b),
+                                .rstd = rows(b),
+                                .d_residual = maybe(b),
+                                .dx = make(b),
+                                .d_weight_partial = partials(b),
+                                .d_bias_partial = partials(b)},
+              (HasResidual ? 4 : 3) * size);
+  });
+}
+
+void add_pointwise() {
+  for (const DType dtype : kFloats) {
+    for (const Matrix& z : {Matrix{2048, 256}, {32768, 256}, {2048, 4096}}) {
+      add_norms<false>(z, dtype);
+      add_norms<true>(z, dtype);
+    }
+    for (const std::int64_t dim : {32, 64}) {
+      const Shape shape{8, 256, 256 / dim, dim};
+      const std::string name = "rope/B8_S256_N" + std::to_string(256 / dim) + "_D" + std::to_string(dim) + "/";
+      add(name + std::string(name_of(dtype)), [shape, dtype, dim](Bandwidth& bench, benchmark::State& state) {
+        const Tensor x = bench.tensor(shape, dtype), y = bench.tensor(shape, dtype);
+        bench.measure(state, Rope{.x = x, .y = y, .rotary_dim = dim}, 2 * static_cast<std::int64_t>(x.bytes()));
+      });
+    }
+    add("reduce_rows/2048x1024/" + std::string(name_of(dtype)), [dtype](Bandwidth& bench, benchmark::State& state) {
+      const Tensor x = bench.tensor({2048, 1024}, dtype);
+      bench.measure(state, ReduceRows{.x = x, .out = bench.tensor({1024}, DType::kFp32)},
+                    static_cast<std::int64_t>(x.bytes()));
+    });
+  }
+  add("reduce_to_scalar/1048576", [](Bandwidth& bench, benchmark::State& state) {
+    const Tensor x = bench.tensor({1 << 20}, DType::kFp32);
+    bench.measure(state, ReduceToScalar{.x = x, .out = bench.tensor({1}, DType::kFp32)},
+                  static_cast<std::int64_t>(x.bytes()));
+  });
+}
+
+}  // namespace
+}  // namespace megalith::bench
+
+int main(int argc, char** argv) {
+  megalith::bench::add_gemm();
+  megalith::bench::add_attention();
+  megalith::bench::add_pointwise();
+  benchmark::Initialize(&argc, argv);
+  benchmark::RunSpecifiedBenchmarks();
+}
