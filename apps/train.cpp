@@ -59,6 +59,7 @@ megalith::ExitCode train(megalith::Communicator& world, const std::vector<std::s
     if (world.rank() == 0) fmt::print("{}", parsed.print);
     return ExitCode::kOk;
   }
+  std::signal(SIGXFSZ, SIG_IGN);  // a file-size limit then fails the save, not the run
   std::signal(SIGUSR1, request_stop);
   std::signal(SIGTERM, request_stop);
   Trainer trainer(std::move(*setup), world, stop_request);
