@@ -147,9 +147,7 @@ void HazardChecker::op(int lane, const Access& access) {
 }
 
 void HazardChecker::record(int lane, std::uint64_t event) {
-  Clock clock = state_->clocks[static_cast<std::size_t>(lane)];
-  merge(clock, state_->clocks[kHost]);
-  state_->events[event] = std::move(clock);
+  state_->events[event] = state_->clocks[static_cast<std::size_t>(lane)];
 }
 
 void HazardChecker::wait(int lane, std::uint64_t event) {

@@ -1,5 +1,6 @@
 #include "core/device/memory_pool.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -98,7 +99,7 @@ TEST(MemoryPool, StatisticsSurviveARandomHistory) {
 TEST(MemoryPool, TheLimitIsExitCode6WithTheTenLargestOwnersInOrder) {
   MemoryPool pool(DeviceType::kCpu, 96 << 20);
   for (int i = 1; i <= 12; ++i)
-    pool.allocate(static_cast<std::size_t>(i) << 20, MemoryCategory::kParameters, "w" + std::to_string(i));
+    pool.allocate(static_cast<std::size_t>(i) << 20, MemoryCategory::kParameters, fmt::format("w{}", i));
   pool.allocate(1 << 19, MemoryCategory::kGradients, "twice");  // the two count as one owner of 1 MiB
   pool.allocate(1 << 19, MemoryCategory::kGradients, "twice");
   pool.allocate(12 << 19, MemoryCategory::kGradients, "g");
