@@ -18,7 +18,8 @@ void check_present(const Tensor& tensor, std::string_view name, Place place) {
 void check_shape(const Tensor& tensor, const Shape& expected, std::string_view name, Place place) {
   check_present(tensor, name, place);
   if (tensor.shape == expected) return;
-  fail({.subject = std::string(name), .expected = "shape " + to_string(expected), .got = to_string(tensor.shape)}, place);
+  fail({.subject = std::string(name), .expected = "shape " + to_string(expected), .got = to_string(tensor.shape)},
+       place);
 }
 
 void check_rank(const Tensor& tensor, int rank, std::string_view name, Place place) {
@@ -38,7 +39,8 @@ void check_dtype(const Tensor& tensor, std::initializer_list<DType> allowed, std
 
 void check_contiguous(const Tensor& tensor, std::string_view name, Place place) {
   if (tensor.is_contiguous()) return;
-  fail({.subject = std::string(name), .expected = "contiguous rows", .got = "a strided " + to_string(tensor.shape)}, place);
+  fail({.subject = std::string(name), .expected = "contiguous rows", .got = "a strided " + to_string(tensor.shape)},
+       place);
 }
 
 void check_rows(const Tensor& tensor, std::string_view name, Place place) {
@@ -54,7 +56,8 @@ void check_no_overlap(const Tensor& a, std::string_view a_name, const Tensor& b,
   const auto* b_begin = b.as<const std::byte>();
   if (a.extent_bytes() == 0 || b.extent_bytes() == 0) return;
   if (a_begin + a.extent_bytes() <= b_begin || b_begin + b.extent_bytes() <= a_begin) return;
-  fail({.subject = fmt::format("{} and {}", a_name, b_name), .expected = "memory of their own", .got = "an overlap"}, place);
+  fail({.subject = fmt::format("{} and {}", a_name, b_name), .expected = "memory of their own", .got = "an overlap"},
+       place);
 }
 
 }  // namespace megalith
