@@ -83,11 +83,11 @@ RecomputeLayers recompute_layers(const Options& options) {
 }
 
 TrainingModel::TrainingModel(const Options& options, DeviceType device, Communicator& data_parallel,
-                             Instruments instruments)
+                             Instruments instruments, std::size_t memory_limit)
     : options_(options),
       data_parallel_(data_parallel),
       loss_group_(data_parallel.duplicate("dp loss")),
-      pool_(device),
+      pool_(device, memory_limit),
       compute_(device, "compute", instruments),
       communication_(device, "communication", instruments),
       arena_(pool_, device == DeviceType::kPlan ? Arena::Mode::kRecording : Arena::Mode::kPlanned),

@@ -58,7 +58,8 @@ class TrainingModel {
  public:
   // `options` is complete and valid and outlives the model, as does `data_parallel`. Plan streams need
   // instruments.timeline. `memory_limit` in bytes, 0: the machine's.
-  TrainingModel(const Options& options, DeviceType device, Communicator& data_parallel, Instruments instruments);
+  TrainingModel(const Options& options, DeviceType device, Communicator& data_parallel, Instruments instruments,
+                std::size_t memory_limit = 0);
   ~TrainingModel();
 
   void initialize();                 // weights from the seed, optimizer state zero

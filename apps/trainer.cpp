@@ -4,9 +4,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
 
 #include "apps/flags.h"
+#include "apps/host_memory.h"
 #include "apps/version.h"
 #include "core/base/log.h"
 #include "core/device/copy.h"
@@ -17,13 +17,13 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// The process's own memory, arena included.
-std::size_t resident_bytes() {
-  std::ifstream file("/proc/self/statm");
-  std::size_t total = 0;
-  std::size_t resident = 0;
-  file >> total >> resident;
-  return resident * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+// Each rank's share of what this machine can give.
+std::size_t memory_limit(Communicator& world) {
+  char name[256] = {};
+  gethostname(name, sizeof(name) - 1);
+  const std::vector<std::string> names = world.host_all_gather(name);
+  const auto local = static_cast<std::size_t>(std::count(names.begin(), names.end(), std::string(name)));
+  return available_bytes() / local;
 }
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
@@ -88,8 +88,9 @@ Trainer::Trainer(RunSetup setup, Communicator& world, const StopRequest& stop)
       mesh_(Mesh::create(world, make_mesh_sizes({.world_size = world.size()}))) {
   if (options_.train.check_hazards) hazards_ = std::make_unique<HazardChecker>();
   waits_.suppressed = options_.train.suppress_wait;
-  model_ = std::make_unique<TrainingModel>(options_, options_.train.device, mesh_.dp(),
-                                           Instruments{.hazards = hazards_.get(), .waits = &waits_});
+  model_ =
+      std::make_unique<TrainingModel>(options_, options_.train.device, mesh_.dp(),
+                                      Instruments{.hazards = hazards_.get(), .waits = &waits_}, memory_limit(world));
   model_->initialize();
   model_->use(setup_.plans);
   state_.seed = static_cast<std::uint64_t>(options_.train.seed);
@@ -212,9 +213,12 @@ void Trainer::log_memory() {
     text += fmt::format(" | {}: {:.2f}", owner, mib(static_cast<std::size_t>(bytes)));
   const std::size_t planned = memory_use(setup_.plans, setup_.planned_persistent).total();
   const std::size_t measured = model_->pool().peak_allocated_bytes();
-  text += fmt::format(" | arena used: {:.2f} of {:.2f} planned | device peak: {:.2f}, planned {:.2f} | process: {:.2f}",
-                      mib(model_->arena().touched_bytes()), mib(setup_.plans.block_bytes()), mib(measured),
-                      mib(planned), mib(resident_bytes()));
+  const std::size_t resident = resident_bytes();
+  text += fmt::format(
+      " | arena used: {:.2f} of {:.2f} planned | peak: {:.2f}, planned {:.2f} | process: {:.2f}, "
+      "of it programs, host copies and data: {:.2f}",
+      mib(model_->arena().touched_bytes()), mib(setup_.plans.block_bytes()), mib(measured), mib(planned), mib(resident),
+      mib(resident - std::min(resident, measured)));
   log_info(text);
 }
 
@@ -296,7 +300,7 @@ ExitCode Trainer::run() {
   }
   while (!options_.train.skip_train && state_.step < options_.train.train_iters) {
     train_one_step();
-    if (state_.step <= 2 && is_main()) log_memory();
+    if (is_main() && ++steps_run_ == 2) log_memory();
     const bool last = state_.step == options_.train.train_iters;
     const std::int64_t interval = options_.checkpoint.save_interval;
     if (last || (interval > 0 && state_.step % interval == 0)) save();

@@ -70,6 +70,7 @@ class Trainer {
   std::unique_ptr<StepLog> log_;         // rank 0
   VerifiedCheckpoints verified_;
   TrainState state_;
+  std::int64_t steps_run_ = 0;  // by this process
   std::int64_t failed_saves_ = 0;
   std::int64_t last_saved_step_ = -1;
   std::vector<std::int32_t> tokens_;  // of the step being prepared
