@@ -186,6 +186,17 @@ Options parse_options(App app, int argc, char** argv) {
   std::exit(static_cast<int>(ExitCode::kOk));
 }
 
+void update_effective(Options& options) {
+  Requests requests;
+  const std::vector<Flag> table = make_table(options, requests);
+  for (ConfigEntry& entry : options.effective) {
+    const auto flag = std::find_if(table.begin(), table.end(), [&](const Flag& f) { return f.name == entry.name; });
+    std::string value = flag->binding.get();
+    if (value != entry.value) entry.origin = "derived";
+    entry.value = std::move(value);
+  }
+}
+
 std::map<std::string, std::string> config_of(const Options& options) {
   std::map<std::string, std::string> config;
   for (const ConfigEntry& entry : options.effective) config[entry.name] = entry.value;
@@ -196,8 +207,12 @@ Options options_from_config(App app, const std::map<std::string, std::string>& c
   std::string text;
   for (const auto& [name, value] : config) text += fmt::format("{} = {}\n", name, value);
   State state;
-  apply_file(state, read_config_text(text, "configuration of the checkpoint"));
-  finish(state, app);
+  try {
+    apply_file(state, read_config_text(text, "configuration of the checkpoint"));
+    finish(state, app);
+  } catch (const Error& error) {
+    throw Error(ExitCode::kFormat, error.what());
+  }
   return std::move(state.options);
 }
 

@@ -30,7 +30,11 @@ Parsed parse_flags(App app, const std::vector<std::string>& arguments);
 // As parse_flags; prints what was asked for to standard output and ends the process.
 Options parse_options(App app, int argc, char** argv);
 
-// The effective configuration by flag name, as a checkpoint keeps it, and back. Values are TOML.
+// Brings options.effective up to date after fields were derived outside (from the tokenizer, the number of ranks).
+void update_effective(Options& options);
+
+// The effective configuration by flag name, as a checkpoint keeps it, and back. Values are TOML. What a checkpoint says
+// wrongly is an Error with exit code 4.
 std::map<std::string, std::string> config_of(const Options& options);
 Options options_from_config(App app, const std::map<std::string, std::string>& config);
 

@@ -178,6 +178,35 @@ TEST_F(FlagsConfig, ACheckpointsConfigurationGivesTheOptionsBack) {
   EXPECT_EQ(again.train.schedule.lr, options.train.schedule.lr);
 }
 
+TEST_F(FlagsConfig, ADamagedConfigurationOfACheckpointIsExit4) {
+  const auto outcome_of = [](const std::string& name, const std::string& value) {
+    std::map<std::string, std::string> config = config_of(train_options({}));
+    config[name] = value;
+    try {
+      options_from_config(App::kTrain, config);
+    } catch (const Error& error) {
+      return "exit " + std::to_string(static_cast<int>(error.code())) + ": " + error.what();
+    }
+    return std::string("valid");
+  };
+  EXPECT_EQ(outcome_of("seed", "7"), "valid");
+  EXPECT_THAT(outcome_of("sed", "7"), HasSubstr("exit 4: configuration of the checkpoint:"));
+  EXPECT_THAT(outcome_of("sed", "7"), EndsWith("unknown key sed; did you mean seed?"));
+  EXPECT_THAT(outcome_of("seed", "7 8"), HasSubstr("exit 4: configuration of the checkpoint:"));
+}
+
+TEST_F(FlagsConfig, EffectiveValuesFollowWhatIsDerivedLater) {
+  Options options = train_options({});
+  options.train.global_batch_size = 48;
+  update_effective(options);
+  const auto entry = std::find_if(options.effective.begin(), options.effective.end(),
+                                  [](const ConfigEntry& e) { return e.name == "global-batch-size"; });
+  ASSERT_NE(entry, options.effective.end());
+  EXPECT_EQ(entry->value, "48");
+  EXPECT_EQ(entry->origin, "derived");
+  EXPECT_EQ(options.effective.front().origin, "command line");
+}
+
 struct Shipped {
   const char* file;
   std::int64_t published;  // parameters, without the rows that pad the vocabulary
