@@ -12,8 +12,6 @@ namespace megalith {
 
 namespace {
 
-// A reduction is taken in chunks of this size, which bounds its staging buffer.
-constexpr std::size_t kChunkBytes = std::size_t{1} << 20;
 // Below it latency counts: every rank sends everything to every other.
 constexpr std::size_t kSmallBytes = 4096;
 
@@ -230,6 +228,9 @@ class MpiCommunicator final : public Communicator {
   }
   void send(const Tensor& t, int peer, Tag tag) { streams_.exchange.send(t.data, t.bytes(), peer, tag); }
   void receive(const Tensor& t, int peer, Tag tag) { streams_.exchange.receive(t.data, t.bytes(), peer, tag); }
+  std::int64_t chunk_elements(DType dtype) const {
+    return std::max<std::int64_t>(1, static_cast<std::int64_t>(process_->options.chunk_bytes / size_of(dtype)));
+  }
   Tensor staging(int part, const Tensor& like);
   template <class PartFor>
   void reduce_exchanged(ReduceOp op, PartFor part_for, const Tensor& out);
@@ -238,7 +239,7 @@ class MpiCommunicator final : public Communicator {
   std::shared_ptr<MpiProcess> process_;
   Plane streams_;
   Plane host_;
-  std::vector<std::byte> staging_;  // grows to what the largest chunk needs
+  std::vector<std::byte> staging_;  // grows to the largest call, at most a chunk
   std::vector<const void*> parts_;
 };
 
@@ -328,7 +329,7 @@ void MpiCommunicator::all_reduce_chunk(const Tensor& chunk, ReduceOp op) {
 
 void MpiCommunicator::do_all_reduce(const Tensor& buffer, ReduceOp op) {
   begin("all_reduce");
-  const auto chunk = static_cast<std::int64_t>(kChunkBytes / size_of(buffer.dtype));
+  const std::int64_t chunk = chunk_elements(buffer.dtype);
   std::int64_t begin = 0;
   do {  // once for an empty buffer
     const std::int64_t count = std::min(chunk, buffer.numel() - begin);
@@ -339,8 +340,7 @@ void MpiCommunicator::do_all_reduce(const Tensor& buffer, ReduceOp op) {
 
 void MpiCommunicator::do_reduce_scatter(const Tensor& in, const Tensor& out) {
   begin("reduce_scatter");
-  const std::int64_t chunk =
-      std::max<std::int64_t>(1, static_cast<std::int64_t>(kChunkBytes / size_of(in.dtype)) / size());
+  const std::int64_t chunk = std::max<std::int64_t>(1, chunk_elements(in.dtype) / size());
   std::int64_t begin = 0;
   do {
     const std::int64_t count = std::min(chunk, out.numel() - begin);

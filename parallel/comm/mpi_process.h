@@ -40,21 +40,23 @@ struct MpiProcess {
   }
 };
 
-// Time between two polls: the core is given away at once at first, because a peer's compute thread may need it to come
-// here at all; a peer that is late by more is waited for in sleeps that grow.
+// Time between two polls. Giving the core away answers fastest (some 20 us) while nobody else wants it. Once a yield
+// took long another thread does, and a yielding thread would come last in the queue each time; one that wakes from a
+// sleep is let in first. Measured with a compute thread per core: 20 all-reduces beside it end in half the time.
 class Backoff {
  public:
   explicit Backoff(std::chrono::milliseconds timeout) : timeout_(timeout) {}
 
   // False when the time is over.
   bool pause() {
-    const auto waited = std::chrono::steady_clock::now() - start_;
-    if (waited > timeout_) return false;
-    if (waited < std::chrono::microseconds(200)) {
+    const auto now = std::chrono::steady_clock::now();
+    if (now - start_ > timeout_) return false;
+    if (!contended_ && now - start_ < std::chrono::microseconds(200)) {
       sched_yield();
+      contended_ = std::chrono::steady_clock::now() - now > std::chrono::microseconds(20);
     } else {
       std::this_thread::sleep_for(sleep_);
-      sleep_ = std::min(sleep_ * 2, std::chrono::microseconds(320));
+      sleep_ = std::min(sleep_ * 2, std::chrono::microseconds(100));
     }
     return true;
   }
@@ -62,7 +64,8 @@ class Backoff {
  private:
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   std::chrono::milliseconds timeout_;
-  std::chrono::microseconds sleep_{20};
+  std::chrono::microseconds sleep_{1};
+  bool contended_ = false;
 };
 
 // A group of all ranks; collective. MPI is initialised.

@@ -19,6 +19,8 @@ struct MpiOptions {
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
   // Longer messages are sent in pieces: a count of MPI-3.1 is an int. At most 2^31 - 1.
   std::size_t max_message_bytes = std::size_t{1} << 30;
+  // A reduction is taken in chunks of this size; a group that reduces has one staging buffer of it.
+  std::size_t chunk_bytes = std::size_t{4} << 20;
 };
 
 // The first object in `main`; also works for a program that was started without mpirun, as a world of one rank.

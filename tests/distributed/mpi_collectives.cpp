@@ -1,5 +1,5 @@
 // The collective cases on MPI ranks. Rank 0 alone reports what passes; any rank reports and fails what does not.
-//   mpirun -np 4 mpi_collectives [--max-message-bytes=N] [GoogleTest's flags]
+//   mpirun -np 4 mpi_collectives [--max-message-bytes=N, and chunks of 64 N] [GoogleTest's flags]
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -55,6 +55,7 @@ int main(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     if (std::string_view(argv[i]).starts_with(kPieces)) {
       options.max_message_bytes = std::strtoull(argv[i] + kPieces.size(), nullptr, 10);
+      options.chunk_bytes = 64 * options.max_message_bytes;
     }
   }
   megalith::MpiRuntime mpi(argc, argv, options);
