@@ -95,6 +95,7 @@ TrainingModel::TrainingModel(const Options& options, DeviceType device, Communic
       num_microbatches_(count_microbatches(options.train, data_parallel.size())),
       ctx_{.compute = compute_, .arena = arena_},
       host_(std::make_unique<HostBuffers>()) {
+  if (instruments.captures != nullptr) pool_.set_capture_guard(instruments.captures);
   ParameterStore& store = *gpt_.parameters;
   store.allocate(pool_, options.model.params_dtype);
   optimizer_ = std::make_unique<AdamWOptimizer>(store, pool_,

@@ -90,7 +90,7 @@ Trainer::Trainer(RunSetup setup, Communicator& world, const StopRequest& stop)
   waits_.suppressed = options_.train.suppress_wait;
   model_ =
       std::make_unique<TrainingModel>(options_, options_.train.device, mesh_.dp(),
-                                      Instruments{.hazards = hazards_.get(), .waits = &waits_}, memory_limit(world));
+                                      Instruments{.hazards = hazards_.get(), .waits = &waits_, .captures = &captures_}, memory_limit(world));
   model_->initialize();
   model_->use(setup_.plans);
   state_.seed = static_cast<std::uint64_t>(options_.train.seed);

@@ -12,6 +12,7 @@
 #include "apps/training_checkpoint.h"
 #include "core/data/dataset.h"
 #include "core/data/tokenizer.h"
+#include "core/device/capture_guard.h"
 #include "core/device/hazard_checker.h"
 #include "parallel/mesh/mesh.h"
 
@@ -64,6 +65,7 @@ class Trainer {
   const StopRequest& stop_;
   std::unique_ptr<HazardChecker> hazards_;
   WaitCounter waits_;
+  CaptureGuard captures_;
   Mesh mesh_;
   std::unique_ptr<TrainingModel> model_;
   std::unique_ptr<MetricsLog> metrics_;  // rank 0
