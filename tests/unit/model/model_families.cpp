@@ -1,0 +1,96 @@
+#include "tests/unit/model/model_families.h"
+
+#include <stdexcept>
+
+namespace megalith::test {
+
+namespace {
+
+ModelConfig gpt2() {
+  ModelConfig c;
+  c.num_layers = 2;
+  c.hidden_size = 32;
+  c.num_attention_heads = 4;
+  c.seq_length = 13;
+  c.vocab_size = 61;
+  c.make_vocab_size_divisible_by = 32;
+  return c;
+}
+
+ModelConfig llama() {
+  ModelConfig c = gpt2();
+  c.hidden_size = 48;
+  c.ffn_hidden_size = 40;
+  c.num_query_groups = 2;
+  c.position_embedding_type = PositionEmbedding::kRope;
+  c.rotary_base = 500000;
+  c.normalization = Normalization::kRmsNorm;
+  c.swiglu = true;
+  c.add_bias_linear = false;
+  c.untie_embeddings_and_output_weights = true;
+  return c;
+}
+
+ModelConfig qwen2() {
+  ModelConfig c = llama();
+  c.add_qkv_bias = true;
+  c.untie_embeddings_and_output_weights = false;
+  c.norm_epsilon = 1e-6;
+  return c;
+}
+
+ModelConfig qwen3() {
+  ModelConfig c = llama();
+  c.hidden_size = 40;
+  c.kv_channels = 16;  // not hidden / heads
+  c.qk_layernorm = true;
+  return c;
+}
+
+ModelConfig neox() {
+  ModelConfig c = gpt2();
+  c.position_embedding_type = PositionEmbedding::kRope;
+  c.rotary_percent = 0.5;
+  c.activation_func = ActivationFunction::kGelu;
+  c.untie_embeddings_and_output_weights = true;
+  return c;
+}
+
+// No positions, one key/value head, LayerNorm of q and k.
+ModelConfig nope() {
+  ModelConfig c = gpt2();
+  c.position_embedding_type = PositionEmbedding::kNone;
+  c.group_query_attention = true;
+  c.qk_layernorm = true;
+  return c;
+}
+
+ModelConfig with_dropout(ModelConfig c) {
+  c.hidden_dropout = 0.1;
+  return c;
+}
+
+}  // namespace
+
+std::vector<ModelFamily> model_families() {
+  std::vector<ModelFamily> families = {{"gpt2", gpt2()},   {"gpt2_dropout", with_dropout(gpt2())},   {"llama", llama()},
+                                       {"qwen2", qwen2()}, {"qwen3_dropout", with_dropout(qwen3())}, {"neox", neox()},
+                                       {"nope", nope()}};
+  for (ModelFamily& family : families) {
+    resolve(family.config);
+    validate(family.config);
+  }
+  return families;
+}
+
+ModelConfig family(const std::string& name, DType dtype) {
+  for (const ModelFamily& family : model_families()) {
+    if (family.name != name) continue;
+    ModelConfig config = family.config;
+    config.params_dtype = dtype;
+    return config;
+  }
+  throw std::logic_error("no family " + name);
+}
+
+}  // namespace megalith::test
