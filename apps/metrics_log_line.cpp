@@ -45,8 +45,10 @@ std::string format_log_line(const LogLine& line, std::string_view time) {
   std::string out =
       fmt::format(" [{}] iteration {}/ {} | consumed samples: {} | elapsed time per iteration (ms): {:.1f} |", time,
                   line.iteration, line.train_iters, line.consumed_samples, line.step_ms);
-  if (line.tflops_per_device)
-    out += fmt::format(" throughput per GPU (TFLOP/s/GPU): {:.1f} |", *line.tflops_per_device);
+  if (line.tflops_per_device) {  // a CPU has less than one
+    const int digits = *line.tflops_per_device < 10 ? 3 : 1;
+    out += fmt::format(" throughput per GPU (TFLOP/s/GPU): {:.{}f} |", *line.tflops_per_device, digits);
+  }
   out += fmt::format(" learning rate: {} | global batch size: {} | lm loss: {} | grad norm: {:.3f} |",
                      scientific(line.learning_rate), line.global_batch_size, scientific(line.lm_loss), line.grad_norm);
   out += fmt::format(" number of skipped iterations: {} | number of nan iterations: {} |", line.skipped_iterations,

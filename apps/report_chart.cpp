@@ -189,9 +189,9 @@ std::string bar_svg(const std::vector<BarPart>& parts, std::int64_t whole) {
   for (const BarPart& part : parts) {
     if (part.bytes <= 0 || whole <= 0) continue;
     const double width = kWidth * static_cast<double>(part.bytes) / static_cast<double>(whole);
-    body += fmt::format(
-        R"(<rect class="f{}" x="{:.1f}" y="0" width="{:.1f}" height="{:.0f}"><title>{}: {}</title></rect>)", part.color,
-        x, std::max(width - kGap, 0.5), kHeight, html_escaped(part.name), bytes_text(part.bytes));
+    body += fmt::format(R"(<rect class="f{}" opacity="{:.2f}" x="{:.1f}" y="0" width="{:.1f}" height="{:.0f}">)",
+                        part.color, part.opacity, x, std::max(width - kGap, 0.5), kHeight);
+    body += fmt::format("<title>{}: {}</title></rect>", html_escaped(part.name), bytes_text(part.bytes));
     x += width;
   }
   return fmt::format(

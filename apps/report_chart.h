@@ -43,6 +43,7 @@ struct BarPart {
   std::string name;
   std::int64_t bytes = 0;
   int color = 0;
+  double opacity = 1;
 };
 // One horizontal bar, `whole` bytes being its full width.
 std::string bar_svg(const std::vector<BarPart>& parts, std::int64_t whole);

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <map>
 
 #include "apps/report_chart.h"
 #include "apps/version.h"
@@ -263,22 +264,38 @@ class Page {
            rows + "</table></div>\n";
   }
 
+  // Categories of one first word, such as the kinds of activations, share a colour and get paler one by one.
+  static std::vector<BarPart> memory_parts(const MetricsRun& run) {
+    constexpr double kPaler = 0.85;
+    std::vector<BarPart> parts;
+    struct Family {
+      int color = 0;
+      double opacity = 1;  // of the next member
+    };
+    std::map<std::string, Family> families;
+    for (const auto& [category, bytes] : run.memory_bytes) {
+      if (bytes <= 0) continue;
+      const Family fresh{.color = color(families.size())};
+      Family& family = families.try_emplace(category.substr(0, category.find(' ')), fresh).first->second;
+      parts.push_back({.name = category, .bytes = bytes, .color = family.color, .opacity = family.opacity});
+      family.opacity = std::max(family.opacity * kPaler, 0.25);
+    }
+    return parts;
+  }
+
   std::string memory() const {
     std::string out;
     for (const MetricsRun& run : runs_) {
-      if (run.memory_bytes.empty()) continue;
-      std::vector<BarPart> parts;
+      const std::vector<BarPart> parts = memory_parts(run);
       std::int64_t whole = 0;
-      for (const auto& [category, bytes] : run.memory_bytes) {
-        if (bytes <= 0) continue;
-        parts.push_back({.name = category, .bytes = bytes, .color = color(parts.size())});
-        whole += bytes;
-      }
+      for (const BarPart& part : parts) whole += part.bytes;
+      if (whole == 0) continue;
       std::string rows;
       for (const BarPart& part : parts) {
         rows += fmt::format(
-            "<tr><td><i class=\"swatch b{}\"></i>{}</td><td class=\"n\">{}</td><td class=\"n\">{:.1f} %</td></tr>\n",
-            part.color, html_escaped(part.name), bytes_text(part.bytes),
+            "<tr><td><i class=\"swatch b{}\" style=\"opacity:{:.2f}\"></i>{}</td><td class=\"n\">{}</td><td "
+            "class=\"n\">{:.1f} %</td></tr>\n",
+            part.color, part.opacity, html_escaped(part.name), bytes_text(part.bytes),
             100.0 * static_cast<double>(part.bytes) / static_cast<double>(whole));
       }
       out += "<figure><figcaption>" + (single() ? std::string("Rank 0") : html_escaped(name_of(run))) + " <small>" +

@@ -205,6 +205,8 @@ TEST(LogLine, IsMegatrons) {
 
 TEST(LogLine, LeavesThroughputOutAndShowsNan) {
   LogLine line = log_line();
+  line.tflops_per_device = 0.0394;
+  EXPECT_THAT(format_log_line(line, "t"), HasSubstr(" throughput per GPU (TFLOP/s/GPU): 0.039 | "));
   line.tflops_per_device.reset();
   line.lm_loss = std::nan("");
   line.skipped_iterations = line.nan_iterations = 2;

@@ -137,6 +137,15 @@ TEST(Report, ShowsChartsFiguresMemoryAndConfiguration) {
   EXPECT_THAT(page, HasSubstr("megalith 0.1.0 (abc)"));
 }
 
+TEST(Report, KindsOfOneCategoryShareAColour) {
+  MetricsRun run = small_run();
+  run.memory_bytes = {{"parameters", 10}, {"activations act", 20}, {"other", 5}, {"activations fc1", 30}};
+  const std::string page = report_page({run});
+  EXPECT_THAT(page, HasSubstr("<i class=\"swatch b1\" style=\"opacity:1.00\"></i>activations act"));
+  EXPECT_THAT(page, HasSubstr("<i class=\"swatch b1\" style=\"opacity:0.85\"></i>activations fc1"));
+  EXPECT_THAT(page, HasSubstr("<i class=\"swatch b2\" style=\"opacity:1.00\"></i>other"));
+}
+
 TEST(Report, EscapesWhatFilesSay) {
   const std::string page = report_page({small_run()});
   EXPECT_THAT(page, HasSubstr("runs/a&lt;b&gt;.jsonl"));
