@@ -46,7 +46,7 @@ struct TrainingOptions {
   std::int64_t recompute_num_layers = 1;                         // uniform: layers per chunk; block: layers recomputed
   std::vector<std::string> recompute_modules;                    // with kSelective: core_attn, layernorm, mlp, mlp_act
 
-  std::vector<std::string> offload_modules;                      // not built yet: refused unless empty
+  std::vector<std::string> offload_modules;  // not built yet: refused unless empty
 
   bool check_hazards = false;
   std::int64_t suppress_wait = -1;  // test aid: the ordinal of the event wait left out; -1: none
