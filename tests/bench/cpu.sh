@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# Figures of the CPU backend for RESULTS.md, on an otherwise idle machine: every op against the copy loop or the peak
+# measured in the same run, then whole training steps next to PyTorch on the same two cores.
+#   tests/bench/cpu.sh             PYTHON names an interpreter with torch; without one the peer is left out
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+python=${PYTHON:-python3}
+
+cmake --preset cpu-release -DMEGALITH_BENCH=ON >/dev/null
+cmake --build --preset cpu-release -- -k 0 >build/bench.log 2>&1 || { tail -20 build/bench.log; exit 1; }
+for bench in build/cpu-release/tests/bench/*_bench build/cpu-release/tests/*_bench; do
+  [ ! -x "$bench" ] || "$bench" --benchmark_min_time=0.2
+done
+
+metrics=$(mktemp)
+trap 'rm -f "$metrics"' EXIT
+# Median tokens/s of the steps after the third.
+median() { sed -n 's/.*"tokens_per_second": *\([0-9.]*\).*/\1/p' "$metrics" | tail -n +4 | sort -g | awk '{v[NR]=$1} END {printf "%.0f", v[int((NR+1)/2)]}'; }
+mpirun -np 2 build/cpu-release/apps/train --config configs/quickstart.toml --mock-data --train-iters 24 \
+  --lr-warmup-iters 2 --eval-interval 0 --save-interval 0 --metrics-jsonl "$metrics" >/dev/null 2>&1
+echo "megalith: 2 ranks x 1 thread: $(median) tokens/s"
+if "$python" -c 'import torch' 2>/dev/null; then
+  "$python" tests/bench/torch_gpt_cpu.py --threads 2
+  "$python" -m torch.distributed.run --nproc-per-node 2 tests/bench/torch_gpt_cpu.py --threads 1 2>/dev/null
+else
+  echo "torch: not installed, no peer"
+fi
