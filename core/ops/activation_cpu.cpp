@@ -9,38 +9,46 @@ namespace {
 using simd::F32x8;
 using simd::set1;
 
-// gelu(x) = x cdf(x); its derivative is cdf(x) + x cdf'(x).
-struct Gelu {
-  F32x8 cdf;
-  F32x8 x_slope;  // x cdf'(x)
-};
-
 constexpr float kTwoSqrtTwoOverPi = 1.59576912f;
 
-// 0.5 (1 + tanh(u)) = logistic(2u): one exponential, and no cancellation in the lower tail. From |x| = 100 on the
-// result no longer depends on the cubic term, which could overflow.
-inline Gelu gelu_tanh(F32x8 x) {
+// gelu(x) = x cdf(x); its derivative is cdf(x) + x cdf'(x).
+// In the tanh form cdf(x) = 0.5 (1 + tanh(u)) = logistic(2u): one exponential, and no cancellation in the lower tail.
+// From |x| = 100 on the result no longer depends on the cubic term, which could overflow.
+struct GeluArgument {
+  F32x8 x2;
+  F32x8 z;  // 2u
+};
+
+inline GeluArgument gelu_argument(F32x8 x) {
   const F32x8 x2 = _mm256_min_ps(_mm256_mul_ps(x, x), set1(1e4f));
-  const F32x8 z = _mm256_mul_ps(x, _mm256_fmadd_ps(x2, set1(kTwoSqrtTwoOverPi * 0.044715f), set1(kTwoSqrtTwoOverPi)));
-  const F32x8 z_slope = _mm256_fmadd_ps(x2, set1(3 * kTwoSqrtTwoOverPi * 0.044715f), set1(kTwoSqrtTwoOverPi));
-  const simd::Logistic s = simd::logistic(z);
-  return {s.value, _mm256_mul_ps(x, _mm256_mul_ps(_mm256_mul_ps(s.value, s.complement), z_slope))};
+  return {x2, _mm256_mul_ps(x, _mm256_fmadd_ps(x2, set1(kTwoSqrtTwoOverPi * 0.044715f), set1(kTwoSqrtTwoOverPi)))};
 }
 
-inline Gelu gelu_exact(F32x8 x) {
-  const simd::Normal normal = simd::normal_distribution(x);
-  const float inverse_sqrt_two_pi = 0.398942280f;
-  return {normal.below, _mm256_mul_ps(x, _mm256_mul_ps(normal.gauss, set1(inverse_sqrt_two_pi)))};
+template <bool exact>
+F32x8 gelu(F32x8 x) {
+  if constexpr (exact) return _mm256_mul_ps(x, simd::normal_distribution(x).below);
+  return _mm256_mul_ps(x, simd::logistic(gelu_argument(x).z));
+}
+
+template <bool exact>
+F32x8 gelu_slope(F32x8 x) {
+  if constexpr (exact) {
+    const simd::Normal normal = simd::normal_distribution(x);
+    const F32x8 inverse_sqrt_two_pi = set1(0.398942280f);
+    return _mm256_fmadd_ps(x, _mm256_mul_ps(normal.gauss, inverse_sqrt_two_pi), normal.below);
+  }
+  const GeluArgument argument = gelu_argument(x);
+  const simd::Logistic s = simd::logistic_pair(argument.z);
+  const F32x8 z_slope = _mm256_fmadd_ps(argument.x2, set1(3 * kTwoSqrtTwoOverPi * 0.044715f), set1(kTwoSqrtTwoOverPi));
+  return _mm256_fmadd_ps(x, _mm256_mul_ps(_mm256_mul_ps(s.value, s.complement), z_slope), s.value);
 }
 
 template <class T, bool exact>
 void gelu_forward(const GeluForward& op) {
   const T* x = op.x.as<const T>();
   T* y = op.y.as<T>();
-  simd::for_each_vector(op.x.numel(), [=](std::int64_t i, auto load, auto store) {
-    const F32x8 value = load(x + i);
-    store(y + i, _mm256_mul_ps(value, exact ? gelu_exact(value).cdf : gelu_tanh(value).cdf));
-  });
+  simd::for_each_vector(op.x.numel(),
+                        [=](std::int64_t i, auto load, auto store) { store(y + i, gelu<exact>(load(x + i))); });
 }
 
 template <class T, bool exact>
@@ -49,9 +57,7 @@ void gelu_backward(const GeluBackward& op) {
   const T* dy = op.dy.as<const T>();
   T* dx = op.dx.as<T>();
   simd::for_each_vector(op.x.numel(), [=](std::int64_t i, auto load, auto store) {
-    const F32x8 value = load(x + i);
-    const Gelu gelu = exact ? gelu_exact(value) : gelu_tanh(value);
-    store(dx + i, _mm256_mul_ps(load(dy + i), _mm256_add_ps(gelu.cdf, gelu.x_slope)));
+    store(dx + i, _mm256_mul_ps(load(dy + i), gelu_slope<exact>(load(x + i))));
   });
 }
 
@@ -64,7 +70,7 @@ void swiglu_forward(const SwigluForward& op) {
     T* y = op.y.as<T>() + t * op.y.stride(0);
     simd::for_each_vector(columns, [=](std::int64_t i, auto load, auto store) {
       const F32x8 g = load(gate + i);
-      store(y + i, _mm256_mul_ps(_mm256_mul_ps(g, simd::logistic(g).value), load(up + i)));
+      store(y + i, _mm256_mul_ps(_mm256_mul_ps(g, simd::logistic(g)), load(up + i)));
     });
   }
 }
@@ -83,7 +89,7 @@ void swiglu_backward(const SwigluBackward& op) {
       const F32x8 g = load(gate + i);
       const F32x8 u = load(up + i);
       const F32x8 gradient = load(dy + i);
-      const simd::Logistic s = simd::logistic(g);
+      const simd::Logistic s = simd::logistic_pair(g);
       const F32x8 slope = _mm256_mul_ps(s.value, _mm256_fmadd_ps(g, s.complement, set1(1.0f)));
       store(d_gate + i, _mm256_mul_ps(gradient, _mm256_mul_ps(u, slope)));
       store(d_up + i, _mm256_mul_ps(gradient, _mm256_mul_ps(g, s.value)));

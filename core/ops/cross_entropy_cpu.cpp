@@ -49,16 +49,16 @@ float block_sum(const T* x, std::int64_t count, float max) {
   std::int64_t i = 0;
   for (; i + 2 * simd::kLanes <= count; i += 2 * simd::kLanes) {
     for (int k = 0; k < 2; ++k) {
-      sum[k] = _mm256_add_ps(sum[k], simd::exp(_mm256_sub_ps(simd::load(x + i + k * simd::kLanes), shift)));
+      sum[k] = _mm256_add_ps(sum[k], simd::exp_nonpositive(_mm256_sub_ps(simd::load(x + i + k * simd::kLanes), shift)));
     }
   }
   for (; i < count; i += simd::kLanes) {
-    sum[0] = _mm256_add_ps(sum[0], simd::exp(_mm256_sub_ps(load_logits(x + i, count - i), shift)));
+    sum[0] = _mm256_add_ps(sum[0], simd::exp_nonpositive(_mm256_sub_ps(load_logits(x + i, count - i), shift)));
   }
   return simd::horizontal_sum(_mm256_add_ps(sum[0], sum[1]));
 }
 
-float scalar_exp(float x) { return _mm256_cvtss_f32(simd::exp(simd::set1(x))); }
+float scalar_exp(float x) { return _mm256_cvtss_f32(simd::exp_nonpositive(simd::set1(x))); }
 
 // One pass over the row: each block rescales the sum so far when it raises the maximum.
 template <class T>
@@ -74,7 +74,6 @@ Softmax softmax_of(const T* x, std::int64_t columns) {
   return row;
 }
 
-// A NaN in the row is in its sum, and so in the factor.
 template <class T>
 void write_gradient(T* x, std::int64_t columns, const Softmax& row, float scale) {
   const F32x8 shift = simd::set1(row.max);

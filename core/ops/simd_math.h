@@ -39,8 +39,11 @@ inline __m128i to_bf16_bits(F32x8 x) {
   const __m256i rounded = _mm256_add_epi32(u, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7FFF)));
   const __m256i quiet = _mm256_or_si256(u, _mm256_set1_epi32(0x400000));
   const __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
-  const __m256i high = _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, is_nan), 16);
-  return _mm_packus_epi32(_mm256_castsi256_si128(high), _mm256_extracti128_si256(high, 1));
+  const __m256i wide = _mm256_blendv_epi8(rounded, quiet, is_nan);
+  const __m256i upper_halves = _mm256_setr_epi8(2, 3, 6, 7, 10, 11, 14, 15, -1, -1, -1, -1, -1, -1, -1, -1,  //
+                                                2, 3, 6, 7, 10, 11, 14, 15, -1, -1, -1, -1, -1, -1, -1, -1);
+  const __m256i packed = _mm256_permute4x64_epi64(_mm256_shuffle_epi8(wide, upper_halves), 0b1000);
+  return _mm256_castsi256_si128(packed);
 }
 
 inline F32x8 load(const float* p) { return _mm256_loadu_ps(p); }
@@ -94,12 +97,11 @@ inline F32x8 abs(F32x8 x) { return _mm256_andnot_ps(set1(-0.0f), x); }
 
 namespace detail {
 
-// exp(x) for -87.34 < x < 88.73, anything elsewhere.
+// exp(x) for -87.34 < x < 88.73 and NaN; elsewhere anything.
 inline F32x8 exp_in_range(F32x8 x) {
-  // Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits.
+  // Adding 1.5 * 2^23 rounds to an integer.
   const F32x8 magic = set1(12582912.0f);
-  const F32x8 shifted = _mm256_fmadd_ps(x, set1(1.44269504f), magic);
-  const F32x8 n = _mm256_sub_ps(shifted, magic);
+  const F32x8 n = _mm256_sub_ps(_mm256_fmadd_ps(x, set1(1.44269504f), magic), magic);
   // ln 2 in two parts, of which the first has few bits: its product is exact.
   F32x8 r = _mm256_fnmadd_ps(n, set1(0.693359375f), x);
   r = _mm256_fnmadd_ps(n, set1(-2.12194440e-4f), r);
@@ -110,14 +112,14 @@ inline F32x8 exp_in_range(F32x8 x) {
   p = _mm256_fmadd_ps(p, r, set1(0x1.fffffcp-2f));
   p = _mm256_fmadd_ps(p, r, set1(1.0f));
   p = _mm256_fmadd_ps(p, r, set1(1.0f));
-  // Times 2^n, in the exponent's bits.
-  const __m256i exponent = _mm256_slli_epi32(_mm256_castps_si256(shifted), 23);
+  // Times 2^n, in the exponent's bits. For NaN the conversion gives 2^31, which shifts to 0: p stays NaN.
+  const __m256i exponent = _mm256_slli_epi32(_mm256_cvtps_epi32(n), 23);
   return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), exponent));
 }
 
 }  // namespace detail
 
-// For x <= 0 and -inf (softmax after the maximum is subtracted): as exp, but NaN gives anything.
+// For x <= 0 and -inf (softmax after the maximum is subtracted): as exp, for less work.
 inline F32x8 exp_nonpositive(F32x8 x) {
   return _mm256_andnot_ps(_mm256_cmp_ps(x, set1(-87.3365402f), _CMP_LT_OQ), detail::exp_in_range(x));
 }
@@ -125,21 +127,28 @@ inline F32x8 exp_nonpositive(F32x8 x) {
 // Error below 1 ulp; results below 2^-126 are 0, above the largest float infinity; NaN stays NaN.
 inline F32x8 exp(F32x8 x) {
   const F32x8 overflows = _mm256_cmp_ps(x, set1(88.7228317f), _CMP_GT_OQ);
-  const F32x8 result = _mm256_blendv_ps(exp_nonpositive(x), set1(std::numeric_limits<float>::infinity()), overflows);
-  return _mm256_blendv_ps(result, x, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+  return _mm256_blendv_ps(exp_nonpositive(x), set1(std::numeric_limits<float>::infinity()), overflows);
 }
 
-// s = 1 / (1 + exp(-x)), error below 3 ulp where the result is normal, and 1 - s without cancellation. Where exp(-x)
-// overflows s is 0, and so is `complement`, which only ever multiplies s there.
+// s = 1 / (1 + exp(-x)), error below 3 ulp; results below 2^-126 are 0; NaN stays NaN. From exp(-|x|), which cannot
+// overflow: the quotient is 1 / (1 + e) or e / (1 + e). A blend looks at the sign bit only.
+inline F32x8 logistic(F32x8 x) {
+  const F32x8 one = set1(1.0f);
+  const F32x8 e = exp_nonpositive(_mm256_or_ps(x, set1(-0.0f)));
+  return _mm256_div_ps(_mm256_blendv_ps(one, e, x), _mm256_add_ps(one, e));
+}
+
+// s, and 1 - s without cancellation.
 struct Logistic {
   F32x8 value;
   F32x8 complement;
 };
-inline Logistic logistic(F32x8 x) {
+inline Logistic logistic_pair(F32x8 x) {
   const F32x8 one = set1(1.0f);
-  const F32x8 e = exp(_mm256_sub_ps(zero(), x));
-  const F32x8 s = _mm256_div_ps(one, _mm256_add_ps(one, e));
-  return {s, _mm256_mul_ps(_mm256_min_ps(e, set1(std::numeric_limits<float>::max())), s)};
+  const F32x8 e = exp_nonpositive(_mm256_or_ps(x, set1(-0.0f)));
+  const F32x8 larger = _mm256_div_ps(one, _mm256_add_ps(one, e));
+  const F32x8 smaller = _mm256_mul_ps(e, larger);
+  return {_mm256_blendv_ps(larger, smaller, x), _mm256_blendv_ps(smaller, larger, x)};
 }
 
 // Error below 2 ulp; NaN stays NaN.
@@ -216,8 +225,7 @@ inline Normal normal_distribution(F32x8 x) {
   q = _mm256_fmadd_ps(q, s, set1(0x1.979230p-4f));
   q = _mm256_fmadd_ps(q, s, set1(0x1.989090p-4f));
   const F32x8 tail = _mm256_mul_ps(gauss, _mm256_mul_ps(s, q));
-  const F32x8 is_positive = _mm256_cmp_ps(x, zero(), _CMP_GT_OQ);
-  return {gauss, _mm256_blendv_ps(tail, _mm256_sub_ps(one, tail), is_positive)};
+  return {gauss, _mm256_blendv_ps(_mm256_sub_ps(one, tail), tail, x)};
 }
 
 }  // namespace megalith::simd

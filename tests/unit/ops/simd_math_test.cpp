@@ -61,6 +61,11 @@ TEST(SimdMath, Exp) {
     EXPECT_EQ(apply(function, -1e30f), 0);
     EXPECT_EQ(apply(function, -kInf), 0);
   }
+  // NaN of any payload.
+  for (const std::uint32_t bits : {0x7FC00000u, 0x7FC00001u, 0xFFFFFFFFu, 0xFFC001FFu, 0x7F800001u}) {
+    EXPECT_TRUE(std::isnan(apply(simd::exp, std::bit_cast<float>(bits))));
+    EXPECT_TRUE(std::isnan(apply(simd::exp_nonpositive, std::bit_cast<float>(bits))));
+  }
   EXPECT_TRUE(std::isfinite(apply(simd::exp, 88.722f)));
   EXPECT_EQ(apply(simd::exp, 88.73f), kInf);
   EXPECT_EQ(apply(simd::exp, 1e30f), kInf);
@@ -87,15 +92,21 @@ TEST(SimdMath, Tanh) {
 }
 
 TEST(SimdMath, Logistic) {
-  const auto value = [](simd::F32x8 x) { return simd::logistic(x).value; };
-  const auto complement = [](simd::F32x8 x) { return simd::logistic(x).complement; };
-  EXPECT_LT(max_ulp_error(value, [](double x) { return 1 / (1 + std::exp(-x)); }, {{-87.0f, -1e-30f}, {1e-30f, 90.0f}}),
-            3.0);
-  EXPECT_LT(
-      max_ulp_error(complement, [](double x) { return 1 / (1 + std::exp(x)); }, {{-87.0f, -1e-30f}, {1e-30f, 87.0f}}),
-      4.0);
-  EXPECT_EQ(apply(value, -kInf), 0);
-  EXPECT_EQ(apply(complement, -kInf), 0);
+  const auto value = [](simd::F32x8 x) { return simd::logistic_pair(x).value; };
+  const auto complement = [](simd::F32x8 x) { return simd::logistic_pair(x).complement; };
+  const auto reference = [](double x) { return 1 / (1 + std::exp(-x)); };
+  const auto reference_complement = [](double x) { return 1 / (1 + std::exp(x)); };
+  const std::vector<Range> ranges = {{-87.3f, -1e-30f}, {1e-30f, 87.3f}};
+  EXPECT_LT(max_ulp_error(simd::logistic, reference, ranges), 3.0);
+  EXPECT_LT(max_ulp_error(value, reference, ranges), 3.0);
+  EXPECT_LT(max_ulp_error(complement, reference_complement, ranges), 3.0);
+  for (const auto function : {+[](simd::F32x8 x) { return simd::logistic(x); }, +value}) {
+    EXPECT_EQ(apply(function, -kInf), 0);
+    EXPECT_EQ(apply(function, 0), 0.5f);
+    EXPECT_EQ(apply(function, kInf), 1);
+    EXPECT_TRUE(std::isnan(apply(function, kNan)));
+  }
+  EXPECT_EQ(apply(complement, -kInf), 1);
   EXPECT_EQ(apply(complement, kInf), 0);
 }
 
