@@ -2,12 +2,14 @@
 //   mpirun -np 4 mpi_collectives [--max-message-bytes=N, and chunks of 64 N] [GoogleTest's flags]
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
 #include <string_view>
 
 #include "parallel/comm/mpi_runtime.h"
+#include "parallel/mesh/mesh.h"
 #include "tests/distributed/collective_cases.h"
 
 namespace {
@@ -33,6 +35,24 @@ TEST_F(Collectives, Split) { check_split(*world); }
 TEST_F(Collectives, ConcurrentGroups) { check_concurrent_groups(*world); }
 TEST_F(Collectives, RefusedCalls) { check_refused_calls(*world); }
 TEST_F(Collectives, Stats) { check_stats(*world); }
+
+// Groups of a mesh: tp neighbours, dp across them; each sums over its own members only.
+TEST_F(Collectives, MeshGroups) {
+  const int tp = world->size() % 2 == 0 ? 2 : 1;
+  const megalith::MeshSizes sizes =
+      megalith::make_mesh_sizes({.world_size = world->size(), .tensor_model_parallel_size = tp});
+  const megalith::Mesh mesh = megalith::Mesh::create(*world, sizes);
+  megalith::Stream stream(megalith::DeviceType::kCpu, "comm");
+  const megalith::AbortOnUnwind guard(*world);
+  for (megalith::Axis axis : {megalith::Axis::kTp, megalith::Axis::kDp, megalith::Axis::kEdp}) {
+    std::int32_t sum = world->rank();
+    std::int32_t want = 0;
+    for (int member : megalith::group_of(sizes, world->rank(), {axis})) want += member;
+    mesh.axis(axis).all_reduce(stream, megalith::Tensor(&sum, megalith::DType::kInt32, {1}));
+    stream.synchronize();
+    EXPECT_EQ(sum, want) << name_of(axis);
+  }
+}
 
 // On the ranks other than 0.
 class FailuresOnly : public testing::EmptyTestEventListener {
