@@ -1,21 +1,40 @@
 # One library per folder: megalith_library(core_ops PUBLIC core_tensor) compiles every *.cpp of the current folder
-# (never of a subfolder) and links to the left only.
+# (never of a subfolder) and links to the left only. With MEGALITH_CUDA also every *.cu; without it, the files named
+# cuda_*.cpp and *_cuda.cpp are left out.
 # Designated initializers leave fields at their defaults on purpose.
 set(MEGALITH_WARNINGS -Wall -Wextra -Wshadow -Wconversion -Wno-missing-field-initializers)
 set(MEGALITH_FLAGS -march=x86-64-v3 -ffile-prefix-map=${CMAKE_SOURCE_DIR}/=)
 
 function(megalith_compile_options target)
   target_include_directories(${target} PUBLIC ${CMAKE_SOURCE_DIR})
-  target_compile_options(${target} PRIVATE ${MEGALITH_WARNINGS} ${MEGALITH_FLAGS} $<$<BOOL:${MEGALITH_WERROR}>:-Werror>)
+  set(cxx_options ${MEGALITH_WARNINGS} ${MEGALITH_FLAGS} $<$<BOOL:${MEGALITH_WERROR}>:-Werror>)
+  target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:${cxx_options}>")
+  if(MEGALITH_CUDA)
+    target_compile_definitions(${target} PUBLIC MEGALITH_CUDA=1)
+    target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:${MEGALITH_CUDA_FLAGS}>")
+  endif()
   if(MEGALITH_SANITIZE)
     target_compile_options(${target} PRIVATE -fsanitize=${MEGALITH_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
     target_link_options(${target} PUBLIC -fsanitize=${MEGALITH_SANITIZE})
   endif()
 endfunction()
 
+# Adds the current folder's *.cu files to the list variable, or takes the CUDA backend's *.cpp files out of it.
+function(megalith_cuda_sources list_name)
+  set(sources ${${list_name}})
+  if(MEGALITH_CUDA)
+    file(GLOB cuda_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cu)
+    list(APPEND sources ${cuda_sources})
+  else()
+    list(FILTER sources EXCLUDE REGEX "/cuda_[^/]*\\.cpp$|_cuda\\.cpp$|/nccl_[^/]*\\.cpp$")
+  endif()
+  set(${list_name} ${sources} PARENT_SCOPE)
+endfunction()
+
 function(megalith_library name)
   cmake_parse_arguments(ARG "" "" "PUBLIC;PRIVATE;EXCLUDE" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)
+  megalith_cuda_sources(sources)
   foreach(pattern IN LISTS ARG_EXCLUDE)
     list(FILTER sources EXCLUDE REGEX "${pattern}")
   endforeach()
@@ -37,6 +56,9 @@ endfunction()
 function(megalith_test name)
   cmake_parse_arguments(ARG "ALONE" "" "LIBRARIES;LABELS;SOURCES" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*_test.cpp)
+  if(NOT MEGALITH_CUDA)
+    list(FILTER sources EXCLUDE REGEX "/cuda_[^/]*$")
+  endif()
   if(ARG_SOURCES)
     set(sources ${ARG_SOURCES})
   endif()

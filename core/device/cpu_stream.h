@@ -24,6 +24,11 @@ class CpuStream {
   CpuStream(const CpuStream&) = delete;
   CpuStream& operator=(const CpuStream&) = delete;
 
+  // The CPU has no profiler to tell.
+  struct Range {
+    explicit Range(const char*) {}
+  };
+
   // Called by an op's run(): appends to the queue, or to the graph while capturing.
   void enqueue(Task task);
 

@@ -6,8 +6,22 @@
 
 namespace megalith {
 
-enum class DeviceType : std::uint8_t { kCpu, kPlan };
+enum class DeviceType : std::uint8_t { kCpu, kPlan, kCuda };
 
-constexpr std::string_view name_of(DeviceType type) { return type == DeviceType::kCpu ? "cpu" : "plan"; }
+constexpr std::string_view name_of(DeviceType type) {
+  switch (type) {
+    case DeviceType::kCpu: return "cpu";
+    case DeviceType::kPlan: return "plan";
+    case DeviceType::kCuda: return "cuda";
+  }
+  return "unknown";
+}
+
+// Whether this build has the CUDA backend. The one place in core that asks the preprocessor.
+#if MEGALITH_CUDA
+inline constexpr bool kCudaBuilt = true;
+#else
+inline constexpr bool kCudaBuilt = false;
+#endif
 
 }  // namespace megalith

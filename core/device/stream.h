@@ -3,10 +3,12 @@
 
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <variant>
 
 #include "core/device/access.h"
 #include "core/device/cpu_stream.h"
+#include "core/device/cuda_stream.h"
 #include "core/device/device.h"
 #include "core/device/event.h"
 #include "core/device/instruments.h"
@@ -69,7 +71,9 @@ class Stream {
   int lane_;                  // this stream's number at the instruments
   Graph* capture_ = nullptr;  // the capture this stream takes part in
   int capture_lane_ = -1;     // and its number there
-  std::variant<PlanStream, CpuStream> backend_;
+  using Backend = std::conditional_t<kCudaBuilt, std::variant<PlanStream, CpuStream, CudaStream>,
+                                     std::variant<PlanStream, CpuStream>>;
+  Backend backend_;
 };
 
 }  // namespace megalith

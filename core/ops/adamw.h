@@ -31,5 +31,6 @@ struct AdamW {
 void check(const AdamW& op);
 void access(const AdamW& op, Access& a);
 void run(CpuStream& stream, const AdamW& op);
+void run(CudaStream& stream, const AdamW& op);
 
 }  // namespace megalith

@@ -31,6 +31,7 @@ struct AttentionForward {
 void check(const AttentionForward& op);
 void access(const AttentionForward& op, Access& a);  // 2 B N S^2 D FLOPs: the lower triangle of two products
 void run(CpuStream& stream, const AttentionForward& op);
+void run(CudaStream& stream, const AttentionForward& op);
 
 // P is recomputed from q, k and lse; delta[s] = d_out[s] . out[s]; dS = P * (d_out v^T - delta).
 struct AttentionBackward {
@@ -49,6 +50,7 @@ struct AttentionBackward {
 void check(const AttentionBackward& op);
 void access(const AttentionBackward& op, Access& a);  // 5 B N S^2 D FLOPs
 void run(CpuStream& stream, const AttentionBackward& op);
+void run(CudaStream& stream, const AttentionBackward& op);
 // Needs only the shape of q: fp32 sums of dq, dk and dv of one head, 12 S D bytes (D rounded up to 16).
 std::size_t workspace_bytes(const AttentionBackward& op);
 
@@ -65,6 +67,7 @@ struct CachedAttention {
 void check(const CachedAttention& op);
 void access(const CachedAttention& op, Access& a);  // FLOPs as if the cache were full: 4 B N S M D
 void run(CpuStream& stream, const CachedAttention& op);
+void run(CudaStream& stream, const CachedAttention& op);
 
 // k_cache[b, *start + s] = k[b, s], the same for v.
 struct KvCacheAppend {
@@ -78,5 +81,6 @@ struct KvCacheAppend {
 void check(const KvCacheAppend& op);
 void access(const KvCacheAppend& op, Access& a);
 void run(CpuStream& stream, const KvCacheAppend& op);
+void run(CudaStream& stream, const KvCacheAppend& op);
 
 }  // namespace megalith

@@ -28,5 +28,6 @@ struct CrossEntropy {
 void check(const CrossEntropy& op);
 void access(const CrossEntropy& op, Access& a);
 void run(CpuStream& stream, const CrossEntropy& op);
+void run(CudaStream& stream, const CrossEntropy& op);
 
 }  // namespace megalith

@@ -34,5 +34,6 @@ struct Dropout {
 void check(const Dropout& op);
 void access(const Dropout& op, Access& a);
 void run(CpuStream& stream, const Dropout& op);
+void run(CudaStream& stream, const Dropout& op);
 
 }  // namespace megalith

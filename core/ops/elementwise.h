@@ -37,17 +37,21 @@ struct Fill {
 void check(const Add& op);
 void access(const Add& op, Access& a);
 void run(CpuStream& stream, const Add& op);
+void run(CudaStream& stream, const Add& op);
 
 void check(const Cast& op);
 void access(const Cast& op, Access& a);
 void run(CpuStream& stream, const Cast& op);
+void run(CudaStream& stream, const Cast& op);
 
 void check(const Copy& op);
 void access(const Copy& op, Access& a);
 void run(CpuStream& stream, const Copy& op);
+void run(CudaStream& stream, const Copy& op);
 
 void check(const Fill& op);
 void access(const Fill& op, Access& a);
 void run(CpuStream& stream, const Fill& op);
+void run(CudaStream& stream, const Fill& op);
 
 }  // namespace megalith

@@ -34,9 +34,11 @@ struct EmbeddingBackward {
 void check(const EmbeddingForward& op);
 void access(const EmbeddingForward& op, Access& a);
 void run(CpuStream& stream, const EmbeddingForward& op);
+void run(CudaStream& stream, const EmbeddingForward& op);
 
 void check(const EmbeddingBackward& op);
 void access(const EmbeddingBackward& op, Access& a);
 void run(CpuStream& stream, const EmbeddingBackward& op);
+void run(CudaStream& stream, const EmbeddingBackward& op);
 
 }  // namespace megalith

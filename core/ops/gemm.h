@@ -28,5 +28,6 @@ struct Gemm {
 void check(const Gemm& op);
 void access(const Gemm& op, Access& a);  // 2 m n k FLOPs
 void run(CpuStream& stream, const Gemm& op);
+void run(CudaStream& stream, const Gemm& op);
 
 }  // namespace megalith

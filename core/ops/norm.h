@@ -29,6 +29,7 @@ struct RmsNormForward {
 void check(const RmsNormForward& op);
 void access(const RmsNormForward& op, Access& a);
 void run(CpuStream& stream, const RmsNormForward& op);
+void run(CudaStream& stream, const RmsNormForward& op);
 
 // With h = x * rstd and g = weight * dy:  dx = rstd (g - h mean(g h)) (+ d_residual);  d_weight = sum over rows of dy h
 struct RmsNormBackward {
@@ -44,6 +45,7 @@ struct RmsNormBackward {
 void check(const RmsNormBackward& op);
 void access(const RmsNormBackward& op, Access& a);
 void run(CpuStream& stream, const RmsNormBackward& op);
+void run(CudaStream& stream, const RmsNormBackward& op);
 
 // x' = x (+ residual);  y = weight * (x' - mean) * rstd + bias,  rstd = 1 / sqrt(variance + eps), biased variance
 struct LayerNormForward {
@@ -61,6 +63,7 @@ struct LayerNormForward {
 void check(const LayerNormForward& op);
 void access(const LayerNormForward& op, Access& a);
 void run(CpuStream& stream, const LayerNormForward& op);
+void run(CudaStream& stream, const LayerNormForward& op);
 
 // With h = (x - mean) rstd and g = weight * dy:  dx = rstd (g - mean(g) - h mean(g h)) (+ d_residual)
 // d_weight = sum over rows of dy h;  d_bias = sum over rows of dy
@@ -79,5 +82,6 @@ struct LayerNormBackward {
 void check(const LayerNormBackward& op);
 void access(const LayerNormBackward& op, Access& a);
 void run(CpuStream& stream, const LayerNormBackward& op);
+void run(CudaStream& stream, const LayerNormBackward& op);
 
 }  // namespace megalith

@@ -17,6 +17,7 @@ struct ReduceRows {
 void check(const ReduceRows& op);
 void access(const ReduceRows& op, Access& a);
 void run(CpuStream& stream, const ReduceRows& op);
+void run(CudaStream& stream, const ReduceRows& op);
 
 // out[0] = sum of x (+ out[0]): the loss over tokens. Sums of blocks are added in fp64 and rounded once.
 struct ReduceToScalar {
@@ -28,5 +29,6 @@ struct ReduceToScalar {
 void check(const ReduceToScalar& op);
 void access(const ReduceToScalar& op, Access& a);
 void run(CpuStream& stream, const ReduceToScalar& op);
+void run(CudaStream& stream, const ReduceToScalar& op);
 
 }  // namespace megalith

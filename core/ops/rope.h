@@ -31,5 +31,6 @@ struct Rope {
 void check(const Rope& op);
 void access(const Rope& op, Access& a);
 void run(CpuStream& stream, const Rope& op);
+void run(CudaStream& stream, const Rope& op);
 
 }  // namespace megalith

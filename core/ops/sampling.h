@@ -38,9 +38,11 @@ std::size_t workspace_bytes(const Sample& op);
 void check(const Argmax& op);
 void access(const Argmax& op, Access& a);
 void run(CpuStream& stream, const Argmax& op);
+void run(CudaStream& stream, const Argmax& op);
 
 void check(const Sample& op);
 void access(const Sample& op, Access& a);
 void run(CpuStream& stream, const Sample& op);
+void run(CudaStream& stream, const Sample& op);
 
 }  // namespace megalith

@@ -1,0 +1,28 @@
+// Turns the CUDA runtime's status into an Error that carries the driver's own name and text: exit code 6 when device
+// memory ran out, 9 for everything else.
+//   MEGALITH_CUDA_CHECK(cudaMemsetAsync(to, 0, bytes, stream.handle()));
+//   kernel<<<blocks, threads, 0, stream.handle()>>>(...);
+//   MEGALITH_CUDA_CHECK(cudaGetLastError());
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <source_location>
+
+namespace megalith {
+
+[[noreturn]] void fail_cuda(cudaError_t status, const char* call,
+                            std::source_location place = std::source_location::current());
+
+inline void check_cuda(cudaError_t status, const char* call,
+                       std::source_location place = std::source_location::current()) {
+  if (status != cudaSuccess) [[unlikely]]
+    fail_cuda(status, call, place);
+}
+
+// For destructors, which never throw.
+void log_cuda(cudaError_t status, const char* call) noexcept;
+
+}  // namespace megalith
+
+#define MEGALITH_CUDA_CHECK(call) ::megalith::check_cuda((call), #call)

@@ -1,0 +1,123 @@
+#include "core/device/cuda_device.h"
+
+#include <fmt/format.h>
+
+#include <atomic>
+
+#include "core/base/error.h"
+#include "core/device/cuda_check.h"
+
+namespace megalith {
+
+namespace {
+
+constexpr int kOldestCapability = 80;
+
+// Streams are made by many threads, and CUDA's current device is a thread's own: the choice has to live here.
+std::atomic<int>& selected_device() {
+  static std::atomic<int> selected{-1};
+  return selected;
+}
+
+std::string version_text(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
+
+int capability(int device) {
+  int major = 0;
+  int minor = 0;
+  MEGALITH_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+  MEGALITH_CUDA_CHECK(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
+  return 10 * major + minor;
+}
+
+}  // namespace
+
+CudaFacts cuda_facts(int index) {
+  CudaFacts facts{.index = index};
+  if (cudaDriverGetVersion(&facts.driver_version) != cudaSuccess) facts.driver_version = 0;
+  MEGALITH_CUDA_CHECK(cudaRuntimeGetVersion(&facts.runtime_version));
+  const cudaError_t counted = cudaGetDeviceCount(&facts.count);
+  if (counted != cudaSuccess) {
+    static_cast<void>(cudaGetLastError());
+    facts.count = 0;
+    facts.count_error = cudaGetErrorString(counted);
+    return facts;
+  }
+  if (index < 0 || index >= facts.count) return facts;
+  cudaDeviceProp properties;
+  MEGALITH_CUDA_CHECK(cudaGetDeviceProperties(&properties, index));
+  facts.name = properties.name;
+  facts.compute_capability = capability(index);
+  return facts;
+}
+
+void check(const CudaFacts& facts) {
+  const auto refuse = [](const char* subject, std::string expected, std::string got, std::string remedy) {
+    fail({.code = ExitCode::kUsage,
+          .subject = subject,
+          .expected = std::move(expected),
+          .got = std::move(got),
+          .remedy = std::move(remedy),
+          .show_place = false});
+  };
+  // Within one major version a newer runtime works with an older driver.
+  if (facts.driver_version != 0 && facts.driver_version / 1000 < facts.runtime_version / 1000) {
+    refuse("--device cuda: the NVIDIA driver is too old",
+           fmt::format("one that serves CUDA {}", version_text(facts.runtime_version)),
+           fmt::format("one for CUDA {}", version_text(facts.driver_version)), "update the driver");
+  }
+  if (facts.count == 0) {
+    refuse("--device cuda: no GPU", "a visible NVIDIA GPU",
+           facts.count_error.empty() ? "none" : "none (" + facts.count_error + ")",
+           "check nvidia-smi and CUDA_VISIBLE_DEVICES, or train with --device cpu");
+  }
+  if (facts.index < 0 || facts.index >= facts.count) {
+    refuse("--device cuda: too few GPUs", fmt::format("GPU {}", facts.index), fmt::format("{} visible", facts.count),
+           "start at most one process a GPU on each node");
+  }
+  if (facts.compute_capability < kOldestCapability) {
+    refuse("--device cuda: the GPU is too old", "compute capability 8.0 or newer",
+           fmt::format("{}.{} ({})", facts.compute_capability / 10, facts.compute_capability % 10, facts.name), "");
+  }
+}
+
+std::string cuda_unavailable() {
+  try {
+    check(cuda_facts(0));
+    return "";
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+CudaDeviceInfo select_cuda_device(int index) {
+  const CudaFacts facts = cuda_facts(index);
+  check(facts);
+  int before = -1;
+  if (!selected_device().compare_exchange_strong(before, index) && before != index) {
+    fail({.subject = "selecting a GPU",
+          .expected = fmt::format("GPU {}, which this process uses", before),
+          .got = fmt::format("{}", index)});
+  }
+  use_cuda_device();
+  cudaDeviceProp properties;
+  MEGALITH_CUDA_CHECK(cudaGetDeviceProperties(&properties, index));
+  return {.index = index,
+          .name = facts.name,
+          .compute_capability = facts.compute_capability,
+          .multiprocessors = properties.multiProcessorCount,
+          .memory_bytes = properties.totalGlobalMem,
+          .driver_version = facts.driver_version,
+          .runtime_version = facts.runtime_version};
+}
+
+int use_cuda_device() {
+  int index = selected_device().load();
+  if (index < 0) {
+    check(cuda_facts(0));
+    if (selected_device().compare_exchange_strong(index, 0)) index = 0;
+  }
+  MEGALITH_CUDA_CHECK(cudaSetDevice(index));
+  return index;
+}
+
+}  // namespace megalith

@@ -1,0 +1,44 @@
+// The one GPU of this process, chosen by index at the start and never changed: streams and pools are made on it. Needs
+// no CUDA header.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+namespace megalith {
+
+struct CudaDeviceInfo {
+  int index = 0;
+  std::string name;
+  int compute_capability = 0;  // 90 is 9.0
+  int multiprocessors = 0;
+  std::size_t memory_bytes = 0;
+  int driver_version = 0;   // 13000 is 13.0: the newest runtime the driver serves
+  int runtime_version = 0;  // of the library this program is linked to
+};
+
+// What a start on a GPU depends on, as the driver and the runtime report it.
+struct CudaFacts {
+  int index = 0;            // asked for
+  int count = 0;            // visible GPUs
+  std::string count_error;  // the driver's text if it could not even count
+  int driver_version = 0;   // 0: no driver
+  int runtime_version = 0;
+  int compute_capability = 0;  // of GPU `index`, if there is one
+  std::string name;
+};
+CudaFacts cuda_facts(int index);
+// Exit code 2 and one line when there is no GPU, when `index` is beyond the last one, when the driver is older than the
+// runtime, or when the GPU is older than compute capability 8.0.
+void check(const CudaFacts& facts);
+
+// Why a GPU test cannot run here; empty when GPU 0 can be used.
+std::string cuda_unavailable();
+
+// Checks GPU `index` and makes it the process's; exit code 2 as above. A second call with another index is an error.
+// Communication over several GPUs runs one process a GPU: index = local rank.
+CudaDeviceInfo select_cuda_device(int index);
+// Makes the process's GPU (0 when none was selected) current in the calling thread, and returns its index.
+int use_cuda_device();
+
+}  // namespace megalith

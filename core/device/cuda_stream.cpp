@@ -1,0 +1,81 @@
+#include "core/device/cuda_stream.h"
+
+#include <nvtx3/nvToolsExt.h>
+
+#include <utility>
+
+#include "core/device/cuda_blas_check.h"
+#include "core/device/cuda_check.h"
+#include "core/device/cuda_device.h"
+#include "core/device/cuda_dnn_check.h"
+
+namespace megalith {
+
+namespace {
+
+// Lets this thread allocate although one of its streams captures: what is made here is no part of the graph.
+class AllowUnderCapture {
+ public:
+  AllowUnderCapture() { MEGALITH_CUDA_CHECK(cudaThreadExchangeStreamCaptureMode(&mode_)); }
+  ~AllowUnderCapture() { log_cuda(cudaThreadExchangeStreamCaptureMode(&mode_), "cudaThreadExchangeStreamCaptureMode"); }
+  AllowUnderCapture(const AllowUnderCapture&) = delete;
+  AllowUnderCapture& operator=(const AllowUnderCapture&) = delete;
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
+}  // namespace
+
+CudaStream::CudaStream() : device_(use_cuda_device()) {
+  MEGALITH_CUDA_CHECK(cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, device_));
+  MEGALITH_CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+}
+
+CudaStream::~CudaStream() {
+  log_cuda(cudaStreamSynchronize(stream_), "a stream ended with an error nobody waited for");
+  if (dnn_ != nullptr) cudnnDestroy(dnn_);
+  if (blas_lt_ != nullptr) cublasLtDestroy(blas_lt_);
+  if (blas_workspace_ != nullptr) log_cuda(cudaFree(blas_workspace_), "cudaFree");
+  log_cuda(cudaStreamDestroy(stream_), "cudaStreamDestroy");
+}
+
+cublasLtContext* CudaStream::blas_lt() {
+  if (blas_lt_ == nullptr) {
+    const AllowUnderCapture allow;
+    MEGALITH_CUBLAS_CHECK(cublasLtCreate(&blas_lt_));
+  }
+  return blas_lt_;
+}
+
+void* CudaStream::blas_workspace() {
+  if (blas_workspace_ == nullptr) {
+    const AllowUnderCapture allow;
+    MEGALITH_CUDA_CHECK(cudaMalloc(&blas_workspace_, kBlasWorkspaceBytes));
+  }
+  return blas_workspace_;
+}
+
+cudnnContext* CudaStream::dnn() {
+  if (dnn_ == nullptr) {
+    const AllowUnderCapture allow;
+    MEGALITH_CUDNN_CHECK(cudnnCreate(&dnn_));
+    MEGALITH_CUDNN_CHECK(cudnnSetStream(dnn_, stream_));
+  }
+  return dnn_;
+}
+
+void CudaStream::copy(void* to, const void* from, std::size_t bytes) {
+  if (bytes > 0) MEGALITH_CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_));
+}
+
+void CudaStream::fill(void* to, std::uint8_t value, std::size_t bytes) {
+  if (bytes > 0) MEGALITH_CUDA_CHECK(cudaMemsetAsync(to, value, bytes, stream_));
+}
+
+void CudaStream::synchronize() { MEGALITH_CUDA_CHECK(cudaStreamSynchronize(stream_)); }
+
+CudaStream::Range::Range(const char* name) { nvtxRangePushA(name); }
+CudaStream::Range::~Range() { nvtxRangePop(); }
+
+}  // namespace megalith

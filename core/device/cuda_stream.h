@@ -1,0 +1,67 @@
+// A CUDA stream with what kernels and libraries need to enqueue on it. Needs no CUDA header itself, so that everything
+// above core/device is compiled without one. Non-blocking: it never orders itself against the legacy default stream.
+// An op's run(CudaStream&, const Op&) launches on handle(), as many kernels as it likes, and checks each launch with
+// MEGALITH_CUDA_CHECK(cudaGetLastError()) (core/device/cuda_check.h). It neither allocates nor synchronises, also not
+// under capture.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+struct CUstream_st;      // cudaStream_t points to one,
+struct CUevent_st;       // cudaEvent_t,
+struct CUgraph_st;       // cudaGraph_t,
+struct CUgraphExec_st;   // cudaGraphExec_t,
+struct cublasLtContext;  // cublasLtHandle_t,
+struct cudnnContext;     // cudnnHandle_t
+
+namespace megalith {
+
+class CudaStream {
+ public:
+  CudaStream();  // on the process's device (core/device/cuda_device.h)
+  ~CudaStream();
+  CudaStream(const CudaStream&) = delete;
+  CudaStream& operator=(const CudaStream&) = delete;
+
+  CUstream_st* handle() const { return stream_; }  // cudaStream_t
+  int multiprocessors() const { return multiprocessors_; }
+  int device() const { return device_; }
+
+  // The stream's own library handles and the one workspace of cuBLASLt; cuDNN's handle is bound to this stream. Made at
+  // first use and kept. That is legal under capture, but a library may then load kernels: run an op once before.
+  cublasLtContext* blas_lt();
+  void* blas_workspace();  // kBlasWorkspaceBytes of device memory, 256-byte aligned
+  cudnnContext* dnn();
+  static constexpr std::size_t kBlasWorkspaceBytes = std::size_t{32} << 20;
+  // Device memory this stream took from the system, outside every pool.
+  std::size_t workspace_bytes() const { return blas_workspace_ != nullptr ? kBlasWorkspaceBytes : 0; }
+
+  // Between device memory, or device and host memory. Pageable host memory makes the host wait; pinned (HostArena) not.
+  void copy(void* to, const void* from, std::size_t bytes);
+  void fill(void* to, std::uint8_t value, std::size_t bytes);
+
+  // A range in the profiler's picture; a call through a null pointer check when no profiler is attached.
+  class Range {
+   public:
+    explicit Range(const char* name);
+    ~Range();
+    Range(const Range&) = delete;
+    Range& operator=(const Range&) = delete;
+  };
+
+ private:
+  friend class Stream;
+  friend class Graph;
+
+  void synchronize();
+
+  CUstream_st* stream_ = nullptr;
+  int device_ = 0;
+  int multiprocessors_ = 0;
+  cublasLtContext* blas_lt_ = nullptr;
+  void* blas_workspace_ = nullptr;
+  cudnnContext* dnn_ = nullptr;
+};
+
+}  // namespace megalith
