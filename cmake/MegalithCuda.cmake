@@ -1,9 +1,6 @@
 # The CUDA toolchain: sm_90a machine code and compute_80 PTX, the toolkit's shared libraries, cuDNN.
-set(CMAKE_CUDA_ARCHITECTURES OFF CACHE STRING "Unused: MEGALITH_CUDA_ARCHITECTURES decides")
+set(CMAKE_CUDA_ARCHITECTURES OFF)  # MEGALITH_CUDA_ARCHITECTURES decides: this CMake knows no 90a
 set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)  # one runtime for our objects and the libraries
-set(CMAKE_CUDA_STANDARD 20)
-set(CMAKE_CUDA_STANDARD_REQUIRED ON)
-set(CMAKE_CUDA_EXTENSIONS OFF)
 if(CCACHE_PROGRAM AND NOT DEFINED CMAKE_CUDA_COMPILER_LAUNCHER)
   set(CMAKE_CUDA_COMPILER_LAUNCHER "${CCACHE_PROGRAM}")
 endif()
@@ -11,6 +8,9 @@ if(NOT DEFINED CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
   find_program(CMAKE_CUDA_COMPILER nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES bin)
 endif()
 enable_language(CUDA)
+set(CMAKE_CUDA_STANDARD 20)
+set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+set(CMAKE_CUDA_EXTENSIONS OFF)
 find_package(CUDAToolkit 12.8 REQUIRED)
 
 set(MEGALITH_CUDA_ARCHITECTURES -gencode=arch=compute_90a,code=sm_90a -gencode=arch=compute_80,code=compute_80
