@@ -2,8 +2,6 @@
 
 #include <nvtx3/nvToolsExt.h>
 
-#include <utility>
-
 #include "core/device/cuda_blas_check.h"
 #include "core/device/cuda_check.h"
 #include "core/device/cuda_device.h"
@@ -27,13 +25,14 @@ class AllowUnderCapture {
 
 }  // namespace
 
-CudaStream::CudaStream() : device_(use_cuda_device()) {
+CudaStream::CudaStream() : device_(use_cuda_device()), fault_(cuda_fault()) {
   MEGALITH_CUDA_CHECK(cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, device_));
   MEGALITH_CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
 }
 
 CudaStream::~CudaStream() {
   log_cuda(cudaStreamSynchronize(stream_), "a stream ended with an error nobody waited for");
+  kept_.clear();  // before the handles that made it
   if (dnn_ != nullptr) cudnnDestroy(dnn_);
   if (blas_lt_ != nullptr) cublasLtDestroy(blas_lt_);
   if (blas_workspace_ != nullptr) log_cuda(cudaFree(blas_workspace_), "cudaFree");
@@ -73,7 +72,10 @@ void CudaStream::fill(void* to, std::uint8_t value, std::size_t bytes) {
   if (bytes > 0) MEGALITH_CUDA_CHECK(cudaMemsetAsync(to, value, bytes, stream_));
 }
 
-void CudaStream::synchronize() { MEGALITH_CUDA_CHECK(cudaStreamSynchronize(stream_)); }
+void CudaStream::synchronize() {
+  MEGALITH_CUDA_CHECK(cudaStreamSynchronize(stream_));
+  raise_cuda_fault();
+}
 
 CudaStream::Range::Range(const char* name) { nvtxRangePushA(name); }
 CudaStream::Range::~Range() { nvtxRangePop(); }

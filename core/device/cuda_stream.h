@@ -7,6 +7,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <typeindex>
+#include <utility>
+#include <vector>
 
 struct CUstream_st;      // cudaStream_t points to one,
 struct CUevent_st;       // cudaEvent_t,
@@ -16,6 +20,18 @@ struct cublasLtContext;  // cublasLtHandle_t,
 struct cudnnContext;     // cudnnHandle_t
 
 namespace megalith {
+
+// What a kernel found wrong in its data, where the CPU's would throw. One per process, in host memory that kernels
+// write; see report_fault in core/device/cuda_fault.cuh. The next synchronize(), or host wait for an event, of any
+// stream calls `raise`, which throws the op's own Error, and clears it. Later work is not skipped meanwhile, so a
+// kernel must stay in bounds also on bad data.
+struct CudaFault {
+  using Raise = void (*)(const std::int64_t* values);  // a host function, passed to the kernel by value
+  unsigned claimed = 0;                                // the first thread to report wins
+  unsigned ready = 0;                                  // the rest is written
+  Raise raise = nullptr;
+  std::int64_t values[4] = {};
+};
 
 class CudaStream {
  public:
@@ -37,6 +53,20 @@ class CudaStream {
   // Device memory this stream took from the system, outside every pool.
   std::size_t workspace_bytes() const { return blas_workspace_ != nullptr ? kBlasWorkspaceBytes : 0; }
 
+  CudaFault* fault() const { return fault_; }
+
+  // What an op's backend keeps from call to call (plans, tables), one object a type: made at first use, gone with the
+  // stream.
+  template <class T>
+  T& keep() {
+    const std::type_index type = typeid(T);
+    for (const auto& [key, object] : kept_) {
+      if (key == type) return *static_cast<T*>(object.get());
+    }
+    kept_.emplace_back(type, std::make_shared<T>());
+    return *static_cast<T*>(kept_.back().second.get());
+  }
+
   // Between device memory, or device and host memory. Pageable host memory makes the host wait; pinned (HostArena) not.
   void copy(void* to, const void* from, std::size_t bytes);
   void fill(void* to, std::uint8_t value, std::size_t bytes);
@@ -52,16 +82,17 @@ class CudaStream {
 
  private:
   friend class Stream;
-  friend class Graph;
 
   void synchronize();
 
   CUstream_st* stream_ = nullptr;
   int device_ = 0;
   int multiprocessors_ = 0;
+  CudaFault* fault_ = nullptr;
   cublasLtContext* blas_lt_ = nullptr;
   void* blas_workspace_ = nullptr;
   cudnnContext* dnn_ = nullptr;
+  std::vector<std::pair<std::type_index, std::shared_ptr<void>>> kept_;
 };
 
 }  // namespace megalith
