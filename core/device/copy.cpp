@@ -15,8 +15,11 @@ void copy(Stream& stream, const char* name, void* to, const void* from, std::siz
     stream.announce(access);
   }
   stream.visit([=](auto& backend) {
-    if constexpr (std::is_same_v<std::remove_reference_t<decltype(backend)>, CpuStream>) {
+    using Backend = std::remove_reference_t<decltype(backend)>;
+    if constexpr (std::is_same_v<Backend, CpuStream>) {
       backend.enqueue([=] { std::memcpy(to, from, bytes); });
+    } else if constexpr (std::is_same_v<Backend, CudaStream>) {
+      backend.copy(to, from, bytes);
     }
   });
 }

@@ -1,5 +1,5 @@
 // Copies between host and device memory, ordered on a stream. The host memory must stay untouched until the stream, or
-// an event after the copy, was waited for.
+// an event after the copy, was waited for. On CUDA only memory of a HostArena keeps the host from waiting for the copy.
 #pragma once
 
 #include <cstddef>

@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <atomic>
+#include <new>
 
 #include "core/base/error.h"
 #include "core/device/cuda_check.h"
+#include "core/device/cuda_stream.h"
 
 namespace megalith {
 
@@ -118,6 +120,27 @@ int use_cuda_device() {
   }
   MEGALITH_CUDA_CHECK(cudaSetDevice(index));
   return index;
+}
+
+CudaFault* cuda_fault() {
+  // Mapped pinned memory has one address on host and device. It lives as long as the process.
+  static CudaFault* const fault = [] {
+    use_cuda_device();
+    void* address = nullptr;
+    MEGALITH_CUDA_CHECK(cudaHostAlloc(&address, sizeof(CudaFault), cudaHostAllocPortable | cudaHostAllocMapped));
+    return new (address) CudaFault;
+  }();
+  return fault;
+}
+
+void raise_cuda_fault() {
+  CudaFault* const fault = cuda_fault();
+  if (std::atomic_ref(fault->ready).load(std::memory_order_acquire) == 0) [[likely]]
+    return;
+  const CudaFault found = *fault;
+  *fault = CudaFault{};
+  found.raise(found.values);
+  fail({.subject = "a kernel reported a fault", .got = "one whose description throws nothing"});
 }
 
 }  // namespace megalith

@@ -7,6 +7,8 @@
 
 namespace megalith {
 
+struct CudaFault;
+
 struct CudaDeviceInfo {
   int index = 0;
   std::string name;
@@ -40,5 +42,10 @@ std::string cuda_unavailable();
 CudaDeviceInfo select_cuda_device(int index);
 // Makes the process's GPU (0 when none was selected) current in the calling thread, and returns its index.
 int use_cuda_device();
+
+// The process's fault record (core/device/cuda_stream.h). raise_cuda_fault throws what a kernel reported, if one did,
+// and clears it.
+CudaFault* cuda_fault();
+void raise_cuda_fault();
 
 }  // namespace megalith

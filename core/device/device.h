@@ -23,5 +23,7 @@ inline constexpr bool kCudaBuilt = true;
 #else
 inline constexpr bool kCudaBuilt = false;
 #endif
+// Exit code 2 when this build lacks the backend.
+void require_built(DeviceType type);
 
 }  // namespace megalith

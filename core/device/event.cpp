@@ -5,6 +5,8 @@
 #include <atomic>
 
 #include "core/base/error.h"
+#include "core/device/cuda_event.h"
+#include "core/device/device.h"
 
 namespace megalith {
 
@@ -43,6 +45,9 @@ void Event::require_record_outside_graphs(std::string_view who) const {
 
 void Event::wait_on_host() const {
   require_record_outside_graphs("the host");
+  if constexpr (kCudaBuilt) {
+    if (cuda_ != nullptr) return cuda_->wait_on_host();
+  }
   if (cpu_ != nullptr) cpu_->wait();
 }
 

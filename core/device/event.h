@@ -12,6 +12,7 @@
 
 namespace megalith {
 
+class CudaEvent;
 class Graph;
 
 // One record of an event on a CPU stream; it fires once. Owned by the event while it is its latest record, and by the
@@ -55,6 +56,7 @@ class Event {
   bool in_graph_ = false;                // the latest record was captured
   std::weak_ptr<Graph*> capture_token_;  // of that capture
   std::shared_ptr<CpuEventPoint> cpu_;   // the latest record outside of graphs, null before the first
+  std::shared_ptr<CudaEvent> cuda_;      // the same on CUDA, where one object serves all records
 };
 
 }  // namespace megalith

@@ -7,6 +7,8 @@
 
 #include "core/base/error.h"
 #include "core/device/capture_guard.h"
+#include "core/device/cuda_event.h"
+#include "core/device/cuda_graph.h"
 #include "core/device/hazard_checker.h"
 #include "core/device/stream.h"
 
@@ -27,7 +29,7 @@ void CaptureGuard::refuse(std::string_view act, std::string_view remedy) const {
 
 Graph::Graph(std::string name) : name_(std::move(name)) {}
 
-Graph::~Graph() { release_streams(); }
+Graph::~Graph() { abort_capture(); }
 
 void Graph::begin_capture(Stream& origin) {
   if (!lanes_.empty()) {
@@ -39,8 +41,14 @@ void Graph::begin_capture(Stream& origin) {
     fail({.subject = fmt::format("graph {}: stream {} already captures graph {}", name_, origin.name(),
                                  origin.capture_->name())});
   }
-  if (origin.device() != DeviceType::kCpu) {
+  if (origin.device() == DeviceType::kPlan) {
     fail({.subject = "graph " + name_, .expected = "a stream that runs", .got = "a plan stream"});
+  }
+  if constexpr (kCudaBuilt) {
+    if (CudaStream* stream = origin.cuda()) {
+      cuda_ = make_cuda_graph();
+      cuda_->begin(*stream);
+    }
   }
   token_ = std::make_shared<Graph*>(this);
   guard_ = origin.instruments_.captures;
@@ -53,7 +61,9 @@ int Graph::join(Stream& stream) {
   lanes_.push_back({.stream = &stream, .name = stream.name(), .clock = {}});
   stream.capture_ = this;
   stream.capture_lane_ = lane;
-  std::get<CpuStream>(stream.backend_).capture_ = [this, lane](CpuStream::Task task) { take(lane, std::move(task)); };
+  if (CpuStream* cpu = std::get_if<CpuStream>(&stream.backend_)) {
+    cpu->capture_ = [this, lane](CpuStream::Task task) { take(lane, std::move(task)); };
+  }
   return lane;
 }
 
@@ -65,24 +75,46 @@ void Graph::announce(Stream& stream, const Access& access) {
 
 void Graph::take(int lane, std::function<void()> task) {
   const std::size_t op = std::exchange(lanes_[static_cast<std::size_t>(lane)].open_op, kNone);
-  if (op == kNone) {
-    fail({.subject = fmt::format("graph {}: a task on stream {}", name_, lanes_[static_cast<std::size_t>(lane)].name),
-          .expected = "an op announced right before, one for each task",
-          .got = last_op().empty() ? "no op" : fmt::format("a second task after op {}", last_op())});
-  }
+  if (op == kNone) fail_unannounced(lanes_[static_cast<std::size_t>(lane)]);
   nodes_[op].task = std::move(task);
 }
 
 // An op with nothing to write (zero rows) may have enqueued nothing.
 void Graph::close_op(Lane& lane) {
+  if constexpr (kCudaBuilt) {
+    if (cuda_ != nullptr) return close_cuda_op(lane);
+  }
   const std::size_t op = std::exchange(lane.open_op, kNone);
-  if (op == kNone) return;
+  if (op != kNone && writes(op)) fail_without_task(lane, op);
+}
+
+// An op may launch several kernels here. That it launched any, and that nothing else did, shows in the stream's tail.
+void Graph::close_cuda_op(Lane& lane) {
+  const std::uint64_t tail = CudaGraph::tail(cuda_of(lane));
+  const bool enqueued = std::exchange(lane.cuda_tail, tail) != tail;
+  const std::size_t op = std::exchange(lane.open_op, kNone);
+  if (op == kNone && enqueued) fail_unannounced(lane);
+  if (op != kNone && !enqueued && writes(op)) fail_without_task(lane, op);
+}
+
+bool Graph::writes(std::size_t op) const {
   const std::vector<AccessRange>& ranges = nodes_[op].access.ranges();
-  if (std::none_of(ranges.begin(), ranges.end(), [](const AccessRange& r) { return r.write; })) return;
+  return std::any_of(ranges.begin(), ranges.end(), [](const AccessRange& r) { return r.write; });
+}
+
+void Graph::fail_without_task(const Lane& lane, std::size_t op) const {
   fail({.subject = fmt::format("graph {}: op {} on stream {}", name_, nodes_[op].access.name(), lane.name),
         .expected = "a task after its announcement",
         .got = "none"});
 }
+
+void Graph::fail_unannounced(const Lane& lane) const {
+  fail({.subject = fmt::format("graph {}: a task on stream {}", name_, lane.name),
+        .expected = "an op announced right before, one for each task",
+        .got = last_op().empty() ? "no op" : fmt::format("a second task after op {}", last_op())});
+}
+
+CudaStream& Graph::cuda_of(const Lane& lane) const { return *lane.stream->cuda(); }
 
 void Graph::add(Node node) {
   Lane& lane = lanes_[static_cast<std::size_t>(node.lane)];
@@ -98,7 +130,11 @@ void Graph::record(Stream& stream, Event& event) {
   add({.kind = Kind::kRecord, .lane = stream.capture_lane_, .event_id = id});
   event.in_graph_ = true;
   event.capture_token_ = token_;
-  recorded_[event.id_] = {.node_id = id, .clock = lanes_[static_cast<std::size_t>(stream.capture_lane_)].clock};
+  Lane& lane = lanes_[static_cast<std::size_t>(stream.capture_lane_)];
+  recorded_[event.id_] = {.node_id = id, .clock = lane.clock};
+  if constexpr (kCudaBuilt) {
+    if (cuda_ != nullptr) cuda_->record(cuda_of(lane), id);
+  }
 }
 
 void Graph::wait(Stream& stream, Event& event) {
@@ -107,19 +143,39 @@ void Graph::wait(Stream& stream, Event& event) {
                                  name_, stream.name(), event.name()),
           .remedy = "record it inside, or wait for it with wait_external"});
   }
-  require(stream.device() == DeviceType::kCpu, "a plan stream cannot take part in a capture");
+  require(stream.device() == lanes_[0].stream->device(), "a stream of another device cannot take part in a capture");
   if (stream.capture_ == nullptr) join(stream);
   const Recorded& recorded = recorded_.at(event.id_);
   add({.kind = Kind::kWait, .lane = stream.capture_lane_, .event_id = recorded.node_id});
-  merge(lanes_[static_cast<std::size_t>(stream.capture_lane_)].clock, recorded.clock);
+  Lane& lane = lanes_[static_cast<std::size_t>(stream.capture_lane_)];
+  merge(lane.clock, recorded.clock);
+  if constexpr (kCudaBuilt) {
+    if (cuda_ == nullptr) return;
+    cuda_->wait(cuda_of(lane), recorded.node_id);
+    lane.cuda_tail = CudaGraph::tail(cuda_of(lane));
+  }
 }
 
-void Graph::record_external(Stream& stream, Event& event) {
-  add({.kind = Kind::kRecordExternal, .lane = stream.capture_lane_, .event = &event, .event_id = event.id_});
-}
+void Graph::record_external(Stream& stream, Event& event) { add_external(Kind::kRecordExternal, stream, event); }
 
-void Graph::wait_external(Stream& stream, Event& event) {
-  add({.kind = Kind::kWaitExternal, .lane = stream.capture_lane_, .event = &event, .event_id = event.id_});
+void Graph::wait_external(Stream& stream, Event& event) { add_external(Kind::kWaitExternal, stream, event); }
+
+void Graph::add_external(Kind kind, Stream& stream, Event& event) {
+  if constexpr (kCudaBuilt) {
+    if (cuda_ != nullptr && event.cuda_ == nullptr) event.cuda_ = make_cuda_event();
+  }
+  add({.kind = kind, .lane = stream.capture_lane_, .event = &event, .cuda_event = event.cuda_, .event_id = event.id_});
+  has_external_events_ = true;
+  if constexpr (kCudaBuilt) {
+    if (cuda_ == nullptr) return;
+    Lane& lane = lanes_[static_cast<std::size_t>(stream.capture_lane_)];
+    if (kind == Kind::kRecordExternal) {
+      event.cuda_->record_external(cuda_of(lane));
+    } else {
+      event.cuda_->wait_external(cuda_of(lane));
+    }
+    lane.cuda_tail = CudaGraph::tail(cuda_of(lane));
+  }
 }
 
 void Graph::end_capture() {
@@ -134,6 +190,9 @@ void Graph::end_capture() {
                                    lanes_[0].name),
             .remedy = "record an event on it last and wait for that event before the capture ends"});
     }
+    if constexpr (kCudaBuilt) {
+      if (cuda_ != nullptr) cuda_->end(cuda_of(lanes_[0]));
+    }
   } catch (...) {
     abort_capture();
     throw;
@@ -144,7 +203,7 @@ void Graph::end_capture() {
 void Graph::release_streams() {
   for (Lane& lane : lanes_) {
     if (lane.stream == nullptr) continue;
-    std::get<CpuStream>(lane.stream->backend_).capture_ = nullptr;
+    if (CpuStream* cpu = std::get_if<CpuStream>(&lane.stream->backend_)) cpu->capture_ = nullptr;
     lane.stream->capture_ = nullptr;
     lane.stream->capture_lane_ = -1;
     lane.stream = nullptr;
@@ -157,7 +216,12 @@ void Graph::release_streams() {
 
 void Graph::abort_capture() {
   if (token_ == nullptr) return;
+  if constexpr (kCudaBuilt) {
+    if (cuda_ != nullptr) cuda_->abort(cuda_of(lanes_[0]));
+    cuda_.reset();
+  }
   release_streams();
+  has_external_events_ = false;
   nodes_.clear();
   lanes_.clear();
 }
@@ -165,6 +229,13 @@ void Graph::abort_capture() {
 int Graph::num_ops() const {
   return static_cast<int>(
       std::count_if(nodes_.begin(), nodes_.end(), [](const Node& n) { return n.kind == Kind::kOp; }));
+}
+
+std::size_t Graph::num_nodes() const {
+  if constexpr (kCudaBuilt) {
+    if (cuda_ != nullptr) return cuda_->num_nodes();
+  }
+  return static_cast<std::size_t>(num_ops());
 }
 
 double Graph::flops() const {
@@ -196,7 +267,8 @@ void Graph::replay(Stream& stream) {
                                  stream.capture_->name()),
           .remedy = "replay before or after the capture"});
   }
-  require(stream.device() == DeviceType::kCpu, "replay on a plan stream");
+  require(stream.device() == (cuda_ != nullptr ? DeviceType::kCuda : DeviceType::kCpu),
+          "replay on a stream of another device than the captured one");
   ++replays_;
   HazardChecker* hazards = stream.instruments_.hazards;
   std::vector<int> instrument_lanes(lanes_.size(), stream.lane_);
@@ -204,32 +276,34 @@ void Graph::replay(Stream& stream) {
     instrument_lanes[lane] = hazards->branch(stream.lane_, static_cast<int>(lane), lanes_[lane].name);
     hazards->join(instrument_lanes[lane], stream.lane_);
   }
-  for (Node& node : nodes_) replay_node(node, stream, instrument_lanes[static_cast<std::size_t>(node.lane)]);
+  if (cuda_ == nullptr || hazards != nullptr || has_external_events_) {
+    for (Node& node : nodes_) {
+      note_replay(node, stream, instrument_lanes[static_cast<std::size_t>(node.lane)]);
+      if (cuda_ == nullptr) replay_node(node, stream);
+    }
+  }
+  if constexpr (kCudaBuilt) {
+    if (cuda_ != nullptr) cuda_->launch(*stream.cuda());
+  }
 }
 
-void Graph::replay_node(Node& node, Stream& stream, int instrument_lane) {
+void Graph::note_replay(Node& node, Stream& stream, int instrument_lane) {
+  if (node.kind == Kind::kRecordExternal) Stream::mark_recorded(*node.event);
   HazardChecker* hazards = stream.instruments_.hazards;
-  CpuStream& cpu = std::get<CpuStream>(stream.backend_);
+  if (hazards == nullptr) return;
   switch (node.kind) {
-    case Kind::kOp:
-      if (hazards != nullptr) hazards->op(instrument_lane, node.access);
-      if (node.task) cpu.push(node.task, false);
-      break;
+    case Kind::kOp: hazards->op(instrument_lane, node.access); break;
     case Kind::kRecord:
-      if (hazards != nullptr) hazards->record(instrument_lane, node.event_id);
-      break;
+    case Kind::kRecordExternal: hazards->record(instrument_lane, node.event_id); break;
     case Kind::kWait:
-      if (hazards != nullptr) hazards->wait(instrument_lane, node.event_id);
-      break;
-    case Kind::kRecordExternal:
-      if (hazards != nullptr) hazards->record(instrument_lane, node.event_id);
-      stream.enqueue_record(*node.event);
-      break;
-    case Kind::kWaitExternal:
-      if (hazards != nullptr) hazards->wait(instrument_lane, node.event_id);
-      stream.enqueue_wait(*node.event);
-      break;
+    case Kind::kWaitExternal: hazards->wait(instrument_lane, node.event_id); break;
   }
+}
+
+void Graph::replay_node(Node& node, Stream& stream) {
+  if (node.kind == Kind::kOp && node.task) std::get<CpuStream>(stream.backend_).push(node.task, false);
+  if (node.kind == Kind::kRecordExternal) stream.enqueue_record(*node.event);
+  if (node.kind == Kind::kWaitExternal) stream.enqueue_wait(*node.event);
 }
 
 }  // namespace megalith

@@ -1,5 +1,5 @@
-// Capture and replay with CUDA's rules, on the CPU. While a stream captures, ops are appended instead of run;
-// allocating from the system, synchronising, or touching device data on the host is an error (see CaptureGuard). A
+// Capture and replay with CUDA's rules, on the CPU and on CUDA. While a stream captures, ops are appended instead of
+// run; allocating from the system, synchronising, or touching device data on the host is an error (see CaptureGuard). A
 // second stream joins the capture when it waits for an event recorded in it (fork) and must be waited for in turn
 // before the capture ends (join). An event recorded inside orders only what is inside; record_external and
 // wait_external cross the border.
@@ -20,6 +20,9 @@
 namespace megalith {
 
 class CaptureGuard;
+class CudaEvent;
+class CudaGraph;
+class CudaStream;
 class Stream;
 
 class Graph {
@@ -42,6 +45,8 @@ class Graph {
 
   const std::string& name() const { return name_; }
   int num_ops() const;  // captured ops, without event nodes
+  // What a replay makes the device do: on CUDA kernels, copies, fills and external events; on the CPU the ops.
+  std::size_t num_nodes() const;
   std::int64_t num_replays() const { return replays_; }
   double flops() const;              // of one replay
   std::string_view last_op() const;  // the op captured last; "" before the first
@@ -58,6 +63,7 @@ class Graph {
     Access access{""};           // kOp
     std::function<void()> task;  // kOp
     Event* event = nullptr;      // external kinds: the event, which must outlive the graph
+    std::shared_ptr<CudaEvent> cuda_event;
     std::uint64_t event_id = 0;  // for the hazard checker; a record inside the graph has an id of its own
   };
   static constexpr std::size_t kNone = static_cast<std::size_t>(-1);
@@ -67,6 +73,7 @@ class Graph {
     std::vector<std::int64_t> clock;  // per lane: the number of its nodes known to be finished
     std::int64_t nodes = 0;
     std::size_t open_op = kNone;  // the node announced last, while its task is still to come
+    std::uint64_t cuda_tail = 0;  // CudaGraph::tail when the lane's books were last settled
   };
   struct Recorded {
     std::uint64_t node_id;
@@ -76,13 +83,21 @@ class Graph {
   int join(Stream& stream);  // adds a lane
   void announce(Stream& stream, const Access& access);
   void take(int lane, std::function<void()> task);
+  // Ends the op announced last; before each new node, so that it is known to have enqueued something.
   void close_op(Lane& lane);
+  void close_cuda_op(Lane& lane);
+  [[noreturn]] void fail_without_task(const Lane& lane, std::size_t op) const;
+  [[noreturn]] void fail_unannounced(const Lane& lane) const;
+  bool writes(std::size_t op) const;
   void add(Node node);
   void record(Stream& stream, Event& event);
   void wait(Stream& stream, Event& event);
   void record_external(Stream& stream, Event& event);
   void wait_external(Stream& stream, Event& event);
-  void replay_node(Node& node, Stream& stream, int instrument_lane);
+  void add_external(Kind kind, Stream& stream, Event& event);
+  void note_replay(Node& node, Stream& stream, int instrument_lane);  // tells the instruments and the events
+  void replay_node(Node& node, Stream& stream);                       // CPU
+  CudaStream& cuda_of(const Lane& lane) const;
   void release_streams();
 
   std::string name_;
@@ -92,6 +107,8 @@ class Graph {
   std::shared_ptr<Graph*> token_;                         // alive while capturing; events refer to it
   CaptureGuard* guard_ = nullptr;                         // while capturing: the origin's
   std::int64_t replays_ = 0;
+  std::shared_ptr<CudaGraph> cuda_;  // null on the CPU
+  bool has_external_events_ = false;
 };
 
 }  // namespace megalith

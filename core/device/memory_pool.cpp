@@ -8,6 +8,7 @@
 
 #include "core/base/error.h"
 #include "core/device/capture_guard.h"
+#include "core/device/cuda_memory.h"
 
 namespace megalith {
 
@@ -33,12 +34,20 @@ std::string_view name_of(MemoryCategory category) {
   return kNames[static_cast<std::size_t>(category)];
 }
 
-MemoryPool::MemoryPool(DeviceType device, std::size_t limit_bytes) : device_(device), limit_(limit_bytes) {}
+MemoryPool::MemoryPool(DeviceType device, std::size_t limit_bytes) : device_(device), limit_(limit_bytes) {
+  require_built(device_);
+}
 
 MemoryPool::~MemoryPool() {
   free_cached();
-  if (device_ == DeviceType::kPlan) return;
-  for (const auto& [address, block] : used_) std::free(address);
+  for (const auto& [address, block] : used_) free_to_system(address);
+}
+
+void MemoryPool::free_to_system(void* address) {
+  if (device_ == DeviceType::kCpu) std::free(address);
+  if constexpr (kCudaBuilt) {
+    if (device_ == DeviceType::kCuda) cuda_free(address);
+  }
 }
 
 void* MemoryPool::allocate_from_system(std::size_t bytes) {
@@ -48,6 +57,9 @@ void* MemoryPool::allocate_from_system(std::size_t bytes) {
     return address;
   }
   if (limit_ != 0 && (bytes > limit_ || reserved_ > limit_ - bytes)) return nullptr;
+  if constexpr (kCudaBuilt) {
+    if (device_ == DeviceType::kCuda) return cuda_allocate(bytes);
+  }
   void* address = nullptr;
   if (posix_memalign(&address, bytes >= kHugePage ? kHugePage : kAlignment, bytes) != 0) return nullptr;
   if (bytes >= kHugePage) madvise(address, bytes, MADV_HUGEPAGE);  // fewer TLB misses; only a hint
@@ -56,7 +68,7 @@ void* MemoryPool::allocate_from_system(std::size_t bytes) {
 
 void MemoryPool::free_cached() {
   for (const auto& [size, block] : free_) {
-    std::free(block);
+    free_to_system(block);
     reserved_ -= size;
   }
   free_.clear();

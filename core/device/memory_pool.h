@@ -34,7 +34,8 @@ using CategoryBytes = std::array<std::size_t, kNumMemoryCategories>;
 
 class MemoryPool {
  public:
-  // limit_bytes 0: no limit but the machine's. A plan has no limit at all.
+  // limit_bytes 0: no limit but the machine's. A plan has no limit at all. CUDA: memory of the process's GPU, by plain
+  // cudaMalloc; giving it back waits for the GPU, so it happens only when a pool ends or would refuse otherwise.
   explicit MemoryPool(DeviceType device, std::size_t limit_bytes = 0);
   ~MemoryPool();  // returns everything to the system
   MemoryPool(const MemoryPool&) = delete;
@@ -65,6 +66,7 @@ class MemoryPool {
   };
 
   void* allocate_from_system(std::size_t bytes);
+  void free_to_system(void* address);
   void free_cached();
   [[noreturn]] void fail_out_of_memory(std::size_t bytes, std::string_view owner) const;
 

@@ -4,11 +4,31 @@
 
 #include "core/base/error.h"
 #include "core/device/capture_guard.h"
+#include "core/device/cuda_event.h"
 #include "core/device/graph.h"
 #include "core/device/hazard_checker.h"
 #include "core/device/timeline.h"
 
 namespace megalith {
+
+namespace {
+
+// Templates, because a std::variant without the alternative does not even name it.
+template <class Backend>
+void make_cuda(Backend& backend) {
+  if constexpr (kCudaBuilt) backend.template emplace<CudaStream>();
+}
+
+template <class Backend>
+CudaStream* find_cuda(Backend& backend) {
+  if constexpr (kCudaBuilt) {
+    return std::get_if<CudaStream>(&backend);
+  } else {
+    return nullptr;
+  }
+}
+
+}  // namespace
 
 Stream::Stream(DeviceType device, std::string name, Instruments instruments)
     : name_(std::move(name)), instruments_(instruments), lane_(-1) {
@@ -17,7 +37,12 @@ Stream::Stream(DeviceType device, std::string name, Instruments instruments)
     lane_ = instruments_.timeline->add_lane(name_);
     return;
   }
-  backend_.emplace<CpuStream>();
+  require_built(device);
+  if (device == DeviceType::kCuda) {
+    make_cuda(backend_);
+  } else {
+    backend_.emplace<CpuStream>();
+  }
   if (instruments_.hazards != nullptr) lane_ = instruments_.hazards->add_lane(name_);
 }
 
@@ -26,8 +51,11 @@ Stream::~Stream() {
 }
 
 DeviceType Stream::device() const {
-  return std::holds_alternative<PlanStream>(backend_) ? DeviceType::kPlan : DeviceType::kCpu;
+  if (std::holds_alternative<PlanStream>(backend_)) return DeviceType::kPlan;
+  return std::holds_alternative<CpuStream>(backend_) ? DeviceType::kCpu : DeviceType::kCuda;
 }
+
+CudaStream* Stream::cuda() { return find_cuda(backend_); }
 
 bool Stream::wants_access() const {
   return device() == DeviceType::kPlan || capture_ != nullptr || instruments_.hazards != nullptr;
@@ -72,15 +100,34 @@ void Stream::wait(Event& event) {
   enqueue_wait(event);
 }
 
-void Stream::enqueue_record(Event& event) {
+void Stream::mark_recorded(Event& event) {
   event.recorded_ = true;
   event.in_graph_ = false;
   event.capture_token_.reset();
+}
+
+void Stream::enqueue_record(Event& event) {
+  mark_recorded(event);
+  if constexpr (kCudaBuilt) {
+    if (CudaStream* stream = cuda()) {
+      if (event.cuda_ == nullptr) event.cuda_ = make_cuda_event();
+      event.cuda_->record(*stream);
+      return;
+    }
+  }
   event.cpu_ = std::make_shared<CpuEventPoint>();
   std::get<CpuStream>(backend_).fire(event.cpu_);
 }
 
 void Stream::enqueue_wait(Event& event) {
+  if constexpr (kCudaBuilt) {
+    if (CudaStream* stream = cuda()) {
+      require(event.cpu_ == nullptr, "a CUDA stream waits for an event that a CPU stream recorded");
+      if (event.cuda_ != nullptr) event.cuda_->wait(*stream);
+      return;
+    }
+    require(event.cuda_ == nullptr, "a CPU stream waits for an event that a CUDA stream recorded");
+  }
   if (event.cpu_ != nullptr) std::get<CpuStream>(backend_).await(event.cpu_);
 }
 
@@ -99,6 +146,9 @@ void Stream::synchronize() {
   if (device() == DeviceType::kPlan) return;
   refuse_during_capture("synchronize", "move the host's wait out of the captured range");
   if (instruments_.hazards != nullptr) instruments_.hazards->join(HazardChecker::kHost, lane_);  // also if a task threw
+  if constexpr (kCudaBuilt) {
+    if (CudaStream* stream = cuda()) return stream->synchronize();
+  }
   std::get<CpuStream>(backend_).synchronize();
 }
 
@@ -114,7 +164,7 @@ void Stream::synchronize_host(Event& event) {
 void Stream::announce_host(const Access& access) {
   refuse_during_capture(fmt::format("the host touches device data ({})", access.name()),
                         "read or write it before the capture, or from an op");
-  if (device() == DeviceType::kCpu && instruments_.hazards != nullptr) instruments_.hazards->host(access);
+  if (device() != DeviceType::kPlan && instruments_.hazards != nullptr) instruments_.hazards->host(access);
 }
 
 void Stream::refuse_during_capture(std::string_view act, std::string_view remedy) const {

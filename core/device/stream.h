@@ -62,8 +62,10 @@ class Stream {
  private:
   friend class Graph;
 
-  void enqueue_record(Event& event);  // CPU, not capturing
+  CudaStream* cuda();                 // null on every other backend
+  void enqueue_record(Event& event);  // not on a plan, not capturing
   void enqueue_wait(Event& event);
+  static void mark_recorded(Event& event);  // outside of a graph, or by a replay
   void refuse_during_capture(std::string_view act, std::string_view remedy) const;
 
   std::string name_;

@@ -1,0 +1,30 @@
+// The CUDA form of an Event's point, made at its first record. Needs no CUDA header.
+#pragma once
+
+#include <memory>
+
+#include "core/device/cuda_stream.h"
+
+namespace megalith {
+
+class CudaEvent {
+ public:
+  CudaEvent();
+  ~CudaEvent();
+  CudaEvent(const CudaEvent&) = delete;
+  CudaEvent& operator=(const CudaEvent&) = delete;
+
+  void record(CudaStream& stream);
+  void wait(CudaStream& stream);  // does nothing if never recorded
+  // Under capture: nodes that fire it, or wait for it, at each replay.
+  void record_external(CudaStream& stream);
+  void wait_external(CudaStream& stream);
+  void wait_on_host();  // sleeps instead of spinning; throws a kernel's fault
+
+ private:
+  CUevent_st* event_ = nullptr;
+};
+
+std::shared_ptr<CudaEvent> make_cuda_event();
+
+}  // namespace megalith
