@@ -15,6 +15,8 @@
 
 namespace megalith {
 
+class CudaStream;  // ops declare run() for it in every build
+
 class CpuStream {
  public:
   using Task = std::function<void()>;
