@@ -1,9 +1,8 @@
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <limits>
 
 #include "core/ops/cross_entropy.h"
+#include "core/ops/data_faults.h"
 #include "core/ops/dispatch.h"
 #include "core/ops/simd_math.h"
 
@@ -90,11 +89,8 @@ void cross_entropy(const CrossEntropy& op) {
   const auto* labels = op.labels.as<const std::int32_t>();
   for (std::int64_t row = 0; row < op.labels.numel(); ++row) {
     if (labels[row] < columns) continue;
-    fail({.code = ExitCode::kFormat,
-          .subject = fmt::format("label of row {}", row),
-          .expected = fmt::format("at most {}", columns - 1),
-          .got = fmt::format("{}", labels[row]),
-          .remedy = "the data was tokenized for another vocabulary"});
+    const std::int64_t values[] = {row, labels[row], columns};
+    raise_bad_label(values);
   }
   for (std::int64_t row = 0; row < op.labels.numel(); ++row) {
     T* x = op.logits.as<T>() + row * op.logits.stride(0);

@@ -1,7 +1,6 @@
-#include <fmt/format.h>
-
 #include <algorithm>
 
+#include "core/ops/data_faults.h"
 #include "core/ops/dispatch.h"
 #include "core/ops/embedding.h"
 #include "core/ops/simd_math.h"
@@ -15,22 +14,16 @@ void check_tokens(const Tensor& tokens, std::int64_t vocabulary) {
   const auto* token = tokens.as<const std::int32_t>();
   for (std::int64_t row = 0; row < tokens.numel(); ++row) {
     if (token[row] >= 0 && token[row] < vocabulary) continue;
-    fail({.code = ExitCode::kFormat,
-          .subject = fmt::format("token of row {}", row),
-          .expected = fmt::format("0 to {}", vocabulary - 1),
-          .got = fmt::format("{}", token[row]),
-          .remedy = "the data was tokenized for another vocabulary"});
+    const std::int64_t values[] = {row, token[row], vocabulary};
+    raise_bad_token(values);
   }
 }
 
 void check_positions(std::int64_t start, std::int64_t rows, std::int64_t rows_per_sample, const Tensor& positions) {
   const std::int64_t end = start + std::min(rows, rows_per_sample);
   if (!positions || (start >= 0 && end <= positions.size(0))) return;
-  fail({.code = ExitCode::kUsage,
-        .subject = "positions",
-        .expected = fmt::format("0 to {}", positions.size(0) - 1),
-        .got = fmt::format("{} to {}", start, end - 1),
-        .remedy = "the sequence is longer than the learned position embeddings"});
+  const std::int64_t values[] = {start, end - 1, positions.size(0)};
+  raise_bad_positions(values);
 }
 
 template <class T>

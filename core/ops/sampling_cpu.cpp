@@ -1,9 +1,8 @@
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <limits>
 
 #include "core/base/rng.h"
+#include "core/ops/data_faults.h"
 #include "core/ops/dispatch.h"
 #include "core/ops/sampling.h"
 #include "core/ops/simd_math.h"
@@ -24,12 +23,7 @@ std::int32_t argmax(const T* x, std::int64_t columns, std::int64_t row) {
       best = i;
     }
   }
-  if (best < 0) {
-    fail({.code = ExitCode::kNumeric,
-          .subject = fmt::format("logits of row {}", row),
-          .expected = "a number above -inf",
-          .got = "none"});
-  }
+  if (best < 0) raise_no_logits(&row);
   return static_cast<std::int32_t>(best);
 }
 

@@ -1,0 +1,74 @@
+// Checks indices before the op that uses them, so that bad data leaves its outputs alone: a block reads them all, and
+// where one is out of range reports the first and leaves word that the op's kernels do nothing.
+#pragma once
+
+#include "core/device/cuda_fault.cuh"
+#include "core/ops/cuda_launch.cuh"
+#include "core/ops/cuda_reduce.cuh"
+
+namespace megalith::cuda {
+
+struct IndexCheck {
+  const std::int32_t* index = nullptr;
+  std::int64_t count = 0;
+  std::int64_t low = 0, limit = 0;  // low <= index < limit
+  CudaFault::Raise raise = nullptr;  // with row, index, limit
+
+  std::int64_t positions = -1;  // start + span must not exceed them; -1: no such check
+  std::int64_t span = 0;
+  const std::int32_t* start = nullptr;  // device; null: 0
+  CudaFault::Raise raise_positions = nullptr;  // with first, last, positions
+};
+
+inline constexpr int kCheckThreads = 1024;
+// The verdict, 1 for bad data, stands at the front of the scratch memory.
+inline constexpr std::int64_t kVerdictBytes = 256;
+
+// One block; latency-bound, a few microseconds.
+static __global__ void __launch_bounds__(kCheckThreads)
+    check_indices(const IndexCheck check, bool vector, CudaFault* fault, std::int32_t* verdict) {
+  __shared__ std::int64_t shared[32];
+  std::int64_t first_bad = check.count;
+  const auto look = [&](std::int64_t row, std::int64_t index) {
+    if ((index < check.low || index >= check.limit) && row < first_bad) first_bad = row;
+  };
+  const std::int64_t packs = vector ? check.count / 4 : 0;
+#pragma unroll 4
+  for (std::int64_t p = threadIdx.x; p < packs; p += kCheckThreads) {
+    const int4 four = reinterpret_cast<const int4*>(check.index)[p];
+    look(4 * p, four.x);
+    look(4 * p + 1, four.y);
+    look(4 * p + 2, four.z);
+    look(4 * p + 3, four.w);
+  }
+  for (std::int64_t row = 4 * packs + threadIdx.x; row < check.count; row += kCheckThreads) look(row, check.index[row]);
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) {
+    const std::int64_t other = __shfl_xor_sync(kAllLanes, first_bad, step);
+    first_bad = other < first_bad ? other : first_bad;
+  }
+  if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = first_bad;
+  __syncthreads();
+  if (threadIdx.x > 0) return;
+  for (int w = 1; w < kCheckThreads / 32; ++w) first_bad = shared[w] < first_bad ? shared[w] : first_bad;
+  const std::int64_t start = check.start == nullptr ? 0 : *check.start;
+  const bool bad_index = first_bad < check.count;
+  const bool bad_positions = check.positions >= 0 && (start < 0 || start + check.span > check.positions);
+  *verdict = bad_index || bad_positions ? 1 : 0;
+  if (bad_index) {
+    report_fault(fault, check.raise, first_bad, check.index[first_bad], check.limit);
+  } else if (bad_positions) {
+    report_fault(fault, check.raise_positions, start, start + check.span - 1, check.positions);
+  }
+}
+
+// The verdict's address, in the stream's scratch memory.
+inline const std::int32_t* launch_index_check(CudaStream& stream, const IndexCheck& check) {
+  auto* verdict = scratch<std::int32_t>(stream, kVerdictBytes / 4);
+  const bool vector = reinterpret_cast<std::uintptr_t>(check.index) % sizeof(int4) == 0;
+  check_indices<<<1, kCheckThreads, 0, stream.handle()>>>(check, vector, stream.fault(), verdict);
+  MEGALITH_CUDA_CHECK(cudaGetLastError());
+  return verdict;
+}
+
+}  // namespace megalith::cuda

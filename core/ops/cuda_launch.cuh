@@ -1,0 +1,118 @@
+// What the CUDA kernels share on the host: grid sizes, dtype and alignment as template arguments, scratch memory; and
+// divisions by numbers that are known before the launch.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "core/base/error.h"
+#include "core/device/cuda_check.h"
+#include "core/device/cuda_stream.h"
+#include "core/ops/dispatch.h"
+#include "core/tensor/tensor.h"
+
+namespace megalith::cuda {
+
+inline constexpr std::int64_t kMaxIndex = std::int64_t{1} << 31;  // 32-bit item numbers stay below
+
+inline std::int64_t ceil_divide(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+// Blocks for `items` pieces of work; at least one, so that every op enqueues something.
+inline unsigned blocks_for(std::int64_t items, std::int64_t per_block) {
+  const std::int64_t blocks = std::max<std::int64_t>(1, ceil_divide(items, per_block));
+  require(blocks < kMaxIndex, "a CUDA grid of more than 2^31 blocks");
+  return static_cast<unsigned>(blocks);
+}
+
+// Calls visit(T{}, std::bool_constant<...>{}).
+template <class Visit>
+void visit_kernel(DType dtype, bool vector, Visit&& visit) {
+  visit_float(dtype, [&](auto type) {
+    if (vector) {
+      visit(type, std::true_type{});
+    } else {
+      visit(type, std::false_type{});
+    }
+  });
+}
+
+// Memory for partial sums between two kernels of one op: the stream's one workspace, whose content no op expects to
+// find again.
+template <class T>
+T* scratch(CudaStream& stream, std::int64_t count) {
+  require(static_cast<std::size_t>(count) * sizeof(T) <= CudaStream::kBlasWorkspaceBytes,
+          "a CUDA op needs more scratch memory than its stream has");
+  return static_cast<T*>(stream.blas_workspace());
+}
+
+// n / divisor for 0 <= n < 2^31 by a multiplication. Granlund & Montgomery 1994, figure 4.1.
+class FastDivide {
+ public:
+  FastDivide() = default;
+  explicit FastDivide(std::int64_t divisor) : divisor_(static_cast<unsigned>(divisor)) {
+    require(divisor >= 1 && divisor < kMaxIndex, "FastDivide: divisor out of range");
+    while ((std::int64_t{1} << shift_) < divisor) ++shift_;
+    multiplier_ = static_cast<unsigned>((((std::uint64_t{1} << shift_) - divisor_) << 32) / divisor_ + 1);
+  }
+  __device__ unsigned quotient(unsigned n) const { return (__umulhi(n, multiplier_) + n) >> shift_; }
+  __device__ unsigned remainder(unsigned n) const { return n - quotient(n) * divisor_; }
+  __device__ unsigned divide(unsigned n, unsigned& rest) const {
+    const unsigned result = quotient(n);
+    rest = n - result * divisor_;
+    return result;
+  }
+
+ private:
+  unsigned divisor_ = 1;
+  unsigned multiplier_ = 1;
+  unsigned shift_ = 0;
+};
+
+// Finds the rows of tensors that share their leading dims (up to three) but not their strides.
+struct RowIndexer {
+  FastDivide middle, inner;
+  std::int64_t rows = 0;                 // in all
+  std::int64_t rows_per_outer = 1;       // of one index of dim 0, which `bound` counts
+  const std::int32_t* bound = nullptr;  // device; null: all rows are live
+
+  RowIndexer() = default;
+  explicit RowIndexer(const Tensor& x) : rows(x.numel() / std::max<std::int64_t>(x.size(-1), 1)), bound(x.bound) {
+    const int leading = x.rank() - 1;
+    for (int d = 1; d < leading; ++d) rows_per_outer *= x.size(d);
+    require(rows < kMaxIndex, "more than 2^31 rows");
+    if (rows == 0) return;
+    if (leading >= 1) inner = FastDivide(leading == 1 ? x.size(0) : x.size(leading - 1));
+    if (leading >= 2) middle = FastDivide(leading == 2 ? x.size(0) : x.size(1));
+  }
+  __device__ std::int64_t live() const { return bound == nullptr ? rows : *bound * rows_per_outer; }
+};
+
+struct RowPlace {
+  unsigned at[3];
+  __device__ RowPlace(const RowIndexer& index, unsigned row) {
+    row = index.inner.divide(row, at[2]);
+    at[0] = index.middle.divide(row, at[1]);
+  }
+};
+
+// An absent tensor has a null address.
+template <class T>
+struct RowPointer {
+  T* data = nullptr;
+  std::int64_t strides[3] = {0, 0, 0};
+
+  RowPointer() = default;
+  explicit RowPointer(const Tensor& x) : data(x.as<T>()) {
+    const int leading = x.rank() - 1;
+    for (int d = 0; d < leading; ++d) strides[3 - leading + d] = x.stride(d);
+  }
+  __device__ T* at(const RowPlace& place) const {
+    return data + place.at[0] * strides[0] + place.at[1] * strides[1] + place.at[2] * strides[2];
+  }
+};
+
+}  // namespace megalith::cuda

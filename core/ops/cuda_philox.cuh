@@ -1,0 +1,40 @@
+// Philox 4x32-10 as core/base/rng.h defines it, on the device: the same bits as on the CPU.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "core/base/rng.h"
+
+namespace megalith::cuda {
+
+struct DeviceKey {
+  std::uint32_t word[2];
+};
+
+__device__ inline uint4 philox(uint4 counter, DeviceKey key) {
+#pragma unroll
+  for (std::uint32_t round = 0; round < kPhiloxRounds; ++round) {
+    const std::uint64_t product0 = std::uint64_t{kPhiloxMultiplier0} * counter.x;
+    const std::uint64_t product1 = std::uint64_t{kPhiloxMultiplier1} * counter.z;
+    counter = make_uint4(static_cast<std::uint32_t>(product1 >> 32) ^ counter.y ^ key.word[0],
+                         static_cast<std::uint32_t>(product1),
+                         static_cast<std::uint32_t>(product0 >> 32) ^ counter.w ^ key.word[1],
+                         static_cast<std::uint32_t>(product0));
+    key.word[0] += kPhiloxWeyl0;
+    key.word[1] += kPhiloxWeyl1;
+  }
+  return counter;
+}
+
+__device__ inline DeviceKey key_for(std::uint64_t seed, uint4 use) {
+  const uint4 bits = philox(use, {{static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)}});
+  return {{bits.x, bits.y}};
+}
+
+__device__ inline double uniform_number(std::uint32_t low, std::uint32_t high) {
+  return static_cast<double>((std::uint64_t{high} << 21) ^ (low >> 11)) * 0x1p-53;
+}
+
+}  // namespace megalith::cuda

@@ -1,0 +1,92 @@
+// Sums of a flat fp32 array in fp64, by a fixed tree: element i always goes to the same accumulator, whatever the
+// alignment and the device. Blocks own kSumSlice elements at a time; a second kernel adds the blocks' sums.
+#pragma once
+
+#include "core/ops/cuda_launch.cuh"
+#include "core/ops/cuda_pack.cuh"
+#include "core/ops/cuda_reduce.cuh"
+
+namespace megalith::cuda {
+
+inline constexpr int kSumThreads = 256;
+inline constexpr int kSumPacks = 8;  // loads in flight per thread
+inline constexpr std::int64_t kSumSlice = std::int64_t{kSumThreads} * kSumPacks * kPack<float>;
+inline constexpr int kSumBlocks = 1024;  // at most
+
+struct Square {
+  __device__ double operator()(double sum, float x) const { return fma(static_cast<double>(x), static_cast<double>(x), sum); }
+};
+struct Identity {
+  __device__ double operator()(double sum, float x) const { return sum + static_cast<double>(x); }
+};
+
+// out[0] = total (+ out[0]).
+struct SumTarget {
+  double* fp64 = nullptr;  // one of the two
+  float* fp32 = nullptr;
+  bool accumulate = false;
+
+  __device__ void store(double total) const {
+    if (fp64 != nullptr) *fp64 = total;
+    if (fp32 != nullptr) *fp32 = static_cast<float>(accumulate ? static_cast<double>(*fp32) + total : total);
+  }
+};
+
+// One pass, memory-bound. Without a scratch there is one block.
+template <class Add, bool kVector>
+__global__ void __launch_bounds__(kSumThreads)
+    sum_slices(const float* x, std::int64_t count, double* block_sums, SumTarget target) {
+  __shared__ double shared[32];
+  const Add add;
+  double sums[kPack<float>] = {};
+  for (std::int64_t slice = blockIdx.x * kSumSlice; slice < count; slice += gridDim.x * kSumSlice) {
+    uint4 raw[kSumPacks];
+#pragma unroll
+    for (int k = 0; k < kSumPacks; ++k) {
+      const std::int64_t first = slice + (k * kSumThreads + static_cast<int>(threadIdx.x)) * kPack<float>;
+      raw[k] = load_flat<float, kVector>(x, first, count);
+    }
+#pragma unroll
+    for (int k = 0; k < kSumPacks; ++k) {
+      float v[kPack<float>];
+      unpack<float>(raw[k], v);
+#pragma unroll
+      for (int j = 0; j < kPack<float>; ++j) sums[j] = add(sums[j], v[j]);
+    }
+  }
+  const double total = block_sum((sums[0] + sums[1]) + (sums[2] + sums[3]), shared);
+  if (threadIdx.x > 0) return;
+  if (block_sums == nullptr) {
+    target.store(total);
+  } else {
+    block_sums[blockIdx.x] = total;
+  }
+}
+
+// One block.
+static __global__ void __launch_bounds__(kSumThreads) add_blocks(const double* block_sums, int count, SumTarget target) {
+  __shared__ double shared[32];
+  double sum = 0;
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += kSumThreads) sum += block_sums[i];
+  sum = block_sum(sum, shared);
+  if (threadIdx.x == 0) target.store(sum);
+}
+
+template <class Add>
+void launch_sum(CudaStream& stream, const Tensor& x, const SumTarget& target) {
+  const std::int64_t slices = ceil_divide(x.numel(), kSumSlice);
+  const auto blocks = static_cast<unsigned>(std::clamp<std::int64_t>(slices, 1, kSumBlocks));
+  double* block_sums = blocks == 1 ? nullptr : scratch<double>(stream, blocks);
+  const auto* data = x.as<const float>();
+  if (starts_aligned(data)) {
+    sum_slices<Add, true><<<blocks, kSumThreads, 0, stream.handle()>>>(data, x.numel(), block_sums, target);
+  } else {
+    sum_slices<Add, false><<<blocks, kSumThreads, 0, stream.handle()>>>(data, x.numel(), block_sums, target);
+  }
+  MEGALITH_CUDA_CHECK(cudaGetLastError());
+  if (block_sums == nullptr) return;
+  add_blocks<<<1, kSumThreads, 0, stream.handle()>>>(block_sums, static_cast<int>(blocks), target);
+  MEGALITH_CUDA_CHECK(cudaGetLastError());
+}
+
+}  // namespace megalith::cuda

@@ -1,0 +1,14 @@
+// The errors that kernels find in their data. Each throws; both backends say it in the same words. The values are those
+// named, in this order: a CUDA kernel can only pass numbers (core/device/cuda_fault.cuh).
+#pragma once
+
+#include <cstdint>
+
+namespace megalith {
+
+[[noreturn]] void raise_bad_token(const std::int64_t* row_token_vocabulary);
+[[noreturn]] void raise_bad_positions(const std::int64_t* first_last_limit);
+[[noreturn]] void raise_bad_label(const std::int64_t* row_label_vocabulary);
+[[noreturn]] void raise_no_logits(const std::int64_t* row);
+
+}  // namespace megalith

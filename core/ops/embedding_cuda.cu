@@ -1,0 +1,324 @@
+// Memory-bound. Forward: a warp owns a row, one pass. Backward: the rows are sorted by token (stable radix sort), and
+// blocks walk kChunk sorted rows each, adding up the runs of equal tokens; what a run has in several chunks is added by a
+// second kernel in ascending order. dy is read once (twice with positions), each touched row of d_table once.
+// Deterministic, without atomics.
+#include <cub/device/device_radix_sort.cuh>
+
+#include "core/ops/cuda_indices.cuh"
+#include "core/ops/cuda_pack.cuh"
+#include "core/ops/data_faults.h"
+#include "core/ops/embedding.h"
+
+namespace megalith {
+
+namespace {
+
+using namespace cuda;
+
+constexpr int kThreads = 256;
+constexpr int kUnrolled = 4;
+
+template <class T>
+struct LookupArguments {
+  const std::int32_t *verdict, *tokens, *start;
+  const T *table, *positions;
+  T* y;
+  std::int64_t rows;
+  int columns;
+  FastDivide per_sample;
+};
+
+template <class T, bool kVector>
+__global__ void __launch_bounds__(kThreads) look_up(const LookupArguments<T> a) {
+  constexpr int kWidth = kPack<T>;
+  const std::int64_t row = std::int64_t{blockIdx.x} * (kThreads / 32) + threadIdx.x / 32;
+  if (row >= a.rows || *a.verdict != 0) return;
+  const T* from = a.table + static_cast<std::int64_t>(a.tokens[row]) * a.columns;
+  const T* position = nullptr;
+  if (a.positions != nullptr) {
+    const std::int64_t start = a.start == nullptr ? 0 : *a.start;
+    position = a.positions + (start + a.per_sample.remainder(static_cast<unsigned>(row))) * a.columns;
+  }
+  T* y = a.y + row * a.columns;
+  for (int tile = static_cast<int>(threadIdx.x % 32) * kWidth; tile < a.columns; tile += 32 * kWidth * kUnrolled) {
+    uint4 raw[kUnrolled], added[kUnrolled];
+#pragma unroll
+    for (int u = 0; u < kUnrolled; ++u) {
+      raw[u] = load_of_row<T, kVector>(from, tile + u * 32 * kWidth, a.columns);
+      if (position != nullptr) added[u] = load_of_row<T, kVector>(position, tile + u * 32 * kWidth, a.columns);
+    }
+#pragma unroll
+    for (int u = 0; u < kUnrolled; ++u) {
+      if (position != nullptr) {
+        float v[kWidth], w[kWidth];
+        unpack<T>(raw[u], v);
+        unpack<T>(added[u], w);
+#pragma unroll
+        for (int j = 0; j < kWidth; ++j) v[j] += w[j];
+        raw[u] = pack<T>(v);
+      }
+      store_of_row<T, kVector>(y, tile + u * 32 * kWidth, a.columns, raw[u]);
+    }
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) number_rows(std::int32_t* rows, int count) {
+  const int i = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
+  if (i < count) rows[i] = i;
+}
+
+constexpr int kLanes = 128;     // threads of a block: columns of a tile, in packs of dy
+constexpr int kMinChunk = 64;   // rows
+constexpr int kMaxChunk = 512;  // of which a block keeps token and row number in shared memory
+
+struct GradientArguments {
+  const std::int32_t *verdict, *tokens, *rows;  // sorted by token, then row
+  const void* dy;
+  float *d_table, *partial;  // partial: [chunks, 2, columns]: of the run that came in, of the run that goes on
+  int count, columns, chunk;
+};
+
+// to[first ...] += sums
+template <class T, bool kVector>
+__device__ inline void add_to(float* to, int first, int columns, const float (&sums)[kPack<T>]) {
+#pragma unroll
+  for (int j = 0; j < kPack<T>; j += 4) {
+    float v[4];
+    unpack<float>(load_of_row<float, kVector>(to, first + j, columns), v);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) v[i] += sums[j + i];
+    store_of_row<float, kVector>(to, first + j, columns, pack<float>(v));
+  }
+}
+
+template <class T, bool kVector>
+__device__ inline void put(float* to, int first, int columns, const float (&sums)[kPack<T>]) {
+#pragma unroll
+  for (int j = 0; j < kPack<T>; j += 4) {
+    const float v[4] = {sums[j], sums[j + 1], sums[j + 2], sums[j + 3]};
+    store_of_row<float, kVector>(to, first + j, columns, pack<float>(v));
+  }
+}
+
+// A block owns a chunk of sorted rows and a tile of columns.
+template <class T, bool kVector>
+__global__ void __launch_bounds__(kLanes) add_chunks(const GradientArguments a) {
+  constexpr int kWidth = kPack<T>;
+  __shared__ std::int32_t tokens[kMaxChunk + 2], rows[kMaxChunk];  // tokens: also the one before and the one after
+  if (*a.verdict != 0) return;
+  const int chunk = static_cast<int>(blockIdx.x);
+  const int begin = chunk * a.chunk, count = min(a.chunk, a.count - begin);
+  for (int i = static_cast<int>(threadIdx.x); i < count + 2; i += kLanes) {
+    const int at = begin + i - 1;
+    tokens[i] = at >= 0 && at < a.count ? a.tokens[at] : -1;
+    if (i > 0 && i <= count) rows[i - 1] = a.rows[at];
+  }
+  __syncthreads();
+  const int first = (static_cast<int>(blockIdx.y) * kLanes + static_cast<int>(threadIdx.x)) * kWidth;
+  if (first >= a.columns) return;
+  float sums[kWidth] = {};
+  bool came_in = tokens[0] == tokens[1];
+  for (int i = 0; i < count; i += kUnrolled) {
+    uint4 raw[kUnrolled];
+#pragma unroll
+    for (int u = 0; u < kUnrolled; ++u) {
+      const bool live = i + u < count;
+      const T* row = static_cast<const T*>(a.dy) + static_cast<std::int64_t>(live ? rows[i + u] : 0) * a.columns;
+      raw[u] = load_of_row<T, kVector>(row, first, live ? a.columns : 0);
+    }
+#pragma unroll
+    for (int u = 0; u < kUnrolled; ++u) {
+      if (i + u >= count) break;
+      float v[kWidth];
+      unpack<T>(raw[u], v);
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) sums[j] += v[j];
+      const std::int32_t token = tokens[i + u + 1];
+      const bool same_follows = tokens[i + u + 2] == token;
+      if (same_follows && i + u + 1 < count) continue;
+      if (came_in || same_follows) {
+        put<T, kVector>(a.partial + (std::int64_t{chunk} * 2 + (came_in ? 0 : 1)) * a.columns, first, a.columns, sums);
+      } else {
+        add_to<T, kVector>(a.d_table + static_cast<std::int64_t>(token) * a.columns, first, a.columns, sums);
+      }
+      came_in = false;
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) sums[j] = 0;
+    }
+  }
+}
+
+// A block owns the run that begins in a chunk and goes on into the next, if there is one, and a tile of columns.
+template <bool kVector>
+__global__ void __launch_bounds__(kLanes) add_runs(const GradientArguments a) {
+  if (*a.verdict != 0) return;
+  const int chunk = static_cast<int>(blockIdx.x), begin = chunk * a.chunk, end = begin + a.chunk;
+  if (end >= a.count) return;
+  const std::int32_t token = a.tokens[end - 1];
+  const bool goes_on = a.tokens[end] == token;
+  const bool began_before = begin > 0 && a.tokens[begin - 1] == token;
+  if (!goes_on || began_before) return;
+  int followers = 0;  // chunks that begin with the token
+  for (int found = kLanes; found == kLanes; followers += found) {
+    const std::int64_t at = (std::int64_t{chunk} + 1 + followers + threadIdx.x) * a.chunk;
+    found = __syncthreads_count(at < a.count && a.tokens[at] == token ? 1 : 0);
+  }
+  const int first = (static_cast<int>(blockIdx.y) * kLanes + static_cast<int>(threadIdx.x)) * 4;
+  if (first >= a.columns) return;
+  float sums[4];
+  unpack<float>(load_of_row<float, kVector>(a.partial + (std::int64_t{chunk} * 2 + 1) * a.columns, first, a.columns), sums);
+  const float* follower = a.partial + (std::int64_t{chunk} + 1) * 2 * a.columns;
+#pragma unroll 8
+  for (int i = 0; i < followers; ++i) {
+    float v[4];
+    unpack<float>(load_of_row<float, kVector>(follower + std::int64_t{i} * 2 * a.columns, first, a.columns), v);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) sums[j] += v[j];
+  }
+  add_to<float, kVector>(a.d_table + static_cast<std::int64_t>(token) * a.columns, first, a.columns, sums);
+}
+
+// A block owns a position and a tile of columns; it adds the samples in ascending order.
+template <class T, bool kVector>
+__global__ void __launch_bounds__(kLanes)
+    add_positions(const std::int32_t* verdict, const T* dy, float* d_positions, std::int64_t rows,
+                  std::int64_t rows_per_sample, int columns) {
+  constexpr int kWidth = kPack<T>;
+  const int first = (static_cast<int>(blockIdx.y) * kLanes + static_cast<int>(threadIdx.x)) * kWidth;
+  if (first >= columns || *verdict != 0) return;
+  float sums[kWidth] = {};
+  for (std::int64_t row = blockIdx.x; row < rows; row += rows_per_sample * kUnrolled) {
+    uint4 raw[kUnrolled];
+#pragma unroll
+    for (int u = 0; u < kUnrolled; ++u) {
+      const std::int64_t at = row + u * rows_per_sample;
+      raw[u] = load_of_row<T, kVector>(dy + at * columns, first, at < rows ? columns : 0);
+    }
+#pragma unroll
+    for (int u = 0; u < kUnrolled; ++u) {
+      float v[kWidth];
+      unpack<T>(raw[u], v);
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) sums[j] += v[j];
+    }
+  }
+  add_to<T, kVector>(d_positions + std::int64_t{blockIdx.x} * columns, first, columns, sums);
+}
+
+int bits_of(std::int64_t vocabulary) {
+  int bits = 1;
+  while ((std::int64_t{1} << bits) < vocabulary) ++bits;
+  return bits;
+}
+
+std::size_t rounded_up(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
+
+// Sorts the tokens with their row numbers into the stream's scratch memory, behind the verdict; what is left of it is for
+// partial sums.
+GradientArguments sort_tokens(CudaStream& stream, const EmbeddingBackward& op, const std::int32_t* verdict) {
+  const std::int64_t count = op.tokens.numel();
+  const int bits = bits_of(op.d_table.size(0));
+  const std::size_t array = rounded_up(static_cast<std::size_t>(count) * sizeof(std::int32_t));
+  const auto number = static_cast<int>(count);
+  const auto sort = [&](void* temporary, std::size_t& bytes, std::int32_t* numbers, std::int32_t* tokens,
+                        std::int32_t* rows) {
+    MEGALITH_CUDA_CHECK(cub::DeviceRadixSort::SortPairs(temporary, bytes, op.tokens.as<const std::int32_t>(), tokens,
+                                                        numbers, rows, number, 0, bits, stream.handle()));
+  };
+  std::size_t temporary_bytes = 0;
+  sort(nullptr, temporary_bytes, nullptr, nullptr, nullptr);
+
+  auto* memory = scratch<std::byte>(stream, CudaStream::kBlasWorkspaceBytes) + kVerdictBytes;
+  std::size_t left = CudaStream::kBlasWorkspaceBytes - kVerdictBytes;
+  const auto take = [&](std::size_t bytes) {
+    require(rounded_up(bytes) <= left, "the embedding gradient of so many tokens needs more scratch memory than a stream has");
+    std::byte* result = memory;
+    memory += rounded_up(bytes);
+    left -= rounded_up(bytes);
+    return result;
+  };
+  auto* tokens = reinterpret_cast<std::int32_t*>(take(array));
+  auto* rows = reinterpret_cast<std::int32_t*>(take(array));
+  auto* numbers = reinterpret_cast<std::int32_t*>(take(array));
+  void* temporary = take(temporary_bytes);
+  number_rows<<<blocks_for(count, kThreads), kThreads, 0, stream.handle()>>>(numbers, number);
+  MEGALITH_CUDA_CHECK(cudaGetLastError());
+  sort(temporary, temporary_bytes, numbers, tokens, rows);
+
+  std::int64_t chunk = kMinChunk;
+  const auto partial_bytes = [&] {
+    return static_cast<std::size_t>(ceil_divide(count, chunk) * 2 * op.d_table.size(1)) * sizeof(float);
+  };
+  while (chunk < kMaxChunk && rounded_up(partial_bytes()) > left) chunk *= 2;
+  return {.verdict = verdict,
+          .tokens = tokens,
+          .rows = rows,
+          .dy = op.dy.data,
+          .d_table = op.d_table.as<float>(),
+          .partial = reinterpret_cast<float*>(take(partial_bytes())),
+          .count = number,
+          .columns = static_cast<int>(op.d_table.size(1)),
+          .chunk = static_cast<int>(chunk)};
+}
+
+}  // namespace
+
+void run(CudaStream& stream, const EmbeddingForward& op) {
+  const std::int64_t rows = op.tokens.numel();
+  require(rows < kMaxIndex && op.table.size(1) < kMaxIndex / 2, "EmbeddingForward: more than 2^31 rows or columns");
+  const std::int32_t* verdict = launch_index_check(
+      stream, {.index = op.tokens.as<const std::int32_t>(),
+               .count = rows,
+               .limit = op.table.size(0),
+               .raise = raise_bad_token,
+               .positions = op.positions ? op.positions.size(0) : -1,
+               .span = std::min(rows, op.rows_per_sample),
+               .start = op.start,
+               .raise_positions = raise_bad_positions});
+  const bool vector = rows_aligned(op.table) && rows_aligned(op.positions) && rows_aligned(op.y);
+  visit_kernel(op.table.dtype, vector, [&](auto type, auto is_vector) {
+    using T = decltype(type);
+    const LookupArguments<T> a{.verdict = verdict,
+                               .tokens = op.tokens.as<const std::int32_t>(),
+                               .start = op.start,
+                               .table = op.table.as<const T>(),
+                               .positions = op.positions.as<const T>(),
+                               .y = op.y.as<T>(),
+                               .rows = rows,
+                               .columns = static_cast<int>(op.table.size(1)),
+                               .per_sample = FastDivide(std::min(op.rows_per_sample, kMaxIndex - 1))};
+    look_up<T, is_vector()><<<blocks_for(rows, kThreads / 32), kThreads, 0, stream.handle()>>>(a);
+  });
+  MEGALITH_CUDA_CHECK(cudaGetLastError());
+}
+
+void run(CudaStream& stream, const EmbeddingBackward& op) {
+  const std::int64_t rows = op.tokens.numel(), columns = op.d_table.size(1);
+  require(rows < kMaxIndex && columns < kMaxIndex / 2, "EmbeddingBackward: more than 2^31 rows or columns");
+  const std::int32_t* verdict = launch_index_check(stream, {.index = op.tokens.as<const std::int32_t>(),
+                                                            .count = rows,
+                                                            .limit = op.d_table.size(0),
+                                                            .raise = raise_bad_token,
+                                                            .positions = op.d_positions ? op.d_positions.size(0) : -1,
+                                                            .span = std::min(rows, op.rows_per_sample),
+                                                            .raise_positions = raise_bad_positions});
+  if (rows == 0 || columns == 0) return;
+  const GradientArguments a = sort_tokens(stream, op, verdict);
+  const bool vector = rows_aligned(op.dy) && rows_aligned(op.d_table) && rows_aligned(op.d_positions);
+  visit_kernel(op.dy.dtype, vector, [&](auto type, auto is_vector) {
+    using T = decltype(type);
+    const unsigned tiles = blocks_for(columns, kLanes * kPack<T>);
+    const auto chunks = static_cast<unsigned>(ceil_divide(rows, a.chunk));
+    add_chunks<T, is_vector()><<<dim3(chunks, tiles), kLanes, 0, stream.handle()>>>(a);
+    MEGALITH_CUDA_CHECK(cudaGetLastError());
+    add_runs<is_vector()><<<dim3(chunks, blocks_for(columns, kLanes * 4)), kLanes, 0, stream.handle()>>>(a);
+    MEGALITH_CUDA_CHECK(cudaGetLastError());
+    if (!op.d_positions) return;
+    const auto positions = static_cast<unsigned>(std::min(rows, op.rows_per_sample));
+    add_positions<T, is_vector()><<<dim3(positions, tiles), kLanes, 0, stream.handle()>>>(
+        verdict, op.dy.as<const T>(), op.d_positions.as<float>(), rows, op.rows_per_sample, a.columns);
+    MEGALITH_CUDA_CHECK(cudaGetLastError());
+  });
+}
+
+}  // namespace megalith
