@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "core/tensor/check.h"
@@ -60,6 +61,17 @@ void check_start(const std::int32_t* start, std::int64_t rows, std::int64_t cach
   }
 }
 
+// What the deterministic backward on CUDA may hold of dS, unless one sample alone has more.
+constexpr std::int64_t kDirectScoresBytes = std::int64_t{512} << 20;
+constexpr std::int64_t kScoreTile = 128;                         // cuDNN pads S to it
+constexpr std::int64_t kPlanSlackBytes = std::int64_t{1} << 20;  // cuDNN's counters and alignment
+
+// bf16 dS of one sample.
+std::int64_t direct_scores_bytes(const Tensor& q) {
+  const std::int64_t padded = (q.size(1) + kScoreTile - 1) / kScoreTile * kScoreTile;
+  return q.size(2) * padded * padded * static_cast<std::int64_t>(size_of(DType::kBf16));
+}
+
 double pair_flops(const Tensor& q) {  // of one product over the lower triangle
   return static_cast<double>(q.numel()) * static_cast<double>(q.size(1));
 }
@@ -98,7 +110,7 @@ void check(const AttentionBackward& op) {
   check_heads({op.dv, "op.dv"}, kv, op.q.dtype);
   check_statistics({op.lse, "op.lse"}, op.q);
   check_statistics({op.delta, "op.delta"}, op.q);
-  check_shape(op.workspace, {static_cast<std::int64_t>(workspace_bytes(op))}, "op.workspace");
+  check_rank(op.workspace, 1, "op.workspace");
   check_dtype(op.workspace, {DType::kUint8}, "op.workspace");
   check_contiguous(op.workspace, "op.workspace");
   // dq, dk and dv may interleave in one fused buffer, so they are not compared with each other.
@@ -118,6 +130,45 @@ void access(const AttentionBackward& op, Access& a) {
 std::size_t workspace_bytes(const AttentionBackward& op) {
   const std::int64_t padded = (op.q.size(3) + 15) / 16 * 16;
   return static_cast<std::size_t>(3 * op.q.size(1) * padded) * sizeof(float);
+}
+
+std::int64_t samples_at_a_time(const AttentionBackward& op) {
+  const std::int64_t samples = op.q.size(0);
+  const std::int64_t of_one = std::max<std::int64_t>(direct_scores_bytes(op.q), 1);
+  std::int64_t count = std::clamp<std::int64_t>(kDirectScoresBytes / of_one, 1, std::max<std::int64_t>(samples, 1));
+  while (samples % count != 0) --count;
+  return count;
+}
+
+std::size_t workspace_bytes(const AttentionBackward& op, DeviceType device) {
+  if (device != DeviceType::kCuda) return workspace_bytes(op);
+  if (op.q.dtype == DType::kFp32 || op.q.numel() == 0) return 0;
+  const std::int64_t samples = op.deterministic ? samples_at_a_time(op) : op.q.size(0);
+  const std::int64_t elements = samples * op.q.size(1) * op.q.size(2) * op.q.size(3);
+  std::int64_t bytes = kPlanSlackBytes;
+  bytes += op.deterministic ? samples * direct_scores_bytes(op.q) : dq_sum_bytes(op);
+  if (op.k.size(2) != op.q.size(2)) bytes += 2 * elements * static_cast<std::int64_t>(size_of(DType::kBf16));
+  return static_cast<std::size_t>(bytes);
+}
+
+std::int64_t dq_sum_bytes(const AttentionBackward& op) {
+  constexpr std::int64_t kAlignment = 256;
+  const std::int64_t bytes = op.q.numel() * static_cast<std::int64_t>(sizeof(float));
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+void check_workspace(const AttentionBackward& op, DeviceType device) {
+  const auto needed = static_cast<std::int64_t>(workspace_bytes(op, device));
+  if (op.workspace.size(0) >= needed) return;
+  fail({.subject = "op.workspace",
+        .expected = fmt::format("at least {} bytes on {}", needed, name_of(device)),
+        .got = fmt::format("{}", op.workspace.size(0))});
+}
+
+void refuse_start(std::int64_t start, std::int64_t rows, std::int64_t cache_rows) {
+  fail({.subject = "op.start",
+        .expected = fmt::format("a position of 0 to {}, so that {} rows fit the cache", cache_rows - rows, rows),
+        .got = fmt::format("{}", start)});
 }
 
 void check(const CachedAttention& op) {

@@ -11,11 +11,15 @@
 
 #include "core/device/access.h"
 #include "core/device/cpu_stream.h"
+#include "core/device/device.h"
 #include "core/tensor/tensor.h"
 
 namespace megalith {
 
 inline constexpr std::int64_t kMaxHeadDim = 256;
+
+// On CUDA, bf16 attention is cuDNN's: D a multiple of 8, addresses and strides multiples of 16 bytes, and the first
+// call for a shape, which builds its plan, outside of any capture. fp32 attention on CUDA serves tests; it is slow.
 
 // out[s] = sum over t <= s of softmax_t(scale q[s] . k[t]) v[t];  lse[s] = log of the sum over t <= s of
 // exp(scale q[s] . k[t]).
@@ -44,8 +48,11 @@ struct AttentionBackward {
   Tensor dq;         // [B, S, N, D] out, dtype of q
   Tensor dk;         // [B, S, K, D] out, dtype of q, summed over the group's query heads
   Tensor dv;         // [B, S, K, D] out, dtype of q
-  Tensor workspace;  // [workspace_bytes(op)] uint8 out: scratch, any content before
+  Tensor workspace;  // [workspace_bytes(op, device)] uint8 out: scratch, any content before; 256-byte aligned on CUDA
   float scale = 1;   // forward's
+  // False lets CUDA sum dq by atomics, which is faster: its last bits then vary from run to run. The CPU always
+  // repeats.
+  bool deterministic = true;
 };
 void check(const AttentionBackward& op);
 void access(const AttentionBackward& op, Access& a);  // 5 B N S^2 D FLOPs
@@ -53,6 +60,16 @@ void run(CpuStream& stream, const AttentionBackward& op);
 void run(CudaStream& stream, const AttentionBackward& op);
 // Needs only the shape of q: fp32 sums of dq, dk and dv of one head, 12 S D bytes (D rounded up to 16).
 std::size_t workspace_bytes(const AttentionBackward& op);
+// On the given backend (kPlan: as on the CPU). CUDA, bf16: fp32 dq of all heads, or, if deterministic, dS of as many
+// samples as fit half a GiB and at least of one; with fewer kv heads than query heads also dk and dv of every query
+// head.
+std::size_t workspace_bytes(const AttentionBackward& op, DeviceType device);
+// Of the CUDA backend: samples that the deterministic form takes at a time, a divisor of B; fp32 dq of all heads, which
+// stands at the start of the other form's workspace.
+std::int64_t samples_at_a_time(const AttentionBackward& op);
+std::int64_t dq_sum_bytes(const AttentionBackward& op);
+// Fails if the workspace is too small for the backend; its run() calls this.
+void check_workspace(const AttentionBackward& op, DeviceType device);
 
 // Row s of q stands at position *start + s and sees cache rows 0 .. *start + s, which KvCacheAppend has written.
 struct CachedAttention {
@@ -82,5 +99,8 @@ void check(const KvCacheAppend& op);
 void access(const KvCacheAppend& op, Access& a);
 void run(CpuStream& stream, const KvCacheAppend& op);
 void run(CudaStream& stream, const KvCacheAppend& op);
+
+// Throws what is wrong with a position read on the device: `rows` rows from `start` on do not fit the cache.
+[[noreturn]] void refuse_start(std::int64_t start, std::int64_t rows, std::int64_t cache_rows);
 
 }  // namespace megalith

@@ -164,11 +164,7 @@ void attend_as(DType dtype, const Problem& problem) {
 
 // The first row's position, which only the device knows.
 std::int64_t read_start(const std::int32_t* start, std::int64_t rows, std::int64_t cache_rows) {
-  if (*start < 0 || *start + rows > cache_rows) {
-    fail({.subject = "op.start",
-          .expected = fmt::format("a position of 0 to {}, so that {} rows fit the cache", cache_rows - rows, rows),
-          .got = fmt::format("{}", *start)});
-  }
+  if (*start < 0 || *start + rows > cache_rows) refuse_start(*start, rows, cache_rows);
   return *start;
 }
 

@@ -1,0 +1,183 @@
+#include "core/ops/gemm_algorithms_cuda.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "core/base/handle.h"
+#include "core/device/cuda_check.h"
+#include "core/ops/gemm_kernels_cuda.h"
+#include "core/ops/gemm_problem_cuda.cuh"
+
+namespace megalith {
+
+namespace {
+
+struct StreamTable {
+  std::shared_ptr<GemmAlgorithms> table;
+};
+
+using EventHandle =
+    Handle<cudaEvent_t, [](cudaEvent_t event) { log_cuda(cudaEventDestroy(event), "cudaEventDestroy"); }>;
+
+EventHandle make_event() {
+  cudaEvent_t event = nullptr;
+  MEGALITH_CUDA_CHECK(cudaEventCreate(&event));
+  return EventHandle(event);
+}
+
+constexpr int kAnswers = 24;           // asked for; the library has 6 to 20 of them
+constexpr int kFinalists = 5;          // that are measured again, in turns
+constexpr int kRounds = 7;             // each finalist's median over them counts
+constexpr double kWithin = 1.12;       // a finalist's first time, relative to the fastest
+constexpr double kRoundMs = 3;         // of repeated calls, so that the clock's resolution does not matter
+constexpr double kFirstStays = 1.005;  // a later answer has to be faster than the first one by this factor
+
+// One signature's matrices in the scratch.
+struct Operands {
+  Tensor a, b, c, bias;
+  std::size_t bytes = 0;
+
+  Operands(const GemmSignature& s, void* memory) : next_(static_cast<std::byte*>(memory)) {
+    a = place(s.input, s.transpose_a ? s.k : s.m, s.stride_a);
+    b = place(s.input, s.transpose_b ? s.n : s.k, s.stride_b);
+    c = place(s.output, s.m, s.stride_c);
+    bias = place(s.output, 1, s.n);
+  }
+
+ private:
+  Tensor place(DType dtype, std::int64_t rows, std::int64_t stride) {
+    constexpr std::size_t kAlignment = 256;
+    const Tensor x(next_, dtype, {rows, stride});
+    const std::size_t size = (x.bytes() + kAlignment - 1) / kAlignment * kAlignment;
+    next_ += size;
+    bytes += size;
+    return x;
+  }
+
+  std::byte* next_;
+};
+
+class Measurement {
+ public:
+  Measurement(CudaStream& stream, const GemmSignature& signature, const Operands& x)
+      : stream_(stream), problem_(signature), operands_{x.a.data, x.b.data, x.c.data, x.bias.data} {
+    for (const Tensor* tensor : {&x.a, &x.b, &x.c, &x.bias}) fill_uniform(stream, *tensor, ++seed_);
+  }
+
+  std::vector<GemmAlgorithm> answers() { return problem_.answers(stream_, kAnswers); }
+
+  // Milliseconds of one call, from `calls` in a row.
+  double time(const GemmAlgorithm& algorithm, int calls) {
+    MEGALITH_CUDA_CHECK(cudaEventRecord(start_.get(), stream_.handle()));
+    for (int i = 0; i < calls; ++i) problem_.run(stream_, operands_, algorithm);
+    MEGALITH_CUDA_CHECK(cudaEventRecord(end_.get(), stream_.handle()));
+    MEGALITH_CUDA_CHECK(cudaEventSynchronize(end_.get()));
+    float ms = 0;
+    MEGALITH_CUDA_CHECK(cudaEventElapsedTime(&ms, start_.get(), end_.get()));
+    return static_cast<double>(ms) / calls;
+  }
+
+ private:
+  CudaStream& stream_;
+  GemmProblem problem_;
+  GemmOperands operands_;
+  std::uint32_t seed_ = 0;
+  EventHandle start_ = make_event(), end_ = make_event();
+};
+
+struct Candidate {
+  GemmAlgorithm algorithm;
+  double ms;
+  std::vector<double> rounds = {};
+};
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+// The first answer, which always stays, and the fastest others.
+std::vector<Candidate> finalists(Measurement& measurement) {
+  std::vector<Candidate> candidates;
+  double fastest = std::numeric_limits<double>::infinity();
+  for (const GemmAlgorithm& algorithm : measurement.answers()) {
+    measurement.time(algorithm, 1);  // loads the kernel
+    candidates.push_back({.algorithm = algorithm, .ms = measurement.time(algorithm, 3)});
+    fastest = std::min(fastest, candidates.back().ms);
+  }
+  const auto slow = [fastest](const Candidate& x) { return x.ms > kWithin * fastest; };
+  candidates.erase(std::remove_if(candidates.begin() + 1, candidates.end(), slow), candidates.end());
+  std::stable_sort(candidates.begin() + 1, candidates.end(),
+                   [](const Candidate& x, const Candidate& y) { return x.ms < y.ms; });
+  if (candidates.size() > kFinalists) candidates.erase(candidates.begin() + kFinalists, candidates.end());
+  return candidates;
+}
+
+struct Winner {
+  GemmAlgorithm algorithm;
+  double ms, first_ms;
+};
+
+Winner fastest(Measurement& measurement) {
+  std::vector<Candidate> candidates = finalists(measurement);
+  for (int round = 0; round < kRounds; ++round) {
+    for (Candidate& x : candidates) {
+      const int calls = std::clamp(static_cast<int>(kRoundMs / std::max(x.ms, 1e-3)), 1, 100);
+      x.rounds.push_back(measurement.time(x.algorithm, calls));
+    }
+  }
+  for (Candidate& x : candidates) x.ms = median(x.rounds);
+  const Candidate& first = candidates.front();
+  const auto best = std::min_element(candidates.begin(), candidates.end(),
+                                     [](const Candidate& x, const Candidate& y) { return x.ms < y.ms; });
+  const Candidate& chosen = best->ms * kFirstStays < first.ms ? *best : first;
+  return {.algorithm = chosen.algorithm, .ms = chosen.ms, .first_ms = first.ms};
+}
+
+}  // namespace
+
+std::shared_ptr<GemmAlgorithms> make_gemm_algorithms(CudaStream& stream, GemmChoice choice) {
+  cudaDeviceProp device;
+  MEGALITH_CUDA_CHECK(cudaGetDeviceProperties(&device, stream.device()));
+  return std::make_shared<GemmAlgorithms>(
+      choice,
+      fmt::format("{} sm_{}{} {} multiprocessors, cublasLt {}, workspace {}", device.name, device.major, device.minor,
+                  device.multiProcessorCount, cublasLtGetVersion(), CudaStream::kBlasWorkspaceBytes));
+}
+
+void use_gemm_algorithms(CudaStream& stream, std::shared_ptr<GemmAlgorithms> table) {
+  require(table != nullptr, "use_gemm_algorithms without a table");
+  stream.keep<StreamTable>().table = std::move(table);
+}
+
+GemmAlgorithms& gemm_algorithms(CudaStream& stream) {
+  StreamTable& kept = stream.keep<StreamTable>();
+  if (kept.table == nullptr) kept.table = make_gemm_algorithms(stream, GemmChoice::kFirst);
+  return *kept.table;
+}
+
+GemmTuning tune(CudaStream& stream, GemmAlgorithms& table, const GemmScratch& scratch) {
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  MEGALITH_CUDA_CHECK(cudaStreamIsCapturing(stream.handle(), &capture));
+  require(capture == cudaStreamCaptureStatusNone, "GEMM algorithms cannot be measured under capture");
+  GemmTuning result;
+  for (const GemmSignature& signature : table.pending()) {
+    const Operands operands(signature, scratch.memory);
+    if (operands.bytes > scratch.bytes) {
+      ++result.too_large;
+      continue;
+    }
+    Measurement measurement(stream, signature, operands);
+    const Winner winner = fastest(measurement);
+    table.add_measured(signature, winner.algorithm);
+    ++result.measured;
+    result.first_seconds += 1e-3 * winner.first_ms;
+    result.chosen_seconds += 1e-3 * winner.ms;
+  }
+  return result;
+}
+
+}  // namespace megalith

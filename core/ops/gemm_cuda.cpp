@@ -1,0 +1,121 @@
+// GEMM through cuBLASLt: compute-bound, deterministic (no atomics, one workspace per stream). Sums are fp32 and rounded
+// once; fp32 inputs are multiplied as fp32, never as TF32.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <span>
+
+#include "core/ops/gemm.h"
+#include "core/ops/gemm_algorithms_cuda.h"
+#include "core/ops/gemm_kernels_cuda.h"
+#include "core/ops/gemm_problem_cuda.cuh"
+
+namespace megalith {
+
+namespace {
+
+static_assert(sizeof(GemmAlgorithm) == sizeof(cublasLtMatmulAlgo_t));
+
+constexpr float kOne = 1;
+constexpr float kZero = 0;
+
+cudaDataType type_of(DType dtype) { return dtype == DType::kFp32 ? CUDA_R_32F : CUDA_R_16BF; }
+
+template <class T>
+void set(cublasLtMatmulDescOpaque_t& product, cublasLtMatmulDescAttributes_t name, T value) {
+  MEGALITH_CUBLAS_CHECK(cublasLtMatmulDescSetAttribute(&product, name, &value, sizeof(value)));
+}
+
+template <class T>
+void set(cublasLtMatmulPreferenceOpaque_t& preference, cublasLtMatmulPreferenceAttributes_t name, T value) {
+  MEGALITH_CUBLAS_CHECK(cublasLtMatmulPreferenceSetAttribute(&preference, name, &value, sizeof(value)));
+}
+
+// `rows` x `columns` of ours, stored row after row.
+void describe(cublasLtMatrixLayoutOpaque_t& layout, DType dtype, std::int64_t rows, std::int64_t columns,
+              std::int64_t stride) {
+  MEGALITH_CUBLAS_CHECK(cublasLtMatrixLayoutInit(&layout, type_of(dtype), static_cast<std::uint64_t>(columns),
+                                                 static_cast<std::uint64_t>(rows), stride));
+}
+
+cublasLtMatmulPreferenceOpaque_t preference_for(const GemmSignature& s) {
+  cublasLtMatmulPreferenceOpaque_t preference;
+  MEGALITH_CUBLAS_CHECK(cublasLtMatmulPreferenceInit(&preference));
+  set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{CudaStream::kBlasWorkspaceBytes});
+  // Split-K only with fp32 partial sums in the workspace, added up in a fixed order.
+  set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, std::uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, static_cast<std::uint32_t>(s.alignment_b));
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, static_cast<std::uint32_t>(s.alignment_a));
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, static_cast<std::uint32_t>(s.alignment_c));
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, static_cast<std::uint32_t>(s.alignment_c));
+  return preference;
+}
+
+bool repeats(const cublasLtMatmulAlgo_t& algorithm) {
+  std::uint32_t scheme = CUBLASLT_REDUCTION_SCHEME_NONE;
+  MEGALITH_CUBLAS_CHECK(cublasLtMatmulAlgoConfigGetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &scheme,
+                                                             sizeof(scheme), nullptr));
+  return scheme == CUBLASLT_REDUCTION_SCHEME_NONE || scheme == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+}
+
+}  // namespace
+
+GemmProblem::GemmProblem(const GemmSignature& s) : signature_(s) {
+  MEGALITH_CUBLAS_CHECK(cublasLtMatmulDescInit(&product_, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+  set(product_, CUBLASLT_MATMUL_DESC_TRANSA, s.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
+  set(product_, CUBLASLT_MATMUL_DESC_TRANSB, s.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
+  if (s.bias) {
+    set(product_, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+    set(product_, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(s.output));
+  }
+  describe(a_, s.input, s.transpose_a ? s.k : s.m, s.transpose_a ? s.m : s.k, s.stride_a);
+  describe(b_, s.input, s.transpose_b ? s.n : s.k, s.transpose_b ? s.k : s.n, s.stride_b);
+  describe(c_, s.output, s.m, s.n, s.stride_c);
+}
+
+void GemmProblem::run(CudaStream& stream, const GemmOperands& x, const GemmAlgorithm& algorithm) {
+  if (signature_.bias) set(product_, CUBLASLT_MATMUL_DESC_BIAS_POINTER, x.bias);
+  cublasLtMatmulAlgo_t native;
+  std::copy(algorithm.begin(), algorithm.end(), native.data);
+  MEGALITH_CUBLAS_CHECK(cublasLtMatmul(stream.blas_lt(), &product_, &kOne, x.b, &b_, x.a, &a_,
+                                       signature_.accumulate ? &kOne : &kZero, x.c, &c_, x.c, &c_, &native,
+                                       stream.blas_workspace(), CudaStream::kBlasWorkspaceBytes, stream.handle()));
+}
+
+std::vector<GemmAlgorithm> GemmProblem::answers(CudaStream& stream, int count) {
+  cublasLtMatmulPreferenceOpaque_t preference = preference_for(signature_);
+  std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<std::size_t>(count));
+  int found = 0;
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(stream.blas_lt(), &product_, &b_, &a_, &c_, &c_,
+                                                               &preference, count, results.data(), &found);
+  if (status != CUBLAS_STATUS_NOT_SUPPORTED) MEGALITH_CUBLAS_CHECK(status);
+  std::vector<GemmAlgorithm> algorithms;
+  for (const cublasLtMatmulHeuristicResult_t& result : std::span(results).first(static_cast<std::size_t>(found))) {
+    if (result.state != CUBLAS_STATUS_SUCCESS || !repeats(result.algo)) continue;
+    std::copy_n(result.algo.data, algorithms.emplace_back().size(), algorithms.back().begin());
+  }
+  if (algorithms.empty()) {
+    fail({.subject = fmt::format("GEMM {}", to_string(signature_)),
+          .expected = "an algorithm of cuBLASLt",
+          .got = "none"});
+  }
+  return algorithms;
+}
+
+void run(CudaStream& stream, const Gemm& op) {
+  const GemmSignature signature = signature_of(op);
+  if (signature.m == 0 || signature.n == 0) return;
+  if (signature.k == 0) {
+    if (op.bias || !op.accumulate) run(stream, GemmRows{.c = op.c, .bias = op.bias, .keep = op.accumulate});
+    return;
+  }
+  GemmProblem problem(signature);
+  GemmAlgorithms& table = gemm_algorithms(stream);
+  const GemmAlgorithm* algorithm = table.find(signature);
+  if (algorithm == nullptr) algorithm = &table.add_first(signature, problem.answers(stream, 1).front());
+  problem.run(stream, {.a = op.a.data, .b = op.b.data, .c = op.c.data, .bias = op.bias.data}, *algorithm);
+  // What cuBLASLt cannot add itself: a bf16 bias under an fp32 c.
+  if (op.bias && !signature.bias) run(stream, GemmRows{.c = op.c, .bias = op.bias, .keep = true});
+}
+
+}  // namespace megalith
