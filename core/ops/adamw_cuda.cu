@@ -12,7 +12,7 @@ using namespace cuda;
 
 constexpr int kThreads = 256;
 constexpr int kElements = 8;
-constexpr std::int64_t kBlocksPerMultiprocessor = 8;
+constexpr std::int64_t kBlocksPerMultiprocessor = 4;  // as many as its registers hold
 
 template <class T>
 struct AdamWArguments {

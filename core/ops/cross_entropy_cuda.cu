@@ -14,9 +14,23 @@ namespace {
 using namespace cuda;
 
 constexpr int kUnrolled = 4;
-// Of a multiprocessor's 228 KiB the runtime keeps 1 KiB a block, and the kernel some for its sums.
-constexpr std::int64_t kSharedOfTwo = 112 * 1024, kSharedOfOne = 225 * 1024;
 constexpr float kLowest = -INFINITY;
+
+// Dynamic shared memory that a block can have where it is alone on its multiprocessor, and where two share it. The runtime
+// keeps 1 KiB a block, and the kernel some for its sums.
+struct SharedMemory {
+  std::int64_t of_one, of_two;
+
+  SharedMemory() {
+    int device = 0, block = 0, multiprocessor = 0;
+    MEGALITH_CUDA_CHECK(cudaGetDevice(&device));
+    MEGALITH_CUDA_CHECK(cudaDeviceGetAttribute(&block, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+    MEGALITH_CUDA_CHECK(cudaDeviceGetAttribute(&multiprocessor, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device));
+    of_one = (block - 1024) / 16 * 16;
+    of_two = (multiprocessor / 2 - 2048) / 16 * 16;
+  }
+};
+
 
 struct LossArguments {
   const std::int32_t *verdict, *labels;
@@ -117,32 +131,38 @@ __device__ Softmax read_row(const T* x, const LossArguments& a, uint4* cache) {
 
 template <class T, bool kVector>
 __device__ void write_gradient(T* x, const LossArguments& a, const uint4* cache, const Softmax& row, int label,
-                               float scale) {
+                               float label_logit) {
   constexpr int kWidth = kPack<T>;
   const int packs = (a.columns + kWidth - 1) / kWidth, threads = static_cast<int>(blockDim.x);
   const Shift<T> shift(row.max);
-  const float factor = scale / row.sum;
-  for (int p = static_cast<int>(threadIdx.x); p < packs; p += threads) {
-    const int first = p * kWidth;
-    const uint4 raw = p < a.cached_packs ? cache[p] : load_of_row<T, kVector>(x, first, a.columns);
-    float v[kWidth];
-    unpack_logits<T>(raw, first, a.vocab, v);
-    const bool has_label = label >= first && label < first + kWidth;
-    const float label_logit = has_label ? widen(static_cast<const T*>(x)[label]) : 0.0f;
+  const float scale = a.parameters->loss_scale, factor = scale / row.sum;
+  const float label_gradient = (expf(label_logit - shift.max) / row.sum - 1.0f) * scale;
+  for (int p = static_cast<int>(threadIdx.x); p < packs; p += 2 * threads) {
+    uint4 raw[2];
 #pragma unroll
-    for (int j = 0; j < kWidth; ++j) v[j] = shift.exponential_of(v[j]) * factor;
-    if (has_label) {  // the subtraction belongs before the rounding to T
-      const float gradient = (expf(label_logit - shift.max) / row.sum - 1.0f) * scale;
+    for (int u = 0; u < 2; ++u) {
+      const int at = p + u * threads, first = at * kWidth;
+      raw[u] = at < a.cached_packs ? cache[at] : load_of_row<T, kVector>(x, first, first < a.vocab ? a.columns : 0);
+    }
 #pragma unroll
-      for (int j = 0; j < kWidth; ++j) {
-        if (first + j == label) v[j] = gradient;
+    for (int u = 0; u < 2; ++u) {
+      const int first = (p + u * threads) * kWidth;
+      float v[kWidth];
+      unpack_logits<T>(raw[u], first, a.vocab, v);
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) v[j] = shift.exponential_of(v[j]) * factor;
+      if (label >= first && label < first + kWidth) {  // the subtraction belongs before the rounding to T
+#pragma unroll
+        for (int j = 0; j < kWidth; ++j) {
+          if (first + j == label) v[j] = label_gradient;
+        }
       }
-    }
-    if (first + kWidth > a.vocab) {  // also where a NaN would make NaN of exp(-inf)
+      if (first + kWidth > a.vocab) {  // also where a NaN would make NaN of exp(-inf)
 #pragma unroll
-      for (int j = 0; j < kWidth; ++j) v[j] = first + j < a.vocab ? v[j] : 0.0f;
+        for (int j = 0; j < kWidth; ++j) v[j] = first + j < a.vocab ? v[j] : 0.0f;
+      }
+      store_of_row<T, kVector>(x, first, a.columns, pack<T>(v));
     }
-    store_of_row<T, kVector>(x, first, a.columns, pack<T>(v));
   }
 }
 
@@ -163,12 +183,10 @@ __global__ void __launch_bounds__(kMaxThreads, 1024 / kMaxThreads) cross_entropy
     }
     return;
   }
-  const float label_logit = threadIdx.x == 0 ? widen(x[label]) : 0.0f;
+  const float label_logit = widen(x[label]);
   const Softmax softmax = block_softmax<T>(read_row<T, kVector>(x, a, cache), shared);
   if (threadIdx.x == 0) a.loss[row] = logf(softmax.sum) - (label_logit - softmax.max);
-  if (a.parameters != nullptr) {
-    write_gradient<T, kVector>(x, a, cache, softmax, label, a.parameters->loss_scale);
-  }
+  if (a.parameters != nullptr) write_gradient<T, kVector>(x, a, cache, softmax, label, label_logit);
 }
 
 template <class T, bool kVector, int kMaxThreads>
@@ -202,8 +220,9 @@ void run(CudaStream& stream, const CrossEntropy& op) {
   if (rows == 0) return;
   const std::int64_t packs = ceil_divide(op.vocab_size * static_cast<std::int64_t>(size_of(op.logits.dtype)), 16);
   // Two blocks a multiprocessor, so that one reads while the other writes; one where two rows do not fit.
-  const bool two = !op.write_gradient || packs * 16 <= kSharedOfTwo;
-  std::int64_t shared = op.write_gradient ? std::min(packs * 16, two ? kSharedOfTwo : kSharedOfOne) : 0;
+  const auto& memory = stream.keep<SharedMemory>();
+  const bool two = !op.write_gradient || packs * 16 <= memory.of_two;
+  const std::int64_t shared = op.write_gradient ? std::min(packs * 16, two ? memory.of_two : memory.of_one) : 0;
   a.cached_packs = static_cast<int>(shared / 16);
   const auto threads = static_cast<unsigned>(std::clamp<std::int64_t>(ceil_divide(packs, 32 * kUnrolled) * 32, 32, two ? 512 : 1024));
   visit_kernel(op.logits.dtype, rows_aligned(op.logits), [&](auto type, auto is_vector) {
