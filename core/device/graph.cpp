@@ -81,18 +81,15 @@ void Graph::take(int lane, std::function<void()> task) {
 
 // An op with nothing to write (zero rows) may have enqueued nothing.
 void Graph::close_op(Lane& lane) {
+  const std::size_t op = std::exchange(lane.open_op, kNone);
+  bool enqueued = false;  // the CPU's take() has closed the ops that were
   if constexpr (kCudaBuilt) {
-    if (cuda_ != nullptr) return close_cuda_op(lane);
+    // An op may launch several kernels. That it launched any, and that nothing else did, shows in the stream's tail.
+    if (cuda_ != nullptr) {
+      const std::uint64_t tail = CudaGraph::tail(cuda_of(lane));
+      enqueued = std::exchange(lane.cuda_tail, tail) != tail;
+    }
   }
-  const std::size_t op = std::exchange(lane.open_op, kNone);
-  if (op != kNone && writes(op)) fail_without_task(lane, op);
-}
-
-// An op may launch several kernels here. That it launched any, and that nothing else did, shows in the stream's tail.
-void Graph::close_cuda_op(Lane& lane) {
-  const std::uint64_t tail = CudaGraph::tail(cuda_of(lane));
-  const bool enqueued = std::exchange(lane.cuda_tail, tail) != tail;
-  const std::size_t op = std::exchange(lane.open_op, kNone);
   if (op == kNone && enqueued) fail_unannounced(lane);
   if (op != kNone && !enqueued && writes(op)) fail_without_task(lane, op);
 }

@@ -85,7 +85,6 @@ class Graph {
   void take(int lane, std::function<void()> task);
   // Ends the op announced last; before each new node, so that it is known to have enqueued something.
   void close_op(Lane& lane);
-  void close_cuda_op(Lane& lane);
   [[noreturn]] void fail_without_task(const Lane& lane, std::size_t op) const;
   [[noreturn]] void fail_unannounced(const Lane& lane) const;
   bool writes(std::size_t op) const;

@@ -6,6 +6,7 @@
 
 #include "core/device/access.h"
 #include "core/device/cpu_stream.h"
+#include "core/device/cuda_stream.h"
 #include "core/tensor/tensor.h"
 
 namespace megalith {
