@@ -27,8 +27,8 @@ __device__ inline Logistic logistic_pair(float x) {
   return x >= 0 ? Logistic{larger, smaller} : Logistic{smaller, larger};
 }
 
-// gelu(x) = x cdf(x). In the tanh form cdf(x) = 0.5 (1 + tanh(u)) = logistic(2u): one exponential, and no cancellation in
-// the lower tail. From |x| = 100 on the result no longer depends on the cubic term, which could overflow.
+// gelu(x) = x cdf(x). In the tanh form cdf(x) = 0.5 (1 + tanh(u)) = logistic(2u): one exponential, and no cancellation
+// in the lower tail. From |x| = 100 on the result no longer depends on the cubic term, which could overflow.
 struct GeluArgument {
   float x2, z;  // x^2 and 2u
 };
@@ -164,7 +164,8 @@ void for_gated_rows(const Tensor& narrow, bool vector, GatedArguments a, Launch&
   a.row_packs = FastDivide(row_packs);
   const std::int64_t most = (kMaxIndex - 1) / row_packs;
   const auto advance = [size](auto*& p, std::int64_t elements) {
-    if (p != nullptr) p = reinterpret_cast<std::remove_reference_t<decltype(p)>>(reinterpret_cast<std::uintptr_t>(p) + elements * size);
+    if (p != nullptr)
+      p = reinterpret_cast<std::remove_reference_t<decltype(p)>>(reinterpret_cast<std::uintptr_t>(p) + elements * size);
   };
   for (std::int64_t row = 0; row < std::max<std::int64_t>(rows, 1); row += most) {
     const std::int64_t piece = std::min(most, rows - row);

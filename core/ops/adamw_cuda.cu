@@ -73,7 +73,8 @@ __global__ void __launch_bounds__(kThreads) adamw(const AdamWArguments<T> a) {
   __syncthreads();
   const Coefficients c = shared;
   const std::int64_t stride = std::int64_t{gridDim.x} * kThreads * kElements;
-  for (std::int64_t first = (std::int64_t{blockIdx.x} * kThreads + threadIdx.x) * kElements; first < a.count; first += stride) {
+  for (std::int64_t first = (std::int64_t{blockIdx.x} * kThreads + threadIdx.x) * kElements; first < a.count;
+       first += stride) {
     if (kVector && first + kElements <= a.count) {
       uint4 g[2], w[2], m[2], v[2];
 #pragma unroll
@@ -127,11 +128,12 @@ __global__ void __launch_bounds__(kThreads) adamw(const AdamWArguments<T> a) {
 }  // namespace
 
 void run(CudaStream& stream, const AdamW& op) {
-  const bool vector = starts_aligned(op.param.data) && starts_aligned(op.main_param.data) && starts_aligned(op.grad.data) &&
-                      starts_aligned(op.exp_avg.data) && starts_aligned(op.exp_avg_sq.data);
+  const bool vector = starts_aligned(op.param.data) && starts_aligned(op.main_param.data) &&
+                      starts_aligned(op.grad.data) && starts_aligned(op.exp_avg.data) &&
+                      starts_aligned(op.exp_avg_sq.data);
   const std::int64_t most = stream.multiprocessors() * kBlocksPerMultiprocessor;
-  const auto blocks = static_cast<unsigned>(
-      std::min<std::int64_t>(blocks_for(op.param.numel(), kThreads * kElements), most));
+  const auto blocks =
+      static_cast<unsigned>(std::min<std::int64_t>(blocks_for(op.param.numel(), kThreads * kElements), most));
   visit_kernel(op.param.dtype, vector, [&](auto type, auto is_vector) {
     using T = decltype(type);
     const AdamWArguments<T> a{.param = op.param.as<T>(),

@@ -1,6 +1,6 @@
 // Memory-bound. A block owns a row. One pass keeps a running maximum and sum of exponentials per thread and leaves the
-// row in shared memory, as much of it as fits; the second writes the gradient from there, and reads only the rest again,
-// from L2. Deterministic: the threads' pairs are merged by fixed trees.
+// row in shared memory, as much of it as fits; the second writes the gradient from there, and reads only the rest
+// again, from L2. Deterministic: the threads' pairs are merged by fixed trees.
 #include "core/ops/cross_entropy.h"
 #include "core/ops/cuda_indices.cuh"
 #include "core/ops/cuda_math.cuh"
@@ -16,8 +16,8 @@ using namespace cuda;
 constexpr int kUnrolled = 4;
 constexpr float kLowest = -INFINITY;
 
-// Dynamic shared memory that a block can have where it is alone on its multiprocessor, and where two share it. The runtime
-// keeps 1 KiB a block, and the kernel some for its sums.
+// Dynamic shared memory that a block can have where it is alone on its multiprocessor, and where two share it. The
+// runtime keeps 1 KiB a block, and the kernel some for its sums.
 struct SharedMemory {
   std::int64_t of_one, of_two;
 
@@ -30,7 +30,6 @@ struct SharedMemory {
     of_two = (multiprocessor / 2 - 2048) / 16 * 16;
   }
 };
-
 
 struct LossArguments {
   const std::int32_t *verdict, *labels;
@@ -178,7 +177,8 @@ __global__ void __launch_bounds__(kMaxThreads, 1024 / kMaxThreads) cross_entropy
     if (threadIdx.x == 0) a.loss[row] = 0;
     if (a.parameters == nullptr) return;
     constexpr int kWidth = kPack<T>;
-    for (int first = static_cast<int>(threadIdx.x) * kWidth; first < a.columns; first += static_cast<int>(blockDim.x) * kWidth) {
+    for (int first = static_cast<int>(threadIdx.x) * kWidth; first < a.columns;
+         first += static_cast<int>(blockDim.x) * kWidth) {
       store_of_row<T, kVector>(x, first, a.columns, make_uint4(0, 0, 0, 0));
     }
     return;
@@ -193,7 +193,8 @@ template <class T, bool kVector, int kMaxThreads>
 void launch_rows(CudaStream& stream, const LossArguments& a, unsigned threads, std::int64_t shared) {
   const auto kernel = cross_entropy<T, kVector, kMaxThreads>;
   // A property of the kernel, not a call on the stream: legal under capture.
-  MEGALITH_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)));
+  MEGALITH_CUDA_CHECK(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)));
   kernel<<<blocks_for(a.rows, 1), threads, static_cast<std::size_t>(shared), stream.handle()>>>(a);
   MEGALITH_CUDA_CHECK(cudaGetLastError());
 }
@@ -203,20 +204,19 @@ void launch_rows(CudaStream& stream, const LossArguments& a, unsigned threads, s
 void run(CudaStream& stream, const CrossEntropy& op) {
   const std::int64_t rows = op.labels.numel(), columns = op.logits.size(1);
   require(columns < kMaxIndex / 2, "CrossEntropy: more than 2^30 columns");
-  LossArguments a{
-      .verdict = launch_index_check(stream, {.index = op.labels.as<const std::int32_t>(),
-                                             .count = rows,
-                                             .low = std::int64_t{-1} << 31,  // ignored tokens
-                                             .limit = op.vocab_size,
-                                             .raise = raise_bad_label}),
-      .labels = op.labels.as<const std::int32_t>(),
-      .logits = op.logits.data,
-      .stride = op.logits.stride(0),
-      .loss = op.loss.as<float>(),
-      .parameters = op.write_gradient ? op.parameters : nullptr,
-      .rows = rows,
-      .vocab = static_cast<int>(op.vocab_size),
-      .columns = static_cast<int>(columns)};
+  LossArguments a{.verdict = launch_index_check(stream, {.index = op.labels.as<const std::int32_t>(),
+                                                         .count = rows,
+                                                         .low = std::int64_t{-1} << 31,  // ignored tokens
+                                                         .limit = op.vocab_size,
+                                                         .raise = raise_bad_label}),
+                  .labels = op.labels.as<const std::int32_t>(),
+                  .logits = op.logits.data,
+                  .stride = op.logits.stride(0),
+                  .loss = op.loss.as<float>(),
+                  .parameters = op.write_gradient ? op.parameters : nullptr,
+                  .rows = rows,
+                  .vocab = static_cast<int>(op.vocab_size),
+                  .columns = static_cast<int>(columns)};
   if (rows == 0) return;
   const std::int64_t packs = ceil_divide(op.vocab_size * static_cast<std::int64_t>(size_of(op.logits.dtype)), 16);
   // Two blocks a multiprocessor, so that one reads while the other writes; one where two rows do not fit.
@@ -224,7 +224,8 @@ void run(CudaStream& stream, const CrossEntropy& op) {
   const bool two = !op.write_gradient || packs * 16 <= memory.of_two;
   const std::int64_t shared = op.write_gradient ? std::min(packs * 16, two ? memory.of_two : memory.of_one) : 0;
   a.cached_packs = static_cast<int>(shared / 16);
-  const auto threads = static_cast<unsigned>(std::clamp<std::int64_t>(ceil_divide(packs, 32 * kUnrolled) * 32, 32, two ? 512 : 1024));
+  const auto threads =
+      static_cast<unsigned>(std::clamp<std::int64_t>(ceil_divide(packs, 32 * kUnrolled) * 32, 32, two ? 512 : 1024));
   visit_kernel(op.logits.dtype, rows_aligned(op.logits), [&](auto type, auto is_vector) {
     using T = decltype(type);
     if (two) {

@@ -11,12 +11,12 @@ namespace megalith::cuda {
 struct IndexCheck {
   const std::int32_t* index = nullptr;
   std::int64_t count = 0;
-  std::int64_t low = 0, limit = 0;  // low <= index < limit
+  std::int64_t low = 0, limit = 0;   // low <= index < limit
   CudaFault::Raise raise = nullptr;  // with row, index, limit
 
   std::int64_t positions = -1;  // start + span must not exceed them; -1: no such check
   std::int64_t span = 0;
-  const std::int32_t* start = nullptr;  // device; null: 0
+  const std::int32_t* start = nullptr;         // device; null: 0
   CudaFault::Raise raise_positions = nullptr;  // with first, last, positions
 };
 

@@ -75,8 +75,8 @@ class FastDivide {
 // Finds the rows of tensors that share their leading dims (up to three) but not their strides.
 struct RowIndexer {
   FastDivide middle, inner;
-  std::int64_t rows = 0;                 // in all
-  std::int64_t rows_per_outer = 1;       // of one index of dim 0, which `bound` counts
+  std::int64_t rows = 0;                // in all
+  std::int64_t rows_per_outer = 1;      // of one index of dim 0, which `bound` counts
   const std::int32_t* bound = nullptr;  // device; null: all rows are live
 
   RowIndexer() = default;

@@ -43,8 +43,8 @@ void visit_packs(int packs, Visit&& visit) {
   }
 }
 
-// Sums over the threads of a row. `shared` is [2][16 warps][kCount] floats; `turn` alternates, so that one barrier a sum
-// is enough. With groups of more than a warp all threads of the block must take part.
+// Sums over the threads of a row. `shared` is [2][16 warps][kCount] floats; `turn` alternates, so that one barrier a
+// sum is enough. With groups of more than a warp all threads of the block must take part.
 template <int kCount>
 struct GroupSum {
   int group;

@@ -1,6 +1,6 @@
-// Sixteen bytes at a time: packs of eight bf16 or four fp32 elements, held raw until they are used. For *_cuda.cu files.
-// A kernel has two forms: kVector moves whole packs, for rows whose addresses and lengths allow it; the other moves
-// single elements. Both give an element to the same thread, so that results do not depend on alignment.
+// Sixteen bytes at a time: packs of eight bf16 or four fp32 elements, held raw until they are used. For *_cuda.cu
+// files. A kernel has two forms: kVector moves whole packs, for rows whose addresses and lengths allow it; the other
+// moves single elements. Both give an element to the same thread, so that results do not depend on alignment.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -19,8 +19,11 @@ inline constexpr int kPack = 16 / static_cast<int>(sizeof(T));
 __device__ inline float widen(float x) { return x; }
 __device__ inline float widen(bf16 x) { return __uint_as_float(static_cast<unsigned>(x.bits) << 16); }
 
-// Keeps the compiler from holding a pack's unpacked elements in registers across this point: unpacking again is cheaper.
-__device__ inline void forget_unpacked(uint4& raw) { asm volatile("" : "+r"(raw.x), "+r"(raw.y), "+r"(raw.z), "+r"(raw.w)); }
+// Keeps the compiler from holding a pack's unpacked elements in registers across this point: unpacking again is
+// cheaper.
+__device__ inline void forget_unpacked(uint4& raw) {
+  asm volatile("" : "+r"(raw.x), "+r"(raw.y), "+r"(raw.z), "+r"(raw.w));
+}
 template <int kCount>
 __device__ inline void forget_unpacked(uint4 (&raw)[kCount]) {
 #pragma unroll
@@ -58,7 +61,8 @@ __device__ inline void unpack(uint4 raw, float (&x)[kPack<T>]) {
 
 __device__ inline unsigned pack_pair(float low, float high) {
   const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-  return static_cast<unsigned>(__bfloat16_as_ushort(pair.x)) | static_cast<unsigned>(__bfloat16_as_ushort(pair.y)) << 16;
+  return static_cast<unsigned>(__bfloat16_as_ushort(pair.x)) | static_cast<unsigned>(__bfloat16_as_ushort(pair.y))
+                                                                   << 16;
 }
 
 template <class T>

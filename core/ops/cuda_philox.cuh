@@ -18,10 +18,9 @@ __device__ inline uint4 philox(uint4 counter, DeviceKey key) {
   for (std::uint32_t round = 0; round < kPhiloxRounds; ++round) {
     const std::uint64_t product0 = std::uint64_t{kPhiloxMultiplier0} * counter.x;
     const std::uint64_t product1 = std::uint64_t{kPhiloxMultiplier1} * counter.z;
-    counter = make_uint4(static_cast<std::uint32_t>(product1 >> 32) ^ counter.y ^ key.word[0],
-                         static_cast<std::uint32_t>(product1),
-                         static_cast<std::uint32_t>(product0 >> 32) ^ counter.w ^ key.word[1],
-                         static_cast<std::uint32_t>(product0));
+    counter = make_uint4(
+        static_cast<std::uint32_t>(product1 >> 32) ^ counter.y ^ key.word[0], static_cast<std::uint32_t>(product1),
+        static_cast<std::uint32_t>(product0 >> 32) ^ counter.w ^ key.word[1], static_cast<std::uint32_t>(product0));
     key.word[0] += kPhiloxWeyl0;
     key.word[1] += kPhiloxWeyl1;
   }

@@ -14,7 +14,9 @@ inline constexpr std::int64_t kSumSlice = std::int64_t{kSumThreads} * kSumPacks 
 inline constexpr int kSumBlocks = 1024;  // at most
 
 struct Square {
-  __device__ double operator()(double sum, float x) const { return fma(static_cast<double>(x), static_cast<double>(x), sum); }
+  __device__ double operator()(double sum, float x) const {
+    return fma(static_cast<double>(x), static_cast<double>(x), sum);
+  }
 };
 struct Identity {
   __device__ double operator()(double sum, float x) const { return sum + static_cast<double>(x); }
@@ -64,7 +66,8 @@ __global__ void __launch_bounds__(kSumThreads)
 }
 
 // One block.
-static __global__ void __launch_bounds__(kSumThreads) add_blocks(const double* block_sums, int count, SumTarget target) {
+static __global__ void __launch_bounds__(kSumThreads)
+    add_blocks(const double* block_sums, int count, SumTarget target) {
   __shared__ double shared[32];
   double sum = 0;
   for (int i = static_cast<int>(threadIdx.x); i < count; i += kSumThreads) sum += block_sums[i];

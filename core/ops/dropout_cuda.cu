@@ -1,6 +1,6 @@
-// Near the border of memory- and compute-bound in bf16, else memory-bound; one pass; elementwise, so deterministic. Four
-// threads own 32 neighbouring columns of a row, eight each. A Philox block serves columns c, c + 8, c + 16 and c + 24, so
-// each thread makes two blocks, and the four exchange single bits: dropped or not.
+// Near the border of memory- and compute-bound in bf16, else memory-bound; one pass; elementwise, so deterministic.
+// Four threads own 32 neighbouring columns of a row, eight each. A Philox block serves columns c, c + 8, c + 16 and c +
+// 24, so each thread makes two blocks, and the four exchange single bits: dropped or not.
 #include <cmath>
 
 #include "core/ops/cuda_launch.cuh"
@@ -70,9 +70,9 @@ __global__ void __launch_bounds__(kThreads) dropout(const DropoutArguments a) {
   constexpr int kWidth = kPack<T>, kPacks = 8 / kWidth;
   const auto iteration = static_cast<std::uint64_t>(a.parameters->iteration);
   const std::int64_t first_sample = a.parameters->first_sample;
-  const DeviceKey key = key_for(a.seed, make_uint4(static_cast<std::uint32_t>(iteration),
-                                                   static_cast<std::uint32_t>(iteration >> 32), a.layer,
-                                                   kRngDropout | a.site));
+  const DeviceKey key =
+      key_for(a.seed, make_uint4(static_cast<std::uint32_t>(iteration), static_cast<std::uint32_t>(iteration >> 32),
+                                 a.layer, kRngDropout | a.site));
   const unsigned quarter = threadIdx.x % 4;
   const unsigned first_item = blockIdx.x * kRounds * kThreads + threadIdx.x;
   uint4 raw[kRounds][kPacks];
@@ -121,21 +121,21 @@ void run(CudaStream& stream, const Dropout& op) {
   if (rows == 0 || columns == 0) return;
   const std::int64_t items_per_row = ceil_divide(columns, 32) * 4;
   require(columns < kMaxIndex / 2 && op.rows_per_sample < kMaxIndex, "Dropout: rows or samples of more than 2^30");
-  DropoutArguments a{.x_stride = op.x.stride(0),
-                     .y_stride = op.y.stride(0),
-                     .first_position = op.first_position,
-                     .parameters = op.parameters,
-                     .seed = op.seed,
-                     .rows_per_sample = static_cast<unsigned>(op.rows_per_sample),
-                     .per_sample = FastDivide(op.rows_per_sample),
-                     .per_row = FastDivide(items_per_row),
-                     .first_group = static_cast<unsigned>(op.first_column / 32),
-                     .layer = static_cast<std::uint32_t>(op.layer),
-                     .site = static_cast<std::uint32_t>(op.site),
-                     .threshold = static_cast<std::uint32_t>(
-                         std::min(std::floor(static_cast<double>(op.p) * 0x1p32), 0x1p32 - 1)),
-                     .scale = 1.0f / (1.0f - op.p),
-                     .columns = static_cast<int>(columns)};
+  DropoutArguments a{
+      .x_stride = op.x.stride(0),
+      .y_stride = op.y.stride(0),
+      .first_position = op.first_position,
+      .parameters = op.parameters,
+      .seed = op.seed,
+      .rows_per_sample = static_cast<unsigned>(op.rows_per_sample),
+      .per_sample = FastDivide(op.rows_per_sample),
+      .per_row = FastDivide(items_per_row),
+      .first_group = static_cast<unsigned>(op.first_column / 32),
+      .layer = static_cast<std::uint32_t>(op.layer),
+      .site = static_cast<std::uint32_t>(op.site),
+      .threshold = static_cast<std::uint32_t>(std::min(std::floor(static_cast<double>(op.p) * 0x1p32), 0x1p32 - 1)),
+      .scale = 1.0f / (1.0f - op.p),
+      .columns = static_cast<int>(columns)};
   const std::int64_t most = (kMaxIndex - 1) / items_per_row;
   for (std::int64_t row = 0; row < rows; row += most) {
     a.first_row = row;

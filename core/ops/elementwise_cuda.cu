@@ -95,7 +95,8 @@ Walk walk_of(const Tensor& a, const Tensor& b) {
   for (int d = 0; d < a.rank(); ++d) {
     if (a.size(d) == 1) continue;
     const int last = walk.dims - 1;
-    if (last >= 0 && walk.strides[0][last] == a.stride(d) * a.size(d) && walk.strides[1][last] == b.stride(d) * a.size(d)) {
+    if (last >= 0 && walk.strides[0][last] == a.stride(d) * a.size(d) &&
+        walk.strides[1][last] == b.stride(d) * a.size(d)) {
       walk.size[last] *= a.size(d);
       walk.strides[0][last] = a.stride(d);
       walk.strides[1][last] = b.stride(d);
@@ -114,7 +115,8 @@ Walk walk_of(const Tensor& a, const Tensor& b) {
   std::int64_t unit = element;
   if (walk.strides[0][inner] == 1 && walk.strides[1][inner] == 1) {
     const auto fits = [&](std::int64_t bytes) {
-      if (walk.size[inner] * element % bytes != 0 || reinterpret_cast<std::uintptr_t>(a.data) % static_cast<std::uintptr_t>(bytes) != 0 ||
+      if (walk.size[inner] * element % bytes != 0 ||
+          reinterpret_cast<std::uintptr_t>(a.data) % static_cast<std::uintptr_t>(bytes) != 0 ||
           reinterpret_cast<std::uintptr_t>(b.data) % static_cast<std::uintptr_t>(bytes) != 0) {
         return false;
       }
@@ -249,8 +251,8 @@ void run(CudaStream& stream, const Add& op) {
   visit_kernel(op.a.dtype, vector, [&](auto type, auto is_vector) {
     using T = decltype(type);
     const unsigned blocks = blocks_for(op.a.numel(), 2 * kThreads * kPack<T>);
-    add<T, is_vector()><<<blocks, kThreads, 0, stream.handle()>>>(op.a.as<const T>(), op.b.as<const T>(), op.y.as<T>(),
-                                                                  op.a.numel());
+    add<T, is_vector()>
+        <<<blocks, kThreads, 0, stream.handle()>>>(op.a.as<const T>(), op.b.as<const T>(), op.y.as<T>(), op.a.numel());
   });
   MEGALITH_CUDA_CHECK(cudaGetLastError());
 }
@@ -271,21 +273,23 @@ void run(CudaStream& stream, const Cast& op) {
 
 void run(CudaStream& stream, const Copy& op) {
   if (op.src.numel() == 0) return;
-  for_pieces(walk_of(op.src, op.dst), [&](auto unit, std::int64_t from, std::int64_t to, const WalkArguments& a, unsigned blocks) {
-    using Unit = decltype(unit);
-    copy_units<Unit><<<blocks, kThreads, 0, stream.handle()>>>(
-        reinterpret_cast<const Unit*>(op.src.as<const std::byte>() + from),
-        reinterpret_cast<Unit*>(op.dst.as<std::byte>() + to), a);
-  });
+  for_pieces(walk_of(op.src, op.dst),
+             [&](auto unit, std::int64_t from, std::int64_t to, const WalkArguments& a, unsigned blocks) {
+               using Unit = decltype(unit);
+               copy_units<Unit><<<blocks, kThreads, 0, stream.handle()>>>(
+                   reinterpret_cast<const Unit*>(op.src.as<const std::byte>() + from),
+                   reinterpret_cast<Unit*>(op.dst.as<std::byte>() + to), a);
+             });
 }
 
 void run(CudaStream& stream, const Fill& op) {
   if (op.x.numel() == 0) return;
-  for_pieces(walk_of(op.x, op.x), [&](auto unit, std::int64_t at, std::int64_t, const WalkArguments& a, unsigned blocks) {
-    using Unit = decltype(unit);
-    fill_units<Unit><<<blocks, kThreads, 0, stream.handle()>>>(reinterpret_cast<Unit*>(op.x.as<std::byte>() + at),
-                                                               repeated<Unit>(op.x.dtype, op.value), a);
-  });
+  for_pieces(walk_of(op.x, op.x),
+             [&](auto unit, std::int64_t at, std::int64_t, const WalkArguments& a, unsigned blocks) {
+               using Unit = decltype(unit);
+               fill_units<Unit><<<blocks, kThreads, 0, stream.handle()>>>(
+                   reinterpret_cast<Unit*>(op.x.as<std::byte>() + at), repeated<Unit>(op.x.dtype, op.value), a);
+             });
 }
 
 }  // namespace megalith

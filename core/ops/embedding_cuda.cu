@@ -1,6 +1,6 @@
 // Memory-bound. Forward: a warp owns a row, one pass. Backward: the rows are sorted by token (stable radix sort), and
-// blocks walk kChunk sorted rows each, adding up the runs of equal tokens; what a run has in several chunks is added by a
-// second kernel in ascending order. dy is read once (twice with positions), each touched row of d_table once.
+// blocks walk kChunk sorted rows each, adding up the runs of equal tokens; what a run has in several chunks is added by
+// a second kernel in ascending order. dy is read once (twice with positions), each touched row of d_table once.
 // Deterministic, without atomics.
 #include <cub/device/device_radix_sort.cuh>
 
@@ -166,7 +166,8 @@ __global__ void __launch_bounds__(kLanes) add_runs(const GradientArguments a) {
   const int first = (static_cast<int>(blockIdx.y) * kLanes + static_cast<int>(threadIdx.x)) * 4;
   if (first >= a.columns) return;
   float sums[4];
-  unpack<float>(load_of_row<float, kVector>(a.partial + (std::int64_t{chunk} * 2 + 1) * a.columns, first, a.columns), sums);
+  unpack<float>(load_of_row<float, kVector>(a.partial + (std::int64_t{chunk} * 2 + 1) * a.columns, first, a.columns),
+                sums);
   const float* follower = a.partial + (std::int64_t{chunk} + 1) * 2 * a.columns;
 #pragma unroll 8
   for (int i = 0; i < followers; ++i) {
@@ -180,9 +181,8 @@ __global__ void __launch_bounds__(kLanes) add_runs(const GradientArguments a) {
 
 // A block owns a position and a tile of columns; it adds the samples in ascending order.
 template <class T, bool kVector>
-__global__ void __launch_bounds__(kLanes)
-    add_positions(const std::int32_t* verdict, const T* dy, float* d_positions, std::int64_t rows,
-                  std::int64_t rows_per_sample, int columns) {
+__global__ void __launch_bounds__(kLanes) add_positions(const std::int32_t* verdict, const T* dy, float* d_positions,
+                                                        std::int64_t rows, std::int64_t rows_per_sample, int columns) {
   constexpr int kWidth = kPack<T>;
   const int first = (static_cast<int>(blockIdx.y) * kLanes + static_cast<int>(threadIdx.x)) * kWidth;
   if (first >= columns || *verdict != 0) return;
@@ -213,8 +213,8 @@ int bits_of(std::int64_t vocabulary) {
 
 std::size_t rounded_up(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
 
-// Sorts the tokens with their row numbers into the stream's scratch memory, behind the verdict; what is left of it is for
-// partial sums.
+// Sorts the tokens with their row numbers into the stream's scratch memory, behind the verdict; what is left of it is
+// for partial sums.
 GradientArguments sort_tokens(CudaStream& stream, const EmbeddingBackward& op, const std::int32_t* verdict) {
   const std::int64_t count = op.tokens.numel();
   const int bits = bits_of(op.d_table.size(0));
@@ -231,7 +231,8 @@ GradientArguments sort_tokens(CudaStream& stream, const EmbeddingBackward& op, c
   auto* memory = scratch<std::byte>(stream, CudaStream::kBlasWorkspaceBytes) + kVerdictBytes;
   std::size_t left = CudaStream::kBlasWorkspaceBytes - kVerdictBytes;
   const auto take = [&](std::size_t bytes) {
-    require(rounded_up(bytes) <= left, "the embedding gradient of so many tokens needs more scratch memory than a stream has");
+    require(rounded_up(bytes) <= left,
+            "the embedding gradient of so many tokens needs more scratch memory than a stream has");
     std::byte* result = memory;
     memory += rounded_up(bytes);
     left -= rounded_up(bytes);
@@ -266,15 +267,14 @@ GradientArguments sort_tokens(CudaStream& stream, const EmbeddingBackward& op, c
 void run(CudaStream& stream, const EmbeddingForward& op) {
   const std::int64_t rows = op.tokens.numel();
   require(rows < kMaxIndex && op.table.size(1) < kMaxIndex / 2, "EmbeddingForward: more than 2^31 rows or columns");
-  const std::int32_t* verdict = launch_index_check(
-      stream, {.index = op.tokens.as<const std::int32_t>(),
-               .count = rows,
-               .limit = op.table.size(0),
-               .raise = raise_bad_token,
-               .positions = op.positions ? op.positions.size(0) : -1,
-               .span = std::min(rows, op.rows_per_sample),
-               .start = op.start,
-               .raise_positions = raise_bad_positions});
+  const std::int32_t* verdict = launch_index_check(stream, {.index = op.tokens.as<const std::int32_t>(),
+                                                            .count = rows,
+                                                            .limit = op.table.size(0),
+                                                            .raise = raise_bad_token,
+                                                            .positions = op.positions ? op.positions.size(0) : -1,
+                                                            .span = std::min(rows, op.rows_per_sample),
+                                                            .start = op.start,
+                                                            .raise_positions = raise_bad_positions});
   const bool vector = rows_aligned(op.table) && rows_aligned(op.positions) && rows_aligned(op.y);
   visit_kernel(op.table.dtype, vector, [&](auto type, auto is_vector) {
     using T = decltype(type);

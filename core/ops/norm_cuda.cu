@@ -12,7 +12,8 @@ namespace {
 using namespace cuda;
 
 constexpr int kSharesPerPartial = 33;
-constexpr int kShares = kNormPartials * kSharesPerPartial;  // blocks of the backward: two for each of 132 multiprocessors
+constexpr int kShares =
+    kNormPartials * kSharesPerPartial;  // blocks of the backward: two for each of 132 multiprocessors
 
 template <class T>
 struct ForwardArguments {
@@ -45,7 +46,8 @@ __global__ void __launch_bounds__(kPacks % 2 == 1 ? kNormThreads : kMaxGroup) no
   if (a.residual.data != nullptr) {
     const T* residual = a.residual.at(place);
 #pragma unroll
-    for (int k = 0; k < kPacks; ++k) added[k] = load_of_row<T, kVector>(residual, (lane + k * a.group) * kWidth, length);
+    for (int k = 0; k < kPacks; ++k)
+      added[k] = load_of_row<T, kVector>(residual, (lane + k * a.group) * kWidth, length);
     T* sum = a.sum.at(place);
 #pragma unroll
     for (int k = 0; k < kPacks; ++k) {
@@ -414,7 +416,8 @@ void launch_backward(CudaStream& stream, const Op& op, const Tensor& mean, const
     const RowTiling tiling = tile_rows(packs, vector);
     a.group = tiling.group;
     const auto threads = static_cast<unsigned>(tiling.group * tiling.groups);
-    const std::size_t shared = sizeof(float) * static_cast<std::size_t>(tiling.groups) * static_cast<std::size_t>(length);
+    const std::size_t shared =
+        sizeof(float) * static_cast<std::size_t>(tiling.groups) * static_cast<std::size_t>(length);
     visit_packs(tiling.packs, [&](auto count) {
       if (vector) {
         differentiate<T, count(), true, kCentred><<<kShares, threads, shared, stream.handle()>>>(a);

@@ -13,7 +13,7 @@ constexpr int kLanes = 8;      // packs of a stripe: 128 bytes of a row
 constexpr int kRowLanes = 64;  // rows at a time
 constexpr int kUnrolled = 4;
 constexpr std::int64_t kMinRows = std::int64_t{kRowLanes} * kUnrolled;  // that a piece is worth a block of its own
-constexpr std::int64_t kBlocks = 528;                                 // enough for any GPU
+constexpr std::int64_t kBlocks = 528;                                   // enough for any GPU
 
 struct RowsArguments {
   const void* x;
@@ -83,7 +83,8 @@ void run(CudaStream& stream, const ReduceRows& op) {
   const std::int64_t stripes = ceil_divide(columns * static_cast<std::int64_t>(size_of(op.x.dtype)), 16 * kLanes);
   std::int64_t pieces = std::min(kBlocks / std::max<std::int64_t>(stripes, 1), rows / kMinRows);
   const auto scratch_floats = static_cast<std::int64_t>(CudaStream::kBlasWorkspaceBytes / sizeof(float));
-  pieces = std::clamp<std::int64_t>(pieces, 1, std::max<std::int64_t>(1, scratch_floats / std::max<std::int64_t>(columns, 1)));
+  pieces = std::clamp<std::int64_t>(pieces, 1,
+                                    std::max<std::int64_t>(1, scratch_floats / std::max<std::int64_t>(columns, 1)));
   RowsArguments a{.x = op.x.data,
                   .stride = op.x.stride(0),
                   .rows = rows,

@@ -1,6 +1,6 @@
-// Memory-bound, one pass. A block owns a few positions of some of the samples: it makes their cosines and sines in fp64,
-// rounds them into shared memory, and rotates all heads with them; a thread owns a pack of the lower half of a head and
-// its partner. Elementwise, so deterministic.
+// Memory-bound, one pass. A block owns a few positions of some of the samples: it makes their cosines and sines in
+// fp64, rounds them into shared memory, and rotates all heads with them; a thread owns a pack of the lower half of a
+// head and its partner. Elementwise, so deterministic.
 #include "core/ops/cuda_launch.cuh"
 #include "core/ops/cuda_pack.cuh"
 #include "core/ops/rope.h"

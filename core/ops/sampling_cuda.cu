@@ -117,9 +117,7 @@ __global__ void __launch_bounds__(kThreads) argmax(const SampleArguments a) {
 struct Cut {
   unsigned key = 0;
   int last_equal = INT_MAX;
-  __device__ bool keeps(unsigned key_, int index) const {
-    return key_ > key || (key_ == key && index <= last_equal);
-  }
+  __device__ bool keeps(unsigned key_, int index) const { return key_ > key || (key_ == key && index <= last_equal); }
 };
 
 // Tokens with their measure: the number 1, or the weight exp((logit - max) / temperature).
@@ -231,8 +229,7 @@ struct Candidates {
     equal = block_sum(equal, shared);
     int last = cut.key == key ? cut.last_equal : INT_MAX;
     if (above + equal > target) {
-      last = find<kCount>(target - above - 1,
-                          [key](int, float logit) { return ordered_bits<T>(logit) == key; });
+      last = find<kCount>(target - above - 1, [key](int, float logit) { return ordered_bits<T>(logit) == key; });
     }
     cut = {key, last};
   }

@@ -1,0 +1,419 @@
+// GB/s of the memory-bound ops on the GPU at the sizes of the models in configs/.
+//   build/PRESET/tests/cuda_ops_bench [part of an op's name]
+// Bytes are those an op must read plus those it must write. They are compared with a device copy of 1 GiB (`copy`), and
+// with a copy of as many bytes as the op moves (`same`), both measured in the same run. Medians; L2 is flushed by
+// reading before each run, so that no dirty lines are left to be written back.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <functional>
+#include <random>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/device/cuda_check.h"
+#include "core/device/cuda_device.h"
+#include "core/device/cuda_memory.h"
+#include "core/ops/activation.h"
+#include "core/ops/adamw.h"
+#include "core/ops/cross_entropy.h"
+#include "core/ops/dropout.h"
+#include "core/ops/elementwise.h"
+#include "core/ops/embedding.h"
+#include "core/ops/gemm_kernels_cuda.h"
+#include "core/ops/grad_norm.h"
+#include "core/ops/norm.h"
+#include "core/ops/reduce.h"
+#include "core/ops/rope.h"
+#include "core/ops/sampling.h"
+
+namespace megalith::bench {
+namespace {
+
+constexpr std::size_t kMemoryBytes = std::size_t{40} << 30;
+constexpr std::int64_t kFlushElements = std::int64_t{64} << 20;  // 256 MiB: several times the L2 cache
+constexpr std::size_t kCopyBytes = std::size_t{1} << 30;
+constexpr int kWarmUps = 2;
+constexpr int kRuns = 15;
+constexpr DType kBf16 = DType::kBf16, kFp32 = DType::kFp32;
+
+// One block of device memory, cut from the front; what a case made is gone with the next reset().
+class Workbench {
+ public:
+  explicit Workbench(std::string_view filter)
+      : filter_(filter), block_(static_cast<std::byte*>(cuda_allocate(kMemoryBytes))) {
+    require(block_ != nullptr, "the bench needs 40 GiB of GPU memory");
+    MEGALITH_CUDA_CHECK(cudaEventCreate(&start_));
+    MEGALITH_CUDA_CHECK(cudaEventCreate(&end_));
+    flush_ = tensor({kFlushElements}, kFp32);
+    flushed_ = tensor({1}, DType::kFp64, false);
+    copy_speed_ = copy_bytes_per_second(kCopyBytes);
+    fmt::print("copy of {} MiB: {:.0f} GB/s read and written\n", kCopyBytes >> 20, 1e-9 * copy_speed_);
+    fmt::print("{:52} {:>9} {:>8} {:>7} {:>7}\n", "op", "us", "GB/s", "% copy", "% same");
+  }
+  ~Workbench() { cuda_free(block_); }
+
+  CudaStream& stream() { return stream_; }
+
+  Tensor tensor(const Shape& shape, DType dtype, bool random = true) {
+    const Tensor x(block_ + used_, dtype, shape);
+    used_ += (x.bytes() + 255) / 256 * 256;
+    require(used_ <= kMemoryBytes, "a case of the bench is too large");
+    if (random) fill_uniform(stream_, x, static_cast<std::uint32_t>(used_ >> 8));
+    return x;
+  }
+  // Token t with a probability proportional to 1 / (t + 1), as in text.
+  Tensor zipf_tokens(std::int64_t count, std::int64_t vocabulary) {
+    std::vector<std::int32_t> tokens;
+    std::mt19937_64 random(7);
+    std::uniform_real_distribution<double> uniform(0, std::log(static_cast<double>(vocabulary)));
+    for (std::int64_t i = 0; i < count; ++i) {
+      tokens.push_back(
+          std::min(static_cast<std::int32_t>(std::exp(uniform(random))), static_cast<std::int32_t>(vocabulary)) - 1);
+    }
+    const Tensor x = tensor({count}, DType::kInt32, false);
+    upload(x.data, tokens.data(), x.bytes());
+    return x;
+  }
+  template <class T>
+  const T* device_struct(const T& value) {
+    const Tensor x = tensor({static_cast<std::int64_t>(sizeof(T))}, DType::kUint8, false);
+    upload(x.data, &value, sizeof(T));
+    return x.as<const T>();
+  }
+
+  // Whether the case is asked for; frees the memory of the one before.
+  bool begin(std::string_view name) {
+    used_ = reserved_ == 0 ? (reserved_ = used_) : reserved_;
+    return name.find(filter_) != std::string_view::npos;
+  }
+
+  template <class Op>
+  void measure(std::string_view shape, const Op& op, double bytes) {
+    check(op);
+    const double time = seconds([&] { run(stream_, op); });
+    const double same = copy_bytes_per_second(static_cast<std::size_t>(bytes / 2));
+    fmt::print("{:52} {:9.1f} {:8.0f} {:7.1f} {:7.1f}\n", fmt::format("{} {}", Op::kName, shape), 1e6 * time,
+               1e-9 * bytes / time, 100 * bytes / time / copy_speed_, 100 * bytes / time / same);
+  }
+
+  // The host's microseconds per call.
+  template <class Op>
+  void measure_host(const Op& op) {
+    constexpr int kCalls = 200;
+    run(stream_, op);
+    synchronize();
+    const auto start = std::chrono::steady_clock::now();
+    for (int i = 0; i < kCalls; ++i) run(stream_, op);
+    const std::chrono::duration<double, std::micro> passed = std::chrono::steady_clock::now() - start;
+    synchronize();
+    fmt::print("host time of {}: {:.2f} us\n", Op::kName, passed.count() / kCalls);
+  }
+
+ private:
+  void synchronize() { MEGALITH_CUDA_CHECK(cudaStreamSynchronize(stream_.handle())); }
+  void upload(void* to, const void* from, std::size_t bytes) {
+    stream_.copy(to, from, bytes);
+    synchronize();
+  }
+
+  double seconds(const std::function<void()>& enqueue) {
+    std::vector<double> times;
+    for (int i = -kWarmUps; i < kRuns; ++i) {
+      run(stream_, SumOfSquares{.x = flush_, .out = flushed_});
+      MEGALITH_CUDA_CHECK(cudaEventRecord(start_, stream_.handle()));
+      enqueue();
+      MEGALITH_CUDA_CHECK(cudaEventRecord(end_, stream_.handle()));
+      MEGALITH_CUDA_CHECK(cudaEventSynchronize(end_));
+      float ms = 0;
+      MEGALITH_CUDA_CHECK(cudaEventElapsedTime(&ms, start_, end_));
+      if (i >= 0) times.push_back(1e-3 * static_cast<double>(ms));
+    }
+    std::nth_element(times.begin(), times.begin() + kRuns / 2, times.end());
+    return times[kRuns / 2];
+  }
+
+  // From the front of the block to its end, where no case's tensors are.
+  double copy_bytes_per_second(std::size_t bytes) {
+    std::byte* const to = block_ + kMemoryBytes - bytes;
+    return 2 * static_cast<double>(bytes) / seconds([&] { stream_.copy(to, block_, bytes); });
+  }
+
+  std::string filter_;
+  CudaStream stream_;
+  std::byte* block_;
+  std::size_t used_ = 0, reserved_ = 0;
+  cudaEvent_t start_ = nullptr, end_ = nullptr;
+  Tensor flush_, flushed_;
+  double copy_speed_ = 0;
+};
+
+double bytes_of(std::initializer_list<Tensor> tensors) {
+  double bytes = 0;
+  for (const Tensor& t : tensors) bytes += static_cast<double>(t.bytes());
+  return bytes;
+}
+
+struct Model {
+  const char* name;
+  std::int64_t tokens, hidden, ffn, vocabulary, loss_rows;
+  bool gpt2;
+};
+
+constexpr Model kModels[] = {{"gpt2_124m", 65536, 768, 3072, 50304, 16384, true},
+                             {"gpt2_1.5b", 16384, 1600, 6400, 50304, 16384, true},
+                             {"llama_1b", 32768, 2048, 8192, 128256, 8192, false},
+                             {"qwen2.5_7b", 16384, 3584, 18944, 152064, 4096, false}};
+
+std::string title(const Model& m, std::int64_t rows, std::int64_t columns, DType dtype) {
+  return fmt::format("{} [{}, {}] {}", m.name, rows, columns, name_of(dtype));
+}
+
+void bench_norms(Workbench& bench, const Model& m, DType dtype) {
+  const Shape shape{m.tokens, m.hidden};
+  const std::string name = title(m, m.tokens, m.hidden, dtype);
+  const auto random = [&] { return bench.tensor(shape, dtype); };
+  const auto vector = [&] { return bench.tensor({m.hidden}, dtype); };
+  const auto rows = [&] { return bench.tensor({m.tokens}, kFp32); };
+  const auto partial = [&] { return bench.tensor({kNormPartials, m.hidden}, kFp32, false); };
+  if (bench.begin("norm_forward")) {
+    const Tensor x = random(), residual = random(), sum = random(), y = random(), weight = vector(), rstd = rows();
+    if (m.gpt2) {
+      bench.measure(name,
+                    LayerNormForward{.x = x,
+                                     .residual = residual,
+                                     .sum = sum,
+                                     .weight = weight,
+                                     .bias = vector(),
+                                     .y = y,
+                                     .mean = rows(),
+                                     .rstd = rstd},
+                    bytes_of({x, residual, sum, y}));
+    } else {
+      bench.measure(name,
+                    RmsNormForward{.x = x, .residual = residual, .sum = sum, .weight = weight, .y = y, .rstd = rstd},
+                    bytes_of({x, residual, sum, y}));
+    }
+  }
+  if (bench.begin("norm_backward")) {
+    const Tensor dy = random(), x = random(), d_residual = random(), dx = random(), weight = vector(), rstd = rows();
+    if (m.gpt2) {
+      bench.measure(name,
+                    LayerNormBackward{.dy = dy,
+                                      .x = x,
+                                      .weight = weight,
+                                      .mean = rows(),
+                                      .rstd = rstd,
+                                      .d_residual = d_residual,
+                                      .dx = dx,
+                                      .d_weight_partial = partial(),
+                                      .d_bias_partial = partial()},
+                    bytes_of({dy, x, d_residual, dx}));
+    } else {
+      bench.measure(name,
+                    RmsNormBackward{.dy = dy,
+                                    .x = x,
+                                    .weight = weight,
+                                    .rstd = rstd,
+                                    .d_residual = d_residual,
+                                    .dx = dx,
+                                    .d_weight_partial = partial()},
+                    bytes_of({dy, x, d_residual, dx}));
+    }
+  }
+}
+
+void bench_activation(Workbench& bench, const Model& m, DType dtype) {
+  const Shape narrow{m.tokens, m.ffn}, wide{m.tokens, 2 * m.ffn};
+  const std::string name = title(m, m.tokens, m.ffn, dtype);
+  if (m.gpt2 && bench.begin("gelu")) {
+    const Tensor x = bench.tensor(narrow, dtype), dy = bench.tensor(narrow, dtype), y = bench.tensor(narrow, dtype);
+    bench.measure(name, GeluForward{.x = x, .y = y}, bytes_of({x, y}));
+    bench.measure(name, GeluBackward{.x = x, .dy = dy, .dx = y}, bytes_of({x, dy, y}));
+  }
+  if (!m.gpt2 && bench.begin("swiglu")) {
+    const Tensor x = bench.tensor(wide, dtype), dx = bench.tensor(wide, dtype), y = bench.tensor(narrow, dtype);
+    bench.measure(name, SwigluForward{.x = x, .y = y}, bytes_of({x, y}));
+    bench.measure(name, SwigluBackward{.x = x, .dy = y, .dx = dx}, bytes_of({x, y, dx}));
+  }
+}
+
+void bench_loss(Workbench& bench, const Model& m, DType dtype) {
+  if (!bench.begin("cross_entropy")) return;
+  const std::int64_t rows = dtype == kBf16 ? m.loss_rows : m.loss_rows / 2;
+  const Tensor logits = bench.tensor({rows, m.vocabulary}, dtype), loss = bench.tensor({rows}, kFp32, false);
+  CrossEntropy op{.logits = logits,
+                  .labels = bench.zipf_tokens(rows, m.vocabulary),
+                  .loss = loss,
+                  .vocab_size = m.gpt2 ? 50257 : m.vocabulary,
+                  .write_gradient = true,
+                  .parameters = bench.device_struct(MicrobatchParameters{.loss_scale = 1e-3f})};
+  bench.measure(title(m, rows, m.vocabulary, dtype), op, 2 * bytes_of({logits}));
+  op.write_gradient = false;
+  bench.measure(title(m, rows, m.vocabulary, dtype) + " loss only", op, bytes_of({logits}));
+}
+
+void bench_embedding(Workbench& bench, const Model& m) {
+  if (!bench.begin("embedding")) return;
+  const Tensor tokens = bench.zipf_tokens(m.tokens, m.vocabulary), y = bench.tensor({m.tokens, m.hidden}, kBf16);
+  const Tensor table = bench.tensor({m.vocabulary, m.hidden}, kBf16),
+               d_table = bench.tensor({m.vocabulary, m.hidden}, kFp32);
+  const Tensor positions = m.gpt2 ? bench.tensor({1024, m.hidden}, kBf16) : Tensor();
+  const Tensor d_positions = m.gpt2 ? bench.tensor({1024, m.hidden}, kFp32) : Tensor();
+  const std::string name = title(m, m.tokens, m.hidden, kBf16);
+  bench.measure(
+      name, EmbeddingForward{.tokens = tokens, .table = table, .positions = positions, .rows_per_sample = 1024, .y = y},
+      bytes_of({y, y}));
+  bench.measure(name,
+                EmbeddingBackward{
+                    .tokens = tokens, .dy = y, .d_table = d_table, .d_positions = d_positions, .rows_per_sample = 1024},
+                bytes_of({y}));
+}
+
+void bench_rope(Workbench& bench) {
+  if (!bench.begin("rope")) return;
+  const Tensor fused = bench.tensor({8, 4096, 48, 64}, kBf16), heads = bench.tensor({8, 4096, 32, 64}, kBf16);
+  const Tensor q = fused.slice(2, 0, 32), k = fused.slice(2, 32, 8);
+  bench.measure("llama_1b q in place [8, 4096, 32, 64] bf16", Rope{.x = q, .y = q, .rotary_dim = 64},
+                2 * bytes_of({q}));
+  bench.measure("llama_1b k in place [8, 4096, 8, 64] bf16", Rope{.x = k, .y = k, .rotary_dim = 64}, 2 * bytes_of({k}));
+  bench.measure("llama_1b apart [8, 4096, 32, 64] bf16", Rope{.x = q, .y = heads, .rotary_dim = 64}, 2 * bytes_of({q}));
+}
+
+void bench_elementwise(Workbench& bench, const Model& m) {
+  if (!bench.begin("add cast copy dropout fill")) return;
+  const Shape shape{m.tokens, 4 * m.hidden};
+  const std::string name = title(m, m.tokens, 4 * m.hidden, kBf16);
+  const Tensor a = bench.tensor(shape, kBf16), b = bench.tensor(shape, kBf16), y = bench.tensor(shape, kBf16);
+  const Tensor wide = bench.tensor(shape, kFp32);
+  bench.measure(name, Add{.a = a, .b = b, .y = y}, bytes_of({a, b, y}));
+  bench.measure(name + " to fp32", Cast{.x = a, .y = wide}, bytes_of({a, wide}));
+  bench.measure(name + " from fp32", Cast{.x = wide, .y = a}, bytes_of({a, wide}));
+  bench.measure(name, Copy{.src = a, .dst = b}, bytes_of({a, b}));
+  bench.measure(name + " rows", Copy{.src = a.slice(1, 0, m.hidden), .dst = b.slice(1, m.hidden, m.hidden)},
+                bytes_of({a, b}) / 4);
+  bench.measure(name, Fill{.x = wide, .value = 0}, bytes_of({wide}));
+  const MicrobatchParameters* parameters =
+      bench.device_struct(MicrobatchParameters{.iteration = 3, .first_sample = 64});
+  for (const auto& [x, z] : {std::pair{a, b}, std::pair{wide, wide}}) {
+    bench.measure(title(m, m.tokens, 4 * m.hidden, x.dtype),
+                  Dropout{.x = x, .y = z, .p = 0.1f, .seed = 5, .rows_per_sample = 1024, .parameters = parameters},
+                  bytes_of({x, z}));
+  }
+}
+
+void bench_reductions(Workbench& bench) {
+  if (!bench.begin("reduce")) return;
+  for (const auto& [rows, columns] : {std::pair{65536, 768}, {65536, 3072}, {16384, 1600}, {16384, 6400}}) {
+    const Tensor x = bench.tensor({rows, columns}, kBf16), out = bench.tensor({columns}, kFp32);
+    bench.measure(fmt::format("[{}, {}] bf16", rows, columns), ReduceRows{.x = x, .out = out, .accumulate = true},
+                  bytes_of({x}));
+  }
+  const Tensor partial = bench.tensor({kNormPartials, 2048}, kFp32), out = bench.tensor({2048}, kFp32);
+  bench.measure("[8, 2048] fp32", ReduceRows{.x = partial, .out = out, .accumulate = true}, bytes_of({partial}));
+  const Tensor losses = bench.tensor({65536}, kFp32);
+  bench.measure("[65536]", ReduceToScalar{.x = losses, .out = out.slice(0, 0, 1), .accumulate = true},
+                bytes_of({losses}));
+}
+
+void bench_optimizer(Workbench& bench) {
+  if (!bench.begin("adamw sum_of_squares grad_norm")) return;
+  const StepParameters* step =
+      bench.device_struct(StepParameters{.iteration = 10, .learning_rate = 1e-4f, .adam_count = 1000});
+  for (const std::int64_t count : {std::int64_t{768} * 768, std::int64_t{124} << 20, std::int64_t{512} << 20}) {
+    const Tensor w = bench.tensor({count}, kFp32), g = bench.tensor({count}, kFp32), m = bench.tensor({count}, kFp32);
+    const Tensor v = bench.tensor({count}, kFp32, false), param = bench.tensor({count}, kBf16);
+    run(bench.stream(), Fill{.x = v, .value = 1e-3});
+    AdamW op{.param = param,
+             .main_param = w,
+             .grad = g,
+             .exp_avg = m,
+             .exp_avg_sq = v,
+             .weight_decay = 0.1,
+             .parameters = step};
+    bench.measure(fmt::format("[{}] bf16", count), op, bytes_of({w, g, m, v, w, m, v, param}));
+    op.param = w;
+    bench.measure(fmt::format("[{}] fp32", count), op, bytes_of({w, g, m, v, w, m, v}));
+    bench.measure(fmt::format("[{}]", count), SumOfSquares{.x = g, .out = bench.tensor({1}, DType::kFp64, false)},
+                  bytes_of({g}));
+  }
+  const Tensor sums = bench.tensor({400}, DType::kFp64, false);
+  run(bench.stream(), Fill{.x = sums, .value = 1});
+  bench.measure("[400]",
+                GradNormFinalize{.sums = sums,
+                                 .loss = bench.tensor({1}, kFp32),
+                                 .clip_grad = 1,
+                                 .parameters = const_cast<StepParameters*>(step)},
+                bytes_of({sums}));
+}
+
+void bench_sampling(Workbench& bench) {
+  if (!bench.begin("sampling")) return;
+  const Tensor logits = bench.tensor({8, 128256}, kBf16), out = bench.tensor({8}, DType::kInt32, false);
+  bench.measure("[8, 128256] bf16", Argmax{.logits = logits, .vocab_size = 128256, .out = out}, bytes_of({logits}));
+  Sample op{
+      .logits = logits, .vocab_size = 128256, .seed = 1, .position = bench.device_struct(std::int32_t{5}), .out = out};
+  op.workspace = bench.tensor({static_cast<std::int64_t>(workspace_bytes(op))}, DType::kUint8, false);
+  bench.measure("[8, 128256] bf16", op, bytes_of({logits}));
+  op.top_k = 50, op.top_p = 0.9f;
+  bench.measure("[8, 128256] bf16 top_k top_p", op, bytes_of({logits}));
+}
+
+void bench_host(Workbench& bench) {
+  if (!bench.begin("host")) return;
+  const Tensor x = bench.tensor({64, 768}, kBf16), y = bench.tensor({64, 768}, kBf16),
+               weight = bench.tensor({768}, kBf16);
+  const Tensor rstd = bench.tensor({64}, kFp32), mean = bench.tensor({64}, kFp32),
+               partial = bench.tensor({kNormPartials, 768}, kFp32);
+  bench.measure_host(GeluForward{.x = x, .y = y});
+  bench.measure_host(LayerNormForward{.x = x, .weight = weight, .bias = weight, .y = y, .mean = mean, .rstd = rstd});
+  bench.measure_host(LayerNormBackward{.dy = x,
+                                       .x = x,
+                                       .weight = weight,
+                                       .mean = mean,
+                                       .rstd = rstd,
+                                       .dx = y,
+                                       .d_weight_partial = partial,
+                                       .d_bias_partial = partial});
+  bench.measure_host(
+      EmbeddingBackward{.tokens = bench.zipf_tokens(64, 1000), .dy = x, .d_table = bench.tensor({1000, 768}, kFp32)});
+}
+
+void bench_all(std::string_view filter) {
+  Workbench bench(filter);
+  for (const Model& m : kModels) {
+    bench_norms(bench, m, kBf16);
+    bench_activation(bench, m, kBf16);
+    bench_loss(bench, m, kBf16);
+    bench_embedding(bench, m);
+  }
+  bench_norms(bench, kModels[0], kFp32);
+  bench_norms(bench, kModels[2], kFp32);
+  bench_activation(bench, kModels[0], kFp32);
+  bench_activation(bench, kModels[2], kFp32);
+  bench_loss(bench, kModels[0], kFp32);
+  bench_rope(bench);
+  bench_elementwise(bench, kModels[0]);
+  bench_reductions(bench);
+  bench_optimizer(bench);
+  bench_sampling(bench);
+  bench_host(bench);
+}
+
+}  // namespace
+}  // namespace megalith::bench
+
+int main(int argc, char** argv) try {
+  using namespace megalith;
+  if (const std::string why = cuda_unavailable(); !why.empty()) {
+    fmt::print("skipped: {}\n", why);
+    return 0;
+  }
+  bench::bench_all(argc > 1 ? argv[1] : "");
+} catch (const std::exception& error) {
+  fmt::print(stderr, "cuda_ops_bench: {}\n", error.what());
+  return 1;
+}
