@@ -1,0 +1,426 @@
+// The CUDA kernels at the sizes of models, where the fp64 references would take too long: each op runs on the CPU and
+// on the GPU with the same inputs, twice on the GPU, and a third time under capture and replay. Both backends passed
+// the small cases against the references; here the tilings, row pieces and second passes that only large tensors have
+// are compared.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+
+#include "core/device/copy.h"
+#include "core/device/cuda_device.h"
+#include "core/device/graph.h"
+#include "core/device/memory_pool.h"
+#include "core/ops/activation.h"
+#include "core/ops/adamw.h"
+#include "core/ops/cross_entropy.h"
+#include "core/ops/dropout.h"
+#include "core/ops/elementwise.h"
+#include "core/ops/embedding.h"
+#include "core/ops/grad_norm.h"
+#include "core/ops/norm.h"
+#include "core/ops/reduce.h"
+#include "core/ops/rope.h"
+#include "core/ops/sampling.h"
+#include "core/tensor/bf16.h"
+
+namespace megalith::test {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+// The tensors of one op on one device, made in the same order with the same contents on every device.
+class Side {
+ public:
+  explicit Side(DeviceType device) : pool_(device), stream_(device, "sizes") {}
+
+  Tensor normal(const Shape& shape, DType dtype, float deviation = 1, bool positive = false) {
+    std::mt19937 random(static_cast<unsigned>(tensors_.size()) + 1);
+    std::normal_distribution<float> distribution(0, deviation);
+    std::vector<float> values(1 << 16);  // repeated with a shift that is no divisor of any row
+    for (float& v : values) v = positive ? std::abs(distribution(random)) : distribution(random);
+    Bytes bytes(static_cast<std::size_t>(shape.numel()) * size_of(dtype));
+    for (std::size_t i = 0; i < static_cast<std::size_t>(shape.numel()); ++i) {
+      const float value = values[(i + i / 65521) % values.size()];
+      const bf16 narrow = to_bf16(value);
+      if (dtype == DType::kFp32) std::memcpy(&bytes[4 * i], &value, 4);
+      if (dtype == DType::kBf16) std::memcpy(&bytes[2 * i], &narrow, 2);
+    }
+    return add(shape, dtype, bytes);
+  }
+  Tensor output(const Shape& shape, DType dtype) {
+    return add(shape, dtype, Bytes(static_cast<std::size_t>(shape.numel()) * size_of(dtype), std::byte{0xFF}));
+  }
+  Tensor integers(const std::vector<std::int32_t>& values) {
+    Bytes bytes(values.size() * 4);
+    std::memcpy(bytes.data(), values.data(), bytes.size());
+    return add({static_cast<std::int64_t>(values.size())}, DType::kInt32, bytes);
+  }
+  template <class T>
+  T* structure(const T& value) {
+    Bytes bytes(sizeof(T));
+    std::memcpy(bytes.data(), &value, sizeof(T));
+    return add({static_cast<std::int64_t>(sizeof(T))}, DType::kUint8, bytes).template as<T>();
+  }
+
+  Tensor scratch(std::int64_t bytes) {  // whose content is not compared
+    return {pool_.allocate(static_cast<std::size_t>(bytes), MemoryCategory::kOther, "test"), DType::kUint8, {bytes}};
+  }
+
+  void reset() {
+    for (std::size_t i = 0; i < tensors_.size(); ++i) {
+      copy_from_host(stream_, tensors_[i].data, initial_[i].data(), initial_[i].size());
+    }
+    stream_.synchronize();
+  }
+  std::vector<Bytes> contents() {
+    std::vector<Bytes> result;
+    for (const Tensor& t : tensors_) {
+      result.emplace_back(t.bytes());
+      copy_to_host(stream_, result.back().data(), t.data, t.bytes());
+    }
+    stream_.synchronize();
+    return result;
+  }
+  Stream& stream() { return stream_; }
+  const std::vector<Tensor>& tensors() const { return tensors_; }
+
+ private:
+  Tensor add(const Shape& shape, DType dtype, const Bytes& bytes) {
+    Tensor tensor(pool_.allocate(std::max<std::size_t>(bytes.size(), 1), MemoryCategory::kOther, "test"), dtype, shape);
+    tensors_.push_back(tensor);
+    initial_.push_back(bytes);
+    return tensor;
+  }
+
+  MemoryPool pool_;
+  Stream stream_;
+  std::vector<Tensor> tensors_;
+  std::vector<Bytes> initial_;
+};
+
+double element(const Bytes& bytes, DType dtype, std::size_t i) {
+  float wide = 0;
+  bf16 narrow;
+  double twice = 0;
+  std::int32_t integer = 0;
+  switch (dtype) {
+    case DType::kFp32: std::memcpy(&wide, &bytes[4 * i], 4); return wide;
+    case DType::kBf16: std::memcpy(&narrow, &bytes[2 * i], 2); return to_float(narrow);
+    case DType::kFp64: std::memcpy(&twice, &bytes[8 * i], 8); return twice;
+    case DType::kInt32: std::memcpy(&integer, &bytes[4 * i], 4); return integer;
+    default: return std::to_integer<int>(bytes[i]);
+  }
+}
+
+class CudaSizesTest : public testing::TestWithParam<DType> {
+ protected:
+  void SetUp() override {
+    if (const std::string why = cuda_unavailable(); !why.empty()) GTEST_SKIP() << why;
+  }
+  DType dtype() const { return GetParam(); }
+
+  // make(Side&) returns the op. `exact`: both devices give the same bits.
+  template <class Make>
+  void compare(const std::string& what, const Make& make, bool exact = false) {
+    SCOPED_TRACE(what);
+    Side cpu(DeviceType::kCpu), gpu(DeviceType::kCuda);
+    const auto cpu_op = make(cpu);
+    const auto gpu_op = make(gpu);
+    cpu.reset();
+    launch(cpu.stream(), cpu_op);
+    const std::vector<Bytes> want = cpu.contents();
+    gpu.reset();
+    launch(gpu.stream(), gpu_op);
+    const std::vector<Bytes> got = gpu.contents();
+    gpu.reset();
+    launch(gpu.stream(), gpu_op);
+    EXPECT_EQ(gpu.contents(), got) << "a second run differs";
+    gpu.reset();
+    Graph graph("sizes");
+    graph.begin_capture(gpu.stream());
+    launch(gpu.stream(), gpu_op);
+    graph.end_capture();
+    graph.replay(gpu.stream());
+    EXPECT_EQ(gpu.contents(), got) << "a replay differs";
+    for (std::size_t t = 0; t < want.size(); ++t) {
+      if (exact) {
+        EXPECT_TRUE(got[t] == want[t]) << "tensor " << t << " differs in bits";
+      } else {
+        expect_close(got[t], want[t], cpu.tensors()[t], t);
+      }
+    }
+  }
+
+  void expect_close(const Bytes& got, const Bytes& want, const Tensor& tensor, std::size_t number) {
+    const auto count = static_cast<std::size_t>(tensor.numel());
+    double squares = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+      const double w = element(want, tensor.dtype, i);
+      if (std::isfinite(w)) squares += w * w;
+    }
+    const double typical = std::sqrt(squares / static_cast<double>(std::max<std::size_t>(count, 1)));
+    const double relative = tensor.dtype == DType::kBf16 ? 0x1p-7 : tensor.dtype == DType::kFp32 ? 1e-4 : 1e-12;
+    std::size_t wrong = 0, first = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+      const double g = element(got, tensor.dtype, i), w = element(want, tensor.dtype, i);
+      if (std::isnan(g) && std::isnan(w)) continue;
+      const double allowed = tensor.dtype == DType::kInt32 ? 0 : relative * (std::abs(w) + 0.1 * typical);
+      if (std::abs(g - w) <= allowed) continue;
+      if (wrong++ == 0) first = i;
+    }
+    EXPECT_EQ(wrong, 0u) << "tensor " << number << " " << to_string(tensor.shape) << ": the first at " << first
+                         << ", got " << element(got, tensor.dtype, first) << ", want "
+                         << element(want, tensor.dtype, first);
+  }
+
+  static std::vector<std::int32_t> zipf(std::int64_t count, std::int64_t vocabulary) {
+    std::mt19937_64 random(3);
+    std::uniform_real_distribution<double> uniform(0, std::log(static_cast<double>(vocabulary)));
+    std::vector<std::int32_t> tokens;
+    for (std::int64_t i = 0; i < count; ++i) {
+      tokens.push_back(std::min(static_cast<std::int32_t>(std::exp(uniform(random))) - 1,
+                                static_cast<std::int32_t>(vocabulary) - 1));
+    }
+    return tokens;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Types, CudaSizesTest, testing::Values(DType::kFp32, DType::kBf16),
+                         [](const auto& type) { return std::string(name_of(type.param)); });
+
+TEST_P(CudaSizesTest, Norms) {
+  // One pack a thread and less than a warp; two, three and four packs; several warps a row; odd; beyond the registers.
+  for (const std::int64_t length : {64, 256, 512, 768, 1000, 1600, 2048, 3584, 4097, 8192, 16384, 20000}) {
+    const std::int64_t rows = length <= 768 ? 2500 : 600;  // several, and one, for each group of the backward
+    const Shape shape{rows, length};
+    const std::string what = std::to_string(length);
+    compare("forward " + what, [&](Side& s) {
+      return LayerNormForward{.x = s.normal(shape, dtype()),
+                              .residual = s.normal(shape, dtype()),
+                              .sum = s.output(shape, dtype()),
+                              .weight = s.normal({length}, dtype()),
+                              .bias = s.normal({length}, dtype()),
+                              .y = s.output(shape, dtype()),
+                              .mean = s.output({rows}, DType::kFp32),
+                              .rstd = s.output({rows}, DType::kFp32)};
+    });
+    compare("backward " + what, [&](Side& s) {
+      return LayerNormBackward{.dy = s.normal(shape, dtype()),
+                               .x = s.normal(shape, dtype()),
+                               .weight = s.normal({length}, dtype()),
+                               .mean = s.normal({rows}, DType::kFp32, 0.1f),
+                               .rstd = s.normal({rows}, DType::kFp32),
+                               .d_residual = s.normal(shape, dtype()),
+                               .dx = s.output(shape, dtype()),
+                               .d_weight_partial = s.output({kNormPartials, length}, DType::kFp32),
+                               .d_bias_partial = s.output({kNormPartials, length}, DType::kFp32)};
+    });
+    compare("rms forward " + what, [&](Side& s) {
+      return RmsNormForward{.x = s.normal(shape, dtype()),
+                            .weight = s.normal({length}, dtype()),
+                            .y = s.output(shape, dtype()),
+                            .rstd = s.output({rows}, DType::kFp32)};
+    });
+    compare("rms backward " + what, [&](Side& s) {
+      return RmsNormBackward{.dy = s.normal(shape, dtype()),
+                             .x = s.normal(shape, dtype()),
+                             .weight = s.normal({length}, dtype()),
+                             .rstd = s.normal({rows}, DType::kFp32),
+                             .dx = s.output(shape, dtype()),
+                             .d_weight_partial = s.output({kNormPartials, length}, DType::kFp32)};
+    });
+  }
+  compare("heads of a fused projection", [&](Side& s) {
+    const Tensor fused = s.normal({300, 12, 128}, dtype()), out = s.output({300, 12, 128}, dtype());
+    return RmsNormForward{.x = fused.slice(1, 2, 8),
+                          .weight = s.normal({128}, dtype()),
+                          .y = out.slice(1, 3, 8),
+                          .rstd = s.output({2400}, DType::kFp32)};
+  });
+}
+
+TEST_P(CudaSizesTest, CrossEntropy) {
+  for (const std::int64_t columns : {1000, 5120, 50304, 50307, 128256, 152064}) {
+    for (const bool gradient : {false, true}) {
+      compare(std::to_string(columns), [&](Side& s) {
+        std::vector<std::int32_t> labels = zipf(5, columns);
+        labels[1] = -1, labels[2] = static_cast<std::int32_t>(columns) - 48;
+        return CrossEntropy{.logits = s.normal({5, columns}, dtype(), 2),
+                            .labels = s.integers(labels),
+                            .loss = s.output({5}, DType::kFp32),
+                            .vocab_size = columns - 47,
+                            .write_gradient = gradient,
+                            .parameters = s.structure(MicrobatchParameters{.loss_scale = 0.01f})};
+      });
+    }
+  }
+}
+
+TEST_P(CudaSizesTest, Embedding) {
+  for (const std::int64_t columns : {768, 1600, 2050}) {
+    for (const bool same : {false, true}) {
+      const std::int64_t rows = 6000;
+      const auto tokens = same ? std::vector<std::int32_t>(rows, 17) : zipf(rows, 3000);
+      compare("forward", [&](Side& s) {
+        return EmbeddingForward{.tokens = s.integers(tokens),
+                                .table = s.normal({3000, columns}, dtype()),
+                                .positions = s.normal({1100, columns}, dtype()),
+                                .rows_per_sample = 1000,
+                                .start = s.structure(std::int32_t{100}),
+                                .y = s.output({rows, columns}, dtype())};
+      });
+      compare("backward", [&](Side& s) {
+        return EmbeddingBackward{.tokens = s.integers(tokens),
+                                 .dy = s.normal({rows, columns}, dtype()),
+                                 .d_table = s.normal({3000, columns}, DType::kFp32),
+                                 .d_positions = s.normal({1000, columns}, DType::kFp32),
+                                 .rows_per_sample = 1000};
+      });
+    }
+  }
+}
+
+TEST_P(CudaSizesTest, Rope) {
+  for (const std::int64_t dim : {64, 128, 80}) {
+    for (const bool backward : {false, true}) {
+      compare(std::to_string(dim), [&](Side& s) {
+        const Tensor fused = s.normal({3, 700, 10, dim}, dtype());
+        return Rope{.x = fused.slice(2, 1, 6),
+                    .y = fused.slice(2, 1, 6),
+                    .rotary_dim = dim == 80 ? 32 : dim,
+                    .backward = backward,
+                    .start = s.structure(std::int32_t{5000})};
+      });
+    }
+  }
+}
+
+TEST_P(CudaSizesTest, Activations) {
+  for (const std::int64_t columns : {3072, 3001}) {
+    const Shape narrow{301, columns}, wide{301, 2 * columns};
+    for (const bool exact : {false, true}) {
+      compare("gelu", [&](Side& s) {
+        return GeluForward{.x = s.normal(narrow, dtype(), 2), .y = s.output(narrow, dtype()), .exact = exact};
+      });
+      compare("gelu gradient", [&](Side& s) {
+        return GeluBackward{.x = s.normal(narrow, dtype(), 2),
+                            .dy = s.normal(narrow, dtype()),
+                            .dx = s.output(narrow, dtype()),
+                            .exact = exact};
+      });
+    }
+    compare("swiglu",
+            [&](Side& s) { return SwigluForward{.x = s.normal(wide, dtype(), 2), .y = s.output(narrow, dtype())}; });
+    compare("swiglu gradient", [&](Side& s) {
+      return SwigluBackward{
+          .x = s.normal(wide, dtype(), 2), .dy = s.normal(narrow, dtype()), .dx = s.output(wide, dtype())};
+    });
+  }
+}
+
+TEST_P(CudaSizesTest, SameBitsAsOnTheCpu) {
+  for (const std::int64_t columns : {768, 1000, 1001}) {
+    const Shape shape{1003, columns};
+    compare(
+        "dropout",
+        [&](Side& s) {
+          return Dropout{.x = s.normal(shape, dtype()),
+                         .y = s.output(shape, dtype()),
+                         .p = 0.1f,
+                         .seed = 99,
+                         .layer = 4,
+                         .site = 2,
+                         .rows_per_sample = 100,
+                         .parameters = s.structure(MicrobatchParameters{.iteration = 7, .first_sample = 31}),
+                         .first_position = 12,
+                         .first_column = 64};
+        },
+        true);
+    compare(
+        "add",
+        [&](Side& s) {
+          return Add{.a = s.normal(shape, dtype()), .b = s.normal(shape, dtype()), .y = s.output(shape, dtype())};
+        },
+        true);
+    for (const DType to : {DType::kFp32, DType::kBf16}) {
+      compare(
+          "cast", [&](Side& s) { return Cast{.x = s.normal(shape, dtype()), .y = s.output(shape, to)}; }, true);
+    }
+    compare(
+        "copy",
+        [&](Side& s) {
+          const Tensor from = s.normal({59, 17, columns}, dtype());
+          Tensor to = s.output({17, 59, columns}, dtype());
+          std::swap(to.strides[0], to.strides[1]);
+          to.shape = from.shape;
+          return Copy{.src = from, .dst = to};
+        },
+        true);
+    compare(
+        "fill", [&](Side& s) { return Fill{.x = s.output(shape, dtype()).slice(1, 8, columns - 9), .value = 1.5}; },
+        true);
+  }
+  for (const std::int64_t count : {2000000, 1999999}) {
+    compare(
+        "adamw",
+        [&](Side& s) {
+          const Tensor main = s.normal({count}, DType::kFp32);
+          return AdamW{.param = dtype() == DType::kFp32 ? main : s.output({count}, dtype()),
+                       .main_param = main,
+                       .grad = s.normal({count}, DType::kFp32),
+                       .exp_avg = s.normal({count}, DType::kFp32),
+                       .exp_avg_sq = s.normal({count}, DType::kFp32, 1, true),
+                       .weight_decay = 0.1,
+                       .parameters = s.structure(
+                           StepParameters{.learning_rate = 3e-4f, .adam_count = 12345, .clip_factor = 0.37f})};
+        },
+        true);
+  }
+}
+
+TEST_P(CudaSizesTest, Reductions) {
+  for (const Shape& shape : {Shape{8, 2048}, Shape{4001, 3072}, Shape{40000, 70}, Shape{3000, 1001}}) {
+    compare("rows", [&](Side& s) {
+      return ReduceRows{.x = s.normal(shape, dtype()), .out = s.normal({shape[1]}, DType::kFp32), .accumulate = true};
+    });
+  }
+  for (const std::int64_t count : {65536, 3000001}) {
+    compare("scalar", [&](Side& s) {
+      return ReduceToScalar{
+          .x = s.normal({count}, DType::kFp32), .out = s.normal({1}, DType::kFp32), .accumulate = true};
+    });
+    compare("squares", [&](Side& s) {
+      return SumOfSquares{.x = s.normal({count + 1}, DType::kFp32).slice(0, 1, count),
+                          .out = s.output({1}, DType::kFp64)};
+    });
+  }
+}
+
+TEST_P(CudaSizesTest, Sampling) {
+  for (const std::int64_t columns : {50257, 128256}) {
+    compare("argmax", [&](Side& s) {
+      return Argmax{
+          .logits = s.normal({7, columns}, dtype()), .vocab_size = columns - 3, .out = s.output({7}, DType::kInt32)};
+    });
+    for (const auto& [top_k, top_p] : {std::pair{0, 0.0f}, {50, 0.0f}, {0, 0.9f}, {500, 0.8f}}) {
+      compare("sample", [&, k = top_k, p = top_p](Side& s) {
+        Sample op{.logits = s.normal({7, columns}, dtype(), 3),
+                  .vocab_size = columns - 3,
+                  .temperature = 0.8f,
+                  .top_k = k,
+                  .top_p = p,
+                  .seed = 11,
+                  .position = s.structure(std::int32_t{77}),
+                  .out = s.output({7}, DType::kInt32)};
+        op.workspace = s.scratch(static_cast<std::int64_t>(workspace_bytes(op)));
+        return op;
+      });
+    }
+  }
+}
+
+}  // namespace
+}  // namespace megalith::test
