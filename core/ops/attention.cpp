@@ -62,9 +62,9 @@ void check_start(const std::int32_t* start, std::int64_t rows, std::int64_t cach
 }
 
 // What the deterministic backward on CUDA may hold of dS, unless one sample alone has more.
-constexpr std::int64_t kDirectScoresBytes = std::int64_t{512} << 20;
-constexpr std::int64_t kScoreTile = 128;                         // cuDNN pads S to it
-constexpr std::int64_t kPlanSlackBytes = std::int64_t{1} << 20;  // cuDNN's counters and alignment
+constexpr std::int64_t kDirectScoresBytes = std::int64_t{2} << 30;
+constexpr std::int64_t kScoreTile = 128;                          // cuDNN pads keys to it, queries to half of it
+constexpr std::int64_t kPlanSlackBytes = std::int64_t{64} << 10;  // cuDNN asks for 256 bytes beside the tensors
 
 // bf16 dS of one sample.
 std::int64_t direct_scores_bytes(const Tensor& q) {

@@ -62,7 +62,7 @@ void run(CudaStream& stream, const AttentionBackward& op);
 // Needs only the shape of q: fp32 sums of dq, dk and dv of one head, 12 S D bytes (D rounded up to 16).
 std::size_t workspace_bytes(const AttentionBackward& op);
 // On the given backend (kPlan: as on the CPU). CUDA, bf16: fp32 dq of all heads, or, if deterministic, dS of as many
-// samples as fit half a GiB and at least of one; with fewer kv heads than query heads also dk and dv of every query
+// samples as fit 2 GiB and at least of one; with fewer kv heads than query heads also dk and dv of every query
 // head.
 std::size_t workspace_bytes(const AttentionBackward& op, DeviceType device);
 // Of the CUDA backend: samples that the deterministic form takes at a time, a divisor of B; fp32 dq of all heads, which

@@ -4,6 +4,8 @@
 // is read once per query head, and simple where only tests come.
 #include <cuda_bf16.h>
 
+#include <type_traits>
+
 #include "core/device/cuda_check.h"
 #include "core/device/cuda_fault.cuh"
 #include "core/ops/attention_rows_cuda.h"
@@ -29,52 +31,76 @@ struct Heads {
   }
 };
 
-// kWidth elements (16 bytes, or 1 element where rows are not aligned) as floats.
-template <int kWidth>
-__device__ void load(const float* x, float (&out)[kWidth]) {
-  if constexpr (kWidth == 4) {
-    const float4 v = *reinterpret_cast<const float4*>(x);
-    out[0] = v.x, out[1] = v.y, out[2] = v.z, out[3] = v.w;
-  } else {
-    out[0] = *x;
-  }
+// What one load moves: kWidth elements in 16 bytes, or 1 element where rows are not aligned.
+template <class T, int kWidth>
+using Word = std::conditional_t<kWidth == 1, T, uint4>;
+
+__device__ void unpack(float word, float (&out)[1]) { out[0] = word; }
+__device__ void unpack(__nv_bfloat16 word, float (&out)[1]) { out[0] = __bfloat162float(word); }
+__device__ void unpack(const uint4& word, float (&out)[4]) {
+  out[0] = __uint_as_float(word.x), out[1] = __uint_as_float(word.y);
+  out[2] = __uint_as_float(word.z), out[3] = __uint_as_float(word.w);
 }
-template <int kWidth>
-__device__ void load(const __nv_bfloat16* x, float (&out)[kWidth]) {
-  if constexpr (kWidth == 8) {
-    const uint4 v = *reinterpret_cast<const uint4*>(x);
-    const unsigned words[4] = {v.x, v.y, v.z, v.w};
+__device__ void unpack(const uint4& word, float (&out)[8]) {  // bf16: the upper half of a float
+  const unsigned pairs[4] = {word.x, word.y, word.z, word.w};
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      out[2 * i] = __uint_as_float(words[i] << 16);
-      out[2 * i + 1] = __uint_as_float(words[i] & 0xFFFF0000u);
-    }
-  } else {
-    out[0] = __bfloat162float(*x);
+  for (int i = 0; i < 4; ++i) {
+    out[2 * i] = __uint_as_float(pairs[i] << 16);
+    out[2 * i + 1] = __uint_as_float(pairs[i] & 0xFFFF0000u);
   }
 }
 __device__ void store(float* x, float value) { *x = value; }
 __device__ void store(__nv_bfloat16* x, float value) { *x = __float2bfloat16_rn(value); }
 
-// A lane's slice of a row: chunks of kWidth elements, `lanes` chunks apart.
+// How the lanes of a group share a row of dim elements: chunks of kWidth, `lanes` chunks apart.
+struct Lanes {
+  int lane, lanes, dim;
+  template <int kWidth>
+  __device__ int at(int chunk) const {
+    return (chunk * lanes + lane) * kWidth;
+  }
+};
+
+template <class T, int kWidth>
+inline constexpr int kChunksOf = kWidth == 1 ? kMaxHeadDim / kWarp : kMaxHeadDim / (kWidth * kWarp);
+
+// A lane's part of a row as loaded. Apart from Slice, and without a branch, so that the loads of several rows are under
+// way together; a lane beyond the row's end reads its start.
+template <class T, int kWidth>
+struct Stored {
+  Word<T, kWidth> word[kChunksOf<T, kWidth>];
+
+  __device__ Stored() {}
+  __device__ Stored(const T* row, const Lanes& l) { read(row, l); }
+  __device__ void read(const T* row, const Lanes& l) {
+#pragma unroll
+    for (int c = 0; c < kChunksOf<T, kWidth>; ++c) {
+      const int at = l.at<kWidth>(c);
+      word[c] = *reinterpret_cast<const Word<T, kWidth>*>(row + (at < l.dim ? at : 0));
+    }
+  }
+};
+
+// A lane's part of a row as numbers; 0 beyond the row's end.
 template <class T, int kWidth>
 struct Slice {
-  static constexpr int kChunks = kWidth == 1 ? 8 : 256 / (kWidth * kWarp);  // D <= 256
+  static constexpr int kChunks = kChunksOf<T, kWidth>;
   float x[kChunks][kWidth];
 
+  __device__ Slice() { fill(0); }
+  __device__ Slice(const Stored<T, kWidth>& stored, const Lanes& l) {
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) {
+      unpack(stored.word[c], x[c]);
+#pragma unroll
+      for (float& element : x[c]) element = l.at<kWidth>(c) < l.dim ? element : 0.0f;
+    }
+  }
   __device__ void fill(float value) {
 #pragma unroll
     for (auto& chunk : x)
 #pragma unroll
       for (float& element : chunk) element = value;
-  }
-  __device__ void read(const T* row, int lane, int lanes, int dim) {
-    fill(0);
-#pragma unroll
-    for (int c = 0; c < kChunks; ++c) {
-      const int at = (c * lanes + lane) * kWidth;
-      if (at < dim) load<kWidth>(row + at, x[c]);
-    }
   }
   __device__ float dot(const Slice& other) const {
     float sum = 0;
@@ -104,13 +130,13 @@ struct Slice {
 #pragma unroll
         for (float& element : chunk) element += __shfl_down_sync(kAllLanes, element, offset);
   }
-  __device__ void write(float* row, int lane, int lanes, int dim) const {
+  __device__ void write(float* row, const Lanes& l) const {
 #pragma unroll
     for (int c = 0; c < kChunks; ++c)
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) {
-        const int at = (c * lanes + lane) * kWidth + i;
-        if (at < dim) row[at] = x[c][i];
+        const int at = l.at<kWidth>(c) + i;
+        if (at < l.dim) row[at] = x[c][i];
       }
   }
 };
@@ -124,11 +150,12 @@ __device__ float sum_of_group(float value, int lanes) {
 __device__ float rescaling(float from, float to) { return from == -INFINITY ? 0.0f : expf(from - to); }
 
 struct Place {  // of a thread among the groups of its block
-  int lane, group, groups;
-  __device__ explicit Place(int lanes)
-      : lane(static_cast<int>(threadIdx.x) % lanes),
-        group(static_cast<int>(threadIdx.x) / lanes),
-        groups(kThreads / lanes) {}
+  Lanes lanes;
+  int group, groups;
+  __device__ Place(int lanes_of_group, int dim)
+      : lanes{static_cast<int>(threadIdx.x) % lanes_of_group, lanes_of_group, dim},
+        group(static_cast<int>(threadIdx.x) / lanes_of_group),
+        groups(kThreads / lanes_of_group) {}
 };
 
 template <class T>
@@ -159,26 +186,26 @@ __global__ void __launch_bounds__(kThreads) attend_row(Rows<T> p, CudaFault::Rai
     if (threadIdx.x == 0) report_fault(p.fault, raise, start, p.tokens, p.cache_rows);
     return;
   }
-  const std::int64_t visible = start + s + 1;
-  const Place at(p.lanes);
-  Slice<T, kWidth> q, sum, k[kAhead], v[kAhead];
-  q.read(p.q.row(b, s, n), at.lane, p.lanes, p.dim);
-  sum.fill(0);
+  const std::int64_t visible = start + s + 1, kv = n / p.group;
+  const Place at(p.lanes, p.dim);
+  const Slice<T, kWidth> q(Stored<T, kWidth>(p.q.row(b, s, n), at.lanes), at.lanes);
+  Slice<T, kWidth> sum;
   float largest = -INFINITY, total = 0;
   // The same number of turns for all groups of a warp, which shuffle together.
   for (std::int64_t first = 0; first < visible; first += std::int64_t{kAhead} * at.groups) {
+    Stored<T, kWidth> k[kAhead], v[kAhead];
     float score[kAhead];
     float most = largest;
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
       const std::int64_t t = first + i * at.groups + at.group;
       const std::int64_t row = t < visible ? t : visible - 1;
-      k[i].read(p.k.row(b, row, n / p.group), at.lane, p.lanes, p.dim);
-      v[i].read(p.v.row(b, row, n / p.group), at.lane, p.lanes, p.dim);
+      k[i].read(p.k.row(b, row, kv), at.lanes);
+      v[i].read(p.v.row(b, row, kv), at.lanes);
     }
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
-      score[i] = p.scale * sum_of_group(q.dot(k[i]), p.lanes);
+      score[i] = p.scale * sum_of_group(q.dot(Slice<T, kWidth>(k[i], at.lanes)), p.lanes);
       if (first + i * at.groups + at.group < visible) most = fmaxf(most, score[i]);
     }
     const float factor = rescaling(largest, most);
@@ -190,7 +217,7 @@ __global__ void __launch_bounds__(kThreads) attend_row(Rows<T> p, CudaFault::Rai
       if (first + i * at.groups + at.group >= visible) continue;
       const float weight = expf(score[i] - largest);
       total += weight;
-      sum.add(weight, v[i]);
+      sum.add(weight, Slice<T, kWidth>(v[i], at.lanes));
     }
   }
   float warp_largest = largest;
@@ -202,7 +229,7 @@ __global__ void __launch_bounds__(kThreads) attend_row(Rows<T> p, CudaFault::Rai
   for (int offset = p.lanes; offset < kWarp; offset *= 2) total += __shfl_down_sync(kAllLanes, total, offset);
   sum.add_groups(p.lanes);
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
-  if (static_cast<int>(threadIdx.x) % kWarp < p.lanes) sum.write(sums[warp], at.lane, p.lanes, p.dim);
+  if (static_cast<int>(threadIdx.x) % kWarp < p.lanes) sum.write(sums[warp], at.lanes);
   if (threadIdx.x % kWarp == 0) largest_of[warp] = warp_largest, total_of[warp] = total;
   __syncthreads();
   float row_largest = -INFINITY, row_total = 0;
@@ -233,14 +260,14 @@ struct Gradients {
 
 // Adds the groups' slices over the whole block and writes the row, times `factor`.
 template <class T, int kWidth>
-__device__ void write_sum(Slice<T, kWidth>& sum, float (&sums)[kWarps][kMaxHeadDim], T* row, int dim, int lanes,
+__device__ void write_sum(Slice<T, kWidth>& sum, float (&sums)[kWarps][kMaxHeadDim], T* row, const Lanes& lanes,
                           float factor) {
   const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
-  sum.add_groups(lanes);
+  sum.add_groups(lanes.lanes);
   __syncthreads();  // an earlier use of sums
-  if (lane < lanes) sum.write(sums[warp], lane, lanes, dim);
+  if (lane < lanes.lanes) sum.write(sums[warp], lanes);
   __syncthreads();
-  for (int d = static_cast<int>(threadIdx.x); d < dim; d += kThreads) {
+  for (int d = static_cast<int>(threadIdx.x); d < lanes.dim; d += kThreads) {
     float value = 0;
     for (int w = 0; w < kWarps; ++w) value += sums[w][d];
     store(row + d, value * factor);
@@ -253,24 +280,24 @@ __global__ void __launch_bounds__(kThreads) query_gradient_row(Gradients<T> p) {
   __shared__ float sums[kWarps][kMaxHeadDim];
   const std::int64_t s = blockIdx.x % p.tokens, n = blockIdx.x / p.tokens % p.heads,
                      b = blockIdx.x / p.tokens / p.heads, kv = n / (p.heads / p.kv_heads);
-  const Place at(p.lanes);
-  Slice<T, kWidth> q, out, d_out, k, v, sum;
-  q.read(p.q.row(b, s, n), at.lane, p.lanes, p.dim);
-  out.read(p.out.row(b, s, n), at.lane, p.lanes, p.dim);
-  d_out.read(p.d_out.row(b, s, n), at.lane, p.lanes, p.dim);
+  using Part = Slice<T, kWidth>;
+  using Load = Stored<T, kWidth>;
+  const Place at(p.lanes, p.dim);
+  const Part q(Load(p.q.row(b, s, n), at.lanes), at.lanes), out(Load(p.out.row(b, s, n), at.lanes), at.lanes),
+      d_out(Load(p.d_out.row(b, s, n), at.lanes), at.lanes);
+  Part sum;
   const float delta = sum_of_group(d_out.dot(out), p.lanes);
   const float lse = p.lse[p.statistic(b, n, s)];
   if (threadIdx.x == 0) p.delta[p.statistic(b, n, s)] = delta;
-  sum.fill(0);
   for (std::int64_t first = 0; first <= s; first += at.groups) {
     const std::int64_t t = first + at.group, row = t <= s ? t : s;
-    k.read(p.k.row(b, row, kv), at.lane, p.lanes, p.dim);
-    v.read(p.v.row(b, row, kv), at.lane, p.lanes, p.dim);
+    const Load k_row(p.k.row(b, row, kv), at.lanes), v_row(p.v.row(b, row, kv), at.lanes);
+    const Part k(k_row, at.lanes), v(v_row, at.lanes);
     const float weight = expf(p.scale * sum_of_group(q.dot(k), p.lanes) - lse);
     const float change = sum_of_group(d_out.dot(v), p.lanes) - delta;
     if (t <= s) sum.add(weight * change, k);
   }
-  write_sum(sum, sums, p.dq.row(b, s, n), p.dim, p.lanes, p.scale);
+  write_sum(sum, sums, p.dq.row(b, s, n), at.lanes, p.scale);
 }
 
 // A block owns a key row: its dk and dv, over all query heads of the group and all rows that see it.
@@ -279,19 +306,18 @@ __global__ void __launch_bounds__(kThreads) key_gradient_row(Gradients<T> p) {
   __shared__ float sums[kWarps][kMaxHeadDim];
   const std::int64_t t = blockIdx.x % p.tokens, kv = blockIdx.x / p.tokens % p.kv_heads,
                      b = blockIdx.x / p.tokens / p.kv_heads, group = p.heads / p.kv_heads;
-  const Place at(p.lanes);
-  Slice<T, kWidth> q, d_out, k, v, dk, dv;
-  k.read(p.k.row(b, t, kv), at.lane, p.lanes, p.dim);
-  v.read(p.v.row(b, t, kv), at.lane, p.lanes, p.dim);
-  dk.fill(0);
-  dv.fill(0);
+  using Part = Slice<T, kWidth>;
+  using Load = Stored<T, kWidth>;
+  const Place at(p.lanes, p.dim);
+  const Part k(Load(p.k.row(b, t, kv), at.lanes), at.lanes), v(Load(p.v.row(b, t, kv), at.lanes), at.lanes);
+  Part dk, dv;
   const std::int64_t rows = p.tokens - t, count = rows * group;
   for (std::int64_t first = 0; first < count; first += at.groups) {
     const bool live = first + at.group < count;
     const std::int64_t i = live ? first + at.group : count - 1;
     const std::int64_t s = t + i % rows, n = kv * group + i / rows;
-    q.read(p.q.row(b, s, n), at.lane, p.lanes, p.dim);
-    d_out.read(p.d_out.row(b, s, n), at.lane, p.lanes, p.dim);
+    const Load q_row(p.q.row(b, s, n), at.lanes), d_out_row(p.d_out.row(b, s, n), at.lanes);
+    const Part q(q_row, at.lanes), d_out(d_out_row, at.lanes);
     const float weight = expf(p.scale * sum_of_group(q.dot(k), p.lanes) - p.lse[p.statistic(b, n, s)]);
     const float change = sum_of_group(d_out.dot(v), p.lanes) - p.delta[p.statistic(b, n, s)];
     if (live) {
@@ -299,8 +325,8 @@ __global__ void __launch_bounds__(kThreads) key_gradient_row(Gradients<T> p) {
       dk.add(weight * change, q);
     }
   }
-  write_sum(dk, sums, p.dk.row(b, t, kv), p.dim, p.lanes, p.scale);
-  write_sum(dv, sums, p.dv.row(b, t, kv), p.dim, p.lanes, 1.0f);
+  write_sum(dk, sums, p.dk.row(b, t, kv), at.lanes, p.scale);
+  write_sum(dv, sums, p.dv.row(b, t, kv), at.lanes, 1.0f);
 }
 
 // Memory-bound: a block owns one token of k and v, all heads.

@@ -53,8 +53,9 @@ cublasLtMatmulPreferenceOpaque_t preference_for(const GemmSignature& s) {
 
 bool repeats(const cublasLtMatmulAlgo_t& algorithm) {
   std::uint32_t scheme = CUBLASLT_REDUCTION_SCHEME_NONE;
+  std::size_t written = 0;
   MEGALITH_CUBLAS_CHECK(cublasLtMatmulAlgoConfigGetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &scheme,
-                                                             sizeof(scheme), nullptr));
+                                                             sizeof(scheme), &written));
   return scheme == CUBLASLT_REDUCTION_SCHEME_NONE || scheme == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
 }
 
@@ -92,7 +93,8 @@ std::vector<GemmAlgorithm> GemmProblem::answers(CudaStream& stream, int count) {
   std::vector<GemmAlgorithm> algorithms;
   for (const cublasLtMatmulHeuristicResult_t& result : std::span(results).first(static_cast<std::size_t>(found))) {
     if (result.state != CUBLAS_STATUS_SUCCESS || !repeats(result.algo)) continue;
-    std::copy_n(result.algo.data, algorithms.emplace_back().size(), algorithms.back().begin());
+    GemmAlgorithm& algorithm = algorithms.emplace_back();
+    std::copy(std::begin(result.algo.data), std::end(result.algo.data), algorithm.begin());
   }
   if (algorithms.empty()) {
     fail({.subject = fmt::format("GEMM {}", to_string(signature_)),

@@ -1,0 +1,325 @@
+// TFLOP/s of GEMM and attention on the GPU at the sizes of the models in configs/.
+//   build/PRESET/tests/cuda_matrix_ops_bench [gemm|attention|decode]
+// GEMM: forward (bias where the model has one), data gradient, and weight gradient accumulated into fp32, each with
+// cuBLASLt's first answer and with the measured one, in percent of an 8192^3 product measured in the same run.
+// Attention: causal FLOPs, forward and both backward forms, the host's time to enqueue one, and cuDNN's workspace.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/device/cuda_check.h"
+#include "core/device/cuda_device.h"
+#include "core/device/cuda_memory.h"
+#include "core/ops/attention.h"
+#include "core/ops/gemm_algorithms_cuda.h"
+#include "core/ops/gemm_kernels_cuda.h"
+
+namespace megalith::bench {
+namespace {
+
+constexpr std::size_t kMemoryBytes = std::size_t{36} << 30;
+constexpr int kWarmUps = 3;
+constexpr int kRuns = 11;
+constexpr std::size_t kFlushBytes = std::size_t{192} << 20;  // more than the L2 cache
+
+// One block of device memory, cut from the front; what a case made is gone with the next reset().
+class Workbench {
+ public:
+  Workbench() : block_(static_cast<std::byte*>(cuda_allocate(kMemoryBytes))) {
+    require(block_ != nullptr, "the bench needs 36 GiB of GPU memory");
+    reset();
+  }
+  ~Workbench() { cuda_free(block_); }
+
+  CudaStream& stream() { return stream_; }
+  void reset() { used_ = kFlushBytes; }
+  Tensor tensor(const Shape& shape, DType dtype, bool random = true) {
+    const Tensor x(block_ + used_, dtype, shape);
+    used_ += (x.bytes() + 255) / 256 * 256;
+    require(used_ <= kMemoryBytes, "a case of the bench is too large");
+    if (random) fill_uniform(stream_, x, static_cast<std::uint32_t>(used_ >> 8));
+    return x;
+  }
+  GemmScratch rest() { return {.memory = block_, .bytes = kMemoryBytes}; }
+  void synchronize() { MEGALITH_CUDA_CHECK(cudaStreamSynchronize(stream_.handle())); }
+
+  using Call = std::function<void()>;
+  // Median seconds of each call, which take turns so that clocks and temperature treat them alike; L2 flushed before
+  // each, the host far ahead of the device.
+  std::vector<double> seconds(const std::vector<Call>& calls) {
+    const std::size_t count = calls.size() * kRuns;
+    while (events_.size() < 2 * count) MEGALITH_CUDA_CHECK(cudaEventCreate(&events_.emplace_back()));
+    for (int run = -kWarmUps; run < kRuns; ++run) {
+      for (std::size_t i = 0; i < calls.size(); ++i) {
+        const std::size_t at = 2 * (static_cast<std::size_t>(std::max(run, 0)) * calls.size() + i);
+        stream_.fill(block_, static_cast<std::uint8_t>(run), kFlushBytes);
+        MEGALITH_CUDA_CHECK(cudaEventRecord(events_[at], stream_.handle()));
+        calls[i]();
+        MEGALITH_CUDA_CHECK(cudaEventRecord(events_[at + 1], stream_.handle()));
+      }
+    }
+    synchronize();
+    std::vector<double> medians;
+    for (std::size_t i = 0; i < calls.size(); ++i) {
+      std::vector<double> times;
+      for (std::size_t run = 0; run < kRuns; ++run) {
+        float ms = 0;
+        const std::size_t at = 2 * (run * calls.size() + i);
+        MEGALITH_CUDA_CHECK(cudaEventElapsedTime(&ms, events_[at], events_[at + 1]));
+        times.push_back(1e-3 * static_cast<double>(ms));
+      }
+      std::nth_element(times.begin(), times.begin() + kRuns / 2, times.end());
+      medians.push_back(times[kRuns / 2]);
+    }
+    return medians;
+  }
+  double seconds(const Call& call) { return seconds(std::vector<Call>{call}).front(); }
+  // The host's microseconds per call.
+  double host_microseconds(const std::function<void()>& enqueue) {
+    constexpr int kCalls = 50;
+    enqueue();
+    synchronize();
+    const auto start = std::chrono::steady_clock::now();
+    for (int i = 0; i < kCalls; ++i) enqueue();
+    const std::chrono::duration<double, std::micro> passed = std::chrono::steady_clock::now() - start;
+    synchronize();
+    return passed.count() / kCalls;
+  }
+
+ private:
+  CudaStream stream_;
+  std::byte* block_;
+  std::size_t used_ = 0;
+  std::vector<cudaEvent_t> events_;
+};
+
+struct Product {
+  std::string name;
+  std::int64_t m, n, k;
+  bool transpose_a = false, transpose_b = false, bias = false, accumulate = false;
+};
+
+struct Linear {
+  const char* name;
+  std::int64_t inputs, outputs;
+};
+
+struct Model {
+  const char* name;
+  std::int64_t tokens;
+  bool bias;
+  std::vector<Linear> linears;
+};
+
+std::vector<Model> models() {
+  return {
+      {"gpt2_124m",
+       65536,
+       true,
+       {{"qkv", 768, 2304}, {"proj", 768, 768}, {"fc1", 768, 3072}, {"fc2", 3072, 768}, {"head", 768, 50304}}},
+      {"gpt2_1.5b",
+       16384,
+       true,
+       {{"qkv", 1600, 4800}, {"proj", 1600, 1600}, {"fc1", 1600, 6400}, {"fc2", 6400, 1600}, {"head", 1600, 50304}}},
+      {"llama_1b",
+       32768,
+       false,
+       {{"qkv", 2048, 3072}, {"proj", 2048, 2048}, {"fc1", 2048, 16384}, {"fc2", 8192, 2048}, {"head/4", 2048, 32064}}},
+      {"qwen2.5_7b",
+       16384,
+       false,
+       {{"qkv", 3584, 4608},
+        {"proj", 3584, 3584},
+        {"fc1", 3584, 37888},
+        {"fc2", 18944, 3584},
+        {"head/4", 3584, 38016}}}};
+}
+
+std::vector<Product> products(const Model& model, const Linear& x) {
+  const std::string name = fmt::format("{} {}", model.name, x.name);
+  const bool head = std::string_view(x.name).starts_with("head");
+  return {{name + " forward", model.tokens, x.outputs, x.inputs, false, true, model.bias && !head, false},
+          {name + " dgrad", model.tokens, x.inputs, x.outputs},
+          {name + " wgrad", x.outputs, x.inputs, model.tokens, true, false, false, true}};
+}
+
+Gemm add_gemm(Workbench& bench, const Product& p) {
+  return {.a = bench.tensor(p.transpose_a ? Shape{p.k, p.m} : Shape{p.m, p.k}, DType::kBf16),
+          .b = bench.tensor(p.transpose_b ? Shape{p.n, p.k} : Shape{p.k, p.n}, DType::kBf16),
+          .c = bench.tensor({p.m, p.n}, p.accumulate ? DType::kFp32 : DType::kBf16),
+          .transpose_a = p.transpose_a,
+          .transpose_b = p.transpose_b,
+          .bias = p.bias ? bench.tensor({p.n}, DType::kBf16) : Tensor{},
+          .accumulate = p.accumulate};
+}
+
+Gemm make_gemm(Workbench& bench, const Product& p) {
+  bench.reset();
+  return add_gemm(bench, p);
+}
+
+double tera_flops(const Product& p) {
+  return 2e-12 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k);
+}
+
+void bench_gemm() {
+  Workbench bench;
+  CudaStream& stream = bench.stream();
+  const Product square{"8192^3", 8192, 8192, 8192, false, true};
+  const auto firsts = make_gemm_algorithms(stream, GemmChoice::kFirst);
+  const auto table = make_gemm_algorithms(stream, GemmChoice::kMeasured);
+  fmt::print("{}\n", table->environment());
+  fmt::print("{:28} {:>7} {:>7} {:>10} {:>7} {:>8}\n", "GEMM", "first", "chosen", "of 8192^3", "8192^3", "tuning s");
+  for (const Model& model : models()) {
+    double first_seconds = 0, chosen_seconds = 0;
+    for (const Linear& linear : model.linears) {
+      for (const Product& p : products(model, linear)) {
+        use_gemm_algorithms(stream, table);
+        run(stream, make_gemm(bench, p));
+        bench.synchronize();
+        const auto start = std::chrono::steady_clock::now();
+        tune(stream, *table, bench.rest());
+        const std::chrono::duration<double> tuning = std::chrono::steady_clock::now() - start;
+        const Gemm op = make_gemm(bench, p), limit = add_gemm(bench, square);
+        check(op);
+        const auto call = [&stream](const Gemm& gemm, const std::shared_ptr<GemmAlgorithms>& algorithms) {
+          return [&stream, gemm, algorithms] {
+            use_gemm_algorithms(stream, algorithms);
+            run(stream, gemm);
+          };
+        };
+        const std::vector<double> seconds = bench.seconds({call(op, firsts), call(op, table), call(limit, firsts)});
+        const double best = tera_flops(square) / seconds[2], chosen = tera_flops(p) / seconds[1];
+        fmt::print("{:28} {:7.1f} {:7.1f} {:8.1f} % {:7.1f} {:8.2f}\n", p.name, tera_flops(p) / seconds[0], chosen,
+                   100 * chosen / best, best, tuning.count());
+        first_seconds += seconds[0];
+        chosen_seconds += seconds[1];
+      }
+    }
+    fmt::print("{:28} all products, one layer and the head: {:.3f} ms first, {:.3f} ms chosen\n", model.name,
+               1e3 * first_seconds, 1e3 * chosen_seconds);
+  }
+  const Gemm small = make_gemm(bench, {"host", 256, 256, 256, false, true});
+  fmt::print("host time of one GEMM call: {:.2f} us\n", bench.host_microseconds([&] { run(stream, small); }));
+}
+
+struct Heads {
+  std::int64_t samples, tokens, heads, kv_heads, dim;
+};
+
+struct AttentionCase {
+  AttentionForward forward;
+  AttentionBackward backward;
+};
+
+AttentionCase make_attention(Workbench& bench, const Heads& z, bool deterministic) {
+  bench.reset();
+  const Shape fused{z.samples, z.tokens, z.heads + 2 * z.kv_heads, z.dim}, heads{z.samples, z.tokens, z.heads, z.dim};
+  const Tensor x = bench.tensor(fused, DType::kBf16), d = bench.tensor(fused, DType::kBf16, false);
+  const auto part = [](const Tensor& whole, std::int64_t first, std::int64_t count) {
+    return whole.slice(2, first, count);
+  };
+  AttentionCase result;
+  result.forward = {.q = part(x, 0, z.heads),
+                    .k = part(x, z.heads, z.kv_heads),
+                    .v = part(x, z.heads + z.kv_heads, z.kv_heads),
+                    .out = bench.tensor(heads, DType::kBf16, false),
+                    .lse = bench.tensor({z.samples, z.heads, z.tokens}, DType::kFp32, false),
+                    .scale = 1 / std::sqrt(static_cast<float>(z.dim))};
+  const AttentionForward& f = result.forward;
+  result.backward = {.q = f.q,
+                     .k = f.k,
+                     .v = f.v,
+                     .out = f.out,
+                     .d_out = bench.tensor(heads, DType::kBf16),
+                     .lse = f.lse,
+                     .delta = bench.tensor(f.lse.shape, DType::kFp32, false),
+                     .dq = part(d, 0, z.heads),
+                     .dk = part(d, z.heads, z.kv_heads),
+                     .dv = part(d, z.heads + z.kv_heads, z.kv_heads),
+                     .workspace = {},
+                     .scale = f.scale,
+                     .deterministic = deterministic};
+  const auto bytes = static_cast<std::int64_t>(workspace_bytes(result.backward, DeviceType::kCuda));
+  result.backward.workspace = bench.tensor({bytes}, DType::kUint8, false);
+  return result;
+}
+
+void bench_attention() {
+  Workbench bench;
+  fmt::print("{:26} {:>8} {:>8} {:>8}   {:>9} {:>9}  {:>6} {:>6}\n", "attention TFLOP/s", "forward", "bwd acc",
+             "bwd det", "MiB acc", "MiB det", "fwd us", "bwd us");
+  for (const Heads& z : {Heads{64, 1024, 12, 12, 64},
+                         {4, 4096, 32, 8, 128},
+                         {2, 8192, 32, 8, 128},
+                         {16, 1024, 25, 25, 64},
+                         {8, 4096, 32, 8, 64},
+                         {16, 1024, 28, 4, 128}}) {
+    const double flops =
+        2.0 * static_cast<double>(z.samples * z.heads * z.tokens) * static_cast<double>(z.tokens * z.dim);
+    double backward[2], mebibytes[2], forward = 0, forward_host = 0, backward_host = 0;
+    for (const bool deterministic : {false, true}) {
+      const AttentionCase x = make_attention(bench, z, deterministic);
+      check(x.forward);
+      check(x.backward);
+      forward = 1e-12 * flops / bench.seconds([&] { run(bench.stream(), x.forward); });
+      backward[deterministic] = 2.5e-12 * flops / bench.seconds([&] { run(bench.stream(), x.backward); });
+      mebibytes[deterministic] = static_cast<double>(x.backward.workspace.bytes()) / (1 << 20);
+      if (deterministic) continue;
+      forward_host = bench.host_microseconds([&] { run(bench.stream(), x.forward); });
+      backward_host = bench.host_microseconds([&] { run(bench.stream(), x.backward); });
+    }
+    fmt::print("B{} S{} N{}/{} D{:<8} {:8.1f} {:8.1f} {:8.1f}   {:9.1f} {:9.1f}  {:6.1f} {:6.1f}\n", z.samples,
+               z.tokens, z.heads, z.kv_heads, z.dim, forward, backward[0], backward[1], mebibytes[0], mebibytes[1],
+               forward_host, backward_host);
+  }
+}
+
+// One token per sample against a full cache: bytes of the cache over time.
+void bench_decode() {
+  Workbench bench;
+  for (const Heads& z : {Heads{1, 4096, 32, 8, 128}, {16, 4096, 32, 8, 128}, {64, 1024, 12, 12, 64}}) {
+    bench.reset();
+    const Shape cache{z.samples, z.tokens, z.kv_heads, z.dim};
+    const Tensor start = bench.tensor({64}, DType::kInt32, false);
+    const auto position = static_cast<std::int32_t>(z.tokens - 1);
+    bench.stream().copy(start.data, &position, sizeof(position));
+    const CachedAttention op{.q = bench.tensor({z.samples, 1, z.heads, z.dim}, DType::kBf16),
+                             .k_cache = bench.tensor(cache, DType::kBf16),
+                             .v_cache = bench.tensor(cache, DType::kBf16),
+                             .out = bench.tensor({z.samples, 1, z.heads, z.dim}, DType::kBf16),
+                             .start = start.as<const std::int32_t>(),
+                             .scale = 1 / std::sqrt(static_cast<float>(z.dim))};
+    check(op);
+    const double seconds = bench.seconds([&] { run(bench.stream(), op); });
+    fmt::print("decode B{} M{} N{}/{} D{}: {:.1f} us, {:.0f} GB/s of cache\n", z.samples, z.tokens, z.heads, z.kv_heads,
+               z.dim, 1e6 * seconds, 2e-9 * static_cast<double>(op.k_cache.bytes()) / seconds);
+  }
+}
+
+}  // namespace
+}  // namespace megalith::bench
+
+int main(int argc, char** argv) try {
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
+  using namespace megalith;
+  if (const std::string why = cuda_unavailable(); !why.empty()) {
+    fmt::print("skipped: {}\n", why);
+    return 0;
+  }
+  const std::string_view what = argc > 1 ? argv[1] : "";
+  if (what.empty() || what == "attention") bench::bench_attention();
+  if (what.empty() || what == "decode") bench::bench_decode();
+  if (what.empty() || what == "gemm") bench::bench_gemm();
+} catch (const std::exception& error) {
+  fmt::print(stderr, "cuda_matrix_ops_bench: {}\n", error.what());
+  return 1;
+}

@@ -1,0 +1,164 @@
+// GEMM on the GPU at sizes of training: against fp64, run to run, replayed, and measured. The bodies in gemm_test.cpp
+// cover transposes, strides, biases and small sizes.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "core/device/cuda_device.h"
+#include "core/ops/gemm_algorithms_cuda.h"
+#include "tests/unit/ops/cuda_memory.h"
+
+namespace megalith::test {
+namespace {
+
+class CudaGemm : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string why = cuda_unavailable(); !why.empty()) GTEST_SKIP() << why;
+  }
+};
+
+struct Case {
+  std::int64_t m, n, k;
+  bool transpose_a, transpose_b, accumulate, bias;
+  DType input = DType::kBf16, output = DType::kBf16;
+};
+
+// The products of a linear layer, and odd sizes.
+const Case kCases[] = {{1024, 2304, 768, false, true, false, true},
+                       {1024, 768, 2304, false, false, false, false},
+                       {768, 2304, 1024, true, false, true, false, DType::kBf16, DType::kFp32},
+                       {768, 768, 4096, true, false, true, false, DType::kBf16, DType::kBf16},
+                       {333, 517, 129, true, true, false, true},
+                       {333, 517, 129, false, true, true, true, DType::kBf16, DType::kFp32},
+                       {384, 512, 640, false, true, false, true, DType::kFp32, DType::kFp32},
+                       {512, 384, 640, true, false, true, false, DType::kFp32, DType::kFp32}};
+
+struct Problem {
+  Case sizes;
+  CudaStream& stream;
+  CudaBlock a, b, c, bias;
+  std::vector<double> a_values, b_values, c_values, bias_values;
+
+  Problem(CudaStream& s, const Case& x)
+      : sizes(x),
+        stream(s),
+        a(s, x.transpose_a ? Shape{x.k, x.m} : Shape{x.m, x.k}, x.input),
+        b(s, x.transpose_b ? Shape{x.n, x.k} : Shape{x.k, x.n}, x.input),
+        c(s, {x.m, x.n}, x.output),
+        bias(s, {x.n}, x.input) {
+    a.upload(normal_values(a.tensor().numel(), 1));
+    b.upload(normal_values(b.tensor().numel(), 2));
+    bias.upload(normal_values(x.n, 3));
+    c_values = normal_values(c.tensor().numel(), 4);
+    reset();
+    a_values = a.values(), b_values = b.values(), bias_values = bias.values();
+    if (x.accumulate) c_values = c.values();
+  }
+  void reset() { sizes.accumulate ? c.upload(c_values) : c.poison(); }
+  Gemm op() const {
+    return {.a = a.tensor(),
+            .b = b.tensor(),
+            .c = c.tensor(),
+            .transpose_a = sizes.transpose_a,
+            .transpose_b = sizes.transpose_b,
+            .bias = sizes.bias ? bias.tensor() : Tensor{},
+            .accumulate = sizes.accumulate};
+  }
+  void multiply() {
+    check(op());
+    run(stream, op());
+  }
+  // Of every 37th element, at the tolerance of gemm_test.cpp.
+  void expect_right() {
+    const std::vector<double> got = c.values();
+    const auto u = [](DType dtype) { return dtype == DType::kBf16 ? 0x1p-8 : 0x1p-24; };
+    for (std::int64_t at = 0; at < sizes.m * sizes.n; at += 37) {
+      const std::int64_t i = at / sizes.n, j = at % sizes.n;
+      double want = (sizes.accumulate ? c_values[static_cast<std::size_t>(at)] : 0) +
+                    (sizes.bias ? bias_values[static_cast<std::size_t>(j)] : 0);
+      double magnitude = std::abs(want);
+      for (std::int64_t p = 0; p < sizes.k; ++p) {
+        const double term = a_values[static_cast<std::size_t>(sizes.transpose_a ? p * sizes.m + i : i * sizes.k + p)] *
+                            b_values[static_cast<std::size_t>(sizes.transpose_b ? j * sizes.k + p : p * sizes.n + j)];
+        want += term;
+        magnitude += std::abs(term);
+      }
+      const double allowed = 2 * u(sizes.output) * std::abs(want) +
+                             (4 + std::sqrt(static_cast<double>(sizes.k) + 2)) * 0x1p-24 * magnitude;
+      ASSERT_NEAR(got[static_cast<std::size_t>(at)], want, allowed) << "row " << i << " column " << j;
+    }
+  }
+};
+
+std::string name_of_case(const Case& x) {
+  return "m" + std::to_string(x.m) + " n" + std::to_string(x.n) + " k" + std::to_string(x.k);
+}
+
+TEST_F(CudaGemm, AgreesWithFp64RepeatsAndReplays) {
+  CudaStream stream;
+  for (const Case& x : kCases) {
+    SCOPED_TRACE(name_of_case(x));
+    Problem p(stream, x);
+    p.multiply();
+    p.expect_right();
+    const auto eager = p.c.bytes();
+    for (int i = 0; i < 3; ++i) {
+      p.reset();
+      p.multiply();
+      EXPECT_EQ(p.c.bytes(), eager);
+    }
+    p.reset();
+    capture_and_replay(stream, 1, [&p] { p.multiply(); });
+    EXPECT_EQ(p.c.bytes(), eager);
+  }
+}
+
+// Also a signature never seen before may be captured: with the first answer, nothing is measured.
+TEST_F(CudaGemm, FirstCallUnderCapture) {
+  CudaStream stream;
+  Problem p(stream, kCases[0]);
+  capture_and_replay(stream, 1, [&p] { p.multiply(); });
+  p.expect_right();
+}
+
+TEST_F(CudaGemm, MeasuredAlgorithmsAreRightAndTravelAsText) {
+  CudaStream stream;
+  const auto table = make_gemm_algorithms(stream, GemmChoice::kMeasured);
+  use_gemm_algorithms(stream, table);
+  for (const Case& x : kCases) Problem(stream, x).multiply();
+  const std::size_t seen = table->pending().size();
+  EXPECT_EQ(seen, std::size(kCases));
+  CudaBlock scratch(stream, {64 << 20}, DType::kUint8);
+  EXPECT_EQ(tune(stream, *table, {scratch.tensor().data, 4096}).too_large, static_cast<int>(seen));
+  const GemmTuning tuning = tune(stream, *table, {scratch.tensor().data, scratch.tensor().bytes()});
+  EXPECT_EQ(tuning.measured, static_cast<int>(seen));
+  EXPECT_LE(tuning.chosen_seconds, tuning.first_seconds);
+  EXPECT_TRUE(table->pending().empty());
+
+  CudaStream restored;
+  const auto copy = make_gemm_algorithms(restored, GemmChoice::kMeasured);
+  EXPECT_EQ(copy->load(table->entries(), "a checkpoint"), static_cast<std::int64_t>(seen));
+  use_gemm_algorithms(restored, copy);
+  for (const Case& x : kCases) {
+    SCOPED_TRACE(name_of_case(x));
+    Problem p(stream, x), q(restored, x);
+    p.multiply();
+    p.expect_right();
+    q.multiply();
+    EXPECT_EQ(p.c.bytes(), q.c.bytes());
+  }
+  EXPECT_TRUE(copy->pending().empty());
+}
+
+TEST_F(CudaGemm, MeasuresNothingUnderCapture) {
+  CudaStream stream;
+  const auto table = make_gemm_algorithms(stream, GemmChoice::kMeasured);
+  use_gemm_algorithms(stream, table);
+  Problem p(stream, kCases[0]);
+  p.multiply();
+  capture_and_replay(stream, 0, [&] { EXPECT_THROW(tune(stream, *table, {nullptr, 0}), Error); });
+}
+
+}  // namespace
+}  // namespace megalith::test
