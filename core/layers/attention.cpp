@@ -135,8 +135,10 @@ TensorList Attention::backward_data(Context& ctx, const TensorList& output_gradi
       .dk = by_sequence(ctx, targets.k),
       .dv = by_sequence(ctx, targets.v),
       .workspace = {},
-      .scale = scale()};
-  op.workspace = ctx.empty({static_cast<std::int64_t>(workspace_bytes(op))}, DType::kUint8, "attention workspace");
+      .scale = scale(),
+      .deterministic = ctx.deterministic};
+  const auto bytes = static_cast<std::int64_t>(workspace_bytes(op, ctx.backend()));
+  op.workspace = ctx.empty({bytes}, DType::kUint8, "attention workspace");
   launch(ctx.compute, op);
   rotate(ctx, targets.q, true);
   rotate(ctx, targets.k, true);

@@ -36,6 +36,11 @@ struct Context {
   Mode mode = Mode::kTrain;
   StashPolicies policies{};
   std::uint64_t seed = 0;
+  DeviceType planned_for = DeviceType::kCpu;  // the backend that a plan stream records for
+  bool deterministic = true;                  // --deterministic-mode: never a kernel whose last bits vary
+
+  // The backend whose kernels run, or will.
+  DeviceType backend() const { return compute.device() == DeviceType::kPlan ? planned_for : compute.device(); }
 
   Batch batch;
   const MicrobatchParameters* microbatch = nullptr;  // device

@@ -1,5 +1,5 @@
-// How the norm kernels share rows out: a group of threads per row, each with kPacks packs of it in registers, a fixed
-// number of groups per block. Rows longer than kMaxRowPacks packs are left to slower kernels.
+// How the norm kernels share rows out: a group of threads per row, each with kPacks packs of it, a fixed number of groups
+// per block. Rows longer than kMaxRowPacks packs are left to slower kernels.
 #pragma once
 
 #include "core/ops/cuda_launch.cuh"
@@ -19,12 +19,14 @@ struct RowTiling {
   bool vector;  // whole packs only
 };
 
-inline RowTiling tile_rows(std::int64_t row_packs, bool vector) {
+// `most_of_warp`: the longest row, in packs, that a single warp takes: 96 or 256.
+inline RowTiling tile_rows(std::int64_t row_packs, std::int64_t most_of_warp, bool vector) {
   RowTiling tiling{.packs = 1, .group = 32, .groups = 1, .vector = vector};
   if (row_packs <= 16) {
     while (tiling.group / 2 >= row_packs && tiling.group > 1) tiling.group /= 2;
-  } else if (row_packs <= 96) {
+  } else if (row_packs <= most_of_warp) {
     tiling.packs = static_cast<int>(ceil_divide(row_packs, 32));
+    if (tiling.packs > 4) tiling.packs = 8;
   } else {
     tiling.packs = row_packs <= 2 * kMaxGroup ? 2 : 4;
     tiling.group = static_cast<int>(ceil_divide(row_packs, 32 * tiling.packs) * 32);
@@ -39,7 +41,8 @@ void visit_packs(int packs, Visit&& visit) {
     case 1: return visit(std::integral_constant<int, 1>{});
     case 2: return visit(std::integral_constant<int, 2>{});
     case 3: return visit(std::integral_constant<int, 3>{});
-    default: return visit(std::integral_constant<int, 4>{});
+    case 4: return visit(std::integral_constant<int, 4>{});
+    default: return visit(std::integral_constant<int, 8>{});
   }
 }
 
@@ -60,8 +63,8 @@ struct GroupSum {
 #pragma unroll
       for (int c = 0; c < kCount; ++c) shared[turn][warp][c] = x[c];
     }
-    __syncthreads();
     const int first = warp / warps * warps;
+    asm volatile("bar.sync %0, %1;" ::"r"(1 + first / warps), "r"(group) : "memory");
 #pragma unroll
     for (int c = 0; c < kCount; ++c) x[c] = shared[turn][first][c];
     for (int w = 1; w < warps; ++w) {

@@ -136,6 +136,28 @@ __device__ inline void store_flat(T* data, std::int64_t first, std::int64_t coun
   store_elements(data + first, raw, count - first);
 }
 
+// Brings the pack that load_of_row would return into shared memory, asynchronously with kVector: it is there once
+// wait_for_stages<n>() returned and at most n commit_stage() followed. Only the thread itself may read it then.
+template <class T, bool kVector>
+__device__ inline void stage_of_row(uint4* shared, const T* row, int first, int length) {
+  if constexpr (kVector) {
+    const bool inside = first < length;
+    const auto to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(inside ? row + first : row),
+                 "r"(inside ? 16 : 0)
+                 : "memory");
+  } else {
+    *shared = load_elements(row + first, length - first);
+  }
+}
+
+__device__ inline void commit_stage() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+template <int kPending>
+__device__ inline void wait_for_stages() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
 // Host: whether packs of a flat array, or of each row of a tensor, start at multiples of 16 bytes. Absent ones do.
 inline bool starts_aligned(const void* data) { return reinterpret_cast<std::uintptr_t>(data) % 16 == 0; }
 inline bool rows_aligned(const Tensor& t) {

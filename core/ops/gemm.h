@@ -1,7 +1,9 @@
 // Matrix product with the epilogues a linear layer needs: c = op(a) op(b) (+ bias) (+ c).
 // The CPU kernel follows Goto & van de Geijn 2008, "Anatomy of High-Performance Matrix Multiplication"
 // (doi:10.1145/1356052.1356053). Every element of c depends only on its row of op(a), its column of op(b) and k:
-// cutting m or n differently (another microbatch size) gives the same bits, and so does any alignment.
+// cutting m or n differently (another microbatch size) gives the same bits, and so does any alignment. On CUDA cuBLASLt
+// multiplies: the same call on the same sizes repeats its bits (core/ops/gemm_algorithms_cuda.h), other sizes may not, and
+// the product is rounded before it is added to a bf16 c.
 #pragma once
 
 #include "core/device/access.h"

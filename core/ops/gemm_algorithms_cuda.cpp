@@ -63,7 +63,7 @@ class Measurement {
  public:
   Measurement(CudaStream& stream, const GemmSignature& signature, const Operands& x)
       : stream_(stream), problem_(signature), operands_{x.a.data, x.b.data, x.c.data, x.bias.data} {
-    for (const Tensor* tensor : {&x.a, &x.b, &x.c, &x.bias}) fill_uniform(stream, *tensor, ++seed_);
+    for (const Tensor* tensor : {&x.a, &x.b, &x.c, &x.bias}) fill_normal(stream, *tensor, ++seed_);
   }
 
   std::vector<GemmAlgorithm> answers() { return problem_.answers(stream_, kAnswers); }

@@ -1,5 +1,6 @@
 // GEMM through cuBLASLt: compute-bound, deterministic (no atomics, one workspace per stream). Sums are fp32 and rounded
-// once; fp32 inputs are multiplied as fp32, never as TF32.
+// once, except that cuBLASLt rounds the product before it adds it to a bf16 c; fp32 inputs are multiplied as fp32,
+// never as TF32.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,6 +17,7 @@ namespace {
 
 static_assert(sizeof(GemmAlgorithm) == sizeof(cublasLtMatmulAlgo_t));
 
+constexpr int kFirstAnswers = 8;  // asked for: the first ones may be ruled out
 constexpr float kOne = 1;
 constexpr float kZero = 0;
 
@@ -42,7 +44,6 @@ cublasLtMatmulPreferenceOpaque_t preference_for(const GemmSignature& s) {
   cublasLtMatmulPreferenceOpaque_t preference;
   MEGALITH_CUBLAS_CHECK(cublasLtMatmulPreferenceInit(&preference));
   set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{CudaStream::kBlasWorkspaceBytes});
-  // Split-K only with fp32 partial sums in the workspace, added up in a fixed order.
   set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, std::uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, static_cast<std::uint32_t>(s.alignment_b));
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, static_cast<std::uint32_t>(s.alignment_a));
@@ -51,12 +52,15 @@ cublasLtMatmulPreferenceOpaque_t preference_for(const GemmSignature& s) {
   return preference;
 }
 
-bool repeats(const cublasLtMatmulAlgo_t& algorithm) {
+// Split-K only with fp32 partial sums in the workspace, added up in a fixed order; and not under a bias, which it adds
+// to the sum already rounded to bf16.
+bool is_allowed(const cublasLtMatmulAlgo_t& algorithm, const GemmSignature& s) {
   std::uint32_t scheme = CUBLASLT_REDUCTION_SCHEME_NONE;
   std::size_t written = 0;
   MEGALITH_CUBLAS_CHECK(cublasLtMatmulAlgoConfigGetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &scheme,
                                                              sizeof(scheme), &written));
-  return scheme == CUBLASLT_REDUCTION_SCHEME_NONE || scheme == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+  if (scheme == CUBLASLT_REDUCTION_SCHEME_NONE) return true;
+  return scheme == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE && !(s.bias && s.output == DType::kBf16);
 }
 
 }  // namespace
@@ -92,7 +96,7 @@ std::vector<GemmAlgorithm> GemmProblem::answers(CudaStream& stream, int count) {
   if (status != CUBLAS_STATUS_NOT_SUPPORTED) MEGALITH_CUBLAS_CHECK(status);
   std::vector<GemmAlgorithm> algorithms;
   for (const cublasLtMatmulHeuristicResult_t& result : std::span(results).first(static_cast<std::size_t>(found))) {
-    if (result.state != CUBLAS_STATUS_SUCCESS || !repeats(result.algo)) continue;
+    if (result.state != CUBLAS_STATUS_SUCCESS || !is_allowed(result.algo, signature_)) continue;
     GemmAlgorithm& algorithm = algorithms.emplace_back();
     std::copy(std::begin(result.algo.data), std::end(result.algo.data), algorithm.begin());
   }
@@ -114,7 +118,7 @@ void run(CudaStream& stream, const Gemm& op) {
   GemmProblem problem(signature);
   GemmAlgorithms& table = gemm_algorithms(stream);
   const GemmAlgorithm* algorithm = table.find(signature);
-  if (algorithm == nullptr) algorithm = &table.add_first(signature, problem.answers(stream, 1).front());
+  if (algorithm == nullptr) algorithm = &table.add_first(signature, problem.answers(stream, kFirstAnswers).front());
   problem.run(stream, {.a = op.a.data, .b = op.b.data, .c = op.c.data, .bias = op.bias.data}, *algorithm);
   // What cuBLASLt cannot add itself: a bf16 bias under an fp32 c.
   if (op.bias && !signature.bias) run(stream, GemmRows{.c = op.c, .bias = op.bias, .keep = true});

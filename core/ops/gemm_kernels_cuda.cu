@@ -38,15 +38,20 @@ __global__ void __launch_bounds__(kThreads) rows_kernel(Rows<C, B> p) {
   }
 }
 
-// Memory-bound, writes x once. A hash of the index (Steele et al. 2014, doi:10.1145/2660193.2660195: the finalizer).
+// Memory-bound, writes x once. The sum of the four 16-bit parts of a hash of the index (the finalizer of Steele et al.
+// 2014, doi:10.1145/2660193.2660195), with mean 0 and variance 1.
 template <class T>
-__global__ void __launch_bounds__(kThreads) uniform_kernel(T* x, std::int64_t count, std::uint32_t seed) {
+__global__ void __launch_bounds__(kThreads) normal_kernel(T* x, std::int64_t count, std::uint32_t seed) {
+  constexpr float kMean = 2.0f * 65535.0f;
+  constexpr float kDeviation = 37837.23f;  // sqrt(4 (2^32 - 1) / 12)
   const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * kThreads;
   for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < count; i += step) {
     std::uint64_t z = (static_cast<std::uint64_t>(seed) << 40) + static_cast<std::uint64_t>(i) * 0x9E3779B97F4A7C15u;
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
     z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-    write(x + i, static_cast<float>(static_cast<std::int32_t>((z ^ (z >> 31)) >> 32)) * 0x1p-31f);
+    z ^= z >> 31;
+    const auto sum = static_cast<std::uint32_t>((z & 0xFFFF) + ((z >> 16) & 0xFFFF) + ((z >> 32) & 0xFFFF) + (z >> 48));
+    write(x + i, (static_cast<float>(sum) - kMean) / kDeviation);
   }
 }
 
@@ -79,13 +84,13 @@ void run(CudaStream& stream, const GemmRows& op) {
   launch_rows<__nv_bfloat16, __nv_bfloat16>(stream, op);
 }
 
-void fill_uniform(CudaStream& stream, const Tensor& x, std::uint32_t seed) {
+void fill_normal(CudaStream& stream, const Tensor& x, std::uint32_t seed) {
   if (x.numel() == 0) return;
   const unsigned blocks = blocks_for(stream, x.numel());
   if (x.dtype == DType::kFp32) {
-    uniform_kernel<<<blocks, kThreads, 0, stream.handle()>>>(x.as<float>(), x.numel(), seed);
+    normal_kernel<<<blocks, kThreads, 0, stream.handle()>>>(x.as<float>(), x.numel(), seed);
   } else {
-    uniform_kernel<<<blocks, kThreads, 0, stream.handle()>>>(x.as<__nv_bfloat16>(), x.numel(), seed);
+    normal_kernel<<<blocks, kThreads, 0, stream.handle()>>>(x.as<__nv_bfloat16>(), x.numel(), seed);
   }
   MEGALITH_CUDA_CHECK(cudaGetLastError());
 }

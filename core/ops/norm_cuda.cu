@@ -1,6 +1,7 @@
 // Memory-bound. Forward: one row per group of threads, read once, kept in registers, written once. Backward: dy, x and
-// d_residual are read once and dx is written once; each block walks a fixed share of the rows and keeps its sum of the
-// weight gradient in registers; a second kernel adds the shares of each of the kNormPartials rows in order.
+// d_residual are read once, a few rows ahead into shared memory, and dx is written once; each block walks a fixed share
+// of the rows and keeps its sum of the weight gradient in registers; a second kernel adds the shares of each of the
+// kNormPartials rows in order.
 // Deterministic: fixed trees over lanes, warps, groups and shares, whatever the alignment and the device.
 #include "core/ops/cuda_norm.cuh"
 #include "core/ops/norm.h"
@@ -11,9 +12,9 @@ namespace {
 
 using namespace cuda;
 
+// Blocks of the backward for each partial row: two in all for each of 132 multiprocessors. Fewer where their sums would
+// not fit into the scratch memory.
 constexpr int kSharesPerPartial = 33;
-constexpr int kShares =
-    kNormPartials * kSharesPerPartial;  // blocks of the backward: two for each of 132 multiprocessors
 
 template <class T>
 struct ForwardArguments {
@@ -28,7 +29,7 @@ struct ForwardArguments {
 
 // A block owns blockDim.x / group rows.
 template <class T, int kPacks, bool kVector, bool kCentred>
-__global__ void __launch_bounds__(kPacks % 2 == 1 ? kNormThreads : kMaxGroup) normalise(const ForwardArguments<T> a) {
+__global__ void __launch_bounds__(kPacks % 2 == 1 || kPacks == 8 ? kNormThreads : kMaxGroup) normalise(const ForwardArguments<T> a) {
   constexpr int kWidth = kPack<T>;
   __shared__ float shared[2][16][1];
   GroupSum<1> sum_group{a.group, shared};
@@ -158,18 +159,18 @@ struct BackwardArguments {
   RowPointer<T> dx;
   const T* weight;
   const float *mean, *rstd;
-  float *d_weight, *d_bias;  // [kShares, length] scratch
-  int length, group;
+  float *d_weight, *d_bias;  // [kNormPartials * shares, length] scratch
+  int length, group, shares;
 };
 
 // Share s of partial row p covers a fixed piece of the p-th eighth of the rows.
 struct Share {
   std::int64_t begin, end;
-  __device__ explicit Share(std::int64_t rows) {
-    const std::int64_t part = blockIdx.x / kSharesPerPartial, share = blockIdx.x % kSharesPerPartial;
+  __device__ Share(std::int64_t rows, unsigned shares) {
+    const std::int64_t part = blockIdx.x / shares, share = blockIdx.x % shares;
     const std::int64_t first = rows * part / kNormPartials, last = rows * (part + 1) / kNormPartials;
-    begin = first + (last - first) * share / kSharesPerPartial;
-    end = first + (last - first) * (share + 1) / kSharesPerPartial;
+    begin = first + (last - first) * share / shares;
+    end = first + (last - first) * (share + 1) / shares;
   }
 };
 
@@ -197,18 +198,46 @@ __device__ void add_groups(const float (&sums)[kPacks][kPack<T>], const Backward
   }
 }
 
-// A block owns a share of the rows; its groups take turns at them. `shared_sums` is dynamic: [groups][length].
+// Rows in flight per group, the one at work included: as many as two blocks' shared memory holds.
+template <int kPacks>
+constexpr int kStages = kPacks == 1 ? 4 : kPacks == 2 ? 3 : 2;
+
+// A block owns a share of the rows; its groups take turns at them. `stages` is [kStages][3 or 2 tensors][kPacks][threads],
+// and at the end the groups' sums [groups][length].
 template <class T, int kPacks, bool kVector, bool kCentred>
 __global__ void __launch_bounds__(kPacks % 2 == 1 ? kNormThreads : kMaxGroup, kPacks % 2 == 1 ? 2 : 1)
     differentiate(const BackwardArguments<T> a) {
-  constexpr int kWidth = kPack<T>;
+  constexpr int kWidth = kPack<T>, kDepth = kStages<kPacks>;
   __shared__ float shared[2][16][2];
-  extern __shared__ float shared_sums[];
+  extern __shared__ uint4 stages[];
   GroupSum<2> sum_group{a.group, shared};
   const int lane = static_cast<int>(threadIdx.x) % a.group;
   const int groups = static_cast<int>(blockDim.x) / a.group;
   const float inverse_length = 1.0f / static_cast<float>(a.length);
-  const Share share(a.index.live());
+  const Share share(a.index.live(), static_cast<unsigned>(a.shares));
+  const bool has_residual = a.d_residual.data != nullptr;
+
+  const auto slot = [&](std::int64_t turn, int tensor, int k) {
+    return stages + ((turn % kDepth * 3 + tensor) * kPacks + k) * blockDim.x + threadIdx.x;
+  };
+  struct Ahead {
+    float mean, rstd;
+  };
+  // Row number `turn` of the group; beyond its last one nothing.
+  const auto fetch = [&](std::int64_t turn) {
+    const std::int64_t row = share.begin + turn * groups + threadIdx.x / a.group;
+    const int length = row < share.end ? a.length : 0;
+    const RowPlace place(a.index, static_cast<unsigned>(length > 0 ? row : 0));
+#pragma unroll
+    for (int k = 0; k < kPacks; ++k) {
+      const int first = (lane + k * a.group) * kWidth;
+      stage_of_row<T, kVector>(slot(turn, 0, k), a.dy.at(place), first, length);
+      stage_of_row<T, kVector>(slot(turn, 1, k), a.x.at(place), first, length);
+      if (has_residual) stage_of_row<T, kVector>(slot(turn, 2, k), a.d_residual.at(place), first, length);
+    }
+    commit_stage();
+    return Ahead{kCentred && length > 0 ? a.mean[row] : 0.0f, length > 0 ? a.rstd[row] : 0.0f};
+  };
 
   uint4 weight[kPacks];
   float d_weight[kPacks][kWidth] = {}, d_bias[kPacks][kWidth] = {};
@@ -216,60 +245,48 @@ __global__ void __launch_bounds__(kPacks % 2 == 1 ? kNormThreads : kMaxGroup, kP
   for (int k = 0; k < kPacks; ++k) {
     weight[k] = load_of_row<T, kVector>(a.weight, (lane + k * a.group) * kWidth, a.length);
   }
-  for (std::int64_t first_row = share.begin; first_row < share.end; first_row += groups) {
-    const std::int64_t row = first_row + threadIdx.x / a.group;
-    const int length = row < share.end ? a.length : 0;
-    const RowPlace place(a.index, static_cast<unsigned>(length > 0 ? row : first_row));
-    uint4 dy[kPacks], x[kPacks], residual[kPacks];
-    const T *dy_row = a.dy.at(place), *x_row = a.x.at(place), *residual_row = a.d_residual.at(place);
+  Ahead statistics[kDepth];  // of the rows in flight
 #pragma unroll
-    for (int k = 0; k < kPacks; ++k) {
-      dy[k] = load_of_row<T, kVector>(dy_row, (lane + k * a.group) * kWidth, length);
-      x[k] = load_of_row<T, kVector>(x_row, (lane + k * a.group) * kWidth, length);
-    }
-    if (a.d_residual.data != nullptr) {
+  for (int d = 0; d + 1 < kDepth; ++d) statistics[d + 1] = fetch(d);
+  const std::int64_t turns = (share.end - share.begin + groups - 1) / groups;
+  for (std::int64_t turn = 0; turn < turns; ++turn) {
 #pragma unroll
-      for (int k = 0; k < kPacks; ++k) {
-        residual[k] = load_of_row<T, kVector>(residual_row, (lane + k * a.group) * kWidth, length);
-      }
-    } else {
-#pragma unroll
-      for (int k = 0; k < kPacks; ++k) residual[k] = make_uint4(0, 0, 0, 0);
-    }
-    const float rstd = length > 0 ? a.rstd[row] : 0.0f;
-    const float mean = kCentred && length > 0 ? a.mean[row] : 0.0f;
+    for (int d = 0; d + 1 < kDepth; ++d) statistics[d] = statistics[d + 1];
+    statistics[kDepth - 1] = fetch(turn + kDepth - 1);
+    wait_for_stages<kDepth - 1>();
+    const float mean = statistics[0].mean, rstd = statistics[0].rstd;
 
-    float total[2] = {0, 0};  // of g h and of g
+    float total[2] = {0, 0};  // of g (x - mean) and of g
 #pragma unroll
     for (int k = 0; k < kPacks; ++k) {
       float d[kWidth], v[kWidth], w[kWidth];
-      unpack<T>(dy[k], d);
-      unpack<T>(x[k], v);
+      unpack<T>(*slot(turn, 0, k), d);
+      unpack<T>(*slot(turn, 1, k), v);
       unpack<T>(weight[k], w);
 #pragma unroll
       for (int j = 0; j < kWidth; ++j) {
         const float g = d[j] * w[j];
-        total[0] = fmaf(g, (v[j] - mean) * rstd, total[0]);
+        total[0] = fmaf(g, kCentred ? v[j] - mean : v[j], total[0]);
         if constexpr (kCentred) total[1] += g;
       }
     }
     sum_group(total);
-    forget_unpacked(dy);
-    forget_unpacked(x);
     forget_unpacked(weight);
-    const float mean_gh = total[0] * inverse_length, mean_g = total[1] * inverse_length;
+    const float mean_gh = total[0] * rstd * inverse_length, mean_g = total[1] * inverse_length;
 
-    T* dx = a.dx.at(place);
+    const std::int64_t row = share.begin + turn * groups + threadIdx.x / a.group;
+    const int length = row < share.end ? a.length : 0;
+    T* dx = a.dx.at(RowPlace(a.index, static_cast<unsigned>(length > 0 ? row : 0)));
 #pragma unroll
     for (int k = 0; k < kPacks; ++k) {
-      float d[kWidth], v[kWidth], w[kWidth], r[kWidth];
-      unpack<T>(dy[k], d);
-      unpack<T>(x[k], v);
+      float d[kWidth], v[kWidth], w[kWidth], r[kWidth] = {};
+      unpack<T>(*slot(turn, 0, k), d);
+      unpack<T>(*slot(turn, 1, k), v);
       unpack<T>(weight[k], w);
-      unpack<T>(residual[k], r);
+      if (has_residual) unpack<T>(*slot(turn, 2, k), r);
 #pragma unroll
       for (int j = 0; j < kWidth; ++j) {
-        const float h = (v[j] - mean) * rstd;
+        const float h = (kCentred ? v[j] - mean : v[j]) * rstd;
         const float centred = kCentred ? fmaf(d[j], w[j], -mean_g) : d[j] * w[j];
         r[j] = fmaf(fmaf(-h, mean_gh, centred), rstd, r[j]);
         d_weight[k][j] = fmaf(d[j], h, d_weight[k][j]);
@@ -278,16 +295,33 @@ __global__ void __launch_bounds__(kPacks % 2 == 1 ? kNormThreads : kMaxGroup, kP
       store_of_row<T, kVector>(dx, (lane + k * a.group) * kWidth, length, pack<T>(r));
     }
   }
+  wait_for_stages<0>();
+  auto* sums = reinterpret_cast<float*>(stages);
   const std::int64_t offset = static_cast<std::int64_t>(blockIdx.x) * a.length;
-  add_groups<T, kPacks>(d_weight, a, shared_sums, a.d_weight + offset);
-  if constexpr (kCentred) add_groups<T, kPacks>(d_bias, a, shared_sums, a.d_bias + offset);
+  add_groups<T, kPacks>(d_weight, a, sums, a.d_weight + offset);
+  if constexpr (kCentred) add_groups<T, kPacks>(d_bias, a, sums, a.d_bias + offset);
+}
+
+template <class T, int kPacks, bool kVector, bool kCentred>
+void launch_differentiate(CudaStream& stream, const RowTiling& tiling, const BackwardArguments<T>& a) {
+  constexpr std::size_t kMost = sizeof(uint4) * 3 * kPacks * kStages<kPacks> * (kPacks % 2 == 1 ? kNormThreads : kMaxGroup);
+  const auto kernel = differentiate<T, kPacks, kVector, kCentred>;
+  // A property of the kernel, the same for every launch.
+  static const cudaError_t raised =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kMost));
+  MEGALITH_CUDA_CHECK(raised);
+  const auto threads = static_cast<std::size_t>(tiling.group * tiling.groups);
+  const std::size_t stages = sizeof(uint4) * 3 * kPacks * kStages<kPacks> * threads;
+  const std::size_t sums = sizeof(float) * static_cast<std::size_t>(tiling.groups) * static_cast<std::size_t>(a.length);
+  kernel<<<static_cast<unsigned>(kNormPartials * a.shares), static_cast<unsigned>(threads), std::max(stages, sums),
+           stream.handle()>>>(a);
 }
 
 // Rows of any length: a block owns a share of the rows and its row of partial sums in memory.
 template <class T, bool kCentred>
 __global__ void __launch_bounds__(kMaxGroup) differentiate_long(const BackwardArguments<T> a) {
   __shared__ float shared[32];
-  const Share share(a.index.live());
+  const Share share(a.index.live(), static_cast<unsigned>(a.shares));
   const std::int64_t offset = static_cast<std::int64_t>(blockIdx.x) * a.length;
   const int begin = static_cast<int>(threadIdx.x), step = static_cast<int>(blockDim.x);
   for (int i = begin; i < a.length; i += step) {
@@ -318,9 +352,9 @@ __global__ void __launch_bounds__(kMaxGroup) differentiate_long(const BackwardAr
 }
 
 struct PartialArguments {
-  const float *weight_shares, *bias_shares;  // [kShares, length]
+  const float *weight_shares, *bias_shares;  // [kNormPartials * shares, length]
   float *weight_partial, *bias_partial;      // [kNormPartials, length]
-  int length;
+  int length, shares;
 };
 
 // A block owns 64 columns of one partial row; four threads add to a column, in a fixed order.
@@ -329,13 +363,13 @@ __global__ void __launch_bounds__(256) add_shares(const PartialArguments a) {
   const int column = static_cast<int>(blockIdx.x) * 64 + static_cast<int>(threadIdx.x) % 64;
   const int quarter = static_cast<int>(threadIdx.x) / 64, part = static_cast<int>(blockIdx.y);
   const bool of_bias = blockIdx.z == 1;
-  const float* shares = (of_bias ? a.bias_shares : a.weight_shares) + std::int64_t{part} * kSharesPerPartial * a.length;
+  const float* shares = (of_bias ? a.bias_shares : a.weight_shares) + std::int64_t{part} * a.shares * a.length;
   float total = 0;
   if (column < a.length) {
 #pragma unroll
     for (int k = 0; k < (kSharesPerPartial + 3) / 4; ++k) {
       const int s = quarter + 4 * k;
-      if (s < kSharesPerPartial) total += shares[static_cast<std::int64_t>(s) * a.length + column];
+      if (s < a.shares) total += shares[static_cast<std::int64_t>(s) * a.length + column];
     }
   }
   shared[quarter][threadIdx.x % 64] = total;
@@ -373,7 +407,7 @@ void launch_forward(CudaStream& stream, const Op& op, const Tensor& bias, const 
     }
     const bool vector = rows_aligned(op.x) && rows_aligned(op.residual) && rows_aligned(op.sum) && rows_aligned(op.y) &&
                         rows_aligned(op.weight) && rows_aligned(bias);
-    const RowTiling tiling = tile_rows(packs, vector);
+    const RowTiling tiling = tile_rows(packs, 256, vector);
     a.group = tiling.group;
     const unsigned blocks = blocks_for(a.index.rows, tiling.groups);
     const auto threads = static_cast<unsigned>(tiling.group * tiling.groups);
@@ -391,8 +425,11 @@ void launch_forward(CudaStream& stream, const Op& op, const Tensor& bias, const 
 template <bool kCentred, class Op>
 void launch_backward(CudaStream& stream, const Op& op, const Tensor& mean, const Tensor& d_bias) {
   const int length = row_length(op.x);
-  float* shares = scratch<float>(stream, std::int64_t{kShares} * length * (kCentred ? 2 : 1));
-  float* bias_shares = kCentred ? shares + std::int64_t{kShares} * length : nullptr;
+  const std::int64_t row_bytes = std::int64_t{sizeof(float)} * length * (kCentred ? 2 : 1);
+  const std::int64_t room = static_cast<std::int64_t>(CudaStream::kBlasWorkspaceBytes) / row_bytes;
+  const auto shares_of_partial = std::clamp<std::int64_t>(room / kNormPartials, 1, kSharesPerPartial);
+  float* shares = scratch<float>(stream, kNormPartials * shares_of_partial * row_bytes / 4);
+  float* bias_shares = kCentred ? shares + kNormPartials * shares_of_partial * length : nullptr;
   visit_float(op.x.dtype, [&](auto type) {
     using T = decltype(type);
     BackwardArguments<T> a{.index = RowIndexer(op.x),
@@ -405,24 +442,25 @@ void launch_backward(CudaStream& stream, const Op& op, const Tensor& mean, const
                            .rstd = op.rstd.template as<const float>(),
                            .d_weight = shares,
                            .d_bias = bias_shares,
-                           .length = length};
+                           .length = length,
+                           .shares = static_cast<int>(shares_of_partial)};
     const std::int64_t packs = ceil_divide(a.length, kPack<T>);
     if (packs > kMaxRowPacks) {
-      differentiate_long<T, kCentred><<<kShares, kMaxGroup, 0, stream.handle()>>>(a);
+      differentiate_long<T, kCentred>
+          <<<static_cast<unsigned>(kNormPartials * a.shares), kMaxGroup, 0, stream.handle()>>>(a);
       return;
     }
     const bool vector = rows_aligned(op.x) && rows_aligned(op.dy) && rows_aligned(op.d_residual) &&
                         rows_aligned(op.dx) && rows_aligned(op.weight);
-    const RowTiling tiling = tile_rows(packs, vector);
+    const RowTiling tiling = tile_rows(packs, 96, vector);
     a.group = tiling.group;
-    const auto threads = static_cast<unsigned>(tiling.group * tiling.groups);
-    const std::size_t shared =
-        sizeof(float) * static_cast<std::size_t>(tiling.groups) * static_cast<std::size_t>(length);
     visit_packs(tiling.packs, [&](auto count) {
-      if (vector) {
-        differentiate<T, count(), true, kCentred><<<kShares, threads, shared, stream.handle()>>>(a);
-      } else {
-        differentiate<T, count(), false, kCentred><<<kShares, threads, shared, stream.handle()>>>(a);
+      if constexpr (count() <= 4) {
+        if (vector) {
+          launch_differentiate<T, count(), true, kCentred>(stream, tiling, a);
+        } else {
+          launch_differentiate<T, count(), false, kCentred>(stream, tiling, a);
+        }
       }
     });
   });
@@ -431,7 +469,8 @@ void launch_backward(CudaStream& stream, const Op& op, const Tensor& mean, const
                                   .bias_shares = bias_shares,
                                   .weight_partial = op.d_weight_partial.template as<float>(),
                                   .bias_partial = d_bias.as<float>(),
-                                  .length = length};
+                                  .length = length,
+                                  .shares = static_cast<int>(shares_of_partial)};
   const dim3 grid(blocks_for(length, 64), kNormPartials, kCentred ? 2 : 1);
   add_shares<<<grid, 256, 0, stream.handle()>>>(partials);
   MEGALITH_CUDA_CHECK(cudaGetLastError());

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "core/device/copy.h"
+#include "core/device/cuda_device.h"
 #include "core/device/graph.h"
 #include "core/tensor/bf16.h"
 
@@ -63,8 +64,23 @@ void for_each_element(const Tensor& tensor, Visit&& visit) {
 
 std::vector<OpCase> op_cases() {
   std::vector<OpCase> cases;
-  for (DType dtype : {DType::kFp32, DType::kBf16}) cases.push_back({DeviceType::kCpu, dtype});
+  for (DType dtype : {DType::kFp32, DType::kBf16}) {
+    for (const OpCase& c : op_cases(dtype)) cases.push_back(c);
+  }
   return cases;
+}
+
+std::vector<OpCase> op_cases(DType dtype) {
+  std::vector<OpCase> cases = {{DeviceType::kCpu, dtype}};
+  if (kCudaBuilt) cases.push_back({DeviceType::kCuda, dtype});
+  return cases;
+}
+
+std::string missing(DeviceType device) {
+  if constexpr (kCudaBuilt) {
+    if (device == DeviceType::kCuda) return cuda_unavailable();
+  }
+  return "";
 }
 
 std::string name_of_case(const testing::TestParamInfo<OpCase>& info) {
@@ -89,6 +105,7 @@ void OpTest::SetUp() {
   const std::string name = std::string(info.test_suite_name()) + "." + info.name();
   std::seed_seq seed(name.begin(), name.end());
   random_.seed(seed);
+  if (const std::string reason = missing(device()); !reason.empty()) GTEST_SKIP() << reason;
   pool_ = std::make_unique<MemoryPool>(device());
   stream_ = std::make_unique<Stream>(device(), "test");
 }

@@ -12,7 +12,7 @@
 //       run(Rope{.x = x, .y = y, ...});
 //       expect_close(y, reference::rope(values(x), ...), {.length = 2, .magnitude = ...});
 //     }
-// A new backend adds its DeviceType to op_cases(); where its device is missing, SetUp has to skip visibly.
+// With the CUDA backend built, each case exists for it too, and is skipped with the reason where no GPU can be used.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -42,7 +42,10 @@ struct OpCase {
   DeviceType device;
   DType dtype;
 };
-std::vector<OpCase> op_cases();  // the backends of this build times {fp32, bf16}
+std::vector<OpCase> op_cases();             // the backends of this build times {fp32, bf16}
+std::vector<OpCase> op_cases(DType dtype);  // the backends of this build
+// Why tests cannot use `device` here; empty when they can.
+std::string missing(DeviceType device);
 std::string name_of_case(const testing::TestParamInfo<OpCase>& info);
 
 #define MEGALITH_OP_TESTS(Suite)                                                             \
@@ -99,7 +102,7 @@ class OpTest : public testing::TestWithParam<OpCase> {
   void expect_refused(const Op& op, std::string_view part) {
     expect_refusal([&op] { check(op); }, part);
   }
-  // The kernel itself throws: the error surfaces at the next synchronise.
+  // The kernel itself throws, or reports a fault on CUDA: the error surfaces at the next synchronise.
   template <class Op>
   void expect_kernel_error(const Op& op, ExitCode code, std::string_view part) {
     expect_error([&op](Stream& stream) { launch(stream, op); }, code, part);

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
+
 #include "core/device/arena.h"
 #include "core/device/capture_guard.h"
 #include "core/device/timeline.h"
@@ -15,52 +17,65 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-class CaptureRules : public testing::Test {
+class CaptureRules : public BackendTest {
  protected:
-  CaptureGuard guard_;
-  Stream compute_{DeviceType::kCpu, "compute", {.captures = &guard_}};
-  Stream comm_{DeviceType::kCpu, "comm", {.captures = &guard_}};
-};
+  void start() override {
+    compute_ = std::make_unique<Stream>(device(), "compute", Instruments{.captures = &guard_});
+    comm_ = std::make_unique<Stream>(device(), "comm", Instruments{.captures = &guard_});
+  }
+  Stream& compute() { return *compute_; }
+  Stream& comm() { return *comm_; }
 
-TEST_F(CaptureRules, BlockingTheHostDuringCaptureIsAnErrorThatNamesTheOp) {
+  CaptureGuard guard_;
+  std::unique_ptr<Stream> compute_;
+  std::unique_ptr<Stream> comm_;
+};
+MEGALITH_BACKEND_TESTS(CaptureRules);
+
+// What only tasks on the CPU can do: throw, and block several streams at once.
+class CaptureRulesOnCpu : public CaptureRules {};
+INSTANTIATE_TEST_SUITE_P(Backends, CaptureRulesOnCpu, testing::Values(DeviceType::kCpu), name_of_backend);
+
+TEST_P(CaptureRules, BlockingTheHostDuringCaptureIsAnErrorThatNamesTheOp) {
   Graph graph("layer 3 backward");
   Event event("loss ready");
   float loss = 0;
-  comm_.record(event);
-  graph.begin_capture(compute_);
-  enqueue(compute_, TestOp{.name = "cross_entropy", .ranges = {writes(loss)}});
+  comm().record(event);
+  graph.begin_capture(compute());
+  enqueue(compute(), TestOp{.name = "cross_entropy", .ranges = {writes(loss)}});
   const auto where = AllOf(HasSubstr("layer 3 backward"), HasSubstr("cross_entropy"));
-  EXPECT_THAT(error_of([&] { compute_.synchronize(); }), AllOf(where, HasSubstr("synchronize"), HasSubstr("compute")));
-  EXPECT_THAT(error_of([&] { compute_.synchronize_host(event); }), AllOf(where, HasSubstr("loss ready")));
-  EXPECT_THAT(error_of([&] { compute_.announce_host(access_of({.name = "read loss", .ranges = {reads(loss)}})); }),
+  EXPECT_THAT(error_of([&] { compute().synchronize(); }), AllOf(where, HasSubstr("synchronize"), HasSubstr("compute")));
+  EXPECT_THAT(error_of([&] { compute().synchronize_host(event); }), AllOf(where, HasSubstr("loss ready")));
+  EXPECT_THAT(error_of([&] { compute().announce_host(access_of({.name = "read loss", .ranges = {reads(loss)}})); }),
               AllOf(where, HasSubstr("read loss")));
   // A stream that does not capture: what the host would wait for or read cannot hold what the capture produces.
-  EXPECT_THAT(error_of([&] { comm_.synchronize(); }), AllOf(where, HasSubstr("comm")));
-  EXPECT_THAT(error_of([&] { comm_.synchronize_host(event); }), where);
-  EXPECT_THAT(error_of([&] { comm_.announce_host(access_of({.name = "read loss", .ranges = {reads(loss)}})); }), where);
+  EXPECT_THAT(error_of([&] { comm().synchronize(); }), AllOf(where, HasSubstr("comm")));
+  EXPECT_THAT(error_of([&] { comm().synchronize_host(event); }), where);
+  EXPECT_THAT(error_of([&] { comm().announce_host(access_of({.name = "read loss", .ranges = {reads(loss)}})); }),
+              where);
   graph.end_capture();
-  EXPECT_NO_THROW(comm_.synchronize_host(event));
-  EXPECT_NO_THROW(compute_.synchronize());
+  EXPECT_NO_THROW(comm().synchronize_host(event));
+  EXPECT_NO_THROW(compute().synchronize());
 }
 
-TEST(CaptureRulesAlone, WithoutAGuardTheCapturingStreamItselfStillRefuses) {
-  Stream stream(DeviceType::kCpu, "compute");
+TEST_P(CaptureRules, WithoutAGuardTheCapturingStreamItselfStillRefuses) {
+  Stream stream(device(), "compute");
   Graph graph("g");
   graph.begin_capture(stream);
   EXPECT_THAT(error_of([&] { stream.synchronize(); }), HasSubstr("capture of graph g"));
   graph.end_capture();
 }
 
-TEST_F(CaptureRules, AllocatingFromTheSystemDuringCaptureIsAnErrorThatNamesTheOwner) {
-  MemoryPool pool(DeviceType::kCpu);
+TEST_P(CaptureRules, AllocatingFromTheSystemDuringCaptureIsAnErrorThatNamesTheOwner) {
+  MemoryPool pool(device());
   pool.set_capture_guard(&guard_);
   Arena arena(pool, Arena::Mode::kUnplanned);
   void* cached = pool.allocate(4096, MemoryCategory::kWorkspace, "warm-up");
   pool.free(cached);
 
   Graph graph("layer 1 forward");
-  graph.begin_capture(compute_);
-  enqueue(compute_, TestOp{.name = "gemm"});
+  graph.begin_capture(compute());
+  enqueue(compute(), TestOp{.name = "gemm"});
   const auto where = AllOf(HasSubstr("layer 1 forward"), HasSubstr("gemm"));
   EXPECT_THAT(error_of([&] { pool.allocate(1 << 20, MemoryCategory::kWorkspace, "gemm scratch"); }),
               AllOf(where, HasSubstr("gemm scratch")));
@@ -72,8 +87,8 @@ TEST_F(CaptureRules, AllocatingFromTheSystemDuringCaptureIsAnErrorThatNamesTheOw
   EXPECT_NE(arena.allocate(64, MemoryCategory::kActivations, "q"), nullptr);
 }
 
-TEST_F(CaptureRules, APlannedArenaMayAllocateDuringCapture) {
-  MemoryPool pool(DeviceType::kCpu);
+TEST_P(CaptureRules, APlannedArenaMayAllocateDuringCapture) {
+  MemoryPool pool(device());
   pool.set_capture_guard(&guard_);
   ArenaPlan plan;
   plan.slots[{}] = {.offset = 0, .bytes = 256};
@@ -81,130 +96,131 @@ TEST_F(CaptureRules, APlannedArenaMayAllocateDuringCapture) {
   Arena arena(pool, Arena::Mode::kPlanned);
   arena.use(plan);
   Graph graph("g");
-  graph.begin_capture(compute_);
+  graph.begin_capture(compute());
   arena.begin_scope({});
   EXPECT_NE(arena.allocate(100, MemoryCategory::kActivations, "x"), nullptr);
   graph.end_capture();
 }
 
-TEST_F(CaptureRules, AForkThatIsNotJoinedIsAnErrorAndFreesTheStreams) {
+TEST_P(CaptureRules, AForkThatIsNotJoinedIsAnErrorAndFreesTheStreams) {
   for (const bool joined_too_early : {false, true}) {
     Graph graph("layer 2");
     Event fork("fork");
     Event join("join");
-    graph.begin_capture(compute_);
-    compute_.record(fork);
-    comm_.wait(fork);
+    graph.begin_capture(compute());
+    compute().record(fork);
+    comm().wait(fork);
     if (joined_too_early) {
-      comm_.record(join);
-      compute_.wait(join);
+      comm().record(join);
+      compute().wait(join);
     }
-    enqueue(comm_, TestOp{.name = "late"});
+    enqueue(comm(), TestOp{.name = "late"});
     EXPECT_THAT(error_of([&] { graph.end_capture(); }),
                 AllOf(HasSubstr("layer 2"), HasSubstr("stream comm was forked")));
-    EXPECT_FALSE(compute_.capturing());
-    EXPECT_FALSE(comm_.capturing());
+    EXPECT_FALSE(compute().capturing());
+    EXPECT_FALSE(comm().capturing());
     EXPECT_FALSE(guard_.active());
     EXPECT_EQ(graph.num_ops(), 0);
     bool ran = false;
-    enqueue(comm_, [&] { ran = true; });
-    comm_.synchronize();
+    enqueue(comm(), [&] { ran = true; });
+    comm().synchronize();
     EXPECT_TRUE(ran);
-    EXPECT_THAT(error_of([&] { graph.replay(compute_); }), HasSubstr("an empty one"));
+    EXPECT_THAT(error_of([&] { graph.replay(compute()); }), HasSubstr("an empty one"));
   }
 }
 
-TEST_F(CaptureRules, AJoinThroughAThirdStreamCounts) {
-  Stream third(DeviceType::kCpu, "third");
+TEST_P(CaptureRules, AJoinThroughAThirdStreamCounts) {
+  Stream third(device(), "third");
   Graph graph("chain");
   Event a("a");
   Event b("b");
   Event c("c");
-  graph.begin_capture(compute_);
-  compute_.record(a);
-  comm_.wait(a);
-  comm_.record(b);
+  graph.begin_capture(compute());
+  compute().record(a);
+  comm().wait(a);
+  comm().record(b);
   third.wait(b);
   third.record(c);
-  compute_.wait(c);
+  compute().wait(c);
   EXPECT_NO_THROW(graph.end_capture());
 }
 
-TEST_F(CaptureRules, WaitingForAnEventRecordedOutsideIsAnError) {
+TEST_P(CaptureRules, WaitingForAnEventRecordedOutsideIsAnError) {
   Graph graph("layer 4");
   Event outside("weights ready");
   Event never("never recorded");
-  comm_.record(outside);
-  graph.begin_capture(compute_);
-  EXPECT_THAT(error_of([&] { compute_.wait(outside); }),
+  comm().record(outside);
+  graph.begin_capture(compute());
+  EXPECT_THAT(error_of([&] { compute().wait(outside); }),
               AllOf(HasSubstr("layer 4"), HasSubstr("weights ready"), HasSubstr("wait_external")));
-  EXPECT_THAT(error_of([&] { compute_.wait(never); }), HasSubstr("never recorded"));
+  EXPECT_THAT(error_of([&] { compute().wait(never); }), HasSubstr("never recorded"));
   // Recorded inside first and then outside: the latest record is outside.
   Event moved("moved");
-  compute_.record(moved);
-  comm_.record(moved);
-  EXPECT_THAT(error_of([&] { compute_.wait(moved); }), HasSubstr("moved"));
+  compute().record(moved);
+  comm().record(moved);
+  EXPECT_THAT(error_of([&] { compute().wait(moved); }), HasSubstr("moved"));
   graph.abort_capture();
 }
 
-TEST_F(CaptureRules, NestedCapturesAndReplaysAreRefused) {
+TEST_P(CaptureRules, NestedCapturesAndReplaysAreRefused) {
   Graph outer("outer");
   Graph inner("inner");
   Graph done("done");
-  done.begin_capture(comm_);
+  done.begin_capture(comm());
   done.end_capture();
-  outer.begin_capture(compute_);
-  EXPECT_THAT(error_of([&] { inner.begin_capture(compute_); }), AllOf(HasSubstr("inner"), HasSubstr("outer")));
-  EXPECT_THAT(error_of([&] { outer.begin_capture(comm_); }), HasSubstr("being captured"));
-  EXPECT_THAT(error_of([&] { done.replay(compute_); }), AllOf(HasSubstr("done"), HasSubstr("capture of graph outer")));
-  EXPECT_THAT(error_of([&] { outer.replay(comm_); }), HasSubstr("being captured"));
-  EXPECT_TRUE(compute_.capturing());
+  outer.begin_capture(compute());
+  EXPECT_THAT(error_of([&] { inner.begin_capture(compute()); }), AllOf(HasSubstr("inner"), HasSubstr("outer")));
+  EXPECT_THAT(error_of([&] { outer.begin_capture(comm()); }), HasSubstr("being captured"));
+  EXPECT_THAT(error_of([&] { done.replay(compute()); }), AllOf(HasSubstr("done"), HasSubstr("capture of graph outer")));
+  EXPECT_THAT(error_of([&] { outer.replay(comm()); }), HasSubstr("being captured"));
+  EXPECT_TRUE(compute().capturing());
   EXPECT_NO_THROW(outer.end_capture());
-  EXPECT_NO_THROW(inner.begin_capture(compute_));
+  EXPECT_NO_THROW(inner.begin_capture(compute()));
 }
 
-TEST_F(CaptureRules, AStreamInAnotherCaptureCannotJoin) {
+TEST_P(CaptureRules, AStreamInAnotherCaptureCannotJoin) {
   Graph a("a");
   Graph b("b");
   Event event("event of a");
-  a.begin_capture(compute_);
-  b.begin_capture(comm_);
-  compute_.record(event);
-  EXPECT_THAT(error_of([&] { comm_.wait(event); }), AllOf(HasSubstr("graph b"), HasSubstr("event of a")));
+  a.begin_capture(compute());
+  b.begin_capture(comm());
+  compute().record(event);
+  EXPECT_THAT(error_of([&] { comm().wait(event); }), AllOf(HasSubstr("graph b"), HasSubstr("event of a")));
   a.end_capture();
   EXPECT_TRUE(guard_.active());  // b still captures
   b.end_capture();
   EXPECT_FALSE(guard_.active());
 }
 
-TEST_F(CaptureRules, EveryAnnouncedOpNeedsItsTaskAndEveryTaskItsOp) {
+TEST_P(CaptureRulesOnCpu, EveryAnnouncedOpNeedsItsTaskAndEveryTaskItsOp) {
   float x = 0;
   Graph graph("g");
-  graph.begin_capture(compute_);
-  EXPECT_THAT(error_of([&] { enqueue_unannounced(compute_, [] {}); }), AllOf(HasSubstr("graph g"), HasSubstr("no op")));
-  enqueue(compute_, TestOp{.name = "rope"});
-  EXPECT_THAT(error_of([&] { enqueue_unannounced(compute_, [] {}); }), HasSubstr("a second task after op rope"));
-  compute_.announce(access_of({.name = "forgotten", .ranges = {writes(x)}}));
-  EXPECT_THAT(error_of([&] { compute_.announce(access_of({.name = "next"})); }), HasSubstr("op forgotten"));
+  graph.begin_capture(compute());
+  EXPECT_THAT(error_of([&] { enqueue_unannounced(compute(), [] {}); }),
+              AllOf(HasSubstr("graph g"), HasSubstr("no op")));
+  enqueue(compute(), TestOp{.name = "rope"});
+  EXPECT_THAT(error_of([&] { enqueue_unannounced(compute(), [] {}); }), HasSubstr("a second task after op rope"));
+  compute().announce(access_of({.name = "forgotten", .ranges = {writes(x)}}));
+  EXPECT_THAT(error_of([&] { compute().announce(access_of({.name = "next"})); }), HasSubstr("op forgotten"));
   graph.abort_capture();
 
-  graph.begin_capture(compute_);
-  compute_.announce(access_of({.name = "last", .ranges = {writes(x)}}));
+  graph.begin_capture(compute());
+  compute().announce(access_of({.name = "last", .ranges = {writes(x)}}));
   EXPECT_THAT(error_of([&] { graph.end_capture(); }), HasSubstr("op last"));
-  EXPECT_FALSE(compute_.capturing());
+  EXPECT_FALSE(compute().capturing());
 }
 
-TEST_F(CaptureRules, AnOpWithNothingToWriteNeedsNoTask) {
+TEST_P(CaptureRules, AnOpWithNothingToWriteNeedsNoTask) {
   float x = 0;
   int count = 0;
   Graph graph("zero rows");
-  graph.begin_capture(compute_);
-  compute_.announce(access_of({.name = "no rows", .ranges = {reads(x)}}));
-  enqueue(compute_, [&] { ++count; });
-  compute_.announce(access_of({.name = "no rows", .ranges = {reads(x)}}));
+  graph.begin_capture(compute());
+  compute().announce(access_of({.name = "no rows", .ranges = {reads(x)}}));
+  enqueue(compute(), [&] { ++count; });
+  compute().announce(access_of({.name = "no rows", .ranges = {reads(x)}}));
   graph.end_capture();
-  graph.replay(compute_);
-  EXPECT_NO_THROW(compute_.synchronize());
+  graph.replay(compute());
+  EXPECT_NO_THROW(compute().synchronize());
   EXPECT_EQ(count, 1);
 }
 

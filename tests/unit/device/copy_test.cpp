@@ -13,8 +13,11 @@
 namespace megalith {
 namespace {
 
-TEST(Copy, MovesBytesBothWaysInTheStreamsOrder) {
-  Stream stream(DeviceType::kCpu, "compute");
+class CopyTest : public BackendTest {};
+MEGALITH_BACKEND_TESTS(CopyTest);
+
+TEST_P(CopyTest, MovesBytesBothWaysInTheStreamsOrder) {
+  Stream stream(device(), "compute");
   const std::array<int, 4> host{1, 2, 3, 4};
   std::array<int, 4> device{};
   std::array<int, 4> back{};
@@ -26,9 +29,9 @@ TEST(Copy, MovesBytesBothWaysInTheStreamsOrder) {
   EXPECT_EQ(back, (std::array<int, 4>{1, 2, 30, 4}));
 }
 
-TEST(Copy, TheHostMustWaitBeforeItReadsTheCopyOrReusesItsSource) {
+TEST_P(CopyTest, TheHostMustWaitBeforeItReadsTheCopyOrReusesItsSource) {
   HazardChecker checker;
-  Stream stream(DeviceType::kCpu, "compute", {.hazards = &checker});
+  Stream stream(device(), "compute", {.hazards = &checker});
   Event done("copied");
   std::array<int, 4> host{};
   std::array<int, 4> device{};
@@ -44,8 +47,8 @@ TEST(Copy, TheHostMustWaitBeforeItReadsTheCopyOrReusesItsSource) {
   EXPECT_EQ(checker.hazards()[0].second_op, "read loss");
 }
 
-TEST(Copy, MayBeCapturedAndCopiesWhatTheHostHoldsAtReplay) {
-  Stream stream(DeviceType::kCpu, "compute");
+TEST_P(CopyTest, MayBeCapturedAndCopiesWhatTheHostHoldsAtReplay) {
+  Stream stream(device(), "compute");
   Graph graph("upload");
   int host = 1;
   int device = 0;

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstddef>
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
@@ -19,8 +20,17 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-class HazardTest : public testing::Test {
+class HazardTest : public BackendTest {
  protected:
+  void start() override {
+    compute_ = std::make_unique<Stream>(device(), "compute", Instruments{.hazards = &checker_});
+    comm_ = std::make_unique<Stream>(device(), "comm", Instruments{.hazards = &checker_});
+    copy_ = std::make_unique<Stream>(device(), "copy", Instruments{.hazards = &checker_});
+  }
+  Stream& compute() { return *compute_; }
+  Stream& comm() { return *comm_; }
+  Stream& copy() { return *copy_; }
+
   AccessRange read(std::size_t begin, std::size_t bytes) const { return {memory_.data() + begin, bytes, false}; }
   AccessRange write(std::size_t begin, std::size_t bytes) const { return {memory_.data() + begin, bytes, true}; }
   static void op(Stream& stream, const char* name, std::vector<AccessRange> ranges) {
@@ -35,26 +45,31 @@ class HazardTest : public testing::Test {
 
   std::array<std::byte, 4096> memory_{};
   HazardChecker checker_;
-  Stream compute_{DeviceType::kCpu, "compute", {.hazards = &checker_}};
-  Stream comm_{DeviceType::kCpu, "comm", {.hazards = &checker_}};
-  Stream copy_{DeviceType::kCpu, "copy", {.hazards = &checker_}};
+  std::unique_ptr<Stream> compute_;
+  std::unique_ptr<Stream> comm_;
+  std::unique_ptr<Stream> copy_;
 };
+MEGALITH_BACKEND_TESTS(HazardTest);
+
+// What only tasks on the CPU can do: throw, and block several streams at once.
+class HazardTestOnCpu : public HazardTest {};
+INSTANTIATE_TEST_SUITE_P(Backends, HazardTestOnCpu, testing::Values(DeviceType::kCpu), name_of_backend);
 
 using Strings = std::vector<std::string>;
 
-TEST_F(HazardTest, OneStreamIsAlwaysInOrder) {
+TEST_P(HazardTest, OneStreamIsAlwaysInOrder) {
   for (int i = 0; i < 3; ++i) {
-    op(compute_, "a", {write(0, 64), read(64, 64)});
-    op(compute_, "b", {read(0, 64), write(64, 64), read(64, 64)});
+    op(compute(), "a", {write(0, 64), read(64, 64)});
+    op(compute(), "b", {read(0, 64), write(64, 64), read(64, 64)});
   }
   EXPECT_EQ(checker_.count(), 0);
 }
 
-TEST_F(HazardTest, FindsEachKindOfConflict) {
-  op(compute_, "w", {write(0, 64)});
-  op(comm_, "r", {read(0, 64)});
+TEST_P(HazardTest, FindsEachKindOfConflict) {
+  op(compute(), "w", {write(0, 64)});
+  op(comm(), "r", {read(0, 64)});
   EXPECT_EQ(found(), (Strings{"read after write: w -> r"}));
-  op(copy_, "w2", {write(0, 64)});
+  op(copy(), "w2", {write(0, 64)});
   EXPECT_EQ(found(), (Strings{"read after write: w -> r", "write after write: w -> w2", "write after read: r -> w2"}));
   const Hazard& hazard = checker_.hazards()[0];
   EXPECT_EQ(hazard.first_lane, "compute");
@@ -65,36 +80,36 @@ TEST_F(HazardTest, FindsEachKindOfConflict) {
               AllOf(HasSubstr("r on comm is not ordered after w on compute"), HasSubstr("64 bytes")));
 }
 
-TEST_F(HazardTest, TwoReadsAreNoConflict) {
-  op(compute_, "r1", {read(0, 64)});
-  op(comm_, "r2", {read(0, 64)});
+TEST_P(HazardTest, TwoReadsAreNoConflict) {
+  op(compute(), "r1", {read(0, 64)});
+  op(comm(), "r2", {read(0, 64)});
   EXPECT_EQ(checker_.count(), 0);
 }
 
-TEST_F(HazardTest, AnEventOrdersAndOnlyInItsDirection) {
+TEST_P(HazardTest, AnEventOrdersAndOnlyInItsDirection) {
   Event done("done");
-  op(compute_, "w", {write(0, 64)});
-  compute_.record(done);
-  op(compute_, "w late", {write(64, 64)});
-  comm_.wait(done);
-  op(comm_, "r", {read(0, 64)});
+  op(compute(), "w", {write(0, 64)});
+  compute().record(done);
+  op(compute(), "w late", {write(64, 64)});
+  comm().wait(done);
+  op(comm(), "r", {read(0, 64)});
   EXPECT_EQ(checker_.count(), 0);
-  op(comm_, "r late", {read(64, 64)});  // written after the record
+  op(comm(), "r late", {read(64, 64)});  // written after the record
   EXPECT_EQ(found(), (Strings{"read after write: w late -> r late"}));
-  op(compute_, "w again", {write(0, 64)});  // compute knows nothing of comm's read
+  op(compute(), "w again", {write(0, 64)});  // compute knows nothing of comm's read
   EXPECT_EQ(found().back(), "write after read: r -> w again");
 }
 
-TEST_F(HazardTest, ReportsTheOverlapOfPartlyOverlappingRanges) {
-  op(compute_, "w", {write(100, 100)});
-  op(comm_, "below", {write(0, 100)});
-  op(comm_, "above", {write(200, 50)});
+TEST_P(HazardTest, ReportsTheOverlapOfPartlyOverlappingRanges) {
+  op(compute(), "w", {write(100, 100)});
+  op(comm(), "below", {write(0, 100)});
+  op(comm(), "above", {write(200, 50)});
   EXPECT_EQ(checker_.count(), 0);
-  op(comm_, "last byte", {read(199, 10)});
+  op(comm(), "last byte", {read(199, 10)});
   ASSERT_EQ(checker_.hazards().size(), 1u);
   EXPECT_EQ(checker_.hazards()[0].begin, memory_.data() + 199);
   EXPECT_EQ(checker_.hazards()[0].bytes, 1u);
-  op(copy_, "first byte", {read(90, 11)});
+  op(copy(), "first byte", {read(90, 11)});
   ASSERT_EQ(checker_.hazards().size(), 3u);  // and with "below"
   EXPECT_EQ(checker_.hazards()[1].first_op, "below");
   EXPECT_EQ(checker_.hazards()[1].bytes, 10u);
@@ -103,118 +118,118 @@ TEST_F(HazardTest, ReportsTheOverlapOfPartlyOverlappingRanges) {
   EXPECT_EQ(checker_.hazards()[2].bytes, 1u);
 }
 
-TEST_F(HazardTest, KeepsTheHistoryOfEachPartOfASplitRange) {
+TEST_P(HazardTest, KeepsTheHistoryOfEachPartOfASplitRange) {
   Event done("done");
-  op(compute_, "whole", {write(0, 300)});
-  compute_.record(done);
-  comm_.wait(done);
-  op(comm_, "middle", {write(100, 100)});
-  op(compute_, "left and right", {write(0, 100), write(200, 100)});  // comm never touched those
+  op(compute(), "whole", {write(0, 300)});
+  compute().record(done);
+  comm().wait(done);
+  op(comm(), "middle", {write(100, 100)});
+  op(compute(), "left and right", {write(0, 100), write(200, 100)});  // comm never touched those
   EXPECT_EQ(checker_.count(), 0);
-  op(compute_, "all", {read(0, 300)});
+  op(compute(), "all", {read(0, 300)});
   EXPECT_EQ(found(), (Strings{"read after write: middle -> all"}));
   EXPECT_EQ(checker_.hazards()[0].begin, memory_.data() + 100);
   EXPECT_EQ(checker_.hazards()[0].bytes, 100u);
 }
 
-TEST_F(HazardTest, AReadOfAnotherStreamIsRememberedBehindLaterReads) {
-  op(comm_, "r comm", {read(0, 64)});
-  for (int i = 0; i < 5; ++i) op(compute_, "r compute", {read(0, 64)});
-  op(compute_, "w", {write(0, 64)});
+TEST_P(HazardTest, AReadOfAnotherStreamIsRememberedBehindLaterReads) {
+  op(comm(), "r comm", {read(0, 64)});
+  for (int i = 0; i < 5; ++i) op(compute(), "r compute", {read(0, 64)});
+  op(compute(), "w", {write(0, 64)});
   EXPECT_EQ(found(), (Strings{"write after read: r comm -> w"}));
 }
 
-TEST_F(HazardTest, AnEventRecordedAgainStandsForItsLatestRecord) {
+TEST_P(HazardTest, AnEventRecordedAgainStandsForItsLatestRecord) {
   Event event("event");
-  op(compute_, "w1", {write(0, 64)});
-  compute_.record(event);
-  op(compute_, "w2", {write(64, 64)});
-  compute_.record(event);
-  comm_.wait(event);
-  op(comm_, "r", {read(0, 128)});
+  op(compute(), "w1", {write(0, 64)});
+  compute().record(event);
+  op(compute(), "w2", {write(64, 64)});
+  compute().record(event);
+  comm().wait(event);
+  op(comm(), "r", {read(0, 128)});
   EXPECT_EQ(checker_.count(), 0);
-  copy_.record(event);  // moves it to a stream that knows nothing
-  Stream other(DeviceType::kCpu, "other", {.hazards = &checker_});
+  copy().record(event);  // moves it to a stream that knows nothing
+  Stream other(device(), "other", {.hazards = &checker_});
   other.wait(event);
   op(other, "r other", {read(0, 64)});
   EXPECT_EQ(found(), (Strings{"read after write: w1 -> r other"}));
 }
 
-TEST_F(HazardTest, OrderIsTransitiveThroughTwoEvents) {
+TEST_P(HazardTest, OrderIsTransitiveThroughTwoEvents) {
   Event a("a");
   Event b("b");
-  op(compute_, "w", {write(0, 64)});
-  compute_.record(a);
-  comm_.wait(a);
-  comm_.record(b);
-  copy_.wait(b);
-  op(copy_, "r", {read(0, 64)});
+  op(compute(), "w", {write(0, 64)});
+  compute().record(a);
+  comm().wait(a);
+  comm().record(b);
+  copy().wait(b);
+  op(copy(), "r", {read(0, 64)});
   EXPECT_EQ(checker_.count(), 0);
 }
 
-TEST_F(HazardTest, AnEventNeverRecordedOrdersNothing) {
+TEST_P(HazardTest, AnEventNeverRecordedOrdersNothing) {
   Event never("never");
-  op(compute_, "w", {write(0, 64)});
-  comm_.wait(never);
-  op(comm_, "r", {read(0, 64)});
+  op(compute(), "w", {write(0, 64)});
+  comm().wait(never);
+  op(comm(), "r", {read(0, 64)});
   EXPECT_EQ(checker_.count(), 1);
 }
 
-TEST_F(HazardTest, TheHostIsOrderedByProgramOrderAndByWaiting) {
+TEST_P(HazardTest, TheHostIsOrderedByProgramOrderAndByWaiting) {
   Event done("done");
   const Access host_write = access_of({.name = "host write", .ranges = {write(0, 64)}});
   const Access host_read = access_of({.name = "host read", .ranges = {read(64, 64)}});
-  compute_.announce_host(host_write);
-  op(compute_, "upload", {read(0, 64), write(64, 64)});  // enqueued after the host wrote
-  compute_.record(done);
+  compute().announce_host(host_write);
+  op(compute(), "upload", {read(0, 64), write(64, 64)});  // enqueued after the host wrote
+  compute().record(done);
   EXPECT_EQ(checker_.count(), 0);
-  compute_.announce_host(host_read);
+  compute().announce_host(host_read);
   EXPECT_EQ(found(), (Strings{"read after write: upload -> host read"}));
-  compute_.synchronize_host(done);
-  compute_.announce_host(host_write);
+  compute().synchronize_host(done);
+  compute().announce_host(host_write);
   EXPECT_EQ(checker_.count(), 1);
   // A synchronised host orders streams that share no event.
-  op(compute_, "w", {write(128, 64)});
-  compute_.synchronize();
-  op(comm_, "r", {read(128, 64)});
+  op(compute(), "w", {write(128, 64)});
+  compute().synchronize();
+  op(comm(), "r", {read(128, 64)});
   EXPECT_EQ(checker_.count(), 1);
-  op(comm_, "w2", {write(0, 64)});
-  compute_.announce_host(host_write);
+  op(comm(), "w2", {write(0, 64)});
+  compute().announce_host(host_write);
   EXPECT_EQ(found().back(), "write after write: w2 -> host write");
 }
 
-TEST_F(HazardTest, AStreamThatFailedIsStillSynchronised) {
-  enqueue(compute_, TestOp{.name = "w", .ranges = {write(0, 64)}, .task = [] { throw std::runtime_error("failed"); }});
-  EXPECT_EQ(error_of([&] { compute_.synchronize(); }), "failed");
-  op(comm_, "r", {read(0, 64)});
+TEST_P(HazardTestOnCpu, AStreamThatFailedIsStillSynchronised) {
+  enqueue(compute(), TestOp{.name = "w", .ranges = {write(0, 64)}, .task = [] { throw std::runtime_error("failed"); }});
+  EXPECT_EQ(error_of([&] { compute().synchronize(); }), "failed");
+  op(comm(), "r", {read(0, 64)});
   EXPECT_EQ(checker_.count(), 0);
 }
 
-TEST_F(HazardTest, MemoryOfAPoolThatIsGivenOutAgainKeepsItsPast) {
-  MemoryPool pool(DeviceType::kCpu);
+TEST_P(HazardTest, MemoryOfAPoolThatIsGivenOutAgainKeepsItsPast) {
+  MemoryPool pool(device());
   auto* block = static_cast<std::byte*>(pool.allocate(512, MemoryCategory::kWorkspace, "a"));
-  op(comm_, "send", {{block, 512, false}});
+  op(comm(), "send", {{block, 512, false}});
   pool.free(block);
   ASSERT_EQ(pool.allocate(512, MemoryCategory::kWorkspace, "b"), block);
-  op(compute_, "fill", {{block, 512, true}});
+  op(compute(), "fill", {{block, 512, true}});
   EXPECT_EQ(found(), (Strings{"write after read: send -> fill"}));
 }
 
-TEST_F(HazardTest, EachPairIsKeptOnceAndAllAreCounted) {
+TEST_P(HazardTest, EachPairIsKeptOnceAndAllAreCounted) {
   for (int i = 0; i < 7; ++i) {
-    op(compute_, "w", {write(0, 64)});
-    op(comm_, "r", {read(0, 64)});
+    op(compute(), "w", {write(0, 64)});
+    op(comm(), "r", {read(0, 64)});
   }
   EXPECT_EQ(found(), (Strings{"read after write: w -> r", "write after read: r -> w"}));
   EXPECT_EQ(checker_.count(), 13);
 }
 
-TEST_F(HazardTest, TheSuppressedWaitIsFoundAndOnlyThen) {
+TEST_P(HazardTest, TheSuppressedWaitIsFoundAndOnlyThen) {
   for (std::int64_t suppressed = -1; suppressed < 3; ++suppressed) {
     HazardChecker checker;
     WaitCounter waits{.suppressed = suppressed};
-    Stream compute(DeviceType::kCpu, "compute", {.hazards = &checker, .waits = &waits});
-    Stream comm(DeviceType::kCpu, "comm", {.hazards = &checker, .waits = &waits});
+    Stream compute(device(), "compute", {.hazards = &checker, .waits = &waits});
+    Stream comm(device(), "comm", {.hazards = &checker, .waits = &waits});
     Event ready("ready");
     Event reduced("reduced");
     op(compute, "backward", {write(0, 64)});
@@ -248,121 +263,121 @@ void capture_overlap(Graph& graph, Stream& compute, Stream& comm, std::byte* mem
   graph.end_capture();
 }
 
-TEST_F(HazardTest, CaptureItselfReportsNothingAndACorrectReplayIsClean) {
-  op(comm_, "before", {read(0, 64)});
+TEST_P(HazardTest, CaptureItselfReportsNothingAndACorrectReplayIsClean) {
+  op(comm(), "before", {read(0, 64)});
   Event before("before");
-  comm_.record(before);
+  comm().record(before);
   Graph graph("overlap");
-  capture_overlap(graph, compute_, comm_, memory_.data(), true);
+  capture_overlap(graph, compute(), comm(), memory_.data(), true);
   EXPECT_EQ(checker_.count(), 0);
-  compute_.wait(before);
-  for (int i = 0; i < 3; ++i) graph.replay(compute_);
+  compute().wait(before);
+  for (int i = 0; i < 3; ++i) graph.replay(compute());
   EXPECT_EQ(checker_.count(), 0) << to_string(checker_.hazards()[0]);
 }
 
-TEST_F(HazardTest, AMissingEventBetweenBranchesOfAGraphIsFoundAtReplay) {
+TEST_P(HazardTest, AMissingEventBetweenBranchesOfAGraphIsFoundAtReplay) {
   Graph graph("overlap");
-  capture_overlap(graph, compute_, comm_, memory_.data(), false);
+  capture_overlap(graph, compute(), comm(), memory_.data(), false);
   EXPECT_EQ(checker_.count(), 0);
-  graph.replay(compute_);
+  graph.replay(compute());
   EXPECT_EQ(found(), (Strings{"write after read: send -> reuse"}));
   EXPECT_EQ(checker_.hazards()[0].first_lane, "comm in a graph on compute");
 }
 
-TEST_F(HazardTest, TwoGraphsOnOneStreamAreOrderedWithTheirBranches) {
+TEST_P(HazardTest, TwoGraphsOnOneStreamAreOrderedWithTheirBranches) {
   Graph first("first");
   Graph second("second");
-  capture_overlap(first, compute_, comm_, memory_.data(), true);
-  capture_overlap(second, compute_, comm_, memory_.data(), true);
-  first.replay(compute_);
-  second.replay(compute_);
-  first.replay(compute_);
-  op(compute_, "after", {write(0, 64)});
+  capture_overlap(first, compute(), comm(), memory_.data(), true);
+  capture_overlap(second, compute(), comm(), memory_.data(), true);
+  first.replay(compute());
+  second.replay(compute());
+  first.replay(compute());
+  op(compute(), "after", {write(0, 64)});
   EXPECT_EQ(checker_.count(), 0);
 }
 
-TEST_F(HazardTest, ReplayOnAnotherStreamNeedsAnEvent) {
+TEST_P(HazardTest, ReplayOnAnotherStreamNeedsAnEvent) {
   Event done("done");
   Graph graph("overlap");
-  capture_overlap(graph, compute_, comm_, memory_.data(), true);
-  graph.replay(compute_);
-  compute_.record(done);
-  copy_.wait(done);
-  graph.replay(copy_);
+  capture_overlap(graph, compute(), comm(), memory_.data(), true);
+  graph.replay(compute());
+  compute().record(done);
+  copy().wait(done);
+  graph.replay(copy());
   EXPECT_EQ(checker_.count(), 0);
-  graph.replay(compute_);
+  graph.replay(compute());
   EXPECT_THAT(found(), testing::Contains("write after write: reuse -> produce"));
 }
 
-TEST_F(HazardTest, ABranchDoesNotOrderReplaysOnTwoStreams) {
+TEST_P(HazardTest, ABranchDoesNotOrderReplaysOnTwoStreams) {
   // Only the branch touches the memory; a lane of its own that both replays shared would hide the conflict.
   Graph graph("branch");
   Event fork("fork");
   Event join("join");
-  graph.begin_capture(compute_);
-  compute_.record(fork);
-  comm_.wait(fork);
-  op(comm_, "in branch", {write(0, 64)});
-  comm_.record(join);
-  compute_.wait(join);
+  graph.begin_capture(compute());
+  compute().record(fork);
+  comm().wait(fork);
+  op(comm(), "in branch", {write(0, 64)});
+  comm().record(join);
+  compute().wait(join);
   graph.end_capture();
-  graph.replay(compute_);
-  graph.replay(copy_);
+  graph.replay(compute());
+  graph.replay(copy());
   EXPECT_EQ(found(), (Strings{"write after write: in branch -> in branch"}));
 }
 
-TEST_F(HazardTest, TheCapturedStreamsOwnEagerWorkIsNotOrderedWithTheBranch) {
+TEST_P(HazardTest, TheCapturedStreamsOwnEagerWorkIsNotOrderedWithTheBranch) {
   Graph graph("overlap");
-  capture_overlap(graph, compute_, comm_, memory_.data(), true);
-  graph.replay(compute_);
-  op(comm_, "eager", {write(0, 64)});
+  capture_overlap(graph, compute(), comm(), memory_.data(), true);
+  graph.replay(compute());
+  op(comm(), "eager", {write(0, 64)});
   EXPECT_EQ(found(), (Strings{"write after write: reuse -> eager"}));
 }
 
-TEST_F(HazardTest, AnExternalEventOrdersWhatPrecedesItInTheReplay) {
+TEST_P(HazardTest, AnExternalEventOrdersWhatPrecedesItInTheReplay) {
   Event ready("ready");
   Event back("back");
   Graph graph("backward");
-  graph.begin_capture(compute_);
-  compute_.wait_external(back);
-  op(compute_, "gradient", {write(0, 64)});
-  compute_.record_external(ready);
-  op(compute_, "tail", {write(64, 64)});
+  graph.begin_capture(compute());
+  compute().wait_external(back);
+  op(compute(), "gradient", {write(0, 64)});
+  compute().record_external(ready);
+  op(compute(), "tail", {write(64, 64)});
   graph.end_capture();
   for (int step = 0; step < 2; ++step) {
-    graph.replay(compute_);
-    comm_.wait(ready);
-    op(comm_, "reduce", {read(0, 64), write(0, 64)});
-    comm_.record(back);
+    graph.replay(compute());
+    comm().wait(ready);
+    op(comm(), "reduce", {read(0, 64), write(0, 64)});
+    comm().record(back);
   }
   EXPECT_EQ(checker_.count(), 0);
-  op(comm_, "too early", {read(64, 64)});
+  op(comm(), "too early", {read(64, 64)});
   EXPECT_EQ(found(), (Strings{"read after write: tail -> too early"}));
-  op(comm_, "unseen", {write(0, 64)});
-  graph.replay(compute_);  // `back` was not recorded again
+  op(comm(), "unseen", {write(0, 64)});
+  graph.replay(compute());  // `back` was not recorded again
   EXPECT_THAT(found(), testing::Contains("write after write: unseen -> gradient"));
 }
 
-TEST_F(HazardTest, AReplayDoesNotMoveAnEventOfTheSameNameOutside) {
+TEST_P(HazardTest, AReplayDoesNotMoveAnEventOfTheSameNameOutside) {
   // `event` is recorded by an eager step, and by a captured one of which the outside knows nothing.
   Event event("event");
   Graph graph("g");
-  graph.begin_capture(compute_);
-  op(compute_, "captured", {write(0, 64)});
-  compute_.record(event);
-  compute_.wait(event);
+  graph.begin_capture(compute());
+  op(compute(), "captured", {write(0, 64)});
+  compute().record(event);
+  compute().wait(event);
   graph.end_capture();
-  op(copy_, "eager", {write(64, 64)});
-  copy_.record(event);
-  graph.replay(compute_);
-  comm_.wait(event);
-  op(comm_, "r1", {read(64, 64)});
+  op(copy(), "eager", {write(64, 64)});
+  copy().record(event);
+  graph.replay(compute());
+  comm().wait(event);
+  op(comm(), "r1", {read(64, 64)});
   EXPECT_EQ(checker_.count(), 0);
-  op(comm_, "r2", {read(0, 64)});
+  op(comm(), "r2", {read(0, 64)});
   EXPECT_EQ(found(), (Strings{"read after write: captured -> r2"}));
 }
 
-TEST_F(HazardTest, AHundredThousandOpsWithOneMissingEvent) {
+TEST_P(HazardTest, AHundredThousandOpsWithOneMissingEvent) {
   constexpr int kOps = 100000;
   constexpr std::size_t kBuffers = 1000;
   constexpr std::size_t kBytes = 4096;

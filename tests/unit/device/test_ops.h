@@ -16,8 +16,34 @@
 
 #include "core/base/error.h"
 #include "core/device/stream.h"
+#include "tests/support/device_tasks.h"
+#include "tests/support/op_test.h"
 
 namespace megalith {
+
+// A test that runs on every backend of this build that computes; visibly skipped where its device is missing.
+class BackendTest : public testing::TestWithParam<DeviceType> {
+ protected:
+  void SetUp() override {
+    if (const std::string reason = test::missing(GetParam()); !reason.empty()) GTEST_SKIP() << reason;
+    start();
+  }
+  virtual void start() {}  // makes the streams
+  DeviceType device() const { return GetParam(); }
+};
+
+inline std::vector<DeviceType> backends() {
+  std::vector<DeviceType> list = {DeviceType::kCpu};
+  if (kCudaBuilt) list.push_back(DeviceType::kCuda);
+  return list;
+}
+
+inline std::string name_of_backend(const testing::TestParamInfo<DeviceType>& info) {
+  return std::string(name_of(info.param));
+}
+
+#define MEGALITH_BACKEND_TESTS(Suite) \
+  INSTANTIATE_TEST_SUITE_P(Backends, Suite, testing::ValuesIn(backends()), name_of_backend)
 
 struct TestOp {
   const char* name = "op";
@@ -31,12 +57,22 @@ inline Access access_of(const TestOp& op) {
   return access;
 }
 
+// Enqueues a task without announcing it.
+inline void enqueue_unannounced(Stream& stream, CpuStream::Task task) {
+  stream.visit([&task](auto& backend) {
+    using Backend = std::remove_reference_t<decltype(backend)>;
+    if constexpr (std::is_same_v<Backend, CpuStream>) {
+      backend.enqueue(std::move(task));
+    } else if constexpr (std::is_same_v<Backend, CudaStream>) {
+      test::enqueue_on_host(backend, std::move(task));
+    }
+  });
+}
+
 // What launch() does: announces the op, then enqueues its task.
 inline void enqueue(Stream& stream, const TestOp& op) {
   if (stream.wants_access()) stream.announce(access_of(op));
-  stream.visit([&op](auto& backend) {
-    if constexpr (std::is_same_v<std::remove_reference_t<decltype(backend)>, CpuStream>) backend.enqueue(op.task);
-  });
+  enqueue_unannounced(stream, op.task);
 }
 
 inline void enqueue(Stream& stream, CpuStream::Task task) { enqueue(stream, TestOp{.task = std::move(task)}); }
@@ -47,14 +83,6 @@ struct Tensorlike {
   std::size_t bytes;
   std::size_t extent_bytes() const { return bytes; }
 };
-
-// Enqueues a task without announcing it.
-inline void enqueue_unannounced(Stream& stream, CpuStream::Task task) {
-  stream.visit([&task](auto& backend) {
-    if constexpr (std::is_same_v<std::remove_reference_t<decltype(backend)>, CpuStream>)
-      backend.enqueue(std::move(task));
-  });
-}
 
 template <class T>
 AccessRange reads(const T& object) {

@@ -21,7 +21,7 @@ class GradNormTest : public OpTest {
   }
 };
 // fp32 and fp64 only, whatever the model's dtype.
-INSTANTIATE_TEST_SUITE_P(Backends, GradNormTest, testing::Values(OpCase{DeviceType::kCpu, DType::kFp32}), name_of_case);
+INSTANTIATE_TEST_SUITE_P(Backends, GradNormTest, testing::ValuesIn(op_cases(DType::kFp32)), name_of_case);
 
 TEST_P(GradNormTest, SumOfSquares) {
   for (const std::int64_t n : {0, 1, 7, 8, 31, 32, 33, 1000, 10007}) {

@@ -45,6 +45,20 @@ void run(CpuStream& stream, const Faulty& op) {
   });
 }
 
+// The same by CudaStream's copies and fills. A template, so that a build without CUDA does not look for them.
+template <class Backend>
+void run(Backend& stream, const Faulty& op) {
+  const auto n = static_cast<std::size_t>(op.x.numel() - (op.fault == Fault::kForgetsAnElement ? 1 : 0));
+  stream.copy(op.y.data, op.x.data, n * sizeof(float));
+  if (op.fault == Fault::kUndeclaredWrite) stream.fill(op.other.data, 1, sizeof(float));
+  if (op.fault == Fault::kPastTheEnd) stream.fill(op.y.as<float>() + n, 1, sizeof(float));
+  if (op.fault == Fault::kWritesInput) stream.fill(op.x.data, 1, sizeof(float));
+  if (op.fault == Fault::kWrongValue) stream.fill(op.y.data, 1, sizeof(float));
+  if (op.fault != Fault::kDiffersOnReplay) return;
+  stream.copy(op.y.data, op.runs, sizeof(int));  // first 0, then what the run before left
+  stream.copy(op.runs, op.x.as<float>() + 1, sizeof(int));
+}
+
 class OpFixtureTest : public OpTest {
  protected:
   std::string messages(Fault fault) {
@@ -63,8 +77,7 @@ class OpFixtureTest : public OpTest {
     return all;
   }
 };
-INSTANTIATE_TEST_SUITE_P(Backends, OpFixtureTest, testing::Values(OpCase{DeviceType::kCpu, DType::kFp32}),
-                         name_of_case);
+INSTANTIATE_TEST_SUITE_P(Backends, OpFixtureTest, testing::ValuesIn(op_cases(DType::kFp32)), name_of_case);
 
 TEST_P(OpFixtureTest, NoticesFaults) {
   const auto expect_message = [this](Fault fault, const char* part) {
