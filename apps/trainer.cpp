@@ -70,6 +70,7 @@ void complete_options(Options& options, const Tokenizer& tokenizer, int data_par
   if (options.train.global_batch_size == 0)
     options.train.global_batch_size = options.train.micro_batch_size * data_parallel_size;
   count_microbatches(options.train, data_parallel_size);
+  update_effective(options);
 }
 
 RunSetup prepare_run(const Options& options, int rank, int world) {
@@ -294,6 +295,7 @@ bool Trainer::should_stop() {
 }
 
 ExitCode Trainer::run() {
+  const AbortOnUnwind guard(world_);  // a rank that fails must not leave its streams, or its peers, waiting
   ExitCode code = ExitCode::kOk;
   if (options_.train.skip_train) {
     evaluate(setup_.data.valid, "validation");
