@@ -49,7 +49,8 @@ struct AttentionBackward {
 void check(const AttentionBackward& op);
 void access(const AttentionBackward& op, Access& a);  // 5 B N S^2 D FLOPs
 void run(CpuStream& stream, const AttentionBackward& op);
-// Needs only the shape of q: fp32 sums of dq, dk and dv of one head, 12 S D bytes (D rounded up to 16).
+// Needs only the shape of q: q, d_out and the sums of dq, dk and dv of one head in fp32, 20 S D bytes (D rounded up to
+// 16).
 std::size_t workspace_bytes(const AttentionBackward& op);
 
 // Row s of q stands at position *start + s and sees cache rows 0 .. *start + s, which KvCacheAppend has written.

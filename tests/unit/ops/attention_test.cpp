@@ -209,7 +209,7 @@ TEST_P(AttentionTest, RefusesWhatDoesNotFit) {
                              .dv = output({1, 4, 3, 8})};
   expect_refused(backward, "op.workspace: expected a tensor, got none");
   backward.workspace = output({64}, DType::kUint8);
-  expect_refused(backward, "op.workspace: expected shape [768], got [64]");
+  expect_refused(backward, "op.workspace: expected shape [1280], got [64]");
   expect_refused(CachedAttention{.q = q, .k_cache = k, .v_cache = v, .out = out}, "op.start");
 }
 
