@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <random>
 
@@ -79,9 +80,9 @@ class Generation {
 
   std::vector<float> forward(std::int64_t start, std::int64_t count) {
     std::vector<std::int32_t> tokens;
-    for (std::int64_t s = 0; s < kSequences; ++s) {
-      const auto first = tokens_.begin() + s * config_.seq_length + start;
-      tokens.insert(tokens.end(), first, first + count);
+    for (std::int64_t row = 0; row < kSequences * count; ++row) {
+      const std::int64_t position = std::min(start + row % count, config_.seq_length - 1);  // a test may go too far
+      tokens.push_back(tokens_[static_cast<std::size_t>(row / count * config_.seq_length + position)]);
     }
     const Batch batch{.tokens = ctx_.empty({kSequences * count}, DType::kInt32, "tokens"),
                       .labels = {},
