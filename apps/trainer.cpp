@@ -89,9 +89,9 @@ Trainer::Trainer(RunSetup setup, Communicator& world, const StopRequest& stop)
       mesh_(Mesh::create(world, make_mesh_sizes({.world_size = world.size()}))) {
   if (options_.train.check_hazards) hazards_ = std::make_unique<HazardChecker>();
   waits_.suppressed = options_.train.suppress_wait;
-  model_ =
-      std::make_unique<TrainingModel>(options_, options_.train.device, mesh_.dp(),
-                                      Instruments{.hazards = hazards_.get(), .waits = &waits_, .captures = &captures_}, memory_limit(world));
+  model_ = std::make_unique<TrainingModel>(
+      options_, options_.train.device, mesh_.dp(),
+      Instruments{.hazards = hazards_.get(), .waits = &waits_, .captures = &captures_}, memory_limit(world));
   model_->initialize();
   model_->use(setup_.plans);
   state_.seed = static_cast<std::uint64_t>(options_.train.seed);
@@ -133,6 +133,14 @@ void Trainer::load() {
           .subject = "--tokenizer-type of checkpoint " + found->path(),
           .expected = found->state().tokenizer,
           .got = setup_.tokenizer.identity(),
+          .show_place = false});
+  }
+  if (!wanted.finetune && found->state().seed != state_.seed) {
+    fail({.code = ExitCode::kUsage,
+          .subject = "--seed of checkpoint " + found->path(),
+          .expected = std::to_string(found->state().seed),
+          .got = std::to_string(state_.seed),
+          .remedy = "the order of the data follows from it; --finetune starts a new order with these weights",
           .show_place = false});
   }
   const bool weights_only = wanted.finetune || wanted.no_load_optim;
@@ -258,13 +266,14 @@ void Trainer::log_step(const StepResult& result, double seconds) {
       .memory_peak_bytes = static_cast<std::int64_t>(model_->pool().peak_allocated_bytes()),
       .validation_loss = validation_loss_,
       .skipped = result.skipped,
-      .skipped_steps = state_.skipped_steps};
+      .skipped_steps = state_.skipped_steps,
+      .memory_bytes = memory_by_owner()};
   if (metrics_) metrics_->write(metrics);
   log_->step(metrics);
 }
 
-void Trainer::save() {
-  if (options_.checkpoint.save.empty() || last_saved_step_ == state_.step) return;
+bool Trainer::save() {
+  if (options_.checkpoint.save.empty() || last_saved_step_ == state_.step) return true;
   const SaveResult result = save_training_checkpoint({.model = *model_,
                                                       .world = world_,
                                                       .state = state_,
@@ -277,12 +286,13 @@ void Trainer::save() {
       log_info(fmt::format("saved {} ({:.1f} MB in {:.2f} s){}", result.path, static_cast<double>(result.bytes) * 1e-6,
                            result.seconds, result.message.empty() ? "" : "; " + result.message));
     }
-    return;
+    return true;
   }
   ++failed_saves_;
   if (is_main())
     log_warning(fmt::format("checkpoint of step {} was not saved ({} failed so far): {}", state_.step, failed_saves_,
                             result.message));
+  return false;
 }
 
 bool Trainer::should_stop() {
@@ -305,11 +315,13 @@ ExitCode Trainer::run() {
     if (is_main() && ++steps_run_ == 2) log_memory();
     const bool last = state_.step == options_.train.train_iters;
     const std::int64_t interval = options_.checkpoint.save_interval;
-    if (last || (interval > 0 && state_.step % interval == 0)) save();
+    bool saved = true;
+    if (last || (interval > 0 && state_.step % interval == 0)) saved = save();
+    if (last && !saved) code = ExitCode::kFileIo;  // the run's result is lost
     if (!last && should_stop()) {
-      save();
+      saved = save();
       if (is_main()) log_info(fmt::format("stopped on request after step {}", state_.step));
-      code = ExitCode::kStoppedOnRequest;
+      code = saved ? ExitCode::kStoppedOnRequest : ExitCode::kFileIo;
       break;
     }
   }
