@@ -82,8 +82,7 @@ ModelConfig with_dropout(ModelConfig c) {
 std::vector<ModelFamily> model_families() {
   std::vector<ModelFamily> families = {{"gpt2", gpt2()},   {"gpt2_dropout", with_dropout(gpt2())},   {"llama", llama()},
                                        {"qwen2", qwen2()}, {"qwen3_dropout", with_dropout(qwen3())}, {"neox", neox()},
-                                       {"nope", nope()},
-                                       {"llama_long", longer(llama())}};
+                                       {"nope", nope()},   {"llama_long", longer(llama())}};
   for (ModelFamily& family : families) {
     resolve(family.config);
     validate(family.config);
