@@ -325,13 +325,10 @@ ExitCode Trainer::run() {
       break;
     }
   }
-  // All ranks come here before one of them fails.
-  if (hazards_ && world_.host_any(hazards_->count() > 0)) {
+  if (hazards_ && hazards_->count() > 0) {
     for (const Hazard& hazard : hazards_->hazards()) log_warning("hazard: " + to_string(hazard));
-    fail({.subject = "--check-hazards",
-          .expected = "no unordered accesses on any rank",
-          .got = fmt::format("{} on this one", hazards_->count()),
-          .show_place = false});
+    log_warning(fmt::format("--check-hazards: {} unordered accesses on rank {}", hazards_->count(), world_.rank()));
+    code = ExitCode::kInternal;
   }
   if (failed_saves_ > 0 && is_main()) log_warning(fmt::format("{} checkpoints could not be saved", failed_saves_));
   return code;
