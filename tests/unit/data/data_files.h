@@ -10,10 +10,10 @@
 #include <string>
 #include <vector>
 
-#include "core/base/error.h"
-#include "core/data/indexed_dataset.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include "core/base/error.h"
+#include "core/data/indexed_dataset.h"
 
 namespace megalith {
 
