@@ -1,8 +1,8 @@
 // An op is a struct of named arguments with four functions found by overload:
 //   void check(const Op&)                     throws Error on wrong shapes, dtypes or overlaps
 //   void access(const Op&, Access&)           what it reads and writes, and its FLOPs
-//   void run(CpuStream&, const Op&)           enqueues its kernel; one overload per backend, a missing one is a link
-//   error static constexpr const char* kName        name in traces, plans and errors
+//   void run(CpuStream&, const Op&)           enqueues its kernel; one per backend, a missing one is a link error
+//   static constexpr const char* kName        name in traces, plans and errors
 // Kernels neither allocate nor synchronise; scratch is a field of the op that the layer allocates. Zero rows are legal.
 #pragma once
 

@@ -1,6 +1,9 @@
 // What the tests of this folder share: a folder that vanishes, and data sets of the golden files' pattern.
 #pragma once
 
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
@@ -10,8 +13,6 @@
 #include <string>
 #include <vector>
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include "core/base/error.h"
 #include "core/data/indexed_dataset.h"
 
