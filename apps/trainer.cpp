@@ -7,6 +7,7 @@
 
 #include "apps/flags.h"
 #include "apps/host_memory.h"
+#include "apps/together.h"
 #include "apps/version.h"
 #include "core/base/log.h"
 #include "core/device/copy.h"
@@ -69,8 +70,13 @@ void complete_options(Options& options, const Tokenizer& tokenizer, int data_par
   validate(model);
   if (options.train.global_batch_size == 0)
     options.train.global_batch_size = options.train.micro_batch_size * data_parallel_size;
+  check_step_size(options);
   count_microbatches(options.train, data_parallel_size);
+  // The flag does not count the id that the null tokenizer adds, and is read again from checkpoints.
+  const std::int64_t added = options.data.tokenizer_type == TokenizerType::kNull ? 1 : 0;
+  model.vocab_size -= added;
   update_effective(options);
+  model.vocab_size += added;
 }
 
 RunSetup prepare_run(const Options& options, int rank, int world) {
@@ -89,21 +95,25 @@ Trainer::Trainer(RunSetup setup, Communicator& world, const StopRequest& stop)
       mesh_(Mesh::create(world, make_mesh_sizes({.world_size = world.size()}))) {
   if (options_.train.check_hazards) hazards_ = std::make_unique<HazardChecker>();
   waits_.suppressed = options_.train.suppress_wait;
-  model_ = std::make_unique<TrainingModel>(
-      options_, options_.train.device, mesh_.dp(),
-      Instruments{.hazards = hazards_.get(), .waits = &waits_, .captures = &captures_}, memory_limit(world));
-  model_->initialize();
-  model_->use(setup_.plans);
+  const std::size_t limit = memory_limit(world_);
+  together(world_, [&] {  // the groups are made before anything can fail
+    model_ = std::make_unique<TrainingModel>(
+        options_, options_.train.device, mesh_.dp(),
+        Instruments{.hazards = hazards_.get(), .waits = &waits_, .captures = &captures_}, limit);
+    model_->initialize();
+    model_->use(setup_.plans);
+  });
   state_.seed = static_cast<std::uint64_t>(options_.train.seed);
   state_.tokenizer = setup_.tokenizer.identity();
   state_.program_version = program_version();
   state_.program_commit = program_commit();
   state_.config = config_of(options_);
-  if (!options_.checkpoint.load.empty()) load();
+  if (!options_.checkpoint.load.empty()) together(world_, [&] { load(); });  // a search that fails does so everywhere
   if (is_main()) log_ = std::make_unique<StepLog>(options_.logging, options_.train.train_iters);
-  if (is_main() && !options_.logging.metrics_jsonl.empty()) {
-    metrics_ = std::make_unique<MetricsLog>(options_.logging.metrics_jsonl, options_, state_.step);
-  }
+  if (options_.logging.metrics_jsonl.empty()) return;
+  together(world_, [&] {
+    if (is_main()) metrics_ = std::make_unique<MetricsLog>(options_.logging.metrics_jsonl, options_, state_.step);
+  });
 }
 
 Trainer::~Trainer() = default;
@@ -143,6 +153,7 @@ void Trainer::load() {
           .remedy = "the order of the data follows from it; --finetune starts a new order with these weights",
           .show_place = false});
   }
+  check_same_model(options_, *found);
   const bool weights_only = wanted.finetune || wanted.no_load_optim;
   load_tensors(*model_->gpt().parameters, &model_->optimizer(), model_->compute(), *found,
                weights_only ? LoadScope::kWeights : LoadScope::kEverything);
@@ -160,6 +171,8 @@ void Trainer::load() {
   if (is_main())
     log_info(fmt::format("loaded {} (step {}, {} samples)", found->path(), found->state().step,
                          found->state().consumed_samples));
+  const std::string changes = wanted.finetune ? "" : changed_flags(options_, found->state());
+  if (is_main() && !changes.empty()) log_warning("other flags than in " + found->path() + ": " + changes);
 }
 
 StepInput Trainer::input_of(const Dataset& dataset, std::int64_t consumed_samples, std::int64_t iteration) {
@@ -309,6 +322,9 @@ ExitCode Trainer::run() {
   ExitCode code = ExitCode::kOk;
   if (options_.train.skip_train) {
     evaluate(setup_.data.valid, "validation");
+  } else if (is_main() && state_.step >= options_.train.train_iters) {
+    log_info(fmt::format("nothing to do: the checkpoint's step {} is not before --train-iters {}", state_.step,
+                         options_.train.train_iters));
   }
   while (!options_.train.skip_train && state_.step < options_.train.train_iters) {
     train_one_step();
