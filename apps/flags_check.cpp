@@ -179,6 +179,9 @@ void check(App app, const Options& options) {
     check_data(options.data);
     check_checkpoint(options.checkpoint);
     if (!options.train.skip_train) check_length(options.train);
+    if (options.train.skip_train && options.train.eval_iters == 0) {
+      refuse("--skip-train and --eval-iters", "--eval-iters above 0 together with --skip-train", "--eval-iters 0");
+    }
   }
   if (app == App::kGenerate)
     want(!options.checkpoint.load.empty(), "--load", "name the folder that train --save wrote");

@@ -147,7 +147,7 @@ void add_generate_and_report(Table& t, Options& o) {
   t.insert(t.end(), {
     {"prompt", kGenerate, kGenerateApp, "TEXT", text(&g.prompt), "text to go on from", "empty"},
     {"max-new-tokens", kGenerate, kGenerateApp, "TOKENS", integer(&g.max_new_tokens, {1, kMaxLength}), "length of the continuation", ""},
-    {"temperature", kGenerate, kGenerateApp, "X", real(&g.temperature, {0, 1000, true}), "divides the logits", ""},
+    {"temperature", kGenerate, kGenerateApp, "X", real(&g.temperature, {0, 1000}), "divides the logits; 0: always the likeliest", ""},
     {"top-k", kGenerate, kGenerateApp, "N", integer(&g.top_k, {0, kMaxVocab}), "sample among the K likeliest; 1: always the likeliest; 0: off", ""},
     {"top-p", kGenerate, kGenerateApp, "P", real(&g.top_p, {0, 1}), "sample among the likeliest that reach this probability; 0: off", ""},
     {"inputs", kReport, kReportApp, "METRICS.jsonl...", list(&o.report.inputs), "files that train --metrics-jsonl wrote", "required", true},

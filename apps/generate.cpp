@@ -20,23 +20,28 @@ Options merge(const Options& command_line, const TrainState& state) {
   Options options = options_from_config(App::kTrain, state.config);
   options.generate = command_line.generate;
   options.train.seed = command_line.train.seed;
+  if (options.generate.temperature == 0) options.generate.top_k = 1;
   complete_options(options, tokenizer_of(options), 1);
   return options;
 }
 
-std::int64_t room(const Options& options, std::int64_t prompt) {
-  const std::int64_t wanted = prompt + options.generate.max_new_tokens;
+// How many tokens to add to a prompt of so many: as --max-new-tokens says; its default ends where the positions do.
+std::int64_t new_tokens(const Options& options, const Options& command_line, std::int64_t prompt) {
   const ModelConfig& model = options.model;
-  if (model.position_embedding_type == PositionEmbedding::kLearnedAbsolute && wanted > model.max_position_embeddings) {
-    fail({.code = ExitCode::kUsage,
-          .subject = "--max-new-tokens",
-          .expected = fmt::format("at most {}: the model has {} learned positions and the prompt takes {}",
-                                  std::max<std::int64_t>(0, model.max_position_embeddings - prompt),
-                                  model.max_position_embeddings, prompt),
-          .got = std::to_string(options.generate.max_new_tokens),
-          .show_place = false});
-  }
-  return wanted;
+  const std::int64_t wanted = options.generate.max_new_tokens;
+  if (model.position_embedding_type != PositionEmbedding::kLearnedAbsolute) return wanted;
+  const std::int64_t most = model.max_position_embeddings - prompt;
+  const auto flag = std::find_if(command_line.effective.begin(), command_line.effective.end(),
+                                 [](const ConfigEntry& entry) { return entry.name == "max-new-tokens"; });
+  if (wanted <= most) return wanted;
+  if (most > 0 && flag->origin == "default") return most;
+  fail({.code = ExitCode::kUsage,
+        .subject = most > 0 ? "--max-new-tokens" : "--prompt",
+        .expected = fmt::format("at most {} tokens: the model has {} learned positions{}",
+                                most > 0 ? most : model.max_position_embeddings - 1, model.max_position_embeddings,
+                                most > 0 ? fmt::format(" and the prompt takes {}", prompt) : ""),
+        .got = std::to_string(most > 0 ? wanted : prompt),
+        .show_place = false});
 }
 
 ExitCode run(int argc, char** argv) {
@@ -50,6 +55,7 @@ ExitCode run(int argc, char** argv) {
           .subject = "--load " + command_line.checkpoint.load,
           .expected = "a checkpoint",
           .got = "none",
+          .remedy = "name the folder that train --save wrote",
           .show_place = false});
   }
   const Options options = merge(command_line, checkpoint->state());
@@ -58,13 +64,15 @@ ExitCode run(int argc, char** argv) {
   tokenizer.encode(options.generate.prompt, tokens);
   if (tokens.empty()) tokens.push_back(tokenizer.eod());  // what stands before the first word of a document
 
-  Generator generator(options, options.train.device, room(options, static_cast<std::int64_t>(tokens.size())));
+  const auto prompt = static_cast<std::int64_t>(tokens.size());
+  const std::int64_t count = new_tokens(options, command_line, prompt);
+  Generator generator(options, options.train.device, prompt + count);
   load_tensors(generator.parameters(), nullptr, generator.compute(), *checkpoint, LoadScope::kWeights);
   std::fputs(options.generate.prompt.c_str(), stdout);
-  generator.generate(tokens, options.generate.max_new_tokens, [&](std::int32_t token) {
+  const std::string_view before = options.data.tokenizer_type == TokenizerType::kNull ? " " : "";
+  generator.generate(tokens, count, [&](std::int32_t token) {
     if (token == tokenizer.eod()) return false;
-    const std::string text = tokenizer.decode(std::span(&token, 1));
-    std::fwrite(text.data(), 1, text.size(), stdout);
+    fmt::print("{}{}", before, tokenizer.decode(std::span(&token, 1)));
     std::fflush(stdout);
     return true;
   });

@@ -1,5 +1,6 @@
 #include "apps/generator.h"
 
+#include "apps/host_memory.h"
 #include "core/device/copy.h"
 #include "core/device/timeline.h"
 #include "core/ops/sampling.h"
@@ -17,7 +18,7 @@ struct Generator::HostBuffers {
 Generator::Generator(const Options& options, DeviceType device, std::int64_t max_tokens, Instruments instruments)
     : options_(options),
       max_tokens_(max_tokens),
-      pool_(device),
+      pool_(device, device == DeviceType::kPlan ? 0 : available_bytes()),
       compute_(device, "compute", instruments),
       arena_(pool_, device == DeviceType::kPlan ? Arena::Mode::kRecording : Arena::Mode::kPlanned),
       gpt_(build_gpt(options.model, {}, default_factories())),
@@ -71,7 +72,7 @@ void Generator::step(std::span<const std::int32_t> tokens, std::int64_t start) {
   for (int s = 0; s < runner_->num_segments(); ++s) runner_->run({.kind = ActionKind::kForward, .segment = s});
   Sample sample{.logits = runner_->outputs(0)[0],
                 .vocab_size = options_.model.vocab_size,
-                .temperature = static_cast<float>(options_.generate.temperature),
+                .temperature = options_.generate.top_k == 1 ? 1.0f : static_cast<float>(options_.generate.temperature),
                 .top_k = static_cast<int>(options_.generate.top_k),
                 .top_p = static_cast<float>(options_.generate.top_p),
                 .seed = static_cast<std::uint64_t>(options_.train.seed),

@@ -50,7 +50,8 @@ std::string format_log_line(const LogLine& line, std::string_view time) {
     out += fmt::format(" throughput per GPU (TFLOP/s/GPU): {:.{}f} |", *line.tflops_per_device, digits);
   }
   out += fmt::format(" learning rate: {} | global batch size: {} | lm loss: {} | grad norm: {:.3f} |",
-                     scientific(line.learning_rate), line.global_batch_size, scientific(line.lm_loss), line.grad_norm);
+                     scientific(line.learning_rate), line.global_batch_size, scientific(line.lm_loss),
+                     std::abs(line.grad_norm));  // no -nan
   out += fmt::format(" number of skipped iterations: {} | number of nan iterations: {} |", line.skipped_iterations,
                      line.nan_iterations);
   return out;

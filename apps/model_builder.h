@@ -124,6 +124,9 @@ MemoryUse memory_use(const StepPlans& plans, const CategoryBytes& persistent);
 StashPolicies stash_policies(const TrainingOptions& options);
 RecomputeLayers recompute_layers(const Options& options);
 
+// Exit code 2 for sizes of a step whose products do not fit, which no machine has memory for.
+void check_step_size(const Options& options);
+
 // Microbatches per step and rank; exit code 2 where the sizes do not divide, naming the flags and values that would.
 std::int64_t count_microbatches(const TrainingOptions& options, int data_parallel_size);
 

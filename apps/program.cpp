@@ -28,7 +28,12 @@ ExitCode report_exception(std::string_view name, std::string_view label) {
 
 int run_program(std::string_view name, const std::function<ExitCode()>& work) {
   try {
-    return static_cast<int>(work());
+    const ExitCode code = work();
+    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+      fail(
+          {.code = ExitCode::kFileIo, .subject = "standard output", .expected = "to write to it", .show_place = false});
+    }
+    return static_cast<int>(code);
   } catch (...) {
     return static_cast<int>(report_exception(name, ""));
   }

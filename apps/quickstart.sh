@@ -56,7 +56,7 @@ train() {
 }
 
 sample() {
-  "$bin/generate" --load "$run/checkpoints" --prompt "It was a truth" --max-new-tokens 400 --temperature 0.8 \
+  "$bin/generate" --load "$run/checkpoints" --prompt "It was a truth" --max-new-tokens 400 --temperature 0.5 \
     --top-k 40 --seed 1 >"$run/sample.txt"
   cat "$run/sample.txt"
 }

@@ -329,15 +329,18 @@ class Page {
 std::string report_page(const std::vector<MetricsRun>& runs) { return Page(runs).text(); }
 
 void write_report(const std::string& path, const std::string& page) {
-  const std::string temporary = path + ".tmp";
+  std::error_code error;
+  const auto status = std::filesystem::status(path, error);
+  const bool in_place = exists(status) && !is_regular_file(status);  // a device must not be replaced by a file
+  const std::string temporary = in_place ? path : path + ".tmp";
   std::ofstream out(temporary, std::ios::binary | std::ios::trunc);
   out << page;
   out.close();
-  std::error_code error;
-  if (out) std::filesystem::rename(temporary, path, error);
+  error.clear();
+  if (out && !in_place) std::filesystem::rename(temporary, path, error);
   if (!out || error) {
     const std::string reason = error ? error.message() : std::strerror(errno);
-    std::filesystem::remove(temporary, error);
+    if (!in_place) std::filesystem::remove(temporary, error);
     fail({.code = ExitCode::kFileIo, .subject = "--output " + path + ": " + reason, .show_place = false});
   }
 }

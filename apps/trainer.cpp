@@ -7,6 +7,7 @@
 
 #include "apps/flags.h"
 #include "apps/host_memory.h"
+#include "apps/together.h"
 #include "apps/version.h"
 #include "core/base/log.h"
 #include "core/device/copy.h"
@@ -69,7 +70,13 @@ void complete_options(Options& options, const Tokenizer& tokenizer, int data_par
   validate(model);
   if (options.train.global_batch_size == 0)
     options.train.global_batch_size = options.train.micro_batch_size * data_parallel_size;
+  check_step_size(options);
   count_microbatches(options.train, data_parallel_size);
+  // The flag does not count the id that the null tokenizer adds, and is read again from checkpoints.
+  const std::int64_t added = options.data.tokenizer_type == TokenizerType::kNull ? 1 : 0;
+  model.vocab_size -= added;
+  update_effective(options);
+  model.vocab_size += added;
 }
 
 RunSetup prepare_run(const Options& options, int rank, int world) {
@@ -88,21 +95,25 @@ Trainer::Trainer(RunSetup setup, Communicator& world, const StopRequest& stop)
       mesh_(Mesh::create(world, make_mesh_sizes({.world_size = world.size()}))) {
   if (options_.train.check_hazards) hazards_ = std::make_unique<HazardChecker>();
   waits_.suppressed = options_.train.suppress_wait;
-  model_ =
-      std::make_unique<TrainingModel>(options_, options_.train.device, mesh_.dp(),
-                                      Instruments{.hazards = hazards_.get(), .waits = &waits_, .captures = &captures_}, memory_limit(world));
-  model_->initialize();
-  model_->use(setup_.plans);
+  const std::size_t limit = memory_limit(world_);
+  together(world_, [&] {  // the groups are made before anything can fail
+    model_ = std::make_unique<TrainingModel>(
+        options_, options_.train.device, mesh_.dp(),
+        Instruments{.hazards = hazards_.get(), .waits = &waits_, .captures = &captures_}, limit);
+    model_->initialize();
+    model_->use(setup_.plans);
+  });
   state_.seed = static_cast<std::uint64_t>(options_.train.seed);
   state_.tokenizer = setup_.tokenizer.identity();
   state_.program_version = program_version();
   state_.program_commit = program_commit();
   state_.config = config_of(options_);
-  if (!options_.checkpoint.load.empty()) load();
+  if (!options_.checkpoint.load.empty()) together(world_, [&] { load(); });  // a search that fails does so everywhere
   if (is_main()) log_ = std::make_unique<StepLog>(options_.logging, options_.train.train_iters);
-  if (is_main() && !options_.logging.metrics_jsonl.empty()) {
-    metrics_ = std::make_unique<MetricsLog>(options_.logging.metrics_jsonl, options_, state_.step);
-  }
+  if (options_.logging.metrics_jsonl.empty()) return;
+  together(world_, [&] {
+    if (is_main()) metrics_ = std::make_unique<MetricsLog>(options_.logging.metrics_jsonl, options_, state_.step);
+  });
 }
 
 Trainer::~Trainer() = default;
@@ -134,6 +145,15 @@ void Trainer::load() {
           .got = setup_.tokenizer.identity(),
           .show_place = false});
   }
+  if (!wanted.finetune && found->state().seed != state_.seed) {
+    fail({.code = ExitCode::kUsage,
+          .subject = "--seed of checkpoint " + found->path(),
+          .expected = std::to_string(found->state().seed),
+          .got = std::to_string(state_.seed),
+          .remedy = "the order of the data follows from it; --finetune starts a new order with these weights",
+          .show_place = false});
+  }
+  check_same_model(options_, *found);
   const bool weights_only = wanted.finetune || wanted.no_load_optim;
   load_tensors(*model_->gpt().parameters, &model_->optimizer(), model_->compute(), *found,
                weights_only ? LoadScope::kWeights : LoadScope::kEverything);
@@ -151,6 +171,8 @@ void Trainer::load() {
   if (is_main())
     log_info(fmt::format("loaded {} (step {}, {} samples)", found->path(), found->state().step,
                          found->state().consumed_samples));
+  const std::string changes = wanted.finetune ? "" : changed_flags(options_, found->state());
+  if (is_main() && !changes.empty()) log_warning("other flags than in " + found->path() + ": " + changes);
 }
 
 StepInput Trainer::input_of(const Dataset& dataset, std::int64_t consumed_samples, std::int64_t iteration) {
@@ -257,13 +279,14 @@ void Trainer::log_step(const StepResult& result, double seconds) {
       .memory_peak_bytes = static_cast<std::int64_t>(model_->pool().peak_allocated_bytes()),
       .validation_loss = validation_loss_,
       .skipped = result.skipped,
-      .skipped_steps = state_.skipped_steps};
+      .skipped_steps = state_.skipped_steps,
+      .memory_bytes = memory_by_owner()};
   if (metrics_) metrics_->write(metrics);
   log_->step(metrics);
 }
 
-void Trainer::save() {
-  if (options_.checkpoint.save.empty() || last_saved_step_ == state_.step) return;
+bool Trainer::save() {
+  if (options_.checkpoint.save.empty() || last_saved_step_ == state_.step) return true;
   const SaveResult result = save_training_checkpoint({.model = *model_,
                                                       .world = world_,
                                                       .state = state_,
@@ -276,12 +299,13 @@ void Trainer::save() {
       log_info(fmt::format("saved {} ({:.1f} MB in {:.2f} s){}", result.path, static_cast<double>(result.bytes) * 1e-6,
                            result.seconds, result.message.empty() ? "" : "; " + result.message));
     }
-    return;
+    return true;
   }
   ++failed_saves_;
   if (is_main())
     log_warning(fmt::format("checkpoint of step {} was not saved ({} failed so far): {}", state_.step, failed_saves_,
                             result.message));
+  return false;
 }
 
 bool Trainer::should_stop() {
@@ -294,29 +318,33 @@ bool Trainer::should_stop() {
 }
 
 ExitCode Trainer::run() {
+  const AbortOnUnwind guard(world_);  // a rank that fails must not leave its streams, or its peers, waiting
   ExitCode code = ExitCode::kOk;
   if (options_.train.skip_train) {
     evaluate(setup_.data.valid, "validation");
+  } else if (is_main() && state_.step >= options_.train.train_iters) {
+    log_info(fmt::format("nothing to do: the checkpoint's step {} is not before --train-iters {}", state_.step,
+                         options_.train.train_iters));
   }
   while (!options_.train.skip_train && state_.step < options_.train.train_iters) {
     train_one_step();
     if (is_main() && ++steps_run_ == 2) log_memory();
     const bool last = state_.step == options_.train.train_iters;
     const std::int64_t interval = options_.checkpoint.save_interval;
-    if (last || (interval > 0 && state_.step % interval == 0)) save();
+    bool saved = true;
+    if (last || (interval > 0 && state_.step % interval == 0)) saved = save();
+    if (last && !saved) code = ExitCode::kFileIo;  // the run's result is lost
     if (!last && should_stop()) {
-      save();
+      saved = save();
       if (is_main()) log_info(fmt::format("stopped on request after step {}", state_.step));
-      code = ExitCode::kStoppedOnRequest;
+      code = saved ? ExitCode::kStoppedOnRequest : ExitCode::kFileIo;
       break;
     }
   }
   if (hazards_ && hazards_->count() > 0) {
     for (const Hazard& hazard : hazards_->hazards()) log_warning("hazard: " + to_string(hazard));
-    fail({.subject = "--check-hazards",
-          .expected = "no unordered accesses",
-          .got = fmt::format("{}", hazards_->count()),
-          .show_place = false});
+    log_warning(fmt::format("--check-hazards: {} unordered accesses on rank {}", hazards_->count(), world_.rank()));
+    code = ExitCode::kInternal;
   }
   if (failed_saves_ > 0 && is_main()) log_warning(fmt::format("{} checkpoints could not be saved", failed_saves_));
   return code;

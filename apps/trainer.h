@@ -55,7 +55,8 @@ class Trainer {
   void log_step(const StepResult& result, double seconds);
   void log_memory();
   std::vector<std::pair<std::string, std::int64_t>> memory_by_owner() const;  // bytes of this rank
-  void save();
+  // False if the checkpoint could not be written; the run goes on.
+  bool save();
   bool should_stop();
   bool is_main() const { return world_.rank() == 0; }
 

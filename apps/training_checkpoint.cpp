@@ -1,5 +1,10 @@
 #include "apps/training_checkpoint.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
 #include "core/device/copy.h"
 
 namespace megalith {
@@ -45,7 +50,54 @@ std::vector<Item> items_of(ParameterStore& parameters, AdamWOptimizer* optimizer
   return items;
 }
 
+// Of the flags of the model, those that leave the meaning of its weights alone.
+bool may_differ(std::string_view flag, const ModelConfig& model) {
+  constexpr std::array kFree = {"seq-length",           "rotary-base",     "hidden-dropout",
+                                "attention-dropout",    "init-method-std", "make-vocab-size-divisible-by",
+                                "group-query-attention"};
+  if (flag == "max-position-embeddings") return model.position_embedding_type != PositionEmbedding::kLearnedAbsolute;
+  return std::find(kFree.begin(), kFree.end(), flag) != kFree.end();
+}
+
+// What the checkpoint says of the flag, where it says something else.
+const std::string* other_value(const ConfigEntry& entry, const TrainState& state) {
+  const auto found = state.config.find(entry.name);
+  return found == state.config.end() || found->second == entry.value ? nullptr : &found->second;
+}
+
 }  // namespace
+
+void check_same_model(const Options& options, const LoadedCheckpoint& checkpoint) {
+  std::string expected, got;
+  for (const ConfigEntry& entry : options.effective) {
+    if (entry.group != "model" || may_differ(entry.name, options.model)) continue;
+    const std::string* saved = other_value(entry, checkpoint.state());
+    if (saved == nullptr) continue;
+    const std::string_view separator = expected.empty() ? "" : ", ";
+    expected += fmt::format("{}--{} {}", separator, entry.name, *saved);
+    got += fmt::format("{}--{} {}", separator, entry.name, entry.value);
+  }
+  if (expected.empty()) return;
+  fail({.code = ExitCode::kUsage,
+        .subject = "--load " + checkpoint.path() + ": another model",
+        .expected = expected,
+        .got = got,
+        .show_place = false});
+}
+
+std::string changed_flags(const Options& options, const TrainState& state) {
+  constexpr std::array kGroups = {"training", "optimizer", "data"};
+  constexpr std::array kFree = {"exit-interval", "exit-duration-in-mins", "skip-train", "device", "deterministic-mode"};
+  std::string changes;
+  for (const ConfigEntry& entry : options.effective) {
+    if (std::find(kGroups.begin(), kGroups.end(), entry.group) == kGroups.end()) continue;
+    if (std::find(kFree.begin(), kFree.end(), entry.name) != kFree.end()) continue;
+    if (const std::string* saved = other_value(entry, state)) {
+      changes += fmt::format("{}--{} {} (was {})", changes.empty() ? "" : ", ", entry.name, entry.value, *saved);
+    }
+  }
+  return changes;
+}
 
 RankSync rank_sync(Communicator& world) {
   return {.rank = world.rank(),

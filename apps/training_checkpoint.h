@@ -30,4 +30,12 @@ enum class LoadScope { kEverything, kWeights };
 void load_tensors(ParameterStore& parameters, AdamWOptimizer* optimizer, Stream& stream, LoadedCheckpoint& checkpoint,
                   LoadScope scope);
 
+// A checkpoint's weights mean what they meant only with the same flags of the model: Error (kUsage) that names those
+// that differ. Lengths without a table of positions, dropout and the like may differ.
+void check_same_model(const Options& options, const LoadedCheckpoint& checkpoint);
+
+// Flags of training, optimizer and data that are not as they were, so that a resumed run is not the unbroken one:
+// "--lr 0.001 (was 0.002), ...", or "".
+std::string changed_flags(const Options& options, const TrainState& state);
+
 }  // namespace megalith

@@ -38,9 +38,10 @@ kill_session_below() {
     sleep 0.05
     pids=($(pids_of_session "$leader"))
   done
+  return 0
 }
 pids_of_session() {  # those that run: /proc/PID/stat is PID (NAME) STATE PPID PGRP SESSION
-  cat /proc/[0-9]*/stat 2>/dev/null |
+  { cat /proc/[0-9]*/stat 2>/dev/null || true; } |  # a process may end between the listing and its reading
     sed -nE 's/^([0-9]+) \(.*\) ([A-Z]) [0-9]+ [0-9]+ ([0-9]+) .*/\1 \2 \3/p' |
     awk -v session="$1" '$3 == session && $2 != "Z" { print $1 }'
 }
@@ -56,14 +57,14 @@ kills=0
 end=$((SECONDS + minutes * 60))
 while [ $SECONDS -lt $end ]; do
   round=$((round + 1))
-  steps=$((60 + RANDOM % 60))
+  steps=$((200 + RANDOM % 200))
   mkdir -p "$work/whole" "$work/killed"
   train "$work/whole" "$steps"
   done=false
   while [ $done = false ]; do
-    train "$work/killed" "$steps" &
+    { train "$work/killed" "$steps"; } 2>/dev/null &  # bash would tell of the kill
     child=$!
-    for ((wait_steps = 3 + RANDOM % 40; wait_steps > 0; --wait_steps)); do
+    for ((tenths = 5 + RANDOM % 25; tenths > 0; --tenths)); do
       kill -0 $child 2>/dev/null || break
       sleep 0.1
     done

@@ -13,14 +13,14 @@ namespace megalith {
 // Exit codes of every program; they are part of the user interface.
 enum class ExitCode : int {
   kOk = 0,
-  kUsage = 2,           // a flag or configuration value is wrong or contradicts another
-  kFileIo = 3,          // a file cannot be opened, read or written
-  kFormat = 4,          // a file was read and its content is damaged or unknown
-  kNoCheckpoint = 5,    // no valid checkpoint where one was asked for
-  kOutOfMemory = 6,     // an allocation failed
-  kCommunication = 7,   // a peer was lost or hangs
-  kNumeric = 8,         // too many steps with NaN or Inf
-  kInternal = 9,        // a defect of the program
+  kUsage = 2,          // a flag or configuration value is wrong or contradicts another
+  kFileIo = 3,         // a file cannot be opened, read or written
+  kFormat = 4,         // a file was read and its content is damaged or unknown
+  kNoCheckpoint = 5,   // no valid checkpoint where one was asked for
+  kOutOfMemory = 6,    // an allocation failed
+  kCommunication = 7,  // a peer was lost or hangs
+  kNumeric = 8,        // too many steps with NaN or Inf
+  kInternal = 9,       // a defect of the program
   kStoppedOnRequest = 75,
 };
 
@@ -48,7 +48,8 @@ struct Fault {
 // A condition that only a defect of this program can break.
 inline void require(bool condition, std::string_view what,
                     std::source_location place = std::source_location::current()) {
-  if (!condition) [[unlikely]] fail({.code = ExitCode::kInternal, .subject = std::string(what)}, place);
+  if (!condition) [[unlikely]]
+    fail({.code = ExitCode::kInternal, .subject = std::string(what)}, place);
 }
 
 }  // namespace megalith

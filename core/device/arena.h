@@ -96,7 +96,7 @@ class Arena {
   std::size_t touched_ = 0;
   std::vector<void*> unplanned_;
   std::vector<Recorded> recorded_;
-  std::uintptr_t next_address_ = std::uintptr_t{1} << 46;
+  std::uintptr_t next_address_ = std::uintptr_t{1} << 62;  // far above the pool's
 };
 
 // Lays out what `recording` allocated while `timeline` recorded. Lane 0 is the stream whose order measures time; work

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "core/base/error.h"
+#include "core/ops/attention.h"
 
 namespace megalith {
 
@@ -47,7 +48,7 @@ void check_sizes(const ModelConfig& config) {
         "--hidden-size and --num-attention-heads", "a hidden size that is a multiple of the heads, or --kv-channels",
         fmt::format("--hidden-size {} and --num-attention-heads {}", config.hidden_size, config.num_attention_heads));
   }
-  check_range("--kv-channels", config.kv_channels, {1, kMaxHeads});
+  check_range("--kv-channels, or --hidden-size / --num-attention-heads", config.kv_channels, {1, kMaxHeadDim});
   check_range("--ffn-hidden-size", config.ffn_hidden_size, {1, kMaxFfn});
   check_range("--num-query-groups", config.num_query_groups, {1, config.num_attention_heads});
   if (config.num_attention_heads % config.num_query_groups != 0) {

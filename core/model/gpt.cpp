@@ -176,14 +176,13 @@ class GptBuilder {
   GptModel model_;
 };
 
+std::unique_ptr<Layer> make_linear(ParameterStore& store, const LinearSpec& spec) {
+  return std::make_unique<Linear>(store, spec);
+}
+
 }  // namespace
 
-GptFactories default_factories() {
-  const LinearFactory linear = [](ParameterStore& store, const LinearSpec& spec) {
-    return std::make_unique<Linear>(store, spec);
-  };
-  return {.column_linear = linear, .row_linear = linear};
-}
+GptFactories default_factories() { return {.column_linear = make_linear, .row_linear = make_linear}; }
 
 GptModel build_gpt(const ModelConfig& config, const RecomputeLayers& recompute, const GptFactories& factories) {
   return GptBuilder(config, recompute, factories).build();

@@ -129,7 +129,7 @@ void access(const AttentionBackward& op, Access& a) {
 
 std::size_t workspace_bytes(const AttentionBackward& op) {
   const std::int64_t padded = (op.q.size(3) + 15) / 16 * 16;
-  return static_cast<std::size_t>(3 * op.q.size(1) * padded) * sizeof(float);
+  return static_cast<std::size_t>(5 * op.q.size(1) * padded) * sizeof(float);
 }
 
 std::int64_t samples_at_a_time(const AttentionBackward& op) {

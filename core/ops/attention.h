@@ -59,7 +59,8 @@ void check(const AttentionBackward& op);
 void access(const AttentionBackward& op, Access& a);  // 5 B N S^2 D FLOPs
 void run(CpuStream& stream, const AttentionBackward& op);
 void run(CudaStream& stream, const AttentionBackward& op);
-// Needs only the shape of q: fp32 sums of dq, dk and dv of one head, 12 S D bytes (D rounded up to 16).
+// Needs only the shape of q: q, d_out and the sums of dq, dk and dv of one head in fp32, 20 S D bytes (D rounded up to
+// 16).
 std::size_t workspace_bytes(const AttentionBackward& op);
 // On the given backend (kPlan: as on the CPU). CUDA, bf16: fp32 dq of all heads, or, if deterministic, dS of as many
 // samples as fit 2 GiB and at least of one; with fewer kv heads than query heads also dk and dv of every query

@@ -19,8 +19,6 @@ struct Scratch {
   alignas(64) float keys[kKeyTile * kMaxHeadDim];         // [kKeyTile, padded D]
   alignas(64) float keys_across[kMaxHeadDim * kKeyTile];  // [D, kKeyTile]
   alignas(64) float values_across[kMaxHeadDim * kKeyTile];
-  alignas(64) float queries[kQueryTile * kMaxHeadDim];  // times scale
-  alignas(64) float d_out[kQueryTile * kMaxHeadDim];
   alignas(64) float p[kQueryTile * kKeyTile];   // scores, then probabilities
   alignas(64) float ds[kQueryTile * kKeyTile];  // d_out v^T, then the gradient of the scores
 };
@@ -34,9 +32,12 @@ Scratch& scratch() {
 struct Tile {
   std::int64_t queries, keys;  // number of rows and columns
   std::int64_t dim, padded;
-  bool diagonal;       // row i sees columns 0 .. i only; else all
-  const float* lse;    // of the tile's rows
-  const float* delta;  // of the tile's rows
+  bool diagonal;  // row i sees columns 0 .. i only; else all
+  // Of the tile's rows:
+  const float* lse;
+  const float* delta;
+  const float* q;  // times scale
+  const float* d_out;
 
   std::int64_t visible(std::int64_t row) const { return diagonal ? std::min(keys, row + 1) : keys; }
 };
@@ -71,15 +72,30 @@ void run_queries(const Tile& tile, float* dq, Scratch& s) {
   for (std::int64_t i = 0; i < tile.queries; i += kTileRows) {
     const std::int64_t rows = std::min(kTileRows, tile.queries - i);
     const std::int64_t visible = tile.visible(i + rows - 1);
-    float* p = s.p + i * kKeyTile;
-    float* ds = s.ds + i * kKeyTile;
-    attention::multiply_panels(rows, visible, tile.dim, {s.queries + i * tile.padded, tile.padded, 1}, s.keys_across,
-                               kKeyTile, p, kKeyTile, TileOutput::kStore);
-    attention::multiply_panels(rows, visible, tile.dim, {s.d_out + i * tile.padded, tile.padded, 1}, s.values_across,
-                               kKeyTile, ds, kKeyTile, TileOutput::kStore);
+    attention::Panels scores{.rows = rows,
+                             .columns = visible,
+                             .depth = tile.dim,
+                             .a = tile.q + i * tile.padded,
+                             .b = s.keys_across,
+                             .b_stride = kKeyTile,
+                             .c = s.p + i * kKeyTile,
+                             .c_stride = kKeyTile,
+                             .output = TileOutput::kStore};
+    attention::multiply_dim_panels(scores, tile.padded);
+    scores.a = tile.d_out + i * tile.padded;
+    scores.b = s.values_across;
+    scores.c = s.ds + i * kKeyTile;
+    attention::multiply_dim_panels(scores, tile.padded);
     for (std::int64_t r = 0; r < rows; ++r) finish_row(tile, i + r, s);
-    attention::multiply_panels(rows, tile.padded, visible, {ds, kKeyTile, 1}, s.keys, tile.padded, dq + i * tile.padded,
-                               tile.padded, TileOutput::kAdd);
+    attention::multiply_panels<kKeyTile, 1>({.rows = rows,
+                                             .columns = tile.padded,
+                                             .depth = visible,
+                                             .a = s.ds + i * kKeyTile,
+                                             .b = s.keys,
+                                             .b_stride = tile.padded,
+                                             .c = dq + i * tile.padded,
+                                             .c_stride = tile.padded,
+                                             .output = TileOutput::kAdd});
   }
 }
 
@@ -90,17 +106,26 @@ void run_keys(const Tile& tile, float* dk, float* dv, Scratch& s) {
     const std::int64_t first = tile.diagonal ? i : 0;  // queries before do not see these keys
     const std::int64_t depth = tile.queries - first;
     if (depth <= 0) break;
-    const std::int64_t offset = first * kKeyTile + i;
-    attention::multiply_panels(rows, tile.padded, depth, {s.p + offset, 1, kKeyTile}, s.d_out + first * tile.padded,
-                               tile.padded, dv + i * tile.padded, tile.padded, TileOutput::kAdd);
-    attention::multiply_panels(rows, tile.padded, depth, {s.ds + offset, 1, kKeyTile}, s.queries + first * tile.padded,
-                               tile.padded, dk + i * tile.padded, tile.padded, TileOutput::kAdd);
+    attention::Panels sum{.rows = rows,
+                          .columns = tile.padded,
+                          .depth = depth,
+                          .a = s.p + first * kKeyTile + i,
+                          .b = tile.d_out + first * tile.padded,
+                          .b_stride = tile.padded,
+                          .c = dv + i * tile.padded,
+                          .c_stride = tile.padded,
+                          .output = TileOutput::kAdd};
+    attention::multiply_panels<1, kKeyTile>(sum);
+    sum.a = s.ds + first * kKeyTile + i;
+    sum.b = tile.q + first * tile.padded;
+    sum.c = dk + i * tile.padded;
+    attention::multiply_panels<1, kKeyTile>(sum);
   }
 }
 
-// fp32 sums of one kv head (dk, dv) and of one query head (dq), each [S, padded D].
-struct Sums {
-  float *dq, *dk, *dv;
+// fp32 of one kv head (sums dk, dv) and of one query head (sum dq, scaled q, d_out), each [S, padded D].
+struct Workspace {
+  float *dq, *dk, *dv, *q, *d_out;
 };
 
 template <class T>
@@ -111,10 +136,14 @@ struct Head {
   float scale;
 };
 
-// All tiles of one query head: sums.dq, and what it adds to sums.dk and sums.dv.
+// All tiles of one query head: w.dq, and what it adds to w.dk and w.dv.
 template <class T>
-void run_head(const Head<T>& head, const Sums& sums, Scratch& s) {
+void run_head(const Head<T>& head, const Workspace& w, Scratch& s) {
   const std::int64_t padded = attention::padded_dim(head.dim);
+  pack_rows(head.q.lines(0, head.rows, head.dim), padded, w.q, padded);
+  attention::scale_row(w.q, head.rows * padded, head.scale);
+  pack_rows(head.d_out.lines(0, head.rows, head.dim), padded, w.d_out, padded);
+  std::fill_n(w.dq, head.rows * padded, 0.0f);
   for (std::int64_t key = 0; key < head.rows; key += kKeyTile) {
     const std::int64_t keys = std::min<std::int64_t>(kKeyTile, head.rows - key);
     pack_rows(head.k.lines(key, keys, head.dim), padded, s.keys, padded);
@@ -122,18 +151,17 @@ void run_head(const Head<T>& head, const Sums& sums, Scratch& s) {
     pack_across<kKeyTile>(head.v.lines(key, keys, head.dim), s.values_across);
     for (std::int64_t query = key; query < head.rows; query += kQueryTile) {
       const std::int64_t queries = std::min(kQueryTile, head.rows - query);
-      pack_rows(head.q.lines(query, queries, head.dim), padded, s.queries, padded);
-      attention::scale_row(s.queries, queries * padded, head.scale);
-      pack_rows(head.d_out.lines(query, queries, head.dim), padded, s.d_out, padded);
       const Tile tile{.queries = queries,
                       .keys = keys,
                       .dim = head.dim,
                       .padded = padded,
                       .diagonal = query == key,
                       .lse = head.lse + query,
-                      .delta = head.delta + query};
-      run_queries(tile, sums.dq + query * padded, s);
-      run_keys(tile, sums.dk + key * padded, sums.dv + key * padded, s);
+                      .delta = head.delta + query,
+                      .q = w.q + query * padded,
+                      .d_out = w.d_out + query * padded};
+      run_queries(tile, w.dq + query * padded, s);
+      run_keys(tile, w.dk + key * padded, w.dv + key * padded, s);
     }
   }
 }
@@ -165,15 +193,14 @@ void run_backward(const AttentionBackward& op) {
   const std::int64_t kv_heads = op.k.size(2), group = heads / kv_heads;
   const std::int64_t count = rows * attention::padded_dim(dim);
   float* workspace = op.workspace.as<float>();
-  const Sums sums{workspace, workspace + count, workspace + 2 * count};
+  const Workspace w{workspace, workspace + count, workspace + 2 * count, workspace + 3 * count, workspace + 4 * count};
   for (std::int64_t b = 0; b < op.q.size(0); ++b) {
     for (std::int64_t kv = 0; kv < kv_heads; ++kv) {
-      std::fill_n(sums.dk, 2 * count, 0.0f);
+      std::fill_n(w.dk, 2 * count, 0.0f);
       for (std::int64_t n = kv * group; n < (kv + 1) * group; ++n) {
         const std::int64_t statistics = (b * heads + n) * rows;
         float* delta = op.delta.as<float>() + statistics;
         write_delta<T>({op.out, b, n}, {op.d_out, b, n}, rows, dim, delta);
-        std::fill_n(sums.dq, count, 0.0f);
         run_head(Head<T>{.q = {op.q, b, n},
                          .k = {op.k, b, kv},
                          .v = {op.v, b, kv},
@@ -183,11 +210,11 @@ void run_backward(const AttentionBackward& op) {
                          .rows = rows,
                          .dim = dim,
                          .scale = op.scale},
-                 sums, scratch());
-        write_rows<T>(sums.dq, rows, dim, op.scale, {op.dq, b, n});
+                 w, scratch());
+        write_rows<T>(w.dq, rows, dim, op.scale, {op.dq, b, n});
       }
-      write_rows<T>(sums.dk, rows, dim, 1.0f, {op.dk, b, kv});
-      write_rows<T>(sums.dv, rows, dim, 1.0f, {op.dv, b, kv});
+      write_rows<T>(w.dk, rows, dim, 1.0f, {op.dk, b, kv});
+      write_rows<T>(w.dv, rows, dim, 1.0f, {op.dv, b, kv});
     }
   }
 }

@@ -17,6 +17,7 @@ using attention::kKeyTile;
 using simd::F32x8;
 
 constexpr std::int64_t kQueryBlock = 128;
+constexpr float kLowest = -std::numeric_limits<float>::infinity();
 
 struct Scratch {
   alignas(64) float keys[kMaxHeadDim * kKeyTile];    // transposed: [D, kKeyTile]
@@ -34,23 +35,22 @@ Scratch& scratch() {
   return *own;
 }
 
-// Makes the first `visible` of `columns` scores (a multiple of 16) probabilities relative to the new largest score, the
-// others 0, and rescales what the row has summed so far.
-void update_row(float* scores, std::int64_t visible, std::int64_t columns, std::int64_t row, float* sums,
-                std::int64_t padded, Scratch& s) {
-  constexpr float kLowest = -std::numeric_limits<float>::infinity();
-  if (visible < columns) {
-    for (std::int64_t j = visible / 8 * 8; j < columns; j += 8) {
-      const F32x8 kept = _mm256_castsi256_ps(simd::lane_mask(visible - j));
-      simd::store(scores + j, _mm256_blendv_ps(simd::set1(kLowest), simd::load(scores + j), kept));
-    }
+// Scores beyond the first `visible` of `columns` (a multiple of 16) become -inf; returns the largest.
+float mask_row(float* scores, std::int64_t visible, std::int64_t columns) {
+  for (std::int64_t j = visible / 8 * 8; j < columns; j += 8) {
+    const F32x8 kept = _mm256_castsi256_ps(simd::lane_mask(visible - j));
+    simd::store(scores + j, _mm256_blendv_ps(simd::set1(kLowest), simd::load(scores + j), kept));
   }
   F32x8 most0 = simd::load(scores), most1 = simd::load(scores + 8);
   for (std::int64_t j = 16; j < columns; j += 16) {
     most0 = _mm256_max_ps(most0, simd::load(scores + j));
     most1 = _mm256_max_ps(most1, simd::load(scores + j + 8));
   }
-  const float largest = std::max(s.largest[row], simd::horizontal_max(_mm256_max_ps(most0, most1)));
+  return simd::horizontal_max(_mm256_max_ps(most0, most1));
+}
+
+// Scores become probabilities relative to exp(largest); returns their sum.
+float exponentiate_row(float* scores, std::int64_t columns, float largest) {
   const F32x8 shift = simd::set1(largest);
   F32x8 total0 = simd::zero(), total1 = simd::zero();
   for (std::int64_t j = 0; j < columns; j += 16) {
@@ -61,16 +61,37 @@ void update_row(float* scores, std::int64_t visible, std::int64_t columns, std::
     total0 = _mm256_add_ps(total0, p0);
     total1 = _mm256_add_ps(total1, p1);
   }
-  float total = simd::horizontal_sum(_mm256_add_ps(total0, total1));
-  if (largest != s.largest[row]) {
-    const float factor = _mm256_cvtss_f32(simd::exp(simd::set1(s.largest[row] - largest)));
-    total += s.total[row] * factor;
-    attention::scale_row(sums, padded, factor);
-  } else {
-    total += s.total[row];
+  return simd::horizontal_sum(_mm256_add_ps(total0, total1));
+}
+
+struct Group {
+  std::int64_t first, count;     // query rows within the block; at most six
+  std::int64_t visible;          // keys of the tile that row `first` sees; may be negative
+  std::int64_t columns, padded;  // of scores and of sums
+};
+
+// Turns the group's scores into probabilities and rescales what its rows have summed so far. A row that sees nothing of
+// the tile keeps its sums: its probabilities are all 0.
+void update_group(const Group& g, Scratch& s) {
+  alignas(32) float largest[simd::kLanes] = {}, total[simd::kLanes] = {}, factor[simd::kLanes];
+  for (std::int64_t r = 0; r < g.count; ++r) {
+    const std::int64_t visible = std::clamp<std::int64_t>(g.visible + r, 0, kKeyTile);
+    largest[r] = std::max(s.largest[g.first + r], mask_row(s.scores + r * kKeyTile, visible, g.columns));
   }
-  s.total[row] = total;
-  s.largest[row] = largest;
+  const F32x8 change = _mm256_sub_ps(simd::load_partial(s.largest + g.first, g.count), simd::load(largest));
+  simd::store(factor, simd::exp_nonpositive(change));
+  for (std::int64_t r = 0; r < g.count; ++r) {
+    total[r] = exponentiate_row(s.scores + r * kKeyTile, g.columns, largest[r]);
+  }
+  for (std::int64_t r = 0; r < g.count; ++r) {
+    const std::int64_t row = g.first + r;
+    if (largest[r] != s.largest[row]) {
+      attention::scale_row(s.sums + row * g.padded, g.padded, factor[r]);
+      s.total[row] *= factor[r];
+      s.largest[row] = largest[r];
+    }
+    s.total[row] += total[r];
+  }
 }
 
 // Adds one key tile, which starts at key `first_key`, to `rows` query rows of which the first stands at `position`.
@@ -81,16 +102,27 @@ void add_tile(std::int64_t rows, std::int64_t position, std::int64_t first_key, 
     const std::int64_t visible = std::min<std::int64_t>(kKeyTile, position + i + count - first_key);  // to the last row
     if (visible <= 0) continue;
     const std::int64_t columns = (visible + kTileColumns - 1) / kTileColumns * kTileColumns;
-    attention::multiply_panels(count, columns, dim, {s.queries + i * padded, padded, 1}, s.keys, kKeyTile, s.scores,
-                               kKeyTile, TileOutput::kStore);
-    float* sums = s.sums + i * padded;
-    for (std::int64_t r = 0; r < count; ++r) {
-      const std::int64_t row_visible = std::clamp<std::int64_t>(position + i + r + 1 - first_key, 0, kKeyTile);
-      // A row that sees nothing of this tile keeps its sums: its probabilities here are all 0.
-      update_row(s.scores + r * kKeyTile, row_visible, columns, i + r, sums + r * padded, padded, s);
-    }
-    attention::multiply_panels(count, padded, visible, {s.scores, kKeyTile, 1}, s.values, padded, sums, padded,
-                               TileOutput::kAdd);
+    attention::multiply_dim_panels({.rows = count,
+                                    .columns = columns,
+                                    .depth = dim,
+                                    .a = s.queries + i * padded,
+                                    .b = s.keys,
+                                    .b_stride = kKeyTile,
+                                    .c = s.scores,
+                                    .c_stride = kKeyTile,
+                                    .output = TileOutput::kStore},
+                                   padded);
+    update_group(
+        {.first = i, .count = count, .visible = position + i + 1 - first_key, .columns = columns, .padded = padded}, s);
+    attention::multiply_panels<kKeyTile, 1>({.rows = count,
+                                             .columns = padded,
+                                             .depth = visible,
+                                             .a = s.scores,
+                                             .b = s.values,
+                                             .b_stride = padded,
+                                             .c = s.sums + i * padded,
+                                             .c_stride = padded,
+                                             .output = TileOutput::kAdd});
   }
 }
 
@@ -113,7 +145,7 @@ void attend(const Head<T>& head, Scratch& s) {
     attention::scale_row(s.queries, rows * padded, head.scale);
     std::fill_n(s.sums, rows * padded, 0.0f);
     std::fill_n(s.total, rows, 0.0f);
-    std::fill_n(s.largest, rows, -std::numeric_limits<float>::infinity());
+    std::fill_n(s.largest, rows, kLowest);
     const std::int64_t position = head.position + row;
     const std::int64_t keys = position + rows;
     for (std::int64_t key = 0; key < keys; key += kKeyTile) {

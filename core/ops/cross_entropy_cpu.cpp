@@ -67,7 +67,8 @@ Softmax softmax_of(const T* x, std::int64_t columns) {
     const std::int64_t count = std::min(kBlock, columns - i);
     const float max = std::max(row.max, block_max(x + i, count));
     const float shift = max == kLowest ? 0 : max;  // all -inf so far: -inf - -inf would be NaN
-    row.sum = row.sum * scalar_exp(row.max - shift) + block_sum(x + i, count, shift);
+    const float sum = block_sum(x + i, count, shift);
+    row.sum = i == 0 ? sum : row.sum * scalar_exp(row.max - shift) + sum;
     row.max = max;
   }
   return row;

@@ -32,6 +32,11 @@ inline void multiply_tile(std::int64_t k, const TileOperand& a, const float* b, 
     sum[i][0] = start0;
     sum[i][1] = start1;
   }
+  // c is needed last, and often far away by then. A row of the tile spans at most two lines.
+  for (int i = 0; i < Rows; ++i) {
+    _mm_prefetch(reinterpret_cast<const char*>(c + i * c_stride), _MM_HINT_T0);
+    _mm_prefetch(reinterpret_cast<const char*>(c + i * c_stride + 15), _MM_HINT_T0);
+  }
   const float* a_column = a.data;
 #pragma GCC unroll 4
   for (std::int64_t p = 0; p < k; ++p) {

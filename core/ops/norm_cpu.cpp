@@ -6,69 +6,45 @@
 
 #include "core/ops/norm.h"
 #include "core/ops/row_index.h"
-#include "core/ops/simd_math.h"
+#include "core/ops/simd_wide.h"
 
 namespace megalith {
 
 namespace {
 
-using simd::F32x8;
-
-// Access to eight elements of a row, or to the last few: lanes beyond the row read as 0.
-struct FullGroup {
-  template <class T>
-  F32x8 load(const T* p) const {
-    return simd::load(p);
-  }
-  template <class T>
-  void store(T* p, F32x8 x) const {
-    simd::store(p, x);
-  }
-  F32x8 keep(F32x8 x) const { return x; }
-};
-
-struct LastGroup {
-  std::int64_t count;
-
-  template <class T>
-  F32x8 load(const T* p) const {
-    return simd::load_partial(p, count);
-  }
-  template <class T>
-  void store(T* p, F32x8 x) const {
-    simd::store_partial(p, x, count);
-  }
-  F32x8 keep(F32x8 x) const { return _mm256_and_ps(x, _mm256_castsi256_ps(simd::lane_mask(count))); }
-};
+using simd::Wide;
 
 template <int Count>
 struct Sums {
-  F32x8 at[Count];
+  Wide at[Count];
 };
 
-// Sums over a row: step(i, group, sums) adds the terms of elements i .. i + 7. Four accumulators hide the latency.
+// Sums over a row: step(i, group, sums) adds the terms of a group. Two pairs of accumulators hide the latency.
 template <int Count, class Step>
 inline void sum_row(std::int64_t n, float (&totals)[Count], Step&& step) {
-  Sums<Count> sums[4];
-  for (Sums<Count>& s : sums) std::fill_n(s.at, Count, simd::zero());
+  Sums<Count> sums[2];
+  for (Sums<Count>& s : sums) std::fill_n(s.at, Count, simd::splat(0));
   std::int64_t i = 0;
   for (; i + 32 <= n; i += 32) {
-#pragma GCC unroll 4
-    for (int u = 0; u < 4; ++u) step(i + 8 * u, FullGroup{}, sums[u]);
+    step(i, simd::FullGroup{}, sums[0]);
+    step(i + 16, simd::FullGroup{}, sums[1]);
   }
-  for (; i + 8 <= n; i += 8) step(i, FullGroup{}, sums[0]);
-  if (i < n) step(i, LastGroup{n - i}, sums[1]);
+  if (i + 16 <= n) {
+    step(i, simd::FullGroup{}, sums[0]);
+    i += 16;
+  }
+  if (i < n) step(i, simd::LastGroup(n - i), sums[1]);
   for (int c = 0; c < Count; ++c) {
-    totals[c] = simd::horizontal_sum(
-        _mm256_add_ps(_mm256_add_ps(sums[0].at[c], sums[1].at[c]), _mm256_add_ps(sums[2].at[c], sums[3].at[c])));
+    const Wide sum = simd::add(sums[0].at[c], sums[1].at[c]);
+    totals[c] = simd::horizontal_sum(_mm256_add_ps(sum.a, sum.b));
   }
 }
 
-template <class Step>
-inline void for_each_group(std::int64_t n, Step&& step) {
-  std::int64_t i = 0;
-  for (; i + 8 <= n; i += 8) step(i, FullGroup{});
-  if (i < n) step(i, LastGroup{n - i});
+// As it will be read back.
+template <class T>
+Wide rounded(Wide x) {
+  if constexpr (sizeof(T) == sizeof(float)) return x;
+  return simd::from_bf16_words(simd::to_bf16_words(x));
 }
 
 // Both norms: LayerNorm is centred (subtracts the mean, adds a bias), RMSNorm is not.
@@ -90,13 +66,12 @@ template <bool Centred, class T>
 float add_residual(const ForwardRow<T>& row) {
   float total[1];
   sum_row(row.length, total, [&](std::int64_t i, auto group, Sums<1>& sums) {
-    F32x8 v = group.load(row.x + i);
+    Wide v = group.load(row.x + i);
     if (row.residual != nullptr) {
-      v = _mm256_add_ps(v, group.load(row.residual + i));
-      if constexpr (sizeof(T) == 2) v = simd::from_bf16_bits(simd::to_bf16_bits(v));
+      v = rounded<T>(simd::add(v, group.load(row.residual + i)));
       group.store(row.sum + i, v);
     }
-    sums.at[0] = Centred ? _mm256_add_ps(sums.at[0], v) : _mm256_fmadd_ps(v, v, sums.at[0]);
+    sums.at[0] = Centred ? simd::add(sums.at[0], v) : simd::multiply_add(v, v, sums.at[0]);
   });
   return total[0];
 }
@@ -106,28 +81,28 @@ Statistics normalise_row(const ForwardRow<T>& row) {
   const float length = static_cast<float>(row.length);
   const T* x = row.residual == nullptr ? row.x : row.sum;
   Statistics statistics;
-  float squares = add_residual<Centred>(row);
+  float squares = add_residual<Centred>(row);  // centred: the plain sum, so far
   if constexpr (Centred) {
     statistics.mean = squares / length;
-    const F32x8 mean = simd::set1(statistics.mean);
+    const Wide mean = simd::splat(statistics.mean);
     float total[1];
     sum_row(row.length, total, [&](std::int64_t i, auto group, Sums<1>& sums) {
-      const F32x8 v = group.keep(_mm256_sub_ps(group.load(x + i), mean));
-      sums.at[0] = _mm256_fmadd_ps(v, v, sums.at[0]);
+      const Wide v = group.keep(simd::subtract(group.load(x + i), mean));
+      sums.at[0] = simd::multiply_add(v, v, sums.at[0]);
     });
     squares = total[0];
   }
   statistics.rstd = 1.0f / std::sqrt(squares / length + row.eps);
-  const F32x8 mean = simd::set1(statistics.mean), rstd = simd::set1(statistics.rstd);
-  for_each_group(row.length, [&](std::int64_t i, auto group) {
-    F32x8 v = group.load(x + i);
-    if constexpr (Centred) v = _mm256_sub_ps(v, mean);
-    v = _mm256_mul_ps(v, rstd);
-    const F32x8 weight = group.load(row.weight + i);
+  const Wide mean = simd::splat(statistics.mean), rstd = simd::splat(statistics.rstd);
+  simd::for_each_group(row.length, [&](std::int64_t i, auto group) {
+    Wide v = group.load(x + i);
+    if constexpr (Centred) v = simd::subtract(v, mean);
+    v = simd::multiply(v, rstd);
+    const Wide weight = group.load(row.weight + i);
     if constexpr (Centred) {
-      v = _mm256_fmadd_ps(v, weight, group.load(row.bias + i));
+      v = simd::multiply_add(v, weight, group.load(row.bias + i));
     } else {
-      v = _mm256_mul_ps(v, weight);
+      v = simd::multiply(v, weight);
     }
     group.store(row.y + i, v);
   });
@@ -167,26 +142,26 @@ struct BackwardRow {
 
 template <bool Centred, class T>
 void differentiate_row(const BackwardRow<T>& row) {
-  const F32x8 mean = simd::set1(row.statistics.mean), rstd = simd::set1(row.statistics.rstd);
-  const auto normalised = [&](F32x8 x) { return _mm256_mul_ps(Centred ? _mm256_sub_ps(x, mean) : x, rstd); };
+  const Wide mean = simd::splat(row.statistics.mean), rstd = simd::splat(row.statistics.rstd);
+  const auto normalised = [&](Wide x) { return simd::multiply(Centred ? simd::subtract(x, mean) : x, rstd); };
   float totals[2];  // of g h and of g
   sum_row(row.length, totals, [&](std::int64_t i, auto group, Sums<2>& sums) {
-    const F32x8 g = _mm256_mul_ps(group.load(row.dy + i), group.load(row.weight + i));
-    sums.at[0] = _mm256_fmadd_ps(g, normalised(group.load(row.x + i)), sums.at[0]);
-    if constexpr (Centred) sums.at[1] = _mm256_add_ps(sums.at[1], g);
+    const Wide g = simd::multiply(group.load(row.dy + i), group.load(row.weight + i));
+    sums.at[0] = simd::multiply_add(g, normalised(group.load(row.x + i)), sums.at[0]);
+    if constexpr (Centred) sums.at[1] = simd::add(sums.at[1], g);
   });
   const float length = static_cast<float>(row.length);
-  const F32x8 mean_gh = simd::set1(totals[0] / length), mean_g = simd::set1(totals[1] / length);
-  for_each_group(row.length, [&](std::int64_t i, auto group) {
-    const F32x8 dy = group.load(row.dy + i);
-    const F32x8 h = normalised(group.load(row.x + i));
-    F32x8 v = _mm256_mul_ps(dy, group.load(row.weight + i));
-    if constexpr (Centred) v = _mm256_sub_ps(v, mean_g);
-    v = _mm256_mul_ps(_mm256_fnmadd_ps(h, mean_gh, v), rstd);
-    if (row.d_residual != nullptr) v = _mm256_add_ps(v, group.load(row.d_residual + i));
+  const Wide mean_gh = simd::splat(totals[0] / length), mean_g = simd::splat(totals[1] / length);
+  simd::for_each_group(row.length, [&](std::int64_t i, auto group) {
+    const Wide dy = group.load(row.dy + i);
+    const Wide h = normalised(group.load(row.x + i));
+    Wide v = simd::multiply(dy, group.load(row.weight + i));
+    if constexpr (Centred) v = simd::subtract(v, mean_g);
+    v = simd::multiply(simd::subtract_product(v, h, mean_gh), rstd);
+    if (row.d_residual != nullptr) v = simd::add(v, group.load(row.d_residual + i));
     group.store(row.dx + i, v);
-    group.store(row.d_weight + i, _mm256_fmadd_ps(dy, h, group.load(row.d_weight + i)));
-    if constexpr (Centred) group.store(row.d_bias + i, _mm256_add_ps(dy, group.load(row.d_bias + i)));
+    group.store(row.d_weight + i, simd::multiply_add(dy, h, group.load(row.d_weight + i)));
+    if constexpr (Centred) group.store(row.d_bias + i, simd::add(dy, group.load(row.d_bias + i)));
   });
 }
 
@@ -215,6 +190,10 @@ void differentiate(const Op& op, const float* mean, float* d_bias) {
                                                 .d_bias = d_bias_row,
                                                 .length = length,
                                                 .statistics = {.mean = Centred ? mean[r] : 0.0f, .rstd = rstd[r]}});
+    }
+    if constexpr (sizeof(T) == 2) {
+      simd::unshuffle(d_weight, length);
+      if constexpr (Centred) simd::unshuffle(d_bias_row, length);
     }
   }
 }

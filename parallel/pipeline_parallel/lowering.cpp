@@ -1,14 +1,9 @@
 #include "parallel/pipeline_parallel/lowering.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <map>
 #include <set>
-#include <tuple>
 #include <utility>
-
-#include "core/base/error.h"
 
 namespace megalith {
 
@@ -117,44 +112,6 @@ std::vector<Action> lower_evaluation_step(const std::vector<Action>& stage, int 
   std::vector<Action> step = insert_loads(expand_segments(forwards, num_segments));
   step.push_back({.kind = ActionKind::kReduceLoss});
   return step;
-}
-
-void verify(const std::vector<Action>& actions, int num_segments, const ReducePoints& points) {
-  std::set<std::tuple<ActionKind, int, int, int>> done;  // kind, chunk, microbatch, segment
-  std::set<int> reduced_segments;
-  const auto broken = [](const Action& action, std::string_view why) {
-    fail({.subject = fmt::format("action list: {} {}", to_string(action), why)});
-  };
-  for (const Action& a : actions) {
-    if (a.kind == ActionKind::kReduce) {
-      const std::vector<int>& segments = points.segments_of_bucket.at(static_cast<std::size_t>(a.bucket));
-      reduced_segments.insert(segments.begin(), segments.end());
-    }
-    if (a.kind < ActionKind::kLoad || a.kind > ActionKind::kBackwardWeight) continue;
-    const auto has = [&](ActionKind kind, int segment) {
-      return done.contains({kind, a.chunk, a.microbatch, segment});
-    };
-    if (has(a.kind, a.segment)) broken(a, "stands twice");
-    if (a.kind == ActionKind::kForward &&
-        !has(a.segment == 0 ? ActionKind::kLoad : ActionKind::kForward, a.segment - 1)) {
-      broken(a, "comes before its input");
-    }
-    if (a.kind == ActionKind::kBackwardData) {
-      const bool last = a.segment == num_segments - 1;
-      if (!has(last ? ActionKind::kForward : ActionKind::kBackwardData, last ? a.segment : a.segment + 1))
-        broken(a, "comes before its gradient");
-    }
-    if (a.kind == ActionKind::kBackwardWeight) {
-      if (!has(ActionKind::kBackwardData, a.segment)) broken(a, "comes before its backward_data");
-      if (reduced_segments.contains(a.segment)) broken(a, "comes after its gradient was reduced");
-    }
-    done.insert({a.kind, a.chunk, a.microbatch, a.segment});
-  }
-  for (const auto& [kind, chunk, microbatch, segment] : std::set(done)) {
-    if (kind == ActionKind::kForward && !done.contains({ActionKind::kBackwardWeight, chunk, microbatch, segment})) {
-      broken({.kind = kind, .chunk = chunk, .microbatch = microbatch, .segment = segment}, "has no backward_weight");
-    }
-  }
 }
 
 }  // namespace megalith

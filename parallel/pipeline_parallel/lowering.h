@@ -30,8 +30,8 @@ std::vector<Action> lower_training_step(const std::vector<Action>& stage, int nu
 // Forward only, for evaluation.
 std::vector<Action> lower_evaluation_step(const std::vector<Action>& stage, int num_segments);
 
-// Fails with exit code 9 where the list is not executable: a verb missing, twice or before what it needs, a reduction
-// before a backward_weight of its bucket.
+// Fails with exit code 9 where a training step's list is not executable: an action missing, twice or before what it
+// needs, a backward_weight out of order or after its gradient was reduced or tied, two microbatches in one column.
 void verify(const std::vector<Action>& actions, int num_segments, const ReducePoints& points);
 
 }  // namespace megalith

@@ -18,7 +18,7 @@ enum class ActionKind : std::uint8_t {
   kTieGradients,  // gradients of tied uses join their parameter's
   kReduce,        // `bucket`: start its gradient reduction
   kFinishReduce,  // the compute stream may use the reduced gradients
-  kReduceLoss,      // sum over data-parallel ranks
+  kReduceLoss,    // sum over data-parallel ranks
   kOptimizerStep,
 };
 inline constexpr int kNumActionKinds = 10;

@@ -2,10 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <random>
 
 #include "core/device/copy.h"
+#include "core/layers/hooks.h"
 #include "core/layers/host_copy.h"
 #include "core/ops/elementwise.h"
 #include "core/tensor/bf16.h"
@@ -17,96 +19,85 @@ namespace {
 // One rank's world for one segment, on the CPU or on the plan backend.
 class Harness {
  public:
-  Harness(const SegmentCase& test, DeviceType device, Timeline* timeline)
+  // `output_shapes` are known once a recording was made.
+  Harness(const SegmentCase& test, DeviceType device, Timeline* timeline, std::vector<Shape> output_shapes = {})
       : test_(test),
         pool_(device),
         stream_(device, "compute", {.timeline = timeline}),
         arena_(pool_, device == DeviceType::kPlan ? Arena::Mode::kRecording : Arena::Mode::kPlanned),
-        ctx_{.compute = stream_, .arena = arena_, .mode = test.mode, .policies = test.policies, .seed = test.seed} {
+        ctx_{.compute = stream_, .arena = arena_, .mode = test.mode, .policies = test.policies, .seed = test.seed},
+        microbatches_(static_cast<std::size_t>(test.microbatches)) {
     store_.begin_unit("test");
     segment_ = test.build(store_);
     store_.allocate(pool_, test.dtype);
-    const std::int64_t tokens = test.sequences * test.seq_length;
-    const auto persistent = [&](DType dtype, const Shape& shape) {
-      return Tensor(
-          pool_.allocate(static_cast<std::size_t>(shape.numel()) * size_of(dtype), MemoryCategory::kOther, "test"),
-          dtype, shape);
-    };
-    ctx_.batch = {.tokens = persistent(DType::kInt32, {tokens}),
-                  .labels = persistent(DType::kInt32, {tokens}),
-                  .sequences = test.sequences,
-                  .seq_length = test.seq_length};
     ctx_.loss_sum = persistent(DType::kFp32, {1});
-    parameters_ = static_cast<MicrobatchParameters*>(
-        pool_.allocate(sizeof(MicrobatchParameters), MemoryCategory::kOther, "test"));
-    ctx_.microbatch = parameters_;
-    for (const Shape& shape : test.inputs)
-      inputs_.push_back(shape.rank() == 0 ? Tensor{} : persistent(test.dtype, shape));
+    const std::int64_t tokens = test.sequences * test.seq_length;
+    for (Microbatch& microbatch : microbatches_) {
+      microbatch.batch = {.tokens = persistent(DType::kInt32, {tokens}),
+                          .labels = persistent(DType::kInt32, {tokens}),
+                          .sequences = test.sequences,
+                          .seq_length = test.seq_length};
+      microbatch.parameters = static_cast<MicrobatchParameters*>(
+          pool_.allocate(sizeof(MicrobatchParameters), MemoryCategory::kOther, "test"));
+      for (const Shape& shape : test.inputs)
+        microbatch.inputs.push_back(shape.rank() == 0 ? Tensor{} : persistent(test.dtype, shape));
+      if (!output_shapes.empty()) make_gradients(microbatch, output_shapes);
+    }
   }
 
-  // The whole life of one microbatch, in a scope of its own per verb.
-  void step(const std::function<void(const char*, const std::function<void()>&)>& around) {
-    around("forward", [&] {
-      arena_.begin_scope({.segment = 0, .verb = 0});
-      launch(stream_, Fill{.x = ctx_.loss_sum, .value = 0});
-      outputs_ = segment_->forward(ctx_, inputs_, stash_);
-    });
-    if (test_.mode != Mode::kTrain) return;
-    if (gradients_.size() == 0) make_gradients();
-    around("backward_data", [&] {
-      arena_.begin_scope({.segment = 0, .verb = 1});
-      input_gradients_ = segment_->backward_data(ctx_, gradients_, stash_);
-    });
-    around("backward_weight", [&] {
-      arena_.begin_scope({.segment = 0, .verb = 2});
-      segment_->backward_weight(ctx_, stash_);
-      // Gradients and outputs are read by the test: keep them alive to the end of the recorded step.
-      keep(outputs_);
-      keep(input_gradients_);
-    });
+  using Around = std::function<void(const char*, const std::function<void()>&)>;
+
+  void step(const Around& around) {
+    launch(stream_, Fill{.x = ctx_.loss_sum, .value = 0});
+    for (int m = 0; m < test_.microbatches; ++m) {
+      run(m, Verb::kForward, around);
+      if (test_.mode != Mode::kTrain) continue;
+      run(m, Verb::kBackwardData, around);
+      if (!test_.delay_weights) run(m, Verb::kBackwardWeight, around);
+    }
+    for (int m = 0; test_.mode == Mode::kTrain && test_.delay_weights && m < test_.microbatches; ++m)
+      run(m, Verb::kBackwardWeight, around);
+  }
+
+  // What the test reads afterwards has to outlive the recorded step.
+  void keep_results() {
+    arena_.begin_scope({.segment = 1});
+    for (const Microbatch& microbatch : microbatches_) {
+      keep(microbatch.outputs);
+      keep(microbatch.input_gradients);
+    }
+  }
+
+  std::vector<Shape> output_shapes() const {
+    std::vector<Shape> shapes;
+    const TensorList& outputs = microbatches_[0].outputs;
+    for (int i = 0; i < outputs.size(); ++i) shapes.push_back(outputs[i].shape);
+    return shapes;
   }
 
   void fill(SegmentResult& result) {
     std::mt19937 random(static_cast<unsigned>(test_.seed));
-    std::normal_distribution<float> normal;
-    const auto draw = [&](const Tensor& tensor, float std) {
-      std::vector<float> values(static_cast<std::size_t>(tensor.numel()));
-      for (float& value : values) value = std * normal(random);
-      upload(stream_, values, tensor);
-      return download(stream_, tensor);  // as rounded
-    };
     store_.initialize(stream_, test_.seed);
     store_.zero_gradients(stream_);
     if (test_.weight_std >= 0) {
       for (ParameterUnit& unit : store_.units()) {
-        for (Parameter* parameter : unit.parameters) draw(parameter->weight, test_.weight_std);
+        for (Parameter* parameter : unit.parameters) draw(parameter->weight, test_.weight_std, random);
       }
     }
-    for (int i = 0; i < inputs_.size(); ++i)
-      result.inputs.push_back(inputs_[i] ? draw(inputs_[i], 1) : std::vector<float>{});
-    make_gradients();
-    for (int i = 0; i < gradients_.size(); ++i)
-      result.output_gradients.push_back(gradients_[i] ? draw(gradients_[i], 1) : std::vector<float>{});
-    const MicrobatchParameters parameters{.iteration = 3, .first_sample = 5, .loss_scale = 0.125f};
-    copy_from_host(stream_, parameters_, &parameters, sizeof(parameters));
-    std::vector<std::int32_t> tokens(static_cast<std::size_t>(ctx_.batch.tokens.numel()), 0);
-    if (test_.vocab > 0) {
-      std::uniform_int_distribution<std::int32_t> token(0, static_cast<std::int32_t>(test_.vocab - 1));
-      for (std::int32_t& t : tokens) t = token(random);
+    for (int m = 0; m < test_.microbatches; ++m) {
+      const Microbatch& microbatch = microbatches_[static_cast<std::size_t>(m)];
+      for (int i = 0; i < microbatch.inputs.size(); ++i) result.inputs.push_back(draw(microbatch.inputs[i], 1, random));
+      for (int i = 0; i < microbatch.gradients.size(); ++i)
+        result.output_gradients.push_back(draw(microbatch.gradients[i], 1, random));
+      fill_tokens(microbatch, m, random);
     }
-    copy_from_host(stream_, ctx_.batch.tokens.data, tokens.data(), tokens.size() * 4);
-    std::vector<std::int32_t> labels(tokens.rbegin(), tokens.rend());
-    copy_from_host(stream_, ctx_.batch.labels.data, labels.data(), labels.size() * 4);
-    stream_.synchronize();
   }
 
   void read(SegmentResult& result) {
     stream_.synchronize();
-    for (int i = 0; i < outputs_.size(); ++i)
-      result.outputs.push_back(outputs_[i] ? download(stream_, outputs_[i]) : std::vector<float>{});
-    for (int i = 0; i < input_gradients_.size(); ++i) {
-      result.input_gradients.push_back(input_gradients_[i] ? download(stream_, input_gradients_[i])
-                                                           : std::vector<float>{});
+    for (const Microbatch& microbatch : microbatches_) {
+      read(microbatch.outputs, result.outputs);
+      read(microbatch.input_gradients, result.input_gradients);
     }
     for (const ParameterUnit& unit : store_.units()) {
       for (const Parameter* parameter : unit.parameters) {
@@ -122,41 +113,90 @@ class Harness {
   Arena& arena() { return arena_; }
 
  private:
-  // Output gradients have the outputs' shapes, which a recording shows; persistent, as an input of the test.
-  void make_gradients() {
-    if (gradients_.size() > 0 || test_.mode != Mode::kTrain) return;
-    for (int i = 0; i < test_.gradients; ++i) {
-      const Shape shape = test_.inputs.empty() || test_.inputs[0].rank() == 0 ? Shape{} : gradient_shape(i);
-      if (shape.rank() == 0) {
-        gradients_.push_back({});
-        continue;
-      }
-      gradients_.push_back(Tensor(pool_.allocate(static_cast<std::size_t>(shape.numel()) * size_of(test_.dtype),
-                                                 MemoryCategory::kOther, "test"),
-                                  test_.dtype, shape));
+  struct Microbatch {
+    TensorList inputs, outputs, gradients, input_gradients;
+    Batch batch;
+    MicrobatchParameters* parameters = nullptr;
+    Stash stash;
+  };
+
+  Tensor persistent(DType dtype, const Shape& shape) {
+    const std::size_t bytes = static_cast<std::size_t>(shape.numel()) * size_of(dtype);
+    return Tensor(pool_.allocate(bytes, MemoryCategory::kOther, "test"), dtype, shape);
+  }
+
+  // Gradients of the outputs are an input of the test.
+  void make_gradients(Microbatch& microbatch, const std::vector<Shape>& output_shapes) {
+    for (int i = 0; i < std::min(test_.gradients, static_cast<int>(output_shapes.size())); ++i) {
+      const Shape& shape = output_shapes[static_cast<std::size_t>(i)];
+      microbatch.gradients.push_back(shape.rank() == 0 ? Tensor{} : persistent(test_.dtype, shape));
     }
   }
-  Shape gradient_shape(int i) const {
-    return output_shapes_.empty() ? outputs_[i].shape : output_shapes_[static_cast<std::size_t>(i)];
+
+  void run(int m, Verb verb, const Around& around) {
+    Microbatch& microbatch = microbatches_[static_cast<std::size_t>(m)];
+    if (verb == Verb::kBackwardData && microbatch.gradients.size() == 0) make_gradients(microbatch, output_shapes());
+    ctx_.batch = microbatch.batch;
+    ctx_.microbatch = microbatch.parameters;
+    around(name_of(verb).data(), [&] {
+      arena_.begin_scope({.column = m, .segment = 0, .verb = static_cast<std::int32_t>(verb)});
+      switch (verb) {
+        case Verb::kForward: forward(microbatch); break;
+        case Verb::kBackwardData:
+          microbatch.input_gradients = segment_->backward_data(ctx_, microbatch.gradients, microbatch.stash);
+          break;
+        case Verb::kBackwardWeight: segment_->backward_weight(ctx_, microbatch.stash); break;
+      }
+    });
+  }
+
+  // As SegmentRunner has it.
+  void forward(Microbatch& microbatch) {
+    microbatch.outputs = segment_->forward(ctx_, microbatch.inputs, microbatch.stash);
+    if (test_.mode != Mode::kTrain) return microbatch.stash.clear();
+    microbatch.stash.for_each([this](const Stash::Slot& slot) {
+      arena_.classify(slot.tensor.data, MemoryCategory::kActivations, name_of(slot.kind));
+    });
+  }
+
+  // The values as the tensor's dtype rounds them.
+  std::vector<float> draw(const Tensor& tensor, float std, std::mt19937& random) {
+    if (!tensor) return {};
+    std::normal_distribution<float> normal;
+    std::vector<float> values(static_cast<std::size_t>(tensor.numel()));
+    for (float& value : values) value = std * normal(random);
+    upload(stream_, values, tensor);
+    return download(stream_, tensor);
+  }
+
+  void fill_tokens(const Microbatch& microbatch, int m, std::mt19937& random) {
+    const MicrobatchParameters parameters{
+        .iteration = 3, .first_sample = 5 + m * test_.sequences, .loss_scale = 0.125f};
+    copy_from_host(stream_, microbatch.parameters, &parameters, sizeof(parameters));
+    std::vector<std::int32_t> tokens(static_cast<std::size_t>(microbatch.batch.tokens.numel()), 0);
+    if (test_.vocab > 0) {
+      std::uniform_int_distribution<std::int32_t> token(0, static_cast<std::int32_t>(test_.vocab - 1));
+      for (std::int32_t& t : tokens) t = token(random);
+    }
+    copy_from_host(stream_, microbatch.batch.tokens.data, tokens.data(), tokens.size() * 4);
+    const std::vector<std::int32_t> labels(tokens.rbegin(), tokens.rend());
+    copy_from_host(stream_, microbatch.batch.labels.data, labels.data(), labels.size() * 4);
+    stream_.synchronize();
   }
 
   void keep(const TensorList& tensors) {
     for (int i = 0; i < tensors.size(); ++i) {
-      if (tensors[i])
-        launch(stream_,
-               Add{.a = tensors[i], .b = tensors[i], .y = ctx_.empty(tensors[i].shape, tensors[i].dtype, "kept")});
+      if (!tensors[i]) continue;
+      const Tensor copy = ctx_.empty(tensors[i].shape, tensors[i].dtype, "kept");
+      launch(stream_, Add{.a = tensors[i], .b = tensors[i], .y = copy});
     }
   }
 
- public:
-  std::vector<Shape> output_shapes() const {
-    std::vector<Shape> shapes;
-    for (int i = 0; i < outputs_.size(); ++i) shapes.push_back(outputs_[i].shape);
-    return shapes;
+  void read(const TensorList& tensors, std::vector<std::vector<float>>& out) {
+    for (int i = 0; i < tensors.size(); ++i)
+      out.push_back(tensors[i] ? download(stream_, tensors[i]) : std::vector<float>{});
   }
-  void set_output_shapes(std::vector<Shape> shapes) { output_shapes_ = std::move(shapes); }
 
- private:
   const SegmentCase& test_;
   MemoryPool pool_;
   Stream stream_;
@@ -164,48 +204,49 @@ class Harness {
   ParameterStore store_;
   std::unique_ptr<Segment> segment_;
   Context ctx_;
-  Stash stash_;
-  TensorList inputs_, outputs_, gradients_, input_gradients_;
-  std::vector<Shape> output_shapes_;
-  MicrobatchParameters* parameters_ = nullptr;
+  std::vector<Microbatch> microbatches_;
 };
 
 }  // namespace
 
 SegmentResult run_segment(const SegmentCase& test, Run run) {
-  Timeline timeline;
+  const auto eagerly = [](const char*, const std::function<void()>& verb) { verb(); };
+  SegmentResult result;
   ArenaPlan plan;
   std::vector<Shape> output_shapes;
   {
+    Timeline timeline;
     Harness recording(test, DeviceType::kPlan, &timeline);
-    recording.step([](const char*, const std::function<void()>& verb) { verb(); });
+    recording.step(eagerly);
+    recording.keep_results();
     plan = plan_arena(timeline, recording.arena());
     output_shapes = recording.output_shapes();
   }
-  SegmentResult result;
-  Harness harness(test, DeviceType::kCpu, nullptr);
-  harness.set_output_shapes(std::move(output_shapes));
+  for (const auto& [key, slot] : plan.slots) {
+    if (slot.category == MemoryCategory::kActivations) result.activations[slot.owner] += slot.bytes;
+  }
+  result.arena_bytes = plan.peak_bytes;
+  std::vector<std::unique_ptr<Graph>> graphs;
+  Harness harness(test, DeviceType::kCpu, nullptr, std::move(output_shapes));
   harness.arena().use(plan);
-  harness.fill(result);
   if (run == Run::kEager) {
-    harness.step([](const char*, const std::function<void()>& verb) { verb(); });
+    harness.fill(result);
+    harness.step(eagerly);
   } else {
-    std::vector<std::unique_ptr<Graph>> graphs;
     harness.step([&](const char* name, const std::function<void()>& verb) {
       graphs.push_back(std::make_unique<Graph>(name));
       graphs.back()->begin_capture(harness.stream());
       verb();
       graphs.back()->end_capture();
     });
+    harness.fill(result);  // a capture has seen none of the values that the replay is about
     for (auto& graph : graphs) {
       result.captured_ops += graph->num_ops();
       graph->replay(harness.stream());
       result.replays += graph->num_replays();
     }
-    harness.stream().synchronize();
   }
   harness.read(result);
-  result.arena_bytes = plan.peak_bytes;
   return result;
 }
 

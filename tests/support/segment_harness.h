@@ -1,9 +1,10 @@
 // Runs segments as the product does: a step is recorded on the plan backend, laid out, and run in the planned arena,
 // once eagerly or with each verb captured in a graph and replayed. The recording needs parameters at other addresses,
-// so a test gives a function that builds its segment into a store.
+// so a test gives a function that builds its segment into a store. Each microbatch has a column and a stash of its own.
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,7 +21,7 @@ struct SegmentCase {
   BuildSegment build;
   DType dtype = DType::kFp32;
   std::vector<Shape> inputs;    // of the segment's tensors; rank 0: absent
-  int gradients = 1;            // how many of the outputs get a gradient
+  int gradients = 1;            // how many of the outputs get a gradient; those that are absent never do
   std::int64_t sequences = 1;   // B
   std::int64_t seq_length = 1;  // S
   std::int64_t vocab = 0;       // > 0: random tokens and labels below it
@@ -28,8 +29,11 @@ struct SegmentCase {
   Mode mode = Mode::kTrain;
   std::uint64_t seed = 7;
   float weight_std = -1;  // >= 0: all weights are redrawn with it, biases and norms too
+  int microbatches = 1;
+  bool delay_weights = false;  // each backward_weight after the last microbatch's backward_data
 };
 
+// Lists over microbatches hold the tensors of the first, then those of the second and so on.
 struct SegmentResult {
   std::vector<std::vector<float>> outputs;
   std::vector<std::vector<float>> input_gradients;
@@ -42,6 +46,7 @@ struct SegmentResult {
   int captured_ops = 0;
   std::int64_t replays = 0;
   std::size_t arena_bytes = 0;
+  std::map<std::string, std::size_t> activations;  // bytes that forward kept, by the name of the slot's kind
 };
 
 enum class Run { kEager, kReplay };

@@ -51,8 +51,8 @@ TEST_F(FlagsConfig, TakesDashesUnderscoresTablesAndEveryType) {
 
 TEST_F(FlagsConfig, KeysOfOtherProgramsAreCheckedToo) {
   EXPECT_EQ(file_outcome("temperature = 0.8\n"), "valid");
-  EXPECT_EQ(file_outcome("temperature = 0\n"),
-            "exit 2: run.toml:1:1: temperature: expected a number above 0 and at most 1000, got 0");
+  EXPECT_EQ(file_outcome("temperature = -1\n"),
+            "exit 2: run.toml:1:1: temperature: expected a number of at least 0 and at most 1000, got -1");
 }
 
 TEST_F(FlagsConfig, UnknownKeyNamesPlaceAndNearest) {

@@ -1,6 +1,9 @@
 // What the tests of this folder share: a folder that vanishes, and data sets of the golden files' pattern.
 #pragma once
 
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
@@ -12,8 +15,6 @@
 
 #include "core/base/error.h"
 #include "core/data/indexed_dataset.h"
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 namespace megalith {
 

@@ -65,6 +65,13 @@ ModelConfig nope() {
   return c;
 }
 
+// Past the tiles of attention and matrix products.
+ModelConfig longer(ModelConfig c) {
+  c.num_layers = 1;
+  c.seq_length = 131;
+  return c;
+}
+
 ModelConfig with_dropout(ModelConfig c) {
   c.hidden_dropout = 0.1;
   return c;
@@ -75,7 +82,7 @@ ModelConfig with_dropout(ModelConfig c) {
 std::vector<ModelFamily> model_families() {
   std::vector<ModelFamily> families = {{"gpt2", gpt2()},   {"gpt2_dropout", with_dropout(gpt2())},   {"llama", llama()},
                                        {"qwen2", qwen2()}, {"qwen3_dropout", with_dropout(qwen3())}, {"neox", neox()},
-                                       {"nope", nope()}};
+                                       {"nope", nope()},   {"llama_long", longer(llama())}};
   for (ModelFamily& family : families) {
     resolve(family.config);
     validate(family.config);

@@ -107,12 +107,7 @@ RunResult train(const RunRequest& request) {
     const std::size_t planned = memory_use(setup.plans, setup.planned_persistent).total();
     Trainer trainer(std::move(setup), group, stop);
     if (request.prepare) request.prepare(trainer, rank);
-    ExitCode code = ExitCode::kOk;
-    try {
-      code = trainer.run();
-    } catch (const Error&) {
-      if (!request.tolerate_hazards || trainer.hazards() == nullptr || trainer.hazards()->count() == 0) throw;
-    }
+    const ExitCode code = trainer.run();
     const std::lock_guard lock(mutex);
     if (trainer.hazards() != nullptr) result.hazards += trainer.hazards()->count();
     if (rank != 0) return;

@@ -44,7 +44,6 @@ struct RunRequest {
   std::vector<std::string> flags;  // over tiny_flags()
   int ranks = 1;
   std::function<void(Trainer&, int rank)> prepare = nullptr;  // before run()
-  bool tolerate_hazards = false;
 };
 
 // 2 layers, hidden 32, sequence 16, global batch 8 in micro batches of 2, mock data, 6 steps.

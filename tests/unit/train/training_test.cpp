@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <fstream>
 
 #include "core/device/copy.h"
 #include "core/ops/elementwise.h"
@@ -148,6 +149,26 @@ TEST(Training, ResumeOnAnotherNumberOfRanksContinues) {
   const RunResult second = test::train({.flags = {"--load", scratch.path("c")}, .ranks = 2});
   ASSERT_EQ(second.loss_values.size(), 3u);
   for (std::size_t i = 0; i < 3; ++i) EXPECT_NEAR(second.loss_values[i] / unbroken.loss_values[i + 3], 1, 1e-5);
+}
+
+TEST(Training, AnotherSeedCannotContinueTheDataOrder) {
+  const test::ScratchDirectory scratch;
+  test::train({.flags = {"--exit-interval", "3", "--save", scratch.path("c")}});
+  try {
+    test::train({.flags = {"--load", scratch.path("c"), "--seed", "12"}});
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kUsage);
+    EXPECT_NE(std::string(error.what()).find("expected 11, got 12"), std::string::npos) << error.what();
+  }
+}
+
+TEST(Training, ALastSaveThatFailsIsNotSuccess) {
+  const test::ScratchDirectory scratch;
+  std::ofstream(scratch.path("file")) << "not a folder";
+  const RunResult result = test::train({.flags = {"--save", scratch.path("file/c")}});
+  EXPECT_EQ(result.code, ExitCode::kFileIo);
+  EXPECT_EQ(result.losses.size(), 6u);  // training itself went on
 }
 
 TEST(Training, FinetuneTakesTheWeightsAndStartsAtStepOne) {

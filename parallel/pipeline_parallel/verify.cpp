@@ -1,0 +1,144 @@
+#include <fmt/format.h>
+
+#include <map>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "core/base/error.h"
+#include "parallel/pipeline_parallel/lowering.h"
+
+namespace megalith {
+
+namespace {
+
+// Walks a list once and remembers what was done.
+class Verifier {
+ public:
+  Verifier(int num_segments, const ReducePoints& points) : num_segments_(num_segments), points_(points) {}
+
+  void take(const Action& a) {
+    if (a.kind >= ActionKind::kLoad && a.kind <= ActionKind::kBackwardWeight) return take_microbatch(a);
+    if (a.kind == ActionKind::kReduce) return take_reduce(a);
+    if (!once_.insert(a.kind).second) broken(a, "stands twice");
+    if (a.kind == ActionKind::kZeroGradients && !done_.empty()) broken(a, "comes after a verb");
+    if (a.kind == ActionKind::kTieGradients && reduced_tied()) broken(a, "comes after its gradient was reduced");
+    if (a.kind == ActionKind::kFinishReduce && reduced_.size() < points_.segments_of_bucket.size()) {
+      broken(a, "comes before a reduction");
+    }
+    if (a.kind == ActionKind::kOptimizerStep &&
+        !(once_.contains(ActionKind::kFinishReduce) && once_.contains(ActionKind::kReduceLoss))) {
+      broken(a, "comes before the reductions have finished");
+    }
+  }
+
+  void finish() const {
+    for (const auto& [kind, chunk, microbatch, segment] : done_) {
+      if (kind != ActionKind::kLoad) continue;
+      for (int s = 0; s < num_segments_; ++s) {
+        const Action weight{
+            .kind = ActionKind::kBackwardWeight, .chunk = chunk, .microbatch = microbatch, .segment = s};
+        if (!has(weight, weight.kind, s)) broken(weight, "is missing");
+      }
+    }
+    for (const ActionKind kind : {ActionKind::kZeroGradients, ActionKind::kTieGradients, ActionKind::kFinishReduce,
+                                  ActionKind::kReduceLoss, ActionKind::kOptimizerStep}) {
+      if (kind == ActionKind::kTieGradients && points_.tied_segment < 0) continue;
+      if (!once_.contains(kind)) broken({.kind = kind}, "is missing");
+    }
+  }
+
+ private:
+  [[noreturn]] static void broken(const Action& action, std::string_view why) {
+    fail({.subject = fmt::format("action list: {} {}", to_string(action), why)});
+  }
+
+  bool has(const Action& a, ActionKind kind, int segment) const {
+    return done_.contains({kind, a.chunk, a.microbatch, segment});
+  }
+
+  bool reduced_tied() const {
+    for (const int bucket : reduced_) {
+      for (const int segment : points_.segments_of_bucket[static_cast<std::size_t>(bucket)]) {
+        if (segment == points_.tied_segment) return true;
+      }
+    }
+    return false;
+  }
+
+  void take_microbatch(const Action& a) {
+    if (has(a, a.kind, a.segment)) broken(a, "stands twice");
+    if (once_.contains(ActionKind::kOptimizerStep)) broken(a, "comes after the optimizer's step");
+    const bool last = a.segment == num_segments_ - 1;
+    switch (a.kind) {
+      case ActionKind::kLoad: occupy(a); break;
+      case ActionKind::kForward:
+        if (!has(a, a.segment == 0 ? ActionKind::kLoad : ActionKind::kForward, a.segment - 1))
+          broken(a, "comes before its input");
+        if (once_.contains(ActionKind::kReduceLoss)) broken(a, "comes after its loss was reduced");
+        break;
+      case ActionKind::kBackwardData:
+        if (!has(a, last ? ActionKind::kForward : ActionKind::kBackwardData, last ? a.segment : a.segment + 1))
+          broken(a, "comes before its gradient");
+        break;
+      default: take_weight(a);
+    }
+    if (column_of_[{a.chunk, a.microbatch}] != a.column) broken(a, "is in another microbatch's column");
+    done_.insert({a.kind, a.chunk, a.microbatch, a.segment});
+    if (a.kind == ActionKind::kBackwardWeight) leave(a);
+  }
+
+  void take_weight(const Action& a) {
+    if (!has(a, ActionKind::kBackwardData, a.segment)) broken(a, "comes before its backward_data");
+    if (!once_.contains(ActionKind::kZeroGradients)) broken(a, "comes before the gradients are zero");
+    if (reduced_segments_.contains(a.segment)) broken(a, "comes after its gradient was reduced");
+    if (once_.contains(ActionKind::kTieGradients)) broken(a, "comes after tied gradients were added");
+    const auto [latest, first] = latest_weight_.try_emplace({a.chunk, a.segment}, a.microbatch);
+    if (!first && latest->second > a.microbatch) broken(a, "comes after that of a later microbatch");
+    latest->second = a.microbatch;
+  }
+
+  // A column is one microbatch's from its load to its last backward_weight.
+  void occupy(const Action& a) {
+    const std::pair owner{a.chunk, a.microbatch};
+    if (!owner_.try_emplace(a.column, owner).second) broken(a, "takes a column that is in use");
+    column_of_[owner] = a.column;
+  }
+  void leave(const Action& a) {
+    for (int s = 0; s < num_segments_; ++s) {
+      if (!has(a, ActionKind::kBackwardWeight, s)) return;
+    }
+    owner_.erase(a.column);
+  }
+
+  void take_reduce(const Action& a) {
+    const auto bucket = static_cast<std::size_t>(a.bucket);
+    if (bucket >= points_.segments_of_bucket.size()) broken(a, "names no bucket");
+    if (!reduced_.insert(a.bucket).second) broken(a, "stands twice");
+    const std::vector<int>& segments = points_.segments_of_bucket[bucket];
+    reduced_segments_.insert(segments.begin(), segments.end());
+    if (points_.tied_segment >= 0 && !once_.contains(ActionKind::kTieGradients) && reduced_tied()) {
+      broken(a, "comes before tied gradients were added");
+    }
+  }
+
+  int num_segments_;
+  const ReducePoints& points_;
+  std::set<std::tuple<ActionKind, int, int, int>> done_;  // kind, chunk, microbatch, segment
+  std::set<ActionKind> once_;
+  std::set<int> reduced_;
+  std::set<int> reduced_segments_;
+  std::map<std::pair<int, int>, int> latest_weight_;  // (chunk, segment): microbatch
+  std::map<int, std::pair<int, int>> owner_;          // column: (chunk, microbatch)
+  std::map<std::pair<int, int>, int> column_of_;
+};
+
+}  // namespace
+
+void verify(const std::vector<Action>& actions, int num_segments, const ReducePoints& points) {
+  Verifier verifier(num_segments, points);
+  for (const Action& action : actions) verifier.take(action);
+  verifier.finish();
+}
+
+}  // namespace megalith

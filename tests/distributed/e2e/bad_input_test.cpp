@@ -1,0 +1,259 @@
+// Bad input: one line that names what is wrong, the right exit code, no hang, whichever rank finds it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/distributed/e2e/program.h"
+
+namespace megalith {
+namespace {
+
+using test::Folder;
+using test::Outcome;
+using test::Words;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using test::operator+;
+
+// What the program says and its exit code; nothing may follow from the run.
+void expect_error(const Folder& folder, const Words& command, int code, const std::string& line) {
+  const Outcome outcome = test::run(command, folder);
+  EXPECT_EQ(outcome.code, code) << line;
+  EXPECT_THAT(outcome.errors(), ElementsAre(line)) << outcome.err;
+}
+
+void expect_train_error(const Folder& folder, const Words& flags, int code, const std::string& message) {
+  expect_error(folder, test::program("train", flags), code, "train: error: [rank 0/1] " + message);
+}
+
+Words mock(const Words& more) { return test::tiny_mock() + more; }
+Words text(const Words& more) { return test::tiny() + Words{"--data-path", "text"} + more; }
+
+TEST(BadInput, Flags) {
+  const Folder folder;
+  const auto expect = [&](const Words& flags, const std::string& message) {
+    expect_train_error(folder, flags, 2, message);
+  };
+  expect({"--foo"}, "--foo: unknown flag of train; see train --help");
+  expect(mock({"--num-layer", "3"}), "--num-layer: unknown flag of train; did you mean --num-layers?");
+  expect(mock({"--num-layers"}), "--num-layers: a value is missing");
+  expect(mock({"stray"}), "\"stray\": an argument without a flag; see train --help");
+  expect(mock({"--lr", "nan"}), "--lr: expected a finite number of at least 0, got \"nan\"");
+  expect(mock({"--train-iters", "99999999999999999999"}),
+         "--train-iters: expected an integer from 0 to 1000000000000, got \"99999999999999999999\"");
+  expect(mock({"--micro-batch-size", "0"}), "--micro-batch-size: expected an integer from 1 to 1048576, got \"0\"");
+  expect(mock({"--world-size", "2"}), "--world-size: a flag of plan, not of train");
+}
+
+TEST(BadInput, ContradictoryFlags) {
+  const Folder folder;
+  const auto expect = [&](const Words& flags, const std::string& message) {
+    expect_train_error(folder, flags, 2, message);
+  };
+  expect(mock({"--data-path", "text"}), "--data-path and --mock-data: expected one of them, got both");
+  expect(test::tiny(), "--data-path or --mock-data: missing; name an indexed dataset that prepare wrote");
+  expect(mock({"--save-interval", "3"}),
+         "--save-interval and --save: expected --save-interval together with --save, got --save-interval alone");
+  expect(
+      mock({"--global-batch-size", "7"}),
+      "--global-batch-size and --micro-batch-size: expected a global batch that is a multiple of the micro batch, got "
+      "--global-batch-size 7 and --micro-batch-size 2");
+  expect(mock({"--hidden-size", "30"}),
+         "--hidden-size and --num-attention-heads: expected a hidden size that is a multiple of the heads, or "
+         "--kv-channels, got --hidden-size 30 and --num-attention-heads 4");
+  expect(mock({"--skip-train"}),
+         "--skip-train and --eval-iters: expected --eval-iters above 0 together with --skip-train, got --eval-iters 0");
+  expect(mock({"--offload-modules", "core_attn"}),
+         "--offload-modules: expected none, offload is not built yet, got core_attn; --recompute-modules saves "
+         "activation memory today");
+}
+
+TEST(BadInput, ConfigurationFiles) {
+  const Folder folder;
+  folder.write("typo.toml", "[model]\nnum_layers = 2\nhiden-size = 32\n");
+  folder.write("type.toml", "num-layers = \"2\"\n");
+  folder.write("broken.toml", "num-layers = \n");
+  const auto config = [](const std::string& name) { return mock({"--config", name}); };
+  expect_train_error(folder, config("typo.toml"), 2,
+                     "typo.toml:3:1: unknown key hiden-size; did you mean hidden-size?");
+  expect_train_error(folder, config("type.toml"), 2,
+                     "type.toml:1:1: num-layers: expected an integer from 1 to 10000, got \"2\"");
+  expect_train_error(folder, config("none.toml"), 3, "--config none.toml: expected a readable file");
+  const Outcome broken = test::run(test::program("train", config("broken.toml")), folder);
+  EXPECT_EQ(broken.code, 2);
+  EXPECT_THAT(broken.errors(), ElementsAre(HasSubstr("broken.toml:1:14: not TOML: ")));
+}
+
+TEST(BadInput, Data) {
+  const Folder folder;
+  folder.make_text();
+  constexpr const char* kDamaged = "; the file is damaged or not from a Megatron dataset: prepare it again";
+  const auto restore = [&] {
+    folder.copy("text.idx", "cut.idx");
+    folder.copy("text.bin", "cut.bin");
+  };
+  const auto expect = [&](int code, const std::string& message) {
+    expect_train_error(folder, test::tiny() + Words{"--data-path", "cut"}, code, message);
+    restore();
+  };
+  expect(3, "cut.idx: expected a readable file, got No such file or directory; check the path and its permissions");
+  folder.truncate("cut.idx", 20);
+  expect(4, std::string("cut.idx: size: expected a header of 34 bytes, got 20 bytes") + kDamaged);
+  folder.overwrite("cut.idx", 0, "X");
+  expect(4, std::string("cut.idx: byte 0 (magic): expected MMIDIDX and two zero bytes, got other bytes") + kDamaged);
+  folder.overwrite("cut.idx", 34, "\xff\xff\xff\xff");
+  expect(4, std::string("cut.idx: byte 34 (length of sequence 0): expected 0 or more tokens, got -1") + kDamaged);
+  folder.truncate("cut.bin", 1000);
+  expect(4, "cut.bin: size: expected at least " + std::to_string(folder.read("text.bin").size()) +
+                " bytes, as cut.idx says, got 1000 bytes" + kDamaged);
+  expect_train_error(
+      folder, text({"--split", "0,1,0"}), 2,
+      "--split: expected a training share of at least one of the 62 documents of text, got '0,1,0', which "
+      "gives it none; give training a larger share, or ask for none of its samples");
+}
+
+TEST(BadInput, ATokenBeyondTheVocabularyEndsAllRanks) {
+  const Folder folder;
+  folder.make_text();
+  folder.write("text.bin", std::string(folder.read("text.bin").size(), '\x7f'));
+  const Outcome outcome = test::run(test::program_on(2, "train", text({})), folder);
+#ifdef MEGALITH_EXIT_CODES_SURVIVE
+  EXPECT_EQ(outcome.code, 4);
+#endif
+  const Words errors = outcome.errors();
+  ASSERT_THAT(errors, ::testing::SizeIs(::testing::AllOf(::testing::Ge(1u), ::testing::Le(2u)))) << outcome.err;
+  EXPECT_THAT(errors[0],
+              HasSubstr("expected a token id below the vocabulary size 257, got 32639; the data was prepared "
+                        "with another tokenizer, or is damaged"));
+}
+
+TEST(BadInput, IsToldOnceForAllRanks) {
+  const Folder folder;
+  const auto expect = [&](const Words& flags, int code, const std::string& message) {
+    const Outcome outcome = test::run(test::program_on(3, "train", mock(flags)), folder);
+#ifdef MEGALITH_EXIT_CODES_SURVIVE
+    EXPECT_EQ(outcome.code, code);
+#else
+    EXPECT_NE(outcome.code, 0) << code;
+#endif
+    EXPECT_THAT(outcome.errors(), ElementsAre("train: error: [rank 0/3] " + message)) << outcome.err;
+  };
+  expect(
+      {}, 2,
+      "--global-batch-size: expected a multiple of --micro-batch-size 2 x 3 data-parallel ranks, such as 6 or 12, got "
+      "8");
+  expect({"--global-batch-size", "6", "--load", "none"}, 5,
+         "--load none: expected a checkpoint, got none; check the folder, or give the same folder to --save to start a "
+         "new run in it");
+  expect({"--global-batch-size", "6", "--metrics-jsonl", "none/metrics.jsonl"}, 3,
+         "--metrics-jsonl none/metrics.jsonl: No such file or directory");
+}
+
+TEST(BadInput, OutputsThatCannotBeWritten) {
+  const Folder folder;
+  folder.write("file", "");
+  expect_train_error(folder, mock({"--save", "file"}), 3,
+                     "--save file: expected a folder to write to, got Not a directory");
+  const Outcome metrics = test::run(test::program("train", mock({"--metrics-jsonl", "/dev/full"})), folder);
+  EXPECT_EQ(metrics.code, 0);  // training goes on
+  EXPECT_THAT(metrics.warnings(), ElementsAre("[megalith] warning: --metrics-jsonl /dev/full: No space left on device; "
+                                              "no more metrics are written"));
+}
+
+// Files are limited to 16 MiB, the checkpoint has 19 MB.
+TEST(BadInput, AFailedSaveDoesNotEndTheRun) {
+  const Folder folder;
+  std::string command = "ulimit -f 16384; exec";
+  for (const std::string& word :
+       test::program("train", mock({"--hidden-size", "256", "--save", "kept", "--save-interval", "3"})))
+    command += " '" + word + "'";
+  const Outcome outcome = test::run({"/bin/bash", "-c", command}, folder);
+  EXPECT_EQ(outcome.code, 3);  // what the run was for is lost
+  EXPECT_THAT(outcome.warnings(), ElementsAre(HasSubstr("checkpoint of step 3 was not saved (1 failed so far): "),
+                                              HasSubstr("checkpoint of step 6 was not saved (2 failed so far): "),
+                                              "[megalith] warning: 2 checkpoints could not be saved"));
+  EXPECT_THAT(outcome.out, HasSubstr("iteration 6/ 6"));
+}
+
+TEST(BadInput, Checkpoints) {
+  const Folder folder;
+  ASSERT_EQ(test::run(test::program("train", mock({"--save", "kept", "--save-interval", "3"})), folder).code, 0);
+  const auto expect = [&](const Words& flags, int code, const std::string& message) {
+    expect_train_error(folder, mock(Words{"--load", "kept"} + flags), code, message);
+  };
+  expect({"--ckpt-step", "4"}, 5, "no valid checkpoint in kept for step 4; there is none of that step");
+  expect({"--num-layers", "3"}, 2,
+         "--load kept/step_0000006: another model: expected --num-layers 2, got --num-layers 3");
+  expect({"--num-attention-heads", "2"}, 2,
+         "--load kept/step_0000006: another model: expected --num-attention-heads 4, --num-query-groups 4, "
+         "--kv-channels 8, got --num-attention-heads 2, --num-query-groups 2, --kv-channels 16");
+  expect({"--bf16"}, 2, "--load kept/step_0000006: another model: expected --bf16 false, got --bf16 true");
+  expect({"--tokenizer-type", "null", "--vocab-size", "256"}, 2,
+         "--tokenizer-type of checkpoint kept/step_0000006: expected byte-257, got null-257");
+  expect(
+      {"--seed", "12"}, 2,
+      "--seed of checkpoint kept/step_0000006: expected 11, got 12; the order of the data follows from it; --finetune "
+      "starts a new order with these weights");
+}
+
+TEST(BadInput, ADamagedCheckpointFallsBackToTheOneBefore) {
+  const Folder folder;
+  ASSERT_EQ(test::run(test::program("train", mock({"--save", "kept", "--save-interval", "3"})), folder).code, 0);
+  const auto resume = [&] {
+    return test::run(test::program_on(2, "train", mock({"--load", "kept", "--metrics-jsonl", "m.jsonl"})), folder);
+  };
+  folder.overwrite("kept/step_0000006/rank_0000_of_0001.safetensors", 200'000, "damage");
+  const Outcome second = resume();
+  EXPECT_EQ(second.code, 0);
+  EXPECT_THAT(second.warnings(),
+              ElementsAre(HasSubstr("checkpoint step_0000006 is not valid, trying the next older one")));
+  EXPECT_EQ(folder.read_lines("m.jsonl").size(), 3u);
+  folder.truncate("kept/step_0000003/rank_0000_of_0001.safetensors", 200'000);
+  const Outcome none = resume();
+#ifdef MEGALITH_EXIT_CODES_SURVIVE
+  EXPECT_EQ(none.code, 5);
+#endif
+  EXPECT_THAT(none.errors(), ElementsAre(HasSubstr("[rank 0/2] no valid checkpoint in kept; tried step_0000006: ")));
+}
+
+TEST(BadInput, SizesBeyondAnyMachine) {
+  const Folder folder;
+  expect_train_error(folder, mock({"--hidden-size", "4096"}), 2,
+                     "--kv-channels, or --hidden-size / --num-attention-heads: expected an integer from 1 to 256, got "
+                     "1024");
+  expect_train_error(folder, mock({"--global-batch-size", "1000000000000"}), 2,
+                     "--global-batch-size and --seq-length: expected at most 1099511627776 tokens, got 1000000000000 x "
+                     "16");
+  expect_train_error(folder, mock({"--global-batch-size", "1000000"}), 2,
+                     "--global-batch-size: expected at most 65536 microbatches per step and rank, 131072 samples, got "
+                     "1000000");
+  const Words wide = {"--hidden-size", "1048576", "--num-attention-heads", "4096"};
+  const Outcome memory = test::run(test::program("train", mock(wide)), folder);
+  EXPECT_EQ(memory.code, 6);
+  EXPECT_THAT(memory.errors(),
+              ElementsAre(::testing::AllOf(HasSubstr("out of memory: "), HasSubstr("largest owners: "))));
+}
+
+TEST(BadInput, OtherPrograms) {
+  const Folder folder;
+  const auto expect = [&](const std::string& name, const Words& flags, int code, const std::string& message) {
+    expect_error(folder, test::program(name, flags), code, name + ": error: " + message);
+  };
+  const Words shape = {"--num-layers", "2", "--hidden-size", "32", "--num-attention-heads", "4", "--seq-length", "16"};
+  expect("plan", {}, 2,
+         "--num-layers: missing; give it as a flag or in a file with --config, such as configs/quickstart.toml");
+  expect("plan", shape + Words{"--global-batch-size", "100", "--world-size", "3"}, 2,
+         "--global-batch-size: expected a multiple of --micro-batch-size 1 x 3 data-parallel ranks, such as 99 or 102, "
+         "got 100");
+  expect("generate", {}, 2, "--load: missing; name the folder that train --save wrote");
+  expect("generate", {"--load", "none"}, 5,
+         "--load none: expected a checkpoint, got none; name the folder that train --save wrote");
+  expect("generate", {"--load", "none", "--top-p", "1.5"}, 2,
+         "--top-p: expected a number of at least 0 and at most 1, got \"1.5\"");
+  expect("generate", {"--load", "none", "--prompt", "a\xff"}, 2,
+         "--prompt: expected text in UTF-8, got bytes that are not UTF-8");
+  expect("report", {}, 2, "METRICS.jsonl: missing; name a file that train --metrics-jsonl wrote");
+  expect("report", {"none.jsonl"}, 3, "none.jsonl: No such file or directory");
+}
+
+}  // namespace
+}  // namespace megalith

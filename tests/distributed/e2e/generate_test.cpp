@@ -1,0 +1,102 @@
+// generate with a trained checkpoint.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/distributed/e2e/program.h"
+
+namespace megalith {
+namespace {
+
+using test::Folder;
+using test::Outcome;
+using test::Words;
+using test::operator+;
+
+class Generate : public ::testing::Test {
+ protected:
+  void train(const Words& flags) {
+    folder_.make_text();
+    ASSERT_EQ(test::run(test::program("train", test::tiny() +
+                                                   Words{"--data-path", "text", "--train-iters", "60", "--lr", "1e-2",
+                                                         "--save", "kept", "--log-interval", "1000"} +
+                                                   flags),
+                        folder_)
+                  .code,
+              0);
+  }
+
+  // Without the line end that closes the text.
+  std::string text(const std::string& prompt, int count, const Words& flags) {
+    const Outcome outcome = test::run(
+        test::program("generate",
+                      Words{"--load", "kept", "--prompt", prompt, "--max-new-tokens", std::to_string(count)} + flags),
+        folder_);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return outcome.out.substr(0, outcome.out.size() - 1);
+  }
+
+  Folder folder_;
+};
+
+const Words kLlama = {"--position-embedding-type",
+                      "rope",
+                      "--swiglu",
+                      "--normalization",
+                      "RMSNorm",
+                      "--disable-bias-linear",
+                      "--group-query-attention",
+                      "--num-query-groups",
+                      "2"};
+
+TEST_F(Generate, RepeatsItselfBySeed) {
+  train(kLlama);
+  const std::string first = text("It is", 40, {"--seed", "3"});
+  EXPECT_EQ(first.size(), 45u);
+  EXPECT_EQ(text("It is", 40, {"--seed", "3"}), first);
+  EXPECT_NE(text("It is", 40, {"--seed", "4"}), first);
+  const std::string greedy = text("It is", 40, {"--temperature", "0"});
+  EXPECT_EQ(text("It is", 40, {"--top-k", "1", "--seed", "9"}), greedy);
+  EXPECT_NE(first, greedy);
+}
+
+// A token drawn with the KV cache is the one drawn after reading the whole text again.
+TEST_F(Generate, CacheEqualsReadingAgain) {
+  train(kLlama);
+  for (const Words& sampling : {Words{"--temperature", "0"}, Words{"--top-k", "8", "--top-p", "0.9", "--seed", "5"}}) {
+    std::string step_by_step = "It is a truth";
+    for (int i = 0; i < 12; ++i) step_by_step = text(step_by_step, 1, sampling);
+    EXPECT_EQ(text("It is a truth", 12, sampling), step_by_step);
+  }
+}
+
+TEST_F(Generate, LearnedPositionsEndTheText) {
+  train({"--bf16"});
+  EXPECT_EQ(text("abcdef", 10, {}).size(), 16u);
+  const Words load = {"--load", "kept", "--prompt"};
+  EXPECT_EQ(test::run(test::program("generate", load + Words{"abcdef"}), folder_).code, 0);  // default: what fits
+  EXPECT_EQ(test::run(test::program("generate", load + Words{""}), folder_).code, 0);
+  const Outcome many = test::run(test::program("generate", load + Words{"abcdef", "--max-new-tokens", "11"}), folder_);
+  EXPECT_EQ(many.code, 2);
+  EXPECT_THAT(many.errors(),
+              ::testing::ElementsAre("generate: error: --max-new-tokens: expected at most 10 tokens: the model has "
+                                     "16 learned positions and the prompt takes 6, got 11"));
+  const Outcome full = test::run(test::program("generate", load + Words{"abcdefghijklmnop"}), folder_);
+  EXPECT_EQ(full.code, 2);
+  EXPECT_THAT(full.errors(),
+              ::testing::ElementsAre("generate: error: --prompt: expected at most 15 tokens: the model has 16 "
+                                     "learned positions, got 16"));
+}
+
+TEST_F(Generate, IdsWithoutText) {
+  ASSERT_EQ(test::run(test::program("train", test::tiny_mock() + Words{"--tokenizer-type", "null", "--vocab-size",
+                                                                       "383", "--save", "kept"}),
+                      folder_)
+                .code,
+            0);
+  const std::string ids = text("1 2 3", 4, {"--seed", "3"});
+  EXPECT_EQ(std::count(ids.begin(), ids.end(), ' '), 6) << ids;
+  EXPECT_EQ(test::run(test::program("generate", {"--load", "kept", "--prompt", "words"}), folder_).code, 4);
+}
+
+}  // namespace
+}  // namespace megalith

@@ -1,0 +1,221 @@
+#include "tests/distributed/e2e/program.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <thread>
+
+namespace megalith::test {
+
+namespace {
+
+namespace fs = std::filesystem;
+constexpr std::chrono::minutes kTimeout{2};
+
+std::string content_of(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream content;
+  content << file.rdbuf();
+  return content.str();
+}
+
+Words lines_of(const std::string& text) {
+  Words lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
+
+Words lines_with(const std::string& text, const std::string& part) {
+  Words found;
+  for (const std::string& line : lines_of(text)) {
+    if (line.find(part) != std::string::npos) found.push_back(line);
+  }
+  return found;
+}
+
+// In the child: never returns.
+[[noreturn]] void execute(const Words& command, const std::string& folder, const std::string& out,
+                          const std::string& err) {
+  setpgid(0, 0);
+  if (chdir(folder.c_str()) != 0) _exit(126);
+  dup2(open("/dev/null", O_RDONLY), STDIN_FILENO);
+  dup2(open(out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), STDOUT_FILENO);
+  dup2(open(err.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), STDERR_FILENO);
+  setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
+  setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
+  std::vector<char*> arguments;
+  for (const std::string& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
+  arguments.push_back(nullptr);
+  execv(arguments[0], arguments.data());
+  _exit(127);
+}
+
+std::string value_of(const std::string& line, const std::string& key) {
+  const std::string quoted = '"' + key + "\": ";
+  const std::size_t at = line.find(quoted);
+  if (at == std::string::npos) return "-";
+  const std::size_t begin = at + quoted.size();
+  return line.substr(begin, line.find_first_of(",}", begin) - begin);
+}
+
+}  // namespace
+
+Folder::Folder() {
+  std::string pattern = (fs::temp_directory_path() / "megalith-e2e-XXXXXX").string();
+  if (mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
+  path_ = pattern;
+}
+
+Folder::~Folder() {
+  std::error_code ignored;
+  fs::remove_all(path_, ignored);
+}
+
+std::string Folder::read(const std::string& name) const { return content_of(path(name)); }
+Words Folder::read_lines(const std::string& name) const { return lines_of(read(name)); }
+
+void Folder::write(const std::string& name, const std::string& content) const {
+  std::ofstream(path(name), std::ios::binary) << content;
+}
+
+void Folder::overwrite(const std::string& name, std::size_t offset, const std::string& bytes) const {
+  std::fstream file(path(name), std::ios::binary | std::ios::in | std::ios::out);
+  file.seekp(static_cast<std::streamoff>(offset));
+  file << bytes;
+}
+
+void Folder::truncate(const std::string& name, std::size_t bytes) const { fs::resize_file(path(name), bytes); }
+
+void Folder::copy(const std::string& from, const std::string& to) const {
+  fs::copy(path(from), path(to), fs::copy_options::recursive | fs::copy_options::overwrite_existing);
+}
+
+void Folder::make_text() const {
+  const Outcome outcome =
+      test::run(program("prepare", {"--input", MEGALITH_SOURCE_DIR "/configs/text/pride_and_prejudice.txt",
+                                    "--document-start", "Chapter", "--append-eod", "--output-prefix", "text"}),
+                *this);
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+}
+
+Words Outcome::errors() const { return lines_with(err, ": error: "); }
+Words Outcome::warnings() const { return lines_with(err + out, "[megalith] warning: "); }
+
+Process::Process(const Words& command, const Folder& folder)
+    : out_(folder.path("stdout")), err_(folder.path("stderr")) {
+  pid_ = fork();
+  if (pid_ < 0) throw std::runtime_error("fork failed");
+  if (pid_ == 0) execute(command, folder.path("."), out_, err_);
+}
+
+Process::~Process() {
+  if (ended_) return;
+  kill(-pid_, SIGKILL);
+  ended(true);
+}
+
+bool Process::ended(bool wait) {
+  if (!ended_) ended_ = waitpid(pid_, &status_, wait ? 0 : WNOHANG) == pid_;
+  return ended_;
+}
+
+bool Process::wait_for_output(const std::string& text) {
+  const auto end = std::chrono::steady_clock::now() + kTimeout;
+  while (std::chrono::steady_clock::now() < end) {
+    const bool over = ended(false);
+    if ((content_of(out_) + content_of(err_)).find(text) != std::string::npos) return true;
+    if (over) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return false;
+}
+
+bool Process::wait_for_handler(int number) {
+  const std::string status = "/proc/" + std::to_string(pid_) + "/status";
+  while (!ended(false)) {
+    const Words caught = lines_with(content_of(status), "SigCgt:");
+    if (!caught.empty() && (std::stoull(caught[0].substr(7), nullptr, 16) >> (number - 1) & 1) != 0) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return false;
+}
+
+void Process::signal(int number) const { kill(pid_, number); }
+
+Outcome Process::finish() {
+  const auto end = std::chrono::steady_clock::now() + kTimeout;
+  while (!ended(false)) {
+    if (std::chrono::steady_clock::now() > end) {
+      ADD_FAILURE() << "the program hangs: it was killed";
+      kill(-pid_, SIGKILL);
+      ended(true);
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  return {.code = WIFEXITED(status_) ? WEXITSTATUS(status_) : 128 + WTERMSIG(status_),
+          .out = content_of(out_),
+          .err = content_of(err_)};
+}
+
+Words program(const std::string& name, const Words& arguments) {
+  return Words{std::string(MEGALITH_BIN_DIR "/") + name} + arguments;
+}
+
+Words program_on(int ranks, const std::string& name, const Words& arguments) {
+  Words command;
+  std::istringstream mpiexec(MEGALITH_MPIEXEC);
+  for (std::string word; mpiexec >> word;) command.push_back(word);
+  return command + Words{"-n", std::to_string(ranks)} + program(name, arguments);
+}
+
+Outcome run(const Words& command, const Folder& folder) { return Process(command, folder).finish(); }
+
+Words tiny() {
+  return {"--num-layers",
+          "2",
+          "--hidden-size",
+          "32",
+          "--num-attention-heads",
+          "4",
+          "--seq-length",
+          "16",
+          "--micro-batch-size",
+          "2",
+          "--global-batch-size",
+          "8",
+          "--train-iters",
+          "6",
+          "--lr",
+          "1e-3",
+          "--eval-iters",
+          "0",
+          "--log-interval",
+          "1",
+          "--seed",
+          "11"};
+}
+
+Words tiny_mock() { return tiny() + Words{"--mock-data"}; }
+
+Words steps_of(const Words& metrics) {
+  Words steps;
+  for (const std::string& line : metrics) {
+    std::string step;
+    for (const char* key : {"iteration", "consumed_samples", "lm_loss_hex", "grad_norm_hex", "validation_loss"})
+      step.append(step.empty() ? "" : " ").append(value_of(line, key));
+    steps.push_back(step);
+  }
+  return steps;
+}
+
+}  // namespace megalith::test

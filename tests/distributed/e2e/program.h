@@ -1,0 +1,85 @@
+// Starts the programs of this build in a folder of the test's own and looks at what they leave: exit code, both
+// outputs, files.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+namespace megalith::test {
+
+using Words = std::vector<std::string>;
+
+inline Words operator+(Words a, const Words& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+// A folder that is removed at the end of the test.
+class Folder {
+ public:
+  Folder();
+  ~Folder();
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+
+  std::string path(const std::string& name) const { return path_ + "/" + name; }
+  std::string read(const std::string& name) const;
+  Words read_lines(const std::string& name) const;
+  void write(const std::string& name, const std::string& content) const;
+  void overwrite(const std::string& name, std::size_t offset, const std::string& bytes) const;
+  void truncate(const std::string& name, std::size_t bytes) const;
+  void copy(const std::string& from, const std::string& to) const;  // folders too
+  void make_text() const;                                           // text.bin and text.idx, byte tokens of a novel
+
+ private:
+  std::string path_;
+};
+
+struct Outcome {
+  int code = -1;  // 128 + N after signal N
+  std::string out;
+  std::string err;
+
+  // Lines of standard error that a program of ours wrote as errors or warnings: without what mpirun adds.
+  Words errors() const;
+  Words warnings() const;
+};
+
+// A running program, in `folder`; killed with all its children when the object dies or after two minutes.
+class Process {
+ public:
+  Process(const Words& command, const Folder& folder);
+  ~Process();
+  Process(const Process&) = delete;
+  Process& operator=(const Process&) = delete;
+
+  bool wait_for_output(const std::string& text);  // on standard output or error; false if it ended before
+  bool wait_for_handler(int number);              // until the program itself takes the signal; false if it ended before
+  void signal(int number) const;
+  Outcome finish();
+
+ private:
+  bool ended(bool wait);
+
+  pid_t pid_ = -1;
+  int status_ = 0;
+  bool ended_ = false;
+  std::string out_;
+  std::string err_;
+};
+
+Words program(const std::string& name, const Words& arguments);                // in this process's place
+Words program_on(int ranks, const std::string& name, const Words& arguments);  // under mpirun
+Outcome run(const Words& command, const Folder& folder);
+
+// Flags of a training run that takes milliseconds: 2 layers, hidden 32, sequence 16, global batch 8, 6 steps.
+Words tiny();
+Words tiny_mock();  // with --mock-data
+
+// iteration, loss, gradient norm and validation loss of each line of a metrics file, as written.
+Words steps_of(const Words& metrics);
+
+}  // namespace megalith::test

@@ -1,0 +1,191 @@
+// Whole runs under mpirun: resumed, repeated, stopped, planned, drawn.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <regex>
+
+#include "tests/distributed/e2e/program.h"
+
+namespace megalith {
+namespace {
+
+using test::Folder;
+using test::Outcome;
+using test::Words;
+using ::testing::HasSubstr;
+using test::operator+;
+
+// A run with everything that has a state: dropout, warm-up, validation.
+Words stateful() {
+  return test::tiny() + Words{"--data-path",     "text", "--hidden-dropout", "0.1", "--lr-warmup-iters", "2",
+                              "--eval-interval", "2",    "--eval-iters",     "1"};
+}
+
+int train_on_two(const Folder& folder, const Words& flags) {
+  return test::run(test::program_on(2, "train", flags), folder).code;
+}
+
+void expect_resumed_equals_whole(const Folder& folder, const Words& flags) {
+  ASSERT_EQ(train_on_two(folder, flags + Words{"--metrics-jsonl", "whole.jsonl", "--save", "whole"}), 0);
+  const Words parts = flags + Words{"--metrics-jsonl", "parts.jsonl", "--save", "parts", "--load", "parts"};
+  const Outcome first = test::run(test::program_on(2, "train", parts + Words{"--exit-interval", "3"}), folder);
+  EXPECT_EQ(first.code, 75);
+  EXPECT_THAT(first.err + first.out, HasSubstr("[megalith] stopped on request after step 3\n"));
+  EXPECT_EQ(folder.read_lines("parts.jsonl").size(), 3u);
+  ASSERT_EQ(train_on_two(folder, parts), 0);
+  const Words whole = test::steps_of(folder.read_lines("whole.jsonl"));
+  EXPECT_EQ(whole.size(), 6u);
+  EXPECT_EQ(test::steps_of(folder.read_lines("parts.jsonl")), whole);
+  for (const char* file :
+       {"/step_0000006/rank_0000_of_0002.safetensors", "/step_0000006/rank_0001_of_0002.safetensors"})
+    EXPECT_TRUE(folder.read(std::string("parts") + file) == folder.read(std::string("whole") + file)) << file;
+}
+
+#ifdef MEGALITH_EXIT_CODES_SURVIVE
+TEST(Runs, AResumedRunEqualsTheUnbrokenOne) {
+  const Folder folder;
+  folder.make_text();
+  expect_resumed_equals_whole(folder, stateful());
+}
+
+TEST(Runs, AResumedRunEqualsTheUnbrokenOneInBf16) {
+  const Folder folder;
+  folder.make_text();
+  expect_resumed_equals_whole(folder, stateful() + Words{"--bf16", "--swiglu", "--position-embedding-type", "rope"});
+}
+
+TEST(Runs, StopsOnSigusr1AndGoesOn) {
+  const Folder folder;
+  const Words flags = test::tiny_mock() + Words{"--log-interval",   "1000000", "--metrics-jsonl", "parts.jsonl",  //
+                                                "--save",           "parts",   "--load",          "parts",
+                                                "--lr-decay-iters", "100000"};
+  test::Process first(test::program_on(2, "train", flags + Words{"--train-iters", "100000"}), folder);
+  ASSERT_TRUE(first.wait_for_output("iteration 1/ 100000"));
+  first.signal(SIGUSR1);
+  EXPECT_EQ(first.finish().code, 75);
+  const std::size_t stopped = folder.read_lines("parts.jsonl").size();
+  ASSERT_GE(stopped, 1u);
+  const std::string iters = std::to_string(stopped + 3);
+  ASSERT_EQ(train_on_two(folder, flags + Words{"--train-iters", iters}), 0);
+  ASSERT_EQ(train_on_two(folder, test::tiny_mock() + Words{"--lr-decay-iters", "100000", "--train-iters", iters,
+                                                           "--metrics-jsonl", "whole.jsonl"}),
+            0);
+  const Words whole = test::steps_of(folder.read_lines("whole.jsonl"));
+  EXPECT_EQ(whole.size(), stopped + 3);
+  EXPECT_EQ(test::steps_of(folder.read_lines("parts.jsonl")), whole);
+}
+#endif
+
+// Before the first step there is nothing to save; the request is kept until there is.
+TEST(Runs, ASignalThatComesEarlyIsNotLost) {
+  const Folder folder;
+  test::Process run(test::program("train", test::tiny_mock() + Words{"--train-iters", "100000", "--save", "kept"}),
+                    folder);
+  ASSERT_TRUE(run.wait_for_handler(SIGUSR1));
+  run.signal(SIGUSR1);
+  EXPECT_EQ(run.finish().code, 75);
+  EXPECT_THAT(folder.read("kept/LATEST"), HasSubstr("step_0"));
+}
+
+TEST(Runs, TwoRunsAreAlike) {
+  const Folder folder;
+  folder.make_text();
+  for (const char* name : {"a.jsonl", "b.jsonl"})
+    ASSERT_EQ(train_on_two(folder, stateful() + Words{"--metrics-jsonl", name}), 0);
+  EXPECT_EQ(test::steps_of(folder.read_lines("a.jsonl")), test::steps_of(folder.read_lines("b.jsonl")));
+}
+
+TEST(Runs, MetricsHaveWhatUsersReadAndAreDrawn) {
+  const Folder folder;
+  folder.make_text();
+  ASSERT_EQ(train_on_two(folder, stateful() + Words{"--metrics-jsonl", "m.jsonl"}), 0);
+  const Words lines = folder.read_lines("m.jsonl");
+  ASSERT_EQ(lines.size(), 6u);
+  for (const char* key : {"iteration", "consumed_samples", "lm_loss", "lm_loss_hex", "grad_norm", "grad_norm_hex",
+                          "learning_rate", "tokens_per_second", "tflops_per_device", "step_ms", "memory_peak_bytes"})
+    for (const std::string& line : lines) EXPECT_THAT(line, HasSubstr(fmt::format("\"{}\": ", key)));
+  EXPECT_THAT(lines[1], HasSubstr("\"validation_loss\": "));
+  EXPECT_THAT(lines[0], ::testing::Not(HasSubstr("\"validation_loss\": ")));
+  EXPECT_TRUE(std::regex_search(lines[0], std::regex("\"lm_loss_hex\": \"0x1\\.[0-9a-f]+p\\+2\"")));
+  EXPECT_EQ(test::run(test::program("report", {"m.jsonl", "--output", "m.html"}), folder).code, 0);
+  const std::string page = folder.read("m.html");
+  EXPECT_THAT(page, HasSubstr("<svg"));
+  EXPECT_THAT(page, ::testing::Not(HasSubstr("http://")));
+  EXPECT_THAT(page, ::testing::Not(HasSubstr("src=")));
+}
+
+// The number that `pattern` finds, "0.19" for "step arena *" in "step arena    0.19 MiB".
+std::string number_after(const std::string& text, const std::string& pattern) {
+  std::smatch match;
+  return std::regex_search(text, match, std::regex(pattern + "([0-9.]+)")) ? match[1].str() : "none";
+}
+
+TEST(Runs, TakeTheMemoryThatPlanForecast) {
+  const Folder folder;
+  const Words shape = {"--num-layers", "2",  "--hidden-size",      "128", "--num-attention-heads", "4",
+                       "--seq-length", "64", "--micro-batch-size", "2",   "--global-batch-size",   "8"};
+  const std::vector<Words> models = {{},
+                                     {"--bf16", "--recompute-granularity", "full"},
+                                     {"--untie-embeddings-and-output-weights", "--swiglu", "--normalization", "RMSNorm",
+                                      "--recompute-granularity", "selective", "--recompute-modules", "layernorm"}};
+  for (const Words& model : models) {
+    const Outcome plan = test::run(test::program("plan", shape + model + Words{"--world-size", "2"}), folder);
+    const Outcome run = test::run(
+        test::program_on(2, "train",
+                         test::tiny_mock() + shape + model + Words{"--eval-interval", "1", "--eval-iters", "1"}),
+        folder);
+    ASSERT_EQ(plan.code + run.code, 0) << plan.err << run.err;
+    const std::string log = run.out + run.err;
+    EXPECT_EQ(number_after(log, "arena used: "), number_after(plan.out, "step arena +")) << log;
+    EXPECT_EQ(number_after(log, "peak: "), number_after(plan.out, "evaluation step +[0-9.]+ MiB\n +total +")) << log;
+  }
+}
+
+TEST(Runs, PrintConfigIsAConfiguration) {
+  const Folder folder;
+  const Words flags = stateful() + Words{"--bf16",    "--recompute-granularity",
+                                         "selective", "--recompute-modules",
+                                         "layernorm", "mlp",
+                                         "--save",    "quo\"te \\ d"};
+  const auto print = [&](const Words& more) {
+    const Outcome outcome = test::run(test::program("train", more + Words{"--print-config"}), folder);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return outcome.out;
+  };
+  const std::string first = print(flags);
+  folder.write("run.toml", first);
+  const std::regex origin(" *# .*");
+  EXPECT_EQ(std::regex_replace(print({"--config", "run.toml"}), origin, ""), std::regex_replace(first, origin, ""));
+}
+
+TEST(Runs, ASuppressedWaitIsFoundAndTheWholeRunIsClean) {
+  const Folder folder;
+  const Words flags = test::tiny_mock() + Words{"--check-hazards", "--train-iters", "2"};
+  EXPECT_EQ(train_on_two(folder, flags), 0);
+#ifdef MEGALITH_EXIT_CODES_SURVIVE
+  const Outcome found = test::run(test::program_on(2, "train", flags + Words{"--suppress-wait", "0"}), folder);
+  EXPECT_EQ(found.code, 9);
+  EXPECT_THAT(found.err + found.out, HasSubstr("all_reduce on communication is not ordered after"));
+#endif
+}
+
+TEST(Runs, EvaluateAloneAndTellWhenThereIsNothingToDo) {
+  const Folder folder;
+  folder.make_text();
+  const Words flags = stateful() + Words{"--save", "kept", "--load", "kept"};
+  ASSERT_EQ(test::run(test::program("train", flags), folder).code, 0);
+  const Outcome again = test::run(test::program("train", flags), folder);
+  EXPECT_EQ(again.code, 0);
+  EXPECT_THAT(again.err + again.out, HasSubstr("nothing to do: the checkpoint's step 6 is not before --train-iters 6"));
+  const Outcome evaluation = test::run(test::program("train", flags + Words{"--skip-train"}), folder);
+  EXPECT_EQ(evaluation.code, 0);
+  EXPECT_THAT(evaluation.out, HasSubstr(" validation loss at iteration 6 | lm loss value: "));
+  const Outcome longer = test::run(test::program("train", flags + Words{"--train-iters", "7"}), folder);
+  EXPECT_THAT(longer.warnings(), ::testing::ElementsAre("[megalith] warning: other flags than in kept/step_0000006: "
+                                                        "--train-iters 7 (was 6), --lr-decay-iters 7 (was 6)"));
+}
+
+}  // namespace
+}  // namespace megalith

@@ -1,0 +1,198 @@
+#include "tests/unit/layers/segment_cases.h"
+
+#include <stdexcept>
+
+#include "core/layers/attention.h"
+#include "core/layers/embedding.h"
+#include "core/layers/linear.h"
+#include "core/layers/lm_head.h"
+#include "core/layers/mlp.h"
+#include "core/layers/recompute.h"
+
+namespace megalith::test {
+
+namespace {
+
+// B sequences of S tokens, hidden H, N heads of D elements, K query groups, F ffn, V vocabulary padded to P.
+constexpr std::int64_t kB = 2, kS = 9, kT = kB * kS, kH = 24, kN = 4, kK = 2, kD = 6, kF = 20, kV = 61, kP = 64;
+constexpr float kDropout = 0.2f;
+
+struct Block {
+  NormKind norm = NormKind::kRmsNorm;
+  bool bias = false;
+  bool qk_norm = false;
+  std::int64_t groups = kK;
+  std::int64_t rotary_dim = 0;
+  Activation activation = Activation::kSwiglu;
+  float dropout = 0;
+};
+
+Norm make_norm(ParameterStore& store, const Block& b, const std::string& name, std::int64_t size, SlotKind kind) {
+  return Norm(store, {.name = name, .kind = b.norm, .size = size, .input_kind = kind});
+}
+
+std::unique_ptr<Segment> attention(ParameterStore& store, const Block& b) {
+  const std::int64_t q = kN * kD, kv = b.groups * kD;
+  Attention::Parts parts{.norm = make_norm(store, b, "norm", kH, SlotKind::kAttnNorm)};
+  parts.qkv = std::make_unique<Linear>(store, LinearSpec{.name = "qkv",
+                                                         .inputs = kH,
+                                                         .outputs = q + 2 * kv,
+                                                         .bias = b.bias,
+                                                         .input_kind = SlotKind::kQkvLinear,
+                                                         .parts = {{"q", q}, {"k", kv}, {"v", kv}}});
+  parts.proj = std::make_unique<Linear>(
+      store, LinearSpec{.name = "proj", .inputs = q, .outputs = kH, .bias = b.bias, .input_kind = SlotKind::kAttnProj});
+  if (b.qk_norm) {
+    parts.q_norm = make_norm(store, b, "q_norm", kD, SlotKind::kCoreAttn);
+    parts.k_norm = make_norm(store, b, "k_norm", kD, SlotKind::kCoreAttn);
+  }
+  return std::make_unique<Attention>(Attention::Spec{.heads = kN,
+                                                     .query_groups = b.groups,
+                                                     .head_dim = kD,
+                                                     .rotary_dim = b.rotary_dim,
+                                                     .dropout = {.p = b.dropout, .layer = 3, .site = 1}},
+                                     std::move(parts));
+}
+
+std::unique_ptr<Segment> mlp(ParameterStore& store, const Block& b) {
+  const std::int64_t fc1 = b.activation == Activation::kSwiglu ? 2 * kF : kF;
+  Mlp::Parts parts{.norm = make_norm(store, b, "mlp_norm", kH, SlotKind::kMlpNorm)};
+  parts.fc1 = std::make_unique<Linear>(
+      store, LinearSpec{.name = "fc1", .inputs = kH, .outputs = fc1, .bias = b.bias, .input_kind = SlotKind::kFc1});
+  parts.fc2 = std::make_unique<Linear>(
+      store, LinearSpec{.name = "fc2", .inputs = kF, .outputs = kH, .bias = b.bias, .input_kind = SlotKind::kFc2});
+  return std::make_unique<Mlp>(
+      Mlp::Spec{.activation = b.activation, .dropout = {.p = b.dropout, .layer = 3, .site = 2}}, std::move(parts));
+}
+
+std::unique_ptr<Segment> layer(ParameterStore& store, const Block& b) {
+  std::vector<std::unique_ptr<Segment>> segments;
+  segments.push_back(attention(store, b));
+  segments.push_back(mlp(store, b));
+  return std::make_unique<Sequential>(std::move(segments));
+}
+
+using Make = std::unique_ptr<Segment> (*)(ParameterStore&, const Block&);
+
+// (hidden, residual) in and out; the first block of a model gets no residual.
+NamedCase block_case(std::string name, Make make, const Block& b, bool residual = true) {
+  return {std::move(name),
+          {.build = [make, b](ParameterStore& store) { return make(store, b); },
+           .inputs = {{kT, kH}, residual ? Shape{kT, kH} : Shape{}},
+           .gradients = 2,
+           .sequences = kB,
+           .seq_length = kS,
+           .weight_std = 0.3f},
+          b.dropout > 0};
+}
+
+NamedCase recomputed(NamedCase c) {
+  c.name += "_recomputed";
+  c.test.build = [inner = c.test.build](ParameterStore& store) { return std::make_unique<Recompute>(inner(store)); };
+  return c;
+}
+
+NamedCase embedding_case(std::string name, std::int64_t positions, float dropout) {
+  return {std::move(name),
+          {.build =
+               [=](ParameterStore& store) {
+                 return std::make_unique<Embedding>(
+                     store,
+                     Embedding::Spec{
+                         .vocab = kP, .hidden = kH, .positions = positions, .dropout = {.p = dropout, .layer = -1}});
+               },
+           .sequences = kB,
+           .seq_length = kS,
+           .vocab = kV,
+           .weight_std = 0.3f},
+          dropout > 0};
+}
+
+NamedCase head_case(std::string name, NormKind norm, bool residual) {
+  return {std::move(name),
+          {.build =
+               [norm](ParameterStore& store) {
+                 Parameter& words = store.add({.parts = {{.name = "words"}}, .shape = {kP, kH}});
+                 return std::make_unique<LmHead>(LmHead::Spec{.vocab = kP, .vocab_size = kV},
+                                                 Norm(store, {.name = "norm", .kind = norm, .size = kH}), words);
+               },
+           .inputs = {{kT, kH}, residual ? Shape{kT, kH} : Shape{}},
+           .gradients = 0,
+           .sequences = kB,
+           .seq_length = kS,
+           .vocab = kV,
+           .weight_std = 0.3f}};
+}
+
+NamedCase linear_case(std::string name, bool bias, std::vector<LinearSpec::Part> parts) {
+  return {std::move(name),
+          {.build =
+               [=](ParameterStore& store) {
+                 return std::make_unique<Linear>(
+                     store, LinearSpec{.name = "linear", .inputs = kH, .outputs = 13, .bias = bias, .parts = parts});
+               },
+           .inputs = {{kT, kH}},
+           .weight_std = 0.3f}};
+}
+
+}  // namespace
+
+std::vector<NamedCase> all_segment_cases() {
+  const Block llama{.rotary_dim = kD};
+  const Block gpt2{.norm = NormKind::kLayerNorm,
+                   .bias = true,
+                   .groups = kN,
+                   .activation = Activation::kGeluTanh,
+                   .dropout = kDropout};
+  const Block qwen3{.qk_norm = true, .rotary_dim = 4, .dropout = kDropout};
+  Block exact = gpt2;
+  exact.activation = Activation::kGeluExact;
+  exact.dropout = 0;
+  Block centred_qk = gpt2;
+  centred_qk.qk_norm = true;
+
+  std::vector<NamedCase> cases = {
+      embedding_case("embedding", 0, 0),
+      embedding_case("embedding_positions", kS + 2, 0),
+      embedding_case("embedding_positions_dropout", kS, kDropout),
+      block_case("attention_mha_bias_dropout", attention, gpt2),
+      block_case("attention_gqa_rope", attention, llama),
+      block_case("attention_gqa_rope_first", attention, llama, false),
+      block_case("attention_qk_rms_norm_partial_rope_dropout", attention, qwen3),
+      block_case("attention_qk_layer_norm_dropout", attention, centred_qk, false),
+      block_case("mlp_swiglu", mlp, llama),
+      block_case("mlp_gelu_tanh_bias_dropout", mlp, gpt2),
+      block_case("mlp_gelu_exact_bias", mlp, exact),
+      block_case("layer", layer, llama),
+      block_case("layer_qk_norm_dropout", layer, qwen3, false),
+      head_case("head_rms_norm", NormKind::kRmsNorm, true),
+      head_case("head_layer_norm", NormKind::kLayerNorm, true),
+      head_case("head_alone", NormKind::kRmsNorm, false),
+      linear_case("linear", false, {}),
+      linear_case("linear_bias", true, {}),
+      linear_case("linear_fused_bias", true, {{"a", 6}, {"b", 4}, {"c", 3}}),
+  };
+  cases.push_back(recomputed(block_case("attention_mha_bias_dropout", attention, gpt2)));
+  cases.push_back(recomputed(block_case("mlp_swiglu", mlp, llama)));
+  cases.push_back(recomputed(block_case("layer_qk_norm_dropout", layer, qwen3, false)));
+  const std::size_t count = cases.size();
+  for (std::size_t i = 0; i < count; ++i) {
+    cases.push_back(cases[i]);
+    cases.back().test.dtype = DType::kBf16;
+    cases.back().name += "_bf16";
+  }
+  return cases;
+}
+
+NamedCase segment_case(const std::string& name) {
+  for (NamedCase& c : all_segment_cases()) {
+    if (c.name == name) return c;
+  }
+  throw std::logic_error("no segment case " + name);
+}
+
+std::string name_of_segment_case(const testing::TestParamInfo<NamedCase>& info) { return info.param.name; }
+
+void PrintTo(const NamedCase& c, std::ostream* out) { *out << c.name; }
+
+}  // namespace megalith::test

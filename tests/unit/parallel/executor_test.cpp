@@ -1,0 +1,154 @@
+#include "parallel/pipeline_parallel/executor.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "core/base/error.h"
+#include "core/device/memory_pool.h"
+
+namespace megalith {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+using Calls = std::vector<std::string>;
+
+TEST(ActionTable, RunsEachActionThroughTheFunctionOfItsKind) {
+  Calls calls;
+  ActionTable table;
+  table.set(ActionKind::kForward, [&](const Action& a) { calls.push_back(fmt::format("F{}", a.microbatch)); });
+  table.set(ActionKind::kReduce, [&](const Action& a) { calls.push_back(fmt::format("R{}", a.bucket)); });
+  table.run({{.kind = ActionKind::kForward, .microbatch = 1},
+             {.kind = ActionKind::kReduce, .bucket = 4},
+             {.kind = ActionKind::kForward, .microbatch = 2}});
+  EXPECT_THAT(calls, ElementsAre("F1", "R4", "F2"));
+}
+
+TEST(ActionTable, AnActionWithoutAFunctionIsNamed) {
+  ActionTable table;
+  try {
+    table.run({{.kind = ActionKind::kOptimizerStep}});
+    FAIL() << "an action was left out";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("optimizer_step"));
+  }
+}
+
+// Writes down what each verb was given: the microbatch by its number of sequences, tensors by the slot they point to.
+class Recorder : public Segment {
+ public:
+  Recorder(std::string name, Calls& calls, float* output) : name_(std::move(name)), calls_(calls), output_(output) {}
+
+  TensorList forward(Context& ctx, const TensorList& inputs, Stash& stash) const override {
+    note("F", ctx, inputs);
+    stash[0] = Tensor(output_, DType::kFp32, {1});
+    return {Tensor(output_, DType::kFp32, {1})};
+  }
+  TensorList backward_data(Context& ctx, const TensorList& gradients, Stash& stash) const override {
+    note(stash.has(0) ? "B" : "B without stash", ctx, gradients);
+    return {Tensor(output_, DType::kFp32, {1})};
+  }
+  void backward_weight(Context& ctx, Stash& stash) const override {
+    note(stash.has(0) ? "W" : "W without stash", ctx, {});
+  }
+
+ private:
+  void note(const std::string& verb, const Context& ctx, const TensorList& tensors) const {
+    std::string text = fmt::format("{} {} of {}", verb, name_, ctx.batch.sequences);
+    if (tensors.size() > 0) text += fmt::format(" takes {}", *tensors[0].as<float>());
+    calls_.push_back(text);
+  }
+
+  std::string name_;
+  Calls& calls_;
+  float* output_;
+};
+
+class SegmentRunnerTest : public testing::Test {
+ protected:
+  SegmentRunnerTest() {
+    runner_.set_batch(0, {.sequences = 7}, &parameters_[0]);
+    runner_.set_batch(1, {.sequences = 8}, &parameters_[1]);
+  }
+
+  void run(ActionKind kind, int segment, int column, int microbatch = 0) {
+    runner_.run({.kind = kind, .microbatch = microbatch, .segment = segment, .column = column});
+  }
+
+  float values_[2] = {1, 2};  // outputs of the segments
+  MicrobatchParameters parameters_[2];
+  Calls calls_;
+  MemoryPool pool_{DeviceType::kCpu};
+  Stream stream_{DeviceType::kCpu, "test"};
+  Arena arena_{pool_, Arena::Mode::kUnplanned};
+  Context ctx_{.compute = stream_, .arena = arena_};
+  Recorder first_{"first", calls_, &values_[0]};
+  Recorder second_{"second", calls_, &values_[1]};
+  SegmentRunner runner_{
+      ctx_, {{.name = "first", .segment = &first_, .hooks = {}}, {.name = "second", .segment = &second_, .hooks = {}}}};
+};
+
+TEST_F(SegmentRunnerTest, HandsTensorsFromSegmentToSegmentOfEachColumn) {
+  EXPECT_EQ(runner_.num_segments(), 2);
+  run(ActionKind::kForward, 0, 0);
+  run(ActionKind::kForward, 0, 1);
+  run(ActionKind::kForward, 1, 1);
+  EXPECT_EQ(ctx_.microbatch, &parameters_[1]);
+  run(ActionKind::kForward, 1, 0);
+  EXPECT_EQ(ctx_.microbatch, &parameters_[0]);
+  EXPECT_EQ(runner_.outputs(0)[0].data, &values_[1]);
+  run(ActionKind::kBackwardData, 1, 0);
+  run(ActionKind::kBackwardData, 0, 0);
+  run(ActionKind::kBackwardWeight, 1, 0);
+  run(ActionKind::kBackwardWeight, 0, 0);
+  EXPECT_THAT(calls_, ElementsAre("F first of 7", "F first of 8", "F second of 8 takes 1", "F second of 7 takes 1",
+                                  "B second of 7", "B first of 7 takes 2", "W second of 7", "W first of 7"));
+}
+
+TEST_F(SegmentRunnerTest, ForgetsTheStashAfterTheWeightGradientAndOutsideTraining) {
+  run(ActionKind::kForward, 0, 0);
+  run(ActionKind::kBackwardWeight, 0, 0);
+  run(ActionKind::kBackwardWeight, 0, 0);
+  ctx_.mode = Mode::kEval;
+  run(ActionKind::kForward, 1, 0);
+  run(ActionKind::kBackwardWeight, 1, 0);
+  EXPECT_THAT(calls_, ElementsAre("F first of 7", "W first of 7", "W without stash first of 7", "F second of 7 takes 1",
+                                  "W without stash second of 7"));
+}
+
+TEST_F(SegmentRunnerTest, RunsHooksAroundEachVerb) {
+  for (int point = 0; point < kNumHookPoints; ++point) {
+    const auto at = static_cast<HookPoint>(point);
+    runner_.hooks(1).add(at, [this, at](const HookContext& hook) {
+      calls_.push_back(fmt::format("{} {} {} microbatch {} {}", name_of(at), hook.segment, hook.segment_index,
+                                   hook.microbatch, name_of(hook.verb)));
+    });
+  }
+  run(ActionKind::kForward, 0, 1, 9);
+  run(ActionKind::kForward, 1, 1, 9);
+  run(ActionKind::kBackwardData, 1, 1, 9);
+  run(ActionKind::kBackwardWeight, 1, 1, 9);
+  EXPECT_THAT(calls_, ElementsAre("F first of 8",  // has no hooks
+                                  "pre_forward second 1 microbatch 9 forward", "F second of 8 takes 1",
+                                  "post_forward second 1 microbatch 9 forward",
+                                  "pre_backward second 1 microbatch 9 backward_data", "B second of 8",
+                                  "post_backward second 1 microbatch 9 backward_data",
+                                  "pre_weight second 1 microbatch 9 backward_weight", "W second of 8",
+                                  "post_weight second 1 microbatch 9 backward_weight"));
+}
+
+TEST_F(SegmentRunnerTest, AHookThatThrowsEndsTheVerb) {
+  runner_.hooks(0).add(HookPoint::kPreForward, [](const HookContext&) { throw std::runtime_error("peer lost"); });
+  try {
+    run(ActionKind::kForward, 0, 0, 3);
+    FAIL() << "the exception was swallowed";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("hook pre_forward of segment first (microbatch 3): peer lost"));
+  }
+  EXPECT_TRUE(calls_.empty());
+}
+
+}  // namespace
+}  // namespace megalith
