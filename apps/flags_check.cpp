@@ -133,6 +133,21 @@ void check_checkpoint(const CheckpointOptions& checkpoint) {
   needs(checkpoint.no_load_optim, "--no-load-optim", checkpoint.load, "--load");
 }
 
+void check_device(const TrainingOptions& train, const LoggingOptions& logging) {
+  if (logging.profile_step_start >= logging.profile_step_end) {
+    refuse("--profile-step-start and --profile-step-end", "a start before the end",
+           fmt::format("{} and {}", logging.profile_step_start, logging.profile_step_end));
+  }
+  if (logging.profile && train.device != DeviceType::kCuda) {
+    refuse("--profile and --device", "--profile with --device cuda only", "--device cpu",
+           "perf and other tools profile the CPU without a flag");
+  }
+  for (const std::string& rank : logging.profile_ranks) {
+    if (rank.empty() || rank.size() > 7 || rank.find_first_not_of("0123456789") != std::string::npos)
+      refuse("--profile-ranks", "numbers of ranks", "\"" + rank + "\"");
+  }
+}
+
 void check_length(const TrainingOptions& train) {
   if (train.train_samples > 0) {
     if (train.global_batch_size == 0) {
@@ -178,11 +193,13 @@ void check(App app, const Options& options) {
   if (app == App::kTrain) {
     check_data(options.data);
     check_checkpoint(options.checkpoint);
+    check_device(options.train, options.logging);
     if (!options.train.skip_train) check_length(options.train);
     if (options.train.skip_train && options.train.eval_iters == 0) {
       refuse("--skip-train and --eval-iters", "--eval-iters above 0 together with --skip-train", "--eval-iters 0");
     }
   }
+  if (app == App::kTrain || app == App::kGenerate) require_built(options.train.device);
   if (app == App::kGenerate)
     want(!options.checkpoint.load.empty(), "--load", "name the folder that train --save wrote");
   if (app == App::kReport) {

@@ -61,10 +61,10 @@ void add_training(Table& t, TrainingOptions& o) {
     {"train-samples", kTraining, kTrain, "SAMPLES", integer(&o.train_samples, {0, kMany}), "length of the run in place of --train-iters", "off"},
     {"skip-train", kTraining, kTrain, "", toggle(&o.skip_train), "evaluate only", ""},
     {"seed", kTraining, kTrain | kGenerateApp, "N", integer(&o.seed, {0, 4'294'967'295}), "of weights, data order, dropout and sampling", ""},
-    {"deterministic-mode", kTraining, kTrain, "", toggle(&o.deterministic_mode), "only kernels that repeat bit for bit (the CPU always does)", ""},
+    {"deterministic-mode", kTraining, kShaped, "", toggle(&o.deterministic_mode), "only kernels that repeat bit for bit (the CPU always does)", ""},
     {"exit-interval", kTraining, kTrain, "STEPS", integer(&o.exit_interval, {0, kMany}), "save and end with exit code 75 at a multiple of this; 0: off", ""},
     {"exit-duration-in-mins", kTraining, kTrain, "MINUTES", integer(&o.exit_duration_in_mins, {0, 10'000'000}), "save and end with exit code 75 after this time; 0: off", ""},
-    {"device", kTraining, kTrain | kGenerateApp, "NAME", choice(&o.device, {"cpu"}), "where to compute", ""},
+    {"device", kTraining, kTrain | kGenerateApp | kPlan, "NAME", choice(&o.device, {"cpu", "cuda"}), "where to compute", "cuda where a GPU can be used, else cpu"},
   });
 }
 
@@ -139,6 +139,10 @@ void add_logging(Table& t, LoggingOptions& o) {
     {"log-interval", kLogging, kTrain, "STEPS", integer(&o.log_interval, {1, kMany}), "steps per log line", ""},
     {"log-throughput", kLogging, kTrain, "", toggle(&o.log_throughput), "TFLOP/s per device in the log line", ""},
     {"metrics-jsonl", kLogging, kTrain, "FILE", text(&o.metrics_jsonl), "one JSON object per step", "none"},
+    {"profile", kLogging, kTrain, "", toggle(&o.profile), "with --device cuda: let an attached profiler record the steps below", ""},
+    {"profile-step-start", kLogging, kTrain, "STEP", integer(&o.profile_step_start, {1, kMany}), "first step recorded", ""},
+    {"profile-step-end", kLogging, kTrain, "STEP", integer(&o.profile_step_end, {1, kMany}), "last step recorded is the one before", ""},
+    {"profile-ranks", kLogging, kTrain, "RANK...", list(&o.profile_ranks), "ranks recorded", "0"},
   });
 }
 

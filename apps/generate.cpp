@@ -20,6 +20,7 @@ Options merge(const Options& command_line, const TrainState& state) {
   Options options = options_from_config(App::kTrain, state.config);
   options.generate = command_line.generate;
   options.train.seed = command_line.train.seed;
+  options.train.device = command_line.train.device;
   if (options.generate.temperature == 0) options.generate.top_k = 1;
   complete_options(options, tokenizer_of(options), 1);
   return options;

@@ -1,7 +1,10 @@
 #include "apps/generator.h"
 
+#include <algorithm>
+
 #include "apps/host_memory.h"
 #include "core/device/copy.h"
+#include "core/device/host_arena.h"
 #include "core/device/timeline.h"
 #include "core/ops/sampling.h"
 
@@ -9,22 +12,31 @@ namespace megalith {
 
 // Host memory that the stream copies from and to.
 struct Generator::HostBuffers {
-  std::vector<std::int32_t> tokens;
-  std::int32_t start = 0;
-  std::int32_t position = 0;
-  std::int32_t next = 0;
+  HostBuffers(DeviceType device, std::int64_t max_tokens)
+      : arena(device, static_cast<std::size_t>(max_tokens) * sizeof(std::int32_t) + 4 * 256, "generation"),
+        tokens(arena.allocate_as<std::int32_t>(static_cast<std::size_t>(max_tokens))),
+        start(arena.allocate_as<std::int32_t>(1)),
+        position(arena.allocate_as<std::int32_t>(1)),
+        next(arena.allocate_as<std::int32_t>(1)) {}
+
+  HostArena arena;
+  std::int32_t* tokens;
+  std::int32_t* start;
+  std::int32_t* position;
+  std::int32_t* next;
 };
 
 Generator::Generator(const Options& options, DeviceType device, std::int64_t max_tokens, Instruments instruments)
     : options_(options),
       max_tokens_(max_tokens),
-      pool_(device, device == DeviceType::kPlan ? 0 : available_bytes()),
+      pool_(device, device == DeviceType::kCpu ? available_bytes() : 0),
       compute_(device, "compute", instruments),
       arena_(pool_, device == DeviceType::kPlan ? Arena::Mode::kRecording : Arena::Mode::kPlanned),
       gpt_(build_gpt(options.model, {}, default_factories())),
       ctx_{.compute = compute_, .arena = arena_, .mode = Mode::kGenerate},
-      host_(std::make_unique<HostBuffers>()) {
+      host_(std::make_unique<HostBuffers>(device, max_tokens)) {
   const ModelConfig& model = options.model;
+  ctx_.planned_for = options.train.device;
   gpt_.parameters->allocate(pool_, model.params_dtype);
   const Shape cache_shape{1, max_tokens, model.num_query_groups, model.kv_channels};
   const auto bytes = static_cast<std::size_t>(cache_shape.numel()) * size_of(model.params_dtype);
@@ -59,15 +71,17 @@ ArenaPlan Generator::plan(std::int64_t tokens) const {
 
 void Generator::step(std::span<const std::int32_t> tokens, std::int64_t start) {
   const auto count = static_cast<std::int64_t>(tokens.size());
-  host_->tokens.assign(tokens.begin(), tokens.end());
-  host_->start = static_cast<std::int32_t>(start);
-  host_->position = static_cast<std::int32_t>(start + count);
+  if (pool_.device() != DeviceType::kPlan) {  // nothing is in flight: the last token was waited for
+    std::copy(tokens.begin(), tokens.end(), host_->tokens);
+    *host_->start = static_cast<std::int32_t>(start);
+    *host_->position = static_cast<std::int32_t>(start + count);
+  }
   arena_.begin_scope({});
   const Batch batch{
       .tokens = ctx_.empty({count}, DType::kInt32, "tokens"), .labels = {}, .sequences = 1, .seq_length = count};
-  copy_from_host(compute_, batch.tokens.data, host_->tokens.data(), batch.tokens.bytes());
-  copy_from_host(compute_, start_, &host_->start, sizeof(std::int32_t));
-  copy_from_host(compute_, position_, &host_->position, sizeof(std::int32_t));
+  copy_from_host(compute_, batch.tokens.data, host_->tokens, batch.tokens.bytes());
+  copy_from_host(compute_, start_, host_->start, sizeof(std::int32_t));
+  copy_from_host(compute_, position_, host_->position, sizeof(std::int32_t));
   runner_->set_batch(0, batch, nullptr);
   for (int s = 0; s < runner_->num_segments(); ++s) runner_->run({.kind = ActionKind::kForward, .segment = s});
   Sample sample{.logits = runner_->outputs(0)[0],
@@ -84,9 +98,9 @@ void Generator::step(std::span<const std::int32_t> tokens, std::int64_t start) {
 }
 
 std::int32_t Generator::drawn() {
-  copy_to_host(compute_, &host_->next, next_.data, sizeof(std::int32_t));
+  copy_to_host(compute_, host_->next, next_.data, sizeof(std::int32_t));
   compute_.synchronize();
-  return host_->next;
+  return *host_->next;
 }
 
 void Generator::generate(std::span<const std::int32_t> prompt, std::int64_t count,

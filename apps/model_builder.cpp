@@ -12,12 +12,13 @@
 
 namespace megalith {
 
-// Host memory that streams read and write; touched by the host only between a step's result and the next step.
-struct TrainingModel::HostBuffers {
-  std::vector<std::int32_t> tokens;  // [M, T]
-  std::vector<std::int32_t> labels;  // [M, T]
+// Host memory of one step that streams read and write; the host touches it only before the step is enqueued and after
+// its report came.
+struct TrainingModel::HostStep {
+  std::int32_t* tokens = nullptr;  // [M, T]
+  std::int32_t* labels = nullptr;  // [M, T]
+  StepParameters* report = nullptr;
   StepInput input;
-  StepParameters report;
   Event reported{"step report"};
 };
 
@@ -117,8 +118,7 @@ TrainingModel::TrainingModel(const Options& options, DeviceType device, Communic
       arena_(pool_, device == DeviceType::kPlan ? Arena::Mode::kRecording : Arena::Mode::kPlanned),
       gpt_(build_gpt(options.model, recompute_layers(options), default_factories())),
       num_microbatches_(count_microbatches(options.train, data_parallel.size())),
-      ctx_{.compute = compute_, .arena = arena_},
-      host_(std::make_unique<HostBuffers>()) {
+      ctx_{.compute = compute_, .arena = arena_} {
   if (instruments.captures != nullptr) pool_.set_capture_guard(instruments.captures);
   ParameterStore& store = *gpt_.parameters;
   store.allocate(pool_, options.model.params_dtype);
@@ -130,12 +130,11 @@ TrainingModel::TrainingModel(const Options& options, DeviceType device, Communic
                                                                      .clip_grad = options.train.clip_grad});
   ctx_.policies = stash_policies(options.train);
   ctx_.seed = static_cast<std::uint64_t>(options.train.seed);
+  ctx_.planned_for = options.train.device;
+  ctx_.deterministic = options.train.deterministic_mode;
   ctx_.loss_sum = Tensor(pool_.allocate(sizeof(float), MemoryCategory::kOther, "loss"), DType::kFp32, {1});
   step_parameters_ = allocate_one<StepParameters>(pool_, "step parameters");
-  const auto tokens =
-      static_cast<std::size_t>(num_microbatches_ * options.train.micro_batch_size * options.model.seq_length);
-  host_->tokens.resize(tokens);
-  host_->labels.resize(tokens);
+  allocate_staging();
   std::vector<SegmentRunner::Entry> entries;
   for (const NamedSegment& named : gpt_.segments)
     entries.push_back({.name = named.name, .segment = named.segment.get(), .hooks = {}});
@@ -149,6 +148,20 @@ TrainingModel::~TrainingModel() {
     communication_.synchronize();
     compute_.synchronize();
   } catch (const std::exception&) {  // the step that failed has told already
+  }
+}
+
+void TrainingModel::allocate_staging() {
+  const auto tokens =
+      static_cast<std::size_t>(num_microbatches_ * options_.train.micro_batch_size * options_.model.seq_length);
+  constexpr std::size_t kPadding = 3 * 256;  // each of the three buffers is aligned
+  const std::size_t bytes = 2 * (2 * tokens * sizeof(std::int32_t) + sizeof(StepParameters) + kPadding);
+  host_arena_ = std::make_unique<HostArena>(pool_.device(), bytes, "step staging");
+  host_ = std::make_unique<HostStep[]>(2);
+  for (HostStep* step : {&host_[0], &host_[1]}) {
+    step->tokens = host_arena_->allocate_as<std::int32_t>(tokens);
+    step->labels = host_arena_->allocate_as<std::int32_t>(tokens);
+    step->report = host_arena_->allocate_as<StepParameters>(1);
   }
 }
 
@@ -222,16 +235,20 @@ void TrainingModel::stage(const StepInput& input) {
   const std::int64_t sequences = num_microbatches_ * options_.train.micro_batch_size;
   require(input.tokens.size() == static_cast<std::size_t>(sequences * (length + 1)),
           "StepInput::tokens has a wrong size");
+  require(pending_steps_ < 2, "two steps are pending: read a result before the next step");
+  ++steps_staged_;
+  HostStep& step = last_step();
+  step.input = input;
   Access access("stage tokens");
-  access.add(host_->tokens.data(), host_->tokens.size() * 4, true);
-  access.add(host_->labels.data(), host_->labels.size() * 4, true);
+  access.add(step.tokens, static_cast<std::size_t>(sequences * length) * 4, true);
+  access.add(step.labels, static_cast<std::size_t>(sequences * length) * 4, true);
   compute_.announce_host(access);
+  if (pool_.device() == DeviceType::kPlan) return;
   for (std::int64_t s = 0; s < sequences; ++s) {
     const std::int32_t* from = input.tokens.data() + s * (length + 1);
-    std::copy_n(from, length, host_->tokens.data() + s * length);
-    std::copy_n(from + 1, length, host_->labels.data() + s * length);
+    std::copy_n(from, length, step.tokens + s * length);
+    std::copy_n(from + 1, length, step.labels + s * length);
   }
-  host_->input = input;
 }
 
 void TrainingModel::load(const Action& action) {
@@ -244,10 +261,11 @@ void TrainingModel::load(const Action& action) {
                     .labels = ctx_.empty({tokens}, DType::kInt32, "labels"),
                     .sequences = sequences,
                     .seq_length = options_.model.seq_length};
-  copy_from_host(compute_, batch.tokens.data, host_->tokens.data() + action.microbatch * tokens, batch.tokens.bytes());
-  copy_from_host(compute_, batch.labels.data, host_->labels.data() + action.microbatch * tokens, batch.labels.bytes());
-  launch(compute_, WriteMicrobatchParameters{.value = {.iteration = host_->input.iteration,
-                                                       .first_sample = host_->input.first_samples[m],
+  const HostStep& step = last_step();
+  copy_from_host(compute_, batch.tokens.data, step.tokens + action.microbatch * tokens, batch.tokens.bytes());
+  copy_from_host(compute_, batch.labels.data, step.labels + action.microbatch * tokens, batch.labels.bytes());
+  launch(compute_, WriteMicrobatchParameters{.value = {.iteration = step.input.iteration,
+                                                       .first_sample = step.input.first_samples[m],
                                                        .loss_scale = 1.0f / static_cast<float>(tokens_per_step())},
                                              .out = microbatch_parameters_[column]});
   runner_->set_batch(action.column, batch, microbatch_parameters_[column]);
@@ -266,30 +284,54 @@ void TrainingModel::run_step(Mode mode, const std::vector<Action>& actions, cons
 
 void TrainingModel::train_step(const StepInput& input) {
   run_step(Mode::kTrain, train_actions_, input);
-  copy_to_host(compute_, &host_->report, step_parameters_, sizeof(StepParameters));
-  compute_.record(host_->reported);
+  copy_to_host(compute_, last_step().report, step_parameters_, sizeof(StepParameters));
+  compute_.record(last_step().reported);
+  ++pending_steps_;
 }
 
 StepResult TrainingModel::read_result() {
-  compute_.synchronize_host(host_->reported);
+  require(pending_steps_ > 0, "no step is pending");
+  HostStep& step = host_[(steps_staged_ - pending_steps_ + 1) % 2];
+  --pending_steps_;
+  compute_.synchronize_host(step.reported);
   Access access("read the step's result");
-  access.add(&host_->report, sizeof(host_->report), false);
+  access.add(step.report, sizeof(StepParameters), false);
   compute_.announce_host(access);
-  return {.loss = host_->report.loss / static_cast<float>(tokens_per_step()),
-          .grad_norm = host_->report.grad_norm,
-          .skipped = host_->report.skip != 0,
-          .adam_count = host_->report.adam_count};
+  return {.iteration = step.input.iteration,
+          .loss = step.report->loss / static_cast<float>(tokens_per_step()),
+          .grad_norm = step.report->grad_norm,
+          .skipped = step.report->skip != 0,
+          .adam_count = step.report->adam_count};
+}
+
+void TrainingModel::warm_up() {
+  const std::int64_t sequences = num_microbatches_ * options_.train.micro_batch_size;
+  const std::vector<std::int32_t> tokens(static_cast<std::size_t>(sequences * (options_.model.seq_length + 1)), 0);
+  std::vector<Action> first;
+  for (const Action& action : train_actions_) {
+    const bool computes = action.kind == ActionKind::kLoad || action.kind == ActionKind::kForward ||
+                          action.kind == ActionKind::kBackwardData || action.kind == ActionKind::kBackwardWeight;
+    if (computes && action.microbatch == 0) first.push_back(action);
+  }
+  run_step(Mode::kTrain, first,
+           {.iteration = 1,
+            .first_samples = std::vector<std::int64_t>(static_cast<std::size_t>(num_microbatches_), 0),
+            .tokens = tokens});
+  compute_.synchronize();
 }
 
 float TrainingModel::evaluate_step(const StepInput& input) {
+  require(pending_steps_ == 0, "a training step is pending: read its result before an evaluation");
   run_step(Mode::kEval, evaluate_actions_, input);
-  copy_to_host(compute_, &host_->report.loss, ctx_.loss_sum.data, sizeof(float));
-  compute_.record(host_->reported);
-  compute_.synchronize_host(host_->reported);
+  HostStep& step = last_step();
+  copy_to_host(compute_, &step.report->loss, ctx_.loss_sum.data, sizeof(float));
+  compute_.record(step.reported);
+  if (pool_.device() == DeviceType::kPlan) return 0;
+  compute_.synchronize_host(step.reported);
   Access access("read the evaluation's loss");
-  access.add(&host_->report.loss, sizeof(float), false);
+  access.add(&step.report->loss, sizeof(float), false);
   compute_.announce_host(access);
-  return host_->report.loss / static_cast<float>(tokens_per_step());
+  return step.report->loss / static_cast<float>(tokens_per_step());
 }
 
 std::size_t MemoryUse::total() const {

@@ -10,6 +10,7 @@
 
 #include "apps/options.h"
 #include "core/device/arena.h"
+#include "core/device/host_arena.h"
 #include "core/device/memory_pool.h"
 #include "core/device/stream.h"
 #include "core/model/gpt.h"
@@ -48,6 +49,7 @@ struct StepInput {
 };
 
 struct StepResult {
+  std::int64_t iteration = 0;
   float loss = 0;       // mean over the tokens of the global batch
   float grad_norm = 0;  // before clipping
   bool skipped = false;
@@ -65,11 +67,18 @@ class TrainingModel {
   void initialize();                 // weights from the seed, optimizer state zero
   void use(const StepPlans& plans);  // before the first step, not on the plan backend
 
-  // Enqueues one training step; read_result waits for it.
+  // Enqueues one training step. At most two may be pending, so that the host prepares a step while the device computes
+  // the one before.
   void train_step(const StepInput& input);
+  int pending_steps() const { return pending_steps_; }
+  // Waits for the oldest pending step.
   StepResult read_result();
-  // Runs forward over M microbatches and waits: mean loss over the tokens of the global batch.
+  // Runs forward over M microbatches and waits: mean loss over the tokens of the global batch. No step may be pending.
   float evaluate_step(const StepInput& input);
+
+  // Runs the first microbatch's forward and backward on tokens of no meaning and waits, so that libraries load their
+  // kernels and GEMMs are known before the first step. Changes nothing that a step reads.
+  void warm_up();
 
   std::int64_t num_microbatches() const { return num_microbatches_; }
   std::int64_t tokens_per_step() const;  // of the global batch
@@ -85,13 +94,15 @@ class TrainingModel {
   Context& context() { return ctx_; }
 
  private:
-  struct HostBuffers;
+  struct HostStep;
 
   void build_actions();
   void fill_table();
+  void allocate_staging();
   void stage(const StepInput& input);
   void load(const Action& action);
   void run_step(Mode mode, const std::vector<Action>& actions, const StepInput& input);
+  HostStep& last_step() { return host_[steps_staged_ % 2]; }
 
   const Options& options_;
   Communicator& data_parallel_;
@@ -111,7 +122,10 @@ class TrainingModel {
   std::vector<Action> evaluate_actions_;
   StepParameters* step_parameters_ = nullptr;                 // device
   std::vector<MicrobatchParameters*> microbatch_parameters_;  // device, per column
-  std::unique_ptr<HostBuffers> host_;
+  std::unique_ptr<HostArena> host_arena_;
+  std::unique_ptr<HostStep[]> host_;  // two, used in turn
+  std::int64_t steps_staged_ = 0;
+  int pending_steps_ = 0;
   const StepPlans* plans_ = nullptr;
 };
 

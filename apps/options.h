@@ -50,7 +50,7 @@ struct TrainingOptions {
 
   bool check_hazards = false;
   std::int64_t suppress_wait = -1;  // test aid: the ordinal of the event wait left out; -1: none
-  DeviceType device = DeviceType::kCpu;
+  DeviceType device = default_device();
 };
 
 struct DataOptions {
@@ -83,6 +83,10 @@ struct LoggingOptions {
   std::int64_t log_interval = 100;  // steps
   bool log_throughput = false;
   std::string metrics_jsonl;
+  bool profile = false;                  // CUDA only
+  std::int64_t profile_step_start = 10;  // the profiler records steps [start, end)
+  std::int64_t profile_step_end = 12;
+  std::vector<std::string> profile_ranks;  // empty: rank 0
 };
 
 struct GenerateOptions {

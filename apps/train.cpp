@@ -14,6 +14,7 @@
 #include "apps/together.h"
 #include "apps/trainer.h"
 #include "core/base/cpu_check.h"
+#include "core/device/cuda_device.h"
 #include "parallel/comm/mpi_runtime.h"
 
 namespace {
@@ -37,13 +38,16 @@ void check_save_folder(const std::string& folder) {
   }
 }
 
-megalith::ExitCode train(megalith::Communicator& world, const std::vector<std::string>& arguments) {
+megalith::ExitCode train(megalith::Communicator& world, int local_rank, const std::vector<std::string>& arguments) {
   using namespace megalith;
   Parsed parsed;
   std::unique_ptr<RunSetup> setup;
   together(world, [&] {
     parsed = parse_flags(App::kTrain, arguments);
     if (!parsed.print.empty()) return;
+    if constexpr (kCudaBuilt) {
+      if (parsed.options.train.device == DeviceType::kCuda) select_cuda_device(local_rank);
+    }
     if (!parsed.options.checkpoint.save.empty()) check_save_folder(parsed.options.checkpoint.save);
     setup = std::make_unique<RunSetup>(prepare_run(parsed.options, world.rank(), world.size()));
   });
@@ -70,7 +74,7 @@ int main(int argc, char** argv) {
     const std::unique_ptr<Communicator> group = mpi->world();
     Communicator& world = *group;
     label = fmt::format("rank {}/{}", world.rank(), world.size());
-    return static_cast<int>(train(world, {argv + 1, argv + argc}));
+    return static_cast<int>(train(world, mpi->local_rank(), {argv + 1, argv + argc}));
   } catch (const EveryRankFailed& failed) {
     if (mpi->rank() == 0)
       fmt::print(stderr, "train: error: [rank {}/{}] {}\n", failed.rank(), mpi->size(), failed.what());

@@ -6,11 +6,14 @@
 #include <algorithm>
 
 #include "apps/flags.h"
+#include "apps/gemm_tuning.h"
 #include "apps/host_memory.h"
 #include "apps/together.h"
 #include "apps/version.h"
 #include "core/base/log.h"
 #include "core/device/copy.h"
+#include "core/device/cuda_device.h"
+#include "core/device/cuda_memory.h"
 
 namespace megalith {
 
@@ -95,8 +98,9 @@ Trainer::Trainer(RunSetup setup, Communicator& world, const StopRequest& stop)
       mesh_(Mesh::create(world, make_mesh_sizes({.world_size = world.size()}))) {
   if (options_.train.check_hazards) hazards_ = std::make_unique<HazardChecker>();
   waits_.suppressed = options_.train.suppress_wait;
-  const std::size_t limit = memory_limit(world_);
-  together(world_, [&] {  // the groups are made before anything can fail
+  const bool on_cpu = options_.train.device == DeviceType::kCpu;
+  const std::size_t limit = on_cpu ? memory_limit(world_) : 0;  // a GPU says itself when it is full
+  together(world_, [&] {                                        // the groups are made before anything can fail
     model_ = std::make_unique<TrainingModel>(
         options_, options_.train.device, mesh_.dp(),
         Instruments{.hazards = hazards_.get(), .waits = &waits_, .captures = &captures_}, limit);
@@ -109,6 +113,7 @@ Trainer::Trainer(RunSetup setup, Communicator& world, const StopRequest& stop)
   state_.program_commit = program_commit();
   state_.config = config_of(options_);
   if (!options_.checkpoint.load.empty()) together(world_, [&] { load(); });  // a search that fails does so everywhere
+  choose_gemm_algorithms(*model_, world_, options_.train.deterministic_mode, state_.gemm_algorithms);
   if (is_main()) log_ = std::make_unique<StepLog>(options_.logging, options_.train.train_iters);
   if (options_.logging.metrics_jsonl.empty()) return;
   together(world_, [&] {
@@ -163,6 +168,7 @@ void Trainer::load() {
     state_.consumed_validation_samples = found->state().consumed_validation_samples;
     state_.skipped_steps = found->state().skipped_steps;
     if (!weights_only) state_.adam_count = found->state().adam_count;
+    state_.gemm_algorithms = found->state().gemm_algorithms;
   }
   const StepParameters start{.adam_count = state_.adam_count};
   copy_from_host(model_->compute(), model_->step_parameters(), &start, sizeof(start));
@@ -199,23 +205,48 @@ StepInput Trainer::input_of(const Dataset& dataset, std::int64_t consumed_sample
   return input;
 }
 
-void Trainer::train_one_step() {
+bool Trainer::evaluates_after(std::int64_t step) const {
+  const TrainingOptions& train = options_.train;
+  return train.eval_interval > 0 && train.eval_iters > 0 &&
+         (step % train.eval_interval == 0 || step == train.train_iters);
+}
+
+void Trainer::start_step() {
   const Clock::time_point start = Clock::now();
   model_->train_step(input_of(setup_.data.train, state_.consumed_samples, state_.step + 1));
-  const StepResult result = model_->read_result();
   ++state_.step;
   state_.consumed_samples += options_.train.global_batch_size;
+  pending_.push_back({.start = start, .consumed_samples = state_.consumed_samples});
+}
+
+void Trainer::finish_step(bool evaluating) {
+  const StepResult result = model_->read_result();
   state_.skipped_steps += result.skipped ? 1 : 0;
   state_.adam_count = result.adam_count;
-  const double seconds = seconds_since(start);
-
+  const Pending step = pending_.front();
+  pending_.pop_front();
+  const Clock::time_point now = Clock::now();
+  const double seconds = std::chrono::duration<double>(now - std::max(step.start, last_finish_)).count();
+  last_finish_ = now;
+  if (is_main() && ++steps_run_ == 2) log_memory();
   validation_loss_.reset();
-  const std::int64_t interval = options_.train.eval_interval;
-  if (interval > 0 && options_.train.eval_iters > 0 &&
-      (state_.step % interval == 0 || state_.step == options_.train.train_iters)) {
-    evaluate(setup_.data.valid, "validation");
+  if (evaluating) evaluate(setup_.data.valid, "validation");
+  log_step(result, seconds, step.consumed_samples);
+}
+
+void Trainer::profile() {
+  const LoggingOptions& logging = options_.logging;
+  if (!logging.profile) return;
+  const bool starts = state_.step + 1 == logging.profile_step_start;
+  const bool stops = state_.step + 1 == logging.profile_step_end;
+  if (!starts && !stops) return;
+  while (!pending_.empty()) finish_step(false);
+  const std::vector<std::string>& ranks = logging.profile_ranks;
+  const bool mine =
+      ranks.empty() ? is_main() : std::find(ranks.begin(), ranks.end(), std::to_string(world_.rank())) != ranks.end();
+  if constexpr (kCudaBuilt) {
+    if (mine) record_cuda_profile(starts);
   }
-  log_step(result, seconds);
 }
 
 void Trainer::evaluate(const Dataset& dataset, std::string_view name) {
@@ -235,12 +266,22 @@ void Trainer::log_memory() {
     text += fmt::format(" | {}: {:.2f}", owner, mib(static_cast<std::size_t>(bytes)));
   const std::size_t planned = memory_use(setup_.plans, setup_.planned_persistent).total();
   const std::size_t measured = model_->pool().peak_allocated_bytes();
+  text += fmt::format(" | arena used: {:.2f} of {:.2f} planned | peak: {:.2f}, planned {:.2f} | reserved: {:.2f}",
+                      mib(model_->arena().touched_bytes()), mib(setup_.plans.block_bytes()), mib(measured),
+                      mib(planned), mib(model_->pool().reserved_bytes()));
   const std::size_t resident = resident_bytes();
-  text += fmt::format(
-      " | arena used: {:.2f} of {:.2f} planned | peak: {:.2f}, planned {:.2f} | process: {:.2f}, "
-      "of it programs, host copies and data: {:.2f}",
-      mib(model_->arena().touched_bytes()), mib(setup_.plans.block_bytes()), mib(measured), mib(planned), mib(resident),
-      mib(resident - std::min(resident, measured)));
+  if (options_.train.device == DeviceType::kCpu) {
+    text += fmt::format(" | process: {:.2f}, of it programs, host copies and data: {:.2f}", mib(resident),
+                        mib(resident - std::min(resident, measured)));
+  }
+  if constexpr (kCudaBuilt) {
+    if (options_.train.device == DeviceType::kCuda) {
+      const CudaMemory device = cuda_memory();
+      const std::size_t used = device.total - device.free;
+      text += fmt::format(" | device: {:.2f} in use, of it contexts, kernels and libraries: {:.2f} | process: {:.2f}",
+                          mib(used), mib(used - std::min(used, model_->pool().reserved_bytes())), mib(resident));
+    }
+  }
   log_info(text);
 }
 
@@ -262,17 +303,17 @@ std::vector<std::pair<std::string, std::int64_t>> Trainer::memory_by_owner() con
   return owners;
 }
 
-void Trainer::log_step(const StepResult& result, double seconds) {
+void Trainer::log_step(const StepResult& result, double seconds, std::int64_t consumed_samples) {
   if (!is_main()) return;
   const double tokens = static_cast<double>(model_->tokens_per_step());
   const StepMetrics metrics{
-      .iteration = state_.step,
+      .iteration = result.iteration,
       .train_iters = options_.train.train_iters,
-      .consumed_samples = state_.consumed_samples,
+      .consumed_samples = consumed_samples,
       .global_batch_size = options_.train.global_batch_size,
       .lm_loss = result.loss,
       .grad_norm = result.grad_norm,
-      .learning_rate = learning_rate(options_.train.schedule, state_.step - 1),
+      .learning_rate = learning_rate(options_.train.schedule, result.iteration - 1),
       .tokens_per_second = tokens / seconds,
       .tflops_per_device = flops_per_token(options_.model) * tokens / seconds / world_.size() * 1e-12,
       .step_ms = seconds * 1e3,
@@ -327,14 +368,20 @@ ExitCode Trainer::run() {
                          options_.train.train_iters));
   }
   while (!options_.train.skip_train && state_.step < options_.train.train_iters) {
-    train_one_step();
-    if (is_main() && ++steps_run_ == 2) log_memory();
+    profile();
+    start_step();
     const bool last = state_.step == options_.train.train_iters;
     const std::int64_t interval = options_.checkpoint.save_interval;
+    const bool saves = last || (interval > 0 && state_.step % interval == 0);
+    const bool evaluates = evaluates_after(state_.step);
+    const bool stops = !last && should_stop();
+    // The result of a step is read while the next one is computed, unless something waits for it.
+    const std::size_t may_run = saves || evaluates || stops ? 0 : 1;
+    while (pending_.size() > may_run) finish_step(evaluates && pending_.size() == 1);
     bool saved = true;
-    if (last || (interval > 0 && state_.step % interval == 0)) saved = save();
+    if (saves) saved = save();
     if (last && !saved) code = ExitCode::kFileIo;  // the run's result is lost
-    if (!last && should_stop()) {
+    if (stops) {
       saved = save();
       if (is_main()) log_info(fmt::format("stopped on request after step {}", state_.step));
       code = saved ? ExitCode::kStoppedOnRequest : ExitCode::kFileIo;

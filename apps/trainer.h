@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <deque>
 #include <memory>
 #include <string>
 
@@ -50,9 +51,12 @@ class Trainer {
  private:
   void load();
   StepInput input_of(const Dataset& dataset, std::int64_t consumed_samples, std::int64_t iteration);
-  void train_one_step();
+  void start_step();                  // enqueues the next step
+  void finish_step(bool evaluating);  // waits for the oldest pending one and logs it, after an evaluation if so
+  bool evaluates_after(std::int64_t step) const;
+  void profile();  // starts or stops the profiler before the next step
   void evaluate(const Dataset& dataset, std::string_view name);
-  void log_step(const StepResult& result, double seconds);
+  void log_step(const StepResult& result, double seconds, std::int64_t consumed_samples);
   void log_memory();
   std::vector<std::pair<std::string, std::int64_t>> memory_by_owner() const;  // bytes of this rank
   // False if the checkpoint could not be written; the run goes on.
@@ -74,6 +78,12 @@ class Trainer {
   VerifiedCheckpoints verified_;
   TrainState state_;
   std::int64_t steps_run_ = 0;  // by this process
+  struct Pending {
+    std::chrono::steady_clock::time_point start;
+    std::int64_t consumed_samples = 0;
+  };
+  std::deque<Pending> pending_;  // steps enqueued whose result was not read yet
+  std::chrono::steady_clock::time_point last_finish_ = std::chrono::steady_clock::now();
   std::int64_t failed_saves_ = 0;
   std::int64_t last_saved_step_ = -1;
   std::vector<std::int32_t> tokens_;  // of the step being prepared

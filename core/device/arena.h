@@ -74,6 +74,7 @@ class Arena {
 
   Mode mode() const { return mode_; }
   std::size_t block_bytes() const { return block_bytes_; }
+  void* block() const { return block_; }  // kPlanned: between two steps its content is of no value
   // kPlanned: the highest byte really handed out; equals plan.peak_bytes after a step.
   std::size_t touched_bytes() const { return touched_; }
 

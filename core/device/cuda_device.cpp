@@ -1,5 +1,6 @@
 #include "core/device/cuda_device.h"
 
+#include <cuda_profiler_api.h>
 #include <fmt/format.h>
 
 #include <atomic>
@@ -141,6 +142,11 @@ void raise_cuda_fault() {
   *fault = CudaFault{};
   found.raise(found.values);
   fail({.subject = "a kernel reported a fault", .got = "one whose description throws nothing"});
+}
+
+void record_cuda_profile(bool on) {
+  MEGALITH_CUDA_CHECK(cudaDeviceSynchronize());
+  MEGALITH_CUDA_CHECK(on ? cudaProfilerStart() : cudaProfilerStop());
 }
 
 }  // namespace megalith

@@ -43,6 +43,9 @@ CudaDeviceInfo select_cuda_device(int index);
 // Makes the process's GPU (0 when none was selected) current in the calling thread, and returns its index.
 int use_cuda_device();
 
+// Lets an attached profiler (--profile-from-start off, --capture-range cudaProfilerApi) record from here, or stop.
+void record_cuda_profile(bool on);
+
 // The process's fault record (core/device/cuda_stream.h). raise_cuda_fault throws what a kernel reported, if one did,
 // and clears it.
 CudaFault* cuda_fault();

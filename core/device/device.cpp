@@ -1,6 +1,7 @@
 #include "core/device/device.h"
 
 #include "core/base/error.h"
+#include "core/device/cuda_device.h"
 
 namespace megalith {
 
@@ -12,6 +13,14 @@ void require_built(DeviceType type) {
         .got = "cuda",
         .remedy = "configure with -DMEGALITH_CUDA=ON",
         .show_place = false});
+}
+
+DeviceType default_device() {
+  if constexpr (kCudaBuilt) {
+    static const bool usable = cuda_unavailable().empty();
+    if (usable) return DeviceType::kCuda;
+  }
+  return DeviceType::kCpu;
 }
 
 }  // namespace megalith

@@ -6,7 +6,7 @@
 
 namespace megalith {
 
-enum class DeviceType : std::uint8_t { kCpu, kPlan, kCuda };
+enum class DeviceType : std::uint8_t { kCpu, kCuda, kPlan };
 
 constexpr std::string_view name_of(DeviceType type) {
   switch (type) {
@@ -25,5 +25,7 @@ inline constexpr bool kCudaBuilt = false;
 #endif
 // Exit code 2 when this build lacks the backend.
 void require_built(DeviceType type);
+// CUDA where this build has it and a GPU can be used, else the CPU.
+DeviceType default_device();
 
 }  // namespace megalith

@@ -1,0 +1,106 @@
+#include "apps/gemm_tuning.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "core/base/log.h"
+#include "core/ops/gemm_algorithms_cuda.h"
+
+namespace megalith {
+
+namespace {
+
+using Entries = std::map<std::string, std::string>;
+
+std::string to_text(const Entries& entries) { return nlohmann::json(entries).dump(1) + "\n"; }
+
+Entries from_text(const std::string& text) {
+  const nlohmann::json value = nlohmann::json::parse(text, nullptr, false);
+  Entries entries;
+  if (!value.is_object()) return entries;
+  for (const auto& [key, digits] : value.items()) {
+    if (digits.is_string()) entries[key] = digits.get<std::string>();
+  }
+  return entries;
+}
+
+std::string cache_file() {
+  const std::string folder = cache_folder();
+  return folder.empty() ? "" : folder + "/gemm_algorithms.json";
+}
+
+// A cache that cannot be read is measured again.
+Entries read_cache() {
+  std::ifstream file(cache_file(), std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return from_text(text.str());
+}
+
+// Whole or not at all; what other runs added meanwhile stays.
+void write_cache(const Entries& entries) {
+  const std::string path = cache_file();
+  if (path.empty()) return;
+  Entries all = read_cache();
+  for (const auto& [key, value] : entries) all[key] = value;
+  const std::string temporary = fmt::format("{}.{}.tmp", path, getpid());
+  std::error_code error;
+  std::filesystem::create_directories(cache_folder(), error);
+  std::ofstream file(temporary, std::ios::binary);
+  file << to_text(all);
+  file.close();
+  if (file) std::filesystem::rename(temporary, path, error);
+  if (!file || error) log_warning("GEMM algorithms were not kept in " + path + ": the next run measures them again");
+}
+
+void choose(CudaStream& stream, TrainingModel& model, Communicator& world, bool deterministic, Entries& entries) {
+  const auto table = make_gemm_algorithms(stream, deterministic ? GemmChoice::kFirst : GemmChoice::kMeasured);
+  use_gemm_algorithms(stream, table);
+  if (deterministic) {
+    entries.clear();
+    model.warm_up();
+    return;
+  }
+  const bool main = world.rank() == 0;
+  table->load(from_text(world.host_broadcast(main ? to_text(read_cache()) : "", 0)), cache_file());
+  table->load(entries, "the checkpoint");
+  model.warm_up();
+  if (main && !table->pending().empty()) {
+    const GemmTuning tuning = tune(stream, *table, {model.arena().block(), model.arena().block_bytes()});
+    log_info(fmt::format("measured the algorithms of {} GEMMs: {:.3f} ms in place of {:.3f} ms, one call each{}",
+                         tuning.measured, tuning.chosen_seconds * 1e3, tuning.first_seconds * 1e3,
+                         tuning.too_large > 0 ? fmt::format("; {} too large to measure", tuning.too_large) : ""));
+    write_cache(table->entries());
+  }
+  entries = from_text(world.host_broadcast(main ? to_text(table->entries()) : "", 0));
+  table->load(entries, "rank 0");
+}
+
+}  // namespace
+
+std::string cache_folder() {
+  const auto variable = [](const char* name) {
+    const char* value = std::getenv(name);
+    return std::string(value != nullptr ? value : "");
+  };
+  if (const std::string own = variable("MEGALITH_CACHE"); !own.empty()) return own;
+  if (const std::string shared = variable("XDG_CACHE_HOME"); !shared.empty()) return shared + "/megalith";
+  const std::string home = variable("HOME");
+  return home.empty() ? "" : home + "/.cache/megalith";
+}
+
+void choose_gemm_algorithms(TrainingModel& model, Communicator& world, bool deterministic, Entries& entries) {
+  model.compute().visit([&](auto& backend) {
+    using Backend = std::remove_reference_t<decltype(backend)>;
+    if constexpr (kCudaBuilt && std::is_same_v<Backend, CudaStream>)
+      choose(backend, model, world, deterministic, entries);
+  });
+}
+
+}  // namespace megalith
