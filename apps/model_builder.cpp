@@ -230,6 +230,8 @@ std::int64_t TrainingModel::tokens_per_step() const {
   return options_.train.global_batch_size * options_.model.seq_length;
 }
 
+TrainingModel::HostStep& TrainingModel::last_step() { return host_[steps_staged_ % 2]; }
+
 void TrainingModel::stage(const StepInput& input) {
   const std::int64_t length = options_.model.seq_length;
   const std::int64_t sequences = num_microbatches_ * options_.train.micro_batch_size;

@@ -102,7 +102,7 @@ class TrainingModel {
   void stage(const StepInput& input);
   void load(const Action& action);
   void run_step(Mode mode, const std::vector<Action>& actions, const StepInput& input);
-  HostStep& last_step() { return host_[steps_staged_ % 2]; }
+  HostStep& last_step();
 
   const Options& options_;
   Communicator& data_parallel_;
