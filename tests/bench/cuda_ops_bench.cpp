@@ -62,7 +62,7 @@ class Workbench {
     const Tensor x(block_ + used_, dtype, shape);
     used_ += (x.bytes() + 255) / 256 * 256;
     require(used_ <= kMemoryBytes, "a case of the bench is too large");
-    if (random) fill_uniform(stream_, x, static_cast<std::uint32_t>(used_ >> 8));
+    if (random) fill_normal(stream_, x, static_cast<std::uint32_t>(used_ >> 8));
     return x;
   }
   // Token t with a probability proportional to 1 / (t + 1), as in text.

@@ -8,6 +8,10 @@
 
 namespace megalith::test {
 
+// CUDA loads a kernel at its first launch, which may wait for whatever runs on the device: a test that expects two to
+// run at once loads them before.
+void load_kernels();
+
 // Runs `task` on a thread of the driver, in the stream's order; kept until the process ends, because a graph may run it
 // again. It must not call CUDA. Two of them on two streams may wait for one thread: one must not wait for the other.
 void enqueue_on_host(CudaStream& stream, std::function<void()> task);

@@ -1,5 +1,4 @@
 #include <cuda_runtime.h>
-#include <fmt/format.h>
 
 #include <deque>
 #include <mutex>
@@ -45,12 +44,22 @@ void raise_fault(const std::int64_t* values) {
   fail({.code = ExitCode::kFormat,
         .subject = "label of row 1",
         .expected = "at most 7",
-        .got = fmt::format("{} {} {} {}", values[0], values[1], values[2], values[3])});
+        .got = std::to_string(values[0]) + " " + std::to_string(values[1]) + " " + std::to_string(values[2]) + " " +
+               std::to_string(values[3])});
 }
 
 void CUDART_CB run_task(void* task) { (*static_cast<std::function<void()>*>(task))(); }
 
 }  // namespace
+
+void load_kernels() {
+  cudaFuncAttributes attributes;
+  for (const void* kernel : {reinterpret_cast<const void*>(spin), reinterpret_cast<const void*>(signal),
+                             reinterpret_cast<const void*>(add), reinterpret_cast<const void*>(copy),
+                             reinterpret_cast<const void*>(nothing), reinterpret_cast<const void*>(fault_all)}) {
+    MEGALITH_CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel));
+  }
+}
 
 void enqueue_on_host(CudaStream& stream, std::function<void()> task) {
   static std::mutex mutex;

@@ -22,6 +22,7 @@ class CudaTest : public testing::Test {
   void SetUp() override {
     if (const std::string reason = test::missing(DeviceType::kCuda); !reason.empty()) GTEST_SKIP() << reason;
     arena_ = std::make_unique<HostArena>(DeviceType::kCuda, 1 << 16, "flags");
+    test::load_kernels();
     start_ = std::chrono::steady_clock::now();
   }
   double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
