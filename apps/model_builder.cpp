@@ -19,7 +19,9 @@ struct TrainingModel::HostStep {
   std::int32_t* labels = nullptr;  // [M, T]
   StepParameters* report = nullptr;
   StepInput input;
-  Event reported{"step report"};
+  bool follows = false;  // enqueued while the step before was still pending
+  Event begun{"step begin", true};
+  Event reported{"step report", true};
 };
 
 namespace {
@@ -155,10 +157,11 @@ void TrainingModel::allocate_staging() {
   const auto tokens =
       static_cast<std::size_t>(num_microbatches_ * options_.train.micro_batch_size * options_.model.seq_length);
   constexpr std::size_t kPadding = 3 * 256;  // each of the three buffers is aligned
-  const std::size_t bytes = 2 * (2 * tokens * sizeof(std::int32_t) + sizeof(StepParameters) + kPadding);
+  constexpr std::size_t kSteps = 3;          // two pending, and the one before, whose end is when the next begins
+  const std::size_t bytes = kSteps * (2 * tokens * sizeof(std::int32_t) + sizeof(StepParameters) + kPadding);
   host_arena_ = std::make_unique<HostArena>(pool_.device(), bytes, "step staging");
-  host_ = std::make_unique<HostStep[]>(2);
-  for (HostStep* step : {&host_[0], &host_[1]}) {
+  for (std::size_t i = 0; i < kSteps; ++i) {
+    const auto& step = host_.emplace_back(std::make_unique<HostStep>());
     step->tokens = host_arena_->allocate_as<std::int32_t>(tokens);
     step->labels = host_arena_->allocate_as<std::int32_t>(tokens);
     step->report = host_arena_->allocate_as<StepParameters>(1);
@@ -230,7 +233,10 @@ std::int64_t TrainingModel::tokens_per_step() const {
   return options_.train.global_batch_size * options_.model.seq_length;
 }
 
-TrainingModel::HostStep& TrainingModel::last_step() { return host_[steps_staged_ % 2]; }
+TrainingModel::HostStep& TrainingModel::staged(int steps_ago) {
+  const auto count = static_cast<std::int64_t>(host_.size());
+  return *host_[static_cast<std::size_t>((steps_staged_ + count - steps_ago) % count)];
+}
 
 void TrainingModel::stage(const StepInput& input) {
   const std::int64_t length = options_.model.seq_length;
@@ -277,6 +283,7 @@ void TrainingModel::run_step(Mode mode, const std::vector<Action>& actions, cons
   stage(input);
   ctx_.mode = mode;
   if (plans_ != nullptr) arena_.use(mode == Mode::kTrain ? plans_->train : plans_->evaluate);
+  compute_.record(last_step().begun);
   launch(compute_, Fill{.x = ctx_.loss_sum, .value = 0});
   launch(compute_,
          WriteStepParameters{
@@ -285,7 +292,9 @@ void TrainingModel::run_step(Mode mode, const std::vector<Action>& actions, cons
 }
 
 void TrainingModel::train_step(const StepInput& input) {
+  const bool follows = pending_steps_ > 0;
   run_step(Mode::kTrain, train_actions_, input);
+  last_step().follows = follows;
   copy_to_host(compute_, last_step().report, step_parameters_, sizeof(StepParameters));
   compute_.record(last_step().reported);
   ++pending_steps_;
@@ -293,7 +302,8 @@ void TrainingModel::train_step(const StepInput& input) {
 
 StepResult TrainingModel::read_result() {
   require(pending_steps_ > 0, "no step is pending");
-  HostStep& step = host_[(steps_staged_ - pending_steps_ + 1) % 2];
+  HostStep& step = staged(pending_steps_ - 1);
+  const HostStep& before = staged(pending_steps_);
   --pending_steps_;
   compute_.synchronize_host(step.reported);
   Access access("read the step's result");
@@ -303,7 +313,8 @@ StepResult TrainingModel::read_result() {
           .loss = step.report->loss / static_cast<float>(tokens_per_step()),
           .grad_norm = step.report->grad_norm,
           .skipped = step.report->skip != 0,
-          .adam_count = step.report->adam_count};
+          .adam_count = step.report->adam_count,
+          .seconds = seconds_between(step.follows ? before.reported : step.begun, step.reported)};
 }
 
 void TrainingModel::warm_up() {

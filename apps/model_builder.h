@@ -54,6 +54,7 @@ struct StepResult {
   float grad_norm = 0;  // before clipping
   bool skipped = false;
   std::int64_t adam_count = 0;
+  double seconds = 0;  // from the end of the step before, if this one was enqueued by then, or from its start
 };
 
 class TrainingModel {
@@ -102,7 +103,8 @@ class TrainingModel {
   void stage(const StepInput& input);
   void load(const Action& action);
   void run_step(Mode mode, const std::vector<Action>& actions, const StepInput& input);
-  HostStep& last_step();
+  HostStep& staged(int steps_ago);
+  HostStep& last_step() { return staged(0); }
 
   const Options& options_;
   Communicator& data_parallel_;
@@ -123,7 +125,7 @@ class TrainingModel {
   StepParameters* step_parameters_ = nullptr;                 // device
   std::vector<MicrobatchParameters*> microbatch_parameters_;  // device, per column
   std::unique_ptr<HostArena> host_arena_;
-  std::unique_ptr<HostStep[]> host_;  // two, used in turn
+  std::vector<std::unique_ptr<HostStep>> host_;  // used in turn
   std::int64_t steps_staged_ = 0;
   int pending_steps_ = 0;
   const StepPlans* plans_ = nullptr;

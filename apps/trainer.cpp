@@ -212,26 +212,22 @@ bool Trainer::evaluates_after(std::int64_t step) const {
 }
 
 void Trainer::start_step() {
-  const Clock::time_point start = Clock::now();
   model_->train_step(input_of(setup_.data.train, state_.consumed_samples, state_.step + 1));
   ++state_.step;
   state_.consumed_samples += options_.train.global_batch_size;
-  pending_.push_back({.start = start, .consumed_samples = state_.consumed_samples});
+  consumed_samples_.push_back(state_.consumed_samples);
 }
 
 void Trainer::finish_step(bool evaluating) {
   const StepResult result = model_->read_result();
   state_.skipped_steps += result.skipped ? 1 : 0;
   state_.adam_count = result.adam_count;
-  const Pending step = pending_.front();
-  pending_.pop_front();
-  const Clock::time_point now = Clock::now();
-  const double seconds = std::chrono::duration<double>(now - std::max(step.start, last_finish_)).count();
-  last_finish_ = now;
+  const std::int64_t consumed_samples = consumed_samples_.front();
+  consumed_samples_.pop_front();
   if (is_main() && ++steps_run_ == 2) log_memory();
   validation_loss_.reset();
   if (evaluating) evaluate(setup_.data.valid, "validation");
-  log_step(result, seconds, step.consumed_samples);
+  log_step(result, consumed_samples);
 }
 
 void Trainer::profile() {
@@ -240,7 +236,7 @@ void Trainer::profile() {
   const bool starts = state_.step + 1 == logging.profile_step_start;
   const bool stops = state_.step + 1 == logging.profile_step_end;
   if (!starts && !stops) return;
-  while (!pending_.empty()) finish_step(false);
+  while (model_->pending_steps() > 0) finish_step(false);
   const std::vector<std::string>& ranks = logging.profile_ranks;
   const bool mine =
       ranks.empty() ? is_main() : std::find(ranks.begin(), ranks.end(), std::to_string(world_.rank())) != ranks.end();
@@ -303,7 +299,7 @@ std::vector<std::pair<std::string, std::int64_t>> Trainer::memory_by_owner() con
   return owners;
 }
 
-void Trainer::log_step(const StepResult& result, double seconds, std::int64_t consumed_samples) {
+void Trainer::log_step(const StepResult& result, std::int64_t consumed_samples) {
   if (!is_main()) return;
   const double tokens = static_cast<double>(model_->tokens_per_step());
   const StepMetrics metrics{
@@ -314,9 +310,9 @@ void Trainer::log_step(const StepResult& result, double seconds, std::int64_t co
       .lm_loss = result.loss,
       .grad_norm = result.grad_norm,
       .learning_rate = learning_rate(options_.train.schedule, result.iteration - 1),
-      .tokens_per_second = tokens / seconds,
-      .tflops_per_device = flops_per_token(options_.model) * tokens / seconds / world_.size() * 1e-12,
-      .step_ms = seconds * 1e3,
+      .tokens_per_second = tokens / result.seconds,
+      .tflops_per_device = flops_per_token(options_.model) * tokens / result.seconds / world_.size() * 1e-12,
+      .step_ms = result.seconds * 1e3,
       .memory_peak_bytes = static_cast<std::int64_t>(model_->pool().peak_allocated_bytes()),
       .validation_loss = validation_loss_,
       .skipped = result.skipped,
@@ -376,8 +372,8 @@ ExitCode Trainer::run() {
     const bool evaluates = evaluates_after(state_.step);
     const bool stops = !last && should_stop();
     // The result of a step is read while the next one is computed, unless something waits for it.
-    const std::size_t may_run = saves || evaluates || stops ? 0 : 1;
-    while (pending_.size() > may_run) finish_step(evaluates && pending_.size() == 1);
+    const int may_run = saves || evaluates || stops ? 0 : 1;
+    while (model_->pending_steps() > may_run) finish_step(evaluates && model_->pending_steps() == 1);
     bool saved = true;
     if (saves) saved = save();
     if (last && !saved) code = ExitCode::kFileIo;  // the run's result is lost

@@ -56,7 +56,7 @@ class Trainer {
   bool evaluates_after(std::int64_t step) const;
   void profile();  // starts or stops the profiler before the next step
   void evaluate(const Dataset& dataset, std::string_view name);
-  void log_step(const StepResult& result, double seconds, std::int64_t consumed_samples);
+  void log_step(const StepResult& result, std::int64_t consumed_samples);
   void log_memory();
   std::vector<std::pair<std::string, std::int64_t>> memory_by_owner() const;  // bytes of this rank
   // False if the checkpoint could not be written; the run goes on.
@@ -77,13 +77,8 @@ class Trainer {
   std::unique_ptr<StepLog> log_;         // rank 0
   VerifiedCheckpoints verified_;
   TrainState state_;
-  std::int64_t steps_run_ = 0;  // by this process
-  struct Pending {
-    std::chrono::steady_clock::time_point start;
-    std::int64_t consumed_samples = 0;
-  };
-  std::deque<Pending> pending_;  // steps enqueued whose result was not read yet
-  std::chrono::steady_clock::time_point last_finish_ = std::chrono::steady_clock::now();
+  std::int64_t steps_run_ = 0;                 // by this process
+  std::deque<std::int64_t> consumed_samples_;  // after each pending step
   std::int64_t failed_saves_ = 0;
   std::int64_t last_saved_step_ = -1;
   std::vector<std::int32_t> tokens_;  // of the step being prepared

@@ -5,8 +5,9 @@
 
 namespace megalith {
 
-CudaEvent::CudaEvent() {
-  MEGALITH_CUDA_CHECK(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming | cudaEventBlockingSync));
+CudaEvent::CudaEvent(bool timed) {
+  const unsigned timing = timed ? cudaEventDefault : cudaEventDisableTiming;
+  MEGALITH_CUDA_CHECK(cudaEventCreateWithFlags(&event_, timing | cudaEventBlockingSync));
 }
 
 CudaEvent::~CudaEvent() { log_cuda(cudaEventDestroy(event_), "cudaEventDestroy"); }
@@ -30,6 +31,12 @@ void CudaEvent::wait_on_host() {
   raise_cuda_fault();
 }
 
-std::shared_ptr<CudaEvent> make_cuda_event() { return std::make_shared<CudaEvent>(); }
+double CudaEvent::seconds_since(const CudaEvent& earlier) const {
+  float milliseconds = 0;
+  MEGALITH_CUDA_CHECK(cudaEventElapsedTime(&milliseconds, earlier.event_, event_));
+  return 1e-3 * static_cast<double>(milliseconds);
+}
+
+std::shared_ptr<CudaEvent> make_cuda_event(bool timed) { return std::make_shared<CudaEvent>(timed); }
 
 }  // namespace megalith

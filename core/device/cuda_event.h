@@ -9,7 +9,7 @@ namespace megalith {
 
 class CudaEvent {
  public:
-  CudaEvent();
+  explicit CudaEvent(bool timed = false);
   ~CudaEvent();
   CudaEvent(const CudaEvent&) = delete;
   CudaEvent& operator=(const CudaEvent&) = delete;
@@ -19,12 +19,13 @@ class CudaEvent {
   // Under capture: nodes that fire it, or wait for it, at each replay.
   void record_external(CudaStream& stream);
   void wait_external(CudaStream& stream);
-  void wait_on_host();  // sleeps instead of spinning; throws a kernel's fault
+  void wait_on_host();                                   // sleeps instead of spinning; throws a kernel's fault
+  double seconds_since(const CudaEvent& earlier) const;  // both timed and reached
 
  private:
   CUevent_st* event_ = nullptr;
 };
 
-std::shared_ptr<CudaEvent> make_cuda_event();
+std::shared_ptr<CudaEvent> make_cuda_event(bool timed);
 
 }  // namespace megalith

@@ -14,6 +14,7 @@ void CpuEventPoint::fire(std::exception_ptr cause) {
   {
     std::lock_guard lock(mutex);
     fired = true;
+    fired_at = std::chrono::steady_clock::now();
     error = std::move(cause);
   }
   changed.notify_all();
@@ -25,7 +26,19 @@ void CpuEventPoint::wait() {
   if (error) std::rethrow_exception(error);
 }
 
-Event::Event(std::string name) : name_(std::move(name)), id_(next_id()) {}
+Event::Event(std::string name, bool timed) : name_(std::move(name)), timed_(timed), id_(next_id()) {}
+
+double seconds_between(const Event& earlier, const Event& later) {
+  require(earlier.timed_ && later.timed_ && earlier.recorded_ && later.recorded_,
+          "seconds_between needs two timed events that were recorded");
+  if constexpr (kCudaBuilt) {
+    if (earlier.cuda_ && later.cuda_) return later.cuda_->seconds_since(*earlier.cuda_);
+  }
+  if (!earlier.cpu_ || !later.cpu_) return 0;
+  earlier.cpu_->wait();
+  later.cpu_->wait();
+  return std::chrono::duration<double>(later.cpu_->fired_at - earlier.cpu_->fired_at).count();
+}
 
 std::uint64_t Event::next_id() {
   static std::atomic<std::uint64_t> next{1};

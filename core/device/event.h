@@ -2,6 +2,7 @@
 // wait, also when the event is recorded again, on whichever stream, before that wait is reached.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
@@ -21,6 +22,7 @@ struct CpuEventPoint {
   std::mutex mutex;
   std::condition_variable changed;
   bool fired = false;
+  std::chrono::steady_clock::time_point fired_at;
   std::exception_ptr error;  // why the recording stream failed before the point, if it did
 
   void fire(std::exception_ptr cause);
@@ -29,7 +31,8 @@ struct CpuEventPoint {
 
 class Event {
  public:
-  explicit Event(std::string name);
+  // Timed: seconds_between can be asked, which costs the GPU a little at each record.
+  explicit Event(std::string name, bool timed = false);
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
 
@@ -39,6 +42,8 @@ class Event {
   // Blocks the host until the latest record is reached; rethrows the error of the recording stream. Use
   // Stream::synchronize_host, which also tells the instruments.
   void wait_on_host() const;
+  // Between the latest records of two timed events of one backend, both reached; 0 on the plan backend.
+  friend double seconds_between(const Event& earlier, const Event& later);
 
  private:
   friend class Stream;
@@ -51,6 +56,7 @@ class Event {
   void require_record_outside_graphs(std::string_view who) const;
 
   std::string name_;
+  bool timed_;
   std::uint64_t id_;  // unique in the process: names this event to the instruments
   bool recorded_ = false;
   bool in_graph_ = false;                // the latest record was captured
@@ -58,5 +64,7 @@ class Event {
   std::shared_ptr<CpuEventPoint> cpu_;   // the latest record outside of graphs, null before the first
   std::shared_ptr<CudaEvent> cuda_;      // the same on CUDA, where one object serves all records
 };
+
+double seconds_between(const Event& earlier, const Event& later);
 
 }  // namespace megalith

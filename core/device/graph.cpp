@@ -159,7 +159,7 @@ void Graph::wait_external(Stream& stream, Event& event) { add_external(Kind::kWa
 
 void Graph::add_external(Kind kind, Stream& stream, Event& event) {
   if constexpr (kCudaBuilt) {
-    if (cuda_ != nullptr && event.cuda_ == nullptr) event.cuda_ = make_cuda_event();
+    if (cuda_ != nullptr && event.cuda_ == nullptr) event.cuda_ = make_cuda_event(event.timed_);
   }
   add({.kind = kind, .lane = stream.capture_lane_, .event = &event, .cuda_event = event.cuda_, .event_id = event.id_});
   has_external_events_ = true;

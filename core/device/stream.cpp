@@ -110,7 +110,7 @@ void Stream::enqueue_record(Event& event) {
   mark_recorded(event);
   if constexpr (kCudaBuilt) {
     if (CudaStream* stream = cuda()) {
-      if (event.cuda_ == nullptr) event.cuda_ = make_cuda_event();
+      if (event.cuda_ == nullptr) event.cuda_ = make_cuda_event(event.timed_);
       event.cuda_->record(*stream);
       return;
     }
