@@ -30,6 +30,8 @@ struct StepMetrics {
   double tokens_per_second = 0;  // all ranks
   double tflops_per_device = 0;  // by flops_per_token()
   double step_ms = 0;
+  double enqueue_ms =
+      0;  // of it, the host's work; on a GPU with more than 1,024 launches a step it waits for the device
   std::int64_t memory_peak_bytes = 0;                                // of this rank
   std::optional<double> validation_loss{};                           // measured after this step
   bool skipped = false;                                              // NaN or Inf: nothing was updated

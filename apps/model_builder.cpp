@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 
 #include "core/device/copy.h"
 #include "core/device/timeline.h"
@@ -19,6 +20,7 @@ struct TrainingModel::HostStep {
   std::int32_t* labels = nullptr;  // [M, T]
   StepParameters* report = nullptr;
   StepInput input;
+  double enqueue_seconds = 0;
   bool follows = false;  // enqueued while the step before was still pending
   Event begun{"step begin", true};
   Event reported{"step report", true};
@@ -292,11 +294,13 @@ void TrainingModel::run_step(Mode mode, const std::vector<Action>& actions, cons
 }
 
 void TrainingModel::train_step(const StepInput& input) {
+  const auto start = std::chrono::steady_clock::now();
   const bool follows = pending_steps_ > 0;
   run_step(Mode::kTrain, train_actions_, input);
   last_step().follows = follows;
   copy_to_host(compute_, last_step().report, step_parameters_, sizeof(StepParameters));
   compute_.record(last_step().reported);
+  last_step().enqueue_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   ++pending_steps_;
 }
 
@@ -314,6 +318,7 @@ StepResult TrainingModel::read_result() {
           .grad_norm = step.report->grad_norm,
           .skipped = step.report->skip != 0,
           .adam_count = step.report->adam_count,
+          .enqueue_seconds = step.enqueue_seconds,
           .seconds = seconds_between(step.follows ? before.reported : step.begun, step.reported)};
 }
 

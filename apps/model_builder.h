@@ -54,7 +54,8 @@ struct StepResult {
   float grad_norm = 0;  // before clipping
   bool skipped = false;
   std::int64_t adam_count = 0;
-  double seconds = 0;  // from the end of the step before, if this one was enqueued by then, or from its start
+  double enqueue_seconds = 0;  // of the host
+  double seconds = 0;          // from the end of the step before, if this one was enqueued by then, or from its start
 };
 
 class TrainingModel {

@@ -313,6 +313,7 @@ void Trainer::log_step(const StepResult& result, std::int64_t consumed_samples) 
       .tokens_per_second = tokens / result.seconds,
       .tflops_per_device = flops_per_token(options_.model) * tokens / result.seconds / world_.size() * 1e-12,
       .step_ms = result.seconds * 1e3,
+      .enqueue_ms = result.enqueue_seconds * 1e3,
       .memory_peak_bytes = static_cast<std::int64_t>(model_->pool().peak_allocated_bytes()),
       .validation_loss = validation_loss_,
       .skipped = result.skipped,

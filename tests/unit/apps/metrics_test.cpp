@@ -32,6 +32,7 @@ StepMetrics step_metrics(std::int64_t iteration) {
           .tokens_per_second = 1234.5,
           .tflops_per_device = 0.25,
           .step_ms = 12.5,
+          .enqueue_ms = 0.5,
           .memory_peak_bytes = 4096};
 }
 
@@ -43,7 +44,8 @@ TEST(MetricsLine, HasEveryKeyInOneLine) {
       to_json_line(metrics, "{\"megalith\": \"0\"}"),
       R"({"iteration": 3, "consumed_samples": 96, "global_batch_size": 32, "lm_loss": 5.5, )"
       R"("lm_loss_hex": "0x1.6p+2", "grad_norm": 0.1, "grad_norm_hex": "0x1.99999ap-4", "learning_rate": 0.0003, )"
-      R"("tokens_per_second": 1234.5, "tflops_per_device": 0.25, "step_ms": 12.5, "memory_peak_bytes": 4096, )"
+      R"("tokens_per_second": 1234.5, "tflops_per_device": 0.25, "step_ms": 12.5, "enqueue_ms": 0.5, )"
+      R"("memory_peak_bytes": 4096, )"
       R"("skipped": false, "skipped_steps": 0, "validation_loss": 2.25, )"
       R"("memory_bytes": {"parameters": 1024, "main parameters": 2048}, "run": {"megalith": "0"}})");
 }
