@@ -1,11 +1,11 @@
-# The CUDA toolchain: sm_90a machine code and compute_80 PTX, the toolkit's shared libraries, cuDNN.
+# The CUDA toolchain: sm_90a machine code and compute_80 PTX, the toolkit's shared libraries, cuDNN, NCCL.
 set(CMAKE_CUDA_ARCHITECTURES OFF)  # MEGALITH_CUDA_ARCHITECTURES decides: this CMake knows no 90a
 set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)  # one runtime for our objects and the libraries
 if(CCACHE_PROGRAM AND NOT DEFINED CMAKE_CUDA_COMPILER_LAUNCHER)
   set(CMAKE_CUDA_COMPILER_LAUNCHER "${CCACHE_PROGRAM}")
 endif()
 if(NOT DEFINED CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
-  find_program(CMAKE_CUDA_COMPILER nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES bin)
+  set(CMAKE_CUDA_COMPILER "${CUDAToolkit_NVCC_EXECUTABLE}")
 endif()
 enable_language(CUDA)
 if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know that this nvcc has it
@@ -15,7 +15,6 @@ endif()
 set(CMAKE_CUDA_STANDARD 20)
 set(CMAKE_CUDA_STANDARD_REQUIRED ON)
 set(CMAKE_CUDA_EXTENSIONS OFF)
-find_package(CUDAToolkit 12.8 REQUIRED)
 
 set(MEGALITH_CUDA_ARCHITECTURES -gencode=arch=compute_90a,code=sm_90a -gencode=arch=compute_80,code=compute_80
     CACHE STRING "nvcc's flags that choose the machine code and the PTX")
@@ -26,14 +25,9 @@ if(MEGALITH_WERROR)
   list(APPEND MEGALITH_CUDA_FLAGS -Werror=all-warnings)
 endif()
 
-# cuDNN comes beside the toolkit, in the system's folders, or wherever CUDNN_ROOT says.
-get_filename_component(toolkit_root "${CUDAToolkit_BIN_DIR}" DIRECTORY)
-find_path(CUDNN_INCLUDE_DIR cudnn.h HINTS ${CUDNN_ROOT} ENV CUDNN_ROOT ${toolkit_root} PATH_SUFFIXES include)
-find_library(CUDNN_LIBRARY NAMES cudnn libcudnn.so.9 HINTS ${CUDNN_ROOT} ENV CUDNN_ROOT ${toolkit_root}
-             PATH_SUFFIXES lib lib64)
-if(NOT CUDNN_INCLUDE_DIR OR NOT CUDNN_LIBRARY)
-  message(FATAL_ERROR "cuDNN 9 was not found: install it or pass -DCUDNN_ROOT=FOLDER with include/ and lib/")
-endif()
 add_library(megalith_cudnn INTERFACE)
 target_include_directories(megalith_cudnn SYSTEM INTERFACE ${CUDNN_INCLUDE_DIR})
 target_link_libraries(megalith_cudnn INTERFACE ${CUDNN_LIBRARY})
+add_library(megalith_nccl INTERFACE)
+target_include_directories(megalith_nccl SYSTEM INTERFACE ${NCCL_INCLUDE_DIR})
+target_link_libraries(megalith_nccl INTERFACE ${NCCL_LIBRARY})

@@ -4,6 +4,7 @@
 # Designated initializers leave fields at their defaults on purpose.
 set(MEGALITH_WARNINGS -Wall -Wextra -Wshadow -Wconversion -Wno-missing-field-initializers)
 set(MEGALITH_FLAGS -march=x86-64-v3 -ffile-prefix-map=${CMAKE_SOURCE_DIR}/=)
+include(MegalithBackendLabel)
 
 function(megalith_compile_options target)
   target_include_directories(${target} PUBLIC ${CMAKE_SOURCE_DIR})
@@ -52,17 +53,18 @@ endfunction()
 # megalith_test(unit_data LIBRARIES core_data LABELS unit): one GoogleTest program from every *_test.cpp of the current
 # folder (or from SOURCES; ALONE: without tests/support); each TEST is a ctest of its own, so that the number of tests
 # run is visible. Labels decide which builds have the test: `unit` all but TSAN, `threads` also TSAN, any other only
-# builds without sanitizers.
+# builds without sanitizers; with MEGALITH_TESTS=CUDA only programs labelled `cuda`. Tests of the CUDA backend have cuda
+# in their names, of a TEST or a case; see megalith_test_properties.
 function(megalith_test name)
   cmake_parse_arguments(ARG "ALONE" "" "LIBRARIES;LABELS;SOURCES" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*_test.cpp)
-  if(NOT MEGALITH_CUDA)
-    list(FILTER sources EXCLUDE REGEX "/cuda_[^/]*$")
-  endif()
   if(ARG_SOURCES)
     set(sources ${ARG_SOURCES})
   endif()
-  if(NOT sources)
+  if(NOT MEGALITH_CUDA)
+    list(FILTER sources EXCLUDE REGEX "(^|/)cuda_[^/]*$")
+  endif()
+  if(NOT sources OR (MEGALITH_TESTS STREQUAL "CUDA" AND NOT "cuda" IN_LIST ARG_LABELS))
     return()
   endif()
   if(MEGALITH_SANITIZE MATCHES "thread" AND NOT "threads" IN_LIST ARG_LABELS)
@@ -88,13 +90,17 @@ endfunction()
 # PROPERTIES would flatten a list of several values.
 function(megalith_test_properties list_name)
   string(REPLACE "," "-" labels "${ARGN};${MEGALITH_SANITIZE}")
+  list(REMOVE_ITEM labels cuda "")  # the program's; its tests have their own
   set(scratch "${CMAKE_BINARY_DIR}/tests/scratch")
   file(MAKE_DIRECTORY "${scratch}")
   set(properties_file "${CMAKE_CURRENT_BINARY_DIR}/${list_name}_properties.cmake")
-  file(WRITE "${properties_file}" "if(${list_name})
-  set_tests_properties(\${${list_name}} PROPERTIES TIMEOUT 600 LABELS \"${labels}\"
+  file(WRITE "${properties_file}" "set(MEGALITH_CUDA ${MEGALITH_CUDA})
+include(${CMAKE_SOURCE_DIR}/cmake/MegalithBackendLabel.cmake)
+foreach(test IN LISTS ${list_name})
+  megalith_backend_label(backend \"\${test}\")
+  set_tests_properties(\"\${test}\" PROPERTIES TIMEOUT 600 LABELS \"${labels};\${backend}\"
     ENVIRONMENT \"TEST_TMPDIR=${scratch};TMPDIR=${scratch}\")
-endif()
+endforeach()
 ")
   set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES "${properties_file}")
 endfunction()

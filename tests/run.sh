@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds, and runs every test. Ends with ctest's summary over all builds, and with its status.
-#   tests/run.sh                     style, release, ASAN+UBSAN and TSAN: what CI runs
+#   tests/run.sh                     style, release, CUDA where nvcc is, ASAN+UBSAN and TSAN: what CI runs
 #   tests/run.sh --quick             the release build alone
 #   tests/run.sh --preset cpu-tsan   one preset (repeatable)
 #   tests/run.sh --filter REGEX      only the tests whose name matches
@@ -22,7 +22,8 @@ while [ $# -gt 0 ]; do
   esac
   shift
 done
-[ ${#presets[@]} -gt 0 ] || presets=(cpu-release cpu-asan-ubsan cpu-tsan)
+if_cuda=""  # the preset that is left out where CUDA is not installed
+[ ${#presets[@]} -gt 0 ] || { presets=(cpu-release cuda-release cpu-asan-ubsan cpu-tsan) && if_cuda=cuda-release; }
 jobs=${JOBS:-$(nproc)}
 
 # What mpirun asks for in containers and on small machines.
@@ -43,15 +44,29 @@ stage() {  # stage NAME COMMAND...: runs it, keeps its time, and ends the script
 }
 print_stages() { printf 'time of each stage:\n'; printf '  %s\n' "${stages[@]}" "$(printf '%-32s %5d s' total $SECONDS)"; }
 
-configure() { cmake --preset "$1" >build/"$1".configure.log 2>&1 || { cat build/"$1".configure.log; return 1; }; }
-build() { configure "$1" && cmake --build --preset "$1" -j "$jobs" -- -k 0; }
+configure() {
+  local options=()
+  [ "$1" != "$if_cuda" ] || options=(-DMEGALITH_CUDA=AUTO)
+  cmake --preset "$1" "${options[@]}" >build/"$1".configure.log 2>&1 || { cat build/"$1".configure.log; return 1; }
+}
+built=()
+build() {
+  configure "$1" || return
+  if [ "$1" = "$if_cuda" ] && grep 'CUDA backend: off' build/"$1".configure.log; then
+    echo "skipped: the CUDA backend is neither compiled nor tested"
+    return
+  fi
+  built+=("$1")
+  cmake --build --preset "$1" -j "$jobs" -- -k 0
+}
 
-# One suite over the builds, so that the closing summary counts every test of every build.
+# One suite over the builds, so that the closing summary counts every test of every build. `twin`: a test of a build
+# with CUDA that runs in a build without it too.
 suite=build/suite
 run_suite() {
   rm -rf "$suite" && mkdir -p "$suite"
-  for preset in "${presets[@]}"; do echo "subdirs(\"$PWD/build/$preset\")"; done >"$suite/CTestTestfile.cmake"
-  ctest --test-dir "$suite" -j "$jobs" --output-on-failure --no-tests=error "${filter[@]}" 2>&1 | tee "$suite/ctest.log"
+  for preset in "${built[@]}"; do echo "subdirs(\"$PWD/build/$preset\")"; done >"$suite/CTestTestfile.cmake"
+  ctest --test-dir "$suite" -j "$jobs" --output-on-failure --no-tests=error -LE '^twin$' "${filter[@]}" 2>&1 | tee "$suite/ctest.log"
 }
 
 mkdir -p build

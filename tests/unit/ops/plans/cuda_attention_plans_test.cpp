@@ -72,17 +72,17 @@ AttentionProblem problem_of(const Config& x, AttentionPass pass) {
   return problem;
 }
 
-class AttentionPlans : public testing::TestWithParam<Config> {
+class CudaAttentionPlans : public testing::TestWithParam<Config> {
  protected:
   static void SetUpTestSuite() {
     if (dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL) != nullptr) return;
     ASSERT_NE(dlopen(MEGALITH_CUDA_STUB, RTLD_NOW | RTLD_GLOBAL), nullptr) << dlerror();
   }
 };
-INSTANTIATE_TEST_SUITE_P(Configs, AttentionPlans, testing::ValuesIn(configs()),
+INSTANTIATE_TEST_SUITE_P(Configs, CudaAttentionPlans, testing::ValuesIn(configs()),
                          [](const auto& config) { return config.param.name; });
 
-TEST_P(AttentionPlans, AnEngineForEveryPass) {
+TEST_P(CudaAttentionPlans, AnEngineForEveryPass) {
   DnnDescriptor device(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
   device
       .set(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR,
