@@ -30,6 +30,29 @@ std::size_t memory_limit(Communicator& world) {
   return available_bytes() / local;
 }
 
+// Before anything is allocated: what the plan says will not fit the GPU.
+void check_gpu_memory(const MemoryUse& planned) {
+  if constexpr (kCudaBuilt) {
+    const CudaMemory memory = cuda_memory();
+    if (planned.total() <= memory.free) return;
+    const auto gib = [](std::size_t bytes) { return static_cast<double>(bytes) / (1 << 30); };
+    std::vector<std::pair<std::size_t, std::string>> owners = {{planned.arena, "activations and temporaries"}};
+    for (int c = 0; c < kNumMemoryCategories; ++c)
+      owners.emplace_back(planned.persistent[static_cast<std::size_t>(c)], name_of(static_cast<MemoryCategory>(c)));
+    std::sort(owners.rbegin(), owners.rend());
+    std::string list;
+    for (std::size_t i = 0; i < 4; ++i)
+      list += fmt::format("{}{} {:.2f}", i == 0 ? "" : ", ", owners[i].second, gib(owners[i].first));
+    fail({.code = ExitCode::kOutOfMemory,
+          .subject = "memory of the GPU",
+          .expected = fmt::format("a run of at most {:.2f} GiB, free of {:.2f}", gib(memory.free), gib(memory.total)),
+          .got = fmt::format("a forecast of {:.2f} GiB ({})", gib(planned.total()), list),
+          .remedy = "lower --micro-batch-size, add --recompute-granularity full, --loss-chunk-size or bf16 optimizer "
+                    "state (--exp-avg-dtype), or use more ranks",
+          .show_place = false});
+  }
+}
+
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 DataConfig data_config(const Options& options, const Tokenizer& tokenizer) {
@@ -99,8 +122,10 @@ Trainer::Trainer(RunSetup setup, Communicator& world, const StopRequest& stop)
   if (options_.train.check_hazards) hazards_ = std::make_unique<HazardChecker>();
   waits_.suppressed = options_.train.suppress_wait;
   const bool on_cpu = options_.train.device == DeviceType::kCpu;
-  const std::size_t limit = on_cpu ? memory_limit(world_) : 0;  // a GPU says itself when it is full
-  together(world_, [&] {                                        // the groups are made before anything can fail
+  // A GPU says itself when it is full.
+  const std::size_t limit = on_cpu ? memory_limit(world_) : 0;
+  if (!on_cpu) together(world_, [&] { check_gpu_memory(memory_use(setup_.plans, setup_.planned_persistent)); });
+  together(world_, [&] {  // the groups are made before anything can fail
     model_ = std::make_unique<TrainingModel>(
         options_, options_.train.device, mesh_.dp(),
         Instruments{.hazards = hazards_.get(), .waits = &waits_, .captures = &captures_}, limit);
