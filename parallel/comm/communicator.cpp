@@ -80,8 +80,15 @@ void Communicator::enqueue(Stream& stream, const Access& access, std::size_t byt
         const Use use(in_use_, name_);
         run();
       });
+    } else if constexpr (std::is_same_v<std::remove_reference_t<decltype(backend)>, CudaStream>) {
+      const Use use(in_use_, name_);
+      run_on(backend, access.name(), task);
     }
   });
+}
+
+void Communicator::run_on(CudaStream&, std::string_view call, const std::function<void()>&) {
+  fail({.subject = subject(call), .expected = "a stream on the group's device", .got = "a CUDA stream"});
 }
 
 void Communicator::all_reduce(Stream& stream, const Tensor& buffer, ReduceOp op) {
@@ -107,6 +114,7 @@ void Communicator::reduce_scatter(Stream& stream, const Tensor& in, const Tensor
           .got = fmt::format("{}", out.numel())});
   }
   check_own_part(out, in, rank_, name);
+  if (size_ == 1 && in.data == out.data) return;
   Access access("reduce_scatter");
   access.reads(in);
   access.writes(out);
@@ -124,6 +132,7 @@ void Communicator::all_gather(Stream& stream, const Tensor& in, const Tensor& ou
           .got = fmt::format("{}", in.numel())});
   }
   check_own_part(in, out, rank_, name);
+  if (size_ == 1 && in.data == out.data) return;
   Access access("all_gather");
   access.reads(in);
   access.writes(out);

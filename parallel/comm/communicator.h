@@ -1,9 +1,11 @@
 // Collectives among the ranks of one group, each enqueued on a stream and asynchronous to the host. All ranks of a
 // group must enqueue the same sequence, and a group serves one stream at a time: for a second stream that is not
 // ordered by events make a duplicate(). Sums are taken in rank order, in fp32 for fp32 and bf16 (rounded once) and in
-// fp64 for fp64, so every implementation gives the same bits on every rank. Buffers of numel 0 are legal.
-// Implementations: mpi_runtime.h (processes), thread_communicator.h (ranks as threads, for ThreadSanitizer),
-// single_communicator.h (one rank), plan_communicator.h (any size, on plan streams only).
+// fp64 for fp64, so every implementation gives the same bits on every rank; NCCL alone has an order of its own
+// (nccl_communicator.h). Buffers of numel 0 are legal.
+// Implementations: mpi_runtime.h (processes), nccl_communicator.h (processes with a GPU each), thread_communicator.h
+// (ranks as threads, for ThreadSanitizer), single_communicator.h (one rank), plan_communicator.h (any size, on plan
+// streams only).
 // Errors: exit code 9 for calls that do not fit together, 7 when a peer failed, was lost or did not come in time.
 #pragma once
 
@@ -80,7 +82,11 @@ class Communicator {
  protected:
   Communicator(std::string name, int rank, int size) : name_(std::move(name)), rank_(rank), size_(size) {}
 
-  // Run on the stream's worker, blocking it until complete. The arguments have been checked.
+  // Calls `task`, which calls one of the do_* below, so that they enqueue on `stream`. `call` has static lifetime. An
+  // error here, for groups that serve no CUDA stream.
+  virtual void run_on(CudaStream& stream, std::string_view call, const std::function<void()>& task);
+
+  // Run on a CPU stream's worker, blocking it until complete, or inside run_on. The arguments have been checked.
   virtual void do_all_reduce(const Tensor& buffer, ReduceOp op) = 0;
   virtual void do_reduce_scatter(const Tensor& in, const Tensor& out) = 0;
   virtual void do_all_gather(const Tensor& in, const Tensor& out) = 0;

@@ -17,6 +17,8 @@
 
 namespace megalith {
 
+class NcclWatcher;
+
 struct MpiProcess {
   MpiOptions options;
   int rank = 0;
@@ -26,6 +28,7 @@ struct MpiProcess {
   std::atomic<bool> aborted{false};
   std::mutex mutex;
   std::string abort_message;  // guarded by mutex
+  std::weak_ptr<NcclWatcher> nccl_watcher;
 
   void abort(const std::string& message) {
     const std::lock_guard lock(mutex);
@@ -39,6 +42,9 @@ struct MpiProcess {
     throw Error(ExitCode::kCommunication, abort_message);
   }
 };
+
+// MpiRuntime::abort, from any thread.
+[[noreturn]] void end_all_ranks(const MpiProcess& process, ExitCode code);
 
 // Time between two polls. Giving the core away answers fastest (some 20 us) while nobody else wants it. Once a yield
 // took long another thread does, and a yielding thread would come last in the queue each time; one that wakes from a

@@ -8,6 +8,7 @@
 #include <exception>
 
 #include "parallel/comm/mpi_process.h"
+#include "parallel/comm/nccl_communicator.h"
 
 namespace megalith {
 
@@ -43,11 +44,21 @@ int MpiRuntime::size() const { return process_->size; }
 int MpiRuntime::local_rank() const { return process_->local_rank; }
 int MpiRuntime::local_size() const { return process_->local_size; }
 
-std::unique_ptr<Communicator> MpiRuntime::world() { return make_mpi_world(process_); }
+void MpiRuntime::set_timeout(std::chrono::milliseconds timeout) { process_->options.timeout = timeout; }
 
-void MpiRuntime::abort(ExitCode code) {
+std::unique_ptr<Communicator> MpiRuntime::world(DeviceType device) {
+  require_built(device);
+  if (device == DeviceType::kCuda) {
+    if constexpr (kCudaBuilt) return make_nccl_world(process_);
+  }
+  return make_mpi_world(process_);
+}
+
+void MpiRuntime::abort(ExitCode code) { end_all_ranks(*process_, code); }
+
+void end_all_ranks(const MpiProcess& process, ExitCode code) {
   std::fflush(nullptr);
-  if (process_->size == 1) {  // no peers to end; an abort would add lines of MPI's own to the error's
+  if (process.size == 1) {  // no peers to end; an abort would add lines of MPI's own to the error's
     MPI_Finalize();
     std::_Exit(static_cast<int>(code));
   }

@@ -1,6 +1,7 @@
-// Ranks as processes. MPI-3.1 with MPI_THREAD_MULTIPLE; each group has one duplicated MPI communicator for the streams'
-// workers and one for the host, so that their messages never mix. Ranks share cores with compute threads, so calls are
-// polled, giving the core away in between, instead of spinning inside MPI.
+// Ranks as processes: on the CPU by MPI alone, on GPUs by NCCL (nccl_communicator.h). MPI-3.1 with MPI_THREAD_MULTIPLE;
+// each group has one duplicated MPI communicator for the streams' workers and one for the host, so that their messages
+// never mix. Ranks share cores with compute threads, so calls are polled, giving the core away in between, instead of
+// spinning inside MPI.
 #pragma once
 
 #include <chrono>
@@ -40,8 +41,12 @@ class MpiRuntime {
   int local_rank() const;  // among the ranks of this machine
   int local_size() const;
 
-  // A new group of all ranks; collective.
-  std::unique_ptr<Communicator> world();
+  // Instead of MpiOptions::timeout; while no other thread communicates.
+  void set_timeout(std::chrono::milliseconds timeout);
+
+  // A new group of all ranks; collective. kCuda: after each rank called select_cuda_device(local_rank()); the same
+  // device for all ranks. Exit code 2 if this build lacks it, if two ranks chose one GPU, or if NCCL is too old.
+  std::unique_ptr<Communicator> world(DeviceType device = DeviceType::kCpu);
 
   // Ends all ranks; mpirun exits with `code` (Open MPI).
   [[noreturn]] void abort(ExitCode code);

@@ -6,13 +6,19 @@
 
 namespace megalith {
 
-namespace {
-
-void copy(const Tensor& from, const Tensor& to) {
-  if (from.data != to.data && from.bytes() > 0) std::memcpy(to.data, from.data, from.bytes());
+void SingleCommunicator::run_on(CudaStream& stream, std::string_view, const std::function<void()>& task) {
+  stream_ = &stream;
+  task();
+  stream_ = nullptr;
 }
 
-}  // namespace
+void SingleCommunicator::copy(const Tensor& from, const Tensor& to) {
+  if (from.data == to.data || from.bytes() == 0) return;
+  if constexpr (kCudaBuilt) {
+    if (stream_ != nullptr) return stream_->copy(to.data, from.data, from.bytes());
+  }
+  std::memcpy(to.data, from.data, from.bytes());
+}
 
 std::unique_ptr<Communicator> SingleCommunicator::split(int, int, const std::string& name) {
   return std::make_unique<SingleCommunicator>(name);

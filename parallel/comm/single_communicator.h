@@ -15,6 +15,7 @@ class SingleCommunicator final : public Communicator {
   void abort(const std::string&) override {}  // nobody waits
 
  protected:
+  void run_on(CudaStream& stream, std::string_view call, const std::function<void()>& task) override;
   void do_all_reduce(const Tensor& buffer, ReduceOp op) override;
   void do_reduce_scatter(const Tensor& in, const Tensor& out) override;
   void do_all_gather(const Tensor& in, const Tensor& out) override;
@@ -23,6 +24,11 @@ class SingleCommunicator final : public Communicator {
   void do_broadcast(const Tensor& buffer, int root) override;
   void do_send(const Tensor& buffer, int peer) override;
   void do_receive(const Tensor& buffer, int peer) override;
+
+ private:
+  void copy(const Tensor& from, const Tensor& to);
+
+  CudaStream* stream_ = nullptr;  // inside run_on
 };
 
 }  // namespace megalith

@@ -4,20 +4,24 @@
 #pragma once
 
 #include "parallel/comm/communicator.h"
+#include "tests/distributed/collective_rig.h"
 
 namespace megalith::test {
 
-void check_all_reduce(Communicator& world);      // sum and maximum, all dtypes, sizes from 0 to beyond a chunk
-void check_reduce_scatter(Communicator& world);  // also into in's own part
-void check_all_gather(Communicator& world);      // also from out's own part
-void check_all_to_all(Communicator& world);      // equal counts
-void check_all_to_all_v(Communicator& world);    // counts that differ, some zero
-void check_broadcast(Communicator& world);       // from every root
-void check_send_receive(Communicator& world);    // around a ring, and one to one
-void check_host_calls(Communicator& world);
-void check_split(Communicator& world);              // groups of several sizes and orders, one inside another
-void check_concurrent_groups(Communicator& world);  // two groups on two streams at the same time
-void check_refused_calls(Communicator& world);      // a refused call leaves the group usable
-void check_stats(Communicator& world);
+void check_all_reduce(Communicator& world,
+                      const CollectiveForm& form);  // sum and maximum, all dtypes, sizes from 0 to beyond a chunk
+void check_reduce_scatter(Communicator& world, const CollectiveForm& form);  // also into in's own part
+void check_all_gather(Communicator& world, const CollectiveForm& form);      // also from out's own part
+void check_all_to_all(Communicator& world, const CollectiveForm& form);      // equal counts
+void check_all_to_all_v(Communicator& world, const CollectiveForm& form);    // counts that differ, some zero
+void check_broadcast(Communicator& world, const CollectiveForm& form);       // from every root
+void check_send_receive(Communicator& world, const CollectiveForm& form);    // around a ring, and one to one
+void check_host_calls(Communicator& world, const CollectiveForm&);
+void check_split(Communicator& world,
+                 const CollectiveForm& form);  // groups of several sizes and orders, one inside another
+void check_concurrent_groups(Communicator& world,
+                             const CollectiveForm& form);  // two groups on two streams at the same time
+void check_refused_calls(Communicator& world, const CollectiveForm& form);  // a refused call leaves the group usable
+void check_stats(Communicator& world, const CollectiveForm& form);
 
 }  // namespace megalith::test

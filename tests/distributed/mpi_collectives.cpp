@@ -1,5 +1,6 @@
 // The collective cases on MPI ranks. Rank 0 alone reports what passes; any rank reports and fails what does not.
-//   mpirun -np 4 mpi_collectives [--max-message-bytes=N, and chunks of 64 N] [GoogleTest's flags]
+//   mpirun -np 4 mpi_collectives [--max-message-bytes=N, and chunks of 64 N] [--device=cuda] [GoogleTest's flags]
+// Exit code 77, for a skipped test, where ranks outnumber GPUs.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -11,48 +12,58 @@
 #include "parallel/comm/mpi_runtime.h"
 #include "parallel/mesh/mesh.h"
 #include "tests/distributed/collective_cases.h"
+#include "tests/distributed/rank_device.h"
 
 namespace {
 
 using megalith::Communicator;
 using namespace megalith::test;
 
-class Collectives : public testing::Test {
+class Collectives : public testing::TestWithParam<bool> {
  public:
   static Communicator* world;  // of main
+  static megalith::DeviceType device;
+
+ protected:
+  void check(void (*body)(Communicator&, const CollectiveForm&)) { body(*world, form()); }
+  CollectiveForm form() const { return {.device = device, .captured = GetParam()}; }
 };
 Communicator* Collectives::world = nullptr;
+megalith::DeviceType Collectives::device = megalith::DeviceType::kCpu;
 
-TEST_F(Collectives, AllReduce) { check_all_reduce(*world); }
-TEST_F(Collectives, ReduceScatter) { check_reduce_scatter(*world); }
-TEST_F(Collectives, AllGather) { check_all_gather(*world); }
-TEST_F(Collectives, AllToAll) { check_all_to_all(*world); }
-TEST_F(Collectives, AllToAllV) { check_all_to_all_v(*world); }
-TEST_F(Collectives, Broadcast) { check_broadcast(*world); }
-TEST_F(Collectives, SendReceive) { check_send_receive(*world); }
-TEST_F(Collectives, HostCalls) { check_host_calls(*world); }
-TEST_F(Collectives, Split) { check_split(*world); }
-TEST_F(Collectives, ConcurrentGroups) { check_concurrent_groups(*world); }
-TEST_F(Collectives, RefusedCalls) { check_refused_calls(*world); }
-TEST_F(Collectives, Stats) { check_stats(*world); }
+TEST_P(Collectives, AllReduce) { check(check_all_reduce); }
+TEST_P(Collectives, ReduceScatter) { check(check_reduce_scatter); }
+TEST_P(Collectives, AllGather) { check(check_all_gather); }
+TEST_P(Collectives, AllToAll) { check(check_all_to_all); }
+TEST_P(Collectives, AllToAllV) { check(check_all_to_all_v); }
+TEST_P(Collectives, Broadcast) { check(check_broadcast); }
+TEST_P(Collectives, SendReceive) { check(check_send_receive); }
+TEST_P(Collectives, HostCalls) { check(check_host_calls); }
+TEST_P(Collectives, Split) { check(check_split); }
+TEST_P(Collectives, ConcurrentGroups) { check(check_concurrent_groups); }
+TEST_P(Collectives, RefusedCalls) { check(check_refused_calls); }
+TEST_P(Collectives, Stats) { check(check_stats); }
 
 // Groups of a mesh: tp neighbours, dp across them; each sums over its own members only.
-TEST_F(Collectives, MeshGroups) {
+TEST_P(Collectives, MeshGroups) {
   const int tp = world->size() % 2 == 0 ? 2 : 1;
   const megalith::MeshSizes sizes =
       megalith::make_mesh_sizes({.world_size = world->size(), .tensor_model_parallel_size = tp});
   const megalith::Mesh mesh = megalith::Mesh::create(*world, sizes);
-  megalith::Stream stream(megalith::DeviceType::kCpu, "comm");
+  Rig rig(form());
   const megalith::AbortOnUnwind guard(*world);
   for (megalith::Axis axis : {megalith::Axis::kTp, megalith::Axis::kDp, megalith::Axis::kEdp}) {
-    std::int32_t sum = world->rank();
+    auto sum = rig.empty<std::int32_t>(1);
+    sum.values[0] = world->rank();
     std::int32_t want = 0;
     for (int member : megalith::group_of(sizes, world->rank(), {axis})) want += member;
-    mesh.axis(axis).all_reduce(stream, megalith::Tensor(&sum, megalith::DType::kInt32, {1}));
-    stream.synchronize();
-    EXPECT_EQ(sum, want) << name_of(axis);
+    rig.run([&] { mesh.axis(axis).all_reduce(rig.stream(), sum.tensor()); }, sum);
+    EXPECT_EQ(sum.values[0], want) << name_of(axis);
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Eager, Collectives, testing::Values(false));
+INSTANTIATE_TEST_SUITE_P(Captured, Collectives, testing::Values(true));
 
 // On the ranks other than 0.
 class FailuresOnly : public testing::EmptyTestEventListener {
@@ -73,6 +84,7 @@ int main(int argc, char** argv) {
   megalith::MpiOptions options{.timeout = std::chrono::seconds(60)};
   constexpr std::string_view kPieces = "--max-message-bytes=";
   for (int i = 1; i < argc; ++i) {
+    if (std::string_view(argv[i]) == "--device=cuda") Collectives::device = megalith::DeviceType::kCuda;
     if (std::string_view(argv[i]).starts_with(kPieces)) {
       options.max_message_bytes = std::strtoull(argv[i] + kPieces.size(), nullptr, 10);
       options.chunk_bytes = 64 * options.max_message_bytes;
@@ -85,7 +97,8 @@ int main(int argc, char** argv) {
     delete listeners.Release(listeners.default_result_printer());
     listeners.Append(new FailuresOnly(mpi.rank()));
   }
-  const std::unique_ptr<Communicator> world = mpi.world();
+  if (!select_rank_device(mpi, Collectives::device)) return kSkipped;
+  const std::unique_ptr<Communicator> world = mpi.world(Collectives::device);
   Collectives::world = world.get();
   bool failed = RUN_ALL_TESTS() != 0;
   try {

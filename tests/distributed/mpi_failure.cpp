@@ -1,11 +1,15 @@
 // Ranks that fail on purpose, as a program's main handles it: mpirun -np 3 mpi_failure throw | late | size | ...
+//   [--device=cuda]: exit code 77, for a skipped test, where ranks outnumber GPUs.
+#include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <string_view>
 #include <thread>
-#include <vector>
 
 #include "core/base/error.h"
 #include "parallel/comm/mpi_runtime.h"
+#include "tests/distributed/collective_rig.h"
+#include "tests/distributed/rank_device.h"
 
 namespace {
 
@@ -15,14 +19,31 @@ using namespace megalith;
   fail({.code = ExitCode::kUsage, .subject = "--some-flag", .expected = "a value", .got = "none", .show_place = false});
 }
 
-void run(Communicator& world, std::string_view kind) {
-  std::vector<float> values(100'000, 1.0f);
-  const Tensor buffer(values.data(), DType::kFp32, {static_cast<std::int64_t>(values.size())});
-  Stream stream(DeviceType::kCpu, "comm");
+void run(Communicator& world, DeviceType device, std::string_view kind) {
+  test::Rig rig({.device = device});
+  Stream& stream = rig.stream();
+  auto values = rig.of_rank<float>(world.rank(), 100'000);
+  const Tensor buffer = values.tensor();
+  Graph graph("a call");
   const AbortOnUnwind guard(world);
+  const bool late = kind.starts_with("late") && world.rank() == 1;
   if (kind == "throw" && world.rank() == 1) fail_as_a_flag_would();
-  if (kind == "late" && world.rank() == 1) std::this_thread::sleep_for(std::chrono::seconds(30));
-  if (kind == "size") {
+  if (kind == "late_later" || kind == "late_replay") {  // everything is connected by then
+    world.all_reduce(stream, buffer);
+    stream.synchronize();
+  }
+  if (kind == "late_replay") {
+    graph.begin_capture(stream);
+    world.all_reduce(stream, buffer);
+    graph.end_capture();
+    graph.replay(stream);
+    stream.synchronize();
+  }
+  if (late) std::this_thread::sleep_for(std::chrono::seconds(30));
+  if (kind == "exit" && world.rank() == 1) std::_Exit(3);
+  if (kind == "late_replay") {
+    graph.replay(stream);
+  } else if (kind == "size") {
     // Rank 1 expects less than rank 0 sends.
     world.broadcast(stream, world.rank() == 1 ? buffer.slice(0, 0, 50'000) : buffer, 0);
   } else {
@@ -38,6 +59,7 @@ void run(Communicator& world, std::string_view kind) {
     world.all_reduce(stream, buffer);
   }
   stream.synchronize();
+  std::fprintf(stderr, "rank %d: nothing failed\n", world.rank());
 }
 
 }  // namespace
@@ -45,9 +67,15 @@ void run(Communicator& world, std::string_view kind) {
 int main(int argc, char** argv) {
   MpiRuntime mpi(argc, argv, {.timeout = std::chrono::milliseconds(1500)});
   const std::string_view kind = argc > 1 ? argv[1] : "";
-  const std::unique_ptr<Communicator> world = mpi.world();
+  const bool cuda = argc > 2 && std::string_view(argv[2]) == "--device=cuda";
+  const DeviceType device = cuda ? DeviceType::kCuda : DeviceType::kCpu;
   try {
-    run(*world, kind);
+    if (!test::select_rank_device(mpi, device)) return test::kSkipped;
+    if (cuda) mpi.set_timeout(std::chrono::seconds(20));  // NCCL takes seconds to start
+    const std::unique_ptr<Communicator> world = mpi.world(device);
+    world->host_barrier();
+    mpi.set_timeout(std::chrono::milliseconds(1500));
+    run(*world, device, kind);
   } catch (const Error& error) {
     std::fprintf(stderr, "rank %d: %s\n", mpi.rank(), error.what());
     mpi.abort(error.code());

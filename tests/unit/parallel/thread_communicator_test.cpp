@@ -20,7 +20,9 @@ using testing::HasSubstr;
 
 class ThreadCollectives : public testing::TestWithParam<int> {
  protected:
-  void check(void (*body)(Communicator&)) { ThreadWorld(GetParam()).run(body); }
+  void check(void (*body)(Communicator&, const test::CollectiveForm&)) {
+    ThreadWorld(GetParam()).run([&](Communicator& group) { body(group, {}); });
+  }
 };
 
 TEST_P(ThreadCollectives, AllReduce) { check(test::check_all_reduce); }

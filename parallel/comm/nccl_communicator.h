@@ -1,0 +1,30 @@
+// Ranks as processes with one GPU each. MPI carries the unique ids and all host calls, NCCL the streams' traffic; every
+// group has an NCCL communicator of its own. Calls enqueue on the given CUDA stream and return; they are legal under
+// capture. What differs from the other communicators:
+// - Sums are taken in NCCL's order, which depends on the number of ranks and the size but not on the run: all ranks get
+//   the same bits, run after run. bf16 sums are rounded after each addition.
+// - The first call of each kind connects the ranks, so the host may wait for its peers in it: ranks that use several
+//   groups make those first calls in the same order.
+// - Graphs that captured a group's calls are destroyed before the group: NCCL waits for them.
+// - A failing peer is noticed by a thread (nccl_watcher.h), which ends what the streams wait for; the host's next wait,
+//   or the next call of a group, then throws.
+// NCCL's own settings, NCCL_NVLS_ENABLE and the like, are left to the environment.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "parallel/comm/communicator.h"
+
+namespace megalith {
+
+struct MpiProcess;
+
+// A group of all ranks; collective. MPI is initialised and the GPU selected.
+std::unique_ptr<Communicator> make_nccl_world(const std::shared_ptr<MpiProcess>& process);
+
+// Why a library of this version cannot serve a program built for the other one (versions as ncclGetVersion says them:
+// 22809 is 2.28.9); empty if it can: the same major version, and not an older minor one.
+std::string nccl_version_fault(int library, int built_for);
+
+}  // namespace megalith

@@ -1,0 +1,168 @@
+#include "parallel/comm/nccl_watcher.h"
+
+#include <errno.h>
+#include <fmt/format.h>
+#include <nccl.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <future>
+
+#include "core/base/error.h"
+#include "core/device/cuda_device.h"
+#include "core/device/cuda_stream.h"
+#include "parallel/comm/mpi_process.h"
+
+namespace megalith {
+
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using Clock = WatchedGroup::Clock;
+
+constexpr std::array kNcclCalls = {"all_reduce", "reduce_scatter", "all_gather", "all_to_all",
+                                   "broadcast",  "send",           "receive",    "the start"};
+constexpr std::uint64_t kSeen = std::uint64_t{1} << 63;  // set in a mark by the watcher; a new call overwrites it
+constexpr milliseconds kPeriod(50);
+// From the abort of the groups to the end of the process, by which the host has thrown, unwound and reported.
+constexpr seconds kGrace(20);
+
+std::string name_of_kind(int kind) {
+  const auto index = static_cast<std::size_t>(kind);
+  return kind >= 0 && index < kNcclCalls.size() ? kNcclCalls[index] : "a call";
+}
+
+// The next host wait for any stream throws the message, so that the results of aborted kernels are never used.
+void fail_next_wait(const std::string& message) {
+  CudaFault* const fault = cuda_fault();
+  unsigned free = 0;
+  if (!std::atomic_ref(fault->claimed).compare_exchange_strong(free, 1)) return;  // a kernel's own fault says more
+  fault->values[0] =
+      static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(new std::string(message)));  // for the process's rest
+  fault->raise = [](const std::int64_t* values) {
+    throw Error(ExitCode::kCommunication, *reinterpret_cast<const std::string*>(static_cast<std::intptr_t>(values[0])));
+  };
+  std::atomic_ref(fault->ready).store(1, std::memory_order_release);
+}
+
+}  // namespace
+
+int NcclWatcher::kind_of(std::string_view call) {
+  const auto* const found = std::find(kNcclCalls.begin(), kNcclCalls.end(), call);
+  require(found != kNcclCalls.end(), "a call that the watcher of NCCL does not know");
+  return static_cast<int>(found - kNcclCalls.begin());
+}
+
+NcclWatcher::NcclWatcher(std::shared_ptr<MpiProcess> process)
+    : process_(std::move(process)), thread_([this] { watch(); }) {}
+
+NcclWatcher::~NcclWatcher() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void NcclWatcher::add(const std::shared_ptr<WatchedGroup>& group) {
+  const std::lock_guard lock(mutex_);
+  groups_.push_back(group);
+}
+
+void NcclWatcher::remove(const std::shared_ptr<WatchedGroup>& group) {
+  const std::lock_guard lock(mutex_);
+  std::erase(groups_, group);
+}
+
+void NcclWatcher::wait_until_released(const WatchedGroup& group) {
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, kGrace, [&] { return group.released.load(); });
+}
+
+void NcclWatcher::watch() {
+  std::unique_lock lock(mutex_);
+  while (!changed_.wait_for(lock, kPeriod, [this] { return stop_; })) {
+    for (const auto& group : groups_) {
+      if (process_->aborted) break;
+      const std::string fault = fault_of(*group);
+      if (fault.empty()) continue;
+      process_->abort(fault);
+      fail_next_wait(fault);
+    }
+    if (process_->aborted) return release(lock);
+  }
+}
+
+std::string NcclWatcher::fault_of(WatchedGroup& group) const {
+  const auto now = Clock::now();
+  const milliseconds timeout = process_->options.timeout;
+  const auto late = [&](int kind) {
+    return fmt::format(
+        "{} on group {}: expected all ranks within {} ms, got no answer from one of the ranks {} of the world; see "
+        "whether that rank hangs or made another call",
+        name_of_kind(kind), group.name, timeout.count(), group.peers);
+  };
+  const int host_call = group.host_call;
+  const Clock::time_point since{Clock::duration(group.since.load())};
+  if (host_call >= 0 && now - since > timeout && host_call == group.host_call) return late(host_call);
+
+  // The exchange fails if the GPU writes meanwhile: then the stream has left that call.
+  std::uint64_t mark = std::atomic_ref(*group.mark).load();
+  const int kind = static_cast<int>(mark & 15) - 1;
+  if (mark != 0 && (mark & kSeen) == 0) {
+    if (std::atomic_ref(*group.mark).compare_exchange_strong(mark, mark | kSeen)) group.seen_at = now;
+  } else if (mark != 0 && now - group.seen_at > timeout) {
+    return late(kind);
+  }
+
+  ncclResult_t result = ncclSuccess;
+  if (group.comm == nullptr || ncclCommGetAsyncError(group.comm, &result) != ncclSuccess) return "";
+  if (result == ncclSuccess || result == ncclInProgress) return "";
+  return fmt::format("{} on group {}: expected an answer from the ranks {} of the world, got NCCL's error {} ({}): {}",
+                     name_of_kind(kind), group.name, group.peers, static_cast<int>(result), ncclGetErrorString(result),
+                     ncclGetLastError(group.comm));
+}
+
+// Kernels of all groups are told to return before any is waited for: freeing one group's memory waits for the GPU.
+void NcclWatcher::release(std::unique_lock<std::mutex>& lock) {
+  const auto groups = groups_;
+  lock.unlock();
+  std::vector<std::unique_lock<std::timed_mutex>> held;
+  std::vector<ncclComm_t> comms;
+  for (const auto& group : groups) {
+    // A host that is inside NCCL, waiting for a peer to connect, cannot be woken.
+    if (!held.emplace_back(group->calls, std::defer_lock).try_lock_for(seconds(2))) end_process();
+    if (group->comm != nullptr) comms.push_back(group->comm);
+  }
+  auto told = std::make_shared<std::promise<void>>();
+  std::future<void> all_told = told->get_future();
+  // The end of an abort waits for graphs that captured the group's calls, so for the host: in a thread of its own.
+  std::thread([comms, told] {
+    static_cast<void>(ncclGroupStart());
+    for (ncclComm_t comm : comms) static_cast<void>(ncclCommAbort(comm));
+    told->set_value();
+    static_cast<void>(ncclGroupEnd());
+  }).detach();
+  if (all_told.wait_for(kGrace) != std::future_status::ready) end_process();
+  held.clear();
+  lock.lock();
+  for (const auto& group : groups) group->released = true;
+  changed_.notify_all();
+  if (!changed_.wait_for(lock, kGrace, [this] { return stop_; })) end_process();
+}
+
+void NcclWatcher::end_process() {
+  std::string message;
+  {
+    const std::lock_guard lock(process_->mutex);
+    message = process_->abort_message;
+  }
+  fmt::print(stderr, "{}: error: [rank {}/{}] {}\n", program_invocation_short_name, process_->rank, process_->size,
+             message);
+  end_all_ranks(*process_, ExitCode::kCommunication);
+}
+
+}  // namespace megalith

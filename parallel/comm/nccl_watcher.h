@@ -1,0 +1,72 @@
+// Notices that NCCL calls fail or hang, also those inside replayed graphs, and ends them. Streams mark in host memory
+// which call they are in: the marks are writes by the GPU's front end, which take no multiprocessor and can be
+// captured. A thread reads the marks and NCCL's asynchronous errors. When a call takes longer than the timeout, or the
+// process was aborted, it aborts all groups, so that kernels that wait for peers return and the host wakes up and
+// throws. If the process does not end then, because a library call does not return, it prints the message and ends all
+// ranks itself. Needs no CUDA header.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+struct ncclComm;
+
+namespace megalith {
+
+struct MpiProcess;
+
+struct WatchedGroup {
+  using Clock = std::chrono::steady_clock;
+
+  std::string name;
+  std::string peers;  // their ranks in the world: "1, 3"
+  ncclComm* comm = nullptr;
+  std::uint64_t* mark = nullptr;       // pinned: number_of a call while a stream is in it, else 0
+  std::timed_mutex calls;              // held while the host is inside NCCL
+  std::atomic<int> host_call{-1};      // the kind of that call
+  std::atomic<std::int64_t> since{0};  // its start, in Clock's ticks
+  std::atomic<bool> released{false};   // comm is being aborted and no longer the group's
+
+  // Of the watcher's thread:
+  std::uint64_t seen = 0;
+  Clock::time_point seen_at;
+};
+
+class NcclWatcher {
+ public:
+  explicit NcclWatcher(std::shared_ptr<MpiProcess> process);
+  ~NcclWatcher();
+  NcclWatcher(const NcclWatcher&) = delete;
+  NcclWatcher& operator=(const NcclWatcher&) = delete;
+
+  void add(const std::shared_ptr<WatchedGroup>& group);
+  void remove(const std::shared_ptr<WatchedGroup>& group);
+  // After an abort of the process: until the kernels of this group have been told to return.
+  void wait_until_released(const WatchedGroup& group);
+
+  // What a mark is set to: `call` counts a group's calls; names of kinds are kNcclCalls of nccl_watcher.cpp.
+  static std::uint64_t number_of(std::uint64_t call, int kind) { return (call << 4) | static_cast<unsigned>(kind + 1); }
+  static int kind_of(std::string_view call);
+
+ private:
+  void watch();
+  std::string fault_of(WatchedGroup& group) const;  // empty if all is well
+  void release(std::unique_lock<std::mutex>& lock);
+  [[noreturn]] void end_process();
+
+  std::shared_ptr<MpiProcess> process_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool stop_ = false;  // guarded by mutex_, like groups_
+  std::vector<std::shared_ptr<WatchedGroup>> groups_;
+  std::thread thread_;
+};
+
+}  // namespace megalith

@@ -1,0 +1,107 @@
+// All-reduce among GPUs: mpirun -np N cuda_all_reduce_speed
+// Bus bandwidth, bytes * 2 (N-1)/N per second, of fp32 buffers from 1 MiB to 1 GiB; then a 256 MiB buffer beside matrix
+// products on another stream. Means over many calls in a row, of the slowest rank.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <string>
+
+#include "core/ops/gemm.h"
+#include "core/ops/op.h"
+#include "parallel/comm/mpi_runtime.h"
+#include "tests/distributed/collective_rig.h"
+#include "tests/distributed/rank_device.h"
+
+namespace {
+
+using namespace megalith;
+
+// Of one call, on the slowest rank. `work` enqueues, `end` waits.
+template <class Work, class End>
+double seconds(Communicator& world, int calls, Work work, End end) {
+  work();
+  end();
+  world.host_barrier();
+  const auto start = std::chrono::steady_clock::now();
+  for (int i = 0; i < calls; ++i) work();
+  end();
+  const double mine = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / calls;
+  double slowest = 0;
+  for (const std::string& text : world.host_all_gather(std::to_string(mine * 1e9))) {
+    slowest = std::max(slowest, std::stod(text) * 1e-9);
+  }
+  return slowest;
+}
+
+void measure(Communicator& world) {
+  test::Rig rig({.device = DeviceType::kCuda});
+  Stream& stream = rig.stream();
+  Stream compute(DeviceType::kCuda, "compute");
+  auto large = rig.empty<float>(std::int64_t{1} << 28);
+  Tensor buffer = large.tensor();
+  constexpr std::int64_t kSide = 8192;
+  auto matrices = rig.empty<bf16>(3 * kSide * kSide);
+  const Tensor all = matrices.tensor().view({3, kSide, kSide});
+  const AbortOnUnwind guard(world);
+  const bool prints = world.rank() == 0;
+  stream.visit([&](auto& backend) {  // zeros: sums stay finite
+    if constexpr (std::is_same_v<std::remove_reference_t<decltype(backend)>, CudaStream>) {
+      backend.fill(buffer.data, 0, buffer.bytes());
+      backend.fill(all.data, 0, all.bytes());
+    }
+  });
+  stream.synchronize();
+  for (std::int64_t mebibytes = 1; mebibytes <= 1024; mebibytes *= 4) {
+    const Tensor part = buffer.slice(0, 0, mebibytes << 18);
+    const int calls = static_cast<int>(std::clamp<std::int64_t>(4096 / mebibytes, 8, 200));
+    const double time = seconds(
+        world, calls, [&] { world.all_reduce(stream, part); }, [&] { stream.synchronize(); });
+    const double bus = static_cast<double>(part.bytes()) * 2 * (world.size() - 1) / world.size() / time;
+    if (prints)
+      std::printf("all_reduce %5lld MiB: %9.1f us, bus %6.1f GB/s\n", static_cast<long long>(mebibytes), time * 1e6,
+                  bus * 1e-9);
+  }
+  const Gemm product{.a = all.slice(0, 0, 1).view({kSide, kSide}),
+                     .b = all.slice(0, 1, 1).view({kSide, kSide}),
+                     .c = all.slice(0, 2, 1).view({kSide, kSide}),
+                     .transpose_b = true};
+  const Tensor part = buffer.slice(0, 0, std::int64_t{1} << 26);
+  const auto multiply = [&] { launch(compute, product); };
+  const auto reduce = [&] { world.all_reduce(stream, part); };
+  const auto end = [&] {
+    compute.synchronize();
+    stream.synchronize();
+  };
+  const double products = seconds(world, 100, multiply, end);
+  const double reductions = seconds(world, 100, reduce, end);
+  const double both = seconds(
+      world, 100,
+      [&] {
+        reduce();
+        multiply();
+      },
+      end);
+  if (prints) {
+    std::printf(
+        "8192^3 bf16 product %.0f us, 256 MiB all_reduce %.0f us, both at once %.0f us: %.0f %% of the shorter "
+        "hidden\n",
+        products * 1e6, reductions * 1e6, both * 1e6,
+        100 * (products + reductions - both) / std::min(products, reductions));
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  MpiRuntime mpi(argc, argv);
+  if (!test::select_rank_device(mpi, DeviceType::kCuda)) return test::kSkipped;
+  try {
+    const std::unique_ptr<Communicator> world = mpi.world(DeviceType::kCuda);
+    measure(*world);
+    world->host_barrier();
+  } catch (const Error& error) {
+    std::fprintf(stderr, "rank %d: %s\n", mpi.rank(), error.what());
+    mpi.abort(error.code());
+  }
+  return 0;
+}

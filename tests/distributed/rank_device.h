@@ -1,0 +1,27 @@
+// A GPU for each rank of a test program.
+#pragma once
+
+#include <cstdio>
+
+#include "core/device/cuda_device.h"
+#include "core/device/device.h"
+#include "parallel/comm/mpi_runtime.h"
+
+namespace megalith::test {
+
+inline constexpr int kSkipped = 77;  // exit code
+
+// False, after rank 0 said why, where this machine cannot give each of its ranks one.
+inline bool select_rank_device(const MpiRuntime& mpi, DeviceType device) {
+  if (device != DeviceType::kCuda) return true;
+  int count = 0;
+  if constexpr (kCudaBuilt) count = cuda_facts(0).count;
+  if (count < mpi.local_size()) {
+    if (mpi.rank() == 0) std::printf("skipped: needs %d GPUs, found %d\n", mpi.local_size(), count);
+    return false;
+  }
+  if constexpr (kCudaBuilt) select_cuda_device(mpi.local_rank());
+  return true;
+}
+
+}  // namespace megalith::test
