@@ -120,6 +120,7 @@ void add_parallel(Table& t, ParallelOptions& o) {
     {"expert-model-parallel-size", kParallel, kShaped, "RANKS", ranks(&o.expert_model_parallel_size), "only 1 is built yet", ""},
     {"context-parallel-size", kParallel, kShaped, "RANKS", ranks(&o.context_parallel_size), "only 1 is built yet", ""},
     {"ddp-bucket-size", kParallel, kShaped, "N", integer(&o.ddp_bucket_size, {1, kMany}), "parameters per gradient bucket", ""},
+    {"distributed-timeout-minutes", kParallel, kTrain, "MINUTES", integer(&o.distributed_timeout_minutes, {1, 1'000'000}), "a collective that waits longer for its peers ends the run with exit code 7", ""},
     {"world-size", kParallel, kPlan, "RANKS", ranks(&o.world_size), "ranks of the run that is forecast", ""},
   });
 }

@@ -75,8 +75,9 @@ struct ParallelOptions {
   std::int64_t pipeline_model_parallel_size = 1;
   std::int64_t expert_model_parallel_size = 1;
   std::int64_t context_parallel_size = 1;
-  std::int64_t ddp_bucket_size = 40'000'000;  // parameters per gradient bucket
-  std::int64_t world_size = 1;                // plan only: ranks of the layout that is forecast
+  std::int64_t ddp_bucket_size = 40'000'000;      // parameters per gradient bucket
+  std::int64_t distributed_timeout_minutes = 10;  // a collective that takes longer ends the job
+  std::int64_t world_size = 1;                    // plan only: ranks of the layout that is forecast
 };
 
 struct LoggingOptions {

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <memory>
@@ -38,7 +39,8 @@ void check_save_folder(const std::string& folder) {
   }
 }
 
-megalith::ExitCode train(megalith::Communicator& world, int local_rank, const std::vector<std::string>& arguments) {
+megalith::ExitCode train(megalith::MpiRuntime& mpi, megalith::Communicator& world,
+                         const std::vector<std::string>& arguments) {
   using namespace megalith;
   Parsed parsed;
   std::unique_ptr<RunSetup> setup;
@@ -46,7 +48,7 @@ megalith::ExitCode train(megalith::Communicator& world, int local_rank, const st
     parsed = parse_flags(App::kTrain, arguments);
     if (!parsed.print.empty()) return;
     if constexpr (kCudaBuilt) {
-      if (parsed.options.train.device == DeviceType::kCuda) select_cuda_device(local_rank);
+      if (parsed.options.train.device == DeviceType::kCuda) select_cuda_device(mpi.local_rank());
     }
     if (!parsed.options.checkpoint.save.empty()) check_save_folder(parsed.options.checkpoint.save);
     setup = std::make_unique<RunSetup>(prepare_run(parsed.options, world.rank(), world.size()));
@@ -57,7 +59,10 @@ megalith::ExitCode train(megalith::Communicator& world, int local_rank, const st
   }
   std::signal(SIGXFSZ, SIG_IGN);       // a file-size limit then fails the save, not the run
   std::signal(SIGTERM, request_stop);  // until here there is nothing to save
-  Trainer trainer(std::move(*setup), world, stop_request);
+  mpi.set_timeout(std::chrono::minutes(parsed.options.parallel.distributed_timeout_minutes));
+  std::unique_ptr<Communicator> gpus;
+  if (parsed.options.train.device == DeviceType::kCuda) gpus = mpi.world(DeviceType::kCuda);
+  Trainer trainer(std::move(*setup), gpus ? *gpus : world, stop_request);
   return trainer.run();
 }
 
@@ -74,7 +79,7 @@ int main(int argc, char** argv) {
     const std::unique_ptr<Communicator> group = mpi->world();
     Communicator& world = *group;
     label = fmt::format("rank {}/{}", world.rank(), world.size());
-    return static_cast<int>(train(world, mpi->local_rank(), {argv + 1, argv + argc}));
+    return static_cast<int>(train(*mpi, world, {argv + 1, argv + argc}));
   } catch (const EveryRankFailed& failed) {
     if (mpi->rank() == 0)
       fmt::print(stderr, "train: error: [rank {}/{}] {}\n", failed.rank(), mpi->size(), failed.what());
