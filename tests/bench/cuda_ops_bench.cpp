@@ -178,7 +178,7 @@ void bench_norms(Workbench& bench, const Model& m, DType dtype) {
   const auto random = [&] { return bench.tensor(shape, dtype); };
   const auto vector = [&] { return bench.tensor({m.hidden}, dtype); };
   const auto rows = [&] { return bench.tensor({m.tokens}, kFp32); };
-  const auto partial = [&] { return bench.tensor({kNormPartials, m.hidden}, kFp32, false); };
+  const auto partial = [&] { return bench.tensor({norm_partials(DeviceType::kCuda), m.hidden}, kFp32, false); };
   if (bench.begin("norm_forward")) {
     const Tensor x = random(), residual = random(), sum = random(), y = random(), weight = vector(), rstd = rows();
     if (m.gpt2) {
@@ -244,11 +244,12 @@ void bench_activation(Workbench& bench, const Model& m, DType dtype) {
 void bench_loss(Workbench& bench, const Model& m, DType dtype) {
   if (!bench.begin("cross_entropy")) return;
   const std::int64_t rows = dtype == kBf16 ? m.loss_rows : m.loss_rows / 2;
+  const std::int64_t vocabulary = m.gpt2 ? 50257 : m.vocabulary;  // the rest is padding
   const Tensor logits = bench.tensor({rows, m.vocabulary}, dtype), loss = bench.tensor({rows}, kFp32, false);
   CrossEntropy op{.logits = logits,
-                  .labels = bench.zipf_tokens(rows, m.vocabulary),
+                  .labels = bench.zipf_tokens(rows, vocabulary),
                   .loss = loss,
-                  .vocab_size = m.gpt2 ? 50257 : m.vocabulary,
+                  .vocab_size = vocabulary,
                   .write_gradient = true,
                   .parameters = bench.device_struct(MicrobatchParameters{.loss_scale = 1e-3f})};
   bench.measure(title(m, rows, m.vocabulary, dtype), op, 2 * bytes_of({logits}));
@@ -312,8 +313,9 @@ void bench_reductions(Workbench& bench) {
     bench.measure(fmt::format("[{}, {}] bf16", rows, columns), ReduceRows{.x = x, .out = out, .accumulate = true},
                   bytes_of({x}));
   }
-  const Tensor partial = bench.tensor({kNormPartials, 2048}, kFp32), out = bench.tensor({2048}, kFp32);
-  bench.measure("[8, 2048] fp32", ReduceRows{.x = partial, .out = out, .accumulate = true}, bytes_of({partial}));
+  const Tensor partial = bench.tensor({norm_partials(DeviceType::kCuda), 2048}, kFp32),
+               out = bench.tensor({2048}, kFp32);
+  bench.measure("[264, 2048] fp32", ReduceRows{.x = partial, .out = out, .accumulate = true}, bytes_of({partial}));
   const Tensor losses = bench.tensor({65536}, kFp32);
   bench.measure("[65536]", ReduceToScalar{.x = losses, .out = out.slice(0, 0, 1), .accumulate = true},
                 bytes_of({losses}));
@@ -367,7 +369,7 @@ void bench_host(Workbench& bench) {
   const Tensor x = bench.tensor({64, 768}, kBf16), y = bench.tensor({64, 768}, kBf16),
                weight = bench.tensor({768}, kBf16);
   const Tensor rstd = bench.tensor({64}, kFp32), mean = bench.tensor({64}, kFp32),
-               partial = bench.tensor({kNormPartials, 768}, kFp32);
+               partial = bench.tensor({norm_partials(DeviceType::kCuda), 768}, kFp32);
   bench.measure_host(GeluForward{.x = x, .y = y});
   bench.measure_host(LayerNormForward{.x = x, .weight = weight, .bias = weight, .y = y, .mean = mean, .rstd = rstd});
   bench.measure_host(LayerNormBackward{.dy = x,
