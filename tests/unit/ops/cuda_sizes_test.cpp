@@ -406,20 +406,23 @@ TEST_P(CudaSizesTest, SameBitsAsOnTheCpu) {
         true);
   }
   for (const std::int64_t count : {2000000, 1999999}) {
-    compare(
-        "adamw",
-        [&](Side& s) {
-          const Tensor main = s.normal({count}, DType::kFp32);
-          return AdamW{.param = dtype() == DType::kFp32 ? main : s.output({count}, dtype()),
-                       .main_param = main,
-                       .grad = s.normal({count}, DType::kFp32),
-                       .exp_avg = s.normal({count}, DType::kFp32),
-                       .exp_avg_sq = s.normal({count}, DType::kFp32, 1, true),
-                       .weight_decay = 0.1,
-                       .parameters = s.structure(
-                           StepParameters{.learning_rate = 3e-4f, .adam_count = 12345, .clip_factor = 0.37f})};
-        },
-        true);
+    for (const DType state : {DType::kFp32, DType::kBf16}) {
+      compare(
+          "adamw",
+          [&](Side& s) {
+            const Tensor main = s.normal({count}, DType::kFp32);
+            const AdamWRange range{.param = dtype() == DType::kFp32 ? main : s.output({count}, dtype()),
+                                   .main_param = main,
+                                   .grad = s.normal({count}, state),
+                                   .exp_avg = s.normal({count}, state),
+                                   .exp_avg_sq = s.normal({count}, state, 1, true),
+                                   .weight_decay = 0.1};
+            return AdamW{.ranges = {range},
+                         .parameters = s.structure(
+                             StepParameters{.learning_rate = 3e-4f, .adam_count = 12345, .clip_factor = 0.37f})};
+          },
+          true);
+    }
   }
 }
 
@@ -435,8 +438,8 @@ TEST_P(CudaSizesTest, Reductions) {
           .x = s.normal({count}, DType::kFp32), .out = s.normal({1}, DType::kFp32), .accumulate = true};
     });
     compare("squares", [&](Side& s) {
-      return SumOfSquares{.x = s.normal({count + 1}, DType::kFp32).slice(0, 1, count),
-                          .out = s.output({1}, DType::kFp64)};
+      return SumOfSquares{.tensors = {s.normal({count + 1}, dtype()).slice(0, 1, count), s.normal({count}, dtype())},
+                          .out = s.output({2}, DType::kFp64)};
     });
   }
 }
