@@ -84,6 +84,11 @@ void check_batch(const TrainingOptions& train) {
   }
 }
 
+void check_dtypes(const Options& options) {
+  if (options.train.main_grads_dtype == DType::kFp32 || options.model.params_dtype == DType::kBf16) return;
+  refuse("--main-grads-dtype and --bf16", "--main-grads-dtype bf16 together with --bf16", "fp32 parameters");
+}
+
 // One to three non-negative numbers, not all 0.
 void check_split(const std::string& split) {
   const char* at = split.data();
@@ -189,6 +194,7 @@ void check(App app, const Options& options) {
     check_batch(options.train);
     check_parallel(options.parallel);
     check_memory(options);
+    check_dtypes(options);
   }
   if (app == App::kTrain) {
     check_data(options.data);

@@ -70,6 +70,7 @@ void add_training(Table& t, TrainingOptions& o) {
 
 void add_optimizer(Table& t, TrainingOptions& o) {
   LrSchedule& s = o.schedule;
+  const auto dtype = [](DType* field) { return choice(field, {"fp32", "bf16"}); };  // the first two of DType
   t.insert(t.end(), {
     {"optimizer", kOptimizer, kShaped, "NAME", choice(&o.optimizer, {"adam"}), "Adam with decoupled weight decay", ""},
     {"lr", kOptimizer, kTrain, "X", real(&s.lr, {0, kInfinity}), "highest learning rate", "required"},
@@ -86,6 +87,9 @@ void add_optimizer(Table& t, TrainingOptions& o) {
     {"adam-eps", kOptimizer, kTrain, "X", real(&o.adam_eps, {0, 1, true}), "added to the root of the second moment", ""},
     {"weight-decay", kOptimizer, kTrain, "X", real(&o.weight_decay, {0, kInfinity}), "on matrices, not on norms and biases", ""},
     {"clip-grad", kOptimizer, kTrain, "X", real(&o.clip_grad, {0, kInfinity}), "largest global L2 norm of the gradients; 0: no clipping", ""},
+    {"main-grads-dtype", kOptimizer, kShaped, "NAME", dtype(&o.main_grads_dtype), "of the gradients, summed over microbatches and ranks; bf16 needs --bf16", ""},
+    {"exp-avg-dtype", kOptimizer, kShaped, "NAME", dtype(&o.exp_avg_dtype), "of Adam's first moment", ""},
+    {"exp-avg-sq-dtype", kOptimizer, kShaped, "NAME", dtype(&o.exp_avg_sq_dtype), "of Adam's second moment; bf16 wants --adam-beta2 below 0.996: beyond it the moment cannot shrink", ""},
   });
 }
 
@@ -131,6 +135,7 @@ void add_memory(Table& t, TrainingOptions& o) {
     {"recompute-modules", kMemory, kShaped, "NAME...", list(&o.recompute_modules, {"core_attn", "layernorm", "mlp", "mlp_act"}), "with selective", "core_attn"},
     {"recompute-method", kMemory, kShaped, "NAME", choice(&o.recompute_method, {"uniform", "block"}), "with full: chunks of layers, or the first layers", ""},
     {"recompute-num-layers", kMemory, kShaped, "N", integer(&o.recompute_num_layers, {1, 10'000}), "with full: layers per chunk (uniform), layers recomputed (block)", ""},
+    {"loss-chunk-size", kMemory, kShaped, "TOKENS", integer(&o.loss_chunk_size, {0, kMany}), "tokens whose logits are held at a time: the output layer and the loss run forward and backward chunk by chunk; 0: all at once", ""},
     {"offload-modules", kMemory, kShaped, "NAME...", list(&o.offload_modules), "not built yet", "none"},
   });
 }

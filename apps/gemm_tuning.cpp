@@ -59,7 +59,8 @@ void write_cache(const Entries& entries) {
   if (!file || error) log_warning("GEMM algorithms were not kept in " + path + ": the next run measures them again");
 }
 
-void choose(CudaStream& stream, TrainingModel& model, Communicator& world, bool deterministic, Entries& entries) {
+[[maybe_unused]] void choose(CudaStream& stream, TrainingModel& model, Communicator& world, bool deterministic,
+                             Entries& entries) {
   const auto table = make_gemm_algorithms(stream, deterministic ? GemmChoice::kFirst : GemmChoice::kMeasured);
   use_gemm_algorithms(stream, table);
   if (deterministic) {

@@ -45,7 +45,7 @@ std::int64_t new_tokens(const Options& options, const Options& command_line, std
         .show_place = false});
 }
 
-ExitCode run(int argc, char** argv) {
+ExitCode generate(int argc, char** argv) {
   const Options command_line = parse_options(App::kGenerate, argc, argv);
   std::optional<LoadedCheckpoint> checkpoint = find_checkpoint(
       {.directory = command_line.checkpoint.load,
@@ -87,5 +87,5 @@ ExitCode run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   megalith::require_cpu_baseline();
-  return megalith::run_program("generate", [&] { return megalith::run(argc, argv); });
+  return megalith::run_program("generate", [&] { return megalith::generate(argc, argv); });
 }

@@ -120,18 +120,21 @@ TrainingModel::TrainingModel(const Options& options, DeviceType device, Communic
       compute_(device, "compute", instruments),
       communication_(device, "communication", instruments),
       arena_(pool_, device == DeviceType::kPlan ? Arena::Mode::kRecording : Arena::Mode::kPlanned),
-      gpt_(build_gpt(options.model, recompute_layers(options), default_factories())),
+      gpt_(build_gpt(options.model, recompute_layers(options), default_factories(), options.train.loss_chunk_size)),
       num_microbatches_(count_microbatches(options.train, data_parallel.size())),
       ctx_{.compute = compute_, .arena = arena_} {
   if (instruments.captures != nullptr) pool_.set_capture_guard(instruments.captures);
   ParameterStore& store = *gpt_.parameters;
-  store.allocate(pool_, options.model.params_dtype);
-  optimizer_ = std::make_unique<AdamWOptimizer>(store, pool_,
-                                                AdamWOptimizer::Spec{.beta1 = options.train.adam_beta1,
-                                                                     .beta2 = options.train.adam_beta2,
-                                                                     .eps = options.train.adam_eps,
-                                                                     .weight_decay = options.train.weight_decay,
-                                                                     .clip_grad = options.train.clip_grad});
+  store.allocate(pool_, options.model.params_dtype, options.train.main_grads_dtype);
+  optimizer_ =
+      std::make_unique<AdamWOptimizer>(store, pool_,
+                                       AdamWOptimizer::Spec{.beta1 = options.train.adam_beta1,
+                                                            .beta2 = options.train.adam_beta2,
+                                                            .eps = options.train.adam_eps,
+                                                            .weight_decay = options.train.weight_decay,
+                                                            .clip_grad = options.train.clip_grad,
+                                                            .exp_avg_dtype = options.train.exp_avg_dtype,
+                                                            .exp_avg_sq_dtype = options.train.exp_avg_sq_dtype});
   ctx_.policies = stash_policies(options.train);
   ctx_.seed = static_cast<std::uint64_t>(options.train.seed);
   ctx_.planned_for = options.train.device;

@@ -30,7 +30,10 @@ struct TrainingOptions {
   double adam_beta2 = 0.999;
   double adam_eps = 1e-8;
   double weight_decay = 0.01;
-  double clip_grad = 1.0;  // global L2 norm; 0: no clipping
+  double clip_grad = 1.0;                 // global L2 norm; 0: no clipping
+  DType main_grads_dtype = DType::kFp32;  // kFp32, or with bf16 parameters kBf16
+  DType exp_avg_dtype = DType::kFp32;     // kFp32 | kBf16: Adam's first moment
+  DType exp_avg_sq_dtype = DType::kFp32;  // the second
 
   std::int64_t seed = 1234;
   bool deterministic_mode = false;
@@ -45,6 +48,8 @@ struct TrainingOptions {
   RecomputeMethod recompute_method = RecomputeMethod::kUniform;  // with kFull
   std::int64_t recompute_num_layers = 1;                         // uniform: layers per chunk; block: layers recomputed
   std::vector<std::string> recompute_modules;                    // with kSelective: core_attn, layernorm, mlp, mlp_act
+
+  std::int64_t loss_chunk_size = 0;  // tokens that the output layer and the loss take at a time; 0: all at once
 
   std::vector<std::string> offload_modules;  // not built yet: refused unless empty
 

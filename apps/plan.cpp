@@ -52,7 +52,7 @@ void print_memory(const MemoryUse& use, const StepPlans& plans) {
   fmt::print("  {:<25} {}\n", "total", mib(use.total()));
 }
 
-ExitCode run(int argc, char** argv) {
+ExitCode forecast(int argc, char** argv) {
   Options options = parse_options(App::kPlan, argc, argv);
   const int world = static_cast<int>(options.parallel.world_size);
   complete_options(options, tokenizer_of(options), world);
@@ -76,5 +76,5 @@ ExitCode run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   megalith::require_cpu_baseline();
-  return megalith::run_program("plan", [&] { return megalith::run(argc, argv); });
+  return megalith::run_program("plan", [&] { return megalith::forecast(argc, argv); });
 }

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # From a bare Debian 12 to a trained model: installs what is missing, builds, prepares two novels, trains a small GPT
-# with mpirun on 2 ranks, draws the loss, and writes a text with the checkpoint. Everything lands in runs/quickstart.
-# May be interrupted and started again: it goes on where it was.
+# with mpirun, draws the loss, and writes a text with the checkpoint. Trains on 2 ranks of the CPU, or where there are
+# GPUs, nvcc, cuDNN and NCCL on up to 2 GPUs. Everything lands in runs/quickstart. May be interrupted and started again:
+# it goes on where it was.
 #   apps/quickstart.sh               all of it
 #   apps/quickstart.sh --restart     forget an earlier run's checkpoints and metrics first
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 if [ "${1:-}" = -h ] || [ "${1:-}" = --help ]; then
-  sed -n '2,6s/^# \{0,1\}//p' "$0"
+  sed -n '2,7s/^# \{0,1\}//p' "$0"
   exit 0
 elif [ $# -gt 0 ] && [ "$1" != --restart ]; then
   echo "apps/quickstart.sh: expected --restart or nothing, got $1" >&2
@@ -16,7 +17,9 @@ elif [ $# -gt 0 ] && [ "$1" != --restart ]; then
 fi
 
 run=runs/quickstart
-bin=build/cpu-release/apps
+preset=cpu-release
+ranks=2
+device=(--device cpu)
 [ "${1:-}" != --restart ] || rm -rf "$run"
 mkdir -p build "$run"
 
@@ -29,10 +32,33 @@ stage() {  # stage NAME COMMAND...: runs it and keeps its time; a failure ends t
   times+=("$(printf '%-10s %4d s' "$name" $((SECONDS - start)))")
 }
 
+configure() {  # configure PRESET OPTION...
+  local log=build/quickstart.$1.configure.log
+  cmake --preset "$1" "${@:2}" -DMEGALITH_TESTS=OFF >"$log" 2>&1 || { cat "$log"; return 1; }
+  ! grep 'CUDA backend: off' "$log"
+}
+
+choose_device() {
+  local gpus
+  gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU') || true
+  if [ -n "${CUDA_VISIBLE_DEVICES+set}" ] && [ "$gpus" -gt 0 ]; then
+    gpus=$(tr ',' '\n' <<<"$CUDA_VISIBLE_DEVICES" | grep -c .) || true
+  fi
+  if [ "$gpus" -eq 0 ]; then
+    echo "no GPU found: the CPU trains"
+  elif configure cuda-release -DMEGALITH_CUDA=AUTO; then
+    preset=cuda-release ranks=$((gpus < 2 ? gpus : 2)) device=(--device cuda --bf16)
+    echo "GPUs found: $gpus; $ranks of them train"
+  else
+    echo "GPUs found: $gpus, but the CUDA backend cannot be built: the CPU trains"
+  fi
+  bin=build/$preset/apps
+}
+
 build() {
-  cmake --preset cpu-release -DMEGALITH_TESTS=OFF >build/quickstart.configure.log 2>&1 ||
-    { cat build/quickstart.configure.log; return 1; }
-  cmake --build --preset cpu-release --target train prepare generate report plan
+  choose_device
+  [ "$preset" = cuda-release ] || configure "$preset" || return
+  cmake --build --preset "$preset" --target train prepare generate report plan
 }
 
 prepare() {
@@ -49,15 +75,16 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
 train() {
   local status=0  # saving and loading the same folder goes on with what is there, or starts
-  mpirun -np 2 --oversubscribe "$bin/train" --config configs/quickstart.toml --data-path "$run/austen" \
-    --save "$run/checkpoints" --load "$run/checkpoints" --save-interval 100 --keep-last 2 --metrics-jsonl "$run/metrics.jsonl" || status=$?
+  mpirun -np "$ranks" --oversubscribe "$bin/train" --config configs/quickstart.toml "${device[@]}" \
+    --data-path "$run/austen" --save "$run/checkpoints" --load "$run/checkpoints" --save-interval 100 --keep-last 2 \
+    --metrics-jsonl "$run/metrics.jsonl" || status=$?
   [ "$status" -ne 75 ] || echo "stopped on request after saving; start apps/quickstart.sh again to go on"
   return "$status"
 }
 
 sample() {
-  "$bin/generate" --load "$run/checkpoints" --prompt "It was a truth" --max-new-tokens 400 --temperature 0.5 \
-    --top-k 40 --seed 1 >"$run/sample.txt"
+  "$bin/generate" --device "${device[1]}" --load "$run/checkpoints" --prompt "It was a truth" --max-new-tokens 400 \
+    --temperature 0.5 --top-k 40 --seed 1 >"$run/sample.txt"
   cat "$run/sample.txt"
 }
 

@@ -4,8 +4,12 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
+#include <span>
 
 #include "core/device/copy.h"
+#include "core/layers/host_copy.h"
+#include "core/tensor/bf16.h"
 
 namespace megalith {
 
@@ -50,6 +54,29 @@ std::vector<Item> items_of(ParameterStore& parameters, AdamWOptimizer* optimizer
   return items;
 }
 
+// What the item is stored as. Only the moments of a run with another --exp-avg-dtype or --exp-avg-sq-dtype may differ
+// from what this run wants.
+DType stored_dtype(const Item& item, const std::map<std::string, DType>& stored) {
+  const std::string_view kind = kind_of(item.name);
+  const auto found = stored.find(item.name);
+  const bool converts = kind == kExpAvgKind || kind == kExpAvgSqKind;
+  if (!converts || found == stored.end()) return item.tensor.dtype;
+  return found->second == DType::kFp32 || found->second == DType::kBf16 ? found->second : item.tensor.dtype;
+}
+
+// Reads a tensor stored as `dtype` into the item's, which rounds fp32 to bf16 to nearest even.
+void read_converted(const Item& item, DType dtype, Stream& stream, LoadedCheckpoint& checkpoint) {
+  std::vector<float> values(static_cast<std::size_t>(item.tensor.numel()));
+  if (dtype == DType::kFp32) {
+    checkpoint.read(item.name, item.slice, std::as_writable_bytes(std::span(values)));
+  } else {
+    std::vector<bf16> narrow(values.size());
+    checkpoint.read(item.name, item.slice, std::as_writable_bytes(std::span(narrow)));
+    std::transform(narrow.begin(), narrow.end(), values.begin(), [](bf16 x) { return to_float(x); });
+  }
+  upload(stream, values, item.tensor);
+}
+
 // Of the flags of the model, those that leave the meaning of its weights alone.
 bool may_differ(std::string_view flag, const ModelConfig& model) {
   constexpr std::array kFree = {"seq-length",           "rotary-base",     "hidden-dropout",
@@ -90,7 +117,8 @@ std::string changed_flags(const Options& options, const TrainState& state) {
   constexpr std::array kFree = {"exit-interval", "exit-duration-in-mins", "skip-train", "device", "deterministic-mode"};
   std::string changes;
   for (const ConfigEntry& entry : options.effective) {
-    if (std::find(kGroups.begin(), kGroups.end(), entry.group) == kGroups.end()) continue;
+    const bool counts = std::find(kGroups.begin(), kGroups.end(), entry.group) != kGroups.end();
+    if (!counts && entry.name != "loss-chunk-size") continue;  // of the memory flags the one that changes sums' order
     if (std::find(kFree.begin(), kFree.end(), entry.name) != kFree.end()) continue;
     if (const std::string* saved = other_value(entry, state)) {
       changes += fmt::format("{}--{} {} (was {})", changes.empty() ? "" : ", ", entry.name, entry.value, *saved);
@@ -138,10 +166,17 @@ void load_tensors(ParameterStore& parameters, AdamWOptimizer* optimizer, Stream&
                   LoadScope scope) {
   const std::vector<Item> items = items_of(parameters, scope == LoadScope::kEverything ? optimizer : nullptr);
   std::vector<TensorSpec> wanted;
+  std::map<std::string, DType> stored;
+  for (const TensorSpec& spec : checkpoint.tensors()) stored.emplace(spec.name, spec.dtype);
   for (const Item& item : items)
-    wanted.push_back({.name = item.name, .dtype = item.tensor.dtype, .shape = item.global_shape});
+    wanted.push_back({.name = item.name, .dtype = stored_dtype(item, stored), .shape = item.global_shape});
   checkpoint.check_tensors(wanted);
-  for (const Item& item : items) {
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    const Item& item = items[i];
+    if (wanted[i].dtype != item.tensor.dtype) {
+      read_converted(item, wanted[i].dtype, stream, checkpoint);
+      continue;
+    }
     std::vector<std::byte> host(item.tensor.bytes());
     checkpoint.read(item.name, item.slice, host);
     copy_from_host(stream, item.tensor.data, host.data(), host.size());

@@ -26,7 +26,8 @@ SaveResult save_training_checkpoint(const SaveCheckpoint& request);
 
 // What is taken from a checkpoint: all of it, or the weights alone (--finetune, --no-load-optim, generate).
 enum class LoadScope { kEverything, kWeights };
-// Fails (exit code 4) with the names that are missing, extra or of another shape.
+// Fails (exit code 4) with the names that are missing, extra or of another shape. Moments that were saved in another
+// dtype are converted.
 void load_tensors(ParameterStore& parameters, AdamWOptimizer* optimizer, Stream& stream, LoadedCheckpoint& checkpoint,
                   LoadScope scope);
 

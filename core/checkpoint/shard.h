@@ -2,7 +2,7 @@
 // the layout of the run; a shard is the part of it that one rank holds. A name starts with the kind of the tensor:
 //   param/NAME       the weight in the dtype the model computes with
 //   main_param/NAME  the fp32 copy that the optimizer updates, where the weight is not fp32 itself
-//   exp_avg/NAME, exp_avg_sq/NAME   Adam's first and second moment, fp32
+//   exp_avg/NAME, exp_avg_sq/NAME   Adam's first and second moment, fp32 | bf16
 #pragma once
 
 #include <cstddef>

@@ -1,8 +1,11 @@
 #include "core/layers/lm_head.h"
 
+#include <algorithm>
+
 #include "core/layers/linear.h"
 #include "core/ops/cross_entropy.h"
 #include "core/ops/elementwise.h"
+#include "core/ops/gemm.h"
 #include "core/ops/reduce.h"
 
 namespace megalith {
@@ -21,35 +24,62 @@ TensorList LmHead::generate(Context& ctx, const TensorList& inputs, Stash& stash
   return {matmul(ctx, normed, weight_.weight, false, true)};
 }
 
+void LmHead::compute_losses(Context& ctx, const Tensor& logits, const Tensor& labels, const Tensor& losses) const {
+  launch(ctx.compute, CrossEntropy{.logits = logits,
+                                   .labels = labels,
+                                   .loss = losses,
+                                   .vocab_size = spec_.vocab_size,
+                                   .write_gradient = ctx.mode == Mode::kTrain,
+                                   .parameters = ctx.microbatch});
+}
+
+void LmHead::forward_chunks(Context& ctx, const Tensor& normed, const Tensor& losses, Stash& stash) const {
+  const std::int64_t tokens = normed.size(0);
+  const Tensor chunk_logits =
+      ctx.empty({std::min(spec_.loss_chunk_size, tokens), weight_.shape[0]}, normed.dtype, "logits of a chunk");
+  const bool train = ctx.mode == Mode::kTrain;
+  if (train) stash[kInputGradient] = ctx.empty(normed.shape, normed.dtype, "head input gradient");
+  for (std::int64_t first = 0; first < tokens; first += spec_.loss_chunk_size) {
+    const std::int64_t count = std::min(spec_.loss_chunk_size, tokens - first);
+    const Tensor x = normed.slice(0, first, count), logits = chunk_logits.slice(0, 0, count);
+    launch(ctx.compute, Gemm{.a = x, .b = weight_.weight, .c = logits, .transpose_b = true});
+    compute_losses(ctx, logits, ctx.batch.labels.slice(0, first, count), losses.slice(0, first, count));
+    if (!train) continue;
+    launch(ctx.compute, Gemm{.a = logits, .b = weight_.weight, .c = stash[kInputGradient].slice(0, first, count)});
+    accumulate_linear_gradient(ctx, x, logits, weight_, nullptr);
+  }
+}
+
 TensorList LmHead::forward(Context& ctx, const TensorList& inputs, Stash& stash) const {
   if (ctx.mode == Mode::kGenerate) return generate(ctx, inputs, stash);
-  const bool train = ctx.mode == Mode::kTrain;
   const Tensor normed = norm_.forward(ctx, inputs[0], inputs[1], stash.child(kNorm));
-  const Tensor logits = matmul(ctx, normed, weight_.weight, false, true);
-  const Tensor loss = ctx.empty({logits.size(0)}, DType::kFp32, "token losses");
-  launch(ctx.compute, CrossEntropy{.logits = logits,
-                                   .labels = ctx.batch.labels,
-                                   .loss = loss,
-                                   .vocab_size = spec_.vocab_size,
-                                   .write_gradient = train,
-                                   .parameters = ctx.microbatch});
-  launch(ctx.compute, ReduceToScalar{.x = loss, .out = ctx.loss_sum, .accumulate = true});
-  if (train) {
-    stash[kInput] = normed;
-    stash[kLogitsGradient] = logits;
+  const Tensor losses = ctx.empty({normed.size(0)}, DType::kFp32, "token losses");
+  if (is_chunked()) {
+    forward_chunks(ctx, normed, losses, stash);
+  } else {
+    const Tensor logits = matmul(ctx, normed, weight_.weight, false, true);
+    compute_losses(ctx, logits, ctx.batch.labels, losses);
+    if (ctx.mode == Mode::kTrain) {
+      stash[kInput] = normed;
+      stash[kLogitsGradient] = logits;
+    }
   }
+  launch(ctx.compute, ReduceToScalar{.x = losses, .out = ctx.loss_sum, .accumulate = true});
   return {};
 }
 
 TensorList LmHead::backward_data(Context& ctx, const TensorList&, Stash& stash) const {
-  const Tensor d_normed = matmul(ctx, stash.at(kLogitsGradient, "logits gradient"), weight_.weight);
+  const Tensor d_normed = is_chunked() ? stash.at(kInputGradient, "head input gradient")
+                                       : matmul(ctx, stash.at(kLogitsGradient, "logits gradient"), weight_.weight);
   const Tensor d_residual = norm_.backward_data(ctx, d_normed, {}, stash.child(kNorm));
   return {d_residual, d_residual};
 }
 
 void LmHead::backward_weight(Context& ctx, Stash& stash) const {
-  accumulate_linear_gradient(ctx, stash.at(kInput, "head input"), stash.at(kLogitsGradient, "logits gradient"), weight_,
-                             nullptr);
+  if (!is_chunked()) {
+    accumulate_linear_gradient(ctx, stash.at(kInput, "head input"), stash.at(kLogitsGradient, "logits gradient"),
+                               weight_, nullptr);
+  }
   norm_.backward_weight(ctx, stash.child(kNorm));
 }
 

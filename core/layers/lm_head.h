@@ -3,6 +3,12 @@
 // Train and eval: adds the sum of its tokens' losses (fp32, not scaled) to ctx.loss_sum and returns nothing; its
 // gradient starts the backward pass. Generate: returns the logits of each sequence's last row, [B, V]. T tokens = B *
 // S, H hidden, V padded vocabulary.
+//
+// With loss_chunk_size N, forward takes N tokens at a time through logits, loss, data gradient and weight gradient, so
+// that logits of more than N tokens never exist, and what is kept is [T, H] in place of [T, V]. This is the one
+// exception to the three verbs: the output layer's weight gradient is added in forward, in the order of the
+// microbatches as ever, and backward_weight has only the norm's left to add. Losses and data gradients are those of the
+// whole; the weight gradient is the sum over chunks, rounded to main_grad's dtype after each.
 #pragma once
 
 #include "core/layers/norm.h"
@@ -12,8 +18,9 @@ namespace megalith {
 class LmHead : public Segment {
  public:
   struct Spec {
-    std::int64_t vocab = 0;       // V
-    std::int64_t vocab_size = 0;  // without padding
+    std::int64_t vocab = 0;            // V
+    std::int64_t vocab_size = 0;       // without padding
+    std::int64_t loss_chunk_size = 0;  // N, tokens; 0: all at once
   };
   // `weight` is [V, H]: a parameter of its own or the tied word table.
   LmHead(const Spec& spec, Norm norm, Parameter& weight) : spec_(spec), norm_(std::move(norm)), weight_(weight) {}
@@ -23,10 +30,14 @@ class LmHead : public Segment {
   void backward_weight(Context& ctx, Stash& stash) const override;
 
  private:
-  enum Slot { kInput, kLogitsGradient };
+  enum Slot { kInput, kLogitsGradient, kInputGradient };
   enum Child { kNorm };
 
+  bool is_chunked() const { return spec_.loss_chunk_size > 0; }
   TensorList generate(Context& ctx, const TensorList& inputs, Stash& stash) const;
+  // The losses of consecutive tokens; their logits' gradients in place in train mode.
+  void compute_losses(Context& ctx, const Tensor& logits, const Tensor& labels, const Tensor& losses) const;
+  void forward_chunks(Context& ctx, const Tensor& normed, const Tensor& losses, Stash& stash) const;
 
   Spec spec_;
   Norm norm_;

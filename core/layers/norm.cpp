@@ -72,7 +72,8 @@ Tensor Norm::backward_data(Context& ctx, const Tensor& dy, const Tensor& d_resid
 void Norm::backward_data_into(Context& ctx, const Tensor& dy, const Tensor& d_residual, const Tensor& dx,
                               Stash& stash) const {
   const Tensor& x = stash.at(kNormInput, weight_->name());
-  const Tensor d_weight = ctx.empty({kNormPartials, spec_.size}, DType::kFp32, "norm partial sums");
+  const Shape partial{norm_partials(ctx.backend()), spec_.size};
+  const Tensor d_weight = ctx.empty(partial, DType::kFp32, "norm partial sums");
   stash[kWeightPartial] = d_weight;
   if (spec_.kind == NormKind::kRmsNorm) {
     launch(ctx.compute, RmsNormBackward{.dy = dy,
@@ -84,7 +85,7 @@ void Norm::backward_data_into(Context& ctx, const Tensor& dy, const Tensor& d_re
                                         .d_weight_partial = d_weight});
     return;
   }
-  const Tensor d_bias = ctx.empty({kNormPartials, spec_.size}, DType::kFp32, "norm partial sums");
+  const Tensor d_bias = ctx.empty(partial, DType::kFp32, "norm partial sums");
   stash[kBiasPartial] = d_bias;
   launch(ctx.compute, LayerNormBackward{.dy = dy,
                                         .x = x,

@@ -45,13 +45,16 @@ Parameter& ParameterStore::add_tied(Parameter& target) {
   return *tied_.back();
 }
 
-void ParameterStore::allocate(MemoryPool& pool, DType dtype, std::int64_t divisor) {
+void ParameterStore::allocate(MemoryPool& pool, DType dtype, DType main_grads_dtype, std::int64_t divisor) {
+  require(main_grads_dtype == DType::kFp32 || main_grads_dtype == dtype, "main gradients are fp32 or as the weights");
+  const std::size_t gradient_size = size_of(main_grads_dtype);
   for (ParameterUnit& unit : units_) {
     unit.numel = round_up(unit.numel, kAlignment * divisor);
     const auto n = static_cast<std::size_t>(unit.numel);
     unit.weights =
         Tensor(pool.allocate(n * size_of(dtype), MemoryCategory::kParameters, unit.name), dtype, {unit.numel});
-    unit.main_grads = Tensor(pool.allocate(n * 4, MemoryCategory::kGradients, unit.name), DType::kFp32, {unit.numel});
+    unit.main_grads =
+        Tensor(pool.allocate(n * gradient_size, MemoryCategory::kGradients, unit.name), main_grads_dtype, {unit.numel});
     for (Parameter* parameter : unit.parameters) {
       const std::int64_t count = parameter->shape.numel();
       parameter->weight = unit.weights.slice(0, parameter->offset, count).view(parameter->shape);
@@ -60,9 +63,9 @@ void ParameterStore::allocate(MemoryPool& pool, DType dtype, std::int64_t diviso
   }
   for (Parameter* tied : tied_) {
     tied->weight = tied->tied_to->weight;
-    const auto bytes = static_cast<std::size_t>(tied->shape.numel()) * 4;
+    const auto bytes = static_cast<std::size_t>(tied->shape.numel()) * gradient_size;
     tied->main_grad = Tensor(pool.allocate(bytes, MemoryCategory::kGradients, tied->name() + " (second use)"),
-                             DType::kFp32, tied->shape);
+                             main_grads_dtype, tied->shape);
   }
 }
 

@@ -1,6 +1,6 @@
 // Trainable tensors. Layers ask a ParameterStore for them while the model is built; allocate() then gives each unit (a
 // transformer block, the embedding, the head) flat buffers in which every parameter is a 256-byte aligned view: weights
-// in the model's dtype, main gradients in fp32. The same element offsets hold for optimizer state.
+// in the model's dtype, main gradients in theirs. The same element offsets hold for optimizer state.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +38,7 @@ struct Parameter {
   std::int64_t offset = 0;  // elements into the unit's flat buffers
 
   Tensor weight;     // shape, model dtype
-  Tensor main_grad;  // shape, fp32; written only by backward_weight
+  Tensor main_grad;  // shape, fp32 | bf16; written only by backward_weight (and by LmHead's chunks, see there)
 
   const std::string& name() const { return parts.front().name; }
   // The view of part i in a tensor of this parameter's shape.
@@ -50,7 +50,7 @@ struct ParameterUnit {
   std::vector<Parameter*> parameters;  // without tied ones
   std::int64_t numel = 0;              // padded
   Tensor weights;                      // [numel] model dtype
-  Tensor main_grads;                   // [numel] fp32
+  Tensor main_grads;                   // [numel] fp32 | bf16
 };
 
 class ParameterStore {
@@ -62,7 +62,8 @@ class ParameterStore {
   Parameter& add_tied(Parameter& target);
 
   // Units are padded to a multiple of `divisor` elements times 128, so that data-parallel shards stay aligned.
-  void allocate(MemoryPool& pool, DType dtype, std::int64_t divisor = 1);
+  // Gradients may be bf16 where the weights are: each microbatch's sum is then rounded when it is added.
+  void allocate(MemoryPool& pool, DType dtype, DType main_grads_dtype = DType::kFp32, std::int64_t divisor = 1);
   // Draws every weight from (seed, logical name, element index), so that no layout changes it.
   void initialize(Stream& stream, std::uint64_t seed);
   void zero_gradients(Stream& stream);

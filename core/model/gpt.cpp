@@ -17,8 +17,9 @@ enum DropoutSite : std::int32_t { kEmbeddingSite, kAttentionSite, kMlpSite };
 
 class GptBuilder {
  public:
-  GptBuilder(const ModelConfig& config, const RecomputeLayers& recompute, const GptFactories& factories)
-      : config_(config), recompute_(recompute), factories_(factories) {
+  GptBuilder(const ModelConfig& config, const RecomputeLayers& recompute, const GptFactories& factories,
+             std::int64_t loss_chunk_size)
+      : config_(config), recompute_(recompute), factories_(factories), loss_chunk_size_(loss_chunk_size) {
     model_.config = config;
   }
 
@@ -165,7 +166,9 @@ class GptBuilder {
                                            .init_std = static_cast<float>(config_.init_method_std)})
                             : store().add_tied(words);
     add("head",
-        std::make_unique<LmHead>(LmHead::Spec{.vocab = config_.padded_vocab_size, .vocab_size = config_.vocab_size},
+        std::make_unique<LmHead>(LmHead::Spec{.vocab = config_.padded_vocab_size,
+                                              .vocab_size = config_.vocab_size,
+                                              .loss_chunk_size = loss_chunk_size_},
                                  std::move(final_norm), weight),
         current_unit());
   }
@@ -173,6 +176,7 @@ class GptBuilder {
   const ModelConfig& config_;
   const RecomputeLayers& recompute_;
   const GptFactories& factories_;
+  std::int64_t loss_chunk_size_;
   GptModel model_;
 };
 
@@ -184,8 +188,9 @@ std::unique_ptr<Layer> make_linear(ParameterStore& store, const LinearSpec& spec
 
 GptFactories default_factories() { return {.column_linear = make_linear, .row_linear = make_linear}; }
 
-GptModel build_gpt(const ModelConfig& config, const RecomputeLayers& recompute, const GptFactories& factories) {
-  return GptBuilder(config, recompute, factories).build();
+GptModel build_gpt(const ModelConfig& config, const RecomputeLayers& recompute, const GptFactories& factories,
+                   std::int64_t loss_chunk_size) {
+  return GptBuilder(config, recompute, factories, loss_chunk_size).build();
 }
 
 }  // namespace megalith

@@ -46,7 +46,9 @@ struct GptModel {
   std::vector<NamedSegment> segments;
 };
 
-// `config` is resolved and valid. Parameters are declared; the caller allocates and initialises them.
-GptModel build_gpt(const ModelConfig& config, const RecomputeLayers& recompute, const GptFactories& factories);
+// `config` is resolved and valid; `loss_chunk_size` is the head's (core/layers/lm_head.h). Parameters are declared; the
+// caller allocates and initialises them.
+GptModel build_gpt(const ModelConfig& config, const RecomputeLayers& recompute, const GptFactories& factories,
+                   std::int64_t loss_chunk_size = 0);
 
 }  // namespace megalith

@@ -1,5 +1,6 @@
-// Memory-bound, one pass: a thread owns eight neighbouring elements at a time, of all five arrays. Every operation is
-// rounded as on the CPU, so both give the same bits; elementwise, so deterministic.
+// Memory-bound, one pass, one launch for up to kMaxRanges ranges, whose addresses are the kernel's parameters. Blocks
+// take chunks of the ranges in turn; a thread owns eight neighbouring elements at a time, of all five arrays. Every
+// operation is rounded as on the CPU, so both give the same bits; elementwise, so deterministic.
 #include "core/ops/adamw.h"
 #include "core/ops/cuda_launch.cuh"
 #include "core/ops/cuda_pack.cuh"
@@ -11,22 +12,31 @@ namespace {
 using namespace cuda;
 
 constexpr int kThreads = 256;
-constexpr int kElements = 8;
-constexpr std::int64_t kBlocksPerMultiprocessor = 4;  // as many as its registers hold
+constexpr int kElements = 8;  // of a thread
+constexpr std::int64_t kChunk = kThreads * kElements;
+constexpr int kBlocksPerMultiprocessor = 4;
+constexpr int kMaxRanges = 256;  // 16 KiB of the 32 KiB that a kernel's parameters may take
 
-template <class T>
-struct AdamWArguments {
-  T* param;
-  float *main_param, *exp_avg, *exp_avg_sq;
-  const float* grad;
+struct Range {
+  void *param, *exp_avg, *exp_avg_sq;
+  float* main_param;
+  const void* grad;
   std::int64_t count;
-  double beta1, beta2, eps, weight_decay;
-  const StepParameters* parameters;
+  double weight_decay;
+  int end_chunk;  // chunks of the ranges up to this one
+  bool vector;    // all five arrays are aligned
   bool separate;  // param is not main_param
 };
 
+struct Arguments {
+  Range ranges[kMaxRanges];
+  double beta1, beta2, eps;
+  const StepParameters* parameters;
+  int chunks;
+};
+
 struct Coefficients {
-  float clip, decay, one_minus_beta1, beta2, one_minus_beta2, step_size, root_correction, eps;
+  float clip, one_minus_beta1, beta2, one_minus_beta2, step_size, root_correction, eps;
 };
 
 __device__ inline double power(double base, std::int64_t exponent) {
@@ -37,13 +47,11 @@ __device__ inline double power(double base, std::int64_t exponent) {
   return result;
 }
 
-template <class T>
-__device__ Coefficients coefficients(const AdamWArguments<T>& a) {
+__device__ Coefficients coefficients(const Arguments& a) {
   const StepParameters& step = *a.parameters;
   const auto learning_rate = static_cast<double>(step.learning_rate);
   const double correction1 = 1 - power(a.beta1, step.adam_count), correction2 = 1 - power(a.beta2, step.adam_count);
   return {.clip = step.clip_factor,
-          .decay = static_cast<float>(fma(-learning_rate, a.weight_decay, 1.0)),
           .one_minus_beta1 = static_cast<float>(1 - a.beta1),
           .beta2 = static_cast<float>(a.beta2),
           .one_minus_beta2 = static_cast<float>(1 - a.beta2),
@@ -52,105 +60,146 @@ __device__ Coefficients coefficients(const AdamWArguments<T>& a) {
           .eps = static_cast<float>(a.eps)};
 }
 
-struct State {
-  float w, m, v;
+// Eight neighbouring elements as they are stored.
+template <class T>
+struct Eight {
+  static constexpr int kPacks = kElements / kPack<T>;
+  uint4 raw[kPacks];
+
+  __device__ void load(const void* data, std::int64_t first) {
+#pragma unroll
+    for (int k = 0; k < kPacks; ++k) raw[k] = load_full(static_cast<const T*>(data) + first + k * kPack<T>);
+  }
+  __device__ void get(float (&x)[kElements]) const {
+#pragma unroll
+    for (int k = 0; k < kPacks; ++k) {
+      float part[kPack<T>];
+      unpack<T>(raw[k], part);
+#pragma unroll
+      for (int j = 0; j < kPack<T>; ++j) x[k * kPack<T> + j] = part[j];
+    }
+  }
+  __device__ static void store(void* data, std::int64_t first, const float (&x)[kElements]) {
+#pragma unroll
+    for (int k = 0; k < kPacks; ++k) {
+      float part[kPack<T>];
+#pragma unroll
+      for (int j = 0; j < kPack<T>; ++j) part[j] = x[k * kPack<T> + j];
+      store_full(static_cast<T*>(data) + first + k * kPack<T>, pack<T>(part));
+    }
+  }
 };
 
-__device__ inline void step_element(State& s, float gradient, const Coefficients& c) {
+__device__ inline void step_element(float& w, float& m, float& v, float gradient, float decay, const Coefficients& c) {
   const float g = __fmul_rn(gradient, c.clip);
-  s.m = __fmaf_rn(__fsub_rn(g, s.m), c.one_minus_beta1, s.m);
-  s.v = __fmaf_rn(__fmul_rn(g, g), c.one_minus_beta2, __fmul_rn(s.v, c.beta2));
-  const float denominator = __fmaf_rn(__fsqrt_rn(s.v), c.root_correction, c.eps);
-  s.w = __fmaf_rn(-c.step_size, __fdiv_rn(s.m, denominator), __fmul_rn(s.w, c.decay));
+  m = __fmaf_rn(__fsub_rn(g, m), c.one_minus_beta1, m);
+  v = __fmaf_rn(__fmul_rn(g, g), c.one_minus_beta2, __fmul_rn(v, c.beta2));
+  const float denominator = __fmaf_rn(__fsqrt_rn(v), c.root_correction, c.eps);
+  w = __fmaf_rn(-c.step_size, __fdiv_rn(m, denominator), __fmul_rn(w, decay));
 }
 
-// A block takes kThreads * kElements neighbouring elements in turn with the others.
-template <class T, bool kVector>
-__global__ void __launch_bounds__(kThreads) adamw(const AdamWArguments<T> a) {
+// The elements [first, first + 8) of a range, of which some may be beyond its end.
+template <class T, class G, class M, class V>
+__device__ inline void step_few(const Range& range, std::int64_t first, float decay, const Coefficients& c) {
+  for (std::int64_t i = first; i < first + kElements && i < range.count; ++i) {
+    float w = range.main_param[i], m = widen(static_cast<M*>(range.exp_avg)[i]),
+          v = widen(static_cast<V*>(range.exp_avg_sq)[i]);
+    step_element(w, m, v, widen(static_cast<const G*>(range.grad)[i]), decay, c);
+    static_cast<M*>(range.exp_avg)[i] = narrow<M>(m);
+    static_cast<V*>(range.exp_avg_sq)[i] = narrow<V>(v);
+    range.main_param[i] = w;
+    if (range.separate) static_cast<T*>(range.param)[i] = narrow<T>(w);
+  }
+}
+
+template <class T, class G, class M, class V>
+__device__ inline void step_eight(const Range& range, std::int64_t first, float decay, const Coefficients& c) {
+  Eight<G> raw_gradient;
+  Eight<float> raw_weight;
+  Eight<M> raw_first;
+  Eight<V> raw_second;
+  raw_gradient.load(range.grad, first);
+  raw_weight.load(range.main_param, first);
+  raw_first.load(range.exp_avg, first);
+  raw_second.load(range.exp_avg_sq, first);
+  float g[kElements], w[kElements], m[kElements], v[kElements];
+  raw_gradient.get(g);
+  raw_weight.get(w);
+  raw_first.get(m);
+  raw_second.get(v);
+#pragma unroll
+  for (int j = 0; j < kElements; ++j) step_element(w[j], m[j], v[j], g[j], decay, c);
+  Eight<M>::store(range.exp_avg, first, m);
+  Eight<V>::store(range.exp_avg_sq, first, v);
+  Eight<float>::store(range.main_param, first, w);
+  if (sizeof(T) == 2 || range.separate) Eight<T>::store(range.param, first, w);
+}
+
+template <class T, class G, class M, class V>
+__global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor) adamw(const __grid_constant__ Arguments a) {
   if (a.parameters->skip != 0) return;
   __shared__ Coefficients shared;
   if (threadIdx.x == 0) shared = coefficients(a);
   __syncthreads();
   const Coefficients c = shared;
-  const std::int64_t stride = std::int64_t{gridDim.x} * kThreads * kElements;
-  for (std::int64_t first = (std::int64_t{blockIdx.x} * kThreads + threadIdx.x) * kElements; first < a.count;
-       first += stride) {
-    if (kVector && first + kElements <= a.count) {
-      uint4 g[2], w[2], m[2], v[2];
-#pragma unroll
-      for (int k = 0; k < 2; ++k) {
-        g[k] = load_full(a.grad + first + 4 * k);
-        w[k] = load_full(a.main_param + first + 4 * k);
-        m[k] = load_full(a.exp_avg + first + 4 * k);
-        v[k] = load_full(a.exp_avg_sq + first + 4 * k);
-      }
-      float weights[kElements];
-#pragma unroll
-      for (int k = 0; k < 2; ++k) {
-        float gradient[4], weight[4], first_moment[4], second_moment[4];
-        unpack<float>(g[k], gradient);
-        unpack<float>(w[k], weight);
-        unpack<float>(m[k], first_moment);
-        unpack<float>(v[k], second_moment);
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          State s{weight[j], first_moment[j], second_moment[j]};
-          step_element(s, gradient[j], c);
-          weight[j] = s.w, first_moment[j] = s.m, second_moment[j] = s.v;
-          weights[4 * k + j] = s.w;
-        }
-        store_full(a.exp_avg + first + 4 * k, pack<float>(first_moment));
-        store_full(a.exp_avg_sq + first + 4 * k, pack<float>(second_moment));
-        store_full(a.main_param + first + 4 * k, pack<float>(weight));
-      }
-      if constexpr (sizeof(T) == 2) {
-        store_full(a.param + first, pack<T>(weights));
-      } else if (a.separate) {
-#pragma unroll
-        for (int k = 0; k < 2; ++k) {
-          const float half[4] = {weights[4 * k], weights[4 * k + 1], weights[4 * k + 2], weights[4 * k + 3]};
-          store_full(a.param + first + 4 * k, pack<T>(half));
-        }
-      }
-      continue;
-    }
-    for (std::int64_t i = first; i < first + kElements && i < a.count; ++i) {
-      State s{a.main_param[i], a.exp_avg[i], a.exp_avg_sq[i]};
-      step_element(s, a.grad[i], c);
-      a.exp_avg[i] = s.m;
-      a.exp_avg_sq[i] = s.v;
-      a.main_param[i] = s.w;
-      if (a.separate) a.param[i] = narrow<T>(s.w);
+  const auto learning_rate = static_cast<double>(a.parameters->learning_rate);
+  int at = 0, begin = 0;
+  for (int chunk = static_cast<int>(blockIdx.x); chunk < a.chunks; chunk += static_cast<int>(gridDim.x)) {
+    while (chunk >= a.ranges[at].end_chunk) begin = a.ranges[at++].end_chunk;
+    const Range& range = a.ranges[at];
+    const std::int64_t first = (chunk - begin) * kChunk + static_cast<int>(threadIdx.x) * kElements;
+    const auto decay = static_cast<float>(fma(-learning_rate, range.weight_decay, 1.0));
+    if (range.vector && first + kElements <= range.count) {
+      step_eight<T, G, M, V>(range, first, decay, c);
+    } else {
+      step_few<T, G, M, V>(range, first, decay, c);
     }
   }
+}
+
+void launch_ranges(CudaStream& stream, const AdamWRange& like, const Arguments& a) {
+  const std::int64_t most = stream.multiprocessors() * kBlocksPerMultiprocessor;
+  const auto blocks = static_cast<unsigned>(std::clamp<std::int64_t>(a.chunks, 1, most));
+  visit_float(like.param.dtype, [&](auto param) {
+    visit_float(like.grad.dtype, [&](auto grad) {
+      visit_float(like.exp_avg.dtype, [&](auto first) {
+        visit_float(like.exp_avg_sq.dtype, [&](auto second) {
+          adamw<decltype(param), decltype(grad), decltype(first), decltype(second)>
+              <<<blocks, kThreads, 0, stream.handle()>>>(a);
+        });
+      });
+    });
+  });
+  MEGALITH_CUDA_CHECK(cudaGetLastError());
 }
 
 }  // namespace
 
 void run(CudaStream& stream, const AdamW& op) {
-  const bool vector = starts_aligned(op.param.data) && starts_aligned(op.main_param.data) &&
-                      starts_aligned(op.grad.data) && starts_aligned(op.exp_avg.data) &&
-                      starts_aligned(op.exp_avg_sq.data);
-  const std::int64_t most = stream.multiprocessors() * kBlocksPerMultiprocessor;
-  const auto blocks =
-      static_cast<unsigned>(std::min<std::int64_t>(blocks_for(op.param.numel(), kThreads * kElements), most));
-  visit_kernel(op.param.dtype, vector, [&](auto type, auto is_vector) {
-    using T = decltype(type);
-    const AdamWArguments<T> a{.param = op.param.as<T>(),
-                              .main_param = op.main_param.as<float>(),
-                              .exp_avg = op.exp_avg.as<float>(),
-                              .exp_avg_sq = op.exp_avg_sq.as<float>(),
-                              .grad = op.grad.as<const float>(),
-                              .count = op.param.numel(),
-                              .beta1 = op.beta1,
-                              .beta2 = op.beta2,
-                              .eps = op.eps,
-                              .weight_decay = op.weight_decay,
-                              .parameters = op.parameters,
-                              .separate = op.param.data != op.main_param.data};
-    adamw<T, is_vector()><<<blocks, kThreads, 0, stream.handle()>>>(a);
-  });
-  MEGALITH_CUDA_CHECK(cudaGetLastError());
+  Arguments a{};
+  a.beta1 = op.beta1, a.beta2 = op.beta2, a.eps = op.eps, a.parameters = op.parameters;
+  int filled = 0;
+  for (std::size_t i = 0; i < op.ranges.size(); ++i) {
+    const AdamWRange& range = op.ranges[i];
+    const auto aligned = [](const Tensor& t) { return starts_aligned(t.data); };
+    const std::int64_t chunks = a.chunks + ceil_divide(range.param.numel(), kChunk);
+    require(chunks < kMaxIndex / 2, "AdamW: more than 2^41 elements");
+    a.chunks = static_cast<int>(chunks);
+    a.ranges[filled++] = {.param = range.param.data,
+                          .exp_avg = range.exp_avg.data,
+                          .exp_avg_sq = range.exp_avg_sq.data,
+                          .main_param = range.main_param.as<float>(),
+                          .grad = range.grad.data,
+                          .count = range.param.numel(),
+                          .weight_decay = range.weight_decay,
+                          .end_chunk = a.chunks,
+                          .vector = aligned(range.param) && aligned(range.main_param) && aligned(range.grad) &&
+                                    aligned(range.exp_avg) && aligned(range.exp_avg_sq),
+                          .separate = range.param.data != range.main_param.data};
+    if (filled < kMaxRanges && i + 1 < op.ranges.size()) continue;
+    launch_ranges(stream, range, a);
+    filled = 0, a.chunks = 0;
+  }
 }
 
 }  // namespace megalith

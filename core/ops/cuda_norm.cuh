@@ -1,5 +1,5 @@
-// How the norm kernels share rows out: a group of threads per row, each with kPacks packs of it, a fixed number of groups
-// per block. Rows longer than kMaxRowPacks packs are left to slower kernels.
+// How the norm kernels share rows out: a group of threads per row, each with kPacks packs of it, a fixed number of
+// groups per block. Rows longer than kMaxRowPacks packs are left to slower kernels.
 #pragma once
 
 #include "core/ops/cuda_launch.cuh"
@@ -19,20 +19,30 @@ struct RowTiling {
   bool vector;  // whole packs only
 };
 
-// `most_of_warp`: the longest row, in packs, that a single warp takes: 96 or 256.
-inline RowTiling tile_rows(std::int64_t row_packs, std::int64_t most_of_warp, bool vector) {
-  RowTiling tiling{.packs = 1, .group = 32, .groups = 1, .vector = vector};
-  if (row_packs <= 16) {
-    while (tiling.group / 2 >= row_packs && tiling.group > 1) tiling.group /= 2;
-  } else if (row_packs <= most_of_warp) {
-    tiling.packs = static_cast<int>(ceil_divide(row_packs, 32));
-    if (tiling.packs > 4) tiling.packs = 8;
-  } else {
-    tiling.packs = row_packs <= 2 * kMaxGroup ? 2 : 4;
-    tiling.group = static_cast<int>(ceil_divide(row_packs, 32 * tiling.packs) * 32);
-  }
-  tiling.groups = std::max(1, kNormThreads / tiling.group);
+// Rows of at most 96 packs: a warp, or less.
+inline RowTiling tile_short_rows(std::int64_t row_packs, bool vector) {
+  RowTiling tiling{.packs = static_cast<int>(ceil_divide(row_packs, 32)), .group = 32, .groups = 1, .vector = vector};
+  while (row_packs <= 16 && tiling.group / 2 >= row_packs && tiling.group > 1) tiling.group /= 2;
+  tiling.groups = kNormThreads / tiling.group;
   return tiling;
+}
+
+// `packs` a thread, in whole warps.
+inline RowTiling tile_long_rows(std::int64_t row_packs, int packs, int block_threads, bool vector) {
+  const int group = static_cast<int>(ceil_divide(row_packs, 32 * packs) * 32);
+  return {.packs = packs, .group = group, .groups = std::max(1, block_threads / group), .vector = vector};
+}
+
+inline RowTiling tile_forward(std::int64_t row_packs, bool vector) {
+  if (row_packs <= 96) return tile_short_rows(row_packs, vector);
+  return tile_long_rows(row_packs, row_packs > 128 && row_packs <= 224 ? 7 : 4, kNormThreads, vector);
+}
+
+// The backward also keeps sums for each of a thread's elements: as few as lets no lanes idle.
+inline RowTiling tile_backward(std::int64_t row_packs, bool vector) {
+  if (row_packs <= 96) return tile_short_rows(row_packs, vector);
+  if (row_packs > 192 && row_packs <= 224) return tile_long_rows(row_packs, 7, kNormThreads / 2, vector);
+  return tile_long_rows(row_packs, row_packs <= 2 * kMaxGroup ? 2 : 4, kNormThreads, vector);
 }
 
 template <class Visit>
@@ -42,7 +52,7 @@ void visit_packs(int packs, Visit&& visit) {
     case 2: return visit(std::integral_constant<int, 2>{});
     case 3: return visit(std::integral_constant<int, 3>{});
     case 4: return visit(std::integral_constant<int, 4>{});
-    default: return visit(std::integral_constant<int, 8>{});
+    default: return visit(std::integral_constant<int, 7>{});
   }
 }
 
@@ -55,9 +65,14 @@ struct GroupSum {
   int turn = 0;
 
   __device__ void operator()(float (&x)[kCount]) {
+    if (group < 32) {
 #pragma unroll
-    for (int c = 0; c < kCount; ++c) x[c] = warp_sum(x[c], min(group, 32));
-    if (group <= 32) return;
+      for (int c = 0; c < kCount; ++c) x[c] = warp_sum(x[c], group);
+      return;
+    }
+#pragma unroll
+    for (int c = 0; c < kCount; ++c) x[c] = warp_sum(x[c]);
+    if (group == 32) return;
     const int warp = static_cast<int>(threadIdx.x) / 32, warps = group / 32;
     if (threadIdx.x % 32 == 0) {
 #pragma unroll

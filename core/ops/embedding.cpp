@@ -49,7 +49,8 @@ void check(const EmbeddingBackward& op) {
   check_dtype(op.tokens, {DType::kInt32}, "op.tokens");
   check_contiguous(op.tokens, "op.tokens");
   check_rank(op.d_table, 2, "op.d_table");
-  check_dtype(op.d_table, {DType::kFp32}, "op.d_table");
+  check_dtype(op.d_table, kFloatTypes, "op.d_table");
+  if (op.d_table.dtype != DType::kFp32) check_dtype(op.dy, {op.d_table.dtype}, "op.dy");
   check_contiguous(op.d_table, "op.d_table");
   check_shape(op.dy, {op.tokens.size(0), op.d_table.size(1)}, "op.dy");
   check_dtype(op.dy, kFloatTypes, "op.dy");
@@ -59,7 +60,7 @@ void check(const EmbeddingBackward& op) {
   if (op.d_positions) {
     check_rank(op.d_positions, 2, "op.d_positions");
     check_shape(op.d_positions, {op.d_positions.size(0), op.d_table.size(1)}, "op.d_positions");
-    check_dtype(op.d_positions, {DType::kFp32}, "op.d_positions");
+    check_dtype(op.d_positions, {op.d_table.dtype}, "op.d_positions");
     check_contiguous(op.d_positions, "op.d_positions");
     check_no_overlap(op.d_positions, "op.d_positions", op.d_table, "op.d_table");
     check_no_overlap(op.d_positions, "op.d_positions", op.dy, "op.dy");

@@ -24,10 +24,10 @@ struct EmbeddingForward {
 
 struct EmbeddingBackward {
   static constexpr const char* kName = "embedding_backward";
-  Tensor tokens;       // [T] int32
-  Tensor dy;           // [T, H] bf16 | fp32, contiguous
-  Tensor d_table;      // [V, H] fp32, contiguous, added to
-  Tensor d_positions;  // [M, H] fp32, contiguous, added to; optional; row r counts for position r % rows_per_sample
+  Tensor tokens;   // [T] int32
+  Tensor dy;       // [T, H] bf16 | fp32, contiguous
+  Tensor d_table;  // [V, H] fp32 or dtype of dy, contiguous, added to; to bf16 the sum of a token's rows, rounded once
+  Tensor d_positions;  // [M, H] as d_table, added to; optional; row r counts for position r % rows_per_sample
   std::int64_t rows_per_sample = 1;
 };
 

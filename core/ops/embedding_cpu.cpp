@@ -55,12 +55,46 @@ void add_row(float* to, const T* from, std::int64_t columns) {
   });
 }
 
+// to += the sum of dy's rows that next(row) leads to from `row` on, taken in fp32.
+template <class Next>
+void add_rows_once(bf16* to, const bf16* dy, std::int64_t columns, std::int64_t row, std::int64_t rows, Next next) {
+  constexpr std::int64_t kTile = 1024;
+  alignas(32) float sum[kTile];
+  for (std::int64_t first = 0; first < columns; first += kTile) {
+    const std::int64_t count = std::min(kTile, columns - first);
+    std::fill_n(sum, count, 0.0f);
+    for (std::int64_t r = row; r < rows; r = next(r)) add_row(sum, dy + r * columns + first, count);
+    simd::for_each_vector(count, [&](std::int64_t i, auto load, auto store) {
+      store(to + first + i, _mm256_add_ps(load(to + first + i), load(sum + i)));
+    });
+  }
+}
+
+// Looking for a token's rows costs a comparison per pair of rows, which the matrix products of so many rows dwarf.
+void embedding_backward_bf16(const EmbeddingBackward& op) {
+  const std::int64_t rows = op.tokens.numel();
+  const std::int64_t columns = op.d_table.size(1);
+  const auto* token = op.tokens.as<const std::int32_t>();
+  const bf16* dy = op.dy.as<const bf16>();
+  for (std::int64_t row = 0; row < rows; ++row) {
+    if (std::find(token, token + row, token[row]) != token + row) continue;
+    const auto next = [=](std::int64_t r) { return std::find(token + r + 1, token + rows, token[row]) - token; };
+    add_rows_once(op.d_table.as<bf16>() + token[row] * columns, dy, columns, row, rows, next);
+  }
+  if (!op.d_positions) return;
+  for (std::int64_t row = 0; row < std::min(rows, op.rows_per_sample); ++row) {
+    const auto next = [&op](std::int64_t r) { return r + op.rows_per_sample; };
+    add_rows_once(op.d_positions.as<bf16>() + row * columns, dy, columns, row, rows, next);
+  }
+}
+
 template <class T>
 void embedding_backward(const EmbeddingBackward& op) {
   const std::int64_t rows = op.tokens.numel();
   const std::int64_t columns = op.d_table.size(1);
   check_tokens(op.tokens, op.d_table.size(0));
   check_positions(0, rows, op.rows_per_sample, op.d_positions);
+  if (op.d_table.dtype == DType::kBf16) return embedding_backward_bf16(op);
   const auto* token = op.tokens.as<const std::int32_t>();
   for (std::int64_t row = 0; row < rows; ++row) {
     const T* dy = op.dy.as<const T>() + row * columns;

@@ -74,20 +74,28 @@ constexpr int kMaxChunk = 512;  // of which a block keeps token and row number i
 struct GradientArguments {
   const std::int32_t *verdict, *tokens, *rows;  // sorted by token, then row
   const void* dy;
-  float *d_table, *partial;  // partial: [chunks, 2, columns]: of the run that came in, of the run that goes on
+  void* d_table;
+  float* partial;  // [chunks, 2, columns]: of the run that came in, of the run that goes on
   int count, columns, chunk;
 };
 
-// to[first ...] += sums
-template <class T, bool kVector>
-__device__ inline void add_to(float* to, int first, int columns, const float (&sums)[kPack<T>]) {
+// to[first ...] += sums. G: dtype of the gradient.
+template <class G, bool kVector, int kWidth>
+__device__ inline void add_to(G* to, int first, int columns, const float (&sums)[kWidth]) {
+  if constexpr (kWidth < kPack<G>) {  // half a pack
 #pragma unroll
-  for (int j = 0; j < kPack<T>; j += 4) {
-    float v[4];
-    unpack<float>(load_of_row<float, kVector>(to, first + j, columns), v);
+    for (int j = 0; j < kWidth; ++j) {
+      if (first + j < columns) to[first + j] = narrow<G>(widen(to[first + j]) + sums[j]);
+    }
+  } else {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) v[i] += sums[j + i];
-    store_of_row<float, kVector>(to, first + j, columns, pack<float>(v));
+    for (int j = 0; j < kWidth; j += kPack<G>) {
+      float v[kPack<G>];
+      unpack<G>(load_of_row<G, kVector>(to, first + j, columns), v);
+#pragma unroll
+      for (int i = 0; i < kPack<G>; ++i) v[i] += sums[j + i];
+      store_of_row<G, kVector>(to, first + j, columns, pack<G>(v));
+    }
   }
 }
 
@@ -101,7 +109,7 @@ __device__ inline void put(float* to, int first, int columns, const float (&sums
 }
 
 // A block owns a chunk of sorted rows and a tile of columns.
-template <class T, bool kVector>
+template <class T, class G, bool kVector>
 __global__ void __launch_bounds__(kLanes) add_chunks(const GradientArguments a) {
   constexpr int kWidth = kPack<T>;
   __shared__ std::int32_t tokens[kMaxChunk + 2], rows[kMaxChunk];  // tokens: also the one before and the one after
@@ -139,7 +147,8 @@ __global__ void __launch_bounds__(kLanes) add_chunks(const GradientArguments a) 
       if (came_in || same_follows) {
         put<T, kVector>(a.partial + (std::int64_t{chunk} * 2 + (came_in ? 0 : 1)) * a.columns, first, a.columns, sums);
       } else {
-        add_to<T, kVector>(a.d_table + static_cast<std::int64_t>(token) * a.columns, first, a.columns, sums);
+        add_to<G, kVector>(static_cast<G*>(a.d_table) + static_cast<std::int64_t>(token) * a.columns, first, a.columns,
+                           sums);
       }
       came_in = false;
 #pragma unroll
@@ -149,7 +158,7 @@ __global__ void __launch_bounds__(kLanes) add_chunks(const GradientArguments a) 
 }
 
 // A block owns the run that begins in a chunk and goes on into the next, if there is one, and a tile of columns.
-template <bool kVector>
+template <class G, bool kVector>
 __global__ void __launch_bounds__(kLanes) add_runs(const GradientArguments a) {
   if (*a.verdict != 0) return;
   const int chunk = static_cast<int>(blockIdx.x), begin = chunk * a.chunk, end = begin + a.chunk;
@@ -176,12 +185,12 @@ __global__ void __launch_bounds__(kLanes) add_runs(const GradientArguments a) {
 #pragma unroll
     for (int j = 0; j < 4; ++j) sums[j] += v[j];
   }
-  add_to<float, kVector>(a.d_table + static_cast<std::int64_t>(token) * a.columns, first, a.columns, sums);
+  add_to<G, kVector>(static_cast<G*>(a.d_table) + static_cast<std::int64_t>(token) * a.columns, first, a.columns, sums);
 }
 
 // A block owns a position and a tile of columns; it adds the samples in ascending order.
-template <class T, bool kVector>
-__global__ void __launch_bounds__(kLanes) add_positions(const std::int32_t* verdict, const T* dy, float* d_positions,
+template <class T, class G, bool kVector>
+__global__ void __launch_bounds__(kLanes) add_positions(const std::int32_t* verdict, const T* dy, G* d_positions,
                                                         std::int64_t rows, std::int64_t rows_per_sample, int columns) {
   constexpr int kWidth = kPack<T>;
   const int first = (static_cast<int>(blockIdx.y) * kLanes + static_cast<int>(threadIdx.x)) * kWidth;
@@ -202,7 +211,7 @@ __global__ void __launch_bounds__(kLanes) add_positions(const std::int32_t* verd
       for (int j = 0; j < kWidth; ++j) sums[j] += v[j];
     }
   }
-  add_to<T, kVector>(d_positions + std::int64_t{blockIdx.x} * columns, first, columns, sums);
+  add_to<G, kVector>(d_positions + std::int64_t{blockIdx.x} * columns, first, columns, sums);
 }
 
 int bits_of(std::int64_t vocabulary) {
@@ -255,11 +264,27 @@ GradientArguments sort_tokens(CudaStream& stream, const EmbeddingBackward& op, c
           .tokens = tokens,
           .rows = rows,
           .dy = op.dy.data,
-          .d_table = op.d_table.as<float>(),
+          .d_table = op.d_table.data,
           .partial = reinterpret_cast<float*>(take(partial_bytes())),
           .count = number,
           .columns = static_cast<int>(op.d_table.size(1)),
           .chunk = static_cast<int>(chunk)};
+}
+
+template <class T, class G, bool kVector>
+void launch_gradients(CudaStream& stream, const EmbeddingBackward& op, const GradientArguments& a) {
+  const std::int64_t rows = op.tokens.numel(), columns = op.d_table.size(1);
+  const unsigned tiles = blocks_for(columns, kLanes * kPack<T>);
+  const auto chunks = static_cast<unsigned>(ceil_divide(rows, a.chunk));
+  add_chunks<T, G, kVector><<<dim3(chunks, tiles), kLanes, 0, stream.handle()>>>(a);
+  MEGALITH_CUDA_CHECK(cudaGetLastError());
+  add_runs<G, kVector><<<dim3(chunks, blocks_for(columns, kLanes * 4)), kLanes, 0, stream.handle()>>>(a);
+  MEGALITH_CUDA_CHECK(cudaGetLastError());
+  if (!op.d_positions) return;
+  const auto positions = static_cast<unsigned>(std::min(rows, op.rows_per_sample));
+  add_positions<T, G, kVector><<<dim3(positions, tiles), kLanes, 0, stream.handle()>>>(
+      a.verdict, op.dy.as<const T>(), op.d_positions.as<G>(), rows, op.rows_per_sample, a.columns);
+  MEGALITH_CUDA_CHECK(cudaGetLastError());
 }
 
 }  // namespace
@@ -306,18 +331,11 @@ void run(CudaStream& stream, const EmbeddingBackward& op) {
   const GradientArguments a = sort_tokens(stream, op, verdict);
   const bool vector = rows_aligned(op.dy) && rows_aligned(op.d_table) && rows_aligned(op.d_positions);
   visit_kernel(op.dy.dtype, vector, [&](auto type, auto is_vector) {
-    using T = decltype(type);
-    const unsigned tiles = blocks_for(columns, kLanes * kPack<T>);
-    const auto chunks = static_cast<unsigned>(ceil_divide(rows, a.chunk));
-    add_chunks<T, is_vector()><<<dim3(chunks, tiles), kLanes, 0, stream.handle()>>>(a);
-    MEGALITH_CUDA_CHECK(cudaGetLastError());
-    add_runs<is_vector()><<<dim3(chunks, blocks_for(columns, kLanes * 4)), kLanes, 0, stream.handle()>>>(a);
-    MEGALITH_CUDA_CHECK(cudaGetLastError());
-    if (!op.d_positions) return;
-    const auto positions = static_cast<unsigned>(std::min(rows, op.rows_per_sample));
-    add_positions<T, is_vector()><<<dim3(positions, tiles), kLanes, 0, stream.handle()>>>(
-        verdict, op.dy.as<const T>(), op.d_positions.as<float>(), rows, op.rows_per_sample, a.columns);
-    MEGALITH_CUDA_CHECK(cudaGetLastError());
+    if (op.d_table.dtype == DType::kFp32) {
+      launch_gradients<decltype(type), float, is_vector()>(stream, op, a);
+    } else {
+      launch_gradients<decltype(type), decltype(type), is_vector()>(stream, op, a);
+    }
   });
 }
 

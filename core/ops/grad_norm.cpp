@@ -7,14 +7,19 @@
 namespace megalith {
 
 void check(const SumOfSquares& op) {
-  check_dtype(op.x, {DType::kFp32}, "op.x");
-  check_contiguous(op.x, "op.x");
-  check_shape(op.out, {1}, "op.out");
+  check_shape(op.out, {static_cast<std::int64_t>(op.tensors.size())}, "op.out");
   check_dtype(op.out, {DType::kFp64}, "op.out");
+  check_contiguous(op.out, "op.out");
+  for (const Tensor& tensor : op.tensors) {
+    check_dtype(tensor, kFloatTypes, "tensor");
+    check_dtype(tensor, {op.tensors.front().dtype}, "tensor");
+    check_contiguous(tensor, "tensor");
+    check_no_overlap(tensor, "tensor", op.out, "op.out");
+  }
 }
 
 void access(const SumOfSquares& op, Access& a) {
-  a.reads(op.x);
+  for (const Tensor& tensor : op.tensors) a.reads(tensor);
   a.writes(op.out);
 }
 

@@ -5,17 +5,19 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "core/ops/device_parameters.h"
 #include "core/ops/op.h"
 
 namespace megalith {
 
-// out = sum of x^2, in fp64. Memory-bound; one pass.
+// out[i] = sum of the squares of tensors[i], in fp64. A sum depends on its own tensor's elements alone, not on the
+// other tensors of the call. Memory-bound; one pass over all tensors.
 struct SumOfSquares {
   static constexpr const char* kName = "sum_of_squares";
-  Tensor x;    // any shape, contiguous, fp32
-  Tensor out;  // [1] out, fp64
+  std::vector<Tensor> tensors;  // P, of any shapes, contiguous, all bf16 or all fp32
+  Tensor out;                   // [P] out, fp64
 };
 
 // grad_norm = sqrt(sums[0] + sums[1] + ...) in fp64, clip_factor = min(1, clip_grad / (grad_norm + 1e-6)) (Pascanu et

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/ops/dispatch.h"
 #include "core/ops/grad_norm.h"
 #include "core/ops/simd_math.h"
 
@@ -9,7 +10,8 @@ namespace megalith {
 namespace {
 
 // In fp64, so that no gradient of fp32 overflows. Element i goes to accumulator i % 32; the 32 are summed pairwise.
-double sum_of_squares(const float* x, std::int64_t count) {
+template <class T>
+double sum_of_squares(const T* x, std::int64_t count) {
   __m256d sums[8] = {};
   const auto add = [&sums](int k, simd::F32x8 value) {
     const __m256d low = _mm256_cvtps_pd(_mm256_castps256_ps128(value));
@@ -21,7 +23,7 @@ double sum_of_squares(const float* x, std::int64_t count) {
   for (; i + 32 <= count; i += 32) {
     for (int k = 0; k < 4; ++k) add(k, simd::load(x + i + 8 * k));
   }
-  for (int k = 0; i < count; i += 8, ++k) add(k, simd::load_partial(x + i, count - i));
+  for (int k = 0; i < count; i += 8, ++k) add(k, simd::load_partial(x + i, std::min(simd::kLanes, count - i)));
   for (int step = 4; step > 0; step /= 2) {
     for (int k = 0; k < step; ++k) sums[k] = _mm256_add_pd(sums[k], sums[k + step]);
   }
@@ -49,7 +51,12 @@ void finalize(const GradNormFinalize& op) {
 }  // namespace
 
 void run(CpuStream& stream, const SumOfSquares& op) {
-  stream.enqueue([op] { *op.out.as<double>() = sum_of_squares(op.x.as<const float>(), op.x.numel()); });
+  stream.enqueue([op] {
+    double* out = op.out.as<double>();
+    for (const Tensor& x : op.tensors) {
+      visit_float(x.dtype, [&](auto type) { *out++ = sum_of_squares(x.as<const decltype(type)>(), x.numel()); });
+    }
+  });
 }
 
 void run(CpuStream& stream, const GradNormFinalize& op) {

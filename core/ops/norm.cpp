@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "core/ops/op_checks.h"
 
 namespace megalith {
@@ -37,7 +39,8 @@ void check_statistic(const Tensor& tensor, const Tensor& x, const char* name) {
 }
 
 void check_partial(const Tensor& tensor, const Tensor& x, const char* name) {
-  check_shape(tensor, {kNormPartials, x.size(-1)}, name);
+  check_rank(tensor, 2, name);
+  check_shape(tensor, {std::max<std::int64_t>(tensor.size(0), 1), x.size(-1)}, name);
   check_dtype(tensor, {DType::kFp32}, name);
   check_contiguous(tensor, name);
 }
@@ -126,6 +129,7 @@ void check(const LayerNormBackward& op) {
   check_backward(op);
   check_statistic(op.mean, op.x, "op.mean");
   check_partial(op.d_bias_partial, op.x, "op.d_bias_partial");
+  check_shape(op.d_bias_partial, op.d_weight_partial.shape, "op.d_bias_partial");
 }
 
 void access(const LayerNormBackward& op, Access& a) {

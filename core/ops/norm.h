@@ -5,15 +5,19 @@
 // one per row in row-major order of the leading dims.
 #pragma once
 
+#include <cstdint>
+
 #include "core/device/access.h"
 #include "core/device/cpu_stream.h"
 #include "core/device/cuda_stream.h"
+#include "core/device/device.h"
 #include "core/tensor/tensor.h"
 
 namespace megalith {
 
-// Rows of a partial weight gradient: each is the sum over a fixed eighth of the rows; ReduceRows adds them up.
-inline constexpr int kNormPartials = 8;
+// How many rows P a partial weight gradient should have on a backend: each is the sum over a fixed P-th of the rows,
+// and ReduceRows adds them up. On CUDA a block makes each: two for each multiprocessor of an H100.
+constexpr std::int64_t norm_partials(DeviceType backend) { return backend == DeviceType::kCuda ? 264 : 8; }
 
 // x' = x (+ residual);  y = weight * x' * rstd,  rstd = 1 / sqrt(mean(x'^2) + eps)
 // With a residual, x' is first rounded to the dtype of `sum`, so that y is exactly the norm of what is stored.
@@ -41,7 +45,7 @@ struct RmsNormBackward {
   Tensor rstd;              // [rows] fp32
   Tensor d_residual;        // optional [rows, H], dtype of x: gradient that reached the sum on the other path
   Tensor dx;                // [rows, H] out, dtype of x; may be dy or d_residual
-  Tensor d_weight_partial;  // [kNormPartials, H] out, fp32, contiguous; every element is written
+  Tensor d_weight_partial;  // [P, H] out, fp32, contiguous; every element is written
 };
 void check(const RmsNormBackward& op);
 void access(const RmsNormBackward& op, Access& a);
@@ -77,8 +81,8 @@ struct LayerNormBackward {
   Tensor rstd;              // [rows] fp32
   Tensor d_residual;        // optional [rows, H], dtype of x: gradient that reached the sum on the other path
   Tensor dx;                // [rows, H] out, dtype of x; may be dy or d_residual
-  Tensor d_weight_partial;  // [kNormPartials, H] out, fp32, contiguous; every element is written
-  Tensor d_bias_partial;    // [kNormPartials, H] out, fp32, contiguous; every element is written
+  Tensor d_weight_partial;  // [P, H] out, fp32, contiguous; every element is written
+  Tensor d_bias_partial;    // [P, H] out, fp32, contiguous; every element is written
 };
 void check(const LayerNormBackward& op);
 void access(const LayerNormBackward& op, Access& a);

@@ -1,5 +1,5 @@
 // Memory-bound: each row is read from memory once, and again from L1 for the second half of the work; backward sums its
-// weight gradient in kNormPartials rows that stay in L1. Deterministic: a row's sums are 32 fixed chains, and a row of
+// weight gradient in a few rows that stay in L1. Deterministic: a row's sums are 32 fixed chains, and a row of
 // partial sums covers a fixed eighth of the rows in ascending order.
 #include <algorithm>
 #include <cmath>
@@ -172,12 +172,13 @@ void differentiate(const Op& op, const float* mean, float* d_bias) {
   const Rows<T> dx(op.dx);
   const std::int64_t rows = live_rows(op.x), length = op.x.size(-1);
   const float* rstd = op.rstd.template as<const float>();
-  for (std::int64_t part = 0; part < kNormPartials; ++part) {
+  const std::int64_t parts = op.d_weight_partial.size(0);
+  for (std::int64_t part = 0; part < parts; ++part) {
     float* d_weight = op.d_weight_partial.template as<float>() + part * length;
     std::fill_n(d_weight, length, 0.0f);
     float* d_bias_row = Centred ? d_bias + part * length : nullptr;
     if constexpr (Centred) std::fill_n(d_bias_row, length, 0.0f);
-    const std::int64_t begin = rows * part / kNormPartials, end = rows * (part + 1) / kNormPartials;
+    const std::int64_t begin = rows * part / parts, end = rows * (part + 1) / parts;
     if (begin == end) continue;
     RowIndex index(op.x, begin);
     for (std::int64_t r = begin; r < end; ++r, index.advance()) {

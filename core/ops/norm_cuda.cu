@@ -1,8 +1,7 @@
 // Memory-bound. Forward: one row per group of threads, read once, kept in registers, written once. Backward: dy, x and
 // d_residual are read once, a few rows ahead into shared memory, and dx is written once; each block walks a fixed share
-// of the rows and keeps its sum of the weight gradient in registers; a second kernel adds the shares of each of the
-// kNormPartials rows in order.
-// Deterministic: fixed trees over lanes, warps, groups and shares, whatever the alignment and the device.
+// of the rows and keeps its sum of the weight gradient, a row of the partial ones, in registers.
+// Deterministic: fixed trees over lanes, warps and groups, whatever the alignment and the device.
 #include "core/ops/cuda_norm.cuh"
 #include "core/ops/norm.h"
 
@@ -12,10 +11,6 @@ namespace {
 
 using namespace cuda;
 
-// Blocks of the backward for each partial row: two in all for each of 132 multiprocessors. Fewer where their sums would
-// not fit into the scratch memory.
-constexpr int kSharesPerPartial = 33;
-
 template <class T>
 struct ForwardArguments {
   RowIndexer index;
@@ -24,12 +19,12 @@ struct ForwardArguments {
   const T *weight, *bias;
   float *mean, *rstd;
   int length, group;
-  float eps;
+  float inverse_length, eps;
 };
 
 // A block owns blockDim.x / group rows.
 template <class T, int kPacks, bool kVector, bool kCentred>
-__global__ void __launch_bounds__(kPacks % 2 == 1 || kPacks == 8 ? kNormThreads : kMaxGroup) normalise(const ForwardArguments<T> a) {
+__global__ void __launch_bounds__(kPacks == 4 ? kMaxGroup : kNormThreads) normalise(const ForwardArguments<T> a) {
   constexpr int kWidth = kPack<T>;
   __shared__ float shared[2][16][1];
   GroupSum<1> sum_group{a.group, shared};
@@ -38,34 +33,28 @@ __global__ void __launch_bounds__(kPacks % 2 == 1 || kPacks == 8 ? kNormThreads 
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * groups + threadIdx.x / a.group;
   const int length = row < a.index.live() ? a.length : 0;  // of rows that are none: as if empty
   const RowPlace place(a.index, static_cast<unsigned>(length > 0 ? row : 0));
-  const float inverse_length = 1.0f / static_cast<float>(a.length);
 
+  // Without a residual -0 is added, which changes nothing. There is no branch, so that all loads stay together.
+  const bool has_residual = a.residual.data != nullptr;
+  const int also = has_residual ? length : 0;
+  const unsigned absent = has_residual ? 0u : sizeof(T) == 2 ? 0x80008000u : 0x80000000u;
   uint4 raw[kPacks], added[kPacks];
-  const T* x = a.x.at(place);
+  const T *x = a.x.at(place), *residual = a.residual.at(place);
 #pragma unroll
   for (int k = 0; k < kPacks; ++k) raw[k] = load_of_row<T, kVector>(x, (lane + k * a.group) * kWidth, length);
-  if (a.residual.data != nullptr) {
-    const T* residual = a.residual.at(place);
 #pragma unroll
-    for (int k = 0; k < kPacks; ++k)
-      added[k] = load_of_row<T, kVector>(residual, (lane + k * a.group) * kWidth, length);
-    T* sum = a.sum.at(place);
-#pragma unroll
-    for (int k = 0; k < kPacks; ++k) {
-      float v[kWidth], r[kWidth];
-      unpack<T>(raw[k], v);
-      unpack<T>(added[k], r);
-#pragma unroll
-      for (int j = 0; j < kWidth; ++j) v[j] += r[j];
-      raw[k] = pack<T>(v);
-      store_of_row<T, kVector>(sum, (lane + k * a.group) * kWidth, length, raw[k]);
-    }
-  }
-
+  for (int k = 0; k < kPacks; ++k) added[k] = load_of_row<T, kVector>(residual, (lane + k * a.group) * kWidth, also);
+  T* sum = a.sum.at(place);
   float total[1] = {0};
 #pragma unroll
   for (int k = 0; k < kPacks; ++k) {
-    float v[kWidth];
+    float v[kWidth], r[kWidth];
+    unpack<T>(raw[k], v);
+    unpack<T>(make_uint4(added[k].x | absent, added[k].y | absent, added[k].z | absent, added[k].w | absent), r);
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) v[j] += r[j];
+    raw[k] = pack<T>(v);
+    store_of_row<T, kVector>(sum, (lane + k * a.group) * kWidth, also, raw[k]);
     unpack<T>(raw[k], v);
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) total[0] = kCentred ? total[0] + v[j] : fmaf(v[j], v[j], total[0]);
@@ -74,7 +63,7 @@ __global__ void __launch_bounds__(kPacks % 2 == 1 || kPacks == 8 ? kNormThreads 
   forget_unpacked(raw);
   float mean = 0;
   if constexpr (kCentred) {
-    mean = total[0] * inverse_length;
+    mean = total[0] * a.inverse_length;
     total[0] = 0;
 #pragma unroll
     for (int k = 0; k < kPacks; ++k) {
@@ -90,7 +79,7 @@ __global__ void __launch_bounds__(kPacks % 2 == 1 || kPacks == 8 ? kNormThreads 
     sum_group(total);
     forget_unpacked(raw);
   }
-  const float rstd = 1.0f / sqrtf(total[0] * inverse_length + a.eps);
+  const float rstd = 1.0f / sqrtf(total[0] * a.inverse_length + a.eps);
   if (lane == 0 && length > 0) {
     a.rstd[row] = rstd;
     if constexpr (kCentred) a.mean[row] = mean;
@@ -159,19 +148,16 @@ struct BackwardArguments {
   RowPointer<T> dx;
   const T* weight;
   const float *mean, *rstd;
-  float *d_weight, *d_bias;  // [kNormPartials * shares, length] scratch
-  int length, group, shares;
+  float *d_weight, *d_bias;  // [blocks, length]
+  int length, group;
+  float inverse_length;
 };
 
-// Share s of partial row p covers a fixed piece of the p-th eighth of the rows.
+// A block's rows.
 struct Share {
   std::int64_t begin, end;
-  __device__ Share(std::int64_t rows, unsigned shares) {
-    const std::int64_t part = blockIdx.x / shares, share = blockIdx.x % shares;
-    const std::int64_t first = rows * part / kNormPartials, last = rows * (part + 1) / kNormPartials;
-    begin = first + (last - first) * share / shares;
-    end = first + (last - first) * (share + 1) / shares;
-  }
+  __device__ explicit Share(std::int64_t rows)
+      : begin(rows * blockIdx.x / gridDim.x), end(rows * (blockIdx.x + 1) / gridDim.x) {}
 };
 
 // Adds the groups' sums in order: out[i] for the elements of a row. `shared` is [groups][length].
@@ -199,13 +185,17 @@ __device__ void add_groups(const float (&sums)[kPacks][kPack<T>], const Backward
 }
 
 // Rows in flight per group, the one at work included: as many as two blocks' shared memory holds.
+constexpr int most_threads(int packs) { return packs == 7 ? 128 : packs % 2 == 1 ? kNormThreads : kMaxGroup; }
+constexpr int least_blocks(int packs) { return packs % 2 == 1 ? 2 : 1; }
 template <int kPacks>
-constexpr int kStages = kPacks == 1 ? 4 : kPacks == 2 ? 3 : 2;
+constexpr int kStages = kPacks == 1   ? 4
+                        : kPacks == 2 ? 3
+                                      : 2;
 
-// A block owns a share of the rows; its groups take turns at them. `stages` is [kStages][3 or 2 tensors][kPacks][threads],
-// and at the end the groups' sums [groups][length].
+// A block owns a share of the rows; its groups take turns at them. `stages` is [kStages][3 or 2
+// tensors][kPacks][threads], and at the end the groups' sums [groups][length].
 template <class T, int kPacks, bool kVector, bool kCentred>
-__global__ void __launch_bounds__(kPacks % 2 == 1 ? kNormThreads : kMaxGroup, kPacks % 2 == 1 ? 2 : 1)
+__global__ void __launch_bounds__(most_threads(kPacks), least_blocks(kPacks))
     differentiate(const BackwardArguments<T> a) {
   constexpr int kWidth = kPack<T>, kDepth = kStages<kPacks>;
   __shared__ float shared[2][16][2];
@@ -213,8 +203,7 @@ __global__ void __launch_bounds__(kPacks % 2 == 1 ? kNormThreads : kMaxGroup, kP
   GroupSum<2> sum_group{a.group, shared};
   const int lane = static_cast<int>(threadIdx.x) % a.group;
   const int groups = static_cast<int>(blockDim.x) / a.group;
-  const float inverse_length = 1.0f / static_cast<float>(a.length);
-  const Share share(a.index.live(), static_cast<unsigned>(a.shares));
+  const Share share(a.index.live());
   const bool has_residual = a.d_residual.data != nullptr;
 
   const auto slot = [&](std::int64_t turn, int tensor, int k) {
@@ -272,7 +261,7 @@ __global__ void __launch_bounds__(kPacks % 2 == 1 ? kNormThreads : kMaxGroup, kP
     }
     sum_group(total);
     forget_unpacked(weight);
-    const float mean_gh = total[0] * rstd * inverse_length, mean_g = total[1] * inverse_length;
+    const float mean_gh = total[0] * rstd * a.inverse_length, mean_g = total[1] * a.inverse_length;
 
     const std::int64_t row = share.begin + turn * groups + threadIdx.x / a.group;
     const int length = row < share.end ? a.length : 0;
@@ -303,8 +292,8 @@ __global__ void __launch_bounds__(kPacks % 2 == 1 ? kNormThreads : kMaxGroup, kP
 }
 
 template <class T, int kPacks, bool kVector, bool kCentred>
-void launch_differentiate(CudaStream& stream, const RowTiling& tiling, const BackwardArguments<T>& a) {
-  constexpr std::size_t kMost = sizeof(uint4) * 3 * kPacks * kStages<kPacks> * (kPacks % 2 == 1 ? kNormThreads : kMaxGroup);
+void launch_differentiate(CudaStream& stream, unsigned blocks, const RowTiling& tiling, const BackwardArguments<T>& a) {
+  constexpr std::size_t kMost = sizeof(uint4) * 3 * kPacks * kStages<kPacks> * most_threads(kPacks);
   const auto kernel = differentiate<T, kPacks, kVector, kCentred>;
   // A property of the kernel, the same for every launch.
   static const cudaError_t raised =
@@ -313,15 +302,14 @@ void launch_differentiate(CudaStream& stream, const RowTiling& tiling, const Bac
   const auto threads = static_cast<std::size_t>(tiling.group * tiling.groups);
   const std::size_t stages = sizeof(uint4) * 3 * kPacks * kStages<kPacks> * threads;
   const std::size_t sums = sizeof(float) * static_cast<std::size_t>(tiling.groups) * static_cast<std::size_t>(a.length);
-  kernel<<<static_cast<unsigned>(kNormPartials * a.shares), static_cast<unsigned>(threads), std::max(stages, sums),
-           stream.handle()>>>(a);
+  kernel<<<blocks, static_cast<unsigned>(threads), std::max(stages, sums), stream.handle()>>>(a);
 }
 
 // Rows of any length: a block owns a share of the rows and its row of partial sums in memory.
 template <class T, bool kCentred>
 __global__ void __launch_bounds__(kMaxGroup) differentiate_long(const BackwardArguments<T> a) {
   __shared__ float shared[32];
-  const Share share(a.index.live(), static_cast<unsigned>(a.shares));
+  const Share share(a.index.live());
   const std::int64_t offset = static_cast<std::int64_t>(blockIdx.x) * a.length;
   const int begin = static_cast<int>(threadIdx.x), step = static_cast<int>(blockDim.x);
   for (int i = begin; i < a.length; i += step) {
@@ -351,35 +339,6 @@ __global__ void __launch_bounds__(kMaxGroup) differentiate_long(const BackwardAr
   }
 }
 
-struct PartialArguments {
-  const float *weight_shares, *bias_shares;  // [kNormPartials * shares, length]
-  float *weight_partial, *bias_partial;      // [kNormPartials, length]
-  int length, shares;
-};
-
-// A block owns 64 columns of one partial row; four threads add to a column, in a fixed order.
-__global__ void __launch_bounds__(256) add_shares(const PartialArguments a) {
-  __shared__ float shared[4][64];
-  const int column = static_cast<int>(blockIdx.x) * 64 + static_cast<int>(threadIdx.x) % 64;
-  const int quarter = static_cast<int>(threadIdx.x) / 64, part = static_cast<int>(blockIdx.y);
-  const bool of_bias = blockIdx.z == 1;
-  const float* shares = (of_bias ? a.bias_shares : a.weight_shares) + std::int64_t{part} * a.shares * a.length;
-  float total = 0;
-  if (column < a.length) {
-#pragma unroll
-    for (int k = 0; k < (kSharesPerPartial + 3) / 4; ++k) {
-      const int s = quarter + 4 * k;
-      if (s < a.shares) total += shares[static_cast<std::int64_t>(s) * a.length + column];
-    }
-  }
-  shared[quarter][threadIdx.x % 64] = total;
-  __syncthreads();
-  if (quarter > 0 || column >= a.length) return;
-  const int i = static_cast<int>(threadIdx.x);
-  (of_bias ? a.bias_partial : a.weight_partial)[std::int64_t{part} * a.length + column] =
-      (shared[0][i] + shared[1][i]) + (shared[2][i] + shared[3][i]);
-}
-
 int row_length(const Tensor& x) {
   require(x.size(-1) < kMaxIndex / 2, "a norm over more than 2^30 elements");
   return static_cast<int>(x.size(-1));
@@ -399,6 +358,7 @@ void launch_forward(CudaStream& stream, const Op& op, const Tensor& bias, const 
                           .mean = mean.as<float>(),
                           .rstd = op.rstd.template as<float>(),
                           .length = row_length(op.x),
+                          .inverse_length = 1.0f / static_cast<float>(op.x.size(-1)),
                           .eps = op.eps};
     const std::int64_t packs = ceil_divide(a.length, kPack<T>);
     if (packs > kMaxRowPacks) {
@@ -407,7 +367,7 @@ void launch_forward(CudaStream& stream, const Op& op, const Tensor& bias, const 
     }
     const bool vector = rows_aligned(op.x) && rows_aligned(op.residual) && rows_aligned(op.sum) && rows_aligned(op.y) &&
                         rows_aligned(op.weight) && rows_aligned(bias);
-    const RowTiling tiling = tile_rows(packs, 256, vector);
+    const RowTiling tiling = tile_forward(packs, vector);
     a.group = tiling.group;
     const unsigned blocks = blocks_for(a.index.rows, tiling.groups);
     const auto threads = static_cast<unsigned>(tiling.group * tiling.groups);
@@ -425,11 +385,7 @@ void launch_forward(CudaStream& stream, const Op& op, const Tensor& bias, const 
 template <bool kCentred, class Op>
 void launch_backward(CudaStream& stream, const Op& op, const Tensor& mean, const Tensor& d_bias) {
   const int length = row_length(op.x);
-  const std::int64_t row_bytes = std::int64_t{sizeof(float)} * length * (kCentred ? 2 : 1);
-  const std::int64_t room = static_cast<std::int64_t>(CudaStream::kBlasWorkspaceBytes) / row_bytes;
-  const auto shares_of_partial = std::clamp<std::int64_t>(room / kNormPartials, 1, kSharesPerPartial);
-  float* shares = scratch<float>(stream, kNormPartials * shares_of_partial * row_bytes / 4);
-  float* bias_shares = kCentred ? shares + kNormPartials * shares_of_partial * length : nullptr;
+  const unsigned blocks = blocks_for(op.d_weight_partial.size(0), 1);
   visit_float(op.x.dtype, [&](auto type) {
     using T = decltype(type);
     BackwardArguments<T> a{.index = RowIndexer(op.x),
@@ -440,39 +396,27 @@ void launch_backward(CudaStream& stream, const Op& op, const Tensor& mean, const
                            .weight = op.weight.template as<const T>(),
                            .mean = mean.as<const float>(),
                            .rstd = op.rstd.template as<const float>(),
-                           .d_weight = shares,
-                           .d_bias = bias_shares,
+                           .d_weight = op.d_weight_partial.template as<float>(),
+                           .d_bias = d_bias.as<float>(),
                            .length = length,
-                           .shares = static_cast<int>(shares_of_partial)};
+                           .inverse_length = 1.0f / static_cast<float>(length)};
     const std::int64_t packs = ceil_divide(a.length, kPack<T>);
     if (packs > kMaxRowPacks) {
-      differentiate_long<T, kCentred>
-          <<<static_cast<unsigned>(kNormPartials * a.shares), kMaxGroup, 0, stream.handle()>>>(a);
+      differentiate_long<T, kCentred><<<blocks, kMaxGroup, 0, stream.handle()>>>(a);
       return;
     }
     const bool vector = rows_aligned(op.x) && rows_aligned(op.dy) && rows_aligned(op.d_residual) &&
                         rows_aligned(op.dx) && rows_aligned(op.weight);
-    const RowTiling tiling = tile_rows(packs, 96, vector);
+    const RowTiling tiling = tile_backward(packs, vector);
     a.group = tiling.group;
     visit_packs(tiling.packs, [&](auto count) {
-      if constexpr (count() <= 4) {
-        if (vector) {
-          launch_differentiate<T, count(), true, kCentred>(stream, tiling, a);
-        } else {
-          launch_differentiate<T, count(), false, kCentred>(stream, tiling, a);
-        }
+      if (vector) {
+        launch_differentiate<T, count(), true, kCentred>(stream, blocks, tiling, a);
+      } else {
+        launch_differentiate<T, count(), false, kCentred>(stream, blocks, tiling, a);
       }
     });
   });
-  MEGALITH_CUDA_CHECK(cudaGetLastError());
-  const PartialArguments partials{.weight_shares = shares,
-                                  .bias_shares = bias_shares,
-                                  .weight_partial = op.d_weight_partial.template as<float>(),
-                                  .bias_partial = d_bias.as<float>(),
-                                  .length = length,
-                                  .shares = static_cast<int>(shares_of_partial)};
-  const dim3 grid(blocks_for(length, 64), kNormPartials, kCentred ? 2 : 1);
-  add_shares<<<grid, 256, 0, stream.handle()>>>(partials);
   MEGALITH_CUDA_CHECK(cudaGetLastError());
 }
 

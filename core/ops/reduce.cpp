@@ -9,7 +9,7 @@ void check(const ReduceRows& op) {
   check_dtype(op.x, {DType::kFp32, DType::kBf16}, "op.x");
   check_rows(op.x, "op.x");
   check_shape(op.out, {op.x.size(1)}, "op.out");
-  check_dtype(op.out, {DType::kFp32}, "op.out");
+  check_dtype(op.out, {DType::kFp32, DType::kBf16}, "op.out");
   check_contiguous(op.out, "op.out");
   check_no_overlap(op.out, "op.out", op.x, "op.x");
 }

@@ -8,11 +8,12 @@
 
 namespace megalith {
 
-// out[c] = sum over r of x[r, c] (+ out[c]): bias gradients, partial weight gradients of norms.
+// out[c] = sum over r of x[r, c] (+ out[c]): bias gradients, partial weight gradients of norms. Added in fp32, rounded
+// once.
 struct ReduceRows {
   static constexpr const char* kName = "reduce_rows";
   Tensor x;    // [R, C] bf16 | fp32; rows may be strided
-  Tensor out;  // [C] out (in and out if accumulate), fp32
+  Tensor out;  // [C] out (in and out if accumulate), bf16 | fp32
   bool accumulate = false;
 };
 void check(const ReduceRows& op);

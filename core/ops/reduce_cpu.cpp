@@ -2,6 +2,7 @@
 // chains.
 #include <algorithm>
 
+#include "core/ops/dispatch.h"
 #include "core/ops/reduce.h"
 #include "core/ops/row_index.h"
 #include "core/ops/simd_math.h"
@@ -41,10 +42,10 @@ void add_and_clear(float* total, float* chain) {
   }
 }
 
-template <class T>
+template <class T, class Out>
 void reduce_rows(const ReduceRows& op) {
   const std::int64_t rows = live_rows(op.x), stride = op.x.stride(0);
-  float* out = op.out.as<float>();
+  Out* out = op.out.as<Out>();
   for (std::int64_t first = 0; first < op.x.size(1); first += kColumns) {
     const std::int64_t columns = std::min(kColumns, op.x.size(1) - first);
     const T* x = op.x.as<const T>() + first;
@@ -90,8 +91,9 @@ void reduce_to_scalar(const ReduceToScalar& op) {
 
 void run(CpuStream& stream, const ReduceRows& op) {
   stream.enqueue([op] {
-    if (op.x.dtype == DType::kFp32) return reduce_rows<float>(op);
-    reduce_rows<bf16>(op);
+    visit_float(op.x.dtype, [&op](auto x) {
+      visit_float(op.out.dtype, [&op](auto out) { reduce_rows<decltype(x), decltype(out)>(op); });
+    });
   });
 }
 

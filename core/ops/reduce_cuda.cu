@@ -10,10 +10,10 @@ namespace {
 using namespace cuda;
 
 constexpr int kLanes = 8;      // packs of a stripe: 128 bytes of a row
-constexpr int kRowLanes = 64;  // rows at a time
-constexpr int kUnrolled = 4;
+constexpr int kRowLanes = 32;  // rows at a time
+constexpr int kUnrolled = 8;
 constexpr std::int64_t kMinRows = std::int64_t{kRowLanes} * kUnrolled;  // that a piece is worth a block of its own
-constexpr std::int64_t kBlocks = 528;                                   // enough for any GPU
+constexpr std::int64_t kBlocks = 640;                                   // enough for any GPU
 
 struct RowsArguments {
   const void* x;
@@ -21,11 +21,11 @@ struct RowsArguments {
   std::int64_t rows;
   const std::int32_t* bound;
   int columns;
-  float* out;  // [pieces, columns]
+  void* out;  // [pieces, columns]
   bool accumulate;
 };
 
-template <class T, bool kVector>
+template <class T, class Out, bool kVector>
 __global__ void __launch_bounds__(kLanes* kRowLanes) add_rows(const RowsArguments a) {
   constexpr int kWidth = kPack<T>;
   __shared__ float shared[kRowLanes / 4][kLanes * kWidth + 1];
@@ -62,15 +62,21 @@ __global__ void __launch_bounds__(kLanes* kRowLanes) add_rows(const RowsArgument
   float total = 0;
 #pragma unroll
   for (int w = 0; w < kRowLanes / 4; ++w) total += shared[w][threadIdx.x];
-  float* out = a.out + static_cast<std::int64_t>(blockIdx.y) * a.columns + column;
-  *out = a.accumulate ? *out + total : total;
+  Out* out = static_cast<Out*>(a.out) + static_cast<std::int64_t>(blockIdx.y) * a.columns + column;
+  *out = narrow<Out>(a.accumulate ? widen(*out) + total : total);
 }
 
-void launch_rows(CudaStream& stream, DType dtype, bool vector, unsigned pieces, const RowsArguments& a) {
-  visit_kernel(dtype, vector, [&](auto type, auto is_vector) {
+struct RowsDTypes {
+  DType x, out;
+};
+
+void launch_rows(CudaStream& stream, RowsDTypes dtypes, bool vector, unsigned pieces, const RowsArguments& a) {
+  visit_kernel(dtypes.x, vector, [&](auto type, auto is_vector) {
     using T = decltype(type);
     const dim3 grid(blocks_for(a.columns, kLanes * kPack<T>), pieces);
-    add_rows<T, is_vector()><<<grid, kLanes * kRowLanes, 0, stream.handle()>>>(a);
+    visit_float(dtypes.out, [&](auto out) {
+      add_rows<T, decltype(out), is_vector()><<<grid, kLanes * kRowLanes, 0, stream.handle()>>>(a);
+    });
   });
   MEGALITH_CUDA_CHECK(cudaGetLastError());
 }
@@ -90,20 +96,20 @@ void run(CudaStream& stream, const ReduceRows& op) {
                   .rows = rows,
                   .bound = op.x.bound,
                   .columns = static_cast<int>(columns),
-                  .out = op.out.as<float>(),
+                  .out = op.out.data,
                   .accumulate = op.accumulate};
-  if (pieces == 1) return launch_rows(stream, op.x.dtype, rows_aligned(op.x), 1, a);
+  if (pieces == 1) return launch_rows(stream, {op.x.dtype, op.out.dtype}, rows_aligned(op.x), 1, a);
   float* partial = scratch<float>(stream, pieces * columns);
   a.out = partial, a.accumulate = false;
-  launch_rows(stream, op.x.dtype, rows_aligned(op.x), static_cast<unsigned>(pieces), a);
+  launch_rows(stream, {op.x.dtype, DType::kFp32}, rows_aligned(op.x), static_cast<unsigned>(pieces), a);
   const RowsArguments last{.x = partial,
                            .stride = columns,
                            .rows = pieces,
                            .bound = nullptr,
                            .columns = static_cast<int>(columns),
-                           .out = op.out.as<float>(),
+                           .out = op.out.data,
                            .accumulate = op.accumulate};
-  launch_rows(stream, DType::kFp32, columns % kPack<float> == 0, 1, last);
+  launch_rows(stream, {DType::kFp32, op.out.dtype}, columns % kPack<float> == 0, 1, last);
 }
 
 void run(CudaStream& stream, const ReduceToScalar& op) {

@@ -1,13 +1,14 @@
 // AdamW over all parameters of a store, with global gradient-norm clipping. Holds fp32 main parameters (the weights
-// themselves where those are fp32) and both moments, in flat buffers per unit with the store's offsets.
+// themselves where those are fp32) and both moments, in flat buffers per unit with the store's offsets. A step is three
+// launches however many parameters there are (more beyond the ops' limits on CUDA).
 // Loshchilov & Hutter 2017, arXiv:1711.05101.
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include "core/layers/parameter.h"
-#include "core/ops/device_parameters.h"
+#include "core/ops/adamw.h"
+#include "core/ops/grad_norm.h"
 
 namespace megalith {
 
@@ -18,12 +19,14 @@ class AdamWOptimizer {
     double beta2 = 0.999;
     double eps = 1e-8;
     double weight_decay = 0.01;
-    double clip_grad = 1.0;  // 0: no clipping
+    double clip_grad = 1.0;                 // 0: no clipping
+    DType exp_avg_dtype = DType::kFp32;     // fp32 | bf16; what bf16 loses: core/ops/adamw.h
+    DType exp_avg_sq_dtype = DType::kFp32;  // likewise
   };
-  // Flat buffers of one unit, [numel] fp32 each.
+  // Flat buffers of one unit, [numel] each.
   struct UnitState {
-    Tensor main_params;
-    Tensor exp_avg;
+    Tensor main_params;  // fp32
+    Tensor exp_avg;      // fp32 | bf16, as exp_avg_sq
     Tensor exp_avg_sq;
   };
 
@@ -42,21 +45,14 @@ class AdamWOptimizer {
   bool has_own_main_params() const { return own_main_params_; }
 
  private:
-  // Consecutive elements of a unit that share a decay rule.
-  struct Range {
-    std::size_t unit;
-    std::int64_t begin;
-    std::int64_t count;
-    bool decay;
-  };
+  void add_ranges(const ParameterUnit& unit, const UnitState& state);
 
   ParameterStore& store_;
   Spec spec_;
   bool own_main_params_ = false;
   std::vector<UnitState> states_;
-  std::vector<Range> ranges_;
-  std::vector<Tensor> norm_inputs_;  // main gradients of the logical tensors, in the order of their names
-  Tensor sums_;                      // [P] fp64: their sums of squares
+  AdamW update_;
+  SumOfSquares squares_;  // of the main gradients of the logical tensors, in the order of their names
 };
 
 }  // namespace megalith

@@ -14,8 +14,9 @@ namespace {
 // Appends to the last range when `tensor` begins where that ends.
 void append(std::vector<Tensor>& ranges, const Tensor& tensor) {
   if (tensor.numel() == 0) return;
-  if (!ranges.empty() && ranges.back().as<float>() + ranges.back().numel() == tensor.as<float>()) {
-    ranges.back() = Tensor(ranges.back().data, DType::kFp32, {ranges.back().numel() + tensor.numel()});
+  if (!ranges.empty() && ranges.back().dtype == tensor.dtype &&
+      ranges.back().as<std::byte>() + ranges.back().bytes() == tensor.as<std::byte>()) {
+    ranges.back() = Tensor(ranges.back().data, tensor.dtype, {ranges.back().numel() + tensor.numel()});
   } else {
     ranges.push_back(tensor.view({tensor.numel()}));
   }
@@ -51,7 +52,7 @@ GradientReducer::GradientReducer(Communicator& group, const Streams& streams,
   for (const std::vector<Tensor>& tensors : buckets) {
     Bucket& bucket = buckets_.emplace_back();
     for (const Tensor& tensor : tensors) {
-      check_dtype(tensor, {DType::kFp32}, "main_grad");
+      check_dtype(tensor, {DType::kFp32, DType::kBf16}, "main_grad");
       check_contiguous(tensor, "main_grad");
       append(bucket.ranges, tensor);
     }

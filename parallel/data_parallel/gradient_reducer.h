@@ -1,6 +1,6 @@
-// Data parallelism: the fp32 main gradients of all replicas are summed in buckets, each as soon as its last gradient
-// was enqueued, on a communication stream, while the backward pass of earlier layers still computes (PyTorch DDP,
-// arXiv:2006.15704). The sum is not divided: the loss is scaled by the global number of tokens.
+// Data parallelism: the main gradients (fp32 | bf16) of all replicas are summed in buckets, each as soon as its last
+// gradient was enqueued, on a communication stream, while the backward pass of earlier layers still computes (PyTorch
+// DDP, arXiv:2006.15704). The sum is not divided: the loss is scaled by the global number of tokens.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +26,8 @@ class GradientReducer {
     Stream& communication;  // the only one that uses `group` during the backward pass
   };
 
-  // A bucket is a list of contiguous fp32 ranges, not empty; ranges that follow each other in memory are reduced at
-  // once. `group` and the streams outlive the reducer.
+  // A bucket is a list of contiguous fp32 | bf16 ranges, not empty; ranges that follow each other in memory are reduced
+  // at once. `group` and the streams outlive the reducer.
   GradientReducer(Communicator& group, const Streams& streams, const std::vector<std::vector<Tensor>>& buckets);
 
   int num_buckets() const { return static_cast<int>(buckets_.size()); }

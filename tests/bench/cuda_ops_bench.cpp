@@ -123,7 +123,7 @@ class Workbench {
   double seconds(const std::function<void()>& enqueue) {
     std::vector<double> times;
     for (int i = -kWarmUps; i < kRuns; ++i) {
-      run(stream_, SumOfSquares{.x = flush_, .out = flushed_});
+      run(stream_, SumOfSquares{.tensors = {flush_}, .out = flushed_});
       MEGALITH_CUDA_CHECK(cudaEventRecord(start_, stream_.handle()));
       enqueue();
       MEGALITH_CUDA_CHECK(cudaEventRecord(end_, stream_.handle()));
@@ -178,7 +178,7 @@ void bench_norms(Workbench& bench, const Model& m, DType dtype) {
   const auto random = [&] { return bench.tensor(shape, dtype); };
   const auto vector = [&] { return bench.tensor({m.hidden}, dtype); };
   const auto rows = [&] { return bench.tensor({m.tokens}, kFp32); };
-  const auto partial = [&] { return bench.tensor({kNormPartials, m.hidden}, kFp32, false); };
+  const auto partial = [&] { return bench.tensor({norm_partials(DeviceType::kCuda), m.hidden}, kFp32, false); };
   if (bench.begin("norm_forward")) {
     const Tensor x = random(), residual = random(), sum = random(), y = random(), weight = vector(), rstd = rows();
     if (m.gpt2) {
@@ -244,11 +244,12 @@ void bench_activation(Workbench& bench, const Model& m, DType dtype) {
 void bench_loss(Workbench& bench, const Model& m, DType dtype) {
   if (!bench.begin("cross_entropy")) return;
   const std::int64_t rows = dtype == kBf16 ? m.loss_rows : m.loss_rows / 2;
+  const std::int64_t vocabulary = m.gpt2 ? 50257 : m.vocabulary;  // the rest is padding
   const Tensor logits = bench.tensor({rows, m.vocabulary}, dtype), loss = bench.tensor({rows}, kFp32, false);
   CrossEntropy op{.logits = logits,
-                  .labels = bench.zipf_tokens(rows, m.vocabulary),
+                  .labels = bench.zipf_tokens(rows, vocabulary),
                   .loss = loss,
-                  .vocab_size = m.gpt2 ? 50257 : m.vocabulary,
+                  .vocab_size = vocabulary,
                   .write_gradient = true,
                   .parameters = bench.device_struct(MicrobatchParameters{.loss_scale = 1e-3f})};
   bench.measure(title(m, rows, m.vocabulary, dtype), op, 2 * bytes_of({logits}));
@@ -312,34 +313,66 @@ void bench_reductions(Workbench& bench) {
     bench.measure(fmt::format("[{}, {}] bf16", rows, columns), ReduceRows{.x = x, .out = out, .accumulate = true},
                   bytes_of({x}));
   }
-  const Tensor partial = bench.tensor({kNormPartials, 2048}, kFp32), out = bench.tensor({2048}, kFp32);
-  bench.measure("[8, 2048] fp32", ReduceRows{.x = partial, .out = out, .accumulate = true}, bytes_of({partial}));
+  const Tensor partial = bench.tensor({norm_partials(DeviceType::kCuda), 2048}, kFp32), out = bench.tensor({2048}, kFp32);
+  bench.measure("[264, 2048] fp32", ReduceRows{.x = partial, .out = out, .accumulate = true}, bytes_of({partial}));
   const Tensor losses = bench.tensor({65536}, kFp32);
   bench.measure("[65536]", ReduceToScalar{.x = losses, .out = out.slice(0, 0, 1), .accumulate = true},
                 bytes_of({losses}));
 }
 
-void bench_optimizer(Workbench& bench) {
-  if (!bench.begin("adamw sum_of_squares grad_norm")) return;
+// The parameters of `layers` blocks and a vocabulary, as the optimizer cuts them: matrices and what lies between them.
+std::vector<std::int64_t> parameter_sizes(const Model& m, std::int64_t layers) {
+  std::vector<std::int64_t> sizes = {m.vocabulary * m.hidden};
+  for (std::int64_t i = 0; i < layers; ++i) {
+    sizes.insert(sizes.end(), {m.hidden, 2 * m.hidden * m.hidden, m.hidden, m.hidden * m.hidden, m.hidden,
+                               (m.gpt2 ? 1 : 2) * m.ffn * m.hidden, m.ffn, m.ffn * m.hidden});
+  }
+  return sizes;
+}
+
+// Dtypes of parameter; of gradient and moments.
+void bench_update(Workbench& bench, const char* name, const std::vector<std::int64_t>& sizes, DType type, DType state) {
   const StepParameters* step =
       bench.device_struct(StepParameters{.iteration = 10, .learning_rate = 1e-4f, .adam_count = 1000});
-  for (const std::int64_t count : {std::int64_t{768} * 768, std::int64_t{124} << 20, std::int64_t{512} << 20}) {
-    const Tensor w = bench.tensor({count}, kFp32), g = bench.tensor({count}, kFp32), m = bench.tensor({count}, kFp32);
-    const Tensor v = bench.tensor({count}, kFp32, false), param = bench.tensor({count}, kBf16);
-    run(bench.stream(), Fill{.x = v, .value = 1e-3});
-    AdamW op{.param = param,
-             .main_param = w,
-             .grad = g,
-             .exp_avg = m,
-             .exp_avg_sq = v,
-             .weight_decay = 0.1,
-             .parameters = step};
-    bench.measure(fmt::format("[{}] bf16", count), op, bytes_of({w, g, m, v, w, m, v, param}));
-    op.param = w;
-    bench.measure(fmt::format("[{}] fp32", count), op, bytes_of({w, g, m, v, w, m, v}));
-    bench.measure(fmt::format("[{}]", count), SumOfSquares{.x = g, .out = bench.tensor({1}, DType::kFp64, false)},
-                  bytes_of({g}));
+  std::int64_t count = 0;
+  for (const std::int64_t size : sizes) count += (size + 127) / 128 * 128;
+  const Tensor w = bench.tensor({count}, kFp32), g = bench.tensor({count}, state), m = bench.tensor({count}, state);
+  const Tensor v = bench.tensor({count}, state, false), param = type == kFp32 ? w : bench.tensor({count}, type);
+  run(bench.stream(), Fill{.x = v, .value = 1e-3});
+  AdamW op{.ranges = {}, .parameters = step};
+  SumOfSquares squares{.tensors = {},
+                       .out = bench.tensor({static_cast<std::int64_t>(sizes.size())}, DType::kFp64, false)};
+  std::int64_t begin = 0;
+  for (const std::int64_t size : sizes) {
+    const auto part = [&](const Tensor& t) { return t.slice(0, begin, size); };
+    op.ranges.push_back({.param = part(param),
+                         .main_param = part(w),
+                         .grad = part(g),
+                         .exp_avg = part(m),
+                         .exp_avg_sq = part(v),
+                         .weight_decay = op.ranges.size() % 2 == 0 ? 0.1 : 0.0});
+    squares.tensors.push_back(part(g));
+    begin += (size + 127) / 128 * 128;
   }
+  const std::string title =
+      fmt::format("{} {} M in {} {}, state {}", name, count >> 20, sizes.size(), name_of(type), name_of(state));
+  bench.measure(title, op, bytes_of({w, g, m, v, w, m, v}) + (type == kFp32 ? 0 : bytes_of({param})));
+  bench.measure(title, squares, bytes_of({g}));
+}
+
+void bench_optimizer(Workbench& bench) {
+  const auto measure = [&](const char* name, const std::vector<std::int64_t>& sizes) {
+    for (const auto& [type, state] : {std::pair{kBf16, kFp32}, {kBf16, kBf16}, {kFp32, kFp32}}) {
+      if (bench.begin("adamw sum_of_squares grad_norm")) bench_update(bench, name, sizes, type, state);
+    }
+  };
+  measure("one", {std::int64_t{768} * 768});
+  measure("one", {std::int64_t{512} << 20});
+  measure(kModels[0].name, parameter_sizes(kModels[0], 12));
+  measure("qwen2.5_7b / 7", parameter_sizes(kModels[3], 2));
+  measure("llama_1b / 2", parameter_sizes(kModels[2], 8));
+  if (!bench.begin("adamw sum_of_squares grad_norm")) return;
+  const StepParameters* step = bench.device_struct(StepParameters{});
   const Tensor sums = bench.tensor({400}, DType::kFp64, false);
   run(bench.stream(), Fill{.x = sums, .value = 1});
   bench.measure("[400]",
@@ -367,7 +400,7 @@ void bench_host(Workbench& bench) {
   const Tensor x = bench.tensor({64, 768}, kBf16), y = bench.tensor({64, 768}, kBf16),
                weight = bench.tensor({768}, kBf16);
   const Tensor rstd = bench.tensor({64}, kFp32), mean = bench.tensor({64}, kFp32),
-               partial = bench.tensor({kNormPartials, 768}, kFp32);
+               partial = bench.tensor({norm_partials(DeviceType::kCuda), 768}, kFp32);
   bench.measure_host(GeluForward{.x = x, .y = y});
   bench.measure_host(LayerNormForward{.x = x, .weight = weight, .bias = weight, .y = y, .mean = mean, .rstd = rstd});
   bench.measure_host(LayerNormBackward{.dy = x,

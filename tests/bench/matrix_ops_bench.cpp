@@ -172,7 +172,9 @@ void add_norms(const Matrix& z, DType dtype) {
   const auto maybe = [make](Bandwidth& bench) { return HasResidual ? make(bench) : Tensor{}; };
   const auto vector = [z, dtype](Bandwidth& bench) { return bench.tensor({z.columns}, dtype); };
   const auto rows = [z](Bandwidth& bench) { return bench.tensor({z.rows}, DType::kFp32); };
-  const auto partials = [z](Bandwidth& bench) { return bench.tensor({kNormPartials, z.columns}, DType::kFp32); };
+  const auto partials = [z](Bandwidth& bench) {
+    return bench.tensor({norm_partials(DeviceType::kCpu), z.columns}, DType::kFp32);
+  };
   add("rms_norm_forward" + name, [=](Bandwidth& b, benchmark::State& state) {
     b.measure(
         state,

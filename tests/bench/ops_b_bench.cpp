@@ -143,23 +143,24 @@ BENCHMARK(embedding_backward)->Apply(both_dtypes);
 
 void sum_of_squares(benchmark::State& state) {
   Bandwidth b;
-  const SumOfSquares op{.x = b.tensor({kElements}, DType::kFp32), .out = b.tensor({1}, DType::kFp64)};
-  b.measure(state, op, static_cast<std::int64_t>(op.x.bytes()));
+  const SumOfSquares op{.tensors = {b.tensor({kElements}, DType::kFp32)}, .out = b.tensor({1}, DType::kFp64)};
+  b.measure(state, op, 4 * kElements);
 }
 BENCHMARK(sum_of_squares)->Apply(fp32_only);
 
 void adamw(benchmark::State& state) {
   Bandwidth b;
   const StepParameters parameters{.learning_rate = 1e-6f, .adam_count = 10};
-  AdamW op{.main_param = b.tensor({kElements}, DType::kFp32),
-           .grad = b.tensor({kElements}, DType::kFp32),
-           .exp_avg = b.tensor({kElements}, DType::kFp32),
-           .exp_avg_sq = b.tensor({kElements}, DType::kFp32),
-           .weight_decay = 0.1,
-           .parameters = &parameters};
-  for (std::int64_t i = 0; i < kElements; ++i) op.exp_avg_sq.as<float>()[i] = 1;
+  AdamWRange range{.param = {},
+                   .main_param = b.tensor({kElements}, DType::kFp32),
+                   .grad = b.tensor({kElements}, DType::kFp32),
+                   .exp_avg = b.tensor({kElements}, DType::kFp32),
+                   .exp_avg_sq = b.tensor({kElements}, DType::kFp32),
+                   .weight_decay = 0.1};
+  for (std::int64_t i = 0; i < kElements; ++i) range.exp_avg_sq.as<float>()[i] = 1;
   const bool separate = dtype_of(state) == DType::kBf16;
-  op.param = separate ? b.tensor({kElements}, DType::kBf16) : op.main_param;
+  range.param = separate ? b.tensor({kElements}, DType::kBf16) : range.main_param;
+  const AdamW op{.ranges = {range}, .parameters = &parameters};
   b.measure(state, op, (28 + (separate ? 2 : 0)) * kElements);
 }
 BENCHMARK(adamw)->Apply(both_dtypes);

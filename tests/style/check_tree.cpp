@@ -1,10 +1,12 @@
-// Checks the working tree: include direction, the processor check at the start of every program, and file sizes.
+// Checks the working tree: include direction, no CUDA in the build without it, the processor check at the start of
+// every program, and file sizes.
 //   check_tree REPOSITORY     exit 0 when nothing is wrong, 1 otherwise; also 1 when it finds suspiciously few files.
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <regex>
 #include <string>
 #include <vector>
@@ -43,12 +45,11 @@ int main(int argc, char** argv) {
   }
   const fs::path root = argv[1];
   std::vector<std::string> breaches;
-  int files = 0;
+  std::map<std::string, std::string> texts;
   for (const char* folder : {"apps", "core", "parallel", "moe", "fsdp", "offload", "graphs", "tests"}) {
     if (!fs::exists(root / folder)) continue;
     for (const fs::directory_entry& entry : fs::recursive_directory_iterator(root / folder)) {
       if (!entry.is_regular_file() || !is_source(entry.path())) continue;
-      ++files;
       const std::string path = fs::relative(entry.path(), root).generic_string();
       const std::string text = read_text(entry.path());
       for (std::string& breach : megalith::style::check_includes(path, text)) breaches.push_back(std::move(breach));
@@ -61,9 +62,11 @@ int main(int argc, char** argv) {
       if (path.starts_with("apps/") && text.find("int main(") != std::string::npos && !begins_with_cpu_check(text)) {
         breaches.push_back(path + ": main must begin with require_cpu_baseline(); (core/base/cpu_check.h)");
       }
+      texts.emplace(path, text);
     }
   }
+  for (std::string& breach : megalith::style::check_cpu_build(texts)) breaches.push_back(std::move(breach));
   for (const std::string& breach : breaches) std::fprintf(stderr, "%s\n", breach.c_str());
-  std::printf("%d files checked, %zu breaches\n", files, breaches.size());
-  return breaches.empty() && files >= 10 ? 0 : 1;
+  std::printf("%zu files checked, %zu breaches\n", texts.size(), breaches.size());
+  return breaches.empty() && texts.size() >= 10 ? 0 : 1;
 }

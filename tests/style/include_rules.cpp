@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <set>
 #include <sstream>
 
 namespace megalith::style {
@@ -53,7 +54,12 @@ std::optional<std::string> check_project_include(std::string_view path, std::str
   return "includes point from apps down to core/base, never upwards";
 }
 
-// Where a library's headers may appear. CUDA's device code is *_cuda.cu and *_cuda.cuh.
+bool is_cuda_header(std::string_view target) {
+  return starts_with_any(
+      target, {"cuda", "cublas", "cudnn", "nccl", "nvtx3/", "cub/", "thrust/", "cooperative_groups", "driver_types"});
+}
+
+// Where a library's headers may appear.
 std::optional<std::string> check_system_include(std::string_view path, std::string_view target) {
   const std::string_view name = path.substr(path.rfind('/') + 1);
   const bool header = path.ends_with(".h") || path.ends_with(".cuh");
@@ -67,13 +73,12 @@ std::optional<std::string> check_system_include(std::string_view path, std::stri
     if (nccl_file && !header) return std::nullopt;
     return "NCCL appears only in parallel/comm/nccl_*.cpp";
   }
-  if (starts_with_any(target,
-                      {"cuda", "cublas", "cudnn", "nvtx3/", "cub/", "thrust/", "cooperative_groups", "driver_types"})) {
+  if (is_cuda_header(target)) {
     if (nccl_file || path.starts_with("core/device/cuda_") || name.ends_with("_cuda.cu") ||
-        name.ends_with("_cuda.cuh")) {
+        name.ends_with("_cuda.cpp") || name.ends_with(".cuh")) {
       return std::nullopt;
     }
-    return "CUDA appears only in core/device/cuda_*, *_cuda.cu and parallel/comm/nccl_*";
+    return "CUDA appears only in core/device/cuda_*, *_cuda.cu, *_cuda.cpp, *.cuh and parallel/comm/nccl_*";
   }
   if (starts_with_any(target, {"Eigen/", "unsupported/Eigen/"})) {
     if (test || path.starts_with("core/tensor/") || name.ends_with("_cpu.cpp")) return std::nullopt;
@@ -113,7 +118,42 @@ std::optional<Include> parse_include(std::string_view line) {
   return Include{std::string(line.substr(1, end - 1)), quoted};
 }
 
+// As cmake/MegalithTargets.cmake chooses sources, and tests/style the headers that it compiles alone.
+bool in_cpu_build(std::string_view path) {
+  const std::string_view name = path.substr(path.rfind('/') + 1);
+  return (name.ends_with(".h") || name.ends_with(".cpp")) && !starts_with_any(name, {"cuda_", "nccl_"}) &&
+         !name.ends_with("_cuda.cpp");
+}
+
+// The file that includes a CUDA header, among `path` and all that it includes; empty if none does.
+std::string find_cuda_include(const std::map<std::string, std::string>& texts, const std::string& path,
+                              std::set<std::string>& seen) {
+  const auto file = texts.find(path);
+  if (file == texts.end() || !seen.insert(path).second) return "";
+  std::istringstream lines{file->second};
+  for (std::string line; std::getline(lines, line);) {
+    const std::optional<Include> include = parse_include(line);
+    if (!include) continue;
+    if (!include->quoted && is_cuda_header(include->target)) return path + " includes " + include->target;
+    if (!include->quoted) continue;
+    std::string found = find_cuda_include(texts, include->target, seen);
+    if (!found.empty()) return found;
+  }
+  return "";
+}
+
 }  // namespace
+
+std::vector<std::string> check_cpu_build(const std::map<std::string, std::string>& texts) {
+  std::vector<std::string> breaches;
+  for (const auto& [path, text] : texts) {
+    if (!in_cpu_build(path)) continue;
+    std::set<std::string> seen;
+    const std::string found = find_cuda_include(texts, path, seen);
+    if (!found.empty()) breaches.push_back(path + ": is part of the build without CUDA, and " + found);
+  }
+  return breaches;
+}
 
 std::vector<std::string> check_includes(std::string_view path, std::string_view text) {
   std::vector<std::string> breaches;

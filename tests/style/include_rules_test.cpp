@@ -75,5 +75,22 @@ TEST(IncludeRules, AHeaderNeedsPragmaOnceAndEveryFileARoom) {
   EXPECT_THAT(check_includes("misc/a.cpp", "int x;\n"), ElementsAre(HasSubstr("no known room")));
 }
 
+TEST(IncludeRules, TheBuildWithoutCudaReachesNoCudaHeader) {
+  const std::string kernels = "#include <cuda_runtime.h>\n", nccl = "#include <nccl.h>\n";
+  std::map<std::string, std::string> texts = {
+      {"core/device/stream.h", "#include \"core/device/cuda_stream.h\"\n#include <string>\n"},
+      {"core/device/cuda_stream.h", "#include \"core/device/stream.h\"\n"},
+      {"core/ops/gemm_cuda.cpp", "#include \"core/ops/gemm_cuda.cuh\"\n"},
+      {"core/ops/gemm_cuda.cuh", kernels},
+      {"parallel/comm/nccl_a.cpp", nccl}};
+  EXPECT_THAT(check_cpu_build(texts), IsEmpty());
+  texts["core/device/cuda_stream.h"] = kernels;
+  EXPECT_THAT(check_cpu_build(texts),
+              ElementsAre(HasSubstr("core/device/stream.h: is part of the build without CUDA, and "
+                                    "core/device/cuda_stream.h includes cuda_runtime.h")));
+  texts["parallel/comm/a.cpp"] = nccl;
+  EXPECT_THAT(check_cpu_build(texts), testing::Contains(HasSubstr("parallel/comm/a.cpp includes nccl.h")));
+}
+
 }  // namespace
 }  // namespace megalith::style

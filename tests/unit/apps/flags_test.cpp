@@ -75,6 +75,29 @@ TEST(Flags, FillsEveryKindOfField) {
   EXPECT_EQ(options.logging.metrics_jsonl, "m.jsonl");
 }
 
+TEST(Flags, DtypesOfGradientsAndMoments) {
+  const Options wide = train_options({"--bf16"});
+  EXPECT_EQ(wide.train.main_grads_dtype, DType::kFp32);
+  EXPECT_EQ(wide.train.exp_avg_dtype, DType::kFp32);
+  EXPECT_EQ(wide.train.exp_avg_sq_dtype, DType::kFp32);
+  EXPECT_EQ(wide.train.loss_chunk_size, 0);
+  const Options narrow = train_options({"--bf16", "--main-grads-dtype", "bf16", "--exp-avg-dtype", "bf16",
+                                        "--exp-avg-sq-dtype=bf16", "--loss-chunk-size", "512"});
+  EXPECT_EQ(narrow.train.main_grads_dtype, DType::kBf16);
+  EXPECT_EQ(narrow.train.exp_avg_dtype, DType::kBf16);
+  EXPECT_EQ(narrow.train.exp_avg_sq_dtype, DType::kBf16);
+  EXPECT_EQ(narrow.train.loss_chunk_size, 512);
+  EXPECT_EQ(train_outcome({"--exp-avg-dtype", "bf16"}), "valid");
+  EXPECT_EQ(train_outcome({"--exp-avg-dtype", "fp8"}), "exit 2: --exp-avg-dtype: expected fp32 or bf16, got \"fp8\"");
+  EXPECT_EQ(train_outcome({"--exp-avg-sq-dtype", "fp16"}),
+            "exit 2: --exp-avg-sq-dtype: expected fp32 or bf16, got \"fp16\"");
+  EXPECT_EQ(train_outcome({"--main-grads-dtype", "bf16"}),
+            "exit 2: --main-grads-dtype and --bf16: expected --main-grads-dtype bf16 together with --bf16, got fp32 "
+            "parameters");
+  EXPECT_EQ(train_outcome({"--loss-chunk-size", "-1"}),
+            "exit 2: --loss-chunk-size: expected an integer from 0 to 1000000000000, got \"-1\"");
+}
+
 TEST(Flags, TheLastOfTwoWins) {
   EXPECT_EQ(train_options({"--seed", "1", "--seed", "2"}).train.seed, 2);
   EXPECT_FALSE(train_options({"--swiglu", "--swiglu=false"}).model.swiglu);

@@ -46,14 +46,15 @@ TEST_P(EmbeddingTest, Forward) {
 }
 
 TEST_P(EmbeddingTest, BackwardAddsToTheGradients) {
-  for (const std::int64_t samples : {0, 1, 5}) {
-    for (const std::int64_t columns : {1, 8, 37}) {
+  for (const std::int64_t samples : {0, 1, 5, 61}) {
+    for (const std::int64_t columns : {1, 8, 37, 64}) {
+      const DType type = samples % 2 == 0 ? DType::kFp32 : dtype();  // of the gradients
       const std::int64_t rows = samples * 4;
       const auto width = static_cast<std::size_t>(columns);
       const Values ids = random_tokens(rows, 3);  // few tokens, so that rows meet
       const Tensor tokens = input({rows}, DType::kInt32, ids), dy = input({rows, columns});
-      const Tensor d_table = inout({5, columns}, DType::kFp32, normal(5 * columns));
-      const Tensor d_positions = inout({6, columns}, DType::kFp32, normal(6 * columns));
+      const Tensor d_table = inout({5, columns}, type, normal(5 * columns));
+      const Tensor d_positions = inout({6, columns}, type, normal(6 * columns));
       Values want_table = values(d_table), want_positions = values(d_positions);
       Values size_table(want_table.size()), size_positions(want_positions.size());
       Values absolute = values(dy);
@@ -112,8 +113,11 @@ TEST_P(EmbeddingTest, Refusals) {
                  "op.positions");
   expect_refused(EmbeddingForward{.tokens = tokens, .table = table, .rows_per_sample = 0, .y = y},
                  "op.rows_per_sample");
-  expect_refused(EmbeddingBackward{.tokens = tokens, .dy = y, .d_table = output({5, 8}, DType::kBf16)},
-                 "op.d_table: expected dtype fp32, got bf16");
+  expect_refused(EmbeddingBackward{.tokens = tokens, .dy = y, .d_table = output({5, 8}, DType::kFp64)},
+                 "op.d_table: expected dtype fp32");
+  expect_refused(
+      EmbeddingBackward{.tokens = tokens, .dy = input({4, 8}, DType::kFp32), .d_table = output({5, 8}, DType::kBf16)},
+      "op.dy: expected dtype bf16, got fp32");
 }
 
 }  // namespace

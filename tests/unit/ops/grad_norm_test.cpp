@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "core/ops/elementwise.h"
 #include "tests/support/op_test.h"
 
 namespace megalith::test {
@@ -20,31 +21,50 @@ class GradNormTest : public OpTest {
     return read_struct(parameters);
   }
 };
-// fp32 and fp64 only, whatever the model's dtype.
-INSTANTIATE_TEST_SUITE_P(Backends, GradNormTest, testing::ValuesIn(op_cases(DType::kFp32)), name_of_case);
+MEGALITH_OP_TESTS(GradNormTest);
 
 TEST_P(GradNormTest, SumOfSquares) {
-  for (const std::int64_t n : {0, 1, 7, 8, 31, 32, 33, 1000, 10007}) {
-    const Tensor x = input({n}), out = output({1}, DType::kFp64);
-    run(SumOfSquares{.x = x, .out = out});
-    double want = 0;
-    for (const double v : values(x)) want += v * v;
-    expect_close(out, {want}, {.length = n, .accumulator = DType::kFp64});
+  std::vector<Tensor> tensors;
+  const std::vector<std::int64_t> sizes = {0, 1, 7, 8, 31, 32, 33, 0, 1000, 10007, 16384, 16385, 100003};
+  for (const std::int64_t n : sizes) tensors.push_back(input({n}));
+  const Tensor out = output({static_cast<std::int64_t>(sizes.size())}, DType::kFp64);
+  run(SumOfSquares{.tensors = tensors, .out = out});
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    long double want = 0;
+    for (const double v : values(tensors[i])) want += static_cast<long double>(v) * static_cast<long double>(v);
+    expect_close(out.slice(0, static_cast<std::int64_t>(i), 1), {static_cast<double>(want)},
+                 {.length = sizes[i], .accumulator = DType::kFp64});
   }
 }
 
+// Also more tensors than one launch takes on CUDA.
+TEST_P(GradNormTest, ASumDependsOnItsTensorAlone) {
+  const Tensor x = input({70001}), unaligned = output({70002}).slice(0, 1, 70001);
+  const Tensor alone = output({1}, DType::kFp64), many = output({1200}, DType::kFp64);
+  run(SumOfSquares{.tensors = {x}, .out = alone});
+  const double want = values(alone)[0];
+  std::vector<Tensor> tensors;
+  for (std::int64_t i = 0; i < 1200; ++i)
+    tensors.push_back(i % 300 == 7 ? x : i % 300 == 8 ? unaligned : x.slice(0, i, i % 6));
+  launch(stream(), Copy{.src = x, .dst = unaligned});
+  launch(stream(), SumOfSquares{.tensors = tensors, .out = many});
+  const Values sums = values(many);
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    if (i % 300 == 7 || i % 300 == 8) {
+      ASSERT_EQ(sums[i], want) << i;
+    }
+    ASSERT_GE(sums[i], 0) << i;
+  }
+  EXPECT_EQ(sums[6], 0);
+}
+
 TEST_P(GradNormTest, SquaresBeyondFp32AndNotANumber) {
-  const Tensor out = output({1}, DType::kFp64);
-  run(SumOfSquares{.x = input({2}, DType::kFp32, {1e30, -1e30}), .out = out});
-  EXPECT_NEAR(values(out)[0], 2e60, 1e54);
-  run(SumOfSquares{.x = input({40}, DType::kFp32,
-                              [] {
-                                Values v(40, 1.0);
-                                v[39] = std::nan("");
-                                return v;
-                              }()),
-                   .out = out});
-  EXPECT_TRUE(std::isnan(values(out)[0]));
+  const Tensor out = output({2}, DType::kFp64);
+  Values ones(40, 1.0);
+  ones[39] = std::nan("");
+  run(SumOfSquares{.tensors = {input({2}, dtype(), {1e30, -1e30}), input({40}, dtype(), ones)}, .out = out});
+  EXPECT_NEAR(values(out)[0], 2e60, dtype() == DType::kFp32 ? 1e54 : 2e58);
+  EXPECT_TRUE(std::isnan(values(out)[1]));
 }
 
 TEST_P(GradNormTest, NormClipAndCount) {
@@ -89,9 +109,11 @@ TEST_P(GradNormTest, WriteParameters) {
 }
 
 TEST_P(GradNormTest, Refusals) {
-  const Tensor x = input({4}), out = output({1}, DType::kFp64);
-  expect_refused(SumOfSquares{.x = x, .out = x}, "op.out: expected shape [1], got [4]");
-  expect_refused(SumOfSquares{.x = out, .out = out}, "op.x: expected dtype fp32, got fp64");
+  const Tensor x = input({4}, DType::kFp32), out = output({1}, DType::kFp64);
+  expect_refused(SumOfSquares{.tensors = {x}, .out = x}, "op.out: expected shape [1], got [4]");
+  expect_refused(SumOfSquares{.tensors = {out}, .out = out}, "tensor: expected dtype");
+  expect_refused(SumOfSquares{.tensors = {x, input({4}, DType::kBf16)}, .out = output({2}, DType::kFp64)},
+                 "tensor: expected dtype fp32, got bf16");
   expect_refused(GradNormFinalize{.sums = out, .loss = x.slice(0, 0, 1)}, "op.parameters");
   expect_refused(WriteStepParameters{}, "op.parameters");
   expect_refused(WriteMicrobatchParameters{}, "op.out");

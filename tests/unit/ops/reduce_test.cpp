@@ -26,13 +26,18 @@ MEGALITH_OP_TESTS(ReduceTest);
 
 TEST_P(ReduceTest, Rows) {
   for (const Shape& shape : {Shape{0, 5}, {3, 0}, {1, 1}, {7, 9}, {8, 16}, {9, 1030}, {1100, 3}, {513, 33}}) {
-    compare_rows({.x = input(shape), .out = output({shape[1]}, DType::kFp32)});
+    for (const DType type : {DType::kFp32, DType::kBf16})
+      compare_rows({.x = input(shape), .out = output({shape[1]}, type)});
   }
 }
 
 TEST_P(ReduceTest, RowsAccumulate) {
-  const Tensor out = inout({21}, DType::kFp32, normal(21));
-  compare_rows({.x = input({30, 21}), .out = out, .accumulate = true}, values(out));
+  for (const DType type : {DType::kFp32, DType::kBf16}) {
+    for (const Shape& shape : {Shape{30, 21}, Shape{3001, 8}}) {
+      const Tensor out = inout({shape[1]}, type, normal(shape[1]));
+      compare_rows({.x = input(shape), .out = out, .accumulate = true}, values(out));
+    }
+  }
 }
 
 TEST_P(ReduceTest, StridedAndBoundedRows) {
@@ -64,7 +69,7 @@ TEST_P(ReduceTest, ToScalar) {
 TEST_P(ReduceTest, RefusesWhatDoesNotFit) {
   const Tensor x = input({4, 6});
   expect_refused(ReduceRows{.x = x, .out = output({4}, DType::kFp32)}, "op.out: expected shape [6], got [4]");
-  expect_refused(ReduceRows{.x = x, .out = output({6}, DType::kFp64)}, "op.out: expected dtype fp32, got fp64");
+  expect_refused(ReduceRows{.x = x, .out = output({6}, DType::kFp64)}, "op.out: expected dtype fp32 or bf16, got fp64");
   expect_refused(ReduceToScalar{.x = x, .out = output({1}, DType::kFp32)}, "op.x: expected 1 dims");
   expect_refused(ReduceToScalar{.x = input({4}, DType::kFp32), .out = output({2}, DType::kFp32)},
                  "op.out: expected shape [1], got [2]");

@@ -15,29 +15,10 @@ namespace {
 
 using test::RunResult;
 
-void expect_same_run(const RunResult& a, const RunResult& b) {
-  EXPECT_FALSE(a.losses.empty());
-  EXPECT_EQ(a.losses, b.losses);
-  EXPECT_EQ(a.grad_norms, b.grad_norms);
-  EXPECT_TRUE(a.weights == b.weights);
-}
+using test::expect_same_run;
+using test::operator+;
 
-std::vector<std::string> operator+(std::vector<std::string> a, const std::vector<std::string>& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
-
-const std::vector<std::string> kLlama = {"--swiglu",
-                                         "--normalization",
-                                         "RMSNorm",
-                                         "--position-embedding-type",
-                                         "rope",
-                                         "--disable-bias-linear",
-                                         "--group-query-attention",
-                                         "--num-query-groups",
-                                         "2",
-                                         "--untie-embeddings-and-output-weights",
-                                         "--qk-layernorm"};
+const std::vector<std::string> kLlama = test::llama_flags();
 const std::vector<std::string> kDropout = {"--hidden-dropout", "0.1"};
 
 TEST(Training, TwoRunsAreBitIdentical) {
@@ -91,20 +72,7 @@ TEST(Training, MicroBatchSizeKeepsDropoutAndLoss) {
 }
 
 class RecomputeRuns : public testing::TestWithParam<std::vector<std::string>> {};
-INSTANTIATE_TEST_SUITE_P(
-    All, RecomputeRuns,
-    testing::Values(
-        std::vector<std::string>{"--recompute-granularity", "full", "--recompute-method", "uniform"},
-        std::vector<std::string>{"--recompute-granularity", "full", "--recompute-method", "uniform",
-                                 "--recompute-num-layers", "2"},
-        std::vector<std::string>{"--recompute-granularity", "full", "--recompute-method", "block",
-                                 "--recompute-num-layers", "1"},
-        std::vector<std::string>{"--recompute-granularity", "selective", "--recompute-modules", "core_attn"},
-        std::vector<std::string>{"--recompute-granularity", "selective", "--recompute-modules", "layernorm"},
-        std::vector<std::string>{"--recompute-granularity", "selective", "--recompute-modules", "mlp"},
-        std::vector<std::string>{"--recompute-granularity", "selective", "--recompute-modules", "mlp_act"},
-        std::vector<std::string>{"--recompute-granularity", "selective", "--recompute-modules", "core_attn",
-                                 "layernorm", "mlp_act"}));
+INSTANTIATE_TEST_SUITE_P(All, RecomputeRuns, testing::ValuesIn(test::recompute_modes()));
 
 TEST_P(RecomputeRuns, ChangeNoBitAndSaveMemory) {
   for (const std::vector<std::string>& model :
@@ -139,6 +107,76 @@ TEST(Training, ResumeGivesTheBitsOfTheUnbrokenRun) {
     EXPECT_EQ(first.losses + second.losses, unbroken.losses);
     EXPECT_EQ(first.grad_norms + second.grad_norms, unbroken.grad_norms);
     EXPECT_TRUE(second.weights == unbroken.weights);
+  }
+}
+
+const std::vector<std::string> kNarrow = {"--bf16", "--main-grads-dtype",
+                                          "bf16",   "--exp-avg-dtype",
+                                          "bf16",   "--exp-avg-sq-dtype",
+                                          "bf16",   "--adam-beta2",
+                                          "0.95",   "--lr",
+                                          "1e-2"};
+
+TEST(Training, Bf16GradientsAndMomentsTrainAndResumeBitForBit) {
+  const std::vector<std::string> wide_flags = {"--bf16", "--adam-beta2", "0.95", "--lr", "1e-2"};
+  const test::ScratchDirectory scratch;
+  for (const std::vector<std::string>& model : {std::vector<std::string>{}, kLlama}) {
+    const std::string folder = scratch.path(model.empty() ? "gpt" : "llama");
+    const std::vector<std::string> flags = model + kNarrow;
+    const RunResult unbroken = test::train({.flags = flags, .ranks = 2});
+    const RunResult wide = test::train({.flags = model + wide_flags, .ranks = 2});
+    EXPECT_EQ(unbroken.losses[0], wide.losses[0]);
+    EXPECT_NE(unbroken.losses, wide.losses);
+    EXPECT_LT(unbroken.loss_values[5], unbroken.loss_values[0]);
+    EXPECT_NEAR(unbroken.loss_values[5], wide.loss_values[5], 0.1 * (wide.loss_values[0] - wide.loss_values[5]));
+    EXPECT_EQ(unbroken.pool_peak, unbroken.planned_total);
+    EXPECT_LT(unbroken.planned_total, wide.planned_total);
+    const RunResult first =
+        test::train({.flags = flags + std::vector<std::string>{"--exit-interval", "3", "--save", folder}, .ranks = 2});
+    const RunResult second = test::train({.flags = flags + std::vector<std::string>{"--load", folder}, .ranks = 2});
+    EXPECT_EQ(first.losses + second.losses, unbroken.losses);
+    EXPECT_EQ(first.grad_norms + second.grad_norms, unbroken.grad_norms);
+    EXPECT_TRUE(second.weights == unbroken.weights);
+  }
+}
+
+// bf16 moments widen exactly, so that only what comes after differs; the way back rounds.
+TEST(Training, MomentsOfAnotherDtypeAreConverted) {
+  const test::ScratchDirectory scratch;
+  const std::vector<std::string> wide = {"--bf16", "--lr-decay-style", "constant"};
+  const std::vector<std::string> narrow =
+      wide + std::vector<std::string>{"--exp-avg-dtype", "bf16", "--exp-avg-sq-dtype", "bf16"};
+  for (const bool widen : {false, true}) {
+    const std::vector<std::string>&from = widen ? narrow : wide, &to = widen ? wide : narrow;
+    const std::string folder = scratch.path(widen ? "narrow" : "wide");
+    const RunResult unbroken = test::train({.flags = from});
+    test::train({.flags = from + std::vector<std::string>{"--exit-interval", "3", "--save", folder}});
+    const RunResult second = test::train({.flags = to + std::vector<std::string>{"--load", folder}});
+    ASSERT_EQ(second.losses.size(), 3u);
+    EXPECT_EQ(second.losses[0], unbroken.losses[3]);
+    EXPECT_NE(second.losses, (std::vector<std::string>(unbroken.losses.begin() + 3, unbroken.losses.end())));
+    EXPECT_NEAR(second.loss_values[2], unbroken.loss_values[5], 0.01);
+  }
+}
+
+TEST(Training, TheLossInChunksTrainsTheSameModelInLessMemory) {
+  for (const std::vector<std::string>& model : {std::vector<std::string>{}, kLlama}) {
+    const std::vector<std::string> flags =
+        model + std::vector<std::string>{"--eval-interval", "2", "--eval-iters", "1"};
+    const RunResult plain = test::train({.flags = flags, .ranks = 2});
+    const RunResult chunked = test::train(
+        {.flags = flags + std::vector<std::string>{"--loss-chunk-size", "5", "--check-hazards"}, .ranks = 2});
+    EXPECT_EQ(chunked.losses[0], plain.losses[0]);
+    EXPECT_TRUE(chunked.weights != plain.weights) << "the sums' order did not change";
+    for (std::size_t i = 0; i < plain.loss_values.size(); ++i)
+      EXPECT_NEAR(chunked.loss_values[i] / plain.loss_values[i], 1, 1e-5) << "step " << i + 1;
+    EXPECT_LT(chunked.arena_planned, plain.arena_planned);
+    EXPECT_EQ(chunked.arena_touched, chunked.arena_planned);
+    EXPECT_EQ(chunked.hazards, 0);
+    const RunResult recomputed = test::train(
+        {.flags = flags + std::vector<std::string>{"--loss-chunk-size", "5", "--recompute-granularity", "full"},
+         .ranks = 2});
+    expect_same_run(chunked, recomputed);
   }
 }
 

@@ -1,0 +1,41 @@
+// Thread block clusters: blocks that run at the same time and reach each other's shared memory. Devices before compute
+// capability 9.0 have none: launch with clusters of one block there, and call none of these.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+namespace megalith::cuda {
+
+inline constexpr int kMaxCluster = 8;  // blocks that every device with clusters can run as one
+
+__device__ inline unsigned cluster_rank() {
+  unsigned rank = 0;
+#if __CUDA_ARCH__ >= 900
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+#endif
+  return rank;
+}
+
+// Ends when all threads of the cluster have arrived; what they wrote before, also to other blocks, is seen then.
+__device__ inline void cluster_arrive() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+#endif
+}
+__device__ inline void cluster_wait() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+}
+
+// *shared = x in the memory of block `rank` of the cluster. That block must have started: see a barrier first.
+__device__ inline void store_to_peer(float* shared, unsigned rank, float x) {
+#if __CUDA_ARCH__ >= 900
+  unsigned there;
+  const auto here = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(here), "r"(rank));
+  asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(there), "f"(x) : "memory");
+#endif
+}
+
+}  // namespace megalith::cuda

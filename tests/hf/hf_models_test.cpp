@@ -1,0 +1,192 @@
+// Models that transformers made, imported: logits, loss and every gradient of one step may be off from transformers in
+// fp64 by at most twice what transformers is off at the model's dtype. tests/hf/golden is always there; larger models
+// are made anew where ${PYTHON:-python3} has torch and transformers.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "core/base/error.h"
+#include "core/model/gpt.h"
+#include "tests/hf/model_step.h"
+#include "tests/support/op_test.h"
+
+namespace megalith::test {
+namespace {
+
+struct Case {
+  std::string family;
+  DType dtype;
+  DeviceType device;
+};
+
+std::string name_of_case(const testing::TestParamInfo<Case>& info) {
+  const Case& c = info.param;
+  return c.family + "_" + std::string(name_of(c.dtype)) + "_" + std::string(name_of(c.device));
+}
+void PrintTo(const Case& c, std::ostream* out) { *out << c.family; }
+
+std::vector<DeviceType> devices() {
+  if (kCudaBuilt) return {DeviceType::kCpu, DeviceType::kCuda};
+  return {DeviceType::kCpu};
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  for (const DeviceType device : devices()) {
+    for (const char* family : {"gpt2", "llama"}) {
+      for (const DType dtype : {DType::kFp32, DType::kBf16}) all.push_back({family, dtype, device});
+    }
+  }
+  return all;
+}
+
+double squared_distance(const auto& got, const std::vector<double>& want) {
+  double sum = 0;
+  for (std::size_t i = 0; i < want.size(); ++i) sum += std::pow(static_cast<double>(got[i]) - want[i], 2);
+  return sum;
+}
+
+// What make_models.py wrote beside a model.
+struct Golden {
+  std::string folder;
+  HfTensors step = read_hf_tensors(folder, "step.safetensors");
+  nlohmann::json errors = nlohmann::json::parse(std::ifstream(folder + "/step.json")).at("errors");
+
+  std::vector<std::int32_t> integers(const std::string& name) const {
+    const std::vector<double>& values = step.at(name).values;
+    return {values.begin(), values.end()};
+  }
+  // How far transformers is off at `dtype`, L2 over the tensor; names as they were stored.
+  double error(DType dtype, const std::string& name) const {
+    for (const auto& [stored, error] : errors.at(std::string(name_of(dtype))).items()) {
+      if (hf_name(stored) == name) return error;
+    }
+    throw std::out_of_range("step.json has no " + name);
+  }
+};
+
+void expect_agreement(const std::string& folder, DType dtype, DeviceType device) {
+  const Golden golden{.folder = folder};
+  const HfTensors weights = read_hf_tensors(folder, "model.safetensors");
+  const std::vector<std::int64_t>& shape = golden.step.at("tokens").shape;
+  ModelStepCase test{.config = read_hf_config(folder, shape.at(1)),
+                     .device = device,
+                     .weights = weights,
+                     .tokens = golden.integers("tokens"),
+                     .labels = golden.integers("labels"),
+                     .sequences = shape.at(0)};
+  test.config.params_dtype = dtype;
+  const ModelStep step = run_model_step(test);
+
+  double worst = 0;
+  const auto expect = [&](const std::string& name, double error) {
+    const double allowed = 2 * golden.error(dtype, name);
+    worst = std::max(worst, 2 * error / allowed);
+    EXPECT_GT(allowed, 0) << name << ": transformers has no error, so it bounds nothing";
+    EXPECT_LE(error, allowed) << name << ": " << 2 * error / allowed << " times the error of transformers";
+  };
+  const std::vector<double>& logits = golden.step.at("logits").values;
+  ASSERT_EQ(step.logits.size(), logits.size());
+  expect("logits", std::sqrt(squared_distance(step.logits, logits)));
+
+  // A token's loss moves by at most twice its logits' largest move; then there is the rounding of sums.
+  const double tokens = static_cast<double>(test.tokens.size());
+  const double moved = 2 * 2 * golden.error(dtype, "logits") / std::sqrt(tokens);
+  const double rounding = tolerance(DType::kFp32, static_cast<std::int64_t>(tokens) + test.config.vocab_size);
+  const double largest = std::abs(
+      *std::max_element(logits.begin(), logits.end(), [](double a, double b) { return std::abs(a) < std::abs(b); }));
+  const double loss = golden.step.at("loss").values.at(0);
+  EXPECT_NEAR(step.loss, loss, moved + rounding * (loss + largest));
+
+  std::map<std::string, double> errors;  // squared, by transformers' tensor
+  for (const auto& [name, place] : hf_places(test.config)) {
+    const std::vector<double> want = import_exactly(golden.step, place, step.shapes.at(name));
+    ASSERT_EQ(step.gradients.at(name).size(), want.size()) << name;
+    errors[place.name] += squared_distance(step.gradients.at(name), want);
+  }
+  EXPECT_EQ(errors.size(), weights.size());
+  for (const auto& [name, error] : errors) expect(name, std::sqrt(error));
+  testing::Test::RecordProperty("worst", std::to_string(worst) + " times the error of transformers");
+}
+
+class HfModels : public testing::TestWithParam<Case> {};
+INSTANTIATE_TEST_SUITE_P(Golden, HfModels, testing::ValuesIn(cases()), name_of_case);
+
+TEST_P(HfModels, StepAgreesWithTransformers) {
+  const Case& c = GetParam();
+  if (const std::string reason = missing(c.device); !reason.empty()) GTEST_SKIP() << reason;
+  expect_agreement(MEGALITH_SOURCE_DIR "/tests/hf/golden/" + c.family, c.dtype, c.device);
+}
+
+class HfFreshModels : public testing::TestWithParam<DeviceType> {};
+INSTANTIATE_TEST_SUITE_P(Devices, HfFreshModels, testing::ValuesIn(devices()),
+                         [](const auto& device) { return std::string(name_of(device.param)); });
+
+// One test for all, because making the models takes longer than running them.
+TEST_P(HfFreshModels, StepAgreesWithTransformers) {
+  if (const std::string reason = missing(GetParam()); !reason.empty()) GTEST_SKIP() << reason;
+  const char* variable = std::getenv("PYTHON");
+  const std::string python = variable != nullptr ? variable : "python3";
+  if (std::system((python + " -c 'import torch, transformers' >/dev/null 2>&1").c_str()) != 0)
+    GTEST_SKIP() << python << " has no torch and transformers; PYTHON names another interpreter";
+  const std::string folder = testing::TempDir() + "/hf_models_" + std::string(name_of(GetParam()));
+  const std::string command = python + " " MEGALITH_SOURCE_DIR "/tests/hf/make_models.py '" + folder + "'";
+  ASSERT_EQ(std::system(command.c_str()), 0) << command;
+  for (const Case& c : cases()) {
+    if (c.device != GetParam()) continue;
+    SCOPED_TRACE(c.family + " " + std::string(name_of(c.dtype)));
+    expect_agreement(folder + "/" + c.family, c.dtype, c.device);
+  }
+  std::filesystem::remove_all(folder);
+}
+
+class HfImporter : public testing::Test {
+ protected:
+  static constexpr const char* kFolder = MEGALITH_SOURCE_DIR "/tests/hf/golden/gpt2";
+
+  void import(const HfTensors& tensors) {
+    const GptModel model = build_gpt(config_, {}, default_factories());
+    MemoryPool pool(DeviceType::kCpu);
+    Stream stream(DeviceType::kCpu, "test");
+    model.parameters->allocate(pool, DType::kFp32);
+    import_weights(stream, *model.parameters, config_, tensors);
+  }
+  void expect_refused(const HfTensors& tensors, const std::string& part) {
+    try {
+      import(tensors);
+      ADD_FAILURE() << "accepted; expected an error with \"" << part << "\"";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::kFormat);
+      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+    }
+  }
+
+  ModelConfig config_ = read_hf_config(kFolder, 12);
+  HfTensors tensors_ = read_hf_tensors(kFolder, "model.safetensors");
+};
+
+TEST_F(HfImporter, TheOldBuffersAndTheTiedOutputLayerMayBeThere) {
+  tensors_["h.0.attn.bias"] = tensors_["h.1.attn.masked_bias"] = {.shape = {1}, .values = {1}};
+  tensors_["lm_head.weight"] = tensors_["wte.weight"];
+  EXPECT_NO_THROW(import(tensors_));
+}
+
+TEST_F(HfImporter, AMissingAnUnknownAndAMisshapenTensorAreNamed) {
+  HfTensors other = tensors_;
+  other.erase("h.1.mlp.c_proj.bias");
+  expect_refused(other, "h.1.mlp.c_proj.bias");
+  other = tensors_;
+  other["h.2.ln_1.weight"] = other["h.1.ln_1.weight"];
+  expect_refused(other, "h.2.ln_1.weight");
+  other = tensors_;
+  std::swap(other["h.0.mlp.c_fc.weight"].shape[0], other["h.0.mlp.c_fc.weight"].shape[1]);
+  expect_refused(other, "h.0.mlp.c_fc.weight: expected shape [32, 16], got [16, 32]");
+}
+
+}  // namespace
+}  // namespace megalith::test

@@ -1,0 +1,129 @@
+"""Makes tiny random GPT-2 and Llama models with transformers, and one training step of each, for tests/hf.
+
+    make_models.py FOLDER              models of a size that is worth running on a GPU
+    make_models.py --golden FOLDER     the smallest ones, as they are kept in tests/hf/golden
+
+Writes FOLDER/{gpt2,llama}/ with
+    config.json, model.safetensors   as transformers saves them, bf16 weights
+    step.safetensors                 tokens, labels [B, S]; in fp64: logits [B S, V], loss [1] (mean over tokens), and
+                                     the loss's gradient by each tensor under its name: the truth
+    step.json                        what transformers' own fp32 and bf16 are off from it: the L2 norm of the difference
+                                     per tensor; and the versions that made all this
+"""
+import argparse
+import json
+import pathlib
+
+import torch
+import transformers
+from safetensors.torch import save_file
+from transformers.models.llama import modeling_llama
+
+SIZES = {
+    "golden": dict(hidden=32, heads=4, groups=2, ffn=16, vocab=40, positions=16, sequences=4, length=12),
+    "full": dict(hidden=256, heads=4, groups=2, ffn=320, vocab=500, positions=160, sequences=3, length=144),
+}
+
+
+def gpt2(s):
+    config = transformers.GPT2Config(
+        n_layer=2, n_embd=s["hidden"], n_head=s["heads"], n_inner=s["ffn"], n_positions=s["positions"],
+        vocab_size=s["vocab"], resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=0, eos_token_id=0)
+    return transformers.GPT2LMHeadModel, config
+
+
+def llama(s):
+    config = transformers.LlamaConfig(
+        num_hidden_layers=2, hidden_size=s["hidden"], num_attention_heads=s["heads"], num_key_value_heads=s["groups"],
+        intermediate_size=s["ffn"], max_position_embeddings=s["positions"], vocab_size=s["vocab"],
+        rope_theta=500000.0, rms_norm_eps=1e-5, tie_word_embeddings=False, bos_token_id=0, eos_token_id=0)
+    return transformers.LlamaForCausalLM, config
+
+
+def exact_rms_norm(self, x):
+    return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon))
+
+
+def exact_rotary(self, x, position_ids):
+    dim = self.config.hidden_size // self.config.num_attention_heads
+    theta = self.config.rope_parameters["rope_theta"]
+    inverse = theta ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
+    angles = position_ids[:, :, None].double() * inverse
+    angles = torch.cat((angles, angles), dim=-1)
+    return angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+
+
+class Exact:
+    """In fp64, takes out the places where Llama goes through fp32 whatever its dtype; sdpa does so for the softmax."""
+
+    def __enter__(self):
+        self.kept = modeling_llama.LlamaRMSNorm.forward, modeling_llama.LlamaRotaryEmbedding.forward
+        modeling_llama.LlamaRMSNorm.forward = exact_rms_norm
+        modeling_llama.LlamaRotaryEmbedding.forward = exact_rotary
+
+    def __exit__(self, *_):
+        modeling_llama.LlamaRMSNorm.forward, modeling_llama.LlamaRotaryEmbedding.forward = self.kept
+
+
+def draw_weights(model, hidden):
+    """Far from a fresh model's, so that every tensor matters; exact in bf16, so that every run starts from the same."""
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            mean = 1.0 if p.dim() == 1 and name.endswith("weight") else 0.0
+            p.copy_((mean + (0.85 / hidden**0.5 if p.dim() > 1 else 0.3) * torch.randn_like(p)).bfloat16())
+
+
+def step(model_class, config, weights, dtype, attention, tokens, labels):
+    """Logits, loss and gradients of a model in `dtype`, in fp64."""
+    model = model_class._from_config(config, attn_implementation=attention).to(dtype).eval()
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            p.copy_(weights[name])
+    logits = model(input_ids=tokens).logits.flatten(0, 1)
+    at_least_fp32 = logits if dtype == torch.float64 else logits.float()
+    loss = torch.nn.functional.cross_entropy(at_least_fp32, labels.flatten())
+    loss.backward()
+    result = {name: p.grad.double() for name, p in model.named_parameters()}
+    return result | {"logits": logits.detach().double(), "loss": loss.detach().double().reshape(1)}
+
+
+def make(folder, model_class, config, size):
+    torch.manual_seed(20261121)
+    model = model_class(config).eval()
+    draw_weights(model, size["hidden"])
+    weights = {name: p.detach().clone() for name, p in model.named_parameters()}
+    tokens, labels = torch.randint(0, size["vocab"], (2, size["sequences"], size["length"]))
+    run = lambda dtype, attention: step(model_class, config, weights, dtype, attention, tokens, labels)
+    with Exact():
+        truth = run(torch.float64, "sdpa")
+    errors = {}
+    for name, dtype in {"fp32": torch.float32, "bf16": torch.bfloat16}.items():
+        own = run(dtype, "eager")
+        errors[name] = {key: (own[key] - truth[key]).norm().item() for key in truth}
+        limit = 1e-5 if dtype == torch.float32 else 0.1
+        for key, error in errors[name].items():
+            assert error <= limit * truth[key].norm().item() + 1e-9, f"{key}: fp64 and {name} are two models"
+    model.to(torch.bfloat16).save_pretrained(folder)
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    contents = {key: value.contiguous() for key, value in truth.items()}
+    contents |= {"tokens": tokens.int().contiguous(), "labels": labels.int().contiguous()}
+    save_file(contents, folder / "step.safetensors")
+    versions = {"transformers": transformers.__version__, "torch": torch.__version__}
+    (folder / "step.json").write_text(json.dumps({"errors": errors, "versions": versions}, indent=1) + "\n")
+
+
+def main():
+    transformers.logging.disable_progress_bar()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=pathlib.Path)
+    parser.add_argument("--golden", action="store_true")
+    arguments = parser.parse_args()
+    size = SIZES["golden" if arguments.golden else "full"]
+    for family in (gpt2, llama):
+        folder = arguments.folder / family.__name__
+        folder.mkdir(parents=True, exist_ok=True)
+        make(folder, *family(size), size)
+
+
+if __name__ == "__main__":
+    main()

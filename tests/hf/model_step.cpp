@@ -1,0 +1,110 @@
+#include "tests/hf/model_step.h"
+
+#include "core/device/copy.h"
+#include "core/layers/host_copy.h"
+#include "core/model/gpt.h"
+#include "core/ops/elementwise.h"
+#include "core/ops/grad_norm.h"
+
+namespace megalith::test {
+
+namespace {
+
+class Run {
+ public:
+  explicit Run(const ModelStepCase& test) : test_(test) {
+    gpt_.parameters->allocate(pool_, test.config.params_dtype);
+    import_weights(stream_, *gpt_.parameters, test.config, test.weights);
+    batch_ = {.tokens = integers(test.tokens),
+              .labels = integers(test.labels),
+              .sequences = test.sequences,
+              .seq_length = test.config.seq_length};
+  }
+
+  // As for generation, but every token is a sequence's last to the head.
+  std::vector<double> logits() {
+    ctx_.mode = Mode::kGenerate;
+    ctx_.batch = batch_;
+    TensorList hidden;
+    for (const NamedSegment& named : gpt_.segments) {
+      if (&named == &gpt_.segments.back())
+        ctx_.batch = {.tokens = {}, .labels = {}, .sequences = rows(), .seq_length = 1};
+      Stash stash;
+      hidden = named.segment->forward(ctx_, hidden, stash);
+    }
+    const std::vector<float> padded = download(stream_, hidden[0]);
+    std::vector<double> logits;
+    for (std::int64_t row = 0; row < rows(); ++row) {
+      const auto first = padded.begin() + row * test_.config.padded_vocab_size;
+      logits.insert(logits.end(), first, first + test_.config.vocab_size);
+    }
+    return logits;
+  }
+
+  double train() {
+    ctx_.mode = Mode::kTrain;
+    ctx_.batch = batch_;
+    auto* parameters = static_cast<MicrobatchParameters*>(
+        pool_.allocate(sizeof(MicrobatchParameters), MemoryCategory::kOther, "microbatch parameters"));
+    ctx_.microbatch = parameters;
+    ctx_.loss_sum = Tensor(pool_.allocate(4, MemoryCategory::kOther, "loss"), DType::kFp32, {1});
+    launch(stream_, Fill{.x = ctx_.loss_sum, .value = 0});
+    launch(stream_,
+           WriteMicrobatchParameters{.value = {.loss_scale = 1.0f / static_cast<float>(rows())}, .out = parameters});
+    gpt_.parameters->zero_gradients(stream_);
+    std::vector<Stash> stashes(gpt_.segments.size());
+    TensorList hidden, gradients;
+    for (std::size_t s = 0; s < stashes.size(); ++s)
+      hidden = gpt_.segments[s].segment->forward(ctx_, hidden, stashes[s]);
+    for (std::size_t s = stashes.size(); s-- > 0;) {
+      gradients = gpt_.segments[s].segment->backward_data(ctx_, gradients, stashes[s]);
+      gpt_.segments[s].segment->backward_weight(ctx_, stashes[s]);
+    }
+    gpt_.parameters->add_tied_gradients(stream_);
+    return static_cast<double>(download(stream_, ctx_.loss_sum)[0]) / static_cast<double>(rows());
+  }
+
+  void read_gradients(ModelStep& result) {
+    for (const ParameterUnit& unit : gpt_.parameters->units()) {
+      for (const Parameter* parameter : unit.parameters) {
+        for (std::size_t i = 0; i < parameter->parts.size(); ++i) {
+          const LogicalTensor& part = parameter->parts[i];
+          result.gradients[part.name] = download(stream_, parameter->part_of(parameter->main_grad, i));
+          result.shapes[part.name] = part.global_shape;
+        }
+      }
+    }
+  }
+
+ private:
+  std::int64_t rows() const { return test_.sequences * test_.config.seq_length; }
+
+  Tensor integers(const std::vector<std::int32_t>& values) {
+    require(static_cast<std::int64_t>(values.size()) == rows(), "tokens [B, S]");
+    const Tensor tensor(pool_.allocate(values.size() * 4, MemoryCategory::kOther, "tokens"), DType::kInt32, {rows()});
+    copy_from_host(stream_, tensor.data, values.data(), tensor.bytes());
+    stream_.synchronize();
+    return tensor;
+  }
+
+  const ModelStepCase& test_;
+  MemoryPool pool_{test_.device};
+  Stream stream_{test_.device, "compute"};
+  Arena arena_{pool_, Arena::Mode::kUnplanned};
+  GptModel gpt_ = build_gpt(test_.config, {}, default_factories());
+  Context ctx_{.compute = stream_, .arena = arena_};
+  Batch batch_;
+};
+
+}  // namespace
+
+ModelStep run_model_step(const ModelStepCase& test) {
+  Run run(test);
+  ModelStep result;
+  result.logits = run.logits();
+  result.loss = run.train();
+  run.read_gradients(result);
+  return result;
+}
+
+}  // namespace megalith::test
