@@ -205,7 +205,9 @@ std::map<std::string, std::string> config_of(const Options& options) {
 
 Options options_from_config(App app, const std::map<std::string, std::string>& config) {
   std::string text;
-  for (const auto& [name, value] : config) text += fmt::format("{} = {}\n", name, value);
+  for (const auto& [name, value] : config) {
+    if (name != "device" && name != "profile") text += fmt::format("{} = {}\n", name, value);
+  }
   State state;
   try {
     apply_file(state, read_config_text(text, "configuration of the checkpoint"));

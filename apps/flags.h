@@ -34,7 +34,8 @@ Options parse_options(App app, int argc, char** argv);
 void update_effective(Options& options);
 
 // The effective configuration by flag name, as a checkpoint keeps it, and back. Values are TOML. What a checkpoint says
-// wrongly is an Error with exit code 4.
+// wrongly is an Error with exit code 4. Left out: on which machine the run was, which may have had a GPU where this has
+// none.
 std::map<std::string, std::string> config_of(const Options& options);
 Options options_from_config(App app, const std::map<std::string, std::string>& config);
 

@@ -49,6 +49,28 @@ Tensor Linear::backward_data(Context& ctx, const Tensor& dy, Stash& stash) const
   return matmul(ctx, dy, weight_.weight);
 }
 
+Layer::Activated Linear::forward_gelu(Context& ctx, const Tensor& x, Stash& stash) const {
+  if (ctx.deterministic) return Layer::forward_gelu(ctx, x, stash);
+  stash.save(ctx.policies, kInput, input_kind_, x);
+  const Shape shape{x.size(0), weight_.weight.size(0)};
+  const Activated result{.input = ctx.empty(shape, x.dtype, "matmul"),
+                         .output = ctx.empty(shape, x.dtype, "activation")};
+  launch(ctx.compute, Gemm{.a = x,
+                           .b = weight_.weight,
+                           .c = result.output,
+                           .transpose_b = true,
+                           .bias = bias_ != nullptr ? bias_->weight : Tensor{},
+                           .pre_activation = result.input});
+  return result;
+}
+
+Tensor Linear::backward_data_gelu(Context& ctx, const Tensor& dy, const Tensor& gelu_input, Stash& stash) const {
+  stash[kOutputGradient] = dy;
+  const Tensor gradient = ctx.empty(gelu_input.shape, dy.dtype, "activation gradient");
+  launch(ctx.compute, Gemm{.a = dy, .b = weight_.weight, .c = gradient, .gelu_input = gelu_input});
+  return gradient;
+}
+
 void Linear::backward_weight(Context& ctx, Stash& stash) const {
   accumulate_linear_gradient(ctx, stash.at(kInput, weight_.name()), stash.at(kOutputGradient, weight_.name()), weight_,
                              bias_);

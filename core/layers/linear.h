@@ -33,6 +33,10 @@ class Linear : public Layer {
   Tensor forward(Context& ctx, const Tensor& x, Stash& stash) const override;         // [T, I] -> [T, O]
   Tensor backward_data(Context& ctx, const Tensor& dy, Stash& stash) const override;  // [T, O] -> [T, I]
   void backward_weight(Context& ctx, Stash& stash) const override;
+  // GELU in the GEMM. Not forward under --deterministic-mode: there a recomputed GELU shall have the bits of the kept
+  // one, and on CUDA the GEMM applies it before it rounds.
+  Activated forward_gelu(Context& ctx, const Tensor& x, Stash& stash) const override;
+  Tensor backward_data_gelu(Context& ctx, const Tensor& dy, const Tensor& gelu_input, Stash& stash) const override;
 
   using Layer::backward_data;
   using Layer::forward;

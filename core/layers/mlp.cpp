@@ -15,22 +15,32 @@ Tensor Mlp::activate(Context& ctx, const Tensor& x) const {
   return y;
 }
 
-Tensor Mlp::activate_backward(Context& ctx, const Tensor& x, const Tensor& dy) const {
-  if (spec_.activation == Activation::kSwiglu) {
-    const Tensor dx = ctx.empty(x.shape, x.dtype, "activation gradient");
-    launch(ctx.compute, SwigluBackward{.x = x, .dy = dy, .dx = dx});
-    return dx;
+Layer::Activated Mlp::forward_fc1(Context& ctx, const Tensor& x, Stash& stash) const {
+  if (spec_.activation == Activation::kGeluTanh) return parts_.fc1->forward_gelu(ctx, x, stash);
+  const Tensor pre_activation = parts_.fc1->forward(ctx, x, stash);
+  return {.input = pre_activation, .output = activate(ctx, pre_activation)};
+}
+
+Tensor Mlp::backward_data_fc2(Context& ctx, const Tensor& dy, const Tensor& pre_activation, Stash& stash) const {
+  if (spec_.activation == Activation::kGeluTanh) {
+    return parts_.fc2->backward_data_gelu(ctx, dy, pre_activation, stash);
   }
-  launch(ctx.compute, GeluBackward{.x = x, .dy = dy, .dx = dy, .exact = spec_.activation == Activation::kGeluExact});
-  return dy;
+  const Tensor d_activation = parts_.fc2->backward_data(ctx, dy, stash);
+  if (spec_.activation == Activation::kGeluExact) {
+    launch(ctx.compute, GeluBackward{.x = pre_activation, .dy = d_activation, .dx = d_activation, .exact = true});
+    return d_activation;
+  }
+  const Tensor gradient = ctx.empty(pre_activation.shape, pre_activation.dtype, "activation gradient");
+  launch(ctx.compute, SwigluBackward{.x = pre_activation, .dy = d_activation, .dx = gradient});
+  return gradient;
 }
 
 TensorList Mlp::forward(Context& ctx, const TensorList& inputs, Stash& stash) const {
   const Tensor normed = parts_.norm.forward(ctx, inputs[0], inputs[1], stash.child(kNorm));
   const Tensor residual = inputs[1] ? stash.child(kNorm)[Norm::kNormInput] : inputs[0];
-  const Tensor pre_activation = parts_.fc1->forward(ctx, normed, stash.child(kFc1));
-  stash.save(ctx.policies, kPreActivation, SlotKind::kAct, pre_activation);
-  const Tensor hidden = parts_.fc2->forward(ctx, activate(ctx, pre_activation), stash.child(kFc2));
+  const Layer::Activated fc1 = forward_fc1(ctx, normed, stash.child(kFc1));
+  stash.save(ctx.policies, kPreActivation, SlotKind::kAct, fc1.input);
+  const Tensor hidden = parts_.fc2->forward(ctx, fc1.output, stash.child(kFc2));
   return {apply_dropout(ctx, spec_.dropout, hidden), residual};
 }
 
@@ -42,8 +52,8 @@ TensorList Mlp::backward_data(Context& ctx, const TensorList& output_gradients, 
   if (!fc1.has(Linear::kInput)) fc1.refill(Linear::kInput, parts_.norm.forward_again(ctx, stash.child(kNorm)));
 
   const Tensor d_hidden = apply_dropout(ctx, spec_.dropout, output_gradients[0]);
-  const Tensor d_activation = parts_.fc2->backward_data(ctx, d_hidden, fc2);
-  const Tensor d_normed = parts_.fc1->backward_data(ctx, activate_backward(ctx, pre_activation, d_activation), fc1);
+  const Tensor d_pre_activation = backward_data_fc2(ctx, d_hidden, pre_activation, fc2);
+  const Tensor d_normed = parts_.fc1->backward_data(ctx, d_pre_activation, fc1);
   const Tensor d_residual = parts_.norm.backward_data(ctx, d_normed, output_gradients[1], stash.child(kNorm));
   return {d_residual, d_residual};
 }

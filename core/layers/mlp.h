@@ -33,8 +33,11 @@ class Mlp : public Segment {
   enum Slot { kPreActivation };
   enum Child { kNorm, kFc1, kFc2 };
 
+  // fc1 and the activation behind it; the gradient of fc1's output. GELU's tanh form is left to the layers, which may
+  // have it in their GEMMs.
+  Layer::Activated forward_fc1(Context& ctx, const Tensor& x, Stash& stash) const;
+  Tensor backward_data_fc2(Context& ctx, const Tensor& dy, const Tensor& pre_activation, Stash& stash) const;
   Tensor activate(Context& ctx, const Tensor& x) const;
-  Tensor activate_backward(Context& ctx, const Tensor& x, const Tensor& dy) const;
 
   Spec spec_;
   Parts parts_;

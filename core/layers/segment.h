@@ -51,6 +51,14 @@ class Layer : public Segment {
   virtual Tensor forward(Context& ctx, const Tensor& x, Stash& stash) const = 0;
   virtual Tensor backward_data(Context& ctx, const Tensor& dy, Stash& stash) const = 0;
 
+  // The same two with a GELU (tanh form) behind the layer and in front of it. Here it is an op of its own; a layer
+  // whose GEMM can apply it overrides them.
+  struct Activated {
+    Tensor input, output;  // of the activation; its input is what the layer itself gives
+  };
+  virtual Activated forward_gelu(Context& ctx, const Tensor& x, Stash& stash) const;
+  virtual Tensor backward_data_gelu(Context& ctx, const Tensor& dy, const Tensor& gelu_input, Stash& stash) const;
+
   TensorList forward(Context& ctx, const TensorList& inputs, Stash& stash) const final {
     return {forward(ctx, inputs[0], stash)};
   }

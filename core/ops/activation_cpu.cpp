@@ -1,4 +1,4 @@
-#include "core/ops/activation.h"
+#include "core/ops/activation_cpu.h"
 #include "core/ops/dispatch.h"
 #include "core/ops/simd_math.h"
 
@@ -99,22 +99,26 @@ void swiglu_backward(const SwigluBackward& op) {
 
 }  // namespace
 
-void run(CpuStream& stream, const GeluForward& op) {
-  stream.enqueue([op] {
-    visit_float(op.x.dtype, [&op](auto type) {
-      using T = decltype(type);
-      op.exact ? gelu_forward<T, true>(op) : gelu_forward<T, false>(op);
-    });
+void compute(const GeluForward& op) {
+  visit_float(op.x.dtype, [&op](auto type) {
+    using T = decltype(type);
+    op.exact ? gelu_forward<T, true>(op) : gelu_forward<T, false>(op);
   });
 }
 
-void run(CpuStream& stream, const GeluBackward& op) {
-  stream.enqueue([op] {
-    visit_float(op.x.dtype, [&op](auto type) {
-      using T = decltype(type);
-      op.exact ? gelu_backward<T, true>(op) : gelu_backward<T, false>(op);
-    });
+void compute(const GeluBackward& op) {
+  visit_float(op.x.dtype, [&op](auto type) {
+    using T = decltype(type);
+    op.exact ? gelu_backward<T, true>(op) : gelu_backward<T, false>(op);
   });
+}
+
+void run(CpuStream& stream, const GeluForward& op) {
+  stream.enqueue([op] { compute(op); });
+}
+
+void run(CpuStream& stream, const GeluBackward& op) {
+  stream.enqueue([op] { compute(op); });
 }
 
 void run(CpuStream& stream, const SwigluForward& op) {

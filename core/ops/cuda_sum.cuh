@@ -13,33 +13,21 @@ inline constexpr int kSumPacks = 8;  // loads in flight per thread
 inline constexpr std::int64_t kSumSlice = std::int64_t{kSumThreads} * kSumPacks * kPack<float>;
 inline constexpr int kSumBlocks = 1024;  // at most
 
-struct Square {
-  __device__ double operator()(double sum, float x) const {
-    return fma(static_cast<double>(x), static_cast<double>(x), sum);
-  }
-};
-struct Identity {
-  __device__ double operator()(double sum, float x) const { return sum + static_cast<double>(x); }
-};
-
 // out[0] = total (+ out[0]).
 struct SumTarget {
-  double* fp64 = nullptr;  // one of the two
-  float* fp32 = nullptr;
+  float* out = nullptr;
   bool accumulate = false;
 
   __device__ void store(double total) const {
-    if (fp64 != nullptr) *fp64 = total;
-    if (fp32 != nullptr) *fp32 = static_cast<float>(accumulate ? static_cast<double>(*fp32) + total : total);
+    *out = static_cast<float>(accumulate ? static_cast<double>(*out) + total : total);
   }
 };
 
 // One pass, memory-bound. Without a scratch there is one block.
-template <class Add, bool kVector>
+template <bool kVector>
 __global__ void __launch_bounds__(kSumThreads)
     sum_slices(const float* x, std::int64_t count, double* block_sums, SumTarget target) {
   __shared__ double shared[32];
-  const Add add;
   double sums[kPack<float>] = {};
   for (std::int64_t slice = blockIdx.x * kSumSlice; slice < count; slice += gridDim.x * kSumSlice) {
     uint4 raw[kSumPacks];
@@ -53,7 +41,7 @@ __global__ void __launch_bounds__(kSumThreads)
       float v[kPack<float>];
       unpack<float>(raw[k], v);
 #pragma unroll
-      for (int j = 0; j < kPack<float>; ++j) sums[j] = add(sums[j], v[j]);
+      for (int j = 0; j < kPack<float>; ++j) sums[j] += static_cast<double>(v[j]);
     }
   }
   const double total = block_sum((sums[0] + sums[1]) + (sums[2] + sums[3]), shared);
@@ -75,16 +63,15 @@ static __global__ void __launch_bounds__(kSumThreads)
   if (threadIdx.x == 0) target.store(sum);
 }
 
-template <class Add>
-void launch_sum(CudaStream& stream, const Tensor& x, const SumTarget& target) {
+inline void launch_sum(CudaStream& stream, const Tensor& x, const SumTarget& target) {
   const std::int64_t slices = ceil_divide(x.numel(), kSumSlice);
   const auto blocks = static_cast<unsigned>(std::clamp<std::int64_t>(slices, 1, kSumBlocks));
   double* block_sums = blocks == 1 ? nullptr : scratch<double>(stream, blocks);
   const auto* data = x.as<const float>();
   if (starts_aligned(data)) {
-    sum_slices<Add, true><<<blocks, kSumThreads, 0, stream.handle()>>>(data, x.numel(), block_sums, target);
+    sum_slices<true><<<blocks, kSumThreads, 0, stream.handle()>>>(data, x.numel(), block_sums, target);
   } else {
-    sum_slices<Add, false><<<blocks, kSumThreads, 0, stream.handle()>>>(data, x.numel(), block_sums, target);
+    sum_slices<false><<<blocks, kSumThreads, 0, stream.handle()>>>(data, x.numel(), block_sums, target);
   }
   MEGALITH_CUDA_CHECK(cudaGetLastError());
   if (block_sums == nullptr) return;

@@ -4,6 +4,23 @@
 
 namespace megalith {
 
+namespace {
+
+void check_gelu(const Gemm& op, const Tensor& other, std::string_view name) {
+  if (!other) return;
+  check_shape(other, op.c.shape, name);
+  check_dtype(other, {op.c.dtype}, name);
+  check_contiguous(other, name);
+  check_contiguous(op.c, "op.c");
+  check_no_overlap(op.c, "op.c", other, name);
+  check_no_overlap(other, name, op.a, "op.a");
+  check_no_overlap(other, name, op.b, "op.b");
+  if (op.bias) check_no_overlap(other, name, op.bias, "op.bias");
+  require(!op.accumulate, "Gemm: a GELU and accumulate together");
+}
+
+}  // namespace
+
 void check(const Gemm& op) {
   check_rank(op.a, 2, "op.a");
   check_rank(op.b, 2, "op.b");
@@ -27,13 +44,18 @@ void check(const Gemm& op) {
   }
   check_no_overlap(op.c, "op.c", op.a, "op.a");
   check_no_overlap(op.c, "op.c", op.b, "op.b");
+  check_gelu(op, op.pre_activation, "op.pre_activation");
+  check_gelu(op, op.gelu_input, "op.gelu_input");
+  require(!op.gelu_input || (!op.pre_activation && !op.bias), "Gemm: gelu_input with a bias or a pre_activation");
 }
 
 void access(const Gemm& op, Access& a) {
   a.reads(op.a);
   a.reads(op.b);
   a.reads(op.bias);
+  a.reads(op.gelu_input);
   if (op.accumulate) a.reads(op.c);
+  a.writes(op.pre_activation);
   a.writes(op.c);
   const std::int64_t k = op.transpose_a ? op.a.size(0) : op.a.size(1);
   a.add_flops(2.0 * static_cast<double>(op.c.numel()) * static_cast<double>(k));

@@ -29,6 +29,20 @@ std::int32_t alignment(const Tensor& x) {
   return static_cast<std::int32_t>(address & (~address + 1));
 }
 
+GemmGelu fused_gelu(const Gemm& op, const GemmSignature& s) {
+  const Tensor& other = op.pre_activation ? op.pre_activation : op.gelu_input;
+  if (!other || s.m == 0 || s.n == 0 || s.k == 0) return GemmGelu::kNone;
+  const bool packs = s.n % 8 == 0 && s.alignment_c == kMostAlignment && alignment(other) == kMostAlignment;
+  const bool narrow = s.input == DType::kBf16 && s.output == DType::kBf16;
+  if (!packs || !narrow || (op.bias && !s.bias)) return GemmGelu::kNone;
+  return op.pre_activation ? GemmGelu::kForward : GemmGelu::kBackward;
+}
+
+std::string_view suffix_of(GemmGelu gelu) {
+  constexpr std::array<std::string_view, 3> kSuffixes = {"", " gelu", " dgelu"};
+  return kSuffixes[static_cast<std::size_t>(gelu)];
+}
+
 std::optional<GemmAlgorithm> parse(std::string_view digits) {
   GemmAlgorithm algorithm{};
   if (digits.size() != kDigits * algorithm.size()) return std::nullopt;
@@ -49,28 +63,30 @@ std::string format(const GemmAlgorithm& algorithm) {
 }  // namespace
 
 GemmSignature signature_of(const Gemm& op) {
-  return {.m = op.c.size(0),
-          .n = op.c.size(1),
-          .k = op.transpose_a ? op.a.size(0) : op.a.size(1),
-          .stride_a = row_stride(op.a, "op.a"),
-          .stride_b = row_stride(op.b, "op.b"),
-          .stride_c = row_stride(op.c, "op.c"),
-          .alignment_a = alignment(op.a),
-          .alignment_b = alignment(op.b),
-          .alignment_c = alignment(op.c),
-          .input = op.a.dtype,
-          .output = op.c.dtype,
-          .transpose_a = op.transpose_a,
-          .transpose_b = op.transpose_b,
-          .bias = op.bias.present() && op.bias.dtype == op.c.dtype && alignment(op.bias) == kMostAlignment,
-          .accumulate = op.accumulate};
+  GemmSignature s{.m = op.c.size(0),
+                  .n = op.c.size(1),
+                  .k = op.transpose_a ? op.a.size(0) : op.a.size(1),
+                  .stride_a = row_stride(op.a, "op.a"),
+                  .stride_b = row_stride(op.b, "op.b"),
+                  .stride_c = row_stride(op.c, "op.c"),
+                  .alignment_a = alignment(op.a),
+                  .alignment_b = alignment(op.b),
+                  .alignment_c = alignment(op.c),
+                  .input = op.a.dtype,
+                  .output = op.c.dtype,
+                  .transpose_a = op.transpose_a,
+                  .transpose_b = op.transpose_b,
+                  .bias = op.bias.present() && op.bias.dtype == op.c.dtype && alignment(op.bias) == kMostAlignment,
+                  .accumulate = op.accumulate};
+  s.gelu = fused_gelu(op, s);
+  return s;
 }
 
 std::string to_string(const GemmSignature& s) {
-  return fmt::format("{} {}{} m{} n{} k{} lda{} ldb{} ldc{} align{}/{}/{} out {}{}{}", name_of(s.input),
+  return fmt::format("{} {}{} m{} n{} k{} lda{} ldb{} ldc{} align{}/{}/{} out {}{}{}{}", name_of(s.input),
                      s.transpose_a ? 't' : 'n', s.transpose_b ? 't' : 'n', s.m, s.n, s.k, s.stride_a, s.stride_b,
                      s.stride_c, s.alignment_a, s.alignment_b, s.alignment_c, name_of(s.output), s.bias ? " bias" : "",
-                     s.accumulate ? " accumulate" : "");
+                     s.accumulate ? " accumulate" : "", suffix_of(s.gelu));
 }
 
 const GemmAlgorithm* GemmAlgorithms::find(const GemmSignature& signature) {

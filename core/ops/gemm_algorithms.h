@@ -15,6 +15,8 @@
 
 namespace megalith {
 
+enum class GemmGelu : std::uint8_t { kNone, kForward, kBackward };
+
 // All that the choice may depend on. Strides are those of the rows, in elements.
 struct GemmSignature {
   std::int64_t m = 0, n = 0, k = 0;
@@ -25,6 +27,7 @@ struct GemmSignature {
   bool transpose_a = false, transpose_b = false;
   bool bias = false;  // added by the GEMM itself: only a 16-byte aligned one of c's dtype
   bool accumulate = false;
+  GemmGelu gelu = GemmGelu::kNone;  // applied by the GEMM itself: only in bf16, to whole and aligned packs of 16 bytes
 
   auto operator<=>(const GemmSignature&) const = default;
 };

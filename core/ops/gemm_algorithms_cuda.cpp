@@ -36,7 +36,7 @@ constexpr double kFirstStays = 1.005;  // a later answer has to be faster than t
 
 // One signature's matrices in the scratch.
 struct Operands {
-  Tensor a, b, c, bias;
+  Tensor a, b, c, bias, gelu;
   std::size_t bytes = 0;
 
   Operands(const GemmSignature& s, void* memory) : next_(static_cast<std::byte*>(memory)) {
@@ -44,6 +44,7 @@ struct Operands {
     b = place(s.input, s.transpose_b ? s.n : s.k, s.stride_b);
     c = place(s.output, s.m, s.stride_c);
     bias = place(s.output, 1, s.n);
+    gelu = place(s.output, s.gelu == GemmGelu::kNone ? 0 : s.m, s.n);
   }
 
  private:
@@ -62,8 +63,8 @@ struct Operands {
 class Measurement {
  public:
   Measurement(CudaStream& stream, const GemmSignature& signature, const Operands& x)
-      : stream_(stream), problem_(signature), operands_{x.a.data, x.b.data, x.c.data, x.bias.data} {
-    for (const Tensor* tensor : {&x.a, &x.b, &x.c, &x.bias}) fill_normal(stream, *tensor, ++seed_);
+      : stream_(stream), problem_(signature), operands_{x.a.data, x.b.data, x.c.data, x.bias.data, x.gelu.data} {
+    for (const Tensor* tensor : {&x.a, &x.b, &x.c, &x.bias, &x.gelu}) fill_normal(stream, *tensor, ++seed_);
   }
 
   std::vector<GemmAlgorithm> answers() { return problem_.answers(stream_, kAnswers); }

@@ -5,7 +5,8 @@
 #include <memory>
 #include <type_traits>
 
-#include "core/ops/gemm.h"
+#include "core/ops/activation_cpu.h"
+#include "core/ops/gemm_apart.h"
 #include "core/ops/micro_kernel.h"
 #include "core/ops/simd_math.h"
 #include "core/ops/tile_pack.h"
@@ -182,14 +183,20 @@ void multiply(const Gemm& op) {
   multiply_into_c(product, op.c.as<C>(), op.c.stride(0), scratch());
 }
 
+void multiply(const Gemm& op) {
+  if (op.c.numel() == 0) return;
+  if (op.a.dtype == DType::kFp32) return multiply<float, float>(op);
+  if (op.c.dtype == DType::kFp32) return multiply<bf16, float>(op);
+  multiply<bf16, bf16>(op);
+}
+
 }  // namespace
 
 void run(CpuStream& stream, const Gemm& op) {
   stream.enqueue([op] {
-    if (op.c.numel() == 0) return;
-    if (op.a.dtype == DType::kFp32) return multiply<float, float>(op);
-    if (op.c.dtype == DType::kFp32) return multiply<bf16, float>(op);
-    multiply<bf16, bf16>(op);
+    multiply(product_of(op));
+    if (op.pre_activation) compute(gelu_behind(op));
+    if (op.gelu_input) compute(gelu_in_front(op));
   });
 }
 

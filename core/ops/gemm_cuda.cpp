@@ -4,10 +4,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 #include <span>
 
-#include "core/ops/gemm.h"
 #include "core/ops/gemm_algorithms_cuda.h"
+#include "core/ops/gemm_apart.h"
 #include "core/ops/gemm_kernels_cuda.h"
 #include "core/ops/gemm_problem_cuda.cuh"
 
@@ -52,15 +53,25 @@ cublasLtMatmulPreferenceOpaque_t preference_for(const GemmSignature& s) {
   return preference;
 }
 
-// Split-K only with fp32 partial sums in the workspace, added up in a fixed order; and not under a bias, which it adds
-// to the sum already rounded to bf16.
+cublasLtEpilogue_t epilogue_of(const GemmSignature& s) {
+  switch (s.gelu) {
+    case GemmGelu::kForward: return s.bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+    case GemmGelu::kBackward: return CUBLASLT_EPILOGUE_DGELU;
+    case GemmGelu::kNone: break;
+  }
+  return s.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+}
+
+// Split-K only with fp32 partial sums in the workspace, added up in a fixed order; and not under a bias or a GELU,
+// which it applies to the sum already rounded to bf16.
 bool is_allowed(const cublasLtMatmulAlgo_t& algorithm, const GemmSignature& s) {
   std::uint32_t scheme = CUBLASLT_REDUCTION_SCHEME_NONE;
   std::size_t written = 0;
   MEGALITH_CUBLAS_CHECK(cublasLtMatmulAlgoConfigGetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &scheme,
                                                              sizeof(scheme), &written));
   if (scheme == CUBLASLT_REDUCTION_SCHEME_NONE) return true;
-  return scheme == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE && !(s.bias && s.output == DType::kBf16);
+  return scheme == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE && s.gelu == GemmGelu::kNone &&
+         !(s.bias && s.output == DType::kBf16);
 }
 
 }  // namespace
@@ -69,10 +80,9 @@ GemmProblem::GemmProblem(const GemmSignature& s) : signature_(s) {
   MEGALITH_CUBLAS_CHECK(cublasLtMatmulDescInit(&product_, CUBLAS_COMPUTE_32F, CUDA_R_32F));
   set(product_, CUBLASLT_MATMUL_DESC_TRANSA, s.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
   set(product_, CUBLASLT_MATMUL_DESC_TRANSB, s.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
-  if (s.bias) {
-    set(product_, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
-    set(product_, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(s.output));
-  }
+  set(product_, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(s));
+  if (s.bias) set(product_, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(s.output));
+  if (s.gelu != GemmGelu::kNone) set(product_, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, s.n);
   describe(a_, s.input, s.transpose_a ? s.k : s.m, s.transpose_a ? s.m : s.k, s.stride_a);
   describe(b_, s.input, s.transpose_b ? s.n : s.k, s.transpose_b ? s.k : s.n, s.stride_b);
   describe(c_, s.output, s.m, s.n, s.stride_c);
@@ -80,6 +90,7 @@ GemmProblem::GemmProblem(const GemmSignature& s) : signature_(s) {
 
 void GemmProblem::run(CudaStream& stream, const GemmOperands& x, const GemmAlgorithm& algorithm) {
   if (signature_.bias) set(product_, CUBLASLT_MATMUL_DESC_BIAS_POINTER, x.bias);
+  if (signature_.gelu != GemmGelu::kNone) set(product_, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, x.gelu);
   cublasLtMatmulAlgo_t native;
   std::copy(algorithm.begin(), algorithm.end(), native.data);
   MEGALITH_CUBLAS_CHECK(cublasLtMatmul(stream.blas_lt(), &product_, &kOne, x.b, &b_, x.a, &a_,
@@ -89,6 +100,9 @@ void GemmProblem::run(CudaStream& stream, const GemmOperands& x, const GemmAlgor
 
 std::vector<GemmAlgorithm> GemmProblem::answers(CudaStream& stream, int count) {
   cublasLtMatmulPreferenceOpaque_t preference = preference_for(signature_);
+  // Any address of the right alignment; run() sets the one that counts.
+  if (signature_.gelu != GemmGelu::kNone)
+    set(product_, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, stream.blas_workspace());
   std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<std::size_t>(count));
   int found = 0;
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(stream.blas_lt(), &product_, &b_, &a_, &c_, &c_,
@@ -100,26 +114,58 @@ std::vector<GemmAlgorithm> GemmProblem::answers(CudaStream& stream, int count) {
     GemmAlgorithm& algorithm = algorithms.emplace_back();
     std::copy(std::begin(result.algo.data), std::end(result.algo.data), algorithm.begin());
   }
-  if (algorithms.empty()) {
-    fail({.subject = fmt::format("GEMM {}", to_string(signature_)),
-          .expected = "an algorithm of cuBLASLt",
-          .got = "none"});
-  }
   return algorithms;
 }
 
+namespace {
+
+// Signatures that cuBLASLt has no algorithm for.
+struct Unanswered {
+  std::set<GemmSignature> signatures;
+};
+
+// Null if there is none.
+const GemmAlgorithm* algorithm_for(CudaStream& stream, GemmProblem& problem, const GemmSignature& signature) {
+  GemmAlgorithms& table = gemm_algorithms(stream);
+  if (const GemmAlgorithm* known = table.find(signature); known != nullptr) return known;
+  std::set<GemmSignature>& unanswered = stream.keep<Unanswered>().signatures;
+  if (unanswered.contains(signature)) return nullptr;
+  const std::vector<GemmAlgorithm> answers = problem.answers(stream, kFirstAnswers);
+  if (!answers.empty()) return &table.add_first(signature, answers.front());
+  unanswered.insert(signature);
+  return nullptr;
+}
+
+void run_apart(CudaStream& stream, const Gemm& op) {
+  run(stream, product_of(op));
+  op.pre_activation ? run(stream, gelu_behind(op)) : run(stream, gelu_in_front(op));
+}
+
+}  // namespace
+
 void run(CudaStream& stream, const Gemm& op) {
   const GemmSignature signature = signature_of(op);
+  if (has_gelu(op) && signature.gelu == GemmGelu::kNone) return run_apart(stream, op);
   if (signature.m == 0 || signature.n == 0) return;
   if (signature.k == 0) {
     if (op.bias || !op.accumulate) run(stream, GemmRows{.c = op.c, .bias = op.bias, .keep = op.accumulate});
     return;
   }
   GemmProblem problem(signature);
-  GemmAlgorithms& table = gemm_algorithms(stream);
-  const GemmAlgorithm* algorithm = table.find(signature);
-  if (algorithm == nullptr) algorithm = &table.add_first(signature, problem.answers(stream, kFirstAnswers).front());
-  problem.run(stream, {.a = op.a.data, .b = op.b.data, .c = op.c.data, .bias = op.bias.data}, *algorithm);
+  const GemmAlgorithm* algorithm = algorithm_for(stream, problem, signature);
+  if (algorithm == nullptr && has_gelu(op)) return run_apart(stream, op);
+  if (algorithm == nullptr) {
+    fail({.subject = fmt::format("GEMM {}", to_string(signature)),
+          .expected = "an algorithm of cuBLASLt",
+          .got = "none"});
+  }
+  problem.run(stream,
+              {.a = op.a.data,
+               .b = op.b.data,
+               .c = op.c.data,
+               .bias = op.bias.data,
+               .gelu = op.pre_activation ? op.pre_activation.data : op.gelu_input.data},
+              *algorithm);
   // What cuBLASLt cannot add itself: a bf16 bias under an fp32 c.
   if (op.bias && !signature.bias) run(stream, GemmRows{.c = op.c, .bias = op.bias, .keep = true});
 }

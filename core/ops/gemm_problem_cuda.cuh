@@ -16,6 +16,7 @@ struct GemmOperands {
   const void* b;
   void* c;
   const void* bias;  // null unless the signature has one
+  void* gelu;        // [m, n] the input of the GELU, out in forward; null unless the signature has one
 };
 
 // Descriptors live in place: making one costs no allocation.
@@ -27,7 +28,7 @@ class GemmProblem {
   void run(CudaStream& stream, const GemmOperands& operands, const GemmAlgorithm& algorithm);
 
   // Up to `count` algorithms, the library's best guess first. A query on the host: nothing runs, so it may happen under
-  // capture. Fails if there is none.
+  // capture. Empty if there is none, as for a GELU at some small or odd sizes.
   std::vector<GemmAlgorithm> answers(CudaStream& stream, int count);
 
  private:

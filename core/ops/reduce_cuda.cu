@@ -113,7 +113,7 @@ void run(CudaStream& stream, const ReduceRows& op) {
 }
 
 void run(CudaStream& stream, const ReduceToScalar& op) {
-  launch_sum<Identity>(stream, op.x, {.fp32 = op.out.as<float>(), .accumulate = op.accumulate});
+  launch_sum(stream, op.x, {.out = op.out.as<float>(), .accumulate = op.accumulate});
 }
 
 }  // namespace megalith

@@ -313,7 +313,8 @@ void bench_reductions(Workbench& bench) {
     bench.measure(fmt::format("[{}, {}] bf16", rows, columns), ReduceRows{.x = x, .out = out, .accumulate = true},
                   bytes_of({x}));
   }
-  const Tensor partial = bench.tensor({norm_partials(DeviceType::kCuda), 2048}, kFp32), out = bench.tensor({2048}, kFp32);
+  const Tensor partial = bench.tensor({norm_partials(DeviceType::kCuda), 2048}, kFp32),
+               out = bench.tensor({2048}, kFp32);
   bench.measure("[264, 2048] fp32", ReduceRows{.x = partial, .out = out, .accumulate = true}, bytes_of({partial}));
   const Tensor losses = bench.tensor({65536}, kFp32);
   bench.measure("[65536]", ReduceToScalar{.x = losses, .out = out.slice(0, 0, 1), .accumulate = true},

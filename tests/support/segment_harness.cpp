@@ -16,7 +16,7 @@ namespace megalith::test {
 
 namespace {
 
-// One rank's world for one segment, on the CPU or on the plan backend.
+// One rank's world for one segment, on the test's backend or on the plan backend.
 class Harness {
  public:
   // `output_shapes` are known once a recording was made.
@@ -25,11 +25,17 @@ class Harness {
         pool_(device),
         stream_(device, "compute", {.timeline = timeline}),
         arena_(pool_, device == DeviceType::kPlan ? Arena::Mode::kRecording : Arena::Mode::kPlanned),
-        ctx_{.compute = stream_, .arena = arena_, .mode = test.mode, .policies = test.policies, .seed = test.seed},
+        ctx_{.compute = stream_,
+             .arena = arena_,
+             .mode = test.mode,
+             .policies = test.policies,
+             .seed = test.seed,
+             .planned_for = test.device,
+             .deterministic = test.deterministic},
         microbatches_(static_cast<std::size_t>(test.microbatches)) {
     store_.begin_unit("test");
     segment_ = test.build(store_);
-    store_.allocate(pool_, test.dtype);
+    store_.allocate(pool_, test.dtype, test.main_grads_dtype);
     ctx_.loss_sum = persistent(DType::kFp32, {1});
     const std::int64_t tokens = test.sequences * test.seq_length;
     for (Microbatch& microbatch : microbatches_) {
@@ -75,9 +81,9 @@ class Harness {
     return shapes;
   }
 
-  void fill(SegmentResult& result) {
-    std::mt19937 random(static_cast<unsigned>(test_.seed));
-    store_.initialize(stream_, test_.seed);
+  void fill(SegmentResult& result, std::uint64_t seed) {
+    std::mt19937 random(static_cast<unsigned>(seed));
+    store_.initialize(stream_, seed);
     store_.zero_gradients(stream_);
     if (test_.weight_std >= 0) {
       for (ParameterUnit& unit : store_.units()) {
@@ -152,6 +158,7 @@ class Harness {
 
   // As SegmentRunner has it.
   void forward(Microbatch& microbatch) {
+    microbatch.stash.clear();
     microbatch.outputs = segment_->forward(ctx_, microbatch.inputs, microbatch.stash);
     if (test_.mode != Mode::kTrain) return microbatch.stash.clear();
     microbatch.stash.for_each([this](const Stash::Slot& slot) {
@@ -227,19 +234,24 @@ SegmentResult run_segment(const SegmentCase& test, Run run) {
   }
   result.arena_bytes = plan.peak_bytes;
   std::vector<std::unique_ptr<Graph>> graphs;
-  Harness harness(test, DeviceType::kCpu, nullptr, std::move(output_shapes));
+  Harness harness(test, test.device, nullptr, std::move(output_shapes));
   harness.arena().use(plan);
   if (run == Run::kEager) {
-    harness.fill(result);
+    harness.fill(result, test.seed);
     harness.step(eagerly);
   } else {
+    if (test.device == DeviceType::kCuda) {
+      SegmentResult of_no_meaning;
+      harness.fill(of_no_meaning, test.seed + 1);
+      harness.step(eagerly);
+    }
     harness.step([&](const char* name, const std::function<void()>& verb) {
       graphs.push_back(std::make_unique<Graph>(name));
       graphs.back()->begin_capture(harness.stream());
       verb();
       graphs.back()->end_capture();
     });
-    harness.fill(result);  // a capture has seen none of the values that the replay is about
+    harness.fill(result, test.seed);  // a capture has seen none of the values that the replay is about
     for (auto& graph : graphs) {
       result.captured_ops += graph->num_ops();
       graph->replay(harness.stream());

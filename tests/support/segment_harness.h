@@ -1,6 +1,7 @@
 // Runs segments as the product does: a step is recorded on the plan backend, laid out, and run in the planned arena,
 // once eagerly or with each verb captured in a graph and replayed. The recording needs parameters at other addresses,
 // so a test gives a function that builds its segment into a store. Each microbatch has a column and a stash of its own.
+// On CUDA a run on other values goes before the capture: libraries make their plans at the first call.
 #pragma once
 
 #include <functional>
@@ -20,13 +21,16 @@ using BuildSegment = std::function<std::unique_ptr<Segment>(ParameterStore&)>;
 struct SegmentCase {
   BuildSegment build;
   DType dtype = DType::kFp32;
-  std::vector<Shape> inputs;    // of the segment's tensors; rank 0: absent
-  int gradients = 1;            // how many of the outputs get a gradient; those that are absent never do
-  std::int64_t sequences = 1;   // B
-  std::int64_t seq_length = 1;  // S
-  std::int64_t vocab = 0;       // > 0: random tokens and labels below it
+  DType main_grads_dtype = DType::kFp32;  // or dtype
+  std::vector<Shape> inputs;              // of the segment's tensors; rank 0: absent
+  int gradients = 1;                      // how many of the outputs get a gradient; those that are absent never do
+  std::int64_t sequences = 1;             // B
+  std::int64_t seq_length = 1;            // S
+  std::int64_t vocab = 0;                 // > 0: random tokens and labels below it
   StashPolicies policies{};
   Mode mode = Mode::kTrain;
+  bool deterministic = true;
+  DeviceType device = DeviceType::kCpu;
   std::uint64_t seed = 7;
   float weight_std = -1;  // >= 0: all weights are redrawn with it, biases and norms too
   int microbatches = 1;

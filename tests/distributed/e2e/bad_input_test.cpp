@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "core/device/device.h"
 #include "tests/distributed/e2e/program.h"
 
 namespace megalith {
@@ -231,6 +232,31 @@ TEST(BadInput, SizesBeyondAnyMachine) {
   EXPECT_EQ(memory.code, 6);
   EXPECT_THAT(memory.errors(),
               ElementsAre(::testing::AllOf(HasSubstr("out of memory: "), HasSubstr("largest owners: "))));
+}
+
+// No GPU is visible to these programs, wherever they run.
+TEST(BadInput, CudaWithoutAGpu) {
+  const Folder folder;
+  const std::string reason =
+      kCudaBuilt ? "no GPU: expected a visible NVIDIA GPU, got none \\(.+\\); check nvidia-smi and "
+                   "CUDA_VISIBLE_DEVICES, or train with --device cpu"
+                 : "expected cpu, in a build without the CUDA backend, got cuda; configure with -DMEGALITH_CUDA=ON";
+  const auto expect = [&](const Words& command, const std::string& label) {
+    const Outcome outcome = test::run(Words{"/usr/bin/env", "CUDA_VISIBLE_DEVICES="} + command, folder);
+    EXPECT_THAT(outcome.errors(), ElementsAre(::testing::MatchesRegex(label + "--device cuda: " + reason)))
+        << outcome.err;
+    return outcome.code;
+  };
+  const Words flags = mock({"--device", "cuda"});
+  EXPECT_EQ(expect(test::program("train", flags), "train: error: \\[rank 0/1\\] "), 2);
+  const int code = expect(test::program_on(2, "train", flags), "train: error: \\[rank 0/2\\] ");
+#ifdef MEGALITH_EXIT_CODES_SURVIVE
+  EXPECT_EQ(code, 2);
+#else
+  EXPECT_NE(code, 0);
+#endif
+  ASSERT_EQ(test::run(test::program("train", mock({"--save", "kept"})), folder).code, 0);
+  EXPECT_EQ(expect(test::program("generate", {"--load", "kept", "--device", "cuda"}), "generate: error: "), 2);
 }
 
 TEST(BadInput, OtherPrograms) {

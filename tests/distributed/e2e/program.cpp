@@ -168,7 +168,9 @@ Outcome Process::finish() {
 }
 
 Words program(const std::string& name, const Words& arguments) {
-  return Words{std::string(MEGALITH_BIN_DIR "/") + name} + arguments;
+  const bool computes = name == "train" || name == "generate" || name == "plan";
+  const Words device = computes ? Words{"--device", "cpu"} : Words{};  // a --device of the test's own comes later
+  return Words{std::string(MEGALITH_BIN_DIR "/") + name} + device + arguments;
 }
 
 Words program_on(int ranks, const std::string& name, const Words& arguments) {

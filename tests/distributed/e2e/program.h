@@ -71,6 +71,7 @@ class Process {
   std::string err_;
 };
 
+// On the CPU unless the arguments name a device, so that results do not depend on the machine.
 Words program(const std::string& name, const Words& arguments);                // in this process's place
 Words program_on(int ranks, const std::string& name, const Words& arguments);  // under mpirun
 Outcome run(const Words& command, const Folder& folder);

@@ -178,6 +178,15 @@ TEST_F(FlagsConfig, ACheckpointsConfigurationGivesTheOptionsBack) {
   EXPECT_EQ(again.train.schedule.lr, options.train.schedule.lr);
 }
 
+TEST_F(FlagsConfig, ACheckpointOfAnotherMachineIsReadWithoutItsDevice) {
+  std::map<std::string, std::string> config = config_of(train_options({}));
+  config["device"] = "\"cuda\"";
+  config["profile"] = "true";
+  const Options options = options_from_config(App::kTrain, config);
+  EXPECT_EQ(options.train.device, default_device());
+  EXPECT_FALSE(options.logging.profile);
+}
+
 TEST_F(FlagsConfig, ADamagedConfigurationOfACheckpointIsExit4) {
   const auto outcome_of = [](const std::string& name, const std::string& value) {
     std::map<std::string, std::string> config = config_of(train_options({}));

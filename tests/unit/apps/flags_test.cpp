@@ -148,7 +148,12 @@ TEST(Flags, OutOfRangeNamesTheValidValues) {
   EXPECT_EQ(
       train_outcome({"--recompute-granularity", "selective", "--recompute-modules", "mlp", "moe"}),
       "exit 2: --recompute-modules: expected a list of core_attn, layernorm, mlp or mlp_act, got [\"mlp\", \"moe\"]");
-  EXPECT_EQ(train_outcome({"--device", "cuda"}), "exit 2: --device: expected cpu, got \"cuda\"");
+  EXPECT_EQ(train_outcome({"--device", "tpu"}), "exit 2: --device: expected cpu or cuda, got \"tpu\"");
+  EXPECT_EQ(train_outcome({"--device", "cuda"}),
+            kCudaBuilt
+                ? "valid"
+                : "exit 2: --device cuda: expected cpu, in a build without the CUDA backend, got cuda; configure "
+                  "with -DMEGALITH_CUDA=ON");
 }
 
 TEST(Flags, ContradictionsNameBothFlags) {

@@ -1,10 +1,12 @@
-// The test that CONTRIBUTING.md shows: a user's own layer against plain fp64 arithmetic, eagerly and replayed.
+// The test that CONTRIBUTING.md shows: a user's own layer against plain fp64 arithmetic, eagerly and replayed, on every
+// backend of this build.
 #include "core/layers/low_rank_linear.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 
+#include "tests/support/device_cases.h"
 #include "tests/support/segment_harness.h"
 
 namespace megalith {
@@ -12,7 +14,7 @@ namespace {
 
 constexpr std::int64_t kTokens = 5, kInputs = 7, kRank = 3, kOutputs = 4;
 
-test::SegmentCase low_rank_case() {
+test::SegmentCase low_rank_case(DeviceType device) {
   return {.build =
               [](ParameterStore& store) {
                 return std::make_unique<LowRankLinear>(
@@ -20,6 +22,7 @@ test::SegmentCase low_rank_case() {
                     LowRankLinear::Spec{.name = "adapter", .inputs = kInputs, .rank = kRank, .outputs = kOutputs});
               },
           .inputs = {{kTokens, kInputs}},
+          .device = device,
           .weight_std = 0.5f};
 }
 
@@ -51,8 +54,11 @@ void expect_near(const std::vector<float>& got, const Matrix& want) {
   for (std::size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-5) << i;
 }
 
-TEST(LowRankLinear, AgreesWithPlainArithmetic) {
-  const test::SegmentResult r = test::run_segment(low_rank_case(), test::Run::kEager);
+class LowRankLinearTest : public test::OnDevice<DeviceType> {};
+INSTANTIATE_TEST_SUITE_P(Backends, LowRankLinearTest, testing::ValuesIn(test::devices()), test::name_of_device_case);
+
+TEST_P(LowRankLinearTest, AgreesWithPlainArithmetic) {
+  const test::SegmentResult r = test::run_segment(low_rank_case(device()), test::Run::kEager);
   const Matrix x = matrix(r.inputs[0]), dy = matrix(r.output_gradients[0]);
   ASSERT_EQ(r.names, (std::vector<std::string>{"adapter.a", "adapter.b"}));
   const Matrix a = matrix(r.weights[0]), b = matrix(r.weights[1]);
@@ -64,11 +70,11 @@ TEST(LowRankLinear, AgreesWithPlainArithmetic) {
   expect_near(r.main_gradients[1], multiply(transpose(hidden, kTokens, kRank), dy, kRank, kTokens, kOutputs));
 }
 
-TEST(LowRankLinear, ReplaysBitForBit) {
-  const test::SegmentResult replayed = test::run_segment(low_rank_case(), test::Run::kReplay);
+TEST_P(LowRankLinearTest, ReplaysBitForBit) {
+  const test::SegmentResult replayed = test::run_segment(low_rank_case(device()), test::Run::kReplay);
   EXPECT_GT(replayed.captured_ops, 0);
   EXPECT_EQ(replayed.replays, 3);
-  test::expect_same_bits(test::run_segment(low_rank_case(), test::Run::kEager), replayed);
+  test::expect_same_bits(test::run_segment(low_rank_case(device()), test::Run::kEager), replayed);
 }
 
 }  // namespace

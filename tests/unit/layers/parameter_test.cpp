@@ -4,23 +4,34 @@
 
 #include <cmath>
 #include <cstdint>
+#include <memory>
 
 #include "core/layers/host_copy.h"
 #include "core/tensor/bf16.h"
+#include "tests/support/device_cases.h"
 
 namespace megalith {
 namespace {
 
-class ParameterStoreTest : public testing::Test {
+class ParameterStoreTest : public test::OnDevice<DeviceType> {
  protected:
-  MemoryPool pool_{DeviceType::kCpu};
-  Stream stream_{DeviceType::kCpu, "test"};
+  void SetUp() override {
+    OnDevice::SetUp();
+    if (IsSkipped()) return;
+    pool_ = std::make_unique<MemoryPool>(device());
+    stream_ = std::make_unique<Stream>(device(), "test");
+  }
+
+  std::unique_ptr<MemoryPool> pool_;
+  std::unique_ptr<Stream> stream_;
 };
+INSTANTIATE_TEST_SUITE_P(Backends, ParameterStoreTest, testing::ValuesIn(test::devices()), test::name_of_device_case);
 
 Parameter matrix(const std::string& name, std::int64_t rows, std::int64_t columns, float std = 0.5f) {
   return {.parts = {{.name = name}}, .shape = {rows, columns}, .init_std = std};
 }
 
+// On the CPU: initial weights are the same on every backend.
 std::vector<float> initialised(const std::string& name, std::int64_t rows, std::int64_t columns, std::uint64_t seed,
                                float std = 0.5f) {
   MemoryPool pool(DeviceType::kCpu);
@@ -33,22 +44,23 @@ std::vector<float> initialised(const std::string& name, std::int64_t rows, std::
   return download(stream, parameter.weight);
 }
 
-TEST_F(ParameterStoreTest, ParametersAreAlignedViewsOfTheirUnit) {
-  for (const DType dtype : {DType::kFp32, DType::kBf16}) {
+TEST_P(ParameterStoreTest, ParametersAreAlignedViewsOfTheirUnit) {
+  for (const auto& [dtype, gradients] :
+       {std::pair{DType::kFp32, DType::kFp32}, {DType::kBf16, DType::kFp32}, {DType::kBf16, DType::kBf16}}) {
     ParameterStore store;
     store.begin_unit("first");
     store.add(matrix("a", 3, 5));
     store.add({.parts = {{.name = "b"}}, .shape = {7}});
     store.begin_unit("second");
     store.add(matrix("c", 100, 3));
-    store.allocate(pool_, dtype, 4);
+    store.allocate(*pool_, dtype, gradients, 4);
     ASSERT_EQ(store.units().size(), 2u);
     EXPECT_EQ(store.numel(), 15 + 7 + 300);
     for (const ParameterUnit& unit : store.units()) {
       EXPECT_EQ(unit.numel % (128 * 4), 0) << "four data-parallel shards stay aligned";
       EXPECT_EQ(unit.weights.numel(), unit.numel);
       EXPECT_EQ(unit.weights.dtype, dtype);
-      EXPECT_EQ(unit.main_grads.dtype, DType::kFp32);
+      EXPECT_EQ(unit.main_grads.dtype, gradients);
       std::int64_t end = 0;
       for (const Parameter* parameter : unit.parameters) {
         EXPECT_GE(parameter->offset, end) << "parameters overlap";
@@ -61,31 +73,32 @@ TEST_F(ParameterStoreTest, ParametersAreAlignedViewsOfTheirUnit) {
         }
         EXPECT_EQ(parameter->weight.as<std::byte>() - unit.weights.as<std::byte>(),
                   parameter->offset * static_cast<std::int64_t>(size_of(dtype)));
-        EXPECT_EQ(parameter->main_grad.as<float>() - unit.main_grads.as<float>(), parameter->offset);
+        EXPECT_EQ(parameter->main_grad.as<std::byte>() - unit.main_grads.as<std::byte>(),
+                  parameter->offset * static_cast<std::int64_t>(size_of(gradients)));
       }
     }
     EXPECT_EQ(store.units()[1].parameters[0]->unit, 1);
   }
 }
 
-TEST_F(ParameterStoreTest, AFusedParameterIsItsPartsOneBelowTheOther) {
+TEST_P(ParameterStoreTest, AFusedParameterIsItsPartsOneBelowTheOther) {
   ParameterStore store;
   store.begin_unit("unit");
   const Parameter& fused =
       store.add({.parts = {{.name = "q", .rows = 4}, {.name = "k", .rows = 2}}, .shape = {6, 3}, .init_std = 0.5f});
-  store.allocate(pool_, DType::kFp32);
-  store.initialize(stream_, 3);
+  store.allocate(*pool_, DType::kFp32);
+  store.initialize(*stream_, 3);
   EXPECT_EQ(fused.parts[0].global_shape, (Shape{4, 3}));
   EXPECT_EQ(fused.parts[1].global_shape, (Shape{2, 3}));
   EXPECT_EQ(fused.part_of(fused.weight, 0).shape, (Shape{4, 3}));
   EXPECT_EQ(fused.part_of(fused.weight, 1).as<float>(), fused.weight.as<float>() + 12);
   EXPECT_EQ(fused.part_of(fused.main_grad, 1).as<float>(), fused.main_grad.as<float>() + 12);
   // Each part has the numbers that it would have on its own.
-  EXPECT_EQ(download(stream_, fused.part_of(fused.weight, 0)), initialised("q", 4, 3, 3));
-  EXPECT_EQ(download(stream_, fused.part_of(fused.weight, 1)), initialised("k", 2, 3, 3));
+  EXPECT_EQ(download(*stream_, fused.part_of(fused.weight, 0)), initialised("q", 4, 3, 3));
+  EXPECT_EQ(download(*stream_, fused.part_of(fused.weight, 1)), initialised("k", 2, 3, 3));
 }
 
-TEST_F(ParameterStoreTest, ASliceHasTheNumbersOfTheWhole) {
+TEST_P(ParameterStoreTest, ASliceHasTheNumbersOfTheWhole) {
   const std::vector<float> whole = initialised("w", 10, 7, 9);
   for (const std::int64_t first : {0, 3, 9}) {
     ParameterStore store;
@@ -94,39 +107,39 @@ TEST_F(ParameterStoreTest, ASliceHasTheNumbersOfTheWhole) {
     slice.parts[0].global_shape = {10, 7};
     slice.parts[0].global_row = first;
     const Parameter& added = store.add(slice);
-    store.allocate(pool_, DType::kFp32);
-    store.initialize(stream_, 9);
+    store.allocate(*pool_, DType::kFp32);
+    store.initialize(*stream_, 9);
     const auto begin = whole.begin() + first * 7;
-    EXPECT_EQ(download(stream_, added.weight), std::vector<float>(begin, begin + 7)) << first;
+    EXPECT_EQ(download(*stream_, added.weight), std::vector<float>(begin, begin + 7)) << first;
   }
 }
 
-TEST_F(ParameterStoreTest, InitialWeightsDependOnSeedAndNameAlone) {
+TEST_P(ParameterStoreTest, InitialWeightsDependOnSeedAndNameAlone) {
   ParameterStore store;
   store.begin_unit("other");
   store.add(matrix("before", 9, 9));
   store.begin_unit("unit");
   store.add(matrix("also before", 2, 2));
   const Parameter& w = store.add(matrix("w", 10, 7));
-  store.allocate(pool_, DType::kFp32, 2);
-  store.initialize(stream_, 9);
-  EXPECT_EQ(download(stream_, w.weight), initialised("w", 10, 7, 9));
-  EXPECT_NE(download(stream_, w.weight), initialised("w", 10, 7, 10));
-  EXPECT_NE(download(stream_, w.weight), initialised("v", 10, 7, 9));
+  store.allocate(*pool_, DType::kFp32, DType::kFp32, 2);
+  store.initialize(*stream_, 9);
+  EXPECT_EQ(download(*stream_, w.weight), initialised("w", 10, 7, 9));
+  EXPECT_NE(download(*stream_, w.weight), initialised("w", 10, 7, 10));
+  EXPECT_NE(download(*stream_, w.weight), initialised("v", 10, 7, 9));
 }
 
-TEST_F(ParameterStoreTest, Bf16WeightsAreTheRoundedFp32Ones) {
+TEST_P(ParameterStoreTest, Bf16WeightsAreTheRoundedFp32Ones) {
   ParameterStore store;
   store.begin_unit("unit");
   const Parameter& w = store.add(matrix("w", 10, 7));
-  store.allocate(pool_, DType::kBf16);
-  store.initialize(stream_, 9);
+  store.allocate(*pool_, DType::kBf16);
+  store.initialize(*stream_, 9);
   std::vector<float> rounded = initialised("w", 10, 7, 9);
   for (float& value : rounded) value = to_float(to_bf16(value));
-  EXPECT_EQ(download(stream_, w.weight), rounded);
+  EXPECT_EQ(download(*stream_, w.weight), rounded);
 }
 
-TEST_F(ParameterStoreTest, TheNormalInitialiserIsNormal) {
+TEST(InitialWeights, AreNormal) {
   constexpr std::int64_t kCount = 100'000;
   constexpr double kStd = 0.02;
   const std::vector<float> values = initialised("w", kCount / 100, 100, 1, static_cast<float>(kStd));
@@ -145,42 +158,49 @@ TEST_F(ParameterStoreTest, TheNormalInitialiserIsNormal) {
   EXPECT_NEAR(neighbours, 0, 5 * std::sqrt(1.0 / kCount));
 }
 
-TEST_F(ParameterStoreTest, OnesAndZerosAreConstant) {
+TEST_P(ParameterStoreTest, OnesAndZerosAreConstant) {
   ParameterStore store;
   store.begin_unit("unit");
   const Parameter& ones = store.add({.parts = {{.name = "ones"}}, .shape = {5}, .initializer = Initializer::kOnes});
   const Parameter& zeros = store.add({.parts = {{.name = "zeros"}}, .shape = {5}, .initializer = Initializer::kZeros});
-  store.allocate(pool_, DType::kBf16);
-  store.initialize(stream_, 1);
-  EXPECT_EQ(download(stream_, ones.weight), std::vector<float>(5, 1.0f));
-  EXPECT_EQ(download(stream_, zeros.weight), std::vector<float>(5, 0.0f));
+  store.allocate(*pool_, DType::kBf16);
+  store.initialize(*stream_, 1);
+  EXPECT_EQ(download(*stream_, ones.weight), std::vector<float>(5, 1.0f));
+  EXPECT_EQ(download(*stream_, zeros.weight), std::vector<float>(5, 0.0f));
 }
 
-TEST_F(ParameterStoreTest, ATiedUseSharesTheWeightAndAddsItsGradientOnce) {
+TEST_P(ParameterStoreTest, ATiedUseSharesTheWeightAndAddsItsGradientOnce) {
+  for (const DType dtype : {DType::kFp32, DType::kBf16}) {
+    ParameterStore store;
+    store.begin_unit("embedding");
+    Parameter& table = store.add(matrix("table", 2, 3));
+    store.begin_unit("head");
+    store.add(matrix("norm", 1, 3));
+    Parameter& tied = store.add_tied(table);
+    store.allocate(*pool_, dtype, dtype);
+    store.initialize(*stream_, 1);
+    EXPECT_EQ(tied.weight.data, table.weight.data);
+    EXPECT_NE(tied.main_grad.data, table.main_grad.data);
+    EXPECT_EQ(store.numel(), 6 + 3) << "a tied use is no parameter of its own";
+    EXPECT_EQ(store.units()[1].parameters.size(), 1u);
+
+    upload(*stream_, std::vector<float>{1, 2, 3, 4, 5, 6}, table.main_grad);
+    upload(*stream_, std::vector<float>{10, 20, 30, 40, 50, 60}, tied.main_grad);
+    store.add_tied_gradients(*stream_);
+    EXPECT_EQ(download(*stream_, table.main_grad), (std::vector<float>{11, 22, 33, 44, 55, 66}));
+
+    store.zero_gradients(*stream_);
+    EXPECT_EQ(download(*stream_, table.main_grad), std::vector<float>(6, 0.0f));
+    EXPECT_EQ(download(*stream_, tied.main_grad), std::vector<float>(6, 0.0f));
+  }
+}
+
+TEST_P(ParameterStoreTest, Bf16GradientsAreForBf16Weights) {
   ParameterStore store;
-  store.begin_unit("embedding");
-  Parameter& table = store.add(matrix("table", 2, 3));
-  store.begin_unit("head");
-  store.add(matrix("norm", 1, 3));
-  Parameter& tied = store.add_tied(table);
-  store.allocate(pool_, DType::kFp32);
-  store.initialize(stream_, 1);
-  EXPECT_EQ(tied.weight.data, table.weight.data);
-  EXPECT_NE(tied.main_grad.data, table.main_grad.data);
-  EXPECT_EQ(store.numel(), 6 + 3) << "a tied use is no parameter of its own";
-  EXPECT_EQ(store.units()[1].parameters.size(), 1u);
-
-  upload(stream_, std::vector<float>{1, 2, 3, 4, 5, 6}, table.main_grad);
-  upload(stream_, std::vector<float>{10, 20, 30, 40, 50, 60}, tied.main_grad);
-  store.add_tied_gradients(stream_);
-  EXPECT_EQ(download(stream_, table.main_grad), (std::vector<float>{11, 22, 33, 44, 55, 66}));
-
-  store.zero_gradients(stream_);
-  EXPECT_EQ(download(stream_, table.main_grad), std::vector<float>(6, 0.0f));
-  EXPECT_EQ(download(stream_, tied.main_grad), std::vector<float>(6, 0.0f));
+  EXPECT_THROW(store.allocate(*pool_, DType::kFp32, DType::kBf16), Error);
 }
 
-TEST_F(ParameterStoreTest, AParameterWithoutAUnitIsAnError) {
+TEST(ParameterStore, AParameterWithoutAUnitIsAnError) {
   ParameterStore store;
   EXPECT_THROW(store.add(matrix("w", 1, 1)), Error);
   store.begin_unit("unit");

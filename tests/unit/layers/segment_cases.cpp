@@ -8,13 +8,14 @@
 #include "core/layers/lm_head.h"
 #include "core/layers/mlp.h"
 #include "core/layers/recompute.h"
+#include "tests/support/device_cases.h"
 
 namespace megalith::test {
 
 namespace {
 
-// B sequences of S tokens, hidden H, N heads of D elements, K query groups, F ffn, V vocabulary padded to P.
-constexpr std::int64_t kB = 2, kS = 9, kT = kB * kS, kH = 24, kN = 4, kK = 2, kD = 6, kF = 20, kV = 61, kP = 64;
+// B sequences of S tokens, hidden H, N heads, K query groups, F ffn, V vocabulary padded to P.
+constexpr std::int64_t kB = 2, kS = 9, kT = kB * kS, kH = 24, kN = 4, kK = 2, kF = 20, kV = 61, kP = 64;
 constexpr float kDropout = 0.2f;
 
 struct Block {
@@ -22,6 +23,7 @@ struct Block {
   bool bias = false;
   bool qk_norm = false;
   std::int64_t groups = kK;
+  std::int64_t head_dim = 6;
   std::int64_t rotary_dim = 0;
   Activation activation = Activation::kSwiglu;
   float dropout = 0;
@@ -32,7 +34,7 @@ Norm make_norm(ParameterStore& store, const Block& b, const std::string& name, s
 }
 
 std::unique_ptr<Segment> attention(ParameterStore& store, const Block& b) {
-  const std::int64_t q = kN * kD, kv = b.groups * kD;
+  const std::int64_t q = kN * b.head_dim, kv = b.groups * b.head_dim;
   Attention::Parts parts{.norm = make_norm(store, b, "norm", kH, SlotKind::kAttnNorm)};
   parts.qkv = std::make_unique<Linear>(store, LinearSpec{.name = "qkv",
                                                          .inputs = kH,
@@ -43,12 +45,12 @@ std::unique_ptr<Segment> attention(ParameterStore& store, const Block& b) {
   parts.proj = std::make_unique<Linear>(
       store, LinearSpec{.name = "proj", .inputs = q, .outputs = kH, .bias = b.bias, .input_kind = SlotKind::kAttnProj});
   if (b.qk_norm) {
-    parts.q_norm = make_norm(store, b, "q_norm", kD, SlotKind::kCoreAttn);
-    parts.k_norm = make_norm(store, b, "k_norm", kD, SlotKind::kCoreAttn);
+    parts.q_norm = make_norm(store, b, "q_norm", b.head_dim, SlotKind::kCoreAttn);
+    parts.k_norm = make_norm(store, b, "k_norm", b.head_dim, SlotKind::kCoreAttn);
   }
   return std::make_unique<Attention>(Attention::Spec{.heads = kN,
                                                      .query_groups = b.groups,
-                                                     .head_dim = kD,
+                                                     .head_dim = b.head_dim,
                                                      .rotary_dim = b.rotary_dim,
                                                      .dropout = {.p = b.dropout, .layer = 3, .site = 1}},
                                      std::move(parts));
@@ -108,13 +110,14 @@ NamedCase embedding_case(std::string name, std::int64_t positions, float dropout
           dropout > 0};
 }
 
-NamedCase head_case(std::string name, NormKind norm, bool residual) {
+NamedCase head_case(std::string name, NormKind norm, bool residual, std::int64_t loss_chunk_size = 0) {
   return {std::move(name),
           {.build =
-               [norm](ParameterStore& store) {
+               [norm, loss_chunk_size](ParameterStore& store) {
                  Parameter& words = store.add({.parts = {{.name = "words"}}, .shape = {kP, kH}});
-                 return std::make_unique<LmHead>(LmHead::Spec{.vocab = kP, .vocab_size = kV},
-                                                 Norm(store, {.name = "norm", .kind = norm, .size = kH}), words);
+                 return std::make_unique<LmHead>(
+                     LmHead::Spec{.vocab = kP, .vocab_size = kV, .loss_chunk_size = loss_chunk_size},
+                     Norm(store, {.name = "norm", .kind = norm, .size = kH}), words);
                },
            .inputs = {{kT, kH}, residual ? Shape{kT, kH} : Shape{}},
            .gradients = 0,
@@ -135,16 +138,15 @@ NamedCase linear_case(std::string name, bool bias, std::vector<LinearSpec::Part>
            .weight_std = 0.3f}};
 }
 
-}  // namespace
-
-std::vector<NamedCase> all_segment_cases() {
-  const Block llama{.rotary_dim = kD};
+std::vector<NamedCase> cases_with(std::int64_t head_dim) {
+  const Block llama{.head_dim = head_dim, .rotary_dim = head_dim};
   const Block gpt2{.norm = NormKind::kLayerNorm,
                    .bias = true,
                    .groups = kN,
+                   .head_dim = head_dim,
                    .activation = Activation::kGeluTanh,
                    .dropout = kDropout};
-  const Block qwen3{.qk_norm = true, .rotary_dim = 4, .dropout = kDropout};
+  const Block qwen3{.qk_norm = true, .head_dim = head_dim, .rotary_dim = 4, .dropout = kDropout};
   Block exact = gpt2;
   exact.activation = Activation::kGeluExact;
   exact.dropout = 0;
@@ -168,6 +170,9 @@ std::vector<NamedCase> all_segment_cases() {
       head_case("head_rms_norm", NormKind::kRmsNorm, true),
       head_case("head_layer_norm", NormKind::kLayerNorm, true),
       head_case("head_alone", NormKind::kRmsNorm, false),
+      head_case("head_chunks_of_5", NormKind::kLayerNorm, true, 5),
+      head_case("head_chunks_of_9", NormKind::kRmsNorm, true, 9),
+      head_case("head_one_chunk", NormKind::kRmsNorm, true, 100),
       linear_case("linear", false, {}),
       linear_case("linear_bias", true, {}),
       linear_case("linear_fused_bias", true, {{"a", 6}, {"b", 4}, {"c", 3}}),
@@ -175,20 +180,44 @@ std::vector<NamedCase> all_segment_cases() {
   cases.push_back(recomputed(block_case("attention_mha_bias_dropout", attention, gpt2)));
   cases.push_back(recomputed(block_case("mlp_swiglu", mlp, llama)));
   cases.push_back(recomputed(block_case("layer_qk_norm_dropout", layer, qwen3, false)));
-  const std::size_t count = cases.size();
-  for (std::size_t i = 0; i < count; ++i) {
-    cases.push_back(cases[i]);
-    cases.back().test.dtype = DType::kBf16;
-    cases.back().name += "_bf16";
+  return cases;
+}
+
+}  // namespace
+
+std::vector<NamedCase> all_segment_cases(DeviceType device) {
+  constexpr std::int64_t kOddDim = 6, kDim = 8;  // attention in bf16 on CUDA takes multiples of 8
+  std::vector<NamedCase> cases;
+  const auto add = [&](NamedCase c, DType gradients, const char* suffix) {
+    c.name += suffix;
+    c.test.device = device;
+    c.test.main_grads_dtype = gradients;
+    if (device == DeviceType::kCuda) c.name += "_cuda";
+    cases.push_back(std::move(c));
+  };
+  for (const NamedCase& c : cases_with(kOddDim)) add(c, DType::kFp32, "");
+  for (NamedCase& c : cases_with(device == DeviceType::kCuda ? kDim : kOddDim)) {
+    c.test.dtype = DType::kBf16;
+    add(c, DType::kFp32, "_bf16");
+    add(c, DType::kBf16, "_bf16_gradients");
   }
   return cases;
 }
 
-NamedCase segment_case(const std::string& name) {
-  for (NamedCase& c : all_segment_cases()) {
-    if (c.name == name) return c;
+std::vector<NamedCase> all_segment_cases() {
+  std::vector<NamedCase> cases;
+  for (const DeviceType device : devices()) {
+    for (NamedCase& c : all_segment_cases(device)) cases.push_back(std::move(c));
   }
-  throw std::logic_error("no segment case " + name);
+  return cases;
+}
+
+NamedCase segment_case(const std::string& name, DeviceType device) {
+  const std::string full_name = name + (device == DeviceType::kCuda ? "_cuda" : "");
+  for (NamedCase& c : all_segment_cases(device)) {
+    if (c.name == full_name) return c;
+  }
+  throw std::logic_error("no segment case " + full_name);
 }
 
 std::string name_of_segment_case(const testing::TestParamInfo<NamedCase>& info) { return info.param.name; }

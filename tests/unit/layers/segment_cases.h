@@ -16,9 +16,10 @@ struct NamedCase {
   bool dropout = false;
 };
 
-// fp32 and bf16 ("attention_gqa_rope_bf16").
+// fp32, bf16, and bf16 with bf16 gradients, on every backend of this build ("attention_gqa_rope_bf16_cuda").
 std::vector<NamedCase> all_segment_cases();
-NamedCase segment_case(const std::string& name);
+std::vector<NamedCase> all_segment_cases(DeviceType device);
+NamedCase segment_case(const std::string& name, DeviceType device = DeviceType::kCpu);  // named without the backend
 std::string name_of_segment_case(const testing::TestParamInfo<NamedCase>& info);
 void PrintTo(const NamedCase& c, std::ostream* out);
 

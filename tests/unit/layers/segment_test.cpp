@@ -6,6 +6,8 @@
 #include <cmath>
 
 #include "core/layers/linear.h"
+#include "core/layers/mlp.h"
+#include "tests/support/device_cases.h"
 #include "tests/unit/layers/segment_cases.h"
 
 namespace megalith {
@@ -19,6 +21,9 @@ using test::SegmentResult;
 
 class EverySegment : public testing::TestWithParam<NamedCase> {
  protected:
+  void SetUp() override {
+    if (const std::string reason = test::missing(GetParam().test.device); !reason.empty()) GTEST_SKIP() << reason;
+  }
   SegmentCase test() const { return GetParam().test; }
 };
 
@@ -125,12 +130,15 @@ TEST(SegmentPolicies, ActOnAttentionAndMlp) {
   }
 }
 
-TEST(RecomputedSegment, HasTheBitsOfThePlainOneAndKeepsItsInputsAlone) {
+class RecomputedSegment : public test::OnDevice<DeviceType> {};
+INSTANTIATE_TEST_SUITE_P(Backends, RecomputedSegment, testing::ValuesIn(test::devices()), test::name_of_device_case);
+
+TEST_P(RecomputedSegment, HasTheBitsOfThePlainOneAndKeepsItsInputsAlone) {
   for (const char* name : {"attention_mha_bias_dropout", "mlp_swiglu", "layer_qk_norm_dropout"}) {
     for (const char* dtype : {"", "_bf16"}) {
       SCOPED_TRACE(std::string(name) + dtype);
-      SegmentCase plain = test::segment_case(std::string(name) + dtype).test;
-      SegmentCase recomputed = test::segment_case(std::string(name) + "_recomputed" + dtype).test;
+      SegmentCase plain = test::segment_case(std::string(name) + dtype, device()).test;
+      SegmentCase recomputed = test::segment_case(std::string(name) + "_recomputed" + dtype, device()).test;
       plain.microbatches = recomputed.microbatches = 2;
       const SegmentResult kept = run_segment(plain, Run::kEager);
       const SegmentResult again = run_segment(recomputed, Run::kEager);
@@ -139,6 +147,73 @@ TEST(RecomputedSegment, HasTheBitsOfThePlainOneAndKeepsItsInputsAlone) {
       EXPECT_TRUE(again.activations.empty());
       EXPECT_FALSE(kept.activations.empty());
     }
+  }
+}
+
+// A user's own layer: of Linear only the three verbs.
+class ThreeVerbs : public Layer {
+ public:
+  ThreeVerbs(ParameterStore& store, const LinearSpec& spec) : inner_(store, spec) {}
+  Tensor forward(Context& ctx, const Tensor& x, Stash& stash) const override { return inner_.forward(ctx, x, stash); }
+  Tensor backward_data(Context& ctx, const Tensor& dy, Stash& stash) const override {
+    return inner_.backward_data(ctx, dy, stash);
+  }
+  void backward_weight(Context& ctx, Stash& stash) const override { inner_.backward_weight(ctx, stash); }
+
+  using Layer::backward_data;
+  using Layer::forward;
+
+ private:
+  Linear inner_;
+};
+
+template <class AnyLinear>
+std::unique_ptr<Segment> gelu_mlp(ParameterStore& store) {
+  Mlp::Parts parts{.norm = Norm(store, {.name = "norm", .size = 24, .input_kind = SlotKind::kMlpNorm})};
+  parts.fc1 = std::make_unique<AnyLinear>(
+      store, LinearSpec{.name = "fc1", .inputs = 24, .outputs = 40, .bias = true, .input_kind = SlotKind::kFc1});
+  parts.fc2 = std::make_unique<AnyLinear>(
+      store, LinearSpec{.name = "fc2", .inputs = 40, .outputs = 24, .bias = true, .input_kind = SlotKind::kFc2});
+  return std::make_unique<Mlp>(Mlp::Spec{.activation = Activation::kGeluTanh}, std::move(parts));
+}
+
+TEST(GeluInTheGemm, HasTheBitsOfAnOpOfItsOwnOnTheCpu) {
+  for (const DType dtype : {DType::kFp32, DType::kBf16}) {
+    SegmentCase with{.build = gelu_mlp<Linear>, .dtype = dtype, .inputs = {{18, 24}, {18, 24}}, .gradients = 2};
+    with.weight_std = 0.3f;
+    const SegmentResult apart_forward = run_segment(with, Run::kReplay);
+    with.deterministic = false;
+    const SegmentResult fused = run_segment(with, Run::kReplay);
+    EXPECT_EQ(apart_forward.captured_ops, fused.captured_ops + 1);
+    test::expect_same_bits(fused, apart_forward);
+    test::expect_same_bits(fused, run_segment(with, Run::kEager));
+    with.policies[static_cast<std::size_t>(SlotKind::kFc2)] = StashPolicy::kRecompute;
+    test::expect_same_bits(fused, run_segment(with, Run::kEager));
+    with.policies = {};
+    with.build = gelu_mlp<ThreeVerbs>;
+    const SegmentResult apart = run_segment(with, Run::kReplay);
+    EXPECT_EQ(apart.captured_ops, fused.captured_ops + 2);
+    test::expect_same_bits(fused, apart);
+  }
+}
+
+// Without --deterministic-mode: the GEMM's GELU sees the sum before it is rounded to bf16, so on CUDA only the same way
+// of running it gives the same bits.
+class FusedGelu : public test::OnDevice<DeviceType> {};
+INSTANTIATE_TEST_SUITE_P(Backends, FusedGelu, testing::ValuesIn(test::devices()), test::name_of_device_case);
+
+TEST_P(FusedGelu, RepeatsAndReplaysBitForBit) {
+  for (const DType dtype : {DType::kFp32, DType::kBf16}) {
+    SegmentCase with{.build = gelu_mlp<Linear>,
+                     .dtype = dtype,
+                     .inputs = {{18, 24}, {18, 24}},
+                     .gradients = 2,
+                     .deterministic = false,
+                     .device = device(),
+                     .weight_std = 0.3f};
+    const SegmentResult eager = run_segment(with, Run::kEager);
+    test::expect_same_bits(eager, run_segment(with, Run::kEager));
+    test::expect_same_bits(eager, run_segment(with, Run::kReplay));
   }
 }
 

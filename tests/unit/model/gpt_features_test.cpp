@@ -5,6 +5,7 @@
 #include <cmath>
 #include <functional>
 
+#include "tests/support/device_cases.h"
 #include "tests/unit/model/model_families.h"
 #include "tests/unit/model/model_run.h"
 
@@ -38,10 +39,11 @@ struct Ablation {
   std::string feature;
   std::string family;
   std::function<void(World&)> remove;
+  DeviceType device = DeviceType::kCpu;
 };
 
-const std::vector<Ablation>& ablations() {
-  static const std::vector<Ablation> all = {
+std::vector<Ablation> ablations() {
+  const std::vector<Ablation> features = {
       {"learned_positions", "gpt2", [](World& w) { erase_tensors(w, "position_embeddings"); }},
       {"layer_norm", "gpt2", [](World& w) { w.config.rms_norm = true; }},
       {"norm_bias", "gpt2", [](World& w) { scale_tensors(w, "layernorm.bias", 0); }},
@@ -89,12 +91,21 @@ const std::vector<Ablation>& ablations() {
       {"no_positions", "nope", [](World& w) { w.config.rotary_dim = w.config.head_dim; }},
       {"padding_outside_the_softmax", "nope", [](World& w) { w.config.vocab = w.config.padded_vocab; }},
   };
+  std::vector<Ablation> all;
+  for (const DeviceType device : test::devices()) {
+    for (const Ablation& feature : features) {
+      all.push_back(feature);
+      all.back().device = device;
+    }
+  }
   return all;
 }
 
-class GptFeature : public testing::TestWithParam<Ablation> {};
+class GptFeature : public test::OnDevice<Ablation> {};
 
-std::string name_of_ablation(const testing::TestParamInfo<Ablation>& info) { return info.param.feature; }
+std::string name_of_ablation(const testing::TestParamInfo<Ablation>& info) {
+  return info.param.feature + "_" + std::string(name_of(info.param.device));
+}
 void PrintTo(const Ablation& ablation, std::ostream* out) { *out << ablation.feature; }
 
 INSTANTIATE_TEST_SUITE_P(Ablations, GptFeature, testing::ValuesIn(ablations()), name_of_ablation);
@@ -111,7 +122,7 @@ double distance(const test::ModelResult& model, const World& w) {
 }
 
 TEST_P(GptFeature, Acts) {
-  const test::ModelCase test{.config = test::family(GetParam().family)};
+  const test::ModelCase test{.config = test::family(GetParam().family), .device = device()};
   const test::ModelResult model = test::run_model(test);
   World world{test::reference_config(test.config), model.weights, test::reference_batch(test, model)};
   EXPECT_LT(distance(model, world), 5e-7);
@@ -119,10 +130,14 @@ TEST_P(GptFeature, Acts) {
   EXPECT_GT(distance(model, world), 1e-5);
 }
 
-TEST(GptFeatures, EveryTensorGetsAGradientAndThePaddingNone) {
+class GptGradientsOfEveryTensor : public test::OnDevice<DeviceType> {};
+INSTANTIATE_TEST_SUITE_P(Backends, GptGradientsOfEveryTensor, testing::ValuesIn(test::devices()),
+                         test::name_of_device_case);
+
+TEST_P(GptGradientsOfEveryTensor, ActAndThePaddingHasNone) {
   for (const test::ModelFamily& family : test::model_families()) {
     SCOPED_TRACE(family.name);
-    const test::ModelResult model = test::run_model({.config = family.config});
+    const test::ModelResult model = test::run_model({.config = family.config, .device = device()});
     const ModelConfig& c = family.config;
     const auto hidden = static_cast<std::size_t>(c.hidden_size), first_padding = static_cast<std::size_t>(c.vocab_size);
     for (const auto& [name, gradient] : model.gradients) {

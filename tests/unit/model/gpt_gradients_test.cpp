@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "tests/support/device_cases.h"
 #include "tests/unit/model/model_families.h"
 #include "tests/unit/model/model_run.h"
 
@@ -16,35 +17,35 @@ using reference::GptResult;
 constexpr int kSteps = 4;  // of different weights and tokens; errors are summed over them
 
 struct Case {
-  test::ModelFamily family;
+  std::string family;
   DType dtype;
+  DeviceType device;
 };
 
-class GptGradients : public testing::TestWithParam<Case> {
+class GptGradients : public test::OnDevice<Case> {
  protected:
-  ModelConfig config() const {
-    ModelConfig c = GetParam().family.config;
-    c.params_dtype = GetParam().dtype;
-    return c;
-  }
   GptArithmetic own_arithmetic() const {
     return GetParam().dtype == DType::kFp32 ? GptArithmetic::kFp32 : GptArithmetic::kBf16Storage;
   }
+  void compare(std::int64_t loss_chunk_size, bool deterministic);
 };
 
 std::string name_of_case(const testing::TestParamInfo<Case>& info) {
-  return info.param.family.name + "_" + std::string(name_of(info.param.dtype));
+  return info.param.family + "_" + std::string(name_of(info.param.dtype)) + "_" +
+         std::string(name_of(info.param.device));
 }
 
 std::vector<Case> cases() {
   std::vector<Case> all;
-  for (const test::ModelFamily& family : test::model_families()) {
-    for (const DType dtype : {DType::kFp32, DType::kBf16}) all.push_back({family, dtype});
+  for (const DeviceType device : test::devices()) {
+    for (const test::ModelFamily& family : test::model_families()) {
+      for (const DType dtype : {DType::kFp32, DType::kBf16}) all.push_back({family.name, dtype, device});
+    }
   }
   return all;
 }
 
-void PrintTo(const Case& c, std::ostream* out) { *out << c.family.name; }
+void PrintTo(const Case& c, std::ostream* out) { *out << c.family; }
 
 INSTANTIATE_TEST_SUITE_P(Families, GptGradients, testing::ValuesIn(cases()), name_of_case);
 
@@ -76,10 +77,14 @@ std::vector<double> by_microbatch(const std::vector<double>& losses, int microba
   return {sums.begin(), sums.end()};
 }
 
-TEST_P(GptGradients, AreAsCloseToFp64AsAnIndependentModelOfTheSameDtype) {
+void GptGradients::compare(std::int64_t loss_chunk_size, bool deterministic) {
   std::map<std::string, Errors> errors;
   for (int step = 0; step < kSteps; ++step) {
-    const test::ModelCase test{.config = config(), .seed = static_cast<std::uint64_t>(step + 1)};
+    const test::ModelCase test{.config = test::family(GetParam().family, GetParam().dtype, device()),
+                               .loss_chunk_size = loss_chunk_size,
+                               .device = device(),
+                               .deterministic = deterministic,
+                               .seed = static_cast<std::uint64_t>(step + 1)};
     const test::ModelResult model = test::run_model(test);
     const reference::GptConfig shape = test::reference_config(test.config);
     const reference::GptBatch batch = test::reference_batch(test, model);
@@ -112,6 +117,11 @@ TEST_P(GptGradients, AreAsCloseToFp64AsAnIndependentModelOfTheSameDtype) {
   }
   RecordProperty("worst", std::to_string(worst));
 }
+
+TEST_P(GptGradients, AreAsCloseToFp64AsAnIndependentModelOfTheSameDtype) { compare(0, true); }
+TEST_P(GptGradients, AreAsCloseWithTheLossInChunks) { compare(10, true); }
+// GELU in the GEMM, and on CUDA attention's other backward.
+TEST_P(GptGradients, AreAsCloseWithoutDeterministicMode) { compare(0, false); }
 
 }  // namespace
 }  // namespace megalith

@@ -4,6 +4,7 @@
 
 #include <set>
 
+#include "tests/support/device_cases.h"
 #include "tests/unit/model/model_families.h"
 #include "tests/unit/model/model_run.h"
 
@@ -17,21 +18,34 @@ using test::run_model;
 struct Variant {
   std::string family;
   DType dtype;
+  DeviceType device;
 };
 std::string name_of_variant(const testing::TestParamInfo<Variant>& info) {
-  return info.param.family + "_" + std::string(name_of(info.param.dtype));
+  return info.param.family + "_" + std::string(name_of(info.param.dtype)) + "_" +
+         std::string(name_of(info.param.device));
 }
 void PrintTo(const Variant& variant, std::ostream* out) { *out << variant.family; }
 
-class GptIdentity : public testing::TestWithParam<Variant> {
+std::vector<Variant> variants() {
+  std::vector<Variant> all;
+  for (const DeviceType device : test::devices()) {
+    all.push_back({"gpt2_dropout", DType::kFp32, device});
+    all.push_back({"qwen3_dropout", DType::kFp32, device});
+    all.push_back({"qwen3_dropout", DType::kBf16, device});
+    all.push_back({"nope", DType::kBf16, device});
+  }
+  return all;
+}
+
+class GptIdentity : public test::OnDevice<Variant> {
  protected:
-  ModelCase plain() const { return {.config = test::family(GetParam().family, GetParam().dtype), .microbatches = 4}; }
+  ModelCase plain() const {
+    return {
+        .config = test::family(GetParam().family, GetParam().dtype, device()), .microbatches = 4, .device = device()};
+  }
 };
 
-INSTANTIATE_TEST_SUITE_P(Models, GptIdentity,
-                         testing::Values(Variant{"gpt2_dropout", DType::kFp32}, Variant{"qwen3_dropout", DType::kFp32},
-                                         Variant{"qwen3_dropout", DType::kBf16}, Variant{"nope", DType::kBf16}),
-                         name_of_variant);
+INSTANTIATE_TEST_SUITE_P(Models, GptIdentity, testing::ValuesIn(variants()), name_of_variant);
 
 // Kinds of kept activations in the plan of a step.
 std::set<std::string> kept_kinds(const ModelResult& result) {
@@ -162,7 +176,9 @@ TEST_P(GptIdentity, EverythingAtOnceAgrees) {
   test::expect_same_bits(run_model(plain()), run_model(with));
 }
 
-// Per-sample arithmetic does not depend on who else is in the microbatch; only the sums of gradients do.
+// Per-sample arithmetic does not depend on who else is in the microbatch; only the sums of gradients do. On CUDA a GEMM
+// of other sizes sums in another order: within what runs of other layouts may differ in fp32, and within a rounding in
+// bf16.
 TEST_P(GptIdentity, LossesDoNotDependOnTheMicrobatchSize) {
   ModelCase with = plain();
   with.sequences = 1;
@@ -171,16 +187,22 @@ TEST_P(GptIdentity, LossesDoNotDependOnTheMicrobatchSize) {
   with.sequences = 4;
   with.microbatches = 2;
   const std::vector<float> four = run_model(with).losses;
+  const double fp32 = device() == DeviceType::kCpu ? 1e-6 : 1e-5;
+  const double allowed =
+      device() == DeviceType::kCuda && GetParam().dtype == DType::kBf16 ? test::unit_roundoff(DType::kBf16) : fp32;
   ASSERT_EQ(single.size(), 8u);
   ASSERT_EQ(four.size(), 2u);
   for (std::size_t m = 0; m < 2; ++m) {
     const float sum = single[4 * m] + single[4 * m + 1] + single[4 * m + 2] + single[4 * m + 3];
-    EXPECT_NEAR(four[m], sum, 1e-6 * sum);
+    EXPECT_NEAR(four[m], sum, allowed * sum);
   }
 }
 
-TEST(GptEvaluation, GivesTheLossOfTrainingAndKeepsNothing) {
-  ModelCase with{.config = test::family("llama"), .microbatches = 3};
+class GptEvaluation : public test::OnDevice<DeviceType> {};
+INSTANTIATE_TEST_SUITE_P(Backends, GptEvaluation, testing::ValuesIn(test::devices()), test::name_of_device_case);
+
+TEST_P(GptEvaluation, GivesTheLossOfTrainingAndKeepsNothing) {
+  ModelCase with{.config = test::family("llama"), .microbatches = 3, .device = device()};
   const ModelResult trained = run_model(with);
   with.mode = Mode::kEval;
   const ModelResult evaluated = run_model(with);

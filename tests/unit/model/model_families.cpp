@@ -90,11 +90,12 @@ std::vector<ModelFamily> model_families() {
   return families;
 }
 
-ModelConfig family(const std::string& name, DType dtype) {
+ModelConfig family(const std::string& name, DType dtype, DeviceType device) {
   for (const ModelFamily& family : model_families()) {
     if (family.name != name) continue;
     ModelConfig config = family.config;
     config.params_dtype = dtype;
+    if (device == DeviceType::kCuda && dtype == DType::kBf16) config.kv_channels = (config.kv_channels + 7) / 8 * 8;
     return config;
   }
   throw std::logic_error("no family " + name);

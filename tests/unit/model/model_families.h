@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "core/device/device.h"
 #include "core/model/config.h"
 
 namespace megalith::test {
@@ -13,6 +14,7 @@ struct ModelFamily {
   ModelConfig config;  // resolved and valid, fp32
 };
 std::vector<ModelFamily> model_families();
-ModelConfig family(const std::string& name, DType dtype = DType::kFp32);
+// For attention in bf16 on CUDA with a head dim that is a multiple of 8.
+ModelConfig family(const std::string& name, DType dtype = DType::kFp32, DeviceType device = DeviceType::kCpu);
 
 }  // namespace megalith::test

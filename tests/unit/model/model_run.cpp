@@ -39,8 +39,14 @@ class ModelRun {
         pool_(device),
         stream_(device, "compute", {.timeline = timeline}),
         arena_(pool_, device == DeviceType::kPlan ? Arena::Mode::kRecording : Arena::Mode::kPlanned),
-        gpt_(build_gpt(test.config, test.recompute, default_factories())),
-        ctx_{.compute = stream_, .arena = arena_, .mode = test.mode, .policies = test.policies, .seed = test.seed},
+        gpt_(build_gpt(test.config, test.recompute, default_factories(), test.loss_chunk_size)),
+        ctx_{.compute = stream_,
+             .arena = arena_,
+             .mode = test.mode,
+             .policies = test.policies,
+             .seed = test.seed,
+             .planned_for = test.device,
+             .deterministic = test.deterministic},
         actions_(actions_of(test, static_cast<int>(gpt_.segments.size()))) {
     gpt_.parameters->allocate(pool_, test.config.params_dtype);
     ctx_.loss_sum = Tensor(pool_.allocate(4, MemoryCategory::kOther, "loss"), DType::kFp32, {1});
@@ -57,13 +63,15 @@ class ModelRun {
     fill_table();
   }
 
-  void step() {
+  void step(bool replay) {
+    replay_ = replay;
+    losses_.clear();
     if (live()) launch(stream_, Fill{.x = ctx_.loss_sum, .value = 0});
     table_.run(actions_);
     stream_.synchronize();
   }
 
-  reference::GptTensors draw() { return draw_weights(stream_, *gpt_.parameters, test_.seed); }
+  reference::GptTensors draw(std::uint64_t seed) { return draw_weights(stream_, *gpt_.parameters, seed); }
 
   void read(ModelResult& result) {
     for (const ParameterUnit& unit : gpt_.parameters->units()) {
@@ -124,7 +132,7 @@ class ModelRun {
   }
 
   void run_verb(const Action& action) {
-    if (test_.replay && live()) {
+    if (replay_) {
       graphs_.push_back(std::make_unique<Graph>(to_string(action)));
       graphs_.back()->begin_capture(stream_);
       runner_->run(action);
@@ -150,6 +158,7 @@ class ModelRun {
   std::vector<std::int32_t> tokens_, labels_;
   std::map<int, MicrobatchParameters*> parameters_;
   std::vector<float> losses_;
+  bool replay_ = false;
   std::vector<std::unique_ptr<Graph>> graphs_;
 };
 
@@ -181,16 +190,21 @@ ModelResult run_model(const ModelCase& test) {
   {
     Timeline timeline;
     ModelRun recording(test, DeviceType::kPlan, &timeline);
-    recording.step();
+    recording.step(false);
     result.plan = plan_arena(timeline, recording.arena());
     for (const Timeline::Entry& entry : timeline.entries()) {
       if (entry.kind == Timeline::Kind::kOp) ++result.planned_ops;
     }
   }
-  ModelRun run(test, DeviceType::kCpu, nullptr);
+  ModelRun run(test, test.device, nullptr);
   run.arena().use(result.plan);
-  result.weights = run.draw();
-  run.step();
+  if (test.replay &&
+      test.device == DeviceType::kCuda) {  // libraries make their plans at the first call: no capture yet
+    run.draw(test.seed + 1);
+    run.step(false);
+  }
+  result.weights = run.draw(test.seed);
+  run.step(test.replay);
   run.read(result);
   return result;
 }

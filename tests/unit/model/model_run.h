@@ -19,12 +19,15 @@ struct ModelCase {
   ModelConfig config;  // resolved
   RecomputeLayers recompute = {};
   StashPolicies policies{};
-  std::int64_t sequences = 2;  // B per microbatch
+  std::int64_t loss_chunk_size = 0;  // of the head
+  std::int64_t sequences = 2;        // B per microbatch
   int microbatches = 3;
   int in_flight = 1;           // the order of stage 0 of as many stages: so many microbatches before the first backward
   bool delay_weights = false;  // every backward_weight after the last backward_data
   bool replay = false;         // each verb of each segment is captured and replayed
   Mode mode = Mode::kTrain;    // kEval: forward only
+  DeviceType device = DeviceType::kCpu;
+  bool deterministic = true;
   std::uint64_t seed = 1;
 };
 

@@ -6,6 +6,7 @@
 
 #include "core/device/cuda_device.h"
 #include "core/ops/gemm_algorithms_cuda.h"
+#include "tests/reference/activation.h"
 #include "tests/unit/ops/cuda_memory.h"
 
 namespace megalith::test {
@@ -22,6 +23,7 @@ struct Case {
   std::int64_t m, n, k;
   bool transpose_a, transpose_b, accumulate, bias;
   DType input = DType::kBf16, output = DType::kBf16;
+  GemmGelu gelu = GemmGelu::kNone;
 };
 
 // The products of a linear layer, and odd sizes.
@@ -32,13 +34,20 @@ const Case kCases[] = {{1024, 2304, 768, false, true, false, true},
                        {333, 517, 129, true, true, false, true},
                        {333, 517, 129, false, true, true, true, DType::kBf16, DType::kFp32},
                        {384, 512, 640, false, true, false, true, DType::kFp32, DType::kFp32},
-                       {512, 384, 640, true, false, true, false, DType::kFp32, DType::kFp32}};
+                       {512, 384, 640, true, false, true, false, DType::kFp32, DType::kFp32},
+                       {1024, 3072, 768, false, true, false, true, DType::kBf16, DType::kBf16, GemmGelu::kForward},
+                       {1024, 3072, 768, false, false, false, false, DType::kBf16, DType::kBf16, GemmGelu::kBackward},
+                       {1024, 3072, 768, false, true, false, false, DType::kBf16, DType::kBf16, GemmGelu::kForward},
+                       {333, 520, 129, false, true, false, false, DType::kBf16, DType::kBf16, GemmGelu::kForward}};
+
+// An odd depth is not fused: cuBLASLt has no algorithm for it.
+bool has_algorithm(const Case& x) { return x.gelu == GemmGelu::kNone || x.k % 8 == 0; }
 
 struct Problem {
   Case sizes;
   CudaStream& stream;
-  CudaBlock a, b, c, bias;
-  std::vector<double> a_values, b_values, c_values, bias_values;
+  CudaBlock a, b, c, bias, gelu;
+  std::vector<double> a_values, b_values, c_values, bias_values, gelu_values;
 
   Problem(CudaStream& s, const Case& x)
       : sizes(x),
@@ -46,16 +55,25 @@ struct Problem {
         a(s, x.transpose_a ? Shape{x.k, x.m} : Shape{x.m, x.k}, x.input),
         b(s, x.transpose_b ? Shape{x.n, x.k} : Shape{x.k, x.n}, x.input),
         c(s, {x.m, x.n}, x.output),
-        bias(s, {x.n}, x.input) {
-    a.upload(normal_values(a.tensor().numel(), 1));
+        bias(s, {x.n}, x.input),
+        gelu(s, {x.gelu == GemmGelu::kNone ? 0 : x.m, x.n}, x.output) {
+    std::vector<double> rows = normal_values(a.tensor().numel(), 1);
+    // Not all of the products in GELU's tails.
+    for (double& value : rows) value *= x.gelu == GemmGelu::kNone ? 1 : 2 / std::sqrt(static_cast<double>(x.k));
+    a.upload(rows);
     b.upload(normal_values(b.tensor().numel(), 2));
     bias.upload(normal_values(x.n, 3));
     c_values = normal_values(c.tensor().numel(), 4);
+    gelu_values = normal_values(gelu.tensor().numel(), 5);
     reset();
     a_values = a.values(), b_values = b.values(), bias_values = bias.values();
     if (x.accumulate) c_values = c.values();
+    if (x.gelu == GemmGelu::kBackward) gelu_values = gelu.values();
   }
-  void reset() { sizes.accumulate ? c.upload(c_values) : c.poison(); }
+  void reset() {
+    sizes.accumulate ? c.upload(c_values) : c.poison();
+    sizes.gelu == GemmGelu::kBackward ? gelu.upload(gelu_values) : gelu.poison();
+  }
   Gemm op() const {
     return {.a = a.tensor(),
             .b = b.tensor(),
@@ -63,7 +81,9 @@ struct Problem {
             .transpose_a = sizes.transpose_a,
             .transpose_b = sizes.transpose_b,
             .bias = sizes.bias ? bias.tensor() : Tensor{},
-            .accumulate = sizes.accumulate};
+            .accumulate = sizes.accumulate,
+            .pre_activation = sizes.gelu == GemmGelu::kForward ? gelu.tensor() : Tensor{},
+            .gelu_input = sizes.gelu == GemmGelu::kBackward ? gelu.tensor() : Tensor{}};
   }
   void multiply() {
     check(op());
@@ -71,7 +91,8 @@ struct Problem {
   }
   // Of every 37th element, at the tolerance of gemm_test.cpp.
   void expect_right() {
-    const std::vector<double> got = c.values();
+    EXPECT_EQ(gemm_algorithms(stream).find(signature_of(op())) != nullptr, has_algorithm(sizes));
+    const std::vector<double> got = c.values(), saved = gelu.values();
     const auto u = [](DType dtype) { return dtype == DType::kBf16 ? 0x1p-8 : 0x1p-24; };
     for (std::int64_t at = 0; at < sizes.m * sizes.n; at += 37) {
       const std::int64_t i = at / sizes.n, j = at % sizes.n;
@@ -88,8 +109,21 @@ struct Problem {
       // cuBLASLt rounds the product before it adds a bf16 c.
       const bool rounds_twice = sizes.accumulate && sizes.output == DType::kBf16;
       const double rounded = std::abs(want) + (rounds_twice ? std::abs(want - start) + std::abs(start) : 0);
-      const double allowed =
+      double allowed =
           2 * u(sizes.output) * rounded + (4 + std::sqrt(static_cast<double>(sizes.k) + 2)) * 0x1p-24 * magnitude;
+      if (sizes.gelu == GemmGelu::kForward) {
+        ASSERT_NEAR(saved[static_cast<std::size_t>(at)], want, allowed) << "row " << i << " column " << j;
+        allowed = 1.13 * allowed + 2 * u(sizes.output) * std::abs(want);  // the largest slope; the halves of x (1 + t)
+        want = reference::gelu(want, false);
+      }
+      if (sizes.gelu == GemmGelu::kBackward) {
+        const double x = saved[static_cast<std::size_t>(at)], slope = reference::gelu_slope(x, false);
+        const double t = std::tanh(reference::gelu_tanh_argument(x));
+        const double terms =
+            0.5 * (1 + std::abs(t) + std::abs(x * (1 + t * t) * reference::gelu_tanh_argument_slope(x)));
+        allowed = std::abs(slope) * allowed + 2 * u(sizes.output) * std::abs(want) * terms;
+        want *= slope;
+      }
       ASSERT_NEAR(got[static_cast<std::size_t>(at)], want, allowed) << "row " << i << " column " << j;
     }
   }

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <utility>
+
 namespace megalith::test {
 namespace {
 
@@ -30,6 +32,19 @@ TEST(GemmAlgorithms, SignatureSaysAllThatTheChoiceDependsOn) {
   EXPECT_TRUE(s.bias);
   op.bias.data = memory + 2050;
   EXPECT_FALSE(signature_of(op).bias) << "nor a misaligned one";
+  op.bias = {};
+  op.accumulate = false;
+  op.pre_activation = Tensor(memory + 3072, DType::kBf16, {6, 8});
+  s = signature_of(op);
+  EXPECT_EQ(to_string(s), "bf16 nt m6 n8 k4 lda4 ldb12 ldc8 align16/4/16 out bf16 gelu");
+  op.bias = Tensor(memory + 2050, DType::kBf16, {8});
+  EXPECT_EQ(signature_of(op).gelu, GemmGelu::kNone) << "the misaligned bias has to come first";
+  op.bias = {};
+  op.gelu_input = std::exchange(op.pre_activation, {});
+  EXPECT_EQ(signature_of(op).gelu, GemmGelu::kBackward);
+  op.gelu_input.data = memory + 3074;
+  EXPECT_EQ(signature_of(op).gelu, GemmGelu::kNone) << "misaligned";
+  op.gelu_input = {};
   Tensor overlapping = a;
   overlapping.strides[0] = 2;
   op.a = overlapping;

@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "core/ops/activation.h"
+#include "tests/reference/activation.h"
 #include "tests/reference/gemm.h"
 #include "tests/support/op_test.h"
 #include "tests/unit/ops/magnitude.h"
@@ -14,16 +16,53 @@ Values magnitudes(Values x) {
   return x;
 }
 
+reference::GemmSizes sizes_of(const Gemm& op) {
+  return {.m = static_cast<std::size_t>(op.c.size(0)),
+          .n = static_cast<std::size_t>(op.c.size(1)),
+          .k = static_cast<std::size_t>(op.transpose_a ? op.a.size(0) : op.a.size(1)),
+          .transpose_a = op.transpose_a,
+          .transpose_b = op.transpose_b};
+}
+
+// The terms of the slope of GELU's tanh form: 0.5, 0.5 t, 0.5 x u', 0.5 x t^2 u'.
+double gelu_slope_magnitude(double x) {
+  const double t = std::tanh(reference::gelu_tanh_argument(x));
+  return 0.5 * (1 + std::abs(t) + std::abs(x * (1 + t * t) * reference::gelu_tanh_argument_slope(x)));
+}
+
+constexpr double kMostGeluSlope = 1.13;
+
 class GemmTest : public OpTest {
  protected:
+  // Runs an op with a GELU and compares; the product may or may not be rounded before the GELU.
+  void compare_gelu(const Gemm& op) {
+    const reference::GemmSizes sizes = sizes_of(op);
+    const auto length = static_cast<std::int64_t>(sizes.k) + 2;
+    Values product = reference::gemm(values(op.a), values(op.b), sizes);
+    Values magnitude = reference::gemm(magnitudes(values(op.a)), magnitudes(values(op.b)), sizes);
+    const Values bias = op.bias ? values(op.bias) : Values(sizes.n);
+    for (std::size_t i = 0; i < product.size(); ++i) {
+      product[i] += bias[i % sizes.n];
+      magnitude[i] += std::abs(bias[i % sizes.n]);
+    }
+    run(op);
+    Values allowed = sum_magnitude(product, magnitude, op.c.dtype, length), want(product.size());
+    if (op.pre_activation)
+      expect_close(op.pre_activation, product, {.length = length, .magnitude = allowed, .what = "pre-activation"});
+    const Values at = op.gelu_input ? values(op.gelu_input) : product;
+    for (std::size_t i = 0; i < product.size(); ++i) {
+      const double slope = reference::gelu_slope(at[i], false);
+      want[i] = op.gelu_input ? product[i] * slope : reference::gelu(product[i], false);
+      allowed[i] = op.gelu_input ? std::abs(slope) * allowed[i] + std::abs(product[i]) * gelu_slope_magnitude(at[i])
+                                 : kMostGeluSlope * allowed[i] + std::abs(product[i]);
+    }
+    expect_close(op.c, want, {.length = length, .magnitude = allowed});
+  }
+
   // Runs the op and compares; `before` is what c held (empty unless accumulating).
   void compare(const Gemm& op, const Values& before = {}) {
-    const std::int64_t k = op.transpose_a ? op.a.size(0) : op.a.size(1);
-    const reference::GemmSizes sizes{.m = static_cast<std::size_t>(op.c.size(0)),
-                                     .n = static_cast<std::size_t>(op.c.size(1)),
-                                     .k = static_cast<std::size_t>(k),
-                                     .transpose_a = op.transpose_a,
-                                     .transpose_b = op.transpose_b};
+    const reference::GemmSizes sizes = sizes_of(op);
+    const auto k = static_cast<std::int64_t>(sizes.k);
     Values want = reference::gemm(values(op.a), values(op.b), sizes);
     Values magnitude = reference::gemm(magnitudes(values(op.a)), magnitudes(values(op.b)), sizes);
     const Values bias = op.bias ? values(op.bias) : Values(sizes.n);
@@ -96,6 +135,61 @@ TEST_P(GemmTest, AccumulatesIntoItsOutput) {
               before);
     }
   }
+}
+
+// Rows of whole packs, which a bf16 GEMM on CUDA fuses, and others.
+TEST_P(GemmTest, GeluBehindAndInFrontOfIt) {
+  for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{0, 8, 3},
+                                {5, 0, 3},
+                                {4, 8, 0},
+                                {1, 8, 8},
+                                {33, 40, 24},
+                                {64, 128, 300},
+                                {7, 17, 9},
+                                {13, 21, 40}}) {
+    SCOPED_TRACE(std::to_string(m) + " " + std::to_string(n) + " " + std::to_string(k));
+    const double deviation = 2 / std::sqrt(static_cast<double>(k) + 1);  // products of both tails and the bend
+    for (const bool with_bias : {false, true}) {
+      compare_gelu({.a = input({m, k}),
+                    .b = input({n, k}, deviation),
+                    .c = output({m, n}),
+                    .transpose_b = true,
+                    .bias = with_bias ? input({n}) : Tensor{},
+                    .pre_activation = output({m, n})});
+    }
+    compare_gelu({.a = input({m, k}), .b = input({k, n}), .c = output({m, n}), .gelu_input = input({m, n}, 2)});
+  }
+}
+
+TEST_P(GemmTest, GeluHasTheBitsOfAnOpOfItsOwn) {
+  if (device() == DeviceType::kCuda && dtype() == DType::kBf16) GTEST_SKIP() << "cuBLASLt rounds once, after the GELU";
+  const Tensor a = input({9, 300}), b = input({300, 24}, 0.1), bias = input({24}), at = input({9, 24});
+  const Tensor h = output({9, 24}), y = output({9, 24});
+  // Outputs start afresh in each run, so the product travels by its values.
+  run(Gemm{.a = a, .b = b, .c = h, .bias = bias});
+  const Values product = values(h);
+  run(GeluForward{.x = input({9, 24}, dtype(), product), .y = y});
+  const Values forward = values(y);
+  run(Gemm{.a = a, .b = b, .c = y, .bias = bias, .pre_activation = h});
+  EXPECT_EQ(values(h), product);
+  EXPECT_EQ(values(y), forward);
+
+  run(Gemm{.a = a, .b = b, .c = h});
+  run(GeluBackward{.x = at, .dy = input({9, 24}, dtype(), values(h)), .dx = y});
+  const Values backward = values(y);
+  run(Gemm{.a = a, .b = b, .c = y, .gelu_input = at});
+  EXPECT_EQ(values(y), backward);
+}
+
+TEST_P(GemmTest, RefusesAGeluThatDoesNotFit) {
+  const Tensor a = input({4, 6}), b = input({6, 8}), c = output({4, 8}), h = output({4, 8}), wide = output({4, 9});
+  expect_refused(Gemm{.a = a, .b = b, .c = c, .pre_activation = wide},
+                 "op.pre_activation: expected shape [4, 8], got [4, 9]");
+  expect_refused(Gemm{.a = a, .b = b, .c = c, .pre_activation = c}, "op.c and op.pre_activation: expected memory");
+  expect_refused(Gemm{.a = a, .b = b, .c = wide.slice(1, 0, 8), .gelu_input = h}, "op.c: expected contiguous");
+  expect_refused(Gemm{.a = a, .b = b, .c = c, .accumulate = true, .gelu_input = h}, "accumulate");
+  expect_refused(Gemm{.a = a, .b = b, .c = c, .bias = input({8}), .gelu_input = h}, "bias");
+  expect_refused(Gemm{.a = a, .b = b, .c = c, .pre_activation = output({4, 8}), .gelu_input = h}, "pre_activation");
 }
 
 TEST_P(GemmTest, StridedRowsLeaveTheirGapsAlone) {

@@ -46,7 +46,66 @@ std::vector<std::string> tiny_flags() {
           "--log-interval",
           "1000",
           "--seed",
-          "11"};
+          "11",
+          "--device",
+          "cpu"};
+}
+
+std::vector<std::string> llama_flags() {
+  return {"--swiglu",
+          "--normalization",
+          "RMSNorm",
+          "--position-embedding-type",
+          "rope",
+          "--disable-bias-linear",
+          "--group-query-attention",
+          "--num-query-groups",
+          "2",
+          "--untie-embeddings-and-output-weights",
+          "--qk-layernorm"};
+}
+
+std::vector<std::vector<std::string>> recompute_modes() {
+  const auto full = [](const std::vector<std::string>& flags) {
+    return std::vector<std::string>{"--recompute-granularity", "full", "--recompute-method"} + flags;
+  };
+  const auto selective = [](const std::vector<std::string>& modules) {
+    return std::vector<std::string>{"--recompute-granularity", "selective", "--recompute-modules"} + modules;
+  };
+  return {full({"uniform"}),
+          full({"uniform", "--recompute-num-layers", "2"}),
+          full({"block", "--recompute-num-layers", "1"}),
+          selective({"core_attn"}),
+          selective({"layernorm"}),
+          selective({"mlp"}),
+          selective({"mlp_act"}),
+          selective({"core_attn", "layernorm", "mlp_act"})};
+}
+
+void expect_same_run(const RunResult& a, const RunResult& b) {
+  EXPECT_FALSE(a.losses.empty());
+  EXPECT_EQ(a.losses, b.losses);
+  EXPECT_EQ(a.grad_norms, b.grad_norms);
+  EXPECT_TRUE(a.weights == b.weights);
+}
+
+ModelState read_state(TrainingModel& model) {
+  ModelState state;
+  AdamWOptimizer& optimizer = model.optimizer();
+  for (std::size_t u = 0; u < optimizer.units().size(); ++u) {
+    const AdamWOptimizer::UnitState& unit = optimizer.units()[u];
+    for (const Parameter* parameter : model.gpt().parameters->units()[u].parameters) {
+      const auto read = [&](const char* kind, const Tensor& flat) {
+        const Tensor whole = flat.slice(0, parameter->offset, parameter->shape.numel());
+        state[std::string(kind) + "/" + parameter->name()] = download(model.compute(), whole);
+      };
+      read("param", model.gpt().parameters->units()[u].weights);
+      read("main_param", unit.main_params);
+      read("exp_avg", unit.exp_avg);
+      read("exp_avg_sq", unit.exp_avg_sq);
+    }
+  }
+  return state;
 }
 
 namespace {
@@ -81,17 +140,21 @@ void read_rank_0(Trainer& trainer, RunResult& result) {
       }
     }
   }
+  result.state = read_state(model);
   result.event_waits = trainer.event_waits();
   result.buckets_reduced = model.reducer().buckets_reduced();
   result.system_allocations_after = model.pool().system_allocations();
   result.arena_touched = model.arena().touched_bytes();
   result.arena_planned = trainer.plans().block_bytes();
   result.pool_peak = model.pool().peak_allocated_bytes();
+  result.pool_reserved = model.pool().reserved_bytes();
 }
 
 }  // namespace
 
 RunResult train(const RunRequest& request) {
+  static const ScratchDirectory shared_cache;  // the user's own cache is no business of a test's
+  setenv("MEGALITH_CACHE", (request.cache.empty() ? shared_cache.path("cache") : request.cache).c_str(), 1);
   const ScratchDirectory scratch;
   std::vector<std::string> flags = tiny_flags();
   flags.insert(flags.end(), request.flags.begin(), request.flags.end());

@@ -25,17 +25,22 @@ class ScratchDirectory {
   std::string path_;
 };
 
+// Weights, main parameters and both moments, as "kind/logical name", widened to fp32.
+using ModelState = std::map<std::string, std::vector<float>>;
+ModelState read_state(TrainingModel& model);
+
 struct RunResult {
   std::vector<std::string> losses;      // C99 %a, by step
   std::vector<std::string> grad_norms;  // likewise
   std::vector<double> loss_values;
   std::map<std::string, std::vector<float>> weights;    // rank 0, by logical name
   std::map<std::string, std::vector<float>> gradients;  // of the last step, reduced
+  ModelState state;                                     // rank 0, at the end
   std::int64_t hazards = 0;                             // of all ranks
   std::int64_t event_waits = 0;                         // of rank 0
   std::int64_t buckets_reduced = 0;
   std::int64_t system_allocations_before = 0, system_allocations_after = 0;  // rank 0: after step 2, at the end
-  std::size_t arena_touched = 0, arena_planned = 0, pool_peak = 0, planned_total = 0;
+  std::size_t arena_touched = 0, arena_planned = 0, pool_peak = 0, pool_reserved = 0, planned_total = 0;
   std::int64_t skipped_steps = 0;
   ExitCode code = ExitCode::kOk;
 };
@@ -43,11 +48,24 @@ struct RunResult {
 struct RunRequest {
   std::vector<std::string> flags;  // over tiny_flags()
   int ranks = 1;
+  std::string cache = {};  // $MEGALITH_CACHE of the run; empty: a folder that this process's runs share
   std::function<void(Trainer&, int rank)> prepare = nullptr;  // before run()
 };
 
-// 2 layers, hidden 32, sequence 16, global batch 8 in micro batches of 2, mock data, 6 steps.
+// 2 layers, hidden 32, sequence 16, global batch 8 in micro batches of 2, mock data, 6 steps, on the CPU.
 std::vector<std::string> tiny_flags();
+// A Llama with norms of q and k, of two query groups.
+std::vector<std::string> llama_flags();
+// Every way of --recompute-granularity.
+std::vector<std::vector<std::string>> recompute_modes();
+
+inline std::vector<std::string> operator+(std::vector<std::string> a, const std::vector<std::string>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+// The same losses, gradient norms and weights, bit for bit.
+void expect_same_run(const RunResult& a, const RunResult& b);
+
 RunResult train(const RunRequest& request);
 
 }  // namespace megalith::test

@@ -1,0 +1,95 @@
+// What the CUDA benches share: device memory cut from one block, and times of calls that take turns.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "core/base/error.h"
+#include "core/device/cuda_check.h"
+#include "core/device/cuda_memory.h"
+#include "core/ops/gemm_algorithms_cuda.h"
+#include "core/ops/gemm_kernels_cuda.h"
+
+namespace megalith::bench {
+
+inline constexpr std::size_t kMemoryBytes = std::size_t{36} << 30;
+inline constexpr int kWarmUps = 3;
+inline constexpr int kRuns = 11;
+inline constexpr std::size_t kFlushBytes = std::size_t{192} << 20;  // more than the L2 cache
+
+// One block of device memory, cut from the front; what a case made is gone with the next reset().
+class Workbench {
+ public:
+  Workbench() : block_(static_cast<std::byte*>(cuda_allocate(kMemoryBytes))) {
+    require(block_ != nullptr, "the bench needs 36 GiB of GPU memory");
+    reset();
+  }
+  ~Workbench() { cuda_free(block_); }
+
+  CudaStream& stream() { return stream_; }
+  void reset() { used_ = kFlushBytes; }
+  Tensor tensor(const Shape& shape, DType dtype, bool random = true) {
+    const Tensor x(block_ + used_, dtype, shape);
+    used_ += (x.bytes() + 255) / 256 * 256;
+    require(used_ <= kMemoryBytes, "a case of the bench is too large");
+    if (random) fill_normal(stream_, x, static_cast<std::uint32_t>(used_ >> 8));
+    return x;
+  }
+  GemmScratch rest() { return {.memory = block_, .bytes = kMemoryBytes}; }
+  void synchronize() { MEGALITH_CUDA_CHECK(cudaStreamSynchronize(stream_.handle())); }
+
+  using Call = std::function<void()>;
+  // Median seconds of each call, which take turns so that clocks and temperature treat them alike; L2 flushed before
+  // each, the host far ahead of the device.
+  std::vector<double> seconds(const std::vector<Call>& calls) {
+    const std::size_t count = calls.size() * kRuns;
+    while (events_.size() < 2 * count) MEGALITH_CUDA_CHECK(cudaEventCreate(&events_.emplace_back()));
+    for (int run = -kWarmUps; run < kRuns; ++run) {
+      for (std::size_t i = 0; i < calls.size(); ++i) {
+        const std::size_t at = 2 * (static_cast<std::size_t>(std::max(run, 0)) * calls.size() + i);
+        stream_.fill(block_, static_cast<std::uint8_t>(run), kFlushBytes);
+        MEGALITH_CUDA_CHECK(cudaEventRecord(events_[at], stream_.handle()));
+        calls[i]();
+        MEGALITH_CUDA_CHECK(cudaEventRecord(events_[at + 1], stream_.handle()));
+      }
+    }
+    synchronize();
+    std::vector<double> medians;
+    for (std::size_t i = 0; i < calls.size(); ++i) {
+      std::vector<double> times;
+      for (std::size_t run = 0; run < kRuns; ++run) {
+        float ms = 0;
+        const std::size_t at = 2 * (run * calls.size() + i);
+        MEGALITH_CUDA_CHECK(cudaEventElapsedTime(&ms, events_[at], events_[at + 1]));
+        times.push_back(1e-3 * static_cast<double>(ms));
+      }
+      std::nth_element(times.begin(), times.begin() + kRuns / 2, times.end());
+      medians.push_back(times[kRuns / 2]);
+    }
+    return medians;
+  }
+  double seconds(const Call& call) { return seconds(std::vector<Call>{call}).front(); }
+  // The host's microseconds per call.
+  double host_microseconds(const std::function<void()>& enqueue) {
+    constexpr int kCalls = 50;
+    enqueue();
+    synchronize();
+    const auto start = std::chrono::steady_clock::now();
+    for (int i = 0; i < kCalls; ++i) enqueue();
+    const std::chrono::duration<double, std::micro> passed = std::chrono::steady_clock::now() - start;
+    synchronize();
+    return passed.count() / kCalls;
+  }
+
+ private:
+  CudaStream stream_;
+  std::byte* block_;
+  std::size_t used_ = 0;
+  std::vector<cudaEvent_t> events_;
+};
+
+}  // namespace megalith::bench
