@@ -5,12 +5,14 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <set>
 
 #include "apps/flags_check.h"
 #include "apps/flags_source.h"
 #include "apps/flags_table.h"
 #include "apps/version.h"
 #include "core/base/error.h"
+#include "core/base/fault.h"
 
 namespace megalith {
 
@@ -136,6 +138,16 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
   return cost[a.size()][b.size()];
 }
 
+void arm(const Requests& requests, int rank) {
+  if (requests.faults.empty()) return;
+  if (!requests.allow_faults) {
+    refuse("--fault", "--allow-faults beside it", "--fault alone", "it makes the program fail on purpose, for tests");
+  }
+  std::vector<FaultRequest> faults;
+  for (const std::string& text : requests.faults) faults.push_back(parse_fault(text));
+  if (requests.fault_rank == -1 || requests.fault_rank == rank) arm_faults(std::move(faults));
+}
+
 }  // namespace
 
 std::string_view name_of(App app) {
@@ -163,18 +175,36 @@ std::string suggestion(std::string_view name, const std::vector<std::string>& na
   return nearest == nullptr ? fallback : "did you mean " + *nearest + "?";
 }
 
-Parsed parse_flags(App app, const std::vector<std::string>& arguments) {
+FlagParser::FlagParser(App app) : app_(app), command_line_(std::make_unique<CommandLine>(app)) {}
+FlagParser::~FlagParser() = default;
+
+Options FlagParser::parse_text(std::string_view toml, const std::string& file) {
   State state;
-  const std::vector<RawValue> given = read_command_line(app, state.table, arguments);
+  apply_file(state, read_config_text(toml, file));
+  finish(state, app_);
+  return std::move(state.options);
+}
+
+Parsed parse_flags(App app, const std::vector<std::string>& arguments, int rank) {
+  return FlagParser(app).parse(arguments, rank);
+}
+
+Parsed FlagParser::parse(const std::vector<std::string>& arguments, int rank) {
+  const std::set<std::string> kFirst = {"config", "help", "version", "fault", "fault-rank", "allow-faults"};
+  State state;
+  const std::vector<RawValue> given = command_line_->read(arguments);
   for (const RawValue& value : given) {
-    if (value.name == "config" || value.name == "help" || value.name == "version") apply(state, value);
+    if (kFirst.contains(value.name)) apply(state, value);
   }
-  if (state.requests.help) return {.options = {}, .print = help_text(app)};
-  if (state.requests.version) return {.options = {}, .print = version_line(name_of(app)) + "\n"};
+  if (state.requests.help) return {.options = {}, .print = help_text(app_)};
+  if (state.requests.version) return {.options = {}, .print = version_line(name_of(app_)) + "\n"};
+  const std::vector<std::string>& faults = state.requests.faults;
+  if (std::find(faults.begin(), faults.end(), "list") != faults.end()) return {.options = {}, .print = fault_list()};
+  arm(state.requests, rank);
   for (const std::string& path : state.requests.config) apply_file(state, read_config_file(path));
   for (const RawValue& value : given) apply(state, value);
-  finish(state, app);
-  const std::string print = state.requests.print_config ? print_config(app, state.options) : "";
+  finish(state, app_);
+  const std::string print = state.requests.print_config ? print_config(app_, state.options) : "";
   return {.options = std::move(state.options), .print = print};
 }
 

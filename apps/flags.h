@@ -8,6 +8,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,6 +16,8 @@
 #include "apps/options.h"
 
 namespace megalith {
+
+class CommandLine;
 
 enum class App : unsigned { kTrain = 1, kGenerate = 2, kPlan = 4, kReport = 8 };
 std::string_view name_of(App app);
@@ -24,8 +27,26 @@ struct Parsed {
   std::string print;  // not empty: --help, --version or --print-config was asked; print it and end with exit code 0
 };
 
-// `arguments` without the program's name.
-Parsed parse_flags(App app, const std::vector<std::string>& arguments);
+// `arguments` without the program's name. Arms the faults (core/base/fault.h) that --fault asks of this rank, before
+// any file is read.
+Parsed parse_flags(App app, const std::vector<std::string>& arguments, int rank = 0);
+
+// The same for many command lines, without building the parser anew. parse_text reads a configuration file's text in
+// place of a command line.
+class FlagParser {
+ public:
+  explicit FlagParser(App app);
+  ~FlagParser();
+  FlagParser(const FlagParser&) = delete;
+  FlagParser& operator=(const FlagParser&) = delete;
+
+  Parsed parse(const std::vector<std::string>& arguments, int rank = 0);
+  Options parse_text(std::string_view toml, const std::string& file);
+
+ private:
+  App app_;
+  std::unique_ptr<CommandLine> command_line_;
+};
 
 // As parse_flags; prints what was asked for to standard output and ends the process.
 Options parse_options(App app, int argc, char** argv);

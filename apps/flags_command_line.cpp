@@ -74,13 +74,20 @@ struct Declared {
 
 }  // namespace
 
-std::vector<RawValue> read_command_line(App app, const std::vector<Flag>& table,
-                                        const std::vector<std::string>& arguments) {
-  const std::vector<std::string> words = prepared(app, table, arguments);
+struct CommandLine::Parser {
+  explicit Parser(App program);
+
+  App app;
+  Options options;  // what the table points to
+  Requests requests;
+  std::vector<Flag> table = make_table(options, requests);
   CLI::App parser;
+  std::vector<Declared> declared;
+};
+
+CommandLine::Parser::Parser(App program) : app(program) {
   parser.set_help_flag();
   parser.allow_extras();
-  std::vector<Declared> declared;
   declared.reserve(table.size());
   for (const Flag& flag : table) {
     if (!takes(flag, app)) continue;
@@ -97,6 +104,14 @@ std::vector<RawValue> read_command_line(App app, const std::vector<Flag>& table,
       entry.option = parser.add_option(name, entry.one)->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
     }
   }
+}
+
+CommandLine::CommandLine(App app) : parser_(std::make_unique<Parser>(app)) {}
+CommandLine::~CommandLine() = default;
+
+std::vector<RawValue> CommandLine::read(const std::vector<std::string>& arguments) {
+  auto& [app, options, requests, table, parser, declared] = *parser_;
+  const std::vector<std::string> words = prepared(app, table, arguments);
   try {
     parser.parse(std::vector<std::string>(words.rbegin(), words.rend()));
   } catch (const CLI::ArgumentMismatch& error) {

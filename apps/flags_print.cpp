@@ -2,6 +2,7 @@
 
 #include "apps/flags_table.h"
 #include "apps/version.h"
+#include "core/base/exit_codes.h"
 
 namespace megalith {
 
@@ -85,7 +86,7 @@ std::string help_text(App app) {
     const bool plain = flag.group == FlagGroup::kProgram;
     out += wrapped(left, plain ? std::string(flag.help) : fmt::format("{} {}", flag.help, facts(flag)));
   }
-  return out;
+  return out + "\n" + exit_codes_text();
 }
 
 std::string print_config(App app, const Options& options) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,9 +30,21 @@ std::string prefix_of(const RawValue& value);
 std::vector<RawValue> read_config_file(const std::string& path);
 std::vector<RawValue> read_config_text(std::string_view text, const std::string& file);
 
-// Fails with kUsage for a flag that is unknown or lacks its value.
-std::vector<RawValue> read_command_line(App app, const std::vector<Flag>& table,
-                                        const std::vector<std::string>& arguments);
+// Reads command lines of a program; its parser, which takes long to build, serves for any number of them.
+class CommandLine {
+ public:
+  explicit CommandLine(App app);
+  ~CommandLine();
+  CommandLine(const CommandLine&) = delete;
+  CommandLine& operator=(const CommandLine&) = delete;
+
+  // Fails with kUsage for a flag that is unknown or lacks its value.
+  std::vector<RawValue> read(const std::vector<std::string>& arguments);
+
+ private:
+  struct Parser;
+  std::unique_ptr<Parser> parser_;
+};
 
 // "did you mean NAME?" for a likely misspelling among `names`, otherwise `fallback`.
 std::string suggestion(std::string_view name, const std::vector<std::string>& names, std::string fallback);

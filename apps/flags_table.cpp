@@ -63,7 +63,10 @@ void add_training(Table& t, TrainingOptions& o) {
     {"seed", kTraining, kTrain | kGenerateApp, "N", integer(&o.seed, {0, 4'294'967'295}), "of weights, data order, dropout and sampling", ""},
     {"deterministic-mode", kTraining, kShaped, "", toggle(&o.deterministic_mode), "only kernels that repeat bit for bit (the CPU always does)", ""},
     {"exit-interval", kTraining, kTrain, "STEPS", integer(&o.exit_interval, {0, kMany}), "save and end with exit code 75 at a multiple of this; 0: off", ""},
-    {"exit-duration-in-mins", kTraining, kTrain, "MINUTES", integer(&o.exit_duration_in_mins, {0, 10'000'000}), "save and end with exit code 75 after this time; 0: off", ""},
+    {"exit-duration-in-mins", kTraining, kTrain, "MINUTES", real(&o.exit_duration_in_mins, {0, 1e7, false, true}), "save and end with exit code 75 after this time; 0: off", ""},
+    {"stop-file", kTraining, kTrain, "FILE", text(&o.stop_file), "save and end with exit code 75 after the step in which this file appears; it is then removed. The signals SIGUSR1 and SIGTERM do the same, a second one ends the run at once", "none"},
+    {"max-skipped-steps", kTraining, kTrain, "STEPS", integer(&o.max_skipped_steps, {0, kMany}), "a step whose loss or gradients have NaN or Inf changes nothing, and is run again to name the first such value; one more of them in the whole run ends it with exit code 8", ""},
+    {"check-weight-hash-interval", kTraining, kTrain, "STEPS", integer(&o.check_weight_hash_interval, {0, kMany}), "compare weights, main parameters and moments of the data-parallel ranks by hash; where a rank differs the run ends with exit code 8; 0: never", ""},
     {"device", kTraining, kTrain | kGenerateApp | kPlan, "NAME", choice(&o.device, {"cpu", "cuda"}), "where to compute", "cuda where a GPU can be used, else cpu"},
   });
 }
@@ -98,7 +101,13 @@ void add_data_and_evaluation(Table& t, Options& o) {
     {"data-path", kData, kTrain, "PREFIX...", list(&o.data.data_path), "indexed dataset without .bin/.idx, or WEIGHT PREFIX pairs", "this or --mock-data is required"},
     {"split", kData, kTrain, "A,B,C", text(&o.data.split), "shares of training, validation and test documents", ""},
     {"mock-data", kData, kTrain, "", toggle(&o.data.mock_data), "seeded Zipf-distributed tokens in place of a dataset", ""},
-    {"tokenizer-type", kData, kShaped, "NAME", choice(&o.data.tokenizer_type, {"byte", "null"}), "byte: ids are bytes, 256 is the end of a document; null: ids as they are, --vocab-size of them and one for the end", ""},
+    {"tokenizer-type", kData, kShaped, "NAME", choice(&o.data.tokenizer_type, {"byte", "null", "GPT2BPETokenizer", "HuggingFaceTokenizer", "TikTokenizer"}), "byte: ids are bytes, 256 is the end of a document; null: ids as they are, --vocab-size of them and one for the end; byte-level BPE out of the files below", ""},
+    {"vocab-file", kData, kShaped | kGenerateApp, "FILE", text(&o.data.vocab_file), "vocab.json of GPT2BPETokenizer", "none"},
+    {"merge-file", kData, kShaped | kGenerateApp, "FILE", text(&o.data.merge_file), "merges.txt of GPT2BPETokenizer", "none"},
+    {"tokenizer-model", kData, kShaped | kGenerateApp, "FILE", text(&o.data.tokenizer_model), "tokenizer.json of HuggingFaceTokenizer, or the ranks of TikTokenizer", "none"},
+    {"tiktoken-pattern", kData, kShaped, "NAME", text(&o.data.tiktoken_pattern), "how TikTokenizer cuts text into words: gpt2, cl100k, llama3, qwen2, o200k, v1 or v2", "none"},
+    {"tiktoken-special-tokens", kData, kShaped, "NAME[=ID]...", list(&o.data.tiktoken_special_tokens), "of TikTokenizer; one without an id gets the next", "<|endoftext|>"},
+    {"eod-token", kData, kShaped, "TOKEN", text(&o.data.eod_token), "that ends documents with BPE", "<|endoftext|>, <|end_of_text|> or </s>"},
     {"eval-interval", kEvaluation, kTrain, "STEPS", integer(&o.train.eval_interval, {0, kMany}), "evaluate every so often; 0: never", ""},
     {"eval-iters", kEvaluation, kTrain, "STEPS", integer(&o.train.eval_iters, {0, kMany}), "global batches per evaluation", ""},
   });
@@ -125,6 +134,8 @@ void add_parallel(Table& t, ParallelOptions& o) {
     {"context-parallel-size", kParallel, kShaped, "RANKS", ranks(&o.context_parallel_size), "only 1 is built yet", ""},
     {"ddp-bucket-size", kParallel, kShaped, "N", integer(&o.ddp_bucket_size, {1, kMany}), "parameters per gradient bucket", ""},
     {"distributed-timeout-minutes", kParallel, kTrain, "MINUTES", integer(&o.distributed_timeout_minutes, {1, 1'000'000}), "a collective that waits longer for its peers ends the run with exit code 7", ""},
+    {"comm-timeout", kParallel, kTrain, "SECONDS", real(&o.comm_timeout, {0, 1e8}), "in place of --distributed-timeout-minutes; 0: off", ""},
+    {"comm-dump", kParallel, kTrain, "DIR", text(&o.comm_dump), "folder for the last 64 collectives of each group, a JSON file for each rank, when a collective hangs; empty: none", ""},
     {"world-size", kParallel, kPlan, "RANKS", ranks(&o.world_size), "ranks of the run that is forecast", ""},
   });
 }
@@ -145,6 +156,7 @@ void add_logging(Table& t, LoggingOptions& o) {
     {"log-interval", kLogging, kTrain, "STEPS", integer(&o.log_interval, {1, kMany}), "steps per log line", ""},
     {"log-throughput", kLogging, kTrain, "", toggle(&o.log_throughput), "TFLOP/s per device in the log line", ""},
     {"metrics-jsonl", kLogging, kTrain, "FILE", text(&o.metrics_jsonl), "one JSON object per step", "none"},
+    {"tensorboard-dir", kLogging, kTrain, "DIR", text(&o.tensorboard_dir), "folder for events that TensorBoard reads", "none"},
     {"profile", kLogging, kTrain, "", toggle(&o.profile), "with --device cuda: let an attached profiler record the steps below", ""},
     {"profile-step-start", kLogging, kTrain, "STEP", integer(&o.profile_step_start, {1, kMany}), "first step recorded", ""},
     {"profile-step-end", kLogging, kTrain, "STEP", integer(&o.profile_step_end, {1, kMany}), "last step recorded is the one before", ""},
@@ -177,6 +189,9 @@ void add_program(Table& t, Requests& r) {
   constexpr unsigned kAll = kConfigured | kReportApp;
   t.insert(t.end(), {
     {"config", kProgram, kConfigured, "FILE", list(&r.config), "TOML with the flags' names as keys; may be repeated: a later file wins over an earlier one, the command line over all", "none"},
+    {"fault", kProgram, kAll, "SITE:N[:KIND]", list(&r.faults), "test aid: fail the N-th time that the program comes to SITE; list: print the sites and their kinds", "none"},
+    {"fault-rank", kProgram, kAll, "RANK", integer(&r.fault_rank, {-1, kMaxRanks}), "the rank that --fault is for; -1: all", ""},
+    {"allow-faults", kProgram, kAll, "", toggle(&r.allow_faults), "test aid: without it --fault is refused", ""},
     {"print-config", kProgram, kConfigured, "", toggle(&r.print_config), "print every value and its origin as TOML, and end", ""},
     {"version", kProgram, kAll, "", toggle(&r.version), "print version and commit, and end", ""},
     {"help", kProgram, kAll, "", toggle(&r.help), "print this text, and end", ""},

@@ -46,6 +46,9 @@ constexpr bool takes(const Flag& flag, App app) { return (flag.apps & static_cas
 struct Requests {
   std::vector<std::string> config;  // TOML files
   bool print_config = false;
+  bool allow_faults = false;
+  std::vector<std::string> faults;  // SITE:N[:KIND], see core/base/fault.h; or list
+  std::int64_t fault_rank = -1;     // -1: all
   bool version = false;
   bool help = false;
 };

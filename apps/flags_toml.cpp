@@ -3,10 +3,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 
 #include "apps/flags_source.h"
 #include "core/base/error.h"
+#include "core/base/fault.h"
+#include "core/base/file.h"
 
 namespace megalith {
 
@@ -145,14 +146,14 @@ std::vector<RawValue> read_config_text(std::string_view text, const std::string&
 }
 
 std::vector<RawValue> read_config_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text(kMaxBytes + 1, '\0');
-  if (file) file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (file.bad() || (!file && !file.eof())) {
-    fail(
-        {.code = ExitCode::kFileIo, .subject = "--config " + path, .expected = "a readable file", .show_place = false});
+  const FaultScope scope("config");
+  std::string text;
+  try {
+    text = read_whole_file(path, kMaxBytes);
+  } catch (const Error& error) {
+    if (error.code() == ExitCode::kFormat) refuse(path, "a configuration of at most 1 MiB", "more");
+    throw Error(error.code(), fmt::format("--config: {}", error.what()));
   }
-  text.resize(static_cast<std::size_t>(file.gcount()));
   return read_config_text(text, path);
 }
 

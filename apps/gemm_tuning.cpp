@@ -1,20 +1,22 @@
 #include "apps/gemm_tuning.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
+#include "core/base/error.h"
+#include "core/base/fault.h"
 #include "core/base/log.h"
+#include "core/base/output_file.h"
 #include "core/ops/gemm_algorithms_cuda.h"
 
 namespace megalith {
 
 namespace {
+
+constexpr const char* kScope = "gemm_cache";
+constexpr std::uint64_t kMaxBytes = std::uint64_t{64} << 20;
 
 using Entries = std::map<std::string, std::string>;
 
@@ -37,10 +39,15 @@ std::string cache_file() {
 
 // A cache that cannot be read is measured again.
 Entries read_cache() {
-  std::ifstream file(cache_file(), std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return from_text(text.str());
+  const FaultScope scope(kScope);
+  try {
+    const std::string path = cache_file();
+    if (path.empty() || !Directory::exists(path)) return {};
+    return from_text(read_whole_file(path, kMaxBytes));
+  } catch (const Error& error) {
+    log_warning(fmt::format("{}: GEMM algorithms are measured again", error.what()));
+    return {};
+  }
 }
 
 // Whole or not at all; what other runs added meanwhile stays.
@@ -49,14 +56,15 @@ void write_cache(const Entries& entries) {
   if (path.empty()) return;
   Entries all = read_cache();
   for (const auto& [key, value] : entries) all[key] = value;
-  const std::string temporary = fmt::format("{}.{}.tmp", path, getpid());
-  std::error_code error;
-  std::filesystem::create_directories(cache_folder(), error);
-  std::ofstream file(temporary, std::ios::binary);
-  file << to_text(all);
-  file.close();
-  if (file) std::filesystem::rename(temporary, path, error);
-  if (!file || error) log_warning("GEMM algorithms were not kept in " + path + ": the next run measures them again");
+  const FaultScope scope(kScope);
+  try {
+    Directory::create(cache_folder());
+    OutputFile file(path, kScope);
+    file.write(to_text(all));
+    file.commit();
+  } catch (const Error& error) {
+    log_warning(fmt::format("{}: the next run measures the GEMM algorithms again", error.what()));
+  }
 }
 
 [[maybe_unused]] void choose(CudaStream& stream, TrainingModel& model, Communicator& world, bool deterministic,

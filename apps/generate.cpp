@@ -10,6 +10,7 @@
 #include "apps/trainer.h"
 #include "apps/training_checkpoint.h"
 #include "core/base/cpu_check.h"
+#include "core/data/utf8.h"
 
 namespace megalith {
 
@@ -21,6 +22,11 @@ Options merge(const Options& command_line, const TrainState& state) {
   options.generate = command_line.generate;
   options.train.seed = command_line.train.seed;
   options.train.device = command_line.train.device;
+  // The tokenizer's files may have moved since.
+  for (std::string DataOptions::*file :
+       {&DataOptions::vocab_file, &DataOptions::merge_file, &DataOptions::tokenizer_model}) {
+    if (!(command_line.data.*file).empty()) options.data.*file = command_line.data.*file;
+  }
   if (options.generate.temperature == 0) options.generate.top_k = 1;
   complete_options(options, tokenizer_of(options), 1);
   return options;
@@ -61,6 +67,14 @@ ExitCode generate(int argc, char** argv) {
   }
   const Options options = merge(command_line, checkpoint->state());
   const Tokenizer tokenizer = tokenizer_of(options);
+  if (tokenizer.identity() != checkpoint->state().tokenizer) {
+    fail({.code = ExitCode::kUsage,
+          .subject = "tokenizer of checkpoint " + checkpoint->path(),
+          .expected = checkpoint->state().tokenizer,
+          .got = tokenizer.identity(),
+          .remedy = "the tokenizer's files have changed; name the ones it was trained with",
+          .show_place = false});
+  }
   std::vector<std::int32_t> tokens;
   tokenizer.encode(options.generate.prompt, tokens);
   if (tokens.empty()) tokens.push_back(tokenizer.eod());  // what stands before the first word of a document
@@ -71,13 +85,14 @@ ExitCode generate(int argc, char** argv) {
   load_tensors(generator.parameters(), nullptr, generator.compute(), *checkpoint, LoadScope::kWeights);
   std::fputs(options.generate.prompt.c_str(), stdout);
   const std::string_view before = options.data.tokenizer_type == TokenizerType::kNull ? " " : "";
+  Utf8Stream shown;
   generator.generate(tokens, count, [&](std::int32_t token) {
     if (token == tokenizer.eod()) return false;
-    fmt::print("{}{}", before, tokenizer.decode(std::span(&token, 1)));
+    fmt::print("{}{}", before, shown.push(tokenizer.decode(std::span(&token, 1))));
     std::fflush(stdout);
     return true;
   });
-  std::fputc('\n', stdout);
+  fmt::print("{}\n", shown.flush());
   return ExitCode::kOk;
 }
 

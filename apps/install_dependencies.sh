@@ -7,7 +7,8 @@ set -euo pipefail
 packages=(g++ cmake ninja-build ccache git libopenmpi-dev openmpi-bin libeigen3-dev libcli11-dev libtomlplusplus-dev
           nlohmann-json3-dev libfmt-dev libxxhash-dev)
 if [ "${1:-}" = --tests ]; then
-  packages+=(libgtest-dev libgmock-dev libbenchmark-dev clang-format-14)
+  packages+=(libgtest-dev libgmock-dev libbenchmark-dev clang-14 libclang-rt-14-dev
+            clang-format-14)
 elif [ $# -gt 0 ]; then
   echo "install_dependencies.sh: expected --tests or nothing, got $1" >&2
   exit 2

@@ -1,27 +1,35 @@
 #include "apps/metrics.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <cerrno>
 #include <cmath>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 
 #include "apps/flags_binding.h"
 #include "apps/metrics_reader.h"
 #include "apps/version.h"
 #include "core/base/error.h"
+#include "core/base/fault.h"
 #include "core/base/log.h"
+#include "core/base/output_file.h"
 
 namespace megalith {
 
 namespace {
 
-[[noreturn]] void fail_io(const std::string& path, const std::string& what) {
-  fail({.code = ExitCode::kFileIo, .subject = "--metrics-jsonl " + path + ": " + what, .show_place = false});
+constexpr const char* kScope = "metrics";
+constexpr std::uint64_t kMaxBytes = std::uint64_t{1} << 33;
+
+// What goes wrong with the file is the flag's fault.
+template <class Work>
+auto named(const std::string& path, Work&& work) {
+  const FaultScope scope(kScope);
+  try {
+    return work();
+  } catch (const Error& error) {
+    if (error.code() != ExitCode::kFileIo) throw;
+    throw Error(error.code(), fmt::format("--metrics-jsonl: {}", error.what()));
+  }
 }
 
 template <typename Float>
@@ -41,9 +49,7 @@ void move_away(const std::string& path) {
   for (int n = 1;; ++n) {
     const std::string target = fmt::format("{}.{}", path, n);
     if (std::filesystem::exists(target)) continue;
-    std::error_code error;
-    std::filesystem::rename(path, target, error);
-    if (error) fail_io(path, "cannot be moved to " + target + ": " + error.message());
+    rename_file(path, target);
     log_info("the metrics of an earlier run were moved to " + target);
     return;
   }
@@ -51,32 +57,29 @@ void move_away(const std::string& path) {
 
 // Rewrites the file without the lines after `last_step`; through a second file, so that a crash loses nothing.
 void keep_until(const std::string& path, std::int64_t last_step) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in) fail_io(path, std::strerror(errno));
-  const std::string temporary = path + ".tmp";
-  std::ofstream out(temporary, std::ios::binary | std::ios::trunc);
-  std::string line;
-  std::int64_t number = 0;
-  while (std::getline(in, line)) {
-    ++number;
-    const bool is_torn = in.eof();  // no line end
+  const std::string all = read_whole_file(path, kMaxBytes);
+  OutputFile out(path, kScope);
+  std::string_view rest = all;
+  for (std::int64_t number = 1; !rest.empty(); ++number) {
+    const std::size_t end = rest.find('\n');
+    const bool is_torn = end == std::string_view::npos;  // no line end
+    const std::string_view line = rest.substr(0, end);
+    rest.remove_prefix(is_torn ? rest.size() : end + 1);
+    if (is_torn) break;
     const std::optional<std::int64_t> iteration = iteration_of(line);
-    if (!iteration && !is_torn) {
-      std::filesystem::remove(temporary);
+    if (!iteration) {
       fail({.code = ExitCode::kFormat,
             .subject = fmt::format("{}:{}", path, number),
             .expected = "a line of --metrics-jsonl",
-            .got = escaped_short(line),
+            .got = escaped_short(std::string(line)),
             .remedy = "the file was left as it is; name another one",
             .show_place = false});
     }
-    if (!is_torn && *iteration <= last_step) out << line << '\n';
+    if (*iteration > last_step) continue;
+    out.write(line);
+    out.write("\n");
   }
-  out.close();
-  std::error_code error;
-  if (in.bad() || !out) fail_io(path, "cannot be copied");
-  std::filesystem::rename(temporary, path, error);
-  if (error) fail_io(path, error.message());
+  out.commit();
 }
 
 }  // namespace
@@ -114,32 +117,24 @@ std::string run_json(const Options& options) {
 
 MetricsLog::MetricsLog(const std::string& path, const Options& options, std::int64_t resumed_step)
     : path_(path), run_(run_json(options)) {
-  std::error_code error;
-  const std::uintmax_t size = std::filesystem::file_size(path, error);
-  if (!error && size > 0 && resumed_step == 0) move_away(path);
-  if (!error && size > 0 && resumed_step > 0) keep_until(path, resumed_step);
-  file_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-  if (file_ < 0) fail_io(path, std::strerror(errno));
-}
-
-MetricsLog::~MetricsLog() {
-  if (file_ >= 0) ::close(file_);
+  named(path, [&] {
+    std::error_code error;
+    const std::uintmax_t size = std::filesystem::file_size(path, error);
+    if (!error && size > 0 && resumed_step == 0) move_away(path);
+    if (!error && size > 0 && resumed_step > 0) keep_until(path, resumed_step);
+    file_ = File::append(path);
+  });
 }
 
 void MetricsLog::write(const StepMetrics& metrics) {
-  if (file_ < 0) return;
+  if (!file_.is_open()) return;
   const std::string line = to_json_line(metrics, run_) + "\n";
   run_.clear();
-  for (std::size_t done = 0; done < line.size();) {
-    const ssize_t count = ::write(file_, line.data() + done, line.size() - done);
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) {
-      log_warning(fmt::format("--metrics-jsonl {}: {}; no more metrics are written", path_, std::strerror(errno)));
-      ::close(file_);
-      file_ = -1;
-      return;
-    }
-    done += static_cast<std::size_t>(count);
+  try {
+    named(path_, [&] { file_.write(line); });
+  } catch (const Error& error) {
+    log_warning(fmt::format("{}; no more metrics are written", error.what()));
+    file_ = File();
   }
 }
 

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "apps/options.h"
+#include "core/base/file.h"
 
 namespace megalith {
 
@@ -52,7 +53,6 @@ std::string run_json(const Options& options);
 class MetricsLog {
  public:
   MetricsLog(const std::string& path, const Options& options, std::int64_t resumed_step);
-  ~MetricsLog();
   MetricsLog(const MetricsLog&) = delete;
   MetricsLog& operator=(const MetricsLog&) = delete;
 
@@ -61,7 +61,7 @@ class MetricsLog {
  private:
   std::string path_;
   std::string run_;  // for the next line; then empty
-  int file_ = -1;
+  File file_;        // closed after a failure
 };
 
 // The numbers of one log line: loss and time are means over the steps since the last line.

@@ -2,12 +2,11 @@
 
 #include <fmt/format.h>
 
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "core/base/error.h"
+#include "core/base/fault.h"
+#include "core/base/file.h"
 
 namespace megalith {
 
@@ -77,12 +76,9 @@ std::optional<std::int64_t> iteration_of(std::string_view line) {
 }
 
 MetricsRun read_metrics(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in) {
-    fail({.code = ExitCode::kFileIo, .subject = path + ": " + std::strerror(errno), .show_place = false});
-  }
+  const FaultScope scope("report.input");
+  const std::string all = read_whole_file(path, std::uint64_t{1} << 33);
   MetricsRun run{.path = path};
-  std::string line;
   std::int64_t number_of_line = 0;
   const auto refuse = [&](const char* expected, const char* got) {
     fail({.code = ExitCode::kFormat,
@@ -92,12 +88,15 @@ MetricsRun read_metrics(const std::string& path) {
           .remedy = "report draws files of train --metrics-jsonl",
           .show_place = false});
   };
-  while (std::getline(in, line)) {
+  for (std::string_view rest = all; !rest.empty();) {
+    const std::size_t end = rest.find('\n');
+    const std::string_view line = rest.substr(0, end);
+    rest.remove_prefix(end == std::string_view::npos ? rest.size() : end + 1);
     ++number_of_line;
     const Json object = parse(line);
     const std::optional<std::int64_t> iteration = object.is_object() ? whole(object, "iteration") : std::nullopt;
     if (!iteration) {
-      if (in.eof()) break;  // the run was ended while it wrote
+      if (end == std::string_view::npos) break;  // the run was ended while it wrote
       refuse("a JSON object with an iteration", "something else");
     }
     if (!run.records.empty() && *iteration <= run.records.back().iteration) {
@@ -106,7 +105,6 @@ MetricsRun read_metrics(const std::string& path) {
     run.records.push_back(record_of(object, *iteration));
     read_extras(object, run);
   }
-  if (in.bad()) fail({.code = ExitCode::kFileIo, .subject = path + ": cannot be read", .show_place = false});
   if (run.records.empty()) refuse("at least one step", "none");
   return run;
 }

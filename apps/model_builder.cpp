@@ -215,7 +215,9 @@ void TrainingModel::fill_table() {
   table_.set(ActionKind::kReduce, [this](const Action& action) { reducer_->reduce(action.bucket); });
   table_.set(ActionKind::kFinishReduce, [this](const Action&) { reducer_->finish(); });
   table_.set(ActionKind::kReduceLoss, [this](const Action&) {
-    if (data_parallel_.size() > 1) loss_group_->all_reduce(compute_, ctx_.loss_sum);
+    if (data_parallel_.size() == 1) return;
+    loss_group_->label_next("loss");
+    loss_group_->all_reduce(compute_, ctx_.loss_sum);
   });
   table_.set(ActionKind::kOptimizerStep,
              [this](const Action&) { optimizer_->step(compute_, ctx_.loss_sum, step_parameters_); });
@@ -284,7 +286,9 @@ void TrainingModel::load(const Action& action) {
   runner_->set_batch(action.column, batch, microbatch_parameters_[column]);
 }
 
-void TrainingModel::run_step(Mode mode, const std::vector<Action>& actions, const StepInput& input) {
+// `proceeds` is asked before each action; false ends the step there.
+void TrainingModel::run_step(Mode mode, const std::vector<Action>& actions, const StepInput& input,
+                             const std::function<bool(const Action&)>& proceeds) {
   stage(input);
   ctx_.mode = mode;
   if (plans_ != nullptr) arena_.use(mode == Mode::kTrain ? plans_->train : plans_->evaluate);
@@ -293,18 +297,40 @@ void TrainingModel::run_step(Mode mode, const std::vector<Action>& actions, cons
   launch(compute_,
          WriteStepParameters{
              .iteration = input.iteration, .learning_rate = input.learning_rate, .parameters = step_parameters_});
-  table_.run(actions);
+  if (!proceeds) return table_.run(actions);
+  for (const Action& action : actions) {
+    if (!proceeds(action)) return;
+    table_.run({action});
+  }
 }
 
-void TrainingModel::train_step(const StepInput& input) {
-  const auto start = std::chrono::steady_clock::now();
+bool TrainingModel::train_step(const StepInput& input, const std::function<bool()>& updates) {
+  using Clock = std::chrono::steady_clock;
+  const auto start = Clock::now();
   const bool follows = pending_steps_ > 0;
-  run_step(Mode::kTrain, train_actions_, input);
+  Clock::duration asked{};
+  bool dropped = false;
+  const auto proceeds = [&](const Action& action) {
+    if (action.kind != ActionKind::kOptimizerStep || !updates) return true;
+    const auto before = Clock::now();
+    ++pending_steps_;  // this one, as read_result() counts
+    dropped = !updates();
+    --pending_steps_;
+    asked += Clock::now() - before;
+    return !dropped;
+  };
+  run_step(Mode::kTrain, train_actions_, input, proceeds);
+  if (dropped) {
+    compute_.synchronize();
+    --steps_staged_;
+    return false;
+  }
   last_step().follows = follows;
   copy_to_host(compute_, last_step().report, step_parameters_, sizeof(StepParameters));
   compute_.record(last_step().reported);
-  last_step().enqueue_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  last_step().enqueue_seconds = std::chrono::duration<double>(Clock::now() - start - asked).count();
   ++pending_steps_;
+  return true;
 }
 
 StepResult TrainingModel::read_result() {
@@ -323,6 +349,39 @@ StepResult TrainingModel::read_result() {
           .adam_count = step.report->adam_count,
           .enqueue_seconds = step.enqueue_seconds,
           .seconds = seconds_between(step.follows ? before.reported : step.begun, step.reported)};
+}
+
+void TrainingModel::repeat_step(const StepInput& input, const std::function<void(const Action&)>& before) {
+  require(pending_steps_ == 0, "a training step is pending: read its result before it is repeated");
+  const auto floats = static_cast<std::int64_t>(arena_.block_bytes() / sizeof(float));
+  launch(compute_, Fill{.x = Tensor(arena_.block(), DType::kFp32, {floats}), .value = 0});
+  run_step(Mode::kTrain, train_actions_, input, [&](const Action& action) {
+    if (action.kind == ActionKind::kOptimizerStep) return false;
+    before(action);
+    return true;
+  });
+  communication_.synchronize();
+  compute_.synchronize();
+  --steps_staged_;
+}
+
+std::string TrainingModel::name_of(const void* address) const {
+  const auto within = [address](const Tensor& t) {
+    const auto* begin = t.as<std::byte>();
+    return t.present() && address >= begin && address < begin + t.bytes();
+  };
+  if (within(ctx_.loss_sum)) return "loss";
+  for (const ParameterUnit& unit : gpt_.parameters->units()) {
+    for (const Parameter* parameter : unit.parameters) {
+      for (std::size_t i = 0; i < parameter->parts.size(); ++i) {
+        const std::string& name = parameter->parts[i].name;
+        if (within(parameter->part_of(parameter->weight, i))) return name;
+        if (within(parameter->part_of(parameter->main_grad, i))) return "gradient of " + name;
+      }
+    }
+    if (within(unit.main_grads)) return "gradients of unit " + unit.name;
+  }
+  return arena_.owner_of(address);
 }
 
 void TrainingModel::warm_up() {

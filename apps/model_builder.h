@@ -3,6 +3,7 @@
 // only says which samples and which learning rate.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -70,13 +71,20 @@ class TrainingModel {
   void use(const StepPlans& plans);  // before the first step, not on the plan backend
 
   // Enqueues one training step. At most two may be pending, so that the host prepares a step while the device computes
-  // the one before.
-  void train_step(const StepInput& input);
+  // the one before. `updates`, if given, is called when all but the update of the parameters is enqueued, and may read
+  // the result of the step before; where it returns false the step is dropped: nothing has changed but gradients. It
+  // returns the same on all ranks. False if the step was dropped.
+  bool train_step(const StepInput& input, const std::function<bool()>& updates = nullptr);
   int pending_steps() const { return pending_steps_; }
   // Waits for the oldest pending step.
   StepResult read_result();
   // Runs forward over M microbatches and waits: mean loss over the tokens of the global batch. No step may be pending.
   float evaluate_step(const StepInput& input);
+
+  // Runs a training step but for its update, and waits. `before` is called before each action is enqueued. What a step
+  // reads stays as it is, and all memory between steps is zero before, so that only what the step computes can be NaN.
+  // No step may be pending.
+  void repeat_step(const StepInput& input, const std::function<void(const Action&)>& before);
 
   // Runs the first microbatch's forward and backward on tokens of no meaning and waits, so that libraries load their
   // kernels and GEMMs are known before the first step. Changes nothing that a step reads.
@@ -91,9 +99,12 @@ class TrainingModel {
   Arena& arena() { return arena_; }
   Stream& compute() { return compute_; }
   StepParameters* step_parameters() { return step_parameters_; }
+  std::vector<Communicator*> groups() const { return {&data_parallel_, loss_group_.get()}; }  // of the steps
   const GradientReducer& reducer() const { return *reducer_; }
   const std::vector<Action>& train_actions() const { return train_actions_; }
   Context& context() { return ctx_; }
+  // What the memory at an address is called at this moment: a parameter, its gradient, a tensor of the current verb.
+  std::string name_of(const void* address) const;
 
  private:
   struct HostStep;
@@ -103,7 +114,8 @@ class TrainingModel {
   void allocate_staging();
   void stage(const StepInput& input);
   void load(const Action& action);
-  void run_step(Mode mode, const std::vector<Action>& actions, const StepInput& input);
+  void run_step(Mode mode, const std::vector<Action>& actions, const StepInput& input,
+                const std::function<bool(const Action&)>& proceeds = nullptr);
   HostStep& staged(int steps_ago);
   HostStep& last_step() { return staged(0); }
 

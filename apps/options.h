@@ -14,7 +14,7 @@ namespace megalith {
 
 enum class RecomputeGranularity { kNone, kSelective, kFull };
 enum class RecomputeMethod { kUniform, kBlock };
-enum class TokenizerType { kByte, kNull };
+enum class TokenizerType { kByte, kNull, kGpt2Bpe, kHuggingFace, kTikTokenizer };  // as tokenizer_types() has them
 enum class OptimizerType { kAdam };
 
 struct TrainingOptions {
@@ -41,8 +41,9 @@ struct TrainingOptions {
   std::int64_t eval_interval = 1000;  // steps; 0: never
   std::int64_t eval_iters = 100;      // global batches per evaluation
 
-  std::int64_t exit_interval = 0;          // end (exit code 75) after a step divisible by it; 0: off
-  std::int64_t exit_duration_in_mins = 0;  // 0: off
+  std::int64_t exit_interval = 0;    // end (exit code 75) after a step divisible by it; 0: off
+  double exit_duration_in_mins = 0;  // 0: off
+  std::string stop_file;             // its appearance ends the run (exit code 75); empty: none
 
   RecomputeGranularity recompute_granularity = RecomputeGranularity::kNone;
   RecomputeMethod recompute_method = RecomputeMethod::kUniform;  // with kFull
@@ -52,6 +53,9 @@ struct TrainingOptions {
   std::int64_t loss_chunk_size = 0;  // tokens that the output layer and the loss take at a time; 0: all at once
 
   std::vector<std::string> offload_modules;  // not built yet: refused unless empty
+
+  std::int64_t max_skipped_steps = 10;          // steps with NaN or Inf; one more ends the run (exit code 8)
+  std::int64_t check_weight_hash_interval = 0;  // steps; 0: never
 
   bool check_hazards = false;
   std::int64_t suppress_wait = -1;  // test aid: the ordinal of the event wait left out; -1: none
@@ -63,6 +67,12 @@ struct DataOptions {
   std::string split = "969,30,1";      // train, validation, test
   bool mock_data = false;
   TokenizerType tokenizer_type = TokenizerType::kByte;
+  std::string vocab_file;  // this and the next five: as TokenizerOptions of core/data/tokenizer.h
+  std::string merge_file;
+  std::string tokenizer_model;
+  std::string tiktoken_pattern;
+  std::vector<std::string> tiktoken_special_tokens;
+  std::string eod_token;
 };
 
 struct CheckpointOptions {
@@ -82,6 +92,8 @@ struct ParallelOptions {
   std::int64_t context_parallel_size = 1;
   std::int64_t ddp_bucket_size = 40'000'000;      // parameters per gradient bucket
   std::int64_t distributed_timeout_minutes = 10;  // a collective that takes longer ends the job
+  double comm_timeout = 0;                        // seconds, in place of it; 0: off
+  std::string comm_dump = "comm-dump";            // folder for the last calls of each rank when one hangs
   std::int64_t world_size = 1;                    // plan only: ranks of the layout that is forecast
 };
 
@@ -89,6 +101,7 @@ struct LoggingOptions {
   std::int64_t log_interval = 100;  // steps
   bool log_throughput = false;
   std::string metrics_jsonl;
+  std::string tensorboard_dir;
   bool profile = false;                  // CUDA only
   std::int64_t profile_step_start = 10;  // the profiler records steps [start, end)
   std::int64_t profile_step_end = 12;

@@ -7,6 +7,7 @@
 #include <new>
 
 #include "core/base/cpu_check.h"
+#include "core/base/mapped_file.h"
 #include "core/base/error.h"
 
 namespace megalith {
@@ -42,6 +43,7 @@ int report_error(ExitCode code, const char* message) {
 int main(int argc, char** argv) {
   using megalith::ExitCode;
   megalith::require_cpu_baseline();
+  megalith::end_on_lost_mappings();
   try {
     megalith::run_command(megalith::parse_prepare_command({argv + 1, argv + argc}));
     return 0;

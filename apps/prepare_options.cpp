@@ -9,6 +9,7 @@
 #include "apps/prepare.h"
 #include "apps/version.h"
 #include "core/base/error.h"
+#include "core/base/exit_codes.h"
 
 namespace megalith {
 
@@ -78,15 +79,23 @@ void add_integer(CLI::App& app, const IntegerFlag& flag) {
 constexpr std::int64_t kMaxCount = std::int64_t{1} << 40;
 constexpr std::int64_t kMaxInt32 = 2147483646;
 
-struct TokenizerFlags {
-  std::string type = "byte";
-  std::int64_t vocab_size = 0;
-};
-
-void add_tokenizer(CLI::App& app, TokenizerFlags& flags) {
-  app.add_option("--tokenizer-type", flags.type, "byte: ids are bytes, 256 is EOD; null: text is ids already [byte]");
+void add_tokenizer(CLI::App& app, TokenizerOptions& flags) {
+  app.add_option("--tokenizer-type", flags.type,
+                 "byte: ids are bytes, 256 is EOD; null: text is ids already; byte-level BPE: GPT2BPETokenizer, "
+                 "HuggingFaceTokenizer, TikTokenizer [byte]");
   add_integer(app,
               {"--vocab-size", &flags.vocab_size, 1, kMaxInt32, "with --tokenizer-type null: its ids, without EOD"});
+  app.add_option("--vocab-file", flags.vocab_file, "with GPT2BPETokenizer: vocab.json");
+  app.add_option("--merge-file", flags.merge_file, "with GPT2BPETokenizer: merges.txt");
+  app.add_option(
+      "--tokenizer-model", flags.tokenizer_model,
+      "with HuggingFaceTokenizer: tokenizer.json; with TikTokenizer: lines of a token in base64 and its rank");
+  app.add_option("--tiktoken-pattern", flags.tiktoken_pattern,
+                 "with TikTokenizer: how text is cut into words: " + std::string(word_pattern_names()));
+  app.add_option("--tiktoken-special-tokens", flags.tiktoken_special_tokens,
+                 "with TikTokenizer: NAME or NAME=ID, one without an id gets the next [<|endoftext|>]");
+  app.add_option("--eod-token", flags.eod_token,
+                 "of byte-level BPE: the token that ends documents [<|endoftext|>, <|end_of_text|> or </s>]");
 }
 
 struct RunFlags {
@@ -139,7 +148,7 @@ void check_inspect(InspectOptions& options, const RunFlags& run) {
 
 PrepareCommand parse_prepare_command(const std::vector<std::string>& arguments) {
   PrepareCommand command;
-  TokenizerFlags tokenizer;
+  TokenizerOptions tokenizer;
   RunFlags run;
   bool version = false;
   DocumentOptions& documents = command.prepare_options.documents;
@@ -148,6 +157,7 @@ PrepareCommand parse_prepare_command(const std::vector<std::string>& arguments) 
   CLI::App app("Turns text into the tokens that train reads: PREFIX.bin and PREFIX.idx, Megatron's indexed dataset.",
                "prepare");
   app.allow_extras();
+  app.footer(exit_codes_text());
   app.add_option("--input", command.prepare_options.inputs,
                  "text files, each one document unless told otherwise; NAME.jsonl and NAME.json: JSON lines, each a "
                  "document");
@@ -163,6 +173,7 @@ PrepareCommand parse_prepare_command(const std::vector<std::string>& arguments) 
   CLI::App* inspect_app = app.add_subcommand(
       "inspect", "Shows counts and the first documents of data sets, or the samples that training will see.");
   inspect_app->allow_extras();
+  inspect_app->footer(exit_codes_text());
   add_inspect(*inspect_app, command.inspect_options, run);
   add_tokenizer(*inspect_app, tokenizer);
 
@@ -184,7 +195,7 @@ PrepareCommand parse_prepare_command(const std::vector<std::string>& arguments) 
   const CLI::App& used = command.inspect ? *inspect_app : app;
   if (const std::vector<std::string> extras = used.remaining(true); !extras.empty()) fail_unknown(used, extras.front());
 
-  const Tokenizer chosen = make_tokenizer(tokenizer.type, tokenizer.vocab_size);
+  const Tokenizer chosen = make_tokenizer(tokenizer);
   if (command.inspect) {
     command.inspect_options.tokenizer = chosen;
     check_inspect(command.inspect_options, run);

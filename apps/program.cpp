@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <new>
@@ -9,9 +10,15 @@
 namespace megalith {
 
 ExitCode report_exception(std::string_view name, std::string_view label) {
-  const std::string prefix =
-      label.empty() ? fmt::format("{}: error: ", name) : fmt::format("{}: error: [{}] ", name, label);
-  const auto print = [&](const char* text) { fmt::print(stderr, "{}{}\n", prefix, text); };
+  // One line in one piece, and without an allocation, which may be what failed.
+  const auto print = [&](std::string_view text) {
+    const std::string_view open = label.empty() ? "" : "[", close = label.empty() ? "" : "] ";
+    char line[8192];
+    const auto end = fmt::format_to_n(line, sizeof(line) - 1, "{}: error: {}{}{}{}", name, open, label, close, text);
+    const std::size_t size = std::min(end.size, sizeof(line) - 1);
+    line[size] = '\n';
+    std::fwrite(line, 1, size + 1, stderr);
+  };
   try {
     throw;
   } catch (const Error& error) {

@@ -6,13 +6,14 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <map>
 
 #include "apps/report_chart.h"
 #include "apps/version.h"
 #include "core/base/error.h"
+#include "core/base/fault.h"
+#include "core/base/output_file.h"
 
 namespace megalith {
 
@@ -329,19 +330,21 @@ class Page {
 std::string report_page(const std::vector<MetricsRun>& runs) { return Page(runs).text(); }
 
 void write_report(const std::string& path, const std::string& page) {
-  std::error_code error;
-  const auto status = std::filesystem::status(path, error);
-  const bool in_place = exists(status) && !is_regular_file(status);  // a device must not be replaced by a file
-  const std::string temporary = in_place ? path : path + ".tmp";
-  std::ofstream out(temporary, std::ios::binary | std::ios::trunc);
-  out << page;
-  out.close();
-  error.clear();
-  if (out && !in_place) std::filesystem::rename(temporary, path, error);
-  if (!out || error) {
-    const std::string reason = error ? error.message() : std::strerror(errno);
-    if (!in_place) std::filesystem::remove(temporary, error);
-    fail({.code = ExitCode::kFileIo, .subject = "--output " + path + ": " + reason, .show_place = false});
+  const FaultScope scope("report.output");
+  try {
+    std::error_code error;
+    const auto status = std::filesystem::status(path, error);
+    if (exists(status) && !is_regular_file(status)) {  // a device must not be replaced by a file
+      File file = File::create(path);
+      file.write(page);
+      file.close();
+      return;
+    }
+    OutputFile out(path, "report.output");
+    out.write(page);
+    out.commit();
+  } catch (const Error& error) {
+    throw Error(error.code(), fmt::format("--output: {}", error.what()));
   }
 }
 

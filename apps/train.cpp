@@ -2,12 +2,14 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cmath>
 #include <csignal>
-#include <filesystem>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "apps/flags.h"
@@ -15,6 +17,9 @@
 #include "apps/together.h"
 #include "apps/trainer.h"
 #include "core/base/cpu_check.h"
+#include "core/base/fault.h"
+#include "core/base/file.h"
+#include "core/base/mapped_file.h"
 #include "core/device/cuda_device.h"
 #include "parallel/comm/mpi_runtime.h"
 
@@ -22,19 +27,20 @@ namespace {
 
 megalith::StopRequest stop_request;
 
-void request_stop(int) { stop_request.requested.store(true); }
-
 // Tells at the start of the run what would otherwise come out at its end.
 void check_save_folder(const std::string& folder) {
   using namespace megalith;
-  std::error_code error;
-  if (!std::filesystem::is_directory(folder, error)) std::filesystem::create_directories(folder, error);
-  if (!error && access(folder.c_str(), W_OK | X_OK) != 0) error = {errno, std::generic_category()};
-  if (error) {
+  const FaultScope scope("save.root");
+  try {
+    Directory::create(folder);
+  } catch (const Error& error) {
+    throw Error(error.code(), fmt::format("--save: {}", error.what()));
+  }
+  if (access(folder.c_str(), W_OK | X_OK) != 0) {
     fail({.code = ExitCode::kFileIo,
           .subject = "--save " + folder,
           .expected = "a folder to write to",
-          .got = error.message(),
+          .got = std::generic_category().message(errno),
           .show_place = false});
   }
 }
@@ -45,7 +51,7 @@ megalith::ExitCode train(megalith::MpiRuntime& mpi, megalith::Communicator& worl
   Parsed parsed;
   std::unique_ptr<RunSetup> setup;
   together(world, [&] {
-    parsed = parse_flags(App::kTrain, arguments);
+    parsed = parse_flags(App::kTrain, arguments, world.rank());
     if (!parsed.print.empty()) return;
     if constexpr (kCudaBuilt) {
       if (parsed.options.train.device == DeviceType::kCuda) select_cuda_device(mpi.local_rank());
@@ -57,9 +63,13 @@ megalith::ExitCode train(megalith::MpiRuntime& mpi, megalith::Communicator& worl
     if (world.rank() == 0) fmt::print("{}", parsed.print);
     return ExitCode::kOk;
   }
-  std::signal(SIGXFSZ, SIG_IGN);       // a file-size limit then fails the save, not the run
-  std::signal(SIGTERM, request_stop);  // until here there is nothing to save
-  mpi.set_timeout(std::chrono::minutes(parsed.options.parallel.distributed_timeout_minutes));
+  std::signal(SIGXFSZ, SIG_IGN);          // a file-size limit then fails the save, not the run
+  stop_on_signal(SIGTERM, stop_request);  // until here there is nothing to save
+  const ParallelOptions& parallel = parsed.options.parallel;
+  const double seconds = parallel.comm_timeout > 0 ? parallel.comm_timeout
+                                                   : 60.0 * static_cast<double>(parallel.distributed_timeout_minutes);
+  mpi.watch({.timeout = std::chrono::milliseconds(std::max<std::int64_t>(1, std::llround(seconds * 1000))),
+             .dump_folder = parallel.comm_dump});
   std::unique_ptr<Communicator> gpus;
   if (parsed.options.train.device == DeviceType::kCuda) gpus = mpi.world(DeviceType::kCuda);
   Trainer trainer(std::move(*setup), gpus ? *gpus : world, stop_request);
@@ -71,7 +81,8 @@ megalith::ExitCode train(megalith::MpiRuntime& mpi, megalith::Communicator& worl
 int main(int argc, char** argv) {
   using namespace megalith;
   require_cpu_baseline();
-  std::signal(SIGUSR1, request_stop);  // one that comes before the first step ends the run after it
+  end_on_lost_mappings();
+  stop_on_signal(SIGUSR1, stop_request);  // one that comes before the first step ends the run after it
   std::string label;
   std::unique_ptr<MpiRuntime> mpi;
   try {

@@ -10,6 +10,7 @@
 #include "apps/host_memory.h"
 #include "apps/together.h"
 #include "apps/version.h"
+#include "core/base/fault.h"
 #include "core/base/log.h"
 #include "core/device/copy.h"
 #include "core/device/cuda_device.h"
@@ -77,14 +78,21 @@ DataConfig data_config(const Options& options, const Tokenizer& tokenizer) {
 }  // namespace
 
 Tokenizer tokenizer_of(const Options& options) {
-  return make_tokenizer(options.data.tokenizer_type == TokenizerType::kByte ? "byte" : "null",
-                        options.model.vocab_size);
+  const DataOptions& data = options.data;
+  return make_tokenizer({.type = std::string(tokenizer_types()[static_cast<std::size_t>(data.tokenizer_type)]),
+                         .vocab_size = options.model.vocab_size,
+                         .vocab_file = data.vocab_file,
+                         .merge_file = data.merge_file,
+                         .tokenizer_model = data.tokenizer_model,
+                         .tiktoken_pattern = data.tiktoken_pattern,
+                         .tiktoken_special_tokens = data.tiktoken_special_tokens,
+                         .eod_token = data.eod_token});
 }
 
 void complete_options(Options& options, const Tokenizer& tokenizer, int data_parallel_size) {
   ModelConfig& model = options.model;
   if (model.vocab_size != 0 && model.vocab_size < tokenizer.vocab_size() &&
-      options.data.tokenizer_type == TokenizerType::kByte) {
+      options.data.tokenizer_type != TokenizerType::kNull) {
     fail({.code = ExitCode::kUsage,
           .subject = "--vocab-size",
           .expected = fmt::format("0 or at least the tokenizer's {}", tokenizer.vocab_size()),
@@ -128,7 +136,9 @@ Trainer::Trainer(RunSetup setup, Communicator& world, const StopRequest& stop)
   together(world_, [&] {  // the groups are made before anything can fail
     model_ = std::make_unique<TrainingModel>(
         options_, options_.train.device, mesh_.dp(),
-        Instruments{.hazards = hazards_.get(), .waits = &waits_, .captures = &captures_}, limit);
+        Instruments{
+            .hazards = hazards_.get(), .waits = &waits_, .captures = &captures_, .observer = finite_.observer()},
+        limit);
     model_->initialize();
     model_->use(setup_.plans);
   });
@@ -140,9 +150,13 @@ Trainer::Trainer(RunSetup setup, Communicator& world, const StopRequest& stop)
   if (!options_.checkpoint.load.empty()) together(world_, [&] { load(); });  // a search that fails does so everywhere
   choose_gemm_algorithms(*model_, world_, options_.train.deterministic_mode, state_.gemm_algorithms);
   if (is_main()) log_ = std::make_unique<StepLog>(options_.logging, options_.train.train_iters);
-  if (options_.logging.metrics_jsonl.empty()) return;
+  const LoggingOptions& logging = options_.logging;
+  if (logging.metrics_jsonl.empty() && logging.tensorboard_dir.empty()) return;
   together(world_, [&] {
-    if (is_main()) metrics_ = std::make_unique<MetricsLog>(options_.logging.metrics_jsonl, options_, state_.step);
+    if (!is_main()) return;
+    if (!logging.metrics_jsonl.empty())
+      metrics_ = std::make_unique<MetricsLog>(logging.metrics_jsonl, options_, state_.step);
+    if (!logging.tensorboard_dir.empty()) tensorboard_ = std::make_unique<TensorBoardLog>(logging.tensorboard_dir);
   });
 }
 
@@ -198,6 +212,7 @@ void Trainer::load() {
   const StepParameters start{.adam_count = state_.adam_count};
   copy_from_host(model_->compute(), model_->step_parameters(), &start, sizeof(start));
   model_->compute().synchronize();
+  fault_point("load.end");
   last_saved_step_ = wanted.load == wanted.save ? state_.step : -1;
   if (is_main())
     log_info(fmt::format("loaded {} (step {}, {} samples)", found->path(), found->state().step,
@@ -236,19 +251,34 @@ bool Trainer::evaluates_after(std::int64_t step) const {
          (step % train.eval_interval == 0 || step == train.train_iters);
 }
 
-void Trainer::start_step() {
-  model_->train_step(input_of(setup_.data.train, state_.consumed_samples, state_.step + 1));
+// The update of a step waits for the result of the one before: after a step that was skipped the parameters are still
+// those it started from, so that it can be run again to find the reason. Computing never waits for the host.
+bool Trainer::start_step() {
+  fault_point("step.begin");
+  const auto previous_updated = [this] {
+    while (model_->pending_steps() > 1) finish_step(false);
+    return !skipped_.has_value();
+  };
+  for (bool started = false; !started;) {
+    explain_skip();
+    if (over_budget()) return false;
+    started =
+        model_->train_step(input_of(setup_.data.train, state_.consumed_samples, state_.step + 1), previous_updated);
+  }
   ++state_.step;
   state_.consumed_samples += options_.train.global_batch_size;
   consumed_samples_.push_back(state_.consumed_samples);
+  return true;
 }
 
 void Trainer::finish_step(bool evaluating) {
+  fault_point("step.end");
   const StepResult result = model_->read_result();
   state_.skipped_steps += result.skipped ? 1 : 0;
   state_.adam_count = result.adam_count;
   const std::int64_t consumed_samples = consumed_samples_.front();
   consumed_samples_.pop_front();
+  if (result.skipped) skipped_ = {result, consumed_samples - options_.train.global_batch_size};
   if (is_main() && ++steps_run_ == 2) log_memory();
   validation_loss_.reset();
   if (evaluating) evaluate(setup_.data.valid, "validation");
@@ -345,6 +375,7 @@ void Trainer::log_step(const StepResult& result, std::int64_t consumed_samples) 
       .skipped_steps = state_.skipped_steps,
       .memory_bytes = memory_by_owner()};
   if (metrics_) metrics_->write(metrics);
+  if (tensorboard_) tensorboard_->write(metrics);
   log_->step(metrics);
 }
 
@@ -374,13 +405,21 @@ bool Trainer::save() {
 bool Trainer::should_stop() {
   const TrainingOptions& train = options_.train;
   const bool interval = train.exit_interval > 0 && state_.step % train.exit_interval == 0;
-  const bool mine = stop_.requested.load(std::memory_order_relaxed) ||
-                    (train.exit_duration_in_mins > 0 &&
-                     seconds_since(started_) > 60.0 * static_cast<double>(train.exit_duration_in_mins));
-  return world_.host_any(mine || interval);
+  const bool late = train.exit_duration_in_mins > 0 && seconds_since(started_) > 60.0 * train.exit_duration_in_mins;
+  const bool file = is_main() && stop_file_exists(train.stop_file);
+  const bool mine = stop_.requested.load(std::memory_order_relaxed) || late || file;
+  if (!world_.host_any(mine || interval)) return false;
+  if (file) remove_stop_file(train.stop_file);
+  return true;
 }
 
 ExitCode Trainer::run() {
+  const ExitCode code = run_steps();
+  if (!failure_.empty()) throw EveryRankFailed(code, 0, failure_);
+  return code;
+}
+
+ExitCode Trainer::run_steps() {
   const AbortOnUnwind guard(world_);  // a rank that fails must not leave its streams, or its peers, waiting
   ExitCode code = ExitCode::kOk;
   if (options_.train.skip_train) {
@@ -391,15 +430,20 @@ ExitCode Trainer::run() {
   }
   while (!options_.train.skip_train && state_.step < options_.train.train_iters) {
     profile();
-    start_step();
+    if (!start_step()) return ExitCode::kNumeric;
+    check_calls();
     const bool last = state_.step == options_.train.train_iters;
     const std::int64_t interval = options_.checkpoint.save_interval;
     const bool saves = last || (interval > 0 && state_.step % interval == 0);
     const bool evaluates = evaluates_after(state_.step);
     const bool stops = !last && should_stop();
+    const std::int64_t hash_interval = options_.train.check_weight_hash_interval;
+    const bool compares = hash_interval > 0 && state_.step % hash_interval == 0;
     // The result of a step is read while the next one is computed, unless something waits for it.
-    const int may_run = saves || evaluates || stops ? 0 : 1;
+    const int may_run = saves || evaluates || stops || compares ? 0 : 1;
     while (model_->pending_steps() > may_run) finish_step(evaluates && model_->pending_steps() == 1);
+    explain_skip();
+    if (over_budget() || (compares && !replicas_agree())) return ExitCode::kNumeric;
     bool saved = true;
     if (saves) saved = save();
     if (last && !saved) code = ExitCode::kFileIo;  // the run's result is lost

@@ -2,27 +2,25 @@
 // processes (apps/train.cpp) or threads (tests).
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "apps/metrics.h"
 #include "apps/model_builder.h"
+#include "apps/stop_request.h"
+#include "apps/tensorboard.h"
 #include "apps/training_checkpoint.h"
 #include "core/data/dataset.h"
 #include "core/data/tokenizer.h"
 #include "core/device/capture_guard.h"
 #include "core/device/hazard_checker.h"
+#include "core/tensor/finite_checker.h"
 #include "parallel/mesh/mesh.h"
 
 namespace megalith {
-
-// Set by signal handlers (SIGUSR1, SIGTERM): all ranks finish the step, save and end with exit code 75.
-struct StopRequest {
-  std::atomic<bool> requested{false};
-};
 
 // What each rank prepares on its own before the ranks talk to each other; its errors are mostly the user's.
 struct RunSetup {
@@ -51,8 +49,14 @@ class Trainer {
  private:
   void load();
   StepInput input_of(const Dataset& dataset, std::int64_t consumed_samples, std::int64_t iteration);
-  void start_step();                  // enqueues the next step
+  ExitCode run_steps();
+  bool start_step();                  // enqueues the next step; false if the one before broke the budget of skips
   void finish_step(bool evaluating);  // waits for the oldest pending one and logs it, after an evaluation if so
+  // trainer_checks.cpp: numbers that went wrong.
+  void explain_skip();  // names the first NaN or Inf of the step that was skipped, if one was; no step is pending
+  bool over_budget();   // of --max-skipped-steps; failure_ then says so
+  bool replicas_agree();
+  void check_calls();  // after each of the first steps: that all ranks communicate the same; throws EveryRankFailed
   bool evaluates_after(std::int64_t step) const;
   void profile();  // starts or stops the profiler before the next step
   void evaluate(const Dataset& dataset, std::string_view name);
@@ -69,12 +73,14 @@ class Trainer {
   Communicator& world_;
   const StopRequest& stop_;
   std::unique_ptr<HazardChecker> hazards_;
+  FiniteChecker finite_;
   WaitCounter waits_;
   CaptureGuard captures_;
   Mesh mesh_;
   std::unique_ptr<TrainingModel> model_;
-  std::unique_ptr<MetricsLog> metrics_;  // rank 0
-  std::unique_ptr<StepLog> log_;         // rank 0
+  std::unique_ptr<MetricsLog> metrics_;          // rank 0
+  std::unique_ptr<TensorBoardLog> tensorboard_;  // rank 0
+  std::unique_ptr<StepLog> log_;                 // rank 0
   VerifiedCheckpoints verified_;
   TrainState state_;
   std::int64_t steps_run_ = 0;                 // by this process
@@ -84,6 +90,14 @@ class Trainer {
   std::vector<std::int32_t> tokens_;  // of the step being prepared
   std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
   std::optional<double> validation_loss_;  // measured after the current step
+
+  struct SkippedStep {
+    StepResult result;
+    std::int64_t consumed_samples = 0;  // before it
+  };
+  std::optional<SkippedStep> skipped_;  // not yet explained
+  std::string failure_;                 // why the run ends; the same on all ranks
+  std::int64_t steps_started_ = 0;      // by this process
 };
 
 // Sets what depends on the tokenizer and on the number of ranks: vocabulary, global batch size, number of steps.

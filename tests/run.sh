@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds, and runs every test. Ends with ctest's summary over all builds, and with its status.
-#   tests/run.sh                     style, release, CUDA where nvcc is, ASAN+UBSAN and TSAN: what CI runs
+#   tests/run.sh                     style, release, CUDA where nvcc is, ASAN+UBSAN and TSAN, fuzz: what CI runs
 #   tests/run.sh --quick             the release build alone
 #   tests/run.sh --preset cpu-tsan   one preset (repeatable)
 #   tests/run.sh --filter REGEX      only the tests whose name matches
@@ -22,6 +22,8 @@ while [ $# -gt 0 ]; do
   esac
   shift
 done
+fuzzes=false
+[ ${#presets[@]} -gt 0 ] || [ ${#filter[@]} -gt 0 ] || fuzzes=true
 if_cuda=""  # the preset that is left out where CUDA is not installed
 [ ${#presets[@]} -gt 0 ] || { presets=(cpu-release cuda-release cpu-asan-ubsan cpu-tsan) && if_cuda=cuda-release; }
 jobs=${JOBS:-$(nproc)}
@@ -72,6 +74,7 @@ run_suite() {
 mkdir -p build
 stage "install packages" apps/install_dependencies.sh --tests
 for preset in "${presets[@]}"; do stage "build $preset" build "$preset"; done
+[ $fuzzes = false ] || stage "fuzz, 50000 inputs each" tests/fuzz/run.sh 50000
 status=0
 start=$SECONDS
 run_suite || status=$?

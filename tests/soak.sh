@@ -2,7 +2,9 @@
 # Kills a training run again and again at random moments and goes on from its checkpoint; in the end the losses and
 # gradient norms of all steps must be those, in hex, of a run that was never killed. Not part of tests/run.sh.
 #   tests/soak.sh [MINUTES]          default 5; needs the programs of cpu-release (apps/quickstart.sh or tests/run.sh)
-# Environment: SEED of the random moments (default: the time, printed), RANKS (default 2).
+# Then the same time with kills at random sites of the code (--fault), for which cpu-release must have its tests too, and
+# a million inputs for each fuzz target (about half an hour each on one core).
+# Environment: SEED of the random moments (default: the time, printed), RANKS (default 2), FUZZ_RUNS (default 1000000).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -89,3 +91,9 @@ while [ $SECONDS -lt $end ]; do
   rm -rf "$work/whole" "$work/killed"
 done
 [ $kills -gt 0 ] || { echo "soak: no run was killed" >&2; exit 1; }
+
+if [ -x build/cpu-release/tests/e2e ]; then
+  SEED=$seed MEGALITH_CRASH_MINUTES=$minutes build/cpu-release/tests/e2e --gtest_filter=Crash.LongRandomKills
+fi
+fuzz_runs=${FUZZ_RUNS:-1000000}
+[ "$fuzz_runs" -eq 0 ] || SEED=$seed tests/fuzz/run.sh "$fuzz_runs"

@@ -7,7 +7,8 @@
 #include <utility>
 
 #include "core/base/error.h"
-#include "core/data/mapped_file.h"
+#include "core/base/fault.h"
+#include "core/base/mapped_file.h"
 
 namespace megalith {
 
@@ -108,6 +109,11 @@ void visit_json_lines(const MappedFile& file, const DocumentOptions& options,
   }
 }
 
+MappedFile open_input(const std::string& path) {
+  const FaultScope scope("prepare.input");
+  return MappedFile::open(path);
+}
+
 void visit_text(const MappedFile& file, const DocumentOptions& options,
                 const std::function<void(std::string_view)>& visit) {
   const std::string_view text = file.text();
@@ -139,7 +145,7 @@ void visit_text(const MappedFile& file, const DocumentOptions& options,
 
 void for_each_document(const std::string& path, const DocumentOptions& options,
                        const std::function<void(std::string_view)>& visit) {
-  const MappedFile file = MappedFile::open(path);
+  const MappedFile file = open_input(path);
   if (path.ends_with(".jsonl") || path.ends_with(".json")) {
     visit_json_lines(file, options, visit);
   } else {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <limits>
@@ -9,6 +10,7 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/base/fault.h"
 
 namespace megalith {
 
@@ -17,6 +19,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "the files are little-endian");
 
 constexpr std::string_view kMagic("MMIDIDX\0\0", 9);
+constexpr const char* kOutputScope = "prepare.output";
 constexpr std::uint64_t kVersion = 1;
 constexpr std::size_t kVersionAt = 9;
 constexpr std::size_t kTypeAt = 17;
@@ -95,11 +98,13 @@ TokenType token_type_for_vocab(std::int64_t vocab_size) {
 }
 
 IndexedDataset IndexedDataset::open(const std::string& prefix) {
+  const FaultScope index_scope("data.index");
   MappedFile index = MappedFile::open(prefix + ".idx");
-  return IndexedDataset(prefix, std::move(index), MappedFile::open(prefix + ".bin"));
+  const FaultScope tokens_scope("data.tokens");
+  return IndexedDataset(prefix, std::move(index), File::open(prefix + ".bin"));
 }
 
-IndexedDataset::IndexedDataset(std::string prefix, MappedFile index, MappedFile tokens)
+IndexedDataset::IndexedDataset(std::string prefix, MappedFile index, File tokens)
     : prefix_(std::move(prefix)), index_(std::move(index)), tokens_(std::move(tokens)) {
   check_header();
   check_sequences();
@@ -168,9 +173,9 @@ void IndexedDataset::check_sequences() {
                   "a sum below 2^63 bytes", std::to_string(length));
     }
   }
-  if (std::cmp_greater(offset, tokens_.bytes().size())) {
+  if (std::cmp_greater(offset, tokens_.size())) {
     fail_format(tokens_.path(), "size", fmt::format("at least {} bytes, as {} says", offset, index_.path()),
-                fmt::format("{} bytes", tokens_.bytes().size()));
+                fmt::format("{} bytes", tokens_.size()));
   }
   num_tokens_ = offset / item;
 }
@@ -207,7 +212,13 @@ void IndexedDataset::read(std::int64_t sequence, std::int64_t offset, std::span<
           "IndexedDataset::read: beyond the sequence");
   if (out.empty()) return;
   const auto begin = load<std::int64_t>(index_.bytes(), offsets_at_ + 8 * static_cast<std::size_t>(sequence));
-  const std::byte* from = tokens_.bytes().data() + begin + offset * token_bytes(type_);
+  const auto bytes = out.size() * static_cast<std::size_t>(token_bytes(type_));
+  // Samples are read one after another by each thread, so the buffer is kept.
+  thread_local std::vector<std::byte> buffer;
+  buffer.resize(std::max(buffer.size(), bytes));
+  const FaultScope scope("data.tokens");
+  tokens_.read_at(static_cast<std::uint64_t>(begin + offset * token_bytes(type_)), std::span(buffer).first(bytes));
+  const std::byte* from = buffer.data();
   bool in_range = true;
   switch (type_) {
     case TokenType::kU8: in_range = widen<std::uint8_t>(from, out); break;
@@ -225,7 +236,7 @@ void IndexedDataset::read(std::int64_t sequence, std::int64_t offset, std::span<
 }
 
 IndexedDatasetWriter::IndexedDatasetWriter(const std::string& prefix, TokenType type)
-    : type_(type), tokens_(prefix + ".bin"), index_(prefix + ".idx") {}
+    : type_(type), tokens_(prefix + ".bin", kOutputScope), index_(prefix + ".idx", kOutputScope) {}
 
 void IndexedDatasetWriter::add_document(std::span<const std::int32_t> tokens) {
   if (!std::in_range<std::int32_t>(tokens.size())) {
@@ -266,7 +277,10 @@ void IndexedDatasetWriter::commit() {
   index_.sync();
   tokens_.sync();
   // A crash between the two renames must not leave new tokens under an old index, which might even look valid.
-  remove_file(index_.path());
+  {
+    const FaultScope scope(kOutputScope);
+    remove_file(index_.path());
+  }
   tokens_.commit();
   index_.commit();
 }

@@ -10,8 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "core/data/mapped_file.h"
-#include "core/data/output_file.h"
+#include "core/base/file.h"
+#include "core/base/mapped_file.h"
+#include "core/base/output_file.h"
 
 namespace megalith {
 
@@ -41,14 +42,14 @@ class IndexedDataset {
   void read(std::int64_t sequence, std::int64_t offset, std::span<std::int32_t> out) const;
 
  private:
-  IndexedDataset(std::string prefix, MappedFile index, MappedFile tokens);
+  IndexedDataset(std::string prefix, MappedFile index, File tokens);
   void check_header();
   void check_sequences();
   void check_documents();
 
   std::string prefix_;
   MappedFile index_;
-  MappedFile tokens_;
+  File tokens_;  // read, not mapped: an error of the disk is then an Error, not a signal
   TokenType type_ = TokenType::kU8;
   std::int64_t num_sequences_ = 0;
   std::int64_t num_document_indices_ = 0;

@@ -2,10 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <charconv>
 #include <limits>
 
 #include "core/base/error.h"
+#include "core/base/mapped_file.h"
+#include "core/data/bpe_files.h"
 
 namespace megalith {
 
@@ -56,11 +60,71 @@ std::string decode_with(const NullTokenizer& tokenizer, std::span<const std::int
   return text;
 }
 
+void encode_with(const BpeTokenizer& tokenizer, std::string_view text, std::vector<std::int32_t>& ids) {
+  tokenizer.model->encode(text, ids, tokenizer.cache);
+}
+
+std::string decode_with(const BpeTokenizer& tokenizer, std::span<const std::int32_t> ids) {
+  std::string text;
+  tokenizer.model->decode(ids, text);
+  return text;
+}
+
 std::int64_t vocab_size_of(const ByteTokenizer&) { return kByteEod + 1; }
 std::int64_t vocab_size_of(const NullTokenizer& tokenizer) { return tokenizer.vocab_size + 1; }
 
-std::string name_of(const ByteTokenizer&) { return "byte"; }
-std::string name_of(const NullTokenizer&) { return "null"; }
+std::int64_t vocab_size_of(const BpeTokenizer& tokenizer) { return tokenizer.model->vocab_size(); }
+
+std::int32_t eod_of(const ByteTokenizer&) { return kByteEod; }
+std::int32_t eod_of(const NullTokenizer& tokenizer) { return static_cast<std::int32_t>(tokenizer.vocab_size); }
+std::int32_t eod_of(const BpeTokenizer& tokenizer) { return tokenizer.model->eod(); }
+
+std::string identity_of(const ByteTokenizer&) { return "byte-257"; }
+std::string identity_of(const NullTokenizer& tokenizer) { return fmt::format("null-{}", tokenizer.vocab_size + 1); }
+std::string identity_of(const BpeTokenizer& tokenizer) { return tokenizer.model->identity(); }
+
+[[noreturn]] void fail_usage(std::string subject, std::string expected, std::string got) {
+  fail({.code = ExitCode::kUsage,
+        .subject = std::move(subject),
+        .expected = std::move(expected),
+        .got = std::move(got),
+        .show_place = false});
+}
+
+// Each type takes the flags it needs and no other.
+void check_flags(const TokenizerOptions& options) {
+  const bool is_gpt2 = options.type == "GPT2BPETokenizer";
+  const bool is_tiktoken = options.type == "TikTokenizer";
+  const bool is_hugging_face = options.type == "HuggingFaceTokenizer";
+  const auto check = [&](const char* flag, bool given, bool taken, bool wanted) {
+    if (given && !taken) fail_usage(flag, fmt::format("none with --tokenizer-type {}", options.type), "one");
+    if (!given && wanted) fail_usage(flag, fmt::format("one with --tokenizer-type {}", options.type), "none");
+  };
+  check("--vocab-file", !options.vocab_file.empty(), is_gpt2, is_gpt2);
+  check("--merge-file", !options.merge_file.empty(), is_gpt2, is_gpt2);
+  const bool has_model = is_hugging_face || is_tiktoken;
+  check("--tokenizer-model", !options.tokenizer_model.empty(), has_model, has_model);
+  check("--tiktoken-pattern", !options.tiktoken_pattern.empty(), is_tiktoken, is_tiktoken);
+  check("--tiktoken-special-tokens", !options.tiktoken_special_tokens.empty(), is_tiktoken, false);
+  check("--eod-token", !options.eod_token.empty(), is_gpt2 || has_model, false);
+}
+
+BpeVocabulary read_vocabulary(const TokenizerOptions& options) {
+  if (options.type == "GPT2BPETokenizer") {
+    const MappedFile vocab = MappedFile::open(options.vocab_file);
+    const MappedFile merges = MappedFile::open(options.merge_file);
+    return parse_gpt2_files({.name = vocab.path(), .text = vocab.text()},
+                            {.name = merges.path(), .text = merges.text()});
+  }
+  const MappedFile model = MappedFile::open(options.tokenizer_model);
+  const TokenizerFile file{.name = model.path(), .text = model.text()};
+  if (options.type == "HuggingFaceTokenizer") return parse_hugging_face_file(file);
+  const std::optional<WordPattern> pattern = word_pattern_of_name(options.tiktoken_pattern);
+  if (!pattern) {
+    fail_usage("--tiktoken-pattern", std::string(word_pattern_names()), fmt::format("'{}'", options.tiktoken_pattern));
+  }
+  return parse_tiktoken_file(file, *pattern, options.tiktoken_special_tokens);
+}
 
 }  // namespace
 
@@ -74,14 +138,19 @@ Tokenizer::Tokenizer(NullTokenizer tokenizer) : kind_(tokenizer) {
   }
 }
 
+Tokenizer::Tokenizer(BpeVocabulary vocabulary)
+    : kind_(BpeTokenizer{.model = std::make_shared<const BpeModel>(std::move(vocabulary)), .cache = {}}) {}
+
 std::int64_t Tokenizer::vocab_size() const {
   return std::visit([](const auto& kind) { return vocab_size_of(kind); }, kind_);
 }
 
-std::int32_t Tokenizer::eod() const { return static_cast<std::int32_t>(vocab_size() - 1); }
+std::int32_t Tokenizer::eod() const {
+  return std::visit([](const auto& kind) { return eod_of(kind); }, kind_);
+}
 
 std::string Tokenizer::identity() const {
-  return std::visit([&](const auto& kind) { return fmt::format("{}-{}", name_of(kind), vocab_size_of(kind)); }, kind_);
+  return std::visit([](const auto& kind) { return identity_of(kind); }, kind_);
 }
 
 void Tokenizer::encode(std::string_view text, std::vector<std::int32_t>& ids) const {
@@ -92,14 +161,27 @@ std::string Tokenizer::decode(std::span<const std::int32_t> ids) const {
   return std::visit([&](const auto& kind) { return decode_with(kind, ids); }, kind_);
 }
 
+std::span<const std::string_view> tokenizer_types() {
+  static constexpr std::array<std::string_view, 5> kTypes = {"byte", "null", "GPT2BPETokenizer", "HuggingFaceTokenizer",
+                                                             "TikTokenizer"};
+  return kTypes;
+}
+
+Tokenizer make_tokenizer(const TokenizerOptions& options) {
+  const std::span<const std::string_view> types = tokenizer_types();
+  if (std::ranges::find(types, options.type) == types.end()) {
+    fail_usage("--tokenizer-type", fmt::format("one of {}", fmt::join(types, ", ")), fmt::format("'{}'", options.type));
+  }
+  check_flags(options);
+  if (options.type == "byte") return Tokenizer();
+  if (options.type == "null") return Tokenizer(NullTokenizer{.vocab_size = options.vocab_size});
+  BpeVocabulary vocabulary = read_vocabulary(options);
+  vocabulary.eod = find_eod(vocabulary, options.eod_token);
+  return Tokenizer(std::move(vocabulary));
+}
+
 Tokenizer make_tokenizer(std::string_view type, std::int64_t vocab_size) {
-  if (type == "byte") return Tokenizer();
-  if (type == "null") return Tokenizer(NullTokenizer{.vocab_size = vocab_size});
-  fail({.code = ExitCode::kUsage,
-        .subject = "--tokenizer-type",
-        .expected = "byte or null",
-        .got = fmt::format("'{}'", type),
-        .show_place = false});
+  return make_tokenizer(TokenizerOptions{.type = std::string(type), .vocab_size = vocab_size});
 }
 
 }  // namespace megalith

@@ -2,11 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <variant>
 #include <vector>
+
+#include "core/data/bpe_model.h"
 
 namespace megalith {
 
@@ -19,28 +22,54 @@ struct NullTokenizer {
   std::int64_t vocab_size = 0;
 };
 
+// Byte-level BPE out of a user's files, see bpe_files.h.
+struct BpeTokenizer {
+  std::shared_ptr<const BpeModel> model;
+  mutable WordCache cache;
+};
+
+// One object is for one thread at a time: BPE keeps the words it has seen.
 class Tokenizer {
  public:
   Tokenizer() = default;                        // bytes
   explicit Tokenizer(NullTokenizer tokenizer);  // 0 < vocab_size < 2^31 - 1, else Error kUsage
+  explicit Tokenizer(BpeVocabulary vocabulary);
 
   std::int64_t vocab_size() const;  // ids are below it; EOD included, padding not
   std::int32_t eod() const;
 
-  // What checkpoints record: two tokenizers with one identity give the same ids. "byte-257", "null-50257".
+  // What checkpoints record: two tokenizers with one identity give the same ids. "byte-257", "null-50257",
+  // "bpe-gpt2-50257-" and a hash of tokens, merges and EOD.
   std::string identity() const;
 
-  // Appends the ids of `text`. Text that the tokenizer cannot take is an Error kFormat.
+  // Appends the ids of `text`. Text that the tokenizer cannot take is an Error kFormat; bytes and BPE take any bytes.
   void encode(std::string_view text, std::vector<std::int32_t>& ids) const;
 
-  // Ids that stand for no text (EOD, those a model adds to pad its vocabulary) give none.
+  // Ids that stand for no text (EOD, those a model adds to pad its vocabulary) give none. With BPE the bytes of
+  // a character may come from several ids: see Utf8Stream.
   std::string decode(std::span<const std::int32_t> ids) const;
 
  private:
-  std::variant<ByteTokenizer, NullTokenizer> kind_;
+  std::variant<ByteTokenizer, NullTokenizer, BpeTokenizer> kind_;
 };
 
-// `type` as --tokenizer-type takes it: byte or null; `vocab_size` is for null. Error kUsage for another one.
+// What the flags say, each field as the flag of its name.
+struct TokenizerOptions {
+  std::string type = "byte";     // --tokenizer-type: one of tokenizer_types()
+  std::int64_t vocab_size = 0;   // null
+  std::string vocab_file;        // GPT2BPETokenizer: vocab.json
+  std::string merge_file;        // GPT2BPETokenizer: merges.txt
+  std::string tokenizer_model;   // HuggingFaceTokenizer: tokenizer.json, TikTokenizer: ranks
+  std::string tiktoken_pattern;  // TikTokenizer
+  std::vector<std::string> tiktoken_special_tokens;
+  std::string eod_token;  // of all three; empty: see find_eod
+};
+
+// byte, null, GPT2BPETokenizer, HuggingFaceTokenizer, TikTokenizer.
+std::span<const std::string_view> tokenizer_types();
+
+// Error kUsage for a type that is unknown, lacks a flag or takes none of the kind; what the files' readers throw.
+Tokenizer make_tokenizer(const TokenizerOptions& options);
 Tokenizer make_tokenizer(std::string_view type, std::int64_t vocab_size = 0);
 
 }  // namespace megalith

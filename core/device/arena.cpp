@@ -88,6 +88,18 @@ void Arena::use(const ArenaPlan& plan) {
   block_bytes_ = plan.peak_bytes;
 }
 
+std::string Arena::owner_of(const void* address) const {
+  const auto* at = static_cast<const std::byte*>(address);
+  if (mode_ != Mode::kPlanned || plan_ == nullptr || at < block_ || at >= block_ + block_bytes_) return {};
+  const auto offset = static_cast<std::size_t>(at - block_);
+  std::string owner;  // a scope may use memory twice: the later one counts
+  for (auto slot = plan_->slots.lower_bound({.scope = next_.scope, .ordinal = 0});
+       slot != plan_->slots.end() && slot->first < next_; ++slot) {
+    if (slot->second.offset <= offset && offset < slot->second.offset + slot->second.bytes) owner = slot->second.owner;
+  }
+  return owner;
+}
+
 void Arena::reset() {
   for (void* address : unplanned_) pool_.free(address);
   unplanned_.clear();

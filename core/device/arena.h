@@ -69,6 +69,8 @@ class Arena {
   // kPlanned: the plan to allocate by, which must outlive its use; the block grows to the largest plan used, which must
   // happen before the first step.
   void use(const ArenaPlan& plan);
+  // kPlanned: the owner to whom the current scope gave the memory at `address`; empty if it gave it to none.
+  std::string owner_of(const void* address) const;
   // kUnplanned: gives all buffers back.
   void reset();
 

@@ -2,11 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 namespace megalith {
 
+class Access;
 class CaptureGuard;
 class HazardChecker;
+class Stream;
 class Timeline;
 
 // Numbers the event waits of a rank in program order; the wait with ordinal `suppressed` is left out, to prove that the
@@ -17,11 +20,18 @@ struct WaitCounter {
   bool skip_next() { return count++ == suppressed; }
 };
 
+// Is told of each op right before it is enqueued, except while a stream captures.
+struct OpObserver {
+  bool active = false;
+  std::function<void(Stream&, const Access&)> before;
+};
+
 struct Instruments {
   HazardChecker* hazards = nullptr;
   Timeline* timeline = nullptr;  // needed by plan streams
   WaitCounter* waits = nullptr;
   CaptureGuard* captures = nullptr;
+  OpObserver* observer = nullptr;
 };
 
 }  // namespace megalith

@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "core/base/error.h"
+#include "core/base/fault.h"
 #include "core/device/capture_guard.h"
 #include "core/device/cuda_memory.h"
 
@@ -56,6 +57,7 @@ void* MemoryPool::allocate_from_system(std::size_t bytes) {
     next_plan_address_ += round_up(bytes, kHugePage);
     return address;
   }
+  if (fault_allocation("memory.pool")) return nullptr;
   if (limit_ != 0 && (bytes > limit_ || reserved_ > limit_ - bytes)) return nullptr;
   if constexpr (kCudaBuilt) {
     if (device_ == DeviceType::kCuda) return cuda_allocate(bytes);

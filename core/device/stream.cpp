@@ -58,10 +58,13 @@ DeviceType Stream::device() const {
 CudaStream* Stream::cuda() { return find_cuda(backend_); }
 
 bool Stream::wants_access() const {
-  return device() == DeviceType::kPlan || capture_ != nullptr || instruments_.hazards != nullptr;
+  const bool observed = instruments_.observer != nullptr && instruments_.observer->active;
+  return device() == DeviceType::kPlan || capture_ != nullptr || instruments_.hazards != nullptr || observed;
 }
 
 void Stream::announce(const Access& access) {
+  OpObserver* const observer = instruments_.observer;
+  if (observer != nullptr && observer->active && capture_ == nullptr) observer->before(*this, access);
   if (device() == DeviceType::kPlan) {
     instruments_.timeline->op(lane_, access);
   } else if (capture_ != nullptr) {

@@ -2,18 +2,22 @@
 #pragma once
 
 #include <exception>
+#include <new>
 #include <string>
 
 #include "parallel/checkpoint/rank_sync.h"
 
 namespace megalith {
 
-// What went wrong in `work`, or "".
+// What went wrong in `work`, or "". Not for memory that ran out: that is thrown on, for the program to end on all ranks;
+// it says nothing about the files.
 template <class Work>
 std::string attempt(Work&& work) {
   try {
     work();
     return {};
+  } catch (const std::bad_alloc&) {
+    throw;
   } catch (const std::exception& error) {
     const std::string text = error.what();
     return text.empty() ? "unknown error" : text;

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "core/checkpoint/file.h"
+#include "core/base/file.h"
 #include "core/checkpoint/shard.h"
 #include "core/checkpoint/train_state.h"
 #include "parallel/checkpoint/rank_sync.h"
@@ -44,9 +44,10 @@ struct SaveResult {
   double seconds = 0.0;
 };
 
-// Collective. Never throws for what goes wrong with files, memory or the shards of any rank: all ranks then return the
-// same `saved == false`, the temporary directory is removed and older checkpoints are untouched. Together the ranks'
-// shards must cover each named tensor exactly once.
+// Collective. Never throws for what goes wrong with files or the shards of any rank: all ranks then return the same
+// `saved == false`, the temporary directory is removed and older checkpoints are untouched. Memory that runs out is
+// thrown as std::bad_alloc on the rank where it did, which must end all ranks; the next save removes what is left.
+// Together the ranks' shards must cover each named tensor exactly once.
 SaveResult save_checkpoint(const SaveRequest& request);
 
 // An open, verified checkpoint. Reads are local to a rank and may differ between ranks.

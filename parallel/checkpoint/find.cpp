@@ -1,8 +1,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <new>
 
 #include "core/base/error.h"
+#include "core/base/fault.h"
 #include "core/base/log.h"
 #include "core/checkpoint/strict_json.h"
 #include "parallel/checkpoint/attempt.h"
@@ -35,6 +37,8 @@ class Candidates {
       return names_.empty() && !request_.step ? std::string(1, kNone) : none_left();
     } catch (const Error& error) {
       return told_error(error.code(), error.what());
+    } catch (const std::bad_alloc&) {
+      throw;
     } catch (const std::exception& error) {
       return told_error(ExitCode::kInternal, error.what());
     }
@@ -52,6 +56,7 @@ class Candidates {
   void list() {
     listed_ = true;
     if (!Directory::exists(request_.directory)) return;
+    const FaultScope scope("load.root");
     const Directory root = Directory::open(request_.directory, request_.observer);
     for (const DirectoryEntry& entry : root.list()) {
       const auto step = step_of_name(entry.name);
@@ -65,6 +70,7 @@ class Candidates {
   }
 
   std::string open(const std::string& name) const {
+    const FaultScope scope("load.manifest");
     const Directory folder = Directory::open(request_.directory, request_.observer).open_directory(name);
     const std::string text = folder.read_text(std::string(kManifestName), kMaxJsonBytes);
     const Manifest manifest = manifest_from_text(text, folder.path() + "/" + std::string(kManifestName));
@@ -105,6 +111,7 @@ class Candidates {
 
 std::optional<LoadedCheckpoint> find_checkpoint(const LoadRequest& request) {
   const RankSync& sync = request.sync;
+  fault_point("load.begin");
   Candidates candidates(request);
   while (true) {
     const std::string told = sync.broadcast(sync.rank == 0 ? candidates.next() : "");
@@ -115,6 +122,7 @@ std::optional<LoadedCheckpoint> find_checkpoint(const LoadRequest& request) {
     auto impl = std::make_unique<LoadedCheckpoint::Impl>();
     const std::string problem =
         agree(sync, attempt([&] {
+                const FaultScope scope("load.state");
                 impl->folder = Directory::open(request.directory, request.observer).open_directory(name);
                 const std::string& path = impl->folder.path();
                 impl->manifest = manifest_from_text(std::string_view(told).substr(line + 1),
@@ -126,6 +134,7 @@ std::optional<LoadedCheckpoint> find_checkpoint(const LoadRequest& request) {
                         .subject = path + ": state.json and manifest.json differ in step",
                         .show_place = false});
                 }
+                const FaultScope verify_scope("load.verify");
                 verify_rank_files(impl->folder, impl->manifest, sync.rank, sync.world);
               }));
     if (problem.empty()) {

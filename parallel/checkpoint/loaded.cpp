@@ -9,6 +9,7 @@
 #include <set>
 
 #include "core/base/error.h"
+#include "core/base/fault.h"
 #include "core/checkpoint/printable.h"
 #include "core/checkpoint/safetensors.h"
 
@@ -132,6 +133,7 @@ void LoadedCheckpoint::check_tensors(std::span<const TensorSpec> wanted) const {
 }
 
 void LoadedCheckpoint::read(const std::string& name, const Slice& slice, std::span<std::byte> out) {
+  const FaultScope scope("load.tensor");
   const auto found = impl_->manifest.tensors.find(name);
   if (found == impl_->manifest.tensors.end()) {
     fail({.code = ExitCode::kFormat, .subject = path() + ": no tensor " + printable(name), .show_place = false});

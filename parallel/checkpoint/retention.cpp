@@ -6,6 +6,7 @@
 #include <random>
 #include <vector>
 
+#include "core/base/fault.h"
 #include "parallel/checkpoint/attempt.h"
 #include "parallel/checkpoint/manifest.h"
 #include "parallel/checkpoint/verify.h"
@@ -38,6 +39,7 @@ std::string new_temporary_name(const std::string& checkpoint) {
 }
 
 void remove_stale_temporaries(const Directory& root) {
+  const FaultScope scope("save.stale");
   for (const DirectoryEntry& entry : root.list()) {
     if (entry.type != EntryType::kDirectory || !is_temporary_name(entry.name)) continue;
     const Directory stale = root.open_directory(entry.name);

@@ -4,7 +4,7 @@
 #include <set>
 #include <string>
 
-#include "core/checkpoint/file.h"
+#include "core/base/file.h"
 
 namespace megalith {
 

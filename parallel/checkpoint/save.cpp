@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/base/fault.h"
 #include "core/checkpoint/printable.h"
 #include "core/checkpoint/safetensors.h"
 #include "parallel/checkpoint/attempt.h"
@@ -40,6 +41,7 @@ class Saver {
   void fill_manifest(const std::vector<std::string>& records);
   void commit(const std::vector<std::string>& records);
   void after_commit();
+  void write_latest() const;
   SaveResult failed(std::string problem);
   bool first() const { return request_.sync.rank == 0; }
 
@@ -113,6 +115,7 @@ void Saver::prepare(const std::vector<std::string>& plans) {
   if (const std::string problem = cover_problem(manifest_); !problem.empty()) {
     fail({.subject = "checkpoint: the ranks together do not write each tensor exactly once", .got = problem});
   }
+  const FaultScope scope("save.root");
   root_ = Directory::create(request_.directory, request_.observer);
   remove_stale_temporaries(*root_);
   if (const std::uint64_t available = root_->free_bytes(); available < needed) {
@@ -123,6 +126,7 @@ void Saver::prepare(const std::vector<std::string>& plans) {
           .remedy = "free space or lower --keep-last",
           .show_place = false});
   }
+  const FaultScope temporary_scope("save.temporary");
   do {
     temporary_ = new_temporary_name(name_);
   } while (!root_->make_directory(temporary_));
@@ -131,6 +135,7 @@ void Saver::prepare(const std::vector<std::string>& plans) {
 }
 
 void Saver::everyone_writes() {
+  const FaultScope scope("save.shard");
   const Directory folder = Directory::open(request_.directory, request_.observer).open_directory(temporary_);
   File file = folder.create_file(rank_file_name(request_.sync.rank, request_.sync.world));
   SafetensorsWriter writer(file, entries_, kFileMetadata);
@@ -167,10 +172,20 @@ void Saver::commit(const std::vector<std::string>& records) {
   const std::string state = to_json(request_.state);
   manifest_.state_file = {.bytes = state.size(), .hash = hash_of(state)};
   const std::string manifest(kManifestName);
-  write_durably(*folder_, std::string(kStateName), state);
-  write_durably(*folder_, manifest + ".tmp", to_text(manifest_));
-  folder_->rename(manifest + ".tmp", manifest);
-  folder_->sync();
+  {
+    const FaultScope scope("save.state");
+    write_durably(*folder_, std::string(kStateName), state);
+  }
+  {
+    const FaultScope scope("save.manifest");
+    write_durably(*folder_, manifest + ".tmp", to_text(manifest_));
+    folder_->rename(manifest + ".tmp", manifest);
+  }
+  {
+    const FaultScope scope("save.folder");
+    folder_->sync();
+  }
+  const FaultScope scope("save.commit");
   replaced_ = root_->contains(name_);
   if (replaced_) {  // an earlier run got this far, and this one started from an older checkpoint
     root_->exchange(temporary_, name_);
@@ -178,27 +193,39 @@ void Saver::commit(const std::vector<std::string>& records) {
     root_->rename(temporary_, name_);
   }
   renamed_ = true;
+  const FaultScope parent_scope("save.parent");
   root_->sync();
 }
 
 // The checkpoint is safe by now; what fails here is only reported.
 void Saver::after_commit() {
   folder_.reset();
-  if (replaced_) root_->remove_tree(temporary_);
+  if (replaced_) {
+    const FaultScope scope("save.replaced");
+    root_->remove_tree(temporary_);
+  }
+  write_latest();
+  VerifiedCheckpoints& verified = request_.verified == nullptr ? verified_ : *request_.verified;
+  verified.insert(name_);
+  const FaultScope scope("save.prune");
+  prune_checkpoints(*root_, {.keep_last = request_.keep_last, .just_saved = name_, .verified = verified});
+}
+
+void Saver::write_latest() const {
+  const FaultScope scope("save.latest");
   const std::string latest(kLatestName);
   if (root_->contains(latest + ".tmp")) root_->remove_file(latest + ".tmp");
   write_durably(*root_, latest + ".tmp", name_ + "\n");
   root_->rename(latest + ".tmp", latest);
+  const FaultScope parent_scope("save.latest_parent");
   root_->sync();
-  VerifiedCheckpoints& verified = request_.verified == nullptr ? verified_ : *request_.verified;
-  verified.insert(name_);
-  prune_checkpoints(*root_, {.keep_last = request_.keep_last, .just_saved = name_, .verified = verified});
 }
 
 SaveResult Saver::failed(std::string problem) {
   if (first() && root_ && !temporary_.empty() && !renamed_) {
     folder_.reset();
     const std::string left = attempt([&] {
+      const FaultScope scope("save.cleanup");
       if (root_->contains(temporary_)) root_->remove_tree(temporary_);
     });
     if (!left.empty()) problem += "; and the temporary directory stays: " + left;
@@ -210,25 +237,35 @@ SaveResult Saver::run() {
   const auto start = std::chrono::steady_clock::now();
   const RankSync& sync = request_.sync;
   name_ = checkpoint_name(request_.state.step);
-  std::string problem = agree(sync, attempt([&] { everyone_plans(); }));
+  std::string problem = agree(sync, attempt([&] {
+                                fault_point("save.begin");
+                                everyone_plans();
+                              }));
   if (!problem.empty()) return failed(problem);
 
   const std::vector<std::string> plans = sync.gather(plan_);
+  fault_point("save.planned");
   problem = agree(sync, first() ? attempt([&] { prepare(plans); }) : "");
   if (!problem.empty()) return failed(problem);
 
   temporary_ = sync.broadcast(temporary_);
-  problem = agree(sync, attempt([&] { everyone_writes(); }));
+  problem = agree(sync, attempt([&] {
+                    fault_point("save.prepared");
+                    everyone_writes();
+                  }));
   if (!problem.empty()) return failed(problem);
 
   const std::vector<std::string> records = sync.gather(record_);
+  fault_point("save.shards_written");
   problem = agree(sync, first() ? attempt([&] { commit(records); }) : "");
   if (!problem.empty()) return failed(problem);
 
+  fault_point("save.committed");
   SaveResult result = {.saved = true, .path = request_.directory + "/" + name_};
   result.message = sync.broadcast(first() ? attempt([&] { after_commit(); }) : "");
   result.bytes = std::stoll(sync.broadcast(std::to_string(tensor_bytes_)));
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  fault_point("save.end");
   return result;
 }
 

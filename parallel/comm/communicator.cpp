@@ -6,6 +6,7 @@
 #include <exception>
 #include <numeric>
 #include <type_traits>
+#include <utility>
 
 #include "core/base/error.h"
 #include "core/tensor/check.h"
@@ -35,6 +36,16 @@ void check_own_part(const Tensor& part, const Tensor& whole, int rank, const std
 }
 
 Tensor flat(const Tensor& tensor) { return tensor.view({tensor.numel()}); }
+
+CollectiveCall call_on(const Tensor& tensor, int root = -1) {
+  return {.dtype = static_cast<int>(tensor.dtype), .count = tensor.numel(), .argument = root};
+}
+
+CollectiveCall point_to_point(const Tensor& tensor, int peer) {
+  CollectiveCall call = call_on(tensor, peer);
+  call.point_to_point = true;
+  return call;
+}
 
 // Clears the flag of a group that a worker uses, also when the call throws.
 class Use {
@@ -68,21 +79,30 @@ void Communicator::check_rank(int rank, std::string_view call, std::string_view 
         .got = fmt::format("{}", rank)});
 }
 
-void Communicator::enqueue(Stream& stream, const Access& access, std::size_t bytes, std::function<void()> task) {
-  if (size_ > 1) {
+void Communicator::enqueue(Stream& stream, const Access& access, std::size_t bytes, CollectiveCall call,
+                           std::function<void()> task) {
+  const bool shared = size_ > 1;
+  if (shared) {
     ++stats_.collectives;
     stats_.bytes += static_cast<std::int64_t>(bytes);
   }
+  call.kind = access.name();
+  call.label = std::exchange(label_, {});
+  if (shared) call = recorder_->announce(std::move(call));
   if (stream.wants_access()) stream.announce(access);
   stream.visit([&](auto& backend) {
     if constexpr (std::is_same_v<std::remove_reference_t<decltype(backend)>, CpuStream>) {
-      backend.enqueue([this, run = std::move(task)] {
+      backend.enqueue([this, shared, recorded = std::move(call), run = std::move(task)] {
         const Use use(in_use_, name_);
+        if (shared) recorder_->begin(recorded);
         run();
+        if (shared) recorder_->end();
       });
     } else if constexpr (std::is_same_v<std::remove_reference_t<decltype(backend)>, CudaStream>) {
       const Use use(in_use_, name_);
+      if (shared) recorder_->begin(std::move(call));
       run_on(backend, access.name(), task);
+      if (shared) recorder_->end();  // enqueued: when it runs is the GPU's matter
     }
   });
 }
@@ -99,7 +119,7 @@ void Communicator::all_reduce(Stream& stream, const Tensor& buffer, ReduceOp op)
   Access access("all_reduce");
   access.reads(buffer);
   access.writes(buffer);
-  enqueue(stream, access, buffer.bytes(), [this, b = flat(buffer), op] { do_all_reduce(b, op); });
+  enqueue(stream, access, buffer.bytes(), call_on(buffer), [this, b = flat(buffer), op] { do_all_reduce(b, op); });
 }
 
 void Communicator::reduce_scatter(Stream& stream, const Tensor& in, const Tensor& out) {
@@ -118,7 +138,7 @@ void Communicator::reduce_scatter(Stream& stream, const Tensor& in, const Tensor
   Access access("reduce_scatter");
   access.reads(in);
   access.writes(out);
-  enqueue(stream, access, in.bytes(), [this, i = flat(in), o = flat(out)] { do_reduce_scatter(i, o); });
+  enqueue(stream, access, in.bytes(), call_on(in), [this, i = flat(in), o = flat(out)] { do_reduce_scatter(i, o); });
 }
 
 void Communicator::all_gather(Stream& stream, const Tensor& in, const Tensor& out) {
@@ -136,7 +156,7 @@ void Communicator::all_gather(Stream& stream, const Tensor& in, const Tensor& ou
   Access access("all_gather");
   access.reads(in);
   access.writes(out);
-  enqueue(stream, access, in.bytes(), [this, i = flat(in), o = flat(out)] { do_all_gather(i, o); });
+  enqueue(stream, access, in.bytes(), call_on(in), [this, i = flat(in), o = flat(out)] { do_all_gather(i, o); });
 }
 
 void Communicator::all_to_all(Stream& stream, const Tensor& in, const Tensor& out) {
@@ -177,7 +197,7 @@ void Communicator::all_to_all_v(Stream& stream, const Tensor& in, std::span<cons
   Access access("all_to_all");
   access.reads(in_used);
   access.writes(out_used);
-  enqueue(stream, access, in_used.bytes(),
+  enqueue(stream, access, in_used.bytes(), call_on(in_used),
           [this, in_used, out_used, sent = std::vector(in_rows.begin(), in_rows.end()),
            received = std::vector(out_rows.begin(), out_rows.end())] {
             do_all_to_all_v(in_used, sent, out_used, received);
@@ -194,7 +214,7 @@ void Communicator::broadcast(Stream& stream, const Tensor& buffer, int root) {
   } else {
     access.writes(buffer);
   }
-  enqueue(stream, access, rank_ == root ? buffer.bytes() : 0,
+  enqueue(stream, access, rank_ == root ? buffer.bytes() : 0, call_on(buffer, root),
           [this, b = flat(buffer), root] { do_broadcast(b, root); });
 }
 
@@ -205,7 +225,8 @@ void Communicator::send(Stream& stream, const Tensor& buffer, int peer) {
     fail({.subject = subject("send", "peer"), .expected = "another rank", .got = fmt::format("{}", peer)});
   Access access("send");
   access.reads(buffer);
-  enqueue(stream, access, buffer.bytes(), [this, b = flat(buffer), peer] { do_send(b, peer); });
+  enqueue(stream, access, buffer.bytes(), point_to_point(buffer, peer),
+          [this, b = flat(buffer), peer] { do_send(b, peer); });
 }
 
 void Communicator::receive(Stream& stream, const Tensor& buffer, int peer) {
@@ -216,7 +237,7 @@ void Communicator::receive(Stream& stream, const Tensor& buffer, int peer) {
   }
   Access access("receive");
   access.writes(buffer);
-  enqueue(stream, access, 0, [this, b = flat(buffer), peer] { do_receive(b, peer); });
+  enqueue(stream, access, 0, point_to_point(buffer, peer), [this, b = flat(buffer), peer] { do_receive(b, peer); });
 }
 
 bool Communicator::host_any(bool mine) {

@@ -6,7 +6,8 @@
 // Implementations: mpi_runtime.h (processes), nccl_communicator.h (processes with a GPU each), thread_communicator.h
 // (ranks as threads, for ThreadSanitizer), single_communicator.h (one rank), plan_communicator.h (any size, on plan
 // streams only).
-// Errors: exit code 9 for calls that do not fit together, 7 when a peer failed, was lost or did not come in time.
+// Errors: exit code 9 for a call that is wrong in itself, 7 when a peer made another call, failed, was lost or did not
+// come in time.
 #pragma once
 
 #include <atomic>
@@ -20,6 +21,7 @@
 
 #include "core/device/stream.h"
 #include "core/tensor/tensor.h"
+#include "parallel/comm/flight_recorder.h"
 
 namespace megalith {
 
@@ -41,6 +43,9 @@ class Communicator {
   int size() const { return size_; }
   const std::string& name() const { return name_; }  // of the mesh axis: "dp"
   const CommunicatorStats& stats() const { return stats_; }
+  FlightRecorder& recorder() const { return *recorder_; }
+  // What the next call on this group carries, for reports of hangs: "gradients of bucket 2".
+  void label_next(std::string label) { label_ = std::move(label); }
 
   // buffer[n] fp32 | bf16 | fp64 | int32 | int64, contiguous, in place. kMax of floats propagates NaN.
   void all_reduce(Stream& stream, const Tensor& buffer, ReduceOp op = ReduceOp::kSum);
@@ -80,7 +85,9 @@ class Communicator {
   virtual void abort(const std::string& message) = 0;
 
  protected:
-  Communicator(std::string name, int rank, int size) : name_(std::move(name)), rank_(rank), size_(size) {}
+  Communicator(std::string name, int rank, int size)
+      : name_(std::move(name)), rank_(rank), size_(size), recorder_(std::make_shared<FlightRecorder>(name_)) {}
+  const std::shared_ptr<FlightRecorder>& shared_recorder() const { return recorder_; }
 
   // Calls `task`, which calls one of the do_* below, so that they enqueue on `stream`. `call` has static lifetime. An
   // error here, for groups that serve no CUDA stream.
@@ -97,7 +104,9 @@ class Communicator {
   virtual void do_receive(const Tensor& buffer, int peer) = 0;
 
  private:
-  void enqueue(Stream& stream, const Access& access, std::size_t bytes, std::function<void()> task);
+  // `call` is recorded; its kind is the access's name.
+  void enqueue(Stream& stream, const Access& access, std::size_t bytes, CollectiveCall call,
+               std::function<void()> task);
   std::string subject(std::string_view call, std::string_view argument = "") const;
   void check_rank(int rank, std::string_view call, std::string_view argument) const;
 
@@ -105,6 +114,8 @@ class Communicator {
   int rank_;
   int size_;
   CommunicatorStats stats_;
+  std::shared_ptr<FlightRecorder> recorder_;
+  std::string label_;                // of the next call
   std::atomic<bool> in_use_{false};  // by a stream's worker
 };
 

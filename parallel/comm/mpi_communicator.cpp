@@ -37,7 +37,11 @@ class Exchange {
  public:
   Exchange(MPI_Comm comm, MpiProcess& process) : comm_(comm), process_(process) {}
 
-  void begin(std::string what) { what_ = std::move(what); }
+  // `call` says more of it: number, tensor, count.
+  void begin(std::string what, std::string call) {
+    what_ = std::move(what);
+    call_ = std::move(call);
+  }
 
   void send(const void* data, std::size_t bytes, int peer, Tag tag) {
     for_pieces(bytes, [&](std::size_t offset, int count) {
@@ -79,7 +83,7 @@ class Exchange {
   };
 
   void wait_for_all() {
-    Backoff backoff(process_.options.timeout);
+    Backoff backoff(process_.options.timeout + process_.grace);
     statuses_.resize(requests_.size());
     for (int done = 0; done == 0;) {
       const int code = MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done, statuses_.data());
@@ -108,8 +112,9 @@ class Exchange {
   }
 
   [[noreturn]] void fail_size(const Peer& peer, const std::string& got) const {
-    fail({.subject = fmt::format("{}: message from rank {}", what_, peer.rank),
-          .expected = fmt::format("{} bytes", peer.expected_bytes),
+    fail({.code = ExitCode::kCommunication,
+          .subject = fmt::format("{}: message from rank {}", what_, peer.rank),
+          .expected = fmt::format("{} bytes for {}", peer.expected_bytes, call_),
           .got = got,
           .remedy = "all ranks of a group must make the same calls with the same sizes"});
   }
@@ -142,12 +147,13 @@ class Exchange {
           .subject = what_,
           .expected = fmt::format("all ranks within {} ms", process_.options.timeout.count()),
           .got = "no answer from " + late,
-          .remedy = "see whether that rank hangs or made another call"});
+          .remedy = fmt::format("see whether that rank hangs or made another call than {}", call_)});
   }
 
   MPI_Comm comm_;
   MpiProcess& process_;
   std::string what_;
+  std::string call_;
   std::vector<MPI_Request> requests_;
   std::vector<MPI_Status> statuses_;
   std::vector<Peer> peers_;
@@ -188,6 +194,21 @@ int size_of_comm(MPI_Comm comm) {
   return size;
 }
 
+std::vector<int> world_ranks_of(MPI_Comm comm) {
+  const int size = size_of_comm(comm);
+  std::vector<int> ranks(static_cast<std::size_t>(size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  std::vector<int> world_ranks(ranks.size());
+  MPI_Group group = MPI_GROUP_NULL;
+  MPI_Group world = MPI_GROUP_NULL;
+  MPI_Comm_group(comm, &group);
+  MPI_Comm_group(MPI_COMM_WORLD, &world);
+  MPI_Group_translate_ranks(group, size, ranks.data(), world, world_ranks.data());
+  MPI_Group_free(&group);
+  MPI_Group_free(&world);
+  return world_ranks;
+}
+
 class MpiCommunicator final : public Communicator {
  public:
   // Takes the two MPI communicators.
@@ -195,12 +216,20 @@ class MpiCommunicator final : public Communicator {
       : Communicator(std::move(name), static_cast<int>(rank_of(streams)), size_of_comm(streams)),
         process_(std::move(process)),
         streams_(streams, *process_),
-        host_(host, *process_) {}
+        host_(host, *process_),
+        host_recorder_(std::make_shared<FlightRecorder>(this->name() + " (host)")) {
+    for (const auto& each : {shared_recorder(), host_recorder_}) {
+      each->set_world_ranks(world_ranks_of(streams));
+      process_->add(each);
+    }
+    host_recorder_->forget();  // the host's calls are not compared
+  }
 
   void host_barrier() override {
-    begin_host("host_barrier");
+    begin_host("host_barrier", 0);
     check_mpi(MPI_Ibarrier(host_.comm, host_.exchange.add(-1, -1)), "MPI_Ibarrier");
     host_.exchange.wait();
+    host_recorder_->end();
   }
 
   std::vector<std::string> host_all_gather(const std::string& mine) override;
@@ -220,11 +249,13 @@ class MpiCommunicator final : public Communicator {
  private:
   void begin(const char* call) {
     process_->throw_if_aborted();
-    streams_.exchange.begin(fmt::format("{} on group {}", call, name()));
+    const std::optional<CollectiveCall> current = recorder().current();
+    streams_.exchange.begin(fmt::format("{} on group {}", call, name()), current ? to_string(*current) : call);
   }
-  void begin_host(const char* call) {
+  void begin_host(const char* call, std::size_t bytes) {
     process_->throw_if_aborted();
-    host_.exchange.begin(fmt::format("{} on group {}", call, name()));
+    host_recorder_->begin(host_recorder_->announce({.kind = call, .count = static_cast<std::int64_t>(bytes)}));
+    host_.exchange.begin(fmt::format("{} on group {}", call, name()), to_string(*host_recorder_->current()));
   }
   void send(const Tensor& t, int peer, Tag tag) { streams_.exchange.send(t.data, t.bytes(), peer, tag); }
   void receive(const Tensor& t, int peer, Tag tag) { streams_.exchange.receive(t.data, t.bytes(), peer, tag); }
@@ -239,12 +270,13 @@ class MpiCommunicator final : public Communicator {
   std::shared_ptr<MpiProcess> process_;
   Plane streams_;
   Plane host_;
+  std::shared_ptr<FlightRecorder> host_recorder_;
   std::vector<std::byte> staging_;  // grows to the largest call, at most a chunk
   std::vector<const void*> parts_;
 };
 
 std::vector<std::string> MpiCommunicator::host_all_gather(const std::string& mine) {
-  begin_host("host_all_gather");
+  begin_host("host_all_gather", mine.size());
   if (mine.size() > (std::size_t{1} << 26)) {
     fail({.subject = "host_all_gather", .expected = "at most 64 MiB", .got = fmt::format("{} bytes", mine.size())});
   }
@@ -268,6 +300,7 @@ std::vector<std::string> MpiCommunicator::host_all_gather(const std::string& min
   for (std::size_t r = 0; r < lengths.size(); ++r) {
     all.push_back(text.substr(static_cast<std::size_t>(offsets[r]), static_cast<std::size_t>(lengths[r])));
   }
+  host_recorder_->end();
   return all;
 }
 

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "core/base/error.h"
 #include "parallel/comm/communicator.h"
@@ -27,8 +28,25 @@ struct MpiProcess {
   int local_size = 1;
   std::atomic<bool> aborted{false};
   std::mutex mutex;
-  std::string abort_message;  // guarded by mutex
+  std::string abort_message;                             // guarded by mutex
+  std::vector<std::weak_ptr<FlightRecorder>> recorders;  // likewise: of all groups
   std::weak_ptr<NcclWatcher> nccl_watcher;
+  std::chrono::milliseconds grace{0};  // beyond options.timeout, where a watcher reports before
+
+  void add(const std::shared_ptr<FlightRecorder>& recorder) {
+    const std::lock_guard lock(mutex);
+    std::erase_if(recorders, [](const auto& each) { return each.expired(); });
+    recorders.push_back(recorder);
+  }
+
+  std::vector<std::shared_ptr<FlightRecorder>> live_recorders() {
+    const std::lock_guard lock(mutex);
+    std::vector<std::shared_ptr<FlightRecorder>> live;
+    for (const auto& each : recorders) {
+      if (auto recorder = each.lock()) live.push_back(std::move(recorder));
+    }
+    return live;
+  }
 
   void abort(const std::string& message) {
     const std::lock_guard lock(mutex);

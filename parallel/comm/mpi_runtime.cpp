@@ -8,6 +8,7 @@
 #include <exception>
 
 #include "parallel/comm/mpi_process.h"
+#include "parallel/comm/mpi_watcher.h"
 #include "parallel/comm/nccl_communicator.h"
 
 namespace megalith {
@@ -36,6 +37,7 @@ MpiRuntime::MpiRuntime(int& argc, char**& argv, const MpiOptions& options) : pro
 
 MpiRuntime::~MpiRuntime() {
   if (process_->aborted || std::uncaught_exceptions() > 0) abort(ExitCode::kCommunication);
+  watcher_.reset();
   MPI_Finalize();
 }
 
@@ -45,6 +47,14 @@ int MpiRuntime::local_rank() const { return process_->local_rank; }
 int MpiRuntime::local_size() const { return process_->local_size; }
 
 void MpiRuntime::set_timeout(std::chrono::milliseconds timeout) { process_->options.timeout = timeout; }
+
+void MpiRuntime::watch(const WatchOptions& options) {
+  set_timeout(options.timeout);
+  if (process_->size == 1) return;
+  require(!watcher_, "MpiRuntime::watch was called twice");
+  watcher_ = std::make_unique<MpiWatcher>(process_, options);
+  process_->grace = std::chrono::seconds(8);  // the watcher knows more, so it speaks first
+}
 
 std::unique_ptr<Communicator> MpiRuntime::world(DeviceType device) {
   require_built(device);

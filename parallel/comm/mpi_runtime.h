@@ -7,12 +7,14 @@
 #include <chrono>
 #include <cstddef>
 #include <memory>
+#include <string>
 
 #include "core/base/error.h"
 #include "parallel/comm/communicator.h"
 
 namespace megalith {
 
+class MpiWatcher;
 struct MpiProcess;
 
 struct MpiOptions {
@@ -22,6 +24,11 @@ struct MpiOptions {
   std::size_t max_message_bytes = std::size_t{1} << 30;
   // A reduction is taken in chunks of this size; a group that reduces has one staging buffer of it.
   std::size_t chunk_bytes = std::size_t{4} << 20;
+};
+
+struct WatchOptions {
+  std::chrono::milliseconds timeout = std::chrono::minutes(10);
+  std::string dump_folder;  // made when it is needed; empty: no dumps
 };
 
 // The first object in `main`; also works for a program that was started without mpirun, as a world of one rank.
@@ -44,6 +51,12 @@ class MpiRuntime {
   // Instead of MpiOptions::timeout; while no other thread communicates.
   void set_timeout(std::chrono::milliseconds timeout);
 
+  // From here on a thread of each rank watches for calls, of CPU streams and of the host, that wait longer than the
+  // timeout for their peers. It asks all ranks where they are, says within a second who waits in what and who did not
+  // come, has each rank write its last calls to FOLDER/comm_rank_0000.json, and ends all ranks with exit code 7.
+  // Collective, once. Sets the timeout as set_timeout() does.
+  void watch(const WatchOptions& options);
+
   // A new group of all ranks; collective. kCuda: after each rank called select_cuda_device(local_rank()); the same
   // device for all ranks. Exit code 2 if this build lacks it, if two ranks chose one GPU, or if NCCL is too old.
   std::unique_ptr<Communicator> world(DeviceType device = DeviceType::kCpu);
@@ -53,6 +66,7 @@ class MpiRuntime {
 
  private:
   std::shared_ptr<MpiProcess> process_;
+  std::unique_ptr<MpiWatcher> watcher_;
 };
 
 }  // namespace megalith

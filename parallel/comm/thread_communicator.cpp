@@ -137,7 +137,7 @@ class ThreadCommunicator final : public Communicator {
     if (!in_time) world.abort_locked(ExitCode::kCommunication, late("receive", from));
     world.throw_if_aborted();
     if (channel.buffer->bytes() != buffer.bytes()) {
-      world.abort_locked(ExitCode::kInternal,
+      world.abort_locked(ExitCode::kCommunication,
                          fmt::format("group {}: rank {} expects {} bytes from rank {}, which sends {}", name(), rank(),
                                      buffer.bytes(), from, channel.buffer->bytes()));
       world.throw_if_aborted();

@@ -43,7 +43,7 @@ void ThreadRendezvous::begin(int rank, const ThreadCall& call) {
   calls_[static_cast<std::size_t>(rank)] = call;
   if (arrived_ + 1 == size_) {
     if (const std::optional<std::string> difference = mismatch()) {
-      world_.abort_locked(ExitCode::kInternal, *difference);
+      world_.abort_locked(ExitCode::kCommunication, *difference);
       world_.throw_if_aborted();
     }
   }

@@ -73,6 +73,7 @@ void GradientReducer::reduce(int bucket) {
   streams_.compute.record(ready_);
   streams_.communication.wait(ready_);
   for (const Tensor& range : b.ranges) {
+    group_.label_next(fmt::format("gradients of bucket {}", bucket));
     group_.all_reduce(streams_.communication, range);
     bytes_reduced_ += static_cast<std::int64_t>(range.bytes());
   }

@@ -9,7 +9,7 @@
 #include <set>
 
 #include "core/base/error.h"
-#include "core/checkpoint/file.h"
+#include "core/base/file.h"
 #include "core/checkpoint/safetensors.h"
 #include "core/layers/host_copy.h"
 #include "core/tensor/bf16.h"

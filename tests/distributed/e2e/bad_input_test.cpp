@@ -78,7 +78,7 @@ TEST(BadInput, ConfigurationFiles) {
                      "typo.toml:3:1: unknown key hiden-size; did you mean hidden-size?");
   expect_train_error(folder, config("type.toml"), 2,
                      "type.toml:1:1: num-layers: expected an integer from 1 to 10000, got \"2\"");
-  expect_train_error(folder, config("none.toml"), 3, "--config none.toml: expected a readable file");
+  expect_train_error(folder, config("none.toml"), 3, "--config: cannot open none.toml: No such file or directory (ENOENT); check the path and its permissions");
   const Outcome broken = test::run(test::program("train", config("broken.toml")), folder);
   EXPECT_EQ(broken.code, 2);
   EXPECT_THAT(broken.errors(), ElementsAre(HasSubstr("broken.toml:1:14: not TOML: ")));
@@ -96,7 +96,7 @@ TEST(BadInput, Data) {
     expect_train_error(folder, test::tiny() + Words{"--data-path", "cut"}, code, message);
     restore();
   };
-  expect(3, "cut.idx: expected a readable file, got No such file or directory; check the path and its permissions");
+  expect(3, "cannot open cut.idx: No such file or directory (ENOENT); check the path and its permissions");
   folder.truncate("cut.idx", 20);
   expect(4, std::string("cut.idx: size: expected a header of 34 bytes, got 20 bytes") + kDamaged);
   folder.overwrite("cut.idx", 0, "X");
@@ -146,18 +146,20 @@ TEST(BadInput, IsToldOnceForAllRanks) {
          "--load none: expected a checkpoint, got none; check the folder, or give the same folder to --save to start a "
          "new run in it");
   expect({"--global-batch-size", "6", "--metrics-jsonl", "none/metrics.jsonl"}, 3,
-         "--metrics-jsonl none/metrics.jsonl: No such file or directory");
+         "--metrics-jsonl: cannot open none/metrics.jsonl: No such file or directory (ENOENT); check the path and its permissions");
 }
 
 TEST(BadInput, OutputsThatCannotBeWritten) {
   const Folder folder;
   folder.write("file", "");
   expect_train_error(folder, mock({"--save", "file"}), 3,
-                     "--save file: expected a folder to write to, got Not a directory");
+                     "--save: cannot open directory file: Not a directory (ENOTDIR)");
   const Outcome metrics = test::run(test::program("train", mock({"--metrics-jsonl", "/dev/full"})), folder);
   EXPECT_EQ(metrics.code, 0);  // training goes on
-  EXPECT_THAT(metrics.warnings(), ElementsAre("[megalith] warning: --metrics-jsonl /dev/full: No space left on device; "
-                                              "no more metrics are written"));
+  EXPECT_THAT(metrics.warnings(), ElementsAre(::testing::MatchesRegex(
+                                      "\\[megalith\\] warning: --metrics-jsonl: cannot write [0-9]+ bytes at 0 of "
+                                      "/dev/full: No space left on device \\(ENOSPC\\); free space or lift the "
+                                      "limit; no more metrics are written")));
 }
 
 // Files are limited to 16 MiB, the checkpoint has 19 MB.
@@ -278,7 +280,7 @@ TEST(BadInput, OtherPrograms) {
   expect("generate", {"--load", "none", "--prompt", "a\xff"}, 2,
          "--prompt: expected text in UTF-8, got bytes that are not UTF-8");
   expect("report", {}, 2, "METRICS.jsonl: missing; name a file that train --metrics-jsonl wrote");
-  expect("report", {"none.jsonl"}, 3, "none.jsonl: No such file or directory");
+  expect("report", {"none.jsonl"}, 3, "cannot open none.jsonl: No such file or directory (ENOENT); check the path and its permissions");
 }
 
 }  // namespace

@@ -98,5 +98,20 @@ TEST_F(Generate, IdsWithoutText) {
   EXPECT_EQ(test::run(test::program("generate", {"--load", "kept", "--prompt", "words"}), folder_).code, 4);
 }
 
+TEST_F(Generate, BpeOfTheUsersFiles) {
+  const std::string golden = MEGALITH_SOURCE_DIR "/tests/golden/tokenizer/";
+  const Words model = {"--tokenizer-model", golden + "llama3.json"};
+  const Words flags = test::tiny_mock() + Words{"--tokenizer-type", "HuggingFaceTokenizer", "--save", "kept"} + model;
+  ASSERT_EQ(test::run(test::program("train", flags), folder_).code, 0);
+  const std::string first = text("caf\u00e9", 8, {"--seed", "3"});
+  EXPECT_THAT(first, ::testing::StartsWith("caf\u00e9"));
+  EXPECT_EQ(text("caf\u00e9", 8, Words{"--seed", "3"} + model), first);  // wherever the file is now
+  const Outcome other = test::run(
+      test::program("generate", {"--load", "kept", "--prompt", "x", "--tokenizer-model", golden + "gpt2.json"}),
+      folder_);
+  EXPECT_EQ(other.code, 2);
+  EXPECT_THAT(other.err, ::testing::HasSubstr("expected bpe-llama3-700-"));
+}
+
 }  // namespace
 }  // namespace megalith

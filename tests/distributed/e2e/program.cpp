@@ -150,7 +150,35 @@ bool Process::wait_for_handler(int number) {
   return false;
 }
 
+bool Process::kill_child(unsigned choice) const {
+  std::vector<pid_t> ranks;
+  std::error_code ended;
+  for (const fs::directory_entry& thread : fs::directory_iterator("/proc/" + std::to_string(pid_) + "/task", ended)) {
+    std::istringstream children(content_of(thread.path() / "children"));
+    for (pid_t child = 0; children >> child;) ranks.push_back(child);
+  }
+  return !ranks.empty() && kill(ranks[choice % ranks.size()], SIGKILL) == 0;
+}
+
 void Process::signal(int number) const { kill(pid_, number); }
+
+std::vector<pid_t> Process::ranks() const {
+  std::vector<pid_t> ranks;
+  for (const fs::directory_entry& entry : fs::directory_iterator("/proc")) {
+    const std::string name = entry.path().filename().string();
+    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+    const Words parent = lines_with(content_of(entry.path() / "status"), "PPid:");
+    if (parent.empty() || std::stol(parent[0].substr(5)) != pid_) continue;
+    const std::string environment = content_of(entry.path() / "environ");
+    const std::string key("\0OMPI_COMM_WORLD_RANK=", 22);
+    const std::size_t at = environment.find(key);
+    if (at == std::string::npos) continue;
+    const auto rank = static_cast<std::size_t>(std::stoul(environment.substr(at + key.size(), 6)));
+    if (ranks.size() <= rank) ranks.resize(rank + 1);
+    ranks[rank] = static_cast<pid_t>(std::stol(name));
+  }
+  return ranks;
+}
 
 Outcome Process::finish() {
   const auto end = std::chrono::steady_clock::now() + kTimeout;

@@ -166,8 +166,8 @@ TEST_F(MetricsFile, AForeignFileIsLeftAsItIs) {
 
 TEST_F(MetricsFile, AFolderThatIsMissingIsExit3) {
   EXPECT_EQ(message_of([] { write_steps("none/m.jsonl", 0, 1); }),
-            "exit 3: --metrics-jsonl none/m.jsonl: No such file or directory");
-  EXPECT_EQ(message_of([] { read_metrics("none.jsonl"); }), "exit 3: none.jsonl: No such file or directory");
+            "exit 3: --metrics-jsonl: cannot open none/m.jsonl: No such file or directory (ENOENT); check the path and its permissions");
+  EXPECT_EQ(message_of([] { read_metrics("none.jsonl"); }), "exit 3: cannot open none.jsonl: No such file or directory (ENOENT); check the path and its permissions");
 }
 
 TEST_F(MetricsFile, ReadingNamesTheDamagedLine) {

@@ -155,7 +155,8 @@ TEST_F(Prepare, BadCommandLines) {
   EXPECT_THAT(usage({"--out-prefix=x"}), AllOf(HasSubstr("--out-prefix:"), HasSubstr("nearest is --output-prefix")));
   EXPECT_THAT(usage({"word"}), HasSubstr("'word'"));
   EXPECT_THAT(usage({"--input", "x", "--output-prefix", "y", "--json-keys"}), HasSubstr("--json-keys"));
-  EXPECT_THAT(usage({"--input", "x", "--output-prefix", "y", "--tokenizer-type", "bpe"}), HasSubstr("byte or null"));
+  EXPECT_THAT(usage({"--input", "x", "--output-prefix", "y", "--tokenizer-type", "bpe"}),
+              HasSubstr("one of byte, null, GPT2"));
   EXPECT_THAT(usage({"--input", "x", "--output-prefix", "y", "--document-start", ""}), HasSubstr("--document-start"));
   EXPECT_THAT(usage({"inspect"}), HasSubstr("a prefix"));
   EXPECT_THAT(usage({"inspect", "x", "--seq-len", "3"}), HasSubstr("nearest is --seq-length"));

@@ -49,7 +49,8 @@ TEST(NullTokenizer, TextIsIds) {
 
 TEST(MakeTokenizer, RefusesWhatItDoesNotKnow) {
   EXPECT_THAT(error_of(ExitCode::kUsage, [] { make_tokenizer("word"); }),
-              HasSubstr("--tokenizer-type: expected byte or null, got 'word'"));
+              HasSubstr("--tokenizer-type: expected one of byte, null, GPT2BPETokenizer, HuggingFaceTokenizer, "
+                        "TikTokenizer, got 'word'"));
   EXPECT_THAT(error_of(ExitCode::kUsage, [] { make_tokenizer("null"); }), HasSubstr("--vocab-size"));
   EXPECT_THAT(error_of(ExitCode::kUsage, [] { make_tokenizer("null", 2147483647); }), HasSubstr("--vocab-size"));
 }

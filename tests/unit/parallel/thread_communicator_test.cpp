@@ -79,7 +79,7 @@ TEST(ThreadWorld, RanksThatDisagreeAboutASizeAllFail) {
   for (const Outcome& outcome : result) {
     EXPECT_THAT(outcome.message, HasSubstr("group world: expected the same call on all ranks, got all_reduce fp32 of 4 "
                                            "elements on rank 0 and all_reduce fp32 of 5 elements on rank 2"));
-    EXPECT_EQ(outcome.code, ExitCode::kInternal);
+    EXPECT_EQ(outcome.code, ExitCode::kCommunication);
   }
 }
 

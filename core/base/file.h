@@ -1,6 +1,9 @@
-// The only place where checkpoints touch the file system. Everything goes through a directory's descriptor and single
-// names, and symbolic links below the directory that the user named are never followed. Each failure is one Error
-// (kFileIo) that names operation, path, bytes and the system's reason.
+// The only place, with mapped_file and output_file, where the program touches the file system. Each failure is one
+// Error (kFileIo) that names operation, path, bytes and the system's reason. Every call can be made to fail (fault.h),
+// and an observer of a directory sees all operations below it, from which a test can build what a power loss leaves.
+//
+// Below a Directory, which checkpoints use, everything goes through its descriptor and single names, and symbolic links
+// are never followed; File::open and its siblings take a path as the user wrote it.
 #pragma once
 
 #include <cstddef>
@@ -17,9 +20,11 @@ namespace megalith {
 
 // Called before each operation on the file system; may throw to make the operation fail.
 struct FileOperation {
-  std::string_view name;  // open, create, read, write, sync, rename, remove, mkdir, list, space, lock
+  std::string_view name;  // open, create, read, write, sync, rename, exchange, remove, mkdir, list, space, lock
   std::string_view path;
   std::uint64_t bytes = 0;
+  std::string_view target = {};          // rename and exchange: the other path
+  std::span<const std::byte> data = {};  // write: what is appended
 };
 using FileObserver = std::function<void(const FileOperation&)>;
 
@@ -28,8 +33,17 @@ using Descriptor = Handle<int, close_descriptor, -1>;
 
 class File {
  public:
+  File() = default;  // none
+
+  static File open(const std::string& path);  // to read; a regular file or an error
+  // To write; made if missing, emptied if not. `shown`: the name for messages of a temporary file, which must not be a
+  // symbolic link.
+  static File create(const std::string& path, const std::string& shown = {});
+  static File append(const std::string& path);  // to write at its end; made if missing
+
   const std::string& path() const { return path_; }
   std::uint64_t size() const { return size_; }  // as it was when opened, or bytes written so far
+  bool is_open() const { return static_cast<bool>(fd_); }
 
   // Exactly out.size() bytes from `offset`; an earlier end of file is an error.
   void read_at(std::uint64_t offset, std::span<std::byte> out) const;
@@ -37,14 +51,23 @@ class File {
   void write(std::string_view text);
   void sync();
   void close();  // reports what a destructor would have to swallow
+  // The whole of an opened file as read-only memory, for munmap; not for an empty one.
+  std::span<const std::byte> map() const;
 
  private:
   friend class Directory;
+  File(Descriptor fd, std::string path);
+  void check_regular();
+
   Descriptor fd_;
   std::string path_;
   std::uint64_t size_ = 0;
   const FileObserver* observer_ = nullptr;
 };
+
+// All bytes of a file, or of a pipe. More than `max_bytes` is an Error kFormat.
+std::string read_whole_file(const std::string& path, std::uint64_t max_bytes);
+void rename_file(const std::string& from, const std::string& to);  // replaces a file; not yet durable
 
 enum class EntryType { kFile, kDirectory, kOther };  // kOther includes symbolic links
 struct DirectoryEntry {
@@ -79,6 +102,7 @@ class Directory {
 
  private:
   void observe(std::string_view operation, const std::string& path, std::uint64_t bytes = 0) const;
+  void observe_two(std::string_view operation, const std::string& from, const std::string& to) const;
   std::string path_of(const std::string& name) const;
 
   Descriptor fd_;

@@ -2,33 +2,38 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
+
+#include "core/base/file.h"
 
 namespace megalith {
 
 // Every failure is an Error kFileIo with the system's reason. Without commit() nothing is left behind.
 class OutputFile {
  public:
-  explicit OutputFile(std::string path);
+  // `scope` names the fault sites of its operations (fault.h); a literal.
+  OutputFile(std::string path, const char* scope);
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
 
   const std::string& path() const { return path_; }
   void write(std::span<const std::byte> bytes);  // appends, buffered
-  void sync();                                   // all bytes so far are on the disk
-  void commit();                                 // sync, rename to path(), sync the directory
+  void write(std::string_view text);
+  void sync();    // all bytes so far are on the disk
+  void commit();  // sync, rename to path(), sync the directory
 
  private:
   void flush();
-  [[noreturn]] void fail_call(const char* call) const;
 
+  const char* scope_;
   std::string path_;
   std::string temporary_path_;
-  int descriptor_ = -1;
+  File file_;
+  bool committed_ = false;
   std::vector<std::byte> buffer_;
 };
 

@@ -1,4 +1,4 @@
-#include "core/checkpoint/file.h"
+#include "core/base/file.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>

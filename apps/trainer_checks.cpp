@@ -1,0 +1,120 @@
+// What the trainer does when numbers go wrong: it names the first NaN or Inf of a step that was skipped, and the rank
+// whose copy of the parameters differs.
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cmath>
+#include <utility>
+
+#include "apps/together.h"
+#include "apps/trainer.h"
+#include "core/base/log.h"
+#include "parallel/data_parallel/replica_check.h"
+
+namespace megalith {
+
+namespace {
+
+std::string place_of(const Action& action, const GptModel& gpt) {
+  std::string place(name_of(action.kind));
+  if (action.segment >= 0) {
+    const NamedSegment& segment = gpt.segments[static_cast<std::size_t>(action.segment)];
+    return fmt::format("{}, {}, microbatch {}", segment.name, place, action.microbatch);
+  }
+  if (action.kind == ActionKind::kReduce) return fmt::format("{} of bucket {}", place, action.bucket);
+  return place;
+}
+
+// Ordinal, a colon and a text, of the rank's own first finding; empty if there is none.
+std::string finding_of(const std::optional<NonFinite>& found) {
+  if (!found) return {};
+  return fmt::format("{}:{}: {}", found->ordinal, found->place, to_string(*found));
+}
+
+std::int64_t ordinal_of(const std::string& finding) {
+  std::int64_t ordinal = 0;
+  std::from_chars(finding.data(), finding.data() + finding.size(), ordinal);
+  return ordinal;
+}
+
+}  // namespace
+
+void Trainer::explain_skip() {
+  if (!skipped_) return;
+  const SkippedStep step = *std::exchange(skipped_, std::nullopt);
+  finite_.start([this](const void* address) { return model_->name_of(address); });
+  std::optional<NonFinite> found;
+  try {
+    model_->repeat_step(input_of(setup_.data.train, step.consumed_samples, step.result.iteration),
+                        [this](const Action& action) { finite_.set_place(place_of(action, model_->gpt())); });
+    found = finite_.stop();
+  } catch (...) {
+    finite_.cancel();
+    throw;
+  }
+  // All ranks run the same ops in the same order: the lowest ordinal comes first, and collectives spread what it is.
+  const std::vector<std::string> all = world_.host_all_gather(finding_of(found));
+  std::size_t first = all.size();
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    if (!all[r].empty() && (first == all.size() || ordinal_of(all[r]) < ordinal_of(all[first]))) first = r;
+  }
+  if (!is_main()) return;
+  const std::string what = fmt::format("step {} was skipped (loss {}, grad norm {})", step.result.iteration,
+                                       std::abs(step.result.loss), std::abs(step.result.grad_norm));
+  if (first == all.size()) {
+    log_warning(what +
+                ": run again, all its tensors were finite: a value that does not repeat (a hook, or the hardware), or "
+                "a norm beyond fp32");
+    return;
+  }
+  log_warning(fmt::format("{}; the first value that is not finite: rank {}, {}", what, first,
+                          all[first].substr(all[first].find(':') + 1)));
+}
+
+bool Trainer::over_budget() {
+  const std::int64_t budget = options_.train.max_skipped_steps;
+  if (state_.skipped_steps <= budget) return false;
+  failure_ = fmt::format(
+      "steps with NaN or Inf: expected at most {} (--max-skipped-steps) in the run, got {}, the last after step {}; "
+      "see the warnings for where they begin, lower --lr or go on from an older checkpoint",
+      budget, state_.skipped_steps, state_.step);
+  return true;
+}
+
+bool Trainer::replicas_agree() {
+  std::vector<ReplicatedTensor> tensors;
+  const std::vector<ParameterUnit>& units = model_->gpt().parameters->units();
+  const AdamWOptimizer& optimizer = model_->optimizer();
+  for (std::size_t u = 0; u < units.size(); ++u) {
+    const AdamWOptimizer::UnitState& state = optimizer.units()[u];
+    for (const Parameter* parameter : units[u].parameters) {
+      for (std::size_t i = 0; i < parameter->parts.size(); ++i) {
+        const auto add = [&](const char* kind, const Tensor& flat) {
+          const Tensor whole = flat.slice(0, parameter->offset, parameter->shape.numel()).view(parameter->shape);
+          tensors.push_back({fmt::format("{} of {}", kind, parameter->parts[i].name), parameter->part_of(whole, i)});
+        };
+        add("weight", units[u].weights);
+        if (optimizer.has_own_main_params()) add("main parameter", state.main_params);
+        add("exp_avg", state.exp_avg);
+        add("exp_avg_sq", state.exp_avg_sq);
+      }
+    }
+  }
+  const std::optional<ReplicaDifference> difference = compare_replicas(mesh_.dp(), model_->compute(), tensors);
+  if (!difference) return true;
+  failure_ = fmt::format("--check-weight-hash-interval, after step {}: {}", state_.step, difference->message);
+  return false;
+}
+
+// What was enqueued is compared, not what ran: a call that will hang is named before it does.
+void Trainer::check_calls() {
+  constexpr std::int64_t kCheckedSteps = 2;  // later ones repeat what they do
+  if (++steps_started_ > kCheckedSteps) return;
+  for (Communicator* group : model_->groups()) {
+    const std::string difference = difference_of_sequences(*group);
+    if (!difference.empty()) throw EveryRankFailed(ExitCode::kCommunication, 0, difference);
+    if (steps_started_ == kCheckedSteps) group->recorder().forget();
+  }
+}
+
+}  // namespace megalith

@@ -1,0 +1,275 @@
+#include "core/base/fault.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <charconv>
+#include <csignal>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <optional>
+#include <utility>
+
+#include "core/base/error.h"
+
+namespace megalith {
+namespace {
+
+// Files are opened and synced under the scope of the step that does it. "point": nothing but a place in the program.
+constexpr FaultSite kSites[] = {
+    {"save.begin", "point", "a checkpoint is wanted, nothing was done"},
+    {"save.planned", "point", "all ranks know what each of them writes"},
+    {"save.root", "open mkdir sync space", "the folder of checkpoints: made, asked for its space"},
+    {"save.stale", "open list lock remove", "folders of saves that died are removed"},
+    {"save.temporary", "open mkdir lock", "the folder that the checkpoint is written to"},
+    {"save.prepared", "point", "the folder is there, no rank has written"},
+    {"save.shard", "open create write sync close", "a rank's tensors"},
+    {"save.shards_written", "point", "all ranks have written and synced their tensors"},
+    {"save.state", "create write sync close", "state.json"},
+    {"save.manifest", "create write sync close rename", "manifest.json by way of manifest.json.tmp"},
+    {"save.folder", "sync", "the names in the temporary folder"},
+    {"save.commit", "rename", "the temporary folder gets its name"},
+    {"save.parent", "sync", "that name"},
+    {"save.committed", "point", "the checkpoint is safe"},
+    {"save.replaced", "open list remove", "the checkpoint of the same step that was replaced is removed"},
+    {"save.latest", "create write sync close rename remove", "LATEST by way of LATEST.tmp"},
+    {"save.latest_parent", "sync", "the name LATEST"},
+    {"save.prune", "open list read rename remove", "checkpoints beyond --keep-last are looked at and removed"},
+    {"save.cleanup", "open list remove", "what a failed save wrote is removed"},
+    {"save.end", "point", "the save is over"},
+    {"load.begin", "point", "a checkpoint is looked for"},
+    {"load.root", "open list", "the folder of checkpoints"},
+    {"load.manifest", "open read", "manifest.json of a candidate"},
+    {"load.state", "open read", "state.json of a candidate"},
+    {"load.verify", "open read", "every hash of a candidate's tensors"},
+    {"load.tensor", "open read", "tensors are read into the model"},
+    {"load.end", "point", "the checkpoint is loaded"},
+    {"step.begin", "point", "a training step is about to be enqueued"},
+    {"step.end", "point", "the result of a training step was read"},
+    {"data.index", "open map", "PREFIX.idx of a dataset"},
+    {"data.tokens", "open read", "PREFIX.bin of a dataset"},
+    {"prepare.input", "open map", "the text that prepare reads"},
+    {"prepare.output", "open create write sync close rename remove",
+     "PREFIX.bin and PREFIX.idx as prepare writes them"},
+    {"metrics", "open create read write sync close rename", "the file of --metrics-jsonl"},
+    {"report.input", "open read", "metrics that report reads"},
+    {"report.output", "open create write sync close rename", "the page that report writes"},
+    {"config", "open read", "a file of --config"},
+    {"gemm_cache", "open create read write sync close rename mkdir", "the measured GEMM algorithms"},
+    {"memory.pool", "allocation", "memory of the device, taken from the system"},
+    {"memory.new", "allocation", "operator new, in programs built to fail there"},
+};
+
+constexpr std::array kKindNames = {"none", "eio", "enospc", "eintr", "short", "kill", "abort-alloc"};
+
+struct Armed {
+  FaultRequest request;
+  std::atomic<std::int64_t> seen = 0;
+};
+
+struct Plan {
+  std::vector<std::unique_ptr<Armed>> armed;
+  std::set<std::string>* reached = nullptr;
+  std::mutex mutex;  // of `reached`
+  std::atomic<std::int64_t> fired = 0;
+};
+
+constinit std::atomic<Plan*> current_plan = nullptr;
+constinit thread_local const char* current_scope = "file";
+
+bool is_operation(const FaultSite& site, std::string_view operation) {
+  std::string_view rest = site.operations;
+  while (!rest.empty()) {
+    const std::size_t end = std::min(rest.find(' '), rest.size());
+    if (rest.substr(0, end) == operation) return true;
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+  }
+  return false;
+}
+
+bool is_place(const FaultSite& site) { return site.operations == "point" || site.operations == "allocation"; }
+
+std::string full_name(const FaultSite& site, std::string_view operation) {
+  return is_place(site) ? std::string(site.scope) : fmt::format("{}.{}", site.scope, operation);
+}
+
+// Is `site` the name of `operation` in `scope`? Without an operation: of the scope itself.
+bool is_called(std::string_view site, std::string_view scope, std::string_view operation) {
+  if (operation.empty()) return site == scope;
+  return site.size() == scope.size() + 1 + operation.size() && site.starts_with(scope) && site[scope.size()] == '.' &&
+         site.ends_with(operation);
+}
+
+bool is_known(std::string_view scope, std::string_view operation) {
+  for (const FaultSite& site : kSites) {
+    if (site.scope == scope && is_place(site) == operation.empty() &&
+        (operation.empty() || is_operation(site, operation)))
+      return true;
+  }
+  return false;
+}
+
+FaultKind hit(Plan& plan, std::string_view scope, std::string_view operation) {
+  for (const auto& armed : plan.armed) {
+    if (!is_called(armed->request.site, scope, operation) || ++armed->seen != armed->request.at) continue;
+    ++plan.fired;
+    return armed->request.kind;
+  }
+  return FaultKind::kNone;
+}
+
+void note(Plan& plan, std::string_view scope, std::string_view operation) {
+  if (plan.reached == nullptr) return;
+  const std::string name = operation.empty() ? std::string(scope) : fmt::format("{}.{}", scope, operation);
+  require(scope == "file" || is_known(scope, operation),
+          "fault site " + name + " is not in the table of core/base/fault.cpp");
+  const std::lock_guard lock(plan.mutex);
+  plan.reached->insert(name);
+}
+
+bool can_happen(std::string_view operation, FaultKind kind) {
+  if (operation == "allocation") return kind == FaultKind::kAbortAlloc || kind == FaultKind::kKill;
+  if (kind == FaultKind::kKill || kind == FaultKind::kAbortAlloc) return true;
+  if (operation == "point") return false;
+  return kind != FaultKind::kShort || operation == "read" || operation == "write";
+}
+
+std::string kinds_at(std::string_view operation) {
+  std::string kinds;
+  for (std::size_t kind = 1; kind < kKindNames.size(); ++kind) {
+    if (can_happen(operation, static_cast<FaultKind>(kind)))
+      kinds += fmt::format("{}{}", kinds.empty() ? "" : ", ", kKindNames[kind]);
+  }
+  return kinds;
+}
+
+template <class Visit>
+void for_each_site(Visit&& visit) {
+  for (const FaultSite& site : kSites) {
+    std::string_view rest = site.operations;
+    while (!rest.empty()) {
+      const std::size_t end = std::min(rest.find(' '), rest.size());
+      visit(site, rest.substr(0, end));
+      rest.remove_prefix(std::min(end + 1, rest.size()));
+    }
+  }
+}
+
+[[noreturn]] void refuse(std::string_view text, const std::string& expected, std::string_view got) {
+  fail({.code = ExitCode::kUsage,
+        .subject = fmt::format("--fault {}", text.substr(0, 100)),
+        .expected = expected,
+        .got = std::string(got.substr(0, 60)),
+        .remedy = "--fault list shows the sites",
+        .show_place = false});
+}
+
+}  // namespace
+
+std::string_view name_of(FaultKind kind) { return kKindNames[static_cast<std::size_t>(kind)]; }
+
+std::span<const FaultSite> fault_site_table() { return kSites; }
+
+std::vector<std::string> fault_sites() {
+  std::vector<std::string> names;
+  for_each_site(
+      [&](const FaultSite& site, std::string_view operation) { names.push_back(full_name(site, operation)); });
+  return names;
+}
+
+std::string fault_list() {
+  std::string text;
+  for_each_site([&](const FaultSite& site, std::string_view operation) {
+    text += fmt::format("{:<24} {:<46} {}\n", full_name(site, operation), kinds_at(operation), site.meaning);
+  });
+  return text;
+}
+
+FaultRequest parse_fault(std::string_view text) {
+  const std::size_t colon = text.find(':');
+  const std::string_view name = text.substr(0, colon);
+  std::string_view number = colon == std::string_view::npos ? "" : text.substr(colon + 1);
+  std::optional<std::string_view> kind;
+  if (const std::size_t second = number.find(':'); second != std::string_view::npos) {
+    kind = number.substr(second + 1);
+    number = number.substr(0, second);
+  }
+  std::string operation;
+  for_each_site([&](const FaultSite& site, std::string_view one) {
+    if (full_name(site, one) == name) operation = one;
+  });
+  if (operation.empty()) refuse(text, "SITE:N[:kind]", "an unknown site");
+  FaultRequest request{.site = std::string(name)};
+  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), request.at);
+  if (error != std::errc() || end != number.data() + number.size() || request.at < 1 ||
+      request.at > 1'000'000'000'000) {
+    refuse(text, "SITE:N[:kind] with N from 1 to 10^12", number);
+  }
+  if (operation == "point") request.kind = FaultKind::kKill;
+  if (operation == "allocation") request.kind = FaultKind::kAbortAlloc;
+  if (!kind) return request;
+  for (std::size_t k = 1; k < kKindNames.size(); ++k) {
+    if (*kind != kKindNames[k]) continue;
+    request.kind = static_cast<FaultKind>(k);
+    if (can_happen(operation, request.kind)) return request;
+  }
+  refuse(text, "a kind of " + kinds_at(operation), *kind);
+}
+
+void arm_faults(std::vector<FaultRequest> requests, std::set<std::string>* reached) {
+  auto plan = std::make_unique<Plan>();
+  for (FaultRequest& request : requests) {
+    plan->armed.push_back(std::make_unique<Armed>());
+    plan->armed.back()->request = std::move(request);
+  }
+  plan->reached = reached;
+  disarm_faults();
+  current_plan = plan.release();
+}
+
+void disarm_faults() { delete current_plan.exchange(nullptr); }
+
+std::int64_t faults_fired() {
+  const Plan* plan = current_plan;
+  return plan == nullptr ? 0 : plan->fired.load();
+}
+
+FaultScope::FaultScope(const char* name) : before_(std::exchange(current_scope, name)) {}
+FaultScope::~FaultScope() { current_scope = before_; }
+
+FaultKind fault_here(std::string_view operation) {
+  Plan* plan = current_plan.load(std::memory_order_acquire);
+  if (plan == nullptr) return FaultKind::kNone;
+  note(*plan, current_scope, operation);
+  const FaultKind kind = hit(*plan, current_scope, operation);
+  if (kind == FaultKind::kKill && operation != "write") kill_process();
+  if (kind == FaultKind::kAbortAlloc) throw std::bad_alloc();
+  return kind;
+}
+
+void kill_process() {
+  std::raise(SIGKILL);
+  std::abort();  // not reached
+}
+
+void fault_point(std::string_view site) {
+  Plan* plan = current_plan.load(std::memory_order_acquire);
+  if (plan == nullptr) return;
+  note(*plan, site, "");
+  const FaultKind kind = hit(*plan, site, "");
+  if (kind == FaultKind::kKill) kill_process();
+  if (kind == FaultKind::kAbortAlloc) throw std::bad_alloc();
+}
+
+bool fault_allocation(std::string_view site) noexcept {
+  Plan* plan = current_plan.load(std::memory_order_acquire);
+  if (plan == nullptr) return false;
+  const FaultKind kind = hit(*plan, site, "");
+  if (kind == FaultKind::kKill) kill_process();
+  return kind == FaultKind::kAbortAlloc;
+}
+
+}  // namespace megalith

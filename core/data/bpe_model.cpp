@@ -1,0 +1,301 @@
+#include "core/data/bpe_model.h"
+
+#include <fmt/format.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+#include <queue>
+
+#include "core/base/error.h"
+
+namespace megalith {
+
+namespace {
+
+constexpr std::uint64_t kNoPair = std::numeric_limits<std::uint64_t>::max();
+constexpr std::int32_t kNoRank = std::numeric_limits<std::int32_t>::max();
+constexpr std::size_t kShortWord = 64;  // bytes up to which looking through all pairs beats a heap
+
+std::uint64_t pair_key(std::int32_t left, std::int32_t right) {
+  return std::uint64_t{static_cast<std::uint32_t>(left)} << 32 | static_cast<std::uint32_t>(right);
+}
+
+constexpr std::uint64_t mix(std::uint64_t key) {
+  key *= 0x9e3779b97f4a7c15u;  // 2^64 over the golden ratio, as Knuth's multiplicative hashing
+  return key ^ key >> 32;
+}
+
+// Everything that ids depend on.
+std::string identity_of(const BpeVocabulary& vocabulary, std::int64_t vocab_size) {
+  std::string all = fmt::format("{} {:d} {:d} {:d} {} ", to_string(vocabulary.pattern), vocabulary.nfc,
+                                vocabulary.prefix_space, vocabulary.whole_words, vocabulary.eod);
+  auto tokens = vocabulary.tokens;
+  std::ranges::sort(tokens, {}, &std::pair<std::string, std::int32_t>::second);
+  for (const auto& [bytes, id] : tokens) all += fmt::format("{} {}:{} ", id, bytes.size(), bytes);
+  for (const auto& merge : vocabulary.merges) {
+    all += fmt::format("{}: {}+{}={} ", merge.rank, merge.left, merge.right, merge.merged);
+  }
+  for (const AddedToken& token : vocabulary.added) {
+    all += fmt::format("{} {:d} {}:{} ", token.id, token.normalized, token.text.size(), token.text);
+  }
+  return fmt::format("bpe-{}-{}-{:016x}", to_string(vocabulary.pattern), vocab_size,
+                     XXH3_64bits(all.data(), all.size()));
+}
+
+}  // namespace
+
+void AddedTokenFinder::add(std::string text, std::int32_t id) {
+  first_bytes_[static_cast<unsigned char>(text.front())] = true;
+  const auto place = std::ranges::lower_bound(lengths_, text.size(), std::greater<>());
+  if (place == lengths_.end() || *place != text.size()) lengths_.insert(place, text.size());
+  ids_.insert_or_assign(std::move(text), id);
+}
+
+AddedTokenFinder::Found AddedTokenFinder::find(std::string_view text, std::size_t from) const {
+  std::string candidate;
+  for (std::size_t at = from; at < text.size(); ++at) {
+    if (!first_bytes_[static_cast<unsigned char>(text[at])]) continue;
+    for (const std::size_t length : lengths_) {
+      if (length > text.size() - at) continue;
+      candidate = text.substr(at, length);
+      if (const auto found = ids_.find(candidate); found != ids_.end()) return {at, length, found->second};
+    }
+  }
+  return {std::string_view::npos, 0, -1};
+}
+
+WordCache::Key WordCache::key_of(std::string_view word) {
+  char bytes[24] = {};
+  std::copy(word.begin(), word.end(), bytes);
+  bytes[23] = static_cast<char>(word.size());
+  return {std::bit_cast<std::array<std::uint64_t, 3>>(bytes)};
+}
+
+WordCache::Entry& WordCache::entry_for(const Key& key) {
+  constexpr std::size_t kEntries = std::size_t{1} << 16;  // 4 MiB
+  if (entries_.empty()) entries_.resize(kEntries);
+  const std::uint64_t hash = mix(mix(mix(key.words[0]) + key.words[1]) + key.words[2]);
+  return entries_[hash % kEntries];
+}
+
+BpeModel::BpeModel(BpeVocabulary vocabulary)
+    : scanner_(vocabulary.pattern),
+      prefix_space_(vocabulary.prefix_space),
+      byte_ids_(vocabulary.byte_ids),
+      eod_(vocabulary.eod) {
+  if (vocabulary.nfc) nfc_.emplace();
+  for (AddedToken& token : vocabulary.added) {
+    if (token.normalized && nfc_) {
+      std::string text;
+      nfc_->append(text, token.text);
+      token.text = std::move(text);
+    }
+  }
+  build_texts(vocabulary);
+  build_pairs(vocabulary.merges);
+  identity_ = identity_of(vocabulary, vocab_size_);
+  for (AddedToken& token : vocabulary.added) {
+    (token.normalized ? added_normalized_ : added_).add(std::move(token.text), token.id);
+  }
+  if (vocabulary.whole_words) {
+    std::ranges::sort(vocabulary.opaque);
+    for (auto& [bytes, id] : vocabulary.tokens) {
+      if (!std::ranges::binary_search(vocabulary.opaque, id)) whole_words_.insert_or_assign(std::move(bytes), id);
+    }
+  }
+}
+
+void BpeModel::build_texts(const BpeVocabulary& vocabulary) {
+  std::vector<std::pair<std::int32_t, std::string_view>> by_id;
+  for (const auto& [bytes, id] : vocabulary.tokens) by_id.emplace_back(id, bytes);
+  for (const AddedToken& token : vocabulary.added) by_id.emplace_back(token.id, token.text);
+  std::ranges::stable_sort(by_id, {}, &std::pair<std::int32_t, std::string_view>::first);
+  std::int32_t last = -1;
+  for (const auto& [id, bytes] : by_id) {
+    if (id == last) continue;  // an added token that the vocabulary has too
+    text_begin_.resize(static_cast<std::size_t>(id) + 1, static_cast<std::uint32_t>(texts_.size()));
+    texts_ += bytes;
+    last = id;
+  }
+  vocab_size_ = std::int64_t{std::max(last, eod_)} + 1;
+  text_begin_.resize(static_cast<std::size_t>(vocab_size_) + 1, static_cast<std::uint32_t>(texts_.size()));
+}
+
+void BpeModel::build_pairs(const std::vector<BpeVocabulary::Merge>& merges) {
+  const std::size_t places = std::bit_ceil(2 * merges.size() + 2);
+  pairs_.assign(places, {.key = kNoPair, .rank = kNoRank, .merged = -1});
+  pairs_shift_ = static_cast<unsigned>(64 - std::countr_zero(places));
+  for (const BpeVocabulary::Merge& merge : merges) {
+    const std::uint64_t key = pair_key(merge.left, merge.right);
+    std::size_t place = mix(key) >> pairs_shift_;
+    while (pairs_[place].key != kNoPair && pairs_[place].key != key) place = (place + 1) & (places - 1);
+    pairs_[place] = {.key = key, .rank = merge.rank, .merged = merge.merged};
+  }
+}
+
+inline const BpeModel::Pair* BpeModel::find_pair(std::int32_t left, std::int32_t right) const {
+  const std::uint64_t key = pair_key(left, right);
+  std::size_t place = mix(key) >> pairs_shift_;
+  while (pairs_[place].key != key) {
+    if (pairs_[place].key == kNoPair) return nullptr;
+    place = (place + 1) & (pairs_.size() - 1);
+  }
+  return &pairs_[place];
+}
+
+void BpeModel::encode(std::string_view text, std::vector<std::int32_t>& ids, WordCache& cache) const {
+  if (added_.empty()) return encode_normalized(text, ids, cache);
+  for (std::size_t at = 0; at < text.size();) {
+    const AddedTokenFinder::Found found = added_.find(text, at);
+    const std::size_t end = std::min(found.at, text.size());
+    encode_normalized(text.substr(at, end - at), ids, cache);
+    if (found.id >= 0) ids.push_back(found.id);
+    at = end + found.bytes;
+  }
+}
+
+void BpeModel::encode_normalized(std::string_view text, std::vector<std::int32_t>& ids, WordCache& cache) const {
+  std::string normalized;
+  if (nfc_) {
+    nfc_->append(normalized, text);
+    text = normalized;
+  }
+  if (added_normalized_.empty()) return encode_plain(text, ids, cache);
+  for (std::size_t at = 0; at < text.size();) {
+    const AddedTokenFinder::Found found = added_normalized_.find(text, at);
+    const std::size_t end = std::min(found.at, text.size());
+    encode_plain(text.substr(at, end - at), ids, cache);
+    if (found.id >= 0) ids.push_back(found.id);
+    at = end + found.bytes;
+  }
+}
+
+void BpeModel::encode_plain(std::string_view text, std::vector<std::int32_t>& ids, WordCache& cache) const {
+  if (prefix_space_ && !text.empty() && text.front() != ' ') {
+    encode_words(' ' + std::string(text), ids, cache);
+  } else {
+    encode_words(text, ids, cache);
+  }
+}
+
+void BpeModel::encode_words(std::string_view text, std::vector<std::int32_t>& ids, WordCache& cache) const {
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = scanner_.next(text, at);
+    const std::string_view word = text.substr(at, end - at);
+    at = end;
+    if (word.size() > WordCache::kMaxBytes) {
+      encode_word(word, ids);
+      continue;
+    }
+    const WordCache::Key key = WordCache::key_of(word);
+    WordCache::Entry& entry = cache.entry_for(key);
+    if (entry.key.words != key.words) {
+      const std::size_t before = ids.size();
+      encode_word(word, ids);
+      const std::size_t count = ids.size() - before;
+      if (count > WordCache::kMaxIds) continue;
+      entry = {.key = key, .count = static_cast<std::uint32_t>(count), .ids = {}};
+      std::copy_n(ids.end() - static_cast<std::ptrdiff_t>(count), count, entry.ids.begin());
+    } else {
+      ids.insert(ids.end(), entry.ids.begin(), entry.ids.begin() + entry.count);
+    }
+  }
+}
+
+void BpeModel::encode_word(std::string_view word, std::vector<std::int32_t>& ids) const {
+  if (!whole_words_.empty() && word.size() <= kMaxTokenBytes) {
+    if (const auto found = whole_words_.find(std::string(word)); found != whole_words_.end()) {
+      ids.push_back(found->second);
+      return;
+    }
+  }
+  if (word.size() <= kShortWord) {
+    merge_short(word, ids);
+  } else {
+    merge_long(word, ids);
+  }
+}
+
+void BpeModel::merge_short(std::string_view word, std::vector<std::int32_t>& ids) const {
+  std::array<std::int32_t, kShortWord> symbols;
+  std::array<const Pair*, kShortWord> pairs;  // [i]: of symbols i and i + 1
+  std::size_t count = word.size();
+  for (std::size_t i = 0; i < count; ++i) symbols[i] = byte_ids_[static_cast<unsigned char>(word[i])];
+  for (std::size_t i = 0; i + 1 < count; ++i) pairs[i] = find_pair(symbols[i], symbols[i + 1]);
+  while (count > 1) {
+    std::size_t best = count;
+    std::int32_t best_rank = kNoRank;
+    for (std::size_t i = 0; i + 1 < count; ++i) {
+      if (pairs[i] == nullptr || pairs[i]->rank >= best_rank) continue;
+      best = i;
+      best_rank = pairs[i]->rank;
+    }
+    if (best == count) break;
+    symbols[best] = pairs[best]->merged;
+    --count;
+    for (std::size_t i = best + 1; i < count; ++i) symbols[i] = symbols[i + 1];
+    for (std::size_t i = best + 1; i + 1 < count; ++i) pairs[i] = pairs[i + 1];
+    if (best > 0) pairs[best - 1] = find_pair(symbols[best - 1], symbols[best]);
+    if (best + 1 < count) pairs[best] = find_pair(symbols[best], symbols[best + 1]);
+  }
+  ids.insert(ids.end(), symbols.begin(), symbols.begin() + static_cast<std::ptrdiff_t>(count));
+}
+
+void BpeModel::merge_long(std::string_view word, std::vector<std::int32_t>& ids) const {
+  struct Symbol {
+    std::int32_t id;  // -1: merged into the one before
+    std::size_t previous;
+    std::size_t next;
+  };
+  struct Candidate {
+    std::int32_t rank;
+    std::size_t at;
+    std::int32_t right;  // the symbols it was made for: it is void when one of them has changed
+    std::int32_t left;
+    std::int32_t merged;
+    bool operator<(const Candidate& other) const {  // the top of a heap is the largest
+      return rank != other.rank ? rank > other.rank : at > other.at;
+    }
+  };
+  const std::size_t none = word.size();
+  std::vector<Symbol> symbols(word.size());
+  std::vector<Candidate> heap;
+  const auto candidate = [&](std::size_t at, auto add) {
+    const std::size_t next = symbols[at].next;
+    if (next == none) return;
+    const Pair* pair = find_pair(symbols[at].id, symbols[next].id);
+    if (pair != nullptr) add(Candidate{pair->rank, at, symbols[next].id, symbols[at].id, pair->merged});
+  };
+  for (std::size_t i = 0; i < word.size(); ++i) {
+    symbols[i] = {byte_ids_[static_cast<unsigned char>(word[i])], i == 0 ? none : i - 1, i + 1};
+  }
+  for (std::size_t i = 0; i < word.size(); ++i) candidate(i, [&](const Candidate& c) { heap.push_back(c); });
+  std::priority_queue<Candidate> queue(std::less<Candidate>(), std::move(heap));
+  while (!queue.empty()) {
+    const Candidate top = queue.top();
+    queue.pop();
+    Symbol& left = symbols[top.at];
+    if (left.id != top.left || left.next == none || symbols[left.next].id != top.right) continue;
+    Symbol& right = symbols[left.next];
+    left.id = top.merged;
+    right.id = -1;
+    left.next = right.next;
+    if (left.next != none) symbols[left.next].previous = top.at;
+    const auto push = [&](const Candidate& c) { queue.push(c); };
+    if (left.previous != none) candidate(left.previous, push);
+    candidate(top.at, push);
+  }
+  for (std::size_t at = 0; at != none; at = symbols[at].next) ids.push_back(symbols[at].id);
+}
+
+void BpeModel::decode(std::span<const std::int32_t> ids, std::string& text) const {
+  for (const std::int32_t id : ids) {
+    if (id < 0 || id >= vocab_size_ || id == eod_) continue;
+    const auto i = static_cast<std::size_t>(id);
+    text.append(texts_, text_begin_[i], text_begin_[i + 1] - text_begin_[i]);
+  }
+}
+
+}  // namespace megalith

@@ -1,0 +1,169 @@
+#include "core/data/bpe_spelling.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "core/base/error.h"
+#include "core/data/utf8.h"
+
+namespace megalith {
+
+namespace {
+
+constexpr int kMaxDepth = 32;
+
+// Bytes that are printable in Latin-1 spell themselves; the others are U+0100 and on, in order.
+constexpr bool spells_itself(std::uint32_t byte) {
+  return (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte <= 0xac) || (byte >= 0xae && byte <= 0xff);
+}
+
+struct Spelling {
+  std::array<std::int16_t, 0x144> byte_of{};  // -1: none
+  constexpr Spelling() {
+    std::uint32_t next = 0x100;
+    for (std::int16_t& byte : byte_of) byte = -1;
+    for (std::uint32_t byte = 0; byte < 256; ++byte) {
+      byte_of[spells_itself(byte) ? byte : next++] = static_cast<std::int16_t>(byte);
+    }
+  }
+};
+constexpr Spelling kSpelling;
+
+// Deepest nesting of brackets outside of strings; for JSON it is that of the values.
+int nesting(std::string_view text) {
+  int depth = 0;
+  int deepest = 0;
+  bool in_string = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string) {
+      if (c == '\\') ++i;
+      if (c == '"') in_string = false;
+    } else if (c == '"') {
+      in_string = true;
+    } else if (c == '{' || c == '[') {
+      deepest = std::max(deepest, ++depth);
+    } else if (c == '}' || c == ']') {
+      --depth;
+    }
+  }
+  return deepest;
+}
+
+}  // namespace
+
+std::optional<std::string> bytes_of_spelling(std::string_view spelled) {
+  std::string bytes;
+  for (std::size_t at = 0; at < spelled.size();) {
+    const CodePoint code = decode_utf8(spelled, at);
+    if (code.value >= kSpelling.byte_of.size() || kSpelling.byte_of[code.value] < 0) return std::nullopt;
+    bytes += static_cast<char>(kSpelling.byte_of[code.value]);
+    at += code.bytes;
+  }
+  return bytes;
+}
+
+void refuse_tokenizer_file(const std::string& place, const std::string& expected, const std::string& got,
+                           const std::string& remedy) {
+  fail({.code = ExitCode::kFormat,
+        .subject = place,
+        .expected = expected,
+        .got = got,
+        .remedy = remedy,
+        .show_place = false});
+}
+
+std::string quoted(std::string_view text) {
+  std::string out = "'";
+  for (const char c : text.substr(0, 40))
+    out += c >= 0x20 && c < 0x7f ? std::string(1, c) : fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+  return out + (text.size() > 40 ? "...'" : "'");
+}
+
+void check_file_size(const TokenizerFile& file) {
+  if (file.text.size() > kMaxTokenizerFileBytes) {
+    refuse_tokenizer_file(file.name, "at most 64 MiB", fmt::format("{} bytes", file.text.size()));
+  }
+}
+
+nlohmann::json parse_tokenizer_json(const TokenizerFile& file) {
+  check_file_size(file);
+  if (const int depth = nesting(file.text); depth > kMaxDepth) {
+    refuse_tokenizer_file(file.name, fmt::format("JSON of at most {} levels", kMaxDepth), fmt::format("{}", depth));
+  }
+  try {
+    return nlohmann::json::parse(file.text);
+  } catch (const nlohmann::json::parse_error& error) {
+    refuse_tokenizer_file(fmt::format("{}: byte {}", file.name, error.byte), "JSON", "a syntax error");
+  } catch (const nlohmann::json::out_of_range&) {
+    refuse_tokenizer_file(file.name, "JSON", "a number out of range");
+  }
+}
+
+SpelledVocabulary::SpelledVocabulary(BpeVocabulary& vocabulary, const std::string& place, const nlohmann::json& vocab)
+    : vocabulary_(vocabulary) {
+  if (!vocab.is_object()) refuse_tokenizer_file(place, "an object of tokens and their ids", vocab.type_name());
+  ids_.reserve(vocab.size());
+  vocabulary.byte_ids.fill(-1);
+  for (const auto& [token, id] : vocab.items()) {
+    if (!id.is_number_integer()) {
+      refuse_tokenizer_file(fmt::format("{}: token {}", place, quoted(token)), "an integer id", id.type_name());
+    }
+    add_token(place, token, id.is_number_unsigned() && id > kMaxTokenId ? -1 : id.get<std::int64_t>());
+  }
+  std::vector<std::pair<std::int32_t, const std::string*>> by_id;
+  for (const auto& [token, id] : ids_) by_id.emplace_back(id, &token);
+  std::ranges::sort(by_id);
+  for (std::size_t i = 1; i < by_id.size(); ++i) {
+    if (by_id[i].first != by_id[i - 1].first) continue;
+    refuse_tokenizer_file(
+        place, "one token an id",
+        fmt::format("{} and {} with id {}", quoted(*by_id[i - 1].second), quoted(*by_id[i].second), by_id[i].first));
+  }
+  for (std::size_t byte = 0; byte < 256; ++byte) {
+    if (vocabulary.byte_ids[byte] >= 0) continue;
+    refuse_tokenizer_file(place, "a token for each of the 256 bytes", fmt::format("none for byte 0x{:02x}", byte),
+                          "the tokenizer is not one of bytes, or was trained without their alphabet");
+  }
+}
+
+void SpelledVocabulary::add_token(const std::string& place, const std::string& spelled, std::int64_t id) {
+  if (id < 0 || id > kMaxTokenId) {
+    refuse_tokenizer_file(fmt::format("{}: token {}", place, quoted(spelled)),
+                          fmt::format("an id from 0 to {}", kMaxTokenId), "one out of range");
+  }
+  if (spelled.empty() || spelled.size() > 2 * kMaxTokenBytes) {
+    refuse_tokenizer_file(fmt::format("{}: token {}", place, quoted(spelled)),
+                          fmt::format("1 to {} bytes", kMaxTokenBytes), fmt::format("{}", spelled.size()));
+  }
+  const auto small_id = static_cast<std::int32_t>(id);
+  std::optional<std::string> bytes = bytes_of_spelling(spelled);
+  if (!bytes) {
+    vocabulary_.opaque.push_back(small_id);
+  } else if (bytes->size() == 1) {
+    vocabulary_.byte_ids[static_cast<unsigned char>(bytes->front())] = small_id;
+  }
+  vocabulary_.tokens.emplace_back(bytes ? std::move(*bytes) : spelled, small_id);
+  ids_.emplace(spelled, small_id);
+}
+
+std::optional<std::int32_t> SpelledVocabulary::id_of(std::string_view spelled) const {
+  const auto found = ids_.find(std::string(spelled));
+  return found == ids_.end() ? std::nullopt : std::optional(found->second);
+}
+
+void SpelledVocabulary::add_merge(const std::string& place, std::string_view left, std::string_view right) {
+  merged_ = left;
+  merged_ += right;
+  const auto id = [&](std::string_view token) {
+    const std::optional<std::int32_t> found = id_of(token);
+    if (!found) refuse_tokenizer_file(place, "merges of tokens in the vocabulary", quoted(token) + ", which is not");
+    return *found;
+  };
+  const auto rank = static_cast<std::int32_t>(vocabulary_.merges.size());
+  vocabulary_.merges.push_back({.left = id(left), .right = id(right), .merged = id(merged_), .rank = rank});
+}
+
+}  // namespace megalith

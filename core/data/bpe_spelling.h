@@ -1,0 +1,46 @@
+// GPT-2's files spell each byte of a token as a printable character, and what is common to the readers of such files.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "core/data/bpe_files.h"
+
+namespace megalith {
+
+// The bytes that `spelled` stands for; none if a character of it stands for no byte.
+std::optional<std::string> bytes_of_spelling(std::string_view spelled);
+
+[[noreturn]] void refuse_tokenizer_file(const std::string& place, const std::string& expected, const std::string& got,
+                                        const std::string& remedy = {});
+
+void check_file_size(const TokenizerFile& file);  // at most kMaxTokenizerFileBytes
+
+// At most 40 bytes of a file's text, printable, in quotes.
+std::string quoted(std::string_view text);
+
+// The file's JSON; refused if it is larger than kMaxTokenizerFileBytes, deeper than 32, or none.
+nlohmann::json parse_tokenizer_json(const TokenizerFile& file);
+
+// Fills in tokens, opaque ids, byte ids and merges of a vocabulary in that spelling.
+class SpelledVocabulary {
+ public:
+  // `vocab`: object of spelled token and id.
+  SpelledVocabulary(BpeVocabulary& vocabulary, const std::string& place, const nlohmann::json& vocab);
+  void add_merge(const std::string& place, std::string_view left, std::string_view right);
+  std::optional<std::int32_t> id_of(std::string_view spelled) const;
+
+ private:
+  void add_token(const std::string& place, const std::string& spelled, std::int64_t id);
+
+  BpeVocabulary& vocabulary_;
+  std::unordered_map<std::string, std::int32_t> ids_;
+  std::string merged_;
+};
+
+}  // namespace megalith

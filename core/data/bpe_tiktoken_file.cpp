@@ -1,0 +1,149 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "core/base/error.h"
+#include "core/data/bpe_files.h"
+#include "core/data/bpe_spelling.h"
+
+namespace megalith {
+
+namespace {
+
+// Of RFC 4648, with padding; none for anything else.
+std::optional<std::string> decode_base64(std::string_view text) {
+  if (text.empty() || text.size() % 4 != 0) return std::nullopt;
+  const auto value = [](char c) -> int {
+    if (c >= 'A' && c <= 'Z') return c - 'A';
+    if (c >= 'a' && c <= 'z') return c - 'a' + 26;
+    if (c >= '0' && c <= '9') return c - '0' + 52;
+    return c == '+' ? 62 : c == '/' ? 63 : -1;
+  };
+  const std::size_t padding = text.ends_with("==") ? 2 : text.ends_with('=') ? 1 : 0;
+  text.remove_suffix(padding);
+  std::string bytes;
+  unsigned bits = 0;
+  int count = 0;
+  for (const char c : text) {
+    const int six = value(c);
+    if (six < 0) return std::nullopt;
+    bits = (bits << 6 | static_cast<unsigned>(six)) & 0xffffff;
+    count += 6;
+    if (count < 8) continue;
+    count -= 8;
+    bytes += static_cast<char>(bits >> count & 0xff);
+  }
+  return bytes;
+}
+
+std::optional<std::int32_t> parse_id(std::string_view text) {
+  std::int32_t id = -1;
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), id);
+  if (error != std::errc{} || stop != text.data() + text.size() || id < 0 || id > kMaxTokenId) return std::nullopt;
+  return id;
+}
+
+using Ranks = std::unordered_map<std::string_view, std::int32_t>;  // views into vocabulary.tokens
+
+// tiktoken merges two neighbours when their bytes together are a token, whichever they are.
+void add_all_merges(BpeVocabulary& vocabulary, const Ranks& ranks) {
+  for (const auto& [bytes, id] : vocabulary.tokens) {
+    const std::string_view token = bytes;
+    for (std::size_t cut = 1; cut < token.size(); ++cut) {
+      const auto left = ranks.find(token.substr(0, cut));
+      if (left == ranks.end()) continue;
+      const auto right = ranks.find(token.substr(cut));
+      if (right != ranks.end()) {
+        vocabulary.merges.push_back({.left = left->second, .right = right->second, .merged = id, .rank = id});
+      }
+    }
+  }
+}
+
+void read_ranks(BpeVocabulary& vocabulary, const TokenizerFile& file) {
+  std::string_view rest = file.text;
+  for (std::int64_t number = 1; !rest.empty(); ++number) {
+    const std::size_t end = std::min(rest.find('\n'), rest.size());
+    std::string_view line = rest.substr(0, end);
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    if (line.empty()) continue;
+    const std::size_t space = std::min(line.find(' '), line.size());
+    std::optional<std::string> bytes = decode_base64(line.substr(0, space));
+    const std::optional<std::int32_t> id = parse_id(line.substr(std::min(space + 1, line.size())));
+    if (!bytes || !id || bytes->empty() || bytes->size() > kMaxTokenBytes) {
+      refuse_tokenizer_file(fmt::format("{}:{}", file.name, number),
+                            fmt::format("a token of at most {} bytes in base64, a space and its rank, at most {}",
+                                        kMaxTokenBytes, kMaxTokenId),
+                            quoted(line));
+    }
+    vocabulary.tokens.emplace_back(std::move(*bytes), *id);
+  }
+}
+
+Ranks index_ranks(BpeVocabulary& vocabulary) {
+  Ranks ranks;
+  ranks.reserve(vocabulary.tokens.size());
+  vocabulary.byte_ids.fill(-1);
+  std::int32_t last = -1;
+  for (const auto& [bytes, id] : vocabulary.tokens) {
+    if (id == last) refuse_tokenizer_file(vocabulary.source, "one token a rank", fmt::format("two of rank {}", id));
+    last = id;
+    if (!ranks.emplace(bytes, id).second) {
+      refuse_tokenizer_file(vocabulary.source, "each token once", quoted(bytes) + " again");
+    }
+    if (bytes.size() == 1) vocabulary.byte_ids[static_cast<unsigned char>(bytes[0])] = id;
+  }
+  for (std::size_t byte = 0; byte < 256; ++byte) {
+    if (vocabulary.byte_ids[byte] >= 0) continue;
+    refuse_tokenizer_file(vocabulary.source, "a token for each of the 256 bytes",
+                          fmt::format("none for byte 0x{:02x}", byte));
+  }
+  return ranks;
+}
+
+void add_special_tokens(BpeVocabulary& vocabulary, std::vector<std::string> special_tokens) {
+  const auto refuse = [&](const std::string& token, const std::string& expected) {
+    fail({.code = ExitCode::kUsage,
+          .subject = "--tiktoken-special-tokens",
+          .expected = expected,
+          .got = quoted(token),
+          .show_place = false});
+  };
+  std::vector<std::int32_t> used;
+  for (const auto& token : vocabulary.tokens) used.push_back(token.second);
+  std::int32_t next = used.empty() ? 0 : std::ranges::max(used) + 1;
+  if (special_tokens.empty()) special_tokens = {"<|endoftext|>"};
+  std::ranges::sort(used);
+  for (const std::string& token : special_tokens) {
+    const std::size_t equals = token.rfind('=');
+    const std::optional<std::int32_t> given =
+        equals == std::string::npos ? std::nullopt : parse_id(std::string_view(token).substr(equals + 1));
+    const std::string name = given ? token.substr(0, equals) : token;
+    const std::int32_t id = given.value_or(next);
+    if (name.empty() || name.size() > kMaxTokenBytes) refuse(token, "NAME or NAME=ID");
+    if (id > kMaxTokenId) refuse(token, fmt::format("ids of at most {}", kMaxTokenId));
+    const auto is_same = [&](const AddedToken& other) { return other.text == name || other.id == id; };
+    if (std::ranges::binary_search(used, id) || std::ranges::any_of(vocabulary.added, is_same)) {
+      refuse(token, "names and ids that are not taken");
+    }
+    vocabulary.added.push_back({.text = name, .id = id});
+    next = std::max(next, id + 1);
+  }
+}
+
+}  // namespace
+
+BpeVocabulary parse_tiktoken_file(const TokenizerFile& file, WordPattern pattern,
+                                  const std::vector<std::string>& special_tokens) {
+  BpeVocabulary vocabulary{.source = file.name, .pattern = pattern, .whole_words = true};
+  check_file_size(file);
+  read_ranks(vocabulary, file);
+  std::ranges::sort(vocabulary.tokens, {}, &std::pair<std::string, std::int32_t>::second);
+  add_all_merges(vocabulary, index_ranks(vocabulary));
+  add_special_tokens(vocabulary, special_tokens);
+  return vocabulary;
+}
+
+}  // namespace megalith

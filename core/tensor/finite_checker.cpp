@@ -1,0 +1,141 @@
+#include "core/tensor/finite_checker.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "core/device/copy.h"
+#include "core/tensor/bf16.h"
+#include "core/tensor/dtype.h"
+
+namespace megalith {
+
+namespace {
+
+bool is_float(int dtype) {
+  return dtype == static_cast<int>(DType::kFp32) || dtype == static_cast<int>(DType::kBf16) ||
+         dtype == static_cast<int>(DType::kFp64);
+}
+
+double load(const std::byte* at, DType dtype) {
+  const auto read = [&](auto value) {
+    std::memcpy(&value, at, sizeof(value));
+    return value;
+  };
+  if (dtype == DType::kFp64) return read(double{});
+  if (dtype == DType::kFp32) return static_cast<double>(read(float{}));
+  return static_cast<double>(to_float(read(bf16{})));
+}
+
+std::string written(double value) { return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf"; }
+
+// The offset, in elements, of the `index`-th element of a strided view.
+std::int64_t offset_of(const AccessRange& range, std::int64_t index) {
+  std::int64_t offset = 0;
+  for (std::size_t d = range.sizes.size(); d-- > 0;) {
+    offset += index % range.sizes[d] * range.strides[d];
+    index /= range.sizes[d];
+  }
+  return offset;
+}
+
+}  // namespace
+
+std::string to_string(const NonFinite& found) {
+  return fmt::format("{} {} {} {} \"{}\" ({}, element {} of {}, {} not finite)", found.op,
+                     found.input ? "read" : "wrote", found.value, found.input ? "from" : "to",
+                     found.tensor.empty() ? "unnamed" : found.tensor, found.dtype, found.element, found.elements,
+                     found.count);
+}
+
+FiniteChecker::FiniteChecker() {
+  observer_.before = [this](Stream& stream, const Access& access) { before(stream, access); };
+}
+
+void FiniteChecker::start(std::function<std::string(const void*)> name_of) {
+  name_of_ = std::move(name_of);
+  seen_ = 0;
+  place_.clear();
+  last_.reset();
+  found_.reset();
+  observer_.active = true;
+}
+
+std::optional<NonFinite> FiniteChecker::stop() {
+  check_last();
+  cancel();
+  return found_;
+}
+
+void FiniteChecker::cancel() {
+  observer_.active = false;
+  last_.reset();
+}
+
+void FiniteChecker::before(Stream& stream, const Access& access) {
+  check_last();
+  ++seen_;
+  if (found_) return;
+  Op op{.stream = &stream, .name = std::string(access.name()), .place = place_, .ranges = {}};
+  for (const AccessRange& range : access.ranges()) {
+    if (is_float(range.dtype)) op.ranges.push_back({range, name_of_(range.begin)});
+  }
+  last_ = std::move(op);
+}
+
+void FiniteChecker::check_last() {
+  if (!last_) return;
+  observer_.active = false;  // the copies below are no ops of the program
+  const Op op = std::move(*last_);
+  last_.reset();
+  op.stream->synchronize();
+  if (find(op, true)) {
+    const NonFinite output = *found_;
+    // What came in tells more, unless the op wrote over it.
+    if (!find(op, false)) found_ = output;
+  }
+  observer_.active = true;
+}
+
+// True if a tensor that the op writes (or reads) is not finite; found_ is then the first.
+bool FiniteChecker::find(const Op& op, bool writes) {
+  for (const auto& [range, name] : op.ranges) {
+    if (range.write != writes) continue;
+    bool overwritten = false;
+    for (const Output& other : op.ranges) {
+      overwritten = overwritten || (!writes && other.range.write && other.range.begin == range.begin);
+    }
+    if (overwritten) continue;
+    const std::byte* data = static_cast<const std::byte*>(range.begin);
+    if (op.stream->device() != DeviceType::kCpu) {
+      staging_.resize(range.bytes);
+      copy_to_host(*op.stream, staging_.data(), range.begin, range.bytes);
+      op.stream->synchronize();
+      data = staging_.data();
+    }
+    const auto dtype = static_cast<DType>(range.dtype);
+    auto elements = static_cast<std::int64_t>(range.bytes / size_of(dtype));
+    if (!range.sizes.empty()) {
+      elements = 1;
+      for (const std::int64_t size : range.sizes) elements *= size;
+    }
+    NonFinite found{.ordinal = seen_ - 1, .place = op.place, .op = op.name, .tensor = name, .input = !writes};
+    for (std::int64_t i = 0; i < elements; ++i) {
+      const std::int64_t offset = range.sizes.empty() ? i : offset_of(range, i);
+      const double value = load(data + static_cast<std::size_t>(offset) * size_of(dtype), dtype);
+      if (std::isfinite(value)) continue;
+      if (found.count++ > 0) continue;
+      found.value = written(value);
+      found.element = i;
+    }
+    if (found.count == 0) continue;
+    found.elements = elements;
+    found.dtype = name_of(dtype);
+    found_ = std::move(found);
+    return true;
+  }
+  return false;
+}
+
+}  // namespace megalith

@@ -1,0 +1,79 @@
+// Names the first NaN or Inf that a sequence of ops writes. While it checks, the outputs of each op are looked at on
+// the host before the next op is enqueued: slow, for a step that is run again because its result was not finite. Only
+// tensors of floats are looked at, strided ones element by element. Memory that an op declares as written but leaves
+// alone must be finite beforehand.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/device/access.h"
+#include "core/device/instruments.h"
+#include "core/device/stream.h"
+
+namespace megalith {
+
+// The first op with an output, or an input, that is not finite.
+struct NonFinite {
+  std::int64_t ordinal = 0;   // of the op among those seen: the same on all ranks of a symmetric program
+  std::string place;          // FiniteChecker::place at the op
+  std::string op;             // "gemm"
+  std::string tensor;         // what `name_of` said
+  bool input = false;         // the op read it: it was there before
+  std::string value;          // "nan", "inf" or "-inf"
+  std::int64_t element = 0;   // the first, in the tensor's own order
+  std::int64_t count = 0;     // of elements that are not finite
+  std::int64_t elements = 0;  // of the tensor
+  std::string dtype;
+};
+// `gemm wrote nan to "fc1" (fp32, element 3 of 512, 2 not finite)`
+std::string to_string(const NonFinite& found);
+
+class FiniteChecker {
+ public:
+  FiniteChecker();
+  FiniteChecker(const FiniteChecker&) = delete;
+  FiniteChecker& operator=(const FiniteChecker&) = delete;
+
+  // For Instruments of the streams to be watched.
+  OpObserver* observer() { return &observer_; }
+
+  // `name_of` names the memory at an address, as it is used at this moment; empty: it has no name.
+  void start(std::function<std::string(const void*)> name_of);
+  // Where in the program the ops from here on are: "layer 1 mlp, backward_data, microbatch 0".
+  void set_place(std::string place) { place_ = std::move(place); }
+  // Looks at the last op and ends the checking.
+  std::optional<NonFinite> stop();
+  // Ends it without a result, after an error.
+  void cancel();
+
+ private:
+  struct Output {
+    AccessRange range;
+    std::string name;
+  };
+  struct Op {
+    Stream* stream = nullptr;
+    std::string name;
+    std::string place;
+    std::vector<Output> ranges;
+  };
+
+  void before(Stream& stream, const Access& access);
+  void check_last();
+  bool find(const Op& op, bool writes);
+
+  OpObserver observer_;
+  std::function<std::string(const void*)> name_of_;
+  std::string place_;
+  std::int64_t seen_ = 0;
+  std::optional<Op> last_;
+  std::optional<NonFinite> found_;
+  std::vector<std::byte> staging_;
+};
+
+}  // namespace megalith

@@ -1,0 +1,153 @@
+#include "parallel/comm/flight_recorder.h"
+
+#include <fmt/format.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <sstream>
+
+#include "core/tensor/dtype.h"
+#include "parallel/comm/communicator.h"
+
+namespace megalith {
+
+namespace {
+
+std::string dtype_of(const CollectiveCall& call) {
+  return call.dtype < 0 ? "bytes" : std::string(name_of(static_cast<DType>(call.dtype)));
+}
+
+// What all ranks agree on. Counts of an all-to-all are each rank's own.
+std::string signature_of(const CollectiveCall& call) {
+  const std::int64_t count = call.kind == "all_to_all" ? 0 : call.count;
+  return fmt::format("{} {} x {}{}{}", call.kind, dtype_of(call), count,
+                     call.argument < 0 ? "" : fmt::format(" root {}", call.argument),
+                     call.label.empty() ? "" : fmt::format(" ({})", call.label));
+}
+
+std::string quoted(std::string_view text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') out += '\\';
+    if (static_cast<unsigned char>(c) < 0x20) {
+      out += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
+    } else {
+      out += c;
+    }
+  }
+  return out + '"';
+}
+
+}  // namespace
+
+std::string to_string(const CollectiveCall& call) {
+  const char* const peer = call.kind == "send" ? " to rank " : call.kind == "receive" ? " from rank " : " from root ";
+  return fmt::format("{} #{} ({}{}{})", call.kind, call.sequence, call.label.empty() ? "" : call.label + ": ",
+                     call.dtype < 0 ? "host" : fmt::format("{}, {} elements", dtype_of(call), call.count),
+                     call.argument < 0 ? "" : fmt::format("{}{}", peer, call.argument));
+}
+
+CollectiveCall FlightRecorder::announce(CollectiveCall call) {
+  const std::lock_guard lock(mutex_);
+  call.sequence = call.point_to_point ? ++points_ : ++collectives_;
+  if (call.point_to_point) return call;
+  std::string signature = signature_of(call);
+  hash_ = XXH3_64bits_withSeed(signature.data(), signature.size(), hash_);
+  constexpr std::size_t kMostKept = 4096;
+  if (keeps_ && calls_.size() < kMostKept) calls_.push_back(std::move(signature));
+  return call;
+}
+
+void FlightRecorder::begin(CollectiveCall call) {
+  const std::lock_guard lock(mutex_);
+  call.began = CollectiveCall::Clock::now();
+  call.ended = {};
+  if (!call.point_to_point) begun_ = call.sequence;
+  ring_[written_++ % kRing] = std::move(call);
+}
+
+void FlightRecorder::end() {
+  const std::lock_guard lock(mutex_);
+  ring_[(written_ - 1) % kRing].ended = CollectiveCall::Clock::now();
+}
+
+std::vector<CollectiveCall> FlightRecorder::last() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<CollectiveCall> calls;
+  for (std::uint64_t i = written_ - std::min<std::uint64_t>(written_, kRing); i < written_; ++i)
+    calls.push_back(ring_[i % kRing]);
+  return calls;
+}
+
+std::optional<CollectiveCall> FlightRecorder::current() const {
+  const std::lock_guard lock(mutex_);
+  if (written_ == 0 || !ring_[(written_ - 1) % kRing].runs()) return std::nullopt;
+  return ring_[(written_ - 1) % kRing];
+}
+
+std::uint64_t FlightRecorder::sequence() const {
+  const std::lock_guard lock(mutex_);
+  return begun_;
+}
+
+FlightRecorder::Sequence FlightRecorder::sequence_so_far() const {
+  const std::lock_guard lock(mutex_);
+  return {.length = collectives_, .hash = hash_, .calls = calls_};
+}
+
+void FlightRecorder::forget() {
+  const std::lock_guard lock(mutex_);
+  keeps_ = false;
+  calls_ = {};
+}
+
+std::string dump_json(int rank, int world_size, std::string_view reason,
+                      const std::vector<const FlightRecorder*>& recorders) {
+  const auto now = CollectiveCall::Clock::now();
+  const auto since = [now](CollectiveCall::Clock::time_point time) {
+    return fmt::format("{:.3f}", std::chrono::duration<double, std::milli>(time - now).count());
+  };
+  std::string out = fmt::format("{{\"rank\": {}, \"world_size\": {}, \"reason\": {}, \"groups\": [", rank, world_size,
+                                quoted(reason));
+  for (std::size_t g = 0; g < recorders.size(); ++g) {
+    out += fmt::format("{}\n  {{\"group\": {}, \"calls\": [", g == 0 ? "" : ",", quoted(recorders[g]->group()));
+    bool first = true;
+    for (const CollectiveCall& call : recorders[g]->last()) {
+      out += fmt::format(
+          "{}\n    {{\"sequence\": {}, \"kind\": {}, \"tensor\": {}, \"dtype\": {}, \"count\": {}, "
+          "\"root_or_peer\": {}, \"began_ms\": {}, \"ended_ms\": {}}}",
+          first ? "" : ",", call.sequence, quoted(call.kind), quoted(call.label), quoted(dtype_of(call)), call.count,
+          call.argument < 0 ? "null" : std::to_string(call.argument), since(call.began),
+          call.runs() ? "null" : since(call.ended));
+      first = false;
+    }
+    out += "]}";
+  }
+  return out + "]}\n";
+}
+
+std::string difference_of_sequences(Communicator& group) {
+  if (group.size() == 1) return {};
+  const FlightRecorder::Sequence mine = group.recorder().sequence_so_far();
+  const std::vector<std::string> hashes = group.host_all_gather(fmt::format("{} {:016x}", mine.length, mine.hash));
+  const auto other = std::find_if(hashes.begin(), hashes.end(), [&](const std::string& h) { return h != hashes[0]; });
+  if (other == hashes.end()) return {};
+  std::string text;
+  for (const std::string& call : mine.calls) text += call + '\n';
+  const std::vector<std::string> all = group.host_all_gather(text);
+  const auto rank = static_cast<std::size_t>(other - hashes.begin());
+  std::istringstream first(all[0]);
+  std::istringstream second(all[rank]);
+  for (std::int64_t number = 1;; ++number) {
+    std::string a, b;
+    const bool has_a = static_cast<bool>(std::getline(first, a));
+    const bool has_b = static_cast<bool>(std::getline(second, b));
+    if (has_a && has_b && a == b) continue;
+    return fmt::format(
+        "collective #{} on group {}: expected the same call on all ranks, got {} on rank 0 and {} on rank {}; all "
+        "ranks must issue the same sequence of kinds, dtypes and counts",
+        number, group.name(), has_a ? a : "none", has_b ? b : "none", rank);
+  }
+}
+
+}  // namespace megalith

@@ -1,0 +1,95 @@
+// What a group communicated last, for the report of a hang: the last 64 calls with their times, the one that runs now,
+// and a hash of the whole sequence, which is the same on all ranks of a group. Every Communicator has one. Thread-safe.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace megalith {
+
+struct CollectiveCall {
+  using Clock = std::chrono::steady_clock;
+
+  std::string_view kind;        // "all_reduce", of static lifetime
+  int dtype = -1;               // DType as a number; -1: a call of the host
+  std::int64_t count = 0;       // elements this rank passes; for the host's calls bytes
+  int argument = -1;            // the root or the peer, -1: none
+  bool point_to_point = false;  // a send or receive: its sequence is no matter of the whole group
+  std::string label;            // the tensor: "gradients of bucket 2"
+  std::uint64_t sequence = 0;   // the how-manieth of the group, from 1; sends and receives are counted apart
+  Clock::time_point began{};    // on this rank
+  Clock::time_point ended{};    // the epoch while it runs
+  bool runs() const { return ended == Clock::time_point{}; }
+};
+// `all_reduce #12 (gradients of bucket 2: fp32, 4096 elements)`
+std::string to_string(const CollectiveCall& call);
+
+class FlightRecorder {
+ public:
+  explicit FlightRecorder(std::string group) : group_(std::move(group)) {}
+  FlightRecorder(const FlightRecorder&) = delete;
+  FlightRecorder& operator=(const FlightRecorder&) = delete;
+
+  const std::string& group() const { return group_; }
+
+  // The group's ranks as the world counts them; before the first call.
+  void set_world_ranks(std::vector<int> ranks) { world_ranks_ = std::move(ranks); }
+  const std::vector<int>& world_ranks() const { return world_ranks_; }
+
+  // The rank will make the call: gives it its number, and adds it to the sequence. By one thread, in program order.
+  CollectiveCall announce(CollectiveCall call);
+  // The call begins; one at a time.
+  void begin(CollectiveCall call);
+  // Only a call that came to its end; one that failed stays as it is.
+  void end();
+
+  static constexpr std::size_t kRing = 64;
+  std::vector<CollectiveCall> last() const;  // at most kRing, oldest first
+  std::optional<CollectiveCall> current() const;
+  std::uint64_t sequence() const;  // of the last collective that began
+
+  // The sequence announced so far, without sends and receives: its length and XXH3 hash of kind, dtype, count and root,
+  // and while it is kept (until forget(), and at most 4,096 calls) each of them as a text.
+  struct Sequence {
+    std::uint64_t length = 0;
+    std::uint64_t hash = 0;
+    std::vector<std::string> calls;
+  };
+  Sequence sequence_so_far() const;
+  void forget();
+
+ private:
+  const std::string group_;
+  std::vector<int> world_ranks_;
+  mutable std::mutex mutex_;
+  std::array<CollectiveCall, kRing> ring_;
+  std::uint64_t written_ = 0;  // calls put into the ring
+  std::uint64_t begun_ = 0;    // collectives
+  std::uint64_t collectives_ = 0;
+  std::uint64_t points_ = 0;
+  std::uint64_t hash_ = 0;
+  bool keeps_ = true;
+  std::vector<std::string> calls_;
+};
+
+// The content of a rank's dump, a JSON object:
+//   {"rank": 1, "world_size": 4, "reason": "...", "groups": [{"group": "dp", "calls": [{"sequence": 12, "kind":
+//   "all_reduce", "tensor": "...", "dtype": "fp32", "count": 4096, "root_or_peer": null, "began_ms": -5012.1,
+//   "ended_ms": null}]}]}
+// Times are milliseconds relative to now; null: it runs.
+std::string dump_json(int rank, int world_size, std::string_view reason,
+                      const std::vector<const FlightRecorder*>& recorders);
+
+class Communicator;
+// Collective over the group, on the host. What is wrong if the ranks did not make the same calls so far, the same text
+// on every rank, with the first call that differs; else empty.
+std::string difference_of_sequences(Communicator& group);
+
+}  // namespace megalith

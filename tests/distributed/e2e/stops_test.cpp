@@ -1,0 +1,129 @@
+// Every way to end a run in order, and each of the exit codes that --help lists.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <thread>
+
+#include "core/base/exit_codes.h"
+#include "tests/distributed/e2e/program.h"
+
+namespace megalith {
+namespace {
+
+using test::Folder;
+using test::Outcome;
+using test::Words;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using test::operator+;
+
+Words endless(const Words& more) {
+  return test::tiny_mock() + Words{"--train-iters", "1000000", "--log-interval", "1000000", "--save", "kept"} + more;
+}
+
+int code_of(const Folder& folder, const std::string& program, const Words& flags) {
+  return test::run(test::program(program, flags), folder).code;
+}
+
+TEST(Stops, EveryProgramTellsTheExitCodes) {
+  const Folder folder;
+  for (const char* name : {"train", "generate", "plan", "report", "prepare"}) {
+    const Outcome help = test::run({std::string(MEGALITH_BIN_DIR "/") + name, "--help"}, folder);
+    EXPECT_EQ(help.code, 0);
+    EXPECT_THAT(help.out, HasSubstr(exit_codes_text())) << name;
+  }
+}
+
+TEST(Stops, EachExitCodeIsReached) {
+  const Folder folder;
+  folder.make_text();
+  folder.copy("text.bin", "cut.bin");
+  folder.write("cut.idx", "not an index");
+  folder.write("file", "");
+  const auto train = [&](const Words& flags) { return code_of(folder, "train", test::tiny_mock() + flags); };
+  EXPECT_EQ(train({}), 0);
+  EXPECT_EQ(train({"--lr", "x"}), 2);
+  EXPECT_EQ(train({"--save", "file"}), 3);
+  EXPECT_EQ(code_of(folder, "train", test::tiny() + Words{"--data-path", "cut"}), 4);
+  EXPECT_EQ(train({"--load", "none"}), 5);
+  EXPECT_EQ(train({"--hidden-size", "1048576", "--num-attention-heads", "4096"}), 6);
+  EXPECT_EQ(train({"--lr", "1e38", "--clip-grad", "0", "--max-skipped-steps", "1"}), 8);  // 7: hangs_test.cpp
+  EXPECT_EQ(train({"--exit-interval", "2", "--save", "kept"}), 75);
+#ifdef MEGALITH_EXIT_CODES_SURVIVE
+  EXPECT_EQ(test::run(test::program_on(
+                          2, "train",
+                          test::tiny_mock() + Words{"--check-hazards", "--train-iters", "2", "--suppress-wait", "0"}),
+                      folder)
+                .code,
+            9);
+#endif
+}
+
+TEST(Stops, ANumericFailureIsToldOnce) {
+  const Folder folder;
+  const Outcome outcome = test::run(
+      test::program_on(2, "train",
+                       test::tiny_mock() + Words{"--lr", "1e38", "--clip-grad", "0", "--max-skipped-steps", "1"}),
+      folder);
+#ifdef MEGALITH_EXIT_CODES_SURVIVE
+  EXPECT_EQ(outcome.code, 8);
+#endif
+  EXPECT_THAT(outcome.errors(),
+              ::testing::ElementsAre(HasSubstr(
+                  "train: error: [rank 0/2] steps with NaN or Inf: expected at most 1 (--max-skipped-steps) in the "
+                  "run, got 2, the last after step ")))
+      << outcome.err;
+  EXPECT_THAT(outcome.warnings(),
+              ::testing::Each(::testing::AllOf(HasSubstr(" was skipped (loss "),
+                                               HasSubstr("; the first value that is not finite: rank "),
+                                               HasSubstr(", microbatch "))));
+}
+
+#ifdef MEGALITH_EXIT_CODES_SURVIVE
+TEST(Stops, AStopFileEndsTheRunAndIsRemoved) {
+  const Folder folder;
+  test::Process run(test::program_on(2, "train", endless({"--stop-file", "stop"})), folder);
+  ASSERT_TRUE(run.wait_for_output("iteration 1/ "));
+  folder.write("stop", "");
+  const Outcome outcome = run.finish();
+  EXPECT_EQ(outcome.code, 75);
+  EXPECT_THAT(outcome.err + outcome.out, HasSubstr("stopped on request after step "));
+  EXPECT_FALSE(std::filesystem::exists(folder.path("stop")));
+  EXPECT_THAT(folder.read("kept/LATEST"), HasSubstr("step_0"));
+}
+
+TEST(Stops, ASecondSignalEndsTheRunAtOnce) {
+  const Folder folder;
+  // Steps of seconds, so that the first request is still waiting for the end of one.
+  const Words flags = endless({"--load", "kept"});
+  ASSERT_EQ(test::run(test::program_on(2, "train", flags + Words{"--exit-interval", "2"}), folder).code, 75);
+  test::Process run(test::program_on(2, "train", flags + Words{"--global-batch-size", "40000"}), folder);
+  ASSERT_TRUE(run.wait_for_output("loaded kept/step_0000002"));
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  run.signal(SIGUSR1);
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  const auto second = std::chrono::steady_clock::now();
+  run.signal(SIGUSR1);
+  EXPECT_EQ(run.finish().code, 128 + SIGUSR1);
+  EXPECT_LT(std::chrono::steady_clock::now() - second, std::chrono::seconds(3));
+  EXPECT_THAT(folder.read("kept/LATEST"), HasSubstr("step_0000002"));
+  EXPECT_EQ(test::run(test::program_on(2, "train", flags + Words{"--exit-interval", "3"}), folder).code, 75);
+}
+#endif
+
+TEST(Stops, SigtermAndTheClock) {
+  const Folder folder;
+  test::Process run(test::program("train", endless({})), folder);
+  ASSERT_TRUE(run.wait_for_output("iteration 1/ "));
+  run.signal(SIGTERM);
+  EXPECT_EQ(run.finish().code, 75);
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_EQ(code_of(folder, "train", endless({"--exit-duration-in-mins", "0.01"})), 75);
+  EXPECT_GT(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(600));
+}
+
+}  // namespace
+}  // namespace megalith

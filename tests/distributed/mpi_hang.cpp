@@ -1,0 +1,74 @@
+// Ranks that hang or disagree on purpose, with a watcher: mpirun -np 3 mpi_hang stop | loop | skip | host | order |
+// count | dtype FOLDER. Ends with exit code 7 and one line that says who waits for whom.
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <string>
+#include <string_view>
+#include <thread>
+
+#include "core/base/error.h"
+#include "parallel/comm/mpi_runtime.h"
+#include "tests/distributed/collective_rig.h"
+
+namespace {
+
+using namespace megalith;
+
+void loop_for_ever() {
+  std::atomic<std::uint64_t> rounds{0};
+  for (;;) ++rounds;
+}
+
+void run(Communicator& world, std::string_view kind) {
+  test::Rig rig({.device = DeviceType::kCpu});
+  Stream& stream = rig.stream();
+  auto values = rig.of_rank<float>(world.rank(), 1000);
+  auto pairs = rig.empty<bf16>(2000);
+  const Tensor buffer = values.tensor();
+  const bool odd_one = world.rank() == 1;
+  const std::unique_ptr<Communicator> other = world.duplicate("other");
+  const AbortOnUnwind guard(world);
+  for (int i = 0; i < 70; ++i) world.all_reduce(stream, buffer);
+  stream.synchronize();
+  if (odd_one && kind == "stop") std::raise(SIGSTOP);
+  // As an op of a layer would, on the stream's worker; the host waits for it.
+  if (odd_one && kind == "loop")
+    stream.visit([](auto& backend) {
+      if constexpr (std::is_same_v<std::remove_reference_t<decltype(backend)>, CpuStream>)
+        backend.enqueue(loop_for_ever);
+    });
+  if (odd_one && kind == "order") other->all_reduce(stream, buffer);
+  if (kind == "host" && !odd_one) world.host_barrier();
+  if (kind == "host" && odd_one) std::this_thread::sleep_for(std::chrono::seconds(60));
+  world.label_next("the values");
+  if (kind == "count") {
+    world.all_reduce(stream, odd_one ? buffer.slice(0, 0, 500) : buffer);
+  } else if (kind == "dtype") {
+    world.all_reduce(stream, odd_one ? pairs.tensor() : buffer);  // as many bytes
+  } else if (!(odd_one && kind == "skip")) {
+    world.all_reduce(stream, buffer);
+  }
+  if (kind == "order" && !odd_one) other->all_reduce(stream, buffer);
+  stream.synchronize();
+  if (kind == "skip") world.host_barrier();
+  const std::string difference = difference_of_sequences(world);
+  if (!difference.empty()) throw Error(ExitCode::kCommunication, difference);
+  std::fprintf(stderr, "rank %d: nothing failed\n", world.rank());
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  MpiRuntime mpi(argc, argv);
+  try {
+    const std::unique_ptr<Communicator> world = mpi.world();
+    mpi.watch({.timeout = std::chrono::milliseconds(1000), .dump_folder = argc > 2 ? argv[2] : ""});
+    run(*world, argc > 1 ? argv[1] : "");
+  } catch (const Error& error) {
+    std::fprintf(stderr, "rank %d: %s\n", mpi.rank(), error.what());
+    mpi.abort(error.code());
+  }
+  return 0;
+}

@@ -1,0 +1,30 @@
+// The command line of each program: the first byte says which, the rest are the arguments, separated by NUL.
+#include <array>
+#include <vector>
+
+#include "apps/flags.h"
+#include "core/base/fault.h"
+#include "tests/fuzz/fuzz.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace megalith;
+  static std::array<FlagParser, 4> parsers = {FlagParser(App::kTrain), FlagParser(App::kGenerate),
+                                              FlagParser(App::kPlan), FlagParser(App::kReport)};
+  fuzz::Input input(data, size);
+  FlagParser& parser = parsers[input.byte() % parsers.size()];
+  std::vector<std::string> arguments(1);
+  for (const char c : input.rest()) {
+    if (c == '\0') {
+      arguments.emplace_back();
+    } else {
+      arguments.back() += c;
+    }
+  }
+  // A file of the machine is none of this target's; the text of one is the next target's.
+  for (const std::string& argument : arguments) {
+    if (argument.starts_with("--config")) return 0;
+  }
+  fuzz::expect_result_or_error([&] { parser.parse(arguments); });
+  disarm_faults();
+  return 0;
+}

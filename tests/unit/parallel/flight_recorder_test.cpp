@@ -1,0 +1,152 @@
+// What groups record of their calls, how sequences are compared, and what the report of a hang says.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <mutex>
+
+#include "parallel/comm/flight_recorder.h"
+#include "parallel/comm/hang_report.h"
+#include "parallel/comm/thread_communicator.h"
+
+namespace megalith {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr int kFp32 = static_cast<int>(DType::kFp32);
+
+CollectiveCall call(std::string_view kind, std::int64_t count = 10, int dtype = kFp32) {
+  return {.kind = kind, .dtype = dtype, .count = count};
+}
+
+TEST(FlightRecorder, KeepsTheLast64CallsAndTheOneThatRuns) {
+  FlightRecorder recorder("dp");
+  EXPECT_TRUE(recorder.last().empty());
+  EXPECT_FALSE(recorder.current());
+  for (int i = 1; i <= 65; ++i) {
+    recorder.begin(recorder.announce(call("all_reduce", i)));
+    EXPECT_EQ(recorder.current()->sequence, static_cast<std::uint64_t>(i));
+    recorder.end();
+    EXPECT_FALSE(recorder.current());
+  }
+  recorder.begin(recorder.announce(
+      {.kind = "send", .dtype = kFp32, .count = 3, .argument = 2, .point_to_point = true, .label = "x"}));
+  const auto last = recorder.last();
+  ASSERT_EQ(last.size(), 64u);
+  EXPECT_EQ(last.front().sequence, 3u);
+  EXPECT_EQ(last[62].sequence, 65u);
+  EXPECT_EQ(to_string(last.back()), "send #1 (x: fp32, 3 elements to rank 2)");
+  EXPECT_TRUE(last.back().runs());
+  EXPECT_EQ(recorder.sequence(), 65u);
+}
+
+TEST(FlightRecorder, TheDumpIsJson) {
+  FlightRecorder recorder("a \"group\"");
+  recorder.begin(recorder.announce(call("all_reduce")));
+  recorder.end();
+  recorder.begin({.kind = "host_barrier"});
+  FlightRecorder empty("empty");
+  const std::string json = dump_json(1, 4, "why\n", {&recorder, &empty});
+  EXPECT_THAT(json, HasSubstr("{\"rank\": 1, \"world_size\": 4, \"reason\": \"why\\u000a\", \"groups\": ["));
+  EXPECT_THAT(json, HasSubstr("{\"group\": \"a \\\"group\\\"\", \"calls\": ["));
+  EXPECT_THAT(json, HasSubstr("{\"sequence\": 1, \"kind\": \"all_reduce\", \"tensor\": \"\", \"dtype\": \"fp32\", "
+                              "\"count\": 10, \"root_or_peer\": null, \"began_ms\": -"));
+  EXPECT_THAT(json, HasSubstr("\"ended_ms\": null}]}"));
+  EXPECT_THAT(json, HasSubstr("{\"group\": \"empty\", \"calls\": []}"));
+}
+
+TEST(FlightRecorder, GroupsRecordWhatTheirStreamsRan) {
+  ThreadWorld world(2);
+  world.run([](Communicator& group) {
+    std::vector<float> values(6);
+    Stream stream(DeviceType::kCpu, "comm");
+    const AbortOnUnwind guard(group);
+    const Tensor buffer(values.data(), DType::kFp32, {6});
+    group.label_next("gradients");
+    group.all_reduce(stream, buffer);
+    group.broadcast(stream, buffer, 1);
+    stream.synchronize();
+    const auto last = group.recorder().last();
+    ASSERT_EQ(last.size(), 2u);
+    EXPECT_EQ(to_string(last[0]), "all_reduce #1 (gradients: fp32, 6 elements)");
+    EXPECT_EQ(to_string(last[1]), "broadcast #2 (fp32, 6 elements from root 1)");
+    EXPECT_FALSE(last[1].runs());
+    EXPECT_EQ(difference_of_sequences(group), "");
+  });
+}
+
+// What `calls` of rank 1 differ from three all-reduces of the others.
+std::string difference(const std::vector<CollectiveCall>& calls) {
+  std::mutex mutex;
+  std::string text;
+  ThreadWorld world(3);
+  world.run([&](Communicator& group) {
+    FlightRecorder& recorder = group.recorder();
+    const std::vector<CollectiveCall> usual(3, call("all_reduce"));
+    for (const CollectiveCall& each : group.rank() == 1 ? calls : usual) {
+      recorder.announce(each);
+    }
+    const std::string mine = difference_of_sequences(group);
+    const std::lock_guard lock(mutex);
+    if (text.empty()) text = mine;
+    EXPECT_EQ(mine, text);
+  });
+  return text;
+}
+
+TEST(FlightRecorder, SequencesThatDifferAreNamed) {
+  const CollectiveCall usual = call("all_reduce");
+  const auto expected = [](int number, const std::string& other) {
+    return HasSubstr("collective #" + std::to_string(number) +
+                     " on group world: expected the same call on all ranks, got " +
+                     (number > 3 ? "none" : "all_reduce fp32 x 10") + " on rank 0 and " + other + " on rank 1; ");
+  };
+  EXPECT_EQ(difference({usual, usual, usual}), "");
+  EXPECT_THAT(difference({usual, call("all_gather"), usual}), expected(2, "all_gather fp32 x 10"));
+  EXPECT_THAT(difference({usual, usual, call("all_reduce", 11)}), expected(3, "all_reduce fp32 x 11"));
+  EXPECT_THAT(difference({call("all_reduce", 20, static_cast<int>(DType::kBf16)), usual, usual}),
+              expected(1, "all_reduce bf16 x 20"));
+  EXPECT_THAT(difference({usual, usual}), expected(3, "none"));
+  EXPECT_THAT(difference({usual, usual, usual, usual}), expected(4, "all_reduce fp32 x 10"));
+  // Sends and receives are between two ranks.
+  EXPECT_EQ(difference({usual, {.kind = "send", .dtype = kFp32, .argument = 2, .point_to_point = true}, usual, usual}),
+            "");
+}
+
+TEST(HangReport, SaysWhoWaitsForWhom) {
+  CollectiveCall late = call("all_reduce");
+  late.sequence = 12;
+  late.label = "loss";
+  HangReport report{.me = 0,
+                    .group = "dp",
+                    .members = {0, 1, 2, 5},
+                    .late = late,
+                    .timeout = std::chrono::milliseconds(1500),
+                    .states = {}};
+  const auto state = [](std::uint64_t last, std::uint64_t running, const std::string& text) {
+    RankState s;
+    s.groups.push_back({.name = "tp", .sequence = 3, .running_sequence = 0, .running = "", .running_ms = 0});
+    s.groups.push_back(
+        {.name = "dp", .sequence = last, .running_sequence = running, .running = text, .running_ms = 2000});
+    return rank_state_from(to_text(s));
+  };
+  report.states[0] = state(12, 12, to_string(late));
+  report.states[1] = state(12, 12, "all_gather #12 (fp32, 4 elements)");
+  report.states[2] = state(11, 0, "");
+  EXPECT_EQ(to_string(report),
+            "all_reduce #12 (loss: fp32, 10 elements) on group dp: expected its ranks 0, 1, 2, 5 within 1.5 s "
+            "(--comm-timeout), got only rank 0; rank 1 is in all_gather #12 (fp32, 4 elements) on group dp for 2.0 s; "
+            "its last call on the group was #12; rank 2 is in no collective, so it computes or is blocked elsewhere; "
+            "its last call on the group was #11; rank 5 gave no answer, so the process is stopped, lost or starved");
+}
+
+TEST(HangReport, StatesTravelAsText) {
+  RankState state{.late = true, .groups = {}};
+  EXPECT_TRUE(rank_state_from(to_text(state)).late);
+  EXPECT_TRUE(rank_state_from(to_text(state)).groups.empty());
+  EXPECT_FALSE(rank_state_from("").late);
+}
+
+}  // namespace
+}  // namespace megalith

@@ -1,0 +1,155 @@
+// A power loss after any operation of a save, with any of the unsynced changes lost: what is left on the disk loads as
+// the new or the previous checkpoint, bit for bit.
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "parallel/checkpoint/manifest.h"
+#include "tests/unit/parallel/checkpoint_support.h"
+#include "tests/unit/parallel/disk_model.h"
+
+namespace megalith {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kMostForAll = 10;  // unsynced changes of which every combination is tried
+constexpr int kSamples = 1000;           // else
+
+class PowerLoss : public testing::Test {
+ protected:
+  // Records the save of step 2 above the folder's checkpoints, then tries every prefix of its log.
+  void run(int ranks, int keep_last) {
+    const std::string save = folder_.path("save");
+    DiskModel disk(save);
+    const FileObserver observer = disk.observer();
+    const auto model = test_model(2);
+    ThreadRanks(ranks).run([&](const RankSync& sync) {
+      const ShardList all = whole_tensors(model);
+      const std::vector<int> writers = assign_writers(all.get(), ranks);
+      std::vector<Shard> mine;
+      for (std::size_t i = 0; i < writers.size(); ++i) {
+        if (writers[i] == sync.rank) mine.push_back(all.get()[i]);
+      }
+      const SaveResult result = save_checkpoint({.directory = save,
+                                                 .state = state_at(2),
+                                                 .shards = mine,
+                                                 .keep_last = keep_last,
+                                                 .sync = sync,
+                                                 .observer = &observer});
+      EXPECT_TRUE(result.saved && result.message.empty()) << result.message;
+    });
+    ASSERT_FALSE(HasFailure());
+    std::size_t committed = 0;  // from here on the new one is safe: the parent was synced after the rename
+    for (std::size_t i = 1; i < disk.size() && committed == 0; ++i) {
+      const bool is_commit = disk.name(i - 1) != "sync" &&
+                             disk.path(i - 1).find("/step_0000002.tmp-") != std::string::npos &&
+                             (disk.name(i - 1) == "rename" || disk.name(i - 1) == "exchange") &&
+                             disk.path(i - 1).find(".json") == std::string::npos;
+      if (is_commit && disk.name(i) == "sync") committed = i + 1;
+    }
+    ASSERT_GT(committed, 0u);
+    for (std::size_t count = 0; count <= disk.size(); ++count) {
+      const std::size_t pending = disk.unsynced(count).size();
+      most_pending_ = std::max(most_pending_, pending);
+      const bool all = pending <= kMostForAll;
+      const int tries = all ? 1 << pending : kSamples;
+      for (int n = 0; n < tries; ++n) {
+        std::vector<bool> kept(pending);
+        for (std::size_t i = 0; i < pending; ++i) kept[i] = all ? (n >> i & 1) != 0 : (random_() & 1) != 0;
+        check(disk, count, kept, count >= committed);
+        if (HasFailure()) return;
+      }
+    }
+  }
+
+  void check(const DiskModel& disk, std::size_t count, const std::vector<bool>& kept, bool committed) {
+    const std::string target = folder_.path("replayed");
+    fs::remove_all(target);
+    fs::create_directory(target);
+    disk.replay(count, kept, target);
+    testing::internal::CaptureStderr();  // warnings of damaged ones
+    const std::int64_t step = load_alone(target);
+    const std::string warnings = testing::internal::GetCapturedStderr();
+    std::string lost;
+    const auto pending = disk.unsynced(count);
+    for (std::size_t i = 0; i < pending.size(); ++i) {
+      if (!kept[i]) lost += " " + disk.name(pending[i]) + ":" + disk.path(pending[i]);
+    }
+    EXPECT_TRUE(step == 2 || (!committed && step == 1))
+        << "step " << step << " after " << count << " operations, lost:" << lost << "\n"
+        << warnings;
+    ++replays_;
+    loaded_new_ += step == 2 ? 1 : 0;
+  }
+
+  TestFolder folder_;
+  std::mt19937 random_{20261121};
+  std::size_t most_pending_ = 0;
+  int replays_ = 0;
+  int loaded_new_ = 0;
+};
+
+TEST_F(PowerLoss, AnySaveLeavesTheNewOrThePreviousCheckpoint) {
+  ASSERT_TRUE(save_alone(folder_.path("save"), 1).saved);
+  run(1, 1);
+  RecordProperty("replays", replays_);
+  EXPECT_GT(replays_, 1000);
+  EXPECT_GT(loaded_new_, 20);
+  EXPECT_LT(loaded_new_, replays_);
+  EXPECT_GE(most_pending_, 8u);
+  EXPECT_LE(most_pending_, kMostForAll);
+}
+
+TEST_F(PowerLoss, ASaveOfSeveralRanks) {
+  ASSERT_TRUE(save_alone(folder_.path("save"), 1).saved);
+  run(3, 1);
+  RecordProperty("replays", replays_);
+  EXPECT_GT(most_pending_, kMostForAll);
+  EXPECT_GT(loaded_new_, 20);
+}
+
+TEST_F(PowerLoss, AStepThatIsSavedAgain) {
+  ASSERT_TRUE(save_alone(folder_.path("save"), 1).saved);
+  ASSERT_TRUE(save_alone(folder_.path("save"), 2).saved);
+  run(1, 0);
+  EXPECT_EQ(loaded_new_, replays_);  // the old and the new step 2 are alike
+}
+
+// The model itself: a loss of data that was not synced shows.
+TEST_F(PowerLoss, TheModelLosesWhatWasNotSynced) {
+  const std::string save = folder_.path("save");
+  fs::create_directory(save);
+  DiskModel disk(save);
+  const FileObserver observer = disk.observer();
+  const Directory root = Directory::open(save, &observer);
+  File file = root.create_file("a");
+  file.write("one");
+  file.write("two");
+  root.rename("a", "b");
+  ASSERT_EQ(disk.size(), 4u);
+  EXPECT_EQ(disk.unsynced(4), (std::vector<std::size_t>{0, 1, 2, 3}));
+  const auto replayed = [&](std::size_t count, const std::vector<bool>& kept) {
+    const std::string target = folder_.path("replayed");
+    fs::remove_all(target);
+    fs::create_directory(target);
+    disk.replay(count, kept, target);
+    std::string text;
+    for (const std::string& name : names_in(target)) text += name + "=" + read_bytes(target + "/" + name) + ";";
+    return text;
+  };
+  EXPECT_EQ(replayed(3, {true, true, true}), "a=onetwo;");
+  EXPECT_EQ(replayed(3, {false, true, true}), "");
+  EXPECT_EQ(replayed(3, {true, false, true}), "a=" + std::string(3, '\0') + "two;");
+  EXPECT_EQ(replayed(3, {true, true, false}), "a=one;");
+  EXPECT_EQ(replayed(4, {true, true, true, true}), "b=onetwo;");
+  EXPECT_EQ(replayed(4, {false, true, true, true}), "b=onetwo;");
+  file.sync();
+  EXPECT_EQ(disk.unsynced(5), (std::vector<std::size_t>{0, 3}));
+  root.sync();
+  EXPECT_TRUE(disk.unsynced(6).empty());
+  EXPECT_EQ(replayed(6, {}), "b=onetwo;");
+}
+
+}  // namespace
+}  // namespace megalith
