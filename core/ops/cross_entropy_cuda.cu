@@ -1,8 +1,9 @@
-// Memory-bound. A cluster of one to eight blocks owns a row, each block a slice of it, which it reads once into shared
-// memory: while it arrives, each thread keeps a running maximum and sum of exponentials; the blocks exchange theirs;
-// the gradient is written from shared memory. Slices are so short that a multiprocessor holds several, of which some
-// read while others write. What exceeds the memory of eight blocks is read again, from L2. Deterministic: the threads'
-// pairs are merged by fixed trees, the blocks' in order.
+// Memory-bound. A cluster of one to eight blocks owns a few rows, each block a slice of them, which it reads once into
+// shared memory: while it arrives, each thread keeps a running maximum and sum of exponentials; the blocks exchange
+// theirs; the gradient is written from shared memory. Two blocks share a multiprocessor, so that one reads while the
+// other writes; rows of several blocks, where that is not enough, also read the next slice meanwhile. What exceeds the
+// memory of eight blocks is read again, from L2. Deterministic: the threads' pairs are merged by fixed trees, the
+// blocks' in order.
 #include "core/ops/cross_entropy.h"
 #include "core/ops/cuda_cluster.cuh"
 #include "core/ops/cuda_indices.cuh"
@@ -17,8 +18,9 @@ namespace {
 using namespace cuda;
 
 constexpr int kMaxThreads = 512;
-constexpr int kBlocks = 2;  // of a multiprocessor, so that one reads while the other writes
-constexpr int kStages = 4;  // parts of a slice that are waited for one after the other
+constexpr int kBlocks = 2;             // of a multiprocessor, so that one reads while the other writes
+constexpr int kParts = 2;              // of a slice, waited for one after the other
+constexpr std::int64_t kMostRows = 8;  // of a cluster
 constexpr float kLowest = -INFINITY;
 
 // What the number of blocks of a row depends on.
@@ -48,6 +50,7 @@ struct LossArguments {
   const MicrobatchParameters* parameters;  // null: no gradient
   std::int64_t rows;
   int vocab, columns;
+  int rows_of_cluster;
   int cluster;                    // blocks of a row
   int slice_packs, cached_packs;  // of a block; of those, in shared memory
 };
@@ -82,17 +85,25 @@ __device__ inline Softmax warp_softmax(Softmax x) {
   return x;
 }
 
-// Of the threads of all blocks that share a row. The cluster has arrived once, so that its blocks are known to run.
-__device__ inline Softmax row_softmax(Softmax x, int cluster) {
-  __shared__ Softmax warps[32];
-  __shared__ float max[kMaxCluster], sum[kMaxCluster];
-  const int thread = static_cast<int>(threadIdx.x);
+// What the threads of all blocks of a row exchange; in turns, so that one barrier is enough.
+struct Exchange {
+  float warp_max[2][32], warp_sum[2][32];
+  float max[2][kMaxCluster], sum[2][kMaxCluster];
+};
+
+__device__ inline Softmax row_softmax(Softmax x, int cluster, Exchange& exchange, int turn) {
+  const int thread = static_cast<int>(threadIdx.x), warps = static_cast<int>(blockDim.x) / 32;
   x = warp_softmax(x);
-  if (thread % 32 == 0) warps[thread / 32] = x;
+  if (thread % 32 == 0) {
+    exchange.warp_max[turn][thread / 32] = x.max;
+    exchange.warp_sum[turn][thread / 32] = x.sum;
+  }
   __syncthreads();
-  x = warp_softmax(thread % 32 < static_cast<int>(blockDim.x) / 32 ? warps[thread % 32] : Softmax{});
+  x = {};
+  if (thread % 32 < warps) x = {exchange.warp_max[turn][thread % 32], exchange.warp_sum[turn][thread % 32]};
+  x = warp_softmax(x);
   if (cluster == 1) return x;
-  cluster_wait();
+  float *max = exchange.max[turn], *sum = exchange.sum[turn];
   if (thread < cluster) {
     store_to_peer(max + cluster_rank(), threadIdx.x, x.max);
     store_to_peer(sum + cluster_rank(), threadIdx.x, x.sum);
@@ -113,16 +124,16 @@ __device__ inline void unpack_logits(uint4 raw, int first, int vocab, float (&v)
   for (int j = 0; j < kPack<T>; ++j) v[j] = first + j < vocab ? v[j] : kLowest;
 }
 
-// A block's part of a row: packs first, first + 1, ..., of which the cache holds the foremost.
+// A block's part of a row: packs first, first + 1, ..., of which the foremost have room in shared memory.
 struct Slice {
-  int first, packs, cached;
-  uint4* cache;
+  int first, packs, cached, part;
 
-  __device__ Slice(const LossArguments& a, int width, uint4* shared) : cache(shared) {
-    const int row_packs = (a.columns + width - 1) / width;
+  __device__ Slice(const LossArguments& a, int width) {
+    const int row_packs = (a.columns + width - 1) / width, threads = static_cast<int>(blockDim.x);
     first = a.cluster == 1 ? 0 : static_cast<int>(cluster_rank()) * a.slice_packs;
     packs = max(0, min(a.slice_packs, row_packs - first));
     cached = min(packs, a.cached_packs);
+    part = (cached + kParts * threads - 1) / (kParts * threads) * threads;
   }
 };
 
@@ -153,19 +164,25 @@ __device__ inline void add_packs(Softmax& to, const uint4 (&raw)[2], const int (
   to = {max, sum};
 }
 
+// Starts to bring a slice into shared memory: kParts stages, empty ones for an absent row.
 template <class T, bool kVector>
-__device__ Softmax read_slice(const T* x, const LossArguments& a, const Slice& slice) {
-  constexpr int kWidth = kPack<T>, kBeyond = 1 << 30;  // a first column that no vocabulary has
-  const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
-  const int stage = (slice.cached + kStages * threads - 1) / (kStages * threads) * threads;  // packs
+__device__ inline void fetch_slice(const T* x, const LossArguments& a, const Slice& slice, uint4* cache) {
+  const int threads = static_cast<int>(blockDim.x), cached = x == nullptr ? 0 : slice.cached;
 #pragma unroll
-  for (int s = 0; s < kStages; ++s) {
-    for (int p = s * stage + thread; p < min((s + 1) * stage, slice.cached); p += threads) {
-      const int first = (slice.first + p) * kWidth;
-      stage_of_row<T, kVector>(slice.cache + p, x, first, first < a.vocab ? a.columns : 0);
+  for (int s = 0; s < kParts; ++s) {
+    for (int p = s * slice.part + static_cast<int>(threadIdx.x); p < min((s + 1) * slice.part, cached); p += threads) {
+      const int first = (slice.first + p) * kPack<T>;
+      stage_of_row<T, kVector>(cache + p, x, first, first < a.vocab ? a.columns : 0);
     }
     commit_stage();
   }
+}
+
+// `kLater` stages were committed after the slice's own.
+template <class T, bool kVector, int kLater>
+__device__ Softmax read_slice(const T* x, const LossArguments& a, const Slice& slice, const uint4* cache) {
+  constexpr int kWidth = kPack<T>, kBeyond = 1 << 30;  // a first column that no vocabulary has
+  const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
   Softmax mine;
   const auto add = [&](int begin, int end, auto&& pack_at) {
     for (int p = begin + thread; p < end; p += 2 * threads) {
@@ -175,24 +192,18 @@ __device__ Softmax read_slice(const T* x, const LossArguments& a, const Slice& s
       add_packs<T>(mine, raw, first, a.vocab);
     }
   };
-  const auto add_stage = [&](int s) {
-    add(s * stage, min((s + 1) * stage, slice.cached), [&](int p) { return slice.cache[p]; });
-  };
-  wait_for_stages<3>();
-  add_stage(0);
-  wait_for_stages<2>();
-  add_stage(1);
-  wait_for_stages<1>();
-  add_stage(2);
-  wait_for_stages<0>();
-  add_stage(3);
+  const auto cached = [cache](int p) { return cache[p]; };
+  wait_for_stages<kLater + 1>();
+  add(0, min(slice.part, slice.cached), cached);
+  wait_for_stages<kLater>();
+  add(slice.part, slice.cached, cached);
   add(slice.cached, slice.packs, [&](int p) { return load_logits<T, kVector>(x, slice.first + p, a); });
   return mine;
 }
 
 template <class T, bool kVector>
-__device__ void write_gradient(T* x, const LossArguments& a, const Slice& slice, const Softmax& row, int label,
-                               float label_logit) {
+__device__ void write_gradient(T* x, const LossArguments& a, const Slice& slice, const uint4* cache, const Softmax& row,
+                               int label, float label_logit) {
   constexpr int kWidth = kPack<T>;
   const Shift<T> shift(row.max);
   const float scale = a.parameters->loss_scale, factor = scale / row.sum;
@@ -201,8 +212,7 @@ __device__ void write_gradient(T* x, const LossArguments& a, const Slice& slice,
   for (int p = static_cast<int>(threadIdx.x); p < slice.packs; p += static_cast<int>(blockDim.x)) {
     const int first = (slice.first + p) * kWidth;
     float v[kWidth];
-    unpack_logits<T>(p < slice.cached ? slice.cache[p] : load_logits<T, kVector>(x, slice.first + p, a), first, a.vocab,
-                     v);
+    unpack_logits<T>(p < slice.cached ? cache[p] : load_logits<T, kVector>(x, slice.first + p, a), first, a.vocab, v);
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) v[j] = shift.exponential_of(v[j]) * factor;
     if (label >= first && label < first + kWidth) {  // the subtraction belongs before the rounding to T
@@ -219,34 +229,53 @@ __device__ void write_gradient(T* x, const LossArguments& a, const Slice& slice,
   }
 }
 
-template <class T, bool kVector>
+// kRing: slices in shared memory, of the row at work and of those after it.
+template <class T, bool kVector, int kRing>
 __global__ void __launch_bounds__(kMaxThreads, kBlocks) cross_entropy(const LossArguments a) {
-  constexpr int kWidth = kPack<T>;
-  extern __shared__ uint4 cache[];
-  const std::int64_t row = blockIdx.x / static_cast<unsigned>(a.cluster);
+  extern __shared__ uint4 ring[];
+  __shared__ Exchange exchange;
   if (*a.verdict != 0) return;
-  T* x = static_cast<T*>(a.logits) + row * a.stride;
-  const Slice slice(a, kWidth, cache);
-  const bool first_thread = slice.first == 0 && threadIdx.x == 0;
-  const std::int32_t label = a.labels[row];
-  if (label < 0) {
-    if (first_thread) a.loss[row] = 0;
-    if (a.parameters == nullptr) return;
-    for (int p = static_cast<int>(threadIdx.x); p < slice.packs; p += static_cast<int>(blockDim.x)) {
-      store_of_row<T, kVector>(x, (slice.first + p) * kWidth, a.columns, make_uint4(0, 0, 0, 0));
-    }
-    return;
+  const Slice slice(a, kPack<T>);
+  const std::int64_t begin = std::int64_t{blockIdx.x / static_cast<unsigned>(a.cluster)} * a.rows_of_cluster;
+  const std::int64_t end = min(begin + a.rows_of_cluster, a.rows);
+  const auto fetch = [&](std::int64_t row) {
+    T* x = row < end && a.labels[row] >= 0 ? static_cast<T*>(a.logits) + row * a.stride : nullptr;
+    fetch_slice<T, kVector>(x, a, slice, ring + (row - begin) % kRing * a.cached_packs);
+  };
+#pragma unroll
+  for (int r = 0; r < kRing; ++r) fetch(begin + r);
+  if (a.cluster > 1) {  // all blocks run
+    cluster_arrive();
+    cluster_wait();
   }
-  if (a.cluster > 1) cluster_arrive();
-  const float label_logit = widen(x[label]);
-  const Softmax softmax = row_softmax(read_slice<T, kVector>(x, a, slice), a.cluster);
-  if (first_thread) a.loss[row] = logf(softmax.sum) - (label_logit - softmax.max);
-  if (a.parameters != nullptr) write_gradient<T, kVector>(x, a, slice, softmax, label, label_logit);
+  const bool first_thread = slice.first == 0 && threadIdx.x == 0;
+  int turn = 0;
+  for (std::int64_t row = begin; row < end; ++row) {
+    T* x = static_cast<T*>(a.logits) + row * a.stride;
+    const uint4* cache = ring + (row - begin) % kRing * a.cached_packs;
+    const std::int32_t label = a.labels[row];
+    if (label >= 0) {
+      const float label_logit = widen(x[label]);
+      const Softmax mine = read_slice<T, kVector, (kRing - 1) * kParts>(x, a, slice, cache);
+      const Softmax softmax = row_softmax(mine, a.cluster, exchange, turn);
+      turn ^= 1;
+      if (first_thread) a.loss[row] = logf(softmax.sum) - (label_logit - softmax.max);
+      if (a.parameters != nullptr) write_gradient<T, kVector>(x, a, slice, cache, softmax, label, label_logit);
+    } else {
+      if (first_thread) a.loss[row] = 0;
+      for (int p = static_cast<int>(threadIdx.x); a.parameters != nullptr && p < slice.packs;
+           p += static_cast<int>(blockDim.x)) {
+        store_of_row<T, kVector>(x, (slice.first + p) * kPack<T>, a.columns, make_uint4(0, 0, 0, 0));
+      }
+    }
+    fetch(row + kRing);
+  }
+  wait_for_stages<0>();
 }
 
-template <class T, bool kVector>
+template <class T, bool kVector, int kRing>
 void launch_rows(CudaStream& stream, const LossArguments& a, const Slicing& slicing) {
-  const auto kernel = cross_entropy<T, kVector>;
+  const auto kernel = cross_entropy<T, kVector, kRing>;
   // A property of the kernel, the same for every launch.
   static const cudaError_t raised =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(slicing.shared_alone));
@@ -257,9 +286,9 @@ void launch_rows(CudaStream& stream, const LossArguments& a, const Slicing& slic
   attribute.id = cudaLaunchAttributeClusterDimension;
   attribute.val.clusterDim = {cluster, 1, 1};
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(blocks_for(a.rows * a.cluster, 1));
+  config.gridDim = dim3(blocks_for(ceil_divide(a.rows, a.rows_of_cluster) * a.cluster, 1));
   config.blockDim = dim3(threads);
-  config.dynamicSmemBytes = static_cast<std::size_t>(a.cached_packs) * 16;
+  config.dynamicSmemBytes = static_cast<std::size_t>(kRing * a.cached_packs) * 16;
   config.stream = stream.handle();
   config.attrs = &attribute;
   config.numAttrs = cluster > 1 ? 1 : 0;
@@ -284,16 +313,30 @@ void run(CudaStream& stream, const CrossEntropy& op) {
                   .rows = rows,
                   .vocab = static_cast<int>(op.vocab_size),
                   .columns = static_cast<int>(columns),
+                  .rows_of_cluster = 1,
                   .cluster = 1};
   if (rows == 0) return;
   const auto& slicing = stream.keep<Slicing>();
   const std::int64_t packs = ceil_divide(columns * static_cast<std::int64_t>(size_of(op.logits.dtype)), 16);
   const auto slice_bytes = [&] { return ceil_divide(packs, a.cluster) * 16; };
-  while (a.cluster < slicing.most_blocks && slice_bytes() > slicing.shared_beside) ++a.cluster;
+  const auto split = [&](std::int64_t most_bytes) {
+    while (a.cluster < slicing.most_blocks && slice_bytes() > most_bytes) ++a.cluster;
+    return slice_bytes() <= most_bytes;
+  };
+  const bool one = slice_bytes() <= slicing.shared_beside;
+  const bool ahead = !one && split(slicing.shared_beside / 32 * 16);
+  if (ahead) {  // at least so many clusters that none works much longer than the others
+    a.rows_of_cluster = static_cast<int>(std::clamp<std::int64_t>(rows / 512, 1, kMostRows));
+  }
   a.slice_packs = static_cast<int>(slice_bytes() / 16);
   a.cached_packs = static_cast<int>(std::min(slice_bytes(), slicing.shared_alone) / 16);
-  visit_kernel(op.logits.dtype, rows_aligned(op.logits),
-               [&](auto type, auto is_vector) { launch_rows<decltype(type), is_vector()>(stream, a, slicing); });
+  visit_kernel(op.logits.dtype, rows_aligned(op.logits), [&](auto type, auto is_vector) {
+    if (ahead) {
+      launch_rows<decltype(type), is_vector(), 2>(stream, a, slicing);
+    } else {
+      launch_rows<decltype(type), is_vector(), 1>(stream, a, slicing);
+    }
+  });
 }
 
 }  // namespace megalith

@@ -19,12 +19,12 @@ __device__ inline unsigned cluster_rank() {
 // Ends when all threads of the cluster have arrived; what they wrote before, also to other blocks, is seen then.
 __device__ inline void cluster_arrive() {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.arrive.release;" ::: "memory");
 #endif
 }
 __device__ inline void cluster_wait() {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
 #endif
 }
 

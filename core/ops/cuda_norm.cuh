@@ -38,13 +38,6 @@ inline RowTiling tile_forward(std::int64_t row_packs, bool vector) {
   return tile_long_rows(row_packs, row_packs > 128 && row_packs <= 224 ? 7 : 4, kNormThreads, vector);
 }
 
-// The backward also keeps sums for each of a thread's elements: as few as lets no lanes idle.
-inline RowTiling tile_backward(std::int64_t row_packs, bool vector) {
-  if (row_packs <= 96) return tile_short_rows(row_packs, vector);
-  if (row_packs > 192 && row_packs <= 224) return tile_long_rows(row_packs, 7, kNormThreads / 2, vector);
-  return tile_long_rows(row_packs, row_packs <= 2 * kMaxGroup ? 2 : 4, kNormThreads, vector);
-}
-
 template <class Visit>
 void visit_packs(int packs, Visit&& visit) {
   switch (packs) {
@@ -56,37 +49,76 @@ void visit_packs(int packs, Visit&& visit) {
   }
 }
 
-// Sums over the threads of a row. `shared` is [2][16 warps][kCount] floats; `turn` alternates, so that one barrier a
-// sum is enough. With groups of more than a warp all threads of the block must take part.
-template <int kCount>
+// Sums over the threads of a row. `shared` is [2][16 warps]; `turn` alternates, so that one barrier a sum is enough.
+// With groups of more than a warp all threads of the block must take part.
 struct GroupSum {
+  int group;
+  float (*shared)[16];
+  int turn = 0;
+
+  __device__ void operator()(float& x) {
+    if (group < 32) {
+      x = warp_sum(x, group);
+      return;
+    }
+    x = warp_sum(x);
+    if (group == 32) return;
+    const int warp = static_cast<int>(threadIdx.x) / 32, warps = group / 32;
+    if (threadIdx.x % 32 == 0) shared[turn][warp] = x;
+    const int first = warp / warps * warps;
+    asm volatile("bar.sync %0, %1;" ::"r"(1 + first / warps), "r"(group) : "memory");
+    x = shared[turn][first];
+    for (int w = 1; w < warps; ++w) x += shared[turn][first + w];
+    turn ^= 1;
+  }
+};
+
+// Each of kCount sums over the lanes of a warp, in fewer steps than one by one: the c-th in lanes c * 32 / kCount and
+// the following ones. kCount is a power of two.
+template <int kCount>
+__device__ inline float spread_sum(float (&x)[kCount]) {
+#pragma unroll
+  for (int half = kCount / 2, step = 16; half > 0; half /= 2, step /= 2) {
+    const bool upper = (threadIdx.x & static_cast<unsigned>(step)) != 0;
+#pragma unroll
+    for (int i = 0; i < half; ++i) {
+      const float kept = upper ? x[i + half] : x[i], sent = upper ? x[i] : x[i + half];
+      x[i] = kept + __shfl_xor_sync(kAllLanes, sent, step);
+    }
+  }
+#pragma unroll
+  for (int step = 16 / kCount; step > 0; step /= 2) x[0] += __shfl_xor_sync(kAllLanes, x[0], step);
+  return x[0];
+}
+
+// As GroupSum, kCount sums at once; `shared` is [2][16 warps][kCount].
+template <int kCount>
+struct GroupSums {
   int group;
   float (*shared)[16][kCount];
   int turn = 0;
 
   __device__ void operator()(float (&x)[kCount]) {
+    constexpr int kSpread = 32 / kCount;
     if (group < 32) {
 #pragma unroll
       for (int c = 0; c < kCount; ++c) x[c] = warp_sum(x[c], group);
       return;
     }
+    float sum = spread_sum(x);
+    const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+    if (group > 32) {
+      const int warps = group / 32, first = warp / warps * warps;
+      if (lane % kSpread == 0) shared[turn][warp][lane / kSpread] = sum;
+      asm volatile("bar.sync %0, %1;" ::"r"(1 + first / warps), "r"(group) : "memory");
+      sum = 0;
+      for (int w = lane / kCount; w < warps; w += kSpread) sum += shared[turn][first + w][lane % kCount];
 #pragma unroll
-    for (int c = 0; c < kCount; ++c) x[c] = warp_sum(x[c]);
-    if (group == 32) return;
-    const int warp = static_cast<int>(threadIdx.x) / 32, warps = group / 32;
-    if (threadIdx.x % 32 == 0) {
-#pragma unroll
-      for (int c = 0; c < kCount; ++c) shared[turn][warp][c] = x[c];
+      for (int step = 16; step >= kCount; step /= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
+      turn ^= 1;
     }
-    const int first = warp / warps * warps;
-    asm volatile("bar.sync %0, %1;" ::"r"(1 + first / warps), "r"(group) : "memory");
 #pragma unroll
-    for (int c = 0; c < kCount; ++c) x[c] = shared[turn][first][c];
-    for (int w = 1; w < warps; ++w) {
-#pragma unroll
-      for (int c = 0; c < kCount; ++c) x[c] += shared[turn][first + w][c];
-    }
-    turn ^= 1;
+    for (int c = 0; c < kCount; ++c) x[c] = __shfl_sync(kAllLanes, sum, group > 32 ? c : c * kSpread);
   }
 };
 

@@ -49,13 +49,13 @@ struct Item {
 };
 
 // Bit w + 4 j says whether column 8 w + j of the group of 32 is dropped; the same in the group's four threads.
-__device__ inline unsigned dropped_bits(unsigned group, unsigned quarter, uint4 counter, DeviceKey key,
+__device__ inline unsigned dropped_bits(unsigned group, unsigned quarter, uint4 counter, const RoundKeys& keys,
                                         std::uint32_t threshold) {
   unsigned bits = 0;
 #pragma unroll
   for (unsigned k = 0; k < 2; ++k) {
     counter.x = group * 8 + quarter * 2 + k;
-    const uint4 words = philox(counter, key);
+    const uint4 words = philox(counter, keys);
     const unsigned nibble = (words.x < threshold ? 1u : 0u) | (words.y < threshold ? 2u : 0u) |
                             (words.z < threshold ? 4u : 0u) | (words.w < threshold ? 8u : 0u);
     bits |= nibble << 4 * (quarter * 2 + k);
@@ -70,9 +70,9 @@ __global__ void __launch_bounds__(kThreads) dropout(const DropoutArguments a) {
   constexpr int kWidth = kPack<T>, kPacks = 8 / kWidth;
   const auto iteration = static_cast<std::uint64_t>(a.parameters->iteration);
   const std::int64_t first_sample = a.parameters->first_sample;
-  const DeviceKey key =
+  const RoundKeys keys(
       key_for(a.seed, make_uint4(static_cast<std::uint32_t>(iteration), static_cast<std::uint32_t>(iteration >> 32),
-                                 a.layer, kRngDropout | a.site));
+                                 a.layer, kRngDropout | a.site)));
   const unsigned quarter = threadIdx.x % 4;
   const unsigned first_item = blockIdx.x * kRounds * kThreads + threadIdx.x;
   uint4 raw[kRounds][kPacks];
@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(kThreads) dropout(const DropoutArguments a) {
     sample += first_sample;
     const uint4 counter = make_uint4(0, static_cast<std::uint32_t>(a.first_position + row_of_sample),
                                      static_cast<std::uint32_t>(sample), static_cast<std::uint32_t>(sample >> 32));
-    const unsigned bits = dropped_bits(a.first_group + item.group, quarter, counter, key, a.threshold) >> quarter;
+    const unsigned bits = dropped_bits(a.first_group + item.group, quarter, counter, keys, a.threshold) >> quarter;
     T* y = static_cast<T*>(a.y) + item.row * a.y_stride;
 #pragma unroll
     for (int k = 0; k < kPacks; ++k) {

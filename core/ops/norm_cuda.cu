@@ -26,8 +26,8 @@ struct ForwardArguments {
 template <class T, int kPacks, bool kVector, bool kCentred>
 __global__ void __launch_bounds__(kPacks == 4 ? kMaxGroup : kNormThreads) normalise(const ForwardArguments<T> a) {
   constexpr int kWidth = kPack<T>;
-  __shared__ float shared[2][16][1];
-  GroupSum<1> sum_group{a.group, shared};
+  __shared__ float shared[2][16];
+  GroupSum sum_group{a.group, shared};
   const int lane = static_cast<int>(threadIdx.x) % a.group;
   const int groups = static_cast<int>(blockDim.x) / a.group;
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * groups + threadIdx.x / a.group;
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(kPacks == 4 ? kMaxGroup : kNormThreads) normal
 #pragma unroll
   for (int k = 0; k < kPacks; ++k) added[k] = load_of_row<T, kVector>(residual, (lane + k * a.group) * kWidth, also);
   T* sum = a.sum.at(place);
-  float total[1] = {0};
+  float total = 0;
 #pragma unroll
   for (int k = 0; k < kPacks; ++k) {
     float v[kWidth], r[kWidth];
@@ -57,14 +57,14 @@ __global__ void __launch_bounds__(kPacks == 4 ? kMaxGroup : kNormThreads) normal
     store_of_row<T, kVector>(sum, (lane + k * a.group) * kWidth, also, raw[k]);
     unpack<T>(raw[k], v);
 #pragma unroll
-    for (int j = 0; j < kWidth; ++j) total[0] = kCentred ? total[0] + v[j] : fmaf(v[j], v[j], total[0]);
+    for (int j = 0; j < kWidth; ++j) total = kCentred ? total + v[j] : fmaf(v[j], v[j], total);
   }
   sum_group(total);
   forget_unpacked(raw);
   float mean = 0;
   if constexpr (kCentred) {
-    mean = total[0] * a.inverse_length;
-    total[0] = 0;
+    mean = total * a.inverse_length;
+    total = 0;
 #pragma unroll
     for (int k = 0; k < kPacks; ++k) {
       float v[kWidth];
@@ -73,13 +73,13 @@ __global__ void __launch_bounds__(kPacks == 4 ? kMaxGroup : kNormThreads) normal
       for (int j = 0; j < kWidth; ++j) {
         const bool inside = (lane + k * a.group) * kWidth + (kVector ? 0 : j) < length;
         const float d = inside ? v[j] - mean : 0.0f;
-        total[0] = fmaf(d, d, total[0]);
+        total = fmaf(d, d, total);
       }
     }
     sum_group(total);
     forget_unpacked(raw);
   }
-  const float rstd = 1.0f / sqrtf(total[0] * a.inverse_length + a.eps);
+  const float rstd = 1.0f / sqrtf(total * a.inverse_length + a.eps);
   if (lane == 0 && length > 0) {
     a.rstd[row] = rstd;
     if constexpr (kCentred) a.mean[row] = mean;
@@ -184,48 +184,71 @@ __device__ void add_groups(const float (&sums)[kPacks][kPack<T>], const Backward
   }
 }
 
-// Rows in flight per group, the one at work included: as many as two blocks' shared memory holds.
-constexpr int most_threads(int packs) { return packs == 7 ? 128 : packs % 2 == 1 ? kNormThreads : kMaxGroup; }
-constexpr int least_blocks(int packs) { return packs % 2 == 1 ? 2 : 1; }
-template <int kPacks>
-constexpr int kStages = kPacks == 1   ? 4
-                        : kPacks == 2 ? 3
-                                      : 2;
+constexpr int kDepth = 2;  // turns in flight, the one at work included
 
-// A block owns a share of the rows; its groups take turns at them. `stages` is [kStages][3 or 2
+// How rows are shared out in the backward: kRows at a time to a group, so that their sums share barriers; several
+// groups a block; such that two blocks have room on a multiprocessor.
+template <int kPacks_, int kRows_, int kThreads_, int kBlocks_>
+struct BackwardTiling {
+  static constexpr int kPacks = kPacks_, kRows = kRows_, kThreads = kThreads_, kBlocks = kBlocks_;
+
+  static int group(std::int64_t row_packs) {
+    int group = static_cast<int>(ceil_divide(row_packs, 32 * kPacks) * 32);
+    while (kPacks == 1 && group <= 32 && group / 2 >= row_packs && group > 1) group /= 2;
+    return group;
+  }
+};
+
+template <class Visit>
+void visit_backward_tiling(std::int64_t row_packs, Visit&& visit) {
+  if (row_packs <= 96) return visit(BackwardTiling<1, 4, 192, 2>());
+  if (row_packs <= 128 || (row_packs > 192 && row_packs <= 256)) return visit(BackwardTiling<2, 4, 128, 2>());
+  if (row_packs <= 512) return visit(BackwardTiling<2, 2, 256, 2>());
+  return visit(BackwardTiling<4, 1, kMaxGroup, 1>());
+}
+
+// A block owns a share of the rows; its groups take turns at them. `stages` is [kDepth][kRows][3 or 2
 // tensors][kPacks][threads], and at the end the groups' sums [groups][length].
-template <class T, int kPacks, bool kVector, bool kCentred>
-__global__ void __launch_bounds__(most_threads(kPacks), least_blocks(kPacks))
-    differentiate(const BackwardArguments<T> a) {
-  constexpr int kWidth = kPack<T>, kDepth = kStages<kPacks>;
-  __shared__ float shared[2][16][2];
+template <class T, class Tiling, bool kVector, bool kCentred>
+__global__ void __launch_bounds__(Tiling::kThreads, Tiling::kBlocks) differentiate(const BackwardArguments<T> a) {
+  constexpr int kWidth = kPack<T>, kPacks = Tiling::kPacks, kRows = Tiling::kRows;
+  constexpr int kSums = kCentred ? 2 : 1;
+  __shared__ float shared[2][16][kRows * kSums];
   extern __shared__ uint4 stages[];
-  GroupSum<2> sum_group{a.group, shared};
+  GroupSums<kRows * kSums> sum_group{a.group, shared};
   const int lane = static_cast<int>(threadIdx.x) % a.group;
-  const int groups = static_cast<int>(blockDim.x) / a.group;
+  const int groups = static_cast<int>(blockDim.x) / a.group, group = static_cast<int>(threadIdx.x) / a.group;
   const Share share(a.index.live());
   const bool has_residual = a.d_residual.data != nullptr;
 
-  const auto slot = [&](std::int64_t turn, int tensor, int k) {
-    return stages + ((turn % kDepth * 3 + tensor) * kPacks + k) * blockDim.x + threadIdx.x;
+  const auto slot = [&](std::int64_t turn, int r, int tensor, int k) {
+    return stages + (((turn % kDepth * kRows + r) * 3 + tensor) * kPacks + k) * blockDim.x + threadIdx.x;
   };
+  const auto row_of = [&](std::int64_t turn, int r) { return share.begin + (turn * groups + group) * kRows + r; };
   struct Ahead {
-    float mean, rstd;
+    float mean[kRows], rstd[kRows];
   };
-  // Row number `turn` of the group; beyond its last one nothing.
+  // The group's rows of a turn; beyond its last one nothing.
   const auto fetch = [&](std::int64_t turn) {
-    const std::int64_t row = share.begin + turn * groups + threadIdx.x / a.group;
-    const int length = row < share.end ? a.length : 0;
-    const RowPlace place(a.index, static_cast<unsigned>(length > 0 ? row : 0));
+    Ahead ahead;
 #pragma unroll
-    for (int k = 0; k < kPacks; ++k) {
-      const int first = (lane + k * a.group) * kWidth;
-      stage_of_row<T, kVector>(slot(turn, 0, k), a.dy.at(place), first, length);
-      stage_of_row<T, kVector>(slot(turn, 1, k), a.x.at(place), first, length);
-      if (has_residual) stage_of_row<T, kVector>(slot(turn, 2, k), a.d_residual.at(place), first, length);
+    for (int r = 0; r < kRows; ++r) {
+      const std::int64_t row = row_of(turn, r);
+      const int length = row < share.end ? a.length : 0;
+      const RowPlace place(a.index, static_cast<unsigned>(length > 0 ? row : 0));
+      const T *dy = a.dy.at(place), *x = a.x.at(place), *d_residual = a.d_residual.at(place);
+#pragma unroll
+      for (int k = 0; k < kPacks; ++k) {
+        const int first = (lane + k * a.group) * kWidth;
+        stage_of_row<T, kVector>(slot(turn, r, 0, k), dy, first, length);
+        stage_of_row<T, kVector>(slot(turn, r, 1, k), x, first, length);
+        if (has_residual) stage_of_row<T, kVector>(slot(turn, r, 2, k), d_residual, first, length);
+      }
+      ahead.mean[r] = kCentred && length > 0 ? a.mean[row] : 0.0f;
+      ahead.rstd[r] = length > 0 ? a.rstd[row] : 0.0f;
     }
     commit_stage();
-    return Ahead{kCentred && length > 0 ? a.mean[row] : 0.0f, length > 0 ? a.rstd[row] : 0.0f};
+    return ahead;
   };
 
   uint4 weight[kPacks];
@@ -234,54 +257,59 @@ __global__ void __launch_bounds__(most_threads(kPacks), least_blocks(kPacks))
   for (int k = 0; k < kPacks; ++k) {
     weight[k] = load_of_row<T, kVector>(a.weight, (lane + k * a.group) * kWidth, a.length);
   }
-  Ahead statistics[kDepth];  // of the rows in flight
-#pragma unroll
-  for (int d = 0; d + 1 < kDepth; ++d) statistics[d + 1] = fetch(d);
-  const std::int64_t turns = (share.end - share.begin + groups - 1) / groups;
+  Ahead next = fetch(0);
+  const std::int64_t turns = (share.end - share.begin + groups * kRows - 1) / (groups * kRows);
   for (std::int64_t turn = 0; turn < turns; ++turn) {
-#pragma unroll
-    for (int d = 0; d + 1 < kDepth; ++d) statistics[d] = statistics[d + 1];
-    statistics[kDepth - 1] = fetch(turn + kDepth - 1);
+    const Ahead now = next;
+    next = fetch(turn + 1);
     wait_for_stages<kDepth - 1>();
-    const float mean = statistics[0].mean, rstd = statistics[0].rstd;
 
-    float total[2] = {0, 0};  // of g (x - mean) and of g
+    float total[kRows * kSums] = {};  // of each row's g (x - mean) and g
 #pragma unroll
-    for (int k = 0; k < kPacks; ++k) {
-      float d[kWidth], v[kWidth], w[kWidth];
-      unpack<T>(*slot(turn, 0, k), d);
-      unpack<T>(*slot(turn, 1, k), v);
-      unpack<T>(weight[k], w);
+    for (int r = 0; r < kRows; ++r) {
 #pragma unroll
-      for (int j = 0; j < kWidth; ++j) {
-        const float g = d[j] * w[j];
-        total[0] = fmaf(g, kCentred ? v[j] - mean : v[j], total[0]);
-        if constexpr (kCentred) total[1] += g;
+      for (int k = 0; k < kPacks; ++k) {
+        float d[kWidth], v[kWidth], w[kWidth];
+        unpack<T>(*slot(turn, r, 0, k), d);
+        unpack<T>(*slot(turn, r, 1, k), v);
+        unpack<T>(weight[k], w);
+#pragma unroll
+        for (int j = 0; j < kWidth; ++j) {
+          const float g = d[j] * w[j];
+          total[r * kSums] = fmaf(g, kCentred ? v[j] - now.mean[r] : v[j], total[r * kSums]);
+          if constexpr (kCentred) total[r * kSums + 1] += g;
+        }
       }
     }
     sum_group(total);
     forget_unpacked(weight);
-    const float mean_gh = total[0] * rstd * a.inverse_length, mean_g = total[1] * a.inverse_length;
 
-    const std::int64_t row = share.begin + turn * groups + threadIdx.x / a.group;
-    const int length = row < share.end ? a.length : 0;
-    T* dx = a.dx.at(RowPlace(a.index, static_cast<unsigned>(length > 0 ? row : 0)));
 #pragma unroll
-    for (int k = 0; k < kPacks; ++k) {
-      float d[kWidth], v[kWidth], w[kWidth], r[kWidth] = {};
-      unpack<T>(*slot(turn, 0, k), d);
-      unpack<T>(*slot(turn, 1, k), v);
-      unpack<T>(weight[k], w);
-      if (has_residual) unpack<T>(*slot(turn, 2, k), r);
+    for (int r = 0; r < kRows; ++r) {
+      const float mean = now.mean[r], rstd = now.rstd[r];
+      const float mean_gh = total[r * kSums] * rstd * a.inverse_length;
+      const float mean_g = kCentred ? total[r * kSums + kSums - 1] * a.inverse_length : 0.0f;
+      const std::int64_t row = row_of(turn, r);
+      const int length = row < share.end ? a.length : 0;
+      T* dx = a.dx.at(RowPlace(a.index, static_cast<unsigned>(length > 0 ? row : 0)));
 #pragma unroll
-      for (int j = 0; j < kWidth; ++j) {
-        const float h = (kCentred ? v[j] - mean : v[j]) * rstd;
-        const float centred = kCentred ? fmaf(d[j], w[j], -mean_g) : d[j] * w[j];
-        r[j] = fmaf(fmaf(-h, mean_gh, centred), rstd, r[j]);
-        d_weight[k][j] = fmaf(d[j], h, d_weight[k][j]);
-        if constexpr (kCentred) d_bias[k][j] += d[j];
+      for (int k = 0; k < kPacks; ++k) {
+        float d[kWidth], v[kWidth], w[kWidth], q[kWidth] = {};
+        unpack<T>(*slot(turn, r, 0, k), d);
+        unpack<T>(*slot(turn, r, 1, k), v);
+        unpack<T>(weight[k], w);
+        if (has_residual) unpack<T>(*slot(turn, r, 2, k), q);
+#pragma unroll
+        for (int j = 0; j < kWidth; ++j) {
+          const float h = (kCentred ? v[j] - mean : v[j]) * rstd;
+          const float centred = kCentred ? fmaf(d[j], w[j], -mean_g) : d[j] * w[j];
+          q[j] = fmaf(fmaf(-h, mean_gh, centred), rstd, q[j]);
+          d_weight[k][j] = fmaf(d[j], h, d_weight[k][j]);
+          if constexpr (kCentred) d_bias[k][j] += d[j];
+        }
+        store_of_row<T, kVector>(dx, (lane + k * a.group) * kWidth, length, pack<T>(q));
       }
-      store_of_row<T, kVector>(dx, (lane + k * a.group) * kWidth, length, pack<T>(r));
+      forget_unpacked(weight);
     }
   }
   wait_for_stages<0>();
@@ -291,18 +319,19 @@ __global__ void __launch_bounds__(most_threads(kPacks), least_blocks(kPacks))
   if constexpr (kCentred) add_groups<T, kPacks>(d_bias, a, sums, a.d_bias + offset);
 }
 
-template <class T, int kPacks, bool kVector, bool kCentred>
-void launch_differentiate(CudaStream& stream, unsigned blocks, const RowTiling& tiling, const BackwardArguments<T>& a) {
-  constexpr std::size_t kMost = sizeof(uint4) * 3 * kPacks * kStages<kPacks> * most_threads(kPacks);
-  const auto kernel = differentiate<T, kPacks, kVector, kCentred>;
+template <class T, class Tiling, bool kVector, bool kCentred>
+void launch_differentiate(CudaStream& stream, unsigned blocks, BackwardArguments<T> a) {
+  constexpr std::size_t kOfThread = sizeof(uint4) * kDepth * Tiling::kRows * 3 * Tiling::kPacks;
+  const auto kernel = differentiate<T, Tiling, kVector, kCentred>;
   // A property of the kernel, the same for every launch.
-  static const cudaError_t raised =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kMost));
+  static const cudaError_t raised = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                         static_cast<int>(kOfThread * Tiling::kThreads));
   MEGALITH_CUDA_CHECK(raised);
-  const auto threads = static_cast<std::size_t>(tiling.group * tiling.groups);
-  const std::size_t stages = sizeof(uint4) * 3 * kPacks * kStages<kPacks> * threads;
-  const std::size_t sums = sizeof(float) * static_cast<std::size_t>(tiling.groups) * static_cast<std::size_t>(a.length);
-  kernel<<<blocks, static_cast<unsigned>(threads), std::max(stages, sums), stream.handle()>>>(a);
+  a.group = Tiling::group(ceil_divide(a.length, kPack<T>));
+  const auto groups = static_cast<std::size_t>(std::max(1, Tiling::kThreads / a.group));
+  const std::size_t threads = groups * static_cast<std::size_t>(a.group);
+  const std::size_t sums = sizeof(float) * groups * static_cast<std::size_t>(a.length);
+  kernel<<<blocks, static_cast<unsigned>(threads), std::max(kOfThread * threads, sums), stream.handle()>>>(a);
 }
 
 // Rows of any length: a block owns a share of the rows and its row of partial sums in memory.
@@ -407,13 +436,11 @@ void launch_backward(CudaStream& stream, const Op& op, const Tensor& mean, const
     }
     const bool vector = rows_aligned(op.x) && rows_aligned(op.dy) && rows_aligned(op.d_residual) &&
                         rows_aligned(op.dx) && rows_aligned(op.weight);
-    const RowTiling tiling = tile_backward(packs, vector);
-    a.group = tiling.group;
-    visit_packs(tiling.packs, [&](auto count) {
+    visit_backward_tiling(packs, [&](auto tiling) {
       if (vector) {
-        launch_differentiate<T, count(), true, kCentred>(stream, blocks, tiling, a);
+        launch_differentiate<T, decltype(tiling), true, kCentred>(stream, blocks, a);
       } else {
-        launch_differentiate<T, count(), false, kCentred>(stream, blocks, tiling, a);
+        launch_differentiate<T, decltype(tiling), false, kCentred>(stream, blocks, a);
       }
     });
   });

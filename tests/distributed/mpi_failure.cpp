@@ -20,9 +20,9 @@ using namespace megalith;
 }
 
 void run(Communicator& world, DeviceType device, std::string_view kind) {
+  auto values = test::Buffer<float>::of_rank({.device = device}, world.rank(), 100'000);  // outlives the stream's work
   test::Rig rig({.device = device});
   Stream& stream = rig.stream();
-  auto values = rig.of_rank<float>(world.rank(), 100'000);
   const Tensor buffer = values.tensor();
   Graph graph("a call");
   const AbortOnUnwind guard(world);

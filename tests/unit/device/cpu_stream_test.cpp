@@ -170,6 +170,7 @@ TEST(CpuStream, AnOldRecordThatFiresLateDoesNotUndoANewerOne) {
   fast.wait(event);
   enqueue(fast, [&] { passed.open(); });
   EXPECT_TRUE(passed.opens_within(milliseconds(10000)));
+  fast.synchronize();
 }
 
 TEST(CpuStream, AnEventCarriesTheErrorToThoseWhoWait) {

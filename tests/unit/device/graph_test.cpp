@@ -239,6 +239,8 @@ TEST_P(GraphTestOnCpu, TheWaitCounterCountsExternalWaits) {
   EXPECT_TRUE(passed.opens_within(milliseconds(10000))) << "the suppressed wait still blocks";
   EXPECT_EQ(waits.count, 1);
   gate.open();
+  comm().synchronize();  // nothing may use the gates after they end
+  stream.synchronize();
 }
 
 TEST_P(GraphTest, AbortOnAnExceptionLeavesTheStreamsUsable) {

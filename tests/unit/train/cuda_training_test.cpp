@@ -113,7 +113,8 @@ TEST_F(CudaTraining, AnFp32RunResumesBitForBitWithTheAlgorithmsOfItsCheckpoint) 
 TEST_F(CudaTraining, RecomputationChangesNoBitAndSavesMemory) {
   for (const Words& dtype : kDtypes) {
     for (const Words& model : {Words{}, kLlama}) {
-      const Words flags = cuda(model + kDropout + dtype + kDeterministic + Words{"--train-iters", "2"});
+      const Words flags =
+          cuda(model + kDropout + dtype + kDeterministic + Words{"--num-layers", "4", "--train-iters", "2"});
       const RunResult plain = test::train({.flags = flags});
       for (const Words& mode : test::recompute_modes()) {
         SCOPED_TRACE(mode.back());

@@ -4,9 +4,9 @@
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
+#include <toml++/toml.h>
 #include <filesystem>
 #include <string>
-#include <toml++/toml.h>
 #include <vector>
 
 #include "core/base/error.h"
