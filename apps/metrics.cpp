@@ -22,7 +22,7 @@ constexpr std::uint64_t kMaxBytes = std::uint64_t{1} << 33;
 
 // What goes wrong with the file is the flag's fault.
 template <class Work>
-auto named(const std::string& path, Work&& work) {
+auto named(Work&& work) {
   const FaultScope scope(kScope);
   try {
     return work();
@@ -117,7 +117,7 @@ std::string run_json(const Options& options) {
 
 MetricsLog::MetricsLog(const std::string& path, const Options& options, std::int64_t resumed_step)
     : path_(path), run_(run_json(options)) {
-  named(path, [&] {
+  named([&] {
     std::error_code error;
     const std::uintmax_t size = std::filesystem::file_size(path, error);
     if (!error && size > 0 && resumed_step == 0) move_away(path);
@@ -131,7 +131,7 @@ void MetricsLog::write(const StepMetrics& metrics) {
   const std::string line = to_json_line(metrics, run_) + "\n";
   run_.clear();
   try {
-    named(path_, [&] { file_.write(line); });
+    named([&] { file_.write(line); });
   } catch (const Error& error) {
     log_warning(fmt::format("{}; no more metrics are written", error.what()));
     file_ = File();
