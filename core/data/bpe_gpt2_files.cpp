@@ -38,7 +38,7 @@ BpeVocabulary parse_gpt2_files(const TokenizerFile& vocab_file, const TokenizerF
     const std::string place = fmt::format("{}:{}", merge_file.name, number);
     const std::size_t space = line.find(' ');
     if (space == std::string_view::npos || space == 0 || space + 1 == line.size() || line.rfind(' ') != space) {
-      refuse_tokenizer_file(place, "two tokens with a space between", quoted(line));
+      refuse_tokenizer_file(place, "two tokens with a space between", quoted_bytes(line));
     }
     spelled.add_merge(place, line.substr(0, space), line.substr(space + 1));
   }
@@ -54,7 +54,7 @@ std::int32_t find_eod(const BpeVocabulary& vocabulary, const std::string& name) 
   fail({.code = ExitCode::kUsage,
         .subject = "--eod-token",
         .expected = fmt::format("a token of {} that ends documents", vocabulary.source),
-        .got = name.empty() ? fmt::format("none, and there is no {}", fmt::join(names, ", ")) : quoted(name),
+        .got = name.empty() ? fmt::format("none, and there is no {}", fmt::join(names, ", ")) : quoted_bytes(name),
         .show_place = false});
 }
 

@@ -21,7 +21,7 @@ struct Node {
 };
 
 std::string shown(const Json& value) {
-  if (value.is_string()) return quoted(value.get_ref<const std::string&>());
+  if (value.is_string()) return quoted_bytes(value.get_ref<const std::string&>());
   return value.is_structured() ? value.type_name() : value.dump();
 }
 
@@ -29,7 +29,7 @@ void want_object(const Node& node, std::initializer_list<std::string_view> keys)
   if (!node.value.is_object()) refuse_tokenizer_file(node.place, "an object", shown(node.value));
   for (const auto& [key, value] : node.value.items()) {
     if (std::ranges::find(keys, key) == keys.end()) {
-      refuse_tokenizer_file(node.place, fmt::format("the keys {}", fmt::join(keys, ", ")), quoted(key));
+      refuse_tokenizer_file(node.place, fmt::format("the keys {}", fmt::join(keys, ", ")), quoted_bytes(key));
     }
   }
 }
@@ -75,7 +75,7 @@ void read_normalizer(BpeVocabulary& vocabulary, const Node& node) {
     if (!list.value.is_array()) refuse_tokenizer_file(list.place, "an array", shown(list.value));
     for (const Json& item : list.value) read_normalizer(vocabulary, {item, list.place});
   } else {
-    refuse_tokenizer_file(node.place, "none, NFC or a Sequence of it", quoted(type));
+    refuse_tokenizer_file(node.place, "none, NFC or a Sequence of it", quoted_bytes(type));
   }
 }
 
@@ -95,7 +95,7 @@ WordPattern read_split(const Node& node) {
   const bool invert = boolean(member(node, "invert"), false);
   if (!((behavior == "Isolated" && !invert) || (behavior == "Removed" && invert))) {
     refuse_tokenizer_file(node.place, "behavior Isolated, or Removed with invert",
-                          fmt::format("{}{}", quoted(behavior), invert ? " with invert" : ""));
+                          fmt::format("{}{}", quoted_bytes(behavior), invert ? " with invert" : ""));
   }
   const Node pattern = member(node, "pattern");
   want_object(pattern, {"Regex"});
@@ -117,7 +117,7 @@ void read_pre_tokenizer(BpeVocabulary& vocabulary, const Node& node) {
     vocabulary.pattern = WordPattern::kGpt2;
     return;
   }
-  if (type != "Sequence") refuse_tokenizer_file(node.place, kExpected, quoted(type));
+  if (type != "Sequence") refuse_tokenizer_file(node.place, kExpected, quoted_bytes(type));
   want_object(node, {"type", "pretokenizers"});
   const Node list = member(node, "pretokenizers");
   if (!list.value.is_array() || list.value.size() != 2) refuse_tokenizer_file(list.place, kExpected, "another number");
@@ -205,7 +205,7 @@ void check_added_ids(const BpeVocabulary& vocabulary, const SpelledVocabulary& s
   for (const AddedToken& token : vocabulary.added) texts.push_back(token.text);
   std::ranges::sort(texts);
   const auto again = std::ranges::adjacent_find(texts);
-  if (again != texts.end()) refuse_tokenizer_file(place, "each token once", quoted(*again) + " again");
+  if (again != texts.end()) refuse_tokenizer_file(place, "each token once", quoted_bytes(*again) + " again");
 }
 
 }  // namespace
@@ -221,7 +221,7 @@ BpeVocabulary parse_hugging_face_file(const TokenizerFile& file) {
   read_normalizer(vocabulary, member(root, "normalizer"));
   read_pre_tokenizer(vocabulary, member(root, "pre_tokenizer"));
   if (const Node decoder = member(root, "decoder"); !decoder.value.is_null() && type_of(decoder) != "ByteLevel") {
-    refuse_tokenizer_file(decoder.place, "ByteLevel", quoted(type_of(decoder)));
+    refuse_tokenizer_file(decoder.place, "ByteLevel", quoted_bytes(type_of(decoder)));
   }
   const SpelledVocabulary spelled = read_model(vocabulary, member(root, "model"));
   const Node added = member(root, "added_tokens");

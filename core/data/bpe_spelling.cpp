@@ -75,7 +75,7 @@ void refuse_tokenizer_file(const std::string& place, const std::string& expected
         .show_place = false});
 }
 
-std::string quoted(std::string_view text) {
+std::string quoted_bytes(std::string_view text) {
   std::string out = "'";
   for (const char c : text.substr(0, 40))
     out += c >= 0x20 && c < 0x7f ? std::string(1, c) : fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
@@ -109,7 +109,7 @@ SpelledVocabulary::SpelledVocabulary(BpeVocabulary& vocabulary, const std::strin
   vocabulary.byte_ids.fill(-1);
   for (const auto& [token, id] : vocab.items()) {
     if (!id.is_number_integer()) {
-      refuse_tokenizer_file(fmt::format("{}: token {}", place, quoted(token)), "an integer id", id.type_name());
+      refuse_tokenizer_file(fmt::format("{}: token {}", place, quoted_bytes(token)), "an integer id", id.type_name());
     }
     add_token(place, token, id.is_number_unsigned() && id > kMaxTokenId ? -1 : id.get<std::int64_t>());
   }
@@ -118,9 +118,9 @@ SpelledVocabulary::SpelledVocabulary(BpeVocabulary& vocabulary, const std::strin
   std::ranges::sort(by_id);
   for (std::size_t i = 1; i < by_id.size(); ++i) {
     if (by_id[i].first != by_id[i - 1].first) continue;
-    refuse_tokenizer_file(
-        place, "one token an id",
-        fmt::format("{} and {} with id {}", quoted(*by_id[i - 1].second), quoted(*by_id[i].second), by_id[i].first));
+    refuse_tokenizer_file(place, "one token an id",
+                          fmt::format("{} and {} with id {}", quoted_bytes(*by_id[i - 1].second),
+                                      quoted_bytes(*by_id[i].second), by_id[i].first));
   }
   for (std::size_t byte = 0; byte < 256; ++byte) {
     if (vocabulary.byte_ids[byte] >= 0) continue;
@@ -131,11 +131,11 @@ SpelledVocabulary::SpelledVocabulary(BpeVocabulary& vocabulary, const std::strin
 
 void SpelledVocabulary::add_token(const std::string& place, const std::string& spelled, std::int64_t id) {
   if (id < 0 || id > kMaxTokenId) {
-    refuse_tokenizer_file(fmt::format("{}: token {}", place, quoted(spelled)),
+    refuse_tokenizer_file(fmt::format("{}: token {}", place, quoted_bytes(spelled)),
                           fmt::format("an id from 0 to {}", kMaxTokenId), "one out of range");
   }
   if (spelled.empty() || spelled.size() > 2 * kMaxTokenBytes) {
-    refuse_tokenizer_file(fmt::format("{}: token {}", place, quoted(spelled)),
+    refuse_tokenizer_file(fmt::format("{}: token {}", place, quoted_bytes(spelled)),
                           fmt::format("1 to {} bytes", kMaxTokenBytes), fmt::format("{}", spelled.size()));
   }
   const auto small_id = static_cast<std::int32_t>(id);
@@ -159,7 +159,8 @@ void SpelledVocabulary::add_merge(const std::string& place, std::string_view lef
   merged_ += right;
   const auto id = [&](std::string_view token) {
     const std::optional<std::int32_t> found = id_of(token);
-    if (!found) refuse_tokenizer_file(place, "merges of tokens in the vocabulary", quoted(token) + ", which is not");
+    if (!found)
+      refuse_tokenizer_file(place, "merges of tokens in the vocabulary", quoted_bytes(token) + ", which is not");
     return *found;
   };
   const auto rank = static_cast<std::int32_t>(vocabulary_.merges.size());

@@ -22,7 +22,7 @@ std::optional<std::string> bytes_of_spelling(std::string_view spelled);
 void check_file_size(const TokenizerFile& file);  // at most kMaxTokenizerFileBytes
 
 // At most 40 bytes of a file's text, printable, in quotes.
-std::string quoted(std::string_view text);
+std::string quoted_bytes(std::string_view text);
 
 // The file's JSON; refused if it is larger than kMaxTokenizerFileBytes, deeper than 32, or none.
 nlohmann::json parse_tokenizer_json(const TokenizerFile& file);

@@ -76,7 +76,7 @@ void read_ranks(BpeVocabulary& vocabulary, const TokenizerFile& file) {
       refuse_tokenizer_file(fmt::format("{}:{}", file.name, number),
                             fmt::format("a token of at most {} bytes in base64, a space and its rank, at most {}",
                                         kMaxTokenBytes, kMaxTokenId),
-                            quoted(line));
+                            quoted_bytes(line));
     }
     vocabulary.tokens.emplace_back(std::move(*bytes), *id);
   }
@@ -91,7 +91,7 @@ Ranks index_ranks(BpeVocabulary& vocabulary) {
     if (id == last) refuse_tokenizer_file(vocabulary.source, "one token a rank", fmt::format("two of rank {}", id));
     last = id;
     if (!ranks.emplace(bytes, id).second) {
-      refuse_tokenizer_file(vocabulary.source, "each token once", quoted(bytes) + " again");
+      refuse_tokenizer_file(vocabulary.source, "each token once", quoted_bytes(bytes) + " again");
     }
     if (bytes.size() == 1) vocabulary.byte_ids[static_cast<unsigned char>(bytes[0])] = id;
   }
@@ -108,7 +108,7 @@ void add_special_tokens(BpeVocabulary& vocabulary, std::vector<std::string> spec
     fail({.code = ExitCode::kUsage,
           .subject = "--tiktoken-special-tokens",
           .expected = expected,
-          .got = quoted(token),
+          .got = quoted_bytes(token),
           .show_place = false});
   };
   std::vector<std::int32_t> used;

@@ -1,7 +1,5 @@
 #include "core/data/utf8.h"
 
-#include <utility>
-
 namespace megalith {
 
 namespace {
@@ -64,20 +62,25 @@ void append_utf8(std::string& text, std::uint32_t value) {
 }
 
 std::string Utf8Stream::push(std::string_view piece) {
-  std::string text = std::exchange(kept_, {});
-  text += piece;
+  std::string text;
+  text.swap(kept_);
+  text.append(piece);
   for (std::size_t back = 1; back <= 3 && back <= text.size(); ++back) {
     const std::uint32_t byte = byte_at(text, text.size() - back);
     if (is_continuation(byte)) continue;
     if (sequence_bytes(byte) > back) {
-      kept_ = text.substr(text.size() - back);
-      text.resize(text.size() - back);
+      kept_.assign(text, text.size() - back, back);
+      text.erase(text.size() - back);
     }
     break;
   }
   return text;
 }
 
-std::string Utf8Stream::flush() { return std::exchange(kept_, {}); }
+std::string Utf8Stream::flush() {
+  std::string text;
+  text.swap(kept_);
+  return text;
+}
 
 }  // namespace megalith
