@@ -150,14 +150,14 @@ def hugging_face_cases(gpt2, llama3, o200k):
 def run(arguments, folder):
     size = arguments.megabytes * 1000000
     documents = (texts.special() + texts.novels() + texts.random_unicode(size // 5) + texts.every_character()
-                 + texts.translations(size // 3) + texts.manuals(size // 4))
+                 + texts.translations(size // 3) + texts.manuals(size // 4) + texts.sources())
     documents = [d for d in documents if d]
     with open(os.path.join(folder, "texts.jsonl"), "w", encoding="utf-8") as file:
         for document in documents:
             file.write(json.dumps({"text": document}, ensure_ascii=False) + "\n")
     print(f"tokenizers {tokenizers.__version__}, tiktoken {tiktoken.__version__}: {len(documents)} documents, "
           f"{sum(len(d.encode()) for d in documents) / 1e6:.1f} MB", flush=True)
-    training = texts.novels() + texts.manuals(size) + texts.translations(size)
+    training = texts.novels() + texts.manuals(size) + texts.translations(size) + texts.sources()
     gpt2 = train(pre_tokenizers.ByteLevel(add_prefix_space=False), training, arguments.vocab_size)
     llama3 = train(split("llama3"), training, arguments.vocab_size)
     o200k = train(split("o200k"), training, arguments.vocab_size // 2)
@@ -203,4 +203,5 @@ def main():
         sys.exit(0 if run(arguments, arguments.keep or folder) else 1)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -38,7 +38,7 @@ def translations(limit):
             try:
                 with open(path, "rb") as file:
                     catalog = gettext.GNUTranslations(file)._catalog
-            except (OSError, ValueError, UnicodeError):
+            except (OSError, ValueError, IndexError, UnicodeError):  # not every catalog is well-formed
                 continue
             text += "\n".join(value for key, value in catalog.items() if key and isinstance(value, str))
         documents += cut(text[:share], 5000)
@@ -62,6 +62,18 @@ def manuals(limit):
             limit -= min(len(text), 50000)
         if limit <= 0:
             break
+    return documents
+
+
+def sources():
+    """The code of this project: C++, CMake, shell, Python."""
+    documents = []
+    for folder in ["core", "parallel", "apps", "tests/unit", "tests/tokenizer", "tests/style"]:
+        for where, _, names in sorted(os.walk(os.path.join(ROOT, folder))):
+            for name in sorted(names):
+                if name.endswith((".cpp", ".h", ".cu", ".txt", ".sh", ".py")) and "_table.cpp" not in name:
+                    with open(os.path.join(where, name), encoding="utf-8", newline="") as file:
+                        documents += cut(file.read(), 5000)
     return documents
 
 
