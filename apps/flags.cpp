@@ -67,6 +67,13 @@ struct State {
   std::vector<std::string> origins = std::vector<std::string>(table.size(), "default");
 };
 
+// What to do about a wrong value: the choice that was meant, or where all of them stand.
+std::string remedy_for(const Flag& flag, const RawValue& value) {
+  const std::string fallback = "see --help";
+  if (flag.binding.choices.empty() || value.items.size() != 1) return fallback;
+  return suggestion(value.items[0], flag.binding.choices, fallback);
+}
+
 void apply(State& state, const RawValue& value) {
   const std::string name = value.file.empty() ? value.name : with_dashes(value.name);
   const auto found = std::find_if(state.table.begin(), state.table.end(), [&](const Flag& flag) {
@@ -82,7 +89,7 @@ void apply(State& state, const RawValue& value) {
            suggestion(name, names, "the keys are the names of the flags, see --help"));
   }
   if (!has_type(value, found->binding.kind) || !found->binding.set(value.items)) {
-    refuse(prefix_of(value) + value.name, found->binding.expected, shown(value));
+    refuse(prefix_of(value) + value.name, found->binding.expected, shown(value), remedy_for(*found, value));
   }
   std::string& origin = state.origins[static_cast<std::size_t>(found - state.table.begin())];
   origin = value.file.empty() ? "command line" : fmt::format("{}:{}", value.file, value.line);
@@ -96,7 +103,8 @@ void apply_file(State& state, const std::vector<RawValue>& values) {
     const auto [earlier, is_new] = seen.emplace(with_dashes(value.name), &value);
     if (!is_new) {
       refuse(prefix_of(value) + value.name, "one value",
-             fmt::format("a second one, the first is in line {}", earlier->second->line));
+             fmt::format("a second one, the first is in line {}", earlier->second->line),
+             "dashes, underscores and tables make no difference: remove one");
     }
   }
 }
@@ -156,6 +164,7 @@ std::string_view name_of(App app) {
     case App::kGenerate: return "generate";
     case App::kPlan: return "plan";
     case App::kReport: return "report";
+    case App::kConvert: return "convert";
   }
   return "?";
 }
@@ -230,6 +239,16 @@ void update_effective(Options& options) {
 std::map<std::string, std::string> config_of(const Options& options) {
   std::map<std::string, std::string> config;
   for (const ConfigEntry& entry : options.effective) config[entry.name] = entry.value;
+  return config;
+}
+
+std::map<std::string, std::string> model_config_of(Options options) {
+  Requests requests;
+  std::map<std::string, std::string> config;
+  for (const Flag& flag : make_table(options, requests)) {
+    const bool counts = flag.group == FlagGroup::kModel || flag.group == FlagGroup::kData;
+    if (counts && takes(flag, App::kPlan)) config[std::string(flag.name)] = flag.binding.get();
+  }
   return config;
 }
 

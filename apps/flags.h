@@ -7,6 +7,7 @@
 // with FILE:LINE:COLUMN.
 #pragma once
 
+#include <array>
 #include <map>
 #include <memory>
 #include <string>
@@ -19,7 +20,8 @@ namespace megalith {
 
 class CommandLine;
 
-enum class App : unsigned { kTrain = 1, kGenerate = 2, kPlan = 4, kReport = 8 };
+enum class App : unsigned { kTrain = 1, kGenerate = 2, kPlan = 4, kReport = 8, kConvert = 16 };
+inline constexpr std::array kApps = {App::kTrain, App::kGenerate, App::kPlan, App::kReport, App::kConvert};
 std::string_view name_of(App app);
 
 struct Parsed {
@@ -59,6 +61,9 @@ void update_effective(Options& options);
 // none.
 std::map<std::string, std::string> config_of(const Options& options);
 Options options_from_config(App app, const std::map<std::string, std::string>& config);
+
+// As config_of, but of the model and its tokenizer alone, for a checkpoint that no run made.
+std::map<std::string, std::string> model_config_of(Options options);
 
 // The effective configuration as TOML that --config reads back; the origin of each value is a comment.
 std::string print_config(App app, const Options& options);

@@ -117,6 +117,7 @@ Binding choice_of(ChoiceField field) {
   return {.kind = ValueKind::kChoice,
           .expected = alternatives(field.names),
           .range = alternatives(field.names),
+          .choices = std::vector<std::string>(field.names.begin(), field.names.end()),
           .set =
               [field](const std::vector<std::string>& texts) {
                 if (texts.size() != 1) return false;

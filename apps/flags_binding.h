@@ -15,6 +15,7 @@ struct Binding {
   ValueKind kind = ValueKind::kText;
   std::string expected;                                      // valid values, as an error names them
   std::string range;                                         // the same, short, for --help; may be empty
+  std::vector<std::string> choices = {};                     // the names, where the value is one of them
   std::function<bool(const std::vector<std::string>&)> set;  // false: not valid, the field is unchanged
   std::function<std::string()> get;                          // a value that is both TOML and JSON
 };

@@ -13,6 +13,17 @@ namespace {
   fail({.code = ExitCode::kUsage, .subject = std::move(subject), .remedy = std::move(remedy), .show_place = false});
 }
 
+[[noreturn]] void refuse_without_value(App app, const std::vector<Flag>& table, std::string_view name) {
+  const auto flag =
+      std::find_if(table.begin(), table.end(), [&](const Flag& f) { return name == "--" + std::string(f.name); });
+  fail({.code = ExitCode::kUsage,
+        .subject = std::string(name),
+        .expected = flag == table.end() ? "a value" : flag->binding.expected,
+        .got = "no value",
+        .remedy = "see " + std::string(name_of(app)) + " --help",
+        .show_place = false});
+}
+
 [[noreturn]] void refuse_unknown(App app, const std::vector<Flag>& table, const std::string& argument) {
   const std::string program(name_of(app));
   if (argument.size() < 2 || argument[0] != '-') {
@@ -23,9 +34,9 @@ namespace {
   std::vector<std::string> own;
   for (const Flag& flag : table) {
     if (flag.name == name && !takes(flag, app) && !flag.positional) {
-      for (const App other : {App::kTrain, App::kGenerate, App::kPlan, App::kReport}) {
+      for (const App other : kApps) {
         if (takes(flag, other))
-          refuse("--" + name + ": a flag of " + std::string(name_of(other)) + ", not of " + program, {});
+          refuse("--" + name + ": a flag of " + std::string(name_of(other)) + ", not of " + program, "leave it out");
       }
     }
     if (takes(flag, app) && !flag.positional) own.push_back("--" + std::string(flag.name));
@@ -57,7 +68,7 @@ std::vector<std::string> prepared(App app, const std::vector<Flag>& table, const
       continue;
     }
     if (is_long && takes_value(argument) && i + 1 < arguments.size() && is_flag(arguments[i + 1])) {
-      refuse(argument + ": a value is missing", {});
+      refuse_without_value(app, table, argument);
     }
     out.push_back(argument);
   }
@@ -116,7 +127,7 @@ std::vector<RawValue> CommandLine::read(const std::vector<std::string>& argument
     parser.parse(std::vector<std::string>(words.rbegin(), words.rend()));
   } catch (const CLI::ArgumentMismatch& error) {
     const std::string message = error.what();
-    refuse(message.substr(0, message.find(':')) + ": a value is missing", {});
+    refuse_without_value(app, table, message.substr(0, message.find(':')));
   } catch (const CLI::ParseError& error) {
     refuse(error.what(), "see " + std::string(name_of(app)) + " --help");
   }

@@ -60,6 +60,9 @@ std::string usage(App app) {
              "Forecasts layout, memory and work of a run without running it.\n";
     case App::kReport:
       return "Usage: report METRICS.jsonl... [--output FILE]\nDraws the metrics of one or more runs as an HTML page.\n";
+    case App::kConvert:
+      return "Usage: convert --from hf|native --load DIR --save DIR [flags]\n"
+             "Turns weights of Hugging Face transformers into a checkpoint, or the other way.\n";
   }
   return {};
 }

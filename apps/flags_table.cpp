@@ -13,6 +13,7 @@ constexpr auto kTrain = static_cast<unsigned>(App::kTrain);
 constexpr auto kGenerateApp = static_cast<unsigned>(App::kGenerate);
 constexpr auto kPlan = static_cast<unsigned>(App::kPlan);
 constexpr auto kReportApp = static_cast<unsigned>(App::kReport);
+constexpr auto kConvertApp = static_cast<unsigned>(App::kConvert);
 constexpr unsigned kShaped = kTrain | kPlan;  // programs that are told the shape of the run
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr std::int64_t kMany = 1'000'000'000'000;
@@ -34,7 +35,7 @@ void add_model(Table& t, ModelConfig& m) {
     {"seq-length", kModel, kShaped, "TOKENS", integer(&m.seq_length, {1, kMaxLength}), "length of a sample", "required"},
     {"max-position-embeddings", kModel, kShaped, "TOKENS", integer(&m.max_position_embeddings, {0, kMaxLength}), "rows of the learned position table; 0: derived", "seq-length"},
     {"vocab-size", kModel, kShaped, "N", integer(&m.vocab_size, {0, kMaxVocab}), "token ids; 0: the tokenizer's", "the tokenizer's"},
-    {"make-vocab-size-divisible-by", kModel, kShaped, "N", integer(&m.make_vocab_size_divisible_by, {1, kMaxVocab}), "pad the vocabulary to a multiple of this", ""},
+    {"make-vocab-size-divisible-by", kModel, kShaped | kConvertApp, "N", integer(&m.make_vocab_size_divisible_by, {1, kMaxVocab}), "pad the vocabulary to a multiple of this", ""},
     {"position-embedding-type", kModel, kShaped, "NAME", choice(&m.position_embedding_type, {"learned_absolute", "rope", "none"}), "position information", ""},
     {"rotary-base", kModel, kShaped, "X", real(&m.rotary_base, {0, kInfinity, true}), "RoPE's theta", ""},
     {"rotary-percent", kModel, kShaped, "X", real(&m.rotary_percent, {0, 1, true}), "share of a head that RoPE rotates", ""},
@@ -49,7 +50,7 @@ void add_model(Table& t, ModelConfig& m) {
     {"hidden-dropout", kModel, kShaped, "P", real(&m.hidden_dropout, {0, 1, false, true}), "dropout probability on the residual stream", ""},
     {"attention-dropout", kModel, kShaped, "P", real(&m.attention_dropout, {0, 1, false, true}), "only 0 is built yet", ""},
     {"init-method-std", kModel, kShaped, "X", real(&m.init_method_std, {0, kInfinity, true}), "standard deviation of the initial weights", ""},
-    {"bf16", kModel, kShaped, "", toggle_of(&m.params_dtype, DType::kBf16, DType::kFp32), "parameters and activations in bfloat16, main parameters in fp32", ""},
+    {"bf16", kModel, kShaped | kConvertApp, "", toggle_of(&m.params_dtype, DType::kBf16, DType::kFp32), "parameters and activations in bfloat16, main parameters in fp32", ""},
   });
 }
 
@@ -101,13 +102,13 @@ void add_data_and_evaluation(Table& t, Options& o) {
     {"data-path", kData, kTrain, "PREFIX...", list(&o.data.data_path), "indexed dataset without .bin/.idx, or WEIGHT PREFIX pairs", "this or --mock-data is required"},
     {"split", kData, kTrain, "A,B,C", text(&o.data.split), "shares of training, validation and test documents", ""},
     {"mock-data", kData, kTrain, "", toggle(&o.data.mock_data), "seeded Zipf-distributed tokens in place of a dataset", ""},
-    {"tokenizer-type", kData, kShaped, "NAME", choice(&o.data.tokenizer_type, {"byte", "null", "GPT2BPETokenizer", "HuggingFaceTokenizer", "TikTokenizer"}), "byte: ids are bytes, 256 is the end of a document; null: ids as they are, --vocab-size of them and one for the end; byte-level BPE out of the files below", ""},
-    {"vocab-file", kData, kShaped | kGenerateApp, "FILE", text(&o.data.vocab_file), "vocab.json of GPT2BPETokenizer", "none"},
-    {"merge-file", kData, kShaped | kGenerateApp, "FILE", text(&o.data.merge_file), "merges.txt of GPT2BPETokenizer", "none"},
-    {"tokenizer-model", kData, kShaped | kGenerateApp, "FILE", text(&o.data.tokenizer_model), "tokenizer.json of HuggingFaceTokenizer, or the ranks of TikTokenizer", "none"},
-    {"tiktoken-pattern", kData, kShaped, "NAME", text(&o.data.tiktoken_pattern), "how TikTokenizer cuts text into words: gpt2, cl100k, llama3, qwen2, o200k, v1 or v2", "none"},
-    {"tiktoken-special-tokens", kData, kShaped, "NAME[=ID]...", list(&o.data.tiktoken_special_tokens), "of TikTokenizer; one without an id gets the next", "<|endoftext|>"},
-    {"eod-token", kData, kShaped, "TOKEN", text(&o.data.eod_token), "that ends documents with BPE", "<|endoftext|>, <|end_of_text|> or </s>"},
+    {"tokenizer-type", kData, kShaped | kConvertApp, "NAME", choice(&o.data.tokenizer_type, {"byte", "null", "GPT2BPETokenizer", "HuggingFaceTokenizer", "TikTokenizer"}), "byte: ids are bytes, 256 is the end of a document; null: ids as they are, --vocab-size of them and one for the end; byte-level BPE out of the files below", ""},
+    {"vocab-file", kData, kShaped | kGenerateApp | kConvertApp, "FILE", text(&o.data.vocab_file), "vocab.json of GPT2BPETokenizer", "none"},
+    {"merge-file", kData, kShaped | kGenerateApp | kConvertApp, "FILE", text(&o.data.merge_file), "merges.txt of GPT2BPETokenizer", "none"},
+    {"tokenizer-model", kData, kShaped | kGenerateApp | kConvertApp, "FILE", text(&o.data.tokenizer_model), "tokenizer.json of HuggingFaceTokenizer, or the ranks of TikTokenizer", "none"},
+    {"tiktoken-pattern", kData, kShaped | kConvertApp, "NAME", text(&o.data.tiktoken_pattern), "how TikTokenizer cuts text into words: gpt2, cl100k, llama3, qwen2, o200k, v1 or v2", "none"},
+    {"tiktoken-special-tokens", kData, kShaped | kConvertApp, "NAME[=ID]...", list(&o.data.tiktoken_special_tokens), "of TikTokenizer; one without an id gets the next", "<|endoftext|>"},
+    {"eod-token", kData, kShaped | kConvertApp, "TOKEN", text(&o.data.eod_token), "that ends documents with BPE", "<|endoftext|>, <|end_of_text|> or </s>"},
     {"eval-interval", kEvaluation, kTrain, "STEPS", integer(&o.train.eval_interval, {0, kMany}), "evaluate every so often; 0: never", ""},
     {"eval-iters", kEvaluation, kTrain, "STEPS", integer(&o.train.eval_iters, {0, kMany}), "global batches per evaluation", ""},
   });
@@ -115,11 +116,11 @@ void add_data_and_evaluation(Table& t, Options& o) {
 
 void add_checkpoint(Table& t, CheckpointOptions& o) {
   t.insert(t.end(), {
-    {"save", kCheckpoint, kTrain, "DIR", text(&o.save), "folder for checkpoints", "none"},
-    {"load", kCheckpoint, kTrain | kGenerateApp, "DIR", text(&o.load), "folder to read the newest valid checkpoint from", "none"},
+    {"save", kCheckpoint, kTrain | kConvertApp, "DIR", text(&o.save), "folder for checkpoints", "none"},
+    {"load", kCheckpoint, kTrain | kGenerateApp | kConvertApp, "DIR", text(&o.load), "folder to read the newest valid checkpoint from", "none"},
     {"save-interval", kCheckpoint, kTrain, "STEPS", integer(&o.save_interval, {0, kMany}), "0: only at the end", ""},
     {"keep-last", kCheckpoint, kTrain, "N", integer(&o.keep_last, {0, 1'000'000}), "newest checkpoints to keep; 0: all", ""},
-    {"ckpt-step", kCheckpoint, kTrain | kGenerateApp, "STEP", integer(&o.ckpt_step, {0, kMany}), "checkpoint to load; 0: the newest valid one", ""},
+    {"ckpt-step", kCheckpoint, kTrain | kGenerateApp | kConvertApp, "STEP", integer(&o.ckpt_step, {0, kMany}), "checkpoint to load; 0: the newest valid one", ""},
     {"finetune", kCheckpoint, kTrain, "", toggle(&o.finetune), "take the weights only and start at step 0", ""},
     {"no-load-optim", kCheckpoint, kTrain, "", toggle(&o.no_load_optim), "start Adam's moments at 0", ""},
   });
@@ -157,14 +158,15 @@ void add_logging(Table& t, LoggingOptions& o) {
     {"log-throughput", kLogging, kTrain, "", toggle(&o.log_throughput), "TFLOP/s per device in the log line", ""},
     {"metrics-jsonl", kLogging, kTrain, "FILE", text(&o.metrics_jsonl), "one JSON object per step", "none"},
     {"tensorboard-dir", kLogging, kTrain, "DIR", text(&o.tensorboard_dir), "folder for events that TensorBoard reads", "none"},
+    {"trace", kLogging, kTrain, "FILE", text(&o.trace), "times of the ops of the steps below, by rank and stream, for Perfetto or chrome://tracing", "none"},
     {"profile", kLogging, kTrain, "", toggle(&o.profile), "with --device cuda: let an attached profiler record the steps below", ""},
     {"profile-step-start", kLogging, kTrain, "STEP", integer(&o.profile_step_start, {1, kMany}), "first step recorded", ""},
     {"profile-step-end", kLogging, kTrain, "STEP", integer(&o.profile_step_end, {1, kMany}), "last step recorded is the one before", ""},
-    {"profile-ranks", kLogging, kTrain, "RANK...", list(&o.profile_ranks), "ranks recorded", "0"},
+    {"profile-ranks", kLogging, kTrain, "RANK...", list(&o.profile_ranks), "ranks recorded", "0; with --trace all"},
   });
 }
 
-void add_generate_and_report(Table& t, Options& o) {
+void add_other_programs(Table& t, Options& o) {
   GenerateOptions& g = o.generate;
   t.insert(t.end(), {
     {"prompt", kGenerate, kGenerateApp, "TEXT", text(&g.prompt), "text to go on from", "empty"},
@@ -172,6 +174,9 @@ void add_generate_and_report(Table& t, Options& o) {
     {"temperature", kGenerate, kGenerateApp, "X", real(&g.temperature, {0, 1000}), "divides the logits; 0: always the likeliest", ""},
     {"top-k", kGenerate, kGenerateApp, "N", integer(&g.top_k, {0, kMaxVocab}), "sample among the K likeliest; 1: always the likeliest; 0: off", ""},
     {"top-p", kGenerate, kGenerateApp, "P", real(&g.top_p, {0, 1}), "sample among the likeliest that reach this probability; 0: off", ""},
+    {"from", kConvert, kConvertApp, "NAME", text(&o.convert.from), "format of --load: hf, a folder of Hugging Face transformers with GPT-2, Llama, Qwen2 or Qwen3; native, checkpoints as train saves them", "what --to is not"},
+    {"to", kConvert, kConvertApp, "NAME", text(&o.convert.to), "format of --save", "what --from is not"},
+    {"max-shard-size", kConvert, kConvertApp, "BYTES", integer(&o.convert.max_shard_size, {1, kMany}), "with --to hf: tensors in one file, unless one alone is larger", ""},
     {"inputs", kReport, kReportApp, "METRICS.jsonl...", list(&o.report.inputs), "files that train --metrics-jsonl wrote", "required", true},
     {"output", kReport, kReportApp, "FILE", text(&o.report.output), "HTML file to write", "report.html"},
   });
@@ -186,7 +191,7 @@ void add_testing(Table& t, TrainingOptions& o) {
 
 void add_program(Table& t, Requests& r) {
   constexpr unsigned kConfigured = kTrain | kGenerateApp | kPlan;
-  constexpr unsigned kAll = kConfigured | kReportApp;
+  constexpr unsigned kAll = kConfigured | kReportApp | kConvertApp;
   t.insert(t.end(), {
     {"config", kProgram, kConfigured, "FILE", list(&r.config), "TOML with the flags' names as keys; may be repeated: a later file wins over an earlier one, the command line over all", "none"},
     {"fault", kProgram, kAll, "SITE:N[:KIND]", list(&r.faults), "test aid: fail the N-th time that the program comes to SITE; list: print the sites and their kinds", "none"},
@@ -214,6 +219,7 @@ std::string_view title_of(FlagGroup group) {
     case kLogging: return "logging";
     case kGenerate: return "generate";
     case kReport: return "report";
+    case kConvert: return "convert";
     case kTesting: return "testing";
     case kProgram: return "program";
   }
@@ -230,7 +236,7 @@ std::vector<Flag> make_table(Options& options, Requests& requests) {
   add_parallel(table, options.parallel);
   add_memory(table, options.train);
   add_logging(table, options.logging);
-  add_generate_and_report(table, options);
+  add_other_programs(table, options);
   add_testing(table, options.train);
   add_program(table, requests);
   return table;

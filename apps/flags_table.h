@@ -24,6 +24,7 @@ enum class FlagGroup {
   kLogging,
   kGenerate,
   kReport,
+  kConvert,
   kTesting,
   kProgram,
 };

@@ -18,7 +18,7 @@ namespace {
 
 // The model as the checkpoint describes it; sampling as the command line says.
 Options merge(const Options& command_line, const TrainState& state) {
-  Options options = options_from_config(App::kTrain, state.config);
+  Options options = options_from_config(App::kPlan, state.config);
   options.generate = command_line.generate;
   options.train.seed = command_line.train.seed;
   options.train.device = command_line.train.device;
@@ -48,6 +48,7 @@ std::int64_t new_tokens(const Options& options, const Options& command_line, std
                                 most > 0 ? most : model.max_position_embeddings - 1, model.max_position_embeddings,
                                 most > 0 ? fmt::format(" and the prompt takes {}", prompt) : ""),
         .got = std::to_string(most > 0 ? wanted : prompt),
+        .remedy = most > 0 ? "lower it" : "shorten it",
         .show_place = false});
 }
 

@@ -102,10 +102,11 @@ struct LoggingOptions {
   bool log_throughput = false;
   std::string metrics_jsonl;
   std::string tensorboard_dir;
+  std::string trace;                     // file; its window of steps is the profiler's
   bool profile = false;                  // CUDA only
-  std::int64_t profile_step_start = 10;  // the profiler records steps [start, end)
+  std::int64_t profile_step_start = 10;  // steps [start, end) are recorded
   std::int64_t profile_step_end = 12;
-  std::vector<std::string> profile_ranks;  // empty: rank 0
+  std::vector<std::string> profile_ranks;  // empty: rank 0 by the profiler, all by --trace
 };
 
 struct GenerateOptions {
@@ -119,6 +120,12 @@ struct GenerateOptions {
 struct ReportOptions {
   std::vector<std::string> inputs;  // metrics files
   std::string output;               // HTML
+};
+
+struct ConvertOptions {
+  std::string from;                             // hf or native; resolved: neither is empty
+  std::string to;                               // the other one
+  std::int64_t max_shard_size = 5'000'000'000;  // bytes of tensors per file, --to hf
 };
 
 // One line of the effective configuration. `value` is valid both as TOML and as JSON.
@@ -138,6 +145,7 @@ struct Options {
   LoggingOptions logging;
   GenerateOptions generate;
   ReportOptions report;
+  ConvertOptions convert;
   std::vector<ConfigEntry> effective;  // every flag of the program, in the order of --help
 };
 

@@ -234,7 +234,7 @@ TEST(Flags, PlanAndReportTakeTheirOwn) {
 TEST(Flags, HelpNamesEveryFlagOfTheProgram) {
   Options options;
   Requests requests;
-  for (const App app : {App::kTrain, App::kGenerate, App::kPlan, App::kReport}) {
+  for (const App app : kApps) {
     const std::string help = parse_flags(app, {"--help"}).print;
     EXPECT_EQ(help, parse_flags(app, {"-h", "--help"}).print);
     for (const Flag& flag : make_table(options, requests)) {

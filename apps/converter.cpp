@@ -1,0 +1,218 @@
+#include "apps/converter.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "apps/flags.h"
+#include "apps/hf_files.h"
+#include "apps/trainer.h"
+#include "apps/version.h"
+#include "core/base/error.h"
+#include "core/base/fault.h"
+#include "core/base/file.h"
+#include "core/base/log.h"
+#include "parallel/checkpoint/checkpoint.h"
+
+namespace megalith {
+
+namespace {
+
+constexpr std::uint64_t kMaxConfig = std::uint64_t{1} << 20;
+
+std::string summary(const std::string& path, const ModelConfig& model, const std::string& rest) {
+  const ParameterCount count = count_parameters(model);
+  return fmt::format("{}: {}, {} parameters, {}{}", path, name_of(hf_family(model)), count.total - count.padding,
+                     name_of(model.params_dtype), rest);
+}
+
+bool was_given(const Options& options, std::string_view flag) {
+  return std::any_of(options.effective.begin(), options.effective.end(),
+                     [&](const ConfigEntry& entry) { return entry.name == flag && entry.origin != "default"; });
+}
+
+// The tokenizer that a converted checkpoint belongs to: the one that the flags name, else tokenizer.json beside the
+// weights, else none: text is ids, the last of which ends documents.
+Tokenizer choose_tokenizer(const Options& command_line, Options& native) {
+  const std::string& folder = command_line.checkpoint.load;
+  const std::string beside = folder + "/tokenizer.json";
+  const std::int64_t vocab = native.model.vocab_size;
+  native.data = command_line.data;
+  const bool named = was_given(command_line, "tokenizer-type");
+  const bool found = !named && native.data.tokenizer_model.empty() && Directory::exists(beside);
+  if (!named) native.data.tokenizer_type = found ? TokenizerType::kHuggingFace : TokenizerType::kNull;
+  if (found) native.data.tokenizer_model = beside;
+  const bool is_null = native.data.tokenizer_type == TokenizerType::kNull;
+  if (is_null) native.model.vocab_size = std::max<std::int64_t>(vocab - 1, 1);  // the tokenizer adds one id
+  try {
+    Tokenizer tokenizer = tokenizer_of(native);
+    if (tokenizer.vocab_size() <= vocab) return tokenizer;
+    fail({.code = ExitCode::kUsage,
+          .subject = found ? beside : "--tokenizer-type",
+          .expected = fmt::format("at most the {} ids of config.json", vocab),
+          .got = std::to_string(tokenizer.vocab_size()),
+          .show_place = false});
+  } catch (const Error& error) {
+    if (!found) throw;
+    throw Error(error.code(), fmt::format("{}; --tokenizer-type null converts the weights alone", error.what()));
+  }
+}
+
+// Shards of all tensors, as views of the mapped files where their bytes are those of ours, else of `own`.
+std::vector<Shard> shards_of(const HfFolder& folder, const std::vector<HfTensor>& tensors, DType dtype,
+                             std::vector<std::vector<std::byte>>& own) {
+  const std::size_t item = size_of(dtype);
+  std::vector<Shard> shards;
+  for (const HfTensor& tensor : tensors) {
+    const HfStored& stored = folder.tensors().at(tensor.name);
+    const std::vector<std::byte> converted = hf_elements_as(stored, dtype);
+    const std::span<const std::byte> theirs = converted.empty() ? stored.bytes : std::span(converted);
+    for (std::size_t i = 0; i < tensor.parts.size(); ++i) {
+      const HfPart& part = tensor.parts[i];
+      const std::size_t bytes = static_cast<std::size_t>(part.shape.numel()) * item;
+      std::span<const std::byte> ours;
+      if (converted.empty() && !tensor.transposed && part.rows == part.shape[0]) {
+        ours = theirs.subspan(static_cast<std::size_t>(part.first * tensor.columns()) * item, bytes);
+      } else {
+        take_hf_part(tensor, i, item, theirs, own.emplace_back(bytes));
+        ours = own.back();
+      }
+      shards.push_back({.name = shard_name(kParamKind, part.name),
+                        .dtype = dtype,
+                        .shape = part.shape,
+                        .slice = Slice::whole(part.shape),
+                        .data = ours});
+    }
+  }
+  return shards;
+}
+
+ModelConfig read_model(const Options& options) {
+  const std::string path = options.checkpoint.load + "/config.json";
+  ModelConfig model = parse_hf_config(read_whole_file(path, kMaxConfig), path);
+  model.make_vocab_size_divisible_by = options.model.make_vocab_size_divisible_by;
+  resolve(model);
+  validate(model);
+  return model;
+}
+
+std::string hf_to_native(const Options& options) {
+  const std::string &load = options.checkpoint.load, &save = options.checkpoint.save;
+  Options native;
+  TrainState state;
+  std::optional<HfFolder> folder;
+  std::vector<HfTensor> tensors;
+  std::vector<std::vector<std::byte>> own;
+  std::vector<Shard> shards;
+  ModelConfig model;
+  {
+    const FaultScope scope("convert.output");
+    require_new_folder(save);
+  }
+  {
+    const FaultScope scope("convert.input");
+    model = read_model(options);
+    folder.emplace(load, hf_family(model));
+    tensors = match_hf_tensors(*folder, model);
+    const DType stored = hf_params_dtype(*folder, tensors);
+    model.params_dtype = options.model.params_dtype == DType::kBf16 ? DType::kBf16 : stored;
+    native.model = model;
+    state.tokenizer = choose_tokenizer(options, native).identity();
+    shards = shards_of(*folder, tensors, model.params_dtype, own);
+  }
+  state.seed = static_cast<std::uint64_t>(native.train.seed);
+  state.program_version = program_version();
+  state.program_commit = program_commit();
+  state.config = model_config_of(native);
+  const SaveResult result =
+      save_checkpoint({.directory = save, .state = state, .shards = std::move(shards), .sync = one_rank()});
+  if (!result.saved) {
+    fail({.code = ExitCode::kFileIo,
+          .subject = "--save " + save + ": no checkpoint was written: " + result.message,
+          .show_place = false});
+  }
+  if (!result.message.empty()) log_warning(result.message);
+  return summary(result.path, model, fmt::format(", tokenizer {}", state.tokenizer));
+}
+
+// Of a checkpoint: its model, with the ids of its tokenizer.
+Options saved_options(const LoadedCheckpoint& checkpoint) {
+  Options saved = options_from_config(App::kPlan, checkpoint.state().config);
+  if (saved.model.vocab_size == 0) {
+    fail({.code = ExitCode::kFormat,
+          .subject = checkpoint.path() + ": vocab-size in the configuration of state.json",
+          .expected = "a number of ids",
+          .got = "none",
+          .show_place = false});
+  }
+  return saved;
+}
+
+// The id that ends documents, where the tokenizer's files are still what they were.
+std::optional<std::int64_t> eos_of(const Options& saved, const TrainState& state) {
+  try {
+    const Tokenizer tokenizer = tokenizer_of(saved);
+    if (tokenizer.identity() == state.tokenizer) return tokenizer.eod();
+    log_warning("the tokenizer's files are not those of the checkpoint: config.json gets no eos_token_id");
+  } catch (const Error& error) {
+    log_warning(fmt::format("config.json gets no eos_token_id: {}", error.what()));
+  }
+  return std::nullopt;
+}
+
+std::string native_to_hf(const Options& options) {
+  const CheckpointOptions& wanted = options.checkpoint;
+  {
+    const FaultScope scope("convert.output");
+    require_new_folder(wanted.save);
+  }
+  std::optional<LoadedCheckpoint> checkpoint =
+      find_checkpoint({.directory = wanted.load,
+                       .step = wanted.ckpt_step > 0 ? std::optional(wanted.ckpt_step) : std::nullopt,
+                       .sync = one_rank()});
+  if (!checkpoint) {
+    fail({.code = ExitCode::kNoCheckpoint,
+          .subject = "--load " + wanted.load,
+          .expected = "a checkpoint",
+          .got = "none",
+          .remedy = "name the folder that train --save wrote",
+          .show_place = false});
+  }
+  const Options saved = saved_options(*checkpoint);
+  ModelConfig model = saved.model;
+  if (saved.data.tokenizer_type == TokenizerType::kNull) ++model.vocab_size;
+  resolve(model);
+  validate(model);
+  HfOutput output{.path = wanted.save,
+                  .config = hf_config_text(model, eos_of(saved, checkpoint->state())),
+                  .tensors = hf_tensors(model),
+                  .dtype = model.params_dtype,
+                  .max_shard_size = static_cast<std::uint64_t>(options.convert.max_shard_size),
+                  .fill = {}};
+  std::vector<TensorSpec> specs;
+  for (const HfTensor& tensor : output.tensors) {
+    for (const HfPart& part : tensor.parts)
+      specs.push_back({shard_name(kParamKind, part.name), output.dtype, part.shape});
+  }
+  checkpoint->check_tensors(specs);
+  const std::size_t item = size_of(output.dtype);
+  output.fill = [&](const HfTensor& tensor, std::span<std::byte> theirs) {
+    for (std::size_t i = 0; i < tensor.parts.size(); ++i) {
+      const HfPart& part = tensor.parts[i];
+      std::vector<std::byte> ours(static_cast<std::size_t>(part.shape.numel()) * item);
+      checkpoint->read(shard_name(kParamKind, part.name), Slice::whole(part.shape), ours);
+      put_hf_part(tensor, i, item, ours, theirs);
+    }
+  };
+  const FaultScope scope("convert.output");
+  write_hf_folder(output);
+  return summary(wanted.save, model, fmt::format(", of {}", checkpoint->path()));
+}
+
+}  // namespace
+
+std::string convert(const Options& options) {
+  return options.convert.to == "native" ? hf_to_native(options) : native_to_hf(options);
+}
+
+}  // namespace megalith

@@ -1,0 +1,247 @@
+#include "apps/hf_files.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "core/base/error.h"
+#include "core/base/file.h"
+#include "core/checkpoint/printable.h"
+#include "core/checkpoint/safetensors.h"
+#include "core/checkpoint/strict_json.h"
+#include "core/tensor/bf16.h"
+
+namespace megalith {
+
+namespace {
+
+using nlohmann::json;
+
+constexpr std::string_view kWhole = "model.safetensors";
+constexpr std::string_view kIndex = "model.safetensors.index.json";
+constexpr std::string_view kSuffix = ".safetensors";
+constexpr std::size_t kMaxFiles = 10'000;
+constexpr std::size_t kMaxFileName = 255;
+
+[[noreturn]] void refuse(const std::string& subject, const std::string& expected, const std::string& got) {
+  fail({.code = ExitCode::kFormat, .subject = subject, .expected = expected, .got = got, .show_place = false});
+}
+
+bool is_file_name(std::string_view name) {
+  return name.size() > kSuffix.size() && name.size() <= kMaxFileName && name.ends_with(kSuffix) && name[0] != '.' &&
+         name.find('/') == std::string_view::npos;
+}
+
+// Half precision, 1 + 5 + 10 bits; every value is one of fp32.
+float half_to_float(std::uint16_t half) {
+  const std::uint32_t sign = static_cast<std::uint32_t>(half & 0x8000u) << 16;
+  const std::uint32_t exponent = (half >> 10) & 0x1Fu, mantissa = half & 0x3FFu;
+  if (exponent == 0) {  // zero, or mantissa x 2^-24
+    const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;
+    return std::bit_cast<float>(std::bit_cast<std::uint32_t>(magnitude) | sign);
+  }
+  const std::uint32_t wide = exponent == 31 ? 255 : exponent + 112;
+  return std::bit_cast<float>(sign | wide << 23 | mantissa << 13);
+}
+
+float element(const HfStored& stored, std::size_t i) {
+  if (stored.dtype == "F32") {
+    float value = 0;
+    std::memcpy(&value, stored.bytes.data() + i * sizeof(value), sizeof(value));
+    return value;
+  }
+  std::uint16_t bits = 0;
+  std::memcpy(&bits, stored.bytes.data() + i * sizeof(bits), sizeof(bits));
+  return stored.dtype == "BF16" ? to_float(bf16{bits}) : half_to_float(bits);
+}
+
+bool is_weight_dtype(const std::string& dtype) { return dtype == "F32" || dtype == "BF16" || dtype == "F16"; }
+
+// Names for one message: "missing: a, b and 3 more".
+class NameList {
+ public:
+  explicit NameList(std::string_view title) : title_(title) {}
+  void add(const std::string& name) {
+    constexpr std::size_t kShown = 12;
+    if (count_++ < kShown) text_ += fmt::format("{}{}", text_.empty() ? "" : ", ", name);
+  }
+  void append_to(std::string& message) const {
+    if (count_ == 0) return;
+    constexpr std::size_t kShown = 12;
+    message += fmt::format("{}{}: {}", message.empty() ? "" : "; ", title_, text_);
+    if (count_ > kShown) message += fmt::format(" and {} more", count_ - kShown);
+  }
+
+ private:
+  std::string_view title_;
+  std::size_t count_ = 0;
+  std::string text_;
+};
+
+void check_output_layer(const HfFolder& folder, HfFamily family) {
+  const auto output = folder.tensors().find(std::string(kHfOutputLayer));
+  const auto table = folder.tensors().find(hf_word_table(family));
+  if (output == folder.tensors().end() || table == folder.tensors().end()) return;
+  const HfStored &a = output->second, &b = table->second;
+  if (a.dtype == b.dtype && a.shape == b.shape && std::ranges::equal(a.bytes, b.bytes)) return;
+  fail({.code = ExitCode::kFormat,
+        .subject = fmt::format("{}: tensor {}", folder.path(), kHfOutputLayer),
+        .expected = "the same bytes as " + b.name + ", which config.json ties it to",
+        .got = "others",
+        .remedy = "set tie_word_embeddings to false in config.json if the output layer is one of its own",
+        .show_place = false});
+}
+
+}  // namespace
+
+std::map<std::string, std::string> parse_hf_index(std::string_view text, const std::string& subject) {
+  const json value = parse_strict_json(text, subject);
+  JsonObject index(value, subject);
+  if (index.has("metadata")) {
+    const json& metadata = index.member("metadata");
+    if (!metadata.is_object()) refuse(subject + ": metadata", "an object", metadata.type_name());
+    const auto size = metadata.find("total_size");
+    if (size != metadata.end() && (!size->is_number() || *size < 0))
+      refuse(subject + ": total_size", "a number of bytes", size->is_number() ? size->dump() : size->type_name());
+  }
+  const json& map = index.member("weight_map");
+  index.finish();
+  if (!map.is_object()) refuse(subject + ": weight_map", "an object", map.type_name());
+  if (map.empty() || map.size() > kMaxSafetensorsTensors)
+    refuse(subject + ": weight_map", fmt::format("1 to {} tensors", kMaxSafetensorsTensors),
+           std::to_string(map.size()));
+  std::map<std::string, std::string> files;
+  std::set<std::string> names;
+  for (const auto& [tensor, file] : map.items()) {
+    if (tensor.empty() || tensor.size() > kMaxSafetensorsName)
+      refuse(subject + ": weight_map", fmt::format("names of 1 to {} bytes", kMaxSafetensorsName), printable(tensor));
+    const std::string name = json_text(file, kMaxFileName, subject + ": weight_map: " + printable(tensor));
+    if (!is_file_name(name)) {
+      refuse(subject + ": weight_map: " + printable(tensor), "the name of a .safetensors file beside the index",
+             printable(name));
+    }
+    names.insert(name);
+    files.emplace(tensor, name);
+  }
+  if (names.size() > kMaxFiles)
+    refuse(subject + ": weight_map", fmt::format("at most {} files", kMaxFiles), std::to_string(names.size()));
+  return files;
+}
+
+std::string hf_index_text(const std::map<std::string, std::string>& files, std::uint64_t total_size) {
+  const json index = {{"metadata", {{"total_size", total_size}}}, {"weight_map", files}};
+  return index.dump(2) + "\n";
+}
+
+HfFolder::HfFolder(const std::string& path, HfFamily family) : path_(path) {
+  const std::string whole = fmt::format("{}/{}", path, kWhole), index = fmt::format("{}/{}", path, kIndex);
+  if (Directory::exists(whole)) {
+    add_file(std::string(kWhole), family, nullptr);
+    return;
+  }
+  if (!Directory::exists(index)) {
+    fail({.code = ExitCode::kFileIo,
+          .subject = path,
+          .expected = fmt::format("{} or {}", kWhole, kIndex),
+          .got = "neither",
+          .remedy = "pytorch_model.bin is not read: save the model with safe_serialization",
+          .show_place = false});
+  }
+  const std::map<std::string, std::string> files = parse_hf_index(read_whole_file(index, kMaxJsonBytes), index);
+  std::set<std::string> names;
+  for (const auto& [tensor, file] : files) names.insert(file);
+  for (const std::string& name : names) add_file(name, family, &files);
+  for (const auto& [tensor, file] : files) {
+    if (!tensors_.contains(with_hf_prefix(family, tensor)))
+      refuse(index, fmt::format("tensor {} in {}", printable(tensor), file), "none");
+  }
+}
+
+void HfFolder::add_file(const std::string& name, HfFamily family, const std::map<std::string, std::string>* index) {
+  const std::string path = path_ + "/" + name;
+  const File file = File::open(path);
+  const SafetensorsHeader header = read_safetensors_header(file);
+  const auto format = header.metadata.find("format");
+  if (format != header.metadata.end() && format->second != "pt")
+    refuse(path + ": format in __metadata__", "pt", printable(format->second));
+  const MappedFile& mapped = files_.emplace_back(MappedFile::open(path));
+  if (mapped.bytes().size() != file.size()) refuse(path, fmt::format("{} bytes", file.size()), "another size");
+  const std::span<const std::byte> data = mapped.bytes().subspan(header.data_start);
+  for (const SafetensorsEntry& entry : header.entries) {
+    if (index != nullptr) {
+      const auto place = index->find(entry.name);
+      if (place == index->end() || place->second != name)
+        refuse(path, "the tensors that the index gives it", printable(entry.name));
+    }
+    const auto [earlier, is_new] = tensors_.try_emplace(
+        with_hf_prefix(family, entry.name),
+        HfStored{entry.name, entry.dtype, entry.shape, data.subspan(entry.begin, entry.end - entry.begin)});
+    if (!is_new) refuse(path, "each tensor once", printable(earlier->second.name) + " and " + printable(entry.name));
+  }
+}
+
+std::vector<HfTensor> match_hf_tensors(const HfFolder& folder, const ModelConfig& model) {
+  const HfFamily family = hf_family(model);
+  const std::map<std::string, HfStored>& stored = folder.tensors();
+  std::vector<HfTensor> wanted =
+      hf_tensors(model, {.qkv = stored.contains("model.layers.0.self_attn.qkv_proj.weight"),
+                         .gate_up = stored.contains("model.layers.0.mlp.gate_up_proj.weight")});
+  NameList missing("missing"), unknown("unknown"), different("of another shape or dtype");
+  std::set<std::string_view> names;
+  for (const HfTensor& tensor : wanted) {
+    names.insert(tensor.name);
+    const auto found = stored.find(tensor.name);
+    if (found == stored.end()) {
+      missing.add(tensor.name);
+      continue;
+    }
+    const HfStored& have = found->second;
+    if (have.shape == tensor.shape && is_weight_dtype(have.dtype)) continue;
+    different.add(fmt::format("{} (expected F32, BF16 or F16 [{}], got {} [{}])", printable(have.name),
+                              fmt::join(tensor.shape, ", "), have.dtype, fmt::join(have.shape, ", ")));
+  }
+  const bool is_tied = !model.untie_embeddings_and_output_weights;
+  for (const auto& [name, tensor] : stored) {
+    const bool may_be_there = is_hf_buffer(family, name) || (is_tied && name == kHfOutputLayer);
+    if (!names.contains(name) && !may_be_there) unknown.add(printable(tensor.name));
+  }
+  std::string problem;
+  for (const NameList* list : {&missing, &unknown, &different}) list->append_to(problem);
+  if (!problem.empty()) {
+    fail({.code = ExitCode::kFormat,
+          .subject = fmt::format("{}: the tensors are not those of config.json: {}", folder.path(), problem),
+          .show_place = false});
+  }
+  if (is_tied) check_output_layer(folder, family);
+  return wanted;
+}
+
+DType hf_params_dtype(const HfFolder& folder, std::span<const HfTensor> tensors) {
+  const bool is_bf16 = std::all_of(tensors.begin(), tensors.end(), [&](const HfTensor& tensor) {
+    return folder.tensors().at(tensor.name).dtype == "BF16";
+  });
+  return is_bf16 ? DType::kBf16 : DType::kFp32;
+}
+
+std::vector<std::byte> hf_elements_as(const HfStored& stored, DType dtype) {
+  if (stored.dtype == (dtype == DType::kBf16 ? "BF16" : "F32")) return {};
+  const std::size_t count = stored.bytes.size() / (stored.dtype == "F32" ? 4 : 2);
+  std::vector<std::byte> bytes(count * size_of(dtype));
+  for (std::size_t i = 0; i < count; ++i) {
+    const float value = element(stored, i);
+    if (dtype == DType::kBf16) {
+      const bf16 rounded = to_bf16(value);
+      std::memcpy(bytes.data() + i * sizeof(rounded), &rounded, sizeof(rounded));
+    } else {
+      std::memcpy(bytes.data() + i * sizeof(value), &value, sizeof(value));
+    }
+  }
+  return bytes;
+}
+
+}  // namespace megalith
