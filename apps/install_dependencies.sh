@@ -2,15 +2,17 @@
 # Installs the Debian packages that are missing; does nothing, and needs no rights, when all are there.
 #   apps/install_dependencies.sh            what building and running needs
 #   apps/install_dependencies.sh --tests    also what the tests need
+#   apps/install_dependencies.sh --soak     also what tests/coverage.sh needs, which CI does not run
 set -euo pipefail
 
 packages=(g++ cmake ninja-build ccache git libopenmpi-dev openmpi-bin libeigen3-dev libcli11-dev libtomlplusplus-dev
           nlohmann-json3-dev libfmt-dev libxxhash-dev)
-if [ "${1:-}" = --tests ]; then
+if [ "${1:-}" = --tests ] || [ "${1:-}" = --soak ]; then
   packages+=(libgtest-dev libgmock-dev libbenchmark-dev clang-14 libclang-rt-14-dev
             clang-format-14)
+  [ "$1" = --tests ] || packages+=(clang-16 libclang-rt-16-dev llvm-16 python3)
 elif [ $# -gt 0 ]; then
-  echo "install_dependencies.sh: expected --tests or nothing, got $1" >&2
+  echo "install_dependencies.sh: expected --tests, --soak or nothing, got $1" >&2
   exit 2
 fi
 

@@ -3,8 +3,9 @@
 # gradient norms of all steps must be those, in hex, of a run that was never killed. Not part of tests/run.sh.
 #   tests/soak.sh [MINUTES]          default 5; needs the programs of cpu-release (apps/quickstart.sh or tests/run.sh)
 # Then the same time with kills at random sites of the code (--fault), for which cpu-release must have its tests too, and
-# a million inputs for each fuzz target (about half an hour each on one core).
-# Environment: SEED of the random moments (default: the time, printed), RANKS (default 2), FUZZ_RUNS (default 1000000).
+# a million inputs for each fuzz target (about half an hour each on one core). Last, the coverage of the unit tests.
+# Environment: SEED of the random moments (default: the time, printed), RANKS (default 2), FUZZ_RUNS (default 1000000),
+# COVERAGE (0: without).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -97,3 +98,7 @@ if [ -x build/cpu-release/tests/e2e ]; then
 fi
 fuzz_runs=${FUZZ_RUNS:-1000000}
 [ "$fuzz_runs" -eq 0 ] || SEED=$seed tests/fuzz/run.sh "$fuzz_runs"
+if [ "${COVERAGE:-1}" -ne 0 ]; then
+  apps/install_dependencies.sh --soak
+  tests/coverage.sh
+fi
