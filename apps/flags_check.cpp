@@ -197,9 +197,10 @@ void check_convert(const Options& options) {
   if (from == to) refuse("--from and --to", "two formats", from + " twice", "one of the two flags is enough");
   want(!options.checkpoint.load.empty(), "--load", "name the folder to convert");
   want(!options.checkpoint.save.empty(), "--save", "name the folder to write");
-  const auto only = [&](bool is_set, const char* flag, const char* direction) {
+  const auto only = [&target = to](bool is_set, const char* flag, const char* direction) {
     if (!is_set) return;
-    refuse(fmt::format("{} and --to", flag), fmt::format("{} with --to {} only", flag, direction), to, "leave it out");
+    refuse(fmt::format("{} and --to", flag), fmt::format("{} with --to {} only", flag, direction), target,
+           "leave it out");
   };
   const Options defaults;
   if (to == "hf") {
