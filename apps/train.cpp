@@ -94,6 +94,7 @@ int main(int argc, char** argv) {
   } catch (const EveryRankFailed& failed) {
     if (mpi->rank() == 0)
       fmt::print(stderr, "train: error: [rank {}/{}] {}\n", failed.rank(), mpi->size(), failed.what());
+    if (failed.code() == ExitCode::kCommunication) mpi->abort_together(failed.code());  // streams may wait for peers
     return static_cast<int>(failed.code());
   } catch (...) {
     const ExitCode code = report_exception("train", label);

@@ -63,7 +63,12 @@ void FlightRecorder::begin(CollectiveCall call) {
   call.began = CollectiveCall::Clock::now();
   call.ended = {};
   if (!call.point_to_point) begun_ = call.sequence;
-  ring_[written_++ % kRing] = std::move(call);
+  if (ring_.size() < kRing) {
+    ring_.push_back(std::move(call));
+  } else {
+    ring_[written_ % kRing] = std::move(call);
+  }
+  ++written_;
 }
 
 void FlightRecorder::end() {
@@ -71,23 +76,65 @@ void FlightRecorder::end() {
   ring_[(written_ - 1) % kRing].ended = CollectiveCall::Clock::now();
 }
 
+std::uint64_t FlightRecorder::calls() const {
+  const std::lock_guard lock(mutex_);
+  return written_;
+}
+
+void FlightRecorder::set_device_progress(std::uint64_t number, bool runs, CollectiveCall::Clock::time_point since) {
+  const std::lock_guard lock(mutex_);
+  device_ = {.number = number, .runs = runs, .since = since};
+}
+
+// Call `number`, from 1; null if it is none of the last kRing.
+const CollectiveCall* FlightRecorder::find(std::uint64_t number) const {
+  if (number == 0 || number > written_ || written_ - number >= kRing) return nullptr;
+  return &ring_[(number - 1) % kRing];
+}
+
 std::vector<CollectiveCall> FlightRecorder::last() const {
   const std::lock_guard lock(mutex_);
+  std::uint64_t end = written_;
+  if (device_) end = std::min<std::uint64_t>(written_, device_->number + kLast / 2);
   std::vector<CollectiveCall> calls;
-  for (std::uint64_t i = written_ - std::min<std::uint64_t>(written_, kRing); i < written_; ++i)
-    calls.push_back(ring_[i % kRing]);
+  for (std::uint64_t number = end - std::min<std::uint64_t>(end, kLast) + 1; number <= end; ++number) {
+    const CollectiveCall* const found = find(number);
+    if (found == nullptr) continue;
+    CollectiveCall& call = calls.emplace_back(*found);
+    if (!device_) continue;
+    call.waits = number > device_->number;
+    if (number == device_->number && device_->runs) {
+      call.began = device_->since;
+      call.ended = {};
+    }
+  }
   return calls;
 }
 
 std::optional<CollectiveCall> FlightRecorder::current() const {
   const std::lock_guard lock(mutex_);
-  if (written_ == 0 || !ring_[(written_ - 1) % kRing].runs()) return std::nullopt;
-  return ring_[(written_ - 1) % kRing];
+  if (device_ && device_->runs) {
+    if (const CollectiveCall* const found = find(device_->number)) {
+      CollectiveCall call = *found;
+      call.began = device_->since;
+      call.ended = {};
+      return call;
+    }
+  }
+  const CollectiveCall* const newest = find(written_);
+  if (newest == nullptr || !newest->runs()) return std::nullopt;
+  return *newest;
 }
 
 std::uint64_t FlightRecorder::sequence() const {
   const std::lock_guard lock(mutex_);
-  return begun_;
+  if (!device_) return begun_;
+  for (std::uint64_t number = device_->number; number > 0; --number) {
+    const CollectiveCall* const found = find(number);
+    if (found == nullptr) return 0;
+    if (!found->point_to_point) return found->sequence;
+  }
+  return 0;
 }
 
 FlightRecorder::Sequence FlightRecorder::sequence_so_far() const {
@@ -110,15 +157,19 @@ std::string dump_json(int rank, int world_size, std::string_view reason,
   std::string out = fmt::format("{{\"rank\": {}, \"world_size\": {}, \"reason\": {}, \"groups\": [", rank, world_size,
                                 quoted(reason));
   for (std::size_t g = 0; g < recorders.size(); ++g) {
-    out += fmt::format("{}\n  {{\"group\": {}, \"calls\": [", g == 0 ? "" : ",", quoted(recorders[g]->group()));
+    out += fmt::format("{}\n  {{\"group\": {}, \"ranks\": [{}], \"calls\": [", g == 0 ? "" : ",",
+                       quoted(recorders[g]->group()), fmt::join(recorders[g]->world_ranks(), ", "));
     bool first = true;
     for (const CollectiveCall& call : recorders[g]->last()) {
       out += fmt::format(
           "{}\n    {{\"sequence\": {}, \"kind\": {}, \"tensor\": {}, \"dtype\": {}, \"count\": {}, "
-          "\"root_or_peer\": {}, \"began_ms\": {}, \"ended_ms\": {}}}",
+          "\"root_or_peer\": {}, \"state\": \"{}\", \"began_ms\": {}, \"ended_ms\": {}}}",
           first ? "" : ",", call.sequence, quoted(call.kind), quoted(call.label), quoted(dtype_of(call)), call.count,
-          call.argument < 0 ? "null" : std::to_string(call.argument), since(call.began),
-          call.runs() ? "null" : since(call.ended));
+          call.argument < 0 ? "null" : std::to_string(call.argument),
+          call.waits    ? "enqueued"
+          : call.runs() ? "running"
+                        : "ended",
+          since(call.began), call.runs() ? "null" : since(call.ended));
       first = false;
     }
     out += "]}";

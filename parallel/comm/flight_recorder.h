@@ -1,8 +1,7 @@
-// What a group communicated last, for the report of a hang: the last 64 calls with their times, the one that runs now,
-// and a hash of the whole sequence, which is the same on all ranks of a group. Every Communicator has one. Thread-safe.
+// What a group communicated last, for the report of a hang: the last calls with their times, the one that runs now, and
+// a hash of the whole sequence, which is the same on all ranks of a group. Every Communicator has one. Thread-safe.
 #pragma once
 
-#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -25,7 +24,8 @@ struct CollectiveCall {
   std::string label;            // the tensor: "gradients of bucket 2"
   std::uint64_t sequence = 0;   // the how-manieth of the group, from 1; sends and receives are counted apart
   Clock::time_point began{};    // on this rank
-  Clock::time_point ended{};    // the epoch while it runs
+  Clock::time_point ended{};    // the epoch while it runs; for a GPU's calls when they were enqueued
+  bool waits = false;           // enqueued, but the GPU has not come to it
   bool runs() const { return ended == Clock::time_point{}; }
 };
 // `all_reduce #12 (gradients of bucket 2: fp32, 4096 elements)`
@@ -47,11 +47,15 @@ class FlightRecorder {
   CollectiveCall announce(CollectiveCall call);
   // The call begins; one at a time.
   void begin(CollectiveCall call);
-  // Only a call that came to its end; one that failed stays as it is.
+  // Only a call that came to its end; one that failed stays as it is. A GPU's call was enqueued.
   void end();
+  std::uint64_t calls() const;  // that began, sends and receives included: the number of the last
 
-  static constexpr std::size_t kRing = 64;
-  std::vector<CollectiveCall> last() const;  // at most kRing, oldest first
+  // Where the GPU is: in call `number` since `since`, or beyond it.
+  void set_device_progress(std::uint64_t number, bool runs, CollectiveCall::Clock::time_point since);
+
+  static constexpr std::size_t kLast = 64;
+  std::vector<CollectiveCall> last() const;  // at most kLast, oldest first; on a GPU those around the one that it is in
   std::optional<CollectiveCall> current() const;
   std::uint64_t sequence() const;  // of the last collective that began
 
@@ -66,12 +70,23 @@ class FlightRecorder {
   void forget();
 
  private:
+  struct DeviceProgress {
+    std::uint64_t number = 0;
+    bool runs = false;
+    CollectiveCall::Clock::time_point since{};
+  };
+
+  const CollectiveCall* find(std::uint64_t number) const;
+
   const std::string group_;
   std::vector<int> world_ranks_;
   mutable std::mutex mutex_;
-  std::array<CollectiveCall, kRing> ring_;
+  // The host may be so many calls ahead of a GPU.
+  static constexpr std::size_t kRing = 1024;
+  std::vector<CollectiveCall> ring_;
   std::uint64_t written_ = 0;  // calls put into the ring
-  std::uint64_t begun_ = 0;    // collectives
+  std::optional<DeviceProgress> device_;
+  std::uint64_t begun_ = 0;  // collectives
   std::uint64_t collectives_ = 0;
   std::uint64_t points_ = 0;
   std::uint64_t hash_ = 0;
@@ -80,10 +95,11 @@ class FlightRecorder {
 };
 
 // The content of a rank's dump, a JSON object:
-//   {"rank": 1, "world_size": 4, "reason": "...", "groups": [{"group": "dp", "calls": [{"sequence": 12, "kind":
-//   "all_reduce", "tensor": "...", "dtype": "fp32", "count": 4096, "root_or_peer": null, "began_ms": -5012.1,
-//   "ended_ms": null}]}]}
-// Times are milliseconds relative to now; null: it runs.
+//   {"rank": 1, "world_size": 4, "reason": "...", "groups": [{"group": "dp", "ranks": [0, 1], "calls": [{"sequence":
+//   12, "kind": "all_reduce", "tensor": "...", "dtype": "fp32", "count": 4096, "root_or_peer": null, "state":
+//   "running", "began_ms": -5012.1, "ended_ms": null}]}]}
+// A state is "ended", "running" or, on a GPU, "enqueued". Times are milliseconds relative to now; on a GPU, but for the
+// call that runs, those of the host that enqueued.
 std::string dump_json(int rank, int world_size, std::string_view reason,
                       const std::vector<const FlightRecorder*>& recorders);
 

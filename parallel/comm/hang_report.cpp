@@ -28,12 +28,20 @@ std::string absence_of(const HangReport& report, const RankState& state) {
                      elsewhere->running_ms * 1e-3, before);
 }
 
+// Counts of an all-to-all are each rank's own.
 bool is_in(const HangReport& report, const RankState& state) {
-  const std::string_view kind = report.late.kind;
+  const bool own_counts = report.late.kind == "all_to_all";
+  const std::string call = own_counts ? fmt::format("all_to_all #{} ", report.late.sequence) : to_string(report.late);
   return std::any_of(state.groups.begin(), state.groups.end(), [&](const RankState::Group& group) {
-    return group.name == report.group && group.running_sequence == report.late.sequence &&
-           (report.late.point_to_point || group.running.starts_with(fmt::format("{} #", kind)));
+    return group.name == report.group && (own_counts ? group.running.starts_with(call) : group.running == call);
   });
+}
+
+// Those that the call waits for, as the world counts.
+std::vector<int> partners_of(const HangReport& report) {
+  if (!report.late.point_to_point) return report.members;
+  const auto peer = static_cast<std::size_t>(report.late.argument);
+  return peer < report.members.size() ? std::vector<int>{report.me, report.members[peer]} : report.members;
 }
 
 }  // namespace
@@ -74,7 +82,8 @@ std::string to_string(const HangReport& report) {
   std::vector<int> waiting;
   std::vector<int> silent;
   std::string absent;
-  for (const int rank : report.members) {
+  const std::vector<int> partners = partners_of(report);
+  for (const int rank : partners) {
     const auto state = report.states.find(rank);
     if (state == report.states.end()) {
       silent.push_back(rank);
@@ -85,9 +94,11 @@ std::string to_string(const HangReport& report) {
     }
   }
   std::string text = fmt::format("{} on group {}: expected its ranks {} within {:.1f} s (--comm-timeout), got {}",
-                                 to_string(report.late), report.group, fmt::join(report.members, ", "),
+                                 to_string(report.late), report.group, fmt::join(partners, ", "),
                                  static_cast<double>(report.timeout.count()) * 1e-3,
-                                 waiting.empty() ? "none" : "only " + ranks_text(waiting));
+                                 waiting.empty()                     ? "none"
+                                 : waiting.size() == partners.size() ? "all, whose messages are lost or slow"
+                                                                     : "only " + ranks_text(waiting));
   text += absent;
   if (!silent.empty())
     text += fmt::format("; {} gave no answer, so the process is stopped, lost or starved", ranks_text(silent));

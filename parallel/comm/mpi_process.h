@@ -28,8 +28,9 @@ struct MpiProcess {
   int local_size = 1;
   std::atomic<bool> aborted{false};
   std::mutex mutex;
-  std::string abort_message;                             // guarded by mutex
-  std::vector<std::weak_ptr<FlightRecorder>> recorders;  // likewise: of all groups
+  std::string abort_message;                                    // guarded by mutex
+  std::vector<std::weak_ptr<FlightRecorder>> recorders;         // likewise: of all groups
+  std::vector<std::shared_ptr<FlightRecorder>> kept_recorders;  // likewise: for the dump, after an abort
   std::weak_ptr<NcclWatcher> nccl_watcher;
   std::chrono::milliseconds grace{0};  // beyond options.timeout, where a watcher reports before
 
@@ -39,18 +40,21 @@ struct MpiProcess {
     recorders.push_back(recorder);
   }
 
+  // Of groups that communicated: one on GPUs has another beside it, for its host calls.
   std::vector<std::shared_ptr<FlightRecorder>> live_recorders() {
     const std::lock_guard lock(mutex);
     std::vector<std::shared_ptr<FlightRecorder>> live;
     for (const auto& each : recorders) {
-      if (auto recorder = each.lock()) live.push_back(std::move(recorder));
+      if (auto recorder = each.lock(); recorder && recorder->calls() > 0) live.push_back(std::move(recorder));
     }
     return live;
   }
 
   void abort(const std::string& message) {
     const std::lock_guard lock(mutex);
-    if (!aborted) abort_message = message;
+    if (aborted) return;
+    abort_message = message;
+    for (const auto& each : recorders) kept_recorders.push_back(each.lock());
     aborted = true;
   }
 
@@ -71,11 +75,13 @@ class Backoff {
  public:
   explicit Backoff(std::chrono::milliseconds timeout) : timeout_(timeout) {}
 
-  // False when the time is over.
+  // False when the time is over. Time for which the process was suspended does not count.
   bool pause() {
     const auto now = std::chrono::steady_clock::now();
-    if (now - start_ > timeout_) return false;
-    if (!contended_ && now - start_ < std::chrono::microseconds(200)) {
+    waited_ += std::min<std::chrono::steady_clock::duration>(now - last_, std::chrono::seconds(1));
+    last_ = now;
+    if (waited_ > timeout_) return false;
+    if (!contended_ && waited_ < std::chrono::microseconds(200)) {
       sched_yield();
       contended_ = std::chrono::steady_clock::now() - now > std::chrono::microseconds(20);
     } else {
@@ -86,7 +92,8 @@ class Backoff {
   }
 
  private:
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+  std::chrono::steady_clock::duration waited_{};
   std::chrono::milliseconds timeout_;
   std::chrono::microseconds sleep_{1};
   bool contended_ = false;

@@ -64,7 +64,20 @@ std::unique_ptr<Communicator> MpiRuntime::world(DeviceType device) {
   return make_mpi_world(process_);
 }
 
-void MpiRuntime::abort(ExitCode code) { end_all_ranks(*process_, code); }
+void MpiRuntime::abort(ExitCode code) {
+  if (watcher_ && code == ExitCode::kCommunication) {
+    std::unique_lock lock(process_->mutex);
+    const std::string reason = process_->abort_message;
+    lock.unlock();
+    watcher_->dump_all(reason.empty() ? fmt::format("rank {} failed", process_->rank) : reason);
+  }
+  end_all_ranks(*process_, code);
+}
+
+void MpiRuntime::abort_together(ExitCode code) {
+  if (process_->rank != 0) std::this_thread::sleep_for(std::chrono::seconds(10));  // rank 0 is faster
+  abort(code);
+}
 
 void end_all_ranks(const MpiProcess& process, ExitCode code) {
   std::fflush(nullptr);

@@ -51,10 +51,11 @@ class MpiRuntime {
   // Instead of MpiOptions::timeout; while no other thread communicates.
   void set_timeout(std::chrono::milliseconds timeout);
 
-  // From here on a thread of each rank watches for calls, of CPU streams and of the host, that wait longer than the
-  // timeout for their peers. It asks all ranks where they are, says within a second who waits in what and who did not
-  // come, has each rank write its last calls to FOLDER/comm_rank_0000.json, and ends all ranks with exit code 7.
-  // Collective, once. Sets the timeout as set_timeout() does.
+  // From here on a thread of each rank watches for calls, of streams and of the host, that wait longer than the timeout
+  // for their peers. It asks all ranks where they are, says within a second who waits in what and who did not come, has
+  // each rank write its last calls to FOLDER/comm_rank_0000.json, and ends all ranks with exit code 7. After any other
+  // failure of communication abort() has the calls written too. Collective, once. Sets the timeout as set_timeout()
+  // does. Time for which all ranks are suspended does not count.
   void watch(const WatchOptions& options);
 
   // A new group of all ranks; collective. kCuda: after each rank called select_cuda_device(local_rank()); the same
@@ -63,6 +64,8 @@ class MpiRuntime {
 
   // Ends all ranks; mpirun exits with `code` (Open MPI).
   [[noreturn]] void abort(ExitCode code);
+  // The same where all ranks call it: rank 0 ends them, so that what it printed before is not lost.
+  [[noreturn]] void abort_together(ExitCode code);
 
  private:
   std::shared_ptr<MpiProcess> process_;

@@ -7,8 +7,12 @@
 #include <algorithm>
 #include <cstdio>
 #include <deque>
-#include <filesystem>
+#include <exception>
+#include <future>
 
+#include "core/base/error.h"
+#include "core/base/fault.h"
+#include "core/base/file.h"
 #include "core/base/log.h"
 #include "parallel/comm/mpi_process.h"
 
@@ -20,13 +24,27 @@ using Clock = CollectiveCall::Clock;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kPeriod(50);
+constexpr milliseconds kSuspended(2000);   // a pause of kPeriod that took longer
 constexpr milliseconds kAnswers(1000);     // time that ranks have to answer
+constexpr milliseconds kDumps(1500);       // and to write their calls
 constexpr milliseconds kAlmost(500);       // ranks come to a call at different times
-constexpr milliseconds kLeaderTime(3000);  // for the rank that should report, before another does
-enum WatchTag : int { kQuery = 1, kReply };
+constexpr milliseconds kLeaderTime(5000);  // for the rank that should report, before another does
+enum WatchTag : int { kQuery = 1, kReply, kDumped };
 
 double ms_since(Clock::time_point time) {
   return std::chrono::duration<double, std::milli>(Clock::now() - time).count();
+}
+
+void write_dump(const std::string& folder, int rank, const std::string& content) {
+  const FaultScope scope("comm_dump");
+  try {
+    Directory::create(folder);
+    File file = File::create(fmt::format("{}/comm_rank_{:04}.json", folder, rank));
+    file.write(content);
+    file.close();
+  } catch (const std::exception& error) {
+    log_warning(fmt::format("the last calls are not kept: {}", error.what()));
+  }
 }
 
 }  // namespace
@@ -79,15 +97,34 @@ MpiWatcher::~MpiWatcher() {
   MPI_Comm_free(&messages_->comm);
 }
 
+void MpiWatcher::dump_all(const std::string& reason) {
+  std::unique_lock lock(mutex_);
+  request_ = reason;
+  changed_.notify_all();
+  changed_.wait_for(lock, kPeriod + 2 * kDumps, [this] { return !request_; });
+}
+
 bool MpiWatcher::pause(milliseconds time) {
   std::unique_lock lock(mutex_);
   return !changed_.wait_for(lock, time, [this] { return stop_; });
 }
 
+bool MpiWatcher::pause_until(milliseconds at_most, const std::function<bool()>& done) {
+  for (const auto start = Clock::now(); !done() && Clock::now() - start < at_most;) {
+    if (!pause(milliseconds(5))) return false;
+    serve();
+  }
+  return true;
+}
+
 void MpiWatcher::watch() {
-  std::map<int, RankState> unasked;
+  auto before = Clock::now();
   while (pause(kPeriod)) {
-    answer(unasked);
+    const auto now = Clock::now();
+    if (now - before > kSuspended) awake_since_ = now;
+    before = now;
+    serve();
+    serve_request();
     HangReport late;
     if (process_->aborted || !finds_late(late)) continue;
     report(late);
@@ -95,10 +132,27 @@ void MpiWatcher::watch() {
   }
 }
 
+void MpiWatcher::serve_request() {
+  std::unique_lock lock(mutex_);
+  if (!request_) return;
+  const std::string reason = *request_;
+  lock.unlock();
+  ask_all(reason);
+  dump(reason);
+  pause_until(kDumps, [this] { return static_cast<int>(answers_.dumped.size()) == process_->size; });
+  lock.lock();
+  request_.reset();
+  changed_.notify_all();
+}
+
+bool MpiWatcher::is_late(const CollectiveCall& call, milliseconds slack) const {
+  return Clock::now() - std::max(call.began, awake_since_) + slack >= options_.timeout;
+}
+
 bool MpiWatcher::finds_late(HangReport& report) {
   for (const auto& recorder : process_->live_recorders()) {
     const std::optional<CollectiveCall> call = recorder->current();
-    if (!call || Clock::now() - call->began < options_.timeout) continue;
+    if (!call || !is_late(*call, milliseconds(0))) continue;
     report = {.me = process_->rank,
               .group = recorder->group(),
               .members = recorder->world_ranks(),
@@ -119,65 +173,75 @@ RankState MpiWatcher::state() {
       group.running_sequence = call->sequence;
       group.running = to_string(*call);
       group.running_ms = ms_since(call->began);
-      state.late = state.late || Clock::now() - call->began + kAlmost > options_.timeout;
+      state.late = state.late || is_late(*call, kAlmost);
     }
     state.groups.push_back(std::move(group));
   }
   return state;
 }
 
-void MpiWatcher::answer(std::map<int, RankState>& replies) {
+void MpiWatcher::serve() {
   while (auto message = messages_->take()) {
     if (message->tag == kReply) {
-      replies[message->rank] = rank_state_from(message->text);
-      continue;
+      answers_.states[message->rank] = rank_state_from(message->text);
+    } else if (message->tag == kDumped) {
+      answers_.dumped.insert(message->rank);
+    } else {
+      messages_->send(message->rank, kReply, to_text(state()));
+      dump(message->text);
+      messages_->send(message->rank, kDumped, "");
     }
-    messages_->send(message->rank, kReply, to_text(state()));
-    dump(message->text);
+  }
+}
+
+void MpiWatcher::ask_all(const std::string& reason) {
+  for (int rank = 0; rank < process_->size; ++rank) {
+    if (rank != process_->rank) messages_->send(rank, kQuery, reason);
   }
 }
 
 void MpiWatcher::report(HangReport& report) {
-  for (int rank = 0; rank < process_->size; ++rank) {
-    if (rank != process_->rank)
-      messages_->send(
-          rank, kQuery,
-          fmt::format("rank {} waits in {} on group {}", process_->rank, to_string(report.late), report.group));
-  }
-  report.states[process_->rank] = state();
-  const auto asked = Clock::now();
-  while (static_cast<int>(report.states.size()) < process_->size && Clock::now() - asked < kAnswers) {
-    answer(report.states);
-    if (!pause(milliseconds(5))) return;
-  }
+  auto& states = answers_.states;
+  states[process_->rank] = state();
+  ask_all(fmt::format("rank {} waits in {} on group {}", process_->rank, to_string(report.late), report.group));
+  if (!pause_until(kAnswers, [&] { return static_cast<int>(states.size()) == process_->size; })) return;
+  report.states = states;
   const std::string text = to_string(report);
-  dump(text);
-  const bool leads = std::none_of(report.states.begin(), report.states.end(),
+  const bool leads = std::none_of(states.begin(), states.end(),
                                   [&](const auto& s) { return s.first < process_->rank && s.second.late; });
-  for (const auto decided = Clock::now(); !leads && Clock::now() - decided < kLeaderTime;) {
-    answer(report.states);
-    if (!pause(milliseconds(20))) return;
+  if (!leads) {
+    dump(text);
+    if (!pause_until(kLeaderTime, [] { return false; })) return;  // the leader ends this process
   }
   fmt::print(
-      stderr, "{}: error: [rank {}/{}] {}{}\n", program_invocation_short_name, process_->rank, process_->size, text,
+      stderr, "{}: error: [rank {}/{}] {}; told {:.1f} s after the call began{}\n", program_invocation_short_name,
+      process_->rank, process_->size, text, ms_since(report.late.began) * 1e-3,
       options_.dump_folder.empty() ? "" : fmt::format("; the last calls of each rank: {}", options_.dump_folder));
+  std::fflush(stderr);
+  dump(text);
+  pause_until(kDumps, [&] { return answers_.dumped.size() >= states.size(); });
   end_all_ranks(*process_, ExitCode::kCommunication);
 }
 
+// A file system that hangs must not keep the others from being told, so a thread of its own writes.
 void MpiWatcher::dump(const std::string& reason) {
-  if (dumped_ || options_.dump_folder.empty()) return;
+  if (dumped_ || options_.dump_folder.empty()) {
+    answers_.dumped.insert(process_->rank);
+    return;
+  }
   dumped_ = true;
   const auto live = process_->live_recorders();
   std::vector<const FlightRecorder*> recorders;
   for (const auto& recorder : live) recorders.push_back(recorder.get());
-  const std::string path = fmt::format("{}/comm_rank_{:04}.json", options_.dump_folder, process_->rank);
-  std::error_code error;
-  std::filesystem::create_directories(options_.dump_folder, error);
-  std::FILE* const file = std::fopen(path.c_str(), "w");
   const std::string content = dump_json(process_->rank, process_->size, reason, recorders);
-  const bool written = file != nullptr && std::fwrite(content.data(), 1, content.size(), file) == content.size();
-  const bool closed = file != nullptr && std::fclose(file) == 0;
-  if (!written || !closed) log_warning("the last calls could not be written to " + path);
+  auto written = std::make_shared<std::promise<void>>();
+  std::future<void> done = written->get_future();
+  std::thread([folder = options_.dump_folder, rank = process_->rank, content, written] {
+    write_dump(folder, rank, content);
+    written->set_value();
+  }).detach();
+  done.wait_for(kDumps);
+  answers_.dumped.insert(process_->rank);
 }
 
 }  // namespace megalith

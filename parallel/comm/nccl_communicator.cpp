@@ -104,8 +104,7 @@ class NcclCommunicator final : public Communicator {
   std::shared_ptr<NcclWatcher> watcher_;
   std::shared_ptr<WatchedGroup> watched_;  // null in a group of one rank, like the rest
   WriteValue write_value_ = nullptr;
-  void* staging_ = nullptr;  // kStagedKeys of int32
-  std::uint64_t calls_ = 0;
+  void* staging_ = nullptr;       // kStagedKeys of int32
   CudaStream* stream_ = nullptr;  // inside run_on
 };
 
@@ -123,8 +122,11 @@ void NcclCommunicator::start() {
   write_value_ = find_write_value();
   watched_ = std::make_shared<WatchedGroup>();
   watched_->name = name();
+  watched_->recorder = shared_recorder();
   const std::vector<std::string> members = host_->host_all_gather(std::to_string(process_->rank));
+  std::vector<int> world_ranks;
   for (int r = 0; r < size(); ++r) {
+    world_ranks.push_back(std::stoi(members[static_cast<std::size_t>(r)]));
     if (r == rank()) continue;
     watched_->peers += (watched_->peers.empty() ? "" : ", ") + members[static_cast<std::size_t>(r)];
   }
@@ -134,6 +136,8 @@ void NcclCommunicator::start() {
     fail({.code = ExitCode::kOutOfMemory, .subject = "buffers of group " + name()});
   }
   *watched_->mark = 0;
+  recorder().set_world_ranks(std::move(world_ranks));
+  process_->add(shared_recorder());
   watcher_->add(watched_);
 
   ncclUniqueId id;
@@ -148,8 +152,10 @@ void NcclCommunicator::start() {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 1;
   const HostCall call(*process_, *watched_, NcclWatcher::kind_of("the start"));
+  recorder().begin({.kind = "the start of NCCL"});
   ncclComm_t made = nullptr;
   check(ncclCommInitRankConfig(&made, size(), id, rank(), &config), "ncclCommInitRankConfig");
+  recorder().end();
   watched_->comm = made;
 }
 
@@ -206,9 +212,10 @@ void NcclCommunicator::run_on(CudaStream& stream, std::string_view call, const s
   if (watched_ == nullptr) return task();
   const int kind = NcclWatcher::kind_of(call);
   const HostCall host_call(*process_, *watched_, kind);
-  mark(stream, NcclWatcher::number_of(++calls_, kind));
+  const std::uint64_t number = recorder().calls();  // enqueue() has begun it there
+  mark(stream, NcclWatcher::number_of(number, kind));
   task();
-  mark(stream, 0);
+  mark(stream, NcclWatcher::left_of(number));
 }
 
 void NcclCommunicator::copy(const Tensor& from, const Tensor& to) {

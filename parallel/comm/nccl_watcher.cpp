@@ -98,12 +98,12 @@ void NcclWatcher::watch() {
 
 std::string NcclWatcher::fault_of(WatchedGroup& group) const {
   const auto now = Clock::now();
-  const milliseconds timeout = process_->options.timeout;
+  const milliseconds timeout = process_->options.timeout + process_->grace;
   const auto late = [&](int kind) {
     return fmt::format(
         "{} on group {}: expected all ranks within {} ms, got no answer from one of the ranks {} of the world; see "
         "whether that rank hangs or made another call",
-        name_of_kind(kind), group.name, timeout.count(), group.peers);
+        name_of_kind(kind), group.name, process_->options.timeout.count(), group.peers);
   };
   const int host_call = group.host_call;
   const Clock::time_point since{Clock::duration(group.since.load())};
@@ -112,11 +112,14 @@ std::string NcclWatcher::fault_of(WatchedGroup& group) const {
   // The exchange fails if the GPU writes meanwhile: then the stream has left that call.
   std::uint64_t mark = std::atomic_ref(*group.mark).load();
   const int kind = static_cast<int>(mark & 15) - 1;
-  if (mark != 0 && (mark & kSeen) == 0) {
-    if (std::atomic_ref(*group.mark).compare_exchange_strong(mark, mark | kSeen)) group.seen_at = now;
-  } else if (mark != 0 && now - group.seen_at > timeout) {
-    return late(kind);
+  const bool inside = kind >= 0;
+  bool seen = inside && (mark & kSeen) != 0;
+  if (inside && !seen && std::atomic_ref(*group.mark).compare_exchange_strong(mark, mark | kSeen)) {
+    group.seen_at = now;
+    seen = true;
   }
+  group.recorder->set_device_progress((mark & ~kSeen) >> 4, seen, group.seen_at);
+  if (seen && now - group.seen_at > timeout) return late(kind);
 
   ncclResult_t result = ncclSuccess;
   if (group.comm == nullptr || ncclCommGetAsyncError(group.comm, &result) != ncclSuccess) return "";

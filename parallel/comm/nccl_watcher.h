@@ -1,6 +1,7 @@
 // Notices that NCCL calls fail or hang, also those inside replayed graphs, and ends them. Streams mark in host memory
 // which call they are in: the marks are writes by the GPU's front end, which take no multiprocessor and can be
-// captured. A thread reads the marks and NCCL's asynchronous errors. When a call takes longer than the timeout, or the
+// captured. A thread reads the marks, tells the groups' flight recorders, by which MpiWatcher reports late calls, and
+// reads NCCL's asynchronous errors. When a call takes longer than the timeout and no MpiWatcher ends the run, or the
 // process was aborted, it aborts all groups, so that kernels that wait for peers return and the host wakes up and
 // throws. If the process does not end then, because a library call does not return, it prints the message and ends all
 // ranks itself. Needs no CUDA header.
@@ -20,6 +21,7 @@ struct ncclComm;
 
 namespace megalith {
 
+class FlightRecorder;
 struct MpiProcess;
 
 struct WatchedGroup {
@@ -28,9 +30,10 @@ struct WatchedGroup {
   std::string name;
   std::string peers;  // their ranks in the world: "1, 3"
   ncclComm* comm = nullptr;
-  std::uint64_t* mark = nullptr;       // pinned: number_of a call while a stream is in it, else 0
-  std::timed_mutex calls;              // held while the host is inside NCCL
-  std::atomic<int> host_call{-1};      // the kind of that call
+  std::shared_ptr<FlightRecorder> recorder;
+  std::uint64_t* mark = nullptr;   // pinned: number_of the call that a stream is in, or left_of the last one; 0: none
+  std::timed_mutex calls;          // held while the host is inside NCCL
+  std::atomic<int> host_call{-1};  // the kind of that call
   std::atomic<std::int64_t> since{0};  // its start, in Clock's ticks
   std::atomic<bool> released{false};   // comm is being aborted and no longer the group's
 
@@ -53,6 +56,7 @@ class NcclWatcher {
 
   // What a mark is set to: `call` counts a group's calls; names of kinds are kNcclCalls of nccl_watcher.cpp.
   static std::uint64_t number_of(std::uint64_t call, int kind) { return (call << 4) | static_cast<unsigned>(kind + 1); }
+  static std::uint64_t left_of(std::uint64_t call) { return call << 4; }
   static int kind_of(std::string_view call);
 
  private:

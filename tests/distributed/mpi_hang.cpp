@@ -1,5 +1,6 @@
 // Ranks that hang or disagree on purpose, with a watcher: mpirun -np 3 mpi_hang stop | loop | skip | host | order |
-// count | dtype FOLDER. Ends with exit code 7 and one line that says who waits for whom.
+// count | dtype FOLDER [--device=cuda]. Ends with exit code 7 and one line that says who waits for whom; 77, for a
+// skipped test, where ranks outnumber GPUs.
 #include <atomic>
 #include <chrono>
 #include <csignal>
@@ -11,6 +12,7 @@
 #include "core/base/error.h"
 #include "parallel/comm/mpi_runtime.h"
 #include "tests/distributed/collective_rig.h"
+#include "tests/distributed/rank_device.h"
 
 namespace {
 
@@ -21,8 +23,8 @@ void loop_for_ever() {
   for (;;) ++rounds;
 }
 
-void run(Communicator& world, std::string_view kind) {
-  test::Rig rig({.device = DeviceType::kCpu});
+void run(MpiRuntime& mpi, Communicator& world, std::string_view kind, const std::string& folder, DeviceType device) {
+  test::Rig rig({.device = device});
   Stream& stream = rig.stream();
   auto values = rig.of_rank<float>(world.rank(), 1000);
   auto pairs = rig.empty<bf16>(2000);
@@ -30,15 +32,21 @@ void run(Communicator& world, std::string_view kind) {
   const bool odd_one = world.rank() == 1;
   const std::unique_ptr<Communicator> other = world.duplicate("other");
   const AbortOnUnwind guard(world);
+  other->all_reduce(stream, buffer);  // NCCL takes seconds to start
   for (int i = 0; i < 70; ++i) world.all_reduce(stream, buffer);
   stream.synchronize();
+  mpi.watch({.timeout = std::chrono::seconds(3), .dump_folder = folder});
   if (odd_one && kind == "stop") std::raise(SIGSTOP);
-  // As an op of a layer would, on the stream's worker; the host waits for it.
-  if (odd_one && kind == "loop")
+  // As an op of a layer would, on the stream's worker, while the host waits for it; on a GPU on the host.
+  if (odd_one && kind == "loop") {
     stream.visit([](auto& backend) {
-      if constexpr (std::is_same_v<std::remove_reference_t<decltype(backend)>, CpuStream>)
+      if constexpr (std::is_same_v<std::remove_reference_t<decltype(backend)>, CpuStream>) {
         backend.enqueue(loop_for_ever);
+      } else {
+        loop_for_ever();
+      }
     });
+  }
   if (odd_one && kind == "order") other->all_reduce(stream, buffer);
   if (kind == "host" && !odd_one) world.host_barrier();
   if (kind == "host" && odd_one) std::this_thread::sleep_for(std::chrono::seconds(60));
@@ -63,9 +71,11 @@ void run(Communicator& world, std::string_view kind) {
 int main(int argc, char** argv) {
   MpiRuntime mpi(argc, argv);
   try {
-    const std::unique_ptr<Communicator> world = mpi.world();
-    mpi.watch({.timeout = std::chrono::milliseconds(1000), .dump_folder = argc > 2 ? argv[2] : ""});
-    run(*world, argc > 1 ? argv[1] : "");
+    const DeviceType device =
+        argc > 3 && std::string_view(argv[3]) == "--device=cuda" ? DeviceType::kCuda : DeviceType::kCpu;
+    if (!test::select_rank_device(mpi, device)) return test::kSkipped;
+    const std::unique_ptr<Communicator> world = mpi.world(device);
+    run(mpi, *world, argc > 1 ? argv[1] : "", argc > 2 ? argv[2] : "", device);
   } catch (const Error& error) {
     std::fprintf(stderr, "rank %d: %s\n", mpi.rank(), error.what());
     mpi.abort(error.code());
