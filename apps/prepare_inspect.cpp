@@ -8,6 +8,7 @@
 #include "core/base/error.h"
 #include "core/data/dataset.h"
 #include "core/data/indexed_dataset.h"
+#include "core/data/utf8.h"
 
 namespace megalith {
 
@@ -36,17 +37,6 @@ std::string escaped(std::string_view text) {
   return out + "\"";
 }
 
-// Drops a last character whose bytes were cut.
-void trim_cut_character(std::string& text) {
-  const auto is_part = [](char c) { return (static_cast<unsigned char>(c) & 0x80) != 0; };
-  const auto is_lead = [](char c) { return (static_cast<unsigned char>(c) & 0xc0) == 0xc0; };
-  while (!text.empty() && is_part(text.back())) {
-    const bool lead = is_lead(text.back());
-    text.pop_back();
-    if (lead) break;
-  }
-}
-
 void show_document(const IndexedDataset& data, const Tokenizer& tokenizer, std::int64_t document) {
   std::vector<std::int32_t> shown;
   std::int64_t tokens = 0;
@@ -61,7 +51,7 @@ void show_document(const IndexedDataset& data, const Tokenizer& tokenizer, std::
     tokens += length;
   }
   std::string text = tokenizer.decode(shown);
-  if (std::cmp_less(shown.size(), tokens)) trim_cut_character(text);
+  if (std::cmp_less(shown.size(), tokens)) text = Utf8Stream().push(text);  // without a character that is cut
   fmt::print("  document {}: {} tokens{}: {}{}\n", document, tokens, last == tokenizer.eod() ? ", the last is EOD" : "",
              escaped(text), std::cmp_less(shown.size(), tokens) ? " ..." : "");
 }
@@ -93,6 +83,7 @@ void show_samples(const InspectOptions& options) {
           .subject = "--samples",
           .expected = fmt::format("at most the {} samples of the run", train_samples),
           .got = std::to_string(options.samples),
+          .remedy = "lower it, or raise --train-samples",
           .show_place = false});
   }
   // Whether the model has all the ids is for train to say.

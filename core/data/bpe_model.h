@@ -20,6 +20,7 @@ namespace megalith {
 
 constexpr std::int32_t kMaxTokenId = (1 << 22) - 1;  // ids of a tokenizer's file
 constexpr std::size_t kMaxTokenBytes = 1024;         // of one token
+constexpr std::size_t kMaxMerges = std::size_t{1} << 22;
 constexpr std::size_t kMaxTokenizerFileBytes = 64 << 20;
 
 // A token that is found in the text as it stands, before the text is cut into words.

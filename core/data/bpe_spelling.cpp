@@ -155,6 +155,9 @@ std::optional<std::int32_t> SpelledVocabulary::id_of(std::string_view spelled) c
 }
 
 void SpelledVocabulary::add_merge(const std::string& place, std::string_view left, std::string_view right) {
+  if (vocabulary_.merges.size() == kMaxMerges) {
+    refuse_tokenizer_file(place, fmt::format("at most {} merges", kMaxMerges), "one more");
+  }
   merged_ = left;
   merged_ += right;
   const auto id = [&](std::string_view token) {

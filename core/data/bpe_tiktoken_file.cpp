@@ -55,6 +55,10 @@ void add_all_merges(BpeVocabulary& vocabulary, const Ranks& ranks) {
       if (left == ranks.end()) continue;
       const auto right = ranks.find(token.substr(cut));
       if (right != ranks.end()) {
+        if (vocabulary.merges.size() == kMaxMerges) {
+          refuse_tokenizer_file(vocabulary.source, fmt::format("at most {} ways to merge two tokens", kMaxMerges),
+                                "more");
+        }
         vocabulary.merges.push_back({.left = left->second, .right = right->second, .merged = id, .rank = id});
       }
     }

@@ -42,7 +42,13 @@ CharClasses::CharClasses() {
   }
 }
 
-WordScanner::WordScanner(WordPattern pattern) : pattern_(pattern), rules_(rules_of(pattern)) {}
+const CharClasses& CharClasses::shared() {
+  static const CharClasses classes;
+  return classes;
+}
+
+WordScanner::WordScanner(WordPattern pattern)
+    : pattern_(pattern), rules_(rules_of(pattern)), classes_(CharClasses::shared()) {}
 
 WordScanner::Rules WordScanner::rules_of(WordPattern pattern) {
   switch (pattern) {

@@ -26,11 +26,14 @@ std::optional<WordPattern> word_pattern_of_regex(std::string_view regex);  // sp
 // The class of each code point, by two look-ups.
 class CharClasses {
  public:
-  CharClasses();
+  static const CharClasses& shared();  // unpacked from the tables at the first call
+
   CharClass ascii(unsigned char byte) const { return blocks_[byte]; }  // byte < 128
   CharClass of(std::uint32_t value) const { return blocks_[block_of_[value >> 8] << 8 | (value & 0xff)]; }
 
  private:
+  CharClasses();
+
   std::array<std::uint16_t, 0x1101> block_of_{};  // one more for the bytes of no code point, see decode_utf8
   std::vector<CharClass> blocks_;                 // 256 code points each
 };
@@ -70,7 +73,7 @@ class WordScanner {
 
   WordPattern pattern_;
   Rules rules_;
-  CharClasses classes_;
+  const CharClasses& classes_;
 };
 
 }  // namespace megalith

@@ -70,7 +70,8 @@ TEST(Bpe, Gpt2FilesFindNoSpecialTokensInText) {
   const Json& texts = golden().at("texts");
   for (std::size_t i = 0; i < texts.size(); ++i) {
     const auto text = texts[i].get<std::string>();
-    if (text.find("<|endoftext|>") == std::string::npos) EXPECT_EQ(encode(files, text), encode(json, text));
+    if (text.find("<|endoftext|>") != std::string::npos) continue;
+    EXPECT_EQ(encode(files, text), encode(json, text));
   }
   EXPECT_EQ(encode(json, "<|endoftext|>"), Ids{json.eod()});
   EXPECT_GT(encode(files, "<|endoftext|>").size(), 1u);
