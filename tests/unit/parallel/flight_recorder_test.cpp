@@ -43,17 +43,61 @@ TEST(FlightRecorder, KeepsTheLast64CallsAndTheOneThatRuns) {
 
 TEST(FlightRecorder, TheDumpIsJson) {
   FlightRecorder recorder("a \"group\"");
+  recorder.set_world_ranks({1, 3});
   recorder.begin(recorder.announce(call("all_reduce")));
   recorder.end();
   recorder.begin({.kind = "host_barrier"});
   FlightRecorder empty("empty");
   const std::string json = dump_json(1, 4, "why\n", {&recorder, &empty});
   EXPECT_THAT(json, HasSubstr("{\"rank\": 1, \"world_size\": 4, \"reason\": \"why\\u000a\", \"groups\": ["));
-  EXPECT_THAT(json, HasSubstr("{\"group\": \"a \\\"group\\\"\", \"calls\": ["));
+  EXPECT_THAT(json, HasSubstr("{\"group\": \"a \\\"group\\\"\", \"ranks\": [1, 3], \"calls\": ["));
   EXPECT_THAT(json, HasSubstr("{\"sequence\": 1, \"kind\": \"all_reduce\", \"tensor\": \"\", \"dtype\": \"fp32\", "
-                              "\"count\": 10, \"root_or_peer\": null, \"began_ms\": -"));
+                              "\"count\": 10, \"root_or_peer\": null, \"state\": \"ended\", \"began_ms\": -"));
+  EXPECT_THAT(json, HasSubstr("\"state\": \"running\", \"began_ms\": -"));
   EXPECT_THAT(json, HasSubstr("\"ended_ms\": null}]}"));
-  EXPECT_THAT(json, HasSubstr("{\"group\": \"empty\", \"calls\": []}"));
+  EXPECT_THAT(json, HasSubstr("{\"group\": \"empty\", \"ranks\": [], \"calls\": []}"));
+}
+
+// The host enqueues and goes on; the GPU is behind it by up to a thousand calls.
+TEST(FlightRecorder, FollowsAGpuThatIsBehindTheHost) {
+  FlightRecorder recorder("dp");
+  const auto enqueue = [&](const CollectiveCall& each) {
+    recorder.begin(recorder.announce(each));
+    recorder.end();
+  };
+  for (int i = 1; i <= 10; ++i) enqueue(call("all_reduce", i));
+  enqueue({.kind = "send", .dtype = kFp32, .count = 3, .argument = 2, .point_to_point = true});
+  for (int i = 11; i <= 1200; ++i) enqueue(call("all_reduce", i));
+  EXPECT_FALSE(recorder.current());
+  EXPECT_EQ(recorder.sequence(), 1200u);
+  EXPECT_EQ(recorder.calls(), 1201u);
+
+  const auto since = CollectiveCall::Clock::now();
+  recorder.set_device_progress(300, true, since);
+  ASSERT_TRUE(recorder.current());
+  EXPECT_EQ(recorder.current()->sequence, 299u);
+  EXPECT_EQ(recorder.current()->began, since);
+  EXPECT_TRUE(recorder.current()->runs());
+  EXPECT_EQ(recorder.sequence(), 299u);
+  const auto last = recorder.last();
+  ASSERT_EQ(last.size(), 64u);
+  EXPECT_EQ(last[30].sequence, 298u);
+  EXPECT_FALSE(last[30].runs() || last[30].waits);
+  EXPECT_TRUE(last[31].runs());
+  EXPECT_EQ(last[32].sequence, 300u);
+  EXPECT_TRUE(last[32].waits);
+  EXPECT_THAT(dump_json(0, 2, "", {&recorder}),
+              HasSubstr("\"count\": 300, \"root_or_peer\": null, \"state\": \"enqueued\""));
+
+  recorder.set_device_progress(300, false, since);
+  EXPECT_FALSE(recorder.current());
+  EXPECT_EQ(recorder.sequence(), 299u);
+  recorder.set_device_progress(100, true, since);  // too long ago
+  EXPECT_FALSE(recorder.current());
+  EXPECT_TRUE(recorder.last().empty());
+  recorder.set_device_progress(1201, false, since);
+  EXPECT_EQ(recorder.sequence(), 1200u);
+  EXPECT_EQ(recorder.last().size(), 64u);
 }
 
 TEST(FlightRecorder, GroupsRecordWhatTheirStreamsRan) {
@@ -139,6 +183,47 @@ TEST(HangReport, SaysWhoWaitsForWhom) {
             "(--comm-timeout), got only rank 0; rank 1 is in all_gather #12 (fp32, 4 elements) on group dp for 2.0 s; "
             "its last call on the group was #12; rank 2 is in no collective, so it computes or is blocked elsewhere; "
             "its last call on the group was #11; rank 5 gave no answer, so the process is stopped, lost or starved");
+}
+
+// The report of rank 0 of two, where rank 1 runs `other`.
+std::string report_of(CollectiveCall late, CollectiveCall other) {
+  late.sequence = other.sequence = 12;
+  HangReport report{
+      .me = 0, .group = "dp", .members = {0, 1}, .late = late, .timeout = std::chrono::seconds(1), .states = {}};
+  const auto state = [](const CollectiveCall& in) {
+    RankState s;
+    s.groups.push_back(
+        {.name = "dp", .sequence = 12, .running_sequence = 12, .running = to_string(in), .running_ms = 1});
+    return s;
+  };
+  report.states = {{0, state(late)}, {1, state(other)}};
+  return to_string(report);
+}
+
+TEST(HangReport, CallsOfOneNumberThatDifferAreTold) {
+  const auto differs = [](const std::string& other) {
+    return HasSubstr("got only rank 0; rank 1 is in " + other + " on group dp");
+  };
+  const std::string all = "got all, whose messages are lost or slow";
+  EXPECT_THAT(report_of(call("all_reduce"), call("all_reduce")), HasSubstr(all));
+  EXPECT_THAT(report_of(call("all_reduce"), call("all_reduce", 9)), differs("all_reduce #12 (fp32, 9 elements)"));
+  EXPECT_THAT(report_of(call("all_reduce"), call("all_reduce", 10, static_cast<int>(DType::kBf16))),
+              differs("all_reduce #12 (bf16, 10 elements)"));
+  EXPECT_THAT(report_of(call("all_to_all"), call("all_to_all", 9)), HasSubstr(all));
+  EXPECT_THAT(report_of(call("all_to_all"), call("all_gather")), differs("all_gather #12 (fp32, 10 elements)"));
+}
+
+TEST(HangReport, ASendWaitsForItsPeerAlone) {
+  HangReport report{.me = 4,
+                    .group = "pp",
+                    .members = {2, 4, 6},
+                    .late = {.kind = "send", .dtype = kFp32, .count = 3, .argument = 2, .point_to_point = true},
+                    .timeout = std::chrono::seconds(1),
+                    .states = {}};
+  report.states[4].groups.push_back({.name = "pp", .running = to_string(report.late)});
+  EXPECT_THAT(
+      to_string(report),
+      HasSubstr("expected its ranks 4, 6 within 1.0 s (--comm-timeout), got only rank 4; rank 6 gave no answer"));
 }
 
 TEST(HangReport, StatesTravelAsText) {
