@@ -18,6 +18,7 @@
 #include "core/device/capture_guard.h"
 #include "core/device/hazard_checker.h"
 #include "core/tensor/finite_checker.h"
+#include "parallel/data_parallel/replica_check.h"
 #include "parallel/mesh/mesh.h"
 
 namespace megalith {
@@ -45,6 +46,8 @@ class Trainer {
   const StepPlans& plans() const { return setup_.plans; }
   const HazardChecker* hazards() const { return hazards_.get(); }
   std::int64_t event_waits() const { return waits_.count; }
+  // Compares what the data-parallel ranks hold in copies. Collective; no step is pending.
+  std::optional<ReplicaDifference> replica_difference();
 
  private:
   void load();
@@ -55,7 +58,7 @@ class Trainer {
   // trainer_checks.cpp: numbers that went wrong.
   void explain_skip();  // names the first NaN or Inf of the step that was skipped, if one was; no step is pending
   bool over_budget();   // of --max-skipped-steps; failure_ then says so
-  bool replicas_agree();
+  bool replicas_agree();  // failure_ then says so
   void check_calls();  // after each of the first steps: that all ranks communicate the same; throws EveryRankFailed
   bool evaluates_after(std::int64_t step) const;
   void profile();  // starts or stops the profiler before the next step

@@ -9,7 +9,6 @@
 #include "apps/together.h"
 #include "apps/trainer.h"
 #include "core/base/log.h"
-#include "parallel/data_parallel/replica_check.h"
 
 namespace megalith {
 
@@ -81,7 +80,7 @@ bool Trainer::over_budget() {
   return true;
 }
 
-bool Trainer::replicas_agree() {
+std::optional<ReplicaDifference> Trainer::replica_difference() {
   std::vector<ReplicatedTensor> tensors;
   const std::vector<ParameterUnit>& units = model_->gpt().parameters->units();
   const AdamWOptimizer& optimizer = model_->optimizer();
@@ -100,7 +99,11 @@ bool Trainer::replicas_agree() {
       }
     }
   }
-  const std::optional<ReplicaDifference> difference = compare_replicas(mesh_.dp(), model_->compute(), tensors);
+  return compare_replicas(mesh_.dp(), model_->compute(), tensors);
+}
+
+bool Trainer::replicas_agree() {
+  const std::optional<ReplicaDifference> difference = replica_difference();
   if (!difference) return true;
   failure_ = fmt::format("--check-weight-hash-interval, after step {}: {}", state_.step, difference->message);
   return false;

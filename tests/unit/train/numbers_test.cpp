@@ -1,10 +1,14 @@
 // Numbers that go wrong: the first NaN or Inf is named, nothing of the run's state changes, the budget of skipped steps
 // and replicas that differ end the run.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
+#include <cstdlib>
 #include <limits>
+#include <random>
 #include <set>
 
 #include "core/ops/elementwise.h"
@@ -84,8 +88,9 @@ TEST(Numbers, ADamagedWeightIsNamedAsAnInput) {
 // A value that does not come again, in models of every kind: the second run of the step finds nothing, so no op leaves
 // a value that is not finite in what it says it writes.
 TEST(Numbers, WhatDoesNotRepeatIsSaid) {
-  const std::vector<Words> models = {{}, test::llama_flags(), {"--bf16"}, {"--loss-chunk-size", "5"}};
-  for (const Words& model : models + test::recompute_modes()) {
+  std::vector<Words> models = test::recompute_modes();
+  models.insert(models.end(), {{}, test::llama_flags(), {"--bf16"}, {"--loss-chunk-size", "5"}});
+  for (const Words& model : models) {
     const Told told =
         train({.flags = model + kConstant + Words{"--train-iters", "5"}, .ranks = 2, .prepare = poison({7})});
     EXPECT_THAT(told.text, HasSubstr("step 4 was skipped")) << testing::PrintToString(model);
@@ -147,6 +152,68 @@ TEST(Numbers, ReplicasThatDifferEndTheRun) {
       EXPECT_THAT(error.what(), HasSubstr("--check-weight-hash-interval, after step 4: "));
       EXPECT_THAT(error.what(), HasSubstr(" on rank 2"));
     }
+  }
+}
+
+// One bit of what a rank holds in copies, picked by `random`, which all ranks draw from alike.
+struct Flip {
+  int rank = 0;
+  std::vector<std::string> names;  // the tensor has one of them
+  std::byte* byte = nullptr;       // in this rank's copy
+  std::byte mask{};
+};
+
+Flip pick_flip(TrainingModel& model, int ranks, std::mt19937_64& random) {
+  const auto below = [&](std::size_t n) { return static_cast<std::size_t>(random() % n); };
+  Flip flip{.rank = static_cast<int>(below(static_cast<std::size_t>(ranks)))};
+  const std::size_t u = below(model.gpt().parameters->units().size());
+  const ParameterUnit& unit = model.gpt().parameters->units()[u];
+  const AdamWOptimizer::UnitState& state = model.optimizer().units()[u];
+  const Parameter& parameter = *unit.parameters[below(unit.parameters.size())];
+  std::vector<std::pair<std::string, Tensor>> kinds = {
+      {"weight", unit.weights}, {"exp_avg", state.exp_avg}, {"exp_avg_sq", state.exp_avg_sq}};
+  if (model.optimizer().has_own_main_params()) kinds.emplace_back("main parameter", state.main_params);
+  const auto& [kind, flat] = kinds[below(kinds.size())];
+  for (const auto& part : parameter.parts) flip.names.push_back(kind + " of " + part.name);
+  const Tensor whole = flat.slice(0, parameter.offset, parameter.shape.numel());
+  const std::size_t bit = below(8 * whole.bytes());
+  flip.byte = whole.as<std::byte>() + bit / 8;
+  flip.mask = static_cast<std::byte>(1u << (bit % 8));
+  return flip;
+}
+
+// Flips bits of a trained model between its steps, a bit at a time; MEGALITH_BIT_FLIPS of them (tests/soak.sh: 1000).
+TEST(Numbers, EveryFlippedBitIsFoundOnItsRank) {
+  const char* count = std::getenv("MEGALITH_BIT_FLIPS");
+  const int flips = count == nullptr ? 20 : std::atoi(count);
+  const char* seed = std::getenv("SEED");
+  constexpr int kRanks = 3;
+  std::atomic<int> found{0};
+  std::atomic<int> clean{0};
+  const auto check = [&](Trainer& trainer, int rank) {
+    EXPECT_EQ(trainer.run(), ExitCode::kOk);  // moments that are not zero
+    std::mt19937_64 random(seed == nullptr ? 1u : std::stoull(seed));
+    for (int i = 0; i < flips; ++i) {
+      const Flip flip = pick_flip(trainer.model(), kRanks, random);
+      if (rank == flip.rank) *flip.byte ^= flip.mask;
+      const std::optional<ReplicaDifference> difference = trainer.replica_difference();
+      if (rank == flip.rank) *flip.byte ^= flip.mask;
+      clean += trainer.replica_difference() ? 0 : 1;
+      if (!difference) continue;
+      EXPECT_THAT(flip.names, ::testing::Contains(difference->tensor));
+      EXPECT_EQ(difference->ranks, std::vector<int>{flip.rank});
+      EXPECT_EQ(difference->more_tensors, 0);
+      found += difference->majority ? 1 : 0;
+    }
+  };
+  for (const Words& dtype : {Words{}, Words{"--bf16", "--exp-avg-dtype", "bf16"}}) {
+    found = clean = 0;
+    test::train(
+        {.flags = dtype + Words{"--global-batch-size", "6", "--train-iters", "2"}, .ranks = kRanks, .prepare = check});
+    EXPECT_EQ(found, flips * kRanks);  // every rank is told
+    EXPECT_EQ(clean, flips * kRanks);
+    if (count != nullptr)
+      fmt::print("{} of {} flipped bits found{}\n", found / kRanks, flips, dtype.empty() ? "" : ", bf16");
   }
 }
 
