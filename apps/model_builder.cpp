@@ -7,6 +7,7 @@
 
 #include "core/device/copy.h"
 #include "core/device/timeline.h"
+#include "core/device/trace.h"
 #include "core/ops/elementwise.h"
 #include "core/ops/grad_norm.h"
 #include "parallel/comm/plan_communicator.h"
@@ -47,6 +48,7 @@ void check_step_size(const Options& options) {
           .subject = fmt::format("{} and --seq-length", flag),
           .expected = fmt::format("at most {} tokens", most),
           .got = fmt::format("{} x {}", samples, options.model.seq_length),
+          .remedy = "lower one of them",
           .show_place = false});
   };
   limit("--global-batch-size", options.train.global_batch_size, kMaxStep);
@@ -62,16 +64,17 @@ std::int64_t count_microbatches(const TrainingOptions& options, int data_paralle
           .expected =
               fmt::format("at most {} microbatches per step and rank, {} samples", kMost, kMost * per_microbatch),
           .got = std::to_string(options.global_batch_size),
+          .remedy = "raise --micro-batch-size or the number of ranks",
           .show_place = false});
   }
   if (options.global_batch_size % per_microbatch == 0) return options.global_batch_size / per_microbatch;
   const std::int64_t below = options.global_batch_size / per_microbatch * per_microbatch;
   fail({.code = ExitCode::kUsage,
         .subject = "--global-batch-size",
-        .expected = fmt::format("a multiple of --micro-batch-size {} x {} data-parallel ranks, such as {}{}",
-                                options.micro_batch_size, data_parallel_size,
-                                below > 0 ? std::to_string(below) + " or " : "", below + per_microbatch),
+        .expected = fmt::format("a multiple of --micro-batch-size {} x {} data-parallel ranks",
+                                options.micro_batch_size, data_parallel_size),
         .got = std::to_string(options.global_batch_size),
+        .remedy = fmt::format("use {}{}", below > 0 ? std::to_string(below) + " or " : "", below + per_microbatch),
         .show_place = false});
 }
 
@@ -319,7 +322,11 @@ bool TrainingModel::train_step(const StepInput& input, const std::function<bool(
     asked += Clock::now() - before;
     return !dropped;
   };
-  run_step(Mode::kTrain, train_actions_, input, proceeds);
+  {
+    const TraceRange range(compute_, compute_.instruments().trace,
+                           [&] { return fmt::format("step {}", input.iteration); });
+    run_step(Mode::kTrain, train_actions_, input, proceeds);
+  }
   if (dropped) {
     compute_.synchronize();
     --steps_staged_;

@@ -12,6 +12,7 @@
 #include "apps/version.h"
 #include "core/base/fault.h"
 #include "core/base/log.h"
+#include "core/base/output_file.h"
 #include "core/device/copy.h"
 #include "core/device/cuda_device.h"
 #include "core/device/cuda_memory.h"
@@ -75,6 +76,12 @@ DataConfig data_config(const Options& options, const Tokenizer& tokenizer) {
   return config;
 }
 
+bool holds_moments(const LoadedCheckpoint& checkpoint) {
+  const std::vector<TensorSpec> tensors = checkpoint.tensors();
+  return std::any_of(tensors.begin(), tensors.end(),
+                     [](const TensorSpec& tensor) { return kind_of(tensor.name) == kExpAvgKind; });
+}
+
 }  // namespace
 
 Tokenizer tokenizer_of(const Options& options) {
@@ -97,6 +104,7 @@ void complete_options(Options& options, const Tokenizer& tokenizer, int data_par
           .subject = "--vocab-size",
           .expected = fmt::format("0 or at least the tokenizer's {}", tokenizer.vocab_size()),
           .got = std::to_string(model.vocab_size),
+          .remedy = "leave it out: the tokenizer says it",
           .show_place = false});
   }
   model.vocab_size = std::max(model.vocab_size, tokenizer.vocab_size());
@@ -134,11 +142,13 @@ Trainer::Trainer(RunSetup setup, Communicator& world, const StopRequest& stop)
   const std::size_t limit = on_cpu ? memory_limit(world_) : 0;
   if (!on_cpu) together(world_, [&] { check_gpu_memory(memory_use(setup_.plans, setup_.planned_persistent)); });
   together(world_, [&] {  // the groups are made before anything can fail
-    model_ = std::make_unique<TrainingModel>(
-        options_, options_.train.device, mesh_.dp(),
-        Instruments{
-            .hazards = hazards_.get(), .waits = &waits_, .captures = &captures_, .observer = finite_.observer()},
-        limit);
+    model_ = std::make_unique<TrainingModel>(options_, options_.train.device, mesh_.dp(),
+                                             Instruments{.hazards = hazards_.get(),
+                                                         .waits = &waits_,
+                                                         .captures = &captures_,
+                                                         .observer = finite_.observer(),
+                                                         .trace = &trace_},
+                                             limit);
     model_->initialize();
     model_->use(setup_.plans);
   });
@@ -151,9 +161,10 @@ Trainer::Trainer(RunSetup setup, Communicator& world, const StopRequest& stop)
   choose_gemm_algorithms(*model_, world_, options_.train.deterministic_mode, state_.gemm_algorithms);
   if (is_main()) log_ = std::make_unique<StepLog>(options_.logging, options_.train.train_iters);
   const LoggingOptions& logging = options_.logging;
-  if (logging.metrics_jsonl.empty() && logging.tensorboard_dir.empty()) return;
+  if (logging.metrics_jsonl.empty() && logging.tensorboard_dir.empty() && logging.trace.empty()) return;
   together(world_, [&] {
     if (!is_main()) return;
+    if (!logging.trace.empty()) const OutputFile probe(logging.trace, "trace");  // a wrong path is told now
     if (!logging.metrics_jsonl.empty())
       metrics_ = std::make_unique<MetricsLog>(logging.metrics_jsonl, options_, state_.step);
     if (!logging.tensorboard_dir.empty()) tensorboard_ = std::make_unique<TensorBoardLog>(logging.tensorboard_dir);
@@ -187,6 +198,7 @@ void Trainer::load() {
           .subject = "--tokenizer-type of checkpoint " + found->path(),
           .expected = found->state().tokenizer,
           .got = setup_.tokenizer.identity(),
+          .remedy = "give the tokenizer's flags and files as they were",
           .show_place = false});
   }
   if (!wanted.finetune && found->state().seed != state_.seed) {
@@ -199,6 +211,14 @@ void Trainer::load() {
   }
   check_same_model(options_, *found);
   const bool weights_only = wanted.finetune || wanted.no_load_optim;
+  if (!weights_only && !holds_moments(*found)) {
+    fail({.code = ExitCode::kUsage,
+          .subject = "--load " + wanted.load,
+          .expected = "--finetune beside it: the checkpoint holds weights alone, as convert writes them",
+          .got = "neither that nor --no-load-optim",
+          .remedy = "--finetune starts at step 0 with Adam's moments at 0",
+          .show_place = false});
+  }
   load_tensors(*model_->gpt().parameters, &model_->optimizer(), model_->compute(), *found,
                weights_only ? LoadScope::kWeights : LoadScope::kEverything);
   if (!wanted.finetune) {
@@ -283,21 +303,6 @@ void Trainer::finish_step(bool evaluating) {
   validation_loss_.reset();
   if (evaluating) evaluate(setup_.data.valid, "validation");
   log_step(result, consumed_samples);
-}
-
-void Trainer::profile() {
-  const LoggingOptions& logging = options_.logging;
-  if (!logging.profile) return;
-  const bool starts = state_.step + 1 == logging.profile_step_start;
-  const bool stops = state_.step + 1 == logging.profile_step_end;
-  if (!starts && !stops) return;
-  while (model_->pending_steps() > 0) finish_step(false);
-  const std::vector<std::string>& ranks = logging.profile_ranks;
-  const bool mine =
-      ranks.empty() ? is_main() : std::find(ranks.begin(), ranks.end(), std::to_string(world_.rank())) != ranks.end();
-  if constexpr (kCudaBuilt) {
-    if (mine) record_cuda_profile(starts);
-  }
 }
 
 void Trainer::evaluate(const Dataset& dataset, std::string_view name) {
@@ -415,6 +420,7 @@ bool Trainer::should_stop() {
 
 ExitCode Trainer::run() {
   const ExitCode code = run_steps();
+  write_trace();
   if (!failure_.empty()) throw EveryRankFailed(code, 0, failure_);
   return code;
 }
@@ -430,6 +436,7 @@ ExitCode Trainer::run_steps() {
   }
   while (!options_.train.skip_train && state_.step < options_.train.train_iters) {
     profile();
+    trace();
     if (!start_step()) return ExitCode::kNumeric;
     check_calls();
     const bool last = state_.step == options_.train.train_iters;

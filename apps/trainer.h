@@ -17,6 +17,7 @@
 #include "core/data/tokenizer.h"
 #include "core/device/capture_guard.h"
 #include "core/device/hazard_checker.h"
+#include "core/device/trace.h"
 #include "core/tensor/finite_checker.h"
 #include "parallel/data_parallel/replica_check.h"
 #include "parallel/mesh/mesh.h"
@@ -56,12 +57,15 @@ class Trainer {
   bool start_step();                  // enqueues the next step; false if the one before broke the budget of skips
   void finish_step(bool evaluating);  // waits for the oldest pending one and logs it, after an evaluation if so
   // trainer_checks.cpp: numbers that went wrong.
-  void explain_skip();  // names the first NaN or Inf of the step that was skipped, if one was; no step is pending
-  bool over_budget();   // of --max-skipped-steps; failure_ then says so
+  void explain_skip();    // names the first NaN or Inf of the step that was skipped, if one was; no step is pending
+  bool over_budget();     // of --max-skipped-steps; failure_ then says so
   bool replicas_agree();  // failure_ then says so
-  void check_calls();  // after each of the first steps: that all ranks communicate the same; throws EveryRankFailed
+  void check_calls();     // after each of the first steps: that all ranks communicate the same; throws EveryRankFailed
   bool evaluates_after(std::int64_t step) const;
-  void profile();  // starts or stops the profiler before the next step
+  // trainer_trace.cpp
+  void profile();      // starts or stops the profiler before the next step
+  void trace();        // the same for --trace
+  void write_trace();  // ends a trace that is under way; collective
   void evaluate(const Dataset& dataset, std::string_view name);
   void log_step(const StepResult& result, std::int64_t consumed_samples);
   void log_memory();
@@ -77,6 +81,8 @@ class Trainer {
   const StopRequest& stop_;
   std::unique_ptr<HazardChecker> hazards_;
   FiniteChecker finite_;
+  Trace trace_;
+  enum class TraceState : std::uint8_t { kNotBegun, kUnderWay, kWritten } trace_state_ = TraceState::kNotBegun;
   WaitCounter waits_;
   CaptureGuard captures_;
   Mesh mesh_;

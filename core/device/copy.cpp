@@ -22,6 +22,7 @@ void copy(Stream& stream, const char* name, void* to, const void* from, std::siz
       backend.copy(to, from, bytes);
     }
   });
+  stream.end_op();
 }
 
 }  // namespace

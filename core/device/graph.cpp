@@ -11,6 +11,7 @@
 #include "core/device/cuda_graph.h"
 #include "core/device/hazard_checker.h"
 #include "core/device/stream.h"
+#include "core/device/trace.h"
 
 namespace megalith {
 
@@ -267,6 +268,7 @@ void Graph::replay(Stream& stream) {
   require(stream.device() == (cuda_ != nullptr ? DeviceType::kCuda : DeviceType::kCpu),
           "replay on a stream of another device than the captured one");
   ++replays_;
+  const TraceRange range(stream, stream.instruments_.trace, [this] { return "replay " + name_; });
   HazardChecker* hazards = stream.instruments_.hazards;
   std::vector<int> instrument_lanes(lanes_.size(), stream.lane_);
   for (std::size_t lane = 1; hazards != nullptr && lane < lanes_.size(); ++lane) {

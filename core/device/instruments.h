@@ -11,6 +11,7 @@ class CaptureGuard;
 class HazardChecker;
 class Stream;
 class Timeline;
+class Trace;
 
 // Numbers the event waits of a rank in program order; the wait with ordinal `suppressed` is left out, to prove that the
 // hazard checker finds each one that is missing.
@@ -32,6 +33,7 @@ struct Instruments {
   WaitCounter* waits = nullptr;
   CaptureGuard* captures = nullptr;
   OpObserver* observer = nullptr;
+  Trace* trace = nullptr;
 };
 
 }  // namespace megalith

@@ -8,6 +8,7 @@
 #include "core/device/graph.h"
 #include "core/device/hazard_checker.h"
 #include "core/device/timeline.h"
+#include "core/device/trace.h"
 
 namespace megalith {
 
@@ -57,9 +58,12 @@ DeviceType Stream::device() const {
 
 CudaStream* Stream::cuda() { return find_cuda(backend_); }
 
+bool Stream::traced() const { return instruments_.trace != nullptr && instruments_.trace->active(); }
+
 bool Stream::wants_access() const {
   const bool observed = instruments_.observer != nullptr && instruments_.observer->active;
-  return device() == DeviceType::kPlan || capture_ != nullptr || instruments_.hazards != nullptr || observed;
+  return device() == DeviceType::kPlan || capture_ != nullptr || instruments_.hazards != nullptr || observed ||
+         traced();
 }
 
 void Stream::announce(const Access& access) {
@@ -72,6 +76,11 @@ void Stream::announce(const Access& access) {
   } else if (instruments_.hazards != nullptr) {
     instruments_.hazards->op(lane_, access);
   }
+  if (traced() && device() != DeviceType::kPlan) instruments_.trace->begin_op(*this, access);
+}
+
+void Stream::end_op() {
+  if (traced() && device() != DeviceType::kPlan) instruments_.trace->end(*this);
 }
 
 void Stream::record(Event& event) {

@@ -33,8 +33,9 @@ class Stream {
 
   // True when an instrument or a capture needs to know what the next op reads and writes.
   bool wants_access() const;
-  // Announces the next op; launch() and communicators call it right before they enqueue.
+  // Announces the next op; launch() and communicators call it right before they enqueue, and end_op() right after.
   void announce(const Access& access);
+  void end_op();
 
   void record(Event& event);
   // An event never recorded orders nothing. Waiting for one that is recorded in a capture joins that capture; once the
@@ -62,6 +63,7 @@ class Stream {
  private:
   friend class Graph;
 
+  bool traced() const;
   CudaStream* cuda();                 // null on every other backend
   void enqueue_record(Event& event);  // not on a plan, not capturing
   void enqueue_wait(Event& event);

@@ -29,6 +29,7 @@ void launch(Stream& stream, const Op& op) {
       run(backend, op);
     }
   });
+  stream.end_op();
 }
 
 }  // namespace megalith

@@ -105,6 +105,7 @@ void Communicator::enqueue(Stream& stream, const Access& access, std::size_t byt
       if (shared) recorder_->end();  // enqueued: when it runs is the GPU's matter
     }
   });
+  stream.end_op();
 }
 
 void Communicator::run_on(CudaStream&, std::string_view call, const std::function<void()>&) {

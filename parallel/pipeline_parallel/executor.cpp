@@ -1,6 +1,9 @@
 #include "parallel/pipeline_parallel/executor.h"
 
+#include <fmt/format.h>
+
 #include "core/base/error.h"
+#include "core/device/trace.h"
 
 namespace megalith {
 
@@ -49,6 +52,9 @@ void SegmentRunner::run(const Action& action) {
                          .chunk = action.chunk,
                          .microbatch = action.microbatch,
                          .verb = verb};
+  const TraceRange range(ctx_.compute, ctx_.compute.instruments().trace, [&] {
+    return fmt::format("{} {} microbatch {}", entry.name, megalith::name_of(verb), action.microbatch);
+  });
   entry.hooks.run(before(verb), hook);
   ctx_.arena.begin_scope({.column = action.column, .segment = action.segment, .verb = static_cast<std::int32_t>(verb)});
   switch (verb) {

@@ -73,6 +73,7 @@ inline void enqueue_unannounced(Stream& stream, CpuStream::Task task) {
 inline void enqueue(Stream& stream, const TestOp& op) {
   if (stream.wants_access()) stream.announce(access_of(op));
   enqueue_unannounced(stream, op.task);
+  stream.end_op();
 }
 
 inline void enqueue(Stream& stream, CpuStream::Task task) { enqueue(stream, TestOp{.task = std::move(task)}); }

@@ -1,0 +1,77 @@
+// What records a window of steps: the profiler (--profile) and the trace (--trace).
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "apps/trace_file.h"
+#include "apps/trainer.h"
+#include "core/base/log.h"
+#include "core/base/output_file.h"
+#include "core/device/cuda_device.h"
+
+namespace megalith {
+
+namespace {
+
+bool names_rank(const std::vector<std::string>& ranks, int rank) {
+  return std::find(ranks.begin(), ranks.end(), std::to_string(rank)) != ranks.end();
+}
+
+}  // namespace
+
+void Trainer::profile() {
+  const LoggingOptions& logging = options_.logging;
+  if (!logging.profile) return;
+  const bool starts = state_.step + 1 == logging.profile_step_start;
+  const bool stops = state_.step + 1 == logging.profile_step_end;
+  if (!starts && !stops) return;
+  while (model_->pending_steps() > 0) finish_step(false);
+  const std::vector<std::string>& ranks = logging.profile_ranks;
+  const bool mine = ranks.empty() ? is_main() : names_rank(ranks, world_.rank());
+  if constexpr (kCudaBuilt) {
+    if (mine) record_cuda_profile(starts);
+  }
+}
+
+void Trainer::trace() {
+  const LoggingOptions& logging = options_.logging;
+  if (logging.trace.empty()) return;
+  const std::int64_t next = state_.step + 1;
+  const bool inside = next >= logging.profile_step_start && next < logging.profile_step_end;
+  if (inside == (trace_state_ == TraceState::kUnderWay) || trace_state_ == TraceState::kWritten) return;
+  if (!inside) return write_trace();
+  while (model_->pending_steps() > 0) finish_step(false);
+  trace_state_ = TraceState::kUnderWay;
+  if (logging.profile_ranks.empty() || names_rank(logging.profile_ranks, world_.rank()))
+    trace_.start(model_->compute());
+}
+
+void Trainer::write_trace() {
+  const LoggingOptions& logging = options_.logging;
+  if (logging.trace.empty() || trace_state_ == TraceState::kWritten) return;
+  if (trace_state_ == TraceState::kNotBegun) {
+    if (is_main())
+      log_warning(fmt::format("--trace {}: not written, no step of [{}, {}) was run", logging.trace,
+                              logging.profile_step_start, logging.profile_step_end));
+    return;
+  }
+  while (model_->pending_steps() > 0) finish_step(false);
+  trace_state_ = TraceState::kWritten;
+  std::string mine;
+  if (trace_.active()) {
+    trace_.stop();
+    mine = trace_events(trace_, world_.rank());
+  }
+  const std::vector<std::string> all = world_.host_all_gather(mine);
+  if (!is_main()) return;
+  try {
+    OutputFile file(logging.trace, "trace");
+    file.write(trace_file(all));
+    file.commit();
+    log_info("wrote the trace " + logging.trace);
+  } catch (const Error& error) {
+    log_warning(fmt::format("--trace: {}", error.what()));  // the run is worth more
+  }
+}
+
+}  // namespace megalith

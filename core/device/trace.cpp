@@ -1,0 +1,115 @@
+#include "core/device/trace.h"
+
+#include <fmt/format.h>
+
+#include "core/base/error.h"
+#include "core/base/log.h"
+#include "core/device/stream.h"
+
+namespace megalith {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double microseconds(Clock::duration time) { return std::chrono::duration<double, std::micro>(time).count(); }
+
+}  // namespace
+
+void Trace::start(Stream& stream) {
+  require(!active(), "a trace is under way");
+  auto clock = std::make_unique<Event>("trace clock", true);
+  stream.record(*clock);
+  clock->wait_on_host();
+  host_start_ = Clock::now();
+  start_us_ = std::chrono::duration<double, std::micro>(std::chrono::system_clock::now().time_since_epoch()).count();
+  clock_ = std::move(clock);
+}
+
+void Trace::stop() {
+  require(active(), "no trace is under way");
+  for (const Entry& entry : entries_) {
+    if (!entry.ended) continue;  // an op that failed to start
+    entry.done.wait_on_host();
+    const double begin = seconds_between(*clock_, entry.begun) * 1e6;
+    const double end = seconds_between(*clock_, entry.done) * 1e6;
+    spans_.push_back({.name = entry.name,
+                      .lane = entry.lane,
+                      .begin_us = start_us_ + begin,
+                      .duration_us = end - begin,
+                      .flops = entry.flops,
+                      .bytes = entry.bytes});
+    if (!entry.is_range) continue;
+    spans_.push_back({.name = entry.name,
+                      .lane = kHostLane,
+                      .begin_us = start_us_ + microseconds(entry.enqueue_begun - host_start_),
+                      .duration_us = microseconds(entry.enqueue_done - entry.enqueue_begun),
+                      .flops = 0,
+                      .bytes = 0});
+  }
+  for (Lane& lane : lanes_) lane.open.clear();
+  entries_.clear();
+  clock_.reset();
+}
+
+Trace::Entry* Trace::add(Stream& stream, std::string name) {
+  if (stream.capturing()) {
+    // Its events would fire at each replay; the range that encloses the replay shows it.
+    lane_of(stream).open.push_back(nullptr);
+    return nullptr;
+  }
+  Lane& lane = lane_of(stream);
+  Entry& entry = entries_.emplace_back(std::move(name), lane.number);
+  lane.open.push_back(&entry);
+  return &entry;
+}
+
+Trace::Lane& Trace::lane_of(const Stream& stream) {
+  const auto [at, is_new] = lane_numbers_.try_emplace(stream.name(), lanes_.size());
+  if (is_new) lanes_.push_back({.name = stream.name(), .number = static_cast<int>(lanes_.size()), .open = {}});
+  return lanes_[at->second];
+}
+
+void Trace::begin_op(Stream& stream, const Access& access) {
+  Entry* const entry = add(stream, std::string(access.name()));
+  if (entry == nullptr) return;
+  entry->flops = access.flops();
+  for (const AccessRange& range : access.ranges()) entry->bytes += static_cast<std::int64_t>(range.bytes);
+  stream.record(entry->begun);
+}
+
+void Trace::begin_range(Stream& stream, std::string name) {
+  Entry* const entry = add(stream, std::move(name));
+  if (entry == nullptr) return;
+  entry->is_range = true;
+  entry->enqueue_begun = Clock::now();
+  stream.record(entry->begun);
+}
+
+void Trace::end(Stream& stream) {
+  Lane& lane = lane_of(stream);
+  if (lane.open.empty()) return;
+  Entry* const entry = lane.open.back();
+  lane.open.pop_back();
+  if (entry == nullptr || stream.capturing()) return;
+  stream.record(entry->done);
+  entry->enqueue_done = Clock::now();
+  entry->ended = true;
+}
+
+std::vector<std::string> Trace::lane_names() const {
+  std::vector<std::string> names;
+  for (const Lane& lane : lanes_) names.push_back(lane.name);
+  return names;
+}
+
+TraceRange::~TraceRange() {
+  if (trace_ == nullptr) return;
+  try {
+    trace_->end(stream_);
+  } catch (const std::exception& error) {
+    log_warning(fmt::format("--trace: {}", error.what()));  // the stream failed: whoever synchronises it says more
+  }
+}
+
+}  // namespace megalith

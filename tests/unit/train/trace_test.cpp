@@ -1,0 +1,111 @@
+// --trace: a window of steps of all ranks in one file.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "tests/unit/train/training_support.h"
+
+namespace megalith {
+namespace {
+
+using nlohmann::json;
+using test::operator+;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+struct Picture {
+  std::map<std::pair<int, int>, std::string> threads;  // by (pid, tid)
+  std::vector<json> spans;
+  const json* find(int pid, const std::string& name) const {
+    for (const json& span : spans)
+      if (span["pid"] == pid && span["name"] == name && threads.at({pid, span["tid"]}) != "host") return &span;
+    return nullptr;
+  }
+};
+
+Picture read(const std::string& path) {
+  std::ifstream file(path);
+  const json all = json::parse(file);
+  Picture picture;
+  for (const json& event : all["traceEvents"]) {
+    if (event["ph"] == "X") picture.spans.push_back(event);
+    if (event["name"] == "thread_name") picture.threads[{event["pid"], event["tid"]}] = event["args"]["name"];
+  }
+  return picture;
+}
+
+std::vector<std::string> window(const std::string& path, int begin, int end) {
+  return {"--trace", path, "--profile-step-start", std::to_string(begin), "--profile-step-end", std::to_string(end)};
+}
+
+bool encloses(const json& outer, const json& inner) {
+  const auto begin = [](const json& span) { return span["ts"].get<double>(); };
+  const auto end = [](const json& span) { return span["ts"].get<double>() + span["dur"].get<double>(); };
+  return begin(outer) <= begin(inner) + 0.01 && end(inner) <= end(outer) + 0.01;
+}
+
+TEST(TraceOfARun, ShowsTheStepsOfTheWindowOnAllRanks) {
+  const test::ScratchDirectory scratch;
+  const std::string path = scratch.path("trace.json");
+  const test::RunResult plain = test::train({.flags = {}, .ranks = 2});
+  const test::RunResult traced = test::train({.flags = window(path, 2, 4), .ranks = 2});
+  test::expect_same_run(plain, traced);
+
+  const Picture picture = read(path);
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT_EQ(picture.find(rank, "step 1"), nullptr);
+    EXPECT_EQ(picture.find(rank, "step 4"), nullptr);
+    const json* const step = picture.find(rank, "step 2");
+    ASSERT_NE(step, nullptr);
+    EXPECT_NE(picture.find(rank, "step 3"), nullptr);
+    const json* const layer = picture.find(rank, "layer 1 mlp backward_data microbatch 1");
+    ASSERT_NE(layer, nullptr);
+    EXPECT_TRUE(encloses(*step, *layer));
+    const json* const gemm = picture.find(rank, "gemm");
+    ASSERT_NE(gemm, nullptr);
+    EXPECT_TRUE(encloses(*step, *gemm));
+    EXPECT_GT((*gemm)["args"]["flops"].get<double>(), 0);
+    EXPECT_GT((*gemm)["args"]["bytes"].get<double>(), 0);
+    bool reduced = false;
+    for (const json& span : picture.spans)
+      reduced = reduced || (span["pid"] == rank && span["name"] == "all_reduce" &&
+                            picture.threads.at({rank, span["tid"]}) == "communication");
+    EXPECT_TRUE(reduced);
+  }
+}
+
+TEST(TraceOfARun, ProfileRanksChoosesTheRanks) {
+  const test::ScratchDirectory scratch;
+  const std::string path = scratch.path("trace.json");
+  test::train({.flags = window(path, 1, 100) + std::vector<std::string>{"--profile-ranks", "1"}, .ranks = 2});
+  std::set<int> ranks;
+  for (const json& span : read(path).spans) ranks.insert(span["pid"].get<int>());
+  EXPECT_EQ(ranks, std::set<int>{1});
+}
+
+TEST(TraceOfARun, ARunThatEndsBeforeTheWindowSaysSo) {
+  const test::ScratchDirectory scratch;
+  const std::string path = scratch.path("trace.json");
+  testing::internal::CaptureStderr();
+  test::train({.flags = window(path, 50, 52)});
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              HasSubstr("--trace " + path + ": not written, no step of [50, 52) was run"));
+  EXPECT_FALSE(std::ifstream(path).is_open());
+}
+
+TEST(TraceOfARun, AFolderThatIsMissingIsToldBeforeTheFirstStep) {
+  try {
+    test::train({.flags = window("/nowhere/at/all.json", 1, 2)});
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kFileIo);
+    EXPECT_THAT(error.what(), HasSubstr("/nowhere/at/all.json"));
+  }
+}
+
+}  // namespace
+}  // namespace megalith
