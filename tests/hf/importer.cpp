@@ -5,9 +5,9 @@
 
 #include <algorithm>
 #include <cstring>
-#include <nlohmann/json.hpp>
 #include <set>
 
+#include "apps/hf_names.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
 #include "core/checkpoint/safetensors.h"
@@ -43,126 +43,7 @@ double element(const std::byte* address, DType type) {
   }
 }
 
-ModelConfig gpt2_config(const nlohmann::json& json) {
-  ModelConfig c;
-  c.num_layers = json.at("n_layer");
-  c.hidden_size = json.at("n_embd");
-  c.num_attention_heads = json.at("n_head");
-  if (const auto inner = json.find("n_inner"); inner != json.end() && !inner->is_null()) c.ffn_hidden_size = *inner;
-  c.max_position_embeddings = json.at("n_positions");
-  c.norm_epsilon = json.at("layer_norm_epsilon");
-  if (json.at("activation_function") != "gelu_new")
-    refuse("activation_function", "gelu_new", json["activation_function"].dump());
-  return c;
-}
-
-ModelConfig llama_config(const nlohmann::json& json) {
-  ModelConfig c;
-  c.num_layers = json.at("num_hidden_layers");
-  c.hidden_size = json.at("hidden_size");
-  c.num_attention_heads = json.at("num_attention_heads");
-  c.num_query_groups = json.at("num_key_value_heads");
-  c.kv_channels = json.value("head_dim", std::int64_t{0});
-  c.ffn_hidden_size = json.at("intermediate_size");
-  c.max_position_embeddings = json.at("max_position_embeddings");
-  c.norm_epsilon = json.at("rms_norm_eps");
-  const nlohmann::json rope = json.value("rope_parameters", nlohmann::json::object());
-  if (rope.value("rope_type", "default") != "default") refuse("rope_type", "default", rope["rope_type"].dump());
-  c.rotary_base = rope.contains("rope_theta") ? rope["rope_theta"].get<double>() : json.value("rope_theta", 10000.0);
-  c.position_embedding_type = PositionEmbedding::kRope;
-  c.normalization = Normalization::kRmsNorm;
-  c.swiglu = true;
-  c.add_bias_linear = false;
-  if (json.value("attention_bias", false) || json.value("mlp_bias", false)) refuse("biases", "none", "some");
-  return c;
-}
-
-class Places {
- public:
-  explicit Places(const ModelConfig& config) : config_(config) {}
-
-  std::map<std::string, HfPlace> gpt2() {
-    const std::int64_t h = config_.hidden_size, f = config_.ffn_hidden_size;
-    const std::int64_t q = config_.num_attention_heads * config_.kv_channels;
-    table("embedding.word_embeddings", "wte");
-    places_["embedding.position_embeddings.weight"] = {.name = "wpe.weight", .rows = config_.max_position_embeddings};
-    const bool conv = true;
-    for (std::int64_t i = 0; i < config_.num_layers; ++i) {
-      const std::string layer = fmt::format("decoder.layers.{}.", i), hf = fmt::format("h.{}.", i);
-      norm(layer + "input_layernorm", hf + "ln_1");
-      linear(layer + "self_attention.linear_q", {.name = hf + "attn.c_attn", .rows = 3 * q, .transposed = conv});
-      linear(layer + "self_attention.linear_k",
-             {.name = hf + "attn.c_attn", .first_row = q, .rows = 3 * q, .transposed = conv});
-      linear(layer + "self_attention.linear_v",
-             {.name = hf + "attn.c_attn", .first_row = 2 * q, .rows = 3 * q, .transposed = conv});
-      linear(layer + "self_attention.linear_proj", {.name = hf + "attn.c_proj", .rows = h, .transposed = conv});
-      norm(layer + "pre_mlp_layernorm", hf + "ln_2");
-      linear(layer + "mlp.linear_fc1", {.name = hf + "mlp.c_fc", .rows = f, .transposed = conv});
-      linear(layer + "mlp.linear_fc2", {.name = hf + "mlp.c_proj", .rows = h, .transposed = conv});
-    }
-    norm("decoder.final_layernorm", "ln_f");
-    return places_;
-  }
-
-  std::map<std::string, HfPlace> llama() {
-    const std::int64_t h = config_.hidden_size, f = config_.ffn_hidden_size;
-    const std::int64_t q = config_.num_attention_heads * config_.kv_channels;
-    const std::int64_t kv = config_.num_query_groups * config_.kv_channels;
-    table("embedding.word_embeddings", "model.embed_tokens");
-    for (std::int64_t i = 0; i < config_.num_layers; ++i) {
-      const std::string layer = fmt::format("decoder.layers.{}.", i), hf = fmt::format("model.layers.{}.", i);
-      norm(layer + "input_layernorm", hf + "input_layernorm");
-      linear(layer + "self_attention.linear_q", {.name = hf + "self_attn.q_proj", .rows = q});
-      linear(layer + "self_attention.linear_k", {.name = hf + "self_attn.k_proj", .rows = kv});
-      linear(layer + "self_attention.linear_v", {.name = hf + "self_attn.v_proj", .rows = kv});
-      linear(layer + "self_attention.linear_proj", {.name = hf + "self_attn.o_proj", .rows = h});
-      norm(layer + "pre_mlp_layernorm", hf + "post_attention_layernorm");
-      linear(layer + "mlp.linear_gate", {.name = hf + "mlp.gate_proj", .rows = f});
-      linear(layer + "mlp.linear_up", {.name = hf + "mlp.up_proj", .rows = f});
-      linear(layer + "mlp.linear_fc2", {.name = hf + "mlp.down_proj", .rows = h});
-    }
-    norm("decoder.final_layernorm", "model.norm");
-    if (config_.untie_embeddings_and_output_weights) table("output_layer", "lm_head");
-    return places_;
-  }
-
- private:
-  void table(const std::string& logical, const std::string& hf) {
-    places_[logical + ".weight"] = {.name = hf + ".weight", .rows = config_.vocab_size, .padded = true};
-  }
-
-  void norm(const std::string& logical, const std::string& hf) {
-    places_[logical + ".weight"] = {.name = hf + ".weight", .rows = config_.hidden_size};
-    if (config_.normalization == Normalization::kLayerNorm)
-      places_[logical + ".bias"] = {.name = hf + ".bias", .rows = config_.hidden_size};
-  }
-
-  void linear(const std::string& logical, HfPlace place) {
-    const std::string name = place.name;
-    place.name = name + ".weight";
-    places_[logical + ".weight"] = place;
-    if (!config_.add_bias_linear) return;
-    place.name = name + ".bias";
-    place.transposed = false;
-    places_[logical + ".bias"] = place;
-  }
-
-  const ModelConfig& config_;
-  std::map<std::string, HfPlace> places_;
-};
-
-// Constants that old files of GPT-2 hold, and the output layer where it is the word table.
-bool may_be_left_over(const std::string& name, const ModelConfig& config) {
-  return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") ||
-         (name == "lm_head.weight" && !config.untie_embeddings_and_output_weights);
-}
-
 }  // namespace
-
-std::string hf_name(std::string_view stored) {
-  constexpr std::string_view kPrefix = "transformer.";
-  return std::string(stored.starts_with(kPrefix) ? stored.substr(kPrefix.size()) : stored);
-}
 
 HfTensors read_hf_tensors(const std::string& folder, const std::string& file_name) {
   const File file = Directory::open(folder).open_file(file_name);
@@ -172,7 +53,7 @@ HfTensors read_hf_tensors(const std::string& folder, const std::string& file_nam
     const DType type = dtype_of(entry, file.path());
     std::vector<std::byte> bytes(entry.end - entry.begin);
     file.read_at(header.data_start + entry.begin, bytes);
-    HfTensor& tensor = tensors[hf_name(entry.name)];
+    HfValues& tensor = tensors[entry.name];
     tensor.shape = entry.shape;
     tensor.values.reserve(bytes.size() / size_of(type));
     for (std::size_t at = 0; at < bytes.size(); at += size_of(type))
@@ -183,30 +64,29 @@ HfTensors read_hf_tensors(const std::string& folder, const std::string& file_nam
 
 ModelConfig read_hf_config(const std::string& folder, std::int64_t seq_length) {
   const std::string text = Directory::open(folder).read_text("config.json", kMaxConfig);
-  try {
-    const nlohmann::json json = nlohmann::json::parse(text);
-    const std::string type = json.at("model_type");
-    if (type != "gpt2" && type != "llama") refuse(folder + "/config.json: model_type", "gpt2 or llama", type);
-    ModelConfig config = type == "gpt2" ? gpt2_config(json) : llama_config(json);
-    config.vocab_size = json.at("vocab_size");
-    config.untie_embeddings_and_output_weights = !json.value("tie_word_embeddings", type == "gpt2");
-    config.seq_length = seq_length;
-    resolve(config);
-    validate(config);
-    return config;
-  } catch (const nlohmann::json::exception& error) {
-    refuse(folder + "/config.json", "a configuration of transformers", error.what());
-  }
+  ModelConfig config = parse_hf_config(text, folder + "/config.json");
+  config.seq_length = seq_length;
+  return config;
 }
 
 std::map<std::string, HfPlace> hf_places(const ModelConfig& config) {
-  return config.swiglu ? Places(config).llama() : Places(config).gpt2();
+  std::map<std::string, HfPlace> places;
+  for (const HfTensor& tensor : hf_tensors(config)) {
+    for (const HfPart& part : tensor.parts) {
+      places[part.name] = {.name = tensor.name,
+                           .first_row = part.first,
+                           .rows = tensor.rows(),
+                           .transposed = tensor.transposed,
+                           .padded = part.rows != part.shape[0]};
+    }
+  }
+  return places;
 }
 
 std::vector<double> import_exactly(const HfTensors& tensors, const HfPlace& place, const Shape& shape) {
   const auto found = tensors.find(place.name);
   if (found == tensors.end()) refuse(place.name, "a tensor of the file", "none");
-  const HfTensor& tensor = found->second;
+  const HfValues& tensor = found->second;
   std::vector<std::int64_t> want = {place.rows};
   if (shape.rank() == 2) want.push_back(shape[1]);
   if (place.transposed) std::swap(want.front(), want.back());
@@ -250,7 +130,8 @@ void import_weights(Stream& stream, ParameterStore& store, const ModelConfig& co
     }
   }
   for (const auto& [name, tensor] : tensors) {
-    if (!used.contains(name) && !may_be_left_over(name, config))
+    const bool is_tied = name == kHfOutputLayer && !config.untie_embeddings_and_output_weights;
+    if (!used.contains(name) && !is_tied && !is_hf_buffer(hf_family(config), name))
       refuse(name, "a tensor of the model", "an unknown one");
   }
 }

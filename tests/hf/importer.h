@@ -1,11 +1,10 @@
-// Reads a GPT-2 or Llama as transformers saves it (config.json, model.safetensors) into a model of core/model: just
-// enough for the tests of this folder. The prefix "transformer." of GPT-2's tensors is optional and left out here.
+// Reads a model as transformers saves it (config.json, model.safetensors) into a model of core/model, by the names of
+// apps/hf_names.h: what is compared with transformers here is what convert converts.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "core/device/stream.h"
@@ -14,20 +13,16 @@
 
 namespace megalith::test {
 
-struct HfTensor {
+struct HfValues {
   std::vector<std::int64_t> shape;
   std::vector<double> values;  // row-major
 };
-using HfTensors = std::map<std::string, HfTensor>;
-
-// "transformer.wte.weight" is "wte.weight".
-std::string hf_name(std::string_view stored);
+using HfTensors = std::map<std::string, HfValues>;
 
 // All tensors of a safetensors file of F64, F32, BF16 or I32.
 HfTensors read_hf_tensors(const std::string& folder, const std::string& file);
 
-// From FOLDER/config.json, resolved and valid. Fails (kFormat) for an architecture other than gpt2 and llama, and for
-// settings that a ModelConfig cannot say.
+// From FOLDER/config.json, resolved and valid.
 ModelConfig read_hf_config(const std::string& folder, std::int64_t seq_length);
 
 // Where a logical tensor lies: rows [first_row, ...) of a matrix of `rows` rows, one per output or token.

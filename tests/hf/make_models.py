@@ -1,9 +1,9 @@
-"""Makes tiny random GPT-2 and Llama models with transformers, and one training step of each, for tests/hf.
+"""Makes tiny random GPT-2, Llama, Qwen2 and Qwen3 models with transformers, and one training step of each, for tests/hf.
 
     make_models.py FOLDER              models of a size that is worth running on a GPU
     make_models.py --golden FOLDER     the smallest ones, as they are kept in tests/hf/golden
 
-Writes FOLDER/{gpt2,llama}/ with
+Writes FOLDER/{gpt2,llama,qwen2,qwen3}/ with
     config.json, model.safetensors   as transformers saves them, bf16 weights
     step.safetensors                 tokens, labels [B, S]; in fp64: logits [B S, V], loss [1] (mean over tokens), and
                                      the loss's gradient by each tensor under its name: the truth
@@ -18,6 +18,8 @@ import torch
 import transformers
 from safetensors.torch import save_file
 from transformers.models.llama import modeling_llama
+from transformers.models.qwen2 import modeling_qwen2
+from transformers.models.qwen3 import modeling_qwen3
 
 SIZES = {
     "golden": dict(hidden=32, heads=4, groups=2, ffn=16, vocab=40, positions=16, sequences=4, length=12),
@@ -40,12 +42,29 @@ def llama(s):
     return transformers.LlamaForCausalLM, config
 
 
+def qwen2(s):
+    config = transformers.Qwen2Config(
+        num_hidden_layers=2, hidden_size=s["hidden"], num_attention_heads=s["heads"], num_key_value_heads=s["groups"],
+        intermediate_size=s["ffn"], max_position_embeddings=s["positions"], vocab_size=s["vocab"],
+        rope_theta=1000000.0, rms_norm_eps=1e-6, tie_word_embeddings=True, bos_token_id=0, eos_token_id=0)
+    return transformers.Qwen2ForCausalLM, config
+
+
+def qwen3(s):
+    config = transformers.Qwen3Config(
+        num_hidden_layers=2, hidden_size=s["hidden"], num_attention_heads=s["heads"], num_key_value_heads=s["groups"],
+        head_dim=s["hidden"] // 2, intermediate_size=s["ffn"], max_position_embeddings=s["positions"],
+        vocab_size=s["vocab"], rope_theta=1000000.0, rms_norm_eps=1e-6, tie_word_embeddings=False, bos_token_id=0,
+        eos_token_id=0)
+    return transformers.Qwen3ForCausalLM, config
+
+
 def exact_rms_norm(self, x):
     return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon))
 
 
 def exact_rotary(self, x, position_ids):
-    dim = self.config.hidden_size // self.config.num_attention_heads
+    dim = getattr(self.config, "head_dim", None) or self.config.hidden_size // self.config.num_attention_heads
     theta = self.config.rope_parameters["rope_theta"]
     inverse = theta ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
     angles = position_ids[:, :, None].double() * inverse
@@ -56,13 +75,20 @@ def exact_rotary(self, x, position_ids):
 class Exact:
     """In fp64, takes out the places where Llama goes through fp32 whatever its dtype; sdpa does so for the softmax."""
 
+    NORMS = modeling_llama.LlamaRMSNorm, modeling_qwen2.Qwen2RMSNorm, modeling_qwen3.Qwen3RMSNorm
+    ROTARIES = (modeling_llama.LlamaRotaryEmbedding, modeling_qwen2.Qwen2RotaryEmbedding,
+                modeling_qwen3.Qwen3RotaryEmbedding)
+
     def __enter__(self):
-        self.kept = modeling_llama.LlamaRMSNorm.forward, modeling_llama.LlamaRotaryEmbedding.forward
-        modeling_llama.LlamaRMSNorm.forward = exact_rms_norm
-        modeling_llama.LlamaRotaryEmbedding.forward = exact_rotary
+        self.kept = [(layer, layer.forward) for layer in self.NORMS + self.ROTARIES]
+        for layer in self.NORMS:
+            layer.forward = exact_rms_norm
+        for layer in self.ROTARIES:
+            layer.forward = exact_rotary
 
     def __exit__(self, *_):
-        modeling_llama.LlamaRMSNorm.forward, modeling_llama.LlamaRotaryEmbedding.forward = self.kept
+        for layer, forward in self.kept:
+            layer.forward = forward
 
 
 def draw_weights(model, hidden):
@@ -119,7 +145,7 @@ def main():
     parser.add_argument("--golden", action="store_true")
     arguments = parser.parse_args()
     size = SIZES["golden" if arguments.golden else "full"]
-    for family in (gpt2, llama):
+    for family in (gpt2, llama, qwen2, qwen3):
         folder = arguments.folder / family.__name__
         folder.mkdir(parents=True, exist_ok=True)
         make(folder, *family(size), size)

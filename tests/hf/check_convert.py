@@ -1,0 +1,145 @@
+"""Converts models that transformers saved to checkpoints and back, and compares them bit for bit.
+
+    check_convert.py CONVERT FOLDER     the program, and a folder that does not exist yet
+
+For each family, dtype and way of saving: the tensors of the model that comes back and its logits must equal the
+original's, and the configuration must say the same. Prints a line for each; the exit code is 1 if anything differs.
+"""
+import json
+import pathlib
+import subprocess
+import sys
+
+import safetensors.torch
+import torch
+import transformers
+
+from make_models import SIZES, draw_weights, gpt2, llama, qwen2, qwen3
+
+SIZE = SIZES["golden"]
+KEYS = {
+    "gpt2": ["n_layer", "n_embd", "n_head", "n_inner", "n_positions", "layer_norm_epsilon", "activation_function"],
+    "llama": ["num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim",
+              "intermediate_size", "max_position_embeddings", "rms_norm_eps", "rope_parameters", "attention_bias",
+              "mlp_bias"],
+}
+KEYS["qwen2"] = [key for key in KEYS["llama"] if key not in ("attention_bias", "mlp_bias", "head_dim")]
+KEYS["qwen3"] = [key for key in KEYS["llama"] if key != "mlp_bias"]
+COMMON = ["model_type", "vocab_size", "tie_word_embeddings"]
+
+
+def untied_gpt2(size):
+    model_class, config = gpt2(size)
+    config.tie_word_embeddings = False
+    config.activation_function = "gelu"
+    return model_class, config
+
+
+def biased_llama(size):
+    model_class, config = llama(size)
+    config.attention_bias = config.mlp_bias = True
+    return model_class, config
+
+
+def save_whole(model, folder):
+    model.save_pretrained(folder)
+
+
+def save_parts(model, folder):
+    model.save_pretrained(folder, max_shard_size="12KB")
+    assert (folder / "model.safetensors.index.json").exists()
+
+
+def save_bare(model, folder):
+    """Without the prefix of the model with a head, as the model without one is saved."""
+    model.base_model.save_pretrained(folder)
+
+
+def save_redundant(model, folder):
+    """With the output layer though it is tied, and the buffers of old files."""
+    save_whole(model, folder)
+    tensors = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    if model.config.model_type == "gpt2":
+        tensors["transformer.h.0.attn.bias"] = torch.ones(1, 1, 4, 4)
+    safetensors.torch.save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def save_fused(model, folder):
+    """Llama's projections as one matrix each, as some trainers write them."""
+    save_whole(model, folder)
+    tensors = dict(model.state_dict())
+    for i in range(model.config.num_hidden_layers):
+        for fused, names in {"self_attn.qkv_proj": "qkv", "mlp.gate_up_proj": ("gate", "up")}.items():
+            layer = f"model.layers.{i}.{fused.split('.')[0]}."
+            for kind in ("weight", "bias"):
+                parts = [tensors.pop(f"{layer}{name}_proj.{kind}", None) for name in names]
+                if parts[0] is not None:
+                    tensors[f"model.layers.{i}.{fused}.{kind}"] = torch.cat(parts)
+    safetensors.torch.save_file({name: tensor.clone() for name, tensor in tensors.items() if name != "lm_head.weight"
+                                 or not model.config.tie_word_embeddings},
+                                folder / "model.safetensors", metadata={"format": "pt"})
+
+
+CASES = [
+    (gpt2, torch.float32, save_whole), (gpt2, torch.bfloat16, save_parts), (gpt2, torch.float32, save_bare),
+    (gpt2, torch.float32, save_redundant), (untied_gpt2, torch.float32, save_whole),
+    (llama, torch.float32, save_parts), (llama, torch.bfloat16, save_fused), (biased_llama, torch.float32, save_fused),
+    (qwen2, torch.float32, save_whole), (qwen2, torch.bfloat16, save_fused), (qwen2, torch.float32, save_bare),
+    (qwen3, torch.float32, save_whole), (qwen3, torch.bfloat16, save_parts),
+]
+
+
+def run(*command):
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0, f"{' '.join(map(str, command))}: exit code {result.returncode}: {result.stderr}"
+
+
+def differences(model, other, tokens):
+    found = []
+    a, b = model.state_dict(), other.state_dict()
+    found += [f"tensor {name} on one side only" for name in a.keys() ^ b.keys()]
+    for name in a.keys() & b.keys():
+        if a[name].dtype != b[name].dtype or not torch.equal(a[name], b[name]):
+            found.append(f"tensor {name}")
+    with torch.no_grad():
+        if not torch.equal(model(input_ids=tokens).logits, other(input_ids=tokens).logits):
+            found.append("logits")
+    for key in COMMON + KEYS[model.config.model_type]:
+        if getattr(model.config, key) != getattr(other.config, key):
+            found.append(f"config {key}: {getattr(model.config, key)} and {getattr(other.config, key)}")
+    return found
+
+
+def main():
+    transformers.logging.disable_progress_bar()
+    transformers.logging.set_verbosity_error()
+    convert, root = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2])
+    root.mkdir(parents=True)
+    failed = False
+    for number, (make, dtype, save) in enumerate(CASES):
+        torch.manual_seed(number)
+        model_class, config = make(SIZE)
+        model = model_class._from_config(config, attn_implementation="eager").eval()
+        draw_weights(model, SIZE["hidden"])
+        model.to(dtype)
+        if dtype == torch.float32:  # values that bf16 has not
+            with torch.no_grad():
+                for p in model.parameters():
+                    p.mul_(1 + 1e-3 * torch.rand_like(p))
+        folder = root / str(number)
+        save(model, folder / "theirs")
+        run(convert, "--from", "hf", "--load", folder / "theirs", "--save", folder / "native")
+        run(convert, "--to", "hf", "--load", folder / "native", "--save", folder / "back", "--max-shard-size",
+            "5000" if number % 2 else "5000000")
+        load = lambda name: model_class.from_pretrained(folder / name, dtype="auto", attn_implementation="eager").eval()
+        save_whole(model, folder / "original")  # loading it makes RoPE's frequencies anew, as it does for the other
+        original, back = load("original"), load("back")
+        tokens = torch.randint(0, SIZE["vocab"], (3, SIZE["length"]))
+        found = differences(original, back, tokens)
+        failed = failed or bool(found)
+        print(f"{make.__name__} {str(dtype)[6:]} {save.__name__}: {'; '.join(found) or 'equal'}")
+    sys.exit(failed)
+
+
+if __name__ == "__main__":
+    main()
