@@ -1,51 +1,176 @@
-// Ranks that are stopped while they train: who waits for whom is said in time, every rank's last calls are kept, and no
-// process is left.
+// Ranks that are stopped while they train: who waits for whom is said, every rank's last calls are kept, and no process
+// is left. How fast is measured and printed; only the long form, MEGALITH_HANG_ROUNDS of tests/soak.sh, demands it, for
+// it has the machine to itself.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
-#include <filesystem>
+#include <cstdlib>
+#include <random>
+#include <regex>
+#include <thread>
 
 #include "tests/distributed/e2e/program.h"
 
 namespace megalith {
 namespace {
 
+using Clock = std::chrono::steady_clock;
 using test::Folder;
 using test::Outcome;
 using test::Words;
+using ::testing::AllOf;
+using ::testing::AnyOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using test::operator+;
 
 #ifdef MEGALITH_EXIT_CODES_SURVIVE
+constexpr double kToldWithin = 2;    // seconds beyond --comm-timeout
+constexpr double kEndedWithin = 10;  // seconds after that
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+Words endless(const std::string& timeout) {
+  return test::tiny_mock() + Words{"--train-iters",  "1000000", "--global-batch-size", "12",
+                                   "--log-interval", "1000000", "--comm-timeout",      timeout};
+}
+
+struct Stopped {
+  Outcome outcome;
+  double told = 0;   // seconds from the stop to the report
+  double ended = 0;  // from the report to the end of mpirun
+};
+
+// Stops `rank` of three `after` the first step. Nothing that runs may be left.
+Stopped stop_a_rank(const Folder& folder, const Words& flags, std::size_t rank, std::chrono::milliseconds after) {
+  test::Process run(test::program_on(3, "train", flags), folder);
+  EXPECT_TRUE(run.wait_for_output("iteration 1/ "));
+  const std::vector<pid_t> ranks = run.ranks();
+  EXPECT_EQ(ranks.size(), 3u);
+  if (testing::Test::HasFailure()) return {};
+  std::this_thread::sleep_for(after);
+  kill(ranks[rank], SIGSTOP);
+  Stopped result;
+  const auto stopped = Clock::now();
+  EXPECT_TRUE(run.wait_for_output(": error: "));
+  result.told = seconds_since(stopped);
+  const auto told = Clock::now();
+  result.outcome = run.finish();
+  result.ended = seconds_since(told);
+  for (const pid_t pid : ranks) EXPECT_FALSE(test::is_running(pid)) << "a process is left";
+  return result;
+}
+
 TEST(Hangs, AStoppedRankIsNamedAndNoProcessIsLeft) {
   const Folder folder;
-  const Words flags = test::tiny_mock() + Words{"--train-iters",  "1000000", "--global-batch-size", "12",
-                                                "--log-interval", "1000000", "--comm-timeout",      "1.5"};
-  test::Process run(test::program_on(3, "train", flags), folder);
-  ASSERT_TRUE(run.wait_for_output("iteration 1/ "));
-  const std::vector<pid_t> ranks = run.ranks();
-  ASSERT_EQ(ranks.size(), 3u);
-  kill(ranks[1], SIGSTOP);
-  const auto stopped = std::chrono::steady_clock::now();
-  EXPECT_TRUE(run.wait_for_output(": error: "));
-  EXPECT_LT(std::chrono::steady_clock::now() - stopped, std::chrono::milliseconds(1500 + 2000));
-  const Outcome outcome = run.finish();
-  EXPECT_EQ(outcome.code, 7);
-  EXPECT_LT(std::chrono::steady_clock::now() - stopped, std::chrono::milliseconds(1500 + 2000 + 10000));
-  EXPECT_THAT(outcome.errors(), ElementsAre(::testing::AllOf(
-                                    HasSubstr("train: error: [rank 0/3] "), HasSubstr(" on group "), HasSubstr(" #"),
-                                    HasSubstr("expected its ranks 0, 1, 2 within 1.5 s (--comm-timeout), got "),
-                                    HasSubstr("; rank 1 gave no answer, so the process is stopped, lost or starved"),
-                                    HasSubstr("; the last calls of each rank: comm-dump"))));
-  for (const pid_t pid : ranks) EXPECT_NE(kill(pid, 0), 0) << "a process is left";
+  const Stopped stopped = stop_a_rank(folder, endless("3"), 1, std::chrono::milliseconds(0));
+  fmt::print("told {:.1f} s after the stop, ended {:.1f} s later\n", stopped.told, stopped.ended);
+  EXPECT_EQ(stopped.outcome.code, 7);
+  EXPECT_THAT(
+      stopped.outcome.errors(),
+      ElementsAre(AllOf(HasSubstr("train: error: [rank 0/3] "), HasSubstr(" on group "), HasSubstr(" #"),
+                        HasSubstr("expected its ranks 0, 1, 2 within 3.0 s (--comm-timeout), got only ranks 0, 2; "),
+                        HasSubstr("; rank 1 gave no answer, so the process is stopped, lost or starved; told "),
+                        HasSubstr("; the last calls of each rank: comm-dump"))))
+      << stopped.outcome.err;
   for (const char* name : {"comm-dump/comm_rank_0000.json", "comm-dump/comm_rank_0002.json"}) {
     EXPECT_THAT(folder.read(name), HasSubstr("\"kind\": \"all_reduce\", \"tensor\": \"gradients of bucket 0\""))
         << name;
-    EXPECT_THAT(folder.read(name), HasSubstr("\"ended_ms\": null"));
+    EXPECT_THAT(folder.read(name), HasSubstr("\"state\": \"running\""));
   }
+}
+
+// A debugger, a batch system or a laptop's lid may stop all of them: that is nobody's fault.
+TEST(Hangs, ARunThatIsSuspendedGoesOn) {
+  const Folder folder;
+  test::Process run(test::program_on(2, "train", endless("2.5") + Words{"--global-batch-size", "8"}), folder);
+  ASSERT_TRUE(run.wait_for_output("iteration 1/ "));
+  const std::vector<pid_t> ranks = run.ranks();
+  ASSERT_EQ(ranks.size(), 2u);
+  for (const pid_t pid : ranks) kill(pid, SIGSTOP);
+  std::this_thread::sleep_for(std::chrono::milliseconds(3500));
+  for (const pid_t pid : ranks) kill(pid, SIGCONT);
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  run.signal(SIGUSR1);
+  const Outcome outcome = run.finish();
+  EXPECT_EQ(outcome.code, 75) << outcome.err;
+  EXPECT_THAT(outcome.errors(), ElementsAre());
+}
+
+// Two ranks that were started with different flags reduce gradients of different sizes.
+TEST(Hangs, RanksThatMakeOtherCallsAreToldInTheFirstStep) {
+  const Folder folder;
+  const Words other = endless("60") + Words{"--global-batch-size", "8", "--ddp-bucket-size", "2000"};
+  const Words command = test::program_on(1, "train", endless("60") + Words{"--global-batch-size", "8"}) +
+                        Words{":", "-n", "1"} + test::program("train", other);
+  const Outcome outcome = test::run(command, folder);
+  EXPECT_EQ(outcome.code, 7);
+  // The streams may come to it before the sequences are compared.
+  EXPECT_THAT(outcome.err, AnyOf(HasSubstr("on group dp: expected the same call on all ranks, got all_reduce fp32 x "),
+                                 HasSubstr("all_reduce on group dp: message from rank ")));
+  EXPECT_THAT(folder.read("comm-dump/comm_rank_0000.json"), HasSubstr("\"tensor\": \"gradients of bucket 0\""));
+  EXPECT_THAT(folder.read("comm-dump/comm_rank_0001.json"), HasSubstr("\"tensor\": \"gradients of bucket 0\""));
+}
+
+struct Worst {
+  double told = 0;
+  double ended = 0;
+  void add(double one_told, double one_ended) {
+    told = std::max(told, one_told);
+    ended = std::max(ended, one_ended);
+  }
+};
+
+// Each way of mpi_hang, whose timeout is 3 s; those that only disagree need not wait for it.
+void hang_in_each_way(Worst& worst) {
+  for (const char* kind : {"stop", "loop", "skip", "host", "order", "count", "dtype"}) {
+    const Folder folder;
+    test::Process run(test::mpi_command(3, {MEGALITH_MPI_HANG, kind, "dump"}), folder);
+    EXPECT_TRUE(run.wait_for_output("rank ")) << kind;
+    const auto told = Clock::now();
+    const std::vector<pid_t> ranks = run.ranks();
+    const Outcome outcome = run.finish();
+    const double ended = seconds_since(told);
+    EXPECT_EQ(outcome.code, 7) << kind << outcome.err;
+    for (const pid_t pid : ranks) EXPECT_FALSE(test::is_running(pid)) << kind;
+    EXPECT_THAT(folder.read("dump/comm_rank_0000.json"), HasSubstr("\"tensor\": \"the values\"")) << kind;
+    std::smatch match;
+    if (std::regex_search(outcome.err, match, std::regex("told ([0-9.]+) s after"))) {
+      worst.add(std::stod(match[1]) - 3, ended);
+      fmt::print("{}: told {} s after the call began, ended {:.1f} s later\n", kind, match[1].str(), ended);
+    } else {
+      worst.add(0, ended);
+      EXPECT_THAT(outcome.err, AnyOf(HasSubstr("message from rank"), HasSubstr("expected the same call"))) << kind;
+    }
+  }
+}
+
+TEST(Hangs, LongMeasured) {
+  const char* rounds = std::getenv("MEGALITH_HANG_ROUNDS");
+  if (rounds == nullptr) GTEST_SKIP() << "set MEGALITH_HANG_ROUNDS, as tests/soak.sh does";
+  const char* seed = std::getenv("SEED");
+  std::mt19937 random(seed == nullptr ? 1u : static_cast<unsigned>(std::stoul(seed)));
+  Worst stops, ways;
+  const Words flags = endless("3") + Words{"--save", "kept", "--save-interval", "20", "--keep-last", "2"};
+  for (int round = 0; round < std::atoi(rounds) && !HasFailure(); ++round) {
+    const Folder folder;
+    const std::size_t rank = random() % 3;
+    const Stopped stopped = stop_a_rank(folder, flags, rank, std::chrono::milliseconds(random() % 1500));
+    EXPECT_EQ(stopped.outcome.code, 7) << stopped.outcome.err;
+    EXPECT_THAT(stopped.outcome.err, HasSubstr(fmt::format("rank {} gave no answer", rank)));
+    stops.add(stopped.told - 3, stopped.ended);
+    hang_in_each_way(ways);
+  }
+  fmt::print("stopped ranks: told at most {:.2f} s after the timeout, ended at most {:.2f} s later\n", stops.told,
+             stops.ended);
+  fmt::print("ways to hang: told at most {:.2f} s after the timeout, ended at most {:.2f} s later\n", ways.told,
+             ways.ended);
+  EXPECT_LE(std::max(stops.told, ways.told), kToldWithin);
+  EXPECT_LE(std::max(stops.ended, ways.ended), kEndedWithin);
 }
 #endif
 

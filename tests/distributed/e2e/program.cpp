@@ -201,11 +201,20 @@ Words program(const std::string& name, const Words& arguments) {
   return Words{std::string(MEGALITH_BIN_DIR "/") + name} + device + arguments;
 }
 
-Words program_on(int ranks, const std::string& name, const Words& arguments) {
-  Words command;
+Words mpi_command(int ranks, const Words& command) {
+  Words words;
   std::istringstream mpiexec(MEGALITH_MPIEXEC);
-  for (std::string word; mpiexec >> word;) command.push_back(word);
-  return command + Words{"-n", std::to_string(ranks)} + program(name, arguments);
+  for (std::string word; mpiexec >> word;) words.push_back(word);
+  return words + Words{"-n", std::to_string(ranks)} + command;
+}
+
+Words program_on(int ranks, const std::string& name, const Words& arguments) {
+  return mpi_command(ranks, program(name, arguments));
+}
+
+bool is_running(pid_t pid) {
+  const Words state = lines_with(content_of("/proc/" + std::to_string(pid) + "/status"), "State:");
+  return !state.empty() && state[0].find('Z') == std::string::npos && state[0].find('X') == std::string::npos;
 }
 
 Outcome run(const Words& command, const Folder& folder) { return Process(command, folder).finish(); }

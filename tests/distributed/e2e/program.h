@@ -60,7 +60,7 @@ class Process {
   bool wait_for_handler(int number);              // until the program itself takes the signal; false if it ended before
   void signal(int number) const;
   bool kill_child(unsigned choice) const;  // SIGKILL for one of the children, as mpirun's ranks are; false if none
-  std::vector<pid_t> ranks() const;  // under Open MPI's mpirun: its processes, by rank
+  std::vector<pid_t> ranks() const;        // under Open MPI's mpirun: its processes, by rank
   Outcome finish();
 
  private:
@@ -76,6 +76,8 @@ class Process {
 // On the CPU unless the arguments name a device, so that results do not depend on the machine.
 Words program(const std::string& name, const Words& arguments);                // in this process's place
 Words program_on(int ranks, const std::string& name, const Words& arguments);  // under mpirun
+Words mpi_command(int ranks, const Words& command);                            // any program under mpirun
+bool is_running(pid_t pid);                                                    // and no zombie
 Outcome run(const Words& command, const Folder& folder);
 
 // Flags of a training run that takes milliseconds: 2 layers, hidden 32, sequence 16, global batch 8, 6 steps.

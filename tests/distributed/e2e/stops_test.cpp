@@ -30,7 +30,7 @@ int code_of(const Folder& folder, const std::string& program, const Words& flags
 
 TEST(Stops, EveryProgramTellsTheExitCodes) {
   const Folder folder;
-  for (const char* name : {"train", "generate", "plan", "report", "prepare"}) {
+  for (const char* name : {"train", "generate", "plan", "report", "prepare", "convert"}) {
     const Outcome help = test::run({std::string(MEGALITH_BIN_DIR "/") + name, "--help"}, folder);
     EXPECT_EQ(help.code, 0);
     EXPECT_THAT(help.out, HasSubstr(exit_codes_text())) << name;
