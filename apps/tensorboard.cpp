@@ -7,14 +7,16 @@
 #include <bit>
 #include <chrono>
 #include <cmath>
-#include <filesystem>
 
 #include "core/base/error.h"
+#include "core/base/fault.h"
 #include "core/base/log.h"
 
 namespace megalith {
 
 namespace {
+
+constexpr const char* kScope = "tensorboard";
 
 constexpr std::array<std::uint32_t, 256> kCrcTable = [] {
   constexpr std::uint32_t kPolynomial = 0x82f63b78;  // reflected
@@ -92,23 +94,20 @@ std::string tensorboard_scalar(double wall_time, std::int64_t step, std::string_
 }
 
 TensorBoardLog::TensorBoardLog(const std::string& folder) : folder_(folder) {
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  if (error) {
-    fail({.code = ExitCode::kFileIo,
-          .subject = "--tensorboard-dir " + folder,
-          .expected = "a folder to write to",
-          .got = error.message(),
-          .show_place = false});
+  const FaultScope scope(kScope);
+  try {
+    Directory::create(folder);
+    char host[256] = {};
+    gethostname(host, sizeof(host) - 1);
+    const double time = now();
+    file_ = File::create(
+        fmt::format("{}/events.out.tfevents.{:010d}.{}.{}", folder, static_cast<std::int64_t>(time), host, getpid()));
+    std::string version = event(time, 0);
+    append_bytes(version, 3, "brain.Event:2");
+    file_.write(tensorboard_record(version));
+  } catch (const Error& error) {
+    throw Error(error.code(), fmt::format("--tensorboard-dir {}: {}", folder, error.what()));
   }
-  char host[256] = {};
-  gethostname(host, sizeof(host) - 1);
-  const double time = now();
-  file_ = File::create(
-      fmt::format("{}/events.out.tfevents.{:010d}.{}.{}", folder, static_cast<std::int64_t>(time), host, getpid()));
-  std::string version = event(time, 0);
-  append_bytes(version, 3, "brain.Event:2");
-  file_.write(tensorboard_record(version));
 }
 
 void TensorBoardLog::write(const StepMetrics& metrics) {
@@ -133,6 +132,7 @@ void TensorBoardLog::write(const StepMetrics& metrics) {
     add("lm loss validation", *metrics.validation_loss, true);
     add("lm loss validation ppl", std::exp(*metrics.validation_loss), true);
   }
+  const FaultScope scope(kScope);
   try {
     file_.write(records);
   } catch (const Error& error) {

@@ -2,8 +2,8 @@
 # Kills a training run again and again at random moments and goes on from its checkpoint; in the end the losses and
 # gradient norms of all steps must be those, in hex, of a run that was never killed. Not part of tests/run.sh.
 #   tests/soak.sh [MINUTES]          default 5; needs the programs of cpu-release (apps/quickstart.sh or tests/run.sh)
-# Then the same time with kills at random sites of the code (--fault), for which cpu-release must have its tests too;
-# about as long again with ranks that hang; a thousand flipped bits; a million inputs for each fuzz target (about half an
+# Then, for which cpu-release must have its tests too: the same time with kills at random sites of the code (--fault), and
+# with allocations that fail; 5,000 steps with 200 saves whose memory, descriptors and threads stay constant; about as long again with ranks that hang; a thousand flipped bits; a million inputs for each fuzz target (about half an
 # hour each on one core). Last, the coverage of the unit tests.
 # Environment: SEED of the random moments (default: the time, printed), RANKS (default 2), FUZZ_RUNS (default 1000000),
 # COVERAGE (0: without).
@@ -95,7 +95,8 @@ done
 [ $kills -gt 0 ] || { echo "soak: no run was killed" >&2; exit 1; }
 
 if [ -x build/cpu-release/tests/e2e ]; then
-  SEED=$seed MEGALITH_CRASH_MINUTES=$minutes build/cpu-release/tests/e2e --gtest_filter=Crash.LongRandomKills
+  SEED=$seed MEGALITH_CRASH_MINUTES=$minutes build/cpu-release/tests/e2e --gtest_filter='Crash.Long*'
+  MEGALITH_LEAK_STEPS=5000 build/cpu-release/tests/e2e --gtest_filter='Leaks.*'
   # Ranks that are stopped, loop or disagree, each way once a minute: how long until it is told, and until all have ended.
   SEED=$seed MEGALITH_HANG_ROUNDS=$minutes build/cpu-release/tests/e2e --gtest_filter=Hangs.LongMeasured
 fi

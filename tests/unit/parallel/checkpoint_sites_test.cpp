@@ -104,11 +104,13 @@ TEST_F(CheckpointSites, SaveSurvivesEveryFault) {
           EXPECT_NE(result.message.find(request.kind == FaultKind::kEio ? "(EIO)" : "(ENOSPC)"), std::string::npos)
               << where;
           EXPECT_NE(result.message.find("cannot "), std::string::npos) << where;
-          EXPECT_NE(result.message.find(folder_.path("top")), std::string::npos) << where;
+          EXPECT_NE(result.message.find(folder_.path()), std::string::npos) << where;
         } else {  // only what merely looks at older checkpoints may pass over it
           EXPECT_TRUE(site == "save.prune.open" || site == "save.prune.read") << where;
         }
-        EXPECT_EQ(load_alone(save), result.saved ? 2 : scenario.before) << where;
+        // A checkpoint that has its name, but perhaps not durably, counts as not saved, and is a good one all the same.
+        const bool there = result.saved || (site == "save.parent.sync" && !must_succeed(request.kind));
+        EXPECT_EQ(load_alone(save), there ? 2 : scenario.before) << where;
         const SaveResult next = save_alone(save, 3, 2);
         EXPECT_TRUE(next.saved && next.message.empty()) << where << "; then " << next.message;
         EXPECT_EQ(load_alone(save), 3) << where;
@@ -119,7 +121,8 @@ TEST_F(CheckpointSites, SaveSurvivesEveryFault) {
   EXPECT_GT(struck, 200);
   // save.cleanup has its own test.
   for (const std::string& site : fault_sites()) {
-    if (site.starts_with("save.") && !site.starts_with("save.cleanup")) EXPECT_TRUE(all.contains(site)) << site;
+    const bool counts = site.starts_with("save.") && !site.starts_with("save.cleanup");
+    EXPECT_TRUE(!counts || all.contains(site)) << site;
   }
 }
 
@@ -180,7 +183,8 @@ TEST_F(CheckpointSites, LoadFallsBackOrSaysWhy) {
   EXPECT_GT(struck, 30);
   for (const std::string& site : fault_sites()) {
     // The points at the end of loading are the trainer's.
-    if (site.starts_with("load.") && site != "load.end") EXPECT_TRUE(reached.contains(site)) << site;
+    const bool counts = site.starts_with("load.") && site != "load.end";
+    EXPECT_TRUE(!counts || reached.contains(site)) << site;
   }
   EXPECT_EQ(load_alone(save), 2);  // nothing was changed
 }

@@ -118,7 +118,7 @@ std::vector<std::size_t> DiskModel::unsynced(std::size_t count) const {
   return pending;
 }
 
-void DiskModel::replay(std::size_t count, const std::vector<bool>& kept, const std::string& target) const {
+DiskModel::Nodes DiskModel::nodes_after(std::size_t count, const std::vector<bool>& kept) const {
   const std::vector<std::size_t> pending = unsynced(count);
   std::set<std::size_t> lost;
   for (std::size_t i = 0; i < pending.size(); ++i) {
@@ -130,7 +130,26 @@ void DiskModel::replay(std::size_t count, const std::vector<bool>& kept, const s
     if (log_[i].name == "mkdir") nodes[log_[i].node].is_folder = true;
     if (!lost.contains(i)) apply(log_[i], nodes);
   }
-  build(nodes, 0, target);
+  return nodes;
+}
+
+void DiskModel::replay(std::size_t count, const std::vector<bool>& kept, const std::string& target) const {
+  build(nodes_after(count, kept), 0, target);
+}
+
+std::string DiskModel::content(std::size_t count, const std::vector<bool>& kept) const {
+  std::string text;
+  describe(nodes_after(count, kept), 0, text);
+  return text;
+}
+
+void DiskModel::describe(const Nodes& nodes, int node, std::string& text) {
+  for (const auto& [name, child] : nodes.at(node).names) {
+    const Node& what = nodes.at(child);
+    text += name + (what.is_folder ? "{" : "=" + std::to_string(what.data.size()) + ":" + what.data);
+    if (what.is_folder) describe(nodes, child, text);
+    text += what.is_folder ? "}" : ";";
+  }
 }
 
 void DiskModel::build(const Nodes& nodes, int node, const std::string& target) {

@@ -29,6 +29,8 @@ class DiskModel {
   // Builds in the empty folder `target` what the first `count` operations leave when those of unsynced(count) are kept
   // for which `kept` is true, and the others lost. Bytes that are lost before others that are kept are zeros.
   void replay(std::size_t count, const std::vector<bool>& kept, const std::string& target) const;
+  // The same as one text: all names and bytes. Many combinations leave the same.
+  std::string content(std::size_t count, const std::vector<bool>& kept) const;
 
  private:
   struct Operation {
@@ -52,7 +54,9 @@ class DiskModel {
   int add_tree(const std::string& path);
   void record(const FileOperation& seen);
   static void apply(const Operation& operation, Nodes& nodes);
+  Nodes nodes_after(std::size_t count, const std::vector<bool>& kept) const;
   static void build(const Nodes& nodes, int node, const std::string& target);
+  static void describe(const Nodes& nodes, int node, std::string& text);
 
   std::string root_;
   Nodes start_, now_;
