@@ -2,9 +2,10 @@
 # Kills a training run again and again at random moments and goes on from its checkpoint; in the end the losses and
 # gradient norms of all steps must be those, in hex, of a run that was never killed. Not part of tests/run.sh.
 #   tests/soak.sh [MINUTES]          default 5; needs the programs of cpu-release (apps/quickstart.sh or tests/run.sh)
-# Then, for which cpu-release must have its tests too: the same time with kills at random sites of the code (--fault), and
-# with allocations that fail; 5,000 steps with 200 saves whose memory, descriptors and threads stay constant; about as long again with ranks that hang; a thousand flipped bits; a million inputs for each fuzz target (about half an
-# hour each on one core). Last, the coverage of the unit tests.
+# Then, for which cpu-release must have its tests too: the same time with kills at random sites of the code (--fault),
+# and with allocations that fail; 5,000 steps with 200 saves whose memory, descriptors and threads stay constant; about as
+# long again with ranks that hang; a thousand flipped bits; a million inputs for each fuzz target (about half an hour each
+# on one core). Last, the coverage of the unit tests.
 # Environment: SEED of the random moments (default: the time, printed), RANKS (default 2), FUZZ_RUNS (default 1000000),
 # COVERAGE (0: without).
 set -euo pipefail

@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <random>
@@ -56,6 +57,8 @@ class Crashes {
     const Outcome outcome = test::run(command() + fault + more, folder_);
     compare(fmt::format("{} on rank {}", site, rank));
     kills_ += outcome.code == kKilled ? 1 : 0;
+    fmt::print("{} kills, {} on rank {}\n", kills_, site, rank);
+    std::fflush(stdout);
     EXPECT_TRUE(outcome.code == kKilled || outcome.code == 0) << site << ": exit " << outcome.code << "\n"
                                                               << outcome.err;
     return outcome.code == kKilled;

@@ -146,9 +146,13 @@ std::string DiskModel::content(std::size_t count, const std::vector<bool>& kept)
 void DiskModel::describe(const Nodes& nodes, int node, std::string& text) {
   for (const auto& [name, child] : nodes.at(node).names) {
     const Node& what = nodes.at(child);
-    text += name + (what.is_folder ? "{" : "=" + std::to_string(what.data.size()) + ":" + what.data);
-    if (what.is_folder) describe(nodes, child, text);
-    text += what.is_folder ? "}" : ";";
+    text.append(name).append(what.is_folder ? "{" : "=");
+    if (what.is_folder) {
+      describe(nodes, child, text);
+    } else {
+      text.append(std::to_string(what.data.size())).append(":").append(what.data);
+    }
+    text.append("}");
   }
 }
 
