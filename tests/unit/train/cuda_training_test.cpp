@@ -175,19 +175,25 @@ TEST_F(CudaTraining, HasNoHazards) {
   EXPECT_EQ(result.losses.size(), 4u);
 }
 
-// A hook enqueues work of its own: it poisons one gradient of the first microbatch of step 2.
-TEST_F(CudaTraining, ANanSkipsTheStep) {
+// A hook enqueues work of its own: it poisons one gradient of the first microbatch of step 2, and once more when that
+// step is run again, after step 3 was dropped.
+TEST_F(CudaTraining, ANanSkipsTheStepAndIsNamed) {
   const auto poison = [](Trainer& trainer, int) {
     TrainingModel& model = trainer.model();
     const int last = model.runner().num_segments() - 1;
     model.runner().hooks(last).add(HookPoint::kPostWeight, [&model, calls = 0](const HookContext& context) mutable {
-      if (context.microbatch != 0 || ++calls != 2) return;
+      if (context.microbatch != 0 || (++calls != 2 && calls != 4)) return;
       const Tensor gradient = model.gpt().parameters->units().back().main_grads;
       launch(model.compute(), Fill{.x = gradient.slice(0, 0, 1), .value = std::nan("")});
     });
   };
   const Words flags = cuda(kDeterministic + Words{"--lr-decay-style", "constant"});
+  testing::internal::CaptureStderr();
   const RunResult poisoned = test::train({.flags = flags, .prepare = poison});
+  const std::string told = testing::internal::GetCapturedStderr();
+  for (const char* part : {"step 2 was skipped (loss ", "grad norm nan); the first value that is not finite: rank 0, ",
+                           ", backward_weight, microbatch 0: fill wrote nan to \"gradient"})
+    EXPECT_NE(told.find(part), std::string::npos) << part << " is not in: " << told;
   const RunResult clean = test::train({.flags = flags});
   EXPECT_EQ(poisoned.skipped_steps, 1);
   ASSERT_EQ(poisoned.losses.size(), 6u);
