@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cstdio>
 #include <cstdlib>
 #include <set>
@@ -67,11 +68,40 @@ struct State {
   std::vector<std::string> origins = std::vector<std::string>(table.size(), "default");
 };
 
+// Optimal string alignment: insertions, deletions, substitutions and swaps of neighbours.
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::vector<std::size_t>> cost(a.size() + 1, std::vector<std::size_t>(b.size() + 1));
+  for (std::size_t i = 0; i <= a.size(); ++i) {
+    for (std::size_t j = 0; j <= b.size(); ++j) {
+      if (i == 0 || j == 0) {
+        cost[i][j] = i + j;
+        continue;
+      }
+      const std::size_t substitute = cost[i - 1][j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1);
+      cost[i][j] = std::min({cost[i - 1][j] + 1, cost[i][j - 1] + 1, substitute});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
+        cost[i][j] = std::min(cost[i][j], cost[i - 2][j - 2] + 1);
+      }
+    }
+  }
+  return cost[a.size()][b.size()];
+}
+
 // What to do about a wrong value: the choice that was meant, or where all of them stand.
 std::string remedy_for(const Flag& flag, const RawValue& value) {
-  const std::string fallback = "see --help";
-  if (flag.binding.choices.empty() || value.items.size() != 1) return fallback;
-  return suggestion(value.items[0], flag.binding.choices, fallback);
+  const auto in_lower_case = [](std::string text) {
+    std::transform(text.begin(), text.end(), text.begin(),
+                   [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+    return text;
+  };
+  constexpr std::size_t kLongest = 64;
+  for (const std::string& choice : flag.binding.choices) {
+    if (value.items.size() != 1 || value.items[0].size() > kLongest) break;
+    if (3 * edit_distance(in_lower_case(value.items[0]), in_lower_case(choice)) <= choice.size()) {
+      return "did you mean " + choice + "?";
+    }
+  }
+  return "see --help";
 }
 
 void apply(State& state, const RawValue& value) {
@@ -109,6 +139,22 @@ void apply_file(State& state, const std::vector<RawValue>& values) {
   }
 }
 
+// A contradiction names its flags; those that a file gave are shown with their line.
+void check_with_origins(const State& state, App app) {
+  try {
+    check(app, state.options);
+  } catch (const Error& error) {
+    std::string text = error.what();
+    const std::string subject = text.substr(0, text.find(": ")) + " ";
+    for (std::size_t i = 0; i < state.table.size(); ++i) {
+      if (state.origins[i].find(':') == std::string::npos) continue;
+      const std::string flag = fmt::format("--{} ", state.table[i].name);
+      if (subject.find(flag) != std::string::npos) text += fmt::format("; {}is in {}", flag, state.origins[i]);
+    }
+    throw Error(error.code(), text);
+  }
+}
+
 void finish(State& state, App app) {
   std::vector<std::string> before;
   for (const Flag& flag : state.table) before.push_back(flag.binding.get());
@@ -116,7 +162,7 @@ void finish(State& state, App app) {
   for (std::size_t i = 0; i < state.table.size(); ++i) {
     if (state.table[i].binding.get() != before[i]) state.origins[i] = "derived";
   }
-  check(app, state.options);
+  check_with_origins(state, app);
   for (std::size_t i = 0; i < state.table.size(); ++i) {
     const Flag& flag = state.table[i];
     if (!takes(flag, app) || flag.group == FlagGroup::kProgram) continue;
@@ -125,25 +171,6 @@ void finish(State& state, App app) {
                                        .value = flag.binding.get(),
                                        .origin = state.origins[i]});
   }
-}
-
-// Optimal string alignment: insertions, deletions, substitutions and swaps of neighbours.
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::vector<std::size_t>> cost(a.size() + 1, std::vector<std::size_t>(b.size() + 1));
-  for (std::size_t i = 0; i <= a.size(); ++i) {
-    for (std::size_t j = 0; j <= b.size(); ++j) {
-      if (i == 0 || j == 0) {
-        cost[i][j] = i + j;
-        continue;
-      }
-      const std::size_t substitute = cost[i - 1][j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1);
-      cost[i][j] = std::min({cost[i - 1][j] + 1, cost[i][j - 1] + 1, substitute});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
-        cost[i][j] = std::min(cost[i][j], cost[i - 2][j - 2] + 1);
-      }
-    }
-  }
-  return cost[a.size()][b.size()];
 }
 
 void arm(const Requests& requests, int rank) {

@@ -16,11 +16,14 @@ namespace {
 constexpr std::size_t kMaxBytes = 1 << 20;
 constexpr int kMaxDepth = 32;
 
-[[noreturn]] void refuse(std::string subject, std::string expected = {}, std::string got = {}) {
+constexpr const char* kForm = "write NAME = VALUE lines with the names of flags, as in configs/quickstart.toml";
+
+[[noreturn]] void refuse(std::string subject, std::string expected, std::string got, std::string remedy = kForm) {
   fail({.code = ExitCode::kUsage,
         .subject = std::move(subject),
         .expected = std::move(expected),
         .got = std::move(got),
+        .remedy = std::move(remedy),
         .show_place = false});
 }
 
@@ -84,9 +87,9 @@ std::string scalar_text(const toml::node& node, const RawValue& at) {
   if (const auto* text = node.as_string()) return text->get();
   if (const auto* number = node.as_floating_point()) {
     if (std::isfinite(number->get())) return shortest(number->get());
-    refuse(prefix_of(at) + at.name, "a finite number", shortest(number->get()));
+    refuse(prefix_of(at) + at.name, "a finite number", shortest(number->get()), "see --help");
   }
-  refuse(prefix_of(at) + at.name, "a boolean, number, text or list of them", "a date or time");
+  refuse(prefix_of(at) + at.name, "a boolean, number, text or list of them", "a date or time", "see --help");
 }
 
 RawType type_of(const toml::node& node) {
@@ -112,7 +115,7 @@ void collect(const toml::table& table, const std::string& file, int depth, std::
     if (const toml::array* items = node.as_array()) {
       for (const toml::node& item : *items) {
         if (item.is_table() || item.is_array())
-          refuse(prefix_of(value) + value.name, "a list of texts", "a nested list");
+          refuse(prefix_of(value) + value.name, "a list of texts", "a nested list", "see --help");
         value.items.push_back(scalar_text(item, value));
       }
     } else {
@@ -137,7 +140,8 @@ std::vector<RawValue> read_config_text(std::string_view text, const std::string&
   } catch (const toml::parse_error& error) {
     const toml::source_position position = error.source().begin;
     refuse(fmt::format("{}:{}:{}: not TOML: {}", file, static_cast<unsigned>(position.line),
-                       static_cast<unsigned>(position.column), error.description()));
+                       static_cast<unsigned>(position.column), error.description()),
+           {}, {});
   }
   std::stable_sort(values.begin(), values.end(), [](const RawValue& a, const RawValue& b) {
     return a.line != b.line ? a.line < b.line : a.column < b.column;

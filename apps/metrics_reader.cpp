@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "apps/flags_binding.h"
 #include "core/base/error.h"
 #include "core/base/fault.h"
 #include "core/base/file.h"
@@ -80,9 +81,9 @@ MetricsRun read_metrics(const std::string& path) {
   const std::string all = read_whole_file(path, std::uint64_t{1} << 33);
   MetricsRun run{.path = path};
   std::int64_t number_of_line = 0;
-  const auto refuse = [&](const char* expected, const char* got) {
+  const auto refuse = [&](const std::string& expected, const std::string& got) {
     fail({.code = ExitCode::kFormat,
-          .subject = fmt::format("{}:{}", path, number_of_line),
+          .subject = number_of_line == 0 ? path : fmt::format("{}:{}", path, number_of_line),
           .expected = expected,
           .got = got,
           .remedy = "report draws files of train --metrics-jsonl",
@@ -97,10 +98,10 @@ MetricsRun read_metrics(const std::string& path) {
     const std::optional<std::int64_t> iteration = object.is_object() ? whole(object, "iteration") : std::nullopt;
     if (!iteration) {
       if (end == std::string_view::npos) break;  // the run was ended while it wrote
-      refuse("a JSON object with an iteration", "something else");
+      refuse("a JSON object with an iteration", escaped_short(line));
     }
     if (!run.records.empty() && *iteration <= run.records.back().iteration) {
-      refuse("ascending iterations", "an earlier one");
+      refuse(fmt::format("an iteration after {}", run.records.back().iteration), std::to_string(*iteration));
     }
     run.records.push_back(record_of(object, *iteration));
     read_extras(object, run);

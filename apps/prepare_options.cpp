@@ -56,46 +56,86 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
   fail_usage(name, "a known flag", "an unknown one", fmt::format("the nearest is {}", nearest));
 }
 
+// "what it is [default: value; range]": the form in which train's --help says it too.
+std::string with_facts(const std::string& help, const std::string& value, const std::string& range = {}) {
+  return fmt::format("{} [{}{}{}]", help, value == "required" ? value : "default " + value, range.empty() ? "" : "; ",
+                     range);
+}
+
+struct TextFlag {
+  std::string name;
+  std::string unit;
+  std::string help;
+  std::string value;  // the default, as --help shows it
+  std::string range = {};
+};
+
+template <class Field>
+CLI::Option* add_text(CLI::App& app, const char* group, Field& field, const TextFlag& flag) {
+  return app.add_option(flag.name, field, with_facts(flag.help, flag.value, flag.range))
+      ->type_name(flag.unit)
+      ->group(group);
+}
+
 struct IntegerFlag {
   std::string name;
   std::int64_t* field;
   std::int64_t low;
   std::int64_t high;
+  std::string unit;
   std::string help;
+  std::string value = {};  // the default where that of the field says little
 };
 
-void add_integer(CLI::App& app, const IntegerFlag& flag) {
-  const auto set = [flag](const std::string& text) {
+void add_integer(CLI::App& app, const char* group, const IntegerFlag& flag) {
+  const std::string range = fmt::format("{} to {}", flag.low, flag.high);
+  const auto set = [flag, range](const std::string& text) {
     std::int64_t value = 0;
     const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     if (error != std::errc{} || stop != text.data() + text.size() || value < flag.low || value > flag.high) {
-      fail_usage(flag.name, fmt::format("{} to {}", flag.low, flag.high), fmt::format("'{}'", text));
+      fail_usage(flag.name, "an integer from " + range, fmt::format("'{}'", text));
     }
     *flag.field = value;
   };
-  app.add_option_function<std::string>(flag.name, set, flag.help)->type_name("N");
+  const std::string value = flag.value.empty() ? std::to_string(*flag.field) : flag.value;
+  app.add_option_function<std::string>(flag.name, set, with_facts(flag.help, value, range))
+      ->type_name(flag.unit)
+      ->group(group);
 }
 
 constexpr std::int64_t kMaxCount = std::int64_t{1} << 40;
 constexpr std::int64_t kMaxInt32 = 2147483646;
 
 void add_tokenizer(CLI::App& app, TokenizerOptions& flags) {
-  app.add_option("--tokenizer-type", flags.type,
-                 "byte: ids are bytes, 256 is EOD; null: text is ids already; byte-level BPE: GPT2BPETokenizer, "
-                 "HuggingFaceTokenizer, TikTokenizer [byte]");
-  add_integer(app,
-              {"--vocab-size", &flags.vocab_size, 1, kMaxInt32, "with --tokenizer-type null: its ids, without EOD"});
-  app.add_option("--vocab-file", flags.vocab_file, "with GPT2BPETokenizer: vocab.json");
-  app.add_option("--merge-file", flags.merge_file, "with GPT2BPETokenizer: merges.txt");
-  app.add_option(
-      "--tokenizer-model", flags.tokenizer_model,
-      "with HuggingFaceTokenizer: tokenizer.json; with TikTokenizer: lines of a token in base64 and its rank");
-  app.add_option("--tiktoken-pattern", flags.tiktoken_pattern,
-                 "with TikTokenizer: how text is cut into words: " + std::string(word_pattern_names()));
-  app.add_option("--tiktoken-special-tokens", flags.tiktoken_special_tokens,
-                 "with TikTokenizer: NAME or NAME=ID, one without an id gets the next [<|endoftext|>]");
-  app.add_option("--eod-token", flags.eod_token,
-                 "of byte-level BPE: the token that ends documents [<|endoftext|>, <|end_of_text|> or </s>]");
+  constexpr const char* kGroup = "Tokenizer";
+  add_text(app, kGroup, flags.type,
+           {.name = "--tokenizer-type",
+            .unit = "NAME",
+            .help = "byte: ids are bytes, 256 is EOD; null: text is ids already; the others: byte-level BPE",
+            .value = "byte",
+            .range = fmt::format("{}", fmt::join(tokenizer_types(), ", "))});
+  add_integer(app, kGroup,
+              {.name = "--vocab-size",
+               .field = &flags.vocab_size,
+               .low = 1,
+               .high = kMaxInt32,
+               .unit = "N",
+               .help = "with --tokenizer-type null: its ids, without EOD",
+               .value = "none"});
+  const auto add = [&](std::string& field, TextFlag flag) { add_text(app, kGroup, field, flag); };
+  add(flags.vocab_file, {"--vocab-file", "FILE", "with GPT2BPETokenizer: vocab.json", "none"});
+  add(flags.merge_file, {"--merge-file", "FILE", "with GPT2BPETokenizer: merges.txt", "none"});
+  add(flags.tokenizer_model,
+      {"--tokenizer-model", "FILE",
+       "with HuggingFaceTokenizer: tokenizer.json; with TikTokenizer: lines of a token in base64 and its rank",
+       "none"});
+  add(flags.tiktoken_pattern, {"--tiktoken-pattern", "NAME", "with TikTokenizer: how text is cut into words", "none",
+                               std::string(word_pattern_names())});
+  add_text(app, kGroup, flags.tiktoken_special_tokens,
+           {"--tiktoken-special-tokens", "NAME[=ID]", "with TikTokenizer; one without an id gets the next",
+            "<|endoftext|>"});
+  add(flags.eod_token, {"--eod-token", "TOKEN", "of byte-level BPE: the token that ends documents",
+                        "<|endoftext|>, <|end_of_text|> or </s>"});
 }
 
 struct RunFlags {
@@ -104,20 +144,31 @@ struct RunFlags {
 };
 
 void add_inspect(CLI::App& app, InspectOptions& options, RunFlags& run) {
-  app.add_option("P", options.data_path, "prefix of a data set, several, or pairs WEIGHT PREFIX");
-  add_integer(app, {"--documents", &options.documents, 0, kMaxCount, "documents to show of each data set [3]"});
-  add_integer(app, {"--samples", &options.samples, 1, kMaxCount,
-                    "print the token ids of the first N training samples instead, a JSON array each"});
-  add_integer(app, {"--seq-length", &options.seq_length, 1, kMaxInt32,
-                    "with --samples: a sample has one token more, the last label"});
-  add_integer(app, {"--seed", &options.seed, 0, 4294967295, "with --samples, as train takes it [1234]"});
-  app.add_option("--split", options.split,
-                 "with --samples, as train takes it: weights of training, validation, test "
-                 "[969,30,1]");
-  add_integer(app, {"--train-samples", &options.train_samples, 1, kMaxCount,
-                    "with --samples: samples of the whole run, on which the epochs depend [as --samples]"});
-  add_integer(app, {"--train-iters", &run.train_iters, 1, kMaxCount, "instead of --train-samples: steps of the run"});
-  add_integer(app, {"--global-batch-size", &run.global_batch_size, 1, kMaxInt32, "with --train-iters: samples a step"});
+  constexpr const char* kShown = "What is shown";
+  constexpr const char* kSamples = "Samples as train reads them";
+  add_text(app, kShown, options.data_path,
+           {"P", "PREFIX", "prefix of a data set, several, or pairs WEIGHT PREFIX", "required"});
+  add_integer(app, kShown,
+              {"--documents", &options.documents, 0, kMaxCount, "N", "documents to show of each data set"});
+  add_integer(app, kShown,
+              {"--samples", &options.samples, 1, kMaxCount, "N",
+               "print the token ids of the first N training samples instead, a JSON array each", "off"});
+  add_integer(app, kSamples,
+              {"--seq-length", &options.seq_length, 1, kMaxInt32, "TOKENS",
+               "with --samples: a sample has one token more, the last label", "none"});
+  add_integer(app, kSamples, {"--seed", &options.seed, 0, 4294967295, "N", "with --samples, as train takes it"});
+  add_text(
+      app, kSamples, options.split,
+      {"--split", "A,B,C", "with --samples, as train takes it: shares of training, validation, test", options.split});
+  add_integer(app, kSamples,
+              {"--train-samples", &options.train_samples, 1, kMaxCount, "SAMPLES",
+               "with --samples: samples of the whole run, on which the epochs depend", "as --samples"});
+  add_integer(app, kSamples,
+              {"--train-iters", &run.train_iters, 1, kMaxCount, "STEPS", "instead of --train-samples: steps of the run",
+               "none"});
+  add_integer(app, kSamples,
+              {"--global-batch-size", &run.global_batch_size, 1, kMaxInt32, "SAMPLES",
+               "with --train-iters: samples a step", "none"});
 }
 
 void check_prepare(const PrepareOptions& options) {
@@ -158,24 +209,35 @@ PrepareCommand parse_prepare_command(const std::vector<std::string>& arguments) 
                "prepare");
   app.allow_extras();
   app.footer(exit_codes_text());
-  app.add_option("--input", command.prepare_options.inputs,
-                 "text files, each one document unless told otherwise; NAME.jsonl and NAME.json: JSON lines, each a "
-                 "document");
-  app.add_option("--output-prefix", command.prepare_options.output_prefix, "PREFIX of the two files written");
-  app.add_option("--json-keys", documents.json_key, "where the text of a JSON line is [text]");
-  app.add_option("--document-start", documents.document_start,
-                 "text: a line that begins with this starts a document, as Chapter does in a novel");
-  CLI::Option* separator_option = app.add_option("--document-separator", separator,
-                                                 "text: a line equal to this separates documents; '' for empty lines");
-  app.add_flag("--append-eod", command.prepare_options.append_eod, "end each document with the EOD token");
+  constexpr const char* kFiles = "Files";
+  constexpr const char* kDocuments = "Documents";
+  add_text(
+      app, kFiles, command.prepare_options.inputs,
+      {"--input", "FILE",
+       "text files, each one document unless told otherwise; NAME.jsonl and NAME.json: JSON lines, each a document",
+       "required"});
+  add_text(app, kFiles, command.prepare_options.output_prefix,
+           {"--output-prefix", "PREFIX", "where to write PREFIX.bin and PREFIX.idx", "required"});
+  add_text(app, kDocuments, documents.json_key, {"--json-keys", "NAME", "where the text of a JSON line is", "text"});
+  add_text(app, kDocuments, documents.document_start,
+           {"--document-start", "TEXT",
+            "text: a line that begins with this starts a document, as Chapter does in a novel", "none"});
+  CLI::Option* separator_option = add_text(
+      app, kDocuments, separator,
+      {"--document-separator", "TEXT", "text: a line equal to this separates documents; '' for empty lines", "none"});
+  app.add_flag("--append-eod", command.prepare_options.append_eod,
+               with_facts("end each document with the EOD token", "off"))
+      ->group(kDocuments);
   add_tokenizer(app, tokenizer);
-  app.add_flag("--version", version, "print the version");
+  app.add_flag("--version", version, "print the version")->group("Program");
+  app.get_help_ptr()->group("Program");
   CLI::App* inspect_app = app.add_subcommand(
       "inspect", "Shows counts and the first documents of data sets, or the samples that training will see.");
   inspect_app->allow_extras();
   inspect_app->footer(exit_codes_text());
   add_inspect(*inspect_app, command.inspect_options, run);
   add_tokenizer(*inspect_app, tokenizer);
+  inspect_app->get_help_ptr()->group("Program");
 
   try {
     app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));  // CLI11 wants them last first

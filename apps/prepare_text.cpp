@@ -27,9 +27,15 @@ void prepare(const PrepareOptions& options) {
   std::vector<std::int32_t> ids;
   std::int64_t text_bytes = 0;
   for (const std::string& input : options.inputs) {
+    std::int64_t in_file = 0;
     for_each_document(input, options.documents, [&](std::string_view document) {
+      ++in_file;
       ids.clear();
-      options.tokenizer.encode(document, ids);
+      try {
+        options.tokenizer.encode(document, ids);
+      } catch (const Error& error) {
+        throw Error(error.code(), fmt::format("{}: document {}: {}", input, in_file, error.what()));
+      }
       if (ids.empty()) return;
       if (options.append_eod) ids.push_back(options.tokenizer.eod());
       writer.add_document(ids);
@@ -46,6 +52,7 @@ void prepare(const PrepareOptions& options) {
           .subject = options.inputs.size() == 1 ? options.inputs[0] : "--input",
           .expected = "at least one document",
           .got = "no text",
+          .remedy = "check the files, and --document-start or --document-separator",
           .show_place = false});
   }
   writer.commit();

@@ -109,13 +109,20 @@ void check_same_model(const Options& options, const LoadedCheckpoint& checkpoint
         .subject = "--load " + checkpoint.path() + ": another model",
         .expected = expected,
         .got = got,
+        .remedy = "give the model's flags as they were, or load another checkpoint",
         .show_place = false});
 }
 
 std::string changed_flags(const Options& options, const TrainState& state) {
   constexpr std::array kGroups = {"training", "optimizer", "data"};
-  constexpr std::array kFree = {"exit-interval", "exit-duration-in-mins", "stop-file", "max-skipped-steps",
-                                "check-weight-hash-interval", "skip-train", "device", "deterministic-mode"};
+  constexpr std::array kFree = {"exit-interval",
+                                "exit-duration-in-mins",
+                                "stop-file",
+                                "max-skipped-steps",
+                                "check-weight-hash-interval",
+                                "skip-train",
+                                "device",
+                                "deterministic-mode"};
   std::string changes;
   for (const ConfigEntry& entry : options.effective) {
     const bool counts = std::find(kGroups.begin(), kGroups.end(), entry.group) != kGroups.end();

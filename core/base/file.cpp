@@ -20,17 +20,35 @@
 namespace megalith {
 namespace {
 
+constexpr const char* kFreeSpace = "free space or lift the limit";
+
+const char* remedy_for(int error) {
+  switch (error) {
+    case ENOENT: return "check the path";
+    case EACCES:
+    case EPERM:
+    case EROFS: return "check its permissions";
+    case ENOTDIR: return "a part of the path is a file where a folder is wanted";
+    case EISDIR: return "name a file, not a folder";
+    case ENOSPC:
+    case EDQUOT:
+    case EFBIG: return kFreeSpace;
+    case EMFILE:
+    case ENFILE: return "raise the limit of open files (ulimit -n)";
+    case EIO: return "the disk or its connection fails: see the kernel's log";
+    default: return "";
+  }
+}
+
 [[noreturn]] void fail_file(const std::string& what, int error, const std::string& remedy = {}) {
   const char* reason = strerrordesc_np(error);
   const char* name = strerrorname_np(error);
   fail({.code = ExitCode::kFileIo,
         .subject = fmt::format("cannot {}: {} ({})", what, reason == nullptr ? "unknown error" : reason,
                                name == nullptr ? "?" : name),
-        .remedy = remedy,
+        .remedy = remedy.empty() ? remedy_for(error) : remedy,
         .show_place = false});
 }
-
-constexpr const char* kFreeSpace = "free space or lift the limit";
 
 template <class Call>
 auto retry_interrupted(Call&& call) {
@@ -101,10 +119,7 @@ Descriptor open_path(std::string_view operation, const std::string& path, int fl
   if (!fd) {
     const int error = errno;
     const bool absent = error == ENOENT || error == ENOTDIR || error == EACCES || error == EISDIR;
-    fail_file(fmt::format("{} {}", operation, shown), error,
-              absent             ? "check the path and its permissions"
-              : error == ENOSPC ? kFreeSpace
-                                 : "");
+    fail_file(fmt::format("{} {}", operation, shown), error, absent ? "check the path and its permissions" : "");
   }
   return fd;
 }
@@ -129,6 +144,7 @@ void File::check_regular() {
     fail({.code = ExitCode::kFileIo,
           .subject = fmt::format("cannot read {}: {}", path_,
                                  S_ISDIR(info.st_mode) ? "a directory, not a regular file" : "not a regular file"),
+          .remedy = "check the path",
           .show_place = false});
   }
   size_ = static_cast<std::uint64_t>(info.st_size);
@@ -173,6 +189,7 @@ void File::read_at(std::uint64_t offset, std::span<std::byte> out) const {
     fail({.code = ExitCode::kFileIo,
           .subject = fmt::format("cannot read {} bytes at {} of {}: it ends after {} of them", out.size(), offset,
                                  path_, done),
+          .remedy = "something else shortens it, or it was cut off when it was copied",
           .show_place = false});
   }
 }
@@ -187,9 +204,7 @@ void File::write(std::span<const std::byte> bytes) {
   const std::uint64_t at = size_;
   size_ += done;
   if (put >= 0 && done == bytes.size()) return;
-  const bool full = put >= 0 || error == ENOSPC || error == EDQUOT || error == EFBIG;
-  fail_file(fmt::format("write {} bytes at {} of {}", bytes.size() - done, at + done, path_), put < 0 ? error : ENOSPC,
-            full ? kFreeSpace : "");
+  fail_file(fmt::format("write {} bytes at {} of {}", bytes.size() - done, at + done, path_), put < 0 ? error : ENOSPC);
 }
 
 void File::write(std::string_view text) { write(std::as_bytes(std::span(text.data(), text.size()))); }
@@ -340,7 +355,7 @@ File Directory::create_file(const std::string& name) const {
   file.fd_ = Descriptor(faulty("create", [&] {
     return ::openat(fd_.get(), name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
   }));
-  if (!file.fd_) fail_file("create " + file.path_, errno, errno == ENOSPC ? kFreeSpace : "");
+  if (!file.fd_) fail_file("create " + file.path_, errno);
   return file;
 }
 

@@ -19,7 +19,10 @@ constexpr std::size_t kReadBlock = std::size_t{1} << 20;  // stays in the L2 cac
 constexpr int kMaxNesting = 3;
 
 [[noreturn]] void refuse(const std::string& path, const std::string& why) {
-  fail({.code = ExitCode::kFormat, .subject = path + ": not a valid safetensors file: " + why, .show_place = false});
+  fail({.code = ExitCode::kFormat,
+        .subject = path + ": not a valid safetensors file: " + why,
+        .remedy = "it is damaged or not complete: get it again",
+        .show_place = false});
 }
 
 // Bits per element of every dtype that the format defines; 0 for an unknown name.

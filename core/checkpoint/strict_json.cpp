@@ -17,7 +17,12 @@ using nlohmann::json;
 constexpr std::size_t kMaxTextBytes = std::size_t{1} << 20;  // of one string in an object of strings
 
 [[noreturn]] void refuse(const std::string& subject, const std::string& expected, const std::string& got) {
-  fail({.code = ExitCode::kFormat, .subject = subject, .expected = expected, .got = got, .show_place = false});
+  fail({.code = ExitCode::kFormat,
+        .subject = subject,
+        .expected = expected,
+        .got = got,
+        .remedy = "mend the file or get it again",
+        .show_place = false});
 }
 
 std::string shown(const json& value) {

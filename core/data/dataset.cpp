@@ -20,7 +20,7 @@ using IndexedData = std::vector<std::shared_ptr<const IndexedDataset>>;
 constexpr std::array<const char*, 3> kSplitNames = {"training", "validation", "test"};
 
 [[noreturn]] void fail_usage(const std::string& flag, const std::string& expected, const std::string& got,
-                             const std::string& remedy = "") {
+                             const std::string& remedy) {
   fail({.code = ExitCode::kUsage,
         .subject = flag,
         .expected = expected,
@@ -50,18 +50,21 @@ Blend parse_data_path(const std::vector<std::string>& entries) {
   if (numbers == 0) return {.prefixes = entries};
   if (entries.size() % 2 != 0 || numbers != entries.size() / 2) {
     fail_usage("--data-path", "PREFIX..., or pairs WEIGHT PREFIX",
-               fmt::format("{} entries, {} of them weights", entries.size(), numbers));
+               fmt::format("{} entries, {} of them weights", entries.size(), numbers),
+               "give every prefix a weight or none; a prefix that is a number is written ./NUMBER");
   }
   Blend blend;
   for (std::size_t i = 0; i < entries.size(); i += 2) {
     const double weight = *as_number(entries[i]);
-    if (!std::isfinite(weight) || weight < 0.0) fail_usage("--data-path", "weights of at least 0", entries[i]);
+    if (!std::isfinite(weight) || weight < 0.0) {
+      fail_usage("--data-path", "weights of at least 0", entries[i], "remove the prefix to leave it out");
+    }
     blend.weights.push_back(weight);
     blend.prefixes.push_back(entries[i + 1]);
   }
   double largest = 0.0;
   for (const double weight : blend.weights) largest = std::max(largest, weight);
-  if (largest == 0.0) fail_usage("--data-path", "a weight above 0", "none");
+  if (largest == 0.0) fail_usage("--data-path", "a weight above 0", "none", "weights are shares of samples");
   blend.weights = normalized(std::move(blend.weights));
   return blend;
 }
@@ -123,13 +126,13 @@ Dataset build_mock(const DataConfig& config, std::size_t split, std::int64_t num
 
 void check(const DataConfig& config) {
   if (config.seed < 0 || config.seed > std::numeric_limits<std::uint32_t>::max()) {
-    fail_usage("--seed", "0 to 4294967295", std::to_string(config.seed));
+    fail_usage("--seed", "0 to 4294967295", std::to_string(config.seed), "numpy's generator takes no other");
   }
   if (config.seq_length < 1 || config.seq_length >= std::numeric_limits<std::int32_t>::max()) {
-    fail_usage("--seq-length", "1 to 2147483646", std::to_string(config.seq_length));
+    fail_usage("--seq-length", "1 to 2147483646", std::to_string(config.seq_length), "lower it");
   }
   if (config.vocab_size < 1 || config.vocab_size > std::numeric_limits<std::int32_t>::max()) {
-    fail_usage("--vocab-size", "1 to 2147483647", std::to_string(config.vocab_size));
+    fail_usage("--vocab-size", "1 to 2147483647", std::to_string(config.vocab_size), "lower it");
   }
 }
 

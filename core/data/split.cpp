@@ -18,6 +18,7 @@ namespace {
         .subject = "--split",
         .expected = "one to three weights >= 0 for training, validation and test, not all 0, as 969,30,1",
         .got = fmt::format("'{}'", split),
+        .remedy = "they are the shares of documents",
         .show_place = false});
 }
 

@@ -35,6 +35,7 @@ void encode_with(const NullTokenizer& tokenizer, std::string_view text, std::vec
             .subject = "text for --tokenizer-type null",
             .expected = fmt::format("token ids from 0 to {}", tokenizer.vocab_size - 1),
             .got = fmt::format("'{}'", word.substr(0, 40)),
+            .remedy = "raise --vocab-size, or give a tokenizer for text",
             .show_place = false});
     }
     ids.push_back(id);
@@ -83,11 +84,12 @@ std::string identity_of(const ByteTokenizer&) { return "byte-257"; }
 std::string identity_of(const NullTokenizer& tokenizer) { return fmt::format("null-{}", tokenizer.vocab_size + 1); }
 std::string identity_of(const BpeTokenizer& tokenizer) { return tokenizer.model->identity(); }
 
-[[noreturn]] void fail_usage(std::string subject, std::string expected, std::string got) {
+[[noreturn]] void fail_usage(std::string subject, std::string expected, std::string got, std::string remedy) {
   fail({.code = ExitCode::kUsage,
         .subject = std::move(subject),
         .expected = std::move(expected),
         .got = std::move(got),
+        .remedy = std::move(remedy),
         .show_place = false});
 }
 
@@ -97,8 +99,13 @@ void check_flags(const TokenizerOptions& options) {
   const bool is_tiktoken = options.type == "TikTokenizer";
   const bool is_hugging_face = options.type == "HuggingFaceTokenizer";
   const auto check = [&](const char* flag, bool given, bool taken, bool wanted) {
-    if (given && !taken) fail_usage(flag, fmt::format("none with --tokenizer-type {}", options.type), "one");
-    if (!given && wanted) fail_usage(flag, fmt::format("one with --tokenizer-type {}", options.type), "none");
+    if (given && !taken) {
+      fail_usage(flag, fmt::format("none with --tokenizer-type {}", options.type), "one",
+                 "remove it or name another type");
+    }
+    if (!given && wanted) {
+      fail_usage(flag, fmt::format("one with --tokenizer-type {}", options.type), "none", "--help says what it is");
+    }
   };
   check("--vocab-file", !options.vocab_file.empty(), is_gpt2, is_gpt2);
   check("--merge-file", !options.merge_file.empty(), is_gpt2, is_gpt2);
@@ -121,7 +128,8 @@ BpeVocabulary read_vocabulary(const TokenizerOptions& options) {
   if (options.type == "HuggingFaceTokenizer") return parse_hugging_face_file(file);
   const std::optional<WordPattern> pattern = word_pattern_of_name(options.tiktoken_pattern);
   if (!pattern) {
-    fail_usage("--tiktoken-pattern", std::string(word_pattern_names()), fmt::format("'{}'", options.tiktoken_pattern));
+    fail_usage("--tiktoken-pattern", std::string(word_pattern_names()), fmt::format("'{}'", options.tiktoken_pattern),
+               "the file does not say how its text was cut: its publisher does");
   }
   return parse_tiktoken_file(file, *pattern, options.tiktoken_special_tokens);
 }
@@ -134,6 +142,7 @@ Tokenizer::Tokenizer(NullTokenizer tokenizer) : kind_(tokenizer) {
           .subject = "--vocab-size",
           .expected = "1 to 2147483646 with --tokenizer-type null",
           .got = std::to_string(tokenizer.vocab_size),
+          .remedy = "give the number of ids in the text, without EOD",
           .show_place = false});
   }
 }
@@ -170,7 +179,8 @@ std::span<const std::string_view> tokenizer_types() {
 Tokenizer make_tokenizer(const TokenizerOptions& options) {
   const std::span<const std::string_view> types = tokenizer_types();
   if (std::ranges::find(types, options.type) == types.end()) {
-    fail_usage("--tokenizer-type", fmt::format("one of {}", fmt::join(types, ", ")), fmt::format("'{}'", options.type));
+    fail_usage("--tokenizer-type", fmt::format("one of {}", fmt::join(types, ", ")), fmt::format("'{}'", options.type),
+               "--help says what each takes");
   }
   check_flags(options);
   if (options.type == "byte") return Tokenizer();

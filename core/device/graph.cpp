@@ -40,7 +40,8 @@ void Graph::begin_capture(Stream& origin) {
   }
   if (origin.capture_ != nullptr) {
     fail({.subject = fmt::format("graph {}: stream {} already captures graph {}", name_, origin.name(),
-                                 origin.capture_->name())});
+                                 origin.capture_->name()),
+          .remedy = "end that capture first"});
   }
   if (origin.device() == DeviceType::kPlan) {
     fail({.subject = "graph " + name_, .expected = "a stream that runs", .got = "a plan stream"});

@@ -32,6 +32,7 @@ void HookTable::run(HookPoint point, const HookContext& context) const {
       fail({.code = known != nullptr ? known->code() : ExitCode::kInternal,
             .subject = fmt::format("hook {} of segment {} (microbatch {}): {}", name_of(point), context.segment,
                                    context.microbatch, error.what()),
+            .remedy = "what a hook throws ends the step: mend the hook",
             .show_place = false});
     }
   }

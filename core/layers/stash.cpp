@@ -38,7 +38,8 @@ const Tensor& Stash::at(int index, std::string_view name) const {
   if (!has(index)) {
     fail({.subject = "stash slot " + std::string(name),
           .expected = "a tensor kept by forward or refilled by backward_data",
-          .got = "nothing"});
+          .got = "nothing",
+          .remedy = "save it in forward, refill it in backward_data where its policy is to recompute it"});
   }
   return slots_[static_cast<std::size_t>(index)].tensor;
 }

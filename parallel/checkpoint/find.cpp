@@ -91,7 +91,8 @@ class Candidates {
   std::string none_left() const {
     std::string text = "no valid checkpoint in " + request_.directory;
     if (request_.step) text += fmt::format(" for step {}", *request_.step);
-    text += tried_.empty() ? "; there is none of that step" : "; tried " + tried_;
+    text += tried_.empty() ? "; there is none of that step: leave --ckpt-step out for the newest"
+                           : "; tried " + tried_ + "; bring back a copy of one, or start anew without --load";
     return told_error(ExitCode::kNoCheckpoint, text);
   }
 
@@ -131,7 +132,9 @@ std::optional<LoadedCheckpoint> find_checkpoint(const LoadRequest& request) {
                                                     path + "/" + std::string(kStateName));
                 if (impl->state.step != impl->manifest.step) {
                   fail({.code = ExitCode::kFormat,
-                        .subject = path + ": state.json and manifest.json differ in step",
+                        .subject = path + "/state.json: step",
+                        .expected = fmt::format("{} as in manifest.json", impl->manifest.step),
+                        .got = std::to_string(impl->state.step),
                         .show_place = false});
                 }
                 const FaultScope verify_scope("load.verify");

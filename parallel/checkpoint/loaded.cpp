@@ -80,6 +80,7 @@ const LoadedCheckpoint::Impl::OpenFile& LoadedCheckpoint::Impl::file(int rank) {
   if (opened.data_start > opened.file.size()) {
     fail({.code = ExitCode::kFormat,
           .subject = opened.file.path() + ": changed since it was verified",
+          .remedy = "see what else writes to it, and start again",
           .show_place = false});
   }
   return open.emplace(rank, std::move(opened)).first->second;
@@ -136,7 +137,10 @@ void LoadedCheckpoint::read(const std::string& name, const Slice& slice, std::sp
   const FaultScope scope("load.tensor");
   const auto found = impl_->manifest.tensors.find(name);
   if (found == impl_->manifest.tensors.end()) {
-    fail({.code = ExitCode::kFormat, .subject = path() + ": no tensor " + printable(name), .show_place = false});
+    fail({.code = ExitCode::kFormat,
+          .subject = path() + ": no tensor " + printable(name),
+          .remedy = "use the model flags it was saved with (see config in state.json)",
+          .show_place = false});
   }
   const ManifestTensor& tensor = found->second;
   const std::string problem = slice_problem(tensor.shape, slice);
@@ -161,6 +165,7 @@ void LoadedCheckpoint::read(const std::string& name, const Slice& slice, std::sp
             .subject = fmt::format("{}: tensor {} {}", file.file.path(), name, to_string(chunk.slice)),
             .expected = "XXH3-128 " + to_hex(chunk.hash),
             .got = to_hex(hasher.digest()) + " (the file is damaged)",
+            .remedy = "load another checkpoint or a copy of this one",
             .show_place = false});
     }
     copied += copier.copied();

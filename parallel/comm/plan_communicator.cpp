@@ -35,7 +35,11 @@ std::unique_ptr<Communicator> PlanCommunicator::split(int, int, const std::strin
 
 std::unique_ptr<Communicator> PlanCommunicator::subgroup(std::span<const int> ranks, const std::string& name) {
   const auto mine = std::find(ranks.begin(), ranks.end(), rank());
-  require(mine != ranks.end(), "subgroup: this rank is not in the list");
+  if (mine == ranks.end()) {
+    fail({.subject = fmt::format("subgroup {} of group {}", name, this->name()),
+          .expected = fmt::format("a list with rank {}", rank()),
+          .got = fmt::format("[{}]", fmt::join(ranks, ", "))});
+  }
   return std::make_unique<PlanCommunicator>(
       name, Place{.rank = static_cast<int>(mine - ranks.begin()), .size = static_cast<int>(ranks.size())});
 }

@@ -66,7 +66,8 @@ void GradientReducer::reduce(int bucket) {
   if (b.started) {
     fail({.subject = fmt::format("gradient bucket {}", bucket),
           .expected = "one reduction per step",
-          .got = "a second one, which would count its gradients twice"});
+          .got = "a second one, which would count its gradients twice",
+          .remedy = "enqueue one reduce action for each bucket"});
   }
   b.started = true;
   if (group_.size() == 1) return;
@@ -85,7 +86,8 @@ void GradientReducer::finish() {
   if (missing != buckets_.end()) {
     fail({.subject = fmt::format("gradient bucket {}", missing - buckets_.begin()),
           .expected = "its reduction before the step",
-          .got = "none"});
+          .got = "none",
+          .remedy = "enqueue one reduce action for each bucket"});
   }
   for (Bucket& bucket : buckets_) bucket.started = false;
   if (group_.size() == 1 || buckets_.empty()) return;

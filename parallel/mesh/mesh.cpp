@@ -46,6 +46,7 @@ void check_divides(std::int64_t world, const std::vector<SizeFlag>& flags) {
             .subject = std::string(flag.name),
             .expected = "a size from 1 to the number of ranks",
             .got = fmt::format("{}", flag.value),
+            .remedy = "leave it out for 1",
             .show_place = false});
     }
     product = std::min(product * flag.value, std::int64_t{1} << 31);

@@ -10,7 +10,9 @@ namespace megalith {
 void ActionTable::run(const std::vector<Action>& actions) const {
   for (const Action& action : actions) {
     const Function& function = functions_[static_cast<std::size_t>(action.kind)];
-    if (!function) fail({.subject = "no function for action " + to_string(action)});
+    if (!function) {
+      fail({.subject = "no function for action " + to_string(action), .remedy = "set one for its kind"});
+    }
     function(action);
   }
 }

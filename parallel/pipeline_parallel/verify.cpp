@@ -50,7 +50,8 @@ class Verifier {
 
  private:
   [[noreturn]] static void broken(const Action& action, std::string_view why) {
-    fail({.subject = fmt::format("action list: {} {}", to_string(action), why)});
+    fail({.subject = fmt::format("action list: {} {}", to_string(action), why),
+          .remedy = "mend the lowering pass that made the list"});
   }
 
   bool has(const Action& a, ActionKind kind, int segment) const {

@@ -36,13 +36,14 @@ TEST(BadInput, Flags) {
   };
   expect({"--foo"}, "--foo: unknown flag of train; see train --help");
   expect(mock({"--num-layer", "3"}), "--num-layer: unknown flag of train; did you mean --num-layers?");
-  expect(mock({"--num-layers"}), "--num-layers: a value is missing");
+  expect(mock({"--num-layers"}), "--num-layers: expected an integer from 1 to 10000, got no value; see train --help");
   expect(mock({"stray"}), "\"stray\": an argument without a flag; see train --help");
-  expect(mock({"--lr", "nan"}), "--lr: expected a finite number of at least 0, got \"nan\"");
+  expect(mock({"--lr", "nan"}), "--lr: expected a finite number of at least 0, got \"nan\"; see --help");
   expect(mock({"--train-iters", "99999999999999999999"}),
-         "--train-iters: expected an integer from 0 to 1000000000000, got \"99999999999999999999\"");
-  expect(mock({"--micro-batch-size", "0"}), "--micro-batch-size: expected an integer from 1 to 1048576, got \"0\"");
-  expect(mock({"--world-size", "2"}), "--world-size: a flag of plan, not of train");
+         "--train-iters: expected an integer from 0 to 1000000000000, got \"99999999999999999999\"; see --help");
+  expect(mock({"--micro-batch-size", "0"}),
+         "--micro-batch-size: expected an integer from 1 to 1048576, got \"0\"; see --help");
+  expect(mock({"--world-size", "2"}), "--world-size: a flag of plan, not of train; leave it out");
 }
 
 TEST(BadInput, ContradictoryFlags) {
@@ -50,19 +51,22 @@ TEST(BadInput, ContradictoryFlags) {
   const auto expect = [&](const Words& flags, const std::string& message) {
     expect_train_error(folder, flags, 2, message);
   };
-  expect(mock({"--data-path", "text"}), "--data-path and --mock-data: expected one of them, got both");
+  expect(mock({"--data-path", "text"}),
+         "--data-path and --mock-data: expected one of them, got both; remove --mock-data to train on the dataset");
   expect(test::tiny(), "--data-path or --mock-data: missing; name an indexed dataset that prepare wrote");
   expect(mock({"--save-interval", "3"}),
-         "--save-interval and --save: expected --save-interval together with --save, got --save-interval alone");
+         "--save-interval and --save: expected --save-interval together with --save, got --save-interval alone; "
+         "add --save FOLDER, or remove --save-interval");
   expect(
       mock({"--global-batch-size", "7"}),
       "--global-batch-size and --micro-batch-size: expected a global batch that is a multiple of the micro batch, got "
-      "--global-batch-size 7 and --micro-batch-size 2");
+      "--global-batch-size 7 and --micro-batch-size 2; such as --global-batch-size 8");
   expect(mock({"--hidden-size", "30"}),
          "--hidden-size and --num-attention-heads: expected a hidden size that is a multiple of the heads, or "
-         "--kv-channels, got --hidden-size 30 and --num-attention-heads 4");
+         "--kv-channels, got --hidden-size 30 and --num-attention-heads 4; such as --hidden-size 32");
   expect(mock({"--skip-train"}),
-         "--skip-train and --eval-iters: expected --eval-iters above 0 together with --skip-train, got --eval-iters 0");
+         "--skip-train and --eval-iters: expected --eval-iters above 0 together with --skip-train, got --eval-iters 0; "
+         "without training and evaluation nothing is left to do");
   expect(mock({"--offload-modules", "core_attn"}),
          "--offload-modules: expected none, offload is not built yet, got core_attn; --recompute-modules saves "
          "activation memory today");
@@ -77,8 +81,10 @@ TEST(BadInput, ConfigurationFiles) {
   expect_train_error(folder, config("typo.toml"), 2,
                      "typo.toml:3:1: unknown key hiden-size; did you mean hidden-size?");
   expect_train_error(folder, config("type.toml"), 2,
-                     "type.toml:1:1: num-layers: expected an integer from 1 to 10000, got \"2\"");
-  expect_train_error(folder, config("none.toml"), 3, "--config: cannot open none.toml: No such file or directory (ENOENT); check the path and its permissions");
+                     "type.toml:1:1: num-layers: expected an integer from 1 to 10000, got \"2\"; see --help");
+  expect_train_error(
+      folder, config("none.toml"), 3,
+      "--config: cannot open none.toml: No such file or directory (ENOENT); check the path and its permissions");
   const Outcome broken = test::run(test::program("train", config("broken.toml")), folder);
   EXPECT_EQ(broken.code, 2);
   EXPECT_THAT(broken.errors(), ElementsAre(HasSubstr("broken.toml:1:14: not TOML: ")));
@@ -140,20 +146,21 @@ TEST(BadInput, IsToldOnceForAllRanks) {
   };
   expect(
       {}, 2,
-      "--global-batch-size: expected a multiple of --micro-batch-size 2 x 3 data-parallel ranks, such as 6 or 12, got "
-      "8");
+      "--global-batch-size: expected a multiple of --micro-batch-size 2 x 3 data-parallel ranks, got 8; use 6 or 12");
   expect({"--global-batch-size", "6", "--load", "none"}, 5,
          "--load none: expected a checkpoint, got none; check the folder, or give the same folder to --save to start a "
          "new run in it");
   expect({"--global-batch-size", "6", "--metrics-jsonl", "none/metrics.jsonl"}, 3,
-         "--metrics-jsonl: cannot open none/metrics.jsonl: No such file or directory (ENOENT); check the path and its permissions");
+         "--metrics-jsonl: cannot open none/metrics.jsonl: No such file or directory (ENOENT); check the path and its "
+         "permissions");
 }
 
 TEST(BadInput, OutputsThatCannotBeWritten) {
   const Folder folder;
   folder.write("file", "");
   expect_train_error(folder, mock({"--save", "file"}), 3,
-                     "--save: cannot open directory file: Not a directory (ENOTDIR)");
+                     "--save: cannot open directory file: Not a directory (ENOTDIR); a part of the path is a file "
+                     "where a folder is wanted");
   const Outcome metrics = test::run(test::program("train", mock({"--metrics-jsonl", "/dev/full"})), folder);
   EXPECT_EQ(metrics.code, 0);  // training goes on
   EXPECT_THAT(metrics.warnings(), ElementsAre(::testing::MatchesRegex(
@@ -183,15 +190,20 @@ TEST(BadInput, Checkpoints) {
   const auto expect = [&](const Words& flags, int code, const std::string& message) {
     expect_train_error(folder, mock(Words{"--load", "kept"} + flags), code, message);
   };
-  expect({"--ckpt-step", "4"}, 5, "no valid checkpoint in kept for step 4; there is none of that step");
+  const std::string same = "; give the model's flags as they were, or load another checkpoint";
+  expect({"--ckpt-step", "4"}, 5,
+         "no valid checkpoint in kept for step 4; there is none of that step: leave --ckpt-step out for the newest");
   expect({"--num-layers", "3"}, 2,
-         "--load kept/step_0000006: another model: expected --num-layers 2, got --num-layers 3");
+         "--load kept/step_0000006: another model: expected --num-layers 2, got --num-layers 3" + same);
   expect({"--num-attention-heads", "2"}, 2,
          "--load kept/step_0000006: another model: expected --num-attention-heads 4, --num-query-groups 4, "
-         "--kv-channels 8, got --num-attention-heads 2, --num-query-groups 2, --kv-channels 16");
-  expect({"--bf16"}, 2, "--load kept/step_0000006: another model: expected --bf16 false, got --bf16 true");
+         "--kv-channels 8, got --num-attention-heads 2, --num-query-groups 2, --kv-channels 16" +
+             same);
+  expect({"--bf16"}, 2, "--load kept/step_0000006: another model: expected --bf16 false, got --bf16 true" + same);
   expect({"--tokenizer-type", "null", "--vocab-size", "256"}, 2,
-         "--tokenizer-type of checkpoint kept/step_0000006: expected byte-257, got null-257");
+         "--tokenizer-type of checkpoint kept/step_0000006: expected byte-257, got null-257; give the tokenizer's "
+         "flags and files as "
+         "they were");
   expect(
       {"--seed", "12"}, 2,
       "--seed of checkpoint kept/step_0000006: expected 11, got 12; the order of the data follows from it; --finetune "
@@ -222,13 +234,13 @@ TEST(BadInput, SizesBeyondAnyMachine) {
   const Folder folder;
   expect_train_error(folder, mock({"--hidden-size", "4096"}), 2,
                      "--kv-channels, or --hidden-size / --num-attention-heads: expected an integer from 1 to 256, got "
-                     "1024");
+                     "1024; lower it");
   expect_train_error(folder, mock({"--global-batch-size", "1000000000000"}), 2,
                      "--global-batch-size and --seq-length: expected at most 1099511627776 tokens, got 1000000000000 x "
-                     "16");
+                     "16; lower one of them");
   expect_train_error(folder, mock({"--global-batch-size", "1000000"}), 2,
                      "--global-batch-size: expected at most 65536 microbatches per step and rank, 131072 samples, got "
-                     "1000000");
+                     "1000000; raise --micro-batch-size or the number of ranks");
   const Words wide = {"--hidden-size", "1048576", "--num-attention-heads", "4096"};
   const Outcome memory = test::run(test::program("train", mock(wide)), folder);
   EXPECT_EQ(memory.code, 6);
@@ -270,17 +282,18 @@ TEST(BadInput, OtherPrograms) {
   expect("plan", {}, 2,
          "--num-layers: missing; give it as a flag or in a file with --config, such as configs/quickstart.toml");
   expect("plan", shape + Words{"--global-batch-size", "100", "--world-size", "3"}, 2,
-         "--global-batch-size: expected a multiple of --micro-batch-size 1 x 3 data-parallel ranks, such as 99 or 102, "
-         "got 100");
+         "--global-batch-size: expected a multiple of --micro-batch-size 1 x 3 data-parallel ranks, got 100; use 99 or "
+         "102");
   expect("generate", {}, 2, "--load: missing; name the folder that train --save wrote");
   expect("generate", {"--load", "none"}, 5,
          "--load none: expected a checkpoint, got none; name the folder that train --save wrote");
   expect("generate", {"--load", "none", "--top-p", "1.5"}, 2,
-         "--top-p: expected a number of at least 0 and at most 1, got \"1.5\"");
+         "--top-p: expected a number of at least 0 and at most 1, got \"1.5\"; see --help");
   expect("generate", {"--load", "none", "--prompt", "a\xff"}, 2,
-         "--prompt: expected text in UTF-8, got bytes that are not UTF-8");
+         "--prompt: expected text in UTF-8, got bytes that are not UTF-8; see --help");
   expect("report", {}, 2, "METRICS.jsonl: missing; name a file that train --metrics-jsonl wrote");
-  expect("report", {"none.jsonl"}, 3, "cannot open none.jsonl: No such file or directory (ENOENT); check the path and its permissions");
+  expect("report", {"none.jsonl"}, 3,
+         "cannot open none.jsonl: No such file or directory (ENOENT); check the path and its permissions");
 }
 
 }  // namespace

@@ -17,6 +17,8 @@ using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
+const std::string kForm = "; write NAME = VALUE lines with the names of flags, as in configs/quickstart.toml";
+
 class FlagsConfig : public test::InFolder {
  protected:
   // What `train --config run.toml` says to a file with this text.
@@ -52,7 +54,7 @@ TEST_F(FlagsConfig, TakesDashesUnderscoresTablesAndEveryType) {
 TEST_F(FlagsConfig, KeysOfOtherProgramsAreCheckedToo) {
   EXPECT_EQ(file_outcome("temperature = 0.8\n"), "valid");
   EXPECT_EQ(file_outcome("temperature = -1\n"),
-            "exit 2: run.toml:1:1: temperature: expected a number of at least 0 and at most 1000, got -1");
+            "exit 2: run.toml:1:1: temperature: expected a number of at least 0 and at most 1000, got -1; see --help");
 }
 
 TEST_F(FlagsConfig, UnknownKeyNamesPlaceAndNearest) {
@@ -66,32 +68,38 @@ TEST_F(FlagsConfig, UnknownKeyNamesPlaceAndNearest) {
 
 TEST_F(FlagsConfig, WrongValuesNamePlaceAndValidValues) {
   EXPECT_EQ(file_outcome("seed = -1\n"),
-            "exit 2: run.toml:1:1: seed: expected an integer from 0 to 4294967295, got -1");
+            "exit 2: run.toml:1:1: seed: expected an integer from 0 to 4294967295, got -1; see --help");
   EXPECT_EQ(file_outcome("seed = \"1\"\n"),
-            "exit 2: run.toml:1:1: seed: expected an integer from 0 to 4294967295, got \"1\"");
+            "exit 2: run.toml:1:1: seed: expected an integer from 0 to 4294967295, got \"1\"; see --help");
   EXPECT_EQ(file_outcome("seed = 1.0\n"),
-            "exit 2: run.toml:1:1: seed: expected an integer from 0 to 4294967295, got 1");
-  EXPECT_EQ(file_outcome("lr = nan\n"), "exit 2: run.toml:1:1: lr: expected a finite number, got nan");
-  EXPECT_EQ(file_outcome("lr = -inf\n"), "exit 2: run.toml:1:1: lr: expected a finite number, got -inf");
-  EXPECT_EQ(file_outcome("lr = true\n"), "exit 2: run.toml:1:1: lr: expected a finite number of at least 0, got true");
-  EXPECT_EQ(file_outcome("lr = 2024-01-01\n"),
-            "exit 2: run.toml:1:1: lr: expected a boolean, number, text or list of them, got a date or time");
+            "exit 2: run.toml:1:1: seed: expected an integer from 0 to 4294967295, got 1; see --help");
+  EXPECT_EQ(file_outcome("lr = nan\n"), "exit 2: run.toml:1:1: lr: expected a finite number, got nan; see --help");
+  EXPECT_EQ(file_outcome("lr = -inf\n"), "exit 2: run.toml:1:1: lr: expected a finite number, got -inf; see --help");
+  EXPECT_EQ(file_outcome("lr = true\n"),
+            "exit 2: run.toml:1:1: lr: expected a finite number of at least 0, got true; see --help");
+  EXPECT_EQ(
+      file_outcome("lr = 2024-01-01\n"),
+      "exit 2: run.toml:1:1: lr: expected a boolean, number, text or list of them, got a date or time; see --help");
   EXPECT_EQ(file_outcome("lr = [1, 2]\n"),
-            "exit 2: run.toml:1:1: lr: expected a finite number of at least 0, got [\"1\", \"2\"]");
+            "exit 2: run.toml:1:1: lr: expected a finite number of at least 0, got [\"1\", \"2\"]; see --help");
   EXPECT_EQ(file_outcome("data-path = [[\"a\"]]\n"),
-            "exit 2: run.toml:1:1: data-path: expected a list of texts, got a nested list");
+            "exit 2: run.toml:1:1: data-path: expected a list of texts, got a nested list; see --help");
   EXPECT_THAT(file_outcome("[lr]\nx = 1\n"), StartsWith("exit 2: run.toml:2:1: unknown key x; "));
-  EXPECT_EQ(file_outcome("swiglu = 1\n"), "exit 2: run.toml:1:1: swiglu: expected true or false, got 1");
+  EXPECT_EQ(file_outcome("swiglu = 1\n"), "exit 2: run.toml:1:1: swiglu: expected true or false, got 1; see --help");
 }
 
 TEST_F(FlagsConfig, OneFlagTwiceIsAnError) {
   EXPECT_EQ(file_outcome("log-interval = 1\n[x]\nlog_interval = 1\n"),
-            "exit 2: run.toml:3:1: log_interval: expected one value, got a second one, the first is in line 1");
+            "exit 2: run.toml:3:1: log_interval: expected one value, got a second one, the first is in line 1; dashes, "
+            "underscores and tables make no difference: remove one");
 }
 
 TEST_F(FlagsConfig, UnreadableFileIsExit3) {
-  EXPECT_EQ(train_outcome({"--config", "none.toml"}), "exit 3: --config: cannot open none.toml: No such file or directory (ENOENT); check the path and its permissions");
-  EXPECT_EQ(train_outcome({"--config", "."}), "exit 3: --config: cannot read 65536 bytes at 0 of .: Is a directory (EISDIR)");
+  EXPECT_EQ(train_outcome({"--config", "none.toml"}),
+            "exit 3: --config: cannot open none.toml: No such file or directory (ENOENT); check the path and its "
+            "permissions");
+  EXPECT_EQ(train_outcome({"--config", "."}),
+            "exit 3: --config: cannot read 65536 bytes at 0 of .: Is a directory (EISDIR); name a file, not a folder");
 }
 
 TEST_F(FlagsConfig, WhatIsNotTomlNamesThePlace) {
@@ -104,8 +112,8 @@ TEST_F(FlagsConfig, WhatIsNotTomlNamesThePlace) {
 
 TEST_F(FlagsConfig, HostileFilesAreRefusedBeforeTheyHurt) {
   EXPECT_EQ(file_outcome("seed = 1 #" + std::string(1 << 20, 'x')),
-            "exit 2: run.toml: expected a configuration of at most 1 MiB, got more");
-  const std::string too_deep = "expected at most 32 levels of nesting, got more";
+            "exit 2: run.toml: expected a configuration of at most 1 MiB, got more" + kForm);
+  const std::string too_deep = "expected at most 32 levels of nesting, got more" + kForm;
   EXPECT_EQ(file_outcome("\nx = " + std::string(100'000, '[')), "exit 2: run.toml:2: " + too_deep);
   std::string dotted = "a";
   for (int i = 0; i < 100'000; ++i) dotted += ".a";

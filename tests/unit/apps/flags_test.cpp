@@ -88,14 +88,15 @@ TEST(Flags, DtypesOfGradientsAndMoments) {
   EXPECT_EQ(narrow.train.exp_avg_sq_dtype, DType::kBf16);
   EXPECT_EQ(narrow.train.loss_chunk_size, 512);
   EXPECT_EQ(train_outcome({"--exp-avg-dtype", "bf16"}), "valid");
-  EXPECT_EQ(train_outcome({"--exp-avg-dtype", "fp8"}), "exit 2: --exp-avg-dtype: expected fp32 or bf16, got \"fp8\"");
+  EXPECT_EQ(train_outcome({"--exp-avg-dtype", "fp8"}),
+            "exit 2: --exp-avg-dtype: expected fp32 or bf16, got \"fp8\"; see --help");
   EXPECT_EQ(train_outcome({"--exp-avg-sq-dtype", "fp16"}),
-            "exit 2: --exp-avg-sq-dtype: expected fp32 or bf16, got \"fp16\"");
+            "exit 2: --exp-avg-sq-dtype: expected fp32 or bf16, got \"fp16\"; see --help");
   EXPECT_EQ(train_outcome({"--main-grads-dtype", "bf16"}),
             "exit 2: --main-grads-dtype and --bf16: expected --main-grads-dtype bf16 together with --bf16, got fp32 "
-            "parameters");
+            "parameters; add --bf16, or keep the gradients in fp32");
   EXPECT_EQ(train_outcome({"--loss-chunk-size", "-1"}),
-            "exit 2: --loss-chunk-size: expected an integer from 0 to 1000000000000, got \"-1\"");
+            "exit 2: --loss-chunk-size: expected an integer from 0 to 1000000000000, got \"-1\"; see --help");
 }
 
 TEST(Flags, TheLastOfTwoWins) {
@@ -109,7 +110,7 @@ TEST(Flags, TextsAreTakenAsTheyAre) {
     EXPECT_EQ(parsed.options.generate.prompt, text);
   }
   EXPECT_EQ(outcome(App::kGenerate, {"--load", "x", "--prompt", "\xff"}),
-            "exit 2: --prompt: expected text in UTF-8, got bytes that are not UTF-8");
+            "exit 2: --prompt: expected text in UTF-8, got bytes that are not UTF-8; see --help");
 }
 
 TEST(Flags, UnknownFlagNamesTheNearest) {
@@ -119,36 +120,45 @@ TEST(Flags, UnknownFlagNamesTheNearest) {
             "exit 2: --global_batch_size: unknown flag of train; did you mean --global-batch-size?");
   EXPECT_EQ(train_outcome({"--swilgu"}), "exit 2: --swilgu: unknown flag of train; did you mean --swiglu?");
   EXPECT_EQ(train_outcome({"--wallpaper"}), "exit 2: --wallpaper: unknown flag of train; see train --help");
-  EXPECT_EQ(train_outcome({"--temperature", "1"}), "exit 2: --temperature: a flag of generate, not of train");
+  EXPECT_EQ(train_outcome({"--temperature", "1"}),
+            "exit 2: --temperature: a flag of generate, not of train; leave it out");
   EXPECT_EQ(train_outcome({"stray"}), "exit 2: \"stray\": an argument without a flag; see train --help");
   EXPECT_THAT(train_outcome({std::string(100'000, '-') + "x"}), HasSubstr("unknown flag of train"));
 }
 
 TEST(Flags, MissingValueNamesTheFlag) {
-  EXPECT_EQ(train_outcome({"--seed"}), "exit 2: --seed: a value is missing");
-  EXPECT_EQ(train_outcome({"--seed", "--swiglu"}), "exit 2: --seed: a value is missing");
-  EXPECT_EQ(train_outcome({"--config"}), "exit 2: --config: a value is missing");
+  EXPECT_EQ(train_outcome({"--seed"}),
+            "exit 2: --seed: expected an integer from 0 to 4294967295, got no value; see train --help");
+  EXPECT_EQ(train_outcome({"--seed", "--swiglu"}),
+            "exit 2: --seed: expected an integer from 0 to 4294967295, got no value; see train --help");
+  EXPECT_EQ(train_outcome({"--config"}),
+            "exit 2: --config: expected a list of texts in UTF-8, got no value; see train --help");
 }
 
 TEST(Flags, OutOfRangeNamesTheValidValues) {
   EXPECT_EQ(train_outcome({"--num-layers", "0"}),
-            "exit 2: --num-layers: expected an integer from 1 to 10000, got \"0\"");
+            "exit 2: --num-layers: expected an integer from 1 to 10000, got \"0\"; see --help");
   EXPECT_EQ(train_outcome({"--num-layers", "2.5"}),
-            "exit 2: --num-layers: expected an integer from 1 to 10000, got \"2.5\"");
+            "exit 2: --num-layers: expected an integer from 1 to 10000, got \"2.5\"; see --help");
   EXPECT_EQ(train_outcome({"--seed", "99999999999999999999"}),
-            "exit 2: --seed: expected an integer from 0 to 4294967295, got \"99999999999999999999\"");
-  EXPECT_EQ(train_outcome({"--lr", "-1"}), "exit 2: --lr: expected a finite number of at least 0, got \"-1\"");
-  EXPECT_EQ(train_outcome({"--lr", "nan"}), "exit 2: --lr: expected a finite number of at least 0, got \"nan\"");
-  EXPECT_EQ(train_outcome({"--lr", "1e999"}), "exit 2: --lr: expected a finite number of at least 0, got \"1e999\"");
+            "exit 2: --seed: expected an integer from 0 to 4294967295, got \"99999999999999999999\"; see --help");
+  EXPECT_EQ(train_outcome({"--lr", "-1"}),
+            "exit 2: --lr: expected a finite number of at least 0, got \"-1\"; see --help");
+  EXPECT_EQ(train_outcome({"--lr", "nan"}),
+            "exit 2: --lr: expected a finite number of at least 0, got \"nan\"; see --help");
+  EXPECT_EQ(train_outcome({"--lr", "1e999"}),
+            "exit 2: --lr: expected a finite number of at least 0, got \"1e999\"; see --help");
   EXPECT_EQ(train_outcome({"--adam-beta1", "1"}),
-            "exit 2: --adam-beta1: expected a number of at least 0 and below 1, got \"1\"");
+            "exit 2: --adam-beta1: expected a number of at least 0 and below 1, got \"1\"; see --help");
   EXPECT_EQ(train_outcome({"--lr-decay-style", "cosin"}),
-            "exit 2: --lr-decay-style: expected constant, linear, cosine, WSD or inverse-square-root, got \"cosin\"");
-  EXPECT_EQ(train_outcome({"--swiglu=yes"}), "exit 2: --swiglu: expected true or false, got \"yes\"");
-  EXPECT_EQ(
-      train_outcome({"--recompute-granularity", "selective", "--recompute-modules", "mlp", "moe"}),
-      "exit 2: --recompute-modules: expected a list of core_attn, layernorm, mlp or mlp_act, got [\"mlp\", \"moe\"]");
-  EXPECT_EQ(train_outcome({"--device", "tpu"}), "exit 2: --device: expected cpu or cuda, got \"tpu\"");
+            "exit 2: --lr-decay-style: expected constant, linear, cosine, WSD or inverse-square-root, got \"cosin\"; "
+            "did you mean cosine?");
+  EXPECT_EQ(train_outcome({"--swiglu=yes"}), "exit 2: --swiglu: expected true or false, got \"yes\"; see --help");
+  EXPECT_EQ(train_outcome({"--recompute-granularity", "selective", "--recompute-modules", "mlp", "moe"}),
+            "exit 2: --recompute-modules: expected a list of core_attn, layernorm, mlp or mlp_act, got [\"mlp\", "
+            "\"moe\"]; see --help");
+  EXPECT_EQ(train_outcome({"--device", "tpu"}),
+            "exit 2: --device: expected cpu or cuda, got \"tpu\"; did you mean cpu?");
   EXPECT_EQ(train_outcome({"--device", "cuda"}),
             kCudaBuilt
                 ? "valid"
@@ -157,47 +167,57 @@ TEST(Flags, OutOfRangeNamesTheValidValues) {
 }
 
 TEST(Flags, ContradictionsNameBothFlags) {
-  EXPECT_EQ(train_outcome({"--data-path", "x"}), "exit 2: --data-path and --mock-data: expected one of them, got both");
+  EXPECT_EQ(train_outcome({"--data-path", "x"}),
+            "exit 2: --data-path and --mock-data: expected one of them, got both; remove --mock-data to train on the "
+            "dataset");
   EXPECT_EQ(
       train_outcome({"--train-samples", "640", "--global-batch-size", "32"}),
-      "exit 2: --train-iters and --train-samples: expected one of them, got --train-iters 100 and --train-samples 640");
+      "exit 2: --train-iters and --train-samples: expected one of them, got --train-iters 100 and --train-samples 640; "
+      "remove one; steps are samples / --global-batch-size");
   EXPECT_EQ(
       train_outcome({"--global-batch-size", "10", "--micro-batch-size", "4"}),
       "exit 2: --global-batch-size and --micro-batch-size: expected a global batch that is a multiple of the micro "
-      "batch, got --global-batch-size 10 and --micro-batch-size 4");
+      "batch, got --global-batch-size 10 and --micro-batch-size 4; such as --global-batch-size 12");
   EXPECT_EQ(
       train_outcome({"--save-interval", "10"}),
-      "exit 2: --save-interval and --save: expected --save-interval together with --save, got --save-interval alone");
+      "exit 2: --save-interval and --save: expected --save-interval together with --save, got --save-interval alone; "
+      "add --save FOLDER, or remove --save-interval");
   EXPECT_EQ(train_outcome({"--finetune"}),
-            "exit 2: --finetune and --load: expected --finetune together with --load, got --finetune alone");
+            "exit 2: --finetune and --load: expected --finetune together with --load, got --finetune alone; add --load "
+            "FOLDER, or remove --finetune");
   EXPECT_EQ(train_outcome({"--rotary-base", "500000"}),
             "exit 2: --rotary-base or --rotary-percent, and --position-embedding-type: expected them with "
-            "--position-embedding-type rope only, got learned_absolute");
+            "--position-embedding-type rope only, got learned_absolute; remove the one or set the other");
   EXPECT_EQ(
       train_outcome({"--lr-wsd-decay-iters", "10"}),
       "exit 2: --lr-wsd-decay-iters and --lr-decay-style: expected --lr-wsd-decay-iters with --lr-decay-style WSD "
-      "only, got another style");
+      "only, got another style; remove the one or set the other");
   EXPECT_EQ(train_outcome({"--recompute-modules", "mlp"}),
             "exit 2: --recompute-modules and --recompute-granularity: expected modules with --recompute-granularity "
-            "selective only, got modules with none");
+            "selective only, got modules with none; remove the one or set the other");
   EXPECT_EQ(train_outcome({"--recompute-granularity", "full", "--recompute-num-layers", "3"}),
             "exit 2: --recompute-num-layers and --num-layers: expected --recompute-num-layers <= --num-layers, got "
-            "--recompute-num-layers 3 and --num-layers 2");
-  EXPECT_EQ(train_outcome({"--tokenizer-type", "null"}),
-            "exit 2: --tokenizer-type null and --vocab-size: expected --vocab-size above 0, got 0");
+            "--recompute-num-layers 3 and --num-layers 2; lower --recompute-num-layers");
+  EXPECT_EQ(
+      train_outcome({"--tokenizer-type", "null"}),
+      "exit 2: --tokenizer-type null and --vocab-size: expected --vocab-size above 0, got 0; give the number of ids "
+      "that prepare was given");
 }
 
 TEST(Flags, WhatIsNotBuiltYetSaysSo) {
   for (const std::string axis : {"tensor-model", "pipeline-model", "expert-model", "context"}) {
     EXPECT_EQ(train_outcome({"--" + axis + "-parallel-size", "2"}),
-              "exit 2: --" + axis + "-parallel-size: expected 1, other sizes are not built yet, got 2");
+              "exit 2: --" + axis +
+                  "-parallel-size: expected 1, other sizes are not built yet, got 2; leave it out: all ranks "
+                  "are data-parallel");
   }
   EXPECT_EQ(
       train_outcome({"--offload-modules", "core_attn"}),
       "exit 2: --offload-modules: expected none, offload is not built yet, got core_attn; --recompute-modules saves "
       "activation memory today");
   EXPECT_EQ(train_outcome({"--attention-dropout", "0.1"}),
-            "exit 2: --attention-dropout: expected 0, other values are not built yet, got 0.1");
+            "exit 2: --attention-dropout: expected 0, other values are not built yet, got 0.1; leave it out; "
+            "--hidden-dropout is there");
 }
 
 TEST(Flags, WhatIsRequiredIsNamed) {
@@ -216,9 +236,9 @@ TEST(Flags, SplitIsOneToThreeShares) {
   for (const std::string good : {"1", "95,5", "969, 30, 1", "0.9,0.1,0"})
     EXPECT_EQ(train_outcome({"--split", good}), "valid");
   for (const std::string bad : {"", "a", "1,", ",1", "1,2,3,4", "-1,2", "0,0", "1;2", "nan", "inf,1", "1 2"}) {
-    EXPECT_EQ(
-        train_outcome({"--split=" + bad}),
-        "exit 2: --split: expected one to three non-negative numbers such as 969,30,1, not all 0, got \"" + bad + "\"");
+    EXPECT_EQ(train_outcome({"--split=" + bad}),
+              "exit 2: --split: expected one to three non-negative numbers such as 969,30,1, not all 0, got \"" + bad +
+                  "\"; they are the shares of training, validation and test documents");
   }
 }
 

@@ -113,34 +113,37 @@ TEST(ModelConfig, AcceptsASmallModelWithAnUnknownVocabulary) {
 
 TEST(ModelConfig, RefusesNamingFlagsAndValidValues) {
   EXPECT_EQ(message_of([](ModelConfig& c) { c.num_layers = 0; }),
-            "--num-layers: expected an integer from 1 to 10000, got 0");
+            "--num-layers: expected an integer from 1 to 10000, got 0; raise it");
   EXPECT_EQ(message_of([](ModelConfig& c) {
               c.num_attention_heads = 3;
               c.kv_channels = 0;
             }),
             "--hidden-size and --num-attention-heads: expected a hidden size that is a multiple of the heads, or "
-            "--kv-channels, got --hidden-size 8 and --num-attention-heads 3");
+            "--kv-channels, got --hidden-size 8 and --num-attention-heads 3; such as --hidden-size 9");
   EXPECT_EQ(message_of([](ModelConfig& c) {
               c.num_attention_heads = 6;
               c.num_query_groups = 4;
             }),
             "--num-query-groups and --num-attention-heads: expected groups that divide the heads, got "
-            "--num-query-groups 4 and --num-attention-heads 6");
+            "--num-query-groups 4 and --num-attention-heads 6; each group serves the same number of heads");
   EXPECT_EQ(message_of([](ModelConfig& c) { c.max_position_embeddings = 8; }),
             "--max-position-embeddings and --seq-length: expected --max-position-embeddings >= --seq-length, got "
-            "--max-position-embeddings 8 and --seq-length 16");
+            "--max-position-embeddings 8 and --seq-length 16; leave --max-position-embeddings out: it is then "
+            "--seq-length");
   EXPECT_EQ(message_of([](ModelConfig& c) { c.attention_dropout = 0.1; }),
-            "--attention-dropout: expected 0, other values are not built yet, got 0.1");
-  EXPECT_EQ(message_of([](ModelConfig& c) { c.hidden_dropout = 1.0; }),
-            "--hidden-dropout: expected a value of at least 0 and less than 1, got 1");
+            "--attention-dropout: expected 0, other values are not built yet, got 0.1; leave it out; "
+            "--hidden-dropout is there");
+  EXPECT_EQ(
+      message_of([](ModelConfig& c) { c.hidden_dropout = 1.0; }),
+      "--hidden-dropout: expected a value of at least 0 and less than 1, got 1; leave it out for the usual value");
   EXPECT_EQ(message_of([](ModelConfig& c) { c.norm_epsilon = std::nan(""); }),
-            "--norm-epsilon: expected a value above 0 and below 1, got nan");
+            "--norm-epsilon: expected a value above 0 and below 1, got nan; leave it out for the usual value");
   EXPECT_EQ(message_of([](ModelConfig& c) {
               c.position_embedding_type = PositionEmbedding::kRope;
               c.rotary_percent = 0.75;
             }),
             "--rotary-percent and --kv-channels: expected an even number of at least 2 rotated elements per head, got "
-            "3 of 4");
+            "3 of 4; RoPE turns pairs: change one of the two");
   EXPECT_EQ(message_of([](ModelConfig& c) {
               c.swiglu = true;
               c.activation_func = ActivationFunction::kGelu;

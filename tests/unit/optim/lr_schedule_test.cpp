@@ -107,23 +107,25 @@ TEST(LrSchedule, RefusesWhatContradicts) {
   LrSchedule schedule = schedule_of(LrDecayStyle::kCosine);
   schedule.min_lr = 2e-3;
   EXPECT_EQ(message_of(schedule),
-            "--min-lr and --lr: expected 0 <= --min-lr <= --lr, got --min-lr 0.002 and --lr 0.001");
+            "--min-lr and --lr: expected 0 <= --min-lr <= --lr, got --min-lr 0.002 and --lr 0.001; lower --min-lr");
   schedule = schedule_of(LrDecayStyle::kCosine);
   schedule.lr_warmup_iters = 100;
   EXPECT_THAT(message_of(schedule), HasSubstr("got --lr-warmup-iters 100 and --lr-decay-iters 100"));
   schedule.lr_warmup_iters = 10;
   schedule.lr_warmup_fraction = 0.1;
-  EXPECT_EQ(message_of(schedule), "--lr-warmup-fraction and --lr-warmup-iters: expected one of them, got 0.1 and 10");
+  EXPECT_EQ(message_of(schedule),
+            "--lr-warmup-fraction and --lr-warmup-iters: expected one of them, got 0.1 and 10; "
+            "remove one");
   schedule = schedule_of(LrDecayStyle::kWsd);
   EXPECT_EQ(message_of(schedule),
             "--lr-decay-style WSD and --lr-wsd-decay-iters: expected --lr-wsd-decay-iters from 1 to 90 "
-            "(--lr-decay-iters less the warm-up), got 0");
+            "(--lr-decay-iters less the warm-up), got 0; it is the length of the last phase");
   schedule.lr_wsd_decay_iters = 91;
   EXPECT_THAT(message_of(schedule), HasSubstr("got 91"));
   schedule.lr_wsd_decay_iters = 90;
   EXPECT_EQ(message_of(schedule), "valid");
   schedule.lr = std::nan("");
-  EXPECT_EQ(message_of(schedule), "--lr: expected a value above 0, got nan");
+  EXPECT_EQ(message_of(schedule), "--lr: expected a value above 0, got nan; such as 3e-4");
 }
 
 }  // namespace

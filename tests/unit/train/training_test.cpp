@@ -290,7 +290,9 @@ TEST(Training, AHookThatThrowsNamesItsSegment) {
     test::train({.prepare = fail_in_hook});
     FAIL() << "no error";
   } catch (const Error& error) {
-    EXPECT_STREQ(error.what(), "hook post_forward of segment layer 0 mlp (microbatch 0): no more");
+    EXPECT_STREQ(error.what(),
+                 "hook post_forward of segment layer 0 mlp (microbatch 0): no more; what a hook throws "
+                 "ends the step: mend the hook");
   }
 }
 

@@ -1,0 +1,260 @@
+// --print-config: every value with its origin, and a dump that reads back as the same configuration.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "apps/flags_table.h"
+#include "tests/unit/apps/flags_support.h"
+
+namespace megalith {
+namespace {
+
+using testing::AnyOf;
+using testing::StartsWith;
+using Words = std::vector<std::string>;
+
+class RoundTrip : public test::InFolder {
+ protected:
+  static std::map<std::string, ConfigEntry> by_name(const Options& options) {
+    std::map<std::string, ConfigEntry> entries;
+    for (const ConfigEntry& entry : options.effective) entries[entry.name] = entry;
+    return entries;
+  }
+
+  // The dump of `options` gives them again, now all of them out of the file; again gives the options read back.
+  static Options expect_read_back(FlagParser& parser, App app, const Options& options) {
+    const std::string dump = print_config(app, options);
+    write("dump.toml", dump);
+    Options again = parser.parse({"--config", "dump.toml"}).options;
+    EXPECT_EQ(config_of(again), config_of(options));
+    for (const ConfigEntry& entry : again.effective) EXPECT_THAT(entry.origin, StartsWith("dump.toml:")) << entry.name;
+    return again;
+  }
+};
+
+// Flags that a value other than the default needs beside it. A new flag of train belongs here.
+const std::map<std::string, Words>& values_of_train() {
+  static const std::map<std::string, Words> kValues = {
+      {"num-layers", {"--num-layers", "3"}},
+      {"hidden-size", {"--hidden-size", "96"}},
+      {"ffn-hidden-size", {"--ffn-hidden-size", "100"}},
+      {"num-attention-heads", {"--num-attention-heads", "8"}},
+      {"group-query-attention", {"--group-query-attention"}},
+      {"num-query-groups", {"--num-query-groups", "2"}},
+      {"kv-channels", {"--kv-channels", "24"}},
+      {"seq-length", {"--seq-length", "48"}},
+      {"max-position-embeddings", {"--max-position-embeddings", "64"}},
+      {"vocab-size", {"--vocab-size", "512"}},
+      {"make-vocab-size-divisible-by", {"--make-vocab-size-divisible-by", "1"}},
+      {"position-embedding-type", {"--position-embedding-type", "none"}},
+      {"rotary-base", {"--rotary-base", "5e5", "--position-embedding-type", "rope"}},
+      {"rotary-percent", {"--rotary-percent", "0.5", "--position-embedding-type", "rope"}},
+      {"normalization", {"--normalization", "RMSNorm"}},
+      {"norm-epsilon", {"--norm-epsilon", "1e-6"}},
+      {"qk-layernorm", {"--qk-layernorm"}},
+      {"swiglu", {"--swiglu"}},
+      {"activation-func", {"--activation-func", "gelu"}},
+      {"disable-bias-linear", {"--disable-bias-linear"}},
+      {"add-qkv-bias", {"--add-qkv-bias"}},
+      {"untie-embeddings-and-output-weights", {"--untie-embeddings-and-output-weights"}},
+      {"hidden-dropout", {"--hidden-dropout", "0.1"}},
+      {"init-method-std", {"--init-method-std", "0.006"}},
+      {"bf16", {"--bf16"}},
+      {"micro-batch-size", {"--micro-batch-size", "4"}},
+      {"global-batch-size", {"--global-batch-size", "32"}},
+      {"train-iters", {"--train-iters", "7"}},
+      {"train-samples", {"--train-iters", "0", "--train-samples", "640", "--global-batch-size", "32"}},
+      {"skip-train", {"--skip-train"}},
+      {"seed", {"--seed", "4294967295"}},
+      {"deterministic-mode", {"--deterministic-mode"}},
+      {"exit-interval", {"--exit-interval", "3"}},
+      {"exit-duration-in-mins", {"--exit-duration-in-mins", "0.1"}},
+      {"stop-file", {"--stop-file", "stop \"now\"\\"}},
+      {"max-skipped-steps", {"--max-skipped-steps", "0"}},
+      {"check-weight-hash-interval", {"--check-weight-hash-interval", "5"}},
+      {"lr", {"--lr", "3.3333333333333335e-05"}},
+      {"min-lr", {"--min-lr", "1e-9"}},
+      {"lr-decay-style", {"--lr-decay-style", "inverse-square-root"}},
+      {"lr-decay-iters", {"--lr-decay-iters", "200"}},
+      {"lr-warmup-iters", {"--lr-warmup-iters", "10"}},
+      {"lr-warmup-fraction", {"--lr-warmup-fraction", "0.013"}},
+      {"lr-warmup-init", {"--lr-warmup-init", "1e-7"}},
+      {"lr-wsd-decay-iters", {"--lr-wsd-decay-iters", "9", "--lr-decay-style", "WSD"}},
+      {"lr-wsd-decay-style", {"--lr-wsd-decay-style", "minus_sqrt"}},
+      {"adam-beta1", {"--adam-beta1", "0.8"}},
+      {"adam-beta2", {"--adam-beta2", "0.95"}},
+      {"adam-eps", {"--adam-eps", "1e-15"}},
+      {"weight-decay", {"--weight-decay", "0"}},
+      {"clip-grad", {"--clip-grad", "0.3"}},
+      {"main-grads-dtype", {"--main-grads-dtype", "bf16", "--bf16"}},
+      {"exp-avg-dtype", {"--exp-avg-dtype", "bf16"}},
+      {"exp-avg-sq-dtype", {"--exp-avg-sq-dtype", "bf16"}},
+      {"data-path", {"--mock-data=false", "--data-path", "0.3", "a b", "0.7", "ä"}},
+      {"split", {"--split", "90,10"}},
+      {"mock-data", {"--mock-data"}},
+      {"tokenizer-type", {"--tokenizer-type", "null", "--vocab-size", "100"}},
+      {"vocab-file", {"--vocab-file", "vocab.json"}},
+      {"merge-file", {"--merge-file", "merges.txt"}},
+      {"tokenizer-model", {"--tokenizer-model", "tokenizer.json"}},
+      {"tiktoken-pattern", {"--tiktoken-pattern", "o200k"}},
+      {"tiktoken-special-tokens", {"--tiktoken-special-tokens", "<|a|>=7", "<|b|>"}},
+      {"eod-token", {"--eod-token", "</s>"}},
+      {"eval-interval", {"--eval-interval", "9"}},
+      {"eval-iters", {"--eval-iters", "9"}},
+      {"save", {"--save", "kept"}},
+      {"load", {"--load", "kept"}},
+      {"save-interval", {"--save-interval", "9", "--save", "kept"}},
+      {"keep-last", {"--keep-last", "9", "--save", "kept"}},
+      {"ckpt-step", {"--ckpt-step", "9", "--load", "kept"}},
+      {"finetune", {"--finetune", "--load", "kept"}},
+      {"no-load-optim", {"--no-load-optim", "--load", "kept"}},
+      {"ddp-bucket-size", {"--ddp-bucket-size", "9"}},
+      {"distributed-timeout-minutes", {"--distributed-timeout-minutes", "9"}},
+      {"comm-timeout", {"--comm-timeout", "0.5"}},
+      {"comm-dump", {"--comm-dump", ""}},
+      {"recompute-granularity", {"--recompute-granularity", "full"}},
+      {"recompute-modules", {"--recompute-modules", "mlp", "layernorm", "--recompute-granularity", "selective"}},
+      {"recompute-method", {"--recompute-method", "block", "--recompute-granularity", "full"}},
+      {"recompute-num-layers", {"--recompute-num-layers", "2", "--recompute-granularity", "full"}},
+      {"loss-chunk-size", {"--loss-chunk-size", "128"}},
+      {"log-interval", {"--log-interval", "9"}},
+      {"log-throughput", {"--log-throughput"}},
+      {"metrics-jsonl", {"--metrics-jsonl", "m\t.jsonl"}},
+      {"tensorboard-dir", {"--tensorboard-dir", "events"}},
+      {"trace", {"--trace", "trace.json"}},
+      {"profile-step-start", {"--profile-step-start", "1"}},
+      {"profile-step-end", {"--profile-step-end", "99"}},
+      {"profile-ranks", {"--profile-ranks", "1", "2"}},
+      {"check-hazards", {"--check-hazards"}},
+      {"suppress-wait", {"--suppress-wait", "4"}},
+  };
+  return kValues;
+}
+
+// Only the default can be given yet, or nothing else on a machine without a GPU.
+const std::set<std::string> kOneValue = {"optimizer",
+                                         "device",
+                                         "profile",
+                                         "attention-dropout",
+                                         "offload-modules",
+                                         "tensor-model-parallel-size",
+                                         "pipeline-model-parallel-size",
+                                         "expert-model-parallel-size",
+                                         "context-parallel-size"};
+
+TEST_F(RoundTrip, EveryFlagOfTrainOutOfTheCommandLine) {
+  FlagParser parser(App::kTrain);
+  Options defaults;
+  Requests requests;
+  const auto usual = by_name(parser.parse(test::with_small_run({})).options);
+  int flags = 0;
+  for (const Flag& flag : make_table(defaults, requests)) {
+    if (!takes(flag, App::kTrain) || flag.group == FlagGroup::kProgram) continue;
+    const std::string name(flag.name);
+    if (kOneValue.contains(name)) continue;
+    SCOPED_TRACE(name);
+    const auto words = values_of_train().find(name);
+    ASSERT_NE(words, values_of_train().end()) << "a value of --" << name << " is missing in this test";
+    const Options options = parser.parse(test::with_small_run(words->second)).options;
+    const ConfigEntry entry = by_name(options).at(name);
+    EXPECT_EQ(entry.origin, "command line");
+    EXPECT_TRUE(entry.value != usual.at(name).value || name == "mock-data") << "the default: it shows nothing";
+    expect_read_back(parser, App::kTrain, options);
+    ++flags;
+  }
+  EXPECT_GE(flags, 80);
+}
+
+TEST_F(RoundTrip, EveryFlagOfPlanAndGenerate) {
+  const Words plan = {"--num-layers",
+                      "2",
+                      "--hidden-size",
+                      "64",
+                      "--num-attention-heads",
+                      "4",
+                      "--bf16",
+                      "--seq-length",
+                      "32",
+                      "--world-size",
+                      "8",
+                      "--swiglu",
+                      "--loss-chunk-size",
+                      "16",
+                      "--recompute-granularity",
+                      "selective",
+                      "--device",
+                      "cpu",
+                      "--eod-token",
+                      "</s>"};
+  const Words generate = {"--load",           "kept",  "--ckpt-step", "5",   "--prompt",      "a \"b\"\n# [c]",
+                          "--max-new-tokens", "9",     "--seed",      "1",   "--temperature", "0.7",
+                          "--top-k",          "40",    "--top-p",     "0.9", "--device",      "cpu",
+                          "--vocab-file",     "v.json"};
+  for (const auto& [app, words] : {std::pair{App::kPlan, plan}, {App::kGenerate, generate}}) {
+    FlagParser parser(app);
+    const Options options = parser.parse(words).options;
+    for (const auto& [name, entry] : by_name(options)) {
+      const bool given = std::find(words.begin(), words.end(), "--" + name) != words.end();
+      EXPECT_EQ(entry.origin == "command line", given) << name << ' ' << entry.origin;
+    }
+    expect_read_back(parser, app, options);
+  }
+}
+
+// As file, through the command line of each program that takes it.
+TEST_F(RoundTrip, EveryShippedConfiguration) {
+  int files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(MEGALITH_SOURCE_DIR "/configs")) {
+    if (entry.path().extension() != ".toml") continue;
+    ++files;
+    const std::string file = entry.path().filename().string();
+    std::filesystem::copy_file(entry.path(), file);
+    for (const App app : {App::kTrain, App::kPlan}) {
+      SCOPED_TRACE(fmt::format("{} --config {}", name_of(app), file));
+      FlagParser parser(app);
+      Words words = {"--config", file};
+      if (app == App::kTrain) words.emplace_back("--mock-data");
+      const Options options = parser.parse(words).options;
+      int of_file = 0;
+      for (const ConfigEntry& flag : options.effective) {
+        EXPECT_THAT(flag.origin, AnyOf("default", "derived", "command line", StartsWith(file + ":"))) << flag.name;
+        of_file += flag.origin.starts_with(file) ? 1 : 0;
+      }
+      EXPECT_GE(of_file, 5);
+      expect_read_back(parser, app, options);
+    }
+  }
+  EXPECT_GE(files, 7);
+}
+
+TEST_F(RoundTrip, TheCommandLineStandsOverTheFileOverTheDefault) {
+  write("a.toml", "log-interval = 3\n\nseed = 3\n");
+  write("b.toml", "seed = 4\n");
+  FlagParser parser(App::kTrain);
+  auto entries = by_name(
+      parser.parse(test::with_small_run({"--config", "a.toml", "--config", "b.toml", "--eval-iters", "5"})).options);
+  EXPECT_EQ(entries["log-interval"].origin, "a.toml:1");
+  EXPECT_EQ(entries["seed"].origin, "b.toml:1");
+  EXPECT_EQ(entries["eval-iters"].origin, "command line");
+  EXPECT_EQ(entries["eval-interval"].origin, "default");
+  EXPECT_EQ(entries["kv-channels"].origin, "derived");
+}
+
+// A file of a previous dump gives way to the flags beside it, and names them as the origin.
+TEST_F(RoundTrip, ADumpTakesFlagsBesideIt) {
+  FlagParser parser(App::kTrain);
+  const Options options = parser.parse(test::with_small_run({})).options;
+  write("dump.toml", print_config(App::kTrain, options));
+  const Options again = parser.parse({"--config", "dump.toml", "--seed", "9"}).options;
+  auto expected = config_of(options);
+  expected["seed"] = "9";
+  EXPECT_EQ(config_of(again), expected);
+  EXPECT_EQ(by_name(again).at("seed").origin, "command line");
+}
+
+}  // namespace
+}  // namespace megalith
