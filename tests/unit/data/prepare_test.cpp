@@ -166,7 +166,8 @@ TEST_F(Prepare, BadCommandLines) {
               HasSubstr("--samples"));
   EXPECT_THAT(usage({"inspect", "x", "--samples", "3"}), HasSubstr("--seq-length"));
   EXPECT_THAT(usage({"inspect", "x", "--seq-length", "3"}), HasSubstr("--samples"));
-  EXPECT_THAT(usage({"inspect", "x", "--seed", "4294967296"}), HasSubstr("--seed: expected an integer from 0 to 4294967295"));
+  EXPECT_THAT(usage({"inspect", "x", "--seed", "4294967296"}),
+              HasSubstr("--seed: expected an integer from 0 to 4294967295"));
   EXPECT_THAT(usage({"inspect", "x", "--samples", "3", "--seq-length", "3", "--train-iters", "3"}),
               HasSubstr("--global-batch-size"));
   EXPECT_THAT(usage({"inspect", "x", "--samples", "30", "--seq-length", "3", "--train-samples", "3"}),
