@@ -15,7 +15,7 @@ std::string metadata(std::string_view what, int rank, int lane, std::string_view
 
 }  // namespace
 
-std::string trace_events(const Trace& trace, int rank) {
+std::string trace_events(const Trace& trace, int rank, double origin_us) {
   std::string json = metadata("process_name", rank, 0, fmt::format("rank {}", rank));
   int number = 0;
   for (const std::string& lane : trace.lane_names()) json += ",\n" + metadata("thread_name", rank, number++, lane);
@@ -26,7 +26,7 @@ std::string trace_events(const Trace& trace, int rank) {
     json += fmt::format(
         R"(,
 {{"ph": "X", "name": {}, "pid": {}, "tid": {}, "ts": {:.3f}, "dur": {:.3f}, "args": {{{}}}}})",
-        escaped(span.name), rank, span.lane, span.begin_us, span.duration_us, args);
+        escaped(span.name), rank, span.lane, trace.start_us() - origin_us + span.begin_us, span.duration_us, args);
   }
   return json;
 }

@@ -11,8 +11,9 @@
 
 namespace megalith {
 
-// One rank's members of the array "traceEvents", separated by commas.
-std::string trace_events(const Trace& trace, int rank);
+// One rank's members of the array "traceEvents", separated by commas. Times count from `origin_us` (since 1970), the
+// same on all ranks.
+std::string trace_events(const Trace& trace, int rank, double origin_us);
 // The file, from each rank's trace_events(); "" where a rank traced nothing.
 std::string trace_file(const std::vector<std::string>& events);
 

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "apps/trace_file.h"
 #include "apps/trainer.h"
@@ -57,11 +58,13 @@ void Trainer::write_trace() {
   }
   while (model_->pending_steps() > 0) finish_step(false);
   trace_state_ = TraceState::kWritten;
-  std::string mine;
-  if (trace_.active()) {
-    trace_.stop();
-    mine = trace_events(trace_, world_.rank());
-  }
+  const bool traced = trace_.active();
+  if (traced) trace_.stop();
+  // Microseconds since 1970 have too many digits for fractions: the earliest rank begins at 0.
+  double origin = HUGE_VAL;
+  for (const std::string& start : world_.host_all_gather(traced ? fmt::format("{}", trace_.start_us()) : "inf"))
+    origin = std::min(origin, std::stod(start));
+  const std::string mine = traced ? trace_events(trace_, world_.rank(), origin) : "";
   const std::vector<std::string> all = world_.host_all_gather(mine);
   if (!is_main()) return;
   try {

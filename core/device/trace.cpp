@@ -22,12 +22,16 @@ void Trace::start(Stream& stream) {
   stream.record(*clock);
   clock->wait_on_host();
   host_start_ = Clock::now();
-  start_us_ = std::chrono::duration<double, std::micro>(std::chrono::system_clock::now().time_since_epoch()).count();
+  if (!first_start_) {
+    first_start_ = host_start_;
+    start_us_ = std::chrono::duration<double, std::micro>(std::chrono::system_clock::now().time_since_epoch()).count();
+  }
   clock_ = std::move(clock);
 }
 
 void Trace::stop() {
   require(active(), "no trace is under way");
+  const double offset = microseconds(host_start_ - *first_start_);
   for (const Entry& entry : entries_) {
     if (!entry.ended) continue;  // an op that failed to start
     entry.done.wait_on_host();
@@ -35,14 +39,14 @@ void Trace::stop() {
     const double end = seconds_between(*clock_, entry.done) * 1e6;
     spans_.push_back({.name = entry.name,
                       .lane = entry.lane,
-                      .begin_us = start_us_ + begin,
+                      .begin_us = offset + begin,
                       .duration_us = end - begin,
                       .flops = entry.flops,
                       .bytes = entry.bytes});
     if (!entry.is_range) continue;
     spans_.push_back({.name = entry.name,
                       .lane = kHostLane,
-                      .begin_us = start_us_ + microseconds(entry.enqueue_begun - host_start_),
+                      .begin_us = offset + microseconds(entry.enqueue_begun - host_start_),
                       .duration_us = microseconds(entry.enqueue_done - entry.enqueue_begun),
                       .flops = 0,
                       .bytes = 0});

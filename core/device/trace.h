@@ -8,6 +8,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -35,11 +36,12 @@ class Trace {
   struct Span {
     std::string name;
     int lane = 0;
-    double begin_us = 0;  // since 1970
+    double begin_us = 0;  // since start_us()
     double duration_us = 0;
     double flops = 0;        // of an op, as is
     std::int64_t bytes = 0;  // what it says it reads and writes
   };
+  double start_us() const { return start_us_; }              // of the first start(), since 1970
   const std::vector<Span>& spans() const { return spans_; }  // what was timed until the last stop()
   std::vector<std::string> lane_names() const;               // "host", then the streams
 
@@ -68,7 +70,8 @@ class Trace {
 
   std::unique_ptr<Event> clock_;  // recorded at the start; null: not active
   std::chrono::steady_clock::time_point host_start_;
-  double start_us_ = 0;  // since 1970
+  double start_us_ = 0;
+  std::optional<std::chrono::steady_clock::time_point> first_start_;
   std::deque<Entry> entries_;
   std::map<std::string, std::size_t> lane_numbers_;  // by stream name
   std::vector<Lane> lanes_{Lane{.name = "host", .number = kHostLane, .open = {}}};

@@ -9,6 +9,8 @@
 #include <fstream>
 #include <sstream>
 
+#include "core/base/error.h"
+
 namespace megalith {
 namespace {
 
@@ -27,7 +29,8 @@ class Reader {
   bool record(std::string* payload) {
     if (at_ == bytes_.size()) return false;
     const auto length = number<std::uint64_t>();
-    EXPECT_EQ(number<std::uint32_t>(), mask(crc32c(bytes_.substr(at_ - 12, 8))));
+    const auto length_sum = number<std::uint32_t>();
+    EXPECT_EQ(length_sum, mask(crc32c(bytes_.substr(at_ - 12, 8))));
     *payload = bytes_.substr(at_, length);
     at_ += length;
     EXPECT_EQ(number<std::uint32_t>(), mask(crc32c(*payload)));
