@@ -1,9 +1,11 @@
 #include "parallel/comm/flight_recorder.h"
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <xxhash.h>
 
 #include <algorithm>
+#include <ctime>
 #include <sstream>
 
 #include "core/tensor/dtype.h"
@@ -154,8 +156,9 @@ std::string dump_json(int rank, int world_size, std::string_view reason,
   const auto since = [now](CollectiveCall::Clock::time_point time) {
     return fmt::format("{:.3f}", std::chrono::duration<double, std::milli>(time - now).count());
   };
-  std::string out = fmt::format("{{\"rank\": {}, \"world_size\": {}, \"reason\": {}, \"groups\": [", rank, world_size,
-                                quoted(reason));
+  std::string out =
+      fmt::format("{{\"rank\": {}, \"world_size\": {}, \"time\": \"{:%FT%TZ}\", \"reason\": {}, \"groups\": [", rank,
+                  world_size, fmt::gmtime(std::time(nullptr)), quoted(reason));
   for (std::size_t g = 0; g < recorders.size(); ++g) {
     out += fmt::format("{}\n  {{\"group\": {}, \"ranks\": [{}], \"calls\": [", g == 0 ? "" : ",",
                        quoted(recorders[g]->group()), fmt::join(recorders[g]->world_ranks(), ", "));

@@ -95,9 +95,9 @@ class FlightRecorder {
 };
 
 // The content of a rank's dump, a JSON object:
-//   {"rank": 1, "world_size": 4, "reason": "...", "groups": [{"group": "dp", "ranks": [0, 1], "calls": [{"sequence":
-//   12, "kind": "all_reduce", "tensor": "...", "dtype": "fp32", "count": 4096, "root_or_peer": null, "state":
-//   "running", "began_ms": -5012.1, "ended_ms": null}]}]}
+//   {"rank": 1, "world_size": 4, "time": "2026-11-21T11:34:00Z", "reason": "...", "groups": [{"group": "dp", "ranks":
+//   [0, 1], "calls": [{"sequence": 12, "kind": "all_reduce", "tensor": "...", "dtype": "fp32", "count": 4096,
+//   "root_or_peer": null, "state": "running", "began_ms": -5012.1, "ended_ms": null}]}]}
 // A state is "ended", "running" or, on a GPU, "enqueued". Times are milliseconds relative to now; on a GPU, but for the
 // call that runs, those of the host that enqueued.
 std::string dump_json(int rank, int world_size, std::string_view reason,
