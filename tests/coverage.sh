@@ -25,7 +25,7 @@ tests=("$@")
 [ ${#tests[@]} -gt 0 ] || for folder in tests/unit/*/CMakeLists.txt; do
   tests+=($(sed -n 's/^megalith_test(\(unit_[a-z_]*\).*/\1/p' "$folder"))
 done
-cmake --build "$build" -j "${JOBS:-$(nproc)}" --target "${tests[@]}" train
+cmake --build "$build" -j "${JOBS:-$(nproc)}" --target "${tests[@]}"
 
 rm -rf "$build/profiles" && mkdir -p "$build/profiles"
 failed=()
