@@ -26,7 +26,7 @@ using test::Words;
 using ::testing::HasSubstr;
 using test::operator+;
 
-constexpr int kSteps = 300;
+constexpr int kSteps = 800;
 constexpr int kKilled = 128 + SIGKILL;
 
 // One run with everything that has a state, and the same run in pieces.
@@ -64,13 +64,22 @@ class Crashes {
     return outcome.code == kKilled;
   }
 
-  // Kills a rank, by its process, after some time.
+  // Kills a rank so long after all have started.
   void kill_after(std::chrono::milliseconds time, unsigned choice) {
     test::Process process(command(), folder_);
+    std::vector<pid_t> ranks;
+    for (int i = 0; i < 6000 && (ranks.size() != 2 || ranks[0] <= 0 || ranks[1] <= 0); ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      ranks = process.ranks();
+    }
+    ASSERT_EQ(ranks.size(), 2u);
+    ASSERT_TRUE(ranks[0] > 0 && ranks[1] > 0);
     std::this_thread::sleep_for(time);
-    kills_ += process.kill_child(choice) ? 1 : 0;
+    kills_ += ::kill(ranks[choice % 2], SIGKILL) == 0 ? 1 : 0;
     process.finish();
     compare(fmt::format("a kill after {} ms", time.count()));
+    fmt::print("{} kills, rank {} after {} ms\n", kills_, choice % 2, time.count());
+    std::fflush(stdout);
   }
 
   void damage_newest() {
@@ -180,7 +189,7 @@ TEST(Crash, KilledAtEverySiteOnEachRankAndResumed) {
   }
   std::mt19937 random(20261121);
   for (int i = 0; i < 5; ++i)
-    crashes.kill_after(std::chrono::milliseconds(random() % 700), static_cast<unsigned>(random()));
+    crashes.kill_after(std::chrono::milliseconds(random() % 400), static_cast<unsigned>(random()));
   EXPECT_GE(killed.size(), 60u);
   EXPECT_LT(crashes.steps_done(), static_cast<std::size_t>(kSteps));
   crashes.finish();

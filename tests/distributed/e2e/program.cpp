@@ -150,16 +150,6 @@ bool Process::wait_for_handler(int number) {
   return false;
 }
 
-bool Process::kill_child(unsigned choice) const {
-  std::vector<pid_t> ranks;
-  std::error_code ended;
-  for (const fs::directory_entry& thread : fs::directory_iterator("/proc/" + std::to_string(pid_) + "/task", ended)) {
-    std::istringstream children(content_of(thread.path() / "children"));
-    for (pid_t child = 0; children >> child;) ranks.push_back(child);
-  }
-  return !ranks.empty() && kill(ranks[choice % ranks.size()], SIGKILL) == 0;
-}
-
 void Process::signal(int number) const { kill(pid_, number); }
 
 std::vector<pid_t> Process::ranks() const {

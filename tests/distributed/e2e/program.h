@@ -59,8 +59,7 @@ class Process {
   bool wait_for_output(const std::string& text);  // on standard output or error; false if it ended before
   bool wait_for_handler(int number);              // until the program itself takes the signal; false if it ended before
   void signal(int number) const;
-  bool kill_child(unsigned choice) const;  // SIGKILL for one of the children, as mpirun's ranks are; false if none
-  std::vector<pid_t> ranks() const;        // under Open MPI's mpirun: its processes, by rank
+  std::vector<pid_t> ranks() const;  // under Open MPI's mpirun: its processes, by rank
   Outcome finish();
 
  private:
