@@ -58,7 +58,7 @@ Tokenizer choose_tokenizer(const Options& command_line, Options& native) {
   }
 }
 
-// Shards of all tensors, as views of the mapped files where their bytes are those of ours, else of `own`.
+// Shards of all tensors by name, as views of the mapped files where their bytes are those of ours, else of `own`.
 std::vector<Shard> shards_of(const HfFolder& folder, const std::vector<HfTensor>& tensors, DType dtype,
                              std::vector<std::vector<std::byte>>& own) {
   const std::size_t item = size_of(dtype);
@@ -84,6 +84,7 @@ std::vector<Shard> shards_of(const HfFolder& folder, const std::vector<HfTensor>
                         .data = ours});
     }
   }
+  std::sort(shards.begin(), shards.end(), [](const Shard& a, const Shard& b) { return a.name < b.name; });
   return shards;
 }
 

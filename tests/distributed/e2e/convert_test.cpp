@@ -1,0 +1,132 @@
+// convert, and what train and generate make of its checkpoints.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "tests/distributed/e2e/program.h"
+
+namespace megalith {
+namespace {
+
+using test::Folder;
+using test::Outcome;
+using test::Words;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using test::operator+;
+
+const std::string kGolden = MEGALITH_SOURCE_DIR "/tests/hf/golden/";
+
+Outcome convert(const Folder& folder, const Words& flags) { return test::run(test::program("convert", flags), folder); }
+
+void expect_converted(const Folder& folder, const Words& flags) {
+  const Outcome outcome = convert(folder, flags);
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+}
+
+void expect_error(const Folder& folder, const Words& command, int code, const std::string& line) {
+  const Outcome outcome = test::run(command, folder);
+  EXPECT_EQ(outcome.code, code) << outcome.err;
+  EXPECT_THAT(outcome.errors(), ElementsAre(HasSubstr(line))) << outcome.err;
+}
+
+const Words kLlama = {"--position-embedding-type",
+                      "rope",
+                      "--swiglu",
+                      "--normalization",
+                      "RMSNorm",
+                      "--disable-bias-linear",
+                      "--group-query-attention",
+                      "--num-query-groups",
+                      "2",
+                      "--untie-embeddings-and-output-weights"};
+
+// A trained model goes to transformers and comes back: the same weights, the same text.
+TEST(Convert, ATrainedModelGoesThereAndBack) {
+  const Folder folder;
+  ASSERT_EQ(test::run(test::program("train", test::tiny_mock() + kLlama + Words{"--save", "trained"}), folder).code, 0);
+  expect_converted(folder, {"--from", "native", "--load", "trained", "--save", "hf"});
+  expect_converted(folder, {"--from", "hf", "--load", "hf", "--save", "back", "--tokenizer-type", "byte"});
+  expect_converted(folder, {"--to", "hf", "--load", "back", "--save", "hf2"});
+  EXPECT_EQ(folder.read("hf/model.safetensors"), folder.read("hf2/model.safetensors"));
+  EXPECT_EQ(folder.read("hf/config.json"), folder.read("hf2/config.json"));
+  std::string texts[2];
+  for (const int i : {0, 1}) {
+    const Outcome outcome = test::run(
+        test::program("generate", {"--load", i == 0 ? "trained" : "back", "--prompt", "It is", "--seed", "3"}), folder);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    texts[i] = outcome.out;
+  }
+  EXPECT_GT(texts[0].size(), 6u);
+  EXPECT_EQ(texts[0], texts[1]);
+}
+
+TEST(Convert, TrainingStartsFromIt) {
+  const Folder folder;
+  expect_converted(folder, {"--from", "hf", "--load", kGolden + "gpt2", "--save", "native"});
+  const Words flags = {"--num-layers",
+                       "2",
+                       "--hidden-size",
+                       "32",
+                       "--num-attention-heads",
+                       "4",
+                       "--ffn-hidden-size",
+                       "16",
+                       "--seq-length",
+                       "16",
+                       "--bf16",
+                       "--tokenizer-type",
+                       "null",
+                       "--vocab-size",
+                       "39",
+                       "--micro-batch-size",
+                       "2",
+                       "--train-iters",
+                       "3",
+                       "--lr",
+                       "1e-3",
+                       "--eval-iters",
+                       "0",
+                       "--mock-data",
+                       "--log-interval",
+                       "1",
+                       "--load",
+                       "native"};
+  expect_error(folder, test::program("train", flags), 2,
+               "--load native: expected --finetune beside it: the checkpoint holds weights alone, as convert writes "
+               "them, got neither that nor --no-load-optim");
+  const Outcome outcome = test::run(test::program("train", flags + Words{"--finetune", "--save", "tuned"}), folder);
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err + outcome.out, HasSubstr("loaded native/step_0000000 (step 0, 0 samples)"));
+  EXPECT_THAT(outcome.out + outcome.err, HasSubstr(" iteration        3/       3 |"));
+  expect_converted(folder, {"--to", "hf", "--load", "tuned", "--save", "hf", "--ckpt-step", "3"});
+  EXPECT_NE(folder.read("hf/model.safetensors"), "");
+}
+
+TEST(Convert, ExitCodes) {
+  const Folder folder;
+  const auto refused = [&](const Words& flags, int code, const std::string& line) {
+    expect_error(folder, test::program("convert", flags), code, line);
+  };
+  refused({"--from", "hf", "--load", "none"}, 2, "convert: error: --save: missing; name the folder to write");
+  refused({"--form", "hf"}, 2, "convert: error: --form: unknown flag of convert; did you mean --from?");
+  refused({"--from", "hf", "--load", "none", "--save", "out"}, 3, "convert: error: cannot open none/config.json: ");
+  refused({"--to", "hf", "--load", "none", "--save", "out"}, 5, "convert: error: --load none: expected a checkpoint");
+  std::filesystem::create_directory(folder.path("hf"));
+  folder.write("hf/config.json", "{\"model_type\": \"gpt2\"");
+  refused({"--from", "hf", "--load", "hf", "--save", "out"}, 4,
+          "convert: error: hf/config.json: expected UTF-8 JSON, got something else at byte ");
+  folder.write("hf/config.json", R"({"model_type": "gpt2", "n_layer": 1, "n_embd": 4, "n_head": 2, "n_positions": 8,
+                                     "vocab_size": 5, "attn_logit_softcapping": 30.0})");
+  refused({"--from", "hf", "--load", "hf", "--save", "out"}, 4,
+          "convert: error: hf/config.json: expected known keys only, got 'attn_logit_softcapping'; remove");
+  ASSERT_EQ(test::run(test::program("train", test::tiny_mock() + Words{"--swiglu", "--save", "kept"}), folder).code, 0);
+  refused({"--to", "hf", "--load", "kept", "--save", "out"}, 2,
+          "convert: error: --to hf: expected with learned positions a GPT-2, got --swiglu; transformers has no such");
+  EXPECT_EQ(convert(folder, {"--help"}).code, 0);
+  EXPECT_EQ(convert(folder, {"--version"}).code, 0);
+}
+
+}  // namespace
+}  // namespace megalith

@@ -1,0 +1,242 @@
+// convert: there and back bit for bit, what a checkpoint gets beside the weights, and every way to fail.
+#include "apps/converter.h"
+
+#include <gmock/gmock.h>
+
+#include <filesystem>
+
+#include "core/base/fault.h"
+#include "core/base/file.h"
+#include "parallel/checkpoint/checkpoint.h"
+#include "tests/unit/apps/hf_folder.h"
+#include "tests/unit/checkpoint/expect_error.h"
+
+namespace megalith {
+namespace {
+
+using test::HfFile;
+using test::outcome;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+using Words = std::vector<std::string>;
+
+const std::string kGolden = MEGALITH_SOURCE_DIR "/tests/hf/golden/";
+
+std::string run(const Words& flags) { return convert(parse_flags(App::kConvert, flags).options); }
+
+std::string to_native(const std::string& from, const std::string& to, const Words& more = {}) {
+  Words flags = {"--from", "hf", "--load", from, "--save", to};
+  flags.insert(flags.end(), more.begin(), more.end());
+  return run(flags);
+}
+std::string to_hf(const std::string& from, const std::string& to, const Words& more = {}) {
+  Words flags = {"--to", "hf", "--load", from, "--save", to};
+  flags.insert(flags.end(), more.begin(), more.end());
+  return run(flags);
+}
+
+class Converter : public test::InFolder {
+ protected:
+  void TearDown() override {
+    disarm_faults();
+    InFolder::TearDown();
+  }
+
+  static ModelConfig model_of(const std::string& family) {
+    return parse_hf_config(test::read_file(kGolden + family + "/config.json"), "config.json");
+  }
+  static void write_model(const std::string& folder, const ModelConfig& model, const HfFile& tensors) {
+    std::filesystem::create_directories(folder);
+    write(folder + "/config.json", hf_config_text(model, std::nullopt));
+    test::write_safetensors(folder + "/model.safetensors", tensors);
+  }
+  static LoadedCheckpoint open(const std::string& folder) {
+    return std::move(find_checkpoint({.directory = folder, .sync = one_rank()}).value());
+  }
+};
+
+TEST_F(Converter, ThereAndBackBitForBit) {
+  for (const std::string family : {"gpt2", "llama", "qwen2", "qwen3"}) {
+    for (const std::string dtype : {"F32", "BF16"}) {
+      for (const bool fused : {false, true}) {
+        SCOPED_TRACE(family + " " + dtype + (fused ? " fused" : ""));
+        const ModelConfig model = model_of(family);
+        const std::string at = family + dtype + (fused ? "f" : "");
+        write_model(at, model, test::tensors_of(model, dtype, {.qkv = fused, .gate_up = fused}));
+        const HfFile want = test::read_safetensors(at + "/model.safetensors");
+        to_native(at, at + ".native");
+        to_hf(at + ".native", at + ".back");
+        const HfFile got = test::read_safetensors(at + ".back/model.safetensors");
+        EXPECT_TRUE(fused || got == want);
+        to_native(at + ".back", at + ".native2", {"--make-vocab-size-divisible-by", "128"});
+        const std::string file = "/step_0000000/rank_0000_of_0001.safetensors";
+        EXPECT_TRUE(test::read_file(at + ".native" + file) == test::read_file(at + ".native2" + file));
+      }
+    }
+  }
+}
+
+TEST_F(Converter, GoldenModelsComeBack) {
+  for (const std::string family : {"gpt2", "llama", "qwen2", "qwen3"}) {
+    EXPECT_THAT(to_native(kGolden + family, family), StartsWith(family + "/step_0000000: " + family + ", "));
+    to_hf(family, family + ".back", {"--max-shard-size", "9000"});
+    HfFile got;
+    for (const auto& entry : std::filesystem::directory_iterator(family + ".back")) {
+      if (entry.path().extension() == ".safetensors") got.merge(test::read_safetensors(entry.path().string()));
+    }
+    EXPECT_EQ(got, test::read_safetensors(kGolden + family + "/model.safetensors"));
+    EXPECT_TRUE(std::filesystem::exists(family + ".back/model.safetensors.index.json"));
+  }
+}
+
+TEST_F(Converter, PadsTheVocabularyAndTakesThePaddingAway) {
+  const ModelConfig model = model_of("llama");  // 40 ids
+  write_model("hf", model, test::tensors_of(model, "F32"));
+  for (const auto& [multiple, rows] : {std::pair("1", 40), std::pair("32", 64), std::pair("128", 128)}) {
+    const std::string native = std::string("native") + multiple;
+    to_native("hf", native, {"--make-vocab-size-divisible-by", multiple});
+    LoadedCheckpoint checkpoint = open(native);
+    const Shape shape{rows, 32};
+    for (const std::string name : {"param/embedding.word_embeddings.weight", "param/output_layer.weight"}) {
+      std::vector<float> values(static_cast<std::size_t>(shape.numel()), 1.0f);
+      checkpoint.read(name, Slice::whole(shape), std::as_writable_bytes(std::span(values)));
+      EXPECT_TRUE(std::all_of(values.begin() + std::ptrdiff_t{40} * 32, values.end(), [](float x) { return x == 0; }));
+    }
+    to_hf(native, native + ".back");
+    EXPECT_EQ(test::read_safetensors(native + ".back/model.safetensors"),
+              test::read_safetensors("hf/model.safetensors"));
+  }
+}
+
+TEST_F(Converter, OtherDtypes) {
+  const ModelConfig model = model_of("qwen3");
+  HfFile tensors = test::tensors_of(model, "F16");
+  write_model("half", model, tensors);
+  EXPECT_THAT(to_native("half", "half.native"), HasSubstr(", fp32,"));
+  write_model("float", model, test::tensors_of(model, "F32"));
+  EXPECT_THAT(to_native("float", "float.native", {"--bf16"}), HasSubstr(", bf16,"));
+  to_hf("float.native", "float.back");
+  for (const auto& [name, tensor] : test::read_safetensors("float.back/model.safetensors"))
+    EXPECT_EQ(tensor.dtype, "BF16") << name;
+  EXPECT_THAT(test::read_file("float.back/config.json"), HasSubstr("\"dtype\": \"bfloat16\""));
+}
+
+TEST_F(Converter, TheCheckpointKnowsModelAndTokenizer) {
+  ModelConfig model = model_of("gpt2");
+  write_model("hf", model, test::tensors_of(model, "F32"));
+  to_native("hf", "null");
+  {
+    const LoadedCheckpoint checkpoint = open("null");
+    EXPECT_EQ(checkpoint.state().tokenizer, "null-40");
+    EXPECT_EQ(checkpoint.state().config.at("vocab-size"), "39");  // the tokenizer adds the id that ends documents
+    EXPECT_EQ(checkpoint.state().step, 0);
+    for (const TensorSpec& tensor : checkpoint.tensors()) EXPECT_EQ(kind_of(tensor.name), kParamKind);
+    to_hf("null", "null.back");
+    EXPECT_THAT(test::read_file("null.back/config.json"), HasSubstr("\"eos_token_id\": 39,"));
+  }
+  EXPECT_ERROR(ExitCode::kUsage, "--tokenizer-type: expected at most the 40 ids of config.json, got 257",
+               to_native("hf", "byte", {"--tokenizer-type", "byte"}));
+  model.vocab_size = 300;
+  resolve(model);
+  write_model("hf300", model, test::tensors_of(model, "F32"));
+  to_native("hf300", "byte", {"--tokenizer-type", "byte"});
+  EXPECT_EQ(open("byte").state().tokenizer, "byte-257");
+  to_hf("byte", "byte.back");
+  EXPECT_THAT(test::read_file("byte.back/config.json"), HasSubstr("\"eos_token_id\": 256,"));
+}
+
+TEST_F(Converter, TakesTheTokenizerBesideTheWeights) {
+  ModelConfig model = model_of("gpt2");
+  model.vocab_size = 1000;
+  resolve(model);
+  write_model("hf", model, test::tensors_of(model, "BF16"));
+  std::filesystem::copy(MEGALITH_SOURCE_DIR "/tests/golden/tokenizer/gpt2.json", "hf/tokenizer.json");
+  EXPECT_THAT(to_native("hf", "native"), HasSubstr(", tokenizer bpe-gpt2-"));
+  EXPECT_EQ(open("native").state().config.at("tokenizer-model"), "\"hf/tokenizer.json\"");
+  std::filesystem::remove("hf/tokenizer.json");
+  to_hf("native", "back");  // with a warning
+  EXPECT_THAT(test::read_file("back/config.json"), HasSubstr("\"eos_token_id\": null,"));
+  write("hf/tokenizer.json", "{}");
+  EXPECT_ERROR(ExitCode::kFormat, "; --tokenizer-type null converts the weights alone", to_native("hf", "other"));
+  EXPECT_THAT(to_native("hf", "other", {"--tokenizer-type", "null"}), HasSubstr("tokenizer null-1000"));
+}
+
+TEST_F(Converter, Flags) {
+  const auto refused = [](const Words& flags, const std::string& message) {
+    EXPECT_EQ(outcome(App::kConvert, flags), "exit 2: " + message);
+  };
+  const Words folders = {"--load", "a", "--save", "b"};
+  const auto with = [&](Words flags) {
+    flags.insert(flags.begin(), folders.begin(), folders.end());
+    return flags;
+  };
+  refused(folders, "--from or --to: missing; name hf or native");
+  refused(with({"--from", "torch"}),
+          "--from: expected hf or native, got \"torch\"; hf is a folder of transformers, native one of train");
+  refused(with({"--to", "torch"}),
+          "--to: expected hf or native, got \"torch\"; hf is a folder of transformers, native one of train");
+  refused(with({"--to", "hf", "--from", "hf"}),
+          "--from and --to: expected two formats, got hf twice; one of the two flags is enough");
+  refused({"--from", "hf", "--load", "a"}, "--save: missing; name the folder to write");
+  refused({"--from", "hf", "--save", "a"}, "--load: missing; name the folder to convert");
+  refused(with({"--to", "hf", "--bf16"}),
+          "--bf16 and --to: expected --bf16 with --to native only, got hf; leave it out");
+  refused(with({"--from", "hf", "--max-shard-size", "9"}),
+          "--max-shard-size and --to: expected --max-shard-size with --to hf only, got native; leave it out");
+  for (const Words& direction : {Words{"--from", "hf"}, {"--to", "native"}, {"--from", "hf", "--to", "native"}}) {
+    const Options options = parse_flags(App::kConvert, with(direction)).options;
+    EXPECT_EQ(options.convert.from, "hf");
+    EXPECT_EQ(options.convert.to, "native");
+  }
+  EXPECT_EQ(parse_flags(App::kConvert, with({"--from", "native"})).options.convert.to, "hf");
+}
+
+TEST_F(Converter, FoldersThatAreNotThere) {
+  EXPECT_ERROR(ExitCode::kFileIo, "cannot open none/config.json", to_native("none", "out"));
+  EXPECT_ERROR(ExitCode::kNoCheckpoint, "--load none: expected a checkpoint, got none", to_hf("none", "out"));
+  write_model("hf", model_of("gpt2"), {});
+  EXPECT_ERROR(ExitCode::kUsage, "--save hf: expected a new or empty folder", to_native("hf", "hf"));
+  EXPECT_ERROR(ExitCode::kFormat, "missing: transformer.wte.weight, transformer.wpe.weight", to_native("hf", "out"));
+  EXPECT_FALSE(std::filesystem::exists("out"));
+}
+
+TEST_F(Converter, DamagedCheckpoints) {
+  to_native(kGolden + "llama", "native");
+  const std::string file = "native/step_0000000/rank_0000_of_0001.safetensors";
+  std::string bytes = test::read_file(file);
+  bytes[bytes.size() - 5] ^= 1;
+  write(file, bytes);
+  EXPECT_ERROR(ExitCode::kNoCheckpoint, "the file is damaged", to_hf("native", "back"));
+  EXPECT_FALSE(std::filesystem::exists("back"));
+}
+
+// Each call on the files that are read fails once: exit code 3, and nothing is written.
+TEST_F(Converter, AFailedReadLeavesNothing) {
+  const ModelConfig model = model_of("qwen2");
+  write_model("hf", model, test::tensors_of(model, "F32"));
+  int failures = 0;
+  for (const std::string operation : {"open", "read", "map"}) {
+    for (int at = 1;; ++at) {
+      SCOPED_TRACE(operation + " " + std::to_string(at));
+      arm_faults({parse_fault("convert.input." + operation + ":" + std::to_string(at) + ":eio")});
+      ExitCode code = ExitCode::kOk;
+      try {
+        to_native("hf", "out");
+      } catch (const Error& error) {
+        code = error.code();
+        EXPECT_THAT(error.what(), HasSubstr("(EIO)"));
+      }
+      const bool fired = faults_fired() > 0;
+      disarm_faults();
+      if (!fired) break;
+      ++failures;
+      EXPECT_EQ(code, ExitCode::kFileIo);
+      EXPECT_FALSE(std::filesystem::exists("out"));
+    }
+    std::filesystem::remove_all("out");
+  }
+  EXPECT_GE(failures, 6);
+}
+
+}  // namespace
+}  // namespace megalith
