@@ -99,7 +99,7 @@ TEST(Convert, TrainingStartsFromIt) {
   const Outcome outcome = test::run(test::program("train", flags + Words{"--finetune", "--save", "tuned"}), folder);
   EXPECT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_THAT(outcome.err + outcome.out, HasSubstr("loaded native/step_0000000 (step 0, 0 samples)"));
-  EXPECT_THAT(outcome.out + outcome.err, HasSubstr(" iteration        3/       3 |"));
+  EXPECT_THAT(outcome.out + outcome.err, HasSubstr(" iteration 3/ 3 |"));
   expect_converted(folder, {"--to", "hf", "--load", "tuned", "--save", "hf", "--ckpt-step", "3"});
   EXPECT_NE(folder.read("hf/model.safetensors"), "");
 }
