@@ -41,7 +41,7 @@ std::vector<std::string> groups_of(const std::string& help) {
 TEST(Help, EveryFlagSaysUnitDefaultAndRange) {
   Options options;
   Requests requests;
-  for (const App app : {App::kTrain, App::kGenerate, App::kPlan, App::kReport}) {
+  for (const App app : {App::kTrain, App::kGenerate, App::kPlan, App::kReport, App::kConvert}) {
     const std::string help = help_text(app);
     for (const Flag& flag : make_table(options, requests)) {
       if (!takes(flag, app)) continue;
@@ -79,7 +79,7 @@ TEST(Help, StandsInGroups) {
 }
 
 TEST(Help, FitsATerminal) {
-  for (const App app : {App::kTrain, App::kGenerate, App::kPlan, App::kReport}) {
+  for (const App app : {App::kTrain, App::kGenerate, App::kPlan, App::kReport, App::kConvert}) {
     std::istringstream lines(help_text(app));
     for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 110u) << line;
   }
