@@ -28,8 +28,19 @@ Options merge(const Options& command_line, const TrainState& state) {
     if (!(command_line.data.*file).empty()) options.data.*file = command_line.data.*file;
   }
   if (options.generate.temperature == 0) options.generate.top_k = 1;
-  complete_options(options, tokenizer_of(options), 1);
   return options;
+}
+
+// Also where a tokenizer's size and kind are the same, other files give other ids.
+Tokenizer tokenizer_of_checkpoint(const Options& options, const LoadedCheckpoint& checkpoint) {
+  Tokenizer tokenizer = tokenizer_of(options);
+  if (tokenizer.identity() == checkpoint.state().tokenizer) return tokenizer;
+  fail({.code = ExitCode::kUsage,
+        .subject = "tokenizer of checkpoint " + checkpoint.path(),
+        .expected = checkpoint.state().tokenizer,
+        .got = tokenizer.identity(),
+        .remedy = "the tokenizer's files have changed; name the ones it was trained with",
+        .show_place = false});
 }
 
 // How many tokens to add to a prompt of so many: as --max-new-tokens says; its default ends where the positions do.
@@ -66,16 +77,9 @@ ExitCode generate(int argc, char** argv) {
           .remedy = "name the folder that train --save wrote",
           .show_place = false});
   }
-  const Options options = merge(command_line, checkpoint->state());
-  const Tokenizer tokenizer = tokenizer_of(options);
-  if (tokenizer.identity() != checkpoint->state().tokenizer) {
-    fail({.code = ExitCode::kUsage,
-          .subject = "tokenizer of checkpoint " + checkpoint->path(),
-          .expected = checkpoint->state().tokenizer,
-          .got = tokenizer.identity(),
-          .remedy = "the tokenizer's files have changed; name the ones it was trained with",
-          .show_place = false});
-  }
+  Options options = merge(command_line, checkpoint->state());
+  const Tokenizer tokenizer = tokenizer_of_checkpoint(options, *checkpoint);
+  complete_options(options, tokenizer, 1);
   std::vector<std::int32_t> tokens;
   tokenizer.encode(options.generate.prompt, tokens);
   if (tokens.empty()) tokens.push_back(tokenizer.eod());  // what stands before the first word of a document

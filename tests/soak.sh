@@ -5,9 +5,10 @@
 # Then, for which cpu-release must have its tests too: the same time with kills at random sites of the code (--fault),
 # and with allocations that fail; 5,000 steps with 200 saves whose memory, descriptors and threads stay constant; about as
 # long again with ranks that hang; a thousand flipped bits; a million inputs for each fuzz target (about half an hour each
-# on one core). Last, the coverage of the unit tests.
+# on one core); the ids of byte-level BPE on 18 MB of text against the Hugging Face and tiktoken libraries (a few minutes;
+# tests/tokenizer). Last, the coverage of the unit tests.
 # Environment: SEED of the random moments (default: the time, printed), RANKS (default 2), FUZZ_RUNS (default 1000000),
-# COVERAGE (0: without).
+# PYTHON with those libraries (default python3), COVERAGE (0: without).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -106,6 +107,12 @@ if [ -x build/cpu-release/tests/unit_train ]; then
 fi
 fuzz_runs=${FUZZ_RUNS:-1000000}
 [ "$fuzz_runs" -eq 0 ] || SEED=$seed tests/fuzz/run.sh "$fuzz_runs"
+python=${PYTHON:-python3}
+if "$python" -c 'import tokenizers, tiktoken' 2>/dev/null; then
+  "$python" tests/tokenizer/equality.py --prepare "$bin/prepare"
+else
+  echo "soak: byte-level BPE is not compared: $python has no tokenizers and tiktoken (PYTHON names another)"
+fi
 if [ "${COVERAGE:-1}" -ne 0 ]; then
   apps/install_dependencies.sh --soak
   tests/coverage.sh

@@ -71,7 +71,7 @@ void refuse_tokenizer_file(const std::string& place, const std::string& expected
         .subject = place,
         .expected = expected,
         .got = got,
-        .remedy = remedy,
+        .remedy = remedy.empty() ? "check that the file is complete and what --tokenizer-type takes" : remedy,
         .show_place = false});
 }
 
