@@ -51,6 +51,7 @@ Tokenizer choose_tokenizer(const Options& command_line, Options& native) {
           .subject = found ? beside : "--tokenizer-type",
           .expected = fmt::format("at most the {} ids of config.json", vocab),
           .got = std::to_string(tokenizer.vocab_size()),
+          .remedy = "name the tokenizer of this model",
           .show_place = false});
   } catch (const Error& error) {
     if (!found) throw;
@@ -144,6 +145,7 @@ Options saved_options(const LoadedCheckpoint& checkpoint) {
           .subject = checkpoint.path() + ": vocab-size in the configuration of state.json",
           .expected = "a number of ids",
           .got = "none",
+          .remedy = "convert a checkpoint that train or convert wrote",
           .show_place = false});
   }
   return saved;

@@ -37,8 +37,11 @@ bool has_no_meaning(const std::string& key) {
          (key.find(' ') == std::string::npos && kWithoutMeaning.find(" " + key + " ") != std::string_view::npos);
 }
 
+constexpr const char* kMend = "mend the file or get it again";
+constexpr const char* kNotBuilt = "such a model cannot be converted yet";
+
 [[noreturn]] void refuse(const std::string& subject, const std::string& expected, const std::string& got,
-                         const std::string& remedy = {}) {
+                         const std::string& remedy = kMend) {
   fail({.code = ExitCode::kFormat,
         .subject = subject,
         .expected = expected,
@@ -93,7 +96,7 @@ class Members {
   void only(const std::string& key, const json& allowed, const std::string& why) {
     const json* value = find(key);
     if (value != nullptr && *value != allowed)
-      refuse(subject(key), fmt::format("{}: {}", allowed.dump(), why), shown(*value));
+      refuse(subject(key), fmt::format("{}: {}", allowed.dump(), why), shown(*value), kNotBuilt);
   }
 
   void refuse_unknown() const {
@@ -125,7 +128,8 @@ ModelConfig read_gpt2(Members& file) {
   if (activation == "gelu") {
     model.activation_func = ActivationFunction::kGelu;
   } else if (activation != "gelu_new" && activation != "gelu_pytorch_tanh") {
-    refuse(file.subject("activation_function"), "gelu_new, gelu_pytorch_tanh or gelu", printable(activation));
+    refuse(file.subject("activation_function"), "gelu_new, gelu_pytorch_tanh or gelu", printable(activation),
+           kNotBuilt);
   }
   file.only("scale_attn_weights", true, "scores are divided by the root of the head's width");
   file.only("scale_attn_by_inverse_layer_idx", false, "other scales are not built");
@@ -161,7 +165,8 @@ void read_windows(Members& file) {
   const json* types = file.find("layer_types");
   if (types == nullptr) return;
   for (const json& type : json_array(*types, file.subject("layer_types"))) {
-    if (type != "full_attention") refuse(file.subject("layer_types"), "full_attention in all layers", shown(type));
+    if (type != "full_attention")
+      refuse(file.subject("layer_types"), "full_attention in all layers", shown(type), kNotBuilt);
   }
 }
 
@@ -186,7 +191,7 @@ ModelConfig read_llama_like(Members& file, HfFamily family) {
   if (family == HfFamily::kLlama) {
     model.add_bias_linear = file.boolean_or("attention_bias", false);
     if (file.boolean_or("mlp_bias", false) != model.add_bias_linear)
-      refuse(file.subject("attention_bias and mlp_bias"), "both or neither", "one of them");
+      refuse(file.subject("attention_bias and mlp_bias"), "both or neither", "one of them", kNotBuilt);
   } else {
     read_windows(file);
     if (family == HfFamily::kQwen3) file.only("attention_bias", false, "biases beside QK-norm are not built");
@@ -298,7 +303,8 @@ ModelConfig parse_hf_config(std::string_view text, const std::string& subject) {
   const std::string type = file.text("model_type");
   constexpr std::array kFamilies = {HfFamily::kGpt2, HfFamily::kLlama, HfFamily::kQwen2, HfFamily::kQwen3};
   const auto* family = std::find_if(kFamilies.begin(), kFamilies.end(), [&](HfFamily f) { return name_of(f) == type; });
-  if (family == kFamilies.end()) refuse(file.subject("model_type"), "gpt2, llama, qwen2 or qwen3", printable(type));
+  if (family == kFamilies.end())
+    refuse(file.subject("model_type"), "gpt2, llama, qwen2 or qwen3", printable(type), kNotBuilt);
   ModelConfig model = *family == HfFamily::kGpt2 ? read_gpt2(file) : read_llama_like(file, *family);
   model.vocab_size = file.integer("vocab_size");
   model.untie_embeddings_and_output_weights = !file.boolean_or("tie_word_embeddings", *family == HfFamily::kGpt2);

@@ -29,7 +29,12 @@ constexpr std::size_t kMaxFiles = 10'000;
 constexpr std::size_t kMaxFileName = 255;
 
 [[noreturn]] void refuse(const std::string& subject, const std::string& expected, const std::string& got) {
-  fail({.code = ExitCode::kFormat, .subject = subject, .expected = expected, .got = got, .show_place = false});
+  fail({.code = ExitCode::kFormat,
+        .subject = subject,
+        .expected = expected,
+        .got = got,
+        .remedy = "mend the file or get it again",
+        .show_place = false});
 }
 
 bool is_file_name(std::string_view name) {
@@ -215,6 +220,7 @@ std::vector<HfTensor> match_hf_tensors(const HfFolder& folder, const ModelConfig
   if (!problem.empty()) {
     fail({.code = ExitCode::kFormat,
           .subject = fmt::format("{}: the tensors are not those of config.json: {}", folder.path(), problem),
+          .remedy = "complete the folder, or take the config.json that belongs to it",
           .show_place = false});
   }
   if (is_tied) check_output_layer(folder, family);

@@ -115,6 +115,7 @@ void require_new_folder(const std::string& path) {
         .subject = "--save " + path,
         .expected = "a new or empty folder",
         .got = fmt::format("one with {} {}", entries, entries == 1 ? "entry" : "entries"),
+        .remedy = "name another folder",
         .show_place = false});
 }
 

@@ -8,6 +8,7 @@
 #include "core/base/fault.h"
 #include "core/base/file.h"
 #include "parallel/checkpoint/checkpoint.h"
+#include "tests/unit/apps/flags_support.h"
 #include "tests/unit/apps/hf_folder.h"
 #include "tests/unit/checkpoint/expect_error.h"
 

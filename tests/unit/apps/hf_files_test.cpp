@@ -2,12 +2,14 @@
 #include "apps/hf_files.h"
 
 #include <bit>
+#include <cstring>
 #include <filesystem>
 #include <limits>
 
 #include "core/base/error.h"
 #include "core/base/fault.h"
 #include "core/tensor/bf16.h"
+#include "tests/unit/apps/flags_support.h"
 #include "tests/unit/apps/hf_folder.h"
 #include "tests/unit/checkpoint/expect_error.h"
 
