@@ -13,6 +13,7 @@ namespace megalith {
 namespace {
 
 constexpr int kMaxDepth = 32;
+constexpr std::int64_t kMaxValues = std::int64_t{1} << 22;  // large real files have a million
 
 // Bytes that are printable in Latin-1 spell themselves; the others are U+0100 and on, in order.
 constexpr bool spells_itself(std::uint32_t byte) {
@@ -31,10 +32,14 @@ struct Spelling {
 };
 constexpr Spelling kSpelling;
 
-// Deepest nesting of brackets outside of strings; for JSON it is that of the values.
-int nesting(std::string_view text) {
+struct Extent {
+  int depth = 0;            // deepest nesting of brackets outside of strings; for JSON it is that of the values
+  std::int64_t values = 1;  // commas and brackets: at least as many as JSON has values
+};
+
+Extent extent_of(std::string_view text) {
+  Extent extent;
   int depth = 0;
-  int deepest = 0;
   bool in_string = false;
   for (std::size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
@@ -44,12 +49,15 @@ int nesting(std::string_view text) {
     } else if (c == '"') {
       in_string = true;
     } else if (c == '{' || c == '[') {
-      deepest = std::max(deepest, ++depth);
+      extent.depth = std::max(extent.depth, ++depth);
+      ++extent.values;
     } else if (c == '}' || c == ']') {
       --depth;
+    } else if (c == ',') {
+      ++extent.values;
     }
   }
-  return deepest;
+  return extent;
 }
 
 }  // namespace
@@ -90,8 +98,13 @@ void check_file_size(const TokenizerFile& file) {
 
 nlohmann::json parse_tokenizer_json(const TokenizerFile& file) {
   check_file_size(file);
-  if (const int depth = nesting(file.text); depth > kMaxDepth) {
-    refuse_tokenizer_file(file.name, fmt::format("JSON of at most {} levels", kMaxDepth), fmt::format("{}", depth));
+  const Extent extent = extent_of(file.text);
+  if (extent.depth > kMaxDepth) {
+    refuse_tokenizer_file(file.name, fmt::format("JSON of at most {} levels", kMaxDepth), std::to_string(extent.depth));
+  }
+  if (extent.values > kMaxValues) {
+    refuse_tokenizer_file(file.name, fmt::format("JSON of at most {} values", kMaxValues),
+                          std::to_string(extent.values));
   }
   try {
     return nlohmann::json::parse(file.text);

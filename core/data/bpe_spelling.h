@@ -24,7 +24,8 @@ void check_file_size(const TokenizerFile& file);  // at most kMaxTokenizerFileBy
 // At most 40 bytes of a file's text, printable, in quotes.
 std::string quoted_bytes(std::string_view text);
 
-// The file's JSON; refused if it is larger than kMaxTokenizerFileBytes, deeper than 32, or none.
+// The file's JSON; refused if it is larger than kMaxTokenizerFileBytes, deeper than 32, of more than 2^22 values, or
+// none.
 nlohmann::json parse_tokenizer_json(const TokenizerFile& file);
 
 // Fills in tokens, opaque ids, byte ids and merges of a vocabulary in that spelling.

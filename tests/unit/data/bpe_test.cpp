@@ -221,6 +221,7 @@ TEST(BpeHuggingFaceFile, RefusesWhatIsNoJson) {
   EXPECT_THAT(refused("{}"), HasSubstr("pre_tokenizer"));
   EXPECT_THAT(refused("{\"model\": 1e999}"), HasSubstr("t.json"));
   EXPECT_THAT(refused(std::string(1000000, '[')), HasSubstr("JSON of at most 32 levels"));
+  EXPECT_THAT(refused('[' + std::string(1 << 22, ',')), HasSubstr("JSON of at most 4194304 values, got 4194306"));
 }
 
 TEST(BpeGpt2Files, RefusesBadMerges) {
