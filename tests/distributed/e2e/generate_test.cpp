@@ -79,12 +79,12 @@ TEST_F(Generate, LearnedPositionsEndTheText) {
   EXPECT_EQ(many.code, 2);
   EXPECT_THAT(many.errors(),
               ::testing::ElementsAre("generate: error: --max-new-tokens: expected at most 10 tokens: the model has "
-                                     "16 learned positions and the prompt takes 6, got 11"));
+                                     "16 learned positions and the prompt takes 6, got 11; lower it"));
   const Outcome full = test::run(test::program("generate", load + Words{"abcdefghijklmnop"}), folder_);
   EXPECT_EQ(full.code, 2);
   EXPECT_THAT(full.errors(),
               ::testing::ElementsAre("generate: error: --prompt: expected at most 15 tokens: the model has 16 "
-                                     "learned positions, got 16"));
+                                     "learned positions, got 16; shorten it"));
 }
 
 TEST_F(Generate, IdsWithoutText) {

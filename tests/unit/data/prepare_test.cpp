@@ -160,7 +160,8 @@ TEST_F(Prepare, BadCommandLines) {
   EXPECT_THAT(usage({"--input", "x", "--output-prefix", "y", "--document-start", ""}), HasSubstr("--document-start"));
   EXPECT_THAT(usage({"inspect"}), HasSubstr("a prefix"));
   EXPECT_THAT(usage({"inspect", "x", "--seq-len", "3"}), HasSubstr("nearest is --seq-length"));
-  EXPECT_THAT(usage({"inspect", "x", "--samples", "0", "--seq-length", "3"}), HasSubstr("--samples: expected 1 to"));
+  EXPECT_THAT(usage({"inspect", "x", "--samples", "0", "--seq-length", "3"}),
+              HasSubstr("--samples: expected an integer from 1 to"));
   EXPECT_THAT(usage({"inspect", "x", "--samples", "3x", "--seq-length", "3"}), HasSubstr("got '3x'"));
   EXPECT_THAT(usage({"inspect", "x", "--samples", "99999999999999999999", "--seq-length", "3"}),
               HasSubstr("--samples"));
