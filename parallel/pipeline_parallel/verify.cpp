@@ -15,7 +15,7 @@ namespace {
 // Walks a list once and remembers what was done.
 class Verifier {
  public:
-  Verifier(int num_segments, const ReducePoints& points) : num_segments_(num_segments), points_(points) {}
+  Verifier(const ChunkSegments& segments, const ReducePoints& points) : segments_(segments), points_(points) {}
 
   void take(const Action& a) {
     if (a.kind >= ActionKind::kLoad && a.kind <= ActionKind::kBackwardWeight) return take_microbatch(a);
@@ -35,7 +35,7 @@ class Verifier {
   void finish() const {
     for (const auto& [kind, chunk, microbatch, segment] : done_) {
       if (kind != ActionKind::kLoad) continue;
-      for (int s = 0; s < num_segments_; ++s) {
+      for (int s = first(chunk); s < first(chunk + 1); ++s) {
         const Action weight{
             .kind = ActionKind::kBackwardWeight, .chunk = chunk, .microbatch = microbatch, .segment = s};
         if (!has(weight, weight.kind, s)) broken(weight, "is missing");
@@ -53,6 +53,8 @@ class Verifier {
     fail({.subject = fmt::format("action list: {} {}", to_string(action), why)});
   }
 
+  int first(int chunk) const { return first_segment(segments_, chunk); }
+
   bool has(const Action& a, ActionKind kind, int segment) const {
     return done_.contains({kind, a.chunk, a.microbatch, segment});
   }
@@ -69,16 +71,18 @@ class Verifier {
   void take_microbatch(const Action& a) {
     if (has(a, a.kind, a.segment)) broken(a, "stands twice");
     if (once_.contains(ActionKind::kOptimizerStep)) broken(a, "comes after the optimizer's step");
-    const bool last = a.segment == num_segments_ - 1;
+    const bool is_first = a.segment == first(a.chunk), is_last = a.segment == first(a.chunk + 1) - 1;
+    if (a.kind != ActionKind::kLoad && (a.segment < first(a.chunk) || a.segment >= first(a.chunk + 1)))
+      broken(a, "names a segment of another chunk");
     switch (a.kind) {
       case ActionKind::kLoad: occupy(a); break;
       case ActionKind::kForward:
-        if (!has(a, a.segment == 0 ? ActionKind::kLoad : ActionKind::kForward, a.segment - 1))
+        if (!has(a, is_first ? ActionKind::kLoad : ActionKind::kForward, is_first ? -1 : a.segment - 1))
           broken(a, "comes before its input");
         if (once_.contains(ActionKind::kReduceLoss)) broken(a, "comes after its loss was reduced");
         break;
       case ActionKind::kBackwardData:
-        if (!has(a, last ? ActionKind::kForward : ActionKind::kBackwardData, last ? a.segment : a.segment + 1))
+        if (!has(a, is_last ? ActionKind::kForward : ActionKind::kBackwardData, is_last ? a.segment : a.segment + 1))
           broken(a, "comes before its gradient");
         break;
       default: take_weight(a);
@@ -105,7 +109,7 @@ class Verifier {
     column_of_[owner] = a.column;
   }
   void leave(const Action& a) {
-    for (int s = 0; s < num_segments_; ++s) {
+    for (int s = first(a.chunk); s < first(a.chunk + 1); ++s) {
       if (!has(a, ActionKind::kBackwardWeight, s)) return;
     }
     owner_.erase(a.column);
@@ -122,7 +126,7 @@ class Verifier {
     }
   }
 
-  int num_segments_;
+  const ChunkSegments& segments_;
   const ReducePoints& points_;
   std::set<std::tuple<ActionKind, int, int, int>> done_;  // kind, chunk, microbatch, segment
   std::set<ActionKind> once_;
@@ -135,8 +139,8 @@ class Verifier {
 
 }  // namespace
 
-void verify(const std::vector<Action>& actions, int num_segments, const ReducePoints& points) {
-  Verifier verifier(num_segments, points);
+void verify(const std::vector<Action>& actions, const ChunkSegments& segments, const ReducePoints& points) {
+  Verifier verifier(segments, points);
   for (const Action& action : actions) verifier.take(action);
   verifier.finish();
 }

@@ -1,15 +1,15 @@
-// Schedules, lowering and the executor as data: every property is checked on the action lists themselves.
-#include "parallel/pipeline_parallel/schedule.h"
+// Lowering as data: every property is checked on the action lists themselves.
+#include "parallel/pipeline_parallel/lowering.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <map>
-#include <set>
 
 #include "core/base/error.h"
-#include "parallel/pipeline_parallel/lowering.h"
+#include "parallel/pipeline_parallel/schedule.h"
+#include "tests/unit/parallel/schedule_support.h"
 
 namespace megalith {
 namespace {
@@ -18,108 +18,41 @@ using testing::AnyOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-constexpr int kStages = 8, kMicrobatches = 32;
-
-// Calls visit(schedule, stage, actions) for stages 1 to 8 and microbatches 1 to 32.
+// Calls visit(schedule, stage, actions) for stages 1 to 8 and microbatches 1 to 32 of schedules of one chunk.
 template <class Visit>
 void for_each_stage(Visit&& visit) {
-  for (int stages = 1; stages <= kStages; ++stages) {
-    for (int microbatches = 1; microbatches <= kMicrobatches; ++microbatches) {
-      const Schedule schedule = make_schedule(ScheduleKind::k1F1B, stages, 1, microbatches);
-      ASSERT_EQ(schedule.stages.size(), static_cast<std::size_t>(stages));
-      for (int stage = 0; stage < stages; ++stage) {
-        SCOPED_TRACE(testing::Message() << "stage " << stage << " of " << stages << ", " << microbatches
-                                        << " microbatches");
-        visit(schedule, stage, schedule.stages[static_cast<std::size_t>(stage)]);
-      }
-    }
-  }
-}
-
-TEST(Schedule1F1B, RunsEachVerbOfEachMicrobatchOnceAndInOrder) {
-  for_each_stage([](const Schedule& schedule, int, const std::vector<Action>& actions) {
-    ASSERT_EQ(actions.size(), static_cast<std::size_t>(3 * schedule.num_microbatches));
-    // Each verb ascends in microbatches and stands after the verb before it.
-    std::map<ActionKind, int> next;
-    for (const Action& action : actions) {
-      ASSERT_THAT(action.kind, AnyOf(ActionKind::kForward, ActionKind::kBackwardData, ActionKind::kBackwardWeight));
-      ASSERT_EQ(action.microbatch, next[action.kind]++) << to_string(action);
-      ASSERT_LE(next[ActionKind::kBackwardData], next[ActionKind::kForward]);
-      ASSERT_LE(next[ActionKind::kBackwardWeight], next[ActionKind::kBackwardData]);
-    }
+  test::for_each_schedule([&](const Schedule& schedule) {
+    if (schedule.placement.num_chunks > 1) return;
+    for (int stage = 0; stage < schedule.placement.num_stages; ++stage)
+      visit(schedule, stage, schedule.stages[static_cast<std::size_t>(stage)]);
   });
 }
 
-TEST(Schedule1F1B, KeepsNoMoreMicrobatchesInFlightThanStagesFollow) {
-  for_each_stage([](const Schedule& schedule, int stage, const std::vector<Action>& actions) {
-    const int bound = std::min(schedule.num_stages - stage, schedule.num_microbatches);
-    int in_flight = 0, most = 0;
-    for (const Action& action : actions) {
-      if (action.kind == ActionKind::kForward) most = std::max(most, ++in_flight);
-      if (action.kind == ActionKind::kBackwardWeight) --in_flight;
-    }
-    ASSERT_EQ(most, bound);
-    ASSERT_EQ(in_flight, 0);
-
-    const std::vector<Action> with_columns = assign_columns(actions);
-    ASSERT_EQ(num_columns(with_columns), bound);
-    // A column belongs to one microbatch from its forward to its backward_weight.
-    std::map<int, int> owner;
-    for (const Action& action : with_columns) {
-      if (action.kind == ActionKind::kForward) {
-        ASSERT_TRUE(owner.emplace(action.column, action.microbatch).second) << to_string(action);
-      }
-      ASSERT_EQ(owner.at(action.column), action.microbatch) << to_string(action);
-      if (action.kind == ActionKind::kBackwardWeight) owner.erase(action.column);
-    }
-  });
-}
-
-// All stages at once, a message arriving when it was sent: a list that waits for something that never comes stands
-// still.
-TEST(Schedule1F1B, StagesNeverWaitForEachOtherInACircle) {
-  for (int stages = 1; stages <= kStages; ++stages) {
-    for (int microbatches = 1; microbatches <= kMicrobatches; ++microbatches) {
-      const Schedule schedule = make_schedule(ScheduleKind::k1F1B, stages, 1, microbatches);
-      std::set<std::tuple<ActionKind, int, int>> done;  // kind, stage, microbatch
-      std::vector<std::size_t> at(static_cast<std::size_t>(stages), 0);
-      const auto may_run = [&](int stage, const Action& a) {
-        if (a.kind == ActionKind::kForward)
-          return stage == 0 || done.contains({ActionKind::kForward, stage - 1, a.microbatch});
-        if (a.kind == ActionKind::kBackwardData && stage + 1 < stages)
-          return done.contains({ActionKind::kBackwardData, stage + 1, a.microbatch});
-        return true;
-      };
-      bool moved = true;
-      while (moved) {
-        moved = false;
-        for (int stage = 0; stage < stages; ++stage) {
-          const std::vector<Action>& list = schedule.stages[static_cast<std::size_t>(stage)];
-          std::size_t& next = at[static_cast<std::size_t>(stage)];
-          if (next == list.size() || !may_run(stage, list[next])) continue;
-          done.insert({list[next].kind, stage, list[next].microbatch});
-          ++next;
-          moved = true;
+// A column belongs to one chunk's microbatch from its forward to its backward_weight, in every schedule.
+TEST(Lowering, ColumnsAreNeverSharedByTwoInFlight) {
+  test::for_each_schedule([](const Schedule& schedule) {
+    for (const std::vector<Action>& actions : schedule.stages) {
+      std::map<int, std::pair<int, int>> owner;
+      for (const Action& action : assign_columns(actions)) {
+        const std::pair in_flight{action.chunk, action.microbatch};
+        if (action.kind == ActionKind::kForward) {
+          ASSERT_TRUE(owner.emplace(action.column, in_flight).second) << to_string(action);
         }
+        ASSERT_EQ(owner.at(action.column), in_flight) << to_string(action);
+        if (action.kind == ActionKind::kBackwardWeight) owner.erase(action.column);
       }
-      ASSERT_EQ(done.size(), static_cast<std::size_t>(3 * stages * microbatches)) << stages << " stages";
     }
-  }
-}
-
-TEST(Schedule1F1B, WhatItCannotDoIsRefused) {
-  EXPECT_THROW(make_schedule(ScheduleKind::k1F1B, 0, 1, 1), Error);
-  EXPECT_THROW(make_schedule(ScheduleKind::k1F1B, 1, 1, 0), Error);
-  EXPECT_THROW(make_schedule(ScheduleKind::k1F1B, 2, 2, 4), Error);
+  });
 }
 
 // Embedding, two layers of two segments, head: the tied embedding is segment 0.
 constexpr int kSegments = 6;
+const ChunkSegments kOneChunk{kSegments};
 const ReducePoints kPoints{.segments_of_bucket = {{5}, {3, 4}, {0, 1, 2}}, .tied_segment = 0};
 
 TEST(Lowering, ReducesEachBucketOnceAfterTheLastWeightGradientOfItsSegments) {
   for_each_stage([](const Schedule& schedule, int, const std::vector<Action>& stage) {
-    const std::vector<Action> step = lower_training_step(stage, kSegments, kPoints);
+    const std::vector<Action> step = lower_training_step(stage, kOneChunk, kPoints);
     std::map<int, int> weights_left;  // by segment
     for (int segment = 0; segment < kSegments; ++segment) weights_left[segment] = schedule.num_microbatches;
     std::map<int, int> reduced;
@@ -145,7 +78,7 @@ TEST(Lowering, ReducesEachBucketOnceAfterTheLastWeightGradientOfItsSegments) {
 
 TEST(Lowering, BucketsAreReducedWhileTheBackwardPassGoesOn) {
   const Schedule schedule = make_schedule(ScheduleKind::k1F1B, 1, 1, 3);
-  const std::vector<Action> step = lower_training_step(schedule.stages[0], kSegments, kPoints);
+  const std::vector<Action> step = lower_training_step(schedule.stages[0], kOneChunk, kPoints);
   const auto position = [&](ActionKind kind, int bucket) {
     return std::find_if(step.begin(), step.end(),
                         [&](const Action& a) { return a.kind == kind && a.bucket == bucket; }) -
@@ -165,7 +98,7 @@ TEST(Lowering, AStepOfOneMicrobatchReadsAsWritten) {
   const Schedule schedule = make_schedule(ScheduleKind::k1F1B, 1, 1, 1);
   std::vector<std::string> lines;
   for (const Action& action :
-       lower_training_step(schedule.stages[0], 2, {.segments_of_bucket = {{1}, {0}}, .tied_segment = 0}))
+       lower_training_step(schedule.stages[0], {2}, {.segments_of_bucket = {{1}, {0}}, .tied_segment = 0}))
     lines.push_back(to_string(action));
   EXPECT_THAT(lines, ElementsAre("zero_gradients", "load chunk 0 microbatch 0",
                                  "forward chunk 0 microbatch 0 segment 0 column 0",
@@ -177,9 +110,42 @@ TEST(Lowering, AStepOfOneMicrobatchReadsAsWritten) {
                                  "reduce bucket 1", "finish_reduce", "reduce_loss", "optimizer_step"));
 }
 
+TEST(Lowering, ChunksHaveSegmentsOfTheirOwn) {
+  const Schedule schedule = make_schedule(ScheduleKind::kZbV, 1, 2, 1);
+  std::vector<std::string> lines;
+  for (const Action& action : lower_training_step(schedule.stages[0], {1, 2}, {.segments_of_bucket = {{1, 2}, {0}}})) {
+    if (action.kind != ActionKind::kForward && action.kind != ActionKind::kLoad) lines.push_back(to_string(action));
+  }
+  EXPECT_THAT(lines, ElementsAre("zero_gradients", "backward_data chunk 1 microbatch 0 segment 2 column 1",
+                                 "backward_data chunk 1 microbatch 0 segment 1 column 1",
+                                 "backward_weight chunk 1 microbatch 0 segment 2 column 1",
+                                 "backward_weight chunk 1 microbatch 0 segment 1 column 1", "reduce bucket 0",
+                                 "backward_data chunk 0 microbatch 0 segment 0 column 0",
+                                 "backward_weight chunk 0 microbatch 0 segment 0 column 0", "reduce bucket 1",
+                                 "finish_reduce", "reduce_loss", "optimizer_step"));
+}
+
+TEST(Lowering, EveryScheduleLowersWithAnyNumberOfSegments) {
+  test::for_each_schedule([](const Schedule& schedule) {
+    if (schedule.num_microbatches > 12) return;
+    ChunkSegments segments;
+    for (int chunk = 0; chunk < schedule.placement.num_chunks; ++chunk) segments.push_back(1 + chunk % 3);
+    const int total = first_segment(segments, schedule.placement.num_chunks);
+    for (const std::vector<Action>& stage : schedule.stages) {
+      std::map<int, int> weights;  // by segment
+      for (const Action& action : lower_training_step(stage, segments, {})) {
+        EXPECT_FALSE(action.with_next);
+        if (action.kind == ActionKind::kBackwardWeight) ++weights[action.segment];
+      }
+      ASSERT_EQ(weights.size(), static_cast<std::size_t>(total));
+      for (const auto& [segment, times] : weights) ASSERT_EQ(times, schedule.num_microbatches) << segment;
+    }
+  });
+}
+
 TEST(Lowering, EvaluationIsForwardAlone) {
   const Schedule schedule = make_schedule(ScheduleKind::k1F1B, 1, 1, 3);
-  const std::vector<Action> step = lower_evaluation_step(schedule.stages[0], kSegments);
+  const std::vector<Action> step = lower_evaluation_step(schedule.stages[0], kOneChunk);
   EXPECT_EQ(num_columns(step), 1);
   ASSERT_EQ(step.size(), 3u * (kSegments + 1) + 1);
   EXPECT_EQ(step.back().kind, ActionKind::kReduceLoss);
@@ -194,7 +160,7 @@ TEST(Lowering, DelayedWeightGradientsKeepTheirColumn) {
   std::vector<Action> stage = make_schedule(ScheduleKind::k1F1B, 1, 1, 3).stages[0];
   std::stable_partition(stage.begin(), stage.end(),
                         [](const Action& a) { return a.kind != ActionKind::kBackwardWeight; });
-  const std::vector<Action> step = lower_training_step(stage, kSegments, kPoints);
+  const std::vector<Action> step = lower_training_step(stage, kOneChunk, kPoints);
   EXPECT_EQ(num_columns(step), 3);
   for (const Action& action : step) {
     if (action.kind >= ActionKind::kLoad && action.kind <= ActionKind::kBackwardWeight) {
@@ -207,14 +173,14 @@ TEST(Lowering, DelayedWeightGradientsKeepTheirColumn) {
 class Verify : public testing::Test {
  protected:
   const std::vector<Action> step_ =
-      lower_training_step(make_schedule(ScheduleKind::k1F1B, 2, 1, 2).stages[0], kSegments, kPoints);
+      lower_training_step(make_schedule(ScheduleKind::k1F1B, 2, 1, 2).stages[0], kOneChunk, kPoints);
 
   static bool is_verb(const Action& a) {
     return a.kind >= ActionKind::kForward && a.kind <= ActionKind::kBackwardWeight;
   }
   static bool accepted(const std::vector<Action>& step) {
     try {
-      verify(step, kSegments, kPoints);
+      verify(step, kOneChunk, kPoints);
       return true;
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ExitCode::kInternal);
