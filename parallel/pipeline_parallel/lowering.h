@@ -39,4 +39,8 @@ std::vector<Action> lower_evaluation_step(const std::vector<Action>& stage, cons
 // needs, a backward_weight out of order or after its gradient was reduced or tied, two microbatches in one column.
 void verify(const std::vector<Action>& actions, const ChunkSegments& segments, const ReducePoints& points);
 
+// The same for a schedule: an action missing, twice or out of its order in a stage's list, or stages that wait for each
+// other in a circle, even where sends block until they are received.
+void verify(const Schedule& schedule);
+
 }  // namespace megalith

@@ -7,6 +7,7 @@
 
 #include "core/base/error.h"
 #include "parallel/pipeline_parallel/lowering.h"
+#include "parallel/pipeline_parallel/simulator.h"
 
 namespace megalith {
 
@@ -143,6 +144,23 @@ void verify(const std::vector<Action>& actions, const ChunkSegments& segments, c
   Verifier verifier(segments, points);
   for (const Action& action : actions) verifier.take(action);
   verifier.finish();
+}
+
+void verify(const Schedule& schedule) {
+  const Placement& placement = schedule.placement;
+  const ChunkSegments segments(static_cast<std::size_t>(placement.num_chunks), 1);
+  const auto num_actions = 3 * segments.size() * static_cast<std::size_t>(schedule.num_microbatches);
+  require(schedule.stages.size() == static_cast<std::size_t>(placement.num_stages), "a schedule has all its stages");
+  for (const std::vector<Action>& actions : schedule.stages) {
+    if (actions.size() != num_actions) {
+      fail({.subject = fmt::format("schedule {}: {} actions of a stage", name_of(schedule.kind), actions.size()),
+            .expected = fmt::format("{}", num_actions)});
+    }
+    lower_training_step(actions, segments, {});  // each verb once, where the others of its stage allow it
+  }
+  const Simulation played = simulate(schedule, {.blocking_sends = true});
+  if (!played.deadlock.empty())
+    fail({.subject = fmt::format("schedule {}: {}", name_of(schedule.kind), played.deadlock)});
 }
 
 }  // namespace megalith
