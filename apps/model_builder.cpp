@@ -200,8 +200,8 @@ void TrainingModel::build_actions() {
   reducer_ = std::make_unique<GradientReducer>(
       data_parallel_, GradientReducer::Streams{.compute = compute_, .communication = communication_}, gradients);
   const Schedule schedule = make_schedule(ScheduleKind::k1F1B, 1, 1, static_cast<int>(num_microbatches_));
-  train_actions_ = lower_training_step(schedule.stages[0], runner_->num_segments(), points);
-  evaluate_actions_ = lower_evaluation_step(schedule.stages[0], runner_->num_segments());
+  train_actions_ = lower_training_step(schedule.stages[0], {runner_->num_segments()}, points);
+  evaluate_actions_ = lower_evaluation_step(schedule.stages[0], {runner_->num_segments()});
   for (int column = 0; column < num_columns(train_actions_); ++column) {
     microbatch_parameters_.push_back(allocate_one<MicrobatchParameters>(pool_, "microbatch parameters"));
   }

@@ -23,25 +23,6 @@ constexpr int kParts = 2;              // of a slice, waited for one after the o
 constexpr std::int64_t kMostRows = 8;  // of a cluster
 constexpr float kLowest = -INFINITY;
 
-// What the number of blocks of a row depends on.
-struct Slicing {
-  int most_blocks = 1;             // of a cluster
-  std::int64_t shared_alone = 0;   // bytes of dynamic shared memory of a block alone on its multiprocessor
-  std::int64_t shared_beside = 0;  // where kBlocks share it
-
-  Slicing() {
-    int device = 0, block = 0, multiprocessor = 0, major = 0;
-    MEGALITH_CUDA_CHECK(cudaGetDevice(&device));
-    MEGALITH_CUDA_CHECK(cudaDeviceGetAttribute(&block, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-    MEGALITH_CUDA_CHECK(cudaDeviceGetAttribute(&multiprocessor, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device));
-    MEGALITH_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-    constexpr int kKept = 2048;  // by the runtime, and by the kernel for its sums
-    shared_alone = (block - kKept) / 16 * 16;
-    shared_beside = (multiprocessor / kBlocks - kKept) / 16 * 16;
-    if (major >= 9) most_blocks = kMaxCluster;
-  }
-};
-
 struct LossArguments {
   const std::int32_t *verdict, *labels;
   void* logits;
@@ -272,6 +253,26 @@ __global__ void __launch_bounds__(kMaxThreads, kBlocks) cross_entropy(const Loss
   }
   wait_for_stages<0>();
 }
+
+// What the number of blocks of a row depends on.
+struct Slicing {
+  int most_blocks = 1;             // of a cluster
+  std::int64_t shared_alone = 0;   // bytes of dynamic shared memory of a block alone on its multiprocessor
+  std::int64_t shared_beside = 0;  // where kBlocks share it
+
+  Slicing() {
+    int device = 0, block = 0, multiprocessor = 0;
+    MEGALITH_CUDA_CHECK(cudaGetDevice(&device));
+    MEGALITH_CUDA_CHECK(cudaDeviceGetAttribute(&block, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+    MEGALITH_CUDA_CHECK(cudaDeviceGetAttribute(&multiprocessor, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device));
+    constexpr int kKept = 2048;  // by the runtime, and by the kernel for its sums
+    shared_alone = (block - kKept) / 16 * 16;
+    shared_beside = (multiprocessor / kBlocks - kKept) / 16 * 16;
+    cudaFuncAttributes code{};
+    MEGALITH_CUDA_CHECK(cudaFuncGetAttributes(&code, cross_entropy<float, false, 1>));
+    if (has_clusters(code)) most_blocks = kMaxCluster;
+  }
+};
 
 template <class T, bool kVector, int kRing>
 void launch_rows(CudaStream& stream, const LossArguments& a, const Slicing& slicing) {

@@ -1,5 +1,6 @@
-// Thread block clusters: blocks that run at the same time and reach each other's shared memory. Devices before compute
-// capability 9.0 have none: launch with clusters of one block there, and call none of these.
+// Thread block clusters: blocks that run at the same time and reach each other's shared memory. Code for devices before
+// compute capability 9.0 has none, also where a newer device runs its PTX: launch with clusters of one block then, and
+// call none of the device functions.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -7,6 +8,9 @@
 namespace megalith::cuda {
 
 inline constexpr int kMaxCluster = 8;  // blocks that every device with clusters can run as one
+
+// Host: of a kernel's code as it was loaded for the device.
+inline bool has_clusters(const cudaFuncAttributes& code) { return code.ptxVersion >= 90; }
 
 __device__ inline unsigned cluster_rank() {
   unsigned rank = 0;

@@ -191,6 +191,8 @@ constexpr int kDepth = 2;  // turns in flight, the one at work included
 template <int kPacks_, int kRows_, int kThreads_, int kBlocks_>
 struct BackwardTiling {
   static constexpr int kPacks = kPacks_, kRows = kRows_, kThreads = kThreads_, kBlocks = kBlocks_;
+  static constexpr std::size_t kSharedOfThread = sizeof(uint4) * kDepth * kRows * 3 * kPacks;
+  static constexpr std::size_t kShared = kSharedOfThread * kThreads;
 
   static int group(std::int64_t row_packs) {
     int group = static_cast<int>(ceil_divide(row_packs, 32 * kPacks) * 32);
@@ -321,17 +323,17 @@ __global__ void __launch_bounds__(Tiling::kThreads, Tiling::kBlocks) differentia
 
 template <class T, class Tiling, bool kVector, bool kCentred>
 void launch_differentiate(CudaStream& stream, unsigned blocks, BackwardArguments<T> a) {
-  constexpr std::size_t kOfThread = sizeof(uint4) * kDepth * Tiling::kRows * 3 * Tiling::kPacks;
   const auto kernel = differentiate<T, Tiling, kVector, kCentred>;
   // A property of the kernel, the same for every launch.
-  static const cudaError_t raised = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                         static_cast<int>(kOfThread * Tiling::kThreads));
+  static const cudaError_t raised =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(Tiling::kShared));
   MEGALITH_CUDA_CHECK(raised);
   a.group = Tiling::group(ceil_divide(a.length, kPack<T>));
   const auto groups = static_cast<std::size_t>(std::max(1, Tiling::kThreads / a.group));
   const std::size_t threads = groups * static_cast<std::size_t>(a.group);
   const std::size_t sums = sizeof(float) * groups * static_cast<std::size_t>(a.length);
-  kernel<<<blocks, static_cast<unsigned>(threads), std::max(kOfThread * threads, sums), stream.handle()>>>(a);
+  kernel<<<blocks, static_cast<unsigned>(threads), std::max(Tiling::kSharedOfThread * threads, sums),
+           stream.handle()>>>(a);
 }
 
 // Rows of any length: a block owns a share of the rows and its row of partial sums in memory.
@@ -367,6 +369,19 @@ __global__ void __launch_bounds__(kMaxGroup) differentiate_long(const BackwardAr
     }
   }
 }
+
+// Dynamic shared memory that a block may have, in bytes: 99 to 227 KiB, by the device.
+struct SharedMemory {
+  std::size_t most = 0;
+
+  SharedMemory() {
+    constexpr int kKept = 1024;  // by the kernels, for their sums
+    int device = 0, block = 0;
+    MEGALITH_CUDA_CHECK(cudaGetDevice(&device));
+    MEGALITH_CUDA_CHECK(cudaDeviceGetAttribute(&block, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+    most = static_cast<std::size_t>(block - kKept);
+  }
+};
 
 int row_length(const Tensor& x) {
   require(x.size(-1) < kMaxIndex / 2, "a norm over more than 2^30 elements");
@@ -437,10 +452,13 @@ void launch_backward(CudaStream& stream, const Op& op, const Tensor& mean, const
     const bool vector = rows_aligned(op.x) && rows_aligned(op.dy) && rows_aligned(op.d_residual) &&
                         rows_aligned(op.dx) && rows_aligned(op.weight);
     visit_backward_tiling(packs, [&](auto tiling) {
-      if (vector) {
-        launch_differentiate<T, decltype(tiling), true, kCentred>(stream, blocks, a);
+      using Tiling = decltype(tiling);
+      if (Tiling::kShared > stream.keep<SharedMemory>().most) {  // the widest tiling, before Hopper
+        differentiate_long<T, kCentred><<<blocks, kMaxGroup, 0, stream.handle()>>>(a);
+      } else if (vector) {
+        launch_differentiate<T, Tiling, true, kCentred>(stream, blocks, a);
       } else {
-        launch_differentiate<T, decltype(tiling), false, kCentred>(stream, blocks, a);
+        launch_differentiate<T, Tiling, false, kCentred>(stream, blocks, a);
       }
     });
   });

@@ -11,11 +11,15 @@ namespace megalith {
 std::vector<Action> assign_columns(std::vector<Action> actions);
 int num_columns(const std::vector<Action>& actions);
 
-// Expands chunks into their segments. backward_data and backward_weight of one chunk and microbatch that stand next to
-// each other are interleaved per segment, so that gradients of late layers are ready early and stashes die early.
-std::vector<Action> expand_segments(const std::vector<Action>& actions, int num_segments);
+// How many segments each chunk of the stage has. They are numbered through, chunk after chunk.
+using ChunkSegments = std::vector<int>;
+int first_segment(const ChunkSegments& segments, int chunk);  // of chunk == number of chunks: one past the last
 
-// A load before each first forward of a microbatch.
+// Expands chunks into their segments. A backward_data that is one block with its backward_weight is interleaved with it
+// per segment, so that gradients of late layers are ready early and stashes die early.
+std::vector<Action> expand_segments(const std::vector<Action>& actions, const ChunkSegments& segments);
+
+// A load before each chunk's first forward of a microbatch.
 std::vector<Action> insert_loads(const std::vector<Action>& actions);
 
 // Where gradients of a bucket's segments are complete: after the last backward_weight of the last of them.
@@ -26,12 +30,17 @@ struct ReducePoints {
 std::vector<Action> insert_reductions(const std::vector<Action>& actions, const ReducePoints& points);
 
 // The whole training step of one stage.
-std::vector<Action> lower_training_step(const std::vector<Action>& stage, int num_segments, const ReducePoints& points);
+std::vector<Action> lower_training_step(const std::vector<Action>& stage, const ChunkSegments& segments,
+                                        const ReducePoints& points);
 // Forward only, for evaluation.
-std::vector<Action> lower_evaluation_step(const std::vector<Action>& stage, int num_segments);
+std::vector<Action> lower_evaluation_step(const std::vector<Action>& stage, const ChunkSegments& segments);
 
 // Fails with exit code 9 where a training step's list is not executable: an action missing, twice or before what it
 // needs, a backward_weight out of order or after its gradient was reduced or tied, two microbatches in one column.
-void verify(const std::vector<Action>& actions, int num_segments, const ReducePoints& points);
+void verify(const std::vector<Action>& actions, const ChunkSegments& segments, const ReducePoints& points);
+
+// The same for a schedule: an action missing, twice or out of its order in a stage's list, or stages that wait for each
+// other in a circle, even where sends block until they are received.
+void verify(const Schedule& schedule);
 
 }  // namespace megalith

@@ -2,10 +2,11 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <array>
+#include <utility>
 
 #include "core/base/error.h"
+#include "parallel/pipeline_parallel/schedules.h"
 
 namespace megalith {
 
@@ -25,21 +26,93 @@ std::string to_string(const Action& a) {
   return text;
 }
 
+std::string_view name_of(ScheduleKind kind) {
+  static constexpr std::array<std::string_view, kNumScheduleKinds> kNames = {"gpipe", "1f1b", "interleaved",
+                                                                             "zb-h1", "zb-v", "dualpipe-v"};
+  return kNames[static_cast<std::size_t>(kind)];
+}
+
+std::size_t end_of_block(const std::vector<Action>& actions, std::size_t first) {
+  while (first + 1 < actions.size() && actions[first].with_next) ++first;
+  return first + 1;
+}
+
+namespace {
+
+[[noreturn]] void refuse(ScheduleKind kind, std::string expected, int got, std::string remedy) {
+  fail({.code = ExitCode::kUsage,
+        .subject = fmt::format("--pipeline-schedule {}", name_of(kind)),
+        .expected = std::move(expected),
+        .got = fmt::format("{}", got),
+        .remedy = std::move(remedy),
+        .show_place = false});
+}
+
+void check_chunks(ScheduleKind kind, int num_chunks) {
+  switch (kind) {
+    case ScheduleKind::kInterleaved:
+      if (num_chunks >= 2) return;
+      refuse(kind, "at least 2 chunks per stage", num_chunks,
+             "set --num-layers-per-virtual-pipeline-stage, or use --pipeline-schedule 1f1b");
+    case ScheduleKind::kZbV:
+    case ScheduleKind::kDualPipeV:
+      if (num_chunks == 2) return;
+      refuse(kind, "2 chunks per stage", num_chunks,
+             "--num-layers-per-virtual-pipeline-stage is half of a stage's layers");
+    default:
+      if (num_chunks == 1) return;
+      refuse(kind, "1 chunk per stage", num_chunks,
+             "leave --num-layers-per-virtual-pipeline-stage out, or use --pipeline-schedule interleaved");
+  }
+}
+
+void check_microbatches(ScheduleKind kind, int num_stages, int num_microbatches) {
+  if (num_microbatches < 1) refuse(kind, "at least 1 microbatch per step", num_microbatches, {});
+  if (kind == ScheduleKind::kInterleaved && num_microbatches % num_stages != 0) {
+    const int below = num_microbatches / num_stages * num_stages;
+    refuse(kind,
+           fmt::format("a multiple of --pipeline-model-parallel-size {} as the number of microbatches per step",
+                       num_stages),
+           num_microbatches,
+           fmt::format("choose --global-batch-size and --micro-batch-size for {}{}",
+                       below > 0 ? fmt::format("{} or ", below) : "", below + num_stages));
+  }
+  if (kind == ScheduleKind::kDualPipeV && num_microbatches < 2 * num_stages) {
+    refuse(kind,
+           fmt::format("at least {} microbatches per step, twice --pipeline-model-parallel-size {}", 2 * num_stages,
+                       num_stages),
+           num_microbatches, "raise --global-batch-size, or use --pipeline-schedule zb-v");
+  }
+}
+
+std::vector<Action> actions_of(ScheduleKind kind, const StageShape& shape) {
+  switch (kind) {
+    case ScheduleKind::kGpipe: return gpipe(shape);
+    case ScheduleKind::k1F1B: return one_forward_one_backward(shape);
+    case ScheduleKind::kInterleaved: return interleaved(shape);
+    case ScheduleKind::kZbH1: return zb_h1(shape);
+    case ScheduleKind::kZbV: return zb_v(shape);
+    case ScheduleKind::kDualPipeV: return dualpipe_v(shape);
+  }
+  fail({.subject = "unknown schedule"});
+}
+
+}  // namespace
+
+bool is_v_shaped(ScheduleKind kind) { return kind == ScheduleKind::kZbV || kind == ScheduleKind::kDualPipeV; }
+
 Schedule make_schedule(ScheduleKind kind, int num_stages, int num_chunks, int num_microbatches) {
-  require(kind == ScheduleKind::k1F1B && num_chunks == 1, "1F1B has one chunk per stage");
-  require(num_stages >= 1 && num_microbatches >= 1, "a schedule needs at least one stage and one microbatch");
-  Schedule schedule{
-      .num_stages = num_stages, .num_chunks = num_chunks, .num_microbatches = num_microbatches, .stages = {}};
+  if (num_stages < 1) refuse(kind, "--pipeline-model-parallel-size of at least 1", num_stages, {});
+  check_chunks(kind, num_chunks);
+  check_microbatches(kind, num_stages, num_microbatches);
+  Schedule schedule{.kind = kind,
+                    .placement = {.num_stages = num_stages, .num_chunks = num_chunks, .is_v = is_v_shaped(kind)},
+                    .num_microbatches = num_microbatches,
+                    .stages = {}};
   for (int stage = 0; stage < num_stages; ++stage) {
-    std::vector<Action> actions;
-    const int warm_up = std::min(num_stages - stage - 1, num_microbatches);
-    for (int step = 0; step < num_microbatches + warm_up; ++step) {
-      if (step < num_microbatches) actions.push_back({.kind = ActionKind::kForward, .microbatch = step});
-      if (step < warm_up) continue;
-      actions.push_back({.kind = ActionKind::kBackwardData, .microbatch = step - warm_up});
-      actions.push_back({.kind = ActionKind::kBackwardWeight, .microbatch = step - warm_up});
-    }
-    schedule.stages.push_back(std::move(actions));
+    schedule.stages.push_back(actions_of(
+        kind,
+        {.num_stages = num_stages, .stage = stage, .num_chunks = num_chunks, .num_microbatches = num_microbatches}));
   }
   return schedule;
 }

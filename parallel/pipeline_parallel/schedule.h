@@ -2,10 +2,13 @@
 // expands it; one executor (executor.h) runs it; the memory plan, the report and later features read the same list.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "parallel/pipeline_parallel/placement.h"
 
 namespace megalith {
 
@@ -31,21 +34,32 @@ struct Action {
   int segment = -1;  // set by lowering; -1: the whole chunk
   int column = 0;    // set by lowering: which in-flight microbatch's memory
   int bucket = -1;   // kReduce
+  // Set by schedules: one block with the action that follows it in the list. A backward_data and its backward_weight
+  // are interleaved by segment; a forward may overlap another microbatch's backward. What a block makes for other
+  // stages leaves at its end.
+  bool with_next = false;
   friend bool operator==(const Action&, const Action&) = default;
 };
 std::string to_string(const Action& action);
 
-enum class ScheduleKind : std::uint8_t { k1F1B };
+// By the values of --pipeline-schedule: gpipe, 1f1b, interleaved, zb-h1, zb-v, dualpipe-v.
+enum class ScheduleKind : std::uint8_t { kGpipe, k1F1B, kInterleaved, kZbH1, kZbV, kDualPipeV };
+inline constexpr int kNumScheduleKinds = 6;
+std::string_view name_of(ScheduleKind kind);
+bool is_v_shaped(ScheduleKind kind);  // chunks are placed as a V (placement.h)
 
-// Actions of one stage: forward, backward_data and backward_weight of each chunk and microbatch, each exactly once.
-// 1F1B (Narayanan et al. 2021, arXiv:2104.04473): min(stages - stage - 1, M) warm-up forwards, then one forward and one
-// backward in turn, then the remaining backwards. backward_weight follows its backward_data, ascending in microbatches.
+// Actions of each stage: forward, backward_data and backward_weight of each chunk and microbatch, each exactly once,
+// backward_weight of a chunk ascending in microbatches. The orders are in schedules.h.
 struct Schedule {
-  int num_stages = 1;
-  int num_chunks = 1;
+  ScheduleKind kind = ScheduleKind::k1F1B;
+  Placement placement;
   int num_microbatches = 1;
   std::vector<std::vector<Action>> stages;
 };
+// A kind that has no such number of chunks or microbatches is an error with exit code 2.
 Schedule make_schedule(ScheduleKind kind, int num_stages, int num_chunks, int num_microbatches);
+
+// Actions that `with_next` joins are a block. The block of the action at `first` ends before the returned index.
+std::size_t end_of_block(const std::vector<Action>& actions, std::size_t first);
 
 }  // namespace megalith

@@ -7,6 +7,7 @@
 
 #include "core/base/error.h"
 #include "parallel/pipeline_parallel/lowering.h"
+#include "parallel/pipeline_parallel/simulator.h"
 
 namespace megalith {
 
@@ -15,7 +16,7 @@ namespace {
 // Walks a list once and remembers what was done.
 class Verifier {
  public:
-  Verifier(int num_segments, const ReducePoints& points) : num_segments_(num_segments), points_(points) {}
+  Verifier(const ChunkSegments& segments, const ReducePoints& points) : segments_(segments), points_(points) {}
 
   void take(const Action& a) {
     if (a.kind >= ActionKind::kLoad && a.kind <= ActionKind::kBackwardWeight) return take_microbatch(a);
@@ -35,7 +36,7 @@ class Verifier {
   void finish() const {
     for (const auto& [kind, chunk, microbatch, segment] : done_) {
       if (kind != ActionKind::kLoad) continue;
-      for (int s = 0; s < num_segments_; ++s) {
+      for (int s = first(chunk); s < first(chunk + 1); ++s) {
         const Action weight{
             .kind = ActionKind::kBackwardWeight, .chunk = chunk, .microbatch = microbatch, .segment = s};
         if (!has(weight, weight.kind, s)) broken(weight, "is missing");
@@ -54,6 +55,8 @@ class Verifier {
           .remedy = "mend the lowering pass that made the list"});
   }
 
+  int first(int chunk) const { return first_segment(segments_, chunk); }
+
   bool has(const Action& a, ActionKind kind, int segment) const {
     return done_.contains({kind, a.chunk, a.microbatch, segment});
   }
@@ -70,16 +73,18 @@ class Verifier {
   void take_microbatch(const Action& a) {
     if (has(a, a.kind, a.segment)) broken(a, "stands twice");
     if (once_.contains(ActionKind::kOptimizerStep)) broken(a, "comes after the optimizer's step");
-    const bool last = a.segment == num_segments_ - 1;
+    const bool is_first = a.segment == first(a.chunk), is_last = a.segment == first(a.chunk + 1) - 1;
+    if (a.kind != ActionKind::kLoad && (a.segment < first(a.chunk) || a.segment >= first(a.chunk + 1)))
+      broken(a, "names a segment of another chunk");
     switch (a.kind) {
       case ActionKind::kLoad: occupy(a); break;
       case ActionKind::kForward:
-        if (!has(a, a.segment == 0 ? ActionKind::kLoad : ActionKind::kForward, a.segment - 1))
+        if (!has(a, is_first ? ActionKind::kLoad : ActionKind::kForward, is_first ? -1 : a.segment - 1))
           broken(a, "comes before its input");
         if (once_.contains(ActionKind::kReduceLoss)) broken(a, "comes after its loss was reduced");
         break;
       case ActionKind::kBackwardData:
-        if (!has(a, last ? ActionKind::kForward : ActionKind::kBackwardData, last ? a.segment : a.segment + 1))
+        if (!has(a, is_last ? ActionKind::kForward : ActionKind::kBackwardData, is_last ? a.segment : a.segment + 1))
           broken(a, "comes before its gradient");
         break;
       default: take_weight(a);
@@ -106,7 +111,7 @@ class Verifier {
     column_of_[owner] = a.column;
   }
   void leave(const Action& a) {
-    for (int s = 0; s < num_segments_; ++s) {
+    for (int s = first(a.chunk); s < first(a.chunk + 1); ++s) {
       if (!has(a, ActionKind::kBackwardWeight, s)) return;
     }
     owner_.erase(a.column);
@@ -123,7 +128,7 @@ class Verifier {
     }
   }
 
-  int num_segments_;
+  const ChunkSegments& segments_;
   const ReducePoints& points_;
   std::set<std::tuple<ActionKind, int, int, int>> done_;  // kind, chunk, microbatch, segment
   std::set<ActionKind> once_;
@@ -136,10 +141,27 @@ class Verifier {
 
 }  // namespace
 
-void verify(const std::vector<Action>& actions, int num_segments, const ReducePoints& points) {
-  Verifier verifier(num_segments, points);
+void verify(const std::vector<Action>& actions, const ChunkSegments& segments, const ReducePoints& points) {
+  Verifier verifier(segments, points);
   for (const Action& action : actions) verifier.take(action);
   verifier.finish();
+}
+
+void verify(const Schedule& schedule) {
+  const Placement& placement = schedule.placement;
+  const ChunkSegments segments(static_cast<std::size_t>(placement.num_chunks), 1);
+  const auto num_actions = 3 * segments.size() * static_cast<std::size_t>(schedule.num_microbatches);
+  require(schedule.stages.size() == static_cast<std::size_t>(placement.num_stages), "a schedule has all its stages");
+  for (const std::vector<Action>& actions : schedule.stages) {
+    if (actions.size() != num_actions) {
+      fail({.subject = fmt::format("schedule {}: {} actions of a stage", name_of(schedule.kind), actions.size()),
+            .expected = fmt::format("{}", num_actions)});
+    }
+    lower_training_step(actions, segments, {});  // each verb once, where the others of its stage allow it
+  }
+  const Simulation played = simulate(schedule, {.blocking_sends = true});
+  if (!played.deadlock.empty())
+    fail({.subject = fmt::format("schedule {}: {}", name_of(schedule.kind), played.deadlock)});
 }
 
 }  // namespace megalith

@@ -22,14 +22,14 @@ constexpr std::int64_t kFirstSample = 40;
 
 std::vector<Action> actions_of(const ModelCase& test, int num_segments) {
   std::vector<Action> stage = make_schedule(ScheduleKind::k1F1B, test.in_flight, 1, test.microbatches).stages[0];
-  if (test.mode == Mode::kEval) return lower_evaluation_step(stage, num_segments);
+  if (test.mode == Mode::kEval) return lower_evaluation_step(stage, {num_segments});
   if (test.delay_weights) {
     std::stable_partition(stage.begin(), stage.end(),
                           [](const Action& a) { return a.kind != ActionKind::kBackwardWeight; });
   }
   const ReducePoints points{.segments_of_bucket = {},
                             .tied_segment = test.config.untie_embeddings_and_output_weights ? -1 : 0};
-  return lower_training_step(stage, num_segments, points);
+  return lower_training_step(stage, {num_segments}, points);
 }
 
 class ModelRun {

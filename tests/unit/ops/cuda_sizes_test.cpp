@@ -230,7 +230,7 @@ INSTANTIATE_TEST_SUITE_P(Types, CudaSizesTest, testing::Values(DType::kFp32, DTy
 
 TEST_P(CudaSizesTest, Norms) {
   // One pack a thread and less than a warp; two, three and four packs; several warps a row; odd; beyond the registers.
-  for (const std::int64_t length : {64, 256, 512, 768, 1000, 1600, 2048, 3584, 4097, 8192, 16384, 20000}) {
+  for (const std::int64_t length : {64, 256, 512, 768, 1000, 1001, 1501, 1600, 2048, 3584, 4097, 8192, 16384, 20000}) {
     const std::int64_t rows = length <= 768 ? 2500 : 600;  // several, and one, for each group of the backward
     const Shape shape{rows, length};
     const std::string what = std::to_string(length);
@@ -294,6 +294,21 @@ TEST_P(CudaSizesTest, CrossEntropy) {
       });
     }
   }
+}
+
+// Three rows to a cluster of three blocks, which fetch the later ones meanwhile; ignored tokens among them.
+TEST_P(CudaSizesTest, CrossEntropyOfManyWideRows) {
+  const std::int64_t rows = 1537, columns = 120016 / static_cast<std::int64_t>(size_of(dtype()));
+  compare(std::to_string(columns), [&](Side& s) {
+    std::vector<std::int32_t> labels = zipf(rows, columns - 47);
+    for (std::size_t row = 3; row < labels.size(); row += 7) labels[row] = -1;
+    return CrossEntropy{.logits = s.normal({rows, columns}, dtype(), 2),
+                        .labels = s.integers(labels),
+                        .loss = s.output({rows}, DType::kFp32),
+                        .vocab_size = columns - 47,
+                        .write_gradient = true,
+                        .parameters = s.structure(MicrobatchParameters{.loss_scale = 0.01f})};
+  });
 }
 
 TEST_P(CudaSizesTest, Embedding) {

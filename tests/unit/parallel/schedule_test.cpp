@@ -1,302 +1,231 @@
-// Schedules, lowering and the executor as data: every property is checked on the action lists themselves.
+// Properties of every schedule over all legal combinations of stages, chunks and microbatches.
 #include "parallel/pipeline_parallel/schedule.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <map>
-#include <set>
+#include <string>
+#include <tuple>
+#include <vector>
 
 #include "core/base/error.h"
 #include "parallel/pipeline_parallel/lowering.h"
+#include "parallel/pipeline_parallel/simulator.h"
+#include "tests/unit/parallel/schedule_support.h"
 
 namespace megalith {
 namespace {
 
-using testing::AnyOf;
-using testing::ElementsAre;
+using enum ActionKind;
 using testing::HasSubstr;
 
-constexpr int kStages = 8, kMicrobatches = 32;
+// "F0.1": chunk 0 or 1 behind the dot where there are two; B+W: one block; F&B: a pair that may overlap.
+std::string written(const Schedule& schedule, int stage) {
+  std::string text;
+  for (const Action& a : schedule.stages[static_cast<std::size_t>(stage)]) {
+    text += fmt::format("{}{}", a.kind == kForward ? "F" : a.kind == kBackwardData ? "B" : "W", a.microbatch);
+    if (schedule.placement.num_chunks > 1) text += fmt::format(".{}", a.chunk);
+    text += !a.with_next ? " " : a.kind == kForward ? "&" : "+";
+  }
+  text.pop_back();
+  return text;
+}
 
-// Calls visit(schedule, stage, actions) for stages 1 to 8 and microbatches 1 to 32.
-template <class Visit>
-void for_each_stage(Visit&& visit) {
-  for (int stages = 1; stages <= kStages; ++stages) {
-    for (int microbatches = 1; microbatches <= kMicrobatches; ++microbatches) {
-      const Schedule schedule = make_schedule(ScheduleKind::k1F1B, stages, 1, microbatches);
-      ASSERT_EQ(schedule.stages.size(), static_cast<std::size_t>(stages));
-      for (int stage = 0; stage < stages; ++stage) {
-        SCOPED_TRACE(testing::Message() << "stage " << stage << " of " << stages << ", " << microbatches
-                                        << " microbatches");
-        visit(schedule, stage, schedule.stages[static_cast<std::size_t>(stage)]);
+TEST(Schedules, RunEachVerbOnceAndAscendInMicrobatchesPerChunk) {
+  const int visited = test::for_each_schedule([](const Schedule& schedule) {
+    const Placement& placement = schedule.placement;
+    ASSERT_EQ(schedule.stages.size(), static_cast<std::size_t>(placement.num_stages));
+    for (const std::vector<Action>& actions : schedule.stages) {
+      ASSERT_EQ(actions.size(), static_cast<std::size_t>(3 * placement.num_chunks * schedule.num_microbatches));
+      std::map<std::pair<ActionKind, int>, int> next;  // (verb, chunk)
+      for (const Action& a : actions) {
+        ASSERT_TRUE(a.kind == kForward || a.kind == kBackwardData || a.kind == kBackwardWeight);
+        ASSERT_TRUE(a.chunk >= 0 && a.chunk < placement.num_chunks);
+        ASSERT_EQ(a.microbatch, (next[{a.kind, a.chunk}]++)) << to_string(a);
+        ASSERT_LE((next[{kBackwardData, a.chunk}]), (next[{kForward, a.chunk}])) << to_string(a);
+        ASSERT_LE((next[{kBackwardWeight, a.chunk}]), (next[{kBackwardData, a.chunk}])) << to_string(a);
       }
+    }
+    verify(schedule);
+  });
+  EXPECT_EQ(visited, test::kNumLegal);
+}
+
+// No verb begins before those it needs have ended and their output has travelled. Read off the times alone.
+void expect_dependencies_kept(const Schedule& schedule, const Simulation& played, double transfer) {
+  const Placement& placement = schedule.placement;
+  std::map<std::tuple<ActionKind, int, int>, std::pair<double, int>> end;  // (verb, part, microbatch): time, stage
+  for (int stage = 0; stage < placement.num_stages; ++stage) {
+    const std::vector<Action>& actions = schedule.stages[static_cast<std::size_t>(stage)];
+    const Simulation::Stage& times = played.stages[static_cast<std::size_t>(stage)];
+    ASSERT_EQ(times.actions.size(), actions.size());
+    for (std::size_t i = 0; i < actions.size(); ++i) {
+      ASSERT_GE(times.actions[i].start, i == 0 ? 0 : times.actions[i - 1].end);
+      const int part = placement.part({.stage = stage, .chunk = actions[i].chunk});
+      end[{actions[i].kind, part, actions[i].microbatch}] = {times.actions[i].end, stage};
     }
   }
-}
-
-TEST(Schedule1F1B, RunsEachVerbOfEachMicrobatchOnceAndInOrder) {
-  for_each_stage([](const Schedule& schedule, int, const std::vector<Action>& actions) {
-    ASSERT_EQ(actions.size(), static_cast<std::size_t>(3 * schedule.num_microbatches));
-    // Each verb ascends in microbatches and stands after the verb before it.
-    std::map<ActionKind, int> next;
-    for (const Action& action : actions) {
-      ASSERT_THAT(action.kind, AnyOf(ActionKind::kForward, ActionKind::kBackwardData, ActionKind::kBackwardWeight));
-      ASSERT_EQ(action.microbatch, next[action.kind]++) << to_string(action);
-      ASSERT_LE(next[ActionKind::kBackwardData], next[ActionKind::kForward]);
-      ASSERT_LE(next[ActionKind::kBackwardWeight], next[ActionKind::kBackwardData]);
-    }
-  });
-}
-
-TEST(Schedule1F1B, KeepsNoMoreMicrobatchesInFlightThanStagesFollow) {
-  for_each_stage([](const Schedule& schedule, int stage, const std::vector<Action>& actions) {
-    const int bound = std::min(schedule.num_stages - stage, schedule.num_microbatches);
-    int in_flight = 0, most = 0;
-    for (const Action& action : actions) {
-      if (action.kind == ActionKind::kForward) most = std::max(most, ++in_flight);
-      if (action.kind == ActionKind::kBackwardWeight) --in_flight;
-    }
-    ASSERT_EQ(most, bound);
-    ASSERT_EQ(in_flight, 0);
-
-    const std::vector<Action> with_columns = assign_columns(actions);
-    ASSERT_EQ(num_columns(with_columns), bound);
-    // A column belongs to one microbatch from its forward to its backward_weight.
-    std::map<int, int> owner;
-    for (const Action& action : with_columns) {
-      if (action.kind == ActionKind::kForward) {
-        ASSERT_TRUE(owner.emplace(action.column, action.microbatch).second) << to_string(action);
-      }
-      ASSERT_EQ(owner.at(action.column), action.microbatch) << to_string(action);
-      if (action.kind == ActionKind::kBackwardWeight) owner.erase(action.column);
-    }
-  });
-}
-
-// All stages at once, a message arriving when it was sent: a list that waits for something that never comes stands
-// still.
-TEST(Schedule1F1B, StagesNeverWaitForEachOtherInACircle) {
-  for (int stages = 1; stages <= kStages; ++stages) {
-    for (int microbatches = 1; microbatches <= kMicrobatches; ++microbatches) {
-      const Schedule schedule = make_schedule(ScheduleKind::k1F1B, stages, 1, microbatches);
-      std::set<std::tuple<ActionKind, int, int>> done;  // kind, stage, microbatch
-      std::vector<std::size_t> at(static_cast<std::size_t>(stages), 0);
-      const auto may_run = [&](int stage, const Action& a) {
-        if (a.kind == ActionKind::kForward)
-          return stage == 0 || done.contains({ActionKind::kForward, stage - 1, a.microbatch});
-        if (a.kind == ActionKind::kBackwardData && stage + 1 < stages)
-          return done.contains({ActionKind::kBackwardData, stage + 1, a.microbatch});
-        return true;
+  for (int stage = 0; stage < placement.num_stages; ++stage) {
+    const std::vector<Action>& actions = schedule.stages[static_cast<std::size_t>(stage)];
+    for (std::size_t i = 0; i < actions.size(); ++i) {
+      const Action& a = actions[i];
+      const int part = placement.part({.stage = stage, .chunk = a.chunk});
+      const auto needs = [&](ActionKind verb, int needed) {
+        if (needed < 0 || needed == placement.num_parts()) return;
+        const auto [time, at] = end.at({verb, needed, a.microbatch});
+        const double start = played.stages[static_cast<std::size_t>(stage)].actions[i].start;
+        ASSERT_GE(start, time + (at == stage ? 0 : transfer)) << to_string(a) << " of stage " << stage;
       };
-      bool moved = true;
-      while (moved) {
-        moved = false;
-        for (int stage = 0; stage < stages; ++stage) {
-          const std::vector<Action>& list = schedule.stages[static_cast<std::size_t>(stage)];
-          std::size_t& next = at[static_cast<std::size_t>(stage)];
-          if (next == list.size() || !may_run(stage, list[next])) continue;
-          done.insert({list[next].kind, stage, list[next].microbatch});
-          ++next;
-          moved = true;
-        }
-      }
-      ASSERT_EQ(done.size(), static_cast<std::size_t>(3 * stages * microbatches)) << stages << " stages";
+      if (a.kind == kForward) needs(kForward, part - 1);
+      if (a.kind == kBackwardData) needs(kForward, part);
+      if (a.kind == kBackwardData) needs(kBackwardData, part + 1);
+      if (a.kind == kBackwardWeight) needs(kBackwardData, part);
     }
   }
 }
 
-TEST(Schedule1F1B, WhatItCannotDoIsRefused) {
-  EXPECT_THROW(make_schedule(ScheduleKind::k1F1B, 0, 1, 1), Error);
-  EXPECT_THROW(make_schedule(ScheduleKind::k1F1B, 1, 1, 0), Error);
-  EXPECT_THROW(make_schedule(ScheduleKind::k1F1B, 2, 2, 4), Error);
-}
-
-// Embedding, two layers of two segments, head: the tied embedding is segment 0.
-constexpr int kSegments = 6;
-const ReducePoints kPoints{.segments_of_bucket = {{5}, {3, 4}, {0, 1, 2}}, .tied_segment = 0};
-
-TEST(Lowering, ReducesEachBucketOnceAfterTheLastWeightGradientOfItsSegments) {
-  for_each_stage([](const Schedule& schedule, int, const std::vector<Action>& stage) {
-    const std::vector<Action> step = lower_training_step(stage, kSegments, kPoints);
-    std::map<int, int> weights_left;  // by segment
-    for (int segment = 0; segment < kSegments; ++segment) weights_left[segment] = schedule.num_microbatches;
-    std::map<int, int> reduced;
-    int ties = 0;
-    for (const Action& action : step) {
-      if (action.kind == ActionKind::kBackwardWeight) --weights_left[action.segment];
-      if (action.kind == ActionKind::kTieGradients) {
-        ++ties;
-        ASSERT_EQ(weights_left[0], 0);
-        ASSERT_EQ(weights_left[5], 0) << "the tied use in the head comes first";
-        ASSERT_EQ(reduced.count(2), 0u) << "reduced before the tied gradient was added";
-      }
-      if (action.kind != ActionKind::kReduce) continue;
-      ++reduced[action.bucket];
-      for (const int segment : kPoints.segments_of_bucket[static_cast<std::size_t>(action.bucket)])
-        ASSERT_EQ(weights_left[segment], 0) << to_string(action);
+TEST(Schedules, KeepDependenciesAndNeverWaitInACircle) {
+  test::for_each_schedule([](const Schedule& schedule) {
+    for (const bool blocking : {false, true}) {
+      const Simulation played = simulate(schedule, {.parts = {{.transfer = 0.5}}, .blocking_sends = blocking});
+      ASSERT_EQ(played.deadlock, "");
+      expect_dependencies_kept(schedule, played, 0.5);
     }
-    ASSERT_EQ(ties, 1);
-    ASSERT_EQ(reduced, (std::map<int, int>{{0, 1}, {1, 1}, {2, 1}}));
-    ASSERT_EQ(weights_left[0], 0);
+    // Receives that are posted just in time are enough where senders do not wait.
+    ASSERT_EQ(simulate(schedule, {.receive_ahead = 0}).deadlock, "");
   });
 }
 
-TEST(Lowering, BucketsAreReducedWhileTheBackwardPassGoesOn) {
-  const Schedule schedule = make_schedule(ScheduleKind::k1F1B, 1, 1, 3);
-  const std::vector<Action> step = lower_training_step(schedule.stages[0], kSegments, kPoints);
-  const auto position = [&](ActionKind kind, int bucket) {
-    return std::find_if(step.begin(), step.end(),
-                        [&](const Action& a) { return a.kind == kind && a.bucket == bucket; }) -
-           step.begin();
-  };
-  const auto last_weight =
-      std::find_if(step.rbegin(), step.rend(), [](const Action& a) { return a.kind == ActionKind::kBackwardWeight; })
-          .base() -
-      step.begin();
-  EXPECT_LT(position(ActionKind::kReduce, 0), position(ActionKind::kReduce, 1));
-  EXPECT_LT(position(ActionKind::kReduce, 1), position(ActionKind::kReduce, 2));
-  EXPECT_LT(position(ActionKind::kReduce, 1), last_weight);
-  EXPECT_GE(position(ActionKind::kReduce, 2), last_weight);
-}
-
-TEST(Lowering, AStepOfOneMicrobatchReadsAsWritten) {
-  const Schedule schedule = make_schedule(ScheduleKind::k1F1B, 1, 1, 1);
-  std::vector<std::string> lines;
-  for (const Action& action :
-       lower_training_step(schedule.stages[0], 2, {.segments_of_bucket = {{1}, {0}}, .tied_segment = 0}))
-    lines.push_back(to_string(action));
-  EXPECT_THAT(lines, ElementsAre("zero_gradients", "load chunk 0 microbatch 0",
-                                 "forward chunk 0 microbatch 0 segment 0 column 0",
-                                 "forward chunk 0 microbatch 0 segment 1 column 0",
-                                 "backward_data chunk 0 microbatch 0 segment 1 column 0",
-                                 "backward_weight chunk 0 microbatch 0 segment 1 column 0", "reduce bucket 0",
-                                 "backward_data chunk 0 microbatch 0 segment 0 column 0",
-                                 "backward_weight chunk 0 microbatch 0 segment 0 column 0", "tie_gradients",
-                                 "reduce bucket 1", "finish_reduce", "reduce_loss", "optimizer_step"));
-}
-
-TEST(Lowering, EvaluationIsForwardAlone) {
-  const Schedule schedule = make_schedule(ScheduleKind::k1F1B, 1, 1, 3);
-  const std::vector<Action> step = lower_evaluation_step(schedule.stages[0], kSegments);
-  EXPECT_EQ(num_columns(step), 1);
-  ASSERT_EQ(step.size(), 3u * (kSegments + 1) + 1);
-  EXPECT_EQ(step.back().kind, ActionKind::kReduceLoss);
-  for (std::size_t i = 0; i + 1 < step.size(); ++i) {
-    const bool load = i % (kSegments + 1) == 0;
-    EXPECT_EQ(step[i].kind, load ? ActionKind::kLoad : ActionKind::kForward);
-    EXPECT_EQ(step[i].microbatch, static_cast<int>(i / (kSegments + 1)));
-  }
-}
-
-TEST(Lowering, DelayedWeightGradientsKeepTheirColumn) {
-  std::vector<Action> stage = make_schedule(ScheduleKind::k1F1B, 1, 1, 3).stages[0];
-  std::stable_partition(stage.begin(), stage.end(),
-                        [](const Action& a) { return a.kind != ActionKind::kBackwardWeight; });
-  const std::vector<Action> step = lower_training_step(stage, kSegments, kPoints);
-  EXPECT_EQ(num_columns(step), 3);
-  for (const Action& action : step) {
-    if (action.kind >= ActionKind::kLoad && action.kind <= ActionKind::kBackwardWeight) {
-      EXPECT_EQ(action.column, action.microbatch);
+TEST(Schedules, KeepNoMoreStashesThanPublished) {
+  std::map<ScheduleKind, int> reached;
+  test::for_each_schedule([&](const Schedule& schedule) {
+    const Simulation played = simulate(schedule, {});
+    for (int stage = 0; stage < schedule.placement.num_stages; ++stage) {
+      const std::vector<Action>& actions = schedule.stages[static_cast<std::size_t>(stage)];
+      int in_flight = 0, most = 0;
+      for (const Action& action : actions) {
+        if (action.kind == kForward) most = std::max(most, ++in_flight);
+        if (action.kind == kBackwardWeight) --in_flight;
+      }
+      ASSERT_EQ(in_flight, 0);
+      ASSERT_LE(most, published_stashes(schedule, stage));
+      reached[schedule.kind] += most == published_stashes(schedule, stage);
+      ASSERT_EQ(played.stages[static_cast<std::size_t>(stage)].peak_stashes, static_cast<std::size_t>(most));
+      ASSERT_EQ(num_columns(assign_columns(actions)), most);
     }
-  }
+  });
+  for (const auto& [kind, times] : reached) EXPECT_GT(times, 100) << name_of(kind) << ": no tight bound";
+  EXPECT_EQ(reached.size(), static_cast<std::size_t>(kNumScheduleKinds));
 }
 
-// verify() on damaged lists. The step of two microbatches is small enough to damage it at every place.
-class Verify : public testing::Test {
- protected:
-  const std::vector<Action> step_ =
-      lower_training_step(make_schedule(ScheduleKind::k1F1B, 2, 1, 2).stages[0], kSegments, kPoints);
+TEST(Schedules, WaitAsLongAsTheirFormulaSaysAtUnitCosts) {
+  int compared = 0;
+  test::for_each_schedule([&](const Schedule& schedule) {
+    if (schedule.num_microbatches < microbatches_of_formula(schedule)) return;
+    const Simulation played = simulate(schedule, {});
+    ASSERT_EQ(played.bubble(), published_bubble(schedule, {}));
+    const double work = 3.0 * schedule.placement.num_chunks * schedule.num_microbatches;
+    ASSERT_NEAR(played.bubble_share(), played.bubble() / (work + played.bubble()), 1e-12);
+    if (schedule.kind == ScheduleKind::kZbV) {
+      for (const Simulation::Stage& stage : played.stages) ASSERT_EQ(stage.idle_inside(), 0);
+    }
+    ++compared;
+  });
+  EXPECT_EQ(compared, test::kNumLegal - 28 - 56);  // less zb-h1 and zb-v of few microbatches
+}
 
-  static bool is_verb(const Action& a) {
-    return a.kind >= ActionKind::kForward && a.kind <= ActionKind::kBackwardWeight;
-  }
-  static bool accepted(const std::vector<Action>& step) {
+// Zero-bubble schedules of fewer microbatches than their formula asks for: what the longest chain of dependencies adds.
+TEST(Schedules, ZeroBubbleSchedulesOfFewMicrobatchesWaitForTheLongestChain) {
+  test::for_each_schedule([&](const Schedule& schedule) {
+    const bool is_zb_h1 = schedule.kind == ScheduleKind::kZbH1;
+    if (!is_zb_h1 && schedule.kind != ScheduleKind::kZbV) return;
+    const int p = schedule.placement.num_stages, m = schedule.num_microbatches;
+    const double bubble = simulate(schedule, {}).bubble();
+    ASSERT_EQ(bubble, p - 1 + std::max(0, is_zb_h1 ? p - m : 3 * p - 1 - 2 * m));
+  });
+}
+
+// As far as they hold (simulator.h): any durations, or W <= F <= B, or W <= F = B.
+TEST(Schedules, FormulasHoldForUnequalDurations) {
+  int compared = 0;
+  const PartDurations unequal{.forward = 4, .backward_data = 5, .backward_weight = 3};
+  const PartDurations long_weight{.forward = 2, .backward_data = 1, .backward_weight = 7};
+  const PartDurations short_weight{.forward = 4, .backward_data = 4, .backward_weight = 3};
+  test::for_each_schedule([&](const Schedule& schedule) {
+    if (schedule.num_microbatches < microbatches_of_formula(schedule)) return;
+    const PartDurations& part = is_v_shaped(schedule.kind)             ? short_weight
+                                : schedule.kind == ScheduleKind::kZbH1 ? unequal
+                                : schedule.num_microbatches % 2 == 0   ? unequal
+                                                                       : long_weight;
+    ASSERT_EQ(simulate(schedule, {.parts = {part}}).bubble(), published_bubble(schedule, part));
+    ++compared;
+  });
+  EXPECT_EQ(compared, test::kNumLegal - 28 - 56);
+}
+
+TEST(Schedules, AreWrittenAsTheirSourcesDrawThem) {
+  EXPECT_EQ(written(make_schedule(ScheduleKind::kGpipe, 2, 1, 2), 0), "F0 F1 B0+W0 B1+W1");
+  EXPECT_EQ(written(make_schedule(ScheduleKind::k1F1B, 2, 1, 3), 0), "F0 F1 B0+W0 F2 B1+W1 B2+W2");
+  EXPECT_EQ(written(make_schedule(ScheduleKind::k1F1B, 2, 1, 3), 1), "F0 B0+W0 F1 B1+W1 F2 B2+W2");
+  EXPECT_EQ(written(make_schedule(ScheduleKind::kZbH1, 2, 1, 3), 0), "F0 F1 B0 W0 F2 B1 W1 B2 W2");
+  EXPECT_EQ(written(make_schedule(ScheduleKind::kZbH1, 2, 1, 3), 1), "F0 B0 F1 B1 W0 F2 B2 W1 W2");
+  EXPECT_EQ(written(make_schedule(ScheduleKind::kInterleaved, 2, 2, 4), 0),
+            "F0.0 F1.0 F0.1 F1.1 F2.0 B0.1+W0.1 F3.0 B1.1+W1.1 F2.1 B0.0+W0.0 F3.1 B1.0+W1.0 "
+            "B2.1+W2.1 B3.1+W3.1 B2.0+W2.0 B3.0+W3.0");
+  EXPECT_EQ(written(make_schedule(ScheduleKind::kInterleaved, 2, 2, 4), 1),
+            "F0.0 F1.0 F0.1 B0.1+W0.1 F1.1 B1.1+W1.1 F2.0 B0.0+W0.0 F3.0 B1.0+W1.0 "
+            "F2.1 B2.1+W2.1 F3.1 B3.1+W3.1 B2.0+W2.0 B3.0+W3.0");
+  EXPECT_EQ(written(make_schedule(ScheduleKind::kZbV, 2, 2, 3), 0),
+            "F0.0 F1.0 F2.0 F0.1 B0.1 W0.1 F1.1 B1.1 W1.1 B0.0 W0.0 F2.1 B2.1 W2.1 B1.0 W1.0 B2.0 W2.0");
+  EXPECT_EQ(written(make_schedule(ScheduleKind::kZbV, 2, 2, 3), 1),
+            "F0.0 F0.1 F1.0 F1.1 B0.1 W0.1 F2.0 B0.0 W0.0 F2.1 B1.1 W1.1 B1.0 B2.1 B2.0 W1.0 W2.1 W2.0");
+  EXPECT_EQ(written(make_schedule(ScheduleKind::kDualPipeV, 2, 2, 4), 0),
+            "F0.0 F1.0 F2.0 F0.1 B0.1 W0.1 F1.1 F3.0&B1.1+W1.1 F2.1&B0.0+W0.0 B2.1+W2.1 F3.1&B1.0+W1.0 "
+            "B3.1+W3.1 B2.0 W2.0 B3.0 W3.0");
+  EXPECT_EQ(written(make_schedule(ScheduleKind::kDualPipeV, 2, 2, 4), 1),
+            "F0.0 F0.1 F1.0 F1.1 F2.0 B0.1+W0.1 F2.1&B0.0+W0.0 F3.0&B1.1+W1.1 F3.1&B1.0+W1.0 "
+            "B2.1+W2.1 B2.0+W2.0 B3.1 B3.0 W3.1 W3.0");
+}
+
+TEST(Schedules, WhatTheyCannotDoIsAUsageErrorThatNamesTheFlag) {
+  int refused = 0;
+  test::for_each_combination([&](ScheduleKind kind, int stages, int chunks, int microbatches) {
+    if (test::is_legal(kind, stages, chunks, microbatches)) return;
     try {
-      verify(step, kSegments, kPoints);
-      return true;
+      make_schedule(kind, stages, chunks, microbatches);
+      FAIL() << name_of(kind) << " " << stages << " " << chunks << " " << microbatches;
     } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ExitCode::kInternal);
-      EXPECT_THAT(error.what(), HasSubstr("action list"));
-      return false;
+      ASSERT_EQ(error.code(), ExitCode::kUsage);
+      ASSERT_THAT(error.what(), HasSubstr(fmt::format("--pipeline-schedule {}: expected ", name_of(kind))));
+      ++refused;
     }
-  }
-};
-
-TEST_F(Verify, AcceptsWhatLoweringMakes) { EXPECT_TRUE(accepted(step_)); }
-
-TEST_F(Verify, FindsEveryActionThatIsMissing) {
-  for (std::size_t i = 0; i < step_.size(); ++i) {
-    std::vector<Action> damaged = step_;
-    damaged.erase(damaged.begin() + static_cast<std::ptrdiff_t>(i));
-    EXPECT_FALSE(accepted(damaged)) << to_string(step_[i]);
-  }
+  });
+  EXPECT_EQ(refused, kNumScheduleKinds * 8 * 4 * 32 - test::kNumLegal);
 }
 
-TEST_F(Verify, FindsEveryActionThatStandsTwice) {
-  for (std::size_t i = 0; i < step_.size(); ++i) {
-    std::vector<Action> damaged = step_;
-    damaged.insert(damaged.begin() + static_cast<std::ptrdiff_t>(i), step_[i]);
-    EXPECT_FALSE(accepted(damaged)) << to_string(step_[i]);
+std::string refusal(ScheduleKind kind, int stages, int chunks, int microbatches) {
+  try {
+    make_schedule(kind, stages, chunks, microbatches);
+  } catch (const Error& error) {
+    return error.what();
   }
+  return "accepted";
 }
 
-// The order that dependencies demand: whether a may stand after b.
-bool depends(const Action& later, const Action& earlier) {
-  const bool same = later.microbatch == earlier.microbatch;
-  switch (later.kind) {
-    case ActionKind::kForward:
-      return same && (earlier.kind == ActionKind::kLoad ||
-                      (earlier.kind == ActionKind::kForward && earlier.segment < later.segment));
-    case ActionKind::kBackwardData:
-      return same && (earlier.kind == ActionKind::kLoad || earlier.kind == ActionKind::kForward ||
-                      (earlier.kind == ActionKind::kBackwardData && earlier.segment > later.segment));
-    case ActionKind::kBackwardWeight:
-      // The first touches the gradients that zero_gradients clears; of one segment they ascend in microbatches.
-      return (same && earlier.kind == ActionKind::kBackwardData && earlier.segment >= later.segment) ||
-             (earlier.kind == ActionKind::kBackwardWeight && earlier.segment == later.segment && !same);
-    default: return false;
-  }
-}
-
-TEST_F(Verify, FindsEveryPairOfVerbsThatChangedPlacesAgainstADependency) {
-  int found = 0;
-  for (std::size_t i = 0; i < step_.size(); ++i) {
-    for (std::size_t j = i + 1; j < step_.size(); ++j) {
-      if (!is_verb(step_[j]) || !depends(step_[j], step_[i])) continue;
-      std::vector<Action> damaged = step_;
-      std::swap(damaged[i], damaged[j]);
-      EXPECT_FALSE(accepted(damaged)) << to_string(step_[i]) << " and " << to_string(step_[j]);
-      ++found;
-    }
-  }
-  EXPECT_GT(found, 100);
-}
-
-TEST_F(Verify, FindsAReductionThatComesTooEarly) {
-  for (std::size_t i = 0; i < step_.size(); ++i) {
-    if (step_[i].kind != ActionKind::kReduce && step_[i].kind != ActionKind::kTieGradients) continue;
-    // Before the last backward_weight that it waits for.
-    std::size_t last = i;
-    while (step_[last].kind != ActionKind::kBackwardWeight) --last;
-    std::vector<Action> damaged = step_;
-    std::rotate(damaged.begin() + static_cast<std::ptrdiff_t>(last), damaged.begin() + static_cast<std::ptrdiff_t>(i),
-                damaged.begin() + static_cast<std::ptrdiff_t>(i) + 1);
-    EXPECT_FALSE(accepted(damaged)) << to_string(step_[i]);
-  }
-}
-
-TEST_F(Verify, FindsAMicrobatchInTheColumnOfAnother) {
-  std::vector<Action> damaged = step_;
-  for (Action& action : damaged) action.column = 0;  // two are in flight
-  EXPECT_FALSE(accepted(damaged));
-  for (std::size_t i = 0; i < step_.size(); ++i) {
-    if (!is_verb(step_[i])) continue;
-    damaged = step_;
-    damaged[i].column = 1 - damaged[i].column;
-    EXPECT_FALSE(accepted(damaged)) << to_string(step_[i]);
-  }
+TEST(Schedules, ErrorsSayWhatWouldFit) {
+  EXPECT_EQ(refusal(ScheduleKind::kInterleaved, 4, 2, 6),
+            "--pipeline-schedule interleaved: expected a multiple of --pipeline-model-parallel-size 4 as the number of "
+            "microbatches per step, got 6; choose --global-batch-size and --micro-batch-size for 4 or 8");
+  EXPECT_EQ(refusal(ScheduleKind::kDualPipeV, 4, 2, 7),
+            "--pipeline-schedule dualpipe-v: expected at least 8 microbatches per step, twice "
+            "--pipeline-model-parallel-size 4, got 7; raise --global-batch-size, or use --pipeline-schedule zb-v");
+  EXPECT_THAT(refusal(ScheduleKind::kInterleaved, 4, 1, 8), HasSubstr("at least 2 chunks per stage, got 1"));
+  EXPECT_THAT(refusal(ScheduleKind::k1F1B, 4, 2, 8), HasSubstr("1 chunk per stage, got 2"));
+  EXPECT_THAT(refusal(ScheduleKind::k1F1B, 0, 1, 8), HasSubstr("--pipeline-model-parallel-size of at least 1, got 0"));
+  EXPECT_THAT(refusal(ScheduleKind::k1F1B, 1, 1, 0), HasSubstr("at least 1 microbatch per step, got 0"));
 }
 
 }  // namespace

@@ -1,0 +1,23 @@
+#include <algorithm>
+
+#include "parallel/pipeline_parallel/schedules.h"
+#include "parallel/pipeline_parallel/stage_list.h"
+
+namespace megalith {
+
+std::vector<Action> interleaved(const StageShape& shape) {
+  StageList list(shape.num_chunks);
+  // The chunk of the i-th forward: p microbatches of chunk 0, the same p of chunk 1, ... of the last, then the next p.
+  // Backwards go through the chunks the other way round.
+  const auto chunk_of = [&](int i) { return i / shape.num_stages % shape.num_chunks; };
+  const int total = shape.num_microbatches * shape.num_chunks;
+  const int warm_up =
+      std::min(2 * (shape.num_stages - shape.stage - 1) + (shape.num_chunks - 1) * shape.num_stages, total);
+  for (int step = 0; step < total + warm_up; ++step) {
+    if (step < total) list.forward(chunk_of(step));
+    if (step >= warm_up) list.backward(shape.num_chunks - 1 - chunk_of(step - warm_up));
+  }
+  return list.take();
+}
+
+}  // namespace megalith

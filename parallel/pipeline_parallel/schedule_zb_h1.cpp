@@ -1,0 +1,21 @@
+#include <algorithm>
+
+#include "parallel/pipeline_parallel/schedules.h"
+#include "parallel/pipeline_parallel/stage_list.h"
+
+namespace megalith {
+
+std::vector<Action> zb_h1(const StageShape& shape) {
+  StageList list(1);
+  const int warm_up = std::min(shape.num_stages - shape.stage - 1, shape.num_microbatches);
+  for (int step = 0; step < shape.num_microbatches + warm_up; ++step) {
+    if (step < shape.num_microbatches) list.forward(0);
+    if (step < warm_up) continue;
+    list.backward_data(0);
+    if (step - warm_up >= shape.stage) list.backward_weight(0);
+  }
+  while (list.count(ActionKind::kBackwardWeight, 0) < shape.num_microbatches) list.backward_weight(0);
+  return list.take();
+}
+
+}  // namespace megalith

@@ -1,0 +1,43 @@
+// Builds a stage's list. The microbatches of each verb and chunk count up by themselves, so that all ascend.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+#include "parallel/pipeline_parallel/schedule.h"
+
+namespace megalith {
+
+class StageList {
+ public:
+  explicit StageList(int num_chunks) : next_(static_cast<std::size_t>(num_chunks)) {}
+
+  void forward(int chunk) { add(ActionKind::kForward, chunk); }
+  void backward_data(int chunk) { add(ActionKind::kBackwardData, chunk); }
+  void backward_weight(int chunk) { add(ActionKind::kBackwardWeight, chunk); }
+  void backward(int chunk) {  // both, as one block
+    backward_data(chunk);
+    with_next();
+    backward_weight(chunk);
+  }
+  // The last action and the one to come are one block.
+  void with_next() { actions_.back().with_next = true; }
+  // How many times a verb of the chunk was added.
+  int count(ActionKind kind, int chunk) const {
+    return next_[static_cast<std::size_t>(chunk)][static_cast<std::size_t>(kind)];
+  }
+  std::vector<Action> take() { return std::move(actions_); }
+
+ private:
+  void add(ActionKind kind, int chunk) {
+    int& next = next_[static_cast<std::size_t>(chunk)][static_cast<std::size_t>(kind)];
+    actions_.push_back({.kind = kind, .chunk = chunk, .microbatch = next++});
+  }
+
+  std::vector<std::array<int, kNumActionKinds>> next_;
+  std::vector<Action> actions_;
+};
+
+}  // namespace megalith
