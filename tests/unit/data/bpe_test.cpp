@@ -201,6 +201,69 @@ TEST(BpeHuggingFaceFile, RefusesWhatItDoesNotKnow) {
   EXPECT_THAT(refused_json([](Json& json) { json["model"]["vocab"].erase("a"); }), HasSubstr("t.json: model"));
 }
 
+TEST(BpeHuggingFaceFile, RefusesWrongTypesOfValues) {
+  const auto with = [](const std::string& pointer, const Json& value) {
+    return refused_json([&](Json& json) { json[Json::json_pointer(pointer)] = value; });
+  };
+  const Json split = Json::parse(read_bytes(kFolder + "llama3.json"))["pre_tokenizer"];
+  const auto with_split = [&](const std::string& pointer, const Json& value) {
+    Json changed = split;
+    changed[Json::json_pointer(pointer)] = value;
+    return with("/pre_tokenizer", changed);
+  };
+  EXPECT_THAT(with("/model", 3), HasSubstr("model: expected an object, got 3"));
+  EXPECT_THAT(with("/model/type", Json::array()), HasSubstr("model.type: expected a text, got array"));
+  EXPECT_THAT(with("/model/merges", 1), HasSubstr("model.merges: expected an array of merges, got 1"));
+  EXPECT_THAT(with("/model/merges/0", "a b c"), HasSubstr("model.merges[0]: expected two tokens"));
+  EXPECT_THAT(with("/model/merges/0", {"a", 1}), HasSubstr("model.merges[0]: expected two tokens"));
+  EXPECT_THAT(with("/model/merges/0", 7), HasSubstr("got 7"));
+  EXPECT_THAT(with("/model/ignore_merges", "yes"), HasSubstr("ignore_merges: expected true or false, got 'yes'"));
+  EXPECT_THAT(with("/normalizer", "NFC"), HasSubstr("normalizer: expected an object with a type, got 'NFC'"));
+  EXPECT_THAT(with("/normalizer", {{"type", "NFC"}, {"more", 1}}), HasSubstr("normalizer: expected the keys type"));
+  EXPECT_THAT(with("/normalizer", {{"type", "Sequence"}}), HasSubstr("normalizer.normalizers: expected an array"));
+  EXPECT_THAT(with("/normalizer", {{"type", "Sequence"}, {"normalizers", {{{"type", "NFD"}}}}}),
+              HasSubstr("normalizer.normalizers: expected none, NFC or a Sequence of it, got 'NFD'"));
+  EXPECT_THAT(with("/decoder", 1), HasSubstr("decoder: expected an object with a type, got 1"));
+  EXPECT_THAT(with("/added_tokens", 1), HasSubstr("added_tokens: expected an array, got 1"));
+  EXPECT_THAT(with("/added_tokens/0", 1), HasSubstr("added_tokens[0]: expected an object"));
+  EXPECT_THAT(with("/added_tokens/0/id", 4194304), HasSubstr("added_tokens[0].id: expected an id from 0 to 4194303"));
+  EXPECT_THAT(with("/added_tokens/0/id", -1), HasSubstr("added_tokens[0].id: expected an id"));
+  EXPECT_THAT(with("/added_tokens/1", {{"id", 0}, {"content", "<|endoftext|>"}}),
+              HasSubstr("added_tokens: expected each token once, got '<|endoftext|>' again"));
+  EXPECT_THAT(with_split("/pretokenizers", Json::array()), HasSubstr("got another number"));
+  EXPECT_THAT(with_split("/pretokenizers/0/type", "Digits"), HasSubstr("expected Split and then ByteLevel"));
+  EXPECT_THAT(with_split("/pretokenizers/1/type", "Split"), HasSubstr("pretokenizers[1]: expected ByteLevel"));
+  EXPECT_THAT(with_split("/pretokenizers/1/use_regex", true), HasSubstr("use_regex and add_prefix_space false"));
+  EXPECT_THAT(with_split("/pretokenizers/1/add_prefix_space", true), HasSubstr("use_regex and add_prefix_space false"));
+  EXPECT_THAT(with_split("/pretokenizers/0/behavior", "Removed"), HasSubstr("expected behavior Isolated, or Removed"));
+  EXPECT_THAT(with_split("/pretokenizers/0/invert", true), HasSubstr("got 'Isolated' with invert"));
+  EXPECT_THAT(with_split("/pretokenizers/0/pattern", {{"String", " "}}), HasSubstr("pattern: expected the keys Regex"));
+}
+
+TEST(BpeHuggingFaceFile, KnowsOlderSpellingsOfTheSame) {
+  const auto ids = [](const Json& json) {
+    const std::string text = json.dump();
+    BpeVocabulary vocabulary = parse_hugging_face_file({.name = "t.json", .text = text});
+    vocabulary.eod = 0;
+    return encode(Tokenizer(std::move(vocabulary)), "It is a truth, caf\u00e9 12345  universally");
+  };
+  const Json now = Json::parse(read_bytes(kFolder + "llama3.json"));
+  Json older = now;
+  for (Json& merge : older["model"]["merges"]) {
+    merge = merge[0].get<std::string>() + " " + merge[1].get<std::string>();
+  }
+  older["model"].erase("type");
+  older["model"].erase("ignore_merges");
+  older["model"]["dropout"] = nullptr;
+  older["decoder"] = nullptr;
+  older["added_tokens"] = nullptr;
+  older["pre_tokenizer"]["pretokenizers"][0]["behavior"] = "Removed";
+  older["pre_tokenizer"]["pretokenizers"][0]["invert"] = true;
+  Json newer = now;
+  newer["model"]["ignore_merges"] = false;
+  EXPECT_EQ(ids(older), ids(newer));
+}
+
 TEST(BpeHuggingFaceFile, RecognisesPatternsAndExecutesNone) {
   Json json = Json::parse(read_bytes(kFolder + "llama3.json"));
   json["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "(a+)+$";
@@ -221,6 +284,7 @@ TEST(BpeHuggingFaceFile, RefusesWhatIsNoJson) {
   EXPECT_THAT(refused("{}"), HasSubstr("pre_tokenizer"));
   EXPECT_THAT(refused("{\"model\": 1e999}"), HasSubstr("t.json"));
   EXPECT_THAT(refused(std::string(1000000, '[')), HasSubstr("JSON of at most 32 levels"));
+  EXPECT_THAT(refused(std::string((64 << 20) + 1, ' ')), HasSubstr("t.json: expected at most 64 MiB, got 67108865"));
   EXPECT_THAT(refused('[' + std::string(1 << 22, ',')), HasSubstr("JSON of at most 4194304 values, got 4194306"));
 }
 
