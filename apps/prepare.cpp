@@ -7,8 +7,8 @@
 #include <new>
 
 #include "core/base/cpu_check.h"
-#include "core/base/mapped_file.h"
 #include "core/base/error.h"
+#include "core/base/mapped_file.h"
 
 namespace megalith {
 
