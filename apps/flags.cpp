@@ -66,25 +66,30 @@ struct State {
   Requests requests;
   std::vector<Flag> table = make_table(options, requests);
   std::vector<std::string> origins = std::vector<std::string>(table.size(), "default");
+
+  void clear() {
+    options = Options();
+    requests = Requests();
+    origins.assign(table.size(), "default");
+  }
 };
 
 // Optimal string alignment: insertions, deletions, substitutions and swaps of neighbours.
 std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::vector<std::size_t>> cost(a.size() + 1, std::vector<std::size_t>(b.size() + 1));
-  for (std::size_t i = 0; i <= a.size(); ++i) {
-    for (std::size_t j = 0; j <= b.size(); ++j) {
-      if (i == 0 || j == 0) {
-        cost[i][j] = i + j;
-        continue;
-      }
-      const std::size_t substitute = cost[i - 1][j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1);
-      cost[i][j] = std::min({cost[i - 1][j] + 1, cost[i][j - 1] + 1, substitute});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
-        cost[i][j] = std::min(cost[i][j], cost[i - 2][j - 2] + 1);
-      }
+  std::vector<std::size_t> row(b.size() + 1), above(b.size() + 1), second_above(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    second_above.swap(above);
+    above.swap(row);
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t substitute = above[j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1);
+      row[j] = std::min({above[j] + 1, row[j - 1] + 1, substitute});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+        row[j] = std::min(row[j], second_above[j - 2] + 1);
     }
   }
-  return cost[a.size()][b.size()];
+  return row[b.size()];
 }
 
 // What to do about a wrong value: the choice that was meant, or where all of them stand.
@@ -202,6 +207,8 @@ std::string suggestion(std::string_view name, const std::vector<std::string>& na
   const std::string* nearest = nullptr;
   std::size_t least = name.size() / 3 + 2;  // farther is no misspelling
   for (const std::string& candidate : names) {
+    const std::size_t longer = std::max(name.size(), candidate.size()) - std::min(name.size(), candidate.size());
+    if (longer >= least) continue;
     const std::size_t distance = edit_distance(name, candidate);
     if (distance < least) {
       least = distance;
@@ -211,11 +218,17 @@ std::string suggestion(std::string_view name, const std::vector<std::string>& na
   return nearest == nullptr ? fallback : "did you mean " + *nearest + "?";
 }
 
-FlagParser::FlagParser(App app) : app_(app), command_line_(std::make_unique<CommandLine>(app)) {}
+struct FlagParser::Table {
+  State state;
+};
+
+FlagParser::FlagParser(App app)
+    : app_(app), command_line_(std::make_unique<CommandLine>(app)), table_(std::make_unique<Table>()) {}
 FlagParser::~FlagParser() = default;
 
 Options FlagParser::parse_text(std::string_view toml, const std::string& file) {
-  State state;
+  State& state = table_->state;
+  state.clear();
   apply_file(state, read_config_text(toml, file));
   finish(state, app_);
   return std::move(state.options);
@@ -227,7 +240,8 @@ Parsed parse_flags(App app, const std::vector<std::string>& arguments, int rank)
 
 Parsed FlagParser::parse(const std::vector<std::string>& arguments, int rank) {
   const std::set<std::string> kFirst = {"config", "help", "version", "fault", "fault-rank", "allow-faults"};
-  State state;
+  State& state = table_->state;
+  state.clear();
   const std::vector<RawValue> given = command_line_->read(arguments);
   for (const RawValue& value : given) {
     if (kFirst.contains(value.name)) apply(state, value);

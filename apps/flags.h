@@ -46,8 +46,11 @@ class FlagParser {
   Options parse_text(std::string_view toml, const std::string& file);
 
  private:
+  struct Table;
+
   App app_;
   std::unique_ptr<CommandLine> command_line_;
+  std::unique_ptr<Table> table_;
 };
 
 // As parse_flags; prints what was asked for to standard output and ends the process.

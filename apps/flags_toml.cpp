@@ -47,13 +47,31 @@ std::size_t after_string(std::string_view text, std::size_t at) {
   return text.size();
 }
 
+// Does a name follow the '[' or '[[' at `at`, as the parser takes for granted?
+bool names_a_table(std::string_view text, std::size_t at) {
+  const auto skip_blanks = [&] { at = std::min(text.find_first_not_of(" \t", at), text.size()); };
+  ++at;
+  skip_blanks();
+  if (at < text.size() && text[at] == '[') {
+    ++at;
+    skip_blanks();
+  }
+  constexpr std::string_view kFirst =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-\"']";  // ] is an error that the parser tells
+  return at < text.size() && kFirst.find(text[at]) != std::string_view::npos;
+}
+
 // Counts brackets and the dots of dotted keys before the parser, whose tables are destroyed recursively, sees the text.
 void check_depth(std::string_view text, const std::string& file) {
   int line = 1;
   int brackets = 0;
   int dots = 0;
-  for (std::size_t i = 0; i < text.size();) {
+  bool line_begins = true;
+  for (std::size_t i = text.starts_with("\xef\xbb\xbf") ? 3 : 0; i < text.size();) {
     const char c = text[i];
+    if (c == '[' && line_begins && brackets == 0 && !names_a_table(text, i))
+      refuse(fmt::format("{}:{}", file, line), "the name of a table after [", "none");
+    line_begins = c == '\n' || (line_begins && (c == ' ' || c == '\t'));
     if (c == '"' || c == '\'') {
       const std::size_t next = after_string(text, i);
       line +=
@@ -66,6 +84,8 @@ void check_depth(std::string_view text, const std::string& file) {
       i = std::min(text.find('\n', i), text.size());
       continue;
     }
+    if (static_cast<unsigned char>(c) >= 0x80)  // toml++ would run into undefined behaviour
+      refuse(fmt::format("{}:{}", file, line), "characters beyond ASCII in texts and comments only", "one outside");
     if (c == '\n') ++line;
     if (c == '\n' || c == ',' || c == '=') dots = 0;
     if (c == '[' || c == '{') ++brackets;

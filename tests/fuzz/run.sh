@@ -27,7 +27,7 @@ cmake --build "$build" -j "$jobs" --target "${targets[@]}"
 
 mkdir -p "$build/finds"
 [ "${FRESH:-0}" = 0 ] || rm -rf "$build/corpus"
-export ASAN_OPTIONS=quarantine_size_mb=16:allocator_may_return_null=1:detect_stack_use_after_return=0
+export ASAN_OPTIONS=quarantine_size_mb=16:allocator_may_return_null=1:detect_stack_use_after_return=0:malloc_context_size=4
 export UBSAN_OPTIONS=print_stacktrace=1
 run() {  # run TARGET BUILD RUNS SEED
   local name=${1%_fuzz} build=$2 start=$SECONDS

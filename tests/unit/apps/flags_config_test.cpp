@@ -104,6 +104,15 @@ TEST_F(FlagsConfig, UnreadableFileIsExit3) {
 
 TEST_F(FlagsConfig, WhatIsNotTomlNamesThePlace) {
   EXPECT_THAT(file_outcome("seed = 1\nx = [1,\n"), StartsWith("exit 2: run.toml:2:9: not TOML: "));
+  // Found by fuzzing: toml++ takes it for granted that a name follows.
+  for (const char* text : {"\n[\n", "\n  [ [\nx]]", "\n[", "\n[=x]", "\n[[\r\n"})
+    EXPECT_THAT(file_outcome(text), StartsWith("exit 2: run.toml:2: expected the name of a table after [, got none; "));
+  EXPECT_THAT(file_outcome("\xef\xbb\xbf[\n"), StartsWith("exit 2: run.toml:1: expected the name of a table"));
+  // Also found so: toml++ looks such characters up in a table that it leaves.
+  EXPECT_THAT(file_outcome("a\xcf\x9e.b = 1\n"),
+              StartsWith("exit 2: run.toml:1: expected characters beyond ASCII in "));
+  EXPECT_THAT(file_outcome("[]\n"), StartsWith("exit 2: run.toml:1:2: not TOML: "));
+  EXPECT_EQ(file_outcome("[ \"a\" ]\n[[b]]\nseed = [\n[\n"), file_outcome("[ 'a' ]\n[[b]]\nseed = [\n[\n"));
   EXPECT_THAT(file_outcome("seed = 99999999999999999999\n"), StartsWith("exit 2: run.toml:1:28: not TOML: "));
   EXPECT_THAT(file_outcome("split = \"\xff\"\n"), StartsWith("exit 2: run.toml:1:"));
   EXPECT_THAT(file_outcome(std::string("seed\0=1", 7)), StartsWith("exit 2: run.toml:1:"));

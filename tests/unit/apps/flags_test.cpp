@@ -124,6 +124,9 @@ TEST(Flags, UnknownFlagNamesTheNearest) {
             "exit 2: --temperature: a flag of generate, not of train; leave it out");
   EXPECT_EQ(train_outcome({"stray"}), "exit 2: \"stray\": an argument without a flag; see train --help");
   EXPECT_THAT(train_outcome({std::string(100'000, '-') + "x"}), HasSubstr("unknown flag of train"));
+  // Found by fuzzing: the message stays one line.
+  EXPECT_EQ(train_outcome({"--wall\npaper\x1b[1m"}),
+            "exit 2: --wall\\npaper\\x1b[1m: unknown flag of train; see train --help");
 }
 
 TEST(Flags, MissingValueNamesTheFlag) {
