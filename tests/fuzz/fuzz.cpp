@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -57,7 +58,8 @@ void defect(std::string_view what) {
   std::abort();
 }
 
-void expect_result_or_error(const std::function<void()>& parse) {
+// Returns the processor time.
+static double attempt(const std::function<void()>& parse) {
   const double start = processor_milliseconds();
   try {
     parse();
@@ -68,7 +70,13 @@ void expect_result_or_error(const std::function<void()>& parse) {
   } catch (const std::exception& error) {
     defect(std::string("not an Error: ") + error.what());
   }
-  const double used = processor_milliseconds() - start;
+  return processor_milliseconds() - start;
+}
+
+void expect_result_or_error(const std::function<void()>& parse) {
+  double used = attempt(parse);
+  // A busy machine charges a process for some of the others' work, but not each time.
+  for (int again = 0; again < 4 && used > kMostMilliseconds; ++again) used = std::min(used, attempt(parse));
   if (used > kMostMilliseconds) defect("the input took " + std::to_string(used) + " ms");
 }
 
