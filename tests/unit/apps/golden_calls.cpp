@@ -244,10 +244,12 @@ void add_groups(Calls& calls) {
 void add_schedules(Calls& calls) {
   calls["actions.function"] = [](const Words&) { ActionTable().run({{.kind = ActionKind::kOptimizerStep}}); };
   const auto damaged = [](void (*damage)(std::vector<Action>&)) {
+    const ChunkSegments segments = {2};
     const ReducePoints points{.segments_of_bucket = {{0, 1}}};
-    std::vector<Action> step = lower_training_step(make_schedule(ScheduleKind::k1F1B, 1, 1, 2).stages[0], 2, points);
+    std::vector<Action> step =
+        lower_training_step(make_schedule(ScheduleKind::k1F1B, 1, 1, 2).stages[0], segments, points);
     damage(step);
-    verify(step, 2, points);
+    verify(step, segments, points);
   };
   calls["actions.missing"] = [=](const Words&) { damaged([](std::vector<Action>& step) { step.pop_back(); }); };
   calls["actions.twice"] = [=](const Words&) {
