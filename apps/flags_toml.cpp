@@ -61,15 +61,26 @@ bool names_a_table(std::string_view text, std::size_t at) {
   return at < text.size() && kFirst.find(text[at]) != std::string_view::npos;
 }
 
+// YYYY-MM-DD and what toml++ takes for the beginning of a time, without a look at it. No flag wants one.
+bool begins_date_time(std::string_view text) {
+  constexpr std::string_view kDate = "0000-00-00";
+  if (text.size() <= kDate.size()) return false;
+  for (std::size_t i = 0; i < kDate.size(); ++i) {
+    const bool digit = text[i] >= '0' && text[i] <= '9';
+    if (digit != (kDate[i] == '0') || (!digit && text[i] != '-')) return false;
+  }
+  return std::string_view(" Tt").find(text[kDate.size()]) != std::string_view::npos;
+}
+
 // Counts brackets and the dots of dotted keys before the parser, whose tables are destroyed recursively, sees the text.
 void check_depth(std::string_view text, const std::string& file) {
   int line = 1;
-  int brackets = 0;
+  std::string open;  // brackets and braces
   int dots = 0;
   bool line_begins = true;
   for (std::size_t i = text.starts_with("\xef\xbb\xbf") ? 3 : 0; i < text.size();) {
     const char c = text[i];
-    if (c == '[' && line_begins && brackets == 0 && !names_a_table(text, i))
+    if (c == '[' && line_begins && open.empty() && !names_a_table(text, i))
       refuse(fmt::format("{}:{}", file, line), "the name of a table after [", "none");
     line_begins = c == '\n' || (line_begins && (c == ' ' || c == '\t'));
     if (c == '"' || c == '\'') {
@@ -84,14 +95,20 @@ void check_depth(std::string_view text, const std::string& file) {
       i = std::min(text.find('\n', i), text.size());
       continue;
     }
+    if (begins_date_time(text.substr(i)))
+      refuse(fmt::format("{}:{}", file, line), "a boolean, number, text or list of them", "a date and time");
     if (static_cast<unsigned char>(c) >= 0x80)  // toml++ would run into undefined behaviour
       refuse(fmt::format("{}:{}", file, line), "characters beyond ASCII in texts and comments only", "one outside");
     if (c == '\n') ++line;
     if (c == '\n' || c == ',' || c == '=') dots = 0;
-    if (c == '[' || c == '{') ++brackets;
-    if ((c == ']' || c == '}') && brackets > 0) --brackets;
+    if (c == '[' || c == '{') open += c;
+    if ((c == ']' || c == '}') && !open.empty()) {
+      if ((open.back() == '[') != (c == ']'))
+        refuse(fmt::format("{}:{}", file, line), open.back() == '[' ? "]" : "}", std::string(1, c));
+      open.pop_back();
+    }
     if (c == '.') ++dots;
-    if (brackets + dots > kMaxDepth) {
+    if (static_cast<int>(open.size()) + dots > kMaxDepth) {
       refuse(fmt::format("{}:{}", file, line), fmt::format("at most {} levels of nesting", kMaxDepth), "more");
     }
     ++i;

@@ -111,6 +111,10 @@ TEST_F(FlagsConfig, WhatIsNotTomlNamesThePlace) {
   // Also found so: toml++ looks such characters up in a table that it leaves.
   EXPECT_THAT(file_outcome("a\xcf\x9e.b = 1\n"),
               StartsWith("exit 2: run.toml:1: expected characters beyond ASCII in "));
+  for (const char* text : {"lr = 1969-05-27T\x03", "lr = 1969-05-27 # x"})
+    EXPECT_THAT(file_outcome(text),
+                StartsWith("exit 2: run.toml:1: expected a boolean, number, text or list of them, "));
+  EXPECT_THAT(file_outcome("seed = [1,}]"), StartsWith("exit 2: run.toml:1: expected ], got }; "));
   EXPECT_THAT(file_outcome("[]\n"), StartsWith("exit 2: run.toml:1:2: not TOML: "));
   EXPECT_EQ(file_outcome("[ \"a\" ]\n[[b]]\nseed = [\n[\n"), file_outcome("[ 'a' ]\n[[b]]\nseed = [\n[\n"));
   EXPECT_THAT(file_outcome("seed = 99999999999999999999\n"), StartsWith("exit 2: run.toml:1:28: not TOML: "));
