@@ -51,5 +51,13 @@ TEST(Error, RequireThrowsOnlyWhenTheConditionIsFalse) {
   }
 }
 
+TEST(Error, IsOneLineWhateverItShows) {
+  try {
+    fail({.subject = "a\nb", .got = "\x1b[1m\x7f\xc3\xa9", .show_place = false});
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "a\\nb: got \\x1b[1m\\x7f\xc3\xa9");
+  }
+}
+
 }  // namespace
 }  // namespace megalith
