@@ -205,7 +205,7 @@ std::string suggestion(std::string_view name, const std::vector<std::string>& na
   constexpr std::size_t kLongest = 64;
   if (name.size() > kLongest) return fallback;
   const std::string* nearest = nullptr;
-  std::size_t least = name.size() / 3 + 2;  // farther is no misspelling
+  std::size_t least = std::min(name.size() / 3 + 2, name.size() / 2 + 1);  // farther is no misspelling
   for (const std::string& candidate : names) {
     const std::size_t longer = std::max(name.size(), candidate.size()) - std::min(name.size(), candidate.size());
     if (longer >= least) continue;
