@@ -8,8 +8,8 @@
 
 namespace megalith {
 
-// A page of a mapping that cannot be read, since the file became shorter or its disk failed, raises SIGBUS: from here on
-// it ends the process with one line that names the file, and exit code 3.
+// A page of a mapping that cannot be read, since the file became shorter or its disk failed, raises SIGBUS: from here
+// on it ends the process with one line that names the file, and exit code 3.
 void end_on_lost_mappings();
 
 class MappedFile {

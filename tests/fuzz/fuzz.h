@@ -15,8 +15,8 @@ namespace megalith::fuzz {
 class Input {
  public:
   Input(const std::uint8_t* data, std::size_t size) : rest_(reinterpret_cast<const char*>(data), size) {}
-  std::uint8_t byte();         // 0 at the end
-  std::uint64_t number();      // 8 bytes, little-endian; zeros beyond the end
+  std::uint8_t byte();     // 0 at the end
+  std::uint64_t number();  // 8 bytes, little-endian; zeros beyond the end
   std::string_view rest() const { return rest_; }
 
  private:
