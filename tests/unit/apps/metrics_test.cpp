@@ -166,21 +166,23 @@ TEST_F(MetricsFile, AForeignFileIsLeftAsItIs) {
 
 TEST_F(MetricsFile, AFolderThatIsMissingIsExit3) {
   EXPECT_EQ(message_of([] { write_steps("none/m.jsonl", 0, 1); }),
-            "exit 3: --metrics-jsonl: cannot open none/m.jsonl: No such file or directory (ENOENT); check the path and its permissions");
-  EXPECT_EQ(message_of([] { read_metrics("none.jsonl"); }), "exit 3: cannot open none.jsonl: No such file or directory (ENOENT); check the path and its permissions");
+            "exit 3: --metrics-jsonl: cannot open none/m.jsonl: No such file or directory (ENOENT); check the path and "
+            "its permissions");
+  EXPECT_EQ(message_of([] { read_metrics("none.jsonl"); }),
+            "exit 3: cannot open none.jsonl: No such file or directory (ENOENT); check the path and its permissions");
 }
 
 TEST_F(MetricsFile, ReadingNamesTheDamagedLine) {
   const std::string remedy = "; report draws files of train --metrics-jsonl";
   write("m.jsonl", "");
   EXPECT_EQ(message_of([] { read_metrics("m.jsonl"); }),
-            "exit 4: m.jsonl:0: expected at least one step, got none" + remedy);
+            "exit 4: m.jsonl: expected at least one step, got none" + remedy);
   write("m.jsonl", "{\"iteration\": 1}\n{\"iteration\": \n{\"iteration\": 3}\n");
   EXPECT_EQ(message_of([] { read_metrics("m.jsonl"); }),
-            "exit 4: m.jsonl:2: expected a JSON object with an iteration, got something else" + remedy);
+            "exit 4: m.jsonl:2: expected a JSON object with an iteration, got \"{\\\"iteration\\\": \"" + remedy);
   write("m.jsonl", "{\"iteration\": 2}\n{\"iteration\": 2}\n");
   EXPECT_EQ(message_of([] { read_metrics("m.jsonl"); }),
-            "exit 4: m.jsonl:2: expected ascending iterations, got an earlier one" + remedy);
+            "exit 4: m.jsonl:2: expected an iteration after 2, got 2" + remedy);
   write("m.jsonl", std::string(1'000'000, '[') + "\n");
   EXPECT_THAT(message_of([] { read_metrics("m.jsonl"); }), HasSubstr("exit 4: m.jsonl:1: "));
 }
