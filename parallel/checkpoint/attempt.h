@@ -9,8 +9,8 @@
 
 namespace megalith {
 
-// What went wrong in `work`, or "". Not for memory that ran out: that is thrown on, for the program to end on all ranks;
-// it says nothing about the files.
+// What went wrong in `work`, or "". Not for memory that ran out: that is thrown on, for the program to end on all
+// ranks; it says nothing about the files.
 template <class Work>
 std::string attempt(Work&& work) {
   try {

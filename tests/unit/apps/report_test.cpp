@@ -179,7 +179,9 @@ TEST_F(ReportFile, IsWrittenWhole) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::kFileIo);
-    EXPECT_STREQ(error.what(), "--output: cannot create none/r.html: No such file or directory (ENOENT); check the path and its permissions");
+    EXPECT_STREQ(
+        error.what(),
+        "--output: cannot create none/r.html: No such file or directory (ENOENT); check the path and its permissions");
   }
 }
 
