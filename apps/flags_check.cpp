@@ -209,7 +209,13 @@ void check_convert(const Options& options) {
     only(model.make_vocab_size_divisible_by != defaults.model.make_vocab_size_divisible_by,
          "--make-vocab-size-divisible-by", "native");
     only(options.data.tokenizer_type != defaults.data.tokenizer_type, "--tokenizer-type", "native");
-    only(!options.data.tokenizer_model.empty(), "--tokenizer-model", "native");
+    const DataOptions& data = options.data;
+    only(!data.tokenizer_model.empty(), "--tokenizer-model", "native");
+    only(!data.vocab_file.empty(), "--vocab-file", "native");
+    only(!data.merge_file.empty(), "--merge-file", "native");
+    only(!data.tiktoken_pattern.empty(), "--tiktoken-pattern", "native");
+    only(!data.tiktoken_special_tokens.empty(), "--tiktoken-special-tokens", "native");
+    only(!data.eod_token.empty(), "--eod-token", "native");
   } else {
     only(options.checkpoint.ckpt_step != 0, "--ckpt-step", "hf");
     only(shard != defaults.convert.max_shard_size, "--max-shard-size", "hf");

@@ -30,7 +30,7 @@ constexpr std::string_view kWithoutMeaning =
     "summary_type summary_use_proj task_specific_params n_ctx reorder_and_upcast_attn gradient_checkpointing "
     "pretraining_tp max_window_layers output_attentions output_hidden_states return_dict torchscript "
     "chunk_size_feed_forward id2label label2id problem_type finetuning_task auto_map name_or_path "
-    "keys_to_ignore_at_inference tokenizer_class prefix ";
+    "keys_to_ignore_at_inference tokenizer_class prefix n_special predict_special_tokens output_past ";
 
 bool has_no_meaning(const std::string& key) {
   return key.starts_with('_') ||
@@ -144,7 +144,12 @@ void read_rope_object(Members& file, const std::string& key, std::optional<doubl
   Members rope(*value, file.subject(key));
   for (const char* type : {"rope_type", "type"}) rope.only(type, "default", "scaled RoPE is not built");
   rope.only("partial_rotary_factor", 1.0, "RoPE turns whole heads");
-  if (rope.find("rope_theta") != nullptr) theta = rope.positive_or("rope_theta", 0);
+  if (rope.find("rope_theta") != nullptr) {
+    const double own = rope.positive_or("rope_theta", 0);
+    if (theta && *theta != own)
+      refuse(rope.subject("rope_theta"), "the value that rope_scaling has", fmt::format("{} and {}", own, *theta));
+    theta = own;
+  }
   rope.refuse_unknown();
 }
 
@@ -185,6 +190,7 @@ ModelConfig read_llama_like(Members& file, HfFamily family) {
   model.normalization = Normalization::kRmsNorm;
   model.swiglu = true;
   file.only("hidden_act", "silu", "the MLP is SwiGLU");
+  file.only("use_mrope", false, "a position is one number");
   model.qk_layernorm = family == HfFamily::kQwen3;
   model.add_qkv_bias = family == HfFamily::kQwen2;
   model.add_bias_linear = false;

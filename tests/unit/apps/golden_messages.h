@@ -11,7 +11,7 @@
 //   text PREFIX                an indexed dataset of three documents, byte tokens
 //   checkpoint DIR FLAG...     what the tiny run leaves in DIR: steps 1 and 2
 // The step before the last is a command line ("$ PROGRAM ARGUMENT...", an argument with blanks in single quotes, TINY
-// for the flags of the tiny run) or a call of messages_calls.cpp ("call NAME ARGUMENT..."); the last is the exit code
+// for the flags of the tiny run) or a call of golden_calls.cpp ("call NAME ARGUMENT..."); the last is the exit code
 // and the exact message. A line of a source file in a message stands as FILE:*, a hash as HASH.
 #pragma once
 

@@ -120,6 +120,16 @@ TEST(HfConfig, ReadsTheKeysOfTransformers4) {
   EXPECT_EQ(parse_hf_config(text.dump(), "config.json").rotary_base, 10000.0);
 }
 
+// Keys of published files that transformers does not read: of Qwen2.5, and of gpt2-medium and gpt2-xl.
+TEST(HfConfig, ReadsThePublishedKeysWithoutMeaning) {
+  expect_same(parse_hf_config(with("qwen2", "use_mrope", false), "config.json"), golden("qwen2"));
+  EXPECT_ERROR(ExitCode::kFormat, "config.json: use_mrope: expected false",
+               parse_hf_config(with("qwen2", "use_mrope", true), "config.json"));
+  json text = json::parse(golden_text("gpt2"));
+  text.update({{"n_special", 0}, {"predict_special_tokens", true}, {"output_past", true}});
+  expect_same(parse_hf_config(text.dump(), "config.json"), golden("gpt2"));
+}
+
 TEST(HfConfig, WhatIsWrittenReadsBack) {
   std::vector<ModelConfig> models = {golden("gpt2"), golden("llama"), golden("qwen2"), golden("qwen3")};
   models.push_back(models[0]);
