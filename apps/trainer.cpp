@@ -165,6 +165,7 @@ Trainer::Trainer(RunSetup setup, Communicator& world, const StopRequest& stop)
   together(world_, [&] {
     if (!is_main()) return;
     if (!logging.trace.empty()) const OutputFile probe(logging.trace, "trace");  // a wrong path is told now
+    if (options_.train.skip_train) return;  // it logs no steps, and an earlier run's must stay
     if (!logging.metrics_jsonl.empty())
       metrics_ = std::make_unique<MetricsLog>(logging.metrics_jsonl, options_, state_.step);
     if (!logging.tensorboard_dir.empty()) tensorboard_ = std::make_unique<TensorBoardLog>(logging.tensorboard_dir);

@@ -65,7 +65,13 @@ void Trainer::write_trace() {
   for (const std::string& start : world_.host_all_gather(traced ? fmt::format("{}", trace_.start_us()) : "inf"))
     origin = std::min(origin, std::stod(start));
   const std::string mine = traced ? trace_events(trace_, world_.rank(), origin) : "";
-  const std::vector<std::string> all = world_.host_all_gather(mine);
+  constexpr std::size_t kPiece = std::size_t{1} << 20;  // a gather is limited, a trace is not
+  std::vector<std::string> all(static_cast<std::size_t>(world_.size()));
+  for (std::size_t at = 0; world_.host_any(at < mine.size()); at += kPiece) {
+    const std::vector<std::string> pieces =
+        world_.host_all_gather(at < mine.size() ? mine.substr(at, kPiece) : std::string());
+    for (std::size_t r = 0; is_main() && r < pieces.size(); ++r) all[r] += pieces[r];
+  }
   if (!is_main()) return;
   try {
     OutputFile file(logging.trace, "trace");

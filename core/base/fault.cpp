@@ -56,7 +56,7 @@ constexpr FaultSite kSites[] = {
      "PREFIX.bin and PREFIX.idx as prepare writes them"},
     {"metrics", "open create read write sync close rename", "the file of --metrics-jsonl"},
     {"tensorboard", "open mkdir sync create write", "the event file of --tensorboard-dir"},
-    {"comm_dump", "open mkdir sync create write", "the last collectives, in --comm-dump"},
+    {"comm_dump", "create write", "the last collectives, in --comm-dump"},
     {"report.input", "open read", "metrics that report reads"},
     {"report.output", "open create write sync close rename", "the page that report writes"},
     {"config", "open read", "a file of --config"},

@@ -70,6 +70,9 @@ class Exchange {
       wait_for_all();
     } catch (const Error& error) {
       process_.abort(error.what());
+      for (std::size_t i = 0; i < peers_.size(); ++i) {  // nothing should arrive in memory that unwinding frees
+        if (peers_[i].expected_bytes >= 0 && requests_[i] != MPI_REQUEST_NULL) MPI_Cancel(&requests_[i]);
+      }
       throw;
     }
     requests_.clear();
@@ -281,21 +284,35 @@ std::vector<std::string> MpiCommunicator::host_all_gather(const std::string& min
     fail({.subject = "host_all_gather", .expected = "at most 64 MiB", .got = fmt::format("{} bytes", mine.size())});
   }
   const int length = static_cast<int>(mine.size());
-  std::vector<int> lengths(static_cast<std::size_t>(size()));
+  // Never freed where a wait fails: MPI may still write to them, and this process ends.
+  auto lengths_owner = std::make_unique<std::vector<int>>(static_cast<std::size_t>(size()));
+  auto text_owner = std::make_unique<std::string>();
+  const auto wait = [&] {
+    try {
+      host_.exchange.wait();
+    } catch (...) {
+      const std::lock_guard lock(process_->mutex);
+      process_->kept.push_back(std::shared_ptr<void>(std::move(lengths_owner)));
+      process_->kept.push_back(std::shared_ptr<void>(std::move(text_owner)));
+      throw;
+    }
+  };
+  std::vector<int>& lengths = *lengths_owner;
   check_mpi(MPI_Iallgather(&length, 1, MPI_INT, lengths.data(), 1, MPI_INT, host_.comm, host_.exchange.add(-1, -1)),
             "MPI_Iallgather");
-  host_.exchange.wait();
+  wait();
   const std::int64_t total = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
   if (total > std::int64_t{1} << 30) {
     fail({.subject = "host_all_gather", .expected = "at most 1 GiB in all", .got = fmt::format("{} bytes", total)});
   }
   std::vector<int> offsets(lengths.size(), 0);
   std::partial_sum(lengths.begin(), lengths.end() - 1, offsets.begin() + 1);
-  std::string text(static_cast<std::size_t>(total), '\0');
+  std::string& text = *text_owner;
+  text.resize(static_cast<std::size_t>(total));
   check_mpi(MPI_Iallgatherv(mine.data(), length, MPI_BYTE, text.data(), lengths.data(), offsets.data(), MPI_BYTE,
                             host_.comm, host_.exchange.add(-1, -1)),
             "MPI_Iallgatherv");
-  host_.exchange.wait();
+  wait();
   std::vector<std::string> all;
   for (std::size_t r = 0; r < lengths.size(); ++r) {
     all.push_back(text.substr(static_cast<std::size_t>(offsets[r]), static_cast<std::size_t>(lengths[r])));

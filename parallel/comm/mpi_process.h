@@ -31,6 +31,7 @@ struct MpiProcess {
   std::string abort_message;                                    // guarded by mutex
   std::vector<std::weak_ptr<FlightRecorder>> recorders;         // likewise: of all groups
   std::vector<std::shared_ptr<FlightRecorder>> kept_recorders;  // likewise: for the dump, after an abort
+  std::vector<std::shared_ptr<void>> kept;                      // likewise: what MPI may still write to, after an abort
   std::weak_ptr<NcclWatcher> nccl_watcher;
   std::chrono::milliseconds grace{0};  // beyond options.timeout, where a watcher reports before
 

@@ -8,7 +8,7 @@
 #include <cstdio>
 #include <deque>
 #include <exception>
-#include <future>
+#include <filesystem>
 
 #include "core/base/error.h"
 #include "core/base/fault.h"
@@ -24,7 +24,7 @@ using Clock = CollectiveCall::Clock;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kPeriod(50);
-constexpr milliseconds kSuspended(2000);   // a pause of kPeriod that took longer
+constexpr milliseconds kSuspended(1000);   // a pause of kPeriod that took longer; not above kAnswers
 constexpr milliseconds kAnswers(1000);     // time that ranks have to answer
 constexpr milliseconds kDumps(1500);       // and to write their calls
 constexpr milliseconds kAlmost(500);       // ranks come to a call at different times
@@ -38,7 +38,8 @@ double ms_since(Clock::time_point time) {
 void write_dump(const std::string& folder, int rank, const std::string& content) {
   const FaultScope scope("comm_dump");
   try {
-    Directory::create(folder);
+    std::error_code ignored;  // the next line tells; not synced: that may take seconds, while ranks wait
+    std::filesystem::create_directories(folder, ignored);
     File file = File::create(fmt::format("{}/comm_rank_{:04}.json", folder, rank));
     file.write(content);
     file.close();
@@ -126,7 +127,7 @@ void MpiWatcher::watch() {
     serve();
     serve_request();
     HangReport late;
-    if (process_->aborted || !finds_late(late)) continue;
+    if (process_->aborted || !finds_late(late, now)) continue;
     report(late);
     return;
   }
@@ -145,14 +146,15 @@ void MpiWatcher::serve_request() {
   changed_.notify_all();
 }
 
-bool MpiWatcher::is_late(const CollectiveCall& call, milliseconds slack) const {
-  return Clock::now() - std::max(call.began, awake_since_) + slack >= options_.timeout;
+bool MpiWatcher::is_late(const CollectiveCall& call, milliseconds slack, Clock::time_point at) const {
+  return at - std::max(call.began, awake_since_) + slack >= options_.timeout;
 }
 
-bool MpiWatcher::finds_late(HangReport& report) {
+// `at`: looked at before awake_since_, so that a suspension since then does not count.
+bool MpiWatcher::finds_late(HangReport& report, Clock::time_point at) {
   for (const auto& recorder : process_->live_recorders()) {
     const std::optional<CollectiveCall> call = recorder->current();
-    if (!call || !is_late(*call, milliseconds(0))) continue;
+    if (!call || !is_late(*call, milliseconds(0), at)) continue;
     report = {.me = process_->rank,
               .group = recorder->group(),
               .members = recorder->world_ranks(),
@@ -173,7 +175,7 @@ RankState MpiWatcher::state() {
       group.running_sequence = call->sequence;
       group.running = to_string(*call);
       group.running_ms = ms_since(call->began);
-      state.late = state.late || is_late(*call, kAlmost);
+      state.late = state.late || is_late(*call, kAlmost, Clock::now());
     }
     state.groups.push_back(std::move(group));
   }
@@ -189,9 +191,13 @@ void MpiWatcher::serve() {
     } else {
       messages_->send(message->rank, kReply, to_text(state()));
       dump(message->text);
-      messages_->send(message->rank, kDumped, "");
+      askers_.push_back(message->rank);
     }
   }
+  if (!written_ || !*written_) return;
+  answers_.dumped.insert(process_->rank);
+  for (const int rank : askers_) messages_->send(rank, kDumped, "");
+  askers_.clear();
 }
 
 void MpiWatcher::ask_all(const std::string& reason) {
@@ -225,23 +231,17 @@ void MpiWatcher::report(HangReport& report) {
 
 // A file system that hangs must not keep the others from being told, so a thread of its own writes.
 void MpiWatcher::dump(const std::string& reason) {
-  if (dumped_ || options_.dump_folder.empty()) {
-    answers_.dumped.insert(process_->rank);
-    return;
-  }
-  dumped_ = true;
+  if (written_) return;
+  written_ = std::make_shared<std::atomic<bool>>(options_.dump_folder.empty());
+  if (*written_) return;
   const auto live = process_->live_recorders();
   std::vector<const FlightRecorder*> recorders;
   for (const auto& recorder : live) recorders.push_back(recorder.get());
   const std::string content = dump_json(process_->rank, process_->size, reason, recorders);
-  auto written = std::make_shared<std::promise<void>>();
-  std::future<void> done = written->get_future();
-  std::thread([folder = options_.dump_folder, rank = process_->rank, content, written] {
+  std::thread([folder = options_.dump_folder, rank = process_->rank, content, written = written_] {
     write_dump(folder, rank, content);
-    written->set_value();
+    *written = true;
   }).detach();
-  done.wait_for(kDumps);
-  answers_.dumped.insert(process_->rank);
 }
 
 }  // namespace megalith

@@ -5,6 +5,7 @@
 // also writes its last calls to a file.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <functional>
@@ -15,6 +16,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "parallel/comm/flight_recorder.h"
 #include "parallel/comm/hang_report.h"
@@ -45,8 +47,8 @@ class MpiWatcher {
   bool pause_until(std::chrono::milliseconds at_most, const std::function<bool()>& done);  // likewise; serves meanwhile
   void serve();                                                                            // messages that came in
   void serve_request();                                                                    // dump_all's
-  bool finds_late(HangReport& report);
-  bool is_late(const CollectiveCall& call, std::chrono::milliseconds slack) const;
+  bool finds_late(HangReport& report, CollectiveCall::Clock::time_point at);
+  bool is_late(const CollectiveCall& call, std::chrono::milliseconds slack, CollectiveCall::Clock::time_point at) const;
   RankState state();
   void ask_all(const std::string& reason);
   void report(HangReport& report);
@@ -56,7 +58,8 @@ class MpiWatcher {
   WatchOptions options_;
   std::unique_ptr<Messages> messages_;
   Answers answers_;
-  bool dumped_ = false;
+  std::shared_ptr<std::atomic<bool>> written_;  // this rank's dump; null: not begun
+  std::vector<int> askers_;                     // not yet told that it is written
   // When the process last went on after it, or the machine, had been suspended: nobody was late meanwhile.
   CollectiveCall::Clock::time_point awake_since_{};
   std::mutex mutex_;

@@ -33,7 +33,7 @@ run() {  # run TARGET BUILD RUNS SEED
   local name=${1%_fuzz} build=$2 start=$SECONDS
   mkdir -p "$build/corpus/$name"
   if "$build/${name}_fuzz" "$build/corpus/$name" "tests/fuzz/corpus/$name" -runs="$3" -seed="$4" \
-       -max_len=4096 -timeout=5 -rss_limit_mb=512 -artifact_prefix="$build/finds/$name-" \
+       -max_len=4096 -timeout=60 -rss_limit_mb=512 -artifact_prefix="$build/finds/$name-" \
        -print_final_stats=1 >"$build/$name.log" 2>&1; then
     executed=$(sed -n 's/^stat::number_of_executed_units: *//p' "$build/$name.log")
     peak=$(sed -n 's/^stat::peak_rss_mb: *//p' "$build/$name.log")

@@ -102,7 +102,7 @@ TEST(Stops, ASecondSignalEndsTheRunAtOnce) {
   ASSERT_EQ(test::run(test::program_on(2, "train", flags + Words{"--exit-interval", "2"}), folder).code, 75);
   test::Process run(test::program_on(2, "train", flags + Words{"--global-batch-size", "40000"}), folder);
   ASSERT_TRUE(run.wait_for_output("loaded kept/step_0000002"));
-  for (int i = 0; i < 4; ++i) {  // mpirun may be slow to forward one, and those that wait for it are one
+  for (int i = 0; i < 100 && !run.ranks().empty(); ++i) {  // mpirun may be slow, and those that wait for it are one
     run.signal(SIGUSR1);
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
   }

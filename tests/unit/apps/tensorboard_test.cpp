@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
 #include <bit>
 #include <cstring>
 #include <filesystem>
@@ -104,7 +106,7 @@ TEST(TensorBoard, AScalarReadsBack) {
 }
 
 TEST(TensorBoard, AStepHasMegatronsTags) {
-  const std::string folder = ::testing::TempDir() + "/tensorboard-test";
+  const std::string folder = ::testing::TempDir() + "/tensorboard-test-" + std::to_string(getpid());
   std::filesystem::remove_all(folder);
   {
     TensorBoardLog log(folder);
