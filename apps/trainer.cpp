@@ -439,6 +439,7 @@ ExitCode Trainer::run_steps() {
     profile();
     trace();
     if (!start_step()) return ExitCode::kNumeric;
+    if (found_hazards()) return ExitCode::kInternal;  // before anything is done with numbers that raced
     check_calls();
     const bool last = state_.step == options_.train.train_iters;
     const std::int64_t interval = options_.checkpoint.save_interval;
@@ -462,11 +463,7 @@ ExitCode Trainer::run_steps() {
       break;
     }
   }
-  if (hazards_ && hazards_->count() > 0) {
-    for (const Hazard& hazard : hazards_->hazards()) log_warning("hazard: " + to_string(hazard));
-    log_warning(fmt::format("--check-hazards: {} unordered accesses on rank {}", hazards_->count(), world_.rank()));
-    code = ExitCode::kInternal;
-  }
+  if (found_hazards()) return ExitCode::kInternal;  // of an evaluation or a checkpoint
   if (failed_saves_ > 0 && is_main()) log_warning(fmt::format("{} checkpoints could not be saved", failed_saves_));
   return code;
 }

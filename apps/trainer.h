@@ -60,6 +60,7 @@ class Trainer {
   void explain_skip();    // names the first NaN or Inf of the step that was skipped, if one was; no step is pending
   bool over_budget();     // of --max-skipped-steps; failure_ then says so
   bool replicas_agree();  // failure_ then says so
+  bool found_hazards();   // under --check-hazards, on any rank; warns of its own. Collective
   void check_calls();     // after each of the first steps: that all ranks communicate the same; throws EveryRankFailed
   bool evaluates_after(std::int64_t step) const;
   // trainer_trace.cpp

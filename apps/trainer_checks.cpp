@@ -1,7 +1,8 @@
-// What the trainer does when numbers go wrong: it names the first NaN or Inf of a step that was skipped, and the rank
-// whose copy of the parameters differs.
+// What the trainer does when numbers go wrong: it names the first NaN or Inf of a step that was skipped, the rank
+// whose copy of the parameters differs, and accesses that no event orders.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <utility>
@@ -107,6 +108,17 @@ bool Trainer::replicas_agree() {
   if (!difference) return true;
   failure_ = fmt::format("--check-weight-hash-interval, after step {}: {}", state_.step, difference->message);
   return false;
+}
+
+bool Trainer::found_hazards() {
+  if (!hazards_) return false;
+  const bool found = hazards_->count() > 0;
+  if (found) {
+    for (const Hazard& hazard : hazards_->hazards()) log_warning("hazard: " + to_string(hazard));
+    log_warning(fmt::format("--check-hazards: {} unordered accesses on rank {}", hazards_->count(), world_.rank()));
+  }
+  return std::ranges::any_of(world_.host_all_gather(found ? "found" : ""),
+                             [](const std::string& rank) { return !rank.empty(); });
 }
 
 // What was enqueued is compared, not what ran: a call that will hang is named before it does.
