@@ -79,13 +79,21 @@ function(megalith_test name)
   endif()
   add_executable(${name} ${sources})
   megalith_compile_options(${name})
-  target_link_libraries(${name} PRIVATE ${ARG_LIBRARIES} GTest::gtest GTest::gmock GTest::gtest_main)
+  megalith_test_options(${name})
+  target_precompile_headers(${name} REUSE_FROM tests_precompiled)
+  target_link_libraries(${name} PRIVATE ${ARG_LIBRARIES} fmt::fmt GTest::gtest GTest::gmock GTest::gtest_main)
   if(NOT ARG_ALONE)
     target_link_libraries(${name} PRIVATE tests_support)
   endif()
   target_compile_definitions(${name} PRIVATE MEGALITH_SOURCE_DIR="${CMAKE_SOURCE_DIR}" MEGALITH_BIN_DIR="${MEGALITH_PROGRAM_DIR}")
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 TEST_PREFIX "${MEGALITH_TEST_PREFIX}" TEST_LIST ${name}_list)
   megalith_test_properties(${name}_list ${ARG_LABELS})
+endfunction()
+
+# Test sources are compiled fast; what they test, tests/support and tests/reference are compiled as in the product.
+function(megalith_test_options name)
+  target_compile_options(${name} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:-O0>" "$<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fpch-preprocess>")
+  set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE OFF)  # CMake's flag for it depends on the target's kind
 endfunction()
 
 # Labels and the place for temporary files of the tests in the list variable that gtest_discover_tests made: its own

@@ -1,0 +1,1 @@
+// What CMake asks of a target that holds a precompiled header: one source.
