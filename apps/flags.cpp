@@ -19,15 +19,6 @@ namespace megalith {
 
 namespace {
 
-[[noreturn]] void refuse(std::string subject, std::string expected, std::string got, std::string remedy = {}) {
-  fail({.code = ExitCode::kUsage,
-        .subject = std::move(subject),
-        .expected = std::move(expected),
-        .got = std::move(got),
-        .remedy = std::move(remedy),
-        .show_place = false});
-}
-
 std::string with_dashes(std::string name) {
   std::replace(name.begin(), name.end(), '_', '-');
   return name;
@@ -120,11 +111,11 @@ void apply(State& state, const RawValue& value) {
       if (flag.group != FlagGroup::kProgram && !flag.positional) names.emplace_back(flag.name);
     }
     const bool printable = is_utf8(value.name) && value.name.size() <= 80;
-    refuse(prefix_of(value) + "unknown key " + (printable ? value.name : escaped_short(value.name)), {}, {},
-           suggestion(name, names, "the keys are the names of the flags, see --help"));
+    refuse_usage(prefix_of(value) + "unknown key " + (printable ? value.name : escaped_short(value.name)), {}, {},
+                 suggestion(name, names, "the keys are the names of the flags, see --help"));
   }
   if (!has_type(value, found->binding.kind) || !found->binding.set(value.items)) {
-    refuse(prefix_of(value) + value.name, found->binding.expected, shown(value), remedy_for(*found, value));
+    refuse_usage(prefix_of(value) + value.name, found->binding.expected, shown(value), remedy_for(*found, value));
   }
   std::string& origin = state.origins[static_cast<std::size_t>(found - state.table.begin())];
   origin = value.file.empty() ? "command line" : fmt::format("{}:{}", value.file, value.line);
@@ -137,9 +128,9 @@ void apply_file(State& state, const std::vector<RawValue>& values) {
     apply(state, value);
     const auto [earlier, is_new] = seen.emplace(with_dashes(value.name), &value);
     if (!is_new) {
-      refuse(prefix_of(value) + value.name, "one value",
-             fmt::format("a second one, the first is in line {}", earlier->second->line),
-             "dashes, underscores and tables make no difference: remove one");
+      refuse_usage(prefix_of(value) + value.name, "one value",
+                   fmt::format("a second one, the first is in line {}", earlier->second->line),
+                   "dashes, underscores and tables make no difference: remove one");
     }
   }
 }
@@ -181,7 +172,8 @@ void finish(State& state, App app) {
 void arm(const Requests& requests, int rank) {
   if (requests.faults.empty()) return;
   if (!requests.allow_faults) {
-    refuse("--fault", "--allow-faults beside it", "--fault alone", "it makes the program fail on purpose, for tests");
+    refuse_usage("--fault", "--allow-faults beside it", "--fault alone",
+                 "it makes the program fail on purpose, for tests");
   }
   std::vector<FaultRequest> faults;
   for (const std::string& text : requests.faults) faults.push_back(parse_fault(text));

@@ -241,11 +241,7 @@ std::string read_whole_file(const std::string& path, std::uint64_t max_bytes) {
     if (got < 0) fail_file(fmt::format("read {} bytes at {} of {}", block, used, path), errno);
     used += done;
     if (used > max_bytes) {
-      fail({.code = ExitCode::kFormat,
-            .subject = path,
-            .expected = fmt::format("at most {} bytes", max_bytes),
-            .got = "more",
-            .show_place = false});
+      refuse_format(path, fmt::format("at most {} bytes", max_bytes), "more");
     }
     if (done < block) break;
   }
@@ -362,11 +358,7 @@ File Directory::create_file(const std::string& name) const {
 std::string Directory::read_text(const std::string& name, std::uint64_t max_bytes) const {
   const File file = open_file(name);
   if (file.size() > max_bytes) {
-    fail({.code = ExitCode::kFormat,
-          .subject = file.path(),
-          .expected = fmt::format("at most {} bytes", max_bytes),
-          .got = std::to_string(file.size()),
-          .show_place = false});
+    refuse_format(file.path(), fmt::format("at most {} bytes", max_bytes), std::to_string(file.size()));
   }
   std::string text(file.size(), '\0');
   file.read_at(0, std::as_writable_bytes(std::span(text)));

@@ -97,13 +97,10 @@ void visit_json_lines(const MappedFile& file, const DocumentOptions& options,
       member.problem = fmt::format("an object without '{}'", options.json_key);
     }
     if (!member.problem.empty()) {
-      fail({.code = ExitCode::kFormat,
-            .subject = fmt::format("{}:{}", file.path(), number),
-            .expected = fmt::format("a JSON object of at most 64 MiB and {} levels with a string under '{}'", kMaxDepth,
-                                    options.json_key),
-            .got = member.problem,
-            .remedy = "mend or remove the line, or name its text with --json-keys",
-            .show_place = false});
+      refuse_format(fmt::format("{}:{}", file.path(), number),
+                    fmt::format("a JSON object of at most 64 MiB and {} levels with a string under '{}'", kMaxDepth,
+                                options.json_key),
+                    member.problem, "mend or remove the line, or name its text with --json-keys");
     }
     if (!member.text->empty()) visit(*member.text);
   }
