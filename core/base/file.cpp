@@ -124,6 +124,19 @@ Descriptor open_path(std::string_view operation, const std::string& path, int fl
   return fd;
 }
 
+// Where a single name below a directory is opened: a link is not followed.
+Descriptor open_below(int directory, std::string_view operation, const std::string& what, const std::string& name,
+                      int flags) {
+  Descriptor fd(
+      faulty(operation, [&] { return ::openat(directory, name.c_str(), flags | O_NOFOLLOW | O_CLOEXEC, 0666); }));
+  if (!fd) {
+    const int error = errno;
+    const bool is_link = error == ELOOP || error == ENOTDIR;
+    fail_file(what, error, is_link ? "symbolic links are not followed inside a checkpoint directory" : "");
+  }
+  return fd;
+}
+
 EntryType type_at(int directory, const char* name) {
   struct stat info {};
   if (::fstatat(directory, name, &info, AT_SYMLINK_NOFOLLOW) != 0) return EntryType::kOther;
@@ -306,13 +319,7 @@ Directory Directory::open_directory(const std::string& name) const {
   directory.path_ = path_of(name);
   directory.observer_ = observer_;
   observe("open", directory.path_);
-  directory.fd_ = Descriptor(faulty(
-      "open", [&] { return ::openat(fd_.get(), name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC); }));
-  if (!directory.fd_) {
-    fail_file(
-        "open directory " + directory.path_, errno,
-        errno == ELOOP || errno == ENOTDIR ? "symbolic links are not followed inside a checkpoint directory" : "");
-  }
+  directory.fd_ = open_below(fd_.get(), "open", "open directory " + directory.path_, name, O_RDONLY | O_DIRECTORY);
   return directory;
 }
 
@@ -331,13 +338,7 @@ File Directory::open_file(const std::string& name) const {
   file.observer_ = observer_;
   observe("open", file.path_);
   // O_NONBLOCK: opening a named pipe must not hang; it has no effect on the regular files that pass the check below.
-  file.fd_ = Descriptor(faulty(
-      "open", [&] { return ::openat(fd_.get(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC); }));
-  if (!file.fd_) {
-    const int error = errno;
-    fail_file("open " + file.path_, error,
-              error == ELOOP ? "symbolic links are not followed inside a checkpoint directory" : "");
-  }
+  file.fd_ = open_below(fd_.get(), "open", "open " + file.path_, name, O_RDONLY | O_NONBLOCK);
   file.check_regular();
   return file;
 }
@@ -348,10 +349,7 @@ File Directory::create_file(const std::string& name) const {
   file.path_ = path_of(name);
   file.observer_ = observer_;
   observe("create", file.path_);
-  file.fd_ = Descriptor(faulty("create", [&] {
-    return ::openat(fd_.get(), name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
-  }));
-  if (!file.fd_) fail_file("create " + file.path_, errno);
+  file.fd_ = open_below(fd_.get(), "create", "create " + file.path_, name, O_WRONLY | O_CREAT | O_EXCL);
   return file;
 }
 
