@@ -12,6 +12,7 @@
 #include "apps/flags_source.h"
 #include "apps/flags_table.h"
 #include "apps/version.h"
+#include "core/base/edit_distance.h"
 #include "core/base/error.h"
 #include "core/base/fault.h"
 
@@ -64,24 +65,6 @@ struct State {
     origins.assign(table.size(), "default");
   }
 };
-
-// Optimal string alignment: insertions, deletions, substitutions and swaps of neighbours.
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1), above(b.size() + 1), second_above(b.size() + 1);
-  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    second_above.swap(above);
-    above.swap(row);
-    row[0] = i;
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t substitute = above[j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1);
-      row[j] = std::min({above[j] + 1, row[j - 1] + 1, substitute});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
-        row[j] = std::min(row[j], second_above[j - 2] + 1);
-    }
-  }
-  return row[b.size()];
-}
 
 // What to do about a wrong value: the choice that was meant, or where all of them stand.
 std::string remedy_for(const Flag& flag, const RawValue& value) {
@@ -196,17 +179,8 @@ std::string_view name_of(App app) {
 std::string suggestion(std::string_view name, const std::vector<std::string>& names, std::string fallback) {
   constexpr std::size_t kLongest = 64;
   if (name.size() > kLongest) return fallback;
-  const std::string* nearest = nullptr;
-  std::size_t least = std::min(name.size() / 3 + 2, name.size() / 2 + 1);  // farther is no misspelling
-  for (const std::string& candidate : names) {
-    const std::size_t longer = std::max(name.size(), candidate.size()) - std::min(name.size(), candidate.size());
-    if (longer >= least) continue;
-    const std::size_t distance = edit_distance(name, candidate);
-    if (distance < least) {
-      least = distance;
-      nearest = &candidate;
-    }
-  }
+  const std::size_t limit = std::min(name.size() / 3 + 2, name.size() / 2 + 1);  // farther is no misspelling
+  const std::string* nearest = nearest_name(name, names, limit);
   return nearest == nullptr ? fallback : "did you mean " + *nearest + "?";
 }
 

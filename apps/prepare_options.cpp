@@ -3,11 +3,11 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
-#include <numeric>
 #include <string_view>
 
 #include "apps/prepare.h"
 #include "apps/version.h"
+#include "core/base/edit_distance.h"
 #include "core/base/error.h"
 #include "core/base/exit_codes.h"
 
@@ -19,35 +19,14 @@ namespace {
   refuse_usage(subject, expected, got, "see prepare --help");
 }
 
-// Insertions, deletions and replacements that turn `a` into `b`.
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t{0});
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = std::exchange(row[0], i);
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = std::exchange(row[j], std::min({row[j] + 1, row[j - 1] + 1, replaced}));
-    }
-  }
-  return row.back();
-}
-
 [[noreturn]] void refuse_unknown(const CLI::App& app, const std::string& argument) {
   if (!argument.starts_with("-")) refuse(fmt::format("'{}'", argument), "a flag", "a word that belongs to none");
   const std::string name = argument.substr(0, argument.find('='));
-  std::string nearest;
-  std::size_t distance = std::string::npos;
+  std::vector<std::string> names;
   for (const CLI::Option* option : app.get_options()) {
-    for (const std::string& known : option->get_lnames()) {
-      const std::size_t d = edit_distance(name, "--" + known);
-      if (d < distance) {
-        distance = d;
-        nearest = "--" + known;
-      }
-    }
+    for (const std::string& known : option->get_lnames()) names.push_back("--" + known);
   }
-  refuse_usage(name, "a known flag", "an unknown one", fmt::format("the nearest is {}", nearest));
+  refuse_usage(name, "a known flag", "an unknown one", fmt::format("the nearest is {}", *nearest_name(name, names)));
 }
 
 // "what it is [default: value; range]": the form in which train's --help says it too.
