@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <array>
 #include <atomic>
 #include <charconv>
@@ -14,6 +13,7 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/base/take_part.h"
 
 namespace megalith {
 namespace {
@@ -87,9 +87,7 @@ constinit thread_local const char* current_scope = "file";
 bool is_operation(const FaultSite& site, std::string_view operation) {
   std::string_view rest = site.operations;
   while (!rest.empty()) {
-    const std::size_t end = std::min(rest.find(' '), rest.size());
-    if (rest.substr(0, end) == operation) return true;
-    rest.remove_prefix(std::min(end + 1, rest.size()));
+    if (take_part(rest, ' ') == operation) return true;
   }
   return false;
 }
@@ -154,11 +152,7 @@ template <class Visit>
 void for_each_site(Visit&& visit) {
   for (const FaultSite& site : kSites) {
     std::string_view rest = site.operations;
-    while (!rest.empty()) {
-      const std::size_t end = std::min(rest.find(' '), rest.size());
-      visit(site, rest.substr(0, end));
-      rest.remove_prefix(std::min(end + 1, rest.size()));
-    }
+    while (!rest.empty()) visit(site, take_part(rest, ' '));
   }
 }
 
