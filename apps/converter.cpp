@@ -47,12 +47,8 @@ Tokenizer choose_tokenizer(const Options& command_line, Options& native) {
   try {
     Tokenizer tokenizer = tokenizer_of(native);
     if (tokenizer.vocab_size() <= vocab) return tokenizer;
-    fail({.code = ExitCode::kUsage,
-          .subject = found ? beside : "--tokenizer-type",
-          .expected = fmt::format("at most the {} ids of config.json", vocab),
-          .got = std::to_string(tokenizer.vocab_size()),
-          .remedy = "name the tokenizer of this model",
-          .show_place = false});
+    refuse_usage(found ? beside : "--tokenizer-type", fmt::format("at most the {} ids of config.json", vocab),
+                 std::to_string(tokenizer.vocab_size()), "name the tokenizer of this model");
   } catch (const Error& error) {
     if (!found) throw;
     throw Error(error.code(), fmt::format("{}; --tokenizer-type null converts the weights alone", error.what()));
@@ -141,12 +137,8 @@ std::string hf_to_native(const Options& options) {
 Options saved_options(const LoadedCheckpoint& checkpoint) {
   Options saved = options_from_config(App::kPlan, checkpoint.state().config);
   if (saved.model.vocab_size == 0) {
-    fail({.code = ExitCode::kFormat,
-          .subject = checkpoint.path() + ": vocab-size in the configuration of state.json",
-          .expected = "a number of ids",
-          .got = "none",
-          .remedy = "convert a checkpoint that train or convert wrote",
-          .show_place = false});
+    refuse_format(checkpoint.path() + ": vocab-size in the configuration of state.json", "a number of ids", "none",
+                  "convert a checkpoint that train or convert wrote");
   }
   return saved;
 }

@@ -12,21 +12,13 @@
 #include "apps/flags_source.h"
 #include "apps/flags_table.h"
 #include "apps/version.h"
+#include "core/base/edit_distance.h"
 #include "core/base/error.h"
 #include "core/base/fault.h"
 
 namespace megalith {
 
 namespace {
-
-[[noreturn]] void refuse(std::string subject, std::string expected, std::string got, std::string remedy = {}) {
-  fail({.code = ExitCode::kUsage,
-        .subject = std::move(subject),
-        .expected = std::move(expected),
-        .got = std::move(got),
-        .remedy = std::move(remedy),
-        .show_place = false});
-}
 
 std::string with_dashes(std::string name) {
   std::replace(name.begin(), name.end(), '_', '-');
@@ -74,24 +66,6 @@ struct State {
   }
 };
 
-// Optimal string alignment: insertions, deletions, substitutions and swaps of neighbours.
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1), above(b.size() + 1), second_above(b.size() + 1);
-  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    second_above.swap(above);
-    above.swap(row);
-    row[0] = i;
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t substitute = above[j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1);
-      row[j] = std::min({above[j] + 1, row[j - 1] + 1, substitute});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
-        row[j] = std::min(row[j], second_above[j - 2] + 1);
-    }
-  }
-  return row[b.size()];
-}
-
 // What to do about a wrong value: the choice that was meant, or where all of them stand.
 std::string remedy_for(const Flag& flag, const RawValue& value) {
   const auto in_lower_case = [](std::string text) {
@@ -120,11 +94,11 @@ void apply(State& state, const RawValue& value) {
       if (flag.group != FlagGroup::kProgram && !flag.positional) names.emplace_back(flag.name);
     }
     const bool printable = is_utf8(value.name) && value.name.size() <= 80;
-    refuse(prefix_of(value) + "unknown key " + (printable ? value.name : escaped_short(value.name)), {}, {},
-           suggestion(name, names, "the keys are the names of the flags, see --help"));
+    refuse_usage(prefix_of(value) + "unknown key " + (printable ? value.name : escaped_short(value.name)), {}, {},
+                 suggestion(name, names, "the keys are the names of the flags, see --help"));
   }
   if (!has_type(value, found->binding.kind) || !found->binding.set(value.items)) {
-    refuse(prefix_of(value) + value.name, found->binding.expected, shown(value), remedy_for(*found, value));
+    refuse_usage(prefix_of(value) + value.name, found->binding.expected, shown(value), remedy_for(*found, value));
   }
   std::string& origin = state.origins[static_cast<std::size_t>(found - state.table.begin())];
   origin = value.file.empty() ? "command line" : fmt::format("{}:{}", value.file, value.line);
@@ -137,9 +111,9 @@ void apply_file(State& state, const std::vector<RawValue>& values) {
     apply(state, value);
     const auto [earlier, is_new] = seen.emplace(with_dashes(value.name), &value);
     if (!is_new) {
-      refuse(prefix_of(value) + value.name, "one value",
-             fmt::format("a second one, the first is in line {}", earlier->second->line),
-             "dashes, underscores and tables make no difference: remove one");
+      refuse_usage(prefix_of(value) + value.name, "one value",
+                   fmt::format("a second one, the first is in line {}", earlier->second->line),
+                   "dashes, underscores and tables make no difference: remove one");
     }
   }
 }
@@ -181,7 +155,8 @@ void finish(State& state, App app) {
 void arm(const Requests& requests, int rank) {
   if (requests.faults.empty()) return;
   if (!requests.allow_faults) {
-    refuse("--fault", "--allow-faults beside it", "--fault alone", "it makes the program fail on purpose, for tests");
+    refuse_usage("--fault", "--allow-faults beside it", "--fault alone",
+                 "it makes the program fail on purpose, for tests");
   }
   std::vector<FaultRequest> faults;
   for (const std::string& text : requests.faults) faults.push_back(parse_fault(text));
@@ -204,17 +179,8 @@ std::string_view name_of(App app) {
 std::string suggestion(std::string_view name, const std::vector<std::string>& names, std::string fallback) {
   constexpr std::size_t kLongest = 64;
   if (name.size() > kLongest) return fallback;
-  const std::string* nearest = nullptr;
-  std::size_t least = std::min(name.size() / 3 + 2, name.size() / 2 + 1);  // farther is no misspelling
-  for (const std::string& candidate : names) {
-    const std::size_t longer = std::max(name.size(), candidate.size()) - std::min(name.size(), candidate.size());
-    if (longer >= least) continue;
-    const std::size_t distance = edit_distance(name, candidate);
-    if (distance < least) {
-      least = distance;
-      nearest = &candidate;
-    }
-  }
+  const std::size_t limit = std::min(name.size() / 3 + 2, name.size() / 2 + 1);  // farther is no misspelling
+  const std::string* nearest = nearest_name(name, names, limit);
   return nearest == nullptr ? fallback : "did you mean " + *nearest + "?";
 }
 

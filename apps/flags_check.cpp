@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <charconv>
-#include <utility>
 
 #include "apps/flags_binding.h"
 #include "core/base/error.h"
@@ -12,24 +11,15 @@ namespace megalith {
 
 namespace {
 
-[[noreturn]] void refuse(std::string subject, std::string expected, std::string got, std::string remedy = {}) {
-  fail({.code = ExitCode::kUsage,
-        .subject = std::move(subject),
-        .expected = std::move(expected),
-        .got = std::move(got),
-        .remedy = std::move(remedy),
-        .show_place = false});
-}
-
 void want(bool present, const char* flag, const char* remedy) {
-  if (!present) refuse(fmt::format("{}: missing", flag), {}, {}, remedy);
+  if (!present) refuse_usage(fmt::format("{}: missing", flag), {}, {}, remedy);
 }
 
 void check_parallel(const ParallelOptions& parallel) {
   const auto only_one = [](const char* flag, std::int64_t size) {
     if (size == 1) return;
-    refuse(flag, "1, other sizes are not built yet", fmt::format("{}", size),
-           "leave it out: all ranks are data-parallel");
+    refuse_usage(flag, "1, other sizes are not built yet", fmt::format("{}", size),
+                 "leave it out: all ranks are data-parallel");
   };
   only_one("--tensor-model-parallel-size", parallel.tensor_model_parallel_size);
   only_one("--pipeline-model-parallel-size", parallel.pipeline_model_parallel_size);
@@ -41,24 +31,25 @@ void check_memory(const Options& options) {
   const TrainingOptions& train = options.train;
   const bool is_full = train.recompute_granularity == RecomputeGranularity::kFull;
   if (!train.offload_modules.empty()) {
-    refuse("--offload-modules", "none, offload is not built yet", train.offload_modules[0],
-           "--recompute-modules saves activation memory today");
+    refuse_usage("--offload-modules", "none, offload is not built yet", train.offload_modules[0],
+                 "--recompute-modules saves activation memory today");
   }
   if (!train.recompute_modules.empty() && train.recompute_granularity != RecomputeGranularity::kSelective) {
-    refuse("--recompute-modules and --recompute-granularity", "modules with --recompute-granularity selective only",
-           fmt::format("modules with {}", is_full ? "full" : "none"), "remove the one or set the other");
+    refuse_usage("--recompute-modules and --recompute-granularity",
+                 "modules with --recompute-granularity selective only",
+                 fmt::format("modules with {}", is_full ? "full" : "none"), "remove the one or set the other");
   }
   if (!is_full && (train.recompute_method != RecomputeMethod::kUniform || train.recompute_num_layers != 1)) {
-    refuse("--recompute-method or --recompute-num-layers, and --recompute-granularity",
-           "them with --recompute-granularity full only",
-           train.recompute_granularity == RecomputeGranularity::kSelective ? "selective" : "none",
-           "remove the one or set the other");
+    refuse_usage("--recompute-method or --recompute-num-layers, and --recompute-granularity",
+                 "them with --recompute-granularity full only",
+                 train.recompute_granularity == RecomputeGranularity::kSelective ? "selective" : "none",
+                 "remove the one or set the other");
   }
   if (train.recompute_num_layers > options.model.num_layers) {
-    refuse("--recompute-num-layers and --num-layers", "--recompute-num-layers <= --num-layers",
-           fmt::format("--recompute-num-layers {} and --num-layers {}", train.recompute_num_layers,
-                       options.model.num_layers),
-           "lower --recompute-num-layers");
+    refuse_usage("--recompute-num-layers and --num-layers", "--recompute-num-layers <= --num-layers",
+                 fmt::format("--recompute-num-layers {} and --num-layers {}", train.recompute_num_layers,
+                             options.model.num_layers),
+                 "lower --recompute-num-layers");
   }
 }
 
@@ -73,31 +64,31 @@ void check_model(const Options& options) {
   const ModelConfig defaults;
   const bool is_rope = model.position_embedding_type == PositionEmbedding::kRope;
   if (!is_rope && (model.rotary_base != defaults.rotary_base || model.rotary_percent != defaults.rotary_percent)) {
-    refuse("--rotary-base or --rotary-percent, and --position-embedding-type",
-           "them with --position-embedding-type rope only",
-           model.position_embedding_type == PositionEmbedding::kNone ? "none" : "learned_absolute",
-           "remove the one or set the other");
+    refuse_usage("--rotary-base or --rotary-percent, and --position-embedding-type",
+                 "them with --position-embedding-type rope only",
+                 model.position_embedding_type == PositionEmbedding::kNone ? "none" : "learned_absolute",
+                 "remove the one or set the other");
   }
   if (options.data.tokenizer_type == TokenizerType::kNull && model.vocab_size == 0) {
-    refuse("--tokenizer-type null and --vocab-size", "--vocab-size above 0", "0",
-           "give the number of ids that prepare was given");
+    refuse_usage("--tokenizer-type null and --vocab-size", "--vocab-size above 0", "0",
+                 "give the number of ids that prepare was given");
   }
 }
 
 void check_batch(const TrainingOptions& train) {
   if (train.global_batch_size % train.micro_batch_size != 0) {
-    refuse("--global-batch-size and --micro-batch-size", "a global batch that is a multiple of the micro batch",
-           fmt::format("--global-batch-size {} and --micro-batch-size {}", train.global_batch_size,
-                       train.micro_batch_size),
-           fmt::format("such as --global-batch-size {}",
-                       (train.global_batch_size / train.micro_batch_size + 1) * train.micro_batch_size));
+    refuse_usage("--global-batch-size and --micro-batch-size", "a global batch that is a multiple of the micro batch",
+                 fmt::format("--global-batch-size {} and --micro-batch-size {}", train.global_batch_size,
+                             train.micro_batch_size),
+                 fmt::format("such as --global-batch-size {}",
+                             (train.global_batch_size / train.micro_batch_size + 1) * train.micro_batch_size));
   }
 }
 
 void check_dtypes(const Options& options) {
   if (options.train.main_grads_dtype == DType::kFp32 || options.model.params_dtype == DType::kBf16) return;
-  refuse("--main-grads-dtype and --bf16", "--main-grads-dtype bf16 together with --bf16", "fp32 parameters",
-         "add --bf16, or keep the gradients in fp32");
+  refuse_usage("--main-grads-dtype and --bf16", "--main-grads-dtype bf16 together with --bf16", "fp32 parameters",
+               "add --bf16, or keep the gradients in fp32");
 }
 
 // One to three non-negative numbers, not all 0.
@@ -121,14 +112,14 @@ void check_split(const std::string& split) {
     if (more) ++at;
   }
   if (at != end || parts < 1 || parts > 3 || !(sum > 0.0)) {
-    refuse("--split", "one to three non-negative numbers such as 969,30,1, not all 0", escaped_short(split),
-           "they are the shares of training, validation and test documents");
+    refuse_usage("--split", "one to three non-negative numbers such as 969,30,1, not all 0", escaped_short(split),
+                 "they are the shares of training, validation and test documents");
   }
 }
 
 void check_data(const DataOptions& data) {
   if (data.mock_data && !data.data_path.empty()) {
-    refuse("--data-path and --mock-data", "one of them", "both", "remove --mock-data to train on the dataset");
+    refuse_usage("--data-path and --mock-data", "one of them", "both", "remove --mock-data to train on the dataset");
   }
   if (!data.mock_data && data.data_path.empty()) {
     want(false, "--data-path or --mock-data", "name an indexed dataset that prepare wrote");
@@ -139,8 +130,8 @@ void check_data(const DataOptions& data) {
 void check_checkpoint(const CheckpointOptions& checkpoint) {
   const auto needs = [](bool is_set, const char* flag, const std::string& folder, const char* other) {
     if (is_set && folder.empty()) {
-      refuse(fmt::format("{} and {}", flag, other), fmt::format("{} together with {}", flag, other),
-             fmt::format("{} alone", flag), fmt::format("add {} FOLDER, or remove {}", other, flag));
+      refuse_usage(fmt::format("{} and {}", flag, other), fmt::format("{} together with {}", flag, other),
+                   fmt::format("{} alone", flag), fmt::format("add {} FOLDER, or remove {}", other, flag));
     }
   };
   needs(checkpoint.save_interval != 0, "--save-interval", checkpoint.save, "--save");
@@ -152,38 +143,39 @@ void check_checkpoint(const CheckpointOptions& checkpoint) {
 
 void check_device(const TrainingOptions& train, const LoggingOptions& logging) {
   if (logging.profile_step_start >= logging.profile_step_end) {
-    refuse("--profile-step-start and --profile-step-end", "a start before the end",
-           fmt::format("{} and {}", logging.profile_step_start, logging.profile_step_end),
-           "the step of the end is not recorded");
+    refuse_usage("--profile-step-start and --profile-step-end", "a start before the end",
+                 fmt::format("{} and {}", logging.profile_step_start, logging.profile_step_end),
+                 "the step of the end is not recorded");
   }
   if (logging.profile && train.device != DeviceType::kCuda) {
-    refuse("--profile and --device", "--profile with --device cuda only", "--device cpu",
-           "perf and other tools profile the CPU without a flag");
+    refuse_usage("--profile and --device", "--profile with --device cuda only", "--device cpu",
+                 "perf and other tools profile the CPU without a flag");
   }
   for (const std::string& rank : logging.profile_ranks) {
     if (rank.empty() || rank.size() > 7 || rank.find_first_not_of("0123456789") != std::string::npos)
-      refuse("--profile-ranks", "numbers of ranks", escaped_short(rank), "such as --profile-ranks 0 1");
+      refuse_usage("--profile-ranks", "numbers of ranks", escaped_short(rank), "such as --profile-ranks 0 1");
   }
 }
 
 void check_length(const TrainingOptions& train) {
   if (train.train_samples > 0) {
     if (train.global_batch_size == 0) {
-      refuse("--train-samples and --global-batch-size", "--global-batch-size above 0 together with --train-samples",
-             "--global-batch-size 0", "give --global-batch-size, or --train-iters in place of --train-samples");
+      refuse_usage("--train-samples and --global-batch-size",
+                   "--global-batch-size above 0 together with --train-samples", "--global-batch-size 0",
+                   "give --global-batch-size, or --train-iters in place of --train-samples");
     }
     if (train.train_iters != train.train_samples / train.global_batch_size) {
-      refuse("--train-iters and --train-samples", "one of them",
-             fmt::format("--train-iters {} and --train-samples {}", train.train_iters, train.train_samples),
-             "remove one; steps are samples / --global-batch-size");
+      refuse_usage("--train-iters and --train-samples", "one of them",
+                   fmt::format("--train-iters {} and --train-samples {}", train.train_iters, train.train_samples),
+                   "remove one; steps are samples / --global-batch-size");
     }
   }
   want(train.train_iters > 0, "--train-iters", "give it as a flag or in a file with --config");
   want(train.schedule.lr > 0.0, "--lr", "give it as a flag or in a file with --config");
   validate(train.schedule);
   if (train.schedule.lr_decay_style != LrDecayStyle::kWsd && train.schedule.lr_wsd_decay_iters != 0) {
-    refuse("--lr-wsd-decay-iters and --lr-decay-style", "--lr-wsd-decay-iters with --lr-decay-style WSD only",
-           "another style", "remove the one or set the other");
+    refuse_usage("--lr-wsd-decay-iters and --lr-decay-style", "--lr-wsd-decay-iters with --lr-decay-style WSD only",
+                 "another style", "remove the one or set the other");
   }
 }
 
@@ -192,15 +184,15 @@ void check_convert(const Options& options) {
   want(!from.empty() || !to.empty(), "--from or --to", "name hf or native");
   for (const auto& [flag, format] : {std::pair("--from", from), std::pair("--to", to)}) {
     if (format != "hf" && format != "native" && !format.empty())
-      refuse(flag, "hf or native", escaped_short(format), "hf is a folder of transformers, native one of train");
+      refuse_usage(flag, "hf or native", escaped_short(format), "hf is a folder of transformers, native one of train");
   }
-  if (from == to) refuse("--from and --to", "two formats", from + " twice", "one of the two flags is enough");
+  if (from == to) refuse_usage("--from and --to", "two formats", from + " twice", "one of the two flags is enough");
   want(!options.checkpoint.load.empty(), "--load", "name the folder to convert");
   want(!options.checkpoint.save.empty(), "--save", "name the folder to write");
   const auto only = [&target = to](bool is_set, const char* flag, const char* direction) {
     if (!is_set) return;
-    refuse(fmt::format("{} and --to", flag), fmt::format("{} with --to {} only", flag, direction), target,
-           "leave it out");
+    refuse_usage(fmt::format("{} and --to", flag), fmt::format("{} with --to {} only", flag, direction), target,
+                 "leave it out");
   };
   const Options defaults;
   if (to == "hf") {
@@ -257,8 +249,8 @@ void check(App app, const Options& options) {
     check_device(options.train, options.logging);
     if (!options.train.skip_train) check_length(options.train);
     if (options.train.skip_train && options.train.eval_iters == 0) {
-      refuse("--skip-train and --eval-iters", "--eval-iters above 0 together with --skip-train", "--eval-iters 0",
-             "without training and evaluation nothing is left to do");
+      refuse_usage("--skip-train and --eval-iters", "--eval-iters above 0 together with --skip-train", "--eval-iters 0",
+                   "without training and evaluation nothing is left to do");
     }
   }
   if (app == App::kTrain || app == App::kGenerate) require_built(options.train.device);

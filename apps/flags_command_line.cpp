@@ -9,25 +9,17 @@ namespace megalith {
 
 namespace {
 
-[[noreturn]] void refuse(std::string subject, std::string remedy) {
-  fail({.code = ExitCode::kUsage, .subject = std::move(subject), .remedy = std::move(remedy), .show_place = false});
-}
-
 [[noreturn]] void refuse_without_value(App app, const std::vector<Flag>& table, std::string_view name) {
   const auto flag =
       std::find_if(table.begin(), table.end(), [&](const Flag& f) { return name == "--" + std::string(f.name); });
-  fail({.code = ExitCode::kUsage,
-        .subject = std::string(name),
-        .expected = flag == table.end() ? "a value" : flag->binding.expected,
-        .got = "no value",
-        .remedy = "see " + std::string(name_of(app)) + " --help",
-        .show_place = false});
+  refuse_usage(std::string(name), flag == table.end() ? "a value" : flag->binding.expected, "no value",
+               "see " + std::string(name_of(app)) + " --help");
 }
 
 [[noreturn]] void refuse_unknown(App app, const std::vector<Flag>& table, const std::string& argument) {
   const std::string program(name_of(app));
   if (argument.size() < 2 || argument[0] != '-') {
-    refuse(escaped_short(argument) + ": an argument without a flag", "see " + program + " --help");
+    refuse_usage(escaped_short(argument) + ": an argument without a flag", {}, {}, "see " + program + " --help");
   }
   const std::string written = argument.substr(0, argument.find('='));
   const std::string name = written.substr(std::min(written.find_first_not_of('-'), written.size()));
@@ -36,13 +28,15 @@ namespace {
     if (flag.name == name && !takes(flag, app) && !flag.positional) {
       for (const App other : kApps) {
         if (takes(flag, other))
-          refuse("--" + name + ": a flag of " + std::string(name_of(other)) + ", not of " + program, "leave it out");
+          refuse_usage("--" + name + ": a flag of " + std::string(name_of(other)) + ", not of " + program, {}, {},
+                       "leave it out");
       }
     }
     if (takes(flag, app) && !flag.positional) own.push_back("--" + std::string(flag.name));
   }
   const std::string shown = is_utf8(written) && written.size() <= 80 ? written : escaped_short(written);
-  refuse(shown + ": unknown flag of " + program, suggestion("--" + name, own, "see " + program + " --help"));
+  refuse_usage(shown + ": unknown flag of " + program, {}, {},
+               suggestion("--" + name, own, "see " + program + " --help"));
 }
 
 // "--flag=" as two arguments, and an error where the next flag stands in place of a value: CLI11 would in both cases
@@ -129,7 +123,7 @@ std::vector<RawValue> CommandLine::read(const std::vector<std::string>& argument
     const std::string message = error.what();
     refuse_without_value(app, table, message.substr(0, message.find(':')));
   } catch (const CLI::ParseError& error) {
-    refuse(error.what(), "see " + std::string(name_of(app)) + " --help");
+    refuse_usage(error.what(), {}, {}, "see " + std::string(name_of(app)) + " --help");
   }
   if (const std::vector<std::string> extra = parser.remaining(); !extra.empty()) refuse_unknown(app, table, extra[0]);
   std::vector<RawValue> values;

@@ -3,6 +3,7 @@
 #include "apps/flags_table.h"
 #include "apps/version.h"
 #include "core/base/exit_codes.h"
+#include "core/base/take_part.h"
 
 namespace megalith {
 
@@ -20,15 +21,13 @@ std::string wrapped(std::string line, std::string_view text) {
   }
   line.resize(kIndent, ' ');
   while (!text.empty()) {
-    const std::size_t length = text.find(' ');
-    const std::string_view word = text.substr(0, length);
+    const std::string_view word = take_part(text, ' ');
     if (line.size() + word.size() > kWidth) {
       line.erase(line.find_last_not_of(' ') + 1);
       out += line + "\n";
       line.assign(kIndent, ' ');
     }
     line.append(word).append(" ");
-    text.remove_prefix(length == std::string_view::npos ? text.size() : length + 1);
   }
   line.erase(line.find_last_not_of(' ') + 1);
   return out + line + "\n";

@@ -18,13 +18,8 @@ constexpr int kMaxDepth = 32;
 
 constexpr const char* kForm = "write NAME = VALUE lines with the names of flags, as in configs/quickstart.toml";
 
-[[noreturn]] void refuse(std::string subject, std::string expected, std::string got, std::string remedy = kForm) {
-  fail({.code = ExitCode::kUsage,
-        .subject = std::move(subject),
-        .expected = std::move(expected),
-        .got = std::move(got),
-        .remedy = std::move(remedy),
-        .show_place = false});
+[[noreturn]] void refuse(const std::string& place, const std::string& expected, const std::string& got) {
+  refuse_usage(place, expected, got, kForm);
 }
 
 // Skips a string that starts at `at`; returns the index after it. An unclosed one ends with the text.
@@ -124,9 +119,9 @@ std::string scalar_text(const toml::node& node, const RawValue& at) {
   if (const auto* text = node.as_string()) return text->get();
   if (const auto* number = node.as_floating_point()) {
     if (std::isfinite(number->get())) return shortest(number->get());
-    refuse(prefix_of(at) + at.name, "a finite number", shortest(number->get()), "see --help");
+    refuse_usage(prefix_of(at) + at.name, "a finite number", shortest(number->get()), "see --help");
   }
-  refuse(prefix_of(at) + at.name, "a boolean, number, text or list of them", "a date or time", "see --help");
+  refuse_usage(prefix_of(at) + at.name, "a boolean, number, text or list of them", "a date or time", "see --help");
 }
 
 RawType type_of(const toml::node& node) {
@@ -152,7 +147,7 @@ void collect(const toml::table& table, const std::string& file, int depth, std::
     if (const toml::array* items = node.as_array()) {
       for (const toml::node& item : *items) {
         if (item.is_table() || item.is_array())
-          refuse(prefix_of(value) + value.name, "a list of texts", "a nested list", "see --help");
+          refuse_usage(prefix_of(value) + value.name, "a list of texts", "a nested list", "see --help");
         value.items.push_back(scalar_text(item, value));
       }
     } else {

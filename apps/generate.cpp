@@ -35,12 +35,8 @@ Options merge(const Options& command_line, const TrainState& state) {
 Tokenizer tokenizer_of_checkpoint(const Options& options, const LoadedCheckpoint& checkpoint) {
   Tokenizer tokenizer = tokenizer_of(options);
   if (tokenizer.identity() == checkpoint.state().tokenizer) return tokenizer;
-  fail({.code = ExitCode::kUsage,
-        .subject = "tokenizer of checkpoint " + checkpoint.path(),
-        .expected = checkpoint.state().tokenizer,
-        .got = tokenizer.identity(),
-        .remedy = "the tokenizer's files have changed; name the ones it was trained with",
-        .show_place = false});
+  refuse_usage("tokenizer of checkpoint " + checkpoint.path(), checkpoint.state().tokenizer, tokenizer.identity(),
+               "the tokenizer's files have changed; name the ones it was trained with");
 }
 
 // How many tokens to add to a prompt of so many: as --max-new-tokens says; its default ends where the positions do.
@@ -53,14 +49,11 @@ std::int64_t new_tokens(const Options& options, const Options& command_line, std
                                  [](const ConfigEntry& entry) { return entry.name == "max-new-tokens"; });
   if (wanted <= most) return wanted;
   if (most > 0 && flag->origin == "default") return most;
-  fail({.code = ExitCode::kUsage,
-        .subject = most > 0 ? "--max-new-tokens" : "--prompt",
-        .expected = fmt::format("at most {} tokens: the model has {} learned positions{}",
-                                most > 0 ? most : model.max_position_embeddings - 1, model.max_position_embeddings,
-                                most > 0 ? fmt::format(" and the prompt takes {}", prompt) : ""),
-        .got = std::to_string(most > 0 ? wanted : prompt),
-        .remedy = most > 0 ? "lower it" : "shorten it",
-        .show_place = false});
+  refuse_usage(most > 0 ? "--max-new-tokens" : "--prompt",
+               fmt::format("at most {} tokens: the model has {} learned positions{}",
+                           most > 0 ? most : model.max_position_embeddings - 1, model.max_position_embeddings,
+                           most > 0 ? fmt::format(" and the prompt takes {}", prompt) : ""),
+               std::to_string(most > 0 ? wanted : prompt), most > 0 ? "lower it" : "shorten it");
 }
 
 ExitCode generate(int argc, char** argv) {

@@ -37,18 +37,7 @@ bool has_no_meaning(const std::string& key) {
          (key.find(' ') == std::string::npos && kWithoutMeaning.find(" " + key + " ") != std::string_view::npos);
 }
 
-constexpr const char* kMend = "mend the file or get it again";
 constexpr const char* kNotBuilt = "such a model cannot be converted yet";
-
-[[noreturn]] void refuse(const std::string& subject, const std::string& expected, const std::string& got,
-                         const std::string& remedy = kMend) {
-  fail({.code = ExitCode::kFormat,
-        .subject = subject,
-        .expected = expected,
-        .got = got,
-        .remedy = remedy,
-        .show_place = false});
-}
 
 std::string shown(const json& value) {
   if (value.is_string()) return printable(value.get_ref<const std::string&>());
@@ -59,7 +48,7 @@ std::string shown(const json& value) {
 class Members {
  public:
   Members(const json& value, std::string subject) : value_(value), subject_(std::move(subject)) {
-    if (!value_.is_object()) refuse(subject_, "an object", shown(value_));
+    if (!value_.is_object()) refuse_content(subject_, "an object", shown(value_));
   }
 
   std::string subject(const std::string& key) const { return subject_ + ": " + key; }
@@ -71,7 +60,7 @@ class Members {
   }
   const json& need(const std::string& key) {
     const json* value = find(key);
-    if (value == nullptr) refuse(subject_, "key " + key, "none");
+    if (value == nullptr) refuse_content(subject_, "key " + key, "none");
     return *value;
   }
   std::int64_t integer(const std::string& key) { return json_integer(need(key), 1, kMaxInteger, subject(key)); }
@@ -82,13 +71,13 @@ class Members {
     const json* value = find(key);
     if (value == nullptr) return absent;
     if (!value->is_number() || !(value->get<double>() > 0) || !std::isfinite(value->get<double>()))
-      refuse(subject(key), "a finite number above 0", shown(*value));
+      refuse_content(subject(key), "a finite number above 0", shown(*value));
     return value->get<double>();
   }
   bool boolean_or(const std::string& key, bool absent) {
     const json* value = find(key);
     if (value == nullptr) return absent;
-    if (!value->is_boolean()) refuse(subject(key), "true or false", shown(*value));
+    if (!value->is_boolean()) refuse_content(subject(key), "true or false", shown(*value));
     return value->get<bool>();
   }
   std::string text(const std::string& key) { return json_text(need(key), kMaxText, subject(key)); }
@@ -96,7 +85,7 @@ class Members {
   void only(const std::string& key, const json& allowed, const std::string& why) {
     const json* value = find(key);
     if (value != nullptr && *value != allowed)
-      refuse(subject(key), fmt::format("{}: {}", allowed.dump(), why), shown(*value), kNotBuilt);
+      refuse_format(subject(key), fmt::format("{}: {}", allowed.dump(), why), shown(*value), kNotBuilt);
   }
 
   void refuse_unknown() const {
@@ -105,8 +94,8 @@ class Members {
       if (!known_.contains(key) && !has_no_meaning(key) && unknown.size() < 12) unknown.push_back(printable(key));
     }
     if (unknown.empty()) return;
-    refuse(subject_, "known keys only", fmt::format("{}", fmt::join(unknown, ", ")),
-           "remove those that change neither weights nor arithmetic");
+    refuse_format(subject_, "known keys only", fmt::format("{}", fmt::join(unknown, ", ")),
+                  "remove those that change neither weights nor arithmetic");
   }
 
  private:
@@ -128,8 +117,8 @@ ModelConfig read_gpt2(Members& file) {
   if (activation == "gelu") {
     model.activation_func = ActivationFunction::kGelu;
   } else if (activation != "gelu_new" && activation != "gelu_pytorch_tanh") {
-    refuse(file.subject("activation_function"), "gelu_new, gelu_pytorch_tanh or gelu", printable(activation),
-           kNotBuilt);
+    refuse_format(file.subject("activation_function"), "gelu_new, gelu_pytorch_tanh or gelu", printable(activation),
+                  kNotBuilt);
   }
   file.only("scale_attn_weights", true, "scores are divided by the root of the head's width");
   file.only("scale_attn_by_inverse_layer_idx", false, "other scales are not built");
@@ -147,7 +136,8 @@ void read_rope_object(Members& file, const std::string& key, std::optional<doubl
   if (rope.find("rope_theta") != nullptr) {
     const double own = rope.positive_or("rope_theta", 0);
     if (theta && *theta != own)
-      refuse(rope.subject("rope_theta"), "the value that rope_scaling has", fmt::format("{} and {}", own, *theta));
+      refuse_content(rope.subject("rope_theta"), "the value that rope_scaling has",
+                     fmt::format("{} and {}", own, *theta));
     theta = own;
   }
   rope.refuse_unknown();
@@ -158,7 +148,8 @@ double read_rope_theta(Members& file) {
   if (file.find("rope_theta") != nullptr) theta = file.positive_or("rope_theta", 0);
   for (const char* key : {"rope_scaling", "rope_parameters"}) read_rope_object(file, key, inner);
   if (theta && inner && *theta != *inner) {
-    refuse(file.subject("rope_theta"), "the value that rope_parameters has", fmt::format("{} and {}", *theta, *inner));
+    refuse_content(file.subject("rope_theta"), "the value that rope_parameters has",
+                   fmt::format("{} and {}", *theta, *inner));
   }
   file.only("partial_rotary_factor", 1.0, "RoPE turns whole heads");
   return inner.value_or(theta.value_or(10000.0));
@@ -171,7 +162,7 @@ void read_windows(Members& file) {
   if (types == nullptr) return;
   for (const json& type : json_array(*types, file.subject("layer_types"))) {
     if (type != "full_attention")
-      refuse(file.subject("layer_types"), "full_attention in all layers", shown(type), kNotBuilt);
+      refuse_format(file.subject("layer_types"), "full_attention in all layers", shown(type), kNotBuilt);
   }
 }
 
@@ -197,7 +188,7 @@ ModelConfig read_llama_like(Members& file, HfFamily family) {
   if (family == HfFamily::kLlama) {
     model.add_bias_linear = file.boolean_or("attention_bias", false);
     if (file.boolean_or("mlp_bias", false) != model.add_bias_linear)
-      refuse(file.subject("attention_bias and mlp_bias"), "both or neither", "one of them", kNotBuilt);
+      refuse_format(file.subject("attention_bias and mlp_bias"), "both or neither", "one of them", kNotBuilt);
   } else {
     read_windows(file);
     if (family == HfFamily::kQwen3) file.only("attention_bias", false, "biases beside QK-norm are not built");
@@ -271,12 +262,7 @@ std::string_view name_of(HfFamily family) {
 
 HfFamily hf_family(const ModelConfig& model) {
   const auto refuse_model = [](const std::string& family, const std::string& got) {
-    fail({.code = ExitCode::kUsage,
-          .subject = "--to hf",
-          .expected = family,
-          .got = got,
-          .remedy = "transformers has no such model among GPT-2, Llama, Qwen2 and Qwen3",
-          .show_place = false});
+    refuse_usage("--to hf", family, got, "transformers has no such model among GPT-2, Llama, Qwen2 and Qwen3");
   };
   std::string got;
   const auto no = [&](bool is_other, const std::string& what) {
@@ -310,7 +296,7 @@ ModelConfig parse_hf_config(std::string_view text, const std::string& subject) {
   constexpr std::array kFamilies = {HfFamily::kGpt2, HfFamily::kLlama, HfFamily::kQwen2, HfFamily::kQwen3};
   const auto* family = std::find_if(kFamilies.begin(), kFamilies.end(), [&](HfFamily f) { return name_of(f) == type; });
   if (family == kFamilies.end())
-    refuse(file.subject("model_type"), "gpt2, llama, qwen2 or qwen3", printable(type), kNotBuilt);
+    refuse_format(file.subject("model_type"), "gpt2, llama, qwen2 or qwen3", printable(type), kNotBuilt);
   ModelConfig model = *family == HfFamily::kGpt2 ? read_gpt2(file) : read_llama_like(file, *family);
   model.vocab_size = file.integer("vocab_size");
   model.untie_embeddings_and_output_weights = !file.boolean_or("tie_word_embeddings", *family == HfFamily::kGpt2);

@@ -28,15 +28,6 @@ constexpr std::string_view kSuffix = ".safetensors";
 constexpr std::size_t kMaxFiles = 10'000;
 constexpr std::size_t kMaxFileName = 255;
 
-[[noreturn]] void refuse(const std::string& subject, const std::string& expected, const std::string& got) {
-  fail({.code = ExitCode::kFormat,
-        .subject = subject,
-        .expected = expected,
-        .got = got,
-        .remedy = "mend the file or get it again",
-        .show_place = false});
-}
-
 bool is_file_name(std::string_view name) {
   return name.size() > kSuffix.size() && name.size() <= kMaxFileName && name.ends_with(kSuffix) && name[0] != '.' &&
          name.find('/') == std::string_view::npos;
@@ -94,12 +85,9 @@ void check_output_layer(const HfFolder& folder, HfFamily family) {
   if (output == folder.tensors().end() || table == folder.tensors().end()) return;
   const HfStored &a = output->second, &b = table->second;
   if (a.dtype == b.dtype && a.shape == b.shape && std::ranges::equal(a.bytes, b.bytes)) return;
-  fail({.code = ExitCode::kFormat,
-        .subject = fmt::format("{}: tensor {}", folder.path(), kHfOutputLayer),
-        .expected = "the same bytes as " + b.name + ", which config.json ties it to",
-        .got = "others",
-        .remedy = "set tie_word_embeddings to false in config.json if the output layer is one of its own",
-        .show_place = false});
+  refuse_format(fmt::format("{}: tensor {}", folder.path(), kHfOutputLayer),
+                "the same bytes as " + b.name + ", which config.json ties it to", "others",
+                "set tie_word_embeddings to false in config.json if the output layer is one of its own");
 }
 
 }  // namespace
@@ -109,32 +97,34 @@ std::map<std::string, std::string> parse_hf_index(std::string_view text, const s
   JsonObject index(value, subject);
   if (index.has("metadata")) {
     const json& metadata = index.member("metadata");
-    if (!metadata.is_object()) refuse(subject + ": metadata", "an object", metadata.type_name());
+    if (!metadata.is_object()) refuse_content(subject + ": metadata", "an object", metadata.type_name());
     const auto size = metadata.find("total_size");
     if (size != metadata.end() && (!size->is_number() || *size < 0))
-      refuse(subject + ": total_size", "a number of bytes", size->is_number() ? size->dump() : size->type_name());
+      refuse_content(subject + ": total_size", "a number of bytes",
+                     size->is_number() ? size->dump() : size->type_name());
   }
   const json& map = index.member("weight_map");
   index.finish();
-  if (!map.is_object()) refuse(subject + ": weight_map", "an object", map.type_name());
+  if (!map.is_object()) refuse_content(subject + ": weight_map", "an object", map.type_name());
   if (map.empty() || map.size() > kMaxSafetensorsTensors)
-    refuse(subject + ": weight_map", fmt::format("1 to {} tensors", kMaxSafetensorsTensors),
-           std::to_string(map.size()));
+    refuse_content(subject + ": weight_map", fmt::format("1 to {} tensors", kMaxSafetensorsTensors),
+                   std::to_string(map.size()));
   std::map<std::string, std::string> files;
   std::set<std::string> names;
   for (const auto& [tensor, file] : map.items()) {
     if (tensor.empty() || tensor.size() > kMaxSafetensorsName)
-      refuse(subject + ": weight_map", fmt::format("names of 1 to {} bytes", kMaxSafetensorsName), printable(tensor));
+      refuse_content(subject + ": weight_map", fmt::format("names of 1 to {} bytes", kMaxSafetensorsName),
+                     printable(tensor));
     const std::string name = json_text(file, kMaxFileName, subject + ": weight_map: " + printable(tensor));
     if (!is_file_name(name)) {
-      refuse(subject + ": weight_map: " + printable(tensor), "the name of a .safetensors file beside the index",
-             printable(name));
+      refuse_content(subject + ": weight_map: " + printable(tensor), "the name of a .safetensors file beside the index",
+                     printable(name));
     }
     names.insert(name);
     files.emplace(tensor, name);
   }
   if (names.size() > kMaxFiles)
-    refuse(subject + ": weight_map", fmt::format("at most {} files", kMaxFiles), std::to_string(names.size()));
+    refuse_content(subject + ": weight_map", fmt::format("at most {} files", kMaxFiles), std::to_string(names.size()));
   return files;
 }
 
@@ -163,7 +153,7 @@ HfFolder::HfFolder(const std::string& path, HfFamily family) : path_(path) {
   for (const std::string& name : names) add_file(name, family, &files);
   for (const auto& [tensor, file] : files) {
     if (!tensors_.contains(with_hf_prefix(family, tensor)))
-      refuse(index, fmt::format("tensor {} in {}", printable(tensor), file), "none");
+      refuse_content(index, fmt::format("tensor {} in {}", printable(tensor), file), "none");
   }
 }
 
@@ -173,20 +163,21 @@ void HfFolder::add_file(const std::string& name, HfFamily family, const std::map
   const SafetensorsHeader header = read_safetensors_header(file);
   const auto format = header.metadata.find("format");
   if (format != header.metadata.end() && format->second != "pt")
-    refuse(path + ": format in __metadata__", "pt", printable(format->second));
+    refuse_content(path + ": format in __metadata__", "pt", printable(format->second));
   const MappedFile& mapped = files_.emplace_back(MappedFile::open(path));
-  if (mapped.bytes().size() != file.size()) refuse(path, fmt::format("{} bytes", file.size()), "another size");
+  if (mapped.bytes().size() != file.size()) refuse_content(path, fmt::format("{} bytes", file.size()), "another size");
   const std::span<const std::byte> data = mapped.bytes().subspan(header.data_start);
   for (const SafetensorsEntry& entry : header.entries) {
     if (index != nullptr) {
       const auto place = index->find(entry.name);
       if (place == index->end() || place->second != name)
-        refuse(path, "the tensors that the index gives it", printable(entry.name));
+        refuse_content(path, "the tensors that the index gives it", printable(entry.name));
     }
     const auto [earlier, is_new] = tensors_.try_emplace(
         with_hf_prefix(family, entry.name),
         HfStored{entry.name, entry.dtype, entry.shape, data.subspan(entry.begin, entry.end - entry.begin)});
-    if (!is_new) refuse(path, "each tensor once", printable(earlier->second.name) + " and " + printable(entry.name));
+    if (!is_new)
+      refuse_content(path, "each tensor once", printable(earlier->second.name) + " and " + printable(entry.name));
   }
 }
 
@@ -218,10 +209,8 @@ std::vector<HfTensor> match_hf_tensors(const HfFolder& folder, const ModelConfig
   std::string problem;
   for (const NameList* list : {&missing, &unknown, &different}) list->append_to(problem);
   if (!problem.empty()) {
-    fail({.code = ExitCode::kFormat,
-          .subject = fmt::format("{}: the tensors are not those of config.json: {}", folder.path(), problem),
-          .remedy = "complete the folder, or take the config.json that belongs to it",
-          .show_place = false});
+    refuse_format(fmt::format("{}: the tensors are not those of config.json: {}", folder.path(), problem), {}, {},
+                  "complete the folder, or take the config.json that belongs to it");
   }
   if (is_tied) check_output_layer(folder, family);
   return wanted;

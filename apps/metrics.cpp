@@ -68,12 +68,8 @@ void keep_until(const std::string& path, std::int64_t last_step) {
     if (is_torn) break;
     const std::optional<std::int64_t> iteration = iteration_of(line);
     if (!iteration) {
-      fail({.code = ExitCode::kFormat,
-            .subject = fmt::format("{}:{}", path, number),
-            .expected = "a line of --metrics-jsonl",
-            .got = escaped_short(std::string(line)),
-            .remedy = "the file was left as it is; name another one",
-            .show_place = false});
+      refuse_format(fmt::format("{}:{}", path, number), "a line of --metrics-jsonl", escaped_short(std::string(line)),
+                    "the file was left as it is; name another one");
     }
     if (*iteration > last_step) continue;
     out.write(line);

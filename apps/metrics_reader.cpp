@@ -82,12 +82,8 @@ MetricsRun read_metrics(const std::string& path) {
   MetricsRun run{.path = path};
   std::int64_t number_of_line = 0;
   const auto refuse = [&](const std::string& expected, const std::string& got) {
-    fail({.code = ExitCode::kFormat,
-          .subject = number_of_line == 0 ? path : fmt::format("{}:{}", path, number_of_line),
-          .expected = expected,
-          .got = got,
-          .remedy = "report draws files of train --metrics-jsonl",
-          .show_place = false});
+    refuse_format(number_of_line == 0 ? path : fmt::format("{}:{}", path, number_of_line), expected, got,
+                  "report draws files of train --metrics-jsonl");
   };
   for (std::string_view rest = all; !rest.empty();) {
     const std::size_t end = rest.find('\n');

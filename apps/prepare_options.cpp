@@ -3,11 +3,11 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
-#include <numeric>
 #include <string_view>
 
 #include "apps/prepare.h"
 #include "apps/version.h"
+#include "core/base/edit_distance.h"
 #include "core/base/error.h"
 #include "core/base/exit_codes.h"
 
@@ -15,45 +15,18 @@ namespace megalith {
 
 namespace {
 
-[[noreturn]] void fail_usage(const std::string& subject, const std::string& expected, const std::string& got,
-                             const std::string& remedy = "see prepare --help") {
-  fail({.code = ExitCode::kUsage,
-        .subject = subject,
-        .expected = expected,
-        .got = got,
-        .remedy = remedy,
-        .show_place = false});
+[[noreturn]] void refuse(const std::string& subject, const std::string& expected, const std::string& got) {
+  refuse_usage(subject, expected, got, "see prepare --help");
 }
 
-// Insertions, deletions and replacements that turn `a` into `b`.
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t{0});
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = std::exchange(row[0], i);
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = std::exchange(row[j], std::min({row[j] + 1, row[j - 1] + 1, replaced}));
-    }
-  }
-  return row.back();
-}
-
-[[noreturn]] void fail_unknown(const CLI::App& app, const std::string& argument) {
-  if (!argument.starts_with("-")) fail_usage(fmt::format("'{}'", argument), "a flag", "a word that belongs to none");
+[[noreturn]] void refuse_unknown(const CLI::App& app, const std::string& argument) {
+  if (!argument.starts_with("-")) refuse(fmt::format("'{}'", argument), "a flag", "a word that belongs to none");
   const std::string name = argument.substr(0, argument.find('='));
-  std::string nearest;
-  std::size_t distance = std::string::npos;
+  std::vector<std::string> names;
   for (const CLI::Option* option : app.get_options()) {
-    for (const std::string& known : option->get_lnames()) {
-      const std::size_t d = edit_distance(name, "--" + known);
-      if (d < distance) {
-        distance = d;
-        nearest = "--" + known;
-      }
-    }
+    for (const std::string& known : option->get_lnames()) names.push_back("--" + known);
   }
-  fail_usage(name, "a known flag", "an unknown one", fmt::format("the nearest is {}", nearest));
+  refuse_usage(name, "a known flag", "an unknown one", fmt::format("the nearest is {}", *nearest_name(name, names)));
 }
 
 // "what it is [default: value; range]": the form in which train's --help says it too.
@@ -93,7 +66,7 @@ void add_integer(CLI::App& app, const char* group, const IntegerFlag& flag) {
     std::int64_t value = 0;
     const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     if (error != std::errc{} || stop != text.data() + text.size() || value < flag.low || value > flag.high) {
-      fail_usage(flag.name, "an integer from " + range, fmt::format("'{}'", text));
+      refuse(flag.name, "an integer from " + range, fmt::format("'{}'", text));
     }
     *flag.field = value;
   };
@@ -172,25 +145,24 @@ void add_inspect(CLI::App& app, InspectOptions& options, RunFlags& run) {
 }
 
 void check_prepare(const PrepareOptions& options) {
-  if (options.inputs.empty()) fail_usage("--input", "at least one file", "none");
-  if (options.output_prefix.empty())
-    fail_usage("--output-prefix", "where to write PREFIX.bin and PREFIX.idx", "nothing");
+  if (options.inputs.empty()) refuse("--input", "at least one file", "none");
+  if (options.output_prefix.empty()) refuse("--output-prefix", "where to write PREFIX.bin and PREFIX.idx", "nothing");
   for (const std::string& start : options.documents.document_start) {
-    if (start.empty()) fail_usage("--document-start", "the first characters of a line", "none");
+    if (start.empty()) refuse("--document-start", "the first characters of a line", "none");
   }
 }
 
 void check_inspect(InspectOptions& options, const RunFlags& run) {
-  if (options.data_path.empty()) fail_usage("inspect", "a prefix", "none");
-  if (options.samples > 0 && options.seq_length == 0) fail_usage("--seq-length", "a value with --samples", "none");
-  if (options.samples == 0 && options.seq_length > 0) fail_usage("--samples", "a value with --seq-length", "none");
+  if (options.data_path.empty()) refuse("inspect", "a prefix", "none");
+  if (options.samples > 0 && options.seq_length == 0) refuse("--seq-length", "a value with --samples", "none");
+  if (options.samples == 0 && options.seq_length > 0) refuse("--samples", "a value with --seq-length", "none");
   if ((run.train_iters > 0) != (run.global_batch_size > 0)) {
-    fail_usage("--train-iters and --global-batch-size", "both or neither", "one of them");
+    refuse("--train-iters and --global-batch-size", "both or neither", "one of them");
   }
   if (run.train_iters > 0) {
-    if (options.train_samples > 0) fail_usage("--train-samples", "none with --train-iters", "both");
+    if (options.train_samples > 0) refuse("--train-samples", "none with --train-iters", "both");
     if (__builtin_mul_overflow(run.train_iters, run.global_batch_size, &options.train_samples)) {
-      fail_usage("--train-iters", "fewer samples in the run", std::to_string(run.train_iters));
+      refuse("--train-iters", "fewer samples in the run", std::to_string(run.train_iters));
     }
   }
 }
@@ -247,7 +219,7 @@ PrepareCommand parse_prepare_command(const std::vector<std::string>& arguments) 
   } catch (const CLI::ParseError& error) {
     std::string message = error.what();
     std::ranges::replace(message, '\n', ' ');
-    fail_usage("command line", "valid flags", message);
+    refuse("command line", "valid flags", message);
   }
   if (version) {
     command.print = version_line("prepare");
@@ -255,7 +227,8 @@ PrepareCommand parse_prepare_command(const std::vector<std::string>& arguments) 
   }
   command.inspect = inspect_app->parsed();
   const CLI::App& used = command.inspect ? *inspect_app : app;
-  if (const std::vector<std::string> extras = used.remaining(true); !extras.empty()) fail_unknown(used, extras.front());
+  if (const std::vector<std::string> extras = used.remaining(true); !extras.empty())
+    refuse_unknown(used, extras.front());
 
   const Tokenizer chosen = make_tokenizer(tokenizer);
   if (command.inspect) {

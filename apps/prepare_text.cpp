@@ -48,12 +48,8 @@ void prepare(const PrepareOptions& options) {
     });
   }
   if (writer.num_documents() == 0) {
-    fail({.code = ExitCode::kFormat,
-          .subject = options.inputs.size() == 1 ? options.inputs[0] : "--input",
-          .expected = "at least one document",
-          .got = "no text",
-          .remedy = "check the files, and --document-start or --document-separator",
-          .show_place = false});
+    refuse_format(options.inputs.size() == 1 ? options.inputs[0] : "--input", "at least one document", "no text",
+                  "check the files, and --document-start or --document-separator");
   }
   writer.commit();
   const double seconds = std::max(seconds_since(start), 1e-6);

@@ -105,12 +105,8 @@ void check_same_model(const Options& options, const LoadedCheckpoint& checkpoint
     got += fmt::format("{}--{} {}", separator, entry.name, entry.value);
   }
   if (expected.empty()) return;
-  fail({.code = ExitCode::kUsage,
-        .subject = "--load " + checkpoint.path() + ": another model",
-        .expected = expected,
-        .got = got,
-        .remedy = "give the model's flags as they were, or load another checkpoint",
-        .show_place = false});
+  refuse_usage("--load " + checkpoint.path() + ": another model", expected, got,
+               "give the model's flags as they were, or load another checkpoint");
 }
 
 std::string changed_flags(const Options& options, const TrainState& state) {

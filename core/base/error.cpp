@@ -28,4 +28,14 @@ void fail(const Fault& fault, std::source_location place) {
   throw Error(fault.code, in_one_line(text));
 }
 
+void refuse_usage(const std::string& subject, const std::string& expected, const std::string& got,
+                  const std::string& remedy) {
+  fail({ExitCode::kUsage, subject, expected, got, remedy, /*show_place=*/false});
+}
+
+void refuse_format(const std::string& subject, const std::string& expected, const std::string& got,
+                   const std::string& remedy) {
+  fail({ExitCode::kFormat, subject, expected, got, remedy, /*show_place=*/false});
+}
+
 }  // namespace megalith

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <array>
 #include <atomic>
 #include <charconv>
@@ -14,6 +13,7 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/base/take_part.h"
 
 namespace megalith {
 namespace {
@@ -87,9 +87,7 @@ constinit thread_local const char* current_scope = "file";
 bool is_operation(const FaultSite& site, std::string_view operation) {
   std::string_view rest = site.operations;
   while (!rest.empty()) {
-    const std::size_t end = std::min(rest.find(' '), rest.size());
-    if (rest.substr(0, end) == operation) return true;
-    rest.remove_prefix(std::min(end + 1, rest.size()));
+    if (take_part(rest, ' ') == operation) return true;
   }
   return false;
 }
@@ -154,21 +152,13 @@ template <class Visit>
 void for_each_site(Visit&& visit) {
   for (const FaultSite& site : kSites) {
     std::string_view rest = site.operations;
-    while (!rest.empty()) {
-      const std::size_t end = std::min(rest.find(' '), rest.size());
-      visit(site, rest.substr(0, end));
-      rest.remove_prefix(std::min(end + 1, rest.size()));
-    }
+    while (!rest.empty()) visit(site, take_part(rest, ' '));
   }
 }
 
 [[noreturn]] void refuse(std::string_view text, const std::string& expected, std::string_view got) {
-  fail({.code = ExitCode::kUsage,
-        .subject = fmt::format("--fault {}", text.substr(0, 100)),
-        .expected = expected,
-        .got = std::string(got.substr(0, 60)),
-        .remedy = "--fault list shows the sites",
-        .show_place = false});
+  refuse_usage(fmt::format("--fault {}", text.substr(0, 100)), expected, std::string(got.substr(0, 60)),
+               "--fault list shows the sites");
 }
 
 }  // namespace

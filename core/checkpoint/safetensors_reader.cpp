@@ -19,10 +19,7 @@ constexpr std::size_t kReadBlock = std::size_t{1} << 20;  // stays in the L2 cac
 constexpr int kMaxNesting = 3;
 
 [[noreturn]] void refuse(const std::string& path, const std::string& why) {
-  fail({.code = ExitCode::kFormat,
-        .subject = path + ": not a valid safetensors file: " + why,
-        .remedy = "it is damaged or not complete: get it again",
-        .show_place = false});
+  refuse_format(path + ": not a valid safetensors file: " + why, {}, {}, "it is damaged or not complete: get it again");
 }
 
 // Bits per element of every dtype that the format defines; 0 for an unknown name.
@@ -264,12 +261,8 @@ std::optional<DType> dtype_from_safetensors(std::string_view name) {
 
 DType dtype_of(const SafetensorsEntry& entry, const std::string& path) {
   if (const auto dtype = dtype_from_safetensors(entry.dtype)) return *dtype;
-  fail({.code = ExitCode::kFormat,
-        .subject = fmt::format("{}: tensor {}", path, printable(entry.name)),
-        .expected = "dtype F32, BF16, F64, I32, I64 or U8",
-        .got = entry.dtype,
-        .remedy = "convert the tensor first",
-        .show_place = false});
+  refuse_format(fmt::format("{}: tensor {}", path, printable(entry.name)), "dtype F32, BF16, F64, I32, I64 or U8",
+                entry.dtype, "convert the tensor first");
 }
 
 SafetensorsHeader parse_safetensors_header(std::string_view header, std::uint64_t data_bytes, const std::string& path) {

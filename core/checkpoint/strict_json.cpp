@@ -16,15 +16,6 @@ using nlohmann::json;
 
 constexpr std::size_t kMaxTextBytes = std::size_t{1} << 20;  // of one string in an object of strings
 
-[[noreturn]] void refuse(const std::string& subject, const std::string& expected, const std::string& got) {
-  fail({.code = ExitCode::kFormat,
-        .subject = subject,
-        .expected = expected,
-        .got = got,
-        .remedy = "mend the file or get it again",
-        .show_place = false});
-}
-
 std::string shown(const json& value) {
   if (value.is_string()) return "the text " + printable(value.get_ref<const std::string&>());
   return value.is_number() ? value.dump() : fmt::format("{} {}", value.is_null() ? "a" : "an", value.type_name());
@@ -44,7 +35,7 @@ class DocumentHandler {
   bool string(std::string& value) { return put(std::move(value)); }
   bool binary(std::vector<std::uint8_t>&) { return false; }
   bool key(std::string& name) {
-    if (open_.back()->contains(name)) refuse(subject_, "each name once", printable(name) + " twice");
+    if (open_.back()->contains(name)) refuse_content(subject_, "each name once", printable(name) + " twice");
     key_ = std::move(name);
     return true;
   }
@@ -53,7 +44,7 @@ class DocumentHandler {
   bool end_object() { return close(); }
   bool end_array() { return close(); }
   bool parse_error(std::size_t position, const std::string&, const json::exception&) {
-    refuse(subject_, "UTF-8 JSON", fmt::format("something else at byte {}", position));
+    refuse_content(subject_, "UTF-8 JSON", fmt::format("something else at byte {}", position));
   }
 
  private:
@@ -70,7 +61,8 @@ class DocumentHandler {
     return true;
   }
   bool open(json value) {
-    if (open_.size() == kMaxJsonDepth) refuse(subject_, fmt::format("at most {} levels", kMaxJsonDepth), "more");
+    if (open_.size() == kMaxJsonDepth)
+      refuse_content(subject_, fmt::format("at most {} levels", kMaxJsonDepth), "more");
     open_.push_back(place(std::move(value)));
     return true;
   }
@@ -87,26 +79,30 @@ class DocumentHandler {
 
 }  // namespace
 
+void refuse_content(const std::string& subject, const std::string& expected, const std::string& got) {
+  refuse_format(subject, expected, got, "mend the file or get it again");
+}
+
 json parse_strict_json(std::string_view text, const std::string& subject) {
   if (text.size() > kMaxJsonBytes) {
-    refuse(subject, fmt::format("at most {} bytes", kMaxJsonBytes), std::to_string(text.size()));
+    refuse_content(subject, fmt::format("at most {} bytes", kMaxJsonBytes), std::to_string(text.size()));
   }
   // The JSON library takes a NUL for the end of its input and would accept anything after it.
-  if (text.find('\0') != std::string_view::npos) refuse(subject, "JSON text", "a NUL byte");
+  if (text.find('\0') != std::string_view::npos) refuse_content(subject, "JSON text", "a NUL byte");
   DocumentHandler handler(subject);
   json::sax_parse(text, &handler);
   return handler.take();
 }
 
 JsonObject::JsonObject(const json& value, std::string subject) : value_(value), subject_(std::move(subject)) {
-  if (!value_.is_object()) refuse(subject_, "an object", shown(value_));
+  if (!value_.is_object()) refuse_content(subject_, "an object", shown(value_));
 }
 
 bool JsonObject::has(const std::string& key) const { return value_.contains(key); }
 
 const json& JsonObject::member(const std::string& key) {
   const auto found = value_.find(key);
-  if (found == value_.end()) refuse(subject_, "key " + key, "none");
+  if (found == value_.end()) refuse_content(subject_, "key " + key, "none");
   taken_.insert(key);
   return *found;
 }
@@ -117,7 +113,7 @@ std::int64_t JsonObject::integer(const std::string& key, std::int64_t low, std::
 
 std::uint64_t JsonObject::unsigned_integer(const std::string& key) {
   const json& value = member(key);
-  if (!value.is_number_unsigned()) refuse(subject_ + ": " + key, "an unsigned 64-bit integer", shown(value));
+  if (!value.is_number_unsigned()) refuse_content(subject_ + ": " + key, "an unsigned 64-bit integer", shown(value));
   return value.get<std::uint64_t>();
 }
 
@@ -127,7 +123,7 @@ std::string JsonObject::text(const std::string& key, std::size_t max_bytes) {
 
 std::map<std::string, std::string> JsonObject::texts(const std::string& key) {
   const json& value = member(key);
-  if (!value.is_object()) refuse(subject_ + ": " + key, "an object of texts", shown(value));
+  if (!value.is_object()) refuse_content(subject_ + ": " + key, "an object of texts", shown(value));
   std::map<std::string, std::string> result;
   for (const auto& [name, text] : value.items()) {
     result[name] = json_text(text, kMaxTextBytes, subject_ + ": " + key + ": " + printable(name));
@@ -137,33 +133,33 @@ std::map<std::string, std::string> JsonObject::texts(const std::string& key) {
 
 void JsonObject::finish() const {
   for (const auto& [name, value] : value_.items()) {
-    if (!taken_.contains(name)) refuse(subject_, "known keys only", printable(name));
+    if (!taken_.contains(name)) refuse_content(subject_, "known keys only", printable(name));
   }
 }
 
 std::int64_t json_integer(const json& value, std::int64_t low, std::int64_t high, const std::string& subject) {
   const std::string expected = fmt::format("an integer from {} to {}", low, high);
-  if (!value.is_number_integer()) refuse(subject, expected, shown(value));
+  if (!value.is_number_integer()) refuse_content(subject, expected, shown(value));
   if (value.is_number_unsigned() &&
       value.get<std::uint64_t>() > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
-    refuse(subject, expected, shown(value));
+    refuse_content(subject, expected, shown(value));
   }
   const auto number = value.get<std::int64_t>();
-  if (number < low || number > high) refuse(subject, expected, shown(value));
+  if (number < low || number > high) refuse_content(subject, expected, shown(value));
   return number;
 }
 
 std::string json_text(const json& value, std::size_t max_bytes, const std::string& subject) {
-  if (!value.is_string()) refuse(subject, "a text", shown(value));
+  if (!value.is_string()) refuse_content(subject, "a text", shown(value));
   const auto& text = value.get_ref<const std::string&>();
   if (text.size() > max_bytes) {
-    refuse(subject, fmt::format("a text of at most {} bytes", max_bytes), fmt::format("{} bytes", text.size()));
+    refuse_content(subject, fmt::format("a text of at most {} bytes", max_bytes), fmt::format("{} bytes", text.size()));
   }
   return text;
 }
 
 const json& json_array(const json& value, const std::string& subject) {
-  if (!value.is_array()) refuse(subject, "an array", shown(value));
+  if (!value.is_array()) refuse_content(subject, "an array", shown(value));
   return value;
 }
 

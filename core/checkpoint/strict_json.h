@@ -15,6 +15,9 @@ namespace megalith {
 inline constexpr std::size_t kMaxJsonBytes = std::size_t{64} << 20;
 inline constexpr std::size_t kMaxJsonDepth = 32;
 
+// What every check here ends in; its remedy is to mend the file or get it again.
+[[noreturn]] void refuse_content(const std::string& subject, const std::string& expected, const std::string& got);
+
 nlohmann::json parse_strict_json(std::string_view text, const std::string& subject);
 
 // Takes an object's members one by one; `finish` refuses those that nobody asked for.

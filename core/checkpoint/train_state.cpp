@@ -62,11 +62,7 @@ TrainState train_state_from_json(std::string_view text, const std::string& subje
   const std::string stored = object.text("config_hash", 32);
   object.finish();
   if (stored != config_hash(state.config)) {
-    fail({.code = ExitCode::kFormat,
-          .subject = subject + ": config_hash",
-          .expected = config_hash(state.config),
-          .got = stored,
-          .show_place = false});
+    refuse_format(subject + ": config_hash", config_hash(state.config), stored);
   }
   return state;
 }

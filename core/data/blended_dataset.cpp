@@ -39,12 +39,9 @@ BlendedDataset::BlendedDataset(std::vector<GptDataset> parts, std::span<const do
   require(parts_.size() == weights.size(), "BlendedDataset: one weight per part");
   for (std::size_t k = 0; k < index_.dataset.size(); ++k) {
     if (index_.sample[k] < parts_[index_.dataset[k]].size()) continue;
-    fail({.code = ExitCode::kUsage,
-          .subject = fmt::format("--data-path: data set {} of the blend", index_.dataset[k]),
-          .expected = fmt::format("more than {} samples", index_.sample[k]),
-          .got = std::to_string(parts_[index_.dataset[k]].size()),
-          .remedy = "change the weights or the number of samples",
-          .show_place = false});
+    refuse_usage(fmt::format("--data-path: data set {} of the blend", index_.dataset[k]),
+                 fmt::format("more than {} samples", index_.sample[k]),
+                 std::to_string(parts_[index_.dataset[k]].size()), "change the weights or the number of samples");
   }
 }
 

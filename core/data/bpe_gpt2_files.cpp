@@ -1,10 +1,10 @@
 // vocab.json and merges.txt, and what ends documents.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "core/base/error.h"
+#include "core/base/take_part.h"
 #include "core/data/bpe_files.h"
 #include "core/data/bpe_spelling.h"
 
@@ -30,9 +30,7 @@ BpeVocabulary parse_gpt2_files(const TokenizerFile& vocab_file, const TokenizerF
   check_file_size(merge_file);
   std::string_view rest = merge_file.text;
   for (std::int64_t number = 1; !rest.empty(); ++number) {
-    const std::size_t end = std::min(rest.find('\n'), rest.size());
-    std::string_view line = rest.substr(0, end);
-    rest.remove_prefix(std::min(end + 1, rest.size()));
+    std::string_view line = take_part(rest, '\n');
     if (line.ends_with('\r')) line.remove_suffix(1);
     if (line.starts_with("#version")) continue;
     const std::string place = fmt::format("{}:{}", merge_file.name, number);
@@ -51,11 +49,8 @@ std::int32_t find_eod(const BpeVocabulary& vocabulary, const std::string& name) 
   for (const std::string& candidate : names) {
     if (const std::optional<std::int32_t> id = id_of(vocabulary, candidate)) return *id;
   }
-  fail({.code = ExitCode::kUsage,
-        .subject = "--eod-token",
-        .expected = fmt::format("a token of {} that ends documents", vocabulary.source),
-        .got = name.empty() ? fmt::format("none, and there is no {}", fmt::join(names, ", ")) : quoted_bytes(name),
-        .show_place = false});
+  refuse_usage("--eod-token", fmt::format("a token of {} that ends documents", vocabulary.source),
+               name.empty() ? fmt::format("none, and there is no {}", fmt::join(names, ", ")) : quoted_bytes(name));
 }
 
 }  // namespace megalith

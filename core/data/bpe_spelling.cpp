@@ -75,12 +75,8 @@ std::optional<std::string> bytes_of_spelling(std::string_view spelled) {
 
 void refuse_tokenizer_file(const std::string& place, const std::string& expected, const std::string& got,
                            const std::string& remedy) {
-  fail({.code = ExitCode::kFormat,
-        .subject = place,
-        .expected = expected,
-        .got = got,
-        .remedy = remedy.empty() ? "check that the file is complete and what --tokenizer-type takes" : remedy,
-        .show_place = false});
+  refuse_format(place, expected, got,
+                remedy.empty() ? "check that the file is complete and what --tokenizer-type takes" : remedy);
 }
 
 std::string quoted_bytes(std::string_view text) {

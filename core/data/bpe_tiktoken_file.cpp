@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "core/base/error.h"
+#include "core/base/take_part.h"
 #include "core/data/bpe_files.h"
 #include "core/data/bpe_spelling.h"
 
@@ -68,9 +69,7 @@ void add_all_merges(BpeVocabulary& vocabulary, const Ranks& ranks) {
 void read_ranks(BpeVocabulary& vocabulary, const TokenizerFile& file) {
   std::string_view rest = file.text;
   for (std::int64_t number = 1; !rest.empty(); ++number) {
-    const std::size_t end = std::min(rest.find('\n'), rest.size());
-    std::string_view line = rest.substr(0, end);
-    rest.remove_prefix(std::min(end + 1, rest.size()));
+    std::string_view line = take_part(rest, '\n');
     if (line.ends_with('\r')) line.remove_suffix(1);
     if (line.empty()) continue;
     const std::size_t space = std::min(line.find(' '), line.size());
@@ -109,11 +108,7 @@ Ranks index_ranks(BpeVocabulary& vocabulary) {
 
 void add_special_tokens(BpeVocabulary& vocabulary, std::vector<std::string> special_tokens) {
   const auto refuse = [&](const std::string& token, const std::string& expected) {
-    fail({.code = ExitCode::kUsage,
-          .subject = "--tiktoken-special-tokens",
-          .expected = expected,
-          .got = quoted_bytes(token),
-          .show_place = false});
+    refuse_usage("--tiktoken-special-tokens", expected, quoted_bytes(token));
   };
   std::vector<std::int32_t> used;
   for (const auto& token : vocabulary.tokens) used.push_back(token.second);

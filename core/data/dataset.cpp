@@ -19,16 +19,6 @@ using IndexedData = std::vector<std::shared_ptr<const IndexedDataset>>;
 
 constexpr std::array<const char*, 3> kSplitNames = {"training", "validation", "test"};
 
-[[noreturn]] void fail_usage(const std::string& flag, const std::string& expected, const std::string& got,
-                             const std::string& remedy) {
-  fail({.code = ExitCode::kUsage,
-        .subject = flag,
-        .expected = expected,
-        .got = got,
-        .remedy = remedy,
-        .show_place = false});
-}
-
 struct Blend {
   std::vector<std::string> prefixes;
   std::vector<double> weights;  // normalised; empty when none were given
@@ -44,27 +34,27 @@ std::optional<double> as_number(const std::string& text) {
 
 // Pairs when the number of entries is even and each first one is a number, else prefixes alone.
 Blend parse_data_path(const std::vector<std::string>& entries) {
-  if (entries.empty()) fail_usage("--data-path", "at least one prefix", "none", "or give --mock-data");
+  if (entries.empty()) refuse_usage("--data-path", "at least one prefix", "none", "or give --mock-data");
   std::size_t numbers = 0;
   for (std::size_t i = 0; i < entries.size(); i += 2) numbers += as_number(entries[i]).has_value() ? 1 : 0;
   if (numbers == 0) return {.prefixes = entries};
   if (entries.size() % 2 != 0 || numbers != entries.size() / 2) {
-    fail_usage("--data-path", "PREFIX..., or pairs WEIGHT PREFIX",
-               fmt::format("{} entries, {} of them weights", entries.size(), numbers),
-               "give every prefix a weight or none; a prefix that is a number is written ./NUMBER");
+    refuse_usage("--data-path", "PREFIX..., or pairs WEIGHT PREFIX",
+                 fmt::format("{} entries, {} of them weights", entries.size(), numbers),
+                 "give every prefix a weight or none; a prefix that is a number is written ./NUMBER");
   }
   Blend blend;
   for (std::size_t i = 0; i < entries.size(); i += 2) {
     const double weight = *as_number(entries[i]);
     if (!std::isfinite(weight) || weight < 0.0) {
-      fail_usage("--data-path", "weights of at least 0", entries[i], "remove the prefix to leave it out");
+      refuse_usage("--data-path", "weights of at least 0", entries[i], "remove the prefix to leave it out");
     }
     blend.weights.push_back(weight);
     blend.prefixes.push_back(entries[i + 1]);
   }
   double largest = 0.0;
   for (const double weight : blend.weights) largest = std::max(largest, weight);
-  if (largest == 0.0) fail_usage("--data-path", "a weight above 0", "none", "weights are shares of samples");
+  if (largest == 0.0) refuse_usage("--data-path", "a weight above 0", "none", "weights are shares of samples");
   blend.weights = normalized(std::move(blend.weights));
   return blend;
 }
@@ -73,11 +63,11 @@ GptDataset build_part(const std::shared_ptr<const IndexedDataset>& data, const D
                       std::int64_t num_samples) {
   const SequenceRange range = split_sequences(config.split, data->num_sequences())[split];
   if (range.begin >= range.end) {
-    fail_usage("--split",
-               fmt::format("a {} share of at least one of the {} documents of {}", kSplitNames[split],
-                           data->num_sequences(), data->prefix()),
-               fmt::format("'{}', which gives it none", config.split),
-               fmt::format("give {} a larger share, or ask for none of its samples", kSplitNames[split]));
+    refuse_usage("--split",
+                 fmt::format("a {} share of at least one of the {} documents of {}", kSplitNames[split],
+                             data->num_sequences(), data->prefix()),
+                 fmt::format("'{}', which gives it none", config.split),
+                 fmt::format("give {} a larger share, or ask for none of its samples", kSplitNames[split]));
   }
   return GptDataset(data, {.range = range,
                            .num_samples = num_samples,
@@ -110,9 +100,9 @@ Dataset build_unweighted(const IndexedData& data, const DataConfig& config, std:
     size += parts.back().size();
   }
   if (size < num_samples) {
-    fail_usage("--data-path",
-               fmt::format("{} {} samples of {} tokens", num_samples, kSplitNames[split], config.seq_length),
-               fmt::format("{} in one epoch", size), "give each prefix a weight to read several epochs");
+    refuse_usage("--data-path",
+                 fmt::format("{} {} samples of {} tokens", num_samples, kSplitNames[split], config.seq_length),
+                 fmt::format("{} in one epoch", size), "give each prefix a weight to read several epochs");
   }
   return Dataset(BlendedDataset(std::move(parts), normalized(std::move(sizes)), num_samples));
 }
@@ -126,13 +116,13 @@ Dataset build_mock(const DataConfig& config, std::size_t split, std::int64_t num
 
 void check(const DataConfig& config) {
   if (config.seed < 0 || config.seed > std::numeric_limits<std::uint32_t>::max()) {
-    fail_usage("--seed", "0 to 4294967295", std::to_string(config.seed), "numpy's generator takes no other");
+    refuse_usage("--seed", "0 to 4294967295", std::to_string(config.seed), "numpy's generator takes no other");
   }
   if (config.seq_length < 1 || config.seq_length >= std::numeric_limits<std::int32_t>::max()) {
-    fail_usage("--seq-length", "1 to 2147483646", std::to_string(config.seq_length), "lower it");
+    refuse_usage("--seq-length", "1 to 2147483646", std::to_string(config.seq_length), "lower it");
   }
   if (config.vocab_size < 1 || config.vocab_size > std::numeric_limits<std::int32_t>::max()) {
-    fail_usage("--vocab-size", "1 to 2147483647", std::to_string(config.vocab_size), "lower it");
+    refuse_usage("--vocab-size", "1 to 2147483647", std::to_string(config.vocab_size), "lower it");
   }
 }
 

@@ -9,6 +9,7 @@
 #include "core/base/error.h"
 #include "core/base/fault.h"
 #include "core/base/mapped_file.h"
+#include "core/base/take_part.h"
 
 namespace megalith {
 
@@ -19,14 +20,6 @@ constexpr int kMaxDepth = 32;
 constexpr std::string_view kWhiteSpace = " \t\r\n\f\v";
 
 bool is_blank(std::string_view text) { return text.find_first_not_of(kWhiteSpace) == std::string_view::npos; }
-
-// Takes the next line off `rest`, without its line feed.
-std::string_view next_line(std::string_view& rest) {
-  const std::size_t end = std::min(rest.find('\n'), rest.size());
-  const std::string_view line = rest.substr(0, end);
-  rest.remove_prefix(std::min(end + 1, rest.size()));
-  return line;
-}
 
 // Reads one member of the outermost object as the parser goes by, so that no tree is built. The names of the functions
 // are nlohmann's.
@@ -88,7 +81,7 @@ void visit_json_lines(const MappedFile& file, const DocumentOptions& options,
                       const std::function<void(std::string_view)>& visit) {
   std::string_view rest = file.text();
   for (std::int64_t number = 1; !rest.empty(); ++number) {
-    const std::string_view line = next_line(rest);
+    const std::string_view line = take_part(rest, '\n');
     if (is_blank(line)) continue;
     TextMember member(options.json_key);
     if (line.size() > kMaxLineBytes) {
@@ -97,13 +90,10 @@ void visit_json_lines(const MappedFile& file, const DocumentOptions& options,
       member.problem = fmt::format("an object without '{}'", options.json_key);
     }
     if (!member.problem.empty()) {
-      fail({.code = ExitCode::kFormat,
-            .subject = fmt::format("{}:{}", file.path(), number),
-            .expected = fmt::format("a JSON object of at most 64 MiB and {} levels with a string under '{}'", kMaxDepth,
-                                    options.json_key),
-            .got = member.problem,
-            .remedy = "mend or remove the line, or name its text with --json-keys",
-            .show_place = false});
+      refuse_format(fmt::format("{}:{}", file.path(), number),
+                    fmt::format("a JSON object of at most 64 MiB and {} levels with a string under '{}'", kMaxDepth,
+                                options.json_key),
+                    member.problem, "mend or remove the line, or name its text with --json-keys");
     }
     if (!member.text->empty()) visit(*member.text);
   }
@@ -126,7 +116,7 @@ void visit_text(const MappedFile& file, const DocumentOptions& options,
     std::string_view rest = text;
     while (!rest.empty()) {
       const std::size_t line_begin = text.size() - rest.size();
-      std::string_view line = next_line(rest);
+      std::string_view line = take_part(rest, '\n');
       if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
       if (options.document_separator && line == *options.document_separator) {
         visit_part(begin, line_begin);

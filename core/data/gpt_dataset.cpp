@@ -25,12 +25,8 @@ struct EpochPlan {
 };
 
 [[noreturn]] void fail_too_many(std::int64_t num_samples) {
-  fail({.code = ExitCode::kUsage,
-        .subject = "--train-iters or --train-samples",
-        .expected = "fewer than 2^32 samples and document visits",
-        .got = fmt::format("{} samples", num_samples),
-        .remedy = "train for fewer samples or on longer documents",
-        .show_place = false});
+  refuse_usage("--train-iters or --train-samples", "fewer than 2^32 samples and document visits",
+               fmt::format("{} samples", num_samples), "train for fewer samples or on longer documents");
 }
 
 EpochPlan plan_epochs(std::int64_t tokens_per_epoch, std::int64_t requested, std::int64_t seq_length) {
@@ -61,13 +57,11 @@ GptDataset::GptDataset(std::shared_ptr<const IndexedDataset> data, const GptData
   std::int64_t tokens_per_epoch = 0;
   for (std::int64_t s = range.begin; s < range.end; ++s) tokens_per_epoch += data_->sequence_length(s);
   if (tokens_per_epoch == 0) {
-    fail({.code = ExitCode::kUsage,
-          .subject = "--split",
-          .expected = fmt::format("a share of the {} sequences of {} with tokens in it", data_->num_sequences(),
-                                  data_->prefix()),
-          .got = fmt::format("sequences {} to {} (excluded), which hold none", range.begin, range.end),
-          .remedy = "give the part a larger share, or prepare more and shorter documents",
-          .show_place = false});
+    refuse_usage(
+        "--split",
+        fmt::format("a share of the {} sequences of {} with tokens in it", data_->num_sequences(), data_->prefix()),
+        fmt::format("sequences {} to {} (excluded), which hold none", range.begin, range.end),
+        "give the part a larger share, or prepare more and shorter documents");
   }
 
   const EpochPlan plan = plan_epochs(tokens_per_epoch, config.num_samples, seq_length_);
@@ -129,13 +123,10 @@ void GptDataset::sample(std::int64_t k, std::span<std::int32_t> tokens) const {
     data_->read(sequence, at.offset, part);
     const auto bad = std::ranges::find_if(part, [&](std::int32_t id) { return id < 0 || id >= vocab_size_; });
     if (bad != part.end()) {
-      fail({.code = ExitCode::kFormat,
-            .subject = fmt::format("{}.bin: sequence {}, token {}", data_->prefix(), sequence,
-                                   at.offset + (bad - part.begin())),
-            .expected = fmt::format("a token id below the vocabulary size {}", vocab_size_),
-            .got = std::to_string(*bad),
-            .remedy = "the data was prepared with another tokenizer, or is damaged",
-            .show_place = false});
+      refuse_format(
+          fmt::format("{}.bin: sequence {}, token {}", data_->prefix(), sequence, at.offset + (bad - part.begin())),
+          fmt::format("a token id below the vocabulary size {}", vocab_size_), std::to_string(*bad),
+          "the data was prepared with another tokenizer, or is damaged");
     }
     rest = rest.subspan(part.size());
   }

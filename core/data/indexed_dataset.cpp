@@ -35,14 +35,10 @@ Value load(std::span<const std::byte> bytes, std::size_t at) {
   return value;
 }
 
-[[noreturn]] void fail_format(const std::string& path, const std::string& place, const std::string& expected,
-                              const std::string& got) {
-  fail({.code = ExitCode::kFormat,
-        .subject = fmt::format("{}: {}", path, place),
-        .expected = expected,
-        .got = got,
-        .remedy = "the file is damaged or not from a Megatron dataset: prepare it again",
-        .show_place = false});
+[[noreturn]] void refuse(const std::string& path, const std::string& place, const std::string& expected,
+                         const std::string& got) {
+  refuse_format(fmt::format("{}: {}", path, place), expected, got,
+                "the file is damaged or not from a Megatron dataset: prepare it again");
 }
 
 std::string at_byte(std::size_t byte, std::string_view what) { return fmt::format("byte {} ({})", byte, what); }
@@ -115,19 +111,19 @@ void IndexedDataset::check_header() {
   const std::span<const std::byte> bytes = index_.bytes();
   const std::string& path = index_.path();
   if (bytes.size() < kHeaderBytes) {
-    fail_format(path, "size", fmt::format("a header of {} bytes", kHeaderBytes), fmt::format("{} bytes", bytes.size()));
+    refuse(path, "size", fmt::format("a header of {} bytes", kHeaderBytes), fmt::format("{} bytes", bytes.size()));
   }
   if (index_.text().substr(0, kMagic.size()) != kMagic) {
-    fail_format(path, at_byte(0, "magic"), "MMIDIDX and two zero bytes", "other bytes");
+    refuse(path, at_byte(0, "magic"), "MMIDIDX and two zero bytes", "other bytes");
   }
   const auto version = load<std::uint64_t>(bytes, kVersionAt);
-  if (version != kVersion) fail_format(path, at_byte(kVersionAt, "version"), "1", std::to_string(version));
+  if (version != kVersion) refuse(path, at_byte(kVersionAt, "version"), "1", std::to_string(version));
 
   const auto code = load<std::uint8_t>(bytes, kTypeAt);
-  if (code < 1 || code > 8) fail_format(path, at_byte(kTypeAt, "token type"), "1 to 8", std::to_string(code));
+  if (code < 1 || code > 8) refuse(path, at_byte(kTypeAt, "token type"), "1 to 8", std::to_string(code));
   type_ = static_cast<TokenType>(code);
   if (type_ == TokenType::kF32 || type_ == TokenType::kF64) {
-    fail_format(path, at_byte(kTypeAt, "token type"), "an integer type", to_string(type_));
+    refuse(path, at_byte(kTypeAt, "token type"), "an integer type", to_string(type_));
   }
 
   const auto sequences = load<std::uint64_t>(bytes, kNumSequencesAt);
@@ -135,13 +131,12 @@ void IndexedDataset::check_header() {
   std::uint64_t expected = kHeaderBytes;
   if (!add_product(expected, sequences, 12) || !add_product(expected, documents, 8) || expected != bytes.size()) {
     const bool multimodal = add_product(expected, sequences, 1) && expected == bytes.size();
-    fail_format(
-        path, "size",
-        fmt::format("34 + 12 x {} sequences (byte {}) + 8 x {} document indices (byte {}) bytes", sequences,
-                    kNumSequencesAt, documents, kNumDocumentIndicesAt),
-        fmt::format("{} bytes{}", bytes.size(), multimodal ? " (a multimodal index, which has no use here)" : ""));
+    refuse(path, "size",
+           fmt::format("34 + 12 x {} sequences (byte {}) + 8 x {} document indices (byte {}) bytes", sequences,
+                       kNumSequencesAt, documents, kNumDocumentIndicesAt),
+           fmt::format("{} bytes{}", bytes.size(), multimodal ? " (a multimodal index, which has no use here)" : ""));
   }
-  if (documents == 0) fail_format(path, at_byte(kNumDocumentIndicesAt, "document indices"), "at least 1", "0");
+  if (documents == 0) refuse(path, at_byte(kNumDocumentIndicesAt, "document indices"), "at least 1", "0");
   // Both counts are below the file's size by now, so they fit.
   num_sequences_ = static_cast<std::int64_t>(sequences);
   num_document_indices_ = static_cast<std::int64_t>(documents);
@@ -158,24 +153,24 @@ void IndexedDataset::check_sequences() {
     const auto place = static_cast<std::size_t>(i);
     const auto length = load<std::int32_t>(bytes, lengths_at_ + 4 * place);
     if (length < 0) {
-      fail_format(index_.path(), at_byte(lengths_at_ + 4 * place, fmt::format("length of sequence {}", i)),
-                  "0 or more tokens", std::to_string(length));
+      refuse(index_.path(), at_byte(lengths_at_ + 4 * place, fmt::format("length of sequence {}", i)),
+             "0 or more tokens", std::to_string(length));
     }
     const auto stored = load<std::int64_t>(bytes, offsets_at_ + 8 * place);
     if (stored != offset) {
-      fail_format(index_.path(), at_byte(offsets_at_ + 8 * place, fmt::format("offset of sequence {}", i)),
-                  fmt::format("{}, the bytes of the sequences before it", offset), std::to_string(stored));
+      refuse(index_.path(), at_byte(offsets_at_ + 8 * place, fmt::format("offset of sequence {}", i)),
+             fmt::format("{}, the bytes of the sequences before it", offset), std::to_string(stored));
     }
     std::int64_t sequence_bytes = 0;
     if (__builtin_mul_overflow(std::int64_t{length}, item, &sequence_bytes) ||
         __builtin_add_overflow(offset, sequence_bytes, &offset)) {
-      fail_format(index_.path(), at_byte(lengths_at_ + 4 * place, fmt::format("length of sequence {}", i)),
-                  "a sum below 2^63 bytes", std::to_string(length));
+      refuse(index_.path(), at_byte(lengths_at_ + 4 * place, fmt::format("length of sequence {}", i)),
+             "a sum below 2^63 bytes", std::to_string(length));
     }
   }
   if (std::cmp_greater(offset, tokens_.size())) {
-    fail_format(tokens_.path(), "size", fmt::format("at least {} bytes, as {} says", offset, index_.path()),
-                fmt::format("{} bytes", tokens_.size()));
+    refuse(tokens_.path(), "size", fmt::format("at least {} bytes, as {} says", offset, index_.path()),
+           fmt::format("{} bytes", tokens_.size()));
   }
   num_tokens_ = offset / item;
 }
@@ -188,11 +183,11 @@ void IndexedDataset::check_documents() {
     const bool in_order = i == 0 ? begin == 0 : begin >= before && begin <= num_sequences_;
     if (!in_order || (is_last && begin != num_sequences_)) {
       const std::size_t byte = documents_at_ + 8 * static_cast<std::size_t>(i);
-      fail_format(index_.path(), at_byte(byte, fmt::format("document index {}", i)),
-                  is_last  ? fmt::format("{}, the number of sequences", num_sequences_)
-                  : i == 0 ? "0"
-                           : fmt::format("{} to {}", before, num_sequences_),
-                  std::to_string(begin));
+      refuse(index_.path(), at_byte(byte, fmt::format("document index {}", i)),
+             is_last  ? fmt::format("{}, the number of sequences", num_sequences_)
+             : i == 0 ? "0"
+                      : fmt::format("{} to {}", before, num_sequences_),
+             std::to_string(begin));
     }
     before = begin;
   }
@@ -230,8 +225,8 @@ void IndexedDataset::read(std::int64_t sequence, std::int64_t offset, std::span<
     default: require(false, "IndexedDataset::read: no integer type");
   }
   if (!in_range) {
-    fail_format(tokens_.path(), fmt::format("sequence {} from token {}", sequence, offset), "token ids below 2^31",
-                "a larger one");
+    refuse(tokens_.path(), fmt::format("sequence {} from token {}", sequence, offset), "token ids below 2^31",
+           "a larger one");
   }
 }
 
@@ -240,12 +235,8 @@ IndexedDatasetWriter::IndexedDatasetWriter(const std::string& prefix, TokenType 
 
 void IndexedDatasetWriter::add_document(std::span<const std::int32_t> tokens) {
   if (!std::in_range<std::int32_t>(tokens.size())) {
-    fail({.code = ExitCode::kFormat,
-          .subject = fmt::format("document {}", lengths_.size()),
-          .expected = "at most 2147483647 tokens",
-          .got = std::to_string(tokens.size()),
-          .remedy = "split it into several documents",
-          .show_place = false});
+    refuse_format(fmt::format("document {}", lengths_.size()), "at most 2147483647 tokens",
+                  std::to_string(tokens.size()), "split it into several documents");
   }
   switch (type_) {
     case TokenType::kU8: narrow<std::uint8_t>(tokens, encoded_); break;

@@ -31,12 +31,8 @@ void encode_with(const NullTokenizer& tokenizer, std::string_view text, std::vec
     std::int32_t id = -1;
     const auto [stop, error] = std::from_chars(word.data(), word.data() + word.size(), id);
     if (error != std::errc{} || stop != word.data() + word.size() || id < 0 || id >= tokenizer.vocab_size) {
-      fail({.code = ExitCode::kFormat,
-            .subject = "text for --tokenizer-type null",
-            .expected = fmt::format("token ids from 0 to {}", tokenizer.vocab_size - 1),
-            .got = fmt::format("'{}'", word.substr(0, 40)),
-            .remedy = "raise --vocab-size, or give a tokenizer for text",
-            .show_place = false});
+      refuse_format("text for --tokenizer-type null", fmt::format("token ids from 0 to {}", tokenizer.vocab_size - 1),
+                    fmt::format("'{}'", word.substr(0, 40)), "raise --vocab-size, or give a tokenizer for text");
     }
     ids.push_back(id);
     at = text.find_first_not_of(kWhiteSpace, end);
@@ -84,15 +80,6 @@ std::string identity_of(const ByteTokenizer&) { return "byte-257"; }
 std::string identity_of(const NullTokenizer& tokenizer) { return fmt::format("null-{}", tokenizer.vocab_size + 1); }
 std::string identity_of(const BpeTokenizer& tokenizer) { return tokenizer.model->identity(); }
 
-[[noreturn]] void fail_usage(std::string subject, std::string expected, std::string got, std::string remedy) {
-  fail({.code = ExitCode::kUsage,
-        .subject = std::move(subject),
-        .expected = std::move(expected),
-        .got = std::move(got),
-        .remedy = std::move(remedy),
-        .show_place = false});
-}
-
 // Each type takes the flags it needs and no other.
 void check_flags(const TokenizerOptions& options) {
   const bool is_gpt2 = options.type == "GPT2BPETokenizer";
@@ -100,11 +87,11 @@ void check_flags(const TokenizerOptions& options) {
   const bool is_hugging_face = options.type == "HuggingFaceTokenizer";
   const auto check = [&](const char* flag, bool given, bool taken, bool wanted) {
     if (given && !taken) {
-      fail_usage(flag, fmt::format("none with --tokenizer-type {}", options.type), "one",
-                 "remove it or name another type");
+      refuse_usage(flag, fmt::format("none with --tokenizer-type {}", options.type), "one",
+                   "remove it or name another type");
     }
     if (!given && wanted) {
-      fail_usage(flag, fmt::format("one with --tokenizer-type {}", options.type), "none", "--help says what it is");
+      refuse_usage(flag, fmt::format("one with --tokenizer-type {}", options.type), "none", "--help says what it is");
     }
   };
   check("--vocab-file", !options.vocab_file.empty(), is_gpt2, is_gpt2);
@@ -128,8 +115,8 @@ BpeVocabulary read_vocabulary(const TokenizerOptions& options) {
   if (options.type == "HuggingFaceTokenizer") return parse_hugging_face_file(file);
   const std::optional<WordPattern> pattern = word_pattern_of_name(options.tiktoken_pattern);
   if (!pattern) {
-    fail_usage("--tiktoken-pattern", std::string(word_pattern_names()), fmt::format("'{}'", options.tiktoken_pattern),
-               "the file does not say how its text was cut: its publisher does");
+    refuse_usage("--tiktoken-pattern", std::string(word_pattern_names()), fmt::format("'{}'", options.tiktoken_pattern),
+                 "the file does not say how its text was cut: its publisher does");
   }
   return parse_tiktoken_file(file, *pattern, options.tiktoken_special_tokens);
 }
@@ -138,12 +125,8 @@ BpeVocabulary read_vocabulary(const TokenizerOptions& options) {
 
 Tokenizer::Tokenizer(NullTokenizer tokenizer) : kind_(tokenizer) {
   if (tokenizer.vocab_size < 1 || tokenizer.vocab_size >= std::numeric_limits<std::int32_t>::max()) {
-    fail({.code = ExitCode::kUsage,
-          .subject = "--vocab-size",
-          .expected = "1 to 2147483646 with --tokenizer-type null",
-          .got = std::to_string(tokenizer.vocab_size),
-          .remedy = "give the number of ids in the text, without EOD",
-          .show_place = false});
+    refuse_usage("--vocab-size", "1 to 2147483646 with --tokenizer-type null", std::to_string(tokenizer.vocab_size),
+                 "give the number of ids in the text, without EOD");
   }
 }
 
@@ -179,8 +162,8 @@ std::span<const std::string_view> tokenizer_types() {
 Tokenizer make_tokenizer(const TokenizerOptions& options) {
   const std::span<const std::string_view> types = tokenizer_types();
   if (std::ranges::find(types, options.type) == types.end()) {
-    fail_usage("--tokenizer-type", fmt::format("one of {}", fmt::join(types, ", ")), fmt::format("'{}'", options.type),
-               "--help says what each takes");
+    refuse_usage("--tokenizer-type", fmt::format("one of {}", fmt::join(types, ", ")),
+                 fmt::format("'{}'", options.type), "--help says what each takes");
   }
   check_flags(options);
   if (options.type == "byte") return Tokenizer();

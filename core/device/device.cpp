@@ -7,12 +7,8 @@ namespace megalith {
 
 void require_built(DeviceType type) {
   if (type != DeviceType::kCuda || kCudaBuilt) return;
-  fail({.code = ExitCode::kUsage,
-        .subject = "--device cuda",
-        .expected = "cpu, in a build without the CUDA backend",
-        .got = "cuda",
-        .remedy = "configure with -DMEGALITH_CUDA=ON",
-        .show_place = false});
+  refuse_usage("--device cuda", "cpu, in a build without the CUDA backend", "cuda",
+               "configure with -DMEGALITH_CUDA=ON");
 }
 
 DeviceType default_device() {

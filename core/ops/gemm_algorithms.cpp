@@ -131,12 +131,9 @@ std::int64_t GemmAlgorithms::load(const std::map<std::string, std::string>& entr
   for (const auto& [name, digits] : entries) {
     const std::optional<GemmAlgorithm> algorithm = parse(digits);
     if (!algorithm) {
-      fail({.code = ExitCode::kFormat,
-            .subject = fmt::format("{}: GEMM algorithm of \"{}\"", source, name),
-            .expected = fmt::format("{} hexadecimal digits", kDigits * GemmAlgorithm{}.size()),
-            .got = fmt::format("\"{}\"", digits),
-            .remedy = "delete the table, it is measured again",
-            .show_place = false});
+      refuse_format(fmt::format("{}: GEMM algorithm of \"{}\"", source, name),
+                    fmt::format("{} hexadecimal digits", kDigits * GemmAlgorithm{}.size()),
+                    fmt::format("\"{}\"", digits), "delete the table, it is measured again");
     }
     if (name.starts_with(prefix)) taken[name] = *algorithm;
   }

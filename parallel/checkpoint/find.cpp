@@ -75,11 +75,7 @@ class Candidates {
     const std::string text = folder.read_text(std::string(kManifestName), kMaxJsonBytes);
     const Manifest manifest = manifest_from_text(text, folder.path() + "/" + std::string(kManifestName));
     if (manifest.step != step_of_name(name)) {
-      fail({.code = ExitCode::kFormat,
-            .subject = folder.path() + ": step in its manifest",
-            .expected = "that of its name",
-            .got = std::to_string(manifest.step),
-            .show_place = false});
+      refuse_format(folder.path() + ": step in its manifest", "that of its name", std::to_string(manifest.step));
     }
     return fmt::format("{}{}\n{}", kTry, name, text);
   }
@@ -131,11 +127,8 @@ std::optional<LoadedCheckpoint> find_checkpoint(const LoadRequest& request) {
                 impl->state = train_state_from_json(read_state_text(impl->folder, impl->manifest),
                                                     path + "/" + std::string(kStateName));
                 if (impl->state.step != impl->manifest.step) {
-                  fail({.code = ExitCode::kFormat,
-                        .subject = path + "/state.json: step",
-                        .expected = fmt::format("{} as in manifest.json", impl->manifest.step),
-                        .got = std::to_string(impl->state.step),
-                        .show_place = false});
+                  refuse_format(path + "/state.json: step", fmt::format("{} as in manifest.json", impl->manifest.step),
+                                std::to_string(impl->state.step));
                 }
                 const FaultScope verify_scope("load.verify");
                 verify_rank_files(impl->folder, impl->manifest, sync.rank, sync.world);

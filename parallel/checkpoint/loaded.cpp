@@ -78,10 +78,8 @@ const LoadedCheckpoint::Impl::OpenFile& LoadedCheckpoint::Impl::file(int rank) {
   opened.file.read_at(0, length);
   opened.data_start = 8 + std::bit_cast<std::uint64_t>(length);
   if (opened.data_start > opened.file.size()) {
-    fail({.code = ExitCode::kFormat,
-          .subject = opened.file.path() + ": changed since it was verified",
-          .remedy = "see what else writes to it, and start again",
-          .show_place = false});
+    refuse_format(opened.file.path() + ": changed since it was verified", {}, {},
+                  "see what else writes to it, and start again");
   }
   return open.emplace(rank, std::move(opened)).first->second;
 }
@@ -127,20 +125,16 @@ void LoadedCheckpoint::check_tensors(std::span<const TensorSpec> wanted) const {
   add("missing", missing);
   add("extra", extra);
   add("of another dtype or shape", different);
-  fail({.code = ExitCode::kFormat,
-        .subject = path() + ": the checkpoint is of another model: " + text,
-        .remedy = "use the model flags it was saved with (see config in state.json)",
-        .show_place = false});
+  refuse_format(path() + ": the checkpoint is of another model: " + text, {}, {},
+                "use the model flags it was saved with (see config in state.json)");
 }
 
 void LoadedCheckpoint::read(const std::string& name, const Slice& slice, std::span<std::byte> out) {
   const FaultScope scope("load.tensor");
   const auto found = impl_->manifest.tensors.find(name);
   if (found == impl_->manifest.tensors.end()) {
-    fail({.code = ExitCode::kFormat,
-          .subject = path() + ": no tensor " + printable(name),
-          .remedy = "use the model flags it was saved with (see config in state.json)",
-          .show_place = false});
+    refuse_format(path() + ": no tensor " + printable(name), {}, {},
+                  "use the model flags it was saved with (see config in state.json)");
   }
   const ManifestTensor& tensor = found->second;
   const std::string problem = slice_problem(tensor.shape, slice);
@@ -161,12 +155,9 @@ void LoadedCheckpoint::read(const std::string& name, const Slice& slice, std::sp
       copier.take(offset, block);
     });
     if (hasher.digest() != chunk.hash) {
-      fail({.code = ExitCode::kFormat,
-            .subject = fmt::format("{}: tensor {} {}", file.file.path(), name, to_string(chunk.slice)),
-            .expected = "XXH3-128 " + to_hex(chunk.hash),
-            .got = to_hex(hasher.digest()) + " (the file is damaged)",
-            .remedy = "load another checkpoint or a copy of this one",
-            .show_place = false});
+      refuse_format(fmt::format("{}: tensor {} {}", file.file.path(), name, to_string(chunk.slice)),
+                    "XXH3-128 " + to_hex(chunk.hash), to_hex(hasher.digest()) + " (the file is damaged)",
+                    "load another checkpoint or a copy of this one");
     }
     copied += copier.copied();
   }

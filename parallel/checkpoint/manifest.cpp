@@ -25,10 +25,6 @@ constexpr std::size_t kHexDigits = 32;
 constexpr std::string_view kTailStart = ",\n\"manifest_xxh3_128\":\"";
 constexpr std::string_view kTailEnd = "\"}\n";
 
-[[noreturn]] void refuse(const std::string& subject, const std::string& expected, const std::string& got) {
-  fail({.code = ExitCode::kFormat, .subject = subject, .expected = expected, .got = got, .show_place = false});
-}
-
 json file_json(const std::string& name, const ManifestFile& file) {
   return {{"name", name}, {"bytes", file.bytes}, {"xxh3_128", to_hex(file.hash)}};
 }
@@ -36,14 +32,14 @@ json file_json(const std::string& name, const ManifestFile& file) {
 Hash128 read_hash(const json& value, const std::string& subject) {
   const std::string text = json_text(value, kHexDigits, subject);
   const auto hash = hash_from_hex(text);
-  if (!hash) refuse(subject, "32 hexadecimal digits", printable(text));
+  if (!hash) refuse_format(subject, "32 hexadecimal digits", printable(text));
   return *hash;
 }
 
 ManifestFile read_file(const json& value, const std::string& name, const std::string& subject) {
   JsonObject object(value, subject);
   const std::string stored = object.text("name", 256);
-  if (stored != name) refuse(subject + ": name", name, printable(stored));
+  if (stored != name) refuse_format(subject + ": name", name, printable(stored));
   ManifestFile file;
   file.bytes = static_cast<std::uint64_t>(object.integer("bytes", 0, kMaxInt));
   file.hash = read_hash(object.member("xxh3_128"), subject + ": xxh3_128");
@@ -54,7 +50,7 @@ ManifestFile read_file(const json& value, const std::string& name, const std::st
 void read_files(const json& value, Manifest& manifest, std::int64_t world, const std::string& subject) {
   const json& files = json_array(value, subject);
   if (static_cast<std::int64_t>(files.size()) != world + 1) {
-    refuse(subject, fmt::format("{} files for {} ranks", world + 1, world), std::to_string(files.size()));
+    refuse_format(subject, fmt::format("{} files for {} ranks", world + 1, world), std::to_string(files.size()));
   }
   for (int rank = 0; rank < world; ++rank) {
     const auto i = static_cast<std::size_t>(rank);
@@ -65,20 +61,20 @@ void read_files(const json& value, Manifest& manifest, std::int64_t world, const
 
 ManifestChunk read_chunk(const json& value, const ManifestTensor& tensor, int world, const std::string& subject) {
   const json& fields = json_array(value, subject);
-  if (fields.size() != 5) refuse(subject, "chunks of 5 values", std::to_string(fields.size()));
+  if (fields.size() != 5) refuse_format(subject, "chunks of 5 values", std::to_string(fields.size()));
   ManifestChunk chunk;
   chunk.file = static_cast<int>(json_integer(fields[0], 0, world - 1, subject + ": file"));
   chunk.begin = static_cast<std::uint64_t>(json_integer(fields[1], 0, kMaxInt, subject + ": begin"));
   chunk.bytes = static_cast<std::uint64_t>(json_integer(fields[2], 0, kMaxInt, subject + ": bytes"));
   const std::string text = json_text(fields[3], 256, subject + ": slice");
   const auto slice = slice_from_string(text);
-  if (!slice) refuse(subject + ": slice", "[start:stop,...] or flat[start:stop]", printable(text));
+  if (!slice) refuse_format(subject + ": slice", "[start:stop,...] or flat[start:stop]", printable(text));
   if (const std::string problem = slice_problem(tensor.shape, *slice); !problem.empty()) {
-    refuse(subject, "slices of the tensor", problem);
+    refuse_format(subject, "slices of the tensor", problem);
   }
   chunk.slice = *slice;
   const auto bytes = static_cast<std::uint64_t>(slice->numel()) * size_of(tensor.dtype);
-  if (chunk.bytes != bytes) refuse(subject + ": bytes", std::to_string(bytes), std::to_string(chunk.bytes));
+  if (chunk.bytes != bytes) refuse_format(subject + ": bytes", std::to_string(bytes), std::to_string(chunk.bytes));
   chunk.hash = read_hash(fields[4], subject + ": xxh3_128");
   return chunk;
 }
@@ -88,13 +84,13 @@ ManifestTensor read_tensor(const json& value, int world, const std::string& subj
   ManifestTensor tensor;
   const std::string dtype = object.text("dtype", 16);
   const auto known = dtype_from_safetensors(dtype);
-  if (!known) refuse(subject + ": dtype", "F32, BF16, F64, I32, I64 or U8", printable(dtype));
+  if (!known) refuse_format(subject + ": dtype", "F32, BF16, F64, I32, I64 or U8", printable(dtype));
   tensor.dtype = *known;
   const json& shape = json_array(object.member("shape"), subject + ": shape");
   if (shape.size() > kMaxDims)
-    refuse(subject + ": shape", fmt::format("at most {} dims", kMaxDims), std::to_string(shape.size()));
+    refuse_format(subject + ": shape", fmt::format("at most {} dims", kMaxDims), std::to_string(shape.size()));
   for (const json& extent : shape) tensor.shape.push_back(json_integer(extent, 0, kMaxInt, subject + ": shape"));
-  if (!checked_bytes(tensor.shape, tensor.dtype)) refuse(subject + ": shape", "a size within 63 bits", "more");
+  if (!checked_bytes(tensor.shape, tensor.dtype)) refuse_format(subject + ": shape", "a size within 63 bits", "more");
   for (const json& chunk : json_array(object.member("chunks"), subject + ": chunks")) {
     tensor.chunks.push_back(read_chunk(chunk, tensor, world, subject + ": chunks"));
   }
@@ -107,12 +103,12 @@ std::string_view checked_body(std::string_view text, const std::string& subject)
   const std::size_t tail = kTailStart.size() + kHexDigits + kTailEnd.size();
   if (text.size() > kMaxJsonBytes || text.size() < tail || !text.ends_with(kTailEnd) ||
       text.substr(text.size() - tail, kTailStart.size()) != kTailStart) {
-    refuse(subject, "a manifest that ends in its own hash", fmt::format("{} bytes that do not", text.size()));
+    refuse_format(subject, "a manifest that ends in its own hash", fmt::format("{} bytes that do not", text.size()));
   }
   const std::string_view body = text.substr(0, text.size() - tail);
   const std::string_view stored = text.substr(body.size() + kTailStart.size(), kHexDigits);
   const std::string hash = to_hex(hash_of(body));
-  if (stored != hash) refuse(subject, "hash " + std::string(stored), hash + " (the file is damaged)");
+  if (stored != hash) refuse_format(subject, "hash " + std::string(stored), hash + " (the file is damaged)");
   return body;
 }
 
@@ -151,12 +147,12 @@ Manifest manifest_from_text(std::string_view text, const std::string& subject) {
   const json value = parse_strict_json(text, subject);
   JsonObject object(value, subject);
   if (const std::string format = object.text("format", 64); format != kFormat) {
-    refuse(subject + ": format", std::string(kFormat), printable(format));
+    refuse_format(subject + ": format", std::string(kFormat), printable(format));
   }
   const std::int64_t version = object.integer("version", 0, kMaxInt);
   if (version != kCheckpointVersion) {
-    refuse(subject + ": version", fmt::format("format version {}", kCheckpointVersion),
-           fmt::format("{}, written by another version of this program", version));
+    refuse_format(subject + ": version", fmt::format("format version {}", kCheckpointVersion),
+                  fmt::format("{}, written by another version of this program", version));
   }
   Manifest manifest;
   manifest.step = object.integer("step", 0, kMaxStep);
@@ -164,13 +160,13 @@ Manifest manifest_from_text(std::string_view text, const std::string& subject) {
   read_files(object.member("files"), manifest, world, subject + ": files");
   JsonObject tensors(object.member("tensors"), subject + ": tensors");
   for (const auto& [name, tensor] : object.member("tensors").items()) {
-    if (!is_tensor_name(name)) refuse(subject + ": tensors", "names of printable ASCII", printable(name));
+    if (!is_tensor_name(name)) refuse_format(subject + ": tensors", "names of printable ASCII", printable(name));
     manifest.tensors[name] = read_tensor(tensor, manifest.world(), subject + ": " + printable(name));
   }
   object.member("manifest_xxh3_128");
   object.finish();
   if (const std::string problem = cover_problem(manifest); !problem.empty()) {
-    refuse(subject, "each tensor covered exactly once", problem);
+    refuse_format(subject, "each tensor covered exactly once", problem);
   }
   return manifest;
 }

@@ -12,18 +12,14 @@
 namespace megalith {
 namespace {
 
-[[noreturn]] void refuse(const std::string& subject, const std::string& expected, const std::string& got) {
-  fail({.code = ExitCode::kFormat, .subject = subject, .expected = expected, .got = got, .show_place = false});
-}
-
 void check_size(const File& file, const ManifestFile& expected) {
   if (file.size() == expected.bytes) return;
-  refuse(file.path(), fmt::format("{} bytes", expected.bytes), std::to_string(file.size()));
+  refuse_format(file.path(), fmt::format("{} bytes", expected.bytes), std::to_string(file.size()));
 }
 
 void check_hash(const std::string& subject, const Hash128& expected, const Hash128& got) {
   if (got == expected) return;
-  refuse(subject, "XXH3-128 " + to_hex(expected), to_hex(got) + " (the file is damaged)");
+  refuse_format(subject, "XXH3-128 " + to_hex(expected), to_hex(got) + " (the file is damaged)");
 }
 
 struct Expected {
@@ -54,7 +50,7 @@ void check_table(const File& file, SafetensorsHeader& header, const std::vector<
                                                                 : a.name < b.name;
   });
   if (header.entries.size() != chunks.size()) {
-    refuse(file.path(), fmt::format("{} tensors", chunks.size()), std::to_string(header.entries.size()));
+    refuse_format(file.path(), fmt::format("{} tensors", chunks.size()), std::to_string(header.entries.size()));
   }
   for (std::size_t i = 0; i < chunks.size(); ++i) {
     const auto& [name, tensor, chunk] = chunks[i];
@@ -62,8 +58,8 @@ void check_table(const File& file, SafetensorsHeader& header, const std::vector<
     const std::string wanted = entry_name(*name, tensor->shape, chunk->slice);
     if (entry.name != wanted || entry.begin != chunk->begin || entry.end != chunk->begin + chunk->bytes ||
         entry.dtype != safetensors_name(tensor->dtype)) {
-      refuse(file.path(), fmt::format("tensor {} at byte {}", printable(wanted), chunk->begin),
-             fmt::format("{} at byte {}", printable(entry.name), entry.begin));
+      refuse_format(file.path(), fmt::format("tensor {} at byte {}", printable(wanted), chunk->begin),
+                    fmt::format("{} at byte {}", printable(entry.name), entry.begin));
     }
   }
 }
@@ -115,7 +111,7 @@ std::string read_state_text(const Directory& checkpoint, const Manifest& manifes
   const std::string path = checkpoint.path() + "/" + name;
   std::string text = checkpoint.read_text(name, kMaxJsonBytes);
   if (text.size() != manifest.state_file.bytes) {
-    refuse(path, fmt::format("{} bytes", manifest.state_file.bytes), std::to_string(text.size()));
+    refuse_format(path, fmt::format("{} bytes", manifest.state_file.bytes), std::to_string(text.size()));
   }
   check_hash(path, manifest.state_file.hash, hash_of(text));
   return text;

@@ -26,11 +26,7 @@ void append(std::vector<Tensor>& ranges, const Tensor& tensor) {
 
 std::vector<std::vector<int>> assign_buckets(std::span<const std::int64_t> unit_numels, std::int64_t bucket_size) {
   if (bucket_size < 1) {
-    fail({.code = ExitCode::kUsage,
-          .subject = "--ddp-bucket-size",
-          .expected = "at least 1 element",
-          .got = fmt::format("{}", bucket_size),
-          .show_place = false});
+    refuse_usage("--ddp-bucket-size", "at least 1 element", fmt::format("{}", bucket_size));
   }
   std::vector<std::vector<int>> buckets;
   std::int64_t filled = bucket_size;

@@ -42,12 +42,8 @@ void check_divides(std::int64_t world, const std::vector<SizeFlag>& flags) {
   std::string said;
   for (const SizeFlag& flag : flags) {
     if (flag.value < 1 || flag.value > (std::int64_t{1} << 31)) {
-      fail({.code = ExitCode::kUsage,
-            .subject = std::string(flag.name),
-            .expected = "a size from 1 to the number of ranks",
-            .got = fmt::format("{}", flag.value),
-            .remedy = "leave it out for 1",
-            .show_place = false});
+      refuse_usage(std::string(flag.name), "a size from 1 to the number of ranks", fmt::format("{}", flag.value),
+                   "leave it out for 1");
     }
     product = std::min(product * flag.value, std::int64_t{1} << 31);
     if (flag.value > 1) said += fmt::format("{}{} {}", said.empty() ? "" : " ", flag.name, flag.value);
@@ -65,12 +61,8 @@ void check_divides(std::int64_t world, const std::vector<SizeFlag>& flags) {
     }
     remedy += fmt::format(", or use {} {}", flag.name, fmt::join(fitting, " or "));
   }
-  fail({.code = ExitCode::kUsage,
-        .subject = said,
-        .expected = fmt::format("a number of ranks that is a multiple of {}", product),
-        .got = fmt::format("{}", world),
-        .remedy = remedy,
-        .show_place = false});
+  refuse_usage(said, fmt::format("a number of ranks that is a multiple of {}", product), fmt::format("{}", world),
+               remedy);
 }
 
 std::string name_of_sizes(const MeshSizes& s) {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cctype>
 #include <cstddef>
-#include <utility>
 
 #include "core/base/error.h"
 #include "parallel/pipeline_parallel/layer_layout.h"
@@ -98,32 +97,20 @@ class LayoutReader {
   }
   std::string here() const { return at_ == text_.size() ? "the end" : fmt::format("'{}'", shown(text_[at_])); }
 
-  [[noreturn]] void refuse(std::string expected, std::string got) const {
-    fail({.code = ExitCode::kUsage,
-          .subject = fmt::format("{}, character {}", kFlag, at_ + 1),
-          .expected = std::move(expected),
-          .got = std::move(got),
-          .show_place = false});
+  [[noreturn]] void refuse(const std::string& expected, const std::string& got) const {
+    refuse_usage(fmt::format("{}, character {}", kFlag, at_ + 1), expected, got);
   }
 
   std::string_view text_;
   std::size_t at_ = 0;
 };
 
-[[noreturn]] void refuse_whole(std::string subject, std::string expected, std::string got) {
-  fail({.code = ExitCode::kUsage,
-        .subject = std::move(subject),
-        .expected = std::move(expected),
-        .got = std::move(got),
-        .show_place = false});
-}
-
 // The letter stands once: E at the front of the first part, L at the end of the last.
 void check_end(const std::string& letters, char letter, bool is_there) {
   const auto times = std::count(letters.begin(), letters.end(), letter);
   if (times == 1 && is_there) return;
   const auto parts_before = times == 0 ? 0 : std::count(letters.data(), letters.data() + letters.find(letter), '|');
-  refuse_whole(std::string(kFlag),
+  refuse_usage(std::string(kFlag),
                fmt::format("one {}, {}", letter, letter == 'E' ? "as the first letter" : "as the last letter"),
                times == 1 ? fmt::format("it elsewhere, in part {}", 1 + parts_before) : fmt::format("{} of it", times));
 }
@@ -144,11 +131,11 @@ LayerLayout parse_layer_layout(std::string_view text, int num_layers, int num_st
   }
   const int layers = layout.back().first_layer + layout.back().num_layers;
   if (layers != num_layers) {
-    refuse_whole(fmt::format("{} and --num-layers", kFlag), fmt::format("{} t for --num-layers", num_layers),
+    refuse_usage(fmt::format("{} and --num-layers", kFlag), fmt::format("{} t for --num-layers", num_layers),
                  fmt::format("{}", layers));
   }
   if (layout.size() % static_cast<std::size_t>(num_stages) != 0) {
-    refuse_whole(
+    refuse_usage(
         fmt::format("{} and --pipeline-model-parallel-size", kFlag),
         fmt::format("parts, which | separates, in a multiple of --pipeline-model-parallel-size {}", num_stages),
         fmt::format("{}", layout.size()));

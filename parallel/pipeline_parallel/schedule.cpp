@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <utility>
 
 #include "core/base/error.h"
 #include "parallel/pipeline_parallel/schedules.h"
@@ -39,13 +38,8 @@ std::size_t end_of_block(const std::vector<Action>& actions, std::size_t first) 
 
 namespace {
 
-[[noreturn]] void refuse(ScheduleKind kind, std::string expected, int got, std::string remedy) {
-  fail({.code = ExitCode::kUsage,
-        .subject = fmt::format("--pipeline-schedule {}", name_of(kind)),
-        .expected = std::move(expected),
-        .got = fmt::format("{}", got),
-        .remedy = std::move(remedy),
-        .show_place = false});
+[[noreturn]] void refuse(ScheduleKind kind, const std::string& expected, int got, const std::string& remedy) {
+  refuse_usage(fmt::format("--pipeline-schedule {}", name_of(kind)), expected, fmt::format("{}", got), remedy);
 }
 
 void check_chunks(ScheduleKind kind, int num_chunks) {

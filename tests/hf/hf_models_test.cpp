@@ -1,6 +1,7 @@
 // Models that transformers made, imported: logits, loss and every gradient of one step may be off from transformers in
 // fp64 by at most twice what transformers is off at the model's dtype. tests/hf/golden is always there; larger models
 // are made anew where ${PYTHON:-python3} has torch and transformers.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,7 +14,9 @@
 #include "core/base/error.h"
 #include "core/model/gpt.h"
 #include "tests/hf/model_step.h"
-#include "tests/support/op_test.h"
+#include "tests/hf/python.h"
+#include "tests/support/device_cases.h"
+#include "tests/support/error_of.h"
 
 namespace megalith::test {
 namespace {
@@ -29,11 +32,6 @@ std::string name_of_case(const testing::TestParamInfo<Case>& info) {
   return c.family + "_" + std::string(name_of(c.dtype)) + "_" + std::string(name_of(c.device));
 }
 void PrintTo(const Case& c, std::ostream* out) { *out << c.family; }
-
-std::vector<DeviceType> devices() {
-  if (kCudaBuilt) return {DeviceType::kCpu, DeviceType::kCuda};
-  return {DeviceType::kCpu};
-}
 
 std::vector<Case> cases() {
   std::vector<Case> all;
@@ -109,31 +107,22 @@ void expect_agreement(const std::string& folder, DType dtype, DeviceType device)
   testing::Test::RecordProperty("worst", std::to_string(worst) + " times the error of transformers");
 }
 
-class HfModels : public testing::TestWithParam<Case> {};
+class HfModels : public OnDevice<Case> {};
 INSTANTIATE_TEST_SUITE_P(Golden, HfModels, testing::ValuesIn(cases()), name_of_case);
 
 TEST_P(HfModels, StepAgreesWithTransformers) {
   const Case& c = GetParam();
-  if (const std::string reason = missing(c.device); !reason.empty()) GTEST_SKIP() << reason;
   expect_agreement(MEGALITH_SOURCE_DIR "/tests/hf/golden/" + c.family, c.dtype, c.device);
 }
 
-class HfFreshModels : public testing::TestWithParam<DeviceType> {};
-INSTANTIATE_TEST_SUITE_P(Devices, HfFreshModels, testing::ValuesIn(devices()),
-                         [](const auto& device) { return std::string(name_of(device.param)); });
+class HfFreshModels : public OnDevice<DeviceType> {};
+INSTANTIATE_TEST_SUITE_P(Devices, HfFreshModels, testing::ValuesIn(devices()), name_of_device_case);
 
 // One test for all, because making the models takes longer than running them.
 TEST_P(HfFreshModels, StepAgreesWithTransformers) {
-  if (const std::string reason = missing(GetParam()); !reason.empty()) GTEST_SKIP() << reason;
-  const char* variable = std::getenv("PYTHON");
-  const std::string python = variable != nullptr ? variable : "python3";
-  if (std::system(
-          (python +
-           " -c 'import torch, transformers as t; assert int(t.__version__.split(\".\")[0]) > 4' >/dev/null 2>&1")
-              .c_str()) != 0)
-    GTEST_SKIP() << python << " has no torch and transformers 5; PYTHON names another interpreter";
+  if (const std::string reason = missing_transformers(); !reason.empty()) GTEST_SKIP() << reason;
   const std::string folder = testing::TempDir() + "/hf_models_" + std::string(name_of(GetParam()));
-  const std::string command = python + " " MEGALITH_SOURCE_DIR "/tests/hf/make_models.py '" + folder + "'";
+  const std::string command = python() + " " MEGALITH_SOURCE_DIR "/tests/hf/make_models.py '" + folder + "'";
   ASSERT_EQ(std::system(command.c_str()), 0) << command;
   for (const Case& c : cases()) {
     if (c.device != GetParam()) continue;
@@ -155,13 +144,7 @@ class HfImporter : public testing::Test {
     import_weights(stream, *model.parameters, config_, tensors);
   }
   void expect_refused(const HfTensors& tensors, const std::string& part) {
-    try {
-      import(tensors);
-      ADD_FAILURE() << "accepted; expected an error with \"" << part << "\"";
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ExitCode::kFormat);
-      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
-    }
+    EXPECT_THAT(error_of(ExitCode::kFormat, [&] { import(tensors); }), testing::HasSubstr(part));
   }
 
   ModelConfig config_ = read_hf_config(kFolder, 12);

@@ -20,15 +20,6 @@ namespace {
 
 constexpr std::uint64_t kMaxConfig = 1 << 20;  // bytes
 
-[[noreturn]] void refuse(std::string subject, std::string expected, std::string got) {
-  fail({.code = ExitCode::kFormat,
-        .subject = std::move(subject),
-        .expected = std::move(expected),
-        .got = std::move(got),
-        .remedy = {},
-        .show_place = false});
-}
-
 double element(const std::byte* address, DType type) {
   const auto read = [address](auto value) {
     std::memcpy(&value, address, sizeof(value));
@@ -39,7 +30,7 @@ double element(const std::byte* address, DType type) {
     case DType::kFp32: return read(float{});
     case DType::kBf16: return to_float(read(bf16{}));
     case DType::kInt32: return read(std::int32_t{});
-    default: refuse("tensor", "F64, F32, BF16 or I32", std::string(name_of(type)));
+    default: refuse_format("tensor", "F64, F32, BF16 or I32", std::string(name_of(type)));
   }
 }
 
@@ -85,14 +76,14 @@ std::map<std::string, HfPlace> hf_places(const ModelConfig& config) {
 
 std::vector<double> import_exactly(const HfTensors& tensors, const HfPlace& place, const Shape& shape) {
   const auto found = tensors.find(place.name);
-  if (found == tensors.end()) refuse(place.name, "a tensor of the file", "none");
+  if (found == tensors.end()) refuse_format(place.name, "a tensor of the file", "none");
   const HfValues& tensor = found->second;
   std::vector<std::int64_t> want = {place.rows};
   if (shape.rank() == 2) want.push_back(shape[1]);
   if (place.transposed) std::swap(want.front(), want.back());
   if (tensor.shape != want)
-    refuse(place.name, fmt::format("shape [{}]", fmt::join(want, ", ")),
-           fmt::format("[{}]", fmt::join(tensor.shape, ", ")));
+    refuse_format(place.name, fmt::format("shape [{}]", fmt::join(want, ", ")),
+                  fmt::format("[{}]", fmt::join(tensor.shape, ", ")));
   const std::int64_t columns = shape.rank() == 2 ? shape[1] : 1;
   const std::int64_t rows = place.padded ? std::min(shape[0], place.rows) : shape[0];
   require(place.first_row + rows <= place.rows, place.name);
@@ -132,7 +123,7 @@ void import_weights(Stream& stream, ParameterStore& store, const ModelConfig& co
   for (const auto& [name, tensor] : tensors) {
     const bool is_tied = name == kHfOutputLayer && !config.untie_embeddings_and_output_weights;
     if (!used.contains(name) && !is_tied && !is_hf_buffer(hf_family(config), name))
-      refuse(name, "a tensor of the model", "an unknown one");
+      refuse_format(name, "a tensor of the model", "an unknown one");
   }
 }
 

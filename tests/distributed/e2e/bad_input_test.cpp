@@ -8,23 +8,14 @@
 namespace megalith {
 namespace {
 
+using test::expect_error;
+using test::expect_train_error;
 using test::Folder;
 using test::Outcome;
 using test::Words;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using test::operator+;
-
-// What the program says and its exit code; nothing may follow from the run.
-void expect_error(const Folder& folder, const Words& command, int code, const std::string& line) {
-  const Outcome outcome = test::run(command, folder);
-  EXPECT_EQ(outcome.code, code) << line;
-  EXPECT_THAT(outcome.errors(), ElementsAre(line)) << outcome.err;
-}
-
-void expect_train_error(const Folder& folder, const Words& flags, int code, const std::string& message) {
-  expect_error(folder, test::program("train", flags), code, "train: error: [rank 0/1] " + message);
-}
 
 Words mock(const Words& more) { return test::tiny_mock() + more; }
 Words text(const Words& more) { return test::tiny() + Words{"--data-path", "text"} + more; }

@@ -12,7 +12,6 @@ namespace {
 using test::Folder;
 using test::Outcome;
 using test::Words;
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using test::operator+;
 
@@ -25,27 +24,14 @@ void expect_converted(const Folder& folder, const Words& flags) {
   EXPECT_EQ(outcome.code, 0) << outcome.err;
 }
 
-void expect_error(const Folder& folder, const Words& command, int code, const std::string& line) {
-  const Outcome outcome = test::run(command, folder);
-  EXPECT_EQ(outcome.code, code) << outcome.err;
-  EXPECT_THAT(outcome.errors(), ElementsAre(HasSubstr(line))) << outcome.err;
-}
-
-const Words kLlama = {"--position-embedding-type",
-                      "rope",
-                      "--swiglu",
-                      "--normalization",
-                      "RMSNorm",
-                      "--disable-bias-linear",
-                      "--group-query-attention",
-                      "--num-query-groups",
-                      "2",
-                      "--untie-embeddings-and-output-weights"};
-
 // A trained model goes to transformers and comes back: the same weights, the same text.
 TEST(Convert, ATrainedModelGoesThereAndBack) {
   const Folder folder;
-  ASSERT_EQ(test::run(test::program("train", test::tiny_mock() + kLlama + Words{"--save", "trained"}), folder).code, 0);
+  ASSERT_EQ(test::run(test::program("train", test::tiny_mock() + test::llama() +
+                                                 Words{"--untie-embeddings-and-output-weights", "--save", "trained"}),
+                      folder)
+                .code,
+            0);
   expect_converted(folder, {"--from", "native", "--load", "trained", "--save", "hf"});
   expect_converted(folder, {"--from", "hf", "--load", "hf", "--save", "back", "--tokenizer-type", "byte"});
   expect_converted(folder, {"--to", "hf", "--load", "back", "--save", "hf2"});
@@ -65,37 +51,23 @@ TEST(Convert, ATrainedModelGoesThereAndBack) {
 TEST(Convert, TrainingStartsFromIt) {
   const Folder folder;
   expect_converted(folder, {"--from", "hf", "--load", kGolden + "gpt2", "--save", "native"});
-  const Words flags = {"--num-layers",
-                       "2",
-                       "--hidden-size",
-                       "32",
-                       "--num-attention-heads",
-                       "4",
-                       "--ffn-hidden-size",
-                       "16",
-                       "--seq-length",
-                       "16",
-                       "--bf16",
-                       "--tokenizer-type",
-                       "null",
-                       "--vocab-size",
-                       "39",
-                       "--micro-batch-size",
-                       "2",
-                       "--train-iters",
-                       "3",
-                       "--lr",
-                       "1e-3",
-                       "--eval-iters",
-                       "0",
-                       "--mock-data",
-                       "--log-interval",
-                       "1",
-                       "--load",
-                       "native"};
-  expect_error(folder, test::program("train", flags), 2,
-               "--load native: expected --finetune beside it: the checkpoint holds weights alone, as convert writes "
-               "them, got neither that nor --no-load-optim");
+  const Words flags = test::tiny_mock() + Words{"--ffn-hidden-size",
+                                                "16",
+                                                "--bf16",
+                                                "--tokenizer-type",
+                                                "null",
+                                                "--vocab-size",
+                                                "39",
+                                                "--train-iters",
+                                                "3",
+                                                "--seed",
+                                                "1234",
+                                                "--load",
+                                                "native"};
+  test::expect_train_error(
+      folder, flags, 2,
+      "--load native: expected --finetune beside it: the checkpoint holds weights alone, as convert "
+      "writes them, got neither that nor --no-load-optim; --finetune starts at step 0 with Adam's moments at 0");
   const Outcome outcome = test::run(test::program("train", flags + Words{"--finetune", "--save", "tuned"}), folder);
   EXPECT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_THAT(outcome.err + outcome.out, HasSubstr("loaded native/step_0000000 (step 0, 0 samples)"));
@@ -107,7 +79,7 @@ TEST(Convert, TrainingStartsFromIt) {
 TEST(Convert, ExitCodes) {
   const Folder folder;
   const auto refused = [&](const Words& flags, int code, const std::string& line) {
-    expect_error(folder, test::program("convert", flags), code, line);
+    test::expect_error(folder, test::program("convert", flags), code, HasSubstr(line));
   };
   refused({"--from", "hf", "--load", "none"}, 2, "convert: error: --save: missing; name the folder to write");
   refused({"--form", "hf"}, 2, "convert: error: --form: unknown flag of convert; did you mean --from?");

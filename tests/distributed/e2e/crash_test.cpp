@@ -104,10 +104,7 @@ class Crashes {
     const Outcome rest = test::run(command() + Words{"--save-interval", "100"}, folder_);
     EXPECT_EQ(rest.code, 0) << rest.err;
     EXPECT_EQ(test::steps_of(folder_.read_lines("parts.jsonl")), whole_);
-    for (const char* rank : {"0", "1"}) {
-      const std::string file = fmt::format("/step_{:07}/rank_000{}_of_0002.safetensors", kSteps, rank);
-      EXPECT_TRUE(folder_.read("parts" + file) == folder_.read("whole" + file)) << file;
-    }
+    test::expect_same_tensors(folder_, "parts", "whole", kSteps);
   }
 
   std::size_t steps_done() const { return folder_.read_lines("parts.jsonl").size(); }
@@ -115,14 +112,9 @@ class Crashes {
 
  private:
   static Words flags(const std::string& name) {
-    return test::tiny() + Words{"--data-path",       "text",
-                                "--hidden-dropout",  "0.1",
-                                "--lr-warmup-iters", "2",
-                                "--eval-interval",   "50",
-                                "--eval-iters",      "1",
-                                "--log-interval",    "1000",
-                                "--train-iters",     std::to_string(kSteps),
-                                "--metrics-jsonl",   name + ".jsonl"};
+    return test::stateful() +
+           Words{"--eval-interval", "50",           "--log-interval", "1000", "--train-iters", std::to_string(kSteps),
+                 "--metrics-jsonl", name + ".jsonl"};
   }
   static Words command() {
     return test::program_on(
@@ -199,8 +191,7 @@ TEST(Crash, KilledAtEverySiteOnEachRankAndResumed) {
 TEST(Crash, LongRandomKills) {
   const char* minutes = std::getenv("MEGALITH_CRASH_MINUTES");
   if (minutes == nullptr) GTEST_SKIP() << "set MEGALITH_CRASH_MINUTES, as tests/soak.sh does";
-  const char* seed_text = std::getenv("SEED");
-  std::mt19937 random(seed_text == nullptr ? 1u : static_cast<unsigned>(std::stoul(seed_text)));
+  std::mt19937 random = test::random_from_seed();
   const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(std::atoi(minutes));
   Crashes crashes;
   Words sites = crashes.sites("save.") + crashes.sites("load.") + crashes.sites("step.") + crashes.sites("metrics.");
@@ -346,9 +337,7 @@ TEST(Crash, FaultsInConfigurationDataAndMetrics) {
 TEST(Crash, FaultsAreRefusedWithoutLeave) {
   const Folder folder;
   const auto expect = [&](const Words& flags, const std::string& message) {
-    const Outcome outcome = test::run(test::program("train", test::tiny_mock() + flags), folder);
-    EXPECT_EQ(outcome.code, 2);
-    EXPECT_THAT(outcome.err, HasSubstr("train: error: [rank 0/1] " + message + "\n"));
+    test::expect_train_error(folder, test::tiny_mock() + flags, 2, message);
   };
   expect(
       {"--fault", "save.begin:1"},

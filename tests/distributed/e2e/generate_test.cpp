@@ -38,18 +38,8 @@ class Generate : public ::testing::Test {
   Folder folder_;
 };
 
-const Words kLlama = {"--position-embedding-type",
-                      "rope",
-                      "--swiglu",
-                      "--normalization",
-                      "RMSNorm",
-                      "--disable-bias-linear",
-                      "--group-query-attention",
-                      "--num-query-groups",
-                      "2"};
-
 TEST_F(Generate, RepeatsItselfBySeed) {
-  train(kLlama);
+  train(test::llama());
   const std::string first = text("It is", 40, {"--seed", "3"});
   EXPECT_EQ(first.size(), 45u);
   EXPECT_EQ(text("It is", 40, {"--seed", "3"}), first);
@@ -61,7 +51,7 @@ TEST_F(Generate, RepeatsItselfBySeed) {
 
 // A token drawn with the KV cache is the one drawn after reading the whole text again.
 TEST_F(Generate, CacheEqualsReadingAgain) {
-  train(kLlama);
+  train(test::llama());
   for (const Words& sampling : {Words{"--temperature", "0"}, Words{"--top-k", "8", "--top-p", "0.9", "--seed", "5"}}) {
     std::string step_by_step = "It is a truth";
     for (int i = 0; i < 12; ++i) step_by_step = text(step_by_step, 1, sampling);
@@ -75,16 +65,12 @@ TEST_F(Generate, LearnedPositionsEndTheText) {
   const Words load = {"--load", "kept", "--prompt"};
   EXPECT_EQ(test::run(test::program("generate", load + Words{"abcdef"}), folder_).code, 0);  // default: what fits
   EXPECT_EQ(test::run(test::program("generate", load + Words{""}), folder_).code, 0);
-  const Outcome many = test::run(test::program("generate", load + Words{"abcdef", "--max-new-tokens", "11"}), folder_);
-  EXPECT_EQ(many.code, 2);
-  EXPECT_THAT(many.errors(),
-              ::testing::ElementsAre("generate: error: --max-new-tokens: expected at most 10 tokens: the model has "
-                                     "16 learned positions and the prompt takes 6, got 11; lower it"));
-  const Outcome full = test::run(test::program("generate", load + Words{"abcdefghijklmnop"}), folder_);
-  EXPECT_EQ(full.code, 2);
-  EXPECT_THAT(full.errors(),
-              ::testing::ElementsAre("generate: error: --prompt: expected at most 15 tokens: the model has 16 "
-                                     "learned positions, got 16; shorten it"));
+  test::expect_error(folder_, test::program("generate", load + Words{"abcdef", "--max-new-tokens", "11"}), 2,
+                     "generate: error: --max-new-tokens: expected at most 10 tokens: the model has 16 learned "
+                     "positions and the prompt takes 6, got 11; lower it");
+  test::expect_error(
+      folder_, test::program("generate", load + Words{"abcdefghijklmnop"}), 2,
+      "generate: error: --prompt: expected at most 15 tokens: the model has 16 learned positions, got 16; shorten it");
 }
 
 TEST_F(Generate, IdsWithoutText) {

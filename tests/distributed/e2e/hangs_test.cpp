@@ -167,8 +167,7 @@ void hang_in_each_way(Worst& worst) {
 TEST(Hangs, LongMeasured) {
   const char* rounds = std::getenv("MEGALITH_HANG_ROUNDS");
   if (rounds == nullptr) GTEST_SKIP() << "set MEGALITH_HANG_ROUNDS, as tests/soak.sh does";
-  const char* seed = std::getenv("SEED");
-  std::mt19937 random(seed == nullptr ? 1u : static_cast<unsigned>(std::stoul(seed)));
+  std::mt19937 random = test::random_from_seed();
   Worst stops, ways;
   const Words flags = endless("3") + Words{"--save", "kept", "--save-interval", "20", "--keep-last", "2"};
   for (int round = 0; round < std::atoi(rounds) && !HasFailure(); ++round) {

@@ -1,7 +1,7 @@
 #include "tests/distributed/e2e/program.h"
 
 #include <fcntl.h>
-#include <gtest/gtest.h>
+#include <fmt/format.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -209,6 +209,18 @@ bool is_running(pid_t pid) {
 
 Outcome run(const Words& command, const Folder& folder) { return Process(command, folder).finish(); }
 
+int train_on_two(const Folder& folder, const Words& flags) { return run(program_on(2, "train", flags), folder).code; }
+
+void expect_error(const Folder& folder, const Words& command, int code, const testing::Matcher<std::string>& line) {
+  const Outcome outcome = run(command, folder);
+  EXPECT_EQ(outcome.code, code) << outcome.err;
+  EXPECT_THAT(outcome.errors(), testing::ElementsAre(line)) << outcome.err;
+}
+
+void expect_train_error(const Folder& folder, const Words& flags, int code, const std::string& message) {
+  expect_error(folder, program("train", flags), code, "train: error: [rank 0/1] " + message);
+}
+
 Words tiny() {
   return {"--num-layers",
           "2",
@@ -236,6 +248,23 @@ Words tiny() {
 
 Words tiny_mock() { return tiny() + Words{"--mock-data"}; }
 
+Words stateful() {
+  return tiny() + Words{"--data-path",     "text", "--hidden-dropout", "0.1", "--lr-warmup-iters", "2",
+                        "--eval-interval", "2",    "--eval-iters",     "1"};
+}
+
+Words llama() {
+  return {"--position-embedding-type",
+          "rope",
+          "--swiglu",
+          "--normalization",
+          "RMSNorm",
+          "--disable-bias-linear",
+          "--group-query-attention",
+          "--num-query-groups",
+          "2"};
+}
+
 Words steps_of(const Words& metrics) {
   Words steps;
   for (const std::string& line : metrics) {
@@ -245,6 +274,18 @@ Words steps_of(const Words& metrics) {
     steps.push_back(step);
   }
   return steps;
+}
+
+void expect_same_tensors(const Folder& folder, const std::string& save, const std::string& other, int step) {
+  for (const int rank : {0, 1}) {
+    const std::string file = fmt::format("/step_{:07}/rank_{:04}_of_0002.safetensors", step, rank);
+    EXPECT_TRUE(folder.read(save + file) == folder.read(other + file)) << file;
+  }
+}
+
+std::mt19937 random_from_seed() {
+  const char* seed = std::getenv("SEED");
+  return std::mt19937(seed == nullptr ? 1u : static_cast<unsigned>(std::stoul(seed)));
 }
 
 }  // namespace megalith::test

@@ -2,9 +2,11 @@
 // outputs, files.
 #pragma once
 
+#include <gmock/gmock.h>
 #include <sys/types.h>
 
 #include <cstddef>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -78,12 +80,23 @@ Words program_on(int ranks, const std::string& name, const Words& arguments);  /
 Words mpi_command(int ranks, const Words& command);                            // any program under mpirun
 bool is_running(pid_t pid);                                                    // and no zombie
 Outcome run(const Words& command, const Folder& folder);
+int train_on_two(const Folder& folder, const Words& flags);  // its exit code
+
+// One line says what is wrong, and nothing follows from the run.
+void expect_error(const Folder& folder, const Words& command, int code, const testing::Matcher<std::string>& line);
+void expect_train_error(const Folder& folder, const Words& flags, int code, const std::string& message);
 
 // Flags of a training run that takes milliseconds: 2 layers, hidden 32, sequence 16, global batch 8, 6 steps.
 Words tiny();
 Words tiny_mock();  // with --mock-data
+Words stateful();   // with everything that has a state, of text.bin: dropout, warm-up, validation
+Words llama();      // rotary positions, SwiGLU, RMSNorm, groups of heads, no biases
 
 // iteration, loss, gradient norm and validation loss of each line of a metrics file, as written.
 Words steps_of(const Words& metrics);
+// The checkpoints that runs of two ranks saved at this step are the same, byte for byte.
+void expect_same_tensors(const Folder& folder, const std::string& save, const std::string& other, int step);
+
+std::mt19937 random_from_seed();  // $SEED, or 1
 
 }  // namespace megalith::test

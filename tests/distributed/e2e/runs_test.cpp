@@ -13,19 +13,11 @@ namespace {
 
 using test::Folder;
 using test::Outcome;
+using test::stateful;
+using test::train_on_two;
 using test::Words;
 using ::testing::HasSubstr;
 using test::operator+;
-
-// A run with everything that has a state: dropout, warm-up, validation.
-Words stateful() {
-  return test::tiny() + Words{"--data-path",     "text", "--hidden-dropout", "0.1", "--lr-warmup-iters", "2",
-                              "--eval-interval", "2",    "--eval-iters",     "1"};
-}
-
-int train_on_two(const Folder& folder, const Words& flags) {
-  return test::run(test::program_on(2, "train", flags), folder).code;
-}
 
 void expect_resumed_equals_whole(const Folder& folder, const Words& flags) {
   ASSERT_EQ(train_on_two(folder, flags + Words{"--metrics-jsonl", "whole.jsonl", "--save", "whole"}), 0);
@@ -38,9 +30,7 @@ void expect_resumed_equals_whole(const Folder& folder, const Words& flags) {
   const Words whole = test::steps_of(folder.read_lines("whole.jsonl"));
   EXPECT_EQ(whole.size(), 6u);
   EXPECT_EQ(test::steps_of(folder.read_lines("parts.jsonl")), whole);
-  for (const char* file :
-       {"/step_0000006/rank_0000_of_0002.safetensors", "/step_0000006/rank_0001_of_0002.safetensors"})
-    EXPECT_TRUE(folder.read(std::string("parts") + file) == folder.read(std::string("whole") + file)) << file;
+  test::expect_same_tensors(folder, "parts", "whole", 6);
 }
 
 #ifdef MEGALITH_EXIT_CODES_SURVIVE

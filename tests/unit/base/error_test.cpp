@@ -40,6 +40,21 @@ TEST(Error, LeavesOutThePlaceForUserInput) {
   EXPECT_THAT(message, HasSubstr("got -1"));
 }
 
+TEST(Error, RefusesUsageAndFormatsWithTheirExitCodes) {
+  const auto expect = [](auto refuse, ExitCode code) {
+    try {
+      refuse();
+      FAIL() << "accepted";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), code);
+      EXPECT_STREQ(error.what(), "it: expected a, got b; do c");
+    }
+  };
+  expect([] { refuse_usage("it", "a", "b", "do c"); }, ExitCode::kUsage);
+  expect([] { refuse_format("it", "a", "b", "do c"); }, ExitCode::kFormat);
+  EXPECT_THROW(refuse_usage("it", "a", "b"), Error);
+}
+
 TEST(Error, RequireThrowsOnlyWhenTheConditionIsFalse) {
   EXPECT_NO_THROW(require(true, "holds"));
   try {

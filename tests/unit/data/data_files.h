@@ -15,6 +15,7 @@
 
 #include "core/base/error.h"
 #include "core/data/indexed_dataset.h"
+#include "tests/support/error_of.h"
 
 namespace megalith {
 
@@ -41,19 +42,6 @@ inline std::string read_bytes(const std::string& path) {
 
 inline void write_bytes(const std::string& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary) << bytes;
-}
-
-// Runs `action`, which must throw an Error of that exit code, and returns its message.
-template <class Action>
-std::string error_of(ExitCode code, Action action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    EXPECT_EQ(static_cast<int>(error.code()), static_cast<int>(code)) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "no error";
-  return "";
 }
 
 // The pattern of tests/golden/data/generate.py: its sequence_lengths() and token().

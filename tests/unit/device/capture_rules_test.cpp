@@ -17,24 +17,12 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-class CaptureRules : public BackendTest {
- protected:
-  void start() override {
-    compute_ = std::make_unique<Stream>(device(), "compute", Instruments{.captures = &guard_});
-    comm_ = std::make_unique<Stream>(device(), "comm", Instruments{.captures = &guard_});
-  }
-  Stream& compute() { return *compute_; }
-  Stream& comm() { return *comm_; }
-
-  CaptureGuard guard_;
-  std::unique_ptr<Stream> compute_;
-  std::unique_ptr<Stream> comm_;
-};
+class CaptureRules : public TwoStreamsTest {};
 MEGALITH_BACKEND_TESTS(CaptureRules);
 
 // What only tasks on the CPU can do: throw, and block several streams at once.
 class CaptureRulesOnCpu : public CaptureRules {};
-INSTANTIATE_TEST_SUITE_P(Backends, CaptureRulesOnCpu, testing::Values(DeviceType::kCpu), name_of_backend);
+INSTANTIATE_TEST_SUITE_P(Backends, CaptureRulesOnCpu, testing::Values(DeviceType::kCpu), test::name_of_device_case);
 
 TEST_P(CaptureRules, BlockingTheHostDuringCaptureIsAnErrorThatNamesTheOp) {
   Graph graph("layer 3 backward");

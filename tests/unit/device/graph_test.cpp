@@ -18,24 +18,12 @@ using std::chrono::milliseconds;
 using testing::AllOf;
 using testing::HasSubstr;
 
-class GraphTest : public BackendTest {
- protected:
-  void start() override {
-    compute_ = std::make_unique<Stream>(device(), "compute", Instruments{.captures = &guard_});
-    comm_ = std::make_unique<Stream>(device(), "comm", Instruments{.captures = &guard_});
-  }
-  Stream& compute() { return *compute_; }
-  Stream& comm() { return *comm_; }
-
-  CaptureGuard guard_;
-  std::unique_ptr<Stream> compute_;
-  std::unique_ptr<Stream> comm_;
-};
+class GraphTest : public TwoStreamsTest {};
 MEGALITH_BACKEND_TESTS(GraphTest);
 
 // What only tasks on the CPU can do: throw, and block several streams at once.
 class GraphTestOnCpu : public GraphTest {};
-INSTANTIATE_TEST_SUITE_P(Backends, GraphTestOnCpu, testing::Values(DeviceType::kCpu), name_of_backend);
+INSTANTIATE_TEST_SUITE_P(Backends, GraphTestOnCpu, testing::Values(DeviceType::kCpu), test::name_of_device_case);
 
 TEST_P(GraphTest, CaptureRunsNothingAndReplayRunsTheTasksInOrder) {
   Graph graph("layer 0 forward");

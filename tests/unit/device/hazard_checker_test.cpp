@@ -53,7 +53,7 @@ MEGALITH_BACKEND_TESTS(HazardTest);
 
 // What only tasks on the CPU can do: throw, and block several streams at once.
 class HazardTestOnCpu : public HazardTest {};
-INSTANTIATE_TEST_SUITE_P(Backends, HazardTestOnCpu, testing::Values(DeviceType::kCpu), name_of_backend);
+INSTANTIATE_TEST_SUITE_P(Backends, HazardTestOnCpu, testing::Values(DeviceType::kCpu), test::name_of_device_case);
 
 using Strings = std::vector<std::string>;
 

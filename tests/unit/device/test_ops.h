@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <stdexcept>
 #include <string>
@@ -15,35 +16,40 @@
 #include <vector>
 
 #include "core/base/error.h"
+#include "core/device/capture_guard.h"
 #include "core/device/stream.h"
+#include "tests/support/device_cases.h"
 #include "tests/support/device_tasks.h"
-#include "tests/support/op_test.h"
 
 namespace megalith {
 
 // A test that runs on every backend of this build that computes; visibly skipped where its device is missing.
-class BackendTest : public testing::TestWithParam<DeviceType> {
+class BackendTest : public test::OnDevice<DeviceType> {
  protected:
   void SetUp() override {
-    if (const std::string reason = test::missing(GetParam()); !reason.empty()) GTEST_SKIP() << reason;
-    start();
+    test::OnDevice<DeviceType>::SetUp();
+    if (!IsSkipped()) start();
   }
   virtual void start() {}  // makes the streams
-  DeviceType device() const { return GetParam(); }
 };
 
-inline std::vector<DeviceType> backends() {
-  std::vector<DeviceType> list = {DeviceType::kCpu};
-  if (kCudaBuilt) list.push_back(DeviceType::kCuda);
-  return list;
-}
+// With two streams under one guard of captures.
+class TwoStreamsTest : public BackendTest {
+ protected:
+  void start() override {
+    compute_ = std::make_unique<Stream>(device(), "compute", Instruments{.captures = &guard_});
+    comm_ = std::make_unique<Stream>(device(), "comm", Instruments{.captures = &guard_});
+  }
+  Stream& compute() { return *compute_; }
+  Stream& comm() { return *comm_; }
 
-inline std::string name_of_backend(const testing::TestParamInfo<DeviceType>& info) {
-  return std::string(name_of(info.param));
-}
+  CaptureGuard guard_;
+  std::unique_ptr<Stream> compute_;
+  std::unique_ptr<Stream> comm_;
+};
 
 #define MEGALITH_BACKEND_TESTS(Suite) \
-  INSTANTIATE_TEST_SUITE_P(Backends, Suite, testing::ValuesIn(backends()), name_of_backend)
+  INSTANTIATE_TEST_SUITE_P(Backends, Suite, testing::ValuesIn(test::devices()), test::name_of_device_case)
 
 struct TestOp {
   const char* name = "op";

@@ -8,6 +8,7 @@
 #include <functional>
 
 #include "core/base/error.h"
+#include "tests/support/error_of.h"
 
 namespace megalith {
 namespace {
@@ -98,13 +99,10 @@ TEST(ModelConfig, FlopsPerTokenByHand) {
 std::string message_of(const std::function<void(ModelConfig&)>& change) {
   ModelConfig config = small_config();
   change(config);
-  try {
+  return result_of(ExitCode::kUsage, [&] {
     validate(config);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::kUsage);
-    return error.what();
-  }
-  return "valid";
+    return std::string("valid");
+  });
 }
 
 TEST(ModelConfig, AcceptsASmallModelWithAnUnknownVocabulary) {

@@ -9,8 +9,7 @@
 
 #include "core/device/copy.h"
 #include "core/layers/host_copy.h"
-#include "tests/support/device_cases.h"
-#include "tests/unit/model/model_families.h"
+#include "tests/unit/model/family_cases.h"
 #include "tests/unit/model/model_run.h"
 
 namespace megalith {
@@ -117,35 +116,8 @@ class Generation {
   reference::GptTensors weights_;
 };
 
-struct Case {
-  std::string family;
-  DType dtype;
-  DeviceType device;
-};
-std::string name_of_case(const testing::TestParamInfo<Case>& info) {
-  return info.param.family + "_" + std::string(name_of(info.param.dtype)) + "_" +
-         std::string(name_of(info.param.device));
-}
-void PrintTo(const Case& c, std::ostream* out) { *out << c.family; }
-
-std::vector<Case> cases() {
-  std::vector<Case> all;
-  for (const DeviceType device : test::devices()) {
-    for (const test::ModelFamily& family : test::model_families()) {
-      for (const DType dtype : {DType::kFp32, DType::kBf16}) all.push_back({family.name, dtype, device});
-    }
-  }
-  return all;
-}
-
-class GptGeneration : public test::OnDevice<Case> {
- protected:
-  ModelConfig config() const { return test::family(GetParam().family, GetParam().dtype, device()); }
-  GptArithmetic own_arithmetic() const {
-    return GetParam().dtype == DType::kFp32 ? GptArithmetic::kFp32 : GptArithmetic::kBf16Storage;
-  }
-};
-INSTANTIATE_TEST_SUITE_P(Families, GptGeneration, testing::ValuesIn(cases()), name_of_case);
+class GptGeneration : public test::FamilyTest {};
+INSTANTIATE_TEST_SUITE_P(Families, GptGeneration, testing::ValuesIn(test::family_cases()), test::name_of_family_case);
 
 template <class A, class B>
 double l2_distance(const A& got, const B& want) {

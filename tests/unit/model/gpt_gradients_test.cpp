@@ -4,8 +4,7 @@
 
 #include <cmath>
 
-#include "tests/support/device_cases.h"
-#include "tests/unit/model/model_families.h"
+#include "tests/unit/model/family_cases.h"
 #include "tests/unit/model/model_run.h"
 
 namespace megalith {
@@ -16,38 +15,11 @@ using reference::GptResult;
 
 constexpr int kSteps = 4;  // of different weights and tokens; errors are summed over them
 
-struct Case {
-  std::string family;
-  DType dtype;
-  DeviceType device;
-};
-
-class GptGradients : public test::OnDevice<Case> {
+class GptGradients : public test::FamilyTest {
  protected:
-  GptArithmetic own_arithmetic() const {
-    return GetParam().dtype == DType::kFp32 ? GptArithmetic::kFp32 : GptArithmetic::kBf16Storage;
-  }
   void compare(std::int64_t loss_chunk_size, bool deterministic);
 };
-
-std::string name_of_case(const testing::TestParamInfo<Case>& info) {
-  return info.param.family + "_" + std::string(name_of(info.param.dtype)) + "_" +
-         std::string(name_of(info.param.device));
-}
-
-std::vector<Case> cases() {
-  std::vector<Case> all;
-  for (const DeviceType device : test::devices()) {
-    for (const test::ModelFamily& family : test::model_families()) {
-      for (const DType dtype : {DType::kFp32, DType::kBf16}) all.push_back({family.name, dtype, device});
-    }
-  }
-  return all;
-}
-
-void PrintTo(const Case& c, std::ostream* out) { *out << c.family; }
-
-INSTANTIATE_TEST_SUITE_P(Families, GptGradients, testing::ValuesIn(cases()), name_of_case);
+INSTANTIATE_TEST_SUITE_P(Families, GptGradients, testing::ValuesIn(test::family_cases()), test::name_of_family_case);
 
 // Sums of squares over all steps.
 struct Errors {
@@ -80,7 +52,7 @@ std::vector<double> by_microbatch(const std::vector<double>& losses, int microba
 void GptGradients::compare(std::int64_t loss_chunk_size, bool deterministic) {
   std::map<std::string, Errors> errors;
   for (int step = 0; step < kSteps; ++step) {
-    const test::ModelCase test{.config = test::family(GetParam().family, GetParam().dtype, device()),
+    const test::ModelCase test{.config = config(),
                                .loss_chunk_size = loss_chunk_size,
                                .device = device(),
                                .deterministic = deterministic,

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "core/base/error.h"
+#include "tests/support/error_of.h"
 
 namespace megalith {
 namespace {
@@ -93,13 +94,10 @@ TEST(LrSchedule, WarmupFractionIsNotRounded) {
 }
 
 std::string message_of(const LrSchedule& schedule) {
-  try {
+  return result_of(ExitCode::kUsage, [&] {
     validate(schedule);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::kUsage);
-    return error.what();
-  }
-  return "valid";
+    return std::string("valid");
+  });
 }
 
 TEST(LrSchedule, RefusesWhatContradicts) {

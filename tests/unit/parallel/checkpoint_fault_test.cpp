@@ -124,7 +124,6 @@ TEST_F(CheckpointFaults, ErrorOnOneOfFourRanksIsSeenByAll) {
     for (const char* operation : {"open", "create", "write", "sync"}) {
       const std::string save = start({1});
       std::atomic<int> reports = 0;
-      const auto model = test_model(2);
       ThreadRanks(4).run([&](const RankSync& sync) {
         const FileObserver observer = [&](const FileOperation& seen) {
           if (sync.rank == bad_rank && seen.name == operation && seen.path.find(".safetensors") != std::string::npos) {
@@ -134,18 +133,7 @@ TEST_F(CheckpointFaults, ErrorOnOneOfFourRanksIsSeenByAll) {
             fail({.code = ExitCode::kFileIo, .subject = "injected"});
           }
         };
-        const ShardList all = whole_tensors(model);
-        const std::vector<int> writers = assign_writers(all.get(), 4);
-        std::vector<Shard> mine;
-        for (std::size_t i = 0; i < writers.size(); ++i) {
-          if (writers[i] == sync.rank) mine.push_back(all.get()[i]);
-        }
-        const SaveResult result = save_checkpoint({.directory = save,
-                                                   .state = state_at(2),
-                                                   .shards = mine,
-                                                   .keep_last = 1,
-                                                   .sync = sync,
-                                                   .observer = &observer});
+        const SaveResult result = save_shared(sync, save, 2, 1, &observer);
         EXPECT_FALSE(result.saved);
         EXPECT_NE(result.message.find("rank " + std::to_string(bad_rank) + ": "), std::string::npos) << result.message;
         EXPECT_NE(result.message.find("injected"), std::string::npos) << result.message;
@@ -288,15 +276,7 @@ TEST_F(CheckpointFaults, RetentionRemembersWhatThisRunVerified) {
     read += seen.name == "read" && seen.path.ends_with(".safetensors") ? 1 : 0;
   };
   for (int step = 1; step <= 4; ++step) {
-    const auto model = test_model(step);
-    const ShardList shards = whole_tensors(model);
-    const SaveResult result = save_checkpoint({.directory = save,
-                                               .state = state_at(step),
-                                               .shards = shards.get(),
-                                               .keep_last = 2,
-                                               .verified = &verified,
-                                               .sync = one_rank(),
-                                               .observer = &observer});
+    const SaveResult result = save_shared(one_rank(), save, step, 2, &observer, &verified);
     ASSERT_TRUE(result.saved) << result.message;
   }
   EXPECT_EQ(read, 0);  // none was read again
@@ -304,15 +284,7 @@ TEST_F(CheckpointFaults, RetentionRemembersWhatThisRunVerified) {
   EXPECT_EQ(names_in(save), (Names{"LATEST", "step_0000003", "step_0000004"}));
   // A changed size shows without reading.
   fs::resize_file(folder_.path("save/step_0000004/rank_0000_of_0001.safetensors"), 100);
-  const auto model = test_model(5);
-  const ShardList shards = whole_tensors(model);
-  ASSERT_TRUE(save_checkpoint({.directory = save,
-                               .state = state_at(5),
-                               .shards = shards.get(),
-                               .keep_last = 2,
-                               .verified = &verified,
-                               .sync = one_rank()})
-                  .saved);
+  ASSERT_TRUE(save_shared(one_rank(), save, 5, 2, nullptr, &verified).saved);
   EXPECT_EQ(names_in(save), (Names{"LATEST", "step_0000003", "step_0000004", "step_0000005"}));
 }
 

@@ -93,6 +93,16 @@ inline TrainState state_at(std::int64_t step) {
   return state;
 }
 
+// The shards that a rank writes where each is held by all.
+inline std::vector<Shard> shards_of(const ShardList& all, const RankSync& sync) {
+  const std::vector<int> writers = assign_writers(all.get(), sync.world);
+  std::vector<Shard> mine;
+  for (std::size_t i = 0; i < writers.size(); ++i) {
+    if (writers[i] == sync.rank) mine.push_back(all.get()[i]);
+  }
+  return mine;
+}
+
 // Threads that meet at a barrier, as ranks.
 class ThreadRanks {
  public:
@@ -144,16 +154,23 @@ class ThreadRanks {
   std::vector<std::string> texts_;
 };
 
-inline SaveResult save_alone(const std::string& directory, std::int64_t step, int keep_last = 0,
-                             const FileObserver* observer = nullptr) {
+// Saves test_model(step), which all ranks hold whole: each writes its part.
+inline SaveResult save_shared(const RankSync& sync, const std::string& directory, std::int64_t step, int keep_last = 0,
+                              const FileObserver* observer = nullptr, VerifiedCheckpoints* verified = nullptr) {
   const auto model = test_model(static_cast<int>(step));
-  const ShardList shards = whole_tensors(model);
+  const ShardList all = whole_tensors(model);
   return save_checkpoint({.directory = directory,
                           .state = state_at(step),
-                          .shards = shards.get(),
+                          .shards = shards_of(all, sync),
                           .keep_last = keep_last,
-                          .sync = one_rank(),
+                          .verified = verified,
+                          .sync = sync,
                           .observer = observer});
+}
+
+inline SaveResult save_alone(const std::string& directory, std::int64_t step, int keep_last = 0,
+                             const FileObserver* observer = nullptr) {
+  return save_shared(one_rank(), directory, step, keep_last, observer);
 }
 
 inline std::string read_slice(LoadedCheckpoint& checkpoint, const TestTensor& tensor, const Slice& slice) {

@@ -89,11 +89,7 @@ TEST(Checkpoint, DataParallelRanksShareTheWriting) {
   const auto model = test_model(5);
   ThreadRanks(4).run([&](const RankSync& sync) {
     const ShardList all = whole_tensors(model);
-    const std::vector<int> writers = assign_writers(all.get(), sync.world);
-    std::vector<Shard> mine;
-    for (std::size_t i = 0; i < writers.size(); ++i) {
-      if (writers[i] == sync.rank) mine.push_back(all.get()[i]);
-    }
+    const std::vector<Shard> mine = shards_of(all, sync);
     const SaveResult result =
         save_checkpoint({.directory = folder.path("save"), .state = state_at(5), .shards = mine, .sync = sync});
     EXPECT_TRUE(result.saved) << result.message;

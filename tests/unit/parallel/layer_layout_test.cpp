@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/base/error.h"
+#include "tests/support/error_of.h"
 
 namespace megalith {
 namespace {
@@ -16,32 +17,14 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// The message, or what was accepted.
 std::string parsed(const std::string& text, int num_layers, int num_stages) {
-  try {
-    return to_string(parse_layer_layout(text, num_layers, num_stages));
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::kUsage);
-    return error.what();
-  }
+  return result_of(ExitCode::kUsage, [&] { return to_string(parse_layer_layout(text, num_layers, num_stages)); });
 }
-
 std::string split(const LayerSplit& spec) {
-  try {
-    return to_string(split_layers(spec));
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::kUsage);
-    return error.what();
-  }
+  return result_of(ExitCode::kUsage, [&] { return to_string(split_layers(spec)); });
 }
-
 std::string virtual_stages(const LayerSplit& spec, int layers) {
-  try {
-    return std::to_string(chunks_of_virtual_stages(spec, layers));
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::kUsage);
-    return error.what();
-  }
+  return result_of(ExitCode::kUsage, [&] { return std::to_string(chunks_of_virtual_stages(spec, layers)); });
 }
 
 TEST(LayerLayout, ReadsMegatronsForm) {

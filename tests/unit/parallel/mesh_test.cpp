@@ -11,6 +11,7 @@
 #include "core/base/error.h"
 #include "parallel/comm/plan_communicator.h"
 #include "parallel/comm/thread_communicator.h"
+#include "tests/support/error_of.h"
 
 namespace megalith {
 namespace {
@@ -116,38 +117,31 @@ TEST(Mesh, ExpertTensorParallelIsTensorParallelUnlessSaid) {
   EXPECT_EQ(sizes.dp, 2);
 }
 
-std::string error_of(const MeshRequest& request) {
-  try {
-    make_mesh_sizes(request);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::kUsage);
-    return error.what();
-  }
-  ADD_FAILURE() << "no error";
-  return "";
+std::string refused(const MeshRequest& request) {
+  return error_of(ExitCode::kUsage, [&] { make_mesh_sizes(request); });
 }
 
 TEST(Mesh, AWorldThatDoesNotFitIsAnErrorWithTheValuesThatWould) {
   EXPECT_EQ(
-      error_of({.world_size = 6, .tensor_model_parallel_size = 4}),
+      refused({.world_size = 6, .tensor_model_parallel_size = 4}),
       "--tensor-model-parallel-size 4: expected a number of ranks that is a multiple of 4, got 6; start 4 or 8 ranks, "
       "or use --tensor-model-parallel-size 1 or 2 or 3 or 6");
   EXPECT_EQ(
-      error_of({.world_size = 2, .tensor_model_parallel_size = 2, .pipeline_model_parallel_size = 2}),
+      refused({.world_size = 2, .tensor_model_parallel_size = 2, .pipeline_model_parallel_size = 2}),
       "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2: expected a number of ranks that is a multiple "
       "of 4, got 2; start 4 or 8 ranks, or use --tensor-model-parallel-size 1, or use --pipeline-model-parallel-size "
       "1");
-  EXPECT_THAT(error_of({.world_size = 6, .expert_model_parallel_size = 4}),
+  EXPECT_THAT(refused({.world_size = 6, .expert_model_parallel_size = 4}),
               HasSubstr("--expert-model-parallel-size 4: expected a number of ranks that is a multiple of 4, got 6"));
-  EXPECT_THAT(error_of({.world_size = 4, .tensor_model_parallel_size = 0}),
+  EXPECT_THAT(refused({.world_size = 4, .tensor_model_parallel_size = 0}),
               HasSubstr("--tensor-model-parallel-size: expected a size from 1 to the number of ranks, got 0"));
-  EXPECT_THAT(error_of({.world_size = 4, .context_parallel_size = -2}), HasSubstr("--context-parallel-size"));
+  EXPECT_THAT(refused({.world_size = 4, .context_parallel_size = -2}), HasSubstr("--context-parallel-size"));
   // A product beyond 64 bits.
   const std::int64_t huge = std::int64_t{1} << 31;
-  EXPECT_THAT(error_of({.world_size = 4,
-                        .tensor_model_parallel_size = huge,
-                        .context_parallel_size = huge,
-                        .pipeline_model_parallel_size = huge}),
+  EXPECT_THAT(refused({.world_size = 4,
+                       .tensor_model_parallel_size = huge,
+                       .context_parallel_size = huge,
+                       .pipeline_model_parallel_size = huge}),
               HasSubstr("expected a number of ranks"));
 }
 

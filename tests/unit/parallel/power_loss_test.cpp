@@ -28,20 +28,8 @@ class PowerLoss : public testing::Test {
     const std::string save = folder_.path("save");
     DiskModel disk(save);
     const FileObserver observer = disk.observer();
-    const auto model = test_model(2);
     ThreadRanks(ranks).run([&](const RankSync& sync) {
-      const ShardList all = whole_tensors(model);
-      const std::vector<int> writers = assign_writers(all.get(), ranks);
-      std::vector<Shard> mine;
-      for (std::size_t i = 0; i < writers.size(); ++i) {
-        if (writers[i] == sync.rank) mine.push_back(all.get()[i]);
-      }
-      const SaveResult result = save_checkpoint({.directory = save,
-                                                 .state = state_at(2),
-                                                 .shards = mine,
-                                                 .keep_last = keep_last,
-                                                 .sync = sync,
-                                                 .observer = &observer});
+      const SaveResult result = save_shared(sync, save, 2, keep_last, &observer);
       EXPECT_TRUE(result.saved && result.message.empty()) << result.message;
     });
     ASSERT_FALSE(HasFailure());

@@ -1,0 +1,242 @@
+// The Directory of file.h.
+#include <dirent.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+
+#include "core/base/error.h"
+#include "core/base/file.h"
+#include "core/base/file_calls.h"
+
+namespace megalith {
+namespace {
+
+void check_component(const std::string& name) {
+  require(!name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos &&
+              name.find('\0') == std::string::npos,
+          "the name of a file in a directory must be a single path component");
+}
+
+// Where a single name below a directory is opened: a link is not followed.
+Descriptor open_below(int directory, std::string_view operation, const std::string& what, const std::string& name,
+                      int flags) {
+  Descriptor fd(
+      faulty(operation, [&] { return ::openat(directory, name.c_str(), flags | O_NOFOLLOW | O_CLOEXEC, 0666); }));
+  if (!fd) {
+    const int error = errno;
+    const bool is_link = error == ELOOP || error == ENOTDIR;
+    fail_file(what, error, is_link ? "symbolic links are not followed inside a checkpoint directory" : "");
+  }
+  return fd;
+}
+
+EntryType type_at(int directory, const char* name) {
+  struct stat info {};
+  if (::fstatat(directory, name, &info, AT_SYMLINK_NOFOLLOW) != 0) return EntryType::kOther;
+  if (S_ISREG(info.st_mode)) return EntryType::kFile;
+  return S_ISDIR(info.st_mode) ? EntryType::kDirectory : EntryType::kOther;
+}
+
+}  // namespace
+
+std::string Directory::path_of(const std::string& name) const {
+  return !path_.empty() && path_.back() == '/' ? path_ + name : path_ + "/" + name;
+}
+
+void Directory::observe(std::string_view operation, const std::string& path, std::uint64_t bytes) const {
+  if (observer_ != nullptr) (*observer_)({.name = operation, .path = path, .bytes = bytes});
+}
+
+void Directory::observe_two(std::string_view operation, const std::string& from, const std::string& to) const {
+  const std::string path = path_of(from), target = path_of(to);
+  if (observer_ != nullptr) (*observer_)({.name = operation, .path = path, .target = target});
+}
+
+bool Directory::exists(const std::string& path) {
+  struct stat info {};
+  if (::stat(path.c_str(), &info) == 0) return true;
+  if (errno == ENOENT || errno == ENOTDIR) return false;
+  fail_file("look at " + path, errno);
+}
+
+Directory Directory::open(const std::string& path, const FileObserver* observer) {
+  Directory directory;
+  directory.path_ = path;
+  directory.observer_ = observer;
+  directory.observe("open", path);
+  directory.fd_ = Descriptor(faulty("open", [&] { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
+  if (!directory.fd_) fail_file("open directory " + path, errno);
+  return directory;
+}
+
+Directory Directory::create(const std::string& path, const FileObserver* observer) {
+  for (std::size_t end = 0; end != std::string::npos;) {
+    end = path.find('/', end + 1);
+    const std::string prefix = path.substr(0, end);
+    if (exists(prefix)) continue;
+    if (observer != nullptr) (*observer)({.name = "mkdir", .path = prefix});
+    if (faulty("mkdir", [&] { return ::mkdir(prefix.c_str(), 0777); }) != 0 && errno != EEXIST)
+      fail_file("create directory " + prefix, errno);
+    const std::size_t slash = prefix.find_last_of('/');
+    const std::string parent = slash == std::string::npos ? "." : slash == 0 ? "/" : prefix.substr(0, slash);
+    Directory::open(parent, observer).sync();
+  }
+  return open(path, observer);
+}
+
+Directory Directory::open_directory(const std::string& name) const {
+  check_component(name);
+  Directory directory;
+  directory.path_ = path_of(name);
+  directory.observer_ = observer_;
+  observe("open", directory.path_);
+  directory.fd_ = open_below(fd_.get(), "open", "open directory " + directory.path_, name, O_RDONLY | O_DIRECTORY);
+  return directory;
+}
+
+bool Directory::make_directory(const std::string& name) const {
+  check_component(name);
+  observe("mkdir", path_of(name));
+  if (faulty("mkdir", [&] { return ::mkdirat(fd_.get(), name.c_str(), 0777); }) == 0) return true;
+  if (errno == EEXIST) return false;
+  fail_file("create directory " + path_of(name), errno);
+}
+
+File Directory::open_file(const std::string& name) const {
+  check_component(name);
+  File file;
+  file.path_ = path_of(name);
+  file.observer_ = observer_;
+  observe("open", file.path_);
+  // O_NONBLOCK: opening a named pipe must not hang; it has no effect on the regular files that pass the check below.
+  file.fd_ = open_below(fd_.get(), "open", "open " + file.path_, name, O_RDONLY | O_NONBLOCK);
+  file.check_regular();
+  return file;
+}
+
+File Directory::create_file(const std::string& name) const {
+  check_component(name);
+  File file;
+  file.path_ = path_of(name);
+  file.observer_ = observer_;
+  observe("create", file.path_);
+  file.fd_ = open_below(fd_.get(), "create", "create " + file.path_, name, O_WRONLY | O_CREAT | O_EXCL);
+  return file;
+}
+
+std::string Directory::read_text(const std::string& name, std::uint64_t max_bytes) const {
+  const File file = open_file(name);
+  if (file.size() > max_bytes) {
+    refuse_format(file.path(), fmt::format("at most {} bytes", max_bytes), std::to_string(file.size()));
+  }
+  std::string text(file.size(), '\0');
+  file.read_at(0, std::as_writable_bytes(std::span(text)));
+  return text;
+}
+
+std::vector<DirectoryEntry> Directory::list() const {
+  observe("list", path_);
+  // A descriptor of its own: reading a directory moves the offset of the one it is given.
+  Descriptor own(faulty("list", [&] { return ::openat(fd_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
+  if (!own) fail_file("list " + path_, errno);
+  Handle<DIR*, ::closedir, nullptr> stream(::fdopendir(own.get()));
+  if (!stream) fail_file("list " + path_, errno);
+  own.release();
+  std::vector<DirectoryEntry> entries;
+  errno = 0;
+  while (const dirent* entry = ::readdir(stream.get())) {
+    const std::string name = entry->d_name;
+    if (name != "." && name != "..") entries.push_back({name, type_at(fd_.get(), entry->d_name)});
+    errno = 0;
+  }
+  if (errno != 0) fail_file("list " + path_, errno);
+  std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
+  return entries;
+}
+
+bool Directory::contains(const std::string& name) const {
+  check_component(name);
+  struct stat info {};
+  if (::fstatat(fd_.get(), name.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0) return true;
+  if (errno == ENOENT) return false;
+  fail_file("look at " + path_of(name), errno);
+}
+
+void Directory::rename(const std::string& from, const std::string& to) const {
+  check_component(from);
+  check_component(to);
+  observe_two("rename", from, to);
+  if (faulty("rename", [&] { return ::renameat(fd_.get(), from.c_str(), fd_.get(), to.c_str()); }) != 0) {
+    fail_file("rename " + path_of(from) + " to " + to, errno);
+  }
+}
+
+void Directory::exchange(const std::string& a, const std::string& b) const {
+  check_component(a);
+  check_component(b);
+  observe_two("exchange", a, b);
+  if (faulty("rename", [&] { return ::renameat2(fd_.get(), a.c_str(), fd_.get(), b.c_str(), RENAME_EXCHANGE); }) == 0) {
+    return;
+  }
+  if (errno != EINVAL && errno != ENOSYS) fail_file("exchange " + path_of(a) + " and " + b, errno);
+  const std::string aside = a + "x";
+  rename(b, aside);
+  rename(a, b);
+  rename(aside, a);
+}
+
+void Directory::remove_file(const std::string& name) const {
+  check_component(name);
+  observe("remove", path_of(name));
+  if (faulty("remove", [&] { return ::unlinkat(fd_.get(), name.c_str(), 0); }) != 0) {
+    fail_file("remove " + path_of(name), errno);
+  }
+}
+
+void Directory::remove_tree(const std::string& name) const {
+  check_component(name);
+  {
+    const Directory directory = open_directory(name);
+    for (const DirectoryEntry& entry : directory.list()) {
+      if (entry.type == EntryType::kDirectory) {
+        directory.remove_tree(entry.name);
+      } else {
+        directory.remove_file(entry.name);
+      }
+    }
+  }
+  observe("remove", path_of(name));
+  if (faulty("remove", [&] { return ::unlinkat(fd_.get(), name.c_str(), AT_REMOVEDIR); }) != 0) {
+    fail_file("remove directory " + path_of(name), errno);
+  }
+}
+
+void Directory::sync() const {
+  observe("sync", path_);
+  sync_descriptor(fd_.get(), "directory " + path_);
+}
+
+std::uint64_t Directory::free_bytes() const {
+  observe("space", path_);
+  struct statvfs info {};
+  if (faulty("space", [&] { return ::fstatvfs(fd_.get(), &info); }) != 0) {
+    fail_file("ask for the free space of " + path_, errno);
+  }
+  return static_cast<std::uint64_t>(info.f_bavail) * info.f_frsize;
+}
+
+bool Directory::try_lock() const {
+  observe("lock", path_);
+  if (faulty("lock", [&] { return ::flock(fd_.get(), LOCK_EX | LOCK_NB); }) == 0) return true;
+  if (errno == EWOULDBLOCK) return false;
+  fail_file("lock " + path_, errno);
+}
+
+}  // namespace megalith

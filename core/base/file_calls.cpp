@@ -1,0 +1,49 @@
+#include "core/base/file_calls.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "core/base/error.h"
+
+namespace megalith {
+namespace {
+
+const char* remedy_for(int error) {
+  switch (error) {
+    case ENOENT: return "check the path";
+    case EACCES:
+    case EPERM:
+    case EROFS: return "check its permissions";
+    case ENOTDIR: return "a part of the path is a file where a folder is wanted";
+    case EISDIR: return "name a file, not a folder";
+    case ENOSPC:
+    case EDQUOT:
+    case EFBIG: return "free space or lift the limit";
+    case EMFILE:
+    case ENFILE: return "raise the limit of open files (ulimit -n)";
+    case EIO: return "the disk or its connection fails: see the kernel's log";
+    default: return "";
+  }
+}
+
+}  // namespace
+
+void fail_file(const std::string& what, int error, const std::string& remedy) {
+  const char* reason = strerrordesc_np(error);
+  const char* name = strerrorname_np(error);
+  fail({.code = ExitCode::kFileIo,
+        .subject = fmt::format("cannot {}: {} ({})", what, reason == nullptr ? "unknown error" : reason,
+                               name == nullptr ? "?" : name),
+        .remedy = remedy.empty() ? remedy_for(error) : remedy,
+        .show_place = false});
+}
+
+void sync_descriptor(int fd, const std::string& what) {
+  if (faulty("sync", [&] { return ::fsync(fd); }) == 0) return;
+  if (errno == EINVAL || errno == ENOTSUP) return;  // a file system without fsync for this kind of file
+  fail_file("sync " + what, errno);
+}
+
+}  // namespace megalith
