@@ -5,6 +5,7 @@
 set(MEGALITH_WARNINGS -Wall -Wextra -Wshadow -Wconversion -Wno-missing-field-initializers)
 # Places in messages are the repository's, also where ccache makes a source's path relative to the build folder.
 file(RELATIVE_PATH build_to_source ${CMAKE_BINARY_DIR} ${CMAKE_SOURCE_DIR})
+string(REGEX REPLACE "/$" "" build_to_source "${build_to_source}")
 set(MEGALITH_FLAGS -march=x86-64-v3 -ffile-prefix-map=${CMAKE_SOURCE_DIR}/= -ffile-prefix-map=${build_to_source}/=)
 include(MegalithBackendLabel)
 
