@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "apps/flags_source.h"
 #include "core/base/error.h"
@@ -22,7 +23,8 @@ constexpr const char* kForm = "write NAME = VALUE lines with the names of flags,
   refuse_usage(place, expected, got, kForm);
 }
 
-// Skips a string that starts at `at`; returns the index after it. An unclosed one ends with the text.
+// Skips a string that starts at `at`; returns the index after it. An unclosed one ends with its line, a long one with
+// the text.
 std::size_t after_string(std::string_view text, std::size_t at) {
   const char quote = text[at];
   const bool is_long = text.substr(at, 3) == std::string(3, quote);
@@ -32,7 +34,9 @@ std::size_t after_string(std::string_view text, std::size_t at) {
     if (quote == '"' && text[i] == '\\') {
       i += 2;
     } else if (text.substr(i, close.size()) == close) {
-      return i + close.size();
+      i += close.size();
+      for (int more = 0; is_long && more < 2 && i < text.size() && text[i] == quote; ++more) ++i;  // they belong to it
+      return i;
     } else if (!is_long && text[i] == '\n') {
       return i;
     } else {
@@ -73,11 +77,20 @@ void check_depth(std::string_view text, const std::string& file) {
   std::string open;  // brackets and braces
   int dots = 0;
   bool line_begins = true;
+  char before = '\n';  // the last character that is no blank
+  int equals = 0;      // since a name could begin
   for (std::size_t i = text.starts_with("\xef\xbb\xbf") ? 3 : 0; i < text.size();) {
     const char c = text[i];
     if (c == '[' && line_begins && open.empty() && !names_a_table(text, i))
       refuse(fmt::format("{}:{}", file, line), "the name of a table after [", "none");
     line_begins = c == '\n' || (line_begins && (c == ' ' || c == '\t'));
+    const char last = c == ' ' || c == '\t' ? before : std::exchange(before, c);
+    // Elsewhere the parser sees no text, list or table, and looks into it for the end of a number.
+    if (std::string_view("\"'[{").find(c) != std::string_view::npos &&
+        std::string_view("\n=,[{").find(last) == std::string_view::npos)
+      refuse(fmt::format("{}:{}", file, line), fmt::format("{} only where a name or a value begins", c), "one inside");
+    if (c == '=' && ++equals > 1) refuse(fmt::format("{}:{}", file, line), "one = after a name", "a second one");
+    if ((c == '\n' && open.empty()) || c == '{' || (c == ',' && open.ends_with('{'))) equals = 0;
     if (c == '"' || c == '\'') {
       const std::size_t next = after_string(text, i);
       line +=

@@ -111,6 +111,13 @@ TEST_F(FlagsConfig, WhatIsNotTomlNamesThePlace) {
   // Also found so: toml++ looks such characters up in a table that it leaves.
   EXPECT_THAT(file_outcome("a\xcf\x9e.b = 1\n"),
               StartsWith("exit 2: run.toml:1: expected characters beyond ASCII in "));
+  // So it does where it takes a text, a list or a table for the rest of a number.
+  for (const char* text : {"lr = 1\"\xcf\x9e\"", "lr = 1.'\xcf\x9e'", "lr = 1 \"\xcf\x9e\"", "lr = 1[\"\xcf\x9e\"]",
+                           "lr = 1{\"\xcf\x9e\"}", "lr = [0, 1'\xcf\x9e']"})
+    EXPECT_THAT(file_outcome(text), HasSubstr(" only where a name or a value begins, got one inside; "));
+  EXPECT_THAT(file_outcome(std::string("lr = 1\0\"\xcf\x9e\"", 11)), HasSubstr(": expected \" only where a name"));
+  for (const char* text : {"lr = 1=\"\xcf\x9e\"", "x = [1,\n1='\xcf\x9e']", "x = {a = 1='\xcf\x9e'}"})
+    EXPECT_THAT(file_outcome(text), HasSubstr(": expected one = after a name, got a second one; "));
   for (const char* text : {"lr = 1969-05-27T\x03", "lr = 1969-05-27 # x"})
     EXPECT_THAT(file_outcome(text),
                 StartsWith("exit 2: run.toml:1: expected a boolean, number, text or list of them, "));
