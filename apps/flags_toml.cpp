@@ -46,6 +46,16 @@ std::size_t after_string(std::string_view text, std::size_t at) {
   return text.size();
 }
 
+// Does a visible ASCII character follow each backslash of a text in double quotes?
+bool has_plain_escapes(std::string_view text) {
+  for (std::size_t i = 0; i + 1 < text.size(); ++i) {
+    if (text[i] != '\\') continue;
+    ++i;
+    if (text[i] <= ' ' || text[i] > '~') return false;  // char may be signed: beyond ASCII is below ' ' then
+  }
+  return true;
+}
+
 // Does a name follow the '[' or '[[' at `at`, as the parser takes for granted?
 bool names_a_table(std::string_view text, std::size_t at) {
   const auto skip_blanks = [&] { at = std::min(text.find_first_not_of(" \t", at), text.size()); };
@@ -93,6 +103,9 @@ void check_depth(std::string_view text, const std::string& file) {
     if ((c == '\n' && open.empty()) || c == '{' || (c == ',' && open.ends_with('{'))) equals = 0;
     if (c == '"' || c == '\'') {
       const std::size_t next = after_string(text, i);
+      if (c == '"' && !has_plain_escapes(text.substr(i, next - i)))  // toml++ looks for blanks there, see below
+        refuse(fmt::format("{}:{}", file, line), "a letter, digit or sign after each \\ of a text",
+               "another character");
       line +=
           static_cast<int>(std::count(text.begin() + static_cast<std::ptrdiff_t>(i),
                                       text.begin() + static_cast<std::ptrdiff_t>(std::min(next, text.size())), '\n'));

@@ -116,6 +116,8 @@ TEST_F(FlagsConfig, WhatIsNotTomlNamesThePlace) {
                            "lr = 1{\"\xcf\x9e\"}", "lr = [0, 1'\xcf\x9e']"})
     EXPECT_THAT(file_outcome(text), HasSubstr(" only where a name or a value begins, got one inside; "));
   EXPECT_THAT(file_outcome(std::string("lr = 1\0\"\xcf\x9e\"", 11)), HasSubstr(": expected \" only where a name"));
+  for (const char* text : {"x = \"\"\"a\\\xef\xbb\xbb\"\"\"", "x = \"\"\"a\\\n \xcf\x9e\"\"\"", "x = \"\\\xcf\x9e\""})
+    EXPECT_THAT(file_outcome(text), HasSubstr(": expected a letter, digit or sign after each \\ of a text, got "));
   for (const char* text : {"lr = 1=\"\xcf\x9e\"", "x = [1,\n1='\xcf\x9e']", "x = {a = 1='\xcf\x9e'}"})
     EXPECT_THAT(file_outcome(text), HasSubstr(": expected one = after a name, got a second one; "));
   for (const char* text : {"lr = 1969-05-27T\x03", "lr = 1969-05-27 # x"})
