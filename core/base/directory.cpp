@@ -24,19 +24,6 @@ void check_component(const std::string& name) {
           "the name of a file in a directory must be a single path component");
 }
 
-// Where a single name below a directory is opened: a link is not followed.
-Descriptor open_below(int directory, std::string_view operation, const std::string& what, const std::string& name,
-                      int flags) {
-  Descriptor fd(
-      faulty(operation, [&] { return ::openat(directory, name.c_str(), flags | O_NOFOLLOW | O_CLOEXEC, 0666); }));
-  if (!fd) {
-    const int error = errno;
-    const bool is_link = error == ELOOP || error == ENOTDIR;
-    fail_file(what, error, is_link ? "symbolic links are not followed inside a checkpoint directory" : "");
-  }
-  return fd;
-}
-
 EntryType type_at(int directory, const char* name) {
   struct stat info {};
   if (::fstatat(directory, name, &info, AT_SYMLINK_NOFOLLOW) != 0) return EntryType::kOther;
@@ -91,14 +78,27 @@ Directory Directory::create(const std::string& path, const FileObserver* observe
   return open(path, observer);
 }
 
-Directory Directory::open_directory(const std::string& name) const {
+template <class Entry>
+Entry Directory::open_below(std::string_view operation, std::string_view what, const std::string& name,
+                            int flags) const {
   check_component(name);
-  Directory directory;
-  directory.path_ = path_of(name);
-  directory.observer_ = observer_;
-  observe("open", directory.path_);
-  directory.fd_ = open_below(fd_.get(), "open", "open directory " + directory.path_, name, O_RDONLY | O_DIRECTORY);
-  return directory;
+  Entry entry;
+  entry.path_ = path_of(name);
+  entry.observer_ = observer_;
+  observe(operation, entry.path_);
+  entry.fd_ = Descriptor(
+      faulty(operation, [&] { return ::openat(fd_.get(), name.c_str(), flags | O_NOFOLLOW | O_CLOEXEC, 0666); }));
+  if (!entry.fd_) {
+    const int error = errno;
+    const bool is_link = error == ELOOP || error == ENOTDIR;
+    fail_file(fmt::format("{} {}", what, entry.path_), error,
+              is_link ? "symbolic links are not followed inside a checkpoint directory" : "");
+  }
+  return entry;
+}
+
+Directory Directory::open_directory(const std::string& name) const {
+  return open_below<Directory>("open", "open directory", name, O_RDONLY | O_DIRECTORY);
 }
 
 bool Directory::make_directory(const std::string& name) const {
@@ -110,25 +110,14 @@ bool Directory::make_directory(const std::string& name) const {
 }
 
 File Directory::open_file(const std::string& name) const {
-  check_component(name);
-  File file;
-  file.path_ = path_of(name);
-  file.observer_ = observer_;
-  observe("open", file.path_);
   // O_NONBLOCK: opening a named pipe must not hang; it has no effect on the regular files that pass the check below.
-  file.fd_ = open_below(fd_.get(), "open", "open " + file.path_, name, O_RDONLY | O_NONBLOCK);
+  File file = open_below<File>("open", "open", name, O_RDONLY | O_NONBLOCK);
   file.check_regular();
   return file;
 }
 
 File Directory::create_file(const std::string& name) const {
-  check_component(name);
-  File file;
-  file.path_ = path_of(name);
-  file.observer_ = observer_;
-  observe("create", file.path_);
-  file.fd_ = open_below(fd_.get(), "create", "create " + file.path_, name, O_WRONLY | O_CREAT | O_EXCL);
-  return file;
+  return open_below<File>("create", "create", name, O_WRONLY | O_CREAT | O_EXCL);
 }
 
 std::string Directory::read_text(const std::string& name, std::uint64_t max_bytes) const {

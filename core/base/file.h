@@ -104,6 +104,9 @@ class Directory {
   void observe(std::string_view operation, const std::string& path, std::uint64_t bytes = 0) const;
   void observe_two(std::string_view operation, const std::string& from, const std::string& to) const;
   std::string path_of(const std::string& name) const;
+  // Opens a name below as a File or Directory; a link is not followed. `operation` is what observers and faults know.
+  template <class Entry>
+  Entry open_below(std::string_view operation, std::string_view what, const std::string& name, int flags) const;
 
   Descriptor fd_;
   std::string path_;
