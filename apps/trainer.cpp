@@ -100,12 +100,8 @@ void complete_options(Options& options, const Tokenizer& tokenizer, int data_par
   ModelConfig& model = options.model;
   if (model.vocab_size != 0 && model.vocab_size < tokenizer.vocab_size() &&
       options.data.tokenizer_type != TokenizerType::kNull) {
-    fail({.code = ExitCode::kUsage,
-          .subject = "--vocab-size",
-          .expected = fmt::format("0 or at least the tokenizer's {}", tokenizer.vocab_size()),
-          .got = std::to_string(model.vocab_size),
-          .remedy = "leave it out: the tokenizer says it",
-          .show_place = false});
+    refuse_usage("--vocab-size", fmt::format("0 or at least the tokenizer's {}", tokenizer.vocab_size()),
+                 std::to_string(model.vocab_size), "leave it out: the tokenizer says it");
   }
   model.vocab_size = std::max(model.vocab_size, tokenizer.vocab_size());
   resolve(model);
@@ -195,30 +191,20 @@ void Trainer::load() {
           .show_place = false});
   }
   if (found->state().tokenizer != setup_.tokenizer.identity()) {
-    fail({.code = ExitCode::kUsage,
-          .subject = "--tokenizer-type of checkpoint " + found->path(),
-          .expected = found->state().tokenizer,
-          .got = setup_.tokenizer.identity(),
-          .remedy = "give the tokenizer's flags and files as they were",
-          .show_place = false});
+    refuse_usage("--tokenizer-type of checkpoint " + found->path(), found->state().tokenizer,
+                 setup_.tokenizer.identity(), "give the tokenizer's flags and files as they were");
   }
   if (!wanted.finetune && found->state().seed != state_.seed) {
-    fail({.code = ExitCode::kUsage,
-          .subject = "--seed of checkpoint " + found->path(),
-          .expected = std::to_string(found->state().seed),
-          .got = std::to_string(state_.seed),
-          .remedy = "the order of the data follows from it; --finetune starts a new order with these weights",
-          .show_place = false});
+    refuse_usage("--seed of checkpoint " + found->path(), std::to_string(found->state().seed),
+                 std::to_string(state_.seed),
+                 "the order of the data follows from it; --finetune starts a new order with these weights");
   }
   check_same_model(options_, *found);
   const bool weights_only = wanted.finetune || wanted.no_load_optim;
   if (!weights_only && !holds_moments(*found)) {
-    fail({.code = ExitCode::kUsage,
-          .subject = "--load " + wanted.load,
-          .expected = "--finetune beside it: the checkpoint holds weights alone, as convert writes them",
-          .got = "neither that nor --no-load-optim",
-          .remedy = "--finetune starts at step 0 with Adam's moments at 0",
-          .show_place = false});
+    refuse_usage("--load " + wanted.load,
+                 "--finetune beside it: the checkpoint holds weights alone, as convert writes them",
+                 "neither that nor --no-load-optim", "--finetune starts at step 0 with Adam's moments at 0");
   }
   load_tensors(*model_->gpt().parameters, &model_->optimizer(), model_->compute(), *found,
                weights_only ? LoadScope::kWeights : LoadScope::kEverything);
