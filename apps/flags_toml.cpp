@@ -81,9 +81,13 @@ bool begins_date_time(std::string_view text) {
   return std::string_view(" Tt").find(text[kDate.size()]) != std::string_view::npos;
 }
 
-// Counts brackets and the dots of dotted keys before the parser, whose tables are destroyed recursively, sees the text.
-void check_depth(std::string_view text, const std::string& file) {
+// What the parser must not see: nesting (brackets, and the dots of dotted keys) so deep that its tables, which are
+// destroyed recursively, would take the whole stack; and what toml++ 3.3 answers with undefined behaviour.
+void check_harmless(std::string_view text, const std::string& file) {
   int line = 1;
+  const auto refuse_line = [&](const std::string& expected, const std::string& got) {
+    refuse(fmt::format("{}:{}", file, line), expected, got);
+  };
   std::string open;  // brackets and braces
   int dots = 0;
   bool line_begins = true;
@@ -92,20 +96,20 @@ void check_depth(std::string_view text, const std::string& file) {
   for (std::size_t i = text.starts_with("\xef\xbb\xbf") ? 3 : 0; i < text.size();) {
     const char c = text[i];
     if (c == '[' && line_begins && open.empty() && !names_a_table(text, i))
-      refuse(fmt::format("{}:{}", file, line), "the name of a table after [", "none");
+      refuse_line("the name of a table after [", "none");
     line_begins = c == '\n' || (line_begins && (c == ' ' || c == '\t'));
     const char last = c == ' ' || c == '\t' ? before : std::exchange(before, c);
     // Elsewhere the parser sees no text, list or table, and looks into it for the end of a number.
     if (std::string_view("\"'[{").find(c) != std::string_view::npos &&
         std::string_view("\n=,[{").find(last) == std::string_view::npos)
-      refuse(fmt::format("{}:{}", file, line), fmt::format("{} only where a name or a value begins", c), "one inside");
-    if (c == '=' && ++equals > 1) refuse(fmt::format("{}:{}", file, line), "one = after a name", "a second one");
+      refuse_line(fmt::format("{} only where a name or a value begins", c), "one inside");
+    if (c == '=' && ++equals > 1) refuse_line("one = after a name", "a second one");
     if ((c == '\n' && open.empty()) || c == '{' || (c == ',' && open.ends_with('{'))) equals = 0;
     if (c == '"' || c == '\'') {
       const std::size_t next = after_string(text, i);
-      if (c == '"' && !has_plain_escapes(text.substr(i, next - i)))  // toml++ looks for blanks there, see below
-        refuse(fmt::format("{}:{}", file, line), "a letter, digit or sign after each \\ of a text",
-               "another character");
+      // toml++ looks for blanks after a backslash, as it does outside of texts.
+      if (c == '"' && !has_plain_escapes(text.substr(i, next - i)))
+        refuse_line("a letter, digit or sign after each \\ of a text", "another character");
       line +=
           static_cast<int>(std::count(text.begin() + static_cast<std::ptrdiff_t>(i),
                                       text.begin() + static_cast<std::ptrdiff_t>(std::min(next, text.size())), '\n'));
@@ -116,21 +120,19 @@ void check_depth(std::string_view text, const std::string& file) {
       i = std::min(text.find('\n', i), text.size());
       continue;
     }
-    if (begins_date_time(text.substr(i)))
-      refuse(fmt::format("{}:{}", file, line), "a boolean, number, text or list of them", "a date and time");
+    if (begins_date_time(text.substr(i))) refuse_line("a boolean, number, text or list of them", "a date and time");
     if (static_cast<unsigned char>(c) >= 0x80)  // toml++ would run into undefined behaviour
-      refuse(fmt::format("{}:{}", file, line), "characters beyond ASCII in texts and comments only", "one outside");
+      refuse_line("characters beyond ASCII in texts and comments only", "one outside");
     if (c == '\n') ++line;
     if (c == '\n' || c == ',' || c == '=') dots = 0;
     if (c == '[' || c == '{') open += c;
     if ((c == ']' || c == '}') && !open.empty()) {
-      if ((open.back() == '[') != (c == ']'))
-        refuse(fmt::format("{}:{}", file, line), open.back() == '[' ? "]" : "}", std::string(1, c));
+      if ((open.back() == '[') != (c == ']')) refuse_line(open.back() == '[' ? "]" : "}", std::string(1, c));
       open.pop_back();
     }
     if (c == '.') ++dots;
     if (static_cast<int>(open.size()) + dots > kMaxDepth) {
-      refuse(fmt::format("{}:{}", file, line), fmt::format("at most {} levels of nesting", kMaxDepth), "more");
+      refuse_line(fmt::format("at most {} levels of nesting", kMaxDepth), "more");
     }
     ++i;
   }
@@ -191,7 +193,7 @@ std::string prefix_of(const RawValue& value) {
 
 std::vector<RawValue> read_config_text(std::string_view text, const std::string& file) {
   if (text.size() > kMaxBytes) refuse(file, "a configuration of at most 1 MiB", "more");
-  check_depth(text, file);
+  check_harmless(text, file);
   std::vector<RawValue> values;
   try {
     collect(toml::parse(text, file), file, 1, values);
