@@ -27,7 +27,7 @@ std::string signature_of(const CollectiveCall& call) {
                      call.label.empty() ? "" : fmt::format(" ({})", call.label));
 }
 
-std::string quoted(std::string_view text) {
+std::string json_string(std::string_view text) {
   std::string out = "\"";
   for (const char c : text) {
     if (c == '"' || c == '\\') out += '\\';
@@ -158,17 +158,17 @@ std::string dump_json(int rank, int world_size, std::string_view reason,
   };
   std::string out =
       fmt::format("{{\"rank\": {}, \"world_size\": {}, \"time\": \"{:%FT%TZ}\", \"reason\": {}, \"groups\": [", rank,
-                  world_size, fmt::gmtime(std::time(nullptr)), quoted(reason));
+                  world_size, fmt::gmtime(std::time(nullptr)), json_string(reason));
   for (std::size_t g = 0; g < recorders.size(); ++g) {
     out += fmt::format("{}\n  {{\"group\": {}, \"ranks\": [{}], \"calls\": [", g == 0 ? "" : ",",
-                       quoted(recorders[g]->group()), fmt::join(recorders[g]->world_ranks(), ", "));
+                       json_string(recorders[g]->group()), fmt::join(recorders[g]->world_ranks(), ", "));
     bool first = true;
     for (const CollectiveCall& call : recorders[g]->last()) {
       out += fmt::format(
           "{}\n    {{\"sequence\": {}, \"kind\": {}, \"tensor\": {}, \"dtype\": {}, \"count\": {}, "
           "\"root_or_peer\": {}, \"state\": \"{}\", \"began_ms\": {}, \"ended_ms\": {}}}",
-          first ? "" : ",", call.sequence, quoted(call.kind), quoted(call.label), quoted(dtype_of(call)), call.count,
-          call.argument < 0 ? "null" : std::to_string(call.argument),
+          first ? "" : ",", call.sequence, json_string(call.kind), json_string(call.label), json_string(dtype_of(call)),
+          call.count, call.argument < 0 ? "null" : std::to_string(call.argument),
           call.waits    ? "enqueued"
           : call.runs() ? "running"
                         : "ended",
