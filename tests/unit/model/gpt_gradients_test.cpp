@@ -84,8 +84,11 @@ void GptGradients::compare(std::int64_t loss_chunk_size, bool deterministic) {
     worst = std::max(worst, ratio);
     RecordProperty(name, std::to_string(ratio) + " of " + std::to_string(std::sqrt(error.reference / error.size)));
     EXPECT_GT(error.reference, 0) << name << ": the reference has no error, so it bounds nothing";
-    EXPECT_LE(ratio, 2) << name << ": the model is off by " << std::sqrt(error.model) << ", the reference by "
-                        << std::sqrt(error.reference) << " of " << std::sqrt(error.size);
+    // A gradient that cancels in exact arithmetic, such as that of a bias of all keys without rotary positions, is
+    // nothing but rounding, and depends on what an implementation rounds.
+    const double limit = error.size < 1e-12 * error.reference ? 4 : 2;
+    EXPECT_LE(ratio, limit) << name << ": the model is off by " << std::sqrt(error.model) << ", the reference by "
+                            << std::sqrt(error.reference) << " of " << std::sqrt(error.size);
   }
   RecordProperty("worst", std::to_string(worst));
 }
