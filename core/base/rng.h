@@ -67,10 +67,14 @@ struct NormalNumbers {
   std::int64_t offset = 0;      // index in the whole parameter of out[0]
   float mean = 0;
   float std = 1;
+
+  constexpr PhiloxKey key() const {
+    return derive_key(
+        seed, {static_cast<std::uint32_t>(name_hash), static_cast<std::uint32_t>(name_hash >> 32), 0, kRngWeights});
+  }
 };
 
-// Box & Muller 1958: words 0, 1 and words 2, 3 of a Philox block give two numbers each. The radius uses 32 bits, so the
-// largest magnitude is 6.77 standard deviations.
+// Four numbers of a Philox block: core/base/normal.h.
 void fill_normal(std::span<float> out, const NormalNumbers& numbers);
 
 }  // namespace megalith

@@ -1,10 +1,8 @@
 #include "core/layers/parameter.h"
 
-#include <cstring>
-
 #include "core/base/rng.h"
-#include "core/layers/host_copy.h"
 #include "core/ops/elementwise.h"
+#include "core/ops/fill_normal.h"
 
 namespace megalith {
 
@@ -71,25 +69,25 @@ void ParameterStore::allocate(MemoryPool& pool, DType dtype, DType main_grads_dt
 
 void ParameterStore::initialize(Stream& stream, std::uint64_t seed) {
   for (ParameterUnit& unit : units_) {
-    std::vector<float> host(static_cast<std::size_t>(unit.numel), 0.0f);
+    launch(stream, Fill{.x = unit.weights, .value = 0});  // also the padding
     for (const Parameter* parameter : unit.parameters) {
       std::int64_t row_elements = 1;
       for (int d = 1; d < parameter->shape.rank(); ++d) row_elements *= parameter->shape[d];
-      auto at = static_cast<std::size_t>(parameter->offset);
+      std::int64_t at = parameter->offset;
       for (const LogicalTensor& part : parameter->parts) {
-        const auto count = static_cast<std::size_t>(part.rows * row_elements);
-        const std::span<float> values(host.data() + at, count);
-        if (parameter->initializer == Initializer::kOnes) std::fill(values.begin(), values.end(), 1.0f);
+        const std::int64_t count = part.rows * row_elements;
+        const Tensor values = unit.weights.slice(0, at, count);
+        if (parameter->initializer == Initializer::kOnes) launch(stream, Fill{.x = values, .value = 1});
         if (parameter->initializer == Initializer::kNormal) {
-          fill_normal(values, {.seed = seed,
-                               .name_hash = hash_name(part.name),
-                               .offset = part.global_row * row_elements,
-                               .std = parameter->init_std});
+          launch(stream, FillNormal{.x = values,
+                                    .numbers = {.seed = seed,
+                                                .name_hash = hash_name(part.name),
+                                                .offset = part.global_row * row_elements,
+                                                .std = parameter->init_std}});
         }
         at += count;
       }
     }
-    upload(stream, host, unit.weights);
   }
 }
 

@@ -1,0 +1,41 @@
+#include "core/ops/fill_normal.h"
+
+#include <vector>
+
+#include "tests/support/op_test.h"
+
+namespace megalith::test {
+namespace {
+
+class FillNormalTest : public OpTest {};
+MEGALITH_OP_TESTS(FillNormalTest);
+
+// The numbers themselves: tests/unit/base/rng_test.cpp.
+TEST_P(FillNormalTest, GivesTheBitsOfTheHost) {
+  const NormalNumbers whole{.seed = 7, .name_hash = hash_name("decoder.weight"), .mean = 0.5f, .std = 0.02f};
+  for (const std::int64_t offset : {std::int64_t{0}, std::int64_t{1}, std::int64_t{2}, std::int64_t{3}, std::int64_t{4},
+                                    std::int64_t{1027}, (std::int64_t{1} << 34) - 2}) {
+    for (const std::int64_t count : {0, 1, 2, 3, 5, 1023, 1024, 2500}) {
+      NormalNumbers numbers = whole;
+      numbers.offset = offset;
+      std::vector<float> want(static_cast<std::size_t>(count));
+      fill_normal(want, numbers);
+      const Tensor x = output({count});
+      run(FillNormal{.x = x, .numbers = numbers});
+      const Values got = values(x);
+      ASSERT_EQ(got.size(), want.size());
+      for (std::size_t i = 0; i < want.size(); ++i) {
+        const float rounded = dtype() == DType::kBf16 ? to_float(to_bf16(want[i])) : want[i];
+        ASSERT_EQ(got[i], static_cast<double>(rounded)) << "number " << i << " of " << count << " from " << offset;
+      }
+    }
+  }
+}
+
+TEST_P(FillNormalTest, Refusals) {
+  expect_refused(FillNormal{.x = output({4}, DType::kInt32)}, "op.x: expected dtype");
+  expect_refused(FillNormal{.x = output({4, 6}).slice(1, 0, 3)}, "op.x");
+}
+
+}  // namespace
+}  // namespace megalith::test
