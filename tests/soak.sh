@@ -7,8 +7,12 @@
 # long again with ranks that hang; a thousand flipped bits; a million inputs for each fuzz target (about half an hour each
 # on one core); the ids of byte-level BPE on 18 MB of text against the Hugging Face and tiktoken libraries (a few minutes;
 # tests/tokenizer). Last, the coverage of the unit tests.
-# Environment: SEED of the random moments (default: the time, printed), RANKS (default 2), FUZZ_RUNS (default 1000000),
-# PYTHON with those libraries (default python3), COVERAGE (0: without).
+# On GPUs, kills alone: APPS=build/cuda-release/apps ARGS='--device cuda --deterministic-mode' KILLS=20 STEPS=2000
+# FIRST_KILL=30 tests/soak.sh
+# Environment: APPS, the folder of the programs; ARGS, more flags for train; KILLS, at least so many kills at random
+# moments and nothing else; STEPS of a run at least (default 200); FIRST_KILL, the tenths of a second after which a run
+# may be killed (default 5); SEED of the random moments (default: the time, printed), RANKS (default 2), FUZZ_RUNS
+# (default 1000000), PYTHON with those libraries (default python3), COVERAGE (0: without).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -16,7 +20,8 @@ minutes=${1:-5}
 ranks=${RANKS:-2}
 seed=${SEED:-$(date +%s)}
 RANDOM=$((seed % 32768))
-bin=build/cpu-release/apps
+bin=${APPS:-build/cpu-release/apps}
+steps_least=${STEPS:-200}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
@@ -26,10 +31,11 @@ echo "soak: $minutes minutes, $ranks ranks, SEED=$seed"
 
 train() {  # train FOLDER STEPS
   local folder=$1 steps=$2
-  setsid mpirun -np "$ranks" --oversubscribe "$bin/train" --num-layers 2 --hidden-size 64 --num-attention-heads 4 \
+  # shellcheck disable=SC2086
+  setsid mpirun -np "$ranks" --oversubscribe "$bin/train" --num-layers 2 --hidden-size 64 --num-attention-heads 1 \
     --seq-length 64 --micro-batch-size 2 --global-batch-size $((4 * ranks)) --train-iters "$steps" \
     --lr 1e-3 --lr-decay-iters "$steps" --hidden-dropout 0.1 --data-path "$work/text" --save-interval 5 --keep-last 2 \
-    --save "$folder" --load "$folder" --metrics-jsonl "$folder/metrics.jsonl" >>"$folder/log" 2>&1
+    --save "$folder" --load "$folder" ${ARGS:-} --metrics-jsonl "$folder/metrics.jsonl" >>"$folder/log" 2>&1
 }
 
 # SIGKILL for mpirun, which is the child of process $1 and leads a session of its own, and for all ranks of that session;
@@ -61,16 +67,16 @@ steps_of() {  # iteration, loss and gradient norm of each step; of a step done t
 round=0
 kills=0
 end=$((SECONDS + minutes * 60))
-while [ $SECONDS -lt $end ]; do
+while [ -n "${KILLS:-}" ] && [ $kills -lt "$KILLS" ] || [ -z "${KILLS:-}" ] && [ $SECONDS -lt $end ]; do
   round=$((round + 1))
-  steps=$((200 + RANDOM % 200))
+  steps=$((steps_least + RANDOM % steps_least))
   mkdir -p "$work/whole" "$work/killed"
   train "$work/whole" "$steps"
   done=false
   while [ $done = false ]; do
     { train "$work/killed" "$steps"; } 2>/dev/null &  # bash would tell of the kill
     child=$!
-    for ((tenths = 5 + RANDOM % 25; tenths > 0; --tenths)); do
+    for ((tenths = ${FIRST_KILL:-5} + RANDOM % 25; tenths > 0; --tenths)); do
       kill -0 $child 2>/dev/null || break
       sleep 0.1
     done
@@ -95,6 +101,7 @@ while [ $SECONDS -lt $end ]; do
   rm -rf "$work/whole" "$work/killed"
 done
 [ $kills -gt 0 ] || { echo "soak: no run was killed" >&2; exit 1; }
+[ -z "${KILLS:-}" ] || exit 0
 
 if [ -x build/cpu-release/tests/e2e ]; then
   SEED=$seed MEGALITH_CRASH_MINUTES=$minutes build/cpu-release/tests/e2e --gtest_filter='Crash.Long*'
