@@ -20,7 +20,7 @@ declare -A ours=(
   [gpt2]="gpt2_124m 64 8 50303 --seq-length 1024"
   [gpt2xl]="gpt2_1.5b 16 8 50303 --seq-length 1024"
   [llama1b]="llama_1b 8 4 128255 --seq-length 4096"
-  [qwen7b]="qwen2.5_7b 16 4 152063 --seq-length 1024 --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16 --main-grads-dtype bf16"
+  [qwen7b]="qwen2.5_7b 16 4 152063 --seq-length 1024 --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16 --main-grads-dtype bf16 --recompute-granularity selective --recompute-modules mlp_act layernorm"
 )
 declare -A peers=(
   [gpt2]="--model gpt2 --b 64 --t 1024 --accum 8"
