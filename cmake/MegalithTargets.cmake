@@ -3,7 +3,9 @@
 # cuda_*.cpp and *_cuda.cpp are left out.
 # Designated initializers leave fields at their defaults on purpose.
 set(MEGALITH_WARNINGS -Wall -Wextra -Wshadow -Wconversion -Wno-missing-field-initializers)
-set(MEGALITH_FLAGS -march=x86-64-v3 -ffile-prefix-map=${CMAKE_SOURCE_DIR}/=)
+# Places in messages are the repository's, also where ccache makes a source's path relative to the build folder.
+file(RELATIVE_PATH build_to_source ${CMAKE_BINARY_DIR} ${CMAKE_SOURCE_DIR})
+set(MEGALITH_FLAGS -march=x86-64-v3 -ffile-prefix-map=${CMAKE_SOURCE_DIR}/= -ffile-prefix-map=${build_to_source}/=)
 include(MegalithBackendLabel)
 
 function(megalith_compile_options target)
