@@ -1,5 +1,6 @@
 #include "core/layers/parameter.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "core/base/rng.h"
@@ -12,7 +13,31 @@ namespace {
 // 256 bytes of bf16, 512 of fp32.
 constexpr std::int64_t kAlignment = 128;
 std::int64_t round_up(std::int64_t value, std::int64_t to) { return (value + to - 1) / to * to; }
+
+std::int64_t elements_of_row(const Shape& shape) {
+  std::int64_t elements = 1;
+  for (int d = 1; d < shape.rank(); ++d) elements *= shape[d];
+  return elements;
+}
+
+// `values` are the rows of the part, of `columns` elements each; those of padding stay as they are.
+void draw(std::span<float> values, const LogicalTensor& part, std::int64_t columns, std::uint64_t seed, float std) {
+  const std::int64_t whole = elements_of_row(part.global_shape), rows = part.live_rows();
+  const auto fill = [&](std::int64_t row, std::int64_t count) {
+    fill_normal(values.subspan(static_cast<std::size_t>(row * columns), static_cast<std::size_t>(count * columns)),
+                {.seed = seed,
+                 .name_hash = hash_name(part.name),
+                 .offset = (part.global_row + row) * whole + part.global_column,
+                 .std = std});
+  };
+  if (columns == whole) return fill(0, rows);
+  for (std::int64_t row = 0; row < rows; ++row) fill(row, 1);
+}
 }  // namespace
+
+std::int64_t LogicalTensor::live_rows() const {
+  return std::clamp<std::int64_t>(global_shape[0] - global_row, 0, rows);
+}
 
 Tensor Parameter::part_of(const Tensor& whole, std::size_t i) const {
   std::int64_t row = 0;
@@ -73,19 +98,13 @@ void ParameterStore::initialize(Stream& stream, std::uint64_t seed) {
   for (ParameterUnit& unit : units_) {
     std::vector<float> host(static_cast<std::size_t>(unit.numel), 0.0f);
     for (const Parameter* parameter : unit.parameters) {
-      std::int64_t row_elements = 1;
-      for (int d = 1; d < parameter->shape.rank(); ++d) row_elements *= parameter->shape[d];
+      const std::int64_t row_elements = elements_of_row(parameter->shape);
       auto at = static_cast<std::size_t>(parameter->offset);
       for (const LogicalTensor& part : parameter->parts) {
         const auto count = static_cast<std::size_t>(part.rows * row_elements);
         const std::span<float> values(host.data() + at, count);
         if (parameter->initializer == Initializer::kOnes) std::fill(values.begin(), values.end(), 1.0f);
-        if (parameter->initializer == Initializer::kNormal) {
-          fill_normal(values, {.seed = seed,
-                               .name_hash = hash_name(part.name),
-                               .offset = part.global_row * row_elements,
-                               .std = parameter->init_std});
-        }
+        if (parameter->initializer == Initializer::kNormal) draw(values, part, row_elements, seed, parameter->init_std);
         at += count;
       }
     }
