@@ -42,7 +42,7 @@ struct VocabSums {
 
 struct VocabLoss {
   static constexpr const char* kName = "vocab_loss";
-  Tensor logits;  // as above; in, and out when write_gradient
+  Tensor logits;  // as above; in and out when write_gradient, otherwise neither
   Tensor labels;  // [T] int32
   Tensor max;     // [T] fp32, over all ranks
   Tensor sums;    // [2, T] fp32, over all ranks

@@ -29,9 +29,9 @@ std::string divisors_of(std::int64_t value) {
   return list;
 }
 
-void check_divides(const char* flag, std::int64_t value, std::int64_t size) {
+void check_divides(const char* flag, std::int64_t value, std::int64_t size, const char* where = "") {
   if (value % size == 0) return;
-  refuse(flag, "a size that divides the other", value, size,
+  refuse(flag, fmt::format("{}a size that divides the other", where), value, size,
          fmt::format("use --tensor-model-parallel-size {}, or {} {}", divisors_of(value), flag,
                      (value / size + 1) * size));
 }
@@ -57,7 +57,7 @@ void check_tensor_parallel(const ModelConfig& config, std::int64_t size, bool se
     refuse("--num-query-groups", "one that divides the other", groups, size,
            fmt::format("use --num-query-groups {}", fits ? more : size));
   }
-  if (sequence_parallel) check_divides("--seq-length (with --sequence-parallel)", config.seq_length, size);
+  if (sequence_parallel) check_divides("--seq-length", config.seq_length, size, "with --sequence-parallel ");
 }
 
 GptFactories tensor_parallel_factories(const ModelConfig& config, TensorGroup& group) {
