@@ -6,6 +6,7 @@
 
 #include "apps/flags_binding.h"
 #include "core/base/error.h"
+#include "parallel/tensor_parallel/tensor_parallel.h"
 
 namespace megalith {
 
@@ -15,16 +16,21 @@ void want(bool present, const char* flag, const char* remedy) {
   if (!present) refuse_usage(fmt::format("{}: missing", flag), {}, {}, remedy);
 }
 
-void check_parallel(const ParallelOptions& parallel) {
+void check_parallel(const Options& options) {
+  const ParallelOptions& parallel = options.parallel;
   const auto only_one = [](const char* flag, std::int64_t size) {
     if (size == 1) return;
     refuse_usage(flag, "1, other sizes are not built yet", fmt::format("{}", size),
-                 "leave it out: all ranks are data-parallel");
+                 "leave it out: ranks are tensor- and data-parallel");
   };
-  only_one("--tensor-model-parallel-size", parallel.tensor_model_parallel_size);
   only_one("--pipeline-model-parallel-size", parallel.pipeline_model_parallel_size);
   only_one("--expert-model-parallel-size", parallel.expert_model_parallel_size);
   only_one("--context-parallel-size", parallel.context_parallel_size);
+  if (parallel.tp_comm_overlap) {
+    refuse_usage("--tp-comm-overlap", "that it is left out, the overlap of GEMMs and collectives is not built yet",
+                 "--tp-comm-overlap", "tensor parallelism works without it");
+  }
+  check_tensor_parallel(options.model, parallel.tensor_model_parallel_size, parallel.sequence_parallel);
 }
 
 void check_memory(const Options& options) {
@@ -239,7 +245,7 @@ void check(App app, const Options& options) {
   if (app == App::kTrain || app == App::kPlan) {
     check_model(options);
     check_batch(options.train);
-    check_parallel(options.parallel);
+    check_parallel(options);
     check_memory(options);
     check_dtypes(options);
   }

@@ -129,7 +129,9 @@ void add_checkpoint(Table& t, CheckpointOptions& o) {
 void add_parallel(Table& t, ParallelOptions& o) {
   const auto ranks = [](std::int64_t* field) { return integer(field, {1, kMaxRanks}); };
   t.insert(t.end(), {
-    {"tensor-model-parallel-size", kParallel, kShaped, "RANKS", ranks(&o.tensor_model_parallel_size), "only 1 is built yet", ""},
+    {"tensor-model-parallel-size", kParallel, kShaped, "RANKS", ranks(&o.tensor_model_parallel_size), "ranks that share each layer's heads, columns and vocabulary", ""},
+    {"sequence-parallel", kParallel, kShaped, "", toggle(&o.sequence_parallel), "with tensor parallelism: split norms, dropout and residuals along the tokens", ""},
+    {"tp-comm-overlap", kParallel, kShaped, "", toggle(&o.tp_comm_overlap), "not built yet", ""},
     {"pipeline-model-parallel-size", kParallel, kShaped, "RANKS", ranks(&o.pipeline_model_parallel_size), "only 1 is built yet", ""},
     {"expert-model-parallel-size", kParallel, kShaped, "RANKS", ranks(&o.expert_model_parallel_size), "only 1 is built yet", ""},
     {"context-parallel-size", kParallel, kShaped, "RANKS", ranks(&o.context_parallel_size), "only 1 is built yet", ""},

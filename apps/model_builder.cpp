@@ -11,6 +11,7 @@
 #include "core/ops/elementwise.h"
 #include "core/ops/grad_norm.h"
 #include "parallel/comm/plan_communicator.h"
+#include "parallel/tensor_parallel/tensor_parallel.h"
 
 namespace megalith {
 
@@ -68,6 +69,11 @@ std::int64_t count_microbatches(const TrainingOptions& options, int data_paralle
                fmt::format("use {}{}", below > 0 ? std::to_string(below) + " or " : "", below + per_microbatch));
 }
 
+MeshSizes mesh_sizes(const Options& options, int world) {
+  return make_mesh_sizes(
+      {.world_size = world, .tensor_model_parallel_size = options.parallel.tensor_model_parallel_size});
+}
+
 StashPolicies stash_policies(const TrainingOptions& options) {
   StashPolicies policies{};
   if (options.recompute_granularity != RecomputeGranularity::kSelective) return policies;
@@ -104,30 +110,39 @@ RecomputeLayers recompute_layers(const Options& options) {
   return recompute;
 }
 
-TrainingModel::TrainingModel(const Options& options, DeviceType device, Communicator& data_parallel,
+TrainingModel::TrainingModel(const Options& options, DeviceType device, const ParallelGroups& groups,
                              Instruments instruments, std::size_t memory_limit)
     : options_(options),
-      data_parallel_(data_parallel),
-      loss_group_(data_parallel.duplicate("dp loss")),
+      data_parallel_(groups.data),
+      loss_group_(groups.data.duplicate("dp loss")),
       pool_(device, memory_limit),
       compute_(device, "compute", instruments),
       communication_(device, "communication", instruments),
+      tensor_communication_(
+          groups.tensor.size() == 1 ? nullptr : std::make_unique<Stream>(device, "tensor communication", instruments)),
+      tensor_(groups.tensor, tensor_communication_ ? *tensor_communication_ : communication_,
+              options.parallel.sequence_parallel),
       arena_(pool_, device == DeviceType::kPlan ? Arena::Mode::kRecording : Arena::Mode::kPlanned),
-      gpt_(build_gpt(options.model, recompute_layers(options), default_factories(), options.train.loss_chunk_size)),
-      num_microbatches_(count_microbatches(options.train, data_parallel.size())),
+      gpt_(build_gpt(options.model, recompute_layers(options), tensor_parallel_factories(options.model, tensor_),
+                     options.train.loss_chunk_size)),
+      num_microbatches_(count_microbatches(options.train, groups.data.size())),
       ctx_{.compute = compute_, .arena = arena_} {
   if (instruments.captures != nullptr) pool_.set_capture_guard(instruments.captures);
   ParameterStore& store = *gpt_.parameters;
   store.allocate(pool_, options.model.params_dtype, options.train.main_grads_dtype);
-  optimizer_ =
-      std::make_unique<AdamWOptimizer>(store, pool_,
-                                       AdamWOptimizer::Spec{.beta1 = options.train.adam_beta1,
-                                                            .beta2 = options.train.adam_beta2,
-                                                            .eps = options.train.adam_eps,
-                                                            .weight_decay = options.train.weight_decay,
-                                                            .clip_grad = options.train.clip_grad,
-                                                            .exp_avg_dtype = options.train.exp_avg_dtype,
-                                                            .exp_avg_sq_dtype = options.train.exp_avg_sq_dtype});
+  shared_gradients_ = std::make_unique<SharedGradients>(tensor_, store, pool_);
+  const auto sum_squares = [this](Stream& stream, const Tensor& squares) {
+    tensor_.all_reduce(stream, squares, ReduceOp::kSum, "squares of gradients");
+  };
+  optimizer_ = std::make_unique<AdamWOptimizer>(store, pool_,
+                                                AdamWOptimizer::Spec{.beta1 = options.train.adam_beta1,
+                                                                     .beta2 = options.train.adam_beta2,
+                                                                     .eps = options.train.adam_eps,
+                                                                     .weight_decay = options.train.weight_decay,
+                                                                     .clip_grad = options.train.clip_grad,
+                                                                     .exp_avg_dtype = options.train.exp_avg_dtype,
+                                                                     .exp_avg_sq_dtype = options.train.exp_avg_sq_dtype,
+                                                                     .sum_squares = sum_squares});
   ctx_.policies = stash_policies(options.train);
   ctx_.seed = static_cast<std::uint64_t>(options.train.seed);
   ctx_.planned_for = options.train.device;
@@ -146,6 +161,7 @@ TrainingModel::TrainingModel(const Options& options, DeviceType device, Communic
 TrainingModel::~TrainingModel() {
   try {  // streams hold addresses of this object
     communication_.synchronize();
+    if (tensor_communication_) tensor_communication_->synchronize();
     compute_.synchronize();
   } catch (const std::exception&) {  // the step that failed has told already
   }
@@ -206,7 +222,10 @@ void TrainingModel::fill_table() {
   table_.set(ActionKind::kBackwardWeight, run_verb);
   table_.set(ActionKind::kTieGradients, [this](const Action&) { gpt_.parameters->add_tied_gradients(compute_); });
   table_.set(ActionKind::kReduce, [this](const Action& action) { reducer_->reduce(action.bucket); });
-  table_.set(ActionKind::kFinishReduce, [this](const Action&) { reducer_->finish(); });
+  table_.set(ActionKind::kFinishReduce, [this](const Action&) {
+    reducer_->finish();
+    shared_gradients_->sum(compute_);
+  });
   table_.set(ActionKind::kReduceLoss, [this](const Action&) {
     if (data_parallel_.size() == 1) return;
     loss_group_->label_next("loss");
@@ -420,16 +439,15 @@ std::size_t MemoryUse::total() const {
 namespace {
 
 // `options` with fewer microbatches in a step.
-Options with_microbatches(const Options& options, std::int64_t microbatches, int world) {
+Options with_microbatches(const Options& options, std::int64_t microbatches, std::int64_t data_parallel_size) {
   Options fewer = options;
-  fewer.train.global_batch_size = microbatches * options.train.micro_batch_size * world;
+  fewer.train.global_batch_size = microbatches * options.train.micro_batch_size * data_parallel_size;
   return fewer;
 }
 
-void plan_mode(Mode mode, const Options& options, PlanCommunicator& data_parallel, StepPlans& plans,
-               CategoryBytes* persistent) {
+void plan_mode(Mode mode, const Options& options, const Mesh& mesh, StepPlans& plans, CategoryBytes* persistent) {
   Timeline timeline;
-  TrainingModel model(options, DeviceType::kPlan, data_parallel, {.timeline = &timeline});
+  TrainingModel model(options, DeviceType::kPlan, {.data = mesh.dp(), .tensor = mesh.tp()}, {.timeline = &timeline});
   const std::int64_t sequences = model.num_microbatches() * options.train.micro_batch_size;
   const std::vector<std::int32_t> no_tokens(static_cast<std::size_t>(sequences * (options.model.seq_length + 1)), 0);
   const StepInput input{
@@ -454,19 +472,21 @@ void plan_mode(Mode mode, const Options& options, PlanCommunicator& data_paralle
 // All microbatches but the first and the last are alike: so many, and more add the same work in the same memory.
 StepPlans plan_steps(const Options& options, int rank, int world, CategoryBytes* persistent) {
   constexpr std::int64_t kRecorded = 4;
-  const std::int64_t microbatches = count_microbatches(options.train, world);
-  PlanCommunicator data_parallel("dp", {.rank = rank, .size = world});
+  const MeshSizes sizes = mesh_sizes(options, world);
+  const std::int64_t microbatches = count_microbatches(options.train, static_cast<int>(sizes.dp));
+  PlanCommunicator all("world", {.rank = rank, .size = world});
+  const Mesh mesh = Mesh::create(all, sizes);
   StepPlans plans;
   if (microbatches <= kRecorded) {
-    plan_mode(Mode::kTrain, options, data_parallel, plans, persistent);
-    plan_mode(Mode::kEval, options, data_parallel, plans, nullptr);
+    plan_mode(Mode::kTrain, options, mesh, plans, persistent);
+    plan_mode(Mode::kEval, options, mesh, plans, nullptr);
     return plans;
   }
   StepPlans fewer;
-  plan_mode(Mode::kTrain, with_microbatches(options, kRecorded - 1, world), data_parallel, fewer, nullptr);
-  const Options recorded = with_microbatches(options, kRecorded, world);
-  plan_mode(Mode::kTrain, recorded, data_parallel, plans, persistent);
-  plan_mode(Mode::kEval, recorded, data_parallel, plans, nullptr);
+  plan_mode(Mode::kTrain, with_microbatches(options, kRecorded - 1, sizes.dp), mesh, fewer, nullptr);
+  const Options recorded = with_microbatches(options, kRecorded, sizes.dp);
+  plan_mode(Mode::kTrain, recorded, mesh, plans, persistent);
+  plan_mode(Mode::kEval, recorded, mesh, plans, nullptr);
   const std::int64_t more = microbatches - kRecorded;
   plans.train_flops += static_cast<double>(more) * (plans.train_flops - fewer.train_flops);
   plans.train_ops += static_cast<std::size_t>(more) * (plans.train_ops - fewer.train_ops);

@@ -18,8 +18,10 @@
 #include "core/optim/adamw_optimizer.h"
 #include "parallel/comm/communicator.h"
 #include "parallel/data_parallel/gradient_reducer.h"
+#include "parallel/mesh/mesh.h"
 #include "parallel/pipeline_parallel/executor.h"
 #include "parallel/pipeline_parallel/lowering.h"
+#include "parallel/tensor_parallel/shared_gradients.h"
 
 namespace megalith {
 
@@ -59,11 +61,17 @@ struct StepResult {
   double seconds = 0;          // from the end of the step before, if this one was enqueued by then, or from its start
 };
 
+// This rank's groups.
+struct ParallelGroups {
+  Communicator& data;
+  Communicator& tensor;
+};
+
 class TrainingModel {
  public:
-  // `options` is complete and valid and outlives the model, as does `data_parallel`. Plan streams need
-  // instruments.timeline. `memory_limit` in bytes, 0: the machine's.
-  TrainingModel(const Options& options, DeviceType device, Communicator& data_parallel, Instruments instruments,
+  // `options` is complete and valid and outlives the model, as do the groups. Plan streams need instruments.timeline.
+  // `memory_limit` in bytes, 0: the machine's.
+  TrainingModel(const Options& options, DeviceType device, const ParallelGroups& groups, Instruments instruments,
                 std::size_t memory_limit = 0);
   ~TrainingModel();
 
@@ -99,7 +107,8 @@ class TrainingModel {
   Arena& arena() { return arena_; }
   Stream& compute() { return compute_; }
   StepParameters* step_parameters() { return step_parameters_; }
-  std::vector<Communicator*> groups() const { return {&data_parallel_, loss_group_.get()}; }  // of the steps
+  // Of the steps.
+  std::vector<Communicator*> groups() const { return {&data_parallel_, loss_group_.get(), &tensor_.communicator()}; }
   const GradientReducer& reducer() const { return *reducer_; }
   const std::vector<Action>& train_actions() const { return train_actions_; }
   Context& context() { return ctx_; }
@@ -125,8 +134,11 @@ class TrainingModel {
   MemoryPool pool_;
   Stream compute_;
   Stream communication_;
+  std::unique_ptr<Stream> tensor_communication_;  // null without tensor parallelism
+  TensorGroup tensor_;
   Arena arena_;
   GptModel gpt_;
+  std::unique_ptr<SharedGradients> shared_gradients_;
   std::int64_t num_microbatches_ = 0;
   std::unique_ptr<AdamWOptimizer> optimizer_;
   std::unique_ptr<GradientReducer> reducer_;
@@ -144,7 +156,10 @@ class TrainingModel {
   const StepPlans* plans_ = nullptr;
 };
 
-// Records a training and an evaluation step of rank `rank` of `world` data-parallel ranks without computing anything.
+// The layout that the flags ask for; exit code 2 where so many ranks do not fit it.
+MeshSizes mesh_sizes(const Options& options, int world);
+
+// Records a training and an evaluation step of rank `rank` of `world` ranks without computing anything.
 // `persistent`, if given, receives what lives outside the arena.
 StepPlans plan_steps(const Options& options, int rank, int world, CategoryBytes* persistent = nullptr);
 MemoryUse memory_use(const StepPlans& plans, const CategoryBytes& persistent);

@@ -87,6 +87,8 @@ struct CheckpointOptions {
 
 struct ParallelOptions {
   std::int64_t tensor_model_parallel_size = 1;
+  bool sequence_parallel = false;  // with it: norms, dropout and residuals are split along the tokens
+  bool tp_comm_overlap = false;    // not built yet: refused
   std::int64_t pipeline_model_parallel_size = 1;
   std::int64_t expert_model_parallel_size = 1;
   std::int64_t context_parallel_size = 1;

@@ -16,11 +16,12 @@ namespace {
 std::string mib(std::size_t bytes) { return fmt::format("{:>12.2f} MiB", static_cast<double>(bytes) / (1 << 20)); }
 
 void print_layout(const Options& options, int world) {
-  const std::int64_t microbatches = count_microbatches(options.train, world);
+  const MeshSizes sizes = mesh_sizes(options, world);
+  const std::int64_t microbatches = count_microbatches(options.train, static_cast<int>(sizes.dp));
   fmt::print("layout\n");
-  fmt::print("  ranks                         {:>15} (dp {})\n", world, world);
-  fmt::print("  sequences per step            {:>15} = {} ranks x {} microbatches x {}\n",
-             options.train.global_batch_size, world, microbatches, options.train.micro_batch_size);
+  fmt::print("  ranks                         {:>15} (tp {} dp {})\n", world, sizes.tp, sizes.dp);
+  fmt::print("  sequences per step            {:>15} = {} replicas x {} microbatches x {}\n",
+             options.train.global_batch_size, sizes.dp, microbatches, options.train.micro_batch_size);
   fmt::print("  tokens per step               {:>15}\n", options.train.global_batch_size * options.model.seq_length);
 }
 
@@ -55,7 +56,7 @@ void print_memory(const MemoryUse& use, const StepPlans& plans) {
 ExitCode forecast(int argc, char** argv) {
   Options options = parse_options(App::kPlan, argc, argv);
   const int world = static_cast<int>(options.parallel.world_size);
-  complete_options(options, tokenizer_of(options), world);
+  complete_options(options, tokenizer_of(options), static_cast<int>(mesh_sizes(options, world).dp));
   CategoryBytes persistent{};
   const StepPlans plans = plan_steps(options, 0, world, &persistent);
   print_layout(options, world);

@@ -119,7 +119,7 @@ void complete_options(Options& options, const Tokenizer& tokenizer, int data_par
 
 RunSetup prepare_run(const Options& options, int rank, int world) {
   RunSetup setup{.options = options, .tokenizer = tokenizer_of(options), .data = {}, .plans = {}};
-  complete_options(setup.options, setup.tokenizer, world);
+  complete_options(setup.options, setup.tokenizer, static_cast<int>(mesh_sizes(options, world).dp));
   setup.data = build_datasets(data_config(setup.options, setup.tokenizer));
   setup.plans = plan_steps(setup.options, rank, world, &setup.planned_persistent);
   return setup;
@@ -130,7 +130,7 @@ Trainer::Trainer(RunSetup setup, Communicator& world, const StopRequest& stop)
       options_(setup_.options),
       world_(world),
       stop_(stop),
-      mesh_(Mesh::create(world, make_mesh_sizes({.world_size = world.size()}))) {
+      mesh_(Mesh::create(world, mesh_sizes(options_, world.size()))) {
   if (options_.train.check_hazards) hazards_ = std::make_unique<HazardChecker>();
   waits_.suppressed = options_.train.suppress_wait;
   const bool on_cpu = options_.train.device == DeviceType::kCpu;
@@ -138,7 +138,8 @@ Trainer::Trainer(RunSetup setup, Communicator& world, const StopRequest& stop)
   const std::size_t limit = on_cpu ? memory_limit(world_) : 0;
   if (!on_cpu) together(world_, [&] { check_gpu_memory(memory_use(setup_.plans, setup_.planned_persistent)); });
   together(world_, [&] {  // the groups are made before anything can fail
-    model_ = std::make_unique<TrainingModel>(options_, options_.train.device, mesh_.dp(),
+    model_ = std::make_unique<TrainingModel>(options_, options_.train.device,
+                                             ParallelGroups{.data = mesh_.dp(), .tensor = mesh_.tp()},
                                              Instruments{.hazards = hazards_.get(),
                                                          .waits = &waits_,
                                                          .captures = &captures_,
@@ -240,8 +241,8 @@ StepInput Trainer::input_of(const Dataset& dataset, std::int64_t consumed_sample
     const SampleRange range = microbatch_samples({.consumed_samples = consumed_samples,
                                                   .microbatch = m,
                                                   .micro_batch_size = options_.train.micro_batch_size,
-                                                  .data_parallel_size = world_.size(),
-                                                  .data_parallel_rank = world_.rank()});
+                                                  .data_parallel_size = mesh_.dp().size(),
+                                                  .data_parallel_rank = mesh_.dp().rank()});
     input.first_samples.push_back(range.begin);
     for (std::int64_t sample = range.begin; sample < range.end; ++sample) {
       dataset.sample(sample % dataset.size(), std::span(tokens_).subspan(at, static_cast<std::size_t>(length)));
@@ -375,6 +376,7 @@ bool Trainer::save() {
   if (options_.checkpoint.save.empty() || last_saved_step_ == state_.step) return true;
   const SaveResult result = save_training_checkpoint({.model = *model_,
                                                       .world = world_,
+                                                      .replicas = mesh_.dp(),
                                                       .state = state_,
                                                       .directory = options_.checkpoint.save,
                                                       .keep_last = static_cast<int>(options_.checkpoint.keep_last),

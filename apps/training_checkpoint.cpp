@@ -20,7 +20,8 @@ struct Item {
   std::string name;
   Shape global_shape;
   Slice slice;
-  Tensor tensor;  // contiguous
+  Tensor tensor;        // contiguous; of numel 0 where all of the slice is padding
+  bool counted = true;  // saved by the ranks that hold it under the same tensor-parallel rank as this one
 };
 
 // Everything of this rank, in a fixed order. Without `optimizer` the weights alone.
@@ -31,13 +32,19 @@ std::vector<Item> items_of(ParameterStore& parameters, AdamWOptimizer* optimizer
       const auto add = [&](std::string_view kind, const Tensor& whole) {
         for (std::size_t i = 0; i < parameter->parts.size(); ++i) {
           const LogicalTensor& part = parameter->parts[i];
+          const Tensor tensor = parameter->part_of(whole, i).slice(0, 0, part.live_rows());
           Slice slice = Slice::whole(part.global_shape);
           slice.start[0] = part.global_row;
-          slice.stop[0] = part.global_row + part.rows;
+          slice.stop[0] = part.global_row + part.live_rows();
+          if (tensor.rank() > 1) {
+            slice.start[1] = part.global_column;
+            slice.stop[1] = part.global_column + tensor.size(1);
+          }
           items.push_back({.name = shard_name(kind, part.name),
                            .global_shape = part.global_shape,
                            .slice = std::move(slice),
-                           .tensor = parameter->part_of(whole, i)});
+                           .tensor = tensor,
+                           .counted = part.counted});
         }
       };
       const auto view = [&](const Tensor& flat) {
@@ -140,18 +147,19 @@ RankSync rank_sync(Communicator& world) {
 }
 
 SaveResult save_training_checkpoint(const SaveCheckpoint& request) {
-  const std::vector<Item> items = items_of(*request.model.gpt().parameters, &request.model.optimizer());
+  std::vector<Item> items = items_of(*request.model.gpt().parameters, &request.model.optimizer());
+  std::erase_if(items, [](const Item& item) { return !item.counted || item.tensor.numel() == 0; });
   std::vector<Shard> shards;
   for (const Item& item : items) {
     shards.push_back(
         {.name = item.name, .dtype = item.tensor.dtype, .shape = item.global_shape, .slice = item.slice, .data = {}});
   }
-  const std::vector<int> writers = assign_writers(shards, request.world.size());
+  const std::vector<int> writers = assign_writers(shards, request.replicas.size());
   std::vector<Shard> mine;
   std::vector<std::vector<std::byte>> host;
   Stream& stream = request.model.compute();
   for (std::size_t i = 0; i < items.size(); ++i) {
-    if (writers[i] != request.world.rank()) continue;
+    if (writers[i] != request.replicas.rank()) continue;
     host.emplace_back(items[i].tensor.bytes());
     copy_to_host(stream, host.back().data(), items[i].tensor.data, host.back().size());
     mine.push_back(shards[i]);
@@ -177,6 +185,7 @@ void load_tensors(ParameterStore& parameters, AdamWOptimizer* optimizer, Stream&
   checkpoint.check_tensors(wanted);
   for (std::size_t i = 0; i < items.size(); ++i) {
     const Item& item = items[i];
+    if (item.tensor.numel() == 0) continue;
     if (wanted[i].dtype != item.tensor.dtype) {
       read_converted(item, wanted[i].dtype, stream, checkpoint);
       continue;

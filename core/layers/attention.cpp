@@ -18,7 +18,8 @@ Tensor apply_dropout(Context& ctx, const DropoutSpec& spec, const Tensor& x) {
                               .layer = spec.layer,
                               .site = spec.site,
                               .rows_per_sample = ctx.batch.seq_length,
-                              .parameters = ctx.microbatch});
+                              .parameters = ctx.microbatch,
+                              .first_row = spec.row_part * x.size(0)});
   return y;
 }
 

@@ -17,6 +17,7 @@ struct DropoutSpec {
   float p = 0;
   std::int32_t layer = 0;  // global number; -1 is the embedding
   std::int32_t site = 0;
+  int row_part = 0;  // which part of the microbatch's rows x is, of equal parts
 };
 
 class Attention : public Segment {

@@ -12,10 +12,12 @@ struct LinearSpec {
   bool bias = false;
   float init_std = 0;
   SlotKind input_kind = SlotKind::kOther;  // of the kept input
-  // A fused projection: each part's name and outputs, in order; empty: one tensor called `name`.
+  // A fused projection: each part's name and outputs, in order; empty: one tensor called `name`. `unit` outputs stay
+  // together where a part is split among ranks: a head.
   struct Part {
     std::string name;
     std::int64_t outputs = 0;
+    std::int64_t unit = 1;
   };
   std::vector<Part> parts = {};
 };

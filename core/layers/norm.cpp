@@ -7,12 +7,12 @@ namespace megalith {
 
 Norm::Norm(ParameterStore& store, const Spec& spec)
     : spec_(spec),
-      weight_(&store.add({.parts = {{.name = spec.name + ".weight"}},
+      weight_(&store.add({.parts = {spec.split.shared(spec.name + ".weight", spec.partial_gradient)},
                           .shape = {spec.size},
                           .initializer = Initializer::kOnes,
                           .decay = false})) {
   if (spec.kind != NormKind::kLayerNorm) return;
-  bias_ = &store.add({.parts = {{.name = spec.name + ".bias"}},
+  bias_ = &store.add({.parts = {spec.split.shared(spec.name + ".bias", spec.partial_gradient)},
                       .shape = {spec.size},
                       .initializer = Initializer::kZeros,
                       .decay = false});

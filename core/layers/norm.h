@@ -16,6 +16,8 @@ class Norm {
     std::int64_t size = 0;
     float eps = 1e-5f;
     SlotKind input_kind = SlotKind::kOther;  // of the kept input (the residual stream)
+    TensorSplit split = {};
+    bool partial_gradient = false;  // each rank of the split sees a part of the rows
   };
   enum Slot { kNormInput, kRstd, kMean, kWeightPartial, kBiasPartial };
 

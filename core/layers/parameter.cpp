@@ -1,5 +1,7 @@
 #include "core/layers/parameter.h"
 
+#include <algorithm>
+
 #include "core/base/rng.h"
 #include "core/ops/elementwise.h"
 #include "core/ops/fill_normal.h"
@@ -10,7 +12,30 @@ namespace {
 // 256 bytes of bf16, 512 of fp32.
 constexpr std::int64_t kAlignment = 128;
 std::int64_t round_up(std::int64_t value, std::int64_t to) { return (value + to - 1) / to * to; }
+
+std::int64_t elements_of_row(const Shape& shape) {
+  std::int64_t elements = 1;
+  for (int d = 1; d < shape.rank(); ++d) elements *= shape[d];
+  return elements;
+}
+
+// `values` are the rows of the part, of `columns` elements each; those of padding stay as they are.
+void draw(Stream& stream, const Tensor& values, const LogicalTensor& part, std::int64_t columns, std::uint64_t seed,
+          float std) {
+  const std::int64_t whole = elements_of_row(part.global_shape), rows = part.live_rows();
+  launch(stream, FillNormal{.x = values.slice(0, 0, rows * columns).view({rows, columns}),
+                            .numbers = {.seed = seed,
+                                        .name_hash = hash_name(part.name),
+                                        .offset = part.global_row * whole + part.global_column,
+                                        .std = std},
+                            .pitch = whole});
+}
+
 }  // namespace
+
+std::int64_t LogicalTensor::live_rows() const {
+  return std::clamp<std::int64_t>(global_shape[0] - global_row, 0, rows);
+}
 
 Tensor Parameter::part_of(const Tensor& whole, std::size_t i) const {
   std::int64_t row = 0;
@@ -71,19 +96,14 @@ void ParameterStore::initialize(Stream& stream, std::uint64_t seed) {
   for (ParameterUnit& unit : units_) {
     launch(stream, Fill{.x = unit.weights, .value = 0});  // also the padding
     for (const Parameter* parameter : unit.parameters) {
-      std::int64_t row_elements = 1;
-      for (int d = 1; d < parameter->shape.rank(); ++d) row_elements *= parameter->shape[d];
+      const std::int64_t columns = elements_of_row(parameter->shape);
       std::int64_t at = parameter->offset;
       for (const LogicalTensor& part : parameter->parts) {
-        const std::int64_t count = part.rows * row_elements;
+        const std::int64_t count = part.rows * columns;
         const Tensor values = unit.weights.slice(0, at, count);
         if (parameter->initializer == Initializer::kOnes) launch(stream, Fill{.x = values, .value = 1});
         if (parameter->initializer == Initializer::kNormal) {
-          launch(stream, FillNormal{.x = values,
-                                    .numbers = {.seed = seed,
-                                                .name_hash = hash_name(part.name),
-                                                .offset = part.global_row * row_elements,
-                                                .std = parameter->init_std}});
+          draw(stream, values, part, columns, seed, parameter->init_std);
         }
         at += count;
       }

@@ -21,8 +21,30 @@ enum class Initializer : std::uint8_t { kNormal, kOnes, kZeros };
 struct LogicalTensor {
   std::string name;  // "decoder.layers.0.self_attention.linear_q.weight"
   std::int64_t rows = 0;
-  Shape global_shape;           // of the whole model's tensor
-  std::int64_t global_row = 0;  // where this rank's rows start in it
+  Shape global_shape;              // of the whole model's tensor
+  std::int64_t global_row = 0;     // where this rank's slice starts in it; rows beyond its end are padding
+  std::int64_t global_column = 0;  // likewise in dim 1
+  // Under tensor parallelism: so many neighbouring ranks hold this same slice, each of them with a part of its gradient
+  // or with all of it; one of them counts it in the gradient norm.
+  int holders = 1;
+  bool partial_gradient = false;
+  bool counted = true;
+
+  std::int64_t live_rows() const;  // without padding
+};
+
+// Which part of a model a rank holds under tensor parallelism: numbers alone, peers are known to parallel/.
+struct TensorSplit {
+  int rank = 0;
+  int ranks = 1;
+  bool sequence = false;  // between the linears each rank holds a part of the microbatch's rows
+
+  // A tensor that all ranks hold.
+  LogicalTensor shared(std::string name, bool partial_gradient) const {
+    return {.name = std::move(name), .holders = ranks, .partial_gradient = partial_gradient, .counted = rank == 0};
+  }
+  // Which part of the rows, of equal parts.
+  int row_part() const { return sequence ? rank : 0; }
 };
 
 struct Parameter {
@@ -32,7 +54,6 @@ struct Parameter {
   float init_std = 0;
   bool decay = true;             // weight decay applies: not to norms and biases
   bool expert = false;           // reduced over the expert data-parallel axis
-  bool reduced_over_tp = false;  // replicated over tensor-parallel ranks, which see different tokens
   Parameter* tied_to = nullptr;  // shares that weight; this main_grad is a buffer of its own, added to the other once
   int unit = 0;
   std::int64_t offset = 0;  // elements into the unit's flat buffers
@@ -56,7 +77,7 @@ struct ParameterUnit {
 class ParameterStore {
  public:
   void begin_unit(std::string name);
-  // Fields parts, shape, initializer, init_std, decay, expert, reduced_over_tp are taken from `spec`. The reference
+  // Fields parts, shape, initializer, init_std, decay, expert are taken from `spec`. The reference
   // stays valid. Parts without a global shape are whole.
   Parameter& add(Parameter spec);
   Parameter& add_tied(Parameter& target);

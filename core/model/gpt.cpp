@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "core/layers/attention.h"
 #include "core/layers/embedding.h"
 #include "core/layers/lm_head.h"
@@ -15,6 +17,20 @@ namespace {
 
 enum DropoutSite : std::int32_t { kEmbeddingSite, kAttentionSite, kMlpSite };
 
+EmbeddingPart make_embedding(ParameterStore& store, const Embedding::Spec& spec) {
+  auto embedding = std::make_unique<Embedding>(store, spec);
+  Parameter* words = &embedding->word_table();
+  return {.segment = std::move(embedding), .words = words};
+}
+
+std::unique_ptr<Segment> make_head(ParameterStore& store, const HeadSpec& spec, Norm norm) {
+  Parameter& weight = spec.tied != nullptr ? store.add_tied(*spec.tied)
+                                           : store.add({.parts = {{.name = "output_layer.weight"}},
+                                                        .shape = {spec.head.vocab, spec.hidden},
+                                                        .init_std = spec.init_std});
+  return std::make_unique<LmHead>(spec.head, std::move(norm), weight);
+}
+
 class GptBuilder {
  public:
   GptBuilder(const ModelConfig& config, const RecomputeLayers& recompute, const GptFactories& factories,
@@ -25,16 +41,14 @@ class GptBuilder {
 
   GptModel build() {
     store().begin_unit("embedding");
-    auto embedding = std::make_unique<Embedding>(
-        store(), Embedding::Spec{.vocab = config_.padded_vocab_size,
-                                 .hidden = config_.hidden_size,
-                                 .positions = config_.position_embedding_type == PositionEmbedding::kLearnedAbsolute
-                                                  ? config_.max_position_embeddings
-                                                  : 0,
-                                 .init_std = static_cast<float>(config_.init_method_std),
-                                 .dropout = dropout(-1, kEmbeddingSite)});
-    Parameter& words = embedding->word_table();
-    add("embedding", std::move(embedding), 0);
+    const bool learned = config_.position_embedding_type == PositionEmbedding::kLearnedAbsolute;
+    EmbeddingPart embedding = (factories_.embedding ? factories_.embedding : make_embedding)(
+        store(), {.vocab = config_.padded_vocab_size,
+                  .hidden = config_.hidden_size,
+                  .positions = learned ? config_.max_position_embeddings : 0,
+                  .init_std = static_cast<float>(config_.init_method_std),
+                  .dropout = dropout(-1, kEmbeddingSite)});
+    add("embedding", std::move(embedding.segment), 0);
     std::size_t next_range = 0;
     for (std::int64_t layer = 0; layer < config_.num_layers;) {
       if (next_range < recompute_.ranges.size() && recompute_.ranges[next_range].first == layer) {
@@ -44,7 +58,7 @@ class GptBuilder {
         add_layer(layer++);
       }
     }
-    add_head(words);
+    add_head(*embedding.words);
     return std::move(model_);
   }
 
@@ -60,16 +74,27 @@ class GptBuilder {
   }
 
   DropoutSpec dropout(std::int64_t layer, DropoutSite site) const {
-    return {.p = static_cast<float>(config_.hidden_dropout), .layer = static_cast<std::int32_t>(layer), .site = site};
+    return {.p = static_cast<float>(config_.hidden_dropout),
+            .layer = static_cast<std::int32_t>(layer),
+            .site = site,
+            .row_part = split().row_part()};
   }
 
+  const TensorSplit& split() const { return factories_.split; }
+
+  // With sequence parallelism a rank's norms see a part of the rows; norms of q and k always see a part of the heads.
   Norm norm(std::string name, std::int64_t size, SlotKind kind) {
+    return norm(std::move(name), size, kind, split().sequence);
+  }
+  Norm norm(std::string name, std::int64_t size, SlotKind kind, bool partial_gradient) {
     return Norm(store(),
                 {.name = std::move(name),
                  .kind = config_.normalization == Normalization::kRmsNorm ? NormKind::kRmsNorm : NormKind::kLayerNorm,
                  .size = size,
                  .eps = static_cast<float>(config_.norm_epsilon),
-                 .input_kind = kind});
+                 .input_kind = kind,
+                 .split = split(),
+                 .partial_gradient = partial_gradient});
   }
 
   std::unique_ptr<Segment> attention(std::int64_t layer) {
@@ -86,7 +111,7 @@ class GptBuilder {
                   .bias = config_.has_qkv_bias(),
                   .init_std = static_cast<float>(config_.init_method_std),
                   .input_kind = SlotKind::kQkvLinear,
-                  .parts = {{self + "linear_q", q}, {self + "linear_k", kv}, {self + "linear_v", kv}}});
+                  .parts = {{self + "linear_q", q, d}, {self + "linear_k", kv, d}, {self + "linear_v", kv, d}}});
     parts.proj = factories_.row_linear(store(), {.name = self + "linear_proj",
                                                  .inputs = q,
                                                  .outputs = config_.hidden_size,
@@ -94,17 +119,20 @@ class GptBuilder {
                                                  .init_std = static_cast<float>(config_.output_layer_init_std()),
                                                  .input_kind = SlotKind::kAttnProj});
     if (config_.qk_layernorm) {
-      parts.q_norm = norm(self + "q_layernorm", d, SlotKind::kCoreAttn);
-      parts.k_norm = norm(self + "k_layernorm", d, SlotKind::kCoreAttn);
+      const bool partial = split().ranks > 1;
+      parts.q_norm = norm(self + "q_layernorm", d, SlotKind::kCoreAttn, partial);
+      parts.k_norm = norm(self + "k_layernorm", d, SlotKind::kCoreAttn, partial);
     }
-    return std::make_unique<Attention>(Attention::Spec{.heads = config_.num_attention_heads,
-                                                       .query_groups = config_.num_query_groups,
-                                                       .head_dim = d,
-                                                       .rotary_base = static_cast<float>(config_.rotary_base),
-                                                       .rotary_dim = config_.rotary_dim(),
-                                                       .dropout = dropout(layer, kAttentionSite),
-                                                       .layer = static_cast<int>(layer)},
-                                       std::move(parts));
+    return std::make_unique<Attention>(
+        Attention::Spec{.heads = config_.num_attention_heads / split().ranks,
+                        // Ranks beyond the groups share them.
+                        .query_groups = std::max<std::int64_t>(1, config_.num_query_groups / split().ranks),
+                        .head_dim = d,
+                        .rotary_base = static_cast<float>(config_.rotary_base),
+                        .rotary_dim = config_.rotary_dim(),
+                        .dropout = dropout(layer, kAttentionSite),
+                        .layer = static_cast<int>(layer)},
+        std::move(parts));
   }
 
   std::unique_ptr<Segment> mlp(std::int64_t layer) {
@@ -160,17 +188,13 @@ class GptBuilder {
   void add_head(Parameter& words) {
     store().begin_unit("head");
     Norm final_norm = norm("decoder.final_layernorm", config_.hidden_size, SlotKind::kOther);
-    Parameter& weight = config_.untie_embeddings_and_output_weights
-                            ? store().add({.parts = {{.name = "output_layer.weight"}},
-                                           .shape = {config_.padded_vocab_size, config_.hidden_size},
-                                           .init_std = static_cast<float>(config_.init_method_std)})
-                            : store().add_tied(words);
-    add("head",
-        std::make_unique<LmHead>(LmHead::Spec{.vocab = config_.padded_vocab_size,
-                                              .vocab_size = config_.vocab_size,
-                                              .loss_chunk_size = loss_chunk_size_},
-                                 std::move(final_norm), weight),
-        current_unit());
+    const HeadSpec spec{.head = {.vocab = config_.padded_vocab_size,
+                                 .vocab_size = config_.vocab_size,
+                                 .loss_chunk_size = loss_chunk_size_},
+                        .hidden = config_.hidden_size,
+                        .init_std = static_cast<float>(config_.init_method_std),
+                        .tied = config_.untie_embeddings_and_output_weights ? nullptr : &words};
+    add("head", (factories_.head ? factories_.head : make_head)(store(), spec, std::move(final_norm)), current_unit());
   }
 
   const ModelConfig& config_;

@@ -7,7 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "core/layers/embedding.h"
 #include "core/layers/linear.h"
+#include "core/layers/lm_head.h"
 #include "core/layers/segment.h"
 #include "core/model/config.h"
 
@@ -33,10 +35,29 @@ struct RecomputeLayers {
 
 using LinearFactory = std::function<std::unique_ptr<Layer>(ParameterStore&, const LinearSpec&)>;
 
-// Where tensor-parallel linears come in; the defaults are those of one rank.
+// The first segment, and the table of words that the head may share.
+struct EmbeddingPart {
+  std::unique_ptr<Segment> segment;
+  Parameter* words = nullptr;
+};
+using EmbeddingFactory = std::function<EmbeddingPart(ParameterStore&, const Embedding::Spec&)>;
+
+// LmHead::Spec with the table of the output layer: `tied` to the words, or if null one of its own.
+struct HeadSpec {
+  LmHead::Spec head;
+  std::int64_t hidden = 0;
+  float init_std = 0;
+  Parameter* tied = nullptr;
+};
+using HeadFactory = std::function<std::unique_ptr<Segment>(ParameterStore&, const HeadSpec&, Norm)>;
+
+// Where tensor parallelism comes in; what is left out is as on one rank. Specs have the whole model's sizes.
 struct GptFactories {
   LinearFactory column_linear;  // qkv, fc1
   LinearFactory row_linear;     // proj, fc2
+  EmbeddingFactory embedding = {};
+  HeadFactory head = {};
+  TensorSplit split = {};  // of heads and, with sequence parallelism, rows
 };
 GptFactories default_factories();
 

@@ -22,6 +22,9 @@ void check(const Dropout& op) {
   if (op.rows_per_sample < 1) {
     fail({.subject = "op.rows_per_sample", .expected = "at least 1", .got = fmt::format("{}", op.rows_per_sample)});
   }
+  if (op.first_row < 0) {
+    fail({.subject = "op.first_row", .expected = "not negative", .got = fmt::format("{}", op.first_row)});
+  }
   if (op.first_position < 0 || op.first_column < 0 || op.first_column % 32 != 0) {
     fail({.subject = "op.first_position and op.first_column",
           .expected = "not negative, the column a multiple of 32",

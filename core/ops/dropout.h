@@ -18,15 +18,15 @@ namespace megalith {
 
 struct Dropout {
   static constexpr const char* kName = "dropout";
-  Tensor x;                // [T, H] bf16 | fp32, rows may be strided
-  Tensor y;                // [T, H] out, dtype of x, rows may be strided; may be x
-  float p = 0;             // probability of dropping an element, 0 <= p < 1
-  std::uint64_t seed = 0;  // of the run
-  std::int32_t layer = 0;  // global number of the layer
-  std::int32_t site = 0;   // which dropout of the layer, 0 to 2^24 - 1
-  std::int64_t rows_per_sample =
-      1;  // rows of one sample in x; sample s of the tensor is rows [s, s + 1) * rows_per_sample
+  Tensor x;                          // [T, H] bf16 | fp32, rows may be strided
+  Tensor y;                          // [T, H] out, dtype of x, rows may be strided; may be x
+  float p = 0;                       // probability of dropping an element, 0 <= p < 1
+  std::uint64_t seed = 0;            // of the run
+  std::int32_t layer = 0;            // global number of the layer
+  std::int32_t site = 0;             // which dropout of the layer, 0 to 2^24 - 1
+  std::int64_t rows_per_sample = 1;  // rows of one sample; sample s of the tensor is rows [s, s + 1) * rows_per_sample
   const MicrobatchParameters* parameters = nullptr;  // device: iteration and first_sample
+  std::int64_t first_row = 0;       // number of x's first row among the samples' rows, where rows are split
   std::int64_t first_position = 0;  // sequence position of a sample's first row in x, where the sequence is split
   std::int64_t first_column = 0;  // column of x's first one in the whole row, a multiple of 32, where columns are split
 };

@@ -138,7 +138,7 @@ void run(CudaStream& stream, const Dropout& op) {
       .columns = static_cast<int>(columns)};
   const std::int64_t most = (kMaxIndex - 1) / items_per_row;
   for (std::int64_t row = 0; row < rows; row += most) {
-    a.first_row = row;
+    a.first_row = op.first_row + row;
     a.items = static_cast<unsigned>(std::min(most, rows - row) * items_per_row);
     visit_kernel(op.x.dtype, rows_aligned(op.x) && rows_aligned(op.y), [&](auto type, auto is_vector) {
       using T = decltype(type);

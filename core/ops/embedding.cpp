@@ -13,6 +13,15 @@ void check_rows_per_sample(std::int64_t rows, Place place = Place::current()) {
   fail({.subject = "op.rows_per_sample", .expected = "at least 1", .got = fmt::format("{}", rows)}, place);
 }
 
+void check_token_range(std::int64_t first, std::int64_t rows, std::int64_t vocabulary, Place place = Place::current()) {
+  if (first == 0 && vocabulary == 0) return;
+  if (first >= 0 && rows <= vocabulary - first) return;
+  fail({.subject = "op.first_token and op.vocabulary",
+        .expected = fmt::format("a range of {} tokens inside of the vocabulary", rows),
+        .got = fmt::format("{} of {}", first, vocabulary)},
+       place);
+}
+
 }  // namespace
 
 void check(const EmbeddingForward& op) {
@@ -26,6 +35,7 @@ void check(const EmbeddingForward& op) {
   check_dtype(op.y, {op.table.dtype}, "op.y");
   check_contiguous(op.y, "op.y");
   check_no_overlap(op.table, "op.table", op.y, "op.y");
+  check_token_range(op.first_token, op.table.size(0), op.vocabulary);
   check_rows_per_sample(op.rows_per_sample);
   if (op.positions) {
     check_rank(op.positions, 2, "op.positions");
@@ -56,6 +66,7 @@ void check(const EmbeddingBackward& op) {
   check_dtype(op.dy, kFloatTypes, "op.dy");
   check_contiguous(op.dy, "op.dy");
   check_no_overlap(op.dy, "op.dy", op.d_table, "op.d_table");
+  check_token_range(op.first_token, op.d_table.size(0), op.vocabulary);
   check_rows_per_sample(op.rows_per_sample);
   if (op.d_positions) {
     check_rank(op.d_positions, 2, "op.d_positions");

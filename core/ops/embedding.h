@@ -2,8 +2,8 @@
 //     y[r] = table[tokens[r]] + positions[r % rows_per_sample + start]
 // T: tokens (row r = sample * rows_per_sample + row in sample), V: vocabulary, H: hidden size, M: maximum positions.
 // Memory-bound; one pass; deterministic: the backward adds rows in ascending order, without atomics.
-// A token outside [0, V) or a position outside [0, M) is found by the kernel, which throws Error (kFormat) naming the
-// token and the row: it surfaces at the stream's next synchronise.
+// A token outside of the vocabulary or a position outside [0, M) is found by the kernel, which throws Error (kFormat)
+// naming the token and the row: it surfaces at the stream's next synchronise.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +17,10 @@ struct EmbeddingForward {
   Tensor tokens;     // [T] int32
   Tensor table;      // [V, H] bf16 | fp32, contiguous
   Tensor positions;  // [M, H] dtype of table, contiguous; optional
+  // The table holds tokens [first_token, first_token + V) of a vocabulary of so many; 0: V. Others have no row here: y
+  // has 0 in its place, and d_table gets nothing.
+  std::int64_t first_token = 0;
+  std::int64_t vocabulary = 0;
   std::int64_t rows_per_sample = 1;
   const std::int32_t* start = nullptr;  // device: position of each sample's first row; null: 0
   Tensor y;                             // [T, H] out, dtype of table, contiguous
@@ -27,7 +31,9 @@ struct EmbeddingBackward {
   Tensor tokens;   // [T] int32
   Tensor dy;       // [T, H] bf16 | fp32, contiguous
   Tensor d_table;  // [V, H] fp32 or dtype of dy, contiguous, added to; to bf16 the sum of a token's rows, rounded once
-  Tensor d_positions;  // [M, H] as d_table, added to; optional; row r counts for position r % rows_per_sample
+  Tensor d_positions;            // [M, H] as d_table, added to; optional; row r counts for position r % rows_per_sample
+  std::int64_t first_token = 0;  // this and the next as in EmbeddingForward
+  std::int64_t vocabulary = 0;
   std::int64_t rows_per_sample = 1;
 };
 

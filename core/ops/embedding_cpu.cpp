@@ -26,17 +26,28 @@ void check_positions(std::int64_t start, std::int64_t rows, std::int64_t rows_pe
   raise_bad_positions(values);
 }
 
+std::int64_t vocabulary_of(std::int64_t vocabulary, const Tensor& table) {
+  return vocabulary == 0 ? table.size(0) : vocabulary;
+}
+
 template <class T>
 void embedding_forward(const EmbeddingForward& op) {
   const std::int64_t rows = op.tokens.numel();
   const std::int64_t columns = op.table.size(1);
   const std::int64_t start = op.start != nullptr ? *op.start : 0;
-  check_tokens(op.tokens, op.table.size(0));
+  check_tokens(op.tokens, vocabulary_of(op.vocabulary, op.table));
   check_positions(start, rows, op.rows_per_sample, op.positions);
   const auto* token = op.tokens.as<const std::int32_t>();
   for (std::int64_t row = 0; row < rows; ++row) {
-    const T* from = op.table.as<const T>() + token[row] * columns;
+    const std::int64_t local = token[row] - op.first_token;
+    const bool here = local >= 0 && local < op.table.size(0);
+    const T* from = op.table.as<const T>() + (here ? local : 0) * columns;
     T* y = op.y.as<T>() + row * columns;
+    if (!here) {
+      std::fill_n(y, columns, from_float<T>(0));
+      if (!op.positions) continue;
+      from = y;
+    }
     if (!op.positions) {
       simd::for_each_vector(columns, [=](std::int64_t i, auto load, auto store) { store(y + i, load(from + i)); });
       continue;
@@ -77,9 +88,11 @@ void embedding_backward_bf16(const EmbeddingBackward& op) {
   const auto* token = op.tokens.as<const std::int32_t>();
   const bf16* dy = op.dy.as<const bf16>();
   for (std::int64_t row = 0; row < rows; ++row) {
+    const std::int64_t local = token[row] - op.first_token;
+    if (local < 0 || local >= op.d_table.size(0)) continue;
     if (std::find(token, token + row, token[row]) != token + row) continue;
     const auto next = [=](std::int64_t r) { return std::find(token + r + 1, token + rows, token[row]) - token; };
-    add_rows_once(op.d_table.as<bf16>() + token[row] * columns, dy, columns, row, rows, next);
+    add_rows_once(op.d_table.as<bf16>() + local * columns, dy, columns, row, rows, next);
   }
   if (!op.d_positions) return;
   for (std::int64_t row = 0; row < std::min(rows, op.rows_per_sample); ++row) {
@@ -92,13 +105,14 @@ template <class T>
 void embedding_backward(const EmbeddingBackward& op) {
   const std::int64_t rows = op.tokens.numel();
   const std::int64_t columns = op.d_table.size(1);
-  check_tokens(op.tokens, op.d_table.size(0));
+  check_tokens(op.tokens, vocabulary_of(op.vocabulary, op.d_table));
   check_positions(0, rows, op.rows_per_sample, op.d_positions);
   if (op.d_table.dtype == DType::kBf16) return embedding_backward_bf16(op);
   const auto* token = op.tokens.as<const std::int32_t>();
   for (std::int64_t row = 0; row < rows; ++row) {
     const T* dy = op.dy.as<const T>() + row * columns;
-    add_row(op.d_table.as<float>() + token[row] * columns, dy, columns);
+    const std::int64_t local = token[row] - op.first_token;
+    if (local >= 0 && local < op.d_table.size(0)) add_row(op.d_table.as<float>() + local * columns, dy, columns);
     if (op.d_positions) add_row(op.d_positions.as<float>() + row % op.rows_per_sample * columns, dy, columns);
   }
 }

@@ -24,6 +24,7 @@ struct LookupArguments {
   const T *table, *positions;
   T* y;
   std::int64_t rows;
+  std::int64_t first_token, vocabulary;  // of the table
   int columns;
   FastDivide per_sample;
 };
@@ -33,7 +34,10 @@ __global__ void __launch_bounds__(kThreads) look_up(const LookupArguments<T> a) 
   constexpr int kWidth = kPack<T>;
   const std::int64_t row = std::int64_t{blockIdx.x} * (kThreads / 32) + threadIdx.x / 32;
   if (row >= a.rows || *a.verdict != 0) return;
-  const T* from = a.table + static_cast<std::int64_t>(a.tokens[row]) * a.columns;
+  const std::int64_t token = a.tokens[row] - a.first_token;
+  const bool here = token >= 0 && token < a.vocabulary;
+  const T* from = a.table + (here ? token : 0) * a.columns;
+  const int columns = here ? a.columns : 0;  // to be read
   const T* position = nullptr;
   if (a.positions != nullptr) {
     const std::int64_t start = a.start == nullptr ? 0 : *a.start;
@@ -44,7 +48,7 @@ __global__ void __launch_bounds__(kThreads) look_up(const LookupArguments<T> a) 
     uint4 raw[kUnrolled], added[kUnrolled];
 #pragma unroll
     for (int u = 0; u < kUnrolled; ++u) {
-      raw[u] = load_of_row<T, kVector>(from, tile + u * 32 * kWidth, a.columns);
+      raw[u] = load_of_row<T, kVector>(from, tile + u * 32 * kWidth, columns);
       if (position != nullptr) added[u] = load_of_row<T, kVector>(position, tile + u * 32 * kWidth, a.columns);
     }
 #pragma unroll
@@ -77,7 +81,14 @@ struct GradientArguments {
   void* d_table;
   float* partial;  // [chunks, 2, columns]: of the run that came in, of the run that goes on
   int count, columns, chunk;
+  std::int32_t first_token, vocabulary;  // of the table
 };
+
+// The row of the gradient, or -1 where the table has none.
+__device__ inline std::int64_t row_of(std::int32_t token, const GradientArguments& a) {
+  const std::int64_t row = std::int64_t{token} - a.first_token;
+  return row < a.vocabulary ? row : -1;
+}
 
 // to[first ...] += sums. G: dtype of the gradient.
 template <class G, bool kVector, int kWidth>
@@ -146,9 +157,8 @@ __global__ void __launch_bounds__(kLanes) add_chunks(const GradientArguments a) 
       if (same_follows && i + u + 1 < count) continue;
       if (came_in || same_follows) {
         put<T, kVector>(a.partial + (std::int64_t{chunk} * 2 + (came_in ? 0 : 1)) * a.columns, first, a.columns, sums);
-      } else {
-        add_to<G, kVector>(static_cast<G*>(a.d_table) + static_cast<std::int64_t>(token) * a.columns, first, a.columns,
-                           sums);
+      } else if (const std::int64_t row = row_of(token, a); row >= 0) {
+        add_to<G, kVector>(static_cast<G*>(a.d_table) + row * a.columns, first, a.columns, sums);
       }
       came_in = false;
 #pragma unroll
@@ -166,7 +176,8 @@ __global__ void __launch_bounds__(kLanes) add_runs(const GradientArguments a) {
   const std::int32_t token = a.tokens[end - 1];
   const bool goes_on = a.tokens[end] == token;
   const bool began_before = begin > 0 && a.tokens[begin - 1] == token;
-  if (!goes_on || began_before) return;
+  const std::int64_t row = row_of(token, a);
+  if (!goes_on || began_before || row < 0) return;
   int followers = 0;  // chunks that begin with the token
   for (int found = kLanes; found == kLanes; followers += found) {
     const std::int64_t at = (std::int64_t{chunk} + 1 + followers + threadIdx.x) * a.chunk;
@@ -185,7 +196,7 @@ __global__ void __launch_bounds__(kLanes) add_runs(const GradientArguments a) {
 #pragma unroll
     for (int j = 0; j < 4; ++j) sums[j] += v[j];
   }
-  add_to<G, kVector>(static_cast<G*>(a.d_table) + static_cast<std::int64_t>(token) * a.columns, first, a.columns, sums);
+  add_to<G, kVector>(static_cast<G*>(a.d_table) + row * a.columns, first, a.columns, sums);
 }
 
 // A block owns a position and a tile of columns; it adds the samples in ascending order.
@@ -220,13 +231,17 @@ int bits_of(std::int64_t vocabulary) {
   return bits;
 }
 
+std::int64_t vocabulary_of(std::int64_t vocabulary, const Tensor& table) {
+  return vocabulary == 0 ? table.size(0) : vocabulary;
+}
+
 std::size_t rounded_up(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
 
 // Sorts the tokens with their row numbers into the stream's scratch memory, behind the verdict; what is left of it is
 // for partial sums.
 GradientArguments sort_tokens(CudaStream& stream, const EmbeddingBackward& op, const std::int32_t* verdict) {
   const std::int64_t count = op.tokens.numel();
-  const int bits = bits_of(op.d_table.size(0));
+  const int bits = bits_of(vocabulary_of(op.vocabulary, op.d_table));
   const std::size_t array = rounded_up(static_cast<std::size_t>(count) * sizeof(std::int32_t));
   const auto number = static_cast<int>(count);
   const auto sort = [&](void* temporary, std::size_t& bytes, std::int32_t* numbers, std::int32_t* tokens,
@@ -268,7 +283,9 @@ GradientArguments sort_tokens(CudaStream& stream, const EmbeddingBackward& op, c
           .partial = reinterpret_cast<float*>(take(partial_bytes())),
           .count = number,
           .columns = static_cast<int>(op.d_table.size(1)),
-          .chunk = static_cast<int>(chunk)};
+          .chunk = static_cast<int>(chunk),
+          .first_token = static_cast<std::int32_t>(op.first_token),
+          .vocabulary = static_cast<std::int32_t>(op.d_table.size(0))};
 }
 
 template <class T, class G, bool kVector>
@@ -294,7 +311,7 @@ void run(CudaStream& stream, const EmbeddingForward& op) {
   require(rows < kMaxIndex && op.table.size(1) < kMaxIndex / 2, "EmbeddingForward: more than 2^31 rows or columns");
   const std::int32_t* verdict = launch_index_check(stream, {.index = op.tokens.as<const std::int32_t>(),
                                                             .count = rows,
-                                                            .limit = op.table.size(0),
+                                                            .limit = vocabulary_of(op.vocabulary, op.table),
                                                             .raise = raise_bad_token,
                                                             .positions = op.positions ? op.positions.size(0) : -1,
                                                             .span = std::min(rows, op.rows_per_sample),
@@ -310,6 +327,8 @@ void run(CudaStream& stream, const EmbeddingForward& op) {
                                .positions = op.positions.as<const T>(),
                                .y = op.y.as<T>(),
                                .rows = rows,
+                               .first_token = op.first_token,
+                               .vocabulary = op.table.size(0),
                                .columns = static_cast<int>(op.table.size(1)),
                                .per_sample = FastDivide(std::min(op.rows_per_sample, kMaxIndex - 1))};
     look_up<T, is_vector()><<<blocks_for(rows, kThreads / 32), kThreads, 0, stream.handle()>>>(a);
@@ -322,7 +341,7 @@ void run(CudaStream& stream, const EmbeddingBackward& op) {
   require(rows < kMaxIndex && columns < kMaxIndex / 2, "EmbeddingBackward: more than 2^31 rows or columns");
   const std::int32_t* verdict = launch_index_check(stream, {.index = op.tokens.as<const std::int32_t>(),
                                                             .count = rows,
-                                                            .limit = op.d_table.size(0),
+                                                            .limit = vocabulary_of(op.vocabulary, op.d_table),
                                                             .raise = raise_bad_token,
                                                             .positions = op.d_positions ? op.d_positions.size(0) : -1,
                                                             .span = std::min(rows, op.rows_per_sample),

@@ -7,11 +7,12 @@
 
 namespace megalith {
 
-// x[i] = number offset + i of `numbers`, rounded to fp32, then to x's dtype.
+// x[r][c] = number offset + r pitch + c of `numbers`, rounded to fp32, then to x's dtype.
 struct FillNormal {
   static constexpr const char* kName = "fill_normal";
-  Tensor x;  // out, any shape, contiguous, fp32 or bf16
+  Tensor x;  // out, [rows, columns], contiguous, fp32 or bf16
   NormalNumbers numbers;
+  std::int64_t pitch = 0;  // elements of a row of the whole parameter, of which x's columns are a part
 };
 
 void check(const FillNormal& op);

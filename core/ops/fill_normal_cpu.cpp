@@ -9,25 +9,33 @@ namespace megalith {
 
 namespace {
 
-void fill(const FillNormal& op, float) {
-  fill_normal(std::span(op.x.as<float>(), static_cast<std::size_t>(op.x.numel())), op.numbers);
+void fill(float* out, std::int64_t count, const NormalNumbers& numbers) {
+  fill_normal(std::span(out, static_cast<std::size_t>(count)), numbers);
 }
 
-void fill(const FillNormal& op, bf16) {
+void fill(bf16* out, std::int64_t count, NormalNumbers numbers) {
   constexpr std::int64_t kChunk = 1024;
   float chunk[kChunk];
+  for (std::int64_t i = 0; i < count; i += kChunk, numbers.offset += kChunk) {
+    const std::int64_t some = std::min(kChunk, count - i);
+    fill(chunk, some, numbers);
+    std::transform(chunk, chunk + some, out + i, [](float x) { return to_bf16(x); });
+  }
+}
+
+template <class T>
+void fill_rows(const FillNormal& op, T) {
+  const std::int64_t columns = op.x.size(1);
   NormalNumbers numbers = op.numbers;
-  for (std::int64_t i = 0; i < op.x.numel(); i += kChunk, numbers.offset += kChunk) {
-    const std::int64_t count = std::min(kChunk, op.x.numel() - i);
-    fill_normal(std::span(chunk, static_cast<std::size_t>(count)), numbers);
-    std::transform(chunk, chunk + count, op.x.as<bf16>() + i, to_bf16);
+  for (std::int64_t row = 0; row < op.x.size(0); ++row, numbers.offset += op.pitch) {
+    fill(op.x.as<T>() + row * columns, columns, numbers);
   }
 }
 
 }  // namespace
 
 void run(CpuStream& stream, const FillNormal& op) {
-  stream.enqueue([op] { visit_float(op.x.dtype, [&op](auto type) { fill(op, type); }); });
+  stream.enqueue([op] { visit_float(op.x.dtype, [&op](auto type) { fill_rows(op, type); }); });
 }
 
 }  // namespace megalith

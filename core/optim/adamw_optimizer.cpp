@@ -27,7 +27,9 @@ AdamWOptimizer::AdamWOptimizer(ParameterStore& store, MemoryPool& pool, const Sp
     add_ranges(unit, states_.back());
     for (const Parameter* parameter : unit.parameters) {
       for (std::size_t i = 0; i < parameter->parts.size(); ++i) {
-        by_name[parameter->parts[i].name] = parameter->part_of(parameter->main_grad, i);
+        const Tensor gradient = parameter->part_of(parameter->main_grad, i);
+        const LogicalTensor& part = parameter->parts[i];
+        by_name[part.name] = part.counted ? gradient : gradient.slice(0, 0, 0);
       }
     }
   }
@@ -70,6 +72,7 @@ void AdamWOptimizer::write_weights(Stream& stream) {
 
 void AdamWOptimizer::step(Stream& stream, const Tensor& loss, StepParameters* parameters) {
   launch(stream, squares_);
+  if (spec_.sum_squares) spec_.sum_squares(stream, squares_.out);
   launch(stream,
          GradNormFinalize{.sums = squares_.out, .loss = loss, .clip_grad = spec_.clip_grad, .parameters = parameters});
   update_.parameters = parameters;

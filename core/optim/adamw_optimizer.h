@@ -4,6 +4,7 @@
 // Loshchilov & Hutter 2017, arXiv:1711.05101.
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "core/layers/parameter.h"
@@ -22,6 +23,9 @@ class AdamWOptimizer {
     double clip_grad = 1.0;                 // 0: no clipping
     DType exp_avg_dtype = DType::kFp32;     // fp32 | bf16; what bf16 loses: core/ops/adamw.h
     DType exp_avg_sq_dtype = DType::kFp32;  // likewise
+    // Sums squares [P] fp64 of the gradients of this rank's slices over the ranks that hold the others; null: there are
+    // none. P counts the logical tensors, in the order of their names.
+    std::function<void(Stream&, const Tensor& squares)> sum_squares = nullptr;
   };
   // Flat buffers of one unit, [numel] each.
   struct UnitState {
@@ -52,7 +56,7 @@ class AdamWOptimizer {
   bool own_main_params_ = false;
   std::vector<UnitState> states_;
   AdamW update_;
-  SumOfSquares squares_;  // of the main gradients of the logical tensors, in the order of their names
+  SumOfSquares squares_;  // of the main gradients that this rank counts, in the order of the logical tensors' names
 };
 
 }  // namespace megalith

@@ -118,6 +118,7 @@ TEST(Runs, TakeTheMemoryThatPlanForecast) {
                        "--seq-length", "64", "--micro-batch-size", "2",   "--global-batch-size",   "8"};
   const std::vector<Words> models = {{},
                                      {"--bf16", "--recompute-granularity", "full"},
+                                     {"--tensor-model-parallel-size", "2", "--sequence-parallel"},
                                      {"--untie-embeddings-and-output-weights", "--swiglu", "--normalization", "RMSNorm",
                                       "--recompute-granularity", "selective", "--recompute-modules", "layernorm"}};
   for (const Words& model : models) {

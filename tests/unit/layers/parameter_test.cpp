@@ -114,6 +114,27 @@ TEST_P(ParameterStoreTest, ASliceHasTheNumbersOfTheWhole) {
   }
 }
 
+TEST_P(ParameterStoreTest, ColumnsHaveTheNumbersOfTheWholeAndPaddingIsZero) {
+  const std::vector<float> whole = initialised("w", 10, 7, 9);
+  for (const std::int64_t first : {0, 2, 5}) {
+    ParameterStore store;
+    store.begin_unit("unit");
+    Parameter slice = matrix("w", 4, 2);
+    slice.parts[0].global_shape = {10, 7};
+    slice.parts[0].global_row = 8;  // of which two are there
+    slice.parts[0].global_column = first;
+    const Parameter& added = store.add(slice);
+    EXPECT_EQ(added.parts[0].live_rows(), 2);
+    store.allocate(*pool_, DType::kFp32);
+    store.initialize(*stream_, 9);
+    const auto at = [&](std::int64_t row, std::int64_t column) {
+      return whole[static_cast<std::size_t>(row * 7 + first + column)];
+    };
+    EXPECT_EQ(download(*stream_, added.weight),
+              (std::vector<float>{at(8, 0), at(8, 1), at(9, 0), at(9, 1), 0, 0, 0, 0}));
+  }
+}
+
 TEST_P(ParameterStoreTest, InitialWeightsDependOnSeedAndNameAlone) {
   ParameterStore store;
   store.begin_unit("other");

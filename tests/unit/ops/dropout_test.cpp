@@ -120,6 +120,14 @@ TEST_P(DropoutTest, AnyLayoutGivesTheSameBits) {
     run(op);
     expect_part(op.y, positions + begin, 0, "sequence part");
   }
+  for (const std::int64_t begin : {0, 8, 16}) {  // all rows in three parts, which cut samples
+    op = base;
+    op.first_row = begin;
+    op.x = x.slice(0, begin, 8), op.y = output({8, columns});
+    op.parameters = at(10, 100);
+    run(op);
+    expect_part(op.y, begin, 0, "row part");
+  }
   for (const std::int64_t begin : {0, 32, 64}) {  // columns in three parts
     op = base;
     op.first_column = begin;
@@ -178,6 +186,8 @@ TEST_P(DropoutTest, Refusals) {
   expect_refused(op, "op.parameters: expected a device address");
   op = good, op.rows_per_sample = 0;
   expect_refused(op, "op.rows_per_sample");
+  op = good, op.first_row = -1;
+  expect_refused(op, "op.first_row");
   op = good, op.first_column = 8;
   expect_refused(op, "multiple of 32");
 }

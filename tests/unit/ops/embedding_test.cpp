@@ -85,6 +85,49 @@ TEST_P(EmbeddingTest, BackwardAddsToTheGradients) {
   }
 }
 
+TEST_P(EmbeddingTest, APartOfTheTableHasRowsForItsTokensOnly) {
+  const Values ids = {4, 0, 6, 4, 3, 10};
+  const Tensor tokens = input({6}, DType::kInt32, ids), table = input({4, 9}), positions = input({6, 9});
+  for (const bool learned : {false, true}) {
+    const Tensor y = output({6, 9});
+    run(EmbeddingForward{.tokens = tokens,
+                         .table = table,
+                         .positions = learned ? positions : Tensor(),
+                         .first_token = 3,
+                         .vocabulary = 11,
+                         .rows_per_sample = 6,
+                         .y = y});
+    Values want;
+    for (std::size_t row = 0; row < ids.size(); ++row) {
+      const bool here = ids[row] >= 3 && ids[row] < 7;
+      for (std::size_t c = 0; c < 9; ++c) {
+        want.push_back((here ? values(table)[static_cast<std::size_t>(ids[row] - 3) * 9 + c] : 0) +
+                       (learned ? values(positions)[row * 9 + c] : 0));
+      }
+    }
+    expect_close(y, want);
+  }
+  const Tensor dy = input({6, 9});
+  for (const DType type : {DType::kFp32, dtype()}) {
+    const Tensor d_table = inout({4, 9}, type, Values(36, 0.0));
+    run(EmbeddingBackward{.tokens = tokens, .dy = dy, .d_table = d_table, .first_token = 3, .vocabulary = 11});
+    Values want(36, 0.0), size(36, 0.0);
+    for (std::size_t row = 0; row < ids.size(); ++row) {
+      if (ids[row] < 3 || ids[row] >= 7) continue;
+      for (std::size_t c = 0; c < 9; ++c) {
+        want[static_cast<std::size_t>(ids[row] - 3) * 9 + c] += values(dy)[row * 9 + c];
+        size[static_cast<std::size_t>(ids[row] - 3) * 9 + c] += std::abs(values(dy)[row * 9 + c]);
+      }
+    }
+    expect_close(d_table, want, {.length = 2, .magnitude = size});
+  }
+  const Tensor y = output({6, 9});
+  expect_kernel_error(EmbeddingForward{.tokens = tokens, .table = table, .first_token = 3, .vocabulary = 10, .y = y},
+                      ExitCode::kFormat, "token of row 5: expected 0 to 9, got 10");
+  expect_refused(EmbeddingForward{.tokens = tokens, .table = table, .first_token = 3, .vocabulary = 6, .y = y},
+                 "op.first_token and op.vocabulary: expected a range of 4 tokens inside of the vocabulary, got 3 of 6");
+}
+
 TEST_P(EmbeddingTest, BadTokensAndPositionsAreNamed) {
   const Tensor table = input({5, 8}), positions = input({3, 8}), y = output({4, 8}), dy = input({4, 8});
   const Tensor d_table = inout({5, 8}, DType::kFp32, normal(40));

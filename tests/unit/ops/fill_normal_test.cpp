@@ -20,8 +20,8 @@ TEST_P(FillNormalTest, GivesTheBitsOfTheHost) {
       numbers.offset = offset;
       std::vector<float> want(static_cast<std::size_t>(count));
       fill_normal(want, numbers);
-      const Tensor x = output({count});
-      run(FillNormal{.x = x, .numbers = numbers});
+      const Tensor x = output({1, count});
+      run(FillNormal{.x = x, .numbers = numbers, .pitch = count});
       const Values got = values(x);
       ASSERT_EQ(got.size(), want.size());
       for (std::size_t i = 0; i < want.size(); ++i) {
@@ -32,9 +32,24 @@ TEST_P(FillNormalTest, GivesTheBitsOfTheHost) {
   }
 }
 
+TEST_P(FillNormalTest, ColumnsOfAWiderParameterAreThoseOfTheWhole) {
+  const NormalNumbers numbers{.seed = 3, .name_hash = hash_name("w"), .std = 2};
+  constexpr std::int64_t kRows = 5, kColumns = 37;
+  const Tensor whole = output({kRows, kColumns});
+  run(FillNormal{.x = whole, .numbers = numbers, .pitch = kColumns});
+  for (const auto& [begin, columns] : {std::pair{0, 37}, {0, 8}, {5, 1}, {6, 7}, {30, 7}}) {
+    const Tensor part = output({kRows, columns});
+    NormalNumbers its = numbers;
+    its.offset = begin;
+    run(FillNormal{.x = part, .numbers = its, .pitch = kColumns});
+    EXPECT_EQ(values(part), values(whole.slice(1, begin, columns))) << columns << " columns from " << begin;
+  }
+}
+
 TEST_P(FillNormalTest, Refusals) {
-  expect_refused(FillNormal{.x = output({4}, DType::kInt32)}, "op.x: expected dtype");
-  expect_refused(FillNormal{.x = output({4, 6}).slice(1, 0, 3)}, "op.x");
+  expect_refused(FillNormal{.x = output({4, 6}, DType::kInt32), .pitch = 6}, "op.x: expected dtype");
+  expect_refused(FillNormal{.x = output({4, 6}).slice(1, 0, 3), .pitch = 6}, "op.x");
+  expect_refused(FillNormal{.x = output({4, 6}), .pitch = 5}, "op.pitch: expected at least 6");
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -108,6 +110,30 @@ ModelState read_state(TrainingModel& model) {
   return state;
 }
 
+bool put_slices(TrainingModel& model, Tensor Parameter::*kind, Tensors& whole) {
+  bool agrees = true;
+  for (const ParameterUnit& unit : model.gpt().parameters->units()) {
+    for (const Parameter* parameter : unit.parameters) {
+      for (std::size_t i = 0; i < parameter->parts.size(); ++i) {
+        const LogicalTensor& part = parameter->parts[i];
+        const Tensor slice = parameter->part_of(parameter->*kind, i);
+        const std::vector<float> values = download(model.compute(), slice);
+        std::vector<float>& to = whole[part.name];
+        to.resize(static_cast<std::size_t>(part.global_shape.numel()), std::nanf(""));
+        const std::int64_t columns = slice.rank() > 1 ? slice.size(1) : 1;
+        const std::int64_t whole_columns = slice.rank() > 1 ? part.global_shape[1] : 1;
+        for (std::int64_t row = 0; row < part.live_rows(); ++row) {
+          const float* from = values.data() + row * columns;
+          float* at = to.data() + (part.global_row + row) * whole_columns + part.global_column;
+          for (std::int64_t c = 0; c < columns; ++c) agrees = agrees && (std::isnan(at[c]) || at[c] == from[c]);
+          std::copy_n(from, columns, at);
+        }
+      }
+    }
+  }
+  return agrees;
+}
+
 namespace {
 
 std::string field(const std::string& line, const std::string& key) {
@@ -131,15 +157,7 @@ void read_metrics(const std::string& path, RunResult& result) {
 
 void read_rank_0(Trainer& trainer, RunResult& result) {
   TrainingModel& model = trainer.model();
-  for (const ParameterUnit& unit : model.gpt().parameters->units()) {
-    for (const Parameter* parameter : unit.parameters) {
-      for (std::size_t i = 0; i < parameter->parts.size(); ++i) {
-        const std::string& name = parameter->parts[i].name;
-        result.weights[name] = download(model.compute(), parameter->part_of(parameter->weight, i));
-        result.gradients[name] = download(model.compute(), parameter->part_of(parameter->main_grad, i));
-      }
-    }
-  }
+  result.tensor_calls = model.groups().back()->stats().collectives;
   result.state = read_state(model);
   result.event_waits = trainer.event_waits();
   result.buckets_reduced = model.reducer().buckets_reduced();
@@ -173,6 +191,9 @@ RunResult train(const RunRequest& request) {
     const ExitCode code = trainer.run();
     const std::lock_guard lock(mutex);
     if (trainer.hazards() != nullptr) result.hazards += trainer.hazards()->count();
+    for (const auto& [kind, whole] :
+         {std::pair{&Parameter::weight, &result.weights}, {&Parameter::main_grad, &result.gradients}})
+      result.copies_agree = put_slices(trainer.model(), kind, *whole) && result.copies_agree;
     if (rank != 0) return;
     result.planned_total = planned;
     result.code = code;

@@ -29,15 +29,22 @@ class ScratchDirectory {
 using ModelState = std::map<std::string, std::vector<float>>;
 ModelState read_state(TrainingModel& model);
 
+// Whole tensors, put together from the slices of all ranks.
+using Tensors = std::map<std::string, std::vector<float>>;
+// Puts this rank's slices of weights or main gradients into `whole`; false if another rank had put in other bits.
+bool put_slices(TrainingModel& model, Tensor Parameter::*kind, Tensors& whole);
+
 struct RunResult {
   std::vector<std::string> losses;      // C99 %a, by step
   std::vector<std::string> grad_norms;  // likewise
   std::vector<double> loss_values;
-  std::map<std::string, std::vector<float>> weights;    // rank 0, by logical name
-  std::map<std::string, std::vector<float>> gradients;  // of the last step, reduced
-  ModelState state;                                     // rank 0, at the end
-  std::int64_t hazards = 0;                             // of all ranks
-  std::int64_t event_waits = 0;                         // of rank 0
+  Tensors weights;                // by logical name, put together from all ranks' slices
+  Tensors gradients;              // of the last step, reduced
+  bool copies_agree = true;       // what several ranks hold of weights and gradients has the same bits
+  std::int64_t tensor_calls = 0;  // collectives of rank 0's tensor-parallel group
+  ModelState state;               // rank 0, at the end
+  std::int64_t hazards = 0;       // of all ranks
+  std::int64_t event_waits = 0;   // of rank 0
   std::int64_t buckets_reduced = 0;
   std::int64_t system_allocations_before = 0, system_allocations_after = 0;  // rank 0: after step 2, at the end
   std::size_t arena_touched = 0, arena_planned = 0, pool_peak = 0, pool_reserved = 0, planned_total = 0;

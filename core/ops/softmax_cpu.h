@@ -1,0 +1,85 @@
+// Pieces of softmax over long rows that both cross-entropies share. For *_cpu.cpp files.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+
+#include "core/ops/simd_math.h"
+
+namespace megalith {
+
+using simd::F32x8;
+
+inline constexpr float kLowest = -std::numeric_limits<float>::infinity();
+
+// Columns whose maximum is taken before their exponentials: 4 KiB of fp32, so that the second look is in the L1 cache.
+inline constexpr std::int64_t kBlock = 1024;
+
+struct SoftmaxSum {
+  float max = kLowest;
+  float sum = 0;  // of exp(x - max)
+};
+
+template <class T>
+F32x8 load_logits(const T* x, std::int64_t count) {
+  return count >= simd::kLanes ? simd::load(x)
+                               : _mm256_blendv_ps(simd::set1(kLowest), simd::load_partial(x, count),
+                                                  _mm256_castsi256_ps(simd::lane_mask(count)));
+}
+
+// Without NaN, which the sum keeps.
+template <class T>
+float block_max(const T* x, std::int64_t count) {
+  F32x8 max[4] = {simd::set1(kLowest), simd::set1(kLowest), simd::set1(kLowest), simd::set1(kLowest)};
+  std::int64_t i = 0;
+  for (; i + 4 * simd::kLanes <= count; i += 4 * simd::kLanes) {
+    for (int k = 0; k < 4; ++k) max[k] = _mm256_max_ps(simd::load(x + i + k * simd::kLanes), max[k]);
+  }
+  for (; i < count; i += simd::kLanes) max[0] = _mm256_max_ps(load_logits(x + i, count - i), max[0]);
+  return simd::horizontal_max(_mm256_max_ps(_mm256_max_ps(max[0], max[1]), _mm256_max_ps(max[2], max[3])));
+}
+
+template <class T>
+float block_sum(const T* x, std::int64_t count, float max) {
+  const F32x8 shift = simd::set1(max);
+  F32x8 sum[2] = {simd::zero(), simd::zero()};
+  std::int64_t i = 0;
+  for (; i + 2 * simd::kLanes <= count; i += 2 * simd::kLanes) {
+    for (int k = 0; k < 2; ++k) {
+      sum[k] = _mm256_add_ps(sum[k], simd::exp_nonpositive(_mm256_sub_ps(simd::load(x + i + k * simd::kLanes), shift)));
+    }
+  }
+  for (; i < count; i += simd::kLanes) {
+    sum[0] = _mm256_add_ps(sum[0], simd::exp_nonpositive(_mm256_sub_ps(load_logits(x + i, count - i), shift)));
+  }
+  return simd::horizontal_sum(_mm256_add_ps(sum[0], sum[1]));
+}
+
+inline float scalar_exp(float x) { return _mm256_cvtss_f32(simd::exp_nonpositive(simd::set1(x))); }
+
+// One pass over the row: each block rescales the sum so far when it raises the maximum.
+template <class T>
+SoftmaxSum softmax_of(const T* x, std::int64_t columns) {
+  SoftmaxSum row;
+  for (std::int64_t i = 0; i < columns; i += kBlock) {
+    const std::int64_t count = std::min(kBlock, columns - i);
+    const float max = std::max(row.max, block_max(x + i, count));
+    const float shift = max == kLowest ? 0 : max;  // all -inf so far: -inf - -inf would be NaN
+    const float sum = block_sum(x + i, count, shift);
+    row.sum = i == 0 ? sum : row.sum * scalar_exp(row.max - shift) + sum;
+    row.max = max;
+  }
+  return row;
+}
+
+template <class T>
+void write_softmax_gradient(T* x, std::int64_t columns, const SoftmaxSum& row, float scale) {
+  const F32x8 shift = simd::set1(row.max);
+  const F32x8 factor = simd::set1(scale / row.sum);
+  simd::for_each_vector(columns, [=](std::int64_t i, auto load, auto store) {
+    store(x + i, _mm256_mul_ps(simd::exp_nonpositive(_mm256_sub_ps(load(x + i), shift)), factor));
+  });
+}
+
+}  // namespace megalith

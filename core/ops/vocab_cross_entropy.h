@@ -1,0 +1,70 @@
+// Cross-entropy over logits whose columns are split among ranks, none of which ever sees a whole row (Shoeybi et al.
+// 2019, arXiv:1909.08053, section 3). Three local ops; between them the ranks take the maximum of `max` and the sum of
+// `sums`:
+//     max[t]     = max_v logits[t, v]                     over this rank's columns; -inf if it has none that count
+//     sums[0, t] = sum_v exp(logits[t, v] - max[t]);      sums[1, t] = logits[t, labels[t]] - max[t], 0 elsewhere
+//     loss[t]    = log(sums[0, t]) - sums[1, t];          logits[t, v] = loss_scale * (exp(logits[t, v] - max[t]) /
+//                                                                        sums[0, t] - (v == labels[t]))
+// Column v of the tensor is column first_column + v of the whole row, of which the first `vocab_size` count: the others
+// are not read and get gradient 0. A label below 0 ignores the token: loss 0, gradient 0. A label of vocab_size or more
+// is found by the first op, which throws Error (kFormat). Memory-bound, a pass each; deterministic. T: tokens, V: this
+// rank's columns.
+#pragma once
+
+#include <cstdint>
+
+#include "core/ops/device_parameters.h"
+#include "core/ops/op.h"
+
+namespace megalith {
+
+struct VocabColumns {
+  std::int64_t first_column = 0;
+  std::int64_t vocab_size = 0;  // of the whole row, without padding
+};
+
+struct VocabMax {
+  static constexpr const char* kName = "vocab_max";
+  Tensor logits;  // [T, V] bf16 | fp32, rows may be strided
+  Tensor labels;  // [T] int32
+  Tensor max;     // [T] out, fp32; 0 for ignored tokens
+  VocabColumns columns;
+};
+
+struct VocabSums {
+  static constexpr const char* kName = "vocab_sums";
+  Tensor logits;  // as above
+  Tensor labels;  // [T] int32
+  Tensor max;     // [T] fp32, over all ranks
+  Tensor sums;    // [2, T] out, fp32
+  VocabColumns columns;
+};
+
+struct VocabLoss {
+  static constexpr const char* kName = "vocab_loss";
+  Tensor logits;  // as above; in and out when write_gradient, otherwise neither
+  Tensor labels;  // [T] int32
+  Tensor max;     // [T] fp32, over all ranks
+  Tensor sums;    // [2, T] fp32, over all ranks
+  Tensor loss;    // [T] out, fp32, not scaled
+  VocabColumns columns;
+  bool write_gradient = false;
+  const MicrobatchParameters* parameters = nullptr;  // device: loss_scale; needed when write_gradient
+};
+
+void check(const VocabMax& op);
+void access(const VocabMax& op, Access& a);
+void run(CpuStream& stream, const VocabMax& op);
+void run(CudaStream& stream, const VocabMax& op);
+
+void check(const VocabSums& op);
+void access(const VocabSums& op, Access& a);
+void run(CpuStream& stream, const VocabSums& op);
+void run(CudaStream& stream, const VocabSums& op);
+
+void check(const VocabLoss& op);
+void access(const VocabLoss& op, Access& a);
+void run(CpuStream& stream, const VocabLoss& op);
+void run(CudaStream& stream, const VocabLoss& op);
+
+}  // namespace megalith

@@ -1,0 +1,139 @@
+#include "parallel/tensor_parallel/parallel_linear.h"
+
+#include "core/ops/gemm.h"
+
+namespace megalith {
+
+namespace {
+
+// This rank's rows of one part of a column-parallel weight or bias.
+LogicalTensor rows_of(const LinearSpec::Part& part, const char* suffix, std::int64_t inputs, const TensorSplit& split) {
+  const std::int64_t units = part.outputs / part.unit;
+  LogicalTensor rows{.name = part.name + suffix, .global_shape = {part.outputs}};
+  if (inputs > 0) rows.global_shape = {part.outputs, inputs};
+  if (units >= split.ranks) {
+    require(units % split.ranks == 0, "a column-parallel part's units divide by the ranks");
+    rows.rows = part.outputs / split.ranks;
+    rows.global_row = split.rank * rows.rows;
+  } else {
+    require(split.ranks % units == 0, "the ranks divide by a column-parallel part's units");
+    rows.holders = static_cast<int>(split.ranks / units);
+    rows.rows = part.unit;
+    rows.global_row = split.rank / rows.holders * part.unit;
+    rows.partial_gradient = true;
+    rows.counted = split.rank % rows.holders == 0;
+  }
+  return rows;
+}
+
+// `inputs` is 0 for the bias.
+Parameter column_parameter(const LinearSpec& spec, std::int64_t inputs, const TensorSplit& split) {
+  const char* suffix = inputs == 0 ? ".bias" : ".weight";
+  std::vector<LinearSpec::Part> parts = spec.parts;
+  if (parts.empty()) parts.push_back({.name = spec.name, .outputs = spec.outputs});
+  Parameter parameter{.initializer = inputs == 0 ? Initializer::kZeros : Initializer::kNormal,
+                      .init_std = spec.init_std,
+                      .decay = inputs > 0};
+  std::int64_t outputs = 0;
+  for (const LinearSpec::Part& part : parts) {
+    parameter.parts.push_back(rows_of(part, suffix, inputs, split));
+    outputs += parameter.parts.back().rows;
+  }
+  parameter.shape = inputs == 0 ? Shape{outputs} : Shape{outputs, inputs};
+  return parameter;
+}
+
+Parameter row_weight(const LinearSpec& spec, const TensorSplit& split) {
+  require(spec.inputs % split.ranks == 0, "a row-parallel linear's inputs divide by the ranks");
+  const std::int64_t inputs = spec.inputs / split.ranks;
+  return {.parts = {{.name = spec.name + ".weight",
+                     .rows = spec.outputs,
+                     .global_shape = {spec.outputs, spec.inputs},
+                     .global_column = split.rank * inputs}},
+          .shape = {spec.outputs, inputs},
+          .init_std = spec.init_std};
+}
+
+}  // namespace
+
+ColumnParallelLinear::ColumnParallelLinear(ParameterStore& store, const LinearSpec& spec, TensorGroup& group)
+    : name_(spec.name),
+      input_kind_(spec.input_kind),
+      group_(group),
+      weight_(store.add(column_parameter(spec, spec.inputs, group.split()))) {
+  if (spec.bias) bias_ = &store.add(column_parameter(spec, 0, group.split()));
+}
+
+Tensor ColumnParallelLinear::forward(Context& ctx, const Tensor& x, Stash& stash) const {
+  stash.save(ctx.policies, Linear::kInput, input_kind_, x);
+  const Tensor whole = group_.gather_rows(ctx, x, name_ + " input");
+  return matmul(ctx, whole, weight_.weight, false, true, bias_ != nullptr ? bias_->weight : Tensor{});
+}
+
+Layer::Activated ColumnParallelLinear::forward_gelu(Context& ctx, const Tensor& x, Stash& stash) const {
+  if (ctx.deterministic) return Layer::forward_gelu(ctx, x, stash);
+  stash.save(ctx.policies, Linear::kInput, input_kind_, x);
+  const Tensor whole = group_.gather_rows(ctx, x, name_ + " input");
+  const Shape shape{whole.size(0), weight_.weight.size(0)};
+  const Activated result{.input = ctx.empty(shape, x.dtype, "matmul"),
+                         .output = ctx.empty(shape, x.dtype, "activation")};
+  launch(ctx.compute, Gemm{.a = whole,
+                           .b = weight_.weight,
+                           .c = result.output,
+                           .transpose_b = true,
+                           .bias = bias_ != nullptr ? bias_->weight : Tensor{},
+                           .pre_activation = result.input});
+  return result;
+}
+
+Tensor ColumnParallelLinear::backward_data(Context& ctx, const Tensor& dy, Stash& stash) const {
+  stash[Linear::kOutputGradient] = dy;
+  return group_.sum_rows(ctx, matmul(ctx, dy, weight_.weight), name_ + " input gradient");
+}
+
+void ColumnParallelLinear::backward_weight(Context& ctx, Stash& stash) const {
+  const Tensor x = group_.gather_rows(ctx, stash.at(Linear::kInput, name_), name_ + " input again");
+  accumulate_linear_gradient(ctx, x, stash.at(Linear::kOutputGradient, name_), weight_, bias_);
+}
+
+RowParallelLinear::RowParallelLinear(ParameterStore& store, const LinearSpec& spec, TensorGroup& group)
+    : name_(spec.name),
+      input_kind_(spec.input_kind),
+      group_(group),
+      weight_(store.add(row_weight(spec, group.split()))) {
+  if (!spec.bias) return;
+  // Every rank sees the gradients of all rows.
+  bias_ = &store.add({.parts = {group.split().shared(spec.name + ".bias", false)},
+                      .shape = {spec.outputs},
+                      .initializer = Initializer::kZeros,
+                      .decay = false});
+}
+
+Tensor RowParallelLinear::forward(Context& ctx, const Tensor& x, Stash& stash) const {
+  stash.save(ctx.policies, Linear::kInput, input_kind_, x);
+  const bool adds_bias = bias_ != nullptr && group_.split().rank == 0;
+  const Tensor partial = matmul(ctx, x, weight_.weight, false, true, adds_bias ? bias_->weight : Tensor{});
+  return group_.sum_rows(ctx, partial, name_ + " output");
+}
+
+Tensor RowParallelLinear::backward_data(Context& ctx, const Tensor& dy, Stash& stash) const {
+  const Tensor whole = group_.gather_rows(ctx, dy, name_ + " output gradient");
+  stash[Linear::kOutputGradient] = whole;
+  return matmul(ctx, whole, weight_.weight);
+}
+
+Tensor RowParallelLinear::backward_data_gelu(Context& ctx, const Tensor& dy, const Tensor& gelu_input,
+                                             Stash& stash) const {
+  const Tensor whole = group_.gather_rows(ctx, dy, name_ + " output gradient");
+  stash[Linear::kOutputGradient] = whole;
+  const Tensor gradient = ctx.empty(gelu_input.shape, dy.dtype, "activation gradient");
+  launch(ctx.compute, Gemm{.a = whole, .b = weight_.weight, .c = gradient, .gelu_input = gelu_input});
+  return gradient;
+}
+
+void RowParallelLinear::backward_weight(Context& ctx, Stash& stash) const {
+  accumulate_linear_gradient(ctx, stash.at(Linear::kInput, name_), stash.at(Linear::kOutputGradient, name_), weight_,
+                             bias_);
+}
+
+}  // namespace megalith

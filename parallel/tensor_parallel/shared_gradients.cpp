@@ -1,0 +1,76 @@
+#include "parallel/tensor_parallel/shared_gradients.h"
+
+#include <map>
+
+#include "core/ops/elementwise.h"
+#include "core/ops/op.h"
+
+namespace megalith {
+
+namespace {
+
+constexpr std::int64_t kSmall = 65'536;  // elements
+
+std::unique_ptr<Communicator> neighbours(Communicator& group, int holders) {
+  std::vector<int> ranks;
+  for (int i = 0; i < holders; ++i) ranks.push_back(group.rank() / holders * holders + i);
+  return group.subgroup(ranks, "tp holders");
+}
+
+}  // namespace
+
+SharedGradients::SharedGradients(TensorGroup& group, const ParameterStore& store, MemoryPool& pool) : group_(group) {
+  Communicator& all = group.communicator();
+  std::map<int, Set> sets;  // the same on all ranks
+  for (const ParameterUnit& unit : store.units()) {
+    for (const Parameter* parameter : unit.parameters) {
+      for (std::size_t i = 0; i < parameter->parts.size(); ++i) {
+        const LogicalTensor& part = parameter->parts[i];
+        if (!part.partial_gradient || part.holders == 1) continue;
+        const Tensor gradient = parameter->part_of(parameter->main_grad, i);
+        Set& set = sets[part.holders];
+        (gradient.numel() < kSmall ? set.small : set.large).push_back(gradient.view({gradient.numel()}));
+      }
+    }
+  }
+  for (auto& [holders, set] : sets) {
+    if (holders != all.size()) set.own = neighbours(all, holders);
+    set.group = set.own ? set.own.get() : &all;
+    std::int64_t numel = 0;
+    for (const Tensor& gradient : set.small) numel += gradient.numel();
+    if (numel > 0) {
+      const DType dtype = set.small[0].dtype;
+      set.packed = Tensor(pool.allocate(static_cast<std::size_t>(numel) * size_of(dtype), MemoryCategory::kGradients,
+                                        "shared gradients"),
+                          dtype, {numel});
+    }
+    sets_.push_back(std::move(set));
+  }
+}
+
+void SharedGradients::sum(Stream& compute) {
+  const auto for_each_small = [&](const Set& set, auto&& visit) {
+    std::int64_t at = 0;
+    for (const Tensor& gradient : set.small) {
+      visit(gradient, set.packed.slice(0, at, gradient.numel()));
+      at += gradient.numel();
+    }
+  };
+  for (const Set& set : sets_)
+    for_each_small(set, [&](const Tensor& from, const Tensor& to) { launch(compute, Copy{.src = from, .dst = to}); });
+  if (sets_.empty()) return;
+  group_.communicate(compute, [&](Stream& communication) {
+    for (const Set& set : sets_) {
+      std::vector<Tensor> buffers = set.large;
+      if (set.packed) buffers.push_back(set.packed);
+      for (const Tensor& buffer : buffers) {
+        set.group->label_next("gradients of shared parameters");
+        set.group->all_reduce(communication, buffer);
+      }
+    }
+  });
+  for (const Set& set : sets_)
+    for_each_small(set, [&](const Tensor& to, const Tensor& from) { launch(compute, Copy{.src = from, .dst = to}); });
+}
+
+}  // namespace megalith

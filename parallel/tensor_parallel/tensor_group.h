@@ -1,0 +1,44 @@
+// The collectives of one tensor-parallel group as its layers see them (Shoeybi et al. 2019, arXiv:1909.08053; with
+// sequence parallelism Korthikanti et al. 2022, arXiv:2205.05198). They run on a communication stream; events on both
+// sides order them with the compute stream, which goes on with the result. P: ranks of the group, T: tokens of the
+// microbatch, H: hidden size.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "core/device/event.h"
+#include "core/layers/context.h"
+#include "core/layers/parameter.h"
+#include "parallel/comm/communicator.h"
+
+namespace megalith {
+
+class TensorGroup {
+ public:
+  // `group` serves `communication` alone; both outlive this object.
+  TensorGroup(Communicator& group, Stream& communication, bool sequence_parallel);
+
+  TensorSplit split() const { return {.rank = group_.rank(), .ranks = group_.size(), .sequence = sequence_parallel_}; }
+  Communicator& communicator() const { return group_; }
+
+  // `label` is what the collective carries, for reports of hangs.
+  // With sequence parallelism the ranks' rows one after the other, [T / P, H] -> [T, H]; otherwise x itself.
+  Tensor gather_rows(Context& ctx, const Tensor& x, const std::string& label);
+  // The sum over ranks of their [T, H], which is lost: with sequence parallelism this rank's rows of it, [T / P, H];
+  // otherwise all of them, in place.
+  Tensor sum_rows(Context& ctx, const Tensor& partial, const std::string& label);
+  void all_reduce(Stream& compute, const Tensor& buffer, ReduceOp op, const std::string& label);
+
+  // `enqueue` on the communication stream, after what is on the compute stream and before what comes there.
+  void communicate(Stream& compute, const std::function<void(Stream& communication)>& enqueue);
+
+ private:
+  Communicator& group_;
+  Stream& communication_;
+  bool sequence_parallel_;
+  Event ready_;  // recorded at each collective; a wait refers to the record before it
+  Event done_;
+};
+
+}  // namespace megalith

@@ -1,0 +1,153 @@
+// The collectives of tensor-parallel layers on thread ranks: values, calls, and the events that order two streams.
+#include "parallel/tensor_parallel/tensor_group.h"
+
+#include <gtest/gtest.h>
+
+#include <mutex>
+
+#include "core/device/hazard_checker.h"
+#include "core/layers/host_copy.h"
+#include "core/ops/elementwise.h"
+#include "core/ops/op.h"
+#include "parallel/comm/thread_communicator.h"
+#include "parallel/tensor_parallel/tensor_parallel.h"
+
+namespace megalith {
+namespace {
+
+struct Outcome {
+  std::vector<std::vector<float>> gathered, summed;  // by rank
+  std::int64_t hazards = 0, waits = 0, calls = 0;
+};
+
+// Each rank r has x = [[r, r]] (all of [[0, 0], [1, 1]] without sequence parallelism), gathers it, doubles it, sums it
+// over the ranks, and takes the maximum of ranks' numbers.
+Outcome run(int ranks, bool sequence, std::int64_t suppressed = -1) {
+  Outcome outcome;
+  outcome.gathered.resize(static_cast<std::size_t>(ranks));
+  outcome.summed.resize(static_cast<std::size_t>(ranks));
+  std::mutex mutex;
+  ThreadWorld world(ranks, std::chrono::seconds(60));
+  world.run([&](Communicator& group) {
+    HazardChecker hazards;
+    WaitCounter waits{.suppressed = suppressed};
+    MemoryPool pool(DeviceType::kCpu);
+    Stream compute(DeviceType::kCpu, "compute", {.hazards = &hazards, .waits = &waits});
+    Stream communication(DeviceType::kCpu, "tensor communication", {.hazards = &hazards, .waits = &waits});
+    const AbortOnUnwind guard(group);
+    Arena arena(pool, Arena::Mode::kUnplanned);
+    Context ctx{.compute = compute, .arena = arena};
+    TensorGroup tensor(group, communication, sequence);
+    const Tensor x = ctx.empty({sequence ? 1 : ranks, 2}, DType::kFp32, "x");
+    launch(compute, Fill{.x = x, .value = static_cast<double>(group.rank())});
+    const Tensor whole = tensor.gather_rows(ctx, x, "x");
+    const Tensor twice = ctx.empty(whole.shape, DType::kFp32, "twice");
+    launch(compute, Add{.a = whole, .b = whole, .y = twice});
+    const Tensor sum = tensor.sum_rows(ctx, twice, "twice");
+    const Tensor result = ctx.empty(sum.shape, DType::kFp32, "result");
+    launch(compute, Copy{.src = sum, .dst = result});
+    const Tensor most = ctx.empty({1}, DType::kFp32, "most");
+    launch(compute, Fill{.x = most, .value = static_cast<double>(group.rank())});
+    tensor.all_reduce(compute, most, ReduceOp::kMax, "ranks");
+    const Tensor last = ctx.empty({1}, DType::kFp32, "last");
+    launch(compute, Copy{.src = most, .dst = last});
+    communication.synchronize();
+    compute.synchronize();
+    const auto rank = static_cast<std::size_t>(group.rank());
+    const std::lock_guard lock(mutex);
+    outcome.gathered[rank] = download(compute, whole);
+    outcome.summed[rank] = download(compute, result);
+    if (suppressed < 0) {
+      EXPECT_EQ(download(compute, last)[0], static_cast<float>(ranks - 1));
+    }
+    outcome.hazards += hazards.count();
+    outcome.waits = waits.count;
+    outcome.calls = group.stats().collectives;
+  });
+  return outcome;
+}
+
+TEST(TensorGroup, GathersAndSumsRowsWithSequenceParallelism) {
+  const Outcome got = run(3, true);
+  for (std::size_t rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(got.gathered[rank], (std::vector<float>{0, 0, 1, 1, 2, 2}));
+    EXPECT_EQ(got.summed[rank], std::vector<float>(2, 6.0f * static_cast<float>(rank)));
+  }
+  EXPECT_EQ(got.calls, 3);
+  EXPECT_EQ(got.hazards, 0);
+}
+
+TEST(TensorGroup, SumsInPlaceWithout) {
+  const Outcome got = run(2, false);
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    EXPECT_EQ(got.gathered[rank], std::vector<float>(4, static_cast<float>(rank)));
+    EXPECT_EQ(got.summed[rank], std::vector<float>(4, 2.0f));
+  }
+  EXPECT_EQ(got.calls, 2);
+  EXPECT_EQ(got.hazards, 0);
+}
+
+TEST(TensorGroup, OneRankCommunicatesNothing) {
+  const Outcome got = run(1, true);
+  EXPECT_EQ(got.calls, 0);
+  EXPECT_EQ(got.waits, 0);
+}
+
+// Not under ThreadSanitizer, which ends the program at the first of these races.
+#if !defined(__SANITIZE_THREAD__)
+TEST(TensorGroup, EverySuppressedWaitIsFound) {
+  for (const bool sequence : {false, true}) {
+    const std::int64_t waits = run(2, sequence).waits;
+    ASSERT_EQ(waits, sequence ? 6 : 4);
+    for (std::int64_t ordinal = 0; ordinal < waits; ++ordinal)
+      EXPECT_GT(run(2, sequence, ordinal).hazards, 0) << "wait " << ordinal;
+  }
+}
+#endif
+
+std::string refusal(const ModelConfig& config, std::int64_t size, bool sequence) {
+  try {
+    check_tensor_parallel(config, size, sequence);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kUsage);
+    return error.what();
+  }
+  return "";
+}
+
+TEST(CheckTensorParallel, NamesFlagsAndFittingValues) {
+  ModelConfig config;
+  config.num_layers = 1;
+  config.hidden_size = 48;
+  config.num_attention_heads = 12;
+  config.num_query_groups = 4;
+  config.seq_length = 10;
+  resolve(config);
+  EXPECT_EQ(refusal(config, 1, false), "");
+  EXPECT_EQ(refusal(config, 2, true), "");
+  EXPECT_EQ(refusal(config, 4, false), "");
+  EXPECT_EQ(refusal(config, 12, false), "");  // three ranks share each head of keys and values
+  EXPECT_EQ(refusal(config, 1, true),
+            "--sequence-parallel and --tensor-model-parallel-size: expected --sequence-parallel together with a "
+            "--tensor-model-parallel-size above 1, got --tensor-model-parallel-size 1; leave --sequence-parallel out, "
+            "or use --tensor-model-parallel-size 2");
+  EXPECT_EQ(refusal(config, 5, false),
+            "--tensor-model-parallel-size and --num-attention-heads: expected a size that divides the other, got "
+            "--tensor-model-parallel-size 5 and --num-attention-heads 12; use --tensor-model-parallel-size 1 or 2 or 3 "
+            "or 4 or 6 or 12, or --num-attention-heads 15");
+  EXPECT_EQ(refusal(config, 6, false),
+            "--tensor-model-parallel-size and --num-query-groups: expected one that divides the other, got "
+            "--tensor-model-parallel-size 6 and --num-query-groups 4; use --num-query-groups 6");
+  EXPECT_EQ(refusal(config, 4, true),
+            "--tensor-model-parallel-size and --seq-length: expected with --sequence-parallel a size that divides the "
+            "other, got --tensor-model-parallel-size 4 and --seq-length 10; use --tensor-model-parallel-size 1 or 2 or "
+            "5 or 10, or --seq-length 12");
+  config.ffn_hidden_size = 30;
+  EXPECT_EQ(refusal(config, 4, false),
+            "--tensor-model-parallel-size and --ffn-hidden-size: expected a size that divides the other, got "
+            "--tensor-model-parallel-size 4 and --ffn-hidden-size 30; use --tensor-model-parallel-size 1 or 2 or 3 or "
+            "5 or 6 or 10 or 15 or 30, or --ffn-hidden-size 32");
+}
+
+}  // namespace
+}  // namespace megalith
