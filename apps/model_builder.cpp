@@ -6,11 +6,9 @@
 #include <chrono>
 
 #include "core/device/copy.h"
-#include "core/device/timeline.h"
 #include "core/device/trace.h"
 #include "core/ops/elementwise.h"
 #include "core/ops/grad_norm.h"
-#include "parallel/comm/plan_communicator.h"
 
 namespace megalith {
 
@@ -38,81 +36,6 @@ T* allocate_one(MemoryPool& pool, std::string_view owner) {
 }
 
 }  // namespace
-
-void check_step_size(const Options& options) {
-  constexpr std::int64_t kMaxStep = std::int64_t{1} << 40;
-  constexpr std::int64_t kMaxMicrobatch = std::int64_t{1} << 32;
-  const auto limit = [&](const char* flag, std::int64_t samples, std::int64_t most) {
-    if (samples <= most / options.model.seq_length) return;
-    fail({.code = ExitCode::kUsage,
-          .subject = fmt::format("{} and --seq-length", flag),
-          .expected = fmt::format("at most {} tokens", most),
-          .got = fmt::format("{} x {}", samples, options.model.seq_length),
-          .remedy = "lower one of them",
-          .show_place = false});
-  };
-  limit("--global-batch-size", options.train.global_batch_size, kMaxStep);
-  limit("--micro-batch-size", options.train.micro_batch_size, kMaxMicrobatch);
-}
-
-std::int64_t count_microbatches(const TrainingOptions& options, int data_parallel_size) {
-  const std::int64_t per_microbatch = options.micro_batch_size * data_parallel_size;
-  constexpr std::int64_t kMost = 1 << 16;
-  if (options.global_batch_size / per_microbatch > kMost) {
-    fail({.code = ExitCode::kUsage,
-          .subject = "--global-batch-size",
-          .expected =
-              fmt::format("at most {} microbatches per step and rank, {} samples", kMost, kMost * per_microbatch),
-          .got = std::to_string(options.global_batch_size),
-          .remedy = "raise --micro-batch-size or the number of ranks",
-          .show_place = false});
-  }
-  if (options.global_batch_size % per_microbatch == 0) return options.global_batch_size / per_microbatch;
-  const std::int64_t below = options.global_batch_size / per_microbatch * per_microbatch;
-  fail({.code = ExitCode::kUsage,
-        .subject = "--global-batch-size",
-        .expected = fmt::format("a multiple of --micro-batch-size {} x {} data-parallel ranks",
-                                options.micro_batch_size, data_parallel_size),
-        .got = std::to_string(options.global_batch_size),
-        .remedy = fmt::format("use {}{}", below > 0 ? std::to_string(below) + " or " : "", below + per_microbatch),
-        .show_place = false});
-}
-
-StashPolicies stash_policies(const TrainingOptions& options) {
-  StashPolicies policies{};
-  if (options.recompute_granularity != RecomputeGranularity::kSelective) return policies;
-  const auto recompute = [&](SlotKind kind) { policies[static_cast<std::size_t>(kind)] = StashPolicy::kRecompute; };
-  for (const std::string& module : options.recompute_modules) {
-    if (module == "core_attn") recompute(SlotKind::kAttnProj);
-    if (module == "layernorm") {
-      recompute(SlotKind::kQkvLinear);
-      recompute(SlotKind::kFc1);
-    }
-    if (module == "mlp_act") recompute(SlotKind::kFc2);
-  }
-  return policies;
-}
-
-RecomputeLayers recompute_layers(const Options& options) {
-  const TrainingOptions& train = options.train;
-  RecomputeLayers recompute;
-  if (train.recompute_granularity == RecomputeGranularity::kSelective) {
-    recompute.mlp = std::find(train.recompute_modules.begin(), train.recompute_modules.end(), "mlp") !=
-                    train.recompute_modules.end();
-  }
-  if (train.recompute_granularity != RecomputeGranularity::kFull) return recompute;
-  const std::int64_t layers = options.model.num_layers;
-  if (train.recompute_method == RecomputeMethod::kUniform) {
-    for (std::int64_t first = 0; first < layers; first += train.recompute_num_layers) {
-      recompute.ranges.push_back({.first = first, .count = std::min(train.recompute_num_layers, layers - first)});
-    }
-  } else {
-    for (std::int64_t layer = 0; layer < std::min(train.recompute_num_layers, layers); ++layer) {
-      recompute.ranges.push_back({.first = layer, .count = 1});
-    }
-  }
-  return recompute;
-}
 
 TrainingModel::TrainingModel(const Options& options, DeviceType device, Communicator& data_parallel,
                              Instruments instruments, std::size_t memory_limit)
@@ -419,81 +342,6 @@ float TrainingModel::evaluate_step(const StepInput& input) {
   access.add(&step.report->loss, sizeof(float), false);
   compute_.announce_host(access);
   return step.report->loss / static_cast<float>(tokens_per_step());
-}
-
-std::size_t MemoryUse::total() const {
-  std::size_t bytes = arena;
-  for (std::size_t category : persistent) bytes += category;
-  return bytes;
-}
-
-namespace {
-
-// `options` with fewer microbatches in a step.
-Options with_microbatches(const Options& options, std::int64_t microbatches, int world) {
-  Options fewer = options;
-  fewer.train.global_batch_size = microbatches * options.train.micro_batch_size * world;
-  return fewer;
-}
-
-void plan_mode(Mode mode, const Options& options, PlanCommunicator& data_parallel, StepPlans& plans,
-               CategoryBytes* persistent) {
-  Timeline timeline;
-  TrainingModel model(options, DeviceType::kPlan, data_parallel, {.timeline = &timeline});
-  const std::int64_t sequences = model.num_microbatches() * options.train.micro_batch_size;
-  const std::vector<std::int32_t> no_tokens(static_cast<std::size_t>(sequences * (options.model.seq_length + 1)), 0);
-  const StepInput input{
-      .iteration = 1,
-      .learning_rate = 0,
-      .first_samples = std::vector<std::int64_t>(static_cast<std::size_t>(model.num_microbatches()), 0),
-      .tokens = no_tokens};
-  if (mode == Mode::kTrain) {
-    model.train_step(input);
-    plans.train = plan_arena(timeline, model.arena());
-    plans.train_flops = timeline.flops();
-    plans.train_ops = timeline.entries().size();
-    if (persistent != nullptr) *persistent = model.pool().allocated_by_category();
-  } else {
-    model.evaluate_step(input);
-    plans.evaluate = plan_arena(timeline, model.arena());
-  }
-}
-
-}  // namespace
-
-// All microbatches but the first and the last are alike: so many, and more add the same work in the same memory.
-StepPlans plan_steps(const Options& options, int rank, int world, CategoryBytes* persistent) {
-  constexpr std::int64_t kRecorded = 4;
-  const std::int64_t microbatches = count_microbatches(options.train, world);
-  PlanCommunicator data_parallel("dp", {.rank = rank, .size = world});
-  StepPlans plans;
-  if (microbatches <= kRecorded) {
-    plan_mode(Mode::kTrain, options, data_parallel, plans, persistent);
-    plan_mode(Mode::kEval, options, data_parallel, plans, nullptr);
-    return plans;
-  }
-  StepPlans fewer;
-  plan_mode(Mode::kTrain, with_microbatches(options, kRecorded - 1, world), data_parallel, fewer, nullptr);
-  const Options recorded = with_microbatches(options, kRecorded, world);
-  plan_mode(Mode::kTrain, recorded, data_parallel, plans, persistent);
-  plan_mode(Mode::kEval, recorded, data_parallel, plans, nullptr);
-  const std::int64_t more = microbatches - kRecorded;
-  plans.train_flops += static_cast<double>(more) * (plans.train_flops - fewer.train_flops);
-  plans.train_ops += static_cast<std::size_t>(more) * (plans.train_ops - fewer.train_ops);
-  return plans;
-}
-
-MemoryUse memory_use(const StepPlans& plans, const CategoryBytes& persistent) {
-  MemoryUse use{.persistent = persistent,
-                .arena = plans.block_bytes(),
-                .arena_live = plans.train.live_by_category,
-                .activations = {}};
-  for (const auto& [owner, bytes] : plans.train.live_by_owner) {
-    for (int kind = 0; kind < kNumSlotKinds; ++kind) {
-      if (owner == name_of(static_cast<SlotKind>(kind))) use.activations.emplace_back(owner, bytes);
-    }
-  }
-  return use;
 }
 
 }  // namespace megalith
