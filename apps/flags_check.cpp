@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "apps/flags_binding.h"
+#include "apps/pipeline_options.h"
 #include "core/base/error.h"
 
 namespace megalith {
@@ -32,9 +33,30 @@ void check_parallel(const ParallelOptions& parallel) {
            "leave it out: all ranks are data-parallel");
   };
   only_one("--tensor-model-parallel-size", parallel.tensor_model_parallel_size);
-  only_one("--pipeline-model-parallel-size", parallel.pipeline_model_parallel_size);
   only_one("--expert-model-parallel-size", parallel.expert_model_parallel_size);
   only_one("--context-parallel-size", parallel.context_parallel_size);
+}
+
+void check_pipeline(const Options& options) {
+  const ParallelOptions& parallel = options.parallel;
+  const bool laid_out = !parallel.pipeline_model_parallel_layout.empty();
+  const bool uneven = parallel.decoder_first_pipeline_num_layers != 0 || parallel.decoder_last_pipeline_num_layers != 0;
+  const bool accounts = parallel.account_for_embedding_in_pipeline_split || parallel.account_for_loss_in_pipeline_split;
+  const bool by_layers = parallel.num_layers_per_virtual_pipeline_stage != 0;
+  const bool by_stages = parallel.num_virtual_stages_per_pipeline_rank != 0;
+  if (laid_out && (uneven || accounts || by_layers || by_stages)) {
+    refuse("--pipeline-model-parallel-layout", "no other flag that splits layers beside it",
+           uneven      ? "--decoder-first-pipeline-num-layers or --decoder-last-pipeline-num-layers"
+           : accounts  ? "--account-for-embedding-in-pipeline-split or --account-for-loss-in-pipeline-split"
+           : by_layers ? "--num-layers-per-virtual-pipeline-stage"
+                       : "--num-virtual-stages-per-pipeline-rank",
+           "the layout says it all: remove the other flag");
+  }
+  if (by_layers && by_stages) {
+    refuse("--num-layers-per-virtual-pipeline-stage and --num-virtual-stages-per-pipeline-rank", "one of them", "both",
+           "remove one");
+  }
+  pipeline_layout(options);
 }
 
 void check_memory(const Options& options) {
@@ -248,6 +270,7 @@ void check(App app, const Options& options) {
     check_model(options);
     check_batch(options.train);
     check_parallel(options.parallel);
+    check_pipeline(options);
     check_memory(options);
     check_dtypes(options);
   }

@@ -130,7 +130,15 @@ void add_parallel(Table& t, ParallelOptions& o) {
   const auto ranks = [](std::int64_t* field) { return integer(field, {1, kMaxRanks}); };
   t.insert(t.end(), {
     {"tensor-model-parallel-size", kParallel, kShaped, "RANKS", ranks(&o.tensor_model_parallel_size), "only 1 is built yet", ""},
-    {"pipeline-model-parallel-size", kParallel, kShaped, "RANKS", ranks(&o.pipeline_model_parallel_size), "only 1 is built yet", ""},
+    {"pipeline-model-parallel-size", kParallel, kShaped, "RANKS", ranks(&o.pipeline_model_parallel_size), "stages that the layers are split over", ""},
+    {"pipeline-schedule", kParallel, kShaped, "NAME", choice(&o.pipeline_schedule, {"auto", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "dualpipe-v"}), "order of a stage's work; auto: 1f1b, or interleaved where a stage has several chunks; zb-v and dualpipe-v have 2 chunks a stage", ""},
+    {"num-layers-per-virtual-pipeline-stage", kParallel, kShaped, "N", integer(&o.num_layers_per_virtual_pipeline_stage, {0, 10'000}), "cut a stage into chunks of so many layers; 0: one chunk", ""},
+    {"num-virtual-stages-per-pipeline-rank", kParallel, kShaped, "N", integer(&o.num_virtual_stages_per_pipeline_rank, {0, 10'000}), "cut a stage into so many chunks; 0: one", ""},
+    {"pipeline-model-parallel-layout", kParallel, kShaped, "TEXT", text(&o.pipeline_model_parallel_layout), "what each chunk holds, in the model's order: E embedding, t a layer, L loss, | the next chunk, X*N and (...)*N repeat; such as 'Et*3|(tt|)*2L'", "even"},
+    {"decoder-first-pipeline-num-layers", kParallel, kShaped, "N", integer(&o.decoder_first_pipeline_num_layers, {0, 10'000}), "layers of the first stage; 0: as the others", ""},
+    {"decoder-last-pipeline-num-layers", kParallel, kShaped, "N", integer(&o.decoder_last_pipeline_num_layers, {0, 10'000}), "layers of the last stage; 0: as the others", ""},
+    {"account-for-embedding-in-pipeline-split", kParallel, kShaped, "", toggle(&o.account_for_embedding_in_pipeline_split), "the embedding counts as a layer of the first chunk", ""},
+    {"account-for-loss-in-pipeline-split", kParallel, kShaped, "", toggle(&o.account_for_loss_in_pipeline_split), "output layer and loss count as a layer of the last chunk", ""},
     {"expert-model-parallel-size", kParallel, kShaped, "RANKS", ranks(&o.expert_model_parallel_size), "only 1 is built yet", ""},
     {"context-parallel-size", kParallel, kShaped, "RANKS", ranks(&o.context_parallel_size), "only 1 is built yet", ""},
     {"ddp-bucket-size", kParallel, kShaped, "N", integer(&o.ddp_bucket_size, {1, kMany}), "parameters per gradient bucket", ""},

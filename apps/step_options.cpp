@@ -61,7 +61,7 @@ StashPolicies stash_policies(const TrainingOptions& options) {
   return policies;
 }
 
-RecomputeLayers recompute_layers(const Options& options) {
+RecomputeLayers recompute_layers(const Options& options, const std::vector<GptPart>& parts) {
   const TrainingOptions& train = options.train;
   RecomputeLayers recompute;
   if (train.recompute_granularity == RecomputeGranularity::kSelective) {
@@ -69,14 +69,15 @@ RecomputeLayers recompute_layers(const Options& options) {
                     train.recompute_modules.end();
   }
   if (train.recompute_granularity != RecomputeGranularity::kFull) return recompute;
-  const std::int64_t layers = options.model.num_layers;
-  if (train.recompute_method == RecomputeMethod::kUniform) {
-    for (std::int64_t first = 0; first < layers; first += train.recompute_num_layers) {
-      recompute.ranges.push_back({.first = first, .count = std::min(train.recompute_num_layers, layers - first)});
-    }
-  } else {
-    for (std::int64_t layer = 0; layer < std::min(train.recompute_num_layers, layers); ++layer) {
-      recompute.ranges.push_back({.first = layer, .count = 1});
+  const std::int64_t step = train.recompute_num_layers;
+  for (const GptPart& part : parts) {
+    const std::int64_t end = part.first_layer + part.num_layers;
+    if (train.recompute_method == RecomputeMethod::kUniform) {
+      for (std::int64_t first = part.first_layer; first < end; first += step)
+        recompute.ranges.push_back({.first = first, .count = std::min(step, end - first)});
+    } else {
+      for (std::int64_t layer = part.first_layer; layer < std::min(part.first_layer + step, end); ++layer)
+        recompute.ranges.push_back({.first = layer, .count = 1});
     }
   }
   return recompute;

@@ -14,16 +14,15 @@ std::size_t MemoryUse::total() const {
 namespace {
 
 // `options` with fewer microbatches in a step.
-Options with_microbatches(const Options& options, std::int64_t microbatches, int world) {
+Options with_microbatches(const Options& options, std::int64_t microbatches, std::int64_t data_parallel_size) {
   Options fewer = options;
-  fewer.train.global_batch_size = microbatches * options.train.micro_batch_size * world;
+  fewer.train.global_batch_size = microbatches * options.train.micro_batch_size * data_parallel_size;
   return fewer;
 }
 
-void plan_mode(Mode mode, const Options& options, PlanCommunicator& data_parallel, StepPlans& plans,
-               CategoryBytes* persistent) {
+void plan_mode(Mode mode, const Options& options, const Mesh& mesh, StepPlans& plans, CategoryBytes* persistent) {
   Timeline timeline;
-  TrainingModel model(options, DeviceType::kPlan, data_parallel, {.timeline = &timeline});
+  TrainingModel model(options, DeviceType::kPlan, mesh, {.timeline = &timeline});
   const std::int64_t sequences = model.num_microbatches() * options.train.micro_batch_size;
   const std::vector<std::int32_t> no_tokens(static_cast<std::size_t>(sequences * (options.model.seq_length + 1)), 0);
   const StepInput input{
@@ -45,22 +44,26 @@ void plan_mode(Mode mode, const Options& options, PlanCommunicator& data_paralle
 
 }  // namespace
 
-// All microbatches but the first and the last are alike: so many, and more add the same work in the same memory.
+// With one stage all microbatches but the first and the last are alike: so many, and more add the same work in the same
+// memory. With several all are recorded, as each schedule has patterns of its own.
 StepPlans plan_steps(const Options& options, int rank, int world, CategoryBytes* persistent) {
   constexpr std::int64_t kRecorded = 4;
-  const std::int64_t microbatches = count_microbatches(options.train, world);
-  PlanCommunicator data_parallel("dp", {.rank = rank, .size = world});
+  PlanCommunicator ranks("world", {.rank = rank, .size = world});
+  const Mesh mesh = Mesh::create(ranks, mesh_sizes_of(options.parallel, world));
+  const std::int64_t dp = mesh.sizes().dp;
+  const std::int64_t microbatches = count_microbatches(options.train, static_cast<int>(dp));
   StepPlans plans;
-  if (microbatches <= kRecorded) {
-    plan_mode(Mode::kTrain, options, data_parallel, plans, persistent);
-    plan_mode(Mode::kEval, options, data_parallel, plans, nullptr);
+  const Placement placement = pipeline_layout(options).placement;
+  if (microbatches <= kRecorded || placement.num_parts() > 1) {
+    plan_mode(Mode::kTrain, options, mesh, plans, persistent);
+    plan_mode(Mode::kEval, options, mesh, plans, nullptr);
     return plans;
   }
   StepPlans fewer;
-  plan_mode(Mode::kTrain, with_microbatches(options, kRecorded - 1, world), data_parallel, fewer, nullptr);
-  const Options recorded = with_microbatches(options, kRecorded, world);
-  plan_mode(Mode::kTrain, recorded, data_parallel, plans, persistent);
-  plan_mode(Mode::kEval, recorded, data_parallel, plans, nullptr);
+  plan_mode(Mode::kTrain, with_microbatches(options, kRecorded - 1, dp), mesh, fewer, nullptr);
+  const Options recorded = with_microbatches(options, kRecorded, dp);
+  plan_mode(Mode::kTrain, recorded, mesh, plans, persistent);
+  plan_mode(Mode::kEval, recorded, mesh, plans, nullptr);
   const std::int64_t more = microbatches - kRecorded;
   plans.train_flops += static_cast<double>(more) * (plans.train_flops - fewer.train_flops);
   plans.train_ops += static_cast<std::size_t>(more) * (plans.train_ops - fewer.train_ops);

@@ -96,7 +96,7 @@ Tokenizer tokenizer_of(const Options& options) {
                          .eod_token = data.eod_token});
 }
 
-void complete_options(Options& options, const Tokenizer& tokenizer, int data_parallel_size) {
+void complete_options(Options& options, const Tokenizer& tokenizer, int world) {
   ModelConfig& model = options.model;
   if (model.vocab_size != 0 && model.vocab_size < tokenizer.vocab_size() &&
       options.data.tokenizer_type != TokenizerType::kNull) {
@@ -110,10 +110,11 @@ void complete_options(Options& options, const Tokenizer& tokenizer, int data_par
   model.vocab_size = std::max(model.vocab_size, tokenizer.vocab_size());
   resolve(model);
   validate(model);
+  const auto data_parallel_size = static_cast<int>(mesh_sizes_of(options.parallel, world).dp);
   if (options.train.global_batch_size == 0)
     options.train.global_batch_size = options.train.micro_batch_size * data_parallel_size;
   check_step_size(options);
-  count_microbatches(options.train, data_parallel_size);
+  schedule_of(pipeline_layout(options), count_microbatches(options.train, data_parallel_size));
   // The flag does not count the id that the null tokenizer adds, and is read again from checkpoints.
   const std::int64_t added = options.data.tokenizer_type == TokenizerType::kNull ? 1 : 0;
   model.vocab_size -= added;
@@ -134,7 +135,7 @@ Trainer::Trainer(RunSetup setup, Communicator& world, const StopRequest& stop)
       options_(setup_.options),
       world_(world),
       stop_(stop),
-      mesh_(Mesh::create(world, make_mesh_sizes({.world_size = world.size()}))) {
+      mesh_(Mesh::create(world, mesh_sizes_of(options_.parallel, world.size()))) {
   if (options_.train.check_hazards) hazards_ = std::make_unique<HazardChecker>();
   waits_.suppressed = options_.train.suppress_wait;
   const bool on_cpu = options_.train.device == DeviceType::kCpu;
@@ -142,7 +143,7 @@ Trainer::Trainer(RunSetup setup, Communicator& world, const StopRequest& stop)
   const std::size_t limit = on_cpu ? memory_limit(world_) : 0;
   if (!on_cpu) together(world_, [&] { check_gpu_memory(memory_use(setup_.plans, setup_.planned_persistent)); });
   together(world_, [&] {  // the groups are made before anything can fail
-    model_ = std::make_unique<TrainingModel>(options_, options_.train.device, mesh_.dp(),
+    model_ = std::make_unique<TrainingModel>(options_, options_.train.device, mesh_,
                                              Instruments{.hazards = hazards_.get(),
                                                          .waits = &waits_,
                                                          .captures = &captures_,
@@ -220,8 +221,11 @@ void Trainer::load() {
           .remedy = "--finetune starts at step 0 with Adam's moments at 0",
           .show_place = false});
   }
-  load_tensors(*model_->gpt().parameters, &model_->optimizer(), model_->compute(), *found,
-               weights_only ? LoadScope::kWeights : LoadScope::kEverything);
+  load_tensors({.parameters = *model_->gpt().parameters,
+                .all_parameters = &model_->all_parameters(),
+                .optimizer = &model_->optimizer(),
+                .stream = model_->compute()},
+               *found, weights_only ? LoadScope::kWeights : LoadScope::kEverything);
   if (!wanted.finetune) {
     state_.step = found->state().step;
     state_.consumed_samples = found->state().consumed_samples;
@@ -254,8 +258,8 @@ StepInput Trainer::input_of(const Dataset& dataset, std::int64_t consumed_sample
     const SampleRange range = microbatch_samples({.consumed_samples = consumed_samples,
                                                   .microbatch = m,
                                                   .micro_batch_size = options_.train.micro_batch_size,
-                                                  .data_parallel_size = world_.size(),
-                                                  .data_parallel_rank = world_.rank()});
+                                                  .data_parallel_size = mesh_.dp().size(),
+                                                  .data_parallel_rank = mesh_.dp().rank()});
     input.first_samples.push_back(range.begin);
     for (std::int64_t sample = range.begin; sample < range.end; ++sample) {
       dataset.sample(sample % dataset.size(), std::span(tokens_).subspan(at, static_cast<std::size_t>(length)));
@@ -389,6 +393,7 @@ bool Trainer::save() {
   if (options_.checkpoint.save.empty() || last_saved_step_ == state_.step) return true;
   const SaveResult result = save_training_checkpoint({.model = *model_,
                                                       .world = world_,
+                                                      .replicas = mesh_.dp(),
                                                       .state = state_,
                                                       .directory = options_.checkpoint.save,
                                                       .keep_last = static_cast<int>(options_.checkpoint.keep_last),

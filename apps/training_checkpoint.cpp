@@ -20,7 +20,8 @@ struct Item {
   std::string name;
   Shape global_shape;
   Slice slice;
-  Tensor tensor;  // contiguous
+  Tensor tensor;         // contiguous
+  bool is_copy = false;  // another stage saves it
 };
 
 // Everything of this rank, in a fixed order. Without `optimizer` the weights alone.
@@ -37,7 +38,8 @@ std::vector<Item> items_of(ParameterStore& parameters, AdamWOptimizer* optimizer
           items.push_back({.name = shard_name(kind, part.name),
                            .global_shape = part.global_shape,
                            .slice = std::move(slice),
-                           .tensor = parameter->part_of(whole, i)});
+                           .tensor = parameter->part_of(whole, i),
+                           .is_copy = parameter->is_copy});
         }
       };
       const auto view = [&](const Tensor& flat) {
@@ -54,14 +56,35 @@ std::vector<Item> items_of(ParameterStore& parameters, AdamWOptimizer* optimizer
   return items;
 }
 
-// What the item is stored as. Only the moments of a run with another --exp-avg-dtype or --exp-avg-sq-dtype may differ
-// from what this run wants.
-DType stored_dtype(const Item& item, const std::map<std::string, DType>& stored) {
-  const std::string_view kind = kind_of(item.name);
-  const auto found = stored.find(item.name);
+using Stored = std::map<std::string, DType>;
+
+// What a tensor of this run's `dtype` is stored as. Only the moments of a run with another --exp-avg-dtype or
+// --exp-avg-sq-dtype may differ from what this run wants.
+DType stored_dtype(const std::string& name, DType dtype, const Stored& stored) {
+  const std::string_view kind = kind_of(name);
+  const auto found = stored.find(name);
   const bool converts = kind == kExpAvgKind || kind == kExpAvgSqKind;
-  if (!converts || found == stored.end()) return item.tensor.dtype;
-  return found->second == DType::kFp32 || found->second == DType::kBf16 ? found->second : item.tensor.dtype;
+  if (!converts || found == stored.end()) return dtype;
+  return found->second == DType::kFp32 || found->second == DType::kBf16 ? found->second : dtype;
+}
+
+// All tensors of the model, of the kinds and dtypes of `items`.
+std::vector<TensorSpec> specs_of(const ParameterStore& parameters, const std::vector<Item>& items,
+                                 const Stored& stored) {
+  std::map<std::string_view, DType> kinds;
+  for (const Item& item : items) kinds.emplace(kind_of(item.name), item.tensor.dtype);
+  std::vector<TensorSpec> specs;
+  for (const auto& [kind, dtype] : kinds) {
+    for (const ParameterUnit& unit : parameters.units()) {
+      for (const Parameter* parameter : unit.parameters) {
+        for (const LogicalTensor& part : parameter->parts) {
+          const std::string name = shard_name(kind, part.name);
+          specs.push_back({.name = name, .dtype = stored_dtype(name, dtype, stored), .shape = part.global_shape});
+        }
+      }
+    }
+  }
+  return specs;
 }
 
 // Reads a tensor stored as `dtype` into the item's, which rounds fp32 to bf16 to nearest even.
@@ -144,18 +167,19 @@ RankSync rank_sync(Communicator& world) {
 }
 
 SaveResult save_training_checkpoint(const SaveCheckpoint& request) {
-  const std::vector<Item> items = items_of(*request.model.gpt().parameters, &request.model.optimizer());
+  std::vector<Item> items = items_of(*request.model.gpt().parameters, &request.model.optimizer());
+  std::erase_if(items, [](const Item& item) { return item.is_copy; });
   std::vector<Shard> shards;
   for (const Item& item : items) {
     shards.push_back(
         {.name = item.name, .dtype = item.tensor.dtype, .shape = item.global_shape, .slice = item.slice, .data = {}});
   }
-  const std::vector<int> writers = assign_writers(shards, request.world.size());
+  const std::vector<int> writers = assign_writers(shards, request.replicas.size());
   std::vector<Shard> mine;
   std::vector<std::vector<std::byte>> host;
   Stream& stream = request.model.compute();
   for (std::size_t i = 0; i < items.size(); ++i) {
-    if (writers[i] != request.world.rank()) continue;
+    if (writers[i] != request.replicas.rank()) continue;
     host.emplace_back(items[i].tensor.bytes());
     copy_to_host(stream, host.back().data(), items[i].tensor.data, host.back().size());
     mine.push_back(shards[i]);
@@ -170,19 +194,18 @@ SaveResult save_training_checkpoint(const SaveCheckpoint& request) {
                           .sync = rank_sync(request.world)});
 }
 
-void load_tensors(ParameterStore& parameters, AdamWOptimizer* optimizer, Stream& stream, LoadedCheckpoint& checkpoint,
-                  LoadScope scope) {
-  const std::vector<Item> items = items_of(parameters, scope == LoadScope::kEverything ? optimizer : nullptr);
-  std::vector<TensorSpec> wanted;
-  std::map<std::string, DType> stored;
+void load_tensors(const LoadTarget& target, LoadedCheckpoint& checkpoint, LoadScope scope) {
+  Stream& stream = target.stream;
+  const std::vector<Item> items =
+      items_of(target.parameters, scope == LoadScope::kEverything ? target.optimizer : nullptr);
+  Stored stored;
   for (const TensorSpec& spec : checkpoint.tensors()) stored.emplace(spec.name, spec.dtype);
-  for (const Item& item : items)
-    wanted.push_back({.name = item.name, .dtype = stored_dtype(item, stored), .shape = item.global_shape});
-  checkpoint.check_tensors(wanted);
-  for (std::size_t i = 0; i < items.size(); ++i) {
-    const Item& item = items[i];
-    if (wanted[i].dtype != item.tensor.dtype) {
-      read_converted(item, wanted[i].dtype, stream, checkpoint);
+  const bool is_part = target.all_parameters != nullptr;
+  checkpoint.check_tensors(specs_of(is_part ? *target.all_parameters : target.parameters, items, stored));
+  for (const Item& item : items) {
+    const DType dtype = stored_dtype(item.name, item.tensor.dtype, stored);
+    if (dtype != item.tensor.dtype) {
+      read_converted(item, dtype, stream, checkpoint);
       continue;
     }
     std::vector<std::byte> host(item.tensor.bytes());
@@ -190,7 +213,7 @@ void load_tensors(ParameterStore& parameters, AdamWOptimizer* optimizer, Stream&
     copy_from_host(stream, item.tensor.data, host.data(), host.size());
     stream.synchronize();
   }
-  if (scope == LoadScope::kWeights && optimizer != nullptr) optimizer->initialize(stream);
+  if (scope == LoadScope::kWeights && target.optimizer != nullptr) target.optimizer->initialize(stream);
 }
 
 }  // namespace megalith

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "core/layers/attention.h"
 #include "core/layers/embedding.h"
 #include "core/layers/lm_head.h"
@@ -23,28 +25,14 @@ class GptBuilder {
     model_.config = config;
   }
 
-  GptModel build() {
-    store().begin_unit("embedding");
-    auto embedding = std::make_unique<Embedding>(
-        store(), Embedding::Spec{.vocab = config_.padded_vocab_size,
-                                 .hidden = config_.hidden_size,
-                                 .positions = config_.position_embedding_type == PositionEmbedding::kLearnedAbsolute
-                                                  ? config_.max_position_embeddings
-                                                  : 0,
-                                 .init_std = static_cast<float>(config_.init_method_std),
-                                 .dropout = dropout(-1, kEmbeddingSite)});
-    Parameter& words = embedding->word_table();
-    add("embedding", std::move(embedding), 0);
-    std::size_t next_range = 0;
-    for (std::int64_t layer = 0; layer < config_.num_layers;) {
-      if (next_range < recompute_.ranges.size() && recompute_.ranges[next_range].first == layer) {
-        add_recomputed(recompute_.ranges[next_range]);
-        layer += recompute_.ranges[next_range++].count;
-      } else {
-        add_layer(layer++);
-      }
+  GptModel build(const std::vector<GptPart>& parts) {
+    for (const GptPart& part : parts) {
+      const std::size_t before = model_.segments.size();
+      if (part.has_embedding) add_embedding();
+      add_layers(part.first_layer, part.first_layer + part.num_layers);
+      if (part.has_head) add_head();
+      model_.part_segments.push_back(static_cast<int>(model_.segments.size() - before));
     }
-    add_head(words);
     return std::move(model_);
   }
 
@@ -57,6 +45,33 @@ class GptBuilder {
                                .segment = std::move(segment),
                                .first_unit = first_unit,
                                .last_unit = current_unit()});
+  }
+
+  void add_embedding() {
+    store().begin_unit("embedding");
+    auto embedding = std::make_unique<Embedding>(
+        store(), Embedding::Spec{.vocab = config_.padded_vocab_size,
+                                 .hidden = config_.hidden_size,
+                                 .positions = config_.position_embedding_type == PositionEmbedding::kLearnedAbsolute
+                                                  ? config_.max_position_embeddings
+                                                  : 0,
+                                 .init_std = static_cast<float>(config_.init_method_std),
+                                 .dropout = dropout(-1, kEmbeddingSite)});
+    model_.words = &embedding->word_table();
+    add("embedding", std::move(embedding), current_unit());
+  }
+
+  void add_layers(std::int64_t first, std::int64_t end) {
+    for (std::int64_t layer = first; layer < end;) {
+      const auto range = std::find_if(recompute_.ranges.begin(), recompute_.ranges.end(),
+                                      [layer](const RecomputeLayers::Range& r) { return r.first == layer; });
+      if (range != recompute_.ranges.end()) {
+        add_recomputed(*range);
+        layer += range->count;
+      } else {
+        add_layer(layer++);
+      }
+    }
   }
 
   DropoutSpec dropout(std::int64_t layer, DropoutSite site) const {
@@ -157,20 +172,29 @@ class GptBuilder {
     add(name, std::make_unique<Recompute>(std::make_unique<Sequential>(std::move(segments))), first_unit);
   }
 
-  void add_head(Parameter& words) {
+  void add_head() {
     store().begin_unit("head");
     Norm final_norm = norm("decoder.final_layernorm", config_.hidden_size, SlotKind::kOther);
-    Parameter& weight = config_.untie_embeddings_and_output_weights
-                            ? store().add({.parts = {{.name = "output_layer.weight"}},
-                                           .shape = {config_.padded_vocab_size, config_.hidden_size},
-                                           .init_std = static_cast<float>(config_.init_method_std)})
-                            : store().add_tied(words);
+    Parameter& weight = output_weight();
     add("head",
         std::make_unique<LmHead>(LmHead::Spec{.vocab = config_.padded_vocab_size,
                                               .vocab_size = config_.vocab_size,
                                               .loss_chunk_size = loss_chunk_size_},
                                  std::move(final_norm), weight),
         current_unit());
+  }
+
+  Parameter& output_weight() {
+    const bool tied = !config_.untie_embeddings_and_output_weights;
+    if (tied && model_.words != nullptr) return store().add_tied(*model_.words);
+    Parameter& weight =
+        store().add({.parts = {{.name = tied ? "embedding.word_embeddings.weight" : "output_layer.weight"}},
+                     .shape = {config_.padded_vocab_size, config_.hidden_size},
+                     .init_std = static_cast<float>(config_.init_method_std)});
+    if (!tied) return weight;
+    weight.is_copy = true;
+    model_.words = &weight;
+    return weight;
   }
 
   const ModelConfig& config_;
@@ -189,8 +213,9 @@ std::unique_ptr<Layer> make_linear(ParameterStore& store, const LinearSpec& spec
 GptFactories default_factories() { return {.column_linear = make_linear, .row_linear = make_linear}; }
 
 GptModel build_gpt(const ModelConfig& config, const RecomputeLayers& recompute, const GptFactories& factories,
-                   std::int64_t loss_chunk_size) {
-  return GptBuilder(config, recompute, factories, loss_chunk_size).build();
+                   std::int64_t loss_chunk_size, const std::vector<GptPart>& parts) {
+  const std::vector<GptPart> whole{{.num_layers = config.num_layers, .has_embedding = true, .has_head = true}};
+  return GptBuilder(config, recompute, factories, loss_chunk_size).build(parts.empty() ? whole : parts);
 }
 
 }  // namespace megalith

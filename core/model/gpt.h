@@ -40,15 +40,28 @@ struct GptFactories {
 };
 GptFactories default_factories();
 
+// Consecutive layers of the model, with what stands before or behind them.
+struct GptPart {
+  std::int64_t first_layer = 0;  // counted through the whole model
+  std::int64_t num_layers = 0;
+  bool has_embedding = false;
+  bool has_head = false;  // final norm, output layer and loss
+};
+
 struct GptModel {
   ModelConfig config;
   std::unique_ptr<ParameterStore> parameters = std::make_unique<ParameterStore>();
   std::vector<NamedSegment> segments;
+  std::vector<int> part_segments;  // segments of each part
+  // The word table; where the output layer is tied to that of another stage its copy, which is initialised alike and
+  // whose gradients the caller adds to the table's. Null where no part needs it.
+  Parameter* words = nullptr;
 };
 
-// `config` is resolved and valid; `loss_chunk_size` is the head's (core/layers/lm_head.h). Parameters are declared; the
-// caller allocates and initialises them.
+// `config` is resolved and valid; `loss_chunk_size` is the head's (core/layers/lm_head.h); `parts` are those of a
+// pipeline stage, in the model's order, empty for the whole model. Parameters are declared; the caller allocates and
+// initialises them.
 GptModel build_gpt(const ModelConfig& config, const RecomputeLayers& recompute, const GptFactories& factories,
-                   std::int64_t loss_chunk_size = 0);
+                   std::int64_t loss_chunk_size = 0, const std::vector<GptPart>& parts = {});
 
 }  // namespace megalith

@@ -129,17 +129,24 @@ void read_metrics(const std::string& path, RunResult& result) {
   }
 }
 
-void read_rank_0(Trainer& trainer, RunResult& result) {
+void read_stage(Trainer& trainer, RunResult& result) {
   TrainingModel& model = trainer.model();
   for (const ParameterUnit& unit : model.gpt().parameters->units()) {
     for (const Parameter* parameter : unit.parameters) {
-      for (std::size_t i = 0; i < parameter->parts.size(); ++i) {
+      for (std::size_t i = 0; i < parameter->parts.size() && !parameter->is_copy; ++i) {
         const std::string& name = parameter->parts[i].name;
         result.weights[name] = download(model.compute(), parameter->part_of(parameter->weight, i));
         result.gradients[name] = download(model.compute(), parameter->part_of(parameter->main_grad, i));
       }
     }
   }
+  result.transfers[model.stage()] = model.transfer().stats();
+  if (model.gpt().words != nullptr)
+    result.word_tables[model.stage()] = download(model.compute(), model.gpt().words->weight);
+}
+
+void read_rank_0(Trainer& trainer, RunResult& result) {
+  TrainingModel& model = trainer.model();
   result.state = read_state(model);
   result.event_waits = trainer.event_waits();
   result.buckets_reduced = model.reducer().buckets_reduced();
@@ -173,6 +180,10 @@ RunResult train(const RunRequest& request) {
     const ExitCode code = trainer.run();
     const std::lock_guard lock(mutex);
     if (trainer.hazards() != nullptr) result.hazards += trainer.hazards()->count();
+    result.memory_as_planned = result.memory_as_planned &&
+                               trainer.model().arena().touched_bytes() == trainer.plans().block_bytes() &&
+                               trainer.model().pool().peak_allocated_bytes() == planned;
+    if (trainer.model().groups()[0]->rank() == 0) read_stage(trainer, result);
     if (rank != 0) return;
     result.planned_total = planned;
     result.code = code;
