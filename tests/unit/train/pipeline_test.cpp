@@ -74,21 +74,6 @@ class PipelineModels : public testing::TestWithParam<bool> {
   Words model() const { return GetParam() ? kSmall + Words{"--hidden-size", "32"} + test::llama_flags() : kSmall; }
 };
 
-// Each wait of a message orders something: with any one of them left out the checker finds the race.
-TEST(PipelineX, Experiment) {
-  for (const char* name : {"1f1b", "zb-v", "interleaved"}) {
-    const Words flags = kSmall + kDropout + stages(2) + schedule(name) +
-                        Words{"--train-iters", "2", "--check-hazards", "--global-batch-size", "4"};
-    const std::int64_t waits = test::train({.flags = flags, .ranks = 2}).event_waits;
-    std::string idle;
-    for (std::int64_t ordinal = 0; ordinal < waits; ++ordinal) {
-      if (test::train({.flags = flags + Words{"--suppress-wait", std::to_string(ordinal)}, .ranks = 2}).hazards == 0)
-        idle += " " + std::to_string(ordinal);
-    }
-    std::cout << "XX " << name << " waits " << waits << " idle" << idle << std::endl;
-  }
-}
-
 INSTANTIATE_TEST_SUITE_P(Shapes, PipelineModels, testing::Bool(),
                          [](const auto& shape) { return shape.param ? "Llama" : "Gpt"; });
 
@@ -219,6 +204,22 @@ TEST(Pipeline, HasNoHazards) {
     EXPECT_GT(run.event_waits, 50);
   }
 }
+
+// As Hazards.EverySuppressedWaitIsFound. Two waits order nothing in so short a run: the first receive writes to memory
+// that nobody has used, and after the last wait for a send nobody writes.
+#if !defined(__SANITIZE_THREAD__)
+TEST(Pipeline, SuppressedWaitsOfMessagesAreFound) {
+  const Words flags = kSmall + stages(2) + Words{"--train-iters", "2", "--check-hazards", "--global-batch-size", "2"};
+  const std::int64_t waits = test::train({.flags = flags, .ranks = 2}).event_waits;
+  ASSERT_GT(waits, 16);
+  std::vector<std::int64_t> idle;
+  for (std::int64_t ordinal = 0; ordinal < waits; ++ordinal) {
+    const Words suppressed = flags + Words{"--suppress-wait", std::to_string(ordinal)};
+    if (test::train({.flags = suppressed, .ranks = 2}).hazards == 0) idle.push_back(ordinal);
+  }
+  EXPECT_THAT(idle, ::testing::SizeIs(::testing::Le(2u)));
+}
+#endif
 
 TEST(Pipeline, ResumesBitForBitAndUnderOtherLayouts) {
   const test::ScratchDirectory scratch;
