@@ -212,10 +212,17 @@ TEST(Pipeline, SuppressedWaitsOfMessagesAreFound) {
   const Words flags = kSmall + stages(2) + Words{"--train-iters", "2", "--check-hazards", "--global-batch-size", "2"};
   const std::int64_t waits = test::train({.flags = flags, .ranks = 2}).event_waits;
   ASSERT_GT(waits, 16);
+  const auto found = [&](std::int64_t ordinal) {
+    try {
+      return test::train({.flags = flags + Words{"--suppress-wait", std::to_string(ordinal)}, .ranks = 2}).hazards > 0;
+    } catch (const Error&) {
+      return true;  // a message came over tokens that were in use, and the embedding noticed before the checker was
+                    // asked
+    }
+  };
   std::vector<std::int64_t> idle;
   for (std::int64_t ordinal = 0; ordinal < waits; ++ordinal) {
-    const Words suppressed = flags + Words{"--suppress-wait", std::to_string(ordinal)};
-    if (test::train({.flags = suppressed, .ranks = 2}).hazards == 0) idle.push_back(ordinal);
+    if (!found(ordinal)) idle.push_back(ordinal);
   }
   EXPECT_THAT(idle, ::testing::SizeIs(::testing::Le(2u)));
 }
