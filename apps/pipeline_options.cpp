@@ -85,6 +85,14 @@ PipelineLayout pipeline_layout(const Options& options) {
   }
   if (chunks == 0) chunks = is_v ? 2 : 1;
   if (is_auto && chunks > 1) layout.kind = ScheduleKind::kInterleaved;
+  if (layout.parts.empty() && static_cast<std::int64_t>(stages) * chunks > std::int64_t{layers} + 2) {
+    fail({.code = ExitCode::kUsage,
+          .subject = "--num-layers",
+          .expected = fmt::format("a layer for each of the {} x {} chunks of the stages", stages, chunks),
+          .got = fmt::format("{}", layers),
+          .remedy = "lower --pipeline-model-parallel-size or --num-virtual-stages-per-pipeline-rank",
+          .show_place = false});
+  }
   layout.placement = {.num_stages = stages, .num_chunks = chunks, .is_v = is_v};
   split.placement = layout.placement;
   if (layout.parts.empty()) layout.parts = split_layers(split);

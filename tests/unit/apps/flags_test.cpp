@@ -266,7 +266,7 @@ TEST(Flags, HelpNamesEveryFlagOfTheProgram) {
     }
   }
   EXPECT_THAT(help_text(App::kTrain),
-              HasSubstr("\nTraining:\n  --micro-batch-size SAMPLES              per rank and forward "
+              HasSubstr("\nTraining:\n  --micro-batch-size SAMPLES                  per rank and forward "
                         "pass [default 1; 1 to 1048576]\n"));
   EXPECT_THAT(help_text(App::kTrain), HasSubstr("\nTesting:\n  --check-hazards"));
 }
