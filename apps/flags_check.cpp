@@ -5,6 +5,7 @@
 #include <charconv>
 
 #include "apps/flags_binding.h"
+#include "apps/pipeline_options.h"
 #include "core/base/error.h"
 #include "parallel/tensor_parallel/tensor_parallel.h"
 
@@ -21,9 +22,8 @@ void check_parallel(const Options& options) {
   const auto only_one = [](const char* flag, std::int64_t size) {
     if (size == 1) return;
     refuse_usage(flag, "1, other sizes are not built yet", fmt::format("{}", size),
-                 "leave it out: ranks are tensor- and data-parallel");
+                 "leave it out: ranks are tensor-, pipeline- and data-parallel");
   };
-  only_one("--pipeline-model-parallel-size", parallel.pipeline_model_parallel_size);
   only_one("--expert-model-parallel-size", parallel.expert_model_parallel_size);
   only_one("--context-parallel-size", parallel.context_parallel_size);
   if (parallel.tp_comm_overlap) {
@@ -31,6 +31,28 @@ void check_parallel(const Options& options) {
                  "--tp-comm-overlap", "tensor parallelism works without it");
   }
   check_tensor_parallel(options.model, parallel.tensor_model_parallel_size, parallel.sequence_parallel);
+}
+
+void check_pipeline(const Options& options) {
+  const ParallelOptions& parallel = options.parallel;
+  const bool laid_out = !parallel.pipeline_model_parallel_layout.empty();
+  const bool uneven = parallel.decoder_first_pipeline_num_layers != 0 || parallel.decoder_last_pipeline_num_layers != 0;
+  const bool accounts = parallel.account_for_embedding_in_pipeline_split || parallel.account_for_loss_in_pipeline_split;
+  const bool by_layers = parallel.num_layers_per_virtual_pipeline_stage != 0;
+  const bool by_stages = parallel.num_virtual_stages_per_pipeline_rank != 0;
+  if (laid_out && (uneven || accounts || by_layers || by_stages)) {
+    refuse_usage("--pipeline-model-parallel-layout", "no other flag that splits layers beside it",
+                 uneven      ? "--decoder-first-pipeline-num-layers or --decoder-last-pipeline-num-layers"
+                 : accounts  ? "--account-for-embedding-in-pipeline-split or --account-for-loss-in-pipeline-split"
+                 : by_layers ? "--num-layers-per-virtual-pipeline-stage"
+                             : "--num-virtual-stages-per-pipeline-rank",
+                 "the layout says it all: remove the other flag");
+  }
+  if (by_layers && by_stages) {
+    refuse_usage("--num-layers-per-virtual-pipeline-stage and --num-virtual-stages-per-pipeline-rank", "one of them",
+                 "both", "remove one");
+  }
+  pipeline_layout(options);
 }
 
 void check_memory(const Options& options) {
@@ -246,6 +268,7 @@ void check(App app, const Options& options) {
     check_model(options);
     check_batch(options.train);
     check_parallel(options);
+    check_pipeline(options);
     check_memory(options);
     check_dtypes(options);
   }

@@ -9,7 +9,7 @@ namespace megalith {
 
 namespace {
 
-constexpr std::size_t kIndent = 42;
+constexpr std::size_t kIndent = 46;
 constexpr std::size_t kWidth = 110;
 
 // Words of `text` from column kIndent on, the first line continuing `line`.

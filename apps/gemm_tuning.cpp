@@ -80,15 +80,21 @@ void write_cache(const Entries& entries) {
   table->load(from_text(world.host_broadcast(main ? to_text(read_cache()) : "", 0)), cache_file());
   table->load(entries, "the checkpoint");
   model.warm_up();
-  if (main && !table->pending().empty()) {
+  // A stage has GEMMs that others have not: the first replica of each measures.
+  const bool measures = model.groups().front()->rank() == 0;
+  const bool measured = measures && !table->pending().empty();
+  if (measured) {
     const GemmTuning tuning = tune(stream, *table, {model.arena().block(), model.arena().block_bytes()});
     log_info(fmt::format("measured the algorithms of {} GEMMs: {:.3f} ms in place of {:.3f} ms, one call each{}",
                          tuning.measured, tuning.chosen_seconds * 1e3, tuning.first_seconds * 1e3,
                          tuning.too_large > 0 ? fmt::format("; {} too large to measure", tuning.too_large) : ""));
-    write_cache(table->entries());
   }
-  entries = from_text(world.host_broadcast(main ? to_text(table->entries()) : "", 0));
-  table->load(entries, "rank 0");
+  entries.clear();
+  for (const std::string& text : world.host_all_gather(measures ? to_text(table->entries()) : "")) {
+    if (!text.empty()) entries.merge(from_text(text));
+  }
+  if (world.host_any(measured) && main) write_cache(entries);
+  table->load(entries, "the first replica");
 }
 
 }  // namespace

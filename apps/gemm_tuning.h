@@ -1,5 +1,5 @@
 // Chooses cuBLASLt's algorithms before the first step, the same on all ranks: those of the checkpoint, else those in
-// the user's cache file, else the fastest that rank 0 measures.
+// the user's cache file, else the fastest that the first replica of each pipeline stage measures.
 #pragma once
 
 #include <map>

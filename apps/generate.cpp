@@ -19,6 +19,8 @@ namespace {
 // The model as the checkpoint describes it; sampling as the command line says.
 Options merge(const Options& command_line, const TrainState& state) {
   Options options = options_from_config(App::kPlan, state.config);
+  options.parallel = {};  // one rank, whatever the layout was
+  options.train.global_batch_size = 0;
   options.generate = command_line.generate;
   options.train.seed = command_line.train.seed;
   options.train.device = command_line.train.device;
@@ -80,7 +82,7 @@ ExitCode generate(int argc, char** argv) {
   const auto prompt = static_cast<std::int64_t>(tokens.size());
   const std::int64_t count = new_tokens(options, command_line, prompt);
   Generator generator(options, options.train.device, prompt + count);
-  load_tensors(generator.parameters(), nullptr, generator.compute(), *checkpoint, LoadScope::kWeights);
+  load_tensors({.parameters = generator.parameters(), .stream = generator.compute()}, *checkpoint, LoadScope::kWeights);
   std::fputs(options.generate.prompt.c_str(), stdout);
   const std::string_view before = options.data.tokenizer_type == TokenizerType::kNull ? " " : "";
   Utf8Stream shown;

@@ -6,11 +6,9 @@
 #include <chrono>
 
 #include "core/device/copy.h"
-#include "core/device/timeline.h"
 #include "core/device/trace.h"
 #include "core/ops/elementwise.h"
 #include "core/ops/grad_norm.h"
-#include "parallel/comm/plan_communicator.h"
 #include "parallel/tensor_parallel/tensor_parallel.h"
 
 namespace megalith {
@@ -30,9 +28,6 @@ struct TrainingModel::HostStep {
 
 namespace {
 
-// Arena scopes of the step loop itself.
-enum StepVerb : std::int32_t { kLoadVerb };
-
 template <class T>
 T* allocate_one(MemoryPool& pool, std::string_view owner) {
   return static_cast<T*>(pool.allocate(sizeof(T), MemoryCategory::kOther, owner));
@@ -40,131 +35,107 @@ T* allocate_one(MemoryPool& pool, std::string_view owner) {
 
 }  // namespace
 
-void check_step_size(const Options& options) {
-  constexpr std::int64_t kMaxStep = std::int64_t{1} << 40;
-  constexpr std::int64_t kMaxMicrobatch = std::int64_t{1} << 32;
-  const auto limit = [&](const char* flag, std::int64_t samples, std::int64_t most) {
-    if (samples <= most / options.model.seq_length) return;
-    refuse_usage(fmt::format("{} and --seq-length", flag), fmt::format("at most {} tokens", most),
-                 fmt::format("{} x {}", samples, options.model.seq_length), "lower one of them");
-  };
-  limit("--global-batch-size", options.train.global_batch_size, kMaxStep);
-  limit("--micro-batch-size", options.train.micro_batch_size, kMaxMicrobatch);
-}
-
-std::int64_t count_microbatches(const TrainingOptions& options, int data_parallel_size) {
-  const std::int64_t per_microbatch = options.micro_batch_size * data_parallel_size;
-  constexpr std::int64_t kMost = 1 << 16;
-  if (options.global_batch_size / per_microbatch > kMost) {
-    refuse_usage("--global-batch-size",
-                 fmt::format("at most {} microbatches per step and rank, {} samples", kMost, kMost * per_microbatch),
-                 std::to_string(options.global_batch_size), "raise --micro-batch-size or the number of ranks");
-  }
-  if (options.global_batch_size % per_microbatch == 0) return options.global_batch_size / per_microbatch;
-  const std::int64_t below = options.global_batch_size / per_microbatch * per_microbatch;
-  refuse_usage("--global-batch-size",
-               fmt::format("a multiple of --micro-batch-size {} x {} data-parallel ranks", options.micro_batch_size,
-                           data_parallel_size),
-               std::to_string(options.global_batch_size),
-               fmt::format("use {}{}", below > 0 ? std::to_string(below) + " or " : "", below + per_microbatch));
-}
-
-MeshSizes mesh_sizes(const Options& options, int world) {
-  return make_mesh_sizes(
-      {.world_size = world, .tensor_model_parallel_size = options.parallel.tensor_model_parallel_size});
-}
-
-StashPolicies stash_policies(const TrainingOptions& options) {
-  StashPolicies policies{};
-  if (options.recompute_granularity != RecomputeGranularity::kSelective) return policies;
-  const auto recompute = [&](SlotKind kind) { policies[static_cast<std::size_t>(kind)] = StashPolicy::kRecompute; };
-  for (const std::string& module : options.recompute_modules) {
-    if (module == "core_attn") recompute(SlotKind::kAttnProj);
-    if (module == "layernorm") {
-      recompute(SlotKind::kQkvLinear);
-      recompute(SlotKind::kFc1);
-    }
-    if (module == "mlp_act") recompute(SlotKind::kFc2);
-  }
-  return policies;
-}
-
-RecomputeLayers recompute_layers(const Options& options) {
-  const TrainingOptions& train = options.train;
-  RecomputeLayers recompute;
-  if (train.recompute_granularity == RecomputeGranularity::kSelective) {
-    recompute.mlp = std::find(train.recompute_modules.begin(), train.recompute_modules.end(), "mlp") !=
-                    train.recompute_modules.end();
-  }
-  if (train.recompute_granularity != RecomputeGranularity::kFull) return recompute;
-  const std::int64_t layers = options.model.num_layers;
-  if (train.recompute_method == RecomputeMethod::kUniform) {
-    for (std::int64_t first = 0; first < layers; first += train.recompute_num_layers) {
-      recompute.ranges.push_back({.first = first, .count = std::min(train.recompute_num_layers, layers - first)});
-    }
-  } else {
-    for (std::int64_t layer = 0; layer < std::min(train.recompute_num_layers, layers); ++layer) {
-      recompute.ranges.push_back({.first = layer, .count = 1});
-    }
-  }
-  return recompute;
-}
-
-TrainingModel::TrainingModel(const Options& options, DeviceType device, const ParallelGroups& groups,
-                             Instruments instruments, std::size_t memory_limit)
+TrainingModel::TrainingModel(const Options& options, DeviceType device, const Mesh& mesh, Instruments instruments,
+                             std::size_t memory_limit)
     : options_(options),
-      data_parallel_(groups.data),
-      loss_group_(groups.data.duplicate("dp loss")),
+      mesh_(mesh),
+      data_parallel_(mesh.dp()),
+      pipeline_(pipeline_layout(options)),
       pool_(device, memory_limit),
       compute_(device, "compute", instruments),
       communication_(device, "communication", instruments),
       tensor_communication_(
-          groups.tensor.size() == 1 ? nullptr : std::make_unique<Stream>(device, "tensor communication", instruments)),
-      tensor_(groups.tensor, tensor_communication_ ? *tensor_communication_ : communication_,
+          mesh.tp().size() == 1 ? nullptr : std::make_unique<Stream>(device, "tensor communication", instruments)),
+      tensor_(mesh.tp(), tensor_communication_ ? *tensor_communication_ : communication_,
               options.parallel.sequence_parallel),
       arena_(pool_, device == DeviceType::kPlan ? Arena::Mode::kRecording : Arena::Mode::kPlanned),
-      gpt_(build_gpt(options.model, recompute_layers(options), tensor_parallel_factories(options.model, tensor_),
-                     options.train.loss_chunk_size)),
-      num_microbatches_(count_microbatches(options.train, groups.data.size())),
+      gpt_(build_gpt(options.model, recompute_layers(options, pipeline_.parts_of(mesh.coordinates().pp)),
+                     tensor_parallel_factories(options.model, tensor_), options.train.loss_chunk_size,
+                     pipeline_.parts_of(mesh.coordinates().pp))),
+      num_microbatches_(count_microbatches(options.train, data_parallel_.size())),
       ctx_{.compute = compute_, .arena = arena_} {
+  // The groups first, before anything can fail on one rank alone.
+  make_groups();
   if (instruments.captures != nullptr) pool_.set_capture_guard(instruments.captures);
-  ParameterStore& store = *gpt_.parameters;
-  store.allocate(pool_, options.model.params_dtype, options.train.main_grads_dtype);
-  shared_gradients_ = std::make_unique<SharedGradients>(tensor_, store, pool_);
-  const auto sum_squares = [this](Stream& stream, const Tensor& squares) {
-    tensor_.all_reduce(stream, squares, ReduceOp::kSum, "squares of gradients");
-  };
-  optimizer_ = std::make_unique<AdamWOptimizer>(store, pool_,
-                                                AdamWOptimizer::Spec{.beta1 = options.train.adam_beta1,
-                                                                     .beta2 = options.train.adam_beta2,
-                                                                     .eps = options.train.adam_eps,
-                                                                     .weight_decay = options.train.weight_decay,
-                                                                     .clip_grad = options.train.clip_grad,
-                                                                     .exp_avg_dtype = options.train.exp_avg_dtype,
-                                                                     .exp_avg_sq_dtype = options.train.exp_avg_sq_dtype,
-                                                                     .sum_squares = sum_squares});
-  ctx_.policies = stash_policies(options.train);
-  ctx_.seed = static_cast<std::uint64_t>(options.train.seed);
-  ctx_.planned_for = options.train.device;
-  ctx_.deterministic = options.train.deterministic_mode;
-  ctx_.loss_sum = Tensor(pool_.allocate(sizeof(float), MemoryCategory::kOther, "loss"), DType::kFp32, {1});
-  step_parameters_ = allocate_one<StepParameters>(pool_, "step parameters");
-  allocate_staging();
   std::vector<SegmentRunner::Entry> entries;
   for (const NamedSegment& named : gpt_.segments)
     entries.push_back({.name = named.name, .segment = named.segment.get(), .hooks = {}});
   runner_ = std::make_unique<SegmentRunner>(ctx_, std::move(entries));
+  Instruments of_transfer = instruments;
+  of_transfer.observer = nullptr;  // which would wait for a receive before the peer is asked to send
+  transfer_ = std::make_unique<PipelineTransfer>(
+      mesh.pp(), ctx_, *runner_,
+      PipelineTransfer::Spec{
+          .placement = pipeline_.placement,
+          .shape = {tensor_.rows(options.train.micro_batch_size * options.model.seq_length), options.model.hidden_size},
+          .dtype = options.model.params_dtype,
+          .device = device,
+          .instruments = of_transfer});
+  ctx_.loss_sum = Tensor(pool_.allocate(sizeof(float), MemoryCategory::kOther, "loss"), DType::kFp32, {1});
+  if (device == DeviceType::kCuda) transfer_->connect(ctx_.loss_sum);
+  gpt_.parameters->allocate(pool_, options.model.params_dtype, options.train.main_grads_dtype);
+  shared_gradients_ = std::make_unique<SharedGradients>(tensor_, *gpt_.parameters, pool_);
+  build_optimizer();
+  ctx_.policies = stash_policies(options.train);
+  ctx_.seed = static_cast<std::uint64_t>(options.train.seed);
+  ctx_.planned_for = options.train.device;
+  ctx_.deterministic = options.train.deterministic_mode;
+  step_parameters_ = allocate_one<StepParameters>(pool_, "step parameters");
+  allocate_staging();
   build_actions();
   fill_table();
 }
 
-TrainingModel::~TrainingModel() {
-  try {  // streams hold addresses of this object
-    communication_.synchronize();
-    if (tensor_communication_) tensor_communication_->synchronize();
-    compute_.synchronize();
-  } catch (const std::exception&) {  // the step that failed has told already
+void TrainingModel::make_groups() {
+  loss_group_ = data_parallel_.duplicate("dp loss");
+  stages_group_ = mesh_.pp().duplicate("pp sums");
+  const int stages = mesh_.pp().size(), last = stages - 1;
+  const bool tied = !options_.model.untie_embeddings_and_output_weights;
+  if (stages == 1 || !tied || pipeline_.placement.is_v) return;
+  const bool has_end = stage() == 0 || stage() == last;
+  const std::vector<int> ranks = has_end ? std::vector<int>{0, last} : std::vector<int>{stage()};
+  embedding_group_ = mesh_.pp().subgroup(ranks, "embedding");
+  if (!has_end) embedding_group_.reset();
+}
+
+std::vector<Communicator*> TrainingModel::groups() const {
+  std::vector<Communicator*> groups{&data_parallel_, loss_group_.get(), stages_group_.get(), &tensor_.communicator()};
+  if (embedding_group_) groups.push_back(embedding_group_.get());
+  return groups;
+}
+
+void TrainingModel::build_optimizer() {
+  all_parameters_ = build_gpt(options_.model, {}, default_factories()).parameters;
+  std::vector<std::string> names;
+  for (const ParameterUnit& unit : all_parameters_->units()) {
+    for (const Parameter* parameter : unit.parameters) {
+      for (const LogicalTensor& part : parameter->parts) names.push_back(part.name);
+    }
   }
+  const TrainingOptions& train = options_.train;
+  optimizer_ = std::make_unique<AdamWOptimizer>(*gpt_.parameters, pool_,
+                                                AdamWOptimizer::Spec{.beta1 = train.adam_beta1,
+                                                                     .beta2 = train.adam_beta2,
+                                                                     .eps = train.adam_eps,
+                                                                     .weight_decay = train.weight_decay,
+                                                                     .clip_grad = train.clip_grad,
+                                                                     .exp_avg_dtype = train.exp_avg_dtype,
+                                                                     .exp_avg_sq_dtype = train.exp_avg_sq_dtype,
+                                                                     .all_names = std::move(names)});
+}
+
+TrainingModel::~TrainingModel() {
+  // Streams hold addresses of this object. A step that failed has told already.
+  const auto wait = [](auto& streams) {
+    try {
+      streams.synchronize();
+    } catch (const std::exception&) {
+    }
+  };
+  wait(communication_);
+  if (tensor_communication_) wait(*tensor_communication_);
+  if (transfer_) wait(*transfer_);
+  wait(compute_);
 }
 
 void TrainingModel::allocate_staging() {
@@ -187,8 +158,9 @@ void TrainingModel::build_actions() {
   std::vector<std::int64_t> ready_numels;  // backward reaches the last unit first
   for (auto unit = units.rbegin(); unit != units.rend(); ++unit) ready_numels.push_back(unit->numel);
   std::vector<std::vector<Tensor>> gradients;
-  ReducePoints points{.segments_of_bucket = {},
-                      .tied_segment = options_.model.untie_embeddings_and_output_weights ? -1 : 0};
+  ReducePoints points{.segments_of_bucket = {}, .tied_segment = -1, .tied_across_stages = embedding_group_ != nullptr};
+  if (!options_.model.untie_embeddings_and_output_weights && gpt_.words != nullptr)
+    points.tied_segment = gpt_.words->is_copy ? runner_->num_segments() - 1 : 0;  // the head, or the embedding
   for (const std::vector<int>& bucket : assign_buckets(ready_numels, options_.parallel.ddp_bucket_size)) {
     std::vector<Tensor> tensors;
     std::vector<int> segments;
@@ -205,10 +177,10 @@ void TrainingModel::build_actions() {
   }
   reducer_ = std::make_unique<GradientReducer>(
       data_parallel_, GradientReducer::Streams{.compute = compute_, .communication = communication_}, gradients);
-  const Schedule schedule = make_schedule(ScheduleKind::k1F1B, 1, 1, static_cast<int>(num_microbatches_));
-  train_actions_ = lower_training_step(schedule.stages[0], {runner_->num_segments()}, points);
-  evaluate_actions_ = lower_evaluation_step(schedule.stages[0], {runner_->num_segments()});
-  for (int column = 0; column < num_columns(train_actions_); ++column) {
+  const Schedule schedule = schedule_of(pipeline_, num_microbatches_);
+  train_actions_ = lower_training_step(insert_messages(schedule, stage()), gpt_.part_segments, points);
+  evaluate_actions_ = lower_evaluation_step(insert_messages(forwards_of(schedule), stage()), gpt_.part_segments);
+  for (int column = 0; column < std::max(num_columns(train_actions_), num_columns(evaluate_actions_)); ++column) {
     microbatch_parameters_.push_back(allocate_one<MicrobatchParameters>(pool_, "microbatch parameters"));
   }
 }
@@ -220,19 +192,38 @@ void TrainingModel::fill_table() {
   table_.set(ActionKind::kForward, run_verb);
   table_.set(ActionKind::kBackwardData, run_verb);
   table_.set(ActionKind::kBackwardWeight, run_verb);
-  table_.set(ActionKind::kTieGradients, [this](const Action&) { gpt_.parameters->add_tied_gradients(compute_); });
+  table_.set(ActionKind::kPostReceive, [this](const Action& action) { transfer_->post_receive(action); });
+  table_.set(ActionKind::kWaitReceive, [this](const Action& action) { transfer_->wait_receive(action); });
+  table_.set(ActionKind::kSend, [this](const Action& action) { transfer_->send(action); });
+  table_.set(ActionKind::kWaitSend, [this](const Action& action) { transfer_->wait_send(action); });
+  table_.set(ActionKind::kTieGradients, [this](const Action&) {
+    if (!embedding_group_) return gpt_.parameters->add_tied_gradients(compute_);
+    embedding_group_->label_next("gradients of the tied embedding");
+    embedding_group_->all_reduce(compute_, gpt_.words->main_grad);
+  });
   table_.set(ActionKind::kReduce, [this](const Action& action) { reducer_->reduce(action.bucket); });
   table_.set(ActionKind::kFinishReduce, [this](const Action&) {
     reducer_->finish();
     shared_gradients_->sum(compute_);
+    // NCCL may add the replicas in another order for the first stage than for the last; both must stay alike.
+    if (!embedding_group_ || pool_.device() != DeviceType::kCuda || data_parallel_.size() <= 2) return;
+    embedding_group_->label_next("gradients of the tied embedding");
+    embedding_group_->broadcast(compute_, gpt_.words->main_grad, 0);
   });
   table_.set(ActionKind::kReduceLoss, [this](const Action&) {
-    if (data_parallel_.size() == 1) return;
-    loss_group_->label_next("loss");
-    loss_group_->all_reduce(compute_, ctx_.loss_sum);
+    for (Communicator* group : {loss_group_.get(), stages_group_.get()}) {  // of the stages one has other than 0
+      group->label_next("loss");
+      group->all_reduce(compute_, ctx_.loss_sum);
+    }
+  });
+  table_.set(ActionKind::kReduceNorm, [this](const Action&) {
+    optimizer_->sum_squares(compute_);
+    tensor_.all_reduce(compute_, optimizer_->squares(), ReduceOp::kSum, "squares of gradients");
+    stages_group_->label_next("squares of the gradients");
+    stages_group_->all_reduce(compute_, optimizer_->squares());  // of the stages one has other than 0
   });
   table_.set(ActionKind::kOptimizerStep,
-             [this](const Action&) { optimizer_->step(compute_, ctx_.loss_sum, step_parameters_); });
+             [this](const Action&) { optimizer_->update(compute_, ctx_.loss_sum, step_parameters_); });
 }
 
 void TrainingModel::initialize() {
@@ -283,19 +274,29 @@ void TrainingModel::load(const Action& action) {
   const std::int64_t tokens = sequences * options_.model.seq_length;
   const auto m = static_cast<std::size_t>(action.microbatch);
   const auto column = static_cast<std::size_t>(action.column);
-  arena_.begin_scope({.column = action.column, .segment = -1, .verb = kLoadVerb});
-  const Batch batch{.tokens = ctx_.empty({tokens}, DType::kInt32, "tokens"),
-                    .labels = ctx_.empty({tokens}, DType::kInt32, "labels"),
-                    .sequences = sequences,
-                    .seq_length = options_.model.seq_length};
+  arena_.begin_scope({.column = action.column, .segment = -1, .verb = kLoadScope});
   const HostStep& step = last_step();
-  copy_from_host(compute_, batch.tokens.data, step.tokens + action.microbatch * tokens, batch.tokens.bytes());
-  copy_from_host(compute_, batch.labels.data, step.labels + action.microbatch * tokens, batch.labels.bytes());
+  const GptPart part = pipeline_.parts_of(stage())[static_cast<std::size_t>(action.chunk)];
+  Batch batch{.tokens = {}, .labels = {}, .sequences = sequences, .seq_length = options_.model.seq_length};
+  const auto copy = [&](const std::int32_t* from, const char* owner) {
+    const Tensor to = ctx_.empty({tokens}, DType::kInt32, owner);
+    copy_from_host(compute_, to.data, from + action.microbatch * tokens, to.bytes());
+    return to;
+  };
+  if (part.has_embedding) batch.tokens = copy(step.tokens, "tokens");
+  if (part.has_head) batch.labels = copy(step.labels, "labels");
   launch(compute_, WriteMicrobatchParameters{.value = {.iteration = step.input.iteration,
                                                        .first_sample = step.input.first_samples[m],
                                                        .loss_scale = 1.0f / static_cast<float>(tokens_per_step())},
                                              .out = microbatch_parameters_[column]});
   runner_->set_batch(action.column, batch, microbatch_parameters_[column]);
+}
+
+void TrainingModel::run(const Action& action) {
+  const bool is_verb = action.kind >= ActionKind::kForward && action.kind <= ActionKind::kBackwardWeight;
+  if (is_verb) return table_.run_one(action);  // SegmentRunner traces it by its segment's name
+  const TraceRange range(compute_, compute_.instruments().trace, [&] { return to_string(action); });
+  table_.run_one(action);
 }
 
 // `proceeds` is asked before each action; false ends the step there.
@@ -309,10 +310,9 @@ void TrainingModel::run_step(Mode mode, const std::vector<Action>& actions, cons
   launch(compute_,
          WriteStepParameters{
              .iteration = input.iteration, .learning_rate = input.learning_rate, .parameters = step_parameters_});
-  if (!proceeds) return table_.run(actions);
   for (const Action& action : actions) {
-    if (!proceeds(action)) return;
-    table_.run({action});
+    if (proceeds && !proceeds(action)) return;
+    run(action);
   }
 }
 
@@ -377,6 +377,7 @@ void TrainingModel::repeat_step(const StepInput& input, const std::function<void
     return true;
   });
   communication_.synchronize();
+  transfer_->synchronize();
   compute_.synchronize();
   --steps_staged_;
 }
@@ -405,9 +406,7 @@ void TrainingModel::warm_up() {
   const std::vector<std::int32_t> tokens(static_cast<std::size_t>(sequences * (options_.model.seq_length + 1)), 0);
   std::vector<Action> first;
   for (const Action& action : train_actions_) {
-    const bool computes = action.kind == ActionKind::kLoad || action.kind == ActionKind::kForward ||
-                          action.kind == ActionKind::kBackwardData || action.kind == ActionKind::kBackwardWeight;
-    if (computes && action.microbatch == 0) first.push_back(action);
+    if (is_of_microbatch(action.kind) && action.microbatch == 0) first.push_back(action);
   }
   run_step(Mode::kTrain, first,
            {.iteration = 1,
@@ -428,82 +427,6 @@ float TrainingModel::evaluate_step(const StepInput& input) {
   access.add(&step.report->loss, sizeof(float), false);
   compute_.announce_host(access);
   return step.report->loss / static_cast<float>(tokens_per_step());
-}
-
-std::size_t MemoryUse::total() const {
-  std::size_t bytes = arena;
-  for (std::size_t category : persistent) bytes += category;
-  return bytes;
-}
-
-namespace {
-
-// `options` with fewer microbatches in a step.
-Options with_microbatches(const Options& options, std::int64_t microbatches, std::int64_t data_parallel_size) {
-  Options fewer = options;
-  fewer.train.global_batch_size = microbatches * options.train.micro_batch_size * data_parallel_size;
-  return fewer;
-}
-
-void plan_mode(Mode mode, const Options& options, const Mesh& mesh, StepPlans& plans, CategoryBytes* persistent) {
-  Timeline timeline;
-  TrainingModel model(options, DeviceType::kPlan, {.data = mesh.dp(), .tensor = mesh.tp()}, {.timeline = &timeline});
-  const std::int64_t sequences = model.num_microbatches() * options.train.micro_batch_size;
-  const std::vector<std::int32_t> no_tokens(static_cast<std::size_t>(sequences * (options.model.seq_length + 1)), 0);
-  const StepInput input{
-      .iteration = 1,
-      .learning_rate = 0,
-      .first_samples = std::vector<std::int64_t>(static_cast<std::size_t>(model.num_microbatches()), 0),
-      .tokens = no_tokens};
-  if (mode == Mode::kTrain) {
-    model.train_step(input);
-    plans.train = plan_arena(timeline, model.arena());
-    plans.train_flops = timeline.flops();
-    plans.train_ops = timeline.entries().size();
-    if (persistent != nullptr) *persistent = model.pool().allocated_by_category();
-  } else {
-    model.evaluate_step(input);
-    plans.evaluate = plan_arena(timeline, model.arena());
-  }
-}
-
-}  // namespace
-
-// All microbatches but the first and the last are alike: so many, and more add the same work in the same memory.
-StepPlans plan_steps(const Options& options, int rank, int world, CategoryBytes* persistent) {
-  constexpr std::int64_t kRecorded = 4;
-  const MeshSizes sizes = mesh_sizes(options, world);
-  const std::int64_t microbatches = count_microbatches(options.train, static_cast<int>(sizes.dp));
-  PlanCommunicator all("world", {.rank = rank, .size = world});
-  const Mesh mesh = Mesh::create(all, sizes);
-  StepPlans plans;
-  if (microbatches <= kRecorded) {
-    plan_mode(Mode::kTrain, options, mesh, plans, persistent);
-    plan_mode(Mode::kEval, options, mesh, plans, nullptr);
-    return plans;
-  }
-  StepPlans fewer;
-  plan_mode(Mode::kTrain, with_microbatches(options, kRecorded - 1, sizes.dp), mesh, fewer, nullptr);
-  const Options recorded = with_microbatches(options, kRecorded, sizes.dp);
-  plan_mode(Mode::kTrain, recorded, mesh, plans, persistent);
-  plan_mode(Mode::kEval, recorded, mesh, plans, nullptr);
-  const std::int64_t more = microbatches - kRecorded;
-  plans.train_flops += static_cast<double>(more) * (plans.train_flops - fewer.train_flops);
-  plans.train_ops += static_cast<std::size_t>(more) * (plans.train_ops - fewer.train_ops);
-  return plans;
-}
-
-MemoryUse memory_use(const StepPlans& plans, const CategoryBytes& persistent) {
-  MemoryUse use{.persistent = persistent,
-                .arena = plans.block_bytes(),
-                .arena_live = plans.train.live_by_category,
-                .activations = {}};
-  for (const auto& [owner, bytes] : plans.train.live_by_owner) {
-    for (int kind = 0; kind < kNumSlotKinds; ++kind) {
-      if (owner == name_of(static_cast<SlotKind>(kind))) use.activations.emplace_back(owner, bytes);
-    }
-  }
-  return use;
 }
 
 }  // namespace megalith

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "apps/options.h"
+#include "apps/pipeline_options.h"
 #include "core/device/arena.h"
 #include "core/device/host_arena.h"
 #include "core/device/memory_pool.h"
@@ -21,6 +22,7 @@
 #include "parallel/mesh/mesh.h"
 #include "parallel/pipeline_parallel/executor.h"
 #include "parallel/pipeline_parallel/lowering.h"
+#include "parallel/pipeline_parallel/transfer.h"
 #include "parallel/tensor_parallel/shared_gradients.h"
 
 namespace megalith {
@@ -61,17 +63,12 @@ struct StepResult {
   double seconds = 0;          // from the end of the step before, if this one was enqueued by then, or from its start
 };
 
-// This rank's groups.
-struct ParallelGroups {
-  Communicator& data;
-  Communicator& tensor;
-};
-
 class TrainingModel {
  public:
-  // `options` is complete and valid and outlives the model, as do the groups. Plan streams need instruments.timeline.
-  // `memory_limit` in bytes, 0: the machine's.
-  TrainingModel(const Options& options, DeviceType device, const ParallelGroups& groups, Instruments instruments,
+  // `options` is complete and valid and outlives the model, as does `mesh`. Holds what this rank's pipeline stage and
+  // tensor-parallel rank have of the model. Plan streams need instruments.timeline. `memory_limit` in bytes, 0: the
+  // machine's. Collective.
+  TrainingModel(const Options& options, DeviceType device, const Mesh& mesh, Instruments instruments,
                 std::size_t memory_limit = 0);
   ~TrainingModel();
 
@@ -107,9 +104,15 @@ class TrainingModel {
   Arena& arena() { return arena_; }
   Stream& compute() { return compute_; }
   StepParameters* step_parameters() { return step_parameters_; }
-  // Of the steps.
-  std::vector<Communicator*> groups() const { return {&data_parallel_, loss_group_.get(), &tensor_.communicator()}; }
+  // Of the steps' collectives, in an order that no two ranks see differently.
+  std::vector<Communicator*> groups() const;
+  const Communicator& tensor_group() const { return tensor_.communicator(); }
   const GradientReducer& reducer() const { return *reducer_; }
+  const PipelineTransfer& transfer() const { return *transfer_; }
+  const PipelineLayout& pipeline() const { return pipeline_; }
+  int stage() const { return mesh_.coordinates().pp; }
+  // The whole model's parameters, declared and not allocated.
+  const ParameterStore& all_parameters() const { return *all_parameters_; }
   const std::vector<Action>& train_actions() const { return train_actions_; }
   Context& context() { return ctx_; }
   // What the memory at an address is called at this moment: a parameter, its gradient, a tensor of the current verb.
@@ -118,19 +121,27 @@ class TrainingModel {
  private:
   struct HostStep;
 
+  void make_groups();
+  void build_optimizer();
   void build_actions();
   void fill_table();
   void allocate_staging();
   void stage(const StepInput& input);
   void load(const Action& action);
+  void run(const Action& action);
   void run_step(Mode mode, const std::vector<Action>& actions, const StepInput& input,
                 const std::function<bool(const Action&)>& proceeds = nullptr);
   HostStep& staged(int steps_ago);
   HostStep& last_step() { return staged(0); }
 
   const Options& options_;
+  const Mesh& mesh_;
   Communicator& data_parallel_;
-  std::unique_ptr<Communicator> loss_group_;  // the same ranks, for the compute stream
+  std::unique_ptr<Communicator> loss_group_;       // the same ranks, for the compute stream
+  std::unique_ptr<Communicator> stages_group_;     // this pipeline's ranks, for sums on the compute stream
+  std::unique_ptr<Communicator> embedding_group_;  // of them the first and the last, where they share a tied embedding
+  PipelineLayout pipeline_;
+  std::unique_ptr<ParameterStore> all_parameters_;
   MemoryPool pool_;
   Stream compute_;
   Stream communication_;
@@ -144,6 +155,7 @@ class TrainingModel {
   std::unique_ptr<GradientReducer> reducer_;
   Context ctx_;
   std::unique_ptr<SegmentRunner> runner_;
+  std::unique_ptr<PipelineTransfer> transfer_;
   ActionTable table_;
   std::vector<Action> train_actions_;
   std::vector<Action> evaluate_actions_;
@@ -156,17 +168,15 @@ class TrainingModel {
   const StepPlans* plans_ = nullptr;
 };
 
-// The layout that the flags ask for; exit code 2 where so many ranks do not fit it.
-MeshSizes mesh_sizes(const Options& options, int world);
-
-// Records a training and an evaluation step of rank `rank` of `world` ranks without computing anything.
+// Records a training and an evaluation step of rank `rank` of `world` without computing anything.
 // `persistent`, if given, receives what lives outside the arena.
 StepPlans plan_steps(const Options& options, int rank, int world, CategoryBytes* persistent = nullptr);
 MemoryUse memory_use(const StepPlans& plans, const CategoryBytes& persistent);
 
 // Modules of --recompute-modules and ranges of --recompute-granularity full.
 StashPolicies stash_policies(const TrainingOptions& options);
-RecomputeLayers recompute_layers(const Options& options);
+// The ranges are counted within each part, as Megatron counts them within a stage.
+RecomputeLayers recompute_layers(const Options& options, const std::vector<GptPart>& parts);
 
 // Exit code 2 for sizes of a step whose products do not fit, which no machine has memory for.
 void check_step_size(const Options& options);

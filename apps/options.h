@@ -16,6 +16,8 @@ enum class RecomputeGranularity { kNone, kSelective, kFull };
 enum class RecomputeMethod { kUniform, kBlock };
 enum class TokenizerType { kByte, kNull, kGpt2Bpe, kHuggingFace, kTikTokenizer };  // as tokenizer_types() has them
 enum class OptimizerType { kAdam };
+// kAuto: 1f1b, or interleaved where a stage has several chunks; the others as ScheduleKind has them.
+enum class PipelineSchedule { kAuto, kGpipe, k1F1B, kInterleaved, kZbH1, kZbV, kDualPipeV };
 
 struct TrainingOptions {
   std::int64_t micro_batch_size = 1;   // sequences per rank and forward pass
@@ -92,6 +94,14 @@ struct ParallelOptions {
   std::int64_t pipeline_model_parallel_size = 1;
   std::int64_t expert_model_parallel_size = 1;
   std::int64_t context_parallel_size = 1;
+  PipelineSchedule pipeline_schedule = PipelineSchedule::kAuto;
+  std::int64_t num_layers_per_virtual_pipeline_stage = 0;  // 0: not given, as the next five
+  std::int64_t num_virtual_stages_per_pipeline_rank = 0;
+  std::string pipeline_model_parallel_layout;  // as parse_layer_layout has it
+  std::int64_t decoder_first_pipeline_num_layers = 0;
+  std::int64_t decoder_last_pipeline_num_layers = 0;
+  bool account_for_embedding_in_pipeline_split = false;
+  bool account_for_loss_in_pipeline_split = false;
   std::int64_t ddp_bucket_size = 40'000'000;      // parameters per gradient bucket
   std::int64_t distributed_timeout_minutes = 10;  // a collective that takes longer ends the job
   double comm_timeout = 0;                        // seconds, in place of it; 0: off

@@ -8,6 +8,7 @@
 #include "apps/program.h"
 #include "apps/trainer.h"
 #include "core/base/cpu_check.h"
+#include "parallel/pipeline_parallel/simulator.h"
 
 namespace megalith {
 
@@ -15,14 +16,41 @@ namespace {
 
 std::string mib(std::size_t bytes) { return fmt::format("{:>12.2f} MiB", static_cast<double>(bytes) / (1 << 20)); }
 
-void print_layout(const Options& options, int world) {
-  const MeshSizes sizes = mesh_sizes(options, world);
-  const std::int64_t microbatches = count_microbatches(options.train, static_cast<int>(sizes.dp));
+std::string said_layers(const std::vector<GptPart>& parts) {
+  std::string text;
+  for (const GptPart& part : parts) {
+    std::string chunk = part.has_embedding ? "embedding" : "";
+    const auto add = [&chunk](const std::string& more) { chunk += (chunk.empty() ? "" : ", ") + more; };
+    if (part.num_layers == 1) add(fmt::format("layer {}", part.first_layer));
+    if (part.num_layers > 1)
+      add(fmt::format("layers {} to {}", part.first_layer, part.first_layer + part.num_layers - 1));
+    if (part.has_head) add("loss");
+    text += (text.empty() ? "" : " | ") + (chunk.empty() ? std::string("nothing") : chunk);
+  }
+  return text;
+}
+
+void print_layout(const Options& options, const MeshSizes& mesh) {
+  const std::int64_t microbatches = count_microbatches(options.train, static_cast<int>(mesh.dp));
   fmt::print("layout\n");
-  fmt::print("  ranks                         {:>15} (tp {} dp {})\n", world, sizes.tp, sizes.dp);
-  fmt::print("  sequences per step            {:>15} = {} replicas x {} microbatches x {}\n",
-             options.train.global_batch_size, sizes.dp, microbatches, options.train.micro_batch_size);
+  fmt::print("  ranks                         {:>15} ({}dp {}{})\n", mesh.world(),
+             mesh.tp > 1 ? fmt::format("tp {} x ", mesh.tp) : "", mesh.dp,
+             mesh.pp > 1 ? fmt::format(" x pp {}", mesh.pp) : "");
+  fmt::print("  sequences per step            {:>15} = {} data-parallel ranks x {} microbatches x {}\n",
+             options.train.global_batch_size, mesh.dp, microbatches, options.train.micro_batch_size);
   fmt::print("  tokens per step               {:>15}\n", options.train.global_batch_size * options.model.seq_length);
+  const PipelineLayout pipeline = pipeline_layout(options);
+  if (pipeline.placement.num_parts() == 1) return;
+  const Schedule schedule = schedule_of(pipeline, microbatches);
+  fmt::print("pipeline\n");
+  fmt::print("  schedule                      {:>15}, {} chunks a stage\n", name_of(pipeline.kind),
+             pipeline.placement.num_chunks);
+  fmt::print("  idle, at F = B = W            {:>14.1f}%\n", 100 * simulate(schedule, {}).bubble_share());
+  for (int stage = 0; stage < pipeline.placement.num_stages; ++stage) {
+    const std::int64_t ranks = mesh.world() / mesh.pp;
+    fmt::print("  stage {:<4} ranks {:>5} to {:<5} {}\n", stage, stage * ranks, (stage + 1) * ranks - 1,
+               said_layers(pipeline.parts_of(stage)));
+  }
 }
 
 void print_parameters(const ModelConfig& model) {
@@ -38,8 +66,8 @@ void print_parameters(const ModelConfig& model) {
   }
 }
 
-void print_memory(const MemoryUse& use, const StepPlans& plans) {
-  fmt::print("memory per rank\n");
+void print_memory(const MemoryUse& use, const StepPlans& plans, const std::string& whose) {
+  fmt::print("memory per rank{}\n", whose);
   for (int c = 0; c < kNumMemoryCategories; ++c) {
     const std::size_t bytes = use.persistent[static_cast<std::size_t>(c)];
     if (bytes > 0) fmt::print("  {:<25} {}\n", name_of(static_cast<MemoryCategory>(c)), mib(bytes));
@@ -56,18 +84,24 @@ void print_memory(const MemoryUse& use, const StepPlans& plans) {
 ExitCode forecast(int argc, char** argv) {
   Options options = parse_options(App::kPlan, argc, argv);
   const int world = static_cast<int>(options.parallel.world_size);
-  complete_options(options, tokenizer_of(options), static_cast<int>(mesh_sizes(options, world).dp));
-  CategoryBytes persistent{};
-  const StepPlans plans = plan_steps(options, 0, world, &persistent);
-  print_layout(options, world);
+  complete_options(options, tokenizer_of(options), world);
+  const MeshSizes mesh = mesh_sizes_of(options.parallel, world);
+  print_layout(options, mesh);
   print_parameters(options.model);
-  print_memory(memory_use(plans, persistent), plans);
+  StepPlans most;  // of the stage that computes most
+  for (int stage = 0; stage < mesh.pp; ++stage) {
+    CategoryBytes persistent{};
+    const int first_rank = static_cast<int>(stage * (mesh.world() / mesh.pp));
+    const StepPlans plans = plan_steps(options, first_rank, world, &persistent);
+    print_memory(memory_use(plans, persistent), plans, mesh.pp > 1 ? fmt::format(" of stage {}", stage) : "");
+    if (plans.train_flops > most.train_flops) most = plans;
+  }
   const double tokens = static_cast<double>(options.train.global_batch_size * options.model.seq_length);
   fmt::print("FLOPs\n");
   fmt::print("  per token (causal, 6 N)       {:>15.4e}\n", flops_per_token(options.model));
   fmt::print("  per step, all ranks           {:>15.4e}\n", flops_per_token(options.model) * tokens);
-  fmt::print("  per step and rank, launched   {:>15.4e} (recompute included) in {} ops\n", plans.train_flops,
-             plans.train_ops);
+  fmt::print("  per step and rank, launched   {:>15.4e} (recompute included) in {} ops\n", most.train_flops,
+             most.train_ops);
   return ExitCode::kOk;
 }
 

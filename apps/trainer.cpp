@@ -96,7 +96,7 @@ Tokenizer tokenizer_of(const Options& options) {
                          .eod_token = data.eod_token});
 }
 
-void complete_options(Options& options, const Tokenizer& tokenizer, int data_parallel_size) {
+void complete_options(Options& options, const Tokenizer& tokenizer, int world) {
   ModelConfig& model = options.model;
   if (model.vocab_size != 0 && model.vocab_size < tokenizer.vocab_size() &&
       options.data.tokenizer_type != TokenizerType::kNull) {
@@ -106,10 +106,11 @@ void complete_options(Options& options, const Tokenizer& tokenizer, int data_par
   model.vocab_size = std::max(model.vocab_size, tokenizer.vocab_size());
   resolve(model);
   validate(model);
+  const auto data_parallel_size = static_cast<int>(mesh_sizes_of(options.parallel, world).dp);
   if (options.train.global_batch_size == 0)
     options.train.global_batch_size = options.train.micro_batch_size * data_parallel_size;
   check_step_size(options);
-  count_microbatches(options.train, data_parallel_size);
+  schedule_of(pipeline_layout(options), count_microbatches(options.train, data_parallel_size));
   // The flag does not count the id that the null tokenizer adds, and is read again from checkpoints.
   const std::int64_t added = options.data.tokenizer_type == TokenizerType::kNull ? 1 : 0;
   model.vocab_size -= added;
@@ -119,7 +120,7 @@ void complete_options(Options& options, const Tokenizer& tokenizer, int data_par
 
 RunSetup prepare_run(const Options& options, int rank, int world) {
   RunSetup setup{.options = options, .tokenizer = tokenizer_of(options), .data = {}, .plans = {}};
-  complete_options(setup.options, setup.tokenizer, static_cast<int>(mesh_sizes(options, world).dp));
+  complete_options(setup.options, setup.tokenizer, world);
   setup.data = build_datasets(data_config(setup.options, setup.tokenizer));
   setup.plans = plan_steps(setup.options, rank, world, &setup.planned_persistent);
   return setup;
@@ -130,7 +131,7 @@ Trainer::Trainer(RunSetup setup, Communicator& world, const StopRequest& stop)
       options_(setup_.options),
       world_(world),
       stop_(stop),
-      mesh_(Mesh::create(world, mesh_sizes(options_, world.size()))) {
+      mesh_(Mesh::create(world, mesh_sizes_of(options_.parallel, world.size()))) {
   if (options_.train.check_hazards) hazards_ = std::make_unique<HazardChecker>();
   waits_.suppressed = options_.train.suppress_wait;
   const bool on_cpu = options_.train.device == DeviceType::kCpu;
@@ -138,8 +139,7 @@ Trainer::Trainer(RunSetup setup, Communicator& world, const StopRequest& stop)
   const std::size_t limit = on_cpu ? memory_limit(world_) : 0;
   if (!on_cpu) together(world_, [&] { check_gpu_memory(memory_use(setup_.plans, setup_.planned_persistent)); });
   together(world_, [&] {  // the groups are made before anything can fail
-    model_ = std::make_unique<TrainingModel>(options_, options_.train.device,
-                                             ParallelGroups{.data = mesh_.dp(), .tensor = mesh_.tp()},
+    model_ = std::make_unique<TrainingModel>(options_, options_.train.device, mesh_,
                                              Instruments{.hazards = hazards_.get(),
                                                          .waits = &waits_,
                                                          .captures = &captures_,
@@ -207,8 +207,11 @@ void Trainer::load() {
                  "--finetune beside it: the checkpoint holds weights alone, as convert writes them",
                  "neither that nor --no-load-optim", "--finetune starts at step 0 with Adam's moments at 0");
   }
-  load_tensors(*model_->gpt().parameters, &model_->optimizer(), model_->compute(), *found,
-               weights_only ? LoadScope::kWeights : LoadScope::kEverything);
+  load_tensors({.parameters = *model_->gpt().parameters,
+                .all_parameters = &model_->all_parameters(),
+                .optimizer = &model_->optimizer(),
+                .stream = model_->compute()},
+               *found, weights_only ? LoadScope::kWeights : LoadScope::kEverything);
   if (!wanted.finetune) {
     state_.step = found->state().step;
     state_.consumed_samples = found->state().consumed_samples;

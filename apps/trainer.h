@@ -110,9 +110,9 @@ class Trainer {
   std::int64_t steps_started_ = 0;      // by this process
 };
 
-// Sets what depends on the tokenizer and on the number of data-parallel ranks: vocabulary, global batch size, number of
-// steps.
-void complete_options(Options& options, const Tokenizer& tokenizer, int data_parallel_size);
+// Sets what depends on the tokenizer and on the number of ranks: vocabulary, global batch size, number of steps. Errors
+// (exit code 2) say what of the sizes and the layout does not fit.
+void complete_options(Options& options, const Tokenizer& tokenizer, int world);
 Tokenizer tokenizer_of(const Options& options);
 
 }  // namespace megalith

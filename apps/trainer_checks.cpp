@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <limits>
+#include <map>
 #include <utility>
 
 #include "apps/together.h"
@@ -15,26 +17,43 @@ namespace megalith {
 
 namespace {
 
+constexpr std::int64_t kAfterMicrobatches = std::numeric_limits<std::int64_t>::max();
+
 std::string place_of(const Action& action, const GptModel& gpt) {
   std::string place(name_of(action.kind));
   if (action.segment >= 0) {
     const NamedSegment& segment = gpt.segments[static_cast<std::size_t>(action.segment)];
     return fmt::format("{}, {}, microbatch {}", segment.name, place, action.microbatch);
   }
+  if (is_message(action.kind)) return to_string(action);
   if (action.kind == ActionKind::kReduce) return fmt::format("{} of bucket {}", place, action.bucket);
   return place;
 }
 
-// Ordinal, a colon and a text, of the rank's own first finding; empty if there is none.
-std::string finding_of(const std::optional<NonFinite>& found) {
-  if (!found) return {};
-  return fmt::format("{}:{}: {}", found->ordinal, found->place, to_string(*found));
+// The place of a microbatch's action in the order of the data: forward through the parts of the model, and back. What
+// comes after the microbatches comes last.
+std::int64_t order_of(const Action& action, const PipelineLayout& pipeline, int stage) {
+  if (!is_of_microbatch(action.kind)) return action.kind == ActionKind::kZeroGradients ? -1 : kAfterMicrobatches;
+  const std::int64_t parts = pipeline.placement.num_parts();
+  const std::int64_t part = pipeline.placement.part({.stage = stage, .chunk = action.chunk});
+  const bool backward =
+      action.gradient || action.kind == ActionKind::kBackwardData || action.kind == ActionKind::kBackwardWeight;
+  return (2 * action.microbatch + (backward ? 1 : 0)) * parts + (backward ? parts - 1 - part : part);
 }
 
-std::int64_t ordinal_of(const std::string& finding) {
-  std::int64_t ordinal = 0;
-  std::from_chars(finding.data(), finding.data() + finding.size(), ordinal);
-  return ordinal;
+// Of a rank's own first finding: "ORDER ORDINAL:text"; empty if there is none. All ranks of a stage run the same ops in
+// the same order, and collectives spread what goes wrong: the lowest numbers come first.
+std::string finding_of(const std::optional<NonFinite>& found, std::int64_t order) {
+  if (!found) return {};
+  return fmt::format("{} {}:{}: {}", order, found->ordinal, found->place, to_string(*found));
+}
+
+std::pair<std::int64_t, std::int64_t> numbers_of(const std::string& finding) {
+  std::pair<std::int64_t, std::int64_t> numbers;
+  const char* const end = finding.data() + finding.size();
+  const char* const blank = std::from_chars(finding.data(), end, numbers.first).ptr;
+  if (blank < end) std::from_chars(blank + 1, end, numbers.second);
+  return numbers;
 }
 
 }  // namespace
@@ -44,19 +63,23 @@ void Trainer::explain_skip() {
   const SkippedStep step = *std::exchange(skipped_, std::nullopt);
   finite_.start([this](const void* address) { return model_->name_of(address); });
   std::optional<NonFinite> found;
+  std::map<std::string, std::int64_t> orders;  // by place
+  const auto before = [&](const Action& action) {
+    const std::string place = place_of(action, model_->gpt());
+    orders[place] = order_of(action, model_->pipeline(), model_->stage());
+    finite_.set_place(place);
+  };
   try {
-    model_->repeat_step(input_of(setup_.data.train, step.consumed_samples, step.result.iteration),
-                        [this](const Action& action) { finite_.set_place(place_of(action, model_->gpt())); });
+    model_->repeat_step(input_of(setup_.data.train, step.consumed_samples, step.result.iteration), before);
     found = finite_.stop();
   } catch (...) {
     finite_.cancel();
     throw;
   }
-  // All ranks run the same ops in the same order: the lowest ordinal comes first, and collectives spread what it is.
-  const std::vector<std::string> all = world_.host_all_gather(finding_of(found));
+  const std::vector<std::string> all = world_.host_all_gather(finding_of(found, found ? orders[found->place] : 0));
   std::size_t first = all.size();
   for (std::size_t r = 0; r < all.size(); ++r) {
-    if (!all[r].empty() && (first == all.size() || ordinal_of(all[r]) < ordinal_of(all[first]))) first = r;
+    if (!all[r].empty() && (first == all.size() || numbers_of(all[r]) < numbers_of(all[first]))) first = r;
   }
   if (!is_main()) return;
   const std::string what = fmt::format("step {} was skipped (loss {}, grad norm {})", step.result.iteration,
@@ -105,9 +128,12 @@ std::optional<ReplicaDifference> Trainer::replica_difference() {
 
 bool Trainer::replicas_agree() {
   const std::optional<ReplicaDifference> difference = replica_difference();
-  if (!difference) return true;
-  failure_ = fmt::format("--check-weight-hash-interval, after step {}: {}", state_.step, difference->message);
-  return false;
+  for (const std::string& message : world_.host_all_gather(difference ? difference->message : "")) {
+    if (message.empty()) continue;  // each stage compares its own
+    failure_ = fmt::format("--check-weight-hash-interval, after step {}: {}", state_.step, message);
+    return false;
+  }
+  return true;
 }
 
 bool Trainer::found_hazards() {

@@ -20,8 +20,8 @@ struct Item {
   std::string name;
   Shape global_shape;
   Slice slice;
-  Tensor tensor;        // contiguous; of numel 0 where all of the slice is padding
-  bool counted = true;  // saved by the ranks that hold it under the same tensor-parallel rank as this one
+  Tensor tensor;      // contiguous; of numel 0 where all of the slice is padding
+  bool saved = true;  // by the ranks that hold what this one holds; others save the copies
 };
 
 // Everything of this rank, in a fixed order. Without `optimizer` the weights alone.
@@ -44,7 +44,7 @@ std::vector<Item> items_of(ParameterStore& parameters, AdamWOptimizer* optimizer
                            .global_shape = part.global_shape,
                            .slice = std::move(slice),
                            .tensor = tensor,
-                           .counted = part.counted});
+                           .saved = part.counted && !parameter->is_copy});
         }
       };
       const auto view = [&](const Tensor& flat) {
@@ -61,14 +61,35 @@ std::vector<Item> items_of(ParameterStore& parameters, AdamWOptimizer* optimizer
   return items;
 }
 
-// What the item is stored as. Only the moments of a run with another --exp-avg-dtype or --exp-avg-sq-dtype may differ
-// from what this run wants.
-DType stored_dtype(const Item& item, const std::map<std::string, DType>& stored) {
-  const std::string_view kind = kind_of(item.name);
-  const auto found = stored.find(item.name);
+using Stored = std::map<std::string, DType>;
+
+// What a tensor of this run's `dtype` is stored as. Only the moments of a run with another --exp-avg-dtype or
+// --exp-avg-sq-dtype may differ from what this run wants.
+DType stored_dtype(const std::string& name, DType dtype, const Stored& stored) {
+  const std::string_view kind = kind_of(name);
+  const auto found = stored.find(name);
   const bool converts = kind == kExpAvgKind || kind == kExpAvgSqKind;
-  if (!converts || found == stored.end()) return item.tensor.dtype;
-  return found->second == DType::kFp32 || found->second == DType::kBf16 ? found->second : item.tensor.dtype;
+  if (!converts || found == stored.end()) return dtype;
+  return found->second == DType::kFp32 || found->second == DType::kBf16 ? found->second : dtype;
+}
+
+// All tensors of the model, of the kinds and dtypes of `items`.
+std::vector<TensorSpec> specs_of(const ParameterStore& parameters, const std::vector<Item>& items,
+                                 const Stored& stored) {
+  std::map<std::string_view, DType> kinds;
+  for (const Item& item : items) kinds.emplace(kind_of(item.name), item.tensor.dtype);
+  std::vector<TensorSpec> specs;
+  for (const auto& [kind, dtype] : kinds) {
+    for (const ParameterUnit& unit : parameters.units()) {
+      for (const Parameter* parameter : unit.parameters) {
+        for (const LogicalTensor& part : parameter->parts) {
+          const std::string name = shard_name(kind, part.name);
+          specs.push_back({.name = name, .dtype = stored_dtype(name, dtype, stored), .shape = part.global_shape});
+        }
+      }
+    }
+  }
+  return specs;
 }
 
 // Reads a tensor stored as `dtype` into the item's, which rounds fp32 to bf16 to nearest even.
@@ -148,7 +169,7 @@ RankSync rank_sync(Communicator& world) {
 
 SaveResult save_training_checkpoint(const SaveCheckpoint& request) {
   std::vector<Item> items = items_of(*request.model.gpt().parameters, &request.model.optimizer());
-  std::erase_if(items, [](const Item& item) { return !item.counted || item.tensor.numel() == 0; });
+  std::erase_if(items, [](const Item& item) { return !item.saved || item.tensor.numel() == 0; });
   std::vector<Shard> shards;
   for (const Item& item : items) {
     shards.push_back(
@@ -174,20 +195,19 @@ SaveResult save_training_checkpoint(const SaveCheckpoint& request) {
                           .sync = rank_sync(request.world)});
 }
 
-void load_tensors(ParameterStore& parameters, AdamWOptimizer* optimizer, Stream& stream, LoadedCheckpoint& checkpoint,
-                  LoadScope scope) {
-  const std::vector<Item> items = items_of(parameters, scope == LoadScope::kEverything ? optimizer : nullptr);
-  std::vector<TensorSpec> wanted;
-  std::map<std::string, DType> stored;
+void load_tensors(const LoadTarget& target, LoadedCheckpoint& checkpoint, LoadScope scope) {
+  Stream& stream = target.stream;
+  const std::vector<Item> items =
+      items_of(target.parameters, scope == LoadScope::kEverything ? target.optimizer : nullptr);
+  Stored stored;
   for (const TensorSpec& spec : checkpoint.tensors()) stored.emplace(spec.name, spec.dtype);
-  for (const Item& item : items)
-    wanted.push_back({.name = item.name, .dtype = stored_dtype(item, stored), .shape = item.global_shape});
-  checkpoint.check_tensors(wanted);
-  for (std::size_t i = 0; i < items.size(); ++i) {
-    const Item& item = items[i];
+  const bool is_part = target.all_parameters != nullptr;
+  checkpoint.check_tensors(specs_of(is_part ? *target.all_parameters : target.parameters, items, stored));
+  for (const Item& item : items) {
     if (item.tensor.numel() == 0) continue;
-    if (wanted[i].dtype != item.tensor.dtype) {
-      read_converted(item, wanted[i].dtype, stream, checkpoint);
+    const DType dtype = stored_dtype(item.name, item.tensor.dtype, stored);
+    if (dtype != item.tensor.dtype) {
+      read_converted(item, dtype, stream, checkpoint);
       continue;
     }
     std::vector<std::byte> host(item.tensor.bytes());
@@ -195,7 +215,7 @@ void load_tensors(ParameterStore& parameters, AdamWOptimizer* optimizer, Stream&
     copy_from_host(stream, item.tensor.data, host.data(), host.size());
     stream.synchronize();
   }
-  if (scope == LoadScope::kWeights && optimizer != nullptr) optimizer->initialize(stream);
+  if (scope == LoadScope::kWeights && target.optimizer != nullptr) target.optimizer->initialize(stream);
 }
 
 }  // namespace megalith

@@ -29,8 +29,13 @@ SaveResult save_training_checkpoint(const SaveCheckpoint& request);
 enum class LoadScope { kEverything, kWeights };
 // Fails (exit code 4) with the names that are missing, extra or of another shape. Moments that were saved in another
 // dtype are converted.
-void load_tensors(ParameterStore& parameters, AdamWOptimizer* optimizer, Stream& stream, LoadedCheckpoint& checkpoint,
-                  LoadScope scope);
+struct LoadTarget {
+  ParameterStore& parameters;
+  const ParameterStore* all_parameters = nullptr;  // of the whole model where `parameters` are a part; declared
+  AdamWOptimizer* optimizer = nullptr;             // null with kWeights: there is none
+  Stream& stream;
+};
+void load_tensors(const LoadTarget& target, LoadedCheckpoint& checkpoint, LoadScope scope);
 
 // A checkpoint's weights mean what they meant only with the same flags of the model: Error (kUsage) that names those
 // that differ. Lengths without a table of positions, dropout and the like may differ.

@@ -54,6 +54,7 @@ struct Parameter {
   float init_std = 0;
   bool decay = true;             // weight decay applies: not to norms and biases
   bool expert = false;           // reduced over the expert data-parallel axis
+  bool is_copy = false;          // of a weight that another pipeline stage holds: saved and counted there
   Parameter* tied_to = nullptr;  // shares that weight; this main_grad is a buffer of its own, added to the other once
   int unit = 0;
   std::int64_t offset = 0;  // elements into the unit's flat buffers

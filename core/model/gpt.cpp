@@ -23,12 +23,13 @@ EmbeddingPart make_embedding(ParameterStore& store, const Embedding::Spec& spec)
   return {.segment = std::move(embedding), .words = words};
 }
 
-std::unique_ptr<Segment> make_head(ParameterStore& store, const HeadSpec& spec, Norm norm) {
-  Parameter& weight = spec.tied != nullptr ? store.add_tied(*spec.tied)
-                                           : store.add({.parts = {{.name = "output_layer.weight"}},
-                                                        .shape = {spec.head.vocab, spec.hidden},
-                                                        .init_std = spec.init_std});
-  return std::make_unique<LmHead>(spec.head, std::move(norm), weight);
+HeadPart make_head(ParameterStore& store, const HeadSpec& spec, Norm norm) {
+  Parameter& weight =
+      spec.tied != nullptr
+          ? store.add_tied(*spec.tied)
+          : store.add(
+                {.parts = {{.name = spec.table}}, .shape = {spec.head.vocab, spec.hidden}, .init_std = spec.init_std});
+  return {.segment = std::make_unique<LmHead>(spec.head, std::move(norm), weight), .table = &weight};
 }
 
 class GptBuilder {
@@ -39,26 +40,14 @@ class GptBuilder {
     model_.config = config;
   }
 
-  GptModel build() {
-    store().begin_unit("embedding");
-    const bool learned = config_.position_embedding_type == PositionEmbedding::kLearnedAbsolute;
-    EmbeddingPart embedding = (factories_.embedding ? factories_.embedding : make_embedding)(
-        store(), {.vocab = config_.padded_vocab_size,
-                  .hidden = config_.hidden_size,
-                  .positions = learned ? config_.max_position_embeddings : 0,
-                  .init_std = static_cast<float>(config_.init_method_std),
-                  .dropout = dropout(-1, kEmbeddingSite)});
-    add("embedding", std::move(embedding.segment), 0);
-    std::size_t next_range = 0;
-    for (std::int64_t layer = 0; layer < config_.num_layers;) {
-      if (next_range < recompute_.ranges.size() && recompute_.ranges[next_range].first == layer) {
-        add_recomputed(recompute_.ranges[next_range]);
-        layer += recompute_.ranges[next_range++].count;
-      } else {
-        add_layer(layer++);
-      }
+  GptModel build(const std::vector<GptPart>& parts) {
+    for (const GptPart& part : parts) {
+      const std::size_t before = model_.segments.size();
+      if (part.has_embedding) add_embedding();
+      add_layers(part.first_layer, part.first_layer + part.num_layers);
+      if (part.has_head) add_head();
+      model_.part_segments.push_back(static_cast<int>(model_.segments.size() - before));
     }
-    add_head(*embedding.words);
     return std::move(model_);
   }
 
@@ -71,6 +60,32 @@ class GptBuilder {
                                .segment = std::move(segment),
                                .first_unit = first_unit,
                                .last_unit = current_unit()});
+  }
+
+  void add_embedding() {
+    store().begin_unit("embedding");
+    const bool learned = config_.position_embedding_type == PositionEmbedding::kLearnedAbsolute;
+    EmbeddingPart embedding = (factories_.embedding ? factories_.embedding : make_embedding)(
+        store(), {.vocab = config_.padded_vocab_size,
+                  .hidden = config_.hidden_size,
+                  .positions = learned ? config_.max_position_embeddings : 0,
+                  .init_std = static_cast<float>(config_.init_method_std),
+                  .dropout = dropout(-1, kEmbeddingSite)});
+    model_.words = embedding.words;
+    add("embedding", std::move(embedding.segment), current_unit());
+  }
+
+  void add_layers(std::int64_t first, std::int64_t end) {
+    for (std::int64_t layer = first; layer < end;) {
+      const auto range = std::find_if(recompute_.ranges.begin(), recompute_.ranges.end(),
+                                      [layer](const RecomputeLayers::Range& r) { return r.first == layer; });
+      if (range != recompute_.ranges.end()) {
+        add_recomputed(*range);
+        layer += range->count;
+      } else {
+        add_layer(layer++);
+      }
+    }
   }
 
   DropoutSpec dropout(std::int64_t layer, DropoutSite site) const {
@@ -185,16 +200,23 @@ class GptBuilder {
     add(name, std::make_unique<Recompute>(std::make_unique<Sequential>(std::move(segments))), first_unit);
   }
 
-  void add_head(Parameter& words) {
+  void add_head() {
     store().begin_unit("head");
     Norm final_norm = norm("decoder.final_layernorm", config_.hidden_size, SlotKind::kOther);
-    const HeadSpec spec{.head = {.vocab = config_.padded_vocab_size,
-                                 .vocab_size = config_.vocab_size,
-                                 .loss_chunk_size = loss_chunk_size_},
-                        .hidden = config_.hidden_size,
-                        .init_std = static_cast<float>(config_.init_method_std),
-                        .tied = config_.untie_embeddings_and_output_weights ? nullptr : &words};
-    add("head", (factories_.head ? factories_.head : make_head)(store(), spec, std::move(final_norm)), current_unit());
+    const bool tied = !config_.untie_embeddings_and_output_weights;
+    HeadSpec spec{.head = {.vocab = config_.padded_vocab_size,
+                           .vocab_size = config_.vocab_size,
+                           .loss_chunk_size = loss_chunk_size_},
+                  .hidden = config_.hidden_size,
+                  .init_std = static_cast<float>(config_.init_method_std),
+                  .table = tied ? "embedding.word_embeddings.weight" : "output_layer.weight",
+                  .tied = tied ? model_.words : nullptr};
+    HeadPart head = (factories_.head ? factories_.head : make_head)(store(), spec, std::move(final_norm));
+    if (tied && model_.words == nullptr) {
+      head.table->is_copy = true;
+      model_.words = head.table;
+    }
+    add("head", std::move(head.segment), current_unit());
   }
 
   const ModelConfig& config_;
@@ -213,8 +235,9 @@ std::unique_ptr<Layer> make_linear(ParameterStore& store, const LinearSpec& spec
 GptFactories default_factories() { return {.column_linear = make_linear, .row_linear = make_linear}; }
 
 GptModel build_gpt(const ModelConfig& config, const RecomputeLayers& recompute, const GptFactories& factories,
-                   std::int64_t loss_chunk_size) {
-  return GptBuilder(config, recompute, factories, loss_chunk_size).build();
+                   std::int64_t loss_chunk_size, const std::vector<GptPart>& parts) {
+  const std::vector<GptPart> whole{{.num_layers = config.num_layers, .has_embedding = true, .has_head = true}};
+  return GptBuilder(config, recompute, factories, loss_chunk_size).build(parts.empty() ? whole : parts);
 }
 
 }  // namespace megalith

@@ -42,14 +42,19 @@ struct EmbeddingPart {
 };
 using EmbeddingFactory = std::function<EmbeddingPart(ParameterStore&, const Embedding::Spec&)>;
 
-// LmHead::Spec with the table of the output layer: `tied` to the words, or if null one of its own.
+// LmHead::Spec with the table of the output layer: `tied` to the words, or if null one of its own by the name `table`.
 struct HeadSpec {
   LmHead::Spec head;
   std::int64_t hidden = 0;
   float init_std = 0;
+  std::string table;
   Parameter* tied = nullptr;
 };
-using HeadFactory = std::function<std::unique_ptr<Segment>(ParameterStore&, const HeadSpec&, Norm)>;
+struct HeadPart {
+  std::unique_ptr<Segment> segment;
+  Parameter* table = nullptr;
+};
+using HeadFactory = std::function<HeadPart(ParameterStore&, const HeadSpec&, Norm)>;
 
 // Where tensor parallelism comes in; what is left out is as on one rank. Specs have the whole model's sizes.
 struct GptFactories {
@@ -61,15 +66,28 @@ struct GptFactories {
 };
 GptFactories default_factories();
 
+// Consecutive layers of the model, with what stands before or behind them.
+struct GptPart {
+  std::int64_t first_layer = 0;  // counted through the whole model
+  std::int64_t num_layers = 0;
+  bool has_embedding = false;
+  bool has_head = false;  // final norm, output layer and loss
+};
+
 struct GptModel {
   ModelConfig config;
   std::unique_ptr<ParameterStore> parameters = std::make_unique<ParameterStore>();
   std::vector<NamedSegment> segments;
+  std::vector<int> part_segments;  // segments of each part
+  // The word table; where the output layer is tied to that of another stage its copy, which is initialised alike and
+  // whose gradients the caller adds to the table's. Null where no part needs it.
+  Parameter* words = nullptr;
 };
 
-// `config` is resolved and valid; `loss_chunk_size` is the head's (core/layers/lm_head.h). Parameters are declared; the
-// caller allocates and initialises them.
+// `config` is resolved and valid; `loss_chunk_size` is the head's (core/layers/lm_head.h); `parts` are those of a
+// pipeline stage, in the model's order, empty for the whole model. Parameters are declared; the caller allocates and
+// initialises them.
 GptModel build_gpt(const ModelConfig& config, const RecomputeLayers& recompute, const GptFactories& factories,
-                   std::int64_t loss_chunk_size = 0);
+                   std::int64_t loss_chunk_size = 0, const std::vector<GptPart>& parts = {});
 
 }  // namespace megalith

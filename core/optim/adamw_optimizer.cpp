@@ -1,5 +1,6 @@
 #include "core/optim/adamw_optimizer.h"
 
+#include <algorithm>
 #include <map>
 #include <string>
 
@@ -9,10 +10,7 @@
 namespace megalith {
 
 AdamWOptimizer::AdamWOptimizer(ParameterStore& store, MemoryPool& pool, const Spec& spec)
-    : store_(store),
-      spec_(spec),
-      update_{.ranges = {}, .beta1 = spec.beta1, .beta2 = spec.beta2, .eps = spec.eps},
-      squares_{.tensors = {}, .out = {}} {
+    : store_(store), spec_(spec), update_{.ranges = {}, .beta1 = spec.beta1, .beta2 = spec.beta2, .eps = spec.eps} {
   const auto buffer = [&](const ParameterUnit& unit, MemoryCategory category, DType dtype) {
     return Tensor(pool.allocate(static_cast<std::size_t>(unit.numel) * size_of(dtype), category, unit.name), dtype,
                   {unit.numel});
@@ -26,17 +24,31 @@ AdamWOptimizer::AdamWOptimizer(ParameterStore& store, MemoryPool& pool, const Sp
          .exp_avg_sq = buffer(unit, MemoryCategory::kOptimizer, spec.exp_avg_sq_dtype)});
     add_ranges(unit, states_.back());
     for (const Parameter* parameter : unit.parameters) {
-      for (std::size_t i = 0; i < parameter->parts.size(); ++i) {
+      for (std::size_t i = 0; i < parameter->parts.size() && !parameter->is_copy; ++i) {
         const Tensor gradient = parameter->part_of(parameter->main_grad, i);
         const LogicalTensor& part = parameter->parts[i];
         by_name[part.name] = part.counted ? gradient : gradient.slice(0, 0, 0);
       }
     }
   }
-  for (const auto& [name, gradient] : by_name) squares_.tensors.push_back(gradient);
-  const auto count = static_cast<std::int64_t>(squares_.tensors.size());
-  squares_.out = Tensor(pool.allocate(static_cast<std::size_t>(count) * 8, MemoryCategory::kWorkspace, "gradient norm"),
-                        DType::kFp64, {count});
+  std::vector<std::string> names = spec.all_names;
+  if (names.empty()) {
+    for (const auto& [name, gradient] : by_name) names.push_back(name);
+  }
+  std::sort(names.begin(), names.end());
+  const auto count = static_cast<std::int64_t>(names.size());
+  squares_ = Tensor(pool.allocate(static_cast<std::size_t>(count) * 8, MemoryCategory::kWorkspace, "gradient norm"),
+                    DType::kFp64, {count});
+  holds_all_ = by_name.size() == names.size();
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto own = by_name.find(names[static_cast<std::size_t>(i)]);
+    if (own == by_name.end()) continue;
+    const bool follows = i > 0 && by_name.contains(names[static_cast<std::size_t>(i - 1)]);
+    if (!follows) sums_.push_back({.tensors = {}, .out = squares_.slice(0, i, 0)});
+    sums_.back().tensors.push_back(own->second);
+    sums_.back().out = squares_.slice(0, i + 1 - static_cast<std::int64_t>(sums_.back().tensors.size()),
+                                      static_cast<std::int64_t>(sums_.back().tensors.size()));
+  }
 }
 
 // Neighbouring parameters that share a decay rule make one range, the padding between them included.
@@ -70,13 +82,21 @@ void AdamWOptimizer::write_weights(Stream& stream) {
     launch(stream, Cast{.x = states_[u].main_params, .y = store_.units()[u].weights});
 }
 
-void AdamWOptimizer::step(Stream& stream, const Tensor& loss, StepParameters* parameters) {
-  launch(stream, squares_);
-  if (spec_.sum_squares) spec_.sum_squares(stream, squares_.out);
+void AdamWOptimizer::sum_squares(Stream& stream) {
+  if (!holds_all_) launch(stream, Fill{.x = squares_, .value = 0});
+  for (const SumOfSquares& sum : sums_) launch(stream, sum);
+}
+
+void AdamWOptimizer::update(Stream& stream, const Tensor& loss, StepParameters* parameters) {
   launch(stream,
-         GradNormFinalize{.sums = squares_.out, .loss = loss, .clip_grad = spec_.clip_grad, .parameters = parameters});
+         GradNormFinalize{.sums = squares_, .loss = loss, .clip_grad = spec_.clip_grad, .parameters = parameters});
   update_.parameters = parameters;
   launch(stream, update_);
+}
+
+void AdamWOptimizer::step(Stream& stream, const Tensor& loss, StepParameters* parameters) {
+  sum_squares(stream);
+  update(stream, loss, parameters);
 }
 
 }  // namespace megalith

@@ -1,10 +1,10 @@
 // AdamW over all parameters of a store, with global gradient-norm clipping. Holds fp32 main parameters (the weights
 // themselves where those are fp32) and both moments, in flat buffers per unit with the store's offsets. A step is three
-// launches however many parameters there are (more beyond the ops' limits on CUDA).
+// launches however many parameters there are (more beyond the ops' limits on CUDA, and with other ranks' parameters).
 // Loshchilov & Hutter 2017, arXiv:1711.05101.
 #pragma once
 
-#include <functional>
+#include <string>
 #include <vector>
 
 #include "core/layers/parameter.h"
@@ -23,9 +23,8 @@ class AdamWOptimizer {
     double clip_grad = 1.0;                 // 0: no clipping
     DType exp_avg_dtype = DType::kFp32;     // fp32 | bf16; what bf16 loses: core/ops/adamw.h
     DType exp_avg_sq_dtype = DType::kFp32;  // likewise
-    // Sums squares [P] fp64 of the gradients of this rank's slices over the ranks that hold the others; null: there are
-    // none. P counts the logical tensors, in the order of their names.
-    std::function<void(Stream&, const Tensor& squares)> sum_squares = nullptr;
+    // Logical names of all parameters of the model where the store holds a part of them; empty: the store's are all.
+    std::vector<std::string> all_names = {};
   };
   // Flat buffers of one unit, [numel] each.
   struct UnitState {
@@ -41,8 +40,14 @@ class AdamWOptimizer {
   void initialize(Stream& stream);
   // Weights from the main parameters, after a checkpoint was loaded into these.
   void write_weights(Stream& stream);
+  // The square of each gradient's norm, in the order of all names; 0 for what the store does not hold, so that a sum
+  // over ranks is exact.
+  void sum_squares(Stream& stream);
+  const Tensor& squares() const { return squares_; }  // [names] fp64
   // Gradient norm, skip decision, update. `loss` [1] fp32 decides with the norm whether the step is skipped; its value
   // is passed on to parameters->loss.
+  void update(Stream& stream, const Tensor& loss, StepParameters* parameters);
+  // Both.
   void step(Stream& stream, const Tensor& loss, StepParameters* parameters);
 
   const std::vector<UnitState>& units() const { return states_; }
@@ -56,7 +61,9 @@ class AdamWOptimizer {
   bool own_main_params_ = false;
   std::vector<UnitState> states_;
   AdamW update_;
-  SumOfSquares squares_;  // of the main gradients that this rank counts, in the order of the logical tensors' names
+  Tensor squares_;
+  std::vector<SumOfSquares> sums_;  // of the main gradients of the logical tensors, in runs of neighbouring names
+  bool holds_all_ = true;
 };
 
 }  // namespace megalith

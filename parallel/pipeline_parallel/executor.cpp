@@ -8,13 +8,13 @@
 namespace megalith {
 
 void ActionTable::run(const std::vector<Action>& actions) const {
-  for (const Action& action : actions) {
-    const Function& function = functions_[static_cast<std::size_t>(action.kind)];
-    if (!function) {
-      fail({.subject = "no function for action " + to_string(action), .remedy = "set one for its kind"});
-    }
-    function(action);
-  }
+  for (const Action& action : actions) run_one(action);
+}
+
+void ActionTable::run_one(const Action& action) const {
+  const Function& function = functions_[static_cast<std::size_t>(action.kind)];
+  if (!function) fail({.subject = "no function for action " + to_string(action), .remedy = "set one for its kind"});
+  function(action);
 }
 
 void SegmentRunner::set_batch(int column, const Batch& batch, const MicrobatchParameters* parameters) {

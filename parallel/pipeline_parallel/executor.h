@@ -13,12 +13,16 @@
 
 namespace megalith {
 
+// Arena scopes of what is outside of segments, whose index is then -1; in place of the verb.
+enum StepScope : std::int32_t { kLoadScope, kReceiveOutputScope, kReceiveGradientScope, kSendScope };
+
 class ActionTable {
  public:
   using Function = std::function<void(const Action&)>;
   void set(ActionKind kind, Function function) { functions_[static_cast<std::size_t>(kind)] = std::move(function); }
   // An action whose kind has no function is an error.
   void run(const std::vector<Action>& actions) const;
+  void run_one(const Action& action) const;
 
  private:
   std::array<Function, kNumActionKinds> functions_;
@@ -40,6 +44,11 @@ class SegmentRunner {
   HookTable& hooks(int segment) { return entries_[static_cast<std::size_t>(segment)].hooks; }
   // What the last segment's forward returned for a column: the logits in generate mode.
   const TensorList& outputs(int column) { return columns_[column].hidden; }
+  // What its last backward_data returned.
+  const TensorList& input_gradients(int column) { return columns_[column].gradients; }
+  // What the column's next forward, or next backward_data, takes; after set_batch().
+  void set_inputs(int column, const TensorList& hidden) { columns_[column].hidden = hidden; }
+  void set_output_gradients(int column, const TensorList& gradients) { columns_[column].gradients = gradients; }
 
  private:
   struct Column {

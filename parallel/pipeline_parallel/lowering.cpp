@@ -12,22 +12,49 @@
 
 namespace megalith {
 
+namespace {
+
+using InFlight = std::pair<int, int>;  // chunk, microbatch
+
+// The last action of each.
+std::map<InFlight, std::size_t> last_actions(const std::vector<Action>& actions) {
+  std::map<InFlight, std::size_t> last;
+  for (std::size_t i = 0; i < actions.size(); ++i) last[{actions[i].chunk, actions[i].microbatch}] = i;
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (const Action& a : actions) {
+      if (a.kind != ActionKind::kWaitReceive || a.peer != kThisStage) continue;
+      std::size_t& taker = last.at({a.chunk, a.microbatch});
+      std::size_t& giver = last.at({a.gradient ? a.chunk + 1 : a.chunk - 1, a.microbatch});
+      changed = changed || taker != giver;
+      taker = giver = std::max(taker, giver);
+    }
+  }
+  return last;
+}
+
+}  // namespace
+
 std::vector<Action> assign_columns(std::vector<Action> actions) {
-  std::map<std::pair<int, int>, int> column_of;  // (chunk, microbatch)
+  const std::map<InFlight, std::size_t> last = last_actions(actions);
+  std::map<std::size_t, std::vector<int>> ending;  // columns, by the action after which they are free
+  std::map<InFlight, int> column_of;
   std::set<int> free;
   int made = 0;
-  for (Action& action : actions) {
-    const std::pair key{action.chunk, action.microbatch};
-    if (action.kind == ActionKind::kForward) {
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    Action& action = actions[i];
+    const InFlight key{action.chunk, action.microbatch};
+    const auto [column, is_first] = column_of.try_emplace(key, -1);
+    if (is_first) {
+      if (action.kind == ActionKind::kBackwardData || action.kind == ActionKind::kBackwardWeight)
+        fail({.subject = fmt::format("action list: {} comes before its forward", to_string(action))});
       if (free.empty()) free.insert(made++);
-      column_of[key] = *free.begin();
+      column->second = *free.begin();
       free.erase(free.begin());
+      ending[last.at(key)].push_back(column->second);
     }
-    const auto column = column_of.find(key);
-    if (column == column_of.end())
-      fail({.subject = fmt::format("action list: {} comes before its forward", to_string(action))});
     action.column = column->second;
-    if (action.kind == ActionKind::kBackwardWeight) free.insert(action.column);
+    if (const auto ends = ending.find(i); ends != ending.end()) free.insert(ends->second.begin(), ends->second.end());
   }
   return actions;
 }
@@ -53,6 +80,10 @@ std::vector<Action> expand_segments(const std::vector<Action>& actions, const Ch
   for (std::size_t i = 0; i < actions.size(); ++i) {
     const Action& action = actions[i];
     const int begin = first_segment(segments, action.chunk), end = first_segment(segments, action.chunk + 1);
+    if (is_message(action.kind)) {
+      add(action, action.kind, -1);
+      continue;
+    }
     if (action.kind == ActionKind::kForward) {
       for (int s = begin; s < end; ++s) add(action, ActionKind::kForward, s);
       continue;
@@ -73,10 +104,11 @@ std::vector<Action> insert_loads(const std::vector<Action>& actions) {
   std::vector<Action> loaded;
   std::set<std::pair<int, int>> begun;  // (chunk, microbatch)
   for (const Action& action : actions) {
-    if (action.kind == ActionKind::kForward && begun.emplace(action.chunk, action.microbatch).second) {
-      loaded.push_back(action);
-      loaded.back().kind = ActionKind::kLoad;
-      loaded.back().segment = -1;
+    const bool begins =
+        action.kind == ActionKind::kForward || (action.kind == ActionKind::kWaitReceive && !action.gradient);
+    if (begins && begun.emplace(action.chunk, action.microbatch).second) {
+      loaded.push_back(
+          {.kind = ActionKind::kLoad, .chunk = action.chunk, .microbatch = action.microbatch, .column = action.column});
     }
     loaded.push_back(action);
   }
@@ -89,17 +121,21 @@ std::vector<Action> insert_reductions(const std::vector<Action>& actions, const 
   for (std::size_t i = 0; i < actions.size(); ++i) {
     if (actions[i].kind == ActionKind::kBackwardWeight) last[actions[i].segment] = i;
   }
+  const bool ties = points.tied_segment >= 0;
+  const std::size_t tied_after = !ties                       ? actions.size()
+                                 : points.tied_across_stages ? actions.size() - 1
+                                                             : last.at(points.tied_segment);
   std::multimap<std::size_t, int> bucket_after;
   for (std::size_t bucket = 0; bucket < points.segments_of_bucket.size(); ++bucket) {
     std::size_t at = 0;
-    for (int segment : points.segments_of_bucket[bucket]) at = std::max(at, last.at(segment));
+    for (int segment : points.segments_of_bucket[bucket])
+      at = std::max(at, segment == points.tied_segment ? tied_after : last.at(segment));
     bucket_after.emplace(at, static_cast<int>(bucket));
   }
   std::vector<Action> reduced;
   for (std::size_t i = 0; i < actions.size(); ++i) {
     reduced.push_back(actions[i]);
-    if (points.tied_segment >= 0 && last.at(points.tied_segment) == i)
-      reduced.push_back({.kind = ActionKind::kTieGradients});
+    if (i == tied_after) reduced.push_back({.kind = ActionKind::kTieGradients});
     const auto [begin, end] = bucket_after.equal_range(i);
     for (auto b = begin; b != end; ++b) reduced.push_back({.kind = ActionKind::kReduce, .bucket = b->second});
   }
@@ -114,6 +150,7 @@ std::vector<Action> lower_training_step(const std::vector<Action>& stage, const 
   step.insert(step.end(), body.begin(), body.end());
   step.push_back({.kind = ActionKind::kFinishReduce});
   step.push_back({.kind = ActionKind::kReduceLoss});
+  step.push_back({.kind = ActionKind::kReduceNorm});
   step.push_back({.kind = ActionKind::kOptimizerStep});
   verify(step, segments, points);
   return step;
@@ -122,9 +159,9 @@ std::vector<Action> lower_training_step(const std::vector<Action>& stage, const 
 std::vector<Action> lower_evaluation_step(const std::vector<Action>& stage, const ChunkSegments& segments) {
   std::vector<Action> forwards;
   std::copy_if(stage.begin(), stage.end(), std::back_inserter(forwards),
-               [](const Action& a) { return a.kind == ActionKind::kForward; });
-  // Nothing is kept between microbatches: one column.
-  std::vector<Action> step = insert_loads(expand_segments(forwards, segments));
+               [](const Action& a) { return a.kind == ActionKind::kForward || is_message(a.kind); });
+  // Nothing is kept between microbatches: one column, unless messages of others are under way.
+  std::vector<Action> step = insert_loads(expand_segments(assign_columns(std::move(forwards)), segments));
   step.push_back({.kind = ActionKind::kReduceLoss});
   return step;
 }

@@ -7,7 +7,20 @@
 
 namespace megalith {
 
-// Gives each in-flight (chunk, microbatch) a column by interval colouring: from its forward to its backward_weight.
+// The list of one stage with its messages (messages.h): the receive of each is posted kReceiveAhead blocks before its
+// use at the latest, in the order in which they are sent; it is waited for right before its use; a send follows the
+// block that made the tensor, and is waited for kSendsAhead blocks later. Where the neighbour part is on the same stage
+// the tensor is handed over right before its use.
+std::vector<Action> insert_messages(const Schedule& schedule, int stage);
+
+// Weaker than to block until the message has arrived, which verify(Schedule) shows to be free of deadlocks.
+inline constexpr int kSendsAhead = 2;
+
+// What evaluation runs: the forwards alone, in their order.
+Schedule forwards_of(const Schedule& schedule);
+
+// Gives each in-flight (chunk, microbatch) a column by interval colouring: from its first action to its last. One that
+// hands tensors to another chunk of the stage, or takes them, lives as long as that.
 std::vector<Action> assign_columns(std::vector<Action> actions);
 int num_columns(const std::vector<Action>& actions);
 
@@ -19,24 +32,28 @@ int first_segment(const ChunkSegments& segments, int chunk);  // of chunk == num
 // per segment, so that gradients of late layers are ready early and stashes die early.
 std::vector<Action> expand_segments(const std::vector<Action>& actions, const ChunkSegments& segments);
 
-// A load before each chunk's first forward of a microbatch.
+// A load before each chunk's first forward of a microbatch, and before the input of that is waited for.
 std::vector<Action> insert_loads(const std::vector<Action>& actions);
 
 // Where gradients of a bucket's segments are complete: after the last backward_weight of the last of them.
 struct ReducePoints {
   std::vector<std::vector<int>> segments_of_bucket;
   int tied_segment = -1;  // the segment whose parameters have tied uses (the embedding); -1: none
+  // The tied uses are on other stages: their gradients meet after the stage's last message, so that a stage that waits
+  // there keeps nobody else waiting.
+  bool tied_across_stages = false;
 };
 std::vector<Action> insert_reductions(const std::vector<Action>& actions, const ReducePoints& points);
 
-// The whole training step of one stage.
+// The whole training step of one stage; its messages have been inserted.
 std::vector<Action> lower_training_step(const std::vector<Action>& stage, const ChunkSegments& segments,
                                         const ReducePoints& points);
 // Forward only, for evaluation.
 std::vector<Action> lower_evaluation_step(const std::vector<Action>& stage, const ChunkSegments& segments);
 
 // Fails with exit code 9 where a training step's list is not executable: an action missing, twice or before what it
-// needs, a backward_weight out of order or after its gradient was reduced or tied, two microbatches in one column.
+// needs, a backward_weight out of order or after its gradient was reduced or tied, two microbatches in one column, a
+// message that is not made yet, or not waited for.
 void verify(const std::vector<Action>& actions, const ChunkSegments& segments, const ReducePoints& points);
 
 // The same for a schedule: an action missing, twice or out of its order in a stage's list, or stages that wait for each

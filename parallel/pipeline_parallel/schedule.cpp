@@ -11,16 +11,22 @@ namespace megalith {
 
 std::string_view name_of(ActionKind kind) {
   static constexpr std::array<std::string_view, kNumActionKinds> kNames = {
-      "zero_gradients", "load",   "forward",       "backward_data", "backward_weight",
-      "tie_gradients",  "reduce", "finish_reduce", "reduce_loss",   "optimizer_step"};
+      "zero_gradients", "load",          "forward",     "backward_data", "backward_weight",
+      "post_receive",   "wait_receive",  "send",        "wait_send",     "tie_gradients",
+      "reduce",         "finish_reduce", "reduce_loss", "reduce_norm",   "optimizer_step"};
   return kNames[static_cast<std::size_t>(kind)];
 }
 
 std::string to_string(const Action& a) {
   std::string text(name_of(a.kind));
   if (a.kind == ActionKind::kReduce) return fmt::format("{} bucket {}", text, a.bucket);
-  if (a.kind < ActionKind::kLoad || a.kind > ActionKind::kBackwardWeight) return text;
+  if (!is_of_microbatch(a.kind)) return text;
   text += fmt::format(" chunk {} microbatch {}", a.chunk, a.microbatch);
+  if (is_message(a.kind)) {
+    return text + fmt::format(" {} {} {}", a.gradient ? "gradient" : "output",
+                              a.kind == ActionKind::kPostReceive || a.kind == ActionKind::kWaitReceive ? "from" : "to",
+                              a.peer == kThisStage ? "this stage" : fmt::format("stage {}", a.peer));
+  }
   if (a.segment >= 0) text += fmt::format(" segment {} column {}", a.segment, a.column);
   return text;
 }

@@ -18,14 +18,23 @@ enum class ActionKind : std::uint8_t {
   kForward,
   kBackwardData,
   kBackwardWeight,
+  // A tensor between a chunk of this stage and the part of the model before or behind it: the output of a forward, or
+  // its gradient where `gradient` is set. `peer` is the other stage, or kThisStage. Inserted by insert_messages.
+  kPostReceive,   // the channel's stream may receive it
+  kWaitReceive,   // the compute stream waits for it; the chunk's next verb reads it
+  kSend,          // the channel's stream sends it
+  kWaitSend,      // the compute stream waits until it has left; its memory may be written again
   kTieGradients,  // gradients of tied uses join their parameter's
   kReduce,        // `bucket`: start its gradient reduction
   kFinishReduce,  // the compute stream may use the reduced gradients
-  kReduceLoss,    // sum over data-parallel ranks
+  kReduceLoss,    // sum over data-parallel ranks, known to all stages
+  kReduceNorm,    // squares of the gradients, of all stages
   kOptimizerStep,
 };
-inline constexpr int kNumActionKinds = 10;
+inline constexpr int kNumActionKinds = 15;
 std::string_view name_of(ActionKind kind);
+
+inline constexpr int kThisStage = -1;
 
 struct Action {
   ActionKind kind = ActionKind::kForward;
@@ -38,9 +47,15 @@ struct Action {
   // are interleaved by segment; a forward may overlap another microbatch's backward. What a block makes for other
   // stages leaves at its end.
   bool with_next = false;
+  bool gradient = false;  // of messages
+  int peer = kThisStage;  // of messages: another stage, or this one, which hands a tensor from chunk to chunk
   friend bool operator==(const Action&, const Action&) = default;
 };
 std::string to_string(const Action& action);
+
+constexpr bool is_message(ActionKind kind) { return kind >= ActionKind::kPostReceive && kind <= ActionKind::kWaitSend; }
+// Has a chunk and a microbatch.
+constexpr bool is_of_microbatch(ActionKind kind) { return kind >= ActionKind::kLoad && kind <= ActionKind::kWaitSend; }
 
 // By the values of --pipeline-schedule: gpipe, 1f1b, interleaved, zb-h1, zb-v, dualpipe-v.
 enum class ScheduleKind : std::uint8_t { kGpipe, k1F1B, kInterleaved, kZbH1, kZbV, kDualPipeV };

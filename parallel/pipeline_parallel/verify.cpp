@@ -16,10 +16,18 @@ namespace {
 // Walks a list once and remembers what was done.
 class Verifier {
  public:
-  Verifier(const ChunkSegments& segments, const ReducePoints& points) : segments_(segments), points_(points) {}
+  Verifier(const std::vector<Action>& actions, const ChunkSegments& segments, const ReducePoints& points)
+      : segments_(segments), points_(points) {
+    for (const Action& a : actions) {
+      if (is_of_microbatch(a.kind)) ++left_[{a.chunk, a.microbatch}];
+    }
+  }
 
   void take(const Action& a) {
-    if (a.kind >= ActionKind::kLoad && a.kind <= ActionKind::kBackwardWeight) return take_microbatch(a);
+    if (is_of_microbatch(a.kind)) {
+      take_column(a);
+      return is_message(a.kind) ? take_message(a) : take_microbatch(a);
+    }
     if (a.kind == ActionKind::kReduce) return take_reduce(a);
     if (!once_.insert(a.kind).second) broken(a, "stands twice");
     if (a.kind == ActionKind::kZeroGradients && !done_.empty()) broken(a, "comes after a verb");
@@ -27,8 +35,10 @@ class Verifier {
     if (a.kind == ActionKind::kFinishReduce && reduced_.size() < points_.segments_of_bucket.size()) {
       broken(a, "comes before a reduction");
     }
+    if (a.kind == ActionKind::kReduceNorm && !once_.contains(ActionKind::kFinishReduce))
+      broken(a, "comes before the gradients were reduced");
     if (a.kind == ActionKind::kOptimizerStep &&
-        !(once_.contains(ActionKind::kFinishReduce) && once_.contains(ActionKind::kReduceLoss))) {
+        !(once_.contains(ActionKind::kReduceNorm) && once_.contains(ActionKind::kReduceLoss))) {
       broken(a, "comes before the reductions have finished");
     }
   }
@@ -43,9 +53,18 @@ class Verifier {
       }
     }
     for (const ActionKind kind : {ActionKind::kZeroGradients, ActionKind::kTieGradients, ActionKind::kFinishReduce,
-                                  ActionKind::kReduceLoss, ActionKind::kOptimizerStep}) {
+                                  ActionKind::kReduceLoss, ActionKind::kReduceNorm, ActionKind::kOptimizerStep}) {
       if (kind == ActionKind::kTieGradients && points_.tied_segment < 0) continue;
       if (!once_.contains(kind)) broken({.kind = kind}, "is missing");
+    }
+    for (const auto& [kind, chunk, microbatch, gradient] : messages_) {
+      if (kind != ActionKind::kPostReceive && kind != ActionKind::kSend) continue;
+      const Action wait{.kind = kind == ActionKind::kSend ? ActionKind::kWaitSend : ActionKind::kWaitReceive,
+                        .chunk = chunk,
+                        .microbatch = microbatch,
+                        .gradient = gradient};
+      if (!has_message(wait, wait.kind) && !handed_over_.contains({chunk, microbatch, gradient}))
+        broken(wait, "is missing");
     }
   }
 
@@ -59,6 +78,10 @@ class Verifier {
 
   bool has(const Action& a, ActionKind kind, int segment) const {
     return done_.contains({kind, a.chunk, a.microbatch, segment});
+  }
+
+  bool has_message(const Action& a, ActionKind kind) const {
+    return messages_.contains({kind, a.chunk, a.microbatch, a.gradient});
   }
 
   bool reduced_tied() const {
@@ -77,7 +100,7 @@ class Verifier {
     if (a.kind != ActionKind::kLoad && (a.segment < first(a.chunk) || a.segment >= first(a.chunk + 1)))
       broken(a, "names a segment of another chunk");
     switch (a.kind) {
-      case ActionKind::kLoad: occupy(a); break;
+      case ActionKind::kLoad: break;
       case ActionKind::kForward:
         if (!has(a, is_first ? ActionKind::kLoad : ActionKind::kForward, is_first ? -1 : a.segment - 1))
           broken(a, "comes before its input");
@@ -89,9 +112,32 @@ class Verifier {
         break;
       default: take_weight(a);
     }
-    if (column_of_[{a.chunk, a.microbatch}] != a.column) broken(a, "is in another microbatch's column");
     done_.insert({a.kind, a.chunk, a.microbatch, a.segment});
-    if (a.kind == ActionKind::kBackwardWeight) leave(a);
+  }
+
+  // A tensor comes before the verb that reads it, and leaves after the one that makes it. A chunk without segments
+  // hands on what it gets.
+  void take_message(const Action& a) {
+    if (has_message(a, a.kind)) broken(a, "stands twice");
+    if (once_.contains(ActionKind::kFinishReduce)) broken(a, "comes after the reductions have finished");
+    const int begin = first(a.chunk), last = first(a.chunk + 1) - 1;
+    const ActionKind verb = a.gradient ? ActionKind::kBackwardData : ActionKind::kForward;
+    switch (a.kind) {
+      case ActionKind::kPostReceive: break;
+      case ActionKind::kWaitReceive:
+        if (a.peer != kThisStage && !has_message(a, ActionKind::kPostReceive)) broken(a, "comes before its receive");
+        if (!has(a, ActionKind::kLoad, -1)) broken(a, "comes before its load");
+        if (begin <= last && has(a, verb, a.gradient ? last : begin)) broken(a, "comes after the verb that reads it");
+        break;
+      case ActionKind::kSend:
+        if (begin <= last ? !has(a, verb, a.gradient ? begin : last) : !has_message(a, ActionKind::kWaitReceive))
+          broken(a, "comes before what it sends");
+        if (a.peer == kThisStage) handed_over_.insert({a.chunk, a.microbatch, a.gradient});
+        break;
+      default:
+        if (!has_message(a, ActionKind::kSend)) broken(a, "comes before its send");
+    }
+    messages_.insert({a.kind, a.chunk, a.microbatch, a.gradient});
   }
 
   void take_weight(const Action& a) {
@@ -104,17 +150,13 @@ class Verifier {
     latest->second = a.microbatch;
   }
 
-  // A column is one microbatch's from its load to its last backward_weight.
-  void occupy(const Action& a) {
+  // A column is one microbatch's from its first action to its last.
+  void take_column(const Action& a) {
     const std::pair owner{a.chunk, a.microbatch};
-    if (!owner_.try_emplace(a.column, owner).second) broken(a, "takes a column that is in use");
-    column_of_[owner] = a.column;
-  }
-  void leave(const Action& a) {
-    for (int s = first(a.chunk); s < first(a.chunk + 1); ++s) {
-      if (!has(a, ActionKind::kBackwardWeight, s)) return;
-    }
-    owner_.erase(a.column);
+    const auto [column, is_first] = column_of_.try_emplace(owner, a.column);
+    if (column->second != a.column) broken(a, "is in another microbatch's column");
+    if (is_first && !owner_.try_emplace(a.column, owner).second) broken(a, "takes a column that is in use");
+    if (--left_[owner] == 0) owner_.erase(a.column);
   }
 
   void take_reduce(const Action& a) {
@@ -134,15 +176,18 @@ class Verifier {
   std::set<ActionKind> once_;
   std::set<int> reduced_;
   std::set<int> reduced_segments_;
-  std::map<std::pair<int, int>, int> latest_weight_;  // (chunk, segment): microbatch
-  std::map<int, std::pair<int, int>> owner_;          // column: (chunk, microbatch)
+  std::map<std::pair<int, int>, int> latest_weight_;           // (chunk, segment): microbatch
+  std::set<std::tuple<ActionKind, int, int, bool>> messages_;  // kind, chunk, microbatch, gradient
+  std::set<std::tuple<int, int, bool>> handed_over_;           // chunk, microbatch, gradient
+  std::map<std::pair<int, int>, int> left_;                    // actions of (chunk, microbatch)
+  std::map<int, std::pair<int, int>> owner_;                   // column: (chunk, microbatch)
   std::map<std::pair<int, int>, int> column_of_;
 };
 
 }  // namespace
 
 void verify(const std::vector<Action>& actions, const ChunkSegments& segments, const ReducePoints& points) {
-  Verifier verifier(segments, points);
+  Verifier verifier(actions, segments, points);
   for (const Action& action : actions) verifier.take(action);
   verifier.finish();
 }

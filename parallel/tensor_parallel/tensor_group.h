@@ -21,6 +21,8 @@ class TensorGroup {
 
   TensorSplit split() const { return {.rank = group_.rank(), .ranks = group_.size(), .sequence = sequence_parallel_}; }
   Communicator& communicator() const { return group_; }
+  // Of a microbatch's rows, those that this rank holds between the linears.
+  std::int64_t rows(std::int64_t tokens) const { return sequence_parallel_ ? tokens / group_.size() : tokens; }
 
   // `label` is what the collective carries, for reports of hangs.
   // With sequence parallelism the ranks' rows one after the other, [T / P, H] -> [T, H]; otherwise x itself.

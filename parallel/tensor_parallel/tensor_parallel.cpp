@@ -10,14 +10,10 @@ namespace megalith {
 
 namespace {
 
-[[noreturn]] void refuse(const char* flag, std::string expected, std::int64_t value, std::int64_t size,
-                         std::string remedy) {
-  fail({.code = ExitCode::kUsage,
-        .subject = fmt::format("--tensor-model-parallel-size and {}", flag),
-        .expected = std::move(expected),
-        .got = fmt::format("--tensor-model-parallel-size {} and {} {}", size, flag, value),
-        .remedy = std::move(remedy),
-        .show_place = false});
+[[noreturn]] void refuse(const char* flag, const std::string& expected, std::int64_t value, std::int64_t size,
+                         const std::string& remedy) {
+  refuse_usage(fmt::format("--tensor-model-parallel-size and {}", flag), expected,
+               fmt::format("--tensor-model-parallel-size {} and {} {}", size, flag, value), remedy);
 }
 
 // "1 or 2 or 4": sizes up to 64 that divide `value`.
@@ -40,12 +36,10 @@ void check_divides(const char* flag, std::int64_t value, std::int64_t size, cons
 
 void check_tensor_parallel(const ModelConfig& config, std::int64_t size, bool sequence_parallel) {
   if (sequence_parallel && size == 1) {
-    fail({.code = ExitCode::kUsage,
-          .subject = "--sequence-parallel and --tensor-model-parallel-size",
-          .expected = "--sequence-parallel together with a --tensor-model-parallel-size above 1",
-          .got = "--tensor-model-parallel-size 1",
-          .remedy = "leave --sequence-parallel out, or use --tensor-model-parallel-size 2",
-          .show_place = false});
+    refuse_usage("--sequence-parallel and --tensor-model-parallel-size",
+                 "--sequence-parallel together with a --tensor-model-parallel-size above 1",
+                 "--tensor-model-parallel-size 1",
+                 "leave --sequence-parallel out, or use --tensor-model-parallel-size 2");
   }
   if (size == 1) return;
   check_divides("--num-attention-heads", config.num_attention_heads, size);
@@ -74,8 +68,10 @@ GptFactories tensor_parallel_factories(const ModelConfig& config, TensorGroup& g
             Parameter* words = &embedding->word_table();
             return {.segment = std::move(embedding), .words = words};
           },
-          .head = [&group, range](ParameterStore& store, const HeadSpec& spec, Norm norm) -> std::unique_ptr<Segment> {
-            return std::make_unique<VocabParallelHead>(store, spec, range, std::move(norm), group);
+          .head = [&group, range](ParameterStore& store, const HeadSpec& spec, Norm norm) -> HeadPart {
+            auto head = std::make_unique<VocabParallelHead>(store, spec, range, std::move(norm), group);
+            Parameter* table = &head->table();
+            return {.segment = std::move(head), .table = table};
           },
           .split = group.split()};
 }

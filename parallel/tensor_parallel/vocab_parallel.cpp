@@ -78,7 +78,7 @@ VocabParallelHead::VocabParallelHead(ParameterStore& store, const HeadSpec& spec
       group_(group),
       weight_(spec.tied != nullptr
                   ? store.add_tied(*spec.tied)
-                  : store.add(table_of("output_layer.weight", range, {spec.head.vocab, spec.hidden}, spec.init_std))) {}
+                  : store.add(table_of(spec.table, range, {spec.head.vocab, spec.hidden}, spec.init_std))) {}
 
 void VocabParallelHead::compute_losses(Context& ctx, const Tensor& logits, const Tensor& labels, const Tensor& losses,
                                        const Tensor& scratch) const {

@@ -46,6 +46,7 @@ class VocabParallelHead : public Segment {
   // A table of its own where spec.tied is null.
   VocabParallelHead(ParameterStore& store, const HeadSpec& spec, const VocabRange& range, Norm norm,
                     TensorGroup& group);
+  Parameter& table() { return weight_; }
 
   TensorList forward(Context& ctx, const TensorList& inputs, Stash& stash) const override;
   TensorList backward_data(Context& ctx, const TensorList& output_gradients, Stash& stash) const override;

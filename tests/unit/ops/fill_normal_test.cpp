@@ -37,12 +37,17 @@ TEST_P(FillNormalTest, ColumnsOfAWiderParameterAreThoseOfTheWhole) {
   constexpr std::int64_t kRows = 5, kColumns = 37;
   const Tensor whole = output({kRows, kColumns});
   run(FillNormal{.x = whole, .numbers = numbers, .pitch = kColumns});
+  const Values all = values(whole);  // the next run makes all outputs NaN
   for (const auto& [begin, columns] : {std::pair{0, 37}, {0, 8}, {5, 1}, {6, 7}, {30, 7}}) {
     const Tensor part = output({kRows, columns});
     NormalNumbers its = numbers;
     its.offset = begin;
     run(FillNormal{.x = part, .numbers = its, .pitch = kColumns});
-    EXPECT_EQ(values(part), values(whole.slice(1, begin, columns))) << columns << " columns from " << begin;
+    Values want;
+    for (std::int64_t row = 0; row < kRows; ++row) {
+      want.insert(want.end(), all.begin() + row * kColumns + begin, all.begin() + row * kColumns + begin + columns);
+    }
+    EXPECT_EQ(values(part), want) << columns << " columns from " << begin;
   }
 }
 

@@ -107,7 +107,7 @@ TEST(Lowering, AStepOfOneMicrobatchReadsAsWritten) {
                                  "backward_weight chunk 0 microbatch 0 segment 1 column 0", "reduce bucket 0",
                                  "backward_data chunk 0 microbatch 0 segment 0 column 0",
                                  "backward_weight chunk 0 microbatch 0 segment 0 column 0", "tie_gradients",
-                                 "reduce bucket 1", "finish_reduce", "reduce_loss", "optimizer_step"));
+                                 "reduce bucket 1", "finish_reduce", "reduce_loss", "reduce_norm", "optimizer_step"));
 }
 
 TEST(Lowering, ChunksHaveSegmentsOfTheirOwn) {
@@ -122,7 +122,7 @@ TEST(Lowering, ChunksHaveSegmentsOfTheirOwn) {
                                  "backward_weight chunk 1 microbatch 0 segment 1 column 1", "reduce bucket 0",
                                  "backward_data chunk 0 microbatch 0 segment 0 column 0",
                                  "backward_weight chunk 0 microbatch 0 segment 0 column 0", "reduce bucket 1",
-                                 "finish_reduce", "reduce_loss", "optimizer_step"));
+                                 "finish_reduce", "reduce_loss", "reduce_norm", "optimizer_step"));
 }
 
 TEST(Lowering, EveryScheduleLowersWithAnyNumberOfSegments) {

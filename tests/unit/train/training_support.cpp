@@ -155,9 +155,16 @@ void read_metrics(const std::string& path, RunResult& result) {
   }
 }
 
+void read_stage(Trainer& trainer, RunResult& result) {
+  TrainingModel& model = trainer.model();
+  result.transfers[model.stage()] = model.transfer().stats();
+  if (model.gpt().words != nullptr)
+    result.word_tables[model.stage()] = download(model.compute(), model.gpt().words->weight);
+}
+
 void read_rank_0(Trainer& trainer, RunResult& result) {
   TrainingModel& model = trainer.model();
-  result.tensor_calls = model.groups().back()->stats().collectives;
+  result.tensor_calls = model.tensor_group().stats().collectives;
   result.state = read_state(model);
   result.event_waits = trainer.event_waits();
   result.buckets_reduced = model.reducer().buckets_reduced();
@@ -194,6 +201,10 @@ RunResult train(const RunRequest& request) {
     for (const auto& [kind, whole] :
          {std::pair{&Parameter::weight, &result.weights}, {&Parameter::main_grad, &result.gradients}})
       result.copies_agree = put_slices(trainer.model(), kind, *whole) && result.copies_agree;
+    result.memory_as_planned = result.memory_as_planned &&
+                               trainer.model().arena().touched_bytes() == trainer.plans().block_bytes() &&
+                               trainer.model().pool().peak_allocated_bytes() == planned;
+    if (trainer.model().groups()[0]->rank() == 0) read_stage(trainer, result);
     if (rank != 0) return;
     result.planned_total = planned;
     result.code = code;

@@ -42,11 +42,15 @@ struct RunResult {
   Tensors gradients;              // of the last step, reduced
   bool copies_agree = true;       // what several ranks hold of weights and gradients has the same bits
   std::int64_t tensor_calls = 0;  // collectives of rank 0's tensor-parallel group
-  ModelState state;               // rank 0, at the end
-  std::int64_t hazards = 0;       // of all ranks
-  std::int64_t event_waits = 0;   // of rank 0
+  // Of the pipeline's stages, of the first replica.
+  std::map<int, PipelineTransfer::Stats> transfers;
+  std::map<int, std::vector<float>> word_tables;  // where the stage has one or a copy
+  ModelState state;                               // rank 0, at the end
+  std::int64_t hazards = 0;                       // of all ranks
+  std::int64_t event_waits = 0;                   // of rank 0
   std::int64_t buckets_reduced = 0;
   std::int64_t system_allocations_before = 0, system_allocations_after = 0;  // rank 0: after step 2, at the end
+  bool memory_as_planned = true;                                             // on all ranks
   std::size_t arena_touched = 0, arena_planned = 0, pool_peak = 0, pool_reserved = 0, planned_total = 0;
   std::int64_t skipped_steps = 0;
   ExitCode code = ExitCode::kOk;

@@ -1,0 +1,174 @@
+#include "parallel/pipeline_parallel/transfer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "core/base/error.h"
+#include "core/device/trace.h"
+#include "core/ops/elementwise.h"
+#include "core/ops/op.h"
+
+namespace megalith {
+
+namespace {
+
+struct Edge {
+  int from = 0;  // stage
+  int to = 0;
+};
+
+// All directions that messages of the placement take, in rounds in which no stage has two.
+std::vector<std::vector<Edge>> rounds_of(const Placement& placement) {
+  const int stages = placement.num_stages;
+  std::vector<std::vector<Edge>> rounds;
+  const auto add = [&](const std::vector<Edge>& up) {
+    if (up.empty()) return;
+    rounds.push_back(up);
+    std::vector<Edge>& down = rounds.emplace_back();
+    for (const Edge& edge : up) down.push_back({.from = edge.to, .to = edge.from});
+  };
+  for (const int first : {0, 1}) {
+    std::vector<Edge> up;
+    for (int s = first; s + 1 < stages; s += 2) up.push_back({.from = s, .to = s + 1});
+    add(up);
+  }
+  const bool wraps = !placement.is_v && placement.num_chunks > 1 && stages > 2;
+  if (wraps) add({{.from = stages - 1, .to = 0}});
+  return rounds;
+}
+
+std::string label_of(const Action& action) {
+  return fmt::format("{} of chunk {} microbatch {}", action.gradient ? "gradient" : "output", action.chunk,
+                     action.microbatch);
+}
+
+}  // namespace
+
+PipelineTransfer::PipelineTransfer(Communicator& stages, Context& ctx, SegmentRunner& runner, const Spec& spec)
+    : ctx_(ctx), runner_(runner), spec_(spec) {
+  require(stages.size() == spec.placement.num_stages, "PipelineTransfer: one rank a stage");
+  const int me = stages.rank();
+  for (const std::vector<Edge>& round : rounds_of(spec.placement)) {
+    const auto edge =
+        std::find_if(round.begin(), round.end(), [me](const Edge& e) { return e.from == me || e.to == me; });
+    if (edge == round.end()) {
+      const std::vector<int> alone{me};
+      static_cast<void>(stages.subgroup(alone, "pp none"));
+      continue;
+    }
+    const std::vector<int> ranks{edge->from, edge->to};
+    const std::string name = fmt::format("pp {} to {}", edge->from, edge->to);
+    const bool sends = edge->from == me;
+    channels_.push_back({.group = stages.subgroup(ranks, name),
+                         .stream = std::make_unique<Stream>(
+                             spec.device, fmt::format("{} {}", sends ? "send" : "receive", name), spec.instruments),
+                         .peer = sends ? edge->to : edge->from,
+                         .sends = sends});
+  }
+}
+
+PipelineTransfer::~PipelineTransfer() = default;
+
+void PipelineTransfer::connect(const Tensor& scratch) {
+  for (Channel& c : channels_) {
+    c.group->label_next("connection");
+    if (c.sends) {
+      c.group->send(*c.stream, scratch, 1);
+    } else {
+      c.group->receive(*c.stream, scratch, 0);
+    }
+    c.stream->synchronize();
+  }
+}
+
+std::vector<Communicator*> PipelineTransfer::groups() const {
+  std::vector<Communicator*> groups;
+  for (const Channel& c : channels_) groups.push_back(c.group.get());
+  return groups;
+}
+
+PipelineTransfer::Channel& PipelineTransfer::channel(int peer, bool sends) {
+  const auto found = std::find_if(channels_.begin(), channels_.end(),
+                                  [&](const Channel& c) { return c.peer == peer && c.sends == sends; });
+  if (found == channels_.end())
+    fail({.subject = fmt::format("a message {} stage {}", sends ? "to" : "from", peer), .expected = "a neighbour"});
+  return *found;
+}
+
+void PipelineTransfer::post_receive(const Action& action) {
+  Channel& c = channel(action.peer, false);
+  Flight& f = flight(action, false);
+  ctx_.arena.begin_scope(
+      {.column = action.column, .segment = -1, .verb = action.gradient ? kReceiveGradientScope : kReceiveOutputScope});
+  f.buffer = ctx_.empty(spec_.shape, spec_.dtype, action.gradient ? "received gradient" : "received output");
+  ctx_.compute.record(f.ready);
+  c.stream->wait(f.ready);
+  const TraceRange range(*c.stream, c.stream->instruments().trace, [&] { return to_string(action); });
+  c.group->label_next(label_of(action));
+  c.group->receive(*c.stream, f.buffer, 0);
+  c.stream->record(f.done);
+  ++stats_.received;
+}
+
+void PipelineTransfer::wait_receive(const Action& action) {
+  TensorList tensors = handed_over_;
+  if (action.peer != kThisStage) {
+    Flight& f = flight(action, false);
+    ctx_.compute.wait(f.done);
+    tensors = action.gradient ? TensorList{f.buffer, f.buffer} : TensorList{f.buffer, Tensor{}};
+  }
+  if (action.gradient) {
+    runner_.set_output_gradients(action.column, tensors);
+  } else {
+    runner_.set_inputs(action.column, tensors);
+  }
+}
+
+// Both gradients that a segment returns are that of the sum.
+Tensor PipelineTransfer::payload(const Action& action) {
+  if (action.gradient) return runner_.input_gradients(action.column)[0];
+  const TensorList& output = runner_.outputs(action.column);
+  if (output.size() < 2 || !output[1]) return output[0];
+  ctx_.arena.begin_scope({.column = action.column, .segment = -1, .verb = kSendScope});
+  const Tensor sum = ctx_.empty(spec_.shape, spec_.dtype, "stage output");
+  launch(ctx_.compute, Add{.a = output[0], .b = output[1], .y = sum});
+  return sum;
+}
+
+void PipelineTransfer::send(const Action& action) {
+  if (action.peer == kThisStage) {
+    handed_over_ = action.gradient ? runner_.input_gradients(action.column) : runner_.outputs(action.column);
+    ++stats_.handed_over;
+    return;
+  }
+  Channel& c = channel(action.peer, true);
+  Flight& f = flight(action, true);
+  f.buffer = payload(action);
+  ctx_.compute.record(f.ready);
+  c.stream->wait(f.ready);
+  const TraceRange range(*c.stream, c.stream->instruments().trace, [&] { return to_string(action); });
+  c.group->label_next(label_of(action));
+  c.group->send(*c.stream, f.buffer, 1);
+  c.stream->record(f.done);
+  ++stats_.sent;
+  stats_.bytes_sent += static_cast<std::int64_t>(f.buffer.bytes());
+}
+
+void PipelineTransfer::wait_send(const Action& action) { ctx_.compute.wait(flight(action, true).done); }
+
+void PipelineTransfer::synchronize() {
+  std::exception_ptr error;
+  for (Channel& c : channels_) {  // all of them, also when one has failed
+    try {
+      c.stream->synchronize();
+    } catch (...) {
+      if (!error) error = std::current_exception();
+    }
+  }
+  if (error) std::rethrow_exception(error);
+}
+
+}  // namespace megalith
