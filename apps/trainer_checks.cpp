@@ -123,7 +123,7 @@ std::optional<ReplicaDifference> Trainer::replica_difference() {
       }
     }
   }
-  return compare_replicas(mesh_.dp(), model_->compute(), tensors);
+  return compare_replicas(mesh_.dp(), model_->compute(), tensors, group_of(mesh_.sizes(), mesh_.rank(), {Axis::kDp}));
 }
 
 bool Trainer::replicas_agree() {

@@ -61,6 +61,28 @@ TEST(CombinedLayouts, ACallThatDiffersInAnyGroupEndsAllRanks) {
   }
 }
 
+// Rank 6 of tp 2 x dp 2 x pp 2 is rank 1 of its data-parallel group.
+TEST(CombinedLayouts, AFlippedBitIsToldWithTheRankOfTheWorld) {
+  const Layout layout{.tensor = 2, .pipeline = 2, .data = 2};
+  std::mutex mutex;
+  std::map<int, std::string> told;
+  test::train({.flags = layout.flags(), .ranks = 8, .prepare = [&](Trainer& trainer, int rank) {
+                 EXPECT_FALSE(trainer.replica_difference());
+                 const Tensor weights = trainer.model().gpt().parameters->units().front().weights;
+                 if (rank == 6) *weights.as<float>() += 1;
+                 const auto difference = trainer.replica_difference();
+                 if (rank == 6) *weights.as<float>() -= 1;
+                 const std::lock_guard lock(mutex);
+                 if (difference) told[rank] = difference->message;
+               }});
+  ASSERT_EQ(told.size(), 2u);  // its own group
+  for (const int rank : {4, 6}) {
+    EXPECT_NE(told[rank].find("on the 2 ranks of group dp"), std::string::npos) << told[rank];
+    EXPECT_NE(told[rank].find("on rank 4"), std::string::npos) << told[rank];
+    EXPECT_NE(told[rank].find("on rank 6"), std::string::npos) << told[rank];
+  }
+}
+
 // The weights of rank 3, of the second stage, become NaN: it is named, though others see NaN first by the clock.
 TEST(CombinedLayouts, TheFirstNanIsNamedWithItsRank) {
   const Layout layout{.tensor = 2, .sequence = true, .pipeline = 2};
