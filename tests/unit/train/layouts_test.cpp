@@ -132,7 +132,8 @@ double norm_of_all(const test::Tensors& tensors, const test::Tensors* less = nul
 }
 
 // In fp32 those of one rank. In bf16 no farther from those in fp32 than twice what one rank's in bf16 are, of this
-// tensor or of all, in proportion: a tensor of few elements may have come close by chance.
+// tensor or of all, in proportion; than eight times where a tensor has so few elements (norms of q and k have 4) that
+// the ratio of two such errors, an F distribution, is above two in one case of ten.
 void expect_gradients(const Case& c) {
   const Layout layout = layout_of(c);
   const Words flags = model_of(c) + chunks(c[kChunks]) + steps(1);
@@ -147,7 +148,8 @@ void expect_gradients(const Case& c) {
     EXPECT_GT(norm(gradient), 0) << name;
     const double error = difference(got.gradients.at(name), gradient);
     const double fp32 = is_zero(c, name) ? 1e-8 : 5e-6 * norm(gradient);
-    const double bf16 = 2 * std::max(difference(narrow.gradients.at(name), gradient), of_all * norm(gradient));
+    const double bf16 = (gradient.size() < 64 ? 8 : 2) *
+                        std::max(difference(narrow.gradients.at(name), gradient), of_all * norm(gradient));
     EXPECT_LE(error, c[kDtype] == 0 ? fp32 : bf16) << name;
   }
 }
