@@ -154,6 +154,23 @@ void expect_gradients(const Case& c) {
   }
 }
 
+// Both launch more ops on the rank that has the last layer and the loss.
+void expect_recompute_and_chunks(const Case& c) {
+  const Layout layout = layout_of(c);
+  const auto ops = [&](const Words& more) {
+    const Words flags = test::tiny_flags() + model_of(c) + dtype(c[kDtype]) + layout.flags() + more;
+    return prepare_run(parse_flags(App::kTrain, flags).options, layout.is_v() ? 0 : layout.ranks() - 1, layout.ranks())
+        .plans.train_ops;
+  };
+  const std::size_t plain = ops({});
+  if (c[kRecompute] != 0) {
+    EXPECT_GT(ops(recompute(c[kRecompute])), plain);
+  }
+  if (c[kChunks] != 0) {
+    EXPECT_GT(ops(chunks(c[kChunks])), plain);
+  }
+}
+
 void expect_losses(const Case& c, std::int64_t count) {
   const Layout layout = layout_of(c);
   const Words flags = model_of(c) + dtype(c[kDtype]) + chunks(c[kChunks]) + steps(count);
@@ -178,6 +195,7 @@ void expect_losses(const Case& c, std::int64_t count) {
     if (c[kDtype] == 1 || is_zero(c, name)) continue;
     EXPECT_LE(difference(got.weights.at(name), weights), 1e-4 * norm(weights)) << name;
   }
+  expect_recompute_and_chunks(c);
   test::expect_acted(got, layout, test::sizes_of(layout), count, c[kDtype] == 0 ? 4 : 2);
 }
 
