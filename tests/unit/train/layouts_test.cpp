@@ -1,7 +1,7 @@
 // Tensor, sequence, pipeline and data parallelism combined: every layout trains the model of one rank, whatever its
-// schedule and recompute, which change no bit. Of all that fits eight ranks a pairwise choice: each two values of two
-// factors stand together in one case at least; MEGALITH_ALL_LAYOUTS=1 runs everything (MEGALITH_ALL_LAYOUTS=N one of
-// N).
+// schedule and recompute, which change no bit. Of all that fits eight ranks a pairwise choice: each layout is in
+// it, and each two values of two factors stand together in one case at least; MEGALITH_ALL_LAYOUTS=1 runs everything
+// (MEGALITH_ALL_LAYOUTS=N one of N).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -62,6 +62,7 @@ std::vector<Case> all_cases() {
 // The case with the most pairs that no case before had, again and again.
 std::vector<Case> pairwise(const std::vector<Case>& all) {
   constexpr std::size_t kMost = 6;  // values of a factor are below
+  constexpr std::size_t kPairs = kNumFactors * kNumFactors * kMost * kMost;
   const auto for_each_pair = [](const Case& c, auto&& visit) {
     for (std::size_t a = 0; a < kNumFactors; ++a) {
       for (std::size_t b = a + 1; b < kNumFactors; ++b) {
@@ -69,8 +70,12 @@ std::vector<Case> pairwise(const std::vector<Case>& all) {
         visit(((a * kNumFactors + b) * kMost + value(a)) * kMost + value(b));
       }
     }
+    std::size_t layout = 0;
+    for (const Factor factor : {kTensor, kPipeline, kData, kSequence})
+      layout = layout * kMost + static_cast<std::size_t>(c[factor]);
+    visit(kPairs + layout);
   };
-  std::vector<bool> missing(kNumFactors * kNumFactors * kMost * kMost, false);
+  std::vector<bool> missing(kPairs + kMost * kMost * kMost * kMost, false);
   for (const Case& c : all) for_each_pair(c, [&](std::size_t pair) { missing[pair] = true; });
   for (std::vector<Case> chosen;;) {
     std::int64_t most = 0;
