@@ -1,6 +1,7 @@
 // plan: what a run would take, for any number of ranks, without running it: layout, parameters, memory by owner, FLOPs.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 
 #include "apps/flags.h"
@@ -30,6 +31,24 @@ std::string said_layers(const std::vector<GptPart>& parts) {
   return text;
 }
 
+// Which rank is what: a line for each tensor-parallel group, whose ranks are neighbours.
+void print_mesh(const MeshSizes& mesh) {
+  constexpr int kMostLines = 64;
+  if (mesh.world() == 1) return;
+  fmt::print("mesh (rank = tp + {} x (dp + {} x pp))\n", mesh.tp, mesh.dp);
+  const auto tp = static_cast<int>(mesh.tp);
+  const int groups = static_cast<int>(mesh.world()) / tp;
+  for (int group = 0; group < std::min(groups, kMostLines); ++group) {
+    const std::vector<int> ranks = group_of(mesh, group * tp, {Axis::kTp});
+    const MeshCoordinates first = coordinates_of(mesh, ranks.front()), last = coordinates_of(mesh, ranks.back());
+    fmt::print(
+        "  pp {:<3} dp {:<5} tp {:<7} {}\n", first.pp, first.dp,
+        tp == 1 ? std::string("0") : fmt::format("{} to {}", first.tp, last.tp),
+        tp == 1 ? fmt::format("rank {}", ranks.front()) : fmt::format("ranks {} to {}", ranks.front(), ranks.back()));
+  }
+  if (groups > kMostLines) fmt::print("  and {} more groups in this order\n", groups - kMostLines);
+}
+
 void print_layout(const Options& options, const MeshSizes& mesh) {
   const std::int64_t microbatches = count_microbatches(options.train, static_cast<int>(mesh.dp));
   fmt::print("layout\n");
@@ -39,6 +58,7 @@ void print_layout(const Options& options, const MeshSizes& mesh) {
   fmt::print("  sequences per step            {:>15} = {} data-parallel ranks x {} microbatches x {}\n",
              options.train.global_batch_size, mesh.dp, microbatches, options.train.micro_batch_size);
   fmt::print("  tokens per step               {:>15}\n", options.train.global_batch_size * options.model.seq_length);
+  print_mesh(mesh);
   const PipelineLayout pipeline = pipeline_layout(options);
   if (pipeline.placement.num_parts() == 1) return;
   const Schedule schedule = schedule_of(pipeline, microbatches);

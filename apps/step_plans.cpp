@@ -44,8 +44,9 @@ void plan_mode(Mode mode, const Options& options, const Mesh& mesh, StepPlans& p
 
 }  // namespace
 
-// With one stage all microbatches but the first and the last are alike: so many, and more add the same work in the same
-// memory. With several all are recorded, as each schedule has patterns of its own.
+// Where one part takes a microbatch forward and back before the next, all but the first and the last are alike: so
+// many, and more add the same work in the same memory. Otherwise all are recorded, as each schedule has patterns of its
+// own.
 StepPlans plan_steps(const Options& options, int rank, int world, CategoryBytes* persistent) {
   constexpr std::int64_t kRecorded = 4;
   PlanCommunicator ranks("world", {.rank = rank, .size = world});
@@ -53,8 +54,9 @@ StepPlans plan_steps(const Options& options, int rank, int world, CategoryBytes*
   const std::int64_t dp = mesh.sizes().dp;
   const std::int64_t microbatches = count_microbatches(options.train, static_cast<int>(dp));
   StepPlans plans;
-  const Placement placement = pipeline_layout(options).placement;
-  if (microbatches <= kRecorded || placement.num_parts() > 1) {
+  const PipelineLayout pipeline = pipeline_layout(options);
+  const bool one_by_one = pipeline.placement.num_parts() == 1 && pipeline.kind != ScheduleKind::kGpipe;
+  if (microbatches <= kRecorded || !one_by_one) {
     plan_mode(Mode::kTrain, options, mesh, plans, persistent);
     plan_mode(Mode::kEval, options, mesh, plans, nullptr);
     return plans;

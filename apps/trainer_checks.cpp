@@ -123,7 +123,7 @@ std::optional<ReplicaDifference> Trainer::replica_difference() {
       }
     }
   }
-  return compare_replicas(mesh_.dp(), model_->compute(), tensors);
+  return compare_replicas(mesh_.dp(), model_->compute(), tensors, group_of(mesh_.sizes(), mesh_.rank(), {Axis::kDp}));
 }
 
 bool Trainer::replicas_agree() {
@@ -151,10 +151,15 @@ bool Trainer::found_hazards() {
 void Trainer::check_calls() {
   constexpr std::int64_t kCheckedSteps = 2;  // later ones repeat what they do
   if (++steps_started_ > kCheckedSteps) return;
+  std::string mine;  // the other ranks have groups of their own
   for (Communicator* group : model_->groups()) {
     const std::string difference = difference_of_sequences(*group);
-    if (!difference.empty()) throw EveryRankFailed(ExitCode::kCommunication, 0, difference);
+    if (mine.empty()) mine = difference;
     if (steps_started_ == kCheckedSteps) group->recorder().forget();
+  }
+  const std::vector<std::string> all = world_.host_all_gather(mine);
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (!all[rank].empty()) throw EveryRankFailed(ExitCode::kCommunication, static_cast<int>(rank), all[rank]);
   }
 }
 

@@ -5,14 +5,16 @@
 # Then, for which cpu-release must have its tests too: the same time with kills at random sites of the code (--fault),
 # and with allocations that fail; 5,000 steps with 200 saves whose memory, descriptors and threads stay constant; about as
 # long again with ranks that hang; a thousand flipped bits; a million inputs for each fuzz target (about half an hour each
-# on one core); the ids of byte-level BPE on 18 MB of text against the Hugging Face and tiktoken libraries (a few minutes;
-# tests/tokenizer). Last, the coverage of the unit tests.
+# on one core); every layout of eight ranks with every schedule, dtype and recompute (about an hour); the ids of
+# byte-level BPE on 18 MB of text against the Hugging Face and tiktoken libraries (a few minutes; tests/tokenizer). Last,
+# the coverage of the unit tests.
 # On GPUs, kills alone: APPS=build/cuda-release/apps ARGS='--device cuda --deterministic-mode' KILLS=20 STEPS=2000
 # FIRST_KILL=30 tests/soak.sh
 # Environment: APPS, the folder of the programs; ARGS, more flags for train; KILLS, at least so many kills at random
 # moments and nothing else; STEPS of a run at least (default 200); FIRST_KILL, the tenths of a second after which a run
-# may be killed (default 5); SEED of the random moments (default: the time, printed), RANKS (default 2), FUZZ_RUNS
-# (default 1000000), PYTHON with those libraries (default python3), COVERAGE (0: without).
+# may be killed (default 5); SEED of the random moments (default: the time, printed), RANKS (default 2), LAYOUTS (N:
+# one of N cases, default 1), FUZZ_RUNS (default 1000000), PYTHON with those libraries (default python3), COVERAGE (0:
+# without).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -111,6 +113,10 @@ if [ -x build/cpu-release/tests/e2e ]; then
 fi
 if [ -x build/cpu-release/tests/unit_train ]; then
   SEED=$seed MEGALITH_BIT_FLIPS=1000 build/cpu-release/tests/unit_train --gtest_filter=Numbers.EveryFlippedBitIsFoundOnItsRank
+  MEGALITH_ALL_LAYOUTS=${LAYOUTS:-1} build/cpu-release/tests/unit_train \
+    --gtest_filter='*Layouts.TrainTheModelOfOneRank*' >"$work/layouts" 2>&1 ||
+    { grep -v "iteration" "$work/layouts" | tail -n 40 >&2; exit 1; }
+  echo "soak: all layouts train the model of one rank"
 fi
 fuzz_runs=${FUZZ_RUNS:-1000000}
 [ "$fuzz_runs" -eq 0 ] || SEED=$seed tests/fuzz/run.sh "$fuzz_runs"

@@ -44,14 +44,15 @@ std::pair<std::string, bool> most_common(const std::vector<std::string>& hashes)
   return {best, 2 * static_cast<std::size_t>(count) > hashes.size()};
 }
 
-ReplicaDifference describe(const std::string& name, const std::vector<std::string>& hashes, const std::string& group) {
+ReplicaDifference describe(const std::string& name, const std::vector<std::string>& hashes, const std::string& group,
+                           std::span<const int> world_ranks) {
   const auto [common, majority] = most_common(hashes);
   ReplicaDifference difference{.tensor = name, .ranks = {}, .majority = majority, .message = {}};
   std::string others;
   for (std::size_t r = 0; r < hashes.size(); ++r) {
     if (majority && hashes[r] == common) continue;
-    difference.ranks.push_back(static_cast<int>(r));
-    others += fmt::format("{}{} on rank {}", others.empty() ? "" : ", ", hashes[r], r);
+    difference.ranks.push_back(world_ranks.empty() ? static_cast<int>(r) : world_ranks[r]);
+    others += fmt::format("{}{} on rank {}", others.empty() ? "" : ", ", hashes[r], difference.ranks.back());
   }
   difference.message =
       fmt::format("{}: expected the same bytes on the {} ranks of group {}, got {}{}", name, hashes.size(), group,
@@ -62,7 +63,8 @@ ReplicaDifference describe(const std::string& name, const std::vector<std::strin
 }  // namespace
 
 std::optional<ReplicaDifference> compare_replicas(Communicator& group, Stream& stream,
-                                                  std::span<const ReplicatedTensor> tensors) {
+                                                  std::span<const ReplicatedTensor> tensors,
+                                                  std::span<const int> world_ranks) {
   if (group.size() == 1) return std::nullopt;
   stream.synchronize();
   std::vector<std::byte> staging;
@@ -80,7 +82,7 @@ std::optional<ReplicaDifference> compare_replicas(Communicator& group, Stream& s
     if (first) {
       ++first->more_tensors;
     } else {
-      first = describe(tensors[i].name, hashes, group.name());
+      first = describe(tensors[i].name, hashes, group.name(), world_ranks);
     }
   }
   if (first && first->more_tensors > 0) first->message += fmt::format("; {} more tensors differ", first->more_tensors);

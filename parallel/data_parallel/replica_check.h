@@ -28,8 +28,10 @@ struct ReplicaDifference {
 };
 
 // Collective over the group, with the same list on all ranks and no work pending on other streams; blocks the host.
-// Every rank gets the same answer. While all agree 16 bytes a rank are exchanged.
+// Every rank gets the same answer. While all agree 16 bytes a rank are exchanged. `world_ranks` are the group's as the
+// world counts them, for the answer; empty: the group is the world.
 std::optional<ReplicaDifference> compare_replicas(Communicator& group, Stream& stream,
-                                                  std::span<const ReplicatedTensor> tensors);
+                                                  std::span<const ReplicatedTensor> tensors,
+                                                  std::span<const int> world_ranks = {});
 
 }  // namespace megalith

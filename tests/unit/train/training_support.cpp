@@ -110,24 +110,52 @@ ModelState read_state(TrainingModel& model) {
   return state;
 }
 
+namespace {
+
+// Of `tensor`, which has the parameter's shape.
+bool put_parts(TrainingModel& model, const Parameter& parameter, const Tensor& tensor, const std::string& prefix,
+               Tensors& whole) {
+  bool agrees = true;
+  for (std::size_t i = 0; i < parameter.parts.size(); ++i) {
+    const LogicalTensor& part = parameter.parts[i];
+    const Tensor slice = parameter.part_of(tensor, i);
+    const std::vector<float> values = download(model.compute(), slice);
+    std::vector<float>& to = whole[prefix + part.name];
+    to.resize(static_cast<std::size_t>(part.global_shape.numel()), std::nanf(""));
+    const std::int64_t columns = slice.rank() > 1 ? slice.size(1) : 1;
+    const std::int64_t whole_columns = slice.rank() > 1 ? part.global_shape[1] : 1;
+    for (std::int64_t row = 0; row < part.live_rows(); ++row) {
+      const float* from = values.data() + row * columns;
+      float* at = to.data() + (part.global_row + row) * whole_columns + part.global_column;
+      for (std::int64_t c = 0; c < columns; ++c) agrees = agrees && (std::isnan(at[c]) || at[c] == from[c]);
+      std::copy_n(from, columns, at);
+    }
+  }
+  return agrees;
+}
+
+}  // namespace
+
 bool put_slices(TrainingModel& model, Tensor Parameter::*kind, Tensors& whole) {
   bool agrees = true;
   for (const ParameterUnit& unit : model.gpt().parameters->units()) {
-    for (const Parameter* parameter : unit.parameters) {
-      for (std::size_t i = 0; i < parameter->parts.size(); ++i) {
-        const LogicalTensor& part = parameter->parts[i];
-        const Tensor slice = parameter->part_of(parameter->*kind, i);
-        const std::vector<float> values = download(model.compute(), slice);
-        std::vector<float>& to = whole[part.name];
-        to.resize(static_cast<std::size_t>(part.global_shape.numel()), std::nanf(""));
-        const std::int64_t columns = slice.rank() > 1 ? slice.size(1) : 1;
-        const std::int64_t whole_columns = slice.rank() > 1 ? part.global_shape[1] : 1;
-        for (std::int64_t row = 0; row < part.live_rows(); ++row) {
-          const float* from = values.data() + row * columns;
-          float* at = to.data() + (part.global_row + row) * whole_columns + part.global_column;
-          for (std::int64_t c = 0; c < columns; ++c) agrees = agrees && (std::isnan(at[c]) || at[c] == from[c]);
-          std::copy_n(from, columns, at);
-        }
+    for (const Parameter* parameter : unit.parameters)
+      agrees = put_parts(model, *parameter, parameter->*kind, "", whole) && agrees;
+  }
+  return agrees;
+}
+
+bool put_state(TrainingModel& model, Tensors& whole) {
+  bool agrees = true;
+  const std::vector<ParameterUnit>& units = model.gpt().parameters->units();
+  for (std::size_t u = 0; u < units.size(); ++u) {
+    const AdamWOptimizer::UnitState& state = model.optimizer().units()[u];
+    for (const Parameter* parameter : units[u].parameters) {
+      for (const auto& [kind, flat] : {std::pair{"main_param/", &state.main_params},
+                                       {"exp_avg/", &state.exp_avg},
+                                       {"exp_avg_sq/", &state.exp_avg_sq}}) {
+        const Tensor tensor = flat->slice(0, parameter->offset, parameter->shape.numel()).view(parameter->shape);
+        agrees = put_parts(model, *parameter, tensor, kind, whole) && agrees;
       }
     }
   }
@@ -186,6 +214,7 @@ RunResult train(const RunRequest& request) {
   flags.insert(flags.end(), {"--metrics-jsonl", scratch.path("metrics.jsonl")});
   const Options options = parse_flags(App::kTrain, flags).options;
   RunResult result;
+  result.ranks.resize(static_cast<std::size_t>(request.ranks));
   std::mutex mutex;
   const StopRequest stop;
   ThreadWorld world(request.ranks, std::chrono::seconds(60));
@@ -201,6 +230,11 @@ RunResult train(const RunRequest& request) {
     for (const auto& [kind, whole] :
          {std::pair{&Parameter::weight, &result.weights}, {&Parameter::main_grad, &result.gradients}})
       result.copies_agree = put_slices(trainer.model(), kind, *whole) && result.copies_agree;
+    result.copies_agree = put_state(trainer.model(), result.optimizer) && result.copies_agree;
+    result.ranks[static_cast<std::size_t>(rank)] = {.tensor_calls = trainer.model().tensor_group().stats().collectives,
+                                                    .buckets_reduced = trainer.model().reducer().buckets_reduced(),
+                                                    .transfer = trainer.model().transfer().stats(),
+                                                    .arena_planned = trainer.plans().block_bytes()};
     result.memory_as_planned = result.memory_as_planned &&
                                trainer.model().arena().touched_bytes() == trainer.plans().block_bytes() &&
                                trainer.model().pool().peak_allocated_bytes() == planned;

@@ -33,13 +33,25 @@ ModelState read_state(TrainingModel& model);
 using Tensors = std::map<std::string, std::vector<float>>;
 // Puts this rank's slices of weights or main gradients into `whole`; false if another rank had put in other bits.
 bool put_slices(TrainingModel& model, Tensor Parameter::*kind, Tensors& whole);
+// The same of the optimizer's state, as "kind/logical name".
+bool put_state(TrainingModel& model, Tensors& whole);
+
+// That what the flags name really happened.
+struct RankActivity {
+  std::int64_t tensor_calls = 0;     // collectives of its tensor-parallel group
+  std::int64_t buckets_reduced = 0;  // over more than one replica
+  PipelineTransfer::Stats transfer;
+  std::size_t arena_planned = 0;
+};
 
 struct RunResult {
   std::vector<std::string> losses;      // C99 %a, by step
   std::vector<std::string> grad_norms;  // likewise
   std::vector<double> loss_values;
-  Tensors weights;                // by logical name, put together from all ranks' slices
-  Tensors gradients;              // of the last step, reduced
+  Tensors weights;    // by logical name, put together from all ranks' slices
+  Tensors gradients;  // of the last step, reduced
+  Tensors optimizer;  // as put_state()
+  std::vector<RankActivity> ranks;
   bool copies_agree = true;       // what several ranks hold of weights and gradients has the same bits
   std::int64_t tensor_calls = 0;  // collectives of rank 0's tensor-parallel group
   // Of the pipeline's stages, of the first replica.

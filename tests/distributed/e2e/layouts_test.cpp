@@ -1,0 +1,88 @@
+// Tensor, pipeline and data parallelism combined, under mpirun.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "tests/distributed/e2e/program.h"
+
+namespace megalith {
+namespace {
+
+using test::Folder;
+using test::Outcome;
+using test::Words;
+using ::testing::HasSubstr;
+using test::operator+;
+
+std::vector<double> losses_of(const Words& metrics) {
+  std::vector<double> losses;
+  for (const std::string& line : metrics) {
+    const std::string key = "\"lm_loss_hex\": \"";
+    losses.push_back(std::strtod(line.c_str() + line.find(key) + key.size(), nullptr));
+  }
+  return losses;
+}
+
+void expect_near(const std::vector<double>& got, const std::vector<double>& want) {
+  ASSERT_EQ(got.size(), want.size());
+  for (std::size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i] / want[i], 1, 1e-5) << "step " << i + 1;
+}
+
+const Words kTwoByTwo = {"--tensor-model-parallel-size", "2", "--sequence-parallel", "--pipeline-model-parallel-size",
+                         "2"};
+
+// Four ranks save; eight go on, with two replicas and another schedule.
+TEST(LayoutRuns, FourRanksTrainTheModelOfOneAndEightGoOn) {
+  const Folder folder;
+  folder.make_text();
+  const Words flags =
+      test::tiny() + Words{"--num-layers",  "4", "--micro-batch-size", "1",    "--global-batch-size", "4",
+                           "--train-iters", "3", "--data-path",        "text", "--hidden-dropout",    "0.1"};
+  const Outcome one = test::run(test::program("train", flags + Words{"--metrics-jsonl", "one.jsonl"}), folder);
+  ASSERT_EQ(one.code, 0) << one.err;
+  const Outcome four = test::run(test::program_on(4, "train",
+                                                  flags + kTwoByTwo +
+                                                      Words{"--check-hazards", "--save", "kept", "--save-interval", "2",
+                                                            "--metrics-jsonl", "four.jsonl", "--trace", "trace.json",
+                                                            "--profile-step-start", "2", "--profile-step-end", "3"}),
+                                 folder);
+  ASSERT_EQ(four.code, 0) << four.err;
+  const Outcome eight =
+      test::run(test::program_on(8, "train",
+                                 flags + kTwoByTwo +
+                                     Words{"--pipeline-schedule", "zb-h1", "--check-weight-hash-interval", "1",
+                                           "--load", "kept", "--ckpt-step", "2", "--metrics-jsonl", "eight.jsonl"}),
+                folder);
+  ASSERT_EQ(eight.code, 0) << eight.err;
+  const std::vector<double> want = losses_of(folder.read_lines("one.jsonl"));
+  ASSERT_EQ(want.size(), 3u);
+  expect_near(losses_of(folder.read_lines("four.jsonl")), want);
+  expect_near(losses_of(folder.read_lines("eight.jsonl")), {want.back()});
+  const std::string trace = folder.read("trace.json");
+  EXPECT_THAT(trace, HasSubstr("send chunk 0 microbatch 3 output to stage 1"));
+  EXPECT_THAT(trace, HasSubstr("reduce_scatter"));
+
+  const Outcome text =
+      test::run(test::program("generate", {"--load", "kept", "--prompt", "It is", "--max-new-tokens", "4"}), folder);
+  EXPECT_EQ(text.code, 0) << text.err;
+}
+
+TEST(LayoutRuns, PlanShowsWhichRankIsWhat) {
+  const Folder folder;
+  const Words shape = {"--num-layers", "4",  "--hidden-size",       "32", "--num-attention-heads", "4",
+                       "--seq-length", "16", "--global-batch-size", "16"};
+  const Outcome plan = test::run(test::program("plan", shape + kTwoByTwo + Words{"--world-size", "8"}), folder);
+  EXPECT_EQ(plan.code, 0) << plan.err;
+  EXPECT_THAT(plan.out, HasSubstr("(tp 2 x dp 2 x pp 2)"));
+  EXPECT_THAT(plan.out, HasSubstr("mesh (rank = tp + 2 x (dp + 2 x pp))\n"
+                                  "  pp 0   dp 0     tp 0 to 1  ranks 0 to 1\n"
+                                  "  pp 0   dp 1     tp 0 to 1  ranks 2 to 3\n"
+                                  "  pp 1   dp 0     tp 0 to 1  ranks 4 to 5\n"
+                                  "  pp 1   dp 1     tp 0 to 1  ranks 6 to 7\n"));
+  EXPECT_THAT(plan.out, HasSubstr("stage 1    ranks     4 to 7     layers 2 to 3, loss"));
+  EXPECT_THAT(plan.out, HasSubstr("memory per rank of stage 1"));
+}
+
+}  // namespace
+}  // namespace megalith

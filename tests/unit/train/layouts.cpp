@@ -1,0 +1,92 @@
+#include "tests/unit/train/layouts.h"
+
+#include <gtest/gtest.h>
+
+namespace megalith::test {
+
+const std::vector<Family>& families() {
+  static const std::vector<Family> all = {
+      {"gpt2", {}},
+      {"llama", llama_flags() + Words{"--ffn-hidden-size", "32"}},
+      {"qwen2",
+       {"--swiglu", "--ffn-hidden-size", "32", "--normalization", "RMSNorm", "--position-embedding-type", "rope",
+        "--disable-bias-linear", "--add-qkv-bias", "--group-query-attention"}}};
+  return all;
+}
+
+const Words& schedules() {
+  static const Words all = {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "dualpipe-v"};
+  return all;
+}
+
+int Layout::chunks() const { return is_v() || schedule == "interleaved" ? 2 : 1; }
+
+Words Layout::flags() const {
+  Words flags = {"--tensor-model-parallel-size",
+                 std::to_string(tensor),
+                 "--pipeline-model-parallel-size",
+                 std::to_string(pipeline),
+                 "--pipeline-schedule",
+                 schedule,
+                 "--ddp-bucket-size",
+                 "1000"};
+  if (sequence) flags = flags + Words{"--sequence-parallel"};
+  if (schedule == "interleaved") flags = flags + Words{"--num-virtual-stages-per-pipeline-rank", "2"};
+  return flags;
+}
+
+std::string Layout::name() const {
+  return "tp" + std::to_string(tensor) + (sequence ? " sp" : "") + " pp" + std::to_string(pipeline) + " dp" +
+         std::to_string(data) + " " + schedule;
+}
+
+Sizes sizes_of(const Layout& layout) {
+  const bool deep = layout.pipeline == 4;  // two chunks a stage, and eight microbatches for dualpipe-v
+  return {.layers = deep ? 8 : 4, .global_batch = deep ? 8 * layout.data : 8};
+}
+
+Words sizes_for(const Layout& layout) {
+  const Sizes sizes = sizes_of(layout);
+  return {"--num-layers",        std::to_string(sizes.layers),      "--hidden-size",      std::to_string(sizes.hidden),
+          "--seq-length",        std::to_string(sizes.seq_length),  "--micro-batch-size", "1",
+          "--global-batch-size", std::to_string(sizes.global_batch)};
+}
+
+void expect_acted(const RunResult& run, const Layout& layout, const Sizes& sizes, std::int64_t steps,
+                  std::int64_t bytes_per_element) {
+  ASSERT_EQ(run.ranks.size(), static_cast<std::size_t>(layout.ranks()));
+  const std::int64_t microbatches = sizes.global_batch / layout.data;
+  const std::int64_t bytes =
+      sizes.seq_length * sizes.hidden * bytes_per_element / (layout.sequence ? layout.tensor : 1);
+  PipelineTransfer::Stats all;
+  for (std::size_t rank = 0; rank < run.ranks.size(); ++rank) {
+    SCOPED_TRACE(rank);
+    const RankActivity& did = run.ranks[rank];
+    // Two sums forward and two backward in each layer.
+    const std::int64_t calls = 4 * steps * microbatches * sizes.layers / layout.pipeline;
+    EXPECT_GE(did.tensor_calls, layout.tensor > 1 ? calls : 0);
+    EXPECT_GE(did.buckets_reduced, layout.data > 1 ? 2 * steps : 0);
+    if (layout.tensor == 1) {
+      EXPECT_EQ(did.tensor_calls, 0);
+    }
+    if (layout.data == 1) {
+      EXPECT_EQ(did.buckets_reduced, 0);
+    }
+    EXPECT_EQ(did.transfer.bytes_sent, did.transfer.sent * bytes);
+    all.sent += did.transfer.sent;
+    all.received += did.transfer.received;
+    all.handed_over += did.transfer.handed_over;
+  }
+  // An output and a gradient go over each border between two parts; a V has its middle on one stage.
+  const int borders = layout.pipeline * layout.chunks() - 1;
+  const int within = layout.pipeline == 1 ? borders : layout.is_v() ? 1 : 0;
+  const std::int64_t messages = 2 * steps * microbatches * layout.tensor * layout.data;
+  EXPECT_EQ(all.sent, messages * (borders - within));
+  EXPECT_EQ(all.received, all.sent);
+  EXPECT_EQ(all.handed_over, messages * within);
+  EXPECT_TRUE(run.memory_as_planned);
+  EXPECT_TRUE(run.copies_agree);
+  EXPECT_EQ(run.code, ExitCode::kOk);
+}
+
+}  // namespace megalith::test

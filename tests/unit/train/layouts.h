@@ -1,0 +1,55 @@
+// Layouts of thread ranks for the tests of their combinations: flags, sizes that fit all of them, and what each must
+// have done.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tests/unit/train/training_support.h"
+
+namespace megalith::test {
+
+using Words = std::vector<std::string>;
+
+struct Family {
+  std::string name;
+  Words flags;
+};
+// LayerNorm, biases, GELU, learned positions, tied table; RMSNorm, SwiGLU, RoPE, norms of q and k, two heads of keys
+// and values, a table of its own; one such head, tied and with biases of q, k and v.
+const std::vector<Family>& families();
+
+const Words& schedules();  // all names
+
+struct Layout {
+  int tensor = 1;
+  bool sequence = false;
+  int pipeline = 1;
+  int data = 1;
+  std::string schedule = "1f1b";
+
+  int ranks() const { return tensor * pipeline * data; }
+  int chunks() const;  // of a stage
+  bool is_v() const { return schedule == "zb-v" || schedule == "dualpipe-v"; }
+  Words flags() const;
+  std::string name() const;
+};
+
+struct Sizes {
+  std::int64_t layers = 4;
+  std::int64_t hidden = 16;
+  std::int64_t seq_length = 8;  // one sequence a microbatch
+  std::int64_t global_batch = 8;
+};
+// The same for all schedules of a layout.
+Sizes sizes_of(const Layout& layout);
+Words sizes_for(const Layout& layout);
+
+// That each rank took part in the layout, in a run of so many steps without evaluation: messages between stages, in
+// number and bytes, collectives of the tensor-parallel group, buckets reduced over the replicas; with the planned
+// memory, and the same bits where several hold the same.
+void expect_acted(const RunResult& run, const Layout& layout, const Sizes& sizes, std::int64_t steps,
+                  std::int64_t bytes_per_element);
+
+}  // namespace megalith::test

@@ -1,0 +1,231 @@
+// Tensor, sequence, pipeline and data parallelism combined: every layout trains the model of one rank, whatever its
+// schedule and recompute, which change no bit. Of all that fits eight ranks a pairwise choice: each layout is in
+// it, and each two values of two factors stand together in one case at least; MEGALITH_ALL_LAYOUTS=1 runs everything
+// (MEGALITH_ALL_LAYOUTS=N one of N).
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdlib>
+#include <map>
+
+#include "tests/unit/train/layouts.h"
+
+namespace megalith {
+namespace {
+
+using test::Layout;
+using test::RunResult;
+using test::Words;
+using test::operator+;
+
+#if defined(__SANITIZE_THREAD__)
+constexpr std::int64_t kShort = 1, kLong = 2;
+#else
+constexpr std::int64_t kShort = 2, kLong = 20;
+#endif
+
+// Values of the factors of a case, in this order.
+enum Factor { kTensor, kPipeline, kData, kSequence, kFamily, kSchedule, kDtype, kRecompute, kChunks, kNumFactors };
+using Case = std::array<int, kNumFactors>;
+
+Layout layout_of(const Case& c) {
+  return {.tensor = c[kTensor],
+          .sequence = c[kSequence] != 0,
+          .pipeline = c[kPipeline],
+          .data = c[kData],
+          .schedule = test::schedules()[static_cast<std::size_t>(c[kSchedule])]};
+}
+
+std::vector<Case> all_cases() {
+  std::vector<Case> cases{Case{}};
+  const std::array<std::vector<int>, kNumFactors> values = {
+      {{1, 2, 4}, {1, 2, 4}, {1, 2}, {0, 1}, {0, 1, 2}, {0, 1, 2, 3, 4, 5}, {0, 1}, {0, 1, 2}, {0, 1}}};
+  for (std::size_t factor = 0; factor < kNumFactors; ++factor) {
+    std::vector<Case> wider;
+    for (Case c : cases) {
+      for (const int value : values[factor]) {
+        c[factor] = value;
+        wider.push_back(c);
+      }
+    }
+    cases = std::move(wider);
+  }
+  std::erase_if(cases, [](const Case& c) {
+    return c[kTensor] * c[kPipeline] * c[kData] > 8 || (c[kSequence] != 0 && c[kTensor] == 1);
+  });
+  return cases;
+}
+
+// The case with the most pairs that no case before had, again and again.
+std::vector<Case> pairwise(const std::vector<Case>& all) {
+  constexpr std::size_t kMost = 6;  // values of a factor are below
+  constexpr std::size_t kPairs = kNumFactors * kNumFactors * kMost * kMost;
+  const auto for_each_pair = [](const Case& c, auto&& visit) {
+    for (std::size_t a = 0; a < kNumFactors; ++a) {
+      for (std::size_t b = a + 1; b < kNumFactors; ++b) {
+        const auto value = [&](std::size_t factor) { return static_cast<std::size_t>(c[factor]); };
+        visit(((a * kNumFactors + b) * kMost + value(a)) * kMost + value(b));
+      }
+    }
+    std::size_t layout = 0;
+    for (const Factor factor : {kTensor, kPipeline, kData, kSequence})
+      layout = layout * kMost + static_cast<std::size_t>(c[factor]);
+    visit(kPairs + layout);
+  };
+  std::vector<bool> missing(kPairs + kMost * kMost * kMost * kMost, false);
+  for (const Case& c : all) for_each_pair(c, [&](std::size_t pair) { missing[pair] = true; });
+  for (std::vector<Case> chosen;;) {
+    std::int64_t most = 0;
+    Case best{};
+    for (const Case& c : all) {
+      std::int64_t gain = 0;
+      for_each_pair(c, [&](std::size_t pair) { gain += missing[pair] ? 1 : 0; });
+      if (gain > most) best = c;
+      most = std::max(most, gain);
+    }
+    if (most == 0) return chosen;
+    for_each_pair(best, [&](std::size_t pair) { missing[pair] = false; });
+    chosen.push_back(best);
+  }
+}
+
+Words recompute(int which) {
+  if (which == 1) return {"--recompute-granularity", "full", "--recompute-method", "uniform"};
+  if (which == 2) return {"--recompute-granularity", "selective", "--recompute-modules", "core_attn", "mlp_act"};
+  return {};
+}
+Words dtype(int which) { return which == 1 ? Words{"--bf16"} : Words{}; }
+Words chunks(int which) { return which == 1 ? Words{"--loss-chunk-size", "3"} : Words{}; }
+Words steps(std::int64_t count) { return {"--train-iters", std::to_string(count)}; }
+
+// Runs by their flags and ranks, so that those which many cases compare with run once.
+const RunResult& run_once(const Words& flags, int ranks) {
+  static std::map<std::pair<Words, int>, RunResult> runs;
+  const auto [run, is_new] = runs.try_emplace({flags, ranks});
+  if (is_new) run->second = test::train({.flags = flags, .ranks = ranks});
+  return run->second;
+}
+
+double difference(const std::vector<float>& a, const std::vector<float>& b) {
+  EXPECT_EQ(a.size(), b.size());
+  double squares = 0;
+  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i)
+    squares += std::pow(static_cast<double>(a[i]) - b[i], 2);
+  return std::sqrt(squares);
+}
+double norm(const std::vector<float>& a) { return difference(a, std::vector<float>(a.size())); }
+
+const test::Family& family_of(const Case& c) { return test::families()[static_cast<std::size_t>(c[kFamily])]; }
+// Of the sizes of the layout's runs.
+Words model_of(const Case& c) {
+  return test::sizes_for(layout_of(c)) + family_of(c).flags +
+         Words{"--hidden-dropout", "0.1", "--lr-warmup-iters", "2", "--lr-decay-iters", "20"};
+}
+// Without RoPE a bias of the keys changes no attention: its gradient is what rounding leaves of 0.
+bool is_zero(const Case& c, const std::string& name) {
+  return family_of(c).name == "gpt2" && name.ends_with("linear_k.bias");
+}
+
+double norm_of_all(const test::Tensors& tensors, const test::Tensors* less = nullptr) {
+  double squares = 0;
+  for (const auto& [name, values] : tensors)
+    squares += std::pow(less == nullptr ? norm(values) : difference(values, less->at(name)), 2);
+  return std::sqrt(squares);
+}
+
+// In fp32 those of one rank. In bf16 no farther from those in fp32 than twice what one rank's in bf16 are, of this
+// tensor or of all, in proportion; than eight times where a tensor has so few elements (norms of q and k have 4) that
+// the ratio of two such errors, an F distribution, is above two in one case of ten.
+void expect_gradients(const Case& c) {
+  const Layout layout = layout_of(c);
+  const Words flags = model_of(c) + chunks(c[kChunks]) + steps(1);
+  const RunResult& want = run_once(flags, 1);
+  const RunResult& narrow = run_once(flags + dtype(c[kDtype]), 1);
+  const RunResult got = test::train(
+      {.flags = flags + dtype(c[kDtype]) + layout.flags() + recompute(c[kRecompute]), .ranks = layout.ranks()});
+  EXPECT_EQ(got.gradients.size(), want.gradients.size());
+  const double of_all = norm_of_all(narrow.gradients, &want.gradients) / norm_of_all(want.gradients);
+  for (const auto& [name, gradient] : want.gradients) {
+    ASSERT_TRUE(got.gradients.contains(name)) << name;
+    EXPECT_GT(norm(gradient), 0) << name;
+    const double error = difference(got.gradients.at(name), gradient);
+    const double fp32 = is_zero(c, name) ? 1e-8 : 5e-6 * norm(gradient);
+    const double bf16 = (gradient.size() < 64 ? 8 : 2) *
+                        std::max(difference(narrow.gradients.at(name), gradient), of_all * norm(gradient));
+    EXPECT_LE(error, c[kDtype] == 0 ? fp32 : bf16) << name;
+  }
+}
+
+// Both launch more ops on the rank that has the last layer and the loss.
+void expect_recompute_and_chunks(const Case& c) {
+  const Layout layout = layout_of(c);
+  const auto ops = [&](const Words& more) {
+    const Words flags = test::tiny_flags() + model_of(c) + dtype(c[kDtype]) + layout.flags() + more;
+    return prepare_run(parse_flags(App::kTrain, flags).options, layout.is_v() ? 0 : layout.ranks() - 1, layout.ranks())
+        .plans.train_ops;
+  };
+  const std::size_t plain = ops({});
+  if (c[kRecompute] != 0) {
+    EXPECT_GT(ops(recompute(c[kRecompute])), plain);
+  }
+  if (c[kChunks] != 0) {
+    EXPECT_GT(ops(chunks(c[kChunks])), plain);
+  }
+}
+
+void expect_losses(const Case& c, std::int64_t count) {
+  const Layout layout = layout_of(c);
+  const Words flags = model_of(c) + dtype(c[kDtype]) + chunks(c[kChunks]) + steps(count);
+  const RunResult& want = run_once(flags, 1);
+  Layout plain = layout;
+  plain.schedule = "1f1b";
+  const RunResult& same = run_once(flags + plain.flags(), layout.ranks());
+  const RunResult got =
+      test::train({.flags = flags + layout.flags() + recompute(c[kRecompute]), .ranks = layout.ranks()});
+  test::expect_same_run(got, same);
+  EXPECT_TRUE(got.gradients == same.gradients);
+  EXPECT_TRUE(got.optimizer == same.optimizer);
+  ASSERT_EQ(got.loss_values.size(), static_cast<std::size_t>(count));
+  ASSERT_EQ(want.loss_values.size(), static_cast<std::size_t>(count));
+  for (std::size_t i = 0; i < got.loss_values.size(); ++i) {
+    EXPECT_NEAR(got.loss_values[i] / want.loss_values[i], 1, c[kDtype] == 0 ? 1e-5 : 1e-3) << "step " << i + 1;
+  }
+  if (c[kDtype] == 1) {  // where a gradient is close to 0, Adam's step has the sign of its rounding
+    EXPECT_LE(norm_of_all(got.weights, &want.weights), 1e-2 * norm_of_all(want.weights));
+  }
+  for (const auto& [name, weights] : want.weights) {
+    if (c[kDtype] == 1 || is_zero(c, name)) continue;
+    EXPECT_LE(difference(got.weights.at(name), weights), 1e-4 * norm(weights)) << name;
+  }
+  expect_recompute_and_chunks(c);
+  test::expect_acted(got, layout, test::sizes_of(layout), count, c[kDtype] == 0 ? 4 : 2);
+}
+
+class Layouts : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Models, Layouts, testing::Values(0, 1, 2), [](const auto& family) {
+  return test::families()[static_cast<std::size_t>(family.param)].name;
+});
+
+TEST_P(Layouts, TrainTheModelOfOneRank) {
+  const std::vector<Case> all = all_cases(), chosen = pairwise(all);
+  EXPECT_GE(chosen.size(), 18u);
+  EXPECT_LE(chosen.size(), 32u);
+  const char* const asked = std::getenv("MEGALITH_ALL_LAYOUTS");
+  const std::vector<Case>& cases = asked != nullptr ? all : chosen;
+  const std::size_t step = asked != nullptr ? std::max(1, std::atoi(asked)) : 1;
+  for (std::size_t i = 0; i < cases.size(); i += step) {
+    const Case& c = cases[i];
+    if (c[kFamily] != GetParam()) continue;
+    SCOPED_TRACE(layout_of(c).name() +
+                 testing::PrintToString(dtype(c[kDtype]) + recompute(c[kRecompute]) + chunks(c[kChunks])));
+    expect_gradients(c);
+    expect_losses(c, i / step % 8 == 0 ? kLong : kShort);
+    if (HasFatalFailure()) return;
+  }
+}
+
+}  // namespace
+}  // namespace megalith
