@@ -41,6 +41,7 @@ TrainingModel::TrainingModel(const Options& options, DeviceType device, const Me
       mesh_(mesh),
       data_parallel_(mesh.dp()),
       pipeline_(pipeline_layout(options)),
+      parts_(pipeline_.parts_of(mesh.coordinates().pp)),
       pool_(device, memory_limit),
       compute_(device, "compute", instruments),
       communication_(device, "communication", instruments),
@@ -49,9 +50,8 @@ TrainingModel::TrainingModel(const Options& options, DeviceType device, const Me
       tensor_(mesh.tp(), tensor_communication_ ? *tensor_communication_ : communication_,
               options.parallel.sequence_parallel),
       arena_(pool_, device == DeviceType::kPlan ? Arena::Mode::kRecording : Arena::Mode::kPlanned),
-      gpt_(build_gpt(options.model, recompute_layers(options, pipeline_.parts_of(mesh.coordinates().pp)),
-                     tensor_parallel_factories(options.model, tensor_), options.train.loss_chunk_size,
-                     pipeline_.parts_of(mesh.coordinates().pp))),
+      gpt_(build_gpt(options.model, recompute_layers(options, parts_),
+                     tensor_parallel_factories(options.model, tensor_), options.train.loss_chunk_size, parts_)),
       num_microbatches_(count_microbatches(options.train, data_parallel_.size())),
       ctx_{.compute = compute_, .arena = arena_} {
   // The groups first, before anything can fail on one rank alone.
@@ -276,7 +276,7 @@ void TrainingModel::load(const Action& action) {
   const auto column = static_cast<std::size_t>(action.column);
   arena_.begin_scope({.column = action.column, .segment = -1, .verb = kLoadScope});
   const HostStep& step = last_step();
-  const GptPart part = pipeline_.parts_of(stage())[static_cast<std::size_t>(action.chunk)];
+  const GptPart& part = parts_[static_cast<std::size_t>(action.chunk)];
   Batch batch{.tokens = {}, .labels = {}, .sequences = sequences, .seq_length = options_.model.seq_length};
   const auto copy = [&](const std::int32_t* from, const char* owner) {
     const Tensor to = ctx_.empty({tokens}, DType::kInt32, owner);

@@ -141,6 +141,7 @@ class TrainingModel {
   std::unique_ptr<Communicator> stages_group_;     // this pipeline's ranks, for sums on the compute stream
   std::unique_ptr<Communicator> embedding_group_;  // of them the first and the last, where they share a tied embedding
   PipelineLayout pipeline_;
+  std::vector<GptPart> parts_;  // this stage's, chunk after chunk
   std::unique_ptr<ParameterStore> all_parameters_;
   MemoryPool pool_;
   Stream compute_;

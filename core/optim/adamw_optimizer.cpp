@@ -94,9 +94,4 @@ void AdamWOptimizer::update(Stream& stream, const Tensor& loss, StepParameters* 
   launch(stream, update_);
 }
 
-void AdamWOptimizer::step(Stream& stream, const Tensor& loss, StepParameters* parameters) {
-  sum_squares(stream);
-  update(stream, loss, parameters);
-}
-
 }  // namespace megalith

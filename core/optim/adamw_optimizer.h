@@ -47,8 +47,6 @@ class AdamWOptimizer {
   // Gradient norm, skip decision, update. `loss` [1] fp32 decides with the norm whether the step is skipped; its value
   // is passed on to parameters->loss.
   void update(Stream& stream, const Tensor& loss, StepParameters* parameters);
-  // Both.
-  void step(Stream& stream, const Tensor& loss, StepParameters* parameters);
 
   const std::vector<UnitState>& units() const { return states_; }
   bool has_own_main_params() const { return own_main_params_; }

@@ -1,7 +1,5 @@
 #include "parallel/tensor_parallel/parallel_linear.h"
 
-#include "core/ops/gemm.h"
-
 namespace megalith {
 
 namespace {
@@ -74,16 +72,7 @@ Layer::Activated ColumnParallelLinear::forward_gelu(Context& ctx, const Tensor& 
   if (ctx.deterministic) return Layer::forward_gelu(ctx, x, stash);
   stash.save(ctx.policies, Linear::kInput, input_kind_, x);
   const Tensor whole = group_.gather_rows(ctx, x, name_ + " input");
-  const Shape shape{whole.size(0), weight_.weight.size(0)};
-  const Activated result{.input = ctx.empty(shape, x.dtype, "matmul"),
-                         .output = ctx.empty(shape, x.dtype, "activation")};
-  launch(ctx.compute, Gemm{.a = whole,
-                           .b = weight_.weight,
-                           .c = result.output,
-                           .transpose_b = true,
-                           .bias = bias_ != nullptr ? bias_->weight : Tensor{},
-                           .pre_activation = result.input});
-  return result;
+  return matmul_gelu(ctx, whole, weight_.weight, bias_ != nullptr ? bias_->weight : Tensor{});
 }
 
 Tensor ColumnParallelLinear::backward_data(Context& ctx, const Tensor& dy, Stash& stash) const {
@@ -126,9 +115,7 @@ Tensor RowParallelLinear::backward_data_gelu(Context& ctx, const Tensor& dy, con
                                              Stash& stash) const {
   const Tensor whole = group_.gather_rows(ctx, dy, name_ + " output gradient");
   stash[Linear::kOutputGradient] = whole;
-  const Tensor gradient = ctx.empty(gelu_input.shape, dy.dtype, "activation gradient");
-  launch(ctx.compute, Gemm{.a = whole, .b = weight_.weight, .c = gradient, .gelu_input = gelu_input});
-  return gradient;
+  return matmul_gelu_gradient(ctx, whole, weight_.weight, gelu_input);
 }
 
 void RowParallelLinear::backward_weight(Context& ctx, Stash& stash) const {

@@ -49,7 +49,10 @@ struct Model {
     }
     stream.synchronize();
   }
-  void update() { optimizer->step(stream, loss, step); }
+  void update() {
+    optimizer->sum_squares(stream);
+    optimizer->update(stream, loss, step);
+  }
   std::vector<std::vector<float>> weights() {
     std::vector<std::vector<float>> all;
     for (const Parameter* parameter : parameters) all.push_back(download(stream, parameter->weight));
