@@ -2,8 +2,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-
 #include "tests/distributed/e2e/program.h"
 
 namespace megalith {
@@ -14,15 +12,6 @@ using test::Outcome;
 using test::Words;
 using ::testing::HasSubstr;
 using test::operator+;
-
-std::vector<double> losses_of(const Words& metrics) {
-  std::vector<double> losses;
-  for (const std::string& line : metrics) {
-    const std::string key = "\"lm_loss_hex\": \"";
-    losses.push_back(std::strtod(line.c_str() + line.find(key) + key.size(), nullptr));
-  }
-  return losses;
-}
 
 void expect_near(const std::vector<double>& got, const std::vector<double>& want) {
   ASSERT_EQ(got.size(), want.size());
@@ -55,10 +44,10 @@ TEST(LayoutRuns, FourRanksTrainTheModelOfOneAndEightGoOn) {
                                            "--load", "kept", "--ckpt-step", "2", "--metrics-jsonl", "eight.jsonl"}),
                 folder);
   ASSERT_EQ(eight.code, 0) << eight.err;
-  const std::vector<double> want = losses_of(folder.read_lines("one.jsonl"));
+  const std::vector<double> want = test::losses_of(folder.read_lines("one.jsonl"));
   ASSERT_EQ(want.size(), 3u);
-  expect_near(losses_of(folder.read_lines("four.jsonl")), want);
-  expect_near(losses_of(folder.read_lines("eight.jsonl")), {want.back()});
+  expect_near(test::losses_of(folder.read_lines("four.jsonl")), want);
+  expect_near(test::losses_of(folder.read_lines("eight.jsonl")), {want.back()});
   const std::string trace = folder.read("trace.json");
   EXPECT_THAT(trace, HasSubstr("send chunk 0 microbatch 3 output to stage 1"));
   EXPECT_THAT(trace, HasSubstr("reduce_scatter"));

@@ -2,8 +2,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-
 #include "tests/distributed/e2e/program.h"
 
 namespace megalith {
@@ -16,15 +14,6 @@ using ::testing::HasSubstr;
 using test::operator+;
 
 const Words kTwoStages = {"--pipeline-model-parallel-size", "2", "--hidden-dropout", "0.1"};
-
-std::vector<double> losses_of(const Words& metrics) {
-  std::vector<double> losses;
-  for (const std::string& line : metrics) {
-    const std::string key = "\"lm_loss_hex\": \"";
-    losses.push_back(std::strtod(line.c_str() + line.find(key) + key.size(), nullptr));
-  }
-  return losses;
-}
 
 TEST(PipelineRuns, TwoStagesTrainTheModelOfOneAndItGenerates) {
   const Folder folder;
@@ -39,8 +28,8 @@ TEST(PipelineRuns, TwoStagesTrainTheModelOfOneAndItGenerates) {
                                            "--profile-step-start", "2", "--profile-step-end", "3"}),
                 folder);
   ASSERT_EQ(two.code, 0) << two.err;
-  const std::vector<double> one = losses_of(folder.read_lines("one.jsonl"));
-  const std::vector<double> pipelined = losses_of(folder.read_lines("two.jsonl"));
+  const std::vector<double> one = test::losses_of(folder.read_lines("one.jsonl"));
+  const std::vector<double> pipelined = test::losses_of(folder.read_lines("two.jsonl"));
   ASSERT_EQ(one.size(), 6u);
   ASSERT_EQ(pipelined.size(), 6u);
   for (std::size_t i = 0; i < 6; ++i) EXPECT_NEAR(pipelined[i] / one[i], 1, 1e-5) << "step " << i + 1;

@@ -276,6 +276,16 @@ Words steps_of(const Words& metrics) {
   return steps;
 }
 
+std::vector<double> losses_of(const Words& metrics) {
+  std::vector<double> losses;
+  for (const std::string& line : metrics) {
+    const std::string hex = value_of(line, "lm_loss_hex");  // in quotes
+    EXPECT_EQ(hex.front(), '"') << line;
+    losses.push_back(std::strtod(hex.c_str() + 1, nullptr));
+  }
+  return losses;
+}
+
 void expect_same_tensors(const Folder& folder, const std::string& save, const std::string& other, int step) {
   for (const int rank : {0, 1}) {
     const std::string file = fmt::format("/step_{:07}/rank_{:04}_of_0002.safetensors", step, rank);

@@ -94,6 +94,7 @@ Words llama();      // rotary positions, SwiGLU, RMSNorm, groups of heads, no bi
 
 // iteration, loss, gradient norm and validation loss of each line of a metrics file, as written.
 Words steps_of(const Words& metrics);
+std::vector<double> losses_of(const Words& metrics);  // exactly
 // The checkpoints that runs of two ranks saved at this step are the same, byte for byte.
 void expect_same_tensors(const Folder& folder, const std::string& save, const std::string& other, int step);
 

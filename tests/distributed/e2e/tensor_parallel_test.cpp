@@ -3,9 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <regex>
-
 #include "tests/distributed/e2e/program.h"
 
 namespace megalith {
@@ -16,16 +13,6 @@ using test::Outcome;
 using test::Words;
 using ::testing::HasSubstr;
 using test::operator+;
-
-std::vector<double> losses(const Folder& folder, const std::string& metrics) {
-  std::vector<double> values;
-  for (const std::string& line : folder.read_lines(metrics)) {
-    std::smatch match;
-    if (std::regex_search(line, match, std::regex("\"lm_loss_hex\": *\"([^\"]+)\"")))
-      values.push_back(std::strtod(match[1].str().c_str(), nullptr));
-  }
-  return values;
-}
 
 TEST(TensorParallelRuns, TrainTheModelOfOneRankAndShareItsCheckpoints) {
   const Folder folder;
@@ -41,8 +28,9 @@ TEST(TensorParallelRuns, TrainTheModelOfOneRankAndShareItsCheckpoints) {
   const Outcome rest =
       test::run(test::program("train", flags + Words{"--load", "kept", "--metrics-jsonl", "rest.jsonl"}), folder);
   ASSERT_EQ(rest.code, 0) << rest.err;
-  std::vector<double> got = losses(folder, "two.jsonl");
-  const std::vector<double> want = losses(folder, "one.jsonl"), last = losses(folder, "rest.jsonl");
+  std::vector<double> got = test::losses_of(folder.read_lines("two.jsonl"));
+  const std::vector<double> want = test::losses_of(folder.read_lines("one.jsonl")),
+                            last = test::losses_of(folder.read_lines("rest.jsonl"));
   got.insert(got.end(), last.begin(), last.end());
   ASSERT_EQ(want.size(), 6u);
   ASSERT_EQ(got.size(), 6u);
