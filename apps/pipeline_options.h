@@ -6,7 +6,7 @@
 
 #include "apps/options.h"
 #include "core/model/gpt.h"
-#include "parallel/mesh/mesh.h"
+#include "parallel/mesh/mesh_sizes.h"
 #include "parallel/pipeline_parallel/layer_layout.h"
 #include "parallel/pipeline_parallel/schedule.h"
 

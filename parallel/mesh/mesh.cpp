@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <array>
 
 #include "core/base/error.h"
@@ -14,153 +13,12 @@ namespace {
 
 constexpr std::array<Axis, kNumAxes> kAxes = {Axis::kTp,  Axis::kCp, Axis::kDp, Axis::kPp,
                                               Axis::kEtp, Axis::kEp, Axis::kEdp};
-// From the fastest to the slowest.
-constexpr std::array<Axis, 4> kDenseOrder = {Axis::kTp, Axis::kCp, Axis::kDp, Axis::kPp};
-constexpr std::array<Axis, 4> kExpertOrder = {Axis::kEtp, Axis::kEp, Axis::kEdp, Axis::kPp};
-
-bool contains(const std::array<Axis, 4>& order, Axis axis) {
-  return std::find(order.begin(), order.end(), axis) != order.end();
-}
-
-int coordinate(const MeshSizes& sizes, int rank, Axis axis) {
-  std::int64_t stride = 1;
-  for (Axis a : contains(kDenseOrder, axis) ? kDenseOrder : kExpertOrder) {
-    if (a == axis) break;
-    stride *= sizes[a];
-  }
-  return static_cast<int>(rank / stride % sizes[axis]);
-}
-
-struct SizeFlag {
-  std::string_view name;
-  std::int64_t value;
-};
-
-// The world must be a multiple of the product of the flags of a view.
-void check_divides(std::int64_t world, const std::vector<SizeFlag>& flags) {
-  std::int64_t product = 1;
-  std::string said;
-  for (const SizeFlag& flag : flags) {
-    if (flag.value < 1 || flag.value > (std::int64_t{1} << 31)) {
-      refuse_usage(std::string(flag.name), "a size from 1 to the number of ranks", fmt::format("{}", flag.value),
-                   "leave it out for 1");
-    }
-    product = std::min(product * flag.value, std::int64_t{1} << 31);
-    if (flag.value > 1) said += fmt::format("{}{} {}", said.empty() ? "" : " ", flag.name, flag.value);
-  }
-  if (world % product == 0) return;
-  std::string remedy =
-      world < product ? fmt::format("start {} or {} ranks", product, 2 * product)
-                      : fmt::format("start {} or {} ranks", world / product * product, (world / product + 1) * product);
-  for (const SizeFlag& flag : flags) {
-    const std::int64_t others = product / flag.value;
-    if (flag.value == 1 || world % others != 0) continue;
-    std::vector<std::int64_t> fitting;
-    for (std::int64_t v = 1; v <= world / others; ++v) {
-      if (world / others % v == 0) fitting.push_back(v);
-    }
-    remedy += fmt::format(", or use {} {}", flag.name, fmt::join(fitting, " or "));
-  }
-  refuse_usage(said, fmt::format("a number of ranks that is a multiple of {}", product), fmt::format("{}", world),
-               remedy);
-}
-
-std::string name_of_sizes(const MeshSizes& s) {
-  return fmt::format("dense tp {} x cp {} x dp {} x pp {}, expert etp {} x ep {} x edp {} x pp {}", s.tp, s.cp, s.dp,
-                     s.pp, s.etp, s.ep, s.edp, s.pp);
-}
 
 }  // namespace
 
-std::string_view name_of(Axis axis) {
-  static constexpr std::array<std::string_view, kNumAxes> kNames = {"tp", "cp", "dp", "pp", "etp", "ep", "edp"};
-  return kNames[static_cast<std::size_t>(axis)];
-}
-
-std::int64_t MeshSizes::operator[](Axis axis) const {
-  const std::array<std::int64_t, kNumAxes> all = {tp, cp, dp, pp, etp, ep, edp};
-  return all[static_cast<std::size_t>(axis)];
-}
-
-int MeshCoordinates::operator[](Axis axis) const {
-  const std::array<int, kNumAxes> all = {tp, cp, dp, pp, etp, ep, edp};
-  return all[static_cast<std::size_t>(axis)];
-}
-
-MeshSizes make_mesh_sizes(const MeshRequest& request) {
-  require(request.world_size > 0, "make_mesh_sizes without ranks");
-  const SizeFlag tp{"--tensor-model-parallel-size", request.tensor_model_parallel_size};
-  const SizeFlag cp{"--context-parallel-size", request.context_parallel_size};
-  const SizeFlag pp{"--pipeline-model-parallel-size", request.pipeline_model_parallel_size};
-  const SizeFlag ep{"--expert-model-parallel-size", request.expert_model_parallel_size};
-  const SizeFlag etp{"--expert-tensor-parallel-size",
-                     request.expert_tensor_parallel_size == 0 ? tp.value : request.expert_tensor_parallel_size};
-  check_divides(request.world_size, {tp, cp, pp});
-  check_divides(request.world_size, {etp, ep, pp});
-  return {.tp = tp.value,
-          .cp = cp.value,
-          .dp = request.world_size / (tp.value * cp.value * pp.value),
-          .pp = pp.value,
-          .etp = etp.value,
-          .ep = ep.value,
-          .edp = request.world_size / (etp.value * ep.value * pp.value)};
-}
-
-MeshCoordinates coordinates_of(const MeshSizes& sizes, int rank) {
-  require(rank >= 0 && rank < sizes.world(), "coordinates_of a rank outside the mesh");
-  require(sizes.etp * sizes.ep * sizes.edp * sizes.pp == sizes.world(), "the two views of a mesh differ in size");
-  return {.tp = coordinate(sizes, rank, Axis::kTp),
-          .cp = coordinate(sizes, rank, Axis::kCp),
-          .dp = coordinate(sizes, rank, Axis::kDp),
-          .pp = coordinate(sizes, rank, Axis::kPp),
-          .etp = coordinate(sizes, rank, Axis::kEtp),
-          .ep = coordinate(sizes, rank, Axis::kEp),
-          .edp = coordinate(sizes, rank, Axis::kEdp)};
-}
-
-std::vector<int> group_of(const MeshSizes& sizes, int rank, std::initializer_list<Axis> axes) {
-  require(rank >= 0 && rank < sizes.world(), "group_of a rank outside the mesh");
-  const auto within = [&](const std::array<Axis, 4>& order) {
-    return std::all_of(axes.begin(), axes.end(), [&](Axis a) { return contains(order, a); });
-  };
-  require(within(kDenseOrder) || within(kExpertOrder), "group_of axes of different views");
-  std::vector<int> ranks{rank};
-  std::int64_t stride = 1;
-  for (Axis axis : within(kDenseOrder) ? kDenseOrder : kExpertOrder) {
-    if (std::find(axes.begin(), axes.end(), axis) != axes.end()) {
-      const int own = coordinate(sizes, rank, axis);
-      std::vector<int> wider;
-      for (int at = 0; at < sizes[axis]; ++at) {
-        for (int r : ranks) wider.push_back(r + static_cast<int>((at - own) * stride));
-      }
-      ranks = std::move(wider);
-    }
-    stride *= sizes[axis];
-  }
-  return ranks;
-}
-
-std::string rank_label(const MeshSizes& sizes, int rank) {
-  const MeshCoordinates at = coordinates_of(sizes, rank);
-  std::string text = fmt::format("rank {}/{} (dp {} pp {} tp {}", rank, sizes.world(), at.dp, at.pp, at.tp);
-  if (sizes.cp > 1) text += fmt::format(" cp {}", at.cp);
-  if (sizes.ep > 1) text += fmt::format(" ep {}", at.ep);
-  return text + ")";
-}
-
-std::string describe(const MeshSizes& sizes) {
-  std::string text = fmt::format("mesh of {} ranks: {}\n", sizes.world(), name_of_sizes(sizes));
-  for (int rank = 0; rank < sizes.world(); ++rank) {
-    const MeshCoordinates at = coordinates_of(sizes, rank);
-    text += fmt::format("  rank {}: tp {} cp {} dp {} pp {} | etp {} ep {} edp {}\n", rank, at.tp, at.cp, at.dp, at.pp,
-                        at.etp, at.ep, at.edp);
-  }
-  return text;
-}
-
 Mesh Mesh::create(Communicator& world, const MeshSizes& sizes) {
   if (world.size() != sizes.world() || sizes.etp * sizes.ep * sizes.edp * sizes.pp != sizes.world()) {
-    fail({.subject = "mesh", .expected = name_of_sizes(sizes), .got = fmt::format("{} ranks", world.size())});
+    fail({.subject = "mesh", .expected = describe_sizes(sizes), .got = fmt::format("{} ranks", world.size())});
   }
   Mesh mesh;
   mesh.sizes_ = sizes;

@@ -1,0 +1,54 @@
+#include <fmt/format.h>
+
+#include "core/base/error.h"
+#include "parallel/tensor_parallel/tensor_parallel.h"
+
+namespace megalith {
+
+namespace {
+
+[[noreturn]] void refuse(const char* flag, const std::string& expected, std::int64_t value, std::int64_t size,
+                         const std::string& remedy) {
+  refuse_usage(fmt::format("--tensor-model-parallel-size and {}", flag), expected,
+               fmt::format("--tensor-model-parallel-size {} and {} {}", size, flag, value), remedy);
+}
+
+// "1 or 2 or 4": sizes up to 64 that divide `value`.
+std::string divisors_of(std::int64_t value) {
+  std::string list;
+  for (std::int64_t size = 1; size <= 64; ++size) {
+    if (value % size == 0) list += fmt::format("{}{}", list.empty() ? "" : " or ", size);
+  }
+  return list;
+}
+
+void check_divides(const char* flag, std::int64_t value, std::int64_t size, const char* where = "") {
+  if (value % size == 0) return;
+  refuse(flag, fmt::format("{}a size that divides the other", where), value, size,
+         fmt::format("use --tensor-model-parallel-size {}, or {} {}", divisors_of(value), flag,
+                     (value / size + 1) * size));
+}
+
+}  // namespace
+
+void check_tensor_parallel(const ModelConfig& config, std::int64_t size, bool sequence_parallel) {
+  if (sequence_parallel && size == 1) {
+    refuse_usage("--sequence-parallel and --tensor-model-parallel-size",
+                 "--sequence-parallel together with a --tensor-model-parallel-size above 1",
+                 "--tensor-model-parallel-size 1",
+                 "leave --sequence-parallel out, or use --tensor-model-parallel-size 2");
+  }
+  if (size == 1) return;
+  check_divides("--num-attention-heads", config.num_attention_heads, size);
+  check_divides("--ffn-hidden-size", config.ffn_hidden_size, size);
+  const std::int64_t groups = config.num_query_groups;
+  if (groups % size != 0 && size % groups != 0) {
+    const std::int64_t more = (groups / size + 1) * size;
+    const bool fits = config.num_attention_heads % more == 0;
+    refuse("--num-query-groups", "one that divides the other", groups, size,
+           fmt::format("use --num-query-groups {}", fits ? more : size));
+  }
+  if (sequence_parallel) check_divides("--seq-length", config.seq_length, size, "with --sequence-parallel ");
+}
+
+}  // namespace megalith
