@@ -129,6 +129,8 @@ struct Layout {
   int ranks = 1;
 };
 
+void PrintTo(const Layout& layout, std::ostream* out) { *out << layout.name; }
+
 Words tensor(int size) { return {"--tensor-model-parallel-size", std::to_string(size)}; }
 Words stages(int count) { return {"--pipeline-model-parallel-size", std::to_string(count)}; }
 Words schedule(const std::string& name) { return {"--pipeline-schedule", name}; }
