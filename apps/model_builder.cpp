@@ -144,6 +144,7 @@ void TrainingModel::allocate_staging() {
     step->tokens = host_arena_->allocate_as<std::int32_t>(tokens);
     step->labels = host_arena_->allocate_as<std::int32_t>(tokens);
     step->report = host_arena_->allocate_as<StepParameters>(1);
+    if (pool_.device() != DeviceType::kPlan) *step->report = {};  // never what other runs left there
   }
 }
 

@@ -27,6 +27,7 @@ const Words kSmall = {"--hidden-size", "16", "--seq-length",        "8",  "--mic
 // The norm is equal to rounding of fp64 alone, and reaches the parameters only by clipping.
 const Words kNoClipping = {"--clip-grad", "0"};
 const Words kBf16 = {"--bf16"};
+const Words kWide = {"--hidden-size", "32"};
 
 bool same_bits(const test::Tensors& a, const test::Tensors& b) {
   if (a.size() != b.size()) return false;
@@ -141,9 +142,9 @@ std::vector<Layout> layouts() {
   const Words layers = {"--num-layers", "4"};
   return {
       {"tp2_dp2", tensor(2), 4},
-      {"tp2_sp_dp2_llama_bf16", tensor(2) + sequence + test::llama_flags() + kBf16, 4},
+      {"tp2_sp_dp2_llama_bf16", tensor(2) + sequence + test::llama_flags() + kBf16 + kWide, 4},
       // Keys and values of two groups on four ranks: two hold the same, with a part of the gradient each.
-      {"tp4_sp_dp2_llama", tensor(4) + sequence + test::llama_flags() + Words{"--hidden-size", "32"}, 8},
+      {"tp4_sp_dp2_llama", tensor(4) + sequence + test::llama_flags() + kWide, 8},
       {"pp2_dp2_gpipe", stages(2) + schedule("gpipe"), 4},
       {"pp2_dp3_1f1b_bf16", stages(2) + schedule("1f1b") + kBf16, 6},
       {"pp2_dp2_interleaved", layers + stages(2) + schedule("interleaved") + chunks, 4},
@@ -216,7 +217,7 @@ TEST(DistributedOptimizer, ASkippedStepIsSkippedByAllRanks) {
 
 TEST(DistributedOptimizer, ResumeGivesTheBitsOfTheUnbrokenRun) {
   const std::vector<Layout> cases = {{"dp3", kBf16 + kOverlapBoth, 3},
-                                     {"tp2_dp2", tensor(2) + test::llama_flags() + kOverlapBoth, 4},
+                                     {"tp2_dp2", tensor(2) + test::llama_flags() + kWide + kOverlapBoth, 4},
                                      {"pp2_dp2", stages(2) + kBf16, 4}};
   for (const Layout& layout : cases) {
     SCOPED_TRACE(layout.name);
@@ -235,16 +236,16 @@ TEST(DistributedOptimizer, ResumeGivesTheBitsOfTheUnbrokenRun) {
 
 TEST(DistributedOptimizer, CheckpointsGoFromAnyLayoutToAnyOther) {
   const test::ScratchDirectory scratch;
-  const std::vector<Layout> layouts = {{"one", {}, 1},
-                                       {"dp2", {}, 2},
-                                       {"zero_dp3", kZero, 3},
-                                       {"zero_dp4", kZero + kOverlapBoth, 4},
-                                       {"zero_tp2_dp3", kZero + tensor(2), 6},
-                                       {"tp2_dp2", tensor(2), 4},
-                                       {"zero_pp2_dp2", kZero + stages(2), 4}};
+  std::vector<Layout> layouts = {{"dp2", {}, 2},
+                                 {"zero_dp3", kZero, 3},
+                                 {"zero_tp2_dp3", kZero + tensor(2), 6},
+                                 {"zero_dp4", kZero + kOverlapBoth, 4},
+                                 {"tp2_dp2", tensor(2), 4},
+                                 {"zero_pp2_dp2", kZero + stages(2), 4}};
   for (const Words& dtype : {kBf16, Words{}}) {
+    if (dtype.empty()) layouts.erase(layouts.begin() + 3, layouts.end());  // the slices are the same
     // 257 words and a multiple of 100: with tensor parallelism there are rows that are nobody's.
-    const Words flags = kSmall + dtype + Words{"--make-vocab-size-divisible-by", "100", "--train-iters", "6"};
+    const Words flags = kSmall + dtype + Words{"--make-vocab-size-divisible-by", "100", "--train-iters", "4"};
     const RunResult unbroken = test::train({.flags = flags});
     for (const Layout& from : layouts) {
       const std::string folder = scratch.path(from.name + (dtype.empty() ? "_fp32" : "_bf16"));
@@ -262,9 +263,8 @@ TEST(DistributedOptimizer, CheckpointsGoFromAnyLayoutToAnyOther) {
                                               EXPECT_TRUE(test::put_state(trainer.model(), loaded));
                                             }});
         EXPECT_TRUE(same_bits(loaded, saved.whole_state));
-        ASSERT_EQ(rest.loss_values.size(), 3u);
-        for (std::size_t i = 0; i < 3; ++i)
-          EXPECT_NEAR(rest.loss_values[i] / unbroken.loss_values[i + 3], 1, dtype.empty() ? 1e-5 : 2e-3);
+        ASSERT_EQ(rest.loss_values.size(), 1u);
+        EXPECT_NEAR(rest.loss_values[0] / unbroken.loss_values[3], 1, dtype.empty() ? 1e-5 : 2e-3);
       }
     }
   }
