@@ -240,7 +240,6 @@ TEST(DistributedOptimizer, CheckpointsGoFromAnyLayoutToAnyOther) {
                                  {"zero_dp3", kZero, 3},
                                  {"zero_tp2_dp3", kZero + tensor(2), 6},
                                  {"zero_dp4", kZero + kOverlapBoth, 4},
-                                 {"tp2_dp2", tensor(2), 4},
                                  {"zero_pp2_dp2", kZero + stages(2), 4}};
   for (const Words& dtype : {kBf16, Words{}}) {
     if (dtype.empty()) layouts.erase(layouts.begin() + 3, layouts.end());  // the slices are the same
