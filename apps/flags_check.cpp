@@ -30,6 +30,14 @@ void check_parallel(const Options& options) {
     refuse_usage("--tp-comm-overlap", "that it is left out, the overlap of GEMMs and collectives is not built yet",
                  "--tp-comm-overlap", "tensor parallelism works without it");
   }
+  const auto needed_by_gather = [&parallel](bool is_set, const char* flag) {
+    if (!parallel.overlap_param_gather || is_set) return;
+    refuse_usage(fmt::format("--overlap-param-gather and {}", flag),
+                 fmt::format("--overlap-param-gather together with {}", flag), "--overlap-param-gather without it",
+                 fmt::format("add {}, or remove --overlap-param-gather", flag));
+  };
+  needed_by_gather(parallel.use_distributed_optimizer, "--use-distributed-optimizer");
+  needed_by_gather(parallel.overlap_grad_reduce, "--overlap-grad-reduce");
   check_tensor_parallel(options.model, parallel.tensor_model_parallel_size, parallel.sequence_parallel);
 }
 

@@ -67,7 +67,7 @@ void add_training(Table& t, TrainingOptions& o) {
     {"exit-duration-in-mins", kTraining, kTrain, "MINUTES", real(&o.exit_duration_in_mins, {0, 1e7, false, true}), "save and end with exit code 75 after this time; 0: off", ""},
     {"stop-file", kTraining, kTrain, "FILE", text(&o.stop_file), "save and end with exit code 75 after the step in which this file appears; it is then removed. The signals SIGUSR1 and SIGTERM do the same, a second one ends the run at once", "none"},
     {"max-skipped-steps", kTraining, kTrain, "STEPS", integer(&o.max_skipped_steps, {0, kMany}), "a step whose loss or gradients have NaN or Inf changes nothing, and is run again to name the first such value; one more of them in the whole run ends it with exit code 8", ""},
-    {"check-weight-hash-interval", kTraining, kTrain, "STEPS", integer(&o.check_weight_hash_interval, {0, kMany}), "compare weights, main parameters and moments of the data-parallel ranks by hash; where a rank differs the run ends with exit code 8; 0: never", ""},
+    {"check-weight-hash-interval", kTraining, kTrain, "STEPS", integer(&o.check_weight_hash_interval, {0, kMany}), "compare weights, main parameters and moments of the data-parallel ranks by hash, with --use-distributed-optimizer the weights alone; where a rank differs the run ends with exit code 8; 0: never", ""},
     {"device", kTraining, kTrain | kGenerateApp | kPlan, "NAME", choice(&o.device, {"cpu", "cuda"}), "where to compute", "cuda where a GPU can be used, else cpu"},
   });
 }
@@ -143,7 +143,10 @@ void add_parallel(Table& t, ParallelOptions& o) {
     {"account-for-loss-in-pipeline-split", kParallel, kShaped, "", toggle(&o.account_for_loss_in_pipeline_split), "output layer and loss count as a layer of the last chunk", ""},
     {"expert-model-parallel-size", kParallel, kShaped, "RANKS", ranks(&o.expert_model_parallel_size), "only 1 is built yet", ""},
     {"context-parallel-size", kParallel, kShaped, "RANKS", ranks(&o.context_parallel_size), "only 1 is built yet", ""},
-    {"ddp-bucket-size", kParallel, kShaped, "N", integer(&o.ddp_bucket_size, {1, kMany}), "parameters per gradient bucket", ""},
+    {"use-distributed-optimizer", kParallel, kShaped, "", toggle(&o.use_distributed_optimizer), "ZeRO-1: each data-parallel rank holds and updates its share of main parameters and moments; gradients are reduce-scattered, weights gathered", ""},
+    {"overlap-grad-reduce", kParallel, kShaped, "", toggle(&o.overlap_grad_reduce), "reduce gradients over the data-parallel ranks in buckets while backward runs; without it all at once after backward", ""},
+    {"overlap-param-gather", kParallel, kShaped, "", toggle(&o.overlap_param_gather), "with --use-distributed-optimizer and --overlap-grad-reduce: gather the updated weights in buckets while the next forward runs; without it before the step ends", ""},
+    {"ddp-bucket-size", kParallel, kShaped, "N", integer(&o.ddp_bucket_size, {1, kMany}), "with --overlap-grad-reduce: parameters per bucket", ""},
     {"distributed-timeout-minutes", kParallel, kTrain, "MINUTES", integer(&o.distributed_timeout_minutes, {1, 1'000'000}), "a collective that waits longer for its peers ends the run with exit code 7", ""},
     {"comm-timeout", kParallel, kTrain, "SECONDS", real(&o.comm_timeout, {0, 1e8}), "in place of --distributed-timeout-minutes; 0: off", ""},
     {"comm-dump", kParallel, kTrain, "DIR", text(&o.comm_dump), "folder for the last 64 collectives of each group, a JSON file for each rank, when a collective hangs; empty: none", ""},

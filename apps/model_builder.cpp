@@ -26,15 +26,6 @@ struct TrainingModel::HostStep {
   Event reported{"step report", true};
 };
 
-namespace {
-
-template <class T>
-T* allocate_one(MemoryPool& pool, std::string_view owner) {
-  return static_cast<T*>(pool.allocate(sizeof(T), MemoryCategory::kOther, owner));
-}
-
-}  // namespace
-
 TrainingModel::TrainingModel(const Options& options, DeviceType device, const Mesh& mesh, Instruments instruments,
                              std::size_t memory_limit)
     : options_(options),
@@ -73,8 +64,10 @@ TrainingModel::TrainingModel(const Options& options, DeviceType device, const Me
           .instruments = of_transfer});
   ctx_.loss_sum = Tensor(pool_.allocate(sizeof(float), MemoryCategory::kOther, "loss"), DType::kFp32, {1});
   if (device == DeviceType::kCuda) transfer_->connect(ctx_.loss_sum);
-  gpt_.parameters->allocate(pool_, options.model.params_dtype, options.train.main_grads_dtype);
-  shared_gradients_ = std::make_unique<SharedGradients>(tensor_, *gpt_.parameters, pool_);
+  if (options.parallel.use_distributed_optimizer)
+    shard_ = {.rank = data_parallel_.rank(), .ranks = data_parallel_.size()};
+  gpt_.parameters->allocate(pool_, options.model.params_dtype, options.train.main_grads_dtype, shard_.ranks);
+  shared_gradients_ = std::make_unique<SharedGradients>(tensor_, *gpt_.parameters, pool_, shard_);
   build_optimizer();
   ctx_.policies = stash_policies(options.train);
   ctx_.seed = static_cast<std::uint64_t>(options.train.seed);
@@ -121,7 +114,8 @@ void TrainingModel::build_optimizer() {
                                                                      .clip_grad = train.clip_grad,
                                                                      .exp_avg_dtype = train.exp_avg_dtype,
                                                                      .exp_avg_sq_dtype = train.exp_avg_sq_dtype,
-                                                                     .all_names = std::move(names)});
+                                                                     .all_names = std::move(names),
+                                                                     .shard = shard_});
 }
 
 TrainingModel::~TrainingModel() {
@@ -150,80 +144,8 @@ void TrainingModel::allocate_staging() {
     step->tokens = host_arena_->allocate_as<std::int32_t>(tokens);
     step->labels = host_arena_->allocate_as<std::int32_t>(tokens);
     step->report = host_arena_->allocate_as<StepParameters>(1);
+    if (pool_.device() != DeviceType::kPlan) *step->report = {};  // never what other runs left there
   }
-}
-
-void TrainingModel::build_actions() {
-  const std::vector<ParameterUnit>& units = gpt_.parameters->units();
-  std::vector<std::int64_t> ready_numels;  // backward reaches the last unit first
-  for (auto unit = units.rbegin(); unit != units.rend(); ++unit) ready_numels.push_back(unit->numel);
-  std::vector<std::vector<Tensor>> gradients;
-  ReducePoints points{.segments_of_bucket = {}, .tied_segment = -1, .tied_across_stages = embedding_group_ != nullptr};
-  if (!options_.model.untie_embeddings_and_output_weights && gpt_.words != nullptr)
-    points.tied_segment = gpt_.words->is_copy ? runner_->num_segments() - 1 : 0;  // the head, or the embedding
-  for (const std::vector<int>& bucket : assign_buckets(ready_numels, options_.parallel.ddp_bucket_size)) {
-    std::vector<Tensor> tensors;
-    std::vector<int> segments;
-    for (int ready : bucket) {
-      const int unit = static_cast<int>(units.size()) - 1 - ready;
-      tensors.push_back(units[static_cast<std::size_t>(unit)].main_grads);
-      for (int s = 0; s < runner_->num_segments(); ++s) {
-        const NamedSegment& segment = gpt_.segments[static_cast<std::size_t>(s)];
-        if (segment.first_unit <= unit && unit <= segment.last_unit) segments.push_back(s);
-      }
-    }
-    gradients.push_back(std::move(tensors));
-    points.segments_of_bucket.push_back(std::move(segments));
-  }
-  reducer_ = std::make_unique<GradientReducer>(
-      data_parallel_, GradientReducer::Streams{.compute = compute_, .communication = communication_}, gradients);
-  const Schedule schedule = schedule_of(pipeline_, num_microbatches_);
-  train_actions_ = lower_training_step(insert_messages(schedule, stage()), gpt_.part_segments, points);
-  evaluate_actions_ = lower_evaluation_step(insert_messages(forwards_of(schedule), stage()), gpt_.part_segments);
-  for (int column = 0; column < std::max(num_columns(train_actions_), num_columns(evaluate_actions_)); ++column) {
-    microbatch_parameters_.push_back(allocate_one<MicrobatchParameters>(pool_, "microbatch parameters"));
-  }
-}
-
-void TrainingModel::fill_table() {
-  const auto run_verb = [this](const Action& action) { runner_->run(action); };
-  table_.set(ActionKind::kZeroGradients, [this](const Action&) { gpt_.parameters->zero_gradients(compute_); });
-  table_.set(ActionKind::kLoad, [this](const Action& action) { load(action); });
-  table_.set(ActionKind::kForward, run_verb);
-  table_.set(ActionKind::kBackwardData, run_verb);
-  table_.set(ActionKind::kBackwardWeight, run_verb);
-  table_.set(ActionKind::kPostReceive, [this](const Action& action) { transfer_->post_receive(action); });
-  table_.set(ActionKind::kWaitReceive, [this](const Action& action) { transfer_->wait_receive(action); });
-  table_.set(ActionKind::kSend, [this](const Action& action) { transfer_->send(action); });
-  table_.set(ActionKind::kWaitSend, [this](const Action& action) { transfer_->wait_send(action); });
-  table_.set(ActionKind::kTieGradients, [this](const Action&) {
-    if (!embedding_group_) return gpt_.parameters->add_tied_gradients(compute_);
-    embedding_group_->label_next("gradients of the tied embedding");
-    embedding_group_->all_reduce(compute_, gpt_.words->main_grad);
-  });
-  table_.set(ActionKind::kReduce, [this](const Action& action) { reducer_->reduce(action.bucket); });
-  table_.set(ActionKind::kFinishReduce, [this](const Action&) {
-    reducer_->finish();
-    shared_gradients_->sum(compute_);
-    // NCCL may add the replicas in another order for the first stage than for the last; both must stay alike.
-    if (!embedding_group_ || pool_.device() != DeviceType::kCuda || data_parallel_.size() <= 2) return;
-    embedding_group_->label_next("gradients of the tied embedding");
-    embedding_group_->broadcast(compute_, gpt_.words->main_grad, 0);
-  });
-  table_.set(ActionKind::kReduceLoss, [this](const Action&) {
-    for (Communicator* group : {loss_group_.get(), stages_group_.get()}) {  // of the stages one has other than 0
-      group->label_next("loss");
-      group->all_reduce(compute_, ctx_.loss_sum);
-    }
-  });
-  table_.set(ActionKind::kReduceNorm, [this](const Action&) {
-    optimizer_->sum_squares(compute_);
-    tensor_.all_reduce(compute_, optimizer_->squares(), ReduceOp::kSum, "squares of gradients");
-    stages_group_->label_next("squares of the gradients");
-    stages_group_->all_reduce(compute_, optimizer_->squares());  // of the stages one has other than 0
-  });
-  table_.set(ActionKind::kOptimizerStep,
-             [this](const Action&) { optimizer_->update(compute_, ctx_.loss_sum, step_parameters_); });
 }
 
 void TrainingModel::initialize() {

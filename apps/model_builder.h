@@ -19,6 +19,7 @@
 #include "core/optim/adamw_optimizer.h"
 #include "parallel/comm/communicator.h"
 #include "parallel/data_parallel/gradient_reducer.h"
+#include "parallel/data_parallel/parameter_gatherer.h"
 #include "parallel/mesh/mesh.h"
 #include "parallel/pipeline_parallel/executor.h"
 #include "parallel/pipeline_parallel/lowering.h"
@@ -108,6 +109,10 @@ class TrainingModel {
   std::vector<Communicator*> groups() const;
   const Communicator& tensor_group() const { return tensor_.communicator(); }
   const GradientReducer& reducer() const { return *reducer_; }
+  const ParameterGatherer& gatherer() const { return *gatherer_; }
+  // With --overlap-param-gather the weights of a step may still be on their way when its result is read: before
+  // anything but a step reads them on the compute stream.
+  void wait_for_parameters() { gatherer_->wait_for_all(); }
   const PipelineTransfer& transfer() const { return *transfer_; }
   const PipelineLayout& pipeline() const { return pipeline_; }
   int stage() const { return mesh_.coordinates().pp; }
@@ -123,8 +128,12 @@ class TrainingModel {
 
   void make_groups();
   void build_optimizer();
+  // model_actions.cpp
+  std::vector<std::vector<int>> buckets() const;
   void build_actions();
   void fill_table();
+  void reduce_norm();
+  bool repeats_tied_words() const;
   void allocate_staging();
   void stage(const StepInput& input);
   void load(const Action& action);
@@ -137,7 +146,7 @@ class TrainingModel {
   const Options& options_;
   const Mesh& mesh_;
   Communicator& data_parallel_;
-  std::unique_ptr<Communicator> loss_group_;       // the same ranks, for the compute stream
+  std::unique_ptr<Communicator> loss_group_;       // the same ranks, for sums on the compute stream
   std::unique_ptr<Communicator> stages_group_;     // this pipeline's ranks, for sums on the compute stream
   std::unique_ptr<Communicator> embedding_group_;  // of them the first and the last, where they share a tied embedding
   PipelineLayout pipeline_;
@@ -150,10 +159,13 @@ class TrainingModel {
   TensorGroup tensor_;
   Arena arena_;
   GptModel gpt_;
+  FlatShard shard_;  // of the optimizer's state
   std::unique_ptr<SharedGradients> shared_gradients_;
   std::int64_t num_microbatches_ = 0;
   std::unique_ptr<AdamWOptimizer> optimizer_;
   std::unique_ptr<GradientReducer> reducer_;
+  std::unique_ptr<ParameterGatherer> gatherer_;
+  int words_bucket_ = -1;  // of the word embedding
   Context ctx_;
   std::unique_ptr<SegmentRunner> runner_;
   std::unique_ptr<PipelineTransfer> transfer_;
@@ -181,6 +193,12 @@ RecomputeLayers recompute_layers(const Options& options, const std::vector<GptPa
 
 // Exit code 2 for sizes of a step whose products do not fit, which no machine has memory for.
 void check_step_size(const Options& options);
+
+// A value of its own in the pool.
+template <class T>
+T* allocate_one(MemoryPool& pool, std::string_view owner) {
+  return static_cast<T*>(pool.allocate(sizeof(T), MemoryCategory::kOther, owner));
+}
 
 // Microbatches per step and rank; exit code 2 where the sizes do not divide, naming the flags and values that would.
 std::int64_t count_microbatches(const TrainingOptions& options, int data_parallel_size);

@@ -102,6 +102,9 @@ struct ParallelOptions {
   std::int64_t decoder_last_pipeline_num_layers = 0;
   bool account_for_embedding_in_pipeline_split = false;
   bool account_for_loss_in_pipeline_split = false;
+  bool use_distributed_optimizer = false;         // ZeRO-1: main parameters and moments are sharded over dp
+  bool overlap_grad_reduce = false;               // with backward; otherwise one bucket after it
+  bool overlap_param_gather = false;              // with the next forward; otherwise at the end of the step
   std::int64_t ddp_bucket_size = 40'000'000;      // parameters per gradient bucket
   std::int64_t distributed_timeout_minutes = 10;  // a collective that takes longer ends the job
   double comm_timeout = 0;                        // seconds, in place of it; 0: off

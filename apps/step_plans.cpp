@@ -32,6 +32,7 @@ void plan_mode(Mode mode, const Options& options, const Mesh& mesh, StepPlans& p
       .tokens = no_tokens};
   if (mode == Mode::kTrain) {
     model.train_step(input);
+    model.wait_for_parameters();  // what the next step would do; a plan is of one, and ends with nothing under way
     plans.train = plan_arena(timeline, model.arena());
     plans.train_flops = timeline.flops();
     plans.train_ops = timeline.entries().size();

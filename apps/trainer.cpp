@@ -412,6 +412,7 @@ bool Trainer::should_stop() {
 
 ExitCode Trainer::run() {
   const ExitCode code = run_steps();
+  model_->wait_for_parameters();
   write_trace();
   if (!failure_.empty()) throw EveryRankFailed(code, 0, failure_);
   return code;

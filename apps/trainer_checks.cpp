@@ -26,7 +26,7 @@ std::string place_of(const Action& action, const GptModel& gpt) {
     return fmt::format("{}, {}, microbatch {}", segment.name, place, action.microbatch);
   }
   if (is_message(action.kind)) return to_string(action);
-  if (action.kind == ActionKind::kReduce) return fmt::format("{} of bucket {}", place, action.bucket);
+  if (is_of_bucket(action.kind)) return fmt::format("{} of bucket {}", place, action.bucket);
   return place;
 }
 
@@ -105,6 +105,7 @@ bool Trainer::over_budget() {
 }
 
 std::optional<ReplicaDifference> Trainer::replica_difference() {
+  model_->wait_for_parameters();
   std::vector<ReplicatedTensor> tensors;
   const std::vector<ParameterUnit>& units = model_->gpt().parameters->units();
   const AdamWOptimizer& optimizer = model_->optimizer();
@@ -117,6 +118,7 @@ std::optional<ReplicaDifference> Trainer::replica_difference() {
           tensors.push_back({fmt::format("{} of {}", kind, parameter->parts[i].name), parameter->part_of(whole, i)});
         };
         add("weight", units[u].weights);
+        if (!optimizer.shard().is_whole()) continue;  // each rank has others
         if (optimizer.has_own_main_params()) add("main parameter", state.main_params);
         add("exp_avg", state.exp_avg);
         add("exp_avg_sq", state.exp_avg_sq);

@@ -20,42 +20,87 @@ struct Item {
   std::string name;
   Shape global_shape;
   Slice slice;
-  Tensor tensor;      // contiguous; of numel 0 where all of the slice is padding
-  bool saved = true;  // by the ranks that hold what this one holds; others save the copies
+  Tensor tensor;         // contiguous; of numel 0 where all of the slice is padding
+  bool saved = true;     // by the ranks that hold what this one holds; others save the copies
+  bool sharded = false;  // this data-parallel rank alone holds it
 };
+
+// `item` of two dims, cut to the elements `held` of the whole slice, row-major. A range of the slice is one of the
+// global tensor where all columns are here; or else it is a box of whole rows between two of a part of one row.
+// `flat` holds the elements.
+void add_cut(const Item& item, const FlatShard::Range& held, const Tensor& flat, std::vector<Item>& items) {
+  const bool is_matrix = item.global_shape.rank() > 1;
+  const std::int64_t columns = is_matrix ? item.slice.stop[1] - item.slice.start[1] : 1;
+  const std::int64_t first_row = item.slice.start[0];
+  std::int64_t at = held.begin;
+  const auto add = [&](Slice slice) {
+    Item piece = item;
+    const std::int64_t count = slice.numel();
+    piece.slice = std::move(slice);
+    piece.tensor = flat.slice(0, at - held.begin, count);
+    items.push_back(std::move(piece));
+    at += count;
+  };
+  if (!is_matrix || columns == item.global_shape[1]) {
+    const std::int64_t first = first_row * columns;
+    if (held.size() > 0) add(Slice::range(first + held.begin, first + held.end));
+    return;
+  }
+  while (at < held.end) {
+    const std::int64_t row = at / columns, column = at % columns;
+    const bool whole_rows = column == 0 && held.end - at >= columns;
+    const std::int64_t rows = whole_rows ? (held.end - at) / columns : 1;
+    const std::int64_t last = whole_rows ? columns : std::min(columns, column + held.end - at);
+    add(Slice::box({first_row + row, item.slice.start[1] + column},
+                   {first_row + row + rows, item.slice.start[1] + last}));
+  }
+}
 
 // Everything of this rank, in a fixed order. Without `optimizer` the weights alone.
 std::vector<Item> items_of(ParameterStore& parameters, AdamWOptimizer* optimizer) {
   std::vector<Item> items;
   for (std::size_t u = 0; u < parameters.units().size(); ++u) {
     for (const Parameter* parameter : parameters.units()[u].parameters) {
-      const auto add = [&](std::string_view kind, const Tensor& whole) {
+      // `flat` holds the unit's elements from `first_held` on: all of them, or the shard of a distributed optimizer.
+      const auto add = [&](std::string_view kind, const Tensor& flat, std::int64_t first_held) {
+        const bool sharded = flat.numel() < parameters.units()[u].numel;
+        std::int64_t end = parameter->offset;
         for (std::size_t i = 0; i < parameter->parts.size(); ++i) {
           const LogicalTensor& part = parameter->parts[i];
-          const Tensor tensor = parameter->part_of(whole, i).slice(0, 0, part.live_rows());
+          const Tensor like = parameter->part_of(parameter->weight, i);
+          const std::int64_t begin = end;
+          end += like.numel();
+          const Tensor live = like.slice(0, 0, part.live_rows());
           Slice slice = Slice::whole(part.global_shape);
           slice.start[0] = part.global_row;
           slice.stop[0] = part.global_row + part.live_rows();
-          if (tensor.rank() > 1) {
+          if (live.rank() > 1) {
             slice.start[1] = part.global_column;
-            slice.stop[1] = part.global_column + tensor.size(1);
+            slice.stop[1] = part.global_column + live.size(1);
           }
-          items.push_back({.name = shard_name(kind, part.name),
-                           .global_shape = part.global_shape,
-                           .slice = std::move(slice),
-                           .tensor = tensor,
-                           .saved = part.counted && !parameter->is_copy});
+          const Item item{.name = shard_name(kind, part.name),
+                          .global_shape = part.global_shape,
+                          .slice = std::move(slice),
+                          .tensor = {},
+                          .saved = part.counted && !parameter->is_copy,
+                          .sharded = sharded};
+          const std::int64_t from = std::clamp(begin, first_held, first_held + flat.numel());
+          const std::int64_t to = std::clamp(begin + live.numel(), from, first_held + flat.numel());
+          const Tensor held = flat.slice(0, from - first_held, to - from);
+          if (sharded) {
+            add_cut(item, {from - begin, to - begin}, held, items);
+          } else {
+            items.push_back(item);
+            items.back().tensor = held;
+          }
         }
       };
-      const auto view = [&](const Tensor& flat) {
-        return flat.slice(0, parameter->offset, parameter->shape.numel()).view(parameter->shape);
-      };
-      add(kParamKind, parameter->weight);
+      add(kParamKind, parameters.units()[u].weights, 0);
       if (optimizer == nullptr) continue;
       const AdamWOptimizer::UnitState& state = optimizer->units()[u];
-      if (optimizer->has_own_main_params()) add(kMainParamKind, view(state.main_params));
-      add(kExpAvgKind, view(state.exp_avg));
-      add(kExpAvgSqKind, view(state.exp_avg_sq));
+      if (optimizer->has_own_main_params()) add(kMainParamKind, state.main_params, state.begin);
+      add(kExpAvgKind, state.exp_avg, state.begin);
+      add(kExpAvgSqKind, state.exp_avg_sq, state.begin);
     }
   }
   return items;
@@ -167,15 +212,22 @@ RankSync rank_sync(Communicator& world) {
           .gather = [&world](std::string mine) { return world.host_all_gather(mine); }};
 }
 
+// A distributed optimizer's shards are written by the ranks that hold them, as the slices of logical tensors that they
+// are; all else by any of the ranks that hold it. So nothing is gathered for a checkpoint.
 SaveResult save_training_checkpoint(const SaveCheckpoint& request) {
+  request.model.wait_for_parameters();
   std::vector<Item> items = items_of(*request.model.gpt().parameters, &request.model.optimizer());
   std::erase_if(items, [](const Item& item) { return !item.saved || item.tensor.numel() == 0; });
+  std::stable_partition(items.begin(), items.end(), [](const Item& item) { return !item.sharded; });
   std::vector<Shard> shards;
+  std::size_t shared = 0;
   for (const Item& item : items) {
     shards.push_back(
         {.name = item.name, .dtype = item.tensor.dtype, .shape = item.global_shape, .slice = item.slice, .data = {}});
+    shared += item.sharded ? 0 : 1;
   }
-  const std::vector<int> writers = assign_writers(shards, request.replicas.size());
+  std::vector<int> writers = assign_writers(std::span(shards).first(shared), request.replicas.size());
+  writers.resize(shards.size(), request.replicas.rank());
   std::vector<Shard> mine;
   std::vector<std::vector<std::byte>> host;
   Stream& stream = request.model.compute();

@@ -17,7 +17,7 @@ RankSync rank_sync(Communicator& world);
 struct SaveCheckpoint {
   TrainingModel& model;
   Communicator& world;
-  Communicator& replicas;  // the ranks that hold the same as this one, which share the writing
+  Communicator& replicas;  // the data-parallel ranks, which share the writing of what they hold in copies
   TrainState state;
   std::string directory;
   int keep_last = 0;

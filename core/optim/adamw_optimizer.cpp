@@ -11,23 +11,30 @@ namespace megalith {
 
 AdamWOptimizer::AdamWOptimizer(ParameterStore& store, MemoryPool& pool, const Spec& spec)
     : store_(store), spec_(spec), update_{.ranges = {}, .beta1 = spec.beta1, .beta2 = spec.beta2, .eps = spec.eps} {
+  const FlatShard& shard = spec_.shard;
   const auto buffer = [&](const ParameterUnit& unit, MemoryCategory category, DType dtype) {
-    return Tensor(pool.allocate(static_cast<std::size_t>(unit.numel) * size_of(dtype), category, unit.name), dtype,
-                  {unit.numel});
+    const std::int64_t numel = shard.range(unit.numel).size();
+    return Tensor(pool.allocate(static_cast<std::size_t>(numel) * size_of(dtype), category, unit.name), dtype, {numel});
   };
   std::map<std::string, Tensor> by_name;
   for (const ParameterUnit& unit : store.units()) {
+    require(unit.numel % shard.ranks == 0, "AdamWOptimizer: units are padded to a multiple of the shards");
     own_main_params_ = unit.weights.dtype != DType::kFp32;
-    states_.push_back(
-        {.main_params = own_main_params_ ? buffer(unit, MemoryCategory::kMainParameters, DType::kFp32) : unit.weights,
-         .exp_avg = buffer(unit, MemoryCategory::kOptimizer, spec.exp_avg_dtype),
-         .exp_avg_sq = buffer(unit, MemoryCategory::kOptimizer, spec.exp_avg_sq_dtype)});
+    states_.push_back({.begin = shard.range(unit.numel).begin,
+                       .main_params = own_main_params_ ? buffer(unit, MemoryCategory::kMainParameters, DType::kFp32)
+                                                       : shard.of(unit.weights),
+                       .exp_avg = buffer(unit, MemoryCategory::kOptimizer, spec.exp_avg_dtype),
+                       .exp_avg_sq = buffer(unit, MemoryCategory::kOptimizer, spec.exp_avg_sq_dtype)});
     add_ranges(unit, states_.back());
     for (const Parameter* parameter : unit.parameters) {
-      for (std::size_t i = 0; i < parameter->parts.size() && !parameter->is_copy; ++i) {
-        const Tensor gradient = parameter->part_of(parameter->main_grad, i);
+      if (parameter->is_copy) continue;
+      std::int64_t begin = parameter->offset;
+      for (std::size_t i = 0; i < parameter->parts.size(); ++i) {
         const LogicalTensor& part = parameter->parts[i];
-        by_name[part.name] = part.counted ? gradient : gradient.slice(0, 0, 0);
+        const std::int64_t end = begin + parameter->part_of(parameter->main_grad, i).numel();
+        const FlatShard::Range held = shard.clip({begin, end}, unit.numel);
+        by_name[part.name] = unit.main_grads.slice(0, held.begin, part.counted ? held.size() : 0);
+        begin = end;
       }
     }
   }
@@ -58,28 +65,27 @@ void AdamWOptimizer::add_ranges(const ParameterUnit& unit, const UnitState& stat
     std::int64_t end = first.offset;
     for (; i < unit.parameters.size() && unit.parameters[i]->decay == first.decay; ++i)
       end = unit.parameters[i]->offset + unit.parameters[i]->shape.numel();
-    const auto range = [&](const Tensor& whole) { return whole.slice(0, first.offset, end - first.offset); };
-    update_.ranges.push_back({.param = range(unit.weights),
-                              .main_param = range(state.main_params),
-                              .grad = range(unit.main_grads),
-                              .exp_avg = range(state.exp_avg),
-                              .exp_avg_sq = range(state.exp_avg_sq),
+    const FlatShard::Range held = spec_.shard.clip({first.offset, end}, unit.numel);
+    if (held.size() == 0) continue;
+    const auto of_unit = [&](const Tensor& whole) { return whole.slice(0, held.begin, held.size()); };
+    const auto of_shard = [&](const Tensor& own) { return own.slice(0, held.begin - state.begin, held.size()); };
+    update_.ranges.push_back({.param = of_unit(unit.weights),
+                              .main_param = of_shard(state.main_params),
+                              .grad = of_unit(unit.main_grads),
+                              .exp_avg = of_shard(state.exp_avg),
+                              .exp_avg_sq = of_shard(state.exp_avg_sq),
                               .weight_decay = first.decay ? spec_.weight_decay : 0.0});
   }
 }
 
 void AdamWOptimizer::initialize(Stream& stream) {
   for (std::size_t u = 0; u < states_.size(); ++u) {
-    if (own_main_params_) launch(stream, Cast{.x = store_.units()[u].weights, .y = states_[u].main_params});
+    if (own_main_params_) {
+      launch(stream, Cast{.x = spec_.shard.of(store_.units()[u].weights), .y = states_[u].main_params});
+    }
     launch(stream, Fill{.x = states_[u].exp_avg, .value = 0});
     launch(stream, Fill{.x = states_[u].exp_avg_sq, .value = 0});
   }
-}
-
-void AdamWOptimizer::write_weights(Stream& stream) {
-  if (!own_main_params_) return;
-  for (std::size_t u = 0; u < states_.size(); ++u)
-    launch(stream, Cast{.x = states_[u].main_params, .y = store_.units()[u].weights});
 }
 
 void AdamWOptimizer::sum_squares(Stream& stream) {

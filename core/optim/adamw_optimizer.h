@@ -2,11 +2,19 @@
 // themselves where those are fp32) and both moments, in flat buffers per unit with the store's offsets. A step is three
 // launches however many parameters there are (more beyond the ops' limits on CUDA, and with other ranks' parameters).
 // Loshchilov & Hutter 2017, arXiv:1711.05101.
+//
+// As a data-parallel rank's part of a distributed optimizer (ZeRO-1, arXiv:1910.02054) it holds and updates a shard of
+// each unit, cut wherever that falls in a tensor: main parameters and moments of that shard alone, and with fp32 the
+// weights' own shard in place, while the weights stay whole on every rank. It reads the gradients of its shard alone.
+// - Bit-equal to the whole optimizer: the update of each element, given the gradient, the norm and the parameters.
+// - Equal to rounding of fp64: a tensor's sum of squares is the sum of its shards' sums, so the gradient norm may
+//   differ by some 1e-16 of itself. It reaches the update as an fp32 clip factor, and not at all without clipping.
 #pragma once
 
 #include <string>
 #include <vector>
 
+#include "core/layers/flat_shard.h"
 #include "core/layers/parameter.h"
 #include "core/ops/adamw.h"
 #include "core/ops/grad_norm.h"
@@ -25,11 +33,13 @@ class AdamWOptimizer {
     DType exp_avg_sq_dtype = DType::kFp32;  // likewise
     // Logical names of all parameters of the model where the store holds a part of them; empty: the store's are all.
     std::vector<std::string> all_names = {};
+    FlatShard shard = {};  // of each unit
   };
-  // Flat buffers of one unit, [numel] each.
+  // Flat buffers of one unit's shard, [elements of the shard] each.
   struct UnitState {
-    Tensor main_params;  // fp32
-    Tensor exp_avg;      // fp32 | bf16, as exp_avg_sq
+    std::int64_t begin = 0;  // their first element in the unit's buffers
+    Tensor main_params;      // fp32
+    Tensor exp_avg;          // fp32 | bf16, as exp_avg_sq
     Tensor exp_avg_sq;
   };
 
@@ -38,10 +48,8 @@ class AdamWOptimizer {
 
   // Main parameters from the weights, moments zero.
   void initialize(Stream& stream);
-  // Weights from the main parameters, after a checkpoint was loaded into these.
-  void write_weights(Stream& stream);
-  // The square of each gradient's norm, in the order of all names; 0 for what the store does not hold, so that a sum
-  // over ranks is exact.
+  // The square of each gradient's norm, in the order of all names; 0 for what the store or the shard does not hold, so
+  // that a sum over ranks of other parameters is exact. With shards it is still to be summed over them.
   void sum_squares(Stream& stream);
   const Tensor& squares() const { return squares_; }  // [names] fp64
   // Gradient norm, skip decision, update. `loss` [1] fp32 decides with the norm whether the step is skipped; its value
@@ -50,6 +58,7 @@ class AdamWOptimizer {
 
   const std::vector<UnitState>& units() const { return states_; }
   bool has_own_main_params() const { return own_main_params_; }
+  const FlatShard& shard() const { return spec_.shard; }
 
  private:
   void add_ranges(const ParameterUnit& unit, const UnitState& state);

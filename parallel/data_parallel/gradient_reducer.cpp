@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/base/error.h"
+#include "core/layers/flat_shard.h"
 #include "core/tensor/check.h"
 
 namespace megalith {
@@ -43,14 +44,19 @@ std::vector<std::vector<int>> assign_buckets(std::span<const std::int64_t> unit_
 }
 
 GradientReducer::GradientReducer(Communicator& group, const Streams& streams,
-                                 const std::vector<std::vector<Tensor>>& buckets)
-    : group_(group), streams_(streams), ready_("gradient bucket ready"), done_("gradients reduced") {
+                                 const std::vector<std::vector<Tensor>>& buckets, Result result)
+    : group_(group), streams_(streams), result_(result), ready_("gradient bucket ready"), done_("gradients reduced") {
   for (const std::vector<Tensor>& tensors : buckets) {
     Bucket& bucket = buckets_.emplace_back();
     for (const Tensor& tensor : tensors) {
       check_dtype(tensor, {DType::kFp32, DType::kBf16}, "main_grad");
       check_contiguous(tensor, "main_grad");
-      append(bucket.ranges, tensor);
+      if (result_ == Result::kWhole) {
+        append(bucket.ranges, tensor);
+      } else {
+        require(tensor.numel() % group_.size() == 0, "a scattered range is a multiple of the ranks");
+        if (tensor.numel() > 0) bucket.ranges.push_back(tensor.view({tensor.numel()}));
+      }
     }
     require(!bucket.ranges.empty(), "a gradient bucket without elements");
   }
@@ -71,7 +77,13 @@ void GradientReducer::reduce(int bucket) {
   streams_.communication.wait(ready_);
   for (const Tensor& range : b.ranges) {
     group_.label_next(fmt::format("gradients of bucket {}", bucket));
-    group_.all_reduce(streams_.communication, range);
+    if (result_ == Result::kWhole) {
+      group_.all_reduce(streams_.communication, range);
+    } else {
+      const FlatShard own{.rank = group_.rank(), .ranks = group_.size()};
+      group_.reduce_scatter(streams_.communication, range, own.of(range));
+      ++ranges_scattered_;
+    }
     bytes_reduced_ += static_cast<std::int64_t>(range.bytes());
   }
   ++buckets_reduced_;

@@ -1,6 +1,8 @@
 // Data parallelism: the main gradients (fp32 | bf16) of all replicas are summed in buckets, each as soon as its last
 // gradient was enqueued, on a communication stream, while the backward pass of earlier layers still computes (PyTorch
-// DDP, arXiv:2006.15704). The sum is not divided: the loss is scaled by the global number of tokens.
+// DDP, arXiv:2006.15704). The sum is not divided: the loss is scaled by the global number of tokens. For a distributed
+// optimizer (ZeRO, arXiv:1910.02054) each rank gets the sum of its own shard alone, with the bits of the whole sum
+// (NCCL's may differ).
 #pragma once
 
 #include <cstdint>
@@ -26,9 +28,16 @@ class GradientReducer {
     Stream& communication;  // the only one that uses `group` during the backward pass
   };
 
-  // A bucket is a list of contiguous fp32 | bf16 ranges, not empty; ranges that follow each other in memory are reduced
-  // at once. `group` and the streams outlive the reducer.
-  GradientReducer(Communicator& group, const Streams& streams, const std::vector<std::vector<Tensor>>& buckets);
+  enum class Result : std::uint8_t {
+    kWhole,  // on every rank: all_reduce
+    kShard,  // on each rank its part of each range, the others are then of no meaning: reduce_scatter
+  };
+
+  // A bucket is a list of contiguous fp32 | bf16 ranges, not empty. With kWhole ranges that follow each other in memory
+  // are reduced at once; with kShard each is a multiple of the group's size. `group` and the streams outlive the
+  // reducer.
+  GradientReducer(Communicator& group, const Streams& streams, const std::vector<std::vector<Tensor>>& buckets,
+                  Result result = Result::kWhole);
 
   int num_buckets() const { return static_cast<int>(buckets_.size()); }
 
@@ -39,9 +48,10 @@ class GradientReducer {
   // What is enqueued on the compute stream from here on sees reduced gradients. All buckets have been started.
   void finish();
 
-  // Since construction; both stay 0 in a group of one rank, where nothing is enqueued.
+  // Since construction; they stay 0 in a group of one rank, where nothing is enqueued.
   std::int64_t buckets_reduced() const { return buckets_reduced_; }
   std::int64_t bytes_reduced() const { return bytes_reduced_; }
+  std::int64_t ranges_scattered() const { return ranges_scattered_; }
 
  private:
   struct Bucket {
@@ -51,11 +61,13 @@ class GradientReducer {
 
   Communicator& group_;
   Streams streams_;
+  Result result_;
   std::vector<Bucket> buckets_;
   Event ready_;  // recorded once per bucket; a wait refers to the record before it
   Event done_;
   std::int64_t buckets_reduced_ = 0;
   std::int64_t bytes_reduced_ = 0;
+  std::int64_t ranges_scattered_ = 0;
 };
 
 }  // namespace megalith

@@ -142,8 +142,33 @@ std::vector<Action> insert_reductions(const std::vector<Action>& actions, const 
   return reduced;
 }
 
+std::vector<Action> insert_gathers(const std::vector<Action>& actions, const GatherPoints& gathers) {
+  std::multimap<std::size_t, int> bucket_at;  // by the position of its first use
+  for (std::size_t bucket = 0; bucket < gathers.segments_of_bucket.size(); ++bucket) {
+    const std::vector<int>& readers = gathers.segments_of_bucket[bucket];
+    const auto first = std::find_if(actions.begin(), actions.end(), [&](const Action& a) {
+      return a.kind == ActionKind::kForward && std::find(readers.begin(), readers.end(), a.segment) != readers.end();
+    });
+    bucket_at.emplace(readers.empty() ? 0 : first - actions.begin(), static_cast<int>(bucket));
+  }
+  std::vector<Action> gathered;
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    const auto [begin, end] = bucket_at.equal_range(i);
+    for (auto b = begin; gathers.overlap && b != end; ++b)
+      gathered.push_back({.kind = ActionKind::kWaitParameters, .bucket = b->second});
+    gathered.push_back(actions[i]);
+    if (actions[i].kind != ActionKind::kOptimizerStep || bucket_at.empty()) continue;
+    for (const auto& [at, bucket] : bucket_at)
+      gathered.push_back({.kind = ActionKind::kGatherParameters, .bucket = bucket});
+    // Of one stream: the last of them comes after all.
+    if (!gathers.overlap)
+      gathered.push_back({.kind = ActionKind::kWaitParameters, .bucket = bucket_at.rbegin()->second});
+  }
+  return gathered;
+}
+
 std::vector<Action> lower_training_step(const std::vector<Action>& stage, const ChunkSegments& segments,
-                                        const ReducePoints& points) {
+                                        const ReducePoints& points, const GatherPoints& gathers) {
   std::vector<Action> step{{.kind = ActionKind::kZeroGradients}};
   const std::vector<Action> body =
       insert_reductions(insert_loads(expand_segments(assign_columns(stage), segments)), points);
@@ -152,18 +177,20 @@ std::vector<Action> lower_training_step(const std::vector<Action>& stage, const 
   step.push_back({.kind = ActionKind::kReduceLoss});
   step.push_back({.kind = ActionKind::kReduceNorm});
   step.push_back({.kind = ActionKind::kOptimizerStep});
-  verify(step, segments, points);
+  step = insert_gathers(step, gathers);
+  verify(step, segments, points, gathers);
   return step;
 }
 
-std::vector<Action> lower_evaluation_step(const std::vector<Action>& stage, const ChunkSegments& segments) {
+std::vector<Action> lower_evaluation_step(const std::vector<Action>& stage, const ChunkSegments& segments,
+                                          const GatherPoints& gathers) {
   std::vector<Action> forwards;
   std::copy_if(stage.begin(), stage.end(), std::back_inserter(forwards),
                [](const Action& a) { return a.kind == ActionKind::kForward || is_message(a.kind); });
   // Nothing is kept between microbatches: one column, unless messages of others are under way.
   std::vector<Action> step = insert_loads(expand_segments(assign_columns(std::move(forwards)), segments));
   step.push_back({.kind = ActionKind::kReduceLoss});
-  return step;
+  return insert_gathers(step, gathers);
 }
 
 }  // namespace megalith

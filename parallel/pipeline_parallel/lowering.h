@@ -45,16 +45,27 @@ struct ReducePoints {
 };
 std::vector<Action> insert_reductions(const std::vector<Action>& actions, const ReducePoints& points);
 
+// The weights that data-parallel ranks update a shard each of, and gather after that in the order of their first use.
+// With `overlap` each bucket is waited for before the first forward that reads it, in whichever list comes next, or
+// else all of them at the end of the step.
+struct GatherPoints {
+  std::vector<std::vector<int>> segments_of_bucket;  // that read its weights; those of none are waited for first
+  bool overlap = false;
+};
+std::vector<Action> insert_gathers(const std::vector<Action>& actions, const GatherPoints& gathers);
+
 // The whole training step of one stage; its messages have been inserted.
 std::vector<Action> lower_training_step(const std::vector<Action>& stage, const ChunkSegments& segments,
-                                        const ReducePoints& points);
+                                        const ReducePoints& points, const GatherPoints& gathers = {});
 // Forward only, for evaluation.
-std::vector<Action> lower_evaluation_step(const std::vector<Action>& stage, const ChunkSegments& segments);
+std::vector<Action> lower_evaluation_step(const std::vector<Action>& stage, const ChunkSegments& segments,
+                                          const GatherPoints& gathers = {});
 
 // Fails with exit code 9 where a training step's list is not executable: an action missing, twice or before what it
 // needs, a backward_weight out of order or after its gradient was reduced or tied, two microbatches in one column, a
-// message that is not made yet, or not waited for.
-void verify(const std::vector<Action>& actions, const ChunkSegments& segments, const ReducePoints& points);
+// message that is not made yet, or not waited for, weights that are read or left before they were gathered.
+void verify(const std::vector<Action>& actions, const ChunkSegments& segments, const ReducePoints& points,
+            const GatherPoints& gathers = {});
 
 // The same for a schedule: an action missing, twice or out of its order in a stage's list, or stages that wait for each
 // other in a circle, even where sends block until they are received.

@@ -30,8 +30,10 @@ enum class ActionKind : std::uint8_t {
   kReduceLoss,    // sum over data-parallel ranks, known to all stages
   kReduceNorm,    // squares of the gradients, of all stages
   kOptimizerStep,
+  kGatherParameters,  // `bucket`: start to gather the weights that each rank has updated a shard of
+  kWaitParameters,    // `bucket`: the compute stream may use its weights
 };
-inline constexpr int kNumActionKinds = 15;
+inline constexpr int kNumActionKinds = 17;
 std::string_view name_of(ActionKind kind);
 
 inline constexpr int kThisStage = -1;
@@ -42,7 +44,7 @@ struct Action {
   int microbatch = 0;
   int segment = -1;  // set by lowering; -1: the whole chunk
   int column = 0;    // set by lowering: which in-flight microbatch's memory
-  int bucket = -1;   // kReduce
+  int bucket = -1;   // kReduce, kGatherParameters, kWaitParameters
   // Set by schedules: one block with the action that follows it in the list. A backward_data and its backward_weight
   // are interleaved by segment; a forward may overlap another microbatch's backward. What a block makes for other
   // stages leaves at its end.
@@ -56,6 +58,10 @@ std::string to_string(const Action& action);
 constexpr bool is_message(ActionKind kind) { return kind >= ActionKind::kPostReceive && kind <= ActionKind::kWaitSend; }
 // Has a chunk and a microbatch.
 constexpr bool is_of_microbatch(ActionKind kind) { return kind >= ActionKind::kLoad && kind <= ActionKind::kWaitSend; }
+
+constexpr bool is_of_bucket(ActionKind kind) {
+  return kind == ActionKind::kReduce || kind >= ActionKind::kGatherParameters;
+}
 
 // By the values of --pipeline-schedule: gpipe, 1f1b, interleaved, zb-h1, zb-v, dualpipe-v.
 enum class ScheduleKind : std::uint8_t { kGpipe, k1F1B, kInterleaved, kZbH1, kZbV, kDualPipeV };

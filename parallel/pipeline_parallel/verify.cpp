@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <set>
 #include <tuple>
@@ -16,8 +17,9 @@ namespace {
 // Walks a list once and remembers what was done.
 class Verifier {
  public:
-  Verifier(const std::vector<Action>& actions, const ChunkSegments& segments, const ReducePoints& points)
-      : segments_(segments), points_(points) {
+  Verifier(const std::vector<Action>& actions, const ChunkSegments& segments, const ReducePoints& points,
+           const GatherPoints& gathers)
+      : segments_(segments), points_(points), gathers_(gathers) {
     for (const Action& a : actions) {
       if (is_of_microbatch(a.kind)) ++left_[{a.chunk, a.microbatch}];
     }
@@ -29,6 +31,7 @@ class Verifier {
       return is_message(a.kind) ? take_message(a) : take_microbatch(a);
     }
     if (a.kind == ActionKind::kReduce) return take_reduce(a);
+    if (is_of_bucket(a.kind)) return take_gather(a);
     if (!once_.insert(a.kind).second) broken(a, "stands twice");
     if (a.kind == ActionKind::kZeroGradients && !done_.empty()) broken(a, "comes after a verb");
     if (a.kind == ActionKind::kTieGradients && reduced_tied()) broken(a, "comes after its gradient was reduced");
@@ -57,6 +60,12 @@ class Verifier {
       if (kind == ActionKind::kTieGradients && points_.tied_segment < 0) continue;
       if (!once_.contains(kind)) broken({.kind = kind}, "is missing");
     }
+    for (int bucket = 0; bucket < static_cast<int>(gathers_.segments_of_bucket.size()); ++bucket) {
+      const Action gather{.kind = ActionKind::kGatherParameters, .bucket = bucket};
+      if (std::find(gathered_.begin(), gathered_.end(), bucket) == gathered_.end()) broken(gather, "is missing");
+    }
+    if (!gathers_.overlap && !gathered_.empty() && !waited_.contains(gathered_.back()))
+      broken({.kind = ActionKind::kWaitParameters, .bucket = gathered_.back()}, "is missing");
     for (const auto& [kind, chunk, microbatch, gradient] : messages_) {
       if (kind != ActionKind::kPostReceive && kind != ActionKind::kSend) continue;
       const Action wait{.kind = kind == ActionKind::kSend ? ActionKind::kWaitSend : ActionKind::kWaitReceive,
@@ -105,6 +114,7 @@ class Verifier {
         if (!has(a, is_first ? ActionKind::kLoad : ActionKind::kForward, is_first ? -1 : a.segment - 1))
           broken(a, "comes before its input");
         if (once_.contains(ActionKind::kReduceLoss)) broken(a, "comes after its loss was reduced");
+        if (gathers_.overlap) check_weights(a);
         break;
       case ActionKind::kBackwardData:
         if (!has(a, is_last ? ActionKind::kForward : ActionKind::kBackwardData, is_last ? a.segment : a.segment + 1))
@@ -170,8 +180,32 @@ class Verifier {
     }
   }
 
+  void check_weights(const Action& forward) const {
+    for (std::size_t bucket = 0; bucket < gathers_.segments_of_bucket.size(); ++bucket) {
+      const std::vector<int>& readers = gathers_.segments_of_bucket[bucket];
+      if (std::find(readers.begin(), readers.end(), forward.segment) == readers.end()) continue;
+      if (!waited_.contains(static_cast<int>(bucket))) broken(forward, "comes before its weights were gathered");
+    }
+  }
+
+  void take_gather(const Action& a) {
+    if (static_cast<std::size_t>(a.bucket) >= gathers_.segments_of_bucket.size()) broken(a, "names no bucket");
+    const bool gathered = std::find(gathered_.begin(), gathered_.end(), a.bucket) != gathered_.end();
+    if (a.kind == ActionKind::kWaitParameters) {
+      if (!gathers_.overlap && !gathered) broken(a, "comes before its gather");
+      if (!waited_.insert(a.bucket).second) broken(a, "stands twice");
+      return;
+    }
+    if (!once_.contains(ActionKind::kOptimizerStep)) broken(a, "comes before the optimizer's step");
+    if (gathered) broken(a, "stands twice");
+    gathered_.push_back(a.bucket);
+  }
+
   const ChunkSegments& segments_;
   const ReducePoints& points_;
+  const GatherPoints& gathers_;
+  std::vector<int> gathered_;  // buckets, in order
+  std::set<int> waited_;
   std::set<std::tuple<ActionKind, int, int, int>> done_;  // kind, chunk, microbatch, segment
   std::set<ActionKind> once_;
   std::set<int> reduced_;
@@ -186,8 +220,9 @@ class Verifier {
 
 }  // namespace
 
-void verify(const std::vector<Action>& actions, const ChunkSegments& segments, const ReducePoints& points) {
-  Verifier verifier(actions, segments, points);
+void verify(const std::vector<Action>& actions, const ChunkSegments& segments, const ReducePoints& points,
+            const GatherPoints& gathers) {
+  Verifier verifier(actions, segments, points, gathers);
   for (const Action& action : actions) verifier.take(action);
   verifier.finish();
 }

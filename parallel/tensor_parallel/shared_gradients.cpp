@@ -19,17 +19,24 @@ std::unique_ptr<Communicator> neighbours(Communicator& group, int holders) {
 
 }  // namespace
 
-SharedGradients::SharedGradients(TensorGroup& group, const ParameterStore& store, MemoryPool& pool) : group_(group) {
+SharedGradients::SharedGradients(TensorGroup& group, const ParameterStore& store, MemoryPool& pool,
+                                 const FlatShard& shard)
+    : group_(group) {
   Communicator& all = group.communicator();
   std::map<int, Set> sets;  // the same on all ranks
   for (const ParameterUnit& unit : store.units()) {
     for (const Parameter* parameter : unit.parameters) {
+      std::int64_t end = parameter->offset;
       for (std::size_t i = 0; i < parameter->parts.size(); ++i) {
+        const std::int64_t begin = end;
+        end += parameter->part_of(parameter->main_grad, i).numel();
         const LogicalTensor& part = parameter->parts[i];
         if (!part.partial_gradient || part.holders == 1) continue;
-        const Tensor gradient = parameter->part_of(parameter->main_grad, i);
         Set& set = sets[part.holders];
-        (gradient.numel() < kSmall ? set.small : set.large).push_back(gradient.view({gradient.numel()}));
+        const FlatShard::Range held = shard.clip({begin, end}, unit.numel);
+        if (held.size() == 0) continue;
+        const Tensor gradient = unit.main_grads.slice(0, held.begin, held.size());
+        (gradient.numel() < kSmall ? set.small : set.large).push_back(gradient);
       }
     }
   }

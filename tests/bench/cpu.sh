@@ -17,7 +17,7 @@ metrics=$(mktemp)
 trap 'rm -f "$metrics"' EXIT
 # Median tokens/s of the steps after the third.
 median() { sed -n 's/.*"tokens_per_second": *\([0-9.]*\).*/\1/p' "$metrics" | tail -n +4 | sort -g | awk '{v[NR]=$1} END {printf "%.0f", v[int((NR+1)/2)]}'; }
-mpirun -np 2 build/cpu-release/apps/train --config configs/quickstart.toml --mock-data --train-iters 24 --micro-batch-size 8 --global-batch-size 16 \
+mpirun -np 2 build/cpu-release/apps/train --config configs/quickstart.toml --mock-data --train-iters 24 --micro-batch-size 8 --global-batch-size 16 --overlap-grad-reduce \
   --lr-warmup-iters 2 --eval-interval 0 --save-interval 0 --metrics-jsonl "$metrics" >/dev/null 2>&1
 echo "megalith: 2 ranks x 1 thread: $(median) tokens/s"
 if "$python" -c 'import torch' 2>/dev/null; then

@@ -38,7 +38,7 @@ for name in "${@:-gpt2 gpt2xl llama1b qwen7b}"; do
     # shellcheck disable=SC2086
     if ! mpirun --bind-to none -np "$ranks" "$apps/train" --config "configs/$config.toml" --device cuda --mock-data --tokenizer-type null \
         --vocab-size "$vocabulary" --micro-batch-size "$micro" --global-batch-size $((micro * accumulation * ranks)) \
-        --train-iters "$steps" --lr-warmup-iters 0 --eval-iters 0 --lr 1e-4 $flags ${ARGS:-} --metrics-jsonl "$metrics" \
+        --train-iters "$steps" --lr-warmup-iters 0 --eval-iters 0 --lr 1e-4 --overlap-grad-reduce $flags ${ARGS:-} --metrics-jsonl "$metrics" \
         >"$metrics.log" 2>&1; then
       tail -n 5 "$metrics.log"
       continue

@@ -116,7 +116,8 @@ TEST(Hangs, ARunThatIsSuspendedGoesOn) {
 // Two ranks that were started with different flags reduce gradients of different sizes.
 TEST(Hangs, RanksThatMakeOtherCallsAreToldInTheFirstStep) {
   const Folder folder;
-  const Words other = endless("60") + Words{"--global-batch-size", "8", "--ddp-bucket-size", "2000"};
+  const Words other =
+      endless("60") + Words{"--global-batch-size", "8", "--overlap-grad-reduce", "--ddp-bucket-size", "2000"};
   const Words command = test::program_on(1, "train", endless("60") + Words{"--global-batch-size", "8"}) +
                         Words{":", "-n", "1"} + test::program("train", other);
   const Outcome outcome = test::run(command, folder);

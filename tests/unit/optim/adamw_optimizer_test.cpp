@@ -29,7 +29,7 @@ struct Model {
                                        .init_std = 0.5f,
                                        .decay = !bias}));
     }
-    store.allocate(pool, dtype, gradients);
+    store.allocate(pool, dtype, gradients, spec.shard.ranks);
     optimizer = std::make_unique<AdamWOptimizer>(store, pool, spec);
     loss = Tensor(pool.allocate(4, MemoryCategory::kOther, "loss"), DType::kFp32, {1});
     step = static_cast<StepParameters*>(pool.allocate(sizeof(StepParameters), MemoryCategory::kOther, "step"));
@@ -125,6 +125,51 @@ TEST(AdamWOptimizer, TheNormIsOfAllLogicalTensors) {
   EXPECT_NEAR(result.grad_norm, std::sqrt(squares), 1e-6 * std::sqrt(squares));
   EXPECT_NEAR(result.clip_factor, 0.25 / std::sqrt(squares), 1e-5 / std::sqrt(squares));
   EXPECT_EQ(result.adam_count, 1);
+}
+
+// Each rank of a distributed optimizer updates its shard as the whole optimizer does, wherever shards cut parameters
+// and ranges of decay, and their sums of squares add up to the whole ones.
+TEST(AdamWOptimizer, ShardsUpdateTheirPartOfTheWhole) {
+  for (const DType type : {DType::kFp32, DType::kBf16}) {
+    for (const int ranks : {1, 2, 3, 7}) {
+      AdamWOptimizer::Spec spec{.weight_decay = 0.5, .clip_grad = 0};
+      Model whole(DeviceType::kCpu, 2, type, DType::kFp32, spec);
+      whole.start();
+      whole.update();
+      whole.update();
+      const std::vector<std::vector<float>> want = whole.weights();
+      std::vector<std::vector<float>> got(want.size()), before;
+      std::vector<double> squares(want.size(), 0.0), wanted_squares(want.size());
+      whole.stream.synchronize();
+      std::copy_n(whole.optimizer->squares().as<const double>(), want.size(), wanted_squares.begin());
+      for (int rank = 0; rank < ranks; ++rank) {
+        spec.shard = {.rank = rank, .ranks = ranks};
+        Model part(DeviceType::kCpu, 2, type, DType::kFp32, spec);
+        part.start();
+        before = part.weights();
+        part.update();
+        part.update();
+        const std::vector<std::vector<float>> after = part.weights();
+        for (std::size_t i = 0; i < squares.size(); ++i) squares[i] += part.optimizer->squares().as<const double>()[i];
+        for (std::size_t p = 0; p < after.size(); ++p) {
+          const Parameter& parameter = *part.parameters[p];
+          const ParameterUnit& unit = part.store.units()[static_cast<std::size_t>(parameter.unit)];
+          const FlatShard::Range held =
+              spec.shard.clip({parameter.offset, parameter.offset + parameter.shape.numel()}, unit.numel);
+          got[p].resize(after[p].size());
+          for (std::size_t k = 0; k < after[p].size(); ++k) {
+            const std::int64_t at = parameter.offset + static_cast<std::int64_t>(k);
+            const bool own = held.begin <= at && at < held.end;
+            if (own) got[p][k] = after[p][k];
+            ASSERT_TRUE(own || after[p][k] == before[p][k]) << "element of another rank";
+          }
+        }
+      }
+      EXPECT_EQ(got, want) << ranks;
+      for (std::size_t i = 0; i < squares.size(); ++i)
+        EXPECT_NEAR(squares[i], wanted_squares[i], 1e-14 * wanted_squares[i]);
+    }
+  }
 }
 
 // Weight decay is the only thing that moves a weight without gradient: biases keep theirs.

@@ -11,10 +11,12 @@
 #include "core/base/error.h"
 #include "core/device/hazard_checker.h"
 #include "core/device/timeline.h"
+#include "core/layers/flat_shard.h"
 #include "core/tensor/bf16.h"
 #include "parallel/comm/plan_communicator.h"
 #include "parallel/comm/single_communicator.h"
 #include "parallel/comm/thread_communicator.h"
+#include "parallel/data_parallel/parameter_gatherer.h"
 
 namespace megalith {
 namespace {
@@ -222,6 +224,52 @@ TEST(GradientReducer, EveryWaitIsNeeded) {
   EXPECT_EQ(complete.waits, 6);
   for (std::int64_t wait = 0; wait < complete.waits; ++wait) {
     EXPECT_GT(run_with_hazard_checker(wait).hazards, 0) << "without wait " << wait;
+  }
+}
+
+// Each rank gets its part of each range, and the weights it makes of that come back to all.
+TEST(GradientReducer, ScattersAndTheGathererGathers) {
+  for (const int ranks : {2, 3, 4}) {
+    ThreadWorld(ranks).run([&](Communicator& world) {
+      const int n = 5 * ranks;  // of the first range; the second is twice as long
+      std::vector<float> gradients(static_cast<std::size_t>(3 * n)), weights(static_cast<std::size_t>(3 * n), 0.0f);
+      const auto ranges = [n](std::vector<float>& flat) {
+        return std::vector<std::vector<Tensor>>{
+            {Tensor(flat.data(), DType::kFp32, {n}), Tensor(flat.data() + n, DType::kFp32, {2 * n})}};
+      };
+      Stream compute(DeviceType::kCpu, "compute");
+      Stream comm(DeviceType::kCpu, "comm");
+      const AbortOnUnwind guard(world);
+      GradientReducer reducer(world, {.compute = compute, .communication = comm}, ranges(gradients),
+                              GradientReducer::Result::kShard);
+      ParameterGatherer gatherer(world, {.compute = compute, .communication = comm}, ranges(weights));
+      for (int step = 1; step <= 3; ++step) {
+        for (std::size_t i = 0; i < gradients.size(); ++i) gradients[i] = static_cast<float>(step * (world.rank() + 1));
+        reducer.reduce(0);
+        reducer.finish();
+        Access update("update");
+        const FlatShard own{.rank = world.rank(), .ranks = ranks};
+        enqueue(compute, update, [&, own] {
+          for (const FlatShard::Range part : {own.range(n), own.range(2 * n)}) {
+            const std::int64_t begin = part.size() == n / ranks ? 0 : n;
+            for (std::int64_t i = begin + part.begin; i < begin + part.end; ++i)
+              weights[static_cast<std::size_t>(i)] += gradients[static_cast<std::size_t>(i)];
+          }
+        });
+        gatherer.updated();
+        gatherer.gather(0);
+        EXPECT_THROW(gatherer.gather(0), Error);
+        gatherer.wait(0);
+        gatherer.wait(0);  // nothing
+        compute.synchronize();
+        const float want = static_cast<float>(ranks * (ranks + 1) / 2 * step * (step + 1) / 2);
+        for (std::size_t i = 0; i < weights.size(); ++i) ASSERT_EQ(weights[i], want) << i;
+      }
+      EXPECT_EQ(reducer.ranges_scattered(), 6);
+      EXPECT_EQ(gatherer.ranges_gathered(), 6);
+      EXPECT_EQ(gatherer.buckets_gathered(), 3);
+      EXPECT_EQ(world.stats().collectives, 12);
+    });
   }
 }
 

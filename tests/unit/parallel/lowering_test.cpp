@@ -169,6 +169,47 @@ TEST(Lowering, DelayedWeightGradientsKeepTheirColumn) {
   }
 }
 
+// Buckets 2, 1, 0 hold segments 0-2, 3-4, 5: the order in which forward comes to them.
+TEST(Lowering, WeightsAreGatheredInTheOrderOfTheirUseAndWaitedForThere) {
+  const Schedule schedule = make_schedule(ScheduleKind::k1F1B, 2, 1, 2);
+  const GatherPoints gathers{.segments_of_bucket = kPoints.segments_of_bucket, .overlap = true};
+  const auto check_waits = [](const std::vector<Action>& step) {
+    std::vector<int> waited;
+    for (std::size_t i = 0; i < step.size(); ++i) {
+      if (step[i].kind != ActionKind::kWaitParameters) continue;
+      waited.push_back(step[i].bucket);
+      EXPECT_EQ(step[i + 1].kind, ActionKind::kForward);
+      EXPECT_EQ(step[i + 1].microbatch, 0);
+      EXPECT_EQ(step[i + 1].segment, step[i].bucket == 2 ? 0 : step[i].bucket == 1 ? 3 : 5);
+    }
+    EXPECT_THAT(waited, ElementsAre(2, 1, 0));
+  };
+  const std::vector<Action> step = lower_training_step(schedule.stages[0], kOneChunk, kPoints, gathers);
+  check_waits(step);
+  check_waits(lower_evaluation_step(schedule.stages[0], kOneChunk, gathers));
+  ASSERT_GT(step.size(), 4u);
+  EXPECT_EQ((step.end() - 4)->kind, ActionKind::kOptimizerStep);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ((step.end() - 3 + i)->kind, ActionKind::kGatherParameters);
+    EXPECT_EQ((step.end() - 3 + i)->bucket, 2 - i);
+  }
+}
+
+TEST(Lowering, WithoutOverlapAStepEndsWhenAllWeightsAreGathered) {
+  const Schedule schedule = make_schedule(ScheduleKind::k1F1B, 1, 1, 2);
+  const GatherPoints gathers{.segments_of_bucket = kPoints.segments_of_bucket};
+  const std::vector<Action> step = lower_training_step(schedule.stages[0], kOneChunk, kPoints, gathers);
+  EXPECT_EQ(step.back().kind, ActionKind::kWaitParameters);
+  EXPECT_EQ(step.back().bucket, 0);  // the last one
+  EXPECT_EQ(std::count_if(step.begin(), step.end(), [](const Action& a) { return is_of_bucket(a.kind); }), 3 + 3 + 1);
+  EXPECT_EQ(lower_evaluation_step(schedule.stages[0], kOneChunk, gathers),
+            lower_evaluation_step(schedule.stages[0], kOneChunk));
+  // A bucket that no forward reads is waited for first.
+  const GatherPoints unread{.segments_of_bucket = {{}}, .overlap = true};
+  EXPECT_EQ(lower_training_step(schedule.stages[0], kOneChunk, kPoints, unread).front(),
+            (Action{.kind = ActionKind::kWaitParameters, .bucket = 0}));
+}
+
 // verify() on damaged lists. The step of two microbatches is small enough to damage it at every place.
 class Verify : public testing::Test {
  protected:
@@ -250,6 +291,40 @@ TEST_F(Verify, FindsAReductionThatComesTooEarly) {
     std::rotate(damaged.begin() + static_cast<std::ptrdiff_t>(last), damaged.begin() + static_cast<std::ptrdiff_t>(i),
                 damaged.begin() + static_cast<std::ptrdiff_t>(i) + 1);
     EXPECT_FALSE(accepted(damaged)) << to_string(step_[i]);
+  }
+}
+
+TEST_F(Verify, FindsWeightsThatAreNotGathered) {
+  for (const bool overlap : {false, true}) {
+    const GatherPoints gathers{.segments_of_bucket = kPoints.segments_of_bucket, .overlap = overlap};
+    const std::vector<Action> step = insert_gathers(step_, gathers);
+    const auto accepts = [&](const std::vector<Action>& damaged) {
+      try {
+        verify(damaged, kOneChunk, kPoints, gathers);
+        return true;
+      } catch (const Error&) {
+        return false;
+      }
+    };
+    EXPECT_TRUE(accepts(step));
+    for (std::size_t i = 0; i < step.size(); ++i) {
+      if (step[i].kind < ActionKind::kGatherParameters) continue;
+      std::vector<Action> damaged = step;
+      damaged.erase(damaged.begin() + static_cast<std::ptrdiff_t>(i));
+      EXPECT_FALSE(accepts(damaged)) << to_string(step[i]) << " is missing";
+      damaged.insert(damaged.begin(), step[i]);
+      const bool wait = step[i].kind == ActionKind::kWaitParameters;
+      EXPECT_EQ(accepts(damaged), wait && overlap) << to_string(step[i]) << " comes first";
+      damaged = step;
+      damaged.push_back(step[i]);
+      EXPECT_FALSE(accepts(damaged)) << to_string(step[i]) << " stands twice";
+      damaged = step;
+      damaged[i].bucket = 3;
+      EXPECT_FALSE(accepts(damaged)) << to_string(step[i]) << " of no bucket";
+      if (!wait || !overlap) continue;
+      std::swap(damaged[i] = step[i], damaged[i + 1]);
+      EXPECT_FALSE(accepts(damaged)) << to_string(step[i]) << " comes late";
+    }
   }
 }
 

@@ -8,8 +8,8 @@ namespace megalith {
 namespace {
 
 const std::vector<std::string> kRun = {
-    "--train-iters", "2", "--micro-batch-size", "4", "--check-hazards", "--eval-interval", "1",
-    "--eval-iters",  "1", "--ddp-bucket-size",  "1"};
+    "--train-iters", "2", "--micro-batch-size", "4", "--check-hazards",      "--eval-interval", "1",
+    "--eval-iters",  "1", "--ddp-bucket-size",  "1", "--overlap-grad-reduce"};
 
 TEST(Hazards, AnUntouchedRunIsClean) {
   const test::RunResult result = test::train({.flags = kRun, .ranks = 2});

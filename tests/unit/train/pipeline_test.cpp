@@ -136,7 +136,8 @@ TEST(Pipeline, ChunksOfOneStageAreHandedOver) {
 }
 
 TEST(Pipeline, ComposesWithDataParallelism) {
-  const Words flags = kSmall + kDropout + Words{"--train-iters", "20", "--ddp-bucket-size", "1000"};
+  const Words flags =
+      kSmall + kDropout + Words{"--train-iters", "20", "--overlap-grad-reduce", "--ddp-bucket-size", "1000"};
   const RunResult one = test::train({.flags = flags});
   const RunResult plain = test::train({.flags = flags + stages(2), .ranks = 4});
   expect_near(plain, one, 20);
@@ -194,7 +195,7 @@ TEST(Pipeline, UnevenSplitsTrainTheSameModel) {
 
 TEST(Pipeline, HasNoHazards) {
   const Words flags = kSmall + kDropout + kEvaluates + stages(2) +
-                      Words{"--train-iters", "2", "--check-hazards", "--ddp-bucket-size", "1"};
+                      Words{"--train-iters", "2", "--check-hazards", "--overlap-grad-reduce", "--ddp-bucket-size", "1"};
   for (const std::string& name : kSchedules) {
     SCOPED_TRACE(name);
     const RunResult run = test::train({.flags = flags + schedule(name), .ranks = 2});

@@ -111,8 +111,8 @@ TEST_P(TensorParallel, InitialWeightsAreTheSlicesOfOneRank) {
 
 TEST_P(TensorParallel, RunsRepeatAndAreFreeOfHazards) {
   const Words flags =
-      kDropout + Words{"--train-iters",     "2", "--check-hazards", "--eval-interval", "1", "--eval-iters", "1",
-                       "--ddp-bucket-size", "1"};
+      kDropout + Words{"--train-iters",     "2", "--check-hazards",      "--eval-interval", "1", "--eval-iters", "1",
+                       "--ddp-bucket-size", "1", "--overlap-grad-reduce"};
   const RunResult first = many(flags), second = many(flags);
   test::expect_same_run(first, second);
   EXPECT_EQ(first.hazards, 0);

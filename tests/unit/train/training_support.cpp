@@ -91,44 +91,39 @@ void expect_same_run(const RunResult& a, const RunResult& b) {
   EXPECT_TRUE(a.weights == b.weights);
 }
 
-ModelState read_state(TrainingModel& model) {
-  ModelState state;
-  AdamWOptimizer& optimizer = model.optimizer();
-  for (std::size_t u = 0; u < optimizer.units().size(); ++u) {
-    const AdamWOptimizer::UnitState& unit = optimizer.units()[u];
-    for (const Parameter* parameter : model.gpt().parameters->units()[u].parameters) {
-      const auto read = [&](const char* kind, const Tensor& flat) {
-        const Tensor whole = flat.slice(0, parameter->offset, parameter->shape.numel());
-        state[std::string(kind) + "/" + parameter->name()] = download(model.compute(), whole);
-      };
-      read("param", model.gpt().parameters->units()[u].weights);
-      read("main_param", unit.main_params);
-      read("exp_avg", unit.exp_avg);
-      read("exp_avg_sq", unit.exp_avg_sq);
-    }
-  }
-  return state;
-}
-
 namespace {
 
-// Of `tensor`, which has the parameter's shape.
-bool put_parts(TrainingModel& model, const Parameter& parameter, const Tensor& tensor, const std::string& prefix,
-               Tensors& whole) {
+// What a rank holds of a unit's flat buffer: its elements from `begin` on.
+struct Held {
+  Tensor flat;
+  std::int64_t begin = 0;
+};
+
+// Puts them under `prefix` and their logical names into `whole`; false if other bits stood there.
+bool put(TrainingModel& model, const ParameterUnit& unit, const Held& held, const std::string& prefix, Tensors& whole) {
   bool agrees = true;
-  for (std::size_t i = 0; i < parameter.parts.size(); ++i) {
-    const LogicalTensor& part = parameter.parts[i];
-    const Tensor slice = parameter.part_of(tensor, i);
-    const std::vector<float> values = download(model.compute(), slice);
-    std::vector<float>& to = whole[prefix + part.name];
-    to.resize(static_cast<std::size_t>(part.global_shape.numel()), std::nanf(""));
-    const std::int64_t columns = slice.rank() > 1 ? slice.size(1) : 1;
-    const std::int64_t whole_columns = slice.rank() > 1 ? part.global_shape[1] : 1;
-    for (std::int64_t row = 0; row < part.live_rows(); ++row) {
-      const float* from = values.data() + row * columns;
-      float* at = to.data() + (part.global_row + row) * whole_columns + part.global_column;
-      for (std::int64_t c = 0; c < columns; ++c) agrees = agrees && (std::isnan(at[c]) || at[c] == from[c]);
-      std::copy_n(from, columns, at);
+  const std::vector<float> values = download(model.compute(), held.flat);
+  for (const Parameter* parameter : unit.parameters) {
+    std::int64_t at = parameter->offset - held.begin;
+    for (std::size_t i = 0; i < parameter->parts.size(); ++i) {
+      const LogicalTensor& part = parameter->parts[i];
+      const Tensor slice = parameter->part_of(parameter->weight, i);
+      std::vector<float>& to = whole[prefix + part.name];
+      to.resize(static_cast<std::size_t>(part.global_shape.numel()), std::nanf(""));
+      const std::int64_t columns = slice.rank() > 1 ? slice.size(1) : 1;
+      const std::int64_t whole_columns = slice.rank() > 1 ? part.global_shape[1] : 1;
+      for (std::int64_t row = 0; row < part.live_rows(); ++row) {
+        for (std::int64_t c = 0; c < columns; ++c) {
+          const std::int64_t from = at + row * columns + c;
+          if (from < 0 || from >= held.flat.numel()) continue;
+          float& element =
+              to[static_cast<std::size_t>((part.global_row + row) * whole_columns + part.global_column + c)];
+          const float value = values[static_cast<std::size_t>(from)];
+          agrees = agrees && (std::isnan(element) || element == value);
+          element = value;
+        }
+      }
+      at += slice.numel();
     }
   }
   return agrees;
@@ -136,13 +131,10 @@ bool put_parts(TrainingModel& model, const Parameter& parameter, const Tensor& t
 
 }  // namespace
 
-bool put_slices(TrainingModel& model, Tensor Parameter::*kind, Tensors& whole) {
-  bool agrees = true;
-  for (const ParameterUnit& unit : model.gpt().parameters->units()) {
-    for (const Parameter* parameter : unit.parameters)
-      agrees = put_parts(model, *parameter, parameter->*kind, "", whole) && agrees;
-  }
-  return agrees;
+ModelState read_state(TrainingModel& model) {
+  ModelState state;
+  put_state(model, state);
+  return state;
 }
 
 bool put_state(TrainingModel& model, Tensors& whole) {
@@ -150,14 +142,22 @@ bool put_state(TrainingModel& model, Tensors& whole) {
   const std::vector<ParameterUnit>& units = model.gpt().parameters->units();
   for (std::size_t u = 0; u < units.size(); ++u) {
     const AdamWOptimizer::UnitState& state = model.optimizer().units()[u];
-    for (const Parameter* parameter : units[u].parameters) {
-      for (const auto& [kind, flat] : {std::pair{"main_param/", &state.main_params},
-                                       {"exp_avg/", &state.exp_avg},
-                                       {"exp_avg_sq/", &state.exp_avg_sq}}) {
-        const Tensor tensor = flat->slice(0, parameter->offset, parameter->shape.numel()).view(parameter->shape);
-        agrees = put_parts(model, *parameter, tensor, kind, whole) && agrees;
-      }
-    }
+    agrees = put(model, units[u], {units[u].weights}, "param/", whole) && agrees;
+    agrees = put(model, units[u], {state.main_params, state.begin}, "main_param/", whole) && agrees;
+    agrees = put(model, units[u], {state.exp_avg, state.begin}, "exp_avg/", whole) && agrees;
+    agrees = put(model, units[u], {state.exp_avg_sq, state.begin}, "exp_avg_sq/", whole) && agrees;
+  }
+  return agrees;
+}
+
+bool put_slices(TrainingModel& model, Tensor Parameter::*kind, Tensors& whole) {
+  bool agrees = true;
+  const FlatShard& shard = model.optimizer().shard();
+  for (const ParameterUnit& unit : model.gpt().parameters->units()) {
+    const Held held = kind == &Parameter::weight
+                          ? Held{unit.weights}
+                          : Held{shard.of(unit.main_grads), shard.range(unit.numel).begin};  // reduced there alone
+    agrees = put(model, unit, held, "", whole) && agrees;
   }
   return agrees;
 }
@@ -196,6 +196,10 @@ void read_rank_0(Trainer& trainer, RunResult& result) {
   result.state = read_state(model);
   result.event_waits = trainer.event_waits();
   result.buckets_reduced = model.reducer().buckets_reduced();
+  result.ranges_scattered = model.reducer().ranges_scattered();
+  result.buckets_gathered = model.gatherer().buckets_gathered();
+  result.ranges_gathered = model.gatherer().ranges_gathered();
+  result.data_calls = model.groups()[0]->stats().collectives;
   result.system_allocations_after = model.pool().system_allocations();
   result.arena_touched = model.arena().touched_bytes();
   result.arena_planned = trainer.plans().block_bytes();
@@ -230,11 +234,12 @@ RunResult train(const RunRequest& request) {
     for (const auto& [kind, whole] :
          {std::pair{&Parameter::weight, &result.weights}, {&Parameter::main_grad, &result.gradients}})
       result.copies_agree = put_slices(trainer.model(), kind, *whole) && result.copies_agree;
-    result.copies_agree = put_state(trainer.model(), result.optimizer) && result.copies_agree;
+    result.copies_agree = put_state(trainer.model(), result.whole_state) && result.copies_agree;
     result.ranks[static_cast<std::size_t>(rank)] = {.tensor_calls = trainer.model().tensor_group().stats().collectives,
                                                     .buckets_reduced = trainer.model().reducer().buckets_reduced(),
                                                     .transfer = trainer.model().transfer().stats(),
                                                     .arena_planned = trainer.plans().block_bytes()};
+    result.memory[rank] = trainer.model().pool().allocated_by_category();
     result.memory_as_planned = result.memory_as_planned &&
                                trainer.model().arena().touched_bytes() == trainer.plans().block_bytes() &&
                                trainer.model().pool().peak_allocated_bytes() == planned;

@@ -25,16 +25,16 @@ class ScratchDirectory {
   std::string path_;
 };
 
-// Weights, main parameters and both moments, as "kind/logical name", widened to fp32.
-using ModelState = std::map<std::string, std::vector<float>>;
-ModelState read_state(TrainingModel& model);
-
-// Whole tensors, put together from the slices of all ranks.
+// Whole tensors, put together from the slices of all ranks; NaN where no rank held anything.
 using Tensors = std::map<std::string, std::vector<float>>;
-// Puts this rank's slices of weights or main gradients into `whole`; false if another rank had put in other bits.
+// Puts this rank's slices of weights or of reduced main gradients into `whole`; false if another rank had put in other
+// bits.
 bool put_slices(TrainingModel& model, Tensor Parameter::*kind, Tensors& whole);
-// The same of the optimizer's state, as "kind/logical name".
-bool put_state(TrainingModel& model, Tensors& whole);
+
+// Weights, main parameters and both moments, as "kind/logical name", widened to fp32.
+using ModelState = Tensors;
+bool put_state(TrainingModel& model, Tensors& whole);  // as put_slices
+ModelState read_state(TrainingModel& model);           // what this rank holds
 
 // That what the flags name really happened.
 struct RankActivity {
@@ -50,7 +50,6 @@ struct RunResult {
   std::vector<double> loss_values;
   Tensors weights;    // by logical name, put together from all ranks' slices
   Tensors gradients;  // of the last step, reduced
-  Tensors optimizer;  // as put_state()
   std::vector<RankActivity> ranks;
   bool copies_agree = true;       // what several ranks hold of weights and gradients has the same bits
   std::int64_t tensor_calls = 0;  // collectives of rank 0's tensor-parallel group
@@ -58,9 +57,13 @@ struct RunResult {
   std::map<int, PipelineTransfer::Stats> transfers;
   std::map<int, std::vector<float>> word_tables;  // where the stage has one or a copy
   ModelState state;                               // rank 0, at the end
+  Tensors whole_state;                            // of all ranks
+  std::map<int, CategoryBytes> memory;            // persistent, by rank
   std::int64_t hazards = 0;                       // of all ranks
   std::int64_t event_waits = 0;                   // of rank 0
-  std::int64_t buckets_reduced = 0;
+  // Of rank 0's data-parallel group.
+  std::int64_t buckets_reduced = 0, ranges_scattered = 0, buckets_gathered = 0, ranges_gathered = 0;
+  std::int64_t data_calls = 0;
   std::int64_t system_allocations_before = 0, system_allocations_after = 0;  // rank 0: after step 2, at the end
   bool memory_as_planned = true;                                             // on all ranks
   std::size_t arena_touched = 0, arena_planned = 0, pool_peak = 0, pool_reserved = 0, planned_total = 0;

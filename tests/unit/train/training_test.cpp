@@ -59,7 +59,7 @@ TEST_P(Ranks, GradientsOfOneStepAgreeWithOneRank) {
 
 TEST(Training, ABucketPerUnitGivesTheBitsOfOneBucket) {
   const RunResult one = test::train({.ranks = 2});
-  const RunResult many = test::train({.flags = {"--ddp-bucket-size", "1"}, .ranks = 2});
+  const RunResult many = test::train({.flags = {"--overlap-grad-reduce", "--ddp-bucket-size", "1"}, .ranks = 2});
   EXPECT_GT(many.buckets_reduced, one.buckets_reduced);
   expect_same_run(one, many);
 }

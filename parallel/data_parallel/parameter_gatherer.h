@@ -1,0 +1,59 @@
+// The second half of a distributed optimizer's step (ZeRO-1, arXiv:1910.02054): each rank has updated its shard of the
+// weights (bf16 | fp32), and all ranks gather the whole, bucket by bucket on the communication stream, while the
+// compute stream is already in the next forward pass and waits for a bucket where it first uses it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "core/device/event.h"
+#include "core/device/stream.h"
+#include "core/tensor/tensor.h"
+#include "parallel/comm/communicator.h"
+
+namespace megalith {
+
+class ParameterGatherer {
+ public:
+  struct Streams {
+    Stream& compute;        // updates and uses the weights
+    Stream& communication;  // as the gradients' reduction
+  };
+
+  // A bucket is a list of contiguous ranges, each a multiple of the group's size. `group` and the streams outlive the
+  // gatherer.
+  ParameterGatherer(Communicator& group, const Streams& streams, const std::vector<std::vector<Tensor>>& buckets);
+
+  int num_buckets() const { return static_cast<int>(buckets_.size()); }
+
+  // The update of this rank's shards was enqueued on the compute stream: what is gathered from here on is new.
+  void updated();
+  // Starts a bucket. All ranks must come here with the buckets in the same order, each once per update. `then`, if
+  // given, enqueues on the communication stream what the bucket's weights also need.
+  void gather(int bucket, const std::function<void(Stream&)>& then = nullptr);
+  // What is enqueued on the compute stream from here on sees the bucket's weights, and those of the buckets started
+  // before it. Nothing where its gather was waited for already, or none was started.
+  void wait(int bucket);
+  void wait_for_all();
+
+  // Since construction; they stay 0 in a group of one rank, where nothing is enqueued.
+  std::int64_t buckets_gathered() const { return buckets_gathered_; }
+  std::int64_t ranges_gathered() const { return ranges_gathered_; }
+
+ private:
+  struct Bucket {
+    std::vector<Tensor> ranges;
+    Event gathered{"parameters gathered"};
+  };
+
+  Communicator& group_;
+  Streams streams_;
+  std::vector<Bucket> buckets_;
+  Event updated_{"parameters updated"};
+  std::vector<int> pending_;  // started and not waited for, in the order of the communication stream
+  std::int64_t buckets_gathered_ = 0;
+  std::int64_t ranges_gathered_ = 0;
+};
+
+}  // namespace megalith

@@ -1,0 +1,284 @@
+// The distributed optimizer (ZeRO-1) in whole runs on thread ranks: the numbers of plain data parallelism with a share
+// of the memory, in every layout, and checkpoints that know neither.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <mutex>
+
+#include "core/ops/elementwise.h"
+#include "tests/unit/train/training_support.h"
+
+namespace megalith {
+namespace {
+
+using test::expect_same_run;
+using test::RunResult;
+using test::operator+;
+using Words = std::vector<std::string>;
+
+const Words kZero = {"--use-distributed-optimizer"};
+const Words kOverlapGradients = {"--overlap-grad-reduce", "--ddp-bucket-size", "1"};
+const Words kOverlapBoth = kOverlapGradients + Words{"--overlap-param-gather"};
+// A batch that 1 to 4 replicas divide.
+const Words kSmall = {"--hidden-size", "16", "--seq-length",        "8",  "--micro-batch-size", "1",
+                      "--train-iters", "3",  "--global-batch-size", "12", "--hidden-dropout",   "0.1"};
+// The norm is equal to rounding of fp64 alone, and reaches the parameters only by clipping.
+const Words kNoClipping = {"--clip-grad", "0"};
+const Words kBf16 = {"--bf16"};
+const Words kWide = {"--hidden-size", "32"};
+
+bool same_bits(const test::Tensors& a, const test::Tensors& b) {
+  if (a.size() != b.size()) return false;
+  for (const auto& [name, values] : a) {
+    const auto found = b.find(name);
+    if (found == b.end() || found->second.size() != values.size()) return false;
+    if (std::memcmp(found->second.data(), values.data(), values.size() * sizeof(float)) != 0) return false;
+  }
+  return true;
+}
+
+double number(const std::string& hex) { return std::strtod(hex.c_str(), nullptr); }
+
+// The same losses, weights, main parameters and moments, bit for bit.
+void expect_same_numbers(const RunResult& got, const RunResult& want) {
+  EXPECT_FALSE(want.losses.empty());
+  EXPECT_EQ(got.losses, want.losses);
+  EXPECT_TRUE(same_bits(got.whole_state, want.whole_state));
+  EXPECT_TRUE(same_bits(got.gradients, want.gradients));
+  ASSERT_EQ(got.grad_norms.size(), want.grad_norms.size());
+  for (std::size_t i = 0; i < want.grad_norms.size(); ++i)
+    EXPECT_NEAR(number(got.grad_norms[i]) / number(want.grad_norms[i]), 1, 1.2e-7) << "step " << i + 1;
+  EXPECT_TRUE(got.copies_agree);
+  EXPECT_TRUE(got.memory_as_planned);
+}
+
+class Replicas : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(DistributedOptimizer, Replicas, testing::Range(1, 5),
+                         [](const auto& ranks) { return "dp" + std::to_string(ranks.param); });
+
+TEST_P(Replicas, HaveTheBitsOfPlainDataParallelism) {
+  for (const Words& dtype : {Words{}, kBf16 + Words{"--main-grads-dtype", "bf16", "--exp-avg-dtype", "bf16"}}) {
+    const Words flags = kSmall + kNoClipping + dtype;
+    const RunResult plain = test::train({.flags = flags, .ranks = GetParam()});
+    EXPECT_EQ(plain.ranges_scattered + plain.ranges_gathered, 0);
+    for (const Words& overlap : {Words{}, kOverlapGradients, kOverlapBoth}) {
+      SCOPED_TRACE(testing::PrintToString(overlap));
+      const RunResult zero = test::train({.flags = flags + kZero + overlap, .ranks = GetParam()});
+      expect_same_numbers(zero, plain);
+      EXPECT_EQ(zero.ranges_gathered > 0, GetParam() > 1);
+    }
+  }
+}
+
+TEST_P(Replicas, ClipByANormThatIsEqualToRounding) {
+  const Words flags = kSmall + Words{"--clip-grad", "0.1", "--train-iters", "6"};
+  const RunResult plain = test::train({.flags = flags, .ranks = GetParam()});
+  const RunResult zero = test::train({.flags = flags + kZero + kOverlapBoth, .ranks = GetParam()});
+  ASSERT_EQ(zero.loss_values.size(), 6u);
+  for (std::size_t i = 0; i < 6; ++i) {
+    EXPECT_GT(number(plain.grad_norms[i]), 0.1);
+    EXPECT_NEAR(number(zero.grad_norms[i]) / number(plain.grad_norms[i]), 1, 1e-6) << "step " << i + 1;
+    EXPECT_NEAR(zero.loss_values[i] / plain.loss_values[i], 1, 1e-6) << "step " << i + 1;
+  }
+  EXPECT_TRUE(zero.copies_agree);
+  if (GetParam() == 1) expect_same_run(zero, plain);
+}
+
+// Embedding, 2 layers, final norm: units, of which each is scattered and gathered once a step.
+TEST_P(Replicas, HoldAShareAndCommunicateIt) {
+  const int ranks = GetParam();
+  std::mutex mutex;
+  std::int64_t padded = 0, numel = 0, units = 0;
+  const auto measure = [&](Trainer& trainer, int) {
+    const std::lock_guard lock(mutex);
+    padded = numel = units = 0;
+    for (const ParameterUnit& unit : trainer.model().gpt().parameters->units()) {
+      padded += unit.numel;
+      units += unit.numel > 0 ? 1 : 0;
+      EXPECT_EQ(unit.numel % (128 * ranks), 0);
+    }
+    numel = trainer.model().gpt().parameters->numel();
+  };
+  for (const Words& overlap : {Words{}, kOverlapGradients, kOverlapBoth}) {
+    const RunResult run = test::train({.flags = kSmall + kBf16 + kZero + overlap, .ranks = ranks, .prepare = measure});
+    ASSERT_GT(units, 2);
+    ASSERT_EQ(run.memory.size(), static_cast<std::size_t>(ranks));
+    for (const auto& [rank, bytes] : run.memory) {
+      const auto of = [&bytes = bytes](MemoryCategory c) {
+        return static_cast<std::int64_t>(bytes[static_cast<std::size_t>(c)]);
+      };
+      EXPECT_EQ(of(MemoryCategory::kMainParameters) * ranks, 4 * padded) << "rank " << rank;
+      EXPECT_EQ(of(MemoryCategory::kOptimizer) * ranks, 8 * padded) << "rank " << rank;
+      EXPECT_EQ(of(MemoryCategory::kParameters), 2 * padded) << "rank " << rank;
+      EXPECT_LT(of(MemoryCategory::kOptimizer), 8 * (numel / ranks + 512 * units)) << "rank " << rank;
+    }
+    const std::int64_t steps = 3, many = ranks > 1 ? 1 : 0, buckets = overlap.empty() ? 1 : units;
+    EXPECT_EQ(run.buckets_reduced, many * steps * buckets);
+    EXPECT_EQ(run.ranges_scattered, many * steps * units);
+    EXPECT_EQ(run.buckets_gathered, many * steps * buckets);
+    EXPECT_EQ(run.ranges_gathered, many * steps * units);
+    EXPECT_EQ(run.data_calls, many * 2 * steps * units);  // no all_reduce of gradients beside them
+    EXPECT_TRUE(run.memory_as_planned);
+  }
+}
+
+struct Layout {
+  std::string name;
+  Words flags;
+  int ranks = 1;
+};
+
+void PrintTo(const Layout& layout, std::ostream* out) { *out << layout.name; }
+
+Words tensor(int size) { return {"--tensor-model-parallel-size", std::to_string(size)}; }
+Words stages(int count) { return {"--pipeline-model-parallel-size", std::to_string(count)}; }
+Words schedule(const std::string& name) { return {"--pipeline-schedule", name}; }
+
+std::vector<Layout> layouts() {
+  const Words sequence = {"--sequence-parallel"};
+  const Words chunks = {"--num-virtual-stages-per-pipeline-rank", "2"};
+  const Words layers = {"--num-layers", "4"};
+  return {
+      {"tp2_dp2", tensor(2), 4},
+      {"tp2_sp_dp2_llama_bf16", tensor(2) + sequence + test::llama_flags() + kBf16 + kWide, 4},
+      // Keys and values of two groups on four ranks: two hold the same, with a part of the gradient each.
+      {"tp4_sp_dp2_llama", tensor(4) + sequence + test::llama_flags() + kWide, 8},
+      {"pp2_dp2_gpipe", stages(2) + schedule("gpipe"), 4},
+      {"pp2_dp3_1f1b_bf16", stages(2) + schedule("1f1b") + kBf16, 6},
+      {"pp2_dp2_interleaved", layers + stages(2) + schedule("interleaved") + chunks, 4},
+      {"pp2_dp2_zb_h1", stages(2) + schedule("zb-h1"), 4},
+      {"pp2_dp2_zb_v", layers + stages(2) + schedule("zb-v"), 4},
+      {"pp2_dp2_dualpipe_v_bf16", layers + stages(2) + schedule("dualpipe-v") + kBf16, 4},
+      {"tp2_sp_pp2_dp2", tensor(2) + sequence + stages(2), 8},
+      {"recompute_dp2", {"--recompute-granularity", "full", "--loss-chunk-size", "3"}, 2},
+      {"untied_dp3", {"--untie-embeddings-and-output-weights", "--qk-layernorm"}, 3},
+  };
+}
+
+class Layouts : public testing::TestWithParam<Layout> {};
+INSTANTIATE_TEST_SUITE_P(DistributedOptimizer, Layouts, testing::ValuesIn(layouts()),
+                         [](const auto& layout) { return layout.param.name; });
+
+TEST_P(Layouts, HaveTheBitsOfPlainDataParallelismAndNoHazards) {
+  const Words flags = kSmall + GetParam().flags + kNoClipping + Words{"--eval-interval", "2", "--eval-iters", "1"};
+  const RunResult plain = test::train({.flags = flags, .ranks = GetParam().ranks});
+  const RunResult zero =
+      test::train({.flags = flags + kZero + kOverlapBoth + Words{"--check-hazards"}, .ranks = GetParam().ranks});
+  expect_same_numbers(zero, plain);
+  EXPECT_EQ(zero.hazards, 0);
+  EXPECT_EQ(zero.code, ExitCode::kOk);
+  EXPECT_GT(zero.ranges_scattered, 3);
+  EXPECT_GT(zero.buckets_gathered, 3);
+  expect_same_numbers(test::train({.flags = flags + kZero, .ranks = GetParam().ranks}), plain);
+}
+
+// As Hazards.EverySuppressedWaitIsFound.
+#if !defined(__SANITIZE_THREAD__)
+TEST(DistributedOptimizer, EverySuppressedWaitIsFound) {
+  for (const Words& overlap : {Words{}, kOverlapGradients, kOverlapBoth}) {
+    const Words flags = kZero + overlap + Words{"--train-iters",   "2", "--micro-batch-size", "4", "--check-hazards",
+                                                "--eval-interval", "1", "--eval-iters",       "1"};
+    const std::int64_t waits = test::train({.flags = flags, .ranks = 2}).event_waits;
+    ASSERT_GE(waits, 8);
+    for (std::int64_t ordinal = 0; ordinal < waits; ++ordinal) {
+      const Words suppressed = flags + Words{"--suppress-wait", std::to_string(ordinal)};
+      EXPECT_GT(test::train({.flags = suppressed, .ranks = 2}).hazards, 0) << "wait " << ordinal << " of " << waits;
+    }
+  }
+}
+#endif
+
+// A NaN that one rank adds to another's shard.
+TEST(DistributedOptimizer, ASkippedStepIsSkippedByAllRanks) {
+  const auto poison = [](Trainer& trainer, int rank) {
+    if (rank != 1) return;
+    TrainingModel& model = trainer.model();
+    model.runner().hooks(0).add(HookPoint::kPostWeight, [&model, calls = 0](const HookContext&) mutable {
+      if (++calls != 5) return;  // four microbatches a step: the first of step 2
+      const Tensor gradients = model.gpt().parameters->units().front().main_grads;
+      launch(model.compute(), Fill{.x = gradients.slice(0, 0, 1), .value = std::nan("")});
+    });
+  };
+  const Words flags = kSmall + kNoClipping + Words{"--lr-decay-style", "constant", "--check-weight-hash-interval", "1"};
+  for (const Words& overlap : {Words{}, kOverlapBoth}) {
+    const RunResult plain = test::train({.flags = flags, .ranks = 3, .prepare = poison});
+    const RunResult zero = test::train({.flags = flags + kZero + overlap, .ranks = 3, .prepare = poison});
+    EXPECT_EQ(zero.skipped_steps, 1);
+    EXPECT_EQ(zero.grad_norms[1], "nan");
+    EXPECT_EQ(zero.losses, plain.losses);
+    EXPECT_TRUE(same_bits(zero.whole_state, plain.whole_state));
+    EXPECT_TRUE(zero.copies_agree);
+    for (const auto& [name, values] : zero.whole_state)
+      for (const float value : values) ASSERT_TRUE(std::isfinite(value)) << name;
+  }
+}
+
+TEST(DistributedOptimizer, ResumeGivesTheBitsOfTheUnbrokenRun) {
+  const std::vector<Layout> cases = {{"dp3", kBf16 + kOverlapBoth, 3},
+                                     {"tp2_dp2", tensor(2) + test::llama_flags() + kWide + kOverlapBoth, 4},
+                                     {"pp2_dp2", stages(2) + kBf16, 4}};
+  for (const Layout& layout : cases) {
+    SCOPED_TRACE(layout.name);
+    const test::ScratchDirectory scratch;
+    const Words flags = kSmall + kZero + layout.flags + Words{"--train-iters", "6"};
+    const RunResult unbroken = test::train({.flags = flags, .ranks = layout.ranks});
+    const RunResult first = test::train(
+        {.flags = flags + Words{"--exit-interval", "3", "--save", scratch.path("c")}, .ranks = layout.ranks});
+    const RunResult second = test::train({.flags = flags + Words{"--load", scratch.path("c")}, .ranks = layout.ranks});
+    ASSERT_EQ(first.losses.size(), 3u);
+    EXPECT_EQ(first.losses + second.losses, unbroken.losses);
+    EXPECT_EQ(first.grad_norms + second.grad_norms, unbroken.grad_norms);
+    EXPECT_TRUE(same_bits(second.whole_state, unbroken.whole_state));
+  }
+}
+
+TEST(DistributedOptimizer, CheckpointsGoFromAnyLayoutToAnyOther) {
+  const test::ScratchDirectory scratch;
+  std::vector<Layout> layouts = {{"dp2", {}, 2},
+                                 {"zero_dp3", kZero, 3},
+                                 {"zero_tp2_dp3", kZero + tensor(2), 6},
+                                 {"zero_dp4", kZero + kOverlapBoth, 4},
+                                 {"zero_pp2_dp2", kZero + stages(2), 4}};
+  for (const Words& dtype : {kBf16, Words{}}) {
+    if (dtype.empty()) layouts.erase(layouts.begin() + 3, layouts.end());  // the slices are the same
+    // 257 words and a multiple of 100: with tensor parallelism there are rows that are nobody's.
+    const Words flags = kSmall + dtype + Words{"--make-vocab-size-divisible-by", "100", "--train-iters", "4"};
+    const RunResult unbroken = test::train({.flags = flags});
+    for (const Layout& from : layouts) {
+      const std::string folder = scratch.path(from.name + (dtype.empty() ? "_fp32" : "_bf16"));
+      const RunResult saved = test::train(
+          {.flags = flags + from.flags + Words{"--exit-interval", "3", "--save", folder}, .ranks = from.ranks});
+      ASSERT_EQ(saved.losses.size(), 3u);
+      for (const Layout& to : layouts) {
+        SCOPED_TRACE(from.name + " to " + to.name);
+        test::Tensors loaded;
+        std::mutex mutex;
+        const RunResult rest = test::train({.flags = flags + to.flags + Words{"--load", folder},
+                                            .ranks = to.ranks,
+                                            .prepare = [&](Trainer& trainer, int) {
+                                              const std::lock_guard lock(mutex);
+                                              EXPECT_TRUE(test::put_state(trainer.model(), loaded));
+                                            }});
+        EXPECT_TRUE(same_bits(loaded, saved.whole_state));
+        ASSERT_EQ(rest.loss_values.size(), 1u);
+        EXPECT_NEAR(rest.loss_values[0] / unbroken.loss_values[3], 1, dtype.empty() ? 1e-5 : 2e-3);
+      }
+    }
+  }
+}
+
+TEST(DistributedOptimizer, LoadsWeightsAloneAndMomentsOfOtherDtypes) {
+  const test::ScratchDirectory scratch;
+  const Words flags = kSmall + kBf16 + kNoClipping;
+  test::train({.flags = flags + Words{"--save", scratch.path("c")}, .ranks = 2});
+  for (const Words& how : {Words{"--finetune"}, Words{"--no-load-optim"}, Words{"--exp-avg-dtype", "bf16"}}) {
+    const Words load = flags + Words{"--train-iters", "5", "--load", scratch.path("c")} + how;
+    expect_same_numbers(test::train({.flags = load + kZero + kOverlapBoth, .ranks = 3}),
+                        test::train({.flags = load, .ranks = 3}));
+  }
+}
+
+}  // namespace
+}  // namespace megalith
