@@ -157,11 +157,11 @@ std::vector<Layout> layouts() {
   };
 }
 
-class Layouts : public testing::TestWithParam<Layout> {};
-INSTANTIATE_TEST_SUITE_P(DistributedOptimizer, Layouts, testing::ValuesIn(layouts()),
+class ShardedLayouts : public testing::TestWithParam<Layout> {};
+INSTANTIATE_TEST_SUITE_P(DistributedOptimizer, ShardedLayouts, testing::ValuesIn(layouts()),
                          [](const auto& layout) { return layout.param.name; });
 
-TEST_P(Layouts, HaveTheBitsOfPlainDataParallelismAndNoHazards) {
+TEST_P(ShardedLayouts, HaveTheBitsOfPlainDataParallelismAndNoHazards) {
   const Words flags = kSmall + GetParam().flags + kNoClipping + Words{"--eval-interval", "2", "--eval-iters", "1"};
   const RunResult plain = test::train({.flags = flags, .ranks = GetParam().ranks});
   const RunResult zero =
