@@ -1,7 +1,5 @@
 #include "core/layers/attention.h"
 
-#include <cmath>
-
 #include "core/ops/attention.h"
 #include "core/ops/dropout.h"
 #include "core/ops/rope.h"
@@ -19,11 +17,10 @@ Tensor apply_dropout(Context& ctx, const DropoutSpec& spec, const Tensor& x) {
                               .site = spec.site,
                               .rows_per_sample = ctx.batch.seq_length,
                               .parameters = ctx.microbatch,
-                              .first_row = spec.row_part * x.size(0)});
+                              .first_row = spec.row_part * x.size(0),
+                              .part = ctx.batch.part});
   return y;
 }
-
-float Attention::scale() const { return 1.0f / std::sqrt(static_cast<float>(spec_.head_dim)); }
 
 Attention::Heads Attention::split(const Tensor& qkv) const {
   const std::int64_t d = spec_.head_dim;
@@ -42,22 +39,8 @@ void Attention::rotate(Context& ctx, const Tensor& heads, bool backward) const {
                            .theta = spec_.rotary_base,
                            .rotary_dim = spec_.rotary_dim,
                            .backward = backward,
+                           .part = ctx.batch.part,
                            .start = ctx.cache != nullptr ? ctx.cache->start : nullptr});
-}
-
-Tensor Attention::attend(Context& ctx, const Heads& heads, Stash& stash) const {
-  const Tensor q = by_sequence(ctx, heads.q);
-  const Tensor out = ctx.empty({q.size(0) * q.size(1), spec_.heads * spec_.head_dim}, q.dtype, "attention output");
-  const Tensor lse = ctx.empty({q.size(0), spec_.heads, q.size(1)}, DType::kFp32, "attention statistics");
-  launch(ctx.compute, AttentionForward{.q = q,
-                                       .k = by_sequence(ctx, heads.k),
-                                       .v = by_sequence(ctx, heads.v),
-                                       .out = by_sequence(ctx, out.split_dim(1, spec_.heads)),
-                                       .lse = lse,
-                                       .scale = scale()});
-  stash.save(ctx.policies, kOut, SlotKind::kAttnProj, out);
-  stash.save(ctx.policies, kLse, SlotKind::kAttnProj, lse);
-  return out;
 }
 
 Tensor Attention::attend_cached(Context& ctx, const Heads& heads) const {
@@ -76,7 +59,7 @@ Tensor Attention::attend_cached(Context& ctx, const Heads& heads) const {
                                       .v_cache = values,
                                       .out = by_sequence(ctx, out.split_dim(1, spec_.heads)),
                                       .start = ctx.cache->start,
-                                      .scale = scale()});
+                                      .scale = CoreAttention::Spec{.head_dim = spec_.head_dim}.scale()});
   return out;
 }
 
@@ -91,23 +74,17 @@ TensorList Attention::forward(Context& ctx, const TensorList& inputs, Stash& sta
   }
   rotate(ctx, heads.q, false);
   rotate(ctx, heads.k, false);
-  stash.save(ctx.policies, kQ, SlotKind::kCoreAttn, heads.q);
-  stash.save(ctx.policies, kK, SlotKind::kCoreAttn, heads.k);
-  stash.save(ctx.policies, kV, SlotKind::kCoreAttn, heads.v);
-  const Tensor out = ctx.cache != nullptr ? attend_cached(ctx, heads) : attend(ctx, heads, stash);
+  const Tensor out = ctx.cache != nullptr
+                         ? attend_cached(ctx, heads)
+                         : parts_.core->forward(ctx, {heads.q, heads.k, heads.v}, stash.child(kCore))[0];
   const Tensor hidden = parts_.proj->forward(ctx, out, stash.child(kProj));
   return {apply_dropout(ctx, spec_.dropout, hidden), residual};
 }
 
 // Runs again what the policies of forward left out.
 void Attention::refill(Context& ctx, Stash& stash) const {
-  if (!stash.has(kOut)) {
-    StashPolicies keep{};
-    std::swap(keep, ctx.policies);
-    const Tensor out = attend(ctx, {stash.at(kQ, "q"), stash.at(kK, "k"), stash.at(kV, "v")}, stash);
-    std::swap(keep, ctx.policies);
-    stash.child(kProj).refill(Linear::kInput, out);
-  }
+  if (Stash& core = stash.child(kCore); !core.has(CoreAttention::kOut))
+    stash.child(kProj).refill(Linear::kInput, refill_attention(ctx, *parts_.core, core));
   Stash& qkv = stash.child(kQkvLinear);
   if (!qkv.has(Linear::kInput)) qkv.refill(Linear::kInput, parts_.norm.forward_again(ctx, stash.child(kNorm)));
 }
@@ -124,23 +101,7 @@ TensorList Attention::backward_data(Context& ctx, const TensorList& output_gradi
     targets.q = ctx.empty(grads.q.shape, d_out.dtype, "normed q gradient");
     targets.k = ctx.empty(grads.k.shape, d_out.dtype, "normed k gradient");
   }
-  AttentionBackward op{
-      .q = by_sequence(ctx, stash.at(kQ, "q")),
-      .k = by_sequence(ctx, stash.at(kK, "k")),
-      .v = by_sequence(ctx, stash.at(kV, "v")),
-      .out = by_sequence(ctx, stash.at(kOut, "attention output").split_dim(1, spec_.heads)),
-      .d_out = by_sequence(ctx, d_out.split_dim(1, spec_.heads)),
-      .lse = stash.at(kLse, "attention statistics"),
-      .delta = ctx.empty(stash.at(kLse, "attention statistics").shape, DType::kFp32, "attention delta"),
-      .dq = by_sequence(ctx, targets.q),
-      .dk = by_sequence(ctx, targets.k),
-      .dv = by_sequence(ctx, targets.v),
-      .workspace = {},
-      .scale = scale(),
-      .deterministic = ctx.deterministic};
-  const auto bytes = static_cast<std::int64_t>(workspace_bytes(op, ctx.backend()));
-  op.workspace = ctx.empty({bytes}, DType::kUint8, "attention workspace");
-  launch(ctx.compute, op);
+  parts_.core->backward_data(ctx, {d_out, targets.q, targets.k, targets.v}, stash.child(kCore));
   rotate(ctx, targets.q, true);
   rotate(ctx, targets.k, true);
   if (parts_.q_norm) {

@@ -8,6 +8,7 @@
 
 #include <optional>
 
+#include "core/layers/core_attention.h"
 #include "core/layers/linear.h"
 #include "core/layers/norm.h"
 
@@ -36,6 +37,7 @@ class Attention : public Segment {
     Norm norm;
     std::unique_ptr<Layer> qkv;
     std::unique_ptr<Layer> proj;
+    std::unique_ptr<CoreAttention> core;
     std::optional<Norm> q_norm, k_norm;
   };
 
@@ -46,8 +48,7 @@ class Attention : public Segment {
   void backward_weight(Context& ctx, Stash& stash) const override;
 
  private:
-  enum Slot { kQ, kK, kV, kOut, kLse };
-  enum Child { kNorm, kQkvLinear, kProj, kQNorm, kKNorm };
+  enum Child { kNorm, kQkvLinear, kProj, kQNorm, kKNorm, kCore };
   struct Heads {
     Tensor q, k, v;  // [T, N, D], [T, K, D], [T, K, D]: views of the fused projection
   };
@@ -55,10 +56,8 @@ class Attention : public Segment {
   Heads split(const Tensor& qkv) const;
   Tensor by_sequence(const Context& ctx, const Tensor& heads) const { return heads.split_dim(0, ctx.batch.sequences); }
   void rotate(Context& ctx, const Tensor& heads, bool backward) const;
-  Tensor attend(Context& ctx, const Heads& heads, Stash& stash) const;
   Tensor attend_cached(Context& ctx, const Heads& heads) const;
   void refill(Context& ctx, Stash& stash) const;
-  float scale() const;
 
   Spec spec_;
   Parts parts_;

@@ -9,6 +9,7 @@
 #include "core/device/stream.h"
 #include "core/layers/stash.h"
 #include "core/ops/device_parameters.h"
+#include "core/ops/sequence_part.h"
 #include "core/tensor/tensor.h"
 
 namespace megalith {
@@ -27,7 +28,8 @@ struct Batch {
   Tensor tokens;                // [T] int32
   Tensor labels;                // [T] int32; absent in generate mode
   std::int64_t sequences = 0;   // B
-  std::int64_t seq_length = 0;  // S
+  std::int64_t seq_length = 0;  // S: of this rank, where ranks share a sequence
+  SequencePart part;            // positions of the S tokens
 };
 
 struct Context {

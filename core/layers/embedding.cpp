@@ -22,6 +22,7 @@ TensorList Embedding::forward(Context& ctx, const TensorList&, Stash& stash) con
                                        .table = words_.weight,
                                        .positions = positions_ != nullptr ? positions_->weight : Tensor{},
                                        .rows_per_sample = ctx.batch.seq_length,
+                                       .part = ctx.batch.part,
                                        .start = ctx.cache != nullptr ? ctx.cache->start : nullptr,
                                        .y = hidden});
   stash[kTokens] = tokens;
@@ -38,7 +39,8 @@ void Embedding::backward_weight(Context& ctx, Stash& stash) const {
                                         .dy = stash.at(kOutputGradient, "embedding gradient"),
                                         .d_table = words_.main_grad,
                                         .d_positions = positions_ != nullptr ? positions_->main_grad : Tensor{},
-                                        .rows_per_sample = ctx.batch.seq_length});
+                                        .rows_per_sample = ctx.batch.seq_length,
+                                        .part = ctx.batch.part});
 }
 
 }  // namespace megalith

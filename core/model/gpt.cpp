@@ -138,16 +138,19 @@ class GptBuilder {
       parts.q_norm = norm(self + "q_layernorm", d, SlotKind::kCoreAttn, partial);
       parts.k_norm = norm(self + "k_layernorm", d, SlotKind::kCoreAttn, partial);
     }
-    return std::make_unique<Attention>(
-        Attention::Spec{.heads = config_.num_attention_heads / split().ranks,
-                        // Ranks beyond the groups share them.
-                        .query_groups = std::max<std::int64_t>(1, config_.num_query_groups / split().ranks),
-                        .head_dim = d,
-                        .rotary_base = static_cast<float>(config_.rotary_base),
-                        .rotary_dim = config_.rotary_dim(),
-                        .dropout = dropout(layer, kAttentionSite),
-                        .layer = static_cast<int>(layer)},
-        std::move(parts));
+    const CoreAttention::Spec core{.heads = config_.num_attention_heads / split().ranks,
+                                   // Ranks beyond the groups share them.
+                                   .query_groups = std::max<std::int64_t>(1, config_.num_query_groups / split().ranks),
+                                   .head_dim = d};
+    parts.core = factories_.core_attention ? factories_.core_attention(core) : std::make_unique<CausalAttention>(core);
+    return std::make_unique<Attention>(Attention::Spec{.heads = core.heads,
+                                                       .query_groups = core.query_groups,
+                                                       .head_dim = d,
+                                                       .rotary_base = static_cast<float>(config_.rotary_base),
+                                                       .rotary_dim = config_.rotary_dim(),
+                                                       .dropout = dropout(layer, kAttentionSite),
+                                                       .layer = static_cast<int>(layer)},
+                                       std::move(parts));
   }
 
   std::unique_ptr<Segment> mlp(std::int64_t layer) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "core/layers/core_attention.h"
 #include "core/layers/embedding.h"
 #include "core/layers/linear.h"
 #include "core/layers/lm_head.h"
@@ -56,12 +57,16 @@ struct HeadPart {
 };
 using HeadFactory = std::function<HeadPart(ParameterStore&, const HeadSpec&, Norm)>;
 
-// Where tensor parallelism comes in; what is left out is as on one rank. Specs have the whole model's sizes.
+using CoreAttentionFactory = std::function<std::unique_ptr<CoreAttention>(const CoreAttention::Spec&)>;
+
+// Where tensor and context parallelism come in; what is left out is as on one rank. Specs have the whole model's sizes,
+// but for the core attention's.
 struct GptFactories {
   LinearFactory column_linear;  // qkv, fc1
   LinearFactory row_linear;     // proj, fc2
   EmbeddingFactory embedding = {};
   HeadFactory head = {};
+  CoreAttentionFactory core_attention = {};
   TensorSplit split = {};  // of heads and, with sequence parallelism, rows
 };
 GptFactories default_factories();

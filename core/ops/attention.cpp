@@ -67,20 +67,27 @@ constexpr std::int64_t kScoreTile = 128;                          // cuDNN pads 
 constexpr std::int64_t kPlanSlackBytes = std::int64_t{64} << 10;  // cuDNN asks for 256 bytes beside the tensors
 
 // bf16 dS of one sample.
-std::int64_t direct_scores_bytes(const Tensor& q) {
-  const std::int64_t padded = (q.size(1) + kScoreTile - 1) / kScoreTile * kScoreTile;
-  return q.size(2) * padded * padded * static_cast<std::int64_t>(size_of(DType::kBf16));
+std::int64_t direct_scores_bytes(const Tensor& q, const Tensor& k) {
+  const auto padded = [](std::int64_t rows) { return (rows + kScoreTile - 1) / kScoreTile * kScoreTile; };
+  return q.size(2) * padded(q.size(1)) * padded(k.size(1)) * static_cast<std::int64_t>(size_of(DType::kBf16));
 }
 
-double pair_flops(const Tensor& q) {  // of one product over the lower triangle
-  return static_cast<double>(q.numel()) * static_cast<double>(q.size(1));
+double pair_flops(const Tensor& q, const Tensor& k, bool causal) {  // of one product, over the lower triangle or all
+  return static_cast<double>(q.numel()) * static_cast<double>(k.size(1)) * (causal ? 1 : 2);
+}
+
+// [B, U, K, D]
+Shape key_shape(const Tensor& q, const Tensor& k, bool causal) {
+  if (!causal && k.size(1) < 1 && q.size(1) > 0)
+    fail({.subject = "op.k", .expected = "at least 1 row (dim 1) for queries that see all", .got = to_string(k.shape)});
+  return {q.size(0), causal ? q.size(1) : k.size(1), k.size(2), q.size(3)};
 }
 
 }  // namespace
 
 void check(const AttentionForward& op) {
   check_query(op.q, {op.k, "op.k"});
-  const Shape kv{op.q.size(0), op.q.size(1), op.k.size(2), op.q.size(3)};
+  const Shape kv = key_shape(op.q, op.k, op.causal);
   check_heads({op.k, "op.k"}, kv, op.q.dtype);
   check_heads({op.v, "op.v"}, kv, op.q.dtype);
   check_heads({op.out, "op.out"}, op.q.shape, op.q.dtype);
@@ -95,12 +102,12 @@ void access(const AttentionForward& op, Access& a) {
   a.reads(op.v);
   a.writes(op.out);
   a.writes(op.lse);
-  a.add_flops(2 * pair_flops(op.q));
+  a.add_flops(2 * pair_flops(op.q, op.k, op.causal));
 }
 
 void check(const AttentionBackward& op) {
   check_query(op.q, {op.k, "op.k"});
-  const Shape kv{op.q.size(0), op.q.size(1), op.k.size(2), op.q.size(3)};
+  const Shape kv = key_shape(op.q, op.k, op.causal);
   check_heads({op.k, "op.k"}, kv, op.q.dtype);
   check_heads({op.v, "op.v"}, kv, op.q.dtype);
   check_heads({op.out, "op.out"}, op.q.shape, op.q.dtype);
@@ -124,17 +131,17 @@ void check(const AttentionBackward& op) {
 void access(const AttentionBackward& op, Access& a) {
   for (const Tensor* input : {&op.q, &op.k, &op.v, &op.out, &op.d_out, &op.lse}) a.reads(*input);
   for (const Tensor* output : {&op.delta, &op.dq, &op.dk, &op.dv, &op.workspace}) a.writes(*output);
-  a.add_flops(5 * pair_flops(op.q));
+  a.add_flops(5 * pair_flops(op.q, op.k, op.causal));
 }
 
 std::size_t workspace_bytes(const AttentionBackward& op) {
   const std::int64_t padded = (op.q.size(3) + 15) / 16 * 16;
-  return static_cast<std::size_t>(5 * op.q.size(1) * padded) * sizeof(float);
+  return static_cast<std::size_t>((3 * op.q.size(1) + 2 * op.k.size(1)) * padded) * sizeof(float);
 }
 
 std::int64_t samples_at_a_time(const AttentionBackward& op) {
   const std::int64_t samples = op.q.size(0);
-  const std::int64_t of_one = std::max<std::int64_t>(direct_scores_bytes(op.q), 1);
+  const std::int64_t of_one = std::max<std::int64_t>(direct_scores_bytes(op.q, op.k), 1);
   std::int64_t count = std::clamp<std::int64_t>(kDirectScoresBytes / of_one, 1, std::max<std::int64_t>(samples, 1));
   while (samples % count != 0) --count;
   return count;
@@ -144,9 +151,9 @@ std::size_t workspace_bytes(const AttentionBackward& op, DeviceType device) {
   if (device != DeviceType::kCuda) return workspace_bytes(op);
   if (op.q.dtype == DType::kFp32 || op.q.numel() == 0) return 0;
   const std::int64_t samples = op.deterministic ? samples_at_a_time(op) : op.q.size(0);
-  const std::int64_t elements = samples * op.q.size(1) * op.q.size(2) * op.q.size(3);
+  const std::int64_t elements = samples * op.k.size(1) * op.q.size(2) * op.q.size(3);
   std::int64_t bytes = kPlanSlackBytes;
-  bytes += op.deterministic ? samples * direct_scores_bytes(op.q) : dq_sum_bytes(op);
+  bytes += op.deterministic ? samples * direct_scores_bytes(op.q, op.k) : dq_sum_bytes(op);
   if (op.k.size(2) != op.q.size(2)) bytes += 2 * elements * static_cast<std::int64_t>(size_of(DType::kBf16));
   return static_cast<std::size_t>(bytes);
 }

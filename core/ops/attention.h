@@ -1,9 +1,9 @@
-// Causal scaled dot-product attention with grouped queries, in tiles: no S x S matrix is ever held.
+// Scaled dot-product attention with grouped queries, causal or of all keys, in tiles: no S x U matrix is ever held.
 // Dao et al. 2022, arXiv:2205.14135 (tiles, online softmax, recomputation in backward); Ainslie et al. 2023,
 // arXiv:2305.13245 (grouped queries).
-// B samples, S tokens per sample, N query heads, K key/value heads (N a multiple of K; query head n reads kv head
-// n / (N / K)), D head dim, M rows of a KV cache.
-// q, k, v and outputs may be strided in B, S and heads (slices of a fused [B, S, (N + 2 K) D]); D has stride 1.
+// B samples, S tokens per sample, U keys per sample (S where it is causal), N query heads, K key/value heads (N a
+// multiple of K; query head n reads kv head n / (N / K)), D head dim, M rows of a KV cache. q, k, v and outputs may be
+// strided in B, S and heads (slices of a fused [B, S, (N + 2 K) D]); D has stride 1.
 #pragma once
 
 #include <cstddef>
@@ -22,23 +22,26 @@ inline constexpr std::int64_t kMaxHeadDim = 256;
 // On CUDA, bf16 attention is cuDNN's: D a multiple of 8, addresses and strides multiples of 16 bytes, and the first
 // call for a shape, which builds its plan, outside of any capture. fp32 attention on CUDA serves tests; it is slow.
 
-// out[s] = sum over t <= s of softmax_t(scale q[s] . k[t]) v[t];  lse[s] = log of the sum over t <= s of
-// exp(scale q[s] . k[t]).
+// out[s] = sum over t of softmax_t(scale q[s] . k[t]) v[t];  lse[s] = log of the sum over t of exp(scale q[s] . k[t]);
+// t <= s where it is causal, else t < U.
 struct AttentionForward {
   static constexpr const char* kName = "attention_forward";
-  Tensor q;         // [B, S, N, D] bf16 | fp32
-  Tensor k;         // [B, S, K, D] dtype of q
-  Tensor v;         // [B, S, K, D] dtype of q
-  Tensor out;       // [B, S, N, D] out, dtype of q; must not overlap the inputs
-  Tensor lse;       // [B, N, S] out, fp32, kept for backward
-  float scale = 1;  // usually 1 / sqrt(D)
+  Tensor q;            // [B, S, N, D] bf16 | fp32
+  Tensor k;            // [B, U, K, D] dtype of q
+  Tensor v;            // [B, U, K, D] dtype of q
+  Tensor out;          // [B, S, N, D] out, dtype of q; must not overlap the inputs
+  Tensor lse;          // [B, N, S] out, fp32, kept for backward
+  float scale = 1;     // usually 1 / sqrt(D)
+  bool causal = true;  // U = S; else any U of at least 1
 };
 void check(const AttentionForward& op);
-void access(const AttentionForward& op, Access& a);  // 2 B N S^2 D FLOPs: the lower triangle of two products
+void access(const AttentionForward& op,
+            Access& a);  // 2 B N S^2 D FLOPs, the lower triangle of two products; else 4 B N S U D
 void run(CpuStream& stream, const AttentionForward& op);
 void run(CudaStream& stream, const AttentionForward& op);
 
-// P is recomputed from q, k and lse; delta[s] = d_out[s] . out[s]; dS = P * (d_out v^T - delta).
+// P is recomputed from q, k and lse; delta[s] = d_out[s] . out[s]; dS = P * (d_out v^T - delta). Where the keys are a
+// part of those that a query sees, with out and lse of them all, dk and dv are theirs, and dq what they add to it.
 struct AttentionBackward {
   static constexpr const char* kName = "attention_backward";
   Tensor q, k, v;    // as in forward
@@ -47,20 +50,21 @@ struct AttentionBackward {
   Tensor lse;        // [B, N, S] fp32
   Tensor delta;      // [B, N, S] out, fp32: scratch, any content before
   Tensor dq;         // [B, S, N, D] out, dtype of q
-  Tensor dk;         // [B, S, K, D] out, dtype of q, summed over the group's query heads
-  Tensor dv;         // [B, S, K, D] out, dtype of q
+  Tensor dk;         // [B, U, K, D] out, dtype of q, summed over the group's query heads
+  Tensor dv;         // [B, U, K, D] out, dtype of q
   Tensor workspace;  // [workspace_bytes(op, device)] uint8 out: scratch, any content before; 256-byte aligned on CUDA
   float scale = 1;   // forward's
   // False lets CUDA sum dq by atomics, which is faster: its last bits then vary from run to run. The CPU always
   // repeats.
   bool deterministic = true;
+  bool causal = true;  // forward's
 };
 void check(const AttentionBackward& op);
-void access(const AttentionBackward& op, Access& a);  // 5 B N S^2 D FLOPs
+void access(const AttentionBackward& op, Access& a);  // 5 B N S^2 D FLOPs, or 10 B N S U D
 void run(CpuStream& stream, const AttentionBackward& op);
 void run(CudaStream& stream, const AttentionBackward& op);
-// Needs only the shape of q: q, d_out and the sums of dq, dk and dv of one head in fp32, 20 S D bytes (D rounded up to
-// 16).
+// Needs only the shapes of q and k: q, d_out and the sums of dq, dk and dv of one head in fp32, (12 S + 8 U) D bytes (D
+// rounded up to 16).
 std::size_t workspace_bytes(const AttentionBackward& op);
 // On the given backend (kPlan: as on the CPU). CUDA, bf16: fp32 dq of all heads, or, if deterministic, dS of as many
 // samples as fit 2 GiB and at least of one; with fewer kv heads than query heads also dk and dv of every query

@@ -123,7 +123,7 @@ void run_keys(const Tile& tile, float* dk, float* dv, Scratch& s) {
   }
 }
 
-// fp32 of one kv head (sums dk, dv) and of one query head (sum dq, scaled q, d_out), each [S, padded D].
+// fp32 of one kv head (sums dk, dv, each [U, padded D]) and of one query head (sum dq, scaled q, d_out, [S, padded D]).
 struct Workspace {
   float *dq, *dk, *dv, *q, *d_out;
 };
@@ -132,7 +132,8 @@ template <class T>
 struct Head {
   HeadRows<const T> q, k, v, d_out;
   const float *lse, *delta;
-  std::int64_t rows, dim;
+  std::int64_t rows, keys, dim;
+  bool causal;
   float scale;
 };
 
@@ -144,18 +145,18 @@ void run_head(const Head<T>& head, const Workspace& w, Scratch& s) {
   attention::scale_row(w.q, head.rows * padded, head.scale);
   pack_rows(head.d_out.lines(0, head.rows, head.dim), padded, w.d_out, padded);
   std::fill_n(w.dq, head.rows * padded, 0.0f);
-  for (std::int64_t key = 0; key < head.rows; key += kKeyTile) {
-    const std::int64_t keys = std::min<std::int64_t>(kKeyTile, head.rows - key);
+  for (std::int64_t key = 0; key < head.keys; key += kKeyTile) {
+    const std::int64_t keys = std::min<std::int64_t>(kKeyTile, head.keys - key);
     pack_rows(head.k.lines(key, keys, head.dim), padded, s.keys, padded);
     pack_across<kKeyTile>(head.k.lines(key, keys, head.dim), s.keys_across);
     pack_across<kKeyTile>(head.v.lines(key, keys, head.dim), s.values_across);
-    for (std::int64_t query = key; query < head.rows; query += kQueryTile) {
+    for (std::int64_t query = head.causal ? key : 0; query < head.rows; query += kQueryTile) {
       const std::int64_t queries = std::min(kQueryTile, head.rows - query);
       const Tile tile{.queries = queries,
                       .keys = keys,
                       .dim = head.dim,
                       .padded = padded,
-                      .diagonal = query == key,
+                      .diagonal = head.causal && query == key,
                       .lse = head.lse + query,
                       .delta = head.delta + query,
                       .q = w.q + query * padded,
@@ -189,14 +190,16 @@ void write_delta(const HeadRows<const T>& out, const HeadRows<const T>& d_out, s
 
 template <class T>
 void run_backward(const AttentionBackward& op) {
-  const std::int64_t rows = op.q.size(1), heads = op.q.size(2), dim = op.q.size(3);
+  const std::int64_t rows = op.q.size(1), keys = op.k.size(1), heads = op.q.size(2), dim = op.q.size(3);
   const std::int64_t kv_heads = op.k.size(2), group = heads / kv_heads;
-  const std::int64_t count = rows * attention::padded_dim(dim);
-  float* workspace = op.workspace.as<float>();
-  const Workspace w{workspace, workspace + count, workspace + 2 * count, workspace + 3 * count, workspace + 4 * count};
+  const std::int64_t of_query = rows * attention::padded_dim(dim), of_key = keys * attention::padded_dim(dim);
+  float* const dq = op.workspace.as<float>();
+  float* const dk = dq + of_query;
+  float* const q = dk + 2 * of_key;
+  const Workspace w{.dq = dq, .dk = dk, .dv = dk + of_key, .q = q, .d_out = q + of_query};
   for (std::int64_t b = 0; b < op.q.size(0); ++b) {
     for (std::int64_t kv = 0; kv < kv_heads; ++kv) {
-      std::fill_n(w.dk, 2 * count, 0.0f);
+      std::fill_n(w.dk, 2 * of_key, 0.0f);
       for (std::int64_t n = kv * group; n < (kv + 1) * group; ++n) {
         const std::int64_t statistics = (b * heads + n) * rows;
         float* delta = op.delta.as<float>() + statistics;
@@ -208,13 +211,15 @@ void run_backward(const AttentionBackward& op) {
                          .lse = op.lse.as<const float>() + statistics,
                          .delta = delta,
                          .rows = rows,
+                         .keys = keys,
                          .dim = dim,
+                         .causal = op.causal,
                          .scale = op.scale},
                  w, scratch());
         write_rows<T>(w.dq, rows, dim, op.scale, {op.dq, b, n});
       }
-      write_rows<T>(w.dk, rows, dim, 1.0f, {op.dk, b, kv});
-      write_rows<T>(w.dv, rows, dim, 1.0f, {op.dv, b, kv});
+      write_rows<T>(w.dk, keys, dim, 1.0f, {op.dk, b, kv});
+      write_rows<T>(w.dv, keys, dim, 1.0f, {op.dv, b, kv});
     }
   }
 }

@@ -66,7 +66,8 @@ float exponentiate_row(float* scores, std::int64_t columns, float largest) {
 
 struct Group {
   std::int64_t first, count;     // query rows within the block; at most six
-  std::int64_t visible;          // keys of the tile that row `first` sees; may be negative
+  std::int64_t visible;          // keys of the tile that row `first` sees; may be negative, or more than
+  std::int64_t most;             // keys of the tile
   std::int64_t columns, padded;  // of scores and of sums
 };
 
@@ -75,7 +76,7 @@ struct Group {
 void update_group(const Group& g, Scratch& s) {
   alignas(32) float largest[simd::kLanes] = {}, total[simd::kLanes] = {}, factor[simd::kLanes];
   for (std::int64_t r = 0; r < g.count; ++r) {
-    const std::int64_t visible = std::clamp<std::int64_t>(g.visible + r, 0, kKeyTile);
+    const std::int64_t visible = std::clamp<std::int64_t>(g.visible + r, 0, g.most);
     largest[r] = std::max(s.largest[g.first + r], mask_row(s.scores + r * kKeyTile, visible, g.columns));
   }
   const F32x8 change = _mm256_sub_ps(simd::load_partial(s.largest + g.first, g.count), simd::load(largest));
@@ -94,12 +95,16 @@ void update_group(const Group& g, Scratch& s) {
   }
 }
 
-// Adds one key tile, which starts at key `first_key`, to `rows` query rows of which the first stands at `position`.
-void add_tile(std::int64_t rows, std::int64_t position, std::int64_t first_key, std::int64_t dim, Scratch& s) {
+struct KeyTile {
+  std::int64_t first, count;
+};
+
+// Adds one key tile to `rows` query rows of which the first stands at `position`.
+void add_tile(std::int64_t rows, std::int64_t position, const KeyTile& tile, std::int64_t dim, Scratch& s) {
   const std::int64_t padded = attention::padded_dim(dim);
   for (std::int64_t i = 0; i < rows; i += kTileRows) {
     const std::int64_t count = std::min(kTileRows, rows - i);
-    const std::int64_t visible = std::min<std::int64_t>(kKeyTile, position + i + count - first_key);  // to the last row
+    const std::int64_t visible = std::min(tile.count, position + i + count - tile.first);  // to the last row
     if (visible <= 0) continue;
     const std::int64_t columns = (visible + kTileColumns - 1) / kTileColumns * kTileColumns;
     attention::multiply_dim_panels({.rows = count,
@@ -112,8 +117,13 @@ void add_tile(std::int64_t rows, std::int64_t position, std::int64_t first_key, 
                                     .c_stride = kKeyTile,
                                     .output = TileOutput::kStore},
                                    padded);
-    update_group(
-        {.first = i, .count = count, .visible = position + i + 1 - first_key, .columns = columns, .padded = padded}, s);
+    update_group({.first = i,
+                  .count = count,
+                  .visible = position + i + 1 - tile.first,
+                  .most = tile.count,
+                  .columns = columns,
+                  .padded = padded},
+                 s);
     attention::multiply_panels<kKeyTile, 1>({.rows = count,
                                              .columns = padded,
                                              .depth = visible,
@@ -131,8 +141,8 @@ struct Head {
   HeadRows<const T> q, k, v;
   HeadRows<T> out;
   float* lse;  // of row 0; may be null
-  std::int64_t rows, dim;
-  std::int64_t position;  // of row 0 among the keys
+  std::int64_t rows, keys, dim;
+  std::int64_t position;  // of row 0 among the keys, of which a row sees those up to its own
   float scale;
 };
 
@@ -147,12 +157,12 @@ void attend(const Head<T>& head, Scratch& s) {
     std::fill_n(s.total, rows, 0.0f);
     std::fill_n(s.largest, rows, kLowest);
     const std::int64_t position = head.position + row;
-    const std::int64_t keys = position + rows;
+    const std::int64_t keys = std::min(head.keys, position + rows);
     for (std::int64_t key = 0; key < keys; key += kKeyTile) {
       const std::int64_t count = std::min<std::int64_t>(kKeyTile, keys - key);
       pack_across<kKeyTile>(head.k.lines(key, count, head.dim), s.keys);
       pack_rows(head.v.lines(key, count, head.dim), padded, s.values, padded);
-      add_tile(rows, position, key, head.dim, s);
+      add_tile(rows, position, {.first = key, .count = count}, head.dim, s);
     }
     for (std::int64_t i = 0; i < rows; ++i) {
       attention::store_scaled(s.sums + i * padded, head.dim, 1.0f / s.total[i],
@@ -181,6 +191,7 @@ void attend_all(const Problem& p) {
                      .out = {p.out, b, n},
                      .lse = p.lse == nullptr ? nullptr : p.lse + (b * heads + n) * rows,
                      .rows = rows,
+                     .keys = p.k.size(1),
                      .dim = p.q.size(3),
                      .position = p.position,
                      .scale = p.scale},
@@ -218,9 +229,13 @@ void append(const Tensor& x, const Tensor& cache, std::int64_t start) {
 
 void run(CpuStream& stream, const AttentionForward& op) {
   stream.enqueue([op] {
-    attend_as(
-        op.q.dtype,
-        {.q = op.q, .k = op.k, .v = op.v, .out = op.out, .lse = op.lse.as<float>(), .position = 0, .scale = op.scale});
+    attend_as(op.q.dtype, {.q = op.q,
+                           .k = op.k,
+                           .v = op.v,
+                           .out = op.out,
+                           .lse = op.lse.as<float>(),
+                           .position = op.causal ? 0 : op.k.size(1),
+                           .scale = op.scale});
   });
 }
 

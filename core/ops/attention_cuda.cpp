@@ -53,15 +53,19 @@ AttentionPointers pointers_with(const float& scale) {
   return pointers;
 }
 
-AttentionProblem problem_of(const Tensor& q, const Tensor& k, AttentionPass pass) {
+template <class Op>
+AttentionProblem problem_of(const Op& op, AttentionPass pass) {
+  const Tensor &q = op.q, &k = op.k;
   return {.pass = pass,
           .samples = q.size(0),
           .tokens = q.size(1),
+          .keys = k.size(1),
           .heads = q.size(2),
           .kv_heads = k.size(2),
           .dim = q.size(3),
           .q = strides_of(q, "op.q"),
-          .k = strides_of(k, "op.k")};
+          .k = strides_of(k, "op.k"),
+          .causal = op.causal};
 }
 
 // The arena was laid out with workspace_bytes(), which has to know what cuDNN wants without asking it.
@@ -80,7 +84,7 @@ struct Scratch {
 };
 
 void run_samples(CudaStream& stream, const AttentionBackward& op, AttentionPass pass, const Scratch& scratch) {
-  AttentionProblem problem = problem_of(op.q, op.k, pass);
+  AttentionProblem problem = problem_of(op, pass);
   problem.v = strides_of(op.v, "op.v");
   problem.out = strides_of(op.out, "op.out");
   problem.d_out = strides_of(op.d_out, "op.d_out");
@@ -121,7 +125,7 @@ void run(CudaStream& stream, const AttentionForward& op) {
   if (op.q.numel() == 0) return;
   if (op.q.dtype == DType::kFp32) return run_fp32(stream, op);
   check_dim(op.q);
-  AttentionProblem problem = problem_of(op.q, op.k, AttentionPass::kForward);
+  AttentionProblem problem = problem_of(op, AttentionPass::kForward);
   problem.v = strides_of(op.v, "op.v");
   problem.out = strides_of(op.out, "op.out");
   const AttentionPlan& plan = stream.keep<AttentionPlans>().get(stream, problem);

@@ -39,8 +39,9 @@ std::vector<DnnDescriptor> DnnDescriptor::get_list(cudnnBackendAttributeName_t n
 
 std::string to_string(const AttentionProblem& p) {
   static constexpr std::array kPasses = {"forward", "backward", "deterministic backward"};
-  return fmt::format("attention {} B{} S{} N{} K{} D{}", kPasses[static_cast<std::size_t>(p.pass)], p.samples, p.tokens,
-                     p.heads, p.kv_heads, p.dim);
+  return fmt::format("attention {} B{} S{}{} N{} K{} D{}", kPasses[static_cast<std::size_t>(p.pass)], p.samples,
+                     p.tokens, p.causal ? std::string() : fmt::format(" of all {} keys", p.keys), p.heads, p.kv_heads,
+                     p.dim);
 }
 
 namespace {
@@ -77,9 +78,10 @@ class AttentionGraphBuilder {
   AttentionGraphBuilder(const AttentionProblem& problem, AttentionGraph& graph)
       : problem_(problem),
         graph_(graph),
-        score_(packed({problem.samples, problem.heads, problem.tokens, problem.tokens}, CUDNN_DATA_FLOAT)),
+        score_(packed({problem.samples, problem.heads, problem.tokens, problem.keys}, CUDNN_DATA_FLOAT)),
         row_(packed({problem.samples, problem.heads, problem.tokens, 1}, CUDNN_DATA_FLOAT)),
-        full_heads_(packed({problem.samples, problem.heads, problem.tokens, problem.dim}, CUDNN_DATA_FLOAT)) {}
+        full_heads_(packed({problem.samples, problem.heads, problem.tokens, problem.dim}, CUDNN_DATA_FLOAT)),
+        full_keys_(packed({problem.samples, problem.heads, problem.keys, problem.dim}, CUDNN_DATA_BFLOAT16)) {}
 
   void forward();
   void backward();
@@ -98,16 +100,13 @@ class AttentionGraphBuilder {
   }
 
   TensorSpec query_like(const HeadStrides& strides, AttentionUid uid) const {
-    return heads_like(strides, uid, problem_.heads);
+    return heads_like(strides, uid, problem_.heads, problem_.tokens);
   }
   TensorSpec key_like(const HeadStrides& strides, AttentionUid uid) const {
-    return heads_like(strides, uid, problem_.kv_heads);
+    return heads_like(strides, uid, problem_.kv_heads, problem_.keys);
   }
-  TensorSpec heads_like(const HeadStrides& s, AttentionUid uid, std::int64_t heads) const {
-    return {{problem_.samples, heads, problem_.tokens, problem_.dim},
-            {s.sample, s.head, s.token, 1},
-            CUDNN_DATA_BFLOAT16,
-            uid};
+  TensorSpec heads_like(const HeadStrides& s, AttentionUid uid, std::int64_t heads, std::int64_t rows) const {
+    return {{problem_.samples, heads, rows, problem_.dim}, {s.sample, s.head, s.token, 1}, CUDNN_DATA_BFLOAT16, uid};
   }
 
   Value tensor(const TensorSpec& spec);
@@ -118,11 +117,11 @@ class AttentionGraphBuilder {
                   cudnnDataType_t precision = CUDNN_DATA_FLOAT, int index_dim = -1);
   Value reduce(cudnnReduceTensorOp_t operation, Value x, const TensorSpec& result);
   Value transpose(Value x, const TensorSpec& result);
-  Value causal(Value scores);
+  Value masked(Value scores);
 
   const AttentionProblem& problem_;
   AttentionGraph& graph_;
-  TensorSpec score_, row_, full_heads_;
+  TensorSpec score_, row_, full_heads_, full_keys_;
   std::vector<Value> operations_;
   std::int64_t next_virtual_uid_ = static_cast<std::int64_t>(AttentionUid::kCount);
 };
@@ -160,7 +159,7 @@ Value AttentionGraphBuilder::matmul(Value a, Value b, const TensorSpec& result) 
 // dk and dv: with fewer key heads than query heads, the products of a group's query heads are summed.
 Value AttentionGraphBuilder::matmul_over_group(Value a, Value b, const TensorSpec& result) {
   if (problem_.heads == problem_.kv_heads) return matmul(a, b, result);
-  return reduce(CUDNN_REDUCE_TENSOR_ADD, matmul(a, b, full_heads_.with(CUDNN_DATA_BFLOAT16)), result);
+  return reduce(CUDNN_REDUCE_TENSOR_ADD, matmul(a, b, full_keys_), result);
 }
 
 Value AttentionGraphBuilder::pointwise(cudnnPointwiseMode_t mode, std::initializer_list<Value> inputs,
@@ -203,8 +202,9 @@ Value AttentionGraphBuilder::transpose(Value x, const TensorSpec& result) {
                        y);
 }
 
-// row >= column ? scores : -inf
-Value AttentionGraphBuilder::causal(Value scores) {
+// row >= column ? scores : -inf, if it is causal
+Value AttentionGraphBuilder::masked(Value scores) {
+  if (!problem_.causal) return scores;
   const TensorSpec index = score_.with(CUDNN_DATA_INT32);
   const Value row = pointwise(CUDNN_POINTWISE_GEN_INDEX, {scores}, index, CUDNN_DATA_FLOAT, 2);
   const Value column = pointwise(CUDNN_POINTWISE_GEN_INDEX, {scores}, index, CUDNN_DATA_FLOAT, 3);
@@ -221,7 +221,7 @@ void AttentionGraphBuilder::forward() {
   const Value v = tensor(key_like(problem_.v, AttentionUid::kV));
 
   const Value products = matmul(q, k_transposed, score_);
-  const Value scores = causal(pointwise(CUDNN_POINTWISE_MUL, {products, number(AttentionUid::kScale)}, score_));
+  const Value scores = masked(pointwise(CUDNN_POINTWISE_MUL, {products, number(AttentionUid::kScale)}, score_));
 
   const Value largest = reduce(CUDNN_REDUCE_TENSOR_MAX, scores, row_);
   const Value shifted = pointwise(CUDNN_POINTWISE_SUB, {scores, largest}, score_);
@@ -253,7 +253,7 @@ void AttentionGraphBuilder::backward() {
 
   const Value products = matmul(q, k_transposed, score_);
   const Value scaled = pointwise(CUDNN_POINTWISE_MUL, {products, scale}, score_);
-  const Value scores = causal(pointwise(CUDNN_POINTWISE_SUB, {scaled, lse}, score_));
+  const Value scores = masked(pointwise(CUDNN_POINTWISE_SUB, {scaled, lse}, score_));
   const Value p = pointwise(CUDNN_POINTWISE_EXP, {scores}, score_);
   matmul_over_group(transpose(p, score_transposed), d_out, key_like(problem_.dv, AttentionUid::kDv));
 

@@ -1,8 +1,8 @@
-// Causal attention as cuDNN operation graphs, through the backend C API. cuDNN's fused engines match the whole graph
+// Attention, causal or of all keys, as cuDNN operation graphs, through the backend C API. cuDNN's fused engines match the whole graph
 // against patterns of their own: which operations there are, in which order, which tensors are virtual, even the
 // multiplication by one in backward belong to the interface. (The native SDPA operations are no alternative: before
 // cuDNN 9.21 their forward has no causal mask, and their backward is never accepted.)
-// B samples, N query heads, K key/value heads, S tokens, D head dim; bf16 with fp32 sums.
+// B samples, N query heads, K key/value heads, S tokens, U keys, D head dim; bf16 with fp32 sums.
 #pragma once
 
 #include <compare>
@@ -82,9 +82,10 @@ struct HeadStrides {
 // All that a plan depends on.
 struct AttentionProblem {
   AttentionPass pass = AttentionPass::kForward;
-  std::int64_t samples = 0, tokens = 0, heads = 0, kv_heads = 0, dim = 0;
+  std::int64_t samples = 0, tokens = 0, keys = 0, heads = 0, kv_heads = 0, dim = 0;
   HeadStrides q, k, v, out;
   HeadStrides d_out, dq, dk, dv;  // backward
+  bool causal = true;             // keys = tokens
   auto operator<=>(const AttentionProblem&) const = default;
 };
 std::string to_string(const AttentionProblem& problem);

@@ -167,12 +167,13 @@ struct Rows {
   std::int64_t tokens, cache_rows, heads, group;
   int dim, lanes;
   float scale;
+  bool causal;  // else a row sees all rows of k and v, and start is 0
   CudaFault* fault;
 };
 
 void raise_bad_start(const std::int64_t* values) { refuse_start(values[0], values[1], values[2]); }
 
-// Sees rows 0 .. start + s of k and v, read once, with the running maximum of Milakov & Gimelshein 2018
+// Sees rows 0 .. start + s of k and v, or all, read once, with the running maximum of Milakov & Gimelshein 2018
 // (arXiv:1805.02867) in each group. A row's bits depend on nothing but what it sees.
 template <class T, int kWidth>
 __global__ void __launch_bounds__(kThreads) attend_row(Rows<T> p, CudaFault::Raise raise) {
@@ -182,11 +183,11 @@ __global__ void __launch_bounds__(kThreads) attend_row(Rows<T> p, CudaFault::Rai
   const std::int64_t s = blockIdx.x % p.tokens, n = blockIdx.x / p.tokens % p.heads,
                      b = blockIdx.x / p.tokens / p.heads;
   const std::int64_t start = p.start == nullptr ? 0 : *p.start;
-  if (start < 0 || start + p.tokens > p.cache_rows) {
+  if (p.causal && (start < 0 || start + p.tokens > p.cache_rows)) {
     if (threadIdx.x == 0) report_fault(p.fault, raise, start, p.tokens, p.cache_rows);
     return;
   }
-  const std::int64_t visible = start + s + 1, kv = n / p.group;
+  const std::int64_t visible = p.causal ? start + s + 1 : p.cache_rows, kv = n / p.group;
   const Place at(p.lanes, p.dim);
   const Slice<T, kWidth> q(Stored<T, kWidth>(p.q.row(b, s, n), at.lanes), at.lanes);
   Slice<T, kWidth> sum;
@@ -249,9 +250,10 @@ struct Gradients {
   Heads<T> dq, dk, dv;
   const float* lse;
   float* delta;
-  std::int64_t tokens, heads, kv_heads;
+  std::int64_t tokens, keys, heads, kv_heads;
   int dim, lanes;
   float scale;
+  bool causal;
 
   __device__ std::int64_t statistic(std::int64_t b, std::int64_t n, std::int64_t s) const {
     return (b * heads + n) * tokens + s;
@@ -289,13 +291,14 @@ __global__ void __launch_bounds__(kThreads) query_gradient_row(Gradients<T> p) {
   const float delta = sum_of_group(d_out.dot(out), p.lanes);
   const float lse = p.lse[p.statistic(b, n, s)];
   if (threadIdx.x == 0) p.delta[p.statistic(b, n, s)] = delta;
-  for (std::int64_t first = 0; first <= s; first += at.groups) {
-    const std::int64_t t = first + at.group, row = t <= s ? t : s;
+  const std::int64_t last = p.causal ? s : p.keys - 1;
+  for (std::int64_t first = 0; first <= last; first += at.groups) {
+    const std::int64_t t = first + at.group, row = t <= last ? t : last;
     const Load k_row(p.k.row(b, row, kv), at.lanes), v_row(p.v.row(b, row, kv), at.lanes);
     const Part k(k_row, at.lanes), v(v_row, at.lanes);
     const float weight = expf(p.scale * sum_of_group(q.dot(k), p.lanes) - lse);
     const float change = sum_of_group(d_out.dot(v), p.lanes) - delta;
-    if (t <= s) sum.add(weight * change, k);
+    if (t <= last) sum.add(weight * change, k);
   }
   write_sum(sum, sums, p.dq.row(b, s, n), at.lanes, p.scale);
 }
@@ -304,18 +307,18 @@ __global__ void __launch_bounds__(kThreads) query_gradient_row(Gradients<T> p) {
 template <class T, int kWidth>
 __global__ void __launch_bounds__(kThreads) key_gradient_row(Gradients<T> p) {
   __shared__ float sums[kWarps][kMaxHeadDim];
-  const std::int64_t t = blockIdx.x % p.tokens, kv = blockIdx.x / p.tokens % p.kv_heads,
-                     b = blockIdx.x / p.tokens / p.kv_heads, group = p.heads / p.kv_heads;
+  const std::int64_t t = blockIdx.x % p.keys, kv = blockIdx.x / p.keys % p.kv_heads,
+                     b = blockIdx.x / p.keys / p.kv_heads, group = p.heads / p.kv_heads;
   using Part = Slice<T, kWidth>;
   using Load = Stored<T, kWidth>;
   const Place at(p.lanes, p.dim);
   const Part k(Load(p.k.row(b, t, kv), at.lanes), at.lanes), v(Load(p.v.row(b, t, kv), at.lanes), at.lanes);
   Part dk, dv;
-  const std::int64_t rows = p.tokens - t, count = rows * group;
+  const std::int64_t first_row = p.causal ? t : 0, rows = p.tokens - first_row, count = rows * group;
   for (std::int64_t first = 0; first < count; first += at.groups) {
     const bool live = first + at.group < count;
     const std::int64_t i = live ? first + at.group : count - 1;
-    const std::int64_t s = t + i % rows, n = kv * group + i / rows;
+    const std::int64_t s = first_row + i % rows, n = kv * group + i / rows;
     const Load q_row(p.q.row(b, s, n), at.lanes), d_out_row(p.d_out.row(b, s, n), at.lanes);
     const Part q(q_row, at.lanes), d_out(d_out_row, at.lanes);
     const float weight = expf(p.scale * sum_of_group(q.dot(k), p.lanes) - p.lse[p.statistic(b, n, s)]);
@@ -396,7 +399,8 @@ void attend_cached(CudaStream& stream, const CachedAttention& op) {
              .heads = op.q.size(2),
              .group = op.q.size(2) / op.k_cache.size(2),
              .dim = static_cast<int>(op.q.size(3)),
-             .scale = op.scale},
+             .scale = op.scale,
+             .causal = true},
             op.q.size(0), aligned_rows({&op.q, &op.k_cache, &op.v_cache}));
 }
 
@@ -405,7 +409,7 @@ void run_backward(CudaStream& stream, Gradients<float> p, std::int64_t samples) 
   p.lanes = lanes_for(p.dim, kWidth);
   query_gradient_row<float, kWidth><<<blocks_of(samples, p.heads, p.tokens), kThreads, 0, stream.handle()>>>(p);
   MEGALITH_CUDA_CHECK(cudaGetLastError());
-  key_gradient_row<float, kWidth><<<blocks_of(samples, p.kv_heads, p.tokens), kThreads, 0, stream.handle()>>>(p);
+  key_gradient_row<float, kWidth><<<blocks_of(samples, p.kv_heads, p.keys), kThreads, 0, stream.handle()>>>(p);
   MEGALITH_CUDA_CHECK(cudaGetLastError());
 }
 
@@ -432,7 +436,8 @@ void run_fp32(CudaStream& stream, const AttentionForward& op) {
                  .heads = op.q.size(2),
                  .group = op.q.size(2) / op.k.size(2),
                  .dim = static_cast<int>(op.q.size(3)),
-                 .scale = op.scale},
+                 .scale = op.scale,
+                 .causal = op.causal},
                 op.q.size(0), aligned_rows({&op.q, &op.k, &op.v}));
 }
 
@@ -448,10 +453,12 @@ void run_fp32(CudaStream& stream, const AttentionBackward& op) {
                            .lse = op.lse.as<const float>(),
                            .delta = op.delta.as<float>(),
                            .tokens = op.q.size(1),
+                           .keys = op.k.size(1),
                            .heads = op.q.size(2),
                            .kv_heads = op.k.size(2),
                            .dim = static_cast<int>(op.q.size(3)),
-                           .scale = op.scale};
+                           .scale = op.scale,
+                           .causal = op.causal};
   if (aligned_rows({&op.q, &op.k, &op.v, &op.out, &op.d_out})) return run_backward<4>(stream, p, op.q.size(0));
   run_backward<1>(stream, p, op.q.size(0));
 }

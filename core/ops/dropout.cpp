@@ -25,10 +25,11 @@ void check(const Dropout& op) {
   if (op.first_row < 0) {
     fail({.subject = "op.first_row", .expected = "not negative", .got = fmt::format("{}", op.first_row)});
   }
-  if (op.first_position < 0 || op.first_column < 0 || op.first_column % 32 != 0) {
-    fail({.subject = "op.first_position and op.first_column",
-          .expected = "not negative, the column a multiple of 32",
-          .got = fmt::format("{} and {}", op.first_position, op.first_column)});
+  check_part(op.part, op.rows_per_sample, "op.part");
+  if (op.first_column < 0 || op.first_column % 32 != 0) {
+    fail({.subject = "op.first_column",
+          .expected = "a multiple of 32 that is not negative",
+          .got = fmt::format("{}", op.first_column)});
   }
 }
 

@@ -13,6 +13,7 @@
 
 #include "core/ops/device_parameters.h"
 #include "core/ops/op.h"
+#include "core/ops/sequence_part.h"
 
 namespace megalith {
 
@@ -26,8 +27,8 @@ struct Dropout {
   std::int32_t site = 0;             // which dropout of the layer, 0 to 2^24 - 1
   std::int64_t rows_per_sample = 1;  // rows of one sample; sample s of the tensor is rows [s, s + 1) * rows_per_sample
   const MicrobatchParameters* parameters = nullptr;  // device: iteration and first_sample
-  std::int64_t first_row = 0;       // number of x's first row among the samples' rows, where rows are split
-  std::int64_t first_position = 0;  // sequence position of a sample's first row in x, where the sequence is split
+  std::int64_t first_row = 0;     // number of x's first row among the samples' rows, where rows are split
+  SequencePart part;              // positions of a sample's rows
   std::int64_t first_column = 0;  // column of x's first one in the whole row, a multiple of 32, where columns are split
 };
 

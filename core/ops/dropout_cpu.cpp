@@ -72,7 +72,8 @@ void dropout(const Dropout& op) {
   for (std::int64_t row = 0; row < op.x.size(0); ++row) {
     const std::int64_t whole_row = op.first_row + row;
     const auto sample = static_cast<std::uint64_t>(parameters.first_sample + whole_row / op.rows_per_sample);
-    const auto position = static_cast<std::uint32_t>(op.first_position + whole_row % op.rows_per_sample);
+    const auto position =
+        static_cast<std::uint32_t>(op.part.position(whole_row % op.rows_per_sample, op.rows_per_sample));
     const PhiloxCounter counter = {0, position, static_cast<std::uint32_t>(sample),
                                    static_cast<std::uint32_t>(sample >> 32)};
     const T* x = op.x.as<const T>() + row * op.x.stride(0);

@@ -22,7 +22,7 @@ struct DropoutArguments {
   const void* x;
   void* y;
   std::int64_t x_stride, y_stride;
-  std::int64_t first_row, first_position;
+  std::int64_t first_row, first_position, gap;  // of positions
   const MicrobatchParameters* parameters;
   std::uint64_t seed;
   unsigned rows_per_sample;
@@ -99,7 +99,8 @@ __global__ void __launch_bounds__(kThreads) dropout(const DropoutArguments a) {
       row_of_sample = whole_row % a.rows_per_sample;
     }
     sample += first_sample;
-    const uint4 counter = make_uint4(0, static_cast<std::uint32_t>(a.first_position + row_of_sample),
+    const std::int64_t position = a.first_position + row_of_sample + (row_of_sample >= a.rows_per_sample / 2 ? a.gap : 0);
+    const uint4 counter = make_uint4(0, static_cast<std::uint32_t>(position),
                                      static_cast<std::uint32_t>(sample), static_cast<std::uint32_t>(sample >> 32));
     const unsigned bits = dropped_bits(a.first_group + item.group, quarter, counter, keys, a.threshold) >> quarter;
     T* y = static_cast<T*>(a.y) + item.row * a.y_stride;
@@ -124,7 +125,8 @@ void run(CudaStream& stream, const Dropout& op) {
   DropoutArguments a{
       .x_stride = op.x.stride(0),
       .y_stride = op.y.stride(0),
-      .first_position = op.first_position,
+      .first_position = op.part.first,
+      .gap = op.part.gap,
       .parameters = op.parameters,
       .seed = op.seed,
       .rows_per_sample = static_cast<unsigned>(op.rows_per_sample),

@@ -37,6 +37,7 @@ void check(const EmbeddingForward& op) {
   check_no_overlap(op.table, "op.table", op.y, "op.y");
   check_token_range(op.first_token, op.table.size(0), op.vocabulary);
   check_rows_per_sample(op.rows_per_sample);
+  check_part(op.part, op.rows_per_sample, "op.part");
   if (op.positions) {
     check_rank(op.positions, 2, "op.positions");
     check_shape(op.positions, {op.positions.size(0), op.table.size(1)}, "op.positions");
@@ -68,6 +69,7 @@ void check(const EmbeddingBackward& op) {
   check_no_overlap(op.dy, "op.dy", op.d_table, "op.d_table");
   check_token_range(op.first_token, op.d_table.size(0), op.vocabulary);
   check_rows_per_sample(op.rows_per_sample);
+  check_part(op.part, op.rows_per_sample, "op.part");
   if (op.d_positions) {
     check_rank(op.d_positions, 2, "op.d_positions");
     check_shape(op.d_positions, {op.d_positions.size(0), op.d_table.size(1)}, "op.d_positions");

@@ -1,5 +1,5 @@
 // Token embedding with optional learned positions (Radford et al. 2019):
-//     y[r] = table[tokens[r]] + positions[r % rows_per_sample + start]
+//     y[r] = table[tokens[r]] + positions[position of row r % rows_per_sample + start]
 // T: tokens (row r = sample * rows_per_sample + row in sample), V: vocabulary, H: hidden size, M: maximum positions.
 // Memory-bound; one pass; deterministic: the backward adds rows in ascending order, without atomics.
 // A token outside of the vocabulary or a position outside [0, M) is found by the kernel, which throws Error (kFormat)
@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "core/ops/op.h"
+#include "core/ops/sequence_part.h"
 
 namespace megalith {
 
@@ -22,7 +23,8 @@ struct EmbeddingForward {
   std::int64_t first_token = 0;
   std::int64_t vocabulary = 0;
   std::int64_t rows_per_sample = 1;
-  const std::int32_t* start = nullptr;  // device: position of each sample's first row; null: 0
+  SequencePart part;                    // positions of a sample's rows
+  const std::int32_t* start = nullptr;  // device: added to them; null: 0
   Tensor y;                             // [T, H] out, dtype of table, contiguous
 };
 
@@ -31,10 +33,11 @@ struct EmbeddingBackward {
   Tensor tokens;   // [T] int32
   Tensor dy;       // [T, H] bf16 | fp32, contiguous
   Tensor d_table;  // [V, H] fp32 or dtype of dy, contiguous, added to; to bf16 the sum of a token's rows, rounded once
-  Tensor d_positions;            // [M, H] as d_table, added to; optional; row r counts for position r % rows_per_sample
+  Tensor d_positions;            // [M, H] as d_table, added to; optional; a row counts for its position
   std::int64_t first_token = 0;  // this and the next as in EmbeddingForward
   std::int64_t vocabulary = 0;
   std::int64_t rows_per_sample = 1;
+  SequencePart part;  // as in EmbeddingForward
 };
 
 void check(const EmbeddingForward& op);

@@ -19,8 +19,10 @@ void check_tokens(const Tensor& tokens, std::int64_t vocabulary) {
   }
 }
 
-void check_positions(std::int64_t start, std::int64_t rows, std::int64_t rows_per_sample, const Tensor& positions) {
-  const std::int64_t end = start + std::min(rows, rows_per_sample);
+template <class Op>
+void check_positions(const Op& op, std::int64_t start, const Tensor& positions) {
+  const std::int64_t last = std::min(op.tokens.numel(), op.rows_per_sample) - 1;
+  const std::int64_t end = start + (last < 0 ? op.part.first : op.part.position(last, op.rows_per_sample) + 1);
   if (!positions || (start >= 0 && end <= positions.size(0))) return;
   const std::int64_t values[] = {start, end - 1, positions.size(0)};
   raise_bad_positions(values);
@@ -36,7 +38,7 @@ void embedding_forward(const EmbeddingForward& op) {
   const std::int64_t columns = op.table.size(1);
   const std::int64_t start = op.start != nullptr ? *op.start : 0;
   check_tokens(op.tokens, vocabulary_of(op.vocabulary, op.table));
-  check_positions(start, rows, op.rows_per_sample, op.positions);
+  check_positions(op, start, op.positions);
   const auto* token = op.tokens.as<const std::int32_t>();
   for (std::int64_t row = 0; row < rows; ++row) {
     const std::int64_t local = token[row] - op.first_token;
@@ -52,7 +54,8 @@ void embedding_forward(const EmbeddingForward& op) {
       simd::for_each_vector(columns, [=](std::int64_t i, auto load, auto store) { store(y + i, load(from + i)); });
       continue;
     }
-    const T* position = op.positions.as<const T>() + (start + row % op.rows_per_sample) * columns;
+    const std::int64_t at = start + op.part.position(row % op.rows_per_sample, op.rows_per_sample);
+    const T* position = op.positions.as<const T>() + at * columns;
     simd::for_each_vector(columns, [=](std::int64_t i, auto load, auto store) {
       store(y + i, _mm256_add_ps(load(from + i), load(position + i)));
     });
@@ -97,7 +100,8 @@ void embedding_backward_bf16(const EmbeddingBackward& op) {
   if (!op.d_positions) return;
   for (std::int64_t row = 0; row < std::min(rows, op.rows_per_sample); ++row) {
     const auto next = [&op](std::int64_t r) { return r + op.rows_per_sample; };
-    add_rows_once(op.d_positions.as<bf16>() + row * columns, dy, columns, row, rows, next);
+    const std::int64_t at = op.part.position(row, op.rows_per_sample);
+    add_rows_once(op.d_positions.as<bf16>() + at * columns, dy, columns, row, rows, next);
   }
 }
 
@@ -106,14 +110,16 @@ void embedding_backward(const EmbeddingBackward& op) {
   const std::int64_t rows = op.tokens.numel();
   const std::int64_t columns = op.d_table.size(1);
   check_tokens(op.tokens, vocabulary_of(op.vocabulary, op.d_table));
-  check_positions(0, rows, op.rows_per_sample, op.d_positions);
+  check_positions(op, 0, op.d_positions);
   if (op.d_table.dtype == DType::kBf16) return embedding_backward_bf16(op);
   const auto* token = op.tokens.as<const std::int32_t>();
   for (std::int64_t row = 0; row < rows; ++row) {
     const T* dy = op.dy.as<const T>() + row * columns;
     const std::int64_t local = token[row] - op.first_token;
     if (local >= 0 && local < op.d_table.size(0)) add_row(op.d_table.as<float>() + local * columns, dy, columns);
-    if (op.d_positions) add_row(op.d_positions.as<float>() + row % op.rows_per_sample * columns, dy, columns);
+    if (!op.d_positions) continue;
+    const std::int64_t at = op.part.position(row % op.rows_per_sample, op.rows_per_sample);
+    add_row(op.d_positions.as<float>() + at * columns, dy, columns);
   }
 }
 

@@ -27,6 +27,8 @@ struct LookupArguments {
   std::int64_t first_token, vocabulary;  // of the table
   int columns;
   FastDivide per_sample;
+  std::int64_t first, gap;  // of the positions
+  unsigned half;            // row of a sample from which on the gap counts
 };
 
 template <class T, bool kVector>
@@ -41,7 +43,8 @@ __global__ void __launch_bounds__(kThreads) look_up(const LookupArguments<T> a) 
   const T* position = nullptr;
   if (a.positions != nullptr) {
     const std::int64_t start = a.start == nullptr ? 0 : *a.start;
-    position = a.positions + (start + a.per_sample.remainder(static_cast<unsigned>(row))) * a.columns;
+    const unsigned row_of_sample = a.per_sample.remainder(static_cast<unsigned>(row));
+    position = a.positions + (start + a.first + row_of_sample + (row_of_sample >= a.half ? a.gap : 0)) * a.columns;
   }
   T* y = a.y + row * a.columns;
   for (int tile = static_cast<int>(threadIdx.x % 32) * kWidth; tile < a.columns; tile += 32 * kWidth * kUnrolled) {
@@ -202,7 +205,8 @@ __global__ void __launch_bounds__(kLanes) add_runs(const GradientArguments a) {
 // A block owns a position and a tile of columns; it adds the samples in ascending order.
 template <class T, class G, bool kVector>
 __global__ void __launch_bounds__(kLanes) add_positions(const std::int32_t* verdict, const T* dy, G* d_positions,
-                                                        std::int64_t rows, std::int64_t rows_per_sample, int columns) {
+                                                        std::int64_t rows, std::int64_t rows_per_sample, int columns,
+                                                        SequencePart part) {
   constexpr int kWidth = kPack<T>;
   const int first = (static_cast<int>(blockIdx.y) * kLanes + static_cast<int>(threadIdx.x)) * kWidth;
   if (first >= columns || *verdict != 0) return;
@@ -222,7 +226,8 @@ __global__ void __launch_bounds__(kLanes) add_positions(const std::int32_t* verd
       for (int j = 0; j < kWidth; ++j) sums[j] += v[j];
     }
   }
-  add_to<G, kVector>(d_positions + std::int64_t{blockIdx.x} * columns, first, columns, sums);
+  const std::int64_t position = part.first + blockIdx.x + (blockIdx.x >= rows_per_sample / 2 ? part.gap : 0);
+  add_to<G, kVector>(d_positions + position * columns, first, columns, sums);
 }
 
 int bits_of(std::int64_t vocabulary) {
@@ -233,6 +238,13 @@ int bits_of(std::int64_t vocabulary) {
 
 std::int64_t vocabulary_of(std::int64_t vocabulary, const Tensor& table) {
   return vocabulary == 0 ? table.size(0) : vocabulary;
+}
+
+// Positions from 0 to the last one of a batch.
+template <class Op>
+std::int64_t span_of(const Op& op) {
+  const std::int64_t rows = std::min(op.tokens.numel(), op.rows_per_sample);
+  return rows == 0 ? 0 : op.part.position(rows - 1, op.rows_per_sample) + 1;
 }
 
 std::size_t rounded_up(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
@@ -300,7 +312,7 @@ void launch_gradients(CudaStream& stream, const EmbeddingBackward& op, const Gra
   if (!op.d_positions) return;
   const auto positions = static_cast<unsigned>(std::min(rows, op.rows_per_sample));
   add_positions<T, G, kVector><<<dim3(positions, tiles), kLanes, 0, stream.handle()>>>(
-      a.verdict, op.dy.as<const T>(), op.d_positions.as<G>(), rows, op.rows_per_sample, a.columns);
+      a.verdict, op.dy.as<const T>(), op.d_positions.as<G>(), rows, op.rows_per_sample, a.columns, op.part);
   MEGALITH_CUDA_CHECK(cudaGetLastError());
 }
 
@@ -314,7 +326,7 @@ void run(CudaStream& stream, const EmbeddingForward& op) {
                                                             .limit = vocabulary_of(op.vocabulary, op.table),
                                                             .raise = raise_bad_token,
                                                             .positions = op.positions ? op.positions.size(0) : -1,
-                                                            .span = std::min(rows, op.rows_per_sample),
+                                                            .span = span_of(op),
                                                             .start = op.start,
                                                             .raise_positions = raise_bad_positions});
   const bool vector = rows_aligned(op.table) && rows_aligned(op.positions) && rows_aligned(op.y);
@@ -330,7 +342,10 @@ void run(CudaStream& stream, const EmbeddingForward& op) {
                                .first_token = op.first_token,
                                .vocabulary = op.table.size(0),
                                .columns = static_cast<int>(op.table.size(1)),
-                               .per_sample = FastDivide(std::min(op.rows_per_sample, kMaxIndex - 1))};
+                               .per_sample = FastDivide(std::min(op.rows_per_sample, kMaxIndex - 1)),
+                               .first = op.part.first,
+                               .gap = op.part.gap,
+                               .half = static_cast<unsigned>(std::min(op.rows_per_sample / 2, kMaxIndex))};
     look_up<T, is_vector()><<<blocks_for(rows, kThreads / 32), kThreads, 0, stream.handle()>>>(a);
   });
   MEGALITH_CUDA_CHECK(cudaGetLastError());
@@ -344,7 +359,7 @@ void run(CudaStream& stream, const EmbeddingBackward& op) {
                                                             .limit = vocabulary_of(op.vocabulary, op.d_table),
                                                             .raise = raise_bad_token,
                                                             .positions = op.d_positions ? op.d_positions.size(0) : -1,
-                                                            .span = std::min(rows, op.rows_per_sample),
+                                                            .span = span_of(op),
                                                             .raise_positions = raise_bad_positions});
   if (rows == 0 || columns == 0) return;
   const GradientArguments a = sort_tokens(stream, op, verdict);

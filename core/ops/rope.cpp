@@ -22,6 +22,7 @@ void check(const Rope& op) {
           .got = fmt::format("{}", op.rotary_dim)});
   }
   if (!(op.theta > 0)) fail({.subject = "op.theta", .expected = "more than 0", .got = fmt::format("{}", op.theta)});
+  check_part(op.part, op.x.size(1), "op.part");
   check_same_or_apart(op.y, "op.y", op.x, "op.x");
 }
 

@@ -6,13 +6,14 @@
 #include "core/device/access.h"
 #include "core/device/cpu_stream.h"
 #include "core/device/cuda_stream.h"
+#include "core/ops/sequence_part.h"
 #include "core/tensor/tensor.h"
 
 namespace megalith {
 
 inline constexpr std::int64_t kMaxRotaryDim = 1024;
 
-// With R = rotary_dim, i < R / 2, position p = s (+ *start) and angle phi = p theta^(-2 i / R):
+// With R = rotary_dim, i < R / 2, position p of row s (+ *start) and angle phi = p theta^(-2 i / R):
 //   y[i]         = x[i] cos(phi) - x[i + R/2] sin(phi)
 //   y[i + R/2]   = x[i + R/2] cos(phi) + x[i] sin(phi)
 //   y[j]         = x[j] for j >= R
@@ -27,7 +28,8 @@ struct Rope {
   float theta = 10000.0f;       // base of the frequencies
   std::int64_t rotary_dim = 0;  // R: even, 2 to D, at most kMaxRotaryDim; there is no default
   bool backward = false;
-  const std::int32_t* start = nullptr;  // device, optional: position of s = 0; not negative
+  SequencePart part;                    // positions of the S rows
+  const std::int32_t* start = nullptr;  // device, optional: added to them; not negative
 };
 void check(const Rope& op);
 void access(const Rope& op, Access& a);

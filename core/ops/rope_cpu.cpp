@@ -65,13 +65,15 @@ void rotate_all(const Rope& op) {
   const std::int64_t tokens = op.x.size(1), heads = op.x.size(2), dim = op.x.size(3), pairs = op.rotary_dim / 2;
   const std::int64_t start = op.start == nullptr ? 0 : *op.start;
   require(start >= 0, "rope: op.start is negative");
+  const std::int64_t half = op.part.gap == 0 ? tokens : tokens / 2;  // rows of a run of positions
   for (std::int64_t token = 0; token < tokens;) {
-    const std::int64_t first = (start + token) / kPositions * kPositions;
-    const std::int64_t end = std::min(tokens, first + kPositions - start);
+    const std::int64_t offset = start + op.part.position(token, tokens) - token;  // of the run's positions
+    const std::int64_t first = (offset + token) / kPositions * kPositions;
+    const std::int64_t end = std::min(token < half ? half : tokens, first + kPositions - offset);
     set_rotations(first, pairs, op.backward, r);
     for (std::int64_t b = 0; b < op.x.size(0); ++b) {
       for (std::int64_t t = token; t < end; ++t) {
-        const std::int64_t p = start + t - first;
+        const std::int64_t p = offset + t - first;
         const T* x = op.x.as<const T>() + b * op.x.stride(0) + t * op.x.stride(1);
         T* y = op.y.as<T>() + b * op.y.stride(0) + t * op.y.stride(1);
         for (std::int64_t n = 0; n < heads; ++n, x += op.x.stride(2), y += op.y.stride(2)) {

@@ -19,6 +19,7 @@ struct RopeArguments {
   void* y;
   std::int64_t x_strides[3], y_strides[3];  // of sample, token and head
   const std::int32_t* start;
+  std::int64_t first, gap;  // of the positions
   double theta;
   int samples, tokens, heads, dim, pairs;
   int positions;         // of a block
@@ -60,9 +61,11 @@ __global__ void __launch_bounds__(kThreads) rope(const RopeArguments a) {
   const std::int64_t start = a.start == nullptr ? 0 : *a.start;
   for (int i = static_cast<int>(threadIdx.x); i < tokens * a.pairs; i += kThreads) {
     const int pair = i % a.pairs;
+    const int token = first_token + i / a.pairs;
+    const std::int64_t position = start + a.first + token + (token >= a.tokens / 2 ? a.gap : 0);
     const double frequency = pow(a.theta, -static_cast<double>(pair) / a.pairs);
     double s, c;
-    sincos(static_cast<double>(start + first_token + i / a.pairs) * frequency, &s, &c);
+    sincos(static_cast<double>(position) * frequency, &s, &c);
     tables[i] = static_cast<float>(c);
     sines[i] = static_cast<float>(a.backward ? -s : s);
   }
@@ -109,6 +112,8 @@ void run(CudaStream& stream, const Rope& op) {
                         .x_strides = {op.x.stride(0), op.x.stride(1), op.x.stride(2)},
                         .y_strides = {op.y.stride(0), op.y.stride(1), op.y.stride(2)},
                         .start = op.start,
+                        .first = op.part.first,
+                        .gap = op.part.gap,
                         .theta = static_cast<double>(op.theta),
                         .samples = size(0),
                         .tokens = size(1),

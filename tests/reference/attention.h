@@ -1,5 +1,5 @@
-// fp64 reference of causal attention with grouped queries, from its definition, with the magnitudes that first-order
-// error analysis needs: a score that is off by e changes its probability by the factor 1 + e.
+// fp64 reference of attention, causal or of all keys, with grouped queries, from its definition, with the magnitudes
+// that first-order error analysis needs: a score that is off by e changes its probability by the factor 1 + e.
 #pragma once
 
 #include <cmath>
@@ -14,6 +14,9 @@ struct AttentionSizes {
   std::size_t samples, queries, keys, heads, kv_heads, dim;
   std::size_t start = 0;  // position of query 0: query s sees keys 0 .. start + s
   double scale = 1;
+  bool causal = true;  // else a query sees all keys
+
+  std::size_t visible(std::size_t s) const { return causal ? start + s + 1 : keys; }
 
   std::size_t query(std::size_t b, std::size_t s, std::size_t n) const { return ((b * queries + s) * heads + n) * dim; }
   std::size_t key(std::size_t b, std::size_t t, std::size_t n) const {
@@ -48,7 +51,7 @@ inline AttentionOutput attention(const Vector& q, const Vector& k, const Vector&
   for (std::size_t b = 0; b < z.samples; ++b) {
     for (std::size_t n = 0; n < z.heads; ++n) {
       for (std::size_t s = 0; s < z.queries; ++s) {
-        const std::size_t visible = z.start + s + 1;
+        const std::size_t visible = z.visible(s);
         Vector score(visible), size(visible);
         double largest = -INFINITY;
         for (std::size_t t = 0; t < visible; ++t) {
@@ -101,7 +104,7 @@ inline AttentionGradient attention_gradient(const Vector& q, const Vector& k, co
         const double lse = saved.lse[z.statistic(b, n, s)];
         const double delta = dot(&d_out[row], &saved.out[row], z.dim);
         const double delta_size = dot_of_magnitudes(&d_out[row], &saved.out[row], z.dim);
-        for (std::size_t t = 0; t <= z.start + s; ++t) {
+        for (std::size_t t = 0; t < z.visible(s); ++t) {
           const std::size_t key = z.key(b, t, n);
           const double p = std::exp(z.scale * dot(&q[row], &k[key], z.dim) - lse);
           const double grown =

@@ -44,6 +44,8 @@ std::unique_ptr<Segment> attention(ParameterStore& store, const Block& b) {
                                                          .parts = {{"q", q}, {"k", kv}, {"v", kv}}});
   parts.proj = std::make_unique<Linear>(
       store, LinearSpec{.name = "proj", .inputs = q, .outputs = kH, .bias = b.bias, .input_kind = SlotKind::kAttnProj});
+  parts.core = std::make_unique<CausalAttention>(
+      CoreAttention::Spec{.heads = kN, .query_groups = b.groups, .head_dim = b.head_dim});
   if (b.qk_norm) {
     parts.q_norm = make_norm(store, b, "q_norm", b.head_dim, SlotKind::kCoreAttn);
     parts.k_norm = make_norm(store, b, "k_norm", b.head_dim, SlotKind::kCoreAttn);

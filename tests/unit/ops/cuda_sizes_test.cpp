@@ -392,7 +392,7 @@ TEST_P(CudaSizesTest, SameBitsAsOnTheCpu) {
                          .site = 2,
                          .rows_per_sample = 100,
                          .parameters = s.structure(MicrobatchParameters{.iteration = 7, .first_sample = 31}),
-                         .first_position = 12,
+                         .part = {.first = 12},
                          .first_column = 64};
         },
         true);

@@ -114,7 +114,7 @@ TEST_P(DropoutTest, AnyLayoutGivesTheSameBits) {
   }
   for (const std::int64_t begin : {0, 3}) {  // the sequence in two halves
     op = base;
-    op.rows_per_sample = 3, op.first_position = begin;
+    op.rows_per_sample = 3, op.part.first = begin;
     op.x = x.slice(0, positions + begin, 3), op.y = output({3, columns});
     op.parameters = at(10, 101);
     run(op);

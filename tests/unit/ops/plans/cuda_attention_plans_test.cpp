@@ -59,6 +59,7 @@ AttentionProblem problem_of(const Config& x, AttentionPass pass) {
   AttentionProblem problem{.pass = pass,
                            .samples = x.samples,
                            .tokens = x.tokens,
+                           .keys = x.tokens,
                            .heads = x.heads,
                            .kv_heads = x.kv_heads,
                            .dim = x.dim,
