@@ -49,6 +49,7 @@ TensorList VocabParallelEmbedding::forward(Context& ctx, const TensorList&, Stas
                           .first_token = range_.first,
                           .vocabulary = range_.rows * split.ranks,
                           .rows_per_sample = ctx.batch.seq_length,
+                          .part = ctx.batch.part,
                           .y = partial});
   stash[kTokens] = tokens;
   return {apply_dropout(ctx, spec_.dropout, group_.sum_rows(ctx, partial, "embedding")), Tensor{}};
@@ -67,7 +68,8 @@ void VocabParallelEmbedding::backward_weight(Context& ctx, Stash& stash) const {
                                         .d_positions = positions_ != nullptr ? positions_->main_grad : Tensor{},
                                         .first_token = range_.first,
                                         .vocabulary = range_.rows * group_.split().ranks,
-                                        .rows_per_sample = ctx.batch.seq_length});
+                                        .rows_per_sample = ctx.batch.seq_length,
+                                        .part = ctx.batch.part});
 }
 
 VocabParallelHead::VocabParallelHead(ParameterStore& store, const HeadSpec& spec, const VocabRange& range, Norm norm,

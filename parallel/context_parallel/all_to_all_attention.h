@@ -1,0 +1,38 @@
+// Attention of a sequence that several ranks share, each with its own heads while it is computed: Jacobs et al. 2023,
+// arXiv:2309.14509 (DeepSpeed-Ulysses). An all-to-all takes a part of the sequence of all heads to the whole sequence
+// of a part of the heads, attention is that of one rank, and another all-to-all takes its output back; likewise
+// backward. N heads and K key/value heads of this rank are multiples of the C ranks.
+// B samples, S tokens of a sample on this rank, D head dim.
+#pragma once
+
+#include <span>
+
+#include "core/layers/core_attention.h"
+#include "parallel/context_parallel/context_group.h"
+
+namespace megalith {
+
+class AllToAllAttention : public CoreAttention {
+ public:
+  AllToAllAttention(const Spec& spec, ContextGroup& group);  // `group` outlives it
+
+  TensorList forward(Context& ctx, const TensorList& inputs, Stash& stash) const override;
+  TensorList backward_data(Context& ctx, const TensorList& gradients, Stash& stash) const override;
+  Tensor forward_again(Context& ctx, Stash& stash) const override;
+
+ private:
+  struct Whole {
+    Tensor q, k, v;  // [B, C S, heads / C, D], in the order of the sequence
+  };
+
+  // Tensors [B, S, heads, D], each cut into C parts of its heads -> [B, C S, sum of heads / C, D].
+  Tensor to_whole_sequence(Context& ctx, std::span<const Tensor> parts, const std::string& label) const;
+  // The inverse, which writes `parts`.
+  void to_whole_heads(Context& ctx, const Tensor& whole, std::span<const Tensor> parts, const std::string& label) const;
+  Tensor exchange(Context& ctx, const Tensor& sent, const std::string& label) const;
+  Whole split(const Tensor& whole) const;
+
+  ContextGroup& group_;
+};
+
+}  // namespace megalith

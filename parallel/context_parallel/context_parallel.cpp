@@ -1,0 +1,18 @@
+#include "parallel/context_parallel/context_parallel.h"
+
+#include "parallel/context_parallel/all_to_all_attention.h"
+#include "parallel/context_parallel/ring_attention.h"
+
+namespace megalith {
+
+CoreAttentionFactory context_parallel_attention(ContextCommunication communication, ContextGroup& group) {
+  if (group.size() == 1) return {};
+  return [communication, &group](const CoreAttention::Spec& spec) -> std::unique_ptr<CoreAttention> {
+    if (communication == ContextCommunication::kAllToAll) return std::make_unique<AllToAllAttention>(spec, group);
+    const bool gathers = communication == ContextCommunication::kAllGather;
+    return std::make_unique<RingAttention>(
+        spec, group, gathers ? RingAttention::Transport::kGather : RingAttention::Transport::kRing);
+  };
+}
+
+}  // namespace megalith
