@@ -7,6 +7,7 @@
 #include "apps/flags_binding.h"
 #include "apps/pipeline_options.h"
 #include "core/base/error.h"
+#include "parallel/context_parallel/context_parallel.h"
 #include "parallel/tensor_parallel/tensor_parallel.h"
 
 namespace megalith {
@@ -22,10 +23,9 @@ void check_parallel(const Options& options) {
   const auto only_one = [](const char* flag, std::int64_t size) {
     if (size == 1) return;
     refuse_usage(flag, "1, other sizes are not built yet", fmt::format("{}", size),
-                 "leave it out: ranks are tensor-, pipeline- and data-parallel");
+                 "leave it out: ranks are tensor-, context-, pipeline- and data-parallel");
   };
   only_one("--expert-model-parallel-size", parallel.expert_model_parallel_size);
-  only_one("--context-parallel-size", parallel.context_parallel_size);
   if (parallel.tp_comm_overlap) {
     refuse_usage("--tp-comm-overlap", "that it is left out, the overlap of GEMMs and collectives is not built yet",
                  "--tp-comm-overlap", "tensor parallelism works without it");
@@ -39,6 +39,15 @@ void check_parallel(const Options& options) {
   needed_by_gather(parallel.use_distributed_optimizer, "--use-distributed-optimizer");
   needed_by_gather(parallel.overlap_grad_reduce, "--overlap-grad-reduce");
   check_tensor_parallel(options.model, parallel.tensor_model_parallel_size, parallel.sequence_parallel);
+  if (parallel.context_parallel_size == 1 && parallel.cp_comm_type != ContextCommunication::kP2p) {
+    refuse_usage("--cp-comm-type and --context-parallel-size",
+                 "--cp-comm-type together with a --context-parallel-size above 1", "--context-parallel-size 1",
+                 "leave --cp-comm-type out, or use --context-parallel-size 2");
+  }
+  check_context_parallel(options.model, {.context = parallel.context_parallel_size,
+                                         .tensor = parallel.tensor_model_parallel_size,
+                                         .sequence_parallel = parallel.sequence_parallel,
+                                         .communication = parallel.cp_comm_type});
 }
 
 void check_pipeline(const Options& options) {

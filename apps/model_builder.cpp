@@ -9,6 +9,7 @@
 #include "core/device/trace.h"
 #include "core/ops/elementwise.h"
 #include "core/ops/grad_norm.h"
+#include "parallel/context_parallel/context_parallel.h"
 #include "parallel/tensor_parallel/tensor_parallel.h"
 
 namespace megalith {
@@ -30,7 +31,7 @@ TrainingModel::TrainingModel(const Options& options, DeviceType device, const Me
                              std::size_t memory_limit)
     : options_(options),
       mesh_(mesh),
-      data_parallel_(mesh.dp()),
+      data_parallel_(mesh.cp().size() == 1 ? mesh.dp() : mesh.dp_cp()),
       pipeline_(pipeline_layout(options)),
       parts_(pipeline_.parts_of(mesh.coordinates().pp)),
       pool_(device, memory_limit),
@@ -40,10 +41,13 @@ TrainingModel::TrainingModel(const Options& options, DeviceType device, const Me
           mesh.tp().size() == 1 ? nullptr : std::make_unique<Stream>(device, "tensor communication", instruments)),
       tensor_(mesh.tp(), tensor_communication_ ? *tensor_communication_ : communication_,
               options.parallel.sequence_parallel),
+      context_communication_(
+          mesh.cp().size() == 1 ? nullptr : std::make_unique<Stream>(device, "context communication", instruments)),
+      context_(mesh.cp(), context_communication_ ? *context_communication_ : communication_),
       arena_(pool_, device == DeviceType::kPlan ? Arena::Mode::kRecording : Arena::Mode::kPlanned),
-      gpt_(build_gpt(options.model, recompute_layers(options, parts_),
-                     tensor_parallel_factories(options.model, tensor_), options.train.loss_chunk_size, parts_)),
-      num_microbatches_(count_microbatches(options.train, data_parallel_.size())),
+      gpt_(build_gpt(options.model, recompute_layers(options, parts_), factories(), options.train.loss_chunk_size,
+                     parts_)),
+      num_microbatches_(count_microbatches(options.train, mesh.dp().size())),
       ctx_{.compute = compute_, .arena = arena_} {
   // The groups first, before anything can fail on one rank alone.
   make_groups();
@@ -58,7 +62,7 @@ TrainingModel::TrainingModel(const Options& options, DeviceType device, const Me
       mesh.pp(), ctx_, *runner_,
       PipelineTransfer::Spec{
           .placement = pipeline_.placement,
-          .shape = {tensor_.rows(options.train.micro_batch_size * options.model.seq_length), options.model.hidden_size},
+          .shape = {tensor_.rows(options.train.micro_batch_size * rank_length()), options.model.hidden_size},
           .dtype = options.model.params_dtype,
           .device = device,
           .instruments = of_transfer});
@@ -79,6 +83,12 @@ TrainingModel::TrainingModel(const Options& options, DeviceType device, const Me
   fill_table();
 }
 
+GptFactories TrainingModel::factories() {
+  GptFactories factories = tensor_parallel_factories(options_.model, tensor_);
+  factories.core_attention = context_parallel_attention(options_.parallel.cp_comm_type, context_);
+  return factories;
+}
+
 void TrainingModel::make_groups() {
   loss_group_ = data_parallel_.duplicate("dp loss");
   stages_group_ = mesh_.pp().duplicate("pp sums");
@@ -93,6 +103,7 @@ void TrainingModel::make_groups() {
 
 std::vector<Communicator*> TrainingModel::groups() const {
   std::vector<Communicator*> groups{&data_parallel_, loss_group_.get(), stages_group_.get(), &tensor_.communicator()};
+  if (context_.size() > 1) groups.push_back(&context_.communicator());
   if (embedding_group_) groups.push_back(embedding_group_.get());
   return groups;
 }
@@ -128,13 +139,13 @@ TrainingModel::~TrainingModel() {
   };
   wait(communication_);
   if (tensor_communication_) wait(*tensor_communication_);
+  if (context_communication_) wait(*context_communication_);
   if (transfer_) wait(*transfer_);
   wait(compute_);
 }
 
 void TrainingModel::allocate_staging() {
-  const auto tokens =
-      static_cast<std::size_t>(num_microbatches_ * options_.train.micro_batch_size * options_.model.seq_length);
+  const auto tokens = static_cast<std::size_t>(num_microbatches_ * options_.train.micro_batch_size * rank_length());
   constexpr std::size_t kPadding = 3 * 256;  // each of the three buffers is aligned
   constexpr std::size_t kSteps = 3;          // two pending, and the one before, whose end is when the next begins
   const std::size_t bytes = kSteps * (2 * tokens * sizeof(std::int32_t) + sizeof(StepParameters) + kPadding);
@@ -171,7 +182,7 @@ TrainingModel::HostStep& TrainingModel::staged(int steps_ago) {
 }
 
 void TrainingModel::stage(const StepInput& input) {
-  const std::int64_t length = options_.model.seq_length;
+  const std::int64_t length = options_.model.seq_length, mine = rank_length();
   const std::int64_t sequences = num_microbatches_ * options_.train.micro_batch_size;
   require(input.tokens.size() == static_cast<std::size_t>(sequences * (length + 1)),
           "StepInput::tokens has a wrong size");
@@ -180,26 +191,34 @@ void TrainingModel::stage(const StepInput& input) {
   HostStep& step = last_step();
   step.input = input;
   Access access("stage tokens");
-  access.add(step.tokens, static_cast<std::size_t>(sequences * length) * 4, true);
-  access.add(step.labels, static_cast<std::size_t>(sequences * length) * 4, true);
+  access.add(step.tokens, static_cast<std::size_t>(sequences * mine) * 4, true);
+  access.add(step.labels, static_cast<std::size_t>(sequences * mine) * 4, true);
   compute_.announce_host(access);
   if (pool_.device() == DeviceType::kPlan) return;
   for (std::int64_t s = 0; s < sequences; ++s) {
     const std::int32_t* from = input.tokens.data() + s * (length + 1);
-    std::copy_n(from, length, step.tokens + s * length);
-    std::copy_n(from + 1, length, step.labels + s * length);
+    const std::int64_t run = context_.size() == 1 ? mine : mine / 2;  // of neighbouring tokens
+    for (std::int64_t row = 0; row < mine; row += run) {
+      const std::int64_t position = context_.part(length).position(row, mine);
+      std::copy_n(from + position, run, step.tokens + s * mine + row);
+      std::copy_n(from + position + 1, run, step.labels + s * mine + row);
+    }
   }
 }
 
 void TrainingModel::load(const Action& action) {
   const std::int64_t sequences = options_.train.micro_batch_size;
-  const std::int64_t tokens = sequences * options_.model.seq_length;
+  const std::int64_t tokens = sequences * rank_length();
   const auto m = static_cast<std::size_t>(action.microbatch);
   const auto column = static_cast<std::size_t>(action.column);
   arena_.begin_scope({.column = action.column, .segment = -1, .verb = kLoadScope});
   const HostStep& step = last_step();
   const GptPart& part = parts_[static_cast<std::size_t>(action.chunk)];
-  Batch batch{.tokens = {}, .labels = {}, .sequences = sequences, .seq_length = options_.model.seq_length};
+  Batch batch{.tokens = {},
+              .labels = {},
+              .sequences = sequences,
+              .seq_length = rank_length(),
+              .part = context_.part(options_.model.seq_length)};
   const auto copy = [&](const std::int32_t* from, const char* owner) {
     const Tensor to = ctx_.empty({tokens}, DType::kInt32, owner);
     copy_from_host(compute_, to.data, from + action.microbatch * tokens, to.bytes());

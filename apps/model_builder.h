@@ -18,6 +18,7 @@
 #include "core/model/gpt.h"
 #include "core/optim/adamw_optimizer.h"
 #include "parallel/comm/communicator.h"
+#include "parallel/context_parallel/context_group.h"
 #include "parallel/data_parallel/gradient_reducer.h"
 #include "parallel/data_parallel/parameter_gatherer.h"
 #include "parallel/mesh/mesh.h"
@@ -51,7 +52,7 @@ struct StepInput {
   std::int64_t iteration = 0;  // from 1
   float learning_rate = 0;
   std::vector<std::int64_t> first_samples;  // [M] global index of this rank's first sequence
-  std::span<const std::int32_t> tokens;     // [M, B, S + 1]; labels are the same shifted by one
+  std::span<const std::int32_t> tokens;     // [M, B, S + 1], whole sequences; labels are the same shifted by one
 };
 
 struct StepResult {
@@ -67,8 +68,8 @@ struct StepResult {
 class TrainingModel {
  public:
   // `options` is complete and valid and outlives the model, as does `mesh`. Holds what this rank's pipeline stage and
-  // tensor-parallel rank have of the model. Plan streams need instruments.timeline. `memory_limit` in bytes, 0: the
-  // machine's. Collective.
+  // tensor-parallel rank have of the model, and computes its context-parallel part of each sequence. Plan streams need
+  // instruments.timeline. `memory_limit` in bytes, 0: the machine's. Collective.
   TrainingModel(const Options& options, DeviceType device, const Mesh& mesh, Instruments instruments,
                 std::size_t memory_limit = 0);
   ~TrainingModel();
@@ -108,6 +109,9 @@ class TrainingModel {
   // Of the steps' collectives, in an order that no two ranks see differently.
   std::vector<Communicator*> groups() const;
   const Communicator& tensor_group() const { return tensor_.communicator(); }
+  const Communicator& context_group() const { return context_.communicator(); }
+  // The ranks with copies of the same weights: data- and context-parallel ones.
+  Communicator& replicas() const { return data_parallel_; }
   const GradientReducer& reducer() const { return *reducer_; }
   const ParameterGatherer& gatherer() const { return *gatherer_; }
   // With --overlap-param-gather the weights of a step may still be on their way when its result is read: before
@@ -127,6 +131,8 @@ class TrainingModel {
   struct HostStep;
 
   void make_groups();
+  GptFactories factories();
+  std::int64_t rank_length() const { return context_.tokens(options_.model.seq_length); }  // of a sequence, in tokens
   void build_optimizer();
   // model_actions.cpp
   std::vector<std::vector<int>> buckets() const;
@@ -145,7 +151,7 @@ class TrainingModel {
 
   const Options& options_;
   const Mesh& mesh_;
-  Communicator& data_parallel_;
+  Communicator& data_parallel_;                    // and context-parallel: over it gradients are summed
   std::unique_ptr<Communicator> loss_group_;       // the same ranks, for sums on the compute stream
   std::unique_ptr<Communicator> stages_group_;     // this pipeline's ranks, for sums on the compute stream
   std::unique_ptr<Communicator> embedding_group_;  // of them the first and the last, where they share a tied embedding
@@ -157,6 +163,8 @@ class TrainingModel {
   Stream communication_;
   std::unique_ptr<Stream> tensor_communication_;  // null without tensor parallelism
   TensorGroup tensor_;
+  std::unique_ptr<Stream> context_communication_;  // null without context parallelism
+  ContextGroup context_;
   Arena arena_;
   GptModel gpt_;
   FlatShard shard_;  // of the optimizer's state

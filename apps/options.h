@@ -9,6 +9,7 @@
 #include "core/device/device.h"
 #include "core/model/config.h"
 #include "core/optim/lr_schedule.h"
+#include "parallel/context_parallel/context_communication.h"
 
 namespace megalith {
 
@@ -93,7 +94,8 @@ struct ParallelOptions {
   bool tp_comm_overlap = false;    // not built yet: refused
   std::int64_t pipeline_model_parallel_size = 1;
   std::int64_t expert_model_parallel_size = 1;
-  std::int64_t context_parallel_size = 1;
+  std::int64_t context_parallel_size = 1;  // ranks that share each sequence
+  ContextCommunication cp_comm_type = ContextCommunication::kP2p;
   PipelineSchedule pipeline_schedule = PipelineSchedule::kAuto;
   std::int64_t num_layers_per_virtual_pipeline_stage = 0;  // 0: not given, as the next five
   std::int64_t num_virtual_stages_per_pipeline_rank = 0;

@@ -35,14 +35,16 @@ std::string said_layers(const std::vector<GptPart>& parts) {
 void print_mesh(const MeshSizes& mesh) {
   constexpr int kMostLines = 64;
   if (mesh.world() == 1) return;
-  fmt::print("mesh (rank = tp + {} x (dp + {} x pp))\n", mesh.tp, mesh.dp);
+  const bool shared = mesh.cp > 1;  // sequences
+  fmt::print("mesh (rank = tp + {} x ({}dp + {} x pp){})\n", mesh.tp, shared ? fmt::format("cp + {} x (", mesh.cp) : "",
+             mesh.dp, shared ? ")" : "");
   const auto tp = static_cast<int>(mesh.tp);
   const int groups = static_cast<int>(mesh.world()) / tp;
   for (int group = 0; group < std::min(groups, kMostLines); ++group) {
     const std::vector<int> ranks = group_of(mesh, group * tp, {Axis::kTp});
     const MeshCoordinates first = coordinates_of(mesh, ranks.front()), last = coordinates_of(mesh, ranks.back());
     fmt::print(
-        "  pp {:<3} dp {:<5} tp {:<7} {}\n", first.pp, first.dp,
+        "  pp {:<3} dp {:<5} {}tp {:<7} {}\n", first.pp, first.dp, shared ? fmt::format("cp {:<3} ", first.cp) : "",
         tp == 1 ? std::string("0") : fmt::format("{} to {}", first.tp, last.tp),
         tp == 1 ? fmt::format("rank {}", ranks.front()) : fmt::format("ranks {} to {}", ranks.front(), ranks.back()));
   }
@@ -52,12 +54,16 @@ void print_mesh(const MeshSizes& mesh) {
 void print_layout(const Options& options, const MeshSizes& mesh) {
   const std::int64_t microbatches = count_microbatches(options.train, static_cast<int>(mesh.dp));
   fmt::print("layout\n");
-  fmt::print("  ranks                         {:>15} ({}dp {}{})\n", mesh.world(),
-             mesh.tp > 1 ? fmt::format("tp {} x ", mesh.tp) : "", mesh.dp,
-             mesh.pp > 1 ? fmt::format(" x pp {}", mesh.pp) : "");
+  fmt::print("  ranks                         {:>15} ({}{}dp {}{})\n", mesh.world(),
+             mesh.tp > 1 ? fmt::format("tp {} x ", mesh.tp) : "", mesh.cp > 1 ? fmt::format("cp {} x ", mesh.cp) : "",
+             mesh.dp, mesh.pp > 1 ? fmt::format(" x pp {}", mesh.pp) : "");
   fmt::print("  sequences per step            {:>15} = {} data-parallel ranks x {} microbatches x {}\n",
              options.train.global_batch_size, mesh.dp, microbatches, options.train.micro_batch_size);
   fmt::print("  tokens per step               {:>15}\n", options.train.global_batch_size * options.model.seq_length);
+  if (mesh.cp > 1) {
+    const std::int64_t length = options.model.seq_length;
+    fmt::print("  tokens of a sequence per rank {:>15} = 2 chunks of {}\n", length / mesh.cp, length / mesh.cp / 2);
+  }
   print_mesh(mesh);
   const PipelineLayout pipeline = pipeline_layout(options);
   if (pipeline.placement.num_parts() == 1) return;

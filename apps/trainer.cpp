@@ -379,7 +379,7 @@ bool Trainer::save() {
   if (options_.checkpoint.save.empty() || last_saved_step_ == state_.step) return true;
   const SaveResult result = save_training_checkpoint({.model = *model_,
                                                       .world = world_,
-                                                      .replicas = mesh_.dp(),
+                                                      .replicas = model_->replicas(),
                                                       .state = state_,
                                                       .directory = options_.checkpoint.save,
                                                       .keep_last = static_cast<int>(options_.checkpoint.keep_last),

@@ -125,7 +125,8 @@ std::optional<ReplicaDifference> Trainer::replica_difference() {
       }
     }
   }
-  return compare_replicas(mesh_.dp(), model_->compute(), tensors, group_of(mesh_.sizes(), mesh_.rank(), {Axis::kDp}));
+  return compare_replicas(model_->replicas(), model_->compute(), tensors,
+                          group_of(mesh_.sizes(), mesh_.rank(), {Axis::kCp, Axis::kDp}));
 }
 
 bool Trainer::replicas_agree() {

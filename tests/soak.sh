@@ -5,9 +5,9 @@
 # Then, for which cpu-release must have its tests too: the same time with kills at random sites of the code (--fault),
 # and with allocations that fail; 5,000 steps with 200 saves whose memory, descriptors and threads stay constant; about as
 # long again with ranks that hang; a thousand flipped bits; a million inputs for each fuzz target (about half an hour each
-# on one core); every layout of eight ranks with every schedule, dtype and recompute (about an hour); the ids of
-# byte-level BPE on 18 MB of text against the Hugging Face and tiktoken libraries (a few minutes; tests/tokenizer). Last,
-# the coverage of the unit tests.
+# on one core); every layout of eight ranks with every schedule, dtype and recompute (hours: LAYOUTS=N takes one of N);
+# the ids of byte-level BPE on 18 MB of text against the Hugging Face and tiktoken libraries (a few minutes;
+# tests/tokenizer). Last, the coverage of the unit tests.
 # On GPUs, kills alone: APPS=build/cuda-release/apps ARGS='--device cuda --deterministic-mode' KILLS=20 STEPS=2000
 # FIRST_KILL=30 tests/soak.sh
 # Environment: APPS, the folder of the programs; ARGS, more flags for train; KILLS, at least so many kills at random

@@ -119,6 +119,7 @@ TEST(Runs, TakeTheMemoryThatPlanForecast) {
   const std::vector<Words> models = {{},
                                      {"--bf16", "--recompute-granularity", "full"},
                                      {"--tensor-model-parallel-size", "2", "--sequence-parallel"},
+                                     {"--context-parallel-size", "2", "--position-embedding-type", "rope"},
                                      {"--untie-embeddings-and-output-weights", "--swiglu", "--normalization", "RMSNorm",
                                       "--recompute-granularity", "selective", "--recompute-modules", "layernorm"}};
   for (const Words& model : models) {

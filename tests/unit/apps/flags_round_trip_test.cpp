@@ -114,6 +114,8 @@ const std::map<std::string, Words>& values_of_train() {
       {"no-load-optim", {"--no-load-optim", "--load", "kept"}},
       {"tensor-model-parallel-size", {"--tensor-model-parallel-size", "2"}},
       {"sequence-parallel", {"--sequence-parallel", "--tensor-model-parallel-size", "2"}},
+      {"context-parallel-size", {"--context-parallel-size", "2"}},
+      {"cp-comm-type", {"--cp-comm-type", "a2a", "--context-parallel-size", "2"}},
       {"use-distributed-optimizer", {"--use-distributed-optimizer"}},
       {"overlap-grad-reduce", {"--overlap-grad-reduce"}},
       {"overlap-param-gather", {"--overlap-param-gather", "--use-distributed-optimizer", "--overlap-grad-reduce"}},
@@ -158,8 +160,7 @@ const std::set<std::string> kOneValue = {"optimizer",
                                          "attention-dropout",
                                          "offload-modules",
                                          "tp-comm-overlap",
-                                         "expert-model-parallel-size",
-                                         "context-parallel-size"};
+                                         "expert-model-parallel-size"};
 
 TEST_F(RoundTrip, EveryFlagOfTrainOutOfTheCommandLine) {
   FlagParser parser(App::kTrain);

@@ -31,13 +31,16 @@ Words Layout::flags() const {
                  "--ddp-bucket-size",
                  "1000"};
   if (sequence) flags = flags + Words{"--sequence-parallel"};
+  if (context > 1)
+    flags = flags + Words{"--context-parallel-size", std::to_string(context), "--cp-comm-type", communication};
   if (schedule == "interleaved") flags = flags + Words{"--num-virtual-stages-per-pipeline-rank", "2"};
   return flags;
 }
 
 std::string Layout::name() const {
   return "tp" + std::to_string(tensor) + (sequence ? " sp" : "") + " pp" + std::to_string(pipeline) + " dp" +
-         std::to_string(data) + " " + schedule;
+         std::to_string(data) + (context > 1 ? " cp" + std::to_string(context) + " " + communication : "") + " " +
+         schedule;
 }
 
 Sizes sizes_of(const Layout& layout) {
@@ -57,7 +60,7 @@ void expect_acted(const RunResult& run, const Layout& layout, const Sizes& sizes
   ASSERT_EQ(run.ranks.size(), static_cast<std::size_t>(layout.ranks()));
   const std::int64_t microbatches = sizes.global_batch / layout.data;
   const std::int64_t bytes =
-      sizes.seq_length * sizes.hidden * bytes_per_element / (layout.sequence ? layout.tensor : 1);
+      sizes.seq_length * sizes.hidden * bytes_per_element / (layout.sequence ? layout.tensor : 1) / layout.context;
   PipelineTransfer::Stats all;
   for (std::size_t rank = 0; rank < run.ranks.size(); ++rank) {
     SCOPED_TRACE(rank);
@@ -65,11 +68,16 @@ void expect_acted(const RunResult& run, const Layout& layout, const Sizes& sizes
     // Two sums forward and two backward in each layer.
     const std::int64_t calls = 4 * steps * microbatches * sizes.layers / layout.pipeline;
     EXPECT_GE(did.tensor_calls, layout.tensor > 1 ? calls : 0);
-    EXPECT_GE(did.buckets_reduced, layout.data > 1 ? 2 * steps : 0);
+    // An exchange or more each way.
+    EXPECT_GE(did.context_calls, layout.context > 1 ? 2 * steps * microbatches * sizes.layers / layout.pipeline : 0);
+    EXPECT_GE(did.buckets_reduced, layout.data * layout.context > 1 ? 2 * steps : 0);
     if (layout.tensor == 1) {
       EXPECT_EQ(did.tensor_calls, 0);
     }
-    if (layout.data == 1) {
+    if (layout.context == 1) {
+      EXPECT_EQ(did.context_calls, 0);
+    }
+    if (layout.data * layout.context == 1) {
       EXPECT_EQ(did.buckets_reduced, 0);
     }
     EXPECT_EQ(did.transfer.bytes_sent, did.transfer.sent * bytes);
@@ -80,7 +88,7 @@ void expect_acted(const RunResult& run, const Layout& layout, const Sizes& sizes
   // An output and a gradient go over each border between two parts; a V has its middle on one stage.
   const int borders = layout.pipeline * layout.chunks() - 1;
   const int within = layout.pipeline == 1 ? borders : layout.is_v() ? 1 : 0;
-  const std::int64_t messages = 2 * steps * microbatches * layout.tensor * layout.data;
+  const std::int64_t messages = 2 * steps * microbatches * layout.tensor * layout.data * layout.context;
   EXPECT_EQ(all.sent, messages * (borders - within));
   EXPECT_EQ(all.received, all.sent);
   EXPECT_EQ(all.handed_over, messages * within);

@@ -28,8 +28,10 @@ struct Layout {
   int pipeline = 1;
   int data = 1;
   std::string schedule = "1f1b";
+  int context = 1;
+  std::string communication = "p2p";  // with context parallelism
 
-  int ranks() const { return tensor * pipeline * data; }
+  int ranks() const { return tensor * pipeline * data * context; }
   int chunks() const;  // of a stage
   bool is_v() const { return schedule == "zb-v" || schedule == "dualpipe-v"; }
   Words flags() const;
@@ -47,8 +49,8 @@ Sizes sizes_of(const Layout& layout);
 Words sizes_for(const Layout& layout);
 
 // That each rank took part in the layout, in a run of so many steps without evaluation: messages between stages, in
-// number and bytes, collectives of the tensor-parallel group, buckets reduced over the replicas; with the planned
-// memory, and the same bits where several hold the same.
+// number and bytes, collectives of the tensor- and the context-parallel group, buckets reduced over the replicas; with
+// the planned memory, and the same bits where several hold the same.
 void expect_acted(const RunResult& run, const Layout& layout, const Sizes& sizes, std::int64_t steps,
                   std::int64_t bytes_per_element);
 

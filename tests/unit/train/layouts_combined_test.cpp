@@ -20,7 +20,9 @@ using test::operator+;
 
 TEST(CombinedLayouts, EverySchedulesBitsAreTheSameWithoutAHazard) {
   for (Layout layout : {Layout{.tensor = 2, .sequence = true, .pipeline = 2, .data = 2},
-                        Layout{.tensor = 4, .pipeline = 2}, Layout{.tensor = 2, .sequence = true, .pipeline = 4}}) {
+                        Layout{.tensor = 4, .pipeline = 2}, Layout{.tensor = 2, .sequence = true, .pipeline = 4},
+                        Layout{.tensor = 2, .sequence = true, .pipeline = 2, .context = 2},
+                        Layout{.pipeline = 2, .context = 2, .communication = "a2a"}}) {
     const Words flags = test::sizes_for(layout) + test::families()[1].flags +
                         Words{"--hidden-dropout", "0.1", "--train-iters", "2", "--check-hazards",
                               "--eval-interval",  "2",   "--eval-iters",  "1"};
@@ -36,8 +38,9 @@ TEST(CombinedLayouts, EverySchedulesBitsAreTheSameWithoutAHazard) {
       EXPECT_GT(run.event_waits, 100);
       for (const test::RankActivity& did : run.ranks) {
         EXPECT_GT(did.transfer.sent, 0);
-        EXPECT_GT(did.tensor_calls, 0);
-        EXPECT_EQ(did.buckets_reduced > 0, layout.data > 1);
+        EXPECT_EQ(did.tensor_calls > 0, layout.tensor > 1);
+        EXPECT_EQ(did.context_calls > 0, layout.context > 1);
+        EXPECT_EQ(did.buckets_reduced > 0, layout.data * layout.context > 1);
       }
       if (first.losses.empty()) first = run;
       test::expect_same_run(run, first);
@@ -112,7 +115,7 @@ struct Saves {
 };
 
 class CombinedCheckpoints : public testing::TestWithParam<Saves> {};
-// Twelve pairs in fp32, six more with main parameters and a padded vocabulary, of which ranks hold other numbers of
+// Fourteen pairs in fp32, seven more with main parameters and a padded vocabulary, of which ranks hold other numbers of
 // rows.
 INSTANTIATE_TEST_SUITE_P(Models, CombinedCheckpoints,
                          testing::Values(Saves{"gpt2", {}, {1, 2}, 1e-5},
@@ -131,6 +134,7 @@ TEST_P(CombinedCheckpoints, GoFromAnyLayoutToAnyOther) {
       {.tensor = 4, .sequence = true, .pipeline = 2, .schedule = "zb-v"},
       {.pipeline = 4, .data = 2, .schedule = "zb-h1"},
       {.tensor = 2, .sequence = true, .pipeline = 4, .schedule = "interleaved"},
+      {.tensor = 2, .sequence = true, .data = 2, .context = 2},
   };
   const test::ScratchDirectory scratch;
   const Words flags =

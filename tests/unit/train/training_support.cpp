@@ -235,10 +235,12 @@ RunResult train(const RunRequest& request) {
          {std::pair{&Parameter::weight, &result.weights}, {&Parameter::main_grad, &result.gradients}})
       result.copies_agree = put_slices(trainer.model(), kind, *whole) && result.copies_agree;
     result.copies_agree = put_state(trainer.model(), result.whole_state) && result.copies_agree;
-    result.ranks[static_cast<std::size_t>(rank)] = {.tensor_calls = trainer.model().tensor_group().stats().collectives,
-                                                    .buckets_reduced = trainer.model().reducer().buckets_reduced(),
-                                                    .transfer = trainer.model().transfer().stats(),
-                                                    .arena_planned = trainer.plans().block_bytes()};
+    result.ranks[static_cast<std::size_t>(rank)] = {
+        .tensor_calls = trainer.model().tensor_group().stats().collectives,
+        .context_calls = trainer.model().context_group().stats().collectives,
+        .buckets_reduced = trainer.model().reducer().buckets_reduced(),
+        .transfer = trainer.model().transfer().stats(),
+        .arena_planned = trainer.plans().block_bytes()};
     result.memory[rank] = trainer.model().pool().allocated_by_category();
     result.memory_as_planned = result.memory_as_planned &&
                                trainer.model().arena().touched_bytes() == trainer.plans().block_bytes() &&

@@ -39,6 +39,7 @@ ModelState read_state(TrainingModel& model);           // what this rank holds
 // That what the flags name really happened.
 struct RankActivity {
   std::int64_t tensor_calls = 0;     // collectives of its tensor-parallel group
+  std::int64_t context_calls = 0;    // messages of its context-parallel group
   std::int64_t buckets_reduced = 0;  // over more than one replica
   PipelineTransfer::Stats transfer;
   std::size_t arena_planned = 0;
