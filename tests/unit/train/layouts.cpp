@@ -31,6 +31,7 @@ Words Layout::flags() const {
                  "--ddp-bucket-size",
                  "1000"};
   if (sequence) flags = flags + Words{"--sequence-parallel"};
+  if (overlap) flags = flags + Words{"--tp-comm-overlap"};
   if (sharing >= 1) flags = flags + Words{"--overlap-grad-reduce"};
   if (sharing == 2) flags = flags + Words{"--use-distributed-optimizer", "--overlap-param-gather"};
   if (schedule == "interleaved") flags = flags + Words{"--num-virtual-stages-per-pipeline-rank", "2"};
@@ -38,8 +39,11 @@ Words Layout::flags() const {
 }
 
 std::string Layout::name() const {
-  return "tp" + std::to_string(tensor) + (sequence ? " sp" : "") + " pp" + std::to_string(pipeline) + " dp" +
-         std::to_string(data) +
+  return "tp" + std::to_string(tensor) +
+         (overlap    ? " overlapped sp"
+          : sequence ? " sp"
+                     : "") +
+         " pp" + std::to_string(pipeline) + " dp" + std::to_string(data) +
          (sharing == 2   ? " sharded "
           : sharing == 1 ? " overlapped "
                          : " ") +

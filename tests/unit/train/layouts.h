@@ -25,6 +25,7 @@ const Words& schedules();  // all names
 struct Layout {
   int tensor = 1;
   bool sequence = false;
+  bool overlap = false;  // of tensor-parallel rows and GEMMs; with sequence
   int pipeline = 1;
   int data = 1;
   std::string schedule = "1f1b";

@@ -19,8 +19,9 @@ using test::Words;
 using test::operator+;
 
 TEST(CombinedLayouts, EverySchedulesBitsAreTheSameWithoutAHazard) {
-  for (Layout layout : {Layout{.tensor = 2, .sequence = true, .pipeline = 2, .data = 2, .sharing = 2},
-                        Layout{.tensor = 4, .pipeline = 2}, Layout{.tensor = 2, .sequence = true, .pipeline = 4}}) {
+  for (Layout layout :
+       {Layout{.tensor = 2, .sequence = true, .pipeline = 2, .data = 2, .sharing = 2},
+        Layout{.tensor = 4, .pipeline = 2}, Layout{.tensor = 2, .sequence = true, .overlap = true, .pipeline = 4}}) {
     const Words flags = test::sizes_for(layout) + test::families()[1].flags +
                         Words{"--hidden-dropout", "0.1", "--train-iters", "2", "--check-hazards",
                               "--eval-interval",  "2",   "--eval-iters",  "1"};

@@ -46,6 +46,7 @@ using Case = std::array<int, kNumFactors>;
 Layout layout_of(const Case& c) {
   return {.tensor = c[kTensor],
           .sequence = c[kSequence] != 0,
+          .overlap = c[kSequence] == 2,
           .pipeline = c[kPipeline],
           .data = c[kData],
           .schedule = test::schedules()[static_cast<std::size_t>(c[kSchedule])],
@@ -55,7 +56,7 @@ Layout layout_of(const Case& c) {
 std::vector<Case> all_cases() {
   std::vector<Case> cases{Case{}};
   const std::array<std::vector<int>, kNumFactors> values = {
-      {{1, 2, 4}, {1, 2, 4}, {1, 2}, {0, 1}, {0, 1, 2}, {0, 1, 2, 3, 4, 5}, {0, 1}, {0, 1, 2}, {0, 1}, {0, 1, 2}}};
+      {{1, 2, 4}, {1, 2, 4}, {1, 2}, {0, 1, 2}, {0, 1, 2}, {0, 1, 2, 3, 4, 5}, {0, 1}, {0, 1, 2}, {0, 1}, {0, 1, 2}}};
   for (std::size_t factor = 0; factor < kNumFactors; ++factor) {
     std::vector<Case> wider;
     for (Case c : cases) {
