@@ -45,7 +45,9 @@ Outcome run(int ranks, const TensorGroup::Options& options, std::int64_t suppres
     const Tensor whole = tensor.gather_rows(ctx, x, "x", [&](const Tensor& rows, std::int64_t first) {
       launch(compute, Copy{.src = rows, .dst = copy.slice(0, first, rows.size(0))});
     });
-    const Tensor behind = tensor.overlaps() ? tensor.gather_rows_behind(ctx, x, "x again") : whole;
+    const Tensor later = ctx.empty(x.shape, DType::kFp32, "later");
+    launch(compute, Fill{.x = later, .value = static_cast<double>(group.rank())});
+    const Tensor behind = tensor.overlaps() ? tensor.gather_rows_behind(ctx, later, "later") : whole;
     const Tensor sum =
         tensor.sum_rows(ctx, whole.shape, DType::kFp32, "twice", [&](const Tensor& rows, std::int64_t first) {
           const Tensor part = copy.slice(0, first, rows.size(0));
