@@ -40,7 +40,7 @@ TrainingModel::TrainingModel(const Options& options, DeviceType device, const Me
       tensor_communication_(
           mesh.tp().size() == 1 ? nullptr : std::make_unique<Stream>(device, "tensor communication", instruments)),
       tensor_(mesh.tp(), tensor_communication_ ? *tensor_communication_ : communication_,
-              options.parallel.sequence_parallel),
+              {.sequence_parallel = options.parallel.sequence_parallel, .overlap = options.parallel.tp_comm_overlap}),
       context_communication_(
           mesh.cp().size() == 1 ? nullptr : std::make_unique<Stream>(device, "context communication", instruments)),
       context_(mesh.cp(), context_communication_ ? *context_communication_ : communication_),

@@ -33,13 +33,23 @@ Words Layout::flags() const {
   if (sequence) flags = flags + Words{"--sequence-parallel"};
   if (context > 1)
     flags = flags + Words{"--context-parallel-size", std::to_string(context), "--cp-comm-type", communication};
+  if (overlap) flags = flags + Words{"--tp-comm-overlap"};
+  if (sharing >= 1) flags = flags + Words{"--overlap-grad-reduce"};
+  if (sharing == 2) flags = flags + Words{"--use-distributed-optimizer", "--overlap-param-gather"};
   if (schedule == "interleaved") flags = flags + Words{"--num-virtual-stages-per-pipeline-rank", "2"};
   return flags;
 }
 
 std::string Layout::name() const {
-  return "tp" + std::to_string(tensor) + (sequence ? " sp" : "") + " pp" + std::to_string(pipeline) + " dp" +
-         std::to_string(data) + (context > 1 ? " cp" + std::to_string(context) + " " + communication : "") + " " +
+  return "tp" + std::to_string(tensor) +
+         (overlap    ? " overlapped sp"
+          : sequence ? " sp"
+                     : "") +
+         " pp" + std::to_string(pipeline) + " dp" + std::to_string(data) +
+         (context > 1 ? " cp" + std::to_string(context) + " " + communication : "") +
+         (sharing == 2   ? " sharded "
+          : sharing == 1 ? " overlapped "
+                         : " ") +
          schedule;
 }
 
@@ -70,7 +80,10 @@ void expect_acted(const RunResult& run, const Layout& layout, const Sizes& sizes
     EXPECT_GE(did.tensor_calls, layout.tensor > 1 ? calls : 0);
     // An exchange or more each way.
     EXPECT_GE(did.context_calls, layout.context > 1 ? 2 * steps * microbatches * sizes.layers / layout.pipeline : 0);
-    EXPECT_GE(did.buckets_reduced, layout.data * layout.context > 1 ? 2 * steps : 0);
+    const bool has_replicas = layout.data * layout.context > 1;
+    EXPECT_GE(did.buckets_reduced, has_replicas ? (layout.sharing > 0 ? 2 : 1) * steps : 0);
+    EXPECT_EQ(did.ranges_scattered > 0, layout.sharing == 2);
+    EXPECT_GE(did.buckets_gathered, layout.sharing == 2 ? 2 * steps : 0);
     if (layout.tensor == 1) {
       EXPECT_EQ(did.tensor_calls, 0);
     }
