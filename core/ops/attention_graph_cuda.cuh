@@ -1,8 +1,8 @@
-// Attention, causal or of all keys, as cuDNN operation graphs, through the backend C API. cuDNN's fused engines match the whole graph
-// against patterns of their own: which operations there are, in which order, which tensors are virtual, even the
-// multiplication by one in backward belong to the interface. (The native SDPA operations are no alternative: before
-// cuDNN 9.21 their forward has no causal mask, and their backward is never accepted.)
-// B samples, N query heads, K key/value heads, S tokens, U keys, D head dim; bf16 with fp32 sums.
+// Attention, causal or of all keys, as cuDNN operation graphs, through the backend C API. cuDNN's fused engines match
+// the whole graph against patterns of their own: which operations there are, in which order, which tensors are virtual,
+// even the multiplication by one in backward belong to the interface. (The native SDPA operations are no alternative:
+// before cuDNN 9.21 their forward has no causal mask, and their backward is never accepted.) B samples, N query heads,
+// K key/value heads, S tokens, U keys, D head dim; bf16 with fp32 sums.
 #pragma once
 
 #include <compare>

@@ -99,9 +99,10 @@ __global__ void __launch_bounds__(kThreads) dropout(const DropoutArguments a) {
       row_of_sample = whole_row % a.rows_per_sample;
     }
     sample += first_sample;
-    const std::int64_t position = a.first_position + row_of_sample + (row_of_sample >= a.rows_per_sample / 2 ? a.gap : 0);
-    const uint4 counter = make_uint4(0, static_cast<std::uint32_t>(position),
-                                     static_cast<std::uint32_t>(sample), static_cast<std::uint32_t>(sample >> 32));
+    const std::int64_t position =
+        a.first_position + row_of_sample + (row_of_sample >= a.rows_per_sample / 2 ? a.gap : 0);
+    const uint4 counter = make_uint4(0, static_cast<std::uint32_t>(position), static_cast<std::uint32_t>(sample),
+                                     static_cast<std::uint32_t>(sample >> 32));
     const unsigned bits = dropped_bits(a.first_group + item.group, quarter, counter, keys, a.threshold) >> quarter;
     T* y = static_cast<T*>(a.y) + item.row * a.y_stride;
 #pragma unroll

@@ -204,9 +204,9 @@ __global__ void __launch_bounds__(kLanes) add_runs(const GradientArguments a) {
 
 // A block owns a position and a tile of columns; it adds the samples in ascending order.
 template <class T, class G, bool kVector>
-__global__ void __launch_bounds__(kLanes) add_positions(const std::int32_t* verdict, const T* dy, G* d_positions,
-                                                        std::int64_t rows, std::int64_t rows_per_sample, int columns,
-                                                        SequencePart part) {
+__global__ void __launch_bounds__(kLanes)
+    add_positions(const std::int32_t* verdict, const T* dy, G* d_positions, std::int64_t rows,
+                  std::int64_t rows_per_sample, int columns, SequencePart part) {
   constexpr int kWidth = kPack<T>;
   const int first = (static_cast<int>(blockIdx.y) * kLanes + static_cast<int>(threadIdx.x)) * kWidth;
   if (first >= columns || *verdict != 0) return;

@@ -50,7 +50,7 @@ void check_heads(const ModelConfig& config, const ContextParallelSizes& sizes) {
     const auto fits = [&](std::int64_t size) { return count % (size * tensor) == 0; };
     const std::string fitting = fitting_sizes(fits);
     refuse_usage(fmt::format("--cp-comm-type a2a, --context-parallel-size and {}", flag),
-                 fmt::format("a multiple of {}, of the context- times the tensor-parallel ranks", ranks),
+                 fmt::format("a multiple of {}, the context-parallel times the tensor-parallel ranks", ranks),
                  fmt::format("--context-parallel-size {}, --tensor-model-parallel-size {} and {} {}", sizes.context,
                              sizes.tensor, flag, heads),
                  fmt::format("{}or --cp-comm-type p2p, which takes any number",
