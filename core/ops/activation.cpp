@@ -69,7 +69,9 @@ void check(const SwigluBackward& op) {
   check_same_or_apart(op.x, "op.x", op.dx, "op.dx");
   check_no_overlap(op.dy, "op.dy", op.dx, "op.dx");
   if (!op.y) return;
-  check_gated(op.x, "op.x", op.y, "op.y");
+  check_shape(op.y, op.dy.shape, "op.y");
+  check_dtype(op.y, {op.dy.dtype}, "op.y");
+  check_rows(op.y, "op.y");
   check_same_or_apart(op.y, "op.y", op.dy, "op.dy");
   check_no_overlap(op.y, "op.y", op.x, "op.x");
   check_no_overlap(op.y, "op.y", op.dx, "op.dx");
