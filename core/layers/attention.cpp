@@ -85,8 +85,6 @@ TensorList Attention::forward(Context& ctx, const TensorList& inputs, Stash& sta
 void Attention::refill(Context& ctx, Stash& stash) const {
   if (Stash& core = stash.child(kCore); !core.has(CoreAttention::kOut))
     stash.child(kProj).refill(Linear::kInput, refill_attention(ctx, *parts_.core, core));
-  Stash& qkv = stash.child(kQkvLinear);
-  if (!qkv.has(Linear::kInput)) qkv.refill(Linear::kInput, parts_.norm.forward_again(ctx, stash.child(kNorm)));
 }
 
 TensorList Attention::backward_data(Context& ctx, const TensorList& output_gradients, Stash& stash) const {
@@ -109,7 +107,8 @@ TensorList Attention::backward_data(Context& ctx, const TensorList& output_gradi
     parts_.k_norm->backward_data_into(ctx, targets.k, {}, grads.k, stash.child(kKNorm));
   }
   const Tensor d_normed = parts_.qkv->backward_data(ctx, d_qkv, stash.child(kQkvLinear));
-  const Tensor d_residual = parts_.norm.backward_data(ctx, d_normed, output_gradients[1], stash.child(kNorm));
+  const Tensor d_residual =
+      parts_.norm.backward_data(ctx, d_normed, output_gradients[1], stash.child(kNorm), &stash.child(kQkvLinear));
   return {d_residual, d_residual};
 }
 
