@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "apps/model_builder.h"
@@ -13,6 +14,13 @@
 namespace megalith {
 
 RankSync rank_sync(Communicator& world);
+
+// The checkpoint of --load and --ckpt-step, as find_checkpoint finds it.
+std::optional<LoadedCheckpoint> find_wanted(const CheckpointOptions& wanted, const RankSync& sync,
+                                            VerifiedCheckpoints* verified = nullptr);
+// The same where there must be one.
+LoadedCheckpoint load_wanted(const CheckpointOptions& wanted, const RankSync& sync);
+[[noreturn]] void refuse_no_checkpoint(const std::string& folder, const std::string& remedy);  // kNoCheckpoint
 
 struct SaveCheckpoint {
   TrainingModel& model;
