@@ -269,6 +269,15 @@ TEST_P(CudaSizesTest, Norms) {
                              .dx = s.output(shape, dtype()),
                              .d_weight_partial = s.output({norm_partials(DeviceType::kCuda), length}, DType::kFp32)};
     });
+    compare("rms backward and forward again " + what, [&](Side& s) {
+      return RmsNormBackward{.dy = s.normal(shape, dtype()),
+                             .x = s.normal(shape, dtype()),
+                             .weight = s.normal({length}, dtype()),
+                             .rstd = s.normal({rows}, DType::kFp32),
+                             .dx = s.output(shape, dtype()),
+                             .d_weight_partial = s.output({norm_partials(DeviceType::kCuda), length}, DType::kFp32),
+                             .y = s.output(shape, dtype())};
+    });
   }
   compare("heads of a fused projection", [&](Side& s) {
     const Tensor fused = s.normal({300, 12, 128}, dtype()), out = s.output({300, 12, 128}, dtype());
@@ -375,6 +384,12 @@ TEST_P(CudaSizesTest, Activations) {
       return SwigluBackward{
           .x = s.normal(wide, dtype(), 2), .dy = s.normal(narrow, dtype()), .dx = s.output(wide, dtype())};
     });
+    compare("swiglu gradient and swiglu again", [&](Side& s) {
+      return SwigluBackward{.x = s.normal(wide, dtype(), 2),
+                            .dy = s.normal(narrow, dtype()),
+                            .dx = s.output(wide, dtype()),
+                            .y = s.output(narrow, dtype())};
+    });
   }
 }
 
@@ -400,6 +415,14 @@ TEST_P(CudaSizesTest, SameBitsAsOnTheCpu) {
         "add",
         [&](Side& s) {
           return Add{.a = s.normal(shape, dtype()), .b = s.normal(shape, dtype()), .y = s.output(shape, dtype())};
+        },
+        true);
+    compare(
+        "sum of parts",
+        [&](Side& s) {
+          Shape parts{3};
+          for (int d = 0; d < shape.rank(); ++d) parts.push_back(shape[d]);
+          return SumParts{.parts = s.normal(parts, dtype()), .y = s.output(shape, dtype())};
         },
         true);
     for (const DType to : {DType::kFp32, DType::kBf16}) {
