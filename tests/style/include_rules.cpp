@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <regex>
 #include <set>
 #include <sstream>
 
