@@ -140,7 +140,8 @@ Trainer::Trainer(RunSetup setup, Communicator& world, const StopRequest& stop, C
   if (saves_async) save_group_ = (host_world == nullptr ? world_ : *host_world).duplicate("checkpoint");
   // A GPU says itself when it is full.
   std::size_t limit = on_cpu ? memory_limit(world_) : 0;
-  if (on_cpu && saves_async) limit -= std::min(limit - 1, setup_.plans.checkpoint_staging);
+  if (on_cpu && saves_async)
+    limit = std::max(limit, setup_.plans.checkpoint_staging + 1) - setup_.plans.checkpoint_staging;
   if (!on_cpu) together(world_, [&] { check_gpu_memory(memory_use(setup_.plans, setup_.planned_persistent)); });
   together(world_, [&] {  // the groups are made before anything can fail
     model_ = std::make_unique<TrainingModel>(options_, options_.train.device, mesh_,

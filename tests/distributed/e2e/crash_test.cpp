@@ -247,12 +247,12 @@ class OutOfMemory {
   }
 
   // False where the run, which goes on from step 2, never makes so many allocations.
-  bool fails(const std::string& site, std::int64_t at, int rank) {
+  bool fails(const std::string& site, std::int64_t at, int rank, const Words& more = {}) {
     std::filesystem::remove_all(folder_.path("kept"));
     folder_.copy("start", "kept");
     const std::string fault = fmt::format("{}:{}:abort-alloc", site, at);
-    const Outcome outcome =
-        test::run(command({"--allow-faults", "--fault-rank", std::to_string(rank), "--fault", fault}), folder_);
+    const Words flags = {"--allow-faults", "--fault-rank", std::to_string(rank), "--fault", fault};
+    const Outcome outcome = test::run(command(flags + more), folder_);
     EXPECT_TRUE(outcome.code == 6 || outcome.code == 0)
         << fault << " on rank " << rank << ": exit " << outcome.code << "\n"
         << outcome.err;
@@ -300,7 +300,7 @@ TEST(Crash, LongOutOfMemoryAtRandomAllocations) {
   int failures = 0;
   while (std::chrono::steady_clock::now() < end && !HasFailure())
     failures += run.fails("memory.new", static_cast<std::int64_t>(1 + random() % static_cast<std::uint64_t>(last)),
-                          static_cast<int>(random() % 2))
+                          static_cast<int>(random() % 2), random() % 2 == 0 ? Words{} : Words{"--async-save"})
                     ? 1
                     : 0;
   run.finish();
