@@ -171,6 +171,7 @@ void check_checkpoint(const CheckpointOptions& checkpoint) {
     }
   };
   needs(checkpoint.save_interval != 0, "--save-interval", checkpoint.save, "--save");
+  needs(checkpoint.async_save, "--async-save", checkpoint.save, "--save");
   needs(checkpoint.keep_last != 0, "--keep-last", checkpoint.save, "--save");
   needs(checkpoint.ckpt_step != 0, "--ckpt-step", checkpoint.load, "--load");
   needs(checkpoint.finetune, "--finetune", checkpoint.load, "--load");

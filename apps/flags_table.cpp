@@ -119,6 +119,7 @@ void add_checkpoint(Table& t, CheckpointOptions& o) {
     {"save", kCheckpoint, kTrain | kConvertApp, "DIR", text(&o.save), "folder for checkpoints", "none"},
     {"load", kCheckpoint, kTrain | kGenerateApp | kConvertApp, "DIR", text(&o.load), "folder to read the newest valid checkpoint from", "none"},
     {"save-interval", kCheckpoint, kTrain, "STEPS", integer(&o.save_interval, {0, kMany}), "0: only at the end", ""},
+    {"async-save", kCheckpoint, kShaped, "", toggle(&o.async_save), "the run goes on while a thread writes the checkpoint from a copy in host memory, which is taken (on a GPU pinned) before the first step", ""},
     {"keep-last", kCheckpoint, kTrain, "N", integer(&o.keep_last, {0, 1'000'000}), "newest checkpoints to keep; 0: all", ""},
     {"ckpt-step", kCheckpoint, kTrain | kGenerateApp | kConvertApp, "STEP", integer(&o.ckpt_step, {0, kMany}), "checkpoint to load; 0: the newest valid one", ""},
     {"finetune", kCheckpoint, kTrain, "", toggle(&o.finetune), "take the weights only and start at step 0", ""},

@@ -32,8 +32,9 @@ namespace megalith {
 struct StepPlans {
   ArenaPlan train;
   ArenaPlan evaluate;
-  double train_flops = 0;     // per rank and step, as the ops count them (recompute included)
-  std::size_t train_ops = 0;  // launched per step
+  double train_flops = 0;              // per rank and step, as the ops count them (recompute included)
+  std::size_t train_ops = 0;           // launched per step
+  std::size_t checkpoint_staging = 0;  // bytes of host memory, with --async-save
   std::size_t block_bytes() const { return std::max(train.peak_bytes, evaluate.peak_bytes); }
 };
 
@@ -110,6 +111,8 @@ class TrainingModel {
   const Communicator& tensor_group() const { return tensor_.communicator(); }
   const GradientReducer& reducer() const { return *reducer_; }
   const ParameterGatherer& gatherer() const { return *gatherer_; }
+  // The next update of parameters and optimizer state waits for `read`, which a stream that reads them has recorded.
+  void hold_update(Event& read) { before_update_ = &read; }
   // With --overlap-param-gather the weights of a step may still be on their way when its result is read: before
   // anything but a step reads them on the compute stream.
   void wait_for_parameters() { gatherer_->wait_for_all(); }
@@ -178,6 +181,7 @@ class TrainingModel {
   std::vector<std::unique_ptr<HostStep>> host_;  // used in turn
   std::int64_t steps_staged_ = 0;
   int pending_steps_ = 0;
+  Event* before_update_ = nullptr;  // of hold_update(), until it was waited for
   const StepPlans* plans_ = nullptr;
 };
 

@@ -99,6 +99,9 @@ void print_memory(const MemoryUse& use, const StepPlans& plans, const std::strin
              mib(use.arena_live[static_cast<std::size_t>(MemoryCategory::kWorkspace)]));
   fmt::print("    evaluation step         {}\n", mib(plans.evaluate.peak_bytes));
   fmt::print("  {:<25} {}\n", "total", mib(use.total()));
+  if (plans.checkpoint_staging == 0) return;
+  fmt::print("host memory per rank{}\n", whose);
+  fmt::print("  {:<25} {}\n", "checkpoint staging", mib(plans.checkpoint_staging));
 }
 
 ExitCode forecast(int argc, char** argv) {

@@ -1,4 +1,5 @@
 // What a step takes, recorded on the plan backend before anything is allocated.
+#include "apps/async_save.h"
 #include "apps/model_builder.h"
 #include "core/device/timeline.h"
 #include "parallel/comm/plan_communicator.h"
@@ -37,6 +38,7 @@ void plan_mode(Mode mode, const Options& options, const Mesh& mesh, StepPlans& p
     plans.train_flops = timeline.flops();
     plans.train_ops = timeline.entries().size();
     if (persistent != nullptr) *persistent = model.pool().allocated_by_category();
+    if (options.checkpoint.async_save) plans.checkpoint_staging = staging_bytes(shards_to_write(model, mesh.dp()));
   } else {
     model.evaluate_step(input);
     plans.evaluate = plan_arena(timeline, model.arena());

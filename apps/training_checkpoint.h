@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "apps/model_builder.h"
 #include "core/checkpoint/train_state.h"
@@ -14,6 +15,15 @@ namespace megalith {
 
 RankSync rank_sync(Communicator& world);
 
+// A part of the model's state that this rank writes. A distributed optimizer's shards are written by the ranks that
+// hold them, as the slices of logical tensors that they are; all else by one of the ranks that hold it. So nothing is
+// gathered for a checkpoint. The same list at every save of a run.
+struct WrittenShard {
+  Shard shard;    // without data
+  Tensor tensor;  // contiguous, on the device
+};
+std::vector<WrittenShard> shards_to_write(TrainingModel& model, const Communicator& replicas);
+
 struct SaveCheckpoint {
   TrainingModel& model;
   Communicator& world;
@@ -22,6 +32,7 @@ struct SaveCheckpoint {
   std::string directory;
   int keep_last = 0;
   VerifiedCheckpoints* verified = nullptr;
+  const FileObserver* observer = nullptr;
 };
 SaveResult save_training_checkpoint(const SaveCheckpoint& request);
 
