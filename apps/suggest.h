@@ -1,0 +1,37 @@
+// The layouts of a model over a number of ranks that a machine steps through fastest: every tensor- and
+// pipeline-parallel size, schedule, number of chunks, micro batch and amount of recomputation is forecast, unless it
+// cannot be among the best or does not fit.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "apps/forecast.h"
+#include "apps/options.h"
+#include "apps/rates.h"
+
+namespace megalith {
+
+struct Suggestion {
+  Options options;                 // complete
+  std::vector<std::string> flags;  // to copy: beside the flags that were given
+  StepForecast step;
+};
+
+struct Suggestions {
+  std::vector<Suggestion> best;        // the fastest first
+  std::map<std::string, int> dropped;  // how many layouts for which reason
+  int tried = 0;
+};
+
+struct SuggestSpec {
+  const Rates* rates = nullptr;
+  std::size_t most_memory = 0;  // bytes of a rank
+  std::size_t count = 10;
+};
+// `options` is complete but for the layout. A flag that sets some of the layout itself is an error with exit code 2.
+Suggestions suggest_layouts(const Options& options, int world, const SuggestSpec& spec);
+
+}  // namespace megalith
