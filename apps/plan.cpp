@@ -124,13 +124,17 @@ void print_work(const Options& options, const Forecast& forecast) {
                   [](const StageForecast& stage) { return stage.work.volumes.empty(); }))
     return;
   fmt::print("communication of a rank in a step: payload, and bytes sent where a ring carries it\n");
-  for (const StageForecast& stage : forecast.stages) {
-    for (const auto& [axis, volume] : stage.work.volumes) {
-      fmt::print("  {}{:<10} {:>8.0f} calls {} {}",
-                 forecast.stages.size() > 1 ? fmt::format("stage {:<4} ", stage.stage) : "", axis, volume.calls,
-                 mib(volume.bytes), mib(volume.sent));
+  for (std::size_t s = 0; s < forecast.stages.size();) {
+    std::size_t end = s;  // stages that communicate alike share their lines
+    while (end < forecast.stages.size() && forecast.stages[end].work.volumes == forecast.stages[s].work.volumes) ++end;
+    std::string stages;
+    if (forecast.stages.size() > 1)
+      stages = fmt::format("stage {:<12}", end - s > 1 ? fmt::format("{} to {}", s, end - 1) : fmt::format("{}", s));
+    for (const auto& [axis, volume] : forecast.stages[s].work.volumes) {
+      fmt::print("  {}{:<10} {:>8.0f} calls {} {}", stages, axis, volume.calls, mib(volume.bytes), mib(volume.sent));
       fmt::print("{}\n", volume.seconds > 0 ? fmt::format(" {:>10.2f} ms", 1e3 * volume.seconds) : "");
     }
+    s = end;
   }
 }
 
@@ -177,7 +181,7 @@ void print_suggestions(const Options& options, const Rates& rates) {
                fmt::join(suggestion.flags, " "));
   }
   if (found.best.empty()) fmt::print("  none fits\n");
-  fmt::print("of {} layouts were left out\n", found.tried);
+  fmt::print("of {} layouts, left out:\n", found.tried);
   for (const auto& [reason, count] : found.dropped) fmt::print("  {:>6} {}\n", count, reason);
 }
 
@@ -186,11 +190,12 @@ ExitCode forecast(int argc, char** argv) {
   const int world = static_cast<int>(options.parallel.world_size);
   std::optional<Rates> rates;
   if (!options.forecast.rates.empty()) rates = read_rates(options.forecast.rates);
-  complete_options(options, tokenizer_of(options), world);
   if (options.forecast.suggest) {
+    complete_options(options, tokenizer_of(options), 1);  // the sizes of the model; the layout is looked for
     print_suggestions(options, *rates);
     return ExitCode::kOk;
   }
+  complete_options(options, tokenizer_of(options), world);
   const MeshSizes mesh = mesh_sizes_of(options.parallel, world);
   print_layout(options, mesh);
   print_parameters(options.model);

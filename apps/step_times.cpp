@@ -136,26 +136,36 @@ class Player {
 StepTimes times_of(const StepRecording& recording, const CostModel& costs) { return Player(recording, costs).run(); }
 
 StepWork work_of(const StepRecording& recording, std::int64_t microbatches, const CostModel* costs) {
-  const double more = static_cast<double>(microbatches) / static_cast<double>(recording.microbatches);
   const CallOfEntry calls = calls_of(recording);
   const std::vector<Timeline::Entry>& entries = recording.timeline.entries();
   StepWork work;
   ActionOfEntry actions(recording);
+  // Counts are whole numbers, and stay so: times the microbatches of the step, by those that were recorded.
+  const auto add = [&](bool of_microbatch, double& to, double count) {
+    to +=
+        of_microbatch ? count * static_cast<double>(microbatches) : count * static_cast<double>(recording.microbatches);
+  };
   for (std::size_t i = 0; i < entries.size(); ++i) {
     const Action* action = actions.at(i);
     if (action == nullptr) continue;
-    const double times = is_of_microbatch(action->kind) ? more : 1;
-    if (entries[i].kind == Timeline::Kind::kOp) work.ops += times;
-    work.flops += times * entries[i].access.flops();
+    const bool each = is_of_microbatch(action->kind);
+    if (entries[i].kind == Timeline::Kind::kOp) add(each, work.ops, 1);
+    add(each, work.flops, entries[i].access.flops());
     const auto found = calls.find(i);
     if (found == calls.end()) continue;
     const PlannedCall& call = *found->second;
     AxisVolume& volume = work.volumes[call.group.substr(0, call.group.find(' '))];
     const double bytes = static_cast<double>(call.bytes);
-    volume.calls += times;
-    volume.bytes += times * bytes;
-    volume.sent += times * ring_bytes(call.kind, bytes, static_cast<int>(call.ranks->size()));
-    if (costs != nullptr) volume.seconds += times * costs->seconds(call);
+    add(each, volume.calls, 1);
+    add(each, volume.bytes, bytes);
+    add(each, volume.sent, ring_bytes(call.kind, bytes, static_cast<int>(call.ranks->size())));
+    if (costs != nullptr) add(each, volume.seconds, costs->seconds(call));
+  }
+  const double recorded = static_cast<double>(recording.microbatches);
+  work.flops /= recorded;
+  work.ops /= recorded;
+  for (auto& [axis, volume] : work.volumes) {
+    for (double* sum : {&volume.calls, &volume.bytes, &volume.sent, &volume.seconds}) *sum /= recorded;
   }
   return work;
 }

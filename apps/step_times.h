@@ -18,6 +18,7 @@ struct AxisVolume {
   double bytes = 0;    // payload, as CommunicatorStats counts it
   double sent = 0;     // bytes that leave the rank where a ring carries it
   double seconds = 0;  // of the calls, one after the other; 0 without rates
+  friend bool operator==(const AxisVolume&, const AxisVolume&) = default;
 };
 
 // Of a step of `microbatches` microbatches, whatever number was recorded.

@@ -17,7 +17,8 @@ namespace {
 
 constexpr std::int64_t kMostTokens = 65'536;  // of a microbatch, more of which make no GEMM faster
 
-constexpr const char* kTooSlow = "slower than the best even without any wait";
+constexpr const char* kSlower = "slower than those listed";
+constexpr const char* kTooSlow = "slower than those listed, even at the fastest rate of all";
 constexpr const char* kDoesNotDivide = "heads, width, layers or batch do not divide";
 constexpr const char* kTooLarge = "need more memory, even where all layers are recomputed";
 
@@ -217,22 +218,38 @@ class Search {
   // Recomputation costs time, so less of it comes first.
   void look_at(const Layout& layout) {
     for (const Recompute recompute : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
-      Options options = with_layout(options_, layout, recompute);
-      const Forecast forecast = make_forecast(
-          options, world_,
-          {.rates = spec_.rates, .one_of_alike = true, .most_microbatches = 0, .most_memory = spec_.most_memory});
+      const Options options = with_layout(options_, layout, recompute);
+      ForecastSpec spec{
+          .rates = spec_.rates, .one_of_alike = true, .most_microbatches = 0, .most_memory = spec_.most_memory};
+      Forecast forecast = make_forecast(options, world_, spec);
+      if (forecast.step && is_among_best(*forecast.step) && layout.pp > 1) {
+        // The arena's layout may need a little more with all microbatches.
+        spec.most_microbatches = ForecastSpec{}.most_microbatches;
+        forecast = make_forecast(options, world_, spec);
+      }
       if (!forecast.step) continue;
-      std::vector<std::string> flags = flags_of(options);
-      const auto place =
-          std::upper_bound(found_.best.begin(), found_.best.end(), forecast.step->seconds,
-                           [](double seconds, const Suggestion& other) { return seconds < other.step.seconds; });
-      found_.best.insert(place, {.options = std::move(options), .flags = std::move(flags), .step = *forecast.step});
-      if (found_.best.size() <= spec_.count) return;
-      found_.best.pop_back();
-      ++found_.dropped["slower than the best"];
+      if (!is_among_best(*forecast.step)) {
+        ++found_.dropped[kSlower];
+        return;
+      }
+      list({.options = options, .flags = flags_of(options), .step = *forecast.step});
       return;
     }
     ++found_.dropped[kTooLarge];
+  }
+
+  bool is_among_best(const StepForecast& step) const {
+    return found_.best.size() < spec_.count || step.seconds < found_.best.back().step.seconds;
+  }
+
+  void list(Suggestion suggestion) {
+    const auto place =
+        std::upper_bound(found_.best.begin(), found_.best.end(), suggestion.step.seconds,
+                         [](double seconds, const Suggestion& other) { return seconds < other.step.seconds; });
+    found_.best.insert(place, std::move(suggestion));
+    if (found_.best.size() <= spec_.count) return;
+    found_.best.pop_back();
+    ++found_.dropped[kSlower];
   }
 
   const Options& options_;

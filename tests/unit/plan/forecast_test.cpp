@@ -40,7 +40,7 @@ double launched_flops(const Forecast& forecast, const Options& options) {
 // 2 products over half of the pairs. Our backward of attention takes 5 products and not 4, as flash attention does: it
 // computes the scores again, which the closed formula leaves out.
 TEST(ForecastFlops, AreThoseOfTheFormula) {
-  const double layers = 4, hidden = 64, ffn = 256, length = 32, vocabulary = 128, sequences = 16;
+  const double layers = 4, hidden = 64, ffn = 256, length = 32, vocabulary = 256, sequences = 16;
   const double tokens = sequences * length;
   const double weights = layers * (4 * hidden * hidden + 2 * hidden * ffn) + vocabulary * hidden;
   const double closed = tokens * (6 * weights + 6 * layers * length * hidden);
@@ -189,7 +189,9 @@ TEST(Forecast, OfFewRecordedMicrobatchesIsThatOfAll) {
     const Forecast all = make_forecast(options, 4, {.rates = &rates, .most_microbatches = 1000});
     const Forecast some = make_forecast(options, 4, {.rates = &rates, .most_microbatches = 1});
     for (std::size_t s = 0; s < all.stages.size(); ++s) {
-      EXPECT_EQ(some.stages[s].memory.total(), all.stages[s].memory.total());
+      // What is alive at once is the same; the arena's layout may have other gaps.
+      EXPECT_EQ(some.stages[s].plans.train.live_bytes, all.stages[s].plans.train.live_bytes);
+      EXPECT_EQ(some.stages[s].memory.persistent, all.stages[s].memory.persistent);
       EXPECT_DOUBLE_EQ(some.stages[s].work.flops, all.stages[s].work.flops);
       EXPECT_DOUBLE_EQ(some.stages[s].work.ops, all.stages[s].work.ops);
       for (const auto& [axis, v] : all.stages[s].work.volumes)

@@ -17,11 +17,11 @@ inline Words operator+(Words a, const Words& b) {
   return a;
 }
 
-// 4 layers, hidden 64, 4 heads, sequence 32, global batch 16, vocabulary 128, on the CPU's kernels.
+// 4 layers, hidden 64, 4 heads, sequence 32, global batch 16, vocabulary 256, on the CPU's kernels.
 inline Words plan_flags() {
   return {
       "--num-layers",       "4",  "--hidden-size",       "64", "--num-attention-heads", "4",    "--seq-length", "32",
-      "--micro-batch-size", "1",  "--global-batch-size", "16", "--tokenizer-type",      "null", "--vocab-size", "127",
+      "--micro-batch-size", "1",  "--global-batch-size", "16", "--tokenizer-type",      "null", "--vocab-size", "255",
       "--device",           "cpu"};
 }
 
