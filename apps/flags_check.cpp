@@ -26,9 +26,9 @@ void check_parallel(const Options& options) {
   };
   only_one("--expert-model-parallel-size", parallel.expert_model_parallel_size);
   only_one("--context-parallel-size", parallel.context_parallel_size);
-  if (parallel.tp_comm_overlap) {
-    refuse_usage("--tp-comm-overlap", "that it is left out, the overlap of GEMMs and collectives is not built yet",
-                 "--tp-comm-overlap", "tensor parallelism works without it");
+  if (parallel.tp_comm_overlap && !parallel.sequence_parallel) {
+    refuse_usage("--tp-comm-overlap and --sequence-parallel", "--tp-comm-overlap together with --sequence-parallel",
+                 "--tp-comm-overlap alone", "add --sequence-parallel, or leave --tp-comm-overlap out");
   }
   const auto needed_by_gather = [&parallel](bool is_set, const char* flag) {
     if (!parallel.overlap_param_gather || is_set) return;

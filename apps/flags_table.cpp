@@ -131,7 +131,7 @@ void add_parallel(Table& t, ParallelOptions& o) {
   t.insert(t.end(), {
     {"tensor-model-parallel-size", kParallel, kShaped, "RANKS", ranks(&o.tensor_model_parallel_size), "ranks that share each layer's heads, columns and vocabulary", ""},
     {"sequence-parallel", kParallel, kShaped, "", toggle(&o.sequence_parallel), "with tensor parallelism: split norms, dropout and residuals along the tokens", ""},
-    {"tp-comm-overlap", kParallel, kShaped, "", toggle(&o.tp_comm_overlap), "not built yet", ""},
+    {"tp-comm-overlap", kParallel, kShaped, "", toggle(&o.tp_comm_overlap), "with sequence parallelism: rows travel between ranks piece by piece while the linears' GEMMs of other pieces run", ""},
     {"pipeline-model-parallel-size", kParallel, kShaped, "RANKS", ranks(&o.pipeline_model_parallel_size), "stages that the layers are split over", ""},
     {"pipeline-schedule", kParallel, kShaped, "NAME", choice(&o.pipeline_schedule, {"auto", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "dualpipe-v"}), "order of a stage's work; auto: 1f1b, or interleaved where a stage has several chunks; zb-v and dualpipe-v have 2 chunks a stage", ""},
     {"num-layers-per-virtual-pipeline-stage", kParallel, kShaped, "N", integer(&o.num_layers_per_virtual_pipeline_stage, {0, 10'000}), "cut a stage into chunks of so many layers; 0: one chunk", ""},

@@ -39,7 +39,7 @@ TrainingModel::TrainingModel(const Options& options, DeviceType device, const Me
       tensor_communication_(
           mesh.tp().size() == 1 ? nullptr : std::make_unique<Stream>(device, "tensor communication", instruments)),
       tensor_(mesh.tp(), tensor_communication_ ? *tensor_communication_ : communication_,
-              options.parallel.sequence_parallel),
+              {.sequence_parallel = options.parallel.sequence_parallel, .overlap = options.parallel.tp_comm_overlap}),
       arena_(pool_, device == DeviceType::kPlan ? Arena::Mode::kRecording : Arena::Mode::kPlanned),
       gpt_(build_gpt(options.model, recompute_layers(options, parts_),
                      tensor_parallel_factories(options.model, tensor_), options.train.loss_chunk_size, parts_)),

@@ -90,7 +90,7 @@ struct CheckpointOptions {
 struct ParallelOptions {
   std::int64_t tensor_model_parallel_size = 1;
   bool sequence_parallel = false;  // with it: norms, dropout and residuals are split along the tokens
-  bool tp_comm_overlap = false;    // not built yet: refused
+  bool tp_comm_overlap = false;    // of gathered and summed rows with the GEMMs beside them
   std::int64_t pipeline_model_parallel_size = 1;
   std::int64_t expert_model_parallel_size = 1;
   std::int64_t context_parallel_size = 1;

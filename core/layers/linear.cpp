@@ -28,21 +28,6 @@ Tensor matmul(Context& ctx, const Tensor& x, const Tensor& w, bool transpose_x, 
   return y;
 }
 
-Layer::Activated matmul_gelu(Context& ctx, const Tensor& x, const Tensor& w, const Tensor& bias) {
-  const Shape shape{x.size(0), w.size(0)};
-  const Layer::Activated result{.input = ctx.empty(shape, x.dtype, "matmul"),
-                                .output = ctx.empty(shape, x.dtype, "activation")};
-  launch(ctx.compute,
-         Gemm{.a = x, .b = w, .c = result.output, .transpose_b = true, .bias = bias, .pre_activation = result.input});
-  return result;
-}
-
-Tensor matmul_gelu_gradient(Context& ctx, const Tensor& dy, const Tensor& w, const Tensor& gelu_input) {
-  const Tensor gradient = ctx.empty(gelu_input.shape, dy.dtype, "activation gradient");
-  launch(ctx.compute, Gemm{.a = dy, .b = w, .c = gradient, .gelu_input = gelu_input});
-  return gradient;
-}
-
 void accumulate_linear_gradient(Context& ctx, const Tensor& x, const Tensor& dy, const Parameter& weight,
                                 const Parameter* bias) {
   launch(ctx.compute, Gemm{.a = dy, .b = x, .c = weight.main_grad, .transpose_a = true, .accumulate = true});
@@ -67,12 +52,22 @@ Tensor Linear::backward_data(Context& ctx, const Tensor& dy, Stash& stash) const
 Layer::Activated Linear::forward_gelu(Context& ctx, const Tensor& x, Stash& stash) const {
   if (ctx.deterministic) return Layer::forward_gelu(ctx, x, stash);
   stash.save(ctx.policies, kInput, input_kind_, x);
-  return matmul_gelu(ctx, x, weight_.weight, bias_ != nullptr ? bias_->weight : Tensor{});
+  const Shape shape{x.size(0), weight_.shape[0]};
+  const Activated y{.input = ctx.empty(shape, x.dtype, "matmul"), .output = ctx.empty(shape, x.dtype, "activation")};
+  launch(ctx.compute, Gemm{.a = x,
+                           .b = weight_.weight,
+                           .c = y.output,
+                           .transpose_b = true,
+                           .bias = bias_ != nullptr ? bias_->weight : Tensor{},
+                           .pre_activation = y.input});
+  return y;
 }
 
 Tensor Linear::backward_data_gelu(Context& ctx, const Tensor& dy, const Tensor& gelu_input, Stash& stash) const {
   stash[kOutputGradient] = dy;
-  return matmul_gelu_gradient(ctx, dy, weight_.weight, gelu_input);
+  const Tensor dx = ctx.empty(gelu_input.shape, dy.dtype, "activation gradient");
+  launch(ctx.compute, Gemm{.a = dy, .b = weight_.weight, .c = dx, .gelu_input = gelu_input});
+  return dx;
 }
 
 void Linear::backward_weight(Context& ctx, Stash& stash) const {

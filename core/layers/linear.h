@@ -26,11 +26,6 @@ struct LinearSpec {
 Tensor matmul(Context& ctx, const Tensor& x, const Tensor& w, bool transpose_x = false, bool transpose_w = false,
               const Tensor& bias = {});
 
-// y = gelu(x w^T + bias) and what goes into GELU, in one GEMM; and the gradient dy w of a GELU's output, taken in front
-// of it.
-Layer::Activated matmul_gelu(Context& ctx, const Tensor& x, const Tensor& w, const Tensor& bias);
-Tensor matmul_gelu_gradient(Context& ctx, const Tensor& dy, const Tensor& w, const Tensor& gelu_input);
-
 class Linear : public Layer {
  public:
   enum Slot { kInput, kOutputGradient };

@@ -23,6 +23,25 @@ void access(const Add& op, Access& a) {
   a.writes(op.y);
 }
 
+void check(const SumParts& op) {
+  check_dtype(op.parts, kFloatTypes, "op.parts");
+  check_contiguous(op.parts, "op.parts");
+  if (op.parts.rank() == 0 || op.parts.size(0) == 0) {
+    fail({.subject = "op.parts", .expected = "at least one part", .got = to_string(op.parts.shape)});
+  }
+  Shape part;
+  for (int d = 1; d < op.parts.rank(); ++d) part.push_back(op.parts.size(d));
+  check_shape(op.y, part, "op.y");
+  check_dtype(op.y, {op.parts.dtype}, "op.y");
+  check_contiguous(op.y, "op.y");
+  check_no_overlap(op.parts, "op.parts", op.y, "op.y");
+}
+
+void access(const SumParts& op, Access& a) {
+  a.reads(op.parts);
+  a.writes(op.y);
+}
+
 void check(const Cast& op) {
   check_dtype(op.x, kFloatTypes, "op.x");
   check_contiguous(op.x, "op.x");

@@ -1,4 +1,4 @@
-// Elementwise ops without parameters: add, cast, copy, fill. Memory-bound; one pass; deterministic.
+// Elementwise ops without parameters: add, sum, cast, copy, fill. Memory-bound; one pass; deterministic.
 #pragma once
 
 #include "core/ops/op.h"
@@ -11,6 +11,13 @@ struct Add {
   Tensor a;  // any shape, contiguous, bf16 | fp32
   Tensor b;  // shape and dtype of a
   Tensor y;  // out, shape and dtype of a; may be a or b
+};
+
+// y = parts[0] + parts[1] + ..., from left to right in fp32, rounded once: the order of a communicator's sums.
+struct SumParts {
+  static constexpr const char* kName = "sum_parts";
+  Tensor parts;  // [P, ...], P >= 1, contiguous, bf16 | fp32
+  Tensor y;      // out, the shape of one part, dtype of parts; must not overlap them
 };
 
 // y = x in y's dtype; fp32 to bf16 rounds to nearest even and keeps NaN.
@@ -38,6 +45,11 @@ void check(const Add& op);
 void access(const Add& op, Access& a);
 void run(CpuStream& stream, const Add& op);
 void run(CudaStream& stream, const Add& op);
+
+void check(const SumParts& op);
+void access(const SumParts& op, Access& a);
+void run(CpuStream& stream, const SumParts& op);
+void run(CudaStream& stream, const SumParts& op);
 
 void check(const Cast& op);
 void access(const Cast& op, Access& a);

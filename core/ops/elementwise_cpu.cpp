@@ -19,6 +19,18 @@ void add(const Add& op, T) {
   });
 }
 
+template <class T>
+void sum_parts(const SumParts& op, T) {
+  const std::int64_t count = op.parts.size(0), size = op.y.numel();
+  const T* parts = op.parts.as<const T>();
+  T* y = op.y.as<T>();
+  simd::for_each_vector(size, [=](std::int64_t i, auto load, auto store) {
+    simd::F32x8 sum = load(parts + i);
+    for (std::int64_t p = 1; p < count; ++p) sum = _mm256_add_ps(sum, load(parts + p * size + i));
+    store(y + i, sum);
+  });
+}
+
 template <class From, class To>
 void cast(const Cast& op) {
   const From* x = op.x.as<const From>();
@@ -97,6 +109,10 @@ void fill(const Fill& op, T value) {
 
 void run(CpuStream& stream, const Add& op) {
   stream.enqueue([op] { visit_float(op.a.dtype, [&op](auto type) { add(op, type); }); });
+}
+
+void run(CpuStream& stream, const SumParts& op) {
+  stream.enqueue([op] { visit_float(op.parts.dtype, [&op](auto type) { sum_parts(op, type); }); });
 }
 
 void run(CpuStream& stream, const Cast& op) {

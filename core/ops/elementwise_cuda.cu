@@ -38,6 +38,38 @@ __global__ void __launch_bounds__(kThreads) add(const T* a, const T* b, T* y, st
   }
 }
 
+// A block owns 2 * kThreads neighbouring packs of every part.
+template <class T, bool kVector>
+__global__ void __launch_bounds__(kThreads) sum_parts(const T* x, int parts, T* y, std::int64_t count) {
+  constexpr int kWidth = kPack<T>;
+  const std::int64_t first = (std::int64_t{blockIdx.x} * 2 * kThreads + threadIdx.x) * kWidth;
+  float sum[2][kWidth] = {};
+  for (int begin = 0; begin < parts; begin += kUnrolled) {
+    uint4 raw[kUnrolled][2];
+#pragma unroll
+    for (int p = 0; p < kUnrolled; ++p) {
+#pragma unroll
+      for (int u = 0; u < 2; ++u) {
+        const T* part = x + (begin + p) * count;
+        raw[p][u] = load_flat<T, kVector>(part, first + u * kThreads * kWidth, begin + p < parts ? count : 0);
+      }
+    }
+#pragma unroll
+    for (int p = 0; p < kUnrolled; ++p) {
+      if (begin + p >= parts) break;
+#pragma unroll
+      for (int u = 0; u < 2; ++u) {
+        float v[kWidth];
+        unpack<T>(raw[p][u], v);
+#pragma unroll
+        for (int j = 0; j < kWidth; ++j) sum[u][j] = begin + p == 0 ? v[j] : sum[u][j] + v[j];
+      }
+    }
+  }
+#pragma unroll
+  for (int u = 0; u < 2; ++u) store_flat<T, kVector>(y, first + u * kThreads * kWidth, count, pack<T>(sum[u]));
+}
+
 // Eight elements: one pack of bf16 or two of fp32.
 constexpr int kCastElements = 8;
 
@@ -281,6 +313,18 @@ void run(CudaStream& stream, const Add& op) {
     const unsigned blocks = blocks_for(op.a.numel(), 2 * kThreads * kPack<T>);
     add<T, is_vector()>
         <<<blocks, kThreads, 0, stream.handle()>>>(op.a.as<const T>(), op.b.as<const T>(), op.y.as<T>(), op.a.numel());
+  });
+  MEGALITH_CUDA_CHECK(cudaGetLastError());
+}
+
+void run(CudaStream& stream, const SumParts& op) {
+  // The parts lie one after the other: all are aligned where the first is and their size is a multiple.
+  const bool vector = starts_aligned(op.parts.data) && starts_aligned(op.y.data) && op.y.bytes() % 16 == 0;
+  visit_kernel(op.parts.dtype, vector, [&](auto type, auto is_vector) {
+    using T = decltype(type);
+    const unsigned blocks = blocks_for(op.y.numel(), 2 * kThreads * kPack<T>);
+    sum_parts<T, is_vector()><<<blocks, kThreads, 0, stream.handle()>>>(
+        op.parts.as<const T>(), static_cast<int>(op.parts.size(0)), op.y.as<T>(), op.y.numel());
   });
   MEGALITH_CUDA_CHECK(cudaGetLastError());
 }

@@ -1,5 +1,7 @@
 #include "parallel/tensor_parallel/parallel_linear.h"
 
+#include "core/ops/gemm.h"
+
 namespace megalith {
 
 namespace {
@@ -64,24 +66,48 @@ ColumnParallelLinear::ColumnParallelLinear(ParameterStore& store, const LinearSp
 
 Tensor ColumnParallelLinear::forward(Context& ctx, const Tensor& x, Stash& stash) const {
   stash.save(ctx.policies, Linear::kInput, input_kind_, x);
-  const Tensor whole = group_.gather_rows(ctx, x, name_ + " input");
-  return matmul(ctx, whole, weight_.weight, false, true, bias_ != nullptr ? bias_->weight : Tensor{});
+  const Tensor y = ctx.empty({group_.whole_rows(x.size(0)), weight_.shape[0]}, x.dtype, "matmul");
+  group_.gather_rows(ctx, x, name_ + " input", [&](const Tensor& rows, std::int64_t first) {
+    launch(ctx.compute, Gemm{.a = rows,
+                             .b = weight_.weight,
+                             .c = y.slice(0, first, rows.size(0)),
+                             .transpose_b = true,
+                             .bias = bias_ != nullptr ? bias_->weight : Tensor{}});
+  });
+  return y;
 }
 
 Layer::Activated ColumnParallelLinear::forward_gelu(Context& ctx, const Tensor& x, Stash& stash) const {
   if (ctx.deterministic) return Layer::forward_gelu(ctx, x, stash);
   stash.save(ctx.policies, Linear::kInput, input_kind_, x);
-  const Tensor whole = group_.gather_rows(ctx, x, name_ + " input");
-  return matmul_gelu(ctx, whole, weight_.weight, bias_ != nullptr ? bias_->weight : Tensor{});
+  const Shape shape{group_.whole_rows(x.size(0)), weight_.shape[0]};
+  const Activated y{.input = ctx.empty(shape, x.dtype, "matmul"), .output = ctx.empty(shape, x.dtype, "activation")};
+  group_.gather_rows(ctx, x, name_ + " input", [&](const Tensor& rows, std::int64_t first) {
+    launch(ctx.compute, Gemm{.a = rows,
+                             .b = weight_.weight,
+                             .c = y.output.slice(0, first, rows.size(0)),
+                             .transpose_b = true,
+                             .bias = bias_ != nullptr ? bias_->weight : Tensor{},
+                             .pre_activation = y.input.slice(0, first, rows.size(0))});
+  });
+  return y;
 }
 
 Tensor ColumnParallelLinear::backward_data(Context& ctx, const Tensor& dy, Stash& stash) const {
   stash[Linear::kOutputGradient] = dy;
-  return group_.sum_rows(ctx, matmul(ctx, dy, weight_.weight), name_ + " input gradient");
+  if (group_.overlaps()) {
+    stash[kWholeInput] = group_.gather_rows_behind(ctx, stash.at(Linear::kInput, name_), name_ + " input again");
+  }
+  return group_.sum_rows(ctx, {dy.size(0), weight_.shape[1]}, dy.dtype, name_ + " input gradient",
+                         [&](const Tensor& rows, std::int64_t first) {
+                           launch(ctx.compute,
+                                  Gemm{.a = dy.slice(0, first, rows.size(0)), .b = weight_.weight, .c = rows});
+                         });
 }
 
 void ColumnParallelLinear::backward_weight(Context& ctx, Stash& stash) const {
-  const Tensor x = group_.gather_rows(ctx, stash.at(Linear::kInput, name_), name_ + " input again");
+  const Tensor x = group_.overlaps() ? stash.at(kWholeInput, name_)
+                                     : group_.gather_rows(ctx, stash.at(Linear::kInput, name_), name_ + " input again");
   accumulate_linear_gradient(ctx, x, stash.at(Linear::kOutputGradient, name_), weight_, bias_);
 }
 
@@ -101,21 +127,36 @@ RowParallelLinear::RowParallelLinear(ParameterStore& store, const LinearSpec& sp
 Tensor RowParallelLinear::forward(Context& ctx, const Tensor& x, Stash& stash) const {
   stash.save(ctx.policies, Linear::kInput, input_kind_, x);
   const bool adds_bias = bias_ != nullptr && group_.split().rank == 0;
-  const Tensor partial = matmul(ctx, x, weight_.weight, false, true, adds_bias ? bias_->weight : Tensor{});
-  return group_.sum_rows(ctx, partial, name_ + " output");
+  return group_.sum_rows(ctx, {x.size(0), weight_.shape[0]}, x.dtype, name_ + " output",
+                         [&](const Tensor& rows, std::int64_t first) {
+                           launch(ctx.compute, Gemm{.a = x.slice(0, first, rows.size(0)),
+                                                    .b = weight_.weight,
+                                                    .c = rows,
+                                                    .transpose_b = true,
+                                                    .bias = adds_bias ? bias_->weight : Tensor{}});
+                         });
 }
 
 Tensor RowParallelLinear::backward_data(Context& ctx, const Tensor& dy, Stash& stash) const {
-  const Tensor whole = group_.gather_rows(ctx, dy, name_ + " output gradient");
-  stash[Linear::kOutputGradient] = whole;
-  return matmul(ctx, whole, weight_.weight);
+  const Tensor dx = ctx.empty({group_.whole_rows(dy.size(0)), weight_.shape[1]}, dy.dtype, "matmul");
+  stash[Linear::kOutputGradient] =
+      group_.gather_rows(ctx, dy, name_ + " output gradient", [&](const Tensor& rows, std::int64_t first) {
+        launch(ctx.compute, Gemm{.a = rows, .b = weight_.weight, .c = dx.slice(0, first, rows.size(0))});
+      });
+  return dx;
 }
 
 Tensor RowParallelLinear::backward_data_gelu(Context& ctx, const Tensor& dy, const Tensor& gelu_input,
                                              Stash& stash) const {
-  const Tensor whole = group_.gather_rows(ctx, dy, name_ + " output gradient");
-  stash[Linear::kOutputGradient] = whole;
-  return matmul_gelu_gradient(ctx, whole, weight_.weight, gelu_input);
+  const Tensor dx = ctx.empty(gelu_input.shape, dy.dtype, "activation gradient");
+  stash[Linear::kOutputGradient] =
+      group_.gather_rows(ctx, dy, name_ + " output gradient", [&](const Tensor& rows, std::int64_t first) {
+        launch(ctx.compute, Gemm{.a = rows,
+                                 .b = weight_.weight,
+                                 .c = dx.slice(0, first, rows.size(0)),
+                                 .gelu_input = gelu_input.slice(0, first, rows.size(0))});
+      });
+  return dx;
 }
 
 void RowParallelLinear::backward_weight(Context& ctx, Stash& stash) const {

@@ -5,8 +5,9 @@
 // Row-parallel, y = sum_r x_r W_r^T + b: each rank has I / P columns of W; b is whole on every rank, and added by the
 // first.
 // With sequence parallelism the outer side, x of a column- and y of a row-parallel linear, is [T / P, .]: this rank's
-// rows. A column-parallel linear then keeps its own rows of x and gathers them again for the weight gradient.
-// Stash slots are those of Linear.
+// rows. A column-parallel linear then keeps its own rows of x and gathers them again for the weight gradient; under
+// overlap during backward_data, from which on it keeps them all.
+// Stash slots are those of Linear, and kWholeInput.
 #pragma once
 
 #include "core/layers/linear.h"
@@ -16,6 +17,8 @@ namespace megalith {
 
 class ColumnParallelLinear : public Layer {
  public:
+  enum Slot { kWholeInput = Linear::kOutputGradient + 1 };
+
   // `spec` is the whole layer's; `group` outlives the layer.
   ColumnParallelLinear(ParameterStore& store, const LinearSpec& spec, TensorGroup& group);
 

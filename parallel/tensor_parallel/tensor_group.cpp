@@ -2,12 +2,17 @@
 
 #include <fmt/format.h>
 
+#include <vector>
+
+#include "core/ops/elementwise.h"
+
 namespace megalith {
 
-TensorGroup::TensorGroup(Communicator& group, Stream& communication, bool sequence_parallel)
+TensorGroup::TensorGroup(Communicator& group, Stream& communication, const Options& options)
     : group_(group),
       communication_(communication),
-      sequence_parallel_(sequence_parallel && group.size() > 1),
+      sequence_parallel_(options.sequence_parallel && group.size() > 1),
+      overlap_(options.overlap && sequence_parallel_),
       ready_("tensor-parallel input ready"),
       done_("tensor-parallel collective done") {}
 
@@ -35,17 +40,88 @@ Tensor TensorGroup::sum_rows(Context& ctx, const Tensor& partial, const std::str
     all_reduce(ctx.compute, partial, ReduceOp::kSum, "sum of " + label);
     return partial;
   }
-  if (partial.size(0) % group_.size() != 0) {
-    fail({.subject = "rows of " + label,
-          .expected = fmt::format("a multiple of the {} tensor-parallel ranks", group_.size()),
-          .got = fmt::format("{}", partial.size(0))});
-  }
+  check_divides(partial.size(0), label);
   const Tensor mine = ctx.empty({partial.size(0) / group_.size(), partial.size(1)}, partial.dtype, "scattered rows");
   communicate(ctx.compute, [&](Stream& stream) {
     group_.label_next("sum of " + label);
     group_.reduce_scatter(stream, partial, mine);
   });
   return mine;
+}
+
+void TensorGroup::exchange(int step, const Tensor& mine, const Tensor& theirs, const std::string& label) {
+  std::vector<std::int64_t> sent(static_cast<std::size_t>(group_.size())), received = sent;
+  sent[static_cast<std::size_t>(above(step))] = mine.size(0);
+  received[static_cast<std::size_t>(below(step))] = theirs.size(0);
+  group_.label_next(fmt::format("{}, piece {} of {}", label, step, group_.size() - 1));
+  group_.all_to_all_v(communication_, mine, sent, theirs, received);
+}
+
+Tensor TensorGroup::gather_rows(Context& ctx, const Tensor& x, const std::string& label, const RowsTask& use) {
+  if (!overlap_) {
+    const Tensor whole = gather_rows(ctx, x, label);
+    use(whole, 0);
+    return whole;
+  }
+  const std::int64_t rows = x.size(0);
+  const Tensor whole = ctx.empty({rows * group_.size(), x.size(1)}, x.dtype, "gathered rows");
+  const auto piece = [&](int rank) { return whole.slice(0, rank * rows, rows); };
+  ctx.compute.record(ready_);
+  communication_.wait(ready_);
+  launch(communication_, Copy{.src = x, .dst = piece(group_.rank())});
+  for (int step = 0; step < group_.size(); ++step) {
+    const bool more = step + 1 < group_.size();
+    if (more) {
+      exchange(step + 1, x, piece(below(step + 1)), "rows of " + label);
+      communication_.record(done_);
+    }
+    use(step == 0 ? x : piece(below(step)), below(step) * rows);
+    if (more) ctx.compute.wait(done_);
+  }
+  return whole;
+}
+
+Tensor TensorGroup::gather_rows_behind(Context& ctx, const Tensor& x, const std::string& label) {
+  require(overlap_, "gather_rows_behind without overlap");
+  const Tensor whole = ctx.empty({x.size(0) * group_.size(), x.size(1)}, x.dtype, "gathered rows");
+  ctx.compute.record(ready_);
+  communication_.wait(ready_);
+  group_.label_next("rows of " + label);
+  group_.all_gather(communication_, x, whole);
+  return whole;
+}
+
+Tensor TensorGroup::sum_rows(Context& ctx, const Shape& shape, DType dtype, const std::string& label,
+                             const RowsTask& make) {
+  if (!overlap_) {
+    const Tensor partial = ctx.empty(shape, dtype, "partial rows");
+    make(partial, 0);
+    return sum_rows(ctx, partial, label);
+  }
+  check_divides(shape[0], label);
+  const std::int64_t rows = shape[0] / group_.size(), columns = shape[1];
+  const Tensor mine = ctx.empty({rows, columns}, dtype, "scattered rows");
+  const Tensor sent = ctx.empty({rows * (group_.size() - 1), columns}, dtype, "partial rows of others");
+  const Tensor parts = ctx.empty({rows * group_.size(), columns}, dtype, "parts of scattered rows");
+  for (int step = 1; step < group_.size(); ++step) {
+    const Tensor piece = sent.slice(0, (step - 1) * rows, rows);
+    make(piece, above(step) * rows);
+    ctx.compute.record(ready_);
+    communication_.wait(ready_);
+    exchange(step, piece, parts.slice(0, below(step) * rows, rows), "sum of " + label);
+  }
+  make(parts.slice(0, group_.rank() * rows, rows), group_.rank() * rows);
+  communication_.record(done_);
+  ctx.compute.wait(done_);
+  launch(ctx.compute, SumParts{.parts = parts.view({group_.size(), rows, columns}), .y = mine});
+  return mine;
+}
+
+void TensorGroup::check_divides(std::int64_t rows, const std::string& label) const {
+  if (rows % group_.size() == 0) return;
+  fail({.subject = "rows of " + label,
+        .expected = fmt::format("a multiple of the {} tensor-parallel ranks", group_.size()),
+        .got = fmt::format("{}", rows)});
 }
 
 void TensorGroup::all_reduce(Stream& compute, const Tensor& buffer, ReduceOp op, const std::string& label) {

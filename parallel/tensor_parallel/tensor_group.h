@@ -1,5 +1,6 @@
 // The collectives of one tensor-parallel group as its layers see them (Shoeybi et al. 2019, arXiv:1909.08053; with
-// sequence parallelism Korthikanti et al. 2022, arXiv:2205.05198). They run on a communication stream; events on both
+// sequence parallelism Korthikanti et al. 2022, arXiv:2205.05198; overlapped with GEMMs in pieces as by Wang et al.
+// 2023, doi:10.1145/3567955.3567959). They run on a communication stream; events on both
 // sides order them with the compute stream, which goes on with the result. P: ranks of the group, T: tokens of the
 // microbatch, H: hidden size.
 #pragma once
@@ -16,13 +17,22 @@ namespace megalith {
 
 class TensorGroup {
  public:
+  struct Options {
+    bool sequence_parallel = false;
+    bool overlap = false;  // needs sequence_parallel
+  };
+
   // `group` serves `communication` alone; both outlive this object.
-  TensorGroup(Communicator& group, Stream& communication, bool sequence_parallel);
+  TensorGroup(Communicator& group, Stream& communication, const Options& options);
 
   TensorSplit split() const { return {.rank = group_.rank(), .ranks = group_.size(), .sequence = sequence_parallel_}; }
   Communicator& communicator() const { return group_; }
   // Of a microbatch's rows, those that this rank holds between the linears.
   std::int64_t rows(std::int64_t tokens) const { return sequence_parallel_ ? tokens / group_.size() : tokens; }
+
+  bool overlaps() const { return overlap_; }
+  // Of all ranks, where this rank holds so many between the linears.
+  std::int64_t whole_rows(std::int64_t rows) const { return sequence_parallel_ ? rows * group_.size() : rows; }
 
   // `label` is what the collective carries, for reports of hangs.
   // With sequence parallelism the ranks' rows one after the other, [T / P, H] -> [T, H]; otherwise x itself.
@@ -30,15 +40,32 @@ class TensorGroup {
   // The sum over ranks of their [T, H], which is lost: with sequence parallelism this rank's rows of it, [T / P, H];
   // otherwise all of them, in place.
   Tensor sum_rows(Context& ctx, const Tensor& partial, const std::string& label);
+
+  // The two around the GEMM that reads or makes the rows, called with a piece of them and where it begins: with all at
+  // once, or, under overlap, rank by rank, so that the GEMM of one piece runs while another travels. Sums of overlapped
+  // pieces are taken in rank order, as a communicator's.
+  using RowsTask = std::function<void(const Tensor& rows, std::int64_t first)>;
+  Tensor gather_rows(Context& ctx, const Tensor& x, const std::string& label, const RowsTask& use);
+  Tensor sum_rows(Context& ctx, const Shape& shape, DType dtype, const std::string& label, const RowsTask& make);
+  // gather_rows(ctx, x, label), of which only what is enqueued after the group's next collective may read the result.
+  Tensor gather_rows_behind(Context& ctx, const Tensor& x, const std::string& label);
+
   void all_reduce(Stream& compute, const Tensor& buffer, ReduceOp op, const std::string& label);
 
   // `enqueue` on the communication stream, after what is on the compute stream and before what comes there.
   void communicate(Stream& compute, const std::function<void(Stream& communication)>& enqueue);
 
  private:
+  // Sends `mine` to the rank `step` above and receives into `theirs` from the rank `step` below.
+  void exchange(int step, const Tensor& mine, const Tensor& theirs, const std::string& label);
+  void check_divides(std::int64_t rows, const std::string& label) const;
+  int above(int step) const { return (group_.rank() + step) % group_.size(); }
+  int below(int step) const { return (group_.rank() - step + group_.size()) % group_.size(); }
+
   Communicator& group_;
   Stream& communication_;
   bool sequence_parallel_;
+  bool overlap_;
   Event ready_;  // recorded at each collective; a wait refers to the record before it
   Event done_;
 };

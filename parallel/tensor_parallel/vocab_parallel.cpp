@@ -120,13 +120,16 @@ void VocabParallelHead::forward_chunks(Context& ctx, const Tensor& x, const Tens
 TensorList VocabParallelHead::forward(Context& ctx, const TensorList& inputs, Stash& stash) const {
   require(ctx.mode != Mode::kGenerate, "generation runs on one tensor-parallel rank");
   const Tensor normed = norm_.forward(ctx, inputs[0], inputs[1], stash.child(kNorm));
-  const Tensor x = group_.gather_rows(ctx, normed, "head input");
-  const std::int64_t tokens = x.size(0);
+  const std::int64_t tokens = group_.whole_rows(normed.size(0));
   const Tensor losses = ctx.empty({tokens}, DType::kFp32, "token losses");
   if (is_chunked()) {
-    forward_chunks(ctx, x, losses, stash);
+    forward_chunks(ctx, group_.gather_rows(ctx, normed, "head input"), losses, stash);
   } else {
-    const Tensor logits = matmul(ctx, x, weight_.weight, false, true);
+    const Tensor logits = ctx.empty({tokens, range_.rows}, normed.dtype, "logits");
+    group_.gather_rows(ctx, normed, "head input", [&](const Tensor& rows, std::int64_t first) {
+      launch(ctx.compute,
+             Gemm{.a = rows, .b = weight_.weight, .c = logits.slice(0, first, rows.size(0)), .transpose_b = true});
+    });
     compute_losses(ctx, logits, ctx.batch.labels, losses, ctx.empty({3 * tokens}, DType::kFp32, "softmax sums"));
     if (ctx.mode == Mode::kTrain) {
       stash[kInput] = normed;
@@ -138,9 +141,17 @@ TensorList VocabParallelHead::forward(Context& ctx, const TensorList& inputs, St
 }
 
 TensorList VocabParallelHead::backward_data(Context& ctx, const TensorList&, Stash& stash) const {
-  const Tensor partial = is_chunked() ? stash.at(kInputGradient, "head input gradient")
-                                      : matmul(ctx, stash.at(kLogitsGradient, "logits gradient"), weight_.weight);
-  const Tensor d_normed = group_.sum_rows(ctx, partial, "head input gradient");
+  const std::string label = "head input gradient";
+  Tensor d_normed;
+  if (is_chunked()) {
+    d_normed = group_.sum_rows(ctx, stash.at(kInputGradient, label), label);
+  } else {
+    const Tensor& d_logits = stash.at(kLogitsGradient, "logits gradient");
+    d_normed = group_.sum_rows(
+        ctx, {d_logits.size(0), weight_.shape[1]}, d_logits.dtype, label, [&](const Tensor& rows, std::int64_t first) {
+          launch(ctx.compute, Gemm{.a = d_logits.slice(0, first, rows.size(0)), .b = weight_.weight, .c = rows});
+        });
+  }
   const Tensor d_residual = norm_.backward_data(ctx, d_normed, {}, stash.child(kNorm));
   return {d_residual, d_residual};
 }

@@ -214,9 +214,6 @@ TEST(Flags, WhatIsNotBuiltYetSaysSo) {
                   "-parallel-size: expected 1, other sizes are not built yet, got 2; leave it out: ranks are "
                   "tensor-, pipeline- and data-parallel");
   }
-  EXPECT_EQ(train_outcome({"--tp-comm-overlap"}),
-            "exit 2: --tp-comm-overlap: expected that it is left out, the overlap of GEMMs and collectives is not "
-            "built yet, got --tp-comm-overlap; tensor parallelism works without it");
   EXPECT_EQ(
       train_outcome({"--offload-modules", "core_attn"}),
       "exit 2: --offload-modules: expected none, offload is not built yet, got core_attn; --recompute-modules saves "

@@ -402,6 +402,14 @@ TEST_P(CudaSizesTest, SameBitsAsOnTheCpu) {
           return Add{.a = s.normal(shape, dtype()), .b = s.normal(shape, dtype()), .y = s.output(shape, dtype())};
         },
         true);
+    compare(
+        "sum of parts",
+        [&](Side& s) {
+          Shape parts{3};
+          for (int d = 0; d < shape.rank(); ++d) parts.push_back(shape[d]);
+          return SumParts{.parts = s.normal(parts, dtype()), .y = s.output(shape, dtype())};
+        },
+        true);
     for (const DType to : {DType::kFp32, DType::kBf16}) {
       compare(
           "cast", [&](Side& s) { return Cast{.x = s.normal(shape, dtype()), .y = s.output(shape, to)}; }, true);

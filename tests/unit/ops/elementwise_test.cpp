@@ -34,6 +34,23 @@ TEST_P(ElementwiseTest, AddInPlace) {
   EXPECT_EQ(values(together), apart);
 }
 
+TEST_P(ElementwiseTest, SumParts) {
+  for (const std::int64_t parts : {1, 2, 3, 4, 5, 9}) {
+    for (const std::int64_t n : {0, 1, 7, 8, 33, 1025, 8192}) {
+      const Tensor x = input({parts, n}), y = output({n});
+      run(SumParts{.parts = x, .y = y});
+      const Values given = values(x);
+      Values want;
+      for (std::int64_t i = 0; i < n; ++i) {  // in this order, and rounded once
+        float sum = static_cast<float>(given[static_cast<std::size_t>(i)]);
+        for (std::int64_t p = 1; p < parts; ++p) sum += static_cast<float>(given[static_cast<std::size_t>(p * n + i)]);
+        want.push_back(dtype() == DType::kBf16 ? to_float(to_bf16(sum)) : sum);
+      }
+      EXPECT_EQ(values(y), want) << parts << " parts of " << n;
+    }
+  }
+}
+
 TEST_P(ElementwiseTest, CastRoundsToNearestEven) {
   const double inf = std::numeric_limits<double>::infinity();
   // Halfway cases of bf16 both ways, overflow to infinity, the smallest denormal, NaN.
@@ -124,6 +141,9 @@ TEST_P(ElementwiseTest, Refusals) {
   const Tensor x = input({4, 6}), y = output({4, 6});
   expect_refused(Add{.a = x, .b = x.slice(0, 0, 3), .y = y}, "op.b: expected shape [4, 6], got [3, 6]");
   expect_refused(Add{.a = x, .b = x, .y = output({4, 6}, DType::kFp64)}, "op.y: expected dtype");
+  expect_refused(SumParts{.parts = x, .y = output({4})}, "op.y: expected shape [6], got [4]");
+  expect_refused(SumParts{.parts = input({0, 6}), .y = output({6})}, "op.parts: expected at least one part");
+  expect_refused(SumParts{.parts = x, .y = x.slice(0, 1, 1).view({6})}, "op.y");
   expect_refused(Add{.a = x, .b = Tensor(nullptr, dtype(), {4, 6}), .y = y}, "op.b: expected a tensor, got none");
   expect_refused(Cast{.x = x, .y = x}, "overlap");
   expect_refused(Copy{.src = x, .dst = output({4, 6}, DType::kFp64)}, "dtype");

@@ -22,7 +22,8 @@ struct Outcome {
 
 // Each rank r has x = [[r, r]] (all of [[0, 0], [1, 1]] without sequence parallelism), gathers it, doubles it, sums it
 // over the ranks, and takes the maximum of ranks' numbers.
-Outcome run(int ranks, bool sequence, std::int64_t suppressed = -1) {
+Outcome run(int ranks, const TensorGroup::Options& options, std::int64_t suppressed = -1) {
+  const bool sequence = options.sequence_parallel;
   Outcome outcome;
   outcome.gathered.resize(static_cast<std::size_t>(ranks));
   outcome.summed.resize(static_cast<std::size_t>(ranks));
@@ -37,13 +38,23 @@ Outcome run(int ranks, bool sequence, std::int64_t suppressed = -1) {
     const AbortOnUnwind guard(group);
     Arena arena(pool, Arena::Mode::kUnplanned);
     Context ctx{.compute = compute, .arena = arena};
-    TensorGroup tensor(group, communication, sequence);
+    TensorGroup tensor(group, communication, options);
     const Tensor x = ctx.empty({sequence ? 1 : ranks, 2}, DType::kFp32, "x");
     launch(compute, Fill{.x = x, .value = static_cast<double>(group.rank())});
-    const Tensor whole = tensor.gather_rows(ctx, x, "x");
-    const Tensor twice = ctx.empty(whole.shape, DType::kFp32, "twice");
-    launch(compute, Add{.a = whole, .b = whole, .y = twice});
-    const Tensor sum = tensor.sum_rows(ctx, twice, "twice");
+    const Tensor copy = ctx.empty({tensor.whole_rows(x.size(0)), 2}, DType::kFp32, "copy");
+    const Tensor whole = tensor.gather_rows(ctx, x, "x", [&](const Tensor& rows, std::int64_t first) {
+      launch(compute, Copy{.src = rows, .dst = copy.slice(0, first, rows.size(0))});
+    });
+    const Tensor later = ctx.empty(x.shape, DType::kFp32, "later");
+    launch(compute, Fill{.x = later, .value = static_cast<double>(group.rank())});
+    const Tensor behind = tensor.overlaps() ? tensor.gather_rows_behind(ctx, later, "later") : whole;
+    const Tensor sum =
+        tensor.sum_rows(ctx, whole.shape, DType::kFp32, "twice", [&](const Tensor& rows, std::int64_t first) {
+          const Tensor part = copy.slice(0, first, rows.size(0));
+          launch(compute, Add{.a = part, .b = part, .y = rows});
+        });
+    const Tensor late = ctx.empty(behind.shape, DType::kFp32, "late");
+    launch(compute, Copy{.src = behind, .dst = late});
     const Tensor result = ctx.empty(sum.shape, DType::kFp32, "result");
     launch(compute, Copy{.src = sum, .dst = result});
     const Tensor most = ctx.empty({1}, DType::kFp32, "most");
@@ -55,7 +66,11 @@ Outcome run(int ranks, bool sequence, std::int64_t suppressed = -1) {
     compute.synchronize();
     const auto rank = static_cast<std::size_t>(group.rank());
     const std::lock_guard lock(mutex);
-    outcome.gathered[rank] = download(compute, whole);
+    outcome.gathered[rank] = download(compute, copy);
+    if (suppressed < 0) {
+      EXPECT_EQ(download(compute, whole), outcome.gathered[rank]);
+      EXPECT_EQ(download(compute, late), outcome.gathered[rank]);
+    }
     outcome.summed[rank] = download(compute, result);
     if (suppressed < 0) {
       EXPECT_EQ(download(compute, last)[0], static_cast<float>(ranks - 1));
@@ -68,7 +83,7 @@ Outcome run(int ranks, bool sequence, std::int64_t suppressed = -1) {
 }
 
 TEST(TensorGroup, GathersAndSumsRowsWithSequenceParallelism) {
-  const Outcome got = run(3, true);
+  const Outcome got = run(3, {.sequence_parallel = true});
   for (std::size_t rank = 0; rank < 3; ++rank) {
     EXPECT_EQ(got.gathered[rank], (std::vector<float>{0, 0, 1, 1, 2, 2}));
     EXPECT_EQ(got.summed[rank], std::vector<float>(2, 6.0f * static_cast<float>(rank)));
@@ -77,8 +92,18 @@ TEST(TensorGroup, GathersAndSumsRowsWithSequenceParallelism) {
   EXPECT_EQ(got.hazards, 0);
 }
 
+TEST(TensorGroup, OverlappedRowsTravelInPieces) {
+  const Outcome got = run(3, {.sequence_parallel = true, .overlap = true});
+  for (std::size_t rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(got.gathered[rank], (std::vector<float>{0, 0, 1, 1, 2, 2}));
+    EXPECT_EQ(got.summed[rank], std::vector<float>(2, 6.0f * static_cast<float>(rank)));
+  }
+  EXPECT_EQ(got.calls, 2 + 1 + 2 + 1);
+  EXPECT_EQ(got.hazards, 0);
+}
+
 TEST(TensorGroup, SumsInPlaceWithout) {
-  const Outcome got = run(2, false);
+  const Outcome got = run(2, {});
   for (std::size_t rank = 0; rank < 2; ++rank) {
     EXPECT_EQ(got.gathered[rank], std::vector<float>(4, static_cast<float>(rank)));
     EXPECT_EQ(got.summed[rank], std::vector<float>(4, 2.0f));
@@ -88,7 +113,7 @@ TEST(TensorGroup, SumsInPlaceWithout) {
 }
 
 TEST(TensorGroup, OneRankCommunicatesNothing) {
-  const Outcome got = run(1, true);
+  const Outcome got = run(1, {.sequence_parallel = true, .overlap = true});
   EXPECT_EQ(got.calls, 0);
   EXPECT_EQ(got.waits, 0);
 }
@@ -96,11 +121,12 @@ TEST(TensorGroup, OneRankCommunicatesNothing) {
 // Not under ThreadSanitizer, which ends the program at the first of these races.
 #if !defined(__SANITIZE_THREAD__)
 TEST(TensorGroup, EverySuppressedWaitIsFound) {
-  for (const bool sequence : {false, true}) {
-    const std::int64_t waits = run(2, sequence).waits;
-    ASSERT_EQ(waits, sequence ? 6 : 4);
+  for (const TensorGroup::Options& options :
+       {TensorGroup::Options{}, {.sequence_parallel = true}, {.sequence_parallel = true, .overlap = true}}) {
+    const std::int64_t waits = run(2, options).waits;
+    ASSERT_EQ(waits, options.overlap ? 7 : options.sequence_parallel ? 6 : 4);
     for (std::int64_t ordinal = 0; ordinal < waits; ++ordinal)
-      EXPECT_GT(run(2, sequence, ordinal).hazards, 0) << "wait " << ordinal;
+      EXPECT_GT(run(2, options, ordinal).hazards, 0) << "wait " << ordinal;
   }
 }
 #endif

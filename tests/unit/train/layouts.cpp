@@ -31,13 +31,23 @@ Words Layout::flags() const {
                  "--ddp-bucket-size",
                  "1000"};
   if (sequence) flags = flags + Words{"--sequence-parallel"};
+  if (overlap) flags = flags + Words{"--tp-comm-overlap"};
+  if (sharing >= 1) flags = flags + Words{"--overlap-grad-reduce"};
+  if (sharing == 2) flags = flags + Words{"--use-distributed-optimizer", "--overlap-param-gather"};
   if (schedule == "interleaved") flags = flags + Words{"--num-virtual-stages-per-pipeline-rank", "2"};
   return flags;
 }
 
 std::string Layout::name() const {
-  return "tp" + std::to_string(tensor) + (sequence ? " sp" : "") + " pp" + std::to_string(pipeline) + " dp" +
-         std::to_string(data) + " " + schedule;
+  return "tp" + std::to_string(tensor) +
+         (overlap    ? " overlapped sp"
+          : sequence ? " sp"
+                     : "") +
+         " pp" + std::to_string(pipeline) + " dp" + std::to_string(data) +
+         (sharing == 2   ? " sharded "
+          : sharing == 1 ? " overlapped "
+                         : " ") +
+         schedule;
 }
 
 Sizes sizes_of(const Layout& layout) {
@@ -65,7 +75,9 @@ void expect_acted(const RunResult& run, const Layout& layout, const Sizes& sizes
     // Two sums forward and two backward in each layer.
     const std::int64_t calls = 4 * steps * microbatches * sizes.layers / layout.pipeline;
     EXPECT_GE(did.tensor_calls, layout.tensor > 1 ? calls : 0);
-    EXPECT_GE(did.buckets_reduced, layout.data > 1 ? 2 * steps : 0);
+    EXPECT_GE(did.buckets_reduced, layout.data > 1 ? (layout.sharing > 0 ? 2 : 1) * steps : 0);
+    EXPECT_EQ(did.ranges_scattered > 0, layout.sharing == 2);
+    EXPECT_GE(did.buckets_gathered, layout.sharing == 2 ? 2 * steps : 0);
     if (layout.tensor == 1) {
       EXPECT_EQ(did.tensor_calls, 0);
     }

@@ -25,9 +25,11 @@ const Words& schedules();  // all names
 struct Layout {
   int tensor = 1;
   bool sequence = false;
+  bool overlap = false;  // of tensor-parallel rows and GEMMs; with sequence
   int pipeline = 1;
   int data = 1;
   std::string schedule = "1f1b";
+  int sharing = 0;  // of the replicas: 1 overlaps their sums with backward, 2 also shards and gathers the parameters
 
   int ranks() const { return tensor * pipeline * data; }
   int chunks() const;  // of a stage

@@ -19,8 +19,9 @@ using test::Words;
 using test::operator+;
 
 TEST(CombinedLayouts, EverySchedulesBitsAreTheSameWithoutAHazard) {
-  for (Layout layout : {Layout{.tensor = 2, .sequence = true, .pipeline = 2, .data = 2},
-                        Layout{.tensor = 4, .pipeline = 2}, Layout{.tensor = 2, .sequence = true, .pipeline = 4}}) {
+  for (Layout layout :
+       {Layout{.tensor = 2, .sequence = true, .pipeline = 2, .data = 2, .sharing = 2},
+        Layout{.tensor = 4, .pipeline = 2}, Layout{.tensor = 2, .sequence = true, .overlap = true, .pipeline = 4}}) {
     const Words flags = test::sizes_for(layout) + test::families()[1].flags +
                         Words{"--hidden-dropout", "0.1", "--train-iters", "2", "--check-hazards",
                               "--eval-interval",  "2",   "--eval-iters",  "1"};
@@ -126,10 +127,10 @@ INSTANTIATE_TEST_SUITE_P(Models, CombinedCheckpoints,
 TEST_P(CombinedCheckpoints, GoFromAnyLayoutToAnyOther) {
   const std::vector<Layout> layouts = {
       {},
-      {.tensor = 2, .sequence = true, .pipeline = 2, .data = 2},
+      {.tensor = 2, .sequence = true, .pipeline = 2, .data = 2, .sharing = 2},
       {.tensor = 2, .pipeline = 2, .schedule = "interleaved"},
       {.tensor = 4, .sequence = true, .pipeline = 2, .schedule = "zb-v"},
-      {.pipeline = 4, .data = 2, .schedule = "zb-h1"},
+      {.pipeline = 4, .data = 2, .schedule = "zb-h1", .sharing = 1},
       {.tensor = 2, .sequence = true, .pipeline = 4, .schedule = "interleaved"},
   };
   const test::ScratchDirectory scratch;

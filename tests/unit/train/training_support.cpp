@@ -237,6 +237,8 @@ RunResult train(const RunRequest& request) {
     result.copies_agree = put_state(trainer.model(), result.whole_state) && result.copies_agree;
     result.ranks[static_cast<std::size_t>(rank)] = {.tensor_calls = trainer.model().tensor_group().stats().collectives,
                                                     .buckets_reduced = trainer.model().reducer().buckets_reduced(),
+                                                    .ranges_scattered = trainer.model().reducer().ranges_scattered(),
+                                                    .buckets_gathered = trainer.model().gatherer().buckets_gathered(),
                                                     .transfer = trainer.model().transfer().stats(),
                                                     .arena_planned = trainer.plans().block_bytes()};
     result.memory[rank] = trainer.model().pool().allocated_by_category();

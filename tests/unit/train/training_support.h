@@ -40,6 +40,7 @@ ModelState read_state(TrainingModel& model);           // what this rank holds
 struct RankActivity {
   std::int64_t tensor_calls = 0;     // collectives of its tensor-parallel group
   std::int64_t buckets_reduced = 0;  // over more than one replica
+  std::int64_t ranges_scattered = 0, buckets_gathered = 0;
   PipelineTransfer::Stats transfer;
   std::size_t arena_planned = 0;
 };
