@@ -39,7 +39,7 @@ double ring_bytes(std::string_view kind, double bytes, int ranks) {
   const double n = ranks;
   if (ranks <= 1) return 0;
   if (kind == "all_reduce") return 2 * (n - 1) / n * bytes;
-  if (kind == "reduce_scatter" || kind == "all_to_all") return (n - 1) / n * bytes;
+  if (kind == "reduce_scatter") return (n - 1) / n * bytes;
   if (kind == "all_gather") return (n - 1) * bytes;  // counted by the rank's own part
   return bytes;
 }

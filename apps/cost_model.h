@@ -14,8 +14,8 @@
 namespace megalith {
 
 // Bytes that each rank of a ring sends: of an all-reduce 2 (n - 1) / n of the buffer, of a reduce-scatter and an
-// all-gather (n - 1) / n of the whole, and the payload of sends and broadcasts. `bytes` as CommunicatorStats counts
-// them.
+// all-gather (n - 1) / n of the whole, and the payload of sends, broadcasts and all-to-alls, whose rows are mostly for
+// others. `bytes` as CommunicatorStats counts them.
 double ring_bytes(std::string_view kind, double bytes, int ranks);
 
 class CostModel {

@@ -95,7 +95,7 @@ Forecast make_forecast(const Options& options, int world, const ForecastSpec& sp
   for (int stage = 0; stage < pipeline.placement.num_stages; ++stage) {
     if (looked[static_cast<std::size_t>(stage)] != stage) continue;
     StepRecording recording =
-        record_step(options, static_cast<int>(stage * ranks_of_stage), world, spec.most_microbatches);
+        record_step(options, static_cast<int>(stage * ranks_of_stage), world, spec.most_recorded / mesh.pp);
     StageForecast& out = forecast.stages.emplace_back();
     out.stage = stage;
     out.memory = memory_use(recording.plans, recording.persistent);

@@ -45,8 +45,9 @@ struct ForecastSpec {
   // Of stages whose parts are alike only the first, which keeps most activations where stages warm up with the more
   // microbatches the earlier they are (not in a V).
   bool one_of_alike = false;
-  std::int64_t most_microbatches = 1024;  // as record_step takes it
-  std::size_t most_memory = 0;            // bytes; a stage that needs more is the last one looked at; 0: no limit
+  // Microbatches of all stages together; of longer schedules each stage is recorded in part (record_step).
+  std::int64_t most_recorded = 16'384;
+  std::size_t most_memory = 0;  // bytes; a stage that needs more is the last one looked at; 0: no limit
 };
 // `options` is complete (complete_options).
 Forecast make_forecast(const Options& options, int world, const ForecastSpec& spec);

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <optional>
 #include <utility>
 
 #include "apps/flags_check.h"
@@ -31,6 +30,7 @@ struct Layout {
   bool zero_bubble = false;
   std::int64_t micro_batch_size = 1;
   bool shards = false;
+  bool overlaps = false;     // tensor-parallel collectives with products
   double least_seconds = 0;  // that a step takes
 };
 
@@ -43,8 +43,9 @@ std::vector<std::int64_t> divisors_of(std::int64_t number, std::int64_t most) {
 }
 
 void refuse_layout_flags(const Options& options) {
-  constexpr std::array<std::string_view, 19> kNames = {"tensor-model-parallel-size",
+  constexpr std::array<std::string_view, 20> kNames = {"tensor-model-parallel-size",
                                                        "sequence-parallel",
+                                                       "tp-comm-overlap",
                                                        "pipeline-model-parallel-size",
                                                        "pipeline-schedule",
                                                        "num-layers-per-virtual-pipeline-stage",
@@ -74,6 +75,7 @@ Options with_layout(Options options, const Layout& layout, Recompute recompute) 
   ParallelOptions& parallel = options.parallel;
   parallel.tensor_model_parallel_size = layout.tp;
   parallel.sequence_parallel = layout.tp > 1 && options.model.seq_length % layout.tp == 0;
+  parallel.tp_comm_overlap = layout.overlaps;
   parallel.pipeline_model_parallel_size = layout.pp;
   parallel.num_virtual_stages_per_pipeline_rank = layout.chunks > 1 ? layout.chunks : 0;
   if (layout.zero_bubble) parallel.pipeline_schedule = PipelineSchedule::kZbH1;
@@ -100,6 +102,7 @@ std::vector<std::string> flags_of(const Options& options) {
   };
   if (parallel.tensor_model_parallel_size > 1) add("--tensor-model-parallel-size", parallel.tensor_model_parallel_size);
   if (parallel.sequence_parallel) flags.emplace_back("--sequence-parallel");
+  if (parallel.tp_comm_overlap) flags.emplace_back("--tp-comm-overlap");
   if (parallel.pipeline_model_parallel_size > 1)
     add("--pipeline-model-parallel-size", parallel.pipeline_model_parallel_size);
   if (parallel.num_virtual_stages_per_pipeline_rank > 1)
@@ -137,6 +140,8 @@ class Search {
   Search(const Options& options, int world, const SuggestSpec& spec) : options_(options), world_(world), spec_(spec) {
     double fastest = 0;
     for (const Rates::GemmPoint& point : spec.rates->gemm) fastest = std::max(fastest, point.flops);
+    for (const Rates::AttentionPoint& point : spec.rates->attention)
+      fastest = std::max({fastest, point.forward, point.backward});
     const double tokens = static_cast<double>(options.train.global_batch_size * options.model.seq_length);
     busy_seconds_ = flops_per_token(options.model) * tokens / (fastest * world);
   }
@@ -166,12 +171,16 @@ class Search {
           for (const bool shards : {true, false}) {
             if (shards && !replicates) continue;
             const auto add = [&](std::int64_t chunks, bool zero_bubble) {
-              add_legal(layouts, {.tp = tp,
-                                  .pp = pp,
-                                  .chunks = chunks,
-                                  .zero_bubble = zero_bubble,
-                                  .micro_batch_size = micro,
-                                  .shards = shards});
+              for (const bool overlaps : {false, true}) {
+                if (overlaps && (tp == 1 || options_.model.seq_length % tp != 0)) continue;
+                add_legal(layouts, {.tp = tp,
+                                    .pp = pp,
+                                    .chunks = chunks,
+                                    .zero_bubble = zero_bubble,
+                                    .micro_batch_size = micro,
+                                    .shards = shards,
+                                    .overlaps = overlaps});
+              }
             };
             add(1, false);
             if (pp == 1) continue;
@@ -220,11 +229,11 @@ class Search {
     for (const Recompute recompute : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
       const Options options = with_layout(options_, layout, recompute);
       ForecastSpec spec{
-          .rates = spec_.rates, .one_of_alike = true, .most_microbatches = 0, .most_memory = spec_.most_memory};
+          .rates = spec_.rates, .one_of_alike = true, .most_recorded = 0, .most_memory = spec_.most_memory};
       Forecast forecast = make_forecast(options, world_, spec);
       if (forecast.step && is_among_best(*forecast.step) && layout.pp > 1) {
         // The arena's layout may need a little more with all microbatches.
-        spec.most_microbatches = ForecastSpec{}.most_microbatches;
+        spec.most_recorded = ForecastSpec{}.most_recorded;
         forecast = make_forecast(options, world_, spec);
       }
       if (!forecast.step) continue;

@@ -324,7 +324,7 @@ void print_links(Bench& bench, Communicator& world) {
   fmt::print("overlap-share = 0.9  # a guess: cuda_all_reduce_speed measures it\n");
 }
 
-void measure(const MpiRuntime& mpi, DeviceType device, const std::string& name) {
+void measure(MpiRuntime& mpi, DeviceType device, const std::string& name) {
   const std::unique_ptr<Communicator> world = mpi.world(device);
   const AbortOnUnwind guard(*world);
   Bench bench(device);

@@ -131,6 +131,7 @@ TEST(ForecastVolume, IsWhatThreadRanksCount) {
   for (const Words& layout :
        {Words{"--overlap-grad-reduce", "--ddp-bucket-size", "20000"}, Words{"--use-distributed-optimizer"},
         Words{"--tensor-model-parallel-size", "2"}, Words{"--tensor-model-parallel-size", "2", "--sequence-parallel"},
+        Words{"--tensor-model-parallel-size", "4", "--sequence-parallel", "--tp-comm-overlap"},
         Words{"--pipeline-model-parallel-size", "2"},
         Words{"--pipeline-model-parallel-size", "2", "--num-virtual-stages-per-pipeline-rank", "2",
               "--use-distributed-optimizer"},
@@ -186,8 +187,8 @@ TEST(Forecast, OfFewRecordedMicrobatchesIsThatOfAll) {
         Words{"--pipeline-model-parallel-size", "2", "--pipeline-schedule", "dualpipe-v"}}) {
     SCOPED_TRACE(testing::PrintToString(layout));
     const Options options = complete(plan_flags() + layout, 4);
-    const Forecast all = make_forecast(options, 4, {.rates = &rates, .most_microbatches = 1000});
-    const Forecast some = make_forecast(options, 4, {.rates = &rates, .most_microbatches = 1});
+    const Forecast all = make_forecast(options, 4, {.rates = &rates, .most_recorded = 1000});
+    const Forecast some = make_forecast(options, 4, {.rates = &rates, .most_recorded = 1});
     for (std::size_t s = 0; s < all.stages.size(); ++s) {
       // What is alive at once is the same; the arena's layout may have other gaps.
       EXPECT_EQ(some.stages[s].plans.train.live_bytes, all.stages[s].plans.train.live_bytes);

@@ -116,7 +116,7 @@ TEST(PlanPage, HasThePictureOrPartOfIt) {
 
   const Options many =
       complete(plan_flags() + Words{"--pipeline-model-parallel-size", "2", "--global-batch-size", "20000"}, 2);
-  const std::string some = plan_page(many, make_forecast(many, 2, {.rates = &rates, .most_microbatches = 1}), "test");
+  const std::string some = plan_page(many, make_forecast(many, 2, {.rates = &rates, .most_recorded = 1}), "test");
   EXPECT_LE(occurrences(some, "class=\"box "), kMostBoxes);
   EXPECT_GT(occurrences(some, "class=\"box "), kMostBoxes / 2);
   EXPECT_THAT(some, HasSubstr("of 20000 microbatches"));
