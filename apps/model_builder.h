@@ -201,7 +201,7 @@ struct StepRecording {
   std::vector<std::size_t> entries;  // where in the timeline each of them begins
   std::int64_t microbatches = 0;     // of the recorded step
 };
-// `most_microbatches`: a step of more is recorded with so many, or with as many as show the schedule's pattern.
+// A step of more than `most_microbatches` is recorded with as many as show the schedule's pattern.
 StepRecording record_step(const Options& options, int rank, int world, std::int64_t most_microbatches);
 MemoryUse memory_use(const StepPlans& plans, const CategoryBytes& persistent);
 

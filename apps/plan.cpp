@@ -191,6 +191,7 @@ ExitCode forecast(int argc, char** argv) {
   std::optional<Rates> rates;
   if (!options.forecast.rates.empty()) rates = read_rates(options.forecast.rates);
   if (options.forecast.suggest) {
+    refuse_layout_flags(options);
     complete_options(options, tokenizer_of(options), 1);  // the sizes of the model; the layout is looked for
     print_suggestions(options, *rates);
     return ExitCode::kOk;

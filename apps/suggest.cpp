@@ -42,35 +42,6 @@ std::vector<std::int64_t> divisors_of(std::int64_t number, std::int64_t most) {
   return divisors;
 }
 
-void refuse_layout_flags(const Options& options) {
-  constexpr std::array<std::string_view, 20> kNames = {"tensor-model-parallel-size",
-                                                       "sequence-parallel",
-                                                       "tp-comm-overlap",
-                                                       "pipeline-model-parallel-size",
-                                                       "pipeline-schedule",
-                                                       "num-layers-per-virtual-pipeline-stage",
-                                                       "num-virtual-stages-per-pipeline-rank",
-                                                       "pipeline-model-parallel-layout",
-                                                       "decoder-first-pipeline-num-layers",
-                                                       "decoder-last-pipeline-num-layers",
-                                                       "account-for-embedding-in-pipeline-split",
-                                                       "account-for-loss-in-pipeline-split",
-                                                       "use-distributed-optimizer",
-                                                       "overlap-grad-reduce",
-                                                       "overlap-param-gather",
-                                                       "ddp-bucket-size",
-                                                       "recompute-granularity",
-                                                       "recompute-modules",
-                                                       "recompute-method",
-                                                       "recompute-num-layers"};
-  for (const ConfigEntry& entry : options.effective) {
-    const bool is_of_layout = std::find(kNames.begin(), kNames.end(), entry.name) != kNames.end();
-    if (!is_of_layout || entry.origin == "default" || entry.origin == "derived") continue;
-    refuse_usage(fmt::format("--suggest and --{}", entry.name), "no flag of the layout, which --suggest looks for",
-                 fmt::format("--{} by {}", entry.name, entry.origin), "leave it out");
-  }
-}
-
 Options with_layout(Options options, const Layout& layout, Recompute recompute) {
   ParallelOptions& parallel = options.parallel;
   parallel.tensor_model_parallel_size = layout.tp;
@@ -270,8 +241,36 @@ class Search {
 
 }  // namespace
 
+void refuse_layout_flags(const Options& options) {
+  constexpr std::array<std::string_view, 20> kNames = {"tensor-model-parallel-size",
+                                                       "sequence-parallel",
+                                                       "tp-comm-overlap",
+                                                       "pipeline-model-parallel-size",
+                                                       "pipeline-schedule",
+                                                       "num-layers-per-virtual-pipeline-stage",
+                                                       "num-virtual-stages-per-pipeline-rank",
+                                                       "pipeline-model-parallel-layout",
+                                                       "decoder-first-pipeline-num-layers",
+                                                       "decoder-last-pipeline-num-layers",
+                                                       "account-for-embedding-in-pipeline-split",
+                                                       "account-for-loss-in-pipeline-split",
+                                                       "use-distributed-optimizer",
+                                                       "overlap-grad-reduce",
+                                                       "overlap-param-gather",
+                                                       "ddp-bucket-size",
+                                                       "recompute-granularity",
+                                                       "recompute-modules",
+                                                       "recompute-method",
+                                                       "recompute-num-layers"};
+  for (const ConfigEntry& entry : options.effective) {
+    const bool is_of_layout = std::find(kNames.begin(), kNames.end(), entry.name) != kNames.end();
+    if (!is_of_layout || entry.origin == "default" || entry.origin == "derived") continue;
+    refuse_usage(fmt::format("--suggest and --{}", entry.name), "no flag of the layout, which --suggest looks for",
+                 fmt::format("--{} by {}", entry.name, entry.origin), "leave it out");
+  }
+}
+
 Suggestions suggest_layouts(const Options& options, int world, const SuggestSpec& spec) {
-  refuse_layout_flags(options);
   return Search(options, world, spec).run();
 }
 

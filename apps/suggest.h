@@ -31,7 +31,10 @@ struct SuggestSpec {
   std::size_t most_memory = 0;  // bytes of a rank
   std::size_t count = 10;
 };
-// `options` is complete but for the layout. A flag that sets some of the layout itself is an error with exit code 2.
+// An error with exit code 2 where a flag sets some of the layout itself.
+void refuse_layout_flags(const Options& options);
+
+// `options` is complete, as for one rank; what it says of the layout is left at its defaults.
 Suggestions suggest_layouts(const Options& options, int world, const SuggestSpec& spec);
 
 }  // namespace megalith

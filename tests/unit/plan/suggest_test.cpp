@@ -22,8 +22,9 @@ using ::testing::HasSubstr;
 constexpr std::size_t kPlenty = std::size_t{1} << 40;
 
 Suggestions suggest(const Rates& rates, std::size_t memory, int world = 8, std::size_t count = 10) {
-  return suggest_layouts(complete(plan_flags(), world), world,
-                         {.rates = &rates, .most_memory = memory, .count = count});
+  Options options = complete(plan_flags(), 1);
+  options.parallel.world_size = world;
+  return suggest_layouts(options, world, {.rates = &rates, .most_memory = memory, .count = count});
 }
 
 TEST(Suggest, ListsTheFastestFirstAndEachLayoutOnce) {
@@ -98,11 +99,11 @@ TEST(Suggest, OfOneRankHasNoParallelFlags) {
 }
 
 TEST(Suggest, RefusesFlagsOfTheLayout) {
-  const Rates rates = parse_rates(test::round_rates(), "rates.toml");
+  EXPECT_NO_THROW(refuse_layout_flags(parse_flags(App::kPlan, plan_flags()).options));
   for (const Words& flags : {Words{"--tensor-model-parallel-size", "2"}, Words{"--use-distributed-optimizer"},
                              Words{"--recompute-granularity", "full"}}) {
     try {
-      suggest_layouts(complete(plan_flags() + flags, 4), 4, {.rates = &rates, .most_memory = kPlenty});
+      refuse_layout_flags(parse_flags(App::kPlan, plan_flags() + flags).options);
       FAIL() << flags.front();
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ExitCode::kUsage);
