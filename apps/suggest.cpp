@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <optional>
 #include <utility>
 
 #include "apps/flags_check.h"
@@ -142,16 +143,12 @@ class Search {
           for (const bool shards : {true, false}) {
             if (shards && !replicates) continue;
             const auto add = [&](std::int64_t chunks, bool zero_bubble) {
-              for (const bool overlaps : {false, true}) {
-                if (overlaps && (tp == 1 || options_.model.seq_length % tp != 0)) continue;
-                add_legal(layouts, {.tp = tp,
-                                    .pp = pp,
-                                    .chunks = chunks,
-                                    .zero_bubble = zero_bubble,
-                                    .micro_batch_size = micro,
-                                    .shards = shards,
-                                    .overlaps = overlaps});
-              }
+              add_legal(layouts, {.tp = tp,
+                                  .pp = pp,
+                                  .chunks = chunks,
+                                  .zero_bubble = zero_bubble,
+                                  .micro_batch_size = micro,
+                                  .shards = shards});
             };
             add(1, false);
             if (pp == 1) continue;
@@ -195,8 +192,28 @@ class Search {
     return held * each <= static_cast<double>(spec_.most_memory);
   }
 
-  // Recomputation costs time, so less of it comes first.
-  void look_at(const Layout& layout) {
+  // With what overlaps, if that may bring the layout among the best: it hides the tensor-parallel collectives at most,
+  // and takes more memory.
+  void look_at(Layout layout) {
+    const std::optional<Forecast> plain = try_recomputing(layout);
+    if (!plain || layout.tp == 1 || options_.model.seq_length % layout.tp != 0) return;
+    if (found_.best.size() == spec_.count) {
+      double left = 0;  // share of the stages' work that is no such collective
+      for (const StageForecast& stage : plain->stages) {
+        const double busy = plain->simulation.stages[static_cast<std::size_t>(stage.stage)].busy;
+        const auto volume = stage.work.volumes.find("tp");
+        const double hidden = volume == stage.work.volumes.end() ? 0 : volume->second.seconds;
+        left = std::max(left, busy > 0 ? 1 - hidden / busy : 1);
+      }
+      if (left * plain->step->seconds >= found_.best.back().step.seconds) return;
+    }
+    ++found_.tried;
+    layout.overlaps = true;
+    try_recomputing(layout);
+  }
+
+  // Recomputation costs time, so less of it comes first. Nothing where no amount of it fits.
+  std::optional<Forecast> try_recomputing(const Layout& layout) {
     for (const Recompute recompute : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
       const Options options = with_layout(options_, layout, recompute);
       ForecastSpec spec{
@@ -208,14 +225,15 @@ class Search {
         forecast = make_forecast(options, world_, spec);
       }
       if (!forecast.step) continue;
-      if (!is_among_best(*forecast.step)) {
+      if (is_among_best(*forecast.step)) {
+        list({.options = options, .flags = flags_of(options), .step = *forecast.step});
+      } else {
         ++found_.dropped[kSlower];
-        return;
       }
-      list({.options = options, .flags = flags_of(options), .step = *forecast.step});
-      return;
+      return forecast;
     }
     ++found_.dropped[kTooLarge];
+    return std::nullopt;
   }
 
   bool is_among_best(const StepForecast& step) const {
