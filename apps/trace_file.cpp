@@ -2,15 +2,26 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+#include <cstdint>
+
 #include "apps/flags_binding.h"
 
 namespace megalith {
 
 namespace {
 
+// Lanes are threads from 1 on: Perfetto takes thread 0 for the one that has the number of its process.
+int thread_of(int lane) { return lane + 1; }
+
 std::string metadata(std::string_view what, int rank, int lane, std::string_view name) {
-  return fmt::format(R"({{"ph": "M", "name": "{}", "pid": {}, "tid": {}, "args": {{"name": {}}}}})", what, rank, lane,
-                     escaped(name));
+  return fmt::format(R"({{"ph": "M", "name": "{}", "pid": {}, "tid": {}, "args": {{"name": {}}}}})", what, rank,
+                     thread_of(lane), escaped(name));
+}
+
+// Whole nanoseconds, so that a span within another ends no later than it: viewers drop spans that overlap.
+std::string microseconds(std::int64_t nanoseconds) {
+  return fmt::format("{:.3f}", static_cast<double>(nanoseconds) / 1000);
 }
 
 }  // namespace
@@ -23,10 +34,12 @@ std::string trace_events(const Trace& trace, int rank, double origin_us) {
     std::string args;
     if (span.bytes > 0) args = fmt::format(R"("bytes": {})", span.bytes);
     if (span.flops > 0) args += fmt::format(R"({}"flops": {:.0f})", args.empty() ? "" : ", ", span.flops);
+    const double begin_us = trace.start_us() - origin_us + span.begin_us;
+    const std::int64_t begin = std::llround(begin_us * 1000), end = std::llround((begin_us + span.duration_us) * 1000);
     json += fmt::format(
         R"(,
-{{"ph": "X", "name": {}, "pid": {}, "tid": {}, "ts": {:.3f}, "dur": {:.3f}, "args": {{{}}}}})",
-        escaped(span.name), rank, span.lane, trace.start_us() - origin_us + span.begin_us, span.duration_us, args);
+{{"ph": "X", "name": {}, "pid": {}, "tid": {}, "ts": {}, "dur": {}, "args": {{{}}}}})",
+        escaped(span.name), rank, thread_of(span.lane), microseconds(begin), microseconds(end - begin), args);
   }
   return json;
 }

@@ -108,8 +108,6 @@ void Attention::refill(Context& ctx, Stash& stash) const {
     std::swap(keep, ctx.policies);
     stash.child(kProj).refill(Linear::kInput, out);
   }
-  Stash& qkv = stash.child(kQkvLinear);
-  if (!qkv.has(Linear::kInput)) qkv.refill(Linear::kInput, parts_.norm.forward_again(ctx, stash.child(kNorm)));
 }
 
 TensorList Attention::backward_data(Context& ctx, const TensorList& output_gradients, Stash& stash) const {
@@ -148,7 +146,8 @@ TensorList Attention::backward_data(Context& ctx, const TensorList& output_gradi
     parts_.k_norm->backward_data_into(ctx, targets.k, {}, grads.k, stash.child(kKNorm));
   }
   const Tensor d_normed = parts_.qkv->backward_data(ctx, d_qkv, stash.child(kQkvLinear));
-  const Tensor d_residual = parts_.norm.backward_data(ctx, d_normed, output_gradients[1], stash.child(kNorm));
+  const Tensor d_residual =
+      parts_.norm.backward_data(ctx, d_normed, output_gradients[1], stash.child(kNorm), &stash.child(kQkvLinear));
   return {d_residual, d_residual};
 }
 

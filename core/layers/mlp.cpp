@@ -22,6 +22,8 @@ Layer::Activated Mlp::forward_fc1(Context& ctx, const Tensor& x, Stash& stash) c
 }
 
 Tensor Mlp::backward_data_fc2(Context& ctx, const Tensor& dy, const Tensor& pre_activation, Stash& stash) const {
+  const bool refills = !stash.has(Linear::kInput);
+  if (refills && spec_.activation != Activation::kSwiglu) stash.refill(Linear::kInput, activate(ctx, pre_activation));
   if (spec_.activation == Activation::kGeluTanh) {
     return parts_.fc2->backward_data_gelu(ctx, dy, pre_activation, stash);
   }
@@ -31,7 +33,10 @@ Tensor Mlp::backward_data_fc2(Context& ctx, const Tensor& dy, const Tensor& pre_
     return d_activation;
   }
   const Tensor gradient = ctx.empty(pre_activation.shape, pre_activation.dtype, "activation gradient");
-  launch(ctx.compute, SwigluBackward{.x = pre_activation, .dy = d_activation, .dx = gradient});
+  if (refills) stash.refill(Linear::kInput, d_activation);  // which it becomes on the way
+  launch(
+      ctx.compute,
+      SwigluBackward{.x = pre_activation, .dy = d_activation, .dx = gradient, .y = refills ? d_activation : Tensor{}});
   return gradient;
 }
 
@@ -48,13 +53,10 @@ TensorList Mlp::backward_data(Context& ctx, const TensorList& output_gradients, 
   const Tensor& pre_activation = stash.at(kPreActivation, "fc1 output");
   Stash& fc1 = stash.child(kFc1);
   Stash& fc2 = stash.child(kFc2);
-  if (!fc2.has(Linear::kInput)) fc2.refill(Linear::kInput, activate(ctx, pre_activation));
-  if (!fc1.has(Linear::kInput)) fc1.refill(Linear::kInput, parts_.norm.forward_again(ctx, stash.child(kNorm)));
-
   const Tensor d_hidden = apply_dropout(ctx, spec_.dropout, output_gradients[0]);
   const Tensor d_pre_activation = backward_data_fc2(ctx, d_hidden, pre_activation, fc2);
   const Tensor d_normed = parts_.fc1->backward_data(ctx, d_pre_activation, fc1);
-  const Tensor d_residual = parts_.norm.backward_data(ctx, d_normed, output_gradients[1], stash.child(kNorm));
+  const Tensor d_residual = parts_.norm.backward_data(ctx, d_normed, output_gradients[1], stash.child(kNorm), &fc1);
   return {d_residual, d_residual};
 }
 

@@ -1,5 +1,6 @@
 #include "core/layers/norm.h"
 
+#include "core/layers/linear.h"
 #include "core/ops/norm.h"
 #include "core/ops/reduce.h"
 
@@ -54,24 +55,21 @@ Tensor Norm::forward(Context& ctx, const Tensor& x, const Tensor& residual, Stas
   return y;
 }
 
-Tensor Norm::forward_again(Context& ctx, Stash& stash) const {
-  const Tensor& x = stash.at(kNormInput, weight_->name());
-  const Tensor y = ctx.empty(x.shape, x.dtype, "norm");
-  const Tensor rstd = ctx.empty(stash[kRstd].shape, DType::kFp32, "norm statistics");
-  const Tensor mean = stash[kMean] ? ctx.empty(stash[kMean].shape, DType::kFp32, "norm statistics") : Tensor{};
-  run(ctx, x, {}, {}, y, mean, rstd);
-  return y;
-}
-
-Tensor Norm::backward_data(Context& ctx, const Tensor& dy, const Tensor& d_residual, Stash& stash) const {
+Tensor Norm::backward_data(Context& ctx, const Tensor& dy, const Tensor& d_residual, Stash& stash,
+                           Stash* reader) const {
   const Tensor dx = ctx.empty(dy.shape, dy.dtype, "norm gradient");
-  backward_data_into(ctx, dy, d_residual, dx, stash);
+  backward_data_into(ctx, dy, d_residual, dx, stash, reader);
   return dx;
 }
 
-void Norm::backward_data_into(Context& ctx, const Tensor& dy, const Tensor& d_residual, const Tensor& dx,
-                              Stash& stash) const {
+void Norm::backward_data_into(Context& ctx, const Tensor& dy, const Tensor& d_residual, const Tensor& dx, Stash& stash,
+                              Stash* reader) const {
   const Tensor& x = stash.at(kNormInput, weight_->name());
+  Tensor y;
+  if (reader != nullptr && !reader->has(Linear::kInput)) {
+    y = ctx.empty(x.shape, x.dtype, "norm");
+    reader->refill(Linear::kInput, y);
+  }
   const Shape partial{norm_partials(ctx.backend()), spec_.size};
   const Tensor d_weight = ctx.empty(partial, DType::kFp32, "norm partial sums");
   stash[kWeightPartial] = d_weight;
@@ -82,8 +80,13 @@ void Norm::backward_data_into(Context& ctx, const Tensor& dy, const Tensor& d_re
                                         .rstd = stash[kRstd],
                                         .d_residual = d_residual,
                                         .dx = dx,
-                                        .d_weight_partial = d_weight});
+                                        .d_weight_partial = d_weight,
+                                        .y = y});
     return;
+  }
+  if (y) {
+    const Tensor mean = ctx.empty(stash[kMean].shape, DType::kFp32, "norm statistics");
+    run(ctx, x, {}, {}, y, mean, ctx.empty(mean.shape, DType::kFp32, "norm statistics"));
   }
   const Tensor d_bias = ctx.empty(partial, DType::kFp32, "norm partial sums");
   stash[kBiasPartial] = d_bias;

@@ -25,13 +25,14 @@ class Norm {
 
   // y = norm(x + residual); `residual` may be absent. The sum is kept as kNormInput.
   Tensor forward(Context& ctx, const Tensor& x, const Tensor& residual, Stash& stash) const;
-  // The same y again from what was kept, bit for bit.
-  Tensor forward_again(Context& ctx, Stash& stash) const;
-  // d(x + residual) = the norm's gradient + d_residual (optional).
-  Tensor backward_data(Context& ctx, const Tensor& dy, const Tensor& d_residual, Stash& stash) const;
+  // d(x + residual) = the norm's gradient + d_residual (optional). `reader`, where given, is the stash of the linear
+  // behind: if it did not keep y, its input, it gets y again, bit for bit. RMSNorm's gradient makes it on its way;
+  // LayerNorm runs once more.
+  Tensor backward_data(Context& ctx, const Tensor& dy, const Tensor& d_residual, Stash& stash,
+                       Stash* reader = nullptr) const;
   // The same into `dx`, which may be strided.
-  void backward_data_into(Context& ctx, const Tensor& dy, const Tensor& d_residual, const Tensor& dx,
-                          Stash& stash) const;
+  void backward_data_into(Context& ctx, const Tensor& dy, const Tensor& d_residual, const Tensor& dx, Stash& stash,
+                          Stash* reader = nullptr) const;
   void backward_weight(Context& ctx, Stash& stash) const;
 
  private:

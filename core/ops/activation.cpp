@@ -68,12 +68,20 @@ void check(const SwigluBackward& op) {
   check_gated(op.dx, "op.dx", op.dy, "op.dy");
   check_same_or_apart(op.x, "op.x", op.dx, "op.dx");
   check_no_overlap(op.dy, "op.dy", op.dx, "op.dx");
+  if (!op.y) return;
+  check_shape(op.y, op.dy.shape, "op.y");
+  check_dtype(op.y, {op.dy.dtype}, "op.y");
+  check_rows(op.y, "op.y");
+  check_same_or_apart(op.y, "op.y", op.dy, "op.dy");
+  check_no_overlap(op.y, "op.y", op.x, "op.x");
+  check_no_overlap(op.y, "op.y", op.dx, "op.dx");
 }
 
 void access(const SwigluBackward& op, Access& a) {
   a.reads(op.x);
   a.reads(op.dy);
   a.writes(op.dx);
+  a.writes(op.y);
 }
 
 }  // namespace megalith

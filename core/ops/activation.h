@@ -35,6 +35,7 @@ struct SwigluBackward {
   Tensor x;   // [T, 2F] the input of the forward; rows may be strided
   Tensor dy;  // [T, F] dtype of x; rows may be strided
   Tensor dx;  // [T, 2F] out, dtype of x; rows may be strided; may be x, must not overlap dy
+  Tensor y;   // optional, [T, F] out: the forward's y again, bit for bit; layout of dy, may be dy
 };
 
 void check(const GeluForward& op);

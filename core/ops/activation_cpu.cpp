@@ -85,6 +85,7 @@ void swiglu_backward(const SwigluBackward& op) {
     const T* dy = op.dy.as<const T>() + t * op.dy.stride(0);
     T* d_gate = op.dx.as<T>() + t * op.dx.stride(0);
     T* d_up = d_gate + columns;
+    T* y = op.y ? op.y.as<T>() + t * op.y.stride(0) : nullptr;
     simd::for_each_vector(columns, [=](std::int64_t i, auto load, auto store) {
       const F32x8 g = load(gate + i);
       const F32x8 u = load(up + i);
@@ -93,6 +94,7 @@ void swiglu_backward(const SwigluBackward& op) {
       const F32x8 slope = _mm256_mul_ps(s.value, _mm256_fmadd_ps(g, s.complement, set1(1.0f)));
       store(d_gate + i, _mm256_mul_ps(gradient, _mm256_mul_ps(u, slope)));
       store(d_up + i, _mm256_mul_ps(gradient, _mm256_mul_ps(g, s.value)));
+      if (y != nullptr) store(y + i, _mm256_mul_ps(_mm256_mul_ps(g, simd::logistic(g)), u));
     });
   }
 }

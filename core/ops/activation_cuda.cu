@@ -97,12 +97,18 @@ __global__ void __launch_bounds__(kThreads) gelu_backward(const T* x, const T* d
 
 struct GatedArguments {
   const void *x, *dy;
-  void *y, *dx;
-  std::int64_t x_stride, y_stride, dx_stride;  // y's is dy's in the backward
-  unsigned items;                              // rows times packs of a row of y
-  int columns;                                 // F
+  void *y, *dx;  // y may be null in the backward
+  std::int64_t x_stride, dy_stride, y_stride, dx_stride;
+  unsigned items;  // rows times packs of a row of y
+  int columns;     // F
   FastDivide row_packs;
 };
+
+// silu(gate) * up.
+template <class T>
+__device__ inline float gated(float gate, float up) {
+  return up * quotient<T>(gate, 1.0f + exponential<T>(-gate));
+}
 
 // A thread owns one pack of gate, of up and of y.
 template <class T, bool kVector>
@@ -120,11 +126,12 @@ __global__ void __launch_bounds__(kThreads) swiglu_forward(const GatedArguments 
   unpack<T>(raw_gate, g);
   unpack<T>(raw_up, u);
 #pragma unroll
-  for (int j = 0; j < kWidth; ++j) u[j] *= quotient<T>(g[j], 1.0f + exponential<T>(-g[j]));
+  for (int j = 0; j < kWidth; ++j) u[j] = gated<T>(g[j], u[j]);
   store_of_row<T, kVector>(static_cast<T*>(a.y) + row * a.y_stride, first, a.columns, pack<T>(u));
 }
 
-// A thread owns one pack of dy and of the two halves of x and dx. d silu(g) / dg = s (1 + g (1 - s)), s = logistic(g).
+// A thread owns one pack of dy, of the two halves of x and dx, and of y where that is asked for. d silu(g) / dg = s (1
+// + g (1 - s)), s = logistic(g).
 template <class T, bool kVector>
 __global__ void __launch_bounds__(kThreads) swiglu_backward(const GatedArguments a) {
   constexpr int kWidth = kPack<T>;
@@ -136,11 +143,17 @@ __global__ void __launch_bounds__(kThreads) swiglu_backward(const GatedArguments
   const T* gate = static_cast<const T*>(a.x) + row * a.x_stride;
   const uint4 raw_gate = load_of_row<T, kVector>(gate, first, a.columns);
   const uint4 raw_up = load_of_row<T, kVector>(gate + a.columns, first, a.columns);
-  const uint4 raw_dy = load_of_row<T, kVector>(static_cast<const T*>(a.dy) + row * a.y_stride, first, a.columns);
+  const uint4 raw_dy = load_of_row<T, kVector>(static_cast<const T*>(a.dy) + row * a.dy_stride, first, a.columns);
   float g[kWidth], u[kWidth], d[kWidth];
   unpack<T>(raw_gate, g);
   unpack<T>(raw_up, u);
   unpack<T>(raw_dy, d);
+  if (a.y != nullptr) {
+    float y[kWidth];
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) y[j] = gated<T>(g[j], u[j]);
+    store_of_row<T, kVector>(static_cast<T*>(a.y) + row * a.y_stride, first, a.columns, pack<T>(y));
+  }
 #pragma unroll
   for (int j = 0; j < kWidth; ++j) {
     const Logistic s = logistic_pair<T>(g[j]);
@@ -174,7 +187,7 @@ void for_gated_rows(const Tensor& narrow, bool vector, GatedArguments a, Launch&
                  [&](auto type, auto is_vector) { launch(type, is_vector, a, blocks_for(a.items, kThreads)); });
     MEGALITH_CUDA_CHECK(cudaGetLastError());
     advance(a.x, piece * a.x_stride);
-    advance(a.dy, piece * a.y_stride);
+    advance(a.dy, piece * a.dy_stride);
     advance(a.y, piece * a.y_stride);
     advance(a.dx, piece * a.dx_stride);
   }
@@ -214,8 +227,7 @@ void run(CudaStream& stream, const GeluBackward& op) {
 }
 
 void run(CudaStream& stream, const SwigluForward& op) {
-  const GatedArguments a{
-      .x = op.x.data, .y = op.y.data, .x_stride = op.x.stride(0), .y_stride = op.y.stride(0), .dx_stride = 0};
+  const GatedArguments a{.x = op.x.data, .y = op.y.data, .x_stride = op.x.stride(0), .y_stride = op.y.stride(0)};
   for_gated_rows(op.y, rows_aligned(op.x) && rows_aligned(op.y), a,
                  [&](auto type, auto is_vector, const GatedArguments& piece, unsigned blocks) {
                    swiglu_forward<decltype(type), is_vector()><<<blocks, kThreads, 0, stream.handle()>>>(piece);
@@ -225,11 +237,13 @@ void run(CudaStream& stream, const SwigluForward& op) {
 void run(CudaStream& stream, const SwigluBackward& op) {
   const GatedArguments a{.x = op.x.data,
                          .dy = op.dy.data,
+                         .y = op.y.data,
                          .dx = op.dx.data,
                          .x_stride = op.x.stride(0),
-                         .y_stride = op.dy.stride(0),
+                         .dy_stride = op.dy.stride(0),
+                         .y_stride = op.y ? op.y.stride(0) : 0,
                          .dx_stride = op.dx.stride(0)};
-  for_gated_rows(op.dy, rows_aligned(op.x) && rows_aligned(op.dy) && rows_aligned(op.dx), a,
+  for_gated_rows(op.dy, rows_aligned(op.x) && rows_aligned(op.dy) && rows_aligned(op.y) && rows_aligned(op.dx), a,
                  [&](auto type, auto is_vector, const GatedArguments& piece, unsigned blocks) {
                    swiglu_backward<decltype(type), is_vector()><<<blocks, kThreads, 0, stream.handle()>>>(piece);
                  });

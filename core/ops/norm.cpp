@@ -110,8 +110,20 @@ void access_backward(const Op& op, Access& a) {
 void check(const RmsNormForward& op) { check_forward(op); }
 void access(const RmsNormForward& op, Access& a) { access_forward(op, a); }
 
-void check(const RmsNormBackward& op) { check_backward(op); }
-void access(const RmsNormBackward& op, Access& a) { access_backward(op, a); }
+void check(const RmsNormBackward& op) {
+  check_backward(op);
+  if (!op.y) return;
+  check_like(op.y, op.x, "op.y");
+  check_no_overlap(op.y, "op.y", op.x, "op.x");
+  check_no_overlap(op.y, "op.y", op.dy, "op.dy");
+  check_no_overlap(op.y, "op.y", op.d_residual, "op.d_residual");
+  check_no_overlap(op.y, "op.y", op.dx, "op.dx");
+}
+
+void access(const RmsNormBackward& op, Access& a) {
+  access_backward(op, a);
+  a.writes(op.y);
+}
 
 void check(const LayerNormForward& op) {
   check_forward(op);

@@ -46,6 +46,7 @@ struct RmsNormBackward {
   Tensor d_residual;        // optional [rows, H], dtype of x: gradient that reached the sum on the other path
   Tensor dx;                // [rows, H] out, dtype of x; may be dy or d_residual
   Tensor d_weight_partial;  // [P, H] out, fp32, contiguous; every element is written
+  Tensor y;                 // optional, [rows, H] out: the forward's y again, bit for bit; dtype of x
 };
 void check(const RmsNormBackward& op);
 void access(const RmsNormBackward& op, Access& a);

@@ -134,7 +134,7 @@ void normalise(const Op& op, const T* bias, float* mean) {
 template <class T>
 struct BackwardRow {
   const T *dy, *x, *weight, *d_residual;
-  T* dx;
+  T *dx, *y;                 // y: null, or not centred
   float *d_weight, *d_bias;  // of this row's partial sum; d_bias only if centred
   std::int64_t length;
   Statistics statistics;
@@ -155,7 +155,9 @@ void differentiate_row(const BackwardRow<T>& row) {
   simd::for_each_group(row.length, [&](std::int64_t i, auto group) {
     const Wide dy = group.load(row.dy + i);
     const Wide h = normalised(group.load(row.x + i));
-    Wide v = simd::multiply(dy, group.load(row.weight + i));
+    const Wide weight = group.load(row.weight + i);
+    if (row.y != nullptr) group.store(row.y + i, simd::multiply(h, weight));
+    Wide v = simd::multiply(dy, weight);
     if constexpr (Centred) v = simd::subtract(v, mean_g);
     v = simd::multiply(simd::subtract_product(v, h, mean_gh), rstd);
     if (row.d_residual != nullptr) v = simd::add(v, group.load(row.d_residual + i));
@@ -167,9 +169,9 @@ void differentiate_row(const BackwardRow<T>& row) {
 
 // `mean` and `d_bias` are null for RMSNorm.
 template <bool Centred, class T, class Op>
-void differentiate(const Op& op, const float* mean, float* d_bias) {
+void differentiate(const Op& op, const float* mean, float* d_bias, const Tensor& again = {}) {
   const Rows<const T> dy(op.dy), x(op.x), d_residual(op.d_residual);
-  const Rows<T> dx(op.dx);
+  const Rows<T> dx(op.dx), y(again);
   const std::int64_t rows = live_rows(op.x), length = op.x.size(-1);
   const float* rstd = op.rstd.template as<const float>();
   const std::int64_t parts = op.d_weight_partial.size(0);
@@ -187,6 +189,7 @@ void differentiate(const Op& op, const float* mean, float* d_bias) {
                                                 .weight = op.weight.template as<const T>(),
                                                 .d_residual = d_residual.at(index),
                                                 .dx = dx.at(index),
+                                                .y = y.at(index),
                                                 .d_weight = d_weight,
                                                 .d_bias = d_bias_row,
                                                 .length = length,
@@ -210,8 +213,8 @@ void run(CpuStream& stream, const RmsNormForward& op) {
 
 void run(CpuStream& stream, const RmsNormBackward& op) {
   stream.enqueue([op] {
-    if (op.x.dtype == DType::kFp32) return differentiate<false, float>(op, nullptr, nullptr);
-    differentiate<false, bf16>(op, nullptr, nullptr);
+    if (op.x.dtype == DType::kFp32) return differentiate<false, float>(op, nullptr, nullptr, op.y);
+    differentiate<false, bf16>(op, nullptr, nullptr, op.y);
   });
 }
 

@@ -145,7 +145,7 @@ template <class T>
 struct BackwardArguments {
   RowIndexer index;
   RowPointer<const T> dy, x, d_residual;
-  RowPointer<T> dx;
+  RowPointer<T> dx, y;  // y: of RMSNorm, or absent
   const T* weight;
   const float *mean, *rstd;
   float *d_weight, *d_bias;  // [blocks, length]
@@ -293,7 +293,8 @@ __global__ void __launch_bounds__(Tiling::kThreads, Tiling::kBlocks) differentia
       const float mean_g = kCentred ? total[r * kSums + kSums - 1] * a.inverse_length : 0.0f;
       const std::int64_t row = row_of(turn, r);
       const int length = row < share.end ? a.length : 0;
-      T* dx = a.dx.at(RowPlace(a.index, static_cast<unsigned>(length > 0 ? row : 0)));
+      const RowPlace place(a.index, static_cast<unsigned>(length > 0 ? row : 0));
+      T* dx = a.dx.at(place);
 #pragma unroll
       for (int k = 0; k < kPacks; ++k) {
         float d[kWidth], v[kWidth], w[kWidth], q[kWidth] = {};
@@ -301,6 +302,14 @@ __global__ void __launch_bounds__(Tiling::kThreads, Tiling::kBlocks) differentia
         unpack<T>(*slot(turn, r, 1, k), v);
         unpack<T>(weight[k], w);
         if (has_residual) unpack<T>(*slot(turn, r, 2, k), q);
+        if constexpr (!kCentred) {
+          if (a.y.data != nullptr) {
+            float y[kWidth];
+#pragma unroll
+            for (int j = 0; j < kWidth; ++j) y[j] = v[j] * rstd * w[j];
+            store_of_row<T, kVector>(a.y.at(place), (lane + k * a.group) * kWidth, length, pack<T>(y));
+          }
+        }
 #pragma unroll
         for (int j = 0; j < kWidth; ++j) {
           const float h = (kCentred ? v[j] - mean : v[j]) * rstd;
@@ -364,6 +373,7 @@ __global__ void __launch_bounds__(kMaxGroup) differentiate_long(const BackwardAr
       float v = fmaf(-h, mean_gh, fmaf(d, widen(a.weight[i]), -mean_g)) * rstd;
       if (a.d_residual.data != nullptr) v += widen(a.d_residual.at(place)[i]);
       a.dx.at(place)[i] = narrow<T>(v);
+      if (!kCentred && a.y.data != nullptr) a.y.at(place)[i] = narrow<T>(h * widen(a.weight[i]));
       a.d_weight[offset + i] = fmaf(d, h, a.d_weight[offset + i]);
       if constexpr (kCentred) a.d_bias[offset + i] += d;
     }
@@ -427,7 +437,7 @@ void launch_forward(CudaStream& stream, const Op& op, const Tensor& bias, const 
 }
 
 template <bool kCentred, class Op>
-void launch_backward(CudaStream& stream, const Op& op, const Tensor& mean, const Tensor& d_bias) {
+void launch_backward(CudaStream& stream, const Op& op, const Tensor& mean, const Tensor& d_bias, const Tensor& y) {
   const int length = row_length(op.x);
   const unsigned blocks = blocks_for(op.d_weight_partial.size(0), 1);
   visit_float(op.x.dtype, [&](auto type) {
@@ -437,6 +447,7 @@ void launch_backward(CudaStream& stream, const Op& op, const Tensor& mean, const
                            .x = RowPointer<const T>(op.x),
                            .d_residual = RowPointer<const T>(op.d_residual),
                            .dx = RowPointer<T>(op.dx),
+                           .y = RowPointer<T>(y),
                            .weight = op.weight.template as<const T>(),
                            .mean = mean.as<const float>(),
                            .rstd = op.rstd.template as<const float>(),
@@ -450,7 +461,7 @@ void launch_backward(CudaStream& stream, const Op& op, const Tensor& mean, const
       return;
     }
     const bool vector = rows_aligned(op.x) && rows_aligned(op.dy) && rows_aligned(op.d_residual) &&
-                        rows_aligned(op.dx) && rows_aligned(op.weight);
+                        rows_aligned(op.dx) && rows_aligned(y) && rows_aligned(op.weight);
     visit_backward_tiling(packs, [&](auto tiling) {
       using Tiling = decltype(tiling);
       if (Tiling::kShared > stream.keep<SharedMemory>().most) {  // the widest tiling, before Hopper
@@ -469,12 +480,12 @@ void launch_backward(CudaStream& stream, const Op& op, const Tensor& mean, const
 
 void run(CudaStream& stream, const RmsNormForward& op) { launch_forward<false>(stream, op, {}, {}); }
 
-void run(CudaStream& stream, const RmsNormBackward& op) { launch_backward<false>(stream, op, {}, {}); }
+void run(CudaStream& stream, const RmsNormBackward& op) { launch_backward<false>(stream, op, {}, {}, op.y); }
 
 void run(CudaStream& stream, const LayerNormForward& op) { launch_forward<true>(stream, op, op.bias, op.mean); }
 
 void run(CudaStream& stream, const LayerNormBackward& op) {
-  launch_backward<true>(stream, op, op.mean, op.d_bias_partial);
+  launch_backward<true>(stream, op, op.mean, op.d_bias_partial, {});
 }
 
 }  // namespace megalith

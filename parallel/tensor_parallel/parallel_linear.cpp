@@ -95,7 +95,7 @@ Layer::Activated ColumnParallelLinear::forward_gelu(Context& ctx, const Tensor& 
 
 Tensor ColumnParallelLinear::backward_data(Context& ctx, const Tensor& dy, Stash& stash) const {
   stash[Linear::kOutputGradient] = dy;
-  if (group_.overlaps()) {
+  if (group_.overlaps() && stash.has(Linear::kInput)) {
     stash[kWholeInput] = group_.gather_rows_behind(ctx, stash.at(Linear::kInput, name_), name_ + " input again");
   }
   return group_.sum_rows(ctx, {dy.size(0), weight_.shape[1]}, dy.dtype, name_ + " input gradient",
@@ -106,8 +106,9 @@ Tensor ColumnParallelLinear::backward_data(Context& ctx, const Tensor& dy, Stash
 }
 
 void ColumnParallelLinear::backward_weight(Context& ctx, Stash& stash) const {
-  const Tensor x = group_.overlaps() ? stash.at(kWholeInput, name_)
-                                     : group_.gather_rows(ctx, stash.at(Linear::kInput, name_), name_ + " input again");
+  const Tensor x = stash.has(kWholeInput)
+                       ? stash.at(kWholeInput, name_)
+                       : group_.gather_rows(ctx, stash.at(Linear::kInput, name_), name_ + " input again");
   accumulate_linear_gradient(ctx, x, stash.at(Linear::kOutputGradient, name_), weight_, bias_);
 }
 

@@ -6,7 +6,7 @@
 // first.
 // With sequence parallelism the outer side, x of a column- and y of a row-parallel linear, is [T / P, .]: this rank's
 // rows. A column-parallel linear then keeps its own rows of x and gathers them again for the weight gradient; under
-// overlap during backward_data, from which on it keeps them all.
+// overlap during backward_data, from which on it keeps them all, unless x is recomputed behind that.
 // Stash slots are those of Linear, and kWholeInput.
 #pragma once
 

@@ -238,6 +238,7 @@ void bench_activation(Workbench& bench, const Model& m, DType dtype) {
     const Tensor x = bench.tensor(wide, dtype), dx = bench.tensor(wide, dtype), y = bench.tensor(narrow, dtype);
     bench.measure(name, SwigluForward{.x = x, .y = y}, bytes_of({x, y}));
     bench.measure(name, SwigluBackward{.x = x, .dy = y, .dx = dx}, bytes_of({x, y, dx}));
+    bench.measure(name + ", again", SwigluBackward{.x = x, .dy = y, .dx = dx, .y = y}, bytes_of({x, y, dx, y}));
   }
 }
 

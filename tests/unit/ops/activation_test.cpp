@@ -143,6 +143,25 @@ TEST_P(ActivationTest, SwigluBackwardWorksInPlace) {
   EXPECT_EQ(values(together), apart);
 }
 
+TEST_P(ActivationTest, SwigluBackwardMakesTheForwardAgain) {
+  for (const std::int64_t columns : {1, 8, 13, 300}) {
+    const Values gradient = normal(static_cast<std::size_t>(5 * columns));
+    const Tensor x = input({5, 2 * columns}), dy = input({5, columns}, dtype(), gradient), y = output({5, columns});
+    const Tensor dx = output({5, 2 * columns}), again = output({5, columns});
+    const Tensor together = inout({5, columns}, dtype(), gradient);
+    run(SwigluForward{.x = x, .y = y});
+    const Values want = values(y);
+    run(SwigluBackward{.x = x, .dy = dy, .dx = dx});
+    const Values want_dx = values(dx);
+    run(SwigluBackward{.x = x, .dy = dy, .dx = dx, .y = again});
+    EXPECT_EQ(values(again), want);
+    EXPECT_EQ(values(dx), want_dx);
+    run(SwigluBackward{.x = x, .dy = together, .dx = dx, .y = together});
+    EXPECT_EQ(values(together), want);
+    EXPECT_EQ(values(dx), want_dx);
+  }
+}
+
 TEST_P(ActivationTest, Refusals) {
   const Tensor x = input({4, 6}), y = output({4, 3});
   expect_refused(GeluForward{.x = x, .y = y}, "op.y: expected shape [4, 6], got [4, 3]");
@@ -151,6 +170,8 @@ TEST_P(ActivationTest, Refusals) {
   expect_refused(SwigluForward{.x = x.slice(1, 0, 5), .y = y}, "op.x: expected shape [4, 6], got [4, 5]");
   expect_refused(SwigluForward{.x = output({4, 6}, DType::kFp64), .y = y}, "dtype");
   expect_refused(SwigluBackward{.x = x, .dy = y, .dx = y}, "op.dx: expected shape [4, 6]");
+  expect_refused(SwigluBackward{.x = x, .dy = y, .dx = output({4, 6}), .y = output({4, 2})}, "op.y");
+  expect_refused(SwigluBackward{.x = x, .dy = y, .dx = output({4, 6}), .y = x.slice(1, 0, 3)}, "op.y");
 }
 
 }  // namespace

@@ -269,6 +269,15 @@ TEST_P(CudaSizesTest, Norms) {
                              .dx = s.output(shape, dtype()),
                              .d_weight_partial = s.output({norm_partials(DeviceType::kCuda), length}, DType::kFp32)};
     });
+    compare("rms backward and forward again " + what, [&](Side& s) {
+      return RmsNormBackward{.dy = s.normal(shape, dtype()),
+                             .x = s.normal(shape, dtype()),
+                             .weight = s.normal({length}, dtype()),
+                             .rstd = s.normal({rows}, DType::kFp32),
+                             .dx = s.output(shape, dtype()),
+                             .d_weight_partial = s.output({norm_partials(DeviceType::kCuda), length}, DType::kFp32),
+                             .y = s.output(shape, dtype())};
+    });
   }
   compare("heads of a fused projection", [&](Side& s) {
     const Tensor fused = s.normal({300, 12, 128}, dtype()), out = s.output({300, 12, 128}, dtype());
@@ -374,6 +383,12 @@ TEST_P(CudaSizesTest, Activations) {
     compare("swiglu gradient", [&](Side& s) {
       return SwigluBackward{
           .x = s.normal(wide, dtype(), 2), .dy = s.normal(narrow, dtype()), .dx = s.output(wide, dtype())};
+    });
+    compare("swiglu gradient and swiglu again", [&](Side& s) {
+      return SwigluBackward{.x = s.normal(wide, dtype(), 2),
+                            .dy = s.normal(narrow, dtype()),
+                            .dx = s.output(wide, dtype()),
+                            .y = s.output(narrow, dtype())};
     });
   }
 }

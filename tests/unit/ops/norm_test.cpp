@@ -189,6 +189,26 @@ TEST_P(NormTest, BackwardInPlace) {
   EXPECT_EQ(values(partial), want_weight);
 }
 
+TEST_P(NormTest, RmsBackwardMakesTheForwardAgain) {
+  for (const Shape& shape : kShapes) {
+    const std::int64_t length = shape.back(), rows = shape[0];
+    const Tensor x = input(shape), dy = input(shape), weight = input({length}), y = output(shape);
+    const Tensor rstd = output({rows}, DType::kFp32), dx = output(shape), again = output(shape);
+    const Tensor partial = output({norm_partials(device()), length}, DType::kFp32);
+    run(RmsNormForward{.x = x, .weight = weight, .y = y, .rstd = rstd});
+    const Values want = values(y);
+    const Tensor kept = input({rows}, DType::kFp32, values(rstd));
+    RmsNormBackward op{.dy = dy, .x = x, .weight = weight, .rstd = kept, .dx = dx, .d_weight_partial = partial};
+    run(op);
+    const Values want_dx = values(dx), want_weight = values(partial);
+    op.y = again;
+    run(op);
+    EXPECT_EQ(values(again), want);
+    EXPECT_EQ(values(dx), want_dx);
+    EXPECT_EQ(values(partial), want_weight);
+  }
+}
+
 // Rows beyond the bound of dim 0 are neither read nor written.
 TEST_P(NormTest, BoundedRows) {
   const std::int32_t* bound = device_struct(std::int32_t{3});
