@@ -193,6 +193,10 @@ void add_other_programs(Table& t, Options& o) {
     {"max-shard-size", kConvert, kConvertApp, "BYTES", integer(&o.convert.max_shard_size, {1, kMany}), "with --to hf: tensors in one file, unless one alone is larger", ""},
     {"inputs", kReport, kReportApp, "METRICS.jsonl...", list(&o.report.inputs), "files that train --metrics-jsonl wrote", "required", true},
     {"output", kReport, kReportApp, "FILE", text(&o.report.output), "HTML file to write", "report.html"},
+    {"rates", kForecast, kPlan, "FILE", text(&o.forecast.rates), "how fast the machine's kernels and links are, as tests/bench/rates.sh writes it: the forecast then has times", "none"},
+    {"suggest", kForecast, kPlan, "", toggle(&o.forecast.suggest), "with --rates: the fastest layouts of --world-size ranks that fit into the device's memory, in place of the layout that the flags give", ""},
+    {"device-memory-gib", kForecast, kPlan, "GIB", real(&o.forecast.device_memory_gib, {0, 1e6}), "with --suggest: memory of a device; 0: as --rates says", ""},
+    {"html", kForecast, kPlan, "FILE", text(&o.forecast.html), "page to write, with a picture of the schedule", "none"},
   });
 }
 
@@ -234,6 +238,7 @@ std::string_view title_of(FlagGroup group) {
     case kGenerate: return "generate";
     case kReport: return "report";
     case kConvert: return "convert";
+    case kForecast: return "forecast";
     case kTesting: return "testing";
     case kProgram: return "program";
   }

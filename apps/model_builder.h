@@ -15,9 +15,11 @@
 #include "core/device/host_arena.h"
 #include "core/device/memory_pool.h"
 #include "core/device/stream.h"
+#include "core/device/timeline.h"
 #include "core/model/gpt.h"
 #include "core/optim/adamw_optimizer.h"
 #include "parallel/comm/communicator.h"
+#include "parallel/comm/plan_communicator.h"
 #include "parallel/data_parallel/gradient_reducer.h"
 #include "parallel/data_parallel/parameter_gatherer.h"
 #include "parallel/mesh/mesh.h"
@@ -122,6 +124,8 @@ class TrainingModel {
   // The whole model's parameters, declared and not allocated.
   const ParameterStore& all_parameters() const { return *all_parameters_; }
   const std::vector<Action>& train_actions() const { return train_actions_; }
+  // On the plan backend: where in the timeline each action of the last step begins.
+  const std::vector<std::size_t>& action_entries() const { return action_entries_; }
   Context& context() { return ctx_; }
   // What the memory at an address is called at this moment: a parameter, its gradient, a tensor of the current verb.
   std::string name_of(const void* address) const;
@@ -175,6 +179,7 @@ class TrainingModel {
   ActionTable table_;
   std::vector<Action> train_actions_;
   std::vector<Action> evaluate_actions_;
+  std::vector<std::size_t> action_entries_;
   StepParameters* step_parameters_ = nullptr;                 // device
   std::vector<MicrobatchParameters*> microbatch_parameters_;  // device, per column
   std::unique_ptr<HostArena> host_arena_;
@@ -188,6 +193,20 @@ class TrainingModel {
 // Records a training and an evaluation step of rank `rank` of `world` without computing anything.
 // `persistent`, if given, receives what lives outside the arena.
 StepPlans plan_steps(const Options& options, int rank, int world, CategoryBytes* persistent = nullptr);
+
+// What one rank enqueues in a training step, in the order in which it does. The step may have fewer microbatches than
+// the run's, which would add the same actions once more.
+struct StepRecording {
+  StepPlans plans;
+  CategoryBytes persistent{};
+  Timeline timeline;                 // of two steps with --overlap-param-gather, else of one
+  std::vector<PlannedCall> calls;    // of all groups
+  std::vector<Action> actions;       // of the last step
+  std::vector<std::size_t> entries;  // where in the timeline each of them begins
+  std::int64_t microbatches = 0;     // of the recorded step
+};
+// A step of more than `most_microbatches` is recorded with as many as show the schedule's pattern.
+StepRecording record_step(const Options& options, int rank, int world, std::int64_t most_microbatches);
 MemoryUse memory_use(const StepPlans& plans, const CategoryBytes& persistent);
 
 // Modules of --recompute-modules and ranges of --recompute-granularity full.

@@ -138,6 +138,14 @@ struct ReportOptions {
   std::string output;               // HTML
 };
 
+// What plan forecasts beside what a run of these flags takes.
+struct ForecastOptions {
+  std::string rates;             // file (apps/rates.h); empty: no times
+  bool suggest = false;          // layouts for the world size, in place of the one given
+  double device_memory_gib = 0;  // 0: as the rates say
+  std::string html;              // file to write; empty: none
+};
+
 struct ConvertOptions {
   std::string from;                             // hf or native; resolved: neither is empty
   std::string to;                               // the other one
@@ -162,6 +170,7 @@ struct Options {
   GenerateOptions generate;
   ReportOptions report;
   ConvertOptions convert;
+  ForecastOptions forecast;
   std::vector<ConfigEntry> effective;  // every flag of the program, in the order of --help
 };
 
