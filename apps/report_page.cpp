@@ -338,9 +338,8 @@ std::string report_page(const std::vector<MetricsRun>& runs) { return Page(runs)
 void write_report(const std::string& path, const std::string& page, std::string_view flag) {
   const FaultScope scope("report.output");
   try {
-    std::error_code error;
-    const auto status = std::filesystem::status(path, error);
-    if (exists(status) && !is_regular_file(status)) {  // a device must not be replaced by a file
+    const std::optional<PathInfo> before = look_at(path);
+    if (before && before->type != EntryType::kFile) {  // a device must not be replaced by a file
       File file = File::create(path);
       file.write(page);
       file.close();

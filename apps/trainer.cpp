@@ -132,6 +132,7 @@ Trainer::Trainer(RunSetup setup, Communicator& world, const StopRequest& stop, C
       options_(setup_.options),
       world_(world),
       stop_(stop),
+      stop_file_(options_.train.stop_file),
       mesh_(Mesh::create(world, mesh_sizes_of(options_.parallel, world.size()))) {
   if (options_.train.check_hazards) hazards_ = std::make_unique<HazardChecker>();
   waits_.suppressed = options_.train.suppress_wait;
@@ -179,23 +180,14 @@ Trainer::~Trainer() = default;
 
 void Trainer::load() {
   const CheckpointOptions& wanted = options_.checkpoint;
-  std::optional<LoadedCheckpoint> found =
-      find_checkpoint({.directory = wanted.load,
-                       .step = wanted.ckpt_step > 0 ? std::optional(wanted.ckpt_step) : std::nullopt,
-                       .verified = &verified_,
-                       .sync = rank_sync(world_)});
+  std::optional<LoadedCheckpoint> found = find_wanted(wanted, rank_sync(world_), &verified_);
   if (!found) {
     // Saving and loading the same folder is how a run is restarted, its first start included.
     if (wanted.load == wanted.save && wanted.ckpt_step == 0) {
       if (is_main()) log_info("no checkpoint in " + wanted.load + " yet: starting from the seed");
       return;
     }
-    fail({.code = ExitCode::kNoCheckpoint,
-          .subject = "--load " + wanted.load,
-          .expected = "a checkpoint",
-          .got = "none",
-          .remedy = "check the folder, or give the same folder to --save to start a new run in it",
-          .show_place = false});
+    refuse_no_checkpoint(wanted.load, "check the folder, or give the same folder to --save to start a new run in it");
   }
   if (found->state().tokenizer != setup_.tokenizer.identity()) {
     refuse_usage("--tokenizer-type of checkpoint " + found->path(), found->state().tokenizer,
@@ -388,10 +380,10 @@ bool Trainer::should_stop() {
   const TrainingOptions& train = options_.train;
   const bool interval = train.exit_interval > 0 && state_.step % train.exit_interval == 0;
   const bool late = train.exit_duration_in_mins > 0 && seconds_since(started_) > 60.0 * train.exit_duration_in_mins;
-  const bool file = is_main() && stop_file_exists(train.stop_file);
+  const bool file = is_main() && stop_file_.exists();
   const bool mine = stop_.requested.load(std::memory_order_relaxed) || late || file;
   if (!world_.host_any(mine || interval)) return false;
-  if (file) remove_stop_file(train.stop_file);
+  if (file) stop_file_.remove();
   return true;
 }
 
@@ -451,6 +443,8 @@ ExitCode Trainer::step_loop() {
     }
   }
   if (found_hazards()) return ExitCode::kInternal;  // of an evaluation or a checkpoint
+  // Also one that came too late to end this run. An evaluation may run beside the training that it is meant for.
+  if (is_main() && !options_.train.skip_train && stop_file_.exists()) stop_file_.remove();
   return code;
 }
 

@@ -90,6 +90,7 @@ class Trainer {
   const Options& options_;
   Communicator& world_;
   const StopRequest& stop_;
+  StopFile stop_file_;  // rank 0 looks at it
   std::unique_ptr<HazardChecker> hazards_;
   FiniteChecker finite_;
   Trace trace_;

@@ -212,6 +212,29 @@ RankSync rank_sync(Communicator& world) {
           .gather = [&world](std::string mine) { return world.host_all_gather(mine); }};
 }
 
+std::optional<LoadedCheckpoint> find_wanted(const CheckpointOptions& wanted, const RankSync& sync,
+                                            VerifiedCheckpoints* verified) {
+  return find_checkpoint({.directory = wanted.load,
+                          .step = wanted.ckpt_step > 0 ? std::optional(wanted.ckpt_step) : std::nullopt,
+                          .verified = verified,
+                          .sync = sync});
+}
+
+LoadedCheckpoint load_wanted(const CheckpointOptions& wanted, const RankSync& sync) {
+  std::optional<LoadedCheckpoint> found = find_wanted(wanted, sync);
+  if (!found) refuse_no_checkpoint(wanted.load, "name the folder that train --save wrote");
+  return std::move(*found);
+}
+
+void refuse_no_checkpoint(const std::string& folder, const std::string& remedy) {
+  fail({.code = ExitCode::kNoCheckpoint,
+        .subject = "--load " + folder,
+        .expected = "a checkpoint",
+        .got = "none",
+        .remedy = remedy,
+        .show_place = false});
+}
+
 std::vector<WrittenShard> shards_to_write(TrainingModel& model, const Communicator& replicas) {
   std::vector<Item> items = items_of(*model.gpt().parameters, &model.optimizer());
   std::erase_if(items, [](const Item& item) { return !item.saved || item.tensor.numel() == 0; });

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,13 @@
 namespace megalith {
 
 RankSync rank_sync(Communicator& world);
+
+// The checkpoint of --load and --ckpt-step, as find_checkpoint finds it.
+std::optional<LoadedCheckpoint> find_wanted(const CheckpointOptions& wanted, const RankSync& sync,
+                                            VerifiedCheckpoints* verified = nullptr);
+// The same where there must be one.
+LoadedCheckpoint load_wanted(const CheckpointOptions& wanted, const RankSync& sync);
+[[noreturn]] void refuse_no_checkpoint(const std::string& folder, const std::string& remedy);  // kNoCheckpoint
 
 // A part of the model's state that this rank writes. A distributed optimizer's shards are written by the ranks that
 // hold them, as the slices of logical tensors that they are; all else by one of the ranks that hold it. So nothing is

@@ -360,6 +360,28 @@ TEST(Crash, FaultsInConfigurationDataAndMetrics) {
   EXPECT_THAT(outcome.err, HasSubstr("; no more metrics are written"));
 }
 
+// A trace is worth less than the run; only a path that is wrong at the start ends it.
+TEST(Crash, FaultsInTheTrace) {
+  const Folder folder;
+  const auto train = [&](const std::string& fault) {
+    return test::run(test::program("train", test::tiny_mock() + Words{"--trace", "trace.json", "--profile-step-start",
+                                                                      "2", "--profile-step-end", "3", "--allow-faults",
+                                                                      "--fault", fault}),
+                     folder);
+  };
+  EXPECT_EQ(train("trace.create:1:eio").code, 3);
+  for (const char* site : {"trace.create:2:eio", "trace.write:1:eio", "trace.sync:1:eio", "trace.rename:1:eio"}) {
+    const Outcome outcome = train(site);
+    EXPECT_EQ(outcome.code, 0) << site;
+    EXPECT_THAT(outcome.warnings(),
+                ::testing::ElementsAre(::testing::AllOf(HasSubstr("--trace: cannot "), HasSubstr("(EIO)"))))
+        << site;
+    EXPECT_FALSE(std::filesystem::exists(folder.path("trace.json"))) << site;
+  }
+  EXPECT_EQ(train("trace.write:1:short").code, 0);
+  EXPECT_TRUE(std::filesystem::exists(folder.path("trace.json")));
+}
+
 TEST(Crash, FaultsAreRefusedWithoutLeave) {
   const Folder folder;
   const auto expect = [&](const Words& flags, const std::string& message) {
