@@ -119,6 +119,7 @@ void add_checkpoint(Table& t, CheckpointOptions& o) {
     {"save", kCheckpoint, kTrain | kConvertApp, "DIR", text(&o.save), "folder for checkpoints", "none"},
     {"load", kCheckpoint, kTrain | kGenerateApp | kConvertApp, "DIR", text(&o.load), "folder to read the newest valid checkpoint from", "none"},
     {"save-interval", kCheckpoint, kTrain, "STEPS", integer(&o.save_interval, {0, kMany}), "0: only at the end", ""},
+    {"async-save", kCheckpoint, kShaped, "", toggle(&o.async_save), "the run goes on while a thread writes the checkpoint from a copy in host memory, which is taken (on a GPU pinned) before the first step", ""},
     {"keep-last", kCheckpoint, kTrain, "N", integer(&o.keep_last, {0, 1'000'000}), "newest checkpoints to keep; 0: all", ""},
     {"ckpt-step", kCheckpoint, kTrain | kGenerateApp | kConvertApp, "STEP", integer(&o.ckpt_step, {0, kMany}), "checkpoint to load; 0: the newest valid one", ""},
     {"finetune", kCheckpoint, kTrain, "", toggle(&o.finetune), "take the weights only and start at step 0", ""},
@@ -192,6 +193,10 @@ void add_other_programs(Table& t, Options& o) {
     {"max-shard-size", kConvert, kConvertApp, "BYTES", integer(&o.convert.max_shard_size, {1, kMany}), "with --to hf: tensors in one file, unless one alone is larger", ""},
     {"inputs", kReport, kReportApp, "METRICS.jsonl...", list(&o.report.inputs), "files that train --metrics-jsonl wrote", "required", true},
     {"output", kReport, kReportApp, "FILE", text(&o.report.output), "HTML file to write", "report.html"},
+    {"rates", kForecast, kPlan, "FILE", text(&o.forecast.rates), "how fast the machine's kernels and links are, as tests/bench/rates.sh writes it: the forecast then has times", "none"},
+    {"suggest", kForecast, kPlan, "", toggle(&o.forecast.suggest), "with --rates: the fastest layouts of --world-size ranks that fit into the device's memory, in place of the layout that the flags give", ""},
+    {"device-memory-gib", kForecast, kPlan, "GIB", real(&o.forecast.device_memory_gib, {0, 1e6}), "with --suggest: memory of a device; 0: as --rates says", ""},
+    {"html", kForecast, kPlan, "FILE", text(&o.forecast.html), "page to write, with a picture of the schedule", "none"},
   });
 }
 
@@ -233,6 +238,7 @@ std::string_view title_of(FlagGroup group) {
     case kGenerate: return "generate";
     case kReport: return "report";
     case kConvert: return "convert";
+    case kForecast: return "forecast";
     case kTesting: return "testing";
     case kProgram: return "program";
   }

@@ -91,6 +91,7 @@ std::string to_json_line(const StepMetrics& metrics, std::string_view run) {
       number_or_null(metrics.tflops_per_device), number_or_null(metrics.step_ms), number_or_null(metrics.enqueue_ms),
       metrics.memory_peak_bytes, metrics.skipped, metrics.skipped_steps);
   if (metrics.validation_loss) line += ", \"validation_loss\": " + number_or_null(*metrics.validation_loss);
+  if (metrics.checkpoint_stall_ms) line += ", \"checkpoint_stall_ms\": " + number_or_null(*metrics.checkpoint_stall_ms);
   if (!metrics.memory_bytes.empty()) {
     std::string items;
     for (const auto& [category, bytes] : metrics.memory_bytes) {

@@ -67,7 +67,7 @@ megalith::ExitCode train(megalith::MpiRuntime& mpi, megalith::Communicator& worl
              .dump_folder = parallel.comm_dump});
   std::unique_ptr<Communicator> gpus;
   if (parsed.options.train.device == DeviceType::kCuda) gpus = mpi.world(DeviceType::kCuda);
-  Trainer trainer(std::move(*setup), gpus ? *gpus : world, stop_request);
+  Trainer trainer(std::move(*setup), gpus ? *gpus : world, stop_request, &world);
   return trainer.run();
 }
 

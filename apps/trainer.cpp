@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "apps/flags.h"
 #include "apps/gemm_tuning.h"
@@ -126,7 +127,7 @@ RunSetup prepare_run(const Options& options, int rank, int world) {
   return setup;
 }
 
-Trainer::Trainer(RunSetup setup, Communicator& world, const StopRequest& stop)
+Trainer::Trainer(RunSetup setup, Communicator& world, const StopRequest& stop, Communicator* host_world)
     : setup_(std::move(setup)),
       options_(setup_.options),
       world_(world),
@@ -136,8 +137,12 @@ Trainer::Trainer(RunSetup setup, Communicator& world, const StopRequest& stop)
   if (options_.train.check_hazards) hazards_ = std::make_unique<HazardChecker>();
   waits_.suppressed = options_.train.suppress_wait;
   const bool on_cpu = options_.train.device == DeviceType::kCpu;
+  const bool saves_async = options_.checkpoint.async_save && !options_.train.skip_train;
+  if (saves_async) save_group_ = (host_world == nullptr ? world_ : *host_world).duplicate("checkpoint");
   // A GPU says itself when it is full.
-  const std::size_t limit = on_cpu ? memory_limit(world_) : 0;
+  std::size_t limit = on_cpu ? memory_limit(world_) : 0;
+  if (on_cpu && saves_async)
+    limit = std::max(limit, setup_.plans.checkpoint_staging + 1) - setup_.plans.checkpoint_staging;
   if (!on_cpu) together(world_, [&] { check_gpu_memory(memory_use(setup_.plans, setup_.planned_persistent)); });
   together(world_, [&] {  // the groups are made before anything can fail
     model_ = std::make_unique<TrainingModel>(options_, options_.train.device, mesh_,
@@ -149,6 +154,7 @@ Trainer::Trainer(RunSetup setup, Communicator& world, const StopRequest& stop)
                                              limit);
     model_->initialize();
     model_->use(setup_.plans);
+    if (saves_async) async_save_ = std::make_unique<AsyncSave>(*model_, *save_group_, mesh_.dp());
   });
   state_.seed = static_cast<std::uint64_t>(options_.train.seed);
   state_.tokenizer = setup_.tokenizer.identity();
@@ -308,6 +314,7 @@ void Trainer::log_memory() {
   text += fmt::format(" | arena used: {:.2f} of {:.2f} planned | peak: {:.2f}, planned {:.2f} | reserved: {:.2f}",
                       mib(model_->arena().touched_bytes()), mib(setup_.plans.block_bytes()), mib(measured),
                       mib(planned), mib(model_->pool().reserved_bytes()));
+  if (async_save_) text += fmt::format(" | host, checkpoint staging: {:.2f}", mib(async_save_->bytes()));
   const std::size_t resident = resident_bytes();
   if (options_.train.device == DeviceType::kCpu) {
     text += fmt::format(" | process: {:.2f}, of it programs, host copies and data: {:.2f}", mib(resident),
@@ -343,6 +350,7 @@ std::vector<std::pair<std::string, std::int64_t>> Trainer::memory_by_owner() con
 }
 
 void Trainer::log_step(const StepResult& result, std::int64_t consumed_samples) {
+  const std::optional<double> save_stall = std::exchange(save_stall_, std::nullopt);
   if (!is_main()) return;
   const double tokens = static_cast<double>(model_->tokens_per_step());
   const StepMetrics metrics{
@@ -361,34 +369,11 @@ void Trainer::log_step(const StepResult& result, std::int64_t consumed_samples) 
       .validation_loss = validation_loss_,
       .skipped = result.skipped,
       .skipped_steps = state_.skipped_steps,
-      .memory_bytes = memory_by_owner()};
+      .memory_bytes = memory_by_owner(),
+      .checkpoint_stall_ms = save_stall ? std::optional(*save_stall * 1e3) : std::nullopt};
   if (metrics_) metrics_->write(metrics);
   if (tensorboard_) tensorboard_->write(metrics);
   log_->step(metrics);
-}
-
-bool Trainer::save() {
-  if (options_.checkpoint.save.empty() || last_saved_step_ == state_.step) return true;
-  const SaveResult result = save_training_checkpoint({.model = *model_,
-                                                      .world = world_,
-                                                      .replicas = mesh_.dp(),
-                                                      .state = state_,
-                                                      .directory = options_.checkpoint.save,
-                                                      .keep_last = static_cast<int>(options_.checkpoint.keep_last),
-                                                      .verified = &verified_});
-  if (result.saved) {
-    last_saved_step_ = state_.step;
-    if (is_main()) {
-      log_info(fmt::format("saved {} ({:.1f} MB in {:.2f} s){}", result.path, static_cast<double>(result.bytes) * 1e-6,
-                           result.seconds, result.message.empty() ? "" : "; " + result.message));
-    }
-    return true;
-  }
-  ++failed_saves_;
-  if (is_main())
-    log_warning(fmt::format("checkpoint of step {} was not saved ({} failed so far): {}", state_.step, failed_saves_,
-                            result.message));
-  return false;
 }
 
 bool Trainer::should_stop() {
@@ -412,6 +397,13 @@ ExitCode Trainer::run() {
 
 ExitCode Trainer::run_steps() {
   const AbortOnUnwind guard(world_);  // a rank that fails must not leave its streams, or its peers, waiting
+  const ExitCode code = step_loop();
+  finish_save();
+  if (failed_saves_ > 0 && is_main()) log_warning(fmt::format("{} checkpoints could not be saved", failed_saves_));
+  return code;
+}
+
+ExitCode Trainer::step_loop() {
   ExitCode code = ExitCode::kOk;
   if (options_.train.skip_train) {
     evaluate(setup_.data.valid, "validation");
@@ -425,6 +417,7 @@ ExitCode Trainer::run_steps() {
     if (!start_step()) return ExitCode::kNumeric;
     if (found_hazards()) return ExitCode::kInternal;  // before anything is done with numbers that raced
     check_calls();
+    poll_save();
     const bool last = state_.step == options_.train.train_iters;
     const std::int64_t interval = options_.checkpoint.save_interval;
     const bool saves = last || (interval > 0 && state_.step % interval == 0);
@@ -439,16 +432,17 @@ ExitCode Trainer::run_steps() {
     if (over_budget() || (compares && !replicas_agree())) return ExitCode::kNumeric;
     bool saved = true;
     if (saves) saved = save();
+    if (last || stops) saved = finish_save() && saved;
     if (last && !saved) code = ExitCode::kFileIo;  // the run's result is lost
     if (stops) {
       saved = save();
+      saved = finish_save() && saved;
       if (is_main()) log_info(fmt::format("stopped on request after step {}", state_.step));
       code = saved ? ExitCode::kStoppedOnRequest : ExitCode::kFileIo;
       break;
     }
   }
   if (found_hazards()) return ExitCode::kInternal;  // of an evaluation or a checkpoint
-  if (failed_saves_ > 0 && is_main()) log_warning(fmt::format("{} checkpoints could not be saved", failed_saves_));
   // Also one that came too late to end this run. An evaluation may run beside the training that it is meant for.
   if (is_main() && !options_.train.skip_train && stop_file_.exists()) stop_file_.remove();
   return code;

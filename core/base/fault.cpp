@@ -40,6 +40,7 @@ constexpr FaultSite kSites[] = {
     {"save.prune", "open list read rename remove", "checkpoints beyond --keep-last are looked at and removed"},
     {"save.cleanup", "open list remove", "what a failed save wrote is removed"},
     {"save.end", "point", "the save is over"},
+    {"async_save.copied", "point", "with --async-save: the copy is in host memory, its writer begins"},
     {"load.begin", "point", "a checkpoint is looked for"},
     {"load.root", "open list", "the folder of checkpoints"},
     {"load.manifest", "open read", "manifest.json of a candidate"},
