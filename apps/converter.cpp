@@ -7,6 +7,7 @@
 #include "apps/flags.h"
 #include "apps/hf_files.h"
 #include "apps/trainer.h"
+#include "apps/training_checkpoint.h"
 #include "apps/version.h"
 #include "core/base/error.h"
 #include "core/base/fault.h"
@@ -161,25 +162,14 @@ std::string native_to_hf(const Options& options) {
     const FaultScope scope("convert.output");
     require_new_folder(wanted.save);
   }
-  std::optional<LoadedCheckpoint> checkpoint =
-      find_checkpoint({.directory = wanted.load,
-                       .step = wanted.ckpt_step > 0 ? std::optional(wanted.ckpt_step) : std::nullopt,
-                       .sync = one_rank()});
-  if (!checkpoint) {
-    fail({.code = ExitCode::kNoCheckpoint,
-          .subject = "--load " + wanted.load,
-          .expected = "a checkpoint",
-          .got = "none",
-          .remedy = "name the folder that train --save wrote",
-          .show_place = false});
-  }
-  const Options saved = saved_options(*checkpoint);
+  LoadedCheckpoint checkpoint = load_wanted(wanted, one_rank());
+  const Options saved = saved_options(checkpoint);
   ModelConfig model = saved.model;
   if (saved.data.tokenizer_type == TokenizerType::kNull) ++model.vocab_size;
   resolve(model);
   validate(model);
   HfOutput output{.path = wanted.save,
-                  .config = hf_config_text(model, eos_of(saved, checkpoint->state())),
+                  .config = hf_config_text(model, eos_of(saved, checkpoint.state())),
                   .tensors = hf_tensors(model),
                   .dtype = model.params_dtype,
                   .max_shard_size = static_cast<std::uint64_t>(options.convert.max_shard_size),
@@ -189,19 +179,19 @@ std::string native_to_hf(const Options& options) {
     for (const HfPart& part : tensor.parts)
       specs.push_back({shard_name(kParamKind, part.name), output.dtype, part.shape});
   }
-  checkpoint->check_tensors(specs);
+  checkpoint.check_tensors(specs);
   const std::size_t item = size_of(output.dtype);
   output.fill = [&](const HfTensor& tensor, std::span<std::byte> theirs) {
     for (std::size_t i = 0; i < tensor.parts.size(); ++i) {
       const HfPart& part = tensor.parts[i];
       std::vector<std::byte> ours(static_cast<std::size_t>(part.shape.numel()) * item);
-      checkpoint->read(shard_name(kParamKind, part.name), Slice::whole(part.shape), ours);
+      checkpoint.read(shard_name(kParamKind, part.name), Slice::whole(part.shape), ours);
       put_hf_part(tensor, i, item, ours, theirs);
     }
   };
   const FaultScope scope("convert.output");
   write_hf_folder(output);
-  return summary(wanted.save, model, fmt::format(", of {}", checkpoint->path()));
+  return summary(wanted.save, model, fmt::format(", of {}", checkpoint.path()));
 }
 
 }  // namespace

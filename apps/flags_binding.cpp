@@ -121,7 +121,11 @@ Binding choice_of(ChoiceField field) {
           .set =
               [field](const std::vector<std::string>& texts) {
                 if (texts.size() != 1) return false;
-                const auto found = std::find(field.names.begin(), field.names.end(), texts[0]);
+                std::string_view name = texts[0];
+                for (const auto& [alias, meant] : field.aliases) {
+                  if (name == alias) name = meant;
+                }
+                const auto found = std::find(field.names.begin(), field.names.end(), name);
                 if (found == field.names.end()) return false;
                 field.set_index(static_cast<std::size_t>(found - field.names.begin()));
                 return true;

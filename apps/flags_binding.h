@@ -5,6 +5,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace megalith {
@@ -40,17 +41,21 @@ Binding real(double* field, RealRange range);
 Binding text(std::string* field);
 Binding list(std::vector<std::string>* field, std::vector<std::string_view> allowed = {});
 
-// `names[i]` stands for the value i of an enumeration; `get_index` and `set_index` do the casts.
+// `names[i]` stands for the value i of an enumeration, an alias for that of the name beside it; `get_index` and
+// `set_index` do the casts.
+using Aliases = std::vector<std::pair<std::string_view, std::string_view>>;
 struct ChoiceField {
   std::vector<std::string_view> names;
+  Aliases aliases;
   std::function<std::size_t()> get_index;
   std::function<void(std::size_t)> set_index;
 };
 Binding choice_of(ChoiceField field);
 
 template <typename Enum>
-Binding choice(Enum* field, std::vector<std::string_view> names) {
+Binding choice(Enum* field, std::vector<std::string_view> names, Aliases aliases = {}) {
   return choice_of({.names = std::move(names),
+                    .aliases = std::move(aliases),
                     .get_index = [field] { return static_cast<std::size_t>(*field); },
                     .set_index = [field](std::size_t index) { *field = static_cast<Enum>(index); }});
 }

@@ -180,6 +180,7 @@ void check_checkpoint(const CheckpointOptions& checkpoint) {
     }
   };
   needs(checkpoint.save_interval != 0, "--save-interval", checkpoint.save, "--save");
+  needs(checkpoint.async_save, "--async-save", checkpoint.save, "--save");
   needs(checkpoint.keep_last != 0, "--keep-last", checkpoint.save, "--save");
   needs(checkpoint.ckpt_step != 0, "--ckpt-step", checkpoint.load, "--load");
   needs(checkpoint.finetune, "--finetune", checkpoint.load, "--load");
@@ -222,6 +223,21 @@ void check_length(const TrainingOptions& train) {
     refuse_usage("--lr-wsd-decay-iters and --lr-decay-style", "--lr-wsd-decay-iters with --lr-decay-style WSD only",
                  "another style", "remove the one or set the other");
   }
+}
+
+void check_forecast(const Options& options) {
+  const ForecastOptions& forecast = options.forecast;
+  const auto needs = [](bool is_set, bool has_other, const char* flag, const char* other) {
+    if (!is_set || has_other) return;
+    refuse_usage(fmt::format("{} and {}", flag, other), fmt::format("{} together with {}", flag, other),
+                 fmt::format("{} alone", flag), fmt::format("add {}, or remove {}", other, flag));
+  };
+  needs(forecast.suggest, !forecast.rates.empty(), "--suggest", "--rates");
+  needs(!forecast.html.empty(), !forecast.rates.empty(), "--html", "--rates");
+  needs(forecast.suggest, options.train.global_batch_size != 0, "--suggest", "--global-batch-size");
+  needs(forecast.device_memory_gib != 0, forecast.suggest, "--device-memory-gib", "--suggest");
+  if (forecast.suggest && !forecast.html.empty())
+    refuse_usage("--suggest and --html", "one of them", "both", "run plan --html with the flags of a suggestion");
 }
 
 void check_convert(const Options& options) {
@@ -289,6 +305,7 @@ void check(App app, const Options& options) {
     check_memory(options);
     check_dtypes(options);
   }
+  if (app == App::kPlan) check_forecast(options);
   if (app == App::kTrain) {
     check_data(options.data);
     check_checkpoint(options.checkpoint);

@@ -65,7 +65,7 @@ void add_training(Table& t, TrainingOptions& o) {
     {"deterministic-mode", kTraining, kShaped, "", toggle(&o.deterministic_mode), "only kernels that repeat bit for bit (the CPU always does)", ""},
     {"exit-interval", kTraining, kTrain, "STEPS", integer(&o.exit_interval, {0, kMany}), "save and end with exit code 75 at a multiple of this; 0: off", ""},
     {"exit-duration-in-mins", kTraining, kTrain, "MINUTES", real(&o.exit_duration_in_mins, {0, 1e7, false, true}), "save and end with exit code 75 after this time; 0: off", ""},
-    {"stop-file", kTraining, kTrain, "FILE", text(&o.stop_file), "save and end with exit code 75 after the step in which this file appears; it is then removed. The signals SIGUSR1 and SIGTERM do the same, a second one ends the run at once", "none"},
+    {"stop-file", kTraining, kTrain, "FILE", text(&o.stop_file), "save and end with exit code 75 after the step in which this file appears; it is then removed, as by a run that ends by itself. The signals SIGUSR1 and SIGTERM do the same, a second one ends the run at once", "none"},
     {"max-skipped-steps", kTraining, kTrain, "STEPS", integer(&o.max_skipped_steps, {0, kMany}), "a step whose loss or gradients have NaN or Inf changes nothing, and is run again to name the first such value; one more of them in the whole run ends it with exit code 8", ""},
     {"check-weight-hash-interval", kTraining, kTrain, "STEPS", integer(&o.check_weight_hash_interval, {0, kMany}), "compare weights, main parameters and moments of the data-parallel ranks by hash, with --use-distributed-optimizer the weights alone; where a rank differs the run ends with exit code 8; 0: never", ""},
     {"device", kTraining, kTrain | kGenerateApp | kPlan, "NAME", choice(&o.device, {"cpu", "cuda"}), "where to compute", "cuda where a GPU can be used, else cpu"},
@@ -102,7 +102,7 @@ void add_data_and_evaluation(Table& t, Options& o) {
     {"data-path", kData, kTrain, "PREFIX...", list(&o.data.data_path), "indexed dataset without .bin/.idx, or WEIGHT PREFIX pairs", "this or --mock-data is required"},
     {"split", kData, kTrain, "A,B,C", text(&o.data.split), "shares of training, validation and test documents", ""},
     {"mock-data", kData, kTrain, "", toggle(&o.data.mock_data), "seeded Zipf-distributed tokens in place of a dataset", ""},
-    {"tokenizer-type", kData, kShaped | kConvertApp, "NAME", choice(&o.data.tokenizer_type, {"byte", "null", "GPT2BPETokenizer", "HuggingFaceTokenizer", "TikTokenizer"}), "byte: ids are bytes, 256 is the end of a document; null: ids as they are, --vocab-size of them and one for the end; byte-level BPE out of the files below", ""},
+    {"tokenizer-type", kData, kShaped | kConvertApp, "NAME", choice(&o.data.tokenizer_type, {"byte", "null", "GPT2BPETokenizer", "HuggingFaceTokenizer", "TikTokenizer"}, {{"NullTokenizer", "null"}}), "byte: ids are bytes, 256 is the end of a document; null, or NullTokenizer: ids as they are, --vocab-size of them and one for the end; byte-level BPE out of the files below", ""},
     {"vocab-file", kData, kShaped | kGenerateApp | kConvertApp, "FILE", text(&o.data.vocab_file), "vocab.json of GPT2BPETokenizer", "none"},
     {"merge-file", kData, kShaped | kGenerateApp | kConvertApp, "FILE", text(&o.data.merge_file), "merges.txt of GPT2BPETokenizer", "none"},
     {"tokenizer-model", kData, kShaped | kGenerateApp | kConvertApp, "FILE", text(&o.data.tokenizer_model), "tokenizer.json of HuggingFaceTokenizer, or the ranks of TikTokenizer", "none"},
@@ -119,6 +119,7 @@ void add_checkpoint(Table& t, CheckpointOptions& o) {
     {"save", kCheckpoint, kTrain | kConvertApp, "DIR", text(&o.save), "folder for checkpoints", "none"},
     {"load", kCheckpoint, kTrain | kGenerateApp | kConvertApp, "DIR", text(&o.load), "folder to read the newest valid checkpoint from", "none"},
     {"save-interval", kCheckpoint, kTrain, "STEPS", integer(&o.save_interval, {0, kMany}), "0: only at the end", ""},
+    {"async-save", kCheckpoint, kShaped, "", toggle(&o.async_save), "the run goes on while a thread writes the checkpoint from a copy in host memory, which is taken (on a GPU pinned) before the first step", ""},
     {"keep-last", kCheckpoint, kTrain, "N", integer(&o.keep_last, {0, 1'000'000}), "newest checkpoints to keep; 0: all", ""},
     {"ckpt-step", kCheckpoint, kTrain | kGenerateApp | kConvertApp, "STEP", integer(&o.ckpt_step, {0, kMany}), "checkpoint to load; 0: the newest valid one", ""},
     {"finetune", kCheckpoint, kTrain, "", toggle(&o.finetune), "take the weights only and start at step 0", ""},
@@ -193,6 +194,10 @@ void add_other_programs(Table& t, Options& o) {
     {"max-shard-size", kConvert, kConvertApp, "BYTES", integer(&o.convert.max_shard_size, {1, kMany}), "with --to hf: tensors in one file, unless one alone is larger", ""},
     {"inputs", kReport, kReportApp, "METRICS.jsonl...", list(&o.report.inputs), "files that train --metrics-jsonl wrote", "required", true},
     {"output", kReport, kReportApp, "FILE", text(&o.report.output), "HTML file to write", "report.html"},
+    {"rates", kForecast, kPlan, "FILE", text(&o.forecast.rates), "how fast the machine's kernels and links are, as tests/bench/rates.sh writes it: the forecast then has times", "none"},
+    {"suggest", kForecast, kPlan, "", toggle(&o.forecast.suggest), "with --rates: the fastest layouts of --world-size ranks that fit into the device's memory, in place of the layout that the flags give", ""},
+    {"device-memory-gib", kForecast, kPlan, "GIB", real(&o.forecast.device_memory_gib, {0, 1e6}), "with --suggest: memory of a device; 0: as --rates says", ""},
+    {"html", kForecast, kPlan, "FILE", text(&o.forecast.html), "page to write, with a picture of the schedule", "none"},
   });
 }
 
@@ -234,6 +239,7 @@ std::string_view title_of(FlagGroup group) {
     case kGenerate: return "generate";
     case kReport: return "report";
     case kConvert: return "convert";
+    case kForecast: return "forecast";
     case kTesting: return "testing";
     case kProgram: return "program";
   }

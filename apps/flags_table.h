@@ -25,6 +25,7 @@ enum class FlagGroup {
   kGenerate,
   kReport,
   kConvert,
+  kForecast,
   kTesting,
   kProgram,
 };

@@ -60,20 +60,9 @@ std::int64_t new_tokens(const Options& options, const Options& command_line, std
 
 ExitCode generate(int argc, char** argv) {
   const Options command_line = parse_options(App::kGenerate, argc, argv);
-  std::optional<LoadedCheckpoint> checkpoint = find_checkpoint(
-      {.directory = command_line.checkpoint.load,
-       .step = command_line.checkpoint.ckpt_step > 0 ? std::optional(command_line.checkpoint.ckpt_step) : std::nullopt,
-       .sync = one_rank()});
-  if (!checkpoint) {
-    fail({.code = ExitCode::kNoCheckpoint,
-          .subject = "--load " + command_line.checkpoint.load,
-          .expected = "a checkpoint",
-          .got = "none",
-          .remedy = "name the folder that train --save wrote",
-          .show_place = false});
-  }
-  Options options = merge(command_line, checkpoint->state());
-  const Tokenizer tokenizer = tokenizer_of_checkpoint(options, *checkpoint);
+  LoadedCheckpoint checkpoint = load_wanted(command_line.checkpoint, one_rank());
+  Options options = merge(command_line, checkpoint.state());
+  const Tokenizer tokenizer = tokenizer_of_checkpoint(options, checkpoint);
   complete_options(options, tokenizer, 1);
   std::vector<std::int32_t> tokens;
   tokenizer.encode(options.generate.prompt, tokens);
@@ -82,7 +71,7 @@ ExitCode generate(int argc, char** argv) {
   const auto prompt = static_cast<std::int64_t>(tokens.size());
   const std::int64_t count = new_tokens(options, command_line, prompt);
   Generator generator(options, options.train.device, prompt + count);
-  load_tensors({.parameters = generator.parameters(), .stream = generator.compute()}, *checkpoint, LoadScope::kWeights);
+  load_tensors({.parameters = generator.parameters(), .stream = generator.compute()}, checkpoint, LoadScope::kWeights);
   std::fputs(options.generate.prompt.c_str(), stdout);
   const std::string_view before = options.data.tokenizer_type == TokenizerType::kNull ? " " : "";
   Utf8Stream shown;

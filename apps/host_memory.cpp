@@ -3,41 +3,57 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
+#include <charconv>
 #include <optional>
 #include <string>
+#include <string_view>
+
+#include "core/base/error.h"
+#include "core/base/fault.h"
+#include "core/base/file.h"
+#include "core/base/take_part.h"
 
 namespace megalith {
 
 namespace {
 
-std::optional<std::size_t> number_in(const char* path) {
-  std::ifstream file(path);
+// "" where the system does not tell: not every kernel has all of these files.
+std::string text_in(const char* path) {
+  constexpr std::uint64_t kMaxBytes = std::uint64_t{1} << 16;
+  const FaultScope scope("host_memory");
+  try {
+    return read_whole_file(path, kMaxBytes);
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+std::optional<std::size_t> number_at_start(std::string_view text) {
+  text.remove_prefix(std::min(text.find_first_not_of(' '), text.size()));
   std::size_t value = 0;
-  return file >> value ? std::optional(value) : std::nullopt;  // cgroups say "max" where there is no limit
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() ? std::optional(value) : std::nullopt;  // cgroups say "max" where there is no limit
 }
 
 }  // namespace
 
 std::size_t resident_bytes() {
-  std::ifstream file("/proc/self/statm");
-  std::size_t total = 0;
-  std::size_t resident = 0;
-  file >> total >> resident;
+  const std::string text = text_in("/proc/self/statm");  // pages: all, resident, ...
+  const std::size_t resident =
+      number_at_start(std::string_view(text).substr(std::min(text.find(' '), text.size()))).value_or(0);
   return resident * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
 }
 
 std::size_t available_bytes() {
+  constexpr std::string_view kKey = "MemAvailable:";
   std::size_t available = 0;
-  std::ifstream file("/proc/meminfo");
-  for (std::string key, unit; file >> key;) {
-    std::size_t kib = 0;
-    file >> kib;
-    std::getline(file, unit);
-    if (key == "MemAvailable:") available = kib * 1024;
+  const std::string info = text_in("/proc/meminfo");
+  for (std::string_view rest = info; !rest.empty();) {
+    const std::string_view line = take_part(rest, '\n');
+    if (line.starts_with(kKey)) available = number_at_start(line.substr(kKey.size())).value_or(0) * 1024;
   }
-  const std::optional<std::size_t> limit = number_in("/sys/fs/cgroup/memory.max");
-  const std::optional<std::size_t> used = number_in("/sys/fs/cgroup/memory.current");
+  const std::optional<std::size_t> limit = number_at_start(text_in("/sys/fs/cgroup/memory.max"));
+  const std::optional<std::size_t> used = number_at_start(text_in("/sys/fs/cgroup/memory.current"));
   if (limit && used && *limit > *used) available = std::min(available, *limit - *used);
   return available;
 }

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <filesystem>
+#include <optional>
 
 #include "apps/flags_binding.h"
 #include "apps/metrics_reader.h"
@@ -48,7 +48,7 @@ std::string hex(float value) {
 void move_away(const std::string& path) {
   for (int n = 1;; ++n) {
     const std::string target = fmt::format("{}.{}", path, n);
-    if (std::filesystem::exists(target)) continue;
+    if (look_at(target)) continue;
     rename_file(path, target);
     log_info("the metrics of an earlier run were moved to " + target);
     return;
@@ -91,6 +91,7 @@ std::string to_json_line(const StepMetrics& metrics, std::string_view run) {
       number_or_null(metrics.tflops_per_device), number_or_null(metrics.step_ms), number_or_null(metrics.enqueue_ms),
       metrics.memory_peak_bytes, metrics.skipped, metrics.skipped_steps);
   if (metrics.validation_loss) line += ", \"validation_loss\": " + number_or_null(*metrics.validation_loss);
+  if (metrics.checkpoint_stall_ms) line += ", \"checkpoint_stall_ms\": " + number_or_null(*metrics.checkpoint_stall_ms);
   if (!metrics.memory_bytes.empty()) {
     std::string items;
     for (const auto& [category, bytes] : metrics.memory_bytes) {
@@ -114,10 +115,10 @@ std::string run_json(const Options& options) {
 MetricsLog::MetricsLog(const std::string& path, const Options& options, std::int64_t resumed_step)
     : path_(path), run_(run_json(options)) {
   named([&] {
-    std::error_code error;
-    const std::uintmax_t size = std::filesystem::file_size(path, error);
-    if (!error && size > 0 && resumed_step == 0) move_away(path);
-    if (!error && size > 0 && resumed_step > 0) keep_until(path, resumed_step);
+    const std::optional<PathInfo> before = look_at(path);
+    const bool has_lines = before && before->type == EntryType::kFile && before->size > 0;
+    if (has_lines && resumed_step == 0) move_away(path);
+    if (has_lines && resumed_step > 0) keep_until(path, resumed_step);
     file_ = File::append(path);
   });
 }

@@ -3,8 +3,8 @@
 //
 // A line of --metrics-jsonl has the keys of StepMetrics. lm_loss and grad_norm come twice, as a decimal number (null
 // where it is not finite) and as C99 %a of the fp32 value ("nan", "inf", "-inf"), so that runs can be compared bit for
-// bit. `validation_loss` is present where it was measured. The first line of a run (and of a resumed run) also has
-// "run": {"megalith": VERSION, "commit": COMMIT, "config": {FLAG: VALUE}}.
+// bit. `validation_loss` and `checkpoint_stall_ms` are present where they were measured. The first line of a run (and
+// of a resumed run) also has "run": {"megalith": VERSION, "commit": COMMIT, "config": {FLAG: VALUE}}.
 #pragma once
 
 #include <chrono>
@@ -38,6 +38,7 @@ struct StepMetrics {
   bool skipped = false;                                              // NaN or Inf: nothing was updated
   std::int64_t skipped_steps = 0;                                    // in the whole run
   std::vector<std::pair<std::string, std::int64_t>> memory_bytes{};  // by category, of this rank
+  std::optional<double> checkpoint_stall_ms{};  // that saving before this step held up the run's thread
 };
 
 // One line without its end. `run` is empty or the JSON object of the key "run".

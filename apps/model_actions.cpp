@@ -1,6 +1,7 @@
 // The lists of actions of a step, and what each kind of action does.
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "apps/model_builder.h"
 
@@ -99,6 +100,7 @@ void TrainingModel::fill_table() {
   });
   table_.set(ActionKind::kReduceNorm, [this](const Action&) { reduce_norm(); });
   table_.set(ActionKind::kOptimizerStep, [this](const Action&) {
+    if (Event* read = std::exchange(before_update_, nullptr)) compute_.wait(*read);
     optimizer_->update(compute_, ctx_.loss_sum, step_parameters_);
     gatherer_->updated();
   });

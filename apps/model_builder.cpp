@@ -251,8 +251,11 @@ void TrainingModel::run_step(Mode mode, const std::vector<Action>& actions, cons
   launch(compute_,
          WriteStepParameters{
              .iteration = input.iteration, .learning_rate = input.learning_rate, .parameters = step_parameters_});
+  action_entries_.clear();
+  const Timeline* const timeline = compute_.instruments().timeline;
   for (const Action& action : actions) {
     if (proceeds && !proceeds(action)) return;
+    if (timeline != nullptr) action_entries_.push_back(timeline->entries().size());
     run(action);
   }
 }

@@ -15,9 +15,11 @@
 #include "core/device/host_arena.h"
 #include "core/device/memory_pool.h"
 #include "core/device/stream.h"
+#include "core/device/timeline.h"
 #include "core/model/gpt.h"
 #include "core/optim/adamw_optimizer.h"
 #include "parallel/comm/communicator.h"
+#include "parallel/comm/plan_communicator.h"
 #include "parallel/context_parallel/context_group.h"
 #include "parallel/data_parallel/gradient_reducer.h"
 #include "parallel/data_parallel/parameter_gatherer.h"
@@ -33,8 +35,9 @@ namespace megalith {
 struct StepPlans {
   ArenaPlan train;
   ArenaPlan evaluate;
-  double train_flops = 0;     // per rank and step, as the ops count them (recompute included)
-  std::size_t train_ops = 0;  // launched per step
+  double train_flops = 0;              // per rank and step, as the ops count them (recompute included)
+  std::size_t train_ops = 0;           // launched per step
+  std::size_t checkpoint_staging = 0;  // bytes of host memory, with --async-save
   std::size_t block_bytes() const { return std::max(train.peak_bytes, evaluate.peak_bytes); }
 };
 
@@ -114,6 +117,8 @@ class TrainingModel {
   Communicator& replicas() const { return data_parallel_; }
   const GradientReducer& reducer() const { return *reducer_; }
   const ParameterGatherer& gatherer() const { return *gatherer_; }
+  // The next update of parameters and optimizer state waits for `read`, which a stream that reads them has recorded.
+  void hold_update(Event& read) { before_update_ = &read; }
   // With --overlap-param-gather the weights of a step may still be on their way when its result is read: before
   // anything but a step reads them on the compute stream.
   void wait_for_parameters() { gatherer_->wait_for_all(); }
@@ -123,6 +128,8 @@ class TrainingModel {
   // The whole model's parameters, declared and not allocated.
   const ParameterStore& all_parameters() const { return *all_parameters_; }
   const std::vector<Action>& train_actions() const { return train_actions_; }
+  // On the plan backend: where in the timeline each action of the last step begins.
+  const std::vector<std::size_t>& action_entries() const { return action_entries_; }
   Context& context() { return ctx_; }
   // What the memory at an address is called at this moment: a parameter, its gradient, a tensor of the current verb.
   std::string name_of(const void* address) const;
@@ -180,18 +187,34 @@ class TrainingModel {
   ActionTable table_;
   std::vector<Action> train_actions_;
   std::vector<Action> evaluate_actions_;
+  std::vector<std::size_t> action_entries_;
   StepParameters* step_parameters_ = nullptr;                 // device
   std::vector<MicrobatchParameters*> microbatch_parameters_;  // device, per column
   std::unique_ptr<HostArena> host_arena_;
   std::vector<std::unique_ptr<HostStep>> host_;  // used in turn
   std::int64_t steps_staged_ = 0;
   int pending_steps_ = 0;
+  Event* before_update_ = nullptr;  // of hold_update(), until it was waited for
   const StepPlans* plans_ = nullptr;
 };
 
 // Records a training and an evaluation step of rank `rank` of `world` without computing anything.
 // `persistent`, if given, receives what lives outside the arena.
 StepPlans plan_steps(const Options& options, int rank, int world, CategoryBytes* persistent = nullptr);
+
+// What one rank enqueues in a training step, in the order in which it does. The step may have fewer microbatches than
+// the run's, which would add the same actions once more.
+struct StepRecording {
+  StepPlans plans;
+  CategoryBytes persistent{};
+  Timeline timeline;                 // of two steps with --overlap-param-gather, else of one
+  std::vector<PlannedCall> calls;    // of all groups
+  std::vector<Action> actions;       // of the last step
+  std::vector<std::size_t> entries;  // where in the timeline each of them begins
+  std::int64_t microbatches = 0;     // of the recorded step
+};
+// A step of more than `most_microbatches` is recorded with as many as show the schedule's pattern.
+StepRecording record_step(const Options& options, int rank, int world, std::int64_t most_microbatches);
 MemoryUse memory_use(const StepPlans& plans, const CategoryBytes& persistent);
 
 // Modules of --recompute-modules and ranges of --recompute-granularity full.

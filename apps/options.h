@@ -82,6 +82,7 @@ struct CheckpointOptions {
   std::string save;
   std::string load;
   std::int64_t save_interval = 0;  // steps; 0: only at the end
+  bool async_save = false;         // write beside the following steps, from a copy in host memory
   std::int64_t keep_last = 0;      // newest verified checkpoints kept when pruning; 0: all
   std::int64_t ckpt_step = 0;      // step to load; 0: the newest valid one
   bool finetune = false;           // weights only, step count starts at 0
@@ -139,6 +140,14 @@ struct ReportOptions {
   std::string output;               // HTML
 };
 
+// What plan forecasts beside what a run of these flags takes.
+struct ForecastOptions {
+  std::string rates;             // file (apps/rates.h); empty: no times
+  bool suggest = false;          // layouts for the world size, in place of the one given
+  double device_memory_gib = 0;  // 0: as the rates say
+  std::string html;              // file to write; empty: none
+};
+
 struct ConvertOptions {
   std::string from;                             // hf or native; resolved: neither is empty
   std::string to;                               // the other one
@@ -163,6 +172,7 @@ struct Options {
   GenerateOptions generate;
   ReportOptions report;
   ConvertOptions convert;
+  ForecastOptions forecast;
   std::vector<ConfigEntry> effective;  // every flag of the program, in the order of --help
 };
 

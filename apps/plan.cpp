@@ -1,21 +1,30 @@
-// plan: what a run would take, for any number of ranks, without running it: layout, parameters, memory by owner, FLOPs.
+// plan: what a run would take, for any number of ranks, without running it: layout, parameters, memory by owner, FLOPs,
+// communication, and with a machine's rates the time of a step; or which layouts would be the fastest.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdio>
+#include <optional>
 
 #include "apps/flags.h"
+#include "apps/forecast.h"
 #include "apps/model_builder.h"
+#include "apps/plan_page.h"
 #include "apps/program.h"
+#include "apps/rates.h"
+#include "apps/report_page.h"
+#include "apps/suggest.h"
 #include "apps/trainer.h"
 #include "core/base/cpu_check.h"
+#include "core/base/error.h"
 #include "parallel/pipeline_parallel/simulator.h"
 
 namespace megalith {
 
 namespace {
 
-std::string mib(std::size_t bytes) { return fmt::format("{:>12.2f} MiB", static_cast<double>(bytes) / (1 << 20)); }
+std::string mib(double bytes) { return fmt::format("{:>12.2f} MiB", bytes / (1 << 20)); }
+std::string mib(std::size_t bytes) { return mib(static_cast<double>(bytes)); }
 
 std::string said_layers(const std::vector<GptPart>& parts) {
   std::string text;
@@ -105,29 +114,109 @@ void print_memory(const MemoryUse& use, const StepPlans& plans, const std::strin
              mib(use.arena_live[static_cast<std::size_t>(MemoryCategory::kWorkspace)]));
   fmt::print("    evaluation step         {}\n", mib(plans.evaluate.peak_bytes));
   fmt::print("  {:<25} {}\n", "total", mib(use.total()));
+  if (plans.checkpoint_staging == 0) return;
+  fmt::print("host memory per rank{}\n", whose);
+  fmt::print("  {:<25} {}\n", "checkpoint staging", mib(plans.checkpoint_staging));
+}
+
+void print_work(const Options& options, const Forecast& forecast) {
+  const auto most =
+      std::max_element(forecast.stages.begin(), forecast.stages.end(),
+                       [](const StageForecast& a, const StageForecast& b) { return a.work.flops < b.work.flops; });
+  const double tokens = static_cast<double>(options.train.global_batch_size * options.model.seq_length);
+  fmt::print("FLOPs\n");
+  fmt::print("  per token (causal, 6 N)       {:>15.4e}\n", flops_per_token(options.model));
+  fmt::print("  per step, all ranks           {:>15.4e}\n", flops_per_token(options.model) * tokens);
+  fmt::print("  per step and rank, launched   {:>15.4e} (recompute included) in {:.0f} ops\n", most->work.flops,
+             most->work.ops);
+  if (std::all_of(forecast.stages.begin(), forecast.stages.end(),
+                  [](const StageForecast& stage) { return stage.work.volumes.empty(); }))
+    return;
+  fmt::print("communication of a rank in a step: payload, and bytes sent where a ring carries it\n");
+  for (std::size_t s = 0; s < forecast.stages.size();) {
+    std::size_t end = s;  // stages that communicate alike share their lines
+    while (end < forecast.stages.size() && forecast.stages[end].work.volumes == forecast.stages[s].work.volumes) ++end;
+    std::string stages;
+    if (forecast.stages.size() > 1)
+      stages = fmt::format("stage {:<12}", end - s > 1 ? fmt::format("{} to {}", s, end - 1) : fmt::format("{}", s));
+    for (const auto& [axis, volume] : forecast.stages[s].work.volumes) {
+      fmt::print("  {}{:<10} {:>8.0f} calls {} {}", stages, axis, volume.calls, mib(volume.bytes), mib(volume.sent));
+      fmt::print("{}\n", volume.seconds > 0 ? fmt::format(" {:>10.2f} ms", 1e3 * volume.seconds) : "");
+    }
+    s = end;
+  }
+}
+
+void print_step(const Forecast& forecast, const std::string& device) {
+  if (!forecast.step) {
+    fmt::print("step time\n  unknown: name the machine's rates with --rates, such as configs/rates/h200.toml\n");
+    return;
+  }
+  const StepForecast& step = *forecast.step;
+  fmt::print("step, forecast by the rates of {}\n", device);
+  fmt::print("  time                          {:>15.2f} ms\n", 1e3 * step.seconds);
+  fmt::print("  tokens/s, all ranks           {:>15.0f}\n", step.tokens_per_second);
+  fmt::print("  TFLOP/s and rank              {:>15.1f}\n", step.tflops_per_rank);
+  fmt::print("  host, to enqueue it           {:>15.2f} ms\n", 1e3 * step.host_seconds);
+  fmt::print("  forward and backward          {:>15.2f} ms\n", 1e3 * step.pipeline_seconds);
+  fmt::print("  bubble of these               {:>15.1f} %\n", 100 * step.bubble_share);
+  if (forecast.simulation.stages.size() == 1) return;
+  for (std::size_t s = 0; s < forecast.simulation.stages.size(); ++s) {
+    const double busy = forecast.simulation.stages[s].busy;
+    fmt::print("    stage {:<4} works {:>11.2f} ms, waits {:>5.1f} %\n", s, 1e3 * busy,
+               100 * (1 - busy / step.pipeline_seconds));
+  }
+}
+
+void print_suggestions(const Options& options, const Rates& rates) {
+  constexpr double kGib = 1024.0 * 1024 * 1024;
+  const double memory =
+      options.forecast.device_memory_gib > 0 ? options.forecast.device_memory_gib * kGib : rates.device_memory;
+  if (memory <= rates.device_reserve) {
+    refuse_usage("--device-memory-gib",
+                 fmt::format("more than the {:.1f} GiB that libraries take", rates.device_reserve / kGib),
+                 fmt::format("{}", options.forecast.device_memory_gib), "see device-reserve-gib of --rates");
+  }
+  const Suggestions found =
+      suggest_layouts(options, static_cast<int>(options.parallel.world_size),
+                      {.rates = &rates, .most_memory = static_cast<std::size_t>(memory - rates.device_reserve)});
+  fmt::print("layouts of {} ranks of {} with {:.1f} GiB each, of which libraries take {:.1f}\n",
+             options.parallel.world_size, rates.device, memory / kGib, rates.device_reserve / kGib);
+  fmt::print("  {:>10} {:>12} {:>8} {:>8} {:>8}  flags\n", "step ms", "tokens/s", "TFLOP/s", "bubble %", "GiB");
+  for (const Suggestion& suggestion : found.best) {
+    const StepForecast& step = suggestion.step;
+    fmt::print("  {:>10.1f} {:>12.0f} {:>8.1f} {:>8.1f} {:>8.1f}  {}\n", 1e3 * step.seconds, step.tokens_per_second,
+               step.tflops_per_rank, 100 * step.bubble_share, static_cast<double>(step.most_memory) / kGib,
+               fmt::join(suggestion.flags, " "));
+  }
+  if (found.best.empty()) fmt::print("  none fits\n");
+  fmt::print("of {} layouts, left out:\n", found.tried);
+  for (const auto& [reason, count] : found.dropped) fmt::print("  {:>6} {}\n", count, reason);
 }
 
 ExitCode forecast(int argc, char** argv) {
   Options options = parse_options(App::kPlan, argc, argv);
   const int world = static_cast<int>(options.parallel.world_size);
+  std::optional<Rates> rates;
+  if (!options.forecast.rates.empty()) rates = read_rates(options.forecast.rates);
+  if (options.forecast.suggest) {
+    refuse_layout_flags(options);
+    complete_options(options, tokenizer_of(options), 1);  // the sizes of the model; the layout is looked for
+    print_suggestions(options, *rates);
+    return ExitCode::kOk;
+  }
   complete_options(options, tokenizer_of(options), world);
   const MeshSizes mesh = mesh_sizes_of(options.parallel, world);
   print_layout(options, mesh);
   print_parameters(options.model);
-  StepPlans most;  // of the stage that computes most
-  for (int stage = 0; stage < mesh.pp; ++stage) {
-    CategoryBytes persistent{};
-    const int first_rank = static_cast<int>(stage * (mesh.world() / mesh.pp));
-    const StepPlans plans = plan_steps(options, first_rank, world, &persistent);
-    print_memory(memory_use(plans, persistent), plans, mesh.pp > 1 ? fmt::format(" of stage {}", stage) : "");
-    if (plans.train_flops > most.train_flops) most = plans;
-  }
-  const double tokens = static_cast<double>(options.train.global_batch_size * options.model.seq_length);
-  fmt::print("FLOPs\n");
-  fmt::print("  per token (causal, 6 N)       {:>15.4e}\n", flops_per_token(options.model));
-  fmt::print("  per step, all ranks           {:>15.4e}\n", flops_per_token(options.model) * tokens);
-  fmt::print("  per step and rank, launched   {:>15.4e} (recompute included) in {} ops\n", most.train_flops,
-             most.train_ops);
+  const Forecast forecast = make_forecast(options, world, {.rates = rates ? &*rates : nullptr});
+  for (const StageForecast& stage : forecast.stages)
+    print_memory(stage.memory, stage.plans, mesh.pp > 1 ? fmt::format(" of stage {}", stage.stage) : "");
+  print_work(options, forecast);
+  print_step(forecast, rates ? rates->device : "");
+  if (options.forecast.html.empty()) return ExitCode::kOk;
+  write_report(options.forecast.html, plan_page(options, forecast, rates->device), "--html");
+  fmt::print("{}\n", options.forecast.html);
   return ExitCode::kOk;
 }
 

@@ -81,12 +81,14 @@ constexpr std::int64_t kMaxInt32 = 2147483646;
 
 void add_tokenizer(CLI::App& app, TokenizerOptions& flags) {
   constexpr const char* kGroup = "Tokenizer";
-  add_text(app, kGroup, flags.type,
-           {.name = "--tokenizer-type",
-            .unit = "NAME",
-            .help = "byte: ids are bytes, 256 is EOD; null: text is ids already; the others: byte-level BPE",
-            .value = "byte",
-            .range = fmt::format("{}", fmt::join(tokenizer_types(), ", "))});
+  add_text(
+      app, kGroup, flags.type,
+      {.name = "--tokenizer-type",
+       .unit = "NAME",
+       .help =
+           "byte: ids are bytes, 256 is EOD; null, or NullTokenizer: text is ids already; the others: byte-level BPE",
+       .value = "byte",
+       .range = fmt::format("{}", fmt::join(tokenizer_types(), ", "))});
   add_integer(app, kGroup,
               {.name = "--vocab-size",
                .field = &flags.vocab_size,

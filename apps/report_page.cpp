@@ -50,6 +50,8 @@ figcaption + svg { margin-top: 6px; } .bar { height: 26px; border-radius: 5px; }
 .key, .key-dot { display: inline-block; margin-right: 7px; vertical-align: middle; }
 .key { width: 16px; height: 3px; border-radius: 2px; } .key-dot { width: 9px; height: 9px; border-radius: 50%; }
 .swatch { display: inline-block; width: 11px; height: 11px; border-radius: 3px; margin-right: 8px; vertical-align: -1px; }
+.bubble { fill: var(--line); } .box { stroke: var(--card); stroke-width: .5; }
+.box-label { fill: #fff; font-size: 10px; pointer-events: none; }
 .key-cross { color: var(--c7); font-weight: 700; font-style: normal; margin-right: 6px; }
 .card { padding: 14px 16px; overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; } td, th { padding: 5px 14px 5px 0; text-align: left; font-weight: 400; }
@@ -123,12 +125,8 @@ class Page {
   explicit Page(const std::vector<MetricsRun>& runs) : runs_(runs) {}
 
   std::string text() const {
-    const char* const title = "Training report";
-    return fmt::format(
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
-        "content=\"width=device-width, initial-scale=1\"><title>{}</title><style>{}{}</style></head>\n"
-        "<body><main>\n<header><h1>{}</h1><p>{}</p></header>\n{}{}<h2>Summary</h2>\n{}{}{}</main></body></html>\n",
-        title, kStyle, color_classes(), title, origin(), tiles(), charts(), summary(), memory(), configuration());
+    return html_page("Training report", origin(),
+                     tiles() + charts() + "<h2>Summary</h2>\n" + summary() + memory() + configuration());
   }
 
  private:
@@ -156,27 +154,23 @@ class Page {
     return out;
   }
 
-  static std::string tile(const std::string& value, const std::string& what) {
-    return fmt::format("<div class=\"tile\"><b>{}</b><span>{}</span></div>\n", value, what);
-  }
-
   std::string tiles() const {
     if (!single()) return "";
     const MetricsRun& run = runs_[0];
     const MetricsRecord& last = run.records.back();
     const std::vector<double> losses = values_of(run, loss);
     const std::vector<double> validations = values_of(run, validation);
-    std::string out = tile(fmt::format("{}", last.iteration), "steps");
-    if (!losses.empty()) out += tile(fmt::format("{:.4f}", losses.back()), "loss of the last step");
+    std::string out = html_tile(fmt::format("{}", last.iteration), "steps");
+    if (!losses.empty()) out += html_tile(fmt::format("{:.4f}", losses.back()), "loss of the last step");
     if (!validations.empty()) {
-      out += tile(fmt::format("{:.4f}", *std::min_element(validations.begin(), validations.end())),
-                  "best validation loss");
+      out += html_tile(fmt::format("{:.4f}", *std::min_element(validations.begin(), validations.end())),
+                       "best validation loss");
     }
-    out += tile(short_number(median(values_of(run, throughput))), "tokens/s, median");
-    out += tile(bytes_text(last.memory_peak_bytes), "memory peak, rank 0");
+    out += html_tile(short_number(median(values_of(run, throughput))), "tokens/s, median");
+    out += html_tile(bytes_text(last.memory_peak_bytes), "memory peak, rank 0");
     const auto skipped =
         std::count_if(run.records.begin(), run.records.end(), [](const MetricsRecord& r) { return r.skipped; });
-    if (skipped > 0) out += tile(fmt::format("{}", skipped), "skipped steps");
+    if (skipped > 0) out += html_tile(fmt::format("{}", skipped), "skipped steps");
     return "<div class=\"tiles\">\n" + out + "</div>\n";
   }
 
@@ -327,14 +321,25 @@ class Page {
 
 }  // namespace
 
+std::string html_page(const std::string& title, const std::string& origin, const std::string& body) {
+  return fmt::format(
+      "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
+      "content=\"width=device-width, initial-scale=1\"><title>{}</title><style>{}{}</style></head>\n"
+      "<body><main>\n<header><h1>{}</h1><p>{}</p></header>\n{}</main></body></html>\n",
+      title, kStyle, color_classes(), title, origin, body);
+}
+
+std::string html_tile(const std::string& value, const std::string& what) {
+  return fmt::format("<div class=\"tile\"><b>{}</b><span>{}</span></div>\n", value, what);
+}
+
 std::string report_page(const std::vector<MetricsRun>& runs) { return Page(runs).text(); }
 
-void write_report(const std::string& path, const std::string& page) {
+void write_report(const std::string& path, const std::string& page, std::string_view flag) {
   const FaultScope scope("report.output");
   try {
-    std::error_code error;
-    const auto status = std::filesystem::status(path, error);
-    if (exists(status) && !is_regular_file(status)) {  // a device must not be replaced by a file
+    const std::optional<PathInfo> before = look_at(path);
+    if (before && before->type != EntryType::kFile) {  // a device must not be replaced by a file
       File file = File::create(path);
       file.write(page);
       file.close();
@@ -344,7 +349,7 @@ void write_report(const std::string& path, const std::string& page) {
     out.write(page);
     out.commit();
   } catch (const Error& error) {
-    throw Error(error.code(), fmt::format("--output: {}", error.what()));
+    throw Error(error.code(), fmt::format("{}: {}", flag, error.what()));
   }
 }
 

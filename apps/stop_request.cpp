@@ -4,12 +4,14 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <csignal>
 #include <cstdint>
-#include <system_error>
 
+#include "core/base/error.h"
+#include "core/base/fault.h"
+#include "core/base/file.h"
 #include "core/base/log.h"
+#include "core/base/output_file.h"
 
 namespace megalith {
 
@@ -41,12 +43,24 @@ void stop_on_signal(int signal, StopRequest& request) {
   std::signal(signal, handle);
 }
 
-bool stop_file_exists(const std::string& file) { return !file.empty() && access(file.c_str(), F_OK) == 0; }
+bool StopFile::exists() {
+  if (path_.empty()) return false;
+  try {
+    return look_at(path_).has_value();
+  } catch (const Error& error) {
+    if (!warned_) log_warning(fmt::format("--stop-file: {}; it will not stop this run", error.what()));
+    warned_ = true;
+    return false;
+  }
+}
 
-void remove_stop_file(const std::string& file) {
-  if (unlink(file.c_str()) == 0 || errno == ENOENT) return;
-  log_warning(fmt::format("--stop-file {}: could not be removed: {}; remove it before the next run", file,
-                          std::generic_category().message(errno)));
+void StopFile::remove() const {
+  const FaultScope scope("stop_file");
+  try {
+    remove_file(path_);
+  } catch (const Error& error) {
+    log_warning(fmt::format("--stop-file: {}; remove it before the next run", error.what()));
+  }
 }
 
 }  // namespace megalith

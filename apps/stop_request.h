@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <string>
+#include <utility>
 
 namespace megalith {
 
@@ -18,9 +19,17 @@ struct StopRequest {
 // deliver a request both to mpirun, which forwards it, and to the ranks.
 void stop_on_signal(int signal, StopRequest& request);
 
-// True if `file` exists; false for an empty name.
-bool stop_file_exists(const std::string& file);
-// Once the request was taken, so that the next run is not stopped too. A failure is a warning.
-void remove_stop_file(const std::string& file);
+// The file whose appearance asks for the end. Failures are warnings: no run ends for them.
+class StopFile {
+ public:
+  explicit StopFile(std::string path) : path_(std::move(path)) {}  // empty: none
+  bool exists();
+  // When the run ends, on request or of itself, so that the next one is not stopped too. It may be gone.
+  void remove() const;
+
+ private:
+  std::string path_;
+  bool warned_ = false;
+};
 
 }  // namespace megalith

@@ -1,19 +1,18 @@
 // train: the main program, one process per rank under mpirun.
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <csignal>
 #include <memory>
+#include <optional>
 #include <string>
-#include <system_error>
 #include <vector>
 
 #include "apps/flags.h"
 #include "apps/program.h"
+#include "apps/save_lock.h"
 #include "apps/together.h"
 #include "apps/trainer.h"
 #include "core/base/cpu_check.h"
@@ -32,16 +31,9 @@ void check_save_folder(const std::string& folder) {
   using namespace megalith;
   const FaultScope scope("save.root");
   try {
-    Directory::create(folder);
+    Directory::create(folder).check_writable();
   } catch (const Error& error) {
     throw Error(error.code(), fmt::format("--save: {}", error.what()));
-  }
-  if (access(folder.c_str(), W_OK | X_OK) != 0) {
-    fail({.code = ExitCode::kFileIo,
-          .subject = "--save " + folder,
-          .expected = "a folder to write to",
-          .got = std::generic_category().message(errno),
-          .show_place = false});
   }
 }
 
@@ -49,6 +41,7 @@ megalith::ExitCode train(megalith::MpiRuntime& mpi, megalith::Communicator& worl
                          const std::vector<std::string>& arguments) {
   using namespace megalith;
   Parsed parsed;
+  std::optional<SaveLock> save_lock;
   std::unique_ptr<RunSetup> setup;
   together(world, [&] {
     parsed = parse_flags(App::kTrain, arguments, world.rank());
@@ -56,7 +49,9 @@ megalith::ExitCode train(megalith::MpiRuntime& mpi, megalith::Communicator& worl
     if constexpr (kCudaBuilt) {
       if (parsed.options.train.device == DeviceType::kCuda) select_cuda_device(mpi.local_rank());
     }
-    if (!parsed.options.checkpoint.save.empty()) check_save_folder(parsed.options.checkpoint.save);
+    const std::string& save = parsed.options.checkpoint.save;
+    if (!save.empty()) check_save_folder(save);
+    if (!save.empty() && !parsed.options.train.skip_train && world.rank() == 0) save_lock.emplace(save);
     setup = std::make_unique<RunSetup>(prepare_run(parsed.options, world.rank(), world.size()));
   });
   if (!parsed.print.empty()) {
@@ -72,7 +67,7 @@ megalith::ExitCode train(megalith::MpiRuntime& mpi, megalith::Communicator& worl
              .dump_folder = parallel.comm_dump});
   std::unique_ptr<Communicator> gpus;
   if (parsed.options.train.device == DeviceType::kCuda) gpus = mpi.world(DeviceType::kCuda);
-  Trainer trainer(std::move(*setup), gpus ? *gpus : world, stop_request);
+  Trainer trainer(std::move(*setup), gpus ? *gpus : world, stop_request, &world);
   return trainer.run();
 }
 

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "apps/flags.h"
 #include "apps/gemm_tuning.h"
@@ -126,17 +127,22 @@ RunSetup prepare_run(const Options& options, int rank, int world) {
   return setup;
 }
 
-Trainer::Trainer(RunSetup setup, Communicator& world, const StopRequest& stop)
+Trainer::Trainer(RunSetup setup, Communicator& world, const StopRequest& stop, Communicator* host_world)
     : setup_(std::move(setup)),
       options_(setup_.options),
       world_(world),
       stop_(stop),
+      stop_file_(options_.train.stop_file),
       mesh_(Mesh::create(world, mesh_sizes_of(options_.parallel, world.size()))) {
   if (options_.train.check_hazards) hazards_ = std::make_unique<HazardChecker>();
   waits_.suppressed = options_.train.suppress_wait;
   const bool on_cpu = options_.train.device == DeviceType::kCpu;
+  const bool saves_async = options_.checkpoint.async_save && !options_.train.skip_train;
+  if (saves_async) save_group_ = (host_world == nullptr ? world_ : *host_world).duplicate("checkpoint");
   // A GPU says itself when it is full.
-  const std::size_t limit = on_cpu ? memory_limit(world_) : 0;
+  std::size_t limit = on_cpu ? memory_limit(world_) : 0;
+  if (on_cpu && saves_async)
+    limit = std::max(limit, setup_.plans.checkpoint_staging + 1) - setup_.plans.checkpoint_staging;
   if (!on_cpu) together(world_, [&] { check_gpu_memory(memory_use(setup_.plans, setup_.planned_persistent)); });
   together(world_, [&] {  // the groups are made before anything can fail
     model_ = std::make_unique<TrainingModel>(options_, options_.train.device, mesh_,
@@ -148,6 +154,7 @@ Trainer::Trainer(RunSetup setup, Communicator& world, const StopRequest& stop)
                                              limit);
     model_->initialize();
     model_->use(setup_.plans);
+    if (saves_async) async_save_ = std::make_unique<AsyncSave>(*model_, *save_group_, model_->replicas());
   });
   state_.seed = static_cast<std::uint64_t>(options_.train.seed);
   state_.tokenizer = setup_.tokenizer.identity();
@@ -173,23 +180,14 @@ Trainer::~Trainer() = default;
 
 void Trainer::load() {
   const CheckpointOptions& wanted = options_.checkpoint;
-  std::optional<LoadedCheckpoint> found =
-      find_checkpoint({.directory = wanted.load,
-                       .step = wanted.ckpt_step > 0 ? std::optional(wanted.ckpt_step) : std::nullopt,
-                       .verified = &verified_,
-                       .sync = rank_sync(world_)});
+  std::optional<LoadedCheckpoint> found = find_wanted(wanted, rank_sync(world_), &verified_);
   if (!found) {
     // Saving and loading the same folder is how a run is restarted, its first start included.
     if (wanted.load == wanted.save && wanted.ckpt_step == 0) {
       if (is_main()) log_info("no checkpoint in " + wanted.load + " yet: starting from the seed");
       return;
     }
-    fail({.code = ExitCode::kNoCheckpoint,
-          .subject = "--load " + wanted.load,
-          .expected = "a checkpoint",
-          .got = "none",
-          .remedy = "check the folder, or give the same folder to --save to start a new run in it",
-          .show_place = false});
+    refuse_no_checkpoint(wanted.load, "check the folder, or give the same folder to --save to start a new run in it");
   }
   if (found->state().tokenizer != setup_.tokenizer.identity()) {
     refuse_usage("--tokenizer-type of checkpoint " + found->path(), found->state().tokenizer,
@@ -316,6 +314,7 @@ void Trainer::log_memory() {
   text += fmt::format(" | arena used: {:.2f} of {:.2f} planned | peak: {:.2f}, planned {:.2f} | reserved: {:.2f}",
                       mib(model_->arena().touched_bytes()), mib(setup_.plans.block_bytes()), mib(measured),
                       mib(planned), mib(model_->pool().reserved_bytes()));
+  if (async_save_) text += fmt::format(" | host, checkpoint staging: {:.2f}", mib(async_save_->bytes()));
   const std::size_t resident = resident_bytes();
   if (options_.train.device == DeviceType::kCpu) {
     text += fmt::format(" | process: {:.2f}, of it programs, host copies and data: {:.2f}", mib(resident),
@@ -351,6 +350,7 @@ std::vector<std::pair<std::string, std::int64_t>> Trainer::memory_by_owner() con
 }
 
 void Trainer::log_step(const StepResult& result, std::int64_t consumed_samples) {
+  const std::optional<double> save_stall = std::exchange(save_stall_, std::nullopt);
   if (!is_main()) return;
   const double tokens = static_cast<double>(model_->tokens_per_step());
   const StepMetrics metrics{
@@ -369,44 +369,21 @@ void Trainer::log_step(const StepResult& result, std::int64_t consumed_samples) 
       .validation_loss = validation_loss_,
       .skipped = result.skipped,
       .skipped_steps = state_.skipped_steps,
-      .memory_bytes = memory_by_owner()};
+      .memory_bytes = memory_by_owner(),
+      .checkpoint_stall_ms = save_stall ? std::optional(*save_stall * 1e3) : std::nullopt};
   if (metrics_) metrics_->write(metrics);
   if (tensorboard_) tensorboard_->write(metrics);
   log_->step(metrics);
-}
-
-bool Trainer::save() {
-  if (options_.checkpoint.save.empty() || last_saved_step_ == state_.step) return true;
-  const SaveResult result = save_training_checkpoint({.model = *model_,
-                                                      .world = world_,
-                                                      .replicas = model_->replicas(),
-                                                      .state = state_,
-                                                      .directory = options_.checkpoint.save,
-                                                      .keep_last = static_cast<int>(options_.checkpoint.keep_last),
-                                                      .verified = &verified_});
-  if (result.saved) {
-    last_saved_step_ = state_.step;
-    if (is_main()) {
-      log_info(fmt::format("saved {} ({:.1f} MB in {:.2f} s){}", result.path, static_cast<double>(result.bytes) * 1e-6,
-                           result.seconds, result.message.empty() ? "" : "; " + result.message));
-    }
-    return true;
-  }
-  ++failed_saves_;
-  if (is_main())
-    log_warning(fmt::format("checkpoint of step {} was not saved ({} failed so far): {}", state_.step, failed_saves_,
-                            result.message));
-  return false;
 }
 
 bool Trainer::should_stop() {
   const TrainingOptions& train = options_.train;
   const bool interval = train.exit_interval > 0 && state_.step % train.exit_interval == 0;
   const bool late = train.exit_duration_in_mins > 0 && seconds_since(started_) > 60.0 * train.exit_duration_in_mins;
-  const bool file = is_main() && stop_file_exists(train.stop_file);
+  const bool file = is_main() && stop_file_.exists();
   const bool mine = stop_.requested.load(std::memory_order_relaxed) || late || file;
   if (!world_.host_any(mine || interval)) return false;
-  if (file) remove_stop_file(train.stop_file);
+  if (file) stop_file_.remove();
   return true;
 }
 
@@ -420,6 +397,13 @@ ExitCode Trainer::run() {
 
 ExitCode Trainer::run_steps() {
   const AbortOnUnwind guard(world_);  // a rank that fails must not leave its streams, or its peers, waiting
+  const ExitCode code = step_loop();
+  finish_save();
+  if (failed_saves_ > 0 && is_main()) log_warning(fmt::format("{} checkpoints could not be saved", failed_saves_));
+  return code;
+}
+
+ExitCode Trainer::step_loop() {
   ExitCode code = ExitCode::kOk;
   if (options_.train.skip_train) {
     evaluate(setup_.data.valid, "validation");
@@ -433,6 +417,7 @@ ExitCode Trainer::run_steps() {
     if (!start_step()) return ExitCode::kNumeric;
     if (found_hazards()) return ExitCode::kInternal;  // before anything is done with numbers that raced
     check_calls();
+    poll_save();
     const bool last = state_.step == options_.train.train_iters;
     const std::int64_t interval = options_.checkpoint.save_interval;
     const bool saves = last || (interval > 0 && state_.step % interval == 0);
@@ -447,16 +432,19 @@ ExitCode Trainer::run_steps() {
     if (over_budget() || (compares && !replicas_agree())) return ExitCode::kNumeric;
     bool saved = true;
     if (saves) saved = save();
+    if (last || stops) saved = finish_save() && saved;
     if (last && !saved) code = ExitCode::kFileIo;  // the run's result is lost
     if (stops) {
       saved = save();
+      saved = finish_save() && saved;
       if (is_main()) log_info(fmt::format("stopped on request after step {}", state_.step));
       code = saved ? ExitCode::kStoppedOnRequest : ExitCode::kFileIo;
       break;
     }
   }
   if (found_hazards()) return ExitCode::kInternal;  // of an evaluation or a checkpoint
-  if (failed_saves_ > 0 && is_main()) log_warning(fmt::format("{} checkpoints could not be saved", failed_saves_));
+  // Also one that came too late to end this run. An evaluation may run beside the training that it is meant for.
+  if (is_main() && !options_.train.skip_train && stop_file_.exists()) stop_file_.remove();
   return code;
 }
 

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "apps/async_save.h"
 #include "apps/metrics.h"
 #include "apps/model_builder.h"
 #include "apps/stop_request.h"
@@ -37,7 +38,8 @@ RunSetup prepare_run(const Options& options, int rank, int world);
 
 class Trainer {
  public:
-  Trainer(RunSetup setup, Communicator& world, const StopRequest& stop);
+  // `host_world`, if given: the same ranks as `world`, for groups that need no GPU.
+  Trainer(RunSetup setup, Communicator& world, const StopRequest& stop, Communicator* host_world = nullptr);
   ~Trainer();
 
   // Trains (or, with --skip-train, evaluates) and returns the exit code.
@@ -47,6 +49,9 @@ class Trainer {
   const StepPlans& plans() const { return setup_.plans; }
   const HazardChecker* hazards() const { return hazards_.get(); }
   std::int64_t event_waits() const { return waits_.count; }
+  std::size_t checkpoint_staging() const { return async_save_ ? async_save_->bytes() : 0; }  // bytes
+  std::int64_t saves_waited_for() const { return saves_waited_for_; }  // still under way when the next one was due
+  void observe_saves(const FileObserver* observer) { save_observer_ = observer; }  // for tests
   // Compares what the data-parallel ranks hold in copies. Collective; no step is pending.
   std::optional<ReplicaDifference> replica_difference();
 
@@ -54,6 +59,7 @@ class Trainer {
   void load();
   StepInput input_of(const Dataset& dataset, std::int64_t consumed_samples, std::int64_t iteration);
   ExitCode run_steps();
+  ExitCode step_loop();
   bool start_step();                  // enqueues the next step; false if the one before broke the budget of skips
   void finish_step(bool evaluating);  // waits for the oldest pending one and logs it, after an evaluation if so
   // trainer_checks.cpp: numbers that went wrong.
@@ -71,8 +77,12 @@ class Trainer {
   void log_step(const StepResult& result, std::int64_t consumed_samples);
   void log_memory();
   std::vector<std::pair<std::string, std::int64_t>> memory_by_owner() const;  // bytes of this rank
-  // False if the checkpoint could not be written; the run goes on.
+  // trainer_save.cpp: false if the checkpoint could not be written; the run goes on. With --async-save only begun.
   bool save();
+  bool finish_save();  // waits for the one that is under way; true if there is none
+  void poll_save();    // tells if it is over
+  bool end_save(const SaveResult& result, std::int64_t step, const std::string& how);
+  bool end_async_save(const AsyncSave::Finished& over);
   bool should_stop();
   bool is_main() const { return world_.rank() == 0; }
 
@@ -80,6 +90,7 @@ class Trainer {
   const Options& options_;
   Communicator& world_;
   const StopRequest& stop_;
+  StopFile stop_file_;  // rank 0 looks at it
   std::unique_ptr<HazardChecker> hazards_;
   FiniteChecker finite_;
   Trace trace_;
@@ -92,6 +103,12 @@ class Trainer {
   std::unique_ptr<TensorBoardLog> tensorboard_;  // rank 0
   std::unique_ptr<StepLog> log_;                 // rank 0
   VerifiedCheckpoints verified_;
+  std::unique_ptr<Communicator> save_group_;  // with --async-save, as the next
+  std::unique_ptr<AsyncSave> async_save_;     // after the model and what it saves with: its thread uses them
+  double async_stall_ = 0;                    // seconds that the run's thread spent on it
+  std::int64_t saves_waited_for_ = 0;
+  std::optional<double> save_stall_;  // seconds, of the save before the current step
+  const FileObserver* save_observer_ = nullptr;
   TrainState state_;
   std::int64_t steps_run_ = 0;                 // by this process
   std::deque<std::int64_t> consumed_samples_;  // after each pending step

@@ -212,11 +212,31 @@ RankSync rank_sync(Communicator& world) {
           .gather = [&world](std::string mine) { return world.host_all_gather(mine); }};
 }
 
-// A distributed optimizer's shards are written by the ranks that hold them, as the slices of logical tensors that they
-// are; all else by any of the ranks that hold it. So nothing is gathered for a checkpoint.
-SaveResult save_training_checkpoint(const SaveCheckpoint& request) {
-  request.model.wait_for_parameters();
-  std::vector<Item> items = items_of(*request.model.gpt().parameters, &request.model.optimizer());
+std::optional<LoadedCheckpoint> find_wanted(const CheckpointOptions& wanted, const RankSync& sync,
+                                            VerifiedCheckpoints* verified) {
+  return find_checkpoint({.directory = wanted.load,
+                          .step = wanted.ckpt_step > 0 ? std::optional(wanted.ckpt_step) : std::nullopt,
+                          .verified = verified,
+                          .sync = sync});
+}
+
+LoadedCheckpoint load_wanted(const CheckpointOptions& wanted, const RankSync& sync) {
+  std::optional<LoadedCheckpoint> found = find_wanted(wanted, sync);
+  if (!found) refuse_no_checkpoint(wanted.load, "name the folder that train --save wrote");
+  return std::move(*found);
+}
+
+void refuse_no_checkpoint(const std::string& folder, const std::string& remedy) {
+  fail({.code = ExitCode::kNoCheckpoint,
+        .subject = "--load " + folder,
+        .expected = "a checkpoint",
+        .got = "none",
+        .remedy = remedy,
+        .show_place = false});
+}
+
+std::vector<WrittenShard> shards_to_write(TrainingModel& model, const Communicator& replicas) {
+  std::vector<Item> items = items_of(*model.gpt().parameters, &model.optimizer());
   std::erase_if(items, [](const Item& item) { return !item.saved || item.tensor.numel() == 0; });
   std::stable_partition(items.begin(), items.end(), [](const Item& item) { return !item.sharded; });
   std::vector<Shard> shards;
@@ -226,16 +246,24 @@ SaveResult save_training_checkpoint(const SaveCheckpoint& request) {
         {.name = item.name, .dtype = item.tensor.dtype, .shape = item.global_shape, .slice = item.slice, .data = {}});
     shared += item.sharded ? 0 : 1;
   }
-  std::vector<int> writers = assign_writers(std::span(shards).first(shared), request.replicas.size());
-  writers.resize(shards.size(), request.replicas.rank());
+  std::vector<int> writers = assign_writers(std::span(shards).first(shared), replicas.size());
+  writers.resize(shards.size(), replicas.rank());
+  std::vector<WrittenShard> mine;
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    if (writers[i] == replicas.rank()) mine.push_back({std::move(shards[i]), items[i].tensor});
+  }
+  return mine;
+}
+
+SaveResult save_training_checkpoint(const SaveCheckpoint& request) {
+  request.model.wait_for_parameters();
   std::vector<Shard> mine;
   std::vector<std::vector<std::byte>> host;
   Stream& stream = request.model.compute();
-  for (std::size_t i = 0; i < items.size(); ++i) {
-    if (writers[i] != request.replicas.rank()) continue;
-    host.emplace_back(items[i].tensor.bytes());
-    copy_to_host(stream, host.back().data(), items[i].tensor.data, host.back().size());
-    mine.push_back(shards[i]);
+  for (WrittenShard& written : shards_to_write(request.model, request.replicas)) {
+    host.emplace_back(written.tensor.bytes());
+    copy_to_host(stream, host.back().data(), written.tensor.data, host.back().size());
+    mine.push_back(std::move(written.shard));
     mine.back().data = host.back();
   }
   stream.synchronize();
@@ -244,7 +272,8 @@ SaveResult save_training_checkpoint(const SaveCheckpoint& request) {
                           .shards = std::move(mine),
                           .keep_last = request.keep_last,
                           .verified = request.verified,
-                          .sync = rank_sync(request.world)});
+                          .sync = rank_sync(request.world),
+                          .observer = request.observer});
 }
 
 void load_tensors(const LoadTarget& target, LoadedCheckpoint& checkpoint, LoadScope scope) {

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "apps/model_builder.h"
 #include "core/checkpoint/train_state.h"
@@ -14,14 +16,31 @@ namespace megalith {
 
 RankSync rank_sync(Communicator& world);
 
+// The checkpoint of --load and --ckpt-step, as find_checkpoint finds it.
+std::optional<LoadedCheckpoint> find_wanted(const CheckpointOptions& wanted, const RankSync& sync,
+                                            VerifiedCheckpoints* verified = nullptr);
+// The same where there must be one.
+LoadedCheckpoint load_wanted(const CheckpointOptions& wanted, const RankSync& sync);
+[[noreturn]] void refuse_no_checkpoint(const std::string& folder, const std::string& remedy);  // kNoCheckpoint
+
+// A part of the model's state that this rank writes. A distributed optimizer's shards are written by the ranks that
+// hold them, as the slices of logical tensors that they are; all else by one of the ranks that hold it. So nothing is
+// gathered for a checkpoint. The same list at every save of a run.
+struct WrittenShard {
+  Shard shard;    // without data
+  Tensor tensor;  // contiguous, on the device
+};
+std::vector<WrittenShard> shards_to_write(TrainingModel& model, const Communicator& replicas);
+
 struct SaveCheckpoint {
   TrainingModel& model;
   Communicator& world;
-  Communicator& replicas;  // the data-parallel ranks, which share the writing of what they hold in copies
+  Communicator& replicas;  // the ranks with the same weights, which share the writing of what they hold in copies
   TrainState state;
   std::string directory;
   int keep_last = 0;
   VerifiedCheckpoints* verified = nullptr;
+  const FileObserver* observer = nullptr;
 };
 SaveResult save_training_checkpoint(const SaveCheckpoint& request);
 

@@ -32,12 +32,13 @@ echo "soak: $minutes minutes, $ranks ranks, SEED=$seed"
 "$bin/prepare" --input configs/text/*.txt --document-start Chapter --append-eod --output-prefix "$work/text" >/dev/null
 
 train() {  # train FOLDER STEPS
-  local folder=$1 steps=$2
+  local folder=$1 steps=$2 async=
+  [ $((RANDOM % 2)) -eq 0 ] || async=--async-save  # a run may go on with or without it
   # shellcheck disable=SC2086
   setsid mpirun -np "$ranks" --oversubscribe "$bin/train" --num-layers 2 --hidden-size 64 --num-attention-heads 1 \
     --seq-length 64 --micro-batch-size 2 --global-batch-size $((4 * ranks)) --train-iters "$steps" \
     --lr 1e-3 --lr-decay-iters "$steps" --hidden-dropout 0.1 --data-path "$work/text" --save-interval 5 --keep-last 2 \
-    --save "$folder" --load "$folder" ${ARGS:-} --metrics-jsonl "$folder/metrics.jsonl" >>"$folder/log" 2>&1
+    --save "$folder" --load "$folder" $async ${ARGS:-} --metrics-jsonl "$folder/metrics.jsonl" >>"$folder/log" 2>&1
 }
 
 # SIGKILL for mpirun, which is the child of process $1 and leads a session of its own, and for all ranks of that session;

@@ -2,7 +2,6 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -24,14 +23,39 @@ void check_component(const std::string& name) {
           "the name of a file in a directory must be a single path component");
 }
 
-EntryType type_at(int directory, const char* name) {
-  struct stat info {};
-  if (::fstatat(directory, name, &info, AT_SYMLINK_NOFOLLOW) != 0) return EntryType::kOther;
+EntryType type_of(const struct stat& info) {
   if (S_ISREG(info.st_mode)) return EntryType::kFile;
   return S_ISDIR(info.st_mode) ? EntryType::kDirectory : EntryType::kOther;
 }
 
+EntryType type_at(int directory, const char* name) {
+  struct stat info {};
+  return ::fstatat(directory, name, &info, AT_SYMLINK_NOFOLLOW) == 0 ? type_of(info) : EntryType::kOther;
+}
+
+// Makes each missing part of `path`, and calls made(part) after each.
+template <class Made>
+void make_each(const std::string& path, const FileObserver* observer, Made&& made) {
+  for (std::size_t end = 0; end != std::string::npos;) {
+    end = path.find('/', end + 1);
+    const std::string part = path.substr(0, end);
+    if (look_at(part)) continue;
+    if (observer != nullptr) (*observer)({.name = "mkdir", .path = part});
+    if (faulty("mkdir", [&] { return ::mkdir(part.c_str(), 0777); }) != 0 && errno != EEXIST)
+      fail_file("create directory " + part, errno);
+    made(part);
+  }
+}
+
 }  // namespace
+
+std::optional<PathInfo> look_at(const std::string& path) {
+  struct stat info {};
+  if (::stat(path.c_str(), &info) == 0)
+    return PathInfo{.type = type_of(info), .size = static_cast<std::uint64_t>(info.st_size)};
+  if (errno == ENOENT || errno == ENOTDIR) return {};
+  fail_file("look at " + path, errno);
+}
 
 std::string Directory::path_of(const std::string& name) const {
   return !path_.empty() && path_.back() == '/' ? path_ + name : path_ + "/" + name;
@@ -46,12 +70,7 @@ void Directory::observe_two(std::string_view operation, const std::string& from,
   if (observer_ != nullptr) (*observer_)({.name = operation, .path = path, .target = target});
 }
 
-bool Directory::exists(const std::string& path) {
-  struct stat info {};
-  if (::stat(path.c_str(), &info) == 0) return true;
-  if (errno == ENOENT || errno == ENOTDIR) return false;
-  fail_file("look at " + path, errno);
-}
+bool Directory::exists(const std::string& path) { return look_at(path).has_value(); }
 
 Directory Directory::open(const std::string& path, const FileObserver* observer) {
   Directory directory;
@@ -64,18 +83,16 @@ Directory Directory::open(const std::string& path, const FileObserver* observer)
 }
 
 Directory Directory::create(const std::string& path, const FileObserver* observer) {
-  for (std::size_t end = 0; end != std::string::npos;) {
-    end = path.find('/', end + 1);
-    const std::string prefix = path.substr(0, end);
-    if (exists(prefix)) continue;
-    if (observer != nullptr) (*observer)({.name = "mkdir", .path = prefix});
-    if (faulty("mkdir", [&] { return ::mkdir(prefix.c_str(), 0777); }) != 0 && errno != EEXIST)
-      fail_file("create directory " + prefix, errno);
-    const std::size_t slash = prefix.find_last_of('/');
-    const std::string parent = slash == std::string::npos ? "." : slash == 0 ? "/" : prefix.substr(0, slash);
+  make_each(path, observer, [&](const std::string& made) {
+    const std::size_t slash = made.find_last_of('/');
+    const std::string parent = slash == std::string::npos ? "." : slash == 0 ? "/" : made.substr(0, slash);
     Directory::open(parent, observer).sync();
-  }
+  });
   return open(path, observer);
+}
+
+void make_directories(const std::string& path) {
+  make_each(path, nullptr, [](const std::string&) {});
 }
 
 template <class Entry>
@@ -118,6 +135,11 @@ File Directory::open_file(const std::string& name) const {
 
 File Directory::create_file(const std::string& name) const {
   return open_below<File>("create", "create", name, O_WRONLY | O_CREAT | O_EXCL);
+}
+
+File Directory::open_to_lock(const std::string& name) const {
+  // To write, because networked file systems lock no other files.
+  return open_below<File>("open", "open", name, O_RDWR | O_CREAT | O_NONBLOCK);
 }
 
 std::string Directory::read_text(const std::string& name, std::uint64_t max_bytes) const {
@@ -221,11 +243,13 @@ std::uint64_t Directory::free_bytes() const {
   return static_cast<std::uint64_t>(info.f_bavail) * info.f_frsize;
 }
 
+void Directory::check_writable() const {
+  if (::faccessat(fd_.get(), ".", W_OK | X_OK, 0) != 0) fail_file("write to directory " + path_, errno);
+}
+
 bool Directory::try_lock() const {
   observe("lock", path_);
-  if (faulty("lock", [&] { return ::flock(fd_.get(), LOCK_EX | LOCK_NB); }) == 0) return true;
-  if (errno == EWOULDBLOCK) return false;
-  fail_file("lock " + path_, errno);
+  return lock_descriptor(fd_.get(), path_) == LockState::kTaken;
 }
 
 }  // namespace megalith

@@ -40,6 +40,7 @@ constexpr FaultSite kSites[] = {
     {"save.prune", "open list read rename remove", "checkpoints beyond --keep-last are looked at and removed"},
     {"save.cleanup", "open list remove", "what a failed save wrote is removed"},
     {"save.end", "point", "the save is over"},
+    {"async_save.copied", "point", "with --async-save: the copy is in host memory, its writer begins"},
     {"load.begin", "point", "a checkpoint is looked for"},
     {"load.root", "open list", "the folder of checkpoints"},
     {"load.manifest", "open read", "manifest.json of a candidate"},
@@ -47,6 +48,8 @@ constexpr FaultSite kSites[] = {
     {"load.verify", "open read", "every hash of a candidate's tensors"},
     {"load.tensor", "open read", "tensors are read into the model"},
     {"load.end", "point", "the checkpoint is loaded"},
+    {"save_lock", "open lock", "--save is locked against other runs"},
+    {"stop_file", "open remove sync", "the file of --stop-file is removed"},
     {"step.begin", "point", "a training step is about to be enqueued"},
     {"step.end", "point", "the result of a training step was read"},
     {"data.index", "open map", "PREFIX.idx of a dataset"},
@@ -56,18 +59,20 @@ constexpr FaultSite kSites[] = {
      "PREFIX.bin and PREFIX.idx as prepare writes them"},
     {"metrics", "open create read write sync close rename", "the file of --metrics-jsonl"},
     {"tensorboard", "open mkdir sync create write", "the event file of --tensorboard-dir"},
-    {"comm_dump", "create write", "the last collectives, in --comm-dump"},
+    {"trace", "open create write sync close rename", "the file of --trace"},
+    {"comm_dump", "mkdir create write close", "the last collectives, in --comm-dump"},
     {"report.input", "open read", "metrics that report reads"},
     {"report.output", "open create write sync close rename", "the page that report writes"},
     {"config", "open read", "a file of --config"},
     {"convert.input", "open map read", "config.json and tensors of a Hugging Face folder"},
     {"convert.output", "open list mkdir space create write sync close rename remove", "such a folder is written"},
     {"gemm_cache", "open create read write sync close rename mkdir", "the measured GEMM algorithms"},
+    {"host_memory", "open read", "the machine is asked for its memory"},
     {"memory.pool", "allocation", "memory of the device, taken from the system"},
     {"memory.new", "allocation", "operator new, in programs built to fail there"},
 };
 
-constexpr std::array kKindNames = {"none", "eio", "enospc", "eintr", "short", "kill", "abort-alloc"};
+constexpr std::array kKindNames = {"none", "eio", "enospc", "enolck", "eintr", "short", "kill", "abort-alloc"};
 
 struct Armed {
   FaultRequest request;
@@ -115,12 +120,13 @@ bool is_known(std::string_view scope, std::string_view operation) {
 }
 
 FaultKind hit(Plan& plan, std::string_view scope, std::string_view operation) {
-  for (const auto& armed : plan.armed) {
+  FaultKind kind = FaultKind::kNone;
+  for (const auto& armed : plan.armed) {  // each counts, also where another strikes
     if (!is_called(armed->request.site, scope, operation) || ++armed->seen != armed->request.at) continue;
     ++plan.fired;
-    return armed->request.kind;
+    kind = armed->request.kind;
   }
-  return FaultKind::kNone;
+  return kind;
 }
 
 void note(Plan& plan, std::string_view scope, std::string_view operation) {
@@ -136,6 +142,7 @@ bool can_happen(std::string_view operation, FaultKind kind) {
   if (operation == "allocation") return kind == FaultKind::kAbortAlloc || kind == FaultKind::kKill;
   if (kind == FaultKind::kKill || kind == FaultKind::kAbortAlloc) return true;
   if (operation == "point") return false;
+  if (kind == FaultKind::kEnolck) return operation == "lock";
   return kind != FaultKind::kShort || operation == "read" || operation == "write";
 }
 

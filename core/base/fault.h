@@ -17,6 +17,7 @@ enum class FaultKind {
   kNone,
   kEio,         // the call fails: input/output error
   kEnospc,      // the call fails: no space left
+  kEnolck,      // the call fails: no locks here
   kEintr,       // the call is interrupted and must be repeated
   kShort,       // a read or write takes only a part of its bytes
   kKill,        // SIGKILL; in a write after half of its bytes

@@ -149,6 +149,8 @@ void File::close() {
   if (failed || asked) fail_file(fmt::format("close {} after {} bytes", path_, size_), errno);
 }
 
+LockState File::try_lock() const { return lock_descriptor(fd_.get(), path_); }
+
 std::string read_whole_file(const std::string& path, std::uint64_t max_bytes) {
   constexpr std::size_t kBlock = std::size_t{1} << 16;
   const Descriptor fd = open_path("open", path, O_RDONLY, path);

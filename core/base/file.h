@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -31,6 +32,9 @@ using FileObserver = std::function<void(const FileOperation&)>;
 void close_descriptor(int fd);
 using Descriptor = Handle<int, close_descriptor, -1>;
 
+// kUnsupported: the file system, or how it is mounted, knows no locks.
+enum class LockState { kTaken, kHeld, kUnsupported };
+
 class File {
  public:
   File() = default;  // none
@@ -51,6 +55,8 @@ class File {
   void write(std::string_view text);
   void sync();
   void close();  // reports what a destructor would have to swallow
+  // Until this object or its process ends, however it ends; kHeld: by another.
+  LockState try_lock() const;
   // The whole of an opened file as read-only memory, for munmap; not for an empty one.
   std::span<const std::byte> map() const;
 
@@ -69,7 +75,14 @@ class File {
 std::string read_whole_file(const std::string& path, std::uint64_t max_bytes);
 void rename_file(const std::string& from, const std::string& to);  // replaces a file; not yet durable
 
-enum class EntryType { kFile, kDirectory, kOther };  // kOther includes symbolic links
+enum class EntryType { kFile, kDirectory, kOther };  // kOther includes symbolic links, in a directory
+struct PathInfo {
+  EntryType type;
+  std::uint64_t size;  // bytes, of a file
+};
+std::optional<PathInfo> look_at(const std::string& path);  // links are followed; none: there is nothing
+void make_directories(const std::string& path);            // with its parents; not yet durable
+
 struct DirectoryEntry {
   std::string name;
   EntryType type;
@@ -79,8 +92,9 @@ class Directory {
  public:
   // `path` is the user's own, links in it are followed.
   static Directory open(const std::string& path, const FileObserver* observer = nullptr);
-  static Directory create(const std::string& path, const FileObserver* observer = nullptr);  // with its parents
-  static bool exists(const std::string& path);
+  // With its parents, durable.
+  static Directory create(const std::string& path, const FileObserver* observer = nullptr);
+  static bool exists(const std::string& path);  // as a file too
 
   const std::string& path() const { return path_; }
 
@@ -89,6 +103,7 @@ class Directory {
   bool make_directory(const std::string& name) const;  // false when the name is taken
   File open_file(const std::string& name) const;       // to read; a regular file or an error
   File create_file(const std::string& name) const;     // to write; the name must be free
+  File open_to_lock(const std::string& name) const;    // made if missing; for try_lock alone
   std::string read_text(const std::string& name, std::uint64_t max_bytes) const;
   std::vector<DirectoryEntry> list() const;  // sorted by name, without . and ..
   bool contains(const std::string& name) const;
@@ -98,7 +113,8 @@ class Directory {
   void remove_tree(const std::string& name) const;  // links are removed, not followed
   void sync() const;                                // makes names durable
   std::uint64_t free_bytes() const;
-  bool try_lock() const;  // until this object dies; false when another process holds it
+  void check_writable() const;  // an error where the user may not make names here
+  bool try_lock() const;        // until this object dies; false when another holds it or there are no locks
 
  private:
   void observe(std::string_view operation, const std::string& path, std::uint64_t bytes = 0) const;

@@ -1,6 +1,7 @@
 #include "core/base/file_calls.h"
 
 #include <fmt/format.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -44,6 +45,18 @@ void sync_descriptor(int fd, const std::string& what) {
   if (faulty("sync", [&] { return ::fsync(fd); }) == 0) return;
   if (errno == EINVAL || errno == ENOTSUP) return;  // a file system without fsync for this kind of file
   fail_file("sync " + what, errno);
+}
+
+LockState lock_descriptor(int fd, const std::string& what) {
+  if (faulty("lock", [&] { return ::flock(fd, LOCK_EX | LOCK_NB); }) == 0) return LockState::kTaken;
+  switch (errno) {
+    case EWOULDBLOCK: return LockState::kHeld;
+    case ENOLCK:
+    case ENOSYS:
+    case EINVAL:
+    case EOPNOTSUPP: return LockState::kUnsupported;
+    default: fail_file("lock " + what, errno);
+  }
 }
 
 }  // namespace megalith

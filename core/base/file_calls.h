@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/base/fault.h"
+#include "core/base/file.h"
 
 namespace megalith {
 
@@ -24,8 +25,8 @@ auto retry_interrupted(Call&& call) {
 template <class Call>
 auto faulty(std::string_view operation, Call&& call) -> decltype(call()) {
   const FaultKind fault = fault_here(operation);
-  if (fault == FaultKind::kEio || fault == FaultKind::kEnospc) {
-    errno = fault == FaultKind::kEio ? EIO : ENOSPC;
+  if (fault == FaultKind::kEio || fault == FaultKind::kEnospc || fault == FaultKind::kEnolck) {
+    errno = fault == FaultKind::kEio ? EIO : fault == FaultKind::kEnospc ? ENOSPC : ENOLCK;
     return -1;
   }
   bool interrupted = fault == FaultKind::kEintr;
@@ -36,7 +37,8 @@ auto faulty(std::string_view operation, Call&& call) -> decltype(call()) {
   });
 }
 
-// fsync of a file or directory.
+// fsync and flock of a file or directory.
 void sync_descriptor(int fd, const std::string& what);
+LockState lock_descriptor(int fd, const std::string& what);
 
 }  // namespace megalith

@@ -160,6 +160,11 @@ std::span<const std::string_view> tokenizer_types() {
 }
 
 Tokenizer make_tokenizer(const TokenizerOptions& options) {
+  if (options.type == "NullTokenizer") {  // as Megatron calls it
+    TokenizerOptions null = options;
+    null.type = "null";
+    return make_tokenizer(null);
+  }
   const std::span<const std::string_view> types = tokenizer_types();
   if (std::ranges::find(types, options.type) == types.end()) {
     refuse_usage("--tokenizer-type", fmt::format("one of {}", fmt::join(types, ", ")),

@@ -68,7 +68,8 @@ struct TokenizerOptions {
 // byte, null, GPT2BPETokenizer, HuggingFaceTokenizer, TikTokenizer.
 std::span<const std::string_view> tokenizer_types();
 
-// Error kUsage for a type that is unknown, lacks a flag or takes none of the kind; what the files' readers throw.
+// NullTokenizer is null. Error kUsage for a type that is unknown, lacks a flag or takes none of the kind; what the
+// files' readers throw.
 Tokenizer make_tokenizer(const TokenizerOptions& options);
 Tokenizer make_tokenizer(std::string_view type, std::int64_t vocab_size = 0);
 

@@ -103,10 +103,14 @@ void Communicator::enqueue(Stream& stream, const Access& access, std::size_t byt
       if (shared) recorder_->begin(std::move(call));
       run_on(backend, access.name(), task);
       if (shared) recorder_->end();  // enqueued: when it runs is the GPU's matter
+    } else {
+      on_plan(stream, access.name(), bytes);
     }
   });
   stream.end_op();
 }
+
+void Communicator::on_plan(Stream&, std::string_view, std::size_t) {}
 
 void Communicator::run_on(CudaStream&, std::string_view call, const std::function<void()>&) {
   fail({.subject = subject(call), .expected = "a stream on the group's device", .got = "a CUDA stream"});

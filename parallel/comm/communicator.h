@@ -93,6 +93,9 @@ class Communicator {
   // error here, for groups that serve no CUDA stream.
   virtual void run_on(CudaStream& stream, std::string_view call, const std::function<void()>& task);
 
+  // A call was enqueued on a plan stream, whose timeline ends with it. `bytes` as CommunicatorStats counts them.
+  virtual void on_plan(Stream& stream, std::string_view call, std::size_t bytes);
+
   // Run on a CPU stream's worker, blocking it until complete, or inside run_on. The arguments have been checked.
   virtual void do_all_reduce(const Tensor& buffer, ReduceOp op) = 0;
   virtual void do_reduce_scatter(const Tensor& in, const Tensor& out) = 0;

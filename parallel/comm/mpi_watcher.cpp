@@ -8,7 +8,6 @@
 #include <cstdio>
 #include <deque>
 #include <exception>
-#include <filesystem>
 
 #include "core/base/error.h"
 #include "core/base/fault.h"
@@ -38,8 +37,7 @@ double ms_since(Clock::time_point time) {
 void write_dump(const std::string& folder, int rank, const std::string& content) {
   const FaultScope scope("comm_dump");
   try {
-    std::error_code ignored;  // the next line tells; not synced: that may take seconds, while ranks wait
-    std::filesystem::create_directories(folder, ignored);
+    make_directories(folder);  // nothing is synced: that may take seconds, while ranks wait
     File file = File::create(fmt::format("{}/comm_rank_{:04}.json", folder, rank));
     file.write(content);
     file.close();

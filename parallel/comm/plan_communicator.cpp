@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "core/base/error.h"
+#include "core/device/timeline.h"
 
 namespace megalith {
 
@@ -20,6 +22,19 @@ namespace {
 PlanCommunicator::PlanCommunicator(std::string name, const Place& place)
     : Communicator(std::move(name), place.rank, place.size) {
   require(place.size > 0 && place.rank >= 0 && place.rank < place.size, "PlanCommunicator: rank outside the group");
+  std::vector<int> ranks(static_cast<std::size_t>(place.size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  ranks_ = std::make_shared<const std::vector<int>>(std::move(ranks));
+  calls_ = std::make_shared<std::vector<PlannedCall>>();
+}
+
+void PlanCommunicator::on_plan(Stream& stream, std::string_view call, std::size_t bytes) {
+  if (size() == 1 || stream.instruments().timeline == nullptr) return;
+  calls_->push_back({.entry = stream.instruments().timeline->entries().size() - 1,
+                     .kind = call,
+                     .bytes = bytes,
+                     .group = name(),
+                     .ranks = ranks_});
 }
 
 std::vector<std::string> PlanCommunicator::host_all_gather(const std::string& mine) {
@@ -40,8 +55,13 @@ std::unique_ptr<Communicator> PlanCommunicator::subgroup(std::span<const int> ra
           .expected = fmt::format("a list with rank {}", rank()),
           .got = fmt::format("[{}]", fmt::join(ranks, ", "))});
   }
-  return std::make_unique<PlanCommunicator>(
+  auto group = std::make_unique<PlanCommunicator>(
       name, Place{.rank = static_cast<int>(mine - ranks.begin()), .size = static_cast<int>(ranks.size())});
+  std::vector<int> of_world;
+  for (const int r : ranks) of_world.push_back(ranks_->at(static_cast<std::size_t>(r)));
+  group->ranks_ = std::make_shared<const std::vector<int>>(std::move(of_world));
+  group->calls_ = calls_;
+  return group;
 }
 
 void PlanCommunicator::do_all_reduce(const Tensor&, ReduceOp) { refuse(); }

@@ -2,9 +2,23 @@
 // plan streams may be used. On the host, peers are taken to say what this rank says.
 #pragma once
 
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
 #include "parallel/comm/communicator.h"
 
 namespace megalith {
+
+// A call on a group of a plan: what the timeline does not know of it.
+struct PlannedCall {
+  std::size_t entry = 0;  // of the timeline
+  std::string_view kind;  // all_reduce, reduce_scatter, all_gather, all_to_all, broadcast, send or receive
+  std::size_t bytes = 0;  // as CommunicatorStats counts them
+  std::string group;      // its name
+  std::shared_ptr<const std::vector<int>> ranks;  // of the world
+};
 
 class PlanCommunicator final : public Communicator {
  public:
@@ -22,7 +36,12 @@ class PlanCommunicator final : public Communicator {
   std::unique_ptr<Communicator> subgroup(std::span<const int> ranks, const std::string& name) override;
   void abort(const std::string&) override {}  // nobody waits
 
+  // Of this group and of all that were made of it, as they were enqueued. Calls on groups of one rank are left out.
+  const std::vector<PlannedCall>& calls() const { return *calls_; }
+  void clear_calls() { calls_->clear(); }
+
  protected:
+  void on_plan(Stream& stream, std::string_view call, std::size_t bytes) override;
   void do_all_reduce(const Tensor& buffer, ReduceOp op) override;
   void do_reduce_scatter(const Tensor& in, const Tensor& out) override;
   void do_all_gather(const Tensor& in, const Tensor& out) override;
@@ -31,6 +50,10 @@ class PlanCommunicator final : public Communicator {
   void do_broadcast(const Tensor& buffer, int root) override;
   void do_send(const Tensor& buffer, int peer) override;
   void do_receive(const Tensor& buffer, int peer) override;
+
+ private:
+  std::shared_ptr<const std::vector<int>> ranks_;  // of the world, by rank of this group
+  std::shared_ptr<std::vector<PlannedCall>> calls_;
 };
 
 }  // namespace megalith

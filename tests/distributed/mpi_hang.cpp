@@ -1,6 +1,6 @@
 // Ranks that hang or disagree on purpose, with a watcher: mpirun -np 3 mpi_hang stop | loop | skip | host | order |
-// count | dtype FOLDER [--device=cuda]. Ends with exit code 7 and one line that says who waits for whom; 77, for a
-// skipped test, where ranks outnumber GPUs.
+// count | dtype | writer FOLDER [--device=cuda]. Ends with exit code 7 and one line that says who waits for whom; 77,
+// for a skipped test, where ranks outnumber GPUs.
 #include <atomic>
 #include <chrono>
 #include <csignal>
@@ -31,6 +31,7 @@ void run(MpiRuntime& mpi, Communicator& world, std::string_view kind, const std:
   const Tensor buffer = values.tensor();
   const bool odd_one = world.rank() == 1;
   const std::unique_ptr<Communicator> other = world.duplicate("other");
+  const std::unique_ptr<Communicator> saves = kind == "writer" ? world.duplicate("checkpoint") : nullptr;
   const AbortOnUnwind guard(world);
   other->all_reduce(stream, buffer);  // NCCL takes seconds to start
   for (int i = 0; i < 70; ++i) world.all_reduce(stream, buffer);
@@ -46,6 +47,13 @@ void run(MpiRuntime& mpi, Communicator& world, std::string_view kind, const std:
         loop_for_ever();
       }
     });
+  }
+  // A rank whose thread of --async-save does not come to the commit, while the steps go on.
+  std::thread writer;
+  if (kind == "writer" && !odd_one) writer = std::thread([&] { saves->host_barrier(); });
+  while (kind == "writer") {
+    world.all_reduce(stream, buffer);
+    stream.synchronize();
   }
   if (odd_one && kind == "order") other->all_reduce(stream, buffer);
   if (kind == "host" && !odd_one) world.host_barrier();

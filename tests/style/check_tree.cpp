@@ -1,5 +1,5 @@
-// Checks the working tree: include direction, no CUDA in the build without it, the processor check at the start of
-// every program, and file sizes.
+// Checks the working tree: include direction, files touched through one layer, no CUDA in the build without it, the
+// processor check at the start of every program, and file sizes.
 //   check_tree REPOSITORY     exit 0 when nothing is wrong, 1 otherwise; also 1 when it finds suspiciously few files.
 #include <algorithm>
 #include <cstdio>
@@ -53,6 +53,7 @@ int main(int argc, char** argv) {
       const std::string path = fs::relative(entry.path(), root).generic_string();
       const std::string text = read_text(entry.path());
       for (std::string& breach : megalith::style::check_includes(path, text)) breaches.push_back(std::move(breach));
+      for (std::string& breach : megalith::style::check_file_access(path, text)) breaches.push_back(std::move(breach));
       const long lines = std::count(text.begin(), text.end(), '\n');
       if (lines > kMostLines) {
         breaches.push_back(path + ": " + std::to_string(lines) + " lines, at most " + std::to_string(kMostLines));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <regex>
 #include <set>
 #include <sstream>
 
@@ -60,6 +61,8 @@ bool is_cuda_header(std::string_view target) {
 }
 
 // Where a library's headers may appear.
+constexpr const char* kFileLayer = "files are touched through core/base/file.h, output_file.h and mapped_file.h alone";
+
 std::optional<std::string> check_system_include(std::string_view path, std::string_view target) {
   const std::string_view name = path.substr(path.rfind('/') + 1);
   const bool header = path.ends_with(".h") || path.ends_with(".cuh");
@@ -83,6 +86,10 @@ std::optional<std::string> check_system_include(std::string_view path, std::stri
   if (starts_with_any(target, {"Eigen/", "unsupported/Eigen/"})) {
     if (test || path.starts_with("core/tensor/") || name.ends_with("_cpu.cpp")) return std::nullopt;
     return "Eigen appears only in core/tensor, *_cpu.cpp and tests";
+  }
+  if (starts_with_any(target, {"fstream", "fcntl.h", "dirent.h", "sys/stat", "sys/file.h"})) {
+    if (test || path.starts_with("core/base/")) return std::nullopt;
+    return kFileLayer;
   }
   if (starts_with_any(target, {"gtest/", "gmock/", "benchmark/"})) {
     if (test) return std::nullopt;
@@ -151,6 +158,23 @@ std::vector<std::string> check_cpu_build(const std::map<std::string, std::string
     std::set<std::string> seen;
     const std::string found = find_cuda_include(texts, path, seen);
     if (!found.empty()) breaches.push_back(path + ": is part of the build without CUDA, and " + found);
+  }
+  return breaches;
+}
+
+std::vector<std::string> check_file_access(std::string_view path, std::string_view text) {
+  // std::filesystem also works on paths as texts; "access" is a name of ops too.
+  static const std::regex kCall(R"(\b(fopen|freopen|unlink|opendir|mkstemp)\()"
+                                R"(|\baccess\([^;]*\b[FRWX]_OK\b)"
+                                R"(|\bfilesystem::(?!path\b|absolute\b)\w+)");
+  std::vector<std::string> breaches;
+  if (path.starts_with("tests/") || path.starts_with("core/base/")) return breaches;
+  std::istringstream lines{std::string(text)};
+  std::string line;
+  std::smatch match;
+  for (int number = 1; std::getline(lines, line); ++number) {
+    if (std::regex_search(line, match, kCall))
+      breaches.push_back(std::string(path) + ":" + std::to_string(number) + ": " + match.str() + ": " + kFileLayer);
   }
   return breaches;
 }

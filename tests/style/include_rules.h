@@ -15,6 +15,9 @@ namespace megalith::style {
 // One line per breach, "core/base/a.h:3: ...". `path` is relative to the repository's root with forward slashes.
 std::vector<std::string> check_includes(std::string_view path, std::string_view text);
 
+// One line for each call, outside of core/base and tests, that touches a file without the one small layer for it.
+std::vector<std::string> check_file_access(std::string_view path, std::string_view text);
+
 // One line for each source or header of the build without CUDA that reaches a header of CUDA or NCCL, whatever #if
 // stands before: such a build would depend on what is installed. `texts` are the project's files by path.
 std::vector<std::string> check_cpu_build(const std::map<std::string, std::string>& texts);

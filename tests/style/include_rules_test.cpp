@@ -37,8 +37,8 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"moe/a.h", "\"fsdp/unit.h\""}, Case{"fsdp/a.h", "\"offload/policy.h\""},
         Case{"offload/a.h", "\"graphs/capture.h\""}, Case{"graphs/a.h", "\"moe/router.h\""},
         Case{"moe/a.h", "\"apps/flags.h\""}, Case{"apps/a.h", "\"tests/support/temp.h\""},
-        Case{"apps/a.cpp", "\"flags.h\""}, Case{"apps/a.cpp", "\"../core/base/error.h\""},
-        Case{"tests/unit/a.cpp", "\"core/base/error.cpp\""}));
+        Case{"apps/a.cpp", "<fstream>"}, Case{"parallel/comm/a.cpp", "<sys/stat.h>"}, Case{"apps/a.cpp", "\"flags.h\""},
+        Case{"apps/a.cpp", "\"../core/base/error.h\""}, Case{"tests/unit/a.cpp", "\"core/base/error.cpp\""}));
 INSTANTIATE_TEST_SUITE_P(
     LibraryRules, Forbidden,
     testing::Values(Case{"parallel/comm/mpi_communicator.h", "<mpi.h>"}, Case{"parallel/mesh/mpi_a.cpp", "<mpi.h>"},
@@ -73,6 +73,18 @@ TEST(IncludeRules, AHeaderNeedsPragmaOnceAndEveryFileARoom) {
   EXPECT_THAT(check_includes("core/base/a.h", "int x;\n"), ElementsAre(HasSubstr("#pragma once")));
   EXPECT_THAT(check_includes("core/base/a.cpp", "int x;\n"), IsEmpty());
   EXPECT_THAT(check_includes("misc/a.cpp", "int x;\n"), ElementsAre(HasSubstr("no known room")));
+}
+
+TEST(IncludeRules, FilesAreTouchedThroughOneLayer) {
+  for (const char* call : {"std::fopen(path)", "access(path.c_str(), F_OK)", "::unlink(path.c_str())",
+                           "std::filesystem::exists(path)", "std::filesystem::create_directories(path, error)"}) {
+    const std::string text = std::string("\n  if (") + call + ") return;\n";
+    EXPECT_THAT(check_file_access("apps/a.cpp", text), ElementsAre(HasSubstr("apps/a.cpp:2: "))) << call;
+    EXPECT_THAT(check_file_access("core/base/file.cpp", text), IsEmpty()) << call;
+    EXPECT_THAT(check_file_access("tests/unit/a.cpp", text), IsEmpty()) << call;
+  }
+  for (const char* call : {"std::filesystem::path(path).filename()", "access(op, a)", "IndexedDataset::open(prefix)"})
+    EXPECT_THAT(check_file_access("apps/a.cpp", call), IsEmpty()) << call;
 }
 
 TEST(IncludeRules, TheBuildWithoutCudaReachesNoCudaHeader) {

@@ -32,12 +32,12 @@ constexpr int kKilled = 128 + SIGKILL;
 // One run with everything that has a state, and the same run in pieces.
 class Crashes {
  public:
-  Crashes() {
+  explicit Crashes(int steps = kSteps) : steps_(steps) {
     folder_.make_text();
     const Outcome whole = test::run(test::program_on(2, "train", flags("whole") + Words{"--save", "whole"}), folder_);
     EXPECT_EQ(whole.code, 0) << whole.err;
     whole_ = test::steps_of(folder_.read_lines("whole.jsonl"));
-    EXPECT_EQ(whole_.size(), static_cast<std::size_t>(kSteps));
+    EXPECT_EQ(whole_.size(), static_cast<std::size_t>(steps_));
     list_ = test::run(test::program("train", {"--fault", "list"}), folder_).out;
   }
 
@@ -65,8 +65,8 @@ class Crashes {
   }
 
   // Kills a rank so long after all have started.
-  void kill_after(std::chrono::milliseconds time, unsigned choice) {
-    test::Process process(command(), folder_);
+  void kill_after(std::chrono::milliseconds time, unsigned choice, const Words& more = {}) {
+    test::Process process(command() + more, folder_);
     std::vector<pid_t> ranks;
     for (int i = 0; i < 6000 && (ranks.size() != 2 || ranks[0] <= 0 || ranks[1] <= 0); ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -100,23 +100,23 @@ class Crashes {
     std::filesystem::remove(folder_.path("parts.jsonl"));
   }
 
-  void finish() {
-    const Outcome rest = test::run(command() + Words{"--save-interval", "100"}, folder_);
+  void finish(const Words& more = {}) {
+    const Outcome rest = test::run(command() + Words{"--save-interval", "100"} + more, folder_);
     EXPECT_EQ(rest.code, 0) << rest.err;
     EXPECT_EQ(test::steps_of(folder_.read_lines("parts.jsonl")), whole_);
-    test::expect_same_tensors(folder_, "parts", "whole", kSteps);
+    test::expect_same_tensors(folder_, "parts", "whole", steps_);
   }
 
   std::size_t steps_done() const { return folder_.read_lines("parts.jsonl").size(); }
   int kills() const { return kills_; }
 
  private:
-  static Words flags(const std::string& name) {
+  Words flags(const std::string& name) const {
     return test::stateful() +
-           Words{"--eval-interval", "50",           "--log-interval", "1000", "--train-iters", std::to_string(kSteps),
+           Words{"--eval-interval", "50",           "--log-interval", "1000", "--train-iters", std::to_string(steps_),
                  "--metrics-jsonl", name + ".jsonl"};
   }
-  static Words command() {
+  Words command() const {
     return test::program_on(
         2, "train",
         flags("parts") + Words{"--save", "parts", "--load", "parts", "--save-interval", "1", "--keep-last", "2"});
@@ -133,6 +133,7 @@ class Crashes {
     }
   }
 
+  int steps_;
   Folder folder_;
   Words whole_;
   std::string list_;
@@ -188,6 +189,29 @@ TEST(Crash, KilledAtEverySiteOnEachRankAndResumed) {
   RecordProperty("kills", crashes.kills());
 }
 
+// The same where a thread of each rank writes beside the steps.
+TEST(Crash, KilledBesideAsyncSavesAndResumed) {
+  const Words async = {"--async-save"};
+  Crashes crashes(200);
+  const auto kill = [&](const std::string& site, int rank) {
+    if (HasFailure()) return;
+    EXPECT_TRUE(crashes.kill_at(site, 2, rank, async)) << site << " on rank " << rank << " was not reached";
+  };
+  for (const char* site : {"async_save.copied", "save.begin", "save.prepared", "save.shard.write", "save.shard.sync",
+                           "save.shards_written", "save.end", "step.begin", "step.end"}) {
+    kill(site, 0);
+    kill(site, 1);
+  }
+  for (const char* site : {"save.temporary.mkdir", "save.state.write", "save.manifest.rename", "save.folder.sync",
+                           "save.commit.rename", "save.parent.sync", "save.latest.rename", "save.prune.rename"})
+    kill(site, 0);
+  std::mt19937 random(20261121);
+  for (int i = 0; i < 3; ++i)
+    crashes.kill_after(std::chrono::milliseconds(random() % 400), static_cast<unsigned>(random()), async);
+  crashes.finish(async);
+  RecordProperty("kills", crashes.kills());
+}
+
 TEST(Crash, LongRandomKills) {
   const char* minutes = std::getenv("MEGALITH_CRASH_MINUTES");
   if (minutes == nullptr) GTEST_SKIP() << "set MEGALITH_CRASH_MINUTES, as tests/soak.sh does";
@@ -195,15 +219,17 @@ TEST(Crash, LongRandomKills) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(std::atoi(minutes));
   Crashes crashes;
   Words sites = crashes.sites("save.") + crashes.sites("load.") + crashes.sites("step.") + crashes.sites("metrics.");
+  sites.push_back("async_save.copied");
   while (std::chrono::steady_clock::now() < end && !testing::Test::HasFailure()) {
+    const Words more = random() % 2 == 0 ? Words{} : Words{"--async-save"};
     if (random() % 3 == 0) {
-      crashes.kill_after(std::chrono::milliseconds(random() % 2000), static_cast<unsigned>(random()));
+      crashes.kill_after(std::chrono::milliseconds(random() % 2000), static_cast<unsigned>(random()), more);
     } else {
       crashes.kill_at(sites[random() % sites.size()], static_cast<int>(1 + random() % 4),
-                      static_cast<int>(random() % 2));
+                      static_cast<int>(random() % 2), more);
     }
     if (crashes.steps_done() < static_cast<std::size_t>(kSteps)) continue;
-    crashes.finish();
+    crashes.finish(more);
     crashes.restart();
   }
   crashes.finish();
@@ -221,12 +247,12 @@ class OutOfMemory {
   }
 
   // False where the run, which goes on from step 2, never makes so many allocations.
-  bool fails(const std::string& site, std::int64_t at, int rank) {
+  bool fails(const std::string& site, std::int64_t at, int rank, const Words& more = {}) {
     std::filesystem::remove_all(folder_.path("kept"));
     folder_.copy("start", "kept");
     const std::string fault = fmt::format("{}:{}:abort-alloc", site, at);
-    const Outcome outcome =
-        test::run(command({"--allow-faults", "--fault-rank", std::to_string(rank), "--fault", fault}), folder_);
+    const Words flags = {"--allow-faults", "--fault-rank", std::to_string(rank), "--fault", fault};
+    const Outcome outcome = test::run(command(flags + more), folder_);
     EXPECT_TRUE(outcome.code == 6 || outcome.code == 0)
         << fault << " on rank " << rank << ": exit " << outcome.code << "\n"
         << outcome.err;
@@ -274,7 +300,7 @@ TEST(Crash, LongOutOfMemoryAtRandomAllocations) {
   int failures = 0;
   while (std::chrono::steady_clock::now() < end && !HasFailure())
     failures += run.fails("memory.new", static_cast<std::int64_t>(1 + random() % static_cast<std::uint64_t>(last)),
-                          static_cast<int>(random() % 2))
+                          static_cast<int>(random() % 2), random() % 2 == 0 ? Words{} : Words{"--async-save"})
                     ? 1
                     : 0;
   run.finish();
@@ -332,6 +358,28 @@ TEST(Crash, FaultsInConfigurationDataAndMetrics) {
   EXPECT_EQ(outcome.code, 0);
   EXPECT_THAT(outcome.err, HasSubstr("m.jsonl: Input/output error (EIO)"));
   EXPECT_THAT(outcome.err, HasSubstr("; no more metrics are written"));
+}
+
+// A trace is worth less than the run; only a path that is wrong at the start ends it.
+TEST(Crash, FaultsInTheTrace) {
+  const Folder folder;
+  const auto train = [&](const std::string& fault) {
+    return test::run(test::program("train", test::tiny_mock() + Words{"--trace", "trace.json", "--profile-step-start",
+                                                                      "2", "--profile-step-end", "3", "--allow-faults",
+                                                                      "--fault", fault}),
+                     folder);
+  };
+  EXPECT_EQ(train("trace.create:1:eio").code, 3);
+  for (const char* site : {"trace.create:2:eio", "trace.write:1:eio", "trace.sync:1:eio", "trace.rename:1:eio"}) {
+    const Outcome outcome = train(site);
+    EXPECT_EQ(outcome.code, 0) << site;
+    EXPECT_THAT(outcome.warnings(),
+                ::testing::ElementsAre(::testing::AllOf(HasSubstr("--trace: cannot "), HasSubstr("(EIO)"))))
+        << site;
+    EXPECT_FALSE(std::filesystem::exists(folder.path("trace.json"))) << site;
+  }
+  EXPECT_EQ(train("trace.write:1:short").code, 0);
+  EXPECT_TRUE(std::filesystem::exists(folder.path("trace.json")));
 }
 
 TEST(Crash, FaultsAreRefusedWithoutLeave) {

@@ -24,8 +24,11 @@ using test::Outcome;
 using test::Words;
 using ::testing::AllOf;
 using ::testing::AnyOf;
+using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
 using test::operator+;
 
 #ifdef MEGALITH_EXIT_CODES_SURVIVE
@@ -93,6 +96,25 @@ TEST(Hangs, AStoppedRankIsNamedAndNoProcessIsLeft) {
     EXPECT_THAT(folder.read(name), HasSubstr("\"kind\": \"all_reduce\", \"tensor\": \"gradients of bucket 0\""))
         << name;
     EXPECT_THAT(folder.read(name), HasSubstr("\"state\": \"running\""));
+  }
+}
+
+// What cannot be kept hides nothing of what is said, nor the exit code.
+TEST(Hangs, AFailingDumpHidesNothing) {
+  for (const char* operation : {"mkdir", "write"}) {
+    const Folder folder;
+    const std::string site = fmt::format("comm_dump.{}:1:enospc", operation);
+    const Stopped stopped =
+        stop_a_rank(folder, endless("3") + Words{"--allow-faults", "--fault", site}, 1, std::chrono::milliseconds(0));
+    EXPECT_EQ(stopped.outcome.code, 7) << site;
+    EXPECT_THAT(stopped.outcome.errors(),
+                ElementsAre(AllOf(HasSubstr("train: error: [rank 0/3] "), HasSubstr("; rank 1 gave no answer"),
+                                  HasSubstr("; the last calls of each rank: comm-dump"))))
+        << stopped.outcome.err;
+    EXPECT_THAT(stopped.outcome.warnings(),
+                AllOf(Not(IsEmpty()), Each(AllOf(HasSubstr("the last calls are not kept: cannot "),
+                                                 HasSubstr("comm-dump"), HasSubstr("(ENOSPC)")))))
+        << stopped.outcome.err;
   }
 }
 

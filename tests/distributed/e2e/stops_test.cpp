@@ -16,6 +16,8 @@ namespace {
 using test::Folder;
 using test::Outcome;
 using test::Words;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using test::operator+;
@@ -72,14 +74,13 @@ TEST(Stops, ANumericFailureIsToldOnce) {
   EXPECT_EQ(outcome.code, 8);
 #endif
   EXPECT_THAT(outcome.errors(),
-              ::testing::ElementsAre(HasSubstr(
+              ElementsAre(HasSubstr(
                   "train: error: [rank 0/2] steps with NaN or Inf: expected at most 1 (--max-skipped-steps) in the "
                   "run, got 2, the last after step ")))
       << outcome.err;
-  EXPECT_THAT(outcome.warnings(),
-              ::testing::Each(::testing::AllOf(HasSubstr(" was skipped (loss "),
-                                               HasSubstr("; the first value that is not finite: rank "),
-                                               HasSubstr(", microbatch "))));
+  EXPECT_THAT(outcome.warnings(), ::testing::Each(AllOf(HasSubstr(" was skipped (loss "),
+                                                        HasSubstr("; the first value that is not finite: rank "),
+                                                        HasSubstr(", microbatch "))));
 }
 
 #ifdef MEGALITH_EXIT_CODES_SURVIVE
@@ -93,6 +94,24 @@ TEST(Stops, AStopFileEndsTheRunAndIsRemoved) {
   EXPECT_THAT(outcome.err + outcome.out, HasSubstr("stopped on request after step "));
   EXPECT_FALSE(std::filesystem::exists(folder.path("stop")));
   EXPECT_THAT(folder.read("kept/LATEST"), HasSubstr("step_0"));
+}
+
+TEST(Stops, ASecondRunInTheFolderOfAnotherIsRefused) {
+  const Folder folder;
+  const Words again = endless({"--load", "kept", "--exit-interval", "1"});
+  test::Process first(test::program_on(2, "train", endless({"--load", "kept", "--save-interval", "50"})), folder);
+  ASSERT_TRUE(first.wait_for_output("saved kept/step_0000050"));
+  test::expect_error(folder, test::program_on(2, "train", again), 3,
+                     AllOf(HasSubstr("train: error: [rank 0/2] --save kept: expected a folder that no other run saves "
+                                     "into, got one that another holds (kept/run.lock is locked)"),
+                           EndsWith("; stop the other run, or name another folder")));
+  const Words look = test::tiny_mock() + Words{"--load", "kept", "--save", "kept", "--skip-train", "--eval-iters", "1"};
+  EXPECT_EQ(code_of(folder, "train", look), 0);
+  const std::vector<pid_t> ranks = first.ranks();
+  ASSERT_EQ(ranks.size(), 2u);
+  for (const pid_t rank : ranks) kill(rank, SIGKILL);
+  EXPECT_EQ(test::run(test::program_on(2, "train", again), folder).code, 75);  // at once
+  EXPECT_EQ(first.finish().code, 128 + SIGKILL);
 }
 
 TEST(Stops, ASecondSignalEndsTheRunAtOnce) {
@@ -111,6 +130,56 @@ TEST(Stops, ASecondSignalEndsTheRunAtOnce) {
   EXPECT_EQ(test::run(test::program_on(2, "train", flags + Words{"--exit-interval", "3"}), folder).code, 75);
 }
 #endif
+
+TEST(Stops, AStopFileThatCameTooLateDoesNotStopTheNextRun) {
+  const Folder folder;
+  folder.write("stop", "");
+  const auto train = [&](const Words& flags) {
+    return code_of(folder, "train", test::tiny_mock() + Words{"--stop-file", "stop", "--save", "kept"} + flags);
+  };
+  EXPECT_EQ(train({"--train-iters", "1", "--load", "kept", "--skip-train", "--eval-iters", "1"}),
+            0);  // it is not meant
+  EXPECT_TRUE(std::filesystem::exists(folder.path("stop")));
+  EXPECT_EQ(train({"--train-iters", "1"}), 0);  // its only step is the last
+  EXPECT_FALSE(std::filesystem::exists(folder.path("stop")));
+  EXPECT_EQ(train({"--load", "kept", "--train-iters", "3", "--finetune"}), 0);
+}
+
+TEST(Stops, AStopFileThatCannotBeRemovedIsAWarning) {
+  const Folder folder;
+  folder.write("stop", "");
+  const auto train = [&](const Words& flags) {
+    return test::run(test::program("train", test::tiny_mock() + Words{"--save", "kept"} + flags), folder);
+  };
+  const Outcome kept = train({"--stop-file", "stop", "--allow-faults", "--fault", "stop_file.remove:1:eio", "--fault",
+                              "stop_file.remove:2:eio"});
+  EXPECT_EQ(kept.code, 75);
+  EXPECT_THAT(kept.warnings(), ::testing::Contains(HasSubstr(
+                                   "--stop-file: cannot remove ./stop: Input/output error (EIO); the disk or its "
+                                   "connection fails: see the kernel's log; remove it before the next run")))
+      << kept.err;
+  const Outcome unknown = train({"--stop-file", std::string(5000, 'x')});
+  EXPECT_EQ(unknown.code, 0);
+  EXPECT_THAT(unknown.warnings(), ElementsAre(HasSubstr("(ENAMETOOLONG); it will not stop this run")));
+}
+
+TEST(Stops, AFolderWithoutLocksIsAWarning) {
+  const Folder folder;
+  const auto train = [&](const Words& fault) {
+    return test::run(
+        test::program("train", test::tiny_mock() + Words{"--save", "kept", "--allow-faults", "--fault"} + fault),
+        folder);
+  };
+  const Outcome without = train({"save_lock.lock:1:enolck", "--fault", "save.temporary.lock:1:enolck"});
+  EXPECT_EQ(without.code, 0) << without.err;
+  EXPECT_THAT(without.warnings(), ElementsAre(HasSubstr("--save kept: its file system knows no locks: take care that "
+                                                        "no other run saves there")));
+  for (const char* site : {"save_lock.open:2:eio", "save_lock.lock:1:eio"}) {
+    const Outcome failed = train({site});
+    EXPECT_EQ(failed.code, 3) << site;
+    EXPECT_THAT(failed.errors(), ElementsAre(HasSubstr("kept/run.lock: Input/output error (EIO)"))) << site;
+  }
+}
 
 TEST(Stops, SigtermAndTheClock) {
   const Folder folder;

@@ -108,6 +108,7 @@ const std::map<std::string, Words>& values_of_train() {
       {"save", {"--save", "kept"}},
       {"load", {"--load", "kept"}},
       {"save-interval", {"--save-interval", "9", "--save", "kept"}},
+      {"async-save", {"--async-save", "--save", "kept"}},
       {"keep-last", {"--keep-last", "9", "--save", "kept"}},
       {"ckpt-step", {"--ckpt-step", "9", "--load", "kept"}},
       {"finetune", {"--finetune", "--load", "kept"}},

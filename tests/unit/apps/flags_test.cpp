@@ -207,6 +207,13 @@ TEST(Flags, ContradictionsNameBothFlags) {
       "that prepare was given");
 }
 
+TEST(Flags, MegatronsNameOfATypeIsTaken) {
+  const Options ours = train_options({"--vocab-size", "100", "--tokenizer-type", "null"});
+  const Options theirs = train_options({"--vocab-size", "100", "--tokenizer-type", "NullTokenizer"});
+  EXPECT_EQ(theirs.data.tokenizer_type, TokenizerType::kNull);
+  EXPECT_EQ(config_of(theirs), config_of(ours));
+}
+
 TEST(Flags, WhatIsNotBuiltYetSaysSo) {
   EXPECT_EQ(train_outcome({"--expert-model-parallel-size", "2"}),
             "exit 2: --expert-model-parallel-size: expected 1, other sizes are not built yet, got 2; leave it out: "

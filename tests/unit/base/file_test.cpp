@@ -6,7 +6,9 @@
 
 #include <array>
 #include <filesystem>
+#include <optional>
 
+#include "core/base/fault.h"
 #include "tests/unit/checkpoint/expect_error.h"
 #include "tests/unit/checkpoint/test_folder.h"
 
@@ -107,6 +109,62 @@ TEST(CheckpointFile, ExchangesFoldersAndLocksThem) {
   }
   EXPECT_TRUE(root.open_directory("b").try_lock());
   EXPECT_GT(root.free_bytes(), 0u);
+}
+
+TEST(CheckpointFile, AFileIsLockedByOneAndFreeAgain) {
+  const TestFolder folder;
+  const Directory root = Directory::open(folder.path());
+  {
+    const File holder = root.open_to_lock("lock");
+    EXPECT_EQ(holder.try_lock(), LockState::kTaken);
+    EXPECT_EQ(root.open_to_lock("lock").try_lock(), LockState::kHeld);
+  }
+  EXPECT_EQ(root.open_to_lock("lock").try_lock(), LockState::kTaken);
+  EXPECT_EQ(fs::file_size(folder.path("lock")), 0u);
+  fs::create_symlink("lock", folder.path("link"));
+  EXPECT_ERROR(ExitCode::kFileIo, "symbolic links are not followed", root.open_to_lock("link"));
+}
+
+TEST(CheckpointFile, AFileSystemWithoutLocksIsNoError) {
+  const TestFolder folder;
+  const Directory root = Directory::open(folder.path());
+  const File file = root.open_to_lock("lock");
+  const FaultScope scope("save.temporary");
+  arm_faults({parse_fault("save.temporary.lock:1:enolck"), parse_fault("save.temporary.lock:2:enolck"),
+              parse_fault("save.temporary.lock:3:eio")});
+  EXPECT_EQ(file.try_lock(), LockState::kUnsupported);
+  EXPECT_FALSE(root.try_lock());
+  EXPECT_ERROR(ExitCode::kFileIo, "cannot lock " + folder.path("lock") + ": Input/output error (EIO)", file.try_lock());
+  disarm_faults();
+}
+
+TEST(CheckpointFile, LooksAtWhatAPathNames) {
+  const TestFolder folder;
+  write_bytes(folder.path("file"), "abc");
+  fs::create_symlink("file", folder.path("link"));
+  ASSERT_EQ(mkfifo(folder.path("pipe").c_str(), 0600), 0);
+  for (const char* name : {"file", "link"}) {
+    const std::optional<PathInfo> found = look_at(folder.path(name));
+    ASSERT_TRUE(found) << name;
+    EXPECT_EQ(found->type, EntryType::kFile) << name;
+    EXPECT_EQ(found->size, 3u) << name;
+  }
+  EXPECT_EQ(look_at(folder.path())->type, EntryType::kDirectory);
+  EXPECT_EQ(look_at(folder.path("pipe"))->type, EntryType::kOther);
+  for (const char* name : {"none", "file/none"}) EXPECT_FALSE(look_at(folder.path(name))) << name;
+  EXPECT_FALSE(look_at(""));
+  EXPECT_ERROR(ExitCode::kFileIo, "(ENAMETOOLONG)", look_at(std::string(5000, 'x')));
+}
+
+TEST(CheckpointFile, MakesDirectoriesWithTheirParents) {
+  const TestFolder folder;
+  for (int i = 0; i < 2; ++i) {
+    make_directories(folder.path("a/b//c/"));
+    EXPECT_TRUE(fs::is_directory(folder.path("a/b/c")));
+  }
+  write_bytes(folder.path("file"), "");
+  EXPECT_ERROR(ExitCode::kFileIo, "cannot create directory " + folder.path("file/a"),
+               make_directories(folder.path("file/a")));
 }
 
 TEST(CheckpointFile, ObserverSeesEachOperationAndCanFailIt) {

@@ -110,6 +110,7 @@ TEST(Slice, ProblemsAreFound) {
   EXPECT_NE(slice_problem(shape, Slice::box({2, 0}, {1, 3})), "");
   EXPECT_NE(slice_problem(shape, Slice::box({0}, {4})), "");
   EXPECT_NE(slice_problem(shape, Slice::range(0, 13)), "");
+  EXPECT_NE(slice_problem(shape, Slice::box({0, 0}, {4})), "");
   EXPECT_NE(slice_problem({4194305, 4194305, 211106198978564}, Slice::range(0, 4)), "");
 }
 

@@ -53,6 +53,9 @@ TEST(TrainState, RefusesWhatIsNotExactlyItself) {
     EXPECT_ERROR(ExitCode::kFormat, message, train_state_from_json(replaced(good, from, to), "state.json"));
   };
   expect_refused("\"step\": 100", "\"step\": -1", "step: expected an integer from 0");
+  expect_refused("\"step\": 100", "\"step\": 1099511627777", "step: expected an integer from 0 to 1099511627776");
+  expect_refused("\"tokenizer\": \"byte\"", "\"tokenizer\": \"" + std::string(70000, 'x') + "\"",
+                 "tokenizer: expected a text of at most ");
   expect_refused("\"step\": 100", "\"step\": 1e2", "step: expected an integer");
   expect_refused("\"step\": 100", "\"step\": 99999999999999999999", "step: expected an integer");
   expect_refused("\"step\": 100", "\"step\": 18446744073709551615", "step: expected an integer");
@@ -101,6 +104,11 @@ TEST(Hash, IsXxh3And128Bits) {
   EXPECT_EQ(hash_from_hex(to_hex(hash_of("abc"))), hash_of("abc"));
   EXPECT_FALSE(hash_from_hex("99AA06d3014798d86001c324468d497f").has_value());
   EXPECT_FALSE(hash_from_hex("99aa06d3014798d86001c324468d497").has_value());
+  for (const std::size_t at : {0, 15, 16, 31}) {  // in either half
+    std::string text = to_hex(hash_of("abc"));
+    text[at] = 'g';
+    EXPECT_FALSE(hash_from_hex(text).has_value()) << at;
+  }
   EXPECT_FALSE(hash_from_hex("+9aa06d3014798d86001c324468d497f").has_value());
 }
 

@@ -38,6 +38,7 @@ TEST(NullTokenizer, TextIsIds) {
   EXPECT_EQ(tokenizer.vocab_size(), 1001);
   EXPECT_EQ(tokenizer.eod(), 1000);
   EXPECT_EQ(tokenizer.identity(), "null-1001");
+  EXPECT_EQ(make_tokenizer("NullTokenizer", 1000).identity(), tokenizer.identity());  // Megatron's name
   std::vector<std::int32_t> ids;
   tokenizer.encode(" 3 999\n0\t", ids);
   EXPECT_THAT(ids, ElementsAre(3, 999, 0));

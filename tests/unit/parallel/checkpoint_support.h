@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/checkpoint/shard.h"
+#include "parallel/checkpoint/background_save.h"
 #include "parallel/checkpoint/checkpoint.h"
 #include "tests/unit/checkpoint/expect_error.h"
 #include "tests/unit/checkpoint/test_folder.h"
@@ -166,6 +167,20 @@ inline SaveResult save_shared(const RankSync& sync, const std::string& directory
                           .verified = verified,
                           .sync = sync,
                           .observer = observer});
+}
+
+// The same by a thread of `background`.
+inline SaveResult save_beside(BackgroundSave& background, const RankSync& sync, const std::string& directory,
+                              std::int64_t step, int keep_last = 0, const FileObserver* observer = nullptr) {
+  const ShardList all = whole_tensors(test_model(static_cast<int>(step)));
+  background.begin({.directory = directory,
+                    .state = state_at(step),
+                    .shards = shards_of(all, sync),
+                    .keep_last = keep_last,
+                    .sync = sync,
+                    .observer = observer},
+                   [] {});
+  return background.wait();
 }
 
 inline SaveResult save_alone(const std::string& directory, std::int64_t step, int keep_last = 0,

@@ -5,6 +5,7 @@
 
 #include <atomic>
 
+#include "parallel/checkpoint/attempt.h"
 #include "parallel/checkpoint/manifest.h"
 #include "tests/unit/parallel/checkpoint_support.h"
 
@@ -257,6 +258,17 @@ TEST(CheckpointManifest, NamesAreExact) {
   EXPECT_FALSE(is_temporary_name("step_0000100"));
   EXPECT_FALSE(is_temporary_name("step_100.tmp-12ab"));
   EXPECT_FALSE(is_temporary_name("notes.tmp-1"));
+}
+
+TEST(CheckpointRanks, TheFirstThatFailedAreNamed) {
+  std::vector<std::string> errors = {"", "no space", "", "no space", "broken", "", "lost", "late"};
+  const RankSync sync{.world = 8,
+                      .any = [](bool) { return true; },
+                      .broadcast = [](std::string text) { return text; },
+                      .gather = [&](const std::string&) { return errors; }};
+  EXPECT_EQ(agree(sync, ""), "rank 1: no space; rank 3: no space; rank 4: broken; rank 6: lost; and 1 more ranks");
+  errors[7].clear();
+  EXPECT_EQ(agree(sync, ""), "rank 1: no space; rank 3: no space; rank 4: broken; rank 6: lost");
 }
 
 }  // namespace

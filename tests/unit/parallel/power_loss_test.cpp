@@ -24,12 +24,14 @@ constexpr int kSamples = 1000;  // else
 class PowerLoss : public testing::Test {
  protected:
   // Records the save of step 2 above the folder's checkpoints, then tries every prefix of its log.
-  void run(int ranks, int keep_last) {
+  void run(int ranks, int keep_last, bool beside = false) {
     const std::string save = folder_.path("save");
     DiskModel disk(save);
     const FileObserver observer = disk.observer();
     ThreadRanks(ranks).run([&](const RankSync& sync) {
-      const SaveResult result = save_shared(sync, save, 2, keep_last, &observer);
+      BackgroundSave background;
+      const SaveResult result = beside ? save_beside(background, sync, save, 2, keep_last, &observer)
+                                       : save_shared(sync, save, 2, keep_last, &observer);
       EXPECT_TRUE(result.saved && result.message.empty()) << result.message;
     });
     ASSERT_FALSE(HasFailure());
@@ -108,6 +110,15 @@ TEST_F(PowerLoss, ASaveOfSeveralRanks) {
   RecordProperty("different", static_cast<int>(loaded_.size()));
   EXPECT_GT(most_pending_, kMostForAll);
   EXPECT_GT(loaded_new_, 20);
+}
+
+// Written by threads of two ranks, as --async-save does.
+TEST_F(PowerLoss, ASaveBesideTheRun) {
+  ASSERT_TRUE(save_alone(folder_.path("save"), 1).saved);
+  run(2, 1, true);
+  EXPECT_GT(replays_, 300);  // the ranks take turns as they like
+  EXPECT_GT(loaded_new_, 20);
+  EXPECT_LT(loaded_new_, replays_);
 }
 
 TEST_F(PowerLoss, AStepThatIsSavedAgain) {

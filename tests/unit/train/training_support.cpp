@@ -229,6 +229,7 @@ RunResult train(const RunRequest& request) {
     Trainer trainer(std::move(setup), group, stop);
     if (request.prepare) request.prepare(trainer, rank);
     const ExitCode code = trainer.run();
+    if (request.finish) request.finish(trainer, rank);
     const std::lock_guard lock(mutex);
     if (trainer.hazards() != nullptr) result.hazards += trainer.hazards()->count();
     for (const auto& [kind, whole] :

@@ -78,6 +78,7 @@ struct RunRequest {
   int ranks = 1;
   std::string cache = {};  // $MEGALITH_CACHE of the run; empty: a folder that this process's runs share
   std::function<void(Trainer&, int rank)> prepare = nullptr;  // before run()
+  std::function<void(Trainer&, int rank)> finish = nullptr;   // after it
 };
 
 // 2 layers, hidden 32, sequence 16, global batch 8 in micro batches of 2, mock data, 6 steps, on the CPU.

@@ -1,0 +1,92 @@
+#include "apps/async_save.h"
+
+#include <cstring>
+#include <utility>
+
+#include "core/device/copy.h"
+#include "core/device/cuda_device.h"
+
+namespace megalith {
+
+namespace {
+
+constexpr std::size_t kAlignment = 256;  // of HostArena
+
+Instruments instruments_of(const Stream& stream) {
+  Instruments instruments = stream.instruments();
+  instruments.observer = nullptr;  // a checkpoint may hold what a step's check would refuse
+  return instruments;
+}
+
+}  // namespace
+
+std::size_t staging_bytes(const std::vector<WrittenShard>& shards) {
+  std::size_t bytes = 0;
+  for (const WrittenShard& shard : shards) bytes += (shard.tensor.bytes() + kAlignment - 1) / kAlignment * kAlignment;
+  return bytes;
+}
+
+AsyncSave::AsyncSave(TrainingModel& model, Communicator& writers, const Communicator& replicas)
+    : model_(model),
+      writers_(writers),
+      shards_(shards_to_write(model, replicas)),
+      staging_(model.pool().device(), staging_bytes(shards_), "checkpoint staging (--async-save)"),
+      stream_(model.pool().device(), "checkpoint", instruments_of(model.compute())) {
+  for (WrittenShard& each : shards_) {
+    const std::size_t bytes = each.tensor.bytes();
+    host_.push_back(staging_.allocate_as<std::byte>(bytes));
+    if (!staging_.pinned()) std::memset(host_.back(), 0, bytes);  // the system gives pages only when they are touched
+    each.shard.data = {host_.back(), bytes};
+  }
+}
+
+AsyncSave::~AsyncSave() = default;
+
+void AsyncSave::begin(const SaveCheckpoint& request) {
+  require(!pending(), "AsyncSave::begin: a save is pending");
+  if (copied_.recorded()) {  // what the thread of the save before did, for the hazard checker
+    stream_.synchronize_host(copied_);
+    Access read("write the checkpoint");
+    for (const WrittenShard& each : shards_) read.add(each.shard.data.data(), each.shard.data.size(), false);
+    stream_.announce_host(read);
+  }
+  model_.wait_for_parameters();
+  model_.compute().record(updated_);
+  stream_.wait(updated_);
+  stream_.record(copy_begun_);
+  std::vector<Shard> shards;
+  for (std::size_t i = 0; i < shards_.size(); ++i) {
+    copy_to_host(stream_, host_[i], shards_[i].tensor.data, shards_[i].tensor.bytes());
+    shards.push_back(shards_[i].shard);
+  }
+  stream_.record(copied_);
+  model_.hold_update(copied_);
+  step_ = request.state.step;
+  writer_.begin({.directory = request.directory,
+                 .state = request.state,
+                 .shards = std::move(shards),
+                 .keep_last = request.keep_last,
+                 .verified = request.verified,
+                 .sync = rank_sync(writers_),
+                 .observer = request.observer},
+                [this] {
+                  if constexpr (kCudaBuilt) {
+                    if (stream_.device() == DeviceType::kCuda) use_cuda_device();
+                  }
+                  copied_.wait_on_host();  // not by the stream, whose instruments are the run's thread's
+                });
+}
+
+std::optional<AsyncSave::Finished> AsyncSave::poll() {
+  std::optional<SaveResult> save = writer_.poll();
+  if (!save) return std::nullopt;
+  return finished(std::move(*save));
+}
+
+AsyncSave::Finished AsyncSave::wait() { return finished(writer_.wait()); }
+
+AsyncSave::Finished AsyncSave::finished(SaveResult save) {
+  return {.step = step_, .save = std::move(save), .copy_seconds = seconds_between(copy_begun_, copied_)};
+}
+
+}  // namespace megalith

@@ -1,0 +1,53 @@
+// How fast a machine's kernels and links are: a small TOML file that tests/bench/rates.sh writes on the machine, and
+// that plan turns into times. Keys are those of `kRateKeys` in rates.cpp, all of them needed, none twice; configs/rates
+// has one with comments.
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace megalith {
+
+// Units are those of SI: bytes/s, FLOP/s, seconds.
+struct Rates {
+  std::string device;
+  double device_memory = 0;   // bytes
+  double device_reserve = 0;  // bytes of them that libraries take beside what plan counts
+  struct GemmPoint {
+    double size = 0;  // (m n k)^(1/3)
+    double flops = 0;
+  };
+  std::vector<GemmPoint> gemm;  // ascending sizes
+  struct AttentionPoint {
+    double width = 0;   // of a head
+    double length = 0;  // tokens
+    double forward = 0;
+    double backward = 0;
+  };
+  std::vector<AttentionPoint> attention;               // ascending widths, and lengths within a width
+  double memory = 0;                                   // bytes/s of a device copy, read and written
+  std::map<std::string, double, std::less<>> kernels;  // bytes/s of ops that are slower, by their name
+  double kernel_seconds = 0;                           // of a kernel with nothing to do
+  double launch_seconds = 0;                           // of the host, for each op
+  int host_ranks = 1;                                  // GPUs of a host
+  struct Link {
+    double bandwidth = 0;  // bus bandwidth of a rank
+    double latency = 0;
+  };
+  Link host;           // within a host
+  Link network;        // between hosts, of each rank
+  double overlap = 1;  // share of a collective beside a kernel that costs the kernel nothing
+
+  // Between measured sizes linear in their logarithms, beyond them as the nearest.
+  double gemm_rate(double size) const;
+  // Of the nearest width; between lengths as above.
+  AttentionPoint attention_rate(double width, double length) const;
+};
+
+// Anything but such a file is an Error with exit code 2 that names FILE:LINE:COLUMN, one that cannot be read with 3.
+Rates read_rates(const std::string& path);
+Rates parse_rates(std::string_view text, const std::string& file);
+
+}  // namespace megalith

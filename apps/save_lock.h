@@ -1,0 +1,21 @@
+// Two runs that save into one folder would overwrite and prune each other's checkpoints: the second is refused.
+#pragma once
+
+#include <string>
+
+#include "core/base/file.h"
+
+namespace megalith {
+
+// Holds the folder until this object or its process ends, however that happens, so a run that was killed keeps nobody
+// out; its processes may need a moment to end, for which the next one waits. One rank of a run holds it. Error kFileIo
+// where another run does, and a warning where the file system knows no locks.
+class SaveLock {
+ public:
+  explicit SaveLock(const std::string& folder);  // exists
+
+ private:
+  File file_;
+};
+
+}  // namespace megalith

@@ -1,0 +1,173 @@
+#include "apps/step_times.h"
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <unordered_map>
+
+namespace megalith {
+
+namespace {
+
+// The action that an entry of the timeline belongs to; none before the first, and in the step before.
+class ActionOfEntry {
+ public:
+  explicit ActionOfEntry(const StepRecording& recording) : recording_(recording) {}
+  // Entries are asked for in ascending order.
+  const Action* at(std::size_t entry) {
+    while (next_ < recording_.entries.size() && recording_.entries[next_] <= entry) ++next_;
+    return next_ == 0 ? nullptr : &recording_.actions[next_ - 1];
+  }
+
+ private:
+  const StepRecording& recording_;
+  std::size_t next_ = 0;
+};
+
+// Which verb of its chunk an action works for; nothing where it is not a microbatch's.
+std::optional<ActionKind> verb_of(const Action& action) {
+  switch (action.kind) {
+    case ActionKind::kLoad: return ActionKind::kForward;
+    case ActionKind::kForward:
+    case ActionKind::kBackwardData:
+    case ActionKind::kBackwardWeight: return action.kind;
+    case ActionKind::kSend:
+    case ActionKind::kWaitSend:
+    case ActionKind::kPostReceive:
+    case ActionKind::kWaitReceive: return action.gradient ? ActionKind::kBackwardData : ActionKind::kForward;
+    default: return std::nullopt;
+  }
+}
+
+bool is_message(const PlannedCall& call) { return call.kind == "send" || call.kind == "receive"; }
+
+using CallOfEntry = std::unordered_map<std::size_t, const PlannedCall*>;
+
+CallOfEntry calls_of(const StepRecording& recording) {
+  CallOfEntry calls;
+  for (const PlannedCall& call : recording.calls) calls.emplace(call.entry, &call);
+  return calls;
+}
+
+class Player {
+ public:
+  Player(const StepRecording& recording, const CostModel& costs)
+      : recording_(recording), costs_(costs), calls_(calls_of(recording)), lanes_(recording.timeline.lanes().size()) {
+    for (const Action& action : recording.actions) {
+      if (is_of_microbatch(action.kind))
+        times_.chunks.resize(std::max(times_.chunks.size(), static_cast<std::size_t>(action.chunk) + 1));
+    }
+  }
+
+  StepTimes run() {
+    const std::vector<Timeline::Entry>& entries = recording_.timeline.entries();
+    ActionOfEntry actions(recording_);
+    for (std::size_t i = 0; i < entries.size(); ++i) {
+      const double before = lanes_[0];
+      play(entries[i], i);
+      if (const Action* action = actions.at(i)) count(*action, lanes_[0] - before, entries[i]);
+    }
+    const double microbatches = static_cast<double>(recording_.microbatches);
+    for (StepTimes::Chunk& chunk : times_.chunks) {
+      chunk.forward /= microbatches;
+      chunk.backward_data /= microbatches;
+      chunk.backward_weight /= microbatches;
+    }
+    // Collectives beside kernels take some of the memory's rate and of the multiprocessors.
+    const double hidden = std::max(0.0, beside_ - waited_);
+    times_.before_norm += (1 - costs_.rates().overlap) * hidden;
+    return times_;
+  }
+
+ private:
+  void play(const Timeline::Entry& entry, std::size_t index) {
+    double& clock = lanes_[static_cast<std::size_t>(entry.lane)];
+    switch (entry.kind) {
+      case Timeline::Kind::kRecord: events_[entry.event] = clock; return;
+      case Timeline::Kind::kWait: {
+        const auto event = events_.find(entry.event);
+        if (event != events_.end()) clock = std::max(clock, event->second);
+        return;
+      }
+      case Timeline::Kind::kOp: break;
+    }
+    const auto call = calls_.find(index);
+    if (call == calls_.end()) {
+      clock += costs_.seconds(entry.access);
+    } else if (is_message(*call->second)) {
+      if (call->second->kind == "send") times_.message_bytes = std::max(times_.message_bytes, call->second->bytes);
+    } else {
+      const double seconds = costs_.seconds(*call->second);
+      clock += seconds;
+      const bool in_step = !recording_.entries.empty() && index >= recording_.entries.front();
+      if (in_step && call->second->group == "dp") beside_ += seconds;
+    }
+  }
+
+  void count(const Action& action, double seconds, const Timeline::Entry& entry) {
+    if (action.kind == ActionKind::kReduceNorm) norm_begun_ = true;
+    if (const std::optional<ActionKind> verb = verb_of(action)) {
+      StepTimes::Chunk& chunk = times_.chunks[static_cast<std::size_t>(action.chunk)];
+      (*verb == ActionKind::kForward        ? chunk.forward
+       : *verb == ActionKind::kBackwardData ? chunk.backward_data
+                                            : chunk.backward_weight) += seconds;
+      return;
+    }
+    const bool is_wait = entry.kind == Timeline::Kind::kWait;
+    if (is_wait) waited_ += seconds;
+    (norm_begun_                                             ? times_.after_norm
+     : is_wait && action.kind == ActionKind::kWaitParameters ? times_.wait_parameters
+                                                             : times_.before_norm) += seconds;
+  }
+
+  const StepRecording& recording_;
+  const CostModel& costs_;
+  CallOfEntry calls_;
+  std::vector<double> lanes_;  // clock of each stream; 0 is the compute stream's
+  std::unordered_map<std::uint64_t, double> events_;
+  bool norm_begun_ = false;
+  double beside_ = 0;  // seconds of the gradients' and weights' collectives
+  double waited_ = 0;  // of them that the compute stream waited for
+  StepTimes times_;
+};
+
+}  // namespace
+
+StepTimes times_of(const StepRecording& recording, const CostModel& costs) { return Player(recording, costs).run(); }
+
+StepWork work_of(const StepRecording& recording, std::int64_t microbatches, const CostModel* costs) {
+  const CallOfEntry calls = calls_of(recording);
+  const std::vector<Timeline::Entry>& entries = recording.timeline.entries();
+  StepWork work;
+  ActionOfEntry actions(recording);
+  // Counts are whole numbers, and stay so: times the microbatches of the step, by those that were recorded.
+  const auto add = [&](bool of_microbatch, double& to, double count) {
+    to +=
+        of_microbatch ? count * static_cast<double>(microbatches) : count * static_cast<double>(recording.microbatches);
+  };
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    const Action* action = actions.at(i);
+    if (action == nullptr) continue;
+    const bool each = is_of_microbatch(action->kind);
+    if (entries[i].kind == Timeline::Kind::kOp) add(each, work.ops, 1);
+    add(each, work.flops, entries[i].access.flops());
+    const auto found = calls.find(i);
+    if (found == calls.end()) continue;
+    const PlannedCall& call = *found->second;
+    AxisVolume& volume = work.volumes[call.group.substr(0, call.group.find(' '))];
+    const double bytes = static_cast<double>(call.bytes);
+    add(each, volume.calls, 1);
+    add(each, volume.bytes, bytes);
+    add(each, volume.sent, ring_bytes(call.kind, bytes, static_cast<int>(call.ranks->size())));
+    if (costs != nullptr) add(each, volume.seconds, costs->seconds(call));
+  }
+  const double recorded = static_cast<double>(recording.microbatches);
+  work.flops /= recorded;
+  work.ops /= recorded;
+  for (auto& [axis, volume] : work.volumes) {
+    for (double* sum : {&volume.calls, &volume.bytes, &volume.sent, &volume.seconds}) *sum /= recorded;
+  }
+  return work;
+}
+
+}  // namespace megalith

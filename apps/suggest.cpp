@@ -1,0 +1,295 @@
+#include "apps/suggest.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <optional>
+#include <utility>
+
+#include "apps/flags_check.h"
+#include "core/base/error.h"
+
+namespace megalith {
+
+namespace {
+
+constexpr std::int64_t kMostTokens = 65'536;  // of a microbatch, more of which make no GEMM faster
+
+constexpr const char* kSlower = "slower than those listed";
+constexpr const char* kTooSlow = "slower than those listed, even at the fastest rate of all";
+constexpr const char* kDoesNotDivide = "heads, width, layers or batch do not divide";
+constexpr const char* kTooLarge = "need more memory, even where all layers are recomputed";
+
+enum class Recompute { kNone, kSelective, kFull };
+
+struct Layout {
+  std::int64_t tp = 1;
+  std::int64_t pp = 1;
+  std::int64_t chunks = 1;
+  bool zero_bubble = false;
+  std::int64_t micro_batch_size = 1;
+  bool shards = false;
+  bool overlaps = false;     // tensor-parallel collectives with products
+  double least_seconds = 0;  // that a step takes
+};
+
+std::vector<std::int64_t> divisors_of(std::int64_t number, std::int64_t most) {
+  std::vector<std::int64_t> divisors;
+  for (std::int64_t d = 1; d <= std::min(number, most); ++d) {
+    if (number % d == 0) divisors.push_back(d);
+  }
+  return divisors;
+}
+
+Options with_layout(Options options, const Layout& layout, Recompute recompute) {
+  ParallelOptions& parallel = options.parallel;
+  parallel.tensor_model_parallel_size = layout.tp;
+  parallel.sequence_parallel = layout.tp > 1 && options.model.seq_length % layout.tp == 0;
+  parallel.tp_comm_overlap = layout.overlaps;
+  parallel.pipeline_model_parallel_size = layout.pp;
+  parallel.num_virtual_stages_per_pipeline_rank = layout.chunks > 1 ? layout.chunks : 0;
+  if (layout.zero_bubble) parallel.pipeline_schedule = PipelineSchedule::kZbH1;
+  parallel.overlap_grad_reduce = parallel.world_size > layout.tp * layout.pp;
+  parallel.use_distributed_optimizer = layout.shards;
+  parallel.overlap_param_gather = layout.shards;
+  TrainingOptions& train = options.train;
+  train.micro_batch_size = layout.micro_batch_size;
+  if (recompute == Recompute::kSelective) {
+    train.recompute_granularity = RecomputeGranularity::kSelective;
+    train.recompute_modules = {"mlp_act", "layernorm"};
+  } else if (recompute == Recompute::kFull) {
+    train.recompute_granularity = RecomputeGranularity::kFull;
+  }
+  return options;
+}
+
+std::vector<std::string> flags_of(const Options& options) {
+  const ParallelOptions& parallel = options.parallel;
+  std::vector<std::string> flags;
+  const auto add = [&flags](const char* name, std::int64_t value) {
+    flags.emplace_back(name);
+    flags.push_back(fmt::format("{}", value));
+  };
+  if (parallel.tensor_model_parallel_size > 1) add("--tensor-model-parallel-size", parallel.tensor_model_parallel_size);
+  if (parallel.sequence_parallel) flags.emplace_back("--sequence-parallel");
+  if (parallel.tp_comm_overlap) flags.emplace_back("--tp-comm-overlap");
+  if (parallel.pipeline_model_parallel_size > 1)
+    add("--pipeline-model-parallel-size", parallel.pipeline_model_parallel_size);
+  if (parallel.num_virtual_stages_per_pipeline_rank > 1)
+    add("--num-virtual-stages-per-pipeline-rank", parallel.num_virtual_stages_per_pipeline_rank);
+  if (parallel.pipeline_schedule == PipelineSchedule::kZbH1)
+    flags.insert(flags.end(), {"--pipeline-schedule", "zb-h1"});
+  add("--micro-batch-size", options.train.micro_batch_size);
+  if (parallel.overlap_grad_reduce) flags.emplace_back("--overlap-grad-reduce");
+  if (parallel.use_distributed_optimizer) flags.emplace_back("--use-distributed-optimizer");
+  if (parallel.overlap_param_gather) flags.emplace_back("--overlap-param-gather");
+  if (options.train.recompute_granularity == RecomputeGranularity::kSelective) {
+    flags.insert(flags.end(), {"--recompute-granularity", "selective", "--recompute-modules"});
+    flags.insert(flags.end(), options.train.recompute_modules.begin(), options.train.recompute_modules.end());
+  } else if (options.train.recompute_granularity == RecomputeGranularity::kFull) {
+    flags.insert(flags.end(), {"--recompute-granularity", "full"});
+  }
+  return flags;
+}
+
+// Do the flags fit together, as those of a command line must?
+bool is_legal(const Options& options, int world) {
+  try {
+    check(App::kPlan, options);
+    const MeshSizes mesh = mesh_sizes_of(options.parallel, world);
+    schedule_of(pipeline_layout(options), count_microbatches(options.train, static_cast<int>(mesh.dp)));
+    return true;
+  } catch (const Error& error) {
+    if (error.code() != ExitCode::kUsage) throw;
+    return false;
+  }
+}
+
+class Search {
+ public:
+  Search(const Options& options, int world, const SuggestSpec& spec) : options_(options), world_(world), spec_(spec) {
+    double fastest = 0;
+    for (const Rates::GemmPoint& point : spec.rates->gemm) fastest = std::max(fastest, point.flops);
+    for (const Rates::AttentionPoint& point : spec.rates->attention)
+      fastest = std::max({fastest, point.forward, point.backward});
+    const double tokens = static_cast<double>(options.train.global_batch_size * options.model.seq_length);
+    busy_seconds_ = flops_per_token(options.model) * tokens / (fastest * world);
+  }
+
+  Suggestions run() {
+    for (const Layout& layout : layouts()) {
+      ++found_.tried;
+      if (!fits_at_all(layout)) {
+        ++found_.dropped[kTooLarge];
+      } else if (found_.best.size() == spec_.count && layout.least_seconds >= found_.best.back().step.seconds) {
+        ++found_.dropped[kTooSlow];
+      } else {
+        look_at(layout);
+      }
+    }
+    return std::move(found_);
+  }
+
+ private:
+  // The ones first that may be the fastest. Those whose flags do not fit together are dropped.
+  std::vector<Layout> layouts() {
+    std::vector<Layout> layouts;
+    for (const std::int64_t tp : divisors_of(world_, spec_.rates->host_ranks)) {
+      for (const std::int64_t pp : divisors_of(world_ / tp, options_.model.num_layers)) {
+        for (std::int64_t micro = 1; micro == 1 || micro * options_.model.seq_length <= kMostTokens; micro *= 2) {
+          const bool replicates = world_ > tp * pp;
+          for (const bool shards : {true, false}) {
+            if (shards && !replicates) continue;
+            const auto add = [&](std::int64_t chunks, bool zero_bubble) {
+              add_legal(layouts, {.tp = tp,
+                                  .pp = pp,
+                                  .chunks = chunks,
+                                  .zero_bubble = zero_bubble,
+                                  .micro_batch_size = micro,
+                                  .shards = shards});
+            };
+            add(1, false);
+            if (pp == 1) continue;
+            add(1, true);
+            for (std::int64_t chunks = 2; chunks * pp <= options_.model.num_layers && chunks <= 8; chunks *= 2)
+              add(chunks, false);
+          }
+        }
+      }
+    }
+    std::stable_sort(layouts.begin(), layouts.end(),
+                     [](const Layout& a, const Layout& b) { return a.least_seconds < b.least_seconds; });
+    return layouts;
+  }
+
+  void add_legal(std::vector<Layout>& layouts, Layout layout) {
+    const std::int64_t dp = world_ / (layout.tp * layout.pp);
+    const std::int64_t step = dp * layout.micro_batch_size;
+    if (options_.train.global_batch_size % step != 0 ||
+        !is_legal(with_layout(options_, layout, Recompute::kNone), world_)) {
+      ++found_.tried;
+      ++found_.dropped[kDoesNotDivide];
+      return;
+    }
+    // A stage works for each microbatch, and waits at least for one of each other stage: for a chunk of it, or with W
+    // put off for a third.
+    const double microbatches = static_cast<double>(options_.train.global_batch_size / step);
+    const double share = layout.zero_bubble ? 1.0 / 3 : 1.0 / static_cast<double>(layout.chunks);
+    layout.least_seconds = busy_seconds_ * (1 + static_cast<double>(layout.pp - 1) * share / microbatches);
+    layouts.push_back(layout);
+  }
+
+  // Weights, gradients and moments alone.
+  bool fits_at_all(const Layout& layout) const {
+    const double held =
+        static_cast<double>(count_parameters(options_.model).total) / static_cast<double>(layout.tp * layout.pp);
+    const double dp = layout.shards ? static_cast<double>(world_ / (layout.tp * layout.pp)) : 1.0;
+    const TrainingOptions& train = options_.train;
+    const double each = static_cast<double>(size_of(options_.model.params_dtype) + size_of(train.main_grads_dtype)) +
+                        static_cast<double>(size_of(train.exp_avg_dtype) + size_of(train.exp_avg_sq_dtype)) / dp;
+    return held * each <= static_cast<double>(spec_.most_memory);
+  }
+
+  // With what overlaps, if that may bring the layout among the best: it hides the tensor-parallel collectives at most,
+  // and takes more memory.
+  void look_at(Layout layout) {
+    const std::optional<Forecast> plain = try_recomputing(layout);
+    if (!plain || layout.tp == 1 || options_.model.seq_length % layout.tp != 0) return;
+    if (found_.best.size() == spec_.count) {
+      double left = 0;  // share of the stages' work that is no such collective
+      for (const StageForecast& stage : plain->stages) {
+        const double busy = plain->simulation.stages[static_cast<std::size_t>(stage.stage)].busy;
+        const auto volume = stage.work.volumes.find("tp");
+        const double hidden = volume == stage.work.volumes.end() ? 0 : volume->second.seconds;
+        left = std::max(left, busy > 0 ? 1 - hidden / busy : 1);
+      }
+      if (left * plain->step->seconds >= found_.best.back().step.seconds) return;
+    }
+    ++found_.tried;
+    layout.overlaps = true;
+    try_recomputing(layout);
+  }
+
+  // Recomputation costs time, so less of it comes first. Nothing where no amount of it fits.
+  std::optional<Forecast> try_recomputing(const Layout& layout) {
+    for (const Recompute recompute : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
+      const Options options = with_layout(options_, layout, recompute);
+      ForecastSpec spec{
+          .rates = spec_.rates, .one_of_alike = true, .most_recorded = 0, .most_memory = spec_.most_memory};
+      Forecast forecast = make_forecast(options, world_, spec);
+      if (forecast.step && is_among_best(*forecast.step) && layout.pp > 1) {
+        // The arena's layout may need a little more with all microbatches.
+        spec.most_recorded = ForecastSpec{}.most_recorded;
+        forecast = make_forecast(options, world_, spec);
+      }
+      if (!forecast.step) continue;
+      if (is_among_best(*forecast.step)) {
+        list({.options = options, .flags = flags_of(options), .step = *forecast.step});
+      } else {
+        ++found_.dropped[kSlower];
+      }
+      return forecast;
+    }
+    ++found_.dropped[kTooLarge];
+    return std::nullopt;
+  }
+
+  bool is_among_best(const StepForecast& step) const {
+    return found_.best.size() < spec_.count || step.seconds < found_.best.back().step.seconds;
+  }
+
+  void list(Suggestion suggestion) {
+    const auto place =
+        std::upper_bound(found_.best.begin(), found_.best.end(), suggestion.step.seconds,
+                         [](double seconds, const Suggestion& other) { return seconds < other.step.seconds; });
+    found_.best.insert(place, std::move(suggestion));
+    if (found_.best.size() <= spec_.count) return;
+    found_.best.pop_back();
+    ++found_.dropped[kSlower];
+  }
+
+  const Options& options_;
+  int world_;
+  SuggestSpec spec_;
+  double busy_seconds_ = 0;  // of a step without waits, at the fastest rate
+  Suggestions found_;
+};
+
+}  // namespace
+
+void refuse_layout_flags(const Options& options) {
+  constexpr std::array<std::string_view, 20> kNames = {"tensor-model-parallel-size",
+                                                       "sequence-parallel",
+                                                       "tp-comm-overlap",
+                                                       "pipeline-model-parallel-size",
+                                                       "pipeline-schedule",
+                                                       "num-layers-per-virtual-pipeline-stage",
+                                                       "num-virtual-stages-per-pipeline-rank",
+                                                       "pipeline-model-parallel-layout",
+                                                       "decoder-first-pipeline-num-layers",
+                                                       "decoder-last-pipeline-num-layers",
+                                                       "account-for-embedding-in-pipeline-split",
+                                                       "account-for-loss-in-pipeline-split",
+                                                       "use-distributed-optimizer",
+                                                       "overlap-grad-reduce",
+                                                       "overlap-param-gather",
+                                                       "ddp-bucket-size",
+                                                       "recompute-granularity",
+                                                       "recompute-modules",
+                                                       "recompute-method",
+                                                       "recompute-num-layers"};
+  for (const ConfigEntry& entry : options.effective) {
+    const bool is_of_layout = std::find(kNames.begin(), kNames.end(), entry.name) != kNames.end();
+    if (!is_of_layout || entry.origin == "default" || entry.origin == "derived") continue;
+    refuse_usage(fmt::format("--suggest and --{}", entry.name), "no flag of the layout, which --suggest looks for",
+                 fmt::format("--{} by {}", entry.name, entry.origin), "leave it out");
+  }
+}
+
+Suggestions suggest_layouts(const Options& options, int world, const SuggestSpec& spec) {
+  return Search(options, world, spec).run();
+}
+
+}  // namespace megalith

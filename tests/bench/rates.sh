@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Measures this machine's rates for plan --rates and prints them as a file.
+#   tests/bench/rates.sh [NAME] > configs/rates/NAME.toml
+# Environment: PRESET (default cuda-release where nvcc is found, else cpu-release); RANKS, one GPU each, of this host
+# (default 1: then the link's lines are guesses). Memory, network and overlap are always guesses, and marked as such.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+preset=${PRESET:-$(command -v nvcc >/dev/null && echo cuda-release || echo cpu-release)}
+device=${preset%%-*}
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+{
+  cmake --preset "$preset" -DMEGALITH_BENCH=ON
+  cmake --build --preset "$preset" --target rates
+} >&2
+mpirun --bind-to none -np "${RANKS:-1}" "build/$preset/tests/bench/rates" --device "$device" --name "${1:-this machine}"

@@ -1,0 +1,286 @@
+// FLOPs and communication volumes against closed formulas and against what thread ranks count; times against hand
+// computation.
+#include "apps/forecast.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <map>
+#include <mutex>
+#include <tuple>
+
+#include "core/base/error.h"
+#include "parallel/comm/thread_communicator.h"
+#include "parallel/pipeline_parallel/placement.h"
+#include "tests/unit/plan/plan_support.h"
+
+namespace megalith {
+namespace {
+
+using test::complete;
+using test::plan_flags;
+using test::Words;
+using test::operator+;
+
+AxisVolume volume(const Forecast& forecast, const std::string& axis, std::size_t stage = 0) {
+  const auto& volumes = forecast.stages.at(stage).work.volumes;
+  const auto found = volumes.find(axis);
+  return found == volumes.end() ? AxisVolume{} : found->second;
+}
+
+double launched_flops(const Forecast& forecast, const Options& options) {
+  double flops = 0;
+  for (const StageForecast& stage : forecast.stages)
+    flops += stage.work.flops * static_cast<double>(options.parallel.world_size) /
+             static_cast<double>(options.parallel.pipeline_model_parallel_size);
+  return flops;
+}
+
+// 6 FLOPs for each weight of a product and token, and for causal attention 6 x layers x length x width: a forward takes
+// 2 products over half of the pairs. Our backward of attention takes 5 products and not 4, as flash attention does: it
+// computes the scores again, which the closed formula leaves out.
+TEST(ForecastFlops, AreThoseOfTheFormula) {
+  const double layers = 4, hidden = 64, ffn = 256, length = 32, vocabulary = 256, sequences = 16;
+  const double tokens = sequences * length;
+  const double weights = layers * (4 * hidden * hidden + 2 * hidden * ffn) + vocabulary * hidden;
+  const double closed = tokens * (6 * weights + 6 * layers * length * hidden);
+  const double scores_again = tokens * layers * length * hidden;
+  for (const Words& layout : {Words{}, Words{"--tensor-model-parallel-size", "2", "--sequence-parallel"},
+                              Words{"--pipeline-model-parallel-size", "2"}}) {
+    const Options options = complete(plan_flags() + layout, 4);
+    EXPECT_DOUBLE_EQ(flops_per_token(options.model) * tokens, closed);
+    const Forecast forecast = make_forecast(options, 4, {});
+    EXPECT_DOUBLE_EQ(launched_flops(forecast, options), closed + scores_again) << layout.size();
+  }
+}
+
+TEST(ForecastFlops, CountTheForwardAgainWhereAllIsRecomputed) {
+  const Options plain = complete(plan_flags(), 1);
+  const Options again = complete(plan_flags() + Words{"--recompute-granularity", "full"}, 1);
+  const double layers_forward = 512.0 * 4 * (2 * (4 * 64 * 64 + 2 * 64 * 256) + 2 * 32 * 64);
+  EXPECT_DOUBLE_EQ(launched_flops(make_forecast(again, 1, {}), again),
+                   launched_flops(make_forecast(plain, 1, {}), plain) + layers_forward);
+}
+
+// Of n ranks each sends (n - 1) / n of the buffer twice.
+TEST(ForecastVolume, OfReplicasIsTheGradients) {
+  const Options options = complete(plan_flags(), 4);
+  const AxisVolume dp = volume(make_forecast(options, 4, {}), "dp");
+  const double gradients = 4.0 * static_cast<double>(count_parameters(options.model).total);
+  EXPECT_GE(dp.bytes, gradients);
+  EXPECT_LE(dp.bytes, gradients * 1.02 + 4096);  // padding of units, and the loss
+  EXPECT_DOUBLE_EQ(dp.sent, 2 * 0.75 * dp.bytes);
+}
+
+// Reduce-scatter and all-gather: (n - 1) / n of the fp32 gradients and of the weights.
+TEST(ForecastVolume, OfShardsIsOneWayEach) {
+  const Options options = complete(plan_flags() + Words{"--use-distributed-optimizer"}, 4);
+  const AxisVolume dp = volume(make_forecast(options, 4, {}), "dp");
+  const double parameters = static_cast<double>(count_parameters(options.model).total);
+  EXPECT_GE(dp.sent, 0.75 * (4 + 4) * parameters);
+  EXPECT_LE(dp.sent, 0.75 * (4 + 4) * parameters * 1.02 + 4096);
+  const Options overlapped = complete(
+      plan_flags() + Words{"--use-distributed-optimizer", "--overlap-grad-reduce", "--overlap-param-gather"}, 4);
+  EXPECT_DOUBLE_EQ(volume(make_forecast(overlapped, 4, {}), "dp").sent, dp.sent);
+}
+
+// A layer and microbatch: with sequence parallelism an all-gather and a reduce-scatter each forward and backward for
+// attention and MLP, and one more all-gather each for the weight gradients' inputs; a ring's all-reduce sends as much
+// as both.
+TEST(ForecastVolume, OfTensorParallelLayersIsTheirActivations) {
+  const auto of_layers = [](std::int64_t layers, const Words& more) {
+    Words flags = plan_flags() + Words{"--tensor-model-parallel-size", "2"} + more;
+    flags[1] = std::to_string(layers);
+    return volume(make_forecast(complete(flags, 2), 2, {}), "tp").sent;
+  };
+  const double activation = 32 * 64 * 4.0, microbatches = 16, half = 0.5;
+  const double layer = of_layers(3, {}) - of_layers(2, {});
+  // All-reduces: 2 forward, 2 backward. The norm's sum of squares has a few values a tensor more.
+  EXPECT_NEAR(layer, microbatches * 4 * 2 * half * activation, 0.001 * layer);
+  const double split = of_layers(3, {"--sequence-parallel"}) - of_layers(2, {"--sequence-parallel"});
+  EXPECT_NEAR(split, microbatches * (4 + 4 + 2) * half * activation, 0.01 * split);
+}
+
+TEST(ForecastVolume, OfStagesIsAnActivationEachWay) {
+  const Options options = complete(plan_flags() + Words{"--pipeline-model-parallel-size", "2"}, 2);
+  const Forecast forecast = make_forecast(options, 2, {});
+  for (const std::size_t stage : {0, 1}) {
+    const AxisVolume pp = volume(forecast, "pp", stage);
+    EXPECT_GE(pp.bytes, 16 * 32 * 64 * 4.0);
+    EXPECT_LE(pp.bytes, 16 * 32 * 64 * 4.0 + 4096);  // sums of the loss and of squares
+  }
+}
+
+// What the groups of a real run count in one step, by axis: calls and payload.
+using Counted = std::map<std::string, std::pair<std::int64_t, std::int64_t>>;
+
+Counted counted(TrainingModel& model) {
+  Counted counts;
+  std::vector<Communicator*> groups = model.groups();
+  for (Communicator* group : model.transfer().groups()) groups.push_back(group);
+  for (Communicator* group : groups) {
+    auto& [calls, bytes] = counts[group->name().substr(0, group->name().find(' '))];
+    calls += group->stats().collectives;
+    bytes += group->stats().bytes;
+  }
+  std::erase_if(counts, [](const auto& entry) { return entry.second.first == 0; });
+  return counts;
+}
+
+TEST(ForecastVolume, IsWhatThreadRanksCount) {
+  for (const Words& layout :
+       {Words{"--overlap-grad-reduce", "--ddp-bucket-size", "20000"}, Words{"--use-distributed-optimizer"},
+        Words{"--tensor-model-parallel-size", "2"}, Words{"--tensor-model-parallel-size", "2", "--sequence-parallel"},
+        Words{"--tensor-model-parallel-size", "4", "--sequence-parallel", "--tp-comm-overlap"},
+        Words{"--pipeline-model-parallel-size", "2"},
+        Words{"--pipeline-model-parallel-size", "2", "--num-virtual-stages-per-pipeline-rank", "2",
+              "--use-distributed-optimizer"},
+        Words{"--tensor-model-parallel-size", "2", "--sequence-parallel", "--pipeline-model-parallel-size", "2",
+              "--pipeline-schedule", "zb-v"}}) {
+    SCOPED_TRACE(testing::PrintToString(layout));
+    const Options options = complete(plan_flags() + layout, 4);
+    std::map<int, Counted> of_stage;
+    std::mutex mutex;
+    ThreadWorld threads(4, std::chrono::seconds(60));
+    threads.run([&](Communicator& world) {
+      const Mesh mesh = Mesh::create(world, mesh_sizes_of(options.parallel, 4));
+      const StepPlans plans = plan_steps(options, world.rank(), 4);
+      TrainingModel model(options, DeviceType::kCpu, mesh, {});
+      const AbortOnUnwind abort(world);
+      model.use(plans);
+      model.initialize();
+      const std::int64_t sequences = model.num_microbatches() * options.train.micro_batch_size;
+      const std::vector<std::int32_t> tokens(static_cast<std::size_t>(sequences * (options.model.seq_length + 1)), 1);
+      const Counted before = counted(model);
+      model.train_step({.iteration = 1,
+                        .learning_rate = 1e-3f,
+                        .first_samples = std::vector<std::int64_t>(static_cast<std::size_t>(model.num_microbatches())),
+                        .tokens = tokens});
+      model.wait_for_parameters();
+      model.read_result();
+      Counted after = counted(model);
+      for (const auto& [axis, count] : before) {
+        after[axis].first -= count.first;
+        after[axis].second -= count.second;
+      }
+      const std::lock_guard lock(mutex);
+      if (mesh.coordinates().tp == 0 && mesh.coordinates().dp == 0) of_stage[mesh.coordinates().pp] = after;
+    });
+    const Forecast forecast = make_forecast(options, 4, {});
+    ASSERT_EQ(of_stage.size(), forecast.stages.size());
+    for (const StageForecast& stage : forecast.stages) {
+      Counted planned;
+      for (const auto& [axis, v] : stage.work.volumes)
+        planned[axis] = {static_cast<std::int64_t>(v.calls), static_cast<std::int64_t>(v.bytes)};
+      EXPECT_EQ(planned, of_stage[stage.stage]) << "stage " << stage.stage;
+    }
+  }
+}
+
+// The longest microbatch count of a schedule is recorded in part; the rest must be the same once more.
+TEST(Forecast, OfFewRecordedMicrobatchesIsThatOfAll) {
+  const Rates rates = parse_rates(test::round_rates(), "rates.toml");
+  for (const Words& layout :
+       {Words{"--pipeline-model-parallel-size", "2"},
+        Words{"--pipeline-model-parallel-size", "4", "--pipeline-schedule", "zb-h1"},
+        Words{"--pipeline-model-parallel-size", "2", "--num-virtual-stages-per-pipeline-rank", "2"},
+        Words{"--pipeline-model-parallel-size", "2", "--pipeline-schedule", "dualpipe-v"}}) {
+    SCOPED_TRACE(testing::PrintToString(layout));
+    const Options options = complete(plan_flags() + layout, 4);
+    const Forecast all = make_forecast(options, 4, {.rates = &rates, .most_recorded = 1000});
+    const Forecast some = make_forecast(options, 4, {.rates = &rates, .most_recorded = 1});
+    for (std::size_t s = 0; s < all.stages.size(); ++s) {
+      // What is alive at once is the same; the arena's layout may have other gaps.
+      EXPECT_EQ(some.stages[s].plans.train.live_bytes, all.stages[s].plans.train.live_bytes);
+      EXPECT_EQ(some.stages[s].memory.persistent, all.stages[s].memory.persistent);
+      EXPECT_DOUBLE_EQ(some.stages[s].work.flops, all.stages[s].work.flops);
+      EXPECT_DOUBLE_EQ(some.stages[s].work.ops, all.stages[s].work.ops);
+      for (const auto& [axis, v] : all.stages[s].work.volumes)
+        EXPECT_DOUBLE_EQ(some.stages[s].work.volumes.at(axis).bytes, v.bytes);
+    }
+    EXPECT_NEAR(some.step->seconds, all.step->seconds, 1e-9 * all.step->seconds);
+  }
+}
+
+TEST(Forecast, LooksAtOneOfStagesThatAreAlike) {
+  const Rates rates = parse_rates(test::round_rates(), "rates.toml");
+  const Options options = complete(plan_flags() + Words{"--pipeline-model-parallel-size", "4"}, 8);
+  const Forecast all = make_forecast(options, 8, {.rates = &rates});
+  const Forecast some = make_forecast(options, 8, {.rates = &rates, .one_of_alike = true});
+  EXPECT_EQ(all.stages.size(), 4u);
+  EXPECT_EQ(some.stages.size(), 3u);
+  EXPECT_EQ(some.step->most_memory, all.step->most_memory);
+  EXPECT_NEAR(some.step->seconds, all.step->seconds, 1e-9 * all.step->seconds);
+}
+
+// 1F1B of S stages and M microbatches: (M + S - 1) (F + B + W), by hand for one stage of any number.
+TEST(ForecastTime, IsTheSchedules) {
+  const Rates rates = parse_rates(test::round_rates(), "rates.toml");
+  const Forecast one = make_forecast(complete(plan_flags(), 1), 1, {.rates = &rates});
+  const StepTimes& times = one.stages[0].times;
+  ASSERT_EQ(times.chunks.size(), 1u);
+  const double each = times.chunks[0].forward + times.chunks[0].backward_data + times.chunks[0].backward_weight;
+  EXPECT_GT(each, 0);
+  EXPECT_NEAR(one.step->pipeline_seconds, 16 * each, 1e-12);
+  EXPECT_NEAR(one.step->seconds, 16 * each + times.before_norm + times.after_norm, 1e-12);
+  EXPECT_DOUBLE_EQ(one.step->bubble_share, 0);
+  EXPECT_DOUBLE_EQ(one.step->tokens_per_second, 16 * 32 / one.step->seconds);
+}
+
+TEST(ForecastTime, TakesTransfersAndUnevenStagesIntoTheSimulation) {
+  const Rates rates = parse_rates(test::round_rates(), "rates.toml");
+  const CostModel costs(rates, {.width = 64, .length = 1024});
+  PipelineLayout pipeline;
+  pipeline.placement = {.num_stages = 2};
+  const StepTimes first{.chunks = {{.forward = 1, .backward_data = 1, .backward_weight = 1}},
+                        .message_bytes = 50'000'000'000};
+  const StepTimes second{.chunks = {{.forward = 2, .backward_data = 2, .backward_weight = 2}}, .message_bytes = 0};
+  const SimulationSpec spec = durations_of(pipeline, {&first, &second}, costs, 1);
+  ASSERT_EQ(spec.parts.size(), 2u);
+  EXPECT_DOUBLE_EQ(spec.parts[0].transfer, 0.5);
+  EXPECT_DOUBLE_EQ(spec.parts[1].transfer, 0);
+  // One microbatch: forwards 1 and 2, backward 2 (the weights' 2 after the gradient has left with the block) and 1 + 1.
+  const Simulation run = simulate(make_schedule(ScheduleKind::k1F1B, 2, 1, 1), spec);
+  EXPECT_DOUBLE_EQ(run.makespan, 1 + 0.5 + 2 + 4 + 0.5 + 2);
+  // Stages on hosts of their own: a tenth of the bandwidth.
+  EXPECT_DOUBLE_EQ(durations_of(pipeline, {&first, &second}, costs, 4).parts[0].transfer, 5);
+}
+
+TEST(CostModel, TakesRingsAndHostsIntoAccount) {
+  EXPECT_DOUBLE_EQ(ring_bytes("all_reduce", 100, 4), 150);
+  EXPECT_DOUBLE_EQ(ring_bytes("reduce_scatter", 100, 4), 75);
+  EXPECT_DOUBLE_EQ(ring_bytes("all_gather", 25, 4), 75);
+  EXPECT_DOUBLE_EQ(ring_bytes("send", 100, 2), 100);
+  EXPECT_DOUBLE_EQ(ring_bytes("all_reduce", 100, 1), 0);
+  const Rates rates = parse_rates(test::round_rates(), "rates.toml");
+  const CostModel costs(rates, {.width = 64, .length = 1024});
+  const auto seconds = [&](std::vector<int> ranks) {
+    return costs.seconds(PlannedCall{.entry = 0,
+                                     .kind = "all_reduce",
+                                     .bytes = 1'000'000'000,
+                                     .group = "dp",
+                                     .ranks = std::make_shared<const std::vector<int>>(std::move(ranks))});
+  };
+  EXPECT_DOUBLE_EQ(seconds({0, 1, 2, 3}), 0.015);                  // within a host
+  EXPECT_DOUBLE_EQ(seconds({0, 4}), 0.1);                          // a link each
+  EXPECT_DOUBLE_EQ(seconds({0, 1, 2, 3, 4, 5, 6, 7}), 1.75 / 40);  // four links side by side
+}
+
+TEST(CostModel, TakesOpsAtTheirRates) {
+  const Rates rates = parse_rates(test::round_rates(), "rates.toml");
+  const CostModel costs(rates, {.width = 64, .length = 1024});
+  std::byte memory{};
+  Access product("gemm");
+  for (int i = 0; i < 3; ++i) product.add(&memory, 4096, i == 2);
+  product.add_flops(2e9);
+  EXPECT_NEAR(costs.seconds(product), 2e-3, 1e-12);
+  Access attention("attention_backward");
+  attention.add_flops(5e9);
+  EXPECT_NEAR(costs.seconds(attention), 5e-3, 1e-12);
+  Access other("add");
+  other.add(&memory, 3'000'000, false);
+  EXPECT_NEAR(costs.seconds(other), 3e-6, 1e-15);
+}
+
+}  // namespace
+}  // namespace megalith

@@ -1,0 +1,43 @@
+// Small models and round rates for the tests of plan's forecast.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "apps/flags.h"
+#include "apps/rates.h"
+#include "apps/trainer.h"
+
+namespace megalith::test {
+
+using Words = std::vector<std::string>;
+
+inline Words operator+(Words a, const Words& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+// 4 layers, hidden 64, 4 heads, sequence 32, global batch 16, vocabulary 256, on the CPU's kernels.
+inline Words plan_flags() {
+  return {
+      "--num-layers",       "4",  "--hidden-size",       "64", "--num-attention-heads", "4",    "--seq-length", "32",
+      "--micro-batch-size", "1",  "--global-batch-size", "16", "--tokenizer-type",      "null", "--vocab-size", "255",
+      "--device",           "cpu"};
+}
+
+inline Options complete(const Words& flags, int ranks) {
+  Options options = parse_flags(App::kPlan, flags + Words{"--world-size", std::to_string(ranks)}).options;
+  complete_options(options, tokenizer_of(options), ranks);
+  return options;
+}
+
+// 1 TFLOP/s, 1 TB/s and 100 GB/s, without overheads.
+inline std::string round_rates() {
+  return "device = \"test\"\ndevice-memory-gib = 1\ndevice-reserve-gib = 0\ngemm-size = [1]\ngemm-tflops = [1]\n"
+         "attention-width = [64]\nattention-length = [1024]\nattention-forward-tflops = [1]\n"
+         "attention-backward-tflops = [1]\nmemory-gbps = 1000\nkernel-names = []\nkernel-gbps = []\nkernel-us = 0\n"
+         "launch-us = 0\nhost-ranks = 4\nhost-link-gbps = 100\nhost-link-us = 0\nnetwork-gbps = 10\nnetwork-us = 0\n"
+         "overlap-share = 1\n";
+}
+
+}  // namespace megalith::test

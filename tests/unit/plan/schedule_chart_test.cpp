@@ -1,0 +1,126 @@
+#include "apps/schedule_chart.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cctype>
+#include <string>
+#include <vector>
+
+#include "apps/plan_page.h"
+#include "tests/unit/plan/plan_support.h"
+
+namespace megalith {
+namespace {
+
+using test::complete;
+using test::plan_flags;
+using test::Words;
+using test::operator+;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+std::size_t occurrences(const std::string& text, const std::string& what) {
+  std::size_t count = 0;
+  for (std::size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++count;
+  return count;
+}
+
+// What is wrong with a text as XML without comments, declarations or processing instructions; empty: nothing.
+std::string xml_fault(const std::string& text) {
+  std::vector<std::string> open;
+  std::size_t at = 0;
+  while (at < text.size()) {
+    if (text[at] == '&') {
+      const std::size_t end = text.find(';', at);
+      const std::string name = text.substr(at, end - at + 1);
+      if (name != "&amp;" && name != "&lt;" && name != "&gt;" && name != "&quot;") return "entity " + name;
+    }
+    if (text[at] != '<') {
+      ++at;
+      continue;
+    }
+    bool quoted = false;
+    std::size_t end = at + 1;
+    for (; end < text.size() && (quoted || text[end] != '>'); ++end) {
+      if (text[end] == '"') quoted = !quoted;
+      if (text[end] == '<') return "< in a tag";
+    }
+    if (end == text.size()) return "a tag without end";
+    const std::string tag = text.substr(at + 1, end - at - 1);
+    std::string name;
+    for (const char c : tag.substr(tag.starts_with("/") ? 1 : 0)) {
+      if (std::isalnum(static_cast<unsigned char>(c)) == 0) break;
+      name += c;
+    }
+    if (name.empty()) return "a tag without name: " + tag;
+    if (tag.starts_with("/")) {
+      if (open.empty() || open.back() != name) return "</" + name + "> closes nothing";
+      open.pop_back();
+    } else if (!tag.ends_with("/")) {
+      open.push_back(name);
+    }
+    at = end + 1;
+  }
+  return open.empty() ? "" : "<" + open.back() + "> is never closed";
+}
+
+TEST(ScheduleChart, HasABoxForEachVerb) {
+  for (const auto& [kind, chunks, microbatches] : {std::tuple{ScheduleKind::k1F1B, 1, 1},
+                                                   {ScheduleKind::k1F1B, 1, 7},
+                                                   {ScheduleKind::kInterleaved, 2, 8},
+                                                   {ScheduleKind::kZbV, 2, 8},
+                                                   {ScheduleKind::kGpipe, 1, 3}}) {
+    const Schedule schedule = make_schedule(kind, 4, chunks, microbatches);
+    const std::string svg = schedule_svg(schedule, simulate(schedule, {}));
+    SCOPED_TRACE(name_of(kind));
+    EXPECT_EQ(xml_fault(svg), "");
+    EXPECT_EQ(occurrences(svg, "class=\"box "), static_cast<std::size_t>(3 * 4 * chunks * microbatches));
+    EXPECT_EQ(occurrences(svg, "class=\"bubble\""), 4u);
+    EXPECT_EQ(occurrences(svg, "<svg "), 1u);
+    EXPECT_THAT(svg, HasSubstr(">stage 3<"));
+  }
+}
+
+TEST(ScheduleChart, SaysTheBubble) {
+  // 2 stages, 1 microbatch: each of them waits for half of the time.
+  const Schedule schedule = make_schedule(ScheduleKind::k1F1B, 2, 1, 1);
+  EXPECT_THAT(schedule_svg(schedule, simulate(schedule, {})), HasSubstr("bubble 50.0 %"));
+  const Schedule alone = make_schedule(ScheduleKind::k1F1B, 1, 1, 3);
+  EXPECT_THAT(schedule_svg(alone, simulate(alone, {})), HasSubstr("bubble 0.0 %"));
+}
+
+TEST(ScheduleChart, LeavesOutWhatTakesNoTime) {
+  const Schedule schedule = make_schedule(ScheduleKind::k1F1B, 2, 1, 3);
+  const std::string svg =
+      schedule_svg(schedule, simulate(schedule, {.parts = {{.forward = 1, .backward_data = 2, .backward_weight = 0}}}));
+  EXPECT_EQ(occurrences(svg, "class=\"box "), 12u);
+  const std::string nothing =
+      schedule_svg(schedule, simulate(schedule, {.parts = {{.forward = 0, .backward_data = 0, .backward_weight = 0}}}));
+  EXPECT_EQ(occurrences(nothing, "class=\"box "), 0u);
+  EXPECT_EQ(xml_fault(nothing), "");
+  EXPECT_THAT(nothing, Not(HasSubstr("nan")));
+}
+
+TEST(PlanPage, HasThePictureOrPartOfIt) {
+  const Rates rates = parse_rates(test::round_rates(), "rates.toml");
+  const Options options = complete(plan_flags() + Words{"--pipeline-model-parallel-size", "2"}, 4);
+  const Forecast forecast = make_forecast(options, 4, {.rates = &rates});
+  const std::string page = plan_page(options, forecast, "<a device>");
+  EXPECT_EQ(occurrences(page, "class=\"box "), 3u * 2 * 8);
+  EXPECT_THAT(page, HasSubstr("&lt;a device&gt;"));
+  EXPECT_THAT(page, HasSubstr("Memory of a rank"));
+  EXPECT_THAT(page, HasSubstr("Communication of a rank"));
+  const std::string body = page.substr(page.find("<body>"), page.find("</html>") - page.find("<body>"));
+  EXPECT_EQ(xml_fault(body), "");
+
+  const Options many =
+      complete(plan_flags() + Words{"--pipeline-model-parallel-size", "2", "--global-batch-size", "20000"}, 2);
+  const std::string some = plan_page(many, make_forecast(many, 2, {.rates = &rates, .most_recorded = 1}), "test");
+  EXPECT_LE(occurrences(some, "class=\"box "), kMostBoxes);
+  EXPECT_GT(occurrences(some, "class=\"box "), kMostBoxes / 2);
+  EXPECT_THAT(some, HasSubstr("of 20000 microbatches"));
+}
+
+}  // namespace
+}  // namespace megalith

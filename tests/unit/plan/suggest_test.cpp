@@ -1,0 +1,133 @@
+#include "apps/suggest.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "core/base/error.h"
+#include "tests/unit/plan/plan_support.h"
+
+namespace megalith {
+namespace {
+
+using test::complete;
+using test::plan_flags;
+using test::Words;
+using test::operator+;
+using ::testing::HasSubstr;
+
+// Enough for any layout.
+constexpr std::size_t kPlenty = std::size_t{1} << 40;
+
+Suggestions suggest(const Rates& rates, std::size_t memory, int world = 8, std::size_t count = 10) {
+  Options options = complete(plan_flags(), 1);
+  options.parallel.world_size = world;
+  return suggest_layouts(options, world, {.rates = &rates, .most_memory = memory, .count = count});
+}
+
+TEST(Suggest, ListsTheFastestFirstAndEachLayoutOnce) {
+  const Rates rates = parse_rates(test::round_rates(), "rates.toml");
+  const Suggestions found = suggest(rates, kPlenty);
+  ASSERT_EQ(found.best.size(), 10u);
+  EXPECT_TRUE(std::is_sorted(found.best.begin(), found.best.end(),
+                             [](const Suggestion& a, const Suggestion& b) { return a.step.seconds < b.step.seconds; }));
+  int dropped = 0;
+  for (const auto& [reason, count] : found.dropped) dropped += count;
+  EXPECT_EQ(found.tried, static_cast<int>(found.best.size()) + dropped);
+  std::vector<Words> flags;
+  for (const Suggestion& suggestion : found.best) flags.push_back(suggestion.flags);
+  std::sort(flags.begin(), flags.end());
+  EXPECT_EQ(std::adjacent_find(flags.begin(), flags.end()), flags.end());
+}
+
+TEST(Suggest, GivesFlagsThatForecastTheSame) {
+  const Rates rates = parse_rates(test::round_rates(), "rates.toml");
+  const Suggestions found = suggest(rates, kPlenty);
+  bool is_parallel = false;
+  for (const Suggestion& suggestion : found.best) {
+    SCOPED_TRACE(testing::PrintToString(suggestion.flags));
+    const Options options = complete(plan_flags() + suggestion.flags, 8);
+    const Forecast forecast = make_forecast(options, 8, {.rates = &rates});
+    EXPECT_NEAR(forecast.step->seconds, suggestion.step.seconds, 1e-9 * suggestion.step.seconds);
+    EXPECT_EQ(forecast.step->most_memory, suggestion.step.most_memory);
+    is_parallel = is_parallel || options.parallel.tensor_model_parallel_size > 1 ||
+                  options.parallel.pipeline_model_parallel_size > 1;
+  }
+  EXPECT_TRUE(is_parallel);
+}
+
+// No layout that the search left out as too slow is faster than one that it lists.
+TEST(Suggest, FindsTheSameBestWhateverItLeavesOut) {
+  const Rates rates = parse_rates(test::round_rates(), "rates.toml");
+  const Suggestions few = suggest(rates, kPlenty, 4, 3);
+  const Suggestions all = suggest(rates, kPlenty, 4, 1000);
+  ASSERT_EQ(few.best.size(), 3u);
+  ASSERT_GT(all.best.size(), 10u);
+  for (std::size_t i = 0; i < few.best.size(); ++i)
+    EXPECT_DOUBLE_EQ(few.best[i].step.seconds, all.best[i].step.seconds);
+}
+
+TEST(Suggest, KeepsWithinTheMemory) {
+  const Rates rates = parse_rates(test::round_rates(), "rates.toml");
+  const Suggestions plenty = suggest(rates, kPlenty, 4, 1000);
+  std::size_t most = 0;
+  for (const Suggestion& suggestion : plenty.best) most = std::max(most, suggestion.step.most_memory);
+  double best = plenty.best.front().step.seconds;
+  std::size_t listed = plenty.best.size();
+  for (const double share : {0.75, 0.5, 0.35, 0.25}) {
+    const auto limit = static_cast<std::size_t>(share * static_cast<double>(most));
+    const Suggestions found = suggest(rates, limit, 4, 1000);
+    for (const Suggestion& suggestion : found.best) EXPECT_LE(suggestion.step.most_memory, limit);
+    EXPECT_LE(found.best.size(), listed);
+    if (found.best.empty()) break;
+    EXPECT_GE(found.best.front().step.seconds, best);
+    best = found.best.front().step.seconds;
+    listed = found.best.size();
+  }
+  EXPECT_LT(listed, plenty.best.size());
+  const Suggestions none = suggest(rates, 1000, 4);
+  EXPECT_TRUE(none.best.empty());
+  EXPECT_GT(none.dropped.at("need more memory, even where all layers are recomputed"), 0);
+}
+
+TEST(Suggest, OfOneRankHasNoParallelFlags) {
+  const Rates rates = parse_rates(test::round_rates(), "rates.toml");
+  for (const Suggestion& suggestion : suggest(rates, kPlenty, 1).best)
+    EXPECT_EQ(suggestion.flags.front(), "--micro-batch-size");
+}
+
+TEST(Suggest, RefusesFlagsOfTheLayout) {
+  EXPECT_NO_THROW(refuse_layout_flags(parse_flags(App::kPlan, plan_flags()).options));
+  for (const Words& flags : {Words{"--tensor-model-parallel-size", "2"}, Words{"--use-distributed-optimizer"},
+                             Words{"--recompute-granularity", "full"}}) {
+    try {
+      refuse_layout_flags(parse_flags(App::kPlan, plan_flags() + flags).options);
+      FAIL() << flags.front();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::kUsage);
+      EXPECT_THAT(error.what(), HasSubstr(flags.front()));
+    }
+  }
+}
+
+TEST(Suggest, FlagsNeedEachOther) {
+  for (const auto& [flags, said] :
+       {std::pair{Words{"--suggest"}, "--rates"},
+        {Words{"--html", "x.html"}, "--rates"},
+        {Words{"--device-memory-gib", "80"}, "--suggest"},
+        {Words{"--suggest", "--rates", "r.toml", "--html", "x.html"}, "--html"},
+        {Words{"--suggest", "--rates", "r.toml", "--global-batch-size", "0"}, "--global-batch-size"}}) {
+    try {
+      parse_flags(App::kPlan, plan_flags() + flags);
+      FAIL() << flags.front();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::kUsage);
+      EXPECT_THAT(error.what(), HasSubstr(said));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace megalith

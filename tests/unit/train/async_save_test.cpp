@@ -1,0 +1,288 @@
+// --async-save: the checkpoints of a run that saves at once, written while the steps go on.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <future>
+#include <mutex>
+#include <thread>
+
+#include "core/base/fault.h"
+#include "parallel/comm/thread_communicator.h"
+#include "tests/unit/train/training_support.h"
+
+namespace megalith {
+namespace {
+
+namespace fs = std::filesystem;
+using test::operator+;
+using Flags = std::vector<std::string>;
+
+std::string read_file(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+}
+
+std::map<std::string, std::string> content_of(const std::string& folder) {
+  std::map<std::string, std::string> content;
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    if (entry.is_regular_file()) content[fs::relative(entry.path(), folder)] = read_file(entry.path());
+  }
+  return content;
+}
+
+// The tensors of a run's checkpoints; the rest names folders and flags.
+std::map<std::string, std::string> tensors_of(const std::string& folder) {
+  std::map<std::string, std::string> content = content_of(folder);
+  std::erase_if(content, [](const auto& file) { return !file.first.ends_with(".safetensors"); });
+  return content;
+}
+
+class Faults {
+ public:
+  explicit Faults(const std::string& text) { arm_faults({parse_fault(text)}); }
+  ~Faults() { disarm_faults(); }
+};
+
+void step(TrainingModel& model, std::int64_t iteration, std::int64_t sequences) {
+  std::vector<std::int32_t> tokens;
+  for (std::int64_t i = 0; i < sequences * 17; ++i)
+    tokens.push_back(static_cast<std::int32_t>((i * 31 + iteration) % 200));
+  model.train_step(
+      {.iteration = iteration,
+       .learning_rate = 1e-2f,
+       .first_samples = std::vector<std::int64_t>(static_cast<std::size_t>(model.num_microbatches()), iteration),
+       .tokens = tokens});
+  model.read_result();
+}
+
+struct Layout {
+  const char* name;
+  int ranks;
+  Flags flags;
+};
+
+class AsyncSaves : public testing::TestWithParam<Layout> {};
+
+// The first write of each rank waits until two more steps have changed all that is saved.
+TEST_P(AsyncSaves, FoldersAreThoseOfASaveAtOnce) {
+  const test::ScratchDirectory scratch;
+  const Options options = parse_flags(App::kTrain, test::tiny_flags() + GetParam().flags).options;
+  const StopRequest stop;
+  ThreadWorld world(GetParam().ranks, std::chrono::seconds(60));
+  world.run([&](Communicator& group) {
+    const std::unique_ptr<Communicator> writers = group.duplicate("checkpoint");
+    Trainer trainer(prepare_run(options, group.rank(), group.size()), group, stop);
+    TrainingModel& model = trainer.model();
+    const Mesh mesh = Mesh::create(group, mesh_sizes_of(options.parallel, group.size()));
+    std::promise<void> stepped;
+    const std::shared_future<void> released = stepped.get_future().share();
+    const FileObserver observer = [&](const FileOperation& operation) {
+      if (operation.name == "write") released.wait();
+    };
+    AsyncSave async(model, *writers, mesh.dp());
+    const AbortOnUnwind guard(group);
+    const std::int64_t sequences = model.num_microbatches() * options.train.micro_batch_size;
+    SaveCheckpoint request{.model = model, .world = group, .replicas = mesh.dp(), .state = {}, .directory = {}};
+    for (std::int64_t round = 1; round <= 2; ++round) {
+      step(model, 3 * round, sequences);
+      request.state.step = round;
+      request.directory = scratch.path("plain");
+      request.observer = nullptr;
+      EXPECT_TRUE(save_training_checkpoint(request).saved);
+      request.directory = scratch.path("beside");
+      request.observer = &observer;
+      async.begin(request);
+      for (const std::int64_t more : {1, 2}) step(model, 3 * round + more, sequences);
+      if (round == 1) {
+        EXPECT_FALSE(async.poll());
+        stepped.set_value();
+      }
+      const AsyncSave::Finished over = async.wait();
+      EXPECT_TRUE(over.save.saved) << over.save.message;
+      EXPECT_EQ(over.step, round);
+      EXPECT_GT(over.copy_seconds, 0);
+      EXPECT_FALSE(async.pending());
+    }
+  });
+  const auto plain = content_of(scratch.path("plain"));
+  EXPECT_EQ(plain.size(), 2u * (static_cast<std::size_t>(GetParam().ranks) + 2) + 1);
+  EXPECT_TRUE(plain == content_of(scratch.path("beside")));
+  EXPECT_NE(plain.at("step_0000001/rank_0000_of_000" + std::to_string(GetParam().ranks) + ".safetensors"),
+            plain.at("step_0000002/rank_0000_of_000" + std::to_string(GetParam().ranks) + ".safetensors"));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Layouts, AsyncSaves,
+    testing::Values(Layout{"One", 1, {}}, Layout{"Replicas", 2, {"--bf16"}},
+                    Layout{"Sharded",
+                           2,
+                           {"--use-distributed-optimizer", "--overlap-grad-reduce", "--overlap-param-gather", "--bf16",
+                            "--ddp-bucket-size", "5000"}},
+                    Layout{"Stages", 4, {"--pipeline-model-parallel-size", "2", "--tensor-model-parallel-size", "2"}}),
+    [](const testing::TestParamInfo<Layout>& layout) { return std::string(layout.param.name); });
+
+// Saves after each step, so that one is still under way when the next is due; each operation on files takes a while.
+TEST(AsyncSave, ASecondSaveWaitsForTheFirst) {
+  const test::ScratchDirectory scratch;
+  const Flags flags = {"--save-interval", "1", "--hidden-dropout", "0.1", "--use-distributed-optimizer"};
+  const test::RunResult plain = test::train({.flags = flags + Flags{"--save", scratch.path("plain")}, .ranks = 2});
+  std::mutex mutex;
+  std::vector<std::string> paths;
+  const FileObserver slow = [&](const FileOperation& operation) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(3));
+    const std::lock_guard lock(mutex);
+    paths.emplace_back(operation.path);
+  };
+  std::vector<std::int64_t> waited(2);
+  const test::RunResult beside =
+      test::train({.flags = flags + Flags{"--save", scratch.path("beside"), "--async-save"},
+                   .ranks = 2,
+                   .prepare =
+                       [&](Trainer& trainer, int rank) {
+                         trainer.observe_saves(&slow);
+                         EXPECT_EQ(trainer.checkpoint_staging(), trainer.plans().checkpoint_staging) << "rank " << rank;
+                         EXPECT_GT(trainer.checkpoint_staging(), 1000u);
+                       },
+                   .finish = [&](Trainer& trainer,
+                                 int rank) { waited[static_cast<std::size_t>(rank)] = trainer.saves_waited_for(); }});
+  test::expect_same_run(plain, beside);
+  EXPECT_GT(waited[0] + waited[1], 0);
+  EXPECT_EQ(tensors_of(scratch.path("plain")).size(), 12u);
+  EXPECT_TRUE(tensors_of(scratch.path("plain")) == tensors_of(scratch.path("beside")));
+  EXPECT_EQ(read_file(scratch.path("beside/LATEST")), "step_0000006\n");
+  // No operation on the folder of a save comes after one on the folder of a later save.
+  std::size_t last = 0;
+  for (const std::string& path : paths) {
+    const std::size_t at = path.find("/step_");
+    if (at == std::string::npos) continue;
+    const std::size_t of = std::stoul(path.substr(at + 6, 7));
+    EXPECT_GE(of, last) << path;
+    last = std::max(last, of);
+  }
+  EXPECT_EQ(last, 6u);
+}
+
+TEST(AsyncSave, AStoppedRunHasSavedAndGoesOnBitForBit) {
+  const test::ScratchDirectory scratch;
+  const Flags flags = {"--save",       scratch.path("c"), "--load", scratch.path("c"),
+                       "--async-save", "--save-interval", "1"};
+  const test::RunResult unbroken = test::train({.flags = {"--hidden-dropout", "0.1"}, .ranks = 2});
+  for (const int stop : {3, 4}) {  // at a save, and between two
+    const Flags more = {"--hidden-dropout", "0.1", "--exit-interval", std::to_string(stop), "--save-interval", "3"};
+    fs::remove_all(scratch.path("c"));
+    EXPECT_EQ(test::train({.flags = flags + more, .ranks = 2}).code, ExitCode::kStoppedOnRequest);
+    EXPECT_EQ(read_file(scratch.path("c/LATEST")), "step_000000" + std::to_string(stop) + "\n");
+    const test::RunResult rest = test::train({.flags = flags + Flags{"--hidden-dropout", "0.1"}, .ranks = 2});
+    ASSERT_EQ(rest.losses.size(), static_cast<std::size_t>(6 - stop));
+    for (std::size_t i = 0; i < rest.losses.size(); ++i) {
+      EXPECT_EQ(rest.losses[i], unbroken.losses[i + static_cast<std::size_t>(stop)]);
+      EXPECT_EQ(rest.grad_norms[i], unbroken.grad_norms[i + static_cast<std::size_t>(stop)]);
+    }
+    EXPECT_TRUE(rest.weights == unbroken.weights);
+    EXPECT_EQ(read_file(scratch.path("c/LATEST")), "step_0000006\n");
+  }
+}
+
+TEST(AsyncSave, AWriterThatFailsLosesItsCheckpointAndAtTheEndTheRun) {
+  const auto run = [](const std::string& folder, const std::string& fault) {
+    const Faults faults(fault);
+    testing::internal::CaptureStderr();
+    const test::RunResult result =
+        test::train({.flags = {"--save", folder, "--save-interval", "2", "--async-save"}, .ranks = 2});
+    EXPECT_EQ(faults_fired(), 1) << fault;
+    return std::pair(result.code, testing::internal::GetCapturedStderr());
+  };
+  const test::ScratchDirectory scratch;
+  const auto [code, text] = run(scratch.path("first"), "save.shard.write:2:enospc");
+  EXPECT_EQ(code, ExitCode::kOk);
+  EXPECT_NE(text.find("warning: checkpoint of step 2 was not saved (1 failed so far): rank "), std::string::npos)
+      << text;
+  EXPECT_NE(text.find("No space left on device (ENOSPC)"), std::string::npos) << text;
+  EXPECT_NE(text.find("warning: 1 checkpoints could not be saved"), std::string::npos) << text;
+  EXPECT_FALSE(fs::exists(scratch.path("first/step_0000002")));
+  EXPECT_TRUE(fs::exists(scratch.path("first/step_0000004")));
+  const auto [last_code, last_text] = run(scratch.path("last"), "save.state.sync:3:eio");
+  EXPECT_EQ(last_code, ExitCode::kFileIo);
+  EXPECT_NE(last_text.find("warning: checkpoint of step 6 was not saved (1 failed so far): rank 0: cannot sync "),
+            std::string::npos)
+      << last_text;
+  EXPECT_EQ(read_file(scratch.path("last/LATEST")), "step_0000004\n");
+}
+
+TEST(AsyncSave, MemoryThatRunsOutInAWriterEndsAllRanks) {
+  for (const char* fault : {"async_save.copied:3:abort-alloc", "save.shard.write:5:abort-alloc",
+                            "save.manifest.write:2:abort-alloc", "save.shard.create:5:abort-alloc"}) {
+    const test::ScratchDirectory scratch;
+    const Faults faults(fault);
+    EXPECT_THROW(test::train({.flags = {"--save", scratch.path("c"), "--save-interval", "2", "--async-save",
+                                        "--train-iters", "40"},
+                              .ranks = 2}),
+                 std::bad_alloc)
+        << fault;
+    EXPECT_EQ(faults_fired(), 1) << fault;
+  }
+}
+
+TEST(AsyncSave, ABudgetOfSkipsThatIsSpentLeavesNoSaveUnderWay) {
+  const test::ScratchDirectory scratch;
+  try {
+    test::train({.flags = {"--save", scratch.path("c"), "--save-interval", "1", "--async-save", "--lr", "1e30",
+                           "--clip-grad", "0", "--train-iters", "40", "--max-skipped-steps", "0"},
+                 .ranks = 2});
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kNumeric);
+  }
+  for (const auto& entry : fs::directory_iterator(scratch.path("c")))
+    EXPECT_EQ(entry.path().filename().string().find(".tmp"), std::string::npos) << entry.path();
+  EXPECT_TRUE(fs::exists(scratch.path("c/LATEST")));
+}
+
+const Flags kHazardRun = {"--train-iters",
+                          "3",
+                          "--save-interval",
+                          "1",
+                          "--async-save",
+                          "--check-hazards",
+                          "--use-distributed-optimizer",
+                          "--overlap-grad-reduce",
+                          "--overlap-param-gather",
+                          "--ddp-bucket-size",
+                          "1",
+                          "--micro-batch-size",
+                          "4"};
+
+TEST(AsyncSave, TheCopyHasNoHazard) {
+  const test::ScratchDirectory scratch;
+  const test::RunResult result = test::train({.flags = kHazardRun + Flags{"--save", scratch.path("c")}, .ranks = 2});
+  EXPECT_EQ(result.hazards, 0);
+  EXPECT_EQ(result.code, ExitCode::kOk);
+}
+
+// Not under ThreadSanitizer, which ends the program at the first of these races. On one rank the waits of a run are
+// those of the copy and those of the host for results.
+#if !defined(__SANITIZE_THREAD__)
+TEST(AsyncSave, AnUpdateThatDoesNotWaitForTheCopyIsFound) {
+  const test::ScratchDirectory scratch;
+  const Flags flags = {
+      "--train-iters",  "2", "--save-interval", "1", "--check-hazards", "--micro-batch-size", "8", "--save",
+      scratch.path("c")};
+  const std::int64_t plain = test::train({.flags = flags}).event_waits;
+  const std::int64_t waits = test::train({.flags = flags + Flags{"--async-save"}}).event_waits;
+  ASSERT_GT(waits, plain);
+  int found = 0;
+  for (std::int64_t ordinal = 0; ordinal < waits; ++ordinal) {
+    const Flags more = {"--async-save", "--suppress-wait", std::to_string(ordinal)};
+    try {
+      found += test::train({.flags = flags + more}).hazards > 0 ? 1 : 0;
+    } catch (const Error&) {
+    }
+  }
+  EXPECT_GT(found, plain);
+}
+#endif
+
+}  // namespace
+}  // namespace megalith
