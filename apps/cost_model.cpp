@@ -9,28 +9,17 @@ namespace megalith {
 
 namespace {
 
-double bytes_of(const Access& op) {
-  double bytes = 0;
-  for (const AccessRange& range : op.ranges()) {
-    if (range.sizes.empty()) {
-      bytes += static_cast<double>(range.bytes);
-      continue;
-    }
-    double elements = 1;  // of a strided view, whose range has more than it touches
-    for (const std::int64_t size : range.sizes) elements *= static_cast<double>(size);
-    bytes += elements * static_cast<double>(size_of(static_cast<DType>(range.dtype)));
-  }
-  return bytes;
+double bytes_of(const AccessRange& range) {
+  if (range.sizes.empty()) return static_cast<double>(range.bytes);
+  double elements = 1;  // of a strided view, whose range has more than it touches
+  for (const std::int64_t size : range.sizes) elements *= static_cast<double>(size);
+  return elements * static_cast<double>(size_of(static_cast<DType>(range.dtype)));
 }
 
-double elements_of(const AccessRange& range) {
-  double elements = static_cast<double>(range.bytes);
-  if (!range.sizes.empty()) {
-    elements = 1;
-    for (const std::int64_t size : range.sizes) elements *= static_cast<double>(size);
-    return elements;
-  }
-  return range.dtype < 0 ? elements : elements / static_cast<double>(size_of(static_cast<DType>(range.dtype)));
+double bytes_of(const Access& op) {
+  double bytes = 0;
+  for (const AccessRange& range : op.ranges()) bytes += bytes_of(range);
+  return bytes;
 }
 
 }  // namespace
@@ -49,10 +38,7 @@ double CostModel::gemm_seconds(const Access& op) const {
   const std::vector<AccessRange>& ranges = op.ranges();
   const double size = std::cbrt(op.flops() / 2);
   double fused = bytes_of(op);
-  for (const AccessRange* operand : {&ranges[0], &ranges[1], &ranges.back()}) {
-    const double width = operand->dtype < 0 ? 1 : static_cast<double>(size_of(static_cast<DType>(operand->dtype)));
-    fused -= elements_of(*operand) * width;
-  }
+  for (const AccessRange* operand : {&ranges[0], &ranges[1], &ranges.back()}) fused -= bytes_of(*operand);
   return op.flops() / rates_.gemm_rate(size) + fused / rates_.memory;
 }
 

@@ -46,8 +46,12 @@ bool Slice::is_whole(const Shape& shape) const {
 
 std::string to_string(const Slice& slice) {
   std::string text = slice.flat ? "flat[" : "[";
-  for (std::size_t d = 0; d < slice.start.size(); ++d) {
-    text += fmt::format("{}{}:{}", d == 0 ? "" : ",", slice.start[d], slice.stop[d]);
+  const auto at = [](const std::vector<std::int64_t>& bounds, std::size_t d) {
+    return d < bounds.size() ? fmt::format("{}", bounds[d]) : "";
+  };
+  // A slice that is wrong may have more of the one than of the other.
+  for (std::size_t d = 0; d < std::max(slice.start.size(), slice.stop.size()); ++d) {
+    text += fmt::format("{}{}:{}", d == 0 ? "" : ",", at(slice.start, d), at(slice.stop, d));
   }
   return text + "]";
 }

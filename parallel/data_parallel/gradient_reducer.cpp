@@ -10,21 +10,6 @@
 
 namespace megalith {
 
-namespace {
-
-// Appends to the last range when `tensor` begins where that ends.
-void append(std::vector<Tensor>& ranges, const Tensor& tensor) {
-  if (tensor.numel() == 0) return;
-  if (!ranges.empty() && ranges.back().dtype == tensor.dtype &&
-      ranges.back().as<std::byte>() + ranges.back().bytes() == tensor.as<std::byte>()) {
-    ranges.back() = Tensor(ranges.back().data, tensor.dtype, {ranges.back().numel() + tensor.numel()});
-  } else {
-    ranges.push_back(tensor.view({tensor.numel()}));
-  }
-}
-
-}  // namespace
-
 std::vector<std::vector<int>> assign_buckets(std::span<const std::int64_t> unit_numels, std::int64_t bucket_size) {
   if (bucket_size < 1) {
     refuse_usage("--ddp-bucket-size", "at least 1 element", fmt::format("{}", bucket_size));
@@ -51,12 +36,9 @@ GradientReducer::GradientReducer(Communicator& group, const Streams& streams,
     for (const Tensor& tensor : tensors) {
       check_dtype(tensor, {DType::kFp32, DType::kBf16}, "main_grad");
       check_contiguous(tensor, "main_grad");
-      if (result_ == Result::kWhole) {
-        append(bucket.ranges, tensor);
-      } else {
-        require(tensor.numel() % group_.size() == 0, "a scattered range is a multiple of the ranks");
-        if (tensor.numel() > 0) bucket.ranges.push_back(tensor.view({tensor.numel()}));
-      }
+      require(result_ == Result::kWhole || tensor.numel() % group_.size() == 0,
+              "a scattered range is a multiple of the ranks");
+      if (tensor.numel() > 0) bucket.ranges.push_back(tensor.view({tensor.numel()}));
     }
     require(!bucket.ranges.empty(), "a gradient bucket without elements");
   }

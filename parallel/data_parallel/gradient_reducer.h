@@ -33,9 +33,8 @@ class GradientReducer {
     kShard,  // on each rank its part of each range, the others are then of no meaning: reduce_scatter
   };
 
-  // A bucket is a list of contiguous fp32 | bf16 ranges, not empty. With kWhole ranges that follow each other in memory
-  // are reduced at once; with kShard each is a multiple of the group's size. `group` and the streams outlive the
-  // reducer.
+  // A bucket is a list of contiguous fp32 | bf16 ranges, not empty, the same on all ranks; a call reduces each. With
+  // kShard each is a multiple of the group's size. `group` and the streams outlive the reducer.
   GradientReducer(Communicator& group, const Streams& streams, const std::vector<std::vector<Tensor>>& buckets,
                   Result result = Result::kWhole);
 

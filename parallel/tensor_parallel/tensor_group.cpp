@@ -8,6 +8,16 @@
 
 namespace megalith {
 
+namespace {
+
+// What comes on `communication` runs after what is on `compute`.
+void follow(Stream& communication, Stream& compute, Event& ready) {
+  compute.record(ready);
+  communication.wait(ready);
+}
+
+}  // namespace
+
 TensorGroup::TensorGroup(Communicator& group, Stream& communication, const Options& options)
     : group_(group),
       communication_(communication),
@@ -17,8 +27,7 @@ TensorGroup::TensorGroup(Communicator& group, Stream& communication, const Optio
       done_("tensor-parallel collective done") {}
 
 void TensorGroup::communicate(Stream& compute, const std::function<void(Stream&)>& enqueue) {
-  compute.record(ready_);
-  communication_.wait(ready_);
+  follow(communication_, compute, ready_);
   enqueue(communication_);
   communication_.record(done_);
   compute.wait(done_);
@@ -66,8 +75,7 @@ Tensor TensorGroup::gather_rows(Context& ctx, const Tensor& x, const std::string
   const std::int64_t rows = x.size(0);
   const Tensor whole = ctx.empty({rows * group_.size(), x.size(1)}, x.dtype, "gathered rows");
   const auto piece = [&](int rank) { return whole.slice(0, rank * rows, rows); };
-  ctx.compute.record(ready_);
-  communication_.wait(ready_);
+  follow(communication_, ctx.compute, ready_);
   launch(communication_, Copy{.src = x, .dst = piece(group_.rank())});
   for (int step = 0; step < group_.size(); ++step) {
     const bool more = step + 1 < group_.size();
@@ -84,8 +92,7 @@ Tensor TensorGroup::gather_rows(Context& ctx, const Tensor& x, const std::string
 Tensor TensorGroup::gather_rows_behind(Context& ctx, const Tensor& x, const std::string& label) {
   require(overlap_, "gather_rows_behind without overlap");
   const Tensor whole = ctx.empty({x.size(0) * group_.size(), x.size(1)}, x.dtype, "gathered rows");
-  ctx.compute.record(ready_);
-  communication_.wait(ready_);
+  follow(communication_, ctx.compute, ready_);
   group_.label_next("rows of " + label);
   group_.all_gather(communication_, x, whole);
   return whole;
@@ -106,8 +113,7 @@ Tensor TensorGroup::sum_rows(Context& ctx, const Shape& shape, DType dtype, cons
   for (int step = 1; step < group_.size(); ++step) {
     const Tensor piece = sent.slice(0, (step - 1) * rows, rows);
     make(piece, above(step) * rows);
-    ctx.compute.record(ready_);
-    communication_.wait(ready_);
+    follow(communication_, ctx.compute, ready_);
     exchange(step, piece, parts.slice(0, below(step) * rows, rows), "sum of " + label);
   }
   make(parts.slice(0, group_.rank() * rows, rows), group_.rank() * rows);

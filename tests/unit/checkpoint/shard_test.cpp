@@ -110,7 +110,8 @@ TEST(Slice, ProblemsAreFound) {
   EXPECT_NE(slice_problem(shape, Slice::box({2, 0}, {1, 3})), "");
   EXPECT_NE(slice_problem(shape, Slice::box({0}, {4})), "");
   EXPECT_NE(slice_problem(shape, Slice::range(0, 13)), "");
-  EXPECT_NE(slice_problem(shape, Slice::box({0, 0}, {4})), "");
+  EXPECT_EQ(slice_problem(shape, Slice::box({0, 0}, {4})), "slice [0:4,0:] has not 2 dims");
+  EXPECT_EQ(slice_problem(shape, Slice::box({0}, {4, 3})), "slice [0:4,:3] has not 2 dims");
   EXPECT_NE(slice_problem({4194305, 4194305, 211106198978564}, Slice::range(0, 4)), "");
 }
 

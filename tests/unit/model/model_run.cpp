@@ -193,7 +193,9 @@ ModelResult run_model(const ModelCase& test) {
     recording.step(false);
     result.plan = plan_arena(timeline, recording.arena());
     for (const Timeline::Entry& entry : timeline.entries()) {
-      if (entry.kind == Timeline::Kind::kOp) ++result.planned_ops;
+      if (entry.kind != Timeline::Kind::kOp) continue;
+      ++result.planned_ops;
+      for (const AccessRange& range : entry.access.ranges()) result.accessed_bytes += range.bytes;
     }
   }
   ModelRun run(test, test.device, nullptr);

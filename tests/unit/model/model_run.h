@@ -37,6 +37,7 @@ struct ModelResult {
   std::vector<int> tokens, labels;  // of all microbatches
   ArenaPlan plan;
   std::size_t planned_ops = 0;
+  std::size_t accessed_bytes = 0;  // by those: read and written
   std::size_t touched_bytes = 0;
   int columns = 0;
   int captured_ops = 0;

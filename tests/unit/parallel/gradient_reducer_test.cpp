@@ -97,8 +97,8 @@ TEST(GradientReducer, SumsOverTheGroupInEveryStep) {
       for (std::size_t i = 0; i < seen.size(); ++i) ASSERT_EQ(seen[i], sum * static_cast<float>(i % 60 / 20 + 1)) << i;
       EXPECT_EQ(reducer.buckets_reduced(), 6);
       EXPECT_EQ(reducer.bytes_reduced(), 3 * 60 * 4);
-      // The two neighbours were reduced by one call.
-      EXPECT_EQ(world.stats().collectives, 6);
+      // Neighbours in memory are not joined: ranks may have them at other addresses.
+      EXPECT_EQ(world.stats().collectives, 9);
     });
   }
 }
@@ -120,7 +120,7 @@ TEST(GradientReducer, SumsBf16GradientsRoundedOnce) {
     comm.synchronize();
     for (const bf16 sum : flat) EXPECT_EQ(to_float(sum), 1 + 0x1p-7f);
     EXPECT_EQ(reducer.bytes_reduced(), 60 * 2);
-    EXPECT_EQ(world.stats().collectives, 2) << "the two neighbours are reduced by one call";
+    EXPECT_EQ(world.stats().collectives, 3);
   });
 }
 
@@ -171,10 +171,10 @@ TEST(GradientReducer, EnqueuesOneWaitPerBucketAndOneAtTheEnd) {
                                                                      : "wait";
     order.push_back(timeline.lanes()[static_cast<std::size_t>(entry.lane)] + " " + what);
   }
-  EXPECT_THAT(order,
-              ElementsAre("compute backward", "compute backward", "compute record", "comm wait", "comm all_reduce",
-                          "compute backward", "compute record", "comm wait", "comm all_reduce", "comm record",
-                          "compute wait", "compute optimizer", "compute optimizer", "compute optimizer"));
+  EXPECT_THAT(
+      order, ElementsAre("compute backward", "compute backward", "compute record", "comm wait", "comm all_reduce",
+                         "comm all_reduce", "compute backward", "compute record", "comm wait", "comm all_reduce",
+                         "comm record", "compute wait", "compute optimizer", "compute optimizer", "compute optimizer"));
 }
 
 // Ops that touch nothing, so that a missing wait is a hazard on paper only and this test is clean under

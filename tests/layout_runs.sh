@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# Trains one small model under mpirun in every kind of layout that RANKS ranks can have, and compares every loss with the
+# run of one rank; schedules of one layout must agree with each other bit for bit. Prints a line a run; fails if one differs.
+#   tests/layout_runs.sh [RANKS]      default 2; 4 or 8 add layouts of two and three axes
+# Environment: APPS, the folder of the built programs (default build/cpu-release/apps); DEVICE (default cpu); STEPS
+# (default 20); BF16=1, bfloat16 in place of fp32; TOLERANCE, the largest relative difference of a loss (default 1e-5,
+# with BF16 2e-3); ARGS, more flags for train.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+ranks=${1:-2} device=${DEVICE:-cpu} steps=${STEPS:-20} apps=${APPS:-build/cpu-release/apps}
+tolerance=${TOLERANCE:-$([ -n "${BF16:-}" ] && echo 2e-3 || echo 1e-5)}
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+out=$(mktemp -d)
+trap 'rm -rf "$out"' EXIT
+
+model="--num-layers $((ranks > 2 ? 8 : 4)) --hidden-size 256 --num-attention-heads 4 --group-query-attention --num-query-groups 2 --seq-length 128
+  --position-embedding-type rope --normalization RMSNorm --swiglu --disable-bias-linear --hidden-dropout 0.1"
+training="--micro-batch-size 2 --global-batch-size 32 --train-iters $steps --lr 1e-3 --lr-warmup-iters 2 --eval-iters 0
+  --mock-data --tokenizer-type null --vocab-size 255 --deterministic-mode ${BF16:+--bf16}"
+tp="--tensor-model-parallel-size" pp="--pipeline-model-parallel-size" zero="--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"
+
+# run NAME RANKS FLAG...: leaves the losses, and their bits, in $out/NAME
+run() {
+  local name=$1 np=$2
+  shift 2
+  # shellcheck disable=SC2086
+  if ! mpirun --bind-to none -np "$np" "$apps/train" --device "$device" $model $training ${ARGS:-} "$@" \
+    --metrics-jsonl "$out/$name.jsonl" >"$out/$name.log" 2>&1; then
+    echo "$name: failed: $(grep -m 3 -iE 'error|rank' "$out/$name.log" || tail -n 3 "$out/$name.log")"
+    return 1
+  fi
+  sed -n 's/.*"lm_loss": *\([^,}]*\),.*"lm_loss_hex": *"\([^"]*\)".*/\1 \2/p' "$out/$name.jsonl" >"$out/$name"
+  [ "$(wc -l <"$out/$name")" = "$steps" ] || { echo "$name: $(wc -l <"$out/$name") losses of $steps steps"; return 1; }
+}
+
+failed=0
+# compare NAME [TWIN]: with the run of one rank, and in bits with TWIN
+compare() {
+  local verdict bits=
+  verdict=$(paste -d' ' "$out/one" "$out/$1" | awk -v t="$tolerance" '{d = ($3 - $1) / $1; if (d < 0) d = -d; if (d > m) m = d}
+    END {printf "%.1e %s", m, m <= t ? "ok" : "DIFFERS"}')
+  if [ -n "${2:-}" ]; then cmp -s "$out/$1" "$out/$2" && bits="as $2 in bits" || bits="DIFFERS from $2"; fi
+  printf '%-28s last loss %s, largest difference %s %s\n' "$1" "$(tail -n 1 "$out/$1" | cut -d' ' -f1)" "$verdict" "$bits"
+  [[ "$verdict$bits" != *DIFFERS* ]] || failed=1
+}
+# check NAME TWIN|- FLAG...
+check() {
+  local name=$1 twin=${2#-}
+  shift 2
+  if run "$name" "$ranks" "$@"; then compare "$name" "$twin"; else failed=1; fi
+}
+
+run one 1 || exit 1
+if [ "$ranks" -gt 1 ]; then
+  check dp - --overlap-grad-reduce
+  check dp_zero1 - $zero
+  check tp - $tp "$ranks"
+  check tp_sequence - $tp "$ranks" --sequence-parallel
+  check tp_overlap - $tp "$ranks" --sequence-parallel --tp-comm-overlap
+  check pp_gpipe - $pp "$ranks" --pipeline-schedule gpipe
+  for schedule in 1f1b zb-h1; do check pp_$schedule pp_gpipe $pp "$ranks" --pipeline-schedule $schedule; done
+  check pp_interleaved - $pp "$ranks" --pipeline-schedule interleaved --num-layers-per-virtual-pipeline-stage 1
+  for schedule in zb-v dualpipe-v; do check pp_$schedule - $pp "$ranks" --pipeline-schedule $schedule; done
+  check pp_recompute pp_gpipe $pp "$ranks" --recompute-granularity full --recompute-method uniform
+fi
+if [ "$ranks" -ge 4 ]; then
+  check tp2_pp2 - $tp 2 --sequence-parallel $pp 2
+  check tp2_dp2_zero1 - $tp 2 --sequence-parallel --tp-comm-overlap $zero
+  check pp2_dp2_zero1 - $pp 2 $zero
+fi
+if [ "$ranks" -ge 8 ]; then
+  check tp2_pp2_dp2_zero1 - $tp 2 --sequence-parallel --tp-comm-overlap $pp 2 --pipeline-schedule zb-v $zero
+fi
+exit $failed
