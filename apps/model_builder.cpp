@@ -348,15 +348,21 @@ std::string TrainingModel::name_of(const void* address) const {
 void TrainingModel::warm_up() {
   const std::int64_t sequences = num_microbatches_ * options_.train.micro_batch_size;
   const std::vector<std::int32_t> tokens(static_cast<std::size_t>(sequences * (options_.model.seq_length + 1)), 0);
-  std::vector<Action> first;
-  for (const Action& action : train_actions_) {
-    if (is_of_microbatch(action.kind) && action.microbatch == 0) first.push_back(action);
-  }
-  run_step(Mode::kTrain, first,
-           {.iteration = 1,
-            .first_samples = std::vector<std::int64_t>(static_cast<std::size_t>(num_microbatches_), 0),
-            .tokens = tokens});
-  compute_.synchronize();
+  const auto run_first_microbatch = [&](Mode mode, const std::vector<Action>& actions) {
+    std::vector<Action> first;
+    for (const Action& action : actions) {
+      if (is_of_microbatch(action.kind) && action.microbatch == 0) first.push_back(action);
+    }
+    run_step(mode, first,
+             {.iteration = 1,
+              .first_samples = std::vector<std::int64_t>(static_cast<std::size_t>(num_microbatches_), 0),
+              .tokens = tokens});
+    compute_.synchronize();
+  };
+  transfer_->rehearse(true);
+  run_first_microbatch(Mode::kTrain, train_actions_);
+  run_first_microbatch(Mode::kEval, evaluate_actions_);
+  transfer_->rehearse(false);
 }
 
 float TrainingModel::evaluate_step(const StepInput& input) {

@@ -96,8 +96,9 @@ class TrainingModel {
   // No step may be pending.
   void repeat_step(const StepInput& input, const std::function<void(const Action&)>& before);
 
-  // Runs the first microbatch's forward and backward on tokens of no meaning and waits, so that libraries load their
-  // kernels and GEMMs are known before the first step. Changes nothing that a step reads.
+  // Runs the first microbatch's forward and backward, and its forward in evaluation, on tokens of no meaning and waits,
+  // so that libraries load their kernels and GEMMs are known before the first step. Stages send each other nothing.
+  // Changes nothing that a step reads.
   void warm_up();
 
   std::int64_t num_microbatches() const { return num_microbatches_; }

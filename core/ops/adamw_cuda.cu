@@ -1,6 +1,7 @@
 // Memory-bound, one pass, one launch for up to kMaxRanges ranges, whose addresses are the kernel's parameters. Blocks
-// take chunks of the ranges in turn; a thread owns eight neighbouring elements at a time, of all five arrays. Every
-// operation is rounded as on the CPU, so both give the same bits; elementwise, so deterministic.
+// take chunks of the ranges in turn; a thread owns a few quads of neighbouring elements at a time, of all five arrays,
+// so that a warp's accesses are gapless in each. Every operation is rounded as on the CPU, so both give the same bits;
+// elementwise, so deterministic.
 #include "core/ops/adamw.h"
 #include "core/ops/cuda_launch.cuh"
 #include "core/ops/cuda_pack.cuh"
@@ -12,8 +13,9 @@ namespace {
 using namespace cuda;
 
 constexpr int kThreads = 256;
-constexpr int kElements = 8;  // of a thread
-constexpr std::int64_t kChunk = kThreads * kElements;
+constexpr int kQuad = 4;   // neighbouring elements
+constexpr int kQuads = 2;  // of a thread
+constexpr std::int64_t kChunk = kThreads * kQuad * kQuads;
 constexpr int kBlocksPerMultiprocessor = 4;
 constexpr int kMaxRanges = 256;  // 16 KiB of the 32 KiB that a kernel's parameters may take
 
@@ -60,33 +62,31 @@ __device__ Coefficients coefficients(const Arguments& a) {
           .eps = static_cast<float>(a.eps)};
 }
 
-// Eight neighbouring elements as they are stored.
+// A quad as it is stored: 16 bytes of fp32, 8 of bf16.
 template <class T>
-struct Eight {
-  static constexpr int kPacks = kElements / kPack<T>;
-  uint4 raw[kPacks];
+struct Quad {
+  using Raw = std::conditional_t<sizeof(T) == 2, uint2, uint4>;
+  Raw raw;
 
   __device__ void load(const void* data, std::int64_t first) {
-#pragma unroll
-    for (int k = 0; k < kPacks; ++k) raw[k] = load_full(static_cast<const T*>(data) + first + k * kPack<T>);
+    raw = *reinterpret_cast<const Raw*>(static_cast<const T*>(data) + first);
   }
-  __device__ void get(float (&x)[kElements]) const {
-#pragma unroll
-    for (int k = 0; k < kPacks; ++k) {
-      float part[kPack<T>];
-      unpack<T>(raw[k], part);
-#pragma unroll
-      for (int j = 0; j < kPack<T>; ++j) x[k * kPack<T> + j] = part[j];
+  __device__ void get(float (&x)[kQuad]) const {
+    if constexpr (sizeof(T) == 2) {
+      unpack_pair(raw.x, x[0], x[1]);
+      unpack_pair(raw.y, x[2], x[3]);
+    } else {
+      unpack<T>(raw, x);
     }
   }
-  __device__ static void store(void* data, std::int64_t first, const float (&x)[kElements]) {
-#pragma unroll
-    for (int k = 0; k < kPacks; ++k) {
-      float part[kPack<T>];
-#pragma unroll
-      for (int j = 0; j < kPack<T>; ++j) part[j] = x[k * kPack<T> + j];
-      store_full(static_cast<T*>(data) + first + k * kPack<T>, pack<T>(part));
+  __device__ static void store(void* data, std::int64_t first, const float (&x)[kQuad]) {
+    Raw packed;
+    if constexpr (sizeof(T) == 2) {
+      packed = make_uint2(pack_pair(x[0], x[1]), pack_pair(x[2], x[3]));
+    } else {
+      packed = pack<T>(x);
     }
+    *reinterpret_cast<Raw*>(static_cast<T*>(data) + first) = packed;
   }
 };
 
@@ -98,10 +98,10 @@ __device__ inline void step_element(float& w, float& m, float& v, float gradient
   w = __fmaf_rn(-c.step_size, __fdiv_rn(m, denominator), __fmul_rn(w, decay));
 }
 
-// The elements [first, first + 8) of a range, of which some may be beyond its end.
+// The elements [first, first + 4) of a range, of which some may be beyond its end.
 template <class T, class G, class M, class V>
 __device__ inline void step_few(const Range& range, std::int64_t first, float decay, const Coefficients& c) {
-  for (std::int64_t i = first; i < first + kElements && i < range.count; ++i) {
+  for (std::int64_t i = first; i < first + kQuad && i < range.count; ++i) {
     float w = range.main_param[i], m = widen(static_cast<M*>(range.exp_avg)[i]),
           v = widen(static_cast<V*>(range.exp_avg_sq)[i]);
     step_element(w, m, v, widen(static_cast<const G*>(range.grad)[i]), decay, c);
@@ -112,27 +112,36 @@ __device__ inline void step_few(const Range& range, std::int64_t first, float de
   }
 }
 
-template <class T, class G, class M, class V>
-__device__ inline void step_eight(const Range& range, std::int64_t first, float decay, const Coefficients& c) {
-  Eight<G> raw_gradient;
-  Eight<float> raw_weight;
-  Eight<M> raw_first;
-  Eight<V> raw_second;
-  raw_gradient.load(range.grad, first);
-  raw_weight.load(range.main_param, first);
-  raw_first.load(range.exp_avg, first);
-  raw_second.load(range.exp_avg_sq, first);
-  float g[kElements], w[kElements], m[kElements], v[kElements];
-  raw_gradient.get(g);
-  raw_weight.get(w);
-  raw_first.get(m);
-  raw_second.get(v);
+// kCount aligned quads within the range, the first of them at `first`, one in kThreads of a chunk.
+template <class T, class G, class M, class V, int kCount>
+__device__ inline void step_quads(const Range& range, std::int64_t first, float decay, const Coefficients& c) {
+  Quad<G> raw_gradient[kCount];
+  Quad<float> raw_weight[kCount];
+  Quad<M> raw_first[kCount];
+  Quad<V> raw_second[kCount];
 #pragma unroll
-  for (int j = 0; j < kElements; ++j) step_element(w[j], m[j], v[j], g[j], decay, c);
-  Eight<M>::store(range.exp_avg, first, m);
-  Eight<V>::store(range.exp_avg_sq, first, v);
-  Eight<float>::store(range.main_param, first, w);
-  if (sizeof(T) == 2 || range.separate) Eight<T>::store(range.param, first, w);
+  for (int q = 0; q < kCount; ++q) {
+    const std::int64_t at = first + q * kThreads * kQuad;
+    raw_gradient[q].load(range.grad, at);
+    raw_weight[q].load(range.main_param, at);
+    raw_first[q].load(range.exp_avg, at);
+    raw_second[q].load(range.exp_avg_sq, at);
+  }
+#pragma unroll
+  for (int q = 0; q < kCount; ++q) {
+    const std::int64_t at = first + q * kThreads * kQuad;
+    float g[kQuad], w[kQuad], m[kQuad], v[kQuad];
+    raw_gradient[q].get(g);
+    raw_weight[q].get(w);
+    raw_first[q].get(m);
+    raw_second[q].get(v);
+#pragma unroll
+    for (int j = 0; j < kQuad; ++j) step_element(w[j], m[j], v[j], g[j], decay, c);
+    Quad<M>::store(range.exp_avg, at, m);
+    Quad<V>::store(range.exp_avg_sq, at, v);
+    Quad<float>::store(range.main_param, at, w);
+    if (sizeof(T) == 2 || range.separate) Quad<T>::store(range.param, at, w);
+  }
 }
 
 template <class T, class G, class M, class V>
@@ -147,12 +156,19 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor) adamw(cons
   for (int chunk = static_cast<int>(blockIdx.x); chunk < a.chunks; chunk += static_cast<int>(gridDim.x)) {
     while (chunk >= a.ranges[at].end_chunk) begin = a.ranges[at++].end_chunk;
     const Range& range = a.ranges[at];
-    const std::int64_t first = (chunk - begin) * kChunk + static_cast<int>(threadIdx.x) * kElements;
+    const std::int64_t start = (chunk - begin) * kChunk, first = start + static_cast<int>(threadIdx.x) * kQuad;
     const auto decay = static_cast<float>(fma(-learning_rate, range.weight_decay, 1.0));
-    if (range.vector && first + kElements <= range.count) {
-      step_eight<T, G, M, V>(range, first, decay, c);
-    } else {
-      step_few<T, G, M, V>(range, first, decay, c);
+    if (range.vector && start + kChunk <= range.count) {
+      step_quads<T, G, M, V, kQuads>(range, first, decay, c);
+      continue;
+    }
+    for (int q = 0; q < kQuads; ++q) {
+      const std::int64_t at = first + q * kThreads * kQuad;
+      if (range.vector && at + kQuad <= range.count) {
+        step_quads<T, G, M, V, 1>(range, at, decay, c);
+      } else {
+        step_few<T, G, M, V>(range, at, decay, c);
+      }
     }
   }
 }

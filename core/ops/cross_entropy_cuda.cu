@@ -1,11 +1,11 @@
-// Memory-bound. A cluster of one to eight blocks owns a few rows, each block a slice of them, which it reads once into
-// shared memory: while it arrives, each thread keeps a running maximum and sum of exponentials; the blocks exchange
-// theirs; the gradient is written from shared memory. Two blocks share a multiprocessor, so that one reads while the
-// other writes; rows of several blocks, where that is not enough, also read the next slice meanwhile. What exceeds the
-// memory of eight blocks is read again, from L2. Deterministic: the threads' pairs are merged by fixed trees, the
-// blocks' in order.
+// Memory-bound. A block holds a row in shared memory and registers from the one time it is read to the one time its
+// gradient is written. Each thread keeps packs of its own, and adds what arrives to a running maximum and sum of
+// exponentials while later packs are on their way. Where two blocks or more share a multiprocessor, each takes one row,
+// and one reads while another writes. A block alone takes row after row: as a thread writes the gradient of a pack, it
+// fetches the same pack of the next row, so reading, writing and arithmetic go on at once, and only between rows the
+// threads wait for each other. What exceeds the memory of a multiprocessor is read again, from L2. Deterministic: the
+// threads' pairs are merged by fixed trees.
 #include "core/ops/cross_entropy.h"
-#include "core/ops/cuda_cluster.cuh"
 #include "core/ops/cuda_indices.cuh"
 #include "core/ops/cuda_math.cuh"
 #include "core/ops/cuda_pack.cuh"
@@ -17,10 +17,10 @@ namespace {
 
 using namespace cuda;
 
-constexpr int kMaxThreads = 512;
-constexpr int kBlocks = 2;             // of a multiprocessor, so that one reads while the other writes
-constexpr int kParts = 2;              // of a slice, waited for one after the other
-constexpr std::int64_t kMostRows = 8;  // of a cluster
+constexpr int kThreads = 1024;  // of a multiprocessor, in one block or several
+constexpr int kBeside = 512;    // of a block beside others
+constexpr int kTogether = 2;    // packs that a thread has at work at a time
+constexpr int kAhead = 3;       // so many times those are on their way while one is added
 constexpr float kLowest = -INFINITY;
 
 struct LossArguments {
@@ -31,9 +31,7 @@ struct LossArguments {
   const MicrobatchParameters* parameters;  // null: no gradient
   std::int64_t rows;
   int vocab, columns;
-  int rows_of_cluster;
-  int cluster;                    // blocks of a row
-  int slice_packs, cached_packs;  // of a block; of those, in shared memory
+  int shared_packs;  // of a thread, in shared memory
 };
 
 // max and sum of exp(x - max) over some elements. From max = -inf on, sum is 0 or NaN.
@@ -66,34 +64,22 @@ __device__ inline Softmax warp_softmax(Softmax x) {
   return x;
 }
 
-// What the threads of all blocks of a row exchange; in turns, so that one barrier is enough.
+// What the warps of a block exchange; in turns, so that one barrier a row is enough.
 struct Exchange {
-  float warp_max[2][32], warp_sum[2][32];
-  float max[2][kMaxCluster], sum[2][kMaxCluster];
+  float max[2][32], sum[2][32];
 };
 
-__device__ inline Softmax row_softmax(Softmax x, int cluster, Exchange& exchange, int turn) {
+__device__ inline Softmax row_softmax(Softmax x, Exchange& exchange, int turn) {
   const int thread = static_cast<int>(threadIdx.x), warps = static_cast<int>(blockDim.x) / 32;
   x = warp_softmax(x);
   if (thread % 32 == 0) {
-    exchange.warp_max[turn][thread / 32] = x.max;
-    exchange.warp_sum[turn][thread / 32] = x.sum;
+    exchange.max[turn][thread / 32] = x.max;
+    exchange.sum[turn][thread / 32] = x.sum;
   }
   __syncthreads();
   x = {};
-  if (thread % 32 < warps) x = {exchange.warp_max[turn][thread % 32], exchange.warp_sum[turn][thread % 32]};
-  x = warp_softmax(x);
-  if (cluster == 1) return x;
-  float *max = exchange.max[turn], *sum = exchange.sum[turn];
-  if (thread < cluster) {
-    store_to_peer(max + cluster_rank(), threadIdx.x, x.max);
-    store_to_peer(sum + cluster_rank(), threadIdx.x, x.sum);
-  }
-  cluster_arrive();
-  cluster_wait();
-  x = {max[0], sum[0]};
-  for (int block = 1; block < cluster; ++block) x = merged(x, {max[block], sum[block]});
-  return x;
+  if (thread % 32 < warps) x = {exchange.max[turn][thread % 32], exchange.sum[turn][thread % 32]};
+  return warp_softmax(x);
 }
 
 // A pack of logits; -inf beyond the vocabulary.
@@ -105,95 +91,32 @@ __device__ inline void unpack_logits(uint4 raw, int first, int vocab, float (&v)
   for (int j = 0; j < kPack<T>; ++j) v[j] = first + j < vocab ? v[j] : kLowest;
 }
 
-// A block's part of a row: packs first, first + 1, ..., of which the foremost have room in shared memory.
-struct Slice {
-  int first, packs, cached, part;
-
-  __device__ Slice(const LossArguments& a, int width) {
-    const int row_packs = (a.columns + width - 1) / width, threads = static_cast<int>(blockDim.x);
-    first = a.cluster == 1 ? 0 : static_cast<int>(cluster_rank()) * a.slice_packs;
-    packs = max(0, min(a.slice_packs, row_packs - first));
-    cached = min(packs, a.cached_packs);
-    part = (cached + kParts * threads - 1) / (kParts * threads) * threads;
-  }
-};
-
-template <class T, bool kVector>
-__device__ inline uint4 load_logits(const T* x, int pack, const LossArguments& a) {
-  const int first = pack * kPack<T>;
-  return load_of_row<T, kVector>(x, first, first < a.vocab ? a.columns : 0);
-}
-
-// Adds two packs, -inf where there is none.
 template <class T>
-__device__ inline void add_packs(Softmax& to, const uint4 (&raw)[2], const int (&first)[2], int vocab) {
-  constexpr int kWidth = kPack<T>;
-  float v[2][kWidth], max = to.max;
+__device__ inline void add_pack(Softmax& to, uint4 raw, int first, int vocab) {
+  float v[kPack<T>], max = to.max;
+  unpack_logits<T>(raw, first, vocab, v);
 #pragma unroll
-  for (int u = 0; u < 2; ++u) {
-    unpack_logits<T>(raw[u], first[u], vocab, v[u]);
-#pragma unroll
-    for (int j = 0; j < kWidth; ++j) max = fmaxf(max, v[u][j]);
-  }
+  for (int j = 0; j < kPack<T>; ++j) max = fmaxf(max, v[j]);
   const Shift<T> shift(max);
   float sum = to.sum * shift.exponential_of(to.max);
 #pragma unroll
-  for (int u = 0; u < 2; ++u) {
-#pragma unroll
-    for (int j = 0; j < kWidth; ++j) sum += shift.exponential_of(v[u][j]);
-  }
+  for (int j = 0; j < kPack<T>; ++j) sum += shift.exponential_of(v[j]);
   to = {max, sum};
 }
 
-// Starts to bring a slice into shared memory: kParts stages, empty ones for an absent row.
-template <class T, bool kVector>
-__device__ inline void fetch_slice(const T* x, const LossArguments& a, const Slice& slice, uint4* cache) {
-  const int threads = static_cast<int>(blockDim.x), cached = x == nullptr ? 0 : slice.cached;
-#pragma unroll
-  for (int s = 0; s < kParts; ++s) {
-    for (int p = s * slice.part + static_cast<int>(threadIdx.x); p < min((s + 1) * slice.part, cached); p += threads) {
-      const int first = (slice.first + p) * kPack<T>;
-      stage_of_row<T, kVector>(cache + p, x, first, first < a.vocab ? a.columns : 0);
-    }
-    commit_stage();
-  }
-}
+// What the gradient of a row depends on.
+template <class T>
+struct Gradient {
+  T* x = nullptr;  // the row; null: nothing is written
+  int label = -1;  // ignored
+  Shift<T> shift{0.0f};
+  float factor = 0, label_gradient = 0;
 
-// `kLater` stages were committed after the slice's own.
-template <class T, bool kVector, int kLater>
-__device__ Softmax read_slice(const T* x, const LossArguments& a, const Slice& slice, const uint4* cache) {
-  constexpr int kWidth = kPack<T>, kBeyond = 1 << 30;  // a first column that no vocabulary has
-  const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
-  Softmax mine;
-  const auto add = [&](int begin, int end, auto&& pack_at) {
-    for (int p = begin + thread; p < end; p += 2 * threads) {
-      const bool second = p + threads < end;
-      const uint4 raw[2] = {pack_at(p), second ? pack_at(p + threads) : make_uint4(0, 0, 0, 0)};
-      const int first[2] = {(slice.first + p) * kWidth, second ? (slice.first + p + threads) * kWidth : kBeyond};
-      add_packs<T>(mine, raw, first, a.vocab);
-    }
-  };
-  const auto cached = [cache](int p) { return cache[p]; };
-  wait_for_stages<kLater + 1>();
-  add(0, min(slice.part, slice.cached), cached);
-  wait_for_stages<kLater>();
-  add(slice.part, slice.cached, cached);
-  add(slice.cached, slice.packs, [&](int p) { return load_logits<T, kVector>(x, slice.first + p, a); });
-  return mine;
-}
-
-template <class T, bool kVector>
-__device__ void write_gradient(T* x, const LossArguments& a, const Slice& slice, const uint4* cache, const Softmax& row,
-                               int label, float label_logit) {
-  constexpr int kWidth = kPack<T>;
-  const Shift<T> shift(row.max);
-  const float scale = a.parameters->loss_scale, factor = scale / row.sum;
-  const float label_gradient = (expf(label_logit - shift.max) / row.sum - 1.0f) * scale;
-#pragma unroll 2
-  for (int p = static_cast<int>(threadIdx.x); p < slice.packs; p += static_cast<int>(blockDim.x)) {
-    const int first = (slice.first + p) * kWidth;
+  __device__ uint4 of(uint4 raw, int first, int vocab) const {
+    constexpr int kWidth = kPack<T>;
+    if (label < 0) return make_uint4(0, 0, 0, 0);
     float v[kWidth];
-    unpack_logits<T>(p < slice.cached ? cache[p] : load_logits<T, kVector>(x, slice.first + p, a), first, a.vocab, v);
+    unpack_logits<T>(raw, first, vocab, v);
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) v[j] = shift.exponential_of(v[j]) * factor;
     if (label >= first && label < first + kWidth) {  // the subtraction belongs before the rounding to T
@@ -202,98 +125,134 @@ __device__ void write_gradient(T* x, const LossArguments& a, const Slice& slice,
         if (first + j == label) v[j] = label_gradient;
       }
     }
-    if (first + kWidth > a.vocab) {  // also where a NaN would make NaN of exp(-inf)
+    if (first + kWidth > vocab) {  // also where a NaN would make NaN of exp(-inf)
 #pragma unroll
-      for (int j = 0; j < kWidth; ++j) v[j] = first + j < a.vocab ? v[j] : 0.0f;
+      for (int j = 0; j < kWidth; ++j) v[j] = first + j < vocab ? v[j] : 0.0f;
     }
-    store_of_row<T, kVector>(x, first, a.columns, pack<T>(v));
-  }
-}
-
-// kRing: slices in shared memory, of the row at work and of those after it.
-template <class T, bool kVector, int kRing>
-__global__ void __launch_bounds__(kMaxThreads, kBlocks) cross_entropy(const LossArguments a) {
-  extern __shared__ uint4 ring[];
-  __shared__ Exchange exchange;
-  if (*a.verdict != 0) return;
-  const Slice slice(a, kPack<T>);
-  const std::int64_t begin = std::int64_t{blockIdx.x / static_cast<unsigned>(a.cluster)} * a.rows_of_cluster;
-  const std::int64_t end = min(begin + a.rows_of_cluster, a.rows);
-  const auto fetch = [&](std::int64_t row) {
-    T* x = row < end && a.labels[row] >= 0 ? static_cast<T*>(a.logits) + row * a.stride : nullptr;
-    fetch_slice<T, kVector>(x, a, slice, ring + (row - begin) % kRing * a.cached_packs);
-  };
-#pragma unroll
-  for (int r = 0; r < kRing; ++r) fetch(begin + r);
-  if (a.cluster > 1) {  // all blocks run
-    cluster_arrive();
-    cluster_wait();
-  }
-  const bool first_thread = slice.first == 0 && threadIdx.x == 0;
-  int turn = 0;
-  for (std::int64_t row = begin; row < end; ++row) {
-    T* x = static_cast<T*>(a.logits) + row * a.stride;
-    const uint4* cache = ring + (row - begin) % kRing * a.cached_packs;
-    const std::int32_t label = a.labels[row];
-    if (label >= 0) {
-      const float label_logit = widen(x[label]);
-      const Softmax mine = read_slice<T, kVector, (kRing - 1) * kParts>(x, a, slice, cache);
-      const Softmax softmax = row_softmax(mine, a.cluster, exchange, turn);
-      turn ^= 1;
-      if (first_thread) a.loss[row] = logf(softmax.sum) - (label_logit - softmax.max);
-      if (a.parameters != nullptr) write_gradient<T, kVector>(x, a, slice, cache, softmax, label, label_logit);
-    } else {
-      if (first_thread) a.loss[row] = 0;
-      for (int p = static_cast<int>(threadIdx.x); a.parameters != nullptr && p < slice.packs;
-           p += static_cast<int>(blockDim.x)) {
-        store_of_row<T, kVector>(x, (slice.first + p) * kPack<T>, a.columns, make_uint4(0, 0, 0, 0));
-      }
-    }
-    fetch(row + kRing);
-  }
-  wait_for_stages<0>();
-}
-
-// What the number of blocks of a row depends on.
-struct Slicing {
-  int most_blocks = 1;             // of a cluster
-  std::int64_t shared_alone = 0;   // bytes of dynamic shared memory of a block alone on its multiprocessor
-  std::int64_t shared_beside = 0;  // where kBlocks share it
-
-  Slicing() {
-    int device = 0, block = 0, multiprocessor = 0;
-    MEGALITH_CUDA_CHECK(cudaGetDevice(&device));
-    MEGALITH_CUDA_CHECK(cudaDeviceGetAttribute(&block, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-    MEGALITH_CUDA_CHECK(cudaDeviceGetAttribute(&multiprocessor, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device));
-    constexpr int kKept = 2048;  // by the runtime, and by the kernel for its sums
-    shared_alone = (block - kKept) / 16 * 16;
-    shared_beside = (multiprocessor / kBlocks - kKept) / 16 * 16;
-    cudaFuncAttributes code{};
-    MEGALITH_CUDA_CHECK(cudaFuncGetAttributes(&code, cross_entropy<float, false, 1>));
-    if (has_clusters(code)) most_blocks = kMaxCluster;
+    return pack<T>(v);
   }
 };
 
-template <class T, bool kVector, int kRing>
-void launch_rows(CudaStream& stream, const LossArguments& a, const Slicing& slicing) {
-  const auto kernel = cross_entropy<T, kVector, kRing>;
+// kKept: packs of a thread in registers, after those in shared memory; what follows is in neither.
+template <class T, bool kVector, int kMaxThreads, int kKept>
+__global__ void __launch_bounds__(kMaxThreads, kThreads / kMaxThreads) cross_entropy(const LossArguments a) {
+  constexpr int kWidth = kPack<T>;
+  extern __shared__ uint4 cache[];
+  __shared__ Exchange exchange;
+  if (*a.verdict != 0) return;
+  const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
+  const int in_shared = a.shared_packs, in_memory = (in_shared + kKept) * threads + thread;
+  uint4 kept[kKept > 0 ? kKept : 1];
+  const auto row_at = [&](std::int64_t row) { return static_cast<T*>(a.logits) + row * a.stride; };
+  const auto label_at = [&](std::int64_t row) { return row < a.rows ? a.labels[row] : -1; };
+  const auto load = [&](const T* x, int first) {
+    return load_of_row<T, kVector>(x, first, first < a.vocab ? a.columns : 0);
+  };
+
+  // Writes the gradient of one row and reads the next one, or does one of both.
+  const auto pass = [&](const Gradient<T>& gradient, const T* next) {
+    Softmax softmax;
+    const auto write = [&](uint4 raw, int first) {
+      store_of_row<T, kVector>(gradient.x, first, a.columns, gradient.of(raw, first, a.vocab));
+    };
+    const auto add_shared = [&](int begin) {
+#pragma unroll
+      for (int u = 0; u < kTogether; ++u) {
+        const int p = (begin + u) * threads + thread;
+        if (begin + u < in_shared) add_pack<T>(softmax, cache[p], p * kWidth, a.vocab);
+      }
+    };
+#pragma unroll
+    for (int j = 0; j < kKept; ++j) {
+      const int first = ((in_shared + j) * threads + thread) * kWidth;
+      if (gradient.x != nullptr) write(kept[j], first);
+      if (next != nullptr) kept[j] = load(next, first);
+    }
+    for (int k = 0; k < in_shared; k += kTogether) {
+#pragma unroll
+      for (int u = 0; u < kTogether; ++u) {
+        const int p = (k + u) * threads + thread, first = p * kWidth;
+        if (k + u >= in_shared) break;
+        if (gradient.x != nullptr) write(cache[p], first);
+        if (next != nullptr) stage_of_row<T, kVector>(cache + p, next, first, first < a.vocab ? a.columns : 0);
+      }
+      commit_stage();
+      if (next == nullptr || k < kAhead * kTogether) continue;
+      wait_for_stages<kAhead>();
+      add_shared(k - kAhead * kTogether);
+    }
+    for (int p = in_memory; p * kWidth < a.columns; p += threads) {
+      if (gradient.x != nullptr) write(load(gradient.x, p * kWidth), p * kWidth);
+      if (next != nullptr) add_pack<T>(softmax, load(next, p * kWidth), p * kWidth, a.vocab);
+    }
+    if (next == nullptr) return softmax;
+#pragma unroll
+    for (int j = 0; j < kKept; ++j) {
+      add_pack<T>(softmax, kept[j], ((in_shared + j) * threads + thread) * kWidth, a.vocab);
+    }
+    wait_for_stages<0>();
+    const int iterations = (in_shared + kTogether - 1) / kTogether;
+    for (int i = max(0, iterations - kAhead); i < iterations; ++i) add_shared(i * kTogether);
+    return softmax;
+  };
+
+  Gradient<T> gradient;
+  int label = label_at(blockIdx.x), turn = 0;
+  for (std::int64_t row = blockIdx.x;; row += gridDim.x) {
+    const T* next = label >= 0 ? row_at(row) : nullptr;
+    const float label_logit = next != nullptr ? widen(next[label]) : 0.0f;
+    const int label_after = label_at(row + gridDim.x);
+    const Softmax mine = pass(gradient, next);
+    if (row >= a.rows) return;
+    gradient.x = a.parameters != nullptr ? row_at(row) : nullptr;
+    gradient.label = label;
+    if (next != nullptr) {
+      const Softmax softmax = row_softmax(mine, exchange, turn);
+      turn ^= 1;
+      gradient.shift = Shift<T>(softmax.max);
+      if (gradient.x != nullptr) {
+        const float scale = a.parameters->loss_scale;
+        gradient.factor = scale / softmax.sum;
+        gradient.label_gradient = (expf(label_logit - gradient.shift.max) / softmax.sum - 1.0f) * scale;
+      }
+      if (thread == 0) a.loss[row] = logf(softmax.sum) - (label_logit - softmax.max);
+    } else if (thread == 0) {
+      a.loss[row] = 0;
+    }
+    label = label_after;
+  }
+}
+
+// Bytes of shared memory: of a multiprocessor, and of a block alone on it.
+struct SharedMemory {
+  static constexpr int kOfBlock = 2048;  // kept by the runtime, and by the kernel for its sums
+  int multiprocessor = 0, block = 0;
+
+  SharedMemory() {
+    int device = 0;
+    MEGALITH_CUDA_CHECK(cudaGetDevice(&device));
+    MEGALITH_CUDA_CHECK(cudaDeviceGetAttribute(&block, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+    MEGALITH_CUDA_CHECK(cudaDeviceGetAttribute(&multiprocessor, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device));
+    block -= kOfBlock - 1024;  // the runtime's part is not in this one
+  }
+};
+
+struct Launch {
+  unsigned blocks, threads;
+  int shared_packs;
+};
+
+template <class T, bool kVector, int kMaxThreads, int kKept>
+void launch_rows(CudaStream& stream, LossArguments a, const Launch& launch, int most_bytes) {
+  const auto kernel = cross_entropy<T, kVector, kMaxThreads, kKept>;
   // A property of the kernel, the same for every launch.
   static const cudaError_t raised =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(slicing.shared_alone));
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most_bytes);
   MEGALITH_CUDA_CHECK(raised);
-  const auto cluster = static_cast<unsigned>(a.cluster);
-  const auto threads = static_cast<unsigned>(std::clamp(a.slice_packs / 128 * 32, 32, kMaxThreads));
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim = {cluster, 1, 1};
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(blocks_for(ceil_divide(a.rows, a.rows_of_cluster) * a.cluster, 1));
-  config.blockDim = dim3(threads);
-  config.dynamicSmemBytes = static_cast<std::size_t>(kRing * a.cached_packs) * 16;
-  config.stream = stream.handle();
-  config.attrs = &attribute;
-  config.numAttrs = cluster > 1 ? 1 : 0;
-  MEGALITH_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, a));
+  a.shared_packs = launch.shared_packs;
+  kernel<<<launch.blocks, launch.threads, static_cast<std::size_t>(launch.shared_packs) * launch.threads * 16,
+           stream.handle()>>>(a);
+  MEGALITH_CUDA_CHECK(cudaGetLastError());
 }
 
 }  // namespace
@@ -314,29 +273,26 @@ void run(CudaStream& stream, const CrossEntropy& op) {
                   .rows = rows,
                   .vocab = static_cast<int>(op.vocab_size),
                   .columns = static_cast<int>(columns),
-                  .rows_of_cluster = 1,
-                  .cluster = 1};
+                  .shared_packs = 0};
   if (rows == 0) return;
-  const auto& slicing = stream.keep<Slicing>();
-  const std::int64_t packs = ceil_divide(columns * static_cast<std::int64_t>(size_of(op.logits.dtype)), 16);
-  const auto slice_bytes = [&] { return ceil_divide(packs, a.cluster) * 16; };
-  const auto split = [&](std::int64_t most_bytes) {
-    while (a.cluster < slicing.most_blocks && slice_bytes() > most_bytes) ++a.cluster;
-    return slice_bytes() <= most_bytes;
-  };
-  const bool one = slice_bytes() <= slicing.shared_beside;
-  const bool ahead = !one && split(slicing.shared_beside / 32 * 16);
-  if (ahead) {  // at least so many clusters that none works much longer than the others
-    a.rows_of_cluster = static_cast<int>(std::clamp<std::int64_t>(rows / 512, 1, kMostRows));
-  }
-  a.slice_packs = static_cast<int>(slice_bytes() / 16);
-  a.cached_packs = static_cast<int>(std::min(slice_bytes(), slicing.shared_alone) / 16);
+  const auto& memory = stream.keep<SharedMemory>();
+  const int packs = static_cast<int>(ceil_divide(columns * static_cast<std::int64_t>(size_of(op.logits.dtype)), 16));
   visit_kernel(op.logits.dtype, rows_aligned(op.logits), [&](auto type, auto is_vector) {
-    if (ahead) {
-      launch_rows<decltype(type), is_vector(), 2>(stream, a, slicing);
-    } else {
-      launch_rows<decltype(type), is_vector(), 1>(stream, a, slicing);
+    using T = decltype(type);
+    constexpr bool kVector = is_vector();
+    const int threads = std::clamp(packs / 128 * 32, 32, kBeside), all = static_cast<int>(ceil_divide(packs, threads));
+    if (2 * (all * threads * 16 + SharedMemory::kOfBlock) <= memory.multiprocessor) {
+      const Launch launch{
+          .blocks = blocks_for(rows, 1), .threads = static_cast<unsigned>(threads), .shared_packs = all};
+      return launch_rows<T, kVector, kBeside, 0>(stream, a, launch, memory.block);
     }
+    const int most = memory.block / (kThreads * 16), needed = static_cast<int>(ceil_divide(packs, kThreads));
+    const Launch launch{.blocks = static_cast<unsigned>(std::min<std::int64_t>(rows, stream.multiprocessors())),
+                        .threads = kThreads,
+                        .shared_packs = std::min(most, needed)};
+    if (needed <= most) return launch_rows<T, kVector, kThreads, 0>(stream, a, launch, memory.block);
+    if (needed <= most + 2) return launch_rows<T, kVector, kThreads, 2>(stream, a, launch, memory.block);
+    launch_rows<T, kVector, kThreads, 5>(stream, a, launch, memory.block);
   });
 }
 

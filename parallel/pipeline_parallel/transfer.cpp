@@ -104,6 +104,7 @@ void PipelineTransfer::post_receive(const Action& action) {
   ctx_.arena.begin_scope(
       {.column = action.column, .segment = -1, .verb = action.gradient ? kReceiveGradientScope : kReceiveOutputScope});
   f.buffer = ctx_.empty(spec_.shape, spec_.dtype, action.gradient ? "received gradient" : "received output");
+  if (rehearses_) return launch(ctx_.compute, Fill{.x = f.buffer, .value = 0});
   ctx_.compute.record(f.ready);
   c.stream->wait(f.ready);
   const TraceRange range(*c.stream, c.stream->instruments().trace, [&] { return to_string(action); });
@@ -117,7 +118,7 @@ void PipelineTransfer::wait_receive(const Action& action) {
   TensorList tensors = handed_over_;
   if (action.peer != kThisStage) {
     Flight& f = flight(action, false);
-    ctx_.compute.wait(f.done);
+    if (!rehearses_) ctx_.compute.wait(f.done);
     tensors = action.gradient ? TensorList{f.buffer, f.buffer} : TensorList{f.buffer, Tensor{}};
   }
   if (action.gradient) {
@@ -147,6 +148,7 @@ void PipelineTransfer::send(const Action& action) {
   Channel& c = channel(action.peer, true);
   Flight& f = flight(action, true);
   f.buffer = payload(action);
+  if (rehearses_) return;
   ctx_.compute.record(f.ready);
   c.stream->wait(f.ready);
   const TraceRange range(*c.stream, c.stream->instruments().trace, [&] { return to_string(action); });
@@ -157,7 +159,9 @@ void PipelineTransfer::send(const Action& action) {
   stats_.bytes_sent += static_cast<std::int64_t>(f.buffer.bytes());
 }
 
-void PipelineTransfer::wait_send(const Action& action) { ctx_.compute.wait(flight(action, true).done); }
+void PipelineTransfer::wait_send(const Action& action) {
+  if (!rehearses_) ctx_.compute.wait(flight(action, true).done);
+}
 
 void PipelineTransfer::synchronize() {
   std::exception_ptr error;

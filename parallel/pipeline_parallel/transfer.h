@@ -36,6 +36,10 @@ class PipelineTransfer {
   // is one element, written. Collective.
   void connect(const Tensor& scratch);
 
+  // While on, nothing is sent, and what is received is 0: for actions that load kernels. A GPU's receive that waits for
+  // its peer lets no host of this process load or allocate anything, so that two stages would wait for each other.
+  void rehearse(bool on) { rehearses_ = on; }
+
   void post_receive(const Action& action);
   void wait_receive(const Action& action);
   void send(const Action& action);
@@ -78,6 +82,7 @@ class PipelineTransfer {
   std::map<std::tuple<int, bool, bool, int>, Flight> flights_;
   TensorList handed_over_;  // between the two actions of a hand-over, which stand together
   Stats stats_;
+  bool rehearses_ = false;
 };
 
 }  // namespace megalith

@@ -425,6 +425,9 @@ void bench_all(std::string_view filter) {
     bench_loss(bench, m, kBf16);
     bench_embedding(bench, m);
   }
+  Model more_tokens = kModels[1];
+  more_tokens.tokens *= 2;
+  bench_norms(bench, more_tokens, kBf16);
   bench_norms(bench, kModels[0], kFp32);
   bench_norms(bench, kModels[2], kFp32);
   bench_activation(bench, kModels[0], kFp32);

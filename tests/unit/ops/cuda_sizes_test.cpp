@@ -305,19 +305,23 @@ TEST_P(CudaSizesTest, CrossEntropy) {
   }
 }
 
-// Three rows to a cluster of three blocks, which fetch the later ones meanwhile; ignored tokens among them.
+// More rows than blocks at a time, ignored tokens among them: several blocks to a multiprocessor, one, with parts of a
+// row in registers, and with a part that is nowhere kept.
 TEST_P(CudaSizesTest, CrossEntropyOfManyWideRows) {
-  const std::int64_t rows = 1537, columns = 120016 / static_cast<std::int64_t>(size_of(dtype()));
-  compare(std::to_string(columns), [&](Side& s) {
-    std::vector<std::int32_t> labels = zipf(rows, columns - 47);
-    for (std::size_t row = 3; row < labels.size(); row += 7) labels[row] = -1;
-    return CrossEntropy{.logits = s.normal({rows, columns}, dtype(), 2),
-                        .labels = s.integers(labels),
-                        .loss = s.output({rows}, DType::kFp32),
-                        .vocab_size = columns - 47,
-                        .write_gradient = true,
-                        .parameters = s.structure(MicrobatchParameters{.loss_scale = 0.01f})};
-  });
+  const std::int64_t rows = 300;
+  for (const std::int64_t row_bytes : {100'608, 200'016, 256'512, 304'128, 400'016}) {
+    const std::int64_t columns = row_bytes / static_cast<std::int64_t>(size_of(dtype()));
+    compare(std::to_string(columns), [&](Side& s) {
+      std::vector<std::int32_t> labels = zipf(rows, columns - 47);
+      for (std::size_t row = 3; row < labels.size(); row += 7) labels[row] = -1;
+      return CrossEntropy{.logits = s.normal({rows, columns}, dtype(), 2),
+                          .labels = s.integers(labels),
+                          .loss = s.output({rows}, DType::kFp32),
+                          .vocab_size = columns - 47,
+                          .write_gradient = true,
+                          .parameters = s.structure(MicrobatchParameters{.loss_scale = 0.01f})};
+    });
+  }
 }
 
 TEST_P(CudaSizesTest, Embedding) {

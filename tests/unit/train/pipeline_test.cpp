@@ -348,5 +348,23 @@ TEST(Pipeline, SizesThatDoNotFitAreRefusedWithThoseThatDo) {
             "stage 1; give it a t, or lower --pipeline-model-parallel-size");
 }
 
+// Before the first step of a GPU: everything runs once, and nothing of it stays.
+TEST(Pipeline, WarmUpSendsNothingAndChangesNothing) {
+  for (const char* name : {"1f1b", "zb-v"}) {
+    const Words flags = kSmall + kDropout + stages(2) + schedule(name);
+    std::vector<std::int64_t> messages(2);
+    const RunResult cold = test::train({.flags = flags, .ranks = 2});
+    const RunResult warm =
+        test::train({.flags = flags, .ranks = 2, .prepare = [&](Trainer& trainer, int rank) {
+                       trainer.model().warm_up();
+                       messages[static_cast<std::size_t>(rank)] =
+                           trainer.model().transfer().stats().sent + trainer.model().transfer().stats().received;
+                     }});
+    EXPECT_EQ(messages, std::vector<std::int64_t>(2)) << name;
+    expect_same_run(warm, cold);
+    for (const auto& [stage, stats] : warm.transfers) EXPECT_EQ(stats.sent, cold.transfers.at(stage).sent) << name;
+  }
+}
+
 }  // namespace
 }  // namespace megalith
