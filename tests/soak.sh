@@ -3,7 +3,7 @@
 # gradient norms of all steps must be those, in hex, of a run that was never killed. Not part of tests/run.sh.
 #   tests/soak.sh [MINUTES]          default 5; needs the programs of cpu-release (apps/quickstart.sh or tests/run.sh)
 # Then, for which cpu-release must have its tests too: the same time with kills at random sites of the code (--fault),
-# and with allocations that fail; 5,000 steps with 200 saves whose memory, descriptors and threads stay constant; about as
+# 50 kills of eight ranks in every parallelism, and allocations that fail; 5,000 steps with 200 saves whose memory, descriptors and threads stay constant; about as
 # long again with ranks that hang; a thousand flipped bits; a million inputs for each fuzz target (about half an hour each
 # on one core); every layout of eight ranks with every schedule, dtype and recompute (hours: LAYOUTS=N takes one of N);
 # the ids of byte-level BPE on 18 MB of text against the Hugging Face and tiktoken libraries (a few minutes;
@@ -107,7 +107,8 @@ done
 [ -z "${KILLS:-}" ] || exit 0
 
 if [ -x build/cpu-release/tests/e2e ]; then
-  SEED=$seed MEGALITH_CRASH_MINUTES=$minutes build/cpu-release/tests/e2e --gtest_filter='Crash.Long*'
+  SEED=$seed MEGALITH_CRASH_MINUTES=$minutes MEGALITH_LAYOUT_KILLS=50 build/cpu-release/tests/e2e \
+    --gtest_filter='Crash.Long*:Crash.KilledInEvery*'
   MEGALITH_LEAK_STEPS=5000 build/cpu-release/tests/e2e --gtest_filter='Leaks.*'
   # Ranks that are stopped, loop or disagree, each way once a minute: how long until it is told, and until all have ended.
   SEED=$seed MEGALITH_HANG_ROUNDS=$minutes build/cpu-release/tests/e2e --gtest_filter=Hangs.LongMeasured

@@ -32,12 +32,19 @@ constexpr int kKilled = 128 + SIGKILL;
 // One run with everything that has a state, and the same run in pieces.
 class Crashes {
  public:
-  explicit Crashes(int steps = kSteps) : steps_(steps) {
+  struct Spec {
+    int steps = kSteps;
+    int ranks = 2;
+    Words layout = {};  // flags
+  };
+  Crashes() : Crashes(Spec{}) {}
+  explicit Crashes(Spec spec) : spec_(std::move(spec)) {
     folder_.make_text();
-    const Outcome whole = test::run(test::program_on(2, "train", flags("whole") + Words{"--save", "whole"}), folder_);
+    const Outcome whole =
+        test::run(test::program_on(spec_.ranks, "train", flags("whole") + Words{"--save", "whole"}), folder_);
     EXPECT_EQ(whole.code, 0) << whole.err;
     whole_ = test::steps_of(folder_.read_lines("whole.jsonl"));
-    EXPECT_EQ(whole_.size(), static_cast<std::size_t>(steps_));
+    EXPECT_EQ(whole_.size(), static_cast<std::size_t>(spec_.steps));
     list_ = test::run(test::program("train", {"--fault", "list"}), folder_).out;
   }
 
@@ -67,18 +74,21 @@ class Crashes {
   // Kills a rank so long after all have started.
   void kill_after(std::chrono::milliseconds time, unsigned choice, const Words& more = {}) {
     test::Process process(command() + more, folder_);
+    const auto count = static_cast<std::size_t>(spec_.ranks), rank = choice % count;
     std::vector<pid_t> ranks;
-    for (int i = 0; i < 6000 && (ranks.size() != 2 || ranks[0] <= 0 || ranks[1] <= 0); ++i) {
+    const auto all_run = [&] {
+      return ranks.size() == count && std::all_of(ranks.begin(), ranks.end(), [](pid_t pid) { return pid > 0; });
+    };
+    for (int i = 0; i < 6000 && !all_run(); ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
       ranks = process.ranks();
     }
-    ASSERT_EQ(ranks.size(), 2u);
-    ASSERT_TRUE(ranks[0] > 0 && ranks[1] > 0);
+    ASSERT_TRUE(all_run());
     std::this_thread::sleep_for(time);
-    kills_ += ::kill(ranks[choice % 2], SIGKILL) == 0 ? 1 : 0;
+    kills_ += ::kill(ranks[rank], SIGKILL) == 0 ? 1 : 0;
     process.finish();
     compare(fmt::format("a kill after {} ms", time.count()));
-    fmt::print("{} kills, rank {} after {} ms\n", kills_, choice % 2, time.count());
+    fmt::print("{} kills, rank {} after {} ms\n", kills_, rank, time.count());
     std::fflush(stdout);
   }
 
@@ -104,7 +114,7 @@ class Crashes {
     const Outcome rest = test::run(command() + Words{"--save-interval", "100"} + more, folder_);
     EXPECT_EQ(rest.code, 0) << rest.err;
     EXPECT_EQ(test::steps_of(folder_.read_lines("parts.jsonl")), whole_);
-    test::expect_same_tensors(folder_, "parts", "whole", steps_);
+    test::expect_same_tensors(folder_, "parts", "whole", spec_.steps);
   }
 
   std::size_t steps_done() const { return folder_.read_lines("parts.jsonl").size(); }
@@ -112,13 +122,14 @@ class Crashes {
 
  private:
   Words flags(const std::string& name) const {
-    return test::stateful() +
-           Words{"--eval-interval", "50",           "--log-interval", "1000", "--train-iters", std::to_string(steps_),
-                 "--metrics-jsonl", name + ".jsonl"};
+    return test::stateful() + spec_.layout + Words{"--eval-interval", "50",
+                                                   "--log-interval",  "1000",
+                                                   "--train-iters",   std::to_string(spec_.steps),
+                                                   "--metrics-jsonl", name + ".jsonl"};
   }
   Words command() const {
     return test::program_on(
-        2, "train",
+        spec_.ranks, "train",
         flags("parts") + Words{"--save", "parts", "--load", "parts", "--save-interval", "1", "--keep-last", "2"});
   }
 
@@ -133,7 +144,7 @@ class Crashes {
     }
   }
 
-  int steps_;
+  Spec spec_;
   Folder folder_;
   Words whole_;
   std::string list_;
@@ -192,7 +203,7 @@ TEST(Crash, KilledAtEverySiteOnEachRankAndResumed) {
 // The same where a thread of each rank writes beside the steps.
 TEST(Crash, KilledBesideAsyncSavesAndResumed) {
   const Words async = {"--async-save"};
-  Crashes crashes(200);
+  Crashes crashes({.steps = 200});
   const auto kill = [&](const std::string& site, int rank) {
     if (HasFailure()) return;
     EXPECT_TRUE(crashes.kill_at(site, 2, rank, async)) << site << " on rank " << rank << " was not reached";
@@ -209,6 +220,39 @@ TEST(Crash, KilledBesideAsyncSavesAndResumed) {
   for (int i = 0; i < 3; ++i)
     crashes.kill_after(std::chrono::milliseconds(random() % 400), static_cast<unsigned>(random()), async);
   crashes.finish(async);
+  RecordProperty("kills", crashes.kills());
+}
+
+// Eight ranks in tensor, pipeline and data parallelism, with the optimizer's state in shards. MEGALITH_LAYOUT_KILLS
+// (tests/soak.sh): how many kills.
+TEST(Crash, KilledInEveryParallelismAndResumed) {
+  const char* wanted = std::getenv("MEGALITH_LAYOUT_KILLS");
+  const int kills = wanted == nullptr ? 4 : std::atoi(wanted);
+  Crashes crashes(
+      {.steps = kFewSteps,
+       .ranks = 8,
+       .layout = {"--tensor-model-parallel-size", "2", "--sequence-parallel", "--pipeline-model-parallel-size", "2",
+                  "--use-distributed-optimizer", "--overlap-grad-reduce", "--overlap-param-gather"}});
+  std::mt19937 random = test::random_from_seed();
+  Words sites;
+  for (const std::string& site : crashes.sites("save.")) {
+    const auto begins = [&site](const char* text) { return site.starts_with(text); };
+    const bool rare = begins("save.root") || begins("save.stale") || begins("save.cleanup") ||
+                      begins("save.replaced") || begins("save.latest.remove");
+    if (!rare) sites.push_back(site);
+  }
+  while (crashes.kills() < kills && !HasFailure()) {
+    const auto choice = static_cast<unsigned>(random());
+    if (crashes.kills() % 2 == 0) {
+      crashes.kill_at(sites[choice % sites.size()], 2, -1);
+    } else {
+      crashes.kill_after(std::chrono::milliseconds(random() % 2000), choice);
+    }
+    if (crashes.steps_done() < kFewSteps) continue;
+    crashes.finish();
+    crashes.restart();
+  }
+  crashes.finish();
   RecordProperty("kills", crashes.kills());
 }
 
