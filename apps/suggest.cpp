@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <future>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -16,6 +18,9 @@ namespace megalith {
 namespace {
 
 constexpr std::int64_t kMostTokens = 65'536;  // of a microbatch, more of which make no GEMM faster
+
+// Layouts looked at at the same time; the same number everywhere, so that the answer is too.
+constexpr std::size_t kTogether = 4;
 
 constexpr const char* kSlower = "slower than those listed";
 constexpr const char* kTooSlow = "slower than those listed, even at the fastest rate of all";
@@ -119,20 +124,33 @@ class Search {
   }
 
   Suggestions run() {
-    for (const Layout& layout : layouts()) {
-      ++found_.tried;
-      if (!fits_at_all(layout)) {
-        ++found_.dropped[kTooLarge];
-      } else if (found_.best.size() == spec_.count && layout.least_seconds >= found_.best.back().step.seconds) {
-        ++found_.dropped[kTooSlow];
-      } else {
-        look_at(layout);
+    const std::vector<Layout> all = layouts();
+    for (auto next = all.begin(); next != all.end();) {
+      std::vector<std::future<Outcome>> work;
+      const double bound = this->bound();
+      for (; next != all.end() && work.size() < kTogether; ++next) {
+        ++found_.tried;
+        if (!fits_at_all(*next)) {
+          ++found_.dropped[kTooLarge];
+        } else if (next->least_seconds >= bound) {
+          ++found_.dropped[kTooSlow];
+        } else {
+          work.push_back(
+              std::async(std::launch::async, [this, layout = *next, bound] { return look_at(layout, bound); }));
+        }
       }
+      for (std::future<Outcome>& outcome : work) take(outcome.get());
     }
     return std::move(found_);
   }
 
  private:
+  struct Outcome {  // of one layout
+    std::vector<Suggestion> found;
+    std::vector<const char*> dropped;  // a reason each
+    bool tried_overlap = false;
+  };
+
   // The ones first that may be the fastest. Those whose flags do not fit together are dropped.
   std::vector<Layout> layouts() {
     std::vector<Layout> layouts;
@@ -193,51 +211,58 @@ class Search {
   }
 
   // With what overlaps, if that may bring the layout among the best: it hides the tensor-parallel collectives at most,
-  // and takes more memory.
-  void look_at(Layout layout) {
-    const std::optional<Forecast> plain = try_recomputing(layout);
-    if (!plain || layout.tp == 1 || options_.model.seq_length % layout.tp != 0) return;
-    if (found_.best.size() == spec_.count) {
-      double left = 0;  // share of the stages' work that is no such collective
-      for (const StageForecast& stage : plain->stages) {
-        const double busy = plain->simulation.stages[static_cast<std::size_t>(stage.stage)].busy;
-        const auto volume = stage.work.volumes.find("tp");
-        const double hidden = volume == stage.work.volumes.end() ? 0 : volume->second.seconds;
-        left = std::max(left, busy > 0 ? 1 - hidden / busy : 1);
-      }
-      if (left * plain->step->seconds >= found_.best.back().step.seconds) return;
+  // and takes more memory. `bound`: of a step's seconds.
+  Outcome look_at(Layout layout, double bound) const {
+    Outcome outcome;
+    const std::optional<Forecast> plain = try_recomputing(layout, bound, outcome);
+    if (!plain || layout.tp == 1 || options_.model.seq_length % layout.tp != 0) return outcome;
+    double left = 0;  // share of the stages' work that is no such collective
+    for (const StageForecast& stage : plain->stages) {
+      const double busy = plain->simulation.stages[static_cast<std::size_t>(stage.stage)].busy;
+      const auto volume = stage.work.volumes.find("tp");
+      const double hidden = volume == stage.work.volumes.end() ? 0 : volume->second.seconds;
+      left = std::max(left, busy > 0 ? 1 - hidden / busy : 1);
     }
-    ++found_.tried;
+    if (left * plain->step->seconds >= bound) return outcome;
+    outcome.tried_overlap = true;
     layout.overlaps = true;
-    try_recomputing(layout);
+    try_recomputing(layout, bound, outcome);
+    return outcome;
   }
 
   // Recomputation costs time, so less of it comes first. Nothing where no amount of it fits.
-  std::optional<Forecast> try_recomputing(const Layout& layout) {
+  std::optional<Forecast> try_recomputing(const Layout& layout, double bound, Outcome& outcome) const {
     for (const Recompute recompute : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
       const Options options = with_layout(options_, layout, recompute);
       ForecastSpec spec{
           .rates = spec_.rates, .one_of_alike = true, .most_recorded = 0, .most_memory = spec_.most_memory};
       Forecast forecast = make_forecast(options, world_, spec);
-      if (forecast.step && is_among_best(*forecast.step) && layout.pp > 1) {
+      if (forecast.step && forecast.step->seconds < bound && layout.pp > 1) {
         // The arena's layout may need a little more with all microbatches.
         spec.most_recorded = ForecastSpec{}.most_recorded;
         forecast = make_forecast(options, world_, spec);
       }
       if (!forecast.step) continue;
-      if (is_among_best(*forecast.step)) {
-        list({.options = options, .flags = flags_of(options), .step = *forecast.step});
+      if (forecast.step->seconds < bound) {
+        outcome.found.push_back({.options = options, .flags = flags_of(options), .step = *forecast.step});
       } else {
-        ++found_.dropped[kSlower];
+        outcome.dropped.push_back(kSlower);
       }
       return forecast;
     }
-    ++found_.dropped[kTooLarge];
+    outcome.dropped.push_back(kTooLarge);
     return std::nullopt;
   }
 
-  bool is_among_best(const StepForecast& step) const {
-    return found_.best.size() < spec_.count || step.seconds < found_.best.back().step.seconds;
+  // What a step must be faster than to be listed.
+  double bound() const {
+    return found_.best.size() < spec_.count ? std::numeric_limits<double>::infinity() : found_.best.back().step.seconds;
+  }
+
+  void take(Outcome outcome) {
+    found_.tried += outcome.tried_overlap ? 1 : 0;
+    for (const char* reason : outcome.dropped) ++found_.dropped[reason];
+    for (Suggestion& suggestion : outcome.found) list(std::move(suggestion));
   }
 
   void list(Suggestion suggestion) {
@@ -260,9 +285,11 @@ class Search {
 }  // namespace
 
 void refuse_layout_flags(const Options& options) {
-  constexpr std::array<std::string_view, 20> kNames = {"tensor-model-parallel-size",
+  constexpr std::array<std::string_view, 22> kNames = {"tensor-model-parallel-size",
                                                        "sequence-parallel",
                                                        "tp-comm-overlap",
+                                                       "context-parallel-size",
+                                                       "cp-comm-type",
                                                        "pipeline-model-parallel-size",
                                                        "pipeline-schedule",
                                                        "num-layers-per-virtual-pipeline-stage",

@@ -1,6 +1,6 @@
 // The layouts of a model over a number of ranks that a machine steps through fastest: every tensor- and
 // pipeline-parallel size, schedule, number of chunks, micro batch and amount of recomputation is forecast, unless it
-// cannot be among the best or does not fit.
+// cannot be among the best or does not fit. None with context parallelism.
 #pragma once
 
 #include <cstdint>
