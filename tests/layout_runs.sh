@@ -4,7 +4,7 @@
 #   tests/layout_runs.sh [RANKS]      default 2; 4 or 8 add layouts of two and three axes
 # Environment: APPS, the folder of the built programs (default build/cpu-release/apps); DEVICE (default cpu); STEPS
 # (default 20); BF16=1, bfloat16 in place of fp32; TOLERANCE, the largest relative difference of a loss (default 1e-5,
-# with BF16 2e-3); ARGS, more flags for train.
+# with BF16 2e-3); ONLY, a regular expression of the names of runs; ARGS, more flags for train.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 ranks=${1:-2} device=${DEVICE:-cpu} steps=${STEPS:-20} apps=${APPS:-build/cpu-release/apps}
@@ -17,7 +17,7 @@ model="--num-layers $((ranks > 2 ? 8 : 4)) --hidden-size 256 --num-attention-hea
   --position-embedding-type rope --normalization RMSNorm --swiglu --disable-bias-linear --hidden-dropout 0.1"
 training="--micro-batch-size 2 --global-batch-size 32 --train-iters $steps --lr 1e-3 --lr-warmup-iters 2 --eval-iters 0
   --mock-data --tokenizer-type null --vocab-size 255 --deterministic-mode ${BF16:+--bf16}"
-tp="--tensor-model-parallel-size" pp="--pipeline-model-parallel-size" zero="--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"
+tp="--tensor-model-parallel-size" cp="--context-parallel-size" pp="--pipeline-model-parallel-size" zero="--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"
 
 # run NAME RANKS FLAG...: leaves the losses, and their bits, in $out/NAME
 run() {
@@ -47,6 +47,7 @@ compare() {
 check() {
   local name=$1 twin=${2#-}
   shift 2
+  [[ $name =~ ${ONLY:-} ]] || return 0
   if run "$name" "$ranks" "$@"; then compare "$name" "$twin"; else failed=1; fi
 }
 
@@ -57,6 +58,7 @@ if [ "$ranks" -gt 1 ]; then
   check tp - $tp "$ranks"
   check tp_sequence - $tp "$ranks" --sequence-parallel
   check tp_overlap - $tp "$ranks" --sequence-parallel --tp-comm-overlap
+  for type in p2p all_gather a2a; do check cp_$type - $cp "$((ranks < 4 ? ranks : 4))" --cp-comm-type $type; done
   check pp_gpipe - $pp "$ranks" --pipeline-schedule gpipe
   for schedule in 1f1b zb-h1; do check pp_$schedule pp_gpipe $pp "$ranks" --pipeline-schedule $schedule; done
   check pp_interleaved - $pp "$ranks" --pipeline-schedule interleaved --num-layers-per-virtual-pipeline-stage 1
@@ -65,6 +67,7 @@ if [ "$ranks" -gt 1 ]; then
 fi
 if [ "$ranks" -ge 4 ]; then
   check tp2_pp2 - $tp 2 --sequence-parallel $pp 2
+  check tp2_cp2 - $tp 2 --sequence-parallel $cp 2
   check tp2_dp2_zero1 - $tp 2 --sequence-parallel --tp-comm-overlap $zero
   check pp2_dp2_zero1 - $pp 2 $zero
 fi
