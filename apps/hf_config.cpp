@@ -160,7 +160,8 @@ void read_windows(Members& file) {
   file.find("sliding_window");  // counts with use_sliding_window alone
   const json* types = file.find("layer_types");
   if (types == nullptr) return;
-  for (const json& type : json_array(*types, file.subject("layer_types"))) {
+  require_array(*types, file.subject("layer_types"));
+  for (const json& type : *types) {
     if (type != "full_attention")
       refuse_format(file.subject("layer_types"), "full_attention in all layers", shown(type), kNotBuilt);
   }

@@ -158,9 +158,8 @@ std::string json_text(const json& value, std::size_t max_bytes, const std::strin
   return text;
 }
 
-const json& json_array(const json& value, const std::string& subject) {
+void require_array(const json& value, const std::string& subject) {
   if (!value.is_array()) refuse_content(subject, "an array", shown(value));
-  return value;
 }
 
 }  // namespace megalith

@@ -43,6 +43,6 @@ class JsonObject {
 // The same checks for a bare value, such as an array's element.
 std::int64_t json_integer(const nlohmann::json& value, std::int64_t low, std::int64_t high, const std::string& subject);
 std::string json_text(const nlohmann::json& value, std::size_t max_bytes, const std::string& subject);
-const nlohmann::json& json_array(const nlohmann::json& value, const std::string& subject);  // checks that it is one
+void require_array(const nlohmann::json& value, const std::string& subject);
 
 }  // namespace megalith

@@ -47,8 +47,8 @@ ManifestFile read_file(const json& value, const std::string& name, const std::st
   return file;
 }
 
-void read_files(const json& value, Manifest& manifest, std::int64_t world, const std::string& subject) {
-  const json& files = json_array(value, subject);
+void read_files(const json& files, Manifest& manifest, std::int64_t world, const std::string& subject) {
+  require_array(files, subject);
   if (static_cast<std::int64_t>(files.size()) != world + 1) {
     refuse_format(subject, fmt::format("{} files for {} ranks", world + 1, world), std::to_string(files.size()));
   }
@@ -59,8 +59,8 @@ void read_files(const json& value, Manifest& manifest, std::int64_t world, const
   manifest.state_file = read_file(files.back(), std::string(kStateName), subject);
 }
 
-ManifestChunk read_chunk(const json& value, const ManifestTensor& tensor, int world, const std::string& subject) {
-  const json& fields = json_array(value, subject);
+ManifestChunk read_chunk(const json& fields, const ManifestTensor& tensor, int world, const std::string& subject) {
+  require_array(fields, subject);
   if (fields.size() != 5) refuse_format(subject, "chunks of 5 values", std::to_string(fields.size()));
   ManifestChunk chunk;
   chunk.file = static_cast<int>(json_integer(fields[0], 0, world - 1, subject + ": file"));
@@ -86,12 +86,15 @@ ManifestTensor read_tensor(const json& value, int world, const std::string& subj
   const auto known = dtype_from_safetensors(dtype);
   if (!known) refuse_format(subject + ": dtype", "F32, BF16, F64, I32, I64 or U8", printable(dtype));
   tensor.dtype = *known;
-  const json& shape = json_array(object.member("shape"), subject + ": shape");
+  const json& shape = object.member("shape");
+  require_array(shape, subject + ": shape");
   if (shape.size() > kMaxDims)
     refuse_format(subject + ": shape", fmt::format("at most {} dims", kMaxDims), std::to_string(shape.size()));
   for (const json& extent : shape) tensor.shape.push_back(json_integer(extent, 0, kMaxInt, subject + ": shape"));
   if (!checked_bytes(tensor.shape, tensor.dtype)) refuse_format(subject + ": shape", "a size within 63 bits", "more");
-  for (const json& chunk : json_array(object.member("chunks"), subject + ": chunks")) {
+  const json& chunks = object.member("chunks");
+  require_array(chunks, subject + ": chunks");
+  for (const json& chunk : chunks) {
     tensor.chunks.push_back(read_chunk(chunk, tensor, world, subject + ": chunks"));
   }
   object.finish();
