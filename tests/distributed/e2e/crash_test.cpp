@@ -226,6 +226,7 @@ TEST(Crash, KilledBesideAsyncSavesAndResumed) {
 // Eight ranks in tensor, pipeline and data parallelism, with the optimizer's state in shards. MEGALITH_LAYOUT_KILLS
 // (tests/soak.sh): how many kills.
 TEST(Crash, KilledInEveryParallelismAndResumed) {
+  constexpr int kFewSteps = 120;
   const char* wanted = std::getenv("MEGALITH_LAYOUT_KILLS");
   const int kills = wanted == nullptr ? 4 : std::atoi(wanted);
   Crashes crashes(
