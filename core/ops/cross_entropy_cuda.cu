@@ -1,10 +1,9 @@
 // Memory-bound. A block holds a row in shared memory and registers from the one time it is read to the one time its
-// gradient is written. Each thread keeps packs of its own, and adds what arrives to a running maximum and sum of
-// exponentials while later packs are on their way. Where two blocks or more share a multiprocessor, each takes one row,
-// and one reads while another writes. A block alone takes row after row: as a thread writes the gradient of a pack, it
-// fetches the same pack of the next row, so reading, writing and arithmetic go on at once, and only between rows the
-// threads wait for each other. What exceeds the memory of a multiprocessor is read again, from L2. Deterministic: the
-// threads' pairs are merged by fixed trees.
+// gradient is written, and takes row after row. Each thread keeps packs of its own: as it writes the gradient of one it
+// fetches the same pack of the block's next row, and a few packs later adds what arrived to that row's running maximum
+// and sum of exponentials. So reading, writing and arithmetic go on at once, and only between rows the threads wait for
+// each other. What exceeds the memory of a multiprocessor is read again, from L2. Deterministic: the threads' pairs are
+// merged by fixed trees.
 #include "core/ops/cross_entropy.h"
 #include "core/ops/cuda_indices.cuh"
 #include "core/ops/cuda_math.cuh"
@@ -20,7 +19,7 @@ using namespace cuda;
 constexpr int kThreads = 1024;  // of a multiprocessor, in one block or several
 constexpr int kBeside = 512;    // of a block beside others
 constexpr int kTogether = 2;    // packs that a thread has at work at a time
-constexpr int kAhead = 3;       // so many times those are on their way while one is added
+constexpr int kAhead = 2;       // so many times those are on their way while one is added
 constexpr float kLowest = -INFINITY;
 
 struct LossArguments {
@@ -280,16 +279,18 @@ void run(CudaStream& stream, const CrossEntropy& op) {
   visit_kernel(op.logits.dtype, rows_aligned(op.logits), [&](auto type, auto is_vector) {
     using T = decltype(type);
     constexpr bool kVector = is_vector();
+    const auto grid = [&](int blocks) {
+      return static_cast<unsigned>(std::min<std::int64_t>(rows, std::int64_t{blocks} * stream.multiprocessors()));
+    };
     const int threads = std::clamp(packs / 128 * 32, 32, kBeside), all = static_cast<int>(ceil_divide(packs, threads));
-    if (2 * (all * threads * 16 + SharedMemory::kOfBlock) <= memory.multiprocessor) {
-      const Launch launch{
-          .blocks = blocks_for(rows, 1), .threads = static_cast<unsigned>(threads), .shared_packs = all};
+    const int blocks =
+        std::min(kThreads / threads, memory.multiprocessor / (all * threads * 16 + SharedMemory::kOfBlock));
+    if (blocks > 1) {
+      const Launch launch{.blocks = grid(blocks), .threads = static_cast<unsigned>(threads), .shared_packs = all};
       return launch_rows<T, kVector, kBeside, 0>(stream, a, launch, memory.block);
     }
     const int most = memory.block / (kThreads * 16), needed = static_cast<int>(ceil_divide(packs, kThreads));
-    const Launch launch{.blocks = static_cast<unsigned>(std::min<std::int64_t>(rows, stream.multiprocessors())),
-                        .threads = kThreads,
-                        .shared_packs = std::min(most, needed)};
+    const Launch launch{.blocks = grid(1), .threads = kThreads, .shared_packs = std::min(most, needed)};
     if (needed <= most) return launch_rows<T, kVector, kThreads, 0>(stream, a, launch, memory.block);
     if (needed <= most + 2) return launch_rows<T, kVector, kThreads, 2>(stream, a, launch, memory.block);
     launch_rows<T, kVector, kThreads, 5>(stream, a, launch, memory.block);
