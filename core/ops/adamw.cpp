@@ -48,10 +48,11 @@ void access(const AdamW& op, Access& a) {
   a.add(op.parameters, sizeof(StepParameters), false);
   for (const AdamWRange& range : op.ranges) {
     a.reads(range.grad);
+    for (const Tensor* state : {&range.main_param, &range.exp_avg, &range.exp_avg_sq}) {
+      a.reads(*state);
+      a.writes(*state);
+    }
     a.writes(range.param);
-    a.writes(range.main_param);
-    a.writes(range.exp_avg);
-    a.writes(range.exp_avg_sq);
   }
 }
 
