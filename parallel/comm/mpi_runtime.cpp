@@ -17,6 +17,9 @@ MpiRuntime::MpiRuntime(int& argc, char**& argv, const MpiOptions& options) : pro
   require(options.max_message_bytes > 0 && options.max_message_bytes < (std::size_t{1} << 31),
           "MpiOptions::max_message_bytes");
   process_->options = options;
+  // Open MPI asks hwloc for the machine's devices, and hwloc an X server for its screens: where there is no name server
+  // each rank waits 5 s for that.
+  setenv("HWLOC_COMPONENTS", "-gl", 0);
   int provided = MPI_THREAD_SINGLE;
   MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);  // ends the process if it cannot
   if (provided < MPI_THREAD_MULTIPLE) {
