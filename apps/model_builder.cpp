@@ -142,6 +142,12 @@ TrainingModel::~TrainingModel() {
   if (context_communication_) wait(*context_communication_);
   if (transfer_) wait(*transfer_);
   wait(compute_);
+  for (Communicator* group : sharing_groups()) {
+    try {
+      group->unshare_memory();
+    } catch (const std::exception&) {
+    }
+  }
 }
 
 void TrainingModel::allocate_staging() {
@@ -170,6 +176,18 @@ void TrainingModel::initialize() {
 void TrainingModel::use(const StepPlans& plans) {
   plans_ = &plans;
   arena_.use(plans.train.peak_bytes > plans.evaluate.peak_bytes ? plans.train : plans.evaluate);
+  for (Communicator* group : sharing_groups()) group->share_memory(arena_.block(), arena_.block_bytes());
+}
+
+// Those that send pieces of the step's memory around while something computes beside them.
+std::vector<Communicator*> TrainingModel::sharing_groups() const {
+  std::vector<Communicator*> groups;
+  if (pool_.device() == DeviceType::kPlan) return groups;
+  if (tensor_.overlaps()) groups.push_back(&tensor_.communicator());
+  if (context_.size() > 1 && options_.parallel.cp_comm_type == ContextCommunication::kP2p) {
+    groups.push_back(&context_.communicator());
+  }
+  return groups;
 }
 
 std::int64_t TrainingModel::tokens_per_step() const {

@@ -112,6 +112,8 @@ class TrainingModel {
   StepParameters* step_parameters() { return step_parameters_; }
   // Of the steps' collectives, in an order that no two ranks see differently.
   std::vector<Communicator*> groups() const;
+  // Those that read each other's part of the step's memory where the GPUs can (Communicator::share_memory).
+  std::vector<Communicator*> sharing_groups() const;
   const Communicator& tensor_group() const { return tensor_.communicator(); }
   const Communicator& context_group() const { return context_.communicator(); }
   // The ranks with copies of the same weights: data- and context-parallel ones.

@@ -209,6 +209,37 @@ void Communicator::all_to_all_v(Stream& stream, const Tensor& in, std::span<cons
           });
 }
 
+void Communicator::shift(Stream& stream, const Tensor& in, const Tensor& out, int step) {
+  check_buffer(in, subject("shift", "in"));
+  check_buffer(out, subject("shift", "out"));
+  check_same_dtype(in, out, subject("shift", "out"));
+  if (step <= 0 || step >= size_) {
+    fail({.subject = subject("shift", "step"),
+          .expected = fmt::format("1 to {}", size_ - 1),
+          .got = fmt::format("{}", step)});
+  }
+  if (in.numel() != out.numel()) {
+    fail({.subject = subject("shift", "out"),
+          .expected = fmt::format("the {} elements of in", in.numel()),
+          .got = fmt::format("{}", out.numel())});
+  }
+  check_no_overlap(in, "in", out, subject("shift", "out"));
+  Access access("shift");
+  access.reads(in);
+  access.writes(out);
+  enqueue(stream, access, in.bytes(), call_on(in, step),
+          [this, i = flat(in), o = flat(out), step] { do_shift(i, o, step); });
+}
+
+void Communicator::do_shift(const Tensor& in, const Tensor& out, int step) {
+  std::vector<std::int64_t> sent(static_cast<std::size_t>(size_)), received = sent;
+  sent[static_cast<std::size_t>((rank_ + step) % size_)] = in.numel();
+  received[static_cast<std::size_t>((rank_ - step + size_) % size_)] = out.numel();
+  do_all_to_all_v(in, sent, out, received);
+}
+
+bool Communicator::share_memory(void*, std::size_t) { return false; }
+
 void Communicator::broadcast(Stream& stream, const Tensor& buffer, int root) {
   check_buffer(buffer, subject("broadcast", "buffer"));
   check_rank(root, "broadcast", "root");

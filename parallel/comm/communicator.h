@@ -59,10 +59,20 @@ class Communicator {
   // neither read nor written.
   void all_to_all_v(Stream& stream, const Tensor& in, std::span<const std::int64_t> in_rows, const Tensor& out,
                     std::span<const std::int64_t> out_rows);
+  // in goes to the rank `step` above this one, out comes from the rank `step` below, around the end: in[n] -> out[n],
+  // 0 < step < size.
+  void shift(Stream& stream, const Tensor& in, const Tensor& out, int step);
   void broadcast(Stream& stream, const Tensor& buffer, int root);
   // Occupies the stream until the peer's receive was enqueued too and has run (small messages may leave earlier).
   void send(Stream& stream, const Tensor& buffer, int peer);
   void receive(Stream& stream, const Tensor& buffer, int peer);
+
+  // Lets the peers read [base, base + bytes) themselves: shifts within it then need no multiprocessor of the GPU, where
+  // the group's ranks are processes with a GPU each on one host. All ranks pass as many bytes and from then on shift
+  // from equal offsets. Returns whether it is so; otherwise shifts go as all other calls do. Collective, once a group;
+  // the memory is freed after unshare_memory, which is collective too and called when no shift is pending.
+  virtual bool share_memory(void* base, std::size_t bytes);
+  virtual void unshare_memory() {}
 
   // Host control plane: blocking, small, for start-up, checkpoints and errors; separate from the streams' traffic.
   // Called by one thread per rank, in the same sequence on all ranks.
@@ -102,6 +112,7 @@ class Communicator {
   virtual void do_all_gather(const Tensor& in, const Tensor& out) = 0;
   virtual void do_all_to_all_v(const Tensor& in, const std::vector<std::int64_t>& in_rows, const Tensor& out,
                                const std::vector<std::int64_t>& out_rows) = 0;
+  virtual void do_shift(const Tensor& in, const Tensor& out, int step);  // by do_all_to_all_v
   virtual void do_broadcast(const Tensor& buffer, int root) = 0;
   virtual void do_send(const Tensor& buffer, int peer) = 0;
   virtual void do_receive(const Tensor& buffer, int peer) = 0;

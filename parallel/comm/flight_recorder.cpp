@@ -22,9 +22,10 @@ std::string dtype_of(const CollectiveCall& call) {
 // What all ranks agree on. Counts of an all-to-all are each rank's own.
 std::string signature_of(const CollectiveCall& call) {
   const std::int64_t count = call.kind == "all_to_all" ? 0 : call.count;
-  return fmt::format("{} {} x {}{}{}", call.kind, dtype_of(call), count,
-                     call.argument < 0 ? "" : fmt::format(" root {}", call.argument),
-                     call.label.empty() ? "" : fmt::format(" ({})", call.label));
+  return fmt::format(
+      "{} {} x {}{}{}", call.kind, dtype_of(call), count,
+      call.argument < 0 ? "" : fmt::format(" {} {}", call.kind == "shift" ? "by" : "root", call.argument),
+      call.label.empty() ? "" : fmt::format(" ({})", call.label));
 }
 
 std::string json_string(std::string_view text) {
@@ -43,7 +44,10 @@ std::string json_string(std::string_view text) {
 }  // namespace
 
 std::string to_string(const CollectiveCall& call) {
-  const char* const peer = call.kind == "send" ? " to rank " : call.kind == "receive" ? " from rank " : " from root ";
+  const char* const peer = call.kind == "send"      ? " to rank "
+                           : call.kind == "receive" ? " from rank "
+                           : call.kind == "shift"   ? " by "
+                                                    : " from root ";
   return fmt::format("{} #{} ({}{}{})", call.kind, call.sequence, call.label.empty() ? "" : call.label + ": ",
                      call.dtype < 0 ? "host" : fmt::format("{}, {} elements", dtype_of(call), call.count),
                      call.argument < 0 ? "" : fmt::format("{}{}", peer, call.argument));

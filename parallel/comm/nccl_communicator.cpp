@@ -16,6 +16,7 @@
 #include "core/device/cuda_memory.h"
 #include "parallel/comm/mpi_process.h"
 #include "parallel/comm/nccl_max.h"
+#include "parallel/comm/nccl_peer_memory.h"
 #include "parallel/comm/nccl_watcher.h"
 
 namespace megalith {
@@ -61,6 +62,8 @@ class NcclCommunicator final : public Communicator {
     return std::make_unique<NcclCommunicator>(name, host_->split(color, key, name), process_, watcher_);
   }
   void abort(const std::string& message) override { process_->abort(message); }
+  bool share_memory(void* base, std::size_t bytes) override;
+  void unshare_memory() override;
 
  protected:
   void run_on(CudaStream& stream, std::string_view call, const std::function<void()>& task) override;
@@ -69,6 +72,7 @@ class NcclCommunicator final : public Communicator {
   void do_all_gather(const Tensor& in, const Tensor& out) override;
   void do_all_to_all_v(const Tensor& in, const std::vector<std::int64_t>& in_rows, const Tensor& out,
                        const std::vector<std::int64_t>& out_rows) override;
+  void do_shift(const Tensor& in, const Tensor& out, int step) override;
   void do_broadcast(const Tensor& buffer, int root) override;
   void do_send(const Tensor& buffer, int peer) override;
   void do_receive(const Tensor& buffer, int peer) override;
@@ -103,6 +107,7 @@ class NcclCommunicator final : public Communicator {
   std::shared_ptr<MpiProcess> process_;
   std::shared_ptr<NcclWatcher> watcher_;
   std::shared_ptr<WatchedGroup> watched_;  // null in a group of one rank, like the rest
+  std::unique_ptr<PeerMemory> peer_memory_;
   WriteValue write_value_ = nullptr;
   void* staging_ = nullptr;       // kStagedKeys of int32
   CudaStream* stream_ = nullptr;  // inside run_on
@@ -130,12 +135,14 @@ void NcclCommunicator::start() {
     if (r == rank()) continue;
     watched_->peers += (watched_->peers.empty() ? "" : ", ") + members[static_cast<std::size_t>(r)];
   }
-  watched_->mark = static_cast<std::uint64_t*>(cuda_allocate_host(sizeof(std::uint64_t)));
+  watched_->mark = static_cast<std::uint64_t*>(cuda_allocate_host(2 * sizeof(std::uint64_t)));
   staging_ = cuda_allocate(static_cast<std::size_t>(kStagedKeys) * sizeof(std::int32_t));
   if (watched_->mark == nullptr || staging_ == nullptr) {
     fail({.code = ExitCode::kOutOfMemory, .subject = "buffers of group " + name()});
   }
+  watched_->stop = reinterpret_cast<std::uint32_t*>(watched_->mark + 1);
   *watched_->mark = 0;
+  *watched_->stop = 0;
   recorder().set_world_ranks(std::move(world_ranks));
   process_->add(shared_recorder());
   watcher_->add(watched_);
@@ -166,8 +173,10 @@ NcclCommunicator::~NcclCommunicator() {
   if (process_->aborted) {  // the process ends soon: the GPU may still write to the buffers
     watcher_->wait_until_released(*watched_);
     watcher_->remove(watched_);
+    static_cast<void>(peer_memory_.release());
     return;
   }
+  peer_memory_.reset();
   watcher_->remove(watched_);
   if (watched_->comm != nullptr) static_cast<void>(ncclCommDestroy(watched_->comm));
   cuda_free(staging_);
@@ -290,6 +299,26 @@ void NcclCommunicator::do_all_to_all_v(const Tensor& in, const std::vector<std::
   const ncclResult_t ended = ncclGroupEnd();  // also after an error
   check(result, "all_to_all");
   check(ended, "all_to_all");
+}
+
+bool NcclCommunicator::share_memory(void* base, std::size_t bytes) {
+  if (size() == 1) return false;
+  require(peer_memory_ == nullptr, "a group shares one range of memory");
+  peer_memory_ = PeerMemory::share(*host_, base, bytes, watched_->stop);
+  return peer_memory_ != nullptr;
+}
+
+void NcclCommunicator::unshare_memory() {
+  if (peer_memory_ == nullptr || process_->aborted) return;
+  peer_memory_.reset();
+  host_->host_barrier();  // no peer has it mapped any more
+}
+
+void NcclCommunicator::do_shift(const Tensor& in, const Tensor& out, int step) {
+  if (peer_memory_ == nullptr || !peer_memory_->holds(in) || in.bytes() == 0) {
+    return Communicator::do_shift(in, out, step);
+  }
+  peer_memory_->shift(*stream_, in, out, step);
 }
 
 void NcclCommunicator::do_broadcast(const Tensor& buffer, int root) {

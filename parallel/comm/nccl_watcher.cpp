@@ -22,7 +22,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using Clock = WatchedGroup::Clock;
 
-constexpr std::array kNcclCalls = {"all_reduce", "reduce_scatter", "all_gather", "all_to_all",
+constexpr std::array kNcclCalls = {"all_reduce", "reduce_scatter", "all_gather", "all_to_all", "shift",
                                    "broadcast",  "send",           "receive",    "the start"};
 constexpr std::uint64_t kSeen = std::uint64_t{1} << 63;  // set in a mark by the watcher; a new call overwrites it
 constexpr milliseconds kPeriod(50);
@@ -139,6 +139,7 @@ void NcclWatcher::release(std::unique_lock<std::mutex>& lock) {
     // A host that is inside NCCL, waiting for a peer to connect, cannot be woken.
     if (!held.emplace_back(group->calls, std::defer_lock).try_lock_for(seconds(2))) end_process();
     if (group->comm != nullptr) comms.push_back(group->comm);
+    if (group->stop != nullptr) std::atomic_ref(*group->stop).store(1);
   }
   auto told = std::make_shared<std::promise<void>>();
   std::future<void> all_told = told->get_future();

@@ -32,6 +32,7 @@ struct WatchedGroup {
   ncclComm* comm = nullptr;
   std::shared_ptr<FlightRecorder> recorder;
   std::uint64_t* mark = nullptr;   // pinned: number_of the call that a stream is in, or left_of the last one; 0: none
+  std::uint32_t* stop = nullptr;   // likewise: not 0 once kernels that wait for peers by themselves shall return
   std::timed_mutex calls;          // held while the host is inside NCCL
   std::atomic<int> host_call{-1};  // the kind of that call
   std::atomic<std::int64_t> since{0};  // its start, in Clock's ticks

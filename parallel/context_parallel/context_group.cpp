@@ -1,7 +1,5 @@
 #include "parallel/context_parallel/context_group.h"
 
-#include <vector>
-
 namespace megalith {
 
 ContextGroup::ContextGroup(Communicator& group, Stream& communication)
@@ -22,15 +20,8 @@ void ContextGroup::begin(Stream& compute, Lane lane, const std::string& label,
 
 void ContextGroup::wait(Stream& compute, Lane lane) { compute.wait(done(lane)); }
 
-// One call that both sends and receives: with a send and a receive apart all ranks could wait for each other.
 void ContextGroup::shift(Stream& compute, Lane lane, const std::string& label, const Tensor& in, const Tensor& out) {
-  begin(compute, lane, label, [&](Communicator& group, Stream& stream) {
-    const auto size = static_cast<std::size_t>(group.size()), rank = static_cast<std::size_t>(group.rank());
-    std::vector<std::int64_t> sent(size, 0), received(size, 0);
-    sent[(rank + 1) % size] = 1;
-    received[(rank + size - 1) % size] = 1;
-    group.all_to_all_v(stream, in.view({1, in.numel()}), sent, out.view({1, out.numel()}), received);
-  });
+  begin(compute, lane, label, [&](Communicator& group, Stream& stream) { group.shift(stream, in, out, 1); });
 }
 
 }  // namespace megalith

@@ -59,11 +59,8 @@ Tensor TensorGroup::sum_rows(Context& ctx, const Tensor& partial, const std::str
 }
 
 void TensorGroup::exchange(int step, const Tensor& mine, const Tensor& theirs, const std::string& label) {
-  std::vector<std::int64_t> sent(static_cast<std::size_t>(group_.size())), received = sent;
-  sent[static_cast<std::size_t>(above(step))] = mine.size(0);
-  received[static_cast<std::size_t>(below(step))] = theirs.size(0);
   group_.label_next(fmt::format("{}, piece {} of {}", label, step, group_.size() - 1));
-  group_.all_to_all_v(communication_, mine, sent, theirs, received);
+  group_.shift(communication_, mine, theirs, step);
 }
 
 Tensor TensorGroup::gather_rows(Context& ctx, const Tensor& x, const std::string& label, const RowsTask& use) {
@@ -91,10 +88,13 @@ Tensor TensorGroup::gather_rows(Context& ctx, const Tensor& x, const std::string
 
 Tensor TensorGroup::gather_rows_behind(Context& ctx, const Tensor& x, const std::string& label) {
   require(overlap_, "gather_rows_behind without overlap");
-  const Tensor whole = ctx.empty({x.size(0) * group_.size(), x.size(1)}, x.dtype, "gathered rows");
+  const std::int64_t rows = x.size(0);
+  const Tensor whole = ctx.empty({rows * group_.size(), x.size(1)}, x.dtype, "gathered rows");
   follow(communication_, ctx.compute, ready_);
-  group_.label_next("rows of " + label);
-  group_.all_gather(communication_, x, whole);
+  launch(communication_, Copy{.src = x, .dst = whole.slice(0, group_.rank() * rows, rows)});
+  for (int step = 1; step < group_.size(); ++step) {
+    exchange(step, x, whole.slice(0, below(step) * rows, rows), "rows of " + label);
+  }
   return whole;
 }
 

@@ -250,6 +250,71 @@ void check_all_to_all_v(Communicator& world, const CollectiveForm& form) {
   }
 }
 
+void check_shift(Communicator& world, const CollectiveForm& form) {
+  Rig rig(form);
+  const AbortOnUnwind guard(world);
+  const auto shift_case = [&]<class T>(std::int64_t n, int step) {
+    auto in = rig.of_rank<T>(world.rank(), n);
+    auto out = rig.empty<T>(n);
+    rig.run([&] { world.shift(rig.stream(), in.tensor(), out.tensor(), step); }, in, out);
+    const int from = (world.rank() - step + world.size()) % world.size();
+    expect_same_bits(out.values, rig.of_rank<T>(from, n).values, label("shift", kDTypeOf<T>, n, world));
+  };
+  for (int step = 1; step < world.size(); ++step) {
+    for (const std::int64_t n : {std::int64_t{0}, std::int64_t{1}, std::int64_t{1025}, kLarge}) {
+      shift_case.template operator()<float>(n, step);
+      shift_case.template operator()<bf16>(n, step);
+      shift_case.template operator()<std::uint8_t>(n, step);
+    }
+  }
+}
+
+// A group whose ranks see each other's memory gathers with shifts alone and, in the same run, passes all that on by
+// one.
+void check_shift_of_shared_memory(Communicator& world, const CollectiveForm& form) {
+  const int size = world.size();
+  if (size == 1) return;
+  Rig rig(form);
+  constexpr std::int64_t kPart = 70'001;
+  auto memory = rig.empty<bf16>(2 * size * kPart);
+  const std::unique_ptr<Communicator> group = world.duplicate("shared");
+  const AbortOnUnwind guard(world);
+  const Tensor all = memory.tensor();
+  const bool shared = group->share_memory(all.data, all.bytes());
+  const auto part = [&](int index) { return all.slice(0, index * kPart, kPart); };
+  const auto below = [&](int step) { return (group->rank() - step + size) % size; };
+  for (std::int64_t i = 0; i < kPart; ++i) {
+    memory.values[static_cast<std::size_t>(i)] = value<bf16>(form, group->rank(), i);
+  }
+  auto want = memory.values;
+  const auto expect = [&](int index, int from) {
+    for (std::int64_t i = 0; i < kPart; ++i) {
+      want[static_cast<std::size_t>(index * kPart + i)] = value<bf16>(form, from, i);
+    }
+  };
+  for (int step = 1; step < size; ++step) expect(step, below(step));
+  for (int step = 0; step < size; ++step) expect(size + step, below(step + 1));
+  const std::int64_t calls_before = group->stats().collectives;
+  rig.run(
+      [&] {
+        for (int step = 1; step < size; ++step) group->shift(rig.stream(), part(0), part(step), step);
+        for (int step = 0; step < size; ++step) group->shift(rig.stream(), part(step), part(size + step), 1);
+      },
+      memory);
+  expect_same_bits(memory.values, want, label("shifts", DType::kBf16, 2 * size * kPart, *group));
+  EXPECT_EQ(group->stats().collectives - calls_before, 2 * size - 1);
+
+  // From another place than the peers: told, since a peer reads where its own message lies.
+  if (shared && !form.captured) {
+    group->shift(rig.stream(), part(group->rank()), part(size), 1);
+    EXPECT_THROW(rig.stream().synchronize(), Error);
+    world.host_barrier();
+  }
+  group->unshare_memory();
+  if (form.device == DeviceType::kCuda && !shared) GTEST_SKIP() << "these GPUs cannot read each other's memory";
+  EXPECT_EQ(shared, form.device == DeviceType::kCuda);
+}
+
 void check_broadcast(Communicator& world, const CollectiveForm& form) {
   Rig rig(form);
   const AbortOnUnwind guard(world);

@@ -10,12 +10,14 @@ namespace megalith::test {
 
 void check_all_reduce(Communicator& world,
                       const CollectiveForm& form);  // sum and maximum, all dtypes, sizes from 0 to beyond a chunk
-void check_reduce_scatter(Communicator& world, const CollectiveForm& form);  // also into in's own part
-void check_all_gather(Communicator& world, const CollectiveForm& form);      // also from out's own part
-void check_all_to_all(Communicator& world, const CollectiveForm& form);      // equal counts
-void check_all_to_all_v(Communicator& world, const CollectiveForm& form);    // counts that differ, some zero
-void check_broadcast(Communicator& world, const CollectiveForm& form);       // from every root
-void check_send_receive(Communicator& world, const CollectiveForm& form);    // around a ring, and one to one
+void check_reduce_scatter(Communicator& world, const CollectiveForm& form);          // also into in's own part
+void check_all_gather(Communicator& world, const CollectiveForm& form);              // also from out's own part
+void check_all_to_all(Communicator& world, const CollectiveForm& form);              // equal counts
+void check_all_to_all_v(Communicator& world, const CollectiveForm& form);            // counts that differ, some zero
+void check_shift(Communicator& world, const CollectiveForm& form);                   // by every step
+void check_shift_of_shared_memory(Communicator& world, const CollectiveForm& form);  // one behind the other
+void check_broadcast(Communicator& world, const CollectiveForm& form);               // from every root
+void check_send_receive(Communicator& world, const CollectiveForm& form);            // around a ring, and one to one
 void check_host_calls(Communicator& world, const CollectiveForm&);
 void check_split(Communicator& world,
                  const CollectiveForm& form);  // groups of several sizes and orders, one inside another

@@ -37,10 +37,18 @@ void run(Communicator& world, DeviceType device, std::string_view kind) {
     graph.replay(stream);
     stream.synchronize();
   }
+  const Tensor lower = buffer.slice(0, 0, 50'000), upper = buffer.slice(0, 50'000, 50'000);
+  if (kind == "late_shift") {
+    if (!world.share_memory(buffer.data, buffer.bytes())) std::fprintf(stderr, "no memory is shared\n");
+    world.shift(stream, lower, upper, 1);
+    stream.synchronize();
+  }
   if (late) std::this_thread::sleep_for(std::chrono::seconds(30));
   if (kind == "exit" && world.rank() == 1) std::_Exit(3);
   if (kind == "late_replay") {
     graph.replay(stream);
+  } else if (kind == "late_shift") {
+    world.shift(stream, lower, upper, 1);
   } else if (kind == "size") {
     // Rank 1 expects less than rank 0 sends.
     world.broadcast(stream, world.rank() == 1 ? buffer.slice(0, 0, 50'000) : buffer, 0);

@@ -98,13 +98,14 @@ TEST(PlanCommunicator, AnnouncesWhatTheCallsReadAndWrite) {
   Timeline timeline;
   Stream stream(DeviceType::kPlan, "comm", {.timeline = &timeline});
   PlanCommunicator group("dp", {.rank = 1, .size = 4});
-  std::array<float, 8> small{};
+  std::array<float, 8> small{}, other{};
   std::array<float, 32> large{};
   const std::vector<std::int64_t> rows{0, 1, 2, 3};
   group.all_reduce(stream, tensor_of(small));
   group.reduce_scatter(stream, tensor_of(large), tensor_of(small));
   group.all_gather(stream, tensor_of(small), tensor_of(large));
   group.all_to_all_v(stream, tensor_of(large), rows, tensor_of(small), rows);
+  group.shift(stream, tensor_of(small), tensor_of(other), 3);
   group.broadcast(stream, tensor_of(small), 0);
   group.broadcast(stream, tensor_of(small), 1);
   group.send(stream, tensor_of(small), 0);
@@ -122,10 +123,11 @@ TEST(PlanCommunicator, AnnouncesWhatTheCallsReadAndWrite) {
     for (const AccessRange& range : entry.access.ranges()) (range.write ? one.written : one.read) += range.bytes;
     seen.push_back(one);
   }
-  EXPECT_THAT(seen, ElementsAre(Seen{"all_reduce", 32, 32}, Seen{"reduce_scatter", 128, 32},
-                                Seen{"all_gather", 32, 128}, Seen{"all_to_all", 24, 24}, Seen{"broadcast", 0, 32},
-                                Seen{"broadcast", 32, 0}, Seen{"send", 32, 0}, Seen{"receive", 0, 32}));
-  EXPECT_EQ(group.stats().collectives, 8);
+  EXPECT_THAT(seen,
+              ElementsAre(Seen{"all_reduce", 32, 32}, Seen{"reduce_scatter", 128, 32}, Seen{"all_gather", 32, 128},
+                          Seen{"all_to_all", 24, 24}, Seen{"shift", 32, 32}, Seen{"broadcast", 0, 32},
+                          Seen{"broadcast", 32, 0}, Seen{"send", 32, 0}, Seen{"receive", 0, 32}));
+  EXPECT_EQ(group.stats().collectives, 9);
 }
 
 TEST(PlanCommunicator, HasTheGroupsOfAnyLayout) {

@@ -30,6 +30,8 @@ TEST_P(ThreadCollectives, ReduceScatter) { check(test::check_reduce_scatter); }
 TEST_P(ThreadCollectives, AllGather) { check(test::check_all_gather); }
 TEST_P(ThreadCollectives, AllToAll) { check(test::check_all_to_all); }
 TEST_P(ThreadCollectives, AllToAllV) { check(test::check_all_to_all_v); }
+TEST_P(ThreadCollectives, Shift) { check(test::check_shift); }
+TEST_P(ThreadCollectives, ShiftOfMemoryThatCannotBeShared) { check(test::check_shift_of_shared_memory); }
 TEST_P(ThreadCollectives, Broadcast) { check(test::check_broadcast); }
 TEST_P(ThreadCollectives, SendReceive) { check(test::check_send_receive); }
 TEST_P(ThreadCollectives, HostCalls) { check(test::check_host_calls); }
