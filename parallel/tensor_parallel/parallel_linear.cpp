@@ -95,20 +95,22 @@ Layer::Activated ColumnParallelLinear::forward_gelu(Context& ctx, const Tensor& 
 
 Tensor ColumnParallelLinear::backward_data(Context& ctx, const Tensor& dy, Stash& stash) const {
   stash[Linear::kOutputGradient] = dy;
+  const Tensor dx = group_.sum_rows(
+      ctx, {dy.size(0), weight_.shape[1]}, dy.dtype, name_ + " input gradient",
+      [&](const Tensor& rows, std::int64_t first) {
+        launch(ctx.compute, Gemm{.a = dy.slice(0, first, rows.size(0)), .b = weight_.weight, .c = rows});
+      });
   if (group_.overlaps() && stash.has(Linear::kInput)) {
     stash[kWholeInput] = group_.gather_rows_behind(ctx, stash.at(Linear::kInput, name_), name_ + " input again");
   }
-  return group_.sum_rows(ctx, {dy.size(0), weight_.shape[1]}, dy.dtype, name_ + " input gradient",
-                         [&](const Tensor& rows, std::int64_t first) {
-                           launch(ctx.compute,
-                                  Gemm{.a = dy.slice(0, first, rows.size(0)), .b = weight_.weight, .c = rows});
-                         });
+  return dx;
 }
 
 void ColumnParallelLinear::backward_weight(Context& ctx, Stash& stash) const {
-  const Tensor x = stash.has(kWholeInput)
-                       ? stash.at(kWholeInput, name_)
-                       : group_.gather_rows(ctx, stash.at(Linear::kInput, name_), name_ + " input again");
+  const bool gathered = stash.has(kWholeInput);
+  if (gathered) group_.wait_for_rows_behind(ctx);
+  const Tensor x = gathered ? stash.at(kWholeInput, name_)
+                            : group_.gather_rows(ctx, stash.at(Linear::kInput, name_), name_ + " input again");
   accumulate_linear_gradient(ctx, x, stash.at(Linear::kOutputGradient, name_), weight_, bias_);
 }
 

@@ -24,7 +24,8 @@ TensorGroup::TensorGroup(Communicator& group, Stream& communication, const Optio
       sequence_parallel_(options.sequence_parallel && group.size() > 1),
       overlap_(options.overlap && sequence_parallel_),
       ready_("tensor-parallel input ready"),
-      done_("tensor-parallel collective done") {}
+      done_("tensor-parallel collective done"),
+      behind_done_("rows gathered behind") {}
 
 void TensorGroup::communicate(Stream& compute, const std::function<void(Stream&)>& enqueue) {
   follow(communication_, compute, ready_);
@@ -90,13 +91,15 @@ Tensor TensorGroup::gather_rows_behind(Context& ctx, const Tensor& x, const std:
   require(overlap_, "gather_rows_behind without overlap");
   const std::int64_t rows = x.size(0);
   const Tensor whole = ctx.empty({rows * group_.size(), x.size(1)}, x.dtype, "gathered rows");
-  follow(communication_, ctx.compute, ready_);
   launch(communication_, Copy{.src = x, .dst = whole.slice(0, group_.rank() * rows, rows)});
   for (int step = 1; step < group_.size(); ++step) {
     exchange(step, x, whole.slice(0, below(step) * rows, rows), "rows of " + label);
   }
+  communication_.record(behind_done_);
   return whole;
 }
+
+void TensorGroup::wait_for_rows_behind(Context& ctx) { ctx.compute.wait(behind_done_); }
 
 Tensor TensorGroup::sum_rows(Context& ctx, const Shape& shape, DType dtype, const std::string& label,
                              const RowsTask& make) {

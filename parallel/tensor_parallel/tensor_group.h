@@ -47,8 +47,10 @@ class TensorGroup {
   using RowsTask = std::function<void(const Tensor& rows, std::int64_t first)>;
   Tensor gather_rows(Context& ctx, const Tensor& x, const std::string& label, const RowsTask& use);
   Tensor sum_rows(Context& ctx, const Shape& shape, DType dtype, const std::string& label, const RowsTask& make);
-  // gather_rows(ctx, x, label), of which only what is enqueued after the group's next collective may read the result.
+  // gather_rows(ctx, x, label), under overlap behind the last sum_rows and beside what follows on the compute stream,
+  // until wait_for_rows_behind. x was there before that sum's rows.
   Tensor gather_rows_behind(Context& ctx, const Tensor& x, const std::string& label);
+  void wait_for_rows_behind(Context& ctx);
 
   void all_reduce(Stream& compute, const Tensor& buffer, ReduceOp op, const std::string& label);
 
@@ -68,6 +70,7 @@ class TensorGroup {
   bool overlap_;
   Event ready_;  // recorded at each collective; a wait refers to the record before it
   Event done_;
+  Event behind_done_;
 };
 
 }  // namespace megalith
