@@ -1,6 +1,5 @@
-#include <fmt/format.h>
-
 #include <cuda/atomic>
+#include <string>
 
 #include "core/base/error.h"
 #include "core/device/cuda_check.h"
@@ -13,8 +12,8 @@ namespace {
 
 void raise_wrong_message(const std::int64_t* values) {
   fail({.subject = "a message in shared GPU memory",
-        .expected = fmt::format("at offset {}, as here", values[0] - 1),
-        .got = fmt::format("{} on the peer", values[1] - 1),
+        .expected = "at offset " + std::to_string(values[0] - 1) + ", as here",
+        .got = std::to_string(values[1] - 1) + " on the peer",
         .remedy = "this is a defect of the program: report it, with the flags of the run"});
 }
 
