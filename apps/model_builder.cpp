@@ -176,7 +176,9 @@ void TrainingModel::initialize() {
 void TrainingModel::use(const StepPlans& plans) {
   plans_ = &plans;
   arena_.use(plans.train.peak_bytes > plans.evaluate.peak_bytes ? plans.train : plans.evaluate);
-  for (Communicator* group : sharing_groups()) group->share_memory(arena_.block(), arena_.block_bytes());
+  for (Communicator* group : sharing_groups()) {
+    group->share_memory(arena_.block(), arena_.block_bytes(), 3 * digest_of(plans.train) + digest_of(plans.evaluate));
+  }
 }
 
 // Those that send pieces of the step's memory around while something computes beside them.

@@ -18,6 +18,21 @@ std::size_t round_up(std::size_t bytes) {
 }
 }  // namespace
 
+// FNV-1a, word by word.
+std::uint64_t digest_of(const ArenaPlan& plan) {
+  std::uint64_t digest = 0xcbf29ce484222325;
+  const auto add = [&](std::uint64_t word) { digest = (digest ^ word) * 0x100000001b3; };
+  for (const auto& [key, slot] : plan.slots) {
+    add(static_cast<std::uint32_t>(key.scope.column));
+    add(static_cast<std::uint32_t>(key.scope.segment));
+    add(static_cast<std::uint32_t>(key.scope.verb));
+    add(static_cast<std::uint32_t>(key.ordinal));
+    add(slot.offset);
+    add(slot.bytes);
+  }
+  return digest;
+}
+
 Arena::Arena(MemoryPool& pool, Mode mode) : pool_(pool), mode_(mode) {}
 
 Arena::~Arena() {

@@ -47,6 +47,9 @@ struct ArenaPlan {
   std::map<std::string, std::size_t> live_by_owner;
 };
 
+// Equal for plans that give the same addresses.
+std::uint64_t digest_of(const ArenaPlan& plan);
+
 class Arena {
  public:
   enum class Mode : std::uint8_t {

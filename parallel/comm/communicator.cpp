@@ -238,7 +238,7 @@ void Communicator::do_shift(const Tensor& in, const Tensor& out, int step) {
   do_all_to_all_v(in, sent, out, received);
 }
 
-bool Communicator::share_memory(void*, std::size_t) { return false; }
+bool Communicator::share_memory(void*, std::size_t, std::uint64_t) { return false; }
 
 void Communicator::broadcast(Stream& stream, const Tensor& buffer, int root) {
   check_buffer(buffer, subject("broadcast", "buffer"));

@@ -20,6 +20,8 @@ MpiRuntime::MpiRuntime(int& argc, char**& argv, const MpiOptions& options) : pro
   // Open MPI asks hwloc for the machine's devices, and hwloc an X server for its screens: where there is no name server
   // each rank waits 5 s for that.
   setenv("HWLOC_COMPONENTS", "-gl", 0);
+  // As many queues to a GPU as CUDA has: one that waits for a peer (nccl_peer_memory.h) holds up what shares it.
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   int provided = MPI_THREAD_SINGLE;
   MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);  // ends the process if it cannot
   if (provided < MPI_THREAD_MULTIPLE) {

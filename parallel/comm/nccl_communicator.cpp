@@ -62,7 +62,7 @@ class NcclCommunicator final : public Communicator {
     return std::make_unique<NcclCommunicator>(name, host_->split(color, key, name), process_, watcher_);
   }
   void abort(const std::string& message) override { process_->abort(message); }
-  bool share_memory(void* base, std::size_t bytes) override;
+  bool share_memory(void* base, std::size_t bytes, std::uint64_t layout) override;
   void unshare_memory() override;
 
  protected:
@@ -135,14 +135,12 @@ void NcclCommunicator::start() {
     if (r == rank()) continue;
     watched_->peers += (watched_->peers.empty() ? "" : ", ") + members[static_cast<std::size_t>(r)];
   }
-  watched_->mark = static_cast<std::uint64_t*>(cuda_allocate_host(2 * sizeof(std::uint64_t)));
+  watched_->mark = static_cast<std::uint64_t*>(cuda_allocate_host(sizeof(std::uint64_t)));
   staging_ = cuda_allocate(static_cast<std::size_t>(kStagedKeys) * sizeof(std::int32_t));
   if (watched_->mark == nullptr || staging_ == nullptr) {
     fail({.code = ExitCode::kOutOfMemory, .subject = "buffers of group " + name()});
   }
-  watched_->stop = reinterpret_cast<std::uint32_t*>(watched_->mark + 1);
   *watched_->mark = 0;
-  *watched_->stop = 0;
   recorder().set_world_ranks(std::move(world_ranks));
   process_->add(shared_recorder());
   watcher_->add(watched_);
@@ -176,8 +174,8 @@ NcclCommunicator::~NcclCommunicator() {
     static_cast<void>(peer_memory_.release());
     return;
   }
-  peer_memory_.reset();
   watcher_->remove(watched_);
+  peer_memory_.reset();
   if (watched_->comm != nullptr) static_cast<void>(ncclCommDestroy(watched_->comm));
   cuda_free(staging_);
   cuda_free_host(watched_->mark);
@@ -301,15 +299,23 @@ void NcclCommunicator::do_all_to_all_v(const Tensor& in, const std::vector<std::
   check(ended, "all_to_all");
 }
 
-bool NcclCommunicator::share_memory(void* base, std::size_t bytes) {
+bool NcclCommunicator::share_memory(void* base, std::size_t bytes, std::uint64_t layout) {
   if (size() == 1) return false;
   require(peer_memory_ == nullptr, "a group shares one range of memory");
-  peer_memory_ = PeerMemory::share(*host_, base, bytes, watched_->stop);
-  return peer_memory_ != nullptr;
+  peer_memory_ = PeerMemory::share(*host_, base, bytes, layout);
+  if (peer_memory_ == nullptr) return false;
+  const std::lock_guard lock(watched_->calls);
+  watched_->peer_memory = peer_memory_.get();
+  return true;
 }
 
 void NcclCommunicator::unshare_memory() {
-  if (peer_memory_ == nullptr || process_->aborted) return;
+  if (peer_memory_ == nullptr) return;
+  {
+    const std::lock_guard lock(watched_->calls);
+    if (process_->aborted) return;  // the watcher releases it
+    watched_->peer_memory = nullptr;
+  }
   peer_memory_.reset();
   host_->host_barrier();  // no peer has it mapped any more
 }

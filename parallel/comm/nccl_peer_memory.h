@@ -1,11 +1,13 @@
 // GPU memory of the ranks of one host, mapped into each of them by CUDA's inter-process handles. A shift between two
-// such buffers is a copy that a copy engine of the receiving GPU makes, between two kernels of one thread that meet the
-// peers: it takes no multiprocessor from the products it runs beside, and is legal under capture. Needs no CUDA header.
+// such buffers is a copy that a copy engine of the receiving GPU makes, between words in host memory that the streams'
+// front ends write and wait for: it takes no multiprocessor from the products it runs beside, nor waits for one, and is
+// legal under capture. Needs no CUDA header.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "core/device/cuda_stream.h"
@@ -17,42 +19,40 @@ class Communicator;
 
 class PeerMemory {
  public:
-  // Collective over `host`, of whose calls only the host's are used. Null on every rank if one of them cannot map the
-  // others' memory: another host, no path between two GPUs, or fewer bytes than elsewhere. `stop` is a pinned word that
-  // ends all waits once it is not 0.
-  static std::unique_ptr<PeerMemory> share(Communicator& host, void* base, std::size_t bytes,
-                                           const std::uint32_t* stop);
+  // Collective over `host`, of which only the host's calls are used. Null on every rank if one of them cannot map the
+  // others' memory: another host, no path between two GPUs, or another size or layout than elsewhere.
+  static std::unique_ptr<PeerMemory> share(Communicator& host, void* base, std::size_t bytes, std::uint64_t layout);
   ~PeerMemory();
   PeerMemory(const PeerMemory&) = delete;
   PeerMemory& operator=(const PeerMemory&) = delete;
 
   bool holds(const Tensor& tensor) const;
-  // in, which this memory holds, to the rank `step` above; out, anywhere on this GPU, from the rank `step` below. One
-  // stream at a time. A peer whose `in` lies elsewhere in its memory is an error of the next host wait.
+  // in, which this memory holds at the same place on all ranks, to the rank `step` above; out, anywhere on this GPU,
+  // from the rank `step` below. One stream at a time.
   void shift(CudaStream& stream, const Tensor& in, const Tensor& out, int step);
+  // Ends the waits of this moment; called again and again by the watcher of a run that failed, until its streams are
+  // empty. From any thread.
+  void release();
 
  private:
-  // What a rank's waits look at, one of each for every peer, in its own GPU's memory and written by that peer: where
-  // its message lies, plus one, once it is there; and 1 once it has this rank's message. 0 before, and again after.
+  // What a rank's stream waits for, of each peer: not 0 once that peer's message is there; once it has this rank's.
   struct Flags {
-    std::uint64_t ready = 0;
-    std::uint64_t taken = 0;
+    std::uint64_t ready;
+    std::uint64_t taken;
   };
   struct Peer {
     std::byte* base = nullptr;  // of its memory, as mapped here
-    Flags* flags = nullptr;     // its, likewise: all ranks', ours among them
-    std::vector<void*> mapped;
+    void* mapped = nullptr;     // the allocation that holds it
+    Flags* flags = nullptr;     // its, by rank; of this rank too
   };
 
-  PeerMemory(int rank, std::byte* base, std::size_t bytes, const std::uint32_t* stop)
-      : rank_(rank), base_(base), bytes_(bytes), stop_(stop) {}
+  PeerMemory(int rank, int ranks, std::byte* base, std::size_t bytes);
+  bool map(int rank, std::uint64_t layout, const std::string& offer);
 
   int rank_;
   std::byte* base_;
   std::size_t bytes_;
-  const std::uint32_t* stop_;
-  Flags* flags_ = nullptr;
-  std::vector<Peer> peers_;  // by rank; this rank's is empty
+  std::vector<Peer> peers_;  // by rank
 };
 
 }  // namespace megalith

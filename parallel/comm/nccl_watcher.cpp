@@ -13,6 +13,7 @@
 #include "core/device/cuda_device.h"
 #include "core/device/cuda_stream.h"
 #include "parallel/comm/mpi_process.h"
+#include "parallel/comm/nccl_peer_memory.h"
 
 namespace megalith {
 
@@ -28,6 +29,8 @@ constexpr std::uint64_t kSeen = std::uint64_t{1} << 63;  // set in a mark by the
 constexpr milliseconds kPeriod(50);
 // From the abort of the groups to the end of the process, by which the host has thrown, unwound and reported.
 constexpr seconds kGrace(20);
+// A stream that is released meets the next wait of the same step.
+constexpr std::chrono::microseconds kReleasePeriod(100);
 
 std::string name_of_kind(int kind) {
   const auto index = static_cast<std::size_t>(kind);
@@ -135,11 +138,12 @@ void NcclWatcher::release(std::unique_lock<std::mutex>& lock) {
   lock.unlock();
   std::vector<std::unique_lock<std::timed_mutex>> held;
   std::vector<ncclComm_t> comms;
+  std::vector<PeerMemory*> shared;
   for (const auto& group : groups) {
     // A host that is inside NCCL, waiting for a peer to connect, cannot be woken.
     if (!held.emplace_back(group->calls, std::defer_lock).try_lock_for(seconds(2))) end_process();
     if (group->comm != nullptr) comms.push_back(group->comm);
-    if (group->stop != nullptr) std::atomic_ref(*group->stop).store(1);
+    if (group->peer_memory != nullptr) shared.push_back(group->peer_memory);
   }
   auto told = std::make_shared<std::promise<void>>();
   std::future<void> all_told = told->get_future();
@@ -155,7 +159,12 @@ void NcclWatcher::release(std::unique_lock<std::mutex>& lock) {
   lock.lock();
   for (const auto& group : groups) group->released = true;
   changed_.notify_all();
-  if (!changed_.wait_for(lock, kGrace, [this] { return stop_; })) end_process();
+  const auto end = Clock::now() + kGrace;
+  while (!stop_) {
+    for (PeerMemory* memory : shared) memory->release();
+    changed_.wait_for(lock, kReleasePeriod);
+    if (Clock::now() > end) end_process();
+  }
 }
 
 void NcclWatcher::end_process() {

@@ -23,6 +23,7 @@ namespace megalith {
 
 class FlightRecorder;
 struct MpiProcess;
+class PeerMemory;
 
 struct WatchedGroup {
   using Clock = std::chrono::steady_clock;
@@ -30,9 +31,9 @@ struct WatchedGroup {
   std::string name;
   std::string peers;  // their ranks in the world: "1, 3"
   ncclComm* comm = nullptr;
+  PeerMemory* peer_memory = nullptr;  // guarded by calls; null: none is shared
   std::shared_ptr<FlightRecorder> recorder;
   std::uint64_t* mark = nullptr;   // pinned: number_of the call that a stream is in, or left_of the last one; 0: none
-  std::uint32_t* stop = nullptr;   // likewise: not 0 once kernels that wait for peers by themselves shall return
   std::timed_mutex calls;          // held while the host is inside NCCL
   std::atomic<int> host_call{-1};  // the kind of that call
   std::atomic<std::int64_t> since{0};  // its start, in Clock's ticks

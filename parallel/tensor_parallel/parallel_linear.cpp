@@ -67,7 +67,7 @@ ColumnParallelLinear::ColumnParallelLinear(ParameterStore& store, const LinearSp
 Tensor ColumnParallelLinear::forward(Context& ctx, const Tensor& x, Stash& stash) const {
   stash.save(ctx.policies, Linear::kInput, input_kind_, x);
   const Tensor y = ctx.empty({group_.whole_rows(x.size(0)), weight_.shape[0]}, x.dtype, "matmul");
-  group_.gather_rows(ctx, x, name_ + " input", [&](const Tensor& rows, std::int64_t first) {
+  group_.use_rows(ctx, x, name_ + " input", [&](const Tensor& rows, std::int64_t first) {
     launch(ctx.compute, Gemm{.a = rows,
                              .b = weight_.weight,
                              .c = y.slice(0, first, rows.size(0)),
@@ -82,7 +82,7 @@ Layer::Activated ColumnParallelLinear::forward_gelu(Context& ctx, const Tensor& 
   stash.save(ctx.policies, Linear::kInput, input_kind_, x);
   const Shape shape{group_.whole_rows(x.size(0)), weight_.shape[0]};
   const Activated y{.input = ctx.empty(shape, x.dtype, "matmul"), .output = ctx.empty(shape, x.dtype, "activation")};
-  group_.gather_rows(ctx, x, name_ + " input", [&](const Tensor& rows, std::int64_t first) {
+  group_.use_rows(ctx, x, name_ + " input", [&](const Tensor& rows, std::int64_t first) {
     launch(ctx.compute, Gemm{.a = rows,
                              .b = weight_.weight,
                              .c = y.output.slice(0, first, rows.size(0)),

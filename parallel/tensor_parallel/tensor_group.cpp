@@ -64,17 +64,30 @@ void TensorGroup::exchange(int step, const Tensor& mine, const Tensor& theirs, c
   group_.shift(communication_, mine, theirs, step);
 }
 
+void TensorGroup::use_rows(Context& ctx, const Tensor& x, const std::string& label, const RowsTask& use) {
+  if (overlap_) {
+    use_others(ctx, x, label, use);
+  } else {
+    use(gather_rows(ctx, x, label), 0);
+  }
+}
+
 Tensor TensorGroup::gather_rows(Context& ctx, const Tensor& x, const std::string& label, const RowsTask& use) {
   if (!overlap_) {
     const Tensor whole = gather_rows(ctx, x, label);
     use(whole, 0);
     return whole;
   }
+  const Tensor whole = use_others(ctx, x, label, use);
+  launch(ctx.compute, Copy{.src = x, .dst = whole.slice(0, group_.rank() * x.size(0), x.size(0))});
+  return whole;
+}
+
+Tensor TensorGroup::use_others(Context& ctx, const Tensor& x, const std::string& label, const RowsTask& use) {
   const std::int64_t rows = x.size(0);
   const Tensor whole = ctx.empty({rows * group_.size(), x.size(1)}, x.dtype, "gathered rows");
   const auto piece = [&](int rank) { return whole.slice(0, rank * rows, rows); };
   follow(communication_, ctx.compute, ready_);
-  launch(communication_, Copy{.src = x, .dst = piece(group_.rank())});
   for (int step = 0; step < group_.size(); ++step) {
     const bool more = step + 1 < group_.size();
     if (more) {
@@ -91,10 +104,10 @@ Tensor TensorGroup::gather_rows_behind(Context& ctx, const Tensor& x, const std:
   require(overlap_, "gather_rows_behind without overlap");
   const std::int64_t rows = x.size(0);
   const Tensor whole = ctx.empty({rows * group_.size(), x.size(1)}, x.dtype, "gathered rows");
-  launch(communication_, Copy{.src = x, .dst = whole.slice(0, group_.rank() * rows, rows)});
   for (int step = 1; step < group_.size(); ++step) {
     exchange(step, x, whole.slice(0, below(step) * rows, rows), "rows of " + label);
   }
+  launch(communication_, Copy{.src = x, .dst = whole.slice(0, group_.rank() * rows, rows)});
   communication_.record(behind_done_);
   return whole;
 }

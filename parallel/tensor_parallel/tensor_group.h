@@ -45,7 +45,8 @@ class TensorGroup {
   // once, or, under overlap, rank by rank, so that the GEMM of one piece runs while another travels. Sums of overlapped
   // pieces are taken in rank order, as a communicator's.
   using RowsTask = std::function<void(const Tensor& rows, std::int64_t first)>;
-  Tensor gather_rows(Context& ctx, const Tensor& x, const std::string& label, const RowsTask& use);
+  void use_rows(Context& ctx, const Tensor& x, const std::string& label, const RowsTask& use);
+  Tensor gather_rows(Context& ctx, const Tensor& x, const std::string& label, const RowsTask& use);  // all, used
   Tensor sum_rows(Context& ctx, const Shape& shape, DType dtype, const std::string& label, const RowsTask& make);
   // gather_rows(ctx, x, label), under overlap behind the last sum_rows and beside what follows on the compute stream,
   // until wait_for_rows_behind. x was there before that sum's rows.
@@ -58,6 +59,8 @@ class TensorGroup {
   void communicate(Stream& compute, const std::function<void(Stream& communication)>& enqueue);
 
  private:
+  // Rows of which all ranks' are there at the end, but this one's.
+  Tensor use_others(Context& ctx, const Tensor& x, const std::string& label, const RowsTask& use);
   // Sends `mine` to the rank `step` above and receives into `theirs` from the rank `step` below.
   void exchange(int step, const Tensor& mine, const Tensor& theirs, const std::string& label);
   void check_divides(std::int64_t rows, const std::string& label) const;

@@ -39,7 +39,7 @@ void run(Communicator& world, DeviceType device, std::string_view kind) {
   }
   const Tensor lower = buffer.slice(0, 0, 50'000), upper = buffer.slice(0, 50'000, 50'000);
   if (kind == "late_shift") {
-    if (!world.share_memory(buffer.data, buffer.bytes())) std::fprintf(stderr, "no memory is shared\n");
+    if (!world.share_memory(buffer.data, buffer.bytes(), 0)) std::fprintf(stderr, "no memory is shared\n");
     world.shift(stream, lower, upper, 1);
     stream.synchronize();
   }
