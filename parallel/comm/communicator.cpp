@@ -209,7 +209,7 @@ void Communicator::all_to_all_v(Stream& stream, const Tensor& in, std::span<cons
           });
 }
 
-void Communicator::shift(Stream& stream, const Tensor& in, const Tensor& out, int step) {
+void Communicator::shift(Stream& stream, const Tensor& in, const Tensor& out, int step, ShiftSeries series) {
   check_buffer(in, subject("shift", "in"));
   check_buffer(out, subject("shift", "out"));
   check_same_dtype(in, out, subject("shift", "out"));
@@ -228,10 +228,10 @@ void Communicator::shift(Stream& stream, const Tensor& in, const Tensor& out, in
   access.reads(in);
   access.writes(out);
   enqueue(stream, access, in.bytes(), call_on(in, step),
-          [this, i = flat(in), o = flat(out), step] { do_shift(i, o, step); });
+          [this, i = flat(in), o = flat(out), step, series] { do_shift(i, o, step, series); });
 }
 
-void Communicator::do_shift(const Tensor& in, const Tensor& out, int step) {
+void Communicator::do_shift(const Tensor& in, const Tensor& out, int step, ShiftSeries) {
   std::vector<std::int64_t> sent(static_cast<std::size_t>(size_)), received = sent;
   sent[static_cast<std::size_t>((rank_ + step) % size_)] = in.numel();
   received[static_cast<std::size_t>((rank_ - step + size_) % size_)] = out.numel();

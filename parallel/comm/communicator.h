@@ -27,6 +27,14 @@ namespace megalith {
 
 enum class ReduceOp : std::uint8_t { kSum, kMax };
 
+// Whether a shift is one of a series: those by 1, 2, ... size - 1, on one stream, whose inputs nobody writes before the
+// last has run. Ranks that read each other's memory then meet less often.
+enum class ShiftSeries : std::uint8_t {
+  kAlone,
+  kOneInput,    // all of them send the same
+  kManyInputs,  // each its own
+};
+
 // What a group did so far, for tests and reports: an ignored flag cannot claim to have communicated.
 struct CommunicatorStats {
   std::int64_t collectives = 0;  // calls enqueued while the group has more than one rank, sends and receives included
@@ -61,7 +69,7 @@ class Communicator {
                     std::span<const std::int64_t> out_rows);
   // in goes to the rank `step` above this one, out comes from the rank `step` below, around the end: in[n] -> out[n],
   // 0 < step < size.
-  void shift(Stream& stream, const Tensor& in, const Tensor& out, int step);
+  void shift(Stream& stream, const Tensor& in, const Tensor& out, int step, ShiftSeries series = ShiftSeries::kAlone);
   void broadcast(Stream& stream, const Tensor& buffer, int root);
   // Occupies the stream until the peer's receive was enqueued too and has run (small messages may leave earlier).
   void send(Stream& stream, const Tensor& buffer, int peer);
@@ -113,7 +121,7 @@ class Communicator {
   virtual void do_all_gather(const Tensor& in, const Tensor& out) = 0;
   virtual void do_all_to_all_v(const Tensor& in, const std::vector<std::int64_t>& in_rows, const Tensor& out,
                                const std::vector<std::int64_t>& out_rows) = 0;
-  virtual void do_shift(const Tensor& in, const Tensor& out, int step);  // by do_all_to_all_v
+  virtual void do_shift(const Tensor& in, const Tensor& out, int step, ShiftSeries series);  // by do_all_to_all_v
   virtual void do_broadcast(const Tensor& buffer, int root) = 0;
   virtual void do_send(const Tensor& buffer, int peer) = 0;
   virtual void do_receive(const Tensor& buffer, int peer) = 0;

@@ -72,7 +72,7 @@ class NcclCommunicator final : public Communicator {
   void do_all_gather(const Tensor& in, const Tensor& out) override;
   void do_all_to_all_v(const Tensor& in, const std::vector<std::int64_t>& in_rows, const Tensor& out,
                        const std::vector<std::int64_t>& out_rows) override;
-  void do_shift(const Tensor& in, const Tensor& out, int step) override;
+  void do_shift(const Tensor& in, const Tensor& out, int step, ShiftSeries series) override;
   void do_broadcast(const Tensor& buffer, int root) override;
   void do_send(const Tensor& buffer, int peer) override;
   void do_receive(const Tensor& buffer, int peer) override;
@@ -320,11 +320,11 @@ void NcclCommunicator::unshare_memory() {
   host_->host_barrier();  // no peer has it mapped any more
 }
 
-void NcclCommunicator::do_shift(const Tensor& in, const Tensor& out, int step) {
+void NcclCommunicator::do_shift(const Tensor& in, const Tensor& out, int step, ShiftSeries series) {
   if (peer_memory_ == nullptr || !peer_memory_->holds(in) || in.bytes() == 0) {
-    return Communicator::do_shift(in, out, step);
+    return Communicator::do_shift(in, out, step, series);
   }
-  peer_memory_->shift(*stream_, in, out, step);
+  peer_memory_->shift(*stream_, in, out, step, series);
 }
 
 void NcclCommunicator::do_broadcast(const Tensor& buffer, int root) {

@@ -38,25 +38,34 @@ void check_driver(CUresult result, const char* call) {
   fail({.subject = call, .expected = "success", .got = fmt::format("CUDA's error {}", static_cast<int>(result))});
 }
 
-// *theirs = 1, which whoever sees it may take for all that ran on this stream before; then *mine is waited for, and 0.
-void meet(CudaStream& stream, std::uint64_t* theirs, std::uint64_t* mine) {
-  static const auto batch = driver_function<BatchMemOp>("cuStreamBatchMemOp");
-  const auto write = [](std::uint64_t* word, std::uint64_t value) {
-    CUstreamBatchMemOpParams op{};
-    op.writeValue = {.operation = CU_STREAM_MEM_OP_WRITE_VALUE_64,
-                     .address = reinterpret_cast<CUdeviceptr>(word),
-                     .value64 = value,
-                     .flags = CU_STREAM_WRITE_VALUE_DEFAULT};
-    return op;
-  };
-  CUstreamBatchMemOpParams wait{};
-  wait.waitValue = {.operation = CU_STREAM_MEM_OP_WAIT_VALUE_64,
-                    .address = reinterpret_cast<CUdeviceptr>(mine),
-                    .value64 = 1,
-                    .flags = CU_STREAM_WAIT_VALUE_GEQ};
-  CUstreamBatchMemOpParams ops[] = {write(theirs, 1), wait, write(mine, 0)};
-  check_driver(batch(stream.handle(), 3, ops, 0), "cuStreamBatchMemOp");
-}
+// Words that a stream writes and waits for, one behind the other.
+class FrontEnd {
+ public:
+  // Whoever sees it may take it for all that ran on this stream before.
+  void set(std::uint64_t& word) { write(word, 1); }
+  void wait_and_clear(std::uint64_t& word) {
+    ops_.emplace_back().waitValue = {.operation = CU_STREAM_MEM_OP_WAIT_VALUE_64,
+                                     .address = reinterpret_cast<CUdeviceptr>(&word),
+                                     .value64 = 1,
+                                     .flags = CU_STREAM_WAIT_VALUE_GEQ};
+    write(word, 0);
+  }
+  void enqueue(CudaStream& stream) {
+    static const auto batch = driver_function<BatchMemOp>("cuStreamBatchMemOp");
+    check_driver(batch(stream.handle(), static_cast<unsigned>(ops_.size()), ops_.data(), 0), "cuStreamBatchMemOp");
+    ops_.clear();
+  }
+
+ private:
+  void write(std::uint64_t& word, std::uint64_t value) {
+    ops_.emplace_back().writeValue = {.operation = CU_STREAM_MEM_OP_WRITE_VALUE_64,
+                                      .address = reinterpret_cast<CUdeviceptr>(&word),
+                                      .value64 = value,
+                                      .flags = CU_STREAM_WRITE_VALUE_DEFAULT};
+  }
+
+  std::vector<CUstreamBatchMemOpParams> ops_;
+};
 
 // What a rank tells the others about its memory.
 struct Offer {
@@ -155,15 +164,30 @@ bool PeerMemory::holds(const Tensor& tensor) const {
   return begin >= base_ && begin + tensor.bytes() <= base_ + bytes_;
 }
 
-void PeerMemory::shift(CudaStream& stream, const Tensor& in, const Tensor& out, int step) {
+void PeerMemory::shift(CudaStream& stream, const Tensor& in, const Tensor& out, int step, ShiftSeries series) {
   const int ranks = static_cast<int>(peers_.size());
-  const auto above = static_cast<std::size_t>((rank_ + step) % ranks);
-  const auto below = static_cast<std::size_t>((rank_ - step + ranks) % ranks);
   const auto self = static_cast<std::size_t>(rank_);
+  const auto above = [&](int steps) { return static_cast<std::size_t>((rank_ + steps) % ranks); };
+  const auto below = static_cast<std::size_t>((rank_ - step + ranks) % ranks);
   Flags* const mine = peers_[self].flags;
-  meet(stream, &peers_[above].flags[self].ready, &mine[below].ready);
+  const bool alone = series == ShiftSeries::kAlone, first = step == 1, last = step == ranks - 1;
+  FrontEnd words;
+  const auto offer_to = [&](std::size_t rank) { words.set(peers_[rank].flags[self].ready); };
+  if (series != ShiftSeries::kOneInput) {
+    offer_to(above(step));
+  } else if (first) {
+    for (int steps = 1; steps < ranks; ++steps) offer_to(above(steps));
+  }
+  words.wait_and_clear(mine[below].ready);
+  words.enqueue(stream);
   stream.copy(out.data, peers_[below].base + (in.as<std::byte>() - base_), out.bytes());
-  meet(stream, &peers_[below].flags[self].taken, &mine[above].taken);
+  words.set(peers_[below].flags[self].taken);
+  if (alone) {
+    words.wait_and_clear(mine[above(step)].taken);
+  } else if (last) {
+    for (int steps = 1; steps < ranks; ++steps) words.wait_and_clear(mine[above(steps)].taken);
+  }
+  words.enqueue(stream);
 }
 
 void PeerMemory::release() {

@@ -12,10 +12,9 @@
 
 #include "core/device/cuda_stream.h"
 #include "core/tensor/tensor.h"
+#include "parallel/comm/communicator.h"
 
 namespace megalith {
-
-class Communicator;
 
 class PeerMemory {
  public:
@@ -29,7 +28,7 @@ class PeerMemory {
   bool holds(const Tensor& tensor) const;
   // in, which this memory holds at the same place on all ranks, to the rank `step` above; out, anywhere on this GPU,
   // from the rank `step` below. One stream at a time.
-  void shift(CudaStream& stream, const Tensor& in, const Tensor& out, int step);
+  void shift(CudaStream& stream, const Tensor& in, const Tensor& out, int step, ShiftSeries series);
   // Ends the waits of this moment; called again and again by the watcher of a run that failed, until its streams are
   // empty. From any thread.
   void release();

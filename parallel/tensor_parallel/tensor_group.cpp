@@ -59,9 +59,10 @@ Tensor TensorGroup::sum_rows(Context& ctx, const Tensor& partial, const std::str
   return mine;
 }
 
-void TensorGroup::exchange(int step, const Tensor& mine, const Tensor& theirs, const std::string& label) {
+void TensorGroup::exchange(int step, ShiftSeries series, const Tensor& mine, const Tensor& theirs,
+                           const std::string& label) {
   group_.label_next(fmt::format("{}, piece {} of {}", label, step, group_.size() - 1));
-  group_.shift(communication_, mine, theirs, step);
+  group_.shift(communication_, mine, theirs, step, series);
 }
 
 void TensorGroup::use_rows(Context& ctx, const Tensor& x, const std::string& label, const RowsTask& use) {
@@ -91,7 +92,7 @@ Tensor TensorGroup::use_others(Context& ctx, const Tensor& x, const std::string&
   for (int step = 0; step < group_.size(); ++step) {
     const bool more = step + 1 < group_.size();
     if (more) {
-      exchange(step + 1, x, piece(below(step + 1)), "rows of " + label);
+      exchange(step + 1, ShiftSeries::kOneInput, x, piece(below(step + 1)), "rows of " + label);
       communication_.record(done_);
     }
     use(step == 0 ? x : piece(below(step)), below(step) * rows);
@@ -105,7 +106,7 @@ Tensor TensorGroup::gather_rows_behind(Context& ctx, const Tensor& x, const std:
   const std::int64_t rows = x.size(0);
   const Tensor whole = ctx.empty({rows * group_.size(), x.size(1)}, x.dtype, "gathered rows");
   for (int step = 1; step < group_.size(); ++step) {
-    exchange(step, x, whole.slice(0, below(step) * rows, rows), "rows of " + label);
+    exchange(step, ShiftSeries::kOneInput, x, whole.slice(0, below(step) * rows, rows), "rows of " + label);
   }
   launch(communication_, Copy{.src = x, .dst = whole.slice(0, group_.rank() * rows, rows)});
   communication_.record(behind_done_);
@@ -130,7 +131,7 @@ Tensor TensorGroup::sum_rows(Context& ctx, const Shape& shape, DType dtype, cons
     const Tensor piece = sent.slice(0, (step - 1) * rows, rows);
     make(piece, above(step) * rows);
     follow(communication_, ctx.compute, ready_);
-    exchange(step, piece, parts.slice(0, below(step) * rows, rows), "sum of " + label);
+    exchange(step, ShiftSeries::kManyInputs, piece, parts.slice(0, below(step) * rows, rows), "sum of " + label);
   }
   make(parts.slice(0, group_.rank() * rows, rows), group_.rank() * rows);
   communication_.record(done_);

@@ -62,7 +62,7 @@ class TensorGroup {
   // Rows of which all ranks' are there at the end, but this one's.
   Tensor use_others(Context& ctx, const Tensor& x, const std::string& label, const RowsTask& use);
   // Sends `mine` to the rank `step` above and receives into `theirs` from the rank `step` below.
-  void exchange(int step, const Tensor& mine, const Tensor& theirs, const std::string& label);
+  void exchange(int step, ShiftSeries series, const Tensor& mine, const Tensor& theirs, const std::string& label);
   void check_divides(std::int64_t rows, const std::string& label) const;
   int above(int step) const { return (group_.rank() + step) % group_.size(); }
   int below(int step) const { return (group_.rank() - step + group_.size()) % group_.size(); }

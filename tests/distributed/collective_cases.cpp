@@ -276,13 +276,13 @@ void check_shift_of_shared_memory(Communicator& world, const CollectiveForm& for
   if (size == 1) return;
   Rig rig(form);
   constexpr std::int64_t kPart = 70'001;
-  auto memory = rig.empty<bf16>(2 * size * kPart);
+  auto memory = rig.empty<bf16>(3 * size * kPart);
   const std::unique_ptr<Communicator> group = world.duplicate("shared");
   const AbortOnUnwind guard(world);
   const Tensor all = memory.tensor();
   const bool shared = group->share_memory(all.data, all.bytes(), 1);
   const auto part = [&](int index) { return all.slice(0, index * kPart, kPart); };
-  const auto below = [&](int step) { return (group->rank() - step + size) % size; };
+  const auto below = [&](int step) { return (group->rank() - step + 2 * size) % size; };
   for (std::int64_t i = 0; i < kPart; ++i) {
     memory.values[static_cast<std::size_t>(i)] = value<bf16>(form, group->rank(), i);
   }
@@ -294,15 +294,21 @@ void check_shift_of_shared_memory(Communicator& world, const CollectiveForm& for
   };
   for (int step = 1; step < size; ++step) expect(step, below(step));
   for (int step = 0; step < size; ++step) expect(size + step, below(step + 1));
+  for (int step = 1; step < size; ++step) expect(2 * size + step, below(2 * step));
   const std::int64_t calls_before = group->stats().collectives;
   rig.run(
       [&] {
-        for (int step = 1; step < size; ++step) group->shift(rig.stream(), part(0), part(step), step);
+        for (int step = 1; step < size; ++step) {
+          group->shift(rig.stream(), part(0), part(step), step, ShiftSeries::kOneInput);
+        }
         for (int step = 0; step < size; ++step) group->shift(rig.stream(), part(step), part(size + step), 1);
+        for (int step = 1; step < size; ++step) {
+          group->shift(rig.stream(), part(step), part(2 * size + step), step, ShiftSeries::kManyInputs);
+        }
       },
       memory);
-  expect_same_bits(memory.values, want, label("shifts", DType::kBf16, 2 * size * kPart, *group));
-  EXPECT_EQ(group->stats().collectives - calls_before, 2 * size - 1);
+  expect_same_bits(memory.values, want, label("shifts", DType::kBf16, 3 * size * kPart, *group));
+  EXPECT_EQ(group->stats().collectives - calls_before, 3 * size - 2);
 
   group->unshare_memory();
   EXPECT_FALSE(group->share_memory(all.data, all.bytes(), static_cast<std::uint64_t>(group->rank())))
