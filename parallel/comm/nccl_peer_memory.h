@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "core/device/cuda_event.h"
 #include "core/device/cuda_stream.h"
 #include "core/tensor/tensor.h"
 #include "parallel/comm/communicator.h"
@@ -48,15 +47,11 @@ class PeerMemory {
 
   PeerMemory(int rank, int ranks, std::byte* base, std::size_t bytes);
   bool map(int rank, std::uint64_t layout, const std::string& offer);
-  void copy(CudaStream& stream, std::byte* to, const std::byte* from, std::size_t bytes);
 
   int rank_;
   std::byte* base_;
   std::size_t bytes_;
   std::vector<Peer> peers_;  // by rank
-  CudaStream beside_;        // of a second copy engine
-  CudaEvent fork_;
-  CudaEvent join_;
 };
 
 }  // namespace megalith

@@ -275,7 +275,7 @@ void check_shift_of_shared_memory(Communicator& world, const CollectiveForm& for
   const int size = world.size();
   if (size == 1) return;
   Rig rig(form);
-  const std::int64_t kPart = form.device == DeviceType::kCuda ? 1'200'001 : 70'001;  // on GPUs for two copy engines
+  constexpr std::int64_t kPart = 70'001;
   auto memory = rig.empty<bf16>(3 * size * kPart);
   const std::unique_ptr<Communicator> group = world.duplicate("shared");
   const AbortOnUnwind guard(world);
