@@ -371,7 +371,8 @@ void TrainingModel::warm_up() {
   const auto run_first_microbatch = [&](Mode mode, const std::vector<Action>& actions) {
     std::vector<Action> first;
     for (const Action& action : actions) {
-      if (is_of_microbatch(action.kind) && action.microbatch == 0) first.push_back(action);
+      const bool zeroes = action.kind == ActionKind::kZeroGradients;
+      if (zeroes || (is_of_microbatch(action.kind) && action.microbatch == 0)) first.push_back(action);
     }
     run_step(mode, first,
              {.iteration = 1,

@@ -58,7 +58,8 @@ if [ "$ranks" -gt 1 ]; then
   check tp - $tp "$ranks"
   check tp_sequence - $tp "$ranks" --sequence-parallel
   check tp_overlap - $tp "$ranks" --sequence-parallel --tp-comm-overlap
-  for type in p2p all_gather a2a; do check cp_$type - $cp "$((ranks < 4 ? ranks : 4))" --cp-comm-type $type; done
+  for type in p2p all_gather; do check cp_$type - $cp "$((ranks < 4 ? ranks : 4))" --cp-comm-type $type; done
+  check cp_a2a - $cp 2 --cp-comm-type a2a
   check pp_gpipe - $pp "$ranks" --pipeline-schedule gpipe
   for schedule in 1f1b zb-h1; do check pp_$schedule pp_gpipe $pp "$ranks" --pipeline-schedule $schedule; done
   check pp_interleaved - $pp "$ranks" --pipeline-schedule interleaved --num-layers-per-virtual-pipeline-stage 1
