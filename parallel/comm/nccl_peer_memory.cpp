@@ -2,9 +2,7 @@
 
 #include <cuda.h>
 #include <cuda_runtime_api.h>
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -70,8 +68,7 @@ class FrontEnd {
 // What a rank tells the others about its memory.
 struct Offer {
   char host[256] = "";
-  pid_t process = 0;
-  int flags = -1;  // a file of that process
+  char flags[64] = "";  // a SharedMemory's ticket
   std::uint64_t bytes = 0;
   std::uint64_t layout = 0;
   cudaIpcMemHandle_t allocation{};  // that holds the memory
@@ -79,15 +76,17 @@ struct Offer {
   bool valid = false;
 };
 
-Offer offer_of(void* base, std::size_t bytes, std::uint64_t layout, int flags) {
-  Offer offer{.process = getpid(), .flags = flags, .bytes = bytes, .layout = layout};
+Offer offer_of(void* base, std::size_t bytes, std::uint64_t layout, const SharedMemory& flags) {
+  Offer offer{.bytes = bytes, .layout = layout};
+  flags.ticket().copy(offer.flags, sizeof(offer.flags) - 1);
   gethostname(offer.host, sizeof(offer.host) - 1);
   CUdeviceptr begin = 0;
   std::size_t size = 0;
   const auto address = reinterpret_cast<CUdeviceptr>(base);
   check_driver(driver_function<AddressRange>("cuMemGetAddressRange")(&begin, &size, address), "cuMemGetAddressRange");
   offer.offset = address - begin;
-  offer.valid = flags >= 0 && cudaIpcGetMemHandle(&offer.allocation, reinterpret_cast<void*>(begin)) == cudaSuccess;
+  offer.valid =
+      flags.data() != nullptr && cudaIpcGetMemHandle(&offer.allocation, reinterpret_cast<void*>(begin)) == cudaSuccess;
   static_cast<void>(cudaGetLastError());
   return offer;
 }
@@ -99,21 +98,16 @@ PeerMemory::PeerMemory(int rank, int ranks, std::byte* base, std::size_t bytes)
 
 std::unique_ptr<PeerMemory> PeerMemory::share(Communicator& host, void* base, std::size_t bytes, std::uint64_t layout) {
   std::unique_ptr<PeerMemory> memory(new PeerMemory(host.rank(), host.size(), static_cast<std::byte*>(base), bytes));
-  int file = memfd_create("megalith flags", MFD_CLOEXEC);
-  if (file >= 0 && ftruncate(file, static_cast<off_t>(memory->peers_.size() * sizeof(Flags))) != 0) {
-    close(file);
-    file = -1;
-  }
-  const Offer mine = offer_of(base, bytes, layout, file);
+  SharedMemory& flags = memory->peers_[static_cast<std::size_t>(host.rank())].shared;
+  flags = SharedMemory::create(memory->peers_.size() * sizeof(Flags));
+  const Offer mine = offer_of(base, bytes, layout, flags);
   const std::vector<std::string> offers =
       host.host_all_gather(std::string(reinterpret_cast<const char*>(&mine), sizeof(mine)));
   bool all_mapped = true;
   for (int r = 0; r < host.size() && all_mapped; ++r) {
     all_mapped = memory->map(r, layout, offers[static_cast<std::size_t>(r)]);
   }
-  const bool failed = host.host_any(!all_mapped);  // also: nobody needs the file by its name any more
-  if (file >= 0) close(file);
-  if (failed) return nullptr;
+  if (host.host_any(!all_mapped)) return nullptr;
   return memory;
 }
 
@@ -127,18 +121,14 @@ bool PeerMemory::map(int rank, std::uint64_t layout, const std::string& text) {
   if (offer.bytes != bytes_ || offer.layout != layout) return false;
   Peer& peer = peers_[static_cast<std::size_t>(rank)];
 
-  const int file = open(fmt::format("/proc/{}/fd/{}", offer.process, offer.flags).c_str(), O_RDWR | O_CLOEXEC);
-  if (file < 0) return false;
   const std::size_t size = peers_.size() * sizeof(Flags);
-  void* const flags = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-  close(file);
-  if (flags == MAP_FAILED) return false;
-  if (cudaHostRegister(flags, size, cudaHostRegisterMapped | cudaHostRegisterPortable) != cudaSuccess) {
+  if (rank != rank_) peer.shared = SharedMemory::open(offer.flags, size);
+  if (peer.shared.data() == nullptr) return false;
+  if (cudaHostRegister(peer.shared.data(), size, cudaHostRegisterMapped | cudaHostRegisterPortable) != cudaSuccess) {
     static_cast<void>(cudaGetLastError());
-    munmap(flags, size);
     return false;
   }
-  peer.flags = static_cast<Flags*>(flags);
+  peer.flags = static_cast<Flags*>(peer.shared.data());
 
   if (rank == rank_) return true;
   if (cudaIpcOpenMemHandle(&peer.mapped, offer.allocation, cudaIpcMemLazyEnablePeerAccess) != cudaSuccess) {
@@ -153,9 +143,7 @@ bool PeerMemory::map(int rank, std::uint64_t layout, const std::string& text) {
 PeerMemory::~PeerMemory() {
   for (const Peer& peer : peers_) {
     if (peer.mapped != nullptr) log_cuda(cudaIpcCloseMemHandle(peer.mapped), "cudaIpcCloseMemHandle");
-    if (peer.flags == nullptr) continue;
-    log_cuda(cudaHostUnregister(peer.flags), "cudaHostUnregister");
-    munmap(peer.flags, peers_.size() * sizeof(Flags));
+    if (peer.flags != nullptr) log_cuda(cudaHostUnregister(peer.flags), "cudaHostUnregister");
   }
 }
 

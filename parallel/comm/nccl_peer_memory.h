@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "core/base/shared_memory.h"
 #include "core/device/cuda_stream.h"
 #include "core/tensor/tensor.h"
 #include "parallel/comm/communicator.h"
@@ -42,7 +43,8 @@ class PeerMemory {
   struct Peer {
     std::byte* base = nullptr;  // of its memory, as mapped here
     void* mapped = nullptr;     // the allocation that holds it
-    Flags* flags = nullptr;     // its, by rank; of this rank too
+    SharedMemory shared;        // that holds its flags; of this rank too
+    Flags* flags = nullptr;     // once the GPU may write there: by rank
   };
 
   PeerMemory(int rank, int ranks, std::byte* base, std::size_t bytes);
