@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
 
 #include "core/device/copy.h"
 #include "core/device/trace.h"
@@ -142,6 +143,7 @@ TrainingModel::~TrainingModel() {
   if (context_communication_) wait(*context_communication_);
   if (transfer_) wait(*transfer_);
   wait(compute_);
+  if (std::uncaught_exceptions() > 0) return;  // the peers of a rank that failed are ended, not waited for
   for (Communicator* group : sharing_groups()) {
     try {
       group->unshare_memory();
