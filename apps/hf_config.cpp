@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <vector>
@@ -70,7 +69,7 @@ class Members {
   double positive_or(const std::string& key, double absent) {
     const json* value = find(key);
     if (value == nullptr) return absent;
-    if (!value->is_number() || !(value->get<double>() > 0) || !std::isfinite(value->get<double>()))
+    if (!value->is_number() || !(value->get<double>() > 0))  // finite: parse_strict_json refuses others
       refuse_content(subject(key), "a finite number above 0", shown(*value));
     return value->get<double>();
   }

@@ -29,7 +29,7 @@ constexpr std::size_t kMaxFiles = 10'000;
 constexpr std::size_t kMaxFileName = 255;
 
 bool is_file_name(std::string_view name) {
-  return name.size() > kSuffix.size() && name.size() <= kMaxFileName && name.ends_with(kSuffix) && name[0] != '.' &&
+  return name.size() > kSuffix.size() && name.ends_with(kSuffix) && name[0] != '.' &&
          name.find('/') == std::string_view::npos;
 }
 
@@ -79,11 +79,11 @@ class NameList {
   std::string text_;
 };
 
+// The word table is known to be there.
 void check_output_layer(const HfFolder& folder, HfFamily family) {
   const auto output = folder.tensors().find(std::string(kHfOutputLayer));
-  const auto table = folder.tensors().find(hf_word_table(family));
-  if (output == folder.tensors().end() || table == folder.tensors().end()) return;
-  const HfStored &a = output->second, &b = table->second;
+  if (output == folder.tensors().end()) return;
+  const HfStored &a = output->second, &b = folder.tensors().at(hf_word_table(family));
   if (a.dtype == b.dtype && a.shape == b.shape && std::ranges::equal(a.bytes, b.bytes)) return;
   refuse_format(fmt::format("{}: tensor {}", folder.path(), kHfOutputLayer),
                 "the same bytes as " + b.name + ", which config.json ties it to", "others",

@@ -24,8 +24,7 @@ Place place_of(const std::string& path) {
   std::filesystem::path normal = std::filesystem::path(path).lexically_normal();
   if (normal.filename().empty()) normal = normal.parent_path();  // "models/"
   if (normal.filename() == "." || normal.filename() == "..") {
-    normal = std::filesystem::absolute(normal).lexically_normal();
-    if (normal.filename().empty()) normal = normal.parent_path();
+    normal = std::filesystem::absolute(normal).lexically_normal().parent_path();  // without the '/' at its end
   }
   const std::string parent = normal.parent_path().string();
   return {.parent = parent.empty() ? "." : parent, .name = normal.filename().string()};

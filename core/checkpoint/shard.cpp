@@ -40,10 +40,6 @@ std::int64_t Slice::numel() const {
   return n;
 }
 
-bool Slice::is_whole(const Shape& shape) const {
-  return flat ? start[0] == 0 && stop[0] == shape.numel() : *this == whole(shape);
-}
-
 std::string to_string(const Slice& slice) {
   std::string text = slice.flat ? "flat[" : "[";
   const auto at = [](const std::vector<std::int64_t>& bounds, std::size_t d) {

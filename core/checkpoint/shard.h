@@ -40,7 +40,6 @@ struct Slice {
   static Slice range(std::int64_t start, std::int64_t stop);
 
   std::int64_t numel() const;
-  bool is_whole(const Shape& shape) const;
   friend bool operator==(const Slice&, const Slice&) = default;
 };
 

@@ -120,7 +120,7 @@ SpelledVocabulary::SpelledVocabulary(BpeVocabulary& vocabulary, const std::strin
     if (!id.is_number_integer()) {
       refuse_tokenizer_file(fmt::format("{}: token {}", place, quoted_bytes(token)), "an integer id", id.type_name());
     }
-    add_token(place, token, id.is_number_unsigned() && id > kMaxTokenId ? -1 : id.get<std::int64_t>());
+    add_token(place, token, id.get<std::int64_t>());  // 2^63 and more come out negative
   }
   std::vector<std::pair<std::int32_t, const std::string*>> by_id;
   for (const auto& [token, id] : ids_) by_id.emplace_back(id, &token);

@@ -12,7 +12,7 @@ namespace megalith {
 
 namespace {
 
-// Of RFC 4648, with padding; none for anything else.
+// At least one byte of RFC 4648, with padding; none for anything else.
 std::optional<std::string> decode_base64(std::string_view text) {
   if (text.empty() || text.size() % 4 != 0) return std::nullopt;
   const auto value = [](char c) -> int {
@@ -75,7 +75,7 @@ void read_ranks(BpeVocabulary& vocabulary, const TokenizerFile& file) {
     const std::size_t space = std::min(line.find(' '), line.size());
     std::optional<std::string> bytes = decode_base64(line.substr(0, space));
     const std::optional<std::int32_t> id = parse_id(line.substr(std::min(space + 1, line.size())));
-    if (!bytes || !id || bytes->empty() || bytes->size() > kMaxTokenBytes) {
+    if (!bytes || !id || bytes->size() > kMaxTokenBytes) {
       refuse_tokenizer_file(fmt::format("{}:{}", file.name, number),
                             fmt::format("a token of at most {} bytes in base64, a space and its rank, at most {}",
                                         kMaxTokenBytes, kMaxTokenId),
@@ -112,7 +112,7 @@ void add_special_tokens(BpeVocabulary& vocabulary, std::vector<std::string> spec
   };
   std::vector<std::int32_t> used;
   for (const auto& token : vocabulary.tokens) used.push_back(token.second);
-  std::int32_t next = used.empty() ? 0 : std::ranges::max(used) + 1;
+  std::int32_t next = std::ranges::max(used) + 1;  // each byte is a token
   if (special_tokens.empty()) special_tokens = {"<|endoftext|>"};
   std::ranges::sort(used);
   for (const std::string& token : special_tokens) {

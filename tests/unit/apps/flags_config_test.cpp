@@ -5,7 +5,9 @@
 #include <algorithm>
 
 #include "apps/flags.h"
+#include "core/base/fault.h"
 #include "tests/unit/apps/flags_support.h"
+#include "tests/unit/checkpoint/expect_error.h"
 
 namespace megalith {
 namespace {
@@ -49,6 +51,19 @@ TEST_F(FlagsConfig, TakesDashesUnderscoresTablesAndEveryType) {
   EXPECT_TRUE(options.model.swiglu);
   EXPECT_EQ(options.model.rotary_base, 500000.0);
   EXPECT_THAT(options.data.data_path, ElementsAre("0.25", "a", "1", "b"));
+  write("run.toml", "\t[x]\n\tdata-path\t=\t\"a\" # a list of one\ny = {seed = 5, log-interval = 3}\n");
+  const Options compact = train_options({"--mock-data=false", "--config", "run.toml"});
+  EXPECT_THAT(compact.data.data_path, ElementsAre("a"));
+  EXPECT_EQ(compact.train.seed, 5);
+  EXPECT_EQ(compact.logging.log_interval, 3);
+}
+
+TEST_F(FlagsConfig, QuotesAtTheEndOfALongTextBelongToIt) {
+  const Options options =
+      FlagParser(App::kGenerate).parse_text("load = \"x\"\nprompt = \"\"\"a\"\"\"\"\"\n", "run.toml");
+  EXPECT_EQ(options.generate.prompt, "a\"\"");
+  EXPECT_THAT(file_outcome("prompt = \"\"\"a\"\"\"\"\"\"\n"),
+              HasSubstr(" only where a name or a value begins, got one "));
 }
 
 TEST_F(FlagsConfig, KeysOfOtherProgramsAreCheckedToo) {
@@ -64,6 +79,33 @@ TEST_F(FlagsConfig, UnknownKeyNamesPlaceAndNearest) {
             "exit 2: run.toml:1:1: unknown key wallpaper; the keys are the names of the flags, see --help");
   EXPECT_EQ(file_outcome("config = \"x\"\n"),
             "exit 2: run.toml:1:1: unknown key config; the keys are the names of the flags, see --help");
+  EXPECT_THAT(file_outcome("inputs = [\"a.jsonl\"]\n"), StartsWith("exit 2: run.toml:1:1: unknown key inputs; "));
+  const std::string x80(80, 'x');
+  EXPECT_EQ(file_outcome(x80 + " = 1\n"),
+            "exit 2: run.toml:1:1: unknown key " + x80 + "; the keys are the names of the flags, see --help");
+  EXPECT_EQ(file_outcome(x80 + "x = 1\n"),
+            "exit 2: run.toml:1:1: unknown key \"" + x80 + "\"...; the keys are the names of the flags, see --help");
+}
+
+TEST_F(FlagsConfig, AContradictionNamesTheLinesOfItsFlagsAlone) {
+  EXPECT_EQ(file_outcome("seed = 1\nsave-interval = 10\n"),
+            "exit 2: --save-interval and --save: expected --save-interval together with --save, got --save-interval "
+            "alone; add --save FOLDER, or remove --save-interval; --save-interval is in run.toml:2");
+}
+
+TEST_F(FlagsConfig, FaultsAreArmedOnTheirRankBeforeFilesAreRead) {
+  write("run.toml", "seed = 7\n");
+  const auto parse = [](int rank) {
+    return parse_flags(App::kTrain,
+                       test::with_small_run({"--config", "run.toml", "--fault", "config.open:1:eio", "--allow-faults",
+                                             "--fault-rank", "1"}),
+                       rank);
+  };
+  disarm_faults();
+  EXPECT_EQ(parse(0).options.train.seed, 7);
+  EXPECT_ERROR(ExitCode::kFileIo, "--config: cannot open run.toml: Input/output error (EIO)", parse(1));
+  disarm_faults();
+  EXPECT_EQ(parse_flags(App::kTrain, {"--fault", "list"}).print, fault_list());
 }
 
 TEST_F(FlagsConfig, WrongValuesNamePlaceAndValidValues) {
@@ -84,6 +126,13 @@ TEST_F(FlagsConfig, WrongValuesNamePlaceAndValidValues) {
             "exit 2: run.toml:1:1: lr: expected a finite number of at least 0, got [\"1\", \"2\"]; see --help");
   EXPECT_EQ(file_outcome("data-path = [[\"a\"]]\n"),
             "exit 2: run.toml:1:1: data-path: expected a list of texts, got a nested list; see --help");
+  EXPECT_EQ(file_outcome("data-path = [{a = 1}]\n"),
+            "exit 2: run.toml:1:1: data-path: expected a list of texts, got a nested list; see --help");
+  EXPECT_EQ(file_outcome("data-path = 3\n"),
+            "exit 2: run.toml:1:1: data-path: expected a list of texts in UTF-8, got 3; see --help");
+  EXPECT_EQ(file_outcome("lr-decay-style = []\n"),
+            "exit 2: run.toml:1:1: lr-decay-style: expected constant, linear, cosine, WSD or inverse-square-root, got "
+            "[]; see --help");
   EXPECT_THAT(file_outcome("[lr]\nx = 1\n"), StartsWith("exit 2: run.toml:2:1: unknown key x; "));
   EXPECT_EQ(file_outcome("swiglu = 1\n"), "exit 2: run.toml:1:1: swiglu: expected true or false, got 1; see --help");
 }
@@ -116,7 +165,8 @@ TEST_F(FlagsConfig, WhatIsNotTomlNamesThePlace) {
                            "lr = 1{\"\xcf\x9e\"}", "lr = [0, 1'\xcf\x9e']"})
     EXPECT_THAT(file_outcome(text), HasSubstr(" only where a name or a value begins, got one inside; "));
   EXPECT_THAT(file_outcome(std::string("lr = 1\0\"\xcf\x9e\"", 11)), HasSubstr(": expected \" only where a name"));
-  for (const char* text : {"x = \"\"\"a\\\xef\xbb\xbb\"\"\"", "x = \"\"\"a\\\n \xcf\x9e\"\"\"", "x = \"\\\xcf\x9e\""})
+  for (const char* text :
+       {"x = \"\"\"a\\\xef\xbb\xbb\"\"\"", "x = \"\"\"a\\\n \xcf\x9e\"\"\"", "x = \"\\\xcf\x9e\"", "x = \"\\\x7f\""})
     EXPECT_THAT(file_outcome(text), HasSubstr(": expected a letter, digit or sign after each \\ of a text, got "));
   for (const char* text : {"lr = 1=\"\xcf\x9e\"", "x = [1,\n1='\xcf\x9e']", "x = {a = 1='\xcf\x9e'}"})
     EXPECT_THAT(file_outcome(text), HasSubstr(": expected one = after a name, got a second one; "));
@@ -124,6 +174,8 @@ TEST_F(FlagsConfig, WhatIsNotTomlNamesThePlace) {
     EXPECT_THAT(file_outcome(text),
                 StartsWith("exit 2: run.toml:1: expected a boolean, number, text or list of them, "));
   EXPECT_THAT(file_outcome("seed = [1,}]"), StartsWith("exit 2: run.toml:1: expected ], got }; "));
+  EXPECT_THAT(file_outcome("x = {seed = 1]"), StartsWith("exit 2: run.toml:1: expected }, got ]; "));
+  EXPECT_THAT(file_outcome("seed = 1]\n"), StartsWith("exit 2: run.toml:1:9: not TOML: "));
   EXPECT_THAT(file_outcome("[]\n"), StartsWith("exit 2: run.toml:1:2: not TOML: "));
   EXPECT_EQ(file_outcome("[ \"a\" ]\n[[b]]\nseed = [\n[\n"), file_outcome("[ 'a' ]\n[[b]]\nseed = [\n[\n"));
   EXPECT_THAT(file_outcome("seed = 99999999999999999999\n"), StartsWith("exit 2: run.toml:1:28: not TOML: "));
@@ -135,6 +187,8 @@ TEST_F(FlagsConfig, WhatIsNotTomlNamesThePlace) {
 TEST_F(FlagsConfig, HostileFilesAreRefusedBeforeTheyHurt) {
   EXPECT_EQ(file_outcome("seed = 1 #" + std::string(1 << 20, 'x')),
             "exit 2: run.toml: expected a configuration of at most 1 MiB, got more" + kForm);
+  EXPECT_ERROR(ExitCode::kUsage, "run.toml: expected a configuration of at most 1 MiB, got more" + kForm,
+               FlagParser(App::kTrain).parse_text(std::string((1 << 20) + 1, '#'), "run.toml"));
   const std::string too_deep = "expected at most 32 levels of nesting, got more" + kForm;
   EXPECT_EQ(file_outcome("\nx = " + std::string(100'000, '[')), "exit 2: run.toml:2: " + too_deep);
   std::string dotted = "a";

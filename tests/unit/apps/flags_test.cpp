@@ -156,6 +156,10 @@ TEST(Flags, OutOfRangeNamesTheValidValues) {
   EXPECT_EQ(train_outcome({"--lr-decay-style", "cosin"}),
             "exit 2: --lr-decay-style: expected constant, linear, cosine, WSD or inverse-square-root, got \"cosin\"; "
             "did you mean cosine?");
+  const std::string long_name(65, 'c');
+  EXPECT_EQ(train_outcome({"--lr-decay-style", long_name}),
+            "exit 2: --lr-decay-style: expected constant, linear, cosine, WSD or inverse-square-root, got \"" +
+                long_name + "\"; see --help");
   EXPECT_EQ(train_outcome({"--swiglu=yes"}), "exit 2: --swiglu: expected true or false, got \"yes\"; see --help");
   EXPECT_EQ(train_outcome({"--recompute-granularity", "selective", "--recompute-modules", "mlp", "moe"}),
             "exit 2: --recompute-modules: expected a list of core_attn, layernorm, mlp or mlp_act, got [\"mlp\", "

@@ -106,6 +106,29 @@ TEST(HfConfig, ReadsLlamaAndQwen) {
   EXPECT_EQ(hf_family(llama), HfFamily::kLlama);
   EXPECT_EQ(hf_family(qwen2), HfFamily::kQwen2);
   EXPECT_EQ(hf_family(qwen3), HfFamily::kQwen3);
+  ModelConfig biased = qwen2;  // all biases make a Llama with attention_bias and mlp_bias
+  biased.add_bias_linear = true;
+  EXPECT_EQ(hf_family(biased), HfFamily::kLlama);
+}
+
+TEST(HfConfig, KnowsBothNamesOfGelusTanhForm) {
+  for (const char* name : {"gelu_new", "gelu_pytorch_tanh"}) {
+    const ModelConfig model = parse_hf_config(with("gpt2", "activation_function", name), "config.json");
+    EXPECT_EQ(model.activation_func, ActivationFunction::kGeluTanh) << name;
+  }
+  EXPECT_EQ(parse_hf_config(with("gpt2", "activation_function", "gelu"), "config.json").activation_func,
+            ActivationFunction::kGelu);
+}
+
+TEST(HfConfig, TakesRopeThetaFromBothObjectsIfTheyAgree) {
+  const auto text = [](double theta) {
+    return with("llama", "rope_scaling", {{"rope_type", "default"}, {"rope_theta", theta}});
+  };
+  EXPECT_EQ(parse_hf_config(text(5e5), "config.json").rotary_base, 5e5);
+  EXPECT_ERROR(ExitCode::kFormat,
+               "config.json: rope_parameters: rope_theta: expected the value that rope_scaling has, got 500000 and "
+               "10000",
+               parse_hf_config(text(1e4), "config.json"));
 }
 
 TEST(HfConfig, ReadsTheKeysOfTransformers4) {
@@ -174,6 +197,9 @@ TEST(HfConfig, RefusesWhatAModelCannotSay) {
          "config.json: hidden_act: expected \"silu\": the MLP is SwiGLU, got 'gelu'");
   expect(with("llama", "mlp_bias", true), "config.json: attention_bias and mlp_bias: expected both or neither");
   expect(with("llama", "rms_norm_eps", "x"), "config.json: rms_norm_eps: expected a finite number above 0, got 'x'");
+  expect(with("llama", "rms_norm_eps", 0), "config.json: rms_norm_eps: expected a finite number above 0, got 0");
+  expect(with("llama", "rms_norm_eps", -1e-6),
+         "config.json: rms_norm_eps: expected a finite number above 0, got -1e-06");
   expect(with("llama", "rope_parameters", {{"rope_type", "llama3"}, {"rope_theta", 1e4}}),
          "config.json: rope_parameters: rope_type: expected \"default\": scaled RoPE is not built, got 'llama3'");
   expect(with("llama", "rope_scaling", {{"type", "linear"}, {"factor", 2}}),
@@ -185,6 +211,10 @@ TEST(HfConfig, RefusesWhatAModelCannotSay) {
   expect(with("qwen3", "attention_bias", true), "config.json: attention_bias: expected false");
   expect(with("qwen3", "quantization_config", {{"bits", 4}}), "config.json: quantization_config: expected null");
   expect(with("qwen3", "logit_scale", 2), "config.json: expected known keys only, got 'logit_scale'; remove those");
+  expect(with("qwen3", "bos_token_id eos_token_id", 2), "got 'bos_token_id eos_token_id'; remove those");
+  json many = json::parse(golden_text("qwen3"));
+  for (int i = 0; i < 13; ++i) many["x" + std::to_string(10 + i)] = i;
+  expect(many.dump(), "'x20', 'x21'; remove those");  // the first 12
   expect(with("qwen3", "tie_word_embeddings", "no"), "config.json: tie_word_embeddings: expected true or false");
 }
 
@@ -248,7 +278,16 @@ TEST(HfIndex, RefusesHostileText) {
   expect(R"({"weight_map": {"": "a.safetensors"}})", "index: weight_map: expected names of 1 to 1024 bytes");
   expect(R"({"weight_map": {"a": "b.safetensors"}, "more": 1})", "index: expected known keys only, got 'more'");
   expect(R"({"metadata": {"total_size": -1}, "weight_map": {"a": "b.safetensors"}})", "index: total_size: expected");
+  expect(R"({"metadata": {"total_size": "x"}, "weight_map": {"a": "b.safetensors"}})",
+         "index: total_size: expected a number of bytes, got string");
   expect(R"({"metadata": 3, "weight_map": {"a": "b.safetensors"}})", "index: metadata: expected an object");
+  expect(json{{"weight_map", {{std::string(1025, 'x'), "a.safetensors"}}}}.dump(),
+         "index: weight_map: expected names of 1 to 1024 bytes");
+  json many = json::object();
+  for (int i = 0; i < 10'000; ++i) many["a" + std::to_string(i)] = std::to_string(i) + ".safetensors";
+  EXPECT_EQ(parse_hf_index(json{{"weight_map", many}}.dump(), "index").size(), 10'000u);
+  many["b"] = "b.safetensors";
+  expect(json{{"weight_map", many}}.dump(), "index: weight_map: expected at most 10000 files, got 10001");
 }
 
 }  // namespace

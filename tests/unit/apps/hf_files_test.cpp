@@ -88,6 +88,12 @@ TEST_F(HfFiles, BuffersPrefixesAndTheTiedOutputLayer) {
   tensors["transformer.h.0.attn.bias"] = {"U8", {1}, "1"};
   tensors["lm_head.weight"] = tensors["transformer.wte.weight"];
   expect_accepted(gpt2_, tensors);
+  for (const auto& [dtype, shape, bytes] :
+       {HfBytes{"BF16", {7, 6}, std::string(84, 'x')}, HfBytes{"F32", {6, 7}, tensors["lm_head.weight"].bytes}}) {
+    HfFile others = tensors;
+    others["lm_head.weight"] = {dtype, shape, bytes};
+    expect_refused(gpt2_, others, "hf: tensor lm_head.weight: expected the same bytes as transformer.wte.weight");
+  }
   tensors["lm_head.weight"].bytes[3] ^= 1;
   expect_refused(gpt2_, tensors,
                  "hf: tensor lm_head.weight: expected the same bytes as transformer.wte.weight, which config.json ties "
@@ -279,6 +285,49 @@ TEST_F(HfFiles, WritesIntoNewAndEmptyFoldersOnly) {
   EXPECT_TRUE(std::filesystem::exists("out/deep/model/config.json"));
   EXPECT_ERROR(ExitCode::kUsage, "--save out/deep/model: expected a new or empty folder, got one with 2 entries",
                require_new_folder("out/deep/model"));
+}
+
+TEST_F(HfFiles, WritesWhereTheNameOfAFolderIsLessPlain) {
+  const HfFile tensors = test::tensors_of(llama_, "F32");
+  HfOutput output = output_of(llama_, tensors, 1'000'000);
+  output.path = "slash/";
+  write_hf_folder(output);
+  EXPECT_EQ(test::read_safetensors("slash/model.safetensors"), tensors);
+
+  const std::filesystem::path folder = std::filesystem::current_path();
+  std::filesystem::create_directories("here");
+  std::filesystem::current_path("here");
+  output.path = ".";
+  write_hf_folder(output);
+  std::filesystem::current_path(folder);
+  EXPECT_EQ(test::read_safetensors("here/model.safetensors"), tensors);
+
+  std::filesystem::create_directories("full/inner");
+  std::filesystem::current_path("full/inner");
+  output.path = "..";
+  EXPECT_ERROR(ExitCode::kFileIo, "cannot rename ", write_hf_folder(output));
+  std::filesystem::current_path(folder);
+  EXPECT_TRUE(std::filesystem::is_empty("full/inner"));
+  EXPECT_FALSE(std::filesystem::exists("full.tmp-0"));
+}
+
+TEST_F(HfFiles, LeavesAloneWhatAnotherWriteLeftBehind) {
+  const HfFile tensors = test::tensors_of(llama_, "F32");
+  std::filesystem::create_directories("out/deep/model.tmp-0");
+  write("out/deep/model.tmp-0/config.json", "other");
+  write_hf_folder(output_of(llama_, tensors, 1'000'000));
+  EXPECT_EQ(test::read_safetensors("out/deep/model/model.safetensors"), tensors);
+  EXPECT_EQ(test::read_file("out/deep/model.tmp-0/config.json"), "other");
+  EXPECT_FALSE(std::filesystem::exists("out/deep/model.tmp-1"));
+}
+
+TEST_F(HfFiles, TooLittleSpaceIsFoundBeforeAnythingIsWritten) {
+  const HfFile tensors = test::tensors_of(llama_, "F32");
+  HfOutput output = output_of(llama_, tensors, 1'000'000);
+  output.tensors[0].shape = {std::int64_t{1} << 40, std::int64_t{1} << 18};
+  EXPECT_ERROR(ExitCode::kFileIo, "free space for out/deep/model: expected at least 1152921504",
+               write_hf_folder(output));
+  EXPECT_TRUE(std::filesystem::is_empty("out/deep"));
 }
 
 // Each file operation fails once: an error, and nothing is left but empty folders.

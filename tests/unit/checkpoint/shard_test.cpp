@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <random>
+#include <utility>
 
 #include "tests/unit/checkpoint/expect_error.h"
 
@@ -130,6 +131,18 @@ TEST(Slice, CoverMustBeExact) {
   EXPECT_NE(problem({Slice::box({0, 0}, {2, 6}), Slice::box({1, 0}, {3, 6})}), "");
   EXPECT_NE(problem({Slice::box({0, 0}, {2, 6}), Slice::range(0, 12)}), "");
   EXPECT_EQ(cover_problem({0, 5}, std::vector<Slice>{Slice::whole({0, 5})}), "");
+}
+
+TEST(Slice, CoverTakesSoManyBoxesAndAnyRanges) {
+  const auto problem = [](std::size_t parts, bool flat) {
+    std::vector<Slice> slices;
+    for (std::int64_t i = 0; std::cmp_less(i, parts); ++i)
+      slices.push_back(flat ? Slice::range(i, i + 1) : Slice::box({i}, {i + 1}));
+    return cover_problem({static_cast<std::int64_t>(parts)}, slices);
+  };
+  EXPECT_EQ(problem(kMaxBoxes, false), "");
+  EXPECT_EQ(problem(kMaxBoxes + 1, false), "it is cut into more than 4096 boxes");
+  EXPECT_EQ(problem(kMaxBoxes + 1, true), "");
 }
 
 TEST(AssignWriters, BalancesBytesAndDependsOnTheListAlone) {

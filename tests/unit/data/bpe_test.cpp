@@ -139,6 +139,7 @@ TEST(Bpe, TiktokenSpecialTokens) {
   EXPECT_THAT(refused({"a=9000", "b=9000"}), HasSubstr("not taken"));
   EXPECT_THAT(refused({"a=4194303", "b"}), HasSubstr("ids of at most 4194303"));
   EXPECT_THAT(refused({""}), HasSubstr("NAME or NAME=ID"));
+  EXPECT_THAT(refused({std::string(1025, 'x')}), HasSubstr("NAME or NAME=ID"));
 }
 
 TEST(Bpe, FlagsBelongToTheirType) {
@@ -183,7 +184,9 @@ TEST(BpeHuggingFaceFile, RefusesWhatItDoesNotKnow) {
   EXPECT_THAT(with("/model/vocab", Json::array()), HasSubstr("model.vocab: expected an object"));
   EXPECT_THAT(with("/model/vocab/a", "x"), HasSubstr("model.vocab: token 'a': expected an integer id"));
   EXPECT_THAT(with("/model/vocab/a", -1), HasSubstr("an id from 0 to 4194303"));
-  EXPECT_THAT(with("/model/vocab/a", 18446744073709551615u), HasSubstr("an id from 0 to 4194303"));
+  for (const std::uint64_t id :
+       {std::uint64_t{4194304}, std::uint64_t{1} << 32, std::uint64_t{1} << 63, ~std::uint64_t{0}})
+    EXPECT_THAT(with("/model/vocab/a", id), HasSubstr("token 'a': expected an id from 0 to 4194303")) << id;
   EXPECT_THAT(with("/model/vocab/zzzz", 5), HasSubstr("one token an id"));
   EXPECT_THAT(with("/model/vocab/" + std::string(3000, 'x'), 800), HasSubstr("1 to 1024 bytes"));
   EXPECT_THAT(with("/model/merges/0", "a"), HasSubstr("model.merges[0]: expected two tokens"));
@@ -299,9 +302,57 @@ TEST(BpeGpt2Files, RefusesBadMerges) {
   EXPECT_THAT(refused("th\n"), HasSubstr("merges.txt:1: expected two tokens with a space between, got 'th'"));
   EXPECT_THAT(refused("\n"), HasSubstr("merges.txt:1"));
   EXPECT_THAT(refused("t \n"), HasSubstr("merges.txt:1"));
+  EXPECT_THAT(refused(" t\n"), HasSubstr("merges.txt:1"));
+  EXPECT_THAT(refused("t\x01\x7f\xff\n"), HasSubstr("got 't\\x01\\x7f\\xff'"));
   EXPECT_THAT(refused("t qqqq\n"), HasSubstr("got 'qqqq', which is not"));
   EXPECT_THAT(error_of(ExitCode::kFormat, [] { parse_gpt2_files({.name = "v", .text = "{}"}, {.name = "m"}); }),
               HasSubstr("v: expected a token for each of the 256 bytes, got none for byte 0x00"));
+}
+
+TEST(BpeGpt2Files, LinesMayEndInTwoCharacters) {
+  const std::string vocab = read_bytes(kFolder + "vocab.json"), merges = read_bytes(kFolder + "merges.txt");
+  const auto ids = [&](const std::string& text) {
+    BpeVocabulary vocabulary =
+        parse_gpt2_files({.name = "vocab.json", .text = vocab}, {.name = "merges.txt", .text = text});
+    vocabulary.eod = 0;
+    return encode(Tokenizer(std::move(vocabulary)), "the thing");
+  };
+  std::string crlf;
+  for (const char c : merges) crlf += c == '\n' ? std::string("\r\n") : std::string(1, c);
+  EXPECT_EQ(ids(crlf), ids(merges));
+  EXPECT_NE(ids(merges), ids(""));
+}
+
+TEST(BpeGpt2Files, TokensThatSpellNoBytesAreKeptAsTheyAre) {
+  Json vocab = Json::parse(read_bytes(kFolder + "vocab.json"));
+  vocab["\u4e2d"] = 700;
+  vocab["a b"] = 701;  // a space is spelled otherwise
+  const std::string text = vocab.dump();
+  const BpeVocabulary vocabulary = parse_gpt2_files({.name = "vocab.json", .text = text}, {.name = "merges.txt"});
+  EXPECT_THAT(vocabulary.opaque, testing::UnorderedElementsAre(700, 701));
+  EXPECT_THAT(vocabulary.tokens, testing::Contains(std::pair<std::string, std::int32_t>("\u4e2d", 700)));
+  EXPECT_THAT(vocabulary.tokens, testing::Contains(std::pair<std::string, std::int32_t>("a b", 701)));
+}
+
+TEST(BpeGpt2Files, NoTokenThatEndsDocuments) {
+  Json vocab = Json::parse(read_bytes(kFolder + "vocab.json"));
+  vocab.erase("<|endoftext|>");
+  const std::string text = vocab.dump();
+  const BpeVocabulary vocabulary = parse_gpt2_files({.name = "vocab.json", .text = text}, {.name = "merges.txt"});
+  EXPECT_EQ(error_of(ExitCode::kUsage, [&] { find_eod(vocabulary, ""); }),
+            "--eod-token: expected a token of vocab.json that ends documents, got none, and there is no "
+            "<|endoftext|>, <|end_of_text|>, </s>");
+  EXPECT_EQ(find_eod(vocabulary, "a"), vocab["a"].get<std::int32_t>());
+}
+
+TEST(BpeTiktokenFile, EmptyLinesAndLinesThatEndInTwoCharacters) {
+  const std::string ranks = read_bytes(kFolder + "ranks.tiktoken");
+  std::string other = "\n";
+  for (const char c : ranks) other += c == '\n' ? std::string("\r\n\r\n") : std::string(1, c);
+  const auto tokens = [](const std::string& text) {
+    return parse_tiktoken_file({.name = "ranks", .text = text}, WordPattern::kCl100k, {}).tokens;
+  };
+  EXPECT_EQ(tokens(other), tokens(ranks));
 }
 
 TEST(BpeTiktokenFile, RefusesBadLines) {
@@ -314,6 +365,8 @@ TEST(BpeTiktokenFile, RefusesBadLines) {
   EXPECT_THAT(refused("AAA= 0\nx"),
               HasSubstr("ranks:2: expected a token of at most 1024 bytes in base64, a space and"));
   EXPECT_THAT(refused("AA-= 0"), HasSubstr("ranks:1"));
+  EXPECT_THAT(refused("AA{= 0"), HasSubstr("ranks:1: expected a token"));
+  EXPECT_THAT(refused(" 0"), HasSubstr("ranks:1: expected a token"));
   EXPECT_THAT(refused("AAA= -1"), HasSubstr("ranks:1"));
   EXPECT_THAT(refused("AAA= 4194304"), HasSubstr("ranks:1"));
   EXPECT_THAT(refused("AAA= 1 2"), HasSubstr("ranks:1"));

@@ -181,5 +181,24 @@ TEST_F(ForgedManifest, IsRefused) {
                  "expected 8 tensors, got 7");
 }
 
+TEST_F(ForgedManifest, WithOtherPlacesIsRefused) {
+  const std::string slice = ",96,\"[0:4,0:3,0:2]\"";
+  const std::size_t end = good_.find(slice);
+  ASSERT_NE(end, std::string::npos);
+  const std::size_t at = good_.rfind(',', end - 1) + 1;
+  const std::string begin = good_.substr(at, end - at);
+  const std::string other = std::to_string(std::stoi(begin) + 4);
+  expect_refused(begin + slice, other + slice,
+                 fmt::format("expected tensor 'param/cube' at byte {}, got 'param/cube' at byte {}", other, begin));
+
+  const std::string narrow = ",192,\"[0:12,0:8]\"";
+  const std::size_t from = good_.find(narrow), dtype = good_.find("\"BF16\"");
+  ASSERT_LT(from, dtype);
+  const std::string chunk = good_.substr(from, dtype + 6 - from);
+  std::string wide = chunk;
+  wide.replace(wide.size() - 6, 6, "\"F32\"").replace(1, 3, "384");
+  expect_refused(chunk, wide, "rank_0000_of_0001.safetensors: expected tensor 'param/embed.weight'");
+}
+
 }  // namespace
 }  // namespace megalith

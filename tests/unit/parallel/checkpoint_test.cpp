@@ -100,6 +100,45 @@ TEST(Checkpoint, DataParallelRanksShareTheWriting) {
   EXPECT_EQ(load_alone(folder.path("save")), 5);
 }
 
+TEST(Checkpoint, OfMoreFilesThanAreKeptOpen) {
+  const TestFolder folder;
+  constexpr int kRanks = 66;
+  TestTensor rows = {{"param/rows", DType::kUint8, {kRanks, 3}}, std::string(3 * kRanks, '\0')};
+  for (std::size_t i = 0; i < rows.bytes.size(); ++i) rows.bytes[i] = static_cast<char>(i);
+  ThreadRanks(kRanks).run([&](const RankSync& sync) {
+    ShardList shards;
+    shards.add(rows, Slice::box({sync.rank, 0}, {sync.rank + 1, 3}));
+    const SaveResult result =
+        save_checkpoint({.directory = folder.path("save"), .state = state_at(1), .shards = shards.get(), .sync = sync});
+    EXPECT_TRUE(result.saved) << result.message;
+  });
+  auto found = find_checkpoint({.directory = folder.path("save"), .sync = one_rank()});
+  ASSERT_TRUE(found.has_value());
+  for (int pass = 0; pass < 2; ++pass) {
+    EXPECT_EQ(read_slice(*found, rows, Slice::whole(rows.spec.shape)), rows.bytes);
+    int open = 0;
+    for (const auto& entry : fs::directory_iterator("/proc/self/fd")) {
+      std::error_code ignored;
+      open += fs::read_symlink(entry.path(), ignored).extension() == ".safetensors";
+    }
+    EXPECT_GT(open, 0);
+    EXPECT_LE(open, 64);
+  }
+}
+
+TEST(Checkpoint, EmptyTensorsShareOnePlace) {
+  const TestFolder folder;
+  ShardList shards;
+  for (const char* name : {"param/c", "param/a", "param/b"})
+    shards.add({{name, DType::kFp32, {0, 4}}, ""}, Slice::whole({0, 4}));
+  ASSERT_TRUE(save_checkpoint(
+                  {.directory = folder.path("save"), .state = state_at(1), .shards = shards.get(), .sync = one_rank()})
+                  .saved);
+  const auto found = find_checkpoint({.directory = folder.path("save"), .sync = one_rank()});
+  ASSERT_TRUE(found.has_value());
+  for (const char* name : {"param/a", "param/b", "param/c"}) EXPECT_TRUE(found->has(name)) << name;
+}
+
 TEST(Checkpoint, TensorsLargerThanABlockOfReadingSurvive) {
   const TestFolder folder;
   TestTensor big = {{"param/big", DType::kUint8, {3, 3'000'017}}, std::string(9'000'051, '\0')};
@@ -194,6 +233,15 @@ TEST(Checkpoint, CheckTensorsListsNames) {
   EXPECT_ERROR(ExitCode::kFormat,
                "param/layers.0.bias (expected fp32 [6], got fp32 [5]), param/scale (expected bf16 [], got fp32 [])",
                found->check_tensors(more));
+  more = wanted;
+  for (TensorSpec& spec : more) {
+    if (spec.name == "param/cube") spec.shape = {4, 3, 5};
+  }
+  for (int i = 10; i < 23; ++i) more.push_back({"param/more." + std::to_string(i), DType::kFp32, {5}});
+  EXPECT_ERROR(ExitCode::kFormat,
+               "param/more.20, param/more.21 and 1 more; of another dtype or shape: param/cube (expected fp32 [4, 3, "
+               "5], got fp32 [4, 3, 2])",
+               found->check_tensors(more));
 }
 
 TEST(Checkpoint, ReadRefusesUnknownNamesAndSlices) {
@@ -227,6 +275,19 @@ TEST(Checkpoint, DamageAfterVerificationIsFoundWhileReading) {
     }
   }
   EXPECT_GT(refused, 0);
+}
+
+TEST(Checkpoint, AHeaderThatGrewAfterVerificationIsFoundWhileReading) {
+  const TestFolder folder;
+  ASSERT_TRUE(save_alone(folder.path("save"), 1).saved);
+  auto found = find_checkpoint({.directory = folder.path("save"), .sync = one_rank()});
+  const std::string path = folder.path("save/step_0000001/rank_0000_of_0001.safetensors");
+  std::string bytes = read_bytes(path);
+  bytes[3] = 1;  // 16 MiB
+  write_bytes(path, bytes);
+  const TestTensor tensor = test_model(1).front();
+  EXPECT_ERROR(ExitCode::kFormat, path + ": changed since it was verified",
+               read_slice(*found, tensor, Slice::whole(tensor.spec.shape)));
 }
 
 TEST(Checkpoint, WantedStep) {
