@@ -1,5 +1,5 @@
-# One library per folder: megalith_library(core_ops PUBLIC core_tensor) compiles every *.cpp of the current folder
-# (never of a subfolder) and links to the left only. With MEGALITH_CUDA also every *.cu; without it, the files named
+# One library per folder: megalith_library(core_ops PUBLIC core_tensor) compiles every *.cpp of the current folder (or
+# those that match SOURCES; less those that match the expressions of EXCLUDE) and links to the left only. With MEGALITH_CUDA also every *.cu; without it, the files named
 # cuda_*.cpp and *_cuda.cpp are left out.
 # Designated initializers leave fields at their defaults on purpose.
 set(MEGALITH_WARNINGS -Wall -Wextra -Wshadow -Wconversion -Wno-missing-field-initializers)
@@ -7,7 +7,6 @@ set(MEGALITH_WARNINGS -Wall -Wextra -Wshadow -Wconversion -Wno-missing-field-ini
 file(RELATIVE_PATH build_to_source ${CMAKE_BINARY_DIR} ${CMAKE_SOURCE_DIR})
 string(REGEX REPLACE "/$" "" build_to_source "${build_to_source}")
 set(MEGALITH_FLAGS -march=x86-64-v3 -ffile-prefix-map=${CMAKE_SOURCE_DIR}/= -ffile-prefix-map=${build_to_source}/=)
-include(MegalithBackendLabel)
 
 function(megalith_compile_options target)
   target_include_directories(${target} PUBLIC ${CMAKE_SOURCE_DIR})
@@ -19,6 +18,9 @@ function(megalith_compile_options target)
   endif()
   if(MEGALITH_SANITIZE)
     target_compile_options(${target} PRIVATE -fsanitize=${MEGALITH_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+    if(MEGALITH_FUZZ)  # so that the fuzz targets see which code an input reaches
+      target_compile_options(${target} PRIVATE -fsanitize=fuzzer-no-link)
+    endif()
     # GCC sees what is not initialized where there is nothing: its bug 105562, in <regex>.
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-maybe-uninitialized>)
     target_link_options(${target} PUBLIC -fsanitize=${MEGALITH_SANITIZE})
@@ -38,8 +40,12 @@ function(megalith_cuda_sources list_name)
 endfunction()
 
 function(megalith_library name)
-  cmake_parse_arguments(ARG "" "" "PUBLIC;PRIVATE;EXCLUDE" ${ARGN})
-  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)
+  cmake_parse_arguments(ARG "" "" "PUBLIC;PRIVATE;EXCLUDE;SOURCES" ${ARGN})
+  if(NOT ARG_SOURCES)
+    set(ARG_SOURCES *.cpp)
+  endif()
+  list(TRANSFORM ARG_SOURCES PREPEND "${CMAKE_CURRENT_SOURCE_DIR}/")
+  file(GLOB sources CONFIGURE_DEPENDS ${ARG_SOURCES})
   megalith_cuda_sources(sources)
   foreach(pattern IN LISTS ARG_EXCLUDE)
     list(FILTER sources EXCLUDE REGEX "${pattern}")
@@ -55,13 +61,15 @@ function(megalith_library name)
   target_link_libraries(${name} PUBLIC ${ARG_PUBLIC} PRIVATE ${ARG_PRIVATE})
 endfunction()
 
-# megalith_test(unit_data LIBRARIES core_data LABELS unit): one GoogleTest program from every *_test.cpp of the current
-# folder (or from SOURCES; ALONE: without tests/support); each TEST is a ctest of its own, so that the number of tests
-# run is visible. Labels decide which builds have the test: `unit` all but TSAN, `threads` also TSAN, any other only
-# builds without sanitizers; with MEGALITH_TESTS=CUDA only programs labelled `cuda`. Tests of the CUDA backend have cuda
-# in their names, of a TEST or a case; see megalith_test_properties.
+# megalith_test(unit_data LIBRARIES core_data LABELS unit QUICK asan SHARDS 2): one GoogleTest program from every
+# *_test.cpp of the current folder (or from SOURCES; ALONE: without tests/support), run by ctest as SHARDS processes (1),
+# which share its tests and write each one's outcome to tests/results; tests/run.sh counts these.
+# Where it is built: in the quick tier in the builds that QUICK lists (release), those in which its tests can fail. In
+# the full tier LABELS decide: `unit` in all but TSAN, `threads` also in TSAN, any other only without sanitizers; with
+# MEGALITH_TESTS=CUDA only programs labelled `cuda`, and of these the tests of the CUDA backend, which have cuda or nccl
+# in their names. More properties of its ctests may follow PROPERTIES.
 function(megalith_test name)
-  cmake_parse_arguments(ARG "ALONE" "" "LIBRARIES;LABELS;SOURCES" ${ARGN})
+  cmake_parse_arguments(ARG "ALONE" "SHARDS" "LIBRARIES;LABELS;QUICK;SOURCES;PROPERTIES" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*_test.cpp)
   if(ARG_SOURCES)
     set(sources ${ARG_SOURCES})
@@ -69,12 +77,8 @@ function(megalith_test name)
   if(NOT MEGALITH_CUDA)
     list(FILTER sources EXCLUDE REGEX "(^|/)cuda_[^/]*$")
   endif()
-  if(NOT sources OR (MEGALITH_TESTS STREQUAL "CUDA" AND NOT "cuda" IN_LIST ARG_LABELS))
-    return()
-  endif()
-  if(MEGALITH_SANITIZE MATCHES "thread" AND NOT "threads" IN_LIST ARG_LABELS)
-    return()
-  elseif(MEGALITH_SANITIZE AND NOT "unit" IN_LIST ARG_LABELS AND NOT "threads" IN_LIST ARG_LABELS)
+  megalith_test_is_built(built "${ARG_LABELS}" "${ARG_QUICK}")
+  if(NOT sources OR NOT built)
     return()
   endif()
   if(MEGALITH_SANITIZE)
@@ -89,31 +93,48 @@ function(megalith_test name)
     target_link_libraries(${name} PRIVATE tests_support)
   endif()
   target_compile_definitions(${name} PRIVATE MEGALITH_SOURCE_DIR="${CMAKE_SOURCE_DIR}" MEGALITH_BIN_DIR="${MEGALITH_PROGRAM_DIR}")
-  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 TEST_PREFIX "${MEGALITH_TEST_PREFIX}" TEST_LIST ${name}_list)
-  megalith_test_properties(${name}_list ${ARG_LABELS})
+
+  set(scratch "${CMAKE_BINARY_DIR}/tests/scratch")
+  set(results "${CMAKE_BINARY_DIR}/tests/results")
+  file(MAKE_DIRECTORY "${scratch}" "${results}")
+  set(environment "TEST_TMPDIR=${scratch}" "TMPDIR=${scratch}" "MEGALITH_TIER=${MEGALITH_TIER}")
+  if(MEGALITH_TESTS STREQUAL "CUDA")
+    list(APPEND environment "GTEST_FILTER=*cuda*:*Cuda*:*nccl*:*Nccl*")
+  endif()
+  if(NOT ARG_SHARDS)
+    set(ARG_SHARDS 1)
+  endif()
+  list(REMOVE_ITEM ARG_LABELS cuda)
+  foreach(shard RANGE 1 ${ARG_SHARDS})
+    math(EXPR index "${shard} - 1")
+    set(full_name ${MEGALITH_TEST_PREFIX}${name}.${shard})
+    add_test(NAME ${full_name} COMMAND ${name} --gtest_brief=1)
+    set_tests_properties(${full_name} PROPERTIES TIMEOUT 1800 LABELS "${ARG_LABELS}" ${ARG_PROPERTIES}
+      ENVIRONMENT "${environment};GTEST_TOTAL_SHARDS=${ARG_SHARDS};GTEST_SHARD_INDEX=${index};GTEST_OUTPUT=xml:${results}/${name}.${shard}.xml")
+  endforeach()
+endfunction()
+
+# Whether this build has a test program of these LABELS and QUICK builds; see megalith_test.
+function(megalith_test_is_built variable labels quick)
+  set(${variable} TRUE PARENT_SCOPE)
+  if(MEGALITH_TIER STREQUAL "quick")
+    if(NOT quick)
+      set(quick release)
+    endif()
+    if(NOT MEGALITH_BUILD_KIND IN_LIST quick)
+      set(${variable} FALSE PARENT_SCOPE)
+    endif()
+  elseif(MEGALITH_TESTS STREQUAL "CUDA" AND NOT "cuda" IN_LIST labels)
+    set(${variable} FALSE PARENT_SCOPE)
+  elseif(MEGALITH_BUILD_KIND STREQUAL "tsan" AND NOT "threads" IN_LIST labels)
+    set(${variable} FALSE PARENT_SCOPE)
+  elseif(MEGALITH_BUILD_KIND STREQUAL "asan" AND NOT "unit" IN_LIST labels AND NOT "threads" IN_LIST labels)
+    set(${variable} FALSE PARENT_SCOPE)
+  endif()
 endfunction()
 
 # Test sources are compiled fast; what they test, tests/support and tests/reference are compiled as in the product.
 function(megalith_test_options name)
   target_compile_options(${name} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:-O0>" "$<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fpch-preprocess>")
   set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE OFF)  # CMake's flag for it depends on the target's kind
-endfunction()
-
-# Labels and the place for temporary files of the tests in the list variable that gtest_discover_tests made: its own
-# PROPERTIES would flatten a list of several values.
-function(megalith_test_properties list_name)
-  string(REPLACE "," "-" labels "${ARGN};${MEGALITH_SANITIZE}")
-  list(REMOVE_ITEM labels cuda "")  # the program's; its tests have their own
-  set(scratch "${CMAKE_BINARY_DIR}/tests/scratch")
-  file(MAKE_DIRECTORY "${scratch}")
-  set(properties_file "${CMAKE_CURRENT_BINARY_DIR}/${list_name}_properties.cmake")
-  file(WRITE "${properties_file}" "set(MEGALITH_CUDA ${MEGALITH_CUDA})
-include(${CMAKE_SOURCE_DIR}/cmake/MegalithBackendLabel.cmake)
-foreach(test IN LISTS ${list_name})
-  megalith_backend_label(backend \"\${test}\")
-  set_tests_properties(\"\${test}\" PROPERTIES TIMEOUT 600 LABELS \"${labels};\${backend}\"
-    ENVIRONMENT \"TEST_TMPDIR=${scratch};TMPDIR=${scratch}\")
-endforeach()
-")
-  set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES "${properties_file}")
 endfunction()
