@@ -1,11 +1,12 @@
 // bf16 attention on cuDNN's fused engines. Compute-bound: no S x S matrix leaves the multiprocessors, except dS in the
 // deterministic backward. Out, lse, dk and dv repeat bit for bit in both forms, dq only in the deterministic one.
+#include "core/ops/attention_cuda.h"
+
 #include <fmt/format.h>
 
 #include <limits>
 
 #include "core/base/error.h"
-#include "core/ops/attention_cuda.h"
 #include "core/ops/attention_plan_cuda.cuh"
 #include "core/ops/attention_rows_cuda.h"
 

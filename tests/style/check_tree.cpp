@@ -1,5 +1,5 @@
-// Checks the working tree: include direction, files touched through one layer, no CUDA in the build without it, the
-// processor check at the start of every program, and file sizes.
+// Checks the working tree: include direction, a source's own header first, files touched through one layer, no CUDA in
+// the build without it, the processor check at the start of every program, and file sizes.
 //   check_tree REPOSITORY     exit 0 when nothing is wrong, 1 otherwise; also 1 when it finds suspiciously few files.
 #include <algorithm>
 #include <cstdio>
@@ -36,6 +36,12 @@ bool begins_with_cpu_check(const std::string& text) {
   return std::regex_search(text, kMain);
 }
 
+// The header of a source's name is its first include: so each such header is shown to compile alone.
+bool includes_own_header_first(const std::string& path, const std::string& text) {
+  const std::string header = path.substr(0, path.size() - 4) + ".h";
+  return text.substr(text.find("#include")).starts_with("#include \"" + header + "\"");
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -64,6 +70,12 @@ int main(int argc, char** argv) {
         breaches.push_back(path + ": main must begin with require_cpu_baseline(); (core/base/cpu_check.h)");
       }
       texts.emplace(path, text);
+    }
+  }
+  for (const auto& [path, text] : texts) {
+    const bool product = path.ends_with(".cpp") && !path.starts_with("tests/");
+    if (product && texts.contains(path.substr(0, path.size() - 4) + ".h") && !includes_own_header_first(path, text)) {
+      breaches.push_back(path + ": its own header must be its first include");
     }
   }
   for (std::string& breach : megalith::style::check_cpu_build(texts)) breaches.push_back(std::move(breach));
