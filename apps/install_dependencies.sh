@@ -8,9 +8,8 @@ set -euo pipefail
 packages=(g++ cmake ninja-build ccache git libopenmpi-dev openmpi-bin libeigen3-dev libcli11-dev libtomlplusplus-dev
           nlohmann-json3-dev libfmt-dev libxxhash-dev)
 if [ "${1:-}" = --tests ] || [ "${1:-}" = --soak ]; then
-  packages+=(libgtest-dev libgmock-dev libbenchmark-dev clang-14 libclang-rt-14-dev
-            clang-format-14)
-  [ "$1" = --tests ] || packages+=(clang-16 libclang-rt-16-dev llvm-16 python3)
+  packages+=(libgtest-dev libgmock-dev libbenchmark-dev clang-16 libclang-rt-16-dev clang-format-14)
+  [ "$1" = --tests ] || packages+=(llvm-16 python3)
 elif [ $# -gt 0 ]; then
   echo "install_dependencies.sh: expected --tests, --soak or nothing, got $1" >&2
   exit 2

@@ -1,31 +1,28 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds, and runs every test. Ends with ctest's summary over all builds, and with its status.
-#   tests/run.sh                     style, release, CUDA where nvcc is, ASAN+UBSAN and TSAN, fuzz: what CI runs
-#   tests/run.sh --quick             the release build alone
-#   tests/run.sh --preset cpu-tsan   one preset (repeatable)
-#   tests/run.sh --filter REGEX      only the tests whose name matches
+# Installs what is missing, builds, and runs tests; ends with how many passed, and with a status.
+#   tests/run.sh                     the quick tier, what CI runs: each test in the build where it can fail. Release (with
+#                                    CUDA where nvcc, cuDNN and NCCL are), ASAN+UBSAN with a few fuzz inputs, TSAN
+#   tests/run.sh --full              the full tier: every test in every build that it suits, 50,000 fuzz inputs a target
+#   tests/run.sh --preset cpu-tsan   the full tier's tests of one preset (repeatable)
+#   tests/run.sh --filter PATTERN    only the GoogleTest cases that match, such as '*LowRank*'
 # Environment: JOBS, how many compilers and tests run at once (default: the number of cores).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-usage() { sed -n '2,7s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '2,9s/^# \{0,1\}//p' "$0"; }
 
 presets=()
-filter=()
+tier=quick
 while [ $# -gt 0 ]; do
   case $1 in
-    --quick) presets+=(cpu-release) ;;
-    --preset) presets+=("${2:?--preset needs a name}"); shift ;;
-    --filter) filter=(-R "${2:?--filter needs a regular expression}"); shift ;;
+    --full) tier=full ;;
+    --preset) presets+=("${2:?--preset needs a name}"); tier=full; shift ;;
+    --filter) export GTEST_FILTER=${2:?--filter needs a pattern of GoogleTest}; shift ;;
     -h | --help) usage; exit 0 ;;
     *) echo "tests/run.sh: unknown option $1" >&2; usage >&2; exit 2 ;;
   esac
   shift
 done
-fuzzes=false
-[ ${#presets[@]} -gt 0 ] || [ ${#filter[@]} -gt 0 ] || fuzzes=true
-if_cuda=""  # the preset that is left out where CUDA is not installed
-[ ${#presets[@]} -gt 0 ] || { presets=(cpu-release cuda-release cpu-asan-ubsan cpu-tsan) && if_cuda=cuda-release; }
 jobs=${JOBS:-$(nproc)}
 
 # What mpirun asks for in containers and on small machines.
@@ -47,39 +44,74 @@ stage() {  # stage NAME COMMAND...: runs it, keeps its time, and ends the script
 print_stages() { printf 'time of each stage:\n'; printf '  %s\n' "${stages[@]}" "$(printf '%-32s %5d s' total $SECONDS)"; }
 
 configure() {
-  local options=()
-  [ "$1" != "$if_cuda" ] || options=(-DMEGALITH_CUDA=AUTO)
-  cmake --preset "$1" "${options[@]}" >build/"$1".configure.log 2>&1 || { cat build/"$1".configure.log; return 1; }
+  cmake --preset "$1" -DMEGALITH_TIER=$tier "${@:2}" >build/"$1".configure.log 2>&1
 }
-built=()
-build() {
-  configure "$1" || return
-  if [ "$1" = "$if_cuda" ] && grep 'CUDA backend: off' build/"$1".configure.log; then
+choose_presets() {
+  [ ${#presets[@]} -eq 0 ] || return 0
+  local cuda=cuda-quick
+  [ $tier = quick ] || cuda=cuda-release
+  if configure $cuda -DMEGALITH_CUDA=AUTO && ! grep 'CUDA backend: off' build/$cuda.configure.log; then
+    # A build with CUDA runs the tests of the CPU too.
+    presets=($cuda)
+    [ $tier = quick ] || presets=(cpu-release $cuda)
+  else
+    rm -rf build/$cuda
     echo "skipped: the CUDA backend is neither compiled nor tested"
-    return
+    presets=(cpu-release)
   fi
-  built+=("$1")
+  presets+=(cpu-asan-ubsan cpu-tsan)
+}
+build() {
+  configure "$1" || { cat build/"$1".configure.log; return 1; }
+  rm -rf "build/$1/tests/results"
   cmake --build --preset "$1" -j "$jobs" -- -k 0
 }
 
-# One suite over the builds, so that the closing summary counts every test of every build. `twin`: a test of a build
-# with CUDA that runs in a build without it too.
+# One suite over the builds.
 suite=build/suite
 run_suite() {
   rm -rf "$suite" && mkdir -p "$suite"
-  for preset in "${built[@]}"; do echo "subdirs(\"$PWD/build/$preset\")"; done >"$suite/CTestTestfile.cmake"
-  ctest --test-dir "$suite" -j "$jobs" --output-on-failure --no-tests=error -LE '^twin$' "${filter[@]}" 2>&1 | tee "$suite/ctest.log"
+  for preset in "${presets[@]}"; do
+    echo "subdirs(\"$PWD/build/$preset\")" >>"$suite/CTestTestfile.cmake"
+    mkdir -p "build/$preset/tests/results"
+  done
+  local only=() status=0
+  [ -z "${GTEST_FILTER:-}" ] || only=(-L '^(unit|threads|distributed|style)$' -R '\.[0-9]+$')
+  ctest --test-dir "$suite" -j "$jobs" --output-on-failure --no-tests=error "${only[@]}" >"$suite/ctest.log" 2>&1 || status=$?
+  grep -vE '^( *Start |Test project )' "$suite/ctest.log"
+  return $status
+}
+# GoogleTest's cases as its files of results tell them; ctest's other tests; a program without results has failed as one.
+count_tests() {
+  for preset in "${presets[@]}"; do cat "build/$preset"/tests/results/*.xml 2>/dev/null || true; done | awk '
+    /<testcase / { bad = 0; if (/status="run"/) { if (/result="skipped"/) ++skipped; else ++passed } }
+    /<failure/ && !bad { bad = 1; ++failed; --passed }
+    END { print passed + 0, failed + 0, skipped + 0 }' >"$suite/cases"
+  sed -nE 's/^ *[0-9]+\/[0-9]+ Test +#[0-9]+: ([^ ]+) [ .*]*(Passed|Failed|Skipped|Not Run|Timeout|Exception|Subprocess aborted).*/\1 \2/p' "$suite/ctest.log" |
+    awk -v cases="$(cat "$suite/cases")" '
+      { program = $1 ~ /\.[0-9]+$/ }
+      program && ($2 == "Passed" || $2 == "Skipped" || $2 == "Failed") { if ($2 == "Failed") ++broken; next }
+      $2 == "Passed" { ++passed; next }
+      $2 == "Skipped" { ++skipped; next }
+      { ++failed }
+      END {
+        split(cases, c, " ")
+        if (broken > 0 && c[2] == 0) failed += broken
+        printf "%d passed, %d failed, %d skipped\n", c[1] + passed, c[2] + failed, c[3] + skipped
+      }'
 }
 
 mkdir -p build
 stage "install packages" apps/install_dependencies.sh --tests
+stage "configure" choose_presets
 for preset in "${presets[@]}"; do stage "build $preset" build "$preset"; done
-[ $fuzzes = false ] || stage "fuzz, 50000 inputs each" tests/fuzz/run.sh 50000
+[ $tier = quick ] || [[ " ${presets[*]} " != *" cpu-asan-ubsan "* ]] ||
+  stage "fuzz, 50000 inputs each" tests/fuzz/run.sh 50000
 status=0
 start=$SECONDS
+echo "== all tests"
 run_suite || status=$?
 stages+=("$(printf '%-32s %5d s' "all tests" $((SECONDS - start)))")
 print_stages
-# The closing lines of the run above once more, so that they end the log.
-sed -n '/tests passed, /,$p' "$suite/ctest.log"
+count_tests
 exit "$status"

@@ -16,6 +16,7 @@
 #include <thread>
 
 #include "tests/distributed/e2e/program.h"
+#include "tests/support/tier.h"
 
 namespace megalith {
 namespace {
@@ -165,8 +166,9 @@ int time_of(const std::string& site) {
 TEST(Crash, KilledAtEverySiteOnEachRankAndResumed) {
   Crashes crashes;
   std::set<std::string> killed;
+  int asked = 0;
   const auto kill = [&](const std::string& site, int rank, const Words& more = {}) {
-    if (HasFailure()) return;
+    if (HasFailure() || asked++ % test::one_of(6) != 0) return;
     EXPECT_TRUE(crashes.kill_at(site, time_of(site), rank, more)) << site << " on rank " << rank << " was not reached";
     killed.insert(site);
   };
@@ -194,7 +196,7 @@ TEST(Crash, KilledAtEverySiteOnEachRankAndResumed) {
   std::mt19937 random(20261121);
   for (int i = 0; i < 5; ++i)
     crashes.kill_after(std::chrono::milliseconds(random() % 400), static_cast<unsigned>(random()));
-  EXPECT_GE(killed.size(), 60u);
+  EXPECT_GE(killed.size(), 60u / static_cast<unsigned>(test::one_of(6)));
   EXPECT_LT(crashes.steps_done(), static_cast<std::size_t>(kSteps));
   crashes.finish();
   RecordProperty("kills", crashes.kills());
@@ -204,8 +206,9 @@ TEST(Crash, KilledAtEverySiteOnEachRankAndResumed) {
 TEST(Crash, KilledBesideAsyncSavesAndResumed) {
   const Words async = {"--async-save"};
   Crashes crashes({.steps = 200});
+  int asked = 0;
   const auto kill = [&](const std::string& site, int rank) {
-    if (HasFailure()) return;
+    if (HasFailure() || asked++ % test::one_of(5) != 0) return;
     EXPECT_TRUE(crashes.kill_at(site, 2, rank, async)) << site << " on rank " << rank << " was not reached";
   };
   for (const char* site : {"async_save.copied", "save.begin", "save.prepared", "save.shard.write", "save.shard.sync",
@@ -325,12 +328,15 @@ class OutOfMemory {
 TEST(Crash, OutOfMemoryEndsAllRanksWithExitCode6) {
   OutOfMemory run;
   int failures = 0;
-  for (std::int64_t at = 1; at < 200 && run.fails("memory.pool", at, static_cast<int>(at % 2)); at += 1 + at / 4)
+  const int few = test::one_of(4);
+  for (std::int64_t at = 1; at < 200 && run.fails("memory.pool", at, static_cast<int>(at % 2));
+       at += (1 + at / 4) * few)
     ++failures;
-  EXPECT_GE(failures, 5);
-  for (std::int64_t at = 1; at < 100'000'000 && run.fails("memory.new", at, static_cast<int>(at % 2)); at += 1 + at / 2)
+  EXPECT_GE(failures, 5 / few);
+  for (std::int64_t at = 1; at < 100'000'000 && run.fails("memory.new", at, static_cast<int>(at % 2));
+       at += (1 + at / 2) * few)
     ++failures;
-  EXPECT_GE(failures, 20);
+  EXPECT_GE(failures, 20 / few);
   run.finish();
 }
 
@@ -373,7 +379,7 @@ TEST(Crash, FaultsInConfigurationDataAndMetrics) {
       if (!line.starts_with(std::string(scope) + ".")) continue;
       const std::string site = line.substr(0, line.find(' '));
       for (const std::string kind : {"eio", "enospc", "eintr", "short"}) {
-        if (line.find(" " + kind) == std::string::npos) continue;
+        if (line.find(" " + kind) == std::string::npos || tried++ % test::one_of(4) != 0) continue;
         std::filesystem::remove_all(folder.path("kept"));
         folder.copy("start", "kept");
         folder.copy("start.jsonl", "m.jsonl");
@@ -388,7 +394,6 @@ TEST(Crash, FaultsInConfigurationDataAndMetrics) {
         } else {
           EXPECT_EQ(folder.read_lines("m.jsonl").size(), 6u) << site << " " << kind;
         }
-        ++tried;
       }
     }
   }

@@ -15,6 +15,7 @@
 
 #include "core/device/graph.h"
 #include "core/device/hazard_checker.h"
+#include "tests/support/tier.h"
 #include "tests/unit/device/happens_before.h"
 #include "tests/unit/device/test_ops.h"
 
@@ -153,11 +154,11 @@ bool compare_random_trace(unsigned seed) {
 }
 
 TEST(HazardCheckerRandom, AgreesWithTheTransitiveClosureOnEveryTrace) {
-  constexpr unsigned kTraces = 20000;
+  const unsigned traces = 20000 / static_cast<unsigned>(test::one_of(10));
   unsigned clean = 0;
-  for (unsigned seed = 0; seed < kTraces && !HasFailure(); ++seed) clean += compare_random_trace(seed) ? 1 : 0;
-  EXPECT_GT(clean, kTraces / 10);  // both outcomes occur often
-  EXPECT_LT(clean, kTraces * 9 / 10);
+  for (unsigned seed = 0; seed < traces && !HasFailure(); ++seed) clean += compare_random_trace(seed) ? 1 : 0;
+  EXPECT_GT(clean, traces / 10);  // both outcomes occur often
+  EXPECT_LT(clean, traces * 9 / 10);
 }
 
 // A random step over real streams and graphs. What was captured is kept in words, and expanded at each replay.
@@ -303,17 +304,17 @@ class RandomProgram {
 };
 
 TEST(HazardCheckerRandom, AgreesWithTheTransitiveClosureOverReplaysOfForkedGraphs) {
-  constexpr unsigned kPrograms = 1000;
+  const unsigned programs = 1000 / static_cast<unsigned>(test::one_of(5));
   unsigned clean = 0;
   int replays = 0;
-  for (unsigned seed = 0; seed < kPrograms && !HasFailure(); ++seed) {
+  for (unsigned seed = 0; seed < programs && !HasFailure(); ++seed) {
     const RandomProgram program(seed);
     clean += program.agrees(seed) ? 1 : 0;
     replays += program.replays();
   }
-  EXPECT_GT(replays, static_cast<int>(kPrograms));
-  EXPECT_GT(clean, kPrograms / 10);
-  EXPECT_LT(clean, kPrograms * 9 / 10);
+  EXPECT_GT(replays, static_cast<int>(programs));
+  EXPECT_GT(clean, programs / 10);
+  EXPECT_LT(clean, programs * 9 / 10);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <random>
 
 #include "parallel/checkpoint/manifest.h"
+#include "tests/support/tier.h"
 #include "tests/unit/parallel/checkpoint_support.h"
 #include "tests/unit/parallel/disk_model.h"
 
@@ -15,11 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kMostForAll = 10;  // unsynced changes of which every combination is tried
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr int kSamples = 50;
-#else
-constexpr int kSamples = 1000;  // else
-#endif
+constexpr int kSamples = 1000;           // else
 
 class PowerLoss : public testing::Test {
  protected:
@@ -48,7 +45,7 @@ class PowerLoss : public testing::Test {
       const std::size_t pending = disk.unsynced(count).size();
       most_pending_ = std::max(most_pending_, pending);
       const bool all = pending <= kMostForAll;
-      const int tries = all ? 1 << pending : kSamples;
+      const int tries = all ? 1 << pending : kSamples / test::one_of(20);
       for (int n = 0; n < tries; ++n) {
         std::vector<bool> kept(pending);
         for (std::size_t i = 0; i < pending; ++i) kept[i] = all ? (n >> i & 1) != 0 : (random_() & 1) != 0;

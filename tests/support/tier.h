@@ -1,0 +1,15 @@
+// The quick tier of tests/run.sh takes a part of the long tests' cases.
+#pragma once
+
+#include <cstdlib>
+#include <string_view>
+
+namespace megalith::test {
+
+// One of how many cases a long test takes: of `n` in the quick tier, of 1, so each, everywhere else.
+inline int one_of(int n) {
+  const char* const tier = std::getenv("MEGALITH_TIER");
+  return tier != nullptr && std::string_view(tier) == "quick" ? n : 1;
+}
+
+}  // namespace megalith::test

@@ -1,0 +1,50 @@
+// Runs for ThreadSanitizer: between them each pair of streams, communicators and helper threads of a rank that meet.
+#include <gtest/gtest.h>
+
+#include "tests/unit/train/layouts.h"
+
+namespace megalith {
+namespace {
+
+using test::Layout;
+using test::RunResult;
+using test::Words;
+using test::operator+;
+
+class Threads : public testing::TestWithParam<Layout> {};
+
+INSTANTIATE_TEST_SUITE_P(
+    Layouts, Threads,
+    testing::Values(
+        // Tensor-parallel pieces beside GEMMs, gradients reduced beside backward, parameters gathered beside forward.
+        Layout{.tensor = 2, .sequence = true, .overlap = true, .data = 2, .sharing = 2},
+        // Messages between stages beside replicas' gradients.
+        Layout{.pipeline = 2, .data = 2, .schedule = "interleaved", .sharing = 1},
+        // A stage that hands over to itself beside tensor-parallel sums.
+        Layout{.tensor = 2, .pipeline = 2, .schedule = "zb-v"},
+        // Keys and values around the ring beside messages, and heads for tokens beside tensor-parallel rows.
+        Layout{.pipeline = 2, .schedule = "1f1b", .context = 2},
+        Layout{.tensor = 2, .sequence = true, .overlap = true, .sharing = 2, .context = 2, .communication = "a2a"}),
+    [](const auto& layout) {
+      std::string name = layout.param.name();
+      for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
+      return name;
+    });
+
+// With checkpoints written by threads beside the steps.
+TEST_P(Threads, ShareNothingWithoutOrder) {
+  const Layout& layout = GetParam();
+  const test::ScratchDirectory scratch;
+  const std::int64_t steps = 3;
+  const Words flags = test::sizes_for(layout) + test::families()[1].flags + layout.flags() +
+                      Words{"--train-iters", std::to_string(steps), "--eval-interval", "0", "--save",
+                            scratch.path("kept"), "--save-interval", "1", "--async-save"};
+  const RunResult run = test::train({.flags = flags, .ranks = layout.ranks()});
+  EXPECT_EQ(run.code, ExitCode::kOk);
+  EXPECT_TRUE(run.copies_agree);
+  ASSERT_EQ(run.losses.size(), static_cast<std::size_t>(steps));
+  test::expect_acted(run, layout, test::sizes_of(layout), steps, 4);
+}
+
+}  // namespace
+}  // namespace megalith
