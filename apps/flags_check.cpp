@@ -5,6 +5,7 @@
 #include <charconv>
 
 #include "apps/flags_binding.h"
+#include "apps/hf_config.h"
 #include "apps/pipeline_options.h"
 #include "core/base/error.h"
 #include "parallel/context_parallel/context_parallel.h"
@@ -108,12 +109,18 @@ void check_model(const Options& options) {
   validate(model);
   const ModelConfig defaults;
   const bool is_rope = model.position_embedding_type == PositionEmbedding::kRope;
-  if (!is_rope && (model.rotary_base != defaults.rotary_base || model.rotary_percent != defaults.rotary_percent)) {
-    refuse_usage("--rotary-base or --rotary-percent, and --position-embedding-type",
+  if (!is_rope && (model.rotary_base != defaults.rotary_base || model.rotary_percent != defaults.rotary_percent ||
+                   model.use_rope_scaling)) {
+    refuse_usage("--rotary-base, --rotary-percent or --use-rope-scaling, and --position-embedding-type",
                  "them with --position-embedding-type rope only",
                  model.position_embedding_type == PositionEmbedding::kNone ? "none" : "learned_absolute",
                  "remove the one or set the other");
   }
+  if (!model.use_rope_scaling && model.rope_scaling != defaults.rope_scaling) {
+    refuse_usage("--rope-scaling-* and --use-rope-scaling", "them together with --use-rope-scaling", "them alone",
+                 "add --use-rope-scaling, or remove them");
+  }
+  if (model.hf_model_type != HfModelType::kAuto) hf_family(model);
   if (options.data.tokenizer_type == TokenizerType::kNull && model.vocab_size == 0) {
     refuse_usage("--tokenizer-type null and --vocab-size", "--vocab-size above 0", "0",
                  "give the number of ids that prepare was given");

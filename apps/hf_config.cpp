@@ -66,18 +66,23 @@ class Members {
   std::int64_t integer_or(const std::string& key, std::int64_t absent) {
     return find(key) == nullptr ? absent : integer(key);
   }
-  double positive_or(const std::string& key, double absent) {
-    const json* value = find(key);
-    if (value == nullptr) return absent;
-    if (!value->is_number() || !(value->get<double>() > 0))  // finite: parse_strict_json refuses others
-      refuse_content(subject(key), "a finite number above 0", shown(*value));
-    return value->get<double>();
+  double positive(const std::string& key) {
+    const json& value = need(key);
+    if (!value.is_number() || !(value.get<double>() > 0))  // finite: parse_strict_json refuses others
+      refuse_content(subject(key), "a finite number above 0", shown(value));
+    return value.get<double>();
   }
+  double positive_or(const std::string& key, double absent) { return find(key) == nullptr ? absent : positive(key); }
   bool boolean_or(const std::string& key, bool absent) {
     const json* value = find(key);
     if (value == nullptr) return absent;
     if (!value->is_boolean()) refuse_content(subject(key), "true or false", shown(*value));
     return value->get<bool>();
+  }
+  bool is_null(const std::string& key) {
+    known_.insert(key);
+    const auto found = value_.find(key);
+    return found != value_.end() && found->is_null();
   }
   std::string text(const std::string& key) { return json_text(need(key), kMaxText, subject(key)); }
   // A setting of which one value alone is built.
@@ -125,38 +130,82 @@ ModelConfig read_gpt2(Members& file) {
   return model;
 }
 
-// rope_parameters of transformers 5, rope_scaling of 4: nothing but the plain form is built.
-void read_rope_object(Members& file, const std::string& key, std::optional<double>& theta) {
-  const json* value = file.find(key);
-  if (value == nullptr) return;
-  Members rope(*value, file.subject(key));
-  for (const char* type : {"rope_type", "type"}) rope.only(type, "default", "scaled RoPE is not built");
-  rope.only("partial_rotary_factor", 1.0, "RoPE turns whole heads");
-  if (rope.find("rope_theta") != nullptr) {
-    const double own = rope.positive_or("rope_theta", 0);
-    if (theta && *theta != own)
-      refuse_content(rope.subject("rope_theta"), "the value that rope_scaling has",
-                     fmt::format("{} and {}", own, *theta));
-    theta = own;
+constexpr const char* kLlama3 = "llama3";
+
+// rope_parameters of transformers 5, rope_scaling of 4.
+struct HfRope {
+  std::optional<double> theta;
+  std::optional<RopeScaling> scaling;
+};
+
+HfRope read_rope_object(const json& value, const std::string& subject, std::int64_t positions) {
+  Members object(value, subject);
+  HfRope rope;
+  std::string type = "default";
+  for (const char* key : {"type", "rope_type"}) {  // the latter wins
+    if (object.find(key) == nullptr) continue;
+    type = object.text(key);
+    if (type != "default" && type != kLlama3)
+      refuse_format(object.subject(key), "default or llama3: RoPE scaled in another way is not built", printable(type),
+                    kNotBuilt);
   }
-  rope.refuse_unknown();
+  if (object.find("rope_theta") != nullptr) rope.theta = object.positive("rope_theta");
+  object.only("partial_rotary_factor", 1.0, "RoPE turns whole heads");
+  if (type == kLlama3) {
+    rope.scaling = {
+        .factor = object.positive("factor"),
+        .low_freq_factor = object.positive("low_freq_factor"),
+        .high_freq_factor = object.positive("high_freq_factor"),
+        .original_max_position_embeddings = object.integer_or("original_max_position_embeddings", positions)};
+  }
+  object.refuse_unknown();
+  return rope;
 }
 
-double read_rope_theta(Members& file) {
-  std::optional<double> theta, inner;
-  if (file.find("rope_theta") != nullptr) theta = file.positive_or("rope_theta", 0);
-  for (const char* key : {"rope_scaling", "rope_parameters"}) read_rope_object(file, key, inner);
-  if (theta && inner && *theta != *inner) {
+void read_rope(Members& file, ModelConfig& model) {
+  std::optional<HfRope> seen;
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    const json* value = file.find(key);
+    if (value == nullptr) continue;
+    const HfRope rope = read_rope_object(*value, file.subject(key), model.max_position_embeddings);
+    if (seen && seen->theta && rope.theta && *seen->theta != *rope.theta) {
+      refuse_content(file.subject(key) + ": rope_theta", "the value that rope_scaling has",
+                     fmt::format("{} and {}", *rope.theta, *seen->theta));
+    }
+    if (seen && seen->scaling != rope.scaling) {
+      refuse_content(file.subject(key), "the rope_type and factors that rope_scaling has", "others");
+    }
+    seen = {rope.theta ? rope.theta : seen ? seen->theta : std::nullopt, rope.scaling};
+  }
+  const std::optional<double> inner = seen ? seen->theta : std::nullopt;
+  model.rotary_base = file.positive_or("rope_theta", inner.value_or(10000.0));
+  if (inner && *inner != model.rotary_base) {
     refuse_content(file.subject("rope_theta"), "the value that rope_parameters has",
-                   fmt::format("{} and {}", *theta, *inner));
+                   fmt::format("{} and {}", model.rotary_base, *inner));
   }
   file.only("partial_rotary_factor", 1.0, "RoPE turns whole heads");
-  return inner.value_or(theta.value_or(10000.0));
+  model.use_rope_scaling = seen && seen->scaling;
+  if (model.use_rope_scaling) model.rope_scaling = *seen->scaling;
 }
 
-void read_windows(Members& file) {
-  file.only("use_sliding_window", false, "every layer attends to all positions before");
-  file.find("sliding_window");  // counts with use_sliding_window alone
+// A token of Mistral sees so many, itself included: where the key lacks transformers takes 4096, where it is null all.
+void read_mistral_window(Members& file, std::int64_t positions) {
+  if (file.is_null("sliding_window")) return;
+  const std::int64_t window = file.integer_or("sliding_window", 4096);
+  if (window >= positions) return;
+  refuse_format(file.subject("sliding_window"),
+                fmt::format("null, or at least the {} of max_position_embeddings: windows are not built", positions),
+                file.find("sliding_window") == nullptr ? "none, which means 4096" : std::to_string(window),
+                fmt::format("with max_position_embeddings {} no sequence reaches the window", window));
+}
+
+void read_windows(Members& file, const ModelConfig& model, HfFamily family) {
+  if (family == HfFamily::kMistral) {
+    read_mistral_window(file, model.max_position_embeddings);
+  } else {
+    file.only("use_sliding_window", false, "every layer attends to all positions before");
+    file.find("sliding_window");  // counts with use_sliding_window alone
+  }
   const json* types = file.find("layer_types");
   if (types == nullptr) return;
   require_array(*types, file.subject("layer_types"));
@@ -166,17 +215,29 @@ void read_windows(Members& file) {
   }
 }
 
+void read_biases(Members& file, ModelConfig& model, HfFamily family) {
+  const bool attention = file.boolean_or("attention_bias", false);
+  if (family == HfFamily::kLlama && file.boolean_or("mlp_bias", false)) {
+    if (!attention)
+      refuse_format(file.subject("mlp_bias"), "false: biases of the MLP alone are not built", "true", kNotBuilt);
+    model.add_bias_linear = true;
+  } else {
+    model.add_qkv_bias = model.add_attn_proj_bias = attention;
+  }
+}
+
 ModelConfig read_llama_like(Members& file, HfFamily family) {
   ModelConfig model;
   model.num_layers = file.integer("num_hidden_layers");
   model.hidden_size = file.integer("hidden_size");
   model.num_attention_heads = file.integer("num_attention_heads");
-  model.num_query_groups = file.integer_or("num_key_value_heads", model.num_attention_heads);
+  model.num_query_groups =
+      file.integer_or("num_key_value_heads", family == HfFamily::kMistral ? 8 : model.num_attention_heads);
   model.kv_channels = file.integer_or("head_dim", family == HfFamily::kQwen3 ? 128 : 0);
   model.ffn_hidden_size = file.integer("intermediate_size");
   model.max_position_embeddings = file.integer("max_position_embeddings");
   model.norm_epsilon = file.positive_or("rms_norm_eps", 1e-6);
-  model.rotary_base = read_rope_theta(file);
+  read_rope(file, model);
   model.position_embedding_type = PositionEmbedding::kRope;
   model.normalization = Normalization::kRmsNorm;
   model.swiglu = true;
@@ -185,67 +246,10 @@ ModelConfig read_llama_like(Members& file, HfFamily family) {
   model.qk_layernorm = family == HfFamily::kQwen3;
   model.add_qkv_bias = family == HfFamily::kQwen2;
   model.add_bias_linear = false;
-  if (family == HfFamily::kLlama) {
-    model.add_bias_linear = file.boolean_or("attention_bias", false);
-    if (file.boolean_or("mlp_bias", false) != model.add_bias_linear)
-      refuse_format(file.subject("attention_bias and mlp_bias"), "both or neither", "one of them", kNotBuilt);
-  } else {
-    read_windows(file);
-    if (family == HfFamily::kQwen3) file.only("attention_bias", false, "biases beside QK-norm are not built");
-  }
+  if (family == HfFamily::kMistral) model.hf_model_type = HfModelType::kMistral;
+  if (family != HfFamily::kLlama) read_windows(file, model, family);
+  if (family == HfFamily::kLlama || family == HfFamily::kQwen3) read_biases(file, model, family);
   return model;
-}
-
-json common_keys(const ModelConfig& model, HfFamily family, std::optional<std::int64_t> eos_token) {
-  const std::string dtype = model.params_dtype == DType::kBf16 ? "bfloat16" : "float32";
-  json text = {{"model_type", std::string(name_of(family))},
-               {"vocab_size", model.vocab_size},
-               {"tie_word_embeddings", !model.untie_embeddings_and_output_weights},
-               {"initializer_range", model.init_method_std},
-               {"bos_token_id", nullptr},
-               {"eos_token_id", nullptr},
-               {"dtype", dtype},
-               {"torch_dtype", dtype},
-               {"use_cache", true}};
-  if (eos_token) text["eos_token_id"] = *eos_token;
-  return text;
-}
-
-void add_gpt2_keys(json& text, const ModelConfig& model) {
-  text["architectures"] = {"GPT2LMHeadModel"};
-  text["activation_function"] = model.activation_func == ActivationFunction::kGelu ? "gelu" : "gelu_new";
-  text["n_layer"] = model.num_layers;
-  text["n_embd"] = model.hidden_size;
-  text["n_head"] = model.num_attention_heads;
-  text["n_inner"] = model.ffn_hidden_size;
-  text["n_positions"] = text["n_ctx"] = model.max_position_embeddings;
-  text["layer_norm_epsilon"] = model.norm_epsilon;
-  text["embd_pdrop"] = text["resid_pdrop"] = model.hidden_dropout;
-  text["attn_pdrop"] = model.attention_dropout;
-  text["scale_attn_weights"] = true;
-}
-
-void add_llama_keys(json& text, const ModelConfig& model, HfFamily family) {
-  text["num_hidden_layers"] = model.num_layers;
-  text["hidden_size"] = model.hidden_size;
-  text["num_attention_heads"] = model.num_attention_heads;
-  text["num_key_value_heads"] = model.num_query_groups;
-  text["head_dim"] = model.kv_channels;
-  text["intermediate_size"] = model.ffn_hidden_size;
-  text["max_position_embeddings"] = model.max_position_embeddings;
-  text["rms_norm_eps"] = model.norm_epsilon;
-  text["hidden_act"] = "silu";
-  text["attention_dropout"] = model.attention_dropout;
-  text["rope_theta"] = model.rotary_base;
-  text["rope_parameters"] = {{"rope_theta", model.rotary_base}, {"rope_type", "default"}};
-  if (family == HfFamily::kLlama) {
-    text["architectures"] = {"LlamaForCausalLM"};
-    text["attention_bias"] = text["mlp_bias"] = model.add_bias_linear;
-  } else {
-    text["architectures"] = {family == HfFamily::kQwen2 ? "Qwen2ForCausalLM" : "Qwen3ForCausalLM"};
-    text["use_sliding_window"] = false;
-    if (family == HfFamily::kQwen3) text["attention_bias"] = false;
-  }
 }
 
 }  // namespace
@@ -254,6 +258,7 @@ std::string_view name_of(HfFamily family) {
   switch (family) {
     case HfFamily::kGpt2: return "gpt2";
     case HfFamily::kLlama: return "llama";
+    case HfFamily::kMistral: return "mistral";
     case HfFamily::kQwen2: return "qwen2";
     case HfFamily::kQwen3: return "qwen3";
   }
@@ -261,15 +266,17 @@ std::string_view name_of(HfFamily family) {
 }
 
 HfFamily hf_family(const ModelConfig& model) {
-  const auto refuse_model = [](const std::string& family, const std::string& got) {
-    refuse_usage("--to hf", family, got, "transformers has no such model among GPT-2, Llama, Qwen2 and Qwen3");
+  const bool is_mistral = model.hf_model_type == HfModelType::kMistral;
+  const auto refuse_model = [is_mistral](const std::string& family, const std::string& got) {
+    if (is_mistral) refuse_usage("--hf-model-type mistral", family, got, "leave --hf-model-type out");
+    refuse_usage("--to hf", family, got, "transformers has no such model among GPT-2, Llama, Mistral, Qwen2 and Qwen3");
   };
   std::string got;
   const auto no = [&](bool is_other, const std::string& what) {
     if (is_other) got += (got.empty() ? "" : ", ") + what;
   };
-  const bool is_gpt2 = model.position_embedding_type == PositionEmbedding::kLearnedAbsolute;
-  if (is_gpt2) {
+  const bool has_learned_positions = model.position_embedding_type == PositionEmbedding::kLearnedAbsolute;
+  if (has_learned_positions && !is_mistral) {
     no(model.normalization != Normalization::kLayerNorm, "--normalization RMSNorm");
     no(model.swiglu, "--swiglu");
     no(!model.add_bias_linear, "--disable-bias-linear");
@@ -279,24 +286,35 @@ HfFamily hf_family(const ModelConfig& model) {
     if (!got.empty()) refuse_model("with learned positions a GPT-2", got);
     return HfFamily::kGpt2;
   }
+  no(has_learned_positions, "--position-embedding-type learned_absolute");
   no(model.position_embedding_type == PositionEmbedding::kNone, "--position-embedding-type none");
   no(model.rotary_percent != 1.0, "--rotary-percent");
   no(model.normalization != Normalization::kRmsNorm, "--normalization LayerNorm");
   no(!model.swiglu, "no --swiglu");
-  no(model.qk_layernorm && model.has_qkv_bias(), "--qk-layernorm with biases");
+  const bool attention_bias = model.has_qkv_bias() && model.has_attn_proj_bias();
+  if (is_mistral) {
+    no(model.qk_layernorm, "--qk-layernorm");
+    no(model.has_qkv_bias() || model.has_attn_proj_bias(), "biases");
+    if (!got.empty()) refuse_model("a Mistral", got);
+    return HfFamily::kMistral;
+  }
+  no(model.qk_layernorm && model.add_bias_linear, "--qk-layernorm with biases of the MLP");
+  no(model.qk_layernorm && model.has_qkv_bias() && !attention_bias, "--qk-layernorm with --add-qkv-bias alone");
+  no(model.has_attn_proj_bias() && !attention_bias, "--add-attn-proj-bias without --add-qkv-bias");
   if (!got.empty()) refuse_model("without learned positions a Llama, Qwen2 or Qwen3", got);
   if (model.qk_layernorm) return HfFamily::kQwen3;
-  return model.add_qkv_bias && !model.add_bias_linear ? HfFamily::kQwen2 : HfFamily::kLlama;
+  return model.has_qkv_bias() && !attention_bias ? HfFamily::kQwen2 : HfFamily::kLlama;
 }
 
 ModelConfig parse_hf_config(std::string_view text, const std::string& subject) {
   const json value = parse_strict_json(text, subject);
   Members file(value, subject);
   const std::string type = file.text("model_type");
-  constexpr std::array kFamilies = {HfFamily::kGpt2, HfFamily::kLlama, HfFamily::kQwen2, HfFamily::kQwen3};
+  constexpr std::array kFamilies = {HfFamily::kGpt2, HfFamily::kLlama, HfFamily::kMistral, HfFamily::kQwen2,
+                                    HfFamily::kQwen3};
   const auto* family = std::find_if(kFamilies.begin(), kFamilies.end(), [&](HfFamily f) { return name_of(f) == type; });
   if (family == kFamilies.end())
-    refuse_format(file.subject("model_type"), "gpt2, llama, qwen2 or qwen3", printable(type), kNotBuilt);
+    refuse_format(file.subject("model_type"), "gpt2, llama, mistral, qwen2 or qwen3", printable(type), kNotBuilt);
   ModelConfig model = *family == HfFamily::kGpt2 ? read_gpt2(file) : read_llama_like(file, *family);
   model.vocab_size = file.integer("vocab_size");
   model.untie_embeddings_and_output_weights = !file.boolean_or("tie_word_embeddings", *family == HfFamily::kGpt2);
@@ -313,17 +331,6 @@ ModelConfig parse_hf_config(std::string_view text, const std::string& subject) {
     throw Error(ExitCode::kFormat, fmt::format("{}: as flags: {}", subject, error.what()));
   }
   return model;
-}
-
-std::string hf_config_text(const ModelConfig& model, std::optional<std::int64_t> eos_token) {
-  const HfFamily family = hf_family(model);
-  json text = common_keys(model, family, eos_token);
-  if (family == HfFamily::kGpt2) {
-    add_gpt2_keys(text, model);
-  } else {
-    add_llama_keys(text, model, family);
-  }
-  return text.dump(2) + "\n";
 }
 
 }  // namespace megalith

@@ -1,5 +1,5 @@
-// config.json of Hugging Face transformers for the families that a ModelConfig can be: GPT-2, Llama, Qwen2 and Qwen3
-// (dense). Written so that transformers 4 and 5 read it; read from either.
+// config.json of Hugging Face transformers for the families that a ModelConfig can be: GPT-2, Llama, Mistral, Qwen2
+// and Qwen3 (dense). Written so that transformers 4 and 5 read it; read from either.
 #pragma once
 
 #include <cstdint>
@@ -11,16 +11,18 @@
 
 namespace megalith {
 
-enum class HfFamily { kGpt2, kLlama, kQwen2, kQwen3 };
+enum class HfFamily { kGpt2, kLlama, kMistral, kQwen2, kQwen3 };
 std::string_view name_of(HfFamily family);  // model_type of config.json: "gpt2", ...
 
-// The family whose arithmetic a resolved model's is. Error (kUsage) that names the flags which none of them has.
+// The family whose arithmetic a resolved model's is; Mistral's is Llama's, and model.hf_model_type says which of the
+// two. Error (kUsage) that names the flags which none of them has.
 HfFamily hf_family(const ModelConfig& model);
 
 // The model that a config.json describes, resolved and valid, with seq_length and max_position_embeddings at its number
 // of positions; parameters fp32, since the tensors say their own dtype. Error (kFormat) for another architecture, for
-// anything that a ModelConfig cannot say (scaled RoPE, sliding windows, quantisation), and for unknown keys, which may
-// mean such things; those that change neither weights nor arithmetic are passed over. `subject` names the file.
+// anything that a ModelConfig cannot say (RoPE scaled in another way than Llama 3.1's, sliding windows that a sequence
+// can reach, quantisation), and for unknown keys, which may mean such things; those that change neither weights nor
+// arithmetic are passed over. `subject` names the file.
 ModelConfig parse_hf_config(std::string_view text, const std::string& subject);
 
 // The other way, for weights of model.params_dtype. `eos_token` ends documents, if that is known.

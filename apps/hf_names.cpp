@@ -86,7 +86,7 @@ class TensorList {
       linear(theirs + "k_proj", model_.hidden_size, bias, {k});
       linear(theirs + "v_proj", model_.hidden_size, bias, {v});
     }
-    linear(theirs + "o_proj", q_rows(), model_.add_bias_linear, {{ours + "linear_proj", model_.hidden_size}});
+    linear(theirs + "o_proj", q_rows(), model_.has_attn_proj_bias(), {{ours + "linear_proj", model_.hidden_size}});
     if (!model_.qk_layernorm) return;
     norm(theirs + "q_norm", ours + "q_layernorm", model_.kv_channels);
     norm(theirs + "k_norm", ours + "k_layernorm", model_.kv_channels);

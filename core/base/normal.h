@@ -7,11 +7,7 @@
 #include <cstdint>
 #include <numbers>
 
-#ifdef __CUDACC__
-#define MEGALITH_HOST_DEVICE __host__ __device__
-#else
-#define MEGALITH_HOST_DEVICE
-#endif
+#include "core/base/host_device.h"
 
 namespace megalith {
 

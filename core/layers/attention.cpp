@@ -38,6 +38,7 @@ void Attention::rotate(Context& ctx, const Tensor& heads, bool backward) const {
                            .y = x,
                            .theta = spec_.rotary_base,
                            .rotary_dim = spec_.rotary_dim,
+                           .scaling = spec_.rotary_scaling,
                            .backward = backward,
                            .part = ctx.batch.part,
                            .start = ctx.cache != nullptr ? ctx.cache->start : nullptr});

@@ -11,6 +11,7 @@
 #include "core/layers/core_attention.h"
 #include "core/layers/linear.h"
 #include "core/layers/norm.h"
+#include "core/ops/rope_frequency.h"
 
 namespace megalith {
 
@@ -28,6 +29,7 @@ class Attention : public Segment {
     std::int64_t query_groups = 0;
     std::int64_t head_dim = 0;
     float rotary_base = 10000.0f;
+    RopeScaling rotary_scaling;
     std::int64_t rotary_dim = 0;  // 0: no RoPE
     DropoutSpec dropout;
     int layer = 0;  // global number, index of the KV cache

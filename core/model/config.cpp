@@ -72,6 +72,20 @@ constexpr const char* kUsual = "leave it out for the usual value";
 
 bool in_unit_interval(double value) { return value >= 0.0 && value < 1.0; }
 
+void check_rope_scaling(const RopeScaling& scaling) {
+  const auto is_finite = [](double value, double least) { return value >= least && !std::isinf(value); };
+  if (!is_finite(scaling.factor, 1.0)) {
+    refuse_usage("--rope-scaling-factor", "a finite value of at least 1", fmt::format("{}", scaling.factor), kUsual);
+  }
+  const double low = scaling.low_freq_factor, high = scaling.high_freq_factor;
+  if (!(low > 0.0) || !(high > low) || std::isinf(high)) {
+    refuse_usage("--rope-scaling-low-freq-factor and --rope-scaling-high-freq-factor",
+                 "finite values above 0, the low one below the high one", fmt::format("{} and {}", low, high), kUsual);
+  }
+  check_range("--rope-scaling-original-max-position-embeddings", scaling.original_max_position_embeddings,
+              {1, kMaxLength});
+}
+
 void check_numbers(const ModelConfig& config) {
   if (!(config.rotary_base > 0.0) || std::isinf(config.rotary_base)) {
     refuse_usage("--rotary-base", "a finite value above 0", fmt::format("{}", config.rotary_base), kUsual);
@@ -79,6 +93,7 @@ void check_numbers(const ModelConfig& config) {
   if (!(config.rotary_percent > 0.0 && config.rotary_percent <= 1.0)) {
     refuse_usage("--rotary-percent", "a value above 0 and at most 1", fmt::format("{}", config.rotary_percent), kUsual);
   }
+  check_rope_scaling(config.rope_scaling);
   const std::int64_t rotary_dim = config.rotary_dim();
   if (config.position_embedding_type == PositionEmbedding::kRope && (rotary_dim < 2 || rotary_dim % 2 != 0)) {
     refuse_usage("--rotary-percent and --kv-channels", "an even number of at least 2 rotated elements per head",
@@ -159,7 +174,7 @@ ParameterCount count_parameters(const ModelConfig& config) {
 
   std::int64_t attention = attention_weights(config);
   if (config.has_qkv_bias()) attention += qkv_width;
-  if (config.add_bias_linear) attention += hidden;
+  if (config.has_attn_proj_bias()) attention += hidden;
   if (config.qk_layernorm) attention += 2 * norm_parameters(config, config.kv_channels);
   std::int64_t mlp = mlp_weights(config);
   if (config.add_bias_linear) mlp += fc1_width + hidden;

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "core/ops/rope_frequency.h"
 #include "core/tensor/dtype.h"
 
 namespace megalith {
@@ -15,6 +16,9 @@ enum class Normalization { kLayerNorm, kRmsNorm };
 // Activation of the MLP where `swiglu` is off. kGeluTanh is Hendrycks & Gimpel's tanh form (arXiv:1606.08415), which
 // GPT-2 and Megatron's fused bias-GeLU use; kGelu is the exact x * Phi(x).
 enum class ActivationFunction { kGeluTanh, kGelu };
+
+// What transformers calls a model where the same arithmetic has several names there. kAuto: Llama.
+enum class HfModelType { kAuto, kMistral };
 
 struct ModelConfig {
   std::int64_t num_layers = 0;
@@ -35,6 +39,8 @@ struct ModelConfig {
   PositionEmbedding position_embedding_type = PositionEmbedding::kLearnedAbsolute;
   double rotary_base = 10000.0;
   double rotary_percent = 1.0;  // share of the head dim that is rotated
+  bool use_rope_scaling = false;
+  RopeScaling rope_scaling{.factor = 8.0};  // with use_rope_scaling; flags --rope-scaling-*
 
   Normalization normalization = Normalization::kLayerNorm;
   double norm_epsilon = 1e-5;
@@ -43,8 +49,9 @@ struct ModelConfig {
   bool swiglu = false;  // Shazeer 2020, arXiv:2002.05202; fc1 then has 2 F outputs, [gate; up]
   ActivationFunction activation_func = ActivationFunction::kGeluTanh;
 
-  bool add_bias_linear = true;  // --disable-bias-linear clears it: no bias in any linear
-  bool add_qkv_bias = false;    // biases of q, k and v even where add_bias_linear is off
+  bool add_bias_linear = true;      // --disable-bias-linear clears it: no bias in any linear
+  bool add_qkv_bias = false;        // biases of q, k and v even where add_bias_linear is off
+  bool add_attn_proj_bias = false;  // likewise of attention's output projection
   bool untie_embeddings_and_output_weights = false;
 
   double hidden_dropout = 0.0;
@@ -52,13 +59,17 @@ struct ModelConfig {
 
   double init_method_std = 0.02;
 
-  DType params_dtype = DType::kFp32;  // kFp32 or kBf16, of parameters and activations
+  DType params_dtype = DType::kFp32;               // kFp32 or kBf16, of parameters and activations
+  HfModelType hf_model_type = HfModelType::kAuto;  // of the config.json that convert writes
 
   // Standard deviation of the initial attention projection and fc2: std / sqrt(2 L), as Megatron's scaled init.
   double output_layer_init_std() const;
   // Number of leading elements of each head that RoPE rotates (even); 0 where the position embedding is another.
   std::int64_t rotary_dim() const;
+  // What RoPE's frequencies are scaled by; without use_rope_scaling nothing.
+  RopeScaling rotary_scaling() const { return use_rope_scaling ? rope_scaling : RopeScaling{}; }
   bool has_qkv_bias() const { return add_bias_linear || add_qkv_bias; }
+  bool has_attn_proj_bias() const { return add_bias_linear || add_attn_proj_bias; }
 };
 
 // Fills the fields that are 0 by the rules above. Call it again after vocab_size became known.

@@ -130,7 +130,7 @@ class GptBuilder {
     parts.proj = factories_.row_linear(store(), {.name = self + "linear_proj",
                                                  .inputs = q,
                                                  .outputs = config_.hidden_size,
-                                                 .bias = config_.add_bias_linear,
+                                                 .bias = config_.has_attn_proj_bias(),
                                                  .init_std = static_cast<float>(config_.output_layer_init_std()),
                                                  .input_kind = SlotKind::kAttnProj});
     if (config_.qk_layernorm) {
@@ -147,6 +147,7 @@ class GptBuilder {
                                                        .query_groups = core.query_groups,
                                                        .head_dim = d,
                                                        .rotary_base = static_cast<float>(config_.rotary_base),
+                                                       .rotary_scaling = config_.rotary_scaling(),
                                                        .rotary_dim = config_.rotary_dim(),
                                                        .dropout = dropout(layer, kAttentionSite),
                                                        .layer = static_cast<int>(layer)},

@@ -22,6 +22,14 @@ void check(const Rope& op) {
           .got = fmt::format("{}", op.rotary_dim)});
   }
   if (!(op.theta > 0)) fail({.subject = "op.theta", .expected = "more than 0", .got = fmt::format("{}", op.theta)});
+  const RopeScaling& s = op.scaling;
+  if (!(s.factor >= 1) || !(s.low_freq_factor > 0) || !(s.high_freq_factor > s.low_freq_factor) ||
+      s.original_max_position_embeddings < 1) {
+    fail({.subject = "op.scaling",
+          .expected = "a factor of at least 1, frequency factors that rise from above 0, and original positions",
+          .got = fmt::format("{}, {} to {}, {}", s.factor, s.low_freq_factor, s.high_freq_factor,
+                             s.original_max_position_embeddings)});
+  }
   check_part(op.part, op.x.size(1), "op.part");
   check_same_or_apart(op.y, "op.y", op.x, "op.x");
 }

@@ -6,6 +6,7 @@
 #include "core/device/access.h"
 #include "core/device/cpu_stream.h"
 #include "core/device/cuda_stream.h"
+#include "core/ops/rope_frequency.h"
 #include "core/ops/sequence_part.h"
 #include "core/tensor/tensor.h"
 
@@ -13,7 +14,8 @@ namespace megalith {
 
 inline constexpr std::int64_t kMaxRotaryDim = 1024;
 
-// With R = rotary_dim, i < R / 2, position p of row s (+ *start) and angle phi = p theta^(-2 i / R):
+// With R = rotary_dim, i < R / 2, position p of row s (+ *start) and angle phi = p theta^(-2 i / R), its frequency
+// scaled as rope_frequency has it:
 //   y[i]         = x[i] cos(phi) - x[i + R/2] sin(phi)
 //   y[i + R/2]   = x[i + R/2] cos(phi) + x[i] sin(phi)
 //   y[j]         = x[j] for j >= R
@@ -27,6 +29,7 @@ struct Rope {
   Tensor y;                     // [B, S, N, D] out, dtype of x; x itself, or no overlap with it
   float theta = 10000.0f;       // base of the frequencies
   std::int64_t rotary_dim = 0;  // R: even, 2 to D, at most kMaxRotaryDim; there is no default
+  RopeScaling scaling;          // of the frequencies
   bool backward = false;
   SequencePart part;                    // positions of the S rows
   const std::int32_t* start = nullptr;  // device, optional: added to them; not negative

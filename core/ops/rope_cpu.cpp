@@ -25,9 +25,9 @@ struct Rotations {
 };
 
 void set_frequencies(const Rope& op, Rotations& r) {
-  for (std::int64_t i = 0; i < op.rotary_dim / 2; ++i) {
-    const double exponent = -2.0 * static_cast<double>(i) / static_cast<double>(op.rotary_dim);
-    r.frequency[i] = std::pow(static_cast<double>(op.theta), exponent);
+  const int pairs = static_cast<int>(op.rotary_dim / 2);
+  for (int i = 0; i < pairs; ++i) {
+    r.frequency[i] = rope_frequency(static_cast<double>(op.theta), i, pairs, op.scaling);
     r.step_cos[i] = std::cos(r.frequency[i]);
     r.step_sin[i] = std::sin(r.frequency[i]);
   }

@@ -21,6 +21,7 @@ struct RopeArguments {
   const std::int32_t* start;
   std::int64_t first, gap;  // of the positions
   double theta;
+  RopeScaling scaling;
   int samples, tokens, heads, dim, pairs;
   int positions;         // of a block
   int samples_of_block;  // likewise
@@ -63,7 +64,7 @@ __global__ void __launch_bounds__(kThreads) rope(const RopeArguments a) {
     const int pair = i % a.pairs;
     const int token = first_token + i / a.pairs;
     const std::int64_t position = start + a.first + token + (token >= a.tokens / 2 ? a.gap : 0);
-    const double frequency = pow(a.theta, -static_cast<double>(pair) / a.pairs);
+    const double frequency = rope_frequency(a.theta, pair, a.pairs, a.scaling);
     double s, c;
     sincos(static_cast<double>(position) * frequency, &s, &c);
     tables[i] = static_cast<float>(c);
@@ -115,6 +116,7 @@ void run(CudaStream& stream, const Rope& op) {
                         .first = op.part.first,
                         .gap = op.part.gap,
                         .theta = static_cast<double>(op.theta),
+                        .scaling = op.scaling,
                         .samples = size(0),
                         .tokens = size(1),
                         .heads = size(2),

@@ -14,7 +14,7 @@ import safetensors.torch
 import torch
 import transformers
 
-from make_models import SIZES, draw_weights, gpt2, llama, qwen2, qwen3
+from make_models import SIZES, draw_weights, gpt2, llama, llama31, mistral, qwen2, qwen3
 
 SIZE = SIZES["golden"]
 KEYS = {
@@ -24,6 +24,7 @@ KEYS = {
               "mlp_bias"],
 }
 KEYS["qwen2"] = [key for key in KEYS["llama"] if key not in ("attention_bias", "mlp_bias", "head_dim")]
+KEYS["mistral"] = [key for key in KEYS["llama"] if key not in ("attention_bias", "mlp_bias")] + ["sliding_window"]
 KEYS["qwen3"] = [key for key in KEYS["llama"] if key != "mlp_bias"]
 COMMON = ["model_type", "vocab_size", "tie_word_embeddings"]
 
@@ -41,6 +42,12 @@ def biased_llama(size):
     return model_class, config
 
 
+def biased_qwen3(size):
+    model_class, config = qwen3(size)
+    config.attention_bias = True
+    return model_class, config
+
+
 def save_whole(model, folder):
     model.save_pretrained(folder)
 
@@ -48,6 +55,18 @@ def save_whole(model, folder):
 def save_parts(model, folder):
     model.save_pretrained(folder, max_shard_size="12KB")
     assert (folder / "model.safetensors.index.json").exists()
+
+
+def save_old(model, folder):
+    """With the configuration of transformers 4: rope_theta, and rope_scaling where it is scaled."""
+    save_whole(model, folder)
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    rope = config.pop("rope_parameters")
+    config["rope_theta"] = rope.pop("rope_theta")
+    config["rope_scaling"] = rope if rope["rope_type"] != "default" else None
+    config["torch_dtype"] = config.pop("dtype")
+    path.write_text(json.dumps(config))
 
 
 def save_bare(model, folder):
@@ -83,9 +102,11 @@ def save_fused(model, folder):
 CASES = [
     (gpt2, torch.float32, save_whole), (gpt2, torch.bfloat16, save_parts), (gpt2, torch.float32, save_bare),
     (gpt2, torch.float32, save_redundant), (untied_gpt2, torch.float32, save_whole),
-    (llama, torch.float32, save_parts), (llama, torch.bfloat16, save_fused), (biased_llama, torch.float32, save_fused),
+    (llama, torch.float32, save_parts), (llama, torch.float32, save_old), (llama, torch.bfloat16, save_fused), (biased_llama, torch.float32, save_fused),
     (qwen2, torch.float32, save_whole), (qwen2, torch.bfloat16, save_fused), (qwen2, torch.float32, save_bare),
-    (qwen3, torch.float32, save_whole), (qwen3, torch.bfloat16, save_parts),
+    (qwen3, torch.float32, save_whole), (qwen3, torch.bfloat16, save_parts), (biased_qwen3, torch.float32, save_fused),
+    (llama31, torch.float32, save_whole), (llama31, torch.bfloat16, save_fused), (llama31, torch.bfloat16, save_old),
+    (mistral, torch.float32, save_whole), (mistral, torch.bfloat16, save_parts),
 ]
 
 

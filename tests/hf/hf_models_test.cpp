@@ -36,7 +36,7 @@ void PrintTo(const Case& c, std::ostream* out) { *out << c.family; }
 std::vector<Case> cases() {
   std::vector<Case> all;
   for (const DeviceType device : devices()) {
-    for (const char* family : {"gpt2", "llama", "qwen2", "qwen3"}) {
+    for (const char* family : {"gpt2", "llama", "llama31", "mistral", "qwen2", "qwen3"}) {
       for (const DType dtype : {DType::kFp32, DType::kBf16}) all.push_back({family, dtype, device});
     }
   }

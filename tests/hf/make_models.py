@@ -1,9 +1,9 @@
-"""Makes tiny random GPT-2, Llama, Qwen2 and Qwen3 models with transformers, and one training step of each, for tests/hf.
+"""Makes tiny random models of FAMILIES with transformers, and one training step of each, for tests/hf.
 
     make_models.py FOLDER              models of a size that is worth running on a GPU
     make_models.py --golden FOLDER     the smallest ones, as they are kept in tests/hf/golden
 
-Writes FOLDER/{gpt2,llama,qwen2,qwen3}/ with
+Writes FOLDER/FAMILY/ with
     config.json, model.safetensors   as transformers saves them, bf16 weights
     step.safetensors                 tokens, labels [B, S]; in fp64: logits [B S, V], loss [1] (mean over tokens), and
                                      the loss's gradient by each tensor under its name: the truth
@@ -12,12 +12,14 @@ Writes FOLDER/{gpt2,llama,qwen2,qwen3}/ with
 """
 import argparse
 import json
+import math
 import pathlib
 
 import torch
 import transformers
 from safetensors.torch import save_file
 from transformers.models.llama import modeling_llama
+from transformers.models.mistral import modeling_mistral
 from transformers.models.qwen2 import modeling_qwen2
 from transformers.models.qwen3 import modeling_qwen3
 
@@ -42,6 +44,25 @@ def llama(s):
     return transformers.LlamaForCausalLM, config
 
 
+def llama31(s):
+    """RoPE scaled, some frequencies kept, some mixed, some divided; and biases in attention alone."""
+    model_class, config = llama(s)
+    config.attention_bias = True
+    config.max_position_embeddings = 64 * s["positions"]
+    config.rope_parameters = dict(rope_type="llama3", rope_theta=500000.0, factor=4.0, low_freq_factor=1.0,
+                                  high_freq_factor=8.0, original_max_position_embeddings=512)
+    return model_class, config
+
+
+def mistral(s):
+    config = transformers.MistralConfig(
+        num_hidden_layers=2, hidden_size=s["hidden"], num_attention_heads=s["heads"], num_key_value_heads=s["groups"],
+        intermediate_size=s["ffn"], max_position_embeddings=s["positions"], vocab_size=s["vocab"],
+        rope_theta=1000000.0, rms_norm_eps=1e-5, sliding_window=None, tie_word_embeddings=False, bos_token_id=0,
+        eos_token_id=0)
+    return transformers.MistralForCausalLM, config
+
+
 def qwen2(s):
     config = transformers.Qwen2Config(
         num_hidden_layers=2, hidden_size=s["hidden"], num_attention_heads=s["heads"], num_key_value_heads=s["groups"],
@@ -59,14 +80,22 @@ def qwen3(s):
     return transformers.Qwen3ForCausalLM, config
 
 
+FAMILIES = gpt2, llama, llama31, mistral, qwen2, qwen3
+
+
 def exact_rms_norm(self, x):
     return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon))
 
 
 def exact_rotary(self, x, position_ids):
     dim = getattr(self.config, "head_dim", None) or self.config.hidden_size // self.config.num_attention_heads
-    theta = self.config.rope_parameters["rope_theta"]
-    inverse = theta ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
+    rope = self.config.rope_parameters
+    inverse = rope["rope_theta"] ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
+    if rope["rope_type"] == "llama3":
+        low, high = rope["low_freq_factor"], rope["high_freq_factor"]
+        turns = rope["original_max_position_embeddings"] * inverse / (2 * math.pi)
+        kept = ((turns - low) / (high - low)).clamp(0, 1)
+        inverse = inverse * (kept + (1 - kept) / rope["factor"])
     angles = position_ids[:, :, None].double() * inverse
     angles = torch.cat((angles, angles), dim=-1)
     return angles.cos().to(x.dtype), angles.sin().to(x.dtype)
@@ -75,9 +104,10 @@ def exact_rotary(self, x, position_ids):
 class Exact:
     """In fp64, takes out the places where Llama goes through fp32 whatever its dtype; sdpa does so for the softmax."""
 
-    NORMS = modeling_llama.LlamaRMSNorm, modeling_qwen2.Qwen2RMSNorm, modeling_qwen3.Qwen3RMSNorm
-    ROTARIES = (modeling_llama.LlamaRotaryEmbedding, modeling_qwen2.Qwen2RotaryEmbedding,
-                modeling_qwen3.Qwen3RotaryEmbedding)
+    NORMS = (modeling_llama.LlamaRMSNorm, modeling_mistral.MistralRMSNorm, modeling_qwen2.Qwen2RMSNorm,
+             modeling_qwen3.Qwen3RMSNorm)
+    ROTARIES = (modeling_llama.LlamaRotaryEmbedding, modeling_mistral.MistralRotaryEmbedding,
+                modeling_qwen2.Qwen2RotaryEmbedding, modeling_qwen3.Qwen3RotaryEmbedding)
 
     def __enter__(self):
         self.kept = [(layer, layer.forward) for layer in self.NORMS + self.ROTARIES]
@@ -145,7 +175,7 @@ def main():
     parser.add_argument("--golden", action="store_true")
     arguments = parser.parse_args()
     size = SIZES["golden" if arguments.golden else "full"]
-    for family in (gpt2, llama, qwen2, qwen3):
+    for family in FAMILIES:
         folder = arguments.folder / family.__name__
         folder.mkdir(parents=True, exist_ok=True)
         make(folder, *family(size), size)

@@ -26,7 +26,8 @@ class Gpt {
                .groups = config.groups,
                .dim = config.head_dim,
                .rotary_dim = config.rotary_dim,
-               .rotary_base = config.rotary_base}) {
+               .rotary_base = config.rotary_base,
+               .rope_scaling = config.rope_scaling}) {
     for (const auto& [name, values] : weights) {
       weights_[name] = Vector(values.begin(), values.end());
       gradients_[name] = Vector(values.size(), Number(0));

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/reference/rope_scaling.h"
+
 namespace megalith::reference {
 
 enum class GptArithmetic {
@@ -27,6 +29,7 @@ struct GptConfig {
   std::size_t padded_vocab = 0;  // rows of the tables
   std::size_t rotary_dim = 0;    // 0: no RoPE
   double rotary_base = 10000;
+  RopeScaling rope_scaling = {};
   bool rms_norm = false;  // else LayerNorm
   double epsilon = 1e-5;
   GptActivation activation = GptActivation::kGeluTanh;

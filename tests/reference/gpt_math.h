@@ -8,6 +8,8 @@
 #include <numbers>
 #include <vector>
 
+#include "tests/reference/rope_scaling.h"
+
 namespace megalith::reference {
 
 struct Fp64 {
@@ -62,6 +64,7 @@ struct AttentionShape {
   std::size_t sequences = 1, length = 1, heads = 1, groups = 1, dim = 1;
   std::size_t rotary_dim = 0;  // 0: no RoPE
   double rotary_base = 10000;
+  RopeScaling rope_scaling = {};
 };
 
 template <class Number>
@@ -87,8 +90,8 @@ class AttentionMath {
   void rotate(Vector& x, int sign) const {
     const std::size_t half = z_.rotary_dim / 2, heads = x.size() / (rows_ * z_.dim);
     for (std::size_t i = 0; i < half; ++i) {
-      const double frequency =
-          std::pow(z_.rotary_base, -2 * static_cast<double>(i) / static_cast<double>(z_.rotary_dim));
+      const double exponent = -2 * static_cast<double>(i) / static_cast<double>(z_.rotary_dim);
+      const double frequency = scaled(std::pow(z_.rotary_base, exponent), z_.rope_scaling);
       for (std::size_t row = 0; row < rows_ * heads; ++row) {
         const double angle = sign * static_cast<double>(row / heads % z_.length) * frequency;
         const auto cosine = static_cast<Number>(std::cos(angle)), sine = static_cast<Number>(std::sin(angle));

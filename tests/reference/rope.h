@@ -5,11 +5,14 @@
 #include <cstddef>
 #include <vector>
 
+#include "tests/reference/rope_scaling.h"
+
 namespace megalith::reference {
 
 struct RopeSizes {
   std::size_t samples, tokens, heads, dim, rotary_dim;
   double theta;
+  RopeScaling scaling = {};
   std::size_t start = 0;
 };
 
@@ -24,7 +27,8 @@ inline RopeResult rope(const std::vector<double>& x, const RopeSizes& z, bool ba
     const std::size_t position = z.start + row / z.heads % z.tokens;
     for (std::size_t i = 0; i < half; ++i) {
       const double exponent = -2.0 * static_cast<double>(i) / static_cast<double>(z.rotary_dim);
-      const double angle = static_cast<double>(position) * std::pow(z.theta, exponent) * (backward ? -1 : 1);
+      const double frequency = scaled(std::pow(z.theta, exponent), z.scaling);
+      const double angle = static_cast<double>(position) * frequency * (backward ? -1 : 1);
       const std::size_t low = row * z.dim + i, high = low + half;
       r.y[low] = x[low] * std::cos(angle) - x[high] * std::sin(angle);
       r.y[high] = x[high] * std::cos(angle) + x[low] * std::sin(angle);

@@ -3,7 +3,9 @@
 
 #include <gmock/gmock.h>
 
+#include <array>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "core/base/fault.h"
 #include "core/base/file.h"
@@ -22,6 +24,7 @@ using ::testing::StartsWith;
 using Words = std::vector<std::string>;
 
 const std::string kGolden = MEGALITH_SOURCE_DIR "/tests/hf/golden/";
+constexpr std::array kFamilies = {"gpt2", "llama", "llama31", "mistral", "qwen2", "qwen3"};
 
 std::string run(const Words& flags) { return convert(parse_flags(App::kConvert, flags).options); }
 
@@ -57,7 +60,7 @@ class Converter : public test::InFolder {
 };
 
 TEST_F(Converter, ThereAndBackBitForBit) {
-  for (const std::string family : {"gpt2", "llama", "qwen2", "qwen3"}) {
+  for (const std::string family : kFamilies) {
     for (const std::string dtype : {"F32", "BF16"}) {
       for (const bool fused : {false, true}) {
         SCOPED_TRACE(family + " " + dtype + (fused ? " fused" : ""));
@@ -78,8 +81,9 @@ TEST_F(Converter, ThereAndBackBitForBit) {
 }
 
 TEST_F(Converter, GoldenModelsComeBack) {
-  for (const std::string family : {"gpt2", "llama", "qwen2", "qwen3"}) {
-    EXPECT_THAT(to_native(kGolden + family, family), StartsWith(family + "/step_0000000: " + family + ", "));
+  for (const std::string family : kFamilies) {
+    const std::string type(name_of(hf_family(model_of(family))));
+    EXPECT_THAT(to_native(kGolden + family, family), StartsWith(family + "/step_0000000: " + type + ", "));
     to_hf(family, family + ".back", {"--max-shard-size", "9000"});
     HfFile got;
     for (const auto& entry : std::filesystem::directory_iterator(family + ".back")) {
@@ -87,6 +91,12 @@ TEST_F(Converter, GoldenModelsComeBack) {
     }
     EXPECT_EQ(got, test::read_safetensors(kGolden + family + "/model.safetensors"));
     EXPECT_TRUE(std::filesystem::exists(family + ".back/model.safetensors.index.json"));
+    const auto was = nlohmann::json::parse(test::read_file(kGolden + family + "/config.json"));
+    const auto is = nlohmann::json::parse(test::read_file(family + ".back/config.json"));
+    for (const char* key : {"model_type", "architectures", "rope_parameters", "attention_bias", "sliding_window"}) {
+      const nlohmann::json none;
+      EXPECT_EQ(is.value(key, none), was.value(key, none)) << family << ' ' << key;
+    }
   }
 }
 

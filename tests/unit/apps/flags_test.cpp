@@ -193,8 +193,8 @@ TEST(Flags, ContradictionsNameBothFlags) {
             "exit 2: --finetune and --load: expected --finetune together with --load, got --finetune alone; add --load "
             "FOLDER, or remove --finetune");
   EXPECT_EQ(train_outcome({"--rotary-base", "500000"}),
-            "exit 2: --rotary-base or --rotary-percent, and --position-embedding-type: expected them with "
-            "--position-embedding-type rope only, got learned_absolute; remove the one or set the other");
+            "exit 2: --rotary-base, --rotary-percent or --use-rope-scaling, and --position-embedding-type: expected "
+            "them with --position-embedding-type rope only, got learned_absolute; remove the one or set the other");
   EXPECT_EQ(
       train_outcome({"--lr-wsd-decay-iters", "10"}),
       "exit 2: --lr-wsd-decay-iters and --lr-decay-style: expected --lr-wsd-decay-iters with --lr-decay-style WSD "

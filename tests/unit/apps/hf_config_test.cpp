@@ -1,11 +1,10 @@
-// config.json and the index of transformers: what they say, what is refused.
+// config.json of transformers: what it says, what is refused.
 #include "apps/hf_config.h"
 
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 
-#include "apps/hf_files.h"
 #include "core/base/error.h"
 #include "tests/unit/apps/flags_support.h"
 #include "tests/unit/checkpoint/expect_error.h"
@@ -43,13 +42,16 @@ void expect_same(const ModelConfig& a, const ModelConfig& b) {
   EXPECT_EQ(a.padded_vocab_size, b.padded_vocab_size);
   EXPECT_EQ(a.position_embedding_type, b.position_embedding_type);
   EXPECT_EQ(a.rotary_base, b.rotary_base);
+  EXPECT_EQ(a.rotary_scaling(), b.rotary_scaling());
   EXPECT_EQ(a.normalization, b.normalization);
   EXPECT_EQ(a.norm_epsilon, b.norm_epsilon);
   EXPECT_EQ(a.qk_layernorm, b.qk_layernorm);
   EXPECT_EQ(a.swiglu, b.swiglu);
   EXPECT_EQ(a.activation_func, b.activation_func);
   EXPECT_EQ(a.add_bias_linear, b.add_bias_linear);
-  EXPECT_EQ(a.add_qkv_bias, b.add_qkv_bias);
+  EXPECT_EQ(a.has_qkv_bias(), b.has_qkv_bias());
+  EXPECT_EQ(a.has_attn_proj_bias(), b.has_attn_proj_bias());
+  EXPECT_EQ(a.hf_model_type, b.hf_model_type);
   EXPECT_EQ(a.untie_embeddings_and_output_weights, b.untie_embeddings_and_output_weights);
 }
 
@@ -111,6 +113,83 @@ TEST(HfConfig, ReadsLlamaAndQwen) {
   EXPECT_EQ(hf_family(biased), HfFamily::kLlama);
 }
 
+TEST(HfConfig, ReadsTheScaledRopeAndTheAttentionBiasOfALlama) {
+  const ModelConfig model = golden("llama31");
+  EXPECT_TRUE(model.use_rope_scaling);
+  EXPECT_EQ(
+      model.rope_scaling,
+      (RopeScaling{.factor = 4, .low_freq_factor = 1, .high_freq_factor = 8, .original_max_position_embeddings = 512}));
+  EXPECT_EQ(model.rotary_base, 500000.0);
+  EXPECT_TRUE(model.add_qkv_bias && model.add_attn_proj_bias && !model.add_bias_linear);
+  EXPECT_EQ(hf_family(model), HfFamily::kLlama);
+  EXPECT_FALSE(golden("llama").use_rope_scaling);
+}
+
+// As Llama 3.1 8B was published.
+TEST(HfConfig, ReadsThePublishedLlama31) {
+  const ModelConfig model = parse_hf_config(
+      R"({"architectures": ["LlamaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+          "bos_token_id": 128000, "eos_token_id": [128001, 128008, 128009], "hidden_act": "silu", "hidden_size": 4096,
+          "initializer_range": 0.02, "intermediate_size": 14336, "max_position_embeddings": 131072, "mlp_bias": false,
+          "model_type": "llama", "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8,
+          "pretraining_tp": 1, "rms_norm_eps": 1e-05, "rope_scaling": {"factor": 8.0, "low_freq_factor": 1.0,
+          "high_freq_factor": 4.0, "original_max_position_embeddings": 8192, "rope_type": "llama3"},
+          "rope_theta": 500000.0, "tie_word_embeddings": false, "torch_dtype": "bfloat16",
+          "transformers_version": "4.42.3", "use_cache": true, "vocab_size": 128256})",
+      "config.json");
+  EXPECT_TRUE(model.use_rope_scaling);
+  EXPECT_EQ(model.rope_scaling, ModelConfig{}.rope_scaling);  // Megatron's defaults are this model's
+  EXPECT_EQ(model.rotary_base, 500000.0);
+  EXPECT_EQ(num_parameters(model), 8'030'261'248);
+}
+
+TEST(HfConfig, TakesTheScalingFromEitherObject) {
+  const json scaling = json::parse(golden_text("llama31")).at("rope_parameters");
+  json old = json::parse(without("llama31", "rope_parameters"));
+  old["rope_scaling"] = scaling;
+  expect_same(parse_hf_config(old.dump(), "config.json"), golden("llama31"));
+  old["rope_scaling"]["type"] = old["rope_scaling"]["rope_type"];
+  old["rope_scaling"].erase("rope_type");
+  expect_same(parse_hf_config(old.dump(), "config.json"), golden("llama31"));
+  expect_same(parse_hf_config(with("llama31", "rope_scaling", scaling), "config.json"), golden("llama31"));
+  old["rope_scaling"].erase("original_max_position_embeddings");
+  EXPECT_EQ(parse_hf_config(old.dump(), "config.json").rope_scaling.original_max_position_embeddings, 1024);
+  json other = scaling;
+  other["factor"] = 5;
+  EXPECT_ERROR(ExitCode::kFormat,
+               "config.json: rope_parameters: expected the rope_type and factors that rope_scaling has, got others",
+               parse_hf_config(with("llama31", "rope_scaling", other), "config.json"));
+  EXPECT_ERROR(ExitCode::kFormat, "config.json: rope_parameters: expected the rope_type and factors",
+               parse_hf_config(with("llama31", "rope_scaling", {{"rope_type", "default"}}), "config.json"));
+}
+
+TEST(HfConfig, ReadsAMistralWithoutAWindow) {
+  const ModelConfig mistral = golden("mistral");
+  EXPECT_EQ(hf_family(mistral), HfFamily::kMistral);
+  EXPECT_FALSE(mistral.add_bias_linear || mistral.has_qkv_bias() || mistral.qk_layernorm);
+  expect_same(parse_hf_config(with("mistral", "sliding_window", 16), "config.json"), mistral);  // of 16 positions
+  const auto expect = [](const std::string& text, const std::string& got) {
+    EXPECT_ERROR(ExitCode::kFormat, "config.json: sliding_window: expected null, or at least the " + got,
+                 parse_hf_config(text, "config.json"));
+  };
+  expect(with("mistral", "sliding_window", 15),
+         "16 of max_position_embeddings: windows are not built, got 15; with max_position_embeddings 15 no sequence");
+  json text = json::parse(without("mistral", "sliding_window"));
+  text["max_position_embeddings"] = 4097;
+  expect(text.dump(), "4097 of max_position_embeddings: windows are not built, got none, which means 4096");
+  text["max_position_embeddings"] = 4096;
+  EXPECT_EQ(parse_hf_config(text.dump(), "config.json").max_position_embeddings, 4096);
+  json groups = json::parse(without("mistral", "num_key_value_heads"));  // Mistral's own default
+  groups["num_attention_heads"] = 16;
+  EXPECT_EQ(parse_hf_config(groups.dump(), "config.json").num_query_groups, 8);
+}
+
+TEST(HfConfig, ReadsBiasesBesideQkNorm) {
+  const ModelConfig model = parse_hf_config(with("qwen3", "attention_bias", true), "config.json");
+  EXPECT_TRUE(model.qk_layernorm && model.add_qkv_bias && model.add_attn_proj_bias && !model.add_bias_linear);
+  EXPECT_EQ(hf_family(model), HfFamily::kQwen3);
+}
+
 TEST(HfConfig, KnowsBothNamesOfGelusTanhForm) {
   for (const char* name : {"gelu_new", "gelu_pytorch_tanh"}) {
     const ModelConfig model = parse_hf_config(with("gpt2", "activation_function", name), "config.json");
@@ -154,13 +233,16 @@ TEST(HfConfig, ReadsThePublishedKeysWithoutMeaning) {
 }
 
 TEST(HfConfig, WhatIsWrittenReadsBack) {
-  std::vector<ModelConfig> models = {golden("gpt2"), golden("llama"), golden("qwen2"), golden("qwen3")};
+  std::vector<ModelConfig> models = {golden("gpt2"),  golden("llama"),   golden("qwen2"),
+                                     golden("qwen3"), golden("llama31"), golden("mistral")};
   models.push_back(models[0]);
   models.back().untie_embeddings_and_output_weights = true;
   models.back().activation_func = ActivationFunction::kGelu;
   models.push_back(models[1]);
   models.back().add_bias_linear = true;
   models.back().untie_embeddings_and_output_weights = false;
+  models.push_back(models[3]);
+  models.back().add_qkv_bias = models.back().add_attn_proj_bias = true;
   for (const ModelConfig& model : models) {
     const std::string text = hf_config_text(model, 3);
     SCOPED_TRACE(text);
@@ -171,6 +253,14 @@ TEST(HfConfig, WhatIsWrittenReadsBack) {
     if (hf_family(model) == HfFamily::kGpt2) continue;
     EXPECT_EQ(written.at("rope_theta"), written.at("rope_parameters").at("rope_theta"));
   }
+  const json llama31 = json::parse(hf_config_text(models[4], 3));
+  EXPECT_EQ(llama31.at("rope_parameters"), json::parse(golden_text("llama31")).at("rope_parameters"));
+  EXPECT_EQ(llama31.at("rope_scaling").at("factor"), 4.0);  // all that transformers 4 reads
+  EXPECT_TRUE(llama31.at("attention_bias") && !llama31.at("mlp_bias"));
+  const json mistral = json::parse(hf_config_text(models[5], 3));
+  EXPECT_EQ(mistral.at("model_type"), "mistral");
+  EXPECT_EQ(mistral.at("architectures"), json::array({"MistralForCausalLM"}));
+  EXPECT_TRUE(mistral.at("sliding_window").is_null());  // where it lacks transformers takes a window
   ModelConfig model = models[0];
   model.params_dtype = DType::kBf16;
   EXPECT_EQ(json::parse(hf_config_text(model, std::nullopt)).at("dtype"), "bfloat16");
@@ -182,7 +272,7 @@ TEST(HfConfig, RefusesWhatAModelCannotSay) {
     EXPECT_ERROR(ExitCode::kFormat, message, parse_hf_config(text, "config.json"));
   };
   expect(with("gpt2", "model_type", "mixtral"),
-         "config.json: model_type: expected gpt2, llama, qwen2 or qwen3, got 'mixtral'");
+         "config.json: model_type: expected gpt2, llama, mistral, qwen2 or qwen3, got 'mixtral'");
   expect(without("gpt2", "n_layer"), "config.json: expected key n_layer, got none");
   expect(with("gpt2", "n_layer", nullptr), "config.json: expected key n_layer, got none");
   expect(with("gpt2", "n_layer", 0), "config.json: n_layer: expected an integer from 1 to 268435456, got 0");
@@ -195,20 +285,29 @@ TEST(HfConfig, RefusesWhatAModelCannotSay) {
          "config.json: scale_attn_by_inverse_layer_idx: expected");
   expect(with("llama", "hidden_act", "gelu"),
          "config.json: hidden_act: expected \"silu\": the MLP is SwiGLU, got 'gelu'");
-  expect(with("llama", "mlp_bias", true), "config.json: attention_bias and mlp_bias: expected both or neither");
+  expect(with("llama", "mlp_bias", true),
+         "config.json: mlp_bias: expected false: biases of the MLP alone are not built, got true");
   expect(with("llama", "rms_norm_eps", "x"), "config.json: rms_norm_eps: expected a finite number above 0, got 'x'");
   expect(with("llama", "rms_norm_eps", 0), "config.json: rms_norm_eps: expected a finite number above 0, got 0");
   expect(with("llama", "rms_norm_eps", -1e-6),
          "config.json: rms_norm_eps: expected a finite number above 0, got -1e-06");
   expect(with("llama", "rope_parameters", {{"rope_type", "llama3"}, {"rope_theta", 1e4}}),
-         "config.json: rope_parameters: rope_type: expected \"default\": scaled RoPE is not built, got 'llama3'");
+         "config.json: rope_parameters: expected key factor, got none");
   expect(with("llama", "rope_scaling", {{"type", "linear"}, {"factor", 2}}),
-         "config.json: rope_scaling: type: expected \"default\": scaled RoPE is not built, got 'linear'");
+         "config.json: rope_scaling: type: expected default or llama3: RoPE scaled in another way is not built, got "
+         "'linear'");
+  json scaled = json::parse(golden_text("llama31"));
+  scaled["rope_parameters"]["beta_fast"] = 32;
+  expect(scaled.dump(), "config.json: rope_parameters: expected known keys only, got 'beta_fast'");
+  scaled["rope_parameters"].erase("beta_fast");
+  scaled["rope_parameters"]["low_freq_factor"] = 8;
+  expect(scaled.dump(), "config.json: as flags: --rope-scaling-low-freq-factor and --rope-scaling-high-freq-factor");
+  scaled["rope_parameters"]["factor"] = 0.5;
+  expect(scaled.dump(), "config.json: as flags: --rope-scaling-factor: expected a finite value of at least 1, got 0.5");
   expect(with("llama", "rope_theta", 1e4), "config.json: rope_theta: expected the value that rope_parameters has");
   expect(with("qwen2", "use_sliding_window", true), "config.json: use_sliding_window: expected false");
   expect(with("qwen2", "layer_types", {"full_attention", "sliding_attention"}),
          "config.json: layer_types: expected full_attention in all layers, got 'sliding_attention'");
-  expect(with("qwen3", "attention_bias", true), "config.json: attention_bias: expected false");
   expect(with("qwen3", "quantization_config", {{"bits", 4}}), "config.json: quantization_config: expected null");
   expect(with("qwen3", "logit_scale", 2), "config.json: expected known keys only, got 'logit_scale'; remove those");
   expect(with("qwen3", "bos_token_id eos_token_id", 2), "got 'bos_token_id eos_token_id'; remove those");
@@ -247,47 +346,17 @@ TEST(HfConfig, NamesTheFlagsThatNoFamilyHas) {
   EXPECT_ERROR(ExitCode::kUsage, "got --rotary-percent, --normalization LayerNorm", hf_family(model));
   model = golden("qwen3");
   model.add_qkv_bias = true;
-  EXPECT_ERROR(ExitCode::kUsage, "got --qk-layernorm with biases", hf_family(model));
-}
-
-TEST(HfIndex, ReadsAndWrites) {
-  const std::map<std::string, std::string> files = {{"a.weight", "model-00001-of-00002.safetensors"},
-                                                    {"b.weight", "model-00002-of-00002.safetensors"}};
-  EXPECT_EQ(parse_hf_index(hf_index_text(files, 24), "index"), files);
-  EXPECT_EQ(json::parse(hf_index_text(files, 24)).at("metadata").at("total_size"), 24);
-  EXPECT_EQ(parse_hf_index(R"({"weight_map": {"a": "b.safetensors"}})", "index").at("a"), "b.safetensors");
-}
-
-TEST(HfIndex, RefusesHostileText) {
-  const auto expect = [](const std::string& text, const std::string& message) {
-    EXPECT_ERROR(ExitCode::kFormat, message, parse_hf_index(text, "index"));
-  };
-  const auto file = [](const json& name) { return json{{"weight_map", {{"a", name}}}}.dump(); };
-  const std::string place = "index: weight_map: 'a': expected the name of a .safetensors file beside the index, got ";
-  expect(file("../secret.safetensors"), place + "'../secret.safetensors'");
-  expect(file("/etc/x.safetensors"), place);
-  expect(file(".safetensors"), place);
-  expect(file(".hidden.safetensors"), place);
-  expect(file("pytorch_model.bin"), place + "'pytorch_model.bin'");
-  expect(file(""), place);
-  expect(file(3), "index: weight_map: 'a': expected a text, got 3");
-  expect(file(std::string(300, 'x')), "index: weight_map: 'a': expected a text of at most 255 bytes");
-  expect("{}", "index: expected key weight_map, got none");
-  expect(R"({"weight_map": []})", "index: weight_map: expected an object, got array");
-  expect(R"({"weight_map": {}})", "index: weight_map: expected 1 to 1000000 tensors, got 0");
-  expect(R"({"weight_map": {"": "a.safetensors"}})", "index: weight_map: expected names of 1 to 1024 bytes");
-  expect(R"({"weight_map": {"a": "b.safetensors"}, "more": 1})", "index: expected known keys only, got 'more'");
-  expect(R"({"metadata": {"total_size": -1}, "weight_map": {"a": "b.safetensors"}})", "index: total_size: expected");
-  expect(R"({"metadata": {"total_size": "x"}, "weight_map": {"a": "b.safetensors"}})",
-         "index: total_size: expected a number of bytes, got string");
-  expect(R"({"metadata": 3, "weight_map": {"a": "b.safetensors"}})", "index: metadata: expected an object");
-  expect(json{{"weight_map", {{std::string(1025, 'x'), "a.safetensors"}}}}.dump(),
-         "index: weight_map: expected names of 1 to 1024 bytes");
-  json many = json::object();
-  for (int i = 0; i < 10'000; ++i) many["a" + std::to_string(i)] = std::to_string(i) + ".safetensors";
-  EXPECT_EQ(parse_hf_index(json{{"weight_map", many}}.dump(), "index").size(), 10'000u);
-  many["b"] = "b.safetensors";
-  expect(json{{"weight_map", many}}.dump(), "index: weight_map: expected at most 10000 files, got 10001");
+  EXPECT_ERROR(ExitCode::kUsage, "got --qk-layernorm with --add-qkv-bias alone;", hf_family(model));
+  model.add_bias_linear = true;
+  EXPECT_ERROR(ExitCode::kUsage, "got --qk-layernorm with biases of the MLP;", hf_family(model));
+  model = golden("llama");
+  model.add_attn_proj_bias = true;
+  EXPECT_ERROR(ExitCode::kUsage, "got --add-attn-proj-bias without --add-qkv-bias;", hf_family(model));
+  model = golden("mistral");
+  model.add_qkv_bias = model.qk_layernorm = true;
+  EXPECT_ERROR(ExitCode::kUsage,
+               "--hf-model-type mistral: expected a Mistral, got --qk-layernorm, biases; leave --hf-model-type out",
+               hf_family(model));
 }
 
 }  // namespace

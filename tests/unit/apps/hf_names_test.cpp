@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <map>
 #include <numeric>
 #include <set>
@@ -13,6 +14,9 @@ namespace megalith {
 namespace {
 
 using Values = std::vector<std::uint16_t>;
+
+constexpr std::array kFamilies = {HfFamily::kGpt2, HfFamily::kLlama, HfFamily::kMistral, HfFamily::kQwen2,
+                                  HfFamily::kQwen3};
 
 ModelConfig model_of(HfFamily family) {
   ModelConfig model{.num_layers = 2,
@@ -33,6 +37,7 @@ ModelConfig model_of(HfFamily family) {
   }
   model.add_qkv_bias = family == HfFamily::kQwen2;
   model.qk_layernorm = family == HfFamily::kQwen3;
+  if (family == HfFamily::kMistral) model.hf_model_type = HfModelType::kMistral;
   resolve(model);
   return model;
 }
@@ -51,12 +56,13 @@ std::map<std::string, std::string> parameters_of(const ModelConfig& model) {
 
 TEST(HfNames, CoverEveryParameterOnce) {
   std::vector<ModelConfig> models;
-  for (const HfFamily family : {HfFamily::kGpt2, HfFamily::kLlama, HfFamily::kQwen2, HfFamily::kQwen3})
-    models.push_back(model_of(family));
+  for (const HfFamily family : kFamilies) models.push_back(model_of(family));
   models.push_back(models[0]);
   models.back().untie_embeddings_and_output_weights = true;
   models.push_back(models[1]);
   models.back().add_bias_linear = true;
+  models.push_back(models[1]);  // attention_bias alone
+  models.back().add_qkv_bias = models.back().add_attn_proj_bias = true;
   for (const ModelConfig& model : models) {
     for (const HfFusion fusion : {HfFusion{}, HfFusion{.qkv = true}, HfFusion{.gate_up = true}, HfFusion{true, true}}) {
       std::map<std::string, std::string> shapes;
@@ -144,7 +150,7 @@ TEST(HfNames, PaddingIsZerosAndIsLeftOut) {
 
 // Every tensor of every family, both element sizes: out and in again gives the same bytes.
 TEST(HfNames, OutAndInAgain) {
-  for (const HfFamily family : {HfFamily::kGpt2, HfFamily::kLlama, HfFamily::kQwen2, HfFamily::kQwen3}) {
+  for (const HfFamily family : kFamilies) {
     for (const HfTensor& tensor : hf_tensors(model_of(family), {.qkv = true, .gate_up = true})) {
       for (const std::size_t item : {std::size_t{2}, std::size_t{4}}) {
         std::vector<std::byte> theirs(static_cast<std::size_t>(tensor.rows() * tensor.columns()) * item);

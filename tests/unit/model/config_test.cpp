@@ -90,6 +90,17 @@ TEST(ModelConfig, CountsQueryGroupsNormsAndUntiedOutputByHand) {
   EXPECT_EQ(count.output, 1024);
 }
 
+TEST(ModelConfig, CountsTheBiasesOfAttentionAlone) {
+  ModelConfig config = small_config();
+  config.add_bias_linear = false;
+  const ParameterCount without = count_parameters(config);
+  config.add_attn_proj_bias = true;
+  EXPECT_EQ(count_parameters(config).total - without.total, 2 * 8);
+  config.add_qkv_bias = true;
+  EXPECT_EQ(count_parameters(config).attention - without.attention, 2 * (24 + 8));
+  EXPECT_EQ(count_parameters(config).mlp, without.mlp);
+}
+
 TEST(ModelConfig, FlopsPerTokenByHand) {
   const ModelConfig config = small_config();
   const double matrices = 2 * (8 * 24 + 8 * 8 + 8 * 32 * 2) + 128 * 8;
@@ -142,6 +153,14 @@ TEST(ModelConfig, RefusesNamingFlagsAndValidValues) {
             }),
             "--rotary-percent and --kv-channels: expected an even number of at least 2 rotated elements per head, got "
             "3 of 4; RoPE turns pairs: change one of the two");
+  EXPECT_EQ(message_of([](ModelConfig& c) { c.rope_scaling.factor = 0.5; }),
+            "--rope-scaling-factor: expected a finite value of at least 1, got 0.5; leave it out for the usual value");
+  EXPECT_EQ(message_of([](ModelConfig& c) { c.rope_scaling.high_freq_factor = 1; }),
+            "--rope-scaling-low-freq-factor and --rope-scaling-high-freq-factor: expected finite values above 0, the "
+            "low one below the high one, got 1 and 1; leave it out for the usual value");
+  EXPECT_EQ(
+      message_of([](ModelConfig& c) { c.rope_scaling.original_max_position_embeddings = 0; }),
+      "--rope-scaling-original-max-position-embeddings: expected an integer from 1 to 268435456, got 0; raise it");
   EXPECT_EQ(message_of([](ModelConfig& c) {
               c.swiglu = true;
               c.activation_func = ActivationFunction::kGelu;

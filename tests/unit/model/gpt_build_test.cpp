@@ -111,6 +111,10 @@ TEST(BuildGpt, QwenAndLlamaHaveTheirs) {
   EXPECT_EQ(qwen2.size(), 1u + 2 * 12 + 1);
   EXPECT_TRUE(qwen2.contains("decoder.layers.0.self_attention.linear_v.bias"));
   EXPECT_FALSE(qwen2.contains("decoder.layers.0.self_attention.linear_proj.bias"));
+  const auto llama31 = logical_tensors(build(test::family("llama31")), 1);  // attention's biases alone
+  EXPECT_EQ(llama31.size(), llama.size() + 2 * 4);
+  EXPECT_TRUE(llama31.contains("decoder.layers.0.self_attention.linear_v.bias"));
+  EXPECT_EQ(llama31.at("decoder.layers.1.self_attention.linear_proj.bias").shape, (Shape{48}));
   const auto qwen3 = logical_tensors(build(test::family("qwen3_dropout")), 1);
   EXPECT_EQ(qwen3.at("decoder.layers.0.self_attention.q_layernorm.weight").shape, (Shape{16}));
   EXPECT_EQ(qwen3.at("decoder.layers.0.self_attention.linear_q.weight").shape, (Shape{64, 40}));

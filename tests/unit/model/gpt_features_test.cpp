@@ -69,6 +69,10 @@ std::vector<Ablation> ablations() {
        }},
       {"rope", "llama", [](World& w) { w.config.rotary_dim = 0; }},
       {"rotary_base", "llama", [](World& w) { w.config.rotary_base = 10000; }},
+      {"rope_scaling", "llama31", [](World& w) { w.config.rope_scaling.factor = 1; }},
+      {"rope_scaling_low_freq_factor", "llama31", [](World& w) { w.config.rope_scaling.low_freq_factor = 0.5; }},
+      {"rope_scaling_high_freq_factor", "llama31", [](World& w) { w.config.rope_scaling.high_freq_factor = 8; }},
+      {"proj_bias_alone", "llama31", [](World& w) { erase_tensors(w, "linear_proj.bias"); }},
       {"swiglu_order", "llama",
        [](World& w) {
          for (int l = 0; l < 2; ++l) {

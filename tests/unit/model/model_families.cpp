@@ -31,6 +31,15 @@ ModelConfig llama() {
   return c;
 }
 
+// With attention_bias, as transformers calls it. The six frequencies are kept, mixed and divided.
+ModelConfig llama31() {
+  ModelConfig c = llama();
+  c.use_rope_scaling = true;
+  c.rope_scaling.original_max_position_embeddings = 64;
+  c.add_qkv_bias = c.add_attn_proj_bias = true;
+  return c;
+}
+
 ModelConfig qwen2() {
   ModelConfig c = llama();
   c.add_qkv_bias = true;
@@ -80,9 +89,10 @@ ModelConfig with_dropout(ModelConfig c) {
 }  // namespace
 
 std::vector<ModelFamily> model_families() {
-  std::vector<ModelFamily> families = {{"gpt2", gpt2()},   {"gpt2_dropout", with_dropout(gpt2())},   {"llama", llama()},
-                                       {"qwen2", qwen2()}, {"qwen3_dropout", with_dropout(qwen3())}, {"neox", neox()},
-                                       {"nope", nope()},   {"llama_long", longer(llama())}};
+  std::vector<ModelFamily> families = {
+      {"gpt2", gpt2()},   {"gpt2_dropout", with_dropout(gpt2())},   {"llama", llama()},
+      {"qwen2", qwen2()}, {"qwen3_dropout", with_dropout(qwen3())}, {"neox", neox()},
+      {"nope", nope()},   {"llama_long", longer(llama())},          {"llama31", llama31()}};
   for (ModelFamily& family : families) {
     resolve(family.config);
     validate(family.config);

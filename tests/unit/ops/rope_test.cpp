@@ -1,5 +1,7 @@
 #include "core/ops/rope.h"
 
+#include <map>
+
 #include "tests/reference/rope.h"
 #include "tests/support/op_test.h"
 #include "tests/unit/ops/magnitude.h"
@@ -13,15 +15,20 @@ class RopeTest : public OpTest {
     const Values x = values(op.x);
     run(op);
     const auto size = [&op](int dim) { return static_cast<std::size_t>(op.x.size(dim)); };
-    const auto want = reference::rope(x,
-                                      {.samples = size(0),
-                                       .tokens = size(1),
-                                       .heads = size(2),
-                                       .dim = size(3),
-                                       .rotary_dim = static_cast<std::size_t>(op.rotary_dim),
-                                       .theta = static_cast<double>(op.theta),
-                                       .start = static_cast<std::size_t>(start)},
-                                      op.backward);
+    const auto want = reference::rope(
+        x,
+        {.samples = size(0),
+         .tokens = size(1),
+         .heads = size(2),
+         .dim = size(3),
+         .rotary_dim = static_cast<std::size_t>(op.rotary_dim),
+         .theta = static_cast<double>(op.theta),
+         .scaling = {.factor = op.scaling.factor,
+                     .low_freq_factor = op.scaling.low_freq_factor,
+                     .high_freq_factor = op.scaling.high_freq_factor,
+                     .original_positions = static_cast<double>(op.scaling.original_max_position_embeddings)},
+         .start = static_cast<std::size_t>(start)},
+        op.backward);
     expect_close(op.y, want.y, {.length = 2, .magnitude = sum_magnitude(want.y, want.magnitude, op.y.dtype, 2)});
   }
 };
@@ -42,6 +49,35 @@ TEST_P(RopeTest, ForwardAndBackward) {
       compare({.x = input(shape), .y = output(shape), .theta = 500.0f, .rotary_dim = rotary_dim, .backward = backward});
     }
   }
+}
+
+// Frequencies that are divided, mixed and kept, near position 0 and far out.
+TEST_P(RopeTest, Scaled) {
+  for (const RopeScaling& scaling :
+       {RopeScaling{.factor = 8},
+        {.factor = 3.5, .low_freq_factor = 0.5, .high_freq_factor = 9, .original_max_position_embeddings = 700}}) {
+    for (const bool backward : {false, true}) {
+      for (const std::int32_t first : {0, 100'000}) {
+        const Tensor x = input({1, 21, 2, 64}), y = output(x.shape);
+        compare({.x = x,
+                 .y = y,
+                 .theta = 500'000.0f,
+                 .rotary_dim = 64,
+                 .scaling = scaling,
+                 .backward = backward,
+                 .start = device_struct(first)},
+                first);
+      }
+    }
+  }
+}
+
+TEST_P(RopeTest, AFactorOfOneScalesNothing) {
+  const Tensor x = input({1, 9, 2, 20}), plain = output(x.shape), scaled = output(x.shape);
+  run(Rope{.x = x, .y = plain, .rotary_dim = 20});
+  const Values want = values(plain);  // the next run starts all outputs afresh
+  run(Rope{.x = x, .y = scaled, .rotary_dim = 20, .scaling = {.original_max_position_embeddings = 3}});
+  EXPECT_EQ(values(scaled), want);
 }
 
 TEST_P(RopeTest, SlicesOfAFusedProjection) {
@@ -83,9 +119,31 @@ TEST_P(RopeTest, RefusesWhatDoesNotFit) {
   expect_refused(Rope{.x = x, .y = y, .rotary_dim = 5}, "got 5");
   expect_refused(Rope{.x = x, .y = y, .rotary_dim = 10}, "got 10");
   expect_refused(Rope{.x = x, .y = y, .theta = 0, .rotary_dim = 8}, "op.theta: expected more than 0");
+  for (const RopeScaling& scaling : {RopeScaling{.factor = 0.5},
+                                     {.factor = 2, .low_freq_factor = 0},
+                                     {.factor = 2, .low_freq_factor = 4},
+                                     {.factor = 2, .original_max_position_embeddings = 0}}) {
+    expect_refused(Rope{.x = x, .y = y, .rotary_dim = 8, .scaling = scaling},
+                   "op.scaling: expected a factor of at least 1");
+  }
   expect_refused(Rope{.x = x, .y = output({1, 2, 3, 9}), .rotary_dim = 8}, "op.y: expected shape [1, 2, 3, 8]");
   const Tensor fused = input({1, 2, 4, 8});
   expect_refused(Rope{.x = fused.slice(2, 0, 3), .y = fused.slice(2, 1, 3), .rotary_dim = 8}, "op.y and op.x");
+}
+
+// Llama 3.1 8B's, as ROPE_INIT_FUNCTIONS["llama3"] of transformers 5.23 gives them in fp32.
+TEST(RopeFrequency, IsThatOfTransformers) {
+  const std::map<int, double> theirs = {{0, 1.0},
+                                        {1, 0.8146172165870667},
+                                        {28, 0.0032114461064338684},
+                                        {29, 0.0021665706299245358},
+                                        {30, 0.0013718936825171113},
+                                        {34, 0.0001785077911335975},
+                                        {35, 9.556212171446532e-05},
+                                        {40, 3.428102354519069e-05},
+                                        {63, 3.068925877869333e-07}};
+  for (const auto& [pair, frequency] : theirs)
+    EXPECT_NEAR(rope_frequency(500'000, pair, 64, {.factor = 8}) / frequency, 1, 5e-7) << pair;
 }
 
 }  // namespace

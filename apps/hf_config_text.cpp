@@ -1,0 +1,96 @@
+#include <nlohmann/json.hpp>
+
+#include "apps/hf_config.h"
+
+namespace megalith {
+
+namespace {
+
+using nlohmann::json;
+
+json common_keys(const ModelConfig& model, HfFamily family, std::optional<std::int64_t> eos_token) {
+  const std::string dtype = model.params_dtype == DType::kBf16 ? "bfloat16" : "float32";
+  json text = {{"model_type", std::string(name_of(family))},
+               {"vocab_size", model.vocab_size},
+               {"tie_word_embeddings", !model.untie_embeddings_and_output_weights},
+               {"initializer_range", model.init_method_std},
+               {"bos_token_id", nullptr},
+               {"eos_token_id", nullptr},
+               {"dtype", dtype},
+               {"torch_dtype", dtype},
+               {"use_cache", true}};
+  if (eos_token) text["eos_token_id"] = *eos_token;
+  return text;
+}
+
+void add_gpt2_keys(json& text, const ModelConfig& model) {
+  text["architectures"] = {"GPT2LMHeadModel"};
+  text["activation_function"] = model.activation_func == ActivationFunction::kGelu ? "gelu" : "gelu_new";
+  text["n_layer"] = model.num_layers;
+  text["n_embd"] = model.hidden_size;
+  text["n_head"] = model.num_attention_heads;
+  text["n_inner"] = model.ffn_hidden_size;
+  text["n_positions"] = text["n_ctx"] = model.max_position_embeddings;
+  text["layer_norm_epsilon"] = model.norm_epsilon;
+  text["embd_pdrop"] = text["resid_pdrop"] = model.hidden_dropout;
+  text["attn_pdrop"] = model.attention_dropout;
+  text["scale_attn_weights"] = true;
+}
+
+void add_llama_keys(json& text, const ModelConfig& model, HfFamily family) {
+  text["num_hidden_layers"] = model.num_layers;
+  text["hidden_size"] = model.hidden_size;
+  text["num_attention_heads"] = model.num_attention_heads;
+  text["num_key_value_heads"] = model.num_query_groups;
+  text["head_dim"] = model.kv_channels;
+  text["intermediate_size"] = model.ffn_hidden_size;
+  text["max_position_embeddings"] = model.max_position_embeddings;
+  text["rms_norm_eps"] = model.norm_epsilon;
+  text["hidden_act"] = "silu";
+  text["attention_dropout"] = model.attention_dropout;
+  text["rope_theta"] = model.rotary_base;
+  json rope = {{"rope_type", "default"}};
+  if (model.use_rope_scaling) {
+    const RopeScaling& scaling = model.rope_scaling;
+    rope = {{"rope_type", "llama3"},
+            {"factor", scaling.factor},
+            {"low_freq_factor", scaling.low_freq_factor},
+            {"high_freq_factor", scaling.high_freq_factor},
+            {"original_max_position_embeddings", scaling.original_max_position_embeddings}};
+    text["rope_scaling"] = rope;  // for transformers 4
+  }
+  rope["rope_theta"] = model.rotary_base;
+  text["rope_parameters"] = rope;
+  if (family == HfFamily::kLlama || family == HfFamily::kQwen3) text["attention_bias"] = model.has_qkv_bias();
+  switch (family) {
+    case HfFamily::kGpt2: break;
+    case HfFamily::kLlama:
+      text["architectures"] = {"LlamaForCausalLM"};
+      text["mlp_bias"] = model.add_bias_linear;
+      break;
+    case HfFamily::kMistral:
+      text["architectures"] = {"MistralForCausalLM"};
+      text["sliding_window"] = nullptr;
+      break;
+    case HfFamily::kQwen2:
+    case HfFamily::kQwen3:
+      text["architectures"] = {family == HfFamily::kQwen2 ? "Qwen2ForCausalLM" : "Qwen3ForCausalLM"};
+      text["use_sliding_window"] = false;
+      break;
+  }
+}
+
+}  // namespace
+
+std::string hf_config_text(const ModelConfig& model, std::optional<std::int64_t> eos_token) {
+  const HfFamily family = hf_family(model);
+  json text = common_keys(model, family, eos_token);
+  if (family == HfFamily::kGpt2) {
+    add_gpt2_keys(text, model);
+  } else {
+    add_llama_keys(text, model, family);
+  }
+  return text.dump(2) + "\n";
+}
+
+}  // namespace megalith

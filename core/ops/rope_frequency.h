@@ -1,0 +1,34 @@
+// How fast RoPE turns each pair of a head, on the host and in CUDA kernels.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <numbers>
+
+#include "core/base/host_device.h"
+
+namespace megalith {
+
+// Llama 3.1's stretch of the positions: rope_type "llama3" of transformers, --use-rope-scaling of Megatron.
+struct RopeScaling {
+  double factor = 1;  // at least 1, which changes nothing
+  double low_freq_factor = 1;
+  double high_freq_factor = 4;                           // above low_freq_factor
+  std::int64_t original_max_position_embeddings = 8192;  // of the model that was stretched
+  bool operator==(const RopeScaling&) const = default;
+};
+
+// Radians per position of pair i of `pairs`: f = theta^(-i / pairs), scaled by how many turns the pair makes within the
+// original positions: f / factor up to low_freq_factor turns, f itself from high_freq_factor turns on, between them
+// linear in the turns. In fp64, where transformers computes in fp32.
+MEGALITH_HOST_DEVICE inline double rope_frequency(double theta, int i, int pairs, const RopeScaling& scaling) {
+  const double frequency = pow(theta, -static_cast<double>(i) / pairs);
+  if (scaling.factor == 1) return frequency;
+  const double turns =
+      static_cast<double>(scaling.original_max_position_embeddings) * frequency / (2 * std::numbers::pi);
+  const double share = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor);
+  const double kept = fmin(fmax(share, 0.0), 1.0);
+  return (1 - kept) * frequency / scaling.factor + kept * frequency;
+}
+
+}  // namespace megalith
