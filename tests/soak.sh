@@ -109,9 +109,9 @@ done
 if [ -x build/cpu-release/tests/e2e ]; then
   SEED=$seed MEGALITH_CRASH_MINUTES=$minutes MEGALITH_LAYOUT_KILLS=50 build/cpu-release/tests/e2e \
     --gtest_filter='Crash.Long*:Crash.KilledInEvery*'
-  MEGALITH_LEAK_STEPS=5000 build/cpu-release/tests/e2e --gtest_filter='Leaks.*'
+  MEGALITH_LEAK_STEPS=5000 build/cpu-release/tests/e2e_timed --gtest_filter='Leaks.*'
   # Ranks that are stopped, loop or disagree, each way once a minute: how long until it is told, and until all have ended.
-  SEED=$seed MEGALITH_HANG_ROUNDS=$minutes build/cpu-release/tests/e2e --gtest_filter=Hangs.LongMeasured
+  SEED=$seed MEGALITH_HANG_ROUNDS=$minutes build/cpu-release/tests/e2e_timed --gtest_filter=Hangs.LongMeasured
 fi
 if [ -x build/cpu-release/tests/unit_train ]; then
   SEED=$seed MEGALITH_BIT_FLIPS=1000 build/cpu-release/tests/unit_train --gtest_filter=Numbers.EveryFlippedBitIsFoundOnItsRank
