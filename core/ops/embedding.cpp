@@ -51,7 +51,7 @@ void access(const EmbeddingForward& op, Access& a) {
   a.reads(op.tokens);
   a.reads(op.table);
   a.reads(op.positions);
-  a.add(op.start, sizeof(std::int32_t), false);
+  if (op.positions) a.add(op.start, sizeof(std::int32_t), false);
   a.writes(op.y);
 }
 
@@ -83,8 +83,10 @@ void check(const EmbeddingBackward& op) {
 void access(const EmbeddingBackward& op, Access& a) {
   a.reads(op.tokens);
   a.reads(op.dy);
-  a.writes(op.d_table);
-  a.writes(op.d_positions);
+  for (const Tensor* sum : {&op.d_table, &op.d_positions}) {
+    a.reads(*sum);
+    a.writes(*sum);
+  }
 }
 
 }  // namespace megalith

@@ -36,6 +36,7 @@ void check(const GradNormFinalize& op) {
 void access(const GradNormFinalize& op, Access& a) {
   a.reads(op.sums);
   a.reads(op.loss);
+  a.add(op.parameters, sizeof(StepParameters), false);
   a.add(op.parameters, sizeof(StepParameters), true);
 }
 

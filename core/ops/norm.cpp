@@ -87,6 +87,7 @@ void check_backward(const Op& op) {
 template <class Op>
 void access_forward(const Op& op, Access& a) {
   a.reads(op.x);
+  a.add(op.x.bound, sizeof(std::int32_t), false);
   a.reads(op.residual);
   a.reads(op.weight);
   a.writes(op.sum);
@@ -98,6 +99,7 @@ template <class Op>
 void access_backward(const Op& op, Access& a) {
   a.reads(op.dy);
   a.reads(op.x);
+  a.add(op.x.bound, sizeof(std::int32_t), false);
   a.reads(op.weight);
   a.reads(op.rstd);
   a.reads(op.d_residual);

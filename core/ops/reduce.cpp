@@ -16,6 +16,7 @@ void check(const ReduceRows& op) {
 
 void access(const ReduceRows& op, Access& a) {
   a.reads(op.x);
+  a.add(op.x.bound, sizeof(std::int32_t), false);
   if (op.accumulate) a.reads(op.out);
   a.writes(op.out);
 }
