@@ -8,57 +8,13 @@
 #include "core/device/copy.h"
 #include "core/device/cuda_device.h"
 #include "core/device/graph.h"
-#include "core/tensor/bf16.h"
+#include "tests/support/elements.h"
 
 namespace megalith::test {
 
 namespace {
 
-constexpr std::size_t kGuardBytes = 256;
 constexpr std::byte kGuard{0xA5};
-
-double element(const std::byte* address, DType type) {
-  const auto read = [address](auto value) {
-    std::memcpy(&value, address, sizeof(value));
-    return value;
-  };
-  switch (type) {
-    case DType::kFp32: return read(float{});
-    case DType::kBf16: return to_float(read(bf16{}));
-    case DType::kFp64: return read(double{});
-    case DType::kInt32: return read(std::int32_t{});
-    case DType::kInt64: return static_cast<double>(read(std::int64_t{}));
-    case DType::kUint8: return read(std::uint8_t{});
-  }
-  return 0;
-}
-
-void set_element(std::byte* address, DType type, double value) {
-  const auto write = [address](auto rounded) { std::memcpy(address, &rounded, sizeof(rounded)); };
-  switch (type) {
-    case DType::kFp32: return write(static_cast<float>(value));
-    case DType::kBf16: return write(to_bf16(static_cast<float>(value)));
-    case DType::kFp64: return write(value);
-    case DType::kInt32: return write(static_cast<std::int32_t>(value));
-    case DType::kInt64: return write(static_cast<std::int64_t>(value));
-    case DType::kUint8: return write(static_cast<std::uint8_t>(value));
-  }
-}
-
-// Calls visit(i, offset in elements) for each element in logical order.
-template <class Visit>
-void for_each_element(const Tensor& tensor, Visit&& visit) {
-  const std::int64_t count = tensor.numel();
-  for (std::int64_t i = 0; i < count; ++i) {
-    std::int64_t rest = i;
-    std::int64_t offset = 0;
-    for (int d = tensor.rank() - 1; d >= 0; --d) {
-      offset += rest % tensor.size(d) * tensor.stride(d);
-      rest /= tensor.size(d);
-    }
-    visit(i, offset);
-  }
-}
 
 }  // namespace
 
@@ -117,12 +73,12 @@ Values OpTest::normal(std::int64_t count, double deviation) {
   return result;
 }
 
-void* OpTest::add_buffer(const void* bytes, std::size_t count, Use use) {
+void* OpTest::add_buffer(const void* bytes, std::size_t count, DType type, Use use) {
   std::vector<std::byte> initial(count + 2 * kGuardBytes, kGuard);
   if (count > 0) std::memcpy(initial.data() + kGuardBytes, bytes, count);
   auto* begin = static_cast<std::byte*>(pool_->allocate(initial.size(), MemoryCategory::kOther, "test"));
   upload(begin, initial.data(), initial.size());
-  buffers_.push_back({begin, std::move(initial), use});
+  buffers_.push_back({begin, std::move(initial), type, use});
   return begin + kGuardBytes;
 }
 
@@ -130,7 +86,7 @@ Tensor OpTest::make(const Shape& shape, DType type, const Values& given, Use use
   EXPECT_EQ(static_cast<std::int64_t>(given.size()), shape.numel());
   std::vector<std::byte> bytes(given.size() * size_of(type));
   for (std::size_t i = 0; i < given.size(); ++i) set_element(bytes.data() + i * size_of(type), type, given[i]);
-  return Tensor(add_buffer(bytes.data(), bytes.size(), use), type, shape);
+  return Tensor(add_buffer(bytes.data(), bytes.size(), type, use), type, shape);
 }
 
 Tensor OpTest::input(const Shape& shape, DType type, double deviation) {
@@ -152,7 +108,7 @@ Tensor OpTest::inout(const Shape& shape, DType type, const Values& given) {
 // All bits set is NaN in every floating type and -1 in every signed one.
 Tensor OpTest::output(const Shape& shape, DType type) {
   const std::vector<std::byte> bytes(static_cast<std::size_t>(shape.numel()) * size_of(type), std::byte{0xFF});
-  return Tensor(add_buffer(bytes.data(), bytes.size(), Use::kInout), type, shape);
+  return Tensor(add_buffer(bytes.data(), bytes.size(), type, Use::kInout), type, shape);
 }
 
 void OpTest::upload(void* device, const void* host, std::size_t bytes) {
@@ -165,44 +121,58 @@ void OpTest::download(void* host, const void* device, std::size_t bytes) {
   stream_->synchronize();
 }
 
-void OpTest::reset() {
-  for (const Buffer& buffer : buffers_) {
-    copy_from_host(*stream_, buffer.address, buffer.initial.data(), buffer.initial.size());
+void OpTest::restore(const Contents& contents) {
+  for (std::size_t b = 0; b < buffers_.size(); ++b) {
+    if (contents[b].empty()) continue;
+    if (device() == DeviceType::kCpu) {  // nothing is in flight
+      std::memcpy(buffers_[b].address, contents[b].data(), contents[b].size());
+    } else {
+      copy_from_host(*stream_, buffers_[b].address, contents[b].data(), contents[b].size());
+    }
   }
   stream_->synchronize();
 }
 
-OpTest::Contents OpTest::snapshot() {
+OpTest::Contents OpTest::initial() const {
   Contents contents;
-  for (const Buffer& buffer : buffers_) {
-    contents.emplace_back(buffer.initial.size());
-    copy_to_host(*stream_, contents.back().data(), buffer.address, contents.back().size());
+  for (const Buffer& buffer : buffers_) contents.push_back(buffer.initial);
+  return contents;
+}
+
+OpTest::Contents OpTest::snapshot(const Contents& of) {
+  stream_->synchronize();
+  Contents contents(buffers_.size());
+  for (std::size_t b = 0; b < buffers_.size(); ++b) {
+    contents[b].resize(of[b].size());
+    if (device() == DeviceType::kCpu) {
+      std::memcpy(contents[b].data(), buffers_[b].address, contents[b].size());
+    } else {
+      copy_to_host(*stream_, contents[b].data(), buffers_[b].address, contents[b].size());
+    }
   }
   stream_->synchronize();
   return contents;
 }
 
-void OpTest::run_twice(const Access& accesses, const std::function<void(Stream&)>& enqueue) {
-  reset();
+void OpTest::run_all(const Access& accesses, const Enqueue& enqueue, const Idles& idle) {
+  const Contents before = initial();
+  restore(before);
   enqueue(*stream_);
-  stream_->synchronize();
-  const Contents eager = snapshot();
+  const Contents eager = snapshot(before);
   expect_only_declared_writes(accesses, eager);
+  expect_declared_reads(accesses, enqueue, {before, eager}, idle);
 
-  reset();
+  restore(before);
   Graph graph("test");
   graph.begin_capture(*stream_);
   enqueue(*stream_);
   graph.end_capture();
   ASSERT_GE(graph.num_ops(), 1);
-  const Contents captured = snapshot();
-  for (std::size_t b = 0; b < buffers_.size(); ++b) {
-    ASSERT_EQ(captured[b], buffers_[b].initial) << "capture ran the op instead of recording it";
-  }
+  ASSERT_EQ(snapshot(before), before) << "capture ran the op instead of recording it";
   graph.replay(*stream_);
   stream_->synchronize();
   EXPECT_EQ(graph.num_replays(), 1);
-  EXPECT_EQ(snapshot(), eager) << "a replay differs from the eager run";
+  EXPECT_EQ(snapshot(before), eager) << "a replay differs from the eager run";
 }
 
 // Guards belong to no tensor, so a declared range that reaches into them does not excuse a write there.
@@ -239,8 +209,8 @@ void OpTest::expect_refusal(const std::function<void()>& call, std::string_view 
   }
 }
 
-void OpTest::expect_error(const std::function<void(Stream&)>& enqueue, ExitCode code, std::string_view part) {
-  reset();
+void OpTest::expect_error(const Enqueue& enqueue, ExitCode code, std::string_view part) {
+  restore(initial());
   expect_refusal(
       [&] {
         try {

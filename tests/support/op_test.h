@@ -2,7 +2,10 @@
 // run(op), which
 //   1. gives outputs NaN and in/out tensors their initial values, runs the op eagerly, and checks that it wrote nothing
 //      but what its access() declares, and nothing around its tensors;
-//   2. starts afresh, runs it under capture and replay, and requires the same bits everywhere.
+//   2. runs it again with every byte of the test changed that access() does not declare as read, and requires the same
+//      results; and once for each declared read, changed alone, which must change them (op_test_reads.cpp);
+//   3. starts afresh, runs it under capture and replay, and requires the same bits everywhere.
+// So all memory that an op touches must come from the fixture.
 // The results are then compared with an fp64 reference (tests/reference/) at a computed tolerance:
 //     class RopeTest : public OpTest {};
 //     MEGALITH_OP_TESTS(RopeTest);
@@ -25,6 +28,7 @@
 #include <random>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "core/base/error.h"
@@ -80,7 +84,8 @@ class OpTest : public testing::TestWithParam<OpCase> {
   // A struct of the device parameter block.
   template <class T>
   T* device_struct(const T& value) {
-    return static_cast<T*>(add_buffer(&value, sizeof(T), Use::kInout));
+    const DType type = std::is_same_v<T, std::int32_t> ? DType::kInt32 : DType::kUint8;
+    return static_cast<T*>(add_buffer(&value, sizeof(T), type, Use::kInout));
   }
   template <class T>
   T read_struct(const T* address) {
@@ -90,12 +95,23 @@ class OpTest : public testing::TestWithParam<OpCase> {
   }
   Values normal(std::int64_t count, double deviation = 1);
 
+  // A read that access() declares and that has no influence in this case, and why. It is held to that: one that has is
+  // a failure, and so is one that access() does not declare.
+  struct Idle {
+    const void* read;
+    std::string_view because;
+    Idle(const Tensor& tensor, std::string_view reason) : read(tensor.data), because(reason) {}
+    Idle(const void* address, std::string_view reason) : read(address), because(reason) {}
+  };
+  using Idles = std::vector<Idle>;
+
   template <class Op>
-  void run(const Op& op) {
+  void run(const Op& op, const Idles& idle = {}) {
     SCOPED_TRACE(Op::kName);
     Access accesses(Op::kName);
     access(op, accesses);
-    run_twice(accesses, [&op](Stream& stream) { launch(stream, op); });
+    run_all(
+        accesses, [&op](Stream& stream) { launch(stream, op); }, idle);
   }
   // check(op) throws an Error whose message contains `part`.
   template <class Op>
@@ -123,24 +139,43 @@ class OpTest : public testing::TestWithParam<OpCase> {
   void expect_close(const Tensor& got, const Values& want) { expect_close(got, want, Comparison{}); }
 
  private:
+  static constexpr std::size_t kGuardBytes = 256;
   enum class Use { kInput, kInout };
   struct Buffer {
     std::byte* address;  // device, guards included, as is `initial`
     std::vector<std::byte> initial;
+    DType type;
     Use use;
+    std::vector<std::byte> changed = {};  // another value in each element and guard; made when it is first needed
   };
-  using Contents = std::vector<std::vector<std::byte>>;  // of each buffer
+  using Contents = std::vector<std::vector<std::byte>>;  // of each buffer; empty: not looked at
+  using Enqueue = std::function<void(Stream&)>;
+  struct Effect {
+    Contents before, after;
+  };
+  struct DeclaredRead {
+    std::size_t buffer = 0;
+    Tensor view;
+  };
 
   Tensor make(const Shape& shape, DType type, const Values& given, Use use);
-  void* add_buffer(const void* bytes, std::size_t count, Use use);
+  void* add_buffer(const void* bytes, std::size_t count, DType type, Use use);
   void upload(void* device, const void* host, std::size_t bytes);
   void download(void* host, const void* device, std::size_t bytes);
-  void reset();
-  Contents snapshot();
-  void run_twice(const Access& accesses, const std::function<void(Stream&)>& enqueue);
+  Contents initial() const;
+  void restore(const Contents& contents);
+  Contents snapshot(const Contents& of);
+  void run_all(const Access& accesses, const Enqueue& enqueue, const Idles& idle);
   void expect_only_declared_writes(const Access& accesses, const Contents& contents);
+  // op_test_reads.cpp
+  void expect_declared_reads(const Access& accesses, const Enqueue& enqueue, const Effect& eager, const Idles& idle);
+  void expect_no_undeclared_read(const std::vector<DeclaredRead>& reads, const Enqueue& enqueue, const Effect& eager);
+  void expect_influence(const DeclaredRead& read, const Contents& touched, const Enqueue& enqueue, const Effect& eager,
+                        const Idles& idle);
+  bool changes_the_effect(const Contents& start, const Enqueue& enqueue, const Effect& eager);
+  std::size_t buffer_of(const void* address) const;
   void expect_refusal(const std::function<void()>& call, std::string_view part);
-  void expect_error(const std::function<void(Stream&)>& enqueue, ExitCode code, std::string_view part);
+  void expect_error(const Enqueue& enqueue, ExitCode code, std::string_view part);
 
   std::unique_ptr<MemoryPool> pool_;
   std::unique_ptr<Stream> stream_;

@@ -11,6 +11,8 @@ namespace {
 enum class Fault {
   kNone,
   kUndeclaredWrite,
+  kUndeclaredRead,
+  kNeedlessRead,
   kPastTheEnd,
   kWritesInput,
   kDiffersOnReplay,
@@ -21,7 +23,7 @@ enum class Fault {
 // y = x, but for its fault.
 struct Faulty {
   static constexpr const char* kName = "faulty";
-  Tensor x, y, other;
+  Tensor x, y, other, needless;
   Fault fault = Fault::kNone;
   int* runs = nullptr;
 };
@@ -30,6 +32,7 @@ void check(const Faulty&) {}
 
 void access(const Faulty& op, Access& a) {
   a.reads(op.x);
+  if (op.fault == Fault::kNeedlessRead) a.reads(op.needless);
   a.writes(op.y);
 }
 
@@ -38,6 +41,7 @@ void run(CpuStream& stream, const Faulty& op) {
     const auto n = op.x.numel() - (op.fault == Fault::kForgetsAnElement ? 1 : 0);
     for (std::int64_t i = 0; i < n; ++i) op.y.as<float>()[i] = op.x.as<float>()[i];
     if (op.fault == Fault::kUndeclaredWrite) op.other.as<float>()[0] = 1;
+    if (op.fault == Fault::kUndeclaredRead) op.y.as<float>()[0] += op.other.as<float>()[0];
     if (op.fault == Fault::kPastTheEnd) op.y.as<float>()[n] = 1;
     if (op.fault == Fault::kWritesInput) op.x.as<float>()[0] += 1;
     if (op.fault == Fault::kDiffersOnReplay) op.y.as<float>()[0] = static_cast<float>((*op.runs)++);
@@ -51,6 +55,7 @@ void run(Backend& stream, const Faulty& op) {
   const auto n = static_cast<std::size_t>(op.x.numel() - (op.fault == Fault::kForgetsAnElement ? 1 : 0));
   stream.copy(op.y.data, op.x.data, n * sizeof(float));
   if (op.fault == Fault::kUndeclaredWrite) stream.fill(op.other.data, 1, sizeof(float));
+  if (op.fault == Fault::kUndeclaredRead) stream.copy(op.y.data, op.other.data, sizeof(float));
   if (op.fault == Fault::kPastTheEnd) stream.fill(op.y.as<float>() + n, 1, sizeof(float));
   if (op.fault == Fault::kWritesInput) stream.fill(op.x.data, 1, sizeof(float));
   if (op.fault == Fault::kWrongValue) stream.fill(op.y.data, 1, sizeof(float));
@@ -61,15 +66,26 @@ void run(Backend& stream, const Faulty& op) {
 
 class OpFixtureTest : public OpTest {
  protected:
-  std::string messages(Fault fault) {
+  enum class Said { kNothing, kNeedless, kNeeded, kNeverDeclared };
+
+  std::string messages(Fault fault, Said said = Said::kNothing) {
     int runs = 0;
     const Tensor x = input({5}, DType::kFp32, {1, 2, 3, 4, 5}), y = output({5}, DType::kFp32);
-    const Faulty op{.x = x, .y = y, .other = output({5}, DType::kFp32), .fault = fault, .runs = &runs};
+    const Faulty op{.x = x,
+                    .y = y,
+                    .other = output({5}, DType::kFp32),
+                    .needless = input({3}, DType::kFp32),
+                    .fault = fault,
+                    .runs = &runs};
+    Idles idle;
+    if (said == Said::kNeedless) idle.emplace_back(op.needless, "none looks at it");
+    if (said == Said::kNeeded) idle.emplace_back(x, "of a mistake");
+    if (said == Said::kNeverDeclared) idle.emplace_back(y, "of another mistake");
     testing::TestPartResultArray failures;
     {
       testing::ScopedFakeTestPartResultReporter reporter(
           testing::ScopedFakeTestPartResultReporter::INTERCEPT_ONLY_CURRENT_THREAD, &failures);
-      run(op);
+      run(op, idle);
       expect_close(y, {1, 2, 3, 4, 5});
     }
     std::string all;
@@ -80,12 +96,18 @@ class OpFixtureTest : public OpTest {
 INSTANTIATE_TEST_SUITE_P(Backends, OpFixtureTest, testing::ValuesIn(op_cases(DType::kFp32)), name_of_case);
 
 TEST_P(OpFixtureTest, NoticesFaults) {
-  const auto expect_message = [this](Fault fault, const char* part) {
-    const std::string text = messages(fault);
+  const auto expect_message = [this](Fault fault, const char* part, Said said = Said::kNothing) {
+    const std::string text = messages(fault, said);
     EXPECT_NE(text.find(part), std::string::npos) << "wanted: " << part << "\ngot: " << text;
   };
   EXPECT_EQ(messages(Fault::kNone), "");
   expect_message(Fault::kUndeclaredWrite, "is not in access()");
+  expect_message(Fault::kUndeclaredRead,
+                 "reads what access() does not declare as read: tensor 10 of this test, fp32, 20 bytes");
+  expect_message(Fault::kNeedlessRead, "[3] is declared as read by access(), but has no influence");
+  EXPECT_EQ(messages(Fault::kNeedlessRead, Said::kNeedless), "");
+  expect_message(Fault::kNone, "has an influence, but is said to have none: of a mistake", Said::kNeeded);
+  expect_message(Fault::kNone, "declares no read that could be without influence", Said::kNeverDeclared);
   expect_message(Fault::kPastTheEnd, "byte 20 of a tensor of 20 bytes was written");
   expect_message(Fault::kWritesInput, "an input was written");
   expect_message(Fault::kDiffersOnReplay, "a replay differs from the eager run");

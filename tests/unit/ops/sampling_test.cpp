@@ -110,13 +110,14 @@ TEST_P(SamplingTest, TemperatureZeroAndTopOneAreArgmax) {
   const Values want = values(best);
   Sample op = make(logits, 300);
   op.temperature = 0;
-  run(op);
+  const Idles idle = {{op.position, "there is one candidate, nothing to draw"}};
+  run(op, idle);
   EXPECT_EQ(values(op.out), want);
   op.temperature = 1, op.top_k = 1;
-  run(op);
+  run(op, idle);
   EXPECT_EQ(values(op.out), want);
   op.top_k = 0, op.top_p = 1e-6f;
-  run(op);
+  run(op, idle);
   EXPECT_EQ(values(op.out), want);
   op.top_p = 0, op.temperature = 1e-30f;  // all weights underflow but those of the largest, which are drawn from
   run(op);
