@@ -6,9 +6,10 @@
 namespace megalith {
 
 LowRankLinear::LowRankLinear(ParameterStore& store, const Spec& spec)
-    : a_(store.add(
-          {.parts = {{.name = spec.name + ".a"}}, .shape = {spec.inputs, spec.rank}, .init_std = spec.init_std})),
-      b_(store.add({.parts = {{.name = spec.name + ".b"}},
+    : a_(store.add({.parts = {spec.split.shared_between_linears(spec.name + ".a")},
+                    .shape = {spec.inputs, spec.rank},
+                    .init_std = spec.init_std})),
+      b_(store.add({.parts = {spec.split.shared_between_linears(spec.name + ".b")},
                     .shape = {spec.rank, spec.outputs},
                     .initializer = Initializer::kZeros})) {}
 

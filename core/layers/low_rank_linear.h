@@ -15,6 +15,7 @@ class LowRankLinear : public Layer {
     std::int64_t rank = 0;
     std::int64_t outputs = 0;
     float init_std = 0.02f;
+    TensorSplit split = {};
   };
 
   LowRankLinear(ParameterStore& store, const Spec& spec);

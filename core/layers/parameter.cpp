@@ -1,5 +1,7 @@
 #include "core/layers/parameter.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "core/base/rng.h"
@@ -49,6 +51,7 @@ Parameter& ParameterStore::add(Parameter spec) {
   require(!units_.empty() && !spec.parts.empty(), "ParameterStore::add needs a unit and a name");
   if (spec.parts.size() == 1 && spec.parts[0].rows == 0) spec.parts[0].rows = spec.shape[0];
   for (LogicalTensor& part : spec.parts) {
+    part.declared = part.global_shape.rank() > 0 || part.holders > 1;
     if (part.global_shape.rank() > 0) continue;
     part.global_shape = spec.shape;
     part.global_shape[0] = part.rows;
@@ -119,6 +122,22 @@ void ParameterStore::zero_gradients(Stream& stream) {
 void ParameterStore::add_tied_gradients(Stream& stream) {
   for (Parameter* tied : tied_) {
     launch(stream, Add{.a = tied->tied_to->main_grad, .b = tied->main_grad, .y = tied->tied_to->main_grad});
+  }
+}
+
+void ParameterStore::check_split(const TensorSplit& split) const {
+  if (split.ranks == 1) return;
+  for (const ParameterUnit& unit : units_) {
+    for (const Parameter* parameter : unit.parameters) {
+      for (const LogicalTensor& part : parameter->parts) {
+        if (part.declared) continue;
+        fail({.subject = "parameter " + part.name,
+              .expected = fmt::format("a word on what each of the {} tensor-parallel ranks holds of it", split.ranks),
+              .got = "none",
+              .remedy = "declare it by TensorSplit::shared_between_linears or shared where each rank holds a copy, by "
+                        "rows and global_shape where it holds a slice (CONTRIBUTING.md)"});
+      }
+    }
   }
 }
 

@@ -29,6 +29,7 @@ struct LogicalTensor {
   int holders = 1;
   bool partial_gradient = false;
   bool counted = true;
+  bool declared = false;  // set by ParameterStore::add: it was said what each rank holds
 
   std::int64_t live_rows() const;  // without padding
 };
@@ -39,10 +40,12 @@ struct TensorSplit {
   int ranks = 1;
   bool sequence = false;  // between the linears each rank holds a part of the microbatch's rows
 
-  // A tensor that all ranks hold.
+  // A tensor that all ranks hold. Its gradient is the same on all of them, or, if partial, the sum of theirs.
   LogicalTensor shared(std::string name, bool partial_gradient) const {
     return {.name = std::move(name), .holders = ranks, .partial_gradient = partial_gradient, .counted = rank == 0};
   }
+  // That of a layer which works on the rows between the linears: with sequence parallelism a rank sees a part of them.
+  LogicalTensor shared_between_linears(std::string name) const { return shared(std::move(name), sequence); }
   // Which part of the rows, of equal parts.
   int row_part() const { return sequence ? rank : 0; }
 };
@@ -95,6 +98,10 @@ class ParameterStore {
   std::vector<ParameterUnit>& units() { return units_; }
   const std::vector<ParameterUnit>& units() const { return units_; }
   std::int64_t numel() const;  // of all parameters, without padding and ties
+
+  // That each parameter says what the ranks of `split` hold of it: a slice (global_shape, and where it starts), or a
+  // copy (TensorSplit::shared). One that does not would be saved, counted and updated as if it were this rank's alone.
+  void check_split(const TensorSplit& split) const;
 
  private:
   std::deque<Parameter> parameters_;

@@ -23,8 +23,8 @@ class TensorList {
     for (const Tensor& tensor : tensors) push_back(tensor);
   }
   int size() const { return size_; }
-  const Tensor& operator[](int i) const { return tensors_[static_cast<std::size_t>(i)]; }
-  Tensor& operator[](int i) { return tensors_[static_cast<std::size_t>(i)]; }
+  const Tensor& operator[](int i) const { return tensors_[checked(i)]; }
+  Tensor& operator[](int i) { return tensors_[checked(i)]; }
   void push_back(const Tensor& tensor) {
     require(size_ < kMax, "TensorList holds at most 4 tensors");
     tensors_[static_cast<std::size_t>(size_++)] = tensor;
@@ -32,6 +32,15 @@ class TensorList {
 
  private:
   static constexpr int kMax = 4;
+
+  // A tensor that was left out is not an absent one: who forgets the residual stream shall not lose it in silence.
+  std::size_t checked(int i) const {
+    require(i >= 0 && i < size_,
+            "a segment reads a tensor that its neighbour did not hand on: between the segments of a model flow two, "
+            "(hidden, residual), and back two gradients");
+    return static_cast<std::size_t>(i);
+  }
+
   std::array<Tensor, kMax> tensors_{};
   int size_ = 0;
 };
@@ -45,7 +54,8 @@ class Segment {
   virtual void backward_weight(Context& ctx, Stash& stash) const = 0;
 };
 
-// One tensor in, one out.
+// One tensor in, one out. As a segment of a model it works on the first of the pair, what the linear in front has made,
+// before that is added to the residual stream; the second is handed on as it came, and so is its gradient.
 class Layer : public Segment {
  public:
   virtual Tensor forward(Context& ctx, const Tensor& x, Stash& stash) const = 0;
@@ -60,10 +70,14 @@ class Layer : public Segment {
   virtual Tensor backward_data_gelu(Context& ctx, const Tensor& dy, const Tensor& gelu_input, Stash& stash) const;
 
   TensorList forward(Context& ctx, const TensorList& inputs, Stash& stash) const final {
-    return {forward(ctx, inputs[0], stash)};
+    TensorList outputs = inputs;
+    outputs[0] = forward(ctx, inputs[0], stash);
+    return outputs;
   }
   TensorList backward_data(Context& ctx, const TensorList& output_gradients, Stash& stash) const final {
-    return {backward_data(ctx, output_gradients[0], stash)};
+    TensorList gradients = output_gradients;
+    gradients[0] = backward_data(ctx, output_gradients[0], stash);
+    return gradients;
   }
 };
 

@@ -48,6 +48,7 @@ class GptBuilder {
       if (part.has_head) add_head();
       model_.part_segments.push_back(static_cast<int>(model_.segments.size() - before));
     }
+    store().check_split(split());
     return std::move(model_);
   }
 
@@ -182,12 +183,31 @@ class GptBuilder {
         std::move(parts));
   }
 
+  struct LayerSegment {
+    std::string name;
+    std::unique_ptr<Segment> segment;
+  };
+  // The segments of a layer in their order. One of your own goes behind one of them.
+  std::vector<LayerSegment> layer_segments(std::int64_t layer) {
+    std::vector<LayerSegment> list;
+    list.push_back({"attention", attention(layer)});
+    list.push_back({"mlp", mlp(layer)});
+    if (factories_.own) {
+      if (auto own = factories_.own(store(), layer, split())) list.push_back({"own", std::move(own)});
+    }
+    require(
+        dynamic_cast<const Layer*>(list.front().segment.get()) == nullptr,
+        "a Layer comes first in a transformer layer: where a pipeline stage begins with it, it would see the sum of "
+        "hidden and residual; put it behind another segment");
+    return list;
+  }
+
   void add_layer(std::int64_t layer) {
     store().begin_unit(fmt::format("layer {}", layer));
-    add(fmt::format("layer {} attention", layer), attention(layer), current_unit());
-    std::unique_ptr<Segment> second = mlp(layer);
-    if (recompute_.mlp) second = std::make_unique<Recompute>(std::move(second));
-    add(fmt::format("layer {} mlp", layer), std::move(second), current_unit());
+    for (LayerSegment& one : layer_segments(layer)) {
+      if (recompute_.mlp && one.name == "mlp") one.segment = std::make_unique<Recompute>(std::move(one.segment));
+      add(fmt::format("layer {} {}", layer, one.name), std::move(one.segment), current_unit());
+    }
   }
 
   void add_recomputed(const RecomputeLayers::Range& range) {
@@ -195,8 +215,7 @@ class GptBuilder {
     const int first_unit = current_unit() + 1;
     for (std::int64_t layer = range.first; layer < range.first + range.count; ++layer) {
       store().begin_unit(fmt::format("layer {}", layer));
-      segments.push_back(attention(layer));
-      segments.push_back(mlp(layer));
+      for (LayerSegment& one : layer_segments(layer)) segments.push_back(std::move(one.segment));
     }
     const std::string name = range.count == 1
                                  ? fmt::format("layer {}", range.first)

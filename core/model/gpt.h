@@ -59,6 +59,10 @@ using HeadFactory = std::function<HeadPart(ParameterStore&, const HeadSpec&, Nor
 
 using CoreAttentionFactory = std::function<std::unique_ptr<CoreAttention>(const CoreAttention::Spec&)>;
 
+// A segment of a user's own behind the MLP of a layer, which is counted through the whole model; null: none there.
+using OwnSegmentFactory =
+    std::function<std::unique_ptr<Segment>(ParameterStore&, std::int64_t layer, const TensorSplit&)>;
+
 // Where tensor and context parallelism come in; what is left out is as on one rank. Specs have the whole model's sizes,
 // but for the core attention's.
 struct GptFactories {
@@ -67,6 +71,7 @@ struct GptFactories {
   EmbeddingFactory embedding = {};
   HeadFactory head = {};
   CoreAttentionFactory core_attention = {};
+  OwnSegmentFactory own = {};
   TensorSplit split = {};  // of heads and, with sequence parallelism, rows
 };
 GptFactories default_factories();

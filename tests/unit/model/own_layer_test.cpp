@@ -1,0 +1,242 @@
+// The example of CONTRIBUTING.md in the model: LowRankLinear of the hidden size behind each MLP. With A = B = I it
+// gives what it takes, so that the model with it has the bits of the one without, on one rank and on tensor-parallel
+// ones, which are threads here.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <map>
+
+#include "core/device/copy.h"
+#include "core/layers/host_copy.h"
+#include "core/layers/low_rank_linear.h"
+#include "core/ops/elementwise.h"
+#include "core/ops/grad_norm.h"
+#include "parallel/comm/thread_communicator.h"
+#include "parallel/tensor_parallel/shared_gradients.h"
+#include "parallel/tensor_parallel/tensor_parallel.h"
+#include "tests/support/error_of.h"
+#include "tests/unit/model/model_families.h"
+
+namespace megalith {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr std::int64_t kSequences = 2;
+
+struct Layout {
+  int tensor = 1;
+  bool sequence = false;
+};
+
+// What one rank computed.
+struct Step {
+  float loss = 0;
+  std::map<std::string, std::vector<float>> gradients;
+};
+
+OwnSegmentFactory low_rank(const ModelConfig& config) {
+  return [size = config.hidden_size](ParameterStore& store, std::int64_t layer, const TensorSplit& split) {
+    return std::make_unique<LowRankLinear>(store,
+                                           LowRankLinear::Spec{.name = fmt::format("decoder.layers.{}.own", layer),
+                                                               .inputs = size,
+                                                               .rank = size,
+                                                               .outputs = size,
+                                                               .split = split});
+  };
+}
+
+bool is_own(const std::string& name) { return name.find(".own.") != std::string::npos; }
+
+template <class Visit>
+void for_each_part(const GptModel& gpt, Visit&& visit) {
+  for (const ParameterUnit& unit : gpt.parameters->units()) {
+    for (const Parameter* parameter : unit.parameters) {
+      for (std::size_t i = 0; i < parameter->parts.size(); ++i) visit(*parameter, i);
+    }
+  }
+}
+
+void initialize(Stream& stream, const GptModel& gpt) {
+  gpt.parameters->initialize(stream, 3);
+  gpt.parameters->zero_gradients(stream);
+  for_each_part(gpt, [&](const Parameter& parameter, std::size_t) {
+    if (!is_own(parameter.name())) return;
+    const std::int64_t n = parameter.shape[0];
+    std::vector<float> identity(static_cast<std::size_t>(n * n));
+    for (std::int64_t i = 0; i < n; ++i) identity[static_cast<std::size_t>(i * n + i)] = 1;
+    upload(stream, identity, parameter.weight);
+  });
+}
+
+Tensor integers(Stream& stream, MemoryPool& pool, std::int64_t count, std::int64_t below, std::int64_t step) {
+  std::vector<std::int32_t> values;
+  for (std::int64_t i = 0; i < count; ++i) values.push_back(static_cast<std::int32_t>(i * i * step % below));
+  const Tensor tensor(pool.allocate(values.size() * 4, MemoryCategory::kOther, "test"), DType::kInt32, {count});
+  copy_from_host(stream, tensor.data, values.data(), tensor.bytes());
+  stream.synchronize();
+  return tensor;
+}
+
+Step step_of(Communicator& group, const ModelConfig& config, const Layout& layout, const RecomputeLayers& recompute,
+             const OwnSegmentFactory& own) {
+  MemoryPool pool(DeviceType::kCpu);
+  Stream compute(DeviceType::kCpu, "compute"), communication(DeviceType::kCpu, "tensor communication");
+  const AbortOnUnwind guard(group);
+  TensorGroup tensor(group, communication, {.sequence_parallel = layout.sequence});
+  GptFactories factories = tensor_parallel_factories(config, tensor);
+  factories.own = own;
+  const GptModel gpt = build_gpt(config, recompute, factories);
+  gpt.parameters->allocate(pool, DType::kFp32);
+  initialize(compute, gpt);
+  SharedGradients shared(tensor, *gpt.parameters, pool, {});
+  Arena arena(pool, Arena::Mode::kUnplanned);
+  const std::int64_t tokens = kSequences * config.seq_length;
+  Context ctx{.compute = compute, .arena = arena};
+  ctx.batch = {.tokens = integers(compute, pool, tokens, config.vocab_size, 3),
+               .labels = integers(compute, pool, tokens, config.vocab_size, 7),
+               .sequences = kSequences,
+               .seq_length = config.seq_length};
+  auto* const parameters =
+      static_cast<MicrobatchParameters*>(pool.allocate(sizeof(MicrobatchParameters), MemoryCategory::kOther, "test"));
+  launch(compute,
+         WriteMicrobatchParameters{.value = {.loss_scale = 1.0f / static_cast<float>(tokens)}, .out = parameters});
+  ctx.microbatch = parameters;
+  ctx.loss_sum = ctx.empty({1}, DType::kFp32, "loss");
+  launch(compute, Fill{.x = ctx.loss_sum, .value = 0});
+
+  TensorList hidden, gradients;
+  std::vector<Stash> stashes(gpt.segments.size());
+  for (std::size_t s = 0; s < stashes.size(); ++s) hidden = gpt.segments[s].segment->forward(ctx, hidden, stashes[s]);
+  for (std::size_t s = stashes.size(); s-- > 0;) {
+    gradients = gpt.segments[s].segment->backward_data(ctx, gradients, stashes[s]);
+    gpt.segments[s].segment->backward_weight(ctx, stashes[s]);
+  }
+  gpt.parameters->add_tied_gradients(compute);
+  shared.sum(compute);
+  compute.synchronize();
+  Step step{.loss = download(compute, ctx.loss_sum)[0], .gradients = {}};
+  for_each_part(gpt, [&](const Parameter& parameter, std::size_t i) {
+    step.gradients[parameter.parts[i].name] = download(compute, parameter.part_of(parameter.main_grad, i));
+  });
+  return step;
+}
+
+std::vector<Step> run(const std::string& family, const Layout& layout, bool with_layer,
+                      const RecomputeLayers& recompute = {}) {
+  const ModelConfig config = test::family(family);
+  std::vector<Step> steps(static_cast<std::size_t>(layout.tensor));
+  ThreadWorld world(layout.tensor, std::chrono::seconds(60));
+  world.run([&](Communicator& group) {
+    steps[static_cast<std::size_t>(group.rank())] =
+        step_of(group, config, layout, recompute, with_layer ? low_rank(config) : OwnSegmentFactory{});
+  });
+  return steps;
+}
+
+double relative_difference(const std::vector<float>& got, const std::vector<float>& want) {
+  double difference = 0, norm = 0;
+  for (std::size_t i = 0; i < want.size(); ++i) {
+    difference += std::pow(static_cast<double>(got.at(i)) - static_cast<double>(want[i]), 2);
+    norm += std::pow(static_cast<double>(want[i]), 2);
+  }
+  EXPECT_GT(norm, 0);
+  return std::sqrt(difference / norm);
+}
+
+const Layout kLayouts[] = {{1, false}, {2, false}, {2, true}};
+
+TEST(OwnLayer, WithGainOneKeepsEveryBitOfTheModel) {
+  for (const char* family : {"gpt2", "llama"}) {
+    for (const Layout& layout : kLayouts) {
+      for (const RecomputeLayers& recompute : {RecomputeLayers{}, RecomputeLayers{.ranges = {{0, 2}}}}) {
+        SCOPED_TRACE(fmt::format("{} tp {} sp {} recompute {}", family, layout.tensor, layout.sequence,
+                                 recompute.ranges.size()));
+        const std::vector<Step> without = run(family, layout, false, recompute);
+        const std::vector<Step> with = run(family, layout, true, recompute);
+        for (std::size_t rank = 0; rank < with.size(); ++rank) {
+          EXPECT_GT(without[rank].loss, 0);
+          EXPECT_EQ(with[rank].loss, without[rank].loss);
+          EXPECT_EQ(with[rank].gradients.size(), without[rank].gradients.size() + 4);  // A and B of two layers
+          for (const auto& [name, gradient] : without[rank].gradients)
+            EXPECT_EQ(with[rank].gradients.at(name), gradient) << name;
+        }
+      }
+    }
+  }
+}
+
+TEST(OwnLayer, ItsGradientIsThatOfOneRank) {
+  for (const char* family : {"gpt2", "llama"}) {
+    const Step one = run(family, kLayouts[0], true)[0];
+    for (const Layout& layout : {kLayouts[1], kLayouts[2]}) {
+      const std::vector<Step> ranks = run(family, layout, true);
+      int compared = 0;
+      for (const auto& [name, gradient] : one.gradients) {
+        if (!is_own(name)) continue;
+        ++compared;
+        EXPECT_LT(relative_difference(ranks[0].gradients.at(name), gradient), 5e-6)
+            << name << " sp " << layout.sequence;
+        EXPECT_EQ(ranks[1].gradients.at(name), ranks[0].gradients.at(name)) << name;
+      }
+      EXPECT_EQ(compared, 4);
+    }
+  }
+}
+
+// As one who copies the layer without its split would have it.
+TEST(OwnLayer, AnUndeclaredSplitIsAnErrorUnderTensorParallelism) {
+  const ModelConfig config = test::family("llama");
+  const OwnSegmentFactory declared = low_rank(config);
+  const OwnSegmentFactory undeclared = [&](ParameterStore& store, std::int64_t layer, const TensorSplit&) {
+    return declared(store, layer, {});
+  };
+  for (const Layout& layout : kLayouts) {
+    const auto run_it = [&] {
+      ThreadWorld world(layout.tensor, std::chrono::seconds(60));
+      world.run([&](Communicator& group) { step_of(group, config, layout, {}, undeclared); });
+    };
+    if (layout.tensor == 1) {
+      run_it();
+      continue;
+    }
+    EXPECT_THAT(
+        error_of(ExitCode::kInternal, run_it),
+        HasSubstr("parameter decoder.layers.0.own.a: expected a word on what each of the 2 tensor-parallel ranks "
+                  "holds of it, got none; declare it by TensorSplit"));
+  }
+}
+
+// A segment of one's own that hands on one tensor of the two.
+class Forgetful : public Segment {
+ public:
+  explicit Forgetful(bool forward) : forward_(forward) {}
+  TensorList forward(Context&, const TensorList& inputs, Stash&) const override {
+    return forward_ ? TensorList{inputs[0]} : inputs;
+  }
+  TensorList backward_data(Context&, const TensorList& gradients, Stash&) const override { return {gradients[0]}; }
+  void backward_weight(Context&, Stash&) const override {}
+
+ private:
+  bool forward_;
+};
+
+TEST(OwnLayer, ALostResidualIsAnError) {
+  const ModelConfig config = test::family("llama");
+  for (const bool forward : {true, false}) {
+    const OwnSegmentFactory own = [&](ParameterStore&, std::int64_t, const TensorSplit&) {
+      return std::make_unique<Forgetful>(forward);
+    };
+    const std::string error = error_of(ExitCode::kInternal, [&] {
+      ThreadWorld world(1, std::chrono::seconds(60));
+      world.run([&](Communicator& group) { step_of(group, config, {}, {}, own); });
+    });
+    EXPECT_THAT(error, HasSubstr("between the segments of a model flow two, (hidden, residual)"));
+  }
+}
+
+}  // namespace
+}  // namespace megalith
