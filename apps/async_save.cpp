@@ -66,9 +66,10 @@ void AsyncSave::begin(const SaveCheckpoint& request) {
                  .state = request.state,
                  .shards = std::move(shards),
                  .keep_last = request.keep_last,
-                 .verified = request.verified,
+                 .history = request.history,
                  .sync = rank_sync(writers_),
-                 .observer = request.observer},
+                 .observer = request.observer,
+                 .hold = request.hold},
                 [this] {
                   if constexpr (kCudaBuilt) {
                     if (stream_.device() == DeviceType::kCuda) use_cuda_device();

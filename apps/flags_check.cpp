@@ -189,6 +189,8 @@ void check_checkpoint(const CheckpointOptions& checkpoint) {
   needs(checkpoint.save_interval != 0, "--save-interval", checkpoint.save, "--save");
   needs(checkpoint.async_save, "--async-save", checkpoint.save, "--save");
   needs(checkpoint.keep_last != 0, "--keep-last", checkpoint.save, "--save");
+  needs(checkpoint.max_failed_saves != CheckpointOptions{}.max_failed_saves, "--max-failed-saves", checkpoint.save,
+        "--save");
   needs(checkpoint.ckpt_step != 0, "--ckpt-step", checkpoint.load, "--load");
   needs(checkpoint.finetune, "--finetune", checkpoint.load, "--load");
   needs(checkpoint.no_load_optim, "--no-load-optim", checkpoint.load, "--load");

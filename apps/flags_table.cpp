@@ -128,6 +128,7 @@ void add_checkpoint(Table& t, CheckpointOptions& o) {
     {"save-interval", kCheckpoint, kTrain, "STEPS", integer(&o.save_interval, {0, kMany}), "0: only at the end", ""},
     {"async-save", kCheckpoint, kShaped, "", toggle(&o.async_save), "the run goes on while a thread writes the checkpoint from a copy in host memory, which is taken (on a GPU pinned) before the first step", ""},
     {"keep-last", kCheckpoint, kTrain, "N", integer(&o.keep_last, {0, 1'000'000}), "newest checkpoints to keep; 0: all", ""},
+    {"max-failed-saves", kCheckpoint, kTrain, "N", integer(&o.max_failed_saves, {0, 1'000'000}), "end the run with exit code 3 after so many saves in a row that failed; 0: train on to the end", ""},
     {"ckpt-step", kCheckpoint, kTrain | kGenerateApp | kConvertApp, "STEP", integer(&o.ckpt_step, {0, kMany}), "checkpoint to load; 0: the newest valid one", ""},
     {"finetune", kCheckpoint, kTrain, "", toggle(&o.finetune), "take the weights only and start at step 0", ""},
     {"no-load-optim", kCheckpoint, kTrain, "", toggle(&o.no_load_optim), "start Adam's moments at 0", ""},
@@ -220,7 +221,7 @@ void add_program(Table& t, Requests& r) {
   constexpr unsigned kAll = kConfigured | kReportApp | kConvertApp;
   t.insert(t.end(), {
     {"config", kProgram, kConfigured, "FILE", list(&r.config), "TOML with the flags' names as keys; may be repeated: a later file wins over an earlier one, the command line over all", "none"},
-    {"fault", kProgram, kAll, "SITE:N[:KIND]", list(&r.faults), "test aid: fail the N-th time that the program comes to SITE; list: print the sites and their kinds", "none"},
+    {"fault", kProgram, kAll, "SITE:N[:KIND]", list(&r.faults), "test aid: fail the N-th time that the program comes to SITE, or with N+ from then on; list: print the sites and their kinds", "none"},
     {"fault-rank", kProgram, kAll, "RANK", integer(&r.fault_rank, {-1, kMaxRanks}), "the rank that --fault is for; -1: all", ""},
     {"allow-faults", kProgram, kAll, "", toggle(&r.allow_faults), "test aid: without it --fault is refused", ""},
     {"print-config", kProgram, kConfigured, "", toggle(&r.print_config), "print every value and its origin as TOML, and end", ""},

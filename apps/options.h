@@ -81,11 +81,12 @@ struct DataOptions {
 struct CheckpointOptions {
   std::string save;
   std::string load;
-  std::int64_t save_interval = 0;  // steps; 0: only at the end
-  bool async_save = false;         // write beside the following steps, from a copy in host memory
-  std::int64_t keep_last = 0;      // newest verified checkpoints kept when pruning; 0: all
-  std::int64_t ckpt_step = 0;      // step to load; 0: the newest valid one
-  bool finetune = false;           // weights only, step count starts at 0
+  std::int64_t save_interval = 0;     // steps; 0: only at the end
+  bool async_save = false;            // write beside the following steps, from a copy in host memory
+  std::int64_t keep_last = 0;         // newest verified checkpoints kept when pruning; 0: all
+  std::int64_t max_failed_saves = 3;  // in a row, which end the run; 0: none do
+  std::int64_t ckpt_step = 0;         // step to load; 0: the newest valid one
+  bool finetune = false;              // weights only, step count starts at 0
   bool no_load_optim = false;
 };
 

@@ -14,7 +14,13 @@ class SaveLock {
  public:
   explicit SaveLock(const std::string& folder);  // exists
 
+  // Before a save into what is now under the folder's name: where that is another folder, or another lock is in it,
+  // this one is held from now on, with a warning.
+  void hold(const Directory& folder);
+
  private:
+  void take(const Directory& folder, bool waits);
+
   File file_;
 };
 

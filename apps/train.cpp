@@ -68,6 +68,7 @@ megalith::ExitCode train(megalith::MpiRuntime& mpi, megalith::Communicator& worl
   std::unique_ptr<Communicator> gpus;
   if (parsed.options.train.device == DeviceType::kCuda) gpus = mpi.world(DeviceType::kCuda);
   Trainer trainer(std::move(*setup), gpus ? *gpus : world, stop_request, &world);
+  if (save_lock) trainer.hold_folder([&](const Directory& folder) { save_lock->hold(folder); });
   return trainer.run();
 }
 

@@ -180,7 +180,7 @@ Trainer::~Trainer() = default;
 
 void Trainer::load() {
   const CheckpointOptions& wanted = options_.checkpoint;
-  std::optional<LoadedCheckpoint> found = find_wanted(wanted, rank_sync(world_), &verified_);
+  std::optional<LoadedCheckpoint> found = find_wanted(wanted, rank_sync(world_), &history_);
   if (!found) {
     // Saving and loading the same folder is how a run is restarted, its first start included.
     if (wanted.load == wanted.save && wanted.ckpt_step == 0) {
@@ -217,6 +217,8 @@ void Trainer::load() {
     state_.skipped_steps = found->state().skipped_steps;
     if (!weights_only) state_.adam_count = found->state().adam_count;
     state_.gemm_algorithms = found->state().gemm_algorithms;
+  } else {
+    history_.parent.reset();  // a run of its own, from step 0
   }
   const StepParameters start{.adam_count = state_.adam_count};
   copy_from_host(model_->compute(), model_->step_parameters(), &start, sizeof(start));
@@ -381,7 +383,7 @@ bool Trainer::should_stop() {
   const bool interval = train.exit_interval > 0 && state_.step % train.exit_interval == 0;
   const bool late = train.exit_duration_in_mins > 0 && seconds_since(started_) > 60.0 * train.exit_duration_in_mins;
   const bool file = is_main() && stop_file_.exists();
-  const bool mine = stop_.requested.load(std::memory_order_relaxed) || late || file;
+  const bool mine = stop_.requested.load(std::memory_order_relaxed) || late || file || cannot_save();
   if (!world_.host_any(mine || interval)) return false;
   if (file) stop_file_.remove();
   return true;
@@ -433,6 +435,7 @@ ExitCode Trainer::step_loop() {
     bool saved = true;
     if (saves) saved = save();
     if (last || stops) saved = finish_save() && saved;
+    if ((saves || last || stops) && cannot_save()) return end_for_saves();
     if (last && !saved) code = ExitCode::kFileIo;  // the run's result is lost
     if (stops) {
       saved = save();

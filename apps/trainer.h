@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -52,6 +53,8 @@ class Trainer {
   std::size_t checkpoint_staging() const { return async_save_ ? async_save_->bytes() : 0; }  // bytes
   std::int64_t saves_waited_for() const { return saves_waited_for_; }  // still under way when the next one was due
   void observe_saves(const FileObserver* observer) { save_observer_ = observer; }  // for tests
+  // Called on rank 0 before each save with its folder; what it throws fails the save.
+  void hold_folder(std::function<void(const Directory&)> hold) { hold_folder_ = std::move(hold); }
   // Compares what the data-parallel ranks hold in copies. Collective; no step is pending.
   std::optional<ReplicaDifference> replica_difference();
 
@@ -83,6 +86,8 @@ class Trainer {
   void poll_save();    // tells if it is over
   bool end_save(const SaveResult& result, std::int64_t step, const std::string& how);
   bool end_async_save(const AsyncSave::Finished& over);
+  bool cannot_save() const;  // --max-failed-saves is reached
+  ExitCode end_for_saves();  // failure_ then says so
   bool should_stop();
   bool is_main() const { return world_.rank() == 0; }
 
@@ -102,7 +107,8 @@ class Trainer {
   std::unique_ptr<MetricsLog> metrics_;          // rank 0
   std::unique_ptr<TensorBoardLog> tensorboard_;  // rank 0
   std::unique_ptr<StepLog> log_;                 // rank 0
-  VerifiedCheckpoints verified_;
+  CheckpointHistory history_;
+  std::function<void(const Directory&)> hold_folder_;
   std::unique_ptr<Communicator> save_group_;  // with --async-save, as the next
   std::unique_ptr<AsyncSave> async_save_;     // after the model and what it saves with: its thread uses them
   double async_stall_ = 0;                    // seconds that the run's thread spent on it
@@ -113,6 +119,8 @@ class Trainer {
   std::int64_t steps_run_ = 0;                 // by this process
   std::deque<std::int64_t> consumed_samples_;  // after each pending step
   std::int64_t failed_saves_ = 0;
+  std::int64_t failed_in_row_ = 0;  // saves since the last that succeeded; the same on all ranks after finish_save()
+  std::string save_problem_;        // of the last of them
   std::int64_t last_saved_step_ = -1;
   std::vector<std::int32_t> tokens_;  // of the step being prepared
   std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();

@@ -213,10 +213,10 @@ RankSync rank_sync(Communicator& world) {
 }
 
 std::optional<LoadedCheckpoint> find_wanted(const CheckpointOptions& wanted, const RankSync& sync,
-                                            VerifiedCheckpoints* verified) {
+                                            CheckpointHistory* history) {
   return find_checkpoint({.directory = wanted.load,
                           .step = wanted.ckpt_step > 0 ? std::optional(wanted.ckpt_step) : std::nullopt,
-                          .verified = verified,
+                          .history = history,
                           .sync = sync});
 }
 
@@ -271,9 +271,10 @@ SaveResult save_training_checkpoint(const SaveCheckpoint& request) {
                           .state = request.state,
                           .shards = std::move(mine),
                           .keep_last = request.keep_last,
-                          .verified = request.verified,
+                          .history = request.history,
                           .sync = rank_sync(request.world),
-                          .observer = request.observer});
+                          .observer = request.observer,
+                          .hold = request.hold});
 }
 
 void load_tensors(const LoadTarget& target, LoadedCheckpoint& checkpoint, LoadScope scope) {

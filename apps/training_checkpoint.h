@@ -18,7 +18,7 @@ RankSync rank_sync(Communicator& world);
 
 // The checkpoint of --load and --ckpt-step, as find_checkpoint finds it.
 std::optional<LoadedCheckpoint> find_wanted(const CheckpointOptions& wanted, const RankSync& sync,
-                                            VerifiedCheckpoints* verified = nullptr);
+                                            CheckpointHistory* history = nullptr);
 // The same where there must be one.
 LoadedCheckpoint load_wanted(const CheckpointOptions& wanted, const RankSync& sync);
 [[noreturn]] void refuse_no_checkpoint(const std::string& folder, const std::string& remedy);  // kNoCheckpoint
@@ -39,8 +39,9 @@ struct SaveCheckpoint {
   TrainState state;
   std::string directory;
   int keep_last = 0;
-  VerifiedCheckpoints* verified = nullptr;
+  CheckpointHistory* history = nullptr;
   const FileObserver* observer = nullptr;
+  std::function<void(const Directory&)> hold = {};
 };
 SaveResult save_training_checkpoint(const SaveCheckpoint& request);
 

@@ -172,13 +172,16 @@ std::vector<DirectoryEntry> Directory::list() const {
   return entries;
 }
 
-bool Directory::contains(const std::string& name) const {
+std::optional<FileId> Directory::identity_of(const std::string& name) const {
   check_component(name);
   struct stat info {};
-  if (::fstatat(fd_.get(), name.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0) return true;
-  if (errno == ENOENT) return false;
+  if (::fstatat(fd_.get(), name.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0)
+    return FileId{.device = info.st_dev, .inode = info.st_ino};
+  if (errno == ENOENT) return {};
   fail_file("look at " + path_of(name), errno);
 }
+
+FileId Directory::identity() const { return identity_of_descriptor(fd_.get(), path_); }
 
 void Directory::rename(const std::string& from, const std::string& to) const {
   check_component(from);
@@ -213,16 +216,22 @@ void Directory::remove_file(const std::string& name) const {
 
 void Directory::remove_tree(const std::string& name) const {
   check_component(name);
+  std::optional<Error> first;
   {
     const Directory directory = open_directory(name);
     for (const DirectoryEntry& entry : directory.list()) {
-      if (entry.type == EntryType::kDirectory) {
-        directory.remove_tree(entry.name);
-      } else {
-        directory.remove_file(entry.name);
+      try {
+        if (entry.type == EntryType::kDirectory) {
+          directory.remove_tree(entry.name);
+        } else {
+          directory.remove_file(entry.name);
+        }
+      } catch (const Error& error) {
+        if (!first) first = error;
       }
     }
   }
+  if (first) throw Error(*first);
   observe("remove", path_of(name));
   if (faulty("remove", [&] { return ::unlinkat(fd_.get(), name.c_str(), AT_REMOVEDIR); }) != 0) {
     fail_file("remove directory " + path_of(name), errno);
@@ -238,6 +247,7 @@ std::uint64_t Directory::free_bytes() const {
   observe("space", path_);
   struct statvfs info {};
   if (faulty("space", [&] { return ::fstatvfs(fd_.get(), &info); }) != 0) {
+    if (errno == ENOSPC) return 0;  // a full disk, on request
     fail_file("ask for the free space of " + path_, errno);
   }
   return static_cast<std::uint64_t>(info.f_bavail) * info.f_frsize;

@@ -24,6 +24,7 @@ constexpr FaultSite kSites[] = {
     {"save.planned", "point", "all ranks know what each of them writes"},
     {"save.root", "open mkdir sync space", "the folder of checkpoints: made, asked for its space"},
     {"save.stale", "open list lock remove", "folders of saves that died are removed"},
+    {"save.branch", "open list read", "which checkpoints came before this one, from their manifests"},
     {"save.temporary", "open mkdir lock", "the folder that the checkpoint is written to"},
     {"save.prepared", "point", "the folder is there, no rank has written"},
     {"save.shard", "open create write sync close", "a rank's tensors"},
@@ -34,7 +35,7 @@ constexpr FaultSite kSites[] = {
     {"save.commit", "rename", "the temporary folder gets its name"},
     {"save.parent", "sync", "that name"},
     {"save.committed", "point", "the checkpoint is safe"},
-    {"save.replaced", "open list remove", "the checkpoint of the same step that was replaced is removed"},
+    {"save.aside", "rename sync", "checkpoints that the run went back behind are moved aside"},
     {"save.latest", "create write sync close rename remove", "LATEST by way of LATEST.tmp"},
     {"save.latest_parent", "sync", "the name LATEST"},
     {"save.prune", "open list read rename remove", "checkpoints beyond --keep-last are looked at and removed"},
@@ -42,13 +43,14 @@ constexpr FaultSite kSites[] = {
     {"save.end", "point", "the save is over"},
     {"async_save.copied", "point", "with --async-save: the copy is in host memory, its writer begins"},
     {"load.begin", "point", "a checkpoint is looked for"},
-    {"load.root", "open list", "the folder of checkpoints"},
-    {"load.manifest", "open read", "manifest.json of a candidate"},
+    {"load.root", "open", "the folder of checkpoints"},
+    {"load.manifest", "open list read", "manifest.json of each checkpoint"},
     {"load.state", "open read", "state.json of a candidate"},
     {"load.verify", "open read", "every hash of a candidate's tensors"},
     {"load.tensor", "open read", "tensors are read into the model"},
     {"load.end", "point", "the checkpoint is loaded"},
     {"save_lock", "open lock", "--save is locked against other runs"},
+    {"leftovers", "open list lock remove", "temporary files of killed programs are removed"},
     {"stop_file", "open remove sync", "the file of --stop-file is removed"},
     {"step.begin", "point", "a training step is about to be enqueued"},
     {"step.end", "point", "the result of a training step was read"},
@@ -122,9 +124,12 @@ bool is_known(std::string_view scope, std::string_view operation) {
 FaultKind hit(Plan& plan, std::string_view scope, std::string_view operation) {
   FaultKind kind = FaultKind::kNone;
   for (const auto& armed : plan.armed) {  // each counts, also where another strikes
-    if (!is_called(armed->request.site, scope, operation) || ++armed->seen != armed->request.at) continue;
+    const FaultRequest& request = armed->request;
+    if (!is_called(request.site, scope, operation)) continue;
+    const std::int64_t seen = ++armed->seen;
+    if (request.lasts ? seen < request.at : seen != request.at) continue;
     ++plan.fired;
-    kind = armed->request.kind;
+    kind = request.kind;
   }
   return kind;
 }
@@ -203,7 +208,8 @@ FaultRequest parse_fault(std::string_view text) {
     if (full_name(site, one) == name) operation = one;
   });
   if (operation.empty()) refuse(text, "SITE:N[:kind]", "an unknown site");
-  FaultRequest request{.site = std::string(name)};
+  FaultRequest request{.site = std::string(name), .lasts = number.ends_with('+')};
+  if (request.lasts) number.remove_suffix(1);
   const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), request.at);
   if (error != std::errc() || end != number.data() + number.size() || request.at < 1 ||
       request.at > 1'000'000'000'000) {

@@ -38,10 +38,12 @@ struct FaultRequest {
   std::string site;
   std::int64_t at = 1;  // the first time is 1
   FaultKind kind = FaultKind::kEio;
+  bool lasts = false;  // strikes from then on, not only then
 };
 
-// "SITE:N[:kind]", kind eio when left out (kill at sites without a call that could fail). Error kUsage for an unknown
-// site or kind, an N that is not from 1 to 10^12, and a kind that cannot happen at that site.
+// "SITE:N[:kind]", or "SITE:N+[:kind]" for one that lasts; kind eio when left out (kill at sites without a call that
+// could fail). Error kUsage for an unknown site or kind, an N that is not from 1 to 10^12, and a kind that cannot
+// happen at that site.
 FaultRequest parse_fault(std::string_view text);
 
 // For the whole process; replaces what was armed before. No other thread may be inside a file operation meanwhile.

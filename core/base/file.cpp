@@ -82,10 +82,12 @@ File File::open(const std::string& path) {
   return file;
 }
 
-File File::create(const std::string& path, const std::string& shown) {
-  const bool temporary = !shown.empty();
-  const std::string& name = temporary ? shown : path;
-  return {open_path("create", path, O_WRONLY | O_CREAT | O_TRUNC | (temporary ? O_NOFOLLOW : 0), name), name};
+File File::create(const std::string& path) {
+  return {open_path("create", path, O_WRONLY | O_CREAT | O_TRUNC, path), path};
+}
+
+File File::create_temporary(const std::string& path, const std::string& shown) {
+  return {open_path("create", path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, shown), shown};
 }
 
 File File::append(const std::string& path) {
@@ -150,6 +152,14 @@ void File::close() {
 }
 
 LockState File::try_lock() const { return lock_descriptor(fd_.get(), path_); }
+
+Descriptor File::duplicate() const {
+  Descriptor copy(::fcntl(fd_.get(), F_DUPFD_CLOEXEC, 0));
+  if (!copy) fail_file("hold " + path_, errno);
+  return copy;
+}
+
+FileId File::identity() const { return identity_of_descriptor(fd_.get(), path_); }
 
 std::string read_whole_file(const std::string& path, std::uint64_t max_bytes) {
   constexpr std::size_t kBlock = std::size_t{1} << 16;

@@ -35,14 +35,21 @@ using Descriptor = Handle<int, close_descriptor, -1>;
 // kUnsupported: the file system, or how it is mounted, knows no locks.
 enum class LockState { kTaken, kHeld, kUnsupported };
 
+// Which file or folder it is, whatever its name.
+struct FileId {
+  std::uint64_t device = 0;
+  std::uint64_t inode = 0;
+  bool operator==(const FileId&) const = default;
+};
+
 class File {
  public:
   File() = default;  // none
 
-  static File open(const std::string& path);  // to read; a regular file or an error
-  // To write; made if missing, emptied if not. `shown`: the name for messages of a temporary file, which must not be a
-  // symbolic link.
-  static File create(const std::string& path, const std::string& shown = {});
+  static File open(const std::string& path);    // to read; a regular file or an error
+  static File create(const std::string& path);  // to write; made if missing, emptied if not
+  // To write, under a name that must be free; `shown`: the name for messages.
+  static File create_temporary(const std::string& path, const std::string& shown);
   static File append(const std::string& path);  // to write at its end; made if missing
 
   const std::string& path() const { return path_; }
@@ -57,6 +64,8 @@ class File {
   void close();  // reports what a destructor would have to swallow
   // Until this object or its process ends, however it ends; kHeld: by another.
   LockState try_lock() const;
+  Descriptor duplicate() const;  // holds the lock also when the file is closed
+  FileId identity() const;
   // The whole of an opened file as read-only memory, for munmap; not for an empty one.
   std::span<const std::byte> map() const;
 
@@ -106,12 +115,15 @@ class Directory {
   File open_to_lock(const std::string& name) const;    // made if missing; for try_lock alone
   std::string read_text(const std::string& name, std::uint64_t max_bytes) const;
   std::vector<DirectoryEntry> list() const;  // sorted by name, without . and ..
-  bool contains(const std::string& name) const;
+  bool contains(const std::string& name) const { return identity_of(name).has_value(); }
+  std::optional<FileId> identity_of(const std::string& name) const;  // of a link itself; none: no such name
+  FileId identity() const;
   void rename(const std::string& from, const std::string& to) const;  // replaces a file
   void exchange(const std::string& a, const std::string& b) const;    // at once, where the file system can
   void remove_file(const std::string& name) const;
-  void remove_tree(const std::string& name) const;  // links are removed, not followed
-  void sync() const;                                // makes names durable
+  // Links are removed, not followed. What cannot be removed stays, with an error that names the first of it.
+  void remove_tree(const std::string& name) const;
+  void sync() const;  // makes names durable
   std::uint64_t free_bytes() const;
   void check_writable() const;  // an error where the user may not make names here
   bool try_lock() const;        // until this object dies; false when another holds it or there are no locks

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -57,6 +58,12 @@ LockState lock_descriptor(int fd, const std::string& what) {
     case EOPNOTSUPP: return LockState::kUnsupported;
     default: fail_file("lock " + what, errno);
   }
+}
+
+FileId identity_of_descriptor(int fd, const std::string& what) {
+  struct stat info {};
+  if (::fstat(fd, &info) != 0) fail_file("look at " + what, errno);
+  return {.device = info.st_dev, .inode = info.st_ino};
 }
 
 }  // namespace megalith

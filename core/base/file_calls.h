@@ -41,4 +41,6 @@ auto faulty(std::string_view operation, Call&& call) -> decltype(call()) {
 void sync_descriptor(int fd, const std::string& what);
 LockState lock_descriptor(int fd, const std::string& what);
 
+FileId identity_of_descriptor(int fd, const std::string& what);
+
 }  // namespace megalith

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <random>
 #include <utility>
 
 #include "core/base/error.h"
@@ -20,13 +21,61 @@ Directory directory_of(const std::string& path) {
   return Directory::open(parent.empty() ? "." : parent.string());
 }
 
+std::string name_of(const std::string& path) { return std::filesystem::path(path).filename().string(); }
+
+// "NAME.tmp-0123456789abcdef"
+constexpr std::string_view kMark = ".tmp-";
+constexpr std::size_t kDigits = 16;
+
+std::string temporary_of(const std::string& path) {
+  std::random_device device;
+  return fmt::format("{}{}{:08x}{:08x}", path, kMark, device(), device());
+}
+
+bool is_temporary_of(std::string_view entry, std::string_view name) {
+  if (entry.size() != name.size() + kMark.size() + kDigits || !entry.starts_with(name)) return false;
+  const std::string_view rest = entry.substr(name.size());
+  return rest.starts_with(kMark) &&
+         rest.substr(kMark.size()).find_first_not_of("0123456789abcdef") == std::string_view::npos;
+}
+
+// Its writer holds the lock until it ends, however it ends. Of no importance: what fails here is tried again by the
+// next.
+void remove_leftovers(const std::string& path) {
+  const FaultScope here("leftovers");
+  try {
+    const Directory directory = directory_of(path);
+    const std::string name = name_of(path);
+    for (const DirectoryEntry& entry : directory.list()) {
+      if (entry.type != EntryType::kFile || !is_temporary_of(entry.name, name)) continue;
+      const File left = directory.open_file(entry.name);
+      if (left.try_lock() == LockState::kTaken) directory.remove_file(entry.name);
+    }
+  } catch (const Error&) {
+  }
+}
+
 }  // namespace
 
-OutputFile::OutputFile(std::string path, const char* scope)
-    : scope_(scope), path_(std::move(path)), temporary_path_(fmt::format("{}.tmp-{}", path_, ::getpid())) {
+OutputFile::OutputFile(std::string path, const char* scope) : scope_(scope), path_(std::move(path)) {
+  remove_leftovers(path_);
   const FaultScope here(scope_);
   buffer_.reserve(kBufferBytes);
-  file_ = File::create(temporary_path_, path_);
+  do {
+    temporary_path_ = temporary_of(path_);
+    file_ = File::create_temporary(temporary_path_, path_);
+  } while (!is_held());
+}
+
+// Another program may take the file for a leftover before it is locked.
+bool OutputFile::is_held() const {
+  const FaultScope here("leftovers");
+  try {
+    if (file_.try_lock() == LockState::kHeld) return false;
+    return look_at(temporary_path_).has_value();
+  } catch (const Error&) {
+    return true;  // without a lock, as where there are none
+  }
 }
 
 OutputFile::~OutputFile() {
@@ -56,6 +105,7 @@ void OutputFile::commit() {
   require(!committed_, "OutputFile: committed twice");
   sync();
   const FaultScope here(scope_);
+  const Descriptor lock = file_.duplicate();  // else it could be taken for a leftover until it is renamed
   file_.close();
   rename_file(temporary_path_, path_);
   committed_ = true;
@@ -64,7 +114,7 @@ void OutputFile::commit() {
 
 void remove_file(const std::string& path) {
   const Directory directory = directory_of(path);
-  const std::string name = std::filesystem::path(path).filename().string();
+  const std::string name = name_of(path);
   if (!directory.contains(name)) return;
   directory.remove_file(name);
   directory.sync();

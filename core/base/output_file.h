@@ -1,4 +1,5 @@
-// A file that appears under its name only when it is complete: written as PATH.tmp-PID, synced, then renamed.
+// A file that appears under its name only when it is complete: written as PATH.tmp-HEX, locked and under a name that
+// nobody can foresee, synced, then renamed. What killed programs left of the same PATH goes when the next one begins.
 #pragma once
 
 #include <cstddef>
@@ -27,6 +28,7 @@ class OutputFile {
   void commit();  // sync, rename to path(), sync the directory
 
  private:
+  bool is_held() const;
   void flush();
 
   const char* scope_;

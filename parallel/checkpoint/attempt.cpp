@@ -6,6 +6,10 @@
 
 namespace megalith {
 
+void add_problem(std::string& problems, const std::string& problem) {
+  if (!problem.empty()) problems += (problems.empty() ? "" : "; ") + problem;
+}
+
 std::string agree(const RankSync& sync, const std::string& error) {
   if (!sync.any(!error.empty())) return {};
   constexpr int kShown = 4;

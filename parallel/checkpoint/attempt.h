@@ -24,6 +24,9 @@ std::string attempt(Work&& work) {
   }
 }
 
+// Adds what went wrong to what did before.
+void add_problem(std::string& problems, const std::string& problem);
+
 // Collective. "" when every rank passes "", else one text on all ranks that names the ranks and their errors.
 std::string agree(const RankSync& sync, const std::string& error);
 

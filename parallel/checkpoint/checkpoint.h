@@ -3,11 +3,15 @@
 //   DIR/step_0000100/state.json                      TrainState
 //   DIR/step_0000100/manifest.json                   size and XXH3-128 of every file and every shard; format version
 //   DIR/LATEST                                       a hint for people and scripts; loading does not trust it
+//   DIR/step_0000200.abandoned-1                     of a branch that a run went back behind; nothing loads or removes
+//   it
 // A checkpoint is written under a temporary name and appears by one rename after everything in it is durable, so a
 // directory named step_N is complete or was damaged later, which its hashes show.
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -18,22 +22,44 @@
 #include "core/base/file.h"
 #include "core/checkpoint/shard.h"
 #include "core/checkpoint/train_state.h"
+#include "parallel/checkpoint/manifest.h"
 #include "parallel/checkpoint/rank_sync.h"
 
 namespace megalith {
 
-// Names of checkpoints that this process wrote or verified hash by hash. Kept by the trainer over the run, so that
-// pruning need not read older checkpoints again at each save.
-using VerifiedCheckpoints = std::set<std::string>;
+// A checkpoint among those of its folder.
+struct Kin {
+  CheckpointId id;
+  std::optional<Lineage> lineage;
+  std::string problem;  // why its manifest cannot be read; then the rest is not known
+
+  bool is(const CheckpointId& other) const { return problem.empty() && id == other; }
+};
+
+// What a run knows of its checkpoints. Kept by the trainer from loading on: saves go on from the parent, and what was
+// read once is not read again at each of them. Rank 0's counts.
+struct CheckpointHistory {
+  std::optional<CheckpointId> parent;  // loaded or saved last; none: the run began at step 0
+  std::string directory;               // that the rest is about
+  FileId folder;
+  Directory held;                    // that folder, so that no other one gets its number
+  std::set<std::string> verified;    // names that this process wrote or verified hash by hash
+  std::map<std::string, Kin> known;  // by name
+
+  // Forgets what it knows of any other folder.
+  void meet(const std::string& path, const FileId& id);
+};
 
 struct SaveRequest {
   std::string directory;      // created if missing
   TrainState state;           // rank 0's is stored; its step names the checkpoint on all ranks
   std::vector<Shard> shards;  // those that this rank writes (see assign_writers); data must stay valid meanwhile
   int keep_last = 0;          // verified checkpoints that stay after pruning; 0 keeps all
-  VerifiedCheckpoints* verified = nullptr;  // optional
-  RankSync sync;                            // one_rank() for a single rank
-  const FileObserver* observer = nullptr;   // sees each file operation first; for tests and logs
+  // With it the checkpoint says where it comes from, and those that do not lead to it are moved aside.
+  CheckpointHistory* history = nullptr;
+  RankSync sync;                                    // one_rank() for a single rank
+  const FileObserver* observer = nullptr;           // sees each file operation first; for tests and logs
+  std::function<void(const Directory&)> hold = {};  // rank 0, before it writes: throws where the folder is another's
 };
 
 struct SaveResult {
@@ -80,16 +106,16 @@ class LoadedCheckpoint {
 
 struct LoadRequest {
   std::string directory;
-  std::optional<std::int64_t> step;         // --ckpt-step: this one or none
-  VerifiedCheckpoints* verified = nullptr;  // optional; gets the name of what was found
+  std::optional<std::int64_t> step;      // --ckpt-step: this one or none
+  CheckpointHistory* history = nullptr;  // optional; gets what was found
   RankSync sync;
   const FileObserver* observer = nullptr;
 };
 
-// Collective. The newest checkpoint that verifies completely; each rank hashes its share of the files. A damaged one is
-// passed over with a warning that says why. Nothing when `directory` is missing or holds no checkpoint at all and no
-// step was asked for. Fails (kNoCheckpoint), on all ranks alike, when there are some but none is valid, or not the
-// wanted step.
+// Collective. The newest checkpoint, on the branch that was saved to last, that verifies completely; each rank hashes
+// its share of the files. A damaged one is passed over with a warning that says why. Nothing when `directory` is
+// missing or holds no checkpoint at all and no step was asked for. Fails (kNoCheckpoint), on all ranks alike, when
+// there are some but none is valid, or not the wanted step.
 std::optional<LoadedCheckpoint> find_checkpoint(const LoadRequest& request);
 
 }  // namespace megalith

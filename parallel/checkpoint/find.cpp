@@ -8,6 +8,7 @@
 #include "core/base/log.h"
 #include "core/checkpoint/strict_json.h"
 #include "parallel/checkpoint/attempt.h"
+#include "parallel/checkpoint/branch.h"
 #include "parallel/checkpoint/loaded.h"
 #include "parallel/checkpoint/verify.h"
 
@@ -30,7 +31,8 @@ class Candidates {
       while (at_ < names_.size()) {
         const std::string& name = names_[at_++];
         std::string message;
-        const std::string problem = attempt([&] { message = open(name); });
+        const auto known = problems_.find(name);
+        const std::string problem = known != problems_.end() ? known->second : attempt([&] { message = open(name); });
         if (problem.empty()) return message;
         reject(problem);
       }
@@ -58,15 +60,39 @@ class Candidates {
     if (!Directory::exists(request_.directory)) return;
     const FaultScope scope("load.root");
     const Directory root = Directory::open(request_.directory, request_.observer);
-    for (const DirectoryEntry& entry : root.list()) {
-      const auto step = step_of_name(entry.name);
-      // Links count as candidates so that the reason why they are refused is shown.
-      if (step && entry.type != EntryType::kFile && (!request_.step || *request_.step == *step)) {
-        names_.push_back(entry.name);
-      }
+    if (request_.history != nullptr) request_.history->meet(request_.directory, root.identity());
+    const FaultScope manifest_scope("load.manifest");
+    const std::vector<Kin> all = list_checkpoints(root, request_.history);
+    if (!request_.step) return choose(all);
+    for (const Kin& kin : all) {
+      if (kin.id.step == *request_.step) names_.push_back(checkpoint_name(kin.id.step));
     }
-    std::sort(names_.begin(), names_.end(),
-              [](const auto& a, const auto& b) { return step_of_name(a).value() > step_of_name(b).value(); });
+  }
+
+  // Those that cannot be read may be newer than the newest that can: they are tried first, to be told.
+  void choose(const std::vector<Kin>& all) {
+    const Kin* head = saved_last(all);
+    for (const Kin& kin : all) {
+      if (!kin.problem.empty()) problems_.emplace(checkpoint_name(kin.id.step), kin.problem);
+      if (!kin.problem.empty() && (head == nullptr || kin.id.step > head->id.step))
+        names_.push_back(checkpoint_name(kin.id.step));
+    }
+    if (head == nullptr) return;
+    for (const Kin& kin : all) {
+      if (!kin.problem.empty() && kin.id.step < head->id.step)
+        log_warning(fmt::format("checkpoint {} is passed over in finding what was saved last: {}",
+                                checkpoint_name(kin.id.step), kin.problem));
+    }
+    const Branch branch = branch_of(all, *head);
+    names_.insert(names_.end(), branch.live.begin(), branch.live.end());
+    for (const std::string& name : branch.left) {
+      if (!problems_.contains(name)) left_ += (left_.empty() ? "" : ", ") + name;
+    }
+    if (!left_.empty())
+      log_warning(
+          fmt::format("{}: passed over, since they do not lead to {}, which was saved last: {}; --ckpt-step "
+                      "loads them",
+                      request_.directory, checkpoint_name(head->id.step), left_));
   }
 
   std::string open(const std::string& name) const {
@@ -87,8 +113,9 @@ class Candidates {
   std::string none_left() const {
     std::string text = "no valid checkpoint in " + request_.directory;
     if (request_.step) text += fmt::format(" for step {}", *request_.step);
-    text += tried_.empty() ? "; there is none of that step: leave --ckpt-step out for the newest"
-                           : "; tried " + tried_ + "; bring back a copy of one, or start anew without --load";
+    text += tried_.empty() ? "; there is none of that step: leave --ckpt-step out for the newest" : "; tried " + tried_;
+    if (!left_.empty()) text += "; of another branch, for --ckpt-step: " + left_;
+    if (!tried_.empty()) text += "; bring back a copy of one, or start anew without --load";
     return told_error(ExitCode::kNoCheckpoint, text);
   }
 
@@ -97,6 +124,8 @@ class Candidates {
   std::vector<std::string> names_;
   std::size_t at_ = 0;
   std::string tried_;
+  std::map<std::string, std::string> problems_;  // that listing met, by name
+  std::string left_;                             // of other branches
 };
 
 [[noreturn]] void throw_told(const std::string& told) {
@@ -134,7 +163,10 @@ std::optional<LoadedCheckpoint> find_checkpoint(const LoadRequest& request) {
                 verify_rank_files(impl->folder, impl->manifest, sync.rank, sync.world);
               }));
     if (problem.empty()) {
-      if (request.verified != nullptr) request.verified->insert(name);
+      if (request.history != nullptr) {
+        request.history->verified.insert(name);
+        request.history->parent = {.step = impl->manifest.step, .hash = impl->manifest.hash};
+      }
       return LoadedCheckpoint(std::move(impl));
     }
     if (sync.rank == 0) candidates.reject(problem);

@@ -22,6 +22,8 @@ constexpr std::int64_t kMaxInt = std::numeric_limits<std::int64_t>::max();
 constexpr std::int64_t kMaxStep = std::int64_t{1} << 40;
 constexpr std::int64_t kMaxWorld = 1'000'000;
 constexpr std::size_t kHexDigits = 32;
+constexpr std::string_view kLineageStart = ",\n\"lineage\":";
+constexpr std::string_view kHashKey = "manifest_xxh3_128";
 constexpr std::string_view kTailStart = ",\n\"manifest_xxh3_128\":\"";
 constexpr std::string_view kTailEnd = "\"}\n";
 
@@ -115,6 +117,32 @@ std::string_view checked_body(std::string_view text, const std::string& subject)
   return body;
 }
 
+Hash128 own_hash(std::string_view text) {
+  return hash_from_hex(text.substr(text.size() - kTailEnd.size() - kHexDigits, kHexDigits)).value();
+}
+
+json to_json(const Lineage& lineage, std::int64_t step) {
+  json parent;
+  if (lineage.parent) parent = {{"step", lineage.parent->step}, {kHashKey, to_hex(lineage.parent->hash)}};
+  return {{"serial", lineage.serial}, {"step", step}, {"parent", parent}};
+}
+
+Lineage read_lineage(const json& value, std::int64_t step, const std::string& subject) {
+  JsonObject object(value, subject);
+  Lineage lineage;
+  lineage.serial = object.integer("serial", 1, kMaxStep);
+  if (const std::int64_t own = object.integer("step", 0, kMaxStep); own != step)
+    refuse_format(subject + ": step", std::to_string(step), std::to_string(own));
+  if (const json& parent = object.member("parent"); !parent.is_null()) {
+    JsonObject members(parent, subject + ": parent");
+    lineage.parent = {.step = members.integer("step", 0, kMaxStep),
+                      .hash = read_hash(members.member(std::string(kHashKey)), subject + ": parent")};
+    members.finish();
+  }
+  object.finish();
+  return lineage;
+}
+
 }  // namespace
 
 std::string to_text(const Manifest& manifest) {
@@ -139,6 +167,7 @@ std::string to_text(const Manifest& manifest) {
                       {"files", files},        {"tensors", tensors}};
   std::string text = value.dump();
   text.pop_back();  // the closing brace comes after the hash
+  if (manifest.lineage) text.append(kLineageStart).append(to_json(*manifest.lineage, manifest.step).dump());
   const std::string hash = to_hex(hash_of(text));
   text.append(kTailStart).append(hash).append(kTailEnd);
   require(text.size() <= kMaxJsonBytes, "the manifest of this checkpoint would exceed 64 MiB: too many slices");
@@ -166,12 +195,24 @@ Manifest manifest_from_text(std::string_view text, const std::string& subject) {
     if (!is_tensor_name(name)) refuse_format(subject + ": tensors", "names of printable ASCII", printable(name));
     manifest.tensors[name] = read_tensor(tensor, manifest.world(), subject + ": " + printable(name));
   }
-  object.member("manifest_xxh3_128");
+  if (object.has("lineage"))
+    manifest.lineage = read_lineage(object.member("lineage"), manifest.step, subject + ": lineage");
+  object.member(std::string(kHashKey));
+  manifest.hash = own_hash(text);
   object.finish();
   if (const std::string problem = cover_problem(manifest); !problem.empty()) {
     refuse_format(subject, "each tensor covered exactly once", problem);
   }
   return manifest;
+}
+
+std::optional<Lineage> lineage_from_text(std::string_view text, CheckpointId& id, const std::string& subject) {
+  const std::string_view body = checked_body(text, subject);
+  id.hash = own_hash(text);
+  const std::size_t line = body.rfind('\n');
+  if (line == std::string_view::npos || line == 0 || !body.substr(line - 1).starts_with(kLineageStart)) return {};
+  const std::string place = subject + ": lineage";
+  return read_lineage(parse_strict_json(body.substr(line - 1 + kLineageStart.size()), place), id.step, place);
 }
 
 std::string cover_problem(const Manifest& manifest) {

@@ -3,8 +3,10 @@
 //   {"files": [{"name", "bytes", "xxh3_128"}, ...],            rank files in rank order, then state.json
 //    "format": "megalith-checkpoint", "step", "version", "world",
 //    "tensors": {NAME: {"dtype", "shape", "chunks": [[file, begin, bytes, slice, xxh3_128], ...]}},
+//    "lineage": {"serial", "step", "parent": null or {"step", "manifest_xxh3_128"}},   not in older ones
 //    "manifest_xxh3_128": hash of all text before this member}
-// The last member makes damage to the manifest itself visible, down to a changed blank.
+// The last member makes damage to the manifest itself visible, down to a changed blank. It and the one before stand in
+// lines of their own.
 #pragma once
 
 #include <cstdint>
@@ -43,8 +45,23 @@ struct ManifestTensor {
   std::vector<ManifestChunk> chunks;
 };
 
+// Which checkpoint it is: no other one has this hash of its manifest.
+struct CheckpointId {
+  std::int64_t step = 0;
+  Hash128 hash;
+  bool operator==(const CheckpointId&) const = default;
+};
+
+// Where a checkpoint comes from.
+struct Lineage {
+  std::int64_t serial = 0;             // one more than any that was in its folder
+  std::optional<CheckpointId> parent;  // none: the run began at step 0
+};
+
 struct Manifest {
   std::int64_t step = 0;
+  Hash128 hash;                          // its own, as read
+  std::optional<Lineage> lineage;        // none: an older program wrote it
   std::vector<ManifestFile> rank_files;  // one per rank that saved
   ManifestFile state_file;
   std::map<std::string, ManifestTensor> tensors;
@@ -57,6 +74,10 @@ std::string to_text(const Manifest& manifest);
 // Strict: hash, version, keys, ranges, file names, and each tensor covered exactly once by its chunks. Fails with
 // kFormat; `subject` names the file.
 Manifest manifest_from_text(std::string_view text, const std::string& subject);
+
+// Of the same text only what says where the checkpoint comes from. `id` has the step that it must have and gets the
+// hash.
+std::optional<Lineage> lineage_from_text(std::string_view text, CheckpointId& id, const std::string& subject);
 
 // Why the chunks of some tensor do not cover it exactly once, naming the tensors, or "".
 std::string cover_problem(const Manifest& manifest);

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <random>
 #include <vector>
 
@@ -38,13 +37,17 @@ std::string new_temporary_name(const std::string& checkpoint) {
   return fmt::format("{}.tmp-{:04x}", checkpoint, device() & 0xffffu);
 }
 
-void remove_stale_temporaries(const Directory& root) {
+std::string remove_stale_temporaries(const Directory& root) {
   const FaultScope scope("save.stale");
+  std::string problems;
   for (const DirectoryEntry& entry : root.list()) {
     if (entry.type != EntryType::kDirectory || !is_temporary_name(entry.name)) continue;
-    const Directory stale = root.open_directory(entry.name);
-    if (stale.try_lock()) root.remove_tree(entry.name);
+    add_problem(problems, attempt([&] {
+                  const Directory stale = root.open_directory(entry.name);
+                  if (stale.try_lock()) root.remove_tree(entry.name);
+                }));
   }
+  return problems;
 }
 
 void remove_checkpoint(const Directory& root, const std::string& name) {
@@ -54,17 +57,16 @@ void remove_checkpoint(const Directory& root, const std::string& name) {
   root.remove_tree(temporary);
 }
 
-void prune_checkpoints(const Directory& root, const PruneRequest& request) {
-  if (request.keep_last <= 0) return;
-  std::vector<std::string> names;
+std::string prune_checkpoints(const Directory& root, const PruneRequest& request) {
+  if (request.keep_last <= 0) return {};
+  std::set<std::string> folders;  // a link is the user's own
   for (const DirectoryEntry& entry : root.list()) {
-    if (entry.type == EntryType::kDirectory && step_of_name(entry.name)) names.push_back(entry.name);
+    if (entry.type == EntryType::kDirectory) folders.insert(entry.name);
   }
-  std::sort(names.begin(), names.end(),
-            [](const auto& a, const auto& b) { return step_of_name(a).value() > step_of_name(b).value(); });
   int kept = 0;
   std::vector<std::string> old;
-  for (const std::string& name : names) {
+  for (const std::string& name : request.names) {
+    if (!folders.contains(name)) continue;
     const bool just_saved = name == request.just_saved;
     if (!just_saved && kept >= request.keep_last) {
       old.push_back(name);
@@ -72,10 +74,12 @@ void prune_checkpoints(const Directory& root, const PruneRequest& request) {
       ++kept;
     }
   }
+  std::string problems;
   for (auto name = old.rbegin(); name != old.rend(); ++name) {
-    remove_checkpoint(root, *name);
+    add_problem(problems, attempt([&] { remove_checkpoint(root, *name); }));
     request.verified.erase(*name);
   }
+  return problems;
 }
 
 }  // namespace megalith

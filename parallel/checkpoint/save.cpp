@@ -1,14 +1,17 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "core/base/error.h"
 #include "core/base/fault.h"
+#include "core/base/log.h"
 #include "core/checkpoint/printable.h"
 #include "core/checkpoint/safetensors.h"
 #include "parallel/checkpoint/attempt.h"
+#include "parallel/checkpoint/branch.h"
 #include "parallel/checkpoint/checkpoint.h"
 #include "parallel/checkpoint/manifest.h"
 #include "parallel/checkpoint/retention.h"
@@ -36,11 +39,16 @@ class Saver {
 
  private:
   void everyone_plans();
+  std::uint64_t collect(const std::vector<std::string>& plans);
   void prepare(const std::vector<std::string>& plans);
+  void meet_folder();
+  void make_room(std::uint64_t bytes);
   void everyone_writes();
   void fill_manifest(const std::vector<std::string>& records);
   void commit(const std::vector<std::string>& records);
-  void after_commit();
+  void take_name();
+  std::string after_commit();
+  void sort_out();
   void write_latest() const;
   SaveResult failed(std::string problem);
   bool first() const { return request_.sync.rank == 0; }
@@ -54,8 +62,10 @@ class Saver {
   Manifest manifest_;                // rank 0
   std::optional<Directory> root_;    // rank 0
   std::optional<Directory> folder_;  // rank 0: the temporary one, locked
-  bool renamed_ = false, replaced_ = false;
-  VerifiedCheckpoints verified_;
+  bool renamed_ = false;
+  CheckpointHistory own_;  // where the caller keeps none
+  CheckpointHistory& history_ = request_.history == nullptr ? own_ : *request_.history;
+  std::string troubles_;  // rank 0: what went wrong beside the save
 };
 
 void Saver::everyone_plans() {
@@ -87,8 +97,8 @@ void Saver::everyone_plans() {
   plan_ = json{{"bytes", safetensors_file_bytes(entries_, kFileMetadata)}, {"chunks", chunks}}.dump();
 }
 
-// Rank 0 learns what all ranks will write, checks that it is a whole model and fits, and makes the temporary directory.
-void Saver::prepare(const std::vector<std::string>& plans) {
+// Rank 0 learns what all ranks will write, and checks that it is a whole model. Returns its bytes on the disk.
+std::uint64_t Saver::collect(const std::vector<std::string>& plans) {
   constexpr std::uint64_t kPerFile = 8192, kPerChunk = 256;  // slack for blocks of the file system; manifest text
   const std::string state = to_json(request_.state);
   std::uint64_t needed = state.size() + kPerFile;
@@ -115,18 +125,73 @@ void Saver::prepare(const std::vector<std::string>& plans) {
   if (const std::string problem = cover_problem(manifest_); !problem.empty()) {
     fail({.subject = "checkpoint: the ranks together do not write each tensor exactly once", .got = problem});
   }
-  const FaultScope scope("save.root");
+  return needed;
+}
+
+// The folder may not be what it was at the last save: what is gone from it is told once.
+void Saver::meet_folder() {
   root_ = Directory::create(request_.directory, request_.observer);
-  remove_stale_temporaries(*root_);
-  if (const std::uint64_t available = root_->free_bytes(); available < needed) {
-    fail({.code = ExitCode::kFileIo,
-          .subject = "checkpoint: free space in " + request_.directory,
-          .expected = fmt::format("at least {} bytes", needed),
-          .got = std::to_string(available),
-          .remedy = "free space or lower --keep-last",
-          .show_place = false});
+  if (request_.hold) request_.hold(*root_);
+  if (history_.directory == request_.directory) {
+    const bool same = history_.folder == root_->identity();
+    std::string gone;
+    std::erase_if(history_.known, [&](const auto& kin) {
+      if (same && root_->contains(kin.first)) return false;
+      gone += (gone.empty() ? "" : ", ") + kin.first;
+      return true;
+    });
+    if (!gone.empty())
+      log_warning(fmt::format("{}{}: gone are {}", request_.directory,
+                              same ? "" : " is another folder than before, which was removed or moved", gone));
   }
-  const FaultScope temporary_scope("save.temporary");
+  history_.meet(request_.directory, root_->identity());
+}
+
+// Older checkpoints of this branch go first where --keep-last allows it, since a disk that is full stays so otherwise.
+void Saver::make_room(std::uint64_t bytes) {
+  std::uint64_t available = root_->free_bytes();
+  if (available < bytes && request_.keep_last > 0) {
+    const FaultScope scope("save.prune");
+    std::vector<std::string> names;
+    if (request_.history == nullptr) {
+      names = checkpoint_names(*root_);
+    } else if (history_.parent) {
+      const std::vector<Kin> all = list_checkpoints(*root_, &history_);
+      if (const Kin* parent = find_kin(all, *history_.parent)) names = branch_of(all, *parent).live;
+    }
+    add_problem(troubles_, prune_checkpoints(*root_, {.names = std::move(names),
+                                                      .keep_last = request_.keep_last,
+                                                      .verified = history_.verified}));
+    available = root_->free_bytes();
+  }
+  if (available >= bytes) return;
+  fail({.code = ExitCode::kFileIo,
+        .subject = "checkpoint: free space in " + request_.directory,
+        .expected = fmt::format("at least {} bytes", bytes),
+        .got = std::to_string(available),
+        .remedy = "free space (checkpoints named *.abandoned-* are of no use to this run) or lower --keep-last",
+        .show_place = false});
+}
+
+// Rank 0 makes the temporary directory, in a folder with room for the checkpoint.
+void Saver::prepare(const std::vector<std::string>& plans) {
+  const std::uint64_t bytes = collect(plans);
+  {
+    const FaultScope scope("save.root");
+    meet_folder();
+    troubles_ = remove_stale_temporaries(*root_);
+    make_room(bytes);
+  }
+  if (request_.history != nullptr) {
+    const FaultScope scope("save.branch");
+    std::int64_t last = 0, unknown = 0;
+    for (const Kin& kin : list_checkpoints(*root_, request_.history)) {
+      last = std::max(last, kin.lineage ? kin.lineage->serial : 0);
+      unknown += kin.problem.empty() ? 0 : 1;
+    }
+    manifest_.lineage = {.serial = last + unknown + 1, .parent = history_.parent};
+  }
+  const FaultScope scope("save.temporary");
   do {
     temporary_ = new_temporary_name(name_);
   } while (!root_->make_directory(temporary_));
@@ -178,37 +243,73 @@ void Saver::commit(const std::vector<std::string>& records) {
   }
   {
     const FaultScope scope("save.manifest");
-    write_durably(*folder_, manifest + ".tmp", to_text(manifest_));
+    const std::string text = to_text(manifest_);
+    CheckpointId id{.step = manifest_.step, .hash = {}};
+    lineage_from_text(text, id, manifest);
+    manifest_.hash = id.hash;
+    write_durably(*folder_, manifest + ".tmp", text);
     folder_->rename(manifest + ".tmp", manifest);
   }
   {
     const FaultScope scope("save.folder");
     folder_->sync();
   }
+  take_name();
+  const FaultScope scope("save.parent");
+  root_->sync();
+}
+
+void Saver::take_name() {
   const FaultScope scope("save.commit");
-  replaced_ = root_->contains(name_);
-  if (replaced_) {  // an earlier run got this far, and this one started from an older checkpoint
+  if (root_->contains(name_)) {  // an earlier run got this far, and this one went on from an older checkpoint
+    // First the name that the old one will have, so that a temporary name never stands for a checkpoint that counts.
+    const std::string aside = name_aside(*root_, name_);
+    root_->rename(temporary_, aside);
+    temporary_ = aside;
     root_->exchange(temporary_, name_);
+    tell_moved(*root_, name_ + " of an earlier save", temporary_, "this one");
   } else {
     root_->rename(temporary_, name_);
   }
   renamed_ = true;
-  const FaultScope parent_scope("save.parent");
-  root_->sync();
 }
 
 // The checkpoint is safe by now; what fails here is only reported.
-void Saver::after_commit() {
+std::string Saver::after_commit() {
   folder_.reset();
-  if (replaced_) {
-    const FaultScope scope("save.replaced");
-    root_->remove_tree(temporary_);
+  add_problem(troubles_, attempt([&] { write_latest(); }));
+  add_problem(troubles_, attempt([&] { sort_out(); }));
+  return troubles_;
+}
+
+// Moves aside what does not lead to this checkpoint, and removes what is beyond --keep-last of what does.
+void Saver::sort_out() {
+  history_.verified.insert(name_);
+  Branch branch;
+  if (request_.history == nullptr) {  // nobody says where this one comes from
+    const FaultScope scope("save.prune");
+    branch.live = checkpoint_names(*root_);
+  } else {
+    const Kin mine{.id = {manifest_.step, manifest_.hash}, .lineage = manifest_.lineage, .problem = {}};
+    history_.parent = mine.id;
+    history_.known[name_] = mine;
+    {
+      const FaultScope scope("save.branch");
+      const std::vector<Kin> all = list_checkpoints(*root_, &history_);
+      const Kin* head = find_kin(all, mine.id);
+      if (head == nullptr)
+        fail({.code = ExitCode::kFileIo, .subject = root_->path() + ": " + name_ + " is gone", .show_place = false});
+      branch = branch_of(all, *head);
+    }
+    const FaultScope scope("save.aside");
+    add_problem(troubles_, move_aside(*root_, branch.left, name_));
   }
-  write_latest();
-  VerifiedCheckpoints& verified = request_.verified == nullptr ? verified_ : *request_.verified;
-  verified.insert(name_);
   const FaultScope scope("save.prune");
-  prune_checkpoints(*root_, {.keep_last = request_.keep_last, .just_saved = name_, .verified = verified});
+  add_problem(troubles_, prune_checkpoints(*root_, {.names = branch.live,
+                                                    .keep_last = request_.keep_last,
+                                                    .just_saved = name_,
+                                                    .verified = history_.verified}));
+  std::erase_if(history_.known, [&](const auto& kin) { return !root_->contains(kin.first); });
 }
 
 void Saver::write_latest() const {
@@ -262,7 +363,7 @@ SaveResult Saver::run() {
 
   fault_point("save.committed");
   SaveResult result = {.saved = true, .path = request_.directory + "/" + name_};
-  result.message = sync.broadcast(first() ? attempt([&] { after_commit(); }) : "");
+  result.message = sync.broadcast(first() ? after_commit() : "");
   result.bytes = std::stoll(sync.broadcast(std::to_string(tensor_bytes_)));
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   fault_point("save.end");

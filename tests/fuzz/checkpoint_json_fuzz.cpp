@@ -42,6 +42,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (kind == 3) text = sealed_state(text);
   fuzz::expect_result_or_error([&] {
     if (kind < 2) {
+      CheckpointId id{.step = 3, .hash = {}};
+      lineage_from_text(text, id, "manifest.json");
       const Manifest manifest = manifest_from_text(text, "manifest.json");
       if (!cover_problem(manifest).empty()) fuzz::defect("a manifest whose chunks do not cover its tensors");
       manifest_from_text(to_text(manifest), "manifest.json, written again");

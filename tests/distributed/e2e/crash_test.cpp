@@ -101,9 +101,23 @@ class Crashes {
     }
     folder_.overwrite("parts/" + newest + "/rank_0001_of_0002.safetensors", 5000, "damage");
   }
+  // Flags of a run that goes back to the oldest checkpoint, and saves first so many steps later.
+  Words back(int steps) const {
+    std::string oldest = "step_9999999";
+    for (const auto& entry : std::filesystem::directory_iterator(folder_.path("parts"))) {
+      const std::string name = entry.path().filename().string();
+      if (name.starts_with("step_") && name.find('.') == std::string::npos) oldest = std::min(oldest, name);
+    }
+    const int step = std::stoi(oldest.substr(5));
+    return {"--ckpt-step", std::to_string(step), "--save-interval", std::to_string(step + steps)};
+  }
   void leave_stale_folder() {
     std::filesystem::create_directories(folder_.path("parts/step_0000009.tmp-dead"));
     folder_.write("parts/step_0000009.tmp-dead/file", "x");
+  }
+  void leave_unreadable() {
+    std::filesystem::create_directories(folder_.path("parts/step_0000000"));
+    folder_.write("parts/step_0000000/manifest.json", "x");
   }
   void leave_latest() { folder_.write("parts/LATEST.tmp", "x"); }
   void restart() {
@@ -175,18 +189,19 @@ TEST(Crash, KilledAtEverySiteOnEachRankAndResumed) {
   kill("save.root.mkdir", -1);  // by the rank that comes first
   kill("save.root.sync", -1);
   for (const std::string& site : crashes.sites("save.")) {
-    if (killed.contains(site) || site.starts_with("save.cleanup") || site.starts_with("save.replaced")) continue;
+    if (killed.contains(site) || site.starts_with("save.cleanup") || site.starts_with("save.aside")) continue;
     if (site.starts_with("save.stale")) crashes.leave_stale_folder();
     if (site == "save.latest.remove") crashes.leave_latest();
+    if (site.starts_with("save.branch")) crashes.leave_unreadable();
     kill(site, 0);
   }
   for (const std::string& site : crashes.sites("load.")) kill(site, 0);
   for (const std::string& site : crashes.sites("step.")) kill(site, 0);
   for (const std::string& site : crashes.sites("save.cleanup")) kill(site, 0, {"--fault", "save.state.write:1:eio"});
-  for (const std::string& site : crashes.sites("save.replaced")) {
-    crashes.damage_newest();
-    kill(site, 0);
-  }
+  kill("save.commit.rename", 0, crashes.back(1));  // where a checkpoint is replaced, between its two renames
+  for (const std::string& site : crashes.sites("save.aside")) kill(site, 0, crashes.back(2));
+  crashes.damage_newest();
+  kill("save.commit.rename", 0);
   for (const char* site :
        {"save.begin", "save.planned", "save.prepared", "save.shard.open", "save.shard.create", "save.shard.write",
         "save.shard.sync", "save.shard.close", "save.shards_written", "save.committed", "save.end", "load.begin",
@@ -241,8 +256,8 @@ TEST(Crash, KilledInEveryParallelismAndResumed) {
   Words sites;
   for (const std::string& site : crashes.sites("save.")) {
     const auto begins = [&site](const char* text) { return site.starts_with(text); };
-    const bool rare = begins("save.root") || begins("save.stale") || begins("save.cleanup") ||
-                      begins("save.replaced") || begins("save.latest.remove");
+    const bool rare = begins("save.root") || begins("save.stale") || begins("save.cleanup") || begins("save.aside") ||
+                      begins("save.branch") || begins("save.latest.remove");
     if (!rare) sites.push_back(site);
   }
   while (crashes.kills() < kills && !HasFailure()) {

@@ -124,6 +124,7 @@ const std::map<std::string, Words>& values_of_train() {
       {"save-interval", {"--save-interval", "9", "--save", "kept"}},
       {"async-save", {"--async-save", "--save", "kept"}},
       {"keep-last", {"--keep-last", "9", "--save", "kept"}},
+      {"max-failed-saves", {"--max-failed-saves", "9", "--save", "kept"}},
       {"ckpt-step", {"--ckpt-step", "9", "--load", "kept"}},
       {"finetune", {"--finetune", "--load", "kept"}},
       {"no-load-optim", {"--no-load-optim", "--load", "kept"}},

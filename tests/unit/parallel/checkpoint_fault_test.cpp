@@ -270,21 +270,21 @@ TEST_F(CheckpointFaults, RetentionCountsVerifiedOnesOnly) {
 
 TEST_F(CheckpointFaults, RetentionRemembersWhatThisRunVerified) {
   const std::string save = folder_.path("save");
-  VerifiedCheckpoints verified;
+  CheckpointHistory history;
   int read = 0;
   const FileObserver observer = [&](const FileOperation& seen) {
     read += seen.name == "read" && seen.path.ends_with(".safetensors") ? 1 : 0;
   };
   for (int step = 1; step <= 4; ++step) {
-    const SaveResult result = save_shared(one_rank(), save, step, 2, &observer, &verified);
+    const SaveResult result = save_shared(one_rank(), save, step, 2, &observer, &history);
     ASSERT_TRUE(result.saved) << result.message;
   }
   EXPECT_EQ(read, 0);  // none was read again
-  EXPECT_EQ(verified, (VerifiedCheckpoints{"step_0000003", "step_0000004"}));
+  EXPECT_EQ(history.verified, (std::set<std::string>{"step_0000003", "step_0000004"}));
   EXPECT_EQ(names_in(save), (Names{"LATEST", "step_0000003", "step_0000004"}));
   // A changed size shows without reading.
   fs::resize_file(folder_.path("save/step_0000004/rank_0000_of_0001.safetensors"), 100);
-  ASSERT_TRUE(save_shared(one_rank(), save, 5, 2, nullptr, &verified).saved);
+  ASSERT_TRUE(save_shared(one_rank(), save, 5, 2, nullptr, &history).saved);
   EXPECT_EQ(names_in(save), (Names{"LATEST", "step_0000003", "step_0000004", "step_0000005"}));
 }
 

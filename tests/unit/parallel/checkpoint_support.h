@@ -157,14 +157,14 @@ class ThreadRanks {
 
 // Saves test_model(step), which all ranks hold whole: each writes its part.
 inline SaveResult save_shared(const RankSync& sync, const std::string& directory, std::int64_t step, int keep_last = 0,
-                              const FileObserver* observer = nullptr, VerifiedCheckpoints* verified = nullptr) {
+                              const FileObserver* observer = nullptr, CheckpointHistory* history = nullptr) {
   const auto model = test_model(static_cast<int>(step));
   const ShardList all = whole_tensors(model);
   return save_checkpoint({.directory = directory,
                           .state = state_at(step),
                           .shards = shards_of(all, sync),
                           .keep_last = keep_last,
-                          .verified = verified,
+                          .history = history,
                           .sync = sync,
                           .observer = observer});
 }

@@ -22,6 +22,7 @@ class DiskModel {
   std::size_t size() const { return log_.size(); }  // operations that change something, and syncs
   const std::string& name(std::size_t operation) const { return log_[operation].name; }
   const std::string& path(std::size_t operation) const { return log_[operation].path; }
+  const std::string& target(std::size_t operation) const { return log_[operation].target; }
 
   // Of the first `count` operations, those that may be lost.
   std::vector<std::size_t> unsynced(std::size_t count) const;

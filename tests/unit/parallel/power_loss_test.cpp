@@ -34,10 +34,7 @@ class PowerLoss : public testing::Test {
     ASSERT_FALSE(HasFailure());
     std::size_t committed = 0;  // from here on the new one is safe: the parent was synced after the rename
     for (std::size_t i = 1; i < disk.size() && committed == 0; ++i) {
-      const bool is_commit = disk.name(i - 1) != "sync" &&
-                             disk.path(i - 1).find("/step_0000002.tmp-") != std::string::npos &&
-                             (disk.name(i - 1) == "rename" || disk.name(i - 1) == "exchange") &&
-                             disk.path(i - 1).find(".json") == std::string::npos;
+      const bool is_commit = disk.target(i - 1) == save + "/step_0000002";
       if (is_commit && disk.name(i) == "sync") committed = i + 1;
     }
     ASSERT_GT(committed, 0u);

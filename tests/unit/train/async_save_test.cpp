@@ -284,5 +284,67 @@ TEST(AsyncSave, AnUpdateThatDoesNotWaitForTheCopyIsFound) {
 }
 #endif
 
+// Saves of a run, at once or beside it, that fail one after the other.
+class FailingSaves : public testing::TestWithParam<bool> {
+ protected:
+  // Standard error, and the error that the run ends with.
+  std::pair<std::string, std::string> run(const Flags& flags, const std::string& fault) {
+    const Flags how = GetParam() ? Flags{"--async-save"} : Flags{};
+    const Faults faults(fault);
+    std::string error;
+    testing::internal::CaptureStderr();
+    try {
+      test::train(
+          {.flags = Flags{"--save", scratch_.path("kept"), "--save-interval", "1", "--train-iters", "12"} + how + flags,
+           .ranks = 2});
+    } catch (const Error& failed) {
+      EXPECT_EQ(failed.code(), ExitCode::kFileIo);
+      error = failed.what();
+    }
+    return {testing::internal::GetCapturedStderr(), error};
+  }
+  static int count(const std::string& text, const std::string& part) {
+    int found = 0;
+    for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
+    return found;
+  }
+
+  test::ScratchDirectory scratch_;
+};
+
+TEST_P(FailingSaves, ThreeInARowEndTheRun) {
+  const auto [told, error] = run({}, "save.state.write:3+:enospc");
+  EXPECT_NE(
+      error.find("checkpoints that were not saved: expected fewer than 3 in a row (--max-failed-saves), got 3, so "
+                 "the run ends after step "),
+      std::string::npos)
+      << error;
+  EXPECT_NE(error.find("(last saved: step 2): cannot write "), std::string::npos) << error;
+  for (const char* each : {"step 3 was not saved (1 failed in a row, 3 end the run): cannot write",
+                           "step 4 was not saved (2 failed in a row, 3 end the run): cannot write",
+                           "step 5 was not saved (3 failed in a row, 3 end the run): cannot write"}) {
+    EXPECT_EQ(count(told, each), 1) << told;
+  }
+  EXPECT_EQ(count(told, "step 6 was not saved"), 0) << told;
+}
+
+TEST_P(FailingSaves, OneThatSucceedsStartsTheCountAnew) {
+  const auto [told, error] = run({"--max-failed-saves", "1"}, "save.state.write:13+:eio");
+  EXPECT_EQ(error, "");
+  const auto [once, ended] = run({"--max-failed-saves", "2"}, "save.state.write:2:eio");
+  EXPECT_EQ(ended, "");
+  EXPECT_EQ(count(once, "was not saved (1 failed in a row, 2 end the run)"), 1) << once;
+}
+
+TEST_P(FailingSaves, WithoutALimitTheRunGoesOn) {
+  const auto [told, error] = run({"--max-failed-saves", "0"}, "save.state.write:1+:eio");
+  EXPECT_EQ(error, "");  // its last checkpoint is missing, which the exit code says
+  EXPECT_EQ(count(told, "was not saved ("), 12) << told;
+  EXPECT_EQ(count(told, "(12 failed in a row): "), 1) << told;
+}
+
+INSTANTIATE_TEST_SUITE_P(How, FailingSaves, testing::Bool(),
+                         [](const auto& info) { return info.param ? "Beside" : "AtOnce"; });
+
 }  // namespace
 }  // namespace megalith

@@ -110,6 +110,23 @@ TEST(Numbers, ASkippedStepChangesNothing) {
   EXPECT_EQ(again.result.skipped_steps, 1);
 }
 
+// The budget is the whole run's: what was skipped before a resume counts.
+TEST(Numbers, TheBudgetOfSkippedStepsGoesOnAfterAResume) {
+  const test::ScratchDirectory scratch;
+  const Words folder = {"--max-skipped-steps", "1", "--save", scratch.path("kept"), "--load", scratch.path("kept")};
+  const Told first =
+      train({.flags = kConstant + folder + Words{"--train-iters", "3"}, .ranks = 2, .prepare = poison({3, 7})});
+  EXPECT_EQ(first.result.code, ExitCode::kOk);
+  EXPECT_EQ(first.result.skipped_steps, 1);
+  try {
+    train({.flags = kConstant + folder, .ranks = 2, .prepare = poison({3, 7})});
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kNumeric);
+    EXPECT_THAT(error.what(), HasSubstr("expected at most 1 (--max-skipped-steps) in the run, got 2"));
+  }
+}
+
 TEST(Numbers, MoreSkippedStepsThanTheBudgetEndTheRun) {
   const auto always = [](Trainer& trainer, int rank) {
     std::set<int> calls;

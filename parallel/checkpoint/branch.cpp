@@ -1,0 +1,126 @@
+#include "parallel/checkpoint/branch.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/base/log.h"
+#include "core/checkpoint/strict_json.h"
+#include "parallel/checkpoint/attempt.h"
+
+namespace megalith {
+
+namespace {
+
+Kin read_kin(const Directory& root, const std::string& name) {
+  Kin kin{.id = {.step = step_of_name(name).value(), .hash = {}}, .lineage = {}, .problem = {}};
+  kin.problem = attempt([&] {
+    const Directory folder = root.open_directory(name);
+    const std::string manifest(kManifestName);
+    kin.lineage = lineage_from_text(folder.read_text(manifest, kMaxJsonBytes), kin.id, folder.path() + "/" + manifest);
+  });
+  return kin;
+}
+
+std::int64_t serial_of(const Kin& kin) { return kin.lineage ? kin.lineage->serial : 0; }
+
+}  // namespace
+
+void CheckpointHistory::meet(const std::string& path, const FileId& id) {
+  if (directory == path && folder == id) return;
+  directory = path;
+  folder = id;
+  held = Directory::open(path);
+  verified.clear();
+  known.clear();
+}
+
+std::vector<std::string> checkpoint_names(const Directory& root) {
+  std::vector<std::string> names;
+  for (const DirectoryEntry& entry : root.list()) {
+    // Links count, so that the reason why they are refused is shown.
+    if (entry.type != EntryType::kFile && step_of_name(entry.name)) names.push_back(entry.name);
+  }
+  std::sort(names.begin(), names.end(),
+            [](const auto& a, const auto& b) { return step_of_name(a).value() > step_of_name(b).value(); });
+  return names;
+}
+
+std::vector<Kin> list_checkpoints(const Directory& root, CheckpointHistory* history) {
+  std::vector<Kin> all;
+  for (const std::string& name : checkpoint_names(root)) {
+    if (history != nullptr && history->known.contains(name)) {
+      all.push_back(history->known.at(name));
+      continue;
+    }
+    all.push_back(read_kin(root, name));
+    if (history != nullptr && all.back().problem.empty()) history->known.emplace(name, all.back());
+  }
+  return all;
+}
+
+const Kin* saved_last(const std::vector<Kin>& all) {
+  const Kin* last = nullptr;
+  for (const Kin& kin : all) {
+    if (kin.problem.empty() && (last == nullptr || serial_of(kin) > serial_of(*last))) last = &kin;
+  }
+  return last;
+}
+
+const Kin* find_kin(const std::vector<Kin>& all, const CheckpointId& id) {
+  const auto found = std::find_if(all.begin(), all.end(), [&](const Kin& kin) { return kin.is(id); });
+  return found == all.end() ? nullptr : &*found;
+}
+
+Branch branch_of(const std::vector<Kin>& all, const Kin& head) {
+  Branch branch;
+  const Kin* at = &head;
+  bool known = true;  // where the branch goes from here on
+  for (const Kin& kin : all) {
+    const std::optional<Lineage>& lineage = at->lineage;
+    const std::int64_t step = kin.id.step;
+    bool live = true;
+    if (step >= head.id.step) {
+      live = &kin == &head;
+    } else if (!known || !lineage) {
+      known = false;
+    } else if (!lineage->parent || step > lineage->parent->step) {
+      live = false;
+    } else if (kin.is(*lineage->parent)) {
+      at = &kin;
+    } else {  // its parent is not here, or cannot be read
+      known = false;
+      live = step < lineage->parent->step || !kin.problem.empty();
+    }
+    (live ? branch.live : branch.left).push_back(checkpoint_name(step));
+  }
+  return branch;
+}
+
+std::string name_aside(const Directory& root, const std::string& checkpoint) {
+  for (int n = 1;; ++n) {
+    std::string name = fmt::format("{}.abandoned-{}", checkpoint, n);
+    if (!root.contains(name)) return name;
+  }
+}
+
+void tell_moved(const Directory& root, const std::string& name, const std::string& aside, const std::string& head) {
+  log_warning(fmt::format("{}/{} does not lead to {}: renamed to {}, which no run loads or removes", root.path(), name,
+                          head, aside));
+}
+
+std::string move_aside(const Directory& root, const std::vector<std::string>& names, const std::string& head) {
+  std::string problems;
+  for (const std::string& name : names) {
+    const std::string problem = attempt([&] {
+      const std::string aside = name_aside(root, name);
+      root.rename(name, aside);
+      tell_moved(root, name, aside, head);
+    });
+    add_problem(problems, problem);
+  }
+  if (!names.empty()) add_problem(problems, attempt([&] { root.sync(); }));
+  return problems;
+}
+
+}  // namespace megalith

@@ -1,0 +1,38 @@
+// The branches of a folder. A run that went back to an older checkpoint leaves those after it behind; the folder then
+// holds two branches, of which the one that was saved to last goes on. Each checkpoint names its parent and counts the
+// saves of its folder, so that the branch is known at any moment, also when what is left behind still has its name.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "parallel/checkpoint/checkpoint.h"
+
+namespace megalith {
+
+// All checkpoints of a folder, the latest step first. Only manifests are read, and not those that `history` knows.
+std::vector<std::string> checkpoint_names(const Directory& root);
+std::vector<Kin> list_checkpoints(const Directory& root, CheckpointHistory* history);
+
+// The one that was saved last; older programs did not count, and theirs go by their step. Null: none can be read.
+const Kin* saved_last(const std::vector<Kin>& all);
+// The one with this identity, or null.
+const Kin* find_kin(const std::vector<Kin>& all, const CheckpointId& id);
+
+// What a run that has saved `head` goes on from, and what it does not. Both with the latest step first. Where a
+// parent's record ends (an older program's, or one that was removed) all that is older counts as live.
+struct Branch {
+  std::vector<std::string> live;  // from `head` on
+  std::vector<std::string> left;
+};
+Branch branch_of(const std::vector<Kin>& all, const Kin& head);
+
+// A free name that loading ignores: "step_0000030.abandoned-1".
+std::string name_aside(const Directory& root, const std::string& checkpoint);
+
+// Gives checkpoints such names and tells them. Returns what went wrong, or "".
+std::string move_aside(const Directory& root, const std::vector<std::string>& names, const std::string& head);
+void tell_moved(const Directory& root, const std::string& name, const std::string& aside, const std::string& head);
+
+}  // namespace megalith
