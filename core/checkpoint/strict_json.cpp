@@ -21,7 +21,7 @@ std::string shown(const json& value) {
   return value.is_number() ? value.dump() : fmt::format("{} {}", value.is_null() ? "a" : "an", value.type_name());
 }
 
-// Builds the document while it counts depth and refuses duplicate names.
+// Builds the document while it counts depth and values and refuses duplicate names.
 class DocumentHandler {
  public:
   explicit DocumentHandler(const std::string& subject) : subject_(subject) {}
@@ -49,6 +49,7 @@ class DocumentHandler {
 
  private:
   json* place(json value) {
+    if (++values_ > kMaxJsonValues) refuse_content(subject_, fmt::format("at most {} values", kMaxJsonValues), "more");
     if (open_.empty()) return &(root_ = std::move(value));
     json& parent = *open_.back();
     if (parent.is_object()) return &(parent[key_] = std::move(value));
@@ -75,6 +76,7 @@ class DocumentHandler {
   json root_;
   std::vector<json*> open_;  // a parent's elements do not move while a child of it is open
   std::string key_;
+  std::size_t values_ = 0;
 };
 
 }  // namespace

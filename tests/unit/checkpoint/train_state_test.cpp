@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "core/checkpoint/hash.h"
+#include "core/checkpoint/strict_json.h"
 #include "tests/unit/checkpoint/expect_error.h"
 
 namespace megalith {
@@ -80,6 +83,19 @@ TEST(TrainState, RefusesOtherDocuments) {
   EXPECT_ERROR(ExitCode::kFormat, "a NUL byte", read(std::string("{}\0garbage", 10)));
   EXPECT_ERROR(ExitCode::kFormat, "UTF-8 JSON", read("{} {}"));
   EXPECT_ERROR(ExitCode::kFormat, "at most 67108864 bytes", read(std::string((64u << 20) + 1, ' ')));
+}
+
+// Each value takes much more memory than its two bytes here.
+TEST(StrictJson, BoundsTheNumberOfValues) {
+  const auto array_of = [](std::size_t values) {
+    std::string text = "[0";
+    text.reserve(2 * values);
+    while (text.size() < 2 * values - 2) text += ",0";
+    return text + "]";
+  };
+  EXPECT_EQ(parse_strict_json(array_of(kMaxJsonValues), "x").size(), kMaxJsonValues - 1);
+  EXPECT_ERROR(ExitCode::kFormat, "x: expected at most 4194304 values, got more",
+               parse_strict_json(array_of(kMaxJsonValues + 1), "x"));
 }
 
 TEST(TrainState, RefusesToWriteWhatItWouldNotRead) {
