@@ -21,6 +21,7 @@ using Json = nlohmann::json;
 
 constexpr std::uint64_t kMaxFileBytes = std::uint64_t{1} << 31;
 constexpr std::size_t kMaxLineBytes = std::size_t{1} << 20;
+constexpr std::size_t kMaxLineValues = std::size_t{1} << 17;
 constexpr std::size_t kMaxSteps = std::size_t{1} << 22;
 // Far beyond any run, and small enough that sums and the conversion to double are exact.
 constexpr std::uint64_t kMaxCount = std::uint64_t{1} << 48;
@@ -29,7 +30,7 @@ constexpr std::size_t kMaxCategories = 1000;
 std::optional<Json> parse(std::string_view line) {
   if (line.size() > kMaxLineBytes) return std::nullopt;
   try {
-    return parse_strict_json(line, "");
+    return parse_strict_json(line, "", kMaxLineValues);
   } catch (const Error&) {
     return std::nullopt;  // the line itself says what is wrong with it
   }

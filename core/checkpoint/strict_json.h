@@ -20,7 +20,8 @@ inline constexpr std::size_t kMaxJsonValues = std::size_t{1} << 22;
 // What every check here ends in; its remedy is to mend the file or get it again.
 [[noreturn]] void refuse_content(const std::string& subject, const std::string& expected, const std::string& got);
 
-nlohmann::json parse_strict_json(std::string_view text, const std::string& subject);
+nlohmann::json parse_strict_json(std::string_view text, const std::string& subject,
+                                 std::size_t max_values = kMaxJsonValues);
 
 // Takes an object's members one by one; `finish` refuses those that nobody asked for.
 class JsonObject {
