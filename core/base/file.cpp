@@ -17,6 +17,8 @@
 namespace megalith {
 namespace {
 
+constexpr std::size_t kReadBlock = std::size_t{1} << 16;  // where nothing says how much there is
+
 // Moves bytes until all are done or the end is reached: step(done, count) is one call of the system. Returns the number
 // of bytes moved, or -1 after a failure, with the number in `done`.
 template <class Step>
@@ -79,10 +81,9 @@ void require_regular(mode_t mode, const std::string& path) {
 
 // All bytes up to the end of what is open; `known`: how many there seem to be.
 std::string read_all(const Descriptor& fd, const std::string& path, std::uint64_t known, std::uint64_t max_bytes) {
-  constexpr std::size_t kBlock = std::size_t{1} << 16;
   std::string text;
   std::size_t used = 0;
-  for (std::size_t block = static_cast<std::size_t>(std::min(known, max_bytes)) + 1;; block = kBlock) {
+  for (std::size_t block = static_cast<std::size_t>(std::min(known, max_bytes)) + 1;; block = kReadBlock) {
     text.resize(used + block);
     std::size_t done = 0;
     const ssize_t got = move_bytes("read", block, done, [&](std::size_t from, std::size_t count) {
@@ -194,7 +195,8 @@ std::string read_whole_file(const std::string& path, std::uint64_t max_bytes) {
 std::string read_file_or_pipe(const std::string& path, std::uint64_t max_bytes) {
   const Descriptor fd = open_path("open", path, O_RDONLY, path);
   const struct stat info = look_at_open(fd, path);
-  const std::string text = read_all(fd, path, static_cast<std::uint64_t>(info.st_size), max_bytes);
+  const auto known = S_ISREG(info.st_mode) ? static_cast<std::uint64_t>(info.st_size) : kReadBlock - 1;
+  const std::string text = read_all(fd, path, known, max_bytes);
   if (!text.empty() || !S_ISFIFO(info.st_mode)) return text;
   fail({.code = ExitCode::kFileIo,
         .subject = fmt::format("cannot read {}: a pipe that nobody writes to", path),

@@ -75,14 +75,14 @@ ManifestChunk read_chunk(const json& fields, const ManifestTensor& tensor, const
   if (const std::string problem = slice_problem(tensor.shape, *slice); !problem.empty()) {
     refuse_format(subject, "slices of the tensor", problem);
   }
+  chunk.slice = *slice;
+  const auto bytes = static_cast<std::uint64_t>(slice->numel()) * size_of(tensor.dtype);
+  if (chunk.bytes != bytes) refuse_format(subject + ": bytes", std::to_string(bytes), std::to_string(chunk.bytes));
   const std::uint64_t file_bytes = files[static_cast<std::size_t>(chunk.file)].bytes;
   if (chunk.bytes > file_bytes || chunk.begin > file_bytes - chunk.bytes) {
     refuse_format(subject, fmt::format("bytes of a file of {}", file_bytes),
                   fmt::format("{} from byte {}", chunk.bytes, chunk.begin));
   }
-  chunk.slice = *slice;
-  const auto bytes = static_cast<std::uint64_t>(slice->numel()) * size_of(tensor.dtype);
-  if (chunk.bytes != bytes) refuse_format(subject + ": bytes", std::to_string(bytes), std::to_string(chunk.bytes));
   chunk.hash = read_hash(fields[4], subject + ": xxh3_128");
   return chunk;
 }
