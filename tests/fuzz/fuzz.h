@@ -23,7 +23,7 @@ class Input {
   std::string_view rest_;
 };
 
-void expect_result_or_error(const std::function<void()>& parse);
+void expect_result_or_error(const std::function<void()>& parse, double milliseconds_per_kib = 1);
 [[noreturn]] void defect(std::string_view what);
 
 // A file of this process that parsers which want a path can open; its content is replaced at each call.
