@@ -7,6 +7,8 @@
 #include <cmath>
 #include <optional>
 
+#include "core/base/utf8.h"
+
 namespace megalith {
 
 namespace {
@@ -163,19 +165,10 @@ std::string escaped_short(std::string_view text) {
 }
 
 bool is_utf8(std::string_view text) {
-  for (std::size_t i = 0; i < text.size();) {
-    const auto lead = static_cast<unsigned char>(text[i]);
-    const std::size_t length = lead < 0x80 ? 1 : lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : lead >= 0xc0 ? 2 : 0;
-    if (length == 0 || lead > 0xf4 || i + length > text.size()) return false;
-    std::uint32_t point = length == 1 ? lead : lead & (0x7fU >> length);
-    for (std::size_t k = 1; k < length; ++k) {
-      const auto byte = static_cast<unsigned char>(text[i + k]);
-      if ((byte & 0xc0) != 0x80) return false;
-      point = point << 6 | (byte & 0x3fU);
-    }
-    constexpr std::uint32_t kSmallest[] = {0, 0, 0x80, 0x800, 0x10000};
-    if (point < kSmallest[length] || point > 0x10ffff || (point >= 0xd800 && point <= 0xdfff)) return false;
-    i += length;
+  for (std::size_t at = 0; at < text.size();) {
+    const CodePoint code = decode_utf8(text, at);
+    if (code.value >= kCodePoints) return false;
+    at += code.bytes;
   }
   return true;
 }

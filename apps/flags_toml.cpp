@@ -213,7 +213,7 @@ std::vector<RawValue> read_config_file(const std::string& path) {
   const FaultScope scope("config");
   std::string text;
   try {
-    text = read_whole_file(path, kMaxBytes);
+    text = read_file_or_pipe(path, kMaxBytes);
   } catch (const Error& error) {
     if (error.code() == ExitCode::kFormat) refuse(path, "a configuration of at most 1 MiB", "more");
     throw Error(error.code(), fmt::format("--config: {}", error.what()));

@@ -10,7 +10,7 @@
 #include "apps/trainer.h"
 #include "apps/training_checkpoint.h"
 #include "core/base/cpu_check.h"
-#include "core/data/utf8.h"
+#include "core/base/utf8.h"
 
 namespace megalith {
 

@@ -30,7 +30,7 @@ constexpr std::size_t kMaxFileName = 255;
 
 bool is_file_name(std::string_view name) {
   return name.size() > kSuffix.size() && name.ends_with(kSuffix) && name[0] != '.' &&
-         name.find('/') == std::string_view::npos;
+         std::ranges::none_of(name, [](char c) { return c == '/' || c == '\x7f' || (c >= 0 && c < ' '); });
 }
 
 // Half precision, 1 + 5 + 10 bits; every value is one of fp32.

@@ -8,100 +8,163 @@
 #include "core/base/error.h"
 #include "core/base/fault.h"
 #include "core/base/file.h"
+#include "core/base/log.h"
+#include "core/base/take_part.h"
+#include "core/checkpoint/printable.h"
+#include "core/checkpoint/strict_json.h"
 
 namespace megalith {
 
 namespace {
 
-using Json = nlohmann::ordered_json;
+using Json = nlohmann::json;
 
-Json parse(std::string_view line) { return Json::parse(line, nullptr, /*allow_exceptions=*/false); }
+constexpr std::uint64_t kMaxFileBytes = std::uint64_t{1} << 31;
+constexpr std::size_t kMaxLineBytes = std::size_t{1} << 20;
+constexpr std::size_t kMaxLineValues = std::size_t{1} << 17;
+constexpr std::size_t kMaxSteps = std::size_t{1} << 22;
+// Far beyond any run, and small enough that sums and the conversion to double are exact.
+constexpr std::uint64_t kMaxCount = std::uint64_t{1} << 48;
+constexpr std::size_t kMaxCategories = 1000;
 
-std::optional<double> number(const Json& object, const char* key) {
-  const auto found = object.find(key);
-  if (found == object.end() || !found->is_number()) return std::nullopt;
-  return found->get<double>();
-}
-
-std::optional<std::int64_t> whole(const Json& object, const char* key) {
-  const auto found = object.find(key);
-  if (found == object.end() || !found->is_number_integer()) return std::nullopt;
-  return found->get<std::int64_t>();
-}
-
-std::string text(const Json& value) {
-  return value.is_string() ? value.get<std::string>() : value.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
-
-std::string text_of(const Json& object, const char* key) {
-  const auto found = object.find(key);
-  return found == object.end() ? "" : text(*found);
-}
-
-MetricsRecord record_of(const Json& line, std::int64_t iteration) {
-  return {.iteration = iteration,
-          .consumed_samples = whole(line, "consumed_samples").value_or(0),
-          .lm_loss = number(line, "lm_loss"),
-          .grad_norm = number(line, "grad_norm"),
-          .validation_loss = number(line, "validation_loss"),
-          .learning_rate = number(line, "learning_rate").value_or(0),
-          .tokens_per_second = number(line, "tokens_per_second").value_or(0),
-          .tflops_per_device = number(line, "tflops_per_device").value_or(0),
-          .step_ms = number(line, "step_ms").value_or(0),
-          .memory_peak_bytes = whole(line, "memory_peak_bytes").value_or(0),
-          .skipped = text_of(line, "skipped") == "true"};
-}
-
-void read_extras(const Json& line, MetricsRun& run) {
-  if (const auto found = line.find("memory_bytes"); found != line.end() && found->is_object()) {
-    run.memory_bytes.clear();
-    for (const auto& [category, bytes] : found->items()) {
-      if (bytes.is_number_integer()) run.memory_bytes.emplace_back(category, bytes.get<std::int64_t>());
-    }
+std::optional<Json> parse(std::string_view line) {
+  if (line.size() > kMaxLineBytes) return std::nullopt;
+  try {
+    return parse_strict_json(line, "", kMaxLineValues);
+  } catch (const Error&) {
+    return std::nullopt;  // the line itself says what is wrong with it
   }
-  const auto found = line.find("run");
-  if (found == line.end() || !found->is_object()) return;
-  run.version = text_of(*found, "megalith");
-  run.commit = text_of(*found, "commit");
+}
+
+std::optional<std::int64_t> iteration_in(const std::optional<Json>& line) {
+  if (!line || !line->is_object()) return std::nullopt;
+  const auto found = line->find("iteration");
+  if (found == line->end() || !found->is_number_unsigned()) return std::nullopt;
+  const auto step = found->get<std::uint64_t>();
+  return step <= kMaxCount ? std::optional(static_cast<std::int64_t>(step)) : std::nullopt;
+}
+
+// A line's members; keys that nobody asks for are left to later versions.
+class Line {
+ public:
+  Line(const Json& object, std::string place) : object_(object), place_(std::move(place)) {}
+
+  std::optional<double> number(const char* key) const {
+    const Json* const value = find(key);
+    if (value == nullptr || value->is_null()) return std::nullopt;  // null: not finite
+    if (!value->is_number()) refuse(key, "a number or null", *value);
+    return value->get<double>();
+  }
+  std::int64_t count(const char* key) const {
+    const Json* const value = find(key);
+    return value == nullptr ? 0 : json_integer(*value, 0, kMaxCount, place_of(key));
+  }
+  bool toggle(const char* key) const {
+    const Json* const value = find(key);
+    if (value != nullptr && !value->is_boolean()) refuse(key, "true or false", *value);
+    return value != nullptr && value->get<bool>();
+  }
+  std::string text(const char* key) const {
+    const Json* const value = find(key);
+    return value == nullptr ? "" : json_text(*value, kMaxLineBytes, place_of(key));
+  }
+  // Of the object under `key`; null where there is none.
+  const Json* members(const char* key) const {
+    const Json* const value = find(key);
+    if (value != nullptr && !value->is_object()) refuse(key, "an object", *value);
+    return value;
+  }
+  std::string place_of(std::string_view key) const { return fmt::format("{}: {}", place_, key); }
+
+ private:
+  const Json* find(const char* key) const {
+    const auto found = object_.find(key);
+    return found == object_.end() ? nullptr : &*found;
+  }
+  [[noreturn]] void refuse(const char* key, const char* expected, const Json& value) const {
+    refuse_content(place_of(key), expected, value.type_name());
+  }
+
+  const Json& object_;
+  std::string place_;
+};
+
+MetricsRecord record_of(const Line& line, std::int64_t iteration) {
+  return {.iteration = iteration,
+          .consumed_samples = line.count("consumed_samples"),
+          .lm_loss = line.number("lm_loss"),
+          .grad_norm = line.number("grad_norm"),
+          .validation_loss = line.number("validation_loss"),
+          .learning_rate = line.number("learning_rate").value_or(0),
+          .tokens_per_second = line.number("tokens_per_second").value_or(0),
+          .tflops_per_device = line.number("tflops_per_device").value_or(0),
+          .step_ms = line.number("step_ms").value_or(0),
+          .memory_peak_bytes = line.count("memory_peak_bytes"),
+          .skipped = line.toggle("skipped")};
+}
+
+void read_memory(const Line& line, MetricsRun& run) {
+  const Json* const memory = line.members("memory_bytes");
+  if (memory == nullptr) return;
+  if (memory->size() > kMaxCategories) {
+    refuse_content(line.place_of("memory_bytes"), fmt::format("at most {} categories", kMaxCategories),
+                   std::to_string(memory->size()));
+  }
+  run.memory_bytes.clear();
+  for (const auto& [category, bytes] : memory->items()) {
+    const std::string place = line.place_of("memory_bytes: " + printable(category));
+    run.memory_bytes.emplace_back(category, json_integer(bytes, 0, kMaxCount, place));
+  }
+}
+
+void read_run(const Line& line, MetricsRun& run) {
+  const Json* const object = line.members("run");
+  if (object == nullptr) return;
+  const Line members(*object, line.place_of("run"));
+  run.version = members.text("megalith");
+  run.commit = members.text("commit");
   run.config.clear();
-  const auto config = found->find("config");
-  if (config == found->end() || !config->is_object()) return;
-  for (const auto& [name, value] : config->items()) run.config.emplace_back(name, text(value));
+  const Json* const config = members.members("config");
+  if (config == nullptr) return;
+  for (const auto& [name, value] : config->items()) {
+    run.config.emplace_back(name, value.is_string() ? value.get<std::string>() : value.dump());
+  }
 }
 
 }  // namespace
 
-std::optional<std::int64_t> iteration_of(std::string_view line) {
-  const Json object = parse(line);
-  return object.is_object() ? whole(object, "iteration") : std::nullopt;
-}
+std::optional<std::int64_t> iteration_of(std::string_view line) { return iteration_in(parse(line)); }
 
 MetricsRun read_metrics(const std::string& path) {
   const FaultScope scope("report.input");
-  const std::string all = read_whole_file(path, std::uint64_t{1} << 33);
+  const std::string all = read_file_or_pipe(path, kMaxFileBytes);
   MetricsRun run{.path = path};
-  std::int64_t number_of_line = 0;
+  std::string place = path;
   const auto refuse = [&](const std::string& expected, const std::string& got) {
-    refuse_format(number_of_line == 0 ? path : fmt::format("{}:{}", path, number_of_line), expected, got,
-                  "report draws files of train --metrics-jsonl");
+    refuse_format(place, expected, got, "report draws files of train --metrics-jsonl");
   };
-  for (std::string_view rest = all; !rest.empty();) {
-    const std::size_t end = rest.find('\n');
-    const std::string_view line = rest.substr(0, end);
-    rest.remove_prefix(end == std::string_view::npos ? rest.size() : end + 1);
-    ++number_of_line;
-    const Json object = parse(line);
-    const std::optional<std::int64_t> iteration = object.is_object() ? whole(object, "iteration") : std::nullopt;
-    if (!iteration) {
-      if (end == std::string_view::npos) break;  // the run was ended while it wrote
-      refuse("a JSON object with an iteration", escaped_short(line));
+  std::string_view rest = all;
+  for (std::int64_t number = 1; !rest.empty(); ++number) {
+    place = fmt::format("{}:{}", path, number);
+    const bool has_end = rest.find('\n') != std::string_view::npos;
+    const std::string_view text = take_part(rest, '\n');
+    const std::optional<Json> object = parse(text);
+    const std::optional<std::int64_t> iteration = iteration_in(object);
+    if (!iteration && !has_end) {
+      log_warning(place + ": the last line is torn and left out: the run was ended while it wrote it, or still writes");
+      break;
     }
+    if (!iteration) refuse("a JSON object with an iteration", escaped_short(text));
     if (!run.records.empty() && *iteration <= run.records.back().iteration) {
       refuse(fmt::format("an iteration after {}", run.records.back().iteration), std::to_string(*iteration));
     }
-    run.records.push_back(record_of(object, *iteration));
-    read_extras(object, run);
+    if (run.records.size() == kMaxSteps) refuse(fmt::format("at most {} steps", kMaxSteps), "more");
+    const Line line(*object, place);
+    run.records.push_back(record_of(line, *iteration));
+    read_memory(line, run);
+    read_run(line, run);
   }
+  place = path;
   if (run.records.empty()) refuse("at least one step", "none");
   return run;
 }

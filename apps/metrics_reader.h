@@ -1,8 +1,8 @@
-// Reads what apps/metrics.h writes.
+// Reads what apps/metrics.h writes, out of a file that may come from anywhere: at most 2 GiB, 2^22 steps, lines of 1
+// MiB, counts of 2^48, and the limits of strict_json.h.
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -29,12 +29,13 @@ struct MetricsRun {
   std::string path;
   std::string version;  // empty where the file does not say
   std::string commit;
-  std::vector<std::pair<std::string, std::string>> config;         // flag and value of the newest "run"
+  std::vector<std::pair<std::string, std::string>> config;         // flag and value of the newest "run", by name
   std::vector<std::pair<std::string, std::int64_t>> memory_bytes;  // by category, of the last step
   std::vector<MetricsRecord> records;                              // by ascending iteration
 };
 
-// Fails with kFileIo, or with kFormat naming FILE:LINE. A torn last line is left out.
+// Fails with kFileIo, or with kFormat naming FILE:LINE. A last line without an end that is no JSON, as a killed run
+// leaves it, is left out with a warning.
 MetricsRun read_metrics(const std::string& path);
 
 // The step of a metrics line; none where it is not one.

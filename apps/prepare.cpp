@@ -8,6 +8,7 @@
 
 #include "core/base/cpu_check.h"
 #include "core/base/error.h"
+#include "core/base/log.h"
 #include "core/base/mapped_file.h"
 
 namespace megalith {
@@ -32,7 +33,7 @@ void run_command(const PrepareCommand& command) {
 }
 
 int report_error(ExitCode code, const char* message) {
-  fmt::print(stderr, "prepare: error: {}\n", message);
+  log_last_words(fmt::format("prepare: error: {}", message));
   return static_cast<int>(code);
 }
 

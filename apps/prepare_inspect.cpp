@@ -8,7 +8,7 @@
 #include "core/base/error.h"
 #include "core/data/dataset.h"
 #include "core/data/indexed_dataset.h"
-#include "core/data/utf8.h"
+#include "core/base/utf8.h"
 
 namespace megalith {
 

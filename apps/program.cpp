@@ -7,6 +7,8 @@
 #include <exception>
 #include <new>
 
+#include "core/base/log.h"
+
 namespace megalith {
 
 ExitCode report_exception(std::string_view name, std::string_view label) {
@@ -14,10 +16,8 @@ ExitCode report_exception(std::string_view name, std::string_view label) {
   const auto print = [&](std::string_view text) {
     const std::string_view open = label.empty() ? "" : "[", close = label.empty() ? "" : "] ";
     char line[8192];
-    const auto end = fmt::format_to_n(line, sizeof(line) - 1, "{}: error: {}{}{}{}", name, open, label, close, text);
-    const std::size_t size = std::min(end.size, sizeof(line) - 1);
-    line[size] = '\n';
-    std::fwrite(line, 1, size + 1, stderr);
+    const auto end = fmt::format_to_n(line, sizeof(line), "{}: error: {}{}{}{}", name, open, label, close, text);
+    log_last_words({line, std::min(end.size, sizeof(line))});
   };
   try {
     throw;

@@ -233,7 +233,7 @@ Rates parse_rates(std::string_view text, const std::string& path) {
 Rates read_rates(const std::string& path) {
   const FaultScope scope("config");
   try {
-    return parse_rates(read_whole_file(path, kMaxBytes), path);
+    return parse_rates(read_file_or_pipe(path, kMaxBytes), path);
   } catch (const Error& error) {
     if (error.code() == ExitCode::kFormat) refuse_usage(path, "a file of rates of at most 64 KiB", "more", kForm);
     if (error.code() == ExitCode::kUsage) throw;

@@ -18,6 +18,7 @@
 #include "core/base/cpu_check.h"
 #include "core/base/fault.h"
 #include "core/base/file.h"
+#include "core/base/log.h"
 #include "core/base/mapped_file.h"
 #include "core/device/cuda_device.h"
 #include "parallel/comm/mpi_runtime.h"
@@ -89,7 +90,7 @@ int main(int argc, char** argv) {
     return static_cast<int>(train(*mpi, world, {argv + 1, argv + argc}));
   } catch (const EveryRankFailed& failed) {
     if (mpi->rank() == 0)
-      fmt::print(stderr, "train: error: [rank {}/{}] {}\n", failed.rank(), mpi->size(), failed.what());
+      log_last_words(fmt::format("train: error: [rank {}/{}] {}", failed.rank(), mpi->size(), failed.what()));
     if (failed.code() == ExitCode::kCommunication) mpi->abort_together(failed.code());  // streams may wait for peers
     return static_cast<int>(failed.code());
   } catch (...) {

@@ -51,7 +51,7 @@ void make_each(const std::string& path, const FileObserver* observer, Made&& mad
 
 std::optional<PathInfo> look_at(const std::string& path) {
   struct stat info {};
-  if (::stat(path.c_str(), &info) == 0)
+  if (::stat(system_path(path), &info) == 0)
     return PathInfo{.type = type_of(info), .size = static_cast<std::uint64_t>(info.st_size)};
   if (errno == ENOENT || errno == ENOTDIR) return {};
   fail_file("look at " + path, errno);
@@ -77,7 +77,8 @@ Directory Directory::open(const std::string& path, const FileObserver* observer)
   directory.path_ = path;
   directory.observer_ = observer;
   directory.observe("open", path);
-  directory.fd_ = Descriptor(faulty("open", [&] { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
+  directory.fd_ =
+      Descriptor(faulty("open", [&] { return ::open(system_path(path), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
   if (!directory.fd_) fail_file("open directory " + path, errno);
   return directory;
 }

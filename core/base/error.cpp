@@ -2,21 +2,9 @@
 
 #include <fmt/format.h>
 
+#include "core/base/one_line.h"
+
 namespace megalith {
-
-namespace {
-
-// A message is one line, whatever names of files and flags it shows.
-std::string in_one_line(const std::string& text) {
-  std::string line;
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    line += byte >= 0x20 && byte != 0x7f ? std::string(1, c) : c == '\n' ? "\\n" : fmt::format("\\x{:02x}", byte);
-  }
-  return line;
-}
-
-}  // namespace
 
 void fail(const Fault& fault, std::source_location place) {
   std::string text;

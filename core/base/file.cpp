@@ -17,6 +17,8 @@
 namespace megalith {
 namespace {
 
+constexpr std::size_t kReadBlock = std::size_t{1} << 16;  // where nothing says how much there is
+
 // Moves bytes until all are done or the end is reached: step(done, count) is one call of the system. Returns the number
 // of bytes moved, or -1 after a failure, with the number in `done`.
 template <class Step>
@@ -45,15 +47,57 @@ ssize_t move_bytes(std::string_view operation, std::size_t bytes, std::size_t& d
   return static_cast<ssize_t>(done);
 }
 
-// Where a plain path of the user's is opened: links are followed.
+struct stat look_at_open(const Descriptor& fd, const std::string& path) {
+  struct stat info {};
+  if (::fstat(fd.get(), &info) != 0) fail_file("look at " + path, errno);
+  return info;
+}
+
+// Where a plain path of the user's is opened: links are followed. A named pipe without its other end must not hang
+// the program; later, reading and writing may wait for the other end.
 Descriptor open_path(std::string_view operation, const std::string& path, int flags, const std::string& shown) {
-  Descriptor fd(faulty(operation, [&] { return ::open(path.c_str(), flags | O_CLOEXEC, 0666); }));
+  const char* const name = system_path(path);
+  Descriptor fd(faulty(operation, [&] { return ::open(name, flags | O_CLOEXEC | O_NONBLOCK, 0666); }));
   if (!fd) {
     const int error = errno;
     const bool absent = error == ENOENT || error == ENOTDIR || error == EACCES || error == EISDIR;
-    fail_file(fmt::format("{} {}", operation, shown), error, absent ? "check the path and its permissions" : "");
+    const char* const remedy = absent           ? "check the path and its permissions"
+                               : error == ENXIO ? "a pipe that nobody reads from, or a socket: check the path"
+                                                : "";
+    fail_file(fmt::format("{} {}", operation, shown), error, remedy);
   }
+  if (!S_ISREG(look_at_open(fd, shown).st_mode)) ::fcntl(fd.get(), F_SETFL, flags & O_APPEND);
   return fd;
+}
+
+void require_regular(mode_t mode, const std::string& path) {
+  if (S_ISREG(mode)) return;
+  const char* const kind = S_ISDIR(mode) ? "a directory" : S_ISFIFO(mode) ? "a pipe" : "a device or a socket";
+  fail({.code = ExitCode::kFileIo,
+        .subject = fmt::format("cannot read {}: {}, not a regular file", path, kind),
+        .remedy = S_ISFIFO(mode) ? "write what comes from it to a file first" : "check the path",
+        .show_place = false});
+}
+
+// All bytes up to the end of what is open; `known`: how many there seem to be.
+std::string read_all(const Descriptor& fd, const std::string& path, std::uint64_t known, std::uint64_t max_bytes) {
+  std::string text;
+  std::size_t used = 0;
+  for (std::size_t block = static_cast<std::size_t>(std::min(known, max_bytes)) + 1;; block = kReadBlock) {
+    text.resize(used + block);
+    std::size_t done = 0;
+    const ssize_t got = move_bytes("read", block, done, [&](std::size_t from, std::size_t count) {
+      return ::read(fd.get(), text.data() + used + from, count);
+    });
+    if (got < 0) fail_file(fmt::format("read {} bytes at {} of {}", block, used, path), errno);
+    used += done;
+    if (used > max_bytes) {
+      refuse_format(path, fmt::format("at most {} bytes", max_bytes), "more");
+    }
+    if (done < block) break;
+  }
+  text.resize(used);
+  return text;
 }
 
 }  // namespace
@@ -63,21 +107,13 @@ void close_descriptor(int fd) { ::close(fd); }
 File::File(Descriptor fd, std::string path) : fd_(std::move(fd)), path_(std::move(path)) {}
 
 void File::check_regular() {
-  struct stat info {};
-  if (::fstat(fd_.get(), &info) != 0) fail_file("look at " + path_, errno);
-  if (!S_ISREG(info.st_mode)) {
-    fail({.code = ExitCode::kFileIo,
-          .subject = fmt::format("cannot read {}: {}", path_,
-                                 S_ISDIR(info.st_mode) ? "a directory, not a regular file" : "not a regular file"),
-          .remedy = "check the path",
-          .show_place = false});
-  }
+  const struct stat info = look_at_open(fd_, path_);
+  require_regular(info.st_mode, path_);
   size_ = static_cast<std::uint64_t>(info.st_size);
 }
 
 File File::open(const std::string& path) {
-  // O_NONBLOCK: opening a named pipe must not hang; it has no effect on the regular files that pass the check below.
-  File file(open_path("open", path, O_RDONLY | O_NONBLOCK, path), path);
+  File file(open_path("open", path, O_RDONLY, path), path);
   file.check_regular();
   return file;
 }
@@ -162,32 +198,24 @@ Descriptor File::duplicate() const {
 FileId File::identity() const { return identity_of_descriptor(fd_.get(), path_); }
 
 std::string read_whole_file(const std::string& path, std::uint64_t max_bytes) {
-  constexpr std::size_t kBlock = std::size_t{1} << 16;
+  const File file = File::open(path);
+  return read_all(file.fd_, path, file.size(), max_bytes);
+}
+
+std::string read_file_or_pipe(const std::string& path, std::uint64_t max_bytes) {
   const Descriptor fd = open_path("open", path, O_RDONLY, path);
-  struct stat info {};
-  if (::fstat(fd.get(), &info) != 0) fail_file("look at " + path, errno);
-  std::string text;
-  std::size_t used = 0;
-  const auto known = S_ISREG(info.st_mode) ? static_cast<std::uint64_t>(info.st_size) + 1 : kBlock;
-  for (std::size_t block = static_cast<std::size_t>(std::min(known, max_bytes + 1));; block = kBlock) {
-    text.resize(used + block);
-    std::size_t done = 0;
-    const ssize_t got = move_bytes("read", block, done, [&](std::size_t from, std::size_t count) {
-      return ::read(fd.get(), text.data() + used + from, count);
-    });
-    if (got < 0) fail_file(fmt::format("read {} bytes at {} of {}", block, used, path), errno);
-    used += done;
-    if (used > max_bytes) {
-      refuse_format(path, fmt::format("at most {} bytes", max_bytes), "more");
-    }
-    if (done < block) break;
-  }
-  text.resize(used);
-  return text;
+  const struct stat info = look_at_open(fd, path);
+  const auto known = S_ISREG(info.st_mode) ? static_cast<std::uint64_t>(info.st_size) : kReadBlock - 1;
+  const std::string text = read_all(fd, path, known, max_bytes);
+  if (!text.empty() || !S_ISFIFO(info.st_mode)) return text;
+  fail({.code = ExitCode::kFileIo,
+        .subject = fmt::format("cannot read {}: a pipe that nobody writes to", path),
+        .remedy = "start what writes to it first",
+        .show_place = false});
 }
 
 void rename_file(const std::string& from, const std::string& to) {
-  if (faulty("rename", [&] { return ::rename(from.c_str(), to.c_str()); }) != 0) {
+  if (faulty("rename", [&] { return ::rename(system_path(from), system_path(to)); }) != 0) {
     fail_file(fmt::format("rename {} to {}", from, to), errno);
   }
 }

@@ -71,6 +71,7 @@ class File {
 
  private:
   friend class Directory;
+  friend std::string read_whole_file(const std::string& path, std::uint64_t max_bytes);
   File(Descriptor fd, std::string path);
   void check_regular();
 
@@ -80,8 +81,11 @@ class File {
   const FileObserver* observer_ = nullptr;
 };
 
-// All bytes of a file, or of a pipe. More than `max_bytes` is an Error kFormat.
+// All bytes of a regular file. More than `max_bytes` is an Error kFormat.
 std::string read_whole_file(const std::string& path, std::uint64_t max_bytes);
+// The same for what a user may also give as a pipe, such as <(COMMAND) or /dev/stdin. It waits for a pipe's writer to
+// end; a pipe that has none is an Error.
+std::string read_file_or_pipe(const std::string& path, std::uint64_t max_bytes);
 void rename_file(const std::string& from, const std::string& to);  // replaces a file; not yet durable
 
 enum class EntryType { kFile, kDirectory, kOther };  // kOther includes symbolic links, in a directory

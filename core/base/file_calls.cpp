@@ -42,6 +42,14 @@ void fail_file(const std::string& what, int error, const std::string& remedy) {
         .show_place = false});
 }
 
+const char* system_path(const std::string& path) {
+  if (path.find('\0') == std::string::npos) return path.c_str();
+  fail({.code = ExitCode::kFileIo,
+        .subject = fmt::format("cannot look for a path with a NUL byte: {}", path),
+        .remedy = "check the path",
+        .show_place = false});
+}
+
 void sync_descriptor(int fd, const std::string& what) {
   if (faulty("sync", [&] { return ::fsync(fd); }) == 0) return;
   if (errno == EINVAL || errno == ENOTSUP) return;  // a file system without fsync for this kind of file

@@ -14,6 +14,9 @@ namespace megalith {
 // An Error (kFileIo): "cannot WHAT: the reason of `error`", with the remedy of that error unless one is given.
 [[noreturn]] void fail_file(const std::string& what, int error, const std::string& remedy = {});
 
+// A path as the system takes it; an Error where it holds a NUL, at which the system would end it.
+const char* system_path(const std::string& path);
+
 template <class Call>
 auto retry_interrupted(Call&& call) {
   auto result = call();

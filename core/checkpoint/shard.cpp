@@ -98,10 +98,21 @@ std::string slice_problem(const Shape& shape, const Slice& slice) {
   return {};
 }
 
-CommonRuns::Cursor::Cursor(const Shape& shape, const Slice& slice) {
-  done = slice.numel() == 0;
+namespace {
+
+bool boxes_overlap(const Slice& a, const Slice& b) {
+  for (std::size_t d = 0; d < a.start.size(); ++d) {
+    if (std::max(a.start[d], b.start[d]) >= std::min(a.stop[d], b.stop[d])) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+SliceRuns::SliceRuns(const Shape& shape, const Slice& slice) : done(slice.numel() == 0) {
+  if (done) return;
   if (slice.flat) {
-    global = slice.start[0];
+    global = first_ = slice.start[0];
     count = slice.stop[0] - slice.start[0];
     return;
   }
@@ -117,31 +128,68 @@ CommonRuns::Cursor::Cursor(const Shape& shape, const Slice& slice) {
   std::int64_t step = inner;
   for (int d = cut; d >= 0; --d) {
     const auto i = static_cast<std::size_t>(d);
-    global += slice.start[i] * step;
     if (d == cut) {
+      first_ = slice.start[i] * step;
       count = (slice.stop[i] - slice.start[i]) * inner;
     } else {
-      start.insert(start.begin(), slice.start[i]);
-      stop.insert(stop.begin(), slice.stop[i]);
-      stride.insert(stride.begin(), step);
+      start_.insert(start_.begin(), slice.start[i]);
+      stop_.insert(stop_.begin(), slice.stop[i]);
+      stride_.insert(stride_.begin(), step);
     }
     step *= shape[d];
   }
-  at = start;
+  at_ = start_;
+  place();
 }
 
-void CommonRuns::Cursor::advance() {
-  local += count;
-  for (std::size_t d = at.size(); d-- > 0;) {
-    global += stride[d];
-    if (++at[d] < stop[d]) return;
-    global -= (stop[d] - start[d]) * stride[d];
-    at[d] = start[d];
+void SliceRuns::place() {
+  std::int64_t runs = 0;  // before this one
+  global = first_;
+  for (std::size_t d = 0; d < at_.size(); ++d) {
+    runs = runs * (stop_[d] - start_[d]) + (at_[d] - start_[d]);
+    global += at_[d] * stride_[d];
   }
-  done = true;
+  local = runs * count;
 }
 
-CommonRuns::CommonRuns(const Shape& shape, const Slice& a, const Slice& b) : a_(shape, a), b_(shape, b) {}
+void SliceRuns::advance() {
+  std::size_t d = at_.size();
+  while (d > 0 && at_[d - 1] + 1 == stop_[d - 1]) {
+    --d;
+    at_[d] = start_[d];
+  }
+  if (d == 0) {
+    done = true;
+  } else {
+    ++at_[d - 1];
+    place();
+  }
+}
+
+void SliceRuns::seek(std::int64_t flat) {
+  if (done || global + count > flat) return;
+  // The first run that starts at `rest` or later: its digits in the dims outside of a run, from the left.
+  std::int64_t rest = flat - count + 1 - first_;
+  std::size_t d = 0;
+  for (; d < at_.size(); ++d) {
+    at_[d] = rest / stride_[d];
+    if (at_[d] < start_[d] || at_[d] >= stop_[d]) break;
+    rest -= at_[d] * stride_[d];
+  }
+  if (d < at_.size() && at_[d] < start_[d]) {  // before the box in this dim: its first run there
+    std::copy(start_.begin() + static_cast<std::ptrdiff_t>(d), start_.end(),
+              at_.begin() + static_cast<std::ptrdiff_t>(d));
+    return place();
+  }
+  const bool exact = d == at_.size() && rest == 0;
+  // Beyond the box in this dim, or between two runs: the run after the last one here.
+  for (std::size_t i = d; i < at_.size(); ++i) at_[i] = stop_[i] - 1;
+  exact ? place() : advance();
+}
+
+CommonRuns::CommonRuns(const Shape& shape, const Slice& a, const Slice& b) : a_(shape, a), b_(shape, b) {
+  if (!a.flat && !b.flat && !boxes_overlap(a, b)) a_.done = true;
+}
 
 std::optional<CommonRun> CommonRuns::next() {
   while (!a_.done && !b_.done) {
@@ -151,21 +199,80 @@ std::optional<CommonRun> CommonRuns::next() {
     const CommonRun run = {.a_offset = a_.local + low - a_.global,
                            .b_offset = b_.local + low - b_.global,
                            .count = std::min(a_end, b_end) - low};
+    if (run.count <= 0) {
+      (a_end <= low ? a_ : b_).seek(low);
+      continue;
+    }
     if (a_end <= b_end) a_.advance();
     if (b_end <= a_end) b_.advance();
-    if (run.count > 0) return run;
+    return run;
   }
   return std::nullopt;
 }
 
 namespace {
 
-bool boxes_overlap(const Slice& a, const Slice& b) {
-  for (std::size_t d = 0; d < a.start.size(); ++d) {
-    if (std::max(a.start[d], b.start[d]) >= std::min(a.stop[d], b.stop[d])) return false;
+// Compares slices in pairs; refuses to go on where that takes too long.
+class Overlaps {
+ public:
+  Overlaps(const Shape& shape, std::size_t slices) : shape_(shape), left_(kMaxComparisons * slices) {}
+
+  // Each: why two of them overlap, or "".
+  static std::string among_ranges(std::span<const Slice* const> sorted) {
+    for (std::size_t i = 1; i < sorted.size(); ++i) {
+      if (sorted[i]->start[0] < sorted[i - 1]->stop[0]) return told(*sorted[i - 1], *sorted[i]);
+    }
+    return {};
   }
-  return true;
-}
+  std::string among_boxes(std::vector<const Slice*> boxes) {
+    if (boxes.size() < 2) return {};
+    const std::size_t cut = most_cut(boxes);
+    std::sort(boxes.begin(), boxes.end(),
+              [&](const Slice* a, const Slice* b) { return a->start[cut] < b->start[cut]; });
+    for (std::size_t i = 0; i < boxes.size(); ++i) {
+      for (std::size_t j = i + 1; j < boxes.size() && boxes[j]->start[cut] < boxes[i]->stop[cut]; ++j) {
+        if (left_-- == 0) return too_many();
+        if (boxes_overlap(*boxes[i], *boxes[j])) return told(*boxes[j], *boxes[i]);
+      }
+    }
+    return {};
+  }
+
+  // `ranges` in ascending order and apart. Leaps from run to range and back, whatever lies between.
+  std::string between(const Slice& box, std::span<const Slice* const> ranges) {
+    SliceRuns runs(shape_, box);
+    while (!runs.done) {
+      const auto range = std::upper_bound(ranges.begin(), ranges.end(), runs.global,
+                                          [](std::int64_t at, const Slice* r) { return at < r->stop[0]; });
+      if (range == ranges.end()) return {};
+      if (left_-- == 0) return too_many();
+      if ((*range)->start[0] < runs.global + runs.count) return told(box, **range);
+      runs.seek((*range)->start[0]);
+    }
+    return {};
+  }
+
+ private:
+  // The dim in which the boxes start at the most places: sorted by it, most of them lie apart.
+  static std::size_t most_cut(const std::vector<const Slice*>& boxes) {
+    std::size_t best = 0, most = 0;
+    std::vector<std::int64_t> starts(boxes.size());
+    for (std::size_t d = 0; d < boxes[0]->start.size(); ++d) {
+      std::transform(boxes.begin(), boxes.end(), starts.begin(), [&](const Slice* box) { return box->start[d]; });
+      std::sort(starts.begin(), starts.end());
+      const auto places = static_cast<std::size_t>(std::unique(starts.begin(), starts.end()) - starts.begin());
+      if (places > most) best = d, most = places;
+    }
+    return best;
+  }
+  static std::string told(const Slice& a, const Slice& b) {
+    return fmt::format("slices {} and {} overlap", to_string(a), to_string(b));
+  }
+  static std::string too_many() { return "its slices interleave too much to be compared"; }
+
+  const Shape& shape_;
+  std::size_t left_;
+};
 
 }  // namespace
 
@@ -181,23 +288,12 @@ std::string cover_problem(const Shape& shape, std::span<const Slice> slices) {
   }
   if (covered < shape.numel())
     return fmt::format("{} of {} elements are missing", shape.numel() - covered, shape.numel());
-  if (boxes.size() > kMaxBoxes) return fmt::format("it is cut into more than {} boxes", kMaxBoxes);
-  const auto overlap = [](const Slice& a, const Slice& b) {
-    return fmt::format("slices {} and {} overlap", to_string(a), to_string(b));
-  };
   std::sort(ranges.begin(), ranges.end(), [](const Slice* a, const Slice* b) { return a->start[0] < b->start[0]; });
-  for (std::size_t i = 1; i < ranges.size(); ++i) {
-    if (ranges[i]->start[0] < ranges[i - 1]->stop[0]) return overlap(*ranges[i - 1], *ranges[i]);
-  }
-  for (std::size_t i = 0; i < boxes.size(); ++i) {
-    for (std::size_t j = 0; j < i; ++j) {
-      if (boxes_overlap(*boxes[i], *boxes[j])) return overlap(*boxes[i], *boxes[j]);
-    }
-    for (const Slice* range : ranges) {
-      if (CommonRuns(shape, *boxes[i], *range).next()) return overlap(*boxes[i], *range);
-    }
-  }
-  return {};
+  Overlaps overlaps(shape, slices.size());
+  std::string problem = overlaps.among_ranges(ranges);
+  if (problem.empty()) problem = overlaps.among_boxes(boxes);
+  for (std::size_t i = 0; i < boxes.size() && problem.empty(); ++i) problem = overlaps.between(*boxes[i], ranges);
+  return problem;
 }
 
 std::vector<int> assign_writers(std::span<const Shard> shards, int world) {

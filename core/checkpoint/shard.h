@@ -69,7 +69,26 @@ std::optional<std::int64_t> checked_bytes(const Shape& shape, DType dtype);
 // Why `slice` is not a slice of `shape`, or "".
 std::string slice_problem(const Shape& shape, const Slice& slice);
 
+// The contiguous runs of one valid slice in the flattened tensor, in ascending order.
+struct SliceRuns {
+  SliceRuns(const Shape& shape, const Slice& slice);
+  void advance();
+  void seek(std::int64_t flat);  // to the first run from here on that ends after element `flat`; a few divisions
+
+  bool done = false;
+  std::int64_t global = 0;  // where the run starts in the flattened tensor
+  std::int64_t local = 0;   // and in the slice
+  std::int64_t count = 0;   // its elements
+
+ private:
+  void place();
+
+  std::int64_t first_ = 0;                                // of a run, within the dims outside of it
+  std::vector<std::int64_t> start_, stop_, at_, stride_;  // of these dims
+};
+
 // Walks the elements that two valid slices of one shape have in common, as runs contiguous in both, in ascending order.
+// What only one of them has is leapt over.
 struct CommonRun {
   std::int64_t a_offset;  // first element, counted from the start of slice a
   std::int64_t b_offset;  // the same element, counted from the start of slice b
@@ -81,23 +100,13 @@ class CommonRuns {
   std::optional<CommonRun> next();
 
  private:
-  // The contiguous runs of one slice in the flattened tensor.
-  struct Cursor {
-    Cursor(const Shape& shape, const Slice& slice);
-    void advance();
-
-    bool done = false;
-    std::int64_t global = 0;                            // where the run starts in the flattened tensor
-    std::int64_t local = 0;                             // and in the slice
-    std::int64_t count = 0;                             // its elements
-    std::vector<std::int64_t> start, stop, at, stride;  // of the dims outside of a run
-  };
-  Cursor a_, b_;
+  SliceRuns a_, b_;
 };
 
-// Why valid `slices` do not cover each element of `shape` exactly once, or "". For files from anywhere: at most
-// kMaxBoxes boxes other than flat ranges, since those are compared pair by pair.
-inline constexpr std::size_t kMaxBoxes = 4096;
+// Why valid `slices` do not cover each element of `shape` exactly once, or "". For files from anywhere: it takes at
+// most kMaxComparisons comparisons a slice, whatever their sizes; what would take more is refused. Neither ranges, nor
+// boxes cut along one dim, nor grids of up to 2^16 boxes come near it.
+inline constexpr std::size_t kMaxComparisons = 256;
 std::string cover_problem(const Shape& shape, std::span<const Slice> slices);
 
 // Which of `world` ranks writes each of these shards, for shards that every one of these ranks holds. Balanced by bytes

@@ -21,10 +21,10 @@ std::string shown(const json& value) {
   return value.is_number() ? value.dump() : fmt::format("{} {}", value.is_null() ? "a" : "an", value.type_name());
 }
 
-// Builds the document while it counts depth and refuses duplicate names.
+// Builds the document while it counts depth and values and refuses duplicate names.
 class DocumentHandler {
  public:
-  explicit DocumentHandler(const std::string& subject) : subject_(subject) {}
+  DocumentHandler(const std::string& subject, std::size_t max_values) : subject_(subject), max_values_(max_values) {}
   json take() { return std::move(root_); }
 
   bool null() { return put(nullptr); }
@@ -49,6 +49,7 @@ class DocumentHandler {
 
  private:
   json* place(json value) {
+    if (values_++ == max_values_) refuse_content(subject_, fmt::format("at most {} values", max_values_), "more");
     if (open_.empty()) return &(root_ = std::move(value));
     json& parent = *open_.back();
     if (parent.is_object()) return &(parent[key_] = std::move(value));
@@ -75,6 +76,8 @@ class DocumentHandler {
   json root_;
   std::vector<json*> open_;  // a parent's elements do not move while a child of it is open
   std::string key_;
+  const std::size_t max_values_;
+  std::size_t values_ = 0;
 };
 
 }  // namespace
@@ -83,13 +86,13 @@ void refuse_content(const std::string& subject, const std::string& expected, con
   refuse_format(subject, expected, got, "mend the file or get it again");
 }
 
-json parse_strict_json(std::string_view text, const std::string& subject) {
+json parse_strict_json(std::string_view text, const std::string& subject, std::size_t max_values) {
   if (text.size() > kMaxJsonBytes) {
     refuse_content(subject, fmt::format("at most {} bytes", kMaxJsonBytes), std::to_string(text.size()));
   }
   // The JSON library takes a NUL for the end of its input and would accept anything after it.
   if (text.find('\0') != std::string_view::npos) refuse_content(subject, "JSON text", "a NUL byte");
-  DocumentHandler handler(subject);
+  DocumentHandler handler(subject, max_values);
   json::sax_parse(text, &handler);
   return handler.take();
 }

@@ -1,5 +1,5 @@
-// JSON from files that may come from anywhere: bounded size and depth, no duplicate names, no unknown keys, numbers
-// range-checked. Every refusal is one Error (kFormat) that names the file and the key.
+// JSON from files that may come from anywhere: bounded size, depth and number of values, no duplicate names, no unknown
+// keys, numbers range-checked. Every refusal is one Error (kFormat) that names the file and the key.
 #pragma once
 
 #include <cstddef>
@@ -14,11 +14,14 @@ namespace megalith {
 
 inline constexpr std::size_t kMaxJsonBytes = std::size_t{64} << 20;
 inline constexpr std::size_t kMaxJsonDepth = 32;
+// Of any kind, objects and arrays included. An index of 1 M tensors, or a manifest of 300,000 tensors, stays below it.
+inline constexpr std::size_t kMaxJsonValues = std::size_t{1} << 22;
 
 // What every check here ends in; its remedy is to mend the file or get it again.
 [[noreturn]] void refuse_content(const std::string& subject, const std::string& expected, const std::string& got);
 
-nlohmann::json parse_strict_json(std::string_view text, const std::string& subject);
+nlohmann::json parse_strict_json(std::string_view text, const std::string& subject,
+                                 std::size_t max_values = kMaxJsonValues);
 
 // Takes an object's members one by one; `finish` refuses those that nobody asked for.
 class JsonObject {

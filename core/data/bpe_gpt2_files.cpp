@@ -36,7 +36,7 @@ BpeVocabulary parse_gpt2_files(const TokenizerFile& vocab_file, const TokenizerF
     const std::string place = fmt::format("{}:{}", merge_file.name, number);
     const std::size_t space = line.find(' ');
     if (space == std::string_view::npos || space == 0 || space + 1 == line.size() || line.rfind(' ') != space) {
-      refuse_tokenizer_file(place, "two tokens with a space between", quoted_bytes(line));
+      refuse_tokenizer_file(place, "two tokens with a space between", described_line(line));
     }
     spelled.add_merge(place, line.substr(0, space), line.substr(space + 1));
   }

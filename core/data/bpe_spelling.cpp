@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/base/error.h"
-#include "core/data/utf8.h"
+#include "core/base/utf8.h"
 
 namespace megalith {
 
@@ -92,6 +92,10 @@ void check_file_size(const TokenizerFile& file) {
   }
 }
 
+std::string described_line(std::string_view line) {
+  return fmt::format("a line (bytes: {}, spaces: {})", line.size(), std::ranges::count(line, ' '));
+}
+
 nlohmann::json parse_tokenizer_json(const TokenizerFile& file) {
   check_file_size(file);
   const Extent extent = extent_of(file.text);
@@ -169,14 +173,16 @@ void SpelledVocabulary::add_merge(const std::string& place, std::string_view lef
   }
   merged_ = left;
   merged_ += right;
-  const auto id = [&](std::string_view token) {
+  const auto id = [&](std::string_view token, const char* which) {
     const std::optional<std::int32_t> found = id_of(token);
-    if (!found)
-      refuse_tokenizer_file(place, "merges of tokens in the vocabulary", quoted_bytes(token) + ", which is not");
+    if (!found) refuse_tokenizer_file(place, "merges of tokens in the vocabulary", which);
     return *found;
   };
   const auto rank = static_cast<std::int32_t>(vocabulary_.merges.size());
-  vocabulary_.merges.push_back({.left = id(left), .right = id(right), .merged = id(merged_), .rank = rank});
+  vocabulary_.merges.push_back({.left = id(left, "a first one that is not"),
+                                .right = id(right, "a second one that is not"),
+                                .merged = id(merged_, "two that together are none"),
+                                .rank = rank});
 }
 
 }  // namespace megalith

@@ -24,6 +24,9 @@ void check_file_size(const TokenizerFile& file);  // at most kMaxTokenizerFileBy
 // At most 40 bytes of a file's text, printable, in quotes.
 std::string quoted_bytes(std::string_view text);
 
+// What a line looks like, and nothing of what it says: the flag may name a file that is nobody's vocabulary.
+std::string described_line(std::string_view line);
+
 // The file's JSON; refused if it is larger than kMaxTokenizerFileBytes, deeper than 32, of more than 2^22 values, or
 // none.
 nlohmann::json parse_tokenizer_json(const TokenizerFile& file);

@@ -79,7 +79,7 @@ void read_ranks(BpeVocabulary& vocabulary, const TokenizerFile& file) {
       refuse_tokenizer_file(fmt::format("{}:{}", file.name, number),
                             fmt::format("a token of at most {} bytes in base64, a space and its rank, at most {}",
                                         kMaxTokenBytes, kMaxTokenId),
-                            quoted_bytes(line));
+                            described_line(line));
     }
     vocabulary.tokens.emplace_back(std::move(*bytes), *id);
   }

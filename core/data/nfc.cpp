@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "core/data/unicode_tables.h"
-#include "core/data/utf8.h"
+#include "core/base/utf8.h"
 
 namespace megalith {
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/data/utf8.h"
+#include "core/base/utf8.h"
 
 namespace megalith {
 

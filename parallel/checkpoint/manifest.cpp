@@ -61,11 +61,14 @@ void read_files(const json& files, Manifest& manifest, std::int64_t world, const
   manifest.state_file = read_file(files.back(), std::string(kStateName), subject);
 }
 
-ManifestChunk read_chunk(const json& fields, const ManifestTensor& tensor, int world, const std::string& subject) {
+using RankFiles = std::vector<ManifestFile>;
+
+ManifestChunk read_chunk(const json& fields, const ManifestTensor& tensor, const RankFiles& files,
+                         const std::string& subject) {
   require_array(fields, subject);
   if (fields.size() != 5) refuse_format(subject, "chunks of 5 values", std::to_string(fields.size()));
   ManifestChunk chunk;
-  chunk.file = static_cast<int>(json_integer(fields[0], 0, world - 1, subject + ": file"));
+  chunk.file = static_cast<int>(json_integer(fields[0], 0, std::ssize(files) - 1, subject + ": file"));
   chunk.begin = static_cast<std::uint64_t>(json_integer(fields[1], 0, kMaxInt, subject + ": begin"));
   chunk.bytes = static_cast<std::uint64_t>(json_integer(fields[2], 0, kMaxInt, subject + ": bytes"));
   const std::string text = json_text(fields[3], 256, subject + ": slice");
@@ -77,11 +80,16 @@ ManifestChunk read_chunk(const json& fields, const ManifestTensor& tensor, int w
   chunk.slice = *slice;
   const auto bytes = static_cast<std::uint64_t>(slice->numel()) * size_of(tensor.dtype);
   if (chunk.bytes != bytes) refuse_format(subject + ": bytes", std::to_string(bytes), std::to_string(chunk.bytes));
+  const std::uint64_t file_bytes = files[static_cast<std::size_t>(chunk.file)].bytes;
+  if (chunk.bytes > file_bytes || chunk.begin > file_bytes - chunk.bytes) {
+    refuse_format(subject, fmt::format("bytes of a file of {}", file_bytes),
+                  fmt::format("{} from byte {}", chunk.bytes, chunk.begin));
+  }
   chunk.hash = read_hash(fields[4], subject + ": xxh3_128");
   return chunk;
 }
 
-ManifestTensor read_tensor(const json& value, int world, const std::string& subject) {
+ManifestTensor read_tensor(const json& value, const RankFiles& files, const std::string& subject) {
   JsonObject object(value, subject);
   ManifestTensor tensor;
   const std::string dtype = object.text("dtype", 16);
@@ -97,10 +105,18 @@ ManifestTensor read_tensor(const json& value, int world, const std::string& subj
   const json& chunks = object.member("chunks");
   require_array(chunks, subject + ": chunks");
   for (const json& chunk : chunks) {
-    tensor.chunks.push_back(read_chunk(chunk, tensor, world, subject + ": chunks"));
+    tensor.chunks.push_back(read_chunk(chunk, tensor, files, subject + ": chunks"));
   }
   object.finish();
   return tensor;
+}
+
+// How many values the parser will count in the text.
+std::size_t json_values(const Manifest& manifest) {
+  std::size_t values = 8 + 4 * (manifest.rank_files.size() + 1);
+  for (const auto& [name, tensor] : manifest.tensors)
+    values += 4 + static_cast<std::size_t>(tensor.shape.rank()) + 6 * tensor.chunks.size();
+  return values;
 }
 
 // The text before the hash of itself, which must fit.
@@ -146,6 +162,8 @@ Lineage read_lineage(const json& value, std::int64_t step, const std::string& su
 }  // namespace
 
 std::string to_text(const Manifest& manifest) {
+  require(json_values(manifest) <= kMaxJsonValues,
+          "the manifest of this checkpoint would have too many values to read");
   json files = json::array();
   for (int rank = 0; rank < manifest.world(); ++rank) {
     files.push_back(
@@ -176,7 +194,7 @@ std::string to_text(const Manifest& manifest) {
 
 Manifest manifest_from_text(std::string_view text, const std::string& subject) {
   checked_body(text, subject);
-  const json value = parse_strict_json(text, subject);
+  json value = parse_strict_json(text, subject);
   JsonObject object(value, subject);
   if (const std::string format = object.text("format", 64); format != kFormat) {
     refuse_format(subject + ": format", std::string(kFormat), printable(format));
@@ -191,9 +209,10 @@ Manifest manifest_from_text(std::string_view text, const std::string& subject) {
   const std::int64_t world = object.integer("world", 1, kMaxWorld);
   read_files(object.member("files"), manifest, world, subject + ": files");
   JsonObject tensors(object.member("tensors"), subject + ": tensors");
-  for (const auto& [name, tensor] : object.member("tensors").items()) {
+  for (auto& [name, tensor] : value["tensors"].items()) {
     if (!is_tensor_name(name)) refuse_format(subject + ": tensors", "names of printable ASCII", printable(name));
-    manifest.tensors[name] = read_tensor(tensor, manifest.world(), subject + ": " + printable(name));
+    manifest.tensors[name] = read_tensor(tensor, manifest.rank_files, subject + ": " + printable(name));
+    tensor = nullptr;  // the larger half of the memory goes while the smaller one comes
   }
   if (object.has("lineage"))
     manifest.lineage = read_lineage(object.member("lineage"), manifest.step, subject + ": lineage");

@@ -25,7 +25,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   for (const std::string& argument : arguments) {
     if (argument.starts_with("--config")) return 0;
   }
-  fuzz::expect_result_or_error([&] { parser.parse(arguments); });
+  // Each argument, which may be a byte and a NUL, is compared with each flag.
+  fuzz::expect_result_or_error([&] { parser.parse(arguments); }, 20);
   disarm_faults();
   return 0;
 }

@@ -10,6 +10,8 @@
 #include <ctime>
 #include <exception>
 #include <filesystem>
+#include <random>
+#include <vector>
 
 #include "core/base/error.h"
 
@@ -18,6 +20,9 @@ namespace megalith::fuzz {
 namespace {
 
 constexpr double kMostMilliseconds = 100;
+constexpr std::size_t kSmallForm = 4096;  // run_target.sh makes no longer ones without FORM=large
+
+std::size_t input_size = 0;  // of the one under way
 
 double processor_milliseconds() {
   timespec now{};
@@ -39,6 +44,10 @@ std::string& scratch_folder() {
 }
 
 }  // namespace
+
+Input::Input(const std::uint8_t* data, std::size_t size) : rest_(reinterpret_cast<const char*>(data), size) {
+  input_size = size;
+}
 
 std::uint8_t Input::byte() {
   if (rest_.empty()) return 0;
@@ -73,11 +82,12 @@ static double attempt(const std::function<void()>& parse) {
   return processor_milliseconds() - start;
 }
 
-void expect_result_or_error(const std::function<void()>& parse) {
+void expect_result_or_error(const std::function<void()>& parse, double milliseconds_per_kib) {
+  const double most = kMostMilliseconds + milliseconds_per_kib * static_cast<double>(input_size) / 1024;
   double used = attempt(parse);
   // A busy machine charges a process for some of the others' work, but not each time.
-  for (int again = 0; again < 4 && used > kMostMilliseconds; ++again) used = std::min(used, attempt(parse));
-  if (used > kMostMilliseconds) defect("the input took " + std::to_string(used) + " ms");
+  for (int again = 0; again < 4 && used > most; ++again) used = std::min(used, attempt(parse));
+  if (used > most) defect("the input took " + std::to_string(used) + " ms");
 }
 
 ScratchFile::ScratchFile(const std::string& name) : path_(scratch_folder() + "/" + name) {
@@ -91,4 +101,35 @@ void ScratchFile::assign(std::string_view bytes) const {
     defect("the temporary file cannot be written");
 }
 
+// Repeats a piece of the input, from then on each time with other digits in one place of it, so that names differ.
+static std::size_t grow(std::uint8_t* data, std::size_t size, std::size_t max_size, std::minstd_rand& random) {
+  constexpr std::size_t kDigits = 4;
+  const std::size_t begin = random() % size, length = 1 + random() % std::min<std::size_t>(size - begin, 256);
+  const std::vector<std::uint8_t> piece(data + begin, data + begin + length), rest(data + begin, data + size);
+  const std::size_t wanted = size + ((max_size - size) >> random() % 8);
+  const bool differs = length > kDigits && random() % 2 == 0;
+  const std::size_t place = differs ? random() % (length - kDigits) : 0;
+  std::uint8_t* out = data + begin;
+  for (std::size_t copy = 0; size + length <= wanted; size += length, ++copy) {
+    out = std::copy(piece.begin(), piece.end(), out);
+    std::size_t number = copy;
+    for (std::size_t digit = 0; differs && digit < kDigits; ++digit, number /= 10)
+      out[static_cast<std::ptrdiff_t>(place + digit) - static_cast<std::ptrdiff_t>(length)] =
+          static_cast<std::uint8_t>('0' + number % 10);
+  }
+  std::copy(rest.begin(), rest.end(), out);
+  return size;
+}
+
 }  // namespace megalith::fuzz
+
+extern "C" std::size_t LLVMFuzzerMutate(std::uint8_t* data, std::size_t size, std::size_t max_size);
+
+// libFuzzer's own mutations hardly make an input longer, so in the large form every other one repeats what is there.
+extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t size, std::size_t max_size,
+                                               unsigned seed) {
+  std::minstd_rand random(seed);
+  if (max_size > megalith::fuzz::kSmallForm && size > 0 && size < max_size && random() % 2 == 0)
+    return megalith::fuzz::grow(data, size, max_size, random);
+  return LLVMFuzzerMutate(data, size, max_size);
+}

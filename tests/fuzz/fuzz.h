@@ -1,6 +1,6 @@
 // What the targets share. A parser may refuse an input with an Error of the exit codes for bad input; any other
-// exception, a message of more than one line, and an input that takes more than 100 ms of processor time end the run,
-// as do the sanitizers' findings, leaks, and more than 512 MiB (tests/fuzz/run.sh).
+// exception, a message of more than one line, and an input that takes more than 100 ms of processor time, and 1 ms for
+// each KiB of it, end the run, as do the sanitizers' findings, leaks, and more than 512 MiB (tests/fuzz/run.sh).
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ namespace megalith::fuzz {
 // Takes bytes off the front of an input.
 class Input {
  public:
-  Input(const std::uint8_t* data, std::size_t size) : rest_(reinterpret_cast<const char*>(data), size) {}
+  Input(const std::uint8_t* data, std::size_t size);
   std::uint8_t byte();     // 0 at the end
   std::uint64_t number();  // 8 bytes, little-endian; zeros beyond the end
   std::string_view rest() const { return rest_; }
@@ -23,7 +23,7 @@ class Input {
   std::string_view rest_;
 };
 
-void expect_result_or_error(const std::function<void()>& parse);
+void expect_result_or_error(const std::function<void()>& parse, double milliseconds_per_kib = 1);
 [[noreturn]] void defect(std::string_view what);
 
 // A file of this process that parsers which want a path can open; its content is replaced at each call.

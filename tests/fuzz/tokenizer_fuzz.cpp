@@ -3,9 +3,9 @@
 // behind the check for them is reached. What is accepted encodes some text, and gets it back.
 #include <nlohmann/json.hpp>
 
+#include "core/base/utf8.h"
 #include "core/data/bpe_files.h"
 #include "core/data/tokenizer.h"
-#include "core/data/utf8.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace {

@@ -32,6 +32,8 @@ TEST(HfIndex, RefusesHostileText) {
   expect(file(".hidden.safetensors"), place);
   expect(file("pytorch_model.bin"), place + "'pytorch_model.bin'");
   expect(file(""), place);
+  expect(file(std::string("model\0.safetensors", 18)), place + "'model\\x00.safetensors'");
+  expect(file("a\nb.safetensors"), place + "'a\\x0ab.safetensors'");
   expect(file(3), "index: weight_map: 'a': expected a text, got 3");
   expect(file(std::string(300, 'x')), "index: weight_map: 'a': expected a text of at most 255 bytes");
   expect("{}", "index: expected key weight_map, got none");

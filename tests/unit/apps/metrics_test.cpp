@@ -137,6 +137,21 @@ TEST_F(MetricsFile, ResumeRemovesATornLine) {
   EXPECT_THAT(iterations("m.jsonl"), ElementsAre(1, 2, 3, 5));
 }
 
+TEST_F(MetricsFile, ATornLastLineIsLeftOutWithAWarning) {
+  for (const std::string& torn : {std::string("{\"iteration\": 2, \"cons"), std::string(5'000'000, '\0')}) {
+    write("m.jsonl", "{\"iteration\": 1}\n" + torn);
+    ::testing::internal::CaptureStderr();
+    EXPECT_THAT(iterations("m.jsonl"), ElementsAre(1));
+    EXPECT_EQ(::testing::internal::GetCapturedStderr(),
+              "[megalith] warning: m.jsonl:2: the last line is torn and left out: the run was ended while it wrote it, "
+              "or still writes\n");
+  }
+  ::testing::internal::CaptureStderr();
+  write("m.jsonl", "{\"iteration\": 1}\n{\"iteration\": 2}");  // whole, but for its end
+  EXPECT_THAT(iterations("m.jsonl"), ElementsAre(1, 2));
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+}
+
 TEST_F(MetricsFile, AFreshRunMovesAnEarlierFileAway) {
   write_steps("m.jsonl", 0, 3);
   write_steps("m.jsonl", 0, 2);
@@ -186,6 +201,48 @@ TEST_F(MetricsFile, ReadingNamesTheDamagedLine) {
             "exit 4: m.jsonl:2: expected an iteration after 2, got 2" + remedy);
   write("m.jsonl", std::string(1'000'000, '[') + "\n");
   EXPECT_THAT(message_of([] { read_metrics("m.jsonl"); }), HasSubstr("exit 4: m.jsonl:1: "));
+}
+
+TEST_F(MetricsFile, ReadingTakesNumbersAsTheyAre) {
+  const auto told = [&](const std::string& members) {
+    write("m.jsonl", "{\"iteration\": 7, " + members + "}\n");
+    return message_of([] { read_metrics("m.jsonl"); });
+  };
+  const std::string most = "; mend the file or get it again";
+  EXPECT_EQ(told("\"consumed_samples\": 18446744073709551615"),
+            "exit 4: m.jsonl:1: consumed_samples: expected an integer from 0 to 281474976710656, got "
+            "18446744073709551615" +
+                most);
+  EXPECT_EQ(told("\"memory_peak_bytes\": -1"),
+            "exit 4: m.jsonl:1: memory_peak_bytes: expected an integer from 0 to 281474976710656, got -1" + most);
+  EXPECT_EQ(told("\"memory_bytes\": {\"a\\nb\": 9223372036854775807}"),
+            "exit 4: m.jsonl:1: memory_bytes: 'a\\x0ab': expected an integer from 0 to 281474976710656, got "
+            "9223372036854775807" +
+                most);
+  EXPECT_EQ(told("\"lm_loss\": \"5\""), "exit 4: m.jsonl:1: lm_loss: expected a number or null, got string" + most);
+  EXPECT_EQ(told("\"skipped\": 1"), "exit 4: m.jsonl:1: skipped: expected true or false, got number" + most);
+  EXPECT_EQ(told("\"run\": []"), "exit 4: m.jsonl:1: run: expected an object, got array" + most);
+  EXPECT_EQ(told("\"run\": {\"commit\": 1}"), "exit 4: m.jsonl:1: run: commit: expected a text, got 1" + most);
+  EXPECT_EQ(told("\"lm_loss\": null, \"of_a_later_version\": [{}]"), "fine");
+  write("m.jsonl", "{\"iteration\": 18446744073709551615}\n");
+  EXPECT_THAT(message_of([] { read_metrics("m.jsonl"); }), HasSubstr("expected a JSON object with an iteration"));
+}
+
+// Nesting ended the program, and many keys took hours.
+TEST_F(MetricsFile, ReadingIsBounded) {
+  const auto told = [&](const std::string& line) {
+    write("m.jsonl", line + "\n");
+    return message_of([] { read_metrics("m.jsonl"); });
+  };
+  const std::string deep = std::string(400'000, '[') + std::string(400'000, ']');
+  EXPECT_THAT(told("{\"iteration\": 1, \"run\": {\"config\": {\"a\": " + deep + "}}}"), HasSubstr("m.jsonl:1: "));
+  std::string keys;
+  for (int i = 0; i < 60'000; ++i) keys += ", \"" + std::to_string(i) + "\": 0";
+  EXPECT_EQ(told("{\"iteration\": 1" + keys + "}"), "fine");
+  EXPECT_THAT(told("{\"iteration\": 1, \"memory_bytes\": {" + keys.substr(2) + "}}"),
+              HasSubstr("memory_bytes: expected at most 1000 categories, got 60000"));
+  EXPECT_THAT(told("{\"iteration\": 1, \"iteration\": 2}"), HasSubstr("m.jsonl:1: "));
+  EXPECT_THAT(told("{\"iteration\": 1" + std::string(1 << 20, ' ') + "}"), HasSubstr("m.jsonl:1: "));
 }
 
 LogLine log_line() {

@@ -1,12 +1,15 @@
 #include "core/base/file.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
+#include <chrono>
 #include <filesystem>
 #include <optional>
+#include <thread>
 
 #include "core/base/fault.h"
 #include "tests/unit/checkpoint/expect_error.h"
@@ -154,6 +157,62 @@ TEST(CheckpointFile, LooksAtWhatAPathNames) {
   for (const char* name : {"none", "file/none"}) EXPECT_FALSE(look_at(folder.path(name))) << name;
   EXPECT_FALSE(look_at(""));
   EXPECT_ERROR(ExitCode::kFileIo, "(ENAMETOOLONG)", look_at(std::string(5000, 'x')));
+}
+
+// Opening either end of a named pipe waits for the other one: nothing that a path names may make the program wait so.
+TEST(CheckpointFile, HangsOnNoPipeThatAPathNames) {
+  const TestFolder folder;
+  const std::string pipe = folder.path("pipe");
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_ERROR(ExitCode::kFileIo, "cannot read " + pipe + ": a pipe, not a regular file; write what comes from it to a",
+               File::open(pipe));
+  EXPECT_ERROR(ExitCode::kFileIo, pipe + ": a pipe, not a regular file", read_whole_file(pipe, 10));
+  EXPECT_ERROR(ExitCode::kFileIo, "cannot read " + pipe + ": a pipe that nobody writes to; start what writes to it",
+               read_file_or_pipe(pipe, 10));
+  EXPECT_ERROR(ExitCode::kFileIo, "(ENXIO); a pipe that nobody reads from", File::append(pipe));
+  EXPECT_ERROR(ExitCode::kFileIo, "(ENXIO); a pipe that nobody reads from", File::create(pipe));
+  EXPECT_ERROR(ExitCode::kFileIo, "/dev/null: a device or a socket, not a regular file", File::open("/dev/null"));
+  EXPECT_ERROR(ExitCode::kFileIo, folder.path() + ": a directory, not a regular file",
+               read_whole_file(folder.path(), 1));
+}
+
+TEST(CheckpointFile, ReadsAPipeToItsEnd) {
+  const TestFolder folder;
+  const std::string pipe = folder.path("pipe");
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  const int reader = ::open(pipe.c_str(), O_RDONLY | O_NONBLOCK);  // lets the writer start
+  File writer = File::append(pipe);
+  std::string want(100'000, 'x');  // more than a pipe holds: each end has to wait for the other
+  std::thread writes([&] {
+    for (const char part : {'a', 'b'}) {
+      want.front() = part;
+      writer.write(want.substr(0, 50'000));
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));  // a pause is no end
+    }
+    writer = File();
+  });
+  const std::string got = read_file_or_pipe(pipe, 1'000'000);
+  writes.join();
+  ::close(reader);
+  ASSERT_EQ(got.size(), 100'000u);
+  EXPECT_EQ(got[0], 'a');
+  EXPECT_EQ(got[50'000], 'b');
+  EXPECT_EQ(read_file_or_pipe("/dev/null", 10), "");
+  EXPECT_ERROR(ExitCode::kFormat, "at most 10 bytes", read_file_or_pipe("/dev/zero", 10));
+}
+
+TEST(CheckpointFile, APathEndsAtNoNul) {
+  const TestFolder folder;
+  write_bytes(folder.path("file"), "x");
+  const std::string path = folder.path("file") + std::string(1, '\0') + ".toml";
+  const std::string told = "cannot look for a path with a NUL byte: " + folder.path("file") + "\\x00.toml; check";
+  EXPECT_ERROR(ExitCode::kFileIo, told, File::open(path));
+  EXPECT_ERROR(ExitCode::kFileIo, told, read_file_or_pipe(path, 10));
+  EXPECT_ERROR(ExitCode::kFileIo, told, look_at(path));
+  EXPECT_ERROR(ExitCode::kFileIo, told, Directory::open(path));
+  EXPECT_ERROR(ExitCode::kFileIo, told, make_directories(path));
+  EXPECT_ERROR(ExitCode::kFileIo, told, rename_file(folder.path("file"), path));
+  EXPECT_EQ(read_bytes(folder.path("file")), "x");
 }
 
 TEST(CheckpointFile, MakesDirectoriesWithTheirParents) {

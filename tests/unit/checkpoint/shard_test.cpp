@@ -1,5 +1,6 @@
 #include "core/checkpoint/shard.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -133,16 +134,91 @@ TEST(Slice, CoverMustBeExact) {
   EXPECT_EQ(cover_problem({0, 5}, std::vector<Slice>{Slice::whole({0, 5})}), "");
 }
 
-TEST(Slice, CoverTakesSoManyBoxesAndAnyRanges) {
-  const auto problem = [](std::size_t parts, bool flat) {
+// Cuts `whole` at random; what is one run of the flattened tensor may become a range.
+std::vector<Slice> random_partition(const Shape& shape, std::mt19937& random) {
+  std::vector<Slice> parts = {Slice::whole(shape)};
+  for (int cuts = static_cast<int>(random() % 8); cuts > 0; --cuts) {
+    const std::size_t which = random() % parts.size();
+    const std::size_t d = random() % parts[which].start.size();
+    const std::int64_t extent = parts[which].stop[d] - parts[which].start[d];
+    if (extent < 2) continue;
+    Slice rest = parts[which];
+    rest.start[d] += 1 + static_cast<std::int64_t>(random()) % (extent - 1);
+    parts[which].stop[d] = rest.start[d];
+    parts.push_back(std::move(rest));
+  }
+  for (Slice& part : parts) {
+    const auto inside = elements(shape, part);
+    if (random() % 2 == 0 && inside.back() - inside.front() + 1 == static_cast<std::int64_t>(inside.size()))
+      part = Slice::range(inside.front(), inside.back() + 1);
+  }
+  return parts;
+}
+
+TEST(Slice, CoverMatchesElementByElementCount) {
+  std::mt19937 random(11);
+  int exact = 0, wrong = 0;
+  for (int trial = 0; trial < 5000; ++trial) {
+    Shape shape;
+    for (int d = 0; d <= trial % 3; ++d) shape.push_back(1 + static_cast<std::int64_t>(random() % 6));
+    std::vector<Slice> slices = random_partition(shape, random);
+    if (random() % 2 == 0) {  // one of them moves, with its size
+      Slice& moved = slices[random() % slices.size()];
+      const std::size_t d = random() % moved.start.size();
+      const std::int64_t extent = moved.flat ? shape.numel() : shape[static_cast<int>(d)];
+      const std::int64_t size = moved.stop[d] - moved.start[d];
+      moved.start[d] = static_cast<std::int64_t>(random()) % (extent - size + 1);
+      moved.stop[d] = moved.start[d] + size;
+    }
+    std::vector<int> times(static_cast<std::size_t>(shape.numel()), 0);
+    for (const Slice& slice : slices) {
+      for (const std::int64_t at : elements(shape, slice)) ++times[static_cast<std::size_t>(at)];
+    }
+    const bool once = std::ranges::all_of(times, [](int n) { return n == 1; });
+    ++(once ? exact : wrong);
+    std::string shown;
+    for (const Slice& slice : slices) shown += to_string(slice) + " ";
+    ASSERT_EQ(cover_problem(shape, slices).empty(), once) << shown;
+  }
+  EXPECT_GT(exact, 1000);
+  EXPECT_GT(wrong, 1000);
+}
+
+// Element by element each of these would take years.
+TEST(Slice, CoverTakesNoLongerForLargeTensors) {
+  constexpr std::int64_t kRows = std::int64_t{1} << 40;
+  const Shape shape = {kRows, 4};
+  const auto problem = [&](std::vector<Slice> slices) { return cover_problem(shape, slices); };
+  EXPECT_EQ(problem({Slice::box({0, 0}, {kRows, 2}), Slice::range(2 * kRows, 4 * kRows)}),
+            fmt::format("slices [0:{0},0:2] and flat[{1}:{2}] overlap", kRows, 2 * kRows, 4 * kRows));
+  EXPECT_EQ(problem({Slice::box({0, 0}, {kRows - 1, 3}), Slice::box({0, 3}, {kRows - 1, 4}),
+                     Slice::range(4 * kRows - 4, 4 * kRows)}),
+            "");
+  CommonRuns common(shape, Slice::box({0, 0}, {kRows, 2}), Slice::range(4 * kRows - 4, 4 * kRows));
+  const std::optional<CommonRun> last = common.next();
+  ASSERT_TRUE(last);
+  EXPECT_EQ(last->a_offset, 2 * kRows - 2);
+  EXPECT_EQ(last->b_offset, 0);
+  EXPECT_FALSE(common.next());
+  CommonRuns none(shape, Slice::box({0, 0}, {kRows, 2}), Slice::box({0, 2}, {kRows, 4}));
+  EXPECT_FALSE(none.next());
+}
+
+TEST(Slice, CoverTakesManyPartsButNotAllInterleaved) {
+  const auto problem = [](std::int64_t parts, auto slice) {
     std::vector<Slice> slices;
-    for (std::int64_t i = 0; std::cmp_less(i, parts); ++i)
-      slices.push_back(flat ? Slice::range(i, i + 1) : Slice::box({i}, {i + 1}));
-    return cover_problem({static_cast<std::int64_t>(parts)}, slices);
+    for (std::int64_t i = 0; i < parts; ++i) slices.push_back(slice(i));
+    return cover_problem({2, parts}, slices);
   };
-  EXPECT_EQ(problem(kMaxBoxes, false), "");
-  EXPECT_EQ(problem(kMaxBoxes + 1, false), "it is cut into more than 4096 boxes");
-  EXPECT_EQ(problem(kMaxBoxes + 1, true), "");
+  EXPECT_EQ(problem(50'000, [](std::int64_t i) { return Slice::box({0, i}, {2, i + 1}); }), "");
+  EXPECT_EQ(problem(50'000, [](std::int64_t i) { return Slice::range(2 * i, 2 * i + 2); }), "");
+  constexpr std::int64_t kHalf = 1100;  // rows above columns: in both dims many boxes span all others
+  std::vector<Slice> slices;
+  for (std::int64_t i = 0; i < kHalf; ++i) {
+    slices.push_back(Slice::box({0, i}, {kHalf, i + 1}));
+    slices.push_back(Slice::box({kHalf + i, 0}, {kHalf + i + 1, kHalf}));
+  }
+  EXPECT_EQ(cover_problem({2 * kHalf, kHalf}, slices), "its slices interleave too much to be compared");
 }
 
 TEST(AssignWriters, BalancesBytesAndDependsOnTheListAlone) {

@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "core/checkpoint/hash.h"
+#include "core/checkpoint/strict_json.h"
 #include "tests/unit/checkpoint/expect_error.h"
 
 namespace megalith {
@@ -80,6 +83,12 @@ TEST(TrainState, RefusesOtherDocuments) {
   EXPECT_ERROR(ExitCode::kFormat, "a NUL byte", read(std::string("{}\0garbage", 10)));
   EXPECT_ERROR(ExitCode::kFormat, "UTF-8 JSON", read("{} {}"));
   EXPECT_ERROR(ExitCode::kFormat, "at most 67108864 bytes", read(std::string((64u << 20) + 1, ' ')));
+}
+
+TEST(StrictJson, BoundsTheNumberOfValues) {
+  EXPECT_EQ(parse_strict_json(R"({"a": [0, {}], "b": null})", "x", 5).size(), 2u);
+  EXPECT_ERROR(ExitCode::kFormat, "x: expected at most 4 values, got more",
+               parse_strict_json(R"({"a": [0, {}], "b": null})", "x", 4));
 }
 
 TEST(TrainState, RefusesToWriteWhatItWouldNotRead) {

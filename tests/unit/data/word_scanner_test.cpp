@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/data/nfc.h"
-#include "core/data/utf8.h"
+#include "core/base/utf8.h"
 #include "tests/unit/data/data_files.h"
 
 namespace megalith {
