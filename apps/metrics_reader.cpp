@@ -96,6 +96,7 @@ MetricsRun read_metrics(const std::string& path) {
       if (end == std::string_view::npos) break;  // the run was ended while it wrote
       refuse("a JSON object with an iteration", escaped_short(line));
     }
+    if (object.contains("evaluation")) continue;  // of a run with --skip-train, at any step
     if (!run.records.empty() && *iteration <= run.records.back().iteration) {
       refuse(fmt::format("an iteration after {}", run.records.back().iteration), std::to_string(*iteration));
     }
