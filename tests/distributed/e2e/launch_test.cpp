@@ -73,6 +73,15 @@ TEST(Launch, OutputThatIsLostIsAnError) {
   };
   for (const char* name : {"train", "generate", "plan", "report", "prepare", "convert"}) expect(name, "$0 >/dev/full");
   expect("report", "$0 >&-");
+  // Nor is what is printed written to the file that is opened next.
+  folder.write("text.txt", "a text");
+  const auto prepare = [&](const char* line, const char* prefix) {
+    return in_shell(folder, line, test::program("prepare", {"--input", "text.txt", "--output-prefix", prefix})).code;
+  };
+  EXPECT_EQ(prepare("$0", "open"), 0);
+  EXPECT_EQ(prepare("$0 >&- <&-", "closed"), 3);
+  EXPECT_EQ(folder.read("closed.bin"), folder.read("open.bin"));
+  EXPECT_EQ(folder.read("closed.idx"), folder.read("open.idx"));
   expect("report", "set -o pipefail; (sleep 0.2; $0) | true");  // the reader has ended by then
 }
 
