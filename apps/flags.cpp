@@ -15,6 +15,7 @@
 #include "core/base/edit_distance.h"
 #include "core/base/error.h"
 #include "core/base/fault.h"
+#include "core/base/standard_files.h"
 
 namespace megalith {
 
@@ -228,7 +229,7 @@ Options parse_options(App app, int argc, char** argv) {
   Parsed parsed = parse_flags(app, std::vector<std::string>(argv + std::min(argc, 1), argv + argc));
   if (parsed.print.empty()) return std::move(parsed.options);
   std::fputs(parsed.print.c_str(), stdout);
-  std::fflush(stdout);
+  check_standard_output();
   std::exit(static_cast<int>(ExitCode::kOk));
 }
 

@@ -7,9 +7,9 @@
 #include "apps/prepare.h"
 #include "core/base/counted.h"
 #include "core/base/error.h"
+#include "core/base/utf8.h"
 #include "core/data/dataset.h"
 #include "core/data/indexed_dataset.h"
-#include "core/base/utf8.h"
 
 namespace megalith {
 

@@ -6,8 +6,11 @@
 #include <cstdio>
 #include <exception>
 #include <new>
+#include <system_error>
 
+#include "core/base/launch.h"
 #include "core/base/log.h"
+#include "core/base/standard_files.h"
 
 namespace megalith {
 
@@ -27,6 +30,19 @@ ExitCode report_exception(std::string_view name, std::string_view label) {
   } catch (const std::bad_alloc&) {
     print("out of host memory");
     return ExitCode::kOutOfMemory;
+  } catch (const std::system_error& error) {
+    if (std::ferror(stdout) != 0) {  // of fmt::print
+      print(kOutputLost);
+      return ExitCode::kFileIo;
+    }
+    if (error.code() == std::errc::resource_unavailable_try_again) {  // of std::thread
+      print(
+          "no thread to be had from the system; raise the limit of processes (ulimit -u, or pids.max of the cgroup), "
+          "or start fewer ranks on this machine");
+      return ExitCode::kOutOfMemory;
+    }
+    print(error.what());
+    return ExitCode::kInternal;
   } catch (const std::exception& error) {
     print(error.what());
     return ExitCode::kInternal;
@@ -34,12 +50,16 @@ ExitCode report_exception(std::string_view name, std::string_view label) {
 }
 
 int run_program(std::string_view name, const std::function<ExitCode()>& work) {
+  guard_standard_files();
   try {
-    const ExitCode code = work();
-    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
-      fail(
-          {.code = ExitCode::kFileIo, .subject = "standard output", .expected = "to write to it", .show_place = false});
+    const Launch launch = launch_of(LaunchSigns::kCertain);
+    if (launch.ranks > 1) {
+      refuse_usage(launch.sign, fmt::format("one process of {}", name), fmt::format("{} together", launch.ranks),
+                   fmt::format("start {} without a launcher; where it is alone all the same, by env -u {} {} ...", name,
+                               launch.sign.substr(0, launch.sign.find('=')), name));
     }
+    const ExitCode code = work();
+    check_standard_output();
     return static_cast<int>(code);
   } catch (...) {
     return static_cast<int>(report_exception(name, ""));

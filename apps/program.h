@@ -9,7 +9,8 @@
 
 namespace megalith {
 
-// Returns the process's exit code.
+// For the programs of one process; where a launcher started several, they are refused, since all would write the same
+// files. Returns the process's exit code.
 int run_program(std::string_view name, const std::function<ExitCode()>& work);
 
 // The exit code of the exception being handled, after printing "NAME: [label] message" to standard error.

@@ -77,7 +77,7 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
 train() {
   local status=0  # saving and loading the same folder goes on with what is there, or starts
-  mpirun -np "$ranks" --oversubscribe "$bin/train" --config configs/quickstart.toml "${device[@]}" \
+  apps/launch.sh -np "$ranks" --oversubscribe "$bin/train" --config configs/quickstart.toml "${device[@]}" \
     --data-path "$run/austen" --save "$run/checkpoints" --load "$run/checkpoints" --save-interval 100 --keep-last 2 \
     --metrics-jsonl "$run/metrics.jsonl" || status=$?
   [ "$status" -ne 75 ] || echo "stopped on request after saving; start apps/quickstart.sh again to go on"

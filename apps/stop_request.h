@@ -16,8 +16,9 @@ struct StopRequest {
 // From now on `signal` sets `request`, which outlives the program's use of signals. A second stop signal, of any kind
 // and at least 100 ms after the first, ends this process at once with 128 + its number, and with it (by mpirun) the
 // others; checkpoints are complete or absent all the same. Signals closer to each other count as one: launchers may
-// deliver a request both to mpirun, which forwards it, and to the ranks.
-void stop_on_signal(int signal, StopRequest& request);
+// deliver a request both to mpirun, which forwards it, and to the ranks. SIGPIPE, which each line of the log repeats,
+// counts as no second one. `tells`: the first says on standard error what will happen.
+void stop_on_signal(int signal, StopRequest& request, bool tells = false);
 
 // The file whose appearance asks for the end. Failures are warnings: no run ends for them.
 class StopFile {

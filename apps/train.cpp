@@ -1,10 +1,9 @@
 // train: the main program, one process per rank under mpirun.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <csignal>
+#include <cstdio>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,13 +12,16 @@
 #include "apps/flags.h"
 #include "apps/program.h"
 #include "apps/save_lock.h"
+#include "apps/start_watch.h"
 #include "apps/together.h"
 #include "apps/trainer.h"
 #include "core/base/cpu_check.h"
 #include "core/base/fault.h"
 #include "core/base/file.h"
+#include "core/base/launch.h"
 #include "core/base/log.h"
 #include "core/base/mapped_file.h"
+#include "core/base/standard_files.h"
 #include "core/device/cuda_device.h"
 #include "parallel/comm/mpi_runtime.h"
 
@@ -38,15 +40,48 @@ void check_save_folder(const std::string& folder) {
   }
 }
 
-megalith::ExitCode train(megalith::MpiRuntime& mpi, megalith::Communicator& world,
-                         const std::vector<std::string>& arguments) {
+// Processes that MPI knows nothing of each other would all be rank 0, and write the same files. Any sign of a launch is
+// enough here: training on one rank where more were asked for is dear and shows late.
+void check_launch(int world) {
   using namespace megalith;
-  Parsed parsed;
+  const Launch launch = launch_of(LaunchSigns::kAny);
+  if (world > 1 || launch.ranks == 1) return;
+  refuse_usage(launch.sign, fmt::format("a world of {} ranks in MPI", launch.ranks), "one of 1 rank",
+               fmt::format("start the ranks by mpirun -np {} of the Open MPI that train was built with, or by srun "
+                           "--mpi=pmix; mpirun -np 1 where one rank is meant",
+                           launch.ranks));
+}
+
+// The flags, or why they cannot be read, which all ranks tell together.
+struct Flags {
+  megalith::Parsed parsed;
+  std::optional<megalith::Error> error;
+};
+
+Flags read_flags(const std::vector<std::string>& arguments, int rank) {
+  using namespace megalith;
+  try {
+    return {.parsed = parse_flags(App::kTrain, arguments, rank), .error = {}};
+  } catch (const Error& error) {
+    return {.parsed = {}, .error = error};
+  }
+}
+
+std::chrono::milliseconds timeout_of(const Flags& flags, const std::vector<std::string>& arguments) {
+  const megalith::ParallelOptions& parallel = flags.parsed.options.parallel;
+  if (flags.error || !flags.parsed.print.empty()) return megalith::timeout_of(arguments);
+  return megalith::timeout_of(parallel.comm_timeout, static_cast<double>(parallel.distributed_timeout_minutes));
+}
+
+megalith::ExitCode train(megalith::MpiRuntime& mpi, megalith::Communicator& world, const Flags& flags) {
+  using namespace megalith;
+  const Parsed& parsed = flags.parsed;
   std::optional<SaveLock> save_lock;
   std::unique_ptr<RunSetup> setup;
   together(world, [&] {
-    parsed = parse_flags(App::kTrain, arguments, world.rank());
+    if (flags.error) throw *flags.error;
     if (!parsed.print.empty()) return;
+    check_launch(world.size());
     if constexpr (kCudaBuilt) {
       if (parsed.options.train.device == DeviceType::kCuda) select_cuda_device(mpi.local_rank());
     }
@@ -59,18 +94,42 @@ megalith::ExitCode train(megalith::MpiRuntime& mpi, megalith::Communicator& worl
     if (world.rank() == 0) fmt::print("{}", parsed.print);
     return ExitCode::kOk;
   }
-  std::signal(SIGXFSZ, SIG_IGN);          // a file-size limit then fails the save, not the run
-  stop_on_signal(SIGTERM, stop_request);  // until here there is nothing to save
-  const ParallelOptions& parallel = parsed.options.parallel;
-  const double seconds = parallel.comm_timeout > 0 ? parallel.comm_timeout
-                                                   : 60.0 * static_cast<double>(parallel.distributed_timeout_minutes);
-  mpi.watch({.timeout = std::chrono::milliseconds(std::max<std::int64_t>(1, std::llround(seconds * 1000))),
-             .dump_folder = parallel.comm_dump});
+  for (const int signal : {SIGINT, SIGTERM, SIGPIPE, SIGUSR1})  // until here there was nothing to save
+    stop_on_signal(signal, stop_request, world.rank() == 0);
+  mpi.watch({.timeout = timeout_of(flags, {}), .dump_folder = parsed.options.parallel.comm_dump});
   std::unique_ptr<Communicator> gpus;
   if (parsed.options.train.device == DeviceType::kCuda) gpus = mpi.world(DeviceType::kCuda);
   Trainer trainer(std::move(*setup), gpus ? *gpus : world, stop_request, &world);
   if (save_lock) trainer.hold_folder([&](const Directory& folder) { save_lock->hold(folder); });
-  return trainer.run();
+  const ExitCode code = trainer.run();
+  if (code == ExitCode::kOk) check_standard_output();  // a run that was stopped has told so by its exit code
+  return code;
+}
+
+megalith::ExitCode start(int argc, char** argv, std::unique_ptr<megalith::MpiRuntime>& mpi, std::string& label) {
+  using namespace megalith;
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  std::optional<StartWatch> watch(label);
+  watch->begin({.what = "flags and configuration",
+                .expected = "all files of --config to be read",
+                .remedy = "see whether the disk that holds them answers"},
+               at_start(megalith::timeout_of(arguments)));
+  const Flags flags = read_flags(arguments, static_cast<int>(launch_of(LaunchSigns::kCertain).rank));
+  const std::chrono::milliseconds timeout = at_start(timeout_of(flags, arguments));
+  watch->begin({.what = "MPI_Init",
+                .expected = "all ranks",
+                .remedy = "see whether each of them was started, and whether their machines reach each other"},
+               timeout);
+  mpi = std::make_unique<MpiRuntime>(argc, argv, MpiOptions{.timeout = timeout});
+  const std::unique_ptr<Communicator> world = mpi->world();
+  watch.reset();
+  label = fmt::format("rank {}/{}", world->rank(), world->size());
+  return train(*mpi, *world, flags);
+}
+
+std::string label_of_launch() {
+  const megalith::Launch launch = megalith::launch_of(megalith::LaunchSigns::kCertain);
+  return launch.ranks == 1 ? "rank 0/1" : fmt::format("rank {}/{}", launch.rank, launch.ranks);
 }
 
 }  // namespace
@@ -78,16 +137,14 @@ megalith::ExitCode train(megalith::MpiRuntime& mpi, megalith::Communicator& worl
 int main(int argc, char** argv) {
   using namespace megalith;
   require_cpu_baseline();
+  guard_standard_files();
   end_on_lost_mappings();
+  set_mpi_environment();
   stop_on_signal(SIGUSR1, stop_request);  // one that comes before the first step ends the run after it
-  std::string label;
+  std::string label = label_of_launch();
   std::unique_ptr<MpiRuntime> mpi;
   try {
-    mpi = std::make_unique<MpiRuntime>(argc, argv);
-    const std::unique_ptr<Communicator> group = mpi->world();
-    Communicator& world = *group;
-    label = fmt::format("rank {}/{}", world.rank(), world.size());
-    return static_cast<int>(train(*mpi, world, {argv + 1, argv + argc}));
+    return static_cast<int>(start(argc, argv, mpi, label));
   } catch (const EveryRankFailed& failed) {
     if (mpi->rank() == 0)
       log_last_words(fmt::format("train: error: [rank {}/{}] {}", failed.rank(), mpi->size(), failed.what()));

@@ -41,17 +41,22 @@ train() {  # train FOLDER STEPS
     --save "$folder" --load "$folder" $async ${ARGS:-} --metrics-jsonl "$folder/metrics.jsonl" >>"$folder/log" 2>&1
 }
 
-# SIGKILL for mpirun, which is the child of process $1 and leads a session of its own, and for all ranks of that session;
-# waits until none is left, so that nothing of it writes any more. False if it had ended already.
+# SIGKILL for mpirun, which is the child of process $1 and leads a session of its own, for all ranks of that session, or
+# for all of these; waits until none is left, so that nothing of it writes any more. Who is not killed has 20 seconds to
+# notice, mpirun and ranks alike. False if it had ended already.
 kill_session_below() {
   local leader
   leader=$(cat "/proc/$1/task/$1/children" 2>/dev/null) && leader=${leader%% *} && [ -n "$leader" ] || return 1
-  local pids=($(pids_of_session "$leader"))
+  local pids=($(pids_of_session "$leader")) tenths=0
   [ ${#pids[@]} -gt 0 ] || return 1
-  while [ ${#pids[@]} -gt 0 ]; do
-    kill -KILL "${pids[@]}" 2>/dev/null || true
-    sleep 0.05
-    pids=($(pids_of_session "$leader"))
+  case $((RANDOM % 3)) in
+    0) kill -KILL "${pids[@]}" 2>/dev/null || true ;;
+    1) kill -KILL "$leader" 2>/dev/null || true ;;
+    2) printf '%s\n' "${pids[@]}" | grep -vx "$leader" | xargs -r kill -KILL 2>/dev/null || true ;;
+  esac
+  while pids=($(pids_of_session "$leader")) && [ ${#pids[@]} -gt 0 ]; do
+    sleep 0.1
+    [ $((++tenths)) -lt 200 ] || { echo "soak: ${#pids[@]} processes did not notice a kill" >&2; exit 1; }
   done
   return 0
 }

@@ -8,11 +8,13 @@
 #include <chrono>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "core/base/error.h"
+#include "core/base/scratch_folder.h"
 #include "parallel/comm/communicator.h"
 #include "parallel/comm/mpi_runtime.h"
 
@@ -22,6 +24,7 @@ class NcclWatcher;
 
 struct MpiProcess {
   MpiOptions options;
+  std::optional<ScratchFolder> shared_memory;  // of this rank, which MPI shares with those of the node
   int rank = 0;
   int size = 1;
   int local_rank = 0;
@@ -67,7 +70,7 @@ struct MpiProcess {
 };
 
 // MpiRuntime::abort, from any thread.
-[[noreturn]] void end_all_ranks(const MpiProcess& process, ExitCode code);
+[[noreturn]] void end_all_ranks(MpiProcess& process, ExitCode code);
 
 // Time between two polls. Giving the core away answers fastest (some 20 us) while nobody else wants it. Once a yield
 // took long another thread does, and a yielding thread would come last in the queue each time; one that wakes from a

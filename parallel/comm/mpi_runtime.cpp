@@ -6,22 +6,65 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <optional>
+#include <utility>
 
+#include "core/base/launch.h"
 #include "parallel/comm/mpi_process.h"
 #include "parallel/comm/mpi_watcher.h"
 #include "parallel/comm/nccl_communicator.h"
 
 namespace megalith {
 
+namespace {
+
+// Of Open MPI; 5 knows the older name too.
+#if defined(OMPI_MAJOR_VERSION) && OMPI_MAJOR_VERSION >= 5
+#define MEGALITH_SHARED_MEMORY_BTL "sm"
+#else
+#define MEGALITH_SHARED_MEMORY_BTL "vader"
+#endif
+
+const char* of_environment(const char* name) { return std::getenv(name); }
+
+// A rank that is killed leaves its file in /dev/shm where its mpirun is killed too: in a folder of ours the next start
+// finds it.
+void share_memory_in_own_folder(MpiProcess& process) {
+  constexpr const char* kFolder = "OMPI_MCA_btl_" MEGALITH_SHARED_MEMORY_BTL "_backing_directory";
+  if (std::getenv(kFolder) != nullptr || launch_of(LaunchSigns::kCertain).ranks == 1) return;
+  std::optional<ScratchFolder> folder = ScratchFolder::make("/dev/shm", "megalith");
+  if (!folder) return;
+  setenv(kFolder, folder->path().c_str(), 1);
+  process.shared_memory.emplace(std::move(*folder));
+}
+
+}  // namespace
+
+void set_mpi_environment() {
+  const auto set = [](const char* name, const char* value) { setenv(name, value, 0); };
+  // Open MPI asks hwloc for the machine's devices, and hwloc an X server for its screens: where there is no name server
+  // each rank waits 5 s for that.
+  set("HWLOC_COMPONENTS", "-gl");
+  // As many queues to a GPU as CUDA has: one that waits for a peer (nccl_peer_memory.h) holds up what shares it.
+  set("CUDA_DEVICE_MAX_CONNECTIONS", "32");
+  // PMIx has mpirun and the ranks of a node share memory under a lock, and a rank that is killed while it holds it
+  // leaves mpirun waiting for ever. Messages in its place need none.
+  set("PMIX_MCA_gds", "hash");
+  // A process without mpirun starts a daemon for spawning others, which listens on every interface.
+  set("OMPI_MCA_ess_singleton_isolated", "1");
+  if (!on_one_node(of_environment)) return;
+  // Open MPI's TCP listens on every interface, also where no rank is elsewhere, and a few bytes from anyone end the
+  // run.
+  set("OMPI_MCA_pml", "ob1");
+  set("OMPI_MCA_btl", "self," MEGALITH_SHARED_MEMORY_BTL);
+}
+
 MpiRuntime::MpiRuntime(int& argc, char**& argv, const MpiOptions& options) : process_(std::make_shared<MpiProcess>()) {
   require(options.max_message_bytes > 0 && options.max_message_bytes < (std::size_t{1} << 31),
           "MpiOptions::max_message_bytes");
   process_->options = options;
-  // Open MPI asks hwloc for the machine's devices, and hwloc an X server for its screens: where there is no name server
-  // each rank waits 5 s for that.
-  setenv("HWLOC_COMPONENTS", "-gl", 0);
-  // As many queues to a GPU as CUDA has: one that waits for a peer (nccl_peer_memory.h) holds up what shares it.
-  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+  set_mpi_environment();
+  share_memory_in_own_folder(*process_);
   int provided = MPI_THREAD_SINGLE;
   MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);  // ends the process if it cannot
   if (provided < MPI_THREAD_MULTIPLE) {
@@ -84,8 +127,12 @@ void MpiRuntime::abort_together(ExitCode code) {
   abort(code);
 }
 
-void end_all_ranks(const MpiProcess& process, ExitCode code) {
+void end_all_ranks(MpiProcess& process, ExitCode code) {
   std::fflush(nullptr);
+  {
+    const std::lock_guard lock(process.mutex);
+    if (process.shared_memory) process.shared_memory->remove();  // who has it mapped keeps it
+  }
   if (process.size == 1) {  // no peers to end; an abort would add lines of MPI's own to the error's
     MPI_Finalize();
     std::_Exit(static_cast<int>(code));

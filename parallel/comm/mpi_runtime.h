@@ -31,6 +31,10 @@ struct WatchOptions {
   std::string dump_folder;  // made when it is needed; empty: no dumps
 };
 
+// Tells MPI, PMIx and CUDA, by the environment, what suits this program; what the user has set stays. Before anything
+// starts one of them; MpiRuntime does it too.
+void set_mpi_environment();
+
 // The first object in `main`; also works for a program that was started without mpirun, as a world of one rank.
 //   MpiRuntime mpi(argc, argv);
 //   try { train(mpi) } catch (const Error& e) { print it; mpi.abort(e.code()); }

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <deque>
 #include <exception>
+#include <system_error>
 
 #include "core/base/error.h"
 #include "core/base/fault.h"
@@ -38,9 +39,13 @@ void write_dump(const std::string& folder, int rank, const std::string& content)
   const FaultScope scope("comm_dump");
   try {
     make_directories(folder);  // nothing is synced: that may take seconds, while ranks wait
-    File file = File::create(fmt::format("{}/comm_rank_{:04}.json", folder, rank));
+    const Directory directory = Directory::open(folder);
+    const std::string name = fmt::format("comm_rank_{:04}.json", rank), temporary = name + ".tmp";
+    if (directory.contains(temporary)) directory.remove_file(temporary);
+    File file = directory.create_file(temporary);  // whatever has the name, a link too, is replaced and not written to
     file.write(content);
     file.close();
+    directory.rename(temporary, name);
   } catch (const std::exception& error) {
     log_warning(fmt::format("the last calls are not kept: {}", error.what()));
   }
@@ -217,11 +222,11 @@ void MpiWatcher::report(HangReport& report) {
     dump(text);
     if (!pause_until(kLeaderTime, [] { return false; })) return;  // the leader ends this process
   }
-  fmt::print(
-      stderr, "{}: error: [rank {}/{}] {}; told {:.1f} s after the call began{}\n", program_invocation_short_name,
+  const std::string line = fmt::format(
+      "{}: error: [rank {}/{}] {}; told {:.1f} s after the call began{}\n", program_invocation_short_name,
       process_->rank, process_->size, text, ms_since(report.late.began) * 1e-3,
       options_.dump_folder.empty() ? "" : fmt::format("; the last calls of each rank: {}", options_.dump_folder));
-  std::fflush(stderr);
+  std::fputs(line.c_str(), stderr);  // fmt::print throws where it cannot write
   dump(text);
   pause_until(kDumps, [&] { return answers_.dumped.size() >= states.size(); });
   end_all_ranks(*process_, ExitCode::kCommunication);
@@ -236,10 +241,15 @@ void MpiWatcher::dump(const std::string& reason) {
   std::vector<const FlightRecorder*> recorders;
   for (const auto& recorder : live) recorders.push_back(recorder.get());
   const std::string content = dump_json(process_->rank, process_->size, reason, recorders);
-  std::thread([folder = options_.dump_folder, rank = process_->rank, content, written = written_] {
+  const auto write = [folder = options_.dump_folder, rank = process_->rank, content, written = written_] {
     write_dump(folder, rank, content);
     *written = true;
-  }).detach();
+  };
+  try {
+    std::thread(write).detach();
+  } catch (const std::system_error&) {  // no thread to be had
+    write();
+  }
 }
 
 }  // namespace megalith

@@ -173,8 +173,9 @@ void NcclWatcher::end_process() {
     const std::lock_guard lock(process_->mutex);
     message = process_->abort_message;
   }
-  fmt::print(stderr, "{}: error: [rank {}/{}] {}\n", program_invocation_short_name, process_->rank, process_->size,
-             message);
+  const std::string line = fmt::format("{}: error: [rank {}/{}] {}\n", program_invocation_short_name, process_->rank,
+                                       process_->size, message);
+  std::fputs(line.c_str(), stderr);  // fmt::print throws where it cannot write
   end_all_ranks(*process_, ExitCode::kCommunication);
 }
 

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <filesystem>
 #include <random>
 #include <regex>
 #include <thread>
@@ -80,7 +81,12 @@ Stopped stop_a_rank(const Folder& folder, const Words& flags, std::size_t rank, 
 
 TEST(Hangs, AStoppedRankIsNamedAndNoProcessIsLeft) {
   const Folder folder;
+  folder.write("precious", "kept");
+  std::filesystem::create_directory(folder.path("comm-dump"));
+  std::filesystem::create_symlink("../precious", folder.path("comm-dump/comm_rank_0000.json"));
+  std::filesystem::create_symlink("../precious", folder.path("comm-dump/comm_rank_0002.json.tmp"));
   const Stopped stopped = stop_a_rank(folder, endless("3"), 1, std::chrono::milliseconds(0));
+  EXPECT_EQ(folder.read("precious"), "kept");  // links are replaced, not followed
   fmt::print("told {:.1f} s after the stop, ended {:.1f} s later\n", stopped.told, stopped.ended);
   EXPECT_EQ(stopped.outcome.code, 7);
   EXPECT_THAT(

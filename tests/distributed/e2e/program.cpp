@@ -113,6 +113,7 @@ Words Outcome::warnings() const { return lines_with(err + out, "[megalith] warni
 
 Process::Process(const Words& command, const Folder& folder)
     : out_(folder.path("stdout")), err_(folder.path("stderr")) {
+  for (const std::string& earlier : {out_, err_}) fs::remove(earlier);  // or wait_for_output finds what it wrote
   pid_ = fork();
   if (pid_ < 0) throw std::runtime_error("fork failed");
   if (pid_ == 0) execute(command, folder.path("."), out_, err_);

@@ -61,6 +61,7 @@ class Process {
   bool wait_for_output(const std::string& text);  // on standard output or error; false if it ended before
   bool wait_for_handler(int number);              // until the program itself takes the signal; false if it ended before
   void signal(int number) const;
+  pid_t pid() const { return pid_; }
   std::vector<pid_t> ranks() const;  // under Open MPI's mpirun: its processes, by rank
   Outcome finish();
 

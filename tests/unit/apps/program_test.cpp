@@ -1,0 +1,85 @@
+// What is around the work of each program: errors that become exit codes, and the time in which a run must start.
+#include "apps/program.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <stdexcept>
+#include <system_error>
+#include <thread>
+
+#include "apps/start_watch.h"
+
+namespace megalith {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::HasSubstr;
+
+TEST(Program, NoThreadToBeHadIsALackOfMemory) {
+  testing::internal::CaptureStderr();
+  const int code = run_program("prepare", []() -> ExitCode {
+    throw std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again));  // as std::thread does
+  });
+  EXPECT_EQ(code, 6);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "prepare: error: no thread to be had from the system; raise the limit of processes (ulimit -u, or pids.max "
+            "of the cgroup), or start fewer ranks on this machine\n");
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(run_program("prepare", []() -> ExitCode { throw std::runtime_error("a defect"); }), 9);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "prepare: error: a defect\n");
+}
+
+TEST(Program, OfOneProcessIsRefusedWhereALauncherStartedMore) {
+  setenv("PMI_SIZE", "3", 1);
+  bool worked = false;
+  testing::internal::CaptureStderr();
+  const int code = run_program("convert", [&] {
+    worked = true;
+    return ExitCode::kOk;
+  });
+  unsetenv("PMI_SIZE");
+  EXPECT_EQ(code, 2);
+  EXPECT_FALSE(worked);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "convert: error: PMI_SIZE=3: expected one process of convert, got 3 together; start convert without a "
+            "launcher; where it is alone all the same, by env -u PMI_SIZE convert ...\n");
+}
+
+TEST(StartWatch, EndsAProcessThatDoesNotStart) {
+  EXPECT_EXIT(
+      {
+        StartWatch watch("rank 1/2");
+        watch.begin({.what = "flags", .expected = "them to be read", .remedy = "look"}, milliseconds(50));
+        watch.begin({.what = "MPI_Init", .expected = "all ranks", .remedy = "look"}, milliseconds(200));
+        std::this_thread::sleep_for(std::chrono::seconds(30));
+      },
+      testing::ExitedWithCode(7),
+      "error: \\[rank 1/2\\] MPI_Init: expected all ranks within 0.2 s \\(--comm-timeout\\), got no end of it; look\n");
+}
+
+TEST(StartWatch, LetsGoOnWhatEndsInTime) {
+  StartWatch watch("");
+  for (int i = 0; i < 4; ++i) {
+    watch.begin({.what = "MPI_Init", .expected = "all ranks", .remedy = "look"}, milliseconds(2000));
+    std::this_thread::sleep_for(milliseconds(10));
+  }
+  watch.begin({.what = "MPI_Init", .expected = "all ranks", .remedy = "look"}, milliseconds(60));
+  watch.end();
+  std::this_thread::sleep_for(milliseconds(150));
+}
+
+TEST(StartWatch, ReadsTheTimeFromTheCommandLine) {
+  const auto time = [](const std::vector<std::string>& arguments) { return timeout_of(arguments).count(); };
+  EXPECT_EQ(time({}), 600'000);
+  EXPECT_EQ(time({"--config", "x", "--comm-timeout", "2.5"}), 2'500);
+  EXPECT_EQ(time({"--comm-timeout=3", "--distributed-timeout-minutes", "5"}), 3'000);
+  EXPECT_EQ(time({"--distributed-timeout-minutes=5", "--comm-timeout", "0"}), 300'000);
+  EXPECT_EQ(time({"--comm-timeout", "x", "--comm-timeouts", "1", "--comm-timeout"}), 600'000);
+  EXPECT_EQ(at_start(milliseconds(10)).count(), 5'000);
+  EXPECT_EQ(at_start(milliseconds(9'000)).count(), 9'000);
+}
+
+}  // namespace
+}  // namespace megalith
