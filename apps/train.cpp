@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/banner.h"
 #include "apps/flags.h"
 #include "apps/program.h"
 #include "apps/save_lock.h"
@@ -67,6 +68,7 @@ megalith::ExitCode train(megalith::MpiRuntime& mpi, megalith::Communicator& worl
              .dump_folder = parallel.comm_dump});
   std::unique_ptr<Communicator> gpus;
   if (parsed.options.train.device == DeviceType::kCuda) gpus = mpi.world(DeviceType::kCuda);
+  print_banner(*setup, world);
   Trainer trainer(std::move(*setup), gpus ? *gpus : world, stop_request, &world);
   return trainer.run();
 }

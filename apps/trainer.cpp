@@ -9,6 +9,7 @@
 #include "apps/flags.h"
 #include "apps/gemm_tuning.h"
 #include "apps/host_memory.h"
+#include "apps/peak_rate.h"
 #include "apps/together.h"
 #include "apps/version.h"
 #include "core/base/fault.h"
@@ -163,7 +164,12 @@ Trainer::Trainer(RunSetup setup, Communicator& world, const StopRequest& stop, C
   state_.config = config_of(options_);
   if (!options_.checkpoint.load.empty()) together(world_, [&] { load(); });  // a search that fails does so everywhere
   choose_gemm_algorithms(*model_, world_, options_.train.deterministic_mode, state_.gemm_algorithms);
-  if (is_main()) log_ = std::make_unique<StepLog>(options_.logging, options_.train.train_iters);
+  if (is_main()) {
+    log_ = std::make_unique<StepLog>(options_.logging,
+                                     StepLog::Run{.train_iters = options_.train.train_iters,
+                                                  .ranks = world_.size(),
+                                                  .peak_tflops = peak_tflops_of(options_, device_name(options_))});
+  }
   const LoggingOptions& logging = options_.logging;
   if (logging.metrics_jsonl.empty() && logging.tensorboard_dir.empty() && logging.trace.empty()) return;
   together(world_, [&] {
