@@ -13,6 +13,7 @@
 #include "apps/numbers.h"
 #include "apps/peak_rate.h"
 #include "apps/version.h"
+#include "core/base/counted.h"
 #include "core/base/take_part.h"
 
 namespace megalith {
@@ -20,10 +21,6 @@ namespace megalith {
 namespace {
 
 constexpr std::size_t kMostNames = 4;
-
-std::string counted(std::int64_t count, std::string_view one, std::string_view many) {
-  return fmt::format("{} {}", count, count == 1 ? one : many);
-}
 
 // The first few of a long list.
 std::string listed(const std::vector<std::string>& names) {
@@ -59,16 +56,16 @@ std::string said_layout(const Options& options, int world) {
   return text + fmt::format(
                     ", {} of {} a step",
                     counted(count_microbatches(options.train, static_cast<int>(mesh.dp)), "microbatch", "microbatches"),
-                    counted(options.train.micro_batch_size, "sequence", "sequences"));
+                    counted(options.train.micro_batch_size, "sequence"));
 }
 
 std::string said_model(const ModelConfig& model) {
   const std::int64_t parameters = num_parameters(model);
-  std::string text = fmt::format("{} parameters ({}): {} of width {}, {}", with_unit(static_cast<double>(parameters)),
-                                 parameters, counted(model.num_layers, "layer", "layers"), model.hidden_size,
-                                 counted(model.num_attention_heads, "head", "heads"));
+  std::string text =
+      fmt::format("{} parameters ({}): {} of width {}, {}", with_unit(static_cast<double>(parameters)), parameters,
+                  counted(model.num_layers, "layer"), model.hidden_size, counted(model.num_attention_heads, "head"));
   if (model.num_query_groups != model.num_attention_heads)
-    text += fmt::format(" in {}", counted(model.num_query_groups, "group", "groups"));
+    text += fmt::format(" in {}", counted(model.num_query_groups, "group"));
   return text +
          fmt::format(", vocabulary {}, {}", model.vocab_size, model.params_dtype == DType::kBf16 ? "bf16" : "fp32");
 }
@@ -82,9 +79,8 @@ std::string said_tokens(const Options& options) {
   }
   const double all = static_cast<double>(step) * static_cast<double>(train.train_iters);
   return fmt::format("{} a step in sequences of {}, {}, from {}", step, options.model.seq_length,
-                     train.skip_train
-                         ? "evaluation alone"
-                         : fmt::format("{} in {}", with_unit(all), counted(train.train_iters, "step", "steps")),
+                     train.skip_train ? "evaluation alone"
+                                      : fmt::format("{} in {}", with_unit(all), counted(train.train_iters, "step")),
                      prefixes.empty() ? "--mock-data" : listed(prefixes));
 }
 

@@ -15,6 +15,7 @@
 #include "apps/report_page.h"
 #include "apps/suggest.h"
 #include "apps/trainer.h"
+#include "core/base/counted.h"
 #include "core/base/cpu_check.h"
 #include "core/base/error.h"
 #include "parallel/pipeline_parallel/simulator.h"
@@ -57,7 +58,7 @@ void print_mesh(const MeshSizes& mesh) {
         tp == 1 ? std::string("0") : fmt::format("{} to {}", first.tp, last.tp),
         tp == 1 ? fmt::format("rank {}", ranks.front()) : fmt::format("ranks {} to {}", ranks.front(), ranks.back()));
   }
-  if (groups > kMostLines) fmt::print("  and {} more groups in this order\n", groups - kMostLines);
+  if (groups > kMostLines) fmt::print("  and {} in this order\n", counted(groups - kMostLines, "more group"));
 }
 
 void print_layout(const Options& options, const MeshSizes& mesh) {
@@ -78,8 +79,8 @@ void print_layout(const Options& options, const MeshSizes& mesh) {
   if (pipeline.placement.num_parts() == 1) return;
   const Schedule schedule = schedule_of(pipeline, microbatches);
   fmt::print("pipeline\n");
-  fmt::print("  schedule                      {:>15}, {} chunks a stage\n", name_of(pipeline.kind),
-             pipeline.placement.num_chunks);
+  fmt::print("  schedule                      {:>15}, {} a stage\n", name_of(pipeline.kind),
+             counted(pipeline.placement.num_chunks, "chunk"));
   fmt::print("  idle, at F = B = W            {:>14.1f}%\n", 100 * simulate(schedule, {}).bubble_share());
   for (int stage = 0; stage < pipeline.placement.num_stages; ++stage) {
     const std::int64_t ranks = mesh.world() / mesh.pp;

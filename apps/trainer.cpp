@@ -12,6 +12,7 @@
 #include "apps/peak_rate.h"
 #include "apps/together.h"
 #include "apps/version.h"
+#include "core/base/counted.h"
 #include "core/base/fault.h"
 #include "core/base/log.h"
 #include "core/base/output_file.h"
@@ -45,14 +46,15 @@ void check_gpu_memory(const MemoryUse& planned) {
       owners.emplace_back(planned.persistent[static_cast<std::size_t>(c)], name_of(static_cast<MemoryCategory>(c)));
     std::sort(owners.rbegin(), owners.rend());
     std::string list;
-    for (std::size_t i = 0; i < 4; ++i)
+    for (std::size_t i = 0; i < 4 && owners[i].first > 0; ++i)
       list += fmt::format("{}{} {:.2f}", i == 0 ? "" : ", ", owners[i].second, gib(owners[i].first));
     fail({.code = ExitCode::kOutOfMemory,
           .subject = "memory of the GPU",
           .expected = fmt::format("a run of at most {:.2f} GiB, free of {:.2f}", gib(memory.free), gib(memory.total)),
           .got = fmt::format("a forecast of {:.2f} GiB ({})", gib(planned.total()), list),
           .remedy = "lower --micro-batch-size, add --recompute-granularity full, --loss-chunk-size or bf16 optimizer "
-                    "state (--exp-avg-dtype), or use more ranks",
+                    "state (--exp-avg-dtype), or use more ranks with --use-distributed-optimizer or "
+                    "--tensor-model-parallel-size",
           .show_place = false});
   }
 }
@@ -405,7 +407,7 @@ ExitCode Trainer::run_steps() {
   const AbortOnUnwind guard(world_);  // a rank that fails must not leave its streams, or its peers, waiting
   const ExitCode code = step_loop();
   finish_save();
-  if (failed_saves_ > 0 && is_main()) log_warning(fmt::format("{} checkpoints could not be saved", failed_saves_));
+  if (failed_saves_ > 0 && is_main()) log_warning(counted(failed_saves_, "checkpoint") + " could not be saved");
   return code;
 }
 

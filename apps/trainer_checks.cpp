@@ -11,6 +11,7 @@
 
 #include "apps/together.h"
 #include "apps/trainer.h"
+#include "core/base/counted.h"
 #include "core/base/log.h"
 
 namespace megalith {
@@ -144,7 +145,8 @@ bool Trainer::found_hazards() {
   const bool found = hazards_->count() > 0;
   if (found) {
     for (const Hazard& hazard : hazards_->hazards()) log_warning("hazard: " + to_string(hazard));
-    log_warning(fmt::format("--check-hazards: {} unordered accesses on rank {}", hazards_->count(), world_.rank()));
+    log_warning(fmt::format("--check-hazards: {} on rank {}",
+                            counted(hazards_->count(), "unordered access", "unordered accesses"), world_.rank()));
   }
   return std::ranges::any_of(world_.host_all_gather(found ? "found" : ""),
                              [](const std::string& rank) { return !rank.empty(); });

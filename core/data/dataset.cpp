@@ -64,10 +64,12 @@ GptDataset build_part(const std::shared_ptr<const IndexedDataset>& data, const D
   const SequenceRange range = split_sequences(config.split, data->num_sequences())[split];
   if (range.begin >= range.end) {
     refuse_usage("--split",
-                 fmt::format("a {} share of at least one of the {} documents of {}", kSplitNames[split],
+                 fmt::format("a {} share of at least one document of the {} of {}", kSplitNames[split],
                              data->num_sequences(), data->prefix()),
                  fmt::format("'{}', which gives it none", config.split),
-                 fmt::format("give {} a larger share, or ask for none of its samples", kSplitNames[split]));
+                 fmt::format("give it a larger share, or cut the text into more documents (prepare --document-start or "
+                             "--document-separator){}",
+                             split == 1 ? ", or leave evaluation out with --eval-iters 0" : ""));
   }
   return GptDataset(data, {.range = range,
                            .num_samples = num_samples,

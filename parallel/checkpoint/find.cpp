@@ -87,8 +87,12 @@ class Candidates {
   std::string none_left() const {
     std::string text = "no valid checkpoint in " + request_.directory;
     if (request_.step) text += fmt::format(" for step {}", *request_.step);
-    text += tried_.empty() ? "; there is none of that step: leave --ckpt-step out for the newest"
-                           : "; tried " + tried_ + "; bring back a copy of one, or start anew without --load";
+    text +=
+        tried_.empty()
+            ? "; there is none of that step: leave --ckpt-step out for the newest"
+            : "; tried " + tried_ +
+                  (request_.step ? "; leave --ckpt-step out for the newest that is valid, or bring back a copy of it"
+                                 : "; bring back a copy of one, or start anew without --load and with another --save");
     return told_error(ExitCode::kNoCheckpoint, text);
   }
 

@@ -231,14 +231,16 @@ TEST(Flags, ContradictionsNameBothFlags) {
             "FOLDER, or remove --finetune");
   EXPECT_EQ(train_outcome({"--rotary-base", "500000"}),
             "exit 2: --rotary-base, --rotary-percent or --use-rope-scaling, and --position-embedding-type: expected "
-            "them with --position-embedding-type rope only, got learned_absolute; remove the one or set the other");
+            "them with --position-embedding-type rope only, got learned_absolute; use "
+            "--position-embedding-type rope, or leave them out");
   EXPECT_EQ(
       train_outcome({"--lr-wsd-decay-iters", "10"}),
       "exit 2: --lr-wsd-decay-iters and --lr-decay-style: expected --lr-wsd-decay-iters with --lr-decay-style WSD "
-      "only, got another style; remove the one or set the other");
+      "only, got another style; add --lr-decay-style WSD, or leave --lr-wsd-decay-iters out");
   EXPECT_EQ(train_outcome({"--recompute-modules", "mlp"}),
             "exit 2: --recompute-modules and --recompute-granularity: expected modules with --recompute-granularity "
-            "selective only, got modules with none; remove the one or set the other");
+            "selective only, got modules with none; add --recompute-granularity selective, or leave "
+            "--recompute-modules out");
   EXPECT_EQ(train_outcome({"--recompute-granularity", "full", "--recompute-num-layers", "3"}),
             "exit 2: --recompute-num-layers and --num-layers: expected --recompute-num-layers <= --num-layers, got "
             "--recompute-num-layers 3 and --num-layers 2; lower --recompute-num-layers");
