@@ -23,7 +23,7 @@ TEST(Banner, OfOneRank) {
                 {{.host = "here", .device = "CPU", .bytes = 3 << 20, .owners = "optimizer 2.00, parameters 1.00"}}),
       "  ranks   1 on here, CPU\n"
       "  layout  tp 1 x cp 1 x dp 1 x pp 1, 1 microbatch of 1 sequence a step\n"
-      "  model   126.8 k parameters (126848): 2 layers of width 64, 4 heads, vocabulary 257, fp32\n"
+      "  model   126.7 k parameters (126720): 2 layers of width 64, 4 heads, vocabulary 257, fp32\n"
       "  tokens  32 a step in sequences of 32, 3.2 k in 100 steps, from --mock-data\n"
       "  memory  rank 0 takes 3.00 MiB by forecast: optimizer 2.00, parameters 1.00\n");
 }
@@ -62,7 +62,7 @@ TEST(Banner, OfRanksOnManyHosts) {
             "  ranks   16 on 4 hosts (a: 4, b: 4, c: 4, d: 4), NVIDIA H200\n"
             "  layout  tp 2 x cp 1 x dp 4 x pp 2, schedule 1f1b, sequence parallel, distributed optimizer, 4 "
             "microbatches of 2 sequences a step\n"
-            "  model   118.5 k parameters (118528): 2 layers of width 64, 4 heads in 2 groups, vocabulary 257, bf16\n"
+            "  model   118.4 k parameters (118400): 2 layers of width 64, 4 heads in 2 groups, vocabulary 257, bf16\n"
             "  tokens  1024 a step in sequences of 32, 1.0 k in 1 step, from \"x/a\", \"x/b\"\n"
             "  memory  at most, rank 5 takes 5.00 MiB by forecast: gradients 5.00\n");
 }
