@@ -11,10 +11,10 @@
 
 #include "apps/flags_binding.h"
 #include "apps/numbers.h"
-#include "apps/peak_rate.h"
 #include "apps/version.h"
 #include "core/base/counted.h"
 #include "core/base/take_part.h"
+#include "core/device/cuda_device.h"
 
 namespace megalith {
 
@@ -92,6 +92,13 @@ std::string said_memory(const std::vector<RankFacts>& ranks) {
 }
 
 }  // namespace
+
+std::string device_name(const Options& options) {
+  if constexpr (kCudaBuilt) {
+    if (options.train.device == DeviceType::kCuda) return cuda_facts(use_cuda_device()).name;
+  }
+  return "CPU";
+}
 
 std::string said_owners(const MemoryUse& use) {
   std::vector<std::pair<std::size_t, std::string_view>> owners = {{use.arena, "activations and temporaries"}};

@@ -17,6 +17,9 @@ struct RankFacts {
   std::string owners;     // of them
 };
 
+// The name of this process's GPU, or CPU.
+std::string device_name(const Options& options);
+
 // The lines of a run; `options` are complete.
 std::string banner_text(const Options& options, const std::vector<RankFacts>& ranks);
 

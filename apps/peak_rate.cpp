@@ -1,7 +1,5 @@
 #include "apps/peak_rate.h"
 
-#include "core/device/cuda_device.h"
-
 namespace megalith {
 
 namespace {
@@ -30,13 +28,6 @@ double bf16_peak_tflops(std::string_view device) {
 double peak_tflops_of(const Options& options, std::string_view device) {
   if (options.logging.peak_tflops > 0) return options.logging.peak_tflops;
   return options.model.params_dtype == DType::kBf16 ? bf16_peak_tflops(device) : 0;
-}
-
-std::string device_name(const Options& options) {
-  if constexpr (kCudaBuilt) {
-    if (options.train.device == DeviceType::kCuda) return cuda_facts(use_cuda_device()).name;
-  }
-  return "CPU";
 }
 
 }  // namespace megalith

@@ -1,7 +1,6 @@
 // What a device can compute at most: the denominator of the model FLOPs utilisation (MFU).
 #pragma once
 
-#include <string>
 #include <string_view>
 
 #include "apps/options.h"
@@ -14,8 +13,5 @@ double bf16_peak_tflops(std::string_view device);
 
 // --peak-tflops; without it, and with --bf16, that of the device. 0: not known.
 double peak_tflops_of(const Options& options, std::string_view device);
-
-// The name of this process's GPU, or CPU.
-std::string device_name(const Options& options);
 
 }  // namespace megalith

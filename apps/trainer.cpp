@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "apps/banner.h"
 #include "apps/flags.h"
 #include "apps/gemm_tuning.h"
 #include "apps/host_memory.h"
