@@ -11,6 +11,7 @@
 #include "apps/flags_check.h"
 #include "apps/flags_source.h"
 #include "apps/flags_table.h"
+#include "apps/unknown_flags.h"
 #include "apps/version.h"
 #include "core/base/edit_distance.h"
 #include "core/base/error.h"
@@ -84,20 +85,28 @@ std::string remedy_for(const Flag& flag, const RawValue& value) {
   return "see --help";
 }
 
-void apply(State& state, const RawValue& value) {
+// The flag that a value is for; a file gives neither those of the program nor arguments without a flag.
+std::vector<Flag>::iterator flag_of(State& state, const RawValue& value) {
   const std::string name = value.file.empty() ? value.name : with_dashes(value.name);
-  const auto found = std::find_if(state.table.begin(), state.table.end(), [&](const Flag& flag) {
+  return std::find_if(state.table.begin(), state.table.end(), [&](const Flag& flag) {
     return flag.name == name && (value.file.empty() || (flag.group != FlagGroup::kProgram && !flag.positional));
   });
-  if (found == state.table.end()) {
-    std::vector<std::string> names;
-    for (const Flag& flag : state.table) {
-      if (flag.group != FlagGroup::kProgram && !flag.positional) names.emplace_back(flag.name);
-    }
-    const bool printable = is_utf8(value.name) && value.name.size() <= 80;
-    refuse_usage(prefix_of(value) + "unknown key " + (printable ? value.name : escaped_short(value.name)), {}, {},
-                 suggestion(name, names, "the keys are the names of the flags, see --help"));
+}
+
+void refuse_unknown_keys(State& state, App app, const std::vector<RawValue>& values) {
+  std::vector<std::string> names;
+  for (const Flag& flag : state.table) {
+    if (flag.group != FlagGroup::kProgram && !flag.positional) names.emplace_back(flag.name);
   }
+  std::vector<UnknownFlag> unknown;
+  for (const RawValue& value : values) {
+    if (flag_of(state, value) == state.table.end()) unknown.push_back(unknown_key(value.name, prefix_of(value), names));
+  }
+  if (!unknown.empty()) refuse_unknown(name_of(app), unknown, "the keys are the names of the flags, see --help");
+}
+
+void apply(State& state, const RawValue& value) {
+  const auto found = flag_of(state, value);
   if (!has_type(value, found->binding.kind) || !found->binding.set(value.items)) {
     refuse_usage(prefix_of(value) + value.name, found->binding.expected, shown(value), remedy_for(*found, value));
   }
@@ -117,6 +126,13 @@ void apply_file(State& state, const std::vector<RawValue>& values) {
                    "dashes, underscores and tables make no difference: remove one");
     }
   }
+}
+
+void apply_files(State& state, App app, const std::vector<std::vector<RawValue>>& files) {
+  std::vector<RawValue> all;
+  for (const std::vector<RawValue>& values : files) all.insert(all.end(), values.begin(), values.end());
+  refuse_unknown_keys(state, app, all);
+  for (const std::vector<RawValue>& values : files) apply_file(state, values);
 }
 
 // A contradiction names its flags; those that a file gave are shown with their line.
@@ -178,10 +194,7 @@ std::string_view name_of(App app) {
 }
 
 std::string suggestion(std::string_view name, const std::vector<std::string>& names, std::string fallback) {
-  constexpr std::size_t kLongest = 64;
-  if (name.size() > kLongest) return fallback;
-  const std::size_t limit = std::min(name.size() / 3 + 2, name.size() / 2 + 1);  // farther is no misspelling
-  const std::string* nearest = nearest_name(name, names, limit);
+  const std::string* nearest = likely_meant(name, names);
   return nearest == nullptr ? fallback : "did you mean " + *nearest + "?";
 }
 
@@ -196,7 +209,7 @@ FlagParser::~FlagParser() = default;
 Options FlagParser::parse_text(std::string_view toml, const std::string& file) {
   State& state = table_->state;
   state.clear();
-  apply_file(state, read_config_text(toml, file));
+  apply_files(state, app_, {read_config_text(toml, file)});
   finish(state, app_);
   return std::move(state.options);
 }
@@ -218,7 +231,9 @@ Parsed FlagParser::parse(const std::vector<std::string>& arguments, int rank) {
   const std::vector<std::string>& faults = state.requests.faults;
   if (std::find(faults.begin(), faults.end(), "list") != faults.end()) return {.options = {}, .print = fault_list()};
   arm(state.requests, rank);
-  for (const std::string& path : state.requests.config) apply_file(state, read_config_file(path));
+  std::vector<std::vector<RawValue>> files;
+  for (const std::string& path : state.requests.config) files.push_back(read_config_file(path));
+  apply_files(state, app_, files);
   for (const RawValue& value : given) apply(state, value);
   finish(state, app_);
   const std::string print = state.requests.print_config ? print_config(app_, state.options) : "";
@@ -261,13 +276,18 @@ std::map<std::string, std::string> model_config_of(Options options) {
 }
 
 Options options_from_config(App app, const std::map<std::string, std::string>& config) {
+  constexpr const char* kWhere = "configuration of the checkpoint";
+  State state;
   std::string text;
   for (const auto& [name, value] : config) {
+    if (std::none_of(state.table.begin(), state.table.end(), [&](const Flag& flag) { return flag.name == name; })) {
+      refuse_format(kWhere, "flags that this version has", escaped_short(name),
+                    "it was saved by another version of this program: load it with that one");
+    }
     if (name != "device" && name != "profile") text += fmt::format("{} = {}\n", name, value);
   }
-  State state;
   try {
-    apply_file(state, read_config_text(text, "configuration of the checkpoint"));
+    apply_files(state, app, {read_config_text(text, kWhere)});
     finish(state, app);
   } catch (const Error& error) {
     throw Error(ExitCode::kFormat, error.what());

@@ -83,13 +83,14 @@ void check_memory(const Options& options) {
   if (!train.recompute_modules.empty() && train.recompute_granularity != RecomputeGranularity::kSelective) {
     refuse_usage("--recompute-modules and --recompute-granularity",
                  "modules with --recompute-granularity selective only",
-                 fmt::format("modules with {}", is_full ? "full" : "none"), "remove the one or set the other");
+                 fmt::format("modules with {}", is_full ? "full" : "none"),
+                 "add --recompute-granularity selective, or leave --recompute-modules out");
   }
   if (!is_full && (train.recompute_method != RecomputeMethod::kUniform || train.recompute_num_layers != 1)) {
     refuse_usage("--recompute-method or --recompute-num-layers, and --recompute-granularity",
                  "them with --recompute-granularity full only",
                  train.recompute_granularity == RecomputeGranularity::kSelective ? "selective" : "none",
-                 "remove the one or set the other");
+                 "add --recompute-granularity full, or leave them out");
   }
   if (train.recompute_num_layers > options.model.num_layers) {
     refuse_usage("--recompute-num-layers and --num-layers", "--recompute-num-layers <= --num-layers",
@@ -114,7 +115,7 @@ void check_model(const Options& options) {
     refuse_usage("--rotary-base, --rotary-percent or --use-rope-scaling, and --position-embedding-type",
                  "them with --position-embedding-type rope only",
                  model.position_embedding_type == PositionEmbedding::kNone ? "none" : "learned_absolute",
-                 "remove the one or set the other");
+                 "use --position-embedding-type rope, or leave them out");
   }
   if (!model.use_rope_scaling && model.rope_scaling != defaults.rope_scaling) {
     refuse_usage("--rope-scaling-* and --use-rope-scaling", "them together with --use-rope-scaling", "them alone",
@@ -219,6 +220,12 @@ void check_length(const TrainingOptions& train) {
                    "--global-batch-size above 0 together with --train-samples", "--global-batch-size 0",
                    "give --global-batch-size, or --train-iters in place of --train-samples");
     }
+    if (train.train_samples < train.global_batch_size) {
+      refuse_usage(
+          "--train-samples and --global-batch-size", "at least one step of samples",
+          fmt::format("--train-samples {} and --global-batch-size {}", train.train_samples, train.global_batch_size),
+          "raise --train-samples or lower --global-batch-size");
+    }
     if (train.train_iters != train.train_samples / train.global_batch_size) {
       refuse_usage("--train-iters and --train-samples", "one of them",
                    fmt::format("--train-iters {} and --train-samples {}", train.train_iters, train.train_samples),
@@ -230,7 +237,7 @@ void check_length(const TrainingOptions& train) {
   validate(train.schedule);
   if (train.schedule.lr_decay_style != LrDecayStyle::kWsd && train.schedule.lr_wsd_decay_iters != 0) {
     refuse_usage("--lr-wsd-decay-iters and --lr-decay-style", "--lr-wsd-decay-iters with --lr-decay-style WSD only",
-                 "another style", "remove the one or set the other");
+                 "another style", "add --lr-decay-style WSD, or leave --lr-wsd-decay-iters out");
   }
 }
 
@@ -322,7 +329,7 @@ void check(App app, const Options& options) {
     if (!options.train.skip_train) check_length(options.train);
     if (options.train.skip_train && options.train.eval_iters == 0) {
       refuse_usage("--skip-train and --eval-iters", "--eval-iters above 0 together with --skip-train", "--eval-iters 0",
-                   "without training and evaluation nothing is left to do");
+                   "raise --eval-iters: without training and evaluation nothing is left to do");
     }
   }
   if (app == App::kTrain || app == App::kGenerate) require_built(options.train.device);

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "apps/flags_source.h"
+#include "apps/unknown_flags.h"
 #include "core/base/error.h"
 
 namespace megalith {
@@ -16,27 +17,23 @@ namespace {
                "see " + std::string(name_of(app)) + " --help");
 }
 
-[[noreturn]] void refuse_unknown(App app, const std::vector<Flag>& table, const std::string& argument) {
-  const std::string program(name_of(app));
-  if (argument.size() < 2 || argument[0] != '-') {
-    refuse_usage(escaped_short(argument) + ": an argument without a flag", {}, {}, "see " + program + " --help");
-  }
-  const std::string written = argument.substr(0, argument.find('='));
-  const std::string name = written.substr(std::min(written.find_first_not_of('-'), written.size()));
+// `words` are those that no flag took.
+[[noreturn]] void refuse_words(App app, const std::vector<Flag>& table, const std::vector<std::string>& words) {
   std::vector<std::string> own;
   for (const Flag& flag : table) {
-    if (flag.name == name && !takes(flag, app) && !flag.positional) {
-      for (const App other : kApps) {
-        if (takes(flag, other))
-          refuse_usage("--" + name + ": a flag of " + std::string(name_of(other)) + ", not of " + program, {}, {},
-                       "leave it out");
-      }
-    }
-    if (takes(flag, app) && !flag.positional) own.push_back("--" + std::string(flag.name));
+    if (takes(flag, app) && !flag.positional) own.emplace_back(flag.name);
   }
-  const std::string shown = is_utf8(written) && written.size() <= 80 ? written : escaped_short(written);
-  refuse_usage(shown + ": unknown flag of " + program, {}, {},
-               suggestion("--" + name, own, "see " + program + " --help"));
+  std::vector<UnknownFlag> unknown = unknown_flags(words, own);
+  for (UnknownFlag& entry : unknown) {
+    const auto flag =
+        std::find_if(table.begin(), table.end(), [&](const Flag& f) { return f.name == entry.name && !f.positional; });
+    if (flag == table.end() || entry.is_word || takes(*flag, app)) continue;
+    for (const App other : kApps) {
+      if (takes(*flag, other) && entry.other.empty()) entry.other = name_of(other);
+    }
+  }
+  const std::string program(name_of(app));
+  refuse_unknown(program, unknown, "see " + program + " --help");
 }
 
 // "--flag=" as two arguments, and an error where the next flag stands in place of a value: CLI11 would in both cases
@@ -125,7 +122,7 @@ std::vector<RawValue> CommandLine::read(const std::vector<std::string>& argument
   } catch (const CLI::ParseError& error) {
     refuse_usage(error.what(), {}, {}, "see " + std::string(name_of(app)) + " --help");
   }
-  if (const std::vector<std::string> extra = parser.remaining(); !extra.empty()) refuse_unknown(app, table, extra[0]);
+  if (const std::vector<std::string> extra = parser.remaining(); !extra.empty()) refuse_words(app, table, extra);
   std::vector<RawValue> values;
   for (const Declared& entry : declared) {
     if (entry.option->count() == 0) continue;

@@ -179,6 +179,7 @@ void add_logging(Table& t, LoggingOptions& o) {
   t.insert(t.end(), {
     {"log-interval", kLogging, kTrain, "STEPS", integer(&o.log_interval, {1, kMany}), "steps per log line", ""},
     {"log-throughput", kLogging, kTrain, "", toggle(&o.log_throughput), "TFLOP/s per device in the log line", ""},
+    {"peak-tflops", kLogging, kTrain, "TFLOPS", real(&o.peak_tflops, {0, 1e6}), "what a device computes at most, for the model FLOPs utilisation (MFU) of the log line; 0: with --bf16 as the data sheet of the GPU says, where it is known, else no MFU", ""},
     {"metrics-jsonl", kLogging, kTrain, "FILE", text(&o.metrics_jsonl), "one JSON object per step", "none"},
     {"tensorboard-dir", kLogging, kTrain, "DIR", text(&o.tensorboard_dir), "folder for events that TensorBoard reads", "none"},
     {"trace", kLogging, kTrain, "FILE", text(&o.trace), "times of the ops of the steps below, by rank and stream, for Perfetto or chrome://tracing", "none"},

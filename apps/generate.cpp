@@ -9,6 +9,7 @@
 #include "apps/program.h"
 #include "apps/trainer.h"
 #include "apps/training_checkpoint.h"
+#include "core/base/counted.h"
 #include "core/base/cpu_check.h"
 #include "core/base/utf8.h"
 
@@ -52,8 +53,9 @@ std::int64_t new_tokens(const Options& options, const Options& command_line, std
   if (wanted <= most) return wanted;
   if (most > 0 && flag->origin == "default") return most;
   refuse_usage(most > 0 ? "--max-new-tokens" : "--prompt",
-               fmt::format("at most {} tokens: the model has {} learned positions{}",
-                           most > 0 ? most : model.max_position_embeddings - 1, model.max_position_embeddings,
+               fmt::format("at most {}: the model has {}{}",
+                           counted(most > 0 ? most : model.max_position_embeddings - 1, "token"),
+                           counted(model.max_position_embeddings, "learned position"),
                            most > 0 ? fmt::format(" and the prompt takes {}", prompt) : ""),
                std::to_string(most > 0 ? wanted : prompt), most > 0 ? "lower it" : "shorten it");
 }

@@ -99,7 +99,8 @@ class Members {
     }
     if (unknown.empty()) return;
     refuse_format(subject_, "known keys only", fmt::format("{}", fmt::join(unknown, ", ")),
-                  "remove those that change neither weights nor arithmetic");
+                  "a key that changes neither weights nor arithmetic may be removed; a model that needs another cannot "
+                  "be converted yet");
   }
 
  private:

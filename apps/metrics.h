@@ -87,6 +87,10 @@ struct LogLine {
   double grad_norm = 0;
   std::int64_t skipped_iterations = 0;
   std::int64_t nan_iterations = 0;
+  double tokens_per_second = 0;  // all ranks
+  int ranks = 1;
+  std::optional<double> mfu{};  // share of what the devices can do at most
+  double seconds_left = 0;      // of the run
 };
 // " [time] iteration 12/ 100 | consumed samples: 384 | ... |"
 std::string format_log_line(const LogLine& line, std::string_view time);
@@ -105,7 +109,12 @@ std::string format_progress(const Progress& progress);
 // standard error is a terminal, a progress bar there.
 class StepLog {
  public:
-  StepLog(const LoggingOptions& logging, std::int64_t train_iters);
+  struct Run {
+    std::int64_t train_iters = 0;
+    int ranks = 1;
+    double peak_tflops = 0;  // of a device; 0: not known
+  };
+  StepLog(const LoggingOptions& logging, const Run& run);
   ~StepLog();  // ends the progress bar's line
   StepLog(const StepLog&) = delete;
   StepLog& operator=(const StepLog&) = delete;
@@ -122,20 +131,26 @@ class StepLog {
     std::int64_t losses = 0;
     double loss_sum = 0;
     double ms_sum = 0;
-    double tflops_sum = 0;
+    double tflop_sum = 0;  // TFLOP/s x ms, and tokens/s x ms
+    double token_sum = 0;
   };
 
+  void estimate(const StepMetrics& metrics);  // the time that is left after this step
   void print(const std::string& line);
   void draw(const StepMetrics& metrics);
   void erase();
 
   LoggingOptions logging_;
-  std::int64_t train_iters_;
+  Run run_;
   Window window_;
   bool is_first_ = true;
   bool is_terminal_;
   bool is_drawn_ = false;
-  double seconds_per_step_ = 0;  // exponential mean
+  struct {
+    std::int64_t iteration = 0;
+    std::chrono::steady_clock::time_point end{};
+  } first_;  // step of this process
+  double seconds_left_ = 0;
   std::chrono::steady_clock::time_point last_drawn_{};
 };
 

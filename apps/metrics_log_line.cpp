@@ -8,6 +8,7 @@
 #include <ctime>
 
 #include "apps/metrics.h"
+#include "apps/numbers.h"
 
 namespace megalith {
 
@@ -25,18 +26,8 @@ std::string scientific(double value) {
 
 std::string local_time() { return fmt::format("{:%Y-%m-%d %H:%M:%S}", fmt::localtime(std::time(nullptr))); }
 
-std::string with_unit(double value) {
-  if (value >= 1e6) return fmt::format("{:.2f} M ", value * 1e-6);
-  if (value >= 1e3) return fmt::format("{:.1f} k ", value * 1e-3);
-  return fmt::format("{:.0f} ", value);
-}
-
-std::string duration(double seconds) {
-  const auto total = static_cast<std::int64_t>(std::clamp(std::round(seconds), 0.0, 1e9));
-  const std::int64_t hours = total / 3600;
-  const std::int64_t minutes = total / 60 % 60;
-  if (hours > 0) return fmt::format("{}:{:02}:{:02}", hours, minutes, total % 60);
-  return fmt::format("{}:{:02}", minutes, total % 60);
+std::string rate(double tokens_per_second) {
+  return fmt::format("{:.{}f}", tokens_per_second, tokens_per_second < 100 ? 1 : 0);
 }
 
 }  // namespace
@@ -54,6 +45,11 @@ std::string format_log_line(const LogLine& line, std::string_view time) {
                      std::abs(line.grad_norm));  // no -nan
   out += fmt::format(" number of skipped iterations: {} | number of nan iterations: {} |", line.skipped_iterations,
                      line.nan_iterations);
+  // What Megatron's line does not have stands behind it.
+  out += fmt::format(" tokens/s: {} |", rate(line.tokens_per_second));
+  if (line.ranks > 1) out += fmt::format(" tokens/s/GPU: {} |", rate(line.tokens_per_second / line.ranks));
+  if (line.mfu) out += fmt::format(" MFU: {:.1f}% |", 100 * *line.mfu);
+  out += fmt::format(" ETA: {} |", duration(line.seconds_left));
   return out;
 }
 
@@ -66,12 +62,12 @@ std::string format_progress(const Progress& progress) {
   if (filled < kBarWidth) bar += '>';
   bar.resize(kBarWidth, ' ');
   const std::string total = fmt::format("{}", progress.train_iters);
-  return fmt::format("[{}] {:>{}}/{} | loss {:.3f} | {}tokens/s | {} left", bar, progress.iteration, total.size(),
+  return fmt::format("[{}] {:>{}}/{} | loss {:.3f} | {} tokens/s | {} left", bar, progress.iteration, total.size(),
                      total, progress.lm_loss, with_unit(progress.tokens_per_second), duration(progress.seconds_left));
 }
 
-StepLog::StepLog(const LoggingOptions& logging, std::int64_t train_iters)
-    : logging_(logging), train_iters_(train_iters), is_terminal_(isatty(STDERR_FILENO) == 1) {}
+StepLog::StepLog(const LoggingOptions& logging, const Run& run)
+    : logging_(logging), run_(run), is_terminal_(isatty(STDERR_FILENO) == 1) {}
 
 StepLog::~StepLog() {
   if (is_drawn_) std::fputs("\n", stderr);
@@ -83,15 +79,17 @@ void StepLog::step(const StepMetrics& metrics) {
   window_.skipped += metrics.skipped ? 1 : 0;
   window_.nan += is_finite ? 0 : 1;
   window_.ms_sum += metrics.step_ms;
-  window_.tflops_sum += metrics.tflops_per_device;
+  window_.tflop_sum += metrics.tflops_per_device * metrics.step_ms;
+  window_.token_sum += metrics.tokens_per_second * metrics.step_ms;
   if (is_finite) {
     window_.loss_sum += static_cast<double>(metrics.lm_loss);
     ++window_.losses;
   }
-  if (is_first_ || metrics.iteration % logging_.log_interval == 0 || metrics.iteration == train_iters_) {
+  estimate(metrics);
+  if (is_first_ || metrics.iteration % logging_.log_interval == 0 || metrics.iteration == run_.train_iters) {
     const auto steps = static_cast<double>(window_.steps);
     LogLine line{.iteration = metrics.iteration,
-                 .train_iters = train_iters_,
+                 .train_iters = run_.train_iters,
                  .consumed_samples = metrics.consumed_samples,
                  .step_ms = window_.ms_sum / steps,
                  .tflops_per_device = {},
@@ -100,15 +98,29 @@ void StepLog::step(const StepMetrics& metrics) {
                  .lm_loss = window_.losses > 0 ? window_.loss_sum / static_cast<double>(window_.losses) : std::nan(""),
                  .grad_norm = static_cast<double>(metrics.grad_norm),
                  .skipped_iterations = window_.skipped,
-                 .nan_iterations = window_.nan};
-    if (logging_.log_throughput) line.tflops_per_device = window_.tflops_sum / steps;
+                 .nan_iterations = window_.nan,
+                 .tokens_per_second = window_.token_sum / window_.ms_sum,
+                 .ranks = run_.ranks,
+                 .mfu = {},
+                 .seconds_left = seconds_left_};
+    const double tflops = window_.tflop_sum / window_.ms_sum;
+    if (logging_.log_throughput) line.tflops_per_device = tflops;
+    if (run_.peak_tflops > 0) line.mfu = tflops / run_.peak_tflops;
     print(format_log_line(line, local_time()));
     window_ = {};
   }
-  const double seconds = metrics.step_ms * 1e-3;
-  seconds_per_step_ = is_first_ ? seconds : 0.95 * seconds_per_step_ + 0.05 * seconds;
   is_first_ = false;
   if (is_terminal_) draw(metrics);
+}
+
+// By the clock since the first step, so that evaluations and saves between steps count.
+void StepLog::estimate(const StepMetrics& metrics) {
+  if (is_first_) first_ = {metrics.iteration, Clock::now()};
+  const std::int64_t steps = metrics.iteration - first_.iteration;
+  const double seconds =
+      steps > 0 ? std::chrono::duration<double>(Clock::now() - first_.end).count() / static_cast<double>(steps)
+                : metrics.step_ms * 1e-3;
+  seconds_left_ = static_cast<double>(run_.train_iters - metrics.iteration) * seconds;
 }
 
 void StepLog::evaluation(std::string_view split, std::int64_t iteration, double loss) {
@@ -124,15 +136,14 @@ void StepLog::print(const std::string& line) {
 
 void StepLog::draw(const StepMetrics& metrics) {
   const Clock::time_point now = Clock::now();
-  if (is_drawn_ && now - last_drawn_ < kRedrawEvery && metrics.iteration < train_iters_) return;
+  if (is_drawn_ && now - last_drawn_ < kRedrawEvery && metrics.iteration < run_.train_iters) return;
   last_drawn_ = now;
   is_drawn_ = true;
-  const double left = static_cast<double>(train_iters_ - metrics.iteration) * seconds_per_step_;
   std::fputs(("\r\033[K" + format_progress({.iteration = metrics.iteration,
-                                            .train_iters = train_iters_,
+                                            .train_iters = run_.train_iters,
                                             .lm_loss = static_cast<double>(metrics.lm_loss),
                                             .tokens_per_second = metrics.tokens_per_second,
-                                            .seconds_left = left}))
+                                            .seconds_left = seconds_left_}))
                  .c_str(),
              stderr);
   std::fflush(stderr);

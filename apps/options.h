@@ -119,6 +119,7 @@ struct ParallelOptions {
 struct LoggingOptions {
   std::int64_t log_interval = 100;  // steps
   bool log_throughput = false;
+  double peak_tflops = 0;  // of a device, for the MFU; 0: by its name
   std::string metrics_jsonl;
   std::string tensorboard_dir;
   std::string trace;                     // file; its window of steps is the profiler's

@@ -6,8 +6,8 @@
 #include <string_view>
 
 #include "apps/prepare.h"
+#include "apps/unknown_flags.h"
 #include "apps/version.h"
-#include "core/base/edit_distance.h"
 #include "core/base/error.h"
 #include "core/base/exit_codes.h"
 
@@ -19,14 +19,13 @@ namespace {
   refuse_usage(subject, expected, got, "see prepare --help");
 }
 
-[[noreturn]] void refuse_unknown(const CLI::App& app, const std::string& argument) {
-  if (!argument.starts_with("-")) refuse(fmt::format("'{}'", argument), "a flag", "a word that belongs to none");
-  const std::string name = argument.substr(0, argument.find('='));
-  std::vector<std::string> names;
+// `words` are those that no flag took.
+[[noreturn]] void refuse_words(const CLI::App& app, const std::vector<std::string>& words) {
+  std::vector<std::string> own;
   for (const CLI::Option* option : app.get_options()) {
-    for (const std::string& known : option->get_lnames()) names.push_back("--" + known);
+    own.insert(own.end(), option->get_lnames().begin(), option->get_lnames().end());
   }
-  refuse_usage(name, "a known flag", "an unknown one", fmt::format("the nearest is {}", *nearest_name(name, names)));
+  refuse_unknown("prepare", unknown_flags(words, own), "see prepare --help");
 }
 
 // "what it is [default: value; range]": the form in which train's --help says it too.
@@ -229,8 +228,7 @@ PrepareCommand parse_prepare_command(const std::vector<std::string>& arguments) 
   }
   command.inspect = inspect_app->parsed();
   const CLI::App& used = command.inspect ? *inspect_app : app;
-  if (const std::vector<std::string> extras = used.remaining(true); !extras.empty())
-    refuse_unknown(used, extras.front());
+  if (const std::vector<std::string> extras = used.remaining(true); !extras.empty()) refuse_words(used, extras);
 
   const Tokenizer chosen = make_tokenizer(tokenizer);
   if (command.inspect) {

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/banner.h"
 #include "apps/flags.h"
 #include "apps/program.h"
 #include "apps/save_lock.h"
@@ -99,6 +100,7 @@ megalith::ExitCode train(megalith::MpiRuntime& mpi, megalith::Communicator& worl
   mpi.watch({.timeout = timeout_of(flags, {}), .dump_folder = parsed.options.parallel.comm_dump});
   std::unique_ptr<Communicator> gpus;
   if (parsed.options.train.device == DeviceType::kCuda) gpus = mpi.world(DeviceType::kCuda);
+  print_banner(*setup, world);
   Trainer trainer(std::move(*setup), gpus ? *gpus : world, stop_request, &world);
   if (save_lock) trainer.hold_folder([&](const Directory& folder) { save_lock->hold(folder); });
   const ExitCode code = trainer.run();

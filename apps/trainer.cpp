@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "apps/banner.h"
 #include "apps/flags.h"
 #include "apps/gemm_tuning.h"
 #include "apps/host_memory.h"
+#include "apps/peak_rate.h"
 #include "apps/together.h"
 #include "apps/version.h"
 #include "core/base/counted.h"
@@ -45,14 +47,15 @@ void check_gpu_memory(const MemoryUse& planned) {
       owners.emplace_back(planned.persistent[static_cast<std::size_t>(c)], name_of(static_cast<MemoryCategory>(c)));
     std::sort(owners.rbegin(), owners.rend());
     std::string list;
-    for (std::size_t i = 0; i < 4; ++i)
+    for (std::size_t i = 0; i < 4 && owners[i].first > 0; ++i)
       list += fmt::format("{}{} {:.2f}", i == 0 ? "" : ", ", owners[i].second, gib(owners[i].first));
     fail({.code = ExitCode::kOutOfMemory,
           .subject = "memory of the GPU",
           .expected = fmt::format("a run of at most {:.2f} GiB, free of {:.2f}", gib(memory.free), gib(memory.total)),
           .got = fmt::format("a forecast of {:.2f} GiB ({})", gib(planned.total()), list),
           .remedy = "lower --micro-batch-size, add --recompute-granularity full, --loss-chunk-size or bf16 optimizer "
-                    "state (--exp-avg-dtype), or use more ranks",
+                    "state (--exp-avg-dtype), or use more ranks with --use-distributed-optimizer or "
+                    "--tensor-model-parallel-size",
           .show_place = false});
   }
 }
@@ -164,7 +167,12 @@ Trainer::Trainer(RunSetup setup, Communicator& world, const StopRequest& stop, C
   state_.config = config_of(options_);
   if (!options_.checkpoint.load.empty()) together(world_, [&] { load(); });  // a search that fails does so everywhere
   choose_gemm_algorithms(*model_, world_, options_.train.deterministic_mode, state_.gemm_algorithms);
-  if (is_main()) log_ = std::make_unique<StepLog>(options_.logging, options_.train.train_iters);
+  if (is_main()) {
+    log_ = std::make_unique<StepLog>(options_.logging,
+                                     StepLog::Run{.train_iters = options_.train.train_iters,
+                                                  .ranks = world_.size(),
+                                                  .peak_tflops = peak_tflops_of(options_, device_name(options_))});
+  }
   const LoggingOptions& logging = options_.logging;
   if (logging.metrics_jsonl.empty() && logging.tensorboard_dir.empty() && logging.trace.empty()) return;
   together(world_, [&] {

@@ -68,7 +68,9 @@ GptDataset build_part(const std::shared_ptr<const IndexedDataset>& data, const D
                  fmt::format("a {} share of at least one of the {} of {}", kSplitNames[split],
                              counted(data->num_sequences(), "document"), data->prefix()),
                  fmt::format("'{}', which gives it none", config.split),
-                 fmt::format("give {} a larger share, or ask for none of its samples", kSplitNames[split]));
+                 fmt::format("give it a larger share, or cut the text into more documents (prepare --document-start or "
+                             "--document-separator){}",
+                             split == 1 ? ", or leave evaluation out with --eval-iters 0" : ""));
   }
   return GptDataset(data, {.range = range,
                            .num_samples = num_samples,

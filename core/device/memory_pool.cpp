@@ -132,13 +132,14 @@ void MemoryPool::fail_out_of_memory(std::size_t bytes, std::string_view owner) c
   largest.resize(std::min<std::size_t>(largest.size(), 10));
   std::string list;
   for (const auto& [size, name] : largest)
-    list += fmt::format("{}{} {}", list.empty() ? "" : ", ", name, readable(size));
+    if (size > 0) list += fmt::format("{}{} {}", list.empty() ? "" : ", ", name, readable(size));
   fail({.code = ExitCode::kOutOfMemory,
         .subject =
             fmt::format("out of memory: {} for {} on the {} device, {} already reserved{}", readable(bytes), owner,
                         name_of(device_), readable(reserved_), limit_ ? " of a limit of " + readable(limit_) : ""),
         .got = "largest owners: " + (list.empty() ? std::string("none") : list),
-        .remedy = "lower --micro-batch-size, add --recompute-granularity full, or use more ranks",
+        .remedy = "in training lower --micro-batch-size, add --recompute-granularity full, or use more ranks with "
+                  "--use-distributed-optimizer or --tensor-model-parallel-size",
         .show_place = false});
 }
 

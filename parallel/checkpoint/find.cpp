@@ -115,7 +115,10 @@ class Candidates {
     if (request_.step) text += fmt::format(" for step {}", *request_.step);
     text += tried_.empty() ? "; there is none of that step: leave --ckpt-step out for the newest" : "; tried " + tried_;
     if (!left_.empty()) text += "; of another branch, for --ckpt-step: " + left_;
-    if (!tried_.empty()) text += "; bring back a copy of one, or start anew without --load";
+    if (!tried_.empty()) {
+      text += request_.step ? "; leave --ckpt-step out for the newest that is valid, or bring back a copy of it"
+                            : "; bring back a copy of one, or start anew without --load and with another --save";
+    }
     return told_error(ExitCode::kNoCheckpoint, text);
   }
 

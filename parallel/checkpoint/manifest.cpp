@@ -7,6 +7,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "core/base/counted.h"
 #include "core/base/error.h"
 #include "core/checkpoint/printable.h"
 #include "core/checkpoint/safetensors.h"
@@ -247,7 +248,7 @@ std::string cover_problem(const Manifest& manifest) {
     if (problem.empty() || ++bad > kShown) continue;
     problems += fmt::format("{}{}: {}", bad > 1 ? "; " : "", name, problem);
   }
-  return bad > kShown ? fmt::format("{}; and {} more tensors", problems, bad - kShown) : problems;
+  return bad > kShown ? fmt::format("{}; and {}", problems, counted(bad - kShown, "more tensor")) : problems;
 }
 
 std::string checkpoint_name(std::int64_t step) { return fmt::format("step_{:07}", step); }

@@ -85,7 +85,9 @@ std::optional<ReplicaDifference> compare_replicas(Communicator& group, Stream& s
       first = describe(tensors[i].name, hashes, group.name(), world_ranks);
     }
   }
-  if (first && first->more_tensors > 0) first->message += fmt::format("; {} more tensors differ", first->more_tensors);
+  if (first && first->more_tensors > 0)
+    first->message += fmt::format("; {} more {}", first->more_tensors,
+                                  first->more_tensors == 1 ? "tensor differs" : "tensors differ");
   if (first) first->message += "; see whether that rank's memory is sound, and go on from a checkpoint before";
   return first;
 }

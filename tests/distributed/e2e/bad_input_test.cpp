@@ -57,7 +57,7 @@ TEST(BadInput, ContradictoryFlags) {
          "--kv-channels, got --hidden-size 30 and --num-attention-heads 4; such as --hidden-size 32");
   expect(mock({"--skip-train"}),
          "--skip-train and --eval-iters: expected --eval-iters above 0 together with --skip-train, got --eval-iters 0; "
-         "without training and evaluation nothing is left to do");
+         "raise --eval-iters: without training and evaluation nothing is left to do");
   expect(mock({"--offload-modules", "core_attn"}),
          "--offload-modules: expected none, offload is not built yet, got core_attn; --recompute-modules saves "
          "activation memory today");
@@ -105,8 +105,9 @@ TEST(BadInput, Data) {
                 " bytes, as cut.idx says, got 1000 bytes" + kDamaged);
   expect_train_error(
       folder, text({"--split", "0,1,0"}), 2,
-      "--split: expected a training share of at least one of the 62 documents of text, got '0,1,0', which "
-      "gives it none; give training a larger share, or ask for none of its samples");
+      "--split: expected a training share of at least one document of the 62 of text, got '0,1,0', which "
+      "gives it none; give it a larger share, or cut the text into more documents (prepare --document-start or "
+      "--document-separator)");
 }
 
 TEST(BadInput, ATokenBeyondTheVocabularyEndsAllRanks) {

@@ -131,7 +131,15 @@ TEST(Runs, TakeTheMemoryThatPlanForecast) {
     ASSERT_EQ(plan.code + run.code, 0) << plan.err << run.err;
     const std::string log = run.out + run.err;
     EXPECT_EQ(number_after(log, "arena used: "), number_after(plan.out, "step arena +")) << log;
-    EXPECT_EQ(number_after(log, "peak: "), number_after(plan.out, "evaluation step +[0-9.]+ MiB\n +total +")) << log;
+    const std::string total = number_after(plan.out, "evaluation step +[0-9.]+ MiB\n +total +");
+    EXPECT_EQ(number_after(log, "peak: "), total) << log;
+    // The banner under mpirun, and what Megatron's log line does not have.
+    EXPECT_EQ(number_after(run.out, "\n  memory  at most, rank [01] takes "), total) << run.out;
+    EXPECT_EQ(number_after(run.out, "megalith train [^\n]*\n  ranks   "), "2") << run.out;
+    EXPECT_TRUE(
+        std::regex_search(run.out, std::regex("nan iterations: 0 \\| tokens/s: [0-9.]+ \\| tokens/s/GPU: [0-9.]+ "
+                                              "\\| ETA: 0s \\|\n")))
+        << run.out;
   }
 }
 

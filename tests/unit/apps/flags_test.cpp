@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "apps/flags_table.h"
+#include "apps/megatron_flags.h"
 #include "apps/version.h"
 #include "tests/unit/apps/flags_support.h"
 
@@ -129,6 +130,42 @@ TEST(Flags, UnknownFlagNamesTheNearest) {
             "exit 2: --wall\\npaper\\x1b[1m: unknown flag of train; see train --help");
 }
 
+TEST(Flags, AHintIsNoFartherThanAThirdOfTheLetters) {
+  EXPECT_EQ(train_outcome({"--sed"}), "exit 2: --sed: unknown flag of train; did you mean --seed?");
+  EXPECT_EQ(train_outcome({"--lrx"}), "exit 2: --lrx: unknown flag of train; did you mean --lr?");
+  // 2 letters of 4 from --split and --load.
+  EXPECT_EQ(train_outcome({"--spla"}), "exit 2: --spla: unknown flag of train; see train --help");
+  EXPECT_EQ(train_outcome({"--lodo"}), "exit 2: --lodo: unknown flag of train; see train --help");
+}
+
+TEST(Flags, AllUnknownFlagsAreToldTogether) {
+  EXPECT_EQ(train_outcome({"--num-layer", "3", "--num-experts=8", "--fp16", "--temperature", "1", "--wallpaper", "-1",
+                           "red", "--num-experts=4", "--seed", "7"}),
+            "exit 2: unknown flags of train: --num-layer (did you mean --num-layers?), --num-experts (Megatron-LM's, "
+            "not built), --fp16 (Megatron-LM's; use --bf16), --temperature (a flag of generate), --wallpaper; see "
+            "train --help");
+  EXPECT_EQ(outcome(App::kTrain, {"stray", "--wallpaper", "red"}),
+            "exit 2: unknown flags of train: \"stray\" (an argument without a flag), --wallpaper; see train --help");
+}
+
+TEST(Flags, MegatronsFlagsThatAreNotBuiltAreKnown) {
+  EXPECT_EQ(train_outcome({"--moe_router_topk", "2"}),
+            "exit 2: --moe_router_topk: a flag of Megatron-LM that is not built; see train --help");
+  EXPECT_EQ(train_outcome({"--use-mcore-models"}),
+            "exit 2: --use-mcore-models: a flag of Megatron-LM, not of train; there is one implementation, fused where "
+            "that is faster: leave it out");
+  for (const char* name : {"DDP-impl", "rampup-batch-size", "yarn-original-max-position-embeddings", "biencoder-x"})
+    EXPECT_TRUE(note_on_megatron_flag(name)) << name;
+  for (const char* name : {"", "moe", "use", "wallpaper", "rampup", "rampup-batch-size-"})
+    EXPECT_FALSE(note_on_megatron_flag(name)) << name;
+}
+
+TEST(Flags, WhatIsBuiltIsNotInTheTableOfWhatIsNot) {
+  Options options;
+  Requests requests;
+  for (const Flag& flag : make_table(options, requests)) EXPECT_FALSE(note_on_megatron_flag(flag.name)) << flag.name;
+}
+
 TEST(Flags, MissingValueNamesTheFlag) {
   EXPECT_EQ(train_outcome({"--seed"}),
             "exit 2: --seed: expected an integer from 0 to 4294967295, got no value; see train --help");
@@ -194,14 +231,16 @@ TEST(Flags, ContradictionsNameBothFlags) {
             "FOLDER, or remove --finetune");
   EXPECT_EQ(train_outcome({"--rotary-base", "500000"}),
             "exit 2: --rotary-base, --rotary-percent or --use-rope-scaling, and --position-embedding-type: expected "
-            "them with --position-embedding-type rope only, got learned_absolute; remove the one or set the other");
+            "them with --position-embedding-type rope only, got learned_absolute; use "
+            "--position-embedding-type rope, or leave them out");
   EXPECT_EQ(
       train_outcome({"--lr-wsd-decay-iters", "10"}),
       "exit 2: --lr-wsd-decay-iters and --lr-decay-style: expected --lr-wsd-decay-iters with --lr-decay-style WSD "
-      "only, got another style; remove the one or set the other");
+      "only, got another style; add --lr-decay-style WSD, or leave --lr-wsd-decay-iters out");
   EXPECT_EQ(train_outcome({"--recompute-modules", "mlp"}),
             "exit 2: --recompute-modules and --recompute-granularity: expected modules with --recompute-granularity "
-            "selective only, got modules with none; remove the one or set the other");
+            "selective only, got modules with none; add --recompute-granularity selective, or leave "
+            "--recompute-modules out");
   EXPECT_EQ(train_outcome({"--recompute-granularity", "full", "--recompute-num-layers", "3"}),
             "exit 2: --recompute-num-layers and --num-layers: expected --recompute-num-layers <= --num-layers, got "
             "--recompute-num-layers 3 and --num-layers 2; lower --recompute-num-layers");

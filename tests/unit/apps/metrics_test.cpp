@@ -15,6 +15,8 @@
 #include <limits>
 
 #include "apps/metrics_reader.h"
+#include "apps/numbers.h"
+#include "apps/peak_rate.h"
 #include "core/base/error.h"
 #include "core/base/fault.h"
 #include "tests/unit/apps/flags_support.h"
@@ -23,6 +25,7 @@ namespace megalith {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Pair;
 
@@ -339,7 +342,11 @@ LogLine log_line() {
           .learning_rate = 3e-4,
           .global_batch_size = 32,
           .lm_loss = 5.123456,
-          .grad_norm = 1.2341};
+          .grad_norm = 1.2341,
+          .tokens_per_second = 1234567.8,
+          .ranks = 8,
+          .mfu = 0.5178,
+          .seconds_left = 3723.4};
 }
 
 TEST(LogLine, IsMegatrons) {
@@ -347,7 +354,17 @@ TEST(LogLine, IsMegatrons) {
       format_log_line(log_line(), "2026-01-31 12:00:00"),
       " [2026-01-31 12:00:00] iteration 12/ 100 | consumed samples: 384 | elapsed time per iteration (ms): 123.4 | "
       "throughput per GPU (TFLOP/s/GPU): 512.3 | learning rate: 3.000000E-04 | global batch size: 32 | lm loss: "
-      "5.123456E+00 | grad norm: 1.234 | number of skipped iterations: 0 | number of nan iterations: 0 |");
+      "5.123456E+00 | grad norm: 1.234 | number of skipped iterations: 0 | number of nan iterations: 0 | tokens/s: "
+      "1234568 | tokens/s/GPU: 154321 | MFU: 51.8% | ETA: 1h 02m |");
+}
+
+TEST(LogLine, OfOneRankOfUnknownPeak) {
+  LogLine line = log_line();
+  line.ranks = 1;
+  line.mfu.reset();
+  line.tokens_per_second = 12.34;
+  line.seconds_left = 0;
+  EXPECT_THAT(format_log_line(line, "t"), EndsWith(" number of nan iterations: 0 | tokens/s: 12.3 | ETA: 0s |"));
 }
 
 TEST(LogLine, LeavesThroughputOutAndShowsNan) {
@@ -366,12 +383,14 @@ TEST(LogLine, LeavesThroughputOutAndShowsNan) {
 TEST(StepLog, PrintsMeansOfTheInterval) {
   ::testing::internal::CaptureStdout();
   {
-    StepLog log({.log_interval = 3, .log_throughput = true}, 8);
+    StepLog log({.log_interval = 3, .log_throughput = true}, {.train_iters = 8, .ranks = 2, .peak_tflops = 10});
     for (std::int64_t i = 1; i <= 8; ++i) {
       StepMetrics metrics = step_metrics(i);
       metrics.lm_loss = i == 5 ? std::nanf("") : static_cast<float>(i);
       metrics.skipped = i == 5;
       metrics.step_ms = 10.0 * static_cast<double>(i);
+      metrics.tokens_per_second = 1000.0 * static_cast<double>(i);
+      metrics.tflops_per_device = static_cast<double>(i);
       log.step(metrics);
     }
     log.evaluation("validation", 8, 2.0);
@@ -385,6 +404,8 @@ TEST(StepLog, PrintsMeansOfTheInterval) {
               HasSubstr("iteration 1/ 8 | consumed samples: 32 | elapsed time per iteration (ms): 10.0 | throughput"));
   EXPECT_THAT(lines[1], HasSubstr("iteration 3/ 8 | consumed samples: 96 | elapsed time per iteration (ms): 25.0 |"));
   EXPECT_THAT(lines[1], HasSubstr("lm loss: 2.500000E+00 |"));
+  // Of each step so many tokens that its rate is 1,000 x its number: in 50 ms of steps 2 and 3 2 x 20 + 3 x 30 = 130.
+  EXPECT_THAT(lines[1], HasSubstr(" | tokens/s: 2600 | tokens/s/GPU: 1300 | MFU: 26.0% | ETA: "));
   EXPECT_THAT(lines[2], HasSubstr("iteration 6/ 8 |"));
   EXPECT_THAT(lines[2], HasSubstr("lm loss: 5.000000E+00 | grad norm: 0.100 | number of skipped iterations: 1 | number "
                                   "of nan iterations: 1 |"));
@@ -402,7 +423,7 @@ TEST(StepLog, DrawsProgressOnlyOnATerminal) {
   ::testing::internal::CaptureStdout();
   dup2(terminal, STDERR_FILENO);
   {
-    StepLog log({.log_interval = 1}, 2);
+    StepLog log({.log_interval = 1}, {.train_iters = 2});
     log.step(step_metrics(1));
     log.step(step_metrics(2));
   }
@@ -419,21 +440,75 @@ TEST(StepLog, DrawsProgressOnlyOnATerminal) {
   const std::string printed = ::testing::internal::GetCapturedStdout();
   for (const int file : {stderr_before, controller, terminal}) close(file);
   EXPECT_THAT(drawn, HasSubstr("\r\033[K[==============="));
-  EXPECT_THAT(drawn, HasSubstr("] 2/2 | loss 5.500 | 1.2 k tokens/s | 0:00 left"));
+  EXPECT_THAT(drawn, HasSubstr("] 2/2 | loss 5.500 | 1.2 k tokens/s | 0s left"));
   EXPECT_THAT(printed, HasSubstr("iteration 2/ 2 |"));
   EXPECT_EQ(printed.find("\r"), std::string::npos);
+}
+
+TEST(StepLog, FirstLineTakesTheTimeLeftFromItsStep) {
+  ::testing::internal::CaptureStdout();
+  {
+    StepLog log({.log_interval = 100}, {.train_iters = 11});
+    StepMetrics metrics = step_metrics(1);
+    metrics.step_ms = 60'000;
+    log.step(metrics);
+    metrics.iteration = 11;
+    log.step(metrics);
+  }
+  const std::string text = ::testing::internal::GetCapturedStdout();
+  EXPECT_THAT(text, HasSubstr("iteration 1/ 11 |"));
+  EXPECT_THAT(text, HasSubstr(" ETA: 10m 00s |\n"));
+  EXPECT_THAT(text, EndsWith(" ETA: 0s |\n"));
+}
+
+TEST(StepLog, TimeLeftIsByTheClock) {
+  ::testing::internal::CaptureStdout();
+  {
+    StepLog log({.log_interval = 2}, {.train_iters = 100});
+    StepMetrics metrics = step_metrics(1);
+    metrics.step_ms = 60'000;
+    log.step(metrics);
+    metrics.iteration = 2;
+    log.step(metrics);
+  }
+  EXPECT_THAT(::testing::internal::GetCapturedStdout(), HasSubstr(" ETA: 0s |\n"));
+}
+
+TEST(Numbers, AreShort) {
+  EXPECT_EQ(with_unit(512), "512");
+  EXPECT_EQ(with_unit(12345), "12.3 k");
+  EXPECT_EQ(with_unit(1.235814e9), "1.24 B");
+  EXPECT_EQ(with_unit(1.5e13), "15.00 T");
+  EXPECT_EQ(duration(59.4), "59s");
+  EXPECT_EQ(duration(59.6), "1m 00s");
+  EXPECT_EQ(duration(86399), "23h 59m");
+  EXPECT_EQ(duration(90000), "1d 01h");
+}
+
+TEST(PeakRate, IsOfTheGpuThatIsNamed) {
+  EXPECT_EQ(bf16_peak_tflops("NVIDIA H200"), 989);
+  EXPECT_EQ(bf16_peak_tflops("NVIDIA H100 80GB HBM3"), 989);
+  EXPECT_EQ(bf16_peak_tflops("NVIDIA H100 PCIe"), 756);
+  EXPECT_EQ(bf16_peak_tflops("NVIDIA A100-SXM4-80GB"), 312);
+  EXPECT_EQ(bf16_peak_tflops("NVIDIA H100 80GB HBM3 MIG 1g.10gb"), 0);
+  EXPECT_EQ(bf16_peak_tflops("CPU"), 0);
+  Options options = test::train_options({"--bf16"});
+  EXPECT_EQ(peak_tflops_of(options, "NVIDIA H200"), 989);
+  options.logging.peak_tflops = 600;
+  EXPECT_EQ(peak_tflops_of(options, "NVIDIA H200"), 600);
+  EXPECT_EQ(peak_tflops_of(test::train_options({}), "NVIDIA H200"), 0);  // fp32 has another peak
 }
 
 TEST(Progress, ShowsBarAndTimeLeft) {
   EXPECT_EQ(
       format_progress(
           {.iteration = 12, .train_iters = 100, .lm_loss = 5.1234, .tokens_per_second = 12345, .seconds_left = 83.4}),
-      "[===>                          ]  12/100 | loss 5.123 | 12.3 k tokens/s | 1:23 left");
+      "[===>                          ]  12/100 | loss 5.123 | 12.3 k tokens/s | 1m 23s left");
   EXPECT_EQ(format_progress(
                 {.iteration = 100, .train_iters = 100, .lm_loss = 1, .tokens_per_second = 2.5e6, .seconds_left = 0}),
-            "[==============================] 100/100 | loss 1.000 | 2.50 M tokens/s | 0:00 left");
+            "[==============================] 100/100 | loss 1.000 | 2.50 M tokens/s | 0s left");
   EXPECT_THAT(format_progress({.iteration = 1, .train_iters = 100000, .seconds_left = 7384}),
-              HasSubstr("| 2:03:04 left"));
+              HasSubstr("| 2h 03m left"));
 }
 
 }  // namespace

@@ -1,0 +1,150 @@
+#include "apps/banner.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+#include <functional>
+#include <map>
+
+#include "apps/flags_binding.h"
+#include "apps/numbers.h"
+#include "apps/version.h"
+#include "core/base/counted.h"
+#include "core/base/take_part.h"
+#include "core/device/cuda_device.h"
+
+namespace megalith {
+
+namespace {
+
+constexpr std::size_t kMostNames = 4;
+
+// The first few of a long list.
+std::string listed(const std::vector<std::string>& names) {
+  const std::size_t shown = names.size() > kMostNames ? kMostNames - 1 : names.size();
+  std::string text =
+      fmt::format("{}", fmt::join(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(shown), ", "));
+  if (shown < names.size()) text += fmt::format(" and {} more", names.size() - shown);
+  return text;
+}
+
+std::string said_ranks(const std::vector<RankFacts>& ranks) {
+  std::vector<std::string> hosts, devices;  // in the order of the ranks
+  std::map<std::string, int> ranks_of;
+  for (const RankFacts& rank : ranks) {
+    if (++ranks_of[rank.host] == 1) hosts.push_back(rank.host);
+    if (std::find(devices.begin(), devices.end(), rank.device) == devices.end()) devices.push_back(rank.device);
+  }
+  for (std::string& host : hosts) {
+    if (ranks_of.size() > 1) host += fmt::format(": {}", ranks_of[host]);
+  }
+  const std::string where = hosts.size() == 1 ? hosts[0] : fmt::format("{} hosts ({})", hosts.size(), listed(hosts));
+  return fmt::format("{} on {}, {}", ranks.size(), where, listed(devices));
+}
+
+std::string said_layout(const Options& options, int world) {
+  const MeshSizes mesh = mesh_sizes_of(options.parallel, world);
+  const PipelineLayout pipeline = pipeline_layout(options);
+  std::string text = fmt::format("tp {} x cp {} x dp {} x pp {}", mesh.tp, mesh.cp, mesh.dp, mesh.pp);
+  if (pipeline.placement.num_parts() > 1) text += fmt::format(", schedule {}", name_of(pipeline.kind));
+  if (pipeline.placement.num_chunks > 1) text += fmt::format(" of {} chunks a stage", pipeline.placement.num_chunks);
+  if (options.parallel.sequence_parallel) text += ", sequence parallel";
+  if (options.parallel.use_distributed_optimizer) text += ", distributed optimizer";
+  return text + fmt::format(
+                    ", {} of {} a step",
+                    counted(count_microbatches(options.train, static_cast<int>(mesh.dp)), "microbatch", "microbatches"),
+                    counted(options.train.micro_batch_size, "sequence"));
+}
+
+std::string said_model(const ModelConfig& model) {
+  const std::int64_t parameters = num_parameters(model);
+  std::string text =
+      fmt::format("{} parameters ({}): {} of width {}, {}", with_unit(static_cast<double>(parameters)), parameters,
+                  counted(model.num_layers, "layer"), model.hidden_size, counted(model.num_attention_heads, "head"));
+  if (model.num_query_groups != model.num_attention_heads)
+    text += fmt::format(" in {}", counted(model.num_query_groups, "group"));
+  return text +
+         fmt::format(", vocabulary {}, {}", model.vocab_size, model.params_dtype == DType::kBf16 ? "bf16" : "fp32");
+}
+
+std::string said_tokens(const Options& options) {
+  const TrainingOptions& train = options.train;
+  const std::int64_t step = train.global_batch_size * options.model.seq_length;
+  std::vector<std::string> prefixes;
+  if (!options.data.mock_data) {
+    for (const std::string& prefix : prefixes_of(options.data.data_path)) prefixes.push_back(escaped_short(prefix));
+  }
+  const double all = static_cast<double>(step) * static_cast<double>(train.train_iters);
+  return fmt::format("{} a step in sequences of {}, {}, from {}", step, options.model.seq_length,
+                     train.skip_train ? "evaluation alone"
+                                      : fmt::format("{} in {}", with_unit(all), counted(train.train_iters, "step")),
+                     prefixes.empty() ? "--mock-data" : listed(prefixes));
+}
+
+std::string said_memory(const std::vector<RankFacts>& ranks) {
+  const auto most = std::max_element(ranks.begin(), ranks.end(),
+                                     [](const RankFacts& a, const RankFacts& b) { return a.bytes < b.bytes; });
+  return fmt::format("{}rank {} takes {:.2f} MiB by forecast: {}", ranks.size() > 1 ? "at most, " : "",
+                     most - ranks.begin(), static_cast<double>(most->bytes) / (1 << 20), most->owners);
+}
+
+}  // namespace
+
+std::string device_name(const Options& options) {
+  if constexpr (kCudaBuilt) {
+    if (options.train.device == DeviceType::kCuda) return cuda_facts(use_cuda_device()).name;
+  }
+  return "CPU";
+}
+
+std::string said_owners(const MemoryUse& use) {
+  std::vector<std::pair<std::size_t, std::string_view>> owners = {{use.arena, "activations and temporaries"}};
+  for (int c = 0; c < kNumMemoryCategories; ++c)
+    owners.emplace_back(use.persistent[static_cast<std::size_t>(c)], name_of(static_cast<MemoryCategory>(c)));
+  std::sort(owners.begin(), owners.end(), std::greater<>());
+  constexpr double kShown = 0.005;
+  std::string text;
+  for (const auto& [bytes, name] : owners) {
+    const double mib = static_cast<double>(bytes) / (1 << 20);
+    if (mib >= kShown) text += fmt::format("{}{} {:.2f}", text.empty() ? "" : ", ", name, mib);
+  }
+  return text;
+}
+
+std::string banner_text(const Options& options, const std::vector<RankFacts>& ranks) {
+  std::string text = version_line("train") + "\n";
+  for (const auto& [label, line] : {std::pair<std::string_view, std::string>{"ranks", said_ranks(ranks)},
+                                    {"layout", said_layout(options, static_cast<int>(ranks.size()))},
+                                    {"model", said_model(options.model)},
+                                    {"tokens", said_tokens(options)},
+                                    {"memory", said_memory(ranks)}}) {
+    text += fmt::format("  {:<8}{}\n", label, line);
+  }
+  return text;
+}
+
+void print_banner(const RunSetup& setup, Communicator& world) {
+  char host[256] = {};
+  gethostname(host, sizeof(host) - 1);
+  const MemoryUse use = memory_use(setup.plans, setup.planned_persistent);
+  const std::string mine =
+      fmt::format("{}\n{}\n{}\n{}", host, device_name(setup.options), use.total(), said_owners(use));
+  std::vector<RankFacts> ranks;
+  for (const std::string& said : world.host_all_gather(mine)) {
+    std::string_view rest = said;
+    RankFacts& rank = ranks.emplace_back();
+    rank.host = take_part(rest, '\n');
+    rank.device = take_part(rest, '\n');
+    const std::string_view bytes = take_part(rest, '\n');
+    std::from_chars(bytes.data(), bytes.data() + bytes.size(), rank.bytes);
+    rank.owners = rest;
+  }
+  if (world.rank() != 0) return;
+  std::fputs(banner_text(setup.options, ranks).c_str(), stdout);
+  std::fflush(stdout);
+}
+
+}  // namespace megalith

@@ -1,0 +1,79 @@
+#include "apps/banner.h"
+
+#include <gtest/gtest.h>
+
+#include "apps/version.h"
+#include "tests/unit/apps/flags_support.h"
+
+namespace megalith {
+namespace {
+
+std::string banner_of(const std::vector<std::string>& flags, const std::vector<RankFacts>& ranks) {
+  Options options = test::train_options(flags);
+  complete_options(options, tokenizer_of(options), static_cast<int>(ranks.size()));
+  const std::string text = banner_text(options, ranks);
+  const std::string first = version_line("train") + "\n";
+  EXPECT_TRUE(text.starts_with(first)) << text;
+  return text.substr(first.size());
+}
+
+TEST(Banner, OfOneRank) {
+  EXPECT_EQ(
+      banner_of({"--device", "cpu"},
+                {{.host = "here", .device = "CPU", .bytes = 3 << 20, .owners = "optimizer 2.00, parameters 1.00"}}),
+      "  ranks   1 on here, CPU\n"
+      "  layout  tp 1 x cp 1 x dp 1 x pp 1, 1 microbatch of 1 sequence a step\n"
+      "  model   126.7 k parameters (126720): 2 layers of width 64, 4 heads, vocabulary 257, fp32\n"
+      "  tokens  32 a step in sequences of 32, 3.2 k in 100 steps, from --mock-data\n"
+      "  memory  rank 0 takes 3.00 MiB by forecast: optimizer 2.00, parameters 1.00\n");
+}
+
+TEST(Banner, OfRanksOnManyHosts) {
+  std::vector<RankFacts> ranks;
+  for (const char* host : {"a", "b", "c", "d", "e"}) {
+    for (int i = 0; i < 4; ++i) ranks.push_back({.host = host, .device = "NVIDIA H200", .bytes = 1, .owners = ""});
+  }
+  ranks.resize(16);
+  ranks[5] = {.host = "b", .device = "NVIDIA H200", .bytes = 5 << 20, .owners = "gradients 5.00"};
+  const std::vector<std::string> flags = {"--device",
+                                          "cpu",
+                                          "--bf16",
+                                          "--num-query-groups",
+                                          "2",
+                                          "--mock-data=false",
+                                          "--data-path",
+                                          "1",
+                                          "x/a",
+                                          "2",
+                                          "x/b",
+                                          "--tensor-model-parallel-size",
+                                          "2",
+                                          "--pipeline-model-parallel-size",
+                                          "2",
+                                          "--sequence-parallel",
+                                          "--use-distributed-optimizer",
+                                          "--micro-batch-size",
+                                          "2",
+                                          "--global-batch-size",
+                                          "32",
+                                          "--train-iters",
+                                          "1"};
+  EXPECT_EQ(banner_of(flags, ranks),
+            "  ranks   16 on 4 hosts (a: 4, b: 4, c: 4, d: 4), NVIDIA H200\n"
+            "  layout  tp 2 x cp 1 x dp 4 x pp 2, schedule 1f1b, sequence parallel, distributed optimizer, 4 "
+            "microbatches of 2 sequences a step\n"
+            "  model   118.4 k parameters (118400): 2 layers of width 64, 4 heads in 2 groups, vocabulary 257, bf16\n"
+            "  tokens  1024 a step in sequences of 32, 1.0 k in 1 step, from \"x/a\", \"x/b\"\n"
+            "  memory  at most, rank 5 takes 5.00 MiB by forecast: gradients 5.00\n");
+}
+
+TEST(Banner, OwnersThatTakeNothingAreLeftOut) {
+  MemoryUse use;
+  use.arena = 1 << 20;
+  use.persistent[static_cast<std::size_t>(MemoryCategory::kOptimizer)] = 3 << 20;
+  use.persistent[static_cast<std::size_t>(MemoryCategory::kOther)] = 64;
+  EXPECT_EQ(said_owners(use), "optimizer 3.00, activations and temporaries 1.00");
+}
+
+}  // namespace
+}  // namespace megalith
