@@ -44,7 +44,7 @@ bool is_temporary_of(std::string_view entry, std::string_view name) {
 void remove_leftovers(const std::string& path) {
   const FaultScope here("leftovers");
   try {
-    const Directory directory = directory_of(path);
+    const Directory directory = directory_of(path, nullptr);
     const std::string name = name_of(path);
     for (const DirectoryEntry& entry : directory.list()) {
       if (entry.type != EntryType::kFile || !is_temporary_of(entry.name, name)) continue;
