@@ -344,7 +344,7 @@ TEST_P(FailingSaves, WithoutALimitTheRunGoesOn) {
 }
 
 INSTANTIATE_TEST_SUITE_P(How, FailingSaves, testing::Bool(),
-                         [](const auto& info) { return info.param ? "Beside" : "AtOnce"; });
+                         [](const auto& which) { return which.param ? "Beside" : "AtOnce"; });
 
 }  // namespace
 }  // namespace megalith
