@@ -1,7 +1,7 @@
 // Readers of the files that byte-level BPE tokenizers come in. Each refuses what it does not know: Error kFormat that
 // names the file, and the line or the JSON key. No regular expression of a file
 // is executed: the known ones are recognised, see word_scanner.h. Limits: files of 64 MiB, JSON of 32 levels and 2^22
-// values, tokens of 1024 bytes, ids below 2^22, 2^22 merges.
+// values, tokens of 1024 bytes, added tokens of 8 MiB in all, ids below 2^22, 2^22 merges.
 #pragma once
 
 #include <string>

@@ -192,7 +192,7 @@ void read_added_token(BpeVocabulary& vocabulary, const SpelledVocabulary& spelle
 }
 
 // No two added tokens, and no other token of the vocabulary, may have an id.
-void check_added_ids(const BpeVocabulary& vocabulary, const SpelledVocabulary& spelled, const std::string& place) {
+void check_added(const BpeVocabulary& vocabulary, const SpelledVocabulary& spelled, const std::string& place) {
   std::vector<std::int32_t> ids;
   for (const auto& token : vocabulary.tokens) ids.push_back(token.second);
   for (const AddedToken& token : vocabulary.added) {
@@ -202,7 +202,13 @@ void check_added_ids(const BpeVocabulary& vocabulary, const SpelledVocabulary& s
   const auto twice = std::ranges::adjacent_find(ids);
   if (twice != ids.end()) refuse_tokenizer_file(place, "one token an id", fmt::format("several of id {}", *twice));
   std::vector<std::string_view> texts;
-  for (const AddedToken& token : vocabulary.added) texts.push_back(token.text);
+  std::size_t bytes = 0;
+  for (const AddedToken& token : vocabulary.added) {
+    texts.push_back(token.text);
+    bytes += token.text.size();
+  }
+  if (bytes > kMaxAddedBytes)
+    refuse_tokenizer_file(place, "added tokens of at most 8 MiB in all", fmt::format("{} bytes", bytes));
   std::ranges::sort(texts);
   const auto again = std::ranges::adjacent_find(texts);
   if (again != texts.end()) refuse_tokenizer_file(place, "each token once", quoted_bytes(*again) + " again");
@@ -231,7 +237,7 @@ BpeVocabulary parse_hugging_face_file(const TokenizerFile& file) {
     for (const Json& token : added.value) {
       read_added_token(vocabulary, spelled, {token, fmt::format("{}[{}]", added.place, number++)});
     }
-    check_added_ids(vocabulary, spelled, added.place);
+    check_added(vocabulary, spelled, added.place);
   }
   return vocabulary;
 }

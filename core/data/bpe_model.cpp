@@ -5,8 +5,8 @@
 
 #include <algorithm>
 #include <bit>
+#include <functional>
 #include <limits>
-#include <queue>
 
 #include "core/base/error.h"
 
@@ -17,6 +17,7 @@ namespace {
 constexpr std::uint64_t kNoPair = std::numeric_limits<std::uint64_t>::max();
 constexpr std::int32_t kNoRank = std::numeric_limits<std::int32_t>::max();
 constexpr std::size_t kShortWord = 64;  // bytes up to which looking through all pairs beats a heap
+constexpr std::size_t kMaxLongWord = std::numeric_limits<std::uint32_t>::max();
 
 std::uint64_t pair_key(std::int32_t left, std::int32_t right) {
   return std::uint64_t{static_cast<std::uint32_t>(left)} << 32 | static_cast<std::uint32_t>(right);
@@ -45,26 +46,6 @@ std::string identity_of(const BpeVocabulary& vocabulary, std::int64_t vocab_size
 }
 
 }  // namespace
-
-void AddedTokenFinder::add(std::string text, std::int32_t id) {
-  first_bytes_[static_cast<unsigned char>(text.front())] = true;
-  const auto place = std::ranges::lower_bound(lengths_, text.size(), std::greater<>());
-  if (place == lengths_.end() || *place != text.size()) lengths_.insert(place, text.size());
-  ids_.insert_or_assign(std::move(text), id);
-}
-
-AddedTokenFinder::Found AddedTokenFinder::find(std::string_view text, std::size_t from) const {
-  std::string candidate;
-  for (std::size_t at = from; at < text.size(); ++at) {
-    if (!first_bytes_[static_cast<unsigned char>(text[at])]) continue;
-    for (const std::size_t length : lengths_) {
-      if (length > text.size() - at) continue;
-      candidate = text.substr(at, length);
-      if (const auto found = ids_.find(candidate); found != ids_.end()) return {at, length, found->second};
-    }
-  }
-  return {std::string_view::npos, 0, -1};
-}
 
 WordCache::Key WordCache::key_of(std::string_view word) {
   char bytes[24] = {};
@@ -96,9 +77,13 @@ BpeModel::BpeModel(BpeVocabulary vocabulary)
   build_texts(vocabulary);
   build_pairs(vocabulary.merges);
   identity_ = identity_of(vocabulary, vocab_size_);
+  std::vector<std::pair<std::string, std::int32_t>> added;
+  std::vector<std::pair<std::string, std::int32_t>> added_normalized;
   for (AddedToken& token : vocabulary.added) {
-    (token.normalized ? added_normalized_ : added_).add(std::move(token.text), token.id);
+    (token.normalized ? added_normalized : added).emplace_back(std::move(token.text), token.id);
   }
+  added_ = AddedTokenFinder(std::move(added));
+  added_normalized_ = AddedTokenFinder(std::move(added_normalized));
   if (vocabulary.whole_words) {
     std::ranges::sort(vocabulary.opaque);
     for (auto& [bytes, id] : vocabulary.tokens) {
@@ -123,11 +108,18 @@ void BpeModel::build_texts(const BpeVocabulary& vocabulary) {
   text_begin_.resize(static_cast<std::size_t>(vocab_size_) + 1, static_cast<std::uint32_t>(texts_.size()));
 }
 
+std::size_t BpeModel::bytes_of(std::int32_t id) const {
+  const auto i = static_cast<std::size_t>(id);
+  return text_begin_[i + 1] - text_begin_[i];
+}
+
 void BpeModel::build_pairs(const std::vector<BpeVocabulary::Merge>& merges) {
   const std::size_t places = std::bit_ceil(2 * merges.size() + 2);
   pairs_.assign(places, {.key = kNoPair, .rank = kNoRank, .merged = -1});
   pairs_shift_ = static_cast<unsigned>(64 - std::countr_zero(places));
   for (const BpeVocabulary::Merge& merge : merges) {
+    // Others are of tokens that stand for no bytes, which no word comes to.
+    if (bytes_of(merge.left) + bytes_of(merge.right) != bytes_of(merge.merged)) continue;
     const std::uint64_t key = pair_key(merge.left, merge.right);
     std::size_t place = mix(key) >> pairs_shift_;
     while (pairs_[place].key != kNoPair && pairs_[place].key != key) place = (place + 1) & (places - 1);
@@ -147,13 +139,9 @@ inline const BpeModel::Pair* BpeModel::find_pair(std::int32_t left, std::int32_t
 
 void BpeModel::encode(std::string_view text, std::vector<std::int32_t>& ids, WordCache& cache) const {
   if (added_.empty()) return encode_normalized(text, ids, cache);
-  for (std::size_t at = 0; at < text.size();) {
-    const AddedTokenFinder::Found found = added_.find(text, at);
-    const std::size_t end = std::min(found.at, text.size());
-    encode_normalized(text.substr(at, end - at), ids, cache);
-    if (found.id >= 0) ids.push_back(found.id);
-    at = end + found.bytes;
-  }
+  added_.cut(
+      text, [&](std::string_view part) { encode_normalized(part, ids, cache); },
+      [&](std::int32_t id) { ids.push_back(id); });
 }
 
 void BpeModel::encode_normalized(std::string_view text, std::vector<std::int32_t>& ids, WordCache& cache) const {
@@ -163,13 +151,9 @@ void BpeModel::encode_normalized(std::string_view text, std::vector<std::int32_t
     text = normalized;
   }
   if (added_normalized_.empty()) return encode_plain(text, ids, cache);
-  for (std::size_t at = 0; at < text.size();) {
-    const AddedTokenFinder::Found found = added_normalized_.find(text, at);
-    const std::size_t end = std::min(found.at, text.size());
-    encode_plain(text.substr(at, end - at), ids, cache);
-    if (found.id >= 0) ids.push_back(found.id);
-    at = end + found.bytes;
-  }
+  added_normalized_.cut(
+      text, [&](std::string_view part) { encode_plain(part, ids, cache); },
+      [&](std::int32_t id) { ids.push_back(id); });
 }
 
 void BpeModel::encode_plain(std::string_view text, std::vector<std::int32_t>& ids, WordCache& cache) const {
@@ -243,58 +227,83 @@ void BpeModel::merge_short(std::string_view word, std::vector<std::int32_t>& ids
   ids.insert(ids.end(), symbols.begin(), symbols.begin() + static_cast<std::ptrdiff_t>(count));
 }
 
-void BpeModel::merge_long(std::string_view word, std::vector<std::int32_t>& ids) const {
-  struct Symbol {
-    std::int32_t id;  // -1: merged into the one before
-    std::size_t previous;
-    std::size_t next;
-  };
-  struct Candidate {
-    std::int32_t rank;
-    std::size_t at;
-    std::int32_t right;  // the symbols it was made for: it is void when one of them has changed
-    std::int32_t left;
-    std::int32_t merged;
-    bool operator<(const Candidate& other) const {  // the top of a heap is the largest
-      return rank != other.rank ? rank > other.rank : at > other.at;
+// Takes 4 bytes and a bit per byte of the word for its symbols, and 9 for the heap.
+struct BpeModel::LongWord {
+  const BpeModel& model;
+  std::vector<std::int32_t> symbols;  // each at its first and at its last byte, where its neighbours find it
+  std::vector<bool> begins;           // does a symbol begin here?
+  std::vector<std::uint64_t> heap;    // pairs as rank << 32 | place, the least on top
+
+  LongWord(const BpeModel& bpe, std::string_view word) : model(bpe), symbols(word.size()), begins(word.size(), true) {
+    heap.reserve(most() + 2);
+    std::ranges::transform(word, symbols.begin(),
+                           [&](char c) { return model.byte_ids_[static_cast<unsigned char>(c)]; });
+    for (std::size_t at = 0; at < word.size(); ++at) {
+      if (const Pair* pair = pair_at(at); pair != nullptr) heap.push_back(key_of(*pair, at));
     }
-  };
-  const std::size_t none = word.size();
-  std::vector<Symbol> symbols(word.size());
-  std::vector<Candidate> heap;
-  const auto candidate = [&](std::size_t at, auto add) {
-    const std::size_t next = symbols[at].next;
-    if (next == none) return;
-    const Pair* pair = find_pair(symbols[at].id, symbols[next].id);
-    if (pair != nullptr) add(Candidate{pair->rank, at, symbols[next].id, symbols[at].id, pair->merged});
-  };
-  for (std::size_t i = 0; i < word.size(); ++i) {
-    symbols[i] = {byte_ids_[static_cast<unsigned char>(word[i])], i == 0 ? none : i - 1, i + 1};
+    std::ranges::make_heap(heap, std::greater<>());
   }
-  for (std::size_t i = 0; i < word.size(); ++i) candidate(i, [&](const Candidate& c) { heap.push_back(c); });
-  std::priority_queue<Candidate> queue(std::less<Candidate>(), std::move(heap));
-  while (!queue.empty()) {
-    const Candidate top = queue.top();
-    queue.pop();
-    Symbol& left = symbols[top.at];
-    if (left.id != top.left || left.next == none || symbols[left.next].id != top.right) continue;
-    Symbol& right = symbols[left.next];
-    left.id = top.merged;
-    right.id = -1;
-    left.next = right.next;
-    if (left.next != none) symbols[left.next].previous = top.at;
-    const auto push = [&](const Candidate& c) { queue.push(c); };
-    if (left.previous != none) candidate(left.previous, push);
-    candidate(top.at, push);
+
+  std::size_t most() const { return symbols.size() + symbols.size() / 8; }
+  std::size_t after(std::size_t at) const { return at + model.bytes_of(symbols[at]); }
+  static std::uint64_t key_of(const Pair& pair, std::size_t at) {
+    return std::uint64_t{static_cast<std::uint32_t>(pair.rank)} << 32 | at;
   }
-  for (std::size_t at = 0; at != none; at = symbols[at].next) ids.push_back(symbols[at].id);
+  // Of the symbol that begins here and the next one.
+  const Pair* pair_at(std::size_t at) const {
+    const std::size_t next = after(at);
+    return next < symbols.size() ? model.find_pair(symbols[at], symbols[next]) : nullptr;
+  }
+  // The pair that a key was made for; null if one of its symbols has been merged with another since.
+  const Pair* pair_of(std::uint64_t key) const {
+    const auto at = static_cast<std::uint32_t>(key);
+    const Pair* pair = begins[at] ? pair_at(at) : nullptr;
+    return pair != nullptr && key_of(*pair, at) == key ? pair : nullptr;
+  }
+  void push(std::size_t at) {
+    const Pair* pair = pair_at(at);
+    if (pair == nullptr) return;
+    heap.push_back(key_of(*pair, at));
+    std::ranges::push_heap(heap, std::greater<>());
+    if (heap.size() <= most()) return;
+    // Of each symbol one key is not void, so this is done a few times at most.
+    std::erase_if(heap, [&](std::uint64_t key) { return pair_of(key) == nullptr; });
+    std::ranges::make_heap(heap, std::greater<>());
+  }
+  void merge_all() {
+    while (!heap.empty()) {
+      std::ranges::pop_heap(heap, std::greater<>());
+      const std::uint64_t key = heap.back();
+      heap.pop_back();
+      const Pair* pair = pair_of(key);
+      if (pair == nullptr) continue;
+      const auto at = static_cast<std::uint32_t>(key);
+      begins[after(at)] = false;
+      symbols[at] = pair->merged;
+      symbols[after(at) - 1] = pair->merged;
+      if (at > 0) push(at - model.bytes_of(symbols[at - 1]));
+      push(at);
+    }
+    heap = {};
+  }
+};
+
+void BpeModel::merge_long(std::string_view word, std::vector<std::int32_t>& ids) const {
+  if (word.size() > kMaxLongWord) {
+    refuse_format("text", fmt::format("words of at most {} bytes", kMaxLongWord), fmt::format("one of {}", word.size()),
+                  "it is no prose: leave it out, or cut it");
+  }
+  LongWord symbols(*this, word);
+  symbols.merge_all();
+  const auto count = static_cast<std::size_t>(std::ranges::count(symbols.begins, true));
+  if (ids.size() + count > ids.capacity()) ids.reserve(std::max(ids.size() + count, 2 * ids.capacity()));
+  for (std::size_t at = 0; at < word.size(); at = symbols.after(at)) ids.push_back(symbols.symbols[at]);
 }
 
 void BpeModel::decode(std::span<const std::int32_t> ids, std::string& text) const {
   for (const std::int32_t id : ids) {
     if (id < 0 || id >= vocab_size_ || id == eod_) continue;
-    const auto i = static_cast<std::size_t>(id);
-    text.append(texts_, text_begin_[i], text_begin_[i + 1] - text_begin_[i]);
+    text.append(texts_, text_begin_[static_cast<std::size_t>(id)], bytes_of(id));
   }
 }
 

@@ -13,6 +13,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "core/data/added_token_finder.h"
 #include "core/data/nfc.h"
 #include "core/data/word_scanner.h"
 
@@ -20,6 +21,7 @@ namespace megalith {
 
 constexpr std::int32_t kMaxTokenId = (1 << 22) - 1;  // ids of a tokenizer's file
 constexpr std::size_t kMaxTokenBytes = 1024;         // of one token
+constexpr std::size_t kMaxAddedBytes = 8 << 20;      // of all added tokens
 constexpr std::size_t kMaxMerges = std::size_t{1} << 22;
 constexpr std::size_t kMaxTokenizerFileBytes = 64 << 20;
 
@@ -49,24 +51,6 @@ struct BpeVocabulary {
   std::vector<Merge> merges;                                 // of equal pairs the last one counts
   std::vector<AddedToken> added;
   std::int32_t eod = -1;
-};
-
-// Finds added tokens: at each place the longest.
-class AddedTokenFinder {
- public:
-  struct Found {
-    std::size_t at;  // npos: none
-    std::size_t bytes;
-    std::int32_t id;
-  };
-  void add(std::string text, std::int32_t id);  // not empty
-  bool empty() const { return ids_.empty(); }
-  Found find(std::string_view text, std::size_t from) const;
-
- private:
-  std::array<bool, 256> first_bytes_{};
-  std::vector<std::size_t> lengths_;  // descending
-  std::unordered_map<std::string, std::int32_t> ids_;
 };
 
 // Ids of short words seen lately, so that common words are merged once.
@@ -109,6 +93,8 @@ class BpeModel {
     std::int32_t merged;
   };
 
+  struct LongWord;
+
   void encode_normalized(std::string_view text, std::vector<std::int32_t>& ids, WordCache& cache) const;
   void encode_plain(std::string_view text, std::vector<std::int32_t>& ids, WordCache& cache) const;
   void encode_words(std::string_view text, std::vector<std::int32_t>& ids, WordCache& cache) const;
@@ -118,6 +104,7 @@ class BpeModel {
 
   void build_pairs(const std::vector<BpeVocabulary::Merge>& merges);
   void build_texts(const BpeVocabulary& vocabulary);
+  std::size_t bytes_of(std::int32_t id) const;
   const Pair* find_pair(std::int32_t left, std::int32_t right) const;
 
   WordScanner scanner_;
