@@ -15,6 +15,7 @@
 #include "apps/report_page.h"
 #include "apps/suggest.h"
 #include "apps/trainer.h"
+#include "core/base/counted.h"
 #include "core/base/cpu_check.h"
 #include "core/base/error.h"
 #include "parallel/pipeline_parallel/simulator.h"
@@ -23,7 +24,10 @@ namespace megalith {
 
 namespace {
 
-std::string mib(double bytes) { return fmt::format("{:>12.2f} MiB", bytes / (1 << 20)); }
+std::string mib(double bytes) {
+  const double value = bytes / (1 << 20);
+  return value >= 0.005 ? fmt::format("{:>12.2f} MiB", value) : fmt::format("{:>12} MiB", bytes > 0 ? "<0.01" : "0");
+}
 std::string mib(std::size_t bytes) { return mib(static_cast<double>(bytes)); }
 
 std::string said_layers(const std::vector<GptPart>& parts) {
@@ -57,7 +61,7 @@ void print_mesh(const MeshSizes& mesh) {
         tp == 1 ? std::string("0") : fmt::format("{} to {}", first.tp, last.tp),
         tp == 1 ? fmt::format("rank {}", ranks.front()) : fmt::format("ranks {} to {}", ranks.front(), ranks.back()));
   }
-  if (groups > kMostLines) fmt::print("  and {} more groups in this order\n", groups - kMostLines);
+  if (groups > kMostLines) fmt::print("  and {} in this order\n", counted(groups - kMostLines, "more group"));
 }
 
 void print_layout(const Options& options, const MeshSizes& mesh) {
@@ -66,8 +70,9 @@ void print_layout(const Options& options, const MeshSizes& mesh) {
   fmt::print("  ranks                         {:>15} ({}{}dp {}{})\n", mesh.world(),
              mesh.tp > 1 ? fmt::format("tp {} x ", mesh.tp) : "", mesh.cp > 1 ? fmt::format("cp {} x ", mesh.cp) : "",
              mesh.dp, mesh.pp > 1 ? fmt::format(" x pp {}", mesh.pp) : "");
-  fmt::print("  sequences per step            {:>15} = {} data-parallel ranks x {} microbatches x {}\n",
-             options.train.global_batch_size, mesh.dp, microbatches, options.train.micro_batch_size);
+  fmt::print("  sequences per step            {:>15} = {} x {} x {}\n", options.train.global_batch_size,
+             counted(mesh.dp, "data-parallel rank"), counted(microbatches, "microbatch", "microbatches"),
+             options.train.micro_batch_size);
   fmt::print("  tokens per step               {:>15}\n", options.train.global_batch_size * options.model.seq_length);
   if (mesh.cp > 1) {
     const std::int64_t length = options.model.seq_length;
@@ -78,8 +83,8 @@ void print_layout(const Options& options, const MeshSizes& mesh) {
   if (pipeline.placement.num_parts() == 1) return;
   const Schedule schedule = schedule_of(pipeline, microbatches);
   fmt::print("pipeline\n");
-  fmt::print("  schedule                      {:>15}, {} chunks a stage\n", name_of(pipeline.kind),
-             pipeline.placement.num_chunks);
+  fmt::print("  schedule                      {:>15}, {} a stage\n", name_of(pipeline.kind),
+             counted(pipeline.placement.num_chunks, "chunk"));
   fmt::print("  idle, at F = B = W            {:>14.1f}%\n", 100 * simulate(schedule, {}).bubble_share());
   for (int stage = 0; stage < pipeline.placement.num_stages; ++stage) {
     const std::int64_t ranks = mesh.world() / mesh.pp;
@@ -109,10 +114,12 @@ void print_memory(const MemoryUse& use, const StepPlans& plans, const std::strin
   }
   fmt::print("  {:<25} {}\n", "step arena", mib(use.arena));
   fmt::print("    fullest moment, alive   {}\n", mib(plans.train.live_bytes));
-  for (const auto& [kind, bytes] : use.activations) fmt::print("      {:<21} {}\n", "kept " + kind, mib(bytes));
-  fmt::print("      {:<21} {}\n", "temporary",
-             mib(use.arena_live[static_cast<std::size_t>(MemoryCategory::kWorkspace)]));
-  fmt::print("    evaluation step         {}\n", mib(plans.evaluate.peak_bytes));
+  const auto print_part = [](const std::string& name, std::size_t bytes) {
+    if (bytes > 0) fmt::print("      {:<21} {}\n", name, mib(static_cast<double>(bytes)));
+  };
+  for (const auto& [kind, bytes] : use.activations) print_part("kept " + kind, bytes);
+  print_part("temporary", use.arena_live[static_cast<std::size_t>(MemoryCategory::kWorkspace)]);
+  if (plans.evaluate.peak_bytes > 0) fmt::print("    evaluation step         {}\n", mib(plans.evaluate.peak_bytes));
   fmt::print("  {:<25} {}\n", "total", mib(use.total()));
   if (plans.checkpoint_staging == 0) return;
   fmt::print("host memory per rank{}\n", whose);
@@ -140,7 +147,8 @@ void print_work(const Options& options, const Forecast& forecast) {
     if (forecast.stages.size() > 1)
       stages = fmt::format("stage {:<12}", end - s > 1 ? fmt::format("{} to {}", s, end - 1) : fmt::format("{}", s));
     for (const auto& [axis, volume] : forecast.stages[s].work.volumes) {
-      fmt::print("  {}{:<10} {:>8.0f} calls {} {}", stages, axis, volume.calls, mib(volume.bytes), mib(volume.sent));
+      fmt::print("  {}{:<10} {:>8.0f} {:<5} {} {}", stages, axis, volume.calls, volume.calls == 1 ? "call" : "calls",
+                 mib(volume.bytes), mib(volume.sent));
       fmt::print("{}\n", volume.seconds > 0 ? fmt::format(" {:>10.2f} ms", 1e3 * volume.seconds) : "");
     }
     s = end;
@@ -180,8 +188,8 @@ void print_suggestions(const Options& options, const Rates& rates) {
   const Suggestions found =
       suggest_layouts(options, static_cast<int>(options.parallel.world_size),
                       {.rates = &rates, .most_memory = static_cast<std::size_t>(memory - rates.device_reserve)});
-  fmt::print("layouts of {} ranks of {} with {:.1f} GiB each, of which libraries take {:.1f}\n",
-             options.parallel.world_size, rates.device, memory / kGib, rates.device_reserve / kGib);
+  fmt::print("layouts of {} of {} with {:.1f} GiB each, of which libraries take {:.1f}\n",
+             counted(options.parallel.world_size, "rank"), rates.device, memory / kGib, rates.device_reserve / kGib);
   fmt::print("  {:>10} {:>12} {:>8} {:>8} {:>8}  flags\n", "step ms", "tokens/s", "TFLOP/s", "bubble %", "GiB");
   for (const Suggestion& suggestion : found.best) {
     const StepForecast& step = suggestion.step;

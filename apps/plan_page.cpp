@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <vector>
 
 #include "apps/report_chart.h"
 #include "apps/report_page.h"
 #include "apps/schedule_chart.h"
 #include "apps/version.h"
+#include "core/base/counted.h"
 
 namespace megalith {
 
@@ -27,13 +29,18 @@ std::string tiles(const Forecast& forecast) {
 }
 
 std::string memory_table(const Forecast& forecast) {
+  std::vector<std::size_t> shown;  // categories in which any stage has memory
+  for (std::size_t c = 0; c < std::size_t{kNumMemoryCategories}; ++c) {
+    const auto has_some = [&](const StageForecast& stage) { return stage.memory.persistent[c] > 0; };
+    if (std::ranges::any_of(forecast.stages, has_some)) shown.push_back(c);
+  }
   std::string head = "<tr><th>stage</th>";
-  for (int c = 0; c < kNumMemoryCategories; ++c)
+  for (const std::size_t c : shown)
     head += fmt::format("<th class=\"n\">{}</th>", name_of(static_cast<MemoryCategory>(c)));
   std::string rows = head + "<th class=\"n\">step arena</th><th class=\"n\">total</th></tr>\n";
   for (const StageForecast& stage : forecast.stages) {
     rows += fmt::format("<tr><td>{}</td>", stage.stage);
-    for (const std::size_t bytes : stage.memory.persistent) rows += bytes_cell(static_cast<double>(bytes));
+    for (const std::size_t c : shown) rows += bytes_cell(static_cast<double>(stage.memory.persistent[c]));
     rows += bytes_cell(static_cast<double>(stage.memory.arena)) +
             bytes_cell(static_cast<double>(stage.memory.total())) + "</tr>\n";
   }
@@ -75,11 +82,11 @@ std::string picture(const Options& options, const Forecast& forecast) {
 
 std::string plan_page(const Options& options, const Forecast& forecast, const std::string& rates) {
   const ParallelOptions& parallel = options.parallel;
-  const std::string origin = html_escaped(
-      fmt::format("{} ranks: tensor {} x pipeline {} x data {} · {} microbatches · rates of {} · megalith {} ({})",
-                  parallel.world_size, parallel.tensor_model_parallel_size, parallel.pipeline_model_parallel_size,
-                  parallel.world_size / (parallel.tensor_model_parallel_size * parallel.pipeline_model_parallel_size),
-                  forecast.microbatches, rates, program_version(), program_commit()));
+  const std::string origin = html_escaped(fmt::format(
+      "{}: tensor {} x pipeline {} x data {} · {} · rates of {} · megalith {} ({})",
+      counted(parallel.world_size, "rank"), parallel.tensor_model_parallel_size, parallel.pipeline_model_parallel_size,
+      parallel.world_size / (parallel.tensor_model_parallel_size * parallel.pipeline_model_parallel_size),
+      counted(forecast.microbatches, "microbatch", "microbatches"), rates, program_version(), program_commit()));
   return html_page("Forecast of a training step", origin,
                    tiles(forecast) + "<h2>Schedule</h2>\n" + picture(options, forecast) + memory_table(forecast) +
                        volume_table(forecast));

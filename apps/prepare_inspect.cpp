@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "apps/prepare.h"
+#include "core/base/counted.h"
 #include "core/base/error.h"
 #include "core/data/dataset.h"
 #include "core/data/indexed_dataset.h"
@@ -52,15 +53,16 @@ void show_document(const IndexedDataset& data, const Tokenizer& tokenizer, std::
   }
   std::string text = tokenizer.decode(shown);
   if (std::cmp_less(shown.size(), tokens)) text = Utf8Stream().push(text);  // without a character that is cut
-  fmt::print("  document {}: {} tokens{}: {}{}\n", document, tokens, last == tokenizer.eod() ? ", the last is EOD" : "",
-             escaped(text), std::cmp_less(shown.size(), tokens) ? " ..." : "");
+  fmt::print("  document {}: {}{}: {}{}\n", document, counted(tokens, "token"),
+             last == tokenizer.eod() ? ", the last is EOD" : "", escaped(text),
+             std::cmp_less(shown.size(), tokens) ? " ..." : "");
 }
 
 void show_counts(const std::string& prefix, const InspectOptions& options) {
   const IndexedDataset data = IndexedDataset::open(prefix);
-  fmt::print("{}: {} documents, {} sequences, {} tokens of type {} ({} bytes)\n", prefix, data.num_documents(),
-             data.num_sequences(), data.num_tokens(), to_string(data.token_type()),
-             data.num_tokens() * token_bytes(data.token_type()));
+  fmt::print("{}: {}, {}, {} of type {} ({})\n", prefix, counted(data.num_documents(), "document"),
+             counted(data.num_sequences(), "sequence"), counted(data.num_tokens(), "token"),
+             to_string(data.token_type()), counted(data.num_tokens() * token_bytes(data.token_type()), "byte"));
   if (data.num_sequences() > 0) {
     std::int32_t shortest = std::numeric_limits<std::int32_t>::max();
     std::int32_t longest = 0;

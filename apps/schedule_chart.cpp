@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "apps/report_chart.h"
+#include "core/base/counted.h"
 
 namespace megalith {
 
@@ -95,8 +96,8 @@ std::string schedule_svg(const Schedule& schedule, const Simulation& simulation)
        {std::pair{0, ActionKind::kForward}, {2, ActionKind::kBackwardData}, {3, ActionKind::kBackwardWeight}})
     legend += fmt::format("<span><i class=\"swatch b{}\"></i>{}</span>", color, look_of(kind).name);
   const std::string title =
-      fmt::format("Schedule {} of {} stages, {} microbatches: bubble {:.1f} %", name_of(schedule.kind), stages,
-                  schedule.num_microbatches, 100 * simulation.bubble_share());
+      fmt::format("Schedule {} of {}, {}: bubble {:.1f} %", name_of(schedule.kind), counted(stages, "stage"),
+                  counted(schedule.num_microbatches, "microbatch", "microbatches"), 100 * simulation.bubble_share());
   return fmt::format(
       "<figure><figcaption>{}<small>milliseconds</small></figcaption><div class=\"legend\">{}</div>\n"
       "<svg viewBox=\"0 0 {:.0f} {:.0f}\" role=\"img\" aria-label=\"{}\">\n{}</svg></figure>\n",

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "core/base/counted.h"
 #include "core/base/error.h"
 
 namespace megalith {
@@ -146,7 +147,7 @@ std::string describe_sizes(const MeshSizes& s) {
 }
 
 std::string describe(const MeshSizes& sizes) {
-  std::string text = fmt::format("mesh of {} ranks: {}\n", sizes.world(), describe_sizes(sizes));
+  std::string text = fmt::format("mesh of {}: {}\n", counted(sizes.world(), "rank"), describe_sizes(sizes));
   for (int rank = 0; rank < sizes.world(); ++rank) {
     const MeshCoordinates at = coordinates_of(sizes, rank);
     text += fmt::format("  rank {}: tp {} cp {} dp {} pp {} | etp {} ep {} edp {}\n", rank, at.tp, at.cp, at.dp, at.pp,
