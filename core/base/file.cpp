@@ -100,6 +100,13 @@ std::string read_all(const Descriptor& fd, const std::string& path, std::uint64_
   return text;
 }
 
+FileStamp stamp_in(const struct stat& info) {
+  return {.device = info.st_dev,
+          .inode = info.st_ino,
+          .size = static_cast<std::uint64_t>(info.st_size),
+          .written_ns = std::int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec};
+}
+
 }  // namespace
 
 void close_descriptor(int fd) { ::close(fd); }
@@ -130,6 +137,24 @@ File File::append(const std::string& path) {
   return {open_path("open", path, O_WRONLY | O_CREAT | O_APPEND, path), path};
 }
 
+void File::observe(const FileObserver* observer, const std::string& place) {
+  observer_ = observer;
+  place_ = place;
+}
+
+FileStamp File::stamp() const {
+  struct stat info {};
+  if (::fstat(fd_.get(), &info) != 0) fail_file("look at " + path_, errno);
+  return stamp_in(info);
+}
+
+std::optional<FileStamp> stamp_of(const std::string& path) {
+  struct stat info {};
+  if (::stat(system_path(path), &info) == 0) return stamp_in(info);
+  if (errno == ENOENT || errno == ENOTDIR) return {};
+  fail_file("look at " + path, errno);
+}
+
 std::span<const std::byte> File::map() const {
   const auto size = static_cast<std::size_t>(size_);
   const void* address = MAP_FAILED;
@@ -158,7 +183,8 @@ void File::read_at(std::uint64_t offset, std::span<std::byte> out) const {
 }
 
 void File::write(std::span<const std::byte> bytes) {
-  if (observer_ != nullptr) (*observer_)({.name = "write", .path = path_, .bytes = bytes.size(), .data = bytes});
+  if (observer_ != nullptr)
+    (*observer_)({.name = "write", .path = place_.empty() ? path_ : place_, .bytes = bytes.size(), .data = bytes});
   std::size_t done = 0;
   const ssize_t put = move_bytes("write", bytes.size(), done, [&](std::size_t from, std::size_t count) {
     return ::write(fd_.get(), bytes.data() + from, count);
@@ -173,7 +199,7 @@ void File::write(std::span<const std::byte> bytes) {
 void File::write(std::string_view text) { write(std::as_bytes(std::span(text.data(), text.size()))); }
 
 void File::sync() {
-  if (observer_ != nullptr) (*observer_)({.name = "sync", .path = path_, .bytes = size_});
+  if (observer_ != nullptr) (*observer_)({.name = "sync", .path = place_.empty() ? path_ : place_, .bytes = size_});
   sync_descriptor(fd_.get(), fmt::format("{} bytes of {}", size_, path_));
 }
 

@@ -29,6 +29,17 @@ struct FileOperation {
 };
 using FileObserver = std::function<void(const FileOperation&)>;
 
+// What changes when something else is written into a file or put in its place. The time of its last change of status is
+// no part of it: links, permissions and names change that too.
+struct FileStamp {
+  std::uint64_t device = 0;
+  std::uint64_t inode = 0;
+  std::uint64_t size = 0;
+  std::int64_t written_ns = 0;  // since 1970
+  bool operator==(const FileStamp&) const = default;
+};
+std::optional<FileStamp> stamp_of(const std::string& path);  // links are followed; none: there is nothing
+
 void close_descriptor(int fd);
 using Descriptor = Handle<int, close_descriptor, -1>;
 
@@ -55,6 +66,9 @@ class File {
   const std::string& path() const { return path_; }
   std::uint64_t size() const { return size_; }  // as it was when opened, or bytes written so far
   bool is_open() const { return static_cast<bool>(fd_); }
+  FileStamp stamp() const;  // as it is now
+  // From now on; `place`: the file's path where that of messages is another's.
+  void observe(const FileObserver* observer, const std::string& place);
 
   // Exactly out.size() bytes from `offset`; an earlier end of file is an error.
   void read_at(std::uint64_t offset, std::span<std::byte> out) const;
@@ -79,6 +93,7 @@ class File {
   std::string path_;
   std::uint64_t size_ = 0;
   const FileObserver* observer_ = nullptr;
+  std::string place_;  // for the observer; empty: path_
 };
 
 // All bytes of a regular file. More than `max_bytes` is an Error kFormat.

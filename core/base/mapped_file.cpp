@@ -74,6 +74,7 @@ MappedFile MappedFile::open(const std::string& path) {
   const File file = File::open(path);
   MappedFile mapped;
   mapped.path_ = path;
+  mapped.stamp_ = file.stamp();
   if (file.size() > 0) {
     mapped.bytes_ = file.map();
     remember(mapped.bytes_.data(), mapped.bytes_.size(), path);
@@ -82,10 +83,11 @@ MappedFile MappedFile::open(const std::string& path) {
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
-    : path_(std::move(other.path_)), bytes_(std::exchange(other.bytes_, {})) {}
+    : path_(std::move(other.path_)), stamp_(other.stamp_), bytes_(std::exchange(other.bytes_, {})) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(path_, other.path_);
+  std::swap(stamp_, other.stamp_);
   std::swap(bytes_, other.bytes_);
   return *this;
 }

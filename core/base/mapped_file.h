@@ -6,6 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include "core/base/file.h"
+
 namespace megalith {
 
 // A page of a mapping that cannot be read, since the file became shorter or its disk failed, raises SIGBUS: from here
@@ -23,11 +25,13 @@ class MappedFile {
 
   const std::string& path() const { return path_; }
   std::span<const std::byte> bytes() const { return bytes_; }
+  const FileStamp& stamp() const { return stamp_; }  // as it was when it was opened
   std::string_view text() const { return {reinterpret_cast<const char*>(bytes_.data()), bytes_.size()}; }
 
  private:
   MappedFile() = default;
   std::string path_;
+  FileStamp stamp_;
   std::span<const std::byte> bytes_;  // of the mapping; empty for an empty file, which cannot be mapped
 };
 

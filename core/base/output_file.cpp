@@ -16,9 +16,9 @@ namespace {
 
 constexpr std::size_t kBufferBytes = std::size_t{1} << 20;
 
-Directory directory_of(const std::string& path) {
+Directory directory_of(const std::string& path, const FileObserver* observer) {
   const std::filesystem::path parent = std::filesystem::path(path).parent_path();
-  return Directory::open(parent.empty() ? "." : parent.string());
+  return Directory::open(parent.empty() ? "." : parent.string(), observer);
 }
 
 std::string name_of(const std::string& path) { return std::filesystem::path(path).filename().string(); }
@@ -44,7 +44,7 @@ bool is_temporary_of(std::string_view entry, std::string_view name) {
 void remove_leftovers(const std::string& path) {
   const FaultScope here("leftovers");
   try {
-    const Directory directory = directory_of(path);
+    const Directory directory = directory_of(path, nullptr);
     const std::string name = name_of(path);
     for (const DirectoryEntry& entry : directory.list()) {
       if (entry.type != EntryType::kFile || !is_temporary_of(entry.name, name)) continue;
@@ -57,14 +57,17 @@ void remove_leftovers(const std::string& path) {
 
 }  // namespace
 
-OutputFile::OutputFile(std::string path, const char* scope) : scope_(scope), path_(std::move(path)) {
+OutputFile::OutputFile(std::string path, const char* scope, const FileObserver* observer)
+    : scope_(scope), path_(std::move(path)), observer_(observer) {
   remove_leftovers(path_);
   const FaultScope here(scope_);
   buffer_.reserve(kBufferBytes);
   do {
     temporary_path_ = temporary_of(path_);
+    if (observer_ != nullptr) (*observer_)({.name = "create", .path = temporary_path_});
     file_ = File::create_temporary(temporary_path_, path_);
   } while (!is_held());
+  file_.observe(observer_, temporary_path_);
 }
 
 // Another program may take the file for a leftover before it is locked.
@@ -107,13 +110,14 @@ void OutputFile::commit() {
   const FaultScope here(scope_);
   const Descriptor lock = file_.duplicate();  // else it could be taken for a leftover until it is renamed
   file_.close();
+  if (observer_ != nullptr) (*observer_)({.name = "rename", .path = temporary_path_, .target = path_});
   rename_file(temporary_path_, path_);
   committed_ = true;
-  directory_of(path_).sync();
+  directory_of(path_, observer_).sync();
 }
 
-void remove_file(const std::string& path) {
-  const Directory directory = directory_of(path);
+void remove_file(const std::string& path, const FileObserver* observer) {
+  const Directory directory = directory_of(path, observer);
   const std::string name = name_of(path);
   if (!directory.contains(name)) return;
   directory.remove_file(name);

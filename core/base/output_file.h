@@ -15,8 +15,9 @@ namespace megalith {
 // Every failure is an Error kFileIo with the system's reason. Without commit() nothing is left behind.
 class OutputFile {
  public:
-  // `scope` names the fault sites of its operations (fault.h); a literal.
-  OutputFile(std::string path, const char* scope);
+  // `scope` names the fault sites of its operations (fault.h); a literal. The observer sees them under the temporary
+  // file's path.
+  OutputFile(std::string path, const char* scope, const FileObserver* observer = nullptr);
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
@@ -34,12 +35,13 @@ class OutputFile {
   const char* scope_;
   std::string path_;
   std::string temporary_path_;
+  const FileObserver* observer_;
   File file_;
   bool committed_ = false;
   std::vector<std::byte> buffer_;
 };
 
 // Removes `path` durably; it need not exist.
-void remove_file(const std::string& path);
+void remove_file(const std::string& path, const FileObserver* observer = nullptr);
 
 }  // namespace megalith

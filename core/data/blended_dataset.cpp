@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/base/counted.h"
 #include "core/base/error.h"
 
 namespace megalith {
@@ -40,9 +41,13 @@ BlendedDataset::BlendedDataset(std::vector<GptDataset> parts, std::span<const do
   for (std::size_t k = 0; k < index_.dataset.size(); ++k) {
     if (index_.sample[k] < parts_[index_.dataset[k]].size()) continue;
     refuse_usage(fmt::format("--data-path: data set {} of the blend", index_.dataset[k]),
-                 fmt::format("more than {} samples", index_.sample[k]),
-                 std::to_string(parts_[index_.dataset[k]].size()), "change the weights or the number of samples");
+                 "more than " + counted(index_.sample[k], "sample"), std::to_string(parts_[index_.dataset[k]].size()),
+                 "change the weights or the number of samples");
   }
+}
+
+void BlendedDataset::check_unchanged() const {
+  for (const GptDataset& part : parts_) part.check_unchanged();
 }
 
 void BlendedDataset::sample(std::int64_t k, std::span<std::int32_t> tokens) const {

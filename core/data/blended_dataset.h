@@ -25,6 +25,7 @@ class BlendedDataset {
 
   std::int64_t size() const { return static_cast<std::int64_t>(index_.dataset.size()); }
   void sample(std::int64_t k, std::span<std::int32_t> tokens) const;
+  void check_unchanged() const;
 
  private:
   std::vector<GptDataset> parts_;

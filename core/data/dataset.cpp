@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 
+#include "core/base/counted.h"
 #include "core/base/error.h"
 
 namespace megalith {
@@ -40,7 +41,7 @@ Blend parse_data_path(const std::vector<std::string>& entries) {
   if (numbers == 0) return {.prefixes = entries};
   if (entries.size() % 2 != 0 || numbers != entries.size() / 2) {
     refuse_usage("--data-path", "PREFIX..., or pairs WEIGHT PREFIX",
-                 fmt::format("{} entries, {} of them weights", entries.size(), numbers),
+                 fmt::format("{}, {} of them weights", counted(entries.size(), "entry", "entries"), numbers),
                  "give every prefix a weight or none; a prefix that is a number is written ./NUMBER");
   }
   Blend blend;
@@ -64,8 +65,8 @@ GptDataset build_part(const std::shared_ptr<const IndexedDataset>& data, const D
   const SequenceRange range = split_sequences(config.split, data->num_sequences())[split];
   if (range.begin >= range.end) {
     refuse_usage("--split",
-                 fmt::format("a {} share of at least one of the {} documents of {}", kSplitNames[split],
-                             data->num_sequences(), data->prefix()),
+                 fmt::format("a {} share of at least one of the {} of {}", kSplitNames[split],
+                             counted(data->num_sequences(), "document"), data->prefix()),
                  fmt::format("'{}', which gives it none", config.split),
                  fmt::format("give {} a larger share, or ask for none of its samples", kSplitNames[split]));
   }
@@ -101,7 +102,8 @@ Dataset build_unweighted(const IndexedData& data, const DataConfig& config, std:
   }
   if (size < num_samples) {
     refuse_usage("--data-path",
-                 fmt::format("{} {} samples of {} tokens", num_samples, kSplitNames[split], config.seq_length),
+                 fmt::format("{} of {}", counted(num_samples, fmt::format("{} sample", kSplitNames[split])),
+                             counted(config.seq_length, "token")),
                  fmt::format("{} in one epoch", size), "give each prefix a weight to read several epochs");
   }
   return Dataset(BlendedDataset(std::move(parts), normalized(std::move(sizes)), num_samples));

@@ -30,11 +30,16 @@ class Dataset {
   void sample(std::int64_t k, std::span<std::int32_t> tokens) const {
     std::visit([&](const auto& kind) { kind.sample(k, tokens); }, kind_);
   }
+  // Error kFormat when a file has changed since it was opened; sample() checks those that it reads.
+  void check_unchanged() const {
+    std::visit([](const auto& kind) { kind.check_unchanged(); }, kind_);
+  }
 
  private:
   struct Empty {
     std::int64_t size() const { return 0; }
     void sample(std::int64_t, std::span<std::int32_t>) const { require(false, "Dataset: empty"); }
+    void check_unchanged() const {}
   };
   std::variant<Empty, GptDataset, BlendedDataset, MockDataset> kind_;
 };

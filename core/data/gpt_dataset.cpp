@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "core/base/counted.h"
 #include "core/base/error.h"
 #include "core/data/numpy_shuffle.h"
 
@@ -26,7 +27,7 @@ struct EpochPlan {
 
 [[noreturn]] void fail_too_many(std::int64_t num_samples) {
   refuse_usage("--train-iters or --train-samples", "fewer than 2^32 samples and document visits",
-               fmt::format("{} samples", num_samples), "train for fewer samples or on longer documents");
+               counted(num_samples, "sample"), "train for fewer samples or on longer documents");
 }
 
 EpochPlan plan_epochs(std::int64_t tokens_per_epoch, std::int64_t requested, std::int64_t seq_length) {
@@ -57,11 +58,11 @@ GptDataset::GptDataset(std::shared_ptr<const IndexedDataset> data, const GptData
   std::int64_t tokens_per_epoch = 0;
   for (std::int64_t s = range.begin; s < range.end; ++s) tokens_per_epoch += data_->sequence_length(s);
   if (tokens_per_epoch == 0) {
-    refuse_usage(
-        "--split",
-        fmt::format("a share of the {} sequences of {} with tokens in it", data_->num_sequences(), data_->prefix()),
-        fmt::format("sequences {} to {} (excluded), which hold none", range.begin, range.end),
-        "give the part a larger share, or prepare more and shorter documents");
+    refuse_usage("--split",
+                 fmt::format("a share of the {} of {} with tokens in it", counted(data_->num_sequences(), "sequence"),
+                             data_->prefix()),
+                 fmt::format("sequences {} to {} (excluded), which hold none", range.begin, range.end),
+                 "give the part a larger share, or prepare more and shorter documents");
   }
 
   const EpochPlan plan = plan_epochs(tokens_per_epoch, config.num_samples, seq_length_);
@@ -115,10 +116,22 @@ void GptDataset::sample(std::int64_t k, std::span<std::int32_t> tokens) const {
   require(k >= 0 && k < size(), "GptDataset::sample: no such sample");
   require(std::cmp_equal(tokens.size(), seq_length_ + 1),
           "GptDataset::sample: tokens must have seq_length + 1 elements");
+  try {
+    read_sample(k, tokens);
+  } catch (const Error&) {
+    data_->check_unchanged();  // what is wrong follows from it
+    throw;
+  }
+  data_->check_unchanged();  // after they were read
+}
+
+void GptDataset::read_sample(std::int64_t k, std::span<std::int32_t> tokens) const {
   SampleStart at = sample_index_[shuffle_index_[static_cast<std::size_t>(k)]];
   for (std::span<std::int32_t> rest = tokens; !rest.empty(); ++at.position, at.offset = 0) {
+    require(at.position < document_index_.size(), "GptDataset::sample: beyond the last document");
     const std::int32_t sequence = document_index_[at.position];
     const std::int64_t available = data_->sequence_length(sequence) - at.offset;
+    require(available >= 0, "GptDataset::sample: beyond the document");
     const std::span<std::int32_t> part = rest.first(std::min(rest.size(), static_cast<std::size_t>(available)));
     data_->read(sequence, at.offset, part);
     const auto bad = std::ranges::find_if(part, [&](std::int32_t id) { return id < 0 || id >= vocab_size_; });

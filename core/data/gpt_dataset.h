@@ -34,8 +34,10 @@ class GptDataset {
   std::int64_t num_epochs() const { return num_epochs_; }
 
   // Sample k in [0, size()) into seq_length + 1 tokens. May run on many threads at once. A token id that the model
-  // does not have is an Error kFormat.
+  // does not have is an Error kFormat, and so are files that have changed since they were opened: a sample that is
+  // given was read from what they were.
   void sample(std::int64_t k, std::span<std::int32_t> tokens) const;
+  void check_unchanged() const { data_->check_unchanged(); }
 
   // Where an unshuffled sample starts: place in the document index, and token in that document.
   struct SampleStart {
@@ -47,6 +49,7 @@ class GptDataset {
   std::span<const std::uint32_t> shuffle_index() const { return shuffle_index_; }
 
  private:
+  void read_sample(std::int64_t k, std::span<std::int32_t> tokens) const;
   void build_sample_index(std::int64_t num_samples);
 
   std::shared_ptr<const IndexedDataset> data_;

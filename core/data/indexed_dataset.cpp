@@ -6,6 +6,7 @@
 #include <bit>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -101,7 +102,7 @@ IndexedDataset IndexedDataset::open(const std::string& prefix) {
 }
 
 IndexedDataset::IndexedDataset(std::string prefix, MappedFile index, File tokens)
-    : prefix_(std::move(prefix)), index_(std::move(index)), tokens_(std::move(tokens)) {
+    : prefix_(std::move(prefix)), index_(std::move(index)), tokens_(std::move(tokens)), tokens_stamp_(tokens_.stamp()) {
   check_header();
   check_sequences();
   check_documents();
@@ -201,6 +202,22 @@ std::int64_t IndexedDataset::document_begin(std::int64_t document) const {
   return load<std::int64_t>(index_.bytes(), documents_at_ + 8 * static_cast<std::size_t>(document));
 }
 
+void IndexedDataset::check_unchanged() const {
+  const auto check = [](const std::string& path, const FileStamp& before) {
+    const std::optional<FileStamp> now = stamp_of(path);
+    if (!now || *now == before) return;  // what was removed can still be read
+    const bool replaced = now->device != before.device || now->inode != before.inode;
+    refuse_format(path, "the file that was opened",
+                  replaced
+                      ? "another one in its place"
+                      : fmt::format("one that was written to, of {} bytes where it had {}", now->size, before.size),
+                  "what a run reads must stay as it is: prepare other data under another prefix, and go on from the "
+                  "last checkpoint with the old");
+  };
+  check(index_.path(), index_.stamp());
+  check(tokens_.path(), tokens_stamp_);
+}
+
 void IndexedDataset::read(std::int64_t sequence, std::int64_t offset, std::span<std::int32_t> out) const {
   require(sequence >= 0 && sequence < num_sequences_ && offset >= 0 &&
               std::cmp_less_equal(out.size(), sequence_length(sequence) - offset),
@@ -230,8 +247,11 @@ void IndexedDataset::read(std::int64_t sequence, std::int64_t offset, std::span<
   }
 }
 
-IndexedDatasetWriter::IndexedDatasetWriter(const std::string& prefix, TokenType type)
-    : type_(type), tokens_(prefix + ".bin", kOutputScope), index_(prefix + ".idx", kOutputScope) {}
+IndexedDatasetWriter::IndexedDatasetWriter(const std::string& prefix, TokenType type, const FileObserver* observer)
+    : type_(type),
+      observer_(observer),
+      tokens_(prefix + ".bin", kOutputScope, observer),
+      index_(prefix + ".idx", kOutputScope, observer) {}
 
 void IndexedDatasetWriter::add_document(std::span<const std::int32_t> tokens) {
   if (!std::in_range<std::int32_t>(tokens.size())) {
@@ -270,7 +290,7 @@ void IndexedDatasetWriter::commit() {
   // A crash between the two renames must not leave new tokens under an old index, which might even look valid.
   {
     const FaultScope scope(kOutputScope);
-    remove_file(index_.path());
+    remove_file(index_.path(), observer_);
   }
   tokens_.commit();
   index_.commit();

@@ -38,6 +38,10 @@ class IndexedDataset {
   std::int32_t sequence_length(std::int64_t sequence) const;  // in tokens
   std::int64_t document_begin(std::int64_t document) const;   // its first sequence; num_documents() is a valid argument
 
+  // Error kFormat for a file that was written to, or another in its place, since it was opened: it may hold other
+  // tokens, or the run that is started again would read others. Two calls of the system.
+  void check_unchanged() const;
+
   // Tokens [offset, offset + out.size()) of a sequence. A stored value beyond int32 is an Error kFormat.
   void read(std::int64_t sequence, std::int64_t offset, std::span<std::int32_t> out) const;
 
@@ -50,6 +54,7 @@ class IndexedDataset {
   std::string prefix_;
   MappedFile index_;
   File tokens_;  // read, not mapped: an error of the disk is then an Error, not a signal
+  FileStamp tokens_stamp_;
   TokenType type_ = TokenType::kU8;
   std::int64_t num_sequences_ = 0;
   std::int64_t num_document_indices_ = 0;
@@ -63,7 +68,7 @@ class IndexedDataset {
 // dataset of the same prefix stays until then.
 class IndexedDatasetWriter {
  public:
-  IndexedDatasetWriter(const std::string& prefix, TokenType type);
+  IndexedDatasetWriter(const std::string& prefix, TokenType type, const FileObserver* observer = nullptr);
 
   // At most 2^31 - 1 tokens, each within the range of the token type.
   void add_document(std::span<const std::int32_t> tokens);
@@ -74,6 +79,7 @@ class IndexedDatasetWriter {
 
  private:
   TokenType type_;
+  const FileObserver* observer_;
   OutputFile tokens_;
   OutputFile index_;
   std::vector<std::int32_t> lengths_;

@@ -21,8 +21,8 @@ class MockDataset {
   explicit MockDataset(const MockDatasetConfig& config);
 
   std::int64_t size() const { return config_.num_samples; }
-  // As GptDataset::sample.
-  void sample(std::int64_t k, std::span<std::int32_t> tokens) const;
+  void sample(std::int64_t k, std::span<std::int32_t> tokens) const;  // as GptDataset::sample
+  void check_unchanged() const {}
 
  private:
   // Alias method (Vose 1991, doi:10.1109/32.92917): a uniform column r gives r when a uniform 32-bit number is below
