@@ -2,10 +2,14 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <vector>
 
 #include "apps/prepare.h"
+#include "core/base/counted.h"
 #include "core/base/error.h"
+#include "core/base/fault.h"
+#include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/data/indexed_dataset.h"
 
@@ -17,9 +21,18 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
+// What would otherwise come out after hours: inputs that cannot be read, a folder that is not there.
+void check_paths(const PrepareOptions& options) {
+  for (const std::string& input : options.inputs) check_document_file(input);
+  const std::string folder = std::filesystem::path(options.output_prefix).parent_path().string();
+  const FaultScope scope("prepare.output");
+  if (!folder.empty()) Directory::create(folder).check_writable();
+}
+
 }  // namespace
 
 void prepare(const PrepareOptions& options) {
+  check_paths(options);
   constexpr double kSecondsBetweenReports = 5.0;
   const Clock::time_point start = Clock::now();
   double next_report = kSecondsBetweenReports;
@@ -42,7 +55,7 @@ void prepare(const PrepareOptions& options) {
       text_bytes += static_cast<std::int64_t>(document.size());
       if (seconds_since(start) > next_report) {
         next_report = seconds_since(start) + kSecondsBetweenReports;
-        log_info(fmt::format("{} documents, {:.1f} MB of text so far", writer.num_documents(),
+        log_info(fmt::format("{}, {:.1f} MB of text so far", counted(writer.num_documents(), "document"),
                              static_cast<double>(text_bytes) * 1e-6));
       }
     });
@@ -54,11 +67,11 @@ void prepare(const PrepareOptions& options) {
   writer.commit();
   const double seconds = std::max(seconds_since(start), 1e-6);
   fmt::print(
-      "{0}.bin, {0}.idx: {1} documents, {2} tokens ({3}) from {4} files with {5:.2f} MB of text in {6:.2f} s, "
+      "{0}.bin, {0}.idx: {1}, {2} ({3}) from {4} with {5:.2f} MB of text in {6:.2f} s, "
       "{7:.1f} MB/s\n",
-      options.output_prefix, writer.num_documents(), writer.num_tokens(), options.tokenizer.identity(),
-      options.inputs.size(), static_cast<double>(text_bytes) * 1e-6, seconds,
-      static_cast<double>(text_bytes) * 1e-6 / seconds);
+      options.output_prefix, counted(writer.num_documents(), "document"), counted(writer.num_tokens(), "token"),
+      options.tokenizer.identity(), counted(options.inputs.size(), "file"), static_cast<double>(text_bytes) * 1e-6,
+      seconds, static_cast<double>(text_bytes) * 1e-6 / seconds);
 }
 
 }  // namespace megalith

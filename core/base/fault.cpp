@@ -57,7 +57,7 @@ constexpr FaultSite kSites[] = {
     {"data.index", "open map", "PREFIX.idx of a dataset"},
     {"data.tokens", "open read", "PREFIX.bin of a dataset"},
     {"prepare.input", "open map", "the text that prepare reads"},
-    {"prepare.output", "open create write sync close rename remove",
+    {"prepare.output", "open mkdir create write sync close rename remove",
      "PREFIX.bin and PREFIX.idx as prepare writes them"},
     {"metrics", "open create read write sync close rename", "the file of --metrics-jsonl"},
     {"tensorboard", "open mkdir sync create write", "the event file of --tensorboard-dir"},

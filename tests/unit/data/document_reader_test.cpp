@@ -1,5 +1,7 @@
 #include "core/data/document_reader.h"
 
+#include <array>
+
 #include "tests/unit/data/data_files.h"
 
 namespace megalith {
@@ -29,6 +31,36 @@ TEST_F(DocumentReader, WholeTextFile) {
   EXPECT_THAT(documents("x.txt", "no end of line"), ElementsAre("no end of line"));
   EXPECT_THAT(documents("x.txt", " \n\n"), ElementsAre());
   EXPECT_THAT(documents("x.txt", ""), ElementsAre());
+}
+
+// By what it holds, whatever it is called, and by its name, whatever it holds.
+TEST_F(DocumentReader, PackedFilesAndTablesAreRefused) {
+  const std::vector<std::array<std::string, 3>> cases = {
+      {"gz", "\x1f\x8b\x08rest", "gzip data"},
+      {"tgz", "\x1f\x8b\x08rest", "gzip data"},
+      {"zst", "\x28\xb5\x2f\xfd", "Zstandard data"},
+      {"xz",
+       std::string("\xfd"
+                   "7zXZ\0",
+                   6),
+       "xz data"},
+      {"bz2", "BZh91AY&SY", "bzip2 data"},
+      {"lz4", "\x04\x22\x4d\x18", "LZ4 data"},
+      {"zip", "PK\x03\x04", "a ZIP archive"},
+      {"parquet", "PAR1", "a Parquet table"},
+      {"arrow", "ARROW1", "an Arrow table"},
+  };
+  for (const auto& [ending, bytes, name] : cases) {
+    for (const std::string file : {"x.txt", "x.jsonl"}) {
+      EXPECT_THAT(
+          error_of(ExitCode::kFormat, [&] { documents(file, bytes); }),
+          testing::AllOf(HasSubstr(file + ": expected text or JSON lines, got " + name + "; "), HasSubstr(" first")));
+    }
+    EXPECT_THAT(error_of(ExitCode::kFormat, [&] { documents("x.jsonl." + ending, ""); }),
+                HasSubstr("x.jsonl." + ending + ": expected text or JSON lines, got the name of " + name + "; "));
+  }
+  EXPECT_THAT(documents("x.txt", "BZh9 is how bzip2 begins"), ElementsAre("BZh9 is how bzip2 begins"));
+  EXPECT_THAT(documents("gz", "PAR"), ElementsAre("PAR"));
 }
 
 TEST_F(DocumentReader, DocumentStart) {

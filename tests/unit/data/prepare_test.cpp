@@ -186,8 +186,8 @@ TEST_F(Prepare, UnreadableAndDamagedFiles) {
   EXPECT_THAT(error_of_run(ExitCode::kFileIo, {"--input", folder_ / "no.txt", "--output-prefix", folder_ / "d"}),
               HasSubstr("no.txt"));
   write_bytes(folder_ / "a.txt", "text");
-  EXPECT_THAT(error_of_run(ExitCode::kFileIo, {"--input", folder_ / "a.txt", "--output-prefix", folder_ / "no/d"}),
-              HasSubstr("no/d.bin"));
+  EXPECT_THAT(error_of_run(ExitCode::kFileIo, {"--input", folder_ / "a.txt", "--output-prefix", folder_ / "a.txt/d"}),
+              HasSubstr("a.txt"));
   write_bytes(folder_ / "b.jsonl", "{\"text\": \"a\"}\n{\"text\": \n");
   EXPECT_THAT(error_of_run(ExitCode::kFormat, {"--input", folder_ / "b.jsonl", "--output-prefix", folder_ / "d"}),
               HasSubstr("b.jsonl:2"));
@@ -201,6 +201,23 @@ TEST_F(Prepare, UnreadableAndDamagedFiles) {
   write_golden_dataset(folder_ / "d", 5, 41);
   write_bytes(folder_ / "d.idx", read_bytes(folder_ / "d.idx").substr(0, 50));
   EXPECT_THAT(error_of_run(ExitCode::kFormat, {"inspect", folder_ / "d"}), HasSubstr("d.idx: size"));
+}
+
+TEST_F(Prepare, MakesItsFolder) {
+  write_bytes(folder_ / "a.txt", "text");
+  EXPECT_EQ(run({"--input", folder_ / "a.txt", "--output-prefix", folder_ / "new/folder/d"}), 0)
+      << read_bytes(folder_ / "err");
+  EXPECT_EQ(IndexedDataset::open(folder_ / "new/folder/d").num_tokens(), 4);
+}
+
+// Before the first of them is read, and before anything is written.
+TEST_F(Prepare, RefusesPackedInputsByName) {
+  write_bytes(folder_ / "a.jsonl", "{\"text\": \n");
+  write_bytes(folder_ / "b.jsonl.gz", "\x1f\x8b\x08 and so on");
+  EXPECT_THAT(error_of_run(ExitCode::kFormat, {"--input", folder_ / "a.jsonl", folder_ / "b.jsonl.gz",
+                                               "--output-prefix", folder_ / "no/d"}),
+              HasSubstr("b.jsonl.gz: expected text or JSON lines, got gzip data; unpack it first: gzip -dk "));
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "no"));
 }
 
 TEST_F(Prepare, FailedRunLeavesTheOldDataset) {
