@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <limits>
 #include <optional>
+#include <utility>
 
 #include "apps/flags_binding.h"
 #include "apps/metrics_reader.h"
@@ -17,20 +19,9 @@ namespace megalith {
 
 namespace {
 
+constexpr const char* kFlag = "--metrics-jsonl";
 constexpr const char* kScope = "metrics";
 constexpr std::uint64_t kMaxBytes = std::uint64_t{1} << 33;
-
-// What goes wrong with the file is the flag's fault.
-template <class Work>
-auto named(Work&& work) {
-  const FaultScope scope(kScope);
-  try {
-    return work();
-  } catch (const Error& error) {
-    if (error.code() != ExitCode::kFileIo) throw;
-    throw Error(error.code(), fmt::format("--metrics-jsonl: {}", error.what()));
-  }
-}
 
 template <typename Float>
 std::string number_or_null(Float value) {
@@ -78,6 +69,26 @@ void keep_until(const std::string& path, std::int64_t last_step) {
   out.commit();
 }
 
+File open_log(const std::string& path, bool evaluates_only, std::int64_t resumed_step) {
+  const FaultScope scope(kScope);
+  try {
+    const std::optional<PathInfo> before = look_at(path);
+    if (before && before->type == EntryType::kFile && before->size > 0) {
+      if (evaluates_only) {
+        keep_until(path, std::numeric_limits<std::int64_t>::max());  // without a torn last line
+      } else if (resumed_step > 0) {
+        keep_until(path, resumed_step);
+      } else {
+        move_away(path);
+      }
+    }
+    return File::append(path);
+  } catch (const Error& error) {
+    if (error.code() != ExitCode::kFileIo) throw;
+    throw Error(error.code(), fmt::format("{}: {}", kFlag, error.what()));
+  }
+}
+
 }  // namespace
 
 std::string to_json_line(const StepMetrics& metrics, std::string_view run) {
@@ -103,6 +114,14 @@ std::string to_json_line(const StepMetrics& metrics, std::string_view run) {
   return line + "}";
 }
 
+std::string to_json_line(const EvaluationMetrics& metrics, std::string_view run) {
+  std::string line =
+      fmt::format(R"({{"iteration": {}, "evaluation": "validation", "consumed_samples": {}, "validation_loss": {})",
+                  metrics.iteration, metrics.consumed_samples, number_or_null(metrics.validation_loss));
+  if (!run.empty()) line.append(", \"run\": ").append(run);
+  return line + "}";
+}
+
 std::string run_json(const Options& options) {
   std::string config;
   for (const ConfigEntry& entry : options.effective) {
@@ -113,26 +132,14 @@ std::string run_json(const Options& options) {
 }
 
 MetricsLog::MetricsLog(const std::string& path, const Options& options, std::int64_t resumed_step)
-    : path_(path), run_(run_json(options)) {
-  named([&] {
-    const std::optional<PathInfo> before = look_at(path);
-    const bool has_lines = before && before->type == EntryType::kFile && before->size > 0;
-    if (has_lines && resumed_step == 0) move_away(path);
-    if (has_lines && resumed_step > 0) keep_until(path, resumed_step);
-    file_ = File::append(path);
-  });
-}
+    : run_(run_json(options)), file_(open_log(path, options.train.skip_train, resumed_step), kFlag, kScope) {}
 
 void MetricsLog::write(const StepMetrics& metrics) {
-  if (!file_.is_open()) return;
-  const std::string line = to_json_line(metrics, run_) + "\n";
-  run_.clear();
-  try {
-    named([&] { file_.write(line); });
-  } catch (const Error& error) {
-    log_warning(fmt::format("{}; no more metrics are written", error.what()));
-    file_ = File();
-  }
+  file_.write(to_json_line(metrics, std::exchange(run_, "")) + "\n");
+}
+
+void MetricsLog::write(const EvaluationMetrics& metrics) {
+  file_.write(to_json_line(metrics, std::exchange(run_, "")) + "\n");
 }
 
 }  // namespace megalith

@@ -4,7 +4,8 @@
 // A line of --metrics-jsonl has the keys of StepMetrics. lm_loss and grad_norm come twice, as a decimal number (null
 // where it is not finite) and as C99 %a of the fp32 value ("nan", "inf", "-inf"), so that runs can be compared bit for
 // bit. `validation_loss` and `checkpoint_stall_ms` are present where they were measured. The first line of a run (and
-// of a resumed run) also has "run": {"megalith": VERSION, "commit": COMMIT, "config": {FLAG: VALUE}}.
+// of a resumed run) also has "run": {"megalith": VERSION, "commit": COMMIT, "config": {FLAG: VALUE}}. A run with
+// --skip-train writes one line: "evaluation": "validation" with iteration, consumed_samples, validation_loss and "run".
 #pragma once
 
 #include <chrono>
@@ -15,8 +16,8 @@
 #include <utility>
 #include <vector>
 
+#include "apps/append_log.h"
 #include "apps/options.h"
-#include "core/base/file.h"
 
 namespace megalith {
 
@@ -41,16 +42,24 @@ struct StepMetrics {
   std::optional<double> checkpoint_stall_ms{};  // that saving before this step held up the run's thread
 };
 
+// Of a run with --skip-train.
+struct EvaluationMetrics {
+  std::int64_t iteration = 0;  // that the weights were trained for
+  std::int64_t consumed_samples = 0;
+  double validation_loss = 0;
+};
+
 // One line without its end. `run` is empty or the JSON object of the key "run".
 std::string to_json_line(const StepMetrics& metrics, std::string_view run = {});
+std::string to_json_line(const EvaluationMetrics& metrics, std::string_view run = {});
 
 // The JSON object of the key "run".
 std::string run_json(const Options& options);
 
 // Appends to --metrics-jsonl. Lines of steps after `resumed_step` and a torn last line are removed first, so that the
-// file keeps one object per step; a run that starts at step 0 moves an existing file to FILE.1 (2, 3, ...) instead.
-// Opening fails with kFileIo, a file that holds something else with kFormat; a failure to write later is a warning,
-// after which nothing more is written.
+// file keeps one object per step; a run that starts at step 0 moves an existing file to FILE.1 (2, 3, ...) instead, and
+// one with --skip-train leaves all steps. Opening fails with kFileIo, a file that holds something else with kFormat;
+// what cannot be written later is tried again with each line.
 class MetricsLog {
  public:
   MetricsLog(const std::string& path, const Options& options, std::int64_t resumed_step);
@@ -58,11 +67,11 @@ class MetricsLog {
   MetricsLog& operator=(const MetricsLog&) = delete;
 
   void write(const StepMetrics& metrics);
+  void write(const EvaluationMetrics& metrics);
 
  private:
-  std::string path_;
   std::string run_;  // for the next line; then empty
-  File file_;        // closed after a failure
+  AppendLog file_;
 };
 
 // The numbers of one log line: loss and time are means over the steps since the last line.

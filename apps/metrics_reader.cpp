@@ -155,6 +155,7 @@ MetricsRun read_metrics(const std::string& path) {
       break;
     }
     if (!iteration) refuse("a JSON object with an iteration", escaped_short(text));
+    if (object->contains("evaluation")) continue;  // of a run with --skip-train, at any step
     if (!run.records.empty() && *iteration <= run.records.back().iteration) {
       refuse(fmt::format("an iteration after {}", run.records.back().iteration), std::to_string(*iteration));
     }

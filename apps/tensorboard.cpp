@@ -10,12 +10,12 @@
 
 #include "core/base/error.h"
 #include "core/base/fault.h"
-#include "core/base/log.h"
 
 namespace megalith {
 
 namespace {
 
+constexpr const char* kFlag = "--tensorboard-dir";
 constexpr const char* kScope = "tensorboard";
 
 constexpr std::array<std::uint32_t, 256> kCrcTable = [] {
@@ -93,52 +93,85 @@ std::string tensorboard_scalar(double wall_time, std::int64_t step, std::string_
   return out;
 }
 
-TensorBoardLog::TensorBoardLog(const std::string& folder) : folder_(folder) {
+std::string tensorboard_session_start(double wall_time, std::int64_t step) {
+  constexpr std::uint64_t kStart = 1;
+  std::string session;
+  append_key(session, 1, kVarint);
+  append_varint(session, kStart);
+  std::string out = event(wall_time, step);
+  append_bytes(out, 7, session);
+  return out;
+}
+
+namespace {
+
+// A new event file; `first_step`: from where on it takes the place of earlier ones, none if it does not.
+File begin_file(const std::string& folder, double time, std::optional<std::int64_t> first_step) {
   const FaultScope scope(kScope);
   try {
     Directory::create(folder);
     char host[256] = {};
     gethostname(host, sizeof(host) - 1);
-    const double time = now();
-    file_ = File::create(
+    File file = File::create(
         fmt::format("{}/events.out.tfevents.{:010d}.{}.{}", folder, static_cast<std::int64_t>(time), host, getpid()));
     std::string version = event(time, 0);
     append_bytes(version, 3, "brain.Event:2");
-    file_.write(tensorboard_record(version));
+    file.write(tensorboard_record(version));
+    if (first_step) file.write(tensorboard_record(tensorboard_session_start(time, *first_step)));
+    return file;
   } catch (const Error& error) {
-    throw Error(error.code(), fmt::format("--tensorboard-dir {}: {}", folder, error.what()));
+    throw Error(error.code(), fmt::format("{} {}: {}", kFlag, folder, error.what()));
   }
 }
 
+}  // namespace
+
+struct TensorBoardLog::Records {
+  std::int64_t iteration;
+  std::int64_t consumed_samples;
+  double time = now();
+  std::string by_step{};
+  std::string by_samples{};
+
+  void add(std::string_view tag, double value) {
+    by_step += tensorboard_record(tensorboard_scalar(time, iteration, tag, static_cast<float>(value)));
+  }
+  void add_both(std::string_view tag, double value) {
+    add(tag, value);
+    by_samples += tensorboard_record(
+        tensorboard_scalar(time, consumed_samples, fmt::format("{} vs samples", tag), static_cast<float>(value)));
+  }
+  void add_validation(double loss) {
+    add_both("lm loss validation", loss);
+    add_both("lm loss validation ppl", std::exp(loss));
+  }
+};
+
+TensorBoardLog::TensorBoardLog(const std::string& folder, std::optional<TensorBoardStart> start)
+    : steps_(begin_file(folder, now(), start ? std::optional(start->iteration + 1) : std::nullopt), kFlag, kScope),
+      samples_(
+          begin_file(folder + "/by-samples", now(), start ? std::optional(start->consumed_samples + 1) : std::nullopt),
+          kFlag, kScope) {}
+
 void TensorBoardLog::write(const StepMetrics& metrics) {
-  if (!file_.is_open()) return;
-  const double time = now();
-  std::string records;
-  const auto add = [&](std::string_view tag, double value, bool by_samples = false) {
-    const auto scalar = static_cast<float>(value);
-    records += tensorboard_record(tensorboard_scalar(time, metrics.iteration, tag, scalar));
-    if (!by_samples) return;
-    const std::string name = fmt::format("{} vs samples", tag);
-    records += tensorboard_record(tensorboard_scalar(time, metrics.consumed_samples, name, scalar));
-  };
-  add("learning-rate", metrics.learning_rate, true);
-  add("batch-size", static_cast<double>(metrics.global_batch_size), true);
-  add("lm loss", static_cast<double>(metrics.lm_loss), true);
-  add("grad-norm", static_cast<double>(metrics.grad_norm), true);
-  add("iteration-time", metrics.step_ms * 1e-3, true);
-  add("throughput", metrics.tflops_per_device);
-  add("mem-max-allocated-bytes", static_cast<double>(metrics.memory_peak_bytes));
-  if (metrics.validation_loss) {
-    add("lm loss validation", *metrics.validation_loss, true);
-    add("lm loss validation ppl", std::exp(*metrics.validation_loss), true);
-  }
-  const FaultScope scope(kScope);
-  try {
-    file_.write(records);
-  } catch (const Error& error) {
-    log_warning(fmt::format("--tensorboard-dir {}: nothing more is written: {}", folder_, error.what()));
-    file_ = File();
-  }
+  Records records{.iteration = metrics.iteration, .consumed_samples = metrics.consumed_samples};
+  records.add_both("learning-rate", metrics.learning_rate);
+  records.add_both("batch-size", static_cast<double>(metrics.global_batch_size));
+  records.add_both("lm loss", static_cast<double>(metrics.lm_loss));
+  records.add_both("grad-norm", static_cast<double>(metrics.grad_norm));
+  records.add_both("iteration-time", metrics.step_ms * 1e-3);
+  records.add("throughput", metrics.tflops_per_device);
+  records.add("mem-max-allocated-bytes", static_cast<double>(metrics.memory_peak_bytes));
+  if (metrics.validation_loss) records.add_validation(*metrics.validation_loss);
+  steps_.write(records.by_step);
+  samples_.write(records.by_samples);
+}
+
+void TensorBoardLog::write(const EvaluationMetrics& metrics) {
+  Records records{.iteration = metrics.iteration, .consumed_samples = metrics.consumed_samples};
+  records.add_validation(metrics.validation_loss);
+  steps_.write(records.by_step);
+  samples_.write(records.by_samples);
 }
 
 }  // namespace megalith

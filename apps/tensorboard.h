@@ -1,17 +1,23 @@
 // An event file that TensorBoard reads (--tensorboard-dir), with Megatron's tags: each step's loss, learning rate,
 // batch size, gradient norm, time, throughput and memory, and the validation loss where it was measured; the main ones
-// also by consumed samples ("lm loss vs samples"). Rank 0 only.
+// also by consumed samples ("lm loss vs samples"), in a second file in the folder "by-samples", which TensorBoard shows
+// as a run of its own. Rank 0 only.
+//
+// A run begins its files with a session's start, at which TensorBoard drops the points of earlier files from that step
+// on: those that a killed run had written after its last checkpoint do not come twice. The step is one number for all
+// tags of a folder, therefore the second folder for those that count samples.
 //
 // Format: records of TensorFlow's record writer, each an Event message in protocol buffers' wire format; written by
 // hand because five fields need no library.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
+#include "apps/append_log.h"
 #include "apps/metrics.h"
-#include "core/base/file.h"
 
 namespace megalith {
 
@@ -22,19 +28,31 @@ std::string tensorboard_record(std::string_view payload);
 // The Event of one scalar, without the record around it. `wall_time` in seconds since 1970.
 std::string tensorboard_scalar(double wall_time, std::int64_t step, std::string_view tag, float value);
 
+// The Event that starts a session: what other files of the folder have at this step and later counts no more.
+std::string tensorboard_session_start(double wall_time, std::int64_t step);
+
+// Where a run begins: what was done before it.
+struct TensorBoardStart {
+  std::int64_t iteration = 0;
+  std::int64_t consumed_samples = 0;
+};
+
 class TensorBoardLog {
  public:
-  // Makes the folder and a new file events.out.tfevents.TIME.HOST.PID in it. Fails with kFileIo; a failure to write
-  // later is a warning, after which nothing more is written.
-  explicit TensorBoardLog(const std::string& folder);
+  // Makes the folders and a new file events.out.tfevents.TIME.HOST.PID in each; without `start` they add to what is
+  // there and start no session. Fails with kFileIo; what cannot be written later is tried again at each step.
+  TensorBoardLog(const std::string& folder, std::optional<TensorBoardStart> start);
   TensorBoardLog(const TensorBoardLog&) = delete;
   TensorBoardLog& operator=(const TensorBoardLog&) = delete;
 
   void write(const StepMetrics& metrics);
+  void write(const EvaluationMetrics& metrics);
 
  private:
-  std::string folder_;
-  File file_;  // closed after a failure
+  struct Records;  // of one step
+
+  AppendLog steps_;
+  AppendLog samples_;
 };
 
 }  // namespace megalith

@@ -11,6 +11,7 @@
 #include "apps/host_memory.h"
 #include "apps/together.h"
 #include "apps/version.h"
+#include "core/base/counted.h"
 #include "core/base/fault.h"
 #include "core/base/log.h"
 #include "core/base/output_file.h"
@@ -169,10 +170,14 @@ Trainer::Trainer(RunSetup setup, Communicator& world, const StopRequest& stop, C
   together(world_, [&] {
     if (!is_main()) return;
     if (!logging.trace.empty()) const OutputFile probe(logging.trace, "trace");  // a wrong path is told now
-    if (options_.train.skip_train) return;  // it logs no steps, and an earlier run's must stay
     if (!logging.metrics_jsonl.empty())
       metrics_ = std::make_unique<MetricsLog>(logging.metrics_jsonl, options_, state_.step);
-    if (!logging.tensorboard_dir.empty()) tensorboard_ = std::make_unique<TensorBoardLog>(logging.tensorboard_dir);
+    if (!logging.tensorboard_dir.empty()) {
+      // An evaluation alone does not take the place of steps.
+      const TensorBoardStart start{.iteration = state_.step, .consumed_samples = state_.consumed_samples};
+      tensorboard_ = std::make_unique<TensorBoardLog>(logging.tensorboard_dir,
+                                                      options_.train.skip_train ? std::nullopt : std::optional(start));
+    }
   });
 }
 
@@ -226,8 +231,8 @@ void Trainer::load() {
   fault_point("load.end");
   last_saved_step_ = wanted.load == wanted.save ? state_.step : -1;
   if (is_main())
-    log_info(fmt::format("loaded {} (step {}, {} samples)", found->path(), found->state().step,
-                         found->state().consumed_samples));
+    log_info(fmt::format("loaded {} (step {}, {})", found->path(), found->state().step,
+                         counted(found->state().consumed_samples, "sample")));
   const std::string changes = wanted.finetune ? "" : changed_flags(options_, found->state());
   if (is_main() && !changes.empty()) log_warning("other flags than in " + found->path() + ": " + changes);
 }
@@ -304,13 +309,18 @@ void Trainer::evaluate(const Dataset& dataset, std::string_view name) {
   }
   validation_loss_ = sum / static_cast<double>(options_.train.eval_iters);
   if (log_) log_->evaluation(name, state_.step, *validation_loss_);
+  if (!options_.train.skip_train) return;  // else it goes with the step's metrics
+  const EvaluationMetrics metrics{
+      .iteration = state_.step, .consumed_samples = state_.consumed_samples, .validation_loss = *validation_loss_};
+  if (metrics_) metrics_->write(metrics);
+  if (tensorboard_) tensorboard_->write(metrics);
 }
 
 void Trainer::log_memory() {
   const auto mib = [](std::size_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
   std::string text = "memory (MiB)";
   for (const auto& [owner, bytes] : memory_by_owner())
-    text += fmt::format(" | {}: {:.2f}", owner, mib(static_cast<std::size_t>(bytes)));
+    if (bytes > 0) text += fmt::format(" | {}: {:.2f}", owner, mib(static_cast<std::size_t>(bytes)));
   const std::size_t planned = memory_use(setup_.plans, setup_.planned_persistent).total();
   const std::size_t measured = model_->pool().peak_allocated_bytes();
   text += fmt::format(" | arena used: {:.2f} of {:.2f} planned | peak: {:.2f}, planned {:.2f} | reserved: {:.2f}",
@@ -383,9 +393,12 @@ bool Trainer::should_stop() {
   const bool interval = train.exit_interval > 0 && state_.step % train.exit_interval == 0;
   const bool late = train.exit_duration_in_mins > 0 && seconds_since(started_) > 60.0 * train.exit_duration_in_mins;
   const bool file = is_main() && stop_file_.exists();
-  const bool mine = stop_.requested.load(std::memory_order_relaxed) || late || file || cannot_save();
+  check_data();
+  const bool mine =
+      stop_.requested.load(std::memory_order_relaxed) || late || file || cannot_save() || !data_problem_.empty();
   if (!world_.host_any(mine || interval)) return false;
   if (file) stop_file_.remove();
+  data_problem_ = world_.host_all_gather(data_problem_).front();
   return true;
 }
 
@@ -401,7 +414,7 @@ ExitCode Trainer::run_steps() {
   const AbortOnUnwind guard(world_);  // a rank that fails must not leave its streams, or its peers, waiting
   const ExitCode code = step_loop();
   finish_save();
-  if (failed_saves_ > 0 && is_main()) log_warning(fmt::format("{} checkpoints could not be saved", failed_saves_));
+  if (failed_saves_ > 0 && is_main()) log_warning(counted(failed_saves_, "checkpoint") + " could not be saved");
   return code;
 }
 
@@ -423,8 +436,9 @@ ExitCode Trainer::step_loop() {
     const bool last = state_.step == options_.train.train_iters;
     const std::int64_t interval = options_.checkpoint.save_interval;
     const bool saves = last || (interval > 0 && state_.step % interval == 0);
-    const bool evaluates = evaluates_after(state_.step);
-    const bool stops = !last && should_stop();
+    const bool asked = should_stop();
+    const bool stops = asked && (!last || !data_problem_.empty());
+    const bool evaluates = evaluates_after(state_.step) && data_problem_.empty();
     const std::int64_t hash_interval = options_.train.check_weight_hash_interval;
     const bool compares = hash_interval > 0 && state_.step % hash_interval == 0;
     // The result of a step is read while the next one is computed, unless something waits for it.
@@ -440,6 +454,7 @@ ExitCode Trainer::step_loop() {
     if (stops) {
       saved = save();
       saved = finish_save() && saved;
+      if (!data_problem_.empty()) return end_for_data(saved);
       if (is_main()) log_info(fmt::format("stopped on request after step {}", state_.step));
       code = saved ? ExitCode::kStoppedOnRequest : ExitCode::kFileIo;
       break;

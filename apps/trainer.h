@@ -89,6 +89,8 @@ class Trainer {
   bool cannot_save() const;  // --max-failed-saves is reached
   ExitCode end_for_saves();  // failure_ then says so
   bool should_stop();
+  void check_data();                  // that the files are as they were opened, rank 0; else data_problem_
+  ExitCode end_for_data(bool saved);  // failure_ then says so
   bool is_main() const { return world_.rank() == 0; }
 
   RunSetup setup_;
@@ -123,6 +125,8 @@ class Trainer {
   std::string save_problem_;        // of the last of them
   std::int64_t last_saved_step_ = -1;
   std::vector<std::int32_t> tokens_;  // of the step being prepared
+  std::string data_problem_;          // files that changed under the run; the same on all ranks after should_stop()
+  std::chrono::steady_clock::time_point next_data_check_{};
   std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
   std::optional<double> validation_loss_;  // measured after the current step
 

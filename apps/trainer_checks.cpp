@@ -1,9 +1,10 @@
 // What the trainer does when numbers go wrong: it names the first NaN or Inf of a step that was skipped, the rank
-// whose copy of the parameters differs, and accesses that no event orders.
+// whose copy of the parameters differs, accesses that no event orders, and files of the data that have changed.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -11,11 +12,14 @@
 
 #include "apps/together.h"
 #include "apps/trainer.h"
+#include "core/base/counted.h"
 #include "core/base/log.h"
 
 namespace megalith {
 
 namespace {
+
+using Clock = std::chrono::steady_clock;
 
 constexpr std::int64_t kAfterMicrobatches = std::numeric_limits<std::int64_t>::max();
 
@@ -144,7 +148,8 @@ bool Trainer::found_hazards() {
   const bool found = hazards_->count() > 0;
   if (found) {
     for (const Hazard& hazard : hazards_->hazards()) log_warning("hazard: " + to_string(hazard));
-    log_warning(fmt::format("--check-hazards: {} unordered accesses on rank {}", hazards_->count(), world_.rank()));
+    log_warning(fmt::format("--check-hazards: {} on rank {}",
+                            counted(hazards_->count(), "unordered access", "unordered accesses"), world_.rank()));
   }
   return std::ranges::any_of(world_.host_all_gather(found ? "found" : ""),
                              [](const std::string& rank) { return !rank.empty(); });
@@ -164,6 +169,27 @@ void Trainer::check_calls() {
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (!all[rank].empty()) throw EveryRankFailed(ExitCode::kCommunication, static_cast<int>(rank), all[rank]);
   }
+}
+
+// Every sample was read before its files were found unchanged, so the steps so far are right: the run can be saved
+// and ended. A sample of the next step from other files would be an error of its rank alone.
+void Trainer::check_data() {
+  const Clock::time_point start = Clock::now();
+  if (!is_main() || start < next_data_check_) return;
+  try {
+    setup_.data.train.check_unchanged();
+    setup_.data.valid.check_unchanged();
+  } catch (const Error& error) {
+    data_problem_ = error.what();
+  }
+  constexpr int kShare = 100;  // of the time at most one part, also for many files of a slow file system
+  next_data_check_ = Clock::now() + kShare * (Clock::now() - start);
+}
+
+ExitCode Trainer::end_for_data(bool saved) {
+  const char* const kept = options_.checkpoint.save.empty() ? "" : saved ? " and saved" : ", but could not be saved";
+  failure_ = fmt::format("{}; the run ends after step {}, which is right{}", data_problem_, state_.step, kept);
+  return ExitCode::kFormat;
 }
 
 }  // namespace megalith

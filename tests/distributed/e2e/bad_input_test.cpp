@@ -157,7 +157,8 @@ TEST(BadInput, OutputsThatCannotBeWritten) {
   EXPECT_THAT(metrics.warnings(), ElementsAre(::testing::MatchesRegex(
                                       "\\[megalith\\] warning: --metrics-jsonl: cannot write [0-9]+ bytes at 0 of "
                                       "/dev/full: No space left on device \\(ENOSPC\\); free space or lift the "
-                                      "limit; no more metrics are written")));
+                                      "limit; it is kept and tried again at each step")));
+  EXPECT_THAT(metrics.err, HasSubstr("--metrics-jsonl: the last "));
 }
 
 // Files are limited to 16 MiB, the checkpoint has 19 MB.

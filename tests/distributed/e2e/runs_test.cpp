@@ -171,8 +171,13 @@ TEST(Runs, EvaluateAloneAndTellWhenThereIsNothingToDo) {
   const Outcome again = test::run(test::program("train", flags), folder);
   EXPECT_EQ(again.code, 0);
   EXPECT_THAT(again.err + again.out, HasSubstr("nothing to do: the checkpoint's step 6 is not before --train-iters 6"));
-  const Outcome evaluation = test::run(test::program("train", flags + Words{"--skip-train"}), folder);
+  const Outcome evaluation = test::run(test::program("train", flags + Words{"--skip-train", "--metrics-jsonl",
+                                                                            "m.jsonl", "--tensorboard-dir", "events"}),
+                                       folder);
   EXPECT_EQ(evaluation.code, 0);
+  EXPECT_THAT(folder.read_lines("m.jsonl"),
+              ::testing::ElementsAre(::testing::StartsWith("{\"iteration\": 6, \"evaluation\": \"validation\", ")));
+  EXPECT_TRUE(std::filesystem::exists(folder.path("events/by-samples")));
   EXPECT_THAT(evaluation.out, HasSubstr(" validation loss at iteration 6 | lm loss value: "));
   const Outcome longer = test::run(test::program("train", flags + Words{"--train-iters", "7"}), folder);
   EXPECT_THAT(longer.warnings(), ::testing::ElementsAre("[megalith] warning: other flags than in kept/step_0000006: "

@@ -5,14 +5,18 @@
 
 #include <poll.h>
 #include <pty.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
+#include <csignal>
 #include <limits>
 
 #include "apps/metrics_reader.h"
 #include "core/base/error.h"
+#include "core/base/fault.h"
 #include "tests/unit/apps/flags_support.h"
 
 namespace megalith {
@@ -150,6 +154,87 @@ TEST_F(MetricsFile, ATornLastLineIsLeftOutWithAWarning) {
   write("m.jsonl", "{\"iteration\": 1}\n{\"iteration\": 2}");  // whole, but for its end
   EXPECT_THAT(iterations("m.jsonl"), ElementsAre(1, 2));
   EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+}
+
+// A disk that is full for a while, here for as long as five steps.
+TEST_F(MetricsFile, AFullDiskCostsNoLine) {
+  write_steps("whole.jsonl", 0, 8);
+  std::vector<FaultRequest> faults;
+  for (std::int64_t at = 2; at <= 6; ++at)
+    faults.push_back({.site = "metrics.write", .at = at, .kind = FaultKind::kEnospc});
+  arm_faults(faults);
+  ::testing::internal::CaptureStderr();
+  write_steps("m.jsonl", 0, 8);
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  EXPECT_EQ(faults_fired(), 5);
+  disarm_faults();
+  EXPECT_EQ(test::read_file("m.jsonl"), test::read_file("whole.jsonl"));
+  EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 2) << said;
+  EXPECT_THAT(said, HasSubstr("warning: --metrics-jsonl: cannot write "));
+  EXPECT_THAT(said, HasSubstr("; it is kept and tried again at each step\n"));
+  EXPECT_THAT(said, HasSubstr("--metrics-jsonl: written again, nothing is lost\n"));
+}
+
+// Files may have so many bytes, on which the system breaks off within a line.
+void limit_files(rlim_t bytes) {
+  rlimit limit{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &limit), 0);
+  limit.rlim_cur = std::min(bytes, limit.rlim_max);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+}
+
+TEST_F(MetricsFile, ALineThatBrokeOffGoesOnWhereItDid) {
+  write_steps("whole.jsonl", 0, 6);
+  const std::string whole = test::read_file("whole.jsonl");
+  const auto before = std::signal(SIGXFSZ, SIG_IGN);
+  ::testing::internal::CaptureStderr();
+  {
+    MetricsLog log("m.jsonl", test::train_options({"--seed", "7"}), 0);
+    log.write(step_metrics(1));
+    const std::size_t line = whole.size() - whole.rfind("{\"iteration\": 6");
+    limit_files(whole.find('\n') + line / 2);
+    for (std::int64_t i = 2; i <= 4; ++i) log.write(step_metrics(i));
+    EXPECT_EQ(test::read_file("m.jsonl"), whole.substr(0, whole.find('\n') + line / 2));
+    limit_files(RLIM_INFINITY);
+    for (std::int64_t i = 5; i <= 6; ++i) log.write(step_metrics(i));
+  }
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  std::signal(SIGXFSZ, before);
+  EXPECT_EQ(test::read_file("m.jsonl"), whole);
+  EXPECT_THAT(said, HasSubstr("(EFBIG)"));
+}
+
+TEST_F(MetricsFile, WhatWaitsIsBounded) {
+  std::vector<FaultRequest> faults;
+  for (std::int64_t at = 1; at <= 20; ++at)
+    faults.push_back({.site = "metrics.write", .at = at, .kind = FaultKind::kEnospc});
+  arm_faults(faults);
+  ::testing::internal::CaptureStderr();
+  {
+    AppendLog log(File::append("m.log"), "--flag", "metrics");
+    for (int i = 0; i < 20; ++i) log.write(std::string(std::size_t{1} << 20, static_cast<char>('a' + i)));
+    log.write("end");
+  }
+  disarm_faults();
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("--flag: written again, but 5 records are lost\n"));
+  const std::string text = test::read_file("m.log");
+  EXPECT_EQ(text.size(), std::size_t{16} << 20);
+  EXPECT_EQ(text.back(), 'p');
+}
+
+TEST_F(MetricsFile, AnEvaluationAloneLeavesTheSteps) {
+  write_steps("m.jsonl", 0, 5);
+  const std::string steps = test::read_file("m.jsonl");
+  write("m.jsonl", steps + "{\"iteration\": 6, \"cons");
+  MetricsLog("m.jsonl", test::train_options({"--skip-train"}), 3)
+      .write(EvaluationMetrics{.iteration = 3, .consumed_samples = 96, .validation_loss = 2.25});
+  const std::string text = test::read_file("m.jsonl");
+  EXPECT_THAT(text,
+              ::testing::StartsWith(steps + R"({"iteration": 3, "evaluation": "validation", )"
+                                            R"("consumed_samples": 96, "validation_loss": 2.25, "run": {"megalith")"));
+  EXPECT_THAT(iterations("m.jsonl"), ElementsAre(1, 2, 3, 4, 5));
+  write_steps("m.jsonl", 3, 4);
+  EXPECT_THAT(iterations("m.jsonl"), ElementsAre(1, 2, 3, 4));
 }
 
 TEST_F(MetricsFile, AFreshRunMovesAnEarlierFileAway) {

@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "core/base/error.h"
+#include "core/base/fault.h"
 
 namespace megalith {
 namespace {
@@ -105,11 +106,40 @@ TEST(TensorBoard, AScalarReadsBack) {
   EXPECT_EQ(parse(tensorboard_scalar(0, large, std::string(300, 'x'), 1)), (Scalar{large, std::string(300, 'x'), 1}));
 }
 
-TEST(TensorBoard, AStepHasMegatronsTags) {
-  const std::string folder = ::testing::TempDir() + "/tensorboard-test-" + std::to_string(getpid());
-  std::filesystem::remove_all(folder);
-  {
-    TensorBoardLog log(folder);
+class TensorBoardFiles : public testing::Test {
+ protected:
+  TensorBoardFiles() : folder_(testing::TempDir() + "/tensorboard-test-" + std::to_string(getpid())) {
+    std::filesystem::remove_all(folder_);
+  }
+  ~TensorBoardFiles() override {
+    disarm_faults();
+    std::filesystem::remove_all(folder_);
+  }
+  // Payloads of the records of the only file there.
+  static std::vector<std::string> payloads(const std::string& folder) {
+    std::string content;
+    int files = 0;
+    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+      if (entry.is_directory()) continue;
+      EXPECT_THAT(entry.path().filename().string(), ::testing::StartsWith("events.out.tfevents."));
+      std::ostringstream all;
+      all << std::ifstream(entry.path(), std::ios::binary).rdbuf();
+      content = all.str();
+      ++files;
+    }
+    EXPECT_EQ(files, 1);
+    Reader reader(content);
+    std::vector<std::string> all;
+    for (std::string payload; reader.record(&payload);) all.push_back(payload);
+    return all;
+  }
+  static std::vector<Scalar> scalars(const std::string& folder, std::size_t first) {
+    std::vector<Scalar> all;
+    const std::vector<std::string> records = payloads(folder);
+    for (std::size_t i = first; i < records.size(); ++i) all.push_back(parse(records[i]));
+    return all;
+  }
+  static void write_steps(TensorBoardLog& log) {
     StepMetrics metrics{.iteration = 3, .consumed_samples = 24, .global_batch_size = 8, .lm_loss = 5, .grad_norm = 2};
     metrics.step_ms = 500;
     log.write(metrics);
@@ -117,35 +147,65 @@ TEST(TensorBoard, AStepHasMegatronsTags) {
     metrics.validation_loss = 0.0;
     log.write(metrics);
   }
-  std::string content;
-  int files = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    EXPECT_THAT(entry.path().filename().string(), ::testing::StartsWith("events.out.tfevents."));
-    std::ostringstream all;
-    all << std::ifstream(entry.path(), std::ios::binary).rdbuf();
-    content = all.str();
-    ++files;
+  std::string by_samples() const { return folder_ + "/by-samples"; }
+
+  std::string folder_;
+};
+
+TEST_F(TensorBoardFiles, AStepHasMegatronsTags) {
+  {
+    TensorBoardLog log(folder_, TensorBoardStart{});
+    write_steps(log);
   }
-  EXPECT_EQ(files, 1);
-  Reader reader(content);
-  std::string payload;
-  ASSERT_TRUE(reader.record(&payload));
-  EXPECT_THAT(payload, ::testing::EndsWith("\x1a\x0d"
-                                           "brain.Event:2"));
-  std::vector<Scalar> scalars;
-  while (reader.record(&payload)) scalars.push_back(parse(payload));
-  ASSERT_EQ(scalars.size(), 12u + 16u);
-  EXPECT_EQ(scalars[4], (Scalar{3, "lm loss", 5}));
-  EXPECT_EQ(scalars[5], (Scalar{24, "lm loss vs samples", 5}));
-  EXPECT_EQ(scalars[6], (Scalar{3, "grad-norm", 2}));
-  EXPECT_EQ(scalars[8], (Scalar{3, "iteration-time", 0.5f}));
-  EXPECT_EQ(scalars[26], (Scalar{4, "lm loss validation ppl", 1}));
-  std::filesystem::remove_all(folder);
+  EXPECT_THAT(payloads(folder_)[0], ::testing::EndsWith("\x1a\x0d"
+                                                        "brain.Event:2"));
+  const std::vector<Scalar> steps = scalars(folder_, 2);
+  ASSERT_EQ(steps.size(), 7u + 9u);
+  EXPECT_EQ(steps[2], (Scalar{3, "lm loss", 5}));
+  EXPECT_EQ(steps[3], (Scalar{3, "grad-norm", 2}));
+  EXPECT_EQ(steps[4], (Scalar{3, "iteration-time", 0.5f}));
+  EXPECT_EQ(steps[15], (Scalar{4, "lm loss validation ppl", 1}));
+  const std::vector<Scalar> samples = scalars(by_samples(), 2);
+  ASSERT_EQ(samples.size(), 5u + 7u);
+  EXPECT_EQ(samples[2], (Scalar{24, "lm loss vs samples", 5}));
+  EXPECT_EQ(samples[11], (Scalar{24, "lm loss validation ppl vs samples", 1}));
+}
+
+// Event: wall_time = 1, step = 2, session_log = 7 { status = 1: START = 1 }, by tensorflow's event.proto.
+TEST_F(TensorBoardFiles, AResumedRunStartsASessionAtItsFirstStep) {
+  EXPECT_EQ(tensorboard_session_start(0, 301), std::string("\x09\0\0\0\0\0\0\0\0\x10\xad\x02\x3a\x02\x08\x01", 16));
+  { const TensorBoardLog log(folder_, TensorBoardStart{.iteration = 300, .consumed_samples = 9600}); }
+  ASSERT_EQ(payloads(folder_).size(), 2u);
+  EXPECT_EQ(payloads(folder_)[1].substr(9), tensorboard_session_start(0, 301).substr(9));
+  ASSERT_EQ(payloads(by_samples()).size(), 2u);
+  EXPECT_EQ(payloads(by_samples())[1].substr(9), tensorboard_session_start(0, 9601).substr(9));
+}
+
+TEST_F(TensorBoardFiles, AnEvaluationAloneStartsNone) {
+  {
+    TensorBoardLog log(folder_, std::nullopt);
+    log.write(EvaluationMetrics{.iteration = 6, .consumed_samples = 48, .validation_loss = 0});
+  }
+  EXPECT_EQ(scalars(folder_, 1), (std::vector<Scalar>{{6, "lm loss validation", 0}, {6, "lm loss validation ppl", 1}}));
+  EXPECT_EQ(scalars(by_samples(), 1), (std::vector<Scalar>{{48, "lm loss validation vs samples", 0},
+                                                           {48, "lm loss validation ppl vs samples", 1}}));
+}
+
+TEST_F(TensorBoardFiles, AFullDiskCostsNoPoint) {
+  {
+    TensorBoardLog log(folder_, TensorBoardStart{});
+    arm_faults({{.site = "tensorboard.write", .at = 1, .kind = FaultKind::kEnospc},
+                {.site = "tensorboard.write", .at = 2, .kind = FaultKind::kEnospc}});
+    write_steps(log);
+    EXPECT_EQ(faults_fired(), 2);
+  }
+  EXPECT_EQ(scalars(folder_, 2).size(), 7u + 9u);
+  EXPECT_EQ(scalars(by_samples(), 2).size(), 5u + 7u);
 }
 
 TEST(TensorBoard, AFolderThatCannotBeMadeIsAnError) {
   try {
-    TensorBoardLog log("/dev/null/folder");
+    TensorBoardLog log("/dev/null/folder", std::nullopt);
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::kFileIo);

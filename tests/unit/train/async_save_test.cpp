@@ -200,7 +200,7 @@ TEST(AsyncSave, AWriterThatFailsLosesItsCheckpointAndAtTheEndTheRun) {
   EXPECT_NE(text.find("warning: checkpoint of step 2 was not saved (1 failed so far): rank "), std::string::npos)
       << text;
   EXPECT_NE(text.find("No space left on device (ENOSPC)"), std::string::npos) << text;
-  EXPECT_NE(text.find("warning: 1 checkpoints could not be saved"), std::string::npos) << text;
+  EXPECT_NE(text.find("warning: 1 checkpoint could not be saved"), std::string::npos) << text;
   EXPECT_FALSE(fs::exists(scratch.path("first/step_0000002")));
   EXPECT_TRUE(fs::exists(scratch.path("first/step_0000004")));
   const auto [last_code, last_text] = run(scratch.path("last"), "save.state.sync:3:eio");
