@@ -205,8 +205,9 @@ TEST_F(Prepare, UnreadableAndDamagedFiles) {
 
 TEST_F(Prepare, MakesItsFolder) {
   write_bytes(folder_ / "a.txt", "text");
-  EXPECT_EQ(run({"--input", folder_ / "a.txt", "--output-prefix", folder_ / "new/folder/d"}), 0)
-      << read_bytes(folder_ / "err");
+  const Outcome outcome = run({"--input", folder_ / "a.txt", "--output-prefix", folder_ / "new/folder/d"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("d.idx: 1 document, 4 tokens (byte-257) from 1 file with"));
   EXPECT_EQ(IndexedDataset::open(folder_ / "new/folder/d").num_tokens(), 4);
 }
 
