@@ -150,7 +150,7 @@ FileStamp File::stamp() const {
 
 std::optional<FileStamp> stamp_of(const std::string& path) {
   struct stat info {};
-  if (::stat(path.c_str(), &info) == 0) return stamp_in(info);
+  if (::stat(system_path(path), &info) == 0) return stamp_in(info);
   if (errno == ENOENT || errno == ENOTDIR) return {};
   fail_file("look at " + path, errno);
 }
