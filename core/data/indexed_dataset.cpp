@@ -11,6 +11,7 @@
 
 #include "core/base/error.h"
 #include "core/base/fault.h"
+#include "core/data/dataset_tokenizer.h"
 
 namespace megalith {
 
@@ -230,8 +231,12 @@ void IndexedDataset::read(std::int64_t sequence, std::int64_t offset, std::span<
   }
 }
 
-IndexedDatasetWriter::IndexedDatasetWriter(const std::string& prefix, TokenType type)
-    : type_(type), tokens_(prefix + ".bin", kOutputScope), index_(prefix + ".idx", kOutputScope) {}
+IndexedDatasetWriter::IndexedDatasetWriter(const std::string& prefix, TokenType type, std::string tokenizer)
+    : prefix_(prefix),
+      type_(type),
+      tokenizer_(std::move(tokenizer)),
+      tokens_(prefix + ".bin", kOutputScope),
+      index_(prefix + ".idx", kOutputScope) {}
 
 void IndexedDatasetWriter::add_document(std::span<const std::int32_t> tokens) {
   if (!std::in_range<std::int32_t>(tokens.size())) {
@@ -270,10 +275,14 @@ void IndexedDatasetWriter::commit() {
   // A crash between the two renames must not leave new tokens under an old index, which might even look valid.
   {
     const FaultScope scope(kOutputScope);
+    remove_file(dataset_tokenizer_path(prefix_));  // likewise that of other tokens
     remove_file(index_.path());
   }
   tokens_.commit();
   index_.commit();
+  if (!tokenizer_.empty()) {
+    write_dataset_tokenizer(prefix_, {tokenizer_, num_documents(), num_tokens_});
+  }
 }
 
 }  // namespace megalith
