@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/checkpoint_flags.h"
 #include "apps/flags.h"
 #include "apps/program.h"
 #include "apps/save_lock.h"
@@ -40,24 +41,26 @@ void check_save_folder(const std::string& folder) {
 megalith::ExitCode train(megalith::MpiRuntime& mpi, megalith::Communicator& world,
                          const std::vector<std::string>& arguments) {
   using namespace megalith;
-  Parsed parsed;
   std::optional<SaveLock> save_lock;
   std::unique_ptr<RunSetup> setup;
+  FoundCheckpoint found;
+  const Parsed parsed = parse_run(arguments, world, found);
+  if (!parsed.print.empty()) {
+    if (world.rank() == 0) fmt::print("{}", parsed.print);
+    return ExitCode::kOk;
+  }
   together(world, [&] {
-    parsed = parse_flags(App::kTrain, arguments, world.rank());
-    if (!parsed.print.empty()) return;
     if constexpr (kCudaBuilt) {
       if (parsed.options.train.device == DeviceType::kCuda) select_cuda_device(mpi.local_rank());
     }
     const std::string& save = parsed.options.checkpoint.save;
     if (!save.empty()) check_save_folder(save);
     if (!save.empty() && !parsed.options.train.skip_train && world.rank() == 0) save_lock.emplace(save);
-    setup = std::make_unique<RunSetup>(prepare_run(parsed.options, world.rank(), world.size()));
   });
-  if (!parsed.print.empty()) {
-    if (world.rank() == 0) fmt::print("{}", parsed.print);
-    return ExitCode::kOk;
-  }
+  find_tokenizer_files(parsed.options, world, found);
+  together(world, [&] {
+    setup = std::make_unique<RunSetup>(prepare_run(parsed.options, world.rank(), world.size(), std::move(found)));
+  });
   std::signal(SIGXFSZ, SIG_IGN);          // a file-size limit then fails the save, not the run
   stop_on_signal(SIGTERM, stop_request);  // until here there is nothing to save
   const ParallelOptions& parallel = parsed.options.parallel;
