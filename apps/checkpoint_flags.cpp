@@ -95,6 +95,8 @@ Parsed finish_flags(FlagParser& parser, const Parsed& read, Communicator& world,
   Parsed parsed;
   together(world, [&] {
     if (!found.checkpoint) {
+      if (wanted.use_checkpoint_args && !wanted.load.empty() && wanted.load != wanted.save)
+        refuse_no_checkpoint(wanted.load, "name the folder that train --save or convert --save wrote");
       parsed = parser.finish();
       return;
     }
