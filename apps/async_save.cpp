@@ -65,6 +65,7 @@ void AsyncSave::begin(const SaveCheckpoint& request) {
   writer_.begin({.directory = request.directory,
                  .state = request.state,
                  .shards = std::move(shards),
+                 .files = request.files,
                  .keep_last = request.keep_last,
                  .history = request.history,
                  .sync = rank_sync(writers_),

@@ -6,14 +6,16 @@
 
 #include "apps/flags.h"
 #include "apps/hf_files.h"
-#include "apps/trainer.h"
+#include "apps/run_tokenizer.h"
 #include "apps/training_checkpoint.h"
 #include "apps/version.h"
 #include "core/base/error.h"
 #include "core/base/fault.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
+#include "core/base/output_file.h"
 #include "parallel/checkpoint/checkpoint.h"
+#include "parallel/checkpoint/manifest.h"
 
 namespace megalith {
 
@@ -34,7 +36,7 @@ bool was_given(const Options& options, std::string_view flag) {
 
 // The tokenizer that a converted checkpoint belongs to: the one that the flags name, else tokenizer.json beside the
 // weights, else none: text is ids, the last of which ends documents.
-Tokenizer choose_tokenizer(const Options& command_line, Options& native) {
+RunTokenizer choose_tokenizer(const Options& command_line, Options& native) {
   const std::string& folder = command_line.checkpoint.load;
   const std::string beside = folder + "/tokenizer.json";
   const std::int64_t vocab = native.model.vocab_size;
@@ -46,14 +48,47 @@ Tokenizer choose_tokenizer(const Options& command_line, Options& native) {
   const bool is_null = native.data.tokenizer_type == TokenizerType::kNull;
   if (is_null) native.model.vocab_size = std::max<std::int64_t>(vocab - 1, 1);  // the tokenizer adds one id
   try {
-    Tokenizer tokenizer = tokenizer_of(native);
-    if (tokenizer.vocab_size() <= vocab) return tokenizer;
+    RunTokenizer chosen = run_tokenizer(native);
+    const std::int64_t ids = chosen.tokenizer.vocab_size();
+    if (ids <= vocab) return chosen;
     refuse_usage(found ? beside : "--tokenizer-type", fmt::format("at most the {} ids of config.json", vocab),
-                 std::to_string(tokenizer.vocab_size()), "name the tokenizer of this model");
+                 std::to_string(ids), "name the tokenizer of this model");
   } catch (const Error& error) {
     if (!found) throw;
     throw Error(error.code(), fmt::format("{}; --tokenizer-type null converts the weights alone", error.what()));
   }
+}
+
+// What the checkpoint keeps of the tokenizer: the files it was read from, and those beside the weights that belong to
+// them, which the way back gives again. Ids of bytes are of no such tokenizer.
+std::vector<SmallFile> tokenizer_files_of(const Options& options, const Options& native, std::vector<SmallFile> files) {
+  if (native.data.tokenizer_type == TokenizerType::kByte) return files;
+  for (auto& [name, text] : read_hf_tokenizer(options.checkpoint.load, kMaxSmallFileBytes)) {
+    const bool is_there = std::ranges::any_of(files, [&](const SmallFile& file) { return file.name == name; });
+    if (!is_there) files.push_back({name, std::move(text)});
+  }
+  return files;
+}
+
+// FOLDER/model.toml: the flags of the model, with the checkpoint's copies of the tokenizer's files, for train --config.
+void write_model_flags(const std::string& folder, const std::string& checkpoint, Options native) {
+  const auto set = [&](std::string& path, const TokenizerFileField& file) {
+    path = fmt::format("{}/{}", checkpoint, file.name);
+  };
+  const std::span<const std::string_view> types = tokenizer_types();
+  for (const TokenizerFileField& file : tokenizer_files(types[static_cast<std::size_t>(native.data.tokenizer_type)])) {
+    if (file.flag == "--vocab-file") set(native.data.vocab_file, file);
+    if (file.flag == "--merge-file") set(native.data.merge_file, file);
+    if (file.flag == "--tokenizer-model") set(native.data.tokenizer_model, file);
+  }
+  const FaultScope scope("convert.output");
+  OutputFile file(folder + "/model.toml", "convert.output");
+  file.write(
+      fmt::format("# The model of {}, for train --config and plan --config. To train it further:\n"
+                  "#   train --config {}/model.toml --load {} --finetune ...\n"
+                  "# seq-length is what the model was made for; a lower one takes less memory.\n{}",
+                  checkpoint, folder, folder, print_model_config(std::move(native))));
+  file.commit();
 }
 
 // Shards of all tensors by name, as views of the mapped files where their bytes are those of ours, else of `own`.
@@ -103,6 +138,7 @@ std::string hf_to_native(const Options& options) {
   std::vector<HfTensor> tensors;
   std::vector<std::vector<std::byte>> own;
   std::vector<Shard> shards;
+  std::vector<SmallFile> files;
   ModelConfig model;
   {
     const FaultScope scope("convert.output");
@@ -116,27 +152,31 @@ std::string hf_to_native(const Options& options) {
     const DType stored = hf_params_dtype(*folder, tensors);
     model.params_dtype = options.model.params_dtype == DType::kBf16 ? DType::kBf16 : stored;
     native.model = model;
-    state.tokenizer = choose_tokenizer(options, native).identity();
+    RunTokenizer chosen = choose_tokenizer(options, native);
+    state.tokenizer = chosen.tokenizer.identity();
+    files = tokenizer_files_of(options, native, std::move(chosen.files));
     shards = shards_of(*folder, tensors, model.params_dtype, own);
   }
   state.seed = static_cast<std::uint64_t>(native.train.seed);
   state.program_version = program_version();
   state.program_commit = program_commit();
   state.config = model_config_of(native);
-  const SaveResult result =
-      save_checkpoint({.directory = save, .state = state, .shards = std::move(shards), .sync = one_rank()});
+  const SaveResult result = save_checkpoint(
+      {.directory = save, .state = state, .shards = std::move(shards), .files = &files, .sync = one_rank()});
   if (!result.saved) {
     fail({.code = ExitCode::kFileIo,
           .subject = "--save " + save + ": no checkpoint was written: " + result.message,
           .show_place = false});
   }
   if (!result.message.empty()) log_warning(result.message);
+  write_model_flags(save, result.path, native);
   return summary(result.path, model, fmt::format(", tokenizer {}", state.tokenizer));
 }
 
 // Of a checkpoint: its model, with the ids of its tokenizer.
 Options saved_options(const LoadedCheckpoint& checkpoint) {
   Options saved = options_from_config(App::kPlan, checkpoint.state().config);
+  take_copied_files(saved.data, checkpoint);
   if (saved.model.vocab_size == 0) {
     refuse_format(checkpoint.path() + ": vocab-size in the configuration of state.json", "a number of ids", "none",
                   "convert a checkpoint that train or convert wrote");
@@ -144,16 +184,29 @@ Options saved_options(const LoadedCheckpoint& checkpoint) {
   return saved;
 }
 
-// The id that ends documents, where the tokenizer's files are still what they were.
-std::optional<std::int64_t> eos_of(const Options& saved, const TrainState& state) {
+// What the folder says of the tokenizer: its files, and the id that ends documents. A checkpoint from before it kept
+// copies has them where they were, if they are still the same.
+struct TokenizerOutput {
+  std::map<std::string, std::string> texts;
+  std::optional<std::int64_t> eos;
+};
+TokenizerOutput tokenizer_output(const Options& saved, const LoadedCheckpoint& checkpoint) {
+  TokenizerOutput output;
+  std::vector<SmallFile> files;
   try {
-    const Tokenizer tokenizer = tokenizer_of(saved);
-    if (tokenizer.identity() == state.tokenizer) return tokenizer.eod();
-    log_warning("the tokenizer's files are not those of the checkpoint: config.json gets no eos_token_id");
+    RunTokenizer run = run_tokenizer(saved, &checkpoint);
+    if (run.tokenizer.identity() == checkpoint.state().tokenizer) {
+      output.eos = run.tokenizer.eod();
+      files = std::move(run.files);
+    } else {
+      log_warning("the tokenizer's files are not those of the checkpoint: config.json gets no eos_token_id");
+    }
   } catch (const Error& error) {
     log_warning(fmt::format("config.json gets no eos_token_id: {}", error.what()));
   }
-  return std::nullopt;
+  add_small_files(checkpoint, files);
+  for (SmallFile& file : files) output.texts[file.name] = std::move(file.bytes);
+  return output;
 }
 
 std::string native_to_hf(const Options& options) {
@@ -168,8 +221,10 @@ std::string native_to_hf(const Options& options) {
   if (saved.data.tokenizer_type == TokenizerType::kNull) ++model.vocab_size;
   resolve(model);
   validate(model);
+  TokenizerOutput tokenizer = tokenizer_output(saved, checkpoint);
   HfOutput output{.path = wanted.save,
-                  .config = hf_config_text(model, eos_of(saved, checkpoint.state())),
+                  .config = hf_config_text(model, tokenizer.eos),
+                  .texts = std::move(tokenizer.texts),
                   .tensors = hf_tensors(model),
                   .dtype = model.params_dtype,
                   .max_shard_size = static_cast<std::uint64_t>(options.convert.max_shard_size),

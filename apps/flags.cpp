@@ -58,12 +58,14 @@ struct State {
 
   Options options;
   Requests requests;
+  std::vector<RawValue> given;  // on the command line
   std::vector<Flag> table = make_table(options, requests);
   std::vector<std::string> origins = std::vector<std::string>(table.size(), "default");
 
   void clear() {
     options = Options();
     requests = Requests();
+    given.clear();
     origins.assign(table.size(), "default");
   }
 };
@@ -151,7 +153,7 @@ void check_with_origins(const State& state, App app) {
   }
 }
 
-void finish(State& state, App app) {
+void complete(State& state, App app) {
   std::vector<std::string> before;
   for (const Flag& flag : state.table) before.push_back(flag.binding.get());
   resolve(state.options);
@@ -165,8 +167,64 @@ void finish(State& state, App app) {
     state.options.effective.push_back({.group = std::string(title_of(flag.group)),
                                        .name = std::string(flag.name),
                                        .value = flag.binding.get(),
-                                       .origin = state.origins[i]});
+                                       .origin = state.origins[i],
+                                       .on_load = on_load(flag)});
   }
+}
+
+constexpr const char* kCheckpointConfig = "configuration of the checkpoint";
+
+std::string toml_of(const std::map<std::string, std::string>& config) {
+  std::string text;
+  for (const auto& [name, value] : config) text += fmt::format("{} = {}\n", name, value);
+  return text;
+}
+
+// Does --use-checkpoint-args take it?
+bool comes_from_checkpoint(const Flag& flag) {
+  return flag.group == FlagGroup::kModel || on_load(flag) == OnLoad::kTokenizer;
+}
+
+// Over what files say, under the command line. Returns what of the files it replaces:
+// "--rotary-base 500000 (10000 in run.toml:3), ...".
+std::string apply_checkpoint(State& state, const std::map<std::string, std::string>& config) {
+  std::map<std::string, std::string> taken;
+  std::vector<std::string> before;
+  for (const Flag& flag : state.table) {
+    before.push_back(flag.binding.get());
+    const auto found = config.find(std::string(flag.name));
+    if (found != config.end() && comes_from_checkpoint(flag)) taken.insert(*found);
+  }
+  const std::vector<std::string> origins = state.origins;
+  apply_file(state, read_config_text(toml_of(taken), kCheckpointConfig));
+  for (std::size_t i = 0; i < state.table.size(); ++i) {
+    if (taken.contains(std::string(state.table[i].name))) state.origins[i] = "checkpoint";
+  }
+  for (const RawValue& value : state.given) apply(state, value);
+  std::string replaced;
+  for (std::size_t i = 0; i < state.table.size(); ++i) {
+    const std::string value = state.table[i].binding.get();
+    if (state.origins[i] != "checkpoint" || origins[i] == "default" || value == before[i]) continue;
+    replaced += fmt::format("{}--{} {} ({} in {})", replaced.empty() ? "" : ", ", state.table[i].name, value, before[i],
+                            origins[i]);
+  }
+  return replaced;
+}
+
+// A longer sequence than that of the checkpoint asks nothing of positions that have no table.
+void fit_positions(State& state) {
+  ModelConfig& model = state.options.model;
+  if (model.position_embedding_type == PositionEmbedding::kLearnedAbsolute) return;
+  for (std::size_t i = 0; i < state.table.size(); ++i) {
+    const bool taken = state.table[i].name == "max-position-embeddings" && state.origins[i] == "checkpoint";
+    if (taken && model.max_position_embeddings < model.seq_length) model.max_position_embeddings = 0;
+  }
+}
+
+// Of the model and its tokenizer.
+bool is_of_model(const Flag& flag) {
+  const bool counts = flag.group == FlagGroup::kModel || flag.group == FlagGroup::kData;
+  return counts && takes(flag, App::kPlan);
 }
 
 void arm(const Requests& requests, int rank) {
@@ -210,7 +268,7 @@ Options FlagParser::parse_text(std::string_view toml, const std::string& file) {
   State& state = table_->state;
   state.clear();
   apply_files(state, app_, {read_config_text(toml, file)});
-  finish(state, app_);
+  complete(state, app_);
   return std::move(state.options);
 }
 
@@ -219,11 +277,16 @@ Parsed parse_flags(App app, const std::vector<std::string>& arguments, int rank)
 }
 
 Parsed FlagParser::parse(const std::vector<std::string>& arguments, int rank) {
+  Parsed parsed = read(arguments, rank);
+  return parsed.print.empty() ? finish() : parsed;
+}
+
+Parsed FlagParser::read(const std::vector<std::string>& arguments, int rank) {
   const std::set<std::string> kFirst = {"config", "help", "version", "fault", "fault-rank", "allow-faults"};
   State& state = table_->state;
   state.clear();
-  const std::vector<RawValue> given = command_line_->read(arguments);
-  for (const RawValue& value : given) {
+  state.given = command_line_->read(arguments);
+  for (const RawValue& value : state.given) {
     if (kFirst.contains(value.name)) apply(state, value);
   }
   if (state.requests.help) return {.options = {}, .print = help_text(app_)};
@@ -234,10 +297,27 @@ Parsed FlagParser::parse(const std::vector<std::string>& arguments, int rank) {
   std::vector<std::vector<RawValue>> files;
   for (const std::string& path : state.requests.config) files.push_back(read_config_file(path));
   apply_files(state, app_, files);
-  for (const RawValue& value : given) apply(state, value);
-  finish(state, app_);
+  for (const RawValue& value : state.given) apply(state, value);
+  Parsed parsed;
+  parsed.options.checkpoint = state.options.checkpoint;
+  parsed.options.parallel = state.options.parallel;
+  return parsed;
+}
+
+Parsed FlagParser::finish(const std::map<std::string, std::string>* checkpoint) {
+  State& state = table_->state;
+  std::string replaced;
+  if (checkpoint != nullptr) {
+    try {
+      replaced = apply_checkpoint(state, *checkpoint);
+    } catch (const Error& error) {
+      throw Error(ExitCode::kFormat, error.what());
+    }
+    fit_positions(state);
+  }
+  complete(state, app_);
   const std::string print = state.requests.print_config ? print_config(app_, state.options) : "";
-  return {.options = std::move(state.options), .print = print};
+  return {.options = std::move(state.options), .replaced = std::move(replaced), .print = print};
 }
 
 Options parse_options(App app, int argc, char** argv) {
@@ -269,26 +349,38 @@ std::map<std::string, std::string> model_config_of(Options options) {
   Requests requests;
   std::map<std::string, std::string> config;
   for (const Flag& flag : make_table(options, requests)) {
-    const bool counts = flag.group == FlagGroup::kModel || flag.group == FlagGroup::kData;
-    if (counts && takes(flag, App::kPlan)) config[std::string(flag.name)] = flag.binding.get();
+    if (is_of_model(flag)) config[std::string(flag.name)] = flag.binding.get();
   }
   return config;
 }
 
+std::string print_model_config(Options options) {
+  Requests requests;
+  std::string text, group;
+  for (const Flag& flag : make_table(options, requests)) {
+    const std::string value = flag.binding.get();
+    if (!is_of_model(flag) || value == "\"\"" || value == "[]") continue;
+    if (title_of(flag.group) != group) text += fmt::format("\n[{}]\n", title_of(flag.group));
+    group = title_of(flag.group);
+    text += fmt::format("{} = {}\n", flag.name, value);
+  }
+  return text;
+}
+
 Options options_from_config(App app, const std::map<std::string, std::string>& config) {
-  constexpr const char* kWhere = "configuration of the checkpoint";
   State state;
-  std::string text;
-  for (const auto& [name, value] : config) {
+  std::map<std::string, std::string> taken = config;
+  taken.erase("device");
+  taken.erase("profile");
+  for (const auto& [name, value] : taken) {
     if (std::none_of(state.table.begin(), state.table.end(), [&](const Flag& flag) { return flag.name == name; })) {
-      refuse_format(kWhere, "flags that this version has", escaped_short(name),
+      refuse_format(kCheckpointConfig, "flags that this version has", escaped_short(name),
                     "it was saved by another version of this program: load it with that one");
     }
-    if (name != "device" && name != "profile") text += fmt::format("{} = {}\n", name, value);
   }
   try {
-    apply_files(state, app, {read_config_text(text, kWhere)});
-    finish(state, app);
+    apply_files(state, app, {read_config_text(toml_of(taken), kCheckpointConfig)});
+    complete(state, app);
   } catch (const Error& error) {
     throw Error(ExitCode::kFormat, error.what());
   }

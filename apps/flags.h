@@ -26,7 +26,8 @@ std::string_view name_of(App app);
 
 struct Parsed {
   Options options;
-  std::string print;  // not empty: --help, --version or --print-config was asked; print it and end with exit code 0
+  std::string replaced;  // flags of --config files that a checkpoint has other values of, for a warning
+  std::string print;     // not empty: --help, --version or --print-config was asked; print it and end with exit code 0
 };
 
 // `arguments` without the program's name. Arms the faults (core/base/fault.h) that --fault asks of this rank, before
@@ -44,6 +45,13 @@ class FlagParser {
 
   Parsed parse(const std::vector<std::string>& arguments, int rank = 0);
   Options parse_text(std::string_view toml, const std::string& file);
+
+  // parse() in two steps, between which the checkpoint of --use-checkpoint-args is looked for: read() says in
+  // `options.checkpoint` what it is to be, in `options.parallel` how ranks wait for each other meanwhile, and neither
+  // is checked yet; or it has something to print. finish() takes the checkpoint's configuration, if there is one. What
+  // it says wrongly is an Error with exit code 4.
+  Parsed read(const std::vector<std::string>& arguments, int rank = 0);
+  Parsed finish(const std::map<std::string, std::string>* checkpoint = nullptr);
 
  private:
   struct Table;
@@ -65,8 +73,10 @@ void update_effective(Options& options);
 std::map<std::string, std::string> config_of(const Options& options);
 Options options_from_config(App app, const std::map<std::string, std::string>& config);
 
-// As config_of, but of the model and its tokenizer alone, for a checkpoint that no run made.
+// As config_of, but of the model and its tokenizer alone, for a checkpoint that no run made; and the same as TOML for
+// --config.
 std::map<std::string, std::string> model_config_of(Options options);
+std::string print_model_config(Options options);
 
 // The effective configuration as TOML that --config reads back; the origin of each value is a comment.
 std::string print_config(App app, const Options& options);

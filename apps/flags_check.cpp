@@ -195,6 +195,7 @@ void check_checkpoint(const CheckpointOptions& checkpoint) {
   needs(checkpoint.ckpt_step != 0, "--ckpt-step", checkpoint.load, "--load");
   needs(checkpoint.finetune, "--finetune", checkpoint.load, "--load");
   needs(checkpoint.no_load_optim, "--no-load-optim", checkpoint.load, "--load");
+  needs(checkpoint.use_checkpoint_args, "--use-checkpoint-args", checkpoint.load, "--load");
 }
 
 void check_device(const TrainingOptions& train, const LoggingOptions& logging) {

@@ -8,6 +8,7 @@ namespace {
 
 using Table = std::vector<Flag>;
 using enum FlagGroup;
+using enum OnLoad;
 
 constexpr auto kTrain = static_cast<unsigned>(App::kTrain);
 constexpr auto kGenerateApp = static_cast<unsigned>(App::kGenerate);
@@ -25,17 +26,17 @@ constexpr std::int64_t kMaxRanks = 1 << 20;
 // clang-format off
 void add_model(Table& t, ModelConfig& m) {
   t.insert(t.end(), {
-    {"num-layers", kModel, kShaped, "N", integer(&m.num_layers, {1, 10'000}), "transformer blocks", "required"},
-    {"hidden-size", kModel, kShaped, "N", integer(&m.hidden_size, {1, kMaxWidth}), "width of the residual stream", "required"},
-    {"ffn-hidden-size", kModel, kShaped, "N", integer(&m.ffn_hidden_size, {0, 4 * kMaxWidth}), "width of the MLP; 0: derived", "4 x hidden, with --swiglu 8/3 x hidden rounded down to 64"},
-    {"num-attention-heads", kModel, kShaped, "N", integer(&m.num_attention_heads, {1, 65'536}), "query heads", "required"},
-    {"group-query-attention", kModel, kShaped, "", toggle(&m.group_query_attention), "grouped-query attention with one group unless --num-query-groups says more", ""},
-    {"num-query-groups", kModel, kShaped, "N", integer(&m.num_query_groups, {0, 65'536}), "key/value heads; 0: derived", "as many as query heads"},
-    {"kv-channels", kModel, kShaped, "N", integer(&m.kv_channels, {0, 65'536}), "width of a head; 0: derived", "hidden / heads"},
+    {"num-layers", kModel, kShaped, "N", integer(&m.num_layers, {1, 10'000}), "transformer blocks", "required", kTensors},
+    {"hidden-size", kModel, kShaped, "N", integer(&m.hidden_size, {1, kMaxWidth}), "width of the residual stream", "required", kTensors},
+    {"ffn-hidden-size", kModel, kShaped, "N", integer(&m.ffn_hidden_size, {0, 4 * kMaxWidth}), "width of the MLP; 0: derived", "4 x hidden, with --swiglu 8/3 x hidden rounded down to 64", kTensors},
+    {"num-attention-heads", kModel, kShaped, "N", integer(&m.num_attention_heads, {1, 65'536}), "query heads", "required", kTensors},
+    {"group-query-attention", kModel, kShaped, "", toggle(&m.group_query_attention), "grouped-query attention with one group unless --num-query-groups says more", "", kFree},
+    {"num-query-groups", kModel, kShaped, "N", integer(&m.num_query_groups, {0, 65'536}), "key/value heads; 0: derived", "as many as query heads", kTensors},
+    {"kv-channels", kModel, kShaped, "N", integer(&m.kv_channels, {0, 65'536}), "width of a head; 0: derived", "hidden / heads", kTensors},
     {"seq-length", kModel, kShaped, "TOKENS", integer(&m.seq_length, {1, kMaxLength}), "length of a sample", "required"},
-    {"max-position-embeddings", kModel, kShaped, "TOKENS", integer(&m.max_position_embeddings, {0, kMaxLength}), "rows of the learned position table; 0: derived", "seq-length"},
-    {"vocab-size", kModel, kShaped, "N", integer(&m.vocab_size, {0, kMaxVocab}), "token ids; 0: the tokenizer's", "the tokenizer's"},
-    {"make-vocab-size-divisible-by", kModel, kShaped | kConvertApp, "N", integer(&m.make_vocab_size_divisible_by, {1, kMaxVocab}), "pad the vocabulary to a multiple of this", ""},
+    {"max-position-embeddings", kModel, kShaped, "TOKENS", integer(&m.max_position_embeddings, {0, kMaxLength}), "rows of the learned position table; 0: derived", "seq-length", kPositions},
+    {"vocab-size", kModel, kShaped, "N", integer(&m.vocab_size, {0, kMaxVocab}), "token ids; 0: the tokenizer's", "the tokenizer's", kTensors},
+    {"make-vocab-size-divisible-by", kModel, kShaped | kConvertApp, "N", integer(&m.make_vocab_size_divisible_by, {1, kMaxVocab}), "pad the vocabulary to a multiple of this", "", kTensors},
     {"position-embedding-type", kModel, kShaped, "NAME", choice(&m.position_embedding_type, {"learned_absolute", "rope", "none"}), "position information", ""},
     {"rotary-base", kModel, kShaped, "X", real(&m.rotary_base, {0, kInfinity, true}), "RoPE's theta", ""},
     {"rotary-percent", kModel, kShaped, "X", real(&m.rotary_percent, {0, 1, true}), "share of a head that RoPE rotates", ""},
@@ -44,20 +45,20 @@ void add_model(Table& t, ModelConfig& m) {
     {"rope-scaling-low-freq-factor", kModel, kShaped, "X", real(&m.rope_scaling.low_freq_factor, {0, kInfinity, true}), "with it: a frequency is low up to so many turns within the original positions", ""},
     {"rope-scaling-high-freq-factor", kModel, kShaped, "X", real(&m.rope_scaling.high_freq_factor, {0, kInfinity, true}), "with it: a frequency is kept from so many turns on", ""},
     {"rope-scaling-original-max-position-embeddings", kModel, kShaped, "TOKENS", integer(&m.rope_scaling.original_max_position_embeddings, {1, kMaxLength}), "with it: positions of the model before it was stretched", ""},
-    {"normalization", kModel, kShaped, "NAME", choice(&m.normalization, {"LayerNorm", "RMSNorm"}), "kind of norm", ""},
+    {"normalization", kModel, kShaped, "NAME", choice(&m.normalization, {"LayerNorm", "RMSNorm"}), "kind of norm", "", kTensors},
     {"norm-epsilon", kModel, kShaped, "X", real(&m.norm_epsilon, {0, 1, true, true}), "added to the variance or mean square", ""},
-    {"qk-layernorm", kModel, kShaped, "", toggle(&m.qk_layernorm), "normalise queries and keys per head", ""},
-    {"swiglu", kModel, kShaped, "", toggle(&m.swiglu), "gated MLP with SiLU", ""},
+    {"qk-layernorm", kModel, kShaped, "", toggle(&m.qk_layernorm), "normalise queries and keys per head", "", kTensors},
+    {"swiglu", kModel, kShaped, "", toggle(&m.swiglu), "gated MLP with SiLU", "", kTensors},
     {"activation-func", kModel, kShaped, "NAME", choice(&m.activation_func, {"gelu_tanh", "gelu"}), "activation of the MLP without --swiglu", ""},
-    {"disable-bias-linear", kModel, kShaped, "", inverted_toggle(&m.add_bias_linear), "no biases in the linear layers", ""},
-    {"add-qkv-bias", kModel, kShaped, "", toggle(&m.add_qkv_bias), "biases for queries, keys and values all the same", ""},
-    {"add-attn-proj-bias", kModel, kShaped, "", toggle(&m.add_attn_proj_bias), "a bias for attention's output projection all the same", ""},
-    {"untie-embeddings-and-output-weights", kModel, kShaped, "", toggle(&m.untie_embeddings_and_output_weights), "an output matrix of its own", ""},
+    {"disable-bias-linear", kModel, kShaped, "", inverted_toggle(&m.add_bias_linear), "no biases in the linear layers", "", kTensors},
+    {"add-qkv-bias", kModel, kShaped, "", toggle(&m.add_qkv_bias), "biases for queries, keys and values all the same", "", kTensors},
+    {"add-attn-proj-bias", kModel, kShaped, "", toggle(&m.add_attn_proj_bias), "a bias for attention's output projection all the same", "", kTensors},
+    {"untie-embeddings-and-output-weights", kModel, kShaped, "", toggle(&m.untie_embeddings_and_output_weights), "an output matrix of its own", "", kTensors},
     {"hidden-dropout", kModel, kShaped, "P", real(&m.hidden_dropout, {0, 1, false, true}), "dropout probability on the residual stream", ""},
     {"attention-dropout", kModel, kShaped, "P", real(&m.attention_dropout, {0, 1, false, true}), "only 0 is built yet", ""},
-    {"init-method-std", kModel, kShaped, "X", real(&m.init_method_std, {0, kInfinity, true}), "standard deviation of the initial weights", ""},
-    {"hf-model-type", kModel, kShaped, "NAME", choice(&m.hf_model_type, {"auto", "mistral"}), "what convert --to hf calls the model where its arithmetic is that of several; auto: Llama. It changes nothing else", ""},
-    {"bf16", kModel, kShaped | kConvertApp, "", toggle_of(&m.params_dtype, DType::kBf16, DType::kFp32), "parameters and activations in bfloat16, main parameters in fp32", ""},
+    {"init-method-std", kModel, kShaped, "X", real(&m.init_method_std, {0, kInfinity, true}), "standard deviation of the initial weights", "", kFree},
+    {"hf-model-type", kModel, kShaped, "NAME", choice(&m.hf_model_type, {"auto", "mistral"}), "what convert --to hf calls the model where its arithmetic is that of several; auto: Llama. It changes nothing else", "", kNoted},
+    {"bf16", kModel, kShaped | kConvertApp, "", toggle_of(&m.params_dtype, DType::kBf16, DType::kFp32), "parameters and activations in bfloat16, main parameters in fp32", "", kTensors},
   });
 }
 
@@ -67,15 +68,15 @@ void add_training(Table& t, TrainingOptions& o) {
     {"global-batch-size", kTraining, kShaped, "SAMPLES", integer(&o.global_batch_size, {0, kMany}), "per step, over all ranks; 0: derived", "micro-batch-size x data-parallel size"},
     {"train-iters", kTraining, kTrain, "STEPS", integer(&o.train_iters, {0, kMany}), "length of the run", "required"},
     {"train-samples", kTraining, kTrain, "SAMPLES", integer(&o.train_samples, {0, kMany}), "length of the run in place of --train-iters", "off"},
-    {"skip-train", kTraining, kTrain, "", toggle(&o.skip_train), "evaluate only", ""},
+    {"skip-train", kTraining, kTrain, "", toggle(&o.skip_train), "evaluate only", "", kFree},
     {"seed", kTraining, kTrain | kGenerateApp, "N", integer(&o.seed, {0, 4'294'967'295}), "of weights, data order, dropout and sampling", ""},
-    {"deterministic-mode", kTraining, kShaped, "", toggle(&o.deterministic_mode), "only kernels that repeat bit for bit (the CPU always does)", ""},
-    {"exit-interval", kTraining, kTrain, "STEPS", integer(&o.exit_interval, {0, kMany}), "save and end with exit code 75 at a multiple of this; 0: off", ""},
-    {"exit-duration-in-mins", kTraining, kTrain, "MINUTES", real(&o.exit_duration_in_mins, {0, 1e7, false, true}), "save and end with exit code 75 after this time; 0: off", ""},
-    {"stop-file", kTraining, kTrain, "FILE", text(&o.stop_file), "save and end with exit code 75 after the step in which this file appears; it is then removed, as by a run that ends by itself. The signals SIGUSR1 and SIGTERM do the same, a second one ends the run at once", "none"},
-    {"max-skipped-steps", kTraining, kTrain, "STEPS", integer(&o.max_skipped_steps, {0, kMany}), "a step whose loss or gradients have NaN or Inf changes nothing, and is run again to name the first such value; one more of them in the whole run ends it with exit code 8", ""},
-    {"check-weight-hash-interval", kTraining, kTrain, "STEPS", integer(&o.check_weight_hash_interval, {0, kMany}), "compare weights, main parameters and moments of the data-parallel ranks by hash, with --use-distributed-optimizer the weights alone; where a rank differs the run ends with exit code 8; 0: never", ""},
-    {"device", kTraining, kTrain | kGenerateApp | kPlan, "NAME", choice(&o.device, {"cpu", "cuda"}), "where to compute", "cuda where a GPU can be used, else cpu"},
+    {"deterministic-mode", kTraining, kShaped, "", toggle(&o.deterministic_mode), "only kernels that repeat bit for bit (the CPU always does)", "", kFree},
+    {"exit-interval", kTraining, kTrain, "STEPS", integer(&o.exit_interval, {0, kMany}), "save and end with exit code 75 at a multiple of this; 0: off", "", kFree},
+    {"exit-duration-in-mins", kTraining, kTrain, "MINUTES", real(&o.exit_duration_in_mins, {0, 1e7, false, true}), "save and end with exit code 75 after this time; 0: off", "", kFree},
+    {"stop-file", kTraining, kTrain, "FILE", text(&o.stop_file), "save and end with exit code 75 after the step in which this file appears; it is then removed, as by a run that ends by itself. The signals SIGUSR1 and SIGTERM do the same, a second one ends the run at once", "none", kFree},
+    {"max-skipped-steps", kTraining, kTrain, "STEPS", integer(&o.max_skipped_steps, {0, kMany}), "a step whose loss or gradients have NaN or Inf changes nothing, and is run again to name the first such value; one more of them in the whole run ends it with exit code 8", "", kFree},
+    {"check-weight-hash-interval", kTraining, kTrain, "STEPS", integer(&o.check_weight_hash_interval, {0, kMany}), "compare weights, main parameters and moments of the data-parallel ranks by hash, with --use-distributed-optimizer the weights alone; where a rank differs the run ends with exit code 8; 0: never", "", kFree},
+    {"device", kTraining, kTrain | kGenerateApp | kPlan, "NAME", choice(&o.device, {"cpu", "cuda"}), "where to compute", "cuda where a GPU can be used, else cpu", kFree},
   });
 }
 
@@ -109,13 +110,13 @@ void add_data_and_evaluation(Table& t, Options& o) {
     {"data-path", kData, kTrain, "PREFIX...", list(&o.data.data_path), "indexed dataset without .bin/.idx, or WEIGHT PREFIX pairs", "this or --mock-data is required"},
     {"split", kData, kTrain, "A,B,C", text(&o.data.split), "shares of training, validation and test documents", ""},
     {"mock-data", kData, kTrain, "", toggle(&o.data.mock_data), "seeded Zipf-distributed tokens in place of a dataset", ""},
-    {"tokenizer-type", kData, kShaped | kConvertApp, "NAME", choice(&o.data.tokenizer_type, {"byte", "null", "GPT2BPETokenizer", "HuggingFaceTokenizer", "TikTokenizer"}, {{"NullTokenizer", "null"}}), "byte: ids are bytes, 256 is the end of a document; null, or NullTokenizer: ids as they are, --vocab-size of them and one for the end; byte-level BPE out of the files below", ""},
-    {"vocab-file", kData, kShaped | kGenerateApp | kConvertApp, "FILE", text(&o.data.vocab_file), "vocab.json of GPT2BPETokenizer", "none"},
-    {"merge-file", kData, kShaped | kGenerateApp | kConvertApp, "FILE", text(&o.data.merge_file), "merges.txt of GPT2BPETokenizer", "none"},
-    {"tokenizer-model", kData, kShaped | kGenerateApp | kConvertApp, "FILE", text(&o.data.tokenizer_model), "tokenizer.json of HuggingFaceTokenizer, or the ranks of TikTokenizer", "none"},
-    {"tiktoken-pattern", kData, kShaped | kConvertApp, "NAME", text(&o.data.tiktoken_pattern), "how TikTokenizer cuts text into words: gpt2, cl100k, llama3, qwen2, o200k, v1 or v2", "none"},
-    {"tiktoken-special-tokens", kData, kShaped | kConvertApp, "NAME[=ID]...", list(&o.data.tiktoken_special_tokens), "of TikTokenizer; one without an id gets the next", "<|endoftext|>"},
-    {"eod-token", kData, kShaped | kConvertApp, "TOKEN", text(&o.data.eod_token), "that ends documents with BPE", "<|endoftext|>, <|end_of_text|> or </s>"},
+    {"tokenizer-type", kData, kShaped | kConvertApp, "NAME", choice(&o.data.tokenizer_type, {"byte", "null", "GPT2BPETokenizer", "HuggingFaceTokenizer", "TikTokenizer"}, {{"NullTokenizer", "null"}}), "byte: ids are bytes, 256 is the end of a document; null, or NullTokenizer: ids as they are, --vocab-size of them and one for the end; byte-level BPE out of the files below", "", kTokenizer},
+    {"vocab-file", kData, kShaped | kGenerateApp | kConvertApp, "FILE", text(&o.data.vocab_file), "vocab.json of GPT2BPETokenizer", "none", kTokenizer},
+    {"merge-file", kData, kShaped | kGenerateApp | kConvertApp, "FILE", text(&o.data.merge_file), "merges.txt of GPT2BPETokenizer", "none", kTokenizer},
+    {"tokenizer-model", kData, kShaped | kGenerateApp | kConvertApp, "FILE", text(&o.data.tokenizer_model), "tokenizer.json of HuggingFaceTokenizer, or the ranks of TikTokenizer", "none", kTokenizer},
+    {"tiktoken-pattern", kData, kShaped | kConvertApp, "NAME", text(&o.data.tiktoken_pattern), "how TikTokenizer cuts text into words: gpt2, cl100k, llama3, qwen2, o200k, v1 or v2", "none", kTokenizer},
+    {"tiktoken-special-tokens", kData, kShaped | kConvertApp, "NAME[=ID]...", list(&o.data.tiktoken_special_tokens), "of TikTokenizer; one without an id gets the next", "<|endoftext|>", kTokenizer},
+    {"eod-token", kData, kShaped | kConvertApp, "TOKEN", text(&o.data.eod_token), "that ends documents with BPE", "<|endoftext|>, <|end_of_text|> or </s>", kTokenizer},
     {"eval-interval", kEvaluation, kTrain, "STEPS", integer(&o.train.eval_interval, {0, kMany}), "evaluate every so often; 0: never", ""},
     {"eval-iters", kEvaluation, kTrain, "STEPS", integer(&o.train.eval_iters, {0, kMany}), "global batches per evaluation", ""},
   });
@@ -131,6 +132,7 @@ void add_checkpoint(Table& t, CheckpointOptions& o) {
     {"max-failed-saves", kCheckpoint, kTrain, "N", integer(&o.max_failed_saves, {0, 1'000'000}), "end the run with exit code 3 after so many saves in a row that failed; 0: train on to the end", ""},
     {"ckpt-step", kCheckpoint, kTrain | kGenerateApp | kConvertApp, "STEP", integer(&o.ckpt_step, {0, kMany}), "checkpoint to load; 0: the newest valid one", ""},
     {"finetune", kCheckpoint, kTrain, "", toggle(&o.finetune), "take the weights only and start at step 0", ""},
+    {"use-checkpoint-args", kCheckpoint, kTrain, "", toggle(&o.use_checkpoint_args), "take the flags of the model and the tokenizer from the checkpoint of --load: they win over --config files and defaults, the command line over them; where there is no checkpoint yet all count as given", ""},
     {"no-load-optim", kCheckpoint, kTrain, "", toggle(&o.no_load_optim), "start Adam's moments at 0", ""},
   });
 }
@@ -170,7 +172,7 @@ void add_memory(Table& t, TrainingOptions& o) {
     {"recompute-modules", kMemory, kShaped, "NAME...", list(&o.recompute_modules, {"core_attn", "layernorm", "mlp", "mlp_act"}), "with selective", "core_attn"},
     {"recompute-method", kMemory, kShaped, "NAME", choice(&o.recompute_method, {"uniform", "block"}), "with full: chunks of layers, or the first layers", ""},
     {"recompute-num-layers", kMemory, kShaped, "N", integer(&o.recompute_num_layers, {1, 10'000}), "with full: layers per chunk (uniform), layers recomputed (block)", ""},
-    {"loss-chunk-size", kMemory, kShaped, "TOKENS", integer(&o.loss_chunk_size, {0, kMany}), "tokens whose logits are held at a time: the output layer and the loss run forward and backward chunk by chunk; 0: all at once", ""},
+    {"loss-chunk-size", kMemory, kShaped, "TOKENS", integer(&o.loss_chunk_size, {0, kMany}), "tokens whose logits are held at a time: the output layer and the loss run forward and backward chunk by chunk; 0: all at once", "", kNoted},
     {"offload-modules", kMemory, kShaped, "NAME...", list(&o.offload_modules), "not built yet", "none"},
   });
 }
@@ -201,7 +203,7 @@ void add_other_programs(Table& t, Options& o) {
     {"from", kConvert, kConvertApp, "NAME", text(&o.convert.from), "format of --load: hf, a folder of Hugging Face transformers with GPT-2, Llama, Mistral, Qwen2 or Qwen3; native, checkpoints as train saves them", "what --to is not"},
     {"to", kConvert, kConvertApp, "NAME", text(&o.convert.to), "format of --save", "what --from is not"},
     {"max-shard-size", kConvert, kConvertApp, "BYTES", integer(&o.convert.max_shard_size, {1, kMany}), "with --to hf: tensors in one file, unless one alone is larger", ""},
-    {"inputs", kReport, kReportApp, "METRICS.jsonl...", list(&o.report.inputs), "files that train --metrics-jsonl wrote", "required", true},
+    {"inputs", kReport, kReportApp, "METRICS.jsonl...", list(&o.report.inputs), "files that train --metrics-jsonl wrote", "required", {}, true},
     {"output", kReport, kReportApp, "FILE", text(&o.report.output), "HTML file to write", "report.html"},
     {"rates", kForecast, kPlan, "FILE", text(&o.forecast.rates), "how fast the machine's kernels and links are, as tests/bench/rates.sh writes it: the forecast then has times", "none"},
     {"suggest", kForecast, kPlan, "", toggle(&o.forecast.suggest), "with --rates: the fastest layouts of --world-size ranks that fit into the device's memory, in place of the layout that the flags give", ""},
@@ -253,6 +255,12 @@ std::string_view title_of(FlagGroup group) {
     case kProgram: return "program";
   }
   return "?";
+}
+
+OnLoad on_load(const Flag& flag) {
+  if (flag.on_load) return *flag.on_load;
+  if (flag.group == kModel) return kComputes;
+  return flag.group == kTraining || flag.group == kOptimizer || flag.group == kData ? kNoted : kFree;
 }
 
 std::vector<Flag> make_table(Options& options, Requests& requests) {

@@ -1,6 +1,7 @@
 // The table of all flags. For the files of apps/flags* only.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -34,13 +35,18 @@ std::string_view title_of(FlagGroup group);
 struct Flag {
   std::string_view name;  // without dashes in front
   FlagGroup group;
-  unsigned apps;           // App values that take it, or-ed
-  std::string_view unit;   // of the value, as --help shows it; empty for a toggle
-  Binding binding;         // refers to the Options the table was made for
-  std::string_view help;   // what it sets
-  std::string_view shown;  // what --help shows as default where the field's own value says little
+  unsigned apps;                       // App values that take it, or-ed
+  std::string_view unit;               // of the value, as --help shows it; empty for a toggle
+  Binding binding;                     // refers to the Options the table was made for
+  std::string_view help;               // what it sets
+  std::string_view shown;              // what --help shows as default where the field's own value says little
+  std::optional<OnLoad> on_load = {};  // none: as on_load() says for the group
   bool positional = false;
 };
+
+// Without a word in the table: flags of the model compute, those of training, optimizer and data are noted, others
+// free.
+OnLoad on_load(const Flag& flag);
 
 constexpr bool takes(const Flag& flag, App app) { return (flag.apps & static_cast<unsigned>(app)) != 0; }
 

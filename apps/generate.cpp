@@ -7,6 +7,7 @@
 #include "apps/flags.h"
 #include "apps/generator.h"
 #include "apps/program.h"
+#include "apps/run_tokenizer.h"
 #include "apps/trainer.h"
 #include "apps/training_checkpoint.h"
 #include "core/base/counted.h"
@@ -18,14 +19,15 @@ namespace megalith {
 namespace {
 
 // The model as the checkpoint describes it; sampling as the command line says.
-Options merge(const Options& command_line, const TrainState& state) {
-  Options options = options_from_config(App::kPlan, state.config);
+Options merge(const Options& command_line, const LoadedCheckpoint& checkpoint) {
+  Options options = options_from_config(App::kPlan, checkpoint.state().config);
   options.parallel = {};  // one rank, whatever the layout was
   options.train.global_batch_size = 0;
   options.generate = command_line.generate;
   options.train.seed = command_line.train.seed;
   options.train.device = command_line.train.device;
-  // The tokenizer's files may have moved since.
+  take_copied_files(options.data, checkpoint);
+  // What has no copy may have moved since.
   for (std::string DataOptions::*file :
        {&DataOptions::vocab_file, &DataOptions::merge_file, &DataOptions::tokenizer_model}) {
     if (!(command_line.data.*file).empty()) options.data.*file = command_line.data.*file;
@@ -36,7 +38,7 @@ Options merge(const Options& command_line, const TrainState& state) {
 
 // Also where a tokenizer's size and kind are the same, other files give other ids.
 Tokenizer tokenizer_of_checkpoint(const Options& options, const LoadedCheckpoint& checkpoint) {
-  Tokenizer tokenizer = tokenizer_of(options);
+  Tokenizer tokenizer = run_tokenizer(options, &checkpoint).tokenizer;
   if (tokenizer.identity() == checkpoint.state().tokenizer) return tokenizer;
   refuse_usage("tokenizer of checkpoint " + checkpoint.path(), checkpoint.state().tokenizer, tokenizer.identity(),
                "the tokenizer's files have changed; name the ones it was trained with");
@@ -63,7 +65,7 @@ std::int64_t new_tokens(const Options& options, const Options& command_line, std
 ExitCode generate(int argc, char** argv) {
   const Options command_line = parse_options(App::kGenerate, argc, argv);
   LoadedCheckpoint checkpoint = load_wanted(command_line.checkpoint, one_rank());
-  Options options = merge(command_line, checkpoint.state());
+  Options options = merge(command_line, checkpoint);
   const Tokenizer tokenizer = tokenizer_of_checkpoint(options, checkpoint);
   complete_options(options, tokenizer, 1);
   std::vector<std::int32_t> tokens;

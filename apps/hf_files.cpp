@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 #include <nlohmann/json.hpp>
@@ -237,6 +238,24 @@ std::vector<std::byte> hf_elements_as(const HfStored& stored, DType dtype) {
     }
   }
   return bytes;
+}
+
+std::map<std::string, std::string> read_hf_tokenizer(const std::string& path, std::uint64_t max_bytes) {
+  constexpr std::array kNames = {"added_tokens.json",       "chat_template.jinja", "merges.txt",
+                                 "special_tokens_map.json", "tokenizer.json",      "tokenizer.model",
+                                 "tokenizer_config.json",   "vocab.json"};
+  std::map<std::string, std::string> texts;
+  for (const char* name : kNames) {
+    const std::string file = fmt::format("{}/{}", path, name);
+    if (!look_at(file)) continue;
+    const MappedFile mapped = MappedFile::open(file);
+    if (mapped.text().size() > max_bytes) {
+      refuse_format(file, fmt::format("at most {} bytes", max_bytes), std::to_string(mapped.text().size()),
+                    "no tokenizer is so large: remove the file");
+    }
+    texts[name] = mapped.text();
+  }
+  return texts;
 }
 
 }  // namespace megalith

@@ -56,12 +56,16 @@ DType hf_params_dtype(const HfFolder& folder, std::span<const HfTensor> tensors)
 // The elements of a tensor as fp32 or bf16 (F32 is rounded to nearest even); empty where they are stored so.
 std::vector<std::byte> hf_elements_as(const HfStored& stored, DType dtype);
 
+// The files of a tokenizer that lie in a folder of transformers, by name. Error kFormat for one beyond `max_bytes`.
+std::map<std::string, std::string> read_hf_tokenizer(const std::string& path, std::uint64_t max_bytes);
+
 // Fails (kUsage) unless `path` is missing or an empty folder.
 void require_new_folder(const std::string& path);
 
 struct HfOutput {
-  std::string path;    // the folder appears when it is complete
-  std::string config;  // text of config.json
+  std::string path;                          // the folder appears when it is complete
+  std::string config;                        // text of config.json
+  std::map<std::string, std::string> texts;  // of other files, by name: the tokenizer's
   std::vector<HfTensor> tensors;
   DType dtype = DType::kFp32;
   std::uint64_t max_shard_size = 0;  // bytes of tensors in one file, unless a single one has more

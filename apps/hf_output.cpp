@@ -88,12 +88,14 @@ void write_files(const Directory& folder, const HfOutput& output) {
   }
   if (shards.size() > 1) write_text(folder, "model.safetensors.index.json", hf_index_text(index, total));
   write_text(folder, "config.json", output.config);
+  for (const auto& [name, text] : output.texts) write_text(folder, name, text);
   folder.sync();
 }
 
 void check_space(const Directory& root, const HfOutput& output) {
   std::uint64_t needed = std::uint64_t{1} << 20;  // headers, config.json, blocks of the file system
   for (const HfTensor& tensor : output.tensors) needed += bytes_of(tensor, output.dtype) + 256;
+  for (const auto& [name, text] : output.texts) needed += text.size();
   const std::uint64_t available = root.free_bytes();
   if (available >= needed) return;
   fail({.code = ExitCode::kFileIo,

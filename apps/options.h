@@ -88,6 +88,7 @@ struct CheckpointOptions {
   std::int64_t ckpt_step = 0;         // step to load; 0: the newest valid one
   bool finetune = false;              // weights only, step count starts at 0
   bool no_load_optim = false;
+  bool use_checkpoint_args = false;  // model and tokenizer as the checkpoint of `load` has them
 };
 
 struct ParallelOptions {
@@ -156,12 +157,23 @@ struct ConvertOptions {
   std::int64_t max_shard_size = 5'000'000'000;  // bytes of tensors per file, --to hf
 };
 
+// What it means that a run which loads a checkpoint has another value of a flag than the run which saved it.
+enum class OnLoad {
+  kFree,       // nothing
+  kNoted,      // the run is not the one that was saved, continued: told
+  kComputes,   // the same tensors give other numbers: refused, with --finetune told
+  kTensors,    // other tensors: refused
+  kPositions,  // kTensors where positions are learned, else kFree
+  kTokenizer,  // its identity is compared in place of its flags
+};
+
 // One line of the effective configuration. `value` is valid both as TOML and as JSON.
 struct ConfigEntry {
   std::string group;  // TOML table that --print-config puts it in
   std::string name;   // flag without dashes in front
   std::string value;
-  std::string origin;  // "default", "derived", FILE:LINE or "command line"
+  std::string origin;  // "default", "derived", FILE:LINE, "checkpoint" or "command line"
+  OnLoad on_load = OnLoad::kFree;
 };
 
 struct Options {

@@ -36,7 +36,8 @@ void prepare(const PrepareOptions& options) {
   constexpr double kSecondsBetweenReports = 5.0;
   const Clock::time_point start = Clock::now();
   double next_report = kSecondsBetweenReports;
-  IndexedDatasetWriter writer(options.output_prefix, token_type_for_vocab(options.tokenizer.vocab_size()));
+  IndexedDatasetWriter writer(options.output_prefix, token_type_for_vocab(options.tokenizer.vocab_size()),
+                              options.tokenizer.identity());
   std::vector<std::int32_t> ids;
   std::int64_t text_bytes = 0;
   for (const std::string& input : options.inputs) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "apps/banner.h"
+#include "apps/checkpoint_flags.h"
 #include "apps/flags.h"
 #include "apps/program.h"
 #include "apps/save_lock.h"
@@ -53,35 +54,44 @@ void check_launch(int world) {
                            launch.ranks));
 }
 
-// The flags, or why they cannot be read, which all ranks tell together.
+// The flags as they were given, or why they cannot be read, which all ranks tell together.
 struct Flags {
-  megalith::Parsed parsed;
+  std::unique_ptr<megalith::FlagParser> parser;
+  megalith::Parsed read;
   std::optional<megalith::Error> error;
 };
 
 Flags read_flags(const std::vector<std::string>& arguments, int rank) {
   using namespace megalith;
+  Flags flags{.parser = std::make_unique<FlagParser>(App::kTrain), .read = {}, .error = {}};
   try {
-    return {.parsed = parse_flags(App::kTrain, arguments, rank), .error = {}};
+    flags.read = flags.parser->read(arguments, rank);
   } catch (const Error& error) {
-    return {.parsed = {}, .error = error};
+    flags.error = error;
   }
+  return flags;
 }
 
 std::chrono::milliseconds timeout_of(const Flags& flags, const std::vector<std::string>& arguments) {
-  const megalith::ParallelOptions& parallel = flags.parsed.options.parallel;
-  if (flags.error || !flags.parsed.print.empty()) return megalith::timeout_of(arguments);
+  const megalith::ParallelOptions& parallel = flags.read.options.parallel;
+  if (flags.error || !flags.read.print.empty()) return megalith::timeout_of(arguments);
   return megalith::timeout_of(parallel.comm_timeout, static_cast<double>(parallel.distributed_timeout_minutes));
 }
 
 megalith::ExitCode train(megalith::MpiRuntime& mpi, megalith::Communicator& world, const Flags& flags) {
   using namespace megalith;
-  const Parsed& parsed = flags.parsed;
   std::optional<SaveLock> save_lock;
   std::unique_ptr<RunSetup> setup;
+  FoundCheckpoint found;
   together(world, [&] {
     if (flags.error) throw *flags.error;
-    if (!parsed.print.empty()) return;
+  });
+  const Parsed parsed = flags.read.print.empty() ? finish_flags(*flags.parser, flags.read, world, found) : flags.read;
+  if (!parsed.print.empty()) {
+    if (world.rank() == 0) fmt::print("{}", parsed.print);
+    return ExitCode::kOk;
+  }
+  together(world, [&] {
     check_launch(world.size());
     if constexpr (kCudaBuilt) {
       if (parsed.options.train.device == DeviceType::kCuda) select_cuda_device(mpi.local_rank());
@@ -89,12 +99,11 @@ megalith::ExitCode train(megalith::MpiRuntime& mpi, megalith::Communicator& worl
     const std::string& save = parsed.options.checkpoint.save;
     if (!save.empty()) check_save_folder(save);
     if (!save.empty() && !parsed.options.train.skip_train && world.rank() == 0) save_lock.emplace(save);
-    setup = std::make_unique<RunSetup>(prepare_run(parsed.options, world.rank(), world.size()));
   });
-  if (!parsed.print.empty()) {
-    if (world.rank() == 0) fmt::print("{}", parsed.print);
-    return ExitCode::kOk;
-  }
+  find_tokenizer_files(parsed.options, world, found);
+  together(world, [&] {
+    setup = std::make_unique<RunSetup>(prepare_run(parsed.options, world.rank(), world.size(), std::move(found)));
+  });
   for (const int signal : {SIGINT, SIGTERM, SIGPIPE, SIGUSR1})  // until here there was nothing to save
     stop_on_signal(signal, stop_request, world.rank() == 0);
   mpi.watch({.timeout = timeout_of(flags, {}), .dump_folder = parsed.options.parallel.comm_dump});

@@ -69,6 +69,7 @@ DataConfig data_config(const Options& options, const Tokenizer& tokenizer) {
                     .seed = train.seed,
                     .seq_length = options.model.seq_length,
                     .vocab_size = tokenizer.vocab_size(),
+                    .tokenizer = tokenizer.identity(),
                     .mock = options.data.mock_data,
                     .num_samples = samples_of_run({.train_samples = train.train_iters * train.global_batch_size,
                                                    .train_iters = train.train_iters,
@@ -88,18 +89,6 @@ bool holds_moments(const LoadedCheckpoint& checkpoint) {
 }
 
 }  // namespace
-
-Tokenizer tokenizer_of(const Options& options) {
-  const DataOptions& data = options.data;
-  return make_tokenizer({.type = std::string(tokenizer_types()[static_cast<std::size_t>(data.tokenizer_type)]),
-                         .vocab_size = options.model.vocab_size,
-                         .vocab_file = data.vocab_file,
-                         .merge_file = data.merge_file,
-                         .tokenizer_model = data.tokenizer_model,
-                         .tiktoken_pattern = data.tiktoken_pattern,
-                         .tiktoken_special_tokens = data.tiktoken_special_tokens,
-                         .eod_token = data.eod_token});
-}
 
 void complete_options(Options& options, const Tokenizer& tokenizer, int world) {
   ModelConfig& model = options.model;
@@ -123,8 +112,16 @@ void complete_options(Options& options, const Tokenizer& tokenizer, int world) {
   model.vocab_size += added;
 }
 
-RunSetup prepare_run(const Options& options, int rank, int world) {
-  RunSetup setup{.options = options, .tokenizer = tokenizer_of(options), .data = {}, .plans = {}};
+RunSetup prepare_run(const Options& options, int rank, int world, FoundCheckpoint found) {
+  RunTokenizer tokenizer = run_tokenizer(options, found.checkpoint ? &*found.checkpoint : nullptr);
+  if (rank == 0 && !tokenizer.note.empty()) log_warning(tokenizer.note);
+  RunSetup setup{.options = options,
+                 .tokenizer = std::move(tokenizer.tokenizer),
+                 .files = {},
+                 .found = std::move(found),
+                 .data = {},
+                 .plans = {}};
+  if (rank == 0) setup.files = std::move(tokenizer.files);
   complete_options(setup.options, setup.tokenizer, world);
   setup.data = build_datasets(data_config(setup.options, setup.tokenizer));
   setup.plans = plan_steps(setup.options, rank, world, &setup.planned_persistent);
@@ -193,7 +190,9 @@ Trainer::~Trainer() = default;
 
 void Trainer::load() {
   const CheckpointOptions& wanted = options_.checkpoint;
-  std::optional<LoadedCheckpoint> found = find_wanted(wanted, rank_sync(world_), &history_);
+  history_ = std::move(setup_.found.history);
+  std::optional<LoadedCheckpoint> found = std::exchange(setup_.found.checkpoint, std::nullopt);
+  if (!found) found = find_wanted(wanted, rank_sync(world_), &history_);
   if (!found) {
     // Saving and loading the same folder is how a run is restarted, its first start included.
     if (wanted.load == wanted.save && wanted.ckpt_step == 0) {
@@ -211,18 +210,20 @@ void Trainer::load() {
                  std::to_string(state_.seed),
                  "the order of the data follows from it; --finetune starts a new order with these weights");
   }
-  check_same_model(options_, *found);
   const bool weights_only = wanted.finetune || wanted.no_load_optim;
   if (!weights_only && !holds_moments(*found)) {
     refuse_usage("--load " + wanted.load,
                  "--finetune beside it: the checkpoint holds weights alone, as convert writes them",
                  "neither that nor --no-load-optim", "--finetune starts at step 0 with Adam's moments at 0");
   }
+  const std::map<std::string, std::string>& saved = found->state().config;
+  const std::string other_numbers = check_same_model(options_, found->path(), saved);
   load_tensors({.parameters = *model_->gpt().parameters,
                 .all_parameters = &model_->all_parameters(),
                 .optimizer = &model_->optimizer(),
                 .stream = model_->compute()},
                *found, weights_only ? LoadScope::kWeights : LoadScope::kEverything);
+  if (is_main()) add_small_files(*found, setup_.files);  // those that came with imported weights too
   if (!wanted.finetune) {
     state_.step = found->state().step;
     state_.consumed_samples = found->state().consumed_samples;
@@ -241,8 +242,12 @@ void Trainer::load() {
   if (is_main())
     log_info(fmt::format("loaded {} (step {}, {})", found->path(), found->state().step,
                          counted(found->state().consumed_samples, "sample")));
-  const std::string changes = wanted.finetune ? "" : changed_flags(options_, found->state());
+  const std::string changes = wanted.finetune ? "" : changed_flags(options_, saved);
   if (is_main() && !changes.empty()) log_warning("other flags than in " + found->path() + ": " + changes);
+  if (is_main() && !other_numbers.empty()) {
+    log_warning(fmt::format("--finetune: the weights of {} give other numbers than they were trained to give: {}",
+                            found->path(), other_numbers));
+  }
 }
 
 StepInput Trainer::input_of(const Dataset& dataset, std::int64_t consumed_samples, std::int64_t iteration) {

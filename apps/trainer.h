@@ -10,8 +10,10 @@
 #include <string>
 
 #include "apps/async_save.h"
+#include "apps/checkpoint_flags.h"
 #include "apps/metrics.h"
 #include "apps/model_builder.h"
+#include "apps/run_tokenizer.h"
 #include "apps/stop_request.h"
 #include "apps/tensorboard.h"
 #include "apps/training_checkpoint.h"
@@ -30,12 +32,14 @@ namespace megalith {
 struct RunSetup {
   Options options;  // complete
   Tokenizer tokenizer;
+  std::vector<SmallFile> files;  // rank 0's, for checkpoints: those of the tokenizer
+  FoundCheckpoint found;         // where it was looked for already
   Datasets data;
   StepPlans plans;
   CategoryBytes planned_persistent{};  // memory outside the arena, as planned
 };
 // `options` is complete except for the vocabulary size, which the tokenizer gives.
-RunSetup prepare_run(const Options& options, int rank, int world);
+RunSetup prepare_run(const Options& options, int rank, int world, FoundCheckpoint found = {});
 
 class Trainer {
  public:
@@ -142,6 +146,4 @@ class Trainer {
 // Sets what depends on the tokenizer and on the number of ranks: vocabulary, global batch size, number of steps. Errors
 // (exit code 2) say what of the sizes and the layout does not fit.
 void complete_options(Options& options, const Tokenizer& tokenizer, int world);
-Tokenizer tokenizer_of(const Options& options);
-
 }  // namespace megalith

@@ -24,6 +24,7 @@ bool Trainer::save() {
                                .replicas = model_->replicas(),
                                .state = state_,
                                .directory = options_.checkpoint.save,
+                               .files = &setup_.files,
                                .keep_last = static_cast<int>(options_.checkpoint.keep_last),
                                .history = &history_,
                                .observer = save_observer_,

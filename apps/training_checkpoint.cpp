@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <span>
 
@@ -150,59 +149,7 @@ void read_converted(const Item& item, DType dtype, Stream& stream, LoadedCheckpo
   upload(stream, values, item.tensor);
 }
 
-// Of the flags of the model, those that leave the meaning of its weights alone.
-bool may_differ(std::string_view flag, const ModelConfig& model) {
-  constexpr std::array kFree = {"seq-length",           "rotary-base",     "hidden-dropout",
-                                "attention-dropout",    "init-method-std", "make-vocab-size-divisible-by",
-                                "group-query-attention"};
-  if (flag == "max-position-embeddings") return model.position_embedding_type != PositionEmbedding::kLearnedAbsolute;
-  return std::find(kFree.begin(), kFree.end(), flag) != kFree.end();
-}
-
-// What the checkpoint says of the flag, where it says something else.
-const std::string* other_value(const ConfigEntry& entry, const TrainState& state) {
-  const auto found = state.config.find(entry.name);
-  return found == state.config.end() || found->second == entry.value ? nullptr : &found->second;
-}
-
 }  // namespace
-
-void check_same_model(const Options& options, const LoadedCheckpoint& checkpoint) {
-  std::string expected, got;
-  for (const ConfigEntry& entry : options.effective) {
-    if (entry.group != "model" || may_differ(entry.name, options.model)) continue;
-    const std::string* saved = other_value(entry, checkpoint.state());
-    if (saved == nullptr) continue;
-    const std::string_view separator = expected.empty() ? "" : ", ";
-    expected += fmt::format("{}--{} {}", separator, entry.name, *saved);
-    got += fmt::format("{}--{} {}", separator, entry.name, entry.value);
-  }
-  if (expected.empty()) return;
-  refuse_usage("--load " + checkpoint.path() + ": another model", expected, got,
-               "give the model's flags as they were, or load another checkpoint");
-}
-
-std::string changed_flags(const Options& options, const TrainState& state) {
-  constexpr std::array kGroups = {"training", "optimizer", "data"};
-  constexpr std::array kFree = {"exit-interval",
-                                "exit-duration-in-mins",
-                                "stop-file",
-                                "max-skipped-steps",
-                                "check-weight-hash-interval",
-                                "skip-train",
-                                "device",
-                                "deterministic-mode"};
-  std::string changes;
-  for (const ConfigEntry& entry : options.effective) {
-    const bool counts = std::find(kGroups.begin(), kGroups.end(), entry.group) != kGroups.end();
-    if (!counts && entry.name != "loss-chunk-size") continue;  // of the memory flags the one that changes sums' order
-    if (std::find(kFree.begin(), kFree.end(), entry.name) != kFree.end()) continue;
-    if (const std::string* saved = other_value(entry, state)) {
-      changes += fmt::format("{}--{} {} (was {})", changes.empty() ? "" : ", ", entry.name, entry.value, *saved);
-    }
-  }
-  return changes;
-}
 
 RankSync rank_sync(Communicator& world) {
   return {.rank = world.rank(),
@@ -270,6 +217,7 @@ SaveResult save_training_checkpoint(const SaveCheckpoint& request) {
   return save_checkpoint({.directory = request.directory,
                           .state = request.state,
                           .shards = std::move(mine),
+                          .files = request.files,
                           .keep_last = request.keep_last,
                           .history = request.history,
                           .sync = rank_sync(request.world),

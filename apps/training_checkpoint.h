@@ -38,6 +38,7 @@ struct SaveCheckpoint {
   Communicator& replicas;  // the ranks with the same weights, which share the writing of what they hold in copies
   TrainState state;
   std::string directory;
+  const std::vector<SmallFile>* files = nullptr;  // as SaveRequest's
   int keep_last = 0;
   CheckpointHistory* history = nullptr;
   const FileObserver* observer = nullptr;
@@ -56,13 +57,5 @@ struct LoadTarget {
   Stream& stream;
 };
 void load_tensors(const LoadTarget& target, LoadedCheckpoint& checkpoint, LoadScope scope);
-
-// A checkpoint's weights mean what they meant only with the same flags of the model: Error (kUsage) that names those
-// that differ. Lengths without a table of positions, dropout and the like may differ.
-void check_same_model(const Options& options, const LoadedCheckpoint& checkpoint);
-
-// Flags of training, optimizer and data that are not as they were, so that a resumed run is not the unbroken one:
-// "--lr 0.001 (was 0.002), ...", or "".
-std::string changed_flags(const Options& options, const TrainState& state);
 
 }  // namespace megalith

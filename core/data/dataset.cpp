@@ -11,6 +11,7 @@
 
 #include "core/base/counted.h"
 #include "core/base/error.h"
+#include "core/data/dataset_tokenizer.h"
 
 namespace megalith {
 
@@ -118,6 +119,14 @@ Dataset build_mock(const DataConfig& config, std::size_t split, std::int64_t num
                               .num_samples = num_samples}));
 }
 
+void check_tokenizer(const IndexedDataset& data, const std::string& tokenizer) {
+  if (tokenizer.empty()) return;
+  const std::optional<std::string> recorded = recorded_tokenizer(data);
+  if (!recorded || *recorded == tokenizer) return;
+  refuse_usage("--data-path " + data.prefix() + ": tokenizer", *recorded + ", which the data was prepared with",
+               tokenizer, "give the tokenizer's flags that prepare was given, or prepare the data with this one");
+}
+
 void check(const DataConfig& config) {
   if (config.seed < 0 || config.seed > std::numeric_limits<std::uint32_t>::max()) {
     refuse_usage("--seed", "0 to 4294967295", std::to_string(config.seed), "numpy's generator takes no other");
@@ -144,6 +153,7 @@ Datasets build_datasets(const DataConfig& config) {
     blend = parse_data_path(config.data_path);
     for (const std::string& prefix : blend.prefixes) {
       data.push_back(std::make_shared<const IndexedDataset>(IndexedDataset::open(prefix)));
+      check_tokenizer(*data.back(), config.tokenizer);
     }
   }
   const auto build = [&](std::size_t split, std::int64_t num_samples) {

@@ -50,6 +50,7 @@ struct DataConfig {
   std::int64_t seed = 1234;  // 0 to 2^32 - 1
   std::int64_t seq_length = 0;
   std::int64_t vocab_size = 0;  // of the tokenizer: ids in the data must be below it
+  std::string tokenizer;        // its identity, which that of the data must be where it is recorded; empty: any
   bool mock = false;            // --mock-data; data_path and split are not read
   SplitSamples num_samples;     // wanted of each split; none is built where 0
 };
@@ -65,7 +66,7 @@ struct Datasets {
 
 // As Megatron: one prefix alone is read directly; weighted prefixes are blended (each built with 0.5 % to spare);
 // several prefixes without weights give one epoch each, blended in proportion to their samples. A split without a
-// document, bad weights, or too few samples are an Error kUsage that names the flag.
+// document, bad weights, too few samples or data of another tokenizer are an Error kUsage that names the flag.
 Datasets build_datasets(const DataConfig& config);
 
 }  // namespace megalith

@@ -12,6 +12,7 @@
 
 #include "core/base/error.h"
 #include "core/base/fault.h"
+#include "core/data/dataset_tokenizer.h"
 
 namespace megalith {
 
@@ -247,8 +248,11 @@ void IndexedDataset::read(std::int64_t sequence, std::int64_t offset, std::span<
   }
 }
 
-IndexedDatasetWriter::IndexedDatasetWriter(const std::string& prefix, TokenType type, const FileObserver* observer)
-    : type_(type),
+IndexedDatasetWriter::IndexedDatasetWriter(const std::string& prefix, TokenType type, std::string tokenizer,
+                                           const FileObserver* observer)
+    : prefix_(prefix),
+      type_(type),
+      tokenizer_(std::move(tokenizer)),
       observer_(observer),
       tokens_(prefix + ".bin", kOutputScope, observer),
       index_(prefix + ".idx", kOutputScope, observer) {}
@@ -290,10 +294,14 @@ void IndexedDatasetWriter::commit() {
   // A crash between the two renames must not leave new tokens under an old index, which might even look valid.
   {
     const FaultScope scope(kOutputScope);
+    remove_file(dataset_tokenizer_path(prefix_), observer_);  // likewise that of other tokens
     remove_file(index_.path(), observer_);
   }
   tokens_.commit();
   index_.commit();
+  if (!tokenizer_.empty()) {
+    write_dataset_tokenizer(prefix_, {tokenizer_, num_documents(), num_tokens_});
+  }
 }
 
 }  // namespace megalith

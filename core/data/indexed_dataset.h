@@ -64,11 +64,13 @@ class IndexedDataset {
   std::size_t documents_at_ = 0;
 };
 
-// Writes a dataset in which each sequence is a document. Both files appear when commit() returns, not before; an older
+// Writes a dataset in which each sequence is a document. Its files appear when commit() returns, not before; an older
 // dataset of the same prefix stays until then.
 class IndexedDatasetWriter {
  public:
-  IndexedDatasetWriter(const std::string& prefix, TokenType type, const FileObserver* observer = nullptr);
+  // `tokenizer`: its identity, recorded beside the tokens (dataset_tokenizer.h); empty: not known.
+  IndexedDatasetWriter(const std::string& prefix, TokenType type, std::string tokenizer = {},
+                       const FileObserver* observer = nullptr);
 
   // At most 2^31 - 1 tokens, each within the range of the token type.
   void add_document(std::span<const std::int32_t> tokens);
@@ -78,7 +80,9 @@ class IndexedDatasetWriter {
   std::int64_t num_tokens() const { return num_tokens_; }
 
  private:
+  std::string prefix_;
   TokenType type_;
+  std::string tokenizer_;
   const FileObserver* observer_;
   OutputFile tokens_;
   OutputFile index_;

@@ -6,6 +6,7 @@
 #include <array>
 #include <charconv>
 #include <limits>
+#include <optional>
 
 #include "core/base/error.h"
 #include "core/base/mapped_file.h"
@@ -80,45 +81,63 @@ std::string identity_of(const ByteTokenizer&) { return "byte-257"; }
 std::string identity_of(const NullTokenizer& tokenizer) { return fmt::format("null-{}", tokenizer.vocab_size + 1); }
 std::string identity_of(const BpeTokenizer& tokenizer) { return tokenizer.model->identity(); }
 
-// Each type takes the flags it needs and no other.
-void check_flags(const TokenizerOptions& options) {
-  const bool is_gpt2 = options.type == "GPT2BPETokenizer";
-  const bool is_tiktoken = options.type == "TikTokenizer";
-  const bool is_hugging_face = options.type == "HuggingFaceTokenizer";
-  const auto check = [&](const char* flag, bool given, bool taken, bool wanted) {
-    if (given && !taken) {
-      refuse_usage(flag, fmt::format("none with --tokenizer-type {}", options.type), "one",
-                   "remove it or name another type");
-    }
-    if (!given && wanted) {
-      refuse_usage(flag, fmt::format("one with --tokenizer-type {}", options.type), "none", "--help says what it is");
-    }
-  };
-  check("--vocab-file", !options.vocab_file.empty(), is_gpt2, is_gpt2);
-  check("--merge-file", !options.merge_file.empty(), is_gpt2, is_gpt2);
-  const bool has_model = is_hugging_face || is_tiktoken;
-  check("--tokenizer-model", !options.tokenizer_model.empty(), has_model, has_model);
-  check("--tiktoken-pattern", !options.tiktoken_pattern.empty(), is_tiktoken, is_tiktoken);
-  check("--tiktoken-special-tokens", !options.tiktoken_special_tokens.empty(), is_tiktoken, false);
-  check("--eod-token", !options.eod_token.empty(), is_gpt2 || has_model, false);
+constexpr TokenizerFileField kVocabFile = {"vocab.json", "--vocab-file", &TokenizerOptions::vocab_file};
+constexpr TokenizerFileField kMergeFile = {"merges.txt", "--merge-file", &TokenizerOptions::merge_file};
+constexpr TokenizerFileField kHuggingFaceFile = {"tokenizer.json", "--tokenizer-model",
+                                                 &TokenizerOptions::tokenizer_model};
+constexpr TokenizerFileField kTiktokenFile = {"tokenizer.tiktoken", "--tokenizer-model",
+                                              &TokenizerOptions::tokenizer_model};
+
+// As --tokenizer-type names it; fails for one that is unknown.
+std::string known_type(const TokenizerOptions& options) {
+  if (options.type == "NullTokenizer") return "null";  // as Megatron calls it
+  const std::span<const std::string_view> types = tokenizer_types();
+  if (std::ranges::find(types, options.type) == types.end()) {
+    refuse_usage("--tokenizer-type", fmt::format("one of {}", fmt::join(types, ", ")),
+                 fmt::format("'{}'", options.type), "--help says what each takes");
+  }
+  return options.type;
 }
 
-BpeVocabulary read_vocabulary(const TokenizerOptions& options) {
-  if (options.type == "GPT2BPETokenizer") {
-    const MappedFile vocab = MappedFile::open(options.vocab_file);
-    const MappedFile merges = MappedFile::open(options.merge_file);
-    return parse_gpt2_files({.name = vocab.path(), .text = vocab.text()},
-                            {.name = merges.path(), .text = merges.text()});
+[[noreturn]] void refuse_without(std::string_view flag, const std::string& type) {
+  refuse_usage(std::string(flag), fmt::format("one with --tokenizer-type {}", type), "none", "--help says what it is");
+}
+
+// Each type takes the flags it needs and no other. Which files there must be is known once they are read.
+void check_flags(const TokenizerOptions& options, const std::string& type) {
+  const bool is_tiktoken = type == "TikTokenizer";
+  const std::span<const TokenizerFileField> files = tokenizer_files(type);
+  const auto check = [&](std::string_view flag, bool given, bool taken) {
+    if (given && !taken) {
+      refuse_usage(std::string(flag), fmt::format("none with --tokenizer-type {}", type), "one",
+                   "remove it or name another type");
+    }
+  };
+  for (const TokenizerFileField& file : {kVocabFile, kMergeFile, kHuggingFaceFile}) {
+    const bool taken = std::ranges::any_of(files, [&](const auto& wanted) { return wanted.flag == file.flag; });
+    check(file.flag, !(options.*file.path).empty(), taken);
   }
-  const MappedFile model = MappedFile::open(options.tokenizer_model);
-  const TokenizerFile file{.name = model.path(), .text = model.text()};
-  if (options.type == "HuggingFaceTokenizer") return parse_hugging_face_file(file);
+  check("--tiktoken-pattern", !options.tiktoken_pattern.empty(), is_tiktoken);
+  if (is_tiktoken && options.tiktoken_pattern.empty()) refuse_without("--tiktoken-pattern", type);
+  check("--tiktoken-special-tokens", !options.tiktoken_special_tokens.empty(), is_tiktoken);
+  check("--eod-token", !options.eod_token.empty(), !files.empty());
+}
+
+BpeVocabulary read_vocabulary(const TokenizerOptions& options, const TokenizerTexts& texts) {
+  std::vector<TokenizerFile> files;
+  for (const TokenizerFileField& wanted : tokenizer_files(options.type)) {
+    const auto found = texts.find(std::string(wanted.name));
+    if (found == texts.end()) refuse_without(wanted.flag, options.type);
+    files.push_back({.name = found->second.path, .text = found->second.text});
+  }
+  if (options.type == "GPT2BPETokenizer") return parse_gpt2_files(files[0], files[1]);
+  if (options.type == "HuggingFaceTokenizer") return parse_hugging_face_file(files[0]);
   const std::optional<WordPattern> pattern = word_pattern_of_name(options.tiktoken_pattern);
   if (!pattern) {
     refuse_usage("--tiktoken-pattern", std::string(word_pattern_names()), fmt::format("'{}'", options.tiktoken_pattern),
                  "the file does not say how its text was cut: its publisher does");
   }
-  return parse_tiktoken_file(file, *pattern, options.tiktoken_special_tokens);
+  return parse_tiktoken_file(files[0], *pattern, options.tiktoken_special_tokens);
 }
 
 }  // namespace
@@ -159,21 +178,40 @@ std::span<const std::string_view> tokenizer_types() {
   return kTypes;
 }
 
+std::span<const TokenizerFileField> tokenizer_files(std::string_view type) {
+  static constexpr std::array kGpt2 = {kVocabFile, kMergeFile};
+  static constexpr std::array kHuggingFace = {kHuggingFaceFile};
+  static constexpr std::array kTiktoken = {kTiktokenFile};
+  if (type == "GPT2BPETokenizer") return kGpt2;
+  if (type == "HuggingFaceTokenizer") return kHuggingFace;
+  if (type == "TikTokenizer") return kTiktoken;
+  return {};
+}
+
+TokenizerTexts read_tokenizer_files(const TokenizerOptions& options) {
+  const std::string type = known_type(options);
+  check_flags(options, type);
+  TokenizerTexts texts;
+  for (const TokenizerFileField& file : tokenizer_files(type)) {
+    const std::string& path = options.*file.path;
+    if (!path.empty()) texts[std::string(file.name)] = {path, std::string(MappedFile::open(path).text())};
+  }
+  return texts;
+}
+
 Tokenizer make_tokenizer(const TokenizerOptions& options) {
-  if (options.type == "NullTokenizer") {  // as Megatron calls it
-    TokenizerOptions null = options;
-    null.type = "null";
-    return make_tokenizer(null);
+  for (const TokenizerFileField& file : tokenizer_files(options.type)) {
+    if ((options.*file.path).empty()) refuse_without(file.flag, options.type);
   }
-  const std::span<const std::string_view> types = tokenizer_types();
-  if (std::ranges::find(types, options.type) == types.end()) {
-    refuse_usage("--tokenizer-type", fmt::format("one of {}", fmt::join(types, ", ")),
-                 fmt::format("'{}'", options.type), "--help says what each takes");
-  }
-  check_flags(options);
-  if (options.type == "byte") return Tokenizer();
-  if (options.type == "null") return Tokenizer(NullTokenizer{.vocab_size = options.vocab_size});
-  BpeVocabulary vocabulary = read_vocabulary(options);
+  return make_tokenizer(options, read_tokenizer_files(options));
+}
+
+Tokenizer make_tokenizer(const TokenizerOptions& options, const TokenizerTexts& texts) {
+  const std::string type = known_type(options);
+  check_flags(options, type);
+  if (type == "byte") return Tokenizer();
+  if (type == "null") return Tokenizer(NullTokenizer{.vocab_size = options.vocab_size});
+  BpeVocabulary vocabulary = read_vocabulary(options, texts);
   vocabulary.eod = find_eod(vocabulary, options.eod_token);
   return Tokenizer(std::move(vocabulary));
 }

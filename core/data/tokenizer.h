@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -68,9 +69,29 @@ struct TokenizerOptions {
 // byte, null, GPT2BPETokenizer, HuggingFaceTokenizer, TikTokenizer.
 std::span<const std::string_view> tokenizer_types();
 
-// NullTokenizer is null. Error kUsage for a type that is unknown, lacks a flag or takes none of the kind; what the
-// files' readers throw.
-Tokenizer make_tokenizer(const TokenizerOptions& options);
+// A tokenizer's files, read, by the names under which checkpoints keep them: vocab.json and merges.txt, tokenizer.json,
+// or tokenizer.tiktoken.
+struct TokenizerText {
+  std::string path;  // where it was, for messages
+  std::string text;
+};
+using TokenizerTexts = std::map<std::string, TokenizerText>;
+
+// The files that a type takes: their names as above, and the fields that say where they are.
+struct TokenizerFileField {
+  std::string_view name;
+  std::string_view flag;
+  std::string TokenizerOptions::*path;
+};
+std::span<const TokenizerFileField> tokenizer_files(std::string_view type);
+
+// Those that `options` names. Error kUsage as make_tokenizer's; kFileIo.
+TokenizerTexts read_tokenizer_files(const TokenizerOptions& options);
+
+// NullTokenizer is null. Error kUsage for a type that is unknown, lacks a flag or a file or takes none of the kind;
+// what the files' readers throw. `texts` has the files whatever the options say of their paths.
+Tokenizer make_tokenizer(const TokenizerOptions& options, const TokenizerTexts& texts);
+Tokenizer make_tokenizer(const TokenizerOptions& options);  // with read_tokenizer_files
 Tokenizer make_tokenizer(std::string_view type, std::int64_t vocab_size = 0);
 
 }  // namespace megalith

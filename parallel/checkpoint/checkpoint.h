@@ -1,6 +1,7 @@
 // Saving and finding checkpoints. On disk:
 //   DIR/step_0000100/rank_0000_of_0002.safetensors   shards; every slice is written by exactly one rank
 //   DIR/step_0000100/state.json                      TrainState
+//   DIR/step_0000100/NAME                            small files, such as the tokenizer's
 //   DIR/step_0000100/manifest.json                   size and XXH3-128 of every file and every shard; format version
 //   DIR/LATEST                                       a hint for people and scripts; loading does not trust it
 //   DIR/step_0000200.abandoned-1                     of a branch that a run went back behind; nothing loads or removes
@@ -50,10 +51,17 @@ struct CheckpointHistory {
   void meet(const std::string& path, const FileId& id);
 };
 
+// A file that a checkpoint keeps as it is: see kMaxSmallFiles.
+struct SmallFile {
+  std::string name;
+  std::string bytes;
+};
+
 struct SaveRequest {
   std::string directory;      // created if missing
   TrainState state;           // rank 0's is stored; its step names the checkpoint on all ranks
   std::vector<Shard> shards;  // those that this rank writes (see assign_writers); data must stay valid meanwhile
+  const std::vector<SmallFile>* files = nullptr;  // optional; rank 0's are written and must stay valid meanwhile
   int keep_last = 0;          // verified checkpoints that stay after pruning; 0 keeps all
   // With it the checkpoint says where it comes from, and those that do not lead to it are moved aside.
   CheckpointHistory* history = nullptr;
@@ -90,6 +98,8 @@ class LoadedCheckpoint {
   int saved_world() const;                  // ranks that wrote it
   std::vector<TensorSpec> tensors() const;  // by name
   bool has(const std::string& name) const;
+  std::vector<std::string> small_files() const;  // names, in order
+  std::string read_small_file(const std::string& name) const;
 
   // The model's tensors against the checkpoint's. Fails (kFormat) with the names that are missing, that are extra or
   // whose dtype or shape differs. Extra counts only among the kinds that occur in `wanted`, so that a run that does not

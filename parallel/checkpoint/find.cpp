@@ -164,6 +164,7 @@ std::optional<LoadedCheckpoint> find_checkpoint(const LoadRequest& request) {
                 }
                 const FaultScope verify_scope("load.verify");
                 verify_rank_files(impl->folder, impl->manifest, sync.rank, sync.world);
+                if (sync.rank == 0) verify_small_files(impl->folder, impl->manifest);
               }));
     if (problem.empty()) {
       if (request.history != nullptr) {

@@ -12,6 +12,7 @@
 #include "core/base/fault.h"
 #include "core/checkpoint/printable.h"
 #include "core/checkpoint/safetensors.h"
+#include "parallel/checkpoint/verify.h"
 
 namespace megalith {
 namespace {
@@ -98,6 +99,17 @@ std::vector<TensorSpec> LoadedCheckpoint::tensors() const {
   std::vector<TensorSpec> specs;
   for (const auto& [name, tensor] : impl_->manifest.tensors) specs.push_back({name, tensor.dtype, tensor.shape});
   return specs;
+}
+
+std::vector<std::string> LoadedCheckpoint::small_files() const {
+  std::vector<std::string> names;
+  for (const auto& [name, file] : impl_->manifest.small_files) names.push_back(name);
+  return names;
+}
+
+std::string LoadedCheckpoint::read_small_file(const std::string& name) const {
+  const FaultScope scope("load.tensor");
+  return megalith::read_small_file(impl_->folder, impl_->manifest, name);
 }
 
 void LoadedCheckpoint::check_tensors(std::span<const TensorSpec> wanted) const {

@@ -39,12 +39,13 @@ Hash128 read_hash(const json& value, const std::string& subject) {
   return *hash;
 }
 
-ManifestFile read_file(const json& value, const std::string& name, const std::string& subject) {
+ManifestFile read_file(const json& value, const std::string& name, const std::string& subject,
+                       std::uint64_t max_bytes = kMaxInt) {
   JsonObject object(value, subject);
   const std::string stored = object.text("name", 256);
   if (stored != name) refuse_format(subject + ": name", name, printable(stored));
   ManifestFile file;
-  file.bytes = static_cast<std::uint64_t>(object.integer("bytes", 0, kMaxInt));
+  file.bytes = static_cast<std::uint64_t>(object.integer("bytes", 0, static_cast<std::int64_t>(max_bytes)));
   file.hash = read_hash(object.member("xxh3_128"), subject + ": xxh3_128");
   object.finish();
   return file;
@@ -52,14 +53,25 @@ ManifestFile read_file(const json& value, const std::string& name, const std::st
 
 void read_files(const json& files, Manifest& manifest, std::int64_t world, const std::string& subject) {
   require_array(files, subject);
-  if (static_cast<std::int64_t>(files.size()) != world + 1) {
-    refuse_format(subject, fmt::format("{} files for {} ranks", world + 1, world), std::to_string(files.size()));
-  }
+  const auto count = static_cast<std::int64_t>(files.size());
+  const std::int64_t most = world + 1 + static_cast<std::int64_t>(kMaxSmallFiles);
+  if (count < world + 1)
+    refuse_format(subject, fmt::format("{} files for {} ranks", world + 1, world), std::to_string(count));
+  if (count > most) refuse_format(subject, fmt::format("at most {} files", most), std::to_string(count));
   for (int rank = 0; rank < world; ++rank) {
     const auto i = static_cast<std::size_t>(rank);
     manifest.rank_files.push_back(read_file(files[i], rank_file_name(rank, static_cast<int>(world)), subject));
   }
-  manifest.state_file = read_file(files.back(), std::string(kStateName), subject);
+  auto next = static_cast<std::size_t>(world);
+  manifest.state_file = read_file(files[next++], std::string(kStateName), subject);
+  for (; next < files.size(); ++next) {
+    const std::string name = JsonObject(files[next], subject).text("name", 256);
+    const bool in_order = manifest.small_files.empty() || manifest.small_files.rbegin()->first < name;
+    if (!is_small_file_name(name) || !in_order) {
+      refuse_format(subject, "names of files beside the tensors, each once and in order", printable(name));
+    }
+    manifest.small_files[name] = read_file(files[next], name, subject, kMaxSmallFileBytes);
+  }
 }
 
 using RankFiles = std::vector<ManifestFile>;
@@ -171,6 +183,7 @@ std::string to_text(const Manifest& manifest) {
         file_json(rank_file_name(rank, manifest.world()), manifest.rank_files[static_cast<std::size_t>(rank)]));
   }
   files.push_back(file_json(std::string(kStateName), manifest.state_file));
+  for (const auto& [name, file] : manifest.small_files) files.push_back(file_json(name, file));
   json tensors = json::object();
   for (const auto& [name, tensor] : manifest.tensors) {
     json shape = json::array();
@@ -270,6 +283,15 @@ bool is_temporary_name(std::string_view name) {
 }
 
 std::string rank_file_name(int rank, int world) { return fmt::format("rank_{:04}_of_{:04}.safetensors", rank, world); }
+
+bool is_small_file_name(std::string_view name) {
+  constexpr std::size_t kLongest = 64;
+  const auto is_plain = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_';
+  };
+  return !name.empty() && name.size() <= kLongest && name.front() != '.' && std::ranges::all_of(name, is_plain) &&
+         !name.starts_with("rank_") && !name.starts_with(kManifestName) && name != kStateName;
+}
 
 std::string entry_name(const std::string& tensor, const Shape& shape, const Slice& slice) {
   return slice == Slice::whole(shape) ? tensor : tensor + "@" + to_string(slice);

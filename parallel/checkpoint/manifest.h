@@ -1,6 +1,7 @@
 // manifest.json: every file of a checkpoint with its size and XXH3-128, and every chunk (one slice of one tensor, an
 // entry of one safetensors file) with its place and hash:
-//   {"files": [{"name", "bytes", "xxh3_128"}, ...],            rank files in rank order, then state.json
+//   {"files": [{"name", "bytes", "xxh3_128"}, ...],            rank files in rank order, state.json, small files by
+//   name
 //    "format": "megalith-checkpoint", "step", "version", "world",
 //    "tensors": {NAME: {"dtype", "shape", "chunks": [[file, begin, bytes, slice, xxh3_128], ...]}},
 //    "lineage": {"serial", "step", "parent": null or {"step", "manifest_xxh3_128"}},   not in older ones
@@ -25,6 +26,10 @@ inline constexpr int kCheckpointVersion = 1;
 inline constexpr std::string_view kManifestName = "manifest.json";
 inline constexpr std::string_view kStateName = "state.json";
 inline constexpr std::string_view kLatestName = "LATEST";
+
+// Of the files beside tensors and state: how many there may be, and the bytes of each.
+inline constexpr std::size_t kMaxSmallFiles = 16;
+inline constexpr std::uint64_t kMaxSmallFileBytes = std::uint64_t{64} << 20;
 
 struct ManifestFile {
   std::uint64_t bytes = 0;
@@ -64,6 +69,7 @@ struct Manifest {
   std::optional<Lineage> lineage;        // none: an older program wrote it
   std::vector<ManifestFile> rank_files;  // one per rank that saved
   ManifestFile state_file;
+  std::map<std::string, ManifestFile> small_files;  // by name
   std::map<std::string, ManifestTensor> tensors;
 
   int world() const { return static_cast<int>(rank_files.size()); }
@@ -86,6 +92,7 @@ std::string checkpoint_name(std::int64_t step);                   // "step_00001
 std::optional<std::int64_t> step_of_name(std::string_view name);  // nothing for any other name
 bool is_temporary_name(std::string_view name);                    // "step_0000100.tmp-..."
 std::string rank_file_name(int rank, int world);                  // "rank_0000_of_0002.safetensors"
+bool is_small_file_name(std::string_view name);                   // such as "tokenizer.json"; no name of the others
 std::string entry_name(const std::string& tensor, const Shape& shape,
                        const Slice& slice);  // "NAME" or "NAME@[0:2,0:3]"
 

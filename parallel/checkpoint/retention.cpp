@@ -21,6 +21,7 @@ bool is_verified(const Directory& root, const std::string& name, std::set<std::s
     if (verified.contains(name)) return;
     verify_rank_files(checkpoint, manifest, 0, 1);
     read_state_text(checkpoint, manifest);
+    verify_small_files(checkpoint, manifest);
   });
   if (problem.empty()) {
     verified.insert(name);

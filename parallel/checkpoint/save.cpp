@@ -45,6 +45,7 @@ class Saver {
   void make_room(std::uint64_t bytes);
   void everyone_writes();
   void fill_manifest(const std::vector<std::string>& records);
+  void write_small_files();
   void commit(const std::vector<std::string>& records);
   void take_name();
   std::string after_commit();
@@ -52,6 +53,9 @@ class Saver {
   void write_latest() const;
   SaveResult failed(std::string problem);
   bool first() const { return request_.sync.rank == 0; }
+  std::span<const SmallFile> small_files() const {
+    return request_.files == nullptr ? std::span<const SmallFile>() : *request_.files;
+  }
 
   const SaveRequest& request_;
   std::vector<const Shard*> shards_;  // that hold bytes, or stand for an empty tensor
@@ -102,6 +106,7 @@ std::uint64_t Saver::collect(const std::vector<std::string>& plans) {
   constexpr std::uint64_t kPerFile = 8192, kPerChunk = 256;  // slack for blocks of the file system; manifest text
   const std::string state = to_json(request_.state);
   std::uint64_t needed = state.size() + kPerFile;
+  for (const SmallFile& file : small_files()) needed += file.bytes.size() + kPerFile;
   manifest_.step = request_.state.step;
   manifest_.rank_files.resize(plans.size());
   for (std::size_t rank = 0; rank < plans.size(); ++rank) {
@@ -232,8 +237,19 @@ void Saver::fill_manifest(const std::vector<std::string>& records) {
   }
 }
 
+void Saver::write_small_files() {
+  const FaultScope scope("save.state");
+  for (const auto& [name, bytes] : small_files()) {
+    const bool fits = bytes.size() <= kMaxSmallFileBytes && manifest_.small_files.size() < kMaxSmallFiles;
+    require(fits && is_small_file_name(name), "save_checkpoint: a small file's name, or too much of them");
+    write_durably(*folder_, name, bytes);
+    manifest_.small_files[name] = {.bytes = bytes.size(), .hash = hash_of(bytes)};
+  }
+}
+
 void Saver::commit(const std::vector<std::string>& records) {
   fill_manifest(records);
+  write_small_files();
   const std::string state = to_json(request_.state);
   manifest_.state_file = {.bytes = state.size(), .hash = hash_of(state)};
   const std::string manifest(kManifestName);

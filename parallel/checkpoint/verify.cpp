@@ -22,6 +22,17 @@ void check_hash(const std::string& subject, const Hash128& expected, const Hash1
   refuse_format(subject, "XXH3-128 " + to_hex(expected), to_hex(got) + " (the file is damaged)");
 }
 
+std::string read_checked(const Directory& checkpoint, const std::string& name, const ManifestFile& expected,
+                         std::uint64_t max_bytes) {
+  const std::string path = checkpoint.path() + "/" + name;
+  std::string text = checkpoint.read_text(name, max_bytes);
+  if (text.size() != expected.bytes) {
+    refuse_format(path, fmt::format("{} bytes", expected.bytes), std::to_string(text.size()));
+  }
+  check_hash(path, expected.hash, hash_of(text));
+  return text;
+}
+
 struct Expected {
   const std::string* name;
   const ManifestTensor* tensor;
@@ -98,23 +109,25 @@ void verify_rank_files(const Directory& checkpoint, const Manifest& manifest, in
   for (int rank = first; rank < manifest.world(); rank += stride) verify_rank_file(checkpoint, manifest, rank);
 }
 
+void verify_small_files(const Directory& checkpoint, const Manifest& manifest) {
+  for (const auto& [name, file] : manifest.small_files) read_small_file(checkpoint, manifest, name);
+}
+
+std::string read_small_file(const Directory& checkpoint, const Manifest& manifest, const std::string& name) {
+  return read_checked(checkpoint, name, manifest.small_files.at(name), kMaxSmallFileBytes);
+}
+
 void verify_sizes(const Directory& checkpoint, const Manifest& manifest) {
   for (int rank = 0; rank < manifest.world(); ++rank) {
     check_size(checkpoint.open_file(rank_file_name(rank, manifest.world())),
                manifest.rank_files[static_cast<std::size_t>(rank)]);
   }
   check_size(checkpoint.open_file(std::string(kStateName)), manifest.state_file);
+  for (const auto& [name, file] : manifest.small_files) check_size(checkpoint.open_file(name), file);
 }
 
 std::string read_state_text(const Directory& checkpoint, const Manifest& manifest) {
-  const std::string name(kStateName);
-  const std::string path = checkpoint.path() + "/" + name;
-  std::string text = checkpoint.read_text(name, kMaxJsonBytes);
-  if (text.size() != manifest.state_file.bytes) {
-    refuse_format(path, fmt::format("{} bytes", manifest.state_file.bytes), std::to_string(text.size()));
-  }
-  check_hash(path, manifest.state_file.hash, hash_of(text));
-  return text;
+  return read_checked(checkpoint, std::string(kStateName), manifest.state_file, kMaxJsonBytes);
 }
 
 }  // namespace megalith

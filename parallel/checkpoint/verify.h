@@ -13,6 +13,12 @@ Manifest read_manifest(const Directory& checkpoint);
 // Reads the files `first`, `first + stride`, ... and compares sizes, all hashes and each file's own table of tensors.
 void verify_rank_files(const Directory& checkpoint, const Manifest& manifest, int first, int stride);
 
+// The same for the files beside tensors and state.
+void verify_small_files(const Directory& checkpoint, const Manifest& manifest);
+
+// The bytes of one of those, checked against its hash.
+std::string read_small_file(const Directory& checkpoint, const Manifest& manifest, const std::string& name);
+
 // Compares sizes only, of all files.
 void verify_sizes(const Directory& checkpoint, const Manifest& manifest);
 

@@ -183,7 +183,8 @@ TEST(BadInput, Checkpoints) {
   const auto expect = [&](const Words& flags, int code, const std::string& message) {
     expect_train_error(folder, mock(Words{"--load", "kept"} + flags), code, message);
   };
-  const std::string same = "; give the model's flags as they were, or load another checkpoint";
+  const std::string same =
+      "; give the model's flags as they were, or --use-checkpoint-args, or load another checkpoint";
   expect({"--ckpt-step", "4"}, 5,
          "no valid checkpoint in kept for step 4; there is none of that step: leave --ckpt-step out for the newest");
   expect({"--num-layers", "3"}, 2,

@@ -51,25 +51,24 @@ TEST(Convert, ATrainedModelGoesThereAndBack) {
 TEST(Convert, TrainingStartsFromIt) {
   const Folder folder;
   expect_converted(folder, {"--from", "hf", "--load", kGolden + "gpt2", "--save", "native"});
-  const Words flags = test::tiny_mock() + Words{"--ffn-hidden-size",
-                                                "16",
-                                                "--bf16",
-                                                "--tokenizer-type",
-                                                "null",
-                                                "--vocab-size",
-                                                "39",
-                                                "--train-iters",
-                                                "3",
-                                                "--seed",
-                                                "1234",
-                                                "--load",
-                                                "native"};
+  const Words flags = {"--config",
+                       "native/model.toml",
+                       "--mock-data",
+                       "--train-iters",
+                       "3",
+                       "--lr",
+                       "1e-3",
+                       "--load",
+                       "native",
+                       "--eval-iters",
+                       "0"};
   test::expect_train_error(
       folder, flags, 2,
       "--load native: expected --finetune beside it: the checkpoint holds weights alone, as convert "
       "writes them, got neither that nor --no-load-optim; --finetune starts at step 0 with Adam's moments at 0");
   const Outcome outcome = test::run(test::program("train", flags + Words{"--finetune", "--save", "tuned"}), folder);
   EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.warnings(), ::testing::IsEmpty());
   EXPECT_THAT(outcome.err + outcome.out, HasSubstr("loaded native/step_0000000 (step 0, 0 samples)"));
   EXPECT_THAT(outcome.out + outcome.err, HasSubstr(" iteration 3/ 3 |"));
   expect_converted(folder, {"--to", "hf", "--load", "tuned", "--save", "hf", "--ckpt-step", "3"});

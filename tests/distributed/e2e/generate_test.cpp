@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include "tests/distributed/e2e/program.h"
 
 namespace megalith {
@@ -86,12 +88,15 @@ TEST_F(Generate, IdsWithoutText) {
 
 TEST_F(Generate, BpeOfTheUsersFiles) {
   const std::string golden = MEGALITH_SOURCE_DIR "/tests/golden/tokenizer/";
-  const Words model = {"--tokenizer-model", golden + "llama3.json"};
+  std::filesystem::copy(golden + "llama3.json", folder_.path("llama3.json"));
+  const Words model = {"--tokenizer-model", "llama3.json"};
   const Words flags = test::tiny_mock() + Words{"--tokenizer-type", "HuggingFaceTokenizer", "--save", "kept"} + model;
   ASSERT_EQ(test::run(test::program("train", flags), folder_).code, 0);
   const std::string first = text("caf\u00e9", 8, {"--seed", "3"});
   EXPECT_THAT(first, ::testing::StartsWith("caf\u00e9"));
-  EXPECT_EQ(text("caf\u00e9", 8, Words{"--seed", "3"} + model), first);  // wherever the file is now
+  EXPECT_EQ(text("caf\u00e9", 8, Words{"--seed", "3"} + model), first);
+  std::filesystem::remove(folder_.path("llama3.json"));
+  EXPECT_EQ(text("caf\u00e9", 8, {"--seed", "3"}), first);  // out of the checkpoint alone
   const Outcome other = test::run(
       test::program("generate", {"--load", "kept", "--prompt", "x", "--tokenizer-model", golden + "gpt2.json"}),
       folder_);

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "apps/trainer.h"
 #include "core/base/fault.h"
 #include "core/base/file.h"
 #include "parallel/checkpoint/checkpoint.h"
@@ -20,6 +21,7 @@ namespace {
 using test::HfFile;
 using test::outcome;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 using Words = std::vector<std::string>;
 
@@ -162,14 +164,75 @@ TEST_F(Converter, TakesTheTokenizerBesideTheWeights) {
   resolve(model);
   write_model("hf", model, test::tensors_of(model, "BF16"));
   std::filesystem::copy(MEGALITH_SOURCE_DIR "/tests/golden/tokenizer/gpt2.json", "hf/tokenizer.json");
+  const std::string tokenizer = test::read_file("hf/tokenizer.json");
+  write("hf/tokenizer_config.json", "{\"model_max_length\": 8}");
+  write("hf/generation_config.json", "{}");  // nothing of the tokenizer's
   EXPECT_THAT(to_native("hf", "native"), HasSubstr(", tokenizer bpe-gpt2-"));
-  EXPECT_EQ(open("native").state().config.at("tokenizer-model"), "\"hf/tokenizer.json\"");
-  std::filesystem::remove("hf/tokenizer.json");
-  to_hf("native", "back");  // with a warning
-  EXPECT_THAT(test::read_file("back/config.json"), HasSubstr("\"eos_token_id\": null,"));
-  write("hf/tokenizer.json", "{}");
+  {
+    const LoadedCheckpoint checkpoint = open("native");
+    EXPECT_EQ(checkpoint.state().config.at("tokenizer-model"), "\"hf/tokenizer.json\"");
+    EXPECT_EQ(checkpoint.small_files(), (Words{"tokenizer.json", "tokenizer_config.json"}));
+    EXPECT_EQ(checkpoint.read_small_file("tokenizer.json"), tokenizer);
+  }
+  write("hf/tokenizer.json", "{}");  // what lies there now is no matter
+  to_hf("native", "back");
+  EXPECT_THAT(test::read_file("back/config.json"), Not(HasSubstr("\"eos_token_id\": null,")));
+  EXPECT_EQ(test::read_file("back/tokenizer.json"), tokenizer);
+  EXPECT_EQ(test::read_file("back/tokenizer_config.json"), "{\"model_max_length\": 8}");
+  EXPECT_FALSE(std::filesystem::exists("back/generation_config.json"));
   EXPECT_ERROR(ExitCode::kFormat, "; --tokenizer-type null converts the weights alone", to_native("hf", "other"));
   EXPECT_THAT(to_native("hf", "other", {"--tokenizer-type", "null"}), HasSubstr("tokenizer null-1000"));
+}
+
+// A checkpoint from before copies were kept: its files are where they were, or they are not.
+TEST_F(Converter, ACheckpointWithoutCopiesOfItsTokenizer) {
+  ModelConfig model = model_of("gpt2");
+  model.vocab_size = 1000;
+  resolve(model);
+  write_model("hf", model, test::tensors_of(model, "BF16"));
+  std::filesystem::copy(MEGALITH_SOURCE_DIR "/tests/golden/tokenizer/gpt2.json", "hf/tokenizer.json");
+  to_native("hf", "native");
+  LoadedCheckpoint with_copies = open("native");
+  std::vector<Shard> shards;
+  std::vector<std::vector<std::byte>> bytes;
+  for (const TensorSpec& spec : with_copies.tensors()) {
+    bytes.emplace_back(static_cast<std::size_t>(spec.shape.numel()) * size_of(spec.dtype));
+    with_copies.read(spec.name, Slice::whole(spec.shape), bytes.back());
+    shards.push_back({spec.name, spec.dtype, spec.shape, Slice::whole(spec.shape), bytes.back()});
+  }
+  ASSERT_TRUE(
+      save_checkpoint({.directory = "old", .state = with_copies.state(), .shards = shards, .sync = one_rank()}).saved);
+  to_hf("old", "found");
+  EXPECT_EQ(test::read_file("found/tokenizer.json"), test::read_file("hf/tokenizer.json"));
+  std::filesystem::remove("hf/tokenizer.json");
+  to_hf("old", "lost");  // with a warning
+  EXPECT_THAT(test::read_file("lost/config.json"), HasSubstr("\"eos_token_id\": null,"));
+  EXPECT_FALSE(std::filesystem::exists("lost/tokenizer.json"));
+}
+
+TEST_F(Converter, ModelTomlIsTheModelForTrainAndPlan) {
+  for (const std::string family : {"gpt2", "llama", "qwen2", "qwen3"}) {
+    SCOPED_TRACE(family);
+    ModelConfig model = model_of(family);
+    model.vocab_size = 1000;
+    resolve(model);
+    write_model(family, model, test::tensors_of(model, "BF16"));
+    std::filesystem::copy(MEGALITH_SOURCE_DIR "/tests/golden/tokenizer/gpt2.json", family + "/tokenizer.json");
+    const std::string native = family + ".native";
+    to_native(family, native);
+    std::filesystem::remove_all(family);
+    const Words config = {"--config", native + "/model.toml"};
+    Words flags = config;
+    flags.insert(flags.end(), {"--load", native, "--finetune", "--mock-data", "--lr", "1", "--train-iters", "1"});
+    Options options = parse_flags(App::kTrain, flags).options;
+    complete_options(options, tokenizer_of(options), 1);  // out of the copy
+    const LoadedCheckpoint checkpoint = open(native);
+    EXPECT_EQ(tokenizer_of(options).identity(), checkpoint.state().tokenizer);
+    EXPECT_EQ(check_same_model(options, native, checkpoint.state().config), "");
+    Options planned = parse_flags(App::kPlan, config).options;
+    complete_options(planned, tokenizer_of(planned), 1);
+    EXPECT_EQ(count_parameters(planned.model).total, count_parameters(options.model).total);
+  }
 }
 
 TEST_F(Converter, Flags) {

@@ -7,13 +7,16 @@
 #include <map>
 #include <set>
 
+#include "apps/checkpoint_flags.h"
 #include "apps/flags_table.h"
+#include "tests/support/error_of.h"
 #include "tests/unit/apps/flags_support.h"
 
 namespace megalith {
 namespace {
 
 using testing::AnyOf;
+using testing::HasSubstr;
 using testing::StartsWith;
 using Words = std::vector<std::string>;
 
@@ -128,6 +131,7 @@ const std::map<std::string, Words>& values_of_train() {
       {"ckpt-step", {"--ckpt-step", "9", "--load", "kept"}},
       {"finetune", {"--finetune", "--load", "kept"}},
       {"no-load-optim", {"--no-load-optim", "--load", "kept"}},
+      {"use-checkpoint-args", {"--use-checkpoint-args", "--load", "kept"}},
       {"tensor-model-parallel-size", {"--tensor-model-parallel-size", "2"}},
       {"sequence-parallel", {"--sequence-parallel", "--tensor-model-parallel-size", "2"}},
       {"context-parallel-size", {"--context-parallel-size", "2"}},
@@ -199,6 +203,69 @@ TEST_F(RoundTrip, EveryFlagOfTrainOutOfTheCommandLine) {
     ++flags;
   }
   EXPECT_GE(flags, 80);
+}
+
+// The flags whose values a loaded model may have otherwise without a word. One that is added to these groups is
+// compared or told until it is put here too.
+TEST_F(RoundTrip, WhatMayDifferFromACheckpointIsListed) {
+  Options options;
+  Requests requests;
+  std::set<std::string_view> free;
+  for (const Flag& flag : make_table(options, requests)) {
+    const bool counts = flag.group == FlagGroup::kModel || flag.group == FlagGroup::kTraining ||
+                        flag.group == FlagGroup::kOptimizer || flag.group == FlagGroup::kData;
+    if (counts && on_load(flag) == OnLoad::kFree) free.insert(flag.name);
+  }
+  const std::set<std::string_view> expected = {
+      "group-query-attention",  // says what --num-query-groups is, which is compared
+      "init-method-std",        // of weights that are then loaded
+      "skip-train",
+      "deterministic-mode",
+      "exit-interval",
+      "exit-duration-in-mins",
+      "stop-file",
+      "max-skipped-steps",
+      "check-weight-hash-interval",
+      "device"};
+  EXPECT_EQ(free, expected);
+}
+
+// Each flag of the model, at a value that the checkpoint has not: what the table says happens.
+TEST_F(RoundTrip, EveryFlagOfTheModelIsCompared) {
+  FlagParser parser(App::kTrain);
+  Options defaults;
+  Requests requests;
+  const Words load = {"--load", "kept"};
+  const std::map<std::string, std::string> saved = config_of(parser.parse(test::with_small_run({})).options);
+  int refused = 0, told = 0;
+  for (const Flag& flag : make_table(defaults, requests)) {
+    const std::string name(flag.name);
+    const OnLoad kind = on_load(flag);
+    if (flag.group != FlagGroup::kModel || kOneValue.contains(name) || kind == OnLoad::kFree) continue;
+    SCOPED_TRACE(name);
+    Words words = values_of_train().at(name);
+    words.insert(words.end(), load.begin(), load.end());
+    const Options options = parser.parse(test::with_small_run(words)).options;
+    const std::string now = by_name(options).at(name).value;
+    const std::string message = error_of(ExitCode::kUsage, [&] { check_same_model(options, "kept/step_7", saved); });
+    EXPECT_THAT(message, StartsWith("--load kept/step_7: "));
+    EXPECT_THAT(message, HasSubstr("--" + name + " " + saved.at(name)));
+    EXPECT_THAT(message, HasSubstr("--" + name + " " + now));
+    EXPECT_THAT(message, HasSubstr("; give the model's flags as they were, or --use-checkpoint-args, or "));
+    ++refused;
+    words.push_back("--finetune");
+    const Options tuned = parser.parse(test::with_small_run(words)).options;
+    if (kind != OnLoad::kComputes || name == "seq-length") {  // here with learned positions, one for each token
+      EXPECT_THAT(error_of(ExitCode::kUsage, [&] { check_same_model(tuned, "kept/step_7", saved); }),
+                  HasSubstr("another model"));
+      continue;
+    }
+    const std::string warning = check_same_model(tuned, "kept/step_7", saved);
+    EXPECT_THAT(warning, HasSubstr("--" + name + " " + now + " (was " + saved.at(name) + ")"));
+    ++told;
+  }
+  EXPECT_GE(refused, 23);
+  EXPECT_GE(told, 6);
 }
 
 TEST_F(RoundTrip, EveryFlagOfPlanAndGenerate) {

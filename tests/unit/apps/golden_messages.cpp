@@ -86,10 +86,12 @@ std::string outcome_of_error(const Error& error) {
 
 // As apps/train.cpp on one rank.
 void train(const Words& arguments) {
-  const Parsed parsed = parse_flags(App::kTrain, arguments);
   StopRequest stop;
   ThreadWorld(1).run([&](Communicator& world) {
-    Trainer trainer(prepare_run(parsed.options, 0, 1), world, stop);
+    FoundCheckpoint found;
+    const Parsed parsed = parse_run(arguments, world, found);
+    find_tokenizer_files(parsed.options, world, found);
+    Trainer trainer(prepare_run(parsed.options, 0, 1, std::move(found)), world, stop);
     trainer.run();
   });
 }
@@ -115,7 +117,7 @@ std::string outcome_of_process(const std::string& name, const Words& arguments) 
 }
 
 void make_text(const std::string& prefix) {
-  IndexedDatasetWriter writer(prefix, TokenType::kU16);
+  IndexedDatasetWriter writer(prefix, TokenType::kU16, "byte-257");
   for (const std::string text : {"It is a truth universally acknowledged", "that a single man in possession", "of a"}) {
     std::vector<std::int32_t> tokens(text.begin(), text.end());
     tokens.push_back(256);

@@ -15,7 +15,7 @@ using Ids = std::vector<std::int32_t>;
 
 // Documents of one token each, all of it `token`: an index fits the tokens of the other dataset.
 void write(const std::string& prefix, std::int32_t token, int documents, const FileObserver* observer = nullptr) {
-  IndexedDatasetWriter writer(prefix, TokenType::kU16, observer);
+  IndexedDatasetWriter writer(prefix, TokenType::kU16, {}, observer);
   for (int i = 0; i < documents; ++i) writer.add_document(Ids{token, token});
   writer.commit();
 }

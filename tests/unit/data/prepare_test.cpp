@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "core/data/dataset.h"
+#include "core/data/dataset_tokenizer.h"
 #include "core/data/indexed_dataset.h"
 #include "core/data/tokenizer.h"
 #include "tests/unit/data/data_files.h"
@@ -58,6 +59,8 @@ TEST_F(Prepare, TextToTokensAndBack) {
 
   const IndexedDataset data = IndexedDataset::open(folder_ / "d");
   EXPECT_EQ(data.token_type(), TokenType::kU16);
+  EXPECT_EQ(read_bytes(folder_ / "d.tokenizer"), "tokenizer byte-257\ndocuments 4\ntokens 50\n");
+  EXPECT_EQ(recorded_tokenizer(data), "byte-257");
   ASSERT_EQ(data.num_sequences(), 4);
   std::vector<std::string> texts;
   for (std::int64_t s = 0; s < 4; ++s) {

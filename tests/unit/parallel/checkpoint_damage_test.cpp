@@ -36,7 +36,8 @@ class DamagedCheckpoint : public testing::Test {
   TestFolder folder_;
   const std::string save_ = folder_.path("save");
   const std::string newest_ = folder_.path("save/step_0000002");
-  const std::vector<std::string> files_ = {"manifest.json", "state.json", "rank_0000_of_0001.safetensors"};
+  const std::vector<std::string> files_ = {"manifest.json", "state.json", "rank_0000_of_0001.safetensors",
+                                           "tokenizer.json"};
   bool captured_ = false;
 };
 
@@ -163,7 +164,8 @@ TEST_F(ForgedManifest, IsRefused) {
   expect_refused("\"format\":\"megalith-checkpoint\"", "\"format\":\"other\"", "format: expected megalith-checkpoint");
   expect_refused("\"step\":2", "\"step\":1", "step in its manifest");
   expect_refused("\"step\":2", "\"step\":-2", "step: expected an integer from 0");
-  expect_refused("\"world\":1", "\"world\":2", "expected 3 files for 2 ranks");
+  expect_refused("\"world\":1", "\"world\":2", "name: expected rank_0000_of_0002.safetensors");
+  expect_refused("\"world\":1", "\"world\":9", "expected 10 files for 9 ranks");
   expect_refused("\"world\":1", "\"world\":0", "world: expected an integer from 1");
   expect_refused("rank_0000_of_0001.safetensors", "../../etc/passwd", "name: expected rank_0000_of_0001.safetensors");
   expect_refused("\"shape\":[5]", "\"shape\":[4]", "leaves the extent");
@@ -181,6 +183,28 @@ TEST_F(ForgedManifest, IsRefused) {
                  "\"param/extra\":{\"chunks\":[[0,0,0,\"[0:0]\",\"" + to_hex(hash_of("")) +
                      "\"]],\"dtype\":\"F32\",\"shape\":[0]},\"param/scale\":{",
                  "expected 8 tensors, got 7");
+}
+
+// Files beside the tensors are read by their names.
+TEST_F(ForgedManifest, WithSmallFilesOfOtherNamesIsRefused) {
+  const std::string name = "\"name\":\"tokenizer.json\"", which = "expected names of files beside the tensors";
+  for (const char* other : {"../tokenizer.json", "/etc/passwd", ".", "..", "", ".hidden", "a/b", "state.json",
+                            "manifest.json", "manifest.json.tmp", "rank_0000_of_0001.safetensors"})
+    expect_refused(name, fmt::format("\"name\":\"{}\"", other), which);
+  expect_refused(name, fmt::format("\"name\":\"{}\"", std::string(65, 'x')), which);
+  expect_refused(name, "\"name\":7", "name: expected a text");
+  expect_refused(name, "\"name\":\"zzz.json\"", "zzz.json: No such file or directory");
+  const std::string bytes = fmt::format("\"bytes\":{},{}", test_files()[0].bytes.size(), name);
+  expect_refused(bytes, "\"bytes\":67108865," + name, "an integer from 0 to 67108864");
+  expect_refused(bytes, "\"bytes\":1," + name, "tokenizer.json: expected 1 bytes, got 22");
+  const auto more = [](const std::string& file) {
+    return fmt::format(R"(,{{"bytes":0,"name":"{}","xxh3_128":"{}"}})", file, to_hex(hash_of("")));
+  };
+  const std::string end = "],\"format\"";
+  for (const char* out_of_order : {"tokenizer.json", "a.txt"}) expect_refused(end, more(out_of_order) + end, which);
+  std::string many;
+  for (int i = 0; i < 16; ++i) many += more("x" + std::to_string(i));
+  expect_refused(end, many + end, "expected at most 18 files, got 19");
 }
 
 TEST_F(ForgedManifest, WithOtherPlacesIsRefused) {

@@ -167,7 +167,7 @@ TEST_F(CheckpointFaults, EverythingIsDurableBeforeItGetsItsName) {
   ASSERT_TRUE(save_alone(save, 2, 0, &observer).saved);
   // Manifest, its folder, the folder's name, its parent, LATEST, its parent.
   EXPECT_EQ(order, "mFrPlP");
-  EXPECT_EQ(dirty.size(), 4u);
+  EXPECT_EQ(dirty.size(), 5u);
 }
 
 TEST_F(CheckpointFaults, FolderThatCannotBeWritten) {

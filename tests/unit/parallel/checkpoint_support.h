@@ -155,6 +155,12 @@ class ThreadRanks {
   std::vector<std::string> texts_;
 };
 
+// Kept beside the tensors.
+inline const std::vector<SmallFile>& test_files() {
+  static const std::vector<SmallFile> kFiles = {{"tokenizer.json", R"({"model": "of a test"})"}};
+  return kFiles;
+}
+
 // Saves test_model(step), which all ranks hold whole: each writes its part.
 inline SaveResult save_shared(const RankSync& sync, const std::string& directory, std::int64_t step, int keep_last = 0,
                               const FileObserver* observer = nullptr, CheckpointHistory* history = nullptr) {
@@ -163,6 +169,7 @@ inline SaveResult save_shared(const RankSync& sync, const std::string& directory
   return save_checkpoint({.directory = directory,
                           .state = state_at(step),
                           .shards = shards_of(all, sync),
+                          .files = &test_files(),
                           .keep_last = keep_last,
                           .history = history,
                           .sync = sync,
@@ -176,6 +183,7 @@ inline SaveResult save_beside(BackgroundSave& background, const RankSync& sync, 
   background.begin({.directory = directory,
                     .state = state_at(step),
                     .shards = shards_of(all, sync),
+                    .files = &test_files(),
                     .keep_last = keep_last,
                     .sync = sync,
                     .observer = observer},
@@ -202,6 +210,10 @@ inline std::int64_t load_alone(const std::string& directory, int seed_offset = 0
   EXPECT_EQ(found->state().consumed_samples, step * 8);
   for (const TestTensor& tensor : test_model(static_cast<int>(step) + seed_offset)) {
     EXPECT_EQ(read_slice(*found, tensor, Slice::whole(tensor.spec.shape)), tensor.bytes) << tensor.spec.name;
+  }
+  for (const std::string& name : found->small_files()) {
+    EXPECT_EQ(name, test_files()[0].name);
+    EXPECT_EQ(found->read_small_file(name), test_files()[0].bytes);
   }
   return step;
 }

@@ -38,8 +38,9 @@ TEST(Checkpoint, RoundTripOfOneRank) {
   for (const TestTensor& tensor : test_model(7)) bytes += static_cast<std::int64_t>(tensor.bytes.size());
   EXPECT_EQ(result.bytes, bytes);
   EXPECT_EQ(names_in(folder.path("save")), (std::vector<std::string>{"LATEST", "step_0000007"}));
-  EXPECT_EQ(names_in(folder.path("save/step_0000007")),
-            (std::vector<std::string>{"manifest.json", "rank_0000_of_0001.safetensors", "state.json"}));
+  EXPECT_EQ(
+      names_in(folder.path("save/step_0000007")),
+      (std::vector<std::string>{"manifest.json", "rank_0000_of_0001.safetensors", "state.json", "tokenizer.json"}));
   EXPECT_EQ(read_bytes(folder.path("save/LATEST")), "step_0000007\n");
   EXPECT_EQ(load_alone(folder.path("save")), 7);
 }

@@ -1,0 +1,120 @@
+#include "apps/checkpoint_flags.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "apps/run_tokenizer.h"
+#include "apps/together.h"
+#include "core/base/log.h"
+
+namespace megalith {
+
+namespace {
+
+struct Difference {
+  const ConfigEntry* now;
+  std::string saved;
+};
+
+bool changes_tensors(const ConfigEntry& entry, const ModelConfig& model) {
+  const bool has_table = model.position_embedding_type == PositionEmbedding::kLearnedAbsolute;
+  return entry.on_load == OnLoad::kTensors || (entry.on_load == OnLoad::kPositions && has_table);
+}
+
+std::string told(const std::vector<Difference>& differences) {
+  std::string text;
+  for (const auto& [now, saved] : differences)
+    text += fmt::format("{}--{} {} (was {})", text.empty() ? "" : ", ", now->name, now->value, saved);
+  return text;
+}
+
+[[noreturn]] void refuse(const Options& options, const std::string& path, const std::vector<Difference>& differences) {
+  std::string expected, got;
+  bool other_tensors = false;
+  for (const auto& [now, saved] : differences) {
+    const std::string_view separator = expected.empty() ? "" : ", ";
+    expected += fmt::format("{}--{} {}", separator, now->name, saved);
+    got += fmt::format("{}--{} {}", separator, now->name, now->value);
+    other_tensors = other_tensors || changes_tensors(*now, options.model);
+  }
+  const std::string as_they_were = options.checkpoint.use_checkpoint_args
+                                       ? "leave them out: --use-checkpoint-args takes the checkpoint's values"
+                                       : "give the model's flags as they were, or --use-checkpoint-args";
+  refuse_usage(fmt::format("--load {}: {}", path, other_tensors ? "another model" : "not as it was trained"), expected,
+               got,
+               as_they_were + (other_tensors ? ", or load another checkpoint"
+                                             : ", or start a new run from these weights with --finetune"));
+}
+
+void find(const Options& options, Communicator& world, FoundCheckpoint& found) {
+  // A search that fails does so on all ranks.
+  together(world, [&] { found.checkpoint = find_wanted(options.checkpoint, rank_sync(world), &found.history); });
+}
+
+}  // namespace
+
+std::string check_same_model(const Options& options, const std::string& path,
+                             const std::map<std::string, std::string>& saved) {
+  std::map<std::string, std::string> before;
+  for (const ConfigEntry& entry : options_from_config(App::kPlan, saved).effective) before[entry.name] = entry.value;
+  std::vector<Difference> tensors, all;
+  for (const ConfigEntry& entry : options.effective) {
+    const bool has_other_tensors = changes_tensors(entry, options.model);
+    if (!has_other_tensors && entry.on_load != OnLoad::kComputes) continue;
+    const auto found = before.find(entry.name);
+    if (found == before.end() || found->second == entry.value) continue;
+    all.push_back({&entry, found->second});
+    if (has_other_tensors) tensors.push_back(all.back());
+  }
+  if (!options.checkpoint.finetune && !all.empty()) refuse(options, path, all);
+  if (!tensors.empty()) refuse(options, path, tensors);
+  return told(all);
+}
+
+std::string changed_flags(const Options& options, const std::map<std::string, std::string>& saved) {
+  std::vector<Difference> changes;
+  for (const ConfigEntry& entry : options.effective) {
+    const auto found = saved.find(entry.name);
+    if (entry.on_load == OnLoad::kNoted && found != saved.end() && found->second != entry.value)
+      changes.push_back({&entry, found->second});
+  }
+  return told(changes);
+}
+
+Parsed parse_run(const std::vector<std::string>& arguments, Communicator& world, FoundCheckpoint& found) {
+  FlagParser parser(App::kTrain);
+  Parsed read;
+  together(world, [&] { read = parser.read(arguments, world.rank()); });
+  return read.print.empty() ? finish_flags(parser, read, world, found) : read;
+}
+
+Parsed finish_flags(FlagParser& parser, const Parsed& read, Communicator& world, FoundCheckpoint& found) {
+  const CheckpointOptions& wanted = read.options.checkpoint;
+  if (wanted.use_checkpoint_args && !wanted.load.empty()) find(read.options, world, found);
+  Parsed parsed;
+  together(world, [&] {
+    if (!found.checkpoint) {
+      if (wanted.use_checkpoint_args && !wanted.load.empty() && wanted.load != wanted.save)
+        refuse_no_checkpoint(wanted.load, "name the folder that train --save or convert --save wrote");
+      parsed = parser.finish();
+      return;
+    }
+    std::map<std::string, std::string> config = found.checkpoint->state().config;
+    for (const std::string& flag : copied_file_flags(*found.checkpoint)) config[flag] = "\"\"";
+    parsed = parser.finish(&config);
+    if (world.rank() != 0) return;
+    const std::string& path = found.checkpoint->path();
+    log_info(fmt::format("--use-checkpoint-args: the flags of the model and the tokenizer are those of {}", path));
+    if (!parsed.replaced.empty())
+      log_warning(fmt::format("--use-checkpoint-args: {} has other values than files: {}", path, parsed.replaced));
+  });
+  return parsed;
+}
+
+void find_tokenizer_files(const Options& options, Communicator& world, FoundCheckpoint& found) {
+  if (options.checkpoint.load.empty() || found.checkpoint) return;
+  if (world.host_any(lacks_tokenizer_files(options))) find(options, world, found);
+}
+
+}  // namespace megalith

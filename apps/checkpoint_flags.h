@@ -1,0 +1,42 @@
+// The flags of a run that loads a checkpoint beside those of the run that saved it. What a difference means stands in
+// the table of flags (OnLoad).
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "apps/flags.h"
+#include "apps/options.h"
+#include "apps/training_checkpoint.h"
+
+namespace megalith {
+
+// A checkpoint's weights mean what they meant only with the same flags of the model: Error (kUsage) that names those
+// that differ, with both values. Under --finetune those that leave the tensors as they are may differ; the result then
+// tells them: "--rotary-base 500000 (was 10000), ...", or "". A flag that the checkpoint does not know has its default.
+// `path` names the checkpoint, `saved` is the configuration in its state.
+std::string check_same_model(const Options& options, const std::string& path,
+                             const std::map<std::string, std::string>& saved);
+
+// Flags of training, optimizer and data that are not as they were, so that a resumed run is not the unbroken one; in
+// the same form.
+std::string changed_flags(const Options& options, const std::map<std::string, std::string>& saved);
+
+// A checkpoint that was looked for before the run was set up.
+struct FoundCheckpoint {
+  std::optional<LoadedCheckpoint> checkpoint;
+  CheckpointHistory history;
+};
+
+// Collective: the flags of train after parser.read() gave `read`. Under --use-checkpoint-args the checkpoint of --load
+// is looked for first, and left in `found`.
+Parsed finish_flags(FlagParser& parser, const Parsed& read, Communicator& world, FoundCheckpoint& found);
+// Both steps; collective.
+Parsed parse_run(const std::vector<std::string>& arguments, Communicator& world, FoundCheckpoint& found);
+
+// Collective: looks for the checkpoint of --load where some rank does not have all of the tokenizer's files.
+void find_tokenizer_files(const Options& options, Communicator& world, FoundCheckpoint& found);
+
+}  // namespace megalith

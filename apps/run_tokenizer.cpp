@@ -1,0 +1,84 @@
+#include "apps/run_tokenizer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/base/file.h"
+#include "parallel/checkpoint/manifest.h"
+
+namespace megalith {
+
+namespace {
+
+TokenizerOptions tokenizer_options(const Options& options) {
+  const DataOptions& data = options.data;
+  return {.type = std::string(tokenizer_types()[static_cast<std::size_t>(data.tokenizer_type)]),
+          .vocab_size = options.model.vocab_size,
+          .vocab_file = data.vocab_file,
+          .merge_file = data.merge_file,
+          .tokenizer_model = data.tokenizer_model,
+          .tiktoken_pattern = data.tiktoken_pattern,
+          .tiktoken_special_tokens = data.tiktoken_special_tokens,
+          .eod_token = data.eod_token};
+}
+
+bool has(const std::vector<std::string>& names, std::string_view name) {
+  return std::ranges::find(names, name) != names.end();
+}
+
+}  // namespace
+
+RunTokenizer run_tokenizer(const Options& options, const LoadedCheckpoint* checkpoint) {
+  RunTokenizer run;
+  TokenizerOptions flags = tokenizer_options(options);
+  TokenizerTexts texts;
+  const std::vector<std::string> copies =
+      checkpoint == nullptr ? std::vector<std::string>() : checkpoint->small_files();
+  for (const auto& [name, flag, path] : tokenizer_files(flags.type)) {
+    const std::string& named = flags.*path;
+    if (!has(copies, name) || (!named.empty() && look_at(named))) continue;
+    const std::string copy = fmt::format("{}/{}", checkpoint->path(), name);
+    if (!named.empty()) run.note = fmt::format("{} {} is not there: {} is taken", flag, named, copy);
+    texts[std::string(name)] = {copy, checkpoint->read_small_file(std::string(name))};
+    flags.*path = "";
+  }
+  texts.merge(read_tokenizer_files(flags));
+  run.tokenizer = make_tokenizer(flags, texts);
+  for (auto& [name, text] : texts) run.files.push_back({name, std::move(text.text)});
+  return run;
+}
+
+bool lacks_tokenizer_files(const Options& options) {
+  const TokenizerOptions flags = tokenizer_options(options);
+  return std::ranges::any_of(tokenizer_files(flags.type), [&](const TokenizerFileField& file) {
+    return (flags.*file.path).empty() || !look_at(flags.*file.path);
+  });
+}
+
+std::vector<std::string> copied_file_flags(const LoadedCheckpoint& checkpoint) {
+  const std::vector<std::string> copies = checkpoint.small_files();
+  std::vector<std::string> flags;
+  for (const std::string_view type : tokenizer_types()) {
+    for (const TokenizerFileField& file : tokenizer_files(type)) {
+      if (has(copies, file.name)) flags.emplace_back(file.flag.substr(2));  // without dashes
+    }
+  }
+  return flags;
+}
+
+void take_copied_files(DataOptions& data, const LoadedCheckpoint& checkpoint) {
+  const std::vector<std::string> flags = copied_file_flags(checkpoint);
+  if (has(flags, "vocab-file")) data.vocab_file.clear();
+  if (has(flags, "merge-file")) data.merge_file.clear();
+  if (has(flags, "tokenizer-model")) data.tokenizer_model.clear();
+}
+
+void add_small_files(const LoadedCheckpoint& checkpoint, std::vector<SmallFile>& files) {
+  for (const std::string& name : checkpoint.small_files()) {
+    const bool is_there = std::ranges::any_of(files, [&](const SmallFile& file) { return file.name == name; });
+    if (!is_there && files.size() < kMaxSmallFiles) files.push_back({name, checkpoint.read_small_file(name)});
+  }
+}
+
+}  // namespace megalith
