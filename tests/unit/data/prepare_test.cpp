@@ -153,16 +153,16 @@ TEST_F(Prepare, BadCommandLines) {
   };
   EXPECT_THAT(usage({}), HasSubstr("--input"));
   EXPECT_THAT(usage({"--input", "x"}), HasSubstr("--output-prefix"));
-  EXPECT_THAT(usage({"--inptu", "x"}),
-              HasSubstr("--inptu: expected a known flag, got an unknown one; the nearest is --input"));
-  EXPECT_THAT(usage({"--out-prefix=x"}), AllOf(HasSubstr("--out-prefix:"), HasSubstr("nearest is --output-prefix")));
-  EXPECT_THAT(usage({"word"}), HasSubstr("'word'"));
+  EXPECT_THAT(usage({"--inptu", "x"}), HasSubstr("--inptu: unknown flag of prepare; did you mean --input?"));
+  EXPECT_THAT(usage({"--out-prefix=x"}),
+              HasSubstr("--out-prefix: unknown flag of prepare; did you mean --output-prefix?"));
+  EXPECT_THAT(usage({"word"}), HasSubstr("\"word\": an argument without a flag"));
   EXPECT_THAT(usage({"--input", "x", "--output-prefix", "y", "--json-keys"}), HasSubstr("--json-keys"));
   EXPECT_THAT(usage({"--input", "x", "--output-prefix", "y", "--tokenizer-type", "bpe"}),
               HasSubstr("one of byte, null, GPT2"));
   EXPECT_THAT(usage({"--input", "x", "--output-prefix", "y", "--document-start", ""}), HasSubstr("--document-start"));
   EXPECT_THAT(usage({"inspect"}), HasSubstr("a prefix"));
-  EXPECT_THAT(usage({"inspect", "x", "--seq-len", "3"}), HasSubstr("nearest is --seq-length"));
+  EXPECT_THAT(usage({"inspect", "x", "--seq-len", "3"}), HasSubstr("--seq-len: unknown flag of prepare"));
   EXPECT_THAT(usage({"inspect", "x", "--samples", "0", "--seq-length", "3"}),
               HasSubstr("--samples: expected an integer from 1 to"));
   EXPECT_THAT(usage({"inspect", "x", "--samples", "3x", "--seq-length", "3"}), HasSubstr("got '3x'"));
