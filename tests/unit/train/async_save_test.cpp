@@ -319,10 +319,10 @@ TEST_P(FailingSaves, ThreeInARowEndTheRun) {
                  "the run ends after step "),
       std::string::npos)
       << error;
-  EXPECT_NE(error.find("(last saved: step 2): cannot write "), std::string::npos) << error;
-  for (const char* each : {"step 3 was not saved (1 failed in a row, 3 end the run): cannot write",
-                           "step 4 was not saved (2 failed in a row, 3 end the run): cannot write",
-                           "step 5 was not saved (3 failed in a row, 3 end the run): cannot write"}) {
+  EXPECT_NE(error.find("(last saved: step 2): rank 0: cannot write "), std::string::npos) << error;
+  for (const char* each : {"step 3 was not saved (1 failed in a row, 3 end the run): rank 0: cannot write",
+                           "step 4 was not saved (2 failed in a row, 3 end the run): rank 0: cannot write",
+                           "step 5 was not saved (3 failed in a row, 3 end the run): rank 0: cannot write"}) {
     EXPECT_EQ(count(told, each), 1) << told;
   }
   EXPECT_EQ(count(told, "step 6 was not saved"), 0) << told;
