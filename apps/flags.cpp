@@ -187,7 +187,7 @@ bool comes_from_checkpoint(const Flag& flag) {
 
 // Over what files say, under the command line. Returns what of the files it replaces:
 // "--rotary-base 500000 (10000 in run.toml:3), ...".
-std::string apply_checkpoint(State& state, const std::map<std::string, std::string>& config) {
+std::string apply_checkpoint(State& state, App app, const std::map<std::string, std::string>& config) {
   std::map<std::string, std::string> taken;
   std::vector<std::string> before;
   for (const Flag& flag : state.table) {
@@ -196,7 +196,7 @@ std::string apply_checkpoint(State& state, const std::map<std::string, std::stri
     if (found != config.end() && comes_from_checkpoint(flag)) taken.insert(*found);
   }
   const std::vector<std::string> origins = state.origins;
-  apply_file(state, read_config_text(toml_of(taken), kCheckpointConfig));
+  apply_files(state, app, {read_config_text(toml_of(taken), kCheckpointConfig)});
   for (std::size_t i = 0; i < state.table.size(); ++i) {
     if (taken.contains(std::string(state.table[i].name))) state.origins[i] = "checkpoint";
   }
@@ -309,7 +309,7 @@ Parsed FlagParser::finish(const std::map<std::string, std::string>* checkpoint) 
   std::string replaced;
   if (checkpoint != nullptr) {
     try {
-      replaced = apply_checkpoint(state, *checkpoint);
+      replaced = apply_checkpoint(state, app_, *checkpoint);
     } catch (const Error& error) {
       throw Error(ExitCode::kFormat, error.what());
     }

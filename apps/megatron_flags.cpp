@@ -59,7 +59,7 @@ constexpr Names kNames[] = {
      "dist-ckpt-optim-fully-reshardable"},
     {"random numbers follow from --seed and the step, whatever the layout: leave it out",
      "no-load-rng no-save-rng data-parallel-random-init use-cpu-initialization te-rng-tracker"},
-    {"SIGUSR1 and SIGTERM always save and end the run: leave it out", "exit-signal-handler"},
+    {"SIGINT, SIGTERM and SIGUSR1 always save and end the run: leave it out", "exit-signal-handler"},
     {"--load without a checkpoint ends the run, unless --save names the same folder: leave it out",
      "exit-on-missing-checkpoint"},
     {"a step with NaN or Inf always changes nothing, --max-skipped-steps bounds them: leave it out",

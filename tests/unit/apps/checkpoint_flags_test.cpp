@@ -140,6 +140,10 @@ TEST_F(CheckpointArgs, ADamagedConfigurationIsExit4) {
   parser.read(run_);
   EXPECT_THAT(error_of(ExitCode::kFormat, [&] { parser.finish(&config); }),
               HasSubstr("configuration of the checkpoint:"));
+  // A value that holds a line of its own.
+  config = {{"num-layers", "2\nno-such-flag = 1"}};
+  parser.read(run_, 0);
+  EXPECT_THAT(error_of(ExitCode::kFormat, [&] { parser.finish(&config); }), HasSubstr("no-such-flag"));
 }
 
 TEST_F(CheckpointArgs, NeedACheckpoint) {
