@@ -42,6 +42,7 @@ class Saver {
   std::uint64_t collect(const std::vector<std::string>& plans);
   void prepare(const std::vector<std::string>& plans);
   void meet_folder();
+  void prune_ahead();
   void make_room(std::uint64_t bytes);
   void everyone_writes();
   void fill_manifest(const std::vector<std::string>& records);
@@ -153,20 +154,24 @@ void Saver::meet_folder() {
 }
 
 // Older checkpoints of this branch go first where --keep-last allows it, since a disk that is full stays so otherwise.
+void Saver::prune_ahead() {
+  const FaultScope scope("save.prune");
+  std::vector<std::string> names;
+  if (request_.history == nullptr) {
+    names = checkpoint_names(*root_);
+  } else if (history_.parent) {
+    const std::vector<Kin> all = list_checkpoints(*root_, &history_);
+    if (const Kin* parent = find_kin(all, *history_.parent)) names = branch_of(all, *parent).live;
+  }
+  add_problem(troubles_,
+              prune_checkpoints(
+                  *root_, {.names = std::move(names), .keep_last = request_.keep_last, .verified = history_.verified}));
+}
+
 void Saver::make_room(std::uint64_t bytes) {
   std::uint64_t available = root_->free_bytes();
   if (available < bytes && request_.keep_last > 0) {
-    const FaultScope scope("save.prune");
-    std::vector<std::string> names;
-    if (request_.history == nullptr) {
-      names = checkpoint_names(*root_);
-    } else if (history_.parent) {
-      const std::vector<Kin> all = list_checkpoints(*root_, &history_);
-      if (const Kin* parent = find_kin(all, *history_.parent)) names = branch_of(all, *parent).live;
-    }
-    add_problem(troubles_, prune_checkpoints(*root_, {.names = std::move(names),
-                                                      .keep_last = request_.keep_last,
-                                                      .verified = history_.verified}));
+    prune_ahead();
     available = root_->free_bytes();
   }
   if (available >= bytes) return;
