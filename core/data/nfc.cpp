@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "core/data/unicode_tables.h"
 #include "core/base/utf8.h"
+#include "core/data/unicode_tables.h"
 
 namespace megalith {
 

@@ -62,7 +62,7 @@ struct SaveRequest {
   TrainState state;           // rank 0's is stored; its step names the checkpoint on all ranks
   std::vector<Shard> shards;  // those that this rank writes (see assign_writers); data must stay valid meanwhile
   const std::vector<SmallFile>* files = nullptr;  // optional; rank 0's are written and must stay valid meanwhile
-  int keep_last = 0;          // verified checkpoints that stay after pruning; 0 keeps all
+  int keep_last = 0;                              // verified checkpoints that stay after pruning; 0 keeps all
   // With it the checkpoint says where it comes from, and those that do not lead to it are moved aside.
   CheckpointHistory* history = nullptr;
   RankSync sync;                                    // one_rank() for a single rank

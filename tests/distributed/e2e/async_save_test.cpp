@@ -54,12 +54,15 @@ TEST(AsyncSave, AFaultOfAWritersThreadEndsAsThatOfASaveAtOnce) {
   };
   const Outcome passing = run("save.shard.write:1:enospc");
   EXPECT_EQ(passing.code, 0) << passing.err;
-  EXPECT_THAT(passing.err, HasSubstr("warning: checkpoint of step 2 was not saved (1 failed so far): rank 1: cannot "
-                                     "write "));
+  EXPECT_THAT(
+      passing.err,
+      HasSubstr("warning: checkpoint of step 2 was not saved (1 failed in a row, 3 end the run): rank 1: cannot "
+                "write "));
   EXPECT_THAT(passing.err, HasSubstr("rank_0001_of_0002.safetensors: No space left on device (ENOSPC)"));
   const Outcome last = run("save.shard.sync:3:eio");
   EXPECT_EQ(last.code, 3) << last.err;
-  EXPECT_THAT(last.err, HasSubstr("checkpoint of step 6 was not saved (1 failed so far): rank 1: cannot sync "));
+  EXPECT_THAT(last.err,
+              HasSubstr("checkpoint of step 6 was not saved (1 failed in a row, 3 end the run): rank 1: cannot sync "));
   EXPECT_EQ(folder.read("c/LATEST"), "step_0000004\n");
   const Outcome memory = run("save.shard.create:2:abort-alloc");
   EXPECT_EQ(memory.code, 6) << memory.err;

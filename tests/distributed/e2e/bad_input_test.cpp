@@ -105,7 +105,7 @@ TEST(BadInput, Data) {
                 " bytes, as cut.idx says, got 1000 bytes" + kDamaged);
   expect_train_error(
       folder, text({"--split", "0,1,0"}), 2,
-      "--split: expected a training share of at least one document of the 62 of text, got '0,1,0', which "
+      "--split: expected a training share of at least one of the 62 documents of text, got '0,1,0', which "
       "gives it none; give it a larger share, or cut the text into more documents (prepare --document-start or "
       "--document-separator)");
 }
@@ -171,9 +171,10 @@ TEST(BadInput, AFailedSaveDoesNotEndTheRun) {
     command += " '" + word + "'";
   const Outcome outcome = test::run({"/bin/bash", "-c", command}, folder);
   EXPECT_EQ(outcome.code, 3);  // what the run was for is lost
-  EXPECT_THAT(outcome.warnings(), ElementsAre(HasSubstr("checkpoint of step 3 was not saved (1 failed so far): "),
-                                              HasSubstr("checkpoint of step 6 was not saved (2 failed so far): "),
-                                              "[megalith] warning: 2 checkpoints could not be saved"));
+  EXPECT_THAT(outcome.warnings(),
+              ElementsAre(HasSubstr("checkpoint of step 3 was not saved (1 failed in a row, 3 end the run): "),
+                          HasSubstr("checkpoint of step 6 was not saved (2 failed in a row, 3 end the run): "),
+                          "[megalith] warning: 2 checkpoints could not be saved"));
   EXPECT_THAT(outcome.out, HasSubstr("iteration 6/ 6"));
 }
 

@@ -91,7 +91,8 @@ TEST(Convert, ExitCodes) {
   folder.write("hf/config.json", R"({"model_type": "gpt2", "n_layer": 1, "n_embd": 4, "n_head": 2, "n_positions": 8,
                                      "vocab_size": 5, "attn_logit_softcapping": 30.0})");
   refused({"--from", "hf", "--load", "hf", "--save", "out"}, 4,
-          "convert: error: hf/config.json: expected known keys only, got 'attn_logit_softcapping'; remove");
+          "convert: error: hf/config.json: expected known keys only, got 'attn_logit_softcapping'; a key that changes "
+          "neither ");
   ASSERT_EQ(test::run(test::program("train", test::tiny_mock() + Words{"--swiglu", "--save", "kept"}), folder).code, 0);
   refused({"--to", "hf", "--load", "kept", "--save", "out"}, 2,
           "convert: error: --to hf: expected with learned positions a GPT-2, got --swiglu; transformers has no such");

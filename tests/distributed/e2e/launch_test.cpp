@@ -1,8 +1,10 @@
 // How programs are started and ended from outside: by launchers that MPI does not know, with outputs that nobody reads,
 // by a terminal, and where mpirun itself is killed.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <csignal>
@@ -239,6 +241,7 @@ TEST(Launch, MpirunIsKilledOrInterruptedAndTheNextRunGoesOn) {
 TEST(Launch, ARankThatDoesNotStartEndsTheRun) {
   const Folder folder;
   ASSERT_EQ(mkfifo(folder.path("pipe").c_str(), 0600), 0);
+  const int silent = ::open(folder.path("pipe").c_str(), O_RDWR | O_CLOEXEC);  // a writer that never writes
   const Words flags = test::tiny_mock() + Words{"--comm-timeout", "1"};
   const auto start = std::chrono::steady_clock::now();
   const Outcome outcome = test::run(test::program_on(1, "train", flags) + Words{":", "-n", "1"} +
@@ -247,6 +250,7 @@ TEST(Launch, ARankThatDoesNotStartEndsTheRun) {
   EXPECT_EQ(outcome.code, 7) << outcome.err;
   EXPECT_THAT(outcome.err, HasSubstr(" within 5.0 s (--comm-timeout), got no end of it; see whether "));
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
+  ::close(silent);
 }
 #endif
 

@@ -190,7 +190,8 @@ TEST(BpeHuggingFaceFile, RefusesWhatItDoesNotKnow) {
   EXPECT_THAT(with("/model/vocab/zzzz", 5), HasSubstr("one token an id"));
   EXPECT_THAT(with("/model/vocab/" + std::string(3000, 'x'), 800), HasSubstr("1 to 1024 bytes"));
   EXPECT_THAT(with("/model/merges/0", "a"), HasSubstr("model.merges[0]: expected two tokens"));
-  EXPECT_THAT(with("/model/merges/0", Json::array({"a", "qqq"})), HasSubstr("in the vocabulary, got a second one that is not"));
+  EXPECT_THAT(with("/model/merges/0", Json::array({"a", "qqq"})),
+              HasSubstr("in the vocabulary, got a second one that is not"));
   EXPECT_THAT(with("/normalizer", {{"type", "Lowercase"}}), HasSubstr("normalizer: expected none, NFC"));
   EXPECT_THAT(with("/pre_tokenizer", nullptr), HasSubstr("pre_tokenizer: expected ByteLevel"));
   EXPECT_THAT(with("/pre_tokenizer/use_regex", false), HasSubstr("got use_regex false"));

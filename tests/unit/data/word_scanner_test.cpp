@@ -3,8 +3,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "core/data/nfc.h"
 #include "core/base/utf8.h"
+#include "core/data/nfc.h"
 #include "tests/unit/data/data_files.h"
 
 namespace megalith {

@@ -197,7 +197,8 @@ TEST(AsyncSave, AWriterThatFailsLosesItsCheckpointAndAtTheEndTheRun) {
   const test::ScratchDirectory scratch;
   const auto [code, text] = run(scratch.path("first"), "save.shard.write:2:enospc");
   EXPECT_EQ(code, ExitCode::kOk);
-  EXPECT_NE(text.find("warning: checkpoint of step 2 was not saved (1 failed so far): rank "), std::string::npos)
+  EXPECT_NE(text.find("warning: checkpoint of step 2 was not saved (1 failed in a row, 3 end the run): rank "),
+            std::string::npos)
       << text;
   EXPECT_NE(text.find("No space left on device (ENOSPC)"), std::string::npos) << text;
   EXPECT_NE(text.find("warning: 1 checkpoint could not be saved"), std::string::npos) << text;
@@ -205,7 +206,8 @@ TEST(AsyncSave, AWriterThatFailsLosesItsCheckpointAndAtTheEndTheRun) {
   EXPECT_TRUE(fs::exists(scratch.path("first/step_0000004")));
   const auto [last_code, last_text] = run(scratch.path("last"), "save.state.sync:3:eio");
   EXPECT_EQ(last_code, ExitCode::kFileIo);
-  EXPECT_NE(last_text.find("warning: checkpoint of step 6 was not saved (1 failed so far): rank 0: cannot sync "),
+  EXPECT_NE(last_text.find(
+                "warning: checkpoint of step 6 was not saved (1 failed in a row, 3 end the run): rank 0: cannot sync "),
             std::string::npos)
       << last_text;
   EXPECT_EQ(read_file(scratch.path("last/LATEST")), "step_0000004\n");

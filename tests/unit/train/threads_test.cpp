@@ -37,8 +37,9 @@ TEST_P(Threads, ShareNothingWithoutOrder) {
   const test::ScratchDirectory scratch;
   const std::int64_t steps = 3;
   const Words flags = test::sizes_for(layout) + test::families()[1].flags + layout.flags() +
-                      Words{"--train-iters", std::to_string(steps), "--eval-interval", "0", "--save",
-                            scratch.path("kept"), "--save-interval", "1", "--async-save"};
+                      Words{"--train-iters", std::to_string(steps), "--eval-interval", "0",
+                            "--save",        scratch.path("kept"),  "--save-interval", "1",
+                            "--async-save"};
   const RunResult run = test::train({.flags = flags, .ranks = layout.ranks()});
   EXPECT_EQ(run.code, ExitCode::kOk);
   EXPECT_TRUE(run.copies_agree);
