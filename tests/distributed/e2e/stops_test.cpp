@@ -160,7 +160,7 @@ TEST(Stops, AStopFileThatCannotBeRemovedIsAWarning) {
       << kept.err;
   const Outcome unknown = train({"--stop-file", std::string(5000, 'x')});
   EXPECT_EQ(unknown.code, 0);
-  EXPECT_THAT(unknown.warnings(), ElementsAre(HasSubstr("(ENAMETOOLONG); it will not stop this run")));
+  EXPECT_THAT(unknown.warnings(), ::testing::Contains(HasSubstr("(ENAMETOOLONG); it will not stop this run")));
 }
 
 TEST(Stops, AFolderWithoutLocksIsAWarning) {
