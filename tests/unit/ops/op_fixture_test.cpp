@@ -23,7 +23,7 @@ enum class Fault {
 // y = x, but for its fault.
 struct Faulty {
   static constexpr const char* kName = "faulty";
-  Tensor x, y, other, needless;
+  Tensor x, y, other, needless;  // needless: an input that a correct one leaves alone
   Fault fault = Fault::kNone;
   int* runs = nullptr;
 };
@@ -41,7 +41,7 @@ void run(CpuStream& stream, const Faulty& op) {
     const auto n = op.x.numel() - (op.fault == Fault::kForgetsAnElement ? 1 : 0);
     for (std::int64_t i = 0; i < n; ++i) op.y.as<float>()[i] = op.x.as<float>()[i];
     if (op.fault == Fault::kUndeclaredWrite) op.other.as<float>()[0] = 1;
-    if (op.fault == Fault::kUndeclaredRead) op.y.as<float>()[0] += op.other.as<float>()[0];
+    if (op.fault == Fault::kUndeclaredRead) op.y.as<float>()[0] += op.needless.as<float>()[0];
     if (op.fault == Fault::kPastTheEnd) op.y.as<float>()[n] = 1;
     if (op.fault == Fault::kWritesInput) op.x.as<float>()[0] += 1;
     if (op.fault == Fault::kDiffersOnReplay) op.y.as<float>()[0] = static_cast<float>((*op.runs)++);
@@ -55,7 +55,7 @@ void run(Backend& stream, const Faulty& op) {
   const auto n = static_cast<std::size_t>(op.x.numel() - (op.fault == Fault::kForgetsAnElement ? 1 : 0));
   stream.copy(op.y.data, op.x.data, n * sizeof(float));
   if (op.fault == Fault::kUndeclaredWrite) stream.fill(op.other.data, 1, sizeof(float));
-  if (op.fault == Fault::kUndeclaredRead) stream.copy(op.y.data, op.other.data, sizeof(float));
+  if (op.fault == Fault::kUndeclaredRead) stream.copy(op.y.data, op.needless.data, sizeof(float));
   if (op.fault == Fault::kPastTheEnd) stream.fill(op.y.as<float>() + n, 1, sizeof(float));
   if (op.fault == Fault::kWritesInput) stream.fill(op.x.data, 1, sizeof(float));
   if (op.fault == Fault::kWrongValue) stream.fill(op.y.data, 1, sizeof(float));
@@ -103,7 +103,7 @@ TEST_P(OpFixtureTest, NoticesFaults) {
   EXPECT_EQ(messages(Fault::kNone), "");
   expect_message(Fault::kUndeclaredWrite, "is not in access()");
   expect_message(Fault::kUndeclaredRead,
-                 "reads what access() does not declare as read: tensor 10 of this test, fp32, 20 bytes");
+                 "reads what access() does not declare as read: tensor 11 of this test, fp32, 12 bytes");
   expect_message(Fault::kNeedlessRead, "[3] is declared as read by access(), but has no influence");
   EXPECT_EQ(messages(Fault::kNeedlessRead, Said::kNeedless), "");
   expect_message(Fault::kNone, "has an influence, but is said to have none: of a mistake", Said::kNeeded);
