@@ -20,6 +20,7 @@ function(megalith_compile_options target)
     target_compile_options(${target} PRIVATE -fsanitize=${MEGALITH_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
     if(MEGALITH_FUZZ)  # so that the fuzz targets see which code an input reaches
       target_compile_options(${target} PRIVATE -fsanitize=fuzzer-no-link)
+      target_compile_definitions(${target} PRIVATE __SANITIZE_ADDRESS__)  # GCC's way to tell, clang has none before 18
     endif()
     # GCC sees what is not initialized where there is nothing: its bug 105562, in <regex>.
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-maybe-uninitialized>)

@@ -1,10 +1,5 @@
 // Defaults of the sanitizers' runtimes, linked into every test program of a sanitizer build so that a program started
 // by hand behaves as under ctest.
-#if defined(__has_feature)  // clang's way to tell
-#if __has_feature(address_sanitizer)
-#define __SANITIZE_ADDRESS__ 1
-#endif
-#endif
 #if defined(__SANITIZE_ADDRESS__)
 // An uninstrumented MPI keeps its global tables until the process ends.
 extern "C" const char* __lsan_default_suppressions() {

@@ -22,9 +22,9 @@ INSTANTIATE_TEST_SUITE_P(
         Layout{.pipeline = 2, .data = 2, .schedule = "interleaved", .sharing = 1},
         // A stage that hands over to itself beside tensor-parallel sums.
         Layout{.tensor = 2, .pipeline = 2, .schedule = "zb-v"},
-        // Keys and values around the ring beside messages, and heads for tokens beside tensor-parallel rows.
-        Layout{.pipeline = 2, .schedule = "1f1b", .context = 2},
-        Layout{.tensor = 2, .sequence = true, .overlap = true, .sharing = 2, .context = 2, .communication = "a2a"}),
+        // Keys and values around the ring beside tensor-parallel pieces, and heads for tokens beside messages.
+        Layout{.tensor = 2, .sequence = true, .overlap = true, .context = 2},
+        Layout{.pipeline = 2, .sharing = 2, .context = 2, .communication = "a2a"}),
     [](const auto& layout) {
       std::string name = layout.param.name();
       for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
