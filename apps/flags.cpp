@@ -301,6 +301,7 @@ Parsed FlagParser::read(const std::vector<std::string>& arguments, int rank) {
   Parsed parsed;
   parsed.options.checkpoint = state.options.checkpoint;
   parsed.options.parallel = state.options.parallel;
+  parsed.options.train.skip_train = state.options.train.skip_train;
   return parsed;
 }
 

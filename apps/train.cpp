@@ -83,8 +83,17 @@ megalith::ExitCode train(megalith::MpiRuntime& mpi, megalith::Communicator& worl
   std::optional<SaveLock> save_lock;
   std::unique_ptr<RunSetup> setup;
   FoundCheckpoint found;
+  const auto take_folder = [&](const Options& options) {
+    const std::string& save = options.checkpoint.save;
+    if (!save.empty()) check_save_folder(save);
+    if (!save.empty() && !options.train.skip_train && world.rank() == 0) save_lock.emplace(save);
+  };
+  // Before a checkpoint is looked for: a run that is ending may still save a newer one.
+  const bool takes_flags = flags.read.print.empty() && flags.read.options.checkpoint.use_checkpoint_args;
   together(world, [&] {
     if (flags.error) throw *flags.error;
+    if (flags.read.print.empty()) check_launch(world.size());
+    if (takes_flags) take_folder(flags.read.options);
   });
   const Parsed parsed = flags.read.print.empty() ? finish_flags(*flags.parser, flags.read, world, found) : flags.read;
   if (!parsed.print.empty()) {
@@ -92,13 +101,10 @@ megalith::ExitCode train(megalith::MpiRuntime& mpi, megalith::Communicator& worl
     return ExitCode::kOk;
   }
   together(world, [&] {
-    check_launch(world.size());
     if constexpr (kCudaBuilt) {
       if (parsed.options.train.device == DeviceType::kCuda) select_cuda_device(mpi.local_rank());
     }
-    const std::string& save = parsed.options.checkpoint.save;
-    if (!save.empty()) check_save_folder(save);
-    if (!save.empty() && !parsed.options.train.skip_train && world.rank() == 0) save_lock.emplace(save);
+    if (!takes_flags) take_folder(parsed.options);
   });
   find_tokenizer_files(parsed.options, world, found);
   together(world, [&] {

@@ -231,14 +231,14 @@ void Trainer::load() {
     state_.skipped_steps = found->state().skipped_steps;
     if (!weights_only) state_.adam_count = found->state().adam_count;
     state_.gemm_algorithms = found->state().gemm_algorithms;
-  } else {
-    history_.parent.reset();  // a run of its own, from step 0
+  } else if (found->state().step > 0) {
+    history_.parent.reset();  // a run of its own, from step 0; imported weights are its first checkpoint
   }
   const StepParameters start{.adam_count = state_.adam_count};
   copy_from_host(model_->compute(), model_->step_parameters(), &start, sizeof(start));
   model_->compute().synchronize();
   fault_point("load.end");
-  last_saved_step_ = wanted.load == wanted.save ? state_.step : -1;
+  last_saved_step_ = !wanted.finetune && wanted.load == wanted.save ? state_.step : -1;
   if (is_main())
     log_info(fmt::format("loaded {} (step {}, {})", found->path(), found->state().step,
                          counted(found->state().consumed_samples, "sample")));

@@ -166,6 +166,7 @@ void Saver::prune_ahead() {
   add_problem(troubles_,
               prune_checkpoints(
                   *root_, {.names = std::move(names), .keep_last = request_.keep_last, .verified = history_.verified}));
+  std::erase_if(history_.known, [&](const auto& kin) { return !root_->contains(kin.first); });
 }
 
 void Saver::make_room(std::uint64_t bytes) {
@@ -179,7 +180,10 @@ void Saver::make_room(std::uint64_t bytes) {
         .subject = "checkpoint: free space in " + request_.directory,
         .expected = fmt::format("at least {} bytes", bytes),
         .got = std::to_string(available),
-        .remedy = "free space (checkpoints named *.abandoned-* are of no use to this run) or lower --keep-last",
+        .remedy = fmt::format("free space (checkpoints named *.abandoned-* are of no use to this run){}",
+                              request_.keep_last == 0  ? " or give --keep-last"
+                              : request_.keep_last > 1 ? " or lower --keep-last"
+                                                       : ""),
         .show_place = false});
 }
 
@@ -352,6 +356,7 @@ SaveResult Saver::failed(std::string problem) {
     });
     if (!left.empty()) problem += "; and the temporary directory stays: " + left;
   }
+  add_problem(problem, troubles_);  // rank 0 alone has any
   return {.saved = false, .message = request_.sync.broadcast(problem)};
 }
 
