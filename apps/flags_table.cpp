@@ -57,7 +57,7 @@ void add_model(Table& t, ModelConfig& m) {
     {"hidden-dropout", kModel, kShaped, "P", real(&m.hidden_dropout, {0, 1, false, true}), "dropout probability on the residual stream", ""},
     {"attention-dropout", kModel, kShaped, "P", real(&m.attention_dropout, {0, 1, false, true}), "only 0 is built yet", ""},
     {"init-method-std", kModel, kShaped, "X", real(&m.init_method_std, {0, kInfinity, true}), "standard deviation of the initial weights", "", kFree},
-    {"hf-model-type", kModel, kShaped, "NAME", choice(&m.hf_model_type, {"auto", "mistral"}), "what convert --to hf calls the model where its arithmetic is that of several; auto: Llama. It changes nothing else", ""},
+    {"hf-model-type", kModel, kShaped, "NAME", choice(&m.hf_model_type, {"auto", "mistral"}), "what convert --to hf calls the model where its arithmetic is that of several; auto: Llama. It changes nothing else", "", kNoted},
     {"bf16", kModel, kShaped | kConvertApp, "", toggle_of(&m.params_dtype, DType::kBf16, DType::kFp32), "parameters and activations in bfloat16, main parameters in fp32", "", kTensors},
   });
 }

@@ -69,13 +69,21 @@ void keep_until(const std::string& path, std::int64_t last_step) {
   out.commit();
 }
 
+// Does it break off within a line? It has bytes.
+bool is_torn(const std::string& path) {
+  const File file = File::open(path);
+  std::byte last{};
+  file.read_at(file.size() - 1, {&last, 1});
+  return last != std::byte{'\n'};
+}
+
 File open_log(const std::string& path, bool evaluates_only, std::int64_t resumed_step) {
   const FaultScope scope(kScope);
   try {
     const std::optional<PathInfo> before = look_at(path);
     if (before && before->type == EntryType::kFile && before->size > 0) {
-      if (evaluates_only) {
-        keep_until(path, std::numeric_limits<std::int64_t>::max());  // without a torn last line
+      if (evaluates_only) {  // perhaps beside the training, whose file must stay the one that it writes to
+        if (is_torn(path)) keep_until(path, std::numeric_limits<std::int64_t>::max());
       } else if (resumed_step > 0) {
         keep_until(path, resumed_step);
       } else {

@@ -50,7 +50,8 @@ choose_presets() {
   [ ${#presets[@]} -eq 0 ] || return 0
   local cuda=cuda-quick
   [ $tier = quick ] || cuda=cuda-release
-  if configure $cuda -DMEGALITH_CUDA=AUTO && ! grep 'CUDA backend: off' build/$cuda.configure.log; then
+  configure $cuda -DMEGALITH_CUDA=AUTO || { cat build/$cuda.configure.log; return 1; }
+  if ! grep 'CUDA backend: off' build/$cuda.configure.log; then
     # A build with CUDA runs the tests of the CPU too.
     presets=($cuda)
     [ $tier = quick ] || presets=(cpu-release $cuda)
@@ -87,7 +88,7 @@ count_tests() {
     /<testcase / { bad = 0; if (/status="run"/) { if (/result="skipped"/) ++skipped; else ++passed } }
     /<failure/ && !bad { bad = 1; ++failed; --passed }
     END { print passed + 0, failed + 0, skipped + 0 }' >"$suite/cases"
-  sed -nE 's/^ *[0-9]+\/[0-9]+ Test +#[0-9]+: ([^ ]+) [ .*]*(Passed|Failed|Skipped|Not Run|Timeout|Exception|Subprocess aborted).*/\1 \2/p' "$suite/ctest.log" |
+  sed -nE 's/^ *[0-9]+\/[0-9]+ Test +#[0-9]+: ([^ ]+) [ .*]*(Passed|Failed|Skipped|Not Run|Timeout|Exception|Subprocess [a-z]+).*/\1 \2/p' "$suite/ctest.log" |
     awk -v cases="$(cat "$suite/cases")" '
       { program = $1 ~ /\.[0-9]+$/ }
       program && ($2 == "Passed" || $2 == "Skipped" || $2 == "Failed") { if ($2 == "Failed") ++broken; next }

@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <pty.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -236,6 +237,15 @@ TEST_F(MetricsFile, AnEvaluationAloneLeavesTheSteps) {
               ::testing::StartsWith(steps + R"({"iteration": 3, "evaluation": "validation", )"
                                             R"("consumed_samples": 96, "validation_loss": 2.25, "run": {"megalith")"));
   EXPECT_THAT(iterations("m.jsonl"), ElementsAre(1, 2, 3, 4, 5));
+  // Beside a run the file stays the one that the run writes to.
+  const auto inode = [] {
+    struct stat info {};
+    EXPECT_EQ(::stat("m.jsonl", &info), 0);
+    return info.st_ino;
+  };
+  const auto before = inode();
+  MetricsLog("m.jsonl", test::train_options({"--skip-train"}), 3).write(EvaluationMetrics{.iteration = 3});
+  EXPECT_EQ(inode(), before);
   write_steps("m.jsonl", 3, 4);
   EXPECT_THAT(iterations("m.jsonl"), ElementsAre(1, 2, 3, 4));
 }
