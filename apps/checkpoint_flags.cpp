@@ -82,13 +82,6 @@ std::string changed_flags(const Options& options, const std::map<std::string, st
   return told(changes);
 }
 
-Parsed parse_run(const std::vector<std::string>& arguments, Communicator& world, FoundCheckpoint& found) {
-  FlagParser parser(App::kTrain);
-  Parsed read;
-  together(world, [&] { read = parser.read(arguments, world.rank()); });
-  return read.print.empty() ? finish_flags(parser, read, world, found) : read;
-}
-
 Parsed finish_flags(FlagParser& parser, const Parsed& read, Communicator& world, FoundCheckpoint& found) {
   const CheckpointOptions& wanted = read.options.checkpoint;
   if (wanted.use_checkpoint_args && !wanted.load.empty()) find(read.options, world, found);

@@ -33,8 +33,6 @@ struct FoundCheckpoint {
 // Collective: the flags of train after parser.read() gave `read`. Under --use-checkpoint-args the checkpoint of --load
 // is looked for first, and left in `found`.
 Parsed finish_flags(FlagParser& parser, const Parsed& read, Communicator& world, FoundCheckpoint& found);
-// Both steps; collective.
-Parsed parse_run(const std::vector<std::string>& arguments, Communicator& world, FoundCheckpoint& found);
 
 // Collective: looks for the checkpoint of --load where some rank does not have all of the tokenizer's files.
 void find_tokenizer_files(const Options& options, Communicator& world, FoundCheckpoint& found);

@@ -18,6 +18,7 @@
 #include "core/data/indexed_dataset.h"
 #include "parallel/comm/thread_communicator.h"
 #include "tests/unit/apps/flags_support.h"
+#include "tests/unit/apps/parse_run.h"
 
 namespace megalith::test {
 

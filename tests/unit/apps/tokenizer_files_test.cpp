@@ -7,6 +7,7 @@
 #include "apps/trainer.h"
 #include "parallel/comm/thread_communicator.h"
 #include "tests/unit/apps/flags_support.h"
+#include "tests/unit/apps/parse_run.h"
 
 namespace megalith {
 namespace {
@@ -27,7 +28,7 @@ class TokenizerFiles : public test::InFolder {
     ThreadWorld(ranks, std::chrono::seconds(60)).run([&](Communicator& world) {
       try {
         FoundCheckpoint found;
-        const Parsed parsed = parse_run(flags, world, found);
+        const Parsed parsed = test::parse_run(flags, world, found);
         find_tokenizer_files(parsed.options, world, found);
         Trainer(prepare_run(parsed.options, world.rank(), world.size(), std::move(found)), world, stop).run();
       } catch (const Error& error) {

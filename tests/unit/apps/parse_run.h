@@ -1,0 +1,20 @@
+// The flags of train in one call, as its main reads them in two.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "apps/checkpoint_flags.h"
+#include "apps/together.h"
+
+namespace megalith::test {
+
+// Collective.
+inline Parsed parse_run(const std::vector<std::string>& arguments, Communicator& world, FoundCheckpoint& found) {
+  FlagParser parser(App::kTrain);
+  Parsed read;
+  together(world, [&] { read = parser.read(arguments, world.rank()); });
+  return read.print.empty() ? finish_flags(parser, read, world, found) : read;
+}
+
+}  // namespace megalith::test
