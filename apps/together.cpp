@@ -7,7 +7,7 @@
 
 namespace megalith {
 
-void together(Communicator& world, const std::function<void()>& work) {
+std::optional<RankFailure> failure_of_any(Communicator& world, const std::function<void()>& work) {
   std::string mine;
   try {
     work();
@@ -16,10 +16,16 @@ void together(Communicator& world, const std::function<void()>& work) {
   }
   const std::vector<std::string> all = world.host_all_gather(mine);
   const auto first = std::find_if(all.begin(), all.end(), [](const std::string& e) { return !e.empty(); });
-  if (first == all.end()) return;
+  if (first == all.end()) return {};
   const std::size_t colon = first->find(':');
-  throw EveryRankFailed(static_cast<ExitCode>(std::stoi(first->substr(0, colon))),
-                        static_cast<int>(first - all.begin()), first->substr(colon + 1));
+  return RankFailure{.code = static_cast<ExitCode>(std::stoi(first->substr(0, colon))),
+                     .rank = static_cast<int>(first - all.begin()),
+                     .message = first->substr(colon + 1)};
+}
+
+void together(Communicator& world, const std::function<void()>& work) {
+  const std::optional<RankFailure> failure = failure_of_any(world, work);
+  if (failure) throw EveryRankFailed(failure->code, failure->rank, failure->message);
 }
 
 }  // namespace megalith

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "core/base/error.h"
@@ -19,6 +20,15 @@ class EveryRankFailed : public Error {
  private:
   int rank_;
 };
+
+struct RankFailure {
+  ExitCode code = ExitCode::kInternal;
+  int rank = 0;
+  std::string message;
+};
+
+// Collective. Runs `work`; the Error of the first rank on which it threw one.
+std::optional<RankFailure> failure_of_any(Communicator& world, const std::function<void()>& work);
 
 // Collective. Runs `work` and throws EveryRankFailed where it threw an Error on any rank. Once a rank may have failed
 // in it, `work` must not wait for other ranks.

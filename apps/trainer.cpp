@@ -250,13 +250,14 @@ void Trainer::load() {
   }
 }
 
-StepInput Trainer::input_of(const Dataset& dataset, std::int64_t consumed_samples, std::int64_t iteration) {
+StepInput Trainer::input_of(const Dataset& dataset, std::int64_t consumed_samples, std::int64_t iteration,
+                            std::vector<std::int32_t>& tokens) const {
   const std::int64_t length = options_.model.seq_length + 1;
   StepInput input{.iteration = iteration,
                   .learning_rate = static_cast<float>(learning_rate(options_.train.schedule, iteration - 1)),
                   .first_samples = {},
                   .tokens = {}};
-  tokens_.resize(static_cast<std::size_t>(model_->num_microbatches() * options_.train.micro_batch_size * length));
+  tokens.resize(static_cast<std::size_t>(model_->num_microbatches() * options_.train.micro_batch_size * length));
   std::size_t at = 0;
   for (std::int64_t m = 0; m < model_->num_microbatches(); ++m) {
     const SampleRange range = microbatch_samples({.consumed_samples = consumed_samples,
@@ -266,12 +267,16 @@ StepInput Trainer::input_of(const Dataset& dataset, std::int64_t consumed_sample
                                                   .data_parallel_rank = mesh_.dp().rank()});
     input.first_samples.push_back(range.begin);
     for (std::int64_t sample = range.begin; sample < range.end; ++sample) {
-      dataset.sample(sample % dataset.size(), std::span(tokens_).subspan(at, static_cast<std::size_t>(length)));
+      dataset.sample(sample % dataset.size(), std::span(tokens).subspan(at, static_cast<std::size_t>(length)));
       at += static_cast<std::size_t>(length);
     }
   }
-  input.tokens = tokens_;
+  input.tokens = tokens;
   return input;
+}
+
+void Trainer::read_next() {
+  next_ = input_of(setup_.data.train, state_.consumed_samples, state_.step + 1, next_tokens_);
 }
 
 bool Trainer::evaluates_after(std::int64_t step) const {
@@ -291,8 +296,7 @@ bool Trainer::start_step() {
   for (bool started = false; !started;) {
     explain_skip();
     if (over_budget()) return false;
-    started =
-        model_->train_step(input_of(setup_.data.train, state_.consumed_samples, state_.step + 1), previous_updated);
+    started = model_->train_step(next_, previous_updated);
   }
   ++state_.step;
   state_.consumed_samples += options_.train.global_batch_size;
@@ -316,9 +320,18 @@ void Trainer::finish_step(bool evaluating) {
 
 void Trainer::evaluate(const Dataset& dataset, std::string_view name) {
   double sum = 0;
+  const std::int64_t first = state_.consumed_validation_samples;
+  state_.consumed_validation_samples += options_.train.eval_iters * options_.train.global_batch_size;
   for (std::int64_t i = 0; i < options_.train.eval_iters; ++i) {
-    sum += model_->evaluate_step(input_of(dataset, state_.consumed_validation_samples, state_.step + 1));
-    state_.consumed_validation_samples += options_.train.global_batch_size;
+    StepInput input;
+    const std::optional<RankFailure> problem = failure_of_any(world_, [&] {
+      input = input_of(dataset, first + i * options_.train.global_batch_size, state_.step + 1, tokens_);
+    });
+    if (problem) {
+      data_problem_ = problem;
+      return;
+    }
+    sum += model_->evaluate_step(input);
   }
   validation_loss_ = sum / static_cast<double>(options_.train.eval_iters);
   if (log_) log_->evaluation(name, state_.step, *validation_loss_);
@@ -408,10 +421,14 @@ bool Trainer::should_stop() {
   const bool file = is_main() && stop_file_.exists();
   check_data();
   const bool mine =
-      stop_.requested.load(std::memory_order_relaxed) || late || file || cannot_save() || !data_problem_.empty();
+      stop_.requested.load(std::memory_order_relaxed) || late || file || cannot_save() || data_error_ || data_problem_;
   if (!world_.host_any(mine || interval)) return false;
   if (file) stop_file_.remove();
-  data_problem_ = world_.host_all_gather(data_problem_).front();
+  if (!data_problem_) {
+    data_problem_ = failure_of_any(world_, [this] {
+      if (data_error_) std::rethrow_exception(data_error_);
+    });
+  }
   return true;
 }
 
@@ -435,11 +452,14 @@ ExitCode Trainer::step_loop() {
   ExitCode code = ExitCode::kOk;
   if (options_.train.skip_train) {
     evaluate(setup_.data.valid, "validation");
+    if (data_problem_) return end_for_data(false);
   } else if (is_main() && state_.step >= options_.train.train_iters) {
     log_info(fmt::format("nothing to do: the checkpoint's step {} is not before --train-iters {}", state_.step,
                          options_.train.train_iters));
   }
-  while (!options_.train.skip_train && state_.step < options_.train.train_iters) {
+  const bool trains = !options_.train.skip_train && state_.step < options_.train.train_iters;
+  if (trains) together(world_, [this] { read_next(); });
+  while (trains && state_.step < options_.train.train_iters) {
     profile();
     trace();
     if (!start_step()) return ExitCode::kNumeric;
@@ -449,15 +469,17 @@ ExitCode Trainer::step_loop() {
     const bool last = state_.step == options_.train.train_iters;
     const std::int64_t interval = options_.checkpoint.save_interval;
     const bool saves = last || (interval > 0 && state_.step % interval == 0);
+    if (!last) read_ahead();
     const bool asked = should_stop();
-    const bool stops = asked && (!last || !data_problem_.empty());
-    const bool evaluates = evaluates_after(state_.step) && data_problem_.empty();
+    bool stops = asked && (!last || data_problem_);
+    const bool evaluates = evaluates_after(state_.step);
     const std::int64_t hash_interval = options_.train.check_weight_hash_interval;
     const bool compares = hash_interval > 0 && state_.step % hash_interval == 0;
     // The result of a step is read while the next one is computed, unless something waits for it.
     const int may_run = saves || evaluates || stops || compares ? 0 : 1;
     while (model_->pending_steps() > may_run) finish_step(evaluates && model_->pending_steps() == 1);
     explain_skip();
+    stops = stops || data_problem_;  // that the evaluation met
     if (over_budget() || (compares && !replicas_agree())) return ExitCode::kNumeric;
     bool saved = true;
     if (saves) saved = save();
@@ -467,7 +489,7 @@ ExitCode Trainer::step_loop() {
     if (stops) {
       saved = save();
       saved = finish_save() && saved;
-      if (!data_problem_.empty()) return end_for_data(saved);
+      if (data_problem_) return end_for_data(saved);
       if (is_main()) log_info(fmt::format("stopped on request after step {}", state_.step));
       code = saved ? ExitCode::kStoppedOnRequest : ExitCode::kFileIo;
       break;

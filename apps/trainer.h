@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <deque>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -16,6 +17,7 @@
 #include "apps/run_tokenizer.h"
 #include "apps/stop_request.h"
 #include "apps/tensorboard.h"
+#include "apps/together.h"
 #include "apps/training_checkpoint.h"
 #include "core/data/dataset.h"
 #include "core/data/tokenizer.h"
@@ -64,7 +66,10 @@ class Trainer {
 
  private:
   void load();
-  StepInput input_of(const Dataset& dataset, std::int64_t consumed_samples, std::int64_t iteration);
+  // A step's samples, in `tokens`, which must stay. Throws where the files are no longer those that were opened.
+  StepInput input_of(const Dataset& dataset, std::int64_t consumed_samples, std::int64_t iteration,
+                     std::vector<std::int32_t>& tokens) const;
+  void read_next();  // the samples of the next step
   ExitCode run_steps();
   ExitCode step_loop();
   bool start_step();                  // enqueues the next step; false if the one before broke the budget of skips
@@ -93,7 +98,8 @@ class Trainer {
   bool cannot_save() const;  // --max-failed-saves is reached
   ExitCode end_for_saves();  // failure_ then says so
   bool should_stop();
-  void check_data();                  // that the files are as they were opened, rank 0; else data_problem_
+  void read_ahead();                  // read_next(), whose error is for should_stop()
+  void check_data();                  // that the files are as they were opened, rank 0; else data_error_
   ExitCode end_for_data(bool saved);  // failure_ then says so
   bool is_main() const { return world_.rank() == 0; }
 
@@ -128,8 +134,10 @@ class Trainer {
   std::int64_t failed_in_row_ = 0;  // saves since the last that succeeded; the same on all ranks after finish_save()
   std::string save_problem_;        // of the last of them
   std::int64_t last_saved_step_ = -1;
-  std::vector<std::int32_t> tokens_;  // of the step being prepared
-  std::string data_problem_;          // files that changed under the run; the same on all ranks after should_stop()
+  StepInput next_;  // the step's that comes next
+  std::vector<std::int32_t> next_tokens_, tokens_;  // of it; of an evaluation or a step that is run again
+  std::exception_ptr data_error_;                   // of this rank: data that cannot be read, files that changed
+  std::optional<RankFailure> data_problem_;         // the first rank's, the same on all; the run ends
   std::chrono::steady_clock::time_point next_data_check_{};
   std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
   std::optional<double> validation_loss_;  // measured after the current step

@@ -65,6 +65,16 @@ std::pair<std::int64_t, std::int64_t> numbers_of(const std::string& finding) {
 void Trainer::explain_skip() {
   if (!skipped_) return;
   const SkippedStep step = *std::exchange(skipped_, std::nullopt);
+  const std::string what = fmt::format("step {} was skipped (loss {}, grad norm {})", step.result.iteration,
+                                       std::abs(step.result.loss), std::abs(step.result.grad_norm));
+  StepInput input;
+  const std::optional<RankFailure> problem = failure_of_any(
+      world_, [&] { input = input_of(setup_.data.train, step.consumed_samples, step.result.iteration, tokens_); });
+  if (problem) {
+    data_problem_ = problem;
+    if (is_main()) log_warning(what + ": its data cannot be read again to find the reason");
+    return;
+  }
   finite_.start([this](const void* address) { return model_->name_of(address); });
   std::optional<NonFinite> found;
   std::map<std::string, std::int64_t> orders;  // by place
@@ -74,7 +84,7 @@ void Trainer::explain_skip() {
     finite_.set_place(place);
   };
   try {
-    model_->repeat_step(input_of(setup_.data.train, step.consumed_samples, step.result.iteration), before);
+    model_->repeat_step(input, before);
     found = finite_.stop();
   } catch (...) {
     finite_.cancel();
@@ -86,8 +96,6 @@ void Trainer::explain_skip() {
     if (!all[r].empty() && (first == all.size() || numbers_of(all[r]) < numbers_of(all[first]))) first = r;
   }
   if (!is_main()) return;
-  const std::string what = fmt::format("step {} was skipped (loss {}, grad norm {})", step.result.iteration,
-                                       std::abs(step.result.loss), std::abs(step.result.grad_norm));
   if (first == all.size()) {
     log_warning(what +
                 ": run again, all its tensors were finite: a value that does not repeat (a hook, or the hardware), or "
@@ -172,24 +180,34 @@ void Trainer::check_calls() {
 }
 
 // Every sample was read before its files were found unchanged, so the steps so far are right: the run can be saved
-// and ended. A sample of the next step from other files would be an error of its rank alone.
+// and ended. Hence the samples of a step are read before the ranks agree on whether there is one.
+void Trainer::read_ahead() {
+  try {
+    read_next();
+  } catch (const Error&) {
+    data_error_ = std::current_exception();
+  }
+}
+
+// Of files that the steps at hand do not read.
 void Trainer::check_data() {
   const Clock::time_point start = Clock::now();
   if (!is_main() || start < next_data_check_) return;
   try {
     setup_.data.train.check_unchanged();
     setup_.data.valid.check_unchanged();
-  } catch (const Error& error) {
-    data_problem_ = error.what();
+  } catch (const Error&) {
+    data_error_ = std::current_exception();
   }
   constexpr int kShare = 100;  // of the time at most one part, also for many files of a slow file system
   next_data_check_ = Clock::now() + kShare * (Clock::now() - start);
 }
 
 ExitCode Trainer::end_for_data(bool saved) {
-  const char* const kept = options_.checkpoint.save.empty() ? "" : saved ? " and saved" : ", but could not be saved";
-  failure_ = fmt::format("{}; the run ends after step {}, which is right{}", data_problem_, state_.step, kept);
-  return ExitCode::kFormat;
+  const bool saves = !options_.checkpoint.save.empty() && !options_.train.skip_train;
+  const char* const kept = !saves ? "" : saved ? " and saved" : ", but could not be saved";
+  failure_ = fmt::format("{}; the run ends after step {}, which is right{}", data_problem_->message, state_.step, kept);
+  return data_problem_->code;
 }
 
 }  // namespace megalith

@@ -27,12 +27,33 @@ void write_data(const std::string& prefix) {
   writer.commit();
 }
 
-// The data set that changes has weight 0, so that no sample of a step finds it, and the run's own check does.
-TEST(ChangedData, EndTheRunWithTheStateBefore) {
+// That the last checkpoint of a run says were read; an evaluation that failed counts.
+std::string validation_samples(const std::string& save) {
+  std::ifstream file(save + "/step_0000006/state.json");
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  const std::size_t at = text.find("consumed_validation_samples");
+  EXPECT_NE(at, std::string::npos);
+  return text.substr(at, text.find_first_of(",}", at) - at);
+}
+
+struct Change {
+  std::string name;
+  std::string file;     // under the run
+  int at_forward = 0;   // of rank 0's first segment, counted from 1; 0: in the save of step 3
+  std::string problem;  // in the message
+};
+
+// One data set has weight 0, so that no sample finds its change, and the run's own check does; a change of the other
+// one is met by some rank that reads samples for the next step, or for an evaluation.
+class ChangedData : public testing::TestWithParam<Change> {};
+
+TEST_P(ChangedData, EndTheRunWithTheStateBefore) {
+  const Change& change = GetParam();
   const test::ScratchDirectory scratch;
   write_data(scratch.path("d"));
   write_data(scratch.path("e"));
-  fs::copy(scratch.path("e.idx"), scratch.path("before"));
+  const std::string file = scratch.path(change.file);
+  fs::copy(file, scratch.path("before"));
   const Flags flags = {"--mock-data=false",
                        "--data-path",
                        "1",
@@ -44,33 +65,47 @@ TEST(ChangedData, EndTheRunWithTheStateBefore) {
                        "--eval-interval",
                        "4",
                        "--eval-iters",
-                       "1"};
+                       "2"};
   const Flags saving = {"--save", scratch.path("c"), "--load", scratch.path("c"), "--save-interval", "3"};
-  const test::RunResult plain = test::train({.flags = flags, .ranks = 2});
+  const test::RunResult plain = test::train({.flags = flags + Flags{"--save", scratch.path("p")}, .ranks = 2});
+  const auto disturb = [&] {
+    std::fstream(file, std::ios::binary | std::ios::in | std::ios::out).seekp(34) << "\x01";
+  };
   bool done = false;
-  const FileObserver disturb = [&](const FileOperation& operation) {  // in the save of step 3
-    if (operation.name != "rename" || std::exchange(done, true)) return;
-    std::fstream(scratch.path("e.idx"), std::ios::binary | std::ios::in | std::ios::out).seekp(34) << "\x01";
+  const FileObserver in_save = [&](const FileOperation& operation) {
+    if (operation.name == "rename" && !std::exchange(done, true)) disturb();
   };
   try {
     test::train({.flags = flags + saving, .ranks = 2, .prepare = [&](Trainer& trainer, int rank) {
-                   if (rank == 0) trainer.observe_saves(&disturb);
+                   if (rank != 0) return;
+                   if (change.at_forward == 0) trainer.observe_saves(&in_save);
+                   trainer.model().runner().hooks(0).add(HookPoint::kPreForward,
+                                                         [&, forwards = 0](const HookContext&) mutable {
+                                                           if (++forwards == change.at_forward) disturb();
+                                                         });
                  }});
     FAIL() << "the run went on";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::kFormat);
-    EXPECT_THAT(
-        error.what(),
-        testing::AllOf(testing::HasSubstr("e.idx: expected the file that was opened, got one that was written to"),
-                       testing::EndsWith("; the run ends after step 4, which is right and saved")));
+    EXPECT_THAT(error.what(), testing::AllOf(testing::HasSubstr(change.problem),
+                                             testing::EndsWith("; the run ends after step 4, which is right and saved")));
   }
   EXPECT_TRUE(fs::exists(scratch.path("c/step_0000004")));
-  fs::copy(scratch.path("before"), scratch.path("e.idx"), fs::copy_options::overwrite_existing);
+  fs::copy(scratch.path("before"), file, fs::copy_options::overwrite_existing);
   const test::RunResult resumed = test::train({.flags = flags + saving, .ranks = 2});
   ASSERT_EQ(resumed.losses.size(), 2u);
   EXPECT_EQ(resumed.losses.back(), plain.losses.back());
   EXPECT_TRUE(resumed.weights == plain.weights);
+  EXPECT_EQ(validation_samples(scratch.path("c")), validation_samples(scratch.path("p")));
 }
+
+constexpr const char* kWrittenTo = ": expected the file that was opened, got one that was written to";
+// Each step has two forwards on each rank, and so has each of the two parts of the evaluation after step 4.
+INSTANTIATE_TEST_SUITE_P(Found, ChangedData,
+                         testing::Values(Change{"BetweenSteps", "e.idx", 0, std::string("e.idx") + kWrittenTo},
+                                         Change{"ByARankThatReads", "d.bin", 0, std::string("d.bin") + kWrittenTo},
+                                         Change{"InAnEvaluation", "d.bin", 9, std::string("d.bin") + kWrittenTo}),
+                         [](const auto& of) { return of.param.name; });
 
 }  // namespace
 }  // namespace megalith
