@@ -1,0 +1,87 @@
+#!/usr/bin/env bash
+# Whether two builds compute the same: runs of every parallelism, schedule, model family and way to recompute, with the
+# programs of each, compared bit for bit: losses and gradient norms of all steps, and every tensor of the checkpoint
+# after the last (weights, main parameters, moments) by hash. Then AFTER goes on from the checkpoint of BEFORE's third
+# step, and must end where BEFORE did.
+#   tests/compare_builds.sh BEFORE AFTER     folders of programs, such as build/cpu-release/apps
+# Environment: DEVICE (cpu), RUNS, the names of those to run (all), FLAGS, more flags for each run.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+before=$(readlink -f "${1:?the programs before}") after=$(readlink -f "${2:?the programs after}")
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+small="--num-layers 4 --hidden-size 32 --num-attention-heads 4 --seq-length 16 --micro-batch-size 1 --global-batch-size 8
+  --train-iters 6 --save-interval 3 --lr 1e-3 --lr-warmup-iters 2 --mock-data --eval-interval 3 --eval-iters 2 --seed 11
+  --log-interval 1000 --ddp-bucket-size 1000 --init-method-std 0.05"
+llama="--swiglu --ffn-hidden-size 32 --normalization RMSNorm --position-embedding-type rope --disable-bias-linear
+  --group-query-attention --num-query-groups 2 --untie-embeddings-and-output-weights --qk-layernorm"
+qwen="--swiglu --ffn-hidden-size 32 --normalization RMSNorm --position-embedding-type rope --disable-bias-linear
+  --add-qkv-bias --group-query-attention --num-query-groups 2"
+tp="--tensor-model-parallel-size 2"
+pp="--pipeline-model-parallel-size 2 --pipeline-schedule"
+zero="--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"
+# name | ranks | flags
+runs=(
+  "gpt2 | 1 | --hidden-dropout 0.1"
+  "llama-bf16 | 1 | $llama --bf16 --loss-chunk-size 8"
+  "qwen-full | 1 | $qwen --recompute-granularity full --recompute-method uniform --recompute-num-layers 2"
+  "llama-selective | 1 | $llama --recompute-granularity selective --recompute-modules core_attn layernorm mlp_act"
+  "data | 2 | --overlap-grad-reduce"
+  "zero | 2 | $llama $zero --async-save"
+  "tensor | 2 | $tp --hidden-dropout 0.1"
+  "tensor-overlap | 2 | $llama $tp --sequence-parallel --tp-comm-overlap"
+  "context-p2p | 2 | $llama --context-parallel-size 2 --cp-comm-type p2p"
+  "context-a2a | 2 | $qwen --context-parallel-size 2 --cp-comm-type a2a"
+  "gpipe | 2 | $pp gpipe"
+  "1f1b | 2 | $pp 1f1b $llama --bf16"
+  "interleaved | 2 | $pp interleaved --num-virtual-stages-per-pipeline-rank 2 --hidden-dropout 0.1"
+  "zb-h1 | 2 | $pp zb-h1 $qwen"
+  "zb-v | 2 | $pp zb-v"
+  "dualpipe-v | 2 | $pp dualpipe-v $llama --recompute-granularity selective --recompute-modules mlp"
+  "tp-pp | 4 | $tp --sequence-parallel $pp interleaved --num-virtual-stages-per-pipeline-rank 2"
+  "pp-zero | 4 | $zero $pp 1f1b"
+  "all | 8 | $llama $tp --sequence-parallel $zero $pp zb-h1"
+)
+
+train() {  # train PROGRAMS FOLDER RANKS FLAGS...
+  local programs=$1 folder=$2 ranks=$3
+  shift 3
+  mkdir -p "$folder"
+  MEGALITH_CACHE=$scratch/cache mpirun --bind-to none -np "$ranks" "$programs/train" --device "${DEVICE:-cpu}" "$@" \
+    --save "$folder/save" --metrics-jsonl "$folder/metrics" >"$folder/log" 2>&1
+}
+numbers() { grep -oE '"(iteration|lm_loss|grad_norm|validation_loss)": *[^,}]*' "$1/metrics"; }
+tensors() {  # of a checkpoint, each with its hashes
+  python3 - "$1/save/step_0000006/manifest.json" <<'PYTHON'
+import json, sys
+for name, tensor in sorted(json.load(open(sys.argv[1]))["tensors"].items()):
+    print(name, [(chunk[3], chunk[4]) for chunk in tensor["chunks"]])
+PYTHON
+}
+
+same=0 other=0
+printf '%-18s %6s %s\n' run ranks result
+for run in "${runs[@]}"; do
+  IFS='|' read -r name ranks flags <<<"${run//$'\n'/ }"
+  name=${name// /} ranks=${ranks// /}
+  [ -z "${RUNS:-}" ] || [[ " $RUNS " == *" $name "* ]] || continue
+  read -ra all <<<"${small//$'\n'/ } $flags ${FLAGS:-}"
+  a=$scratch/$name/before b=$scratch/$name/after c=$scratch/$name/resumed
+  result=
+  train "$before" "$a" "$ranks" "${all[@]}" || result="before: $(grep -m 1 error "$a/log")"
+  train "$after" "$b" "$ranks" "${all[@]}" || result="after: $(grep -m 1 error "$b/log")"
+  train "$after" "$c" "$ranks" "${all[@]}" --load "$a/save" --ckpt-step 3 || result="resumed: $(grep -m 1 error "$c/log")"
+  if [ -z "$result" ]; then
+    [ -n "$(numbers "$a")" ] && [ -n "$(tensors "$a")" ] || result+="no numbers; "
+    diff <(numbers "$a") <(numbers "$b") >"$scratch/diff" || result+="losses: $(sed -n 2p "$scratch/diff"); "
+    diff <(tensors "$a") <(tensors "$b") >"$scratch/diff" || result+="$(grep -c '^<' "$scratch/diff") tensors differ; "
+    diff <(tensors "$a") <(tensors "$c") >/dev/null || result+="resumed: tensors differ; "
+  fi
+  if [ -z "$result" ]; then same=$((same + 1)); else other=$((other + 1)); fi
+  printf '%-18s %6d %s\n' "$name" "$ranks" "${result:-the same}"
+  rm -rf "${scratch:?}/$name"
+done
+echo "$same the same, $other not"
+[ "$other" -eq 0 ] && [ "$same" -gt 0 ]
