@@ -28,6 +28,7 @@ std::int64_t serial_of(const Kin& kin) { return kin.lineage ? kin.lineage->seria
 
 void CheckpointHistory::meet(const std::string& path, const FileId& id) {
   if (directory == path && folder == id) return;
+  if (!(folder == id)) parent.reset();
   directory = path;
   folder = id;
   held = Directory::open(path);

@@ -40,14 +40,14 @@ struct Kin {
 // What a run knows of its checkpoints. Kept by the trainer from loading on: saves go on from the parent, and what was
 // read once is not read again at each of them. Rank 0's counts.
 struct CheckpointHistory {
-  std::optional<CheckpointId> parent;  // loaded or saved last; none: the run began at step 0
+  std::optional<CheckpointId> parent;  // loaded or saved last; none: the run began at step 0, or in another folder
   std::string directory;               // that the rest is about
   FileId folder;
   Directory held;                    // that folder, so that no other one gets its number
   std::set<std::string> verified;    // names that this process wrote or verified hash by hash
   std::map<std::string, Kin> known;  // by name
 
-  // Forgets what it knows of any other folder.
+  // Forgets what it knows of any other folder, the parent too: nothing in this one leads to what is saved next.
   void meet(const std::string& path, const FileId& id);
 };
 

@@ -64,8 +64,12 @@ class Candidates {
     const FaultScope manifest_scope("load.manifest");
     const std::vector<Kin> all = list_checkpoints(root, request_.history);
     if (!request_.step) return choose(all);
+    const std::string wanted = checkpoint_name(*request_.step);
     for (const Kin& kin : all) {
-      if (kin.id.step == *request_.step) names_.push_back(checkpoint_name(kin.id.step));
+      if (kin.id.step == *request_.step) names_.push_back(wanted);
+    }
+    for (const DirectoryEntry& entry : root.list()) {
+      if (entry.name.starts_with(wanted + ".abandoned-")) aside_ += (aside_.empty() ? "" : ", ") + entry.name;
     }
   }
 
@@ -114,6 +118,8 @@ class Candidates {
     std::string text = "no valid checkpoint in " + request_.directory;
     if (request_.step) text += fmt::format(" for step {}", *request_.step);
     text += tried_.empty() ? "; there is none of that step: leave --ckpt-step out for the newest" : "; tried " + tried_;
+    if (!aside_.empty())
+      text += fmt::format("; moved aside are {}: to load one, rename it to {}", aside_, checkpoint_name(*request_.step));
     if (!left_.empty()) text += "; of another branch, for --ckpt-step: " + left_;
     if (!tried_.empty()) {
       text += request_.step ? "; leave --ckpt-step out for the newest that is valid, or bring back a copy of it"
@@ -129,6 +135,7 @@ class Candidates {
   std::string tried_;
   std::map<std::string, std::string> problems_;  // that listing met, by name
   std::string left_;                             // of other branches
+  std::string aside_;                            // of the wanted step
 };
 
 [[noreturn]] void throw_told(const std::string& told) {

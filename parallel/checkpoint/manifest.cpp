@@ -159,7 +159,7 @@ json to_json(const Lineage& lineage, std::int64_t step) {
 Lineage read_lineage(const json& value, std::int64_t step, const std::string& subject) {
   JsonObject object(value, subject);
   Lineage lineage;
-  lineage.serial = object.integer("serial", 1, kMaxStep);
+  lineage.serial = object.integer("serial", 1, kMaxSerial);
   if (const std::int64_t own = object.integer("step", 0, kMaxStep); own != step)
     refuse_format(subject + ": step", std::to_string(step), std::to_string(own));
   if (const json& parent = object.member("parent"); !parent.is_null()) {

@@ -58,9 +58,10 @@ struct CheckpointId {
 };
 
 // Where a checkpoint comes from.
+inline constexpr std::int64_t kMaxSerial = std::int64_t{1} << 40;
 struct Lineage {
-  std::int64_t serial = 0;             // one more than any that was in its folder
-  std::optional<CheckpointId> parent;  // none: the run began at step 0
+  std::int64_t serial = 0;             // one more than any that was in its folder, at most kMaxSerial
+  std::optional<CheckpointId> parent;  // in the same folder; none: the run began at step 0 or from another folder
 };
 
 struct Manifest {

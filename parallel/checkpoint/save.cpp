@@ -203,7 +203,8 @@ void Saver::prepare(const std::vector<std::string>& plans) {
       last = std::max(last, kin.lineage ? kin.lineage->serial : 0);
       unknown += kin.problem.empty() ? 0 : 1;
     }
-    manifest_.lineage = {.serial = last + unknown + 1, .parent = history_.parent};
+    // At the last number there is, the later step counts as saved later.
+    manifest_.lineage = {.serial = std::min(last + unknown + 1, kMaxSerial), .parent = history_.parent};
   }
   const FaultScope scope("save.temporary");
   do {

@@ -5,7 +5,6 @@
 #include <mpi.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <deque>
 #include <exception>
 #include <system_error>
@@ -223,10 +222,10 @@ void MpiWatcher::report(HangReport& report) {
     if (!pause_until(kLeaderTime, [] { return false; })) return;  // the leader ends this process
   }
   const std::string line = fmt::format(
-      "{}: error: [rank {}/{}] {}; told {:.1f} s after the call began{}\n", program_invocation_short_name,
+      "{}: error: [rank {}/{}] {}; told {:.1f} s after the call began{}", program_invocation_short_name,
       process_->rank, process_->size, text, ms_since(report.late.began) * 1e-3,
       options_.dump_folder.empty() ? "" : fmt::format("; the last calls of each rank: {}", options_.dump_folder));
-  std::fputs(line.c_str(), stderr);  // fmt::print throws where it cannot write
+  log_last_words(line);
   dump(text);
   pause_until(kDumps, [&] { return answers_.dumped.size() >= states.size(); });
   end_all_ranks(*process_, ExitCode::kCommunication);

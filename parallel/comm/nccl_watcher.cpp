@@ -6,10 +6,10 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdio>
 #include <future>
 
 #include "core/base/error.h"
+#include "core/base/log.h"
 #include "core/device/cuda_device.h"
 #include "core/device/cuda_stream.h"
 #include "parallel/comm/mpi_process.h"
@@ -173,9 +173,9 @@ void NcclWatcher::end_process() {
     const std::lock_guard lock(process_->mutex);
     message = process_->abort_message;
   }
-  const std::string line = fmt::format("{}: error: [rank {}/{}] {}\n", program_invocation_short_name, process_->rank,
+  const std::string line = fmt::format("{}: error: [rank {}/{}] {}", program_invocation_short_name, process_->rank,
                                        process_->size, message);
-  std::fputs(line.c_str(), stderr);  // fmt::print throws where it cannot write
+  log_last_words(line);
   end_all_ranks(*process_, ExitCode::kCommunication);
 }
 

@@ -241,7 +241,7 @@ TEST_F(Branches, ARunFromStepZeroLeavesAllOthersBehind) {
   EXPECT_EQ(load_alone(save_), 2);
 }
 
-TEST_F(Branches, ARunFromAnotherFolderKeepsWhatMayLeadToIt) {
+TEST_F(Branches, ARunFromAnotherFolderPrunesNoneOfThoseHere) {
   fs::rename(save_, folder_.path("first"));
   SavingRun other(save_);
   other.save(1);
@@ -249,9 +249,40 @@ TEST_F(Branches, ARunFromAnotherFolderKeepsWhatMayLeadToIt) {
   SavingRun run(save_);
   run.load(folder_.path("first"));
   EXPECT_EQ(run.loaded(), 3);
-  run.save(4);
-  EXPECT_EQ(checkpoints(), (Names{"step_0000001", "step_0000004", "step_0000007.abandoned-1"}));
-  EXPECT_EQ(load_alone(save_), 4);
+  run.save(4, 1);
+  EXPECT_EQ(checkpoints(), (Names{"step_0000001.abandoned-1", "step_0000004", "step_0000007.abandoned-1"}));
+  EXPECT_EQ(run.save(5, 1), "");
+  EXPECT_EQ(load_alone(save_), 5);
+}
+
+TEST_F(Branches, TheSameFolderUnderAnotherNameIsNoOther) {
+  fs::create_directory_symlink(save_, folder_.path("link"));
+  SavingRun run(save_);
+  run.load(folder_.path("link"));
+  EXPECT_EQ(run.save(4), "");
+  EXPECT_EQ(checkpoints(), (Names{"step_0000001", "step_0000002", "step_0000003", "step_0000004"}));
+}
+
+TEST_F(Branches, AStepThatWasMovedAsideIsNamed) {
+  SavingRun(save_, 1).save(4);
+  EXPECT_ERROR(ExitCode::kNoCheckpoint,
+               "no valid checkpoint in " + save_ +
+                   " for step 3; there is none of that step: leave --ckpt-step out for the newest; moved aside are "
+                   "step_0000003.abandoned-1: to load one, rename it to step_0000003",
+               SavingRun(save_, 3));
+}
+
+// Nothing that a manifest says stops the saves of its folder.
+TEST_F(Branches, TheLastSerialNumberIsNoEnd) {
+  Manifest last = manifest_from_text(manifest("step_0000003"), "m");
+  last.lineage->serial = kMaxSerial;
+  write_bytes(save_ + "/step_0000003/manifest.json", to_text(last));
+  SavingRun run(save_, 0);
+  EXPECT_EQ(run.loaded(), 3);
+  for (const std::int64_t step : {4, 5}) {
+    EXPECT_EQ(run.save(step), "");
+    EXPECT_EQ(load_alone(save_), step);
+  }
 }
 
 TEST_F(Branches, ADamagedNewestFallsBackToItsParent) {
