@@ -7,9 +7,13 @@ set -uo pipefail
 set -m  # mpirun gets a process group of its own, so that the terminal's Ctrl-C reaches this script alone
 [ ! -t 0 ] || exec </dev/null  # of which it may not read
 
-requests=0
+requests=0 mpirun=
+# Before it has started what it hands signals to, it loses them.
+has_children() { [ -n "$(cat /proc/"$mpirun"/task/*/children 2>/dev/null)" ]; }
 ask() {
   requests=$((requests + 1))
+  [ -n "$mpirun" ] || return 0  # asked below
+  while [ $requests -le 2 ] && kill -0 "$mpirun" && ! has_children; do sleep 0.02; done
   if [ $requests -le 2 ]; then
     kill -USR1 "$mpirun"  # which hands it to the ranks
   else
@@ -17,9 +21,13 @@ ask() {
   fi
 } 2>/dev/null
 
+trap ask INT TERM HUP
 "${MPIRUN:-mpirun}" "$@" &
 mpirun=$!
-trap ask INT TERM HUP
+if [ $requests -gt 0 ]; then
+  requests=0
+  ask
+fi
 before=-1 status=0
 while [ $before -ne $requests ]; do  # a wait that a signal ends says nothing of mpirun
   before=$requests

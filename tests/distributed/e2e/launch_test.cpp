@@ -138,6 +138,19 @@ TEST(Launch, CtrlCUnderTheScriptSavesOnAllRanks) {
   EXPECT_THAT(outcome.err + outcome.out, HasSubstr("stopped on request after step "));
 }
 
+// Also before there are ranks: then there is nothing to save, and the run does not begin.
+TEST(Launch, ACtrlCUnderTheScriptIsNeverLost) {
+  for (const int milliseconds : {20, 60, 120, 250, 500}) {
+    const Folder folder;
+    const Words command = test::program_on(2, "train", endless({}));
+    test::Process run(
+        Words{"/bin/bash", MEGALITH_SOURCE_DIR "/apps/launch.sh"} + Words(command.begin() + 1, command.end()), folder);
+    std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+    run.signal(SIGINT);
+    EXPECT_NE(run.finish().code, 0) << milliseconds;  // it would never end
+  }
+}
+
 // Inodes of the sockets that listen for TCP.
 std::set<std::string> listening() {
   std::set<std::string> inodes;
