@@ -22,8 +22,9 @@ AppendLog::AppendLog(File file, std::string name, const char* scope)
 
 AppendLog::~AppendLog() {
   if (!waiting_.empty()) flush();
-  if (!waiting_.empty())
-    log_info(fmt::format("{}: the last {} could not be written", name_, counted(waiting_.size(), "byte")));
+  if (waiting_.empty()) return;
+  log_info(fmt::format("{}: the last {} could not be written{}", name_, counted(waiting_.size(), "byte"),
+                       lost_ == 0 ? "" : fmt::format(", and {} before it ended", counted(lost_, "record"))));
 }
 
 void AppendLog::write(std::string_view record) {

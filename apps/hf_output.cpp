@@ -6,6 +6,7 @@
 #include "apps/hf_files.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
+#include "core/base/log.h"
 #include "core/checkpoint/safetensors.h"
 
 namespace megalith {
@@ -106,6 +107,21 @@ void check_space(const Directory& root, const HfOutput& output) {
         .show_place = false});
 }
 
+// What killed programs left of folders of this name; nobody holds their locks.
+void remove_leftovers(const Directory& root, const std::string& prefix) {
+  for (const DirectoryEntry& entry : root.list()) {
+    if (entry.type != EntryType::kDirectory || !entry.name.starts_with(prefix)) continue;
+    const std::string_view number = std::string_view(entry.name).substr(prefix.size());
+    if (number.empty() || number.find_first_not_of("0123456789") != number.npos) continue;
+    try {
+      const Directory left = root.open_directory(entry.name);
+      if (left.try_lock()) root.remove_tree(entry.name);
+    } catch (const Error& error) {
+      log_warning(fmt::format("{} stays: {}", entry.name, error.what()));
+    }
+  }
+}
+
 }  // namespace
 
 void require_new_folder(const std::string& path) {
@@ -119,14 +135,18 @@ void require_new_folder(const std::string& path) {
 void write_hf_folder(const HfOutput& output) {
   const Place place = place_of(output.path);
   const Directory root = Directory::create(place.parent);
+  const std::string prefix = place.name + ".tmp-";
+  remove_leftovers(root, prefix);
   check_space(root, output);
   std::string temporary;
   int attempt = 0;
   do {
-    temporary = fmt::format("{}.tmp-{}", place.name, attempt++);
+    temporary = prefix + std::to_string(attempt++);
   } while (!root.make_directory(temporary));
   try {
-    write_files(root.open_directory(temporary), output);
+    const Directory folder = root.open_directory(temporary);
+    folder.try_lock();  // while it is written
+    write_files(folder, output);
     root.rename(temporary, place.name);
   } catch (...) {
     try {

@@ -144,6 +144,7 @@ MetricsRun read_metrics(const std::string& path) {
     refuse_format(place, expected, got, "report draws files of train --metrics-jsonl");
   };
   std::string_view rest = all;
+  bool has_evaluations = false;
   for (std::int64_t number = 1; !rest.empty(); ++number) {
     place = fmt::format("{}:{}", path, number);
     const bool has_end = rest.find('\n') != std::string_view::npos;
@@ -155,7 +156,10 @@ MetricsRun read_metrics(const std::string& path) {
       break;
     }
     if (!iteration) refuse("a JSON object with an iteration", escaped_short(text));
-    if (object->contains("evaluation")) continue;  // of a run with --skip-train, at any step
+    if (object->contains("evaluation")) {  // of a run with --skip-train, at any step
+      has_evaluations = true;
+      continue;
+    }
     if (!run.records.empty() && *iteration <= run.records.back().iteration) {
       refuse(fmt::format("an iteration after {}", run.records.back().iteration), std::to_string(*iteration));
     }
@@ -166,7 +170,7 @@ MetricsRun read_metrics(const std::string& path) {
     read_run(line, run);
   }
   place = path;
-  if (run.records.empty()) refuse("at least one step", "none");
+  if (run.records.empty()) refuse("at least one step", has_evaluations ? "evaluations of --skip-train alone" : "none");
   return run;
 }
 
