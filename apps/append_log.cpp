@@ -24,7 +24,7 @@ AppendLog::~AppendLog() {
   if (!waiting_.empty()) flush();
   if (waiting_.empty()) return;
   log_info(fmt::format("{}: the last {} could not be written{}", name_, counted(waiting_.size(), "byte"),
-                       lost_ == 0 ? "" : fmt::format(", and {} before it ended", counted(lost_, "record"))));
+                       lost_ == 0 ? "" : fmt::format(", nor {}", counted(lost_, "later record"))));
 }
 
 void AppendLog::write(std::string_view record) {

@@ -36,7 +36,7 @@ void add_model(Table& t, ModelConfig& m) {
     {"seq-length", kModel, kShaped, "TOKENS", integer(&m.seq_length, {1, kMaxLength}), "length of a sample", "required"},
     {"max-position-embeddings", kModel, kShaped, "TOKENS", integer(&m.max_position_embeddings, {0, kMaxLength}), "rows of the learned position table; 0: derived", "seq-length", kPositions},
     {"vocab-size", kModel, kShaped, "N", integer(&m.vocab_size, {0, kMaxVocab}), "token ids; 0: the tokenizer's", "the tokenizer's", kTensors},
-    {"make-vocab-size-divisible-by", kModel, kShaped | kConvertApp, "N", integer(&m.make_vocab_size_divisible_by, {1, kMaxVocab}), "pad the vocabulary to a multiple of this", "", kFree},
+    {"make-vocab-size-divisible-by", kModel, kShaped | kConvertApp, "N", integer(&m.make_vocab_size_divisible_by, {1, kMaxVocab}), "pad the vocabulary to a multiple of this", "", kComputes},
     {"position-embedding-type", kModel, kShaped, "NAME", choice(&m.position_embedding_type, {"learned_absolute", "rope", "none"}), "position information", ""},
     {"rotary-base", kModel, kShaped, "X", real(&m.rotary_base, {0, kInfinity, true}), "RoPE's theta", ""},
     {"rotary-percent", kModel, kShaped, "X", real(&m.rotary_percent, {0, 1, true}), "share of a head that RoPE rotates", ""},

@@ -115,7 +115,9 @@ void remove_leftovers(const Directory& root, const std::string& prefix) {
     if (number.empty() || number.find_first_not_of("0123456789") != number.npos) continue;
     try {
       const Directory left = root.open_directory(entry.name);
-      if (left.try_lock()) root.remove_tree(entry.name);
+      if (!left.try_lock()) continue;
+      root.remove_tree(entry.name);
+      log_info(fmt::format("removed {}, which a convert that was killed left", entry.name));
     } catch (const Error& error) {
       log_warning(fmt::format("{} stays: {}", entry.name, error.what()));
     }
@@ -135,7 +137,7 @@ void require_new_folder(const std::string& path) {
 void write_hf_folder(const HfOutput& output) {
   const Place place = place_of(output.path);
   const Directory root = Directory::create(place.parent);
-  const std::string prefix = place.name + ".tmp-";
+  const std::string prefix = fmt::format(".{}.megalith-tmp-", place.name);
   remove_leftovers(root, prefix);
   check_space(root, output);
   std::string temporary;

@@ -8,13 +8,20 @@ set -m  # mpirun gets a process group of its own, so that the terminal's Ctrl-C 
 [ ! -t 0 ] || exec </dev/null  # of which it may not read
 
 requests=0 mpirun=
-# Before it has started what it hands signals to, it loses them.
-has_children() { [ -n "$(cat /proc/"$mpirun"/task/*/children 2>/dev/null)" ]; }
+# Before mpirun has started what it hands signals to, it loses them: where the kernel lists children, waits for that.
+wait_for_children() {
+  [ -r "/proc/$$/task/$$/children" ] || return 0
+  local tries
+  for tries in {1..500}; do
+    [ -z "$(cat /proc/"$mpirun"/task/*/children)" ] && kill -0 "$mpirun" || return 0
+    sleep 0.02
+  done
+}
 ask() {
   requests=$((requests + 1))
   [ -n "$mpirun" ] || return 0  # asked below
-  while [ $requests -le 2 ] && kill -0 "$mpirun" && ! has_children; do sleep 0.02; done
   if [ $requests -le 2 ]; then
+    wait_for_children
     kill -USR1 "$mpirun"  # which hands it to the ranks
   else
     kill -KILL "$mpirun"  # the ranks end when they notice

@@ -436,7 +436,7 @@ ExitCode Trainer::run() {
   const ExitCode code = run_steps();
   model_->wait_for_parameters();
   write_trace();
-  if (!failure_.empty()) throw EveryRankFailed(code, 0, failure_);
+  if (!failure_.empty()) throw EveryRankFailed(code, data_problem_ ? data_problem_->rank : 0, failure_);
   return code;
 }
 
@@ -458,7 +458,8 @@ ExitCode Trainer::step_loop() {
                          options_.train.train_iters));
   }
   const bool trains = !options_.train.skip_train && state_.step < options_.train.train_iters;
-  if (trains) together(world_, [this] { read_next(); });
+  if (trains) data_problem_ = failure_of_any(world_, [this] { read_next(); });
+  if (data_problem_) return end_for_data(false);  // there is nothing new to save
   while (trains && state_.step < options_.train.train_iters) {
     profile();
     trace();

@@ -204,9 +204,11 @@ void Trainer::check_data() {
 }
 
 ExitCode Trainer::end_for_data(bool saved) {
-  const bool saves = !options_.checkpoint.save.empty() && !options_.train.skip_train;
+  const bool saves = !options_.checkpoint.save.empty() && steps_started_ > 0;
   const char* const kept = !saves ? "" : saved ? " and saved" : ", but could not be saved";
-  failure_ = fmt::format("{}; the run ends after step {}, which is right{}", data_problem_->message, state_.step, kept);
+  const std::string where =
+      state_.step == 0 ? "before the first step" : fmt::format("after step {}, which is right", state_.step);
+  failure_ = fmt::format("{}; the run ends {}{}", data_problem_->message, where, kept);
   return data_problem_->code;
 }
 

@@ -7,7 +7,7 @@ set(MEGALITH_WARNINGS -Wall -Wextra -Wshadow -Wconversion -Wno-missing-field-ini
 file(RELATIVE_PATH build_to_source ${CMAKE_BINARY_DIR} ${CMAKE_SOURCE_DIR})
 string(REGEX REPLACE "/$" "" build_to_source "${build_to_source}")
 set(MEGALITH_FLAGS -march=x86-64-v3 -ffile-prefix-map=${CMAKE_SOURCE_DIR}/= -ffile-prefix-map=${build_to_source}/=)
-# Of optimized builds: what turns an overrun into an end of the program (RELIABILITY.md has its price).
+# Of optimized builds: what turns an overrun into the end of the program.
 set(MEGALITH_HARDENING -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2 -D_GLIBCXX_ASSERTIONS -fstack-protector-strong
                        -fstack-clash-protection)
 

@@ -28,12 +28,23 @@ std::int64_t serial_of(const Kin& kin) { return kin.lineage ? kin.lineage->seria
 
 void CheckpointHistory::meet(const std::string& path, const FileId& id) {
   if (directory == path && folder == id) return;
-  if (!(folder == id)) parent.reset();
+  held = Directory::open(path);
   directory = path;
   folder = id;
-  held = Directory::open(path);
   verified.clear();
   known.clear();
+}
+
+void CheckpointHistory::add(const CheckpointId& id) {
+  own.push_back(id);
+  parent = id;
+  parent_folder = folder;
+}
+
+void CheckpointHistory::find_parent(const std::vector<Kin>& all) {
+  if (!parent || find_kin(all, *parent) != nullptr || parent_folder == folder) return;
+  const auto here = std::find_if(own.rbegin(), own.rend(), [&](const CheckpointId& id) { return find_kin(all, id); });
+  parent = here == own.rend() ? std::nullopt : std::optional(*here);
 }
 
 std::vector<std::string> checkpoint_names(const Directory& root) {
@@ -103,6 +114,14 @@ std::string name_aside(const Directory& root, const std::string& checkpoint) {
     std::string name = fmt::format("{}.abandoned-{}", checkpoint, n);
     if (!root.contains(name)) return name;
   }
+}
+
+bool is_name_aside(std::string_view name, std::string_view checkpoint) {
+  if (!name.starts_with(checkpoint)) return false;
+  name.remove_prefix(checkpoint.size());
+  constexpr std::string_view kMark = ".abandoned-";
+  return name.starts_with(kMark) && name.size() > kMark.size() &&
+         name.find_first_not_of("0123456789", kMark.size()) == name.npos;
 }
 
 void tell_moved(const Directory& root, const std::string& name, const std::string& aside, const std::string& head) {

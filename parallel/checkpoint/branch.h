@@ -30,6 +30,7 @@ Branch branch_of(const std::vector<Kin>& all, const Kin& head);
 
 // A free name that loading ignores: "step_0000030.abandoned-1".
 std::string name_aside(const Directory& root, const std::string& checkpoint);
+bool is_name_aside(std::string_view name, std::string_view checkpoint);
 
 // Gives checkpoints such names and tells them. Returns what went wrong, or "".
 std::string move_aside(const Directory& root, const std::vector<std::string>& names, const std::string& head);

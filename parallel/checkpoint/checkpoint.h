@@ -40,15 +40,22 @@ struct Kin {
 // What a run knows of its checkpoints. Kept by the trainer from loading on: saves go on from the parent, and what was
 // read once is not read again at each of them. Rank 0's counts.
 struct CheckpointHistory {
-  std::optional<CheckpointId> parent;  // loaded or saved last; none: the run began at step 0, or in another folder
+  std::optional<CheckpointId> parent;  // loaded or saved last; none: the run began at step 0
+  FileId parent_folder;                // where that is
+  std::vector<CheckpointId> own;       // all that this process loaded or saved, the last one last
   std::string directory;               // that the rest is about
   FileId folder;
   Directory held;                    // that folder, so that no other one gets its number
   std::set<std::string> verified;    // names that this process wrote or verified hash by hash
   std::map<std::string, Kin> known;  // by name
 
-  // Forgets what it knows of any other folder, the parent too: nothing in this one leads to what is saved next.
+  // Forgets what it knows of any other folder.
   void meet(const std::string& path, const FileId& id);
+  // Loaded or saved now.
+  void add(const CheckpointId& id);
+  // The parent of a checkpoint that is saved among `all`, a folder that may be another than that of the last: the
+  // newest of one's own that is there. None: nothing there leads to it.
+  void find_parent(const std::vector<Kin>& all);
 };
 
 // A file that a checkpoint keeps as it is: see kMaxSmallFiles.

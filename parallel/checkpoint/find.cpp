@@ -69,7 +69,7 @@ class Candidates {
       if (kin.id.step == *request_.step) names_.push_back(wanted);
     }
     for (const DirectoryEntry& entry : root.list()) {
-      if (entry.name.starts_with(wanted + ".abandoned-")) aside_ += (aside_.empty() ? "" : ", ") + entry.name;
+      if (is_name_aside(entry.name, wanted)) aside_ += (aside_.empty() ? "" : ", ") + entry.name;
     }
   }
 
@@ -118,8 +118,9 @@ class Candidates {
     std::string text = "no valid checkpoint in " + request_.directory;
     if (request_.step) text += fmt::format(" for step {}", *request_.step);
     text += tried_.empty() ? "; there is none of that step: leave --ckpt-step out for the newest" : "; tried " + tried_;
-    if (!aside_.empty())
-      text += fmt::format("; moved aside are {}: to load one, rename it to {}", aside_, checkpoint_name(*request_.step));
+    if (names_.empty() && !aside_.empty())
+      text +=
+          fmt::format("; moved aside are {}: to load one, rename it to {}", aside_, checkpoint_name(*request_.step));
     if (!left_.empty()) text += "; of another branch, for --ckpt-step: " + left_;
     if (!tried_.empty()) {
       text += request_.step ? "; leave --ckpt-step out for the newest that is valid, or bring back a copy of it"
@@ -176,7 +177,7 @@ std::optional<LoadedCheckpoint> find_checkpoint(const LoadRequest& request) {
     if (problem.empty()) {
       if (request.history != nullptr) {
         request.history->verified.insert(name);
-        request.history->parent = {.step = impl->manifest.step, .hash = impl->manifest.hash};
+        request.history->add({.step = impl->manifest.step, .hash = impl->manifest.hash});
       }
       return LoadedCheckpoint(std::move(impl));
     }

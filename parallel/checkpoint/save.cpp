@@ -199,7 +199,9 @@ void Saver::prepare(const std::vector<std::string>& plans) {
   if (request_.history != nullptr) {
     const FaultScope scope("save.branch");
     std::int64_t last = 0, unknown = 0;
-    for (const Kin& kin : list_checkpoints(*root_, request_.history)) {
+    const std::vector<Kin> all = list_checkpoints(*root_, request_.history);
+    history_.find_parent(all);
+    for (const Kin& kin : all) {
       last = std::max(last, kin.lineage ? kin.lineage->serial : 0);
       unknown += kin.problem.empty() ? 0 : 1;
     }
@@ -317,7 +319,7 @@ void Saver::sort_out() {
     branch.live = checkpoint_names(*root_);
   } else {
     const Kin mine{.id = {manifest_.step, manifest_.hash}, .lineage = manifest_.lineage, .problem = {}};
-    history_.parent = mine.id;
+    history_.add(mine.id);
     history_.known[name_] = mine;
     {
       const FaultScope scope("save.branch");

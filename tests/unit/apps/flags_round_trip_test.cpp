@@ -218,9 +218,8 @@ TEST_F(RoundTrip, WhatMayDifferFromACheckpointIsListed) {
     if (counts && on_load(flag) == OnLoad::kFree) free.insert(flag.name);
   }
   const std::set<std::string_view> expected = {
-      "group-query-attention",         // says what --num-query-groups is, which is compared
-      "make-vocab-size-divisible-by",  // the tables' padded rows are compared
-      "init-method-std",               // of weights that are then loaded
+      "group-query-attention",  // says what --num-query-groups is, which is compared
+      "init-method-std",        // of weights that are then loaded
       "skip-train",
       "deterministic-mode",
       "exit-interval",

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "core/base/error.h"
+#include "core/base/file.h"
 #include "core/base/fault.h"
 #include "core/tensor/bf16.h"
 #include "tests/unit/apps/flags_support.h"
@@ -308,17 +309,23 @@ TEST_F(HfFiles, WritesWhereTheNameOfAFolderIsLessPlain) {
   EXPECT_ERROR(ExitCode::kFileIo, "cannot rename ", write_hf_folder(output));
   std::filesystem::current_path(folder);
   EXPECT_TRUE(std::filesystem::is_empty("full/inner"));
-  EXPECT_FALSE(std::filesystem::exists("full.tmp-0"));
+  EXPECT_FALSE(std::filesystem::exists(".full.megalith-tmp-0"));
 }
 
-TEST_F(HfFiles, LeavesAloneWhatAnotherWriteLeftBehind) {
+TEST_F(HfFiles, RemovesWhatAKilledWriteLeftBehindAndNothingElse) {
   const HfFile tensors = test::tensors_of(llama_, "F32");
-  std::filesystem::create_directories("out/deep/model.tmp-0");
-  write("out/deep/model.tmp-0/config.json", "other");
+  const std::string left = "out/deep/.model.megalith-tmp-0", users = "out/deep/model.tmp-0";
+  const std::string written = "out/deep/.model.megalith-tmp-1";
+  for (const std::string& folder : {left, users, written}) {
+    std::filesystem::create_directories(folder);
+    write(folder + "/config.json", "other");
+  }
+  const Directory held = Directory::open("out/deep").open_directory(".model.megalith-tmp-1");
+  EXPECT_TRUE(held.try_lock());  // as one that is being written
   write_hf_folder(output_of(llama_, tensors, 1'000'000));
   EXPECT_EQ(test::read_safetensors("out/deep/model/model.safetensors"), tensors);
-  EXPECT_EQ(test::read_file("out/deep/model.tmp-0/config.json"), "other");
-  EXPECT_FALSE(std::filesystem::exists("out/deep/model.tmp-1"));
+  EXPECT_FALSE(std::filesystem::exists(left));
+  for (const std::string& folder : {users, written}) EXPECT_EQ(test::read_file(folder + "/config.json"), "other");
 }
 
 TEST_F(HfFiles, TooLittleSpaceIsFoundBeforeAnythingIsWritten) {

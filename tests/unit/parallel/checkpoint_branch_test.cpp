@@ -255,6 +255,28 @@ TEST_F(Branches, ARunFromAnotherFolderPrunesNoneOfThoseHere) {
   EXPECT_EQ(load_alone(save_), 5);
 }
 
+TEST_F(Branches, ACopyOfTheFolderHasTheSameAncestors) {
+  const std::string copy = folder_.path("copy");
+  fs::copy(save_, copy, fs::copy_options::recursive);
+  SavingRun run(copy);
+  run.load(save_);
+  EXPECT_EQ(run.save(4), "");
+  EXPECT_EQ(names_in(copy), (Names{"LATEST", "step_0000001", "step_0000002", "step_0000003", "step_0000004"}));
+}
+
+TEST_F(Branches, AFolderThatComesBackGoesOnFromTheNewestOfTheRunInIt) {
+  SavingRun run(save_, 3);
+  EXPECT_EQ(run.save(4), "");
+  fs::rename(save_, folder_.path("away"));
+  EXPECT_NE(run.save(5).find("is another folder than before"), std::string::npos);
+  fs::rename(save_, folder_.path("meanwhile"));
+  fs::rename(folder_.path("away"), save_);
+  const std::string told = run.save(6);
+  EXPECT_EQ(told.find("does not lead to"), std::string::npos) << told;
+  EXPECT_EQ(checkpoints(), (Names{"step_0000001", "step_0000002", "step_0000003", "step_0000004", "step_0000006"}));
+  EXPECT_EQ(load_alone(save_), 6);
+}
+
 TEST_F(Branches, TheSameFolderUnderAnotherNameIsNoOther) {
   fs::create_directory_symlink(save_, folder_.path("link"));
   SavingRun run(save_);

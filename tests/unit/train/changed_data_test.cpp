@@ -45,9 +45,9 @@ struct Change {
 
 // One data set has weight 0, so that no sample finds its change, and the run's own check does; a change of the other
 // one is met by some rank that reads samples for the next step, or for an evaluation.
-class ChangedData : public testing::TestWithParam<Change> {};
+class ChangedDataFiles : public testing::TestWithParam<Change> {};
 
-TEST_P(ChangedData, EndTheRunWithTheStateBefore) {
+TEST_P(ChangedDataFiles, EndTheRunWithTheStateBefore) {
   const Change& change = GetParam();
   const test::ScratchDirectory scratch;
   write_data(scratch.path("d"));
@@ -68,9 +68,7 @@ TEST_P(ChangedData, EndTheRunWithTheStateBefore) {
                        "2"};
   const Flags saving = {"--save", scratch.path("c"), "--load", scratch.path("c"), "--save-interval", "3"};
   const test::RunResult plain = test::train({.flags = flags + Flags{"--save", scratch.path("p")}, .ranks = 2});
-  const auto disturb = [&] {
-    std::fstream(file, std::ios::binary | std::ios::in | std::ios::out).seekp(34) << "\x01";
-  };
+  const auto disturb = [&] { std::fstream(file, std::ios::binary | std::ios::in | std::ios::out).seekp(34) << "\x01"; };
   bool done = false;
   const FileObserver in_save = [&](const FileOperation& operation) {
     if (operation.name == "rename" && !std::exchange(done, true)) disturb();
@@ -87,8 +85,9 @@ TEST_P(ChangedData, EndTheRunWithTheStateBefore) {
     FAIL() << "the run went on";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::kFormat);
-    EXPECT_THAT(error.what(), testing::AllOf(testing::HasSubstr(change.problem),
-                                             testing::EndsWith("; the run ends after step 4, which is right and saved")));
+    EXPECT_THAT(error.what(),
+                testing::AllOf(testing::HasSubstr(change.problem),
+                               testing::EndsWith("; the run ends after step 4, which is right and saved")));
   }
   EXPECT_TRUE(fs::exists(scratch.path("c/step_0000004")));
   fs::copy(scratch.path("before"), file, fs::copy_options::overwrite_existing);
@@ -99,9 +98,26 @@ TEST_P(ChangedData, EndTheRunWithTheStateBefore) {
   EXPECT_EQ(validation_samples(scratch.path("c")), validation_samples(scratch.path("p")));
 }
 
+// Between the opening of the files and the first step.
+TEST(ChangedData, BeforeTheFirstStepEndTheRun) {
+  const test::ScratchDirectory scratch;
+  write_data(scratch.path("d"));
+  const Flags flags = {"--mock-data=false", "--data-path", scratch.path("d"), "--split", "1,1,0"};
+  try {
+    test::train({.flags = flags, .ranks = 2, .prepare = [&](Trainer&, int rank) {
+                   if (rank == 0)
+                     std::fstream(scratch.path("d.bin"), std::ios::binary | std::ios::in | std::ios::out) << 'x';
+                 }});
+    FAIL() << "the run went on";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kFormat);
+    EXPECT_THAT(error.what(), testing::EndsWith("; the run ends before the first step"));
+  }
+}
+
 constexpr const char* kWrittenTo = ": expected the file that was opened, got one that was written to";
 // Each step has two forwards on each rank, and so has each of the two parts of the evaluation after step 4.
-INSTANTIATE_TEST_SUITE_P(Found, ChangedData,
+INSTANTIATE_TEST_SUITE_P(Found, ChangedDataFiles,
                          testing::Values(Change{"BetweenSteps", "e.idx", 0, std::string("e.idx") + kWrittenTo},
                                          Change{"ByARankThatReads", "d.bin", 0, std::string("d.bin") + kWrittenTo},
                                          Change{"InAnEvaluation", "d.bin", 9, std::string("d.bin") + kWrittenTo}),
