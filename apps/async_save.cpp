@@ -26,12 +26,13 @@ std::size_t staging_bytes(const std::vector<WrittenShard>& shards) {
   return bytes;
 }
 
-AsyncSave::AsyncSave(TrainingModel& model, Communicator& writers, const Communicator& replicas)
-    : model_(model),
+AsyncSave::AsyncSave(Rank& rank, Step& step, Communicator& writers)
+    : rank_(rank),
+      step_of_run_(step),
       writers_(writers),
-      shards_(shards_to_write(model, replicas)),
-      staging_(model.pool().device(), staging_bytes(shards_), "checkpoint staging (--async-save)"),
-      stream_(model.pool().device(), "checkpoint", instruments_of(model.compute())) {
+      shards_(shards_to_write(rank)),
+      staging_(rank.memory.pool.device(), staging_bytes(shards_), "checkpoint staging (--async-save)"),
+      stream_(rank.memory.pool.device(), "checkpoint", instruments_of(rank.streams.compute)) {
   for (WrittenShard& each : shards_) {
     const std::size_t bytes = each.tensor.bytes();
     host_.push_back(staging_.allocate_as<std::byte>(bytes));
@@ -50,8 +51,8 @@ void AsyncSave::begin(const SaveCheckpoint& request) {
     for (const WrittenShard& each : shards_) read.add(each.shard.data.data(), each.shard.data.size(), false);
     stream_.announce_host(read);
   }
-  model_.wait_for_parameters();
-  model_.compute().record(updated_);
+  step_of_run_.wait_for_parameters();
+  rank_.streams.compute.record(updated_);
   stream_.wait(updated_);
   stream_.record(copy_begun_);
   std::vector<Shard> shards;
@@ -60,7 +61,7 @@ void AsyncSave::begin(const SaveCheckpoint& request) {
     shards.push_back(shards_[i].shard);
   }
   stream_.record(copied_);
-  model_.hold_update(copied_);
+  step_of_run_.hold_update(copied_);
   step_ = request.state.step;
   writer_.begin({.directory = request.directory,
                  .state = request.state,

@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "apps/step.h"
 #include "apps/training_checkpoint.h"
 #include "core/device/host_arena.h"
 #include "parallel/checkpoint/background_save.h"
@@ -26,7 +27,7 @@ class AsyncSave {
 
   // `writers`: a group of all ranks whose host calls nobody else makes. The shards' addresses stay until the end of
   // the run. Exit code 6 when the host memory is refused.
-  AsyncSave(TrainingModel& model, Communicator& writers, const Communicator& replicas);
+  AsyncSave(Rank& rank, Step& step, Communicator& writers);
   ~AsyncSave();  // waits for a pending save
 
   // Begins to save what the enqueued steps leave; no save may be pending. Does not wait for the copy. Collective;
@@ -42,7 +43,8 @@ class AsyncSave {
  private:
   Finished finished(SaveResult save);
 
-  TrainingModel& model_;
+  Rank& rank_;
+  Step& step_of_run_;
   Communicator& writers_;
   std::vector<WrittenShard> shards_;  // their data is in `staging_`
   HostArena staging_;

@@ -45,18 +45,16 @@ std::string said_ranks(const std::vector<RankFacts>& ranks) {
   return fmt::format("{} on {}, {}", ranks.size(), where, listed(devices));
 }
 
-std::string said_layout(const Options& options, int world) {
-  const MeshSizes mesh = mesh_sizes_of(options.parallel, world);
-  const PipelineLayout pipeline = pipeline_layout(options);
+std::string said_layout(const Options& options, const RunConfig& config) {
+  const MeshSizes& mesh = config.mesh;
+  const PipelineLayout& pipeline = config.pipeline;
   std::string text = fmt::format("tp {} x cp {} x dp {} x pp {}", mesh.tp, mesh.cp, mesh.dp, mesh.pp);
   if (pipeline.placement.num_parts() > 1) text += fmt::format(", schedule {}", name_of(pipeline.kind));
   if (pipeline.placement.num_chunks > 1) text += fmt::format(" of {} chunks a stage", pipeline.placement.num_chunks);
   if (options.parallel.sequence_parallel) text += ", sequence parallel";
   if (options.parallel.use_distributed_optimizer) text += ", distributed optimizer";
-  return text + fmt::format(
-                    ", {} of {} a step",
-                    counted(count_microbatches(options.train, static_cast<int>(mesh.dp)), "microbatch", "microbatches"),
-                    counted(options.train.micro_batch_size, "sequence"));
+  return text + fmt::format(", {} of {} a step", counted(config.microbatches, "microbatch", "microbatches"),
+                            counted(config.sequences, "sequence"));
 }
 
 std::string said_model(const ModelConfig& model) {
@@ -116,11 +114,12 @@ std::string said_owners(const MemoryUse& use) {
 
 std::string banner_text(const Options& options, const std::vector<RankFacts>& ranks) {
   std::string text = version_line("train") + "\n";
-  for (const auto& [label, line] : {std::pair<std::string_view, std::string>{"ranks", said_ranks(ranks)},
-                                    {"layout", said_layout(options, static_cast<int>(ranks.size()))},
-                                    {"model", said_model(options.model)},
-                                    {"tokens", said_tokens(options)},
-                                    {"memory", said_memory(ranks)}}) {
+  for (const auto& [label, line] :
+       {std::pair<std::string_view, std::string>{"ranks", said_ranks(ranks)},
+        {"layout", said_layout(options, run_config(options, static_cast<int>(ranks.size())))},
+        {"model", said_model(options.model)},
+        {"tokens", said_tokens(options)},
+        {"memory", said_memory(ranks)}}) {
     text += fmt::format("  {:<8}{}\n", label, line);
   }
   return text;

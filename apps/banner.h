@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/trainer.h"
+#include "apps/run_setup.h"
 
 namespace megalith {
 

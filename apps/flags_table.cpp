@@ -184,6 +184,7 @@ void add_logging(Table& t, LoggingOptions& o) {
     {"peak-tflops", kLogging, kTrain, "TFLOPS", real(&o.peak_tflops, {0, 1e6}), "what a device computes at most, for the model FLOPs utilisation (MFU) of the log line; 0: with --bf16 as the data sheet of the GPU says, where it is known, else no MFU", ""},
     {"metrics-jsonl", kLogging, kTrain, "FILE", text(&o.metrics_jsonl), "one JSON object per step", "none"},
     {"tensorboard-dir", kLogging, kTrain, "DIR", text(&o.tensorboard_dir), "folder for events that TensorBoard reads", "none"},
+    {"print-actions", kLogging, kTrain | kPlan, "", toggle(&o.print_actions), "print what each pipeline stage does in a training step, action by action, and end", ""},
     {"trace", kLogging, kTrain, "FILE", text(&o.trace), "times of the ops of the steps below, by rank and stream, for Perfetto or chrome://tracing", "none"},
     {"profile", kLogging, kTrain, "", toggle(&o.profile), "with --device cuda: let an attached profiler record the steps below", ""},
     {"profile-step-start", kLogging, kTrain, "STEP", integer(&o.profile_step_start, {1, kMany}), "first step recorded", ""},

@@ -81,8 +81,9 @@ SimulationSpec durations_of(const PipelineLayout& pipeline, const std::vector<co
 }
 
 Forecast make_forecast(const Options& options, int world, const ForecastSpec& spec) {
-  const MeshSizes mesh = mesh_sizes_of(options.parallel, world);
-  const PipelineLayout pipeline = pipeline_layout(options);
+  Forecast forecast{.config = run_config(options, world)};
+  const MeshSizes& mesh = forecast.config.mesh;
+  const PipelineLayout& pipeline = forecast.config.pipeline;
   const std::vector<int> looked = looked_at(pipeline, spec.one_of_alike);
   const std::int64_t ranks_of_stage = mesh.world() / mesh.pp;
   std::optional<CostModel> costs;
@@ -90,16 +91,14 @@ Forecast make_forecast(const Options& options, int world, const ForecastSpec& sp
     costs.emplace(*spec.rates, CostModel::Heads{.width = static_cast<double>(options.model.kv_channels),
                                                 .length = static_cast<double>(options.model.seq_length)});
   }
-  Forecast forecast;
-  forecast.microbatches = count_microbatches(options.train, static_cast<int>(mesh.dp));
   for (int stage = 0; stage < pipeline.placement.num_stages; ++stage) {
     if (looked[static_cast<std::size_t>(stage)] != stage) continue;
     StepRecording recording =
-        record_step(options, static_cast<int>(stage * ranks_of_stage), world, spec.most_recorded / mesh.pp);
+        record_step(options, forecast.config, static_cast<int>(stage * ranks_of_stage), spec.most_recorded / mesh.pp);
     StageForecast& out = forecast.stages.emplace_back();
     out.stage = stage;
     out.memory = memory_use(recording.plans, recording.persistent);
-    out.work = work_of(recording, forecast.microbatches, costs ? &*costs : nullptr);
+    out.work = work_of(recording, forecast.config.microbatches, costs ? &*costs : nullptr);
     if (costs) out.times = times_of(recording, *costs);
     out.plans = std::move(recording.plans);
     if (spec.most_memory != 0 && out.memory.total() > spec.most_memory) return forecast;
@@ -108,7 +107,7 @@ Forecast make_forecast(const Options& options, int world, const ForecastSpec& sp
   std::vector<const StepTimes*> times;
   for (const int stage : looked) times.push_back(&stage_of(forecast, stage).times);
   forecast.durations = durations_of(pipeline, times, *costs, ranks_of_stage);
-  forecast.simulation = simulate(schedule_of(pipeline, forecast.microbatches), forecast.durations);
+  forecast.simulation = simulate(forecast.config.schedule(), forecast.durations);
   forecast.step = step_of(options, *spec.rates, forecast, looked);
   constexpr double kTera = 1e12;
   forecast.step->tflops_per_rank =

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "apps/model_builder.h"
 #include "apps/rates.h"
+#include "apps/step_plans.h"
 #include "apps/step_times.h"
 #include "parallel/pipeline_parallel/simulator.h"
 
@@ -33,11 +33,11 @@ struct StepForecast {
 };
 
 struct Forecast {
-  std::vector<StageForecast> stages;  // those looked at, ascending
-  std::int64_t microbatches = 0;
-  std::optional<StepForecast> step;  // with rates, where all stages fit
-  Simulation simulation;             // with rates; of the whole schedule
-  SimulationSpec durations;          // that it was given
+  RunConfig config;
+  std::vector<StageForecast> stages = {};  // those looked at, ascending
+  std::optional<StepForecast> step = {};   // with rates, where all stages fit
+  Simulation simulation = {};              // with rates; of the whole schedule
+  SimulationSpec durations = {};           // that it was given
 };
 
 struct ForecastSpec {

@@ -67,24 +67,24 @@ void write_cache(const Entries& entries) {
   }
 }
 
-[[maybe_unused]] void choose(CudaStream& stream, TrainingModel& model, Communicator& world, bool deterministic,
+[[maybe_unused]] void choose(CudaStream& stream, Rank& rank, Step& step, Communicator& world, bool deterministic,
                              Entries& entries) {
   const auto table = make_gemm_algorithms(stream, deterministic ? GemmChoice::kFirst : GemmChoice::kMeasured);
   use_gemm_algorithms(stream, table);
   if (deterministic) {
     entries.clear();
-    model.warm_up();
+    step.warm_up();
     return;
   }
   const bool main = world.rank() == 0;
   table->load(from_text(world.host_broadcast(main ? to_text(read_cache()) : "", 0)), cache_file());
   table->load(entries, "the checkpoint");
-  model.warm_up();
+  step.warm_up();
   // A stage has GEMMs that others have not: the first replica of each measures.
-  const bool measures = model.groups().front()->rank() == 0;
+  const bool measures = groups_of_steps(rank).front()->rank() == 0;
   const bool measured = measures && !table->pending().empty();
   if (measured) {
-    const GemmTuning tuning = tune(stream, *table, {model.arena().block(), model.arena().block_bytes()});
+    const GemmTuning tuning = tune(stream, *table, {rank.memory.arena.block(), rank.memory.arena.block_bytes()});
     log_info(fmt::format("measured the algorithms of {} GEMMs: {:.3f} ms in place of {:.3f} ms, one call each{}",
                          tuning.measured, tuning.chosen_seconds * 1e3, tuning.first_seconds * 1e3,
                          tuning.too_large > 0 ? fmt::format("; {} too large to measure", tuning.too_large) : ""));
@@ -110,11 +110,11 @@ std::string cache_folder() {
   return home.empty() ? "" : home + "/.cache/megalith";
 }
 
-void choose_gemm_algorithms(TrainingModel& model, Communicator& world, bool deterministic, Entries& entries) {
-  model.compute().visit([&](auto& backend) {
+void choose_gemm_algorithms(Rank& rank, Step& step, Communicator& world, bool deterministic, Entries& entries) {
+  rank.streams.compute.visit([&](auto& backend) {
     using Backend = std::remove_reference_t<decltype(backend)>;
     if constexpr (kCudaBuilt && std::is_same_v<Backend, CudaStream>)
-      choose(backend, model, world, deterministic, entries);
+      choose(backend, rank, step, world, deterministic, entries);
   });
 }
 

@@ -5,14 +5,14 @@
 #include <map>
 #include <string>
 
-#include "apps/model_builder.h"
+#include "apps/step.h"
 #include "parallel/comm/communicator.h"
 
 namespace megalith {
 
 // Collective; does nothing on the CPU. `entries` holds the checkpoint's choices and receives all that the run uses.
 // `deterministic`: cuBLASLt's first answer for every size, nothing is measured, read or kept.
-void choose_gemm_algorithms(TrainingModel& model, Communicator& world, bool deterministic,
+void choose_gemm_algorithms(Rank& rank, Step& step, Communicator& world, bool deterministic,
                             std::map<std::string, std::string>& entries);
 
 // $MEGALITH_CACHE, $XDG_CACHE_HOME/megalith or ~/.cache/megalith; empty where none of them is set.

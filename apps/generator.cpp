@@ -33,10 +33,9 @@ Generator::Generator(const Options& options, DeviceType device, std::int64_t max
       compute_(device, "compute", instruments),
       arena_(pool_, device == DeviceType::kPlan ? Arena::Mode::kRecording : Arena::Mode::kPlanned),
       gpt_(build_gpt(options.model, {}, default_factories())),
-      ctx_{.compute = compute_, .arena = arena_, .mode = Mode::kGenerate},
+      ctx_{.compute = compute_, .arena = arena_, .planned_for = options.train.device},
       host_(std::make_unique<HostBuffers>(device, max_tokens)) {
   const ModelConfig& model = options.model;
-  ctx_.planned_for = options.train.device;
   gpt_.parameters->allocate(pool_, model.params_dtype);
   const Shape cache_shape{1, max_tokens, model.num_query_groups, model.kv_channels};
   const auto bytes = static_cast<std::size_t>(cache_shape.numel()) * size_of(model.params_dtype);
@@ -53,10 +52,9 @@ Generator::Generator(const Options& options, DeviceType device, std::int64_t max
   position_ = one("position");
   next_ = Tensor(one("next token"), DType::kInt32, {1});
   cache_.start = start_;
-  ctx_.cache = &cache_;
   std::vector<SegmentRunner::Entry> entries;
   for (const NamedSegment& named : gpt_.segments)
-    entries.push_back({.name = named.name, .segment = named.segment.get(), .hooks = {}});
+    entries.push_back({.name = named.name, .segment = named.segment.get()});
   runner_ = std::make_unique<SegmentRunner>(ctx_, std::move(entries));
 }
 
@@ -77,12 +75,15 @@ void Generator::step(std::span<const std::int32_t> tokens, std::int64_t start) {
     *host_->position = static_cast<std::int32_t>(start + count);
   }
   arena_.begin_scope({});
-  const Batch batch{
-      .tokens = ctx_.empty({count}, DType::kInt32, "tokens"), .labels = {}, .sequences = 1, .seq_length = count};
-  copy_from_host(compute_, batch.tokens.data, host_->tokens, batch.tokens.bytes());
+  const Microbatch microbatch{.mode = Mode::kGenerate,
+                              .sequences = 1,
+                              .seq_length = count,
+                              .tokens = ctx_.empty({count}, DType::kInt32, "tokens"),
+                              .cache = &cache_};
+  copy_from_host(compute_, microbatch.tokens.data, host_->tokens, microbatch.tokens.bytes());
   copy_from_host(compute_, start_, host_->start, sizeof(std::int32_t));
   copy_from_host(compute_, position_, host_->position, sizeof(std::int32_t));
-  runner_->set_batch(0, batch, nullptr);
+  runner_->begin(0, microbatch);
   for (int s = 0; s < runner_->num_segments(); ++s) runner_->run({.kind = ActionKind::kForward, .segment = s});
   Sample sample{.logits = runner_->outputs(0)[0],
                 .vocab_size = options_.model.vocab_size,

@@ -11,7 +11,7 @@
 #include "core/device/memory_pool.h"
 #include "core/device/stream.h"
 #include "core/model/gpt.h"
-#include "parallel/pipeline_parallel/executor.h"
+#include "parallel/pipeline_parallel/segment_runner.h"
 
 namespace megalith {
 
@@ -41,7 +41,7 @@ class Generator {
   Arena arena_;
   GptModel gpt_;
   KvCache cache_;
-  Context ctx_;
+  const Context ctx_;
   std::unique_ptr<SegmentRunner> runner_;
   std::int32_t* start_ = nullptr;     // device: position of the step's first token
   std::int32_t* position_ = nullptr;  // device: of the token to be drawn

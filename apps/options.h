@@ -128,6 +128,7 @@ struct LoggingOptions {
   std::int64_t profile_step_start = 10;  // steps [start, end) are recorded
   std::int64_t profile_step_end = 12;
   std::vector<std::string> profile_ranks;  // empty: rank 0 by the profiler, all by --trace
+  bool print_actions = false;              // in place of training or forecasting
 };
 
 struct GenerateOptions {

@@ -8,13 +8,12 @@
 
 #include "apps/flags.h"
 #include "apps/forecast.h"
-#include "apps/model_builder.h"
 #include "apps/plan_page.h"
 #include "apps/program.h"
 #include "apps/rates.h"
 #include "apps/report_page.h"
+#include "apps/run_setup.h"
 #include "apps/suggest.h"
-#include "apps/trainer.h"
 #include "core/base/counted.h"
 #include "core/base/cpu_check.h"
 #include "core/base/error.h"
@@ -64,14 +63,14 @@ void print_mesh(const MeshSizes& mesh) {
   if (groups > kMostLines) fmt::print("  and {} in this order\n", counted(groups - kMostLines, "more group"));
 }
 
-void print_layout(const Options& options, const MeshSizes& mesh) {
-  const std::int64_t microbatches = count_microbatches(options.train, static_cast<int>(mesh.dp));
+void print_layout(const Options& options, const RunConfig& config) {
+  const MeshSizes& mesh = config.mesh;
   fmt::print("layout\n");
   fmt::print("  ranks                         {:>15} ({}{}dp {}{})\n", mesh.world(),
              mesh.tp > 1 ? fmt::format("tp {} x ", mesh.tp) : "", mesh.cp > 1 ? fmt::format("cp {} x ", mesh.cp) : "",
              mesh.dp, mesh.pp > 1 ? fmt::format(" x pp {}", mesh.pp) : "");
   fmt::print("  sequences per step            {:>15} = {} x {} x {}\n", options.train.global_batch_size,
-             counted(mesh.dp, "data-parallel rank"), counted(microbatches, "microbatch", "microbatches"),
+             counted(mesh.dp, "data-parallel rank"), counted(config.microbatches, "microbatch", "microbatches"),
              options.train.micro_batch_size);
   fmt::print("  tokens per step               {:>15}\n", options.train.global_batch_size * options.model.seq_length);
   if (mesh.cp > 1) {
@@ -79,9 +78,9 @@ void print_layout(const Options& options, const MeshSizes& mesh) {
     fmt::print("  tokens of a sequence per rank {:>15} = 2 chunks of {}\n", length / mesh.cp, length / mesh.cp / 2);
   }
   print_mesh(mesh);
-  const PipelineLayout pipeline = pipeline_layout(options);
+  const PipelineLayout& pipeline = config.pipeline;
   if (pipeline.placement.num_parts() == 1) return;
-  const Schedule schedule = schedule_of(pipeline, microbatches);
+  const Schedule schedule = config.schedule();
   fmt::print("pipeline\n");
   fmt::print("  schedule                      {:>15}, {} a stage\n", name_of(pipeline.kind),
              counted(pipeline.placement.num_chunks, "chunk"));
@@ -213,13 +212,16 @@ ExitCode forecast(int argc, char** argv) {
     print_suggestions(options, *rates);
     return ExitCode::kOk;
   }
-  complete_options(options, tokenizer_of(options), world);
-  const MeshSizes mesh = mesh_sizes_of(options.parallel, world);
-  print_layout(options, mesh);
+  const RunConfig config = complete_options(options, tokenizer_of(options), world);
+  if (options.logging.print_actions) {
+    fmt::print("{}", printed_actions(options, config));
+    return ExitCode::kOk;
+  }
+  print_layout(options, config);
   print_parameters(options.model);
   const Forecast forecast = make_forecast(options, world, {.rates = rates ? &*rates : nullptr});
   for (const StageForecast& stage : forecast.stages)
-    print_memory(stage.memory, stage.plans, mesh.pp > 1 ? fmt::format(" of stage {}", stage.stage) : "");
+    print_memory(stage.memory, stage.plans, config.mesh.pp > 1 ? fmt::format(" of stage {}", stage.stage) : "");
   print_work(options, forecast);
   print_step(forecast, rates ? rates->device : "");
   if (options.forecast.html.empty()) return ExitCode::kOk;

@@ -64,18 +64,18 @@ std::string volume_table(const Forecast& forecast) {
 }
 
 // Of the step, or where that has more boxes than a page should, of one with fewer microbatches.
-std::string picture(const Options& options, const Forecast& forecast) {
-  const PipelineLayout pipeline = pipeline_layout(options);
+std::string picture(const Forecast& forecast) {
+  const PipelineLayout& pipeline = forecast.config.pipeline;
   const auto boxes_each = static_cast<std::int64_t>(3 * pipeline.placement.num_parts());
   const auto most = static_cast<std::int64_t>(kMostBoxes) / boxes_each;
-  const Schedule whole = schedule_of(pipeline, forecast.microbatches);
-  if (forecast.microbatches <= most) return schedule_svg(whole, forecast.simulation);
+  const Schedule whole = forecast.config.schedule();
+  if (forecast.config.microbatches <= most) return schedule_svg(whole, forecast.simulation);
   const std::int64_t stages = pipeline.placement.num_stages;
   const std::int64_t drawn = std::max(most / stages, std::int64_t{2}) * stages;
-  const Schedule some = schedule_of(pipeline, std::min(drawn, forecast.microbatches));
+  const Schedule some = schedule_of(pipeline, std::min(drawn, forecast.config.microbatches));
   return schedule_svg(some, simulate(some, forecast.durations)) +
          fmt::format("<p>Drawn with {} of {} microbatches, so its bubble is larger than the step's.</p>\n",
-                     some.num_microbatches, forecast.microbatches);
+                     some.num_microbatches, forecast.config.microbatches);
 }
 
 }  // namespace
@@ -86,10 +86,10 @@ std::string plan_page(const Options& options, const Forecast& forecast, const st
       "{}: tensor {} x pipeline {} x data {} · {} · rates of {} · megalith {} ({})",
       counted(parallel.world_size, "rank"), parallel.tensor_model_parallel_size, parallel.pipeline_model_parallel_size,
       parallel.world_size / (parallel.tensor_model_parallel_size * parallel.pipeline_model_parallel_size),
-      counted(forecast.microbatches, "microbatch", "microbatches"), rates, program_version(), program_commit()));
-  return html_page("Forecast of a training step", origin,
-                   tiles(forecast) + "<h2>Schedule</h2>\n" + picture(options, forecast) + memory_table(forecast) +
-                       volume_table(forecast));
+      counted(forecast.config.microbatches, "microbatch", "microbatches"), rates, program_version(), program_commit()));
+  return html_page(
+      "Forecast of a training step", origin,
+      tiles(forecast) + "<h2>Schedule</h2>\n" + picture(forecast) + memory_table(forecast) + volume_table(forecast));
 }
 
 }  // namespace megalith

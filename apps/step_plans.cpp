@@ -1,71 +1,66 @@
-// What a step takes, recorded on the plan backend before anything is allocated.
+#include "apps/step_plans.h"
+
+#include <fmt/format.h>
+
 #include "apps/async_save.h"
-#include "apps/model_builder.h"
-#include "core/device/timeline.h"
-#include "parallel/comm/plan_communicator.h"
+#include "apps/step.h"
 
 namespace megalith {
 
-std::size_t MemoryUse::total() const {
-  std::size_t bytes = arena;
-  for (std::size_t category : persistent) bytes += category;
-  return bytes;
-}
-
 namespace {
 
-// `options` with fewer microbatches in a step.
-Options with_microbatches(const Options& options, std::int64_t microbatches, std::int64_t data_parallel_size) {
-  Options fewer = options;
-  fewer.train.global_batch_size = microbatches * options.train.micro_batch_size * data_parallel_size;
-  return fewer;
+RunConfig with_microbatches(RunConfig config, std::int64_t microbatches) {
+  config.microbatches = microbatches;
+  return config;
 }
 
-StepInput empty_input(const TrainingModel& model, const Options& options, std::vector<std::int32_t>& tokens) {
-  const std::int64_t sequences = model.num_microbatches() * options.train.micro_batch_size;
-  tokens.resize(static_cast<std::size_t>(sequences * (options.model.seq_length + 1)), 0);
-  return {.iteration = 1,
-          .learning_rate = 0,
-          .first_samples = std::vector<std::int64_t>(static_cast<std::size_t>(model.num_microbatches()), 0),
-          .tokens = tokens};
-}
+// A rank on the plan backend, and a step on samples of no meaning.
+struct Recording {
+  Recording(const Options& options, const RunConfig& config, const Mesh& mesh)
+      : rank(options, config, DeviceType::kPlan, mesh, {.timeline = &timeline}, 0),
+        step(rank),
+        tokens(static_cast<std::size_t>(config.step_sequences() * (config.seq_length + 1))),
+        input{.iteration = 1,
+              .first_samples = std::vector<std::int64_t>(static_cast<std::size_t>(config.microbatches)),
+              .tokens = tokens} {}
 
-void plan_training(const Options& options, const Mesh& mesh, StepRecording& recording) {
   Timeline timeline;
-  TrainingModel model(options, DeviceType::kPlan, mesh, {.timeline = &timeline});
+  Rank rank;
+  Step step;
   std::vector<std::int32_t> tokens;
-  model.train_step(empty_input(model, options, tokens));
-  model.wait_for_parameters();  // what the next step would do; a plan is of one, and ends with nothing under way
+  StepInput input;
+};
+
+void plan_training(const Options& options, const RunConfig& config, const Mesh& mesh, StepRecording& recording) {
+  Recording recorded(options, config, mesh);
+  recorded.step.train(recorded.input);
+  recorded.step
+      .wait_for_parameters();  // what the next step would do; a plan is of one, and ends with nothing under way
   StepPlans& plans = recording.plans;
-  plans.train = plan_arena(timeline, model.arena());
-  plans.train_flops = timeline.flops();
-  plans.train_ops = timeline.entries().size();
-  if (options.checkpoint.async_save) plans.checkpoint_staging = staging_bytes(shards_to_write(model, model.replicas()));
-  recording.persistent = model.pool().allocated_by_category();
-  recording.actions = model.train_actions();
-  recording.entries = model.action_entries();
-  recording.microbatches = model.num_microbatches();
-  recording.timeline = std::move(timeline);
+  plans.train = plan_arena(recorded.timeline, recorded.rank.memory.arena);
+  plans.train_flops = recorded.timeline.flops();
+  plans.train_ops = recorded.timeline.entries().size();
+  if (options.checkpoint.async_save) plans.checkpoint_staging = staging_bytes(shards_to_write(recorded.rank));
+  recording.persistent = recorded.rank.memory.pool.allocated_by_category();
+  recording.actions = recorded.step.actions().train;
+  recording.entries = recorded.step.action_entries();
+  recording.microbatches = config.microbatches;
+  recording.timeline = std::move(recorded.timeline);
 }
 
-void plan_evaluation(const Options& options, const Mesh& mesh, StepPlans& plans) {
-  Timeline timeline;
-  TrainingModel model(options, DeviceType::kPlan, mesh, {.timeline = &timeline});
-  std::vector<std::int32_t> tokens;
-  model.evaluate_step(empty_input(model, options, tokens));
-  plans.evaluate = plan_arena(timeline, model.arena());
+void plan_evaluation(const Options& options, const RunConfig& config, const Mesh& mesh, StepPlans& plans) {
+  Recording recorded(options, config, mesh);
+  recorded.step.evaluate(recorded.input);
+  plans.evaluate = plan_arena(recorded.timeline, recorded.rank.memory.arena);
 }
 
 // A step whose weights are gathered beside the next one's forward: the second of two.
-void record_second_step(const Options& options, const Mesh& mesh, StepRecording& recording) {
-  Timeline timeline;
-  TrainingModel model(options, DeviceType::kPlan, mesh, {.timeline = &timeline});
-  std::vector<std::int32_t> tokens;
-  const StepInput input = empty_input(model, options, tokens);
-  model.train_step(input);
-  model.train_step(input);
-  recording.entries = model.action_entries();
-  recording.timeline = std::move(timeline);
+void record_second_step(const Options& options, const RunConfig& config, const Mesh& mesh, StepRecording& recording) {
+  Recording recorded(options, config, mesh);
+  recorded.step.train(recorded.input);
+  recorded.step.train(recorded.input);
+  recording.entries = recorded.step.action_entries();
+  recording.timeline = std::move(recorded.timeline);
 }
 
 // Where one part takes a microbatch forward and back before the next, all but the first and the last are alike: so
@@ -87,43 +82,59 @@ std::int64_t recorded_microbatches(const PipelineLayout& pipeline, std::int64_t 
 
 }  // namespace
 
-StepPlans plan_steps(const Options& options, int rank, int world, CategoryBytes* persistent) {
-  PlanCommunicator ranks("world", {.rank = rank, .size = world});
-  const Mesh mesh = Mesh::create(ranks, mesh_sizes_of(options.parallel, world));
-  const std::int64_t dp = mesh.sizes().dp;
-  const std::int64_t microbatches = count_microbatches(options.train, static_cast<int>(dp));
-  const bool is_long = microbatches > kRecordedOneByOne && is_one_by_one(pipeline_layout(options));
-  const Options recorded = is_long ? with_microbatches(options, kRecordedOneByOne, dp) : options;
+StepPlans plan_steps(const Options& options, const RunConfig& config, int rank, CategoryBytes* persistent) {
+  PlanCommunicator ranks("world", {.rank = rank, .size = static_cast<int>(config.mesh.world())});
+  const Mesh mesh = Mesh::create(ranks, config.mesh);
+  const bool is_long = config.microbatches > kRecordedOneByOne && is_one_by_one(config.pipeline);
+  const RunConfig recorded = is_long ? with_microbatches(config, kRecordedOneByOne) : config;
   StepRecording recording;
-  plan_training(recorded, mesh, recording);
+  plan_training(options, recorded, mesh, recording);
   StepPlans plans = std::move(recording.plans);
-  plan_evaluation(recorded, mesh, plans);
+  plan_evaluation(options, recorded, mesh, plans);
   if (persistent != nullptr) *persistent = recording.persistent;
   if (!is_long) return plans;
   StepRecording fewer;
-  plan_training(with_microbatches(options, kRecordedOneByOne - 1, dp), mesh, fewer);
-  const std::int64_t more = microbatches - kRecordedOneByOne;
+  plan_training(options, with_microbatches(config, kRecordedOneByOne - 1), mesh, fewer);
+  const std::int64_t more = config.microbatches - kRecordedOneByOne;
   plans.train_flops += static_cast<double>(more) * (plans.train_flops - fewer.plans.train_flops);
   plans.train_ops += static_cast<std::size_t>(more) * (plans.train_ops - fewer.plans.train_ops);
   return plans;
 }
 
-StepRecording record_step(const Options& options, int rank, int world, std::int64_t most_microbatches) {
-  PlanCommunicator ranks("world", {.rank = rank, .size = world});
-  const Mesh mesh = Mesh::create(ranks, mesh_sizes_of(options.parallel, world));
-  const std::int64_t dp = mesh.sizes().dp;
-  const std::int64_t microbatches = recorded_microbatches(
-      pipeline_layout(options), count_microbatches(options.train, static_cast<int>(dp)), most_microbatches);
-  const Options recorded = with_microbatches(options, microbatches, dp);
+StepRecording record_step(const Options& options, const RunConfig& config, int rank, std::int64_t most_microbatches) {
+  PlanCommunicator ranks("world", {.rank = rank, .size = static_cast<int>(config.mesh.world())});
+  const Mesh mesh = Mesh::create(ranks, config.mesh);
+  const RunConfig recorded =
+      with_microbatches(config, recorded_microbatches(config.pipeline, config.microbatches, most_microbatches));
   StepRecording recording;
-  plan_training(recorded, mesh, recording);
+  plan_training(options, recorded, mesh, recording);
   if (options.parallel.overlap_param_gather) {
     ranks.clear_calls();
-    record_second_step(recorded, mesh, recording);
+    record_second_step(options, recorded, mesh, recording);
   }
   recording.calls = ranks.calls();
-  plan_evaluation(recorded, mesh, recording.plans);
+  plan_evaluation(options, recorded, mesh, recording.plans);
   return recording;
+}
+
+std::string printed_actions(const Options& options, const RunConfig& config) {
+  const auto world = static_cast<int>(config.mesh.world()), stages = static_cast<int>(config.mesh.pp);
+  std::string text;
+  for (int stage = 0; stage < stages; ++stage) {
+    PlanCommunicator ranks("world", {.rank = stage * (world / stages), .size = world});
+    const Mesh mesh = Mesh::create(ranks, config.mesh);
+    Timeline timeline;
+    const Rank rank(options, config, DeviceType::kPlan, mesh, {.timeline = &timeline}, 0);
+    if (stages > 1) text += fmt::format("stage {}\n", stage);
+    text += printed(step_actions(rank).train, rank.model.gpt);
+  }
+  return text;
+}
+
+std::size_t MemoryUse::total() const {
+  std::size_t bytes = arena;
+  for (std::size_t category : persistent) bytes += category;
+  return bytes;
 }
 
 MemoryUse memory_use(const StepPlans& plans, const CategoryBytes& persistent) {

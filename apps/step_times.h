@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "apps/cost_model.h"
-#include "apps/model_builder.h"
+#include "apps/step_plans.h"
 
 namespace megalith {
 

@@ -103,8 +103,7 @@ std::vector<std::string> flags_of(const Options& options) {
 bool is_legal(const Options& options, int world) {
   try {
     check(App::kPlan, options);
-    const MeshSizes mesh = mesh_sizes_of(options.parallel, world);
-    schedule_of(pipeline_layout(options), count_microbatches(options.train, static_cast<int>(mesh.dp)));
+    run_config(options, world).schedule();
     return true;
   } catch (const Error& error) {
     if (error.code() != ExitCode::kUsage) throw;

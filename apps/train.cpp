@@ -85,6 +85,7 @@ megalith::ExitCode train(megalith::MpiRuntime& mpi, megalith::Communicator& worl
   FoundCheckpoint found;
   const auto take_folder = [&](const Options& options) {
     const std::string& save = options.checkpoint.save;
+    if (options.logging.print_actions) return;
     if (!save.empty()) check_save_folder(save);
     if (!save.empty() && !options.train.skip_train && world.rank() == 0) save_lock.emplace(save);
   };
@@ -110,6 +111,10 @@ megalith::ExitCode train(megalith::MpiRuntime& mpi, megalith::Communicator& worl
   together(world, [&] {
     setup = std::make_unique<RunSetup>(prepare_run(parsed.options, world.rank(), world.size(), std::move(found)));
   });
+  if (parsed.options.logging.print_actions) {
+    if (world.rank() == 0) fmt::print("{}", printed_actions(setup->options, setup->config));
+    return ExitCode::kOk;
+  }
   for (const int signal : {SIGINT, SIGTERM, SIGPIPE, SIGUSR1})  // until here there was nothing to save
     stop_on_signal(signal, stop_request, world.rank() == 0);
   mpi.watch({.timeout = timeout_of(flags, {}), .dump_folder = parsed.options.parallel.comm_dump});
@@ -117,7 +122,7 @@ megalith::ExitCode train(megalith::MpiRuntime& mpi, megalith::Communicator& worl
   if (parsed.options.train.device == DeviceType::kCuda) gpus = mpi.world(DeviceType::kCuda);
   print_banner(*setup, world);
   Trainer trainer(std::move(*setup), gpus ? *gpus : world, stop_request, &world);
-  if (save_lock) trainer.hold_folder([&](const Directory& folder) { save_lock->hold(folder); });
+  if (save_lock) trainer.checkpoints().hold_folder([&](const Directory& folder) { save_lock->hold(folder); });
   const ExitCode code = trainer.run();
   if (code == ExitCode::kOk) check_standard_output();  // a run that was stopped has told so by its exit code
   return code;

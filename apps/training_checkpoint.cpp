@@ -56,7 +56,7 @@ void add_cut(const Item& item, const FlatShard::Range& held, const Tensor& flat,
 }
 
 // Everything of this rank, in a fixed order. Without `optimizer` the weights alone.
-std::vector<Item> items_of(ParameterStore& parameters, AdamWOptimizer* optimizer) {
+std::vector<Item> items_of(const ParameterStore& parameters, const AdamWOptimizer* optimizer) {
   std::vector<Item> items;
   for (std::size_t u = 0; u < parameters.units().size(); ++u) {
     for (const Parameter* parameter : parameters.units()[u].parameters) {
@@ -182,8 +182,9 @@ void refuse_no_checkpoint(const std::string& folder, const std::string& remedy) 
         .show_place = false});
 }
 
-std::vector<WrittenShard> shards_to_write(TrainingModel& model, const Communicator& replicas) {
-  std::vector<Item> items = items_of(*model.gpt().parameters, &model.optimizer());
+std::vector<WrittenShard> shards_to_write(const Rank& rank) {
+  const Communicator& replicas = rank.groups.replicas;  // they share the writing of what they hold in copies
+  std::vector<Item> items = items_of(*rank.model.gpt.parameters, &rank.optimizer.adamw);
   std::erase_if(items, [](const Item& item) { return !item.saved || item.tensor.numel() == 0; });
   std::stable_partition(items.begin(), items.end(), [](const Item& item) { return !item.sharded; });
   std::vector<Shard> shards;
@@ -203,11 +204,11 @@ std::vector<WrittenShard> shards_to_write(TrainingModel& model, const Communicat
 }
 
 SaveResult save_training_checkpoint(const SaveCheckpoint& request) {
-  request.model.wait_for_parameters();
+  request.rank.buckets.gatherer->wait_for_all();
   std::vector<Shard> mine;
   std::vector<std::vector<std::byte>> host;
-  Stream& stream = request.model.compute();
-  for (WrittenShard& written : shards_to_write(request.model, request.replicas)) {
+  Stream& stream = request.rank.streams.compute;
+  for (WrittenShard& written : shards_to_write(request.rank)) {
     host.emplace_back(written.tensor.bytes());
     copy_to_host(stream, host.back().data(), written.tensor.data, host.back().size());
     mine.push_back(std::move(written.shard));

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/model_builder.h"
+#include "apps/rank.h"
 #include "core/checkpoint/train_state.h"
 #include "parallel/checkpoint/checkpoint.h"
 #include "parallel/comm/communicator.h"
@@ -30,12 +30,11 @@ struct WrittenShard {
   Shard shard;    // without data
   Tensor tensor;  // contiguous, on the device
 };
-std::vector<WrittenShard> shards_to_write(TrainingModel& model, const Communicator& replicas);
+std::vector<WrittenShard> shards_to_write(const Rank& rank);
 
 struct SaveCheckpoint {
-  TrainingModel& model;
+  Rank& rank;
   Communicator& world;
-  Communicator& replicas;  // the ranks with the same weights, which share the writing of what they hold in copies
   TrainState state;
   std::string directory;
   const std::vector<SmallFile>* files = nullptr;  // as SaveRequest's

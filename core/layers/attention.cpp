@@ -6,8 +6,8 @@
 
 namespace megalith {
 
-Tensor apply_dropout(Context& ctx, const DropoutSpec& spec, const Tensor& x) {
-  if (spec.p == 0 || ctx.mode != Mode::kTrain) return x;
+Tensor apply_dropout(const Context& ctx, const Microbatch& mb, const DropoutSpec& spec, const Tensor& x) {
+  if (spec.p == 0 || mb.mode != Mode::kTrain) return x;
   const Tensor y = ctx.empty(x.shape, x.dtype, "dropout");
   launch(ctx.compute, Dropout{.x = x,
                               .y = y,
@@ -15,10 +15,10 @@ Tensor apply_dropout(Context& ctx, const DropoutSpec& spec, const Tensor& x) {
                               .seed = ctx.seed,
                               .layer = spec.layer,
                               .site = spec.site,
-                              .rows_per_sample = ctx.batch.seq_length,
-                              .parameters = ctx.microbatch,
+                              .rows_per_sample = mb.seq_length,
+                              .parameters = mb.parameters,
                               .first_row = spec.row_part * x.size(0),
-                              .part = ctx.batch.part});
+                              .part = mb.part});
   return y;
 }
 
@@ -31,67 +31,68 @@ Attention::Heads Attention::split(const Tensor& qkv) const {
           .v = qkv.slice(1, (n + k) * d, k * d).split_dim(1, k)};
 }
 
-void Attention::rotate(Context& ctx, const Tensor& heads, bool backward) const {
+void Attention::rotate(const Context& ctx, const Microbatch& mb, const Tensor& heads, bool backward) const {
   if (spec_.rotary_dim == 0) return;
-  const Tensor x = by_sequence(ctx, heads);
+  const Tensor x = by_sequence(mb, heads);
   launch(ctx.compute, Rope{.x = x,
                            .y = x,
                            .theta = spec_.rotary_base,
                            .rotary_dim = spec_.rotary_dim,
                            .scaling = spec_.rotary_scaling,
                            .backward = backward,
-                           .part = ctx.batch.part,
-                           .start = ctx.cache != nullptr ? ctx.cache->start : nullptr});
+                           .part = mb.part,
+                           .start = mb.cache != nullptr ? mb.cache->start : nullptr});
 }
 
-Tensor Attention::attend_cached(Context& ctx, const Heads& heads) const {
-  const Tensor q = by_sequence(ctx, heads.q);
+Tensor Attention::attend_cached(const Context& ctx, const Microbatch& mb, const Heads& heads) const {
+  const Tensor q = by_sequence(mb, heads.q);
   const auto layer = static_cast<std::size_t>(spec_.layer);
-  const Tensor& keys = ctx.cache->keys[layer];
-  const Tensor& values = ctx.cache->values[layer];
-  launch(ctx.compute, KvCacheAppend{.k = by_sequence(ctx, heads.k),
-                                    .v = by_sequence(ctx, heads.v),
+  const Tensor& keys = mb.cache->keys[layer];
+  const Tensor& values = mb.cache->values[layer];
+  launch(ctx.compute, KvCacheAppend{.k = by_sequence(mb, heads.k),
+                                    .v = by_sequence(mb, heads.v),
                                     .k_cache = keys,
                                     .v_cache = values,
-                                    .start = ctx.cache->start});
+                                    .start = mb.cache->start});
   const Tensor out = ctx.empty({q.size(0) * q.size(1), spec_.heads * spec_.head_dim}, q.dtype, "attention output");
   launch(ctx.compute, CachedAttention{.q = q,
                                       .k_cache = keys,
                                       .v_cache = values,
-                                      .out = by_sequence(ctx, out.split_dim(1, spec_.heads)),
-                                      .start = ctx.cache->start,
+                                      .out = by_sequence(mb, out.split_dim(1, spec_.heads)),
+                                      .start = mb.cache->start,
                                       .scale = CoreAttention::Spec{.head_dim = spec_.head_dim}.scale()});
   return out;
 }
 
-TensorList Attention::forward(Context& ctx, const TensorList& inputs, Stash& stash) const {
+TensorList Attention::forward(const Context& ctx, const Microbatch& mb, const TensorList& inputs, Stash& stash) const {
   const Tensor normed = parts_.norm.forward(ctx, inputs[0], inputs[1], stash.child(kNorm));
   const Tensor residual = inputs[1] ? stash.child(kNorm)[Norm::kNormInput] : inputs[0];
-  const Tensor qkv = parts_.qkv->forward(ctx, normed, stash.child(kQkvLinear));
+  const Tensor qkv = parts_.qkv->forward(ctx, mb, normed, stash.child(kQkvLinear));
   Heads heads = split(qkv);
   if (parts_.q_norm) {
     heads.q = parts_.q_norm->forward(ctx, heads.q, {}, stash.child(kQNorm));
     heads.k = parts_.k_norm->forward(ctx, heads.k, {}, stash.child(kKNorm));
   }
-  rotate(ctx, heads.q, false);
-  rotate(ctx, heads.k, false);
-  const Tensor out = ctx.cache != nullptr
-                         ? attend_cached(ctx, heads)
-                         : parts_.core->forward(ctx, {heads.q, heads.k, heads.v}, stash.child(kCore))[0];
-  const Tensor hidden = parts_.proj->forward(ctx, out, stash.child(kProj));
-  return {apply_dropout(ctx, spec_.dropout, hidden), residual};
+  rotate(ctx, mb, heads.q, false);
+  rotate(ctx, mb, heads.k, false);
+  const Tensor out = mb.cache != nullptr
+                         ? attend_cached(ctx, mb, heads)
+                         : parts_.core->forward(ctx, mb, {heads.q, heads.k, heads.v}, stash.child(kCore))[0];
+  const Tensor hidden = parts_.proj->forward(ctx, mb, out, stash.child(kProj));
+  return {apply_dropout(ctx, mb, spec_.dropout, hidden), residual};
 }
 
 // Runs again what the policies of forward left out.
-void Attention::refill(Context& ctx, Stash& stash) const {
+void Attention::refill(const Context& ctx, const Microbatch& mb, Stash& stash) const {
   if (Stash& core = stash.child(kCore); !core.has(CoreAttention::kOut))
-    stash.child(kProj).refill(Linear::kInput, refill_attention(ctx, *parts_.core, core));
+    stash.child(kProj).refill(Linear::kInput, parts_.core->forward_again(ctx, mb, core));
 }
 
-TensorList Attention::backward_data(Context& ctx, const TensorList& output_gradients, Stash& stash) const {
-  refill(ctx, stash);
-  const Tensor d_hidden = apply_dropout(ctx, spec_.dropout, output_gradients[0]);
-  const Tensor d_out = parts_.proj->backward_data(ctx, d_hidden, stash.child(kProj));
+TensorList Attention::backward_data(const Context& ctx, const Microbatch& mb, const TensorList& output_gradients,
+                                    Stash& stash) const {
+  refill(ctx, mb, stash);
+  const Tensor d_hidden = apply_dropout(ctx, mb, spec_.dropout, output_gradients[0]);
+  const Tensor d_out = parts_.proj->backward_data(ctx, mb, d_hidden, stash.child(kProj));
   const Tensor d_qkv =
       ctx.empty({d_out.size(0), (spec_.heads + 2 * spec_.query_groups) * spec_.head_dim}, d_out.dtype, "qkv gradient");
   const Heads grads = split(d_qkv);
@@ -100,22 +101,22 @@ TensorList Attention::backward_data(Context& ctx, const TensorList& output_gradi
     targets.q = ctx.empty(grads.q.shape, d_out.dtype, "normed q gradient");
     targets.k = ctx.empty(grads.k.shape, d_out.dtype, "normed k gradient");
   }
-  parts_.core->backward_data(ctx, {d_out, targets.q, targets.k, targets.v}, stash.child(kCore));
-  rotate(ctx, targets.q, true);
-  rotate(ctx, targets.k, true);
+  parts_.core->backward_data(ctx, mb, {d_out, targets.q, targets.k, targets.v}, stash.child(kCore));
+  rotate(ctx, mb, targets.q, true);
+  rotate(ctx, mb, targets.k, true);
   if (parts_.q_norm) {
     parts_.q_norm->backward_data_into(ctx, targets.q, {}, grads.q, stash.child(kQNorm));
     parts_.k_norm->backward_data_into(ctx, targets.k, {}, grads.k, stash.child(kKNorm));
   }
-  const Tensor d_normed = parts_.qkv->backward_data(ctx, d_qkv, stash.child(kQkvLinear));
+  const Tensor d_normed = parts_.qkv->backward_data(ctx, mb, d_qkv, stash.child(kQkvLinear));
   const Tensor d_residual =
       parts_.norm.backward_data(ctx, d_normed, output_gradients[1], stash.child(kNorm), &stash.child(kQkvLinear));
   return {d_residual, d_residual};
 }
 
-void Attention::backward_weight(Context& ctx, Stash& stash) const {
-  parts_.proj->backward_weight(ctx, stash.child(kProj));
-  parts_.qkv->backward_weight(ctx, stash.child(kQkvLinear));
+void Attention::backward_weight(const Context& ctx, const Microbatch& mb, Stash& stash) const {
+  parts_.proj->backward_weight(ctx, mb, stash.child(kProj));
+  parts_.qkv->backward_weight(ctx, mb, stash.child(kQkvLinear));
   if (parts_.q_norm) {
     parts_.q_norm->backward_weight(ctx, stash.child(kQNorm));
     parts_.k_norm->backward_weight(ctx, stash.child(kKNorm));

@@ -45,9 +45,10 @@ class Attention : public Segment {
 
   Attention(const Spec& spec, Parts parts) : spec_(spec), parts_(std::move(parts)) {}
 
-  TensorList forward(Context& ctx, const TensorList& inputs, Stash& stash) const override;
-  TensorList backward_data(Context& ctx, const TensorList& output_gradients, Stash& stash) const override;
-  void backward_weight(Context& ctx, Stash& stash) const override;
+  TensorList forward(const Context& ctx, const Microbatch& mb, const TensorList& inputs, Stash& stash) const override;
+  TensorList backward_data(const Context& ctx, const Microbatch& mb, const TensorList& output_gradients,
+                           Stash& stash) const override;
+  void backward_weight(const Context& ctx, const Microbatch& mb, Stash& stash) const override;
 
  private:
   enum Child { kNorm, kQkvLinear, kProj, kQNorm, kKNorm, kCore };
@@ -56,16 +57,16 @@ class Attention : public Segment {
   };
 
   Heads split(const Tensor& qkv) const;
-  Tensor by_sequence(const Context& ctx, const Tensor& heads) const { return heads.split_dim(0, ctx.batch.sequences); }
-  void rotate(Context& ctx, const Tensor& heads, bool backward) const;
-  Tensor attend_cached(Context& ctx, const Heads& heads) const;
-  void refill(Context& ctx, Stash& stash) const;
+  Tensor by_sequence(const Microbatch& mb, const Tensor& heads) const { return heads.split_dim(0, mb.sequences); }
+  void rotate(const Context& ctx, const Microbatch& mb, const Tensor& heads, bool backward) const;
+  Tensor attend_cached(const Context& ctx, const Microbatch& mb, const Heads& heads) const;
+  void refill(const Context& ctx, const Microbatch& mb, Stash& stash) const;
 
   Spec spec_;
   Parts parts_;
 };
 
 // out = dropout(x) in train mode, x itself otherwise; never in place.
-Tensor apply_dropout(Context& ctx, const DropoutSpec& spec, const Tensor& x);
+Tensor apply_dropout(const Context& ctx, const Microbatch& mb, const DropoutSpec& spec, const Tensor& x);
 
 }  // namespace megalith

@@ -22,19 +22,20 @@ class CoreAttention : public Segment {
   // forward: {q [T, N, D], k [T, K, D], v [T, K, D]} -> {[T, N D]}, contiguous.
   // backward_data: {gradient of that, dq, dk, dv}, of which the last three, in the shapes of q, k and v, are written,
   // and returned.
-
-  // What forward returned, where its stash has no kOut; fills it.
-  virtual Tensor forward_again(Context& ctx, Stash& stash) const = 0;
-  void backward_weight(Context&, Stash&) const final {}
+  // What forward returns, from the inputs in its stash; fills kOut and kLse, whatever their policy.
+  virtual Tensor forward_again(const Context& ctx, const Microbatch& mb, Stash& stash) const = 0;
+  void backward_weight(const Context&, const Microbatch&, Stash&) const final {}
 
  protected:
   const Spec& spec() const { return spec_; }
-  void save_inputs(Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v, Stash& stash) const;
+  static void save_inputs(Stash& stash, const Tensor& q, const Tensor& k, const Tensor& v);
+  // After forward_again: leaves what the policy keeps.
+  static void save_outputs(Stash& stash);
   // [T, N, D] -> [B, S, N, D]
-  static Tensor by_sequence(const Context& ctx, const Tensor& heads) { return heads.split_dim(0, ctx.batch.sequences); }
+  static Tensor by_sequence(const Microbatch& mb, const Tensor& heads) { return heads.split_dim(0, mb.sequences); }
   // [T, N D] -> [B, S, N, D]
-  Tensor by_head(const Context& ctx, const Tensor& rows) const {
-    return by_sequence(ctx, rows.split_dim(1, spec_.heads));
+  Tensor by_head(const Microbatch& mb, const Tensor& rows) const {
+    return by_sequence(mb, rows.split_dim(1, spec_.heads));
   }
 
  private:
@@ -46,16 +47,14 @@ class CausalAttention : public CoreAttention {
  public:
   using CoreAttention::CoreAttention;
 
-  TensorList forward(Context& ctx, const TensorList& inputs, Stash& stash) const override;
-  TensorList backward_data(Context& ctx, const TensorList& gradients, Stash& stash) const override;
-  Tensor forward_again(Context& ctx, Stash& stash) const override;
+  TensorList forward(const Context& ctx, const Microbatch& mb, const TensorList& inputs, Stash& stash) const override;
+  TensorList backward_data(const Context& ctx, const Microbatch& mb, const TensorList& gradients,
+                           Stash& stash) const override;
+  Tensor forward_again(const Context& ctx, const Microbatch& mb, Stash& stash) const override;
 };
-
-// Runs forward_again with everything kept.
-Tensor refill_attention(Context& ctx, const CoreAttention& attention, Stash& stash);
 
 // Gives it its workspace.
 struct AttentionBackward;
-void launch_attention_backward(Context& ctx, AttentionBackward op);
+void launch_attention_backward(const Context& ctx, AttentionBackward op);
 
 }  // namespace megalith

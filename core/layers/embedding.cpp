@@ -15,32 +15,33 @@ Embedding::Embedding(ParameterStore& store, const Spec& spec)
                            .init_std = spec.init_std});
 }
 
-TensorList Embedding::forward(Context& ctx, const TensorList&, Stash& stash) const {
-  const Tensor& tokens = ctx.batch.tokens;
+TensorList Embedding::forward(const Context& ctx, const Microbatch& mb, const TensorList&, Stash& stash) const {
+  const Tensor& tokens = mb.tokens;
   const Tensor hidden = ctx.empty({tokens.numel(), spec_.hidden}, words_.weight.dtype, "embedding");
   launch(ctx.compute, EmbeddingForward{.tokens = tokens,
                                        .table = words_.weight,
                                        .positions = positions_ != nullptr ? positions_->weight : Tensor{},
-                                       .rows_per_sample = ctx.batch.seq_length,
-                                       .part = ctx.batch.part,
-                                       .start = ctx.cache != nullptr ? ctx.cache->start : nullptr,
+                                       .rows_per_sample = mb.seq_length,
+                                       .part = mb.part,
+                                       .start = mb.cache != nullptr ? mb.cache->start : nullptr,
                                        .y = hidden});
   stash[kTokens] = tokens;
-  return {apply_dropout(ctx, spec_.dropout, hidden), Tensor{}};
+  return {apply_dropout(ctx, mb, spec_.dropout, hidden), Tensor{}};
 }
 
-TensorList Embedding::backward_data(Context& ctx, const TensorList& output_gradients, Stash& stash) const {
-  stash[kOutputGradient] = apply_dropout(ctx, spec_.dropout, output_gradients[0]);
+TensorList Embedding::backward_data(const Context& ctx, const Microbatch& mb, const TensorList& output_gradients,
+                                    Stash& stash) const {
+  stash[kOutputGradient] = apply_dropout(ctx, mb, spec_.dropout, output_gradients[0]);
   return {};
 }
 
-void Embedding::backward_weight(Context& ctx, Stash& stash) const {
+void Embedding::backward_weight(const Context& ctx, const Microbatch& mb, Stash& stash) const {
   launch(ctx.compute, EmbeddingBackward{.tokens = stash.at(kTokens, "tokens"),
                                         .dy = stash.at(kOutputGradient, "embedding gradient"),
                                         .d_table = words_.main_grad,
                                         .d_positions = positions_ != nullptr ? positions_->main_grad : Tensor{},
-                                        .rows_per_sample = ctx.batch.seq_length,
-                                        .part = ctx.batch.part});
+                                        .rows_per_sample = mb.seq_length,
+                                        .part = mb.part});
 }
 
 }  // namespace megalith

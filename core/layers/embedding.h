@@ -20,9 +20,10 @@ class Embedding : public Segment {
   Embedding(ParameterStore& store, const Spec& spec);
   Parameter& word_table() { return words_; }
 
-  TensorList forward(Context& ctx, const TensorList& inputs, Stash& stash) const override;
-  TensorList backward_data(Context& ctx, const TensorList& output_gradients, Stash& stash) const override;
-  void backward_weight(Context& ctx, Stash& stash) const override;
+  TensorList forward(const Context& ctx, const Microbatch& mb, const TensorList& inputs, Stash& stash) const override;
+  TensorList backward_data(const Context& ctx, const Microbatch& mb, const TensorList& output_gradients,
+                           Stash& stash) const override;
+  void backward_weight(const Context& ctx, const Microbatch& mb, Stash& stash) const override;
 
  private:
   enum Slot { kTokens, kOutputGradient };

@@ -23,7 +23,7 @@ struct LinearSpec {
 };
 
 // x @ w with optional transposes, into a new tensor of x's dtype.
-Tensor matmul(Context& ctx, const Tensor& x, const Tensor& w, bool transpose_x = false, bool transpose_w = false,
+Tensor matmul(const Context& ctx, const Tensor& x, const Tensor& w, bool transpose_x = false, bool transpose_w = false,
               const Tensor& bias = {});
 
 class Linear : public Layer {
@@ -32,13 +32,16 @@ class Linear : public Layer {
 
   Linear(ParameterStore& store, const LinearSpec& spec);
 
-  Tensor forward(Context& ctx, const Tensor& x, Stash& stash) const override;         // [T, I] -> [T, O]
-  Tensor backward_data(Context& ctx, const Tensor& dy, Stash& stash) const override;  // [T, O] -> [T, I]
-  void backward_weight(Context& ctx, Stash& stash) const override;
+  Tensor forward(const Context& ctx, const Microbatch& mb, const Tensor& x,
+                 Stash& stash) const override;  // [T, I] -> [T, O]
+  Tensor backward_data(const Context& ctx, const Microbatch& mb, const Tensor& dy,
+                       Stash& stash) const override;  // [T, O] -> [T, I]
+  void backward_weight(const Context& ctx, const Microbatch& mb, Stash& stash) const override;
   // GELU in the GEMM. Not forward under --deterministic-mode: there a recomputed GELU shall have the bits of the kept
   // one, and on CUDA the GEMM applies it before it rounds.
-  Activated forward_gelu(Context& ctx, const Tensor& x, Stash& stash) const override;
-  Tensor backward_data_gelu(Context& ctx, const Tensor& dy, const Tensor& gelu_input, Stash& stash) const override;
+  Activated forward_gelu(const Context& ctx, const Microbatch& mb, const Tensor& x, Stash& stash) const override;
+  Tensor backward_data_gelu(const Context& ctx, const Microbatch& mb, const Tensor& dy, const Tensor& gelu_input,
+                            Stash& stash) const override;
 
   using Layer::backward_data;
   using Layer::forward;
@@ -50,7 +53,7 @@ class Linear : public Layer {
 };
 
 // Adds the outer-product gradient of y = x W^T to main gradients: dW += dy^T x, db += sum over rows of dy.
-void accumulate_linear_gradient(Context& ctx, const Tensor& x, const Tensor& dy, const Parameter& weight,
+void accumulate_linear_gradient(const Context& ctx, const Tensor& x, const Tensor& dy, const Parameter& weight,
                                 const Parameter* bias);
 
 }  // namespace megalith

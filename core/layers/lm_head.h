@@ -25,19 +25,22 @@ class LmHead : public Segment {
   // `weight` is [V, H]: a parameter of its own or the tied word table.
   LmHead(const Spec& spec, Norm norm, Parameter& weight) : spec_(spec), norm_(std::move(norm)), weight_(weight) {}
 
-  TensorList forward(Context& ctx, const TensorList& inputs, Stash& stash) const override;
-  TensorList backward_data(Context& ctx, const TensorList& output_gradients, Stash& stash) const override;
-  void backward_weight(Context& ctx, Stash& stash) const override;
+  TensorList forward(const Context& ctx, const Microbatch& mb, const TensorList& inputs, Stash& stash) const override;
+  TensorList backward_data(const Context& ctx, const Microbatch& mb, const TensorList& output_gradients,
+                           Stash& stash) const override;
+  void backward_weight(const Context& ctx, const Microbatch& mb, Stash& stash) const override;
 
  private:
   enum Slot { kInput, kLogitsGradient, kInputGradient };
   enum Child { kNorm };
 
   bool is_chunked() const { return spec_.loss_chunk_size > 0; }
-  TensorList generate(Context& ctx, const TensorList& inputs, Stash& stash) const;
+  TensorList generate(const Context& ctx, const Microbatch& mb, const TensorList& inputs, Stash& stash) const;
   // The losses of consecutive tokens; their logits' gradients in place in train mode.
-  void compute_losses(Context& ctx, const Tensor& logits, const Tensor& labels, const Tensor& losses) const;
-  void forward_chunks(Context& ctx, const Tensor& normed, const Tensor& losses, Stash& stash) const;
+  void compute_losses(const Context& ctx, const Microbatch& mb, const Tensor& logits, const Tensor& labels,
+                      const Tensor& losses) const;
+  void forward_chunks(const Context& ctx, const Microbatch& mb, const Tensor& normed, const Tensor& losses,
+                      Stash& stash) const;
 
   Spec spec_;
   Norm norm_;

@@ -13,19 +13,19 @@ LowRankLinear::LowRankLinear(ParameterStore& store, const Spec& spec)
                     .shape = {spec.rank, spec.outputs},
                     .initializer = Initializer::kZeros})) {}
 
-Tensor LowRankLinear::forward(Context& ctx, const Tensor& x, Stash& stash) const {
+Tensor LowRankLinear::forward(const Context& ctx, const Microbatch&, const Tensor& x, Stash& stash) const {
   stash[kInput] = x;
   stash[kHidden] = matmul(ctx, x, a_.weight);     // [T, R]
   return matmul(ctx, stash[kHidden], b_.weight);  // [T, O]
 }
 
-Tensor LowRankLinear::backward_data(Context& ctx, const Tensor& dy, Stash& stash) const {
+Tensor LowRankLinear::backward_data(const Context& ctx, const Microbatch&, const Tensor& dy, Stash& stash) const {
   stash[kOutputGradient] = dy;
   stash[kHiddenGradient] = matmul(ctx, dy, b_.weight, false, true);
   return matmul(ctx, stash[kHiddenGradient], a_.weight, false, true);
 }
 
-void LowRankLinear::backward_weight(Context& ctx, Stash& stash) const {
+void LowRankLinear::backward_weight(const Context& ctx, const Microbatch&, Stash& stash) const {
   launch(
       ctx.compute,
       Gemm{

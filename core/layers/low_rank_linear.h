@@ -20,9 +20,11 @@ class LowRankLinear : public Layer {
 
   LowRankLinear(ParameterStore& store, const Spec& spec);
 
-  Tensor forward(Context& ctx, const Tensor& x, Stash& stash) const override;         // [T, I] -> [T, O]
-  Tensor backward_data(Context& ctx, const Tensor& dy, Stash& stash) const override;  // [T, O] -> [T, I]
-  void backward_weight(Context& ctx, Stash& stash) const override;
+  Tensor forward(const Context& ctx, const Microbatch& mb, const Tensor& x,
+                 Stash& stash) const override;  // [T, I] -> [T, O]
+  Tensor backward_data(const Context& ctx, const Microbatch& mb, const Tensor& dy,
+                       Stash& stash) const override;  // [T, O] -> [T, I]
+  void backward_weight(const Context& ctx, const Microbatch& mb, Stash& stash) const override;
 
   using Layer::backward_data;
   using Layer::forward;

@@ -4,7 +4,7 @@
 
 namespace megalith {
 
-Tensor Mlp::activate(Context& ctx, const Tensor& x) const {
+Tensor Mlp::activate(const Context& ctx, const Tensor& x) const {
   if (spec_.activation == Activation::kSwiglu) {
     const Tensor y = ctx.empty({x.size(0), x.size(1) / 2}, x.dtype, "activation");
     launch(ctx.compute, SwigluForward{.x = x, .y = y});
@@ -15,19 +15,20 @@ Tensor Mlp::activate(Context& ctx, const Tensor& x) const {
   return y;
 }
 
-Layer::Activated Mlp::forward_fc1(Context& ctx, const Tensor& x, Stash& stash) const {
-  if (spec_.activation == Activation::kGeluTanh) return parts_.fc1->forward_gelu(ctx, x, stash);
-  const Tensor pre_activation = parts_.fc1->forward(ctx, x, stash);
+Layer::Activated Mlp::forward_fc1(const Context& ctx, const Microbatch& mb, const Tensor& x, Stash& stash) const {
+  if (spec_.activation == Activation::kGeluTanh) return parts_.fc1->forward_gelu(ctx, mb, x, stash);
+  const Tensor pre_activation = parts_.fc1->forward(ctx, mb, x, stash);
   return {.input = pre_activation, .output = activate(ctx, pre_activation)};
 }
 
-Tensor Mlp::backward_data_fc2(Context& ctx, const Tensor& dy, const Tensor& pre_activation, Stash& stash) const {
+Tensor Mlp::backward_data_fc2(const Context& ctx, const Microbatch& mb, const Tensor& dy, const Tensor& pre_activation,
+                              Stash& stash) const {
   const bool refills = !stash.has(Linear::kInput);
   if (refills && spec_.activation != Activation::kSwiglu) stash.refill(Linear::kInput, activate(ctx, pre_activation));
   if (spec_.activation == Activation::kGeluTanh) {
-    return parts_.fc2->backward_data_gelu(ctx, dy, pre_activation, stash);
+    return parts_.fc2->backward_data_gelu(ctx, mb, dy, pre_activation, stash);
   }
-  const Tensor d_activation = parts_.fc2->backward_data(ctx, dy, stash);
+  const Tensor d_activation = parts_.fc2->backward_data(ctx, mb, dy, stash);
   if (spec_.activation == Activation::kGeluExact) {
     launch(ctx.compute, GeluBackward{.x = pre_activation, .dy = d_activation, .dx = d_activation, .exact = true});
     return d_activation;
@@ -40,29 +41,30 @@ Tensor Mlp::backward_data_fc2(Context& ctx, const Tensor& dy, const Tensor& pre_
   return gradient;
 }
 
-TensorList Mlp::forward(Context& ctx, const TensorList& inputs, Stash& stash) const {
+TensorList Mlp::forward(const Context& ctx, const Microbatch& mb, const TensorList& inputs, Stash& stash) const {
   const Tensor normed = parts_.norm.forward(ctx, inputs[0], inputs[1], stash.child(kNorm));
   const Tensor residual = inputs[1] ? stash.child(kNorm)[Norm::kNormInput] : inputs[0];
-  const Layer::Activated fc1 = forward_fc1(ctx, normed, stash.child(kFc1));
-  stash.save(ctx.policies, kPreActivation, SlotKind::kAct, fc1.input);
-  const Tensor hidden = parts_.fc2->forward(ctx, fc1.output, stash.child(kFc2));
-  return {apply_dropout(ctx, spec_.dropout, hidden), residual};
+  const Layer::Activated fc1 = forward_fc1(ctx, mb, normed, stash.child(kFc1));
+  stash.save(kPreActivation, SlotKind::kAct, fc1.input);
+  const Tensor hidden = parts_.fc2->forward(ctx, mb, fc1.output, stash.child(kFc2));
+  return {apply_dropout(ctx, mb, spec_.dropout, hidden), residual};
 }
 
-TensorList Mlp::backward_data(Context& ctx, const TensorList& output_gradients, Stash& stash) const {
+TensorList Mlp::backward_data(const Context& ctx, const Microbatch& mb, const TensorList& output_gradients,
+                              Stash& stash) const {
   const Tensor& pre_activation = stash.at(kPreActivation, "fc1 output");
   Stash& fc1 = stash.child(kFc1);
   Stash& fc2 = stash.child(kFc2);
-  const Tensor d_hidden = apply_dropout(ctx, spec_.dropout, output_gradients[0]);
-  const Tensor d_pre_activation = backward_data_fc2(ctx, d_hidden, pre_activation, fc2);
-  const Tensor d_normed = parts_.fc1->backward_data(ctx, d_pre_activation, fc1);
+  const Tensor d_hidden = apply_dropout(ctx, mb, spec_.dropout, output_gradients[0]);
+  const Tensor d_pre_activation = backward_data_fc2(ctx, mb, d_hidden, pre_activation, fc2);
+  const Tensor d_normed = parts_.fc1->backward_data(ctx, mb, d_pre_activation, fc1);
   const Tensor d_residual = parts_.norm.backward_data(ctx, d_normed, output_gradients[1], stash.child(kNorm), &fc1);
   return {d_residual, d_residual};
 }
 
-void Mlp::backward_weight(Context& ctx, Stash& stash) const {
-  parts_.fc2->backward_weight(ctx, stash.child(kFc2));
-  parts_.fc1->backward_weight(ctx, stash.child(kFc1));
+void Mlp::backward_weight(const Context& ctx, const Microbatch& mb, Stash& stash) const {
+  parts_.fc2->backward_weight(ctx, mb, stash.child(kFc2));
+  parts_.fc1->backward_weight(ctx, mb, stash.child(kFc1));
   parts_.norm.backward_weight(ctx, stash.child(kNorm));
 }
 

@@ -25,9 +25,10 @@ class Mlp : public Segment {
 
   Mlp(const Spec& spec, Parts parts) : spec_(spec), parts_(std::move(parts)) {}
 
-  TensorList forward(Context& ctx, const TensorList& inputs, Stash& stash) const override;
-  TensorList backward_data(Context& ctx, const TensorList& output_gradients, Stash& stash) const override;
-  void backward_weight(Context& ctx, Stash& stash) const override;
+  TensorList forward(const Context& ctx, const Microbatch& mb, const TensorList& inputs, Stash& stash) const override;
+  TensorList backward_data(const Context& ctx, const Microbatch& mb, const TensorList& output_gradients,
+                           Stash& stash) const override;
+  void backward_weight(const Context& ctx, const Microbatch& mb, Stash& stash) const override;
 
  private:
   enum Slot { kPreActivation };
@@ -35,9 +36,10 @@ class Mlp : public Segment {
 
   // fc1 and the activation behind it; the gradient of fc1's output. GELU's tanh form is left to the layers, which may
   // have it in their GEMMs.
-  Layer::Activated forward_fc1(Context& ctx, const Tensor& x, Stash& stash) const;
-  Tensor backward_data_fc2(Context& ctx, const Tensor& dy, const Tensor& pre_activation, Stash& stash) const;
-  Tensor activate(Context& ctx, const Tensor& x) const;
+  Layer::Activated forward_fc1(const Context& ctx, const Microbatch& mb, const Tensor& x, Stash& stash) const;
+  Tensor backward_data_fc2(const Context& ctx, const Microbatch& mb, const Tensor& dy, const Tensor& pre_activation,
+                           Stash& stash) const;
+  Tensor activate(const Context& ctx, const Tensor& x) const;
 
   Spec spec_;
   Parts parts_;

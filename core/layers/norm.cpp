@@ -19,7 +19,7 @@ Norm::Norm(ParameterStore& store, const Spec& spec)
                       .decay = false});
 }
 
-void Norm::run(Context& ctx, const Tensor& x, const Tensor& residual, const Tensor& sum, const Tensor& y,
+void Norm::run(const Context& ctx, const Tensor& x, const Tensor& residual, const Tensor& sum, const Tensor& y,
                const Tensor& mean, const Tensor& rstd) const {
   if (spec_.kind == NormKind::kRmsNorm) {
     launch(ctx.compute, RmsNormForward{.x = x,
@@ -42,28 +42,28 @@ void Norm::run(Context& ctx, const Tensor& x, const Tensor& residual, const Tens
   }
 }
 
-Tensor Norm::forward(Context& ctx, const Tensor& x, const Tensor& residual, Stash& stash) const {
+Tensor Norm::forward(const Context& ctx, const Tensor& x, const Tensor& residual, Stash& stash) const {
   const Shape rows{x.numel() / spec_.size};
   const Tensor sum = residual ? ctx.empty(x.shape, x.dtype, "residual") : Tensor{};
   const Tensor y = ctx.empty(x.shape, x.dtype, "norm");
   const Tensor rstd = ctx.empty(rows, DType::kFp32, "norm statistics");
   const Tensor mean = spec_.kind == NormKind::kLayerNorm ? ctx.empty(rows, DType::kFp32, "norm statistics") : Tensor{};
   run(ctx, x, residual, sum, y, mean, rstd);
-  stash.save(ctx.policies, kNormInput, spec_.input_kind, residual ? sum : x);
+  stash.save(kNormInput, spec_.input_kind, residual ? sum : x);
   stash[kRstd] = rstd;
   stash[kMean] = mean;
   return y;
 }
 
-Tensor Norm::backward_data(Context& ctx, const Tensor& dy, const Tensor& d_residual, Stash& stash,
+Tensor Norm::backward_data(const Context& ctx, const Tensor& dy, const Tensor& d_residual, Stash& stash,
                            Stash* reader) const {
   const Tensor dx = ctx.empty(dy.shape, dy.dtype, "norm gradient");
   backward_data_into(ctx, dy, d_residual, dx, stash, reader);
   return dx;
 }
 
-void Norm::backward_data_into(Context& ctx, const Tensor& dy, const Tensor& d_residual, const Tensor& dx, Stash& stash,
-                              Stash* reader) const {
+void Norm::backward_data_into(const Context& ctx, const Tensor& dy, const Tensor& d_residual, const Tensor& dx,
+                              Stash& stash, Stash* reader) const {
   const Tensor& x = stash.at(kNormInput, weight_->name());
   Tensor y;
   if (reader != nullptr && !reader->has(Linear::kInput)) {
@@ -101,7 +101,7 @@ void Norm::backward_data_into(Context& ctx, const Tensor& dy, const Tensor& d_re
                                         .d_bias_partial = d_bias});
 }
 
-void Norm::backward_weight(Context& ctx, Stash& stash) const {
+void Norm::backward_weight(const Context& ctx, Stash& stash) const {
   launch(ctx.compute,
          ReduceRows{.x = stash.at(kWeightPartial, weight_->name()), .out = weight_->main_grad, .accumulate = true});
   if (bias_ != nullptr)

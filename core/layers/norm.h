@@ -24,19 +24,19 @@ class Norm {
   Norm(ParameterStore& store, const Spec& spec);
 
   // y = norm(x + residual); `residual` may be absent. The sum is kept as kNormInput.
-  Tensor forward(Context& ctx, const Tensor& x, const Tensor& residual, Stash& stash) const;
+  Tensor forward(const Context& ctx, const Tensor& x, const Tensor& residual, Stash& stash) const;
   // d(x + residual) = the norm's gradient + d_residual (optional). `reader`, where given, is the stash of the linear
   // behind: if it did not keep y, its input, it gets y again, bit for bit. RMSNorm's gradient makes it on its way;
   // LayerNorm runs once more.
-  Tensor backward_data(Context& ctx, const Tensor& dy, const Tensor& d_residual, Stash& stash,
+  Tensor backward_data(const Context& ctx, const Tensor& dy, const Tensor& d_residual, Stash& stash,
                        Stash* reader = nullptr) const;
   // The same into `dx`, which may be strided.
-  void backward_data_into(Context& ctx, const Tensor& dy, const Tensor& d_residual, const Tensor& dx, Stash& stash,
-                          Stash* reader = nullptr) const;
-  void backward_weight(Context& ctx, Stash& stash) const;
+  void backward_data_into(const Context& ctx, const Tensor& dy, const Tensor& d_residual, const Tensor& dx,
+                          Stash& stash, Stash* reader = nullptr) const;
+  void backward_weight(const Context& ctx, Stash& stash) const;
 
  private:
-  void run(Context& ctx, const Tensor& x, const Tensor& residual, const Tensor& sum, const Tensor& y,
+  void run(const Context& ctx, const Tensor& x, const Tensor& residual, const Tensor& sum, const Tensor& y,
            const Tensor& mean, const Tensor& rstd) const;
 
   Spec spec_;

@@ -12,9 +12,10 @@ class Sequential : public Segment {
  public:
   explicit Sequential(std::vector<std::unique_ptr<Segment>> segments) : segments_(std::move(segments)) {}
 
-  TensorList forward(Context& ctx, const TensorList& inputs, Stash& stash) const override;
-  TensorList backward_data(Context& ctx, const TensorList& output_gradients, Stash& stash) const override;
-  void backward_weight(Context& ctx, Stash& stash) const override;
+  TensorList forward(const Context& ctx, const Microbatch& mb, const TensorList& inputs, Stash& stash) const override;
+  TensorList backward_data(const Context& ctx, const Microbatch& mb, const TensorList& output_gradients,
+                           Stash& stash) const override;
+  void backward_weight(const Context& ctx, const Microbatch& mb, Stash& stash) const override;
 
  private:
   std::vector<std::unique_ptr<Segment>> segments_;
@@ -24,9 +25,10 @@ class Recompute : public Segment {
  public:
   explicit Recompute(std::unique_ptr<Segment> inner) : inner_(std::move(inner)) {}
 
-  TensorList forward(Context& ctx, const TensorList& inputs, Stash& stash) const override;
-  TensorList backward_data(Context& ctx, const TensorList& output_gradients, Stash& stash) const override;
-  void backward_weight(Context& ctx, Stash& stash) const override;
+  TensorList forward(const Context& ctx, const Microbatch& mb, const TensorList& inputs, Stash& stash) const override;
+  TensorList backward_data(const Context& ctx, const Microbatch& mb, const TensorList& output_gradients,
+                           Stash& stash) const override;
+  void backward_weight(const Context& ctx, const Microbatch& mb, Stash& stash) const override;
 
  private:
   std::unique_ptr<Segment> inner_;

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "core/layers/context.h"
+#include "core/layers/microbatch.h"
 #include "core/layers/parameter.h"
 #include "core/layers/stash.h"
 #include "core/ops/op.h"
@@ -49,34 +50,38 @@ class Segment {
  public:
   virtual ~Segment() = default;
 
-  virtual TensorList forward(Context& ctx, const TensorList& inputs, Stash& stash) const = 0;
-  virtual TensorList backward_data(Context& ctx, const TensorList& output_gradients, Stash& stash) const = 0;
-  virtual void backward_weight(Context& ctx, Stash& stash) const = 0;
+  virtual TensorList forward(const Context& ctx, const Microbatch& mb, const TensorList& inputs,
+                             Stash& stash) const = 0;
+  virtual TensorList backward_data(const Context& ctx, const Microbatch& mb, const TensorList& output_gradients,
+                                   Stash& stash) const = 0;
+  virtual void backward_weight(const Context& ctx, const Microbatch& mb, Stash& stash) const = 0;
 };
 
 // One tensor in, one out. As a segment of a model it works on the first of the pair, what the linear in front has made,
 // before that is added to the residual stream; the second is handed on as it came, and so is its gradient.
 class Layer : public Segment {
  public:
-  virtual Tensor forward(Context& ctx, const Tensor& x, Stash& stash) const = 0;
-  virtual Tensor backward_data(Context& ctx, const Tensor& dy, Stash& stash) const = 0;
+  virtual Tensor forward(const Context& ctx, const Microbatch& mb, const Tensor& x, Stash& stash) const = 0;
+  virtual Tensor backward_data(const Context& ctx, const Microbatch& mb, const Tensor& dy, Stash& stash) const = 0;
 
   // The same two with a GELU (tanh form) behind the layer and in front of it. Here it is an op of its own; a layer
   // whose GEMM can apply it overrides them.
   struct Activated {
     Tensor input, output;  // of the activation; its input is what the layer itself gives
   };
-  virtual Activated forward_gelu(Context& ctx, const Tensor& x, Stash& stash) const;
-  virtual Tensor backward_data_gelu(Context& ctx, const Tensor& dy, const Tensor& gelu_input, Stash& stash) const;
+  virtual Activated forward_gelu(const Context& ctx, const Microbatch& mb, const Tensor& x, Stash& stash) const;
+  virtual Tensor backward_data_gelu(const Context& ctx, const Microbatch& mb, const Tensor& dy,
+                                    const Tensor& gelu_input, Stash& stash) const;
 
-  TensorList forward(Context& ctx, const TensorList& inputs, Stash& stash) const final {
+  TensorList forward(const Context& ctx, const Microbatch& mb, const TensorList& inputs, Stash& stash) const final {
     TensorList outputs = inputs;
-    outputs[0] = forward(ctx, inputs[0], stash);
+    outputs[0] = forward(ctx, mb, inputs[0], stash);
     return outputs;
   }
-  TensorList backward_data(Context& ctx, const TensorList& output_gradients, Stash& stash) const final {
+  TensorList backward_data(const Context& ctx, const Microbatch& mb, const TensorList& output_gradients,
+                           Stash& stash) const final {
     TensorList gradients = output_gradients;
-    gradients[0] = backward_data(ctx, output_gradients[0], stash);
+    gradients[0] = backward_data(ctx, mb, output_gradients[0], stash);
     return gradients;
   }
 };

@@ -22,10 +22,10 @@ Tensor& Stash::operator[](int index) {
   return s.tensor;
 }
 
-void Stash::save(const StashPolicies& policies, int index, SlotKind kind, const Tensor& tensor) {
+void Stash::save(int index, SlotKind kind, const Tensor& tensor) {
   Slot& s = slot(index);
   s.kind = kind;
-  s.present = policies[static_cast<std::size_t>(kind)] == StashPolicy::kKeep;
+  s.present = policies_[static_cast<std::size_t>(kind)] == StashPolicy::kKeep;
   if (s.present) s.tensor = tensor;
 }
 
@@ -47,7 +47,7 @@ const Tensor& Stash::at(int index, std::string_view name) const {
 Stash& Stash::child(int index) {
   const auto i = static_cast<std::size_t>(index);
   if (children_.size() <= i) children_.resize(i + 1);
-  if (!children_[i]) children_[i] = std::make_unique<Stash>();
+  if (!children_[i]) children_[i] = std::make_unique<Stash>(policies_);
   return *children_[i];
 }
 

@@ -28,10 +28,12 @@ inline constexpr int kNumSlotKinds = 9;
 std::string_view name_of(SlotKind kind);
 
 enum class StashPolicy : std::uint8_t { kKeep, kRecompute };
-using StashPolicies = std::array<StashPolicy, kNumSlotKinds>;  // default: all kept
+using StashPolicies = std::array<StashPolicy, kNumSlotKinds>;  // by kind, of one layer; default: all kept
 
 class Stash {
  public:
+  explicit Stash(const StashPolicies& policies = {}) : policies_(policies) {}
+
   struct Slot {
     Tensor tensor;
     SlotKind kind = SlotKind::kOther;
@@ -41,13 +43,13 @@ class Stash {
   // A slot of kind kOther, made on first use: stash[kHidden] = ...
   Tensor& operator[](int slot);
   // Keeps `tensor` unless the policy of its kind says that it will be refilled.
-  void save(const StashPolicies& policies, int slot, SlotKind kind, const Tensor& tensor);
+  void save(int slot, SlotKind kind, const Tensor& tensor);
   void refill(int slot, const Tensor& tensor) { (*this)[slot] = tensor; }
   bool has(int slot) const;
   // A slot that must be there; `name` is printed where it is not.
   const Tensor& at(int slot, std::string_view name) const;
 
-  // The stash of a part of the segment.
+  // The stash of a part of the segment, of the same policies.
   Stash& child(int index);
   void clear();
 
@@ -65,6 +67,7 @@ class Stash {
   Slot& slot(int index);
 
   static constexpr std::size_t kMaxSlots = 8;
+  StashPolicies policies_;
   std::array<Slot, kMaxSlots> slots_{};  // in place, so that references to slots stay valid
   std::vector<std::unique_ptr<Stash>> children_;
 };

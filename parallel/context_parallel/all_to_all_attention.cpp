@@ -28,7 +28,7 @@ AllToAllAttention::AllToAllAttention(const Spec& spec, ContextGroup& group) : Co
           "AllToAllAttention: heads that the context-parallel ranks do not divide");
 }
 
-Tensor AllToAllAttention::exchange(Context& ctx, const Tensor& sent, const std::string& label) const {
+Tensor AllToAllAttention::exchange(const Context& ctx, const Tensor& sent, const std::string& label) const {
   const Tensor received = ctx.empty(sent.shape, sent.dtype, "heads received");
   group_.begin(ctx.compute, ContextGroup::Lane::kKeys, label,
                [&](Communicator& ranks, Stream& stream) { ranks.all_to_all(stream, sent, received); });
@@ -36,7 +36,7 @@ Tensor AllToAllAttention::exchange(Context& ctx, const Tensor& sent, const std::
   return received;
 }
 
-Tensor AllToAllAttention::to_whole_sequence(Context& ctx, std::span<const Tensor> parts,
+Tensor AllToAllAttention::to_whole_sequence(const Context& ctx, std::span<const Tensor> parts,
                                             const std::string& label) const {
   const int ranks = group_.size();
   std::int64_t heads = 0;
@@ -63,7 +63,7 @@ Tensor AllToAllAttention::to_whole_sequence(Context& ctx, std::span<const Tensor
   return whole;
 }
 
-void AllToAllAttention::to_whole_heads(Context& ctx, const Tensor& whole, std::span<const Tensor> parts,
+void AllToAllAttention::to_whole_heads(const Context& ctx, const Tensor& whole, std::span<const Tensor> parts,
                                        const std::string& label) const {
   const int ranks = group_.size();
   const Tensor sent =
@@ -90,32 +90,36 @@ AllToAllAttention::Whole AllToAllAttention::split(const Tensor& whole) const {
   return {.q = whole.slice(2, 0, n), .k = whole.slice(2, n, k), .v = whole.slice(2, n + k, k)};
 }
 
-TensorList AllToAllAttention::forward(Context& ctx, const TensorList& inputs, Stash& stash) const {
-  const Tensor parts[] = {by_sequence(ctx, inputs[0]), by_sequence(ctx, inputs[1]), by_sequence(ctx, inputs[2])};
+TensorList AllToAllAttention::forward(const Context& ctx, const Microbatch& mb, const TensorList& inputs,
+                                      Stash& stash) const {
+  const Tensor parts[] = {by_sequence(mb, inputs[0]), by_sequence(mb, inputs[1]), by_sequence(mb, inputs[2])};
   const Whole whole = split(to_whole_sequence(ctx, parts, "q, k and v"));
-  save_inputs(ctx, whole.q, whole.k, whole.v, stash);
-  return {forward_again(ctx, stash)};
+  save_inputs(stash, whole.q, whole.k, whole.v);
+  const Tensor out = forward_again(ctx, mb, stash);
+  save_outputs(stash);
+  return {out};
 }
 
 // kOut and kLse are those of this rank's heads.
-Tensor AllToAllAttention::forward_again(Context& ctx, Stash& stash) const {
+Tensor AllToAllAttention::forward_again(const Context& ctx, const Microbatch& mb, Stash& stash) const {
   const Tensor& q = stash.at(kQ, "q");
   const Tensor mine = ctx.empty(q.shape, q.dtype, "attention output of a part of the heads");
   const Tensor lse = ctx.empty({q.size(0), q.size(2), q.size(1)}, DType::kFp32, "attention statistics");
   launch(ctx.compute,
          AttentionForward{
              .q = q, .k = stash.at(kK, "k"), .v = stash.at(kV, "v"), .out = mine, .lse = lse, .scale = spec().scale()});
-  stash.save(ctx.policies, kOut, SlotKind::kAttnProj, mine);
-  stash.save(ctx.policies, kLse, SlotKind::kAttnProj, lse);
+  stash.refill(kOut, mine);
+  stash.refill(kLse, lse);
   const Tensor out =
       ctx.empty({q.size(0) * q.size(1) / group_.size(), spec().heads * spec().head_dim}, q.dtype, "attention output");
-  const Tensor parts[] = {by_head(ctx, out)};
+  const Tensor parts[] = {by_head(mb, out)};
   to_whole_heads(ctx, mine, parts, "attention output");
   return out;
 }
 
-TensorList AllToAllAttention::backward_data(Context& ctx, const TensorList& gradients, Stash& stash) const {
-  const Tensor d_parts[] = {by_head(ctx, gradients[0])};
+TensorList AllToAllAttention::backward_data(const Context& ctx, const Microbatch& mb, const TensorList& gradients,
+                                            Stash& stash) const {
+  const Tensor d_parts[] = {by_head(mb, gradients[0])};
   const Tensor d_out = to_whole_sequence(ctx, d_parts, "attention output gradient");
   const Tensor& q = stash.at(kQ, "q");
   const std::int64_t heads = (spec().heads + 2 * spec().query_groups) / group_.size();
@@ -134,8 +138,7 @@ TensorList AllToAllAttention::backward_data(Context& ctx, const TensorList& grad
                                   .dv = d.v,
                                   .workspace = {},
                                   .scale = spec().scale()});
-  const Tensor parts[] = {by_sequence(ctx, gradients[1]), by_sequence(ctx, gradients[2]),
-                          by_sequence(ctx, gradients[3])};
+  const Tensor parts[] = {by_sequence(mb, gradients[1]), by_sequence(mb, gradients[2]), by_sequence(mb, gradients[3])};
   to_whole_heads(ctx, d_whole, parts, "gradients of q, k and v");
   return {gradients[1], gradients[2], gradients[3]};
 }

@@ -16,9 +16,10 @@ class AllToAllAttention : public CoreAttention {
  public:
   AllToAllAttention(const Spec& spec, ContextGroup& group);  // `group` outlives it
 
-  TensorList forward(Context& ctx, const TensorList& inputs, Stash& stash) const override;
-  TensorList backward_data(Context& ctx, const TensorList& gradients, Stash& stash) const override;
-  Tensor forward_again(Context& ctx, Stash& stash) const override;
+  TensorList forward(const Context& ctx, const Microbatch& mb, const TensorList& inputs, Stash& stash) const override;
+  TensorList backward_data(const Context& ctx, const Microbatch& mb, const TensorList& gradients,
+                           Stash& stash) const override;
+  Tensor forward_again(const Context& ctx, const Microbatch& mb, Stash& stash) const override;
 
  private:
   struct Whole {
@@ -26,10 +27,11 @@ class AllToAllAttention : public CoreAttention {
   };
 
   // Tensors [B, S, heads, D], each cut into C parts of its heads -> [B, C S, sum of heads / C, D].
-  Tensor to_whole_sequence(Context& ctx, std::span<const Tensor> parts, const std::string& label) const;
+  Tensor to_whole_sequence(const Context& ctx, std::span<const Tensor> parts, const std::string& label) const;
   // The inverse, which writes `parts`.
-  void to_whole_heads(Context& ctx, const Tensor& whole, std::span<const Tensor> parts, const std::string& label) const;
-  Tensor exchange(Context& ctx, const Tensor& sent, const std::string& label) const;
+  void to_whole_heads(const Context& ctx, const Tensor& whole, std::span<const Tensor> parts,
+                      const std::string& label) const;
+  Tensor exchange(const Context& ctx, const Tensor& sent, const std::string& label) const;
   Whole split(const Tensor& whole) const;
 
   ContextGroup& group_;

@@ -7,6 +7,7 @@
 
 #include "core/device/event.h"
 #include "core/layers/context.h"
+#include "core/ops/sequence_part.h"
 #include "parallel/comm/communicator.h"
 
 namespace megalith {

@@ -32,7 +32,7 @@ Tensor rows_of(const Tensor& x, std::int64_t first, std::int64_t count) {
 }
 
 // [B, N, S] of some rows, contiguous as attention wants it.
-Tensor statistics_of(Context& ctx, const Tensor& lse, std::int64_t first, std::int64_t count) {
+Tensor statistics_of(const Context& ctx, const Tensor& lse, std::int64_t first, std::int64_t count) {
   if (count == lse.size(2)) return lse;
   const Tensor part = ctx.empty({lse.size(0), lse.size(1), count}, DType::kFp32, "attention statistics of a block");
   launch(ctx.compute, Copy{.src = lse.slice(2, first, count), .dst = part});
@@ -44,7 +44,7 @@ Tensor statistics_of(Context& ctx, const Tensor& lse, std::int64_t first, std::i
 // Keys and values of one rank after the other, [2, B, S, K, D].
 class RingAttention::Keys {
  public:
-  Keys(Context& ctx, ContextGroup& group, Transport transport, const Tensor& k, const Tensor& v)
+  Keys(const Context& ctx, ContextGroup& group, Transport transport, const Tensor& k, const Tensor& v)
       : ctx_(ctx), group_(group), transport_(transport) {
     current_ = ctx.empty({2, k.size(0), k.size(1), k.size(2), k.size(3)}, k.dtype, "keys and values to send");
     launch(ctx.compute, Copy{.src = k, .dst = half_of(current_, 0)});
@@ -78,7 +78,7 @@ class RingAttention::Keys {
     group_.shift(ctx_.compute, Lane::kKeys, "keys and values", current_, next_);
   }
 
-  Context& ctx_;
+  const Context& ctx_;
   ContextGroup& group_;
   Transport transport_;
   Tensor current_, next_, all_;
@@ -87,7 +87,7 @@ class RingAttention::Keys {
 // Sums of the gradients of keys and values, fp32 [2, B, S, K, D], on their way to their owners.
 class RingAttention::KeyGradients {
  public:
-  KeyGradients(Context& ctx, ContextGroup& group, Transport transport, const Shape& shape)
+  KeyGradients(const Context& ctx, ContextGroup& group, Transport transport, const Shape& shape)
       : ctx_(ctx), group_(group), transport_(transport), shape_(shape) {
     if (transport == Transport::kRing) return;
     all_ = ctx.empty({group.size(), shape.numel()}, DType::kFp32, "key gradients of all ranks");
@@ -127,7 +127,7 @@ class RingAttention::KeyGradients {
   }
 
  private:
-  Context& ctx_;
+  const Context& ctx_;
   ContextGroup& group_;
   Transport transport_;
   Shape shape_;
@@ -141,21 +141,24 @@ RingAttention::Block RingAttention::block(int step, std::int64_t tokens) const {
   return {.owner = owner, .first_query = tokens / 2, .queries = tokens / 2, .keys = tokens};
 }
 
-TensorList RingAttention::forward(Context& ctx, const TensorList& inputs, Stash& stash) const {
-  save_inputs(ctx, inputs[0], inputs[1], inputs[2], stash);
-  return {forward_again(ctx, stash)};
+TensorList RingAttention::forward(const Context& ctx, const Microbatch& mb, const TensorList& inputs,
+                                  Stash& stash) const {
+  save_inputs(stash, inputs[0], inputs[1], inputs[2]);
+  const Tensor out = forward_again(ctx, mb, stash);
+  save_outputs(stash);
+  return {out};
 }
 
-Tensor RingAttention::forward_again(Context& ctx, Stash& stash) const {
-  const Tensor q = by_sequence(ctx, stash.at(kQ, "q")), k = by_sequence(ctx, stash.at(kK, "k")),
-               v = by_sequence(ctx, stash.at(kV, "v"));
+Tensor RingAttention::forward_again(const Context& ctx, const Microbatch& mb, Stash& stash) const {
+  const Tensor q = by_sequence(mb, stash.at(kQ, "q")), k = by_sequence(mb, stash.at(kK, "k")),
+               v = by_sequence(mb, stash.at(kV, "v"));
   const std::int64_t tokens = q.size(1);
   const Shape rows{q.size(0) * tokens, spec().heads * spec().head_dim};
   const Tensor out = ctx.empty(rows, q.dtype, "attention output");
   const Tensor lse = ctx.empty({q.size(0), spec().heads, tokens}, DType::kFp32, "attention statistics");
   Keys keys(ctx, group_, transport_, k, v);
   launch(ctx.compute,
-         AttentionForward{.q = q, .k = k, .v = v, .out = by_head(ctx, out), .lse = lse, .scale = spec().scale()});
+         AttentionForward{.q = q, .k = k, .v = v, .out = by_head(mb, out), .lse = lse, .scale = spec().scale()});
   Tensor sum = out;  // fp32
   if (q.dtype != DType::kFp32) {
     sum = ctx.empty(rows, DType::kFp32, "attention sum");
@@ -163,16 +166,16 @@ Tensor RingAttention::forward_again(Context& ctx, Stash& stash) const {
   }
   for (int step = 1; step < group_.size(); ++step) {
     const Block of_step = block(step, tokens);
-    add_block(ctx, of_step, q, keys.at(step, of_step.owner), by_head(ctx, sum), lse);
+    add_block(ctx, of_step, q, keys.at(step, of_step.owner), by_head(mb, sum), lse);
   }
   if (q.dtype != DType::kFp32) launch(ctx.compute, CastRows{.x = sum, .y = out});
-  stash.save(ctx.policies, kOut, SlotKind::kAttnProj, out);
-  stash.save(ctx.policies, kLse, SlotKind::kAttnProj, lse);
+  stash.refill(kOut, out);
+  stash.refill(kLse, lse);
   return out;
 }
 
-void RingAttention::add_block(Context& ctx, const Block& block, const Tensor& q, const Tensor& keys, const Tensor& sum,
-                              const Tensor& lse) const {
+void RingAttention::add_block(const Context& ctx, const Block& block, const Tensor& q, const Tensor& keys,
+                              const Tensor& sum, const Tensor& lse) const {
   const Tensor queries = rows_of(q, block.first_query, block.queries);
   const Tensor part = ctx.empty(queries.shape, q.dtype, "attention output of a block");
   const Tensor part_lse =
@@ -191,7 +194,7 @@ void RingAttention::add_block(Context& ctx, const Block& block, const Tensor& q,
 }
 
 // Those of the block's keys and values, [2, B, its keys, K, D]; those of its queries are added to dq_sum.
-Tensor RingAttention::block_gradient(Context& ctx, const Block& block, const Saved& saved, const Tensor& keys,
+Tensor RingAttention::block_gradient(const Context& ctx, const Block& block, const Saved& saved, const Tensor& keys,
                                      const Tensor& dq_sum) const {
   const auto queries = [&block](const Tensor& x) { return rows_of(x, block.first_query, block.queries); };
   const Tensor q = queries(saved.q);
@@ -216,17 +219,18 @@ Tensor RingAttention::block_gradient(Context& ctx, const Block& block, const Sav
   return dkv;
 }
 
-TensorList RingAttention::backward_data(Context& ctx, const TensorList& gradients, Stash& stash) const {
-  const Tensor dq = by_sequence(ctx, gradients[1]);
-  const Tensor dkv[] = {by_sequence(ctx, gradients[2]), by_sequence(ctx, gradients[3])};
-  const Saved saved{.q = by_sequence(ctx, stash.at(kQ, "q")),
-                    .out = by_head(ctx, stash.at(kOut, "attention output")),
+TensorList RingAttention::backward_data(const Context& ctx, const Microbatch& mb, const TensorList& gradients,
+                                        Stash& stash) const {
+  const Tensor dq = by_sequence(mb, gradients[1]);
+  const Tensor dkv[] = {by_sequence(mb, gradients[2]), by_sequence(mb, gradients[3])};
+  const Saved saved{.q = by_sequence(mb, stash.at(kQ, "q")),
+                    .out = by_head(mb, stash.at(kOut, "attention output")),
                     .lse = stash.at(kLse, "attention statistics"),
-                    .d_out = by_head(ctx, gradients[0])};
+                    .d_out = by_head(mb, gradients[0])};
   const std::int64_t tokens = dq.size(1);
   const bool narrow = dq.dtype != DType::kFp32;
   const Tensor dq_sum = narrow ? ctx.empty(dq.shape, DType::kFp32, "query gradient") : dq;
-  Keys keys(ctx, group_, transport_, by_sequence(ctx, stash.at(kK, "k")), by_sequence(ctx, stash.at(kV, "v")));
+  Keys keys(ctx, group_, transport_, by_sequence(mb, stash.at(kK, "k")), by_sequence(mb, stash.at(kV, "v")));
   KeyGradients sums(ctx, group_, transport_, keys.own().shape);
   for (int step = 0; step < group_.size(); ++step) {
     const Block of_step = block(step, tokens);

@@ -22,9 +22,10 @@ class RingAttention : public CoreAttention {
   RingAttention(const Spec& spec, ContextGroup& group, Transport transport)
       : CoreAttention(spec), group_(group), transport_(transport) {}
 
-  TensorList forward(Context& ctx, const TensorList& inputs, Stash& stash) const override;
-  TensorList backward_data(Context& ctx, const TensorList& gradients, Stash& stash) const override;
-  Tensor forward_again(Context& ctx, Stash& stash) const override;
+  TensorList forward(const Context& ctx, const Microbatch& mb, const TensorList& inputs, Stash& stash) const override;
+  TensorList backward_data(const Context& ctx, const Microbatch& mb, const TensorList& gradients,
+                           Stash& stash) const override;
+  Tensor forward_again(const Context& ctx, const Microbatch& mb, Stash& stash) const override;
 
  private:
   class Keys;
@@ -33,9 +34,9 @@ class RingAttention : public CoreAttention {
   struct Block;  // queries against the keys of one rank
 
   Block block(int step, std::int64_t tokens) const;
-  void add_block(Context& ctx, const Block& block, const Tensor& q, const Tensor& keys, const Tensor& sum,
+  void add_block(const Context& ctx, const Block& block, const Tensor& q, const Tensor& keys, const Tensor& sum,
                  const Tensor& lse) const;
-  Tensor block_gradient(Context& ctx, const Block& block, const Saved& saved, const Tensor& keys,
+  Tensor block_gradient(const Context& ctx, const Block& block, const Saved& saved, const Tensor& keys,
                         const Tensor& dq_sum) const;
 
   ContextGroup& group_;

@@ -29,7 +29,7 @@ void ParameterGatherer::updated() {
   streams_.communication.wait(updated_);
 }
 
-void ParameterGatherer::gather(int bucket, const std::function<void(Stream&)>& then) {
+void ParameterGatherer::gather(int bucket) {
   require(bucket >= 0 && bucket < num_buckets(), "ParameterGatherer::gather of an unknown bucket");
   require(std::find(pending_.begin(), pending_.end(), bucket) == pending_.end(),
           "ParameterGatherer::gather of a bucket that is being gathered");
@@ -41,10 +41,16 @@ void ParameterGatherer::gather(int bucket, const std::function<void(Stream&)>& t
     group_.all_gather(streams_.communication, own.of(range), range);
     ++ranges_gathered_;
   }
-  if (then) then(streams_.communication);
   streams_.communication.record(b.gathered);
   pending_.push_back(bucket);
   ++buckets_gathered_;
+}
+
+void ParameterGatherer::add_to(int bucket, const std::function<void(Stream&)>& enqueue) {
+  require(std::find(pending_.begin(), pending_.end(), bucket) != pending_.end(),
+          "ParameterGatherer::add_to a bucket that is not being gathered");
+  enqueue(streams_.communication);
+  streams_.communication.record(buckets_[static_cast<std::size_t>(bucket)].gathered);
 }
 
 void ParameterGatherer::wait(int bucket) {

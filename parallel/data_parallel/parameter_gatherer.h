@@ -29,9 +29,10 @@ class ParameterGatherer {
 
   // The update of this rank's shards was enqueued on the compute stream: what is gathered from here on is new.
   void updated();
-  // Starts a bucket. All ranks must come here with the buckets in the same order, each once per update. `then`, if
-  // given, enqueues on the communication stream what the bucket's weights also need.
-  void gather(int bucket, const std::function<void(Stream&)>& then = nullptr);
+  // Starts a bucket. All ranks must come here with the buckets in the same order, each once per update.
+  void gather(int bucket);
+  // `enqueue` puts on the communication stream what the weights of a started bucket also need.
+  void add_to(int bucket, const std::function<void(Stream&)>& enqueue);
   // What is enqueued on the compute stream from here on sees the bucket's weights, and those of the buckets started
   // before it. Nothing where its gather was waited for already, or none was started.
   void wait(int bucket);

@@ -137,7 +137,7 @@ std::vector<Action> insert_reductions(const std::vector<Action>& actions, const 
     reduced.push_back(actions[i]);
     if (i == tied_after) reduced.push_back({.kind = ActionKind::kTieGradients});
     const auto [begin, end] = bucket_after.equal_range(i);
-    for (auto b = begin; b != end; ++b) reduced.push_back({.kind = ActionKind::kReduce, .bucket = b->second});
+    for (auto b = begin; b != end; ++b) reduced.push_back({.kind = ActionKind::kReduce, .item = b->second});
   }
   return reduced;
 }
@@ -155,26 +155,29 @@ std::vector<Action> insert_gathers(const std::vector<Action>& actions, const Gat
   for (std::size_t i = 0; i < actions.size(); ++i) {
     const auto [begin, end] = bucket_at.equal_range(i);
     for (auto b = begin; gathers.overlap && b != end; ++b)
-      gathered.push_back({.kind = ActionKind::kWaitParameters, .bucket = b->second});
+      gathered.push_back({.kind = ActionKind::kWaitParameters, .item = b->second});
     gathered.push_back(actions[i]);
     if (actions[i].kind != ActionKind::kOptimizerStep || bucket_at.empty()) continue;
-    for (const auto& [at, bucket] : bucket_at)
-      gathered.push_back({.kind = ActionKind::kGatherParameters, .bucket = bucket});
+    for (const auto& [at, bucket] : bucket_at) {
+      gathered.push_back({.kind = ActionKind::kGatherParameters, .item = bucket});
+      if (bucket == gathers.tied_bucket) gathered.push_back({.kind = ActionKind::kCopyTiedWeights, .item = bucket});
+    }
     // Of one stream: the last of them comes after all.
-    if (!gathers.overlap)
-      gathered.push_back({.kind = ActionKind::kWaitParameters, .bucket = bucket_at.rbegin()->second});
+    if (!gathers.overlap) gathered.push_back({.kind = ActionKind::kWaitParameters, .item = bucket_at.rbegin()->second});
   }
   return gathered;
 }
 
 std::vector<Action> lower_training_step(const std::vector<Action>& stage, const ChunkSegments& segments,
                                         const ReducePoints& points, const GatherPoints& gathers) {
-  std::vector<Action> step{{.kind = ActionKind::kZeroGradients}};
+  std::vector<Action> step{{.kind = ActionKind::kBeginStep}, {.kind = ActionKind::kZeroGradients}};
   const std::vector<Action> body =
       insert_reductions(insert_loads(expand_segments(assign_columns(stage), segments)), points);
   step.insert(step.end(), body.begin(), body.end());
   step.push_back({.kind = ActionKind::kFinishReduce});
-  step.push_back({.kind = ActionKind::kReduceLoss});
+  if (points.sums_shared) step.push_back({.kind = ActionKind::kSumSharedGradients});
+  if (points.copies_tied) step.push_back({.kind = ActionKind::kCopyTiedGradients});
+  step.push_back({.kind = ActionKind::kReduceSums});
   step.push_back({.kind = ActionKind::kReduceNorm});
   step.push_back({.kind = ActionKind::kOptimizerStep});
   step = insert_gathers(step, gathers);
@@ -188,8 +191,10 @@ std::vector<Action> lower_evaluation_step(const std::vector<Action>& stage, cons
   std::copy_if(stage.begin(), stage.end(), std::back_inserter(forwards),
                [](const Action& a) { return a.kind == ActionKind::kForward || is_message(a.kind); });
   // Nothing is kept between microbatches: one column, unless messages of others are under way.
-  std::vector<Action> step = insert_loads(expand_segments(assign_columns(std::move(forwards)), segments));
-  step.push_back({.kind = ActionKind::kReduceLoss});
+  std::vector<Action> step{{.kind = ActionKind::kBeginStep}};
+  const std::vector<Action> body = insert_loads(expand_segments(assign_columns(std::move(forwards)), segments));
+  step.insert(step.end(), body.begin(), body.end());
+  step.push_back({.kind = ActionKind::kReduceSums});
   return insert_gathers(step, gathers);
 }
 

@@ -42,6 +42,8 @@ struct ReducePoints {
   // The tied uses are on other stages: their gradients meet after the stage's last message, so that a stage that waits
   // there keeps nobody else waiting.
   bool tied_across_stages = false;
+  bool sums_shared = false;  // tensor-parallel ranks hold copies whose gradients they sum
+  bool copies_tied = false;  // the last stage takes the first one's gradients of a tied embedding
 };
 std::vector<Action> insert_reductions(const std::vector<Action>& actions, const ReducePoints& points);
 
@@ -51,6 +53,7 @@ std::vector<Action> insert_reductions(const std::vector<Action>& actions, const 
 struct GatherPoints {
   std::vector<std::vector<int>> segments_of_bucket;  // that read its weights; those of none are waited for first
   bool overlap = false;
+  int tied_bucket = -1;  // whose weights the last stage takes from the first; -1: none
 };
 std::vector<Action> insert_gathers(const std::vector<Action>& actions, const GatherPoints& gathers);
 

@@ -9,17 +9,9 @@
 
 namespace megalith {
 
-std::string_view name_of(ActionKind kind) {
-  static constexpr std::array<std::string_view, kNumActionKinds> kNames = {
-      "zero_gradients", "load",        "forward",        "backward_data",     "backward_weight", "post_receive",
-      "wait_receive",   "send",        "wait_send",      "tie_gradients",     "reduce",          "finish_reduce",
-      "reduce_loss",    "reduce_norm", "optimizer_step", "gather_parameters", "wait_parameters"};
-  return kNames[static_cast<std::size_t>(kind)];
-}
-
 std::string to_string(const Action& a) {
   std::string text(name_of(a.kind));
-  if (is_of_bucket(a.kind)) return fmt::format("{} bucket {}", text, a.bucket);
+  if (is_of_bucket(a.kind)) return fmt::format("{} bucket {}", text, a.item);
   if (!is_of_microbatch(a.kind)) return text;
   text += fmt::format(" chunk {} microbatch {}", a.chunk, a.microbatch);
   if (is_message(a.kind)) {

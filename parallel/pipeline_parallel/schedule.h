@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,28 +14,82 @@
 namespace megalith {
 
 enum class ActionKind : std::uint8_t {
-  kZeroGradients,  // step begins
+  kBeginStep,      // the step's parameters to the device, its sums to 0
+  kZeroGradients,  // before the first weight gradient
   kLoad,           // a microbatch's tokens and parameters to the device
   kForward,
   kBackwardData,
   kBackwardWeight,
-  // A tensor between a chunk of this stage and the part of the model before or behind it: the output of a forward, or
+  // A tensor between a chunk of this stage and the part of the model before or after it: the output of a forward, or
   // its gradient where `gradient` is set. `peer` is the other stage, or kThisStage. Inserted by insert_messages.
-  kPostReceive,   // the channel's stream may receive it
-  kWaitReceive,   // the compute stream waits for it; the chunk's next verb reads it
-  kSend,          // the channel's stream sends it
-  kWaitSend,      // the compute stream waits until it has left; its memory may be written again
-  kTieGradients,  // gradients of tied uses join their parameter's
-  kReduce,        // `bucket`: start its gradient reduction
-  kFinishReduce,  // the compute stream may use the reduced gradients
-  kReduceLoss,    // sum over data-parallel ranks, known to all stages
-  kReduceNorm,    // squares of the gradients, of all stages
+  kPostReceive,         // the channel's stream may receive it
+  kWaitReceive,         // the compute stream waits for it; the chunk's next verb reads it
+  kSend,                // the channel's stream sends it
+  kWaitSend,            // the compute stream waits until it has left; its memory may be written again
+  kTieGradients,        // gradients of tied uses join their parameter's
+  kReduce,              // starts the reduction of a bucket of gradients over the replicas
+  kFinishReduce,        // the compute stream may use the reduced gradients
+  kSumSharedGradients,  // of what several tensor-parallel ranks hold in copies
+  kCopyTiedGradients,   // the last stage's of a tied embedding become the first one's
+  kReduceSums,          // the step's sums over all ranks that see other tokens, and to all stages
+  kReduceNorm,          // squares of the gradients, of all stages
   kOptimizerStep,
-  kGatherParameters,  // `bucket`: start to gather the weights that each rank has updated a shard of
-  kWaitParameters,    // `bucket`: the compute stream may use its weights
+  kGatherParameters,  // starts to gather a bucket's weights, of which each rank has updated a shard
+  kCopyTiedWeights,   // the last stage's of a tied embedding become the first one's, after that bucket's gather
+  kWaitParameters,    // the compute stream may use a bucket's weights
 };
-inline constexpr int kNumActionKinds = 17;
-std::string_view name_of(ActionKind kind);
+
+// What an action is about.
+enum class ActionScope : std::uint8_t {
+  kStep,        // all of it
+  kMicrobatch,  // a chunk and a microbatch
+  kMessage,     // likewise, between two parts of the model
+  kBucket,      // `item` is a bucket of gradients or weights
+};
+
+struct ActionFacts {
+  ActionKind kind;
+  std::string_view name;
+  ActionScope scope;
+};
+inline constexpr ActionFacts kActionFacts[] = {
+    {ActionKind::kBeginStep, "begin_step", ActionScope::kStep},
+    {ActionKind::kZeroGradients, "zero_gradients", ActionScope::kStep},
+    {ActionKind::kLoad, "load", ActionScope::kMicrobatch},
+    {ActionKind::kForward, "forward", ActionScope::kMicrobatch},
+    {ActionKind::kBackwardData, "backward_data", ActionScope::kMicrobatch},
+    {ActionKind::kBackwardWeight, "backward_weight", ActionScope::kMicrobatch},
+    {ActionKind::kPostReceive, "post_receive", ActionScope::kMessage},
+    {ActionKind::kWaitReceive, "wait_receive", ActionScope::kMessage},
+    {ActionKind::kSend, "send", ActionScope::kMessage},
+    {ActionKind::kWaitSend, "wait_send", ActionScope::kMessage},
+    {ActionKind::kTieGradients, "tie_gradients", ActionScope::kStep},
+    {ActionKind::kReduce, "reduce", ActionScope::kBucket},
+    {ActionKind::kFinishReduce, "finish_reduce", ActionScope::kStep},
+    {ActionKind::kSumSharedGradients, "sum_shared_gradients", ActionScope::kStep},
+    {ActionKind::kCopyTiedGradients, "copy_tied_gradients", ActionScope::kStep},
+    {ActionKind::kReduceSums, "reduce_sums", ActionScope::kStep},
+    {ActionKind::kReduceNorm, "reduce_norm", ActionScope::kStep},
+    {ActionKind::kOptimizerStep, "optimizer_step", ActionScope::kStep},
+    {ActionKind::kGatherParameters, "gather_parameters", ActionScope::kBucket},
+    {ActionKind::kCopyTiedWeights, "copy_tied_weights", ActionScope::kBucket},
+    {ActionKind::kWaitParameters, "wait_parameters", ActionScope::kBucket},
+};
+inline constexpr int kNumActionKinds = static_cast<int>(std::size(kActionFacts));
+constexpr const ActionFacts& facts_of(ActionKind kind) { return kActionFacts[static_cast<std::size_t>(kind)]; }
+static_assert([] {
+  for (int i = 0; i < kNumActionKinds; ++i) {
+    if (kActionFacts[i].kind != static_cast<ActionKind>(i)) return false;
+  }
+  return true;
+}());
+constexpr std::string_view name_of(ActionKind kind) { return facts_of(kind).name; }
+constexpr bool is_message(ActionKind kind) { return facts_of(kind).scope == ActionScope::kMessage; }
+// Has a chunk and a microbatch.
+constexpr bool is_of_microbatch(ActionKind kind) {
+  return facts_of(kind).scope == ActionScope::kMicrobatch || is_message(kind);
+}
+constexpr bool is_of_bucket(ActionKind kind) { return facts_of(kind).scope == ActionScope::kBucket; }
 
 inline constexpr int kThisStage = -1;
 
@@ -44,7 +99,7 @@ struct Action {
   int microbatch = 0;
   int segment = -1;  // set by lowering; -1: the whole chunk
   int column = 0;    // set by lowering: which in-flight microbatch's memory
-  int bucket = -1;   // kReduce, kGatherParameters, kWaitParameters
+  int item = -1;     // what else it is about: ActionScope says
   // Set by schedules: one block with the action that follows it in the list. A backward_data and its backward_weight
   // are interleaved by segment; a forward may overlap another microbatch's backward. What a block makes for other
   // stages leaves at its end.
@@ -54,14 +109,6 @@ struct Action {
   friend bool operator==(const Action&, const Action&) = default;
 };
 std::string to_string(const Action& action);
-
-constexpr bool is_message(ActionKind kind) { return kind >= ActionKind::kPostReceive && kind <= ActionKind::kWaitSend; }
-// Has a chunk and a microbatch.
-constexpr bool is_of_microbatch(ActionKind kind) { return kind >= ActionKind::kLoad && kind <= ActionKind::kWaitSend; }
-
-constexpr bool is_of_bucket(ActionKind kind) {
-  return kind == ActionKind::kReduce || kind >= ActionKind::kGatherParameters;
-}
 
 // By the values of --pipeline-schedule: gpipe, 1f1b, interleaved, zb-h1, zb-v, dualpipe-v.
 enum class ScheduleKind : std::uint8_t { kGpipe, k1F1B, kInterleaved, kZbH1, kZbV, kDualPipeV };

@@ -7,7 +7,7 @@ namespace megalith {
 
 std::vector<Action> dualpipe_v(const StageShape& shape) {
   const int p = shape.num_stages, s = shape.stage, after = p - s - 1;
-  StageList list(2);
+  StageList list;
   std::queue<int> held_back;  // chunks whose W is to come
   const auto backward_data = [&](int chunk) {
     list.backward_data(chunk);

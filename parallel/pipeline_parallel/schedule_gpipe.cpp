@@ -4,7 +4,7 @@
 namespace megalith {
 
 std::vector<Action> gpipe(const StageShape& shape) {
-  StageList list(1);
+  StageList list;
   for (int i = 0; i < shape.num_microbatches; ++i) list.forward(0);
   for (int i = 0; i < shape.num_microbatches; ++i) list.backward(0);
   return list.take();

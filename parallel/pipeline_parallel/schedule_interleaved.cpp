@@ -6,7 +6,7 @@
 namespace megalith {
 
 std::vector<Action> interleaved(const StageShape& shape) {
-  StageList list(shape.num_chunks);
+  StageList list;
   // The chunk of the i-th forward: p microbatches of chunk 0, the same p of chunk 1, ... of the last, then the next p.
   // Backwards go through the chunks the other way round.
   const auto chunk_of = [&](int i) { return i / shape.num_stages % shape.num_chunks; };

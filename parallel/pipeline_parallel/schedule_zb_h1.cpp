@@ -6,7 +6,7 @@
 namespace megalith {
 
 std::vector<Action> zb_h1(const StageShape& shape) {
-  StageList list(1);
+  StageList list;
   const int warm_up = std::min(shape.num_stages - shape.stage - 1, shape.num_microbatches);
   for (int step = 0; step < shape.num_microbatches + warm_up; ++step) {
     if (step < shape.num_microbatches) list.forward(0);

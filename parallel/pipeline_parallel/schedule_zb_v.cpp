@@ -9,7 +9,7 @@ std::vector<Action> zb_v(const StageShape& shape) {
   const int p = shape.num_stages, s = shape.stage;
   // The order is made for at least 2p - 1 microbatches; of fewer, what the others would do is left out at the end.
   const int microbatches = std::max(2 * p - 1, shape.num_microbatches);
-  StageList list(2);
+  StageList list;
   const auto backward = [&](int chunk) {  // two blocks: the gradient leaves before W
     list.backward_data(chunk);
     list.backward_weight(chunk);

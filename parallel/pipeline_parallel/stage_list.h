@@ -1,8 +1,7 @@
 // Builds a stage's list. The microbatches of each verb and chunk count up by themselves, so that all ascend.
 #pragma once
 
-#include <array>
-#include <cstddef>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -12,8 +11,6 @@ namespace megalith {
 
 class StageList {
  public:
-  explicit StageList(int num_chunks) : next_(static_cast<std::size_t>(num_chunks)) {}
-
   void forward(int chunk) { add(ActionKind::kForward, chunk); }
   void backward_data(int chunk) { add(ActionKind::kBackwardData, chunk); }
   void backward_weight(int chunk) { add(ActionKind::kBackwardWeight, chunk); }
@@ -26,17 +23,17 @@ class StageList {
   void with_next() { actions_.back().with_next = true; }
   // How many times a verb of the chunk was added.
   int count(ActionKind kind, int chunk) const {
-    return next_[static_cast<std::size_t>(chunk)][static_cast<std::size_t>(kind)];
+    const auto found = next_.find({kind, chunk});
+    return found == next_.end() ? 0 : found->second;
   }
   std::vector<Action> take() { return std::move(actions_); }
 
  private:
   void add(ActionKind kind, int chunk) {
-    int& next = next_[static_cast<std::size_t>(chunk)][static_cast<std::size_t>(kind)];
-    actions_.push_back({.kind = kind, .chunk = chunk, .microbatch = next++});
+    actions_.push_back({.kind = kind, .chunk = chunk, .microbatch = next_[{kind, chunk}]++});
   }
 
-  std::vector<std::array<int, kNumActionKinds>> next_;
+  std::map<std::pair<ActionKind, int>, int> next_;  // microbatch, by verb and chunk
   std::vector<Action> actions_;
 };
 

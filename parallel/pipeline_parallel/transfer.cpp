@@ -47,7 +47,7 @@ std::string label_of(const Action& action) {
 
 }  // namespace
 
-PipelineTransfer::PipelineTransfer(Communicator& stages, Context& ctx, SegmentRunner& runner, const Spec& spec)
+PipelineTransfer::PipelineTransfer(Communicator& stages, const Context& ctx, SegmentRunner& runner, const Spec& spec)
     : ctx_(ctx), runner_(runner), spec_(spec) {
   require(stages.size() == spec.placement.num_stages, "PipelineTransfer: one rank a stage");
   const int me = stages.rank();

@@ -14,8 +14,8 @@
 
 #include "core/device/event.h"
 #include "parallel/comm/communicator.h"
-#include "parallel/pipeline_parallel/executor.h"
 #include "parallel/pipeline_parallel/placement.h"
+#include "parallel/pipeline_parallel/segment_runner.h"
 
 namespace megalith {
 
@@ -29,7 +29,7 @@ class PipelineTransfer {
     Instruments instruments;  // of the channels' streams
   };
   // Collective over `stages`, one rank a stage; makes the groups. All arguments outlive the object but `spec`.
-  PipelineTransfer(Communicator& stages, Context& ctx, SegmentRunner& runner, const Spec& spec);
+  PipelineTransfer(Communicator& stages, const Context& ctx, SegmentRunner& runner, const Spec& spec);
   ~PipelineTransfer();
 
   // NCCL connects two ranks in their first call, in which the host waits: here, in one order on all stages. `scratch`
@@ -75,7 +75,7 @@ class PipelineTransfer {
   }
   Tensor payload(const Action& action);
 
-  Context& ctx_;
+  const Context& ctx_;
   SegmentRunner& runner_;
   Spec spec_;
   std::vector<Channel> channels_;  // in the order in which all stages made them

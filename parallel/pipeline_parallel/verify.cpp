@@ -33,15 +33,20 @@ class Verifier {
     if (a.kind == ActionKind::kReduce) return take_reduce(a);
     if (is_of_bucket(a.kind)) return take_gather(a);
     if (!once_.insert(a.kind).second) broken(a, "stands twice");
-    if (a.kind == ActionKind::kZeroGradients && !done_.empty()) broken(a, "comes after a verb");
+    const bool begins = a.kind == ActionKind::kBeginStep || a.kind == ActionKind::kZeroGradients;
+    if (begins && !done_.empty()) broken(a, "comes after a verb");
     if (a.kind == ActionKind::kTieGradients && reduced_tied()) broken(a, "comes after its gradient was reduced");
     if (a.kind == ActionKind::kFinishReduce && reduced_.size() < points_.segments_of_bucket.size()) {
       broken(a, "comes before a reduction");
     }
-    if (a.kind == ActionKind::kReduceNorm && !once_.contains(ActionKind::kFinishReduce))
+    const bool reads_reduced = a.kind == ActionKind::kReduceNorm || a.kind == ActionKind::kSumSharedGradients ||
+                               a.kind == ActionKind::kCopyTiedGradients;
+    if (reads_reduced && !once_.contains(ActionKind::kFinishReduce))
       broken(a, "comes before the gradients were reduced");
+    const bool changes = reads_reduced && a.kind != ActionKind::kReduceNorm;
+    if (changes && once_.contains(ActionKind::kReduceNorm)) broken(a, "comes after the norm of the gradients");
     if (a.kind == ActionKind::kOptimizerStep &&
-        !(once_.contains(ActionKind::kReduceNorm) && once_.contains(ActionKind::kReduceLoss))) {
+        !(once_.contains(ActionKind::kReduceNorm) && once_.contains(ActionKind::kReduceSums))) {
       broken(a, "comes before the reductions have finished");
     }
   }
@@ -55,17 +60,26 @@ class Verifier {
         if (!has(weight, weight.kind, s)) broken(weight, "is missing");
       }
     }
-    for (const ActionKind kind : {ActionKind::kZeroGradients, ActionKind::kTieGradients, ActionKind::kFinishReduce,
-                                  ActionKind::kReduceLoss, ActionKind::kReduceNorm, ActionKind::kOptimizerStep}) {
-      if (kind == ActionKind::kTieGradients && points_.tied_segment < 0) continue;
-      if (!once_.contains(kind)) broken({.kind = kind}, "is missing");
+    const std::pair<ActionKind, bool> needed[] = {{ActionKind::kBeginStep, true},
+                                                  {ActionKind::kZeroGradients, true},
+                                                  {ActionKind::kTieGradients, points_.tied_segment >= 0},
+                                                  {ActionKind::kFinishReduce, true},
+                                                  {ActionKind::kSumSharedGradients, points_.sums_shared},
+                                                  {ActionKind::kCopyTiedGradients, points_.copies_tied},
+                                                  {ActionKind::kReduceSums, true},
+                                                  {ActionKind::kReduceNorm, true},
+                                                  {ActionKind::kOptimizerStep, true}};
+    for (const auto& [kind, is_needed] : needed) {
+      if (is_needed && !once_.contains(kind)) broken({.kind = kind}, "is missing");
     }
     for (int bucket = 0; bucket < static_cast<int>(gathers_.segments_of_bucket.size()); ++bucket) {
-      const Action gather{.kind = ActionKind::kGatherParameters, .bucket = bucket};
+      const Action gather{.kind = ActionKind::kGatherParameters, .item = bucket};
       if (std::find(gathered_.begin(), gathered_.end(), bucket) == gathered_.end()) broken(gather, "is missing");
     }
+    if (gathers_.tied_bucket >= 0 && !copied_.contains(gathers_.tied_bucket))
+      broken({.kind = ActionKind::kCopyTiedWeights, .item = gathers_.tied_bucket}, "is missing");
     if (!gathers_.overlap && !gathered_.empty() && !waited_.contains(gathered_.back()))
-      broken({.kind = ActionKind::kWaitParameters, .bucket = gathered_.back()}, "is missing");
+      broken({.kind = ActionKind::kWaitParameters, .item = gathered_.back()}, "is missing");
     for (const auto& [kind, chunk, microbatch, gradient] : messages_) {
       if (kind != ActionKind::kPostReceive && kind != ActionKind::kSend) continue;
       const Action wait{.kind = kind == ActionKind::kSend ? ActionKind::kWaitSend : ActionKind::kWaitReceive,
@@ -113,7 +127,7 @@ class Verifier {
       case ActionKind::kForward:
         if (!has(a, is_first ? ActionKind::kLoad : ActionKind::kForward, is_first ? -1 : a.segment - 1))
           broken(a, "comes before its input");
-        if (once_.contains(ActionKind::kReduceLoss)) broken(a, "comes after its loss was reduced");
+        if (once_.contains(ActionKind::kReduceSums)) broken(a, "comes after its loss was reduced");
         if (gathers_.overlap) check_weights(a);
         break;
       case ActionKind::kBackwardData:
@@ -170,9 +184,9 @@ class Verifier {
   }
 
   void take_reduce(const Action& a) {
-    const auto bucket = static_cast<std::size_t>(a.bucket);
+    const auto bucket = static_cast<std::size_t>(a.item);
     if (bucket >= points_.segments_of_bucket.size()) broken(a, "names no bucket");
-    if (!reduced_.insert(a.bucket).second) broken(a, "stands twice");
+    if (!reduced_.insert(a.item).second) broken(a, "stands twice");
     const std::vector<int>& segments = points_.segments_of_bucket[bucket];
     reduced_segments_.insert(segments.begin(), segments.end());
     if (points_.tied_segment >= 0 && !once_.contains(ActionKind::kTieGradients) && reduced_tied()) {
@@ -189,23 +203,28 @@ class Verifier {
   }
 
   void take_gather(const Action& a) {
-    if (static_cast<std::size_t>(a.bucket) >= gathers_.segments_of_bucket.size()) broken(a, "names no bucket");
-    const bool gathered = std::find(gathered_.begin(), gathered_.end(), a.bucket) != gathered_.end();
+    if (static_cast<std::size_t>(a.item) >= gathers_.segments_of_bucket.size()) broken(a, "names no bucket");
+    const bool gathered = std::find(gathered_.begin(), gathered_.end(), a.item) != gathered_.end();
     if (a.kind == ActionKind::kWaitParameters) {
       if (!gathers_.overlap && !gathered) broken(a, "comes before its gather");
-      if (!waited_.insert(a.bucket).second) broken(a, "stands twice");
+      if (!waited_.insert(a.item).second) broken(a, "stands twice");
+      return;
+    }
+    if (a.kind == ActionKind::kCopyTiedWeights) {
+      if (!gathered) broken(a, "comes before its gather");
+      if (!copied_.insert(a.item).second) broken(a, "stands twice");
       return;
     }
     if (!once_.contains(ActionKind::kOptimizerStep)) broken(a, "comes before the optimizer's step");
     if (gathered) broken(a, "stands twice");
-    gathered_.push_back(a.bucket);
+    gathered_.push_back(a.item);
   }
 
   const ChunkSegments& segments_;
   const ReducePoints& points_;
   const GatherPoints& gathers_;
   std::vector<int> gathered_;  // buckets, in order
-  std::set<int> waited_;
+  std::set<int> copied_, waited_;
   std::set<std::tuple<ActionKind, int, int, int>> done_;  // kind, chunk, microbatch, segment
   std::set<ActionKind> once_;
   std::set<int> reduced_;

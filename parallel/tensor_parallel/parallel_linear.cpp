@@ -64,8 +64,8 @@ ColumnParallelLinear::ColumnParallelLinear(ParameterStore& store, const LinearSp
   if (spec.bias) bias_ = &store.add(column_parameter(spec, 0, group.split()));
 }
 
-Tensor ColumnParallelLinear::forward(Context& ctx, const Tensor& x, Stash& stash) const {
-  stash.save(ctx.policies, Linear::kInput, input_kind_, x);
+Tensor ColumnParallelLinear::forward(const Context& ctx, const Microbatch&, const Tensor& x, Stash& stash) const {
+  stash.save(Linear::kInput, input_kind_, x);
   const Tensor y = ctx.empty({group_.whole_rows(x.size(0)), weight_.shape[0]}, x.dtype, "matmul");
   group_.use_rows(ctx, x, name_ + " input", [&](const Tensor& rows, std::int64_t first) {
     launch(ctx.compute, Gemm{.a = rows,
@@ -77,9 +77,10 @@ Tensor ColumnParallelLinear::forward(Context& ctx, const Tensor& x, Stash& stash
   return y;
 }
 
-Layer::Activated ColumnParallelLinear::forward_gelu(Context& ctx, const Tensor& x, Stash& stash) const {
-  if (ctx.deterministic) return Layer::forward_gelu(ctx, x, stash);
-  stash.save(ctx.policies, Linear::kInput, input_kind_, x);
+Layer::Activated ColumnParallelLinear::forward_gelu(const Context& ctx, const Microbatch& mb, const Tensor& x,
+                                                    Stash& stash) const {
+  if (ctx.deterministic) return Layer::forward_gelu(ctx, mb, x, stash);
+  stash.save(Linear::kInput, input_kind_, x);
   const Shape shape{group_.whole_rows(x.size(0)), weight_.shape[0]};
   const Activated y{.input = ctx.empty(shape, x.dtype, "matmul"), .output = ctx.empty(shape, x.dtype, "activation")};
   group_.use_rows(ctx, x, name_ + " input", [&](const Tensor& rows, std::int64_t first) {
@@ -93,7 +94,8 @@ Layer::Activated ColumnParallelLinear::forward_gelu(Context& ctx, const Tensor& 
   return y;
 }
 
-Tensor ColumnParallelLinear::backward_data(Context& ctx, const Tensor& dy, Stash& stash) const {
+Tensor ColumnParallelLinear::backward_data(const Context& ctx, const Microbatch&, const Tensor& dy,
+                                           Stash& stash) const {
   stash[Linear::kOutputGradient] = dy;
   const Tensor dx = group_.sum_rows(
       ctx, {dy.size(0), weight_.shape[1]}, dy.dtype, name_ + " input gradient",
@@ -106,7 +108,7 @@ Tensor ColumnParallelLinear::backward_data(Context& ctx, const Tensor& dy, Stash
   return dx;
 }
 
-void ColumnParallelLinear::backward_weight(Context& ctx, Stash& stash) const {
+void ColumnParallelLinear::backward_weight(const Context& ctx, const Microbatch&, Stash& stash) const {
   const bool gathered = stash.has(kWholeInput);
   if (gathered) group_.wait_for_rows_behind(ctx);
   const Tensor x = gathered ? stash.at(kWholeInput, name_)
@@ -127,8 +129,8 @@ RowParallelLinear::RowParallelLinear(ParameterStore& store, const LinearSpec& sp
                       .decay = false});
 }
 
-Tensor RowParallelLinear::forward(Context& ctx, const Tensor& x, Stash& stash) const {
-  stash.save(ctx.policies, Linear::kInput, input_kind_, x);
+Tensor RowParallelLinear::forward(const Context& ctx, const Microbatch&, const Tensor& x, Stash& stash) const {
+  stash.save(Linear::kInput, input_kind_, x);
   const bool adds_bias = bias_ != nullptr && group_.split().rank == 0;
   return group_.sum_rows(ctx, {x.size(0), weight_.shape[0]}, x.dtype, name_ + " output",
                          [&](const Tensor& rows, std::int64_t first) {
@@ -140,7 +142,7 @@ Tensor RowParallelLinear::forward(Context& ctx, const Tensor& x, Stash& stash) c
                          });
 }
 
-Tensor RowParallelLinear::backward_data(Context& ctx, const Tensor& dy, Stash& stash) const {
+Tensor RowParallelLinear::backward_data(const Context& ctx, const Microbatch&, const Tensor& dy, Stash& stash) const {
   const Tensor dx = ctx.empty({group_.whole_rows(dy.size(0)), weight_.shape[1]}, dy.dtype, "matmul");
   stash[Linear::kOutputGradient] =
       group_.gather_rows(ctx, dy, name_ + " output gradient", [&](const Tensor& rows, std::int64_t first) {
@@ -149,8 +151,8 @@ Tensor RowParallelLinear::backward_data(Context& ctx, const Tensor& dy, Stash& s
   return dx;
 }
 
-Tensor RowParallelLinear::backward_data_gelu(Context& ctx, const Tensor& dy, const Tensor& gelu_input,
-                                             Stash& stash) const {
+Tensor RowParallelLinear::backward_data_gelu(const Context& ctx, const Microbatch&, const Tensor& dy,
+                                             const Tensor& gelu_input, Stash& stash) const {
   const Tensor dx = ctx.empty(gelu_input.shape, dy.dtype, "activation gradient");
   stash[Linear::kOutputGradient] =
       group_.gather_rows(ctx, dy, name_ + " output gradient", [&](const Tensor& rows, std::int64_t first) {
@@ -162,7 +164,7 @@ Tensor RowParallelLinear::backward_data_gelu(Context& ctx, const Tensor& dy, con
   return dx;
 }
 
-void RowParallelLinear::backward_weight(Context& ctx, Stash& stash) const {
+void RowParallelLinear::backward_weight(const Context& ctx, const Microbatch&, Stash& stash) const {
   accumulate_linear_gradient(ctx, stash.at(Linear::kInput, name_), stash.at(Linear::kOutputGradient, name_), weight_,
                              bias_);
 }

@@ -22,10 +22,11 @@ class ColumnParallelLinear : public Layer {
   // `spec` is the whole layer's; `group` outlives the layer.
   ColumnParallelLinear(ParameterStore& store, const LinearSpec& spec, TensorGroup& group);
 
-  Tensor forward(Context& ctx, const Tensor& x, Stash& stash) const override;
-  Tensor backward_data(Context& ctx, const Tensor& dy, Stash& stash) const override;
-  void backward_weight(Context& ctx, Stash& stash) const override;
-  Activated forward_gelu(Context& ctx, const Tensor& x, Stash& stash) const override;  // as Linear's
+  Tensor forward(const Context& ctx, const Microbatch& mb, const Tensor& x, Stash& stash) const override;
+  Tensor backward_data(const Context& ctx, const Microbatch& mb, const Tensor& dy, Stash& stash) const override;
+  void backward_weight(const Context& ctx, const Microbatch& mb, Stash& stash) const override;
+  Activated forward_gelu(const Context& ctx, const Microbatch& mb, const Tensor& x,
+                         Stash& stash) const override;  // as Linear's
 
   using Layer::backward_data;
   using Layer::forward;
@@ -42,10 +43,11 @@ class RowParallelLinear : public Layer {
  public:
   RowParallelLinear(ParameterStore& store, const LinearSpec& spec, TensorGroup& group);
 
-  Tensor forward(Context& ctx, const Tensor& x, Stash& stash) const override;
-  Tensor backward_data(Context& ctx, const Tensor& dy, Stash& stash) const override;
-  void backward_weight(Context& ctx, Stash& stash) const override;
-  Tensor backward_data_gelu(Context& ctx, const Tensor& dy, const Tensor& gelu_input, Stash& stash) const override;
+  Tensor forward(const Context& ctx, const Microbatch& mb, const Tensor& x, Stash& stash) const override;
+  Tensor backward_data(const Context& ctx, const Microbatch& mb, const Tensor& dy, Stash& stash) const override;
+  void backward_weight(const Context& ctx, const Microbatch& mb, Stash& stash) const override;
+  Tensor backward_data_gelu(const Context& ctx, const Microbatch& mb, const Tensor& dy, const Tensor& gelu_input,
+                            Stash& stash) const override;
 
   using Layer::backward_data;
   using Layer::forward;

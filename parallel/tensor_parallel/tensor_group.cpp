@@ -34,7 +34,7 @@ void TensorGroup::communicate(Stream& compute, const std::function<void(Stream&)
   compute.wait(done_);
 }
 
-Tensor TensorGroup::gather_rows(Context& ctx, const Tensor& x, const std::string& label) {
+Tensor TensorGroup::gather_rows(const Context& ctx, const Tensor& x, const std::string& label) {
   if (!sequence_parallel_) return x;
   const Tensor whole = ctx.empty({x.size(0) * group_.size(), x.size(1)}, x.dtype, "gathered rows");
   communicate(ctx.compute, [&](Stream& stream) {
@@ -44,7 +44,7 @@ Tensor TensorGroup::gather_rows(Context& ctx, const Tensor& x, const std::string
   return whole;
 }
 
-Tensor TensorGroup::sum_rows(Context& ctx, const Tensor& partial, const std::string& label) {
+Tensor TensorGroup::sum_rows(const Context& ctx, const Tensor& partial, const std::string& label) {
   if (group_.size() == 1) return partial;
   if (!sequence_parallel_) {
     all_reduce(ctx.compute, partial, ReduceOp::kSum, "sum of " + label);
@@ -65,7 +65,7 @@ void TensorGroup::exchange(int step, ShiftSeries series, const Tensor& mine, con
   group_.shift(communication_, mine, theirs, step, series);
 }
 
-void TensorGroup::use_rows(Context& ctx, const Tensor& x, const std::string& label, const RowsTask& use) {
+void TensorGroup::use_rows(const Context& ctx, const Tensor& x, const std::string& label, const RowsTask& use) {
   if (overlap_) {
     use_others(ctx, x, label, use);
   } else {
@@ -73,7 +73,7 @@ void TensorGroup::use_rows(Context& ctx, const Tensor& x, const std::string& lab
   }
 }
 
-Tensor TensorGroup::gather_rows(Context& ctx, const Tensor& x, const std::string& label, const RowsTask& use) {
+Tensor TensorGroup::gather_rows(const Context& ctx, const Tensor& x, const std::string& label, const RowsTask& use) {
   if (!overlap_) {
     const Tensor whole = gather_rows(ctx, x, label);
     use(whole, 0);
@@ -84,7 +84,7 @@ Tensor TensorGroup::gather_rows(Context& ctx, const Tensor& x, const std::string
   return whole;
 }
 
-Tensor TensorGroup::use_others(Context& ctx, const Tensor& x, const std::string& label, const RowsTask& use) {
+Tensor TensorGroup::use_others(const Context& ctx, const Tensor& x, const std::string& label, const RowsTask& use) {
   const std::int64_t rows = x.size(0);
   const Tensor whole = ctx.empty({rows * group_.size(), x.size(1)}, x.dtype, "gathered rows");
   const auto piece = [&](int rank) { return whole.slice(0, rank * rows, rows); };
@@ -101,7 +101,7 @@ Tensor TensorGroup::use_others(Context& ctx, const Tensor& x, const std::string&
   return whole;
 }
 
-Tensor TensorGroup::gather_rows_behind(Context& ctx, const Tensor& x, const std::string& label) {
+Tensor TensorGroup::gather_rows_behind(const Context& ctx, const Tensor& x, const std::string& label) {
   require(overlap_, "gather_rows_behind without overlap");
   const std::int64_t rows = x.size(0);
   const Tensor whole = ctx.empty({rows * group_.size(), x.size(1)}, x.dtype, "gathered rows");
@@ -113,9 +113,9 @@ Tensor TensorGroup::gather_rows_behind(Context& ctx, const Tensor& x, const std:
   return whole;
 }
 
-void TensorGroup::wait_for_rows_behind(Context& ctx) { ctx.compute.wait(behind_done_); }
+void TensorGroup::wait_for_rows_behind(const Context& ctx) { ctx.compute.wait(behind_done_); }
 
-Tensor TensorGroup::sum_rows(Context& ctx, const Shape& shape, DType dtype, const std::string& label,
+Tensor TensorGroup::sum_rows(const Context& ctx, const Shape& shape, DType dtype, const std::string& label,
                              const RowsTask& make) {
   if (!overlap_) {
     const Tensor partial = ctx.empty(shape, dtype, "partial rows");

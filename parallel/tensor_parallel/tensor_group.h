@@ -36,22 +36,22 @@ class TensorGroup {
 
   // `label` is what the collective carries, for reports of hangs.
   // With sequence parallelism the ranks' rows one after the other, [T / P, H] -> [T, H]; otherwise x itself.
-  Tensor gather_rows(Context& ctx, const Tensor& x, const std::string& label);
+  Tensor gather_rows(const Context& ctx, const Tensor& x, const std::string& label);
   // The sum over ranks of their [T, H], which is lost: with sequence parallelism this rank's rows of it, [T / P, H];
   // otherwise all of them, in place.
-  Tensor sum_rows(Context& ctx, const Tensor& partial, const std::string& label);
+  Tensor sum_rows(const Context& ctx, const Tensor& partial, const std::string& label);
 
   // The two around the GEMM that reads or makes the rows, called with a piece of them and where it begins: with all at
   // once, or, under overlap, rank by rank, so that the GEMM of one piece runs while another travels. Sums of overlapped
   // pieces are taken in rank order, as a communicator's.
   using RowsTask = std::function<void(const Tensor& rows, std::int64_t first)>;
-  void use_rows(Context& ctx, const Tensor& x, const std::string& label, const RowsTask& use);
-  Tensor gather_rows(Context& ctx, const Tensor& x, const std::string& label, const RowsTask& use);  // all, used
-  Tensor sum_rows(Context& ctx, const Shape& shape, DType dtype, const std::string& label, const RowsTask& make);
+  void use_rows(const Context& ctx, const Tensor& x, const std::string& label, const RowsTask& use);
+  Tensor gather_rows(const Context& ctx, const Tensor& x, const std::string& label, const RowsTask& use);  // all, used
+  Tensor sum_rows(const Context& ctx, const Shape& shape, DType dtype, const std::string& label, const RowsTask& make);
   // gather_rows(ctx, x, label), under overlap behind the last sum_rows and beside what follows on the compute stream,
   // until wait_for_rows_behind. x was there before that sum's rows.
-  Tensor gather_rows_behind(Context& ctx, const Tensor& x, const std::string& label);
-  void wait_for_rows_behind(Context& ctx);
+  Tensor gather_rows_behind(const Context& ctx, const Tensor& x, const std::string& label);
+  void wait_for_rows_behind(const Context& ctx);
 
   void all_reduce(Stream& compute, const Tensor& buffer, ReduceOp op, const std::string& label);
 
@@ -60,7 +60,7 @@ class TensorGroup {
 
  private:
   // Rows of which all ranks' are there at the end, but this one's.
-  Tensor use_others(Context& ctx, const Tensor& x, const std::string& label, const RowsTask& use);
+  Tensor use_others(const Context& ctx, const Tensor& x, const std::string& label, const RowsTask& use);
   // Sends `mine` to the rank `step` above and receives into `theirs` from the rank `step` below.
   void exchange(int step, ShiftSeries series, const Tensor& mine, const Tensor& theirs, const std::string& label);
   void check_divides(std::int64_t rows, const std::string& label) const;

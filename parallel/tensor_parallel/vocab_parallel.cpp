@@ -38,8 +38,9 @@ VocabParallelEmbedding::VocabParallelEmbedding(ParameterStore& store, const Embe
                            .init_std = spec.init_std});
 }
 
-TensorList VocabParallelEmbedding::forward(Context& ctx, const TensorList&, Stash& stash) const {
-  const Tensor& tokens = ctx.batch.tokens;
+TensorList VocabParallelEmbedding::forward(const Context& ctx, const Microbatch& mb, const TensorList&,
+                                           Stash& stash) const {
+  const Tensor& tokens = mb.tokens;
   const Tensor partial = ctx.empty({tokens.numel(), spec_.hidden}, words_.weight.dtype, "embedding");
   const TensorSplit split = group_.split();
   launch(ctx.compute,
@@ -48,19 +49,20 @@ TensorList VocabParallelEmbedding::forward(Context& ctx, const TensorList&, Stas
                           .positions = positions_ != nullptr && split.rank == 0 ? positions_->weight : Tensor{},
                           .first_token = range_.first,
                           .vocabulary = range_.rows * split.ranks,
-                          .rows_per_sample = ctx.batch.seq_length,
-                          .part = ctx.batch.part,
+                          .rows_per_sample = mb.seq_length,
+                          .part = mb.part,
                           .y = partial});
   stash[kTokens] = tokens;
-  return {apply_dropout(ctx, spec_.dropout, group_.sum_rows(ctx, partial, "embedding")), Tensor{}};
+  return {apply_dropout(ctx, mb, spec_.dropout, group_.sum_rows(ctx, partial, "embedding")), Tensor{}};
 }
 
-TensorList VocabParallelEmbedding::backward_data(Context& ctx, const TensorList& output_gradients, Stash& stash) const {
-  stash[kOutputGradient] = apply_dropout(ctx, spec_.dropout, output_gradients[0]);
+TensorList VocabParallelEmbedding::backward_data(const Context& ctx, const Microbatch& mb,
+                                                 const TensorList& output_gradients, Stash& stash) const {
+  stash[kOutputGradient] = apply_dropout(ctx, mb, spec_.dropout, output_gradients[0]);
   return {};
 }
 
-void VocabParallelEmbedding::backward_weight(Context& ctx, Stash& stash) const {
+void VocabParallelEmbedding::backward_weight(const Context& ctx, const Microbatch& mb, Stash& stash) const {
   const Tensor dy = group_.gather_rows(ctx, stash.at(kOutputGradient, "embedding gradient"), "embedding gradient");
   launch(ctx.compute, EmbeddingBackward{.tokens = stash.at(kTokens, "tokens"),
                                         .dy = dy,
@@ -68,8 +70,8 @@ void VocabParallelEmbedding::backward_weight(Context& ctx, Stash& stash) const {
                                         .d_positions = positions_ != nullptr ? positions_->main_grad : Tensor{},
                                         .first_token = range_.first,
                                         .vocabulary = range_.rows * group_.split().ranks,
-                                        .rows_per_sample = ctx.batch.seq_length,
-                                        .part = ctx.batch.part});
+                                        .rows_per_sample = mb.seq_length,
+                                        .part = mb.part});
 }
 
 VocabParallelHead::VocabParallelHead(ParameterStore& store, const HeadSpec& spec, const VocabRange& range, Norm norm,
@@ -82,8 +84,8 @@ VocabParallelHead::VocabParallelHead(ParameterStore& store, const HeadSpec& spec
                   ? store.add_tied(*spec.tied)
                   : store.add(table_of(spec.table, range, {spec.head.vocab, spec.hidden}, spec.init_std))) {}
 
-void VocabParallelHead::compute_losses(Context& ctx, const Tensor& logits, const Tensor& labels, const Tensor& losses,
-                                       const Tensor& scratch) const {
+void VocabParallelHead::compute_losses(const Context& ctx, const Microbatch& mb, const Tensor& logits,
+                                       const Tensor& labels, const Tensor& losses, const Tensor& scratch) const {
   const std::int64_t tokens = logits.size(0);
   const VocabColumns columns{.first_column = range_.first, .vocab_size = spec_.vocab_size};
   const Tensor max = scratch.slice(0, 0, tokens), sums = scratch.slice(0, tokens, 2 * tokens).view({2, tokens});
@@ -97,21 +99,22 @@ void VocabParallelHead::compute_losses(Context& ctx, const Tensor& logits, const
                                 .sums = sums,
                                 .loss = losses,
                                 .columns = columns,
-                                .write_gradient = ctx.mode == Mode::kTrain,
-                                .parameters = ctx.microbatch});
+                                .write_gradient = mb.mode == Mode::kTrain,
+                                .parameters = mb.parameters});
 }
 
-void VocabParallelHead::forward_chunks(Context& ctx, const Tensor& x, const Tensor& losses, Stash& stash) const {
+void VocabParallelHead::forward_chunks(const Context& ctx, const Microbatch& mb, const Tensor& x, const Tensor& losses,
+                                       Stash& stash) const {
   const std::int64_t tokens = x.size(0), most = std::min(spec_.loss_chunk_size, tokens);
   const Tensor chunk_logits = ctx.empty({most, range_.rows}, x.dtype, "logits of a chunk");
   const Tensor scratch = ctx.empty({3 * most}, DType::kFp32, "softmax sums");
-  const bool train = ctx.mode == Mode::kTrain;
+  const bool train = mb.mode == Mode::kTrain;
   if (train) stash[kInputGradient] = ctx.empty(x.shape, x.dtype, "head input gradient");
   for (std::int64_t first = 0; first < tokens; first += spec_.loss_chunk_size) {
     const std::int64_t count = std::min(spec_.loss_chunk_size, tokens - first);
     const Tensor part = x.slice(0, first, count), logits = chunk_logits.slice(0, 0, count);
     launch(ctx.compute, Gemm{.a = part, .b = weight_.weight, .c = logits, .transpose_b = true});
-    compute_losses(ctx, logits, ctx.batch.labels.slice(0, first, count), losses.slice(0, first, count),
+    compute_losses(ctx, mb, logits, mb.labels.slice(0, first, count), losses.slice(0, first, count),
                    scratch.slice(0, 0, 3 * count));
     if (!train) continue;
     launch(ctx.compute, Gemm{.a = logits, .b = weight_.weight, .c = stash[kInputGradient].slice(0, first, count)});
@@ -119,30 +122,32 @@ void VocabParallelHead::forward_chunks(Context& ctx, const Tensor& x, const Tens
   }
 }
 
-TensorList VocabParallelHead::forward(Context& ctx, const TensorList& inputs, Stash& stash) const {
-  require(ctx.mode != Mode::kGenerate, "generation runs on one tensor-parallel rank");
+TensorList VocabParallelHead::forward(const Context& ctx, const Microbatch& mb, const TensorList& inputs,
+                                      Stash& stash) const {
+  require(mb.mode != Mode::kGenerate, "generation runs on one tensor-parallel rank");
   const Tensor normed = norm_.forward(ctx, inputs[0], inputs[1], stash.child(kNorm));
   const std::int64_t tokens = group_.whole_rows(normed.size(0));
   const Tensor losses = ctx.empty({tokens}, DType::kFp32, "token losses");
   if (is_chunked()) {
-    forward_chunks(ctx, group_.gather_rows(ctx, normed, "head input"), losses, stash);
+    forward_chunks(ctx, mb, group_.gather_rows(ctx, normed, "head input"), losses, stash);
   } else {
     const Tensor logits = ctx.empty({tokens, range_.rows}, normed.dtype, "logits");
     group_.gather_rows(ctx, normed, "head input", [&](const Tensor& rows, std::int64_t first) {
       launch(ctx.compute,
              Gemm{.a = rows, .b = weight_.weight, .c = logits.slice(0, first, rows.size(0)), .transpose_b = true});
     });
-    compute_losses(ctx, logits, ctx.batch.labels, losses, ctx.empty({3 * tokens}, DType::kFp32, "softmax sums"));
-    if (ctx.mode == Mode::kTrain) {
+    compute_losses(ctx, mb, logits, mb.labels, losses, ctx.empty({3 * tokens}, DType::kFp32, "softmax sums"));
+    if (mb.mode == Mode::kTrain) {
       stash[kInput] = normed;
       stash[kLogitsGradient] = logits;
     }
   }
-  launch(ctx.compute, ReduceToScalar{.x = losses, .out = ctx.loss_sum, .accumulate = true});
+  launch(ctx.compute, ReduceToScalar{.x = losses, .out = mb.sum(StepSum::kLoss), .accumulate = true});
   return {};
 }
 
-TensorList VocabParallelHead::backward_data(Context& ctx, const TensorList&, Stash& stash) const {
+TensorList VocabParallelHead::backward_data(const Context& ctx, const Microbatch&, const TensorList&,
+                                            Stash& stash) const {
   const std::string label = "head input gradient";
   Tensor d_normed;
   if (is_chunked()) {
@@ -158,7 +163,7 @@ TensorList VocabParallelHead::backward_data(Context& ctx, const TensorList&, Sta
   return {d_residual, d_residual};
 }
 
-void VocabParallelHead::backward_weight(Context& ctx, Stash& stash) const {
+void VocabParallelHead::backward_weight(const Context& ctx, const Microbatch&, Stash& stash) const {
   if (!is_chunked()) {
     const Tensor x = group_.gather_rows(ctx, stash.at(kInput, "head input"), "head input again");
     accumulate_linear_gradient(ctx, x, stash.at(kLogitsGradient, "logits gradient"), weight_, nullptr);

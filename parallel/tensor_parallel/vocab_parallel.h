@@ -26,9 +26,10 @@ class VocabParallelEmbedding : public Segment {
                          TensorGroup& group);
   Parameter& word_table() { return words_; }
 
-  TensorList forward(Context& ctx, const TensorList& inputs, Stash& stash) const override;
-  TensorList backward_data(Context& ctx, const TensorList& output_gradients, Stash& stash) const override;
-  void backward_weight(Context& ctx, Stash& stash) const override;
+  TensorList forward(const Context& ctx, const Microbatch& mb, const TensorList& inputs, Stash& stash) const override;
+  TensorList backward_data(const Context& ctx, const Microbatch& mb, const TensorList& output_gradients,
+                           Stash& stash) const override;
+  void backward_weight(const Context& ctx, const Microbatch& mb, Stash& stash) const override;
 
  private:
   enum Slot { kTokens, kOutputGradient };
@@ -48,18 +49,20 @@ class VocabParallelHead : public Segment {
                     TensorGroup& group);
   Parameter& table() { return weight_; }
 
-  TensorList forward(Context& ctx, const TensorList& inputs, Stash& stash) const override;
-  TensorList backward_data(Context& ctx, const TensorList& output_gradients, Stash& stash) const override;
-  void backward_weight(Context& ctx, Stash& stash) const override;
+  TensorList forward(const Context& ctx, const Microbatch& mb, const TensorList& inputs, Stash& stash) const override;
+  TensorList backward_data(const Context& ctx, const Microbatch& mb, const TensorList& output_gradients,
+                           Stash& stash) const override;
+  void backward_weight(const Context& ctx, const Microbatch& mb, Stash& stash) const override;
 
  private:
   enum Slot { kInput, kLogitsGradient, kInputGradient };
   enum Child { kNorm };
 
   // The losses of consecutive tokens; their logits' gradients in place in train mode. `scratch` is [3 * tokens] fp32.
-  void compute_losses(Context& ctx, const Tensor& logits, const Tensor& labels, const Tensor& losses,
-                      const Tensor& scratch) const;
-  void forward_chunks(Context& ctx, const Tensor& x, const Tensor& losses, Stash& stash) const;
+  void compute_losses(const Context& ctx, const Microbatch& mb, const Tensor& logits, const Tensor& labels,
+                      const Tensor& losses, const Tensor& scratch) const;
+  void forward_chunks(const Context& ctx, const Microbatch& mb, const Tensor& x, const Tensor& losses,
+                      Stash& stash) const;
   bool is_chunked() const { return spec_.loss_chunk_size > 0; }
 
   LmHead::Spec spec_;

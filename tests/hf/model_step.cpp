@@ -15,22 +15,21 @@ class Run {
   explicit Run(const ModelStepCase& test) : test_(test) {
     gpt_.parameters->allocate(pool_, test.config.params_dtype);
     import_weights(stream_, *gpt_.parameters, test.config, test.weights);
-    batch_ = {.tokens = integers(test.tokens),
-              .labels = integers(test.labels),
-              .sequences = test.sequences,
-              .seq_length = test.config.seq_length};
+    microbatch_ = {.sequences = test.sequences,
+                   .seq_length = test.config.seq_length,
+                   .tokens = integers(test.tokens),
+                   .labels = integers(test.labels)};
   }
 
   // As for generation, but every token is a sequence's last to the head.
   std::vector<double> logits() {
-    ctx_.mode = Mode::kGenerate;
-    ctx_.batch = batch_;
+    Microbatch mb = microbatch_;
+    mb.mode = Mode::kGenerate;
     TensorList hidden;
     for (const NamedSegment& named : gpt_.segments) {
-      if (&named == &gpt_.segments.back())
-        ctx_.batch = {.tokens = {}, .labels = {}, .sequences = rows(), .seq_length = 1};
+      if (&named == &gpt_.segments.back()) mb = {.mode = Mode::kGenerate, .sequences = rows(), .seq_length = 1};
       Stash stash;
-      hidden = named.segment->forward(ctx_, hidden, stash);
+      hidden = named.segment->forward(ctx_, mb, hidden, stash);
     }
     const std::vector<float> padded = download(stream_, hidden[0]);
     std::vector<double> logits;
@@ -42,26 +41,25 @@ class Run {
   }
 
   double train() {
-    ctx_.mode = Mode::kTrain;
-    ctx_.batch = batch_;
+    Microbatch mb = microbatch_;
     auto* parameters = static_cast<MicrobatchParameters*>(
         pool_.allocate(sizeof(MicrobatchParameters), MemoryCategory::kOther, "microbatch parameters"));
-    ctx_.microbatch = parameters;
-    ctx_.loss_sum = Tensor(pool_.allocate(4, MemoryCategory::kOther, "loss"), DType::kFp32, {1});
-    launch(stream_, Fill{.x = ctx_.loss_sum, .value = 0});
+    mb.parameters = parameters;
+    mb.sums = Tensor(pool_.allocate(4, MemoryCategory::kOther, "loss"), DType::kFp32, {kNumStepSums});
+    launch(stream_, Fill{.x = mb.sums, .value = 0});
     launch(stream_,
            WriteMicrobatchParameters{.value = {.loss_scale = 1.0f / static_cast<float>(rows())}, .out = parameters});
     gpt_.parameters->zero_gradients(stream_);
     std::vector<Stash> stashes(gpt_.segments.size());
     TensorList hidden, gradients;
     for (std::size_t s = 0; s < stashes.size(); ++s)
-      hidden = gpt_.segments[s].segment->forward(ctx_, hidden, stashes[s]);
+      hidden = gpt_.segments[s].segment->forward(ctx_, mb, hidden, stashes[s]);
     for (std::size_t s = stashes.size(); s-- > 0;) {
-      gradients = gpt_.segments[s].segment->backward_data(ctx_, gradients, stashes[s]);
-      gpt_.segments[s].segment->backward_weight(ctx_, stashes[s]);
+      gradients = gpt_.segments[s].segment->backward_data(ctx_, mb, gradients, stashes[s]);
+      gpt_.segments[s].segment->backward_weight(ctx_, mb, stashes[s]);
     }
     gpt_.parameters->add_tied_gradients(stream_);
-    return static_cast<double>(download(stream_, ctx_.loss_sum)[0]) / static_cast<double>(rows());
+    return static_cast<double>(download(stream_, mb.sums)[0]) / static_cast<double>(rows());
   }
 
   void read_gradients(ModelStep& result) {
@@ -92,8 +90,8 @@ class Run {
   Stream stream_{test_.device, "compute"};
   Arena arena_{pool_, Arena::Mode::kUnplanned};
   GptModel gpt_ = build_gpt(test_.config, {}, default_factories());
-  Context ctx_{.compute = stream_, .arena = arena_};
-  Batch batch_;
+  const Context ctx_{.compute = stream_, .arena = arena_};
+  Microbatch microbatch_;
 };
 
 }  // namespace

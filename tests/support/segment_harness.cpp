@@ -27,8 +27,6 @@ class Harness {
         arena_(pool_, device == DeviceType::kPlan ? Arena::Mode::kRecording : Arena::Mode::kPlanned),
         ctx_{.compute = stream_,
              .arena = arena_,
-             .mode = test.mode,
-             .policies = test.policies,
              .seed = test.seed,
              .planned_for = test.device,
              .deterministic = test.deterministic},
@@ -36,25 +34,29 @@ class Harness {
     store_.begin_unit("test");
     segment_ = test.build(store_);
     store_.allocate(pool_, test.dtype, test.main_grads_dtype);
-    ctx_.loss_sum = persistent(DType::kFp32, {1});
+    sums_ = persistent(DType::kFp32, {kNumStepSums});
     const std::int64_t tokens = test.sequences * test.seq_length;
-    for (Microbatch& microbatch : microbatches_) {
-      microbatch.batch = {.tokens = persistent(DType::kInt32, {tokens}),
-                          .labels = persistent(DType::kInt32, {tokens}),
-                          .sequences = test.sequences,
-                          .seq_length = test.seq_length};
-      microbatch.parameters = static_cast<MicrobatchParameters*>(
+    for (InFlight& flight : microbatches_) {
+      flight.parameters = static_cast<MicrobatchParameters*>(
           pool_.allocate(sizeof(MicrobatchParameters), MemoryCategory::kOther, "test"));
+      flight.microbatch = {.mode = test.mode,
+                           .sequences = test.sequences,
+                           .seq_length = test.seq_length,
+                           .tokens = persistent(DType::kInt32, {tokens}),
+                           .labels = persistent(DType::kInt32, {tokens}),
+                           .parameters = flight.parameters,
+                           .sums = sums_};
+      flight.stash = Stash(test.policies);
       for (const Shape& shape : test.inputs)
-        microbatch.inputs.push_back(shape.rank() == 0 ? Tensor{} : persistent(test.dtype, shape));
-      if (!output_shapes.empty()) make_gradients(microbatch, output_shapes);
+        flight.inputs.push_back(shape.rank() == 0 ? Tensor{} : persistent(test.dtype, shape));
+      if (!output_shapes.empty()) make_gradients(flight, output_shapes);
     }
   }
 
   using Around = std::function<void(const char*, const std::function<void()>&)>;
 
   void step(const Around& around) {
-    launch(stream_, Fill{.x = ctx_.loss_sum, .value = 0});
+    launch(stream_, Fill{.x = sums_, .value = 0});
     for (int m = 0; m < test_.microbatches; ++m) {
       run(m, Verb::kForward, around);
       if (test_.mode != Mode::kTrain) continue;
@@ -68,9 +70,9 @@ class Harness {
   // What the test reads afterwards has to outlive the recorded step.
   void keep_results() {
     arena_.begin_scope({.segment = 1});
-    for (const Microbatch& microbatch : microbatches_) {
-      keep(microbatch.outputs);
-      keep(microbatch.input_gradients);
+    for (const InFlight& flight : microbatches_) {
+      keep(flight.outputs);
+      keep(flight.input_gradients);
     }
   }
 
@@ -91,19 +93,19 @@ class Harness {
       }
     }
     for (int m = 0; m < test_.microbatches; ++m) {
-      const Microbatch& microbatch = microbatches_[static_cast<std::size_t>(m)];
-      for (int i = 0; i < microbatch.inputs.size(); ++i) result.inputs.push_back(draw(microbatch.inputs[i], 1, random));
-      for (int i = 0; i < microbatch.gradients.size(); ++i)
-        result.output_gradients.push_back(draw(microbatch.gradients[i], 1, random));
-      fill_tokens(microbatch, m, random);
+      const InFlight& flight = microbatches_[static_cast<std::size_t>(m)];
+      for (int i = 0; i < flight.inputs.size(); ++i) result.inputs.push_back(draw(flight.inputs[i], 1, random));
+      for (int i = 0; i < flight.gradients.size(); ++i)
+        result.output_gradients.push_back(draw(flight.gradients[i], 1, random));
+      fill_tokens(flight, m, random);
     }
   }
 
   void read(SegmentResult& result) {
     stream_.synchronize();
-    for (const Microbatch& microbatch : microbatches_) {
-      read(microbatch.outputs, result.outputs);
-      read(microbatch.input_gradients, result.input_gradients);
+    for (const InFlight& flight : microbatches_) {
+      read(flight.outputs, result.outputs);
+      read(flight.input_gradients, result.input_gradients);
     }
     for (const ParameterUnit& unit : store_.units()) {
       for (const Parameter* parameter : unit.parameters) {
@@ -112,16 +114,16 @@ class Harness {
         result.main_gradients.push_back(download(stream_, parameter->main_grad));
       }
     }
-    result.loss = download(stream_, ctx_.loss_sum)[0];
+    result.loss = download(stream_, sums_)[0];
   }
 
   Stream& stream() { return stream_; }
   Arena& arena() { return arena_; }
 
  private:
-  struct Microbatch {
+  struct InFlight {
     TensorList inputs, outputs, gradients, input_gradients;
-    Batch batch;
+    Microbatch microbatch;
     MicrobatchParameters* parameters = nullptr;
     Stash stash;
   };
@@ -132,36 +134,34 @@ class Harness {
   }
 
   // Gradients of the outputs are an input of the test.
-  void make_gradients(Microbatch& microbatch, const std::vector<Shape>& output_shapes) {
+  void make_gradients(InFlight& flight, const std::vector<Shape>& output_shapes) {
     for (int i = 0; i < std::min(test_.gradients, static_cast<int>(output_shapes.size())); ++i) {
       const Shape& shape = output_shapes[static_cast<std::size_t>(i)];
-      microbatch.gradients.push_back(shape.rank() == 0 ? Tensor{} : persistent(test_.dtype, shape));
+      flight.gradients.push_back(shape.rank() == 0 ? Tensor{} : persistent(test_.dtype, shape));
     }
   }
 
   void run(int m, Verb verb, const Around& around) {
-    Microbatch& microbatch = microbatches_[static_cast<std::size_t>(m)];
-    if (verb == Verb::kBackwardData && microbatch.gradients.size() == 0) make_gradients(microbatch, output_shapes());
-    ctx_.batch = microbatch.batch;
-    ctx_.microbatch = microbatch.parameters;
+    InFlight& flight = microbatches_[static_cast<std::size_t>(m)];
+    if (verb == Verb::kBackwardData && flight.gradients.size() == 0) make_gradients(flight, output_shapes());
     around(name_of(verb).data(), [&] {
       arena_.begin_scope({.column = m, .segment = 0, .verb = static_cast<std::int32_t>(verb)});
       switch (verb) {
-        case Verb::kForward: forward(microbatch); break;
+        case Verb::kForward: forward(flight); break;
         case Verb::kBackwardData:
-          microbatch.input_gradients = segment_->backward_data(ctx_, microbatch.gradients, microbatch.stash);
+          flight.input_gradients = segment_->backward_data(ctx_, flight.microbatch, flight.gradients, flight.stash);
           break;
-        case Verb::kBackwardWeight: segment_->backward_weight(ctx_, microbatch.stash); break;
+        case Verb::kBackwardWeight: segment_->backward_weight(ctx_, flight.microbatch, flight.stash); break;
       }
     });
   }
 
   // As SegmentRunner has it.
-  void forward(Microbatch& microbatch) {
-    microbatch.stash.clear();
-    microbatch.outputs = segment_->forward(ctx_, microbatch.inputs, microbatch.stash);
-    if (test_.mode != Mode::kTrain) return microbatch.stash.clear();
-    microbatch.stash.for_each([this](const Stash::Slot& slot) {
+  void forward(InFlight& flight) {
+    flight.stash.clear();
+    flight.outputs = segment_->forward(ctx_, flight.microbatch, flight.inputs, flight.stash);
+    if (test_.mode != Mode::kTrain) return flight.stash.clear();
+    flight.stash.for_each([this](const Stash::Slot& slot) {
       arena_.classify(slot.tensor.data, MemoryCategory::kActivations, name_of(slot.kind));
     });
   }
@@ -176,18 +176,18 @@ class Harness {
     return download(stream_, tensor);
   }
 
-  void fill_tokens(const Microbatch& microbatch, int m, std::mt19937& random) {
+  void fill_tokens(const InFlight& flight, int m, std::mt19937& random) {
     const MicrobatchParameters parameters{
         .iteration = 3, .first_sample = 5 + m * test_.sequences, .loss_scale = 0.125f};
-    copy_from_host(stream_, microbatch.parameters, &parameters, sizeof(parameters));
-    std::vector<std::int32_t> tokens(static_cast<std::size_t>(microbatch.batch.tokens.numel()), 0);
+    copy_from_host(stream_, flight.parameters, &parameters, sizeof(parameters));
+    std::vector<std::int32_t> tokens(static_cast<std::size_t>(flight.microbatch.tokens.numel()), 0);
     if (test_.vocab > 0) {
       std::uniform_int_distribution<std::int32_t> token(0, static_cast<std::int32_t>(test_.vocab - 1));
       for (std::int32_t& t : tokens) t = token(random);
     }
-    copy_from_host(stream_, microbatch.batch.tokens.data, tokens.data(), tokens.size() * 4);
+    copy_from_host(stream_, flight.microbatch.tokens.data, tokens.data(), tokens.size() * 4);
     const std::vector<std::int32_t> labels(tokens.rbegin(), tokens.rend());
-    copy_from_host(stream_, microbatch.batch.labels.data, labels.data(), labels.size() * 4);
+    copy_from_host(stream_, flight.microbatch.labels.data, labels.data(), labels.size() * 4);
     stream_.synchronize();
   }
 
@@ -210,8 +210,9 @@ class Harness {
   Arena arena_;
   ParameterStore store_;
   std::unique_ptr<Segment> segment_;
-  Context ctx_;
-  std::vector<Microbatch> microbatches_;
+  const Context ctx_;
+  Tensor sums_;
+  std::vector<InFlight> microbatches_;
 };
 
 }  // namespace

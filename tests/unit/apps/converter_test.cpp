@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "apps/trainer.h"
+#include "apps/run_setup.h"
 #include "core/base/fault.h"
 #include "core/base/file.h"
 #include "parallel/checkpoint/checkpoint.h"

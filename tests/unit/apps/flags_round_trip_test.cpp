@@ -150,6 +150,7 @@ const std::map<std::string, Words>& values_of_train() {
       {"recompute-num-layers", {"--recompute-num-layers", "2", "--recompute-granularity", "full"}},
       {"loss-chunk-size", {"--loss-chunk-size", "128"}},
       {"log-interval", {"--log-interval", "9"}},
+      {"print-actions", {"--print-actions"}},
       {"log-throughput", {"--log-throughput"}},
       {"metrics-jsonl", {"--metrics-jsonl", "m\t.jsonl"}},
       {"tensorboard-dir", {"--tensorboard-dir", "events"}},

@@ -28,7 +28,6 @@
 #include "parallel/comm/thread_communicator.h"
 #include "parallel/data_parallel/gradient_reducer.h"
 #include "parallel/mesh/mesh.h"
-#include "parallel/pipeline_parallel/executor.h"
 #include "parallel/pipeline_parallel/lowering.h"
 #include "tests/unit/apps/flags_support.h"
 #include "tests/unit/apps/golden_messages.h"
@@ -116,8 +115,8 @@ void add_layers(Calls& calls) {
     StashPolicies policies{};
     policies[static_cast<std::size_t>(SlotKind::kFc2)] = StashPolicy::kRecompute;
     float value = 0;
-    Stash stash;
-    stash.save(policies, 1, SlotKind::kFc2, Tensor(&value, DType::kFp32, {1}));
+    Stash stash(policies);
+    stash.save(1, SlotKind::kFc2, Tensor(&value, DType::kFp32, {1}));
     stash.at(1, "activation");
   };
   calls["stash.slot"] = [](const Words&) {
@@ -242,7 +241,6 @@ void add_groups(Calls& calls) {
 }
 
 void add_schedules(Calls& calls) {
-  calls["actions.function"] = [](const Words&) { ActionTable().run({{.kind = ActionKind::kOptimizerStep}}); };
   const auto damaged = [](void (*damage)(std::vector<Action>&)) {
     const ChunkSegments segments = {2};
     const ReducePoints points{.segments_of_bucket = {{0, 1}}};

@@ -154,11 +154,15 @@ TEST_P(RecomputedSegment, HasTheBitsOfThePlainOneAndKeepsItsInputsAlone) {
 class ThreeVerbs : public Layer {
  public:
   ThreeVerbs(ParameterStore& store, const LinearSpec& spec) : inner_(store, spec) {}
-  Tensor forward(Context& ctx, const Tensor& x, Stash& stash) const override { return inner_.forward(ctx, x, stash); }
-  Tensor backward_data(Context& ctx, const Tensor& dy, Stash& stash) const override {
-    return inner_.backward_data(ctx, dy, stash);
+  Tensor forward(const Context& ctx, const Microbatch& mb, const Tensor& x, Stash& stash) const override {
+    return inner_.forward(ctx, mb, x, stash);
   }
-  void backward_weight(Context& ctx, Stash& stash) const override { inner_.backward_weight(ctx, stash); }
+  Tensor backward_data(const Context& ctx, const Microbatch& mb, const Tensor& dy, Stash& stash) const override {
+    return inner_.backward_data(ctx, mb, dy, stash);
+  }
+  void backward_weight(const Context& ctx, const Microbatch& mb, Stash& stash) const override {
+    inner_.backward_weight(ctx, mb, stash);
+  }
 
   using Layer::backward_data;
   using Layer::forward;

@@ -32,7 +32,7 @@ class StashTest : public testing::Test {
 };
 
 TEST_F(StashTest, KeepsByDefault) {
-  stash_.save({}, 0, SlotKind::kCoreAttn, tensor(0));
+  stash_.save(0, SlotKind::kCoreAttn, tensor(0));
   stash_[3] = tensor(3);
   EXPECT_TRUE(stash_.has(0));
   EXPECT_FALSE(stash_.has(1));
@@ -42,8 +42,9 @@ TEST_F(StashTest, KeepsByDefault) {
 }
 
 TEST_F(StashTest, DropsWhatItsPolicyRecomputesAndTakesItBackWhenRefilled) {
-  stash_.save(recompute(SlotKind::kFc2), 1, SlotKind::kFc2, tensor(1));
-  stash_.save(recompute(SlotKind::kFc2), 2, SlotKind::kFc1, tensor(2));
+  stash_ = Stash(recompute(SlotKind::kFc2));
+  stash_.save(1, SlotKind::kFc2, tensor(1));
+  stash_.save(2, SlotKind::kFc1, tensor(2));
   EXPECT_FALSE(stash_.has(1));
   EXPECT_TRUE(stash_.has(2));
   EXPECT_EQ(kinds(), (std::vector<SlotKind>{SlotKind::kFc1}));
@@ -53,8 +54,9 @@ TEST_F(StashTest, DropsWhatItsPolicyRecomputesAndTakesItBackWhenRefilled) {
 }
 
 TEST_F(StashTest, ADroppedSlotForgetsTheMicrobatchBefore) {
-  stash_.save({}, 1, SlotKind::kFc2, tensor(1));
-  stash_.save(recompute(SlotKind::kFc2), 1, SlotKind::kFc2, tensor(2));
+  stash_ = Stash(recompute(SlotKind::kFc2));
+  stash_.refill(1, tensor(1));
+  stash_.save(1, SlotKind::kFc2, tensor(2));
   EXPECT_FALSE(stash_.has(1));
 }
 
@@ -101,7 +103,7 @@ TEST_F(StashTest, ClearsItsPartsToo) {
 TEST_F(StashTest, ASlotOutOfRangeIsAnError) {
   EXPECT_THROW(stash_[8], Error);
   EXPECT_THROW(stash_[-1], Error);
-  EXPECT_THROW(stash_.save({}, 8, SlotKind::kOther, tensor(0)), Error);
+  EXPECT_THROW(stash_.save(8, SlotKind::kOther, tensor(0)), Error);
   EXPECT_FALSE(stash_.has(8));
   EXPECT_FALSE(stash_.has(-1));
 }

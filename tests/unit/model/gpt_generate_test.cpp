@@ -35,7 +35,7 @@ class Generation {
     cache_.start = start_.as<std::int32_t>();
     std::vector<SegmentRunner::Entry> entries;
     for (const NamedSegment& named : gpt_.segments)
-      entries.push_back({.name = named.name, .segment = named.segment.get(), .hooks = {}});
+      entries.push_back({.name = named.name, .segment = named.segment.get()});
     runner_ = std::make_unique<SegmentRunner>(ctx_, std::move(entries));
     std::mt19937_64 random(4);
     std::uniform_int_distribution<std::int32_t> token(0, static_cast<std::int32_t>(config.vocab_size - 1));
@@ -47,13 +47,9 @@ class Generation {
   std::vector<float> cached(std::int64_t start, std::int64_t count) {
     const auto position = static_cast<std::int32_t>(start);
     copy_from_host(stream_, start_.data, &position, sizeof(position));
-    ctx_.cache = &cache_;
-    return forward(start, count);
+    return forward(start, count, &cache_);
   }
-  std::vector<float> uncached(std::int64_t count) {
-    ctx_.cache = nullptr;
-    return forward(0, count);
-  }
+  std::vector<float> uncached(std::int64_t count) { return forward(0, count, nullptr); }
 
   // Of the reference: for each position the logits of all sequences.
   std::vector<std::vector<double>> reference_logits(GptArithmetic arithmetic) const {
@@ -79,18 +75,19 @@ class Generation {
     return Tensor(pool_.allocate(bytes, MemoryCategory::kOther, "test"), dtype, shape);
   }
 
-  std::vector<float> forward(std::int64_t start, std::int64_t count) {
+  std::vector<float> forward(std::int64_t start, std::int64_t count, const KvCache* cache) {
     std::vector<std::int32_t> tokens;
     for (std::int64_t row = 0; row < kSequences * count; ++row) {
       const std::int64_t position = std::min(start + row % count, config_.seq_length - 1);  // a test may go too far
       tokens.push_back(tokens_[static_cast<std::size_t>(row / count * config_.seq_length + position)]);
     }
-    const Batch batch{.tokens = ctx_.empty({kSequences * count}, DType::kInt32, "tokens"),
-                      .labels = {},
-                      .sequences = kSequences,
-                      .seq_length = count};
-    copy_from_host(stream_, batch.tokens.data, tokens.data(), batch.tokens.bytes());
-    runner_->set_batch(0, batch, nullptr);
+    const Microbatch mb{.mode = Mode::kGenerate,
+                        .sequences = kSequences,
+                        .seq_length = count,
+                        .tokens = ctx_.empty({kSequences * count}, DType::kInt32, "tokens"),
+                        .cache = cache};
+    copy_from_host(stream_, mb.tokens.data, tokens.data(), mb.tokens.bytes());
+    runner_->begin(0, mb);
     for (int s = 0; s < runner_->num_segments(); ++s) runner_->run({.kind = ActionKind::kForward, .segment = s});
     const Tensor& padded = runner_->outputs(0)[0];
     const std::vector<float> all = download(stream_, padded);
@@ -110,7 +107,7 @@ class Generation {
   GptModel gpt_ = build_gpt(config_, {}, default_factories());
   KvCache cache_;
   Tensor start_;
-  Context ctx_{.compute = stream_, .arena = arena_, .mode = Mode::kGenerate};
+  const Context ctx_{.compute = stream_, .arena = arena_};
   std::unique_ptr<SegmentRunner> runner_;
   std::vector<std::int32_t> tokens_;
   reference::GptTensors weights_;

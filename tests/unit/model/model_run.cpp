@@ -42,17 +42,15 @@ class ModelRun {
         gpt_(build_gpt(test.config, test.recompute, default_factories(), test.loss_chunk_size)),
         ctx_{.compute = stream_,
              .arena = arena_,
-             .mode = test.mode,
-             .policies = test.policies,
              .seed = test.seed,
              .planned_for = test.device,
              .deterministic = test.deterministic},
         actions_(actions_of(test, static_cast<int>(gpt_.segments.size()))) {
     gpt_.parameters->allocate(pool_, test.config.params_dtype);
-    ctx_.loss_sum = Tensor(pool_.allocate(4, MemoryCategory::kOther, "loss"), DType::kFp32, {1});
+    sums_ = Tensor(pool_.allocate(4, MemoryCategory::kOther, "loss"), DType::kFp32, {kNumStepSums});
     std::vector<SegmentRunner::Entry> entries;
     for (const NamedSegment& named : gpt_.segments)
-      entries.push_back({.name = named.name, .segment = named.segment.get(), .hooks = {}});
+      entries.push_back({.name = named.name, .segment = named.segment.get(), .policies = test.policies});
     runner_ = std::make_unique<SegmentRunner>(ctx_, std::move(entries));
     std::mt19937_64 random(test.seed + 1000);
     std::uniform_int_distribution<std::int32_t> token(0, static_cast<std::int32_t>(test.config.vocab_size - 1));
@@ -60,14 +58,13 @@ class ModelRun {
     labels_.resize(tokens_.size());
     for (std::int32_t& t : tokens_) t = token(random);
     for (std::int32_t& label : labels_) label = token(random);
-    fill_table();
   }
 
   void step(bool replay) {
     replay_ = replay;
     losses_.clear();
-    if (live()) launch(stream_, Fill{.x = ctx_.loss_sum, .value = 0});
-    table_.run(actions_);
+    if (live()) launch(stream_, Fill{.x = sums_, .value = 0});
+    for (const Action& action : actions_) run(action);
     stream_.synchronize();
   }
 
@@ -99,25 +96,29 @@ class ModelRun {
   bool live() const { return stream_.device() != DeviceType::kPlan; }
   std::int64_t rows() const { return test_.sequences * test_.config.seq_length; }
 
-  void fill_table() {
-    const auto nothing = [](const Action&) {};
-    for (int kind = 0; kind < kNumActionKinds; ++kind) table_.set(static_cast<ActionKind>(kind), nothing);
-    table_.set(ActionKind::kZeroGradients, [this](const Action&) { gpt_.parameters->zero_gradients(stream_); });
-    table_.set(ActionKind::kLoad, [this](const Action& action) { load(action); });
-    for (const ActionKind kind : {ActionKind::kForward, ActionKind::kBackwardData, ActionKind::kBackwardWeight})
-      table_.set(kind, [this](const Action& action) { run_verb(action); });
-    table_.set(ActionKind::kTieGradients, [this](const Action&) { gpt_.parameters->add_tied_gradients(stream_); });
+  void run(const Action& action) {
+    switch (action.kind) {
+      case ActionKind::kZeroGradients: return gpt_.parameters->zero_gradients(stream_);
+      case ActionKind::kLoad: return load(action);
+      case ActionKind::kForward:
+      case ActionKind::kBackwardData:
+      case ActionKind::kBackwardWeight: return run_verb(action);
+      case ActionKind::kTieGradients: return gpt_.parameters->add_tied_gradients(stream_);
+      default: return;  // one rank has nothing to reduce
+    }
   }
 
   void load(const Action& action) {
     arena_.begin_scope({.column = action.column, .segment = -1, .verb = 0});
-    const Batch batch{.tokens = ctx_.empty({rows()}, DType::kInt32, "tokens"),
-                      .labels = ctx_.empty({rows()}, DType::kInt32, "labels"),
-                      .sequences = test_.sequences,
-                      .seq_length = test_.config.seq_length};
+    Microbatch mb{.mode = test_.mode,
+                  .sequences = test_.sequences,
+                  .seq_length = test_.config.seq_length,
+                  .tokens = ctx_.empty({rows()}, DType::kInt32, "tokens"),
+                  .labels = ctx_.empty({rows()}, DType::kInt32, "labels"),
+                  .sums = sums_};
     const auto first = static_cast<std::size_t>(action.microbatch * rows());
-    copy_from_host(stream_, batch.tokens.data, tokens_.data() + first, batch.tokens.bytes());
-    copy_from_host(stream_, batch.labels.data, labels_.data() + first, batch.labels.bytes());
+    copy_from_host(stream_, mb.tokens.data, tokens_.data() + first, mb.tokens.bytes());
+    copy_from_host(stream_, mb.labels.data, labels_.data() + first, mb.labels.bytes());
     MicrobatchParameters*& parameters = parameters_[action.column];
     if (parameters == nullptr) {
       parameters = static_cast<MicrobatchParameters*>(
@@ -128,7 +129,8 @@ class ModelRun {
                                                .first_sample = kFirstSample + action.microbatch * test_.sequences,
                                                .loss_scale = 1.0f / static_cast<float>(test_.microbatches * rows())},
                                      .out = parameters});
-    runner_->set_batch(action.column, batch, parameters);
+    mb.parameters = parameters;
+    runner_->begin(action.column, mb);
   }
 
   void run_verb(const Action& action) {
@@ -142,8 +144,8 @@ class ModelRun {
       runner_->run(action);
     }
     if (!live() || action.kind != ActionKind::kForward || action.segment + 1 < runner_->num_segments()) return;
-    losses_.push_back(download(stream_, ctx_.loss_sum)[0]);
-    launch(stream_, Fill{.x = ctx_.loss_sum, .value = 0});
+    losses_.push_back(download(stream_, sums_)[0]);
+    launch(stream_, Fill{.x = sums_, .value = 0});
   }
 
   const ModelCase& test_;
@@ -151,10 +153,10 @@ class ModelRun {
   Stream stream_;
   Arena arena_;
   GptModel gpt_;
-  Context ctx_;
+  const Context ctx_;
   std::vector<Action> actions_;
   std::unique_ptr<SegmentRunner> runner_;
-  ActionTable table_;
+  Tensor sums_;
   std::vector<std::int32_t> tokens_, labels_;
   std::map<int, MicrobatchParameters*> parameters_;
   std::vector<float> losses_;

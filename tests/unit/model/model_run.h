@@ -9,7 +9,7 @@
 
 #include "core/device/arena.h"
 #include "core/model/gpt.h"
-#include "parallel/pipeline_parallel/executor.h"
+#include "parallel/pipeline_parallel/segment_runner.h"
 #include "parallel/pipeline_parallel/lowering.h"
 #include "tests/reference/gpt.h"
 

@@ -95,30 +95,31 @@ Step step_of(Communicator& group, const ModelConfig& config, const Layout& layou
   SharedGradients shared(tensor, *gpt.parameters, pool, {});
   Arena arena(pool, Arena::Mode::kUnplanned);
   const std::int64_t tokens = kSequences * config.seq_length;
-  Context ctx{.compute = compute, .arena = arena};
-  ctx.batch = {.tokens = integers(compute, pool, tokens, config.vocab_size, 3),
-               .labels = integers(compute, pool, tokens, config.vocab_size, 7),
-               .sequences = kSequences,
-               .seq_length = config.seq_length};
+  const Context ctx{.compute = compute, .arena = arena};
   auto* const parameters =
       static_cast<MicrobatchParameters*>(pool.allocate(sizeof(MicrobatchParameters), MemoryCategory::kOther, "test"));
   launch(compute,
          WriteMicrobatchParameters{.value = {.loss_scale = 1.0f / static_cast<float>(tokens)}, .out = parameters});
-  ctx.microbatch = parameters;
-  ctx.loss_sum = ctx.empty({1}, DType::kFp32, "loss");
-  launch(compute, Fill{.x = ctx.loss_sum, .value = 0});
+  const Microbatch mb{.sequences = kSequences,
+                      .seq_length = config.seq_length,
+                      .tokens = integers(compute, pool, tokens, config.vocab_size, 3),
+                      .labels = integers(compute, pool, tokens, config.vocab_size, 7),
+                      .parameters = parameters,
+                      .sums = ctx.empty({kNumStepSums}, DType::kFp32, "loss")};
+  launch(compute, Fill{.x = mb.sums, .value = 0});
 
   TensorList hidden, gradients;
   std::vector<Stash> stashes(gpt.segments.size());
-  for (std::size_t s = 0; s < stashes.size(); ++s) hidden = gpt.segments[s].segment->forward(ctx, hidden, stashes[s]);
+  for (std::size_t s = 0; s < stashes.size(); ++s)
+    hidden = gpt.segments[s].segment->forward(ctx, mb, hidden, stashes[s]);
   for (std::size_t s = stashes.size(); s-- > 0;) {
-    gradients = gpt.segments[s].segment->backward_data(ctx, gradients, stashes[s]);
-    gpt.segments[s].segment->backward_weight(ctx, stashes[s]);
+    gradients = gpt.segments[s].segment->backward_data(ctx, mb, gradients, stashes[s]);
+    gpt.segments[s].segment->backward_weight(ctx, mb, stashes[s]);
   }
   gpt.parameters->add_tied_gradients(compute);
   shared.sum(compute);
   compute.synchronize();
-  Step step{.loss = download(compute, ctx.loss_sum)[0], .gradients = {}};
+  Step step{.loss = download(compute, mb.sums)[0], .gradients = {}};
   for_each_part(gpt, [&](const Parameter& parameter, std::size_t i) {
     step.gradients[parameter.parts[i].name] = download(compute, parameter.part_of(parameter.main_grad, i));
   });
@@ -214,11 +215,13 @@ TEST(OwnLayer, AnUndeclaredSplitIsAnErrorUnderTensorParallelism) {
 class Forgetful : public Segment {
  public:
   explicit Forgetful(bool forward) : forward_(forward) {}
-  TensorList forward(Context&, const TensorList& inputs, Stash&) const override {
+  TensorList forward(const Context&, const Microbatch&, const TensorList& inputs, Stash&) const override {
     return forward_ ? TensorList{inputs[0]} : inputs;
   }
-  TensorList backward_data(Context&, const TensorList& gradients, Stash&) const override { return {gradients[0]}; }
-  void backward_weight(Context&, Stash&) const override {}
+  TensorList backward_data(const Context&, const Microbatch&, const TensorList& gradients, Stash&) const override {
+    return {gradients[0]};
+  }
+  void backward_weight(const Context&, const Microbatch&, Stash&) const override {}
 
  private:
   bool forward_;

@@ -77,14 +77,15 @@ Outcome run(const Case& test) {
     Stream communication(DeviceType::kCpu, "context communication", {.hazards = &hazards, .waits = &waits});
     const AbortOnUnwind guard(group);
     Arena arena(pool, Arena::Mode::kUnplanned);
-    Context ctx{.compute = compute, .arena = arena};
+    const Context ctx{.compute = compute, .arena = arena};
     ContextGroup context(group, communication);
-    ctx.batch = {.sequences = z.samples, .seq_length = tokens, .part = context.part(z.length)};
-    if (test.recompute) ctx.policies[static_cast<std::size_t>(SlotKind::kAttnProj)] = StashPolicy::kRecompute;
+    const Microbatch mb{.sequences = z.samples, .seq_length = tokens, .part = context.part(z.length)};
+    StashPolicies policies{};
+    if (test.recompute) policies[static_cast<std::size_t>(SlotKind::kAttnProj)] = StashPolicy::kRecompute;
     const auto mine = [&](const std::vector<float>& whole, std::int64_t columns, const char* name) {
       const Tensor x = ctx.empty({z.samples * tokens, columns}, test.dtype, name);
       std::vector<float> values(static_cast<std::size_t>(x.numel()));
-      for_each_element(z, ctx.batch.part, tokens, columns,
+      for_each_element(z, mb.part, tokens, columns,
                        [&](std::size_t to, std::size_t from) { values[to] = whole[from]; });
       upload(compute, values, x);
       return x;
@@ -97,24 +98,24 @@ Outcome run(const Case& test) {
     const CoreAttention::Spec spec{.heads = z.heads, .query_groups = z.groups, .head_dim = z.dim};
     const CoreAttentionFactory factory = context_parallel_attention(test.communication, context);
     const auto attention = factory ? factory(spec) : std::make_unique<CausalAttention>(spec);
-    Stash stash;
+    Stash stash(policies);
     const Tensor inputs = mine(qkv, z.width(), "qkv"), gradient = mine(d_out, out_width, "output gradient");
     const Tensor d_qkv = ctx.empty(inputs.shape, test.dtype, "qkv gradient");
     launch(compute, Fill{.x = d_qkv, .value = std::nan("")});
-    Tensor out = attention->forward(ctx, heads(inputs), stash)[0];
+    Tensor out = attention->forward(ctx, mb, heads(inputs), stash)[0];
     if (test.recompute) {
       EXPECT_FALSE(stash.has(CoreAttention::kOut));
-      out = refill_attention(ctx, *attention, stash);
+      out = attention->forward_again(ctx, mb, stash);
     }
     const TensorList targets = heads(d_qkv);
-    attention->backward_data(ctx, {gradient, targets[0], targets[1], targets[2]}, stash);
-    attention->backward_weight(ctx, stash);
+    attention->backward_data(ctx, mb, {gradient, targets[0], targets[1], targets[2]}, stash);
+    attention->backward_weight(ctx, mb, stash);
     communication.synchronize();
     compute.synchronize();
     const std::lock_guard lock(mutex);
     const auto collect = [&](const Tensor& x, std::int64_t columns, std::vector<float>& whole) {
       const std::vector<float> values = download(compute, x);
-      for_each_element(z, ctx.batch.part, tokens, columns,
+      for_each_element(z, mb.part, tokens, columns,
                        [&](std::size_t from, std::size_t to) { whole[to] = values[from]; });
     };
     collect(out, out_width, outcome.out);

@@ -155,7 +155,7 @@ TEST(LoweringOfMessages, TiedGradientsMeetAfterTheLastMessage) {
   for (std::size_t i = 0; i < step.size(); ++i) {
     if (step[i].kind == ActionKind::kTieGradients) tie = i;
     if (is_message(step[i].kind)) last_message = i;
-    if (step[i].kind == ActionKind::kReduce && step[i].bucket == 0) reduced = i;
+    if (step[i].kind == ActionKind::kReduce && step[i].item == 0) reduced = i;
   }
   EXPECT_GT(tie, last_message);
   EXPECT_GT(reduced, tie);

@@ -66,8 +66,8 @@ TEST(Lowering, ReducesEachBucketOnceAfterTheLastWeightGradientOfItsSegments) {
         ASSERT_EQ(reduced.count(2), 0u) << "reduced before the tied gradient was added";
       }
       if (action.kind != ActionKind::kReduce) continue;
-      ++reduced[action.bucket];
-      for (const int segment : kPoints.segments_of_bucket[static_cast<std::size_t>(action.bucket)])
+      ++reduced[action.item];
+      for (const int segment : kPoints.segments_of_bucket[static_cast<std::size_t>(action.item)])
         ASSERT_EQ(weights_left[segment], 0) << to_string(action);
     }
     ASSERT_EQ(ties, 1);
@@ -80,8 +80,7 @@ TEST(Lowering, BucketsAreReducedWhileTheBackwardPassGoesOn) {
   const Schedule schedule = make_schedule(ScheduleKind::k1F1B, 1, 1, 3);
   const std::vector<Action> step = lower_training_step(schedule.stages[0], kOneChunk, kPoints);
   const auto position = [&](ActionKind kind, int bucket) {
-    return std::find_if(step.begin(), step.end(),
-                        [&](const Action& a) { return a.kind == kind && a.bucket == bucket; }) -
+    return std::find_if(step.begin(), step.end(), [&](const Action& a) { return a.kind == kind && a.item == bucket; }) -
            step.begin();
   };
   const auto last_weight =
@@ -148,7 +147,7 @@ TEST(Lowering, EvaluationIsForwardAlone) {
   const std::vector<Action> step = lower_evaluation_step(schedule.stages[0], kOneChunk);
   EXPECT_EQ(num_columns(step), 1);
   ASSERT_EQ(step.size(), 3u * (kSegments + 1) + 1);
-  EXPECT_EQ(step.back().kind, ActionKind::kReduceLoss);
+  EXPECT_EQ(step.back().kind, ActionKind::kReduceSums);
   for (std::size_t i = 0; i + 1 < step.size(); ++i) {
     const bool load = i % (kSegments + 1) == 0;
     EXPECT_EQ(step[i].kind, load ? ActionKind::kLoad : ActionKind::kForward);
@@ -177,10 +176,10 @@ TEST(Lowering, WeightsAreGatheredInTheOrderOfTheirUseAndWaitedForThere) {
     std::vector<int> waited;
     for (std::size_t i = 0; i < step.size(); ++i) {
       if (step[i].kind != ActionKind::kWaitParameters) continue;
-      waited.push_back(step[i].bucket);
+      waited.push_back(step[i].item);
       EXPECT_EQ(step[i + 1].kind, ActionKind::kForward);
       EXPECT_EQ(step[i + 1].microbatch, 0);
-      EXPECT_EQ(step[i + 1].segment, step[i].bucket == 2 ? 0 : step[i].bucket == 1 ? 3 : 5);
+      EXPECT_EQ(step[i + 1].segment, step[i].item == 2 ? 0 : step[i].item == 1 ? 3 : 5);
     }
     EXPECT_THAT(waited, ElementsAre(2, 1, 0));
   };
@@ -191,7 +190,7 @@ TEST(Lowering, WeightsAreGatheredInTheOrderOfTheirUseAndWaitedForThere) {
   EXPECT_EQ((step.end() - 4)->kind, ActionKind::kOptimizerStep);
   for (int i = 0; i < 3; ++i) {
     EXPECT_EQ((step.end() - 3 + i)->kind, ActionKind::kGatherParameters);
-    EXPECT_EQ((step.end() - 3 + i)->bucket, 2 - i);
+    EXPECT_EQ((step.end() - 3 + i)->item, 2 - i);
   }
 }
 
@@ -200,14 +199,14 @@ TEST(Lowering, WithoutOverlapAStepEndsWhenAllWeightsAreGathered) {
   const GatherPoints gathers{.segments_of_bucket = kPoints.segments_of_bucket};
   const std::vector<Action> step = lower_training_step(schedule.stages[0], kOneChunk, kPoints, gathers);
   EXPECT_EQ(step.back().kind, ActionKind::kWaitParameters);
-  EXPECT_EQ(step.back().bucket, 0);  // the last one
+  EXPECT_EQ(step.back().item, 0);  // the last one
   EXPECT_EQ(std::count_if(step.begin(), step.end(), [](const Action& a) { return is_of_bucket(a.kind); }), 3 + 3 + 1);
   EXPECT_EQ(lower_evaluation_step(schedule.stages[0], kOneChunk, gathers),
             lower_evaluation_step(schedule.stages[0], kOneChunk));
   // A bucket that no forward reads is waited for first.
   const GatherPoints unread{.segments_of_bucket = {{}}, .overlap = true};
   EXPECT_EQ(lower_training_step(schedule.stages[0], kOneChunk, kPoints, unread).front(),
-            (Action{.kind = ActionKind::kWaitParameters, .bucket = 0}));
+            (Action{.kind = ActionKind::kWaitParameters, .item = 0}));
 }
 
 // verify() on damaged lists. The step of two microbatches is small enough to damage it at every place.
@@ -319,7 +318,7 @@ TEST_F(Verify, FindsWeightsThatAreNotGathered) {
       damaged.push_back(step[i]);
       EXPECT_FALSE(accepts(damaged)) << to_string(step[i]) << " stands twice";
       damaged = step;
-      damaged[i].bucket = 3;
+      damaged[i].item = 3;
       EXPECT_FALSE(accepts(damaged)) << to_string(step[i]) << " of no bucket";
       if (!wait || !overlap) continue;
       std::swap(damaged[i] = step[i], damaged[i + 1]);

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <tuple>
 
+#include "apps/step.h"
 #include "core/base/error.h"
 #include "parallel/comm/thread_communicator.h"
 #include "parallel/pipeline_parallel/placement.h"
@@ -114,10 +115,10 @@ TEST(ForecastVolume, OfStagesIsAnActivationEachWay) {
 // What the groups of a real run count in one step, by axis: calls and payload.
 using Counted = std::map<std::string, std::pair<std::int64_t, std::int64_t>>;
 
-Counted counted(TrainingModel& model) {
+Counted counted(Rank& rank) {
   Counted counts;
-  std::vector<Communicator*> groups = model.groups();
-  for (Communicator* group : model.transfer().groups()) groups.push_back(group);
+  std::vector<Communicator*> groups = groups_of_steps(rank);
+  for (Communicator* group : rank.transfer.groups()) groups.push_back(group);
   for (Communicator* group : groups) {
     auto& [calls, bytes] = counts[group->name().substr(0, group->name().find(' '))];
     calls += group->stats().collectives;
@@ -143,22 +144,24 @@ TEST(ForecastVolume, IsWhatThreadRanksCount) {
     std::mutex mutex;
     ThreadWorld threads(4, std::chrono::seconds(60));
     threads.run([&](Communicator& world) {
-      const Mesh mesh = Mesh::create(world, mesh_sizes_of(options.parallel, 4));
-      const StepPlans plans = plan_steps(options, world.rank(), 4);
-      TrainingModel model(options, DeviceType::kCpu, mesh, {});
+      const RunConfig config = run_config(options, 4);
+      const Mesh mesh = Mesh::create(world, config.mesh);
+      const StepPlans plans = plan_steps(options, config, world.rank());
+      Rank rank(options, config, DeviceType::kCpu, mesh, {}, 0);
+      Step step(rank);
       const AbortOnUnwind abort(world);
-      model.use(plans);
-      model.initialize();
-      const std::int64_t sequences = model.num_microbatches() * options.train.micro_batch_size;
-      const std::vector<std::int32_t> tokens(static_cast<std::size_t>(sequences * (options.model.seq_length + 1)), 1);
-      const Counted before = counted(model);
-      model.train_step({.iteration = 1,
-                        .learning_rate = 1e-3f,
-                        .first_samples = std::vector<std::int64_t>(static_cast<std::size_t>(model.num_microbatches())),
-                        .tokens = tokens});
-      model.wait_for_parameters();
-      model.read_result();
-      Counted after = counted(model);
+      step.use(plans);
+      initialize(rank);
+      const std::vector<std::int32_t> tokens(
+          static_cast<std::size_t>(config.step_sequences() * (config.seq_length + 1)), 1);
+      const Counted before = counted(rank);
+      step.train({.iteration = 1,
+                  .learning_rate = 1e-3f,
+                  .first_samples = std::vector<std::int64_t>(static_cast<std::size_t>(config.microbatches)),
+                  .tokens = tokens});
+      step.wait_for_parameters();
+      step.read_result();
+      Counted after = counted(rank);
       for (const auto& [axis, count] : before) {
         after[axis].first -= count.first;
         after[axis].second -= count.second;

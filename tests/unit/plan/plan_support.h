@@ -6,7 +6,7 @@
 
 #include "apps/flags.h"
 #include "apps/rates.h"
-#include "apps/trainer.h"
+#include "apps/run_setup.h"
 
 namespace megalith::test {
 

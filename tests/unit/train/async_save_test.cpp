@@ -45,16 +45,17 @@ class Faults {
   ~Faults() { disarm_faults(); }
 };
 
-void step(TrainingModel& model, std::int64_t iteration, std::int64_t sequences) {
+void run_step(Trainer& trainer, std::int64_t iteration) {
+  const RunConfig& config = trainer.rank().config;
   std::vector<std::int32_t> tokens;
-  for (std::int64_t i = 0; i < sequences * 17; ++i)
+  for (std::int64_t i = 0; i < config.step_sequences() * 17; ++i)
     tokens.push_back(static_cast<std::int32_t>((i * 31 + iteration) % 200));
-  model.train_step(
+  trainer.step().train(
       {.iteration = iteration,
        .learning_rate = 1e-2f,
-       .first_samples = std::vector<std::int64_t>(static_cast<std::size_t>(model.num_microbatches()), iteration),
+       .first_samples = std::vector<std::int64_t>(static_cast<std::size_t>(config.microbatches), iteration),
        .tokens = tokens});
-  model.read_result();
+  trainer.step().read_result();
 }
 
 struct Layout {
@@ -74,19 +75,17 @@ TEST_P(AsyncSaves, FoldersAreThoseOfASaveAtOnce) {
   world.run([&](Communicator& group) {
     const std::unique_ptr<Communicator> writers = group.duplicate("checkpoint");
     Trainer trainer(prepare_run(options, group.rank(), group.size()), group, stop);
-    TrainingModel& model = trainer.model();
-    const Mesh mesh = Mesh::create(group, mesh_sizes_of(options.parallel, group.size()));
+    Rank& rank = trainer.rank();
     std::promise<void> stepped;
     const std::shared_future<void> released = stepped.get_future().share();
     const FileObserver observer = [&](const FileOperation& operation) {
       if (operation.name == "write") released.wait();
     };
-    AsyncSave async(model, *writers, mesh.dp());
+    AsyncSave async(rank, trainer.step(), *writers);
     const AbortOnUnwind guard(group);
-    const std::int64_t sequences = model.num_microbatches() * options.train.micro_batch_size;
-    SaveCheckpoint request{.model = model, .world = group, .replicas = mesh.dp(), .state = {}, .directory = {}};
+    SaveCheckpoint request{.rank = rank, .world = group, .state = {}, .directory = {}};
     for (std::int64_t round = 1; round <= 2; ++round) {
-      step(model, 3 * round, sequences);
+      run_step(trainer, 3 * round);
       request.state.step = round;
       request.directory = scratch.path("plain");
       request.observer = nullptr;
@@ -94,7 +93,7 @@ TEST_P(AsyncSaves, FoldersAreThoseOfASaveAtOnce) {
       request.directory = scratch.path("beside");
       request.observer = &observer;
       async.begin(request);
-      for (const std::int64_t more : {1, 2}) step(model, 3 * round + more, sequences);
+      for (const std::int64_t more : {1, 2}) run_step(trainer, 3 * round + more);
       if (round == 1) {
         EXPECT_FALSE(async.poll());
         stepped.set_value();
@@ -136,17 +135,17 @@ TEST(AsyncSave, ASecondSaveWaitsForTheFirst) {
     paths.emplace_back(operation.path);
   };
   std::vector<std::int64_t> waited(2);
-  const test::RunResult beside =
-      test::train({.flags = flags + Flags{"--save", scratch.path("beside"), "--async-save"},
-                   .ranks = 2,
-                   .prepare =
-                       [&](Trainer& trainer, int rank) {
-                         trainer.observe_saves(&slow);
-                         EXPECT_EQ(trainer.checkpoint_staging(), trainer.plans().checkpoint_staging) << "rank " << rank;
-                         EXPECT_GT(trainer.checkpoint_staging(), 1000u);
-                       },
-                   .finish = [&](Trainer& trainer,
-                                 int rank) { waited[static_cast<std::size_t>(rank)] = trainer.saves_waited_for(); }});
+  const test::RunResult beside = test::train(
+      {.flags = flags + Flags{"--save", scratch.path("beside"), "--async-save"},
+       .ranks = 2,
+       .prepare =
+           [&](Trainer& trainer, int rank) {
+             trainer.checkpoints().observe(&slow);
+             EXPECT_EQ(trainer.checkpoints().staging_bytes(), trainer.plans().checkpoint_staging) << "rank " << rank;
+             EXPECT_GT(trainer.checkpoints().staging_bytes(), 1000u);
+           },
+       .finish = [&](Trainer& trainer,
+                     int rank) { waited[static_cast<std::size_t>(rank)] = trainer.checkpoints().waited_for(); }});
   test::expect_same_run(plain, beside);
   EXPECT_GT(waited[0] + waited[1], 0);
   EXPECT_EQ(tensors_of(scratch.path("plain")).size(), 12u);

@@ -76,11 +76,11 @@ TEST_P(ChangedDataFiles, EndTheRunWithTheStateBefore) {
   try {
     test::train({.flags = flags + saving, .ranks = 2, .prepare = [&](Trainer& trainer, int rank) {
                    if (rank != 0) return;
-                   if (change.at_forward == 0) trainer.observe_saves(&in_save);
-                   trainer.model().runner().hooks(0).add(HookPoint::kPreForward,
-                                                         [&, forwards = 0](const HookContext&) mutable {
-                                                           if (++forwards == change.at_forward) disturb();
-                                                         });
+                   if (change.at_forward == 0) trainer.checkpoints().observe(&in_save);
+                   trainer.rank().runner.hooks(0).add(HookPoint::kPreForward,
+                                                      [&, forwards = 0](const HookContext&) mutable {
+                                                        if (++forwards == change.at_forward) disturb();
+                                                      });
                  }});
     FAIL() << "the run went on";
   } catch (const Error& error) {

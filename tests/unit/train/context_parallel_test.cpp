@@ -145,7 +145,7 @@ TEST(ContextParallel, CheckpointsGoFromAnyCutToAnyOther) {
       const RunResult rest = test::train(
           {.flags = to.flags() + Words{"--load", folder}, .ranks = to.ranks(), .prepare = [&](Trainer& trainer, int) {
              const std::lock_guard lock(mutex);
-             test::put_slices(trainer.model(), &Parameter::weight, loaded);
+             test::put_slices(trainer.rank(), &Parameter::weight, loaded);
            }});
       EXPECT_TRUE(loaded == saved.weights);
       ASSERT_EQ(rest.loss_values.size(), 3u);
@@ -159,10 +159,10 @@ TEST(ContextParallel, ReplicasThatDifferAreTold) {
   std::mutex mutex;
   std::string told;
   test::train({.flags = Layout{.context = 2}.flags(), .ranks = 2, .prepare = [&](Trainer& trainer, int rank) {
-                 EXPECT_FALSE(trainer.replica_difference());
-                 const Tensor weights = trainer.model().gpt().parameters->units().front().weights;
+                 EXPECT_FALSE(replica_difference(trainer.rank()));
+                 const Tensor weights = trainer.rank().model.gpt.parameters->units().front().weights;
                  if (rank == 1) *weights.as<float>() += 1;
-                 const auto difference = trainer.replica_difference();
+                 const auto difference = replica_difference(trainer.rank());
                  if (rank == 1) *weights.as<float>() -= 1;
                  const std::lock_guard lock(mutex);
                  if (difference) told = difference->message;

@@ -133,7 +133,7 @@ TEST_F(CudaTraining, CheckpointsMoveFromTheCpuAndBackBitForBit) {
     const auto run = [&](Words flags, int steps, test::ModelState& loaded) {
       flags = flags + dtype + kDeterministic + Words{"--exit-interval", "2", "--save", folder, "--load", folder};
       const RunResult result = test::train(
-          {.flags = flags, .prepare = [&](Trainer& trainer, int) { loaded = test::read_state(trainer.model()); }});
+          {.flags = flags, .prepare = [&](Trainer& trainer, int) { loaded = test::read_state(trainer.rank()); }});
       EXPECT_EQ(result.losses.size(), static_cast<std::size_t>(steps));
       return result.state;
     };
@@ -152,10 +152,10 @@ TEST_F(CudaTraining, MemoryIsWhatWasPlannedAndTakenBeforeStepThree) {
   for (const Words& mode : {Words{}, kDeterministic}) {
     std::int64_t after_two = -1;
     const auto watch = [&](Trainer& trainer, int) {
-      trainer.model().runner().hooks(0).add(HookPoint::kPreForward, [&model = trainer.model(), &after_two,
-                                                                     calls = 0](const HookContext& context) mutable {
-        if (context.microbatch == 0 && ++calls == 3) after_two = model.pool().system_allocations();
-      });
+      trainer.rank().runner.hooks(0).add(
+          HookPoint::kPreForward, [&rank = trainer.rank(), &after_two, calls = 0](const HookContext& context) mutable {
+            if (context.microbatch == 0 && ++calls == 3) after_two = rank.memory.pool.system_allocations();
+          });
     };
     const RunResult result = test::train(
         {.flags = cuda(mode + Words{"--bf16", "--eval-interval", "2", "--eval-iters", "1"}), .prepare = watch});
@@ -179,12 +179,12 @@ TEST_F(CudaTraining, HasNoHazards) {
 // step is run again, after step 3 was dropped.
 TEST_F(CudaTraining, ANanSkipsTheStepAndIsNamed) {
   const auto poison = [](Trainer& trainer, int) {
-    TrainingModel& model = trainer.model();
-    const int last = model.runner().num_segments() - 1;
-    model.runner().hooks(last).add(HookPoint::kPostWeight, [&model, calls = 0](const HookContext& context) mutable {
+    Rank& rank = trainer.rank();
+    const int last = rank.runner.num_segments() - 1;
+    rank.runner.hooks(last).add(HookPoint::kPostWeight, [&rank, calls = 0](const HookContext& context) mutable {
       if (context.microbatch != 0 || (++calls != 2 && calls != 4)) return;
-      const Tensor gradient = model.gpt().parameters->units().back().main_grads;
-      launch(model.compute(), Fill{.x = gradient.slice(0, 0, 1), .value = std::nan("")});
+      const Tensor gradient = rank.model.gpt.parameters->units().back().main_grads;
+      launch(rank.streams.compute, Fill{.x = gradient.slice(0, 0, 1), .value = std::nan("")});
     });
   };
   const Words flags = cuda(kDeterministic + Words{"--lr-decay-style", "constant"});

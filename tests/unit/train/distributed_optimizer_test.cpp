@@ -94,12 +94,12 @@ TEST_P(Replicas, HoldAShareAndCommunicateIt) {
   const auto measure = [&](Trainer& trainer, int) {
     const std::lock_guard lock(mutex);
     padded = numel = units = 0;
-    for (const ParameterUnit& unit : trainer.model().gpt().parameters->units()) {
+    for (const ParameterUnit& unit : trainer.rank().model.gpt.parameters->units()) {
       padded += unit.numel;
       units += unit.numel > 0 ? 1 : 0;
       EXPECT_EQ(unit.numel % (128 * ranks), 0);
     }
-    numel = trainer.model().gpt().parameters->numel();
+    numel = trainer.rank().model.gpt.parameters->numel();
   };
   for (const Words& overlap : {Words{}, kOverlapGradients, kOverlapBoth}) {
     const RunResult run = test::train({.flags = kSmall + kBf16 + kZero + overlap, .ranks = ranks, .prepare = measure});
@@ -194,11 +194,11 @@ TEST(DistributedOptimizer, EverySuppressedWaitIsFound) {
 TEST(DistributedOptimizer, ASkippedStepIsSkippedByAllRanks) {
   const auto poison = [](Trainer& trainer, int rank) {
     if (rank != 1) return;
-    TrainingModel& model = trainer.model();
-    model.runner().hooks(0).add(HookPoint::kPostWeight, [&model, calls = 0](const HookContext&) mutable {
+    Rank& own = trainer.rank();
+    own.runner.hooks(0).add(HookPoint::kPostWeight, [&own, calls = 0](const HookContext&) mutable {
       if (++calls != 5) return;  // four microbatches a step: the first of step 2
-      const Tensor gradients = model.gpt().parameters->units().front().main_grads;
-      launch(model.compute(), Fill{.x = gradients.slice(0, 0, 1), .value = std::nan("")});
+      const Tensor gradients = own.model.gpt.parameters->units().front().main_grads;
+      launch(own.streams.compute, Fill{.x = gradients.slice(0, 0, 1), .value = std::nan("")});
     });
   };
   const Words flags = kSmall + kNoClipping + Words{"--lr-decay-style", "constant", "--check-weight-hash-interval", "1"};
@@ -259,7 +259,7 @@ TEST(DistributedOptimizer, CheckpointsGoFromAnyLayoutToAnyOther) {
                                             .ranks = to.ranks,
                                             .prepare = [&](Trainer& trainer, int) {
                                               const std::lock_guard lock(mutex);
-                                              EXPECT_TRUE(test::put_state(trainer.model(), loaded));
+                                              EXPECT_TRUE(test::put_state(trainer.rank(), loaded));
                                             }});
         EXPECT_TRUE(same_bits(loaded, saved.whole_state));
         ASSERT_EQ(rest.loss_values.size(), 1u);

@@ -56,7 +56,7 @@ TEST(CombinedLayouts, ACallThatDiffersInAnyGroupEndsAllRanks) {
   const Layout layout{.tensor = 2, .data = 2};
   try {
     test::train({.flags = layout.flags(), .ranks = 4, .prepare = [](Trainer& trainer, int rank) {
-                   if (rank == 3) trainer.model().groups()[0]->recorder().announce({.kind = "all_reduce"});
+                   if (rank == 3) groups_of_steps(trainer.rank())[0]->recorder().announce({.kind = "all_reduce"});
                  }});
     ADD_FAILURE() << "the run went on";
   } catch (const EveryRankFailed& failed) {
@@ -72,10 +72,10 @@ TEST(CombinedLayouts, AFlippedBitIsToldWithTheRankOfTheWorld) {
   std::mutex mutex;
   std::map<int, std::string> told;
   test::train({.flags = layout.flags(), .ranks = 8, .prepare = [&](Trainer& trainer, int rank) {
-                 EXPECT_FALSE(trainer.replica_difference());
-                 const Tensor weights = trainer.model().gpt().parameters->units().front().weights;
+                 EXPECT_FALSE(replica_difference(trainer.rank()));
+                 const Tensor weights = trainer.rank().model.gpt.parameters->units().front().weights;
                  if (rank == 6) *weights.as<float>() += 1;
-                 const auto difference = trainer.replica_difference();
+                 const auto difference = replica_difference(trainer.rank());
                  if (rank == 6) *weights.as<float>() -= 1;
                  const std::lock_guard lock(mutex);
                  if (difference) told[rank] = difference->message;
@@ -93,10 +93,10 @@ TEST(CombinedLayouts, TheFirstNanIsNamedWithItsRank) {
   const Layout layout{.tensor = 2, .sequence = true, .pipeline = 2};
   const auto poison = [](Trainer& trainer, int rank) {
     if (rank != 3) return;
-    TrainingModel& model = trainer.model();
-    for (const ParameterUnit& unit : model.gpt().parameters->units())
-      launch(model.compute(), Fill{.x = unit.weights.slice(0, 0, 1), .value = std::nanf("")});
-    model.compute().synchronize();
+    Rank& own = trainer.rank();
+    for (const ParameterUnit& unit : own.model.gpt.parameters->units())
+      launch(own.streams.compute, Fill{.x = unit.weights.slice(0, 0, 1), .value = std::nanf("")});
+    own.streams.compute.synchronize();
   };
   testing::internal::CaptureStderr();
   const RunResult run = test::train({.flags = layout.flags() + Words{"--num-layers", "4", "--max-skipped-steps", "6"},
@@ -162,8 +162,8 @@ TEST_P(CombinedCheckpoints, GoFromAnyLayoutToAnyOther) {
                                           .ranks = layouts[to].ranks(),
                                           .prepare = [&](Trainer& trainer, int) {
                                             const std::lock_guard lock(mutex);
-                                            test::put_slices(trainer.model(), &Parameter::weight, weights);
-                                            test::put_state(trainer.model(), optimizer);
+                                            test::put_slices(trainer.rank(), &Parameter::weight, weights);
+                                            test::put_state(trainer.rank(), optimizer);
                                           }});
       EXPECT_TRUE(weights == saved.weights);
       EXPECT_TRUE(optimizer == saved.whole_state);

@@ -28,11 +28,11 @@ using Words = std::vector<std::string>;
 std::function<void(Trainer&, int)> poison(const std::set<int>& calls, double value = std::nan("")) {
   return [calls, value](Trainer& trainer, int rank) {
     if (rank != 1) return;
-    TrainingModel& model = trainer.model();
-    model.runner().hooks(1).add(HookPoint::kPostWeight, [&model, calls, value, call = 0](const HookContext&) mutable {
+    Rank& own = trainer.rank();
+    own.runner.hooks(1).add(HookPoint::kPostWeight, [&own, calls, value, call = 0](const HookContext&) mutable {
       if (!calls.contains(++call)) return;
-      const Tensor gradient = model.gpt().parameters->units()[1].main_grads;
-      launch(model.compute(), Fill{.x = gradient.slice(0, 5, 1), .value = value});
+      const Tensor gradient = own.model.gpt.parameters->units()[1].main_grads;
+      launch(own.streams.compute, Fill{.x = gradient.slice(0, 5, 1), .value = value});
     });
   };
 }
@@ -76,7 +76,7 @@ TEST(Numbers, AnInfIsNamedInItsMicrobatch) {
 TEST(Numbers, ADamagedWeightIsNamedAsAnInput) {
   const auto damage = [](Trainer& trainer, int rank) {
     if (rank != 1) return;
-    ParameterUnit& unit = trainer.model().gpt().parameters->units()[2];
+    ParameterUnit& unit = trainer.rank().model.gpt.parameters->units()[2];
     unit.weights.as<float>()[unit.parameters[0]->offset] = std::numeric_limits<float>::quiet_NaN();
   };
   const Told told = train({.flags = {"--train-iters", "1"}, .ranks = 2, .prepare = damage});
@@ -151,11 +151,11 @@ TEST(Numbers, MoreSkippedStepsThanTheBudgetEndTheRun) {
 TEST(Numbers, ReplicasThatDifferEndTheRun) {
   const auto damage = [](Trainer& trainer, int rank) {
     if (rank != 2) return;
-    TrainingModel& model = trainer.model();
-    model.runner().hooks(0).add(HookPoint::kPreForward, [&model, call = 0](const HookContext&) mutable {
+    Rank& own = trainer.rank();
+    own.runner.hooks(0).add(HookPoint::kPreForward, [&own, call = 0](const HookContext&) mutable {
       if (++call != 4) return;
-      const Tensor moment = model.optimizer().units()[1].exp_avg_sq;
-      launch(model.compute(), Fill{.x = moment.slice(0, 0, 1), .value = 3});
+      const Tensor moment = own.optimizer.adamw.units()[1].exp_avg_sq;
+      launch(own.streams.compute, Fill{.x = moment.slice(0, 0, 1), .value = 3});
     });
   };
   const Words flags = {"--global-batch-size", "8", "--check-weight-hash-interval", "2", "--micro-batch-size", "2"};
@@ -180,16 +180,16 @@ struct Flip {
   std::byte mask{};
 };
 
-Flip pick_flip(TrainingModel& model, int ranks, std::mt19937_64& random) {
+Flip pick_flip(Rank& rank, int ranks, std::mt19937_64& random) {
   const auto below = [&](std::size_t n) { return static_cast<std::size_t>(random() % n); };
   Flip flip{.rank = static_cast<int>(below(static_cast<std::size_t>(ranks)))};
-  const std::size_t u = below(model.gpt().parameters->units().size());
-  const ParameterUnit& unit = model.gpt().parameters->units()[u];
-  const AdamWOptimizer::UnitState& state = model.optimizer().units()[u];
+  const std::size_t u = below(rank.model.gpt.parameters->units().size());
+  const ParameterUnit& unit = rank.model.gpt.parameters->units()[u];
+  const AdamWOptimizer::UnitState& state = rank.optimizer.adamw.units()[u];
   const Parameter& parameter = *unit.parameters[below(unit.parameters.size())];
   std::vector<std::pair<std::string, Tensor>> kinds = {
       {"weight", unit.weights}, {"exp_avg", state.exp_avg}, {"exp_avg_sq", state.exp_avg_sq}};
-  if (model.optimizer().has_own_main_params()) kinds.emplace_back("main parameter", state.main_params);
+  if (rank.optimizer.adamw.has_own_main_params()) kinds.emplace_back("main parameter", state.main_params);
   const auto& [kind, flat] = kinds[below(kinds.size())];
   for (const auto& part : parameter.parts) flip.names.push_back(kind + " of " + part.name);
   const Tensor whole = flat.slice(0, parameter.offset, parameter.shape.numel());
@@ -211,11 +211,11 @@ TEST(Numbers, EveryFlippedBitIsFoundOnItsRank) {
     EXPECT_EQ(trainer.run(), ExitCode::kOk);  // moments that are not zero
     std::mt19937_64 random(seed == nullptr ? 1u : std::stoull(seed));
     for (int i = 0; i < flips; ++i) {
-      const Flip flip = pick_flip(trainer.model(), kRanks, random);
+      const Flip flip = pick_flip(trainer.rank(), kRanks, random);
       if (rank == flip.rank) *flip.byte ^= flip.mask;
-      const std::optional<ReplicaDifference> difference = trainer.replica_difference();
+      const std::optional<ReplicaDifference> difference = replica_difference(trainer.rank());
       if (rank == flip.rank) *flip.byte ^= flip.mask;
-      clean += trainer.replica_difference() ? 0 : 1;
+      clean += replica_difference(trainer.rank()) ? 0 : 1;
       if (!difference) continue;
       EXPECT_THAT(flip.names, ::testing::Contains(difference->tensor));
       EXPECT_EQ(difference->ranks, std::vector<int>{flip.rank});

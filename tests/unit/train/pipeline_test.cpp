@@ -253,11 +253,11 @@ TEST(Pipeline, ResumesBitForBitAndUnderOtherLayouts) {
 TEST(Pipeline, ANanOfOneStageSkipsTheStepOnAllAndIsNamedThere) {
   const auto poison = [](Trainer& trainer, int rank) {
     if (rank != 1) return;
-    TrainingModel& model = trainer.model();
-    model.runner().hooks(0).add(HookPoint::kPostWeight, [&model, calls = 0](const HookContext&) mutable {
+    Rank& own = trainer.rank();
+    own.runner.hooks(0).add(HookPoint::kPostWeight, [&own, calls = 0](const HookContext&) mutable {
       if (++calls != 9) return;  // eight microbatches a step: the first of step 2
-      const Tensor gradient = model.gpt().parameters->units().back().main_grads;
-      launch(model.compute(), Fill{.x = gradient.slice(0, 0, 1), .value = std::nan("")});
+      const Tensor gradient = own.model.gpt.parameters->units().back().main_grads;
+      launch(own.streams.compute, Fill{.x = gradient.slice(0, 0, 1), .value = std::nan("")});
     });
   };
   const Words flags = kSmall + stages(2) + Words{"--lr-decay-style", "constant"};
@@ -275,10 +275,10 @@ TEST(Pipeline, ANanOfOneStageSkipsTheStepOnAllAndIsNamedThere) {
 TEST(Pipeline, TheFirstNanOfTheDataIsNamedWhereverItGoes) {
   const auto poison = [](Trainer& trainer, int rank) {
     if (rank != 1) return;
-    TrainingModel& model = trainer.model();
-    for (const ParameterUnit& unit : model.gpt().parameters->units())
-      launch(model.compute(), Fill{.x = unit.weights.slice(0, 0, 1), .value = std::nan("")});
-    model.compute().synchronize();
+    Rank& own = trainer.rank();
+    for (const ParameterUnit& unit : own.model.gpt.parameters->units())
+      launch(own.streams.compute, Fill{.x = unit.weights.slice(0, 0, 1), .value = std::nan("")});
+    own.streams.compute.synchronize();
   };
   testing::internal::CaptureStderr();
   const RunResult run =
@@ -356,9 +356,9 @@ TEST(Pipeline, WarmUpSendsNothingAndChangesNothing) {
     const RunResult cold = test::train({.flags = flags, .ranks = 2});
     const RunResult warm =
         test::train({.flags = flags, .ranks = 2, .prepare = [&](Trainer& trainer, int rank) {
-                       trainer.model().warm_up();
+                       trainer.step().warm_up();
                        messages[static_cast<std::size_t>(rank)] =
-                           trainer.model().transfer().stats().sent + trainer.model().transfer().stats().received;
+                           trainer.rank().transfer.stats().sent + trainer.rank().transfer.stats().received;
                      }});
     EXPECT_EQ(messages, std::vector<std::int64_t>(2)) << name;
     expect_same_run(warm, cold);

@@ -100,7 +100,7 @@ TEST_P(TensorParallel, InitialWeightsAreTheSlicesOfOneRank) {
     std::mutex mutex;
     test::train({.flags = family() + kOneStep + flags, .ranks = ranks, .prepare = [&](Trainer& trainer, int) {
                    const std::lock_guard lock(mutex);
-                   EXPECT_TRUE(test::put_slices(trainer.model(), &Parameter::weight, weights));
+                   EXPECT_TRUE(test::put_slices(trainer.rank(), &Parameter::weight, weights));
                  }});
     return weights;
   };
@@ -235,7 +235,7 @@ TEST(TensorParallelRuns, CheckpointsGoFromAnyLayoutToAnyOther) {
                                           .ranks = to.ranks(),
                                           .prepare = [&](Trainer& trainer, int) {
                                             const std::lock_guard lock(mutex);
-                                            test::put_slices(trainer.model(), &Parameter::weight, loaded);
+                                            test::put_slices(trainer.rank(), &Parameter::weight, loaded);
                                           }});
       EXPECT_TRUE(loaded == saved.weights);
       ASSERT_EQ(rest.loss_values.size(), 3u);

@@ -100,9 +100,9 @@ struct Held {
 };
 
 // Puts them under `prefix` and their logical names into `whole`; false if other bits stood there.
-bool put(TrainingModel& model, const ParameterUnit& unit, const Held& held, const std::string& prefix, Tensors& whole) {
+bool put(Rank& rank, const ParameterUnit& unit, const Held& held, const std::string& prefix, Tensors& whole) {
   bool agrees = true;
-  const std::vector<float> values = download(model.compute(), held.flat);
+  const std::vector<float> values = download(rank.streams.compute, held.flat);
   for (const Parameter* parameter : unit.parameters) {
     std::int64_t at = parameter->offset - held.begin;
     for (std::size_t i = 0; i < parameter->parts.size(); ++i) {
@@ -131,33 +131,33 @@ bool put(TrainingModel& model, const ParameterUnit& unit, const Held& held, cons
 
 }  // namespace
 
-ModelState read_state(TrainingModel& model) {
+ModelState read_state(Rank& rank) {
   ModelState state;
-  put_state(model, state);
+  put_state(rank, state);
   return state;
 }
 
-bool put_state(TrainingModel& model, Tensors& whole) {
+bool put_state(Rank& rank, Tensors& whole) {
   bool agrees = true;
-  const std::vector<ParameterUnit>& units = model.gpt().parameters->units();
+  const std::vector<ParameterUnit>& units = rank.model.gpt.parameters->units();
   for (std::size_t u = 0; u < units.size(); ++u) {
-    const AdamWOptimizer::UnitState& state = model.optimizer().units()[u];
-    agrees = put(model, units[u], {units[u].weights}, "param/", whole) && agrees;
-    agrees = put(model, units[u], {state.main_params, state.begin}, "main_param/", whole) && agrees;
-    agrees = put(model, units[u], {state.exp_avg, state.begin}, "exp_avg/", whole) && agrees;
-    agrees = put(model, units[u], {state.exp_avg_sq, state.begin}, "exp_avg_sq/", whole) && agrees;
+    const AdamWOptimizer::UnitState& state = rank.optimizer.adamw.units()[u];
+    agrees = put(rank, units[u], {units[u].weights}, "param/", whole) && agrees;
+    agrees = put(rank, units[u], {state.main_params, state.begin}, "main_param/", whole) && agrees;
+    agrees = put(rank, units[u], {state.exp_avg, state.begin}, "exp_avg/", whole) && agrees;
+    agrees = put(rank, units[u], {state.exp_avg_sq, state.begin}, "exp_avg_sq/", whole) && agrees;
   }
   return agrees;
 }
 
-bool put_slices(TrainingModel& model, Tensor Parameter::*kind, Tensors& whole) {
+bool put_slices(Rank& rank, Tensor Parameter::*kind, Tensors& whole) {
   bool agrees = true;
-  const FlatShard& shard = model.optimizer().shard();
-  for (const ParameterUnit& unit : model.gpt().parameters->units()) {
+  const FlatShard& shard = rank.optimizer.adamw.shard();
+  for (const ParameterUnit& unit : rank.model.gpt.parameters->units()) {
     const Held held = kind == &Parameter::weight
                           ? Held{unit.weights}
                           : Held{shard.of(unit.main_grads), shard.range(unit.numel).begin};  // reduced there alone
-    agrees = put(model, unit, held, "", whole) && agrees;
+    agrees = put(rank, unit, held, "", whole) && agrees;
   }
   return agrees;
 }
@@ -184,27 +184,27 @@ void read_metrics(const std::string& path, RunResult& result) {
 }
 
 void read_stage(Trainer& trainer, RunResult& result) {
-  TrainingModel& model = trainer.model();
-  result.transfers[model.stage()] = model.transfer().stats();
-  if (model.gpt().words != nullptr)
-    result.word_tables[model.stage()] = download(model.compute(), model.gpt().words->weight);
+  Rank& rank = trainer.rank();
+  result.transfers[rank.stage()] = rank.transfer.stats();
+  if (rank.model.gpt.words != nullptr)
+    result.word_tables[rank.stage()] = download(rank.streams.compute, rank.model.gpt.words->weight);
 }
 
 void read_rank_0(Trainer& trainer, RunResult& result) {
-  TrainingModel& model = trainer.model();
-  result.tensor_calls = model.tensor_group().stats().collectives;
-  result.state = read_state(model);
+  Rank& rank = trainer.rank();
+  result.tensor_calls = rank.layers.tensor.communicator().stats().collectives;
+  result.state = read_state(rank);
   result.event_waits = trainer.event_waits();
-  result.buckets_reduced = model.reducer().buckets_reduced();
-  result.ranges_scattered = model.reducer().ranges_scattered();
-  result.buckets_gathered = model.gatherer().buckets_gathered();
-  result.ranges_gathered = model.gatherer().ranges_gathered();
-  result.data_calls = model.groups()[0]->stats().collectives;
-  result.system_allocations_after = model.pool().system_allocations();
-  result.arena_touched = model.arena().touched_bytes();
+  result.buckets_reduced = rank.buckets.reducer->buckets_reduced();
+  result.ranges_scattered = rank.buckets.reducer->ranges_scattered();
+  result.buckets_gathered = rank.buckets.gatherer->buckets_gathered();
+  result.ranges_gathered = rank.buckets.gatherer->ranges_gathered();
+  result.data_calls = groups_of_steps(rank)[0]->stats().collectives;
+  result.system_allocations_after = rank.memory.pool.system_allocations();
+  result.arena_touched = rank.memory.arena.touched_bytes();
   result.arena_planned = trainer.plans().block_bytes();
-  result.pool_peak = model.pool().peak_allocated_bytes();
-  result.pool_reserved = model.pool().reserved_bytes();
+  result.pool_peak = rank.memory.pool.peak_allocated_bytes();
+  result.pool_reserved = rank.memory.pool.reserved_bytes();
 }
 
 }  // namespace
@@ -223,33 +223,34 @@ RunResult train(const RunRequest& request) {
   const StopRequest stop;
   ThreadWorld world(request.ranks, std::chrono::seconds(60));
   world.run([&](Communicator& group) {
-    const int rank = group.rank();
-    RunSetup setup = prepare_run(options, rank, group.size());
+    const int index = group.rank();
+    RunSetup setup = prepare_run(options, index, group.size());
     const std::size_t planned = memory_use(setup.plans, setup.planned_persistent).total();
     Trainer trainer(std::move(setup), group, stop);
-    if (request.prepare) request.prepare(trainer, rank);
+    if (request.prepare) request.prepare(trainer, index);
     const ExitCode code = trainer.run();
-    if (request.finish) request.finish(trainer, rank);
+    if (request.finish) request.finish(trainer, index);
     const std::lock_guard lock(mutex);
     if (trainer.hazards() != nullptr) result.hazards += trainer.hazards()->count();
     for (const auto& [kind, whole] :
          {std::pair{&Parameter::weight, &result.weights}, {&Parameter::main_grad, &result.gradients}})
-      result.copies_agree = put_slices(trainer.model(), kind, *whole) && result.copies_agree;
-    result.copies_agree = put_state(trainer.model(), result.whole_state) && result.copies_agree;
-    result.ranks[static_cast<std::size_t>(rank)] = {
-        .tensor_calls = trainer.model().tensor_group().stats().collectives,
-        .context_calls = trainer.model().context_group().stats().collectives,
-        .buckets_reduced = trainer.model().reducer().buckets_reduced(),
-        .ranges_scattered = trainer.model().reducer().ranges_scattered(),
-        .buckets_gathered = trainer.model().gatherer().buckets_gathered(),
-        .transfer = trainer.model().transfer().stats(),
+      result.copies_agree = put_slices(trainer.rank(), kind, *whole) && result.copies_agree;
+    result.copies_agree = put_state(trainer.rank(), result.whole_state) && result.copies_agree;
+    Rank& rank = trainer.rank();
+    result.ranks[static_cast<std::size_t>(index)] = {
+        .tensor_calls = rank.layers.tensor.communicator().stats().collectives,
+        .context_calls = rank.layers.context.communicator().stats().collectives,
+        .buckets_reduced = rank.buckets.reducer->buckets_reduced(),
+        .ranges_scattered = rank.buckets.reducer->ranges_scattered(),
+        .buckets_gathered = rank.buckets.gatherer->buckets_gathered(),
+        .transfer = rank.transfer.stats(),
         .arena_planned = trainer.plans().block_bytes()};
-    result.memory[rank] = trainer.model().pool().allocated_by_category();
+    result.memory[index] = rank.memory.pool.allocated_by_category();
     result.memory_as_planned = result.memory_as_planned &&
-                               trainer.model().arena().touched_bytes() == trainer.plans().block_bytes() &&
-                               trainer.model().pool().peak_allocated_bytes() == planned;
-    if (trainer.model().groups()[0]->rank() == 0) read_stage(trainer, result);
-    if (rank != 0) return;
+                               rank.memory.arena.touched_bytes() == trainer.plans().block_bytes() &&
+                               rank.memory.pool.peak_allocated_bytes() == planned;
+    if (groups_of_steps(rank)[0]->rank() == 0) read_stage(trainer, result);
+    if (index != 0) return;
     result.planned_total = planned;
     result.code = code;
     read_rank_0(trainer, result);

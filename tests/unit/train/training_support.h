@@ -29,12 +29,12 @@ class ScratchDirectory {
 using Tensors = std::map<std::string, std::vector<float>>;
 // Puts this rank's slices of weights or of reduced main gradients into `whole`; false if another rank had put in other
 // bits.
-bool put_slices(TrainingModel& model, Tensor Parameter::*kind, Tensors& whole);
+bool put_slices(Rank& rank, Tensor Parameter::*kind, Tensors& whole);
 
 // Weights, main parameters and both moments, as "kind/logical name", widened to fp32.
 using ModelState = Tensors;
-bool put_state(TrainingModel& model, Tensors& whole);  // as put_slices
-ModelState read_state(TrainingModel& model);           // what this rank holds
+bool put_state(Rank& rank, Tensors& whole);  // as put_slices
+ModelState read_state(Rank& rank);           // what this rank holds
 
 // That what the flags name really happened.
 struct RankActivity {

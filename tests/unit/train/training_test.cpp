@@ -222,13 +222,13 @@ TEST(Training, FinetuneTakesTheWeightsAndStartsAtStepOne) {
 TEST(Training, ANanSkipsTheStepOnAllRanks) {
   const auto poison = [](Trainer& trainer, int rank) {
     if (rank != 1) return;
-    TrainingModel& model = trainer.model();
-    const int last = model.runner().num_segments() - 1;
-    model.runner().hooks(last).add(HookPoint::kPostWeight, [&model, calls = 0](const HookContext& context) mutable {
+    Rank& own = trainer.rank();
+    const int last = own.runner.num_segments() - 1;
+    own.runner.hooks(last).add(HookPoint::kPostWeight, [&own, calls = 0](const HookContext& context) mutable {
       EXPECT_EQ(context.verb, Verb::kBackwardWeight);
       if (++calls != 3) return;  // two microbatches a step: the first of step 2
-      const Tensor gradient = model.gpt().parameters->units().back().main_grads;
-      launch(model.compute(), Fill{.x = gradient.slice(0, 0, 1), .value = std::nan("")});
+      const Tensor gradient = own.model.gpt.parameters->units().back().main_grads;
+      launch(own.streams.compute, Fill{.x = gradient.slice(0, 0, 1), .value = std::nan("")});
     });
   };
   const std::vector<std::string> flags = {"--lr-decay-style", "constant"};
@@ -248,9 +248,9 @@ TEST(Training, NothingIsTakenFromTheSystemAfterStepTwo) {
   std::int64_t after_two = -1;
   const auto watch = [&](Trainer& trainer, int rank) {
     if (rank != 0) return;
-    TrainingModel& model = trainer.model();
-    model.runner().hooks(0).add(HookPoint::kPreForward, [&model, &after_two](const HookContext& context) {
-      if (context.microbatch == 0) after_two = after_two < 0 ? model.pool().system_allocations() : after_two;
+    Rank& own = trainer.rank();
+    own.runner.hooks(0).add(HookPoint::kPreForward, [&own, &after_two](const HookContext& context) {
+      if (context.microbatch == 0) after_two = after_two < 0 ? own.memory.pool.system_allocations() : after_two;
     });
   };
   const RunResult result =
@@ -264,7 +264,7 @@ TEST(Training, HooksRunAroundEveryVerbInOrder) {
   const auto watch = [&](Trainer& trainer, int) {
     for (const HookPoint point : {HookPoint::kPreForward, HookPoint::kPostForward, HookPoint::kPreBackward,
                                   HookPoint::kPostBackward, HookPoint::kPreWeight, HookPoint::kPostWeight}) {
-      trainer.model().runner().hooks(1).add(point, [&calls, point](const HookContext& c) {
+      trainer.rank().runner.hooks(1).add(point, [&calls, point](const HookContext& c) {
         calls.push_back(std::string(name_of(point)) + " " + std::string(c.segment) + " " +
                         std::to_string(c.microbatch));
       });
@@ -283,8 +283,8 @@ TEST(Training, HooksRunAroundEveryVerbInOrder) {
 
 TEST(Training, AHookThatThrowsNamesItsSegment) {
   const auto fail_in_hook = [](Trainer& trainer, int) {
-    trainer.model().runner().hooks(2).add(HookPoint::kPostForward,
-                                          [](const HookContext&) { throw std::runtime_error("no more"); });
+    trainer.rank().runner.hooks(2).add(HookPoint::kPostForward,
+                                       [](const HookContext&) { throw std::runtime_error("no more"); });
   };
   try {
     test::train({.prepare = fail_in_hook});

@@ -1,37 +1,26 @@
-#include "parallel/pipeline_parallel/executor.h"
+#include "parallel/pipeline_parallel/segment_runner.h"
 
 #include <fmt/format.h>
 
-#include "core/base/error.h"
 #include "core/device/trace.h"
 
 namespace megalith {
 
-void ActionTable::run(const std::vector<Action>& actions) const {
-  for (const Action& action : actions) run_one(action);
-}
-
-void ActionTable::run_one(const Action& action) const {
-  const Function& function = functions_[static_cast<std::size_t>(action.kind)];
-  if (!function) fail({.subject = "no function for action " + to_string(action), .remedy = "set one for its kind"});
-  function(action);
-}
-
-void SegmentRunner::set_batch(int column, const Batch& batch, const MicrobatchParameters* parameters) {
+void SegmentRunner::begin(int column, const Microbatch& microbatch) {
   Column& c = columns_[column];
-  c.batch = batch;
-  c.parameters = parameters;
+  c.microbatch = microbatch;
   c.hidden = {};
   c.gradients = {};
-  c.stashes.resize(entries_.size());
+  if (!c.stashes.empty()) return;
+  for (const Entry& entry : entries_) c.stashes.emplace_back(entry.policies);
 }
 
 void SegmentRunner::forward(Column& column, int segment) {
   const auto s = static_cast<std::size_t>(segment);
   Stash& stash = column.stashes[s];
   stash.clear();
-  column.hidden = entries_[s].segment->forward(ctx_, column.hidden, stash);
-  if (ctx_.mode != Mode::kTrain) {
+  column.hidden = entries_[s].segment->forward(ctx_, column.microbatch, column.hidden, stash);
+  if (column.microbatch.mode != Mode::kTrain) {
     stash.clear();
     return;
   }
@@ -47,8 +36,6 @@ void SegmentRunner::run(const Action& action) {
   const Verb verb = action.kind == ActionKind::kForward        ? Verb::kForward
                     : action.kind == ActionKind::kBackwardData ? Verb::kBackwardData
                                                                : Verb::kBackwardWeight;
-  ctx_.batch = column.batch;
-  ctx_.microbatch = column.parameters;
   const HookContext hook{.segment = entry.name,
                          .segment_index = action.segment,
                          .chunk = action.chunk,
@@ -62,10 +49,10 @@ void SegmentRunner::run(const Action& action) {
   switch (verb) {
     case Verb::kForward: forward(column, action.segment); break;
     case Verb::kBackwardData:
-      column.gradients = entry.segment->backward_data(ctx_, column.gradients, column.stashes[s]);
+      column.gradients = entry.segment->backward_data(ctx_, column.microbatch, column.gradients, column.stashes[s]);
       break;
     case Verb::kBackwardWeight:
-      entry.segment->backward_weight(ctx_, column.stashes[s]);
+      entry.segment->backward_weight(ctx_, column.microbatch, column.stashes[s]);
       column.stashes[s].clear();
       break;
   }

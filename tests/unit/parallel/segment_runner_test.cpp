@@ -1,10 +1,9 @@
-#include "parallel/pipeline_parallel/executor.h"
+#include "parallel/pipeline_parallel/segment_runner.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "core/base/error.h"
 #include "core/device/memory_pool.h"
 
 namespace megalith {
@@ -15,48 +14,28 @@ using testing::HasSubstr;
 
 using Calls = std::vector<std::string>;
 
-TEST(ActionTable, RunsEachActionThroughTheFunctionOfItsKind) {
-  Calls calls;
-  ActionTable table;
-  table.set(ActionKind::kForward, [&](const Action& a) { calls.push_back(fmt::format("F{}", a.microbatch)); });
-  table.set(ActionKind::kReduce, [&](const Action& a) { calls.push_back(fmt::format("R{}", a.bucket)); });
-  table.run({{.kind = ActionKind::kForward, .microbatch = 1},
-             {.kind = ActionKind::kReduce, .bucket = 4},
-             {.kind = ActionKind::kForward, .microbatch = 2}});
-  EXPECT_THAT(calls, ElementsAre("F1", "R4", "F2"));
-}
-
-TEST(ActionTable, AnActionWithoutAFunctionIsNamed) {
-  ActionTable table;
-  try {
-    table.run({{.kind = ActionKind::kOptimizerStep}});
-    FAIL() << "an action was left out";
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("optimizer_step"));
-  }
-}
-
 // Writes down what each verb was given: the microbatch by its number of sequences, tensors by the slot they point to.
 class Recorder : public Segment {
  public:
   Recorder(std::string name, Calls& calls, float* output) : name_(std::move(name)), calls_(calls), output_(output) {}
 
-  TensorList forward(Context& ctx, const TensorList& inputs, Stash& stash) const override {
-    note("F", ctx, inputs);
+  TensorList forward(const Context&, const Microbatch& mb, const TensorList& inputs, Stash& stash) const override {
+    note("F", mb, inputs);
     stash[0] = Tensor(output_, DType::kFp32, {1});
     return {Tensor(output_, DType::kFp32, {1})};
   }
-  TensorList backward_data(Context& ctx, const TensorList& gradients, Stash& stash) const override {
-    note(stash.has(0) ? "B" : "B without stash", ctx, gradients);
+  TensorList backward_data(const Context&, const Microbatch& mb, const TensorList& gradients,
+                           Stash& stash) const override {
+    note(stash.has(0) ? "B" : "B without stash", mb, gradients);
     return {Tensor(output_, DType::kFp32, {1})};
   }
-  void backward_weight(Context& ctx, Stash& stash) const override {
-    note(stash.has(0) ? "W" : "W without stash", ctx, {});
+  void backward_weight(const Context&, const Microbatch& mb, Stash& stash) const override {
+    note(stash.has(0) ? "W" : "W without stash", mb, {});
   }
 
  private:
-  void note(const std::string& verb, const Context& ctx, const TensorList& tensors) const {
-    std::string text = fmt::format("{} {} of {}", verb, name_, ctx.batch.sequences);
+  void note(const std::string& verb, const Microbatch& mb, const TensorList& tensors) const {
+    std::string text = fmt::format("{} {} of {}", verb, name_, mb.sequences);
     if (tensors.size() > 0) text += fmt::format(" takes {}", *tensors[0].as<float>());
     calls_.push_back(text);
   }
@@ -69,8 +48,8 @@ class Recorder : public Segment {
 class SegmentRunnerTest : public testing::Test {
  protected:
   SegmentRunnerTest() {
-    runner_.set_batch(0, {.sequences = 7}, &parameters_[0]);
-    runner_.set_batch(1, {.sequences = 8}, &parameters_[1]);
+    runner_.begin(0, {.sequences = 7});
+    runner_.begin(1, {.sequences = 8});
   }
 
   void run(ActionKind kind, int segment, int column, int microbatch = 0) {
@@ -78,16 +57,14 @@ class SegmentRunnerTest : public testing::Test {
   }
 
   float values_[2] = {1, 2};  // outputs of the segments
-  MicrobatchParameters parameters_[2];
   Calls calls_;
   MemoryPool pool_{DeviceType::kCpu};
   Stream stream_{DeviceType::kCpu, "test"};
   Arena arena_{pool_, Arena::Mode::kUnplanned};
-  Context ctx_{.compute = stream_, .arena = arena_};
+  const Context ctx_{.compute = stream_, .arena = arena_};
   Recorder first_{"first", calls_, &values_[0]};
   Recorder second_{"second", calls_, &values_[1]};
-  SegmentRunner runner_{
-      ctx_, {{.name = "first", .segment = &first_, .hooks = {}}, {.name = "second", .segment = &second_, .hooks = {}}}};
+  SegmentRunner runner_{ctx_, {{.name = "first", .segment = &first_}, {.name = "second", .segment = &second_}}};
 };
 
 TEST_F(SegmentRunnerTest, HandsTensorsFromSegmentToSegmentOfEachColumn) {
@@ -95,9 +72,7 @@ TEST_F(SegmentRunnerTest, HandsTensorsFromSegmentToSegmentOfEachColumn) {
   run(ActionKind::kForward, 0, 0);
   run(ActionKind::kForward, 0, 1);
   run(ActionKind::kForward, 1, 1);
-  EXPECT_EQ(ctx_.microbatch, &parameters_[1]);
   run(ActionKind::kForward, 1, 0);
-  EXPECT_EQ(ctx_.microbatch, &parameters_[0]);
   EXPECT_EQ(runner_.outputs(0)[0].data, &values_[1]);
   run(ActionKind::kBackwardData, 1, 0);
   run(ActionKind::kBackwardData, 0, 0);
@@ -111,11 +86,12 @@ TEST_F(SegmentRunnerTest, ForgetsTheStashAfterTheWeightGradientAndOutsideTrainin
   run(ActionKind::kForward, 0, 0);
   run(ActionKind::kBackwardWeight, 0, 0);
   run(ActionKind::kBackwardWeight, 0, 0);
-  ctx_.mode = Mode::kEval;
+  runner_.begin(0, {.mode = Mode::kEval, .sequences = 7});
+  run(ActionKind::kForward, 0, 0);
   run(ActionKind::kForward, 1, 0);
   run(ActionKind::kBackwardWeight, 1, 0);
-  EXPECT_THAT(calls_, ElementsAre("F first of 7", "W first of 7", "W without stash first of 7", "F second of 7 takes 1",
-                                  "W without stash second of 7"));
+  EXPECT_THAT(calls_, ElementsAre("F first of 7", "W first of 7", "W without stash first of 7", "F first of 7",
+                                  "F second of 7 takes 1", "W without stash second of 7"));
 }
 
 TEST_F(SegmentRunnerTest, RunsHooksAroundEachVerb) {

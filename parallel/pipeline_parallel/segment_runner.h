@@ -1,9 +1,7 @@
-// Runs an action list: each kind through one function of a table, so that this room knows none of the features that
-// fill it. SegmentRunner supplies the three verbs, with their hooks, stashes and the tensors between segments.
+// Runs the verbs of a stage's segments, with their hooks, stashes and the tensors between segments, for the
+// microbatches in flight.
 #pragma once
 
-#include <array>
-#include <functional>
 #include <map>
 #include <vector>
 
@@ -16,29 +14,19 @@ namespace megalith {
 // Arena scopes of what is outside of segments, whose index is then -1; in place of the verb.
 enum StepScope : std::int32_t { kLoadScope, kReceiveOutputScope, kReceiveGradientScope, kSendScope };
 
-class ActionTable {
- public:
-  using Function = std::function<void(const Action&)>;
-  void set(ActionKind kind, Function function) { functions_[static_cast<std::size_t>(kind)] = std::move(function); }
-  // An action whose kind has no function is an error.
-  void run(const std::vector<Action>& actions) const;
-  void run_one(const Action& action) const;
-
- private:
-  std::array<Function, kNumActionKinds> functions_;
-};
-
 class SegmentRunner {
  public:
   struct Entry {
     std::string name;
     const Segment* segment = nullptr;
-    HookTable hooks;
+    StashPolicies policies = {};
+    HookTable hooks = {};
   };
-  // `ctx` lives as long as the runner; the batch of the action's column is put into it before each verb.
-  SegmentRunner(Context& ctx, std::vector<Entry> entries) : ctx_(ctx), entries_(std::move(entries)) {}
+  // `ctx` lives as long as the runner.
+  SegmentRunner(const Context& ctx, std::vector<Entry> entries) : ctx_(ctx), entries_(std::move(entries)) {}
 
-  void set_batch(int column, const Batch& batch, const MicrobatchParameters* parameters);
+  // The microbatch that the column's next verbs run on.
+  void begin(int column, const Microbatch& microbatch);
   void run(const Action& action);  // kForward, kBackwardData, kBackwardWeight
   int num_segments() const { return static_cast<int>(entries_.size()); }
   HookTable& hooks(int segment) { return entries_[static_cast<std::size_t>(segment)].hooks; }
@@ -46,14 +34,13 @@ class SegmentRunner {
   const TensorList& outputs(int column) { return columns_[column].hidden; }
   // What its last backward_data returned.
   const TensorList& input_gradients(int column) { return columns_[column].gradients; }
-  // What the column's next forward, or next backward_data, takes; after set_batch().
+  // What the column's next forward, or next backward_data, takes; after begin().
   void set_inputs(int column, const TensorList& hidden) { columns_[column].hidden = hidden; }
   void set_output_gradients(int column, const TensorList& gradients) { columns_[column].gradients = gradients; }
 
  private:
   struct Column {
-    Batch batch;
-    const MicrobatchParameters* parameters = nullptr;
+    Microbatch microbatch;
     TensorList hidden;     // between segments, forward
     TensorList gradients;  // between segments, backward
     std::vector<Stash> stashes;
@@ -61,7 +48,7 @@ class SegmentRunner {
 
   void forward(Column& column, int segment);
 
-  Context& ctx_;
+  const Context& ctx_;
   std::vector<Entry> entries_;
   std::map<int, Column> columns_;
 };

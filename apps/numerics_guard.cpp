@@ -1,25 +1,21 @@
-// What the trainer does when numbers go wrong: it names the first NaN or Inf of a step that was skipped, the rank
-// whose copy of the parameters differs, accesses that no event orders, and files of the data that have changed.
+#include "apps/numerics_guard.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <charconv>
-#include <chrono>
 #include <cmath>
 #include <limits>
 #include <map>
 #include <utility>
+#include <vector>
 
-#include "apps/together.h"
-#include "apps/trainer.h"
 #include "core/base/counted.h"
 #include "core/base/log.h"
 
 namespace megalith {
 
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 constexpr std::int64_t kAfterMicrobatches = std::numeric_limits<std::int64_t>::max();
 
@@ -30,14 +26,16 @@ std::string place_of(const Action& action, const GptModel& gpt) {
     return fmt::format("{}, {}, microbatch {}", segment.name, place, action.microbatch);
   }
   if (is_message(action.kind)) return to_string(action);
-  if (is_of_bucket(action.kind)) return fmt::format("{} of bucket {}", place, action.bucket);
+  if (is_of_bucket(action.kind)) return fmt::format("{} of bucket {}", place, action.item);
   return place;
 }
+
+bool is_first(ActionKind kind) { return kind == ActionKind::kBeginStep || kind == ActionKind::kZeroGradients; }
 
 // The place of a microbatch's action in the order of the data: forward through the parts of the model, and back. What
 // comes after the microbatches comes last.
 std::int64_t order_of(const Action& action, const PipelineLayout& pipeline, int stage) {
-  if (!is_of_microbatch(action.kind)) return action.kind == ActionKind::kZeroGradients ? -1 : kAfterMicrobatches;
+  if (!is_of_microbatch(action.kind)) return is_first(action.kind) ? -1 : kAfterMicrobatches;
   const std::int64_t parts = pipeline.placement.num_parts();
   const std::int64_t part = pipeline.placement.part({.stage = stage, .chunk = action.chunk});
   const bool backward =
@@ -62,29 +60,32 @@ std::pair<std::int64_t, std::int64_t> numbers_of(const std::string& finding) {
 
 }  // namespace
 
-void Trainer::explain_skip() {
-  if (!skipped_) return;
-  const SkippedStep step = *std::exchange(skipped_, std::nullopt);
-  const std::string what = fmt::format("step {} was skipped (loss {}, grad norm {})", step.result.iteration,
-                                       std::abs(step.result.loss), std::abs(step.result.grad_norm));
+NumericsGuard::NumericsGuard(const TrainingOptions& options, Communicator& world) : options_(options), world_(world) {
+  if (options.check_hazards) hazards_ = std::make_unique<HazardChecker>();
+}
+
+std::optional<RankFailure> NumericsGuard::explain(Rank& rank, Step& step, StepSamples& samples) {
+  if (!skipped_) return {};
+  const SkippedStep skipped = *std::exchange(skipped_, std::nullopt);
+  const std::string what = fmt::format("step {} was skipped (loss {}, grad norm {})", skipped.result.iteration,
+                                       std::abs(skipped.result.loss), std::abs(skipped.result.grad_norm));
   StepInput input;
-  const std::optional<RankFailure> problem = failure_of_any(
-      world_, [&] { input = input_of(setup_.data.train, step.consumed_samples, step.result.iteration, tokens_); });
+  const std::optional<RankFailure> problem =
+      failure_of_any(world_, [&] { input = samples.again(skipped.consumed_samples, skipped.result.iteration); });
   if (problem) {
-    data_problem_ = problem;
-    if (is_main()) log_warning(what + ": its data cannot be read again to find the reason");
-    return;
+    if (world_.rank() == 0) log_warning(what + ": its data cannot be read again to find the reason");
+    return problem;
   }
-  finite_.start([this](const void* address) { return model_->name_of(address); });
+  finite_.start([&rank](const void* address) { return name_of(rank, address); });
   std::optional<NonFinite> found;
   std::map<std::string, std::int64_t> orders;  // by place
   const auto before = [&](const Action& action) {
-    const std::string place = place_of(action, model_->gpt());
-    orders[place] = order_of(action, model_->pipeline(), model_->stage());
+    const std::string place = place_of(action, rank.model.gpt);
+    orders[place] = order_of(action, rank.config.pipeline, rank.stage());
     finite_.set_place(place);
   };
   try {
-    model_->repeat_step(input, before);
+    step.repeat(input, before);
     found = finite_.stop();
   } catch (...) {
     finite_.cancel();
@@ -95,32 +96,32 @@ void Trainer::explain_skip() {
   for (std::size_t r = 0; r < all.size(); ++r) {
     if (!all[r].empty() && (first == all.size() || numbers_of(all[r]) < numbers_of(all[first]))) first = r;
   }
-  if (!is_main()) return;
+  if (world_.rank() != 0) return {};
   if (first == all.size()) {
     log_warning(what +
                 ": run again, all its tensors were finite: a value that does not repeat (a hook, or the hardware), or "
                 "a norm beyond fp32");
-    return;
+    return {};
   }
   log_warning(fmt::format("{}; the first value that is not finite: rank {}, {}", what, first,
                           all[first].substr(all[first].find(':') + 1)));
+  return {};
 }
 
-bool Trainer::over_budget() {
-  const std::int64_t budget = options_.train.max_skipped_steps;
-  if (state_.skipped_steps <= budget) return false;
-  failure_ = fmt::format(
+std::string NumericsGuard::over_budget(const TrainState& state) const {
+  const std::int64_t budget = options_.max_skipped_steps;
+  if (state.skipped_steps <= budget) return {};
+  return fmt::format(
       "steps with NaN or Inf: expected at most {} (--max-skipped-steps) in the run, got {}, the last after step {}; "
       "see the warnings for where they begin, lower --lr or go on from an older checkpoint",
-      budget, state_.skipped_steps, state_.step);
-  return true;
+      budget, state.skipped_steps, state.step);
 }
 
-std::optional<ReplicaDifference> Trainer::replica_difference() {
-  model_->wait_for_parameters();
+std::optional<ReplicaDifference> replica_difference(Rank& rank) {
+  rank.buckets.gatherer->wait_for_all();
   std::vector<ReplicatedTensor> tensors;
-  const std::vector<ParameterUnit>& units = model_->gpt().parameters->units();
-  const AdamWOptimizer& optimizer = model_->optimizer();
+  const std::vector<ParameterUnit>& units = rank.model.gpt.parameters->units();
+  const AdamWOptimizer& optimizer = rank.optimizer.adamw;
   for (std::size_t u = 0; u < units.size(); ++u) {
     const AdamWOptimizer::UnitState& state = optimizer.units()[u];
     for (const Parameter* parameter : units[u].parameters) {
@@ -137,21 +138,20 @@ std::optional<ReplicaDifference> Trainer::replica_difference() {
       }
     }
   }
-  return compare_replicas(model_->replicas(), model_->compute(), tensors,
-                          group_of(mesh_.sizes(), mesh_.rank(), {Axis::kCp, Axis::kDp}));
+  return compare_replicas(rank.groups.replicas, rank.streams.compute, tensors,
+                          group_of(rank.mesh.sizes(), rank.mesh.rank(), {Axis::kCp, Axis::kDp}));
 }
 
-bool Trainer::replicas_agree() {
-  const std::optional<ReplicaDifference> difference = replica_difference();
+std::string NumericsGuard::difference_of_replicas(Rank& rank, std::int64_t step) {
+  const std::optional<ReplicaDifference> difference = replica_difference(rank);
   for (const std::string& message : world_.host_all_gather(difference ? difference->message : "")) {
-    if (message.empty()) continue;  // each stage compares its own
-    failure_ = fmt::format("--check-weight-hash-interval, after step {}: {}", state_.step, message);
-    return false;
+    // Each stage compares its own.
+    if (!message.empty()) return fmt::format("--check-weight-hash-interval, after step {}: {}", step, message);
   }
-  return true;
+  return {};
 }
 
-bool Trainer::found_hazards() {
+bool NumericsGuard::found_hazards() {
   if (!hazards_) return false;
   const bool found = hazards_->count() > 0;
   if (found) {
@@ -164,52 +164,19 @@ bool Trainer::found_hazards() {
 }
 
 // What was enqueued is compared, not what ran: a call that will hang is named before it does.
-void Trainer::check_calls() {
+void NumericsGuard::check_calls(const Rank& rank) {
   constexpr std::int64_t kCheckedSteps = 2;  // later ones repeat what they do
-  if (++steps_started_ > kCheckedSteps) return;
+  if (++steps_checked_ > kCheckedSteps) return;
   std::string mine;  // the other ranks have groups of their own
-  for (Communicator* group : model_->groups()) {
+  for (Communicator* group : groups_of_steps(rank)) {
     const std::string difference = difference_of_sequences(*group);
     if (mine.empty()) mine = difference;
-    if (steps_started_ == kCheckedSteps) group->recorder().forget();
+    if (steps_checked_ == kCheckedSteps) group->recorder().forget();
   }
   const std::vector<std::string> all = world_.host_all_gather(mine);
-  for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    if (!all[rank].empty()) throw EveryRankFailed(ExitCode::kCommunication, static_cast<int>(rank), all[rank]);
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    if (!all[r].empty()) throw EveryRankFailed(ExitCode::kCommunication, static_cast<int>(r), all[r]);
   }
-}
-
-// Every sample was read before its files were found unchanged, so the steps so far are right: the run can be saved
-// and ended. Hence the samples of a step are read before the ranks agree on whether there is one.
-void Trainer::read_ahead() {
-  try {
-    read_next();
-  } catch (const Error&) {
-    data_error_ = std::current_exception();
-  }
-}
-
-// Of files that the steps at hand do not read.
-void Trainer::check_data() {
-  const Clock::time_point start = Clock::now();
-  if (!is_main() || start < next_data_check_) return;
-  try {
-    setup_.data.train.check_unchanged();
-    setup_.data.valid.check_unchanged();
-  } catch (const Error&) {
-    data_error_ = std::current_exception();
-  }
-  constexpr int kShare = 100;  // of the time at most one part, also for many files of a slow file system
-  next_data_check_ = Clock::now() + kShare * (Clock::now() - start);
-}
-
-ExitCode Trainer::end_for_data(bool saved) {
-  const bool saves = !options_.checkpoint.save.empty() && steps_started_ > 0;
-  const char* const kept = !saves ? "" : saved ? " and saved" : ", but could not be saved";
-  const std::string where =
-      state_.step == 0 ? "before the first step" : fmt::format("after step {}, which is right", state_.step);
-  failure_ = fmt::format("{}; the run ends {}{}", data_problem_->message, where, kept);
-  return data_problem_->code;
 }
 
 }  // namespace megalith

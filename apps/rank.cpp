@@ -1,0 +1,298 @@
+#include "apps/rank.h"
+
+#include <algorithm>
+#include <exception>
+#include <limits>
+#include <utility>
+
+#include "core/device/copy.h"
+#include "parallel/context_parallel/context_parallel.h"
+#include "parallel/tensor_parallel/tensor_parallel.h"
+
+namespace megalith {
+
+namespace {
+
+StashPolicies stash_policies(const TrainingOptions& options) {
+  StashPolicies policies{};
+  if (options.recompute_granularity != RecomputeGranularity::kSelective) return policies;
+  const auto recompute = [&](SlotKind kind) { policies[static_cast<std::size_t>(kind)] = StashPolicy::kRecompute; };
+  for (const std::string& module : options.recompute_modules) {
+    if (module == "core_attn") recompute(SlotKind::kAttnProj);
+    if (module == "layernorm") {
+      recompute(SlotKind::kQkvLinear);
+      recompute(SlotKind::kFc1);
+    }
+    if (module == "mlp_act") recompute(SlotKind::kFc2);
+  }
+  return policies;
+}
+
+// Ranges are counted within each part, as Megatron counts them within a stage.
+RecomputeLayers recompute_layers(const Options& options, const std::vector<GptPart>& parts) {
+  const TrainingOptions& train = options.train;
+  RecomputeLayers recompute;
+  if (train.recompute_granularity == RecomputeGranularity::kSelective) {
+    recompute.mlp = std::find(train.recompute_modules.begin(), train.recompute_modules.end(), "mlp") !=
+                    train.recompute_modules.end();
+  }
+  if (train.recompute_granularity != RecomputeGranularity::kFull) return recompute;
+  const std::int64_t step = train.recompute_num_layers;
+  for (const GptPart& part : parts) {
+    const std::int64_t end = part.first_layer + part.num_layers;
+    if (train.recompute_method == RecomputeMethod::kUniform) {
+      for (std::int64_t first = part.first_layer; first < end; first += step)
+        recompute.ranges.push_back({.first = first, .count = std::min(step, end - first)});
+    } else {
+      for (std::int64_t layer = part.first_layer; layer < std::min(part.first_layer + step, end); ++layer)
+        recompute.ranges.push_back({.first = layer, .count = 1});
+    }
+  }
+  return recompute;
+}
+
+GptFactories factories(const Options& options, LayerGroups& layers) {
+  GptFactories factories = tensor_parallel_factories(options.model, layers.tensor);
+  factories.core_attention = context_parallel_attention(options.parallel.cp_comm_type, layers.context);
+  return factories;
+}
+
+std::vector<SegmentRunner::Entry> entries(const Options& options, const GptModel& gpt) {
+  std::vector<SegmentRunner::Entry> entries;
+  for (const NamedSegment& named : gpt.segments) {
+    entries.push_back({.name = named.name, .segment = named.segment.get(), .policies = stash_policies(options.train)});
+  }
+  return entries;
+}
+
+PipelineTransfer::Spec transfer_spec(const Options& options, const RunConfig& config, const TensorGroup& tensor,
+                                     DeviceType device, Instruments instruments) {
+  instruments.observer = nullptr;  // which would wait for a receive before the peer is asked to send
+  return {.placement = config.pipeline.placement,
+          .shape = {tensor.rows(config.rank_tokens()), options.model.hidden_size},
+          .dtype = options.model.params_dtype,
+          .device = device,
+          .instruments = instruments};
+}
+
+FlatShard optimizer_shard(const Options& options, const Communicator& replicas) {
+  if (!options.parallel.use_distributed_optimizer) return {};
+  return {.rank = replicas.rank(), .ranks = replicas.size()};
+}
+
+// Memory for the parameters, before those who look at it.
+ParameterStore& allocate(const Options& options, const FlatShard& shard, ParameterStore& parameters, MemoryPool& pool) {
+  parameters.allocate(pool, options.model.params_dtype, options.train.main_grads_dtype, shard.ranks);
+  return parameters;
+}
+
+AdamWOptimizer::Spec adamw_spec(const TrainingOptions& train, const ParameterStore& all_parameters,
+                                const FlatShard& shard) {
+  AdamWOptimizer::Spec spec{.beta1 = train.adam_beta1,
+                            .beta2 = train.adam_beta2,
+                            .eps = train.adam_eps,
+                            .weight_decay = train.weight_decay,
+                            .clip_grad = train.clip_grad,
+                            .exp_avg_dtype = train.exp_avg_dtype,
+                            .exp_avg_sq_dtype = train.exp_avg_sq_dtype,
+                            .shard = shard};
+  for (const ParameterUnit& unit : all_parameters.units()) {
+    for (const Parameter* parameter : unit.parameters) {
+      for (const LogicalTensor& part : parameter->parts) spec.all_names.push_back(part.name);
+    }
+  }
+  return spec;
+}
+
+std::vector<std::vector<int>> units_of_buckets(const ParallelOptions& options,
+                                               const std::vector<ParameterUnit>& units) {
+  std::vector<std::int64_t> ready_numels;  // backward reaches the last unit first
+  for (auto unit = units.rbegin(); unit != units.rend(); ++unit) ready_numels.push_back(unit->numel);
+  // Without overlap nothing is gained by a second bucket.
+  const std::int64_t size =
+      options.overlap_grad_reduce ? options.ddp_bucket_size : std::numeric_limits<std::int64_t>::max();
+  std::vector<std::vector<int>> buckets = assign_buckets(ready_numels, size);
+  for (std::vector<int>& bucket : buckets) {
+    for (int& unit : bucket) unit = static_cast<int>(units.size()) - 1 - unit;
+  }
+  return buckets;
+}
+
+std::vector<int> segments_of_unit(const GptModel& gpt, int unit) {
+  std::vector<int> segments;
+  for (int s = 0; s < static_cast<int>(gpt.segments.size()); ++s) {
+    const NamedSegment& segment = gpt.segments[static_cast<std::size_t>(s)];
+    if (segment.first_unit <= unit && unit <= segment.last_unit) segments.push_back(s);
+  }
+  return segments;
+}
+
+}  // namespace
+
+RankGroups::RankGroups(const Mesh& mesh, const Options& options, const RunConfig& config)
+    : replicas(mesh.cp().size() == 1 ? mesh.dp() : mesh.dp_cp()),
+      sums(replicas.duplicate("dp loss")),
+      stages(mesh.pp().duplicate("pp sums")) {
+  const int last = mesh.pp().size() - 1, stage = mesh.coordinates().pp;
+  const bool tied = !options.model.untie_embeddings_and_output_weights;
+  if (last == 0 || !tied || config.pipeline.placement.is_v) return;
+  const bool has_end = stage == 0 || stage == last;
+  const std::vector<int> ranks = has_end ? std::vector<int>{0, last} : std::vector<int>{stage};
+  embedding = mesh.pp().subgroup(ranks, "embedding");
+  if (!has_end) embedding.reset();
+}
+
+RankStreams::RankStreams(DeviceType device, const Mesh& mesh, const Instruments& instruments)
+    : compute(device, "compute", instruments), communication(device, "communication", instruments) {
+  if (mesh.tp().size() > 1) tensor = std::make_unique<Stream>(device, "tensor communication", instruments);
+  if (mesh.cp().size() > 1) context = std::make_unique<Stream>(device, "context communication", instruments);
+}
+
+RankMemory::RankMemory(DeviceType device, std::size_t limit, CaptureGuard* captures)
+    : pool(device, limit), arena(pool, device == DeviceType::kPlan ? Arena::Mode::kRecording : Arena::Mode::kPlanned) {
+  if (captures != nullptr) pool.set_capture_guard(captures);
+}
+
+LayerGroups::LayerGroups(const Mesh& mesh, const Options& options, RankStreams& streams)
+    : tensor(mesh.tp(), streams.tensor ? *streams.tensor : streams.communication,
+             {.sequence_parallel = options.parallel.sequence_parallel, .overlap = options.parallel.tp_comm_overlap}),
+      context(mesh.cp(), streams.context ? *streams.context : streams.communication) {}
+
+RankModel::RankModel(const Options& options, std::vector<GptPart> parts_of_stage, LayerGroups& layers)
+    : parts(std::move(parts_of_stage)),
+      gpt(build_gpt(options.model, recompute_layers(options, parts), factories(options, layers),
+                    options.train.loss_chunk_size, parts)),
+      all_parameters(build_gpt(options.model, {}, default_factories()).parameters) {}
+
+RankOptimizer::RankOptimizer(const Options& options, const RankGroups& groups, RankMemory& memory, LayerGroups& layers,
+                             RankModel& model)
+    : shard(optimizer_shard(options, groups.replicas)),
+      shared_gradients(layers.tensor, allocate(options, shard, *model.gpt.parameters, memory.pool), memory.pool, shard),
+      adamw(*model.gpt.parameters, memory.pool, adamw_spec(options.train, *model.all_parameters, shard)) {}
+
+RankBuckets::RankBuckets(const Options& options, const RankGroups& groups, RankStreams& streams, const GptModel& gpt) {
+  const std::vector<ParameterUnit>& units = gpt.parameters->units();
+  std::vector<std::vector<Tensor>> gradients, weights;
+  for (const std::vector<int>& bucket : units_of_buckets(options.parallel, units)) {
+    gradients.emplace_back();
+    weights.emplace_back();
+    segments.emplace_back();
+    for (const int unit : bucket) {
+      gradients.back().push_back(units[static_cast<std::size_t>(unit)].main_grads);
+      weights.back().push_back(units[static_cast<std::size_t>(unit)].weights);
+      for (const int segment : segments_of_unit(gpt, unit)) segments.back().push_back(segment);
+      if (gpt.words != nullptr && gpt.words->unit == unit) words = static_cast<int>(gradients.size()) - 1;
+    }
+  }
+  const bool shards = options.parallel.use_distributed_optimizer;
+  if (!shards) weights.clear();
+  reducer = std::make_unique<GradientReducer>(
+      groups.replicas, GradientReducer::Streams{.compute = streams.compute, .communication = streams.communication},
+      gradients, shards ? GradientReducer::Result::kShard : GradientReducer::Result::kWhole);
+  gatherer = std::make_unique<ParameterGatherer>(
+      groups.replicas, ParameterGatherer::Streams{.compute = streams.compute, .communication = streams.communication},
+      weights);
+}
+
+StepMemory::StepMemory(MemoryPool& pool)
+    : parameters(static_cast<StepParameters*>(
+          pool.allocate(sizeof(StepParameters), MemoryCategory::kOther, "step parameters"))),
+      sums(pool.allocate(kNumStepSums * sizeof(float), MemoryCategory::kOther, "loss"), DType::kFp32, {kNumStepSums}) {}
+
+Rank::Rank(const Options& run_options, const RunConfig& derived, DeviceType device, const Mesh& ranks,
+           const Instruments& instruments, std::size_t memory_limit)
+    : options(run_options),
+      config(derived),
+      mesh(ranks),
+      groups(mesh, options, config),  // first, before anything can fail on one rank alone
+      streams(device, mesh, instruments),
+      memory(device, memory_limit, instruments.captures),
+      layers(mesh, options, streams),
+      model(options, config.pipeline.parts_of(mesh.coordinates().pp), layers),
+      ctx{.compute = streams.compute,
+          .arena = memory.arena,
+          .seed = static_cast<std::uint64_t>(options.train.seed),
+          .planned_for = options.train.device,
+          .deterministic = options.train.deterministic_mode},
+      runner(ctx, entries(options, model.gpt)),
+      transfer(mesh.pp(), ctx, runner, transfer_spec(options, config, layers.tensor, device, instruments)),
+      optimizer(options, groups, memory, layers, model),
+      buckets(options, groups, streams, model.gpt),
+      step(memory.pool) {
+  if (device == DeviceType::kCuda) transfer.connect(step.sums.slice(0, 0, 1));
+}
+
+std::unique_ptr<Rank> build_rank(const Options& options, const RunConfig& config, DeviceType device, const Mesh& mesh,
+                                 const Instruments& instruments, std::size_t memory_limit) {
+  return std::make_unique<Rank>(options, config, device, mesh, instruments, memory_limit);
+}
+
+Rank::~Rank() {
+  // Streams hold addresses of this object. A step that failed has told already.
+  const auto wait = [](auto& each) {
+    try {
+      each.synchronize();
+    } catch (const std::exception&) {
+    }
+  };
+  wait(streams.communication);
+  if (streams.tensor) wait(*streams.tensor);
+  if (streams.context) wait(*streams.context);
+  wait(transfer);
+  wait(streams.compute);
+  if (std::uncaught_exceptions() > 0) return;  // the peers of a rank that failed are ended, not waited for
+  for (Communicator* group : sharing_groups(*this)) {
+    try {
+      group->unshare_memory();
+    } catch (const std::exception&) {
+    }
+  }
+}
+
+void initialize(Rank& rank) {
+  Stream& compute = rank.streams.compute;
+  rank.model.gpt.parameters->initialize(compute, static_cast<std::uint64_t>(rank.options.train.seed));
+  rank.optimizer.adamw.initialize(compute);
+  const StepParameters start;
+  copy_from_host(compute, rank.step.parameters, &start, sizeof(start));
+  compute.synchronize();
+}
+
+std::vector<Communicator*> groups_of_steps(const Rank& rank) {
+  const RankGroups& own = rank.groups;
+  std::vector<Communicator*> groups{&own.replicas, own.sums.get(), own.stages.get(),
+                                    &rank.layers.tensor.communicator()};
+  if (rank.layers.context.size() > 1) groups.push_back(&rank.layers.context.communicator());
+  if (own.embedding) groups.push_back(own.embedding.get());
+  return groups;
+}
+
+std::vector<Communicator*> sharing_groups(const Rank& rank) {
+  std::vector<Communicator*> groups;
+  if (rank.is_plan()) return groups;
+  if (rank.layers.tensor.overlaps()) groups.push_back(&rank.layers.tensor.communicator());
+  if (rank.layers.context.size() > 1 && rank.options.parallel.cp_comm_type == ContextCommunication::kP2p)
+    groups.push_back(&rank.layers.context.communicator());
+  return groups;
+}
+
+std::string name_of(const Rank& rank, const void* address) {
+  const auto within = [address](const Tensor& t) {
+    const auto* begin = t.as<std::byte>();
+    return t.present() && address >= begin && address < begin + t.bytes();
+  };
+  if (within(rank.step.sums)) return "loss";
+  for (const ParameterUnit& unit : rank.model.gpt.parameters->units()) {
+    for (const Parameter* parameter : unit.parameters) {
+      for (std::size_t i = 0; i < parameter->parts.size(); ++i) {
+        const std::string& name = parameter->parts[i].name;
+        if (within(parameter->part_of(parameter->weight, i))) return name;
+        if (within(parameter->part_of(parameter->main_grad, i))) return "gradient of " + name;
+      }
+    }
+    if (within(unit.main_grads)) return "gradients of unit " + unit.name;
+  }
+  return rank.memory.arena.owner_of(address);
+}
+
+}  // namespace megalith

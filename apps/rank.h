@@ -1,0 +1,142 @@
+// One rank of a run, any backend: what it has of model, memory, optimizer and groups, as plain members in the order in
+// which they are built. Step (step.h) runs the actions of a step on it.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "apps/options.h"
+#include "apps/run_config.h"
+#include "core/device/arena.h"
+#include "core/device/memory_pool.h"
+#include "core/device/stream.h"
+#include "core/layers/microbatch.h"
+#include "core/model/gpt.h"
+#include "core/optim/adamw_optimizer.h"
+#include "parallel/comm/communicator.h"
+#include "parallel/context_parallel/context_group.h"
+#include "parallel/data_parallel/gradient_reducer.h"
+#include "parallel/data_parallel/parameter_gatherer.h"
+#include "parallel/mesh/mesh.h"
+#include "parallel/pipeline_parallel/segment_runner.h"
+#include "parallel/pipeline_parallel/transfer.h"
+#include "parallel/tensor_parallel/shared_gradients.h"
+
+namespace megalith {
+
+// Groups beside those of the mesh.
+struct RankGroups {
+  RankGroups(const Mesh& mesh, const Options& options, const RunConfig& config);
+
+  Communicator& replicas;                // data- and context-parallel: ranks with copies of the same weights
+  std::unique_ptr<Communicator> sums;    // the same ranks, for sums on the compute stream
+  std::unique_ptr<Communicator> stages;  // this pipeline's ranks, for sums on the compute stream
+  // The first and the last stage where they share a tied embedding; null on all others.
+  std::unique_ptr<Communicator> embedding;
+};
+
+struct RankStreams {
+  RankStreams(DeviceType device, const Mesh& mesh, const Instruments& instruments);
+
+  Stream compute;
+  Stream communication;             // of the gradients' reduction
+  std::unique_ptr<Stream> tensor;   // null without tensor parallelism
+  std::unique_ptr<Stream> context;  // null without context parallelism
+};
+
+struct RankMemory {
+  RankMemory(DeviceType device, std::size_t limit, CaptureGuard* captures);
+
+  MemoryPool pool;
+  Arena arena;  // of a step
+};
+
+// How layers reach the ranks that hold other parts of them.
+struct LayerGroups {
+  LayerGroups(const Mesh& mesh, const Options& options, RankStreams& streams);
+
+  TensorGroup tensor;
+  ContextGroup context;
+};
+
+struct RankModel {
+  RankModel(const Options& options, std::vector<GptPart> parts, LayerGroups& layers);
+
+  std::vector<GptPart> parts;  // this stage's, chunk after chunk
+  GptModel gpt;                // of these parts and this tensor-parallel rank
+  // The whole model's parameters, declared and not allocated.
+  std::unique_ptr<ParameterStore> all_parameters;
+};
+
+// Parameters' values on this rank, and who computes them.
+struct RankOptimizer {
+  RankOptimizer(const Options& options, const RankGroups& groups, RankMemory& memory, LayerGroups& layers,
+                RankModel& model);
+
+  FlatShard shard;  // of the optimizer's state
+  SharedGradients shared_gradients;
+  AdamWOptimizer adamw;
+};
+
+// Sums and copies over the replicas, by buckets of units in the order in which backward completes them.
+struct RankBuckets {
+  RankBuckets(const Options& options, const RankGroups& groups, RankStreams& streams, const GptModel& gpt);
+
+  std::vector<std::vector<int>> segments;  // of each bucket's units
+  int words = -1;                          // the bucket of the word embedding
+  std::unique_ptr<GradientReducer> reducer;
+  std::unique_ptr<ParameterGatherer> gatherer;
+};
+
+// What a step reads and writes on the device outside of the arena.
+struct StepMemory {
+  explicit StepMemory(MemoryPool& pool);
+
+  StepParameters* parameters;
+  Tensor sums;  // [kNumStepSums] fp32
+};
+
+struct Rank {
+  // `options` is complete, `config` is of it; both and `mesh` outlive the rank. Plan streams need instruments.timeline.
+  // `memory_limit` in bytes, 0: the machine's. Collective.
+  Rank(const Options& options, const RunConfig& config, DeviceType device, const Mesh& mesh,
+       const Instruments& instruments, std::size_t memory_limit);
+  ~Rank();
+  Rank(const Rank&) = delete;
+  Rank& operator=(const Rank&) = delete;
+
+  const Options& options;
+  const RunConfig config;
+  const Mesh& mesh;
+  RankGroups groups;
+  RankStreams streams;
+  RankMemory memory;
+  LayerGroups layers;
+  RankModel model;
+  Context ctx;
+  SegmentRunner runner;
+  PipelineTransfer transfer;
+  RankOptimizer optimizer;
+  RankBuckets buckets;
+  StepMemory step;
+
+  int stage() const { return mesh.coordinates().pp; }
+  bool is_plan() const { return streams.compute.device() == DeviceType::kPlan; }
+};
+
+std::unique_ptr<Rank> build_rank(const Options& options, const RunConfig& config, DeviceType device, const Mesh& mesh,
+                                 const Instruments& instruments, std::size_t memory_limit = 0);
+
+// Weights from the seed, optimizer state zero.
+void initialize(Rank& rank);
+
+// The groups of the steps' collectives, in an order that no two ranks see differently.
+std::vector<Communicator*> groups_of_steps(const Rank& rank);
+// Those whose ranks read each other's part of the step's memory where the GPUs can (Communicator::share_memory).
+std::vector<Communicator*> sharing_groups(const Rank& rank);
+
+// What the memory at an address is called at this moment: a parameter, its gradient, a tensor of the current verb.
+std::string name_of(const Rank& rank, const void* address);
+
+}  // namespace megalith

@@ -1,0 +1,53 @@
+#include "apps/run_config.h"
+
+#include <fmt/format.h>
+
+#include "core/base/error.h"
+
+namespace megalith {
+
+namespace {
+
+void check_step_size(const Options& options) {
+  constexpr std::int64_t kMaxStep = std::int64_t{1} << 40;
+  constexpr std::int64_t kMaxMicrobatch = std::int64_t{1} << 32;
+  const auto limit = [&](const char* flag, std::int64_t samples, std::int64_t most) {
+    if (samples <= most / options.model.seq_length) return;
+    refuse_usage(fmt::format("{} and --seq-length", flag), fmt::format("at most {} tokens", most),
+                 fmt::format("{} x {}", samples, options.model.seq_length), "lower one of them");
+  };
+  limit("--global-batch-size", options.train.global_batch_size, kMaxStep);
+  limit("--micro-batch-size", options.train.micro_batch_size, kMaxMicrobatch);
+}
+
+std::int64_t count_microbatches(const TrainingOptions& options, std::int64_t data_parallel_size) {
+  const std::int64_t per_microbatch = options.micro_batch_size * data_parallel_size;
+  constexpr std::int64_t kMax = 1 << 16;
+  if (options.global_batch_size / per_microbatch > kMax) {
+    refuse_usage("--global-batch-size",
+                 fmt::format("at most {} microbatches per step and rank, {} samples", kMax, kMax * per_microbatch),
+                 std::to_string(options.global_batch_size), "raise --micro-batch-size or the number of ranks");
+  }
+  if (options.global_batch_size % per_microbatch == 0) return options.global_batch_size / per_microbatch;
+  const std::int64_t below = options.global_batch_size / per_microbatch * per_microbatch;
+  refuse_usage("--global-batch-size",
+               fmt::format("a multiple of --micro-batch-size {} x {} data-parallel ranks", options.micro_batch_size,
+                           data_parallel_size),
+               std::to_string(options.global_batch_size),
+               fmt::format("use {}{}", below > 0 ? std::to_string(below) + " or " : "", below + per_microbatch));
+}
+
+}  // namespace
+
+RunConfig run_config(const Options& options, int world) {
+  RunConfig config;
+  config.mesh = mesh_sizes_of(options.parallel, world);
+  config.sequences = options.train.micro_batch_size;
+  config.seq_length = options.model.seq_length;
+  check_step_size(options);
+  config.pipeline = pipeline_layout(options);
+  config.microbatches = count_microbatches(options.train, config.mesh.dp);
+  return config;
+}
+
+}  // namespace megalith

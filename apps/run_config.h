@@ -1,0 +1,30 @@
+// What complete options come to in a world of so many ranks, derived once: who is where, which layers and in which
+// order, and the sizes of a step.
+#pragma once
+
+#include <cstdint>
+
+#include "apps/options.h"
+#include "apps/pipeline_options.h"
+#include "parallel/mesh/mesh_sizes.h"
+
+namespace megalith {
+
+struct RunConfig {
+  MeshSizes mesh;
+  PipelineLayout pipeline;
+  std::int64_t microbatches = 0;  // M, per step and rank
+  std::int64_t sequences = 0;     // B, per microbatch
+  std::int64_t seq_length = 0;    // S, tokens of a sequence
+
+  std::int64_t rank_length() const { return seq_length / mesh.cp; }         // tokens of a sequence on a rank
+  std::int64_t rank_tokens() const { return sequences * rank_length(); }    // per microbatch
+  std::int64_t step_sequences() const { return microbatches * sequences; }  // per rank
+  std::int64_t step_tokens() const { return step_sequences() * mesh.dp * seq_length; }
+  Schedule schedule() const { return schedule_of(pipeline, microbatches); }
+};
+
+// Exit code 2, naming the flags and values that would do, where sizes do not divide or no machine has memory for them.
+RunConfig run_config(const Options& options, int world);
+
+}  // namespace megalith

@@ -1,0 +1,49 @@
+// What rank 0 tells of a run: the log line, --metrics-jsonl, --tensorboard-dir, and once how the memory is used.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "apps/metrics.h"
+#include "apps/run_setup.h"
+#include "apps/step.h"
+#include "apps/tensorboard.h"
+
+namespace megalith {
+
+class RunLog {
+ public:
+  // `setup` outlives the log. Other ranks than 0 write nothing.
+  RunLog(const RunSetup& setup, int rank, int world);
+
+  // Opens the files of a run that starts from `state`; a wrong path fails here, on rank 0 alone.
+  void open(const TrainState& state);
+
+  struct StepFacts {
+    std::int64_t consumed_samples = 0;       // after the step
+    std::int64_t skipped_steps = 0;          // in the whole run
+    std::optional<double> validation_loss;   // measured after it
+    std::optional<double> checkpoint_stall;  // seconds, of the save before it
+  };
+  void step(const Rank& rank, const StepResult& result, const StepFacts& facts);
+  // `alone`: of a run with --skip-train; otherwise it goes with the step's metrics.
+  void evaluation(const TrainState& state, double loss, bool alone);
+  // One line, after the second step.
+  void memory(const Rank& rank, std::size_t checkpoint_staging) const;
+
+ private:
+  std::vector<std::pair<std::string, std::int64_t>> memory_by_owner(const Rank& rank) const;  // bytes of this rank
+
+  const RunSetup& setup_;
+  int world_;
+  bool writes_;
+  std::unique_ptr<StepLog> log_;
+  std::unique_ptr<MetricsLog> metrics_;
+  std::unique_ptr<TensorBoardLog> tensorboard_;
+};
+
+}  // namespace megalith

@@ -1,0 +1,71 @@
+#include "apps/run_setup.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "apps/flags.h"
+#include "core/base/log.h"
+
+namespace megalith {
+
+namespace {
+
+DataConfig data_config(const Options& options, const Tokenizer& tokenizer) {
+  const TrainingOptions& train = options.train;
+  DataConfig config{.data_path = options.data.data_path,
+                    .split = options.data.split,
+                    .seed = train.seed,
+                    .seq_length = options.model.seq_length,
+                    .vocab_size = tokenizer.vocab_size(),
+                    .tokenizer = tokenizer.identity(),
+                    .mock = options.data.mock_data,
+                    .num_samples = samples_of_run({.train_samples = train.train_iters * train.global_batch_size,
+                                                   .train_iters = train.train_iters,
+                                                   .eval_interval = train.eval_interval,
+                                                   .eval_iters = train.eval_iters,
+                                                   .global_batch_size = train.global_batch_size})};
+  config.num_samples.test = 0;  // evaluation reads the validation split
+  if (train.skip_train) config.num_samples.train = 0;
+  if (train.eval_iters == 0) config.num_samples.valid = 0;
+  return config;
+}
+
+}  // namespace
+
+RunConfig complete_options(Options& options, const Tokenizer& tokenizer, int world) {
+  ModelConfig& model = options.model;
+  if (model.vocab_size != 0 && model.vocab_size < tokenizer.vocab_size() &&
+      options.data.tokenizer_type != TokenizerType::kNull) {
+    refuse_usage("--vocab-size", fmt::format("0 or at least the tokenizer's {}", tokenizer.vocab_size()),
+                 std::to_string(model.vocab_size), "leave it out: the tokenizer says it");
+  }
+  model.vocab_size = std::max(model.vocab_size, tokenizer.vocab_size());
+  resolve(model);
+  validate(model);
+  if (options.train.global_batch_size == 0)
+    options.train.global_batch_size = options.train.micro_batch_size * mesh_sizes_of(options.parallel, world).dp;
+  const RunConfig config = run_config(options, world);
+  static_cast<void>(config.schedule());  // which may refuse the number of microbatches
+  // The flag does not count the id that the null tokenizer adds, and is read again from checkpoints.
+  const std::int64_t added = options.data.tokenizer_type == TokenizerType::kNull ? 1 : 0;
+  model.vocab_size -= added;
+  update_effective(options);
+  model.vocab_size += added;
+  return config;
+}
+
+RunSetup prepare_run(const Options& options, int rank, int world, FoundCheckpoint found) {
+  RunTokenizer tokenizer = run_tokenizer(options, found.checkpoint ? &*found.checkpoint : nullptr);
+  if (rank == 0 && !tokenizer.note.empty()) log_warning(tokenizer.note);
+  RunSetup setup{
+      .options = options, .config = {}, .tokenizer = std::move(tokenizer.tokenizer), .found = std::move(found)};
+  if (rank == 0) setup.files = std::move(tokenizer.files);
+  setup.config = complete_options(setup.options, setup.tokenizer, world);
+  setup.data = build_datasets(data_config(setup.options, setup.tokenizer));
+  setup.plans = plan_steps(setup.options, setup.config, rank, &setup.planned_persistent);
+  return setup;
+}
+
+}  // namespace megalith

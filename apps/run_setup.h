@@ -1,0 +1,34 @@
+// What each rank prepares on its own before the ranks talk to each other; its errors are mostly the user's.
+#pragma once
+
+#include <vector>
+
+#include "apps/checkpoint_flags.h"
+#include "apps/options.h"
+#include "apps/run_config.h"
+#include "apps/run_tokenizer.h"
+#include "apps/step_plans.h"
+#include "apps/training_checkpoint.h"
+#include "core/data/dataset.h"
+#include "core/data/tokenizer.h"
+
+namespace megalith {
+
+struct RunSetup {
+  Options options;  // complete
+  RunConfig config;
+  Tokenizer tokenizer;
+  std::vector<SmallFile> files = {};  // rank 0's, for checkpoints: those of the tokenizer
+  FoundCheckpoint found = {};         // where it was looked for already
+  Datasets data = {};
+  StepPlans plans = {};
+  CategoryBytes planned_persistent = {};  // memory outside the arena, as planned
+};
+// `options` is complete except for the vocabulary size, which the tokenizer gives.
+RunSetup prepare_run(const Options& options, int rank, int world, FoundCheckpoint found = {});
+
+// Sets what depends on the tokenizer and on the number of ranks: vocabulary, global batch size, number of steps. Errors
+// (exit code 2) say what of the sizes and the layout does not fit.
+RunConfig complete_options(Options& options, const Tokenizer& tokenizer, int world);
+
+}  // namespace megalith

@@ -1,0 +1,66 @@
+#include "apps/staging.h"
+
+#include <algorithm>
+
+#include "core/base/error.h"
+
+namespace megalith {
+
+namespace {
+
+constexpr std::size_t kSteps = 3;  // two pending, and the one before, whose end is when the next begins
+
+std::size_t tokens_of_step(const RunConfig& config) {
+  return static_cast<std::size_t>(config.microbatches * config.rank_tokens());
+}
+
+std::size_t bytes_of(const RunConfig& config) {
+  constexpr std::size_t kPadding = 3 * 256;  // each of the three buffers is aligned
+  return kSteps * (2 * tokens_of_step(config) * sizeof(std::int32_t) + sizeof(StepParameters) + kPadding);
+}
+
+}  // namespace
+
+Staging::Staging(DeviceType device, const RunConfig& config, const SequencePart& part)
+    : config_(config), part_(part), arena_(device, bytes_of(config), "step staging") {
+  for (std::size_t i = 0; i < kSteps; ++i) {
+    const auto& step = steps_.emplace_back(std::make_unique<StagedStep>());
+    step->tokens = arena_.allocate_as<std::int32_t>(tokens_of_step(config));
+    step->labels = arena_.allocate_as<std::int32_t>(tokens_of_step(config));
+    step->report = arena_.allocate_as<StepParameters>(1);
+    if (device != DeviceType::kPlan) *step->report = {};  // never what other runs left there
+  }
+}
+
+StagedStep& Staging::ago(int steps) {
+  const auto count = static_cast<std::int64_t>(steps_.size());
+  return *steps_[static_cast<std::size_t>((staged_ + count - steps) % count)];
+}
+
+StagedStep& Staging::stage(Stream& compute, const StepInput& input) {
+  const std::int64_t sequences = config_.step_sequences(), length = config_.seq_length, mine = config_.rank_length();
+  require(input.tokens.size() == static_cast<std::size_t>(sequences * (length + 1)),
+          "StepInput::tokens has a wrong size");
+  ++staged_;
+  StagedStep& step = last();
+  step.iteration = input.iteration;
+  step.learning_rate = input.learning_rate;
+  step.first_samples = input.first_samples;
+  Access access("stage tokens");
+  access.add(step.tokens, tokens_of_step(config_) * sizeof(std::int32_t), true);
+  access.add(step.labels, tokens_of_step(config_) * sizeof(std::int32_t), true);
+  compute.announce_host(access);
+  if (compute.device() == DeviceType::kPlan) return step;
+  const std::int64_t run = mine == length ? mine : mine / 2;  // of neighbouring tokens
+  for (std::int64_t s = 0; s < sequences; ++s) {
+    const std::int32_t* from = input.tokens.data() + s * (length + 1);
+    for (std::int64_t row = 0; row < mine; row += run) {
+      const std::int64_t position = part_.position(row, mine);
+      std::copy_n(from + position, run, step.tokens + s * mine + row);
+      std::copy_n(from + position + 1, run, step.labels + s * mine + row);
+    }
+  }
+  return step;
+}
+
+}  // namespace megalith

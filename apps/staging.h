@@ -1,0 +1,61 @@
+// A step's way between host and device: the samples that the streams read, and the report that they write, in pinned
+// memory used in turn by the steps that may be pending.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "apps/run_config.h"
+#include "core/device/event.h"
+#include "core/device/host_arena.h"
+#include "core/device/stream.h"
+#include "core/ops/device_parameters.h"
+#include "core/ops/sequence_part.h"
+
+namespace megalith {
+
+// M microbatches of B sequences of S tokens.
+struct StepInput {
+  std::int64_t iteration = 0;  // from 1
+  float learning_rate = 0;
+  std::vector<std::int64_t> first_samples;  // [M] global index of this rank's first sequence
+  std::span<const std::int32_t> tokens;     // [M, B, S + 1], whole sequences; labels are the same shifted by one
+};
+
+// Host memory of one step that streams read and write; the host touches it only before the step is enqueued and after
+// its report came.
+struct StagedStep {
+  std::int32_t* tokens = nullptr;    // [M, T]: this rank's part of each sequence
+  std::int32_t* labels = nullptr;    // [M, T]
+  StepParameters* report = nullptr;  // device to host
+  std::int64_t iteration = 0;
+  float learning_rate = 0;
+  std::vector<std::int64_t> first_samples;  // [M]
+  double enqueue_seconds = 0;
+  bool follows = false;  // enqueued while the step before was still pending
+  Event begun{"step begin", true};
+  Event reported{"step report", true};
+};
+
+class Staging {
+ public:
+  // `part`: of a sequence on this rank.
+  Staging(DeviceType device, const RunConfig& config, const SequencePart& part);
+
+  // Takes the next place in the ring, whose step is no longer pending, and copies the input into it.
+  StagedStep& stage(Stream& compute, const StepInput& input);
+  void drop_last() { --staged_; }  // a step that was not run to its end
+  StagedStep& ago(int steps);      // 0: the last
+  StagedStep& last() { return ago(0); }
+
+ private:
+  RunConfig config_;
+  SequencePart part_;
+  HostArena arena_;
+  std::vector<std::unique_ptr<StagedStep>> steps_;
+  std::int64_t staged_ = 0;
+};
+
+}  // namespace megalith

@@ -1,0 +1,322 @@
+#include "apps/step.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "core/device/copy.h"
+#include "core/device/trace.h"
+#include "core/ops/elementwise.h"
+#include "core/ops/grad_norm.h"
+
+namespace megalith {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// NCCL may add the replicas in another order for the first stage than for the last, whose copies of a tied embedding
+// must stay alike. The last stage then takes what the first has: gradients, or weights where each updates shards.
+bool copies_tied(const Rank& rank) {
+  return rank.groups.embedding && rank.streams.compute.device() == DeviceType::kCuda && rank.groups.replicas.size() > 2;
+}
+
+MicrobatchParameters* allocate_microbatch(MemoryPool& pool) {
+  return static_cast<MicrobatchParameters*>(
+      pool.allocate(sizeof(MicrobatchParameters), MemoryCategory::kOther, "microbatch parameters"));
+}
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+}  // namespace
+
+StepActions step_actions(const Rank& rank) {
+  const GptModel& gpt = rank.model.gpt;
+  const ParallelOptions& parallel = rank.options.parallel;
+  const bool shards = parallel.use_distributed_optimizer;
+  ReducePoints points{.segments_of_bucket = rank.buckets.segments,
+                      .tied_segment = -1,
+                      .tied_across_stages = rank.groups.embedding != nullptr,
+                      .sums_shared = rank.layers.tensor.split().ranks > 1,
+                      .copies_tied = copies_tied(rank) && !shards};
+  if (!rank.options.model.untie_embeddings_and_output_weights && gpt.words != nullptr)
+    points.tied_segment = gpt.words->is_copy ? rank.runner.num_segments() - 1 : 0;  // the head, or the embedding
+  GatherPoints gathers{.segments_of_bucket = {}, .overlap = parallel.overlap_param_gather};
+  // A tied head reads the words too, but after the embedding, which is in this list then.
+  if (shards) gathers.segments_of_bucket = points.segments_of_bucket;
+  if (shards && copies_tied(rank)) gathers.tied_bucket = rank.buckets.words;
+  const Schedule schedule = rank.config.schedule();
+  return {.train = lower_training_step(insert_messages(schedule, rank.stage()), gpt.part_segments, points, gathers),
+          .evaluate =
+              lower_evaluation_step(insert_messages(forwards_of(schedule), rank.stage()), gpt.part_segments, gathers)};
+}
+
+std::string printed(const std::vector<Action>& actions, const GptModel& gpt) {
+  std::string text;
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    text += fmt::format("{:>5}  {}", i, to_string(actions[i]));
+    if (actions[i].segment >= 0)
+      text += fmt::format(" ({})", gpt.segments[static_cast<std::size_t>(actions[i].segment)].name);
+    text += '\n';
+  }
+  return text;
+}
+
+Step::Step(Rank& rank)
+    : rank_(rank),
+      actions_(step_actions(rank)),
+      staging_(rank.memory.pool.device(), rank.config, rank.layers.context.part(rank.config.seq_length)) {
+  const int columns = std::max(num_columns(actions_.train), num_columns(actions_.evaluate));
+  for (int column = 0; column < columns; ++column)
+    microbatch_parameters_.push_back(allocate_microbatch(rank.memory.pool));
+}
+
+void Step::use(const StepPlans& plans) {
+  plans_ = &plans;
+  Arena& arena = rank_.memory.arena;
+  arena.use(plans.train.peak_bytes > plans.evaluate.peak_bytes ? plans.train : plans.evaluate);
+  for (Communicator* group : sharing_groups(rank_))
+    group->share_memory(arena.block(), arena.block_bytes(), 3 * digest_of(plans.train) + digest_of(plans.evaluate));
+}
+
+// What each kind of action does. Gradients are reduced in kReduce.
+void Step::carry_out(const Action& action) {
+  Stream& compute = rank_.streams.compute;
+  PipelineTransfer& transfer = rank_.transfer;
+  RankBuckets& buckets = rank_.buckets;
+  const Parameter* const words = rank_.model.gpt.words;
+  switch (action.kind) {
+    case ActionKind::kBeginStep: return begin_step();
+    case ActionKind::kZeroGradients: return rank_.model.gpt.parameters->zero_gradients(compute);
+    case ActionKind::kLoad: return load(action);
+    case ActionKind::kForward:
+    case ActionKind::kBackwardData:
+    case ActionKind::kBackwardWeight: return rank_.runner.run(action);
+    case ActionKind::kPostReceive: return transfer.post_receive(action);
+    case ActionKind::kWaitReceive: return transfer.wait_receive(action);
+    case ActionKind::kSend: return transfer.send(action);
+    case ActionKind::kWaitSend: return transfer.wait_send(action);
+    case ActionKind::kTieGradients: return tie_gradients();
+    case ActionKind::kReduce: return buckets.reducer->reduce(action.item);
+    case ActionKind::kFinishReduce: return buckets.reducer->finish();
+    case ActionKind::kSumSharedGradients: return rank_.optimizer.shared_gradients.sum(compute);
+    case ActionKind::kCopyTiedGradients: return copy_tied(compute, words->main_grad);
+    case ActionKind::kReduceSums: return reduce_sums();
+    case ActionKind::kReduceNorm: return reduce_norm();
+    case ActionKind::kOptimizerStep: return update();
+    case ActionKind::kGatherParameters: return buckets.gatherer->gather(action.item);
+    case ActionKind::kCopyTiedWeights:
+      return buckets.gatherer->add_to(action.item, [&](Stream& stream) { copy_tied(stream, words->weight); });
+    case ActionKind::kWaitParameters: return buckets.gatherer->wait(action.item);
+  }
+}
+
+void Step::begin_step() {
+  const StagedStep& step = staging_.last();
+  launch(rank_.streams.compute, Fill{.x = rank_.step.sums, .value = 0});
+  launch(rank_.streams.compute,
+         WriteStepParameters{
+             .iteration = step.iteration, .learning_rate = step.learning_rate, .parameters = rank_.step.parameters});
+}
+
+void Step::load(const Action& action) {
+  const RunConfig& config = rank_.config;
+  const StagedStep& step = staging_.last();
+  const GptPart& part = rank_.model.parts[static_cast<std::size_t>(action.chunk)];
+  const auto m = static_cast<std::size_t>(action.microbatch);
+  rank_.memory.arena.begin_scope({.column = action.column, .segment = -1, .verb = kLoadScope});
+  Microbatch microbatch{.mode = mode_,
+                        .sequences = config.sequences,
+                        .seq_length = config.rank_length(),
+                        .part = rank_.layers.context.part(config.seq_length),
+                        .parameters = microbatch_parameters_[static_cast<std::size_t>(action.column)],
+                        .sums = rank_.step.sums};
+  const auto copy = [&](const std::int32_t* from, const char* owner) {
+    const Tensor to = rank_.ctx.empty({config.rank_tokens()}, DType::kInt32, owner);
+    copy_from_host(rank_.streams.compute, to.data, from + action.microbatch * config.rank_tokens(), to.bytes());
+    return to;
+  };
+  if (part.has_embedding) microbatch.tokens = copy(step.tokens, "tokens");
+  if (part.has_head) microbatch.labels = copy(step.labels, "labels");
+  launch(rank_.streams.compute,
+         WriteMicrobatchParameters{.value = {.iteration = step.iteration,
+                                             .first_sample = step.first_samples[m],
+                                             .loss_scale = 1.0f / static_cast<float>(config.step_tokens())},
+                                   .out = microbatch_parameters_[static_cast<std::size_t>(action.column)]});
+  rank_.runner.begin(action.column, microbatch);
+}
+
+void Step::tie_gradients() {
+  Communicator* const stages = rank_.groups.embedding.get();
+  if (stages == nullptr) return rank_.model.gpt.parameters->add_tied_gradients(rank_.streams.compute);
+  stages->label_next("gradients of the tied embedding");
+  stages->all_reduce(rank_.streams.compute, rank_.model.gpt.words->main_grad);
+}
+
+void Step::copy_tied(Stream& stream, const Tensor& from_first_stage) {
+  rank_.groups.embedding->label_next("tied embedding");
+  rank_.groups.embedding->broadcast(stream, from_first_stage, 0);
+}
+
+// One of the stages has the loss, the others 0.
+void Step::reduce_sums() {
+  for (Communicator* group : {rank_.groups.sums.get(), rank_.groups.stages.get()}) {
+    group->label_next("loss");
+    group->all_reduce(rank_.streams.compute, rank_.step.sums);
+  }
+}
+
+// Each sum of squares has, over the ranks that hold other parts of the model, one part from each or from one alone.
+void Step::reduce_norm() {
+  Stream& compute = rank_.streams.compute;
+  AdamWOptimizer& adamw = rank_.optimizer.adamw;
+  adamw.sum_squares(compute);
+  if (!rank_.optimizer.shard.is_whole()) {
+    rank_.groups.sums->label_next("squares of the gradients");
+    rank_.groups.sums->all_reduce(compute, adamw.squares());
+  }
+  rank_.layers.tensor.all_reduce(compute, adamw.squares(), ReduceOp::kSum, "squares of gradients");
+  rank_.groups.stages->label_next("squares of the gradients");
+  rank_.groups.stages->all_reduce(compute, adamw.squares());
+}
+
+void Step::update() {
+  if (Event* read = std::exchange(before_update_, nullptr)) rank_.streams.compute.wait(*read);
+  const Tensor loss = rank_.step.sums.slice(0, static_cast<std::int64_t>(StepSum::kLoss), 1);
+  rank_.optimizer.adamw.update(rank_.streams.compute, loss, rank_.step.parameters);
+  rank_.buckets.gatherer->updated();
+}
+
+void Step::run(const Action& action) {
+  Stream& compute = rank_.streams.compute;
+  const bool is_verb = action.segment >= 0;  // SegmentRunner traces it by its segment's name
+  const TraceRange range(compute, is_verb ? nullptr : compute.instruments().trace, [&] { return to_string(action); });
+  carry_out(action);
+}
+
+// `proceeds` is asked before each action; false ends the step there.
+void Step::run(Mode mode, const StepInput& input, const std::vector<Action>& actions,
+               const std::function<bool(const Action&)>& proceeds) {
+  require(pending_ < 2, "two steps are pending: read a result before the next step");
+  Stream& compute = rank_.streams.compute;
+  staging_.stage(compute, input);
+  mode_ = mode;
+  if (plans_ != nullptr) rank_.memory.arena.use(mode == Mode::kTrain ? plans_->train : plans_->evaluate);
+  compute.record(staging_.last().begun);
+  action_entries_.clear();
+  const Timeline* const timeline = compute.instruments().timeline;
+  for (const Action& action : actions) {
+    if (proceeds && !proceeds(action)) return;
+    if (timeline != nullptr) action_entries_.push_back(timeline->entries().size());
+    run(action);
+  }
+}
+
+bool Step::train(const StepInput& input, const std::function<bool()>& updates) {
+  const auto start = Clock::now();
+  const bool follows = pending_ > 0;
+  double asked = 0;
+  bool dropped = false;
+  const auto proceeds = [&](const Action& action) {
+    if (action.kind != ActionKind::kOptimizerStep || !updates) return true;
+    const auto before = Clock::now();
+    ++pending_;  // this one, as read_result() counts
+    dropped = !updates();
+    --pending_;
+    asked += seconds_since(before);
+    return !dropped;
+  };
+  Stream& compute = rank_.streams.compute;
+  {
+    const TraceRange range(compute, compute.instruments().trace,
+                           [&] { return fmt::format("step {}", input.iteration); });
+    run(Mode::kTrain, input, actions_.train, proceeds);
+  }
+  if (dropped) {
+    compute.synchronize();
+    staging_.drop_last();
+    return false;
+  }
+  StagedStep& step = staging_.last();
+  step.follows = follows;
+  copy_to_host(compute, step.report, rank_.step.parameters, sizeof(StepParameters));
+  compute.record(step.reported);
+  step.enqueue_seconds = seconds_since(start) - asked;
+  ++pending_;
+  return true;
+}
+
+StepResult Step::read_result() {
+  require(pending_ > 0, "no step is pending");
+  StagedStep& step = staging_.ago(pending_ - 1);
+  const StagedStep& before = staging_.ago(pending_);
+  --pending_;
+  Stream& compute = rank_.streams.compute;
+  compute.synchronize_host(step.reported);
+  Access access("read the step's result");
+  access.add(step.report, sizeof(StepParameters), false);
+  compute.announce_host(access);
+  return {.iteration = step.iteration,
+          .loss = step.report->loss / static_cast<float>(rank_.config.step_tokens()),
+          .grad_norm = step.report->grad_norm,
+          .skipped = step.report->skip != 0,
+          .adam_count = step.report->adam_count,
+          .enqueue_seconds = step.enqueue_seconds,
+          .seconds = seconds_between(step.follows ? before.reported : step.begun, step.reported)};
+}
+
+float Step::evaluate(const StepInput& input) {
+  require(pending_ == 0, "a training step is pending: read its result before an evaluation");
+  run(Mode::kEval, input, actions_.evaluate);
+  Stream& compute = rank_.streams.compute;
+  StagedStep& step = staging_.last();
+  copy_to_host(compute, &step.report->loss, rank_.step.sums.data, sizeof(float));
+  compute.record(step.reported);
+  if (rank_.is_plan()) return 0;
+  compute.synchronize_host(step.reported);
+  Access access("read the evaluation's loss");
+  access.add(&step.report->loss, sizeof(float), false);
+  compute.announce_host(access);
+  return step.report->loss / static_cast<float>(rank_.config.step_tokens());
+}
+
+void Step::repeat(const StepInput& input, const std::function<void(const Action&)>& before) {
+  require(pending_ == 0, "a training step is pending: read its result before it is repeated");
+  const Arena& arena = rank_.memory.arena;
+  const auto floats = static_cast<std::int64_t>(arena.block_bytes() / sizeof(float));
+  launch(rank_.streams.compute, Fill{.x = Tensor(arena.block(), DType::kFp32, {floats}), .value = 0});
+  run(Mode::kTrain, input, actions_.train, [&](const Action& action) {
+    if (action.kind == ActionKind::kOptimizerStep) return false;
+    before(action);
+    return true;
+  });
+  rank_.streams.communication.synchronize();
+  rank_.transfer.synchronize();
+  rank_.streams.compute.synchronize();
+  staging_.drop_last();
+}
+
+void Step::warm_up() {
+  const RunConfig& config = rank_.config;
+  const std::vector<std::int32_t> tokens(static_cast<std::size_t>(config.step_sequences() * (config.seq_length + 1)));
+  const StepInput input{.iteration = 1,
+                        .first_samples = std::vector<std::int64_t>(static_cast<std::size_t>(config.microbatches)),
+                        .tokens = tokens};
+  const auto run_first_microbatch = [&](Mode mode, const std::vector<Action>& actions) {
+    std::vector<Action> first;
+    for (const Action& action : actions) {
+      const bool begins = action.kind == ActionKind::kBeginStep || action.kind == ActionKind::kZeroGradients;
+      if (begins || (is_of_microbatch(action.kind) && action.microbatch == 0)) first.push_back(action);
+    }
+    run(mode, input, first);
+    rank_.streams.compute.synchronize();
+  };
+  rank_.transfer.rehearse(true);
+  run_first_microbatch(Mode::kTrain, actions_.train);
+  run_first_microbatch(Mode::kEval, actions_.evaluate);
+  rank_.transfer.rehearse(false);
+}
+
+}  // namespace megalith

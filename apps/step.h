@@ -1,0 +1,96 @@
+// A training step of one rank: a list of actions (parallel/pipeline_parallel/schedule.h), and for each kind of action
+// the one place that carries it out. The trainer's loop (trainer.h) only says which samples and which learning rate.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "apps/rank.h"
+#include "apps/staging.h"
+#include "apps/step_plans.h"
+#include "parallel/pipeline_parallel/lowering.h"
+
+namespace megalith {
+
+// What a rank does in a step, in order.
+struct StepActions {
+  std::vector<Action> train;
+  std::vector<Action> evaluate;
+};
+StepActions step_actions(const Rank& rank);
+// One line an action, with the names of segments.
+std::string printed(const std::vector<Action>& actions, const GptModel& gpt);
+
+struct StepResult {
+  std::int64_t iteration = 0;
+  float loss = 0;       // mean over the tokens of the global batch
+  float grad_norm = 0;  // before clipping
+  bool skipped = false;
+  std::int64_t adam_count = 0;
+  double enqueue_seconds = 0;  // of the host
+  double seconds = 0;          // from the end of the step before, if this one was enqueued by then, or from its start
+};
+
+class Step {
+ public:
+  explicit Step(Rank& rank);  // which outlives it
+
+  void use(const StepPlans& plans);  // before the first step, not on the plan backend
+
+  // Enqueues one training step. At most two may be pending, so that the host prepares a step while the device computes
+  // the one before. `updates`, if given, is called when all but the update of the parameters is enqueued, and may read
+  // the result of the step before; where it returns false the step is dropped: nothing has changed but gradients. It
+  // returns the same on all ranks. False if the step was dropped.
+  bool train(const StepInput& input, const std::function<bool()>& updates = nullptr);
+  int pending() const { return pending_; }
+  // Waits for the oldest pending step.
+  StepResult read_result();
+  // Runs forward over M microbatches and waits: mean loss over the tokens of the global batch. No step may be pending.
+  float evaluate(const StepInput& input);
+
+  // Runs a training step but for its update, and waits. `before` is called before each action is enqueued. What a step
+  // reads stays as it is, and all memory between steps is zero before, so that only what the step computes can be NaN.
+  // No step may be pending.
+  void repeat(const StepInput& input, const std::function<void(const Action&)>& before);
+
+  // Runs the first microbatch's forward and backward, and its forward in evaluation, on tokens of no meaning and waits,
+  // so that libraries load their kernels and GEMMs are known before the first step. Stages send each other nothing.
+  // Changes nothing that a step reads.
+  void warm_up();
+
+  // The next update of parameters and optimizer state waits for `read`, which a stream that reads them has recorded.
+  void hold_update(Event& read) { before_update_ = &read; }
+  // With --overlap-param-gather the weights of a step may still be on their way when its result is read: before
+  // anything but a step reads them on the compute stream.
+  void wait_for_parameters() { rank_.buckets.gatherer->wait_for_all(); }
+
+  const StepActions& actions() const { return actions_; }
+  // On the plan backend: where in the timeline each action of the last step begins.
+  const std::vector<std::size_t>& action_entries() const { return action_entries_; }
+
+ private:
+  void run(Mode mode, const StepInput& input, const std::vector<Action>& actions,
+           const std::function<bool(const Action&)>& proceeds = nullptr);
+  void run(const Action& action);
+  void carry_out(const Action& action);  // the switch over the kinds
+  void begin_step();
+  void load(const Action& action);
+  void tie_gradients();
+  void copy_tied(Stream& stream, const Tensor& from_first_stage);
+  void reduce_sums();
+  void reduce_norm();
+  void update();
+
+  Rank& rank_;
+  StepActions actions_;
+  Staging staging_;
+  std::vector<MicrobatchParameters*> microbatch_parameters_;  // device, by column
+  Mode mode_ = Mode::kTrain;                                  // of the step under way
+  int pending_ = 0;
+  Event* before_update_ = nullptr;  // of hold_update(), until it was waited for
+  const StepPlans* plans_ = nullptr;
+  std::vector<std::size_t> action_entries_;
+};
+
+}  // namespace megalith

@@ -1,0 +1,59 @@
+// What a step takes, recorded on the plan backend before anything is allocated.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "apps/run_config.h"
+#include "core/device/arena.h"
+#include "core/device/memory_pool.h"
+#include "core/device/timeline.h"
+#include "parallel/comm/plan_communicator.h"
+
+namespace megalith {
+
+// Memory layouts of the steps of a run.
+struct StepPlans {
+  ArenaPlan train;
+  ArenaPlan evaluate;
+  double train_flops = 0;              // per rank and step, as the ops count them (recompute included)
+  std::size_t train_ops = 0;           // launched per step
+  std::size_t checkpoint_staging = 0;  // bytes of host memory, with --async-save
+  std::size_t block_bytes() const { return std::max(train.peak_bytes, evaluate.peak_bytes); }
+};
+
+// Bytes of one rank by owner: what plan forecasts and what a run measures.
+struct MemoryUse {
+  CategoryBytes persistent{};  // parameters, main parameters, gradients, optimizer, ... outside the arena
+  std::size_t arena = 0;       // size of the step's block
+  CategoryBytes arena_live{};  // its content at the fullest moment of a training step
+  std::vector<std::pair<std::string, std::size_t>> activations;  // of these, kept activations by kind
+  std::size_t total() const;
+};
+MemoryUse memory_use(const StepPlans& plans, const CategoryBytes& persistent);
+
+// Records a training and an evaluation step of one rank without computing anything. `persistent`, if given, receives
+// what lives outside the arena.
+StepPlans plan_steps(const Options& options, const RunConfig& config, int rank, CategoryBytes* persistent = nullptr);
+
+// What one rank enqueues in a training step, in the order in which it does. The step may have fewer microbatches than
+// the run's, which would add the same actions once more.
+struct StepRecording {
+  StepPlans plans;
+  CategoryBytes persistent{};
+  Timeline timeline;                 // of two steps with --overlap-param-gather, else of one
+  std::vector<PlannedCall> calls;    // of all groups
+  std::vector<Action> actions;       // of the last step
+  std::vector<std::size_t> entries;  // where in the timeline each of them begins
+  std::int64_t microbatches = 0;     // of the recorded step
+};
+// A step of more than `most_microbatches` is recorded with as many as show the schedule's pattern.
+StepRecording record_step(const Options& options, const RunConfig& config, int rank, std::int64_t most_microbatches);
+
+// The actions of a training step of each stage's first rank, as text.
+std::string printed_actions(const Options& options, const RunConfig& config);
+
+}  // namespace megalith

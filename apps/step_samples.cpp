@@ -1,0 +1,75 @@
+#include "apps/step_samples.h"
+
+#include "core/base/error.h"
+#include "core/data/sampler.h"
+#include "core/optim/lr_schedule.h"
+
+namespace megalith {
+
+StepSamples::StepSamples(const Options& options, const RunConfig& config, const Mesh& mesh, const Datasets& data)
+    : options_(options), config_(config), data_parallel_(mesh.dp()), data_(data) {}
+
+StepInput StepSamples::read(const Dataset& dataset, std::int64_t consumed_samples, std::int64_t iteration,
+                            std::vector<std::int32_t>& tokens) const {
+  const std::int64_t length = config_.seq_length + 1;
+  StepInput input{.iteration = iteration,
+                  .learning_rate = static_cast<float>(learning_rate(options_.train.schedule, iteration - 1)),
+                  .first_samples = {},
+                  .tokens = {}};
+  tokens.resize(static_cast<std::size_t>(config_.step_sequences() * length));
+  std::size_t at = 0;
+  for (std::int64_t m = 0; m < config_.microbatches; ++m) {
+    const SampleRange range = microbatch_samples({.consumed_samples = consumed_samples,
+                                                  .microbatch = m,
+                                                  .micro_batch_size = config_.sequences,
+                                                  .data_parallel_size = data_parallel_.size(),
+                                                  .data_parallel_rank = data_parallel_.rank()});
+    input.first_samples.push_back(range.begin);
+    for (std::int64_t sample = range.begin; sample < range.end; ++sample) {
+      dataset.sample(sample % dataset.size(), std::span(tokens).subspan(at, static_cast<std::size_t>(length)));
+      at += static_cast<std::size_t>(length);
+    }
+  }
+  input.tokens = tokens;
+  return input;
+}
+
+void StepSamples::read_next(const TrainState& state) {
+  next_ = read(data_.train, state.consumed_samples, state.step + 1, next_tokens_);
+}
+
+void StepSamples::read_ahead(const TrainState& state) {
+  try {
+    read_next(state);
+  } catch (const Error&) {
+    error_ = std::current_exception();
+  }
+}
+
+StepInput StepSamples::again(std::int64_t consumed_samples, std::int64_t iteration) {
+  return read(data_.train, consumed_samples, iteration, tokens_);
+}
+
+StepInput StepSamples::validation(std::int64_t consumed_samples, std::int64_t iteration) {
+  return read(data_.valid, consumed_samples, iteration, tokens_);
+}
+
+void StepSamples::check_files() {
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point start = Clock::now();
+  if (start < next_check_) return;
+  try {
+    data_.train.check_unchanged();
+    data_.valid.check_unchanged();
+  } catch (const Error&) {
+    error_ = std::current_exception();
+  }
+  constexpr int kShare = 100;  // of the time at most one part, also for many files of a slow file system
+  next_check_ = Clock::now() + kShare * (Clock::now() - start);
+}
+
+void StepSamples::rethrow() const {
+  if (error_) std::rethrow_exception(error_);
+}
+
+}  // namespace megalith

@@ -1,0 +1,52 @@
+// The samples of a run's steps on this rank. Those of the next step are read before the ranks agree on whether there is
+// one, so that data that cannot be read, or that change under the run, end it in order.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <vector>
+
+#include "apps/run_config.h"
+#include "apps/staging.h"
+#include "core/checkpoint/train_state.h"
+#include "core/data/dataset.h"
+#include "parallel/mesh/mesh.h"
+
+namespace megalith {
+
+class StepSamples {
+ public:
+  // `data` outlives this object.
+  StepSamples(const Options& options, const RunConfig& config, const Mesh& mesh, const Datasets& data);
+
+  // An Error of these two ends the run.
+  void read_next(const TrainState& state);   // throws it
+  void read_ahead(const TrainState& state);  // keeps it
+  const StepInput& next() const { return next_; }
+
+  // Of a training step that is run again, and of an evaluation; valid until the next of these. Throw as read_next.
+  StepInput again(std::int64_t consumed_samples, std::int64_t iteration);
+  StepInput validation(std::int64_t consumed_samples, std::int64_t iteration);
+
+  // That the files are as they were opened, also those that no sample is read from; keeps the error. Rarely enough to
+  // cost nothing.
+  void check_files();
+  bool failed() const { return error_ != nullptr; }
+  void rethrow() const;  // what was kept, if anything
+
+ private:
+  StepInput read(const Dataset& dataset, std::int64_t consumed_samples, std::int64_t iteration,
+                 std::vector<std::int32_t>& tokens) const;
+
+  const Options& options_;
+  RunConfig config_;
+  const Communicator& data_parallel_;
+  const Datasets& data_;
+  StepInput next_;
+  std::vector<std::int32_t> next_tokens_, tokens_;
+  std::exception_ptr error_;
+  std::chrono::steady_clock::time_point next_check_{};
+};
+
+}  // namespace megalith
