@@ -81,21 +81,22 @@ void TrainingModel::fill_table() {
   table_.set(ActionKind::kWaitSend, [this](const Action& action) { transfer_->wait_send(action); });
   table_.set(ActionKind::kTieGradients, [this](const Action&) {
     if (!embedding_group_) return gpt_.parameters->add_tied_gradients(compute_);
-    embedding_group_->label_next("gradients of the tied embedding");
-    embedding_group_->all_reduce(compute_, gpt_.words->main_grad);
+    launch(compute_, AllReduce{.group = *embedding_group_,
+                               .buffer = gpt_.words->main_grad,
+                               .label = "gradients of the tied embedding"});
   });
   table_.set(ActionKind::kReduce, [this](const Action& action) { reducer_->reduce(action.bucket); });
   table_.set(ActionKind::kFinishReduce, [this](const Action&) {
     reducer_->finish();
     shared_gradients_->sum(compute_);
     if (!repeats_tied_words() || !shard_.is_whole()) return;
-    embedding_group_->label_next("gradients of the tied embedding");
-    embedding_group_->broadcast(compute_, gpt_.words->main_grad, 0);
+    launch(compute_, Broadcast{.group = *embedding_group_,
+                               .buffer = gpt_.words->main_grad,
+                               .label = "gradients of the tied embedding"});
   });
   table_.set(ActionKind::kReduceLoss, [this](const Action&) {
     for (Communicator* group : {loss_group_.get(), stages_group_.get()}) {  // of the stages one has other than 0
-      group->label_next("loss");
-      group->all_reduce(compute_, ctx_.loss_sum);
+      launch(compute_, AllReduce{.group = *group, .buffer = ctx_.loss_sum, .label = "loss"});
     }
   });
   table_.set(ActionKind::kReduceNorm, [this](const Action&) { reduce_norm(); });
@@ -107,8 +108,8 @@ void TrainingModel::fill_table() {
   table_.set(ActionKind::kGatherParameters, [this](const Action& action) {
     if (!repeats_tied_words() || action.bucket != words_bucket_) return gatherer_->gather(action.bucket);
     gatherer_->gather(action.bucket, [this](Stream& communication) {
-      embedding_group_->label_next("tied embedding");
-      embedding_group_->broadcast(communication, gpt_.words->weight, 0);
+      launch(communication,
+             Broadcast{.group = *embedding_group_, .buffer = gpt_.words->weight, .label = "tied embedding"});
     });
   });
   table_.set(ActionKind::kWaitParameters, [this](const Action& action) { gatherer_->wait(action.bucket); });
@@ -117,13 +118,12 @@ void TrainingModel::fill_table() {
 // Each sum of squares has, over the ranks that hold other parts of the model, one part from each or from one alone.
 void TrainingModel::reduce_norm() {
   optimizer_->sum_squares(compute_);
-  if (!shard_.is_whole()) {
-    loss_group_->label_next("squares of the gradients");
-    loss_group_->all_reduce(compute_, optimizer_->squares());
-  }
+  const std::string label = "squares of the gradients";
+  if (!shard_.is_whole())
+    launch(compute_, AllReduce{.group = *loss_group_, .buffer = optimizer_->squares(), .label = label});
   tensor_.all_reduce(compute_, optimizer_->squares(), ReduceOp::kSum, "squares of gradients");
-  stages_group_->label_next("squares of the gradients");
-  stages_group_->all_reduce(compute_, optimizer_->squares());  // of the stages one has other than 0
+  // Of the stages one has other than 0.
+  launch(compute_, AllReduce{.group = *stages_group_, .buffer = optimizer_->squares(), .label = label});
 }
 
 }  // namespace megalith
