@@ -11,7 +11,6 @@
 #include "apps/gemm_tuning.h"
 #include "apps/host_memory.h"
 #include "apps/peak_rate.h"
-#include "apps/together.h"
 #include "apps/version.h"
 #include "core/base/counted.h"
 #include "core/base/fault.h"
@@ -144,8 +143,8 @@ Trainer::Trainer(RunSetup setup, Communicator& world, const StopRequest& stop, C
   std::size_t limit = on_cpu ? memory_limit(world_) : 0;
   if (on_cpu && saves_async)
     limit = std::max(limit, setup_.plans.checkpoint_staging + 1) - setup_.plans.checkpoint_staging;
-  if (!on_cpu) together(world_, [&] { check_gpu_memory(memory_use(setup_.plans, setup_.planned_persistent)); });
-  together(world_, [&] {  // the groups are made before anything can fail
+  if (!on_cpu) on_all_ranks(world_, [&] { check_gpu_memory(memory_use(setup_.plans, setup_.planned_persistent)); });
+  on_all_ranks(world_, [&] {  // the groups are made before anything can fail
     model_ = std::make_unique<TrainingModel>(options_, options_.train.device, mesh_,
                                              Instruments{.hazards = hazards_.get(),
                                                          .waits = &waits_,
@@ -162,7 +161,8 @@ Trainer::Trainer(RunSetup setup, Communicator& world, const StopRequest& stop, C
   state_.program_version = program_version();
   state_.program_commit = program_commit();
   state_.config = config_of(options_);
-  if (!options_.checkpoint.load.empty()) together(world_, [&] { load(); });  // a search that fails does so everywhere
+  if (!options_.checkpoint.load.empty())
+    on_all_ranks(world_, [&] { load(); });  // a search that fails does so everywhere
   choose_gemm_algorithms(*model_, world_, options_.train.deterministic_mode, state_.gemm_algorithms);
   if (is_main()) {
     log_ = std::make_unique<StepLog>(options_.logging,
@@ -172,7 +172,7 @@ Trainer::Trainer(RunSetup setup, Communicator& world, const StopRequest& stop, C
   }
   const LoggingOptions& logging = options_.logging;
   if (logging.metrics_jsonl.empty() && logging.tensorboard_dir.empty() && logging.trace.empty()) return;
-  together(world_, [&] {
+  on_all_ranks(world_, [&] {
     if (!is_main()) return;
     if (!logging.trace.empty()) const OutputFile probe(logging.trace, "trace");  // a wrong path is told now
     if (!logging.metrics_jsonl.empty())
@@ -192,7 +192,7 @@ void Trainer::load() {
   const CheckpointOptions& wanted = options_.checkpoint;
   history_ = std::move(setup_.found.history);
   std::optional<LoadedCheckpoint> found = std::exchange(setup_.found.checkpoint, std::nullopt);
-  if (!found) found = find_wanted(wanted, rank_sync(world_), &history_);
+  if (!found) found = find_wanted(wanted, &world_, &history_);
   if (!found) {
     // Saving and loading the same folder is how a run is restarted, its first start included.
     if (wanted.load == wanted.save && wanted.ckpt_step == 0) {
@@ -436,7 +436,8 @@ ExitCode Trainer::run() {
   const ExitCode code = run_steps();
   model_->wait_for_parameters();
   write_trace();
-  if (!failure_.empty()) throw EveryRankFailed(code, data_problem_ ? data_problem_->rank : 0, failure_);
+  const int rank = data_problem_ ? data_problem_->rank : 0;
+  if (!failure_.empty()) throw EveryRankFailed({.rank = rank, .code = code, .message = failure_});
   return code;
 }
 

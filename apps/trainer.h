@@ -17,7 +17,6 @@
 #include "apps/run_tokenizer.h"
 #include "apps/stop_request.h"
 #include "apps/tensorboard.h"
-#include "apps/together.h"
 #include "apps/training_checkpoint.h"
 #include "core/data/dataset.h"
 #include "core/data/tokenizer.h"
@@ -25,6 +24,7 @@
 #include "core/device/hazard_checker.h"
 #include "core/device/trace.h"
 #include "core/tensor/finite_checker.h"
+#include "parallel/comm/on_all_ranks.h"
 #include "parallel/data_parallel/replica_check.h"
 #include "parallel/mesh/mesh.h"
 
@@ -134,7 +134,7 @@ class Trainer {
   std::int64_t failed_in_row_ = 0;  // saves since the last that succeeded; the same on all ranks after finish_save()
   std::string save_problem_;        // of the last of them
   std::int64_t last_saved_step_ = -1;
-  StepInput next_;  // the step's that comes next
+  StepInput next_;                                  // the step's that comes next
   std::vector<std::int32_t> next_tokens_, tokens_;  // of it; of an evaluation or a step that is run again
   std::exception_ptr data_error_;                   // of this rank: data that cannot be read, files that changed
   std::optional<RankFailure> data_problem_;         // the first rank's, the same on all; the run ends

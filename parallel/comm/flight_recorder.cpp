@@ -5,6 +5,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <array>
 #include <ctime>
 #include <sstream>
 
@@ -190,8 +191,8 @@ std::string dump_json(int rank, int world_size, std::string_view reason,
 std::string difference_of_sequences(Communicator& group) {
   if (group.size() == 1) return {};
   const FlightRecorder::Sequence mine = group.recorder().sequence_so_far();
-  const std::vector<std::string> hashes = group.host_all_gather(fmt::format("{} {:016x}", mine.length, mine.hash));
-  const auto other = std::find_if(hashes.begin(), hashes.end(), [&](const std::string& h) { return h != hashes[0]; });
+  const auto hashes = group.host_gather(std::array{mine.length, mine.hash});
+  const auto other = std::find_if(hashes.begin(), hashes.end(), [&](const auto& h) { return h != hashes[0]; });
   if (other == hashes.end()) return {};
   std::string text;
   for (const std::string& call : mine.calls) text += call + '\n';

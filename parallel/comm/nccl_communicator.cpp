@@ -19,6 +19,7 @@
 #include "parallel/comm/nccl_max.h"
 #include "parallel/comm/nccl_peer_memory.h"
 #include "parallel/comm/nccl_watcher.h"
+#include "parallel/comm/on_all_ranks.h"
 
 namespace megalith {
 
@@ -322,15 +323,6 @@ void NcclCommunicator::exchange(CudaStream& stream, const Receive& op) const {
   check(ncclRecv(op.buffer.data, op.buffer.bytes(), ncclUint8, op.peer, comm(), stream.handle()), op.kName);
 }
 
-// One of the ranks with a fault throws it; the others wait until it ends them, so that it is told once.
-void throw_first(Communicator& world, const std::string& fault) {
-  const std::vector<std::string> all = world.host_all_gather(fault);
-  const auto first = std::find_if(all.begin(), all.end(), [](const std::string& f) { return !f.empty(); });
-  if (first == all.end()) return;
-  if (first - all.begin() == world.rank()) throw Error(ExitCode::kUsage, fault);
-  world.host_barrier();
-}
-
 std::string version_text(int version) {
   return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
@@ -368,8 +360,13 @@ std::unique_ptr<Communicator> make_nccl_world(const std::shared_ptr<MpiProcess>&
   if (host->size() > 1) {
     int version = 0;
     static_cast<void>(ncclGetVersion(&version));
-    throw_first(*host, nccl_version_fault(version, NCCL_VERSION_CODE));
-    throw_first(*host, gpu_fault(*host));
+    const auto refuse = [&](const std::string& fault) {
+      on_all_ranks(*host, [&] {
+        if (!fault.empty()) throw Error(ExitCode::kUsage, fault);
+      });
+    };
+    refuse(nccl_version_fault(version, NCCL_VERSION_CODE));
+    refuse(gpu_fault(*host));
     watcher = process->nccl_watcher.lock();
     if (watcher == nullptr) {
       watcher = std::make_shared<NcclWatcher>(process);

@@ -307,8 +307,7 @@ void print_links(Bench& bench, Communicator& world) {
       for (int i = 0; i < kCalls; ++i) launch(bench.stream(), AllReduce{.group = world, .buffer = part});
       bench.stream().synchronize();
       double slowest = 0;
-      for (const std::string& text : world.host_all_gather(fmt::format("{}", since(start) / kCalls)))
-        slowest = std::max(slowest, std::stod(text));
+      for (const double seconds : world.host_gather(since(start) / kCalls)) slowest = std::max(slowest, seconds);
       return slowest;
     };
     const double of_small = measure(small), of_large = measure(large);

@@ -58,8 +58,8 @@ void run(MpiRuntime& mpi, Communicator& world, std::string_view kind, const std:
   if (odd_one && kind == "order") launch(stream, AllReduce{.group = *other, .buffer = buffer});
   if (kind == "host" && !odd_one) world.host_barrier();
   if (kind == "host" && odd_one) std::this_thread::sleep_for(std::chrono::seconds(60));
-  const auto reduce = [&](const Tensor& values) {
-    launch(stream, AllReduce{.group = world, .buffer = values, .label = "the values"});
+  const auto reduce = [&](const Tensor& tensor) {
+    launch(stream, AllReduce{.group = world, .buffer = tensor, .label = "the values"});
   };
   if (kind == "count") {
     reduce(odd_one ? buffer.slice(0, 0, 500) : buffer);

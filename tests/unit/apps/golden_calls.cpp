@@ -22,7 +22,6 @@
 #include "core/ops/norm.h"
 #include "parallel/checkpoint/checkpoint.h"
 #include "parallel/checkpoint/manifest.h"
-#include "parallel/checkpoint/rank_sync.h"
 #include "parallel/comm/plan_communicator.h"
 #include "parallel/comm/single_communicator.h"
 #include "parallel/comm/thread_communicator.h"
@@ -307,8 +306,7 @@ void add_files(Calls& calls) {
                                                            .dtype = DType::kFp32,
                                                            .shape = {4},
                                                            .slice = slice,
-                                                           .data = std::span(memory).first(bytes)}},
-                                               .sync = one_rank()});
+                                                           .data = std::span(memory).first(bytes)}}});
     throw Error(ExitCode::kInternal, result.message);  // as the trainer tells it
   };
   calls["save.cover"] = [=](const Words&) { save("param/w", Slice::range(0, 2), 8); };
@@ -318,9 +316,8 @@ void add_files(Calls& calls) {
     std::array<std::byte, 16> memory{};
     save_checkpoint({.directory = "kept",
                      .state = {.step = 1},
-                     .shards = {{.name = "param/w", .shape = {4}, .slice = Slice::range(0, 4), .data = memory}},
-                     .sync = one_rank()});
-    const std::optional<LoadedCheckpoint> loaded = find_checkpoint({.directory = "kept", .sync = one_rank()});
+                     .shards = {{.name = "param/w", .shape = {4}, .slice = Slice::range(0, 4), .data = memory}}});
+    const std::optional<LoadedCheckpoint> loaded = find_checkpoint({.directory = "kept"});
     const std::vector<TensorSpec> wanted = {{"param/v", DType::kFp32, {4}}, {"param/w", DType::kFp32, {5}}};
     loaded.value().check_tensors(wanted);
   };
