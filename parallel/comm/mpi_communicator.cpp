@@ -251,29 +251,139 @@ class MpiCommunicator final : public Communicator {
     const std::optional<CollectiveCall> current = recorder().current();
     streams_.exchange.begin(fmt::format("{} on group {}", call, name()), current ? to_string(*current) : call);
   }
-  void exchange(const AllReduce& op);
-  void exchange(const ReduceScatter& op);
-  void exchange(const AllGather& op);
-  void exchange(const AllToAll& op);
   void exchange(const Shift& op) { exchange(all_to_all_of(op)); }
-  void exchange(const Broadcast& op);
-  void exchange(const Send& op);
-  void exchange(const Receive& op);
   void begin_host(const char* call, std::size_t bytes) {
     process_->throw_if_aborted();
     host_recorder_->begin({.kind = call, .count = static_cast<std::int64_t>(bytes)});
     host_.exchange.begin(fmt::format("{} on group {}", call, name()), to_string(*host_recorder_->current()));
   }
-  void wait_host(const std::shared_ptr<void>& buffers);
   void send(const Tensor& t, int peer, Tag tag) { streams_.exchange.send(t.data, t.bytes(), peer, tag); }
   void receive(const Tensor& t, int peer, Tag tag) { streams_.exchange.receive(t.data, t.bytes(), peer, tag); }
   std::int64_t chunk_elements(DType dtype) const {
     return std::max<std::int64_t>(1, static_cast<std::int64_t>(process_->options.chunk_bytes / size_of(dtype)));
   }
-  Tensor staging(int part, const Tensor& like);
+
+  // Waits for what the host began. MPI may still write to `buffers` where that fails, and this process ends then: they
+  // are never freed.
+  void wait_host(const std::shared_ptr<void>& buffers) {
+    try {
+      host_.exchange.wait();
+    } catch (...) {
+      const std::lock_guard lock(process_->mutex);
+      process_->kept.push_back(buffers);
+      throw;
+    }
+  }
+
+  // Room for a copy of `like`, which is one of `size` equal parts at most.
+  Tensor staging(int part, const Tensor& like) {
+    Tensor result = like;
+    result.data = staging_.data() + static_cast<std::size_t>(part) * like.bytes();
+    return result;
+  }
+
+  // to(r) goes to each other rank, from(r) comes from it.
+  template <class To, class From>
+  void swap_with_peers(Tag tag, To to, From from) {
+    for (int r = 0; r < size(); ++r) {
+      if (r != rank()) receive(from(r), r, tag);
+    }
+    for (int r = 0; r < size(); ++r) {
+      if (r != rank()) send(to(r), r, tag);
+    }
+    streams_.exchange.wait();
+  }
+
+  // out = the sum over ranks of what each holds for this rank; part_for(r) is what this rank holds for r.
   template <class PartFor>
-  void reduce_exchanged(ReduceOp op, PartFor part_for, const Tensor& out);
-  void all_reduce_chunk(const Tensor& chunk, ReduceOp op);
+  void reduce_exchanged(ReduceOp op, PartFor part_for, const Tensor& out) {
+    const std::size_t needed = static_cast<std::size_t>(size()) * out.bytes();
+    if (staging_.size() < needed) staging_.resize(needed);
+    parts_.resize(static_cast<std::size_t>(size()));
+    for (int r = 0; r < size(); ++r) {
+      parts_[static_cast<std::size_t>(r)] = r == rank() ? part_for(r).data : staging(r, out).data;
+    }
+    swap_with_peers(kTagReduce, part_for, [&](int r) { return staging(r, out); });
+    reduce_parts(op, out.dtype, parts_, out.data, out.numel());
+  }
+
+  void all_reduce_chunk(const Tensor& chunk, ReduceOp op) {
+    const auto slice = [&](int r) {
+      const std::int64_t begin = chunk.numel() * r / size();
+      return chunk.slice(0, begin, chunk.numel() * (r + 1) / size() - begin);
+    };
+    if (chunk.bytes() <= kSmallBytes) {
+      reduce_exchanged(
+          op, [&](int) { return chunk; }, chunk);
+      return;
+    }
+    reduce_exchanged(op, slice, slice(rank()));
+    swap_with_peers(
+        kTagGather, [&](int) { return slice(rank()); }, slice);
+  }
+
+  void exchange(const AllReduce& op) {
+    const Tensor& buffer = op.buffer;
+    const std::int64_t chunk = chunk_elements(buffer.dtype);
+    std::int64_t begin = 0;
+    do {  // once for an empty buffer
+      const std::int64_t count = std::min(chunk, buffer.numel() - begin);
+      all_reduce_chunk(buffer.slice(0, begin, count), op.op);
+      begin += count;
+    } while (begin < buffer.numel());
+  }
+
+  void exchange(const ReduceScatter& op) {
+    const Tensor &in = op.in, &out = op.out;
+    const std::int64_t chunk = std::max<std::int64_t>(1, chunk_elements(in.dtype) / size());
+    std::int64_t begin = 0;
+    do {
+      const std::int64_t count = std::min(chunk, out.numel() - begin);
+      const auto part_for = [&](int r) { return in.slice(0, r * out.numel() + begin, count); };
+      reduce_exchanged(ReduceOp::kSum, part_for, out.slice(0, begin, count));
+      begin += count;
+    } while (begin < out.numel());
+  }
+
+  void exchange(const AllGather& op) {
+    const Tensor &in = op.in, &out = op.out;
+    const auto part = [&](int r) { return out.slice(0, r * in.numel(), in.numel()); };
+    if (in.data != part(rank()).data && in.bytes() > 0) std::memcpy(part(rank()).data, in.data, in.bytes());
+    swap_with_peers(
+        kTagGather, [&](int) { return in; }, part);
+  }
+
+  void exchange(const AllToAll& op) {
+    const Tensor own = rows_of_rank(op.in, op.in_rows, rank());
+    if (own.bytes() > 0) std::memcpy(rows_of_rank(op.out, op.out_rows, rank()).data, own.data, own.bytes());
+    swap_with_peers(
+        kTagAllToAll, [&](int r) { return rows_of_rank(op.in, op.in_rows, r); },
+        [&](int r) { return rows_of_rank(op.out, op.out_rows, r); });
+  }
+
+  // A binomial tree: in round k the 2^k ranks that have the buffer pass it on. Ranks are counted from the root.
+  void exchange(const Broadcast& op) {
+    const int mine = (rank() - op.root + size()) % size();
+    const auto rank_at = [&](int place) { return (place + op.root) % size(); };
+    int reach = 1;  // places below it have the buffer
+    while (reach <= mine) reach *= 2;
+    if (mine > 0) {
+      receive(op.buffer, rank_at(mine - reach / 2), kTagBroadcast);
+      streams_.exchange.wait();
+    }
+    for (; mine + reach < size(); reach *= 2) send(op.buffer, rank_at(mine + reach), kTagBroadcast);
+    streams_.exchange.wait();
+  }
+
+  void exchange(const Send& op) {
+    send(op.buffer, op.peer, kTagPoint);
+    streams_.exchange.wait();
+  }
+
+  void exchange(const Receive& op) {
+    receive(op.buffer, op.peer, kTagPoint);
+    streams_.exchange.wait();
+  }
 
   std::shared_ptr<MpiProcess> process_;
   Plane streams_;
@@ -282,18 +392,6 @@ class MpiCommunicator final : public Communicator {
   std::vector<std::byte> staging_;  // grows to the largest call, at most a chunk
   std::vector<const void*> parts_;
 };
-
-// Waits for what the host began. MPI may still write to `buffers` where that fails, and this process ends then: they
-// are never freed.
-void MpiCommunicator::wait_host(const std::shared_ptr<void>& buffers) {
-  try {
-    host_.exchange.wait();
-  } catch (...) {
-    const std::lock_guard lock(process_->mutex);
-    process_->kept.push_back(buffers);
-    throw;
-  }
-}
 
 bool MpiCommunicator::host_any(bool mine) {
   begin_host("host_any", sizeof(int));
@@ -350,123 +448,6 @@ std::unique_ptr<Communicator> MpiCommunicator::split(int color, int key, const s
   check_mpi(MPI_Comm_split(host_.comm, color, key, &part), "MPI_Comm_split");
   MPI_Comm host = duplicated(part);
   return std::make_unique<MpiCommunicator>(name, part, host, process_);
-}
-
-// Room for a copy of `like`, which is one of `size` equal parts at most.
-Tensor MpiCommunicator::staging(int part, const Tensor& like) {
-  Tensor result = like;
-  result.data = staging_.data() + static_cast<std::size_t>(part) * like.bytes();
-  return result;
-}
-
-// out = the sum over ranks of what each holds for this rank; part_for(r) is what this rank holds for r.
-template <class PartFor>
-void MpiCommunicator::reduce_exchanged(ReduceOp op, PartFor part_for, const Tensor& out) {
-  const std::size_t needed = static_cast<std::size_t>(size()) * out.bytes();
-  if (staging_.size() < needed) staging_.resize(needed);
-  parts_.resize(static_cast<std::size_t>(size()));
-  for (int r = 0; r < size(); ++r) {
-    const Tensor part = r == rank() ? part_for(r) : staging(r, out);
-    parts_[static_cast<std::size_t>(r)] = part.data;
-    if (r != rank()) receive(part, r, kTagReduce);
-  }
-  for (int r = 0; r < size(); ++r) {
-    if (r != rank()) send(part_for(r), r, kTagReduce);
-  }
-  streams_.exchange.wait();
-  reduce_parts(op, out.dtype, parts_, out.data, out.numel());
-}
-
-void MpiCommunicator::all_reduce_chunk(const Tensor& chunk, ReduceOp op) {
-  const auto slice = [&](int r) {
-    const std::int64_t begin = chunk.numel() * r / size();
-    return chunk.slice(0, begin, chunk.numel() * (r + 1) / size() - begin);
-  };
-  if (chunk.bytes() <= kSmallBytes) {
-    reduce_exchanged(
-        op, [&](int) { return chunk; }, chunk);
-    return;
-  }
-  reduce_exchanged(op, slice, slice(rank()));
-  for (int r = 0; r < size(); ++r) {
-    if (r != rank()) receive(slice(r), r, kTagGather);
-  }
-  for (int r = 0; r < size(); ++r) {
-    if (r != rank()) send(slice(rank()), r, kTagGather);
-  }
-  streams_.exchange.wait();
-}
-
-void MpiCommunicator::exchange(const AllReduce& op) {
-  const Tensor& buffer = op.buffer;
-  const std::int64_t chunk = chunk_elements(buffer.dtype);
-  std::int64_t begin = 0;
-  do {  // once for an empty buffer
-    const std::int64_t count = std::min(chunk, buffer.numel() - begin);
-    all_reduce_chunk(buffer.slice(0, begin, count), op.op);
-    begin += count;
-  } while (begin < buffer.numel());
-}
-
-void MpiCommunicator::exchange(const ReduceScatter& op) {
-  const Tensor &in = op.in, &out = op.out;
-  const std::int64_t chunk = std::max<std::int64_t>(1, chunk_elements(in.dtype) / size());
-  std::int64_t begin = 0;
-  do {
-    const std::int64_t count = std::min(chunk, out.numel() - begin);
-    const auto part_for = [&](int r) { return in.slice(0, r * out.numel() + begin, count); };
-    reduce_exchanged(ReduceOp::kSum, part_for, out.slice(0, begin, count));
-    begin += count;
-  } while (begin < out.numel());
-}
-
-void MpiCommunicator::exchange(const AllGather& op) {
-  const Tensor &in = op.in, &out = op.out;
-  const auto part = [&](int r) { return out.slice(0, r * in.numel(), in.numel()); };
-  for (int r = 0; r < size(); ++r) {
-    if (r != rank()) receive(part(r), r, kTagGather);
-  }
-  for (int r = 0; r < size(); ++r) {
-    if (r != rank()) send(in, r, kTagGather);
-  }
-  if (in.data != part(rank()).data && in.bytes() > 0) std::memcpy(part(rank()).data, in.data, in.bytes());
-  streams_.exchange.wait();
-}
-
-void MpiCommunicator::exchange(const AllToAll& op) {
-  for (int r = 0; r < size(); ++r) {
-    if (r != rank()) receive(rows_of_rank(op.out, op.out_rows, r), r, kTagAllToAll);
-  }
-  for (int r = 0; r < size(); ++r) {
-    if (r != rank()) send(rows_of_rank(op.in, op.in_rows, r), r, kTagAllToAll);
-  }
-  const Tensor own = rows_of_rank(op.in, op.in_rows, rank());
-  if (own.bytes() > 0) std::memcpy(rows_of_rank(op.out, op.out_rows, rank()).data, own.data, own.bytes());
-  streams_.exchange.wait();
-}
-
-// A binomial tree: in round k the 2^k ranks that have the buffer pass it on. Ranks are counted from the root.
-void MpiCommunicator::exchange(const Broadcast& op) {
-  const int mine = (rank() - op.root + size()) % size();
-  const auto rank_at = [&](int place) { return (place + op.root) % size(); };
-  int reach = 1;  // places below it have the buffer
-  while (reach <= mine) reach *= 2;
-  if (mine > 0) {
-    receive(op.buffer, rank_at(mine - reach / 2), kTagBroadcast);
-    streams_.exchange.wait();
-  }
-  for (; mine + reach < size(); reach *= 2) send(op.buffer, rank_at(mine + reach), kTagBroadcast);
-  streams_.exchange.wait();
-}
-
-void MpiCommunicator::exchange(const Send& op) {
-  send(op.buffer, op.peer, kTagPoint);
-  streams_.exchange.wait();
-}
-
-void MpiCommunicator::exchange(const Receive& op) {
-  receive(op.buffer, op.peer, kTagPoint);
-  streams_.exchange.wait();
 }
 
 }  // namespace

@@ -83,17 +83,104 @@ class NcclCommunicator final : public Communicator {
 
   void start();
   void check(ncclResult_t result, const char* call) const;
-  void write(CudaStream& stream, std::uint64_t& word, std::uint64_t value) const;
-  void count_from(Stream& stream, std::uint64_t id);
-  void exchange(CudaStream& stream, const AllReduce& op) const;
-  void exchange(CudaStream& stream, const ReduceScatter& op) const;
-  void exchange(CudaStream& stream, const AllGather& op) const;
-  void exchange(CudaStream& stream, const AllToAll& op) const;
-  void exchange(CudaStream& stream, const Shift& op) const;
-  void exchange(CudaStream& stream, const Broadcast& op) const;
-  void exchange(CudaStream& stream, const Send& op) const;
-  void exchange(CudaStream& stream, const Receive& op) const;
-  void max_of_floats(CudaStream& stream, const Tensor& part) const;
+  void write(CudaStream& stream, std::uint64_t& word, std::uint64_t value) const {
+    check_driver(
+        write_value_(stream.handle(), reinterpret_cast<CUdeviceptr>(&word), value, CU_STREAM_WRITE_VALUE_DEFAULT),
+        "cuStreamWriteValue64");
+  }
+
+  // A captured mark is the same at each replay: what lies between it and the call's number goes ahead.
+  void count_from(Stream& stream, std::uint64_t id) {
+    const std::uint64_t base = recorder().calls() - id;  // enqueue() has begun this run there
+    if (base == std::exchange(base_, base)) return;
+    stream.visit([&](auto& backend) {
+      if constexpr (std::is_same_v<std::remove_reference_t<decltype(backend)>, CudaStream>) {
+        write(backend, watched_->progress->mark, 0);
+        write(backend, watched_->progress->base, base);
+      }
+    });
+  }
+
+  // keys are taken in place, those of bf16 in the staging buffer.
+  void max_of_floats(CudaStream& stream, const Tensor& part) const {
+    const Tensor keys(part.dtype == DType::kBf16 ? staging_ : part.data, key_dtype(part.dtype), part.shape);
+    keys_from_floats(stream, part, keys);
+    check(ncclAllReduce(keys.data, keys.data, static_cast<std::size_t>(keys.numel()), nccl_type(keys.dtype), ncclMax,
+                        comm(), stream.handle()),
+          "all_reduce");
+    floats_from_keys(stream, keys, part);
+  }
+
+  void exchange(CudaStream& stream, const AllReduce& op) const {
+    const Tensor& buffer = op.buffer;
+    const bool floats = buffer.dtype != DType::kInt32 && buffer.dtype != DType::kInt64;
+    if (op.op == ReduceOp::kMax && floats) {
+      const std::int64_t chunk = buffer.dtype == DType::kBf16 ? kStagedKeys : buffer.numel();
+      for (std::int64_t begin = 0; begin < buffer.numel(); begin += chunk) {
+        max_of_floats(stream, buffer.slice(0, begin, std::min(chunk, buffer.numel() - begin)));
+      }
+    } else if (buffer.numel() > 0) {
+      check(ncclAllReduce(buffer.data, buffer.data, static_cast<std::size_t>(buffer.numel()), nccl_type(buffer.dtype),
+                          op.op == ReduceOp::kSum ? ncclSum : ncclMax, comm(), stream.handle()),
+            op.kName);
+    }
+  }
+
+  void exchange(CudaStream& stream, const ReduceScatter& op) const {
+    if (op.out.numel() == 0) return;
+    check(ncclReduceScatter(op.in.data, op.out.data, static_cast<std::size_t>(op.out.numel()), nccl_type(op.out.dtype),
+                            ncclSum, comm(), stream.handle()),
+          op.kName);
+  }
+
+  void exchange(CudaStream& stream, const AllGather& op) const {
+    if (op.in.numel() == 0) return;
+    check(ncclAllGather(op.in.data, op.out.data, op.in.bytes(), ncclUint8, comm(), stream.handle()), op.kName);
+  }
+
+  void exchange(CudaStream& stream, const AllToAll& op) const {
+    const Tensor own = rows_of_rank(op.in, op.in_rows, rank());
+    const Tensor own_out = rows_of_rank(op.out, op.out_rows, rank());
+    if (own.data != own_out.data) stream.copy(own_out.data, own.data, own.bytes());
+    check(ncclGroupStart(), "ncclGroupStart");
+    ncclResult_t result = ncclSuccess;
+    for (int r = 0; r < size() && result == ncclSuccess; ++r) {
+      if (r == rank()) continue;
+      const Tensor to = rows_of_rank(op.in, op.in_rows, r);
+      const Tensor from = rows_of_rank(op.out, op.out_rows, r);
+      if (to.bytes() > 0) result = ncclSend(to.data, to.bytes(), ncclUint8, r, comm(), stream.handle());
+      if (from.bytes() > 0 && result == ncclSuccess) {
+        result = ncclRecv(from.data, from.bytes(), ncclUint8, r, comm(), stream.handle());
+      }
+    }
+    const ncclResult_t ended = ncclGroupEnd();  // also after an error
+    check(result, op.kName);
+    check(ended, op.kName);
+  }
+
+  void exchange(CudaStream& stream, const Shift& op) const {
+    if (peer_memory_ == nullptr || !peer_memory_->holds(op.in) || op.in.bytes() == 0) {
+      return exchange(stream, all_to_all_of(op));
+    }
+    peer_memory_->shift(stream, op);
+  }
+
+  void exchange(CudaStream& stream, const Broadcast& op) const {
+    if (op.buffer.numel() == 0) return;
+    check(ncclBroadcast(op.buffer.data, op.buffer.data, op.buffer.bytes(), ncclUint8, op.root, comm(), stream.handle()),
+          op.kName);
+  }
+
+  void exchange(CudaStream& stream, const Send& op) const {
+    if (op.buffer.numel() == 0) return;
+    check(ncclSend(op.buffer.data, op.buffer.bytes(), ncclUint8, op.peer, comm(), stream.handle()), op.kName);
+  }
+
+  void exchange(CudaStream& stream, const Receive& op) const {
+    if (op.buffer.numel() == 0) return;
+    check(ncclRecv(op.buffer.data, op.buffer.bytes(), ncclUint8, op.peer, comm(), stream.handle()), op.kName);
+  }
+
   ncclComm* comm() const { return watched_->comm; }
 
   std::unique_ptr<Communicator> host_;
@@ -185,24 +272,6 @@ void NcclCommunicator::check(ncclResult_t result, const char* call) const {
         .remedy = "see whether another rank ended or made another call; NCCL_DEBUG=WARN says more"});
 }
 
-void NcclCommunicator::write(CudaStream& stream, std::uint64_t& word, std::uint64_t value) const {
-  check_driver(
-      write_value_(stream.handle(), reinterpret_cast<CUdeviceptr>(&word), value, CU_STREAM_WRITE_VALUE_DEFAULT),
-      "cuStreamWriteValue64");
-}
-
-// A captured mark is the same at each replay: what lies between it and the call's number goes ahead.
-void NcclCommunicator::count_from(Stream& stream, std::uint64_t id) {
-  const std::uint64_t base = recorder().calls() - id;  // enqueue() has begun this run there
-  if (base == std::exchange(base_, base)) return;
-  stream.visit([&](auto& backend) {
-    if constexpr (std::is_same_v<std::remove_reference_t<decltype(backend)>, CudaStream>) {
-      write(backend, watched_->progress->mark, 0);
-      write(backend, watched_->progress->base, base);
-    }
-  });
-}
-
 void NcclCommunicator::run(const Collective&) {
   fail({.subject = "group " + name(), .expected = "a CUDA stream", .got = "a CPU stream"});
 }
@@ -220,63 +289,6 @@ void NcclCommunicator::run(Stream& stream, CudaStream& cuda, const Collective& c
   write(cuda, watched_->progress->mark, NcclWatcher::inside(id, kind));
   std::visit([&](const auto& op) { exchange(cuda, op); }, collective);
   write(cuda, watched_->progress->mark, NcclWatcher::behind(id));
-}
-
-// keys are taken in place, those of bf16 in the staging buffer.
-void NcclCommunicator::max_of_floats(CudaStream& stream, const Tensor& part) const {
-  const Tensor keys(part.dtype == DType::kBf16 ? staging_ : part.data, key_dtype(part.dtype), part.shape);
-  keys_from_floats(stream, part, keys);
-  check(ncclAllReduce(keys.data, keys.data, static_cast<std::size_t>(keys.numel()), nccl_type(keys.dtype), ncclMax,
-                      comm(), stream.handle()),
-        "all_reduce");
-  floats_from_keys(stream, keys, part);
-}
-
-void NcclCommunicator::exchange(CudaStream& stream, const AllReduce& op) const {
-  const Tensor& buffer = op.buffer;
-  const bool floats = buffer.dtype != DType::kInt32 && buffer.dtype != DType::kInt64;
-  if (op.op == ReduceOp::kMax && floats) {
-    const std::int64_t chunk = buffer.dtype == DType::kBf16 ? kStagedKeys : buffer.numel();
-    for (std::int64_t begin = 0; begin < buffer.numel(); begin += chunk) {
-      max_of_floats(stream, buffer.slice(0, begin, std::min(chunk, buffer.numel() - begin)));
-    }
-  } else if (buffer.numel() > 0) {
-    check(ncclAllReduce(buffer.data, buffer.data, static_cast<std::size_t>(buffer.numel()), nccl_type(buffer.dtype),
-                        op.op == ReduceOp::kSum ? ncclSum : ncclMax, comm(), stream.handle()),
-          op.kName);
-  }
-}
-
-void NcclCommunicator::exchange(CudaStream& stream, const ReduceScatter& op) const {
-  if (op.out.numel() == 0) return;
-  check(ncclReduceScatter(op.in.data, op.out.data, static_cast<std::size_t>(op.out.numel()), nccl_type(op.out.dtype),
-                          ncclSum, comm(), stream.handle()),
-        op.kName);
-}
-
-void NcclCommunicator::exchange(CudaStream& stream, const AllGather& op) const {
-  if (op.in.numel() == 0) return;
-  check(ncclAllGather(op.in.data, op.out.data, op.in.bytes(), ncclUint8, comm(), stream.handle()), op.kName);
-}
-
-void NcclCommunicator::exchange(CudaStream& stream, const AllToAll& op) const {
-  const Tensor own = rows_of_rank(op.in, op.in_rows, rank());
-  const Tensor own_out = rows_of_rank(op.out, op.out_rows, rank());
-  if (own.data != own_out.data) stream.copy(own_out.data, own.data, own.bytes());
-  check(ncclGroupStart(), "ncclGroupStart");
-  ncclResult_t result = ncclSuccess;
-  for (int r = 0; r < size() && result == ncclSuccess; ++r) {
-    if (r == rank()) continue;
-    const Tensor to = rows_of_rank(op.in, op.in_rows, r);
-    const Tensor from = rows_of_rank(op.out, op.out_rows, r);
-    if (to.bytes() > 0) result = ncclSend(to.data, to.bytes(), ncclUint8, r, comm(), stream.handle());
-    if (from.bytes() > 0 && result == ncclSuccess) {
-      result = ncclRecv(from.data, from.bytes(), ncclUint8, r, comm(), stream.handle());
-    }
-  }
-  const ncclResult_t ended = ncclGroupEnd();  // also after an error
-  check(result, op.kName);
-  check(ended, op.kName);
 }
 
 bool NcclCommunicator::share_memory(void* base, std::size_t bytes, std::uint64_t layout) {
@@ -298,29 +310,6 @@ void NcclCommunicator::unshare_memory() {
   }
   peer_memory_.reset();
   host_->host_barrier();  // no peer has it mapped any more
-}
-
-void NcclCommunicator::exchange(CudaStream& stream, const Shift& op) const {
-  if (peer_memory_ == nullptr || !peer_memory_->holds(op.in) || op.in.bytes() == 0) {
-    return exchange(stream, all_to_all_of(op));
-  }
-  peer_memory_->shift(stream, op);
-}
-
-void NcclCommunicator::exchange(CudaStream& stream, const Broadcast& op) const {
-  if (op.buffer.numel() == 0) return;
-  check(ncclBroadcast(op.buffer.data, op.buffer.data, op.buffer.bytes(), ncclUint8, op.root, comm(), stream.handle()),
-        op.kName);
-}
-
-void NcclCommunicator::exchange(CudaStream& stream, const Send& op) const {
-  if (op.buffer.numel() == 0) return;
-  check(ncclSend(op.buffer.data, op.buffer.bytes(), ncclUint8, op.peer, comm(), stream.handle()), op.kName);
-}
-
-void NcclCommunicator::exchange(CudaStream& stream, const Receive& op) const {
-  if (op.buffer.numel() == 0) return;
-  check(ncclRecv(op.buffer.data, op.buffer.bytes(), ncclUint8, op.peer, comm(), stream.handle()), op.kName);
 }
 
 std::string version_text(int version) {

@@ -330,7 +330,7 @@ void check_shift_of_shared_memory(Communicator& world, const CollectiveForm& for
       },
       memory);
   expect_same_bits(memory.values, want, label("shifts", DType::kBf16, 3 * size * kPart, *group));
-  EXPECT_EQ(group->stats().collectives - calls_before, 3 * size - 2);
+  EXPECT_EQ(group->stats().collectives - calls_before, rig.runs() * (3 * size - 2));
 
   group->unshare_memory();
   EXPECT_FALSE(group->share_memory(all.data, all.bytes(), static_cast<std::uint64_t>(group->rank())))
@@ -540,13 +540,25 @@ void check_stats(Communicator& world, const CollectiveForm& form) {
   const AbortOnUnwind guard(world);
   auto buffer = rig.empty<float>(10);
   auto gathered = rig.empty<float>(10 * world.size());
-  launch(stream, AllReduce{.group = *group, .buffer = buffer.tensor()});
-  launch(stream, AllGather{.group = *group, .in = buffer.tensor(), .out = gathered.tensor()});
-  launch(stream, Broadcast{.group = *group, .buffer = buffer.tensor(), .root = 0});
-  stream.synchronize();
-  const bool alone = world.size() == 1;
-  EXPECT_EQ(group->stats().collectives, alone ? 0 : 3);
-  EXPECT_EQ(group->stats().bytes, alone ? 0 : world.rank() == 0 ? 120 : 80);
+  rig.run(
+      [&] {
+        launch(stream, AllReduce{.group = *group, .buffer = buffer.tensor()});
+        launch(stream, AllGather{.group = *group, .in = buffer.tensor(), .out = gathered.tensor(), .label = "all"});
+        launch(stream, Broadcast{.group = *group, .buffer = buffer.tensor()});
+      },
+      buffer, gathered);
+  if (world.size() == 1) {
+    EXPECT_EQ(group->stats().collectives, 0);
+    EXPECT_EQ(group->stats().bytes, 0);
+    return;
+  }
+  EXPECT_EQ(group->stats().collectives, rig.runs() * 3);
+  EXPECT_EQ(group->stats().bytes, rig.runs() * (world.rank() == 0 ? 120 : 80));
+  const std::vector<CollectiveCall> calls = group->recorder().last();
+  ASSERT_EQ(calls.size(), static_cast<std::size_t>(rig.runs() * 3));
+  EXPECT_EQ(to_string(calls[calls.size() - 2]),
+            "all_gather #" + std::to_string(rig.runs() * 3 - 1) + " (all: fp32, 10 elements)");
+  EXPECT_EQ(difference_of_sequences(*group), "");
 }
 
 }  // namespace megalith::test
