@@ -7,9 +7,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
 #include <exception>
-#include <numeric>
+#include <utility>
 
 #include "core/device/cuda_check.h"
 #include "core/device/cuda_device.h"
@@ -224,15 +223,9 @@ void NcclCommunicator::start() {
   process_->add(shared_recorder());
   watcher_->add(watched_);
 
-  ncclUniqueId id;
-  std::string text;
-  if (rank() == 0) {
-    check(ncclGetUniqueId(&id), "ncclGetUniqueId");
-    text.assign(id.internal, sizeof(id.internal));
-  }
-  text = host_->host_broadcast(text, 0);  // also waits for late ranks, which NCCL would do without a limit
-  require(text.size() == sizeof(id.internal), "NCCL's unique id has another size on another rank");
-  std::memcpy(id.internal, text.data(), text.size());
+  ncclUniqueId id{};
+  if (rank() == 0) check(ncclGetUniqueId(&id), "ncclGetUniqueId");
+  id = host_->host_gather(id).front();  // also waits for late ranks, which NCCL would do without a limit
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 1;
   const HostCall call(*process_, *watched_, NcclWatcher::kStart);

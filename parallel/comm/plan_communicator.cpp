@@ -27,7 +27,7 @@ void PlanCommunicator::on_plan(Stream& stream, const Collective& collective, std
   if (size() == 1 || stream.instruments().timeline == nullptr) return;
   calls_->push_back({.entry = stream.instruments().timeline->entries().size() - 1,
                      .kind = kCollectiveNames[collective.index()],
-                     .bytes = bytes,
+                     .bytes = static_cast<std::size_t>(bytes),
                      .group = name(),
                      .ranks = ranks_});
 }

@@ -15,7 +15,7 @@ namespace megalith {
 struct PlannedCall {
   std::size_t entry = 0;                          // of the timeline
   std::string_view kind;                          // a name of kCollectiveNames
-  std::int64_t bytes = 0;                         // as CommunicatorStats counts them
+  std::size_t bytes = 0;                          // as CommunicatorStats counts them
   std::string group;                              // its name
   std::shared_ptr<const std::vector<int>> ranks;  // of the world
 };
