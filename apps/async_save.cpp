@@ -69,7 +69,7 @@ void AsyncSave::begin(const SaveCheckpoint& request) {
                  .files = request.files,
                  .keep_last = request.keep_last,
                  .history = request.history,
-                 .sync = rank_sync(writers_),
+                 .ranks = &writers_,
                  .observer = request.observer,
                  .hold = request.hold},
                 [this] {

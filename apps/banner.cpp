@@ -4,16 +4,15 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdio>
 #include <functional>
 #include <map>
+#include <string_view>
 
 #include "apps/flags_binding.h"
 #include "apps/numbers.h"
 #include "apps/version.h"
 #include "core/base/counted.h"
-#include "core/base/take_part.h"
 #include "core/device/cuda_device.h"
 
 namespace megalith {
@@ -129,18 +128,13 @@ void print_banner(const RunSetup& setup, Communicator& world) {
   char host[256] = {};
   gethostname(host, sizeof(host) - 1);
   const MemoryUse use = memory_use(setup.plans, setup.planned_persistent);
-  const std::string mine =
-      fmt::format("{}\n{}\n{}\n{}", host, device_name(setup.options), use.total(), said_owners(use));
+  const std::vector<std::string> hosts = world.host_all_gather(host);
+  const std::vector<std::string> devices = world.host_all_gather(device_name(setup.options));
+  const std::vector<std::size_t> bytes = world.host_gather(use.total());
+  const std::vector<std::string> owners = world.host_all_gather(said_owners(use));
   std::vector<RankFacts> ranks;
-  for (const std::string& said : world.host_all_gather(mine)) {
-    std::string_view rest = said;
-    RankFacts& rank = ranks.emplace_back();
-    rank.host = take_part(rest, '\n');
-    rank.device = take_part(rest, '\n');
-    const std::string_view bytes = take_part(rest, '\n');
-    std::from_chars(bytes.data(), bytes.data() + bytes.size(), rank.bytes);
-    rank.owners = rest;
-  }
+  for (std::size_t r = 0; r < hosts.size(); ++r)
+    ranks.push_back({.host = hosts[r], .device = devices[r], .bytes = bytes[r], .owners = owners[r]});
   if (world.rank() != 0) return;
   std::fputs(banner_text(setup.options, ranks).c_str(), stdout);
   std::fflush(stdout);

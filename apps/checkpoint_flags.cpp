@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "apps/run_tokenizer.h"
-#include "apps/together.h"
 #include "core/base/log.h"
+#include "parallel/comm/on_all_ranks.h"
 
 namespace megalith {
 
@@ -49,7 +49,7 @@ std::string told(const std::vector<Difference>& differences) {
 
 void find(const Options& options, Communicator& world, FoundCheckpoint& found) {
   // A search that fails does so on all ranks.
-  together(world, [&] { found.checkpoint = find_wanted(options.checkpoint, rank_sync(world), &found.history); });
+  on_all_ranks(world, [&] { found.checkpoint = find_wanted(options.checkpoint, &world, &found.history); });
 }
 
 }  // namespace
@@ -86,7 +86,7 @@ Parsed finish_flags(FlagParser& parser, const Parsed& read, Communicator& world,
   const CheckpointOptions& wanted = read.options.checkpoint;
   if (wanted.use_checkpoint_args && !wanted.load.empty()) find(read.options, world, found);
   Parsed parsed;
-  together(world, [&] {
+  on_all_ranks(world, [&] {
     if (!found.checkpoint) {
       if (wanted.use_checkpoint_args && !wanted.load.empty() && wanted.load != wanted.save)
         refuse_no_checkpoint(wanted.load, "name the folder that train --save or convert --save wrote");

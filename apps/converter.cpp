@@ -161,8 +161,8 @@ std::string hf_to_native(const Options& options) {
   state.program_version = program_version();
   state.program_commit = program_commit();
   state.config = model_config_of(native);
-  const SaveResult result = save_checkpoint(
-      {.directory = save, .state = state, .shards = std::move(shards), .files = &files, .sync = one_rank()});
+  const SaveResult result =
+      save_checkpoint({.directory = save, .state = state, .shards = std::move(shards), .files = &files});
   if (!result.saved) {
     fail({.code = ExitCode::kFileIo,
           .subject = "--save " + save + ": no checkpoint was written: " + result.message,
@@ -215,7 +215,7 @@ std::string native_to_hf(const Options& options) {
     const FaultScope scope("convert.output");
     require_new_folder(wanted.save);
   }
-  LoadedCheckpoint checkpoint = load_wanted(wanted, one_rank());
+  LoadedCheckpoint checkpoint = load_wanted(wanted);
   const Options saved = saved_options(checkpoint);
   ModelConfig model = saved.model;
   if (saved.data.tokenizer_type == TokenizerType::kNull) ++model.vocab_size;

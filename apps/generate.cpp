@@ -64,7 +64,7 @@ std::int64_t new_tokens(const Options& options, const Options& command_line, std
 
 ExitCode generate(int argc, char** argv) {
   const Options command_line = parse_options(App::kGenerate, argc, argv);
-  LoadedCheckpoint checkpoint = load_wanted(command_line.checkpoint, one_rank());
+  LoadedCheckpoint checkpoint = load_wanted(command_line.checkpoint);
   Options options = merge(command_line, checkpoint);
   const Tokenizer tokenizer = tokenizer_of_checkpoint(options, checkpoint);
   complete_options(options, tokenizer, 1);

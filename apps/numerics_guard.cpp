@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
+#include <compare>
 #include <limits>
 #include <map>
 #include <utility>
@@ -43,20 +43,13 @@ std::int64_t order_of(const Action& action, const PipelineLayout& pipeline, int 
   return (2 * action.microbatch + (backward ? 1 : 0)) * parts + (backward ? parts - 1 - part : part);
 }
 
-// Of a rank's own first finding: "ORDER ORDINAL:text"; empty if there is none. All ranks of a stage run the same ops in
-// the same order, and collectives spread what goes wrong: the lowest numbers come first.
-std::string finding_of(const std::optional<NonFinite>& found, std::int64_t order) {
-  if (!found) return {};
-  return fmt::format("{} {}:{}: {}", order, found->ordinal, found->place, to_string(*found));
-}
-
-std::pair<std::int64_t, std::int64_t> numbers_of(const std::string& finding) {
-  std::pair<std::int64_t, std::int64_t> numbers;
-  const char* const end = finding.data() + finding.size();
-  const char* const blank = std::from_chars(finding.data(), end, numbers.first).ptr;
-  if (blank < end) std::from_chars(blank + 1, end, numbers.second);
-  return numbers;
-}
+// Of a rank's own first finding. All ranks of a stage run the same ops in the same order, and collectives spread what
+// goes wrong: the lowest comes first.
+struct FindingOrder {
+  std::int64_t action = std::numeric_limits<std::int64_t>::max();  // order_of it; as here: nothing is found
+  std::int64_t ordinal = std::numeric_limits<std::int64_t>::max();
+  auto operator<=>(const FindingOrder&) const = default;
+};
 
 }  // namespace
 
@@ -91,20 +84,21 @@ std::optional<RankFailure> NumericsGuard::explain(Rank& rank, Step& step, StepSa
     finite_.cancel();
     throw;
   }
-  const std::vector<std::string> all = world_.host_all_gather(finding_of(found, found ? orders[found->place] : 0));
-  std::size_t first = all.size();
-  for (std::size_t r = 0; r < all.size(); ++r) {
-    if (!all[r].empty() && (first == all.size() || numbers_of(all[r]) < numbers_of(all[first]))) first = r;
-  }
+  const FindingOrder mine =
+      found ? FindingOrder{.action = orders[found->place], .ordinal = found->ordinal} : FindingOrder{};
+  const std::vector<FindingOrder> all = world_.host_gather(mine);
+  const auto first = std::min_element(all.begin(), all.end());
+  const auto of = static_cast<int>(first - all.begin());
+  const std::string text =
+      world_.host_broadcast(found ? fmt::format("{}: {}", found->place, to_string(*found)) : "", of);
   if (world_.rank() != 0) return {};
-  if (first == all.size()) {
+  if (*first == FindingOrder{}) {
     log_warning(what +
                 ": run again, all its tensors were finite: a value that does not repeat (a hook, or the hardware), or "
                 "a norm beyond fp32");
     return {};
   }
-  log_warning(fmt::format("{}; the first value that is not finite: rank {}, {}", what, first,
-                          all[first].substr(all[first].find(':') + 1)));
+  log_warning(fmt::format("{}; the first value that is not finite: rank {}, {}", what, of, text));
   return {};
 }
 
@@ -159,8 +153,7 @@ bool NumericsGuard::found_hazards() {
     log_warning(fmt::format("--check-hazards: {} on rank {}",
                             counted(hazards_->count(), "unordered access", "unordered accesses"), world_.rank()));
   }
-  return std::ranges::any_of(world_.host_all_gather(found ? "found" : ""),
-                             [](const std::string& rank) { return !rank.empty(); });
+  return world_.host_any(found);
 }
 
 // What was enqueued is compared, not what ran: a call that will hang is named before it does.
@@ -173,10 +166,9 @@ void NumericsGuard::check_calls(const Rank& rank) {
     if (mine.empty()) mine = difference;
     if (steps_checked_ == kCheckedSteps) group->recorder().forget();
   }
-  const std::vector<std::string> all = world_.host_all_gather(mine);
-  for (std::size_t r = 0; r < all.size(); ++r) {
-    if (!all[r].empty()) throw EveryRankFailed(ExitCode::kCommunication, static_cast<int>(r), all[r]);
-  }
+  on_all_ranks(world_, [&] {
+    if (!mine.empty()) throw Error(ExitCode::kCommunication, mine);
+  });
 }
 
 }  // namespace megalith

@@ -9,9 +9,9 @@
 
 #include "apps/step.h"
 #include "apps/step_samples.h"
-#include "apps/together.h"
 #include "core/device/hazard_checker.h"
 #include "core/tensor/finite_checker.h"
+#include "parallel/comm/on_all_ranks.h"
 #include "parallel/data_parallel/replica_check.h"
 
 namespace megalith {

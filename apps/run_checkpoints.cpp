@@ -38,7 +38,7 @@ void RunCheckpoints::load(TrainState& state) {
   const CheckpointOptions& wanted = options.checkpoint;
   history_ = std::move(setup_.found.history);
   std::optional<LoadedCheckpoint> found = std::exchange(setup_.found.checkpoint, std::nullopt);
-  if (!found) found = find_wanted(wanted, rank_sync(world_), &history_);
+  if (!found) found = find_wanted(wanted, &world_, &history_);
   if (!found) {
     // Saving and loading the same folder is how a run is restarted, its first start included.
     if (wanted.load == wanted.save && wanted.ckpt_step == 0) {

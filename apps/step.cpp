@@ -149,37 +149,32 @@ void Step::load(const Action& action) {
 }
 
 void Step::tie_gradients() {
-  Communicator* const stages = rank_.groups.embedding.get();
-  if (stages == nullptr) return rank_.model.gpt.parameters->add_tied_gradients(rank_.streams.compute);
-  stages->label_next("gradients of the tied embedding");
-  stages->all_reduce(rank_.streams.compute, rank_.model.gpt.words->main_grad);
+  if (!rank_.groups.embedding) return rank_.model.gpt.parameters->add_tied_gradients(rank_.streams.compute);
+  launch(rank_.streams.compute, AllReduce{.group = *rank_.groups.embedding,
+                                          .buffer = rank_.model.gpt.words->main_grad,
+                                          .label = "gradients of the tied embedding"});
 }
 
 void Step::copy_tied(Stream& stream, const Tensor& from_first_stage) {
-  rank_.groups.embedding->label_next("tied embedding");
-  rank_.groups.embedding->broadcast(stream, from_first_stage, 0);
+  launch(stream, Broadcast{.group = *rank_.groups.embedding, .buffer = from_first_stage, .label = "tied embedding"});
 }
 
 // One of the stages has the loss, the others 0.
 void Step::reduce_sums() {
-  for (Communicator* group : {rank_.groups.sums.get(), rank_.groups.stages.get()}) {
-    group->label_next("loss");
-    group->all_reduce(rank_.streams.compute, rank_.step.sums);
-  }
+  for (Communicator* group : {rank_.groups.sums.get(), rank_.groups.stages.get()})
+    launch(rank_.streams.compute, AllReduce{.group = *group, .buffer = rank_.step.sums, .label = "loss"});
 }
 
 // Each sum of squares has, over the ranks that hold other parts of the model, one part from each or from one alone.
 void Step::reduce_norm() {
   Stream& compute = rank_.streams.compute;
   AdamWOptimizer& adamw = rank_.optimizer.adamw;
+  const std::string label = "squares of the gradients";
   adamw.sum_squares(compute);
-  if (!rank_.optimizer.shard.is_whole()) {
-    rank_.groups.sums->label_next("squares of the gradients");
-    rank_.groups.sums->all_reduce(compute, adamw.squares());
-  }
+  if (!rank_.optimizer.shard.is_whole())
+    launch(compute, AllReduce{.group = *rank_.groups.sums, .buffer = adamw.squares(), .label = label});
   rank_.layers.tensor.all_reduce(compute, adamw.squares(), ReduceOp::kSum, "squares of gradients");
-  rank_.groups.stages->label_next("squares of the gradients");
-  rank_.groups.stages->all_reduce(compute, adamw.squares());
+  launch(compute, AllReduce{.group = *rank_.groups.stages, .buffer = adamw.squares(), .label = label});
 }
 
 void Step::update() {

@@ -63,9 +63,8 @@ void TraceWindow::write() {
   const bool traced = trace_.active();
   if (traced) trace_.stop();
   // Microseconds since 1970 have too many digits for fractions: the earliest rank begins at 0.
-  double origin = HUGE_VAL;
-  for (const std::string& start : world_.host_all_gather(traced ? fmt::format("{}", trace_.start_us()) : "inf"))
-    origin = std::min(origin, std::stod(start));
+  const std::vector<double> starts = world_.host_gather(traced ? trace_.start_us() : HUGE_VAL);
+  const double origin = *std::min_element(starts.begin(), starts.end());
   const std::string mine = traced ? trace_events(trace_, world_.rank(), origin) : "";
   constexpr std::size_t kPiece = std::size_t{1} << 20;  // a gather is limited, a trace is not
   std::vector<std::string> all(static_cast<std::size_t>(world_.size()));

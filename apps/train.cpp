@@ -15,7 +15,6 @@
 #include "apps/program.h"
 #include "apps/save_lock.h"
 #include "apps/start_watch.h"
-#include "apps/together.h"
 #include "apps/trainer.h"
 #include "core/base/cpu_check.h"
 #include "core/base/fault.h"
@@ -26,6 +25,7 @@
 #include "core/base/standard_files.h"
 #include "core/device/cuda_device.h"
 #include "parallel/comm/mpi_runtime.h"
+#include "parallel/comm/on_all_ranks.h"
 
 namespace {
 
@@ -91,7 +91,7 @@ megalith::ExitCode train(megalith::MpiRuntime& mpi, megalith::Communicator& worl
   };
   // Before a checkpoint is looked for: a run that is ending may still save a newer one.
   const bool takes_flags = flags.read.print.empty() && flags.read.options.checkpoint.use_checkpoint_args;
-  together(world, [&] {
+  on_all_ranks(world, [&] {
     if (flags.error) throw *flags.error;
     if (flags.read.print.empty()) check_launch(world.size());
     if (takes_flags) take_folder(flags.read.options);
@@ -101,14 +101,14 @@ megalith::ExitCode train(megalith::MpiRuntime& mpi, megalith::Communicator& worl
     if (world.rank() == 0) fmt::print("{}", parsed.print);
     return ExitCode::kOk;
   }
-  together(world, [&] {
+  on_all_ranks(world, [&] {
     if constexpr (kCudaBuilt) {
       if (parsed.options.train.device == DeviceType::kCuda) select_cuda_device(mpi.local_rank());
     }
     if (!takes_flags) take_folder(parsed.options);
   });
   find_tokenizer_files(parsed.options, world, found);
-  together(world, [&] {
+  on_all_ranks(world, [&] {
     setup = std::make_unique<RunSetup>(prepare_run(parsed.options, world.rank(), world.size(), std::move(found)));
   });
   if (parsed.options.logging.print_actions) {

@@ -86,9 +86,9 @@ Trainer::Trainer(RunSetup setup, Communicator& world, const StopRequest& stop, C
   state_.program_commit = program_commit();
   state_.config = config_of(options());
   if (!options().checkpoint.load.empty())
-    together(world_, [&] { checkpoints_->load(state_); });  // a search that fails does so everywhere
+    on_all_ranks(world_, [&] { checkpoints_->load(state_); });  // a search that fails does so everywhere
   choose_gemm_algorithms(*rank_, *step_, world_, train.deterministic_mode, state_.gemm_algorithms);
-  together(world_, [&] { log_.open(state_); });
+  on_all_ranks(world_, [&] { log_.open(state_); });
 }
 
 void Trainer::build(Communicator& host_world) {
@@ -98,8 +98,8 @@ void Trainer::build(Communicator& host_world) {
   std::size_t limit = on_cpu ? memory_limit(world_) : 0;  // a GPU says itself when it is full
   if (on_cpu && saves_async)
     limit = std::max(limit, setup_.plans.checkpoint_staging + 1) - setup_.plans.checkpoint_staging;
-  if (!on_cpu) together(world_, [&] { check_gpu_memory(memory_use(setup_.plans, setup_.planned_persistent)); });
-  together(world_, [&] {  // the groups are made before anything can fail
+  if (!on_cpu) on_all_ranks(world_, [&] { check_gpu_memory(memory_use(setup_.plans, setup_.planned_persistent)); });
+  on_all_ranks(world_, [&] {  // the groups are made before anything can fail
     rank_ = build_rank(options(), setup_.config, options().train.device, mesh_, instruments_.of_streams(), limit);
     step_ = std::make_unique<Step>(*rank_);
     initialize(*rank_);
@@ -229,7 +229,8 @@ ExitCode Trainer::run() {
   step_->wait_for_parameters();
   while (instruments_.window.under_way() && step_->pending() > 0) finish_step(false);
   instruments_.window.finish();
-  if (!failure_.message.empty()) throw EveryRankFailed(code, failure_.data ? failure_.data->rank : 0, failure_.message);
+  if (!failure_.message.empty())
+    throw EveryRankFailed({.rank = failure_.data ? failure_.data->rank : 0, .code = code, .message = failure_.message});
   return code;
 }
 

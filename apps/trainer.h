@@ -13,9 +13,9 @@
 #include "apps/run_log.h"
 #include "apps/run_setup.h"
 #include "apps/stop_request.h"
-#include "apps/together.h"
 #include "apps/trace_window.h"
 #include "core/device/capture_guard.h"
+#include "parallel/comm/on_all_ranks.h"
 
 namespace megalith {
 

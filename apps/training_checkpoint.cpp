@@ -151,24 +151,16 @@ void read_converted(const Item& item, DType dtype, Stream& stream, LoadedCheckpo
 
 }  // namespace
 
-RankSync rank_sync(Communicator& world) {
-  return {.rank = world.rank(),
-          .world = world.size(),
-          .any = [&world](bool mine) { return world.host_any(mine); },
-          .broadcast = [&world](std::string value) { return world.host_broadcast(value, 0); },
-          .gather = [&world](std::string mine) { return world.host_all_gather(mine); }};
-}
-
-std::optional<LoadedCheckpoint> find_wanted(const CheckpointOptions& wanted, const RankSync& sync,
+std::optional<LoadedCheckpoint> find_wanted(const CheckpointOptions& wanted, Communicator* ranks,
                                             CheckpointHistory* history) {
   return find_checkpoint({.directory = wanted.load,
                           .step = wanted.ckpt_step > 0 ? std::optional(wanted.ckpt_step) : std::nullopt,
                           .history = history,
-                          .sync = sync});
+                          .ranks = ranks});
 }
 
-LoadedCheckpoint load_wanted(const CheckpointOptions& wanted, const RankSync& sync) {
-  std::optional<LoadedCheckpoint> found = find_wanted(wanted, sync);
+LoadedCheckpoint load_wanted(const CheckpointOptions& wanted) {
+  std::optional<LoadedCheckpoint> found = find_wanted(wanted, nullptr);
   if (!found) refuse_no_checkpoint(wanted.load, "name the folder that train --save wrote");
   return std::move(*found);
 }
@@ -221,7 +213,7 @@ SaveResult save_training_checkpoint(const SaveCheckpoint& request) {
                           .files = request.files,
                           .keep_last = request.keep_last,
                           .history = request.history,
-                          .sync = rank_sync(request.world),
+                          .ranks = &request.world,
                           .observer = request.observer,
                           .hold = request.hold});
 }

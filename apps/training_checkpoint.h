@@ -14,13 +14,11 @@
 
 namespace megalith {
 
-RankSync rank_sync(Communicator& world);
-
-// The checkpoint of --load and --ckpt-step, as find_checkpoint finds it.
-std::optional<LoadedCheckpoint> find_wanted(const CheckpointOptions& wanted, const RankSync& sync,
+// The checkpoint of --load and --ckpt-step, as find_checkpoint finds it. `ranks` as in LoadRequest.
+std::optional<LoadedCheckpoint> find_wanted(const CheckpointOptions& wanted, Communicator* ranks,
                                             CheckpointHistory* history = nullptr);
-// The same where there must be one.
-LoadedCheckpoint load_wanted(const CheckpointOptions& wanted, const RankSync& sync);
+// The same on one rank, where there must be one.
+LoadedCheckpoint load_wanted(const CheckpointOptions& wanted);
 [[noreturn]] void refuse_no_checkpoint(const std::string& folder, const std::string& remedy);  // kNoCheckpoint
 
 // A part of the model's state that this rank writes. A distributed optimizer's shards are written by the ranks that

@@ -222,6 +222,7 @@ void Graph::abort_capture() {
   release_streams();
   has_external_events_ = false;
   nodes_.clear();
+  notes_.clear();
   lanes_.clear();
 }
 
@@ -269,6 +270,7 @@ void Graph::replay(Stream& stream) {
   require(stream.device() == (cuda_ != nullptr ? DeviceType::kCuda : DeviceType::kCpu),
           "replay on a stream of another device than the captured one");
   ++replays_;
+  for (const auto& note : notes_) note(stream);
   const TraceRange range(stream, stream.instruments_.trace, [this] { return "replay " + name_; });
   HazardChecker* hazards = stream.instruments_.hazards;
   std::vector<int> instrument_lanes(lanes_.size(), stream.lane_);

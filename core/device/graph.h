@@ -102,6 +102,7 @@ class Graph {
   std::string name_;
   std::vector<Lane> lanes_;
   std::vector<Node> nodes_;
+  std::vector<std::function<void(Stream&)>> notes_;       // Stream::on_each_run
   std::unordered_map<std::uint64_t, Recorded> recorded_;  // by the event's own id
   std::shared_ptr<Graph*> token_;                         // alive while capturing; events refer to it
   CaptureGuard* guard_ = nullptr;                         // while capturing: the origin's

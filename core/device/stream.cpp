@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "core/base/error.h"
 #include "core/device/capture_guard.h"
 #include "core/device/cuda_event.h"
@@ -82,6 +84,8 @@ void Stream::announce(const Access& access) {
 void Stream::end_op() {
   if (traced() && device() != DeviceType::kPlan) instruments_.trace->end(*this);
 }
+
+void Stream::add_note(std::function<void(Stream&)> note) { capture_->notes_.push_back(std::move(note)); }
 
 void Stream::record(Event& event) {
   if (capture_ != nullptr) {

@@ -1,9 +1,11 @@
 // A stream orders work; events order streams. Every call that enqueues names its stream: there is no default stream.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 #include <variant>
 
 #include "core/device/access.h"
@@ -36,6 +38,16 @@ class Stream {
   // Announces the next op; launch() and communicators call it right before they enqueue, and end_op() right after.
   void announce(const Access& access);
   void end_op();
+  // Host work that goes with an op, as counting: done now or, while capturing, at each replay, before what it enqueues.
+  // It gets the stream that runs the op, and makes no difference to the device's memory.
+  template <class Note>
+  void on_each_run(Note&& note) {
+    if (capture_ != nullptr) {
+      add_note(std::forward<Note>(note));
+    } else {
+      note(*this);
+    }
+  }
 
   void record(Event& event);
   // An event never recorded orders nothing. Waiting for one that is recorded in a capture joins that capture; once the
@@ -64,8 +76,9 @@ class Stream {
   friend class Graph;
 
   bool traced() const;
-  CudaStream* cuda();                 // null on every other backend
-  void enqueue_record(Event& event);  // not on a plan, not capturing
+  void add_note(std::function<void(Stream&)> note);  // to the graph
+  CudaStream* cuda();                                // null on every other backend
+  void enqueue_record(Event& event);                 // not on a plan, not capturing
   void enqueue_wait(Event& event);
   static void mark_recorded(Event& event);  // outside of a graph, or by a replay
   void refuse_during_capture(std::string_view act, std::string_view remedy) const;

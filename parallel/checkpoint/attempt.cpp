@@ -1,29 +1,35 @@
 #include "parallel/checkpoint/attempt.h"
 
-#include <fmt/format.h>
+#include <exception>
+#include <new>
 
-#include <vector>
+#include "parallel/comm/on_all_ranks.h"
 
 namespace megalith {
 
-void add_problem(std::string& problems, const std::string& problem) {
-  if (!problem.empty()) problems += (problems.empty() ? "" : "; ") + problem;
+std::string attempt(const std::function<void()>& work) {
+  try {
+    work();
+    return {};
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const std::exception& error) {
+    const std::string text = error.what();
+    return text.empty() ? "unknown error" : text;
+  }
 }
 
-std::string agree(const RankSync& sync, const std::string& error) {
-  if (!sync.any(!error.empty())) return {};
-  constexpr int kShown = 4;
-  const std::vector<std::string> errors = sync.gather(error);
-  std::string text;
-  int failed = 0;
-  for (std::size_t rank = 0; rank < errors.size(); ++rank) {
-    if (errors[rank].empty()) continue;
-    if (++failed > kShown) continue;
-    if (failed > 1) text += "; ";
-    text += sync.world == 1 ? errors[rank] : fmt::format("rank {}: {}", rank, errors[rank]);
-  }
-  if (failed > kShown) text += fmt::format("; and {} more ranks", failed - kShown);
-  return sync.broadcast(text);
+std::string attempt_on_all_ranks(Communicator& ranks, const std::function<void()>& work) {
+  return to_string(failures_on_all_ranks(ranks,
+                                         [&] {
+                                           const std::string problem = attempt(work);
+                                           if (!problem.empty()) throw Error(ExitCode::kFileIo, problem);
+                                         }),
+                   ranks);
+}
+
+void add_problem(std::string& problems, const std::string& problem) {
+  if (!problem.empty()) problems += (problems.empty() ? "" : "; ") + problem;
 }
 
 }  // namespace megalith

@@ -24,7 +24,7 @@
 #include "core/checkpoint/shard.h"
 #include "core/checkpoint/train_state.h"
 #include "parallel/checkpoint/manifest.h"
-#include "parallel/checkpoint/rank_sync.h"
+#include "parallel/comm/communicator.h"
 
 namespace megalith {
 
@@ -72,7 +72,7 @@ struct SaveRequest {
   int keep_last = 0;                              // verified checkpoints that stay after pruning; 0 keeps all
   // With it the checkpoint says where it comes from, and those that do not lead to it are moved aside.
   CheckpointHistory* history = nullptr;
-  RankSync sync;                                    // one_rank() for a single rank
+  Communicator* ranks = nullptr;                    // all that write the checkpoint; null: this one alone
   const FileObserver* observer = nullptr;           // sees each file operation first; for tests and logs
   std::function<void(const Directory&)> hold = {};  // rank 0, before it writes: throws where the folder is another's
 };
@@ -125,7 +125,7 @@ struct LoadRequest {
   std::string directory;
   std::optional<std::int64_t> step;      // --ckpt-step: this one or none
   CheckpointHistory* history = nullptr;  // optional; gets what was found
-  RankSync sync;
+  Communicator* ranks = nullptr;         // null: this one alone
   const FileObserver* observer = nullptr;
 };
 

@@ -11,39 +11,36 @@
 #include "parallel/checkpoint/branch.h"
 #include "parallel/checkpoint/loaded.h"
 #include "parallel/checkpoint/verify.h"
+#include "parallel/comm/on_all_ranks.h"
+#include "parallel/comm/single_communicator.h"
 
 namespace megalith {
 namespace {
 
-// What rank 0 tells the others to do next, as one string: the first character says which.
-constexpr char kTry = 'T';    // name, '\n', text of the manifest
-constexpr char kNone = 'N';   // there is no checkpoint at all
-constexpr char kError = 'E';  // exit code, '\n', message
+// What rank 0 has the others look at next.
+struct Candidate {
+  std::string name;  // empty: there is no checkpoint at all
+  std::string manifest;
+};
 
 // Rank 0's list of checkpoints, newest first, and why those before the current one were passed over.
 class Candidates {
  public:
   explicit Candidates(const LoadRequest& request) : request_(request) {}
 
-  std::string next() {
-    try {
-      if (!listed_) list();
-      while (at_ < names_.size()) {
-        const std::string& name = names_[at_++];
-        std::string message;
-        const auto known = problems_.find(name);
-        const std::string problem = known != problems_.end() ? known->second : attempt([&] { message = open(name); });
-        if (problem.empty()) return message;
-        reject(problem);
-      }
-      return names_.empty() && !request_.step ? std::string(1, kNone) : none_left();
-    } catch (const Error& error) {
-      return told_error(error.code(), error.what());
-    } catch (const std::bad_alloc&) {
-      throw;
-    } catch (const std::exception& error) {
-      return told_error(ExitCode::kInternal, error.what());
+  // Throws Error where none is left of those that there are.
+  Candidate next() {
+    if (!listed_) list();
+    while (at_ < names_.size()) {
+      const std::string& name = names_[at_++];
+      std::string manifest;
+      const auto known = problems_.find(name);
+      const std::string problem = known != problems_.end() ? known->second : attempt([&] { manifest = open(name); });
+      if (problem.empty()) return {.name = name, .manifest = std::move(manifest)};
+      reject(problem);
     }
+    if (names_.empty() && !request_.step) return {};
+    throw Error(ExitCode::kNoCheckpoint, none_left());
   }
 
   void reject(const std::string& problem) {
@@ -107,11 +104,7 @@ class Candidates {
     if (manifest.step != step_of_name(name)) {
       refuse_format(folder.path() + ": step in its manifest", "that of its name", std::to_string(manifest.step));
     }
-    return fmt::format("{}{}\n{}", kTry, name, text);
-  }
-
-  static std::string told_error(ExitCode code, std::string_view message) {
-    return fmt::format("{}{}\n{}", kError, static_cast<int>(code), message);
+    return text;
   }
 
   std::string none_left() const {
@@ -126,7 +119,7 @@ class Candidates {
       text += request_.step ? "; leave --ckpt-step out for the newest that is valid, or bring back a copy of it"
                             : "; bring back a copy of one, or start anew without --load and with another --save";
     }
-    return told_error(ExitCode::kNoCheckpoint, text);
+    return text;
   }
 
   const LoadRequest& request_;
@@ -139,41 +132,38 @@ class Candidates {
   std::string aside_;                            // of the wanted step
 };
 
-[[noreturn]] void throw_told(const std::string& told) {
-  const std::size_t line = told.find('\n');
-  throw Error(static_cast<ExitCode>(std::stoi(told.substr(1, line - 1))), told.substr(line + 1));
-}
-
 }  // namespace
 
 std::optional<LoadedCheckpoint> find_checkpoint(const LoadRequest& request) {
-  const RankSync& sync = request.sync;
+  SingleCommunicator alone("checkpoint");
+  Communicator& ranks = request.ranks == nullptr ? alone : *request.ranks;
+  const bool first = ranks.rank() == 0;
   fault_point("load.begin");
   Candidates candidates(request);
   while (true) {
-    const std::string told = sync.broadcast(sync.rank == 0 ? candidates.next() : "");
-    if (told.front() == kNone) return std::nullopt;
-    if (told.front() == kError) throw_told(told);
-    const std::size_t line = told.find('\n');
-    const std::string name = told.substr(1, line - 1);
+    Candidate next;
+    on_all_ranks(ranks, [&] {
+      if (first) next = candidates.next();
+    });
+    const std::string name = ranks.host_broadcast(next.name, 0);
+    if (name.empty()) return std::nullopt;
+    const std::string manifest = ranks.host_broadcast(next.manifest, 0);
     auto impl = std::make_unique<LoadedCheckpoint::Impl>();
-    const std::string problem =
-        agree(sync, attempt([&] {
-                const FaultScope scope("load.state");
-                impl->folder = Directory::open(request.directory, request.observer).open_directory(name);
-                const std::string& path = impl->folder.path();
-                impl->manifest = manifest_from_text(std::string_view(told).substr(line + 1),
-                                                    path + "/" + std::string(kManifestName));
-                impl->state = train_state_from_json(read_state_text(impl->folder, impl->manifest),
-                                                    path + "/" + std::string(kStateName));
-                if (impl->state.step != impl->manifest.step) {
-                  refuse_format(path + "/state.json: step", fmt::format("{} as in manifest.json", impl->manifest.step),
-                                std::to_string(impl->state.step));
-                }
-                const FaultScope verify_scope("load.verify");
-                verify_rank_files(impl->folder, impl->manifest, sync.rank, sync.world);
-                if (sync.rank == 0) verify_small_files(impl->folder, impl->manifest);
-              }));
+    const std::string problem = attempt_on_all_ranks(ranks, [&] {
+      const FaultScope scope("load.state");
+      impl->folder = Directory::open(request.directory, request.observer).open_directory(name);
+      const std::string& path = impl->folder.path();
+      impl->manifest = manifest_from_text(manifest, path + "/" + std::string(kManifestName));
+      impl->state =
+          train_state_from_json(read_state_text(impl->folder, impl->manifest), path + "/" + std::string(kStateName));
+      if (impl->state.step != impl->manifest.step) {
+        refuse_format(path + "/state.json: step", fmt::format("{} as in manifest.json", impl->manifest.step),
+                      std::to_string(impl->state.step));
+      }
+      const FaultScope verify_scope("load.verify");
+      verify_rank_files(impl->folder, impl->manifest, ranks.rank(), ranks.size());
+      if (first) verify_small_files(impl->folder, impl->manifest);
+    });
     if (problem.empty()) {
       if (request.history != nullptr) {
         request.history->verified.insert(name);
@@ -181,7 +171,7 @@ std::optional<LoadedCheckpoint> find_checkpoint(const LoadRequest& request) {
       }
       return LoadedCheckpoint(std::move(impl));
     }
-    if (sync.rank == 0) candidates.reject(problem);
+    if (first) candidates.reject(problem);
   }
 }
 

@@ -15,6 +15,7 @@
 #include "parallel/checkpoint/checkpoint.h"
 #include "parallel/checkpoint/manifest.h"
 #include "parallel/checkpoint/retention.h"
+#include "parallel/comm/single_communicator.h"
 
 namespace megalith {
 namespace {
@@ -34,7 +35,8 @@ void write_durably(const Directory& directory, const std::string& name, const st
 // 0.
 class Saver {
  public:
-  explicit Saver(const SaveRequest& request) : request_(request) {}
+  explicit Saver(const SaveRequest& request)
+      : request_(request), ranks_(request.ranks == nullptr ? alone_ : *request.ranks) {}
   SaveResult run();
 
  private:
@@ -53,12 +55,14 @@ class Saver {
   void sort_out();
   void write_latest() const;
   SaveResult failed(std::string problem);
-  bool first() const { return request_.sync.rank == 0; }
+  bool first() const { return ranks_.rank() == 0; }
   std::span<const SmallFile> small_files() const {
     return request_.files == nullptr ? std::span<const SmallFile>() : *request_.files;
   }
 
   const SaveRequest& request_;
+  SingleCommunicator alone_{"checkpoint"};
+  Communicator& ranks_;
   std::vector<const Shard*> shards_;  // that hold bytes, or stand for an empty tensor
   std::vector<SafetensorsWriter::Entry> entries_;
   std::string plan_, record_;        // this rank's, for rank 0
@@ -219,7 +223,7 @@ void Saver::prepare(const std::vector<std::string>& plans) {
 void Saver::everyone_writes() {
   const FaultScope scope("save.shard");
   const Directory folder = Directory::open(request_.directory, request_.observer).open_directory(temporary_);
-  File file = folder.create_file(rank_file_name(request_.sync.rank, request_.sync.world));
+  File file = folder.create_file(rank_file_name(ranks_.rank(), ranks_.size()));
   SafetensorsWriter writer(file, entries_, kFileMetadata);
   for (const Shard* shard : shards_) writer.write(shard->data);
   const SafetensorsWriter::Written written = writer.finish();
@@ -360,40 +364,43 @@ SaveResult Saver::failed(std::string problem) {
     if (!left.empty()) problem += "; and the temporary directory stays: " + left;
   }
   add_problem(problem, troubles_);  // rank 0 alone has any
-  return {.saved = false, .message = request_.sync.broadcast(problem)};
+  return {.saved = false, .message = ranks_.host_broadcast(problem, 0)};
 }
 
 SaveResult Saver::run() {
   const auto start = std::chrono::steady_clock::now();
-  const RankSync& sync = request_.sync;
   name_ = checkpoint_name(request_.state.step);
-  std::string problem = agree(sync, attempt([&] {
-                                fault_point("save.begin");
-                                everyone_plans();
-                              }));
+  std::string problem = attempt_on_all_ranks(ranks_, [&] {
+    fault_point("save.begin");
+    everyone_plans();
+  });
   if (!problem.empty()) return failed(problem);
 
-  const std::vector<std::string> plans = sync.gather(plan_);
+  const std::vector<std::string> plans = ranks_.host_all_gather(plan_);
   fault_point("save.planned");
-  problem = agree(sync, first() ? attempt([&] { prepare(plans); }) : "");
+  problem = attempt_on_all_ranks(ranks_, [&] {
+    if (first()) prepare(plans);
+  });
   if (!problem.empty()) return failed(problem);
 
-  temporary_ = sync.broadcast(temporary_);
-  problem = agree(sync, attempt([&] {
-                    fault_point("save.prepared");
-                    everyone_writes();
-                  }));
+  temporary_ = ranks_.host_broadcast(temporary_, 0);
+  problem = attempt_on_all_ranks(ranks_, [&] {
+    fault_point("save.prepared");
+    everyone_writes();
+  });
   if (!problem.empty()) return failed(problem);
 
-  const std::vector<std::string> records = sync.gather(record_);
+  const std::vector<std::string> records = ranks_.host_all_gather(record_);
   fault_point("save.shards_written");
-  problem = agree(sync, first() ? attempt([&] { commit(records); }) : "");
+  problem = attempt_on_all_ranks(ranks_, [&] {
+    if (first()) commit(records);
+  });
   if (!problem.empty()) return failed(problem);
 
   fault_point("save.committed");
   SaveResult result = {.saved = true, .path = request_.directory + "/" + name_};
-  result.message = sync.broadcast(first() ? after_commit() : "");
-  result.bytes = std::stoll(sync.broadcast(std::to_string(tensor_bytes_)));
+  result.message = ranks_.host_broadcast(first() ? after_commit() : "", 0);
+  result.bytes = ranks_.host_gather(tensor_bytes_).front();
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   fault_point("save.end");
   return result;

@@ -1,8 +1,7 @@
-// Collectives among the ranks of one group, each enqueued on a stream and asynchronous to the host. All ranks of a
-// group must enqueue the same sequence, and a group serves one stream at a time: for a second stream that is not
-// ordered by events make a duplicate(). Sums are taken in rank order, in fp32 for fp32 and bf16 (rounded once) and in
-// fp64 for fp64, so every implementation gives the same bits on every rank; NCCL alone has an order of its own
-// (nccl_communicator.h). Buffers of numel 0 are legal.
+// The ranks of one group, and how they run the collectives of collective.h, each enqueued on a stream and asynchronous
+// to the host. A group serves one stream at a time: for a second stream that is not ordered by events make a
+// duplicate(). Sums are taken in rank order, in fp32 for fp32 and bf16 (rounded once) and in fp64 for fp64, so every
+// implementation gives the same bits on every rank; NCCL alone has an order of its own (nccl_communicator.h).
 // Implementations: mpi_runtime.h (processes), nccl_communicator.h (processes with a GPU each), thread_communicator.h
 // (ranks as threads, for ThreadSanitizer), single_communicator.h (one rank), plan_communicator.h (any size, on plan
 // streams only).
@@ -12,32 +11,25 @@
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
+#include <cstring>
 #include <memory>
 #include <span>
 #include <string>
-#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <variant>
 #include <vector>
 
+#include "core/base/error.h"
 #include "core/device/stream.h"
-#include "core/tensor/tensor.h"
+#include "parallel/comm/collective.h"
 #include "parallel/comm/flight_recorder.h"
 
 namespace megalith {
 
-enum class ReduceOp : std::uint8_t { kSum, kMax };
-
-// Whether a shift is one of a series: those by 1, 2, ... size - 1, on one stream, whose inputs nobody writes before the
-// last has run. Ranks that read each other's memory then meet less often.
-enum class ShiftSeries : std::uint8_t {
-  kAlone,
-  kOneInput,    // all of them send the same
-  kManyInputs,  // each its own
-};
-
 // What a group did so far, for tests and reports: an ignored flag cannot claim to have communicated.
 struct CommunicatorStats {
-  std::int64_t collectives = 0;  // calls enqueued while the group has more than one rank, sends and receives included
+  std::int64_t collectives = 0;  // of more than one rank, sends and receives included; each replay counts again
   std::int64_t bytes = 0;        // payload this rank put in
 };
 
@@ -52,28 +44,9 @@ class Communicator {
   const std::string& name() const { return name_; }  // of the mesh axis: "dp"
   const CommunicatorStats& stats() const { return stats_; }
   FlightRecorder& recorder() const { return *recorder_; }
-  // What the next call on this group carries, for reports of hangs: "gradients of bucket 2".
-  void label_next(std::string label) { label_ = std::move(label); }
 
-  // buffer[n] fp32 | bf16 | fp64 | int32 | int64, contiguous, in place. kMax of floats propagates NaN.
-  void all_reduce(Stream& stream, const Tensor& buffer, ReduceOp op = ReduceOp::kSum);
-  // in[size * n] -> out[n]: the sum over ranks of each rank's n elements. out may be in's own part.
-  void reduce_scatter(Stream& stream, const Tensor& in, const Tensor& out);
-  // in[n] -> out[size * n], in rank order. in may be out's own part.
-  void all_gather(Stream& stream, const Tensor& in, const Tensor& out);
-  // in[size * n] -> out[size * n]: part r goes to rank r.
-  void all_to_all(Stream& stream, const Tensor& in, const Tensor& out);
-  // Rows (dim 0) of in and out are split by the counts, one per rank; counts are host values. Rows beyond their sum are
-  // neither read nor written.
-  void all_to_all_v(Stream& stream, const Tensor& in, std::span<const std::int64_t> in_rows, const Tensor& out,
-                    std::span<const std::int64_t> out_rows);
-  // in goes to the rank `step` above this one, out comes from the rank `step` below, around the end: in[n] -> out[n],
-  // 0 < step < size.
-  void shift(Stream& stream, const Tensor& in, const Tensor& out, int step, ShiftSeries series = ShiftSeries::kAlone);
-  void broadcast(Stream& stream, const Tensor& buffer, int root);
-  // Occupies the stream until the peer's receive was enqueued too and has run (small messages may leave earlier).
-  void send(Stream& stream, const Tensor& buffer, int peer);
-  void receive(Stream& stream, const Tensor& buffer, int peer);
+  // For launch().
+  void enqueue(Stream& stream, Collective collective);
 
   // Lets the peers read [base, base + bytes) themselves: shifts within it then need no multiprocessor of the GPU, where
   // the group's ranks are processes with a GPU each on one host, which from then on shift from equal offsets. Returns
@@ -87,7 +60,10 @@ class Communicator {
   // Called by one thread per rank, in the same sequence on all ranks.
   virtual void host_barrier() = 0;
   virtual std::vector<std::string> host_all_gather(const std::string& mine) = 0;
-  bool host_any(bool mine);  // true on every rank when it is true on one
+  virtual bool host_any(bool mine) = 0;  // true on every rank when it is true on one
+  // One value of each rank, by rank; T holds no pointers.
+  template <class T>
+  requires(std::is_trivially_copyable_v<T>) std::vector<T> host_gather(const T& mine);
   std::string host_broadcast(const std::string& value, int root);
 
   // A group of those ranks that pass the same color >= 0, ordered by key; collective over this group.
@@ -108,39 +84,42 @@ class Communicator {
       : name_(std::move(name)), rank_(rank), size_(size), recorder_(std::make_shared<FlightRecorder>(name_)) {}
   const std::shared_ptr<FlightRecorder>& shared_recorder() const { return recorder_; }
 
-  // Calls `task`, which calls one of the do_* below, so that they enqueue on `stream`. `call` has static lifetime. An
-  // error here, for groups that serve no CUDA stream.
-  virtual void run_on(CudaStream& stream, std::string_view call, const std::function<void()>& task);
-
-  // A call was enqueued on a plan stream, whose timeline ends with it. `bytes` as CommunicatorStats counts them.
-  virtual void on_plan(Stream& stream, std::string_view call, std::size_t bytes);
-
-  // Run on a CPU stream's worker, blocking it until complete, or inside run_on. The arguments have been checked.
-  virtual void do_all_reduce(const Tensor& buffer, ReduceOp op) = 0;
-  virtual void do_reduce_scatter(const Tensor& in, const Tensor& out) = 0;
-  virtual void do_all_gather(const Tensor& in, const Tensor& out) = 0;
-  virtual void do_all_to_all_v(const Tensor& in, const std::vector<std::int64_t>& in_rows, const Tensor& out,
-                               const std::vector<std::int64_t>& out_rows) = 0;
-  virtual void do_shift(const Tensor& in, const Tensor& out, int step, ShiftSeries series);  // by do_all_to_all_v
-  virtual void do_broadcast(const Tensor& buffer, int root) = 0;
-  virtual void do_send(const Tensor& buffer, int peer) = 0;
-  virtual void do_receive(const Tensor& buffer, int peer) = 0;
+  // Runs a checked collective on a CPU stream's worker, blocking it until complete.
+  virtual void run(const Collective& collective) = 0;
+  // Enqueues it on a CUDA stream, which may capture. An error here, for groups that serve none.
+  virtual void run(Stream& stream, CudaStream& cuda, const Collective& collective);
+  // It was announced on a plan stream, whose timeline ends with it. `bytes` as CommunicatorStats counts them.
+  virtual void on_plan(Stream& stream, const Collective& collective, std::int64_t bytes);
 
  private:
-  // `call` is recorded; its kind is the access's name.
-  void enqueue(Stream& stream, const Access& access, std::size_t bytes, CollectiveCall call,
-               std::function<void()> task);
-  std::string subject(std::string_view call, std::string_view argument = "") const;
-  void check_rank(int rank, std::string_view call, std::string_view argument) const;
-
   std::string name_;
   int rank_;
   int size_;
   CommunicatorStats stats_;
   std::shared_ptr<FlightRecorder> recorder_;
-  std::string label_;                // of the next call
   std::atomic<bool> in_use_{false};  // by a stream's worker
 };
+
+template <class T>
+requires(std::is_trivially_copyable_v<T>) std::vector<T> Communicator::host_gather(const T& mine) {
+  std::vector<T> values;
+  for (const std::string& bytes : host_all_gather(std::string(reinterpret_cast<const char*>(&mine), sizeof(T)))) {
+    require(bytes.size() == sizeof(T), "host_gather: ranks that gather other types");
+    std::memcpy(&values.emplace_back(), bytes.data(), sizeof(T));
+  }
+  return values;
+}
+
+template <class Op, class... Ops>
+constexpr bool is_one_of(const std::variant<Ops...>*) {
+  return (std::is_same_v<Op, Ops> || ...);
+}
+
+// As launch() of core/ops/op.h.
+template <class Op>
+requires(is_one_of<Op>(static_cast<Collective*>(nullptr))) void launch(Stream& stream, const Op& op) {
+  op.group.enqueue(stream, op);
+}
 
 // Declared after the streams of a rank: when an exception leaves the scope, the group is aborted before the streams'
 // destructors finish their queues, which would otherwise wait for peers that wait for this rank.

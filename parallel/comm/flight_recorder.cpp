@@ -5,6 +5,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <array>
 #include <ctime>
 #include <sstream>
 
@@ -53,33 +54,36 @@ std::string to_string(const CollectiveCall& call) {
                      call.argument < 0 ? "" : fmt::format("{}{}", peer, call.argument));
 }
 
-CollectiveCall FlightRecorder::announce(CollectiveCall call) {
+void FlightRecorder::announce(const CollectiveCall& call) {
+  if (call.point_to_point) return;
   const std::lock_guard lock(mutex_);
-  call.sequence = call.point_to_point ? ++points_ : ++collectives_;
-  if (call.point_to_point) return call;
+  ++collectives_;
   std::string signature = signature_of(call);
   hash_ = XXH3_64bits_withSeed(signature.data(), signature.size(), hash_);
-  constexpr std::size_t kMostKept = 4096;
-  if (keeps_ && calls_.size() < kMostKept) calls_.push_back(std::move(signature));
-  return call;
+  constexpr std::size_t kMaxKept = 4096;
+  if (keeps_ && signatures_.size() < kMaxKept) signatures_.push_back(std::move(signature));
 }
 
 void FlightRecorder::begin(CollectiveCall call) {
   const std::lock_guard lock(mutex_);
+  call.sequence = call.point_to_point ? ++points_ : ++begun_;
   call.began = CollectiveCall::Clock::now();
   call.ended = {};
-  if (!call.point_to_point) begun_ = call.sequence;
-  if (ring_.size() < kRing) {
-    ring_.push_back(std::move(call));
-  } else {
-    ring_[written_ % kRing] = std::move(call);
-  }
+  calls_.push_back(std::move(call));
   ++written_;
+  while (calls_.size() > kLast && (!device_ || written_ - calls_.size() + 1 + kLast / 2 < device_->number))
+    calls_.pop_front();
 }
 
 void FlightRecorder::end() {
   const std::lock_guard lock(mutex_);
-  ring_[(written_ - 1) % kRing].ended = CollectiveCall::Clock::now();
+  calls_.back().ended = CollectiveCall::Clock::now();
+}
+
+void FlightRecorder::restart() {
+  const std::lock_guard lock(mutex_);
+  calls_.clear();
+  written_ = begun_ = points_ = 0;
 }
 
 std::uint64_t FlightRecorder::calls() const {
@@ -92,10 +96,10 @@ void FlightRecorder::set_device_progress(std::uint64_t number, bool runs, Collec
   device_ = {.number = number, .runs = runs, .since = since};
 }
 
-// Call `number`, from 1; null if it is none of the last kRing.
+// Call `number`, from 1; null if it is not kept.
 const CollectiveCall* FlightRecorder::find(std::uint64_t number) const {
-  if (number == 0 || number > written_ || written_ - number >= kRing) return nullptr;
-  return &ring_[(number - 1) % kRing];
+  if (number > written_ || written_ - number >= calls_.size()) return nullptr;
+  return &calls_[calls_.size() - 1 - static_cast<std::size_t>(written_ - number)];
 }
 
 std::vector<CollectiveCall> FlightRecorder::last() const {
@@ -145,13 +149,13 @@ std::uint64_t FlightRecorder::sequence() const {
 
 FlightRecorder::Sequence FlightRecorder::sequence_so_far() const {
   const std::lock_guard lock(mutex_);
-  return {.length = collectives_, .hash = hash_, .calls = calls_};
+  return {.length = collectives_, .hash = hash_, .calls = signatures_};
 }
 
 void FlightRecorder::forget() {
   const std::lock_guard lock(mutex_);
   keeps_ = false;
-  calls_ = {};
+  signatures_ = {};
 }
 
 std::string dump_json(int rank, int world_size, std::string_view reason,
@@ -187,8 +191,8 @@ std::string dump_json(int rank, int world_size, std::string_view reason,
 std::string difference_of_sequences(Communicator& group) {
   if (group.size() == 1) return {};
   const FlightRecorder::Sequence mine = group.recorder().sequence_so_far();
-  const std::vector<std::string> hashes = group.host_all_gather(fmt::format("{} {:016x}", mine.length, mine.hash));
-  const auto other = std::find_if(hashes.begin(), hashes.end(), [&](const std::string& h) { return h != hashes[0]; });
+  const auto hashes = group.host_gather(std::array{mine.length, mine.hash});
+  const auto other = std::find_if(hashes.begin(), hashes.end(), [&](const auto& h) { return h != hashes[0]; });
   if (other == hashes.end()) return {};
   std::string text;
   for (const std::string& call : mine.calls) text += call + '\n';

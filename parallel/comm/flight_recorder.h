@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -20,9 +21,9 @@ struct CollectiveCall {
   int dtype = -1;               // DType as a number; -1: a call of the host
   std::int64_t count = 0;       // elements this rank passes; for the host's calls bytes
   int argument = -1;            // the root or the peer, -1: none
-  bool point_to_point = false;  // a send or receive: its sequence is no matter of the whole group
+  bool point_to_point = false;  // a send or receive: not part of the group's sequence
   std::string label;            // the tensor: "gradients of bucket 2"
-  std::uint64_t sequence = 0;   // the how-manieth of the group, from 1; sends and receives are counted apart
+  std::uint64_t sequence = 0;   // its number in the group, from 1; sends and receives have numbers of their own
   Clock::time_point began{};    // on this rank
   Clock::time_point ended{};    // the epoch while it runs; for a GPU's calls when they were enqueued
   bool waits = false;           // enqueued, but the GPU has not come to it
@@ -43,15 +44,19 @@ class FlightRecorder {
   void set_world_ranks(std::vector<int> ranks) { world_ranks_ = std::move(ranks); }
   const std::vector<int>& world_ranks() const { return world_ranks_; }
 
-  // The rank will make the call: gives it its number, and adds it to the sequence. By one thread, in program order.
-  CollectiveCall announce(CollectiveCall call);
-  // The call begins; one at a time.
+  // The rank will make the call, eagerly or by a replay: adds it to the sequence. By one thread, in program order.
+  void announce(const CollectiveCall& call);
+  // The call begins, in the order of announce(), and gets its number; one at a time.
   void begin(CollectiveCall call);
   // Only a call that came to its end; one that failed stays as it is. A GPU's call was enqueued.
   void end();
   std::uint64_t calls() const;  // that began, sends and receives included: the number of the last
 
-  // Where the GPU is: in call `number` since `since`, or beyond it.
+  // Drops all calls; the next is #1.
+  void restart();
+
+  // Where the GPU is: in call `number` since `since`, or beyond it. Calls that it has not come to are kept from the
+  // first report on, however far the host is ahead.
   void set_device_progress(std::uint64_t number, bool runs, CollectiveCall::Clock::time_point since);
 
   static constexpr std::size_t kLast = 64;
@@ -81,17 +86,15 @@ class FlightRecorder {
   const std::string group_;
   std::vector<int> world_ranks_;
   mutable std::mutex mutex_;
-  // The host may be so many calls ahead of a GPU.
-  static constexpr std::size_t kRing = 1024;
-  std::vector<CollectiveCall> ring_;
-  std::uint64_t written_ = 0;  // calls put into the ring
+  std::deque<CollectiveCall> calls_;  // the newest
+  std::uint64_t written_ = 0;         // number of the last of them
   std::optional<DeviceProgress> device_;
-  std::uint64_t begun_ = 0;  // collectives
-  std::uint64_t collectives_ = 0;
-  std::uint64_t points_ = 0;
+  std::uint64_t begun_ = 0;        // collectives
+  std::uint64_t points_ = 0;       // sends and receives
+  std::uint64_t collectives_ = 0;  // announced
   std::uint64_t hash_ = 0;
   bool keeps_ = true;
-  std::vector<std::string> calls_;
+  std::vector<std::string> signatures_;
 };
 
 // The content of a rank's dump, a JSON object:

@@ -225,7 +225,6 @@ class MpiCommunicator final : public Communicator {
       each->set_world_ranks(world_ranks_of(streams));
       process_->add(each);
     }
-    host_recorder_->forget();  // the host's calls are not compared
   }
 
   void host_barrier() override {
@@ -236,18 +235,15 @@ class MpiCommunicator final : public Communicator {
   }
 
   std::vector<std::string> host_all_gather(const std::string& mine) override;
+  bool host_any(bool mine) override;
   std::unique_ptr<Communicator> split(int color, int key, const std::string& name) override;
   void abort(const std::string& message) override { process_->abort(message); }
 
  protected:
-  void do_all_reduce(const Tensor& buffer, ReduceOp op) override;
-  void do_reduce_scatter(const Tensor& in, const Tensor& out) override;
-  void do_all_gather(const Tensor& in, const Tensor& out) override;
-  void do_all_to_all_v(const Tensor& in, const std::vector<std::int64_t>& in_rows, const Tensor& out,
-                       const std::vector<std::int64_t>& out_rows) override;
-  void do_broadcast(const Tensor& buffer, int root) override;
-  void do_send(const Tensor& buffer, int peer) override;
-  void do_receive(const Tensor& buffer, int peer) override;
+  void run(const Collective& collective) override {
+    begin(kCollectiveNames[collective.index()]);
+    std::visit([this](const auto& op) { exchange(op); }, collective);
+  }
 
  private:
   void begin(const char* call) {
@@ -255,9 +251,10 @@ class MpiCommunicator final : public Communicator {
     const std::optional<CollectiveCall> current = recorder().current();
     streams_.exchange.begin(fmt::format("{} on group {}", call, name()), current ? to_string(*current) : call);
   }
+  void exchange(const Shift& op) { exchange(all_to_all_of(op)); }
   void begin_host(const char* call, std::size_t bytes) {
     process_->throw_if_aborted();
-    host_recorder_->begin(host_recorder_->announce({.kind = call, .count = static_cast<std::int64_t>(bytes)}));
+    host_recorder_->begin({.kind = call, .count = static_cast<std::int64_t>(bytes)});
     host_.exchange.begin(fmt::format("{} on group {}", call, name()), to_string(*host_recorder_->current()));
   }
   void send(const Tensor& t, int peer, Tag tag) { streams_.exchange.send(t.data, t.bytes(), peer, tag); }
@@ -265,10 +262,128 @@ class MpiCommunicator final : public Communicator {
   std::int64_t chunk_elements(DType dtype) const {
     return std::max<std::int64_t>(1, static_cast<std::int64_t>(process_->options.chunk_bytes / size_of(dtype)));
   }
-  Tensor staging(int part, const Tensor& like);
+
+  // Waits for what the host began. MPI may still write to `buffers` where that fails, and this process ends then: they
+  // are never freed.
+  void wait_host(const std::shared_ptr<void>& buffers) {
+    try {
+      host_.exchange.wait();
+    } catch (...) {
+      const std::lock_guard lock(process_->mutex);
+      process_->kept.push_back(buffers);
+      throw;
+    }
+  }
+
+  // Room for a copy of `like`, which is one of `size` equal parts at most.
+  Tensor staging(int part, const Tensor& like) {
+    Tensor result = like;
+    result.data = staging_.data() + static_cast<std::size_t>(part) * like.bytes();
+    return result;
+  }
+
+  // to(r) goes to each other rank, from(r) comes from it.
+  template <class To, class From>
+  void swap_with_peers(Tag tag, To to, From from) {
+    for (int r = 0; r < size(); ++r) {
+      if (r != rank()) receive(from(r), r, tag);
+    }
+    for (int r = 0; r < size(); ++r) {
+      if (r != rank()) send(to(r), r, tag);
+    }
+    streams_.exchange.wait();
+  }
+
+  // out = the sum over ranks of what each holds for this rank; part_for(r) is what this rank holds for r.
   template <class PartFor>
-  void reduce_exchanged(ReduceOp op, PartFor part_for, const Tensor& out);
-  void all_reduce_chunk(const Tensor& chunk, ReduceOp op);
+  void reduce_exchanged(ReduceOp op, PartFor part_for, const Tensor& out) {
+    const std::size_t needed = static_cast<std::size_t>(size()) * out.bytes();
+    if (staging_.size() < needed) staging_.resize(needed);
+    parts_.resize(static_cast<std::size_t>(size()));
+    for (int r = 0; r < size(); ++r) {
+      parts_[static_cast<std::size_t>(r)] = r == rank() ? part_for(r).data : staging(r, out).data;
+    }
+    swap_with_peers(kTagReduce, part_for, [&](int r) { return staging(r, out); });
+    reduce_parts(op, out.dtype, parts_, out.data, out.numel());
+  }
+
+  void all_reduce_chunk(const Tensor& chunk, ReduceOp op) {
+    const auto slice = [&](int r) {
+      const std::int64_t begin = chunk.numel() * r / size();
+      return chunk.slice(0, begin, chunk.numel() * (r + 1) / size() - begin);
+    };
+    if (chunk.bytes() <= kSmallBytes) {
+      reduce_exchanged(
+          op, [&](int) { return chunk; }, chunk);
+      return;
+    }
+    reduce_exchanged(op, slice, slice(rank()));
+    swap_with_peers(
+        kTagGather, [&](int) { return slice(rank()); }, slice);
+  }
+
+  void exchange(const AllReduce& op) {
+    const Tensor& buffer = op.buffer;
+    const std::int64_t chunk = chunk_elements(buffer.dtype);
+    std::int64_t begin = 0;
+    do {  // once for an empty buffer
+      const std::int64_t count = std::min(chunk, buffer.numel() - begin);
+      all_reduce_chunk(buffer.slice(0, begin, count), op.op);
+      begin += count;
+    } while (begin < buffer.numel());
+  }
+
+  void exchange(const ReduceScatter& op) {
+    const Tensor &in = op.in, &out = op.out;
+    const std::int64_t chunk = std::max<std::int64_t>(1, chunk_elements(in.dtype) / size());
+    std::int64_t begin = 0;
+    do {
+      const std::int64_t count = std::min(chunk, out.numel() - begin);
+      const auto part_for = [&](int r) { return in.slice(0, r * out.numel() + begin, count); };
+      reduce_exchanged(ReduceOp::kSum, part_for, out.slice(0, begin, count));
+      begin += count;
+    } while (begin < out.numel());
+  }
+
+  void exchange(const AllGather& op) {
+    const Tensor &in = op.in, &out = op.out;
+    const auto part = [&](int r) { return out.slice(0, r * in.numel(), in.numel()); };
+    if (in.data != part(rank()).data && in.bytes() > 0) std::memcpy(part(rank()).data, in.data, in.bytes());
+    swap_with_peers(
+        kTagGather, [&](int) { return in; }, part);
+  }
+
+  void exchange(const AllToAll& op) {
+    const Tensor own = rows_of_rank(op.in, op.in_rows, rank());
+    if (own.bytes() > 0) std::memcpy(rows_of_rank(op.out, op.out_rows, rank()).data, own.data, own.bytes());
+    swap_with_peers(
+        kTagAllToAll, [&](int r) { return rows_of_rank(op.in, op.in_rows, r); },
+        [&](int r) { return rows_of_rank(op.out, op.out_rows, r); });
+  }
+
+  // A binomial tree: in round k the 2^k ranks that have the buffer pass it on. Ranks are counted from the root.
+  void exchange(const Broadcast& op) {
+    const int mine = (rank() - op.root + size()) % size();
+    const auto rank_at = [&](int place) { return (place + op.root) % size(); };
+    int reach = 1;  // places below it have the buffer
+    while (reach <= mine) reach *= 2;
+    if (mine > 0) {
+      receive(op.buffer, rank_at(mine - reach / 2), kTagBroadcast);
+      streams_.exchange.wait();
+    }
+    for (; mine + reach < size(); reach *= 2) send(op.buffer, rank_at(mine + reach), kTagBroadcast);
+    streams_.exchange.wait();
+  }
+
+  void exchange(const Send& op) {
+    send(op.buffer, op.peer, kTagPoint);
+    streams_.exchange.wait();
+  }
+
+  void exchange(const Receive& op) {
+    receive(op.buffer, op.peer, kTagPoint);
+    streams_.exchange.wait();
+  }
 
   std::shared_ptr<MpiProcess> process_;
   Plane streams_;
@@ -278,41 +393,44 @@ class MpiCommunicator final : public Communicator {
   std::vector<const void*> parts_;
 };
 
+bool MpiCommunicator::host_any(bool mine) {
+  begin_host("host_any", sizeof(int));
+  const auto any = std::make_shared<int>(mine ? 1 : 0);
+  check_mpi(MPI_Iallreduce(MPI_IN_PLACE, any.get(), 1, MPI_INT, MPI_MAX, host_.comm, host_.exchange.add(-1, -1)),
+            "MPI_Iallreduce");
+  wait_host(any);
+  host_recorder_->end();
+  return *any != 0;
+}
+
 std::vector<std::string> MpiCommunicator::host_all_gather(const std::string& mine) {
   begin_host("host_all_gather", mine.size());
   if (mine.size() > (std::size_t{1} << 26)) {
     fail({.subject = "host_all_gather", .expected = "at most 64 MiB", .got = fmt::format("{} bytes", mine.size())});
   }
-  const int length = static_cast<int>(mine.size());
-  // Never freed where a wait fails: MPI may still write to them, and this process ends.
-  auto lengths_owner = std::make_unique<std::vector<int>>(static_cast<std::size_t>(size()));
-  auto text_owner = std::make_unique<std::string>();
-  const auto wait = [&] {
-    try {
-      host_.exchange.wait();
-    } catch (...) {
-      const std::lock_guard lock(process_->mutex);
-      process_->kept.push_back(std::shared_ptr<void>(std::move(lengths_owner)));
-      process_->kept.push_back(std::shared_ptr<void>(std::move(text_owner)));
-      throw;
-    }
+  struct Buffers {
+    std::vector<int> lengths;
+    std::string text;
   };
-  std::vector<int>& lengths = *lengths_owner;
+  const auto buffers = std::make_shared<Buffers>();
+  const int length = static_cast<int>(mine.size());
+  std::vector<int>& lengths = buffers->lengths;
+  lengths.resize(static_cast<std::size_t>(size()));
   check_mpi(MPI_Iallgather(&length, 1, MPI_INT, lengths.data(), 1, MPI_INT, host_.comm, host_.exchange.add(-1, -1)),
             "MPI_Iallgather");
-  wait();
+  wait_host(buffers);
   const std::int64_t total = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
   if (total > std::int64_t{1} << 30) {
     fail({.subject = "host_all_gather", .expected = "at most 1 GiB in all", .got = fmt::format("{} bytes", total)});
   }
   std::vector<int> offsets(lengths.size(), 0);
   std::partial_sum(lengths.begin(), lengths.end() - 1, offsets.begin() + 1);
-  std::string& text = *text_owner;
+  std::string& text = buffers->text;
   text.resize(static_cast<std::size_t>(total));
   check_mpi(MPI_Iallgatherv(mine.data(), length, MPI_BYTE, text.data(), lengths.data(), offsets.data(), MPI_BYTE,
                             host_.comm, host_.exchange.add(-1, -1)),
             "MPI_Iallgatherv");
-  wait();
+  wait_host(buffers);
   std::vector<std::string> all;
   for (std::size_t r = 0; r < lengths.size(); ++r) {
     all.push_back(text.substr(static_cast<std::size_t>(offsets[r]), static_cast<std::size_t>(lengths[r])));
@@ -330,135 +448,6 @@ std::unique_ptr<Communicator> MpiCommunicator::split(int color, int key, const s
   check_mpi(MPI_Comm_split(host_.comm, color, key, &part), "MPI_Comm_split");
   MPI_Comm host = duplicated(part);
   return std::make_unique<MpiCommunicator>(name, part, host, process_);
-}
-
-// Room for a copy of `like`, which is one of `size` equal parts at most.
-Tensor MpiCommunicator::staging(int part, const Tensor& like) {
-  Tensor result = like;
-  result.data = staging_.data() + static_cast<std::size_t>(part) * like.bytes();
-  return result;
-}
-
-// out = the sum over ranks of what each holds for this rank; part_for(r) is what this rank holds for r.
-template <class PartFor>
-void MpiCommunicator::reduce_exchanged(ReduceOp op, PartFor part_for, const Tensor& out) {
-  const std::size_t needed = static_cast<std::size_t>(size()) * out.bytes();
-  if (staging_.size() < needed) staging_.resize(needed);
-  parts_.resize(static_cast<std::size_t>(size()));
-  for (int r = 0; r < size(); ++r) {
-    const Tensor part = r == rank() ? part_for(r) : staging(r, out);
-    parts_[static_cast<std::size_t>(r)] = part.data;
-    if (r != rank()) receive(part, r, kTagReduce);
-  }
-  for (int r = 0; r < size(); ++r) {
-    if (r != rank()) send(part_for(r), r, kTagReduce);
-  }
-  streams_.exchange.wait();
-  reduce_parts(op, out.dtype, parts_, out.data, out.numel());
-}
-
-void MpiCommunicator::all_reduce_chunk(const Tensor& chunk, ReduceOp op) {
-  const auto slice = [&](int r) {
-    const std::int64_t begin = chunk.numel() * r / size();
-    return chunk.slice(0, begin, chunk.numel() * (r + 1) / size() - begin);
-  };
-  if (chunk.bytes() <= kSmallBytes) {
-    reduce_exchanged(
-        op, [&](int) { return chunk; }, chunk);
-    return;
-  }
-  reduce_exchanged(op, slice, slice(rank()));
-  for (int r = 0; r < size(); ++r) {
-    if (r != rank()) receive(slice(r), r, kTagGather);
-  }
-  for (int r = 0; r < size(); ++r) {
-    if (r != rank()) send(slice(rank()), r, kTagGather);
-  }
-  streams_.exchange.wait();
-}
-
-void MpiCommunicator::do_all_reduce(const Tensor& buffer, ReduceOp op) {
-  begin("all_reduce");
-  const std::int64_t chunk = chunk_elements(buffer.dtype);
-  std::int64_t begin = 0;
-  do {  // once for an empty buffer
-    const std::int64_t count = std::min(chunk, buffer.numel() - begin);
-    all_reduce_chunk(buffer.slice(0, begin, count), op);
-    begin += count;
-  } while (begin < buffer.numel());
-}
-
-void MpiCommunicator::do_reduce_scatter(const Tensor& in, const Tensor& out) {
-  begin("reduce_scatter");
-  const std::int64_t chunk = std::max<std::int64_t>(1, chunk_elements(in.dtype) / size());
-  std::int64_t begin = 0;
-  do {
-    const std::int64_t count = std::min(chunk, out.numel() - begin);
-    const auto part_for = [&](int r) { return in.slice(0, r * out.numel() + begin, count); };
-    reduce_exchanged(ReduceOp::kSum, part_for, out.slice(0, begin, count));
-    begin += count;
-  } while (begin < out.numel());
-}
-
-void MpiCommunicator::do_all_gather(const Tensor& in, const Tensor& out) {
-  begin("all_gather");
-  const auto part = [&](int r) { return out.slice(0, r * in.numel(), in.numel()); };
-  for (int r = 0; r < size(); ++r) {
-    if (r != rank()) receive(part(r), r, kTagGather);
-  }
-  for (int r = 0; r < size(); ++r) {
-    if (r != rank()) send(in, r, kTagGather);
-  }
-  if (in.data != part(rank()).data && in.bytes() > 0) std::memcpy(part(rank()).data, in.data, in.bytes());
-  streams_.exchange.wait();
-}
-
-void MpiCommunicator::do_all_to_all_v(const Tensor& in, const std::vector<std::int64_t>& in_rows, const Tensor& out,
-                                      const std::vector<std::int64_t>& out_rows) {
-  begin("all_to_all");
-  const auto part = [](const Tensor& whole, const std::vector<std::int64_t>& rows, int r) {
-    return whole.slice(0, std::accumulate(rows.begin(), rows.begin() + r, std::int64_t{0}),
-                       rows[static_cast<std::size_t>(r)]);
-  };
-  const Tensor own_in = part(in, in_rows, rank());
-  const Tensor own_out = part(out, out_rows, rank());
-  require(own_in.bytes() == own_out.bytes(),
-          "all_to_all_v: what a rank sends to itself and receives from itself differ");
-  for (int r = 0; r < size(); ++r) {
-    if (r != rank()) receive(part(out, out_rows, r), r, kTagAllToAll);
-  }
-  for (int r = 0; r < size(); ++r) {
-    if (r != rank()) send(part(in, in_rows, r), r, kTagAllToAll);
-  }
-  if (own_in.bytes() > 0) std::memcpy(own_out.data, own_in.data, own_in.bytes());
-  streams_.exchange.wait();
-}
-
-// A binomial tree: in round k the 2^k ranks that have the buffer pass it on. Ranks are counted from the root.
-void MpiCommunicator::do_broadcast(const Tensor& buffer, int root) {
-  begin("broadcast");
-  const int mine = (rank() - root + size()) % size();
-  const auto rank_at = [&](int place) { return (place + root) % size(); };
-  int reach = 1;  // places below it have the buffer
-  while (reach <= mine) reach *= 2;
-  if (mine > 0) {
-    receive(buffer, rank_at(mine - reach / 2), kTagBroadcast);
-    streams_.exchange.wait();
-  }
-  for (; mine + reach < size(); reach *= 2) send(buffer, rank_at(mine + reach), kTagBroadcast);
-  streams_.exchange.wait();
-}
-
-void MpiCommunicator::do_send(const Tensor& buffer, int peer) {
-  begin("send");
-  send(buffer, peer, kTagPoint);
-  streams_.exchange.wait();
-}
-
-void MpiCommunicator::do_receive(const Tensor& buffer, int peer) {
-  begin("receive");
-  receive(buffer, peer, kTagPoint);
-  streams_.exchange.wait();
 }
 
 }  // namespace

@@ -7,17 +7,18 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
 #include <exception>
-#include <numeric>
+#include <utility>
 
 #include "core/device/cuda_check.h"
 #include "core/device/cuda_device.h"
+#include "core/device/cuda_driver.h"
 #include "core/device/cuda_memory.h"
 #include "parallel/comm/mpi_process.h"
 #include "parallel/comm/nccl_max.h"
 #include "parallel/comm/nccl_peer_memory.h"
 #include "parallel/comm/nccl_watcher.h"
+#include "parallel/comm/on_all_ranks.h"
 
 namespace megalith {
 
@@ -38,16 +39,7 @@ ncclDataType_t nccl_type(DType dtype) {
   fail({.subject = "NCCL", .expected = "a dtype it knows", .got = std::string(name_of(dtype))});
 }
 
-// Of libcuda, which this program does not link to: it also starts where there is no driver.
 using WriteValue = CUresult (*)(CUstream, CUdeviceptr, cuuint64_t, unsigned);
-WriteValue find_write_value() {
-  void* function = nullptr;
-  cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
-  MEGALITH_CUDA_CHECK(
-      cudaGetDriverEntryPointByVersion("cuStreamWriteValue64", &function, 12000, cudaEnableDefault, &found));
-  require(found == cudaDriverEntryPointSuccess, "the driver lacks cuStreamWriteValue64");
-  return reinterpret_cast<WriteValue>(function);
-}
 
 class NcclCommunicator final : public Communicator {
  public:
@@ -58,6 +50,7 @@ class NcclCommunicator final : public Communicator {
 
   void host_barrier() override { host_->host_barrier(); }
   std::vector<std::string> host_all_gather(const std::string& mine) override { return host_->host_all_gather(mine); }
+  bool host_any(bool mine) override { return host_->host_any(mine); }
   std::unique_ptr<Communicator> split(int color, int key, const std::string& name) override {
     return std::make_unique<NcclCommunicator>(name, host_->split(color, key, name), process_, watcher_);
   }
@@ -66,16 +59,8 @@ class NcclCommunicator final : public Communicator {
   void unshare_memory() override;
 
  protected:
-  void run_on(CudaStream& stream, std::string_view call, const std::function<void()>& task) override;
-  void do_all_reduce(const Tensor& buffer, ReduceOp op) override;
-  void do_reduce_scatter(const Tensor& in, const Tensor& out) override;
-  void do_all_gather(const Tensor& in, const Tensor& out) override;
-  void do_all_to_all_v(const Tensor& in, const std::vector<std::int64_t>& in_rows, const Tensor& out,
-                       const std::vector<std::int64_t>& out_rows) override;
-  void do_shift(const Tensor& in, const Tensor& out, int step, ShiftSeries series) override;
-  void do_broadcast(const Tensor& buffer, int root) override;
-  void do_send(const Tensor& buffer, int peer) override;
-  void do_receive(const Tensor& buffer, int peer) override;
+  void run(const Collective&) override;  // an error: a CPU stream
+  void run(Stream& stream, CudaStream& cuda, const Collective& collective) override;
 
  private:
   // The host is inside NCCL, as the watcher sees it, and has been told if the group was aborted meanwhile.
@@ -97,10 +82,104 @@ class NcclCommunicator final : public Communicator {
 
   void start();
   void check(ncclResult_t result, const char* call) const;
-  CUstream_st* stream() const;
-  void mark(CudaStream& stream, std::uint64_t value);
-  void copy(const Tensor& from, const Tensor& to);
-  void max_of_floats(const Tensor& part);
+  void write(CudaStream& stream, std::uint64_t& word, std::uint64_t value) const {
+    check_driver(
+        write_value_(stream.handle(), reinterpret_cast<CUdeviceptr>(&word), value, CU_STREAM_WRITE_VALUE_DEFAULT),
+        "cuStreamWriteValue64");
+  }
+
+  // A captured mark is the same at each replay: what lies between it and the call's number goes ahead.
+  void count_from(Stream& stream, std::uint64_t id) {
+    const std::uint64_t base = recorder().calls() - id;  // enqueue() has begun this run there
+    if (base == std::exchange(base_, base)) return;
+    stream.visit([&](auto& backend) {
+      if constexpr (std::is_same_v<std::remove_reference_t<decltype(backend)>, CudaStream>) {
+        write(backend, watched_->progress->mark, 0);
+        write(backend, watched_->progress->base, base);
+      }
+    });
+  }
+
+  // keys are taken in place, those of bf16 in the staging buffer.
+  void max_of_floats(CudaStream& stream, const Tensor& part) const {
+    const Tensor keys(part.dtype == DType::kBf16 ? staging_ : part.data, key_dtype(part.dtype), part.shape);
+    keys_from_floats(stream, part, keys);
+    check(ncclAllReduce(keys.data, keys.data, static_cast<std::size_t>(keys.numel()), nccl_type(keys.dtype), ncclMax,
+                        comm(), stream.handle()),
+          "all_reduce");
+    floats_from_keys(stream, keys, part);
+  }
+
+  void exchange(CudaStream& stream, const AllReduce& op) const {
+    const Tensor& buffer = op.buffer;
+    const bool floats = buffer.dtype != DType::kInt32 && buffer.dtype != DType::kInt64;
+    if (op.op == ReduceOp::kMax && floats) {
+      const std::int64_t chunk = buffer.dtype == DType::kBf16 ? kStagedKeys : buffer.numel();
+      for (std::int64_t begin = 0; begin < buffer.numel(); begin += chunk) {
+        max_of_floats(stream, buffer.slice(0, begin, std::min(chunk, buffer.numel() - begin)));
+      }
+    } else if (buffer.numel() > 0) {
+      check(ncclAllReduce(buffer.data, buffer.data, static_cast<std::size_t>(buffer.numel()), nccl_type(buffer.dtype),
+                          op.op == ReduceOp::kSum ? ncclSum : ncclMax, comm(), stream.handle()),
+            op.kName);
+    }
+  }
+
+  void exchange(CudaStream& stream, const ReduceScatter& op) const {
+    if (op.out.numel() == 0) return;
+    check(ncclReduceScatter(op.in.data, op.out.data, static_cast<std::size_t>(op.out.numel()), nccl_type(op.out.dtype),
+                            ncclSum, comm(), stream.handle()),
+          op.kName);
+  }
+
+  void exchange(CudaStream& stream, const AllGather& op) const {
+    if (op.in.numel() == 0) return;
+    check(ncclAllGather(op.in.data, op.out.data, op.in.bytes(), ncclUint8, comm(), stream.handle()), op.kName);
+  }
+
+  void exchange(CudaStream& stream, const AllToAll& op) const {
+    const Tensor own = rows_of_rank(op.in, op.in_rows, rank());
+    const Tensor own_out = rows_of_rank(op.out, op.out_rows, rank());
+    if (own.data != own_out.data) stream.copy(own_out.data, own.data, own.bytes());
+    check(ncclGroupStart(), "ncclGroupStart");
+    ncclResult_t result = ncclSuccess;
+    for (int r = 0; r < size() && result == ncclSuccess; ++r) {
+      if (r == rank()) continue;
+      const Tensor to = rows_of_rank(op.in, op.in_rows, r);
+      const Tensor from = rows_of_rank(op.out, op.out_rows, r);
+      if (to.bytes() > 0) result = ncclSend(to.data, to.bytes(), ncclUint8, r, comm(), stream.handle());
+      if (from.bytes() > 0 && result == ncclSuccess) {
+        result = ncclRecv(from.data, from.bytes(), ncclUint8, r, comm(), stream.handle());
+      }
+    }
+    const ncclResult_t ended = ncclGroupEnd();  // also after an error
+    check(result, op.kName);
+    check(ended, op.kName);
+  }
+
+  void exchange(CudaStream& stream, const Shift& op) const {
+    if (peer_memory_ == nullptr || !peer_memory_->holds(op.in) || op.in.bytes() == 0) {
+      return exchange(stream, all_to_all_of(op));
+    }
+    peer_memory_->shift(stream, op);
+  }
+
+  void exchange(CudaStream& stream, const Broadcast& op) const {
+    if (op.buffer.numel() == 0) return;
+    check(ncclBroadcast(op.buffer.data, op.buffer.data, op.buffer.bytes(), ncclUint8, op.root, comm(), stream.handle()),
+          op.kName);
+  }
+
+  void exchange(CudaStream& stream, const Send& op) const {
+    if (op.buffer.numel() == 0) return;
+    check(ncclSend(op.buffer.data, op.buffer.bytes(), ncclUint8, op.peer, comm(), stream.handle()), op.kName);
+  }
+
+  void exchange(CudaStream& stream, const Receive& op) const {
+    if (op.buffer.numel() == 0) return;
+    check(ncclRecv(op.buffer.data, op.buffer.bytes(), ncclUint8, op.peer, comm(), stream.handle()), op.kName);
+  }
+
   ncclComm* comm() const { return watched_->comm; }
 
   std::unique_ptr<Communicator> host_;
@@ -109,8 +188,9 @@ class NcclCommunicator final : public Communicator {
   std::shared_ptr<WatchedGroup> watched_;  // null in a group of one rank, like the rest
   std::unique_ptr<PeerMemory> peer_memory_;
   WriteValue write_value_ = nullptr;
-  void* staging_ = nullptr;       // kStagedKeys of int32
-  CudaStream* stream_ = nullptr;  // inside run_on
+  void* staging_ = nullptr;  // kStagedKeys of int32
+  std::uint64_t ids_ = 0;    // of calls that were enqueued or captured
+  std::uint64_t base_ = 0;   // what the streams have written last, or will
 };
 
 NcclCommunicator::NcclCommunicator(const std::string& name, std::unique_ptr<Communicator> host,
@@ -124,43 +204,36 @@ NcclCommunicator::NcclCommunicator(const std::string& name, std::unique_ptr<Comm
 
 void NcclCommunicator::start() {
   use_cuda_device();
-  write_value_ = find_write_value();
+  write_value_ = driver_function<WriteValue>("cuStreamWriteValue64");
   watched_ = std::make_shared<WatchedGroup>();
   watched_->name = name();
   watched_->recorder = shared_recorder();
-  const std::vector<std::string> members = host_->host_all_gather(std::to_string(process_->rank));
-  std::vector<int> world_ranks;
+  std::vector<int> world_ranks = host_->host_gather(process_->rank);
   for (int r = 0; r < size(); ++r) {
-    world_ranks.push_back(std::stoi(members[static_cast<std::size_t>(r)]));
     if (r == rank()) continue;
-    watched_->peers += (watched_->peers.empty() ? "" : ", ") + members[static_cast<std::size_t>(r)];
+    watched_->peers += (watched_->peers.empty() ? "" : ", ") + std::to_string(world_ranks[static_cast<std::size_t>(r)]);
   }
-  watched_->mark = static_cast<std::uint64_t*>(cuda_allocate_host(sizeof(std::uint64_t)));
+  watched_->progress = static_cast<WatchedGroup::Progress*>(cuda_allocate_host(sizeof(WatchedGroup::Progress)));
   staging_ = cuda_allocate(static_cast<std::size_t>(kStagedKeys) * sizeof(std::int32_t));
-  if (watched_->mark == nullptr || staging_ == nullptr) {
+  if (watched_->progress == nullptr || staging_ == nullptr) {
     fail({.code = ExitCode::kOutOfMemory, .subject = "buffers of group " + name()});
   }
-  *watched_->mark = 0;
+  *watched_->progress = {};
   recorder().set_world_ranks(std::move(world_ranks));
   process_->add(shared_recorder());
   watcher_->add(watched_);
 
-  ncclUniqueId id;
-  std::string text;
-  if (rank() == 0) {
-    check(ncclGetUniqueId(&id), "ncclGetUniqueId");
-    text.assign(id.internal, sizeof(id.internal));
-  }
-  text = host_->host_broadcast(text, 0);  // also waits for late ranks, which NCCL would do without a limit
-  require(text.size() == sizeof(id.internal), "NCCL's unique id has another size on another rank");
-  std::memcpy(id.internal, text.data(), text.size());
+  ncclUniqueId id{};
+  if (rank() == 0) check(ncclGetUniqueId(&id), "ncclGetUniqueId");
+  id = host_->host_gather(id).front();  // also waits for late ranks, which NCCL would do without a limit
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 1;
-  const HostCall call(*process_, *watched_, NcclWatcher::kind_of("the start"));
+  const HostCall call(*process_, *watched_, NcclWatcher::kStart);
   recorder().begin({.kind = "the start of NCCL"});
   ncclComm_t made = nullptr;
   check(ncclCommInitRankConfig(&made, size(), id, rank(), &config), "ncclCommInitRankConfig");
-  recorder().end();
+  recorder().restart();
+  recorder().set_device_progress(0, false, {});
   watched_->comm = made;
 }
 
@@ -178,7 +251,7 @@ NcclCommunicator::~NcclCommunicator() {
   peer_memory_.reset();
   if (watched_->comm != nullptr) static_cast<void>(ncclCommDestroy(watched_->comm));
   cuda_free(staging_);
-  cuda_free_host(watched_->mark);
+  cuda_free_host(watched_->progress);
 }
 
 void NcclCommunicator::check(ncclResult_t result, const char* call) const {
@@ -192,111 +265,23 @@ void NcclCommunicator::check(ncclResult_t result, const char* call) const {
         .remedy = "see whether another rank ended or made another call; NCCL_DEBUG=WARN says more"});
 }
 
-CUstream_st* NcclCommunicator::stream() const {
-  if (stream_ == nullptr) {
-    fail({.subject = "group " + name(), .expected = "a CUDA stream", .got = "a CPU stream"});
-  }
-  return stream_->handle();
+void NcclCommunicator::run(const Collective&) {
+  fail({.subject = "group " + name(), .expected = "a CUDA stream", .got = "a CPU stream"});
 }
 
-void NcclCommunicator::mark(CudaStream& stream, std::uint64_t value) {
-  const CUresult result = write_value_(stream.handle(), reinterpret_cast<CUdeviceptr>(watched_->mark), value,
-                                       CU_STREAM_WRITE_VALUE_DEFAULT);
-  if (result != CUDA_SUCCESS) {
-    fail({.subject = "cuStreamWriteValue64",
-          .expected = "success",
-          .got = fmt::format("CUDA's error {}", static_cast<int>(result))});
-  }
-}
-
-void NcclCommunicator::run_on(CudaStream& stream, std::string_view call, const std::function<void()>& task) {
+void NcclCommunicator::run(Stream& stream, CudaStream& cuda, const Collective& collective) {
   process_->throw_if_aborted();
-  struct Scope {
-    CudaStream*& slot;
-    ~Scope() { slot = nullptr; }
-  };
-  const Scope scope{stream_ = &stream};
-  if (watched_ == nullptr) return task();
-  const int kind = NcclWatcher::kind_of(call);
+  if (size() == 1) {
+    return copy_alone(collective,
+                      [&](const Tensor& in, const Tensor& out) { cuda.copy(out.data, in.data, in.bytes()); });
+  }
+  const int kind = static_cast<int>(collective.index());
   const HostCall host_call(*process_, *watched_, kind);
-  const std::uint64_t number = recorder().calls();  // enqueue() has begun it there
-  mark(stream, NcclWatcher::number_of(number, kind));
-  task();
-  mark(stream, NcclWatcher::left_of(number));
-}
-
-void NcclCommunicator::copy(const Tensor& from, const Tensor& to) {
-  if (from.data != to.data) stream_->copy(to.data, from.data, from.bytes());
-}
-
-// keys are taken in place, those of bf16 in the staging buffer.
-void NcclCommunicator::max_of_floats(const Tensor& part) {
-  const Tensor keys(part.dtype == DType::kBf16 ? staging_ : part.data, key_dtype(part.dtype), part.shape);
-  keys_from_floats(*stream_, part, keys);
-  check(ncclAllReduce(keys.data, keys.data, static_cast<std::size_t>(keys.numel()), nccl_type(keys.dtype), ncclMax,
-                      comm(), stream()),
-        "all_reduce");
-  floats_from_keys(*stream_, keys, part);
-}
-
-void NcclCommunicator::do_all_reduce(const Tensor& buffer, ReduceOp op) {
-  CUstream_st* const cuda_stream = stream();
-  const bool floats = buffer.dtype != DType::kInt32 && buffer.dtype != DType::kInt64;
-  if (op == ReduceOp::kMax && floats) {
-    const std::int64_t chunk = buffer.dtype == DType::kBf16 ? kStagedKeys : buffer.numel();
-    for (std::int64_t begin = 0; begin < buffer.numel(); begin += chunk) {
-      max_of_floats(buffer.slice(0, begin, std::min(chunk, buffer.numel() - begin)));
-    }
-  } else if (buffer.numel() > 0) {
-    check(ncclAllReduce(buffer.data, buffer.data, static_cast<std::size_t>(buffer.numel()), nccl_type(buffer.dtype),
-                        op == ReduceOp::kSum ? ncclSum : ncclMax, comm(), cuda_stream),
-          "all_reduce");
-  }
-}
-
-void NcclCommunicator::do_reduce_scatter(const Tensor& in, const Tensor& out) {
-  CUstream_st* const cuda_stream = stream();
-  if (size() == 1) return copy(in, out);
-  if (out.numel() == 0) return;
-  check(ncclReduceScatter(in.data, out.data, static_cast<std::size_t>(out.numel()), nccl_type(out.dtype), ncclSum,
-                          comm(), cuda_stream),
-        "reduce_scatter");
-}
-
-void NcclCommunicator::do_all_gather(const Tensor& in, const Tensor& out) {
-  CUstream_st* const cuda_stream = stream();
-  if (size() == 1) return copy(in, out);
-  if (in.numel() == 0) return;
-  check(ncclAllGather(in.data, out.data, in.bytes(), ncclUint8, comm(), cuda_stream), "all_gather");
-}
-
-void NcclCommunicator::do_all_to_all_v(const Tensor& in, const std::vector<std::int64_t>& in_rows, const Tensor& out,
-                                       const std::vector<std::int64_t>& out_rows) {
-  CUstream_st* const cuda_stream = stream();
-  const auto part = [](const Tensor& whole, const std::vector<std::int64_t>& rows, int r) {
-    return whole.slice(0, std::accumulate(rows.begin(), rows.begin() + r, std::int64_t{0}),
-                       rows[static_cast<std::size_t>(r)]);
-  };
-  const Tensor own_in = part(in, in_rows, rank());
-  const Tensor own_out = part(out, out_rows, rank());
-  require(own_in.bytes() == own_out.bytes(),
-          "all_to_all_v: what a rank sends to itself and receives from itself differ");
-  copy(own_in, own_out);
-  if (size() == 1) return;
-  check(ncclGroupStart(), "ncclGroupStart");
-  ncclResult_t result = ncclSuccess;
-  for (int r = 0; r < size() && result == ncclSuccess; ++r) {
-    if (r == rank()) continue;
-    const Tensor to = part(in, in_rows, r);
-    const Tensor from = part(out, out_rows, r);
-    if (to.bytes() > 0) result = ncclSend(to.data, to.bytes(), ncclUint8, r, comm(), cuda_stream);
-    if (from.bytes() > 0 && result == ncclSuccess) {
-      result = ncclRecv(from.data, from.bytes(), ncclUint8, r, comm(), cuda_stream);
-    }
-  }
-  const ncclResult_t ended = ncclGroupEnd();  // also after an error
-  check(result, "all_to_all");
-  check(ended, "all_to_all");
+  const std::uint64_t id = ++ids_;
+  stream.on_each_run([this, id](Stream& runs_on) { count_from(runs_on, id); });
+  write(cuda, watched_->progress->mark, NcclWatcher::inside(id, kind));
+  std::visit([&](const auto& op) { exchange(cuda, op); }, collective);
+  write(cuda, watched_->progress->mark, NcclWatcher::behind(id));
 }
 
 bool NcclCommunicator::share_memory(void* base, std::size_t bytes, std::uint64_t layout) {
@@ -318,40 +303,6 @@ void NcclCommunicator::unshare_memory() {
   }
   peer_memory_.reset();
   host_->host_barrier();  // no peer has it mapped any more
-}
-
-void NcclCommunicator::do_shift(const Tensor& in, const Tensor& out, int step, ShiftSeries series) {
-  if (peer_memory_ == nullptr || !peer_memory_->holds(in) || in.bytes() == 0) {
-    return Communicator::do_shift(in, out, step, series);
-  }
-  peer_memory_->shift(*stream_, in, out, step, series);
-}
-
-void NcclCommunicator::do_broadcast(const Tensor& buffer, int root) {
-  CUstream_st* const cuda_stream = stream();
-  if (buffer.numel() == 0) return;
-  check(ncclBroadcast(buffer.data, buffer.data, buffer.bytes(), ncclUint8, root, comm(), cuda_stream), "broadcast");
-}
-
-void NcclCommunicator::do_send(const Tensor& buffer, int peer) {
-  CUstream_st* const cuda_stream = stream();
-  if (buffer.numel() == 0) return;
-  check(ncclSend(buffer.data, buffer.bytes(), ncclUint8, peer, comm(), cuda_stream), "send");
-}
-
-void NcclCommunicator::do_receive(const Tensor& buffer, int peer) {
-  CUstream_st* const cuda_stream = stream();
-  if (buffer.numel() == 0) return;
-  check(ncclRecv(buffer.data, buffer.bytes(), ncclUint8, peer, comm(), cuda_stream), "receive");
-}
-
-// One of the ranks with a fault throws it; the others wait until it ends them, so that it is told once.
-void throw_first(Communicator& world, const std::string& fault) {
-  const std::vector<std::string> all = world.host_all_gather(fault);
-  const auto first = std::find_if(all.begin(), all.end(), [](const std::string& f) { return !f.empty(); });
-  if (first == all.end()) return;
-  if (first - all.begin() == world.rank()) throw Error(ExitCode::kUsage, fault);
-  world.host_barrier();
 }
 
 std::string version_text(int version) {
@@ -391,8 +342,13 @@ std::unique_ptr<Communicator> make_nccl_world(const std::shared_ptr<MpiProcess>&
   if (host->size() > 1) {
     int version = 0;
     static_cast<void>(ncclGetVersion(&version));
-    throw_first(*host, nccl_version_fault(version, NCCL_VERSION_CODE));
-    throw_first(*host, gpu_fault(*host));
+    const auto refuse = [&](const std::string& fault) {
+      on_all_ranks(*host, [&] {
+        if (!fault.empty()) throw Error(ExitCode::kUsage, fault);
+      });
+    };
+    refuse(nccl_version_fault(version, NCCL_VERSION_CODE));
+    refuse(gpu_fault(*host));
     watcher = process->nccl_watcher.lock();
     if (watcher == nullptr) {
       watcher = std::make_shared<NcclWatcher>(process);

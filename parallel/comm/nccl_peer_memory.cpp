@@ -2,7 +2,6 @@
 
 #include <cuda.h>
 #include <cuda_runtime_api.h>
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -11,30 +10,26 @@
 
 #include "core/base/error.h"
 #include "core/device/cuda_check.h"
+#include "core/device/cuda_driver.h"
 #include "parallel/comm/communicator.h"
 
 namespace megalith {
 
-namespace {
+// What a rank tells the others about its memory.
+struct PeerOffer {
+  char host[256] = "";
+  char flags[64] = "";  // a SharedMemory's ticket
+  std::uint64_t bytes = 0;
+  std::uint64_t layout = 0;
+  cudaIpcMemHandle_t allocation{};  // that holds the memory
+  std::uint64_t offset = 0;         // of the memory in it
+  bool valid = false;
+};
 
-// Of libcuda, which this program does not link to.
-template <class Function>
-Function driver_function(const char* name) {
-  void* function = nullptr;
-  cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
-  MEGALITH_CUDA_CHECK(cudaGetDriverEntryPointByVersion(name, &function, 12000, cudaEnableDefault, &found));
-  require(found == cudaDriverEntryPointSuccess, "the driver lacks a function of CUDA 12");
-  return reinterpret_cast<Function>(function);
-}
+namespace {
 
 using AddressRange = CUresult (*)(CUdeviceptr*, std::size_t*, CUdeviceptr);
 using BatchMemOp = CUresult (*)(CUstream, unsigned, CUstreamBatchMemOpParams*, unsigned);
-
-void check_driver(CUresult result, const char* call) {
-  if (result == CUDA_SUCCESS) [[likely]]
-    return;
-  fail({.subject = call, .expected = "success", .got = fmt::format("CUDA's error {}", static_cast<int>(result))});
-}
 
 // Words that a stream writes and waits for, one behind the other.
 class FrontEnd {
@@ -65,19 +60,8 @@ class FrontEnd {
   std::vector<CUstreamBatchMemOpParams> ops_;
 };
 
-// What a rank tells the others about its memory.
-struct Offer {
-  char host[256] = "";
-  char flags[64] = "";  // a SharedMemory's ticket
-  std::uint64_t bytes = 0;
-  std::uint64_t layout = 0;
-  cudaIpcMemHandle_t allocation{};  // that holds the memory
-  std::uint64_t offset = 0;         // of the memory in it
-  bool valid = false;
-};
-
-Offer offer_of(void* base, std::size_t bytes, std::uint64_t layout, const SharedMemory& flags) {
-  Offer offer{.bytes = bytes, .layout = layout};
+PeerOffer offer_of(void* base, std::size_t bytes, std::uint64_t layout, const SharedMemory& flags) {
+  PeerOffer offer{.bytes = bytes, .layout = layout};
   flags.ticket().copy(offer.flags, sizeof(offer.flags) - 1);
   gethostname(offer.host, sizeof(offer.host) - 1);
   CUdeviceptr begin = 0;
@@ -100,9 +84,8 @@ std::unique_ptr<PeerMemory> PeerMemory::share(Communicator& host, void* base, st
   std::unique_ptr<PeerMemory> memory(new PeerMemory(host.rank(), host.size(), static_cast<std::byte*>(base), bytes));
   SharedMemory& flags = memory->peers_[static_cast<std::size_t>(host.rank())].shared;
   flags = SharedMemory::create(memory->peers_.size() * sizeof(Flags));
-  const Offer mine = offer_of(base, bytes, layout, flags);
-  const std::vector<std::string> offers =
-      host.host_all_gather(std::string(reinterpret_cast<const char*>(&mine), sizeof(mine)));
+  const PeerOffer mine = offer_of(base, bytes, layout, flags);
+  const std::vector<PeerOffer> offers = host.host_gather(mine);
   bool all_mapped = true;
   for (int r = 0; r < host.size() && all_mapped; ++r) {
     all_mapped = memory->map(r, layout, offers[static_cast<std::size_t>(r)]);
@@ -111,10 +94,7 @@ std::unique_ptr<PeerMemory> PeerMemory::share(Communicator& host, void* base, st
   return memory;
 }
 
-bool PeerMemory::map(int rank, std::uint64_t layout, const std::string& text) {
-  Offer offer;
-  require(text.size() == sizeof(offer), "a peer's offer of memory has another size");
-  std::memcpy(&offer, text.data(), sizeof(offer));
+bool PeerMemory::map(int rank, std::uint64_t layout, const PeerOffer& offer) {
   char host[256] = "";
   gethostname(host, sizeof(host) - 1);
   if (!offer.valid || std::strcmp(offer.host, host) != 0) return false;
@@ -152,23 +132,24 @@ bool PeerMemory::holds(const Tensor& tensor) const {
   return begin >= base_ && begin + tensor.bytes() <= base_ + bytes_;
 }
 
-void PeerMemory::shift(CudaStream& stream, const Tensor& in, const Tensor& out, int step, ShiftSeries series) {
+void PeerMemory::shift(CudaStream& stream, const Shift& shift) {
+  const int step = shift.step;
   const int ranks = static_cast<int>(peers_.size());
   const auto self = static_cast<std::size_t>(rank_);
   const auto above = [&](int steps) { return static_cast<std::size_t>((rank_ + steps) % ranks); };
   const auto below = static_cast<std::size_t>((rank_ - step + ranks) % ranks);
   Flags* const mine = peers_[self].flags;
-  const bool alone = series == ShiftSeries::kAlone, first = step == 1, last = step == ranks - 1;
+  const bool alone = shift.series == ShiftSeries::kAlone, first = step == 1, last = step == ranks - 1;
   FrontEnd words;
   const auto offer_to = [&](std::size_t rank) { words.set(peers_[rank].flags[self].ready); };
-  if (series != ShiftSeries::kOneInput) {
+  if (shift.series != ShiftSeries::kOneInput) {
     offer_to(above(step));
   } else if (first) {
     for (int steps = 1; steps < ranks; ++steps) offer_to(above(steps));
   }
   words.wait_and_clear(mine[below].ready);
   words.enqueue(stream);
-  stream.copy(out.data, peers_[below].base + (in.as<std::byte>() - base_), out.bytes());
+  stream.copy(shift.out.data, peers_[below].base + (shift.in.as<std::byte>() - base_), shift.out.bytes());
   words.set(peers_[below].flags[self].taken);
   if (alone) {
     words.wait_and_clear(mine[above(step)].taken);

@@ -17,6 +17,8 @@
 
 namespace megalith {
 
+struct PeerOffer;
+
 class PeerMemory {
  public:
   // Collective over `host`, of which only the host's calls are used. Null on every rank if one of them cannot map the
@@ -27,9 +29,9 @@ class PeerMemory {
   PeerMemory& operator=(const PeerMemory&) = delete;
 
   bool holds(const Tensor& tensor) const;
-  // in, which this memory holds at the same place on all ranks, to the rank `step` above; out, anywhere on this GPU,
-  // from the rank `step` below. One stream at a time.
-  void shift(CudaStream& stream, const Tensor& in, const Tensor& out, int step, ShiftSeries series);
+  // in, which this memory holds at the same place on all ranks, goes to the rank `step` above; out is anywhere on this
+  // GPU. One stream at a time.
+  void shift(CudaStream& stream, const Shift& shift);
   // Ends the waits of this moment; called again and again by the watcher of a run that failed, until its streams are
   // empty. From any thread.
   void release();
@@ -48,7 +50,7 @@ class PeerMemory {
   };
 
   PeerMemory(int rank, int ranks, std::byte* base, std::size_t bytes);
-  bool map(int rank, std::uint64_t layout, const std::string& offer);
+  bool map(int rank, std::uint64_t layout, const PeerOffer& offer);
 
   int rank_;
   std::byte* base_;

@@ -5,7 +5,6 @@
 #include <nccl.h>
 
 #include <algorithm>
-#include <array>
 #include <future>
 
 #include "core/base/error.h"
@@ -23,8 +22,6 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using Clock = WatchedGroup::Clock;
 
-constexpr std::array kNcclCalls = {"all_reduce", "reduce_scatter", "all_gather", "all_to_all", "shift",
-                                   "broadcast",  "send",           "receive",    "the start"};
 constexpr std::uint64_t kSeen = std::uint64_t{1} << 63;  // set in a mark by the watcher; a new call overwrites it
 constexpr milliseconds kPeriod(50);
 // From the abort of the groups to the end of the process, by which the host has thrown, unwound and reported.
@@ -33,8 +30,8 @@ constexpr seconds kGrace(20);
 constexpr std::chrono::microseconds kReleasePeriod(100);
 
 std::string name_of_kind(int kind) {
-  const auto index = static_cast<std::size_t>(kind);
-  return kind >= 0 && index < kNcclCalls.size() ? kNcclCalls[index] : "a call";
+  if (kind == NcclWatcher::kStart) return "the start";
+  return kind >= 0 ? kCollectiveNames.at(static_cast<std::size_t>(kind)) : "a call";
 }
 
 // The next host wait for any stream throws the message, so that the results of aborted kernels are never used.
@@ -51,12 +48,6 @@ void fail_next_wait(const std::string& message) {
 }
 
 }  // namespace
-
-int NcclWatcher::kind_of(std::string_view call) {
-  const auto* const found = std::find(kNcclCalls.begin(), kNcclCalls.end(), call);
-  require(found != kNcclCalls.end(), "a call that the watcher of NCCL does not know");
-  return static_cast<int>(found - kNcclCalls.begin());
-}
 
 NcclWatcher::NcclWatcher(std::shared_ptr<MpiProcess> process)
     : process_(std::move(process)), thread_([this] { watch(); }) {}
@@ -113,15 +104,18 @@ std::string NcclWatcher::fault_of(WatchedGroup& group) const {
   if (host_call >= 0 && now - since > timeout && host_call == group.host_call) return late(host_call);
 
   // The exchange fails if the GPU writes meanwhile: then the stream has left that call.
-  std::uint64_t mark = std::atomic_ref(*group.mark).load();
+  const std::atomic_ref place(group.progress->mark);
+  std::uint64_t mark = place.load();
+  const std::uint64_t base = std::atomic_ref(group.progress->base).load();
+  const bool known = mark != 0 && mark == place.load();  // and base is its
   const int kind = static_cast<int>(mark & 15) - 1;
   const bool inside = kind >= 0;
   bool seen = inside && (mark & kSeen) != 0;
-  if (inside && !seen && std::atomic_ref(*group.mark).compare_exchange_strong(mark, mark | kSeen)) {
+  if (inside && !seen && place.compare_exchange_strong(mark, mark | kSeen)) {
     group.seen_at = now;
     seen = true;
   }
-  group.recorder->set_device_progress((mark & ~kSeen) >> 4, seen, group.seen_at);
+  if (known) group.recorder->set_device_progress(((mark & ~kSeen) >> 4) + base, seen, group.seen_at);
   if (seen && now - group.seen_at > timeout) return late(kind);
 
   ncclResult_t result = ncclSuccess;
@@ -173,8 +167,8 @@ void NcclWatcher::end_process() {
     const std::lock_guard lock(process_->mutex);
     message = process_->abort_message;
   }
-  const std::string line = fmt::format("{}: error: [rank {}/{}] {}", program_invocation_short_name, process_->rank,
-                                       process_->size, message);
+  const std::string line =
+      fmt::format("{}: error: [rank {}/{}] {}", program_invocation_short_name, process_->rank, process_->size, message);
   log_last_words(line);
   end_all_ranks(*process_, ExitCode::kCommunication);
 }

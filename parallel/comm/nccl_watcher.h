@@ -17,6 +17,8 @@
 #include <thread>
 #include <vector>
 
+#include "parallel/comm/collective.h"
+
 struct ncclComm;
 
 namespace megalith {
@@ -33,9 +35,15 @@ struct WatchedGroup {
   ncclComm* comm = nullptr;
   PeerMemory* peer_memory = nullptr;  // guarded by calls; null: none is shared
   std::shared_ptr<FlightRecorder> recorder;
-  std::uint64_t* mark = nullptr;   // pinned: number_of the call that a stream is in, or left_of the last one; 0: none
-  std::timed_mutex calls;          // held while the host is inside NCCL
-  std::atomic<int> host_call{-1};  // the kind of that call
+  // Pinned; written by the streams. The call's number at the recorder is its id in `mark`, by which a captured call is
+  // the same at each replay, plus `base`.
+  struct Progress {
+    std::uint64_t mark = 0;  // inside() the call that a stream is in, or behind() the last one; 0: neither
+    std::uint64_t base = 0;
+  };
+  Progress* progress = nullptr;
+  std::timed_mutex calls;              // held while the host is inside NCCL
+  std::atomic<int> host_call{-1};      // the kind of that call, Collective's index or kStart
   std::atomic<std::int64_t> since{0};  // its start, in Clock's ticks
   std::atomic<bool> released{false};   // comm is being aborted and no longer the group's
 
@@ -56,10 +64,10 @@ class NcclWatcher {
   // After an abort of the process: until the kernels of this group have been told to return.
   void wait_until_released(const WatchedGroup& group);
 
-  // What a mark is set to: `call` counts a group's calls; names of kinds are kNcclCalls of nccl_watcher.cpp.
-  static std::uint64_t number_of(std::uint64_t call, int kind) { return (call << 4) | static_cast<unsigned>(kind + 1); }
-  static std::uint64_t left_of(std::uint64_t call) { return call << 4; }
-  static int kind_of(std::string_view call);
+  // What a mark is set to; kinds are below 15.
+  static std::uint64_t inside(std::uint64_t id, int kind) { return (id << 4) | static_cast<unsigned>(kind + 1); }
+  static std::uint64_t behind(std::uint64_t id) { return id << 4; }
+  static constexpr int kStart = static_cast<int>(kCollectiveNames.size());  // of NCCL
 
  private:
   void watch();

@@ -10,15 +10,6 @@
 
 namespace megalith {
 
-namespace {
-
-// Plan streams run no tasks, so that only a stream that computes comes here.
-[[noreturn]] void refuse() {
-  fail({.subject = "a group of a plan", .expected = "a plan stream", .got = "a stream that computes"});
-}
-
-}  // namespace
-
 PlanCommunicator::PlanCommunicator(std::string name, const Place& place)
     : Communicator(std::move(name), place.rank, place.size) {
   require(place.size > 0 && place.rank >= 0 && place.rank < place.size, "PlanCommunicator: rank outside the group");
@@ -28,11 +19,15 @@ PlanCommunicator::PlanCommunicator(std::string name, const Place& place)
   calls_ = std::make_shared<std::vector<PlannedCall>>();
 }
 
-void PlanCommunicator::on_plan(Stream& stream, std::string_view call, std::size_t bytes) {
+void PlanCommunicator::run(const Collective&) {
+  fail({.subject = "a group of a plan", .expected = "a plan stream", .got = "a stream that computes"});
+}
+
+void PlanCommunicator::on_plan(Stream& stream, const Collective& collective, std::int64_t bytes) {
   if (size() == 1 || stream.instruments().timeline == nullptr) return;
   calls_->push_back({.entry = stream.instruments().timeline->entries().size() - 1,
-                     .kind = call,
-                     .bytes = bytes,
+                     .kind = kCollectiveNames[collective.index()],
+                     .bytes = static_cast<std::size_t>(bytes),
                      .group = name(),
                      .ranks = ranks_});
 }
@@ -63,16 +58,5 @@ std::unique_ptr<Communicator> PlanCommunicator::subgroup(std::span<const int> ra
   group->calls_ = calls_;
   return group;
 }
-
-void PlanCommunicator::do_all_reduce(const Tensor&, ReduceOp) { refuse(); }
-void PlanCommunicator::do_reduce_scatter(const Tensor&, const Tensor&) { refuse(); }
-void PlanCommunicator::do_all_gather(const Tensor&, const Tensor&) { refuse(); }
-void PlanCommunicator::do_all_to_all_v(const Tensor&, const std::vector<std::int64_t>&, const Tensor&,
-                                       const std::vector<std::int64_t>&) {
-  refuse();
-}
-void PlanCommunicator::do_broadcast(const Tensor&, int) { refuse(); }
-void PlanCommunicator::do_send(const Tensor&, int) { refuse(); }
-void PlanCommunicator::do_receive(const Tensor&, int) { refuse(); }
 
 }  // namespace megalith

@@ -13,10 +13,10 @@ namespace megalith {
 
 // A call on a group of a plan: what the timeline does not know of it.
 struct PlannedCall {
-  std::size_t entry = 0;  // of the timeline
-  std::string_view kind;  // all_reduce, reduce_scatter, all_gather, all_to_all, broadcast, send or receive
-  std::size_t bytes = 0;  // as CommunicatorStats counts them
-  std::string group;      // its name
+  std::size_t entry = 0;                          // of the timeline
+  std::string_view kind;                          // a name of kCollectiveNames
+  std::size_t bytes = 0;                          // as CommunicatorStats counts them
+  std::string group;                              // its name
   std::shared_ptr<const std::vector<int>> ranks;  // of the world
 };
 
@@ -31,6 +31,7 @@ class PlanCommunicator final : public Communicator {
 
   void host_barrier() override {}
   std::vector<std::string> host_all_gather(const std::string& mine) override;
+  bool host_any(bool mine) override { return mine; }
   // An error: nobody knows the colors of the other ranks. subgroup() works.
   std::unique_ptr<Communicator> split(int color, int key, const std::string& name) override;
   std::unique_ptr<Communicator> subgroup(std::span<const int> ranks, const std::string& name) override;
@@ -41,15 +42,8 @@ class PlanCommunicator final : public Communicator {
   void clear_calls() { calls_->clear(); }
 
  protected:
-  void on_plan(Stream& stream, std::string_view call, std::size_t bytes) override;
-  void do_all_reduce(const Tensor& buffer, ReduceOp op) override;
-  void do_reduce_scatter(const Tensor& in, const Tensor& out) override;
-  void do_all_gather(const Tensor& in, const Tensor& out) override;
-  void do_all_to_all_v(const Tensor& in, const std::vector<std::int64_t>& in_rows, const Tensor& out,
-                       const std::vector<std::int64_t>& out_rows) override;
-  void do_broadcast(const Tensor& buffer, int root) override;
-  void do_send(const Tensor& buffer, int peer) override;
-  void do_receive(const Tensor& buffer, int peer) override;
+  void run(const Collective& collective) override;  // an error: plan streams run no tasks
+  void on_plan(Stream& stream, const Collective& collective, std::int64_t bytes) override;
 
  private:
   std::shared_ptr<const std::vector<int>> ranks_;  // of the world, by rank of this group

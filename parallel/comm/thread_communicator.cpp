@@ -41,6 +41,14 @@ class ThreadCommunicator final : public Communicator {
     return all;
   }
 
+  bool host_any(bool mine) override {
+    group_->host.begin(rank(), {.name = "host_any", .flag = mine});
+    bool any = false;
+    for (int r = 0; r < size(); ++r) any = any || group_->host.call(r).flag;
+    group_->host.meet();
+    return any;
+  }
+
   std::unique_ptr<Communicator> split(int color, int key, const std::string& name) override {
     if (color < 0)
       fail({.subject = "split of group " + this->name(), .expected = "a color >= 0", .got = fmt::format("{}", color)});
@@ -66,91 +74,94 @@ class ThreadCommunicator final : public Communicator {
   void abort(const std::string& message) override { group_->world->abort(ExitCode::kCommunication, message); }
 
  protected:
+  void run(const Collective& collective) override {
+    std::visit([this](const auto& op) { exchange(op); }, collective);
+  }
+
+ private:
   // Each rank sums its slice of all buffers into its own, then copies the other slices from their owners.
-  void do_all_reduce(const Tensor& buffer, ReduceOp op) override {
-    begin("all_reduce", buffer, static_cast<int>(op));
-    reduce_into(op, slice_of(buffer, rank(), size()), [&](int r) { return slice_of(peer(r), rank(), size()); });
+  void exchange(const AllReduce& op) {
+    const Tensor& buffer = op.buffer;
+    begin("all_reduce", buffer, static_cast<int>(op.op));
+    reduce_into(op.op, slice_of(buffer, rank(), size()), [&](int r) { return slice_of(peer(r), rank(), size()); });
     group_->streams.meet();
     for (int r = 0; r < size(); ++r) copy(slice_of(peer(r), r, size()), slice_of(buffer, r, size()));
     group_->streams.meet();
   }
 
-  void do_reduce_scatter(const Tensor& in, const Tensor& out) override {
-    begin("reduce_scatter", in);
+  void exchange(const ReduceScatter& op) {
+    const Tensor& out = op.out;
+    begin("reduce_scatter", op.in);
     reduce_into(ReduceOp::kSum, out, [&](int r) { return peer(r).slice(0, rank() * out.numel(), out.numel()); });
     group_->streams.meet();
   }
 
-  void do_all_gather(const Tensor& in, const Tensor& out) override {
-    begin("all_gather", in);
-    for (int r = 0; r < size(); ++r) copy(peer(r), out.slice(0, r * in.numel(), in.numel()));
+  void exchange(const AllGather& op) {
+    begin("all_gather", op.in);
+    for (int r = 0; r < size(); ++r) copy(peer(r), op.out.slice(0, r * op.in.numel(), op.in.numel()));
     group_->streams.meet();
   }
 
-  void do_all_to_all_v(const Tensor& in, const std::vector<std::int64_t>& in_rows, const Tensor& out,
-                       const std::vector<std::int64_t>& out_rows) override {
-    ThreadCall call{.name = "all_to_all", .dtype = in.dtype, .buffer = &in, .in_rows = &in_rows, .out_rows = &out_rows};
+  void exchange(const AllToAll& op) {
+    ThreadCall call{
+        .name = "all_to_all", .dtype = op.in.dtype, .buffer = &op.in, .in_rows = &op.in_rows, .out_rows = &op.out_rows};
     call.numel = 1;  // elements per row
-    for (int d = 1; d < in.rank(); ++d) call.numel *= in.size(d);
+    for (int d = 1; d < op.in.rank(); ++d) call.numel *= op.in.size(d);
     group_->streams.begin(rank(), call);
-    std::int64_t row = 0;
     for (int r = 0; r < size(); ++r) {
-      const std::vector<std::int64_t>& sent = *group_->streams.call(r).in_rows;
-      const std::int64_t first = std::accumulate(sent.begin(), sent.begin() + rank(), std::int64_t{0});
-      const std::int64_t rows = out_rows[static_cast<std::size_t>(r)];
-      copy(peer(r).slice(0, first, rows), out.slice(0, row, rows));
-      row += rows;
+      copy(rows_of_rank(peer(r), *group_->streams.call(r).in_rows, rank()), rows_of_rank(op.out, op.out_rows, r));
     }
     group_->streams.meet();
   }
 
-  void do_broadcast(const Tensor& buffer, int root) override {
-    begin("broadcast", buffer, root);
-    copy(peer(root), buffer);
+  void exchange(const Shift& op) { exchange(all_to_all_of(op)); }
+
+  void exchange(const Broadcast& op) {
+    begin("broadcast", op.buffer, op.root);
+    copy(peer(op.root), op.buffer);
     group_->streams.meet();
   }
 
-  void do_send(const Tensor& buffer, int to) override {
+  void exchange(const Send& op) {
     ThreadWorldState& world = *group_->world;
-    ThreadChannel& channel = group_->channel(rank(), to);
+    ThreadChannel& channel = group_->channel(rank(), op.peer);
     std::unique_lock lock(world.mutex);
     world.throw_if_aborted();
-    channel.buffer = &buffer;
+    channel.buffer = &op.buffer;
     channel.state = ThreadChannel::State::kOffered;
     world.changed.notify_all();
     const bool in_time = world.changed.wait_for(
         lock, world.timeout, [&] { return channel.state != ThreadChannel::State::kOffered || world.aborted; });
     if (channel.state == ThreadChannel::State::kOffered) {  // withdrawn
       channel.state = ThreadChannel::State::kEmpty;
-      if (!in_time) world.abort_locked(ExitCode::kCommunication, late("send", to));
+      if (!in_time) world.abort_locked(ExitCode::kCommunication, late("send", op.peer));
       world.throw_if_aborted();
     }
     world.changed.wait(lock, [&] { return channel.state == ThreadChannel::State::kEmpty; });
   }
 
-  void do_receive(const Tensor& buffer, int from) override {
+  void exchange(const Receive& op) {
     ThreadWorldState& world = *group_->world;
-    ThreadChannel& channel = group_->channel(from, rank());
+    ThreadChannel& channel = group_->channel(op.peer, rank());
     std::unique_lock lock(world.mutex);
     const auto offered = [&] { return channel.state == ThreadChannel::State::kOffered; };
     const bool in_time = world.changed.wait_for(lock, world.timeout, [&] { return offered() || world.aborted; });
-    if (!in_time) world.abort_locked(ExitCode::kCommunication, late("receive", from));
+    if (!in_time) world.abort_locked(ExitCode::kCommunication, late("receive", op.peer));
     world.throw_if_aborted();
-    if (channel.buffer->bytes() != buffer.bytes()) {
+    if (channel.buffer->bytes() != op.buffer.bytes()) {
       world.abort_locked(ExitCode::kCommunication,
                          fmt::format("group {}: rank {} expects {} bytes from rank {}, which sends {}", name(), rank(),
-                                     buffer.bytes(), from, channel.buffer->bytes()));
+                                     op.buffer.bytes(), op.peer, channel.buffer->bytes()));
       world.throw_if_aborted();
     }
     channel.state = ThreadChannel::State::kTaken;
     lock.unlock();
-    copy(*channel.buffer, buffer);
+    copy(*channel.buffer, op.buffer);
     lock.lock();
     channel.state = ThreadChannel::State::kEmpty;
     world.changed.notify_all();
   }
 
- private:
   void begin(const char* call, const Tensor& buffer, int argument = -1) {
     group_->streams.begin(
         rank(),

@@ -46,6 +46,7 @@ struct ThreadCall {
   const std::vector<std::int64_t>* in_rows = nullptr;  // all_to_all_v only
   const std::vector<std::int64_t>* out_rows = nullptr;
   const std::string* text = nullptr;  // host calls
+  bool flag = false;
   int color = 0;
   int key = 0;
 };

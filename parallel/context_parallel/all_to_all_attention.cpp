@@ -30,9 +30,9 @@ AllToAllAttention::AllToAllAttention(const Spec& spec, ContextGroup& group) : Co
 
 Tensor AllToAllAttention::exchange(const Context& ctx, const Tensor& sent, const std::string& label) const {
   const Tensor received = ctx.empty(sent.shape, sent.dtype, "heads received");
-  group_.begin(ctx.compute, ContextGroup::Lane::kKeys, label,
-               [&](Communicator& ranks, Stream& stream) { ranks.all_to_all(stream, sent, received); });
-  group_.wait(ctx.compute, ContextGroup::Lane::kKeys);
+  CommLane& lane = group_.keys;
+  lane.start(ctx.compute, AllToAll{.group = lane.group, .in = sent, .out = received, .label = label});
+  lane.wait(ctx.compute);
   return received;
 }
 

@@ -7,8 +7,6 @@
 
 namespace megalith {
 
-using Lane = ContextGroup::Lane;
-
 struct RingAttention::Block {
   int owner = 0;                              // whose keys
   std::int64_t first_query = 0, queries = 0;  // rows of this rank's S
@@ -44,8 +42,8 @@ Tensor statistics_of(const Context& ctx, const Tensor& lse, std::int64_t first, 
 // Keys and values of one rank after the other, [2, B, S, K, D].
 class RingAttention::Keys {
  public:
-  Keys(const Context& ctx, ContextGroup& group, Transport transport, const Tensor& k, const Tensor& v)
-      : ctx_(ctx), group_(group), transport_(transport) {
+  Keys(const Context& ctx, CommLane& lane, Transport transport, const Tensor& k, const Tensor& v)
+      : ctx_(ctx), lane_(lane), transport_(transport) {
     current_ = ctx.empty({2, k.size(0), k.size(1), k.size(2), k.size(3)}, k.dtype, "keys and values to send");
     launch(ctx.compute, Copy{.src = k, .dst = half_of(current_, 0)});
     launch(ctx.compute, Copy{.src = v, .dst = half_of(current_, 1)});
@@ -53,20 +51,19 @@ class RingAttention::Keys {
       shift();
       return;
     }
-    all_ = ctx.empty({group.size(), current_.numel()}, k.dtype, "keys and values of all ranks");
-    group_.begin(ctx.compute, Lane::kKeys, "keys and values",
-                 [&](Communicator& ranks, Stream& stream) { ranks.all_gather(stream, current_, all_); });
+    all_ = ctx.empty({lane.group.size(), current_.numel()}, k.dtype, "keys and values of all ranks");
+    lane_.start(ctx.compute, AllGather{.group = lane_.group, .in = current_, .out = all_, .label = "keys and values"});
   }
 
   // Of the step's owner; `step` from 1 on, ascending.
   Tensor at(int step, int owner) {
     if (transport_ == Transport::kGather) {
-      if (step == 1) group_.wait(ctx_.compute, Lane::kKeys);
+      if (step == 1) lane_.wait(ctx_.compute);
       return all_.slice(0, owner, 1).view(current_.shape);
     }
-    group_.wait(ctx_.compute, Lane::kKeys);
+    lane_.wait(ctx_.compute);
     current_ = next_;
-    if (step + 1 < group_.size()) shift();
+    if (step + 1 < lane_.group.size()) shift();
     return current_;
   }
 
@@ -75,11 +72,11 @@ class RingAttention::Keys {
  private:
   void shift() {
     next_ = ctx_.empty(current_.shape, current_.dtype, "keys and values received");
-    group_.shift(ctx_.compute, Lane::kKeys, "keys and values", current_, next_);
+    lane_.start(ctx_.compute, Shift{.group = lane_.group, .in = current_, .out = next_, .label = "keys and values"});
   }
 
   const Context& ctx_;
-  ContextGroup& group_;
+  CommLane& lane_;
   Transport transport_;
   Tensor current_, next_, all_;
 };
@@ -87,10 +84,10 @@ class RingAttention::Keys {
 // Sums of the gradients of keys and values, fp32 [2, B, S, K, D], on their way to their owners.
 class RingAttention::KeyGradients {
  public:
-  KeyGradients(const Context& ctx, ContextGroup& group, Transport transport, const Shape& shape)
-      : ctx_(ctx), group_(group), transport_(transport), shape_(shape) {
+  KeyGradients(const Context& ctx, CommLane& lane, Transport transport, const Shape& shape)
+      : ctx_(ctx), lane_(lane), transport_(transport), shape_(shape) {
     if (transport == Transport::kRing) return;
-    all_ = ctx.empty({group.size(), shape.numel()}, DType::kFp32, "key gradients of all ranks");
+    all_ = ctx.empty({lane.group.size(), shape.numel()}, DType::kFp32, "key gradients of all ranks");
     launch(ctx.compute, Fill{.x = all_, .value = 0});
   }
 
@@ -102,7 +99,7 @@ class RingAttention::KeyGradients {
     } else if (step == 0) {
       sum = ctx_.empty(shape_, DType::kFp32, "key gradients");
     } else {
-      group_.wait(ctx_.compute, Lane::kGradients);
+      lane_.wait(ctx_.compute);
       sum = received_;
     }
     for (const int which : {0, 1}) {
@@ -112,23 +109,24 @@ class RingAttention::KeyGradients {
     }
     if (transport_ == Transport::kGather) return;
     received_ = ctx_.empty(shape_, DType::kFp32, "key gradients received");
-    group_.shift(ctx_.compute, Lane::kGradients, "gradients of keys and values", sum, received_);
+    lane_.start(ctx_.compute, Shift{.group = lane_.group, .in = sum, .out = received_, .label = kLabel});
   }
 
   // After the last add().
   Tensor own() {
     if (transport_ == Transport::kGather) {
       received_ = ctx_.empty(shape_, DType::kFp32, "key gradients received");
-      group_.begin(ctx_.compute, Lane::kGradients, "gradients of keys and values",
-                   [&](Communicator& ranks, Stream& stream) { ranks.reduce_scatter(stream, all_, received_); });
+      lane_.start(ctx_.compute, ReduceScatter{.group = lane_.group, .in = all_, .out = received_, .label = kLabel});
     }
-    group_.wait(ctx_.compute, Lane::kGradients);
+    lane_.wait(ctx_.compute);
     return received_;
   }
 
  private:
+  static constexpr const char* kLabel = "gradients of keys and values";
+
   const Context& ctx_;
-  ContextGroup& group_;
+  CommLane& lane_;
   Transport transport_;
   Shape shape_;
   Tensor received_, all_;
@@ -156,7 +154,7 @@ Tensor RingAttention::forward_again(const Context& ctx, const Microbatch& mb, St
   const Shape rows{q.size(0) * tokens, spec().heads * spec().head_dim};
   const Tensor out = ctx.empty(rows, q.dtype, "attention output");
   const Tensor lse = ctx.empty({q.size(0), spec().heads, tokens}, DType::kFp32, "attention statistics");
-  Keys keys(ctx, group_, transport_, k, v);
+  Keys keys(ctx, group_.keys, transport_, k, v);
   launch(ctx.compute,
          AttentionForward{.q = q, .k = k, .v = v, .out = by_head(mb, out), .lse = lse, .scale = spec().scale()});
   Tensor sum = out;  // fp32
@@ -230,8 +228,8 @@ TensorList RingAttention::backward_data(const Context& ctx, const Microbatch& mb
   const std::int64_t tokens = dq.size(1);
   const bool narrow = dq.dtype != DType::kFp32;
   const Tensor dq_sum = narrow ? ctx.empty(dq.shape, DType::kFp32, "query gradient") : dq;
-  Keys keys(ctx, group_, transport_, by_sequence(mb, stash.at(kK, "k")), by_sequence(mb, stash.at(kV, "v")));
-  KeyGradients sums(ctx, group_, transport_, keys.own().shape);
+  Keys keys(ctx, group_.keys, transport_, by_sequence(mb, stash.at(kK, "k")), by_sequence(mb, stash.at(kV, "v")));
+  KeyGradients sums(ctx, group_.gradients, transport_, keys.own().shape);
   for (int step = 0; step < group_.size(); ++step) {
     const Block of_step = block(step, tokens);
     const Tensor of_owner = step == 0 ? keys.own() : keys.at(step, of_step.owner);

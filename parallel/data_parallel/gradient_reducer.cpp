@@ -30,13 +30,13 @@ std::vector<std::vector<int>> assign_buckets(std::span<const std::int64_t> unit_
 
 GradientReducer::GradientReducer(Communicator& group, const Streams& streams,
                                  const std::vector<std::vector<Tensor>>& buckets, Result result)
-    : group_(group), streams_(streams), result_(result), ready_("gradient bucket ready"), done_("gradients reduced") {
+    : compute_(streams.compute), lane_(group, streams.communication, "gradients"), result_(result) {
   for (const std::vector<Tensor>& tensors : buckets) {
     Bucket& bucket = buckets_.emplace_back();
     for (const Tensor& tensor : tensors) {
       check_dtype(tensor, {DType::kFp32, DType::kBf16}, "main_grad");
       check_contiguous(tensor, "main_grad");
-      require(result_ == Result::kWhole || tensor.numel() % group_.size() == 0,
+      require(result_ == Result::kWhole || tensor.numel() % lane_.group.size() == 0,
               "a scattered range is a multiple of the ranks");
       if (tensor.numel() > 0) bucket.ranges.push_back(tensor.view({tensor.numel()}));
     }
@@ -54,16 +54,15 @@ void GradientReducer::reduce(int bucket) {
           .remedy = "enqueue one reduce action for each bucket"});
   }
   b.started = true;
-  if (group_.size() == 1) return;
-  streams_.compute.record(ready_);
-  streams_.communication.wait(ready_);
+  if (lane_.group.size() == 1) return;
+  const std::string label = fmt::format("gradients of bucket {}", bucket);
+  const FlatShard own{.rank = lane_.group.rank(), .ranks = lane_.group.size()};
+  lane_.begin(compute_);
   for (const Tensor& range : b.ranges) {
-    group_.label_next(fmt::format("gradients of bucket {}", bucket));
     if (result_ == Result::kWhole) {
-      group_.all_reduce(streams_.communication, range);
+      launch(lane_.stream, AllReduce{.group = lane_.group, .buffer = range, .label = label});
     } else {
-      const FlatShard own{.rank = group_.rank(), .ranks = group_.size()};
-      group_.reduce_scatter(streams_.communication, range, own.of(range));
+      launch(lane_.stream, ReduceScatter{.group = lane_.group, .in = range, .out = own.of(range), .label = label});
       ++ranges_scattered_;
     }
     bytes_reduced_ += static_cast<std::int64_t>(range.bytes());
@@ -80,9 +79,9 @@ void GradientReducer::finish() {
           .remedy = "enqueue one reduce action for each bucket"});
   }
   for (Bucket& bucket : buckets_) bucket.started = false;
-  if (group_.size() == 1 || buckets_.empty()) return;
-  streams_.communication.record(done_);
-  streams_.compute.wait(done_);
+  if (lane_.group.size() == 1 || buckets_.empty()) return;
+  lane_.end();
+  lane_.wait(compute_);
 }
 
 }  // namespace megalith

@@ -9,10 +9,8 @@
 #include <span>
 #include <vector>
 
-#include "core/device/event.h"
-#include "core/device/stream.h"
 #include "core/tensor/tensor.h"
-#include "parallel/comm/communicator.h"
+#include "parallel/comm/comm_lane.h"
 
 namespace megalith {
 
@@ -58,12 +56,10 @@ class GradientReducer {
     bool started = false;
   };
 
-  Communicator& group_;
-  Streams streams_;
+  Stream& compute_;
+  CommLane lane_;
   Result result_;
   std::vector<Bucket> buckets_;
-  Event ready_;  // recorded once per bucket; a wait refers to the record before it
-  Event done_;
   std::int64_t buckets_reduced_ = 0;
   std::int64_t bytes_reduced_ = 0;
   std::int64_t ranges_scattered_ = 0;

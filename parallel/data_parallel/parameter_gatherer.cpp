@@ -12,7 +12,7 @@ namespace megalith {
 
 ParameterGatherer::ParameterGatherer(Communicator& group, const Streams& streams,
                                      const std::vector<std::vector<Tensor>>& buckets)
-    : group_(group), streams_(streams), buckets_(buckets.size()) {
+    : compute_(streams.compute), lane_(group, streams.communication, "parameters"), buckets_(buckets.size()) {
   for (std::size_t b = 0; b < buckets.size(); ++b) {
     for (const Tensor& tensor : buckets[b]) {
       check_contiguous(tensor, "weights");
@@ -24,24 +24,25 @@ ParameterGatherer::ParameterGatherer(Communicator& group, const Streams& streams
 
 void ParameterGatherer::updated() {
   require(pending_.empty(), "ParameterGatherer::updated while parameters of the step before are gathered");
-  if (group_.size() == 1 || buckets_.empty()) return;
-  streams_.compute.record(updated_);
-  streams_.communication.wait(updated_);
+  if (lane_.group.size() == 1 || buckets_.empty()) return;
+  lane_.begin(compute_);
 }
 
 void ParameterGatherer::gather(int bucket) {
   require(bucket >= 0 && bucket < num_buckets(), "ParameterGatherer::gather of an unknown bucket");
   require(std::find(pending_.begin(), pending_.end(), bucket) == pending_.end(),
           "ParameterGatherer::gather of a bucket that is being gathered");
-  if (group_.size() == 1) return;
+  if (lane_.group.size() == 1) return;
   Bucket& b = buckets_[static_cast<std::size_t>(bucket)];
-  const FlatShard own{.rank = group_.rank(), .ranks = group_.size()};
+  const FlatShard own{.rank = lane_.group.rank(), .ranks = lane_.group.size()};
   for (const Tensor& range : b.ranges) {
-    group_.label_next(fmt::format("parameters of bucket {}", bucket));
-    group_.all_gather(streams_.communication, own.of(range), range);
+    launch(lane_.stream, AllGather{.group = lane_.group,
+                                   .in = own.of(range),
+                                   .out = range,
+                                   .label = fmt::format("parameters of bucket {}", bucket)});
     ++ranges_gathered_;
   }
-  streams_.communication.record(b.gathered);
+  lane_.stream.record(b.gathered);
   pending_.push_back(bucket);
   ++buckets_gathered_;
 }
@@ -49,14 +50,14 @@ void ParameterGatherer::gather(int bucket) {
 void ParameterGatherer::add_to(int bucket, const std::function<void(Stream&)>& enqueue) {
   require(std::find(pending_.begin(), pending_.end(), bucket) != pending_.end(),
           "ParameterGatherer::add_to a bucket that is not being gathered");
-  enqueue(streams_.communication);
-  streams_.communication.record(buckets_[static_cast<std::size_t>(bucket)].gathered);
+  enqueue(lane_.stream);
+  lane_.stream.record(buckets_[static_cast<std::size_t>(bucket)].gathered);
 }
 
 void ParameterGatherer::wait(int bucket) {
   const auto found = std::find(pending_.begin(), pending_.end(), bucket);
   if (found == pending_.end()) return;
-  streams_.compute.wait(buckets_[static_cast<std::size_t>(bucket)].gathered);
+  compute_.wait(buckets_[static_cast<std::size_t>(bucket)].gathered);
   pending_.erase(pending_.begin(), found + 1);
 }
 

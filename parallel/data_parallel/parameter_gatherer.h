@@ -7,10 +7,8 @@
 #include <functional>
 #include <vector>
 
-#include "core/device/event.h"
-#include "core/device/stream.h"
 #include "core/tensor/tensor.h"
-#include "parallel/comm/communicator.h"
+#include "parallel/comm/comm_lane.h"
 
 namespace megalith {
 
@@ -48,10 +46,9 @@ class ParameterGatherer {
     Event gathered{"parameters gathered"};
   };
 
-  Communicator& group_;
-  Streams streams_;
+  Stream& compute_;
+  CommLane lane_;  // which ends bucket by bucket
   std::vector<Bucket> buckets_;
-  Event updated_{"parameters updated"};
   std::vector<int> pending_;  // started and not waited for, in the order of the communication stream
   std::int64_t buckets_gathered_ = 0;
   std::int64_t ranges_gathered_ = 0;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <tuple>
 #include <utility>
 
 #include "core/base/error.h"
@@ -74,11 +75,10 @@ PipelineTransfer::~PipelineTransfer() = default;
 
 void PipelineTransfer::connect(const Tensor& scratch) {
   for (Channel& c : channels_) {
-    c.group->label_next("connection");
     if (c.sends) {
-      c.group->send(*c.stream, scratch, 1);
+      launch(*c.stream, Send{.group = *c.group, .buffer = scratch, .peer = 1, .label = "connection"});
     } else {
-      c.group->receive(*c.stream, scratch, 0);
+      launch(*c.stream, Receive{.group = *c.group, .buffer = scratch, .peer = 0, .label = "connection"});
     }
     c.stream->synchronize();
   }
@@ -98,19 +98,29 @@ PipelineTransfer::Channel& PipelineTransfer::channel(int peer, bool sends) {
   return *found;
 }
 
+PipelineTransfer::Flight& PipelineTransfer::flight(const Action& action, bool sends) {
+  const std::tuple key{action.column, action.gradient, sends, action.peer};
+  const auto found = flights_.find(key);
+  if (found != flights_.end()) return found->second;
+  return flights_.try_emplace(key, channel(action.peer, sends)).first->second;
+}
+
+template <class Op>
+void PipelineTransfer::start(const Action& action, Flight& flight, const Op& op) {
+  CommLane& lane = flight.lane;
+  lane.begin(ctx_.compute);
+  const TraceRange range(lane.stream, lane.stream.instruments().trace, [&] { return to_string(action); });
+  launch(lane.stream, op);
+  lane.end();
+}
+
 void PipelineTransfer::post_receive(const Action& action) {
-  Channel& c = channel(action.peer, false);
   Flight& f = flight(action, false);
   ctx_.arena.begin_scope(
       {.column = action.column, .segment = -1, .verb = action.gradient ? kReceiveGradientScope : kReceiveOutputScope});
   f.buffer = ctx_.empty(spec_.shape, spec_.dtype, action.gradient ? "received gradient" : "received output");
   if (rehearses_) return launch(ctx_.compute, Fill{.x = f.buffer, .value = 0});
-  ctx_.compute.record(f.ready);
-  c.stream->wait(f.ready);
-  const TraceRange range(*c.stream, c.stream->instruments().trace, [&] { return to_string(action); });
-  c.group->label_next(label_of(action));
-  c.group->receive(*c.stream, f.buffer, 0);
-  c.stream->record(f.done);
+  start(action, f, Receive{.group = f.lane.group, .buffer = f.buffer, .peer = 0, .label = label_of(action)});
   ++stats_.received;
 }
 
@@ -118,7 +128,7 @@ void PipelineTransfer::wait_receive(const Action& action) {
   TensorList tensors = handed_over_;
   if (action.peer != kThisStage) {
     Flight& f = flight(action, false);
-    if (!rehearses_) ctx_.compute.wait(f.done);
+    if (!rehearses_) f.lane.wait(ctx_.compute);
     tensors = action.gradient ? TensorList{f.buffer, f.buffer} : TensorList{f.buffer, Tensor{}};
   }
   if (action.gradient) {
@@ -145,22 +155,16 @@ void PipelineTransfer::send(const Action& action) {
     ++stats_.handed_over;
     return;
   }
-  Channel& c = channel(action.peer, true);
   Flight& f = flight(action, true);
   f.buffer = payload(action);
   if (rehearses_) return;
-  ctx_.compute.record(f.ready);
-  c.stream->wait(f.ready);
-  const TraceRange range(*c.stream, c.stream->instruments().trace, [&] { return to_string(action); });
-  c.group->label_next(label_of(action));
-  c.group->send(*c.stream, f.buffer, 1);
-  c.stream->record(f.done);
+  start(action, f, Send{.group = f.lane.group, .buffer = f.buffer, .peer = 1, .label = label_of(action)});
   ++stats_.sent;
   stats_.bytes_sent += static_cast<std::int64_t>(f.buffer.bytes());
 }
 
 void PipelineTransfer::wait_send(const Action& action) {
-  if (!rehearses_) ctx_.compute.wait(flight(action, true).done);
+  if (!rehearses_) flight(action, true).lane.wait(ctx_.compute);
 }
 
 void PipelineTransfer::synchronize() {

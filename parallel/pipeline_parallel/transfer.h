@@ -12,8 +12,7 @@
 #include <tuple>
 #include <vector>
 
-#include "core/device/event.h"
-#include "parallel/comm/communicator.h"
+#include "parallel/comm/comm_lane.h"
 #include "parallel/pipeline_parallel/placement.h"
 #include "parallel/pipeline_parallel/segment_runner.h"
 
@@ -63,16 +62,17 @@ class PipelineTransfer {
     int peer = 0;  // stage
     bool sends = false;
   };
-  struct Flight {                  // of one message
-    Event ready{"message ready"};  // on the compute stream: the tensor is made, or its buffer is free
-    Event done{"message done"};    // on the channel's
+  struct Flight {  // of one message
+    explicit Flight(const Channel& channel) : lane(*channel.group, *channel.stream, "message") {}
+    CommLane lane;
     Tensor buffer;
   };
 
   Channel& channel(int peer, bool sends);
-  Flight& flight(const Action& action, bool sends) {
-    return flights_[{action.column, action.gradient, sends, action.peer}];
-  }
+  Flight& flight(const Action& action, bool sends);
+  // Carries it out between the making of its buffer, or its last use, and its use.
+  template <class Op>
+  void start(const Action& action, Flight& flight, const Op& op);
   Tensor payload(const Action& action);
 
   const Context& ctx_;

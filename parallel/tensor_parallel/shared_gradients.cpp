@@ -66,16 +66,16 @@ void SharedGradients::sum(Stream& compute) {
   for (const Set& set : sets_)
     for_each_small(set, [&](const Tensor& from, const Tensor& to) { launch(compute, Copy{.src = from, .dst = to}); });
   if (sets_.empty()) return;
-  group_.communicate(compute, [&](Stream& communication) {
-    for (const Set& set : sets_) {
-      std::vector<Tensor> buffers = set.large;
-      if (set.packed) buffers.push_back(set.packed);
-      for (const Tensor& buffer : buffers) {
-        set.group->label_next("gradients of shared parameters");
-        set.group->all_reduce(communication, buffer);
-      }
-    }
-  });
+  CommLane& lane = group_.lane();
+  lane.begin(compute);
+  for (const Set& set : sets_) {
+    std::vector<Tensor> buffers = set.large;
+    if (set.packed) buffers.push_back(set.packed);
+    for (const Tensor& buffer : buffers)
+      launch(lane.stream, AllReduce{.group = *set.group, .buffer = buffer, .label = "gradients of shared parameters"});
+  }
+  lane.end();
+  lane.wait(compute);
   for (const Set& set : sets_)
     for_each_small(set, [&](const Tensor& to, const Tensor& from) { launch(compute, Copy{.src = from, .dst = to}); });
 }

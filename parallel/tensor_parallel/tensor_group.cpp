@@ -8,61 +8,39 @@
 
 namespace megalith {
 
-namespace {
-
-// What comes on `communication` runs after what is on `compute`.
-void follow(Stream& communication, Stream& compute, Event& ready) {
-  compute.record(ready);
-  communication.wait(ready);
-}
-
-}  // namespace
-
 TensorGroup::TensorGroup(Communicator& group, Stream& communication, const Options& options)
-    : group_(group),
-      communication_(communication),
+    : lane_(group, communication, "tensor-parallel rows"),
+      prefetch_(group, communication, "prefetched rows"),
       sequence_parallel_(options.sequence_parallel && group.size() > 1),
-      overlap_(options.overlap && sequence_parallel_),
-      ready_("tensor-parallel input ready"),
-      done_("tensor-parallel collective done"),
-      behind_done_("rows gathered behind") {}
-
-void TensorGroup::communicate(Stream& compute, const std::function<void(Stream&)>& enqueue) {
-  follow(communication_, compute, ready_);
-  enqueue(communication_);
-  communication_.record(done_);
-  compute.wait(done_);
-}
+      overlap_(options.overlap && sequence_parallel_) {}
 
 Tensor TensorGroup::gather_rows(const Context& ctx, const Tensor& x, const std::string& label) {
   if (!sequence_parallel_) return x;
-  const Tensor whole = ctx.empty({x.size(0) * group_.size(), x.size(1)}, x.dtype, "gathered rows");
-  communicate(ctx.compute, [&](Stream& stream) {
-    group_.label_next("rows of " + label);
-    group_.all_gather(stream, x, whole);
-  });
+  const Tensor whole = ctx.empty({x.size(0) * size(), x.size(1)}, x.dtype, "gathered rows");
+  communicate(ctx.compute, AllGather{.group = lane_.group, .in = x, .out = whole, .label = "rows of " + label});
   return whole;
 }
 
 Tensor TensorGroup::sum_rows(const Context& ctx, const Tensor& partial, const std::string& label) {
-  if (group_.size() == 1) return partial;
+  if (size() == 1) return partial;
   if (!sequence_parallel_) {
     all_reduce(ctx.compute, partial, ReduceOp::kSum, "sum of " + label);
     return partial;
   }
   check_divides(partial.size(0), label);
-  const Tensor mine = ctx.empty({partial.size(0) / group_.size(), partial.size(1)}, partial.dtype, "scattered rows");
-  communicate(ctx.compute, [&](Stream& stream) {
-    group_.label_next("sum of " + label);
-    group_.reduce_scatter(stream, partial, mine);
-  });
+  const Tensor mine = ctx.empty({partial.size(0) / size(), partial.size(1)}, partial.dtype, "scattered rows");
+  communicate(ctx.compute, ReduceScatter{.group = lane_.group, .in = partial, .out = mine, .label = "sum of " + label});
   return mine;
 }
 
 void TensorGroup::exchange(int step, ShiftSeries series, const Tensor& mine, const Tensor& theirs,
                            const std::string& label) {
-  group_.label_next(fmt::format("{}, piece {} of {}", label, step, group_.size() - 1));
-  group_.shift(communication_, mine, theirs, step, series);
+  launch(lane_.stream, Shift{.group = lane_.group,
+                             .in = mine,
+                             .out = theirs,
+                             .step = step,
+                             .series = series,
+                             .label = fmt::format("{}, piece {} of {}", label, step, size() - 1)});
 }
 
 void TensorGroup::use_rows(const Context& ctx, const Tensor& x, const std::string& label, const RowsTask& use) {
@@ -80,23 +58,23 @@ Tensor TensorGroup::gather_rows(const Context& ctx, const Tensor& x, const std::
     return whole;
   }
   const Tensor whole = use_others(ctx, x, label, use);
-  launch(ctx.compute, Copy{.src = x, .dst = whole.slice(0, group_.rank() * x.size(0), x.size(0))});
+  launch(ctx.compute, Copy{.src = x, .dst = whole.slice(0, lane_.group.rank() * x.size(0), x.size(0))});
   return whole;
 }
 
 Tensor TensorGroup::use_others(const Context& ctx, const Tensor& x, const std::string& label, const RowsTask& use) {
   const std::int64_t rows = x.size(0);
-  const Tensor whole = ctx.empty({rows * group_.size(), x.size(1)}, x.dtype, "gathered rows");
+  const Tensor whole = ctx.empty({rows * size(), x.size(1)}, x.dtype, "gathered rows");
   const auto piece = [&](int rank) { return whole.slice(0, rank * rows, rows); };
-  follow(communication_, ctx.compute, ready_);
-  for (int step = 0; step < group_.size(); ++step) {
-    const bool more = step + 1 < group_.size();
+  lane_.begin(ctx.compute);
+  for (int step = 0; step < size(); ++step) {
+    const bool more = step + 1 < size();
     if (more) {
       exchange(step + 1, ShiftSeries::kOneInput, x, piece(below(step + 1)), "rows of " + label);
-      communication_.record(done_);
+      lane_.end();
     }
     use(step == 0 ? x : piece(below(step)), below(step) * rows);
-    if (more) ctx.compute.wait(done_);
+    if (more) lane_.wait(ctx.compute);
   }
   return whole;
 }
@@ -104,16 +82,16 @@ Tensor TensorGroup::use_others(const Context& ctx, const Tensor& x, const std::s
 Tensor TensorGroup::gather_rows_behind(const Context& ctx, const Tensor& x, const std::string& label) {
   require(overlap_, "gather_rows_behind without overlap");
   const std::int64_t rows = x.size(0);
-  const Tensor whole = ctx.empty({rows * group_.size(), x.size(1)}, x.dtype, "gathered rows");
-  for (int step = 1; step < group_.size(); ++step) {
+  const Tensor whole = ctx.empty({rows * size(), x.size(1)}, x.dtype, "gathered rows");
+  for (int step = 1; step < size(); ++step) {
     exchange(step, ShiftSeries::kOneInput, x, whole.slice(0, below(step) * rows, rows), "rows of " + label);
   }
-  launch(communication_, Copy{.src = x, .dst = whole.slice(0, group_.rank() * rows, rows)});
-  communication_.record(behind_done_);
+  launch(lane_.stream, Copy{.src = x, .dst = whole.slice(0, lane_.group.rank() * rows, rows)});
+  prefetch_.end();
   return whole;
 }
 
-void TensorGroup::wait_for_rows_behind(const Context& ctx) { ctx.compute.wait(behind_done_); }
+void TensorGroup::wait_for_rows_behind(const Context& ctx) { prefetch_.wait(ctx.compute); }
 
 Tensor TensorGroup::sum_rows(const Context& ctx, const Shape& shape, DType dtype, const std::string& label,
                              const RowsTask& make) {
@@ -123,36 +101,33 @@ Tensor TensorGroup::sum_rows(const Context& ctx, const Shape& shape, DType dtype
     return sum_rows(ctx, partial, label);
   }
   check_divides(shape[0], label);
-  const std::int64_t rows = shape[0] / group_.size(), columns = shape[1];
+  const std::int64_t rows = shape[0] / size(), columns = shape[1];
   const Tensor mine = ctx.empty({rows, columns}, dtype, "scattered rows");
-  const Tensor sent = ctx.empty({rows * (group_.size() - 1), columns}, dtype, "partial rows of others");
-  const Tensor parts = ctx.empty({rows * group_.size(), columns}, dtype, "parts of scattered rows");
-  for (int step = 1; step < group_.size(); ++step) {
+  const Tensor sent = ctx.empty({rows * (size() - 1), columns}, dtype, "partial rows of others");
+  const Tensor parts = ctx.empty({rows * size(), columns}, dtype, "parts of scattered rows");
+  for (int step = 1; step < size(); ++step) {
     const Tensor piece = sent.slice(0, (step - 1) * rows, rows);
     make(piece, above(step) * rows);
-    follow(communication_, ctx.compute, ready_);
+    lane_.begin(ctx.compute);
     exchange(step, ShiftSeries::kManyInputs, piece, parts.slice(0, below(step) * rows, rows), "sum of " + label);
   }
-  make(parts.slice(0, group_.rank() * rows, rows), group_.rank() * rows);
-  communication_.record(done_);
-  ctx.compute.wait(done_);
-  launch(ctx.compute, SumParts{.parts = parts.view({group_.size(), rows, columns}), .y = mine});
+  make(parts.slice(0, lane_.group.rank() * rows, rows), lane_.group.rank() * rows);
+  lane_.end();
+  lane_.wait(ctx.compute);
+  launch(ctx.compute, SumParts{.parts = parts.view({size(), rows, columns}), .y = mine});
   return mine;
 }
 
 void TensorGroup::check_divides(std::int64_t rows, const std::string& label) const {
-  if (rows % group_.size() == 0) return;
+  if (rows % size() == 0) return;
   fail({.subject = "rows of " + label,
-        .expected = fmt::format("a multiple of the {} tensor-parallel ranks", group_.size()),
+        .expected = fmt::format("a multiple of the {} tensor-parallel ranks", size()),
         .got = fmt::format("{}", rows)});
 }
 
 void TensorGroup::all_reduce(Stream& compute, const Tensor& buffer, ReduceOp op, const std::string& label) {
-  if (group_.size() == 1) return;
-  communicate(compute, [&](Stream& stream) {
-    group_.label_next(label);
-    group_.all_reduce(stream, buffer, op);
-  });
+  if (size() == 1) return;
+  communicate(compute, AllReduce{.group = lane_.group, .buffer = buffer, .op = op, .label = label});
 }
 
 }  // namespace megalith

@@ -8,10 +8,9 @@
 #include <functional>
 #include <string>
 
-#include "core/device/event.h"
 #include "core/layers/context.h"
 #include "core/layers/parameter.h"
-#include "parallel/comm/communicator.h"
+#include "parallel/comm/comm_lane.h"
 
 namespace megalith {
 
@@ -25,14 +24,14 @@ class TensorGroup {
   // `group` serves `communication` alone; both outlive this object.
   TensorGroup(Communicator& group, Stream& communication, const Options& options);
 
-  TensorSplit split() const { return {.rank = group_.rank(), .ranks = group_.size(), .sequence = sequence_parallel_}; }
-  Communicator& communicator() const { return group_; }
+  TensorSplit split() const { return {.rank = lane_.group.rank(), .ranks = size(), .sequence = sequence_parallel_}; }
+  Communicator& communicator() const { return lane_.group; }
   // Of a microbatch's rows, those that this rank holds between the linears.
-  std::int64_t rows(std::int64_t tokens) const { return sequence_parallel_ ? tokens / group_.size() : tokens; }
+  std::int64_t rows(std::int64_t tokens) const { return sequence_parallel_ ? tokens / size() : tokens; }
 
   bool overlaps() const { return overlap_; }
   // Of all ranks, where this rank holds so many between the linears.
-  std::int64_t whole_rows(std::int64_t rows) const { return sequence_parallel_ ? rows * group_.size() : rows; }
+  std::int64_t whole_rows(std::int64_t rows) const { return sequence_parallel_ ? rows * size() : rows; }
 
   // `label` is what the collective carries, for reports of hangs.
   // With sequence parallelism the ranks' rows one after the other, [T / P, H] -> [T, H]; otherwise x itself.
@@ -55,25 +54,28 @@ class TensorGroup {
 
   void all_reduce(Stream& compute, const Tensor& buffer, ReduceOp op, const std::string& label);
 
-  // `enqueue` on the communication stream, after what is on the compute stream and before what comes there.
-  void communicate(Stream& compute, const std::function<void(Stream& communication)>& enqueue);
+  CommLane& lane() { return lane_; }
 
  private:
+  // A collective between what is on the compute stream and what comes there.
+  template <class Op>
+  void communicate(Stream& compute, const Op& op) {
+    lane_.start(compute, op);
+    lane_.wait(compute);
+  }
+  int size() const { return lane_.group.size(); }
   // Rows of which all ranks' are there at the end, but this one's.
   Tensor use_others(const Context& ctx, const Tensor& x, const std::string& label, const RowsTask& use);
   // Sends `mine` to the rank `step` above and receives into `theirs` from the rank `step` below.
   void exchange(int step, ShiftSeries series, const Tensor& mine, const Tensor& theirs, const std::string& label);
   void check_divides(std::int64_t rows, const std::string& label) const;
-  int above(int step) const { return (group_.rank() + step) % group_.size(); }
-  int below(int step) const { return (group_.rank() - step + group_.size()) % group_.size(); }
+  int above(int step) const { return (lane_.group.rank() + step) % size(); }
+  int below(int step) const { return (lane_.group.rank() - step + size()) % size(); }
 
-  Communicator& group_;
-  Stream& communication_;
+  CommLane lane_;
+  CommLane prefetch_;  // of gather_rows_behind, which outlives a collective
   bool sequence_parallel_;
   bool overlap_;
-  Event ready_;  // recorded at each collective; a wait refers to the record before it
-  Event done_;
-  Event behind_done_;
 };
 
 }  // namespace megalith

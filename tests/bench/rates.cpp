@@ -300,15 +300,14 @@ void print_links(Bench& bench, Communicator& world) {
     const auto measure = [&](std::int64_t count) {
       constexpr int kCalls = 20;
       const Tensor part = buffer.slice(0, 0, count);
-      world.all_reduce(bench.stream(), part);
+      launch(bench.stream(), AllReduce{.group = world, .buffer = part});
       bench.stream().synchronize();
       world.host_barrier();
       const auto start = Clock::now();
-      for (int i = 0; i < kCalls; ++i) world.all_reduce(bench.stream(), part);
+      for (int i = 0; i < kCalls; ++i) launch(bench.stream(), AllReduce{.group = world, .buffer = part});
       bench.stream().synchronize();
       double slowest = 0;
-      for (const std::string& text : world.host_all_gather(fmt::format("{}", since(start) / kCalls)))
-        slowest = std::max(slowest, std::stod(text));
+      for (const double seconds : world.host_gather(since(start) / kCalls)) slowest = std::max(slowest, seconds);
       return slowest;
     };
     const double of_small = measure(small), of_large = measure(large);

@@ -63,7 +63,7 @@ template <class T>
 void all_reduce_case(Communicator& world, Rig& rig, std::int64_t n) {
   for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax}) {
     auto buffer = rig.of_rank<T>(world.rank(), n);
-    rig.run([&] { world.all_reduce(rig.stream(), buffer.tensor(), op); }, buffer);
+    rig.run([&] { launch(rig.stream(), AllReduce{.group = world, .buffer = buffer.tensor(), .op = op}); }, buffer);
     std::vector<T> want(static_cast<std::size_t>(n));
     for (std::int64_t i = 0; i < n; ++i) {
       want[static_cast<std::size_t>(i)] = reduced<T>(rig.form(), op, world.size(), i);
@@ -82,10 +82,16 @@ void reduce_scatter_case(Communicator& world, Rig& rig, std::int64_t n) {
     want[static_cast<std::size_t>(i)] = reduced<T>(rig.form(), ReduceOp::kSum, world.size(), world.rank() * n + i);
   }
   const std::vector<T> before = in.values;
-  rig.run([&] { world.reduce_scatter(rig.stream(), in.tensor(), out.tensor()); }, in, out);
+  rig.run([&] { launch(rig.stream(), ReduceScatter{.group = world, .in = in.tensor(), .out = out.tensor()}); }, in,
+          out);
   expect_same_bits(out.values, want, label("reduce_scatter", kDTypeOf<T>, n, world));
   expect_same_bits(in.values, before, label("input of reduce_scatter", kDTypeOf<T>, n, world));
-  rig.run([&] { world.reduce_scatter(rig.stream(), in.tensor(), in.tensor().slice(0, world.rank() * n, n)); }, in);
+  rig.run(
+      [&] {
+        launch(rig.stream(),
+               ReduceScatter{.group = world, .in = in.tensor(), .out = in.tensor().slice(0, world.rank() * n, n)});
+      },
+      in);
   const T* own = in.values.data() + world.rank() * n;
   expect_same_bits(std::vector<T>(own, own + n), want, label("reduce_scatter in place", kDTypeOf<T>, n, world));
 }
@@ -98,15 +104,20 @@ void all_gather_case(Communicator& world, Rig& rig, std::int64_t n) {
   for (int r = 0; r < world.size(); ++r) {
     for (std::int64_t i = 0; i < n; ++i) want.push_back(value<T>(rig.form(), r, i));
   }
-  rig.run([&] { world.all_gather(rig.stream(), in.tensor(), out.tensor()); }, in, out);
+  rig.run([&] { launch(rig.stream(), AllGather{.group = world, .in = in.tensor(), .out = out.tensor()}); }, in, out);
   expect_same_bits(out.values, want, label("all_gather", kDTypeOf<T>, n, world));
   auto in_place = rig.empty<T>(n * world.size());
   if (n > 0) {
     std::memcpy(static_cast<void*>(in_place.values.data() + world.rank() * n), in.values.data(),
                 static_cast<std::size_t>(n) * sizeof(T));
   }
-  rig.run([&] { world.all_gather(rig.stream(), in_place.tensor().slice(0, world.rank() * n, n), in_place.tensor()); },
-          in_place);
+  rig.run(
+      [&] {
+        launch(
+            rig.stream(),
+            AllGather{.group = world, .in = in_place.tensor().slice(0, world.rank() * n, n), .out = in_place.tensor()});
+      },
+      in_place);
   expect_same_bits(in_place.values, want, label("all_gather in place", kDTypeOf<T>, n, world));
 }
 
@@ -118,7 +129,7 @@ void all_to_all_case(Communicator& world, Rig& rig, std::int64_t n) {
   for (int r = 0; r < world.size(); ++r) {
     for (std::int64_t i = 0; i < n; ++i) want.push_back(value<T>(rig.form(), r, world.rank() * n + i));
   }
-  rig.run([&] { world.all_to_all(rig.stream(), in.tensor(), out.tensor()); }, in, out);
+  rig.run([&] { launch(rig.stream(), AllToAll{.group = world, .in = in.tensor(), .out = out.tensor()}); }, in, out);
   expect_same_bits(out.values, want, label("all_to_all", kDTypeOf<T>, n, world));
 }
 
@@ -154,8 +165,11 @@ void all_to_all_v_case(Communicator& world, Rig& rig, int round) {
   }
   rig.run(
       [&] {
-        world.all_to_all_v(rig.stream(), in.tensor().view({in_total + spare, kColumns}), in_rows,
-                           out.tensor().view({out_total + spare, kColumns}), out_rows);
+        launch(rig.stream(), AllToAll{.group = world,
+                                      .in = in.tensor().view({in_total + spare, kColumns}),
+                                      .out = out.tensor().view({out_total + spare, kColumns}),
+                                      .in_rows = in_rows,
+                                      .out_rows = out_rows});
       },
       in, out);
   expect_same_bits(out.values, want, label("all_to_all_v", kDTypeOf<T>, out_total, world));
@@ -166,7 +180,7 @@ void broadcast_case(Communicator& world, Rig& rig, std::int64_t n) {
   for (int root = 0; root < world.size(); ++root) {
     auto buffer = rig.of_rank<T>(world.rank() + 100, n);
     const auto want = rig.of_rank<T>(root + 100, n);
-    rig.run([&] { world.broadcast(rig.stream(), buffer.tensor(), root); }, buffer);
+    rig.run([&] { launch(rig.stream(), Broadcast{.group = world, .buffer = buffer.tensor(), .root = root}); }, buffer);
     expect_same_bits(buffer.values, want.values, label("broadcast", kDTypeOf<T>, n, world));
   }
 }
@@ -201,7 +215,7 @@ void check_all_reduce(Communicator& world, const CollectiveForm& form) {
     for (T& v : x.values) v = first;
     x.values[static_cast<std::size_t>(world.rank())] = nan;
     x.values.back() = last;
-    rig.run([&] { world.all_reduce(rig.stream(), x.tensor(), ReduceOp::kMax); }, x);
+    rig.run([&] { launch(rig.stream(), AllReduce{.group = world, .buffer = x.tensor(), .op = ReduceOp::kMax}); }, x);
     return x.values;
   };
   const double nan = std::copysign(std::numeric_limits<double>::quiet_NaN(), world.rank() % 2 == 0 ? 1.0 : -1.0);
@@ -256,7 +270,8 @@ void check_shift(Communicator& world, const CollectiveForm& form) {
   const auto shift_case = [&]<class T>(std::int64_t n, int step) {
     auto in = rig.of_rank<T>(world.rank(), n);
     auto out = rig.empty<T>(n);
-    rig.run([&] { world.shift(rig.stream(), in.tensor(), out.tensor(), step); }, in, out);
+    rig.run([&] { launch(rig.stream(), Shift{.group = world, .in = in.tensor(), .out = out.tensor(), .step = step}); },
+            in, out);
     const int from = (world.rank() - step + world.size()) % world.size();
     expect_same_bits(out.values, rig.of_rank<T>(from, n).values, label("shift", kDTypeOf<T>, n, world));
   };
@@ -299,16 +314,23 @@ void check_shift_of_shared_memory(Communicator& world, const CollectiveForm& for
   rig.run(
       [&] {
         for (int step = 1; step < size; ++step) {
-          group->shift(rig.stream(), part(0), part(step), step, ShiftSeries::kOneInput);
+          launch(
+              rig.stream(),
+              Shift{.group = *group, .in = part(0), .out = part(step), .step = step, .series = ShiftSeries::kOneInput});
         }
-        for (int step = 0; step < size; ++step) group->shift(rig.stream(), part(step), part(size + step), 1);
+        for (int step = 0; step < size; ++step)
+          launch(rig.stream(), Shift{.group = *group, .in = part(step), .out = part(size + step), .step = 1});
         for (int step = 1; step < size; ++step) {
-          group->shift(rig.stream(), part(step), part(2 * size + step), step, ShiftSeries::kManyInputs);
+          launch(rig.stream(), Shift{.group = *group,
+                                     .in = part(step),
+                                     .out = part(2 * size + step),
+                                     .step = step,
+                                     .series = ShiftSeries::kManyInputs});
         }
       },
       memory);
   expect_same_bits(memory.values, want, label("shifts", DType::kBf16, 3 * size * kPart, *group));
-  EXPECT_EQ(group->stats().collectives - calls_before, 3 * size - 2);
+  EXPECT_EQ(group->stats().collectives - calls_before, rig.runs() * (3 * size - 2));
 
   group->unshare_memory();
   EXPECT_FALSE(group->share_memory(all.data, all.bytes(), static_cast<std::uint64_t>(group->rank())))
@@ -338,9 +360,9 @@ void check_send_receive(Communicator& world, const CollectiveForm& form) {
     auto in = rig.empty<float>(n);
     rig.run(
         [&] {
-          if (world.rank() % 2 == 0) group.send(rig.stream(), out.tensor(), next);
-          group.receive(rig.stream(), in.tensor(), previous);
-          if (world.rank() % 2 != 0) group.send(rig.stream(), out.tensor(), next);
+          if (world.rank() % 2 == 0) launch(rig.stream(), Send{.group = group, .buffer = out.tensor(), .peer = next});
+          launch(rig.stream(), Receive{.group = group, .buffer = in.tensor(), .peer = previous});
+          if (world.rank() % 2 != 0) launch(rig.stream(), Send{.group = group, .buffer = out.tensor(), .peer = next});
         },
         out, in);
     expect_same_bits(in.values, rig.of_rank<float>(previous, n).values, label("ring", DType::kFp32, n, world));
@@ -361,10 +383,10 @@ void check_send_receive(Communicator& world, const CollectiveForm& form) {
     mine_second.upload(sends);
     Communicator& sending = world.rank() == 0 ? world : *back;
     Communicator& receiving = world.rank() == 0 ? *back : world;
-    sending.send(sends, mine_first.tensor(), peer);
-    sending.send(sends, mine_second.tensor(), peer);
-    receiving.receive(other, first.tensor(), peer);
-    receiving.receive(other, second.tensor(), peer);
+    launch(sends, Send{.group = sending, .buffer = mine_first.tensor(), .peer = peer});
+    launch(sends, Send{.group = sending, .buffer = mine_second.tensor(), .peer = peer});
+    launch(other, Receive{.group = receiving, .buffer = first.tensor(), .peer = peer});
+    launch(other, Receive{.group = receiving, .buffer = second.tensor(), .peer = peer});
     first.download(other);
     second.download(other);
     sends.synchronize();
@@ -445,9 +467,9 @@ void check_concurrent_groups(Communicator& world, const CollectiveForm& form) {
   for (int round = 0; round < kRounds; ++round) {
     // The host enqueues in an order of its own on each rank.
     const auto index = static_cast<std::size_t>(round);
-    if ((round + world.rank()) % 2 == 0) first->all_reduce(a, on_a[index].tensor());
-    second->all_reduce(b, on_b[index].tensor(), ReduceOp::kMax);
-    if ((round + world.rank()) % 2 != 0) first->all_reduce(a, on_a[index].tensor());
+    if ((round + world.rank()) % 2 == 0) launch(a, AllReduce{.group = *first, .buffer = on_a[index].tensor()});
+    launch(b, AllReduce{.group = *second, .buffer = on_b[index].tensor(), .op = ReduceOp::kMax});
+    if ((round + world.rank()) % 2 != 0) launch(a, AllReduce{.group = *first, .buffer = on_a[index].tensor()});
     if (round % 5 == 0) world.host_barrier();
   }
   for (auto& buffer : on_a) buffer.download(a);
@@ -473,28 +495,41 @@ void check_refused_calls(Communicator& world, const CollectiveForm& form) {
   auto odd = rig.empty<float>(3 * size + 1);
   auto integers = rig.empty<std::int32_t>(3 * size);
   auto bytes = rig.empty<std::uint8_t>(3);
-  EXPECT_THROW(world.all_reduce(stream, bytes.tensor()), Error);
-  EXPECT_THROW(world.all_reduce(stream, Tensor(nullptr, DType::kFp32, {3})), Error);
+  EXPECT_THROW(launch(stream, AllReduce{.group = world, .buffer = bytes.tensor()}), Error);
+  EXPECT_THROW(launch(stream, AllReduce{.group = world, .buffer = Tensor(nullptr, DType::kFp32, {3})}), Error);
   auto grid = rig.empty<float>(6);
-  EXPECT_THROW(world.all_reduce(stream, grid.tensor().view({2, 3}).slice(1, 0, 1)), Error) << "strided";
-  EXPECT_THROW(world.reduce_scatter(stream, odd.tensor(), small.tensor()), Error);
-  EXPECT_THROW(world.all_gather(stream, small.tensor(), odd.tensor()), Error);
-  EXPECT_THROW(world.all_gather(stream, small.tensor(), integers.tensor()), Error);
-  EXPECT_THROW(
-      world.all_gather(stream, odd.tensor().slice(0, world.rank() * 3 + 1, 3), odd.tensor().slice(0, 0, 3 * size)),
-      Error)
+  EXPECT_THROW(launch(stream, AllReduce{.group = world, .buffer = grid.tensor().view({2, 3}).slice(1, 0, 1)}), Error)
+      << "strided";
+  EXPECT_THROW(launch(stream, ReduceScatter{.group = world, .in = odd.tensor(), .out = small.tensor()}), Error);
+  EXPECT_THROW(launch(stream, AllGather{.group = world, .in = small.tensor(), .out = odd.tensor()}), Error);
+  EXPECT_THROW(launch(stream, AllGather{.group = world, .in = small.tensor(), .out = integers.tensor()}), Error);
+  EXPECT_THROW(launch(stream, AllGather{.group = world,
+                                        .in = odd.tensor().slice(0, world.rank() * 3 + 1, 3),
+                                        .out = odd.tensor().slice(0, 0, 3 * size)}),
+               Error)
       << "overlaps another rank's part, or begins inside its own";
-  EXPECT_THROW(world.all_to_all(stream, small.tensor(), small.tensor()), Error) << "in and out overlap";
-  EXPECT_THROW(world.all_to_all_v(stream, small.tensor(), {}, odd.tensor(), {}), Error);
+  EXPECT_THROW(launch(stream, AllToAll{.group = world, .in = small.tensor(), .out = small.tensor()}), Error)
+      << "in and out overlap";
+  EXPECT_THROW(
+      launch(stream,
+             AllToAll{.group = world, .in = small.tensor(), .out = odd.tensor(), .in_rows = {}, .out_rows = {}}),
+      Error);
   const std::vector<std::int64_t> negative(static_cast<std::size_t>(size), -1);
-  EXPECT_THROW(world.all_to_all_v(stream, small.tensor(), negative, odd.tensor(), negative), Error);
+  EXPECT_THROW(
+      launch(stream,
+             AllToAll{
+                 .group = world, .in = small.tensor(), .out = odd.tensor(), .in_rows = negative, .out_rows = negative}),
+      Error);
   const std::vector<std::int64_t> many(static_cast<std::size_t>(size), 4);
-  EXPECT_THROW(world.all_to_all_v(stream, small.tensor(), many, odd.tensor(), many), Error);
-  EXPECT_THROW(world.broadcast(stream, small.tensor(), size), Error);
-  EXPECT_THROW(world.broadcast(stream, small.tensor(), -1), Error);
-  EXPECT_THROW(world.send(stream, small.tensor(), world.rank()), Error);
-  EXPECT_THROW(world.receive(stream, small.tensor(), world.rank()), Error);
-  EXPECT_THROW(world.send(stream, small.tensor(), size), Error);
+  EXPECT_THROW(
+      launch(stream,
+             AllToAll{.group = world, .in = small.tensor(), .out = odd.tensor(), .in_rows = many, .out_rows = many}),
+      Error);
+  EXPECT_THROW(launch(stream, Broadcast{.group = world, .buffer = small.tensor(), .root = size}), Error);
+  EXPECT_THROW(launch(stream, Broadcast{.group = world, .buffer = small.tensor(), .root = -1}), Error);
+  EXPECT_THROW(launch(stream, Send{.group = world, .buffer = small.tensor(), .peer = world.rank()}), Error);
+  EXPECT_THROW(launch(stream, Receive{.group = world, .buffer = small.tensor(), .peer = world.rank()}), Error);
+  EXPECT_THROW(launch(stream, Send{.group = world, .buffer = small.tensor(), .peer = size}), Error);
   all_reduce_case<float>(world, rig, 7);
 }
 
@@ -505,13 +540,25 @@ void check_stats(Communicator& world, const CollectiveForm& form) {
   const AbortOnUnwind guard(world);
   auto buffer = rig.empty<float>(10);
   auto gathered = rig.empty<float>(10 * world.size());
-  group->all_reduce(stream, buffer.tensor());
-  group->all_gather(stream, buffer.tensor(), gathered.tensor());
-  group->broadcast(stream, buffer.tensor(), 0);
-  stream.synchronize();
-  const bool alone = world.size() == 1;
-  EXPECT_EQ(group->stats().collectives, alone ? 0 : 3);
-  EXPECT_EQ(group->stats().bytes, alone ? 0 : world.rank() == 0 ? 120 : 80);
+  rig.run(
+      [&] {
+        launch(stream, AllReduce{.group = *group, .buffer = buffer.tensor()});
+        launch(stream, AllGather{.group = *group, .in = buffer.tensor(), .out = gathered.tensor(), .label = "all"});
+        launch(stream, Broadcast{.group = *group, .buffer = buffer.tensor()});
+      },
+      buffer, gathered);
+  if (world.size() == 1) {
+    EXPECT_EQ(group->stats().collectives, 0);
+    EXPECT_EQ(group->stats().bytes, 0);
+    return;
+  }
+  EXPECT_EQ(group->stats().collectives, rig.runs() * 3);
+  EXPECT_EQ(group->stats().bytes, rig.runs() * (world.rank() == 0 ? 120 : 80));
+  const std::vector<CollectiveCall> calls = group->recorder().last();
+  ASSERT_EQ(calls.size(), static_cast<std::size_t>(rig.runs() * 3));
+  EXPECT_EQ(to_string(calls[calls.size() - 2]),
+            "all_gather #" + std::to_string(rig.runs() * 3 - 1) + " (all: fp32, 10 elements)");
+  EXPECT_EQ(difference_of_sequences(*group), "");
 }
 
 }  // namespace megalith::test

@@ -107,6 +107,7 @@ class Rig {
 
   const CollectiveForm& form() const { return form_; }
   Stream& stream() { return stream_; }
+  int runs() const { return form_.captured ? 2 : 1; }  // of what run() is given
 
   template <class T>
   Buffer<T> empty(std::int64_t n) const {
@@ -133,7 +134,7 @@ class Rig {
     graph.begin_capture(stream_);
     calls();
     graph.end_capture();
-    for (int replay = 0; replay < 2; ++replay) {
+    for (int replay = 0; replay < runs(); ++replay) {
       std::apply([&](const auto&... values) { (put_back(buffers, values), ...); }, before);
       graph.replay(stream_);
       (buffers.download(stream_), ...);

@@ -27,9 +27,7 @@ double seconds(Communicator& world, int calls, Work work, End end) {
   end();
   const double mine = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / calls;
   double slowest = 0;
-  for (const std::string& text : world.host_all_gather(std::to_string(mine * 1e9))) {
-    slowest = std::max(slowest, std::stod(text) * 1e-9);
-  }
+  for (const double seconds : world.host_gather(mine)) slowest = std::max(slowest, seconds);
   return slowest;
 }
 
@@ -55,7 +53,8 @@ void measure(Communicator& world) {
     const Tensor part = buffer.slice(0, 0, mebibytes << 18);
     const int calls = static_cast<int>(std::clamp<std::int64_t>(4096 / mebibytes, 8, 200));
     const double time = seconds(
-        world, calls, [&] { world.all_reduce(stream, part); }, [&] { stream.synchronize(); });
+        world, calls, [&] { launch(stream, AllReduce{.group = world, .buffer = part}); },
+        [&] { stream.synchronize(); });
     const double bus = static_cast<double>(part.bytes()) * 2 * (world.size() - 1) / world.size() / time;
     if (prints)
       std::printf("all_reduce %5lld MiB: %9.1f us, bus %6.1f GB/s\n", static_cast<long long>(mebibytes), time * 1e6,
@@ -67,7 +66,7 @@ void measure(Communicator& world) {
                      .transpose_b = true};
   const Tensor part = buffer.slice(0, 0, std::int64_t{1} << 26);
   const auto multiply = [&] { launch(compute, product); };
-  const auto reduce = [&] { world.all_reduce(stream, part); };
+  const auto reduce = [&] { launch(stream, AllReduce{.group = world, .buffer = part}); };
   const auto end = [&] {
     compute.synchronize();
     stream.synchronize();

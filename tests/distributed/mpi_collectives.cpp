@@ -59,7 +59,7 @@ TEST_P(Collectives, MeshGroups) {
     sum.values[0] = world->rank();
     std::int32_t want = 0;
     for (int member : megalith::group_of(sizes, world->rank(), {axis})) want += member;
-    rig.run([&] { mesh.axis(axis).all_reduce(rig.stream(), sum.tensor()); }, sum);
+    rig.run([&] { launch(rig.stream(), megalith::AllReduce{.group = mesh.axis(axis), .buffer = sum.tensor()}); }, sum);
     EXPECT_EQ(sum.values[0], want) << name_of(axis);
   }
 }

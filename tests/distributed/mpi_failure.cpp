@@ -27,12 +27,12 @@ void run(Communicator& world, DeviceType device, std::string_view kind) {
   const bool late = kind.starts_with("late") && world.rank() == 1;
   if (kind == "throw" && world.rank() == 1) fail_as_a_flag_would();
   if (kind == "late_later" || kind == "late_replay") {  // everything is connected by then
-    world.all_reduce(stream, buffer);
+    launch(stream, AllReduce{.group = world, .buffer = buffer});
     stream.synchronize();
   }
   if (kind == "late_replay") {
     graph.begin_capture(stream);
-    world.all_reduce(stream, buffer);
+    launch(stream, AllReduce{.group = world, .buffer = buffer});
     graph.end_capture();
     graph.replay(stream);
     stream.synchronize();
@@ -40,7 +40,7 @@ void run(Communicator& world, DeviceType device, std::string_view kind) {
   const Tensor lower = buffer.slice(0, 0, 50'000), upper = buffer.slice(0, 50'000, 50'000);
   if (kind == "late_shift") {
     if (!world.share_memory(buffer.data, buffer.bytes(), 0)) std::fprintf(stderr, "no memory is shared\n");
-    world.shift(stream, lower, upper, 1);
+    launch(stream, Shift{.group = world, .in = lower, .out = upper, .step = 1});
     stream.synchronize();
   }
   if (late) std::this_thread::sleep_for(std::chrono::seconds(30));
@@ -48,21 +48,22 @@ void run(Communicator& world, DeviceType device, std::string_view kind) {
   if (kind == "late_replay") {
     graph.replay(stream);
   } else if (kind == "late_shift") {
-    world.shift(stream, lower, upper, 1);
+    launch(stream, Shift{.group = world, .in = lower, .out = upper, .step = 1});
   } else if (kind == "size") {
     // Rank 1 expects less than rank 0 sends.
-    world.broadcast(stream, world.rank() == 1 ? buffer.slice(0, 0, 50'000) : buffer, 0);
+    launch(stream,
+           Broadcast{.group = world, .buffer = world.rank() == 1 ? buffer.slice(0, 0, 50'000) : buffer, .root = 0});
   } else {
-    world.all_reduce(stream, buffer);
+    launch(stream, AllReduce{.group = world, .buffer = buffer});
   }
   if (kind == "throw_while_streams_wait") {
     // Rank 1 fails while its own stream waits for peers that first wait for it on the host.
     if (world.rank() == 1) {
-      world.all_reduce(stream, buffer);
+      launch(stream, AllReduce{.group = world, .buffer = buffer});
       fail_as_a_flag_would();
     }
     world.host_barrier();
-    world.all_reduce(stream, buffer);
+    launch(stream, AllReduce{.group = world, .buffer = buffer});
   }
   stream.synchronize();
   std::fprintf(stderr, "rank %d: nothing failed\n", world.rank());

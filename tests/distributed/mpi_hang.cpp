@@ -33,8 +33,8 @@ void run(MpiRuntime& mpi, Communicator& world, std::string_view kind, const std:
   const std::unique_ptr<Communicator> other = world.duplicate("other");
   const std::unique_ptr<Communicator> saves = kind == "writer" ? world.duplicate("checkpoint") : nullptr;
   const AbortOnUnwind guard(world);
-  other->all_reduce(stream, buffer);  // NCCL takes seconds to start
-  for (int i = 0; i < 70; ++i) world.all_reduce(stream, buffer);
+  launch(stream, AllReduce{.group = *other, .buffer = buffer});  // NCCL takes seconds to start
+  for (int i = 0; i < 70; ++i) launch(stream, AllReduce{.group = world, .buffer = buffer});
   stream.synchronize();
   mpi.watch({.timeout = std::chrono::seconds(3), .dump_folder = folder});
   if (odd_one && kind == "stop") std::raise(SIGSTOP);
@@ -52,21 +52,23 @@ void run(MpiRuntime& mpi, Communicator& world, std::string_view kind, const std:
   std::thread writer;
   if (kind == "writer" && !odd_one) writer = std::thread([&] { saves->host_barrier(); });
   while (kind == "writer") {
-    world.all_reduce(stream, buffer);
+    launch(stream, AllReduce{.group = world, .buffer = buffer});
     stream.synchronize();
   }
-  if (odd_one && kind == "order") other->all_reduce(stream, buffer);
+  if (odd_one && kind == "order") launch(stream, AllReduce{.group = *other, .buffer = buffer});
   if (kind == "host" && !odd_one) world.host_barrier();
   if (kind == "host" && odd_one) std::this_thread::sleep_for(std::chrono::seconds(60));
-  world.label_next("the values");
+  const auto reduce = [&](const Tensor& tensor) {
+    launch(stream, AllReduce{.group = world, .buffer = tensor, .label = "the values"});
+  };
   if (kind == "count") {
-    world.all_reduce(stream, odd_one ? buffer.slice(0, 0, 500) : buffer);
+    reduce(odd_one ? buffer.slice(0, 0, 500) : buffer);
   } else if (kind == "dtype") {
-    world.all_reduce(stream, odd_one ? pairs.tensor() : buffer);  // as many bytes
+    reduce(odd_one ? pairs.tensor() : buffer);  // as many bytes
   } else if (!(odd_one && kind == "skip")) {
-    world.all_reduce(stream, buffer);
+    reduce(buffer);
   }
-  if (kind == "order" && !odd_one) other->all_reduce(stream, buffer);
+  if (kind == "order" && !odd_one) launch(stream, AllReduce{.group = *other, .buffer = buffer});
   stream.synchronize();
   if (kind == "skip") world.host_barrier();
   const std::string difference = difference_of_sequences(world);

@@ -22,7 +22,6 @@
 #include "core/ops/norm.h"
 #include "parallel/checkpoint/checkpoint.h"
 #include "parallel/checkpoint/manifest.h"
-#include "parallel/checkpoint/rank_sync.h"
 #include "parallel/comm/plan_communicator.h"
 #include "parallel/comm/single_communicator.h"
 #include "parallel/comm/thread_communicator.h"
@@ -194,16 +193,22 @@ GoldenCall with_group(Body body) {
 
 void add_groups(Calls& calls) {
   using Group = PlanCommunicator;
-  calls["group.self"] = with_group([](Group& g, Stream& s, const Tensor& x) { g.send(s, x, 1); });
-  calls["group.rank"] = with_group([](Group& g, Stream& s, const Tensor& x) { g.broadcast(s, x, 3); });
-  calls["group.parts"] = with_group([](Group& g, Stream& s, const Tensor& x) { g.all_gather(s, x, x); });
-  calls["group.multiple"] = with_group([](Group& g, Stream& s, const Tensor& x) { g.all_to_all(s, x, x); });
-  calls["group.dtype"] =
-      with_group([](Group& g, Stream& s, const Tensor& x) { g.all_reduce(s, Tensor(x.data, DType::kUint8, {4})); });
-  calls["group.none"] = with_group([](Group& g, Stream& s, const Tensor&) { g.all_reduce(s, Tensor()); });
+  calls["group.self"] =
+      with_group([](Group& g, Stream& s, const Tensor& x) { launch(s, Send{.group = g, .buffer = x, .peer = 1}); });
+  calls["group.rank"] = with_group(
+      [](Group& g, Stream& s, const Tensor& x) { launch(s, Broadcast{.group = g, .buffer = x, .root = 3}); });
+  calls["group.parts"] =
+      with_group([](Group& g, Stream& s, const Tensor& x) { launch(s, AllGather{.group = g, .in = x, .out = x}); });
+  calls["group.multiple"] =
+      with_group([](Group& g, Stream& s, const Tensor& x) { launch(s, AllToAll{.group = g, .in = x, .out = x}); });
+  calls["group.dtype"] = with_group([](Group& g, Stream& s, const Tensor& x) {
+    launch(s, AllReduce{.group = g, .buffer = Tensor(x.data, DType::kUint8, {4})});
+  });
+  calls["group.none"] =
+      with_group([](Group& g, Stream& s, const Tensor&) { launch(s, AllReduce{.group = g, .buffer = Tensor()}); });
   calls["group.counts"] = with_group([](Group& g, Stream& s, const Tensor& x) {
-    const std::array<std::int64_t, 2> counts = {1, 1};
-    g.all_to_all_v(s, x, counts, x, counts);
+    const std::vector<std::int64_t> counts = {1, 1};
+    launch(s, AllToAll{.group = g, .in = x, .out = x, .in_rows = counts, .out_rows = counts});
   });
   calls["group.without_me"] = with_group([](Group& g, Stream&, const Tensor&) {
     const std::array<int, 2> ranks = {0, 2};
@@ -215,7 +220,8 @@ void add_groups(Calls& calls) {
       std::array<float, 4> memory{};
       Stream stream(DeviceType::kCpu, "comm");
       const AbortOnUnwind abort(world);
-      world.all_reduce(stream, Tensor(memory.data(), DType::kFp32, {world.rank() == 0 ? 4 : 3}));
+      launch(stream,
+             AllReduce{.group = world, .buffer = Tensor(memory.data(), DType::kFp32, {world.rank() == 0 ? 4 : 3})});
       stream.synchronize();
     });
   };
@@ -298,8 +304,7 @@ void add_files(Calls& calls) {
                                                            .dtype = DType::kFp32,
                                                            .shape = {4},
                                                            .slice = slice,
-                                                           .data = std::span(memory).first(bytes)}},
-                                               .sync = one_rank()});
+                                                           .data = std::span(memory).first(bytes)}}});
     throw Error(ExitCode::kInternal, result.message);  // as the trainer tells it
   };
   calls["save.cover"] = [=](const Words&) { save("param/w", Slice::range(0, 2), 8); };
@@ -309,9 +314,8 @@ void add_files(Calls& calls) {
     std::array<std::byte, 16> memory{};
     save_checkpoint({.directory = "kept",
                      .state = {.step = 1},
-                     .shards = {{.name = "param/w", .shape = {4}, .slice = Slice::range(0, 4), .data = memory}},
-                     .sync = one_rank()});
-    const std::optional<LoadedCheckpoint> loaded = find_checkpoint({.directory = "kept", .sync = one_rank()});
+                     .shards = {{.name = "param/w", .shape = {4}, .slice = Slice::range(0, 4), .data = memory}}});
+    const std::optional<LoadedCheckpoint> loaded = find_checkpoint({.directory = "kept"});
     const std::vector<TensorSpec> wanted = {{"param/v", DType::kFp32, {4}}, {"param/w", DType::kFp32, {5}}};
     loaded.value().check_tensors(wanted);
   };

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "apps/checkpoint_flags.h"
-#include "apps/together.h"
+#include "parallel/comm/on_all_ranks.h"
 
 namespace megalith::test {
 
@@ -13,7 +13,7 @@ namespace megalith::test {
 inline Parsed parse_run(const std::vector<std::string>& arguments, Communicator& world, FoundCheckpoint& found) {
   FlagParser parser(App::kTrain);
   Parsed read;
-  together(world, [&] { read = parser.read(arguments, world.rank()); });
+  on_all_ranks(world, [&] { read = parser.read(arguments, world.rank()); });
   return read.print.empty() ? finish_flags(parser, read, world, found) : read;
 }
 

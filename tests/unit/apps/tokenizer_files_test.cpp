@@ -43,9 +43,7 @@ class TokenizerFiles : public test::InFolder {
     a.insert(a.end(), b.begin(), b.end());
     return a;
   }
-  static LoadedCheckpoint newest() {
-    return std::move(find_checkpoint({.directory = "kept", .sync = one_rank()}).value());
-  }
+  static LoadedCheckpoint newest() { return std::move(find_checkpoint({.directory = "kept"}).value()); }
 
   const Words run_ = {"--device",     "cpu", "--global-batch-size", "4",      "--lr", "1e-3",
                       "--eval-iters", "0",   "--mock-data",         "--save", "kept", "--load",

@@ -32,11 +32,11 @@ class Faults {
 TEST(BackgroundSave, FilesAndResultsAreThoseOfSaveCheckpoint) {
   const TestFolder folder;
   std::mutex mutex;
-  ThreadRanks(3).run([&](const RankSync& sync) {
+  ThreadRanks(3).run([&](Communicator& ranks) {
     BackgroundSave background;
     for (const std::int64_t step : {1, 2, 3}) {
-      const SaveResult plain = save_shared(sync, folder.path("plain"), step, 2);
-      const SaveResult beside = save_beside(background, sync, folder.path("beside"), step, 2);
+      const SaveResult plain = save_shared(ranks, folder.path("plain"), step, 2);
+      const SaveResult beside = save_beside(background, ranks, folder.path("beside"), step, 2);
       const std::lock_guard lock(mutex);
       EXPECT_TRUE(beside.saved) << beside.message;
       EXPECT_EQ(beside.message, plain.message);
@@ -57,15 +57,12 @@ TEST(BackgroundSave, BeginsWhenTheDataIsThereAndTheCallerGoesOn) {
   BackgroundSave background;
   EXPECT_FALSE(background.pending());
   EXPECT_FALSE(background.poll());
-  background.begin({.directory = folder.path("save"),
-                    .state = state_at(5),
-                    .shards = shards.get(),
-                    .sync = one_rank(),
-                    .observer = &observer},
-                   [&] { ready.get_future().wait(); });
+  background.begin(
+      {.directory = folder.path("save"), .state = state_at(5), .shards = shards.get(), .observer = &observer},
+      [&] { ready.get_future().wait(); });
   EXPECT_TRUE(background.pending());
   EXPECT_FALSE(background.poll());
-  EXPECT_THROW(background.begin({.directory = folder.path("save"), .sync = one_rank()}, [] {}), Error);
+  EXPECT_THROW(background.begin({.directory = folder.path("save")}, [] {}), Error);
   EXPECT_FALSE(fs::exists(folder.path("save")));
   ready.set_value();
   EXPECT_TRUE(background.wait().saved);
@@ -77,11 +74,12 @@ TEST(BackgroundSave, BeginsWhenTheDataIsThereAndTheCallerGoesOn) {
 
 TEST(BackgroundSave, APendingSaveIsCommittedAtTheEnd) {
   const TestFolder folder;
-  ThreadRanks(2).run([&](const RankSync& sync) {
+  ThreadRanks(2).run([&](Communicator& ranks) {
     const ShardList all = whole_tensors(test_model(7));
     BackgroundSave background;
     background.begin(
-        {.directory = folder.path("save"), .state = state_at(7), .shards = shards_of(all, sync), .sync = sync}, [] {});
+        {.directory = folder.path("save"), .state = state_at(7), .shards = shards_of(all, ranks), .ranks = &ranks},
+        [] {});
   });
   EXPECT_EQ(load_alone(folder.path("save")), 7);
 }
@@ -90,14 +88,14 @@ TEST(BackgroundSave, AWriterThatFailsOnOneRankFailsTheSaveOnAll) {
   for (const std::string fault : {"save.shard.write:1:eio", "save.shard.sync:2:enospc", "save.state.write:1:enospc",
                                   "save.commit.rename:1:eio", "save.temporary.mkdir:1:eio"}) {
     const TestFolder folder;
-    ThreadRanks(2).run([&](const RankSync& sync) { EXPECT_TRUE(save_shared(sync, folder.path("save"), 1).saved); });
+    ThreadRanks(2).run([&](Communicator& ranks) { EXPECT_TRUE(save_shared(ranks, folder.path("save"), 1).saved); });
     std::mutex mutex;
     std::set<std::string> messages;
     {
       const Faults faults(fault);
-      ThreadRanks(2).run([&](const RankSync& sync) {
+      ThreadRanks(2).run([&](Communicator& ranks) {
         BackgroundSave background;
-        const SaveResult result = save_beside(background, sync, folder.path("save"), 2);
+        const SaveResult result = save_beside(background, ranks, folder.path("save"), 2);
         const std::lock_guard lock(mutex);
         EXPECT_FALSE(result.saved) << fault;
         messages.insert(result.message);
@@ -110,9 +108,9 @@ TEST(BackgroundSave, AWriterThatFailsOnOneRankFailsTheSaveOnAll) {
     EXPECT_NE(message.find("cannot "), std::string::npos) << message;
     EXPECT_EQ(load_alone(folder.path("save")), 1) << fault;
     EXPECT_EQ(names_in(folder.path("save")), (std::vector<std::string>{"LATEST", "step_0000001"})) << fault;
-    ThreadRanks(2).run([&](const RankSync& sync) {
+    ThreadRanks(2).run([&](Communicator& ranks) {
       BackgroundSave background;
-      EXPECT_TRUE(save_beside(background, sync, folder.path("save"), 3).saved) << fault;
+      EXPECT_TRUE(save_beside(background, ranks, folder.path("save"), 3).saved) << fault;
     });
     EXPECT_EQ(load_alone(folder.path("save")), 3) << fault;
   }
@@ -137,7 +135,7 @@ TEST(BackgroundSave, AnErrorThatNobodyFetchesIsLogged) {
   testing::internal::CaptureStderr();
   {
     BackgroundSave background;
-    background.begin({.directory = folder.path("save"), .state = state_at(9), .sync = one_rank()},
+    background.begin({.directory = folder.path("save"), .state = state_at(9)},
                      [] { throw std::runtime_error("the copy failed"); });
   }
   EXPECT_EQ(testing::internal::GetCapturedStderr(),

@@ -29,10 +29,8 @@ class SavingRun {
   SavingRun(std::string save, std::int64_t step) : save_(std::move(save)) { load(save_, step); }
 
   void load(const std::string& folder, std::int64_t step = 0) {
-    const auto found = find_checkpoint({.directory = folder,
-                                        .step = step == 0 ? std::nullopt : std::optional(step),
-                                        .history = &history_,
-                                        .sync = one_rank()});
+    const auto found = find_checkpoint(
+        {.directory = folder, .step = step == 0 ? std::nullopt : std::optional(step), .history = &history_});
     loaded_ = found ? found->state().step : -1;
   }
   SaveResult try_save(std::int64_t step, int keep_last = 0, const FileObserver* observer = nullptr) {
@@ -334,17 +332,17 @@ TEST_F(Branches, OneThatSomebodyRemovedBreaksNothing) {
 }
 
 TEST_F(Branches, OfSeveralRanksWritingBeside) {
-  ThreadRanks(3).run([&](const RankSync& sync) {
+  ThreadRanks(3).run([&](Communicator& ranks) {
     CheckpointHistory history;
-    ASSERT_TRUE(find_checkpoint({.directory = save_, .step = 1, .history = &history, .sync = sync}));
+    ASSERT_TRUE(find_checkpoint({.directory = save_, .step = 1, .history = &history, .ranks = &ranks}));
     BackgroundSave background;
     const ShardList all = whole_tensors(test_model(4));
     background.begin({.directory = save_,
                       .state = state_at(4),
-                      .shards = shards_of(all, sync),
+                      .shards = shards_of(all, ranks),
                       .keep_last = 1,
                       .history = &history,
-                      .sync = sync},
+                      .ranks = &ranks},
                      [] {});
     EXPECT_TRUE(background.wait().saved);
   });
@@ -380,8 +378,7 @@ TEST_F(Branches, AFolderThatIsGoneIsToldAndMadeAnew) {
 TEST_F(Branches, AFolderThatIsNotTheRunsFailsTheSave) {
   const auto save = [&](const std::function<void(const Directory&)>& hold) {
     const ShardList all = whole_tensors(test_model(4));
-    return save_checkpoint(
-        {.directory = save_, .state = state_at(4), .shards = all.get(), .sync = one_rank(), .hold = hold});
+    return save_checkpoint({.directory = save_, .state = state_at(4), .shards = all.get(), .hold = hold});
   };
   const SaveResult refused = save([&](const Directory& root) {
     EXPECT_EQ(root.path(), save_);

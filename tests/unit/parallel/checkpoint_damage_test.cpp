@@ -29,7 +29,7 @@ class DamagedCheckpoint : public testing::Test {
     return testing::internal::GetCapturedStderr();
   }
   std::int64_t found_step() const {
-    const auto found = find_checkpoint({.directory = save_, .sync = one_rank()});
+    const auto found = find_checkpoint({.directory = save_});
     return found ? found->state().step : -1;
   }
 
@@ -122,11 +122,12 @@ TEST_F(DamagedCheckpoint, AllRanksSeeTheSameFallBackAndTheSameError) {
   std::string bytes = read_bytes(newest_ + "/rank_0000_of_0001.safetensors");
   bytes.back() = static_cast<char>(bytes.back() ^ 1);
   write_bytes(newest_ + "/rank_0000_of_0001.safetensors", bytes);
-  ThreadRanks(3).run([&](const RankSync& sync) {
-    const auto found = find_checkpoint({.directory = save_, .sync = sync});
+  ThreadRanks(3).run([&](Communicator& ranks) {
+    const auto found = find_checkpoint({.directory = save_, .ranks = &ranks});
     ASSERT_TRUE(found.has_value());
     EXPECT_EQ(found->state().step, 1);
-    EXPECT_ERROR(ExitCode::kNoCheckpoint, "for step 2", find_checkpoint({.directory = save_, .step = 2, .sync = sync}));
+    EXPECT_ERROR(ExitCode::kNoCheckpoint, "for step 2",
+                 find_checkpoint({.directory = save_, .step = 2, .ranks = &ranks}));
   });
 }
 
@@ -146,8 +147,7 @@ class ForgedManifest : public DamagedCheckpoint {
     const std::string body = text.substr(0, text.rfind(",\n\"manifest_xxh3_128\""));
     write_bytes(newest_ + "/manifest.json",
                 fmt::format("{},\n\"manifest_xxh3_128\":\"{}\"}}\n", body, to_hex(hash_of(body))));
-    EXPECT_ERROR(ExitCode::kNoCheckpoint, message,
-                 find_checkpoint({.directory = save_, .step = 2, .sync = one_rank()}));
+    EXPECT_ERROR(ExitCode::kNoCheckpoint, message, find_checkpoint({.directory = save_, .step = 2}));
     EXPECT_EQ(found_step(), 1);
   }
   void SetUp() override {

@@ -124,16 +124,17 @@ TEST_F(CheckpointFaults, ErrorOnOneOfFourRanksIsSeenByAll) {
     for (const char* operation : {"open", "create", "write", "sync"}) {
       const std::string save = start({1});
       std::atomic<int> reports = 0;
-      ThreadRanks(4).run([&](const RankSync& sync) {
+      ThreadRanks(4).run([&](Communicator& ranks) {
         const FileObserver observer = [&](const FileOperation& seen) {
-          if (sync.rank == bad_rank && seen.name == operation && seen.path.find(".safetensors") != std::string::npos) {
+          if (ranks.rank() == bad_rank && seen.name == operation &&
+              seen.path.find(".safetensors") != std::string::npos) {
             fail({.code = ExitCode::kFileIo, .subject = "injected"});
           }
-          if (sync.rank == bad_rank && seen.name == operation && seen.name == "open") {
+          if (ranks.rank() == bad_rank && seen.name == operation && seen.name == "open") {
             fail({.code = ExitCode::kFileIo, .subject = "injected"});
           }
         };
-        const SaveResult result = save_shared(sync, save, 2, 1, &observer);
+        const SaveResult result = save_shared(ranks, save, 2, 1, &observer);
         EXPECT_FALSE(result.saved);
         EXPECT_NE(result.message.find("rank " + std::to_string(bad_rank) + ": "), std::string::npos) << result.message;
         EXPECT_NE(result.message.find("injected"), std::string::npos) << result.message;
@@ -190,8 +191,7 @@ TEST_F(CheckpointFaults, FileSizeLimitWhileWriting) {
       {.directory = save,
        .state = state_at(2),
        .shards = {{"param/x", DType::kUint8, {1 << 18}, Slice::whole({1 << 18}), std::as_bytes(std::span(data))}},
-       .keep_last = 1,
-       .sync = one_rank()});
+       .keep_last = 1});
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &old), 0);
   std::signal(SIGXFSZ, old_handler);
   EXPECT_FALSE(result.saved);
@@ -214,8 +214,7 @@ TEST_F(CheckpointFaults, FullDisk) {
       .directory = save,
       .state = state_at(2),
       .shards = {{"param/x", DType::kUint8, {1 << 18}, Slice::whole({1 << 18}), std::as_bytes(std::span(data))}},
-      .keep_last = 1,
-      .sync = one_rank()};
+      .keep_last = 1};
   int writes = 0;
   const FileObserver count = [&](const FileOperation& seen) { writes += seen.name == "write" ? 1 : 0; };
   request.observer = &count;

@@ -69,7 +69,7 @@ class CheckpointSites : public testing::Test {
   static SaveResult save(const Scenario& scenario, const std::string& folder) {
     if (!scenario.goes_back) return save_alone(folder, 2, 2);
     CheckpointHistory history;
-    EXPECT_TRUE(find_checkpoint({.directory = folder, .step = 1, .history = &history, .sync = one_rank()}));
+    EXPECT_TRUE(find_checkpoint({.directory = folder, .step = 1, .history = &history}));
     history.known.clear();
     return save_shared(one_rank(), folder, 2, 2, nullptr, &history);
   }
@@ -133,7 +133,7 @@ TEST_F(CheckpointSites, SaveSurvivesEveryFault) {
         const bool there = result.saved || (site == "save.parent.sync" && !must_succeed(request.kind));
         EXPECT_EQ(load_alone(save), there ? 2 : scenario.before) << where;
         CheckpointHistory history;  // of the next run
-        const bool loads = find_checkpoint({.directory = save, .history = &history, .sync = one_rank()}).has_value();
+        const bool loads = find_checkpoint({.directory = save, .history = &history}).has_value();
         EXPECT_TRUE(loads || scenario.before < 0) << where;
         const SaveResult next = save_shared(one_rank(), save, 4, 2, nullptr, &history);
         EXPECT_TRUE(next.saved && next.message.empty()) << where << "; then " << next.message;
@@ -168,7 +168,7 @@ TEST_F(CheckpointSites, FaultsThatLast) {
       if (asked++ % test::one_of(3) != 0) continue;
       const std::string save = fresh(scenarios()[3]), where = site + form;
       CheckpointHistory history;
-      EXPECT_TRUE(find_checkpoint({.directory = save, .step = 1, .history = &history, .sync = one_rank()}));
+      EXPECT_TRUE(find_checkpoint({.directory = save, .step = 1, .history = &history}));
       std::int64_t newest = 3;
       {
         const Faults faults({request});

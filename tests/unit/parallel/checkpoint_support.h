@@ -3,17 +3,17 @@
 
 #include <gtest/gtest.h>
 
-#include <barrier>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "core/checkpoint/shard.h"
 #include "parallel/checkpoint/background_save.h"
 #include "parallel/checkpoint/checkpoint.h"
+#include "parallel/comm/single_communicator.h"
+#include "parallel/comm/thread_communicator.h"
 #include "tests/unit/checkpoint/expect_error.h"
 #include "tests/unit/checkpoint/test_folder.h"
 
@@ -95,65 +95,39 @@ inline TrainState state_at(std::int64_t step) {
 }
 
 // The shards that a rank writes where each is held by all.
-inline std::vector<Shard> shards_of(const ShardList& all, const RankSync& sync) {
-  const std::vector<int> writers = assign_writers(all.get(), sync.world);
+inline std::vector<Shard> shards_of(const ShardList& all, const Communicator& ranks) {
+  const std::vector<int> writers = assign_writers(all.get(), ranks.size());
   std::vector<Shard> mine;
   for (std::size_t i = 0; i < writers.size(); ++i) {
-    if (writers[i] == sync.rank) mine.push_back(all.get()[i]);
+    if (writers[i] == ranks.rank()) mine.push_back(all.get()[i]);
   }
   return mine;
 }
 
-// Threads that meet at a barrier, as ranks.
+// Ranks as threads.
 class ThreadRanks {
  public:
-  explicit ThreadRanks(int world) : world_(world), barrier_(world), texts_(static_cast<std::size_t>(world)) {}
+  explicit ThreadRanks(int size) : world_(size) {}
 
   // Runs `work` once per rank; an exception of any is the test's failure.
-  void run(const std::function<void(const RankSync&)>& work) {
-    std::vector<std::thread> threads;
-    for (int rank = 0; rank < world_; ++rank) {
-      threads.emplace_back([this, rank, &work] {
-        try {
-          work(sync(rank));
-        } catch (const std::exception& error) {
-          ADD_FAILURE() << "rank " << rank << ": " << error.what();
-        }
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
+  void run(const std::function<void(Communicator&)>& work) {
+    world_.run([&](Communicator& ranks) {
+      try {
+        work(ranks);
+      } catch (const std::exception& error) {
+        ADD_FAILURE() << "rank " << ranks.rank() << ": " << error.what();
+      }
+    });
   }
 
  private:
-  std::vector<std::string> exchange(int rank, std::string text) {
-    texts_[static_cast<std::size_t>(rank)] = std::move(text);
-    barrier_.arrive_and_wait();
-    std::vector<std::string> all = texts_;
-    barrier_.arrive_and_wait();
-    return all;
-  }
-  RankSync sync(int rank) {
-    return {.rank = rank,
-            .world = world_,
-            .any =
-                [this, rank](bool value) {
-                  for (const std::string& text : exchange(rank, value ? "1" : "0")) {
-                    if (text == "1") return true;
-                  }
-                  return false;
-                },
-            .broadcast = [this, rank](std::string text) { return exchange(rank, std::move(text)).front(); },
-            .gather =
-                [this, rank](std::string text) {
-                  auto all = exchange(rank, std::move(text));
-                  return rank == 0 ? all : std::vector<std::string>{};
-                }};
-  }
-
-  int world_;
-  std::barrier<> barrier_;
-  std::vector<std::string> texts_;
+  ThreadWorld world_;
 };
+
+inline Communicator& one_rank() {
+  static SingleCommunicator alone("one rank");
+  return alone;
+}
 
 // Kept beside the tensors.
 inline const std::vector<SmallFile>& test_files() {
@@ -162,30 +136,30 @@ inline const std::vector<SmallFile>& test_files() {
 }
 
 // Saves test_model(step), which all ranks hold whole: each writes its part.
-inline SaveResult save_shared(const RankSync& sync, const std::string& directory, std::int64_t step, int keep_last = 0,
+inline SaveResult save_shared(Communicator& ranks, const std::string& directory, std::int64_t step, int keep_last = 0,
                               const FileObserver* observer = nullptr, CheckpointHistory* history = nullptr) {
   const auto model = test_model(static_cast<int>(step));
   const ShardList all = whole_tensors(model);
   return save_checkpoint({.directory = directory,
                           .state = state_at(step),
-                          .shards = shards_of(all, sync),
+                          .shards = shards_of(all, ranks),
                           .files = &test_files(),
                           .keep_last = keep_last,
                           .history = history,
-                          .sync = sync,
+                          .ranks = &ranks,
                           .observer = observer});
 }
 
 // The same by a thread of `background`.
-inline SaveResult save_beside(BackgroundSave& background, const RankSync& sync, const std::string& directory,
+inline SaveResult save_beside(BackgroundSave& background, Communicator& ranks, const std::string& directory,
                               std::int64_t step, int keep_last = 0, const FileObserver* observer = nullptr) {
   const ShardList all = whole_tensors(test_model(static_cast<int>(step)));
   background.begin({.directory = directory,
                     .state = state_at(step),
-                    .shards = shards_of(all, sync),
+                    .shards = shards_of(all, ranks),
                     .files = &test_files(),
                     .keep_last = keep_last,
-                    .sync = sync,
+                    .ranks = &ranks,
                     .observer = observer},
                    [] {});
   return background.wait();
@@ -204,7 +178,7 @@ inline std::string read_slice(LoadedCheckpoint& checkpoint, const TestTensor& te
 
 // Step of the newest valid checkpoint after comparing all of its tensors with test_model(seed); -1 for none.
 inline std::int64_t load_alone(const std::string& directory, int seed_offset = 0) {
-  auto found = find_checkpoint({.directory = directory, .sync = one_rank()});
+  auto found = find_checkpoint({.directory = directory});
   if (!found) return -1;
   const std::int64_t step = found->state().step;
   EXPECT_EQ(found->state().consumed_samples, step * 8);

@@ -52,29 +52,29 @@ TEST(Checkpoint, EveryLayoutLoadsIntoEveryOther) {
   for (const int save_world : {1, 3, 4}) {
     for (int save_layout = 0; save_layout < 3; ++save_layout) {
       const std::string directory = folder.path("save" + std::to_string(save_world) + std::to_string(save_layout));
-      ThreadRanks(save_world).run([&](const RankSync& sync) {
+      ThreadRanks(save_world).run([&](Communicator& ranks) {
         ShardList shards;
         for (const TestTensor& tensor : model) {
-          shards.add(tensor, part(tensor.spec.shape, save_layout, sync.rank, sync.world));
+          shards.add(tensor, part(tensor.spec.shape, save_layout, ranks.rank(), ranks.size()));
         }
         // The empty tensor has no elements to divide: rank 0 alone stands for it.
         std::vector<Shard> mine;
         for (const Shard& shard : shards.get()) {
-          if (shard.shape.numel() > 0 || sync.rank == 0) mine.push_back(shard);
+          if (shard.shape.numel() > 0 || ranks.rank() == 0) mine.push_back(shard);
         }
         const SaveResult result =
-            save_checkpoint({.directory = directory, .state = state_at(3), .shards = mine, .sync = sync});
+            save_checkpoint({.directory = directory, .state = state_at(3), .shards = mine, .ranks = &ranks});
         EXPECT_TRUE(result.saved) << result.message;
       });
       for (const int load_world : {1, 2, 4}) {
-        ThreadRanks(load_world).run([&](const RankSync& sync) {
-          auto found = find_checkpoint({.directory = directory, .sync = sync});
+        ThreadRanks(load_world).run([&](Communicator& ranks) {
+          auto found = find_checkpoint({.directory = directory, .ranks = &ranks});
           ASSERT_TRUE(found.has_value());
           EXPECT_EQ(found->saved_world(), save_world);
           EXPECT_EQ(found->state().step, 3);
           for (int layout = 0; layout < 3; ++layout) {
             for (const TestTensor& tensor : model) {
-              const Slice slice = part(tensor.spec.shape, layout, sync.rank, sync.world);
+              const Slice slice = part(tensor.spec.shape, layout, ranks.rank(), ranks.size());
               EXPECT_EQ(read_slice(*found, tensor, slice), cut(tensor, slice)) << tensor.spec.name << to_string(slice);
               ++compared;
             }
@@ -89,11 +89,11 @@ TEST(Checkpoint, EveryLayoutLoadsIntoEveryOther) {
 TEST(Checkpoint, DataParallelRanksShareTheWriting) {
   const TestFolder folder;
   const auto model = test_model(5);
-  ThreadRanks(4).run([&](const RankSync& sync) {
+  ThreadRanks(4).run([&](Communicator& ranks) {
     const ShardList all = whole_tensors(model);
-    const std::vector<Shard> mine = shards_of(all, sync);
+    const std::vector<Shard> mine = shards_of(all, ranks);
     const SaveResult result =
-        save_checkpoint({.directory = folder.path("save"), .state = state_at(5), .shards = mine, .sync = sync});
+        save_checkpoint({.directory = folder.path("save"), .state = state_at(5), .shards = mine, .ranks = &ranks});
     EXPECT_TRUE(result.saved) << result.message;
     EXPECT_FALSE(mine.empty());
   });
@@ -106,14 +106,14 @@ TEST(Checkpoint, OfMoreFilesThanAreKeptOpen) {
   constexpr int kRanks = 66;
   TestTensor rows = {{"param/rows", DType::kUint8, {kRanks, 3}}, std::string(3 * kRanks, '\0')};
   for (std::size_t i = 0; i < rows.bytes.size(); ++i) rows.bytes[i] = static_cast<char>(i);
-  ThreadRanks(kRanks).run([&](const RankSync& sync) {
+  ThreadRanks(kRanks).run([&](Communicator& ranks) {
     ShardList shards;
-    shards.add(rows, Slice::box({sync.rank, 0}, {sync.rank + 1, 3}));
-    const SaveResult result =
-        save_checkpoint({.directory = folder.path("save"), .state = state_at(1), .shards = shards.get(), .sync = sync});
+    shards.add(rows, Slice::box({ranks.rank(), 0}, {ranks.rank() + 1, 3}));
+    const SaveResult result = save_checkpoint(
+        {.directory = folder.path("save"), .state = state_at(1), .shards = shards.get(), .ranks = &ranks});
     EXPECT_TRUE(result.saved) << result.message;
   });
-  auto found = find_checkpoint({.directory = folder.path("save"), .sync = one_rank()});
+  auto found = find_checkpoint({.directory = folder.path("save")});
   ASSERT_TRUE(found.has_value());
   for (int pass = 0; pass < 2; ++pass) {
     EXPECT_EQ(read_slice(*found, rows, Slice::whole(rows.spec.shape)), rows.bytes);
@@ -132,10 +132,8 @@ TEST(Checkpoint, EmptyTensorsShareOnePlace) {
   ShardList shards;
   for (const char* name : {"param/c", "param/a", "param/b"})
     shards.add({{name, DType::kFp32, {0, 4}}, ""}, Slice::whole({0, 4}));
-  ASSERT_TRUE(save_checkpoint(
-                  {.directory = folder.path("save"), .state = state_at(1), .shards = shards.get(), .sync = one_rank()})
-                  .saved);
-  const auto found = find_checkpoint({.directory = folder.path("save"), .sync = one_rank()});
+  ASSERT_TRUE(save_checkpoint({.directory = folder.path("save"), .state = state_at(1), .shards = shards.get()}).saved);
+  const auto found = find_checkpoint({.directory = folder.path("save")});
   ASSERT_TRUE(found.has_value());
   for (const char* name : {"param/a", "param/b", "param/c"}) EXPECT_TRUE(found->has(name)) << name;
 }
@@ -148,10 +146,9 @@ TEST(Checkpoint, TensorsLargerThanABlockOfReadingSurvive) {
       save_checkpoint({.directory = folder.path("save"),
                        .state = state_at(1),
                        .shards = {{big.spec.name, big.spec.dtype, big.spec.shape, Slice::whole(big.spec.shape),
-                                   std::as_bytes(std::span(big.bytes))}},
-                       .sync = one_rank()});
+                                   std::as_bytes(std::span(big.bytes))}}});
   ASSERT_TRUE(result.saved) << result.message;
-  auto found = find_checkpoint({.directory = folder.path("save"), .sync = one_rank()});
+  auto found = find_checkpoint({.directory = folder.path("save")});
   ASSERT_TRUE(found.has_value());
   EXPECT_EQ(read_slice(*found, big, Slice::whole(big.spec.shape)), big.bytes);
   const Slice middle = Slice::range(4'194'301, 8'388'613);  // straddles several blocks of reading
@@ -166,8 +163,8 @@ TEST(Checkpoint, ShardsThatDoNotMakeAModelAreNotSaved) {
   const std::string data(96, 'x');
   const auto bytes = std::as_bytes(std::span(data));
   const auto save = [&](std::vector<Shard> shards) {
-    const SaveResult result = save_checkpoint(
-        {.directory = folder.path("save"), .state = state_at(1), .shards = std::move(shards), .sync = one_rank()});
+    const SaveResult result =
+        save_checkpoint({.directory = folder.path("save"), .state = state_at(1), .shards = std::move(shards)});
     EXPECT_FALSE(result.saved);
     return result.message;
   };
@@ -192,15 +189,15 @@ TEST(Checkpoint, ShardsThatDoNotMakeAModelAreNotSaved) {
 
 TEST(Checkpoint, RanksThatDisagreeOnATensorDoNotSave) {
   const TestFolder folder;
-  ThreadRanks(2).run([&](const RankSync& sync) {
+  ThreadRanks(2).run([&](Communicator& ranks) {
     const std::string data(96, 'x');
-    const Shape shape = sync.rank == 0 ? Shape{4, 6} : Shape{6, 4};
-    const SaveResult result =
-        save_checkpoint({.directory = folder.path("save"),
-                         .state = state_at(1),
-                         .shards = {{"param/x", DType::kFp32, shape, Slice::range(sync.rank * 12, sync.rank * 12 + 12),
-                                     std::as_bytes(std::span(data)).first(48)}},
-                         .sync = sync});
+    const Shape shape = ranks.rank() == 0 ? Shape{4, 6} : Shape{6, 4};
+    const SaveResult result = save_checkpoint(
+        {.directory = folder.path("save"),
+         .state = state_at(1),
+         .shards = {{"param/x", DType::kFp32, shape, Slice::range(ranks.rank() * 12, ranks.rank() * 12 + 12),
+                     std::as_bytes(std::span(data)).first(48)}},
+         .ranks = &ranks});
     EXPECT_FALSE(result.saved);
     EXPECT_NE(result.message.find("one global shape"), std::string::npos) << result.message;
   });
@@ -209,7 +206,7 @@ TEST(Checkpoint, RanksThatDisagreeOnATensorDoNotSave) {
 TEST(Checkpoint, CheckTensorsListsNames) {
   const TestFolder folder;
   ASSERT_TRUE(save_alone(folder.path("save"), 1).saved);
-  const auto found = find_checkpoint({.directory = folder.path("save"), .sync = one_rank()});
+  const auto found = find_checkpoint({.directory = folder.path("save")});
   ASSERT_TRUE(found.has_value());
   std::vector<TensorSpec> wanted = found->tensors();
   ASSERT_EQ(wanted.size(), 7u);
@@ -248,7 +245,7 @@ TEST(Checkpoint, CheckTensorsListsNames) {
 TEST(Checkpoint, ReadRefusesUnknownNamesAndSlices) {
   const TestFolder folder;
   ASSERT_TRUE(save_alone(folder.path("save"), 1).saved);
-  auto found = find_checkpoint({.directory = folder.path("save"), .sync = one_rank()});
+  auto found = find_checkpoint({.directory = folder.path("save")});
   std::array<std::byte, 20> out;
   EXPECT_TRUE(found->has("param/layers.0.bias"));
   EXPECT_FALSE(found->has("param/other"));
@@ -260,7 +257,7 @@ TEST(Checkpoint, ReadRefusesUnknownNamesAndSlices) {
 TEST(Checkpoint, DamageAfterVerificationIsFoundWhileReading) {
   const TestFolder folder;
   ASSERT_TRUE(save_alone(folder.path("save"), 1).saved);
-  auto found = find_checkpoint({.directory = folder.path("save"), .sync = one_rank()});
+  auto found = find_checkpoint({.directory = folder.path("save")});
   const std::string path = folder.path("save/step_0000001/rank_0000_of_0001.safetensors");
   std::string bytes = read_bytes(path);
   for (std::size_t i = bytes.size() - 700; i < bytes.size(); ++i) bytes[i] = static_cast<char>(bytes[i] ^ 1);
@@ -281,7 +278,7 @@ TEST(Checkpoint, DamageAfterVerificationIsFoundWhileReading) {
 TEST(Checkpoint, AHeaderThatGrewAfterVerificationIsFoundWhileReading) {
   const TestFolder folder;
   ASSERT_TRUE(save_alone(folder.path("save"), 1).saved);
-  auto found = find_checkpoint({.directory = folder.path("save"), .sync = one_rank()});
+  auto found = find_checkpoint({.directory = folder.path("save")});
   const std::string path = folder.path("save/step_0000001/rank_0000_of_0001.safetensors");
   std::string bytes = read_bytes(path);
   bytes[3] = 1;  // 16 MiB
@@ -294,17 +291,17 @@ TEST(Checkpoint, AHeaderThatGrewAfterVerificationIsFoundWhileReading) {
 TEST(Checkpoint, WantedStep) {
   const TestFolder folder;
   EXPECT_ERROR(ExitCode::kNoCheckpoint, "there is none of that step",
-               find_checkpoint({.directory = folder.path("none"), .step = 1, .sync = one_rank()}));
+               find_checkpoint({.directory = folder.path("none"), .step = 1}));
   ASSERT_TRUE(save_alone(folder.path("save"), 1).saved);
   ASSERT_TRUE(save_alone(folder.path("save"), 2).saved);
-  const auto found = find_checkpoint({.directory = folder.path("save"), .step = 1, .sync = one_rank()});
+  const auto found = find_checkpoint({.directory = folder.path("save"), .step = 1});
   ASSERT_TRUE(found.has_value());
   EXPECT_EQ(found->state().step, 1);
   EXPECT_ERROR(ExitCode::kNoCheckpoint, "no valid checkpoint in " + folder.path("save") + " for step 3",
-               find_checkpoint({.directory = folder.path("save"), .step = 3, .sync = one_rank()}));
+               find_checkpoint({.directory = folder.path("save"), .step = 3}));
   write_bytes(folder.path("save/step_0000001/state.json"), "{}");
-  EXPECT_ERROR(ExitCode::kNoCheckpoint, "tried step_0000001: ",
-               find_checkpoint({.directory = folder.path("save"), .step = 1, .sync = one_rank()}));
+  EXPECT_ERROR(ExitCode::kNoCheckpoint,
+               "tried step_0000001: ", find_checkpoint({.directory = folder.path("save"), .step = 1}));
 }
 
 TEST(CheckpointManifest, NamesAreExact) {
@@ -324,13 +321,20 @@ TEST(CheckpointManifest, NamesAreExact) {
 
 TEST(CheckpointRanks, TheFirstThatFailedAreNamed) {
   std::vector<std::string> errors = {"", "no space", "", "no space", "broken", "", "lost", "late"};
-  const RankSync sync{.world = 8,
-                      .any = [](bool) { return true; },
-                      .broadcast = [](std::string text) { return text; },
-                      .gather = [&](const std::string&) { return errors; }};
-  EXPECT_EQ(agree(sync, ""), "rank 1: no space; rank 3: no space; rank 4: broken; rank 6: lost; and 1 more ranks");
+  const auto expect = [&](const std::string& text) {
+    ThreadRanks(8).run([&](Communicator& ranks) {
+      const std::string& mine = errors[static_cast<std::size_t>(ranks.rank())];
+      const std::string said = attempt_on_all_ranks(ranks, [&] {
+        if (!mine.empty()) throw std::runtime_error(mine);
+      });
+      EXPECT_EQ(said, text);
+    });
+  };
+  expect("rank 1: no space; rank 3: no space; rank 4: broken; rank 6: lost; and 1 more ranks");
   errors[7].clear();
-  EXPECT_EQ(agree(sync, ""), "rank 1: no space; rank 3: no space; rank 4: broken; rank 6: lost");
+  expect("rank 1: no space; rank 3: no space; rank 4: broken; rank 6: lost");
+  errors.assign(8, "");
+  expect("");
 }
 
 }  // namespace

@@ -39,18 +39,12 @@ class ScriptedCommunicator final : public Communicator {
       : Communicator("scripted", 0, 2), all_reduce_(std::move(all_reduce)) {}
   void host_barrier() override {}
   std::vector<std::string> host_all_gather(const std::string& mine) override { return {mine, mine}; }
+  bool host_any(bool mine) override { return mine; }
   std::unique_ptr<Communicator> split(int, int, const std::string&) override { return nullptr; }
   void abort(const std::string&) override {}
 
  protected:
-  void do_all_reduce(const Tensor&, ReduceOp) override { all_reduce_(); }
-  void do_reduce_scatter(const Tensor&, const Tensor&) override {}
-  void do_all_gather(const Tensor&, const Tensor&) override {}
-  void do_all_to_all_v(const Tensor&, const std::vector<std::int64_t>&, const Tensor&,
-                       const std::vector<std::int64_t>&) override {}
-  void do_broadcast(const Tensor&, int) override {}
-  void do_send(const Tensor&, int) override {}
-  void do_receive(const Tensor&, int) override {}
+  void run(const Collective&) override { all_reduce_(); }
 
  private:
   std::function<void()> all_reduce_;
@@ -66,9 +60,9 @@ TEST(Communicator, TwoStreamsAtOnceAreAnError) {
   std::array<float, 4> values{};
   Stream first(DeviceType::kCpu, "first");
   Stream second(DeviceType::kCpu, "second");
-  group.all_reduce(first, tensor_of(values));
+  launch(first, AllReduce{.group = group, .buffer = tensor_of(values)});
   begun.get_future().wait();
-  group.all_reduce(second, tensor_of(values));
+  launch(second, AllReduce{.group = group, .buffer = tensor_of(values)});
   std::string message;
   try {
     second.synchronize();
@@ -87,9 +81,9 @@ TEST(Communicator, AnErrorOfACallSurfacesAtTheNextSynchronizeAndTheGroupStaysUsa
   });
   std::array<float, 4> values{};
   Stream stream(DeviceType::kCpu, "comm");
-  group.all_reduce(stream, tensor_of(values));
+  launch(stream, AllReduce{.group = group, .buffer = tensor_of(values)});
   EXPECT_THROW(stream.synchronize(), Error);
-  group.all_reduce(stream, tensor_of(values));
+  launch(stream, AllReduce{.group = group, .buffer = tensor_of(values)});
   stream.synchronize();
   EXPECT_EQ(calls, 2);
 }
@@ -101,15 +95,16 @@ TEST(PlanCommunicator, AnnouncesWhatTheCallsReadAndWrite) {
   std::array<float, 8> small{}, other{};
   std::array<float, 32> large{};
   const std::vector<std::int64_t> rows{0, 1, 2, 3};
-  group.all_reduce(stream, tensor_of(small));
-  group.reduce_scatter(stream, tensor_of(large), tensor_of(small));
-  group.all_gather(stream, tensor_of(small), tensor_of(large));
-  group.all_to_all_v(stream, tensor_of(large), rows, tensor_of(small), rows);
-  group.shift(stream, tensor_of(small), tensor_of(other), 3);
-  group.broadcast(stream, tensor_of(small), 0);
-  group.broadcast(stream, tensor_of(small), 1);
-  group.send(stream, tensor_of(small), 0);
-  group.receive(stream, tensor_of(small), 0);
+  launch(stream, AllReduce{.group = group, .buffer = tensor_of(small)});
+  launch(stream, ReduceScatter{.group = group, .in = tensor_of(large), .out = tensor_of(small)});
+  launch(stream, AllGather{.group = group, .in = tensor_of(small), .out = tensor_of(large)});
+  launch(stream,
+         AllToAll{.group = group, .in = tensor_of(large), .out = tensor_of(small), .in_rows = rows, .out_rows = rows});
+  launch(stream, Shift{.group = group, .in = tensor_of(small), .out = tensor_of(other), .step = 3});
+  launch(stream, Broadcast{.group = group, .buffer = tensor_of(small), .root = 0});
+  launch(stream, Broadcast{.group = group, .buffer = tensor_of(small), .root = 1});
+  launch(stream, Send{.group = group, .buffer = tensor_of(small), .peer = 0});
+  launch(stream, Receive{.group = group, .buffer = tensor_of(small), .peer = 0});
   struct Seen {
     std::string_view name;
     std::size_t read = 0;
@@ -146,7 +141,7 @@ TEST(PlanCommunicator, RefusesAStreamThatComputes) {
   PlanCommunicator group("dp", {.rank = 0, .size = 2});
   std::array<float, 8> values{};
   Stream stream(DeviceType::kCpu, "comm");
-  group.all_reduce(stream, tensor_of(values));
+  launch(stream, AllReduce{.group = group, .buffer = tensor_of(values)});
   EXPECT_THROW(stream.synchronize(), Error);
 }
 
@@ -155,8 +150,8 @@ TEST(SingleCommunicator, EnqueuesNothingWhereThereIsNothingToDo) {
   Stream stream(DeviceType::kPlan, "comm", {.timeline = &timeline});
   SingleCommunicator group("dp");
   std::array<float, 8> values{};
-  group.all_reduce(stream, tensor_of(values));
-  group.broadcast(stream, tensor_of(values), 0);
+  launch(stream, AllReduce{.group = group, .buffer = tensor_of(values)});
+  launch(stream, Broadcast{.group = group, .buffer = tensor_of(values), .root = 0});
   EXPECT_TRUE(timeline.entries().empty());
 }
 
@@ -167,9 +162,9 @@ TEST(SingleCommunicator, CopiesWhereInAndOutDiffer) {
   std::array<float, 3> gathered{};
   std::array<float, 3> scattered{};
   std::array<float, 3> exchanged{};
-  group.all_gather(stream, tensor_of(in), tensor_of(gathered));
-  group.reduce_scatter(stream, tensor_of(in), tensor_of(scattered));
-  group.all_to_all(stream, tensor_of(in), tensor_of(exchanged));
+  launch(stream, AllGather{.group = group, .in = tensor_of(in), .out = tensor_of(gathered)});
+  launch(stream, ReduceScatter{.group = group, .in = tensor_of(in), .out = tensor_of(scattered)});
+  launch(stream, AllToAll{.group = group, .in = tensor_of(in), .out = tensor_of(exchanged)});
   stream.synchronize();
   EXPECT_EQ(gathered, in);
   EXPECT_EQ(scattered, in);
@@ -185,13 +180,58 @@ TEST(Communicator, CollectivesCanBeCapturedAndReplayed) {
     const AbortOnUnwind guard(world);
     Graph graph("sum");
     graph.begin_capture(stream);
-    world.all_reduce(stream, tensor_of(values));
+    launch(stream, AllReduce{.group = world, .buffer = tensor_of(values)});
     graph.end_capture();
     EXPECT_EQ(values[0], 1);
     for (int i = 0; i < 3; ++i) graph.replay(stream);
     stream.synchronize();
     EXPECT_THAT(values, ElementsAre(8, 16, 24));
     EXPECT_EQ(graph.num_ops(), 1);
+  });
+}
+
+TEST(Communicator, ReplaysCountAndAreNumbered) {
+  ThreadWorld(2).run([](Communicator& world) {
+    std::array<float, 3> values{1, 2, 3};
+    Stream stream(DeviceType::kCpu, "comm");
+    const AbortOnUnwind guard(world);
+    Graph graph("sum");
+    graph.begin_capture(stream);
+    launch(stream, AllReduce{.group = world, .buffer = tensor_of(values), .label = "sums"});
+    launch(stream, Broadcast{.group = world, .buffer = tensor_of(values), .root = 1});
+    graph.end_capture();
+    EXPECT_EQ(world.stats().collectives, 0) << "nothing ran";
+    EXPECT_EQ(world.recorder().sequence_so_far().length, 0u);
+    graph.replay(stream);
+    stream.synchronize();
+    EXPECT_EQ(world.stats().collectives, 2);
+    EXPECT_EQ(world.stats().bytes, world.rank() == 1 ? 24 : 12);
+    const std::uint64_t once = world.recorder().sequence_so_far().hash;
+    graph.replay(stream);
+    launch(stream, AllReduce{.group = world, .buffer = tensor_of(values)});
+    stream.synchronize();
+    EXPECT_EQ(world.stats().collectives, 5);
+    EXPECT_EQ(world.stats().bytes, world.rank() == 1 ? 60 : 36);
+    const std::vector<CollectiveCall> calls = world.recorder().last();
+    ASSERT_EQ(calls.size(), 5u);
+    EXPECT_EQ(to_string(calls[2]), "all_reduce #3 (sums: fp32, 3 elements)");
+    EXPECT_EQ(to_string(calls[4]), "all_reduce #5 (fp32, 3 elements)");
+    EXPECT_EQ(world.recorder().sequence_so_far().length, 5u);
+    EXPECT_NE(world.recorder().sequence_so_far().hash, once);
+    EXPECT_EQ(difference_of_sequences(world), "");
+  });
+}
+
+TEST(Communicator, ACaptureThatIsAbortedCountsNothing) {
+  ThreadWorld(2).run([](Communicator& world) {
+    std::array<float, 3> values{};
+    Stream stream(DeviceType::kCpu, "comm");
+    Graph graph("sum");
+    graph.begin_capture(stream);
+    launch(stream, AllReduce{.group = world, .buffer = tensor_of(values)});
+    graph.abort_capture();
+    EXPECT_EQ(world.stats().collectives, 0);
+    EXPECT_EQ(world.recorder().calls(), 0u);
   });
 }
 

@@ -75,7 +75,7 @@ TEST(ThreadWorld, RanksThatDisagreeAboutASizeAllFail) {
     std::vector<float> values(group.rank() == 2 ? 5 : 4);
     Stream stream(DeviceType::kCpu, "comm");
     const AbortOnUnwind guard(group);
-    group.all_reduce(stream, tensor_of(values));
+    launch(stream, AllReduce{.group = group, .buffer = tensor_of(values)});
     stream.synchronize();
   });
   for (const Outcome& outcome : result) {
@@ -92,9 +92,9 @@ TEST(ThreadWorld, RanksThatMakeDifferentCallsAllFail) {
     Stream stream(DeviceType::kCpu, "comm");
     const AbortOnUnwind guard(group);
     if (group.rank() == 0) {
-      group.all_reduce(stream, tensor_of(values));
+      launch(stream, AllReduce{.group = group, .buffer = tensor_of(values)});
     } else {
-      group.broadcast(stream, tensor_of(values), 0);
+      launch(stream, Broadcast{.group = group, .buffer = tensor_of(values), .root = 0});
     }
     stream.synchronize();
   });
@@ -107,7 +107,7 @@ TEST(ThreadWorld, RanksThatDisagreeAboutARootAllFail) {
     std::vector<float> values(4);
     Stream stream(DeviceType::kCpu, "comm");
     const AbortOnUnwind guard(group);
-    group.broadcast(stream, tensor_of(values), group.rank());
+    launch(stream, Broadcast{.group = group, .buffer = tensor_of(values), .root = group.rank()});
     stream.synchronize();
   });
   for (const Outcome& outcome : result) EXPECT_THAT(outcome.message, HasSubstr("(root or reduction 1) on rank 1"));
@@ -123,7 +123,8 @@ TEST(ThreadWorld, CountsOfAllToAllThatDoNotFitFailOnAllRanks) {
     // Rank 0 sends two rows to rank 1, which expects three.
     const std::vector<std::int64_t> sent{1, group.rank() == 0 ? 2 : 1};
     const std::vector<std::int64_t> received{group.rank() == 0 ? 1 : 3, 1};
-    group.all_to_all_v(stream, tensor_of(in), sent, tensor_of(out), received);
+    launch(stream,
+           AllToAll{.group = group, .in = tensor_of(in), .out = tensor_of(out), .in_rows = sent, .out_rows = received});
     stream.synchronize();
   });
   for (const Outcome& outcome : result) {
@@ -138,9 +139,9 @@ TEST(ThreadWorld, AMessageOfAnotherSizeFailsOnBothSides) {
     Stream stream(DeviceType::kCpu, "comm");
     const AbortOnUnwind guard(group);
     if (group.rank() == 0) {
-      group.send(stream, tensor_of(values), 1);
+      launch(stream, Send{.group = group, .buffer = tensor_of(values), .peer = 1});
     } else {
-      group.receive(stream, tensor_of(values), 0);
+      launch(stream, Receive{.group = group, .buffer = tensor_of(values), .peer = 0});
     }
     stream.synchronize();
   });
@@ -158,10 +159,10 @@ TEST(ThreadWorld, ARankThatThrowsReleasesPeersThatWait) {
     if (group.rank() == 2) {
       group.host_barrier();
     } else if (group.rank() == 1) {
-      group.receive(stream, tensor_of(values), 3);
+      launch(stream, Receive{.group = group, .buffer = tensor_of(values), .peer = 3});
       stream.synchronize();
     } else {
-      group.all_reduce(stream, tensor_of(values));
+      launch(stream, AllReduce{.group = group, .buffer = tensor_of(values)});
       stream.synchronize();
     }
   });
@@ -180,11 +181,11 @@ TEST(ThreadWorld, ARankThatThrowsWhileItsStreamWaitsEnds) {
     Stream stream(DeviceType::kCpu, "comm");
     const AbortOnUnwind guard(group);
     if (group.rank() == 1) {
-      group.all_reduce(stream, tensor_of(values));
+      launch(stream, AllReduce{.group = group, .buffer = tensor_of(values)});
       fail({.subject = "rank 1"});
     }
     group.host_barrier();
-    group.all_reduce(stream, tensor_of(values));
+    launch(stream, AllReduce{.group = group, .buffer = tensor_of(values)});
     stream.synchronize();
   });
   EXPECT_EQ(result[0].message, "rank 1 of group world failed");
@@ -214,11 +215,11 @@ TEST(ThreadWorld, CallsAfterAnAbortFailAtOnce) {
   }
   std::vector<float> values(4);
   Stream stream(DeviceType::kCpu, "comm");
-  rank0->all_reduce(stream, tensor_of(values));
+  launch(stream, AllReduce{.group = *rank0, .buffer = tensor_of(values)});
   EXPECT_THROW(stream.synchronize(), Error);
-  rank0->send(stream, tensor_of(values), 1);
+  launch(stream, Send{.group = *rank0, .buffer = tensor_of(values), .peer = 1});
   EXPECT_THROW(stream.synchronize(), Error);
-  rank0->receive(stream, tensor_of(values), 1);
+  launch(stream, Receive{.group = *rank0, .buffer = tensor_of(values), .peer = 1});
   EXPECT_THROW(stream.synchronize(), Error);
 }
 
@@ -233,7 +234,7 @@ TEST(ThreadWorld, APeerThatNeverComesIsAnErrorThatNamesTheCall) {
   const auto lost = outcomes(message, [](Communicator& group) {
     std::vector<float> values(4);
     Stream stream(DeviceType::kCpu, "comm");
-    if (group.rank() == 0) group.send(stream, tensor_of(values), 1);
+    if (group.rank() == 0) launch(stream, Send{.group = group, .buffer = tensor_of(values), .peer = 1});
     stream.synchronize();
   });
   EXPECT_THAT(lost[0].message, HasSubstr("send on group world: rank 1 did not come within 100 ms"));

@@ -6,8 +6,8 @@
 #include <map>
 #include <mutex>
 
-#include "apps/together.h"
 #include "core/ops/elementwise.h"
+#include "parallel/comm/on_all_ranks.h"
 #include "tests/support/tier.h"
 #include "tests/unit/train/layouts.h"
 

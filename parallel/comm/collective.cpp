@@ -1,0 +1,261 @@
+#include "parallel/comm/collective.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "core/base/error.h"
+#include "core/tensor/check.h"
+#include "parallel/comm/communicator.h"
+
+namespace megalith {
+
+namespace {
+
+template <class Op>
+std::string subject(const Op& op, std::string_view argument) {
+  return fmt::format("{} on group {}: {}", Op::kName, op.group.name(), argument);
+}
+
+void check_reducible(const Tensor& tensor, const std::string& name) {
+  check_dtype(tensor, {DType::kFp32, DType::kBf16, DType::kFp64, DType::kInt32, DType::kInt64}, name);
+}
+
+void check_buffer(const Tensor& tensor, const std::string& name) {
+  if (tensor.data == nullptr && tensor.numel() != 0) fail({.subject = name, .expected = "a tensor", .got = "none"});
+  check_contiguous(tensor, name);
+}
+
+template <class Op>
+void check_ends(const Op& op) {
+  check_buffer(op.in, subject(op, "in"));
+  check_buffer(op.out, subject(op, "out"));
+  check_dtype(op.out, {op.in.dtype}, subject(op, "out"));
+}
+
+// `part` is a rank's share of `whole`: its own place there, or apart from it.
+template <class Op>
+void check_part(const Op& op, const Tensor& part, const Tensor& whole, std::string_view argument,
+                std::string_view of_whole) {
+  const std::string name = subject(op, argument);
+  if (whole.numel() != op.group.size() * part.numel()) {
+    fail({.subject = name,
+          .expected = fmt::format("1/{} of the {} elements of {}", op.group.size(), whole.numel(), of_whole),
+          .got = fmt::format("{}", part.numel())});
+  }
+  if (part.numel() == 0) return;
+  const auto* own = whole.as<std::byte>() + static_cast<std::size_t>(op.group.rank()) * part.bytes();
+  if (part.data != own) check_no_overlap(part, name, whole, "the whole");
+}
+
+template <class Op>
+void check_rank(const Op& op, int rank, std::string_view argument) {
+  if (rank >= 0 && rank < op.group.size()) return;
+  fail({.subject = subject(op, argument),
+        .expected = fmt::format("0 to {}", op.group.size() - 1),
+        .got = fmt::format("{}", rank)});
+}
+
+template <class Op>
+void check_peer(const Op& op) {
+  check_buffer(op.buffer, subject(op, "buffer"));
+  check_rank(op, op.peer, "peer");
+  if (op.peer != op.group.rank()) return;
+  fail({.subject = subject(op, "peer"), .expected = "another rank", .got = fmt::format("{}", op.peer)});
+}
+
+void check(const AllReduce& op) {
+  check_buffer(op.buffer, subject(op, "buffer"));
+  check_reducible(op.buffer, subject(op, "buffer"));
+}
+
+void check(const ReduceScatter& op) {
+  check_ends(op);
+  check_reducible(op.in, subject(op, "in"));
+  check_part(op, op.out, op.in, "out", "in");
+}
+
+void check(const AllGather& op) {
+  check_ends(op);
+  check_part(op, op.in, op.out, "in", "out");
+}
+
+void check(const Shift& op) {
+  check_ends(op);
+  if (op.step <= 0 || op.step >= op.group.size()) {
+    fail({.subject = subject(op, "step"),
+          .expected = fmt::format("1 to {}", op.group.size() - 1),
+          .got = fmt::format("{}", op.step)});
+  }
+  if (op.in.numel() != op.out.numel()) {
+    fail({.subject = subject(op, "out"),
+          .expected = fmt::format("the {} elements of in", op.in.numel()),
+          .got = fmt::format("{}", op.out.numel())});
+  }
+  check_no_overlap(op.in, "in", op.out, subject(op, "out"));
+}
+
+void check(const Broadcast& op) {
+  check_buffer(op.buffer, subject(op, "buffer"));
+  check_rank(op, op.root, "root");
+}
+
+void check(const Send& op) { check_peer(op); }
+void check(const Receive& op) { check_peer(op); }
+
+std::int64_t sum_of(const std::vector<std::int64_t>& rows) {
+  return std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
+}
+
+// Equal parts as one row a rank.
+void count_parts(AllToAll& op) {
+  if (!op.in_rows.empty() || !op.out_rows.empty()) return;
+  const int ranks = op.group.size();
+  if (op.in.numel() % ranks != 0 || op.in.numel() != op.out.numel()) {
+    fail({.subject = subject(op, "in and out"),
+          .expected = fmt::format("equal sizes that are a multiple of {}", ranks),
+          .got = fmt::format("{} and {} elements", op.in.numel(), op.out.numel())});
+  }
+  const Shape parts{ranks, op.in.numel() / ranks};
+  op.in = op.in.view(parts);
+  op.out = op.out.view(parts);
+  op.in_rows.assign(static_cast<std::size_t>(ranks), 1);
+  op.out_rows = op.in_rows;
+}
+
+Tensor used_rows(const AllToAll& op, const Tensor& tensor, const std::vector<std::int64_t>& rows,
+                 std::string_view argument) {
+  const bool fits = tensor.rank() > 0 && rows.size() == static_cast<std::size_t>(op.group.size()) &&
+                    std::all_of(rows.begin(), rows.end(), [](std::int64_t r) { return r >= 0; }) &&
+                    sum_of(rows) <= tensor.size(0);
+  if (!fits) {
+    fail({.subject = subject(op, argument),
+          .expected = fmt::format("{} counts of rows that fit into {}", op.group.size(), to_string(tensor.shape)),
+          .got = fmt::format("[{}]", fmt::join(rows, ", "))});
+  }
+  return tensor.slice(0, 0, sum_of(rows));
+}
+
+AllToAll checked_op(AllToAll op) {
+  check_buffer(op.in, subject(op, "in"));
+  check_buffer(op.out, subject(op, "out"));
+  count_parts(op);
+  const Tensor in = used_rows(op, op.in, op.in_rows, "in");
+  const Tensor out = used_rows(op, op.out, op.out_rows, "out");
+  const std::string name = subject(op, "out");
+  check_dtype(op.out, {op.in.dtype}, name);
+  Shape like_in = op.in.shape;
+  like_in[0] = op.out.size(0);
+  check_shape(op.out, like_in, name);
+  check_no_overlap(in, "in", out, name);
+  const auto own = static_cast<std::size_t>(op.group.rank());
+  require(op.in_rows[own] == op.out_rows[own],
+          "all_to_all: what a rank sends to itself and receives from itself differ");
+  op.in = in;
+  op.out = out;
+  return op;
+}
+
+template <class Op>
+Op checked_op(Op op) {
+  check(op);
+  const auto flatten = [](Tensor& tensor) { tensor = tensor.view({tensor.numel()}); };
+  if constexpr (requires { op.buffer; }) {
+    flatten(op.buffer);
+  } else {
+    flatten(op.in);
+    flatten(op.out);
+  }
+  return op;
+}
+
+template <class Op>
+const Tensor& input_of(const Op& op) {
+  if constexpr (requires { op.buffer; }) {
+    return op.buffer;
+  } else {
+    return op.in;
+  }
+}
+
+template <class Op>
+bool reads_buffer(const Op& op) {
+  if constexpr (std::is_same_v<Op, Broadcast>) return op.root == op.group.rank();
+  return !std::is_same_v<Op, Receive>;
+}
+
+template <class Op>
+bool writes_buffer(const Op& op) {
+  return std::is_same_v<Op, AllReduce> || !reads_buffer(op);
+}
+
+}  // namespace
+
+Collective checked(Collective collective) {
+  return std::visit([](auto&& op) { return Collective(checked_op(std::move(op))); }, std::move(collective));
+}
+
+Access access_of(const Collective& collective) {
+  return std::visit(
+      [](const auto& op) {
+        Access access(op.kName);
+        if constexpr (requires { op.buffer; }) {
+          if (reads_buffer(op)) access.reads(op.buffer);
+          if (writes_buffer(op)) access.writes(op.buffer);
+        } else {
+          access.reads(op.in);
+          access.writes(op.out);
+        }
+        return access;
+      },
+      collective);
+}
+
+CollectiveCall call_of(const Collective& collective) {
+  return std::visit(
+      [](const auto& op) {
+        const Tensor& input = input_of(op);
+        CollectiveCall call{.kind = op.kName, .dtype = static_cast<int>(input.dtype), .count = input.numel()};
+        call.label = op.label;
+        if constexpr (requires { op.root; }) call.argument = op.root;
+        if constexpr (requires { op.step; }) call.argument = op.step;
+        if constexpr (requires { op.peer; }) {
+          call.argument = op.peer;
+          call.point_to_point = true;
+        }
+        return call;
+      },
+      collective);
+}
+
+bool is_idle(const Collective& collective) {
+  return std::visit(
+      [](const auto& op) {
+        if (op.group.size() > 1) return false;
+        if constexpr (requires { op.buffer; }) {
+          return true;
+        } else {
+          return op.in.data == op.out.data;
+        }
+      },
+      collective);
+}
+
+AllToAll all_to_all_of(const Shift& shift) {
+  const int ranks = shift.group.size(), rank = shift.group.rank();
+  AllToAll op{.group = shift.group, .in = shift.in, .out = shift.out};
+  op.in_rows.assign(static_cast<std::size_t>(ranks), 0);
+  op.out_rows = op.in_rows;
+  op.in_rows[static_cast<std::size_t>((rank + shift.step) % ranks)] = shift.in.numel();
+  op.out_rows[static_cast<std::size_t>((rank - shift.step + ranks) % ranks)] = shift.out.numel();
+  return op;
+}
+
+Tensor rows_of_rank(const Tensor& whole, const std::vector<std::int64_t>& rows, int rank) {
+  return whole.slice(0, std::accumulate(rows.begin(), rows.begin() + rank, std::int64_t{0}),
+                     rows[static_cast<std::size_t>(rank)]);
+}
+
+}  // namespace megalith

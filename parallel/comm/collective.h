@@ -1,0 +1,137 @@
+// Collectives as ops: structs of named arguments that launch() of communicator.h enqueues on a stream, asynchronous to
+// the host. All ranks of a group enqueue the same sequence. Buffers are contiguous; numel 0 is legal. P: ranks of the
+// group. `label` says what the call carries, for reports of hangs: "gradients of bucket 2".
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <variant>
+#include <vector>
+
+#include "core/device/access.h"
+#include "core/tensor/tensor.h"
+#include "parallel/comm/flight_recorder.h"
+
+namespace megalith {
+
+class Communicator;
+
+enum class ReduceOp : std::uint8_t { kSum, kMax };
+
+struct AllReduce {
+  static constexpr const char* kName = "all_reduce";
+  Communicator& group;
+  Tensor buffer;                 // [n] fp32 | bf16 | fp64 | int32 | int64, read and written
+  ReduceOp op = ReduceOp::kSum;  // kMax of floats propagates NaN
+  std::string label = {};
+};
+
+// The sum over ranks of each rank's n elements.
+struct ReduceScatter {
+  static constexpr const char* kName = "reduce_scatter";
+  Communicator& group;
+  Tensor in;   // [P * n] of a dtype of AllReduce
+  Tensor out;  // [n], written; may be in's own part
+  std::string label = {};
+};
+
+struct AllGather {
+  static constexpr const char* kName = "all_gather";
+  Communicator& group;
+  Tensor in;   // [n]; may be out's own part
+  Tensor out;  // [P * n], written, in rank order
+  std::string label = {};
+};
+
+// Part r goes to rank r: equal parts, or rows (dim 0) split by the counts, one per rank. Rows beyond their sum are
+// neither read nor written.
+struct AllToAll {
+  static constexpr const char* kName = "all_to_all";
+  Communicator& group;
+  Tensor in;
+  Tensor out;                              // written
+  std::vector<std::int64_t> in_rows = {};  // both empty: equal parts
+  std::vector<std::int64_t> out_rows = {};
+  std::string label = {};
+};
+
+// Whether a shift is one of a series: those by 1, 2, ... P - 1, on one stream, whose inputs nobody writes before the
+// last has run. Ranks that read each other's memory then meet less often.
+enum class ShiftSeries : std::uint8_t {
+  kAlone,
+  kOneInput,    // all of them send the same
+  kManyInputs,  // each its own
+};
+
+// `in` goes to the rank `step` above this one, `out` comes from the rank `step` below, around the end.
+struct Shift {
+  static constexpr const char* kName = "shift";
+  Communicator& group;
+  Tensor in;     // [n]
+  Tensor out;    // [n], written
+  int step = 1;  // 0 < step < P
+  ShiftSeries series = ShiftSeries::kAlone;
+  std::string label = {};
+};
+
+struct Broadcast {
+  static constexpr const char* kName = "broadcast";
+  Communicator& group;
+  Tensor buffer;  // read on the root, written elsewhere
+  int root = 0;
+  std::string label = {};
+};
+
+// Occupies the stream until the peer's Receive was enqueued too and has run (small messages may leave earlier).
+struct Send {
+  static constexpr const char* kName = "send";
+  Communicator& group;
+  Tensor buffer;
+  int peer = 0;
+  std::string label = {};
+};
+
+struct Receive {
+  static constexpr const char* kName = "receive";
+  Communicator& group;
+  Tensor buffer;  // written
+  int peer = 0;
+  std::string label = {};
+};
+
+using Collective = std::variant<AllReduce, ReduceScatter, AllGather, AllToAll, Shift, Broadcast, Send, Receive>;
+// By the variant's index.
+inline constexpr std::array<const char*, std::variant_size_v<Collective>> kCollectiveNames = {
+    AllReduce::kName, ReduceScatter::kName, AllGather::kName, AllToAll::kName,
+    Shift::kName,     Broadcast::kName,     Send::kName,      Receive::kName};
+
+// The collective as communicators run it: tensors of one dim, but for AllToAll, which has its counts and the rows in
+// use alone. Throws Error for arguments that are wrong in themselves.
+Collective checked(Collective collective);
+// Of a checked one: what this rank reads and writes.
+Access access_of(const Collective& collective);
+// Likewise, for the flight recorder.
+CollectiveCall call_of(const Collective& collective);
+// Nothing is exchanged or copied: one rank, in place.
+bool is_idle(const Collective& collective);
+// A group of one rank: copy(in, out) is all there is to do.
+template <class Copy>
+void copy_alone(const Collective& collective, Copy copy) {
+  std::visit(
+      [&](const auto& op) {
+        if constexpr (requires { op.in; }) {
+          if (op.in.data != op.out.data && op.in.bytes() > 0) copy(op.in, op.out);
+        }
+      },
+      collective);
+}
+// A shift as the messages it consists of.
+AllToAll all_to_all_of(const Shift& shift);
+
+// What rank `rank` sends or gets, of the rows of an AllToAll.
+Tensor rows_of_rank(const Tensor& whole, const std::vector<std::int64_t>& rows, int rank);
+
+}  // namespace megalith
