@@ -29,9 +29,7 @@ void Trainer::profile() {
   while (model_->pending_steps() > 0) finish_step(false);
   const std::vector<std::string>& ranks = logging.profile_ranks;
   const bool mine = ranks.empty() ? is_main() : names_rank(ranks, world_.rank());
-  if constexpr (kCudaBuilt) {
-    if (mine) record_cuda_profile(starts);
-  }
+  if (mine) record_cuda_profile(starts);
 }
 
 void Trainer::trace() {

@@ -3,11 +3,10 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 
 namespace megalith {
-
-struct CudaFault;
 
 struct CudaDeviceInfo {
   int index = 0;
@@ -46,8 +45,18 @@ int use_cuda_device();
 // Lets an attached profiler (--profile-from-start off, --capture-range cudaProfilerApi) record from here, or stop.
 void record_cuda_profile(bool on);
 
-// The process's fault record (core/device/cuda_stream.h). raise_cuda_fault throws what a kernel reported, if one did,
-// and clears it.
+// What a kernel found wrong in its data, where the CPU's would throw. One per process, in host memory that kernels
+// write; see report_fault in core/device/cuda/fault.cuh. The next synchronize(), or host wait for an event, of any
+// stream calls `raise`, which throws the op's own Error, and clears it. Later work is not skipped meanwhile, so a
+// kernel must stay in bounds also on bad data.
+struct CudaFault {
+  using Raise = void (*)(const std::int64_t* values);  // a host function, passed to the kernel by value
+  unsigned claimed = 0;                                // the first thread to report wins
+  unsigned ready = 0;                                  // the rest is written
+  Raise raise = nullptr;
+  std::int64_t values[4] = {};
+};
+// raise_cuda_fault throws what a kernel reported, if one did, and clears it.
 CudaFault* cuda_fault();
 void raise_cuda_fault();
 

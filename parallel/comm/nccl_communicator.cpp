@@ -11,7 +11,7 @@
 #include <exception>
 #include <numeric>
 
-#include "core/device/cuda_check.h"
+#include "core/device/cuda/check.h"
 #include "core/device/cuda_device.h"
 #include "core/device/cuda_memory.h"
 #include "parallel/comm/mpi_process.h"

@@ -10,7 +10,7 @@
 #include <string>
 
 #include "core/base/error.h"
-#include "core/device/cuda_check.h"
+#include "core/device/cuda/check.h"
 #include "parallel/comm/communicator.h"
 
 namespace megalith {

@@ -14,9 +14,7 @@ void SingleCommunicator::run_on(CudaStream& stream, std::string_view, const std:
 
 void SingleCommunicator::copy(const Tensor& from, const Tensor& to) {
   if (from.data == to.data || from.bytes() == 0) return;
-  if constexpr (kCudaBuilt) {
-    if (stream_ != nullptr) return stream_->copy(to.data, from.data, from.bytes());
-  }
+  if (stream_ != nullptr) return stream_->copy(to.data, from.data, from.bytes());
   std::memcpy(to.data, from.data, from.bytes());
 }
 

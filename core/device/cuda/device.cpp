@@ -7,8 +7,8 @@
 #include <new>
 
 #include "core/base/error.h"
-#include "core/device/cuda_check.h"
-#include "core/device/cuda_stream.h"
+#include "core/device/cuda/check.h"
+#include "core/device/device.h"
 
 namespace megalith {
 
@@ -33,6 +33,8 @@ int capability(int device) {
 }
 
 }  // namespace
+
+bool cuda_built() { return true; }
 
 CudaFacts cuda_facts(int index) {
   CudaFacts facts{.index = index};
