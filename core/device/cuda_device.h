@@ -2,30 +2,19 @@
 // no CUDA header.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <string>
 
 namespace megalith {
 
-struct CudaDeviceInfo {
-  int index = 0;
-  std::string name;
-  int compute_capability = 0;  // 90 is 9.0
-  int multiprocessors = 0;
-  std::size_t memory_bytes = 0;
-  int driver_version = 0;   // 13000 is 13.0: the newest runtime the driver serves
-  int runtime_version = 0;  // of the library this program is linked to
-};
-
 // What a start on a GPU depends on, as the driver and the runtime report it.
 struct CudaFacts {
-  int index = 0;            // asked for
-  int count = 0;            // visible GPUs
-  std::string count_error;  // the driver's text if it could not even count
-  int driver_version = 0;   // 0: no driver
-  int runtime_version = 0;
-  int compute_capability = 0;  // of GPU `index`, if there is one
+  int index = 0;               // asked for
+  int count = 0;               // visible GPUs
+  std::string count_error;     // the driver's text if it could not even count
+  int driver_version = 0;      // 13000 is 13.0: the newest runtime the driver serves; 0: no driver
+  int runtime_version = 0;     // of the library this program is linked to
+  int compute_capability = 0;  // of GPU `index`, if there is one; 90 is 9.0
   std::string name;
 };
 CudaFacts cuda_facts(int index);
@@ -38,7 +27,7 @@ std::string cuda_unavailable();
 
 // Checks GPU `index` and makes it the process's; exit code 2 as above. A second call with another index is an error.
 // Communication over several GPUs runs one process a GPU: index = local rank.
-CudaDeviceInfo select_cuda_device(int index);
+void select_cuda_device(int index);
 // Makes the process's GPU (0 when none was selected) current in the calling thread, and returns its index.
 int use_cuda_device();
 

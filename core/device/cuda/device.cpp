@@ -86,9 +86,8 @@ std::string cuda_unavailable() {
   }
 }
 
-CudaDeviceInfo select_cuda_device(int index) {
-  const CudaFacts facts = cuda_facts(index);
-  check(facts);
+void select_cuda_device(int index) {
+  check(cuda_facts(index));
   int before = -1;
   if (!selected_device().compare_exchange_strong(before, index) && before != index) {
     fail({.subject = "selecting a GPU",
@@ -96,15 +95,6 @@ CudaDeviceInfo select_cuda_device(int index) {
           .got = fmt::format("{}", index)});
   }
   use_cuda_device();
-  cudaDeviceProp properties;
-  MEGALITH_CUDA_CHECK(cudaGetDeviceProperties(&properties, index));
-  return {.index = index,
-          .name = facts.name,
-          .compute_capability = facts.compute_capability,
-          .multiprocessors = properties.multiProcessorCount,
-          .memory_bytes = properties.totalGlobalMem,
-          .driver_version = facts.driver_version,
-          .runtime_version = facts.runtime_version};
 }
 
 int use_cuda_device() {

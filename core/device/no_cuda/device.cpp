@@ -13,7 +13,7 @@ bool cuda_built() { return false; }
 
 std::string cuda_unavailable() { return "a build without the CUDA backend"; }
 CudaFacts cuda_facts(int) { refuse_cuda(); }
-CudaDeviceInfo select_cuda_device(int) { refuse_cuda(); }
+void select_cuda_device(int) { refuse_cuda(); }
 int use_cuda_device() { refuse_cuda(); }
 void record_cuda_profile(bool) { refuse_cuda(); }
 
