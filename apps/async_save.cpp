@@ -73,9 +73,7 @@ void AsyncSave::begin(const SaveCheckpoint& request) {
                  .observer = request.observer,
                  .hold = request.hold},
                 [this] {
-                  if constexpr (kCudaBuilt) {
-                    if (stream_.device() == DeviceType::kCuda) use_cuda_device();
-                  }
+                  if (stream_.device() == DeviceType::kCuda) use_cuda_device();
                   copied_.wait_on_host();  // not by the stream, whose instruments are the run's thread's
                 });
 }

@@ -91,10 +91,7 @@ std::string said_memory(const std::vector<RankFacts>& ranks) {
 }  // namespace
 
 std::string device_name(const Options& options) {
-  if constexpr (kCudaBuilt) {
-    if (options.train.device == DeviceType::kCuda) return cuda_facts(use_cuda_device()).name;
-  }
-  return "CPU";
+  return options.train.device == DeviceType::kCuda ? cuda_facts(use_cuda_device()).name : "CPU";
 }
 
 std::string said_owners(const MemoryUse& use) {

@@ -67,8 +67,7 @@ void write_cache(const Entries& entries) {
   }
 }
 
-[[maybe_unused]] void choose(CudaStream& stream, Rank& rank, Step& step, Communicator& world, bool deterministic,
-                             Entries& entries) {
+void choose(CudaStream& stream, Rank& rank, Step& step, Communicator& world, bool deterministic, Entries& entries) {
   const auto table = make_gemm_algorithms(stream, deterministic ? GemmChoice::kFirst : GemmChoice::kMeasured);
   use_gemm_algorithms(stream, table);
   if (deterministic) {
@@ -111,11 +110,7 @@ std::string cache_folder() {
 }
 
 void choose_gemm_algorithms(Rank& rank, Step& step, Communicator& world, bool deterministic, Entries& entries) {
-  rank.streams.compute.visit([&](auto& backend) {
-    using Backend = std::remove_reference_t<decltype(backend)>;
-    if constexpr (kCudaBuilt && std::is_same_v<Backend, CudaStream>)
-      choose(backend, rank, step, world, deterministic, entries);
-  });
+  if (CudaStream* stream = rank.streams.compute.cuda()) choose(*stream, rank, step, world, deterministic, entries);
 }
 
 }  // namespace megalith

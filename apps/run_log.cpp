@@ -89,13 +89,11 @@ void RunLog::memory(const Rank& rank, std::size_t checkpoint_staging) const {
     text += fmt::format(" | process: {:.2f}, of it programs, host copies and data: {:.2f}", mib(resident),
                         mib(resident - std::min(resident, measured)));
   }
-  if constexpr (kCudaBuilt) {
-    if (setup_.options.train.device == DeviceType::kCuda) {
-      const CudaMemory device = cuda_memory();
-      const std::size_t used = device.total - device.free;
-      text += fmt::format(" | device: {:.2f} in use, of it contexts, kernels and libraries: {:.2f} | process: {:.2f}",
-                          mib(used), mib(used - std::min(used, pool.reserved_bytes())), mib(resident));
-    }
+  if (setup_.options.train.device == DeviceType::kCuda) {
+    const CudaMemory device = cuda_memory();
+    const std::size_t used = device.total - device.free;
+    text += fmt::format(" | device: {:.2f} in use, of it contexts, kernels and libraries: {:.2f} | process: {:.2f}",
+                        mib(used), mib(used - std::min(used, pool.reserved_bytes())), mib(resident));
   }
   log_info(text);
 }

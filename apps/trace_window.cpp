@@ -40,9 +40,7 @@ void TraceWindow::advance(std::int64_t next_step, Stream& compute) {
   const std::vector<std::string>& ranks = logging_.profile_ranks;
   if (profile_changes(logging_, next_step)) {
     const bool mine = ranks.empty() ? world_.rank() == 0 : names_rank(ranks, world_.rank());
-    if constexpr (kCudaBuilt) {
-      if (mine) record_cuda_profile(next_step == logging_.profile_step_start);
-    }
+    if (mine) record_cuda_profile(next_step == logging_.profile_step_start);
   }
   if (!trace_changes(next_step)) return;
   if (!is_inside(next_step)) return write();

@@ -102,9 +102,7 @@ megalith::ExitCode train(megalith::MpiRuntime& mpi, megalith::Communicator& worl
     return ExitCode::kOk;
   }
   on_all_ranks(world, [&] {
-    if constexpr (kCudaBuilt) {
-      if (parsed.options.train.device == DeviceType::kCuda) select_cuda_device(mpi.local_rank());
-    }
+    if (parsed.options.train.device == DeviceType::kCuda) select_cuda_device(mpi.local_rank());
     if (!takes_flags) take_folder(parsed.options);
   });
   find_tokenizer_files(parsed.options, world, found);

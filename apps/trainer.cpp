@@ -33,26 +33,24 @@ std::size_t memory_limit(Communicator& world) {
 
 // Before anything is allocated: what the plan says will not fit the GPU.
 void check_gpu_memory(const MemoryUse& planned) {
-  if constexpr (kCudaBuilt) {
-    const CudaMemory memory = cuda_memory();
-    if (planned.total() <= memory.free) return;
-    const auto gib = [](std::size_t bytes) { return static_cast<double>(bytes) / (1 << 30); };
-    std::vector<std::pair<std::size_t, std::string>> owners = {{planned.arena, "activations and temporaries"}};
-    for (int c = 0; c < kNumMemoryCategories; ++c)
-      owners.emplace_back(planned.persistent[static_cast<std::size_t>(c)], name_of(static_cast<MemoryCategory>(c)));
-    std::sort(owners.rbegin(), owners.rend());
-    std::string list;
-    for (std::size_t i = 0; i < 4 && owners[i].first > 0; ++i)
-      list += fmt::format("{}{} {:.2f}", i == 0 ? "" : ", ", owners[i].second, gib(owners[i].first));
-    fail({.code = ExitCode::kOutOfMemory,
-          .subject = "memory of the GPU",
-          .expected = fmt::format("a run of at most {:.2f} GiB, free of {:.2f}", gib(memory.free), gib(memory.total)),
-          .got = fmt::format("a forecast of {:.2f} GiB ({})", gib(planned.total()), list),
-          .remedy = "lower --micro-batch-size, add --recompute-granularity full, --loss-chunk-size or bf16 optimizer "
-                    "state (--exp-avg-dtype), or use more ranks with --use-distributed-optimizer or "
-                    "--tensor-model-parallel-size",
-          .show_place = false});
-  }
+  const CudaMemory memory = cuda_memory();
+  if (planned.total() <= memory.free) return;
+  const auto gib = [](std::size_t bytes) { return static_cast<double>(bytes) / (1 << 30); };
+  std::vector<std::pair<std::size_t, std::string>> owners = {{planned.arena, "activations and temporaries"}};
+  for (int c = 0; c < kNumMemoryCategories; ++c)
+    owners.emplace_back(planned.persistent[static_cast<std::size_t>(c)], name_of(static_cast<MemoryCategory>(c)));
+  std::sort(owners.rbegin(), owners.rend());
+  std::string list;
+  for (std::size_t i = 0; i < 4 && owners[i].first > 0; ++i)
+    list += fmt::format("{}{} {:.2f}", i == 0 ? "" : ", ", owners[i].second, gib(owners[i].first));
+  fail({.code = ExitCode::kOutOfMemory,
+        .subject = "memory of the GPU",
+        .expected = fmt::format("a run of at most {:.2f} GiB, free of {:.2f}", gib(memory.free), gib(memory.total)),
+        .got = fmt::format("a forecast of {:.2f} GiB ({})", gib(planned.total()), list),
+        .remedy = "lower --micro-batch-size, add --recompute-granularity full, --loss-chunk-size or bf16 optimizer "
+                  "state (--exp-avg-dtype), or use more ranks with --use-distributed-optimizer or "
+                  "--tensor-model-parallel-size",
+        .show_place = false});
 }
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }

@@ -1,6 +1,8 @@
-# One library per folder: megalith_library(core_ops PUBLIC core_tensor) compiles every *.cpp of the current folder (or
-# those that match SOURCES; less those that match the expressions of EXCLUDE) and links to the left only. With MEGALITH_CUDA also every *.cu; without it, the files named
-# cuda_*.cpp and *_cuda.cpp are left out.
+# One library per folder: megalith_library(core_ops PUBLIC core_tensor) compiles every source of the current folder (or
+# those that match SOURCES; less those that match the expressions of EXCLUDE) and links to the left only. Where CUDA is
+# chosen, and nowhere else: with MEGALITH_CUDA the library holds the folder's *.cu, *_cuda.cpp, nccl_*.cpp and cuda/*,
+# which alone see the headers of CUDA and of the targets in CUDA; without it, no_cuda/* defines the same symbols. All
+# other sources are compiled the same way in both builds.
 # Designated initializers leave fields at their defaults on purpose.
 set(MEGALITH_WARNINGS -Wall -Wextra -Wshadow -Wconversion -Wno-missing-field-initializers)
 # Places in messages are the repository's, also where ccache makes a source's path relative to the build folder.
@@ -15,10 +17,7 @@ function(megalith_compile_options target)
   target_include_directories(${target} PUBLIC ${CMAKE_SOURCE_DIR})
   set(cxx_options ${MEGALITH_WARNINGS} ${MEGALITH_FLAGS} $<$<BOOL:${MEGALITH_WERROR}>:-Werror>)
   target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:${cxx_options}>")
-  if(MEGALITH_CUDA)
-    target_compile_definitions(${target} PUBLIC MEGALITH_CUDA=1)
-    target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:${MEGALITH_CUDA_FLAGS}>")
-  endif()
+  target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:${MEGALITH_CUDA_FLAGS}>")
   if(MEGALITH_BUILD_KIND STREQUAL "release")
     target_compile_options(${target} PRIVATE "$<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:${MEGALITH_HARDENING}>")
     target_link_options(${target} PUBLIC -Wl,-z,relro,-z,now)
@@ -35,29 +34,23 @@ function(megalith_compile_options target)
   endif()
 endfunction()
 
-# Adds the current folder's *.cu files to the list variable, or takes the CUDA backend's *.cpp files out of it.
-function(megalith_cuda_sources list_name)
-  set(sources ${${list_name}})
-  if(MEGALITH_CUDA)
-    file(GLOB cuda_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cu)
-    list(APPEND sources ${cuda_sources})
-  else()
-    list(FILTER sources EXCLUDE REGEX "/cuda_[^/]*\\.cpp$|_cuda\\.cpp$|/nccl_[^/]*\\.cpp$")
-  endif()
-  set(${list_name} ${sources} PARENT_SCOPE)
-endfunction()
-
 function(megalith_library name)
-  cmake_parse_arguments(ARG "" "" "PUBLIC;PRIVATE;EXCLUDE;SOURCES" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "PUBLIC;PRIVATE;CUDA;EXCLUDE;SOURCES" ${ARGN})
   if(NOT ARG_SOURCES)
-    set(ARG_SOURCES *.cpp)
+    set(ARG_SOURCES *.cpp *.cu cuda/*.cpp no_cuda/*.cpp)
   endif()
   list(TRANSFORM ARG_SOURCES PREPEND "${CMAKE_CURRENT_SOURCE_DIR}/")
   file(GLOB sources CONFIGURE_DEPENDS ${ARG_SOURCES})
-  megalith_cuda_sources(sources)
   foreach(pattern IN LISTS ARG_EXCLUDE)
     list(FILTER sources EXCLUDE REGEX "${pattern}")
   endforeach()
+  set(cuda_sources ${sources})
+  set(of_cuda "\\.cu$|_cuda\\.cpp$|/nccl_[^/]*\\.cpp$|/cuda/[^/]*$")
+  list(FILTER cuda_sources INCLUDE REGEX "${of_cuda}")
+  list(FILTER sources EXCLUDE REGEX "${of_cuda}")
+  if(MEGALITH_CUDA)
+    list(FILTER sources EXCLUDE REGEX "/no_cuda/[^/]*$")
+  endif()
   if(NOT sources)  # headers only, or a room whose sources come later
     add_library(${name} INTERFACE)
     target_include_directories(${name} INTERFACE ${CMAKE_SOURCE_DIR})
@@ -67,6 +60,15 @@ function(megalith_library name)
   add_library(${name} STATIC ${sources})
   megalith_compile_options(${name})
   target_link_libraries(${name} PUBLIC ${ARG_PUBLIC} PRIVATE ${ARG_PRIVATE})
+  if(MEGALITH_CUDA AND cuda_sources)
+    list(APPEND ARG_CUDA megalith_cuda)
+    add_library(${name}_cuda OBJECT ${cuda_sources})
+    megalith_compile_options(${name}_cuda)
+    target_link_libraries(${name}_cuda PRIVATE ${ARG_PUBLIC} ${ARG_CUDA})
+    target_sources(${name} PRIVATE $<TARGET_OBJECTS:${name}_cuda>)
+    list(TRANSFORM ARG_CUDA REPLACE "(.+)" "$<LINK_ONLY:\\1>")
+    target_link_libraries(${name} INTERFACE ${ARG_CUDA})
+  endif()
 endfunction()
 
 # megalith_test(unit_data LIBRARIES core_data LABELS unit QUICK asan SHARDS 2): one GoogleTest program from every

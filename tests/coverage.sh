@@ -41,7 +41,7 @@ programs=()
 for program in "${tests[@]/#/$build/tests/}" "$build"/apps/{prepare,plan,report,generate}; do
   [ ! -x "$program" ] || programs+=(-object "$program")
 done
-sources=(-compilation-dir="$PWD" -ignore-filename-regex='(/usr/|/tests/|/build/).*' -instr-profile="$build/all.profdata")
+sources=(-compilation-dir="$PWD" -ignore-filename-regex='(/usr/|/tests/|/build/|/no_cuda/).*' -instr-profile="$build/all.profdata")
 "llvm-cov-$version" export -skip-functions "${sources[@]}" "${programs[@]}" >"$build/coverage.json"
 "llvm-cov-$version" show -format=html -output-dir="$build/html" -show-branches=count "${sources[@]}" "${programs[@]}" \
   >/dev/null

@@ -14,14 +14,8 @@ void copy(Stream& stream, const char* name, void* to, const void* from, std::siz
     access.add(to, bytes, true);
     stream.announce(access);
   }
-  stream.visit([=](auto& backend) {
-    using Backend = std::remove_reference_t<decltype(backend)>;
-    if constexpr (std::is_same_v<Backend, CpuStream>) {
-      backend.enqueue([=] { std::memcpy(to, from, bytes); });
-    } else if constexpr (std::is_same_v<Backend, CudaStream>) {
-      backend.copy(to, from, bytes);
-    }
-  });
+  if (CpuStream* cpu = stream.cpu()) cpu->enqueue([=] { std::memcpy(to, from, bytes); });
+  if (CudaStream* cuda = stream.cuda()) cuda->copy(to, from, bytes);
   stream.end_op();
 }
 

@@ -15,8 +15,6 @@
 
 namespace megalith {
 
-class CudaStream;  // ops declare run() for it in every build
-
 class CpuStream {
  public:
   using Task = std::function<void()>;
@@ -25,11 +23,6 @@ class CpuStream {
   ~CpuStream();  // finishes the queue; an error nobody fetched is logged
   CpuStream(const CpuStream&) = delete;
   CpuStream& operator=(const CpuStream&) = delete;
-
-  // The CPU has no profiler to tell.
-  struct Range {
-    explicit Range(const char*) {}
-  };
 
   // Called by an op's run(): appends to the queue, or to the graph while capturing.
   void enqueue(Task task);

@@ -2,31 +2,19 @@
 // no CUDA header.
 #pragma once
 
-#include <cstddef>
+#include <cstdint>
 #include <string>
 
 namespace megalith {
 
-struct CudaFault;
-
-struct CudaDeviceInfo {
-  int index = 0;
-  std::string name;
-  int compute_capability = 0;  // 90 is 9.0
-  int multiprocessors = 0;
-  std::size_t memory_bytes = 0;
-  int driver_version = 0;   // 13000 is 13.0: the newest runtime the driver serves
-  int runtime_version = 0;  // of the library this program is linked to
-};
-
 // What a start on a GPU depends on, as the driver and the runtime report it.
 struct CudaFacts {
-  int index = 0;            // asked for
-  int count = 0;            // visible GPUs
-  std::string count_error;  // the driver's text if it could not even count
-  int driver_version = 0;   // 0: no driver
-  int runtime_version = 0;
-  int compute_capability = 0;  // of GPU `index`, if there is one
+  int index = 0;               // asked for
+  int count = 0;               // visible GPUs
+  std::string count_error;     // the driver's text if it could not even count
+  int driver_version = 0;      // 13000 is 13.0: the newest runtime the driver serves; 0: no driver
+  int runtime_version = 0;     // of the library this program is linked to
+  int compute_capability = 0;  // of GPU `index`, if there is one; 90 is 9.0
   std::string name;
 };
 CudaFacts cuda_facts(int index);
@@ -39,15 +27,25 @@ std::string cuda_unavailable();
 
 // Checks GPU `index` and makes it the process's; exit code 2 as above. A second call with another index is an error.
 // Communication over several GPUs runs one process a GPU: index = local rank.
-CudaDeviceInfo select_cuda_device(int index);
+void select_cuda_device(int index);
 // Makes the process's GPU (0 when none was selected) current in the calling thread, and returns its index.
 int use_cuda_device();
 
 // Lets an attached profiler (--profile-from-start off, --capture-range cudaProfilerApi) record from here, or stop.
 void record_cuda_profile(bool on);
 
-// The process's fault record (core/device/cuda_stream.h). raise_cuda_fault throws what a kernel reported, if one did,
-// and clears it.
+// What a kernel found wrong in its data, where the CPU's would throw. One per process, in host memory that kernels
+// write; see report_fault in core/device/cuda/fault.cuh. The next synchronize(), or host wait for an event, of any
+// stream calls `raise`, which throws the op's own Error, and clears it. Later work is not skipped meanwhile, so a
+// kernel must stay in bounds also on bad data.
+struct CudaFault {
+  using Raise = void (*)(const std::int64_t* values);  // a host function, passed to the kernel by value
+  unsigned claimed = 0;                                // the first thread to report wins
+  unsigned ready = 0;                                  // the rest is written
+  Raise raise = nullptr;
+  std::int64_t values[4] = {};
+};
+// raise_cuda_fault throws what a kernel reported, if one did, and clears it.
 CudaFault* cuda_fault();
 void raise_cuda_fault();
 

@@ -1,8 +1,6 @@
 // The CUDA form of an Event's point, made at its first record. Needs no CUDA header.
 #pragma once
 
-#include <memory>
-
 #include "core/device/cuda_stream.h"
 
 namespace megalith {
@@ -23,9 +21,7 @@ class CudaEvent {
   double seconds_since(const CudaEvent& earlier) const;  // both timed and reached
 
  private:
-  CUevent_st* event_ = nullptr;
+  [[maybe_unused]] CUevent_st* event_ = nullptr;  // without CUDA
 };
-
-std::shared_ptr<CudaEvent> make_cuda_event(bool timed);
 
 }  // namespace megalith

@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <memory>
 
 #include "core/device/cuda_event.h"
 
@@ -33,11 +32,9 @@ class CudaGraph {
   std::size_t num_nodes() const { return num_nodes_; }  // kernels, copies, fills and external events
 
  private:
-  CUgraphExec_st* executable_ = nullptr;
+  [[maybe_unused]] CUgraphExec_st* executable_ = nullptr;  // without CUDA
   std::size_t num_nodes_ = 0;
   std::map<std::uint64_t, CudaEvent> events_;  // while capturing
 };
-
-std::shared_ptr<CudaGraph> make_cuda_graph();
 
 }  // namespace megalith

@@ -1,8 +1,8 @@
 // A CUDA stream with what kernels and libraries need to enqueue on it. Needs no CUDA header itself, so that everything
-// above core/device is compiled without one. Non-blocking: it never orders itself against the legacy default stream.
-// An op's run(CudaStream&, const Op&) launches on handle(), as many kernels as it likes, and checks each launch with
-// MEGALITH_CUDA_CHECK(cudaGetLastError()) (core/device/cuda_check.h). It neither allocates nor synchronises, also not
-// under capture.
+// above core/device is compiled without one; core/device/cuda defines it, and core/device/no_cuda in a build without.
+// Non-blocking: it never orders itself against the legacy default stream. An op's run(CudaStream&, const Op&) launches
+// on handle(), as many kernels as it likes, and checks each launch with MEGALITH_CUDA_CHECK(cudaGetLastError())
+// (core/device/cuda/check.h). It neither allocates nor synchronises, also not under capture.
 #pragma once
 
 #include <cstddef>
@@ -21,17 +21,7 @@ struct cudnnContext;     // cudnnHandle_t
 
 namespace megalith {
 
-// What a kernel found wrong in its data, where the CPU's would throw. One per process, in host memory that kernels
-// write; see report_fault in core/device/cuda_fault.cuh. The next synchronize(), or host wait for an event, of any
-// stream calls `raise`, which throws the op's own Error, and clears it. Later work is not skipped meanwhile, so a
-// kernel must stay in bounds also on bad data.
-struct CudaFault {
-  using Raise = void (*)(const std::int64_t* values);  // a host function, passed to the kernel by value
-  unsigned claimed = 0;                                // the first thread to report wins
-  unsigned ready = 0;                                  // the rest is written
-  Raise raise = nullptr;
-  std::int64_t values[4] = {};
-};
+struct CudaFault;
 
 class CudaStream {
  public:

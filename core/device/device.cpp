@@ -6,17 +6,17 @@
 namespace megalith {
 
 void require_built(DeviceType type) {
-  if (type != DeviceType::kCuda || kCudaBuilt) return;
+  if (type == DeviceType::kCuda && !cuda_built()) refuse_cuda();
+}
+
+void refuse_cuda() {
   refuse_usage("--device cuda", "cpu, in a build without the CUDA backend", "cuda",
                "configure with -DMEGALITH_CUDA=ON");
 }
 
 DeviceType default_device() {
-  if constexpr (kCudaBuilt) {
-    static const bool usable = cuda_unavailable().empty();
-    if (usable) return DeviceType::kCuda;
-  }
-  return DeviceType::kCpu;
+  static const bool usable = cuda_unavailable().empty();
+  return usable ? DeviceType::kCuda : DeviceType::kCpu;
 }
 
 }  // namespace megalith

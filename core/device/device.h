@@ -17,14 +17,11 @@ constexpr std::string_view name_of(DeviceType type) {
   return "unknown";
 }
 
-// Whether this build has the CUDA backend. The one place in core that asks the preprocessor.
-#if MEGALITH_CUDA
-inline constexpr bool kCudaBuilt = true;
-#else
-inline constexpr bool kCudaBuilt = false;
-#endif
+// Whether the CUDA backend is linked (core/device/cuda) or what stands in for it (core/device/no_cuda). Only tests ask.
+bool cuda_built();
 // Exit code 2 when this build lacks the backend.
 void require_built(DeviceType type);
+[[noreturn]] void refuse_cuda();  // as a build without CUDA does
 // CUDA where this build has it and a GPU can be used, else the CPU.
 DeviceType default_device();
 

@@ -6,7 +6,6 @@
 
 #include "core/base/error.h"
 #include "core/device/cuda_event.h"
-#include "core/device/device.h"
 
 namespace megalith {
 
@@ -31,9 +30,7 @@ Event::Event(std::string name, bool timed) : name_(std::move(name)), timed_(time
 double seconds_between(const Event& earlier, const Event& later) {
   require(earlier.timed_ && later.timed_ && earlier.recorded_ && later.recorded_,
           "seconds_between needs two timed events that were recorded");
-  if constexpr (kCudaBuilt) {
-    if (earlier.cuda_ && later.cuda_) return later.cuda_->seconds_since(*earlier.cuda_);
-  }
+  if (earlier.cuda_ && later.cuda_) return later.cuda_->seconds_since(*earlier.cuda_);
   if (!earlier.cpu_ || !later.cpu_) return 0;
   earlier.cpu_->wait();
   later.cpu_->wait();
@@ -58,9 +55,7 @@ void Event::require_record_outside_graphs(std::string_view who) const {
 
 void Event::wait_on_host() const {
   require_record_outside_graphs("the host");
-  if constexpr (kCudaBuilt) {
-    if (cuda_ != nullptr) return cuda_->wait_on_host();
-  }
+  if (cuda_ != nullptr) return cuda_->wait_on_host();
   if (cpu_ != nullptr) cpu_->wait();
 }
 

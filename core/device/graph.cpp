@@ -46,11 +46,9 @@ void Graph::begin_capture(Stream& origin) {
   if (origin.device() == DeviceType::kPlan) {
     fail({.subject = "graph " + name_, .expected = "a stream that runs", .got = "a plan stream"});
   }
-  if constexpr (kCudaBuilt) {
-    if (CudaStream* stream = origin.cuda()) {
-      cuda_ = make_cuda_graph();
-      cuda_->begin(*stream);
-    }
+  if (CudaStream* stream = origin.cuda()) {
+    cuda_ = std::make_unique<CudaGraph>();
+    cuda_->begin(*stream);
   }
   token_ = std::make_shared<Graph*>(this);
   guard_ = origin.instruments_.captures;
@@ -63,7 +61,7 @@ int Graph::join(Stream& stream) {
   lanes_.push_back({.stream = &stream, .name = stream.name(), .clock = {}});
   stream.capture_ = this;
   stream.capture_lane_ = lane;
-  if (CpuStream* cpu = std::get_if<CpuStream>(&stream.backend_)) {
+  if (CpuStream* cpu = stream.cpu()) {
     cpu->capture_ = [this, lane](CpuStream::Task task) { take(lane, std::move(task)); };
   }
   return lane;
@@ -85,12 +83,10 @@ void Graph::take(int lane, std::function<void()> task) {
 void Graph::close_op(Lane& lane) {
   const std::size_t op = std::exchange(lane.open_op, kNone);
   bool enqueued = false;  // the CPU's take() has closed the ops that were
-  if constexpr (kCudaBuilt) {
-    // An op may launch several kernels. That it launched any, and that nothing else did, shows in the stream's tail.
-    if (cuda_ != nullptr) {
-      const std::uint64_t tail = CudaGraph::tail(cuda_of(lane));
-      enqueued = std::exchange(lane.cuda_tail, tail) != tail;
-    }
+  // An op may launch several kernels. That it launched any, and that nothing else did, shows in the stream's tail.
+  if (cuda_ != nullptr) {
+    const std::uint64_t tail = CudaGraph::tail(cuda_of(lane));
+    enqueued = std::exchange(lane.cuda_tail, tail) != tail;
   }
   if (op == kNone && enqueued) fail_unannounced(lane);
   if (op != kNone && !enqueued && writes(op)) fail_without_task(lane, op);
@@ -131,9 +127,7 @@ void Graph::record(Stream& stream, Event& event) {
   event.capture_token_ = token_;
   Lane& lane = lanes_[static_cast<std::size_t>(stream.capture_lane_)];
   recorded_[event.id_] = {.node_id = id, .clock = lane.clock};
-  if constexpr (kCudaBuilt) {
-    if (cuda_ != nullptr) cuda_->record(cuda_of(lane), id);
-  }
+  if (cuda_ != nullptr) cuda_->record(cuda_of(lane), id);
 }
 
 void Graph::wait(Stream& stream, Event& event) {
@@ -148,11 +142,9 @@ void Graph::wait(Stream& stream, Event& event) {
   add({.kind = Kind::kWait, .lane = stream.capture_lane_, .event_id = recorded.node_id});
   Lane& lane = lanes_[static_cast<std::size_t>(stream.capture_lane_)];
   merge(lane.clock, recorded.clock);
-  if constexpr (kCudaBuilt) {
-    if (cuda_ == nullptr) return;
-    cuda_->wait(cuda_of(lane), recorded.node_id);
-    lane.cuda_tail = CudaGraph::tail(cuda_of(lane));
-  }
+  if (cuda_ == nullptr) return;
+  cuda_->wait(cuda_of(lane), recorded.node_id);
+  lane.cuda_tail = CudaGraph::tail(cuda_of(lane));
 }
 
 void Graph::record_external(Stream& stream, Event& event) { add_external(Kind::kRecordExternal, stream, event); }
@@ -160,21 +152,17 @@ void Graph::record_external(Stream& stream, Event& event) { add_external(Kind::k
 void Graph::wait_external(Stream& stream, Event& event) { add_external(Kind::kWaitExternal, stream, event); }
 
 void Graph::add_external(Kind kind, Stream& stream, Event& event) {
-  if constexpr (kCudaBuilt) {
-    if (cuda_ != nullptr && event.cuda_ == nullptr) event.cuda_ = make_cuda_event(event.timed_);
-  }
+  if (cuda_ != nullptr && event.cuda_ == nullptr) event.cuda_ = std::make_shared<CudaEvent>(event.timed_);
   add({.kind = kind, .lane = stream.capture_lane_, .event = &event, .cuda_event = event.cuda_, .event_id = event.id_});
   has_external_events_ = true;
-  if constexpr (kCudaBuilt) {
-    if (cuda_ == nullptr) return;
-    Lane& lane = lanes_[static_cast<std::size_t>(stream.capture_lane_)];
-    if (kind == Kind::kRecordExternal) {
-      event.cuda_->record_external(cuda_of(lane));
-    } else {
-      event.cuda_->wait_external(cuda_of(lane));
-    }
-    lane.cuda_tail = CudaGraph::tail(cuda_of(lane));
+  if (cuda_ == nullptr) return;
+  Lane& lane = lanes_[static_cast<std::size_t>(stream.capture_lane_)];
+  if (kind == Kind::kRecordExternal) {
+    event.cuda_->record_external(cuda_of(lane));
+  } else {
+    event.cuda_->wait_external(cuda_of(lane));
   }
+  lane.cuda_tail = CudaGraph::tail(cuda_of(lane));
 }
 
 void Graph::end_capture() {
@@ -189,9 +177,7 @@ void Graph::end_capture() {
                                    lanes_[0].name),
             .remedy = "record an event on it last and wait for that event before the capture ends"});
     }
-    if constexpr (kCudaBuilt) {
-      if (cuda_ != nullptr) cuda_->end(cuda_of(lanes_[0]));
-    }
+    if (cuda_ != nullptr) cuda_->end(cuda_of(lanes_[0]));
   } catch (...) {
     abort_capture();
     throw;
@@ -202,7 +188,7 @@ void Graph::end_capture() {
 void Graph::release_streams() {
   for (Lane& lane : lanes_) {
     if (lane.stream == nullptr) continue;
-    if (CpuStream* cpu = std::get_if<CpuStream>(&lane.stream->backend_)) cpu->capture_ = nullptr;
+    if (CpuStream* cpu = lane.stream->cpu()) cpu->capture_ = nullptr;
     lane.stream->capture_ = nullptr;
     lane.stream->capture_lane_ = -1;
     lane.stream = nullptr;
@@ -215,10 +201,8 @@ void Graph::release_streams() {
 
 void Graph::abort_capture() {
   if (token_ == nullptr) return;
-  if constexpr (kCudaBuilt) {
-    if (cuda_ != nullptr) cuda_->abort(cuda_of(lanes_[0]));
-    cuda_.reset();
-  }
+  if (cuda_ != nullptr) cuda_->abort(cuda_of(lanes_[0]));
+  cuda_.reset();
   release_streams();
   has_external_events_ = false;
   nodes_.clear();
@@ -232,9 +216,7 @@ int Graph::num_ops() const {
 }
 
 std::size_t Graph::num_nodes() const {
-  if constexpr (kCudaBuilt) {
-    if (cuda_ != nullptr) return cuda_->num_nodes();
-  }
+  if (cuda_ != nullptr) return cuda_->num_nodes();
   return static_cast<std::size_t>(num_ops());
 }
 
@@ -284,9 +266,7 @@ void Graph::replay(Stream& stream) {
       if (cuda_ == nullptr) replay_node(node, stream);
     }
   }
-  if constexpr (kCudaBuilt) {
-    if (cuda_ != nullptr) cuda_->launch(*stream.cuda());
-  }
+  if (cuda_ != nullptr) cuda_->launch(*stream.cuda());
 }
 
 void Graph::note_replay(Node& node, Stream& stream, int instrument_lane) {
@@ -303,7 +283,7 @@ void Graph::note_replay(Node& node, Stream& stream, int instrument_lane) {
 }
 
 void Graph::replay_node(Node& node, Stream& stream) {
-  if (node.kind == Kind::kOp && node.task) std::get<CpuStream>(stream.backend_).push(node.task, false);
+  if (node.kind == Kind::kOp && node.task) stream.cpu()->push(node.task, false);
   if (node.kind == Kind::kRecordExternal) stream.enqueue_record(*node.event);
   if (node.kind == Kind::kWaitExternal) stream.enqueue_wait(*node.event);
 }

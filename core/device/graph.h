@@ -107,7 +107,7 @@ class Graph {
   std::shared_ptr<Graph*> token_;                         // alive while capturing; events refer to it
   CaptureGuard* guard_ = nullptr;                         // while capturing: the origin's
   std::int64_t replays_ = 0;
-  std::shared_ptr<CudaGraph> cuda_;  // null on the CPU
+  std::unique_ptr<CudaGraph> cuda_;  // null on the CPU
   bool has_external_events_ = false;
 };
 

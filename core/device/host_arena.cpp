@@ -28,7 +28,7 @@ HostArena::HostArena(DeviceType device, std::size_t bytes, std::string_view owne
       break;
     case DeviceType::kCuda:
       require_built(device_);
-      if constexpr (kCudaBuilt) block = bytes_ <= kLargest ? cuda_allocate_host(bytes_) : nullptr;
+      block = bytes_ <= kLargest ? cuda_allocate_host(bytes_) : nullptr;
       break;
   }
   if (block == nullptr) {
@@ -43,9 +43,7 @@ HostArena::HostArena(DeviceType device, std::size_t bytes, std::string_view owne
 
 HostArena::~HostArena() {
   if (device_ == DeviceType::kCpu) std::free(block_);
-  if constexpr (kCudaBuilt) {
-    if (device_ == DeviceType::kCuda) cuda_free_host(block_);
-  }
+  if (device_ == DeviceType::kCuda) cuda_free_host(block_);
 }
 
 void* HostArena::allocate(std::size_t bytes) {

@@ -46,9 +46,7 @@ MemoryPool::~MemoryPool() {
 
 void MemoryPool::free_to_system(void* address) {
   if (device_ == DeviceType::kCpu) std::free(address);
-  if constexpr (kCudaBuilt) {
-    if (device_ == DeviceType::kCuda) cuda_free(address);
-  }
+  if (device_ == DeviceType::kCuda) cuda_free(address);
 }
 
 void* MemoryPool::allocate_from_system(std::size_t bytes) {
@@ -59,9 +57,7 @@ void* MemoryPool::allocate_from_system(std::size_t bytes) {
   }
   if (fault_allocation("memory.pool")) return nullptr;
   if (limit_ != 0 && (bytes > limit_ || reserved_ > limit_ - bytes)) return nullptr;
-  if constexpr (kCudaBuilt) {
-    if (device_ == DeviceType::kCuda) return cuda_allocate(bytes);
-  }
+  if (device_ == DeviceType::kCuda) return cuda_allocate(bytes);
   void* address = nullptr;
   if (posix_memalign(&address, bytes >= kHugePage ? kHugePage : kAlignment, bytes) != 0) return nullptr;
   if (bytes >= kHugePage) madvise(address, bytes, MADV_HUGEPAGE);  // fewer TLB misses; only a hint

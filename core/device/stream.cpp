@@ -14,25 +14,6 @@
 
 namespace megalith {
 
-namespace {
-
-// Templates, because a std::variant without the alternative does not even name it.
-template <class Backend>
-void make_cuda(Backend& backend) {
-  if constexpr (kCudaBuilt) backend.template emplace<CudaStream>();
-}
-
-template <class Backend>
-CudaStream* find_cuda(Backend& backend) {
-  if constexpr (kCudaBuilt) {
-    return std::get_if<CudaStream>(&backend);
-  } else {
-    return nullptr;
-  }
-}
-
-}  // namespace
-
 Stream::Stream(DeviceType device, std::string name, Instruments instruments)
     : name_(std::move(name)), instruments_(instruments), lane_(-1) {
   if (device == DeviceType::kPlan) {
@@ -42,7 +23,7 @@ Stream::Stream(DeviceType device, std::string name, Instruments instruments)
   }
   require_built(device);
   if (device == DeviceType::kCuda) {
-    make_cuda(backend_);
+    backend_.emplace<CudaStream>();
   } else {
     backend_.emplace<CpuStream>();
   }
@@ -57,8 +38,6 @@ DeviceType Stream::device() const {
   if (std::holds_alternative<PlanStream>(backend_)) return DeviceType::kPlan;
   return std::holds_alternative<CpuStream>(backend_) ? DeviceType::kCpu : DeviceType::kCuda;
 }
-
-CudaStream* Stream::cuda() { return find_cuda(backend_); }
 
 bool Stream::traced() const { return instruments_.trace != nullptr && instruments_.trace->active(); }
 
@@ -124,27 +103,23 @@ void Stream::mark_recorded(Event& event) {
 
 void Stream::enqueue_record(Event& event) {
   mark_recorded(event);
-  if constexpr (kCudaBuilt) {
-    if (CudaStream* stream = cuda()) {
-      if (event.cuda_ == nullptr) event.cuda_ = make_cuda_event(event.timed_);
-      event.cuda_->record(*stream);
-      return;
-    }
+  if (CudaStream* stream = cuda()) {
+    if (event.cuda_ == nullptr) event.cuda_ = std::make_shared<CudaEvent>(event.timed_);
+    event.cuda_->record(*stream);
+    return;
   }
   event.cpu_ = std::make_shared<CpuEventPoint>();
-  std::get<CpuStream>(backend_).fire(event.cpu_);
+  cpu()->fire(event.cpu_);
 }
 
 void Stream::enqueue_wait(Event& event) {
-  if constexpr (kCudaBuilt) {
-    if (CudaStream* stream = cuda()) {
-      require(event.cpu_ == nullptr, "a CUDA stream waits for an event that a CPU stream recorded");
-      if (event.cuda_ != nullptr) event.cuda_->wait(*stream);
-      return;
-    }
-    require(event.cuda_ == nullptr, "a CPU stream waits for an event that a CUDA stream recorded");
+  if (CudaStream* stream = cuda()) {
+    require(event.cpu_ == nullptr, "a CUDA stream waits for an event that a CPU stream recorded");
+    if (event.cuda_ != nullptr) event.cuda_->wait(*stream);
+    return;
   }
-  if (event.cpu_ != nullptr) std::get<CpuStream>(backend_).await(event.cpu_);
+  require(event.cuda_ == nullptr, "a CPU stream waits for an event that a CUDA stream recorded");
+  if (event.cpu_ != nullptr) cpu()->await(event.cpu_);
 }
 
 void Stream::record_external(Event& event) {
@@ -162,10 +137,8 @@ void Stream::synchronize() {
   if (device() == DeviceType::kPlan) return;
   refuse_during_capture("synchronize", "move the host's wait out of the captured range");
   if (instruments_.hazards != nullptr) instruments_.hazards->join(HazardChecker::kHost, lane_);  // also if a task threw
-  if constexpr (kCudaBuilt) {
-    if (CudaStream* stream = cuda()) return stream->synchronize();
-  }
-  std::get<CpuStream>(backend_).synchronize();
+  if (CudaStream* stream = cuda()) return stream->synchronize();
+  cpu()->synchronize();
 }
 
 void Stream::synchronize_host(Event& event) {

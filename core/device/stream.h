@@ -4,8 +4,6 @@
 #include <functional>
 #include <string>
 #include <string_view>
-#include <type_traits>
-#include <utility>
 #include <variant>
 
 #include "core/device/access.h"
@@ -71,13 +69,15 @@ class Stream {
   void visit(Visitor&& visitor) {
     std::visit(visitor, backend_);
   }
+  // Null on every other backend.
+  CpuStream* cpu() { return std::get_if<CpuStream>(&backend_); }
+  CudaStream* cuda() { return std::get_if<CudaStream>(&backend_); }
 
  private:
   friend class Graph;
 
   bool traced() const;
   void add_note(std::function<void(Stream&)> note);  // to the graph
-  CudaStream* cuda();                                // null on every other backend
   void enqueue_record(Event& event);                 // not on a plan, not capturing
   void enqueue_wait(Event& event);
   static void mark_recorded(Event& event);  // outside of a graph, or by a replay
@@ -88,9 +88,7 @@ class Stream {
   int lane_;                  // this stream's number at the instruments
   Graph* capture_ = nullptr;  // the capture this stream takes part in
   int capture_lane_ = -1;     // and its number there
-  using Backend = std::conditional_t<kCudaBuilt, std::variant<PlanStream, CpuStream, CudaStream>,
-                                     std::variant<PlanStream, CpuStream>>;
-  Backend backend_;
+  std::variant<PlanStream, CpuStream, CudaStream> backend_;
 };
 
 }  // namespace megalith

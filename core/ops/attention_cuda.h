@@ -1,5 +1,4 @@
-// What a program that trains on a GPU asks of attention before it starts. Needs no CUDA header; only a build with
-// MEGALITH_CUDA defines the last function.
+// What attention asks of cuDNN. Needs no CUDA header; only CUDA's own sources call it.
 #pragma once
 
 #include <cstddef>

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "core/base/handle.h"
-#include "core/device/cuda_dnn_check.h"
+#include "core/device/cuda/dnn_check.h"
 
 namespace megalith {
 

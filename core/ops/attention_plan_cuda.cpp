@@ -1,7 +1,7 @@
 #include <fmt/format.h>
 
 #include "core/base/error.h"
-#include "core/device/cuda_check.h"
+#include "core/device/cuda/check.h"
 #include "core/ops/attention_cuda.h"
 #include "core/ops/attention_plan_cuda.cuh"
 

@@ -6,8 +6,8 @@
 
 #include <type_traits>
 
-#include "core/device/cuda_check.h"
-#include "core/device/cuda_fault.cuh"
+#include "core/device/cuda/check.h"
+#include "core/device/cuda/fault.cuh"
 #include "core/ops/attention_rows_cuda.h"
 
 namespace megalith {

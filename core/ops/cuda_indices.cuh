@@ -2,7 +2,7 @@
 // where one is out of range reports the first and leaves word that the op's kernels do nothing.
 #pragma once
 
-#include "core/device/cuda_fault.cuh"
+#include "core/device/cuda/fault.cuh"
 #include "core/ops/cuda_launch.cuh"
 #include "core/ops/cuda_reduce.cuh"
 

@@ -10,7 +10,7 @@
 #include <type_traits>
 
 #include "core/base/error.h"
-#include "core/device/cuda_check.h"
+#include "core/device/cuda/check.h"
 #include "core/device/cuda_stream.h"
 #include "core/ops/dispatch.h"
 #include "core/tensor/tensor.h"

@@ -1,5 +1,5 @@
 // The errors that kernels find in their data. Each throws; both backends say it in the same words. The values are those
-// named, in this order: a CUDA kernel can only pass numbers (core/device/cuda_fault.cuh).
+// named, in this order: a CUDA kernel can only pass numbers (core/device/cuda/fault.cuh).
 #pragma once
 
 #include <cstdint>

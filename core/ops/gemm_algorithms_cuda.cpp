@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "core/base/handle.h"
-#include "core/device/cuda_check.h"
+#include "core/device/cuda/check.h"
 #include "core/ops/gemm_kernels_cuda.h"
 #include "core/ops/gemm_problem_cuda.cuh"
 

@@ -1,4 +1,4 @@
-// Chooses cuBLASLt's algorithms. Needs no CUDA header; only a build with MEGALITH_CUDA defines these functions.
+// Chooses cuBLASLt's algorithms. Needs no CUDA header.
 //   auto table = make_gemm_algorithms(stream, GemmChoice::kMeasured);
 //   table->load(checkpoint's entries, "checkpoint ...");
 //   use_gemm_algorithms(stream, table);              // for each stream of the rank that multiplies

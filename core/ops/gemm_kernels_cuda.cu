@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/device/cuda_check.h"
+#include "core/device/cuda/check.h"
 #include "core/ops/gemm_kernels_cuda.h"
 
 namespace megalith {

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/device/cuda_blas_check.h"
+#include "core/device/cuda/blas_check.h"
 #include "core/device/cuda_stream.h"
 #include "core/ops/gemm_algorithms.h"
 

@@ -7,8 +7,6 @@
 // Kernels neither allocate nor synchronise; scratch is a field of the op that the layer allocates. Zero rows are legal.
 #pragma once
 
-#include <type_traits>
-
 #include "core/device/stream.h"
 #include "core/tensor/tensor.h"
 
@@ -22,13 +20,11 @@ void launch(Stream& stream, const Op& op) {
     access(op, accesses);
     stream.announce(accesses);
   }
-  stream.visit([&op](auto& backend) {
-    using Backend = std::remove_reference_t<decltype(backend)>;
-    if constexpr (!std::is_same_v<Backend, PlanStream>) {
-      [[maybe_unused]] const typename Backend::Range range(Op::kName);
-      run(backend, op);
-    }
-  });
+  if (CpuStream* cpu = stream.cpu()) run(*cpu, op);
+  if (CudaStream* cuda = stream.cuda()) {
+    const CudaStream::Range range(Op::kName);
+    run(*cuda, op);
+  }
   stream.end_op();
 }
 

@@ -6,7 +6,7 @@
 #include <climits>
 #include <cmath>
 
-#include "core/device/cuda_fault.cuh"
+#include "core/device/cuda/fault.cuh"
 #include "core/ops/cuda_launch.cuh"
 #include "core/ops/cuda_pack.cuh"
 #include "core/ops/cuda_philox.cuh"

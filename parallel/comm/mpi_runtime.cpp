@@ -105,11 +105,7 @@ void MpiRuntime::watch(const WatchOptions& options) {
 }
 
 std::unique_ptr<Communicator> MpiRuntime::world(DeviceType device) {
-  require_built(device);
-  if (device == DeviceType::kCuda) {
-    if constexpr (kCudaBuilt) return make_nccl_world(process_);
-  }
-  return make_mpi_world(process_);
+  return device == DeviceType::kCuda ? make_nccl_world(process_) : make_mpi_world(process_);
 }
 
 void MpiRuntime::abort(ExitCode code) {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/device/cuda_check.h"
+#include "core/device/cuda/check.h"
 #include "parallel/comm/nccl_max.h"
 
 namespace megalith {

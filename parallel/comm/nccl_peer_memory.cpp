@@ -9,8 +9,8 @@
 #include <string>
 
 #include "core/base/error.h"
-#include "core/device/cuda_check.h"
-#include "core/device/cuda_driver.h"
+#include "core/device/cuda/check.h"
+#include "core/device/cuda/driver.h"
 #include "parallel/comm/communicator.h"
 
 namespace megalith {

@@ -12,10 +12,8 @@ void SingleCommunicator::run(const Collective& collective) {
   copy_alone(collective, [](const Tensor& in, const Tensor& out) { std::memcpy(out.data, in.data, in.bytes()); });
 }
 
-void SingleCommunicator::run(Stream&, [[maybe_unused]] CudaStream& cuda, const Collective& collective) {
-  copy_alone(collective, [&]([[maybe_unused]] const Tensor& in, [[maybe_unused]] const Tensor& out) {
-    if constexpr (kCudaBuilt) cuda.copy(out.data, in.data, in.bytes());
-  });
+void SingleCommunicator::run(Stream&, CudaStream& cuda, const Collective& collective) {
+  copy_alone(collective, [&](const Tensor& in, const Tensor& out) { cuda.copy(out.data, in.data, in.bytes()); });
 }
 
 }  // namespace megalith

@@ -11,7 +11,6 @@
 #include <ctime>
 #include <functional>
 #include <random>
-#include <type_traits>
 #include <vector>
 
 #include "core/device/memory_pool.h"
@@ -94,11 +93,7 @@ class Bandwidth {
   }
 
  private:
-  void enqueue(CpuStream::Task task) {
-    stream_.visit([&task](auto& backend) {
-      if constexpr (std::is_same_v<std::remove_reference_t<decltype(backend)>, CpuStream>) backend.enqueue(task);
-    });
-  }
+  void enqueue(CpuStream::Task task) { stream_.cpu()->enqueue(std::move(task)); }
 
   MemoryPool pool_;
   Stream stream_;

@@ -33,9 +33,9 @@ double median_us(Call&& call) {
 }
 
 void bench(int nodes) {
-  const CudaDeviceInfo info = select_cuda_device(0);
-  fmt::print("{}, driver {}, runtime {}; {} launches of a small Add, medians of {}\n", info.name, info.driver_version,
-             info.runtime_version, nodes, kRepeats);
+  const CudaFacts facts = cuda_facts(0);
+  fmt::print("{}, driver {}, runtime {}; {} launches of a small Add, medians of {}\n", facts.name, facts.driver_version,
+             facts.runtime_version, nodes, kRepeats);
   MemoryPool pool(DeviceType::kCuda);
   HazardChecker checker;
   Stream plain(DeviceType::kCuda, "plain");

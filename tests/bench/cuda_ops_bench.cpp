@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/device/cuda_check.h"
+#include "core/device/cuda/check.h"
 #include "core/device/cuda_device.h"
 #include "core/device/cuda_memory.h"
 #include "core/ops/activation.h"

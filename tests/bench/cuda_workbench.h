@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/base/error.h"
-#include "core/device/cuda_check.h"
+#include "core/device/cuda/check.h"
 #include "core/device/cuda_memory.h"
 #include "core/ops/gemm_algorithms_cuda.h"
 #include "core/ops/gemm_kernels_cuda.h"

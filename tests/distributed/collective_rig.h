@@ -72,11 +72,9 @@ class Buffer {
   Buffer(const CollectiveForm& form, std::int64_t n) : values(static_cast<std::size_t>(n)) {
     if (n == 0) return;
     std::memset(static_cast<void*>(values.data()), 0xA5, bytes());
-    if constexpr (kCudaBuilt) {
-      if (form.device != DeviceType::kCuda) return;
-      device_ = {cuda_allocate(bytes()), cuda_free};
-      require(device_ != nullptr, "out of device memory in a test");
-    }
+    if (form.device != DeviceType::kCuda) return;
+    device_ = {cuda_allocate(bytes()), cuda_free};
+    require(device_ != nullptr, "out of device memory in a test");
   }
   static Buffer of_rank(const CollectiveForm& form, int rank, std::int64_t n) {
     Buffer result(form, n);

@@ -42,12 +42,8 @@ void measure(Communicator& world) {
   const Tensor all = matrices.tensor().view({3, kSide, kSide});
   const AbortOnUnwind guard(world);
   const bool prints = world.rank() == 0;
-  stream.visit([&](auto& backend) {  // zeros: sums stay finite
-    if constexpr (std::is_same_v<std::remove_reference_t<decltype(backend)>, CudaStream>) {
-      backend.fill(buffer.data, 0, buffer.bytes());
-      backend.fill(all.data, 0, all.bytes());
-    }
-  });
+  stream.cuda()->fill(buffer.data, 0, buffer.bytes());  // zeros: sums stay finite
+  stream.cuda()->fill(all.data, 0, all.bytes());
   stream.synchronize();
   for (std::int64_t mebibytes = 1; mebibytes <= 1024; mebibytes *= 4) {
     const Tensor part = buffer.slice(0, 0, mebibytes << 18);

@@ -40,13 +40,11 @@ void run(MpiRuntime& mpi, Communicator& world, std::string_view kind, const std:
   if (odd_one && kind == "stop") std::raise(SIGSTOP);
   // As an op of a layer would, on the stream's worker, while the host waits for it; on a GPU on the host.
   if (odd_one && kind == "loop") {
-    stream.visit([](auto& backend) {
-      if constexpr (std::is_same_v<std::remove_reference_t<decltype(backend)>, CpuStream>) {
-        backend.enqueue(loop_for_ever);
-      } else {
-        loop_for_ever();
-      }
-    });
+    if (CpuStream* cpu = stream.cpu()) {
+      cpu->enqueue(loop_for_ever);
+    } else {
+      loop_for_ever();
+    }
   }
   // A rank whose thread of --async-save does not come to the commit, while the steps go on.
   std::thread writer;

@@ -14,13 +14,12 @@ inline constexpr int kSkipped = 77;  // exit code
 // False, after rank 0 said why, where this machine cannot give each of its ranks one.
 inline bool select_rank_device(const MpiRuntime& mpi, DeviceType device) {
   if (device != DeviceType::kCuda) return true;
-  int count = 0;
-  if constexpr (kCudaBuilt) count = cuda_facts(0).count;
+  const int count = cuda_built() ? cuda_facts(0).count : 0;
   if (count < mpi.local_size()) {
     if (mpi.rank() == 0) std::printf("skipped: needs %d GPUs, found %d\n", mpi.local_size(), count);
     return false;
   }
-  if constexpr (kCudaBuilt) select_cuda_device(mpi.local_rank());
+  select_cuda_device(mpi.local_rank());
   return true;
 }
 

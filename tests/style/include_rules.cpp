@@ -77,11 +77,11 @@ std::optional<std::string> check_system_include(std::string_view path, std::stri
     return "NCCL appears only in parallel/comm/nccl_*.cpp";
   }
   if (is_cuda_header(target)) {
-    if (nccl_file || path.starts_with("core/device/cuda_") || name.ends_with("_cuda.cu") ||
+    if (nccl_file || path.starts_with("core/device/cuda/") || name.ends_with("_cuda.cu") ||
         name.ends_with("_cuda.cpp") || name.ends_with(".cuh")) {
       return std::nullopt;
     }
-    return "CUDA appears only in core/device/cuda_*, *_cuda.cu, *_cuda.cpp, *.cuh and parallel/comm/nccl_*";
+    return "CUDA appears only in core/device/cuda/, *_cuda.cu, *_cuda.cpp, *.cuh and parallel/comm/nccl_*";
   }
   if (starts_with_any(target, {"Eigen/", "unsupported/Eigen/"})) {
     if (test || path.starts_with("core/tensor/") || name.ends_with("_cpu.cpp")) return std::nullopt;
@@ -128,7 +128,9 @@ std::optional<Include> parse_include(std::string_view line) {
 // As cmake/MegalithTargets.cmake chooses sources, and tests/style the headers that it compiles alone.
 bool in_cpu_build(std::string_view path) {
   const std::string_view name = path.substr(path.rfind('/') + 1);
-  return (name.ends_with(".h") || name.ends_with(".cpp")) && !starts_with_any(name, {"cuda_", "nccl_"}) &&
+  if (!name.ends_with(".h") && !name.ends_with(".cpp")) return false;
+  const bool test_of_cuda = path.starts_with("tests/") && name.starts_with("cuda_");
+  return !test_of_cuda && !path.starts_with("core/device/cuda/") && !name.starts_with("nccl_") &&
          !name.ends_with("_cuda.cpp");
 }
 
@@ -154,6 +156,9 @@ std::string find_cuda_include(const std::map<std::string, std::string>& texts, c
 std::vector<std::string> check_cpu_build(const std::map<std::string, std::string>& texts) {
   std::vector<std::string> breaches;
   for (const auto& [path, text] : texts) {
+    const bool may_ask = path.starts_with("core/device/") || path.starts_with("tests/");
+    if (!may_ask && text.find("cuda_built()") != std::string::npos)
+      breaches.push_back(path + ": asks whether CUDA is built, which the linker decides (core/device/no_cuda)");
     if (!in_cpu_build(path)) continue;
     std::set<std::string> seen;
     const std::string found = find_cuda_include(texts, path, seen);

@@ -19,7 +19,8 @@ std::vector<std::string> check_includes(std::string_view path, std::string_view 
 std::vector<std::string> check_file_access(std::string_view path, std::string_view text);
 
 // One line for each source or header of the build without CUDA that reaches a header of CUDA or NCCL, whatever #if
-// stands before: such a build would depend on what is installed. `texts` are the project's files by path.
+// stands before: such a build would depend on what is installed; and for each file above core/device that asks which
+// of the two builds it is in. `texts` are the project's files by path.
 std::vector<std::string> check_cpu_build(const std::map<std::string, std::string>& texts);
 
 }  // namespace megalith::style

@@ -43,7 +43,7 @@ INSTANTIATE_TEST_SUITE_P(
     LibraryRules, Forbidden,
     testing::Values(Case{"parallel/comm/mpi_communicator.h", "<mpi.h>"}, Case{"parallel/mesh/mpi_a.cpp", "<mpi.h>"},
                     Case{"apps/train.cpp", "<mpi.h>"}, Case{"tests/unit/a_test.cpp", "<mpi.h>"},
-                    Case{"parallel/comm/mpi_a.cpp", "<nccl.h>"}, Case{"core/device/stream.h", "<cuda_runtime.h>"},
+                    Case{"parallel/comm/mpi_a.cpp", "<nccl.h>"}, Case{"core/device/cuda_stream.h", "<cuda_runtime.h>"},
                     Case{"core/ops/gemm_cpu.cpp", "<cublasLt.h>"}, Case{"core/ops/gemm.cpp", "<Eigen/Core>"},
                     Case{"core/layers/linear.cpp", "<Eigen/Dense>"}, Case{"core/ops/gemm.cpp", "<gtest/gtest.h>"},
                     Case{"apps/flags.h", "<CLI/CLI.hpp>"}, Case{"apps/flags.h", "<toml++/toml.h>"},
@@ -59,10 +59,9 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"parallel/comm/a.h", "\"core/ops/op.h\""}, Case{"fsdp/a.h", "\"parallel/mesh/mesh.h\""},
                     Case{"apps/a.cpp", "\"graphs/capture.h\""}, Case{"tests/unit/a.cpp", "\"apps/flags.h\""},
                     Case{"parallel/comm/mpi_a.cpp", "<mpi.h>"}, Case{"parallel/comm/nccl_a.cpp", "<nccl.h>"},
-                    Case{"core/device/cuda_stream.h", "<cuda_runtime.h>"},
-                    Case{"core/ops/gemm_cuda.cu", "<cublasLt.h>"}, Case{"core/ops/gemm_cpu.cpp", "<Eigen/Core>"},
-                    Case{"core/data/a.h", "<nlohmann/json_fwd.hpp>"}, Case{"apps/flags.cpp", "<CLI/CLI.hpp>"},
-                    Case{"core/base/a.h", "<string>"}));
+                    Case{"core/device/cuda/check.h", "<cuda_runtime.h>"}, Case{"core/ops/gemm_cuda.cu", "<cublasLt.h>"},
+                    Case{"core/ops/gemm_cpu.cpp", "<Eigen/Core>"}, Case{"core/data/a.h", "<nlohmann/json_fwd.hpp>"},
+                    Case{"apps/flags.cpp", "<CLI/CLI.hpp>"}, Case{"core/base/a.h", "<string>"}));
 
 TEST(IncludeRules, SeesIncludesThroughBlanksAndReportsEach) {
   EXPECT_THAT(check_includes("core/base/a.cpp", "int x;\n  #  include \"apps/flags.h\"\n#include\t<mpi.h>\n"),
@@ -91,17 +90,27 @@ TEST(IncludeRules, TheBuildWithoutCudaReachesNoCudaHeader) {
   const std::string kernels = "#include <cuda_runtime.h>\n", nccl = "#include <nccl.h>\n";
   std::map<std::string, std::string> texts = {
       {"core/device/stream.h", "#include \"core/device/cuda_stream.h\"\n#include <string>\n"},
-      {"core/device/cuda_stream.h", "#include \"core/device/stream.h\"\n"},
+      {"core/device/cuda_stream.h", "#include <vector>\n"},
+      {"core/device/cuda/stream.cpp", "#include \"core/device/cuda_stream.h\"\n" + kernels},
       {"core/ops/gemm_cuda.cpp", "#include \"core/ops/gemm_cuda.cuh\"\n"},
       {"core/ops/gemm_cuda.cuh", kernels},
       {"parallel/comm/nccl_a.cpp", nccl}};
   EXPECT_THAT(check_cpu_build(texts), IsEmpty());
   texts["core/device/cuda_stream.h"] = kernels;
   EXPECT_THAT(check_cpu_build(texts),
-              ElementsAre(HasSubstr("core/device/stream.h: is part of the build without CUDA, and "
+              ElementsAre(HasSubstr("core/device/cuda_stream.h: is part of the build without CUDA, and "
+                                    "core/device/cuda_stream.h includes cuda_runtime.h"),
+                          HasSubstr("core/device/stream.h: is part of the build without CUDA, and "
                                     "core/device/cuda_stream.h includes cuda_runtime.h")));
   texts["parallel/comm/a.cpp"] = nccl;
   EXPECT_THAT(check_cpu_build(texts), testing::Contains(HasSubstr("parallel/comm/a.cpp includes nccl.h")));
+}
+
+TEST(IncludeRules, NothingAboveCoreDeviceAsksWhetherCudaIsBuilt) {
+  const std::string asks = "void f() { if (cuda_built()) return; }\n";
+  EXPECT_THAT(check_cpu_build({{"core/device/device.cpp", asks}, {"tests/unit/a.cpp", asks}}), IsEmpty());
+  EXPECT_THAT(check_cpu_build({{"apps/a.cpp", asks}}),
+              ElementsAre(HasSubstr("apps/a.cpp: asks whether CUDA is built")));
 }
 
 }  // namespace

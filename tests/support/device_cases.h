@@ -18,7 +18,7 @@
 namespace megalith::test {
 
 inline std::vector<DeviceType> devices() {
-  if constexpr (kCudaBuilt) return {DeviceType::kCpu, DeviceType::kCuda};
+  if (cuda_built()) return {DeviceType::kCpu, DeviceType::kCuda};
   return {DeviceType::kCpu};
 }
 

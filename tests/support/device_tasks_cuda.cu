@@ -4,8 +4,8 @@
 #include <mutex>
 
 #include "core/base/error.h"
-#include "core/device/cuda_check.h"
-#include "core/device/cuda_fault.cuh"
+#include "core/device/cuda/check.h"
+#include "core/device/cuda/fault.cuh"
 #include "tests/support/device_tasks.h"
 
 namespace megalith::test {

@@ -28,16 +28,11 @@ std::vector<OpCase> op_cases() {
 
 std::vector<OpCase> op_cases(DType dtype) {
   std::vector<OpCase> cases = {{DeviceType::kCpu, dtype}};
-  if (kCudaBuilt) cases.push_back({DeviceType::kCuda, dtype});
+  if (cuda_built()) cases.push_back({DeviceType::kCuda, dtype});
   return cases;
 }
 
-std::string missing(DeviceType device) {
-  if constexpr (kCudaBuilt) {
-    if (device == DeviceType::kCuda) return cuda_unavailable();
-  }
-  return "";
-}
+std::string missing(DeviceType device) { return device == DeviceType::kCuda ? cuda_unavailable() : ""; }
 
 std::string name_of_case(const testing::TestParamInfo<OpCase>& info) {
   return std::string(name_of(info.param.device)) + "_" + std::string(name_of(info.param.dtype));

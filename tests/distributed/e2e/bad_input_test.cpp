@@ -2,7 +2,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "core/device/device.h"
 #include "tests/distributed/e2e/program.h"
 
 namespace megalith {
@@ -247,9 +246,9 @@ TEST(BadInput, SizesBeyondAnyMachine) {
 TEST(BadInput, CudaWithoutAGpu) {
   const Folder folder;
   const std::string reason =
-      kCudaBuilt ? "no GPU: expected a visible NVIDIA GPU, got none \\(.+\\); check nvidia-smi and "
-                   "CUDA_VISIBLE_DEVICES, or train with --device cpu"
-                 : "expected cpu, in a build without the CUDA backend, got cuda; configure with -DMEGALITH_CUDA=ON";
+      MEGALITH_CUDA ? "no GPU: expected a visible NVIDIA GPU, got none \\(.+\\); check nvidia-smi and "
+                      "CUDA_VISIBLE_DEVICES, or train with --device cpu"
+                    : "expected cpu, in a build without the CUDA backend, got cuda; configure with -DMEGALITH_CUDA=ON";
   const auto expect = [&](const Words& command, const std::string& label) {
     const Outcome outcome = test::run(Words{"/usr/bin/env", "CUDA_VISIBLE_DEVICES="} + command, folder);
     EXPECT_THAT(outcome.errors(), ElementsAre(::testing::MatchesRegex(label + "--device cuda: " + reason)))

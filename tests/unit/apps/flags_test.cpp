@@ -204,7 +204,7 @@ TEST(Flags, OutOfRangeNamesTheValidValues) {
   EXPECT_EQ(train_outcome({"--device", "tpu"}),
             "exit 2: --device: expected cpu or cuda, got \"tpu\"; did you mean cpu?");
   EXPECT_EQ(train_outcome({"--device", "cuda"}),
-            kCudaBuilt
+            cuda_built()
                 ? "valid"
                 : "exit 2: --device cuda: expected cpu, in a build without the CUDA backend, got cuda; configure "
                   "with -DMEGALITH_CUDA=ON");

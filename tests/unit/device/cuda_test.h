@@ -7,7 +7,6 @@
 #include <chrono>
 #include <memory>
 #include <string>
-#include <variant>
 
 #include "core/device/copy.h"
 #include "core/device/host_arena.h"
@@ -36,13 +35,7 @@ class CudaTest : public testing::Test {
   static int read_flag(int* flag) { return std::atomic_ref(*flag).load(); }
   static void write_flag(int* flag, int value) { std::atomic_ref(*flag).store(value); }
 
-  static CudaStream& backend(Stream& stream) {
-    CudaStream* found = nullptr;
-    stream.visit([&found](auto& b) {
-      if constexpr (std::is_same_v<std::remove_reference_t<decltype(b)>, CudaStream>) found = &b;
-    });
-    return *found;
-  }
+  static CudaStream& backend(Stream& stream) { return *stream.cuda(); }
   static void spin(Stream& s, const int* flag, int value) { test::enqueue_spin(backend(s), flag, value); }
   static void signal(Stream& s, int* flag, int value) { test::enqueue_signal(backend(s), flag, value); }
   static void add(Stream& s, int* address, int value) { test::enqueue_add(backend(s), address, value); }

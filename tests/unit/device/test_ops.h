@@ -11,7 +11,6 @@
 #include <mutex>
 #include <stdexcept>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -65,14 +64,11 @@ inline Access access_of(const TestOp& op) {
 
 // Enqueues a task without announcing it.
 inline void enqueue_unannounced(Stream& stream, CpuStream::Task task) {
-  stream.visit([&task](auto& backend) {
-    using Backend = std::remove_reference_t<decltype(backend)>;
-    if constexpr (std::is_same_v<Backend, CpuStream>) {
-      backend.enqueue(std::move(task));
-    } else if constexpr (std::is_same_v<Backend, CudaStream>) {
-      test::enqueue_on_host(backend, std::move(task));
-    }
-  });
+  if (CudaStream* cuda = stream.cuda()) {
+    test::enqueue_on_host(*cuda, std::move(task));
+  } else if (CpuStream* cpu = stream.cpu()) {
+    cpu->enqueue(std::move(task));
+  }
 }
 
 // What launch() does: announces the op, then enqueues its task.

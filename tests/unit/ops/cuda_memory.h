@@ -6,7 +6,7 @@
 #include <random>
 #include <vector>
 
-#include "core/device/cuda_check.h"
+#include "core/device/cuda/check.h"
 #include "core/device/cuda_memory.h"
 #include "core/device/cuda_stream.h"
 #include "core/tensor/bf16.h"

@@ -49,9 +49,8 @@ void run(CpuStream& stream, const Faulty& op) {
   });
 }
 
-// The same by CudaStream's copies and fills. A template, so that a build without CUDA does not look for them.
-template <class Backend>
-void run(Backend& stream, const Faulty& op) {
+// The same by copies and fills.
+void run(CudaStream& stream, const Faulty& op) {
   const auto n = static_cast<std::size_t>(op.x.numel() - (op.fault == Fault::kForgetsAnElement ? 1 : 0));
   stream.copy(op.y.data, op.x.data, n * sizeof(float));
   if (op.fault == Fault::kUndeclaredWrite) stream.fill(op.other.data, 1, sizeof(float));

@@ -26,10 +26,7 @@ using testing::ElementsAre;
 // Announces and enqueues a task, as an op's launch does.
 void enqueue(Stream& stream, const Access& access, CpuStream::Task task) {
   if (stream.wants_access()) stream.announce(access);
-  stream.visit([&](auto& backend) {
-    if constexpr (std::is_same_v<std::remove_reference_t<decltype(backend)>, CpuStream>)
-      backend.enqueue(std::move(task));
-  });
+  if (CpuStream* cpu = stream.cpu()) cpu->enqueue(std::move(task));
 }
 
 // Stands for the backward pass of a unit: adds `amount` to its gradient.

@@ -1,4 +1,4 @@
-// The same as cuda_check.h for cuDNN; the message ends with cuDNN's own last error string.
+// The same as check.h for cuDNN; the message ends with cuDNN's own last error string.
 #pragma once
 
 #include <cudnn.h>

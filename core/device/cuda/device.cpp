@@ -7,8 +7,8 @@
 #include <new>
 
 #include "core/base/error.h"
-#include "core/device/cuda_check.h"
-#include "core/device/cuda_stream.h"
+#include "core/device/cuda/check.h"
+#include "core/device/device.h"
 
 namespace megalith {
 
@@ -33,6 +33,8 @@ int capability(int device) {
 }
 
 }  // namespace
+
+bool cuda_built() { return true; }
 
 CudaFacts cuda_facts(int index) {
   CudaFacts facts{.index = index};
@@ -84,9 +86,8 @@ std::string cuda_unavailable() {
   }
 }
 
-CudaDeviceInfo select_cuda_device(int index) {
-  const CudaFacts facts = cuda_facts(index);
-  check(facts);
+void select_cuda_device(int index) {
+  check(cuda_facts(index));
   int before = -1;
   if (!selected_device().compare_exchange_strong(before, index) && before != index) {
     fail({.subject = "selecting a GPU",
@@ -94,15 +95,6 @@ CudaDeviceInfo select_cuda_device(int index) {
           .got = fmt::format("{}", index)});
   }
   use_cuda_device();
-  cudaDeviceProp properties;
-  MEGALITH_CUDA_CHECK(cudaGetDeviceProperties(&properties, index));
-  return {.index = index,
-          .name = facts.name,
-          .compute_capability = facts.compute_capability,
-          .multiprocessors = properties.multiProcessorCount,
-          .memory_bytes = properties.totalGlobalMem,
-          .driver_version = facts.driver_version,
-          .runtime_version = facts.runtime_version};
 }
 
 int use_cuda_device() {

@@ -1,6 +1,6 @@
 #include "core/device/cuda_memory.h"
 
-#include "core/device/cuda_check.h"
+#include "core/device/cuda/check.h"
 #include "core/device/cuda_device.h"
 
 namespace megalith {

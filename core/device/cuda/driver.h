@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "core/base/error.h"
-#include "core/device/cuda_check.h"
+#include "core/device/cuda/check.h"
 
 namespace megalith {
 

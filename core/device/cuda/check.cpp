@@ -1,11 +1,11 @@
-#include "core/device/cuda_check.h"
+#include "core/device/cuda/check.h"
 
 #include <fmt/format.h>
 
 #include "core/base/error.h"
 #include "core/base/log.h"
-#include "core/device/cuda_blas_check.h"
-#include "core/device/cuda_dnn_check.h"
+#include "core/device/cuda/blas_check.h"
+#include "core/device/cuda/dnn_check.h"
 
 namespace megalith {
 

@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "core/device/cuda_stream.h"
+#include "core/device/cuda_device.h"
 
 namespace megalith {
 

@@ -2,10 +2,10 @@
 
 #include <nvtx3/nvToolsExt.h>
 
-#include "core/device/cuda_blas_check.h"
-#include "core/device/cuda_check.h"
+#include "core/device/cuda/blas_check.h"
+#include "core/device/cuda/check.h"
+#include "core/device/cuda/dnn_check.h"
 #include "core/device/cuda_device.h"
-#include "core/device/cuda_dnn_check.h"
 
 namespace megalith {
 

@@ -1,4 +1,4 @@
-// The same as cuda_check.h for cuBLASLt.
+// The same as check.h for cuBLASLt.
 #pragma once
 
 #include <cublasLt.h>

@@ -1,7 +1,7 @@
 #include "core/device/cuda_graph.h"
 
 #include "core/base/error.h"
-#include "core/device/cuda_check.h"
+#include "core/device/cuda/check.h"
 
 namespace megalith {
 
@@ -60,7 +60,5 @@ void CudaGraph::abort(CudaStream& origin) noexcept {
 void CudaGraph::launch(CudaStream& stream) {
   if (executable_ != nullptr) MEGALITH_CUDA_CHECK(cudaGraphLaunch(executable_, stream.handle()));
 }
-
-std::shared_ptr<CudaGraph> make_cuda_graph() { return std::make_shared<CudaGraph>(); }
 
 }  // namespace megalith

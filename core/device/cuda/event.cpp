@@ -1,6 +1,6 @@
 #include "core/device/cuda_event.h"
 
-#include "core/device/cuda_check.h"
+#include "core/device/cuda/check.h"
 #include "core/device/cuda_device.h"
 
 namespace megalith {
@@ -36,7 +36,5 @@ double CudaEvent::seconds_since(const CudaEvent& earlier) const {
   MEGALITH_CUDA_CHECK(cudaEventElapsedTime(&milliseconds, earlier.event_, event_));
   return 1e-3 * static_cast<double>(milliseconds);
 }
-
-std::shared_ptr<CudaEvent> make_cuda_event(bool timed) { return std::make_shared<CudaEvent>(timed); }
 
 }  // namespace megalith

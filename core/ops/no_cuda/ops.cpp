@@ -1,0 +1,66 @@
+// The kernels of CUDA in a build without it: no CudaStream exists there, so that none is reached.
+#include "core/ops/activation.h"
+#include "core/ops/adamw.h"
+#include "core/ops/attention.h"
+#include "core/ops/attention_merge.h"
+#include "core/ops/cast_rows.h"
+#include "core/ops/cross_entropy.h"
+#include "core/ops/dropout.h"
+#include "core/ops/elementwise.h"
+#include "core/ops/embedding.h"
+#include "core/ops/fill_normal.h"
+#include "core/ops/gemm.h"
+#include "core/ops/gemm_algorithms_cuda.h"
+#include "core/ops/grad_norm.h"
+#include "core/ops/norm.h"
+#include "core/ops/reduce.h"
+#include "core/ops/rope.h"
+#include "core/ops/sampling.h"
+#include "core/ops/vocab_cross_entropy.h"
+
+namespace megalith {
+
+void run(CudaStream&, const GeluForward&) { refuse_cuda(); }
+void run(CudaStream&, const GeluBackward&) { refuse_cuda(); }
+void run(CudaStream&, const SwigluForward&) { refuse_cuda(); }
+void run(CudaStream&, const SwigluBackward&) { refuse_cuda(); }
+void run(CudaStream&, const AdamW&) { refuse_cuda(); }
+void run(CudaStream&, const AttentionForward&) { refuse_cuda(); }
+void run(CudaStream&, const AttentionBackward&) { refuse_cuda(); }
+void run(CudaStream&, const CachedAttention&) { refuse_cuda(); }
+void run(CudaStream&, const KvCacheAppend&) { refuse_cuda(); }
+void run(CudaStream&, const AttentionMerge&) { refuse_cuda(); }
+void run(CudaStream&, const CastRows&) { refuse_cuda(); }
+void run(CudaStream&, const CrossEntropy&) { refuse_cuda(); }
+void run(CudaStream&, const Dropout&) { refuse_cuda(); }
+void run(CudaStream&, const Add&) { refuse_cuda(); }
+void run(CudaStream&, const SumParts&) { refuse_cuda(); }
+void run(CudaStream&, const Cast&) { refuse_cuda(); }
+void run(CudaStream&, const Copy&) { refuse_cuda(); }
+void run(CudaStream&, const Fill&) { refuse_cuda(); }
+void run(CudaStream&, const EmbeddingForward&) { refuse_cuda(); }
+void run(CudaStream&, const EmbeddingBackward&) { refuse_cuda(); }
+void run(CudaStream&, const FillNormal&) { refuse_cuda(); }
+void run(CudaStream&, const Gemm&) { refuse_cuda(); }
+void run(CudaStream&, const SumOfSquares&) { refuse_cuda(); }
+void run(CudaStream&, const GradNormFinalize&) { refuse_cuda(); }
+void run(CudaStream&, const WriteStepParameters&) { refuse_cuda(); }
+void run(CudaStream&, const WriteMicrobatchParameters&) { refuse_cuda(); }
+void run(CudaStream&, const RmsNormForward&) { refuse_cuda(); }
+void run(CudaStream&, const RmsNormBackward&) { refuse_cuda(); }
+void run(CudaStream&, const LayerNormForward&) { refuse_cuda(); }
+void run(CudaStream&, const LayerNormBackward&) { refuse_cuda(); }
+void run(CudaStream&, const ReduceRows&) { refuse_cuda(); }
+void run(CudaStream&, const ReduceToScalar&) { refuse_cuda(); }
+void run(CudaStream&, const Rope&) { refuse_cuda(); }
+void run(CudaStream&, const Argmax&) { refuse_cuda(); }
+void run(CudaStream&, const Sample&) { refuse_cuda(); }
+void run(CudaStream&, const VocabMax&) { refuse_cuda(); }
+void run(CudaStream&, const VocabSums&) { refuse_cuda(); }
+void run(CudaStream&, const VocabLoss&) { refuse_cuda(); }
+
+std::shared_ptr<GemmAlgorithms> make_gemm_algorithms(CudaStream&, GemmChoice) { refuse_cuda(); }
+void use_gemm_algorithms(CudaStream&, std::shared_ptr<GemmAlgorithms>) { refuse_cuda(); }
+GemmTuning tune(CudaStream&, GemmAlgorithms&, const GemmScratch&) { refuse_cuda(); }
+
+}  // namespace megalith

@@ -1,0 +1,9 @@
+// NCCL in a build without CUDA.
+#include "core/device/device.h"
+#include "parallel/comm/nccl_communicator.h"
+
+namespace megalith {
+
+std::unique_ptr<Communicator> make_nccl_world(const std::shared_ptr<MpiProcess>&) { refuse_cuda(); }
+
+}  // namespace megalith
