@@ -25,8 +25,7 @@ struct CrossEntropy {
   const MicrobatchParameters* parameters = nullptr;  // device: loss_scale; needed when write_gradient
 };
 
-void check(const CrossEntropy& op);
-void access(const CrossEntropy& op, Access& a);
+void fields(const CrossEntropy& op, Fields& f);
 void run(CpuStream& stream, const CrossEntropy& op);
 void run(CudaStream& stream, const CrossEntropy& op);
 

@@ -40,13 +40,11 @@ struct EmbeddingBackward {
   SequencePart part;  // as in EmbeddingForward
 };
 
-void check(const EmbeddingForward& op);
-void access(const EmbeddingForward& op, Access& a);
+void fields(const EmbeddingForward& op, Fields& f);
 void run(CpuStream& stream, const EmbeddingForward& op);
 void run(CudaStream& stream, const EmbeddingForward& op);
 
-void check(const EmbeddingBackward& op);
-void access(const EmbeddingBackward& op, Access& a);
+void fields(const EmbeddingBackward& op, Fields& f);
 void run(CpuStream& stream, const EmbeddingBackward& op);
 void run(CudaStream& stream, const EmbeddingBackward& op);
 

@@ -7,10 +7,7 @@
 // and the product is rounded before it is added to a bf16 c.
 #pragma once
 
-#include "core/device/access.h"
-#include "core/device/cpu_stream.h"
-#include "core/device/cuda_stream.h"
-#include "core/tensor/tensor.h"
+#include "core/ops/op.h"
 
 namespace megalith {
 
@@ -37,8 +34,7 @@ struct Gemm {
   Tensor gelu_input;      // optional: c = op(a) op(b) * gelu'(gelu_input); without a bias
 };
 
-void check(const Gemm& op);
-void access(const Gemm& op, Access& a);  // 2 m n k FLOPs
+void fields(const Gemm& op, Fields& f);  // 2 m n k FLOPs
 void run(CpuStream& stream, const Gemm& op);
 void run(CudaStream& stream, const Gemm& op);
 

@@ -46,23 +46,19 @@ struct WriteMicrobatchParameters {
   MicrobatchParameters* out = nullptr;  // device
 };
 
-void check(const SumOfSquares& op);
-void access(const SumOfSquares& op, Access& a);
+void fields(const SumOfSquares& op, Fields& f);
 void run(CpuStream& stream, const SumOfSquares& op);
 void run(CudaStream& stream, const SumOfSquares& op);
 
-void check(const GradNormFinalize& op);
-void access(const GradNormFinalize& op, Access& a);
+void fields(const GradNormFinalize& op, Fields& f);
 void run(CpuStream& stream, const GradNormFinalize& op);
 void run(CudaStream& stream, const GradNormFinalize& op);
 
-void check(const WriteStepParameters& op);
-void access(const WriteStepParameters& op, Access& a);
+void fields(const WriteStepParameters& op, Fields& f);
 void run(CpuStream& stream, const WriteStepParameters& op);
 void run(CudaStream& stream, const WriteStepParameters& op);
 
-void check(const WriteMicrobatchParameters& op);
-void access(const WriteMicrobatchParameters& op, Access& a);
+void fields(const WriteMicrobatchParameters& op, Fields& f);
 void run(CpuStream& stream, const WriteMicrobatchParameters& op);
 void run(CudaStream& stream, const WriteMicrobatchParameters& op);
 

@@ -1,10 +1,7 @@
 // Sums with a fixed order: the same bits on every run, whatever the alignment.
 #pragma once
 
-#include "core/device/access.h"
-#include "core/device/cpu_stream.h"
-#include "core/device/cuda_stream.h"
-#include "core/tensor/tensor.h"
+#include "core/ops/op.h"
 
 namespace megalith {
 
@@ -16,8 +13,7 @@ struct ReduceRows {
   Tensor out;  // [C] out (in and out if accumulate), bf16 | fp32
   bool accumulate = false;
 };
-void check(const ReduceRows& op);
-void access(const ReduceRows& op, Access& a);
+void fields(const ReduceRows& op, Fields& f);
 void run(CpuStream& stream, const ReduceRows& op);
 void run(CudaStream& stream, const ReduceRows& op);
 
@@ -28,8 +24,7 @@ struct ReduceToScalar {
   Tensor out;  // [1] out (in and out if accumulate), fp32
   bool accumulate = false;
 };
-void check(const ReduceToScalar& op);
-void access(const ReduceToScalar& op, Access& a);
+void fields(const ReduceToScalar& op, Fields& f);
 void run(CpuStream& stream, const ReduceToScalar& op);
 void run(CudaStream& stream, const ReduceToScalar& op);
 

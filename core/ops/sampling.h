@@ -35,13 +35,11 @@ struct Sample {
 };
 std::size_t workspace_bytes(const Sample& op);
 
-void check(const Argmax& op);
-void access(const Argmax& op, Access& a);
+void fields(const Argmax& op, Fields& f);
 void run(CpuStream& stream, const Argmax& op);
 void run(CudaStream& stream, const Argmax& op);
 
-void check(const Sample& op);
-void access(const Sample& op, Access& a);
+void fields(const Sample& op, Fields& f);
 void run(CpuStream& stream, const Sample& op);
 void run(CudaStream& stream, const Sample& op);
 

@@ -109,9 +109,7 @@ template <class Op>
 double bytes_of(const Op& op) {
   Access what(Op::kName);
   access(op, what);
-  double bytes = 0;
-  for (const AccessRange& range : what.ranges()) bytes += static_cast<double>(range.bytes);
-  return bytes;
+  return static_cast<double>(what.moved_bytes());
 }
 
 std::string list_of(const std::vector<double>& values) { return fmt::format("[{:.4g}]", fmt::join(values, ", ")); }

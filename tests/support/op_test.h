@@ -4,7 +4,8 @@
 //      but what its access() declares, and nothing around its tensors;
 //   2. runs it again with every byte of the test changed that access() does not declare as read, and requires the same
 //      results; and once for each declared read, changed alone, which must change them (op_test_reads.cpp);
-//   3. starts afresh, runs it under capture and replay, and requires the same bits everywhere.
+//   3. starts afresh, runs it under capture and replay, and requires the same bits everywhere;
+//   4. breaks each of its fields in every way that check() has to refuse (op_test_refusals.cpp).
 // So all memory that an op touches must come from the fixture.
 // The results are then compared with an fp64 reference (tests/reference/) at a computed tolerance:
 //     class RopeTest : public OpTest {};
@@ -112,6 +113,12 @@ class OpTest : public testing::TestWithParam<OpCase> {
     access(op, accesses);
     run_all(
         accesses, [&op](Stream& stream) { launch(stream, op); }, idle);
+    Op broken = op;
+    std::vector<Field> list;
+    Fields collect(nullptr, &list);
+    fields(broken, collect);
+    collect.close();
+    expect_refusals(list, [&broken] { check(broken); });
   }
   // check(op) throws an Error whose message contains `part`.
   template <class Op>
@@ -174,6 +181,8 @@ class OpTest : public testing::TestWithParam<OpCase> {
                         const Idles& idle);
   bool changes_the_effect(const Contents& start, const Enqueue& enqueue, const Effect& eager);
   std::size_t buffer_of(const void* address) const;
+  // `list`: the fields of the op that `check` looks at. op_test_refusals.cpp
+  void expect_refusals(const std::vector<Field>& list, const std::function<void()>& check);
   void expect_refusal(const std::function<void()>& call, std::string_view part);
   void expect_error(const Enqueue& enqueue, ExitCode code, std::string_view part);
 

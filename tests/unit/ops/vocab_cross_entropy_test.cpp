@@ -151,14 +151,9 @@ TEST_P(VocabCrossEntropyTest, Refusals) {
   expect_kernel_error(VocabMax{.logits = logits, .labels = labels, .max = max, .columns = columns}, ExitCode::kFormat,
                       "label of row 1: expected at most 7, got 8");
   expect_untouched(max);
-  const VocabLoss loss{.logits = logits, .labels = labels, .max = max, .sums = sums, .loss = max, .columns = columns};
-  VocabLoss op = loss;
-  op.write_gradient = true;
-  expect_refused(op, "op.parameters");
-  op = loss, op.sums = max;
-  expect_refused(op, "op.sums: expected shape [2, 2]");
-  op = loss, op.columns.vocab_size = 0;
-  expect_refused(op, "op.columns.vocab_size");
+  VocabLoss loss{.logits = logits, .labels = labels, .max = max, .sums = sums, .loss = max, .columns = columns};
+  loss.columns.vocab_size = 0;
+  expect_refused(loss, "op.columns.vocab_size");
 }
 
 }  // namespace
