@@ -127,7 +127,8 @@ void TrainingModel::build_optimizer() {
                                                                      .exp_avg_dtype = train.exp_avg_dtype,
                                                                      .exp_avg_sq_dtype = train.exp_avg_sq_dtype,
                                                                      .all_names = std::move(names),
-                                                                     .shard = shard_});
+                                                                     .shard = shard_,
+                                                                     .planned_for = train.device});
 }
 
 TrainingModel::~TrainingModel() {

@@ -9,6 +9,7 @@
 #include "core/device/stream.h"
 #include "core/layers/stash.h"
 #include "core/ops/device_parameters.h"
+#include "core/ops/op.h"
 #include "core/ops/sequence_part.h"
 #include "core/tensor/tensor.h"
 
@@ -50,10 +51,17 @@ struct Context {
   KvCache* cache = nullptr;                          // generate mode
 
   // Contents undefined until an op writes them.
-  Tensor empty(const Shape& shape, DType dtype, std::string_view owner) {
+  Tensor empty(const Shape& shape, DType dtype, std::string_view owner) const {
     const std::size_t bytes = static_cast<std::size_t>(shape.numel()) * size_of(dtype);
     return Tensor(arena.allocate(bytes, MemoryCategory::kWorkspace, owner), dtype, shape);
   }
 };
+
+// For ops that need a workspace, which they get from the arena.
+template <HasWorkspace Op>
+void launch(const Context& ctx, const Op& op) {
+  const auto allocate = [&ctx](std::int64_t bytes) { return ctx.empty({bytes}, DType::kUint8, "workspace"); };
+  launch(ctx.compute, with_workspace(op, ctx.backend(), allocate));
+}
 
 }  // namespace megalith

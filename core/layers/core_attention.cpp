@@ -23,12 +23,12 @@ Tensor CausalAttention::forward_again(Context& ctx, Stash& stash) const {
   const Tensor q = by_sequence(ctx, stash.at(kQ, "q"));
   const Tensor out = ctx.empty({q.size(0) * q.size(1), spec().heads * spec().head_dim}, q.dtype, "attention output");
   const Tensor lse = ctx.empty({q.size(0), spec().heads, q.size(1)}, DType::kFp32, "attention statistics");
-  launch(ctx.compute, AttentionForward{.q = q,
-                                       .k = by_sequence(ctx, stash.at(kK, "k")),
-                                       .v = by_sequence(ctx, stash.at(kV, "v")),
-                                       .out = by_head(ctx, out),
-                                       .lse = lse,
-                                       .scale = spec().scale()});
+  launch(ctx, AttentionForward{.q = q,
+                               .k = by_sequence(ctx, stash.at(kK, "k")),
+                               .v = by_sequence(ctx, stash.at(kV, "v")),
+                               .out = by_head(ctx, out),
+                               .lse = lse,
+                               .scale = spec().scale()});
   stash.save(ctx.policies, kOut, SlotKind::kAttnProj, out);
   stash.save(ctx.policies, kLse, SlotKind::kAttnProj, lse);
   return out;
@@ -61,9 +61,7 @@ Tensor refill_attention(Context& ctx, const CoreAttention& attention, Stash& sta
 
 void launch_attention_backward(Context& ctx, AttentionBackward op) {
   op.deterministic = ctx.deterministic;
-  const auto bytes = static_cast<std::int64_t>(workspace_bytes(op, ctx.backend()));
-  op.workspace = ctx.empty({bytes}, DType::kUint8, "attention workspace");
-  launch(ctx.compute, op);
+  launch(ctx, op);
 }
 
 }  // namespace megalith

@@ -54,7 +54,7 @@ class CausalAttention : public CoreAttention {
 // Runs forward_again with everything kept.
 Tensor refill_attention(Context& ctx, const CoreAttention& attention, Stash& stash);
 
-// Gives it its workspace.
+// In the form that ctx.deterministic asks for.
 struct AttentionBackward;
 void launch_attention_backward(Context& ctx, AttentionBackward op);
 

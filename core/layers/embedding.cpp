@@ -18,13 +18,13 @@ Embedding::Embedding(ParameterStore& store, const Spec& spec)
 TensorList Embedding::forward(Context& ctx, const TensorList&, Stash& stash) const {
   const Tensor& tokens = ctx.batch.tokens;
   const Tensor hidden = ctx.empty({tokens.numel(), spec_.hidden}, words_.weight.dtype, "embedding");
-  launch(ctx.compute, EmbeddingForward{.tokens = tokens,
-                                       .table = words_.weight,
-                                       .positions = positions_ != nullptr ? positions_->weight : Tensor{},
-                                       .rows_per_sample = ctx.batch.seq_length,
-                                       .part = ctx.batch.part,
-                                       .start = ctx.cache != nullptr ? ctx.cache->start : nullptr,
-                                       .y = hidden});
+  launch(ctx, EmbeddingForward{.tokens = tokens,
+                               .table = words_.weight,
+                               .positions = positions_ != nullptr ? positions_->weight : Tensor{},
+                               .rows_per_sample = ctx.batch.seq_length,
+                               .part = ctx.batch.part,
+                               .start = ctx.cache != nullptr ? ctx.cache->start : nullptr,
+                               .y = hidden});
   stash[kTokens] = tokens;
   return {apply_dropout(ctx, spec_.dropout, hidden), Tensor{}};
 }
@@ -35,12 +35,12 @@ TensorList Embedding::backward_data(Context& ctx, const TensorList& output_gradi
 }
 
 void Embedding::backward_weight(Context& ctx, Stash& stash) const {
-  launch(ctx.compute, EmbeddingBackward{.tokens = stash.at(kTokens, "tokens"),
-                                        .dy = stash.at(kOutputGradient, "embedding gradient"),
-                                        .d_table = words_.main_grad,
-                                        .d_positions = positions_ != nullptr ? positions_->main_grad : Tensor{},
-                                        .rows_per_sample = ctx.batch.seq_length,
-                                        .part = ctx.batch.part});
+  launch(ctx, EmbeddingBackward{.tokens = stash.at(kTokens, "tokens"),
+                                .dy = stash.at(kOutputGradient, "embedding gradient"),
+                                .d_table = words_.main_grad,
+                                .d_positions = positions_ != nullptr ? positions_->main_grad : Tensor{},
+                                .rows_per_sample = ctx.batch.seq_length,
+                                .part = ctx.batch.part});
 }
 
 }  // namespace megalith

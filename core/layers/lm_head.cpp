@@ -25,12 +25,12 @@ TensorList LmHead::generate(Context& ctx, const TensorList& inputs, Stash& stash
 }
 
 void LmHead::compute_losses(Context& ctx, const Tensor& logits, const Tensor& labels, const Tensor& losses) const {
-  launch(ctx.compute, CrossEntropy{.logits = logits,
-                                   .labels = labels,
-                                   .loss = losses,
-                                   .vocab_size = spec_.vocab_size,
-                                   .write_gradient = ctx.mode == Mode::kTrain,
-                                   .parameters = ctx.microbatch});
+  launch(ctx, CrossEntropy{.logits = logits,
+                           .labels = labels,
+                           .loss = losses,
+                           .vocab_size = spec_.vocab_size,
+                           .write_gradient = ctx.mode == Mode::kTrain,
+                           .parameters = ctx.microbatch});
 }
 
 void LmHead::forward_chunks(Context& ctx, const Tensor& normed, const Tensor& losses, Stash& stash) const {
@@ -42,10 +42,10 @@ void LmHead::forward_chunks(Context& ctx, const Tensor& normed, const Tensor& lo
   for (std::int64_t first = 0; first < tokens; first += spec_.loss_chunk_size) {
     const std::int64_t count = std::min(spec_.loss_chunk_size, tokens - first);
     const Tensor x = normed.slice(0, first, count), logits = chunk_logits.slice(0, 0, count);
-    launch(ctx.compute, Gemm{.a = x, .b = weight_.weight, .c = logits, .transpose_b = true});
+    launch(ctx, Gemm{.a = x, .b = weight_.weight, .c = logits, .transpose_b = true});
     compute_losses(ctx, logits, ctx.batch.labels.slice(0, first, count), losses.slice(0, first, count));
     if (!train) continue;
-    launch(ctx.compute, Gemm{.a = logits, .b = weight_.weight, .c = stash[kInputGradient].slice(0, first, count)});
+    launch(ctx, Gemm{.a = logits, .b = weight_.weight, .c = stash[kInputGradient].slice(0, first, count)});
     accumulate_linear_gradient(ctx, x, logits, weight_, nullptr);
   }
 }
@@ -64,7 +64,7 @@ TensorList LmHead::forward(Context& ctx, const TensorList& inputs, Stash& stash)
       stash[kLogitsGradient] = logits;
     }
   }
-  launch(ctx.compute, ReduceToScalar{.x = losses, .out = ctx.loss_sum, .accumulate = true});
+  launch(ctx, ReduceToScalar{.x = losses, .out = ctx.loss_sum, .accumulate = true});
   return {};
 }
 

@@ -2,6 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
+#include "core/ops/data_faults.h"
+
 namespace megalith {
 
 namespace {
@@ -26,8 +30,13 @@ void fields(const EmbeddingForward& op, Fields& f) {
   f.in(op.table, "op.table").floating().rank(2);
   f.in(op.positions, "op.positions").dtype(op.table.dtype).shape({op.positions.size(0), op.table.size(1)}).optional();
   if (op.positions) f.in(op.start, "op.start").optional();
+  f.workspace(op.workspace);
   f.out(op.y, "op.y").dtype(op.table.dtype).shape({op.tokens.size(0), op.table.size(1)});
   check_places(op, op.table, f);
+}
+
+std::size_t workspace_bytes(const EmbeddingForward&, DeviceType device) {
+  return device == DeviceType::kCuda ? kVerdictBytes : 0;
 }
 
 void fields(const EmbeddingBackward& op, Fields& f) {
@@ -37,7 +46,21 @@ void fields(const EmbeddingBackward& op, Fields& f) {
   const std::int64_t columns = op.d_table.size(1);
   f.in(op.dy, "op.dy").dtype(dtypes).shape({op.tokens.size(0), columns});
   f.inout(op.d_positions, "op.d_positions").dtype(op.d_table.dtype).shape({op.d_positions.size(0), columns}).optional();
+  f.workspace(op.workspace);
   check_places(op, op.d_table, f);
+}
+
+std::size_t workspace_bytes(const EmbeddingBackward& op, DeviceType device) {
+  if (device != DeviceType::kCuda) return 0;
+  constexpr std::size_t kSorterBytes = std::size_t{1} << 20;  // cub asks for two arrays and some tables
+  const std::int64_t tokens = op.tokens.numel(), columns = op.d_table.size(1);
+  const auto bytes = [&](std::int64_t chunk) {
+    const std::int64_t sums = (tokens + chunk - 1) / chunk * 2 * columns;
+    return kVerdictBytes + kSorterBytes + 6 * sizeof(std::int32_t) * static_cast<std::size_t>(tokens) +
+           sizeof(float) * static_cast<std::size_t>(sums);
+  };
+  const std::size_t most = bytes(kMinSortedChunk);
+  return most <= kEmbeddingWorkspaceBytes ? most : std::max(kEmbeddingWorkspaceBytes, bytes(kMaxSortedChunk));
 }
 
 }  // namespace megalith

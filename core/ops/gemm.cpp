@@ -15,11 +15,16 @@ void fields(const Gemm& op, Fields& f) {
   f.in(op.bias, "op.bias").dtype(op.a.dtype).shape({n}).optional();
   f.in(op.gelu_input, "op.gelu_input").like(op.c).optional();
   f.out(op.pre_activation, "op.pre_activation").like(op.c).optional();
+  f.workspace(op.workspace);
   std::size_t fused = op.accumulate ? op.c.bytes() : 0;
   for (const Tensor* x : {&op.bias, &op.gelu_input, &op.pre_activation}) fused += x->present() ? x->bytes() : 0;
   f.cost({.work = Work::kMatrixProduct,
           .flops = 2.0 * static_cast<double>(m * n) * static_cast<double>(k),
           .bytes = static_cast<double>(fused)});
+}
+
+std::size_t workspace_bytes(const Gemm& op, DeviceType device) {
+  return device == DeviceType::kCuda && op.c.numel() > 0 ? kGemmWorkspaceBytes : 0;
 }
 
 }  // namespace megalith

@@ -11,6 +11,9 @@
 
 namespace megalith {
 
+// Of the CUDA backend: a smaller one would leave cuBLASLt fewer algorithms, and with them other bits.
+inline constexpr std::size_t kGemmWorkspaceBytes = std::size_t{32} << 20;
+
 // m, n: rows and columns of c; k: the summed dim.
 // y = x W^T of a linear layer:  {.a = x, .b = w, .c = y, .transpose_b = true}
 // dx = dy W:                    {.a = dy, .b = w, .c = dx}
@@ -32,9 +35,11 @@ struct Gemm {
   // tanh is good to bf16.
   Tensor pre_activation;  // optional, out: c = gelu(pre_activation), pre_activation = op(a) op(b) + bias
   Tensor gelu_input;      // optional: c = op(a) op(b) * gelu'(gelu_input); without a bias
+  Tensor workspace;       // [workspace_bytes(op, device)] uint8
 };
 
 void fields(const Gemm& op, Fields& f);  // 2 m n k FLOPs
+std::size_t workspace_bytes(const Gemm& op, DeviceType device);
 void run(CpuStream& stream, const Gemm& op);
 void run(CudaStream& stream, const Gemm& op);
 

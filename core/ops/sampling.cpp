@@ -17,7 +17,7 @@ void choice(const Tensor& logits, std::int64_t vocab_size, const Tensor& out, Fi
 void fields(const Argmax& op, Fields& f) { choice(op.logits, op.vocab_size, op.out, f); }
 
 // Of one row at a time: weight and index of each candidate.
-std::size_t workspace_bytes(const Sample& op) {
+std::size_t workspace_bytes(const Sample& op, DeviceType) {
   return static_cast<std::size_t>(op.vocab_size) * (sizeof(float) + sizeof(std::int32_t));
 }
 

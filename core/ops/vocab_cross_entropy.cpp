@@ -1,5 +1,7 @@
 #include "core/ops/vocab_cross_entropy.h"
 
+#include "core/ops/data_faults.h"
+
 namespace megalith {
 
 namespace {
@@ -26,6 +28,11 @@ Field& fp32(Field& field, const Shape& shape) { return field.dtype(DType::kFp32)
 void fields(const VocabMax& op, Fields& f) {
   inputs(op, Logits::kRead, f);
   fp32(f.out(op.max, "op.max"), op.labels.shape);
+  f.workspace(op.workspace);
+}
+
+std::size_t workspace_bytes(const VocabMax&, DeviceType device) {
+  return device == DeviceType::kCuda ? kVerdictBytes : 0;
 }
 
 void fields(const VocabSums& op, Fields& f) {

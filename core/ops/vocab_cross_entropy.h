@@ -29,6 +29,7 @@ struct VocabMax {
   Tensor labels;  // [T] int32
   Tensor max;     // [T] out, fp32; 0 for ignored tokens
   VocabColumns columns;
+  Tensor workspace;  // [workspace_bytes(op, device)] uint8
 };
 
 struct VocabSums {
@@ -53,6 +54,7 @@ struct VocabLoss {
 };
 
 void fields(const VocabMax& op, Fields& f);
+std::size_t workspace_bytes(const VocabMax& op, DeviceType device);
 void run(CpuStream& stream, const VocabMax& op);
 void run(CudaStream& stream, const VocabMax& op);
 

@@ -42,15 +42,14 @@ TensorList VocabParallelEmbedding::forward(Context& ctx, const TensorList&, Stas
   const Tensor& tokens = ctx.batch.tokens;
   const Tensor partial = ctx.empty({tokens.numel(), spec_.hidden}, words_.weight.dtype, "embedding");
   const TensorSplit split = group_.split();
-  launch(ctx.compute,
-         EmbeddingForward{.tokens = tokens,
-                          .table = words_.weight,
-                          .positions = positions_ != nullptr && split.rank == 0 ? positions_->weight : Tensor{},
-                          .first_token = range_.first,
-                          .vocabulary = range_.rows * split.ranks,
-                          .rows_per_sample = ctx.batch.seq_length,
-                          .part = ctx.batch.part,
-                          .y = partial});
+  launch(ctx, EmbeddingForward{.tokens = tokens,
+                               .table = words_.weight,
+                               .positions = positions_ != nullptr && split.rank == 0 ? positions_->weight : Tensor{},
+                               .first_token = range_.first,
+                               .vocabulary = range_.rows * split.ranks,
+                               .rows_per_sample = ctx.batch.seq_length,
+                               .part = ctx.batch.part,
+                               .y = partial});
   stash[kTokens] = tokens;
   return {apply_dropout(ctx, spec_.dropout, group_.sum_rows(ctx, partial, "embedding")), Tensor{}};
 }
@@ -62,14 +61,14 @@ TensorList VocabParallelEmbedding::backward_data(Context& ctx, const TensorList&
 
 void VocabParallelEmbedding::backward_weight(Context& ctx, Stash& stash) const {
   const Tensor dy = group_.gather_rows(ctx, stash.at(kOutputGradient, "embedding gradient"), "embedding gradient");
-  launch(ctx.compute, EmbeddingBackward{.tokens = stash.at(kTokens, "tokens"),
-                                        .dy = dy,
-                                        .d_table = words_.main_grad,
-                                        .d_positions = positions_ != nullptr ? positions_->main_grad : Tensor{},
-                                        .first_token = range_.first,
-                                        .vocabulary = range_.rows * group_.split().ranks,
-                                        .rows_per_sample = ctx.batch.seq_length,
-                                        .part = ctx.batch.part});
+  launch(ctx, EmbeddingBackward{.tokens = stash.at(kTokens, "tokens"),
+                                .dy = dy,
+                                .d_table = words_.main_grad,
+                                .d_positions = positions_ != nullptr ? positions_->main_grad : Tensor{},
+                                .first_token = range_.first,
+                                .vocabulary = range_.rows * group_.split().ranks,
+                                .rows_per_sample = ctx.batch.seq_length,
+                                .part = ctx.batch.part});
 }
 
 VocabParallelHead::VocabParallelHead(ParameterStore& store, const HeadSpec& spec, const VocabRange& range, Norm norm,
@@ -87,7 +86,7 @@ void VocabParallelHead::compute_losses(Context& ctx, const Tensor& logits, const
   const std::int64_t tokens = logits.size(0);
   const VocabColumns columns{.first_column = range_.first, .vocab_size = spec_.vocab_size};
   const Tensor max = scratch.slice(0, 0, tokens), sums = scratch.slice(0, tokens, 2 * tokens).view({2, tokens});
-  launch(ctx.compute, VocabMax{.logits = logits, .labels = labels, .max = max, .columns = columns});
+  launch(ctx, VocabMax{.logits = logits, .labels = labels, .max = max, .columns = columns});
   group_.all_reduce(ctx.compute, max, ReduceOp::kMax, "maximum of logits");
   launch(ctx.compute, VocabSums{.logits = logits, .labels = labels, .max = max, .sums = sums, .columns = columns});
   group_.all_reduce(ctx.compute, sums, ReduceOp::kSum, "sums of softmax");
@@ -110,11 +109,11 @@ void VocabParallelHead::forward_chunks(Context& ctx, const Tensor& x, const Tens
   for (std::int64_t first = 0; first < tokens; first += spec_.loss_chunk_size) {
     const std::int64_t count = std::min(spec_.loss_chunk_size, tokens - first);
     const Tensor part = x.slice(0, first, count), logits = chunk_logits.slice(0, 0, count);
-    launch(ctx.compute, Gemm{.a = part, .b = weight_.weight, .c = logits, .transpose_b = true});
+    launch(ctx, Gemm{.a = part, .b = weight_.weight, .c = logits, .transpose_b = true});
     compute_losses(ctx, logits, ctx.batch.labels.slice(0, first, count), losses.slice(0, first, count),
                    scratch.slice(0, 0, 3 * count));
     if (!train) continue;
-    launch(ctx.compute, Gemm{.a = logits, .b = weight_.weight, .c = stash[kInputGradient].slice(0, first, count)});
+    launch(ctx, Gemm{.a = logits, .b = weight_.weight, .c = stash[kInputGradient].slice(0, first, count)});
     accumulate_linear_gradient(ctx, part, logits, weight_, nullptr);
   }
 }
@@ -129,8 +128,7 @@ TensorList VocabParallelHead::forward(Context& ctx, const TensorList& inputs, St
   } else {
     const Tensor logits = ctx.empty({tokens, range_.rows}, normed.dtype, "logits");
     group_.gather_rows(ctx, normed, "head input", [&](const Tensor& rows, std::int64_t first) {
-      launch(ctx.compute,
-             Gemm{.a = rows, .b = weight_.weight, .c = logits.slice(0, first, rows.size(0)), .transpose_b = true});
+      launch(ctx, Gemm{.a = rows, .b = weight_.weight, .c = logits.slice(0, first, rows.size(0)), .transpose_b = true});
     });
     compute_losses(ctx, logits, ctx.batch.labels, losses, ctx.empty({3 * tokens}, DType::kFp32, "softmax sums"));
     if (ctx.mode == Mode::kTrain) {
@@ -138,7 +136,7 @@ TensorList VocabParallelHead::forward(Context& ctx, const TensorList& inputs, St
       stash[kLogitsGradient] = logits;
     }
   }
-  launch(ctx.compute, ReduceToScalar{.x = losses, .out = ctx.loss_sum, .accumulate = true});
+  launch(ctx, ReduceToScalar{.x = losses, .out = ctx.loss_sum, .accumulate = true});
   return {};
 }
 
@@ -151,7 +149,7 @@ TensorList VocabParallelHead::backward_data(Context& ctx, const TensorList&, Sta
     const Tensor& d_logits = stash.at(kLogitsGradient, "logits gradient");
     d_normed = group_.sum_rows(
         ctx, {d_logits.size(0), weight_.shape[1]}, d_logits.dtype, label, [&](const Tensor& rows, std::int64_t first) {
-          launch(ctx.compute, Gemm{.a = d_logits.slice(0, first, rows.size(0)), .b = weight_.weight, .c = rows});
+          launch(ctx, Gemm{.a = d_logits.slice(0, first, rows.size(0)), .b = weight_.weight, .c = rows});
         });
   }
   const Tensor d_residual = norm_.backward_data(ctx, d_normed, {}, stash.child(kNorm));

@@ -106,9 +106,18 @@ class OpTest : public testing::TestWithParam<OpCase> {
   };
   using Idles = std::vector<Idle>;
 
+  // Gives the op a workspace if it needs one and has none.
   template <class Op>
-  void run(const Op& op, const Idles& idle = {}) {
+  Op ready(const Op& op) {
+    if constexpr (HasWorkspace<Op>) {
+      if (!op.workspace) return with_workspace(op, device(), [this](std::int64_t bytes) { return workspace(bytes); });
+    }
+    return op;
+  }
+  template <class Op>
+  void run(const Op& given, const Idles& idle = {}) {
     SCOPED_TRACE(Op::kName);
+    const Op op = ready(given);
     Access accesses(Op::kName);
     access(op, accesses);
     run_all(
@@ -127,7 +136,8 @@ class OpTest : public testing::TestWithParam<OpCase> {
   }
   // The kernel itself throws, or reports a fault on CUDA: the error surfaces at the next synchronise.
   template <class Op>
-  void expect_kernel_error(const Op& op, ExitCode code, std::string_view part) {
+  void expect_kernel_error(const Op& given, ExitCode code, std::string_view part) {
+    const Op op = ready(given);
     expect_error([&op](Stream& stream) { launch(stream, op); }, code, part);
   }
 
@@ -166,6 +176,7 @@ class OpTest : public testing::TestWithParam<OpCase> {
   };
 
   Tensor make(const Shape& shape, DType type, const Values& given, Use use);
+  Tensor workspace(std::int64_t bytes);  // the test's one, of any content, guarded and compared by nobody
   void* add_buffer(const void* bytes, std::size_t count, DType type, Use use);
   void upload(void* device, const void* host, std::size_t bytes);
   void download(void* host, const void* device, std::size_t bytes);
@@ -189,6 +200,7 @@ class OpTest : public testing::TestWithParam<OpCase> {
   std::unique_ptr<MemoryPool> pool_;
   std::unique_ptr<Stream> stream_;
   std::vector<Buffer> buffers_;
+  Tensor workspace_;
   std::mt19937_64 random_;
 };
 

@@ -77,7 +77,6 @@ TEST_P(WholeAttentionTest, Backward) {
                          .dv = output(key_shape(z)),
                          .scale = scale_of(z),
                          .causal = false};
-    op.workspace = output({static_cast<std::int64_t>(workspace_bytes(op, device()))}, DType::kUint8);
     run(op);
     const Values stored_out = values(out), stored_lse = values(op.lse);
     const auto want = reference::attention_gradient(values(q), values(k), values(v), values(d_out),

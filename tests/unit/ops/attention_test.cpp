@@ -94,7 +94,6 @@ TEST_P(AttentionTest, Backward) {
                          .dk = d.k,
                          .dv = d.v,
                          .scale = scale_of(z)};
-    op.workspace = output({static_cast<std::int64_t>(workspace_bytes(op, device()))}, DType::kUint8);
     if (!runs(op)) continue;
     const Values stored_out = values(out), stored_lse = values(lse);
     const auto want = reference::attention_gradient(values(x.q), values(x.k), values(x.v), values(d_out),

@@ -98,7 +98,7 @@ TEST_P(CrossEntropyTest, NotANumberAnywhereIsANotANumberLoss) {
       given[static_cast<std::size_t>(at)] = bad;
       const Tensor logits = inout({1, 1100}, dtype(), given), loss = output({1}, DType::kFp32);
       const Tensor labels = input({1}, DType::kInt32, {3});
-      launch(stream(), CrossEntropy{.logits = logits, .labels = labels, .loss = loss, .vocab_size = 1100});
+      launch(stream(), ready(CrossEntropy{.logits = logits, .labels = labels, .loss = loss, .vocab_size = 1100}));
       EXPECT_FALSE(std::isfinite(values(loss)[0])) << bad << " at " << at;
     }
   }

@@ -52,7 +52,7 @@ TEST_P(GradNormTest, ASumDependsOnItsTensorAlone) {
   for (std::int64_t i = 0; i < 1200; ++i)
     tensors.push_back(i % 300 == 7 ? x : i % 300 == 8 ? unaligned : x.slice(0, i, i % 6));
   launch(stream(), Copy{.src = x, .dst = unaligned});
-  launch(stream(), SumOfSquares{.tensors = tensors, .out = many});
+  launch(stream(), ready(SumOfSquares{.tensors = tensors, .out = many}));
   const Values sums = values(many);
   for (std::size_t i = 0; i < sums.size(); ++i) {
     if (i % 300 == 7 || i % 300 == 8) {

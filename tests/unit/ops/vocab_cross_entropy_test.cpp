@@ -138,7 +138,7 @@ TEST_P(VocabCrossEntropyTest, NotANumberAnywhereIsANotANumberLoss) {
     const Tensor logits = input({1, 4}, dtype(), {0, bad, 0, 0}), labels = input({1}, DType::kInt32, {5});
     const Tensor max = output({1}, DType::kFp32), sums = output({2, 1}, DType::kFp32);
     const VocabColumns columns{.first_column = 0, .vocab_size = 8};
-    launch(stream(), VocabMax{.logits = logits, .labels = labels, .max = max, .columns = columns});
+    launch(stream(), ready(VocabMax{.logits = logits, .labels = labels, .max = max, .columns = columns}));
     launch(stream(), VocabSums{.logits = logits, .labels = labels, .max = max, .sums = sums, .columns = columns});
     EXPECT_TRUE(std::isnan(values(sums)[0])) << bad;
   }
