@@ -3,26 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/tensor/dtype.h"
-
 namespace megalith {
-
-namespace {
-
-double bytes_of(const AccessRange& range) {
-  if (range.sizes.empty()) return static_cast<double>(range.bytes);
-  double elements = 1;  // of a strided view, whose range has more than it touches
-  for (const std::int64_t size : range.sizes) elements *= static_cast<double>(size);
-  return elements * static_cast<double>(size_of(static_cast<DType>(range.dtype)));
-}
-
-double bytes_of(const Access& op) {
-  double bytes = 0;
-  for (const AccessRange& range : op.ranges()) bytes += bytes_of(range);
-  return bytes;
-}
-
-}  // namespace
 
 double ring_bytes(std::string_view kind, double bytes, int ranks) {
   const double n = ranks;
@@ -33,24 +14,22 @@ double ring_bytes(std::string_view kind, double bytes, int ranks) {
   return bytes;
 }
 
-// The product's operands are the first two ranges and the last, whatever is fused into it lies between.
-double CostModel::gemm_seconds(const Access& op) const {
-  const std::vector<AccessRange>& ranges = op.ranges();
-  const double size = std::cbrt(op.flops() / 2);
-  double fused = bytes_of(op);
-  for (const AccessRange* operand : {&ranges[0], &ranges[1], &ranges.back()}) fused -= bytes_of(*operand);
-  return op.flops() / rates_.gemm_rate(size) + fused / rates_.memory;
+double CostModel::arithmetic_seconds(const Cost& cost) const {
+  if (cost.flops == 0) return 0;
+  switch (cost.work) {
+    case Work::kMemory: return 0;
+    case Work::kMatrixProduct: return cost.flops / rates_.gemm_rate(std::cbrt(cost.flops / 2));
+    case Work::kAttentionForward: return cost.flops / rates_.attention_rate(heads_.width, heads_.length).forward;
+    case Work::kAttentionBackward: return cost.flops / rates_.attention_rate(heads_.width, heads_.length).backward;
+  }
+  return 0;
 }
 
 double CostModel::seconds(const Access& op) const {
-  const std::string_view name = op.name();
-  if (name == "gemm" && op.flops() > 0 && op.ranges().size() >= 3) return rates_.kernel_seconds + gemm_seconds(op);
-  if (op.flops() > 0 && (name == "attention_forward" || name == "attention_backward")) {
-    const Rates::AttentionPoint rate = rates_.attention_rate(heads_.width, heads_.length);
-    return rates_.kernel_seconds + op.flops() / (name == "attention_forward" ? rate.forward : rate.backward);
-  }
-  const auto known = rates_.kernels.find(name);
-  return rates_.kernel_seconds + bytes_of(op) / (known != rates_.kernels.end() ? known->second : rates_.memory);
+  const Cost cost = op.cost();
+  const auto known = cost.work == Work::kMemory ? rates_.kernels.find(op.name()) : rates_.kernels.end();
+  const double speed = known != rates_.kernels.end() ? known->second : rates_.memory;
+  return rates_.kernel_seconds + (arithmetic_seconds(cost) + cost.bytes / speed);
 }
 
 Rates::Link CostModel::link(const std::vector<int>& ranks) const {

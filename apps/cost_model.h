@@ -34,7 +34,7 @@ class CostModel {
   const Rates& rates() const { return rates_; }
 
  private:
-  double gemm_seconds(const Access& op) const;
+  double arithmetic_seconds(const Cost& cost) const;
   // Of a group of ranks, ascending: within a host, or over hosts, each of which has as many of them.
   Rates::Link link(const std::vector<int>& ranks) const;
 

@@ -94,8 +94,7 @@ void Generator::step(std::span<const std::int32_t> tokens, std::int64_t start) {
                 .position = position_,
                 .out = next_,
                 .workspace = {}};
-  sample.workspace = ctx_.empty({static_cast<std::int64_t>(workspace_bytes(sample))}, DType::kUint8, "sampling");
-  launch(compute_, sample);
+  launch(ctx_, sample);
 }
 
 std::int32_t Generator::drawn() {

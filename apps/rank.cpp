@@ -95,7 +95,8 @@ AdamWOptimizer::Spec adamw_spec(const TrainingOptions& train, const ParameterSto
                             .clip_grad = train.clip_grad,
                             .exp_avg_dtype = train.exp_avg_dtype,
                             .exp_avg_sq_dtype = train.exp_avg_sq_dtype,
-                            .shard = shard};
+                            .shard = shard,
+                            .planned_for = train.device};
   for (const ParameterUnit& unit : all_parameters.units()) {
     for (const Parameter* parameter : unit.parameters) {
       for (const LogicalTensor& part : parameter->parts) spec.all_names.push_back(part.name);

@@ -8,12 +8,21 @@
 
 namespace megalith {
 
+// What bounds the time of an op.
+enum class Work : std::uint8_t { kMemory, kMatrixProduct, kAttentionForward, kAttentionBackward };
+
+struct Cost {
+  Work work = Work::kMemory;
+  double flops = 0;
+  double bytes = 0;  // moved through memory: by kMemory all, otherwise what is fused to the work itself
+};
+
 // A byte range of device memory. A strided view is described by the range that encloses it.
 struct AccessRange {
   const void* begin = nullptr;
   std::size_t bytes = 0;
   bool write = false;
-  int dtype = -1;                     // DType (core/tensor) as a number; -1: bytes whose type nobody told
+  int dtype = -1;                     // DType (core/tensor) as a number; -1: untyped bytes
   std::vector<std::int64_t> sizes;    // of a strided view; empty: dense
   std::vector<std::int64_t> strides;  // in elements
 };
@@ -26,32 +35,53 @@ class Access {
 
   template <class T>
   void reads(const T& t) {
-    add(t.data, t.extent_bytes(), false);
-    describe(t);
+    add_tensor(t, false);
   }
   template <class T>
   void writes(const T& t) {
-    add(t.data, t.extent_bytes(), true);
-    describe(t);
+    add_tensor(t, true);
   }
   void add(const void* begin, std::size_t bytes, bool write) {
-    if (begin != nullptr && bytes > 0) ranges_.push_back({.begin = begin, .bytes = bytes, .write = write});
+    if (begin == nullptr || bytes == 0) return;
+    ranges_.push_back({.begin = begin, .bytes = bytes, .write = write});
+    moved_bytes_ += bytes;
   }
-  void add_flops(double flops) { flops_ += flops; }
+  // Memory of the op's own, which no cost counts.
+  template <class T>
+  void uses(const T& workspace) {
+    const std::size_t moved = moved_bytes_;
+    add_tensor(workspace, true);
+    moved_bytes_ = moved;
+  }
+  void set_cost(const Cost& cost) { cost_ = cost; }
 
   std::string_view name() const { return name_; }  // a string with static lifetime
   const std::vector<AccessRange>& ranges() const { return ranges_; }
-  double flops() const { return flops_; }
+  std::size_t moved_bytes() const { return moved_bytes_; }  // read and written, without gaps and workspaces
+  double flops() const { return cost_.flops; }
+  Cost cost() const {
+    Cost cost = cost_;
+    if (cost.work == Work::kMemory) cost.bytes = static_cast<double>(moved_bytes_);
+    return cost;
+  }
 
  private:
+  template <class T>
+  void add_tensor(const T& t, bool write) {
+    const std::size_t before = ranges_.size();
+    add(t.data, t.extent_bytes(), write);
+    if (ranges_.size() > before) describe(t);
+  }
+
   // Completes the range just added; for a bounded tensor, of which only some rows are touched, it stays without type.
   template <class T>
   void describe(const T& t) {
     if constexpr (requires { t.bound; }) {
-      if (ranges_.empty() || ranges_.back().begin != t.data || t.bound != nullptr) return;
+      if (t.bound != nullptr) return;
       AccessRange& range = ranges_.back();
       range.dtype = static_cast<int>(t.dtype);
       if (t.bytes() == range.bytes) return;
+      moved_bytes_ -= range.bytes - t.bytes();
       for (int d = 0; d < t.rank(); ++d) {
         range.sizes.push_back(t.size(d));
         range.strides.push_back(t.stride(d));
@@ -61,7 +91,8 @@ class Access {
 
   std::string_view name_;
   std::vector<AccessRange> ranges_;
-  double flops_ = 0;
+  Cost cost_;
+  std::size_t moved_bytes_ = 0;
 };
 
 }  // namespace megalith

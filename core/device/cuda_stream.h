@@ -34,14 +34,10 @@ class CudaStream {
   int multiprocessors() const { return multiprocessors_; }
   int device() const { return device_; }
 
-  // The stream's own library handles and the one workspace of cuBLASLt; cuDNN's handle is bound to this stream. Made at
-  // first use and kept. That is legal under capture, but a library may then load kernels: run an op once before.
+  // The stream's own library handles; cuDNN's is bound to this stream. Made at first use and kept. That is legal under
+  // capture, but a library may then load kernels: run an op once before.
   cublasLtContext* blas_lt();
-  void* blas_workspace();  // kBlasWorkspaceBytes of device memory, 256-byte aligned
   cudnnContext* dnn();
-  static constexpr std::size_t kBlasWorkspaceBytes = std::size_t{32} << 20;
-  // Device memory this stream took from the system, outside every pool.
-  std::size_t workspace_bytes() const { return blas_workspace_ != nullptr ? kBlasWorkspaceBytes : 0; }
 
   CudaFault* fault() const { return fault_; }
 
@@ -80,7 +76,6 @@ class CudaStream {
   int multiprocessors_ = 0;
   CudaFault* fault_ = nullptr;
   cublasLtContext* blas_lt_ = nullptr;
-  void* blas_workspace_ = nullptr;
   cudnnContext* dnn_ = nullptr;
   std::vector<std::pair<std::type_index, std::shared_ptr<void>>> kept_;
 };

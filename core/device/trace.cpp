@@ -78,7 +78,7 @@ void Trace::begin_op(Stream& stream, const Access& access) {
   Entry* const entry = add(stream, std::string(access.name()));
   if (entry == nullptr) return;
   entry->flops = access.flops();
-  for (const AccessRange& range : access.ranges()) entry->bytes += static_cast<std::int64_t>(range.bytes);
+  entry->bytes = static_cast<std::int64_t>(access.moved_bytes());
   stream.record(entry->begun);
 }
 

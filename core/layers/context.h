@@ -6,6 +6,7 @@
 
 #include "core/device/arena.h"
 #include "core/device/stream.h"
+#include "core/ops/op.h"
 #include "core/tensor/tensor.h"
 
 namespace megalith {
@@ -26,5 +27,12 @@ struct Context {
     return Tensor(arena.allocate(bytes, MemoryCategory::kWorkspace, owner), dtype, shape);
   }
 };
+
+// For ops that need a workspace, which they get from the arena.
+template <HasWorkspace Op>
+void launch(const Context& ctx, const Op& op) {
+  const auto allocate = [&ctx](std::int64_t bytes) { return ctx.empty({bytes}, DType::kUint8, "workspace"); };
+  launch(ctx.compute, with_workspace(op, ctx.backend(), allocate));
+}
 
 }  // namespace megalith

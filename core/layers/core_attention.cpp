@@ -30,12 +30,12 @@ Tensor CausalAttention::forward_again(const Context& ctx, const Microbatch& mb, 
   const Tensor q = by_sequence(mb, stash.at(kQ, "q"));
   const Tensor out = ctx.empty({q.size(0) * q.size(1), spec().heads * spec().head_dim}, q.dtype, "attention output");
   const Tensor lse = ctx.empty({q.size(0), spec().heads, q.size(1)}, DType::kFp32, "attention statistics");
-  launch(ctx.compute, AttentionForward{.q = q,
-                                       .k = by_sequence(mb, stash.at(kK, "k")),
-                                       .v = by_sequence(mb, stash.at(kV, "v")),
-                                       .out = by_head(mb, out),
-                                       .lse = lse,
-                                       .scale = spec().scale()});
+  launch(ctx, AttentionForward{.q = q,
+                               .k = by_sequence(mb, stash.at(kK, "k")),
+                               .v = by_sequence(mb, stash.at(kV, "v")),
+                               .out = by_head(mb, out),
+                               .lse = lse,
+                               .scale = spec().scale()});
   stash.refill(kOut, out);
   stash.refill(kLse, lse);
   return out;
@@ -61,9 +61,7 @@ TensorList CausalAttention::backward_data(const Context& ctx, const Microbatch& 
 
 void launch_attention_backward(const Context& ctx, AttentionBackward op) {
   op.deterministic = ctx.deterministic;
-  const auto bytes = static_cast<std::int64_t>(workspace_bytes(op, ctx.backend()));
-  op.workspace = ctx.empty({bytes}, DType::kUint8, "attention workspace");
-  launch(ctx.compute, op);
+  launch(ctx, op);
 }
 
 }  // namespace megalith

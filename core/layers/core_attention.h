@@ -53,7 +53,7 @@ class CausalAttention : public CoreAttention {
   Tensor forward_again(const Context& ctx, const Microbatch& mb, Stash& stash) const override;
 };
 
-// Gives it its workspace.
+// In the form that ctx.deterministic asks for.
 struct AttentionBackward;
 void launch_attention_backward(const Context& ctx, AttentionBackward op);
 

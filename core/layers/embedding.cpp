@@ -18,13 +18,13 @@ Embedding::Embedding(ParameterStore& store, const Spec& spec)
 TensorList Embedding::forward(const Context& ctx, const Microbatch& mb, const TensorList&, Stash& stash) const {
   const Tensor& tokens = mb.tokens;
   const Tensor hidden = ctx.empty({tokens.numel(), spec_.hidden}, words_.weight.dtype, "embedding");
-  launch(ctx.compute, EmbeddingForward{.tokens = tokens,
-                                       .table = words_.weight,
-                                       .positions = positions_ != nullptr ? positions_->weight : Tensor{},
-                                       .rows_per_sample = mb.seq_length,
-                                       .part = mb.part,
-                                       .start = mb.cache != nullptr ? mb.cache->start : nullptr,
-                                       .y = hidden});
+  launch(ctx, EmbeddingForward{.tokens = tokens,
+                               .table = words_.weight,
+                               .positions = positions_ != nullptr ? positions_->weight : Tensor{},
+                               .rows_per_sample = mb.seq_length,
+                               .part = mb.part,
+                               .start = mb.cache != nullptr ? mb.cache->start : nullptr,
+                               .y = hidden});
   stash[kTokens] = tokens;
   return {apply_dropout(ctx, mb, spec_.dropout, hidden), Tensor{}};
 }
@@ -36,12 +36,12 @@ TensorList Embedding::backward_data(const Context& ctx, const Microbatch& mb, co
 }
 
 void Embedding::backward_weight(const Context& ctx, const Microbatch& mb, Stash& stash) const {
-  launch(ctx.compute, EmbeddingBackward{.tokens = stash.at(kTokens, "tokens"),
-                                        .dy = stash.at(kOutputGradient, "embedding gradient"),
-                                        .d_table = words_.main_grad,
-                                        .d_positions = positions_ != nullptr ? positions_->main_grad : Tensor{},
-                                        .rows_per_sample = mb.seq_length,
-                                        .part = mb.part});
+  launch(ctx, EmbeddingBackward{.tokens = stash.at(kTokens, "tokens"),
+                                .dy = stash.at(kOutputGradient, "embedding gradient"),
+                                .d_table = words_.main_grad,
+                                .d_positions = positions_ != nullptr ? positions_->main_grad : Tensor{},
+                                .rows_per_sample = mb.seq_length,
+                                .part = mb.part});
 }
 
 }  // namespace megalith

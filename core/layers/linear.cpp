@@ -24,15 +24,14 @@ Parameter parameter_of(const LinearSpec& spec, bool is_bias) {
 Tensor matmul(const Context& ctx, const Tensor& x, const Tensor& w, bool transpose_x, bool transpose_w,
               const Tensor& bias) {
   const Tensor y = ctx.empty({x.size(transpose_x ? 1 : 0), w.size(transpose_w ? 0 : 1)}, x.dtype, "matmul");
-  launch(ctx.compute,
-         Gemm{.a = x, .b = w, .c = y, .transpose_a = transpose_x, .transpose_b = transpose_w, .bias = bias});
+  launch(ctx, Gemm{.a = x, .b = w, .c = y, .transpose_a = transpose_x, .transpose_b = transpose_w, .bias = bias});
   return y;
 }
 
 void accumulate_linear_gradient(const Context& ctx, const Tensor& x, const Tensor& dy, const Parameter& weight,
                                 const Parameter* bias) {
-  launch(ctx.compute, Gemm{.a = dy, .b = x, .c = weight.main_grad, .transpose_a = true, .accumulate = true});
-  if (bias != nullptr) launch(ctx.compute, ReduceRows{.x = dy, .out = bias->main_grad, .accumulate = true});
+  launch(ctx, Gemm{.a = dy, .b = x, .c = weight.main_grad, .transpose_a = true, .accumulate = true});
+  if (bias != nullptr) launch(ctx, ReduceRows{.x = dy, .out = bias->main_grad, .accumulate = true});
 }
 
 Linear::Linear(ParameterStore& store, const LinearSpec& spec)
@@ -55,12 +54,12 @@ Layer::Activated Linear::forward_gelu(const Context& ctx, const Microbatch& mb, 
   stash.save(kInput, input_kind_, x);
   const Shape shape{x.size(0), weight_.shape[0]};
   const Activated y{.input = ctx.empty(shape, x.dtype, "matmul"), .output = ctx.empty(shape, x.dtype, "activation")};
-  launch(ctx.compute, Gemm{.a = x,
-                           .b = weight_.weight,
-                           .c = y.output,
-                           .transpose_b = true,
-                           .bias = bias_ != nullptr ? bias_->weight : Tensor{},
-                           .pre_activation = y.input});
+  launch(ctx, Gemm{.a = x,
+                   .b = weight_.weight,
+                   .c = y.output,
+                   .transpose_b = true,
+                   .bias = bias_ != nullptr ? bias_->weight : Tensor{},
+                   .pre_activation = y.input});
   return y;
 }
 
@@ -68,7 +67,7 @@ Tensor Linear::backward_data_gelu(const Context& ctx, const Microbatch&, const T
                                   Stash& stash) const {
   stash[kOutputGradient] = dy;
   const Tensor dx = ctx.empty(gelu_input.shape, dy.dtype, "activation gradient");
-  launch(ctx.compute, Gemm{.a = dy, .b = weight_.weight, .c = dx, .gelu_input = gelu_input});
+  launch(ctx, Gemm{.a = dy, .b = weight_.weight, .c = dx, .gelu_input = gelu_input});
   return dx;
 }
 

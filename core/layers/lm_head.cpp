@@ -26,12 +26,12 @@ TensorList LmHead::generate(const Context& ctx, const Microbatch& mb, const Tens
 
 void LmHead::compute_losses(const Context& ctx, const Microbatch& mb, const Tensor& logits, const Tensor& labels,
                             const Tensor& losses) const {
-  launch(ctx.compute, CrossEntropy{.logits = logits,
-                                   .labels = labels,
-                                   .loss = losses,
-                                   .vocab_size = spec_.vocab_size,
-                                   .write_gradient = mb.mode == Mode::kTrain,
-                                   .parameters = mb.parameters});
+  launch(ctx, CrossEntropy{.logits = logits,
+                           .labels = labels,
+                           .loss = losses,
+                           .vocab_size = spec_.vocab_size,
+                           .write_gradient = mb.mode == Mode::kTrain,
+                           .parameters = mb.parameters});
 }
 
 void LmHead::forward_chunks(const Context& ctx, const Microbatch& mb, const Tensor& normed, const Tensor& losses,
@@ -44,10 +44,10 @@ void LmHead::forward_chunks(const Context& ctx, const Microbatch& mb, const Tens
   for (std::int64_t first = 0; first < tokens; first += spec_.loss_chunk_size) {
     const std::int64_t count = std::min(spec_.loss_chunk_size, tokens - first);
     const Tensor x = normed.slice(0, first, count), logits = chunk_logits.slice(0, 0, count);
-    launch(ctx.compute, Gemm{.a = x, .b = weight_.weight, .c = logits, .transpose_b = true});
+    launch(ctx, Gemm{.a = x, .b = weight_.weight, .c = logits, .transpose_b = true});
     compute_losses(ctx, mb, logits, mb.labels.slice(0, first, count), losses.slice(0, first, count));
     if (!train) continue;
-    launch(ctx.compute, Gemm{.a = logits, .b = weight_.weight, .c = stash[kInputGradient].slice(0, first, count)});
+    launch(ctx, Gemm{.a = logits, .b = weight_.weight, .c = stash[kInputGradient].slice(0, first, count)});
     accumulate_linear_gradient(ctx, x, logits, weight_, nullptr);
   }
 }
@@ -66,7 +66,7 @@ TensorList LmHead::forward(const Context& ctx, const Microbatch& mb, const Tenso
       stash[kLogitsGradient] = logits;
     }
   }
-  launch(ctx.compute, ReduceToScalar{.x = losses, .out = mb.sum(StepSum::kLoss), .accumulate = true});
+  launch(ctx, ReduceToScalar{.x = losses, .out = mb.sum(StepSum::kLoss), .accumulate = true});
   return {};
 }
 

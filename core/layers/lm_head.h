@@ -1,6 +1,6 @@
 // The last segment: final norm, output layer and loss.
 //   r = residual + hidden;  logits = norm(r) W^T;  loss = cross-entropy(logits, labels)
-// Train and eval: adds the sum of its tokens' losses (fp32, not scaled) to ctx.loss_sum and returns nothing; its
+// Train and eval: adds the sum of its tokens' losses (fp32, not scaled) to the step's sums and returns nothing; its
 // gradient starts the backward pass. Generate: returns the logits of each sequence's last row, [B, V]. T tokens = B *
 // S, H hidden, V padded vocabulary.
 //

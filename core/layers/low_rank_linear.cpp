@@ -30,11 +30,11 @@ void LowRankLinear::backward_weight(const Context& ctx, const Microbatch&, Stash
       ctx.compute,
       Gemm{
           .a = stash[kInput], .b = stash[kHiddenGradient], .c = a_.main_grad, .transpose_a = true, .accumulate = true});
-  launch(ctx.compute, Gemm{.a = stash[kHidden],
-                           .b = stash[kOutputGradient],
-                           .c = b_.main_grad,
-                           .transpose_a = true,
-                           .accumulate = true});
+  launch(ctx, Gemm{.a = stash[kHidden],
+                   .b = stash[kOutputGradient],
+                   .c = b_.main_grad,
+                   .transpose_a = true,
+                   .accumulate = true});
 }
 
 }  // namespace megalith

@@ -102,11 +102,10 @@ void Norm::backward_data_into(const Context& ctx, const Tensor& dy, const Tensor
 }
 
 void Norm::backward_weight(const Context& ctx, Stash& stash) const {
-  launch(ctx.compute,
+  launch(ctx,
          ReduceRows{.x = stash.at(kWeightPartial, weight_->name()), .out = weight_->main_grad, .accumulate = true});
   if (bias_ != nullptr)
-    launch(ctx.compute,
-           ReduceRows{.x = stash.at(kBiasPartial, bias_->name()), .out = bias_->main_grad, .accumulate = true});
+    launch(ctx, ReduceRows{.x = stash.at(kBiasPartial, bias_->name()), .out = bias_->main_grad, .accumulate = true});
 }
 
 }  // namespace megalith

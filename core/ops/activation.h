@@ -38,23 +38,19 @@ struct SwigluBackward {
   Tensor y;   // optional, [T, F] out: the forward's y again, bit for bit; layout of dy, may be dy
 };
 
-void check(const GeluForward& op);
-void access(const GeluForward& op, Access& a);
+void fields(const GeluForward& op, Fields& f);
 void run(CpuStream& stream, const GeluForward& op);
 void run(CudaStream& stream, const GeluForward& op);
 
-void check(const GeluBackward& op);
-void access(const GeluBackward& op, Access& a);
+void fields(const GeluBackward& op, Fields& f);
 void run(CpuStream& stream, const GeluBackward& op);
 void run(CudaStream& stream, const GeluBackward& op);
 
-void check(const SwigluForward& op);
-void access(const SwigluForward& op, Access& a);
+void fields(const SwigluForward& op, Fields& f);
 void run(CpuStream& stream, const SwigluForward& op);
 void run(CudaStream& stream, const SwigluForward& op);
 
-void check(const SwigluBackward& op);
-void access(const SwigluBackward& op, Access& a);
+void fields(const SwigluBackward& op, Fields& f);
 void run(CpuStream& stream, const SwigluBackward& op);
 void run(CudaStream& stream, const SwigluBackward& op);
 

@@ -38,8 +38,7 @@ struct AdamW {
   const StepParameters* parameters = nullptr;  // device
 };
 
-void check(const AdamW& op);
-void access(const AdamW& op, Access& a);
+void fields(const AdamW& op, Fields& f);
 void run(CpuStream& stream, const AdamW& op);
 void run(CudaStream& stream, const AdamW& op);
 

@@ -5,66 +5,37 @@
 #include <algorithm>
 #include <limits>
 
-#include "core/tensor/check.h"
-
 namespace megalith {
 
 namespace {
 
-struct Named {
-  const Tensor& tensor;
-  const char* name;
-};
-
-// [B, S, heads, D], stride 1 in D.
-void check_heads(const Named& x, const Shape& expected, DType dtype) {
-  check_shape(x.tensor, expected, x.name);
-  check_dtype(x.tensor, {dtype}, x.name);
-  check_rows(x.tensor, x.name);
+// The queries and their keys; returns the shape of keys and values: [B, rows, K, D].
+Shape query_and_keys(const Tensor& q, const Tensor& k, std::string_view k_name, std::int64_t rows, Fields& f) {
+  f.in(q, "op.q").floating().rank(4).strided_rows();
+  f.range(static_cast<double>(q.size(3)), 1, static_cast<double>(kMaxHeadDim), "op.q: head dim");
+  const Shape keys{q.size(0), rows, k.size(2), q.size(3)};
+  f.in(k, k_name).dtype(q.dtype).shape(keys).strided_rows();
+  f.expect(keys[2] >= 1 && q.size(2) % keys[2] == 0, k_name,
+           "a number of heads (dim 2) that divides the number of query heads", k.shape);
+  return keys;
 }
 
-// q [B, S, N, D] against k [B, rows, K, D]: dtype, head dim and grouping.
-void check_query(const Tensor& q, const Named& k) {
-  check_rank(q, 4, "op.q");
-  check_dtype(q, {DType::kFp32, DType::kBf16}, "op.q");
-  check_rows(q, "op.q");
-  if (q.size(3) < 1 || q.size(3) > kMaxHeadDim) {
-    fail({.subject = "op.q", .expected = fmt::format("a head dim of 1 to {}", kMaxHeadDim), .got = to_string(q.shape)});
-  }
-  check_rank(k.tensor, 4, k.name);
-  const std::int64_t kv_heads = k.tensor.size(2);
-  if (kv_heads < 1 || q.size(2) % kv_heads != 0) {
-    fail({.subject = k.name,
-          .expected = fmt::format("a number of heads (dim 2) that divides the {} query heads", q.size(2)),
-          .got = to_string(k.tensor.shape)});
-  }
-}
+void statistic(Field& field, const Tensor& q) { field.dtype(DType::kFp32).shape({q.size(0), q.size(2), q.size(1)}); }
 
-void check_statistics(const Named& x, const Tensor& q) {
-  check_shape(x.tensor, {q.size(0), q.size(2), q.size(1)}, x.name);
-  check_dtype(x.tensor, {DType::kFp32}, x.name);
-  check_contiguous(x.tensor, x.name);
-}
-
-void check_outputs_apart(std::initializer_list<Named> outputs, std::initializer_list<Named> inputs) {
-  for (const Named& out : outputs) {
-    for (const Named& in : inputs) check_no_overlap(out.tensor, out.name, in.tensor, in.name);
-  }
-}
-
-void check_start(const std::int32_t* start, std::int64_t rows, std::int64_t cache_rows) {
-  if (start == nullptr) fail({.subject = "op.start", .expected = "the device address of a position", .got = "none"});
-  if (rows > cache_rows || cache_rows > std::numeric_limits<std::int32_t>::max()) {
-    fail({.subject = "op.k_cache",
-          .expected = fmt::format("at least {} rows (dim 1) and fewer than 2^31", rows),
-          .got = fmt::format("{}", cache_rows)});
-  }
+void start_and_rows(const std::int32_t* const& start, std::int64_t rows, std::int64_t cache_rows, Fields& f) {
+  f.in(start, "op.start");
+  if (rows <= cache_rows && cache_rows <= std::numeric_limits<std::int32_t>::max()) return;
+  f.close();
+  fail({.subject = "op.k_cache",
+        .expected = fmt::format("at least {} rows (dim 1) and fewer than 2^31", rows),
+        .got = fmt::format("{}", cache_rows)});
 }
 
 // What the deterministic backward on CUDA may hold of dS, unless one sample alone has more.
 constexpr std::int64_t kDirectScoresBytes = std::int64_t{2} << 30;
-constexpr std::int64_t kScoreTile = 128;                          // cuDNN pads keys to it, queries to half of it
-constexpr std::int64_t kPlanSlackBytes = std::int64_t{64} << 10;  // cuDNN asks for 256 bytes beside the tensors
+constexpr std::int64_t kScoreTile = 128;                               // cuDNN pads keys to it, queries to half of it
+constexpr std::int64_t kPlanSlackBytes = std::int64_t{64} << 10;       // cuDNN asks for 256 bytes beside the tensors
+constexpr std::size_t kForwardWorkspaceBytes = std::size_t{32} << 20;  // more than any plan of cuDNN has asked for
 
 // bf16 dS of one sample.
 std::int64_t direct_scores_bytes(const Tensor& q, const Tensor& k) {
@@ -76,67 +47,41 @@ double pair_flops(const Tensor& q, const Tensor& k, bool causal) {  // of one pr
   return static_cast<double>(q.numel()) * static_cast<double>(k.size(1)) * (causal ? 1 : 2);
 }
 
-// [B, U, K, D]
-Shape key_shape(const Tensor& q, const Tensor& k, bool causal) {
-  if (!causal && k.size(1) < 1 && q.size(1) > 0)
-    fail({.subject = "op.k", .expected = "at least 1 row (dim 1) for queries that see all", .got = to_string(k.shape)});
-  return {q.size(0), causal ? q.size(1) : k.size(1), k.size(2), q.size(3)};
+// The inputs of forward and backward.
+template <class Op>
+void inputs(const Op& op, Fields& f) {
+  query_and_keys(op.q, op.k, "op.k", (op.causal ? op.q : op.k).size(1), f);
+  f.expect(op.k.size(1) >= 1 || op.q.size(1) == 0, "op.k", "at least 1 row (dim 1) for queries that see all",
+           op.k.shape);
+  f.in(op.v, "op.v").like(op.k).strided_rows();
 }
 
 }  // namespace
 
-void check(const AttentionForward& op) {
-  check_query(op.q, {op.k, "op.k"});
-  const Shape kv = key_shape(op.q, op.k, op.causal);
-  check_heads({op.k, "op.k"}, kv, op.q.dtype);
-  check_heads({op.v, "op.v"}, kv, op.q.dtype);
-  check_heads({op.out, "op.out"}, op.q.shape, op.q.dtype);
-  check_statistics({op.lse, "op.lse"}, op.q);
-  check_outputs_apart({{op.out, "op.out"}, {op.lse, "op.lse"}}, {{op.q, "op.q"}, {op.k, "op.k"}, {op.v, "op.v"}});
-  check_no_overlap(op.out, "op.out", op.lse, "op.lse");
+void fields(const AttentionForward& op, Fields& f) {
+  inputs(op, f);
+  f.out(op.out, "op.out").like(op.q).strided_rows();
+  statistic(f.out(op.lse, "op.lse"), op.q);
+  f.workspace(op.workspace);
+  f.cost({.work = Work::kAttentionForward, .flops = 2 * pair_flops(op.q, op.k, op.causal)});
 }
 
-void access(const AttentionForward& op, Access& a) {
-  a.reads(op.q);
-  a.reads(op.k);
-  a.reads(op.v);
-  a.writes(op.out);
-  a.writes(op.lse);
-  a.add_flops(2 * pair_flops(op.q, op.k, op.causal));
+std::size_t workspace_bytes(const AttentionForward& op, DeviceType device) {
+  const bool is_library = device == DeviceType::kCuda && op.q.dtype == DType::kBf16 && op.q.numel() > 0;
+  return is_library ? kForwardWorkspaceBytes : 0;
 }
 
-void check(const AttentionBackward& op) {
-  check_query(op.q, {op.k, "op.k"});
-  const Shape kv = key_shape(op.q, op.k, op.causal);
-  check_heads({op.k, "op.k"}, kv, op.q.dtype);
-  check_heads({op.v, "op.v"}, kv, op.q.dtype);
-  check_heads({op.out, "op.out"}, op.q.shape, op.q.dtype);
-  check_heads({op.d_out, "op.d_out"}, op.q.shape, op.q.dtype);
-  check_heads({op.dq, "op.dq"}, op.q.shape, op.q.dtype);
-  check_heads({op.dk, "op.dk"}, kv, op.q.dtype);
-  check_heads({op.dv, "op.dv"}, kv, op.q.dtype);
-  check_statistics({op.lse, "op.lse"}, op.q);
-  check_statistics({op.delta, "op.delta"}, op.q);
-  check_rank(op.workspace, 1, "op.workspace");
-  check_dtype(op.workspace, {DType::kUint8}, "op.workspace");
-  check_contiguous(op.workspace, "op.workspace");
-  // dq, dk and dv may interleave in one fused buffer, so they are not compared with each other.
-  check_outputs_apart(
-      {{op.dq, "op.dq"}, {op.dk, "op.dk"}, {op.dv, "op.dv"}, {op.delta, "op.delta"}, {op.workspace, "op.workspace"}},
-      {{op.q, "op.q"}, {op.k, "op.k"}, {op.v, "op.v"}, {op.out, "op.out"}, {op.d_out, "op.d_out"}, {op.lse, "op.lse"}});
-  check_outputs_apart({{op.delta, "op.delta"}, {op.workspace, "op.workspace"}},
-                      {{op.dq, "op.dq"}, {op.dk, "op.dk"}, {op.dv, "op.dv"}});
-}
-
-void access(const AttentionBackward& op, Access& a) {
-  for (const Tensor* input : {&op.q, &op.k, &op.v, &op.out, &op.d_out, &op.lse}) a.reads(*input);
-  for (const Tensor* output : {&op.delta, &op.dq, &op.dk, &op.dv, &op.workspace}) a.writes(*output);
-  a.add_flops(5 * pair_flops(op.q, op.k, op.causal));
-}
-
-std::size_t workspace_bytes(const AttentionBackward& op) {
-  const std::int64_t padded = (op.q.size(3) + 15) / 16 * 16;
-  return static_cast<std::size_t>((3 * op.q.size(1) + 2 * op.k.size(1)) * padded) * sizeof(float);
+void fields(const AttentionBackward& op, Fields& f) {
+  inputs(op, f);
+  f.in(op.out, "op.out").like(op.q).strided_rows();
+  f.in(op.d_out, "op.d_out").like(op.q).strided_rows();
+  statistic(f.in(op.lse, "op.lse"), op.q);
+  statistic(f.out(op.delta, "op.delta"), op.q);
+  f.out(op.dq, "op.dq").like(op.q).strided_rows();
+  f.out(op.dk, "op.dk").like(op.k).strided_rows().may_interleave(op.dq);
+  f.out(op.dv, "op.dv").like(op.k).strided_rows().may_interleave(op.dq).may_interleave(op.dk);
+  f.workspace(op.workspace);
+  f.cost({.work = Work::kAttentionBackward, .flops = 5 * pair_flops(op.q, op.k, op.causal)});
 }
 
 std::int64_t samples_at_a_time(const AttentionBackward& op) {
@@ -148,7 +93,10 @@ std::int64_t samples_at_a_time(const AttentionBackward& op) {
 }
 
 std::size_t workspace_bytes(const AttentionBackward& op, DeviceType device) {
-  if (device != DeviceType::kCuda) return workspace_bytes(op);
+  if (device != DeviceType::kCuda) {
+    const std::int64_t padded = (op.q.size(3) + 15) / 16 * 16;
+    return static_cast<std::size_t>((3 * op.q.size(1) + 2 * op.k.size(1)) * padded) * sizeof(float);
+  }
   if (op.q.dtype == DType::kFp32 || op.q.numel() == 0) return 0;
   const std::int64_t samples = op.deterministic ? samples_at_a_time(op) : op.q.size(0);
   const std::int64_t elements = samples * op.k.size(1) * op.q.size(2) * op.q.size(3);
@@ -164,58 +112,27 @@ std::int64_t dq_sum_bytes(const AttentionBackward& op) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-void check_workspace(const AttentionBackward& op, DeviceType device) {
-  const auto needed = static_cast<std::int64_t>(workspace_bytes(op, device));
-  if (op.workspace.size(0) >= needed) return;
-  fail({.subject = "op.workspace",
-        .expected = fmt::format("at least {} bytes on {}", needed, name_of(device)),
-        .got = fmt::format("{}", op.workspace.size(0))});
-}
-
 void refuse_start(std::int64_t start, std::int64_t rows, std::int64_t cache_rows) {
   fail({.subject = "op.start",
         .expected = fmt::format("a position of 0 to {}, so that {} rows fit the cache", cache_rows - rows, rows),
         .got = fmt::format("{}", start)});
 }
 
-void check(const CachedAttention& op) {
-  check_query(op.q, {op.k_cache, "op.k_cache"});
-  const Shape kv{op.q.size(0), op.k_cache.size(1), op.k_cache.size(2), op.q.size(3)};
-  check_heads({op.k_cache, "op.k_cache"}, kv, op.q.dtype);
-  check_heads({op.v_cache, "op.v_cache"}, kv, op.q.dtype);
-  check_heads({op.out, "op.out"}, op.q.shape, op.q.dtype);
-  check_start(op.start, op.q.size(1), op.k_cache.size(1));
-  check_outputs_apart({{op.out, "op.out"}}, {{op.q, "op.q"}, {op.k_cache, "op.k_cache"}, {op.v_cache, "op.v_cache"}});
+void fields(const CachedAttention& op, Fields& f) {
+  query_and_keys(op.q, op.k_cache, "op.k_cache", op.k_cache.size(1), f);
+  f.in(op.v_cache, "op.v_cache").like(op.k_cache).strided_rows();
+  f.out(op.out, "op.out").like(op.q).strided_rows();
+  start_and_rows(op.start, op.q.size(1), op.k_cache.size(1), f);
+  f.cost({.flops = 4.0 * static_cast<double>(op.q.numel()) * static_cast<double>(op.k_cache.size(1))});
 }
 
-void access(const CachedAttention& op, Access& a) {
-  a.reads(op.q);
-  a.reads(op.k_cache);
-  a.reads(op.v_cache);
-  a.add(op.start, sizeof(std::int32_t), false);
-  a.writes(op.out);
-  a.add_flops(4.0 * static_cast<double>(op.q.numel()) * static_cast<double>(op.k_cache.size(1)));
-}
-
-void check(const KvCacheAppend& op) {
-  check_rank(op.k, 4, "op.k");
-  check_dtype(op.k, {DType::kFp32, DType::kBf16}, "op.k");
-  check_rows(op.k, "op.k");
-  check_heads({op.v, "op.v"}, op.k.shape, op.k.dtype);
-  check_rank(op.k_cache, 4, "op.k_cache");
+void fields(const KvCacheAppend& op, Fields& f) {
+  f.in(op.k, "op.k").floating().rank(4).strided_rows();
+  f.in(op.v, "op.v").like(op.k).strided_rows();
   const Shape cache{op.k.size(0), op.k_cache.size(1), op.k.size(2), op.k.size(3)};
-  check_heads({op.k_cache, "op.k_cache"}, cache, op.k.dtype);
-  check_heads({op.v_cache, "op.v_cache"}, cache, op.k.dtype);
-  check_start(op.start, op.k.size(1), op.k_cache.size(1));
-  check_outputs_apart({{op.k_cache, "op.k_cache"}, {op.v_cache, "op.v_cache"}}, {{op.k, "op.k"}, {op.v, "op.v"}});
-}
-
-void access(const KvCacheAppend& op, Access& a) {
-  a.reads(op.k);
-  a.reads(op.v);
-  a.add(op.start, sizeof(std::int32_t), false);
-  a.writes(op.k_cache);
-  a.writes(op.v_cache);
+  f.out(op.k_cache, "op.k_cache").dtype(op.k.dtype).shape(cache).strided_rows();
+  f.out(op.v_cache, "op.v_cache").dtype(op.k.dtype).shape(cache).strided_rows();
+  start_and_rows(op.start, op.k.size(1), op.k_cache.size(1), f);
 }
 
 }  // namespace megalith

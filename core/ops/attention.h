@@ -9,11 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "core/device/access.h"
-#include "core/device/cpu_stream.h"
-#include "core/device/cuda_stream.h"
-#include "core/device/device.h"
-#include "core/tensor/tensor.h"
+#include "core/ops/op.h"
 
 namespace megalith {
 
@@ -33,10 +29,11 @@ struct AttentionForward {
   Tensor lse;          // [B, N, S] out, fp32, kept for backward
   float scale = 1;     // usually 1 / sqrt(D)
   bool causal = true;  // U = S; else any U of at least 1
+  Tensor workspace;    // [workspace_bytes(op, device)] uint8
 };
-void check(const AttentionForward& op);
-void access(const AttentionForward& op,
-            Access& a);  // 2 B N S^2 D FLOPs, the lower triangle of two products; else 4 B N S U D
+// 2 B N S^2 D FLOPs, the lower triangle of two products; else 4 B N S U D
+void fields(const AttentionForward& op, Fields& f);
+std::size_t workspace_bytes(const AttentionForward& op, DeviceType device);
 void run(CpuStream& stream, const AttentionForward& op);
 void run(CudaStream& stream, const AttentionForward& op);
 
@@ -59,23 +56,17 @@ struct AttentionBackward {
   bool deterministic = true;
   bool causal = true;  // forward's
 };
-void check(const AttentionBackward& op);
-void access(const AttentionBackward& op, Access& a);  // 5 B N S^2 D FLOPs, or 10 B N S U D
+void fields(const AttentionBackward& op, Fields& f);  // 5 B N S^2 D FLOPs, or 10 B N S U D
 void run(CpuStream& stream, const AttentionBackward& op);
 void run(CudaStream& stream, const AttentionBackward& op);
-// Needs only the shapes of q and k: q, d_out and the sums of dq, dk and dv of one head in fp32, (12 S + 8 U) D bytes (D
-// rounded up to 16).
-std::size_t workspace_bytes(const AttentionBackward& op);
-// On the given backend (kPlan: as on the CPU). CUDA, bf16: fp32 dq of all heads, or, if deterministic, dS of as many
-// samples as fit 2 GiB and at least of one; with fewer kv heads than query heads also dk and dv of every query
-// head.
+// On the CPU, and where a plan does not know the backend: q, d_out and the sums of dq, dk and dv of one head in fp32,
+// (12 S + 8 U) D bytes (D rounded up to 16). CUDA, bf16: fp32 dq of all heads, or, if deterministic, dS of as many
+// samples as fit 2 GiB and at least of one; with fewer kv heads than query heads also dk and dv of every query head.
 std::size_t workspace_bytes(const AttentionBackward& op, DeviceType device);
 // Of the CUDA backend: samples that the deterministic form takes at a time, a divisor of B; fp32 dq of all heads, which
 // stands at the start of the other form's workspace.
 std::int64_t samples_at_a_time(const AttentionBackward& op);
 std::int64_t dq_sum_bytes(const AttentionBackward& op);
-// Fails if the workspace is too small for the backend; its run() calls this.
-void check_workspace(const AttentionBackward& op, DeviceType device);
 
 // Row s of q stands at position *start + s and sees cache rows 0 .. *start + s, which KvCacheAppend has written.
 struct CachedAttention {
@@ -87,8 +78,7 @@ struct CachedAttention {
   const std::int32_t* start = nullptr;  // device; *start + S <= M, else the kernel throws
   float scale = 1;
 };
-void check(const CachedAttention& op);
-void access(const CachedAttention& op, Access& a);  // FLOPs as if the cache were full: 4 B N S M D
+void fields(const CachedAttention& op, Fields& f);  // FLOPs as if the cache were full: 4 B N S M D
 void run(CpuStream& stream, const CachedAttention& op);
 void run(CudaStream& stream, const CachedAttention& op);
 
@@ -101,8 +91,7 @@ struct KvCacheAppend {
   Tensor v_cache;                       // [B, M, K, D] in and out, dtype of k
   const std::int32_t* start = nullptr;  // device; *start + S <= M, else the kernel throws
 };
-void check(const KvCacheAppend& op);
-void access(const KvCacheAppend& op, Access& a);
+void fields(const KvCacheAppend& op, Fields& f);
 void run(CpuStream& stream, const KvCacheAppend& op);
 void run(CudaStream& stream, const KvCacheAppend& op);
 

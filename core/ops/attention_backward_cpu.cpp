@@ -227,7 +227,6 @@ void run_backward(const AttentionBackward& op) {
 }  // namespace
 
 void run(CpuStream& stream, const AttentionBackward& op) {
-  check_workspace(op, DeviceType::kCpu);
   stream.enqueue([op] {
     if (op.q.dtype == DType::kFp32) return run_backward<float>(op);
     run_backward<bf16>(op);

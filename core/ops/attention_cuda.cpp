@@ -130,19 +130,17 @@ void run(CudaStream& stream, const AttentionForward& op) {
   problem.v = strides_of(op.v, "op.v");
   problem.out = strides_of(op.out, "op.out");
   const AttentionPlan& plan = stream.keep<AttentionPlans>().get(stream, problem);
-  // cuDNN keeps a few counters here; whatever else used this memory on the stream is done by then.
-  check_plan_workspace(problem, plan, CudaStream::kBlasWorkspaceBytes);
+  check_plan_workspace(problem, plan, op.workspace.bytes());
   AttentionPointers pointers = pointers_with(op.scale);
   at(pointers, AttentionUid::kQ) = op.q.data;
   at(pointers, AttentionUid::kK) = op.k.data;
   at(pointers, AttentionUid::kV) = op.v.data;
   at(pointers, AttentionUid::kOut) = op.out.data;
   at(pointers, AttentionUid::kLse) = op.lse.data;
-  plan.run(stream.dnn(), pointers, plan.workspace_bytes() > 0 ? stream.blas_workspace() : nullptr);
+  plan.run(stream.dnn(), pointers, plan.workspace_bytes() > 0 ? op.workspace.data : nullptr);
 }
 
 void run(CudaStream& stream, const AttentionBackward& op) {
-  check_workspace(op, DeviceType::kCuda);
   if (op.q.numel() == 0) return;
   if (op.q.dtype == DType::kFp32) return run_fp32(stream, op);
   check_dim(op.q);

@@ -17,8 +17,7 @@ struct AttentionMerge {
   Tensor part;      // [B, S, N, D] bf16 | fp32, rows may be strided
   Tensor part_lse;  // [B, N, S] fp32, rows may be strided
 };
-void check(const AttentionMerge& op);
-void access(const AttentionMerge& op, Access& a);
+void fields(const AttentionMerge& op, Fields& f);
 void run(CpuStream& stream, const AttentionMerge& op);
 void run(CudaStream& stream, const AttentionMerge& op);
 

@@ -12,8 +12,7 @@ struct CastRows {
   Tensor y;                 // out, with `accumulate` in and out: shape of x, bf16 | fp32, rows may be strided
   bool accumulate = false;  // x and y must not overlap
 };
-void check(const CastRows& op);
-void access(const CastRows& op, Access& a);
+void fields(const CastRows& op, Fields& f);
 void run(CpuStream& stream, const CastRows& op);
 void run(CudaStream& stream, const CastRows& op);
 

@@ -1,32 +1,20 @@
 #include "core/ops/cross_entropy.h"
 
-#include "core/ops/op_checks.h"
+#include "core/ops/data_faults.h"
 
 namespace megalith {
 
-void check(const CrossEntropy& op) {
-  check_rank(op.logits, 2, "op.logits");
-  check_dtype(op.logits, kFloatTypes, "op.logits");
-  check_rows(op.logits, "op.logits");
-  check_shape(op.labels, {op.logits.size(0)}, "op.labels");
-  check_dtype(op.labels, {DType::kInt32}, "op.labels");
-  check_contiguous(op.labels, "op.labels");
-  check_shape(op.loss, {op.logits.size(0)}, "op.loss");
-  check_dtype(op.loss, {DType::kFp32}, "op.loss");
-  check_contiguous(op.loss, "op.loss");
-  check_no_overlap(op.logits, "op.logits", op.loss, "op.loss");
-  check_range(static_cast<double>(op.vocab_size), 1, static_cast<double>(op.logits.size(1)), "op.vocab_size");
-  if (op.write_gradient) check_pointer(op.parameters, "op.parameters");
+void fields(const CrossEntropy& op, Fields& f) {
+  f.in(op.logits, "op.logits").floating().rank(2).strided_rows().write_if(op.write_gradient);
+  f.in(op.labels, "op.labels").dtype(DType::kInt32).shape({op.logits.size(0)});
+  f.out(op.loss, "op.loss").dtype(DType::kFp32).shape({op.logits.size(0)});
+  if (op.write_gradient) f.in(op.parameters, "op.parameters");
+  f.workspace(op.workspace);
+  f.range(static_cast<double>(op.vocab_size), 1, static_cast<double>(op.logits.size(1)), "op.vocab_size");
 }
 
-void access(const CrossEntropy& op, Access& a) {
-  a.reads(op.logits);
-  a.reads(op.labels);
-  a.writes(op.loss);
-  if (op.write_gradient) {
-    a.add(op.parameters, sizeof(MicrobatchParameters), false);
-    a.writes(op.logits);
-  }
+std::size_t workspace_bytes(const CrossEntropy&, DeviceType device) {
+  return device == DeviceType::kCuda ? kVerdictBytes : 0;
 }
 
 }  // namespace megalith

@@ -23,10 +23,11 @@ struct CrossEntropy {
   std::int64_t vocab_size = 0;  // 1 to V: columns that count
   bool write_gradient = false;
   const MicrobatchParameters* parameters = nullptr;  // device: loss_scale; needed when write_gradient
+  Tensor workspace;                                  // [workspace_bytes(op, device)] uint8
 };
 
-void check(const CrossEntropy& op);
-void access(const CrossEntropy& op, Access& a);
+void fields(const CrossEntropy& op, Fields& f);
+std::size_t workspace_bytes(const CrossEntropy& op, DeviceType device);
 void run(CpuStream& stream, const CrossEntropy& op);
 void run(CudaStream& stream, const CrossEntropy& op);
 

@@ -259,11 +259,13 @@ void launch_rows(CudaStream& stream, LossArguments a, const Launch& launch, int 
 void run(CudaStream& stream, const CrossEntropy& op) {
   const std::int64_t rows = op.labels.numel(), columns = op.logits.size(1);
   require(columns < kMaxIndex / 2, "CrossEntropy: more than 2^30 columns");
-  LossArguments a{.verdict = launch_index_check(stream, {.index = op.labels.as<const std::int32_t>(),
-                                                         .count = rows,
-                                                         .low = std::int64_t{-1} << 31,  // ignored tokens
-                                                         .limit = op.vocab_size,
-                                                         .raise = raise_bad_label}),
+  LossArguments a{.verdict = launch_index_check(stream,
+                                                {.index = op.labels.as<const std::int32_t>(),
+                                                 .count = rows,
+                                                 .low = std::int64_t{-1} << 31,  // ignored tokens
+                                                 .limit = op.vocab_size,
+                                                 .raise = raise_bad_label},
+                                                op.workspace),
                   .labels = op.labels.as<const std::int32_t>(),
                   .logits = op.logits.data,
                   .stride = op.logits.stride(0),

@@ -21,8 +21,6 @@ struct IndexCheck {
 };
 
 inline constexpr int kCheckThreads = 1024;
-// The verdict, 1 for bad data, stands at the front of the scratch memory.
-inline constexpr std::int64_t kVerdictBytes = 256;
 
 // One block; latency-bound, a few microseconds.
 static __global__ void __launch_bounds__(kCheckThreads)
@@ -62,9 +60,9 @@ static __global__ void __launch_bounds__(kCheckThreads)
   }
 }
 
-// The verdict's address, in the stream's scratch memory.
-inline const std::int32_t* launch_index_check(CudaStream& stream, const IndexCheck& check) {
-  auto* verdict = scratch<std::int32_t>(stream, kVerdictBytes / 4);
+// Returns the verdict, 1 for bad data, at the front of `workspace`.
+inline const std::int32_t* launch_index_check(CudaStream& stream, const IndexCheck& check, const Tensor& workspace) {
+  auto* verdict = workspace.as<std::int32_t>();
   const bool vector = reinterpret_cast<std::uintptr_t>(check.index) % sizeof(int4) == 0;
   check_indices<<<1, kCheckThreads, 0, stream.handle()>>>(check, vector, stream.fault(), verdict);
   MEGALITH_CUDA_CHECK(cudaGetLastError());

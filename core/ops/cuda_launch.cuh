@@ -1,5 +1,5 @@
-// What the CUDA kernels share on the host: grid sizes, dtype and alignment as template arguments, scratch memory; and
-// divisions by numbers that are known before the launch.
+// What the CUDA kernels share on the host: grid sizes, dtype and alignment as template arguments; and divisions by
+// numbers that are known before the launch.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -38,15 +38,6 @@ void visit_kernel(DType dtype, bool vector, Visit&& visit) {
       visit(type, std::false_type{});
     }
   });
-}
-
-// Memory for partial sums between two kernels of one op: the stream's one workspace, whose content no op expects to
-// find again.
-template <class T>
-T* scratch(CudaStream& stream, std::int64_t count) {
-  require(static_cast<std::size_t>(count) * sizeof(T) <= CudaStream::kBlasWorkspaceBytes,
-          "a CUDA op needs more scratch memory than its stream has");
-  return static_cast<T*>(stream.blas_workspace());
 }
 
 // n / divisor for 0 <= n < 2^31 by a multiplication. Granlund & Montgomery 1994, figure 4.1.

@@ -5,13 +5,13 @@
 #include "core/ops/cuda_launch.cuh"
 #include "core/ops/cuda_pack.cuh"
 #include "core/ops/cuda_reduce.cuh"
+#include "core/ops/reduce.h"
 
 namespace megalith::cuda {
 
 inline constexpr int kSumThreads = 256;
 inline constexpr int kSumPacks = 8;  // loads in flight per thread
 inline constexpr std::int64_t kSumSlice = std::int64_t{kSumThreads} * kSumPacks * kPack<float>;
-inline constexpr int kSumBlocks = 1024;  // at most
 
 // out[0] = total (+ out[0]).
 struct SumTarget {
@@ -63,10 +63,11 @@ static __global__ void __launch_bounds__(kSumThreads)
   if (threadIdx.x == 0) target.store(sum);
 }
 
-inline void launch_sum(CudaStream& stream, const Tensor& x, const SumTarget& target) {
+// `block_sums` has kMaxSumBlocks.
+inline void launch_sum(CudaStream& stream, const Tensor& x, double* block_sums, const SumTarget& target) {
   const std::int64_t slices = ceil_divide(x.numel(), kSumSlice);
-  const auto blocks = static_cast<unsigned>(std::clamp<std::int64_t>(slices, 1, kSumBlocks));
-  double* block_sums = blocks == 1 ? nullptr : scratch<double>(stream, blocks);
+  const auto blocks = static_cast<unsigned>(std::clamp<std::int64_t>(slices, 1, kMaxSumBlocks));
+  if (blocks == 1) block_sums = nullptr;
   const auto* data = x.as<const float>();
   if (starts_aligned(data)) {
     sum_slices<true><<<blocks, kSumThreads, 0, stream.handle()>>>(data, x.numel(), block_sums, target);

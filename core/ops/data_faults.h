@@ -2,9 +2,13 @@
 // named, in this order: a CUDA kernel can only pass numbers (core/device/cuda/fault.cuh).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace megalith {
+
+// Where CUDA's ops leave word in their workspace that an index is out of range.
+inline constexpr std::size_t kVerdictBytes = 256;
 
 [[noreturn]] void raise_bad_token(const std::int64_t* row_token_vocabulary);
 [[noreturn]] void raise_bad_positions(const std::int64_t* first_last_limit);

@@ -32,8 +32,7 @@ struct Dropout {
   std::int64_t first_column = 0;  // column of x's first one in the whole row, a multiple of 32, where columns are split
 };
 
-void check(const Dropout& op);
-void access(const Dropout& op, Access& a);
+void fields(const Dropout& op, Fields& f);
 void run(CpuStream& stream, const Dropout& op);
 void run(CudaStream& stream, const Dropout& op);
 

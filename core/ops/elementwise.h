@@ -41,28 +41,23 @@ struct Fill {
   double value = 0;  // converted to x's dtype
 };
 
-void check(const Add& op);
-void access(const Add& op, Access& a);
+void fields(const Add& op, Fields& f);
 void run(CpuStream& stream, const Add& op);
 void run(CudaStream& stream, const Add& op);
 
-void check(const SumParts& op);
-void access(const SumParts& op, Access& a);
+void fields(const SumParts& op, Fields& f);
 void run(CpuStream& stream, const SumParts& op);
 void run(CudaStream& stream, const SumParts& op);
 
-void check(const Cast& op);
-void access(const Cast& op, Access& a);
+void fields(const Cast& op, Fields& f);
 void run(CpuStream& stream, const Cast& op);
 void run(CudaStream& stream, const Cast& op);
 
-void check(const Copy& op);
-void access(const Copy& op, Access& a);
+void fields(const Copy& op, Fields& f);
 void run(CpuStream& stream, const Copy& op);
 void run(CudaStream& stream, const Copy& op);
 
-void check(const Fill& op);
-void access(const Fill& op, Access& a);
+void fields(const Fill& op, Fields& f);
 void run(CpuStream& stream, const Fill& op);
 void run(CudaStream& stream, const Fill& op);
 

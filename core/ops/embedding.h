@@ -26,6 +26,7 @@ struct EmbeddingForward {
   SequencePart part;                    // positions of a sample's rows
   const std::int32_t* start = nullptr;  // device: added to them; null: 0
   Tensor y;                             // [T, H] out, dtype of table, contiguous
+  Tensor workspace;                     // [workspace_bytes(op, device)] uint8
 };
 
 struct EmbeddingBackward {
@@ -38,15 +39,22 @@ struct EmbeddingBackward {
   std::int64_t vocabulary = 0;
   std::int64_t rows_per_sample = 1;
   SequencePart part;  // as in EmbeddingForward
+  Tensor workspace;   // [workspace_bytes(op, device)] uint8
 };
 
-void check(const EmbeddingForward& op);
-void access(const EmbeddingForward& op, Access& a);
+// Of the CUDA backend's backward, which sorts the tokens and sums chunks of them: the shortest chunks with which the
+// workspace is no larger than this.
+inline constexpr std::size_t kEmbeddingWorkspaceBytes = std::size_t{32} << 20;
+inline constexpr std::int64_t kMinSortedChunk = 64;  // rows
+inline constexpr std::int64_t kMaxSortedChunk = 512;
+
+void fields(const EmbeddingForward& op, Fields& f);
+std::size_t workspace_bytes(const EmbeddingForward& op, DeviceType device);
 void run(CpuStream& stream, const EmbeddingForward& op);
 void run(CudaStream& stream, const EmbeddingForward& op);
 
-void check(const EmbeddingBackward& op);
-void access(const EmbeddingBackward& op, Access& a);
+void fields(const EmbeddingBackward& op, Fields& f);
+std::size_t workspace_bytes(const EmbeddingBackward& op, DeviceType device);
 void run(CpuStream& stream, const EmbeddingBackward& op);
 void run(CudaStream& stream, const EmbeddingBackward& op);
 

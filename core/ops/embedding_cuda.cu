@@ -74,9 +74,8 @@ __global__ void __launch_bounds__(kThreads) number_rows(std::int32_t* rows, int 
   if (i < count) rows[i] = i;
 }
 
-constexpr int kLanes = 128;     // threads of a block: columns of a tile, in packs of dy
-constexpr int kMinChunk = 64;   // rows
-constexpr int kMaxChunk = 512;  // of which a block keeps token and row number in shared memory
+constexpr int kLanes = 128;                                   // threads of a block: columns of a tile, in packs of dy
+constexpr int kMaxChunk = static_cast<int>(kMaxSortedChunk);  // a block keeps their tokens and numbers in shared memory
 
 struct GradientArguments {
   const std::int32_t *verdict, *tokens, *rows;  // sorted by token, then row
@@ -249,8 +248,7 @@ std::int64_t span_of(const Op& op) {
 
 std::size_t rounded_up(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
 
-// Sorts the tokens with their row numbers into the stream's scratch memory, behind the verdict; what is left of it is
-// for partial sums.
+// Sorts the tokens with their row numbers into the workspace, behind the verdict; the partial sums follow.
 GradientArguments sort_tokens(CudaStream& stream, const EmbeddingBackward& op, const std::int32_t* verdict) {
   const std::int64_t count = op.tokens.numel();
   const int bits = bits_of(vocabulary_of(op.vocabulary, op.d_table));
@@ -264,14 +262,11 @@ GradientArguments sort_tokens(CudaStream& stream, const EmbeddingBackward& op, c
   std::size_t temporary_bytes = 0;
   sort(nullptr, temporary_bytes, nullptr, nullptr, nullptr);
 
-  auto* memory = scratch<std::byte>(stream, CudaStream::kBlasWorkspaceBytes) + kVerdictBytes;
-  std::size_t left = CudaStream::kBlasWorkspaceBytes - kVerdictBytes;
+  std::size_t used = kVerdictBytes;
   const auto take = [&](std::size_t bytes) {
-    require(rounded_up(bytes) <= left,
-            "the embedding gradient of so many tokens needs more scratch memory than a stream has");
-    std::byte* result = memory;
-    memory += rounded_up(bytes);
-    left -= rounded_up(bytes);
+    std::byte* result = op.workspace.as<std::byte>() + used;
+    used += rounded_up(bytes);
+    require(used <= op.workspace.bytes(), "EmbeddingBackward: cub sorts with more memory than workspace_bytes allows");
     return result;
   };
   auto* tokens = reinterpret_cast<std::int32_t*>(take(array));
@@ -282,11 +277,12 @@ GradientArguments sort_tokens(CudaStream& stream, const EmbeddingBackward& op, c
   MEGALITH_CUDA_CHECK(cudaGetLastError());
   sort(temporary, temporary_bytes, numbers, tokens, rows);
 
-  std::int64_t chunk = kMinChunk;
+  // Longer chunks where the partial sums would be large.
+  std::int64_t chunk = kMinSortedChunk;
   const auto partial_bytes = [&] {
     return static_cast<std::size_t>(ceil_divide(count, chunk) * 2 * op.d_table.size(1)) * sizeof(float);
   };
-  while (chunk < kMaxChunk && rounded_up(partial_bytes()) > left) chunk *= 2;
+  while (chunk < kMaxSortedChunk && used + rounded_up(partial_bytes()) > kEmbeddingWorkspaceBytes) chunk *= 2;
   return {.verdict = verdict,
           .tokens = tokens,
           .rows = rows,
@@ -321,14 +317,16 @@ void launch_gradients(CudaStream& stream, const EmbeddingBackward& op, const Gra
 void run(CudaStream& stream, const EmbeddingForward& op) {
   const std::int64_t rows = op.tokens.numel();
   require(rows < kMaxIndex && op.table.size(1) < kMaxIndex / 2, "EmbeddingForward: more than 2^31 rows or columns");
-  const std::int32_t* verdict = launch_index_check(stream, {.index = op.tokens.as<const std::int32_t>(),
-                                                            .count = rows,
-                                                            .limit = vocabulary_of(op.vocabulary, op.table),
-                                                            .raise = raise_bad_token,
-                                                            .positions = op.positions ? op.positions.size(0) : -1,
-                                                            .span = span_of(op),
-                                                            .start = op.start,
-                                                            .raise_positions = raise_bad_positions});
+  const std::int32_t* verdict = launch_index_check(stream,
+                                                   {.index = op.tokens.as<const std::int32_t>(),
+                                                    .count = rows,
+                                                    .limit = vocabulary_of(op.vocabulary, op.table),
+                                                    .raise = raise_bad_token,
+                                                    .positions = op.positions ? op.positions.size(0) : -1,
+                                                    .span = span_of(op),
+                                                    .start = op.start,
+                                                    .raise_positions = raise_bad_positions},
+                                                   op.workspace);
   const bool vector = rows_aligned(op.table) && rows_aligned(op.positions) && rows_aligned(op.y);
   visit_kernel(op.table.dtype, vector, [&](auto type, auto is_vector) {
     using T = decltype(type);
@@ -354,13 +352,15 @@ void run(CudaStream& stream, const EmbeddingForward& op) {
 void run(CudaStream& stream, const EmbeddingBackward& op) {
   const std::int64_t rows = op.tokens.numel(), columns = op.d_table.size(1);
   require(rows < kMaxIndex && columns < kMaxIndex / 2, "EmbeddingBackward: more than 2^31 rows or columns");
-  const std::int32_t* verdict = launch_index_check(stream, {.index = op.tokens.as<const std::int32_t>(),
-                                                            .count = rows,
-                                                            .limit = vocabulary_of(op.vocabulary, op.d_table),
-                                                            .raise = raise_bad_token,
-                                                            .positions = op.d_positions ? op.d_positions.size(0) : -1,
-                                                            .span = span_of(op),
-                                                            .raise_positions = raise_bad_positions});
+  const std::int32_t* verdict = launch_index_check(stream,
+                                                   {.index = op.tokens.as<const std::int32_t>(),
+                                                    .count = rows,
+                                                    .limit = vocabulary_of(op.vocabulary, op.d_table),
+                                                    .raise = raise_bad_token,
+                                                    .positions = op.d_positions ? op.d_positions.size(0) : -1,
+                                                    .span = span_of(op),
+                                                    .raise_positions = raise_bad_positions},
+                                                   op.workspace);
   if (rows == 0 || columns == 0) return;
   const GradientArguments a = sort_tokens(stream, op, verdict);
   const bool vector = rows_aligned(op.dy) && rows_aligned(op.d_table) && rows_aligned(op.d_positions);

@@ -15,8 +15,7 @@ struct FillNormal {
   std::int64_t pitch = 0;  // elements of a row of the whole parameter, of which x's columns are a part
 };
 
-void check(const FillNormal& op);
-void access(const FillNormal& op, Access& a);
+void fields(const FillNormal& op, Fields& f);
 void run(CpuStream& stream, const FillNormal& op);
 void run(CudaStream& stream, const FillNormal& op);
 

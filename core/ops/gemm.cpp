@@ -1,64 +1,30 @@
 #include "core/ops/gemm.h"
 
-#include "core/tensor/check.h"
-
 namespace megalith {
 
-namespace {
-
-void check_gelu(const Gemm& op, const Tensor& other, std::string_view name) {
-  if (!other) return;
-  check_shape(other, op.c.shape, name);
-  check_dtype(other, {op.c.dtype}, name);
-  check_contiguous(other, name);
-  check_contiguous(op.c, "op.c");
-  check_no_overlap(op.c, "op.c", other, name);
-  check_no_overlap(other, name, op.a, "op.a");
-  check_no_overlap(other, name, op.b, "op.b");
-  if (op.bias) check_no_overlap(other, name, op.bias, "op.bias");
-  require(!op.accumulate, "Gemm: a GELU and accumulate together");
-}
-
-}  // namespace
-
-void check(const Gemm& op) {
-  check_rank(op.a, 2, "op.a");
-  check_rank(op.b, 2, "op.b");
-  check_rank(op.c, 2, "op.c");
-  check_dtype(op.a, {DType::kFp32, DType::kBf16}, "op.a");
-  check_dtype(op.b, {op.a.dtype}, "op.b");
-  check_dtype(op.c, {op.a.dtype, DType::kFp32}, "op.c");
-  check_rows(op.a, "op.a");
-  check_rows(op.b, "op.b");
-  check_rows(op.c, "op.c");
-  const std::int64_t m = op.transpose_a ? op.a.size(1) : op.a.size(0);
-  const std::int64_t k = op.transpose_a ? op.a.size(0) : op.a.size(1);
-  const std::int64_t n = op.transpose_b ? op.b.size(0) : op.b.size(1);
-  check_shape(op.b, op.transpose_b ? Shape{n, k} : Shape{k, n}, "op.b");
-  check_shape(op.c, {m, n}, "op.c");
-  if (op.bias) {
-    check_shape(op.bias, {n}, "op.bias");
-    check_dtype(op.bias, {op.a.dtype}, "op.bias");
-    check_contiguous(op.bias, "op.bias");
-    check_no_overlap(op.c, "op.c", op.bias, "op.bias");
-  }
-  check_no_overlap(op.c, "op.c", op.a, "op.a");
-  check_no_overlap(op.c, "op.c", op.b, "op.b");
-  check_gelu(op, op.pre_activation, "op.pre_activation");
-  check_gelu(op, op.gelu_input, "op.gelu_input");
+void fields(const Gemm& op, Fields& f) {
+  const bool gelu = op.pre_activation || op.gelu_input;
+  require(!gelu || !op.accumulate, "Gemm: a GELU and accumulate together");
   require(!op.gelu_input || (!op.pre_activation && !op.bias), "Gemm: gelu_input with a bias or a pre_activation");
+  const std::int64_t m = op.a.size(op.transpose_a ? 1 : 0), k = op.a.size(op.transpose_a ? 0 : 1);
+  const std::int64_t n = op.b.size(op.transpose_b ? 0 : 1);
+  f.in(op.a, "op.a").floating().rank(2).strided_rows();
+  f.in(op.b, "op.b").dtype(op.a.dtype).shape(op.transpose_b ? Shape{n, k} : Shape{k, n}).strided_rows();
+  Field& c = f.out(op.c, "op.c").dtype({op.a.dtype, DType::kFp32}).shape({m, n}).read_if(op.accumulate);
+  if (!gelu) c.strided_rows();
+  f.in(op.bias, "op.bias").dtype(op.a.dtype).shape({n}).optional();
+  f.in(op.gelu_input, "op.gelu_input").like(op.c).optional();
+  f.out(op.pre_activation, "op.pre_activation").like(op.c).optional();
+  f.workspace(op.workspace);
+  std::size_t fused = op.accumulate ? op.c.bytes() : 0;
+  for (const Tensor* x : {&op.bias, &op.gelu_input, &op.pre_activation}) fused += x->present() ? x->bytes() : 0;
+  f.cost({.work = Work::kMatrixProduct,
+          .flops = 2.0 * static_cast<double>(m * n) * static_cast<double>(k),
+          .bytes = static_cast<double>(fused)});
 }
 
-void access(const Gemm& op, Access& a) {
-  a.reads(op.a);
-  a.reads(op.b);
-  a.reads(op.bias);
-  a.reads(op.gelu_input);
-  if (op.accumulate) a.reads(op.c);
-  a.writes(op.pre_activation);
-  a.writes(op.c);
-  const std::int64_t k = op.transpose_a ? op.a.size(0) : op.a.size(1);
-  a.add_flops(2.0 * static_cast<double>(op.c.numel()) * static_cast<double>(k));
+std::size_t workspace_bytes(const Gemm& op, DeviceType device) {
+  return device == DeviceType::kCuda && op.c.numel() > 0 ? kGemmWorkspaceBytes : 0;
 }
 
 }  // namespace megalith

@@ -7,12 +7,12 @@
 // and the product is rounded before it is added to a bf16 c.
 #pragma once
 
-#include "core/device/access.h"
-#include "core/device/cpu_stream.h"
-#include "core/device/cuda_stream.h"
-#include "core/tensor/tensor.h"
+#include "core/ops/op.h"
 
 namespace megalith {
+
+// Of the CUDA backend: a smaller one would leave cuBLASLt fewer algorithms, and with them other bits.
+inline constexpr std::size_t kGemmWorkspaceBytes = std::size_t{32} << 20;
 
 // m, n: rows and columns of c; k: the summed dim.
 // y = x W^T of a linear layer:  {.a = x, .b = w, .c = y, .transpose_b = true}
@@ -35,10 +35,11 @@ struct Gemm {
   // tanh is good to bf16.
   Tensor pre_activation;  // optional, out: c = gelu(pre_activation), pre_activation = op(a) op(b) + bias
   Tensor gelu_input;      // optional: c = op(a) op(b) * gelu'(gelu_input); without a bias
+  Tensor workspace;       // [workspace_bytes(op, device)] uint8
 };
 
-void check(const Gemm& op);
-void access(const Gemm& op, Access& a);  // 2 m n k FLOPs
+void fields(const Gemm& op, Fields& f);  // 2 m n k FLOPs
+std::size_t workspace_bytes(const Gemm& op, DeviceType device);
 void run(CpuStream& stream, const Gemm& op);
 void run(CudaStream& stream, const Gemm& op);
 

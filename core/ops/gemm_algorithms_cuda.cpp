@@ -36,7 +36,7 @@ constexpr double kFirstStays = 1.005;  // a later answer has to be faster than t
 
 // One signature's matrices in the scratch.
 struct Operands {
-  Tensor a, b, c, bias, gelu;
+  Tensor a, b, c, bias, gelu, workspace;
   std::size_t bytes = 0;
 
   Operands(const GemmSignature& s, void* memory) : next_(static_cast<std::byte*>(memory)) {
@@ -45,6 +45,7 @@ struct Operands {
     c = place(s.output, s.m, s.stride_c);
     bias = place(s.output, 1, s.n);
     gelu = place(s.output, s.gelu == GemmGelu::kNone ? 0 : s.m, s.n);
+    workspace = place(DType::kUint8, 1, kGemmWorkspaceBytes);
   }
 
  private:
@@ -63,7 +64,8 @@ struct Operands {
 class Measurement {
  public:
   Measurement(CudaStream& stream, const GemmSignature& signature, const Operands& x)
-      : stream_(stream), problem_(signature), operands_{x.a.data, x.b.data, x.c.data, x.bias.data, x.gelu.data} {
+      : stream_(stream), problem_(signature), operands_{x.a.data,    x.b.data,    x.c.data,
+                                                        x.bias.data, x.gelu.data, x.workspace.data} {
     for (const Tensor* tensor : {&x.a, &x.b, &x.c, &x.bias, &x.gelu}) fill_normal(stream, *tensor, ++seed_);
   }
 
@@ -144,9 +146,8 @@ std::shared_ptr<GemmAlgorithms> make_gemm_algorithms(CudaStream& stream, GemmCho
   cudaDeviceProp device;
   MEGALITH_CUDA_CHECK(cudaGetDeviceProperties(&device, stream.device()));
   return std::make_shared<GemmAlgorithms>(
-      choice,
-      fmt::format("{} sm_{}{} {} multiprocessors, cublasLt {}, workspace {}", device.name, device.major, device.minor,
-                  device.multiProcessorCount, cublasLtGetVersion(), CudaStream::kBlasWorkspaceBytes));
+      choice, fmt::format("{} sm_{}{} {} multiprocessors, cublasLt {}, workspace {}", device.name, device.major,
+                          device.minor, device.multiProcessorCount, cublasLtGetVersion(), kGemmWorkspaceBytes));
 }
 
 void use_gemm_algorithms(CudaStream& stream, std::shared_ptr<GemmAlgorithms> table) {

@@ -1,6 +1,6 @@
-// GEMM through cuBLASLt: compute-bound, deterministic (no atomics, one workspace per stream). Sums are fp32 and rounded
-// once, except that cuBLASLt rounds the product before it adds it to a bf16 c; fp32 inputs are multiplied as fp32,
-// never as TF32.
+// GEMM through cuBLASLt: compute-bound, deterministic (no atomics, partial sums in the op's workspace). Sums are fp32
+// and rounded once, except that cuBLASLt rounds the product before it adds it to a bf16 c; fp32 inputs are multiplied
+// as fp32, never as TF32.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -44,7 +44,7 @@ void describe(cublasLtMatrixLayoutOpaque_t& layout, DType dtype, std::int64_t ro
 cublasLtMatmulPreferenceOpaque_t preference_for(const GemmSignature& s) {
   cublasLtMatmulPreferenceOpaque_t preference;
   MEGALITH_CUBLAS_CHECK(cublasLtMatmulPreferenceInit(&preference));
-  set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{CudaStream::kBlasWorkspaceBytes});
+  set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{kGemmWorkspaceBytes});
   set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, std::uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, static_cast<std::uint32_t>(s.alignment_b));
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, static_cast<std::uint32_t>(s.alignment_a));
@@ -94,15 +94,15 @@ void GemmProblem::run(CudaStream& stream, const GemmOperands& x, const GemmAlgor
   cublasLtMatmulAlgo_t native;
   std::copy(algorithm.begin(), algorithm.end(), native.data);
   MEGALITH_CUBLAS_CHECK(cublasLtMatmul(stream.blas_lt(), &product_, &kOne, x.b, &b_, x.a, &a_,
-                                       signature_.accumulate ? &kOne : &kZero, x.c, &c_, x.c, &c_, &native,
-                                       stream.blas_workspace(), CudaStream::kBlasWorkspaceBytes, stream.handle()));
+                                       signature_.accumulate ? &kOne : &kZero, x.c, &c_, x.c, &c_, &native, x.workspace,
+                                       kGemmWorkspaceBytes, stream.handle()));
 }
 
 std::vector<GemmAlgorithm> GemmProblem::answers(CudaStream& stream, int count) {
   cublasLtMatmulPreferenceOpaque_t preference = preference_for(signature_);
-  // Any address of the right alignment; run() sets the one that counts.
+  // Any address that is aligned; run() sets the one that counts.
   if (signature_.gelu != GemmGelu::kNone)
-    set(product_, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, stream.blas_workspace());
+    set(product_, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, reinterpret_cast<void*>(kGemmWorkspaceBytes));
   std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<std::size_t>(count));
   int found = 0;
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(stream.blas_lt(), &product_, &b_, &a_, &c_, &c_,
@@ -164,7 +164,8 @@ void run(CudaStream& stream, const Gemm& op) {
                .b = op.b.data,
                .c = op.c.data,
                .bias = op.bias.data,
-               .gelu = op.pre_activation ? op.pre_activation.data : op.gelu_input.data},
+               .gelu = op.pre_activation ? op.pre_activation.data : op.gelu_input.data,
+               .workspace = op.workspace.data},
               *algorithm);
   // What cuBLASLt cannot add itself: a bf16 bias under an fp32 c.
   if (op.bias && !signature.bias) run(stream, GemmRows{.c = op.c, .bias = op.bias, .keep = true});

@@ -17,6 +17,7 @@ struct GemmOperands {
   void* c;
   const void* bias;  // null unless the signature has one
   void* gelu;        // [m, n] the input of the GELU, out in forward; null unless the signature has one
+  void* workspace;   // kGemmWorkspaceBytes, 256-byte aligned
 };
 
 // Descriptors live in place: making one costs no allocation.
@@ -24,7 +25,6 @@ class GemmProblem {
  public:
   explicit GemmProblem(const GemmSignature& signature);
 
-  // Enqueues on the stream with the stream's workspace.
   void run(CudaStream& stream, const GemmOperands& operands, const GemmAlgorithm& algorithm);
 
   // Up to `count` algorithms, the library's best guess first. A query on the host: nothing runs, so it may happen under

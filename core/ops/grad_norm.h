@@ -18,6 +18,7 @@ struct SumOfSquares {
   static constexpr const char* kName = "sum_of_squares";
   std::vector<Tensor> tensors;  // P, of any shapes, contiguous, all bf16 or all fp32
   Tensor out;                   // [P] out, fp64
+  Tensor workspace;             // [workspace_bytes(op, device)] uint8
 };
 
 // grad_norm = sqrt(sums[0] + sums[1] + ...) in fp64, clip_factor = min(1, clip_grad / (grad_norm + 1e-6)) (Pascanu et
@@ -46,23 +47,22 @@ struct WriteMicrobatchParameters {
   MicrobatchParameters* out = nullptr;  // device
 };
 
-void check(const SumOfSquares& op);
-void access(const SumOfSquares& op, Access& a);
+inline constexpr std::int64_t kSquareSlice = std::int64_t{1} << 14;  // elements of a partial sum on CUDA
+
+void fields(const SumOfSquares& op, Fields& f);
+std::size_t workspace_bytes(const SumOfSquares& op, DeviceType device);
 void run(CpuStream& stream, const SumOfSquares& op);
 void run(CudaStream& stream, const SumOfSquares& op);
 
-void check(const GradNormFinalize& op);
-void access(const GradNormFinalize& op, Access& a);
+void fields(const GradNormFinalize& op, Fields& f);
 void run(CpuStream& stream, const GradNormFinalize& op);
 void run(CudaStream& stream, const GradNormFinalize& op);
 
-void check(const WriteStepParameters& op);
-void access(const WriteStepParameters& op, Access& a);
+void fields(const WriteStepParameters& op, Fields& f);
 void run(CpuStream& stream, const WriteStepParameters& op);
 void run(CudaStream& stream, const WriteStepParameters& op);
 
-void check(const WriteMicrobatchParameters& op);
-void access(const WriteMicrobatchParameters& op, Access& a);
+void fields(const WriteMicrobatchParameters& op, Fields& f);
 void run(CpuStream& stream, const WriteMicrobatchParameters& op);
 void run(CudaStream& stream, const WriteMicrobatchParameters& op);
 

@@ -13,8 +13,8 @@ namespace {
 using namespace cuda;
 
 constexpr int kSquareThreads = 256;
-constexpr int kPacks = 8;                               // loads in flight per thread
-constexpr std::int64_t kSlice = std::int64_t{1} << 14;  // elements of a block
+constexpr int kPacks = 8;                      // loads in flight per thread
+constexpr std::int64_t kSlice = kSquareSlice;  // elements of a block
 constexpr int kAddThreads = 1024;
 constexpr int kMaxTensors = 512;  // 12 KiB of the 32 KiB that a kernel's parameters may take
 constexpr int kFinalizeThreads = 256;
@@ -102,7 +102,6 @@ __global__ void __launch_bounds__(kAddThreads) add_slices(const __grid_constant_
 }
 
 void launch_squares(CudaStream& stream, DType dtype, SquareArguments& a) {
-  a.slice_sums = scratch<double>(stream, a.slices);
   visit_float(dtype, [&](auto type) {
     square_slices<decltype(type)><<<blocks_for(a.slices, 1), kSquareThreads, 0, stream.handle()>>>(a);
   });
@@ -145,17 +144,16 @@ __global__ void write_microbatch(MicrobatchParameters value, MicrobatchParameter
 }  // namespace
 
 void run(CudaStream& stream, const SumOfSquares& op) {
-  constexpr auto kMaxSlices = static_cast<std::int64_t>(CudaStream::kBlasWorkspaceBytes / sizeof(double));
   SquareArguments a{};
   a.out = op.out.as<double>();
+  a.slice_sums = op.workspace.as<double>();
   for (const Tensor& tensor : op.tensors) {
     const std::int64_t slices = ceil_divide(tensor.numel(), kSlice);
-    if (a.count == kMaxTensors || a.slices + slices > kMaxSlices) {
+    if (a.count == kMaxTensors) {
       launch_squares(stream, tensor.dtype, a);
       a.out += a.count;
       a.count = a.slices = 0;
     }
-    require(slices <= kMaxSlices, "SumOfSquares: a tensor of more than 2^36 elements");
     a.slices += static_cast<int>(slices);
     a.tensors[a.count++] = {
         .data = tensor.data, .count = tensor.numel(), .end_slice = a.slices, .vector = starts_aligned(tensor.data)};

@@ -1,155 +1,63 @@
 #include "core/ops/norm.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-
-#include "core/ops/op_checks.h"
 
 namespace megalith {
 
 namespace {
 
-void check_input(const Tensor& x) {
-  check_dtype(x, {DType::kFp32, DType::kBf16}, "op.x");
-  if (x.rank() < 2 || x.rank() > 4 || x.size(-1) < 1) {
-    fail({.subject = "op.x", .expected = "2 to 4 dims, the last at least 1", .got = to_string(x.shape)});
-  }
-  check_shape(x, x.shape, "op.x");
-  check_rows(x, "op.x");
-}
-
-// A tensor of the shape, dtype and row layout rules of x.
-void check_like(const Tensor& tensor, const Tensor& x, const char* name) {
-  check_shape(tensor, x.shape, name);
-  check_dtype(tensor, {x.dtype}, name);
-  check_rows(tensor, name);
-}
-
-void check_vector(const Tensor& tensor, const Tensor& x, const char* name) {
-  check_shape(tensor, {x.size(-1)}, name);
-  check_dtype(tensor, {x.dtype}, name);
-  check_contiguous(tensor, name);
-}
-
-void check_statistic(const Tensor& tensor, const Tensor& x, const char* name) {
-  check_shape(tensor, {x.numel() / x.size(-1)}, name);
-  check_dtype(tensor, {DType::kFp32}, name);
-  check_contiguous(tensor, name);
-}
-
-void check_partial(const Tensor& tensor, const Tensor& x, const char* name) {
-  check_rank(tensor, 2, name);
-  check_shape(tensor, {std::max<std::int64_t>(tensor.size(0), 1), x.size(-1)}, name);
-  check_dtype(tensor, {DType::kFp32}, name);
-  check_contiguous(tensor, name);
+// Returns the shape of a statistic.
+template <class Op>
+Shape inputs(const Op& op, Fields& f) {
+  f.in(op.x, "op.x").floating().rank(2, 4).strided_rows().bounded();
+  f.in(op.weight, "op.weight").dtype(op.x.dtype).shape({op.x.size(-1)});
+  f.expect(op.x.size(-1) >= 1, "op.x", "a last dim of at least 1", op.x.shape);
+  return {op.x.numel() / op.x.size(-1)};
 }
 
 template <class Op>
-void check_forward(const Op& op) {
-  check_input(op.x);
-  if (op.residual.present() != op.sum.present()) {
-    fail({.subject = "op.sum",
-          .expected = "present exactly with op.residual",
-          .got = op.sum ? "op.sum alone" : "op.residual alone"});
-  }
-  if (op.residual) {
-    check_like(op.residual, op.x, "op.residual");
-    check_like(op.sum, op.x, "op.sum");
-    check_same_or_apart(op.sum, "op.sum", op.x, "op.x");
-    check_same_or_apart(op.sum, "op.sum", op.residual, "op.residual");
-    check_no_overlap(op.y, "op.y", op.residual, "op.residual");
-    check_no_overlap(op.y, "op.y", op.sum, "op.sum");
-  }
-  check_vector(op.weight, op.x, "op.weight");
-  check_like(op.y, op.x, "op.y");
-  check_no_overlap(op.y, "op.y", op.x, "op.x");
-  check_no_overlap(op.y, "op.y", op.weight, "op.weight");
-  check_statistic(op.rstd, op.x, "op.rstd");
+Shape forward(const Op& op, Fields& f) {
+  const Shape statistic = inputs(op, f);
+  f.expect(op.residual.present() == op.sum.present(), "op.sum", "present exactly with op.residual",
+           op.sum ? "op.sum alone" : "op.residual alone");
+  f.in(op.residual, "op.residual").like(op.x).strided_rows().optional();
+  f.out(op.sum, "op.sum").like(op.x).strided_rows().may_be(op.x).may_be(op.residual).optional();
+  f.out(op.y, "op.y").like(op.x).strided_rows();
+  f.out(op.rstd, "op.rstd").dtype(DType::kFp32).shape(statistic);
+  return statistic;
 }
 
 template <class Op>
-void check_backward(const Op& op) {
-  check_input(op.x);
-  check_like(op.dy, op.x, "op.dy");
-  check_vector(op.weight, op.x, "op.weight");
-  check_statistic(op.rstd, op.x, "op.rstd");
-  check_like(op.dx, op.x, "op.dx");
-  check_no_overlap(op.dx, "op.dx", op.x, "op.x");
-  check_same_or_apart(op.dx, "op.dx", op.dy, "op.dy");
-  if (op.d_residual) {
-    check_like(op.d_residual, op.x, "op.d_residual");
-    check_same_or_apart(op.dx, "op.dx", op.d_residual, "op.d_residual");
-  }
-  check_partial(op.d_weight_partial, op.x, "op.d_weight_partial");
-}
-
-template <class Op>
-void access_forward(const Op& op, Access& a) {
-  a.reads(op.x);
-  a.add(op.x.bound, sizeof(std::int32_t), false);
-  a.reads(op.residual);
-  a.reads(op.weight);
-  a.writes(op.sum);
-  a.writes(op.y);
-  a.writes(op.rstd);
-}
-
-template <class Op>
-void access_backward(const Op& op, Access& a) {
-  a.reads(op.dy);
-  a.reads(op.x);
-  a.add(op.x.bound, sizeof(std::int32_t), false);
-  a.reads(op.weight);
-  a.reads(op.rstd);
-  a.reads(op.d_residual);
-  a.writes(op.dx);
-  a.writes(op.d_weight_partial);
+Shape backward(const Op& op, Fields& f) {
+  const Shape statistic = inputs(op, f);
+  f.in(op.dy, "op.dy").like(op.x).strided_rows();
+  f.in(op.rstd, "op.rstd").dtype(DType::kFp32).shape(statistic);
+  f.in(op.d_residual, "op.d_residual").like(op.x).strided_rows().optional();
+  f.out(op.dx, "op.dx").like(op.x).strided_rows().may_be(op.dy).may_be(op.d_residual);
+  const std::int64_t partials = std::max<std::int64_t>(op.d_weight_partial.size(0), 1);
+  f.out(op.d_weight_partial, "op.d_weight_partial").dtype(DType::kFp32).shape({partials, op.x.size(-1)});
+  return statistic;
 }
 
 }  // namespace
 
-void check(const RmsNormForward& op) { check_forward(op); }
-void access(const RmsNormForward& op, Access& a) { access_forward(op, a); }
+void fields(const RmsNormForward& op, Fields& f) { forward(op, f); }
 
-void check(const RmsNormBackward& op) {
-  check_backward(op);
-  if (!op.y) return;
-  check_like(op.y, op.x, "op.y");
-  check_no_overlap(op.y, "op.y", op.x, "op.x");
-  check_no_overlap(op.y, "op.y", op.dy, "op.dy");
-  check_no_overlap(op.y, "op.y", op.d_residual, "op.d_residual");
-  check_no_overlap(op.y, "op.y", op.dx, "op.dx");
+void fields(const RmsNormBackward& op, Fields& f) {
+  backward(op, f);
+  f.out(op.y, "op.y").like(op.x).strided_rows().optional();
 }
 
-void access(const RmsNormBackward& op, Access& a) {
-  access_backward(op, a);
-  a.writes(op.y);
+void fields(const LayerNormForward& op, Fields& f) {
+  const Shape statistic = forward(op, f);
+  f.in(op.bias, "op.bias").dtype(op.x.dtype).shape({op.x.size(-1)});
+  f.out(op.mean, "op.mean").dtype(DType::kFp32).shape(statistic);
 }
 
-void check(const LayerNormForward& op) {
-  check_forward(op);
-  check_vector(op.bias, op.x, "op.bias");
-  check_statistic(op.mean, op.x, "op.mean");
-}
-
-void access(const LayerNormForward& op, Access& a) {
-  access_forward(op, a);
-  a.reads(op.bias);
-  a.writes(op.mean);
-}
-
-void check(const LayerNormBackward& op) {
-  check_backward(op);
-  check_statistic(op.mean, op.x, "op.mean");
-  check_partial(op.d_bias_partial, op.x, "op.d_bias_partial");
-  check_shape(op.d_bias_partial, op.d_weight_partial.shape, "op.d_bias_partial");
-}
-
-void access(const LayerNormBackward& op, Access& a) {
-  access_backward(op, a);
-  a.reads(op.mean);
-  a.writes(op.d_bias_partial);
+void fields(const LayerNormBackward& op, Fields& f) {
+  const Shape statistic = backward(op, f);
+  f.in(op.mean, "op.mean").dtype(DType::kFp32).shape(statistic);
+  f.out(op.d_bias_partial, "op.d_bias_partial").like(op.d_weight_partial);
 }
 
 }  // namespace megalith

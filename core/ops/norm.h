@@ -7,11 +7,8 @@
 
 #include <cstdint>
 
-#include "core/device/access.h"
-#include "core/device/cpu_stream.h"
-#include "core/device/cuda_stream.h"
 #include "core/device/device.h"
-#include "core/tensor/tensor.h"
+#include "core/ops/op.h"
 
 namespace megalith {
 
@@ -31,8 +28,7 @@ struct RmsNormForward {
   Tensor rstd;        // [rows] out, fp32, kept for backward
   float eps = 1e-5f;  // added to the mean square, not to the root
 };
-void check(const RmsNormForward& op);
-void access(const RmsNormForward& op, Access& a);
+void fields(const RmsNormForward& op, Fields& f);
 void run(CpuStream& stream, const RmsNormForward& op);
 void run(CudaStream& stream, const RmsNormForward& op);
 
@@ -48,8 +44,7 @@ struct RmsNormBackward {
   Tensor d_weight_partial;  // [P, H] out, fp32, contiguous; every element is written
   Tensor y;                 // optional, [rows, H] out: the forward's y again, bit for bit; dtype of x
 };
-void check(const RmsNormBackward& op);
-void access(const RmsNormBackward& op, Access& a);
+void fields(const RmsNormBackward& op, Fields& f);
 void run(CpuStream& stream, const RmsNormBackward& op);
 void run(CudaStream& stream, const RmsNormBackward& op);
 
@@ -66,8 +61,7 @@ struct LayerNormForward {
   Tensor rstd;        // [rows] out, fp32, kept for backward
   float eps = 1e-5f;  // added to the variance
 };
-void check(const LayerNormForward& op);
-void access(const LayerNormForward& op, Access& a);
+void fields(const LayerNormForward& op, Fields& f);
 void run(CpuStream& stream, const LayerNormForward& op);
 void run(CudaStream& stream, const LayerNormForward& op);
 
@@ -85,8 +79,7 @@ struct LayerNormBackward {
   Tensor d_weight_partial;  // [P, H] out, fp32, contiguous; every element is written
   Tensor d_bias_partial;    // [P, H] out, fp32, contiguous; every element is written
 };
-void check(const LayerNormBackward& op);
-void access(const LayerNormBackward& op, Access& a);
+void fields(const LayerNormBackward& op, Fields& f);
 void run(CpuStream& stream, const LayerNormBackward& op);
 void run(CudaStream& stream, const LayerNormBackward& op);
 

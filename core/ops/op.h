@@ -1,20 +1,62 @@
-// An op is a struct of named arguments with four functions found by overload:
-//   void check(const Op&)                     throws Error on wrong shapes, dtypes or overlaps
-//   void access(const Op&, Access&)           what it reads and writes, and its FLOPs
+// An op is a struct of named arguments with three functions found by overload:
+//   void fields(const Op&, Fields&)           what it reads and writes and what that has to be (fields.h)
 //   void run(CpuStream&, const Op&)           enqueues its kernel
 //   void run(CudaStream&, const Op&)          one overload per backend, a missing one is a link error
 //   static constexpr const char* kName        name in traces, plans and errors
-// Kernels neither allocate nor synchronise; scratch is a field of the op that the layer allocates. Zero rows are legal.
+// Kernels neither allocate nor synchronise. What one needs for itself is the field `workspace` of
+//   std::size_t workspace_bytes(const Op&, DeviceType)
+// bytes, which launch(ctx, op) allocates (core/layers/context.h). Zero rows are legal.
 #pragma once
 
 #include "core/device/stream.h"
+#include "core/ops/fields.h"
 #include "core/tensor/tensor.h"
 
 namespace megalith {
 
 template <class Op>
+concept HasFields = requires(const Op& op, Fields& f) {
+  fields(op, f);
+};
+
+// Throws Error on a wrong shape, dtype, layout, overlap or bound.
+template <HasFields Op>
+void check(const Op& op) {
+  Fields list;
+  fields(op, list);
+  list.close();
+}
+
+// What the op reads and writes, and its cost.
+template <HasFields Op>
+void access(const Op& op, Access& a) {
+  Fields list(&a);
+  fields(op, list);
+  list.close();
+}
+
+template <class Op>
+concept HasWorkspace = requires(const Op& op) {
+  workspace_bytes(op, DeviceType::kCuda);
+};
+
+// The op with the workspace that it needs on `device`, from allocate(bytes).
+template <HasWorkspace Op, class Allocate>
+Op with_workspace(Op op, DeviceType device, Allocate&& allocate) {
+  const std::size_t bytes = workspace_bytes(op, device);
+  if (bytes > 0) op.workspace = allocate(static_cast<std::int64_t>(bytes));
+  return op;
+}
+
+void check_workspace(const Tensor& workspace, std::size_t needed, DeviceType device);
+
+template <class Op>
 void launch(Stream& stream, const Op& op) {
   check(op);
+  if constexpr (HasWorkspace<Op>) {
+    if (stream.device() != DeviceType::kPlan)
+      check_workspace(op.workspace, workspace_bytes(op, stream.device()), stream.device());
+  }
   if (stream.wants_access()) {
     Access accesses(Op::kName);
     access(op, accesses);

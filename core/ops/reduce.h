@@ -1,10 +1,7 @@
 // Sums with a fixed order: the same bits on every run, whatever the alignment.
 #pragma once
 
-#include "core/device/access.h"
-#include "core/device/cpu_stream.h"
-#include "core/device/cuda_stream.h"
-#include "core/tensor/tensor.h"
+#include "core/ops/op.h"
 
 namespace megalith {
 
@@ -15,11 +12,18 @@ struct ReduceRows {
   Tensor x;    // [R, C] bf16 | fp32; rows may be strided
   Tensor out;  // [C] out (in and out if accumulate), bf16 | fp32
   bool accumulate = false;
+  Tensor workspace;  // [workspace_bytes(op, device)] uint8
 };
-void check(const ReduceRows& op);
-void access(const ReduceRows& op, Access& a);
+// Of the CUDA backend: pieces of the rows, each of which a block of its own adds up in a stripe of the columns.
+inline constexpr std::int64_t kMinRowsOfPiece = 256;
+inline constexpr std::int64_t kStripeBytes = 128;
+std::int64_t pieces_of(const ReduceRows& op);
+void fields(const ReduceRows& op, Fields& f);
+std::size_t workspace_bytes(const ReduceRows& op, DeviceType device);
 void run(CpuStream& stream, const ReduceRows& op);
 void run(CudaStream& stream, const ReduceRows& op);
+
+inline constexpr int kMaxSumBlocks = 1024;  // of the CUDA backend, each of which leaves a sum in the workspace
 
 // out[0] = sum of x (+ out[0]): the loss over tokens. Sums of blocks are added in fp64 and rounded once.
 struct ReduceToScalar {
@@ -27,9 +31,10 @@ struct ReduceToScalar {
   Tensor x;    // [n] fp32
   Tensor out;  // [1] out (in and out if accumulate), fp32
   bool accumulate = false;
+  Tensor workspace;  // [workspace_bytes(op, device)] uint8
 };
-void check(const ReduceToScalar& op);
-void access(const ReduceToScalar& op, Access& a);
+void fields(const ReduceToScalar& op, Fields& f);
+std::size_t workspace_bytes(const ReduceToScalar& op, DeviceType device);
 void run(CpuStream& stream, const ReduceToScalar& op);
 void run(CudaStream& stream, const ReduceToScalar& op);
 

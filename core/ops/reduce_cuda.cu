@@ -12,8 +12,7 @@ using namespace cuda;
 constexpr int kLanes = 8;      // packs of a stripe: 128 bytes of a row
 constexpr int kRowLanes = 32;  // rows at a time
 constexpr int kUnrolled = 8;
-constexpr std::int64_t kMinRows = std::int64_t{kRowLanes} * kUnrolled;  // that a piece is worth a block of its own
-constexpr std::int64_t kBlocks = 640;                                   // enough for any GPU
+static_assert(kRowLanes * kUnrolled == kMinRowsOfPiece && kLanes * sizeof(uint4) == kStripeBytes);
 
 struct RowsArguments {
   const void* x;
@@ -84,22 +83,17 @@ void launch_rows(CudaStream& stream, RowsDTypes dtypes, bool vector, unsigned pi
 }  // namespace
 
 void run(CudaStream& stream, const ReduceRows& op) {
-  const std::int64_t rows = op.x.size(0), columns = op.x.size(1);
+  const std::int64_t columns = op.x.size(1), pieces = pieces_of(op);
   require(columns < kMaxIndex / 2, "ReduceRows: more than 2^30 columns");
-  const std::int64_t stripes = ceil_divide(columns * static_cast<std::int64_t>(size_of(op.x.dtype)), 16 * kLanes);
-  std::int64_t pieces = std::min(kBlocks / std::max<std::int64_t>(stripes, 1), rows / kMinRows);
-  const auto scratch_floats = static_cast<std::int64_t>(CudaStream::kBlasWorkspaceBytes / sizeof(float));
-  pieces = std::clamp<std::int64_t>(pieces, 1,
-                                    std::max<std::int64_t>(1, scratch_floats / std::max<std::int64_t>(columns, 1)));
   RowsArguments a{.x = op.x.data,
                   .stride = op.x.stride(0),
-                  .rows = rows,
+                  .rows = op.x.size(0),
                   .bound = op.x.bound,
                   .columns = static_cast<int>(columns),
                   .out = op.out.data,
                   .accumulate = op.accumulate};
   if (pieces == 1) return launch_rows(stream, {op.x.dtype, op.out.dtype}, rows_aligned(op.x), 1, a);
-  float* partial = scratch<float>(stream, pieces * columns);
+  float* partial = op.workspace.as<float>();
   a.out = partial, a.accumulate = false;
   launch_rows(stream, {op.x.dtype, DType::kFp32}, rows_aligned(op.x), static_cast<unsigned>(pieces), a);
   const RowsArguments last{.x = partial,
@@ -113,7 +107,7 @@ void run(CudaStream& stream, const ReduceRows& op) {
 }
 
 void run(CudaStream& stream, const ReduceToScalar& op) {
-  launch_sum(stream, op.x, {.out = op.out.as<float>(), .accumulate = op.accumulate});
+  launch_sum(stream, op.x, op.workspace.as<double>(), {.out = op.out.as<float>(), .accumulate = op.accumulate});
 }
 
 }  // namespace megalith

@@ -3,12 +3,9 @@
 
 #include <cstdint>
 
-#include "core/device/access.h"
-#include "core/device/cpu_stream.h"
-#include "core/device/cuda_stream.h"
+#include "core/ops/op.h"
 #include "core/ops/rope_frequency.h"
 #include "core/ops/sequence_part.h"
-#include "core/tensor/tensor.h"
 
 namespace megalith {
 
@@ -34,8 +31,7 @@ struct Rope {
   SequencePart part;                    // positions of the S rows
   const std::int32_t* start = nullptr;  // device, optional: added to them; not negative
 };
-void check(const Rope& op);
-void access(const Rope& op, Access& a);
+void fields(const Rope& op, Fields& f);
 void run(CpuStream& stream, const Rope& op);
 void run(CudaStream& stream, const Rope& op);
 

@@ -31,17 +31,15 @@ struct Sample {
   std::uint64_t seed = 0;
   const std::int32_t* position = nullptr;  // device: position of the token to be drawn
   Tensor out;                              // [B] out, int32
-  Tensor workspace;                        // [workspace_bytes(op)] uint8
+  Tensor workspace;                        // [workspace_bytes(op, device)] uint8
 };
-std::size_t workspace_bytes(const Sample& op);
+std::size_t workspace_bytes(const Sample& op, DeviceType device);
 
-void check(const Argmax& op);
-void access(const Argmax& op, Access& a);
+void fields(const Argmax& op, Fields& f);
 void run(CpuStream& stream, const Argmax& op);
 void run(CudaStream& stream, const Argmax& op);
 
-void check(const Sample& op);
-void access(const Sample& op, Access& a);
+void fields(const Sample& op, Fields& f);
 void run(CpuStream& stream, const Sample& op);
 void run(CudaStream& stream, const Sample& op);
 

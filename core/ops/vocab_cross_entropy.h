@@ -29,6 +29,7 @@ struct VocabMax {
   Tensor labels;  // [T] int32
   Tensor max;     // [T] out, fp32; 0 for ignored tokens
   VocabColumns columns;
+  Tensor workspace;  // [workspace_bytes(op, device)] uint8
 };
 
 struct VocabSums {
@@ -52,18 +53,16 @@ struct VocabLoss {
   const MicrobatchParameters* parameters = nullptr;  // device: loss_scale; needed when write_gradient
 };
 
-void check(const VocabMax& op);
-void access(const VocabMax& op, Access& a);
+void fields(const VocabMax& op, Fields& f);
+std::size_t workspace_bytes(const VocabMax& op, DeviceType device);
 void run(CpuStream& stream, const VocabMax& op);
 void run(CudaStream& stream, const VocabMax& op);
 
-void check(const VocabSums& op);
-void access(const VocabSums& op, Access& a);
+void fields(const VocabSums& op, Fields& f);
 void run(CpuStream& stream, const VocabSums& op);
 void run(CudaStream& stream, const VocabSums& op);
 
-void check(const VocabLoss& op);
-void access(const VocabLoss& op, Access& a);
+void fields(const VocabLoss& op, Fields& f);
 void run(CpuStream& stream, const VocabLoss& op);
 void run(CudaStream& stream, const VocabLoss& op);
 

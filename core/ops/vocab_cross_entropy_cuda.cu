@@ -124,11 +124,13 @@ VocabArguments arguments_of(const Op& op) {
 
 void run(CudaStream& stream, const VocabMax& op) {
   VocabArguments a = arguments_of(op);
-  a.verdict = launch_index_check(stream, {.index = a.labels,
-                                          .count = a.rows,
-                                          .low = std::int64_t{-1} << 31,  // ignored tokens
-                                          .limit = op.columns.vocab_size,
-                                          .raise = raise_bad_label});
+  a.verdict = launch_index_check(stream,
+                                 {.index = a.labels,
+                                  .count = a.rows,
+                                  .low = std::int64_t{-1} << 31,  // ignored tokens
+                                  .limit = op.columns.vocab_size,
+                                  .raise = raise_bad_label},
+                                 op.workspace);
   if (a.rows == 0) return;
   visit_kernel(op.logits.dtype, rows_aligned(op.logits), [&](auto type, auto is_vector) {
     vocab_max<decltype(type), is_vector()><<<blocks_for(a.rows, 1), kThreads, 0, stream.handle()>>>(a);

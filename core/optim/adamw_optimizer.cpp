@@ -56,6 +56,13 @@ AdamWOptimizer::AdamWOptimizer(ParameterStore& store, MemoryPool& pool, const Sp
     sums_.back().out = squares_.slice(0, i + 1 - static_cast<std::int64_t>(sums_.back().tensors.size()),
                                       static_cast<std::int64_t>(sums_.back().tensors.size()));
   }
+  const DeviceType device = pool.device() == DeviceType::kPlan ? spec.planned_for : pool.device();
+  for (SumOfSquares& sum : sums_) {
+    sum = with_workspace(sum, device, [&pool](std::int64_t bytes) {
+      const auto size = static_cast<std::size_t>(bytes);
+      return Tensor(pool.allocate(size, MemoryCategory::kWorkspace, "gradient norm"), DType::kUint8, {bytes});
+    });
+  }
 }
 
 // Neighbouring parameters that share a decay rule make one range, the padding between them included.

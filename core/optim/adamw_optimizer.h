@@ -33,7 +33,8 @@ class AdamWOptimizer {
     DType exp_avg_sq_dtype = DType::kFp32;  // likewise
     // Logical names of all parameters of the model where the store holds a part of them; empty: the store's are all.
     std::vector<std::string> all_names = {};
-    FlatShard shard = {};  // of each unit
+    FlatShard shard = {};                       // of each unit
+    DeviceType planned_for = DeviceType::kCpu;  // the backend that a pool of a plan stands for
   };
   // Flat buffers of one unit's shard, [elements of the shard] each.
   struct UnitState {

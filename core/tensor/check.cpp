@@ -4,16 +4,11 @@
 
 namespace megalith {
 
-namespace {
-
 void check_present(const Tensor& tensor, std::string_view name, Place place) {
-  // An empty tensor may have a null address.
   if (tensor.data == nullptr && tensor.numel() != 0) {
     fail({.subject = std::string(name), .expected = "a tensor", .got = "none"}, place);
   }
 }
-
-}  // namespace
 
 void check_shape(const Tensor& tensor, const Shape& expected, std::string_view name, Place place) {
   check_present(tensor, name, place);
@@ -28,11 +23,11 @@ void check_rank(const Tensor& tensor, int rank, std::string_view name, Place pla
   fail({.subject = std::string(name), .expected = fmt::format("{} dims", rank), .got = to_string(tensor.shape)}, place);
 }
 
-void check_dtype(const Tensor& tensor, std::initializer_list<DType> allowed, std::string_view name, Place place) {
+void check_dtype(const Tensor& tensor, DTypeSet allowed, std::string_view name, Place place) {
+  if (allowed.contains(tensor.dtype)) return;
   std::string names;
-  for (DType dtype : allowed) {
-    if (tensor.dtype == dtype) return;
-    names += (names.empty() ? "" : " or ") + std::string(name_of(dtype));
+  for (const DType dtype : kDTypes) {
+    if (allowed.contains(dtype)) names += (names.empty() ? "" : " or ") + std::string(name_of(dtype));
   }
   fail({.subject = std::string(name), .expected = "dtype " + names, .got = std::string(name_of(tensor.dtype))}, place);
 }

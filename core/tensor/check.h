@@ -1,7 +1,6 @@
 // Checks for ops: each says the tensor by name ("op.weight"), what was expected and what came.
 #pragma once
 
-#include <initializer_list>
 #include <source_location>
 #include <string_view>
 
@@ -11,10 +10,11 @@ namespace megalith {
 
 using Place = std::source_location;
 
+// An empty tensor may have a null address.
+void check_present(const Tensor& tensor, std::string_view name, Place place = Place::current());
 void check_shape(const Tensor& tensor, const Shape& expected, std::string_view name, Place place = Place::current());
 void check_rank(const Tensor& tensor, int rank, std::string_view name, Place place = Place::current());
-void check_dtype(const Tensor& tensor, std::initializer_list<DType> allowed, std::string_view name,
-                 Place place = Place::current());
+void check_dtype(const Tensor& tensor, DTypeSet allowed, std::string_view name, Place place = Place::current());
 void check_contiguous(const Tensor& tensor, std::string_view name, Place place = Place::current());
 // The last dim has stride 1.
 void check_rows(const Tensor& tensor, std::string_view name, Place place = Place::current());

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <string_view>
 
 namespace megalith {
@@ -32,5 +33,28 @@ constexpr std::string_view name_of(DType dtype) {
   }
   return "?";
 }
+
+inline constexpr DType kDTypes[] = {DType::kFp32,  DType::kBf16,  DType::kFp64,
+                                    DType::kInt32, DType::kInt64, DType::kUint8};
+
+class DTypeSet {
+ public:
+  constexpr DTypeSet() = default;
+  constexpr DTypeSet(std::initializer_list<DType> dtypes) {
+    for (const DType dtype : dtypes) bits_ |= bit(dtype);
+  }
+  static constexpr DTypeSet all() {
+    DTypeSet set;
+    for (const DType dtype : kDTypes) set.bits_ |= bit(dtype);
+    return set;
+  }
+  constexpr bool contains(DType dtype) const { return (bits_ & bit(dtype)) != 0; }
+
+ private:
+  static constexpr unsigned bit(DType dtype) { return 1u << static_cast<unsigned>(dtype); }
+
+  unsigned bits_ = 0;
+};
+inline constexpr DTypeSet kFloatTypes = {DType::kFp32, DType::kBf16};  // of weights and activations
 
 }  // namespace megalith

@@ -11,8 +11,8 @@
 #include <utility>
 
 #include "core/device/cuda/check.h"
-#include "core/device/cuda_device.h"
 #include "core/device/cuda/driver.h"
+#include "core/device/cuda_device.h"
 #include "core/device/cuda_memory.h"
 #include "parallel/comm/mpi_process.h"
 #include "parallel/comm/nccl_max.h"

@@ -105,7 +105,7 @@ Tensor AllToAllAttention::forward_again(const Context& ctx, const Microbatch& mb
   const Tensor& q = stash.at(kQ, "q");
   const Tensor mine = ctx.empty(q.shape, q.dtype, "attention output of a part of the heads");
   const Tensor lse = ctx.empty({q.size(0), q.size(2), q.size(1)}, DType::kFp32, "attention statistics");
-  launch(ctx.compute,
+  launch(ctx,
          AttentionForward{
              .q = q, .k = stash.at(kK, "k"), .v = stash.at(kV, "v"), .out = mine, .lse = lse, .scale = spec().scale()});
   stash.refill(kOut, mine);

@@ -155,8 +155,7 @@ Tensor RingAttention::forward_again(const Context& ctx, const Microbatch& mb, St
   const Tensor out = ctx.empty(rows, q.dtype, "attention output");
   const Tensor lse = ctx.empty({q.size(0), spec().heads, tokens}, DType::kFp32, "attention statistics");
   Keys keys(ctx, group_.keys, transport_, k, v);
-  launch(ctx.compute,
-         AttentionForward{.q = q, .k = k, .v = v, .out = by_head(mb, out), .lse = lse, .scale = spec().scale()});
+  launch(ctx, AttentionForward{.q = q, .k = k, .v = v, .out = by_head(mb, out), .lse = lse, .scale = spec().scale()});
   Tensor sum = out;  // fp32
   if (q.dtype != DType::kFp32) {
     sum = ctx.empty(rows, DType::kFp32, "attention sum");
@@ -178,13 +177,13 @@ void RingAttention::add_block(const Context& ctx, const Block& block, const Tens
   const Tensor part = ctx.empty(queries.shape, q.dtype, "attention output of a block");
   const Tensor part_lse =
       ctx.empty({q.size(0), q.size(2), block.queries}, DType::kFp32, "attention statistics of a block");
-  launch(ctx.compute, AttentionForward{.q = queries,
-                                       .k = rows_of(half_of(keys, 0), 0, block.keys),
-                                       .v = rows_of(half_of(keys, 1), 0, block.keys),
-                                       .out = part,
-                                       .lse = part_lse,
-                                       .scale = spec().scale(),
-                                       .causal = false});
+  launch(ctx, AttentionForward{.q = queries,
+                               .k = rows_of(half_of(keys, 0), 0, block.keys),
+                               .v = rows_of(half_of(keys, 1), 0, block.keys),
+                               .out = part,
+                               .lse = part_lse,
+                               .scale = spec().scale(),
+                               .causal = false});
   launch(ctx.compute, AttentionMerge{.out = rows_of(sum, block.first_query, block.queries),
                                      .lse = lse.slice(2, block.first_query, block.queries),
                                      .part = part,

@@ -68,11 +68,11 @@ Tensor ColumnParallelLinear::forward(const Context& ctx, const Microbatch&, cons
   stash.save(Linear::kInput, input_kind_, x);
   const Tensor y = ctx.empty({group_.whole_rows(x.size(0)), weight_.shape[0]}, x.dtype, "matmul");
   group_.use_rows(ctx, x, name_ + " input", [&](const Tensor& rows, std::int64_t first) {
-    launch(ctx.compute, Gemm{.a = rows,
-                             .b = weight_.weight,
-                             .c = y.slice(0, first, rows.size(0)),
-                             .transpose_b = true,
-                             .bias = bias_ != nullptr ? bias_->weight : Tensor{}});
+    launch(ctx, Gemm{.a = rows,
+                     .b = weight_.weight,
+                     .c = y.slice(0, first, rows.size(0)),
+                     .transpose_b = true,
+                     .bias = bias_ != nullptr ? bias_->weight : Tensor{}});
   });
   return y;
 }
@@ -84,12 +84,12 @@ Layer::Activated ColumnParallelLinear::forward_gelu(const Context& ctx, const Mi
   const Shape shape{group_.whole_rows(x.size(0)), weight_.shape[0]};
   const Activated y{.input = ctx.empty(shape, x.dtype, "matmul"), .output = ctx.empty(shape, x.dtype, "activation")};
   group_.use_rows(ctx, x, name_ + " input", [&](const Tensor& rows, std::int64_t first) {
-    launch(ctx.compute, Gemm{.a = rows,
-                             .b = weight_.weight,
-                             .c = y.output.slice(0, first, rows.size(0)),
-                             .transpose_b = true,
-                             .bias = bias_ != nullptr ? bias_->weight : Tensor{},
-                             .pre_activation = y.input.slice(0, first, rows.size(0))});
+    launch(ctx, Gemm{.a = rows,
+                     .b = weight_.weight,
+                     .c = y.output.slice(0, first, rows.size(0)),
+                     .transpose_b = true,
+                     .bias = bias_ != nullptr ? bias_->weight : Tensor{},
+                     .pre_activation = y.input.slice(0, first, rows.size(0))});
   });
   return y;
 }
@@ -97,11 +97,11 @@ Layer::Activated ColumnParallelLinear::forward_gelu(const Context& ctx, const Mi
 Tensor ColumnParallelLinear::backward_data(const Context& ctx, const Microbatch&, const Tensor& dy,
                                            Stash& stash) const {
   stash[Linear::kOutputGradient] = dy;
-  const Tensor dx = group_.sum_rows(
-      ctx, {dy.size(0), weight_.shape[1]}, dy.dtype, name_ + " input gradient",
-      [&](const Tensor& rows, std::int64_t first) {
-        launch(ctx.compute, Gemm{.a = dy.slice(0, first, rows.size(0)), .b = weight_.weight, .c = rows});
-      });
+  const Tensor dx =
+      group_.sum_rows(ctx, {dy.size(0), weight_.shape[1]}, dy.dtype, name_ + " input gradient",
+                      [&](const Tensor& rows, std::int64_t first) {
+                        launch(ctx, Gemm{.a = dy.slice(0, first, rows.size(0)), .b = weight_.weight, .c = rows});
+                      });
   if (group_.overlaps() && stash.has(Linear::kInput)) {
     stash[kWholeInput] = group_.gather_rows_behind(ctx, stash.at(Linear::kInput, name_), name_ + " input again");
   }
@@ -134,11 +134,11 @@ Tensor RowParallelLinear::forward(const Context& ctx, const Microbatch&, const T
   const bool adds_bias = bias_ != nullptr && group_.split().rank == 0;
   return group_.sum_rows(ctx, {x.size(0), weight_.shape[0]}, x.dtype, name_ + " output",
                          [&](const Tensor& rows, std::int64_t first) {
-                           launch(ctx.compute, Gemm{.a = x.slice(0, first, rows.size(0)),
-                                                    .b = weight_.weight,
-                                                    .c = rows,
-                                                    .transpose_b = true,
-                                                    .bias = adds_bias ? bias_->weight : Tensor{}});
+                           launch(ctx, Gemm{.a = x.slice(0, first, rows.size(0)),
+                                            .b = weight_.weight,
+                                            .c = rows,
+                                            .transpose_b = true,
+                                            .bias = adds_bias ? bias_->weight : Tensor{}});
                          });
 }
 
@@ -146,7 +146,7 @@ Tensor RowParallelLinear::backward_data(const Context& ctx, const Microbatch&, c
   const Tensor dx = ctx.empty({group_.whole_rows(dy.size(0)), weight_.shape[1]}, dy.dtype, "matmul");
   stash[Linear::kOutputGradient] =
       group_.gather_rows(ctx, dy, name_ + " output gradient", [&](const Tensor& rows, std::int64_t first) {
-        launch(ctx.compute, Gemm{.a = rows, .b = weight_.weight, .c = dx.slice(0, first, rows.size(0))});
+        launch(ctx, Gemm{.a = rows, .b = weight_.weight, .c = dx.slice(0, first, rows.size(0))});
       });
   return dx;
 }
@@ -156,10 +156,10 @@ Tensor RowParallelLinear::backward_data_gelu(const Context& ctx, const Microbatc
   const Tensor dx = ctx.empty(gelu_input.shape, dy.dtype, "activation gradient");
   stash[Linear::kOutputGradient] =
       group_.gather_rows(ctx, dy, name_ + " output gradient", [&](const Tensor& rows, std::int64_t first) {
-        launch(ctx.compute, Gemm{.a = rows,
-                                 .b = weight_.weight,
-                                 .c = dx.slice(0, first, rows.size(0)),
-                                 .gelu_input = gelu_input.slice(0, first, rows.size(0))});
+        launch(ctx, Gemm{.a = rows,
+                         .b = weight_.weight,
+                         .c = dx.slice(0, first, rows.size(0)),
+                         .gelu_input = gelu_input.slice(0, first, rows.size(0))});
       });
   return dx;
 }

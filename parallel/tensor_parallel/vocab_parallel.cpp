@@ -43,15 +43,14 @@ TensorList VocabParallelEmbedding::forward(const Context& ctx, const Microbatch&
   const Tensor& tokens = mb.tokens;
   const Tensor partial = ctx.empty({tokens.numel(), spec_.hidden}, words_.weight.dtype, "embedding");
   const TensorSplit split = group_.split();
-  launch(ctx.compute,
-         EmbeddingForward{.tokens = tokens,
-                          .table = words_.weight,
-                          .positions = positions_ != nullptr && split.rank == 0 ? positions_->weight : Tensor{},
-                          .first_token = range_.first,
-                          .vocabulary = range_.rows * split.ranks,
-                          .rows_per_sample = mb.seq_length,
-                          .part = mb.part,
-                          .y = partial});
+  launch(ctx, EmbeddingForward{.tokens = tokens,
+                               .table = words_.weight,
+                               .positions = positions_ != nullptr && split.rank == 0 ? positions_->weight : Tensor{},
+                               .first_token = range_.first,
+                               .vocabulary = range_.rows * split.ranks,
+                               .rows_per_sample = mb.seq_length,
+                               .part = mb.part,
+                               .y = partial});
   stash[kTokens] = tokens;
   return {apply_dropout(ctx, mb, spec_.dropout, group_.sum_rows(ctx, partial, "embedding")), Tensor{}};
 }
@@ -64,14 +63,14 @@ TensorList VocabParallelEmbedding::backward_data(const Context& ctx, const Micro
 
 void VocabParallelEmbedding::backward_weight(const Context& ctx, const Microbatch& mb, Stash& stash) const {
   const Tensor dy = group_.gather_rows(ctx, stash.at(kOutputGradient, "embedding gradient"), "embedding gradient");
-  launch(ctx.compute, EmbeddingBackward{.tokens = stash.at(kTokens, "tokens"),
-                                        .dy = dy,
-                                        .d_table = words_.main_grad,
-                                        .d_positions = positions_ != nullptr ? positions_->main_grad : Tensor{},
-                                        .first_token = range_.first,
-                                        .vocabulary = range_.rows * group_.split().ranks,
-                                        .rows_per_sample = mb.seq_length,
-                                        .part = mb.part});
+  launch(ctx, EmbeddingBackward{.tokens = stash.at(kTokens, "tokens"),
+                                .dy = dy,
+                                .d_table = words_.main_grad,
+                                .d_positions = positions_ != nullptr ? positions_->main_grad : Tensor{},
+                                .first_token = range_.first,
+                                .vocabulary = range_.rows * group_.split().ranks,
+                                .rows_per_sample = mb.seq_length,
+                                .part = mb.part});
 }
 
 VocabParallelHead::VocabParallelHead(ParameterStore& store, const HeadSpec& spec, const VocabRange& range, Norm norm,
@@ -89,7 +88,7 @@ void VocabParallelHead::compute_losses(const Context& ctx, const Microbatch& mb,
   const std::int64_t tokens = logits.size(0);
   const VocabColumns columns{.first_column = range_.first, .vocab_size = spec_.vocab_size};
   const Tensor max = scratch.slice(0, 0, tokens), sums = scratch.slice(0, tokens, 2 * tokens).view({2, tokens});
-  launch(ctx.compute, VocabMax{.logits = logits, .labels = labels, .max = max, .columns = columns});
+  launch(ctx, VocabMax{.logits = logits, .labels = labels, .max = max, .columns = columns});
   group_.all_reduce(ctx.compute, max, ReduceOp::kMax, "maximum of logits");
   launch(ctx.compute, VocabSums{.logits = logits, .labels = labels, .max = max, .sums = sums, .columns = columns});
   group_.all_reduce(ctx.compute, sums, ReduceOp::kSum, "sums of softmax");
@@ -113,11 +112,11 @@ void VocabParallelHead::forward_chunks(const Context& ctx, const Microbatch& mb,
   for (std::int64_t first = 0; first < tokens; first += spec_.loss_chunk_size) {
     const std::int64_t count = std::min(spec_.loss_chunk_size, tokens - first);
     const Tensor part = x.slice(0, first, count), logits = chunk_logits.slice(0, 0, count);
-    launch(ctx.compute, Gemm{.a = part, .b = weight_.weight, .c = logits, .transpose_b = true});
+    launch(ctx, Gemm{.a = part, .b = weight_.weight, .c = logits, .transpose_b = true});
     compute_losses(ctx, mb, logits, mb.labels.slice(0, first, count), losses.slice(0, first, count),
                    scratch.slice(0, 0, 3 * count));
     if (!train) continue;
-    launch(ctx.compute, Gemm{.a = logits, .b = weight_.weight, .c = stash[kInputGradient].slice(0, first, count)});
+    launch(ctx, Gemm{.a = logits, .b = weight_.weight, .c = stash[kInputGradient].slice(0, first, count)});
     accumulate_linear_gradient(ctx, part, logits, weight_, nullptr);
   }
 }
@@ -133,8 +132,7 @@ TensorList VocabParallelHead::forward(const Context& ctx, const Microbatch& mb, 
   } else {
     const Tensor logits = ctx.empty({tokens, range_.rows}, normed.dtype, "logits");
     group_.gather_rows(ctx, normed, "head input", [&](const Tensor& rows, std::int64_t first) {
-      launch(ctx.compute,
-             Gemm{.a = rows, .b = weight_.weight, .c = logits.slice(0, first, rows.size(0)), .transpose_b = true});
+      launch(ctx, Gemm{.a = rows, .b = weight_.weight, .c = logits.slice(0, first, rows.size(0)), .transpose_b = true});
     });
     compute_losses(ctx, mb, logits, mb.labels, losses, ctx.empty({3 * tokens}, DType::kFp32, "softmax sums"));
     if (mb.mode == Mode::kTrain) {
@@ -142,7 +140,7 @@ TensorList VocabParallelHead::forward(const Context& ctx, const Microbatch& mb, 
       stash[kLogitsGradient] = logits;
     }
   }
-  launch(ctx.compute, ReduceToScalar{.x = losses, .out = mb.sum(StepSum::kLoss), .accumulate = true});
+  launch(ctx, ReduceToScalar{.x = losses, .out = mb.sum(StepSum::kLoss), .accumulate = true});
   return {};
 }
 
@@ -156,7 +154,7 @@ TensorList VocabParallelHead::backward_data(const Context& ctx, const Microbatch
     const Tensor& d_logits = stash.at(kLogitsGradient, "logits gradient");
     d_normed = group_.sum_rows(
         ctx, {d_logits.size(0), weight_.shape[1]}, d_logits.dtype, label, [&](const Tensor& rows, std::int64_t first) {
-          launch(ctx.compute, Gemm{.a = d_logits.slice(0, first, rows.size(0)), .b = weight_.weight, .c = rows});
+          launch(ctx, Gemm{.a = d_logits.slice(0, first, rows.size(0)), .b = weight_.weight, .c = rows});
         });
   }
   const Tensor d_residual = norm_.backward_data(ctx, d_normed, {}, stash.child(kNorm));

@@ -43,11 +43,11 @@ void bench_gelu(Workbench& bench, const std::shared_ptr<GemmAlgorithms>& table, 
     const Tensor x = bench.tensor({z.tokens, z.hidden}, DType::kBf16), bias = bench.tensor({ffn}, DType::kBf16);
     const Tensor w = bench.tensor({ffn, z.hidden}, DType::kBf16), w2 = bench.tensor({z.hidden, ffn}, DType::kBf16);
     const Tensor h = bench.tensor({z.tokens, ffn}, DType::kBf16), y = bench.tensor({z.tokens, ffn}, DType::kBf16);
-    const Gemm forward{.a = x, .b = w, .c = h, .transpose_b = true, .bias = bias};
+    const Gemm forward = bench.ready(Gemm{.a = x, .b = w, .c = h, .transpose_b = true, .bias = bias});
     Gemm plain = forward, fused = forward;
     plain.bias = {};
     fused.c = y, fused.pre_activation = h;
-    const Gemm backward{.a = x, .b = w2, .c = y};
+    const Gemm backward = bench.ready(Gemm{.a = x, .b = w2, .c = y});
     Gemm fused_backward = backward;
     fused_backward.gelu_input = h;
     return std::vector<Way>{{"fc1 GEMM", plain},
@@ -82,7 +82,7 @@ void bench_bias_gradients(Workbench& bench, const Sizes& z) {
     bench.reset();
     const Tensor dy = bench.tensor({z.tokens, columns}, DType::kBf16), copy = bench.tensor(dy.shape, DType::kBf16);
     const Tensor out = bench.tensor({columns}, DType::kFp32);
-    const ReduceRows op{.x = dy, .out = out, .accumulate = true};
+    const ReduceRows op = bench.ready(ReduceRows{.x = dy, .out = out, .accumulate = true});
     check(op);
     const auto bytes = static_cast<std::size_t>(dy.bytes());
     const std::vector<double> seconds =

@@ -71,13 +71,14 @@ std::vector<Product> products(const Model& model, const Linear& x) {
 }
 
 Gemm add_gemm(Workbench& bench, const Product& p) {
-  return {.a = bench.tensor(p.transpose_a ? Shape{p.k, p.m} : Shape{p.m, p.k}, DType::kBf16),
-          .b = bench.tensor(p.transpose_b ? Shape{p.n, p.k} : Shape{p.k, p.n}, DType::kBf16),
-          .c = bench.tensor({p.m, p.n}, p.accumulate ? DType::kFp32 : DType::kBf16),
-          .transpose_a = p.transpose_a,
-          .transpose_b = p.transpose_b,
-          .bias = p.bias ? bench.tensor({p.n}, DType::kBf16) : Tensor{},
-          .accumulate = p.accumulate};
+  const Gemm op{.a = bench.tensor(p.transpose_a ? Shape{p.k, p.m} : Shape{p.m, p.k}, DType::kBf16),
+                .b = bench.tensor(p.transpose_b ? Shape{p.n, p.k} : Shape{p.k, p.n}, DType::kBf16),
+                .c = bench.tensor({p.m, p.n}, p.accumulate ? DType::kFp32 : DType::kBf16),
+                .transpose_a = p.transpose_a,
+                .transpose_b = p.transpose_b,
+                .bias = p.bias ? bench.tensor({p.n}, DType::kBf16) : Tensor{},
+                .accumulate = p.accumulate};
+  return bench.ready(op);
 }
 
 Gemm make_gemm(Workbench& bench, const Product& p) {
@@ -153,6 +154,7 @@ AttentionCase make_attention(Workbench& bench, const Heads& z, bool deterministi
                     .out = bench.tensor(heads, DType::kBf16, false),
                     .lse = bench.tensor({z.samples, z.heads, z.tokens}, DType::kFp32, false),
                     .scale = 1 / std::sqrt(static_cast<float>(z.dim))};
+  result.forward = bench.ready(result.forward);
   const AttentionForward& f = result.forward;
   result.backward = {.q = f.q,
                      .k = f.k,
@@ -167,8 +169,7 @@ AttentionCase make_attention(Workbench& bench, const Heads& z, bool deterministi
                      .workspace = {},
                      .scale = f.scale,
                      .deterministic = deterministic};
-  const auto bytes = static_cast<std::int64_t>(workspace_bytes(result.backward, DeviceType::kCuda));
-  result.backward.workspace = bench.tensor({bytes}, DType::kUint8, false);
+  result.backward = bench.ready(result.backward);
   return result;
 }
 

@@ -49,7 +49,7 @@ class Workbench {
     MEGALITH_CUDA_CHECK(cudaEventCreate(&start_));
     MEGALITH_CUDA_CHECK(cudaEventCreate(&end_));
     flush_ = tensor({kFlushElements}, kFp32);
-    flushed_ = tensor({1}, DType::kFp64, false);
+    flushing_ = ready(SumOfSquares{.tensors = {flush_}, .out = tensor({1}, DType::kFp64, false)});
     copy_speed_ = copy_bytes_per_second(kCopyBytes);
     fmt::print("copy of {} MiB: {:.0f} GB/s read and written\n", kCopyBytes >> 20, 1e-9 * copy_speed_);
     fmt::print("{:52} {:>9} {:>8} {:>7} {:>7}\n", "op", "us", "GB/s", "% copy", "% same");
@@ -64,6 +64,15 @@ class Workbench {
     require(used_ <= kMemoryBytes, "a case of the bench is too large");
     if (random) fill_normal(stream_, x, static_cast<std::uint32_t>(used_ >> 8));
     return x;
+  }
+  template <class Op>
+  Op ready(const Op& op) {  // with its workspace
+    if constexpr (HasWorkspace<Op>) {
+      return with_workspace(op, DeviceType::kCuda,
+                            [this](std::int64_t bytes) { return tensor({bytes}, DType::kUint8, false); });
+    } else {
+      return op;
+    }
   }
   // Token t with a probability proportional to 1 / (t + 1), as in text.
   Tensor zipf_tokens(std::int64_t count, std::int64_t vocabulary) {
@@ -92,8 +101,9 @@ class Workbench {
   }
 
   template <class Op>
-  void measure(std::string_view shape, const Op& op, double bytes) {
-    check(op);
+  void measure(std::string_view shape, const Op& given, double bytes) {
+    check(given);
+    const Op op = ready(given);
     const double time = seconds([&] { run(stream_, op); });
     const double same = copy_bytes_per_second(static_cast<std::size_t>(bytes / 2));
     fmt::print("{:52} {:9.1f} {:8.0f} {:7.1f} {:7.1f}\n", fmt::format("{} {}", Op::kName, shape), 1e6 * time,
@@ -102,8 +112,9 @@ class Workbench {
 
   // The host's microseconds per call.
   template <class Op>
-  void measure_host(const Op& op) {
+  void measure_host(const Op& given) {
     constexpr int kCalls = 200;
+    const Op op = ready(given);
     run(stream_, op);
     synchronize();
     const auto start = std::chrono::steady_clock::now();
@@ -123,7 +134,7 @@ class Workbench {
   double seconds(const std::function<void()>& enqueue) {
     std::vector<double> times;
     for (int i = -kWarmUps; i < kRuns; ++i) {
-      run(stream_, SumOfSquares{.tensors = {flush_}, .out = flushed_});
+      run(stream_, flushing_);
       MEGALITH_CUDA_CHECK(cudaEventRecord(start_, stream_.handle()));
       enqueue();
       MEGALITH_CUDA_CHECK(cudaEventRecord(end_, stream_.handle()));
@@ -147,7 +158,8 @@ class Workbench {
   std::byte* block_;
   std::size_t used_ = 0, reserved_ = 0;
   cudaEvent_t start_ = nullptr, end_ = nullptr;
-  Tensor flush_, flushed_;
+  Tensor flush_;
+  SumOfSquares flushing_;
   double copy_speed_ = 0;
 };
 
@@ -391,7 +403,6 @@ void bench_sampling(Workbench& bench) {
   bench.measure("[8, 128256] bf16", Argmax{.logits = logits, .vocab_size = 128256, .out = out}, bytes_of({logits}));
   Sample op{
       .logits = logits, .vocab_size = 128256, .seed = 1, .position = bench.device_struct(std::int32_t{5}), .out = out};
-  op.workspace = bench.tensor({static_cast<std::int64_t>(workspace_bytes(op))}, DType::kUint8, false);
   bench.measure("[8, 128256] bf16", op, bytes_of({logits}));
   op.top_k = 50, op.top_p = 0.9f;
   bench.measure("[8, 128256] bf16 top_k top_p", op, bytes_of({logits}));

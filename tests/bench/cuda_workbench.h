@@ -39,6 +39,15 @@ class Workbench {
     if (random) fill_normal(stream_, x, static_cast<std::uint32_t>(used_ >> 8));
     return x;
   }
+  template <class Op>
+  Op ready(const Op& op) {  // with its workspace
+    if constexpr (HasWorkspace<Op>) {
+      return with_workspace(op, DeviceType::kCuda,
+                            [this](std::int64_t bytes) { return tensor({bytes}, DType::kUint8, false); });
+    } else {
+      return op;
+    }
+  }
   GemmScratch rest() { return {.memory = block_, .bytes = kMemoryBytes}; }
   void synchronize() { MEGALITH_CUDA_CHECK(cudaStreamSynchronize(stream_.handle())); }
 

@@ -134,7 +134,7 @@ AttentionBackward attention_backward(Bandwidth& bench, const Heads& z, DType dty
                        .scale = forward.scale};
   // Any constant near the true values does: probabilities stay of ordinary size.
   std::fill_n(op.lse.as<float>(), op.lse.numel(), 5.0f);
-  op.workspace = bench.tensor({static_cast<std::int64_t>(workspace_bytes(op))}, DType::kUint8);
+  op.workspace = bench.tensor({static_cast<std::int64_t>(workspace_bytes(op, DeviceType::kCpu))}, DType::kUint8);
   return op;
 }
 

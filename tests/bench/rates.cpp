@@ -87,7 +87,16 @@ class Bench {
     return rows[kRows / 2];
   }
   template <class Op>
-  double seconds_of(const Op& op) {
+  Op ready(const Op& op) {  // with its workspace
+    if constexpr (HasWorkspace<Op>) {
+      return with_workspace(op, device_, [this](std::int64_t bytes) { return tensor({bytes}, DType::kUint8); });
+    } else {
+      return op;
+    }
+  }
+  template <class Op>
+  double seconds_of(const Op& given) {
+    const Op op = ready(given);
     return seconds([&] { launch(stream_, op); });
   }
 
@@ -109,9 +118,7 @@ template <class Op>
 double bytes_of(const Op& op) {
   Access what(Op::kName);
   access(op, what);
-  double bytes = 0;
-  for (const AccessRange& range : what.ranges()) bytes += static_cast<double>(range.bytes);
-  return bytes;
+  return static_cast<double>(what.moved_bytes());
 }
 
 std::string list_of(const std::vector<double>& values) { return fmt::format("[{:.4g}]", fmt::join(values, ", ")); }
@@ -150,20 +157,18 @@ void print_attention(Bench& bench) {
       const Tensor lse = bench.tensor(rows, DType::kFp32), delta = bench.tensor(rows, DType::kFp32);
       const float scale = 1 / std::sqrt(static_cast<float>(width));
       const AttentionForward forward{.q = q, .k = k, .v = v, .out = out, .lse = lse, .scale = scale};
-      AttentionBackward backward{.q = q,
-                                 .k = k,
-                                 .v = v,
-                                 .out = out,
-                                 .d_out = d_out,
-                                 .lse = lse,
-                                 .delta = delta,
-                                 .dq = make(),
-                                 .dk = make(),
-                                 .dv = make(),
-                                 .scale = scale,
-                                 .deterministic = false};
-      const DeviceType device = bench.is_cuda() ? DeviceType::kCuda : DeviceType::kCpu;
-      backward.workspace = bench.tensor({static_cast<std::int64_t>(workspace_bytes(backward, device))}, DType::kUint8);
+      const AttentionBackward backward{.q = q,
+                                       .k = k,
+                                       .v = v,
+                                       .out = out,
+                                       .d_out = d_out,
+                                       .lse = lse,
+                                       .delta = delta,
+                                       .dq = make(),
+                                       .dk = make(),
+                                       .dv = make(),
+                                       .scale = scale,
+                                       .deterministic = false};
       widths.push_back(static_cast<double>(width));
       lengths.push_back(static_cast<double>(length));
       forwards.push_back(flops_of(forward) / bench.seconds_of(forward) * 1e-12);

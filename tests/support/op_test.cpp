@@ -8,6 +8,7 @@
 #include "core/device/copy.h"
 #include "core/device/cuda_device.h"
 #include "core/device/graph.h"
+#include "core/ops/elementwise.h"
 #include "tests/support/elements.h"
 
 namespace megalith::test {
@@ -104,6 +105,15 @@ Tensor OpTest::inout(const Shape& shape, DType type, const Values& given) {
 Tensor OpTest::output(const Shape& shape, DType type) {
   const std::vector<std::byte> bytes(static_cast<std::size_t>(shape.numel()) * size_of(type), std::byte{0xFF});
   return Tensor(add_buffer(bytes.data(), bytes.size(), type, Use::kInout), type, shape);
+}
+
+Tensor OpTest::workspace(std::int64_t bytes) {
+  if (!workspace_ || workspace_.numel() < bytes) {
+    void* const memory = pool_->allocate(static_cast<std::size_t>(bytes), MemoryCategory::kOther, "workspace");
+    workspace_ = Tensor(memory, DType::kUint8, {bytes});
+    launch(*stream_, Fill{.x = workspace_, .value = 0xFF});
+  }
+  return workspace_.slice(0, 0, bytes);
 }
 
 void OpTest::upload(void* device, const void* host, std::size_t bytes) {

@@ -4,7 +4,8 @@
 //      but what its access() declares, and nothing around its tensors;
 //   2. runs it again with every byte of the test changed that access() does not declare as read, and requires the same
 //      results; and once for each declared read, changed alone, which must change them (op_test_reads.cpp);
-//   3. starts afresh, runs it under capture and replay, and requires the same bits everywhere.
+//   3. starts afresh, runs it under capture and replay, and requires the same bits everywhere;
+//   4. breaks each of its fields in every way that check() has to refuse (op_test_refusals.cpp).
 // So all memory that an op touches must come from the fixture.
 // The results are then compared with an fp64 reference (tests/reference/) at a computed tolerance:
 //     class RopeTest : public OpTest {};
@@ -105,13 +106,28 @@ class OpTest : public testing::TestWithParam<OpCase> {
   };
   using Idles = std::vector<Idle>;
 
+  // Gives the op a workspace if it needs one and has none.
   template <class Op>
-  void run(const Op& op, const Idles& idle = {}) {
+  Op ready(const Op& op) {
+    if constexpr (HasWorkspace<Op>) {
+      if (!op.workspace) return with_workspace(op, device(), [this](std::int64_t bytes) { return workspace(bytes); });
+    }
+    return op;
+  }
+  template <class Op>
+  void run(const Op& given, const Idles& idle = {}) {
     SCOPED_TRACE(Op::kName);
+    const Op op = ready(given);
     Access accesses(Op::kName);
     access(op, accesses);
     run_all(
         accesses, [&op](Stream& stream) { launch(stream, op); }, idle);
+    Op broken = op;
+    std::vector<Field> list;
+    Fields collect(nullptr, &list);
+    fields(broken, collect);
+    collect.close();
+    expect_refusals(list, [&broken] { check(broken); });
   }
   // check(op) throws an Error whose message contains `part`.
   template <class Op>
@@ -120,7 +136,8 @@ class OpTest : public testing::TestWithParam<OpCase> {
   }
   // The kernel itself throws, or reports a fault on CUDA: the error surfaces at the next synchronise.
   template <class Op>
-  void expect_kernel_error(const Op& op, ExitCode code, std::string_view part) {
+  void expect_kernel_error(const Op& given, ExitCode code, std::string_view part) {
+    const Op op = ready(given);
     expect_error([&op](Stream& stream) { launch(stream, op); }, code, part);
   }
 
@@ -159,6 +176,7 @@ class OpTest : public testing::TestWithParam<OpCase> {
   };
 
   Tensor make(const Shape& shape, DType type, const Values& given, Use use);
+  Tensor workspace(std::int64_t bytes);  // the test's one, of any content, guarded and compared by nobody
   void* add_buffer(const void* bytes, std::size_t count, DType type, Use use);
   void upload(void* device, const void* host, std::size_t bytes);
   void download(void* host, const void* device, std::size_t bytes);
@@ -174,12 +192,15 @@ class OpTest : public testing::TestWithParam<OpCase> {
                         const Idles& idle);
   bool changes_the_effect(const Contents& start, const Enqueue& enqueue, const Effect& eager);
   std::size_t buffer_of(const void* address) const;
+  // `list`: the fields of the op that `check` looks at. op_test_refusals.cpp
+  void expect_refusals(const std::vector<Field>& list, const std::function<void()>& check);
   void expect_refusal(const std::function<void()>& call, std::string_view part);
   void expect_error(const Enqueue& enqueue, ExitCode code, std::string_view part);
 
   std::unique_ptr<MemoryPool> pool_;
   std::unique_ptr<Stream> stream_;
   std::vector<Buffer> buffers_;
+  Tensor workspace_;
   std::mt19937_64 random_;
 };
 

@@ -35,7 +35,6 @@ CudaStream::~CudaStream() {
   kept_.clear();  // before the handles that made it
   if (dnn_ != nullptr) cudnnDestroy(dnn_);
   if (blas_lt_ != nullptr) cublasLtDestroy(blas_lt_);
-  if (blas_workspace_ != nullptr) log_cuda(cudaFree(blas_workspace_), "cudaFree");
   log_cuda(cudaStreamDestroy(stream_), "cudaStreamDestroy");
 }
 
@@ -45,14 +44,6 @@ cublasLtContext* CudaStream::blas_lt() {
     MEGALITH_CUBLAS_CHECK(cublasLtCreate(&blas_lt_));
   }
   return blas_lt_;
-}
-
-void* CudaStream::blas_workspace() {
-  if (blas_workspace_ == nullptr) {
-    const AllowUnderCapture allow;
-    MEGALITH_CUDA_CHECK(cudaMalloc(&blas_workspace_, kBlasWorkspaceBytes));
-  }
-  return blas_workspace_;
 }
 
 cudnnContext* CudaStream::dnn() {

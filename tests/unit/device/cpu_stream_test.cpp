@@ -322,7 +322,7 @@ TEST(PlanStream, RecordsWhatItIsToldAndRunsNothing) {
   int buffer = 0;
   Access access("op");
   access.writes(Tensorlike{&buffer, sizeof(buffer)});
-  access.add_flops(12);
+  access.set_cost({.flops = 12});
   ASSERT_TRUE(compute.wants_access());
   compute.announce(access);
   bool ran = false;

@@ -67,7 +67,7 @@ TEST_P(GraphTest, CountsTheFlopsOfOneReplay) {
   graph.begin_capture(compute());
   for (double flops : {3.0, 4.0}) {
     Access access("gemm");
-    access.add_flops(flops);
+    access.set_cost({.flops = flops});
     compute().announce(access);
     enqueue_unannounced(compute(), [] {});
   }

@@ -174,22 +174,10 @@ TEST_P(AdamWTest, FindsAMinimum) {
 TEST_P(AdamWTest, Refusals) {
   const AdamW good = make({range(8), range(3)}, {});
   AdamW op = good;
-  op.ranges[1].grad = op.ranges[0].grad.slice(0, 0, 2);
-  expect_refused(op, "range.grad: expected shape [3], got [2]");
-  op = good, op.ranges[0].exp_avg_sq = op.ranges[0].exp_avg;
-  expect_refused(op, "overlap");
-  op = good, op.ranges[1].exp_avg = output({3}, kBf16);
-  expect_refused(op, "range.exp_avg: expected dtype fp32, got bf16");
-  op = good, op.ranges[0].grad = output({8}, DType::kFp64);
-  expect_refused(op, "range.grad: expected dtype");
-  op = good, op.ranges[1].weight_decay = -1;
+  op.ranges[1].weight_decay = -1;
   expect_refused(op, "range.weight_decay");
   op = good, op.beta2 = 1;
   expect_refused(op, "op.beta2");
-  op = good, op.parameters = nullptr;
-  expect_refused(op, "op.parameters");
-  op = good, op.ranges[0].main_param = output({8}, kBf16);
-  expect_refused(op, "range.main_param: expected dtype fp32, got bf16");
 }
 
 }  // namespace

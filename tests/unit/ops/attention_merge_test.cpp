@@ -77,7 +77,6 @@ TEST_P(WholeAttentionTest, Backward) {
                          .dv = output(key_shape(z)),
                          .scale = scale_of(z),
                          .causal = false};
-    op.workspace = output({static_cast<std::int64_t>(workspace_bytes(op, device()))}, DType::kUint8);
     run(op);
     const Values stored_out = values(out), stored_lse = values(op.lse);
     const auto want = reference::attention_gradient(values(q), values(k), values(v), values(d_out),
@@ -129,15 +128,10 @@ TEST_P(WholeAttentionTest, MergedPartsAreTheWhole) {
 }
 
 TEST_P(WholeAttentionTest, RefusesWhatDoesNotFit) {
-  const Tensor q = input({1, 4, 2, 8}), k = input({1, 3, 2, 8}), none = input({1, 0, 2, 8});
+  const Tensor q = input({1, 4, 2, 8}), none = input({1, 0, 2, 8});
   const Tensor out = output({1, 4, 2, 8}), lse = output({1, 2, 4}, DType::kFp32);
-  expect_refused(AttentionForward{.q = q, .k = k, .v = k, .out = out, .lse = lse},
-                 "op.k: expected shape [1, 4, 2, 8], got [1, 3, 2, 8]");
   expect_refused(AttentionForward{.q = q, .k = none, .v = none, .out = out, .lse = lse, .causal = false},
                  "op.k: expected at least 1 row");
-  const Tensor sum = inout({1, 4, 2, 8}, DType::kFp32, normal(64));
-  expect_refused(AttentionMerge{.out = sum, .lse = lse, .part = k, .part_lse = lse}, "op.part: expected shape");
-  expect_refused(AttentionMerge{.out = sum, .lse = lse, .part = q, .part_lse = lse}, "op.lse and op.part_lse");
 }
 
 class CastRowsTest : public OpTest {};
@@ -164,8 +158,6 @@ TEST_P(CastRowsTest, CopiesAndAdds) {
       expect_close(sum, want, {.length = 2, .magnitude = magnitude});
     }
   }
-  const Tensor x = input({2, 3});
-  expect_refused(CastRows{.x = x, .y = output({3, 2})}, "op.y: expected shape [2, 3], got [3, 2]");
 }
 
 }  // namespace

@@ -98,7 +98,7 @@ TEST_P(CrossEntropyTest, NotANumberAnywhereIsANotANumberLoss) {
       given[static_cast<std::size_t>(at)] = bad;
       const Tensor logits = inout({1, 1100}, dtype(), given), loss = output({1}, DType::kFp32);
       const Tensor labels = input({1}, DType::kInt32, {3});
-      launch(stream(), CrossEntropy{.logits = logits, .labels = labels, .loss = loss, .vocab_size = 1100});
+      launch(stream(), ready(CrossEntropy{.logits = logits, .labels = labels, .loss = loss, .vocab_size = 1100}));
       EXPECT_FALSE(std::isfinite(values(loss)[0])) << bad << " at " << at;
     }
   }
@@ -124,17 +124,11 @@ TEST_P(CrossEntropyTest, MinusInfinityHasNoProbability) {
 TEST_P(CrossEntropyTest, Refusals) {
   const Tensor logits = output({2, 9}), loss = output({2}, DType::kFp32);
   const Tensor labels = input({2}, DType::kInt32, {0, 8});
-  const CrossEntropy good{.logits = logits, .labels = labels, .loss = loss, .vocab_size = 9};
-  expect_kernel_error(CrossEntropy{.logits = logits, .labels = labels, .loss = loss, .vocab_size = 8},
-                      ExitCode::kFormat, "label of row 1: expected at most 7, got 8");
+  CrossEntropy op{.logits = logits, .labels = labels, .loss = loss, .vocab_size = 8};
+  expect_kernel_error(op, ExitCode::kFormat, "label of row 1: expected at most 7, got 8");
   expect_untouched(logits);
-  CrossEntropy op = good;
   op.vocab_size = 10;
   expect_refused(op, "op.vocab_size: expected 1 to 9, got 10");
-  op = good, op.write_gradient = true;
-  expect_refused(op, "op.parameters");
-  op = good, op.labels = loss;
-  expect_refused(op, "op.labels: expected dtype int32");
 }
 
 }  // namespace

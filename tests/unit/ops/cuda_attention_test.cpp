@@ -82,7 +82,7 @@ struct Problem {
   }
   float scale() const { return 1 / std::sqrt(static_cast<float>(sizes.dim)); }
   void run_forward() {
-    run(stream, checked(AttentionForward{
+    run(stream, ready(AttentionForward{
                     .q = x.q, .k = x.k, .v = x.v, .out = out_view(out), .lse = lse.tensor(), .scale = scale()}));
   }
   void run_backward(bool deterministic) {
@@ -99,12 +99,7 @@ struct Problem {
                          .workspace = {},
                          .scale = scale(),
                          .deterministic = deterministic};
-    const auto bytes = static_cast<std::int64_t>(workspace_bytes(op, DeviceType::kCuda));
-    if (workspace == nullptr || workspace->tensor().numel() < bytes) {
-      workspace = std::make_unique<CudaBlock>(stream, Shape{bytes}, DType::kUint8);
-    }
-    op.workspace = workspace->tensor().slice(0, 0, bytes);
-    run(stream, checked(op));
+    run(stream, ready(op));
   }
   void poison() {
     for (CudaBlock* block : written) block->poison();
@@ -113,9 +108,13 @@ struct Problem {
 
  private:
   template <class Op>
-  static const Op& checked(const Op& op) {
+  Op ready(const Op& op) {
     check(op);
-    return op;
+    return with_workspace(op, DeviceType::kCuda, [this](std::int64_t bytes) {
+      if (workspace == nullptr || workspace->tensor().numel() < bytes)
+        workspace = std::make_unique<CudaBlock>(stream, Shape{bytes}, DType::kUint8);
+      return workspace->tensor().slice(0, 0, bytes);
+    });
   }
   Tensor out_view(const CudaBlock& block) const { return Projection::arranged(block.tensor(), sizes); }
 

@@ -46,7 +46,7 @@ bool has_algorithm(const Case& x) { return x.gelu == GemmGelu::kNone || x.k % 8 
 struct Problem {
   Case sizes;
   CudaStream& stream;
-  CudaBlock a, b, c, bias, gelu;
+  CudaBlock a, b, c, bias, gelu, workspace;
   std::vector<double> a_values, b_values, c_values, bias_values, gelu_values;
 
   Problem(CudaStream& s, const Case& x)
@@ -56,7 +56,8 @@ struct Problem {
         b(s, x.transpose_b ? Shape{x.n, x.k} : Shape{x.k, x.n}, x.input),
         c(s, {x.m, x.n}, x.output),
         bias(s, {x.n}, x.input),
-        gelu(s, {x.gelu == GemmGelu::kNone ? 0 : x.m, x.n}, x.output) {
+        gelu(s, {x.gelu == GemmGelu::kNone ? 0 : x.m, x.n}, x.output),
+        workspace(s, {static_cast<std::int64_t>(kGemmWorkspaceBytes)}, DType::kUint8) {
     std::vector<double> rows = normal_values(a.tensor().numel(), 1);
     // Not all of the products in GELU's tails.
     for (double& value : rows) value *= x.gelu == GemmGelu::kNone ? 1 : 2 / std::sqrt(static_cast<double>(x.k));
@@ -83,7 +84,8 @@ struct Problem {
             .bias = sizes.bias ? bias.tensor() : Tensor{},
             .accumulate = sizes.accumulate,
             .pre_activation = sizes.gelu == GemmGelu::kForward ? gelu.tensor() : Tensor{},
-            .gelu_input = sizes.gelu == GemmGelu::kBackward ? gelu.tensor() : Tensor{}};
+            .gelu_input = sizes.gelu == GemmGelu::kBackward ? gelu.tensor() : Tensor{},
+            .workspace = workspace.tensor()};
   }
   void multiply() {
     check(op());

@@ -67,8 +67,16 @@ class Side {
     return add({static_cast<std::int64_t>(sizeof(T))}, DType::kUint8, bytes).template as<T>();
   }
 
-  Tensor scratch(std::int64_t bytes) {  // whose content is not compared
-    return {pool_.allocate(static_cast<std::size_t>(bytes), MemoryCategory::kOther, "test"), DType::kUint8, {bytes}};
+  template <class Op>
+  Op ready(const Op& op) {  // with a workspace, whose content is not compared
+    if constexpr (HasWorkspace<Op>) {
+      return with_workspace(op, stream_.device(), [this](std::int64_t bytes) {
+        void* const memory = pool_.allocate(static_cast<std::size_t>(bytes), MemoryCategory::kOther, "test");
+        return Tensor(memory, DType::kUint8, {bytes});
+      });
+    } else {
+      return op;
+    }
   }
 
   void reset() {
@@ -130,7 +138,7 @@ class CudaSizesTest : public testing::TestWithParam<DType> {
   void compare(const std::string& what, const Make& make, bool exact = false) {
     SCOPED_TRACE(what);
     Side cpu(DeviceType::kCpu), gpu(DeviceType::kCuda);
-    const auto cpu_op = make(cpu);
+    const auto cpu_op = cpu.ready(make(cpu));
     const auto gpu_op = make(gpu);
     cpu.reset();
     launch(cpu.stream(), cpu_op);
@@ -148,7 +156,8 @@ class CudaSizesTest : public testing::TestWithParam<DType> {
 
   // Of a run on the GPU, the same in a second one and in a replay.
   template <class Op>
-  static std::vector<Bytes> results(Side& gpu, const Op& op) {
+  static std::vector<Bytes> results(Side& gpu, const Op& given) {
+    const Op op = gpu.ready(given);
     gpu.reset();
     launch(gpu.stream(), op);
     const std::vector<Bytes> got = gpu.contents();
@@ -503,7 +512,6 @@ TEST_P(CudaSizesTest, Sampling) {
                   .seed = 11,
                   .position = s.structure(std::int32_t{77}),
                   .out = s.output({7}, DType::kInt32)};
-        op.workspace = s.scratch(static_cast<std::int64_t>(workspace_bytes(op)));
         return op;
       });
     }

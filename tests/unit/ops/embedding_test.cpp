@@ -151,16 +151,8 @@ TEST_P(EmbeddingTest, BadTokensAndPositionsAreNamed) {
 
 TEST_P(EmbeddingTest, Refusals) {
   const Tensor tokens = input({4}, DType::kInt32, {0, 1, 2, 3}), table = input({5, 8}), y = output({4, 8});
-  expect_refused(EmbeddingForward{.tokens = y.view({32}).slice(0, 0, 4), .table = table, .y = y},
-                 "op.tokens: expected dtype int32");
-  expect_refused(EmbeddingForward{.tokens = tokens, .table = table, .y = output({3, 8})},
-                 "op.y: expected shape [4, 8]");
-  expect_refused(EmbeddingForward{.tokens = tokens, .table = table, .positions = input({6, 7}), .y = y},
-                 "op.positions");
   expect_refused(EmbeddingForward{.tokens = tokens, .table = table, .rows_per_sample = 0, .y = y},
                  "op.rows_per_sample");
-  expect_refused(EmbeddingBackward{.tokens = tokens, .dy = y, .d_table = output({5, 8}, DType::kFp64)},
-                 "op.d_table: expected dtype fp32");
   expect_refused(
       EmbeddingBackward{.tokens = tokens, .dy = input({4, 8}, DType::kFp32), .d_table = output({5, 8}, DType::kBf16)},
       "op.dy: expected dtype bf16, got fp32");

@@ -182,11 +182,7 @@ TEST_P(GemmTest, GeluHasTheBitsOfAnOpOfItsOwn) {
 }
 
 TEST_P(GemmTest, RefusesAGeluThatDoesNotFit) {
-  const Tensor a = input({4, 6}), b = input({6, 8}), c = output({4, 8}), h = output({4, 8}), wide = output({4, 9});
-  expect_refused(Gemm{.a = a, .b = b, .c = c, .pre_activation = wide},
-                 "op.pre_activation: expected shape [4, 8], got [4, 9]");
-  expect_refused(Gemm{.a = a, .b = b, .c = c, .pre_activation = c}, "op.c and op.pre_activation: expected memory");
-  expect_refused(Gemm{.a = a, .b = b, .c = wide.slice(1, 0, 8), .gelu_input = h}, "op.c: expected contiguous");
+  const Tensor a = input({4, 6}), b = input({6, 8}), c = output({4, 8}), h = output({4, 8});
   expect_refused(Gemm{.a = a, .b = b, .c = c, .accumulate = true, .gelu_input = h}, "accumulate");
   expect_refused(Gemm{.a = a, .b = b, .c = c, .bias = input({8}), .gelu_input = h}, "bias");
   expect_refused(Gemm{.a = a, .b = b, .c = c, .pre_activation = output({4, 8}), .gelu_input = h}, "pre_activation");
@@ -222,19 +218,6 @@ TEST_P(GemmTest, NanReachesEveryResultItBelongsTo) {
   run(Gemm{.a = a, .b = input({20, 20}), .c = c});
   const Values got = values(c);
   for (std::size_t i = 0; i < got.size(); ++i) EXPECT_EQ(std::isnan(got[i]), i / 20 == 3) << i;
-}
-
-TEST_P(GemmTest, RefusesWhatDoesNotFit) {
-  const Tensor a = input({4, 6}), b = input({6, 8}), c = output({4, 8});
-  expect_refused(Gemm{.a = a, .b = input({5, 8}), .c = c}, "op.b: expected shape [6, 8], got [5, 8]");
-  expect_refused(Gemm{.a = a, .b = b, .c = c, .transpose_b = true}, "op.b: expected shape [6, 6], got [6, 8]");
-  expect_refused(Gemm{.a = a, .b = b, .c = output({4, 9})}, "op.c: expected shape [4, 8], got [4, 9]");
-  expect_refused(Gemm{.a = a, .b = b, .c = c, .bias = input({4})}, "op.bias: expected shape [8], got [4]");
-  expect_refused(Gemm{.a = a, .b = b, .c = output({4, 8}, DType::kInt32)}, "op.c: expected dtype");
-  expect_refused(Gemm{.a = a, .b = input({6, 8}, DType::kFp64), .c = c}, "op.b: expected dtype");
-  expect_refused(Gemm{.a = a, .b = b}, "op.c");
-  const Tensor square = inout({6, 6}, dtype(), normal(36));
-  expect_refused(Gemm{.a = square, .b = square, .c = square}, "op.c and op.a: expected memory of their own");
 }
 
 }  // namespace

@@ -17,7 +17,8 @@ enum class Fault {
   kWritesInput,
   kDiffersOnReplay,
   kForgetsAnElement,
-  kWrongValue
+  kWrongValue,
+  kTakesAnything
 };
 
 // y = x, but for its fault.
@@ -28,12 +29,16 @@ struct Faulty {
   int* runs = nullptr;
 };
 
-void check(const Faulty&) {}
+void fields(const Faulty& op, Fields& f) {
+  f.in(op.x, "op.x").dtype(DType::kFp32).rank(1);
+  if (op.fault == Fault::kNeedlessRead) f.in(op.needless, "op.needless").dtype(DType::kFp32).rank(1);
+  f.out(op.y, "op.y").like(op.x);
+}
 
-void access(const Faulty& op, Access& a) {
-  a.reads(op.x);
-  if (op.fault == Fault::kNeedlessRead) a.reads(op.needless);
-  a.writes(op.y);
+void check(const Faulty& op) {
+  Fields list;
+  if (op.fault != Fault::kTakesAnything) fields(op, list);
+  list.close();
 }
 
 void run(CpuStream& stream, const Faulty& op) {
@@ -112,6 +117,10 @@ TEST_P(OpFixtureTest, NoticesFaults) {
   expect_message(Fault::kDiffersOnReplay, "a replay differs from the eager run");
   expect_message(Fault::kForgetsAnElement, "1 of 5 differ; worst at 4: got -nan");
   expect_message(Fault::kWrongValue, "1 of 5 differ; worst at 0");
+  for (const char* what : {"missing", "another dtype", "6 dims", "longer dims", "stride 2 in the last dim", "a bound"})
+    expect_message(Fault::kTakesAnything, what);
+  expect_message(Fault::kTakesAnything, "accepted; expected an error with \"op.x\"");
+  expect_message(Fault::kTakesAnything, "accepted; expected an error with \"op.y\"");
 }
 
 }  // namespace

@@ -17,7 +17,6 @@ class SamplingTest : public OpTest {
               .seed = 5,
               .position = device_struct(std::int32_t{0}),
               .out = output({logits.size(0)}, DType::kInt32)};
-    op.workspace = output({static_cast<std::int64_t>(workspace_bytes(op))}, DType::kUint8);
     return op;
   }
   // How often each token comes over many positions, one row each.
@@ -32,7 +31,7 @@ class SamplingTest : public OpTest {
     Values counts(static_cast<std::size_t>(columns));
     for (std::int32_t position = 0; position < draws / kRows; ++position) {
       op.position = device_struct(position);
-      launch(stream(), op);
+      launch(stream(), ready(op));
       for (const double token : values(op.out)) ++counts[static_cast<std::size_t>(token)];
     }
     return counts;
@@ -226,11 +225,8 @@ TEST_P(SamplingTest, Refusals) {
   expect_refused(op, "op.top_p: expected 0 to 1, got 1.5");
   op = good, op.top_k = -1;
   expect_refused(op, "op.top_k");
-  op = good, op.workspace = op.workspace.slice(0, 0, 8);
-  expect_refused(op, "op.workspace: expected 64 bytes, got 8");
-  op = good, op.position = nullptr;
-  expect_refused(op, "op.position");
-  expect_refused(Argmax{.logits = good.logits, .vocab_size = 8, .out = output({3}, DType::kInt32)}, "op.out");
+  op = good, op.workspace = output({8}, DType::kUint8);
+  expect_kernel_error(op, ExitCode::kInternal, "op.workspace: expected at least 64 bytes");
 }
 
 }  // namespace

@@ -274,11 +274,10 @@ TEST(CostModel, TakesOpsAtTheirRates) {
   const CostModel costs(rates, {.width = 64, .length = 1024});
   std::byte memory{};
   Access product("gemm");
-  for (int i = 0; i < 3; ++i) product.add(&memory, 4096, i == 2);
-  product.add_flops(2e9);
+  product.set_cost({.work = Work::kMatrixProduct, .flops = 2e9});
   EXPECT_NEAR(costs.seconds(product), 2e-3, 1e-12);
   Access attention("attention_backward");
-  attention.add_flops(5e9);
+  attention.set_cost({.work = Work::kAttentionBackward, .flops = 5e9});
   EXPECT_NEAR(costs.seconds(attention), 5e-3, 1e-12);
   Access other("add");
   other.add(&memory, 3'000'000, false);

@@ -1,0 +1,142 @@
+#include "core/ops/fields.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace megalith {
+
+namespace {
+
+void check_layout(const Field& field) {
+  switch (field.rules.layout) {
+    case Layout::kDense: return check_contiguous(*field.tensor, field.name, field.place);
+    case Layout::kStridedRows: return check_rows(*field.tensor, field.name, field.place);
+    case Layout::kAny: return;
+  }
+}
+
+void check_bound(const Field& field) {
+  const FieldRules& rules = field.rules;
+  const std::int32_t* bound = field.tensor->bound;
+  if (bound == nullptr || rules.takes_bound || bound == rules.bound) return;
+  fail({.subject = std::string(field.name),
+        .expected = rules.bound != nullptr ? "the bound of the tensor it is like" : "a tensor without a bound",
+        .got = "a bounded one"},
+       field.place);
+}
+
+bool same_elements(const Tensor& a, const Tensor& b) {
+  return a.data == b.data && a.shape == b.shape && a.strides == b.strides && a.dtype == b.dtype;
+}
+
+}  // namespace
+
+void Field::check() const {
+  if (is_absent()) return;
+  if (tensor == nullptr) {
+    if (*pointer != nullptr) return;
+    fail({.subject = std::string(name), .expected = "a device address", .got = "null"}, place);
+  }
+  check_present(*tensor, name, place);
+  if (rules.shape) {
+    check_shape(*tensor, *rules.shape, name, place);
+  } else if (rules.low_rank == rules.high_rank) {
+    check_rank(*tensor, rules.low_rank, name, place);
+  } else if (tensor->rank() < rules.low_rank || tensor->rank() > rules.high_rank) {
+    fail({.subject = std::string(name),
+          .expected = fmt::format("{} to {} dims", rules.low_rank, rules.high_rank),
+          .got = to_string(tensor->shape)},
+         place);
+  }
+  check_dtype(*tensor, rules.dtypes, name, place);
+  check_layout(*this);
+  check_bound(*this);
+}
+
+bool Field::may_share(const Field& other) const {
+  const auto shares = [&](const Friend& one) {
+    return one.tensor == other.tensor && (one.interleaves || same_elements(*tensor, *other.tensor));
+  };
+  return std::any_of(friends.begin(), friends.begin() + num_friends, shares);
+}
+
+void Field::check_apart_from(const Field& earlier) const {
+  const bool both_used = (reads || writes) && (earlier.reads || earlier.writes);
+  if (!both_used || (!writes && !earlier.writes) || bytes == 0 || earlier.bytes == 0) return;
+  const auto *first = static_cast<const std::byte*>(begin()), *other = static_cast<const std::byte*>(earlier.begin());
+  if (first + bytes <= other || other + earlier.bytes <= first) return;
+  if (may_share(earlier) || earlier.may_share(*this)) return;
+  const bool ours_first = !earlier.writes;
+  fail({.subject = fmt::format("{} and {}", ours_first ? name : earlier.name, ours_first ? earlier.name : name),
+        .expected = "memory of their own",
+        .got = "an overlap"},
+       place);
+}
+
+void Field::add_to(Access& access) const {
+  if (is_workspace) return access.uses(*tensor);
+  if (tensor == nullptr) {
+    if (reads) access.add(*pointer, bytes, false);
+    if (writes) access.add(*pointer, bytes, true);
+    return;
+  }
+  if (reads) access.reads(*tensor);
+  if (writes) access.writes(*tensor);
+  if (rules.takes_bound) access.add(tensor->bound, sizeof(*tensor->bound), false);
+}
+
+Field& Fields::in(const Tensor& tensor, std::string_view name, Place place) {
+  return add({.name = name, .place = place, .tensor = &tensor, .reads = true});
+}
+
+Field& Fields::out(const Tensor& tensor, std::string_view name, Place place) {
+  return add({.name = name, .place = place, .tensor = &tensor, .writes = true});
+}
+
+Field& Fields::inout(const Tensor& tensor, std::string_view name, Place place) {
+  return add({.name = name, .place = place, .tensor = &tensor, .reads = true, .writes = true});
+}
+
+Field& Fields::workspace(const Tensor& tensor, Place place) {
+  return add({.name = "op.workspace", .place = place, .tensor = &tensor, .writes = true, .is_workspace = true})
+      .dtype(DType::kUint8)
+      .rank(1)
+      .optional();
+}
+
+Field& Fields::add(const Field& field) {
+  close();
+  open_.push_back(field);
+  open_.back().element = element_;
+  return open_.back();
+}
+
+void Fields::close() {
+  if (closed_ == open_.size()) return;
+  Field& field = open_[closed_];
+  field.check();
+  if (field.tensor != nullptr) field.bytes = field.tensor->extent_bytes();
+  if (field.is_absent()) field.bytes = 0;
+  for (std::size_t i = 0; i < closed_; ++i) field.check_apart_from(open_[i]);
+  if (access_ != nullptr) field.add_to(*access_);
+  if (seen_ != nullptr) seen_->push_back(field);
+  ++closed_;
+}
+
+void Fields::next_element() {
+  close();
+  if (element_++ == -1) of_the_op_ = closed_;
+  closed_ = of_the_op_;
+  open_.resize(closed_);
+}
+
+void Fields::range(double value, double low, double high, std::string_view name, Place place) {
+  close();
+  if (value >= low && value <= high) return;
+  fail({.subject = std::string(name), .expected = fmt::format("{} to {}", low, high), .got = written(value)}, place);
+}
+
+std::string Fields::written(double number) { return fmt::format("{}", number); }
+
+}  // namespace megalith

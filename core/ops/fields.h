@@ -1,0 +1,157 @@
+// What an op reads and writes, and what each of these has to be, listed once in the op's .cpp file:
+//   void fields(const RmsNormForward& op, Fields& f) {
+//     f.in(op.x, "op.x").floating().rank(2, 4).strided_rows();
+//     f.in(op.weight, "op.weight").shape({op.x.size(-1)}).dtype(op.x.dtype);
+//     f.out(op.y, "op.y").like(op.x).strided_rows();
+//   }
+// check and access (op.h) and the tests of refusals (tests/support/op_test_refusals.cpp) follow from the list. Each
+// field names its dtypes and its shape. Unless it says otherwise it is present, dense and unbounded, and what the op
+// writes shares no memory with any other field. A field is checked when the next one begins, so that the next one's
+// shape may be built from it.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "core/device/access.h"
+#include "core/tensor/check.h"
+#include "core/tensor/tensor.h"
+
+namespace megalith {
+
+enum class Layout : std::uint8_t { kDense, kStridedRows, kAny };
+
+// What a tensor has to be.
+struct FieldRules {
+  DTypeSet dtypes;
+  std::optional<Shape> shape;  // else any of these ranks
+  int low_rank = 0;
+  int high_rank = -1;
+  Layout layout = Layout::kDense;
+  bool optional = false;
+  bool takes_bound = false;
+  const std::int32_t* bound = nullptr;  // that this one may carry, because its model does
+};
+
+struct Field {
+  std::string_view name;
+  Place place;
+  const Tensor* tensor = nullptr;
+  const void* const* pointer = nullptr;  // of device memory that is no tensor
+  std::size_t bytes = 0;                 // from the first to the last, gaps included
+  bool reads = false;
+  bool writes = false;
+  bool is_workspace = false;
+  int element = -1;  // of the op's list, -1: of the op itself
+  FieldRules rules{};
+  struct Friend {
+    const Tensor* tensor = nullptr;
+    bool interleaves = false;
+  };
+  std::array<Friend, 2> friends{};
+  std::size_t num_friends = 0;
+
+  Field& dtype(DTypeSet allowed) { return rules.dtypes = allowed, *this; }
+  Field& dtype(DType only) { return dtype(DTypeSet{only}); }
+  Field& floating() { return dtype(kFloatTypes); }
+  Field& any_dtype() { return dtype(DTypeSet::all()); }
+  Field& shape(const Shape& exact) { return rules.shape = exact, *this; }
+  Field& rank(int low, int high) { return rules.low_rank = low, rules.high_rank = high, *this; }
+  Field& rank(int only) { return rank(only, only); }
+  Field& any_shape() { return rank(0, kMaxDims); }
+  // Shape and dtype of `model`, and its bound if it has one.
+  Field& like(const Tensor& model) { return rules.bound = model.bound, shape(model.shape).dtype(model.dtype); }
+  Field& strided_rows() { return rules.layout = Layout::kStridedRows, *this; }  // stride 1 in the last dim
+  Field& any_strides() { return rules.layout = Layout::kAny, *this; }
+  Field& optional() { return needed_if(false); }
+  Field& needed_if(bool condition) { return rules.optional = !condition, *this; }
+  // Takes a bound of dim 0, which the op reads, and leaves the rows beyond it alone.
+  Field& bounded() { return rules.takes_bound = true, *this; }
+  Field& read_if(bool condition) { return reads = condition, *this; }
+  Field& write_if(bool condition) { return writes = condition, *this; }
+  // May be `other` itself, element for element.
+  Field& may_be(const Tensor& other) { return friends.at(num_friends++) = {&other, false}, *this; }
+  // May have its rows between those of `other`, as slices of one fused tensor have.
+  Field& may_interleave(const Tensor& other) { return friends.at(num_friends++) = {&other, true}, *this; }
+
+  const void* begin() const { return tensor != nullptr ? tensor->data : *pointer; }
+  bool is_absent() const { return rules.optional && begin() == nullptr; }
+  bool may_share(const Field& other) const;
+  void check() const;
+  void check_apart_from(const Field& earlier) const;
+  void add_to(Access& access) const;
+};
+
+class Fields {
+ public:
+  // Adds the fields to `access`, and to `seen` (for tests).
+  explicit Fields(Access* access = nullptr, std::vector<Field>* seen = nullptr) : access_(access), seen_(seen) {
+    open_.reserve(kUsualFields);
+  }
+
+  Field& in(const Tensor& tensor, std::string_view name, Place place = Place::current());
+  Field& out(const Tensor& tensor, std::string_view name, Place place = Place::current());
+  Field& inout(const Tensor& tensor, std::string_view name, Place place = Place::current());
+  // Bytes whose content nobody expects to find again. `workspace_bytes(op, device)` says how many.
+  Field& workspace(const Tensor& tensor, Place place = Place::current());
+  // A T in device memory.
+  template <class T>
+  Field& in(T* const& pointer, std::string_view name, Place place = Place::current()) {
+    return add_pointer(pointer, name, place).read_if(true);
+  }
+  template <class T>
+  Field& out(T* const& pointer, std::string_view name, Place place = Place::current()) {
+    return add_pointer(pointer, name, place).write_if(true);
+  }
+  template <class T>
+  Field& inout(T* const& pointer, std::string_view name, Place place = Place::current()) {
+    return add_pointer(pointer, name, place).read_if(true).write_if(true);
+  }
+  // The fields that follow are those of the next element of a list: they may overlap those of others.
+  void next_element();
+
+  void range(double value, double low, double high, std::string_view name, Place place = Place::current());
+  // Any other rule; `got` stands in the error.
+  template <class T>
+  void expect(bool holds, std::string_view name, std::string_view expected, const T& got,
+              Place place = Place::current()) {
+    close();
+    if (!holds) [[unlikely]]
+      fail({.subject = std::string(name), .expected = std::string(expected), .got = written(got)}, place);
+  }
+  // By default the memory that is moved.
+  void cost(const Cost& cost) {
+    if (access_ != nullptr) access_->set_cost(cost);
+  }
+
+  void close();  // checks the latest field; called after the last one
+
+ private:
+  static constexpr std::size_t kUsualFields = 12;
+
+  template <class T>
+  Field& add_pointer(T* const& pointer, std::string_view name, Place place) {
+    const auto* address = reinterpret_cast<const void* const*>(&pointer);
+    return add({.name = name, .place = place, .pointer = address, .bytes = sizeof(T)});
+  }
+  static std::string written(double number);
+  static std::string written(std::int64_t number) { return std::to_string(number); }
+  static std::string written(std::string_view text) { return std::string(text); }
+  static std::string written(const Shape& shape) { return to_string(shape); }
+  Field& add(const Field& field);
+
+  Access* access_;
+  std::vector<Field>* seen_;
+  std::vector<Field> open_;    // of the op itself, then of one element
+  std::size_t closed_ = 0;     // of them that are checked
+  std::size_t of_the_op_ = 0;  // of them that come before the elements
+  int element_ = -1;
+};
+
+}  // namespace megalith
