@@ -27,7 +27,7 @@ Tensor LowRankLinear::backward_data(const Context& ctx, const Microbatch&, const
 
 void LowRankLinear::backward_weight(const Context& ctx, const Microbatch&, Stash& stash) const {
   launch(
-      ctx.compute,
+      ctx,
       Gemm{
           .a = stash[kInput], .b = stash[kHiddenGradient], .c = a_.main_grad, .transpose_a = true, .accumulate = true});
   launch(ctx, Gemm{.a = stash[kHidden],

@@ -99,14 +99,14 @@ TEST(Lowering, AStepOfOneMicrobatchReadsAsWritten) {
   for (const Action& action :
        lower_training_step(schedule.stages[0], {2}, {.segments_of_bucket = {{1}, {0}}, .tied_segment = 0}))
     lines.push_back(to_string(action));
-  EXPECT_THAT(lines, ElementsAre("zero_gradients", "load chunk 0 microbatch 0",
+  EXPECT_THAT(lines, ElementsAre("begin_step", "zero_gradients", "load chunk 0 microbatch 0",
                                  "forward chunk 0 microbatch 0 segment 0 column 0",
                                  "forward chunk 0 microbatch 0 segment 1 column 0",
                                  "backward_data chunk 0 microbatch 0 segment 1 column 0",
                                  "backward_weight chunk 0 microbatch 0 segment 1 column 0", "reduce bucket 0",
                                  "backward_data chunk 0 microbatch 0 segment 0 column 0",
                                  "backward_weight chunk 0 microbatch 0 segment 0 column 0", "tie_gradients",
-                                 "reduce bucket 1", "finish_reduce", "reduce_loss", "reduce_norm", "optimizer_step"));
+                                 "reduce bucket 1", "finish_reduce", "reduce_sums", "reduce_norm", "optimizer_step"));
 }
 
 TEST(Lowering, ChunksHaveSegmentsOfTheirOwn) {
@@ -115,13 +115,14 @@ TEST(Lowering, ChunksHaveSegmentsOfTheirOwn) {
   for (const Action& action : lower_training_step(schedule.stages[0], {1, 2}, {.segments_of_bucket = {{1, 2}, {0}}})) {
     if (action.kind != ActionKind::kForward && action.kind != ActionKind::kLoad) lines.push_back(to_string(action));
   }
-  EXPECT_THAT(lines, ElementsAre("zero_gradients", "backward_data chunk 1 microbatch 0 segment 2 column 1",
-                                 "backward_data chunk 1 microbatch 0 segment 1 column 1",
-                                 "backward_weight chunk 1 microbatch 0 segment 2 column 1",
-                                 "backward_weight chunk 1 microbatch 0 segment 1 column 1", "reduce bucket 0",
-                                 "backward_data chunk 0 microbatch 0 segment 0 column 0",
-                                 "backward_weight chunk 0 microbatch 0 segment 0 column 0", "reduce bucket 1",
-                                 "finish_reduce", "reduce_loss", "reduce_norm", "optimizer_step"));
+  EXPECT_THAT(lines,
+              ElementsAre("begin_step", "zero_gradients", "backward_data chunk 1 microbatch 0 segment 2 column 1",
+                          "backward_data chunk 1 microbatch 0 segment 1 column 1",
+                          "backward_weight chunk 1 microbatch 0 segment 2 column 1",
+                          "backward_weight chunk 1 microbatch 0 segment 1 column 1", "reduce bucket 0",
+                          "backward_data chunk 0 microbatch 0 segment 0 column 0",
+                          "backward_weight chunk 0 microbatch 0 segment 0 column 0", "reduce bucket 1", "finish_reduce",
+                          "reduce_sums", "reduce_norm", "optimizer_step"));
 }
 
 TEST(Lowering, EveryScheduleLowersWithAnyNumberOfSegments) {
@@ -146,12 +147,13 @@ TEST(Lowering, EvaluationIsForwardAlone) {
   const Schedule schedule = make_schedule(ScheduleKind::k1F1B, 1, 1, 3);
   const std::vector<Action> step = lower_evaluation_step(schedule.stages[0], kOneChunk);
   EXPECT_EQ(num_columns(step), 1);
-  ASSERT_EQ(step.size(), 3u * (kSegments + 1) + 1);
+  ASSERT_EQ(step.size(), 3u * (kSegments + 1) + 2);
+  EXPECT_EQ(step.front().kind, ActionKind::kBeginStep);
   EXPECT_EQ(step.back().kind, ActionKind::kReduceSums);
-  for (std::size_t i = 0; i + 1 < step.size(); ++i) {
-    const bool load = i % (kSegments + 1) == 0;
+  for (std::size_t i = 1; i + 1 < step.size(); ++i) {
+    const bool load = (i - 1) % (kSegments + 1) == 0;
     EXPECT_EQ(step[i].kind, load ? ActionKind::kLoad : ActionKind::kForward);
-    EXPECT_EQ(step[i].microbatch, static_cast<int>(i / (kSegments + 1)));
+    EXPECT_EQ(step[i].microbatch, static_cast<int>((i - 1) / (kSegments + 1)));
   }
 }
 

@@ -177,7 +177,8 @@ void expect_gradients(const Case& c) {
   const Layout layout = layout_of(c);
   const Words flags = model_of(c) + chunks(c[kChunks]) + steps(1);
   const RunResult& want = run_once(flags, 1);
-  const RunResult& narrow = run_once(flags + dtype(c[kDtype]), 1);
+  const Words narrow_flags = flags + dtype(c[kDtype]);
+  const RunResult& narrow = run_once(narrow_flags, 1);
   const RunResult got = test::train(
       {.flags = flags + dtype(c[kDtype]) + layout.flags() + recompute(c[kRecompute]), .ranks = layout.ranks()});
   EXPECT_EQ(got.gradients.size(), want.gradients.size());
@@ -216,7 +217,8 @@ void expect_losses(const Case& c, std::int64_t count) {
   const RunResult& want = run_once(flags, 1);
   Layout plain = layout;
   plain.schedule = "1f1b";
-  const RunResult& same = run_once(flags + plain.flags(), layout.ranks());
+  const Words plain_flags = flags + plain.flags();
+  const RunResult& same = run_once(plain_flags, layout.ranks());
   const RunResult got =
       test::train({.flags = flags + layout.flags() + recompute(c[kRecompute]), .ranks = layout.ranks()});
   test::expect_same_run(got, same);
