@@ -9,8 +9,8 @@
 
 #include "core/device/arena.h"
 #include "core/model/gpt.h"
-#include "parallel/pipeline_parallel/segment_runner.h"
 #include "parallel/pipeline_parallel/lowering.h"
+#include "parallel/pipeline_parallel/segment_runner.h"
 #include "tests/reference/gpt.h"
 
 namespace megalith::test {
