@@ -33,7 +33,6 @@ bool same_elements(const Tensor& a, const Tensor& b) {
 }  // namespace
 
 void Field::check() const {
-  if (is_absent()) return;
   if (tensor == nullptr) {
     if (*pointer != nullptr) return;
     fail({.subject = std::string(name), .expected = "a device address", .got = "null"}, place);
@@ -63,7 +62,7 @@ bool Field::may_share(const Field& other) const {
 
 void Field::check_apart_from(const Field& earlier) const {
   const bool both_used = (reads || writes) && (earlier.reads || earlier.writes);
-  if (!both_used || (!writes && !earlier.writes) || bytes == 0 || earlier.bytes == 0) return;
+  if (!both_used || bytes == 0 || earlier.bytes == 0) return;
   const auto *first = static_cast<const std::byte*>(begin()), *other = static_cast<const std::byte*>(earlier.begin());
   if (first + bytes <= other || other + earlier.bytes <= first) return;
   if (may_share(earlier) || earlier.may_share(*this)) return;
@@ -115,10 +114,12 @@ Field& Fields::add(const Field& field) {
 void Fields::close() {
   if (closed_ == open_.size()) return;
   Field& field = open_[closed_];
+  if (field.is_absent()) return open_.pop_back();
   field.check();
   if (field.tensor != nullptr) field.bytes = field.tensor->extent_bytes();
-  if (field.is_absent()) field.bytes = 0;
-  for (std::size_t i = 0; i < closed_; ++i) field.check_apart_from(open_[i]);
+  for (std::size_t i = 0; i < closed_; ++i) {
+    if (field.writes || open_[i].writes) field.check_apart_from(open_[i]);
+  }
   if (access_ != nullptr) field.add_to(*access_);
   if (seen_ != nullptr) seen_->push_back(field);
   ++closed_;

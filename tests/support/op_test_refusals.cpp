@@ -103,7 +103,6 @@ void OpTest::expect_refusals(const std::vector<Field>& list, const std::function
   const std::size_t count = std::min(list.size(), kMostFields);
   for (std::size_t i = 0; i < count; ++i) {
     const Field& field = list[i];
-    if (field.begin() == nullptr && field.rules.optional) continue;
     const auto refuses = [&](const char* what) {
       SCOPED_TRACE(what);
       expect_refusal(check, field.name);
