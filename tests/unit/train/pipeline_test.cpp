@@ -301,7 +301,7 @@ TEST(Pipeline, TheTraceShowsEveryAction) {
        {"\"send pp 0 to 1\"", "\"receive pp 0 to 1\"", "\"send pp 1 to 0\"", "\"receive pp 1 to 0\"",
         "\"send chunk 0 microbatch 7 output to stage 1\"", "\"post_receive chunk 0 microbatch 7 output from stage 0\"",
         "\"wait_receive chunk 0 microbatch 7 gradient from stage 1\"", "\"layer 3 mlp backward_weight microbatch 7\"",
-        "\"wait_send chunk 0 microbatch 7 gradient to stage 0\"", "\"tie_gradients\"", "\"reduce_loss\"",
+        "\"wait_send chunk 0 microbatch 7 gradient to stage 0\"", "\"tie_gradients\"", "\"reduce_sums\"",
         "\"reduce_norm\"", "\"optimizer_step\""})
     EXPECT_THAT(text, HasSubstr(name));
 }
