@@ -2,6 +2,7 @@
 // computation.
 #include "apps/forecast.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -282,6 +283,16 @@ TEST(CostModel, TakesOpsAtTheirRates) {
   Access other("add");
   other.add(&memory, 3'000'000, false);
   EXPECT_NEAR(costs.seconds(other), 3e-6, 1e-15);
+}
+
+TEST(PrintedActions, AreThoseOfEachStage) {
+  const Options options = complete(plan_flags() + Words{"--pipeline-model-parallel-size", "2"}, 2);
+  const std::string text = printed_actions(options, run_config(options, 2));
+  EXPECT_THAT(text, testing::AllOf(testing::StartsWith("stage 0\n    0  begin_step\n    1  zero_gradients\n"),
+                                   testing::HasSubstr("  send chunk 0 microbatch 0 output to stage 1\n"),
+                                   testing::HasSubstr("  optimizer_step\nstage 1\n    0  begin_step\n"),
+                                   testing::HasSubstr("segment 0 column 0 (embedding)\n"),
+                                   testing::EndsWith("  optimizer_step\n")));
 }
 
 }  // namespace
