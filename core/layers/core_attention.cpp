@@ -14,16 +14,16 @@ void CoreAttention::save_inputs(Stash& stash, const Tensor& q, const Tensor& k, 
   stash.save(kV, SlotKind::kCoreAttn, v);
 }
 
-void CoreAttention::save_outputs(Stash& stash) {
+TensorList CoreAttention::attend(const Context& ctx, const Microbatch& mb, Stash& stash) const {
+  const Tensor out = forward_again(ctx, mb, stash);
   for (const Slot slot : {kOut, kLse}) stash.save(slot, SlotKind::kAttnProj, stash[slot]);
+  return {out};
 }
 
 TensorList CausalAttention::forward(const Context& ctx, const Microbatch& mb, const TensorList& inputs,
                                     Stash& stash) const {
   save_inputs(stash, inputs[0], inputs[1], inputs[2]);
-  const Tensor out = forward_again(ctx, mb, stash);
-  save_outputs(stash);
-  return {out};
+  return attend(ctx, mb, stash);
 }
 
 Tensor CausalAttention::forward_again(const Context& ctx, const Microbatch& mb, Stash& stash) const {

@@ -29,8 +29,8 @@ class CoreAttention : public Segment {
  protected:
   const Spec& spec() const { return spec_; }
   static void save_inputs(Stash& stash, const Tensor& q, const Tensor& k, const Tensor& v);
-  // After forward_again: leaves what the policy keeps.
-  static void save_outputs(Stash& stash);
+  // What forward does once its inputs are saved: of the outputs the stash keeps what its policy says.
+  TensorList attend(const Context& ctx, const Microbatch& mb, Stash& stash) const;
   // [T, N, D] -> [B, S, N, D]
   static Tensor by_sequence(const Microbatch& mb, const Tensor& heads) { return heads.split_dim(0, mb.sequences); }
   // [T, N D] -> [B, S, N, D]

@@ -95,9 +95,7 @@ TensorList AllToAllAttention::forward(const Context& ctx, const Microbatch& mb, 
   const Tensor parts[] = {by_sequence(mb, inputs[0]), by_sequence(mb, inputs[1]), by_sequence(mb, inputs[2])};
   const Whole whole = split(to_whole_sequence(ctx, parts, "q, k and v"));
   save_inputs(stash, whole.q, whole.k, whole.v);
-  const Tensor out = forward_again(ctx, mb, stash);
-  save_outputs(stash);
-  return {out};
+  return attend(ctx, mb, stash);
 }
 
 // kOut and kLse are those of this rank's heads.

@@ -142,9 +142,7 @@ RingAttention::Block RingAttention::block(int step, std::int64_t tokens) const {
 TensorList RingAttention::forward(const Context& ctx, const Microbatch& mb, const TensorList& inputs,
                                   Stash& stash) const {
   save_inputs(stash, inputs[0], inputs[1], inputs[2]);
-  const Tensor out = forward_again(ctx, mb, stash);
-  save_outputs(stash);
-  return {out};
+  return attend(ctx, mb, stash);
 }
 
 Tensor RingAttention::forward_again(const Context& ctx, const Microbatch& mb, Stash& stash) const {
