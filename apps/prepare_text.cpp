@@ -11,6 +11,7 @@
 #include "core/base/fault.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
+#include "core/base/seconds_since.h"
 #include "core/data/indexed_dataset.h"
 
 namespace megalith {
@@ -18,8 +19,6 @@ namespace megalith {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 // What would otherwise come out after hours: inputs that cannot be read, a folder that is not there.
 void check_paths(const PrepareOptions& options) {

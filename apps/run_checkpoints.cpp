@@ -10,6 +10,7 @@
 #include "core/base/counted.h"
 #include "core/base/fault.h"
 #include "core/base/log.h"
+#include "core/base/seconds_since.h"
 #include "core/device/copy.h"
 
 namespace megalith {
@@ -17,8 +18,6 @@ namespace megalith {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 bool holds_moments(const LoadedCheckpoint& checkpoint) {
   const std::vector<TensorSpec> tensors = checkpoint.tensors();

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <utility>
 
+#include "core/base/seconds_since.h"
 #include "core/device/copy.h"
 #include "core/device/trace.h"
 #include "core/ops/elementwise.h"
@@ -27,8 +28,6 @@ MicrobatchParameters* allocate_microbatch(MemoryPool& pool) {
   return static_cast<MicrobatchParameters*>(
       pool.allocate(sizeof(MicrobatchParameters), MemoryCategory::kOther, "microbatch parameters"));
 }
-
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 }  // namespace
 

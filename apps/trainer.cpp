@@ -13,14 +13,13 @@
 #include "core/base/counted.h"
 #include "core/base/fault.h"
 #include "core/base/log.h"
+#include "core/base/seconds_since.h"
 #include "core/device/cuda_device.h"
 #include "core/device/cuda_memory.h"
 
 namespace megalith {
 
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 // Each rank's share of what this machine can give.
 std::size_t memory_limit(Communicator& world) {
@@ -52,8 +51,6 @@ void check_gpu_memory(const MemoryUse& planned) {
                   "--tensor-model-parallel-size",
         .show_place = false});
 }
-
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 }  // namespace
 
