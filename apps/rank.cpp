@@ -242,7 +242,7 @@ Rank::~Rank() {
   wait(transfer);
   wait(streams.compute);
   if (std::uncaught_exceptions() > 0) return;  // the peers of a rank that failed are ended, not waited for
-  for (Communicator* group : sharing_groups(*this)) {
+  for (MemorySharing* group : sharing_groups(*this)) {
     try {
       group->unshare_memory();
     } catch (const std::exception&) {
@@ -268,12 +268,14 @@ std::vector<Communicator*> groups_of_steps(const Rank& rank) {
   return groups;
 }
 
-std::vector<Communicator*> sharing_groups(const Rank& rank) {
-  std::vector<Communicator*> groups;
-  if (rank.is_plan()) return groups;
-  if (rank.layers.tensor.overlaps()) groups.push_back(&rank.layers.tensor.communicator());
+std::vector<MemorySharing*> sharing_groups(const Rank& rank) {
+  std::vector<MemorySharing*> groups;
+  const auto add = [&](Communicator& group) {
+    if (MemorySharing* const sharing = memory_sharing(group)) groups.push_back(sharing);
+  };
+  if (rank.layers.tensor.overlaps()) add(rank.layers.tensor.communicator());
   if (rank.layers.context.size() > 1 && rank.options.parallel.cp_comm_type == ContextCommunication::kP2p)
-    groups.push_back(&rank.layers.context.communicator());
+    add(rank.layers.context.communicator());
   return groups;
 }
 

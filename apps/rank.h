@@ -15,6 +15,7 @@
 #include "core/model/gpt.h"
 #include "core/optim/adamw_optimizer.h"
 #include "parallel/comm/communicator.h"
+#include "parallel/comm/memory_sharing.h"
 #include "parallel/context_parallel/context_group.h"
 #include "parallel/data_parallel/gradient_reducer.h"
 #include "parallel/data_parallel/parameter_gatherer.h"
@@ -133,8 +134,8 @@ void initialize(Rank& rank);
 
 // The groups of the steps' collectives, in an order that no two ranks see differently.
 std::vector<Communicator*> groups_of_steps(const Rank& rank);
-// Those whose ranks read each other's part of the step's memory where the GPUs can (Communicator::share_memory).
-std::vector<Communicator*> sharing_groups(const Rank& rank);
+// Those whose ranks read each other's part of the step's memory, where they can.
+std::vector<MemorySharing*> sharing_groups(const Rank& rank);
 
 // What the memory at an address is called at this moment: a parameter, its gradient, a tensor of the current verb.
 std::string name_of(const Rank& rank, const void* address);

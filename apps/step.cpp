@@ -76,7 +76,7 @@ void Step::use(const StepPlans& plans) {
   plans_ = &plans;
   Arena& arena = rank_.memory.arena;
   arena.use(plans.train.peak_bytes > plans.evaluate.peak_bytes ? plans.train : plans.evaluate);
-  for (Communicator* group : sharing_groups(rank_))
+  for (MemorySharing* group : sharing_groups(rank_))
     group->share_memory(arena.block(), arena.block_bytes(), 3 * digest_of(plans.train) + digest_of(plans.evaluate));
 }
 

@@ -65,10 +65,6 @@ class Stream {
 
   bool capturing() const { return capture_ != nullptr; }
 
-  template <class Visitor>
-  void visit(Visitor&& visitor) {
-    std::visit(visitor, backend_);
-  }
   // Null on every other backend.
   CpuStream* cpu() { return std::get_if<CpuStream>(&backend_); }
   CudaStream* cuda() { return std::get_if<CudaStream>(&backend_); }

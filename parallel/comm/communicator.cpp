@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <exception>
 #include <numeric>
-#include <type_traits>
 #include <utility>
 
 #include "core/base/error.h"
@@ -52,23 +51,20 @@ void Communicator::enqueue(Stream& stream, Collective given) {
       recorder_->end();  // enqueued: the GPU says when it runs
     });
   }
-  stream.visit([&](auto& backend) {
-    using Backend = std::remove_reference_t<decltype(backend)>;
-    if constexpr (std::is_same_v<Backend, CpuStream>) {
-      backend.enqueue([this, collective = std::move(collective)] {
-        const Use use(in_use_, name_);
-        if (size_ > 1) recorder_->begin(call_of(collective));
-        run(collective);
-        if (size_ > 1) recorder_->end();
-      });
-    } else if constexpr (std::is_same_v<Backend, CudaStream>) {
+  if (CpuStream* const cpu = stream.cpu()) {
+    cpu->enqueue([this, collective = std::move(collective)] {
       const Use use(in_use_, name_);
-      [[maybe_unused]] const CudaStream::Range range(kCollectiveNames[collective.index()]);
-      run(stream, backend, collective);
-    } else {
-      on_plan(stream, collective, bytes);
-    }
-  });
+      if (size_ > 1) recorder_->begin(call_of(collective));
+      run(collective);
+      if (size_ > 1) recorder_->end();
+    });
+  } else if (CudaStream* const cuda = stream.cuda()) {
+    const Use use(in_use_, name_);
+    [[maybe_unused]] const CudaStream::Range range(kCollectiveNames[collective.index()]);
+    run(stream, *cuda, collective);
+  } else {
+    on_plan(stream, collective, bytes);
+  }
   stream.end_op();
 }
 
@@ -79,8 +75,6 @@ void Communicator::run(Stream&, CudaStream&, const Collective& collective) {
         .expected = "a stream on the group's device",
         .got = "a CUDA stream"});
 }
-
-bool Communicator::share_memory(void*, std::size_t, std::uint64_t) { return false; }
 
 std::string Communicator::host_broadcast(const std::string& value, int root) {
   require(root >= 0 && root < size_, "host_broadcast: a root outside the group");

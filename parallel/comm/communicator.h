@@ -48,14 +48,6 @@ class Communicator {
   // For launch().
   void enqueue(Stream& stream, Collective collective);
 
-  // Lets the peers read [base, base + bytes) themselves: shifts within it then need no multiprocessor of the GPU, where
-  // the group's ranks are processes with a GPU each on one host, which from then on shift from equal offsets. Returns
-  // whether it is so; it is not where ranks pass other bytes or another `layout`, a digest of what lies where.
-  // Otherwise shifts go as all other calls do. Collective, once a group; the memory is freed after unshare_memory,
-  // which is collective too and called when no shift is pending.
-  virtual bool share_memory(void* base, std::size_t bytes, std::uint64_t layout);
-  virtual void unshare_memory() {}
-
   // Host control plane: blocking, small, for start-up, checkpoints and errors; separate from the streams' traffic.
   // Called by one thread per rank, in the same sequence on all ranks.
   virtual void host_barrier() = 0;

@@ -14,6 +14,7 @@
 #include "core/device/cuda/driver.h"
 #include "core/device/cuda_device.h"
 #include "core/device/cuda_memory.h"
+#include "parallel/comm/memory_sharing.h"
 #include "parallel/comm/mpi_process.h"
 #include "parallel/comm/nccl_max.h"
 #include "parallel/comm/nccl_peer_memory.h"
@@ -41,7 +42,7 @@ ncclDataType_t nccl_type(DType dtype) {
 
 using WriteValue = CUresult (*)(CUstream, CUdeviceptr, cuuint64_t, unsigned);
 
-class NcclCommunicator final : public Communicator {
+class NcclCommunicator final : public Communicator, public MemorySharing {
  public:
   // `host`: the same ranks, for host calls. Collective.
   NcclCommunicator(const std::string& name, std::unique_ptr<Communicator> host, std::shared_ptr<MpiProcess> process,
@@ -92,12 +93,10 @@ class NcclCommunicator final : public Communicator {
   void count_from(Stream& stream, std::uint64_t id) {
     const std::uint64_t base = recorder().calls() - id;  // enqueue() has begun this run there
     if (base == std::exchange(base_, base)) return;
-    stream.visit([&](auto& backend) {
-      if constexpr (std::is_same_v<std::remove_reference_t<decltype(backend)>, CudaStream>) {
-        write(backend, watched_->progress->mark, 0);
-        write(backend, watched_->progress->base, base);
-      }
-    });
+    if (CudaStream* const cuda = stream.cuda()) {
+      write(*cuda, watched_->progress->mark, 0);
+      write(*cuda, watched_->progress->base, base);
+    }
   }
 
   // keys are taken in place, those of bf16 in the staging buffer.

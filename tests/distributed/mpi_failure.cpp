@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "core/base/error.h"
+#include "parallel/comm/memory_sharing.h"
 #include "parallel/comm/mpi_runtime.h"
 #include "tests/distributed/collective_rig.h"
 #include "tests/distributed/rank_device.h"
@@ -39,7 +40,9 @@ void run(Communicator& world, DeviceType device, std::string_view kind) {
   }
   const Tensor lower = buffer.slice(0, 0, 50'000), upper = buffer.slice(0, 50'000, 50'000);
   if (kind == "late_shift") {
-    if (!world.share_memory(buffer.data, buffer.bytes(), 0)) std::fprintf(stderr, "no memory is shared\n");
+    MemorySharing* const sharing = memory_sharing(world);
+    if (sharing == nullptr || !sharing->share_memory(buffer.data, buffer.bytes(), 0))
+      std::fprintf(stderr, "no memory is shared\n");
     launch(stream, Shift{.group = world, .in = lower, .out = upper, .step = 1});
     stream.synchronize();
   }
