@@ -27,12 +27,12 @@ class TensorList {
   const Tensor& operator[](int i) const { return tensors_[checked(i)]; }
   Tensor& operator[](int i) { return tensors_[checked(i)]; }
   void push_back(const Tensor& tensor) {
-    require(size_ < kMax, "TensorList holds at most 4 tensors");
+    require(size_ < kMax, "TensorList holds at most 8 tensors");
     tensors_[static_cast<std::size_t>(size_++)] = tensor;
   }
 
  private:
-  static constexpr int kMax = 4;
+  static constexpr int kMax = 8;
 
   // A tensor that was left out is not an absent one: who forgets the residual stream shall not lose it in silence.
   std::size_t checked(int i) const {
