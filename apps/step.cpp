@@ -47,6 +47,7 @@ StepActions step_actions(const Rank& rank) {
   if (shards) gathers.segments_of_bucket = points.segments_of_bucket;
   if (shards && copies_tied(rank)) gathers.tied_bucket = rank.buckets.words;
   const Schedule schedule = rank.config.schedule();
+  if (!rank.is_plan()) verify(schedule);  // a plan's is simulated
   return {.train = lower_training_step(insert_messages(schedule, rank.stage()), gpt.part_segments, points, gathers),
           .evaluate =
               lower_evaluation_step(insert_messages(forwards_of(schedule), rank.stage()), gpt.part_segments, gathers)};

@@ -2,9 +2,8 @@
 // to the host. A group serves one stream at a time: for a second stream that is not ordered by events make a
 // duplicate(). Sums are taken in rank order, in fp32 for fp32 and bf16 (rounded once) and in fp64 for fp64, so every
 // implementation gives the same bits on every rank; NCCL alone has an order of its own (nccl_communicator.h).
-// Implementations: mpi_runtime.h (processes), nccl_communicator.h (processes with a GPU each), thread_communicator.h
-// (ranks as threads, for ThreadSanitizer), single_communicator.h (one rank), plan_communicator.h (any size, on plan
-// streams only).
+// Implementations: mpi_runtime.h (processes), nccl_communicator.h (processes with a GPU each), single_communicator.h
+// (one rank), plan_communicator.h (any size, on plan streams only); tests have one of ranks as threads.
 // Errors: exit code 9 for a call that is wrong in itself, 7 when a peer made another call, failed, was lost or did not
 // come in time.
 #pragma once

@@ -6,7 +6,7 @@
 
 namespace megalith {
 
-class ContextGroup;
+struct ContextGroup;
 
 // For GptFactories::core_attention; none, the attention of one rank, for a group of one. `group` outlives the model.
 CoreAttentionFactory context_parallel_attention(ContextCommunication communication, ContextGroup& group);

@@ -47,12 +47,4 @@ struct Simulation {
 
 Simulation simulate(const Schedule& schedule, const SimulationSpec& spec);
 
-// What the sources in schedules.h say of a schedule, given one part's durations (transfers aside).
-// Time of a step beyond a stage's work, from microbatches_of_formula on. Exact for any durations with gpipe, 1f1b and
-// interleaved, for W <= F <= B with zb-h1, for W <= F = B with zb-v and dualpipe-v; else a rule of thumb: simulate.
-double published_bubble(const Schedule& schedule, const PartDurations& part);
-int microbatches_of_formula(const Schedule& schedule);
-// Most stashes that a stage keeps.
-int published_stashes(const Schedule& schedule, int stage);
-
 }  // namespace megalith

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "parallel/comm/mpi_runtime.h"
-#include "parallel/comm/thread_communicator.h"
+#include "tests/thread_ranks/thread_communicator.h"
 
 namespace {
 

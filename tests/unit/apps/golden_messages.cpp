@@ -16,7 +16,7 @@
 #include "apps/trainer.h"
 #include "core/base/error.h"
 #include "core/data/indexed_dataset.h"
-#include "parallel/comm/thread_communicator.h"
+#include "tests/thread_ranks/thread_communicator.h"
 #include "tests/unit/apps/flags_support.h"
 #include "tests/unit/apps/parse_run.h"
 

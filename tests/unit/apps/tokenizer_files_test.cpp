@@ -5,7 +5,7 @@
 #include <mutex>
 
 #include "apps/trainer.h"
-#include "parallel/comm/thread_communicator.h"
+#include "tests/thread_ranks/thread_communicator.h"
 #include "tests/unit/apps/flags_support.h"
 #include "tests/unit/apps/parse_run.h"
 

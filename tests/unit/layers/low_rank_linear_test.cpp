@@ -1,6 +1,6 @@
 // The test that CONTRIBUTING.md shows: a user's own layer against plain fp64 arithmetic, eagerly and replayed, on every
 // backend of this build.
-#include "core/layers/low_rank_linear.h"
+#include "tests/support/low_rank_linear.h"
 
 #include <gtest/gtest.h>
 

@@ -19,7 +19,7 @@
 #include "parallel/comm/plan_communicator.h"
 #include "parallel/comm/reduce_parts.h"
 #include "parallel/comm/single_communicator.h"
-#include "parallel/comm/thread_communicator.h"
+#include "tests/thread_ranks/thread_communicator.h"
 
 namespace megalith {
 namespace {

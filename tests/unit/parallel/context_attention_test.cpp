@@ -9,7 +9,7 @@
 #include "core/device/hazard_checker.h"
 #include "core/layers/host_copy.h"
 #include "core/ops/elementwise.h"
-#include "parallel/comm/thread_communicator.h"
+#include "tests/thread_ranks/thread_communicator.h"
 #include "parallel/context_parallel/context_group.h"
 #include "parallel/context_parallel/context_parallel.h"
 

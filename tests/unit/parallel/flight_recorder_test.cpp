@@ -6,7 +6,7 @@
 
 #include "parallel/comm/flight_recorder.h"
 #include "parallel/comm/hang_report.h"
-#include "parallel/comm/thread_communicator.h"
+#include "tests/thread_ranks/thread_communicator.h"
 
 namespace megalith {
 namespace {

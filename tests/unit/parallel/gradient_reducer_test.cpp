@@ -15,7 +15,7 @@
 #include "core/tensor/bf16.h"
 #include "parallel/comm/plan_communicator.h"
 #include "parallel/comm/single_communicator.h"
-#include "parallel/comm/thread_communicator.h"
+#include "tests/thread_ranks/thread_communicator.h"
 #include "parallel/data_parallel/parameter_gatherer.h"
 
 namespace megalith {

@@ -10,7 +10,7 @@
 
 #include "core/base/error.h"
 #include "parallel/comm/plan_communicator.h"
-#include "parallel/comm/thread_communicator.h"
+#include "tests/thread_ranks/thread_communicator.h"
 #include "tests/support/error_of.h"
 
 namespace megalith {

@@ -6,7 +6,7 @@
 #include <mutex>
 #include <random>
 
-#include "parallel/comm/thread_communicator.h"
+#include "tests/thread_ranks/thread_communicator.h"
 #include "parallel/data_parallel/replica_check.h"
 
 namespace megalith {

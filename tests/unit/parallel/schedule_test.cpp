@@ -14,6 +14,7 @@
 #include "core/base/error.h"
 #include "parallel/pipeline_parallel/lowering.h"
 #include "parallel/pipeline_parallel/simulator.h"
+#include "tests/unit/parallel/published.h"
 #include "tests/unit/parallel/schedule_support.h"
 
 namespace megalith {
@@ -111,8 +112,8 @@ TEST(Schedules, KeepNoMoreStashesThanPublished) {
         if (action.kind == kBackwardWeight) --in_flight;
       }
       ASSERT_EQ(in_flight, 0);
-      ASSERT_LE(most, published_stashes(schedule, stage));
-      reached[schedule.kind] += most == published_stashes(schedule, stage);
+      ASSERT_LE(most, test::published_stashes(schedule, stage));
+      reached[schedule.kind] += most == test::published_stashes(schedule, stage);
       ASSERT_EQ(played.stages[static_cast<std::size_t>(stage)].peak_stashes, static_cast<std::size_t>(most));
       ASSERT_EQ(num_columns(assign_columns(actions)), most);
     }
@@ -126,7 +127,7 @@ TEST(Schedules, WaitAsLongAsTheirFormulaSaysAtUnitCosts) {
   test::for_each_schedule([&](const Schedule& schedule) {
     if (schedule.num_microbatches < microbatches_of_formula(schedule)) return;
     const Simulation played = simulate(schedule, {});
-    ASSERT_EQ(played.bubble(), published_bubble(schedule, {}));
+    ASSERT_EQ(played.bubble(), test::published_bubble(schedule, {}));
     const double work = 3.0 * schedule.placement.num_chunks * schedule.num_microbatches;
     ASSERT_NEAR(played.bubble_share(), played.bubble() / (work + played.bubble()), 1e-12);
     if (schedule.kind == ScheduleKind::kZbV) {
@@ -160,7 +161,7 @@ TEST(Schedules, FormulasHoldForUnequalDurations) {
                                 : schedule.kind == ScheduleKind::kZbH1 ? unequal
                                 : schedule.num_microbatches % 2 == 0   ? unequal
                                                                        : long_weight;
-    ASSERT_EQ(simulate(schedule, {.parts = {part}}).bubble(), published_bubble(schedule, part));
+    ASSERT_EQ(simulate(schedule, {.parts = {part}}).bubble(), test::published_bubble(schedule, part));
     ++compared;
   });
   EXPECT_EQ(compared, test::kNumLegal - 28 - 56);

@@ -9,7 +9,7 @@
 #include "core/layers/host_copy.h"
 #include "core/ops/elementwise.h"
 #include "core/ops/op.h"
-#include "parallel/comm/thread_communicator.h"
+#include "tests/thread_ranks/thread_communicator.h"
 #include "parallel/tensor_parallel/tensor_parallel.h"
 
 namespace megalith {

@@ -1,5 +1,5 @@
 // Ranks as threads: the collective cases, and what happens when ranks disagree or fail.
-#include "parallel/comm/thread_communicator.h"
+#include "tests/thread_ranks/thread_communicator.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -12,7 +12,7 @@
 
 #include "apps/step.h"
 #include "core/base/error.h"
-#include "parallel/comm/thread_communicator.h"
+#include "tests/thread_ranks/thread_communicator.h"
 #include "parallel/pipeline_parallel/placement.h"
 #include "tests/unit/plan/plan_support.h"
 

@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "core/base/fault.h"
-#include "parallel/comm/thread_communicator.h"
+#include "tests/thread_ranks/thread_communicator.h"
 #include "tests/unit/train/training_support.h"
 
 namespace megalith {

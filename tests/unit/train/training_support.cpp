@@ -10,7 +10,7 @@
 #include <mutex>
 
 #include "core/layers/host_copy.h"
-#include "parallel/comm/thread_communicator.h"
+#include "tests/thread_ranks/thread_communicator.h"
 
 namespace megalith::test {
 

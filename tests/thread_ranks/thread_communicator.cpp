@@ -1,4 +1,4 @@
-#include "parallel/comm/thread_communicator.h"
+#include "tests/thread_ranks/thread_communicator.h"
 
 #include <fmt/format.h>
 
@@ -10,7 +10,7 @@
 
 #include "core/base/error.h"
 #include "parallel/comm/reduce_parts.h"
-#include "parallel/comm/thread_rendezvous.h"
+#include "tests/thread_ranks/thread_rendezvous.h"
 
 namespace megalith {
 

@@ -1,11 +1,16 @@
+// What the sources in schedules.h say of a schedule, given one part's durations (transfers aside).
+#pragma once
+
 #include <algorithm>
 
 #include "core/base/error.h"
 #include "parallel/pipeline_parallel/simulator.h"
 
-namespace megalith {
+namespace megalith::test {
 
-double published_bubble(const Schedule& schedule, const PartDurations& part) {
+// Time of a step beyond a stage's work, from microbatches_of_formula on. Exact for any durations with gpipe, 1f1b and
+// interleaved, for W <= F <= B with zb-h1, for W <= F = B with zb-v and dualpipe-v; else a rule of thumb: simulate.
+inline double published_bubble(const Schedule& schedule, const PartDurations& part) {
   const double f = part.forward, b = part.backward_data, w = part.backward_weight;
   const double others = schedule.placement.num_stages - 1;
   switch (schedule.kind) {
@@ -19,7 +24,7 @@ double published_bubble(const Schedule& schedule, const PartDurations& part) {
   fail({.subject = "unknown schedule"});
 }
 
-int microbatches_of_formula(const Schedule& schedule) {
+inline int microbatches_of_formula(const Schedule& schedule) {
   const int stages = schedule.placement.num_stages;
   switch (schedule.kind) {
     case ScheduleKind::kGpipe:
@@ -32,7 +37,8 @@ int microbatches_of_formula(const Schedule& schedule) {
   fail({.subject = "unknown schedule"});
 }
 
-int published_stashes(const Schedule& schedule, int stage) {
+// Most stashes that a stage keeps.
+inline int published_stashes(const Schedule& schedule, int stage) {
   const int p = schedule.placement.num_stages, v = schedule.placement.num_chunks, m = schedule.num_microbatches;
   switch (schedule.kind) {
     case ScheduleKind::kGpipe: return m;
@@ -45,4 +51,4 @@ int published_stashes(const Schedule& schedule, int stage) {
   fail({.subject = "unknown schedule"});
 }
 
-}  // namespace megalith
+}  // namespace megalith::test

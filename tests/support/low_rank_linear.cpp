@@ -1,4 +1,4 @@
-#include "core/layers/low_rank_linear.h"
+#include "tests/support/low_rank_linear.h"
 
 #include "core/layers/linear.h"
 #include "core/ops/gemm.h"

@@ -1,4 +1,4 @@
-#include "parallel/comm/thread_rendezvous.h"
+#include "tests/thread_ranks/thread_rendezvous.h"
 
 #include <fmt/format.h>
 
