@@ -1,10 +1,10 @@
 #include <fmt/format.h>
-#include <mpi.h>
 
 #include <algorithm>
 #include <cstring>
 #include <numeric>
 
+#include "parallel/comm/mpi_exchange.h"
 #include "parallel/comm/mpi_process.h"
 #include "parallel/comm/reduce_parts.h"
 
@@ -16,151 +16,6 @@ namespace {
 constexpr std::size_t kSmallBytes = 4096;
 
 enum Tag : int { kTagReduce = 1, kTagGather, kTagAllToAll, kTagBroadcast, kTagPoint };
-
-[[noreturn]] void fail_mpi(int code, const std::string& what) {
-  char text[MPI_MAX_ERROR_STRING] = "";
-  int length = 0;
-  MPI_Error_string(code, text, &length);
-  fail({.code = ExitCode::kCommunication,
-        .subject = what,
-        .got = std::string(text, static_cast<std::size_t>(length)),
-        .remedy = "see whether another rank ended or made another call"});
-}
-
-void check_mpi(int code, const std::string& what) {
-  if (code != MPI_SUCCESS) fail_mpi(code, what);
-}
-
-// Non-blocking messages that are waited for together. After an error the pending ones are left alone: their buffers may
-// still be written. So an error aborts the whole process, as seen by its groups, and MpiRuntime ends it.
-class Exchange {
- public:
-  Exchange(MPI_Comm comm, MpiProcess& process) : comm_(comm), process_(process) {}
-
-  // `call` says more of it: number, tensor, count.
-  void begin(std::string what, std::string call) {
-    what_ = std::move(what);
-    call_ = std::move(call);
-  }
-
-  void send(const void* data, std::size_t bytes, int peer, Tag tag) {
-    for_pieces(bytes, [&](std::size_t offset, int count) {
-      check_mpi(
-          MPI_Isend(static_cast<const std::byte*>(data) + offset, count, MPI_BYTE, peer, tag, comm_, add(peer, -1)),
-          what_);
-    });
-  }
-
-  void receive(void* data, std::size_t bytes, int peer, Tag tag) {
-    for_pieces(bytes, [&](std::size_t offset, int count) {
-      check_mpi(MPI_Irecv(static_cast<std::byte*>(data) + offset, count, MPI_BYTE, peer, tag, comm_, add(peer, count)),
-                what_);
-    });
-  }
-
-  // For a non-blocking collective.
-  MPI_Request* add(int peer, int expected_bytes) {
-    peers_.push_back({peer, expected_bytes});
-    requests_.push_back(MPI_REQUEST_NULL);
-    return &requests_.back();
-  }
-
-  void wait() {
-    try {
-      wait_for_all();
-    } catch (const Error& error) {
-      process_.abort(error.what());
-      for (std::size_t i = 0; i < peers_.size(); ++i) {  // nothing should arrive in memory that unwinding frees
-        if (peers_[i].expected_bytes >= 0 && requests_[i] != MPI_REQUEST_NULL) MPI_Cancel(&requests_[i]);
-      }
-      throw;
-    }
-    requests_.clear();
-    peers_.clear();
-  }
-
- private:
-  struct Peer {
-    int rank;
-    int expected_bytes;  // of a receive; -1: a send or a collective
-  };
-
-  void wait_for_all() {
-    Backoff backoff(process_.options.timeout + process_.grace);
-    statuses_.resize(requests_.size());
-    for (int done = 0; done == 0;) {
-      const int code = MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done, statuses_.data());
-      if (code != MPI_SUCCESS) fail_request(code);
-      if (done != 0) break;
-      process_.throw_if_aborted();
-      if (!backoff.pause()) fail_late();
-    }
-    for (std::size_t i = 0; i < peers_.size(); ++i) {
-      if (peers_[i].expected_bytes < 0) continue;
-      int count = 0;
-      MPI_Get_count(&statuses_[i], MPI_BYTE, &count);
-      if (count != peers_[i].expected_bytes) fail_size(peers_[i], fmt::format("{}", count));
-    }
-  }
-
-  // An empty message is sent too: sender and receiver that disagree about the size must notice.
-  template <class Post>
-  void for_pieces(std::size_t bytes, Post post) {
-    std::size_t offset = 0;
-    do {
-      const std::size_t piece = std::min(bytes - offset, process_.options.max_message_bytes);
-      post(offset, static_cast<int>(piece));
-      offset += piece;
-    } while (offset < bytes);
-  }
-
-  [[noreturn]] void fail_size(const Peer& peer, const std::string& got) const {
-    fail({.code = ExitCode::kCommunication,
-          .subject = fmt::format("{}: message from rank {}", what_, peer.rank),
-          .expected = fmt::format("{} bytes for {}", peer.expected_bytes, call_),
-          .got = got,
-          .remedy = "all ranks of a group must make the same calls with the same sizes"});
-  }
-
-  [[noreturn]] void fail_request(int code) const {
-    int error_class = MPI_SUCCESS;
-    MPI_Error_class(code, &error_class);
-    for (std::size_t i = 0; error_class == MPI_ERR_IN_STATUS && i < peers_.size(); ++i) {
-      const int error = statuses_[i].MPI_ERROR;
-      if (error == MPI_SUCCESS || error == MPI_ERR_PENDING) continue;
-      int one_class = MPI_SUCCESS;
-      MPI_Error_class(error, &one_class);
-      if (one_class == MPI_ERR_TRUNCATE) fail_size(peers_[i], "more");
-      fail_mpi(error, fmt::format("{}: rank {}", what_, peers_[i].rank));
-    }
-    if (error_class == MPI_ERR_TRUNCATE) fail_size(peers_.front(), "more");
-    fail_mpi(code, what_);
-  }
-
-  [[noreturn]] void fail_late() {
-    std::string late;
-    for (std::size_t i = 0; i < peers_.size(); ++i) {
-      int done = 0;
-      MPI_Status status;
-      MPI_Request_get_status(requests_[i], &done, &status);
-      const std::string name = peers_[i].rank < 0 ? std::string("a peer") : fmt::format("rank {}", peers_[i].rank);
-      if (done == 0 && late.find(name) == std::string::npos) late += (late.empty() ? "" : ", ") + name;
-    }
-    fail({.code = ExitCode::kCommunication,
-          .subject = what_,
-          .expected = fmt::format("all ranks within {} ms", process_.options.timeout.count()),
-          .got = "no answer from " + late,
-          .remedy = fmt::format("see whether that rank hangs or made another call than {}", call_)});
-  }
-
-  MPI_Comm comm_;
-  MpiProcess& process_;
-  std::string what_;
-  std::string call_;
-  std::vector<MPI_Request> requests_;
-  std::vector<MPI_Status> statuses_;
-  std::vector<Peer> peers_;
-};
 
 // One MPI communicator and what is pending on it. Used by one thread at a time.
 struct Plane {
@@ -176,7 +31,7 @@ struct Plane {
   Plane& operator=(const Plane&) = delete;
 
   MPI_Comm comm;
-  Exchange exchange;
+  MpiExchange exchange;
 };
 
 MPI_Comm duplicated(MPI_Comm comm) {
