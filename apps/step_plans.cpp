@@ -138,16 +138,10 @@ std::size_t MemoryUse::total() const {
 }
 
 MemoryUse memory_use(const StepPlans& plans, const CategoryBytes& persistent) {
-  MemoryUse use{.persistent = persistent,
-                .arena = plans.block_bytes(),
-                .arena_live = plans.train.live_by_category,
-                .activations = {}};
-  for (const auto& [owner, bytes] : plans.train.live_by_owner) {
-    for (int kind = 0; kind < kNumSlotKinds; ++kind) {
-      if (owner == name_of(static_cast<SlotKind>(kind))) use.activations.emplace_back(owner, bytes);
-    }
-  }
-  return use;
+  return {.persistent = persistent,
+          .arena = plans.block_bytes(),
+          .arena_live = plans.train.live_by_category,
+          .activations = plans.train.live_activations};
 }
 
 }  // namespace megalith

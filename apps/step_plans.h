@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,7 +31,7 @@ struct MemoryUse {
   CategoryBytes persistent{};  // parameters, main parameters, gradients, optimizer, ... outside the arena
   std::size_t arena = 0;       // size of the step's block
   CategoryBytes arena_live{};  // its content at the fullest moment of a training step
-  std::vector<std::pair<std::string, std::size_t>> activations;  // of these, kept activations by kind
+  std::map<std::string, std::size_t> activations;  // of these, kept activations by kind
   std::size_t total() const;
 };
 MemoryUse memory_use(const StepPlans& plans, const CategoryBytes& persistent);

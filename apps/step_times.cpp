@@ -5,6 +5,8 @@
 #include <optional>
 #include <unordered_map>
 
+#include "parallel/mesh/mesh_sizes.h"
+
 namespace megalith {
 
 namespace {
@@ -100,7 +102,7 @@ class Player {
       const double seconds = costs_.seconds(*call->second);
       clock += seconds;
       const bool in_step = !recording_.entries.empty() && index >= recording_.entries.front();
-      if (in_step && call->second->group == "dp") beside_ += seconds;
+      if (in_step && call->second->group == name_of(Axis::kDp)) beside_ += seconds;
     }
   }
 

@@ -44,7 +44,7 @@ struct ArenaPlan {
   std::size_t peak_bytes = 0;        // size of the block
   std::size_t live_bytes = 0;        // most bytes alive at once: the lower bound of any layout
   CategoryBytes live_by_category{};  // at that moment
-  std::map<std::string, std::size_t> live_by_owner;
+  std::map<std::string, std::size_t> live_activations;  // likewise, by owner
 };
 
 // Equal for plans that give the same addresses.

@@ -188,7 +188,7 @@ void find_live_peak(const std::vector<Buffer>& buffers, ArenaPlan& plan) {
     for (const Interval& life : buffer.lives) {
       if (life.begin > peak_time || life.end < peak_time) continue;
       plan.live_by_category[static_cast<std::size_t>(buffer.category)] += buffer.bytes;
-      plan.live_by_owner[buffer.owner] += buffer.bytes;
+      if (buffer.category == MemoryCategory::kActivations) plan.live_activations[buffer.owner] += buffer.bytes;
     }
   }
 }

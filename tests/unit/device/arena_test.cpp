@@ -208,7 +208,7 @@ TEST_F(ArenaPlanTest, ForecastsWhoOwnsTheMemoryAtThePeak) {
   EXPECT_EQ(p.live_bytes, 6144u);
   EXPECT_EQ(p.live_by_category[static_cast<std::size_t>(kActivations)], 4096u);
   EXPECT_EQ(p.live_by_category[static_cast<std::size_t>(kWorkspace)], 2048u);
-  EXPECT_EQ(p.live_by_owner, (std::map<std::string, std::size_t>{{"fc1", 4096}, {"scratch", 2048}}));
+  EXPECT_EQ(p.live_activations, (std::map<std::string, std::size_t>{{"fc1", 4096}}));
   EXPECT_EQ(slot(p, 1).owner, "fc1");
   EXPECT_EQ(slot(p, 1).category, kActivations);
 }
