@@ -30,11 +30,11 @@ TEST_P(CopyTest, MovesBytesBothWaysInTheStreamsOrder) {
 }
 
 TEST_P(CopyTest, TheHostMustWaitBeforeItReadsTheCopyOrReusesItsSource) {
-  HazardChecker checker;
-  Stream stream(device(), "compute", {.hazards = &checker});
-  Event done("copied");
   std::array<int, 4> host{};
   std::array<int, 4> device{};
+  HazardChecker checker;
+  Stream stream(this->device(), "compute", {.hazards = &checker});
+  Event done("copied");
   copy_from_host(stream, device.data(), host.data(), sizeof(host));
   stream.record(done);
   stream.synchronize_host(done);
