@@ -26,15 +26,24 @@ constexpr std::uint64_t pair_key(std::uint32_t first, std::uint32_t second) {
 }  // namespace
 
 NfcNormalizer::NfcNormalizer() : stable_(kCodePoints + 256, true) {
-  for (const CombiningRun& run : combining_runs()) {
-    for (std::uint32_t value = run.first; value <= run.last; ++value) stable_[value] = false;
+  std::uint32_t code = 0;
+  for (const std::uint32_t run : kCombiningRuns) {
+    code += run >> 14;
+    for (const std::uint32_t end = code + (run >> 8 & 0x3f); code < end; ++code) {
+      classes_[code] = static_cast<int>(run & 0xff);
+      stable_[code] = false;
+    }
   }
-  for (const Decomposition& entry : canonical_decompositions()) {
-    if (entry.excluded != 0) {
-      stable_[entry.composed] = false;
-    } else {
-      stable_[entry.second] = false;
-      pairs_.emplace(pair_key(entry.first, entry.second), entry.composed);
+  const std::uint32_t* packed = kDecompositions;
+  code = 0;
+  for (const std::uint32_t run : kDecomposedRuns) {
+    code += run >> 12;
+    for (const std::uint32_t end = code + (run & 0xfff); code < end; ++code, ++packed) {
+      const std::uint32_t second = kSecondCodePoints[*packed & 0x7f];
+      pairs_[code] = pair_key(*packed >> 8, second);
+      const bool composes = (*packed & 0x80) == 0;
+      stable_[composes ? second : code] = false;
+      if (composes) composed_[pairs_[code]] = code;
     }
   }
   for (std::uint32_t i = 0; i < kVowelCount; ++i) stable_[kVowels + i] = false;
@@ -102,14 +111,14 @@ void NfcNormalizer::decompose(std::uint32_t value, std::vector<Char>& chars) con
     if (index % kTailCount != 0) chars.push_back({kTails + index % kTailCount, 0});
     return;
   }
-  const std::span<const Decomposition> table = canonical_decompositions();
-  const auto found = std::ranges::lower_bound(table, value, {}, &Decomposition::composed);
-  if (found == table.end() || found->composed != value) {
-    chars.push_back({value, combining_class(value)});
+  if (const auto found = pairs_.find(value); found != pairs_.end()) {
+    decompose(static_cast<std::uint32_t>(found->second >> 32), chars);
+    const auto second = static_cast<std::uint32_t>(found->second);
+    if (second != 0) decompose(second, chars);
     return;
   }
-  decompose(found->first, chars);
-  if (found->second != 0) decompose(found->second, chars);
+  const auto combining = classes_.find(value);
+  chars.push_back({value, combining == classes_.end() ? 0 : combining->second});
 }
 
 std::uint32_t NfcNormalizer::composed(std::uint32_t first, std::uint32_t second) const {
@@ -119,16 +128,8 @@ std::uint32_t NfcNormalizer::composed(std::uint32_t first, std::uint32_t second)
   const std::uint32_t syllable = first - kSyllables;
   const std::uint32_t tail = second - kTails;
   if (syllable < kSyllableCount && syllable % kTailCount == 0 && tail > 0 && tail < kTailCount) return first + tail;
-  const auto found = pairs_.find(pair_key(first, second));
-  return found == pairs_.end() ? 0 : found->second;
-}
-
-int NfcNormalizer::combining_class(std::uint32_t value) const {
-  const std::span<const CombiningRun> runs = combining_runs();
-  const auto after = std::ranges::upper_bound(runs, value, {}, &CombiningRun::first);
-  if (after == runs.begin()) return 0;
-  const CombiningRun& run = *std::prev(after);
-  return value <= run.last ? run.combining_class : 0;
+  const auto found = composed_.find(pair_key(first, second));
+  return found == composed_.end() ? 0 : found->second;
 }
 
 }  // namespace megalith

@@ -25,10 +25,11 @@ class NfcNormalizer {
   void append_span(std::string& out, std::string_view span) const;
   void decompose(std::uint32_t value, std::vector<Char>& chars) const;
   std::uint32_t composed(std::uint32_t first, std::uint32_t second) const;  // 0: they do not compose
-  int combining_class(std::uint32_t value) const;
 
-  std::vector<bool> stable_;                                // stays, and what is before it does not matter
-  std::unordered_map<std::uint64_t, std::uint32_t> pairs_;  // first << 32 | second -> composed
+  std::vector<bool> stable_;                                   // stays, and what is before it does not matter
+  std::unordered_map<std::uint32_t, int> classes_;             // of combining characters
+  std::unordered_map<std::uint32_t, std::uint64_t> pairs_;     // composed -> first << 32 | second, which may be 0
+  std::unordered_map<std::uint64_t, std::uint32_t> composed_;  // the other way, but for those that never compose
 };
 
 }  // namespace megalith

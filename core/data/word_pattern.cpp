@@ -1,4 +1,6 @@
 // The names and the spellings of the patterns; word_scanner.cpp is what they mean.
+#include <algorithm>
+#include <span>
 #include <utility>
 
 #include "core/data/word_scanner.h"
@@ -7,14 +9,16 @@ namespace megalith {
 
 namespace {
 
-constexpr std::pair<std::string_view, WordPattern> kNames[] = {
+using Named = std::pair<std::string_view, WordPattern>;
+
+constexpr Named kNames[] = {
     {"gpt2", WordPattern::kGpt2},     {"cl100k", WordPattern::kCl100k}, {"llama3", WordPattern::kLlama3},
     {"qwen2", WordPattern::kQwen2},   {"o200k", WordPattern::kO200k},   {"v1", WordPattern::kTikTokenV1},
     {"v2", WordPattern::kTikTokenV2},
 };
 
 // Without tiktoken's cl100k: its {1,3}+ is possessive there, but means another thing to Hugging Face's library.
-constexpr std::pair<std::string_view, WordPattern> kSpellings[] = {
+constexpr Named kSpellings[] = {
     {R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)", WordPattern::kGpt2},
     {R"('(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)", WordPattern::kGpt2},
     {R"('(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s)", WordPattern::kGpt2},
@@ -38,29 +42,19 @@ constexpr std::pair<std::string_view, WordPattern> kSpellings[] = {
      WordPattern::kTikTokenV2},
 };
 
+std::optional<WordPattern> find(std::span<const Named> known, std::string_view text) {
+  const auto found = std::ranges::find(known, text, &Named::first);
+  return found == known.end() ? std::nullopt : std::optional(found->second);
+}
+
 }  // namespace
 
-std::string_view to_string(WordPattern pattern) {
-  for (const auto& [name, value] : kNames) {
-    if (value == pattern) return name;
-  }
-  return {};
-}
+std::string_view to_string(WordPattern pattern) { return std::ranges::find(kNames, pattern, &Named::second)->first; }
 
 std::string_view word_pattern_names() { return "gpt2, cl100k, llama3, qwen2, o200k, v1 or v2"; }
 
-std::optional<WordPattern> word_pattern_of_name(std::string_view name) {
-  for (const auto& [known, pattern] : kNames) {
-    if (known == name) return pattern;
-  }
-  return std::nullopt;
-}
+std::optional<WordPattern> word_pattern_of_name(std::string_view name) { return find(kNames, name); }
 
-std::optional<WordPattern> word_pattern_of_regex(std::string_view regex) {
-  for (const auto& [known, pattern] : kSpellings) {
-    if (known == regex) return pattern;
-  }
-  return std::nullopt;
-}
+std::optional<WordPattern> word_pattern_of_regex(std::string_view regex) { return find(kSpellings, regex); }
 
 }  // namespace megalith

@@ -1,8 +1,7 @@
 #include "core/data/word_scanner.h"
 
-#include <algorithm>
-
 #include "core/base/utf8.h"
+#include "core/data/unicode_tables.h"
 
 namespace megalith {
 
@@ -23,32 +22,25 @@ constexpr bool is_in(CharClass type, unsigned types) { return (bit(type) & types
 
 }  // namespace
 
-CharClasses::CharClasses() {
-  std::vector<CharClass> all(kCodePoints + 256, CharClass::kOther);
-  const std::span<const std::uint32_t> runs = char_class_runs();
-  for (std::size_t i = 0; i < runs.size(); ++i) {
-    const std::uint32_t end = i + 1 < runs.size() ? runs[i + 1] >> 3 : kCodePoints;
-    for (std::uint32_t code = runs[i] >> 3; code < end; ++code) all[code] = static_cast<CharClass>(runs[i] & 7);
-  }
-  for (std::size_t block = 0; block < block_of_.size(); ++block) {
-    const auto first = all.begin() + static_cast<std::ptrdiff_t>(block << 8);
-    std::size_t same = 0;
-    while (same << 8 < blocks_.size() &&
-           !std::equal(first, first + 256, blocks_.begin() + static_cast<std::ptrdiff_t>(same << 8))) {
-      ++same;
+const std::vector<CharClass>& char_classes() {
+  static const std::vector<CharClass> all = [] {
+    std::vector<CharClass> classes;
+    classes.reserve(kCodePoints + 256);
+    for (const std::uint32_t run : kCharClassRuns) {
+      const bool by_turns = (run & 8) != 0;
+      for (std::uint32_t i = 0; i < run >> 4; ++i) {
+        const CharClass letter = i % 2 == 0 ? CharClass::kUpper : CharClass::kLower;
+        classes.push_back(by_turns ? letter : static_cast<CharClass>(run & 7));
+      }
     }
-    if (same << 8 == blocks_.size()) blocks_.insert(blocks_.end(), first, first + 256);
-    block_of_[block] = static_cast<std::uint16_t>(same);
-  }
-}
-
-const CharClasses& CharClasses::shared() {
-  static const CharClasses classes;
-  return classes;
+    classes.resize(kCodePoints + 256, CharClass::kOther);
+    return classes;
+  }();
+  return all;
 }
 
 WordScanner::WordScanner(WordPattern pattern)
-    : pattern_(pattern), rules_(rules_of(pattern)), classes_(CharClasses::shared()) {}
+    : pattern_(pattern), rules_(rules_of(pattern)), classes_(char_classes().data()) {}
 
 WordScanner::Rules WordScanner::rules_of(WordPattern pattern) {
   switch (pattern) {
@@ -68,9 +60,9 @@ WordScanner::Rules WordScanner::rules_of(WordPattern pattern) {
 inline WordScanner::Char WordScanner::peek(std::string_view text, std::size_t at) const {
   if (at >= text.size()) return {CharClass::kEnd, 0};
   const auto byte = static_cast<unsigned char>(text[at]);
-  if (byte < 0x80) return {classes_.ascii(byte), 1};
+  if (byte < 0x80) return {classes_[byte], 1};
   const CodePoint code = decode_utf8(text, at);
-  return {classes_.of(code.value), code.bytes};
+  return {classes_[code.value], code.bytes};
 }
 
 inline std::size_t WordScanner::run(std::string_view text, std::size_t at, unsigned types) const {

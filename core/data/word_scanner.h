@@ -2,16 +2,28 @@
 // as a scanner that never goes back over a word. An expression is only ever recognised, never executed.
 #pragma once
 
-#include <array>
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string_view>
 #include <vector>
 
-#include "core/data/unicode_tables.h"
-
 namespace megalith {
+
+// What the patterns tell apart.
+enum class CharClass : std::uint8_t {
+  kOther,    // none of the below
+  kSpace,    // \s, but for:
+  kNewline,  // \r and \n
+  kNumber,   // \p{N}
+  kUpper,    // \p{Lu} \p{Lt}
+  kLower,    // \p{Ll}
+  kLetter,   // \p{Lm} \p{Lo}
+  kMark,     // \p{M}
+  kEnd,      // of the text
+};
+
+// By code point, with the 256 values of bytes that are no code points (decode_utf8); unpacked at the first call.
+const std::vector<CharClass>& char_classes();
 
 // kGpt2: GPT-2, r50k, p50k and the ByteLevel pre-tokenizer of Hugging Face. kCl100k: cl100k_base as tiktoken has it;
 // differs from kLlama3 in white space at the end of the text. kQwen2: as kLlama3, but each digit is a word; Qwen3 too.
@@ -22,21 +34,6 @@ std::string_view to_string(WordPattern pattern);                           // "g
 std::optional<WordPattern> word_pattern_of_name(std::string_view name);    // as to_string gives it
 std::string_view word_pattern_names();                                     // "gpt2, cl100k, ... or v2", for messages
 std::optional<WordPattern> word_pattern_of_regex(std::string_view regex);  // spelled as in tokenizer.json
-
-// The class of each code point, by two look-ups.
-class CharClasses {
- public:
-  static const CharClasses& shared();  // unpacked from the tables at the first call
-
-  CharClass ascii(unsigned char byte) const { return blocks_[byte]; }  // byte < 128
-  CharClass of(std::uint32_t value) const { return blocks_[block_of_[value >> 8] << 8 | (value & 0xff)]; }
-
- private:
-  CharClasses();
-
-  std::array<std::uint16_t, 0x1101> block_of_{};  // one more for the bytes of no code point, see decode_utf8
-  std::vector<CharClass> blocks_;                 // 256 code points each
-};
 
 class WordScanner {
  public:
@@ -73,7 +70,7 @@ class WordScanner {
 
   WordPattern pattern_;
   Rules rules_;
-  const CharClasses& classes_;
+  const CharClass* classes_;  // by code point
 };
 
 }  // namespace megalith

@@ -71,7 +71,7 @@ def sources():
     for folder in ["core", "parallel", "apps", "tests/unit", "tests/tokenizer", "tests/style"]:
         for where, _, names in sorted(os.walk(os.path.join(ROOT, folder))):
             for name in sorted(names):
-                if name.endswith((".cpp", ".h", ".cu", ".txt", ".sh", ".py")) and "_table.cpp" not in name:
+                if name.endswith((".cpp", ".h", ".cu", ".txt", ".sh", ".py")) and "_table" not in name:
                     with open(os.path.join(where, name), encoding="utf-8", newline="") as file:
                         documents += cut(file.read(), 5000)
     return documents
