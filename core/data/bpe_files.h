@@ -5,7 +5,6 @@
 #pragma once
 
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "core/data/bpe_model.h"
@@ -13,8 +12,8 @@
 namespace megalith {
 
 struct TokenizerFile {
-  std::string name;       // its path, for messages
-  std::string_view text;  // its content
+  std::string name;  // its path, for messages
+  std::string text;
 };
 
 // vocab.json, an object of token and id, and merges.txt, a pair a line, both in GPT-2's spelling of bytes. Added tokens

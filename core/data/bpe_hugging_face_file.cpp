@@ -25,8 +25,12 @@ std::string shown(const Json& value) {
   return value.is_structured() ? value.type_name() : value.dump();
 }
 
+[[noreturn]] void refuse(const Node& node, const std::string& expected) {
+  refuse_tokenizer_file(node.place, expected, shown(node.value));
+}
+
 void want_object(const Node& node, std::initializer_list<std::string_view> keys) {
-  if (!node.value.is_object()) refuse_tokenizer_file(node.place, "an object", shown(node.value));
+  if (!node.value.is_object()) refuse(node, "an object");
   for (const auto& [key, value] : node.value.items()) {
     if (std::ranges::find(keys, key) == keys.end()) {
       refuse_tokenizer_file(node.place, fmt::format("the keys {}", fmt::join(keys, ", ")), quoted_bytes(key));
@@ -44,23 +48,32 @@ Node member(const Node& node, const char* key) {
 
 bool boolean(const Node& node, bool otherwise) {
   if (node.value.is_null()) return otherwise;
-  if (!node.value.is_boolean()) refuse_tokenizer_file(node.place, "true or false", shown(node.value));
+  if (!node.value.is_boolean()) refuse(node, "true or false");
   return node.value.get<bool>();
 }
 
+const Json& array(const Node& node, const char* expected = "an array") {
+  if (!node.value.is_array()) refuse(node, expected);
+  return node.value;
+}
+
 const std::string& text(const Node& node) {
-  if (!node.value.is_string()) refuse_tokenizer_file(node.place, "a text", shown(node.value));
+  if (!node.value.is_string()) refuse(node, "a text");
   return node.value.get_ref<const std::string&>();
 }
 
 void want_none(const Node& node, const char* expected) {
   const bool is_none = node.value.is_null() || node.value == "" || node.value == 0 || node.value == false;
-  if (!is_none) refuse_tokenizer_file(node.place, expected, shown(node.value));
+  if (!is_none) refuse(node, expected);
 }
 
 const std::string& type_of(const Node& node) {
-  if (!node.value.is_object()) refuse_tokenizer_file(node.place, "an object with a type", shown(node.value));
+  if (!node.value.is_object()) refuse(node, "an object with a type");
   return text(member(node, "type"));
+}
+
+void want_type(const Node& node, std::string_view type, const char* expected) {
+  if (type_of(node) != type) refuse_tokenizer_file(node.place, expected, quoted_bytes(type_of(node)));
 }
 
 void read_normalizer(BpeVocabulary& vocabulary, const Node& node) {
@@ -72,8 +85,7 @@ void read_normalizer(BpeVocabulary& vocabulary, const Node& node) {
   } else if (type == "Sequence") {
     want_object(node, {"type", "normalizers"});
     const Node list = member(node, "normalizers");
-    if (!list.value.is_array()) refuse_tokenizer_file(list.place, "an array", shown(list.value));
-    for (const Json& item : list.value) read_normalizer(vocabulary, {item, list.place});
+    for (const Json& item : array(list)) read_normalizer(vocabulary, {item, list.place});
   } else {
     refuse_tokenizer_file(node.place, "none, NFC or a Sequence of it", quoted_bytes(type));
   }
@@ -81,15 +93,14 @@ void read_normalizer(BpeVocabulary& vocabulary, const Node& node) {
 
 // Returns use_regex.
 bool read_byte_level(BpeVocabulary& vocabulary, const Node& node) {
-  if (type_of(node) != "ByteLevel") refuse_tokenizer_file(node.place, "ByteLevel", shown(node.value["type"]));
+  want_type(node, "ByteLevel", "ByteLevel");
   want_object(node, {"type", "add_prefix_space", "trim_offsets", "use_regex"});
   vocabulary.prefix_space = boolean(member(node, "add_prefix_space"), true);
   return boolean(member(node, "use_regex"), true);
 }
 
 WordPattern read_split(const Node& node) {
-  if (type_of(node) != "Split")
-    refuse_tokenizer_file(node.place, "Split and then ByteLevel", shown(node.value["type"]));
+  want_type(node, "Split", "Split and then ByteLevel");
   want_object(node, {"type", "pattern", "behavior", "invert"});
   const std::string& behavior = text(member(node, "behavior"));
   const bool invert = boolean(member(node, "invert"), false);
@@ -130,9 +141,8 @@ void read_pre_tokenizer(BpeVocabulary& vocabulary, const Node& node) {
 }
 
 void read_merges(SpelledVocabulary& spelled, const Node& node) {
-  if (!node.value.is_array()) refuse_tokenizer_file(node.place, "an array of merges", shown(node.value));
   std::size_t number = 0;
-  for (const Json& merge : node.value) {
+  for (const Json& merge : array(node, "an array of merges")) {
     const std::string place = fmt::format("{}[{}]", node.place, number++);
     if (merge.is_string()) {
       const std::string_view both = merge.get_ref<const std::string&>();
@@ -153,7 +163,7 @@ SpelledVocabulary read_model(BpeVocabulary& vocabulary, const Node& node) {
   want_object(node, {"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
                      "byte_fallback", "ignore_merges", "vocab", "merges"});
   if (const Node type = member(node, "type"); !type.value.is_null() && text(type) != "BPE") {
-    refuse_tokenizer_file(type.place, "BPE", shown(type.value));
+    refuse(type, "BPE");
   }
   want_none(member(node, "dropout"), "none: the same text is to give the same ids");
   want_none(member(node, "continuing_subword_prefix"), "none for a tokenizer of bytes");
@@ -180,7 +190,7 @@ void read_added_token(BpeVocabulary& vocabulary, const SpelledVocabulary& spelle
                           std::to_string(content.size()));
   }
   if (!id.value.is_number_unsigned() || id.value > kMaxTokenId) {
-    refuse_tokenizer_file(id.place, fmt::format("an id from 0 to {}", kMaxTokenId), shown(id.value));
+    refuse(id, fmt::format("an id from 0 to {}", kMaxTokenId));
   }
   const bool special = boolean(member(node, "special"), false);
   const AddedToken token{
@@ -226,15 +236,14 @@ BpeVocabulary parse_hugging_face_file(const TokenizerFile& file) {
   want_none(member(root, "padding"), "none: the tokens of the text alone are wanted");
   read_normalizer(vocabulary, member(root, "normalizer"));
   read_pre_tokenizer(vocabulary, member(root, "pre_tokenizer"));
-  if (const Node decoder = member(root, "decoder"); !decoder.value.is_null() && type_of(decoder) != "ByteLevel") {
-    refuse_tokenizer_file(decoder.place, "ByteLevel", quoted_bytes(type_of(decoder)));
+  if (const Node decoder = member(root, "decoder"); !decoder.value.is_null()) {
+    want_type(decoder, "ByteLevel", "ByteLevel");
   }
   const SpelledVocabulary spelled = read_model(vocabulary, member(root, "model"));
   const Node added = member(root, "added_tokens");
   if (!added.value.is_null()) {
-    if (!added.value.is_array()) refuse_tokenizer_file(added.place, "an array", shown(added.value));
     std::size_t number = 0;
-    for (const Json& token : added.value) {
+    for (const Json& token : array(added)) {
       read_added_token(vocabulary, spelled, {token, fmt::format("{}[{}]", added.place, number++)});
     }
     check_added(vocabulary, spelled, added.place);

@@ -51,13 +51,13 @@ WordCache::Key WordCache::key_of(std::string_view word) {
   char bytes[24] = {};
   std::copy(word.begin(), word.end(), bytes);
   bytes[23] = static_cast<char>(word.size());
-  return {std::bit_cast<std::array<std::uint64_t, 3>>(bytes)};
+  return std::bit_cast<Key>(bytes);
 }
 
 WordCache::Entry& WordCache::entry_for(const Key& key) {
   constexpr std::size_t kEntries = std::size_t{1} << 16;  // 4 MiB
   if (entries_.empty()) entries_.resize(kEntries);
-  const std::uint64_t hash = mix(mix(mix(key.words[0]) + key.words[1]) + key.words[2]);
+  const std::uint64_t hash = mix(mix(mix(key[0]) + key[1]) + key[2]);
   return entries_[hash % kEntries];
 }
 
@@ -138,7 +138,6 @@ inline const BpeModel::Pair* BpeModel::find_pair(std::int32_t left, std::int32_t
 }
 
 void BpeModel::encode(std::string_view text, std::vector<std::int32_t>& ids, WordCache& cache) const {
-  if (added_.empty()) return encode_normalized(text, ids, cache);
   added_.cut(
       text, [&](std::string_view part) { encode_normalized(part, ids, cache); },
       [&](std::int32_t id) { ids.push_back(id); });
@@ -150,18 +149,11 @@ void BpeModel::encode_normalized(std::string_view text, std::vector<std::int32_t
     nfc_->append(normalized, text);
     text = normalized;
   }
-  if (added_normalized_.empty()) return encode_plain(text, ids, cache);
-  added_normalized_.cut(
-      text, [&](std::string_view part) { encode_plain(part, ids, cache); },
-      [&](std::int32_t id) { ids.push_back(id); });
-}
-
-void BpeModel::encode_plain(std::string_view text, std::vector<std::int32_t>& ids, WordCache& cache) const {
-  if (prefix_space_ && !text.empty() && text.front() != ' ') {
-    encode_words(' ' + std::string(text), ids, cache);
-  } else {
-    encode_words(text, ids, cache);
-  }
+  const auto encode_part = [&](std::string_view part) {
+    if (prefix_space_ && part.front() != ' ') return encode_words(' ' + std::string(part), ids, cache);
+    encode_words(part, ids, cache);
+  };
+  added_normalized_.cut(text, encode_part, [&](std::int32_t id) { ids.push_back(id); });
 }
 
 void BpeModel::encode_words(std::string_view text, std::vector<std::int32_t>& ids, WordCache& cache) const {
@@ -175,7 +167,7 @@ void BpeModel::encode_words(std::string_view text, std::vector<std::int32_t>& id
     }
     const WordCache::Key key = WordCache::key_of(word);
     WordCache::Entry& entry = cache.entry_for(key);
-    if (entry.key.words != key.words) {
+    if (entry.key != key) {
       const std::size_t before = ids.size();
       encode_word(word, ids);
       const std::size_t count = ids.size() - before;
@@ -195,11 +187,7 @@ void BpeModel::encode_word(std::string_view word, std::vector<std::int32_t>& ids
       return;
     }
   }
-  if (word.size() <= kShortWord) {
-    merge_short(word, ids);
-  } else {
-    merge_long(word, ids);
-  }
+  word.size() <= kShortWord ? merge_short(word, ids) : merge_long(word, ids);
 }
 
 void BpeModel::merge_short(std::string_view word, std::vector<std::int32_t>& ids) const {

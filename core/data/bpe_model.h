@@ -58,9 +58,7 @@ class WordCache {
  public:
   static constexpr std::size_t kMaxBytes = 23;
   static constexpr std::size_t kMaxIds = 9;
-  struct Key {
-    std::array<std::uint64_t, 3> words;  // bytes of the word, zeros, its length
-  };
+  using Key = std::array<std::uint64_t, 3>;  // bytes of the word, zeros, its length
   struct Entry {
     Key key;
     std::uint32_t count;
@@ -96,7 +94,6 @@ class BpeModel {
   struct LongWord;
 
   void encode_normalized(std::string_view text, std::vector<std::int32_t>& ids, WordCache& cache) const;
-  void encode_plain(std::string_view text, std::vector<std::int32_t>& ids, WordCache& cache) const;
   void encode_words(std::string_view text, std::vector<std::int32_t>& ids, WordCache& cache) const;
   void encode_word(std::string_view word, std::vector<std::int32_t>& ids) const;
   void merge_short(std::string_view word, std::vector<std::int32_t>& ids) const;

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/base/error.h"
+#include "core/base/take_part.h"
 #include "core/base/utf8.h"
 
 namespace megalith {
@@ -15,22 +16,29 @@ namespace {
 constexpr int kMaxDepth = 32;
 constexpr std::int64_t kMaxValues = std::int64_t{1} << 22;  // large real files have a million
 
-// Bytes that are printable in Latin-1 spell themselves; the others are U+0100 and on, in order.
-constexpr bool spells_itself(std::uint32_t byte) {
-  return (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte <= 0xac) || (byte >= 0xae && byte <= 0xff);
-}
-
-struct Spelling {
-  std::array<std::int16_t, 0x144> byte_of{};  // -1: none
-  constexpr Spelling() {
-    std::uint32_t next = 0x100;
-    for (std::int16_t& byte : byte_of) byte = -1;
-    for (std::uint32_t byte = 0; byte < 256; ++byte) {
-      byte_of[spells_itself(byte) ? byte : next++] = static_cast<std::int16_t>(byte);
-    }
+// Bytes that are printable in Latin-1 spell themselves; the others are U+0100 and on, in order. -1: no byte's.
+constexpr std::array<std::int16_t, 0x144> kByteOf = [] {
+  std::array<std::int16_t, 0x144> byte_of;
+  byte_of.fill(-1);
+  std::size_t next = 0x100;
+  for (std::int16_t byte = 0; byte < 256; ++byte) {
+    const bool itself = (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte <= 0xff && byte != 0xad);
+    byte_of[itself ? static_cast<std::size_t>(byte) : next++] = byte;
   }
-};
-constexpr Spelling kSpelling;
+  return byte_of;
+}();
+
+// The bytes that `spelled` stands for; none if a character of it stands for no byte.
+std::optional<std::string> bytes_of_spelling(std::string_view spelled) {
+  std::string bytes;
+  for (std::size_t at = 0; at < spelled.size();) {
+    const CodePoint code = decode_utf8(spelled, at);
+    if (code.value >= kByteOf.size() || kByteOf[code.value] < 0) return std::nullopt;
+    bytes += static_cast<char>(kByteOf[code.value]);
+    at += code.bytes;
+  }
+  return bytes;
+}
 
 struct Extent {
   int depth = 0;            // deepest nesting of brackets outside of strings; for JSON it is that of the values
@@ -60,18 +68,17 @@ Extent extent_of(std::string_view text) {
   return extent;
 }
 
-}  // namespace
-
-std::optional<std::string> bytes_of_spelling(std::string_view spelled) {
-  std::string bytes;
-  for (std::size_t at = 0; at < spelled.size();) {
-    const CodePoint code = decode_utf8(spelled, at);
-    if (code.value >= kSpelling.byte_of.size() || kSpelling.byte_of[code.value] < 0) return std::nullopt;
-    bytes += static_cast<char>(kSpelling.byte_of[code.value]);
-    at += code.bytes;
+std::optional<std::int32_t> id_of(const BpeVocabulary& vocabulary, std::string_view name) {
+  for (const AddedToken& token : vocabulary.added) {
+    if (token.text == name) return token.id;
   }
-  return bytes;
+  for (const auto& [bytes, id] : vocabulary.tokens) {
+    if (bytes == name) return id;
+  }
+  return std::nullopt;
 }
+
+}  // namespace
 
 void refuse_tokenizer_file(const std::string& place, const std::string& expected, const std::string& got,
                            const std::string& remedy) {
@@ -94,6 +101,13 @@ void check_file_size(const TokenizerFile& file) {
 
 std::string described_line(std::string_view line) {
   return fmt::format("a line (bytes: {}, spaces: {})", line.size(), std::ranges::count(line, ' '));
+}
+
+void check_byte_ids(const BpeVocabulary& vocabulary, const std::string& place, const std::string& remedy) {
+  const auto lacking = std::ranges::find(vocabulary.byte_ids, -1);
+  if (lacking == vocabulary.byte_ids.end()) return;
+  refuse_tokenizer_file(place, "a token for each of the 256 bytes",
+                        fmt::format("none for byte 0x{:02x}", lacking - vocabulary.byte_ids.begin()), remedy);
 }
 
 nlohmann::json parse_tokenizer_json(const TokenizerFile& file) {
@@ -120,12 +134,7 @@ SpelledVocabulary::SpelledVocabulary(BpeVocabulary& vocabulary, const std::strin
   if (!vocab.is_object()) refuse_tokenizer_file(place, "an object of tokens and their ids", vocab.type_name());
   ids_.reserve(vocab.size());
   vocabulary.byte_ids.fill(-1);
-  for (const auto& [token, id] : vocab.items()) {
-    if (!id.is_number_integer()) {
-      refuse_tokenizer_file(fmt::format("{}: token {}", place, quoted_bytes(token)), "an integer id", id.type_name());
-    }
-    add_token(place, token, id.get<std::int64_t>());  // 2^63 and more come out negative
-  }
+  for (const auto& [token, id] : vocab.items()) add_token(place, token, id);
   std::vector<std::pair<std::int32_t, const std::string*>> by_id;
   for (const auto& [token, id] : ids_) by_id.emplace_back(id, &token);
   std::ranges::sort(by_id);
@@ -135,23 +144,20 @@ SpelledVocabulary::SpelledVocabulary(BpeVocabulary& vocabulary, const std::strin
                           fmt::format("{} and {} with id {}", quoted_bytes(*by_id[i - 1].second),
                                       quoted_bytes(*by_id[i].second), by_id[i].first));
   }
-  for (std::size_t byte = 0; byte < 256; ++byte) {
-    if (vocabulary.byte_ids[byte] >= 0) continue;
-    refuse_tokenizer_file(place, "a token for each of the 256 bytes", fmt::format("none for byte 0x{:02x}", byte),
-                          "the tokenizer is not one of bytes, or was trained without their alphabet");
-  }
+  check_byte_ids(vocabulary, place, "the tokenizer is not one of bytes, or was trained without their alphabet");
 }
 
-void SpelledVocabulary::add_token(const std::string& place, const std::string& spelled, std::int64_t id) {
-  if (id < 0 || id > kMaxTokenId) {
-    refuse_tokenizer_file(fmt::format("{}: token {}", place, quoted_bytes(spelled)),
-                          fmt::format("an id from 0 to {}", kMaxTokenId), "one out of range");
-  }
+void SpelledVocabulary::add_token(const std::string& place, const std::string& spelled, const nlohmann::json& id) {
+  const auto refuse = [&](const std::string& expected, const std::string& got) {
+    refuse_tokenizer_file(fmt::format("{}: token {}", place, quoted_bytes(spelled)), expected, got);
+  };
+  if (!id.is_number_integer()) refuse("an integer id", id.type_name());
+  const auto number = id.get<std::int64_t>();  // 2^63 and more come out negative
+  if (number < 0 || number > kMaxTokenId) refuse(fmt::format("an id from 0 to {}", kMaxTokenId), "one out of range");
   if (spelled.empty() || spelled.size() > 2 * kMaxTokenBytes) {
-    refuse_tokenizer_file(fmt::format("{}: token {}", place, quoted_bytes(spelled)),
-                          fmt::format("1 to {} bytes", kMaxTokenBytes), fmt::format("{}", spelled.size()));
+    refuse(fmt::format("1 to {} bytes", kMaxTokenBytes), std::to_string(spelled.size()));
   }
-  const auto small_id = static_cast<std::int32_t>(id);
+  const auto small_id = static_cast<std::int32_t>(number);
   std::optional<std::string> bytes = bytes_of_spelling(spelled);
   if (!bytes) {
     vocabulary_.opaque.push_back(small_id);
@@ -178,11 +184,39 @@ void SpelledVocabulary::add_merge(const std::string& place, std::string_view lef
     if (!found) refuse_tokenizer_file(place, "merges of tokens in the vocabulary", which);
     return *found;
   };
-  const auto rank = static_cast<std::int32_t>(vocabulary_.merges.size());
   vocabulary_.merges.push_back({.left = id(left, "a first one that is not"),
                                 .right = id(right, "a second one that is not"),
                                 .merged = id(merged_, "two that together are none"),
-                                .rank = rank});
+                                .rank = static_cast<std::int32_t>(vocabulary_.merges.size())});
+}
+
+BpeVocabulary parse_gpt2_files(const TokenizerFile& vocab_file, const TokenizerFile& merge_file) {
+  BpeVocabulary vocabulary{.source = vocab_file.name, .pattern = WordPattern::kGpt2};
+  SpelledVocabulary spelled(vocabulary, vocab_file.name, parse_tokenizer_json(vocab_file));
+  check_file_size(merge_file);
+  std::string_view rest = merge_file.text;
+  for (std::int64_t number = 1; !rest.empty(); ++number) {
+    std::string_view line = take_part(rest, '\n');
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    if (line.starts_with("#version")) continue;
+    const std::string place = fmt::format("{}:{}", merge_file.name, number);
+    const std::size_t space = line.find(' ');
+    if (space == std::string_view::npos || space == 0 || space + 1 == line.size() || line.rfind(' ') != space) {
+      refuse_tokenizer_file(place, "two tokens with a space between", described_line(line));
+    }
+    spelled.add_merge(place, line.substr(0, space), line.substr(space + 1));
+  }
+  return vocabulary;
+}
+
+std::int32_t find_eod(const BpeVocabulary& vocabulary, const std::string& name) {
+  const std::vector<std::string> names =
+      name.empty() ? std::vector<std::string>{"<|endoftext|>", "<|end_of_text|>", "</s>"} : std::vector{name};
+  for (const std::string& candidate : names) {
+    if (const std::optional<std::int32_t> id = id_of(vocabulary, candidate)) return *id;
+  }
+  refuse_usage("--eod-token", fmt::format("a token of {} that ends documents", vocabulary.source),
+               name.empty() ? fmt::format("none, and there is no {}", fmt::join(names, ", ")) : quoted_bytes(name));
 }
 
 }  // namespace megalith

@@ -1,4 +1,5 @@
-// GPT-2's files spell each byte of a token as a printable character, and what is common to the readers of such files.
+// What the readers of tokenizers' files share. GPT-2's and Hugging Face's spell each byte of a token as a printable
+// character.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +14,13 @@
 
 namespace megalith {
 
-// The bytes that `spelled` stands for; none if a character of it stands for no byte.
-std::optional<std::string> bytes_of_spelling(std::string_view spelled);
-
 [[noreturn]] void refuse_tokenizer_file(const std::string& place, const std::string& expected, const std::string& got,
                                         const std::string& remedy = {});
 
 void check_file_size(const TokenizerFile& file);  // at most kMaxTokenizerFileBytes
+
+// Each of the 256 bytes has to be a token.
+void check_byte_ids(const BpeVocabulary& vocabulary, const std::string& place, const std::string& remedy = {});
 
 // At most 40 bytes of a file's text, printable, in quotes.
 std::string quoted_bytes(std::string_view text);
@@ -40,7 +41,7 @@ class SpelledVocabulary {
   std::optional<std::int32_t> id_of(std::string_view spelled) const;
 
  private:
-  void add_token(const std::string& place, const std::string& spelled, std::int64_t id);
+  void add_token(const std::string& place, const std::string& spelled, const nlohmann::json& id);
 
   BpeVocabulary& vocabulary_;
   std::unordered_map<std::string, std::int32_t> ids_;

@@ -1,9 +1,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 
 #include "core/base/error.h"
+#include "core/base/parse_number.h"
 #include "core/base/take_part.h"
 #include "core/data/bpe_files.h"
 #include "core/data/bpe_spelling.h"
@@ -39,10 +39,8 @@ std::optional<std::string> decode_base64(std::string_view text) {
 }
 
 std::optional<std::int32_t> parse_id(std::string_view text) {
-  std::int32_t id = -1;
-  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), id);
-  if (error != std::errc{} || stop != text.data() + text.size() || id < 0 || id > kMaxTokenId) return std::nullopt;
-  return id;
+  const std::optional<std::int32_t> id = parse_number<std::int32_t>(text);
+  return id && *id >= 0 && *id <= kMaxTokenId ? id : std::nullopt;
 }
 
 using Ranks = std::unordered_map<std::string_view, std::int32_t>;  // views into vocabulary.tokens
@@ -98,11 +96,7 @@ Ranks index_ranks(BpeVocabulary& vocabulary) {
     }
     if (bytes.size() == 1) vocabulary.byte_ids[static_cast<unsigned char>(bytes[0])] = id;
   }
-  for (std::size_t byte = 0; byte < 256; ++byte) {
-    if (vocabulary.byte_ids[byte] >= 0) continue;
-    refuse_tokenizer_file(vocabulary.source, "a token for each of the 256 bytes",
-                          fmt::format("none for byte 0x{:02x}", byte));
-  }
+  check_byte_ids(vocabulary, vocabulary.source);
   return ranks;
 }
 

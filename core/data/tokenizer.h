@@ -7,37 +7,23 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <variant>
 #include <vector>
 
-#include "core/data/bpe_model.h"
+#include "core/data/bpe_files.h"
 
 namespace megalith {
 
-// Every byte is a token of its value; 256 is the end of a document (EOD).
-struct ByteTokenizer {};
-
-// For data that are ids already: text is decimal ids separated by white space. As Megatron's, it adds one id, the EOD,
-// to the vocabulary it is given.
-struct NullTokenizer {
-  std::int64_t vocab_size = 0;
-};
-
-// Byte-level BPE out of a user's files, see bpe_files.h.
-struct BpeTokenizer {
-  std::shared_ptr<const BpeModel> model;
-  mutable WordCache cache;
-};
-
-// One object is for one thread at a time: BPE keeps the words it has seen.
+// Bytes: every byte is a token of its value, 256 is the end of a document (EOD). Null, for data that are ids already:
+// text is decimal ids separated by white space, and EOD is one more, as in Megatron. Byte-level BPE: out of a user's
+// files, see bpe_files.h. One object is for one thread at a time, since BPE keeps the words it has seen.
 class Tokenizer {
  public:
-  Tokenizer() = default;                        // bytes
-  explicit Tokenizer(NullTokenizer tokenizer);  // 0 < vocab_size < 2^31 - 1, else Error kUsage
+  Tokenizer() = default;                           // bytes
+  static Tokenizer null(std::int64_t vocab_size);  // 0 < vocab_size < 2^31 - 1, else Error kUsage
   explicit Tokenizer(BpeVocabulary vocabulary);
 
   std::int64_t vocab_size() const;  // ids are below it; EOD included, padding not
-  std::int32_t eod() const;
+  std::int32_t eod() const { return eod_; }
 
   // What checkpoints record: two tokenizers with one identity give the same ids. "byte-257", "null-50257",
   // "bpe-gpt2-50257-" and a hash of tokens, merges and EOD.
@@ -51,7 +37,12 @@ class Tokenizer {
   std::string decode(std::span<const std::int32_t> ids) const;
 
  private:
-  std::variant<ByteTokenizer, NullTokenizer, BpeTokenizer> kind_;
+  void encode_ids(std::string_view text, std::vector<std::int32_t>& ids) const;
+
+  bool is_bytes_ = true;  // else null, unless there is a
+  std::shared_ptr<const BpeModel> bpe_;
+  std::int32_t eod_ = 256;  // but for BPE, ids of text are below it
+  mutable WordCache cache_;
 };
 
 // What the flags say, each field as the flag of its name.
@@ -71,11 +62,7 @@ std::span<const std::string_view> tokenizer_types();
 
 // A tokenizer's files, read, by the names under which checkpoints keep them: vocab.json and merges.txt, tokenizer.json,
 // or tokenizer.tiktoken.
-struct TokenizerText {
-  std::string path;  // where it was, for messages
-  std::string text;
-};
-using TokenizerTexts = std::map<std::string, TokenizerText>;
+using TokenizerTexts = std::map<std::string, TokenizerFile>;
 
 // The files that a type takes: their names as above, and the fields that say where they are.
 struct TokenizerFileField {

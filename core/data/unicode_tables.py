@@ -16,7 +16,6 @@ assert unicodedata.unidata_version == "16.0.0", unicodedata.unidata_version
 
 CLASSES = {"Lu": 4, "Lt": 4, "Ll": 5, "Lm": 6, "Lo": 6}
 WHITE_SPACE = [0x9, 0xB, 0xC, 0x20, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000]
-CODE_POINTS = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
 
 
 def char_class(code):

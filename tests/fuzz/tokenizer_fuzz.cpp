@@ -61,7 +61,7 @@ BpeVocabulary parse(int kind, bool complete, std::string_view rest) {
     const std::size_t end = std::min(rest.find('\0'), rest.size());
     std::string vocab(rest.substr(0, end));
     if (complete) vocab = with_bytes(std::move(vocab), "");
-    const std::string_view merges = rest.substr(std::min(end + 1, rest.size()));
+    const std::string merges(rest.substr(std::min(end + 1, rest.size())));
     return parse_gpt2_files({.name = "vocab.json", .text = vocab}, {.name = "merges.txt", .text = merges});
   }
   if (kind == 1) {
