@@ -20,6 +20,7 @@ BlendIndex build_blend_index(std::span<const double> weights, std::int64_t size)
 
 class BlendedDataset {
  public:
+  BlendedDataset() = default;  // empty
   // Error kUsage when a part has fewer samples than are drawn from it.
   BlendedDataset(std::vector<GptDataset> parts, std::span<const double> weights, std::int64_t size);
 

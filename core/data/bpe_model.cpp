@@ -187,7 +187,8 @@ void BpeModel::encode_word(std::string_view word, std::vector<std::int32_t>& ids
       return;
     }
   }
-  word.size() <= kShortWord ? merge_short(word, ids) : merge_long(word, ids);
+  if (word.size() <= kShortWord) return merge_short(word, ids);
+  merge_long(word, ids);
 }
 
 void BpeModel::merge_short(std::string_view word, std::vector<std::int32_t>& ids) const {

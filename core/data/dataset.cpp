@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <limits>
 #include <memory>
@@ -11,6 +11,7 @@
 
 #include "core/base/counted.h"
 #include "core/base/error.h"
+#include "core/base/parse_number.h"
 #include "core/data/dataset_tokenizer.h"
 
 namespace megalith {
@@ -26,19 +27,11 @@ struct Blend {
   std::vector<double> weights;  // normalised; empty when none were given
 };
 
-std::optional<double> as_number(const std::string& text) {
-  double value = 0.0;
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, value);
-  if (error != std::errc{} || stop != end) return std::nullopt;
-  return value;
-}
-
 // Pairs when the number of entries is even and each first one is a number, else prefixes alone.
 Blend parse_data_path(const std::vector<std::string>& entries) {
   if (entries.empty()) refuse_usage("--data-path", "at least one prefix", "none", "or give --mock-data");
   std::size_t numbers = 0;
-  for (std::size_t i = 0; i < entries.size(); i += 2) numbers += as_number(entries[i]).has_value() ? 1 : 0;
+  for (std::size_t i = 0; i < entries.size(); i += 2) numbers += parse_number<double>(entries[i]) ? 1 : 0;
   if (numbers == 0) return {.prefixes = entries};
   if (entries.size() % 2 != 0 || numbers != entries.size() / 2) {
     refuse_usage("--data-path", "PREFIX..., or pairs WEIGHT PREFIX",
@@ -47,16 +40,15 @@ Blend parse_data_path(const std::vector<std::string>& entries) {
   }
   Blend blend;
   for (std::size_t i = 0; i < entries.size(); i += 2) {
-    const double weight = *as_number(entries[i]);
+    const double weight = *parse_number<double>(entries[i]);
     if (!std::isfinite(weight) || weight < 0.0) {
       refuse_usage("--data-path", "weights of at least 0", entries[i], "remove the prefix to leave it out");
     }
     blend.weights.push_back(weight);
     blend.prefixes.push_back(entries[i + 1]);
   }
-  double largest = 0.0;
-  for (const double weight : blend.weights) largest = std::max(largest, weight);
-  if (largest == 0.0) refuse_usage("--data-path", "a weight above 0", "none", "weights are shares of samples");
+  if (std::ranges::max(blend.weights) == 0.0)
+    refuse_usage("--data-path", "a weight above 0", "none", "weights are shares of samples");
   blend.weights = normalized(std::move(blend.weights));
   return blend;
 }

@@ -8,7 +8,6 @@
 #include <variant>
 #include <vector>
 
-#include "core/base/error.h"
 #include "core/data/blended_dataset.h"
 #include "core/data/gpt_dataset.h"
 #include "core/data/mock_dataset.h"
@@ -20,7 +19,7 @@ namespace megalith {
 // is deterministic and may run on many threads at once.
 class Dataset {
  public:
-  Dataset() = default;  // empty
+  Dataset() = default;  // empty: a blend of nothing
   template <class Kind>
   explicit Dataset(Kind kind) : kind_(std::move(kind)) {}
 
@@ -36,12 +35,7 @@ class Dataset {
   }
 
  private:
-  struct Empty {
-    std::int64_t size() const { return 0; }
-    void sample(std::int64_t, std::span<std::int32_t>) const { require(false, "Dataset: empty"); }
-    void check_unchanged() const {}
-  };
-  std::variant<Empty, GptDataset, BlendedDataset, MockDataset> kind_;
+  std::variant<BlendedDataset, GptDataset, MockDataset> kind_;
 };
 
 struct DataConfig {

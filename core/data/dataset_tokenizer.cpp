@@ -3,12 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 
 #include "core/base/error.h"
 #include "core/base/fault.h"
 #include "core/base/file.h"
 #include "core/base/output_file.h"
+#include "core/base/parse_number.h"
 #include "core/base/take_part.h"
 #include "core/data/indexed_dataset.h"
 
@@ -37,12 +37,9 @@ std::string_view take_line(std::string_view& text, std::string_view key, const s
 
 std::int64_t take_count(std::string_view& text, std::string_view key, const std::string& subject) {
   const std::string_view line = take_line(text, key, subject);
-  std::int64_t count = -1;
-  const auto [stop, error] = std::from_chars(line.data(), line.data() + line.size(), count);
-  if (error != std::errc{} || stop != line.data() + line.size() || count < 0) {
-    refuse(subject, fmt::format("a number after '{}'", key), std::string(line));
-  }
-  return count;
+  const std::optional<std::int64_t> count = parse_number<std::int64_t>(line);
+  if (!count || *count < 0) refuse(subject, fmt::format("a number after '{}'", key), std::string(line));
+  return *count;
 }
 
 }  // namespace

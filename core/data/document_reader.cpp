@@ -102,42 +102,35 @@ void visit_json_lines(const MappedFile& file, const DocumentOptions& options,
 // What people keep text in, and prepare does not read.
 struct Container {
   std::string_view name;
-  std::vector<std::string_view> endings;  // of file names
-  std::string_view magic;                 // the first bytes; ? is any
-  std::string_view remedy;                // {} is the file
+  std::string_view ending;  // of file names
+  std::string_view magic;   // the first bytes; ? is any
+  std::string_view remedy;  // {} is the file
 };
 
-const std::vector<Container>& containers() {
-  constexpr std::string_view kTable =
-      "write its text as JSON lines first, as pandas.read_parquet or pyarrow and to_json(OUT, orient='records', "
-      "lines=True) do";
-  static const std::vector<Container> all = {
-      {"gzip data", {".gz", ".tgz"}, "\x1f\x8b\x08", "unpack it first: gzip -dk {}"},
-      {"Zstandard data", {".zst", ".zstd"}, "\x28\xb5\x2f\xfd", "unpack it first: zstd -dk {}"},
-      {"xz data",
-       {".xz"},
-       std::string_view("\xfd"
-                        "7zXZ\0",
-                        6),
-       "unpack it first: xz -dk {}"},
-      {"bzip2 data", {".bz2"}, "BZh?1AY&SY", "unpack it first: bzip2 -dk {}"},
-      {"LZ4 data", {".lz4"}, "\x04\x22\x4d\x18", "unpack it first: lz4 -dk {}"},
-      {"a ZIP archive", {".zip"}, "PK\x03\x04", "unpack it first: unzip {}"},
-      {"a Parquet table", {".parquet"}, "PAR1", kTable},
-      {"an Arrow table", {".arrow"}, "ARROW1", kTable},
-  };
-  return all;
-}
+constexpr std::string_view kTable =
+    "write its text as JSON lines first, as pandas.read_parquet or pyarrow and to_json(OUT, orient='records', "
+    "lines=True) do";
+constexpr Container kContainers[] = {
+    {"gzip data", ".gz", "\x1f\x8b\x08", "unpack it first: gzip -dk {}"},
+    {"gzip data", ".tgz", "\x1f\x8b\x08", "unpack it first: gzip -dk {}"},
+    {"Zstandard data", ".zst", "\x28\xb5\x2f\xfd", "unpack it first: zstd -dk {}"},
+    {"Zstandard data", ".zstd", "\x28\xb5\x2f\xfd", "unpack it first: zstd -dk {}"},
+    {"xz data", ".xz", "\xfd\x37zXZ", "unpack it first: xz -dk {}"},
+    {"bzip2 data", ".bz2", "BZh?1AY&SY", "unpack it first: bzip2 -dk {}"},
+    {"LZ4 data", ".lz4", "\x04\x22\x4d\x18", "unpack it first: lz4 -dk {}"},
+    {"a ZIP archive", ".zip", "PK\x03\x04", "unpack it first: unzip {}"},
+    {"a Parquet table", ".parquet", "PAR1", kTable},
+    {"an Arrow table", ".arrow", "ARROW1", kTable},
+};
 
 MappedFile open_input(const std::string& path) {
   const FaultScope scope("prepare.input");
   MappedFile file = MappedFile::open(path);
-  for (const Container& container : containers()) {
+  for (const Container& container : kContainers) {
     const std::string_view begin = file.text().substr(0, container.magic.size());
     const auto is_same = [](char wanted, char got) { return wanted == '?' || wanted == got; };
     const bool holds = std::ranges::equal(container.magic, begin, is_same);
-    if (!holds && std::ranges::none_of(container.endings, [&](auto ending) { return path.ends_with(ending); }))
-      continue;
+    if (!holds && !path.ends_with(container.ending)) continue;
     refuse_format(path, "text or JSON lines", fmt::format("{}{}", holds ? "" : "the name of ", container.name),
                   fmt::format(fmt::runtime(container.remedy), path));
   }

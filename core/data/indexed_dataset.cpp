@@ -51,6 +51,20 @@ bool add_product(std::uint64_t& a, std::uint64_t b, std::uint64_t c) {
   return !__builtin_mul_overflow(b, c, &product) && !__builtin_add_overflow(a, product, &a);
 }
 
+// Calls `function` with a value of the integer type of C++ that stores such tokens.
+template <class Function>
+auto with_stored_type(TokenType type, Function&& function) {
+  switch (type) {
+    case TokenType::kU8: return function(std::uint8_t{});
+    case TokenType::kI8: return function(std::int8_t{});
+    case TokenType::kI16: return function(std::int16_t{});
+    case TokenType::kU16: return function(std::uint16_t{});
+    case TokenType::kI32: return function(std::int32_t{});
+    case TokenType::kI64: return function(std::int64_t{});
+    default: fail({.subject = "IndexedDataset: no integer type"});
+  }
+}
+
 template <class Stored>
 bool widen(const std::byte* from, std::span<std::int32_t> out) {
   for (std::size_t i = 0; i < out.size(); ++i) {
@@ -231,18 +245,7 @@ void IndexedDataset::read(std::int64_t sequence, std::int64_t offset, std::span<
   buffer.resize(std::max(buffer.size(), bytes));
   const FaultScope scope("data.tokens");
   tokens_.read_at(static_cast<std::uint64_t>(begin + offset * token_bytes(type_)), std::span(buffer).first(bytes));
-  const std::byte* from = buffer.data();
-  bool in_range = true;
-  switch (type_) {
-    case TokenType::kU8: in_range = widen<std::uint8_t>(from, out); break;
-    case TokenType::kI8: in_range = widen<std::int8_t>(from, out); break;
-    case TokenType::kI16: in_range = widen<std::int16_t>(from, out); break;
-    case TokenType::kU16: in_range = widen<std::uint16_t>(from, out); break;
-    case TokenType::kI32: in_range = widen<std::int32_t>(from, out); break;
-    case TokenType::kI64: in_range = widen<std::int64_t>(from, out); break;
-    default: require(false, "IndexedDataset::read: no integer type");
-  }
-  if (!in_range) {
+  if (!with_stored_type(type_, [&](auto stored) { return widen<decltype(stored)>(buffer.data(), out); })) {
     refuse(tokens_.path(), fmt::format("sequence {} from token {}", sequence, offset), "token ids below 2^31",
            "a larger one");
   }
@@ -262,15 +265,7 @@ void IndexedDatasetWriter::add_document(std::span<const std::int32_t> tokens) {
     refuse_format(fmt::format("document {}", lengths_.size()), "at most 2147483647 tokens",
                   std::to_string(tokens.size()), "split it into several documents");
   }
-  switch (type_) {
-    case TokenType::kU8: narrow<std::uint8_t>(tokens, encoded_); break;
-    case TokenType::kI8: narrow<std::int8_t>(tokens, encoded_); break;
-    case TokenType::kI16: narrow<std::int16_t>(tokens, encoded_); break;
-    case TokenType::kU16: narrow<std::uint16_t>(tokens, encoded_); break;
-    case TokenType::kI32: narrow<std::int32_t>(tokens, encoded_); break;
-    case TokenType::kI64: narrow<std::int64_t>(tokens, encoded_); break;
-    default: require(false, "IndexedDatasetWriter: no integer type");
-  }
+  with_stored_type(type_, [&](auto stored) { narrow<decltype(stored)>(tokens, encoded_); });
   tokens_.write(encoded_);
   lengths_.push_back(static_cast<std::int32_t>(tokens.size()));
   num_tokens_ += static_cast<std::int64_t>(tokens.size());

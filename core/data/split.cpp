@@ -2,12 +2,13 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <cmath>
 #include <span>
 #include <string_view>
 
 #include "core/base/error.h"
+#include "core/base/parse_number.h"
+#include "core/base/take_part.h"
 
 namespace megalith {
 
@@ -20,21 +21,14 @@ namespace {
 
 std::vector<double> parse_weights(const std::string& split) {
   std::vector<double> weights;
-  std::string_view rest = split;
-  bool more = true;
-  while (more) {
-    const std::size_t comma = rest.find(',');
-    more = comma != std::string_view::npos;
-    std::string_view part = rest.substr(0, comma);
-    if (more) rest.remove_prefix(comma + 1);
-    while (!part.empty() && part.front() == ' ') part.remove_prefix(1);
-    while (!part.empty() && part.back() == ' ') part.remove_suffix(1);
-    double weight = -1.0;
-    const auto [stop, error] = std::from_chars(part.data(), part.data() + part.size(), weight);
-    if (error != std::errc{} || stop != part.data() + part.size() || !std::isfinite(weight) || weight < 0.0) {
-      fail_split(split);
-    }
-    weights.push_back(weight);
+  const std::string ended = split + ',';
+  for (std::string_view rest = ended; !rest.empty();) {
+    std::string_view part = take_part(rest, ',');
+    part = part.substr(0, part.find_last_not_of(' ') + 1);
+    part.remove_prefix(std::min(part.find_first_not_of(' '), part.size()));
+    const std::optional<double> weight = parse_number<double>(part);
+    if (!weight || !std::isfinite(*weight) || *weight < 0.0) fail_split(split);
+    weights.push_back(*weight);
   }
   if (weights.size() > 3) fail_split(split);
   weights.resize(3, 0.0);

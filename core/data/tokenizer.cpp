@@ -88,7 +88,8 @@ Tokenizer Tokenizer::null(std::int64_t vocab_size) {
   return tokenizer;
 }
 
-Tokenizer::Tokenizer(BpeVocabulary vocabulary) : bpe_(std::make_shared<const BpeModel>(std::move(vocabulary))), eod_(bpe_->eod()) {}
+Tokenizer::Tokenizer(BpeVocabulary vocabulary)
+    : bpe_(std::make_shared<const BpeModel>(std::move(vocabulary))), eod_(bpe_->eod()) {}
 
 std::int64_t Tokenizer::vocab_size() const { return bpe_ ? bpe_->vocab_size() : std::int64_t{eod_} + 1; }
 
