@@ -4,27 +4,10 @@
 
 #include "apps/host_memory.h"
 #include "core/device/copy.h"
-#include "core/device/host_arena.h"
 #include "core/device/timeline.h"
 #include "core/ops/sampling.h"
 
 namespace megalith {
-
-// Host memory that the stream copies from and to.
-struct Generator::HostBuffers {
-  HostBuffers(DeviceType device, std::int64_t max_tokens)
-      : arena(device, static_cast<std::size_t>(max_tokens) * sizeof(std::int32_t) + 4 * 256, "generation"),
-        tokens(arena.allocate_as<std::int32_t>(static_cast<std::size_t>(max_tokens))),
-        start(arena.allocate_as<std::int32_t>(1)),
-        position(arena.allocate_as<std::int32_t>(1)),
-        next(arena.allocate_as<std::int32_t>(1)) {}
-
-  HostArena arena;
-  std::int32_t* tokens;
-  std::int32_t* start;
-  std::int32_t* position;
-  std::int32_t* next;
-};
 
 Generator::Generator(const Options& options, DeviceType device, std::int64_t max_tokens, Instruments instruments)
     : options_(options),
@@ -34,31 +17,26 @@ Generator::Generator(const Options& options, DeviceType device, std::int64_t max
       arena_(pool_, device == DeviceType::kPlan ? Arena::Mode::kRecording : Arena::Mode::kPlanned),
       gpt_(build_gpt(options.model, {}, default_factories())),
       ctx_{.compute = compute_, .arena = arena_, .planned_for = options.train.device},
-      host_(std::make_unique<HostBuffers>(device, max_tokens)) {
+      numbers_(static_cast<Numbers*>(pool_.allocate(sizeof(Numbers), MemoryCategory::kOther, "generation"))),
+      host_(device, static_cast<std::size_t>(max_tokens) * sizeof(std::int32_t) + 2 * 256, "generation"),
+      host_numbers_(host_.allocate_as<Numbers>(1)),
+      host_tokens_(host_.allocate_as<std::int32_t>(static_cast<std::size_t>(max_tokens))) {
   const ModelConfig& model = options.model;
   gpt_.parameters->allocate(pool_, model.params_dtype);
   const Shape cache_shape{1, max_tokens, model.num_query_groups, model.kv_channels};
   const auto bytes = static_cast<std::size_t>(cache_shape.numel()) * size_of(model.params_dtype);
   for (std::int64_t layer = 0; layer < model.num_layers; ++layer) {
-    cache_.keys.emplace_back(pool_.allocate(bytes, MemoryCategory::kOther, "KV cache"), model.params_dtype,
-                             cache_shape);
-    cache_.values.emplace_back(pool_.allocate(bytes, MemoryCategory::kOther, "KV cache"), model.params_dtype,
-                               cache_shape);
+    for (std::vector<Tensor>* cache : {&cache_.keys, &cache_.values}) {
+      void* memory = pool_.allocate(bytes, MemoryCategory::kOther, "KV cache");
+      cache->emplace_back(memory, model.params_dtype, cache_shape);
+    }
   }
-  const auto one = [this](std::string_view owner) {
-    return static_cast<std::int32_t*>(pool_.allocate(sizeof(std::int32_t), MemoryCategory::kOther, owner));
-  };
-  start_ = one("start");
-  position_ = one("position");
-  next_ = Tensor(one("next token"), DType::kInt32, {1});
-  cache_.start = start_;
+  cache_.start = &numbers_->start;
   std::vector<SegmentRunner::Entry> entries;
   for (const NamedSegment& named : gpt_.segments)
     entries.push_back({.name = named.name, .segment = named.segment.get()});
   runner_ = std::make_unique<SegmentRunner>(ctx_, std::move(entries));
 }
-
-Generator::~Generator() = default;
 
 ArenaPlan Generator::plan(std::int64_t tokens) const {
   Timeline timeline;
@@ -70,9 +48,9 @@ ArenaPlan Generator::plan(std::int64_t tokens) const {
 void Generator::step(std::span<const std::int32_t> tokens, std::int64_t start) {
   const auto count = static_cast<std::int64_t>(tokens.size());
   if (pool_.device() != DeviceType::kPlan) {  // nothing is in flight: the last token was waited for
-    std::copy(tokens.begin(), tokens.end(), host_->tokens);
-    *host_->start = static_cast<std::int32_t>(start);
-    *host_->position = static_cast<std::int32_t>(start + count);
+    std::ranges::copy(tokens, host_tokens_);
+    host_numbers_->start = static_cast<std::int32_t>(start);
+    host_numbers_->position = static_cast<std::int32_t>(start + count);
   }
   arena_.begin_scope({});
   const Microbatch microbatch{.mode = Mode::kGenerate,
@@ -80,9 +58,9 @@ void Generator::step(std::span<const std::int32_t> tokens, std::int64_t start) {
                               .seq_length = count,
                               .tokens = ctx_.empty({count}, DType::kInt32, "tokens"),
                               .cache = &cache_};
-  copy_from_host(compute_, microbatch.tokens.data, host_->tokens, microbatch.tokens.bytes());
-  copy_from_host(compute_, start_, host_->start, sizeof(std::int32_t));
-  copy_from_host(compute_, position_, host_->position, sizeof(std::int32_t));
+  copy_from_host(compute_, microbatch.tokens.data, host_tokens_, microbatch.tokens.bytes());
+  copy_from_host(compute_, &numbers_->start, &host_numbers_->start, sizeof(std::int32_t));
+  copy_from_host(compute_, &numbers_->position, &host_numbers_->position, sizeof(std::int32_t));
   runner_->begin(0, microbatch);
   for (int s = 0; s < runner_->num_segments(); ++s) runner_->run({.kind = ActionKind::kForward, .segment = s});
   Sample sample{.logits = runner_->outputs(0)[0],
@@ -91,16 +69,16 @@ void Generator::step(std::span<const std::int32_t> tokens, std::int64_t start) {
                 .top_k = static_cast<int>(options_.generate.top_k),
                 .top_p = static_cast<float>(options_.generate.top_p),
                 .seed = static_cast<std::uint64_t>(options_.train.seed),
-                .position = position_,
-                .out = next_,
+                .position = &numbers_->position,
+                .out = Tensor(&numbers_->next, DType::kInt32, {1}),
                 .workspace = {}};
   launch(ctx_, sample);
 }
 
 std::int32_t Generator::drawn() {
-  copy_to_host(compute_, host_->next, next_.data, sizeof(std::int32_t));
+  copy_to_host(compute_, &host_numbers_->next, &numbers_->next, sizeof(std::int32_t));
   compute_.synchronize();
-  return *host_->next;
+  return host_numbers_->next;
 }
 
 void Generator::generate(std::span<const std::int32_t> prompt, std::int64_t count,

@@ -8,6 +8,7 @@
 
 #include "apps/options.h"
 #include "core/device/arena.h"
+#include "core/device/host_arena.h"
 #include "core/device/memory_pool.h"
 #include "core/device/stream.h"
 #include "core/model/gpt.h"
@@ -19,7 +20,6 @@ class Generator {
  public:
   // `options.model` is resolved, vocabulary included. Room for `max_tokens` positions, prompt included.
   Generator(const Options& options, DeviceType device, std::int64_t max_tokens, Instruments instruments = {});
-  ~Generator();
 
   ParameterStore& parameters() { return *gpt_.parameters; }
   Stream& compute() { return compute_; }
@@ -43,11 +43,16 @@ class Generator {
   KvCache cache_;
   const Context ctx_;
   std::unique_ptr<SegmentRunner> runner_;
-  std::int32_t* start_ = nullptr;     // device: position of the step's first token
-  std::int32_t* position_ = nullptr;  // device: of the token to be drawn
-  Tensor next_;                       // [1] int32, device
-  struct HostBuffers;
-  std::unique_ptr<HostBuffers> host_;
+  // What the stream copies from and to.
+  struct Numbers {
+    std::int32_t start;     // position of the step's first token
+    std::int32_t position;  // of the token to be drawn
+    std::int32_t next;      // the token drawn
+  };
+  Numbers* numbers_;  // device
+  HostArena host_;
+  Numbers* host_numbers_;
+  std::int32_t* host_tokens_;  // [max_tokens]
 };
 
 }  // namespace megalith
