@@ -2,7 +2,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <charconv>
 #include <string_view>
 
 #include "apps/prepare.h"
@@ -10,6 +9,7 @@
 #include "apps/version.h"
 #include "core/base/error.h"
 #include "core/base/exit_codes.h"
+#include "core/base/parse_number.h"
 
 namespace megalith {
 
@@ -34,43 +34,36 @@ std::string with_facts(const std::string& help, const std::string& value, const 
                      range);
 }
 
-struct TextFlag {
-  std::string name;
-  std::string unit;
-  std::string help;
+struct Flag {
+  const char* name;
+  const char* unit;
+  const char* help;
   std::string value;  // the default, as --help shows it
   std::string range = {};
 };
 
 template <class Field>
-CLI::Option* add_text(CLI::App& app, const char* group, Field& field, const TextFlag& flag) {
-  return app.add_option(flag.name, field, with_facts(flag.help, flag.value, flag.range))
-      ->type_name(flag.unit)
-      ->group(group);
+CLI::Option* add_text(CLI::App& app, const char* group, Field& field, const Flag& flag) {
+  const std::string help = with_facts(flag.help, flag.value, flag.range);
+  return app.add_option(flag.name, field, help)->type_name(flag.unit)->group(group);
 }
 
-struct IntegerFlag {
-  std::string name;
+struct Integer {
   std::int64_t* field;
   std::int64_t low;
   std::int64_t high;
-  std::string unit;
-  std::string help;
-  std::string value = {};  // the default where that of the field says little
 };
 
-void add_integer(CLI::App& app, const char* group, const IntegerFlag& flag) {
-  const std::string range = fmt::format("{} to {}", flag.low, flag.high);
-  const auto set = [flag, range](const std::string& text) {
-    std::int64_t value = 0;
-    const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (error != std::errc{} || stop != text.data() + text.size() || value < flag.low || value > flag.high) {
-      refuse(flag.name, "an integer from " + range, fmt::format("'{}'", text));
+void add_integer(CLI::App& app, const char* group, const Integer& integer, const Flag& flag) {
+  const std::string range = fmt::format("{} to {}", integer.low, integer.high);
+  const auto set = [integer, range, name = flag.name](const std::string& text) {
+    const std::optional<std::int64_t> value = parse_number<std::int64_t>(text);
+    if (!value || *value < integer.low || *value > integer.high) {
+      refuse(name, "an integer from " + range, fmt::format("'{}'", text));
     }
-    *flag.field = value;
+    *integer.field = *value;
   };
-  const std::string value = flag.value.empty() ? std::to_string(*flag.field) : flag.value;
-  app.add_option_function<std::string>(flag.name, set, with_facts(flag.help, value, range))
+  app.add_option_function<std::string>(flag.name, set, with_facts(flag.help, flag.value, range))
       ->type_name(flag.unit)
       ->group(group);
 }
@@ -79,24 +72,13 @@ constexpr std::int64_t kMaxCount = std::int64_t{1} << 40;
 constexpr std::int64_t kMaxInt32 = 2147483646;
 
 void add_tokenizer(CLI::App& app, TokenizerOptions& flags) {
-  constexpr const char* kGroup = "Tokenizer";
-  add_text(
-      app, kGroup, flags.type,
-      {.name = "--tokenizer-type",
-       .unit = "NAME",
-       .help =
-           "byte: ids are bytes, 256 is EOD; null, or NullTokenizer: text is ids already; the others: byte-level BPE",
-       .value = "byte",
-       .range = fmt::format("{}", fmt::join(tokenizer_types(), ", "))});
-  add_integer(app, kGroup,
-              {.name = "--vocab-size",
-               .field = &flags.vocab_size,
-               .low = 1,
-               .high = kMaxInt32,
-               .unit = "N",
-               .help = "with --tokenizer-type null: its ids, without EOD",
-               .value = "none"});
-  const auto add = [&](std::string& field, TextFlag flag) { add_text(app, kGroup, field, flag); };
+  const auto add = [&](auto& field, const Flag& flag) { add_text(app, "Tokenizer", field, flag); };
+  add(flags.type,
+      {"--tokenizer-type", "NAME",
+       "byte: ids are bytes, 256 is EOD; null, or NullTokenizer: text is ids already; the others: byte-level BPE",
+       "byte", fmt::format("{}", fmt::join(tokenizer_types(), ", "))});
+  add_integer(app, "Tokenizer", {&flags.vocab_size, 1, kMaxInt32},
+              {"--vocab-size", "N", "with --tokenizer-type null: its ids, without EOD", "none"});
   add(flags.vocab_file, {"--vocab-file", "FILE", "with GPT2BPETokenizer: vocab.json", "none"});
   add(flags.merge_file, {"--merge-file", "FILE", "with GPT2BPETokenizer: merges.txt", "none"});
   add(flags.tokenizer_model,
@@ -105,9 +87,8 @@ void add_tokenizer(CLI::App& app, TokenizerOptions& flags) {
        "none"});
   add(flags.tiktoken_pattern, {"--tiktoken-pattern", "NAME", "with TikTokenizer: how text is cut into words", "none",
                                std::string(word_pattern_names())});
-  add_text(app, kGroup, flags.tiktoken_special_tokens,
-           {"--tiktoken-special-tokens", "NAME[=ID]", "with TikTokenizer; one without an id gets the next",
-            "<|endoftext|>"});
+  add(flags.tiktoken_special_tokens, {"--tiktoken-special-tokens", "NAME[=ID]",
+                                      "with TikTokenizer; one without an id gets the next", "<|endoftext|>"});
   add(flags.eod_token, {"--eod-token", "TOKEN", "of byte-level BPE: the token that ends documents",
                         "<|endoftext|>, <|end_of_text|> or </s>"});
 }
@@ -122,27 +103,25 @@ void add_inspect(CLI::App& app, InspectOptions& options, RunFlags& run) {
   constexpr const char* kSamples = "Samples as train reads them";
   add_text(app, kShown, options.data_path,
            {"P", "PREFIX", "prefix of a data set, several, or pairs WEIGHT PREFIX", "required"});
-  add_integer(app, kShown,
-              {"--documents", &options.documents, 0, kMaxCount, "N", "documents to show of each data set"});
-  add_integer(app, kShown,
-              {"--samples", &options.samples, 1, kMaxCount, "N",
-               "print the token ids of the first N training samples instead, a JSON array each", "off"});
-  add_integer(app, kSamples,
-              {"--seq-length", &options.seq_length, 1, kMaxInt32, "TOKENS",
-               "with --samples: a sample has one token more, the last label", "none"});
-  add_integer(app, kSamples, {"--seed", &options.seed, 0, 4294967295, "N", "with --samples, as train takes it"});
+  add_integer(app, kShown, {&options.documents, 0, kMaxCount},
+              {"--documents", "N", "documents to show of each data set", std::to_string(options.documents)});
+  add_integer(
+      app, kShown, {&options.samples, 1, kMaxCount},
+      {"--samples", "N", "print the token ids of the first N training samples instead, a JSON array each", "off"});
+  add_integer(app, kSamples, {&options.seq_length, 1, kMaxInt32},
+              {"--seq-length", "TOKENS", "with --samples: a sample has one token more, the last label", "none"});
+  add_integer(app, kSamples, {&options.seed, 0, 4294967295},
+              {"--seed", "N", "with --samples, as train takes it", std::to_string(options.seed)});
   add_text(
       app, kSamples, options.split,
       {"--split", "A,B,C", "with --samples, as train takes it: shares of training, validation, test", options.split});
-  add_integer(app, kSamples,
-              {"--train-samples", &options.train_samples, 1, kMaxCount, "SAMPLES",
-               "with --samples: samples of the whole run, on which the epochs depend", "as --samples"});
-  add_integer(app, kSamples,
-              {"--train-iters", &run.train_iters, 1, kMaxCount, "STEPS", "instead of --train-samples: steps of the run",
-               "none"});
-  add_integer(app, kSamples,
-              {"--global-batch-size", &run.global_batch_size, 1, kMaxInt32, "SAMPLES",
-               "with --train-iters: samples a step", "none"});
+  add_integer(app, kSamples, {&options.train_samples, 1, kMaxCount},
+              {"--train-samples", "SAMPLES", "with --samples: samples of the whole run, on which the epochs depend",
+               "as --samples"});
+  add_integer(app, kSamples, {&run.train_iters, 1, kMaxCount},
+              {"--train-iters", "STEPS", "instead of --train-samples: steps of the run", "none"});
+  add_integer(app, kSamples, {&run.global_batch_size, 1, kMaxInt32},
+              {"--global-batch-size", "SAMPLES", "with --train-iters: samples a step", "none"});
 }
 
 void check_prepare(const PrepareOptions& options) {
