@@ -181,9 +181,8 @@ void write_delta(const HeadRows<const T>& out, const HeadRows<const T>& d_out, s
                  float* delta) {
   for (std::int64_t i = 0; i < rows; ++i) {
     F32x8 sum = simd::zero();
-    simd::for_each_vector(dim, [&](std::int64_t d, auto load, auto) {
-      sum = _mm256_fmadd_ps(load(out.data + i * out.stride + d), load(d_out.data + i * d_out.stride + d), sum);
-    });
+    const Row row = out.data + i * out.stride, d_row = d_out.data + i * d_out.stride;
+    for_each_element(dim, [&](auto d) { sum = fma(row[d], d_row[d], sum); });
     delta[i] = simd::horizontal_sum(sum);
   }
 }

@@ -3,7 +3,7 @@
 
 #include "core/ops/attention_merge.h"
 #include "core/ops/dispatch.h"
-#include "core/ops/simd_math.h"
+#include "core/ops/loops.h"
 
 namespace megalith {
 
@@ -24,12 +24,10 @@ void merge(const AttentionMerge& op) {
         const float weight = std::exp(lse - largest), part_weight = std::exp(part_lse - largest);
         const float total = weight + part_weight;
         lse = largest + std::log(total);
-        const simd::F32x8 kept = simd::set1(weight / total), added = simd::set1(part_weight / total);
-        float* out = op.out.as<float>() + row_of(op.out, b, s, n);
-        const T* part = op.part.as<const T>() + row_of(op.part, b, s, n);
-        simd::for_each_vector(dim, [=](std::int64_t d, auto load, auto store) {
-          store(out + d, _mm256_fmadd_ps(load(part + d), added, _mm256_mul_ps(load(out + d), kept)));
-        });
+        const float kept = weight / total, added = part_weight / total;
+        const Row out = op.out.as<float>() + row_of(op.out, b, s, n);
+        const Row part = op.part.as<const T>() + row_of(op.part, b, s, n);
+        for_each_element(dim, [=](auto d) { out.set(d, fma(part[d], added, out[d] * kept)); });
       }
     }
   }

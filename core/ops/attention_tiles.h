@@ -6,8 +6,8 @@
 #include <limits>
 
 #include "core/ops/attention.h"
+#include "core/ops/loops.h"
 #include "core/ops/micro_kernel.h"
-#include "core/ops/simd_math.h"
 #include "core/ops/tile_pack.h"
 
 namespace megalith::attention {
@@ -77,9 +77,7 @@ inline void scale_row(float* row, std::int64_t length, float factor) {
 // out[d] = row[d] * factor for d < dim, converted to T.
 template <class T>
 inline void store_scaled(const float* row, std::int64_t dim, float factor, T* out) {
-  const simd::F32x8 f = simd::set1(factor);
-  simd::for_each_vector(
-      dim, [&](std::int64_t d, auto, auto store) { store(out + d, _mm256_mul_ps(simd::load(row + d), f)); });
+  for_each_element(dim, [=, row = Row(row), out = Row(out)](auto d) { out.set(d, row[d] * factor); });
 }
 
 }  // namespace megalith::attention

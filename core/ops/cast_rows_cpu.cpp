@@ -1,7 +1,6 @@
 #include "core/ops/cast_rows.h"
 #include "core/ops/dispatch.h"
 #include "core/ops/row_index.h"
-#include "core/ops/simd_math.h"
 
 namespace megalith {
 
@@ -13,14 +12,11 @@ void cast_rows(const CastRows& op) {
   const std::int64_t columns = op.x.size(-1), rows = op.x.numel() / columns;
   const Rows<const From> xs(op.x);
   const Rows<To> ys(op.y);
-  RowIndex at(op.x, 0);
-  for (std::int64_t row = 0; row < rows; ++row, at.advance()) {
-    const From* x = xs.at(at);
-    To* y = ys.at(at);
-    simd::for_each_vector(columns, [x, y, add = op.accumulate](std::int64_t i, auto load, auto store) {
-      store(y + i, add ? _mm256_add_ps(load(y + i), load(x + i)) : load(x + i));
-    });
-  }
+  for_each_row(op.x, 0, rows, [&](std::int64_t, const RowIndex& at) {
+    const Row x = xs[at];
+    const Row y = ys[at];
+    for_each_element(columns, [=, add = op.accumulate](auto i) { y.set(i, add ? y[i] + x[i] : x[i]); });
+  });
 }
 
 }  // namespace

@@ -3,39 +3,36 @@
 
 #include "core/ops/dispatch.h"
 #include "core/ops/elementwise.h"
-#include "core/ops/simd_math.h"
+#include "core/ops/loops.h"
 
 namespace megalith {
 
 namespace {
 
 template <class T>
-void add(const Add& op, T) {
-  const T* a = op.a.as<const T>();
-  const T* b = op.b.as<const T>();
-  T* y = op.y.as<T>();
-  simd::for_each_vector(op.a.numel(), [=](std::int64_t i, auto load, auto store) {
-    store(y + i, _mm256_add_ps(load(a + i), load(b + i)));
-  });
+void add(const Add& op) {
+  const Row a = op.a.as<const T>(), b = op.b.as<const T>();
+  const Row y = op.y.as<T>();
+  for_each_element(op.a.numel(), [=](auto i) { y.set(i, a[i] + b[i]); });
 }
 
 template <class T>
-void sum_parts(const SumParts& op, T) {
-  const std::int64_t count = op.parts.size(0), size = op.y.numel();
-  const T* parts = op.parts.as<const T>();
-  T* y = op.y.as<T>();
-  simd::for_each_vector(size, [=](std::int64_t i, auto load, auto store) {
-    simd::F32x8 sum = load(parts + i);
-    for (std::int64_t p = 1; p < count; ++p) sum = _mm256_add_ps(sum, load(parts + p * size + i));
-    store(y + i, sum);
+void sum_parts(const SumParts& op) {
+  const std::int64_t parts = op.parts.size(0), size = op.y.numel();
+  const T* first = op.parts.as<const T>();
+  const Row y = op.y.as<T>();
+  for_each_element(size, [=](auto i) {
+    F32x8 sum = Row(first)[i];
+    for (std::int64_t p = 1; p < parts; ++p) sum += Row(first + p * size)[i];
+    y.set(i, sum);
   });
 }
 
 template <class From, class To>
 void cast(const Cast& op) {
-  const From* x = op.x.as<const From>();
-  To* y = op.y.as<To>();
-  simd::for_each_vector(op.x.numel(), [=](std::int64_t i, auto load, auto store) { store(y + i, load(x + i)); });
+  const Row x = op.x.as<const From>();
+  const Row y = op.y.as<To>();
+  for_each_element(op.x.numel(), [=](auto i) { y.set(i, x[i]); });
 }
 
 // Two tensors of one shape seen as `outer` runs of `inner` elements, each run with one stride in either tensor; dims
@@ -108,11 +105,11 @@ void fill(const Fill& op, T value) {
 }  // namespace
 
 void run(CpuStream& stream, const Add& op) {
-  stream.enqueue([op] { visit_float(op.a.dtype, [&op](auto type) { add(op, type); }); });
+  stream.enqueue([op] { visit_float(op.a.dtype, [&op](auto type) { add<decltype(type)>(op); }); });
 }
 
 void run(CpuStream& stream, const SumParts& op) {
-  stream.enqueue([op] { visit_float(op.parts.dtype, [&op](auto type) { sum_parts(op, type); }); });
+  stream.enqueue([op] { visit_float(op.parts.dtype, [&op](auto type) { sum_parts<decltype(type)>(op); }); });
 }
 
 void run(CpuStream& stream, const Cast& op) {

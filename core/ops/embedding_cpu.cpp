@@ -3,7 +3,7 @@
 #include "core/ops/data_faults.h"
 #include "core/ops/dispatch.h"
 #include "core/ops/embedding.h"
-#include "core/ops/simd_math.h"
+#include "core/ops/loops.h"
 
 namespace megalith {
 
@@ -32,6 +32,12 @@ std::int64_t vocabulary_of(std::int64_t vocabulary, const Tensor& table) {
   return vocabulary == 0 ? table.size(0) : vocabulary;
 }
 
+// to += from
+template <class From, class To>
+void add_row(To* to, const From* from, std::int64_t columns) {
+  for_each_element(columns, [to = Row(to), from = Row(from)](auto i) { to.set(i, to[i] + from[i]); });
+}
+
 template <class T>
 void embedding_forward(const EmbeddingForward& op) {
   const std::int64_t rows = op.tokens.numel();
@@ -43,44 +49,28 @@ void embedding_forward(const EmbeddingForward& op) {
   for (std::int64_t row = 0; row < rows; ++row) {
     const std::int64_t local = token[row] - op.first_token;
     const bool here = local >= 0 && local < op.table.size(0);
-    const T* from = op.table.as<const T>() + (here ? local : 0) * columns;
     T* y = op.y.as<T>() + row * columns;
-    if (!here) {
+    if (here) {
+      std::copy_n(op.table.as<const T>() + local * columns, columns, y);
+    } else {
       std::fill_n(y, columns, from_float<T>(0));
-      if (!op.positions) continue;
-      from = y;
     }
-    if (!op.positions) {
-      simd::for_each_vector(columns, [=](std::int64_t i, auto load, auto store) { store(y + i, load(from + i)); });
-      continue;
-    }
+    if (!op.positions) continue;
     const std::int64_t at = start + op.part.position(row % op.rows_per_sample, op.rows_per_sample);
-    const T* position = op.positions.as<const T>() + at * columns;
-    simd::for_each_vector(columns, [=](std::int64_t i, auto load, auto store) {
-      store(y + i, _mm256_add_ps(load(from + i), load(position + i)));
-    });
+    add_row(y, op.positions.as<const T>() + at * columns, columns);
   }
-}
-
-template <class T>
-void add_row(float* to, const T* from, std::int64_t columns) {
-  simd::for_each_vector(columns, [=](std::int64_t i, auto load, auto store) {
-    store(to + i, _mm256_add_ps(load(to + i), load(from + i)));
-  });
 }
 
 // to += the sum of dy's rows that next(row) leads to from `row` on, taken in fp32.
 template <class Next>
 void add_rows_once(bf16* to, const bf16* dy, std::int64_t columns, std::int64_t row, std::int64_t rows, Next next) {
   constexpr std::int64_t kTile = 1024;
-  alignas(32) float sum[kTile];
+  float sum[kTile];
   for (std::int64_t first = 0; first < columns; first += kTile) {
     const std::int64_t count = std::min(kTile, columns - first);
     std::fill_n(sum, count, 0.0f);
     for (std::int64_t r = row; r < rows; r = next(r)) add_row(sum, dy + r * columns + first, count);
-    simd::for_each_vector(count, [&](std::int64_t i, auto load, auto store) {
-      store(to + first + i, _mm256_add_ps(load(to + first + i), load(sum + i)));
-    });
+    add_row(to + first, sum, count);
   }
 }
 

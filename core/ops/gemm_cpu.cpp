@@ -7,8 +7,8 @@
 
 #include "core/ops/activation_cpu.h"
 #include "core/ops/gemm_apart.h"
+#include "core/ops/loops.h"
 #include "core/ops/micro_kernel.h"
-#include "core/ops/simd_math.h"
 #include "core/ops/tile_pack.h"
 
 namespace megalith {
@@ -76,11 +76,9 @@ template <class C>
 void write_sums(const float* sums, std::int64_t sums_stride, C* c, std::int64_t stride, std::int64_t rows,
                 std::int64_t columns, bool add) {
   for (std::int64_t i = 0; i < rows; ++i) {
-    simd::for_each_vector(columns, [&](std::int64_t j, auto load, auto store) {
-      const simd::F32x8 sum = simd::load(sums + i * sums_stride + j);
-      C* out = c + i * stride + j;
-      store(out, add ? _mm256_add_ps(load(out), sum) : sum);
-    });
+    const Row sum = sums + i * sums_stride;
+    const Row out = c + i * stride;
+    for_each_element(columns, [=](auto j) { out.set(j, add ? out[j] + sum[j] : sum[j]); });
   }
 }
 

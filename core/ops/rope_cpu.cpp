@@ -4,14 +4,13 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/ops/dispatch.h"
+#include "core/ops/loops.h"
 #include "core/ops/rope.h"
-#include "core/ops/simd_math.h"
 
 namespace megalith {
 
 namespace {
-
-using simd::F32x8;
 
 constexpr std::int64_t kPositions = 16;
 constexpr std::int64_t kMaxPairs = kMaxRotaryDim / 2;
@@ -50,11 +49,12 @@ void set_rotations(std::int64_t first, std::int64_t pairs, bool backward, Rotati
 
 template <class T>
 void rotate(const T* x, T* y, std::int64_t pairs, const float* cosine, const float* sine) {
-  simd::for_each_vector(pairs, [&](std::int64_t i, auto load, auto store) {
-    const F32x8 low = load(x + i), high = load(x + pairs + i);
-    const F32x8 c = load(cosine + i), s = load(sine + i);
-    store(y + i, _mm256_fnmadd_ps(high, s, _mm256_mul_ps(low, c)));
-    store(y + pairs + i, _mm256_fmadd_ps(low, s, _mm256_mul_ps(high, c)));
+  const Row x_low = x, x_high = x + pairs;
+  const Row y_low = y, y_high = y + pairs;
+  for_each_element(pairs, [=, cosine = Row(cosine), sine = Row(sine)](auto i) {
+    const F32x8 low = x_low[i], high = x_high[i];
+    y_low.set(i, fma(-high, sine[i], low * cosine[i]));
+    y_high.set(i, fma(low, sine[i], high * cosine[i]));
   });
 }
 
@@ -91,8 +91,7 @@ void rotate_all(const Rope& op) {
 void run(CpuStream& stream, const Rope& op) {
   stream.enqueue([op] {
     if (op.x.numel() == 0) return;
-    if (op.x.dtype == DType::kFp32) return rotate_all<float>(op);
-    rotate_all<bf16>(op);
+    visit_float(op.x.dtype, [&op](auto type) { rotate_all<decltype(type)>(op); });
   });
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "core/ops/loops.h"
 #include "core/tensor/tensor.h"
 
 namespace megalith {
@@ -35,7 +36,7 @@ class RowIndex {
   std::int64_t at_[3];
 };
 
-// The rows of one tensor; an absent tensor has absent rows (null).
+// The rows of one tensor; an absent tensor has absent rows.
 template <class T>
 class Rows {
  public:
@@ -43,7 +44,7 @@ class Rows {
     const int leading = x.rank() - 1;
     for (int d = 0; d < leading; ++d) strides_[3 - leading + d] = x.stride(d);
   }
-  T* at(const RowIndex& row) const { return data_ == nullptr ? nullptr : data_ + row.offset(strides_); }
+  Row<T> operator[](const RowIndex& row) const { return data_ == nullptr ? nullptr : data_ + row.offset(strides_); }
 
  private:
   T* data_;
@@ -55,6 +56,14 @@ inline std::int64_t live_rows(const Tensor& x) {
   std::int64_t rows = x.bound == nullptr ? x.size(0) : *x.bound;
   for (int d = 1; d + 1 < x.rank(); ++d) rows *= x.size(d);
   return rows;
+}
+
+// visit(row, at) for the rows of x from `first` to below `end`.
+template <class Visit>
+void for_each_row(const Tensor& x, std::int64_t first, std::int64_t end, Visit&& visit) {
+  if (first >= end) return;
+  RowIndex at(x, first);
+  for (std::int64_t row = first; row < end; ++row, at.advance()) visit(row, at);
 }
 
 }  // namespace megalith

@@ -4,8 +4,8 @@
 #include "core/base/rng.h"
 #include "core/ops/data_faults.h"
 #include "core/ops/dispatch.h"
+#include "core/ops/loops.h"
 #include "core/ops/sampling.h"
-#include "core/ops/simd_math.h"
 
 namespace megalith {
 
@@ -57,11 +57,9 @@ Candidates<T> all_candidates(const Sample& op, const T* x, float max) {
   all.logit = x;
   all.weight = op.workspace.as<float>();
   all.token = reinterpret_cast<std::int32_t*>(all.weight + op.vocab_size);
-  const simd::F32x8 shift = simd::set1(max);
-  const simd::F32x8 temperature = simd::set1(op.temperature);
   float* weight = all.weight;
-  simd::for_each_vector(op.vocab_size, [=](std::int64_t i, auto load, auto store) {
-    store(weight + i, simd::exp(_mm256_div_ps(_mm256_sub_ps(load(x + i), shift), temperature)));
+  for_each_element(op.vocab_size, [=, logit = Row(x), to = Row(weight), temperature = op.temperature](auto i) {
+    to.set(i, simd::exp((logit[i] - max) / temperature));
   });
   for (std::int64_t i = 0; i < op.vocab_size; ++i) {
     if (weight[i] > 0) all.token[all.count++] = static_cast<std::int32_t>(i);

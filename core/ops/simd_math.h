@@ -32,14 +32,12 @@ inline F32x8 from_bf16_bits(__m128i bits) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
 }
 
-// Rounds to nearest even and keeps NaN, as to_bf16 does.
+// Rounds to nearest even; NaN becomes a NaN of all ones.
 inline __m128i to_bf16_bits(F32x8 x) {
   const __m256i u = _mm256_castps_si256(x);
   const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
   const __m256i rounded = _mm256_add_epi32(u, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7FFF)));
-  const __m256i quiet = _mm256_or_si256(u, _mm256_set1_epi32(0x400000));
-  const __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
-  const __m256i wide = _mm256_blendv_epi8(rounded, quiet, is_nan);
+  const __m256i wide = _mm256_or_si256(rounded, _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q)));
   const __m256i upper_halves = _mm256_setr_epi8(2, 3, 6, 7, 10, 11, 14, 15, -1, -1, -1, -1, -1, -1, -1, -1,  //
                                                 2, 3, 6, 7, 10, 11, 14, 15, -1, -1, -1, -1, -1, -1, -1, -1);
   const __m256i packed = _mm256_permute4x64_epi64(_mm256_shuffle_epi8(wide, upper_halves), 0b1000);
@@ -65,20 +63,9 @@ inline void store_partial(bf16* p, F32x8 x, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) p[i] = padded[i];
 }
 
-// Calls step(i, load, store) for each group of eight of 0 .. n, the last one partial: `load(p)` and `store(p, x)` take
-// the address of element i. The compiler sees two copies of the body, one of them with full vectors only.
-template <class Step>
-inline void for_each_vector(std::int64_t n, Step&& step) {
-  const auto full_load = [](const auto* p) { return simd::load(p); };
-  const auto full_store = [](auto* p, F32x8 x) { simd::store(p, x); };
-  std::int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) step(i, full_load, full_store);
-  if (i < n) {
-    const std::int64_t rest = n - i;
-    step(
-        i, [rest](const auto* p) { return load_partial(p, rest); },
-        [rest](auto* p, F32x8 x) { store_partial(p, x, rest); });
-  }
+// x in the first `count` lanes, y in the others.
+inline F32x8 select_first(std::int64_t count, F32x8 x, F32x8 y) {
+  return _mm256_blendv_ps(y, x, _mm256_castsi256_ps(lane_mask(count)));
 }
 
 // Sum of the lanes in the fixed order ((0+4)+(2+6)) + ((1+5)+(3+7)).

@@ -5,11 +5,9 @@
 #include <cstdint>
 #include <limits>
 
-#include "core/ops/simd_math.h"
+#include "core/ops/loops.h"
 
 namespace megalith {
-
-using simd::F32x8;
 
 inline constexpr float kLowest = -std::numeric_limits<float>::infinity();
 
@@ -23,9 +21,8 @@ struct SoftmaxSum {
 
 template <class T>
 F32x8 load_logits(const T* x, std::int64_t count) {
-  return count >= simd::kLanes ? simd::load(x)
-                               : _mm256_blendv_ps(simd::set1(kLowest), simd::load_partial(x, count),
-                                                  _mm256_castsi256_ps(simd::lane_mask(count)));
+  if (count >= simd::kLanes) return simd::load(x);
+  return simd::select_first(count, simd::load_partial(x, count), simd::set1(kLowest));
 }
 
 // Without NaN, which the sum keeps.
@@ -75,11 +72,9 @@ SoftmaxSum softmax_of(const T* x, std::int64_t columns) {
 
 template <class T>
 void write_softmax_gradient(T* x, std::int64_t columns, const SoftmaxSum& row, float scale) {
-  const F32x8 shift = simd::set1(row.max);
-  const F32x8 factor = simd::set1(scale / row.sum);
-  simd::for_each_vector(columns, [=](std::int64_t i, auto load, auto store) {
-    store(x + i, _mm256_mul_ps(simd::exp_nonpositive(_mm256_sub_ps(load(x + i), shift)), factor));
-  });
+  const float factor = scale / row.sum;
+  for_each_element(
+      columns, [=, row = Row(x), max = row.max](auto i) { row.set(i, simd::exp_nonpositive(row[i] - max) * factor); });
 }
 
 }  // namespace megalith
