@@ -27,11 +27,6 @@ inline __m256i lane_mask(std::int64_t count) {
   return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
 
-// bf16 is the upper half of fp32.
-inline F32x8 from_bf16_bits(__m128i bits) {
-  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
-}
-
 // Rounds to nearest even; NaN becomes a NaN of all ones.
 inline __m128i to_bf16_bits(F32x8 x) {
   const __m256i u = _mm256_castps_si256(x);
@@ -45,7 +40,13 @@ inline __m128i to_bf16_bits(F32x8 x) {
 }
 
 inline F32x8 load(const float* p) { return _mm256_loadu_ps(p); }
-inline F32x8 load(const bf16* p) { return from_bf16_bits(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
+// bf16 is the upper half of fp32, where one shuffle puts all eight.
+inline F32x8 load(const bf16* p) {
+  const __m256i twice = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  return _mm256_castsi256_ps(
+      _mm256_shuffle_epi8(twice, _mm256_setr_epi8(-1, -1, 0, 1, -1, -1, 2, 3, -1, -1, 4, 5, -1, -1, 6, 7,  //
+                                                  -1, -1, 8, 9, -1, -1, 10, 11, -1, -1, 12, 13, -1, -1, 14, 15)));
+}
 inline void store(float* p, F32x8 x) { _mm256_storeu_ps(p, x); }
 inline void store(bf16* p, F32x8 x) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), to_bf16_bits(x)); }
 
