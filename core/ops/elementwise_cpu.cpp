@@ -3,7 +3,7 @@
 
 #include "core/ops/dispatch.h"
 #include "core/ops/elementwise.h"
-#include "core/ops/loops.h"
+#include "core/ops/row_index.h"
 
 namespace megalith {
 
@@ -29,10 +29,16 @@ void sum_parts(const SumParts& op) {
 }
 
 template <class From, class To>
-void cast(const Cast& op) {
-  const Row x = op.x.as<const From>();
-  const Row y = op.y.as<To>();
-  for_each_element(op.x.numel(), [=](auto i) { y.set(i, x[i]); });
+void cast_rows(const CastRows& op) {
+  if (op.x.numel() == 0) return;
+  const std::int64_t columns = op.x.size(-1), rows = op.x.numel() / columns;
+  const Rows<const From> xs(op.x);
+  const Rows<To> ys(op.y);
+  for_each_row(op.x, 0, rows, [&](std::int64_t, const RowIndex& at) {
+    const Row x = xs[at];
+    const Row y = ys[at];
+    for_each_element(columns, [=, add = op.accumulate](auto i) { y.set(i, add ? y[i] + x[i] : x[i]); });
+  });
 }
 
 // Two tensors of one shape seen as `outer` runs of `inner` elements, each run with one stride in either tensor; dims
@@ -112,10 +118,10 @@ void run(CpuStream& stream, const SumParts& op) {
   stream.enqueue([op] { visit_float(op.parts.dtype, [&op](auto type) { sum_parts<decltype(type)>(op); }); });
 }
 
-void run(CpuStream& stream, const Cast& op) {
+void run(CpuStream& stream, const CastRows& op) {
   stream.enqueue([op] {
     visit_float(op.x.dtype, [&op](auto from) {
-      visit_float(op.y.dtype, [&op](auto to) { cast<decltype(from), decltype(to)>(op); });
+      visit_float(op.y.dtype, [&op](auto to) { cast_rows<decltype(from), decltype(to)>(op); });
     });
   });
 }

@@ -132,17 +132,6 @@ void sample(const Sample& op) {
 
 }  // namespace
 
-void run(CpuStream& stream, const Argmax& op) {
-  stream.enqueue([op] {
-    visit_float(op.logits.dtype, [&op](auto type) {
-      for (std::int64_t row = 0; row < op.out.numel(); ++row) {
-        const auto* x = op.logits.as<const decltype(type)>() + row * op.logits.stride(0);
-        op.out.as<std::int32_t>()[row] = argmax(x, op.vocab_size, row);
-      }
-    });
-  });
-}
-
 void run(CpuStream& stream, const Sample& op) {
   stream.enqueue([op] { visit_float(op.logits.dtype, [&op](auto type) { sample<decltype(type)>(op); }); });
 }
