@@ -5,10 +5,10 @@
 #   apps/install_dependencies.sh --soak     also what tests/coverage.sh needs, which CI does not run
 set -euo pipefail
 
-packages=(g++ cmake ninja-build ccache git libopenmpi-dev openmpi-bin libeigen3-dev libcli11-dev libtomlplusplus-dev
+packages=(g++ cmake ninja-build ccache git libopenmpi-dev openmpi-bin libcli11-dev libtomlplusplus-dev
           nlohmann-json3-dev libfmt-dev libxxhash-dev)
 if [ "${1:-}" = --tests ] || [ "${1:-}" = --soak ]; then
-  packages+=(libgtest-dev libgmock-dev libbenchmark-dev clang-16 libclang-rt-16-dev clang-format-14)
+  packages+=(libeigen3-dev libgtest-dev libgmock-dev libbenchmark-dev clang-16 libclang-rt-16-dev clang-format-14)
   [ "$1" = --tests ] || packages+=(llvm-16 python3)
 elif [ $# -gt 0 ]; then
   echo "install_dependencies.sh: expected --tests, --soak or nothing, got $1" >&2

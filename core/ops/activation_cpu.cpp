@@ -1,13 +1,10 @@
-#include "core/ops/activation_cpu.h"
+#include "core/ops/activation.h"
 #include "core/ops/dispatch.h"
-#include "core/ops/simd_math.h"
+#include "core/ops/loops.h"
 
 namespace megalith {
 
 namespace {
-
-using simd::F32x8;
-using simd::set1;
 
 constexpr float kTwoSqrtTwoOverPi = 1.59576912f;
 
@@ -19,116 +16,82 @@ struct GeluArgument {
   F32x8 z;  // 2u
 };
 
-inline GeluArgument gelu_argument(F32x8 x) {
-  const F32x8 x2 = _mm256_min_ps(_mm256_mul_ps(x, x), set1(1e4f));
-  return {x2, _mm256_mul_ps(x, _mm256_fmadd_ps(x2, set1(kTwoSqrtTwoOverPi * 0.044715f), set1(kTwoSqrtTwoOverPi)))};
+GeluArgument gelu_argument(F32x8 x) {
+  const F32x8 x2 = _mm256_min_ps(x * x, broadcast(1e4f));
+  return {x2, x * fma(x2, kTwoSqrtTwoOverPi * 0.044715f, kTwoSqrtTwoOverPi)};
 }
 
 template <bool exact>
 F32x8 gelu(F32x8 x) {
-  if constexpr (exact) return _mm256_mul_ps(x, simd::normal_distribution(x).below);
-  return _mm256_mul_ps(x, simd::logistic(gelu_argument(x).z));
+  if constexpr (exact) return x * simd::normal_distribution(x).below;
+  return x * simd::logistic(gelu_argument(x).z);
 }
 
 template <bool exact>
 F32x8 gelu_slope(F32x8 x) {
   if constexpr (exact) {
+    constexpr float kInverseSqrtTwoPi = 0.398942280f;
     const simd::Normal normal = simd::normal_distribution(x);
-    const F32x8 inverse_sqrt_two_pi = set1(0.398942280f);
-    return _mm256_fmadd_ps(x, _mm256_mul_ps(normal.gauss, inverse_sqrt_two_pi), normal.below);
+    return fma(x, normal.gauss * kInverseSqrtTwoPi, normal.below);
   }
   const GeluArgument argument = gelu_argument(x);
   const simd::Logistic s = simd::logistic_pair(argument.z);
-  const F32x8 z_slope = _mm256_fmadd_ps(argument.x2, set1(3 * kTwoSqrtTwoOverPi * 0.044715f), set1(kTwoSqrtTwoOverPi));
-  return _mm256_fmadd_ps(x, _mm256_mul_ps(_mm256_mul_ps(s.value, s.complement), z_slope), s.value);
-}
-
-template <class T, bool exact>
-void gelu_forward(const GeluForward& op) {
-  const T* x = op.x.as<const T>();
-  T* y = op.y.as<T>();
-  simd::for_each_vector(op.x.numel(),
-                        [=](std::int64_t i, auto load, auto store) { store(y + i, gelu<exact>(load(x + i))); });
-}
-
-template <class T, bool exact>
-void gelu_backward(const GeluBackward& op) {
-  const T* x = op.x.as<const T>();
-  const T* dy = op.dy.as<const T>();
-  T* dx = op.dx.as<T>();
-  simd::for_each_vector(op.x.numel(), [=](std::int64_t i, auto load, auto store) {
-    store(dx + i, _mm256_mul_ps(load(dy + i), gelu_slope<exact>(load(x + i))));
-  });
-}
-
-template <class T>
-void swiglu_forward(const SwigluForward& op) {
-  const std::int64_t columns = op.y.size(1);
-  for (std::int64_t t = 0; t < op.y.size(0); ++t) {
-    const T* gate = op.x.as<const T>() + t * op.x.stride(0);
-    const T* up = gate + columns;
-    T* y = op.y.as<T>() + t * op.y.stride(0);
-    simd::for_each_vector(columns, [=](std::int64_t i, auto load, auto store) {
-      const F32x8 g = load(gate + i);
-      store(y + i, _mm256_mul_ps(_mm256_mul_ps(g, simd::logistic(g)), load(up + i)));
-    });
-  }
-}
-
-// d silu(g) / dg = s (1 + g (1 - s)) with s = logistic(g).
-template <class T>
-void swiglu_backward(const SwigluBackward& op) {
-  const std::int64_t columns = op.dy.size(1);
-  for (std::int64_t t = 0; t < op.dy.size(0); ++t) {
-    const T* gate = op.x.as<const T>() + t * op.x.stride(0);
-    const T* up = gate + columns;
-    const T* dy = op.dy.as<const T>() + t * op.dy.stride(0);
-    T* d_gate = op.dx.as<T>() + t * op.dx.stride(0);
-    T* d_up = d_gate + columns;
-    T* y = op.y ? op.y.as<T>() + t * op.y.stride(0) : nullptr;
-    simd::for_each_vector(columns, [=](std::int64_t i, auto load, auto store) {
-      const F32x8 g = load(gate + i);
-      const F32x8 u = load(up + i);
-      const F32x8 gradient = load(dy + i);
-      const simd::Logistic s = simd::logistic_pair(g);
-      const F32x8 slope = _mm256_mul_ps(s.value, _mm256_fmadd_ps(g, s.complement, set1(1.0f)));
-      store(d_gate + i, _mm256_mul_ps(gradient, _mm256_mul_ps(u, slope)));
-      store(d_up + i, _mm256_mul_ps(gradient, _mm256_mul_ps(g, s.value)));
-      if (y != nullptr) store(y + i, _mm256_mul_ps(_mm256_mul_ps(g, simd::logistic(g)), u));
-    });
-  }
+  const F32x8 z_slope = fma(argument.x2, 3 * kTwoSqrtTwoOverPi * 0.044715f, kTwoSqrtTwoOverPi);
+  return fma(x, s.value * s.complement * z_slope, s.value);
 }
 
 }  // namespace
 
 void compute(const GeluForward& op) {
-  visit_float(op.x.dtype, [&op](auto type) {
-    using T = decltype(type);
-    op.exact ? gelu_forward<T, true>(op) : gelu_forward<T, false>(op);
+  visit_float(op.x.dtype, [&]<class T>(T) {
+    const Row x = op.x.as<const T>();
+    const Row y = op.y.as<T>();
+    const std::int64_t n = op.x.numel();
+    if (op.exact) return for_each_element(n, [=](auto i) { y.set(i, gelu<true>(x[i])); });
+    for_each_element(n, [=](auto i) { y.set(i, gelu<false>(x[i])); });
   });
 }
 
 void compute(const GeluBackward& op) {
-  visit_float(op.x.dtype, [&op](auto type) {
-    using T = decltype(type);
-    op.exact ? gelu_backward<T, true>(op) : gelu_backward<T, false>(op);
+  visit_float(op.x.dtype, [&]<class T>(T) {
+    const Row x = op.x.as<const T>(), dy = op.dy.as<const T>();
+    const Row dx = op.dx.as<T>();
+    const std::int64_t n = op.x.numel();
+    if (op.exact) return for_each_element(n, [=](auto i) { dx.set(i, dy[i] * gelu_slope<true>(x[i])); });
+    for_each_element(n, [=](auto i) { dx.set(i, dy[i] * gelu_slope<false>(x[i])); });
   });
 }
 
-void run(CpuStream& stream, const GeluForward& op) {
-  stream.enqueue([op] { compute(op); });
+void compute(const SwigluForward& op) {
+  visit_float(op.x.dtype, [&]<class T>(T) {
+    const Rows<const T> xs(op.x);
+    const Rows<T> ys(op.y);
+    const std::int64_t columns = op.y.size(1);
+    for_each_row(op.y, [&](std::int64_t, const RowIndex& at) {
+      const Row gate = xs[at], up = gate + columns;
+      for_each_element(columns, [=, y = ys[at]](auto i) { y.set(i, gate[i] * simd::logistic(gate[i]) * up[i]); });
+    });
+  });
 }
 
-void run(CpuStream& stream, const GeluBackward& op) {
-  stream.enqueue([op] { compute(op); });
-}
-
-void run(CpuStream& stream, const SwigluForward& op) {
-  stream.enqueue([op] { visit_float(op.y.dtype, [&op](auto type) { swiglu_forward<decltype(type)>(op); }); });
-}
-
-void run(CpuStream& stream, const SwigluBackward& op) {
-  stream.enqueue([op] { visit_float(op.dy.dtype, [&op](auto type) { swiglu_backward<decltype(type)>(op); }); });
+// d silu(g) / dg = s (1 + g (1 - s)) with s = logistic(g).
+void compute(const SwigluBackward& op) {
+  visit_float(op.x.dtype, [&]<class T>(T) {
+    const Rows<const T> xs(op.x), dys(op.dy);
+    const Rows<T> dxs(op.dx), ys(op.y);
+    const std::int64_t columns = op.dy.size(1);
+    for_each_row(op.dy, [&](std::int64_t, const RowIndex& at) {
+      const Row gate = xs[at], up = gate + columns, dy = dys[at];
+      const Row d_gate = dxs[at], d_up = d_gate + columns, y = ys[at];
+      for_each_element(columns, [=](auto i) {
+        const F32x8 g = gate[i], u = up[i], gradient = dy[i];
+        const simd::Logistic s = simd::logistic_pair(g);
+        d_gate.set(i, gradient * (u * (s.value * fma(g, s.complement, 1.0f))));
+        d_up.set(i, gradient * (g * s.value));
+        if (y) y.set(i, g * simd::logistic(g) * u);
+      });
+    });
+  });
 }
 
 }  // namespace megalith

@@ -1,7 +1,7 @@
 // Memory-bound, one pass. A thread owns an element, so that neighbours read and write neighbours.
-#include "core/ops/cast_rows.h"
 #include "core/ops/cuda_launch.cuh"
 #include "core/ops/cuda_pack.cuh"
+#include "core/ops/elementwise.h"
 
 namespace megalith {
 

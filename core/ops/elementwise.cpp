@@ -16,9 +16,9 @@ void fields(const SumParts& op, Fields& f) {
   f.expect(op.parts.size(0) > 0, "op.parts", "at least one part", op.parts.shape);
 }
 
-void fields(const Cast& op, Fields& f) {
-  f.in(op.x, "op.x").floating().any_shape();
-  f.out(op.y, "op.y").floating().shape(op.x.shape);
+void fields(const CastRows& op, Fields& f) {
+  f.in(op.x, "op.x").floating().rank(1, 4).strided_rows();
+  f.out(op.y, "op.y").floating().shape(op.x.shape).strided_rows().read_if(op.accumulate);
 }
 
 void fields(const Copy& op, Fields& f) {

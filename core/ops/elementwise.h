@@ -1,4 +1,4 @@
-// Elementwise ops without parameters: add, sum, cast, copy, fill. Memory-bound; one pass; deterministic.
+// Elementwise ops without parameters. Memory-bound; one pass; deterministic.
 #pragma once
 
 #include "core/ops/op.h"
@@ -20,11 +20,12 @@ struct SumParts {
   Tensor y;      // out, the shape of one part, dtype of parts; must not overlap them
 };
 
-// y = x in y's dtype; fp32 to bf16 rounds to nearest even and keeps NaN.
-struct Cast {
-  static constexpr const char* kName = "cast";
-  Tensor x;  // any shape, contiguous, bf16 | fp32
-  Tensor y;  // out, shape of x, bf16 | fp32; must not overlap x
+// y = x, or y += x, in fp32 and rounded once, to nearest even, to y's dtype.
+struct CastRows {
+  static constexpr const char* kName = "cast_rows";
+  Tensor x;                 // up to 4 dims, bf16 | fp32; rows may be strided
+  Tensor y;                 // out, with `accumulate` in and out: shape of x, bf16 | fp32, rows may be strided
+  bool accumulate = false;  // x and y must not overlap
 };
 
 // dst = src, byte for byte. Fastest when the inner dims of both are contiguous.
@@ -42,23 +43,23 @@ struct Fill {
 };
 
 void fields(const Add& op, Fields& f);
-void run(CpuStream& stream, const Add& op);
+void compute(const Add& op);
 void run(CudaStream& stream, const Add& op);
 
 void fields(const SumParts& op, Fields& f);
-void run(CpuStream& stream, const SumParts& op);
+void compute(const SumParts& op);
 void run(CudaStream& stream, const SumParts& op);
 
-void fields(const Cast& op, Fields& f);
-void run(CpuStream& stream, const Cast& op);
-void run(CudaStream& stream, const Cast& op);
+void fields(const CastRows& op, Fields& f);
+void compute(const CastRows& op);
+void run(CudaStream& stream, const CastRows& op);
 
 void fields(const Copy& op, Fields& f);
-void run(CpuStream& stream, const Copy& op);
+void compute(const Copy& op);
 void run(CudaStream& stream, const Copy& op);
 
 void fields(const Fill& op, Fields& f);
-void run(CpuStream& stream, const Fill& op);
+void compute(const Fill& op);
 void run(CudaStream& stream, const Fill& op);
 
 }  // namespace megalith

@@ -70,76 +70,6 @@ __global__ void __launch_bounds__(kThreads) sum_parts(const T* x, int parts, T* 
   for (int u = 0; u < 2; ++u) store_flat<T, kVector>(y, first + u * kThreads * kWidth, count, pack<T>(sum[u]));
 }
 
-// Eight elements: one pack of bf16 or two of fp32.
-constexpr int kCastElements = 8;
-
-template <class T>
-__device__ inline void load_eight(const T* x, float (&v)[8]) {
-  if constexpr (sizeof(T) == 2) {
-    unpack<T>(load_full(x), v);
-  } else {
-    const float4 low = *reinterpret_cast<const float4*>(x), high = *reinterpret_cast<const float4*>(x + 4);
-    v[0] = low.x, v[1] = low.y, v[2] = low.z, v[3] = low.w;
-    v[4] = high.x, v[5] = high.y, v[6] = high.z, v[7] = high.w;
-  }
-}
-
-template <class T>
-__device__ inline void store_eight(T* y, const float (&v)[8]) {
-  if constexpr (sizeof(T) == 2) {
-    store_full(y, pack<T>(v));
-  } else {
-    *reinterpret_cast<float4*>(y) = make_float4(v[0], v[1], v[2], v[3]);
-    *reinterpret_cast<float4*>(y + 4) = make_float4(v[4], v[5], v[6], v[7]);
-  }
-}
-
-// A block owns 2 * kThreads neighbouring groups of eight elements.
-template <class From, class To, bool kVector>
-__global__ void __launch_bounds__(kThreads) cast(const From* __restrict__ x, To* __restrict__ y, std::int64_t count) {
-#pragma unroll
-  for (int u = 0; u < 2; ++u) {
-    const std::int64_t first = ((std::int64_t{blockIdx.x} * 2 + u) * kThreads + threadIdx.x) * kCastElements;
-    if (kVector && first + kCastElements <= count) {
-      float v[8];
-      load_eight(x + first, v);
-      store_eight(y + first, v);
-      continue;
-    }
-    for (int j = 0; j < kCastElements; ++j) {
-      if (first + j < count) y[first + j] = narrow<To>(widen(x[first + j]));
-    }
-  }
-}
-
-// bf16 to fp32: a thread turns eight bytes into sixteen, so that a warp's stores are contiguous. A block owns kUnrolled
-// * kThreads neighbouring groups of four elements.
-template <bool kVector>
-__global__ void __launch_bounds__(kThreads)
-    cast_up(const bf16* __restrict__ x, float* __restrict__ y, std::int64_t count) {
-  const std::int64_t first = (std::int64_t{blockIdx.x} * kUnrolled * kThreads + threadIdx.x) * kPack<float>;
-  uint2 raw[kUnrolled];
-#pragma unroll
-  for (int u = 0; u < kUnrolled; ++u) {
-    const std::int64_t at = first + u * kThreads * kPack<float>;
-    if (kVector && at + kPack<float> <= count) raw[u] = *reinterpret_cast<const uint2*>(x + at);
-  }
-#pragma unroll
-  for (int u = 0; u < kUnrolled; ++u) {
-    const std::int64_t at = first + u * kThreads * kPack<float>;
-    if (kVector && at + kPack<float> <= count) {
-      float v[kPack<float>];
-      unpack_pair(raw[u].x, v[0], v[1]);
-      unpack_pair(raw[u].y, v[2], v[3]);
-      store_full(y + at, pack<float>(v));
-      continue;
-    }
-    for (int j = 0; j < kPack<float>; ++j) {
-      if (at + j < count) y[at + j] = widen(x[at + j]);
-    }
-  }
-}
-
 // A tensor, or two of one shape, as units of `bytes` bytes: dims of the same walk are merged, dim 0 first. Strides and
 // the last dim count units.
 struct Walk {
@@ -325,26 +255,6 @@ void run(CudaStream& stream, const SumParts& op) {
     const unsigned blocks = blocks_for(op.y.numel(), 2 * kThreads * kPack<T>);
     sum_parts<T, is_vector()><<<blocks, kThreads, 0, stream.handle()>>>(
         op.parts.as<const T>(), static_cast<int>(op.parts.size(0)), op.y.as<T>(), op.y.numel());
-  });
-  MEGALITH_CUDA_CHECK(cudaGetLastError());
-}
-
-void run(CudaStream& stream, const Cast& op) {
-  const bool vector = starts_aligned(op.x.data) && starts_aligned(op.y.data);
-  visit_kernel(op.x.dtype, vector, [&](auto from, auto is_vector) {
-    visit_float(op.y.dtype, [&](auto to) {
-      using From = decltype(from);
-      using To = decltype(to);
-      if constexpr (sizeof(From) < sizeof(To)) {
-        const unsigned blocks = blocks_for(op.x.numel(), kUnrolled * kThreads * kPack<float>);
-        cast_up<is_vector()>
-            <<<blocks, kThreads, 0, stream.handle()>>>(op.x.as<const From>(), op.y.as<To>(), op.x.numel());
-      } else {
-        const unsigned blocks = blocks_for(op.x.numel(), 2 * kThreads * kCastElements);
-        cast<From, To, is_vector()>
-            <<<blocks, kThreads, 0, stream.handle()>>>(op.x.as<const From>(), op.y.as<To>(), op.x.numel());
-      }
-    });
   });
   MEGALITH_CUDA_CHECK(cudaGetLastError());
 }

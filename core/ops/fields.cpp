@@ -85,18 +85,6 @@ void Field::add_to(Access& access) const {
   if (rules.takes_bound) access.add(tensor->bound, sizeof(*tensor->bound), false);
 }
 
-Field& Fields::in(const Tensor& tensor, std::string_view name, Place place) {
-  return add({.name = name, .place = place, .tensor = &tensor, .reads = true});
-}
-
-Field& Fields::out(const Tensor& tensor, std::string_view name, Place place) {
-  return add({.name = name, .place = place, .tensor = &tensor, .writes = true});
-}
-
-Field& Fields::inout(const Tensor& tensor, std::string_view name, Place place) {
-  return add({.name = name, .place = place, .tensor = &tensor, .reads = true, .writes = true});
-}
-
 Field& Fields::workspace(const Tensor& tensor, Place place) {
   return add({.name = "op.workspace", .place = place, .tensor = &tensor, .writes = true, .is_workspace = true})
       .dtype(DType::kUint8)

@@ -95,24 +95,21 @@ class Fields {
     open_.reserve(kUsualFields);
   }
 
-  Field& in(const Tensor& tensor, std::string_view name, Place place = Place::current());
-  Field& out(const Tensor& tensor, std::string_view name, Place place = Place::current());
-  Field& inout(const Tensor& tensor, std::string_view name, Place place = Place::current());
+  // A Tensor, or a T* to a T in device memory.
+  template <class Memory>
+  Field& in(const Memory& memory, std::string_view name, Place place = Place::current()) {
+    return add(memory, name, place).read_if(true);
+  }
+  template <class Memory>
+  Field& out(const Memory& memory, std::string_view name, Place place = Place::current()) {
+    return add(memory, name, place).write_if(true);
+  }
+  template <class Memory>
+  Field& inout(const Memory& memory, std::string_view name, Place place = Place::current()) {
+    return in(memory, name, place).write_if(true);
+  }
   // Bytes whose content nobody expects to find again. `workspace_bytes(op, device)` says how many.
   Field& workspace(const Tensor& tensor, Place place = Place::current());
-  // A T in device memory.
-  template <class T>
-  Field& in(T* const& pointer, std::string_view name, Place place = Place::current()) {
-    return add_pointer(pointer, name, place).read_if(true);
-  }
-  template <class T>
-  Field& out(T* const& pointer, std::string_view name, Place place = Place::current()) {
-    return add_pointer(pointer, name, place).write_if(true);
-  }
-  template <class T>
-  Field& inout(T* const& pointer, std::string_view name, Place place = Place::current()) {
-    return add_pointer(pointer, name, place).read_if(true).write_if(true);
-  }
   // The fields that follow are those of the next element of a list: they may overlap those of others.
   void next_element();
 
@@ -135,8 +132,11 @@ class Fields {
  private:
   static constexpr std::size_t kUsualFields = 12;
 
+  Field& add(const Tensor& tensor, std::string_view name, Place place) {
+    return add({.name = name, .place = place, .tensor = &tensor});
+  }
   template <class T>
-  Field& add_pointer(T* const& pointer, std::string_view name, Place place) {
+  Field& add(T* const& pointer, std::string_view name, Place place) {
     const auto* address = reinterpret_cast<const void* const*>(&pointer);
     return add({.name = name, .place = place, .pointer = address, .bytes = sizeof(T)});
   }

@@ -3,36 +3,38 @@
 
 #include "core/ops/dispatch.h"
 #include "core/ops/grad_norm.h"
-#include "core/ops/simd_math.h"
 
 namespace megalith {
 
 namespace {
 
-// In fp64, so that no gradient of fp32 overflows. Element i goes to accumulator i % 32; the 32 are summed pairwise.
+// In fp64, so that no gradient of fp32 overflows. Element i goes to sum i % 32; the 32 are added by halves.
 template <class T>
 double sum_of_squares(const T* x, std::int64_t count) {
-  __m256d sums[8] = {};
-  const auto add = [&sums](int k, simd::F32x8 value) {
-    const __m256d low = _mm256_cvtps_pd(_mm256_castps256_ps128(value));
-    const __m256d high = _mm256_cvtps_pd(_mm256_extractf128_ps(value, 1));
-    sums[2 * k] = _mm256_fmadd_pd(low, low, sums[2 * k]);
-    sums[2 * k + 1] = _mm256_fmadd_pd(high, high, sums[2 * k + 1]);
-  };
+  constexpr std::int64_t kSums = 32;
+  double sums[kSums] = {};
+  const auto add = [&](std::int64_t k, T value) { sums[k] += double{to_float(value)} * double{to_float(value)}; };
   std::int64_t i = 0;
-  for (; i + 32 <= count; i += 32) {
-    for (int k = 0; k < 4; ++k) add(k, simd::load(x + i + 8 * k));
+  for (; i + kSums <= count; i += kSums) {
+    for (std::int64_t k = 0; k < kSums; ++k) add(k, x[i + k]);
   }
-  for (int k = 0; i < count; i += 8, ++k) add(k, simd::load_partial(x + i, std::min(simd::kLanes, count - i)));
-  for (int step = 4; step > 0; step /= 2) {
-    for (int k = 0; k < step; ++k) sums[k] = _mm256_add_pd(sums[k], sums[k + step]);
+  for (std::int64_t k = 0; i + k < count; ++k) add(k, x[i + k]);
+  for (std::int64_t half = kSums / 2; half > 0; half /= 2) {
+    for (std::int64_t k = 0; k < half; ++k) sums[k] += sums[k + half];
   }
-  alignas(32) double lanes[4];
-  _mm256_store_pd(lanes, sums[0]);
-  return (lanes[0] + lanes[2]) + (lanes[1] + lanes[3]);
+  return sums[0];
 }
 
-void finalize(const GradNormFinalize& op) {
+}  // namespace
+
+void compute(const SumOfSquares& op) {
+  double* out = op.out.as<double>();
+  for (const Tensor& x : op.tensors) {
+    visit_float(x.dtype, [&]<class T>(T) { *out++ = sum_of_squares(x.as<const T>(), x.numel()); });
+  }
+}
+
+void compute(const GradNormFinalize& op) {
   StepParameters& step = *op.parameters;
   double sum = 0;
   for (std::int64_t i = 0; i < op.sums.numel(); ++i) sum += op.sums.as<const double>()[i];
@@ -48,30 +50,11 @@ void finalize(const GradNormFinalize& op) {
   }
 }
 
-}  // namespace
-
-void run(CpuStream& stream, const SumOfSquares& op) {
-  stream.enqueue([op] {
-    double* out = op.out.as<double>();
-    for (const Tensor& x : op.tensors) {
-      visit_float(x.dtype, [&](auto type) { *out++ = sum_of_squares(x.as<const decltype(type)>(), x.numel()); });
-    }
-  });
+void compute(const WriteStepParameters& op) {
+  op.parameters->iteration = op.iteration;
+  op.parameters->learning_rate = op.learning_rate;
 }
 
-void run(CpuStream& stream, const GradNormFinalize& op) {
-  stream.enqueue([op] { finalize(op); });
-}
-
-void run(CpuStream& stream, const WriteStepParameters& op) {
-  stream.enqueue([op] {
-    op.parameters->iteration = op.iteration;
-    op.parameters->learning_rate = op.learning_rate;
-  });
-}
-
-void run(CpuStream& stream, const WriteMicrobatchParameters& op) {
-  stream.enqueue([op] { *op.out = op.value; });
-}
+void compute(const WriteMicrobatchParameters& op) { *op.out = op.value; }
 
 }  // namespace megalith

@@ -4,25 +4,15 @@
 
 namespace megalith {
 
-namespace {
-
-void choice(const Tensor& logits, std::int64_t vocab_size, const Tensor& out, Fields& f) {
-  f.in(logits, "op.logits").floating().rank(2).strided_rows();
-  f.out(out, "op.out").dtype(DType::kInt32).shape({logits.size(0)});
-  f.range(static_cast<double>(vocab_size), 1, static_cast<double>(logits.size(1)), "op.vocab_size");
-}
-
-}  // namespace
-
-void fields(const Argmax& op, Fields& f) { choice(op.logits, op.vocab_size, op.out, f); }
-
 // Of one row at a time: weight and index of each candidate.
 std::size_t workspace_bytes(const Sample& op, DeviceType) {
   return static_cast<std::size_t>(op.vocab_size) * (sizeof(float) + sizeof(std::int32_t));
 }
 
 void fields(const Sample& op, Fields& f) {
-  choice(op.logits, op.vocab_size, op.out, f);
+  f.in(op.logits, "op.logits").floating().rank(2).strided_rows();
+  f.out(op.out, "op.out").dtype(DType::kInt32).shape({op.logits.size(0)});
+  f.range(static_cast<double>(op.vocab_size), 1, static_cast<double>(op.logits.size(1)), "op.vocab_size");
   f.in(op.position, "op.position");
   f.workspace(op.workspace);
   f.range(op.temperature, 0, std::numeric_limits<float>::max(), "op.temperature");

@@ -1,5 +1,5 @@
-// Choosing the next token. Both ops look at the first `vocab_size` columns only; NaN logits are never chosen, and equal
-// ones rank by the lower index. A row without a logit above -inf is an Error (kNumeric) thrown by the kernel.
+// Choosing the next token among the first `vocab_size` columns: NaN logits are never chosen, and equal ones rank by the
+// lower index. A row without a logit above -inf is an Error (kNumeric) thrown by the kernel.
 // B: rows, V: vocabulary with padding. Deterministic.
 #pragma once
 
@@ -9,13 +9,6 @@
 #include "core/ops/op.h"
 
 namespace megalith {
-
-struct Argmax {
-  static constexpr const char* kName = "argmax";
-  Tensor logits;                // [B, V] bf16 | fp32, rows may be strided
-  std::int64_t vocab_size = 0;  // 1 to V
-  Tensor out;                   // [B] out, int32
-};
 
 // Draws from softmax(logits / temperature) restricted first to the `top_k` largest logits (Fan et al. 2018,
 // arXiv:1805.04833), then to the shortest list of most probable tokens whose probability, renormalised after top_k, is
@@ -33,14 +26,10 @@ struct Sample {
   Tensor out;                              // [B] out, int32
   Tensor workspace;                        // [workspace_bytes(op, device)] uint8
 };
-std::size_t workspace_bytes(const Sample& op, DeviceType device);
-
-void fields(const Argmax& op, Fields& f);
-void run(CpuStream& stream, const Argmax& op);
-void run(CudaStream& stream, const Argmax& op);
 
 void fields(const Sample& op, Fields& f);
-void run(CpuStream& stream, const Sample& op);
+std::size_t workspace_bytes(const Sample& op, DeviceType device);
+void compute(const Sample& op);
 void run(CudaStream& stream, const Sample& op);
 
 }  // namespace megalith

@@ -1,7 +1,6 @@
-// A block owns a row, which stays in L2 from its first pass on. Argmax is one pass. Sample finds the cuts of top_k and
-// top_p without sorting, by bisection over the logits' ordered bits, two bits a pass; weights are summed as fixed-point
-// integers, so that sums are exact in any order. Latency-bound: it is called for a few rows. Deterministic; needs no
-// workspace.
+// A block owns a row, which stays in L2 from its first pass on. The cuts of top_k and top_p are found without sorting,
+// by bisection over the logits' ordered bits, two bits a pass; weights are summed as fixed-point integers, so that sums
+// are exact in any order. Latency-bound: it is called for a few rows. Deterministic; needs no workspace.
 #include <cfloat>
 #include <climits>
 #include <cmath>
@@ -103,14 +102,6 @@ __device__ int pick_largest(const LogitRow<T, kVector>& row, const SampleArgumen
 template <class T, bool kVector>
 __device__ LogitRow<T, kVector> row_of_block(const SampleArguments& a) {
   return {static_cast<const T*>(a.logits) + blockIdx.x * a.stride, a.vocab, a.columns};
-}
-
-template <class T, bool kVector>
-__global__ void __launch_bounds__(kThreads) argmax(const SampleArguments a) {
-  __shared__ Mass shared[32];
-  if (blockIdx.x >= a.rows) return;
-  const int largest = pick_largest(row_of_block<T, kVector>(a), a, shared);
-  if (threadIdx.x == 0 && largest >= 0) a.out[blockIdx.x] = largest;
 }
 
 // What may still be drawn: logits above the cut, and those equal to it up to an index.
@@ -283,14 +274,6 @@ SampleArguments arguments_of(CudaStream& stream, const Tensor& logits, std::int6
 }
 
 }  // namespace
-
-void run(CudaStream& stream, const Argmax& op) {
-  const SampleArguments a = arguments_of(stream, op.logits, op.vocab_size, op.out);
-  visit_kernel(op.logits.dtype, rows_aligned(op.logits), [&](auto type, auto is_vector) {
-    argmax<decltype(type), is_vector()><<<blocks_for(a.rows, 1), kThreads, 0, stream.handle()>>>(a);
-  });
-  MEGALITH_CUDA_CHECK(cudaGetLastError());
-}
 
 void run(CudaStream& stream, const Sample& op) {
   SampleArguments a = arguments_of(stream, op.logits, op.vocab_size, op.out);

@@ -27,19 +27,12 @@ inline __m256i lane_mask(std::int64_t count) {
   return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
 
-// bf16 is the upper half of fp32.
-inline F32x8 from_bf16_bits(__m128i bits) {
-  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
-}
-
-// Rounds to nearest even and keeps NaN, as to_bf16 does.
+// Rounds to nearest even; NaN becomes a NaN of all ones.
 inline __m128i to_bf16_bits(F32x8 x) {
   const __m256i u = _mm256_castps_si256(x);
   const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
   const __m256i rounded = _mm256_add_epi32(u, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7FFF)));
-  const __m256i quiet = _mm256_or_si256(u, _mm256_set1_epi32(0x400000));
-  const __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
-  const __m256i wide = _mm256_blendv_epi8(rounded, quiet, is_nan);
+  const __m256i wide = _mm256_or_si256(rounded, _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q)));
   const __m256i upper_halves = _mm256_setr_epi8(2, 3, 6, 7, 10, 11, 14, 15, -1, -1, -1, -1, -1, -1, -1, -1,  //
                                                 2, 3, 6, 7, 10, 11, 14, 15, -1, -1, -1, -1, -1, -1, -1, -1);
   const __m256i packed = _mm256_permute4x64_epi64(_mm256_shuffle_epi8(wide, upper_halves), 0b1000);
@@ -47,7 +40,13 @@ inline __m128i to_bf16_bits(F32x8 x) {
 }
 
 inline F32x8 load(const float* p) { return _mm256_loadu_ps(p); }
-inline F32x8 load(const bf16* p) { return from_bf16_bits(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
+// bf16 is the upper half of fp32, where one shuffle puts all eight.
+inline F32x8 load(const bf16* p) {
+  const __m256i twice = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  return _mm256_castsi256_ps(
+      _mm256_shuffle_epi8(twice, _mm256_setr_epi8(-1, -1, 0, 1, -1, -1, 2, 3, -1, -1, 4, 5, -1, -1, 6, 7,  //
+                                                  -1, -1, 8, 9, -1, -1, 10, 11, -1, -1, 12, 13, -1, -1, 14, 15)));
+}
 inline void store(float* p, F32x8 x) { _mm256_storeu_ps(p, x); }
 inline void store(bf16* p, F32x8 x) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), to_bf16_bits(x)); }
 
@@ -65,20 +64,9 @@ inline void store_partial(bf16* p, F32x8 x, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) p[i] = padded[i];
 }
 
-// Calls step(i, load, store) for each group of eight of 0 .. n, the last one partial: `load(p)` and `store(p, x)` take
-// the address of element i. The compiler sees two copies of the body, one of them with full vectors only.
-template <class Step>
-inline void for_each_vector(std::int64_t n, Step&& step) {
-  const auto full_load = [](const auto* p) { return simd::load(p); };
-  const auto full_store = [](auto* p, F32x8 x) { simd::store(p, x); };
-  std::int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) step(i, full_load, full_store);
-  if (i < n) {
-    const std::int64_t rest = n - i;
-    step(
-        i, [rest](const auto* p) { return load_partial(p, rest); },
-        [rest](auto* p, F32x8 x) { store_partial(p, x, rest); });
-  }
+// x in the first `count` lanes, y in the others.
+inline F32x8 select_first(std::int64_t count, F32x8 x, F32x8 y) {
+  return _mm256_blendv_ps(y, x, _mm256_castsi256_ps(lane_mask(count)));
 }
 
 // Sum of the lanes in the fixed order ((0+4)+(2+6)) + ((1+5)+(3+7)).
@@ -93,6 +81,14 @@ inline float horizontal_max(F32x8 x) {
   return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
 }
 
+// Horner's rule, highest coefficient first.
+template <class... Floats>
+F32x8 polynomial(F32x8 x, float highest, Floats... others) {
+  F32x8 p = set1(highest);
+  ((p = _mm256_fmadd_ps(p, x, set1(others))), ...);
+  return p;
+}
+
 inline F32x8 abs(F32x8 x) { return _mm256_andnot_ps(set1(-0.0f), x); }
 
 namespace detail {
@@ -105,13 +101,8 @@ inline F32x8 exp_in_range(F32x8 x) {
   // ln 2 in two parts, of which the first has few bits: its product is exact.
   F32x8 r = _mm256_fnmadd_ps(n, set1(0.693359375f), x);
   r = _mm256_fnmadd_ps(n, set1(-2.12194440e-4f), r);
-  F32x8 p = set1(0x1.6a234ep-10f);
-  p = _mm256_fmadd_ps(p, r, set1(0x1.123a6cp-7f));
-  p = _mm256_fmadd_ps(p, r, set1(0x1.5558f4p-5f));
-  p = _mm256_fmadd_ps(p, r, set1(0x1.55549p-3f));
-  p = _mm256_fmadd_ps(p, r, set1(0x1.fffffcp-2f));
-  p = _mm256_fmadd_ps(p, r, set1(1.0f));
-  p = _mm256_fmadd_ps(p, r, set1(1.0f));
+  const F32x8 p =
+      polynomial(r, 0x1.6a234ep-10f, 0x1.123a6cp-7f, 0x1.5558f4p-5f, 0x1.55549p-3f, 0x1.fffffcp-2f, 1.0f, 1.0f);
   // Times 2^n, in the exponent's bits. For NaN the conversion gives 2^31, which shifts to 0: p stays NaN.
   const __m256i exponent = _mm256_slli_epi32(_mm256_cvtps_epi32(n), 23);
   return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), exponent));
@@ -160,12 +151,8 @@ inline F32x8 tanh(F32x8 x) {
   const F32x8 large = _mm256_sub_ps(one, _mm256_div_ps(set1(2.0f), _mm256_add_ps(e, one)));
   // Below, where that would cancel: x + x^3 P(x^2).
   const F32x8 z = _mm256_mul_ps(x, x);
-  F32x8 p = set1(0x1.18e1c4p-9f);
-  p = _mm256_fmadd_ps(p, z, set1(-0x1.0bf4f6p-7f));
-  p = _mm256_fmadd_ps(p, z, set1(0x1.638b56p-6f));
-  p = _mm256_fmadd_ps(p, z, set1(-0x1.b9ee9p-5f));
-  p = _mm256_fmadd_ps(p, z, set1(0x1.111066p-3f));
-  p = _mm256_fmadd_ps(p, z, set1(-0x1.555554p-2f));
+  const F32x8 p =
+      polynomial(z, 0x1.18e1c4p-9f, -0x1.0bf4f6p-7f, 0x1.638b56p-6f, -0x1.b9ee9p-5f, 0x1.111066p-3f, -0x1.555554p-2f);
   const F32x8 small = _mm256_fmadd_ps(_mm256_mul_ps(p, z), magnitude, magnitude);
   const F32x8 is_small = _mm256_cmp_ps(magnitude, set1(0.625f), _CMP_LT_OQ);
   return _mm256_or_ps(_mm256_blendv_ps(large, small, is_small), _mm256_and_ps(x, set1(-0.0f)));
@@ -181,15 +168,8 @@ inline F32x8 log(F32x8 x) {
       _mm256_add_epi32(_mm256_and_si256(offset, _mm256_set1_epi32(0x7FFFFF)), _mm256_set1_epi32(0x3F3504F3));
   const F32x8 f = _mm256_sub_ps(_mm256_castsi256_ps(mantissa), set1(1.0f));
   const F32x8 z = _mm256_mul_ps(f, f);
-  F32x8 p = set1(0x1.14573ep-4f);
-  p = _mm256_fmadd_ps(p, f, set1(-0x1.de3bf8p-4f));
-  p = _mm256_fmadd_ps(p, f, set1(0x1.e6f08cp-4f));
-  p = _mm256_fmadd_ps(p, f, set1(-0x1.fc220ep-4f));
-  p = _mm256_fmadd_ps(p, f, set1(0x1.233766p-3f));
-  p = _mm256_fmadd_ps(p, f, set1(-0x1.555c4ep-3f));
-  p = _mm256_fmadd_ps(p, f, set1(0x1.99a4b6p-3f));
-  p = _mm256_fmadd_ps(p, f, set1(-0x1.000006p-2f));
-  p = _mm256_fmadd_ps(p, f, set1(0x1.555548p-2f));
+  const F32x8 p = polynomial(f, 0x1.14573ep-4f, -0x1.de3bf8p-4f, 0x1.e6f08cp-4f, -0x1.fc220ep-4f, 0x1.233766p-3f,
+                             -0x1.555c4ep-3f, 0x1.99a4b6p-3f, -0x1.000006p-2f, 0x1.555548p-2f);
   // e ln 2 + f - f^2 / 2 + f^3 P(f), small terms first.
   F32x8 tail = _mm256_fmadd_ps(_mm256_mul_ps(p, z), f, _mm256_mul_ps(e, set1(-2.12194440e-4f)));
   tail = _mm256_fnmadd_ps(z, set1(0.5f), tail);
@@ -214,16 +194,8 @@ inline Normal normal_distribution(F32x8 x) {
   const F32x8 one = set1(1.0f);
   const F32x8 gauss = exp_nonpositive(_mm256_mul_ps(_mm256_mul_ps(x, set1(-0.5f)), x));
   const F32x8 s = _mm256_div_ps(one, _mm256_fmadd_ps(abs(x), set1(0.25f), one));
-  F32x8 q = set1(0x1.11c036p-6f);
-  q = _mm256_fmadd_ps(q, s, set1(-0x1.0424b6p-4f));
-  q = _mm256_fmadd_ps(q, s, set1(0x1.b56eccp-5f));
-  q = _mm256_fmadd_ps(q, s, set1(0x1.aa6d78p-6f));
-  q = _mm256_fmadd_ps(q, s, set1(0x1.e4ba4ep-7f));
-  q = _mm256_fmadd_ps(q, s, set1(0x1.5e2d06p-4f));
-  q = _mm256_fmadd_ps(q, s, set1(0x1.28a308p-4f));
-  q = _mm256_fmadd_ps(q, s, set1(0x1.86d7cep-4f));
-  q = _mm256_fmadd_ps(q, s, set1(0x1.979230p-4f));
-  q = _mm256_fmadd_ps(q, s, set1(0x1.989090p-4f));
+  const F32x8 q = polynomial(s, 0x1.11c036p-6f, -0x1.0424b6p-4f, 0x1.b56eccp-5f, 0x1.aa6d78p-6f, 0x1.e4ba4ep-7f,
+                             0x1.5e2d06p-4f, 0x1.28a308p-4f, 0x1.86d7cep-4f, 0x1.979230p-4f, 0x1.989090p-4f);
   const F32x8 tail = _mm256_mul_ps(gauss, _mm256_mul_ps(s, q));
   return {gauss, _mm256_blendv_ps(_mm256_sub_ps(one, tail), tail, x)};
 }

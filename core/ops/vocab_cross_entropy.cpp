@@ -6,16 +6,10 @@ namespace megalith {
 
 namespace {
 
-enum class Logits : std::uint8_t { kRead, kReadAndWritten, kUnused };
+Field& logits(const Tensor& x, Fields& f) { return f.in(x, "op.logits").floating().rank(2).strided_rows(); }
 
 template <class Op>
-void inputs(const Op& op, Logits logits, Fields& f) {
-  f.in(op.logits, "op.logits")
-      .floating()
-      .rank(2)
-      .strided_rows()
-      .read_if(logits != Logits::kUnused)
-      .write_if(logits == Logits::kReadAndWritten);
+void labels_and_columns(const Op& op, Fields& f) {
   f.in(op.labels, "op.labels").dtype(DType::kInt32).shape({op.logits.size(0)});
   f.range(static_cast<double>(op.columns.vocab_size), 1, 0x1p31, "op.columns.vocab_size");
   f.range(static_cast<double>(op.columns.first_column), 0, 0x1p31, "op.columns.first_column");
@@ -26,7 +20,8 @@ Field& fp32(Field& field, const Shape& shape) { return field.dtype(DType::kFp32)
 }  // namespace
 
 void fields(const VocabMax& op, Fields& f) {
-  inputs(op, Logits::kRead, f);
+  logits(op.logits, f);
+  labels_and_columns(op, f);
   fp32(f.out(op.max, "op.max"), op.labels.shape);
   f.workspace(op.workspace);
 }
@@ -36,13 +31,15 @@ std::size_t workspace_bytes(const VocabMax&, DeviceType device) {
 }
 
 void fields(const VocabSums& op, Fields& f) {
-  inputs(op, Logits::kRead, f);
+  logits(op.logits, f);
+  labels_and_columns(op, f);
   fp32(f.in(op.max, "op.max"), op.labels.shape);
   fp32(f.out(op.sums, "op.sums"), {2, op.labels.size(0)});
 }
 
 void fields(const VocabLoss& op, Fields& f) {
-  inputs(op, op.write_gradient ? Logits::kReadAndWritten : Logits::kUnused, f);
+  logits(op.logits, f).read_if(op.write_gradient).write_if(op.write_gradient);
+  labels_and_columns(op, f);
   fp32(f.in(op.max, "op.max"), op.labels.shape).read_if(op.write_gradient);
   fp32(f.in(op.sums, "op.sums"), {2, op.labels.size(0)});
   fp32(f.out(op.loss, "op.loss"), op.labels.shape);

@@ -88,7 +88,7 @@ void AdamWOptimizer::add_ranges(const ParameterUnit& unit, const UnitState& stat
 void AdamWOptimizer::initialize(Stream& stream) {
   for (std::size_t u = 0; u < states_.size(); ++u) {
     if (own_main_params_) {
-      launch(stream, Cast{.x = spec_.shard.of(store_.units()[u].weights), .y = states_[u].main_params});
+      launch(stream, CastRows{.x = spec_.shard.of(store_.units()[u].weights), .y = states_[u].main_params});
     }
     launch(stream, Fill{.x = states_[u].exp_avg, .value = 0});
     launch(stream, Fill{.x = states_[u].exp_avg_sq, .value = 0});

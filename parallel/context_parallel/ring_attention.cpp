@@ -2,7 +2,6 @@
 
 #include "core/ops/attention.h"
 #include "core/ops/attention_merge.h"
-#include "core/ops/cast_rows.h"
 #include "core/ops/elementwise.h"
 
 namespace megalith {

@@ -304,8 +304,8 @@ void bench_elementwise(Workbench& bench, const Model& m) {
   const Tensor a = bench.tensor(shape, kBf16), b = bench.tensor(shape, kBf16), y = bench.tensor(shape, kBf16);
   const Tensor wide = bench.tensor(shape, kFp32);
   bench.measure(name, Add{.a = a, .b = b, .y = y}, bytes_of({a, b, y}));
-  bench.measure(name + " to fp32", Cast{.x = a, .y = wide}, bytes_of({a, wide}));
-  bench.measure(name + " from fp32", Cast{.x = wide, .y = a}, bytes_of({a, wide}));
+  bench.measure(name + " to fp32", CastRows{.x = a, .y = wide}, bytes_of({a, wide}));
+  bench.measure(name + " from fp32", CastRows{.x = wide, .y = a}, bytes_of({a, wide}));
   bench.measure(name, Copy{.src = a, .dst = b}, bytes_of({a, b}));
   bench.measure(name + " rows", Copy{.src = a.slice(1, 0, m.hidden), .dst = b.slice(1, m.hidden, m.hidden)},
                 bytes_of({a, b}) / 4);
@@ -400,9 +400,11 @@ void bench_optimizer(Workbench& bench) {
 void bench_sampling(Workbench& bench) {
   if (!bench.begin("sampling")) return;
   const Tensor logits = bench.tensor({8, 128256}, kBf16), out = bench.tensor({8}, DType::kInt32, false);
-  bench.measure("[8, 128256] bf16", Argmax{.logits = logits, .vocab_size = 128256, .out = out}, bytes_of({logits}));
   Sample op{
       .logits = logits, .vocab_size = 128256, .seed = 1, .position = bench.device_struct(std::int32_t{5}), .out = out};
+  op.temperature = 0;
+  bench.measure("[8, 128256] bf16 greedy", op, bytes_of({logits}));
+  op.temperature = 1;
   bench.measure("[8, 128256] bf16", op, bytes_of({logits}));
   op.top_k = 50, op.top_p = 0.9f;
   bench.measure("[8, 128256] bf16 top_k top_p", op, bytes_of({logits}));

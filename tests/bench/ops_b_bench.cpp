@@ -36,7 +36,7 @@ BENCHMARK(add)->Apply(both_dtypes);
 void cast(benchmark::State& state) {
   Bandwidth b;
   const DType from = dtype_of(state), to = from == DType::kFp32 ? DType::kBf16 : DType::kFp32;
-  b.measure(state, Cast{.x = b.tensor({kElements}, from), .y = b.tensor({kElements}, to)}, 6 * kElements);
+  b.measure(state, CastRows{.x = b.tensor({kElements}, from), .y = b.tensor({kElements}, to)}, 6 * kElements);
 }
 BENCHMARK(cast)->Apply(both_dtypes);
 

@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "tests/reference/gpt_math.h"
+#include "tests/reference/matrix.h"
 
 namespace megalith::reference {
 
@@ -79,29 +80,27 @@ class Gpt {
 
   // ---- matrix products
 
+  // c += a b, one term after the other, as kFp32 promises.
+  template <class C, class A, class B>
+  static void add_product(C&& c, const A& a, const B& b) {
+    for (Eigen::Index k = 0; k < a.cols(); ++k) c += a.col(k) * b.row(k);
+  }
+
   // y[t, o] = sum_i x[t, i] w[o, i] (+ bias[o])
   Vector product(const Vector& x, const Vector& w, std::size_t outputs, const Vector* bias = nullptr) const {
-    const std::size_t inputs = w.size() / outputs, rows = x.size() / inputs;
-    Vector y(rows * outputs);
-    for (std::size_t t = 0; t < rows; ++t) {
-      for (std::size_t o = 0; o < outputs; ++o) {
-        Number sum = 0;
-        for (std::size_t i = 0; i < inputs; ++i) sum += x[t * inputs + i] * w[o * inputs + i];
-        y[t * outputs + o] = stored(bias != nullptr ? sum + (*bias)[o] : sum);
-      }
-    }
+    const std::size_t inputs = w.size() / outputs;
+    Vector y(x.size() / inputs * outputs, Number(0));
+    add_product(as_matrix(y, outputs), as_matrix(x, inputs), as_matrix(w, inputs).transpose());
+    if (bias != nullptr) as_matrix(y, outputs).rowwise() += as_matrix(*bias, outputs).row(0);
+    store(y);
     return y;
   }
 
   // dx[t, i] = sum_o dy[t, o] w[o, i], not stored yet
   Vector product_back_sum(const Vector& dy, const Vector& w, std::size_t inputs) const {
-    const std::size_t outputs = w.size() / inputs, rows = dy.size() / outputs;
-    Vector dx(rows * inputs, Number(0));
-    for (std::size_t t = 0; t < rows; ++t) {
-      for (std::size_t o = 0; o < outputs; ++o) {
-        for (std::size_t i = 0; i < inputs; ++i) dx[t * inputs + i] += dy[t * outputs + o] * w[o * inputs + i];
-      }
-    }
+    const std::size_t outputs = w.size() / inputs;
+    Vector dx(dy.size() / outputs * inputs, Number(0));
+    add_product(as_matrix(dx, inputs), as_matrix(dy, outputs), as_matrix(w, inputs));
     return dx;
   }
 
@@ -118,13 +117,9 @@ class Gpt {
   // dw[o, i] += sum_t dy[t, o] x[t, i]
   void add_outer(const Vector& dy, const Vector& x, Vector& dw) const {
     const std::size_t outputs = dy.size() / rows_, inputs = x.size() / rows_;
-    for (std::size_t o = 0; o < outputs; ++o) {
-      for (std::size_t i = 0; i < inputs; ++i) {
-        Number sum = 0;
-        for (std::size_t t = 0; t < rows_; ++t) sum += dy[t * outputs + o] * x[t * inputs + i];
-        dw[o * inputs + i] += sum;
-      }
-    }
+    Vector sum(dw.size(), Number(0));
+    add_product(as_matrix(sum, inputs), as_matrix(dy, outputs).transpose(), as_matrix(x, inputs));
+    as_matrix(dw, inputs) += as_matrix(sum, inputs);
   }
 
   Vector linear(const std::string& name, const Vector& x, std::size_t outputs) const {

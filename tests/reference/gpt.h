@@ -1,7 +1,7 @@
-// An independent GPT: forward, loss and the gradients of every logical parameter, as plain loops over whole tensors. It
-// shares no code with core/. Three arithmetics: fp64 is the truth that a model is compared with; fp32 and bf16 storage
-// are the independent references at a model's own dtype, whose distance from the truth says what that dtype can give.
-// T tokens, H hidden, V vocabulary, N query heads, G key/value heads, D head dim, F ffn.
+// An independent GPT: forward, loss and the gradients of every logical parameter, as plain loops and products of whole
+// tensors. It shares no code with core/. Three arithmetics: fp64 is the truth that a model is compared with; fp32 and
+// bf16 storage are the independent references at a model's own dtype, whose distance from the truth says what that
+// dtype can give. T tokens, H hidden, V vocabulary, N query heads, G key/value heads, D head dim, F ffn.
 #pragma once
 
 #include <cstddef>

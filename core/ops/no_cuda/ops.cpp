@@ -3,7 +3,6 @@
 #include "core/ops/adamw.h"
 #include "core/ops/attention.h"
 #include "core/ops/attention_merge.h"
-#include "core/ops/cast_rows.h"
 #include "core/ops/cross_entropy.h"
 #include "core/ops/dropout.h"
 #include "core/ops/elementwise.h"
@@ -35,7 +34,6 @@ void run(CudaStream&, const CrossEntropy&) { refuse_cuda(); }
 void run(CudaStream&, const Dropout&) { refuse_cuda(); }
 void run(CudaStream&, const Add&) { refuse_cuda(); }
 void run(CudaStream&, const SumParts&) { refuse_cuda(); }
-void run(CudaStream&, const Cast&) { refuse_cuda(); }
 void run(CudaStream&, const Copy&) { refuse_cuda(); }
 void run(CudaStream&, const Fill&) { refuse_cuda(); }
 void run(CudaStream&, const EmbeddingForward&) { refuse_cuda(); }
@@ -53,7 +51,6 @@ void run(CudaStream&, const LayerNormBackward&) { refuse_cuda(); }
 void run(CudaStream&, const ReduceRows&) { refuse_cuda(); }
 void run(CudaStream&, const ReduceToScalar&) { refuse_cuda(); }
 void run(CudaStream&, const Rope&) { refuse_cuda(); }
-void run(CudaStream&, const Argmax&) { refuse_cuda(); }
 void run(CudaStream&, const Sample&) { refuse_cuda(); }
 void run(CudaStream&, const VocabMax&) { refuse_cuda(); }
 void run(CudaStream&, const VocabSums&) { refuse_cuda(); }

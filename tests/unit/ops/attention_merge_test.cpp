@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "core/ops/attention.h"
-#include "core/ops/cast_rows.h"
+#include "core/ops/elementwise.h"
 #include "tests/reference/attention.h"
 #include "tests/support/op_test.h"
 #include "tests/unit/ops/magnitude.h"

@@ -441,7 +441,7 @@ TEST_P(CudaSizesTest, SameBitsAsOnTheCpu) {
         true);
     for (const DType to : {DType::kFp32, DType::kBf16}) {
       compare(
-          "cast", [&](Side& s) { return Cast{.x = s.normal(shape, dtype()), .y = s.output(shape, to)}; }, true);
+          "cast", [&](Side& s) { return CastRows{.x = s.normal(shape, dtype()), .y = s.output(shape, to)}; }, true);
     }
     compare(
         "copy",
@@ -498,9 +498,12 @@ TEST_P(CudaSizesTest, Reductions) {
 
 TEST_P(CudaSizesTest, Sampling) {
   for (const std::int64_t columns : {50257, 128256}) {
-    compare("argmax", [&](Side& s) {
-      return Argmax{
-          .logits = s.normal({7, columns}, dtype()), .vocab_size = columns - 3, .out = s.output({7}, DType::kInt32)};
+    compare("greedy", [&](Side& s) {
+      return Sample{.logits = s.normal({7, columns}, dtype()),
+                    .vocab_size = columns - 3,
+                    .temperature = 0,
+                    .position = s.structure(std::int32_t{77}),
+                    .out = s.output({7}, DType::kInt32)};
     });
     for (const auto& [top_k, top_p] : {std::pair{0, 0.0f}, {50, 0.0f}, {0, 0.9f}, {500, 0.8f}}) {
       compare("sample", [&, k = top_k, p = top_p](Side& s) {

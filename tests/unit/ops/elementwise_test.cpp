@@ -58,7 +58,7 @@ TEST_P(ElementwiseTest, CastRoundsToNearestEven) {
   for (const double v : normal(60)) given.push_back(v);
   const auto n = static_cast<std::int64_t>(given.size());
   const Tensor x = input({n}, DType::kFp32, given), y = output({n});
-  run(Cast{.x = x, .y = y});
+  run(CastRows{.x = x, .y = y});
   const Values got = values(y);
   EXPECT_TRUE(std::isnan(got[8]));
   EXPECT_TRUE(std::signbit(got[7]));
@@ -76,7 +76,7 @@ TEST_P(ElementwiseTest, CastRoundsToNearestEven) {
   expect_close(y.slice(0, 4, n - 4), values(x.slice(0, 4, n - 4)));
   // Back to fp32 is exact.
   const Tensor narrow = input({n}, dtype(), given), wide = output({n}, DType::kFp32);
-  run(Cast{.x = narrow, .y = wide});
+  run(CastRows{.x = narrow, .y = wide});
   const Values before = values(narrow), after = values(wide);
   for (std::size_t i = 0; i < after.size(); ++i) {
     if (i != 8) {
@@ -85,7 +85,7 @@ TEST_P(ElementwiseTest, CastRoundsToNearestEven) {
   }
   for (const std::int64_t count : {0, 1, 8, 9}) {
     const Tensor from = input({count}), to = output({count}, DType::kBf16);
-    run(Cast{.x = from, .y = to});
+    run(CastRows{.x = from, .y = to});
     expect_close(to, values(from));
   }
 }
