@@ -88,12 +88,6 @@ class Variants {
   std::tuple<Values...> values_;
 };
 
-// The form that ops not yet moved to Variants use.
-template <class Visit>
-void visit_kernel(DType dtype, bool vector, Visit&& visit) {
-  Variants(dtype, vector).visit(visit);
-}
-
 // Calls launch(first row, rows) for pieces of the rows of less than 2^31 items, which kernels number in 32 bits.
 template <class Launch>
 void for_pieces(std::int64_t rows, std::int64_t items_per_row, Launch&& launch) {

@@ -121,22 +121,6 @@ __device__ inline Floats<T> map(const Function& f, const Floats<T>& first, const
   return y;
 }
 
-// The forms that kernels not yet moved to Floats use.
-template <class T>
-__device__ inline void unpack(uint4 raw, float (&x)[kPack<T>]) {
-  const Floats<T> floats(raw);
-#pragma unroll
-  for (int j = 0; j < kPack<T>; ++j) x[j] = floats[j];
-}
-template <class T>
-__device__ inline uint4 pack(const float (&x)[kPack<T>]) {
-  Floats<T> floats;
-#pragma unroll
-  for (int j = 0; j < kPack<T>; ++j) floats[j] = x[j];
-  return floats.packed();
-}
-inline bool starts_aligned(const void* data) { return reinterpret_cast<std::uintptr_t>(data) % 16 == 0; }
-
 template <class T>
 __device__ inline uint4 load_full(const T* p) {
   return *reinterpret_cast<const uint4*>(p);
