@@ -20,9 +20,8 @@ constexpr int kBlocksPerMultiprocessor = 4;
 constexpr int kMaxRanges = 256;  // 16 KiB of the 32 KiB that a kernel's parameters may take
 
 struct Range {
-  void *param, *exp_avg, *exp_avg_sq;
+  void *param, *exp_avg, *exp_avg_sq, *grad;
   float* main_param;
-  const void* grad;
   std::int64_t count;
   double weight_decay;
   int end_chunk;  // chunks of the ranges up to this one
@@ -62,34 +61,6 @@ __device__ Coefficients coefficients(const Arguments& a) {
           .eps = static_cast<float>(a.eps)};
 }
 
-// A quad as it is stored: 16 bytes of fp32, 8 of bf16.
-template <class T>
-struct Quad {
-  using Raw = std::conditional_t<sizeof(T) == 2, uint2, uint4>;
-  Raw raw;
-
-  __device__ void load(const void* data, std::int64_t first) {
-    raw = *reinterpret_cast<const Raw*>(static_cast<const T*>(data) + first);
-  }
-  __device__ void get(float (&x)[kQuad]) const {
-    if constexpr (sizeof(T) == 2) {
-      unpack_pair(raw.x, x[0], x[1]);
-      unpack_pair(raw.y, x[2], x[3]);
-    } else {
-      unpack<T>(raw, x);
-    }
-  }
-  __device__ static void store(void* data, std::int64_t first, const float (&x)[kQuad]) {
-    Raw packed;
-    if constexpr (sizeof(T) == 2) {
-      packed = make_uint2(pack_pair(x[0], x[1]), pack_pair(x[2], x[3]));
-    } else {
-      packed = pack<T>(x);
-    }
-    *reinterpret_cast<Raw*>(static_cast<T*>(data) + first) = packed;
-  }
-};
-
 __device__ inline void step_element(float& w, float& m, float& v, float gradient, float decay, const Coefficients& c) {
   const float g = __fmul_rn(gradient, c.clip);
   m = __fmaf_rn(__fsub_rn(g, m), c.one_minus_beta1, m);
@@ -112,20 +83,25 @@ __device__ inline void step_few(const Range& range, std::int64_t first, float de
   }
 }
 
+template <class T>
+__device__ inline Group<T, kQuad>& quad_at(void* data, std::int64_t first) {
+  return *reinterpret_cast<Group<T, kQuad>*>(static_cast<T*>(data) + first);
+}
+
 // kCount aligned quads within the range, the first of them at `first`, one in kThreads of a chunk.
 template <class T, class G, class M, class V, int kCount>
 __device__ inline void step_quads(const Range& range, std::int64_t first, float decay, const Coefficients& c) {
-  Quad<G> raw_gradient[kCount];
-  Quad<float> raw_weight[kCount];
-  Quad<M> raw_first[kCount];
-  Quad<V> raw_second[kCount];
+  Group<G, kQuad> raw_gradient[kCount];
+  Group<float, kQuad> raw_weight[kCount];
+  Group<M, kQuad> raw_first[kCount];
+  Group<V, kQuad> raw_second[kCount];
 #pragma unroll
   for (int q = 0; q < kCount; ++q) {
     const std::int64_t at = first + q * kThreads * kQuad;
-    raw_gradient[q].load(range.grad, at);
-    raw_weight[q].load(range.main_param, at);
-    raw_first[q].load(range.exp_avg, at);
-    raw_second[q].load(range.exp_avg_sq, at);
+    raw_gradient[q] = quad_at<G>(range.grad, at);
+    raw_weight[q] = quad_at<float>(range.main_param, at);
+    raw_first[q] = quad_at<M>(range.exp_avg, at);
+    raw_second[q] = quad_at<V>(range.exp_avg_sq, at);
   }
 #pragma unroll
   for (int q = 0; q < kCount; ++q) {
@@ -137,15 +113,16 @@ __device__ inline void step_quads(const Range& range, std::int64_t first, float 
     raw_second[q].get(v);
 #pragma unroll
     for (int j = 0; j < kQuad; ++j) step_element(w[j], m[j], v[j], g[j], decay, c);
-    Quad<M>::store(range.exp_avg, at, m);
-    Quad<V>::store(range.exp_avg_sq, at, v);
-    Quad<float>::store(range.main_param, at, w);
-    if (sizeof(T) == 2 || range.separate) Quad<T>::store(range.param, at, w);
+    quad_at<M>(range.exp_avg, at) = Group<M, kQuad>(m);
+    quad_at<V>(range.exp_avg_sq, at) = Group<V, kQuad>(v);
+    quad_at<float>(range.main_param, at) = Group<float, kQuad>(w);
+    if (sizeof(T) == 2 || range.separate) quad_at<T>(range.param, at) = Group<T, kQuad>(w);
   }
 }
 
 template <class T, class G, class M, class V>
-__global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor) adamw(const __grid_constant__ Arguments a) {
+__global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
+    adamw_kernel(const __grid_constant__ Arguments a) {
   if (a.parameters->skip != 0) return;
   __shared__ Coefficients shared;
   if (threadIdx.x == 0) shared = coefficients(a);
@@ -175,18 +152,12 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor) adamw(cons
 
 void launch_ranges(CudaStream& stream, const AdamWRange& like, const Arguments& a) {
   const std::int64_t most = stream.multiprocessors() * kBlocksPerMultiprocessor;
-  const auto blocks = static_cast<unsigned>(std::clamp<std::int64_t>(a.chunks, 1, most));
-  visit_float(like.param.dtype, [&](auto param) {
-    visit_float(like.grad.dtype, [&](auto grad) {
-      visit_float(like.exp_avg.dtype, [&](auto first) {
-        visit_float(like.exp_avg_sq.dtype, [&](auto second) {
-          adamw<decltype(param), decltype(grad), decltype(first), decltype(second)>
-              <<<blocks, kThreads, 0, stream.handle()>>>(a);
-        });
+  const Grid grid{static_cast<unsigned>(std::clamp<std::int64_t>(a.chunks, 1, most)), kThreads};
+  Variants(like.param.dtype, like.grad.dtype, like.exp_avg.dtype, like.exp_avg_sq.dtype)
+      .visit([&](auto param, auto grad, auto first, auto second) {
+        launch_kernel(stream, grid, adamw_kernel<decltype(param), decltype(grad), decltype(first), decltype(second)>,
+                      a);
       });
-    });
-  });
-  MEGALITH_CUDA_CHECK(cudaGetLastError());
 }
 
 }  // namespace
@@ -197,21 +168,20 @@ void run(CudaStream& stream, const AdamW& op) {
   int filled = 0;
   for (std::size_t i = 0; i < op.ranges.size(); ++i) {
     const AdamWRange& range = op.ranges[i];
-    const auto aligned = [](const Tensor& t) { return starts_aligned(t.data); };
     const std::int64_t chunks = a.chunks + ceil_divide(range.param.numel(), kChunk);
     require(chunks < kMaxIndex / 2, "AdamW: more than 2^41 elements");
     a.chunks = static_cast<int>(chunks);
-    a.ranges[filled++] = {.param = range.param.data,
-                          .exp_avg = range.exp_avg.data,
-                          .exp_avg_sq = range.exp_avg_sq.data,
-                          .main_param = range.main_param.as<float>(),
-                          .grad = range.grad.data,
-                          .count = range.param.numel(),
-                          .weight_decay = range.weight_decay,
-                          .end_chunk = a.chunks,
-                          .vector = aligned(range.param) && aligned(range.main_param) && aligned(range.grad) &&
-                                    aligned(range.exp_avg) && aligned(range.exp_avg_sq),
-                          .separate = range.param.data != range.main_param.data};
+    a.ranges[filled++] = {
+        .param = range.param.data,
+        .exp_avg = range.exp_avg.data,
+        .exp_avg_sq = range.exp_avg_sq.data,
+        .grad = range.grad.data,
+        .main_param = range.main_param.as<float>(),
+        .count = range.param.numel(),
+        .weight_decay = range.weight_decay,
+        .end_chunk = a.chunks,
+        .vector = starts_aligned(range.param, range.main_param, range.grad, range.exp_avg, range.exp_avg_sq),
+        .separate = range.param.data != range.main_param.data};
     if (filled < kMaxRanges && i + 1 < op.ranges.size()) continue;
     launch_ranges(stream, range, a);
     filled = 0, a.chunks = 0;

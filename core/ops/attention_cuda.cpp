@@ -4,10 +4,13 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <limits>
+#include <map>
 
 #include "core/base/error.h"
-#include "core/ops/attention_plan_cuda.cuh"
+#include "core/device/cuda/check.h"
+#include "core/ops/attention_graph_cuda.cuh"
 #include "core/ops/attention_rows_cuda.h"
 
 namespace megalith {
@@ -18,6 +21,58 @@ constexpr std::int64_t kAlignment = 16;   // bytes, of every address and stride
 constexpr std::int64_t kDimMultiple = 8;  // bf16 elements in that
 constexpr float kLowest = -std::numeric_limits<float>::infinity();
 constexpr float kOne = 1;
+
+// An engine chosen for one problem; works for any addresses and on any handle of its device.
+struct Plan {
+  AttentionGraph graph;  // nowhere is it said that a plan outlives what it was made from
+  std::vector<DnnDescriptor> engines;
+  DnnDescriptor descriptor;
+  std::int64_t workspace_bytes;
+};
+
+// Of the heuristics' first engine that can be finalized. May compile kernels for half a second.
+Plan make_plan(const AttentionProblem& problem, const DnnDescriptor& device_properties) {
+  AttentionGraph graph(problem);
+  std::vector<DnnDescriptor> engines = engine_configs(graph, device_properties);
+  for (const DnnDescriptor& engine : engines) {
+    DnnDescriptor plan(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
+    plan.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, engine.get())
+        .set(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, device_properties.get());
+    const cudnnStatus_t status = cudnnBackendFinalize(plan.get());
+    if (status == CUDNN_STATUS_SUCCESS) {
+      const std::int64_t bytes = plan.get_int64(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE);
+      return {std::move(graph), std::move(engines), std::move(plan), bytes};
+    }
+    // The heuristics also name engines that a shape turns out not to suit.
+    constexpr int kFamily = 1000;
+    if (status / kFamily != CUDNN_STATUS_NOT_SUPPORTED / kFamily) MEGALITH_CUDNN_CHECK(status);
+  }
+  fail({.subject = to_string(problem),
+        .expected = "an engine of cuDNN",
+        .got = fmt::format("{} engines, none of which takes it", engines.size()),
+        .remedy = fmt::format("cuDNN is {}; try a newer one, or a head dim of 64 or 128", cudnnGetVersion())});
+}
+
+struct StreamPlans {
+  std::map<AttentionProblem, Plan> plans;
+};
+
+// Made at the first call; fails if that happens under capture, since it takes long and loads kernels.
+const Plan& plan_for(CudaStream& stream, const AttentionProblem& problem) {
+  std::map<AttentionProblem, Plan>& plans = stream.keep<StreamPlans>().plans;
+  if (const auto it = plans.find(problem); it != plans.end()) return it->second;
+  check_attention_library();
+  if (is_capturing(stream.handle())) {
+    fail({.subject = to_string(problem),
+          .expected = "a plan built before the capture",
+          .got = "none",
+          .remedy = "run the step once before capturing it"});
+  }
+  DnnDescriptor properties(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
+  cudnnHandle_t handle = stream.dnn();
+  properties.set(CUDNN_ATTR_DEVICEPROP_HANDLE, CUDNN_TYPE_HANDLE, handle).finalize();
+  return plans.emplace(problem, make_plan(problem, properties)).first->second;
+}
 
 void check_dim(const Tensor& q) {
   if (q.size(3) % kDimMultiple == 0) return;
@@ -44,69 +99,67 @@ HeadStrides strides_of(const Tensor& x, const char* name) {
   return {.sample = sample, .head = head, .token = token};
 }
 
-const void*& at(AttentionPointers& pointers, AttentionUid uid) { return pointers[static_cast<std::size_t>(uid)]; }
+// A problem and the addresses that it is to be solved with.
+struct Call {
+  AttentionProblem problem;
+  std::array<const void*, static_cast<std::size_t>(AttentionUid::kCount)> pointers{};  // by AttentionUid
 
-AttentionPointers pointers_with(const float& scale) {
-  AttentionPointers pointers{};
-  at(pointers, AttentionUid::kScale) = &scale;
-  at(pointers, AttentionUid::kLowest) = &kLowest;
-  at(pointers, AttentionUid::kOne) = &kOne;
-  return pointers;
-}
+  template <class Op>
+  Call(const Op& op, AttentionPass pass)
+      : problem{.pass = pass,
+                .samples = op.q.size(0),
+                .tokens = op.q.size(1),
+                .keys = op.k.size(1),
+                .heads = op.q.size(2),
+                .kv_heads = op.k.size(2),
+                .dim = op.q.size(3),
+                .causal = op.causal} {
+    bind(AttentionUid::kQ, &AttentionProblem::q, op.q, "op.q");
+    bind(AttentionUid::kK, &AttentionProblem::k, op.k, "op.k");
+    bind(AttentionUid::kV, &AttentionProblem::v, op.v, "op.v");
+    bind(AttentionUid::kOut, &AttentionProblem::out, op.out, "op.out");
+    at(AttentionUid::kLse) = op.lse.data;
+    at(AttentionUid::kScale) = &op.scale;
+    at(AttentionUid::kLowest) = &kLowest;
+    at(AttentionUid::kOne) = &kOne;
+  }
 
-template <class Op>
-AttentionProblem problem_of(const Op& op, AttentionPass pass) {
-  const Tensor &q = op.q, &k = op.k;
-  return {.pass = pass,
-          .samples = q.size(0),
-          .tokens = q.size(1),
-          .keys = k.size(1),
-          .heads = q.size(2),
-          .kv_heads = k.size(2),
-          .dim = q.size(3),
-          .q = strides_of(q, "op.q"),
-          .k = strides_of(k, "op.k"),
-          .causal = op.causal};
-}
+  const void*& at(AttentionUid uid) { return pointers[static_cast<std::size_t>(uid)]; }
+  void bind(AttentionUid uid, HeadStrides AttentionProblem::*strides, const Tensor& x, const char* name) {
+    problem.*strides = strides_of(x, name);
+    at(uid) = x.data;
+  }
 
-// The arena was laid out with workspace_bytes(), which has to know what cuDNN wants without asking it.
-void check_plan_workspace(const AttentionProblem& problem, const AttentionPlan& plan, std::size_t available) {
-  if (plan.workspace_bytes() <= static_cast<std::int64_t>(available)) return;
-  fail({.subject = to_string(problem),
-        .expected = fmt::format("cuDNN to need at most {} bytes of workspace", available),
-        .got = fmt::format("{}", plan.workspace_bytes()),
-        .remedy = fmt::format("cuDNN is {}; use a version this program was tested with", cudnnGetVersion())});
-}
-
-struct Scratch {
-  void* dq_sum = nullptr;
-  void* workspace = nullptr;
-  std::size_t bytes = 0;
+  // Enqueues; neither allocates device memory nor waits, so it is legal under capture.
+  void run(CudaStream& stream, void* workspace, std::size_t bytes) const {
+    const Plan& plan = plan_for(stream, problem);
+    if (plan.workspace_bytes > static_cast<std::int64_t>(bytes)) {
+      // The arena was laid out with workspace_bytes(), which has to know what cuDNN wants without asking it.
+      fail({.subject = to_string(problem),
+            .expected = fmt::format("cuDNN to need at most {} bytes of workspace", bytes),
+            .got = fmt::format("{}", plan.workspace_bytes),
+            .remedy = fmt::format("cuDNN is {}; use a version this program was tested with", cudnnGetVersion())});
+    }
+    std::vector<const void*> bound;
+    for (const std::int64_t uid : plan.graph.uids) bound.push_back(pointers[static_cast<std::size_t>(uid)]);
+    DnnDescriptor pack(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
+    pack.set(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, std::span<const std::int64_t>(plan.graph.uids))
+        .set(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, std::span<const void* const>(bound))
+        .set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, workspace)
+        .finalize();
+    MEGALITH_CUDNN_CHECK(cudnnBackendExecute(stream.dnn(), plan.descriptor.get(), pack.get()));
+  }
 };
 
-void run_samples(CudaStream& stream, const AttentionBackward& op, AttentionPass pass, const Scratch& scratch) {
-  AttentionProblem problem = problem_of(op, pass);
-  problem.v = strides_of(op.v, "op.v");
-  problem.out = strides_of(op.out, "op.out");
-  problem.d_out = strides_of(op.d_out, "op.d_out");
-  problem.dq = strides_of(op.dq, "op.dq");
-  problem.dk = strides_of(op.dk, "op.dk");
-  problem.dv = strides_of(op.dv, "op.dv");
-  const AttentionPlan& plan = stream.keep<AttentionPlans>().get(stream, problem);
-  check_plan_workspace(problem, plan, scratch.bytes);
-  AttentionPointers pointers = pointers_with(op.scale);
-  at(pointers, AttentionUid::kQ) = op.q.data;
-  at(pointers, AttentionUid::kK) = op.k.data;
-  at(pointers, AttentionUid::kV) = op.v.data;
-  at(pointers, AttentionUid::kOut) = op.out.data;
-  at(pointers, AttentionUid::kLse) = op.lse.data;
-  at(pointers, AttentionUid::kDOut) = op.d_out.data;
-  at(pointers, AttentionUid::kDq) = op.dq.data;
-  at(pointers, AttentionUid::kDk) = op.dk.data;
-  at(pointers, AttentionUid::kDv) = op.dv.data;
-  at(pointers, AttentionUid::kDelta) = op.delta.data;
-  at(pointers, AttentionUid::kDqSum) = scratch.dq_sum;
-  plan.run(stream.dnn(), pointers, scratch.workspace);
+void run_samples(CudaStream& stream, const AttentionBackward& op, void* dq_sum, void* workspace, std::size_t bytes) {
+  Call call(op, op.deterministic ? AttentionPass::kBackwardDirect : AttentionPass::kBackwardAccumulating);
+  call.bind(AttentionUid::kDOut, &AttentionProblem::d_out, op.d_out, "op.d_out");
+  call.bind(AttentionUid::kDq, &AttentionProblem::dq, op.dq, "op.dq");
+  call.bind(AttentionUid::kDk, &AttentionProblem::dk, op.dk, "op.dk");
+  call.bind(AttentionUid::kDv, &AttentionProblem::dv, op.dv, "op.dv");
+  call.at(AttentionUid::kDelta) = op.delta.data;
+  call.at(AttentionUid::kDqSum) = dq_sum;
+  call.run(stream, workspace, bytes);
 }
 
 }  // namespace
@@ -126,18 +179,7 @@ void run(CudaStream& stream, const AttentionForward& op) {
   if (op.q.numel() == 0) return;
   if (op.q.dtype == DType::kFp32) return run_fp32(stream, op);
   check_dim(op.q);
-  AttentionProblem problem = problem_of(op, AttentionPass::kForward);
-  problem.v = strides_of(op.v, "op.v");
-  problem.out = strides_of(op.out, "op.out");
-  const AttentionPlan& plan = stream.keep<AttentionPlans>().get(stream, problem);
-  check_plan_workspace(problem, plan, op.workspace.bytes());
-  AttentionPointers pointers = pointers_with(op.scale);
-  at(pointers, AttentionUid::kQ) = op.q.data;
-  at(pointers, AttentionUid::kK) = op.k.data;
-  at(pointers, AttentionUid::kV) = op.v.data;
-  at(pointers, AttentionUid::kOut) = op.out.data;
-  at(pointers, AttentionUid::kLse) = op.lse.data;
-  plan.run(stream.dnn(), pointers, plan.workspace_bytes() > 0 ? op.workspace.data : nullptr);
+  Call(op, AttentionPass::kForward).run(stream, op.workspace.data, op.workspace.bytes());
 }
 
 void run(CudaStream& stream, const AttentionBackward& op) {
@@ -148,8 +190,7 @@ void run(CudaStream& stream, const AttentionBackward& op) {
   const std::size_t bytes = op.workspace.bytes();
   if (!op.deterministic) {
     const auto sum_bytes = static_cast<std::size_t>(dq_sum_bytes(op));
-    return run_samples(stream, op, AttentionPass::kBackwardAccumulating,
-                       {.dq_sum = workspace, .workspace = workspace + sum_bytes, .bytes = bytes - sum_bytes});
+    return run_samples(stream, op, workspace, workspace + sum_bytes, bytes - sum_bytes);
   }
   const std::int64_t count = samples_at_a_time(op);
   for (std::int64_t first = 0; first < op.q.size(0); first += count) {
@@ -158,7 +199,7 @@ void run(CudaStream& stream, const AttentionBackward& op) {
          {&part.q, &part.k, &part.v, &part.out, &part.d_out, &part.lse, &part.delta, &part.dq, &part.dk, &part.dv}) {
       *x = x->slice(0, first, count);
     }
-    run_samples(stream, part, AttentionPass::kBackwardDirect, {.workspace = workspace, .bytes = bytes});
+    run_samples(stream, part, nullptr, workspace, bytes);
   }
 }
 

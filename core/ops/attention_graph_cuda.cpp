@@ -92,21 +92,27 @@ class AttentionGraphBuilder {
   }
 
  private:
-  // Valid until the next one.
-  DnnDescriptor& add(cudnnBackendDescriptorType_t type) { return graph_.descriptors_.emplace_back(type); }
-  Value add_operation(DnnDescriptor& operation, Value result) {
-    operations_.push_back(operation.finalize().get());
-    return result;
-  }
+  struct Input {
+    cudnnBackendAttributeName_t name;
+    Value value;
+  };
 
-  TensorSpec query_like(const HeadStrides& strides, AttentionUid uid) const {
-    return heads_like(strides, uid, problem_.heads, problem_.tokens);
+  // Valid until the next one.
+  DnnDescriptor& add(cudnnBackendDescriptorType_t type) { return graph_.descriptors.emplace_back(type); }
+  Value operation(cudnnBackendDescriptorType_t type, std::span<const Input> inputs, cudnnBackendAttributeName_t output,
+                  const TensorSpec& result);
+
+  TensorSpec query_like(const HeadStrides& s, AttentionUid uid) const {
+    return {{problem_.samples, problem_.heads, problem_.tokens, problem_.dim},
+            {s.sample, s.head, s.token, 1},
+            CUDNN_DATA_BFLOAT16,
+            uid};
   }
-  TensorSpec key_like(const HeadStrides& strides, AttentionUid uid) const {
-    return heads_like(strides, uid, problem_.kv_heads, problem_.keys);
-  }
-  TensorSpec heads_like(const HeadStrides& s, AttentionUid uid, std::int64_t heads, std::int64_t rows) const {
-    return {{problem_.samples, heads, rows, problem_.dim}, {s.sample, s.head, s.token, 1}, CUDNN_DATA_BFLOAT16, uid};
+  TensorSpec key_like(const HeadStrides& s, AttentionUid uid) const {
+    return {{problem_.samples, problem_.kv_heads, problem_.keys, problem_.dim},
+            {s.sample, s.head, s.token, 1},
+            CUDNN_DATA_BFLOAT16,
+            uid};
   }
 
   Value tensor(const TensorSpec& spec);
@@ -128,7 +134,7 @@ class AttentionGraphBuilder {
 
 Value AttentionGraphBuilder::tensor(const TensorSpec& spec) {
   const std::int64_t uid = spec.uid ? static_cast<std::int64_t>(*spec.uid) : next_virtual_uid_++;
-  std::vector<std::int64_t>& uids = graph_.uids_;
+  std::vector<std::int64_t>& uids = graph_.uids;
   if (spec.uid && std::find(uids.begin(), uids.end(), uid) == uids.end()) uids.push_back(uid);
   return add(CUDNN_BACKEND_TENSOR_DESCRIPTOR)
       .set(CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, uid)
@@ -142,18 +148,25 @@ Value AttentionGraphBuilder::tensor(const TensorSpec& spec) {
       .get();
 }
 
+// Adds an operation and the tensor that it makes.
+Value AttentionGraphBuilder::operation(cudnnBackendDescriptorType_t type, std::span<const Input> inputs,
+                                       cudnnBackendAttributeName_t output, const TensorSpec& result) {
+  const Value y = tensor(result);
+  DnnDescriptor& operation = add(type).set(output, y);
+  for (const Input& input : inputs) operation.set(input.name, input.value);
+  operations_.push_back(operation.finalize().get());
+  return y;
+}
+
 Value AttentionGraphBuilder::matmul(Value a, Value b, const TensorSpec& result) {
   const Value math = add(CUDNN_BACKEND_MATMUL_DESCRIPTOR)
                          .set(CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, CUDNN_DATA_FLOAT)
                          .finalize()
                          .get();
-  const Value c = tensor(result);
-  return add_operation(add(CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR)
-                           .set(CUDNN_ATTR_OPERATION_MATMUL_DESC, math)
-                           .set(CUDNN_ATTR_OPERATION_MATMUL_ADESC, a)
-                           .set(CUDNN_ATTR_OPERATION_MATMUL_BDESC, b)
-                           .set(CUDNN_ATTR_OPERATION_MATMUL_CDESC, c),
-                       c);
+  return operation(CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR,
+                   std::array{Input{CUDNN_ATTR_OPERATION_MATMUL_DESC, math},
+                              Input{CUDNN_ATTR_OPERATION_MATMUL_ADESC, a}, Input{CUDNN_ATTR_OPERATION_MATMUL_BDESC, b}},
+                   CUDNN_ATTR_OPERATION_MATMUL_CDESC, result);
 }
 
 // dk and dv: with fewer key heads than query heads, the products of a group's query heads are summed.
@@ -171,12 +184,10 @@ Value AttentionGraphBuilder::pointwise(cudnnPointwiseMode_t mode, std::initializ
       .set(CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, precision);
   if (index_dim >= 0) description.set(CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, std::int64_t{index_dim});
   const Value math = description.finalize().get();
-  const Value y = tensor(result);
-  DnnDescriptor& operation = add(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
-  operation.set(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, math).set(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y);
-  std::size_t i = 0;
-  for (const Value input : inputs) operation.set(kInputs[i++], input);
-  return add_operation(operation, y);
+  std::vector<Input> operands = {{CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, math}};
+  for (const Value input : inputs) operands.push_back({kInputs[operands.size() - 1], input});
+  return operation(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR, operands, CUDNN_ATTR_OPERATION_POINTWISE_YDESC,
+                   result);
 }
 
 // Over the dims that are shorter in the result.
@@ -186,20 +197,15 @@ Value AttentionGraphBuilder::reduce(cudnnReduceTensorOp_t kind, Value x, const T
                          .set(CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, CUDNN_DATA_FLOAT)
                          .finalize()
                          .get();
-  const Value y = tensor(result);
-  return add_operation(add(CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR)
-                           .set(CUDNN_ATTR_OPERATION_REDUCTION_DESC, math)
-                           .set(CUDNN_ATTR_OPERATION_REDUCTION_XDESC, x)
-                           .set(CUDNN_ATTR_OPERATION_REDUCTION_YDESC, y),
-                       y);
+  return operation(
+      CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR,
+      std::array{Input{CUDNN_ATTR_OPERATION_REDUCTION_DESC, math}, Input{CUDNN_ATTR_OPERATION_REDUCTION_XDESC, x}},
+      CUDNN_ATTR_OPERATION_REDUCTION_YDESC, result);
 }
 
 Value AttentionGraphBuilder::transpose(Value x, const TensorSpec& result) {
-  const Value y = tensor(result);
-  return add_operation(add(CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR)
-                           .set(CUDNN_ATTR_OPERATION_RESHAPE_XDESC, x)
-                           .set(CUDNN_ATTR_OPERATION_RESHAPE_YDESC, y),
-                       y);
+  return operation(CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR, std::array{Input{CUDNN_ATTR_OPERATION_RESHAPE_XDESC, x}},
+                   CUDNN_ATTR_OPERATION_RESHAPE_YDESC, result);
 }
 
 // row >= column ? scores : -inf, if it is causal
@@ -276,11 +282,7 @@ void AttentionGraphBuilder::backward() {
 
 AttentionGraph::AttentionGraph(const AttentionProblem& problem) {
   AttentionGraphBuilder builder(problem, *this);
-  if (problem.pass == AttentionPass::kForward) {
-    builder.forward();
-  } else {
-    builder.backward();
-  }
+  problem.pass == AttentionPass::kForward ? builder.forward() : builder.backward();
   builder.finish();
 }
 

@@ -91,17 +91,13 @@ struct AttentionProblem {
 std::string to_string(const AttentionProblem& problem);
 
 // A finalized operation graph with everything it is made of.
-class AttentionGraph {
- public:
+struct AttentionGraph {
   explicit AttentionGraph(const AttentionProblem& problem);
 
-  cudnnBackendDescriptor_t get() const { return descriptors_.back().get(); }
-  const std::vector<std::int64_t>& uids() const { return uids_; }  // of the tensors to bind
+  cudnnBackendDescriptor_t get() const { return descriptors.back().get(); }
 
- private:
-  friend class AttentionGraphBuilder;
-  std::vector<DnnDescriptor> descriptors_;
-  std::vector<std::int64_t> uids_;
+  std::vector<DnnDescriptor> descriptors;
+  std::vector<std::int64_t> uids;  // of the tensors to bind
 };
 
 // Engines for the graph on a device, the best guess first; needs no GPU if the properties came from JSON.

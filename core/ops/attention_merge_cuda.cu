@@ -23,7 +23,7 @@ struct MergeArguments {
 };
 
 template <class T>
-__global__ void __launch_bounds__(kThreads) merge(const MergeArguments a) {
+__global__ void __launch_bounds__(kThreads) attention_merge_kernel(const MergeArguments a) {
   const std::int64_t row = std::int64_t{blockIdx.x} * (kThreads / kWarp) + threadIdx.x / kWarp;
   if (row >= a.rows) return;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -58,10 +58,9 @@ void run(CudaStream& stream, const AttentionMerge& op) {
                          .tokens = out.size(1),
                          .heads = out.size(2),
                          .dim = static_cast<int>(out.size(3))};
-  visit_float(part.dtype, [&](auto type) {
-    merge<decltype(type)><<<blocks_for(a.rows, kThreads / kWarp), kThreads, 0, stream.handle()>>>(a);
+  Variants(part.dtype).visit([&](auto type) {
+    launch_kernel(stream, {blocks_for(a.rows, kThreads / kWarp), kThreads}, attention_merge_kernel<decltype(type)>, a);
   });
-  MEGALITH_CUDA_CHECK(cudaGetLastError());
 }
 
 }  // namespace megalith

@@ -2,22 +2,22 @@
 // (forward, dq) or one key row (dk, dv). Partial results of lanes, groups and warps are added in a fixed order, so all
 // kernels are deterministic. Limited by L2 and latency rather than by arithmetic: right for generation, where the cache
 // is read once per query head, and simple where only tests come.
-#include <cuda_bf16.h>
-
-#include <type_traits>
-
-#include "core/device/cuda/check.h"
-#include "core/device/cuda/fault.cuh"
 #include "core/ops/attention_rows_cuda.h"
+
+#include "core/device/cuda/fault.cuh"
+#include "core/ops/cuda_launch.cuh"
+#include "core/ops/cuda_pack.cuh"
+#include "core/ops/cuda_reduce.cuh"
 
 namespace megalith {
 
 namespace {
 
+using namespace cuda;
+
 constexpr int kWarp = 32;
 constexpr int kWarps = 8;
 constexpr int kThreads = kWarps * kWarp;
-constexpr unsigned kAllLanes = 0xFFFFFFFFu;
 
 // [B, tokens, heads, D] with stride 1 in D.
 template <class T>
@@ -34,23 +34,6 @@ struct Heads {
 // What one load moves: kWidth elements in 16 bytes, or 1 element where rows are not aligned.
 template <class T, int kWidth>
 using Word = std::conditional_t<kWidth == 1, T, uint4>;
-
-__device__ void unpack(float word, float (&out)[1]) { out[0] = word; }
-__device__ void unpack(__nv_bfloat16 word, float (&out)[1]) { out[0] = __bfloat162float(word); }
-__device__ void unpack(const uint4& word, float (&out)[4]) {
-  out[0] = __uint_as_float(word.x), out[1] = __uint_as_float(word.y);
-  out[2] = __uint_as_float(word.z), out[3] = __uint_as_float(word.w);
-}
-__device__ void unpack(const uint4& word, float (&out)[8]) {  // bf16: the upper half of a float
-  const unsigned pairs[4] = {word.x, word.y, word.z, word.w};
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    out[2 * i] = __uint_as_float(pairs[i] << 16);
-    out[2 * i + 1] = __uint_as_float(pairs[i] & 0xFFFF0000u);
-  }
-}
-__device__ void store(float* x, float value) { *x = value; }
-__device__ void store(__nv_bfloat16* x, float value) { *x = __float2bfloat16_rn(value); }
 
 // How the lanes of a group share a row of dim elements: chunks of kWidth, `lanes` chunks apart.
 struct Lanes {
@@ -85,66 +68,54 @@ struct Stored {
 template <class T, int kWidth>
 struct Slice {
   static constexpr int kChunks = kChunksOf<T, kWidth>;
-  float x[kChunks][kWidth];
+  float x[kChunks][kWidth] = {};
 
-  __device__ Slice() { fill(0); }
+  Slice() = default;
   __device__ Slice(const Stored<T, kWidth>& stored, const Lanes& l) {
 #pragma unroll
     for (int c = 0; c < kChunks; ++c) {
-      unpack(stored.word[c], x[c]);
+      const bool inside = l.at<kWidth>(c) < l.dim;
+      if constexpr (kWidth == 1) {
+        x[c][0] = inside ? widen(stored.word[c]) : 0.0f;
+      } else {
+        const Floats<T> v(stored.word[c]);
 #pragma unroll
-      for (float& element : x[c]) element = l.at<kWidth>(c) < l.dim ? element : 0.0f;
+        for (int i = 0; i < kWidth; ++i) x[c][i] = inside ? v[i] : 0.0f;
+      }
     }
   }
-  __device__ void fill(float value) {
+  template <class Visit>
+  __device__ static void each(const Visit& visit) {
 #pragma unroll
-    for (auto& chunk : x)
+    for (int c = 0; c < kChunks; ++c) {
 #pragma unroll
-      for (float& element : chunk) element = value;
+      for (int i = 0; i < kWidth; ++i) visit(c, i);
+    }
   }
   __device__ float dot(const Slice& other) const {
     float sum = 0;
-#pragma unroll
-    for (int c = 0; c < kChunks; ++c)
-#pragma unroll
-      for (int i = 0; i < kWidth; ++i) sum = fmaf(x[c][i], other.x[c][i], sum);
+    each([&](int c, int i) { sum = fmaf(x[c][i], other.x[c][i], sum); });
     return sum;
   }
   __device__ void scale(float factor) {
-#pragma unroll
-    for (auto& chunk : x)
-#pragma unroll
-      for (float& element : chunk) element *= factor;
+    each([&](int c, int i) { x[c][i] *= factor; });
   }
   __device__ void add(float factor, const Slice& other) {
-#pragma unroll
-    for (int c = 0; c < kChunks; ++c)
-#pragma unroll
-      for (int i = 0; i < kWidth; ++i) x[c][i] = fmaf(factor, other.x[c][i], x[c][i]);
+    each([&](int c, int i) { x[c][i] = fmaf(factor, other.x[c][i], x[c][i]); });
   }
   // Adds the slices of the warp's groups, pairwise; the first group holds the sum.
   __device__ void add_groups(int lanes) {
-    for (int offset = lanes; offset < kWarp; offset *= 2)
-#pragma unroll
-      for (auto& chunk : x)
-#pragma unroll
-        for (float& element : chunk) element += __shfl_down_sync(kAllLanes, element, offset);
+    for (int offset = lanes; offset < kWarp; offset *= 2) {
+      each([&](int c, int i) { x[c][i] += __shfl_down_sync(kAllLanes, x[c][i], offset); });
+    }
   }
   __device__ void write(float* row, const Lanes& l) const {
-#pragma unroll
-    for (int c = 0; c < kChunks; ++c)
-#pragma unroll
-      for (int i = 0; i < kWidth; ++i) {
-        const int at = l.at<kWidth>(c) + i;
-        if (at < l.dim) row[at] = x[c][i];
-      }
+    each([&](int c, int i) {
+      const int at = l.at<kWidth>(c) + i;
+      if (at < l.dim) row[at] = x[c][i];
+    });
   }
 };
-
-__device__ float sum_of_group(float value, int lanes) {
-  for (int offset = lanes / 2; offset > 0; offset /= 2) value += __shfl_xor_sync(kAllLanes, value, offset);
-  return value;
-}
 
 // exp(from - to), 0 for the start value -inf of a group that has seen no score.
 __device__ float rescaling(float from, float to) { return from == -INFINITY ? 0.0f : expf(from - to); }
@@ -159,7 +130,7 @@ struct Place {  // of a thread among the groups of its block
 };
 
 template <class T>
-struct Rows {
+struct ForwardArguments {
   Heads<const T> q, k, v;
   Heads<T> out;
   float* lse;                 // null: not wanted
@@ -168,7 +139,6 @@ struct Rows {
   int dim, lanes;
   float scale;
   bool causal;  // else a row sees all rows of k and v, and start is 0
-  CudaFault* fault;
 };
 
 void raise_bad_start(const std::int64_t* values) { refuse_start(values[0], values[1], values[2]); }
@@ -176,7 +146,8 @@ void raise_bad_start(const std::int64_t* values) { refuse_start(values[0], value
 // Sees rows 0 .. start + s of k and v, or all, read once, with the running maximum of Milakov & Gimelshein 2018
 // (arXiv:1805.02867) in each group. A row's bits depend on nothing but what it sees.
 template <class T, int kWidth>
-__global__ void __launch_bounds__(kThreads) attend_row(Rows<T> p, CudaFault::Raise raise) {
+__global__ void __launch_bounds__(kThreads)
+    attention_forward_kernel(ForwardArguments<T> p, CudaFault* fault, CudaFault::Raise raise) {
   constexpr int kAhead = 4;  // keys that a group loads before it uses them
   __shared__ float sums[kWarps][kMaxHeadDim];
   __shared__ float largest_of[kWarps], total_of[kWarps];
@@ -184,7 +155,7 @@ __global__ void __launch_bounds__(kThreads) attend_row(Rows<T> p, CudaFault::Rai
                      b = blockIdx.x / p.tokens / p.heads;
   const std::int64_t start = p.start == nullptr ? 0 : *p.start;
   if (p.causal && (start < 0 || start + p.tokens > p.cache_rows)) {
-    if (threadIdx.x == 0) report_fault(p.fault, raise, start, p.tokens, p.cache_rows);
+    if (threadIdx.x == 0) report_fault(fault, raise, start, p.tokens, p.cache_rows);
     return;
   }
   const std::int64_t visible = p.causal ? start + s + 1 : p.cache_rows, kv = n / p.group;
@@ -206,7 +177,7 @@ __global__ void __launch_bounds__(kThreads) attend_row(Rows<T> p, CudaFault::Rai
     }
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
-      score[i] = p.scale * sum_of_group(q.dot(Slice<T, kWidth>(k[i], at.lanes)), p.lanes);
+      score[i] = p.scale * warp_sum(q.dot(Slice<T, kWidth>(k[i], at.lanes)), p.lanes);
       if (first + i * at.groups + at.group < visible) most = fmaxf(most, score[i]);
     }
     const float factor = rescaling(largest, most);
@@ -239,13 +210,13 @@ __global__ void __launch_bounds__(kThreads) attend_row(Rows<T> p, CudaFault::Rai
   for (int d = static_cast<int>(threadIdx.x); d < p.dim; d += kThreads) {
     float value = 0;
     for (int w = 0; w < kWarps; ++w) value += rescaling(largest_of[w], row_largest) * sums[w][d];
-    store(p.out.row(b, s, n) + d, value / row_total);
+    p.out.row(b, s, n)[d] = narrow<T>(value / row_total);
   }
   if (p.lse != nullptr && threadIdx.x == 0) p.lse[(b * p.heads + n) * p.tokens + s] = row_largest + logf(row_total);
 }
 
 template <class T>
-struct Gradients {
+struct BackwardArguments {
   Heads<const T> q, k, v, out, d_out;
   Heads<T> dq, dk, dv;
   const float* lse;
@@ -272,13 +243,13 @@ __device__ void write_sum(Slice<T, kWidth>& sum, float (&sums)[kWarps][kMaxHeadD
   for (int d = static_cast<int>(threadIdx.x); d < lanes.dim; d += kThreads) {
     float value = 0;
     for (int w = 0; w < kWarps; ++w) value += sums[w][d];
-    store(row + d, value * factor);
+    row[d] = narrow<T>(value * factor);
   }
 }
 
 // A block owns a query row: its delta and dq.
 template <class T, int kWidth>
-__global__ void __launch_bounds__(kThreads) query_gradient_row(Gradients<T> p) {
+__global__ void __launch_bounds__(kThreads) attention_backward_query_kernel(BackwardArguments<T> p) {
   __shared__ float sums[kWarps][kMaxHeadDim];
   const std::int64_t s = blockIdx.x % p.tokens, n = blockIdx.x / p.tokens % p.heads,
                      b = blockIdx.x / p.tokens / p.heads, kv = n / (p.heads / p.kv_heads);
@@ -288,7 +259,7 @@ __global__ void __launch_bounds__(kThreads) query_gradient_row(Gradients<T> p) {
   const Part q(Load(p.q.row(b, s, n), at.lanes), at.lanes), out(Load(p.out.row(b, s, n), at.lanes), at.lanes),
       d_out(Load(p.d_out.row(b, s, n), at.lanes), at.lanes);
   Part sum;
-  const float delta = sum_of_group(d_out.dot(out), p.lanes);
+  const float delta = warp_sum(d_out.dot(out), p.lanes);
   const float lse = p.lse[p.statistic(b, n, s)];
   if (threadIdx.x == 0) p.delta[p.statistic(b, n, s)] = delta;
   const std::int64_t last = p.causal ? s : p.keys - 1;
@@ -296,8 +267,8 @@ __global__ void __launch_bounds__(kThreads) query_gradient_row(Gradients<T> p) {
     const std::int64_t t = first + at.group, row = t <= last ? t : last;
     const Load k_row(p.k.row(b, row, kv), at.lanes), v_row(p.v.row(b, row, kv), at.lanes);
     const Part k(k_row, at.lanes), v(v_row, at.lanes);
-    const float weight = expf(p.scale * sum_of_group(q.dot(k), p.lanes) - lse);
-    const float change = sum_of_group(d_out.dot(v), p.lanes) - delta;
+    const float weight = expf(p.scale * warp_sum(q.dot(k), p.lanes) - lse);
+    const float change = warp_sum(d_out.dot(v), p.lanes) - delta;
     if (t <= last) sum.add(weight * change, k);
   }
   write_sum(sum, sums, p.dq.row(b, s, n), at.lanes, p.scale);
@@ -305,7 +276,7 @@ __global__ void __launch_bounds__(kThreads) query_gradient_row(Gradients<T> p) {
 
 // A block owns a key row: its dk and dv, over all query heads of the group and all rows that see it.
 template <class T, int kWidth>
-__global__ void __launch_bounds__(kThreads) key_gradient_row(Gradients<T> p) {
+__global__ void __launch_bounds__(kThreads) attention_backward_key_kernel(BackwardArguments<T> p) {
   __shared__ float sums[kWarps][kMaxHeadDim];
   const std::int64_t t = blockIdx.x % p.keys, kv = blockIdx.x / p.keys % p.kv_heads,
                      b = blockIdx.x / p.keys / p.kv_heads, group = p.heads / p.kv_heads;
@@ -321,8 +292,8 @@ __global__ void __launch_bounds__(kThreads) key_gradient_row(Gradients<T> p) {
     const std::int64_t s = first_row + i % rows, n = kv * group + i / rows;
     const Load q_row(p.q.row(b, s, n), at.lanes), d_out_row(p.d_out.row(b, s, n), at.lanes);
     const Part q(q_row, at.lanes), d_out(d_out_row, at.lanes);
-    const float weight = expf(p.scale * sum_of_group(q.dot(k), p.lanes) - p.lse[p.statistic(b, n, s)]);
-    const float change = sum_of_group(d_out.dot(v), p.lanes) - p.delta[p.statistic(b, n, s)];
+    const float weight = expf(p.scale * warp_sum(q.dot(k), p.lanes) - p.lse[p.statistic(b, n, s)]);
+    const float change = warp_sum(d_out.dot(v), p.lanes) - p.delta[p.statistic(b, n, s)];
     if (live) {
       dv.add(weight, d_out);
       dk.add(weight * change, q);
@@ -335,9 +306,9 @@ __global__ void __launch_bounds__(kThreads) key_gradient_row(Gradients<T> p) {
 // Memory-bound: a block owns one token of k and v, all heads.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    append_token(Heads<const T> k, Heads<const T> v, Heads<T> k_cache, Heads<T> v_cache, const std::int32_t* start,
-                 std::int64_t tokens, std::int64_t cache_rows, int kv_heads, int dim, CudaFault* fault,
-                 CudaFault::Raise raise) {
+    kv_cache_append_kernel(Heads<const T> k, Heads<const T> v, Heads<T> k_cache, Heads<T> v_cache,
+                           const std::int32_t* start, std::int64_t tokens, std::int64_t cache_rows, int kv_heads,
+                           int dim, CudaFault* fault, CudaFault::Raise raise) {
   const std::int64_t s = blockIdx.x % tokens, b = blockIdx.x / tokens, first = *start;
   if (first < 0 || first + tokens > cache_rows) {
     if (threadIdx.x == 0) report_fault(fault, raise, first, tokens, cache_rows);
@@ -350,18 +321,6 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-bool aligned_rows(std::initializer_list<const Tensor*> tensors) {
-  constexpr std::int64_t kBytes = 16;
-  for (const Tensor* x : tensors) {
-    const auto item = static_cast<std::int64_t>(size_of(x->dtype));
-    if (reinterpret_cast<std::uintptr_t>(x->data) % kBytes != 0 || x->size(3) * item % kBytes != 0) return false;
-    for (int d = 0; d < 3; ++d) {
-      if (x->stride(d) * item % kBytes != 0) return false;
-    }
-  }
-  return true;
-}
-
 // Lanes that share a row: the least power of two that covers D, so that short rows waste none.
 int lanes_for(std::int64_t dim, int width) {
   int lanes = 1;
@@ -369,110 +328,76 @@ int lanes_for(std::int64_t dim, int width) {
   return lanes;
 }
 
-unsigned blocks_of(std::int64_t a, std::int64_t b, std::int64_t c) { return static_cast<unsigned>(a * b * c); }
-
-template <class T>
-void attend(CudaStream& stream, Rows<T> p, std::int64_t samples, bool aligned) {
-  constexpr int kWidth = 16 / sizeof(T);
-  p.fault = stream.fault();
-  p.lanes = lanes_for(p.dim, aligned ? kWidth : 1);
-  const unsigned blocks = blocks_of(samples, p.heads, p.tokens);
-  if (aligned) {
-    attend_row<T, kWidth><<<blocks, kThreads, 0, stream.handle()>>>(p, raise_bad_start);
-  } else {
-    attend_row<T, 1><<<blocks, kThreads, 0, stream.handle()>>>(p, raise_bad_start);
-  }
-  MEGALITH_CUDA_CHECK(cudaGetLastError());
-}
-
-template <class T>
-void attend_cached(CudaStream& stream, const CachedAttention& op) {
-  attend<T>(stream,
-            {.q = op.q,
-             .k = op.k_cache,
-             .v = op.v_cache,
-             .out = op.out,
-             .lse = nullptr,
-             .start = op.start,
-             .tokens = op.q.size(1),
-             .cache_rows = op.k_cache.size(1),
-             .heads = op.q.size(2),
-             .group = op.q.size(2) / op.k_cache.size(2),
-             .dim = static_cast<int>(op.q.size(3)),
-             .scale = op.scale,
-             .causal = true},
-            op.q.size(0), aligned_rows({&op.q, &op.k_cache, &op.v_cache}));
-}
-
-template <int kWidth>
-void run_backward(CudaStream& stream, Gradients<float> p, std::int64_t samples) {
-  p.lanes = lanes_for(p.dim, kWidth);
-  query_gradient_row<float, kWidth><<<blocks_of(samples, p.heads, p.tokens), kThreads, 0, stream.handle()>>>(p);
-  MEGALITH_CUDA_CHECK(cudaGetLastError());
-  key_gradient_row<float, kWidth><<<blocks_of(samples, p.kv_heads, p.keys), kThreads, 0, stream.handle()>>>(p);
-  MEGALITH_CUDA_CHECK(cudaGetLastError());
-}
-
-template <class T>
-void append(CudaStream& stream, const KvCacheAppend& op) {
-  append_token<T><<<blocks_of(op.k.size(0), op.k.size(1), 1), kThreads, 0, stream.handle()>>>(
-      op.k, op.v, op.k_cache, op.v_cache, op.start, op.k.size(1), op.k_cache.size(1), static_cast<int>(op.k.size(2)),
-      static_cast<int>(op.k.size(3)), stream.fault(), raise_bad_start);
-  MEGALITH_CUDA_CHECK(cudaGetLastError());
+void attend(CudaStream& stream, const AttentionForward& op, const std::int32_t* start) {
+  Variants(op.q.dtype, rows_aligned(op.q, op.k, op.v)).visit([&](auto type, auto is_aligned) {
+    using T = decltype(type);
+    constexpr int kWidth = is_aligned() ? kPack<T> : 1;
+    const ForwardArguments<T> p{.q = op.q,
+                                .k = op.k,
+                                .v = op.v,
+                                .out = op.out,
+                                .lse = op.lse.as<float>(),
+                                .start = start,
+                                .tokens = op.q.size(1),
+                                .cache_rows = op.k.size(1),
+                                .heads = op.q.size(2),
+                                .group = op.q.size(2) / op.k.size(2),
+                                .dim = static_cast<int>(op.q.size(3)),
+                                .lanes = lanes_for(op.q.size(3), kWidth),
+                                .scale = op.scale,
+                                .causal = op.causal};
+    launch_kernel(stream, {blocks_for(op.q.size(0) * p.heads * p.tokens, 1), kThreads},
+                  attention_forward_kernel<T, kWidth>, p, stream.fault(), raise_bad_start);
+  });
 }
 
 }  // namespace
 
-void run_fp32(CudaStream& stream, const AttentionForward& op) {
-  attend<float>(stream,
-                {.q = op.q,
-                 .k = op.k,
-                 .v = op.v,
-                 .out = op.out,
-                 .lse = op.lse.as<float>(),
-                 .start = nullptr,
-                 .tokens = op.q.size(1),
-                 .cache_rows = op.k.size(1),
-                 .heads = op.q.size(2),
-                 .group = op.q.size(2) / op.k.size(2),
-                 .dim = static_cast<int>(op.q.size(3)),
-                 .scale = op.scale,
-                 .causal = op.causal},
-                op.q.size(0), aligned_rows({&op.q, &op.k, &op.v}));
-}
+void run_fp32(CudaStream& stream, const AttentionForward& op) { attend(stream, op, nullptr); }
 
 void run_fp32(CudaStream& stream, const AttentionBackward& op) {
-  const Gradients<float> p{.q = op.q,
-                           .k = op.k,
-                           .v = op.v,
-                           .out = op.out,
-                           .d_out = op.d_out,
-                           .dq = op.dq,
-                           .dk = op.dk,
-                           .dv = op.dv,
-                           .lse = op.lse.as<const float>(),
-                           .delta = op.delta.as<float>(),
-                           .tokens = op.q.size(1),
-                           .keys = op.k.size(1),
-                           .heads = op.q.size(2),
-                           .kv_heads = op.k.size(2),
-                           .dim = static_cast<int>(op.q.size(3)),
-                           .scale = op.scale,
-                           .causal = op.causal};
-  if (aligned_rows({&op.q, &op.k, &op.v, &op.out, &op.d_out})) return run_backward<4>(stream, p, op.q.size(0));
-  run_backward<1>(stream, p, op.q.size(0));
+  Variants(rows_aligned(op.q, op.k, op.v, op.out, op.d_out)).visit([&](auto is_aligned) {
+    constexpr int kWidth = is_aligned() ? kPack<float> : 1;
+    const BackwardArguments<float> p{.q = op.q,
+                                     .k = op.k,
+                                     .v = op.v,
+                                     .out = op.out,
+                                     .d_out = op.d_out,
+                                     .dq = op.dq,
+                                     .dk = op.dk,
+                                     .dv = op.dv,
+                                     .lse = op.lse.as<const float>(),
+                                     .delta = op.delta.as<float>(),
+                                     .tokens = op.q.size(1),
+                                     .keys = op.k.size(1),
+                                     .heads = op.q.size(2),
+                                     .kv_heads = op.k.size(2),
+                                     .dim = static_cast<int>(op.q.size(3)),
+                                     .lanes = lanes_for(op.q.size(3), kWidth),
+                                     .scale = op.scale,
+                                     .causal = op.causal};
+    const std::int64_t samples = op.q.size(0);
+    launch_kernel(stream, {blocks_for(samples * p.heads * p.tokens, 1), kThreads},
+                  attention_backward_query_kernel<float, kWidth>, p);
+    launch_kernel(stream, {blocks_for(samples * p.kv_heads * p.keys, 1), kThreads},
+                  attention_backward_key_kernel<float, kWidth>, p);
+  });
 }
 
 void run(CudaStream& stream, const CachedAttention& op) {
   if (op.q.numel() == 0) return;
-  if (op.q.dtype == DType::kFp32) return attend_cached<float>(stream, op);
-  attend_cached<__nv_bfloat16>(stream, op);
+  attend(stream, {.q = op.q, .k = op.k_cache, .v = op.v_cache, .out = op.out, .scale = op.scale}, op.start);
 }
 
 void run(CudaStream& stream, const KvCacheAppend& op) {
   if (op.k.numel() == 0) return;
-  if (op.k.dtype == DType::kFp32) return append<float>(stream, op);
-  append<__nv_bfloat16>(stream, op);
+  Variants(op.k.dtype).visit([&](auto type) {
+    using T = decltype(type);
+    launch_kernel(stream, {blocks_for(op.k.size(0) * op.k.size(1), 1), kThreads}, kv_cache_append_kernel<T>,
+                  Heads<const T>(op.k), Heads<const T>(op.v), Heads<T>(op.k_cache), Heads<T>(op.v_cache), op.start,
+                  op.k.size(1), op.k_cache.size(1), static_cast<int>(op.k.size(2)), static_cast<int>(op.k.size(3)),
+                  stream.fault(), raise_bad_start);
+  });
 }
 
 }  // namespace megalith

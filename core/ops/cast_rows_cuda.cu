@@ -21,7 +21,7 @@ struct CastArguments {
 };
 
 template <class From, class To>
-__global__ void __launch_bounds__(kThreads) cast_rows(const CastArguments a) {
+__global__ void __launch_bounds__(kThreads) cast_rows_kernel(const CastArguments a) {
   std::int64_t rest = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (rest >= a.count) return;
   std::int64_t from = 0, to = 0;
@@ -48,12 +48,9 @@ void run(CudaStream& stream, const CastRows& op) {
     a.x_strides[d] = of < 0 ? 0 : op.x.stride(of);
     a.y_strides[d] = of < 0 ? 0 : op.y.stride(of);
   }
-  visit_float(op.x.dtype, [&](auto from) {
-    visit_float(op.y.dtype, [&](auto to) {
-      cast_rows<decltype(from), decltype(to)><<<blocks_for(a.count, kThreads), kThreads, 0, stream.handle()>>>(a);
-    });
+  Variants(op.x.dtype, op.y.dtype).visit([&](auto from, auto to) {
+    launch_kernel(stream, {blocks_for(a.count, kThreads), kThreads}, cast_rows_kernel<decltype(from), decltype(to)>, a);
   });
-  MEGALITH_CUDA_CHECK(cudaGetLastError());
 }
 
 }  // namespace megalith

@@ -8,7 +8,6 @@
 #include "core/ops/cuda_indices.cuh"
 #include "core/ops/cuda_math.cuh"
 #include "core/ops/cuda_pack.cuh"
-#include "core/ops/data_faults.h"
 
 namespace megalith {
 
@@ -24,8 +23,7 @@ constexpr float kLowest = -INFINITY;
 
 struct LossArguments {
   const std::int32_t *verdict, *labels;
-  void* logits;
-  std::int64_t stride;
+  Rows logits;
   float* loss;
   const MicrobatchParameters* parameters;  // null: no gradient
   std::int64_t rows;
@@ -83,17 +81,18 @@ __device__ inline Softmax row_softmax(Softmax x, Exchange& exchange, int turn) {
 
 // A pack of logits; -inf beyond the vocabulary.
 template <class T>
-__device__ inline void unpack_logits(uint4 raw, int first, int vocab, float (&v)[kPack<T>]) {
-  unpack<T>(raw, v);
-  if (first + kPack<T> <= vocab) return;
+__device__ inline Floats<T> logits_of(uint4 raw, int first, int vocab) {
+  Floats<T> v(raw);
+  if (first + kPack<T> <= vocab) return v;
 #pragma unroll
   for (int j = 0; j < kPack<T>; ++j) v[j] = first + j < vocab ? v[j] : kLowest;
+  return v;
 }
 
 template <class T>
 __device__ inline void add_pack(Softmax& to, uint4 raw, int first, int vocab) {
-  float v[kPack<T>], max = to.max;
-  unpack_logits<T>(raw, first, vocab, v);
+  const Floats<T> v = logits_of<T>(raw, first, vocab);
+  float max = to.max;
 #pragma unroll
   for (int j = 0; j < kPack<T>; ++j) max = fmaxf(max, v[j]);
   const Shift<T> shift(max);
@@ -114,8 +113,7 @@ struct Gradient {
   __device__ uint4 of(uint4 raw, int first, int vocab) const {
     constexpr int kWidth = kPack<T>;
     if (label < 0) return make_uint4(0, 0, 0, 0);
-    float v[kWidth];
-    unpack_logits<T>(raw, first, vocab, v);
+    Floats<T> v = logits_of<T>(raw, first, vocab);
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) v[j] = shift.exponential_of(v[j]) * factor;
     if (label >= first && label < first + kWidth) {  // the subtraction belongs before the rounding to T
@@ -128,13 +126,13 @@ struct Gradient {
 #pragma unroll
       for (int j = 0; j < kWidth; ++j) v[j] = first + j < vocab ? v[j] : 0.0f;
     }
-    return pack<T>(v);
+    return v.packed();
   }
 };
 
 // kKept: packs of a thread in registers, after those in shared memory; what follows is in neither.
 template <class T, bool kVector, int kMaxThreads, int kKept>
-__global__ void __launch_bounds__(kMaxThreads, kThreads / kMaxThreads) cross_entropy(const LossArguments a) {
+__global__ void __launch_bounds__(kMaxThreads, kThreads / kMaxThreads) cross_entropy_kernel(const LossArguments a) {
   constexpr int kWidth = kPack<T>;
   extern __shared__ uint4 cache[];
   __shared__ Exchange exchange;
@@ -142,7 +140,6 @@ __global__ void __launch_bounds__(kMaxThreads, kThreads / kMaxThreads) cross_ent
   const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
   const int in_shared = a.shared_packs, in_memory = (in_shared + kKept) * threads + thread;
   uint4 kept[kKept > 0 ? kKept : 1];
-  const auto row_at = [&](std::int64_t row) { return static_cast<T*>(a.logits) + row * a.stride; };
   const auto label_at = [&](std::int64_t row) { return row < a.rows ? a.labels[row] : -1; };
   const auto load = [&](const T* x, int first) {
     return load_of_row<T, kVector>(x, first, first < a.vocab ? a.columns : 0);
@@ -198,12 +195,12 @@ __global__ void __launch_bounds__(kMaxThreads, kThreads / kMaxThreads) cross_ent
   Gradient<T> gradient;
   int label = label_at(blockIdx.x), turn = 0;
   for (std::int64_t row = blockIdx.x;; row += gridDim.x) {
-    const T* next = label >= 0 ? row_at(row) : nullptr;
+    const T* next = label >= 0 ? a.logits.at<T>(row) : nullptr;
     const float label_logit = next != nullptr ? widen(next[label]) : 0.0f;
     const int label_after = label_at(row + gridDim.x);
     const Softmax mine = pass(gradient, next);
     if (row >= a.rows) return;
-    gradient.x = a.parameters != nullptr ? row_at(row) : nullptr;
+    gradient.x = a.parameters != nullptr ? a.logits.at<T>(row) : nullptr;
     gradient.label = label;
     if (next != nullptr) {
       const Softmax softmax = row_softmax(mine, exchange, turn);
@@ -222,20 +219,6 @@ __global__ void __launch_bounds__(kMaxThreads, kThreads / kMaxThreads) cross_ent
   }
 }
 
-// Bytes of shared memory: of a multiprocessor, and of a block alone on it.
-struct SharedMemory {
-  static constexpr int kOfBlock = 2048;  // kept by the runtime, and by the kernel for its sums
-  int multiprocessor = 0, block = 0;
-
-  SharedMemory() {
-    int device = 0;
-    MEGALITH_CUDA_CHECK(cudaGetDevice(&device));
-    MEGALITH_CUDA_CHECK(cudaDeviceGetAttribute(&block, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-    MEGALITH_CUDA_CHECK(cudaDeviceGetAttribute(&multiprocessor, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device));
-    block -= kOfBlock - 1024;  // the runtime's part is not in this one
-  }
-};
-
 struct Launch {
   unsigned blocks, threads;
   int shared_packs;
@@ -243,15 +226,11 @@ struct Launch {
 
 template <class T, bool kVector, int kMaxThreads, int kKept>
 void launch_rows(CudaStream& stream, LossArguments a, const Launch& launch, int most_bytes) {
-  const auto kernel = cross_entropy<T, kVector, kMaxThreads, kKept>;
-  // A property of the kernel, the same for every launch.
-  static const cudaError_t raised =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most_bytes);
-  MEGALITH_CUDA_CHECK(raised);
+  constexpr auto kKernel = cross_entropy_kernel<T, kVector, kMaxThreads, kKept>;
+  allow_shared_memory<kKernel>(most_bytes);
   a.shared_packs = launch.shared_packs;
-  kernel<<<launch.blocks, launch.threads, static_cast<std::size_t>(launch.shared_packs) * launch.threads * 16,
-           stream.handle()>>>(a);
-  MEGALITH_CUDA_CHECK(cudaGetLastError());
+  const std::size_t shared = static_cast<std::size_t>(launch.shared_packs) * launch.threads * sizeof(uint4);
+  launch_kernel(stream, {launch.blocks, launch.threads, shared}, kKernel, a);
 }
 
 }  // namespace
@@ -259,16 +238,9 @@ void launch_rows(CudaStream& stream, LossArguments a, const Launch& launch, int 
 void run(CudaStream& stream, const CrossEntropy& op) {
   const std::int64_t rows = op.labels.numel(), columns = op.logits.size(1);
   require(columns < kMaxIndex / 2, "CrossEntropy: more than 2^30 columns");
-  LossArguments a{.verdict = launch_index_check(stream,
-                                                {.index = op.labels.as<const std::int32_t>(),
-                                                 .count = rows,
-                                                 .low = std::int64_t{-1} << 31,  // ignored tokens
-                                                 .limit = op.vocab_size,
-                                                 .raise = raise_bad_label},
-                                                op.workspace),
+  LossArguments a{.verdict = check_labels(stream, op.labels, op.vocab_size, op.workspace),
                   .labels = op.labels.as<const std::int32_t>(),
-                  .logits = op.logits.data,
-                  .stride = op.logits.stride(0),
+                  .logits = Rows(op.logits),
                   .loss = op.loss.as<float>(),
                   .parameters = op.write_gradient ? op.parameters : nullptr,
                   .rows = rows,
@@ -278,7 +250,7 @@ void run(CudaStream& stream, const CrossEntropy& op) {
   if (rows == 0) return;
   const auto& memory = stream.keep<SharedMemory>();
   const int packs = static_cast<int>(ceil_divide(columns * static_cast<std::int64_t>(size_of(op.logits.dtype)), 16));
-  visit_kernel(op.logits.dtype, rows_aligned(op.logits), [&](auto type, auto is_vector) {
+  Variants(op.logits.dtype, rows_aligned(op.logits)).visit([&](auto type, auto is_vector) {
     using T = decltype(type);
     constexpr bool kVector = is_vector();
     const auto grid = [&](int blocks) {

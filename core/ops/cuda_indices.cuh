@@ -2,9 +2,12 @@
 // where one is out of range reports the first and leaves word that the op's kernels do nothing.
 #pragma once
 
+#include <limits>
+
 #include "core/device/cuda/fault.cuh"
 #include "core/ops/cuda_launch.cuh"
 #include "core/ops/cuda_reduce.cuh"
+#include "core/ops/data_faults.h"
 
 namespace megalith::cuda {
 
@@ -16,15 +19,15 @@ struct IndexCheck {
 
   std::int64_t positions = -1;  // start + span must not exceed them; -1: no such check
   std::int64_t span = 0;
-  const std::int32_t* start = nullptr;         // device; null: 0
-  CudaFault::Raise raise_positions = nullptr;  // with first, last, positions
+  const std::int32_t* start = nullptr;  // device; null: 0
+  CudaFault::Raise raise_positions = raise_bad_positions;
 };
 
 inline constexpr int kCheckThreads = 1024;
 
 // One block; latency-bound, a few microseconds.
 static __global__ void __launch_bounds__(kCheckThreads)
-    check_indices(const IndexCheck check, bool vector, CudaFault* fault, std::int32_t* verdict) {
+    check_indices_kernel(const IndexCheck check, bool vector, CudaFault* fault, std::int32_t* verdict) {
   __shared__ std::int64_t shared[32];
   std::int64_t first_bad = check.count;
   const auto look = [&](std::int64_t row, std::int64_t index) {
@@ -40,15 +43,8 @@ static __global__ void __launch_bounds__(kCheckThreads)
     look(4 * p + 3, four.w);
   }
   for (std::int64_t row = 4 * packs + threadIdx.x; row < check.count; row += kCheckThreads) look(row, check.index[row]);
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) {
-    const std::int64_t other = __shfl_xor_sync(kAllLanes, first_bad, step);
-    first_bad = other < first_bad ? other : first_bad;
-  }
-  if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = first_bad;
-  __syncthreads();
+  first_bad = block_reduce(first_bad, check.count, shared, [](auto a, auto b) { return a < b ? a : b; });
   if (threadIdx.x > 0) return;
-  for (int w = 1; w < kCheckThreads / 32; ++w) first_bad = shared[w] < first_bad ? shared[w] : first_bad;
   const std::int64_t start = check.start == nullptr ? 0 : *check.start;
   const bool bad_index = first_bad < check.count;
   const bool bad_positions = check.positions >= 0 && (start < 0 || start + check.span > check.positions);
@@ -61,12 +57,23 @@ static __global__ void __launch_bounds__(kCheckThreads)
 }
 
 // Returns the verdict, 1 for bad data, at the front of `workspace`.
-inline const std::int32_t* launch_index_check(CudaStream& stream, const IndexCheck& check, const Tensor& workspace) {
+inline const std::int32_t* check_indices(CudaStream& stream, const IndexCheck& check, const Tensor& workspace) {
   auto* verdict = workspace.as<std::int32_t>();
   const bool vector = reinterpret_cast<std::uintptr_t>(check.index) % sizeof(int4) == 0;
-  check_indices<<<1, kCheckThreads, 0, stream.handle()>>>(check, vector, stream.fault(), verdict);
-  MEGALITH_CUDA_CHECK(cudaGetLastError());
+  launch_kernel(stream, {1, kCheckThreads}, check_indices_kernel, check, vector, stream.fault(), verdict);
   return verdict;
+}
+
+// A label below 0 ignores its token.
+inline const std::int32_t* check_labels(CudaStream& stream, const Tensor& labels, std::int64_t vocabulary,
+                                        const Tensor& workspace) {
+  return check_indices(stream,
+                       {.index = labels.as<const std::int32_t>(),
+                        .count = labels.numel(),
+                        .low = std::numeric_limits<std::int32_t>::min(),
+                        .limit = vocabulary,
+                        .raise = raise_bad_label},
+                       workspace);
 }
 
 }  // namespace megalith::cuda

@@ -5,8 +5,10 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <tuple>
 #include <type_traits>
 
 #include "core/base/error.h"
@@ -28,17 +30,84 @@ inline unsigned blocks_for(std::int64_t items, std::int64_t per_block) {
   return static_cast<unsigned>(blocks);
 }
 
-// Calls visit(T{}, std::bool_constant<...>{}).
-template <class Visit>
-void visit_kernel(DType dtype, bool vector, Visit&& visit) {
-  visit_float(dtype, [&](auto type) {
-    if (vector) {
-      visit(type, std::true_type{});
-    } else {
-      visit(type, std::false_type{});
-    }
-  });
+struct Grid {
+  dim3 blocks;
+  unsigned threads;        // of a block
+  std::size_t shared = 0;  // dynamic, bytes of a block
+};
+
+template <class... Parameters, class... Arguments>
+void launch_kernel(CudaStream& stream, const Grid& grid, void (*kernel)(Parameters...), const Arguments&... arguments) {
+  kernel<<<grid.blocks, grid.threads, grid.shared, stream.handle()>>>(arguments...);
+  MEGALITH_CUDA_CHECK(cudaGetLastError());
 }
+
+// Bytes of shared memory: of a multiprocessor, and dynamic ones of a block alone on it.
+struct SharedMemory {
+  static constexpr int kOfBlock = 2048;  // kept by the runtime, and for what kernels declare themselves
+  int multiprocessor = 0, block = 0;
+
+  SharedMemory() {
+    int device = 0;
+    MEGALITH_CUDA_CHECK(cudaGetDevice(&device));
+    MEGALITH_CUDA_CHECK(cudaDeviceGetAttribute(&block, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+    MEGALITH_CUDA_CHECK(cudaDeviceGetAttribute(&multiprocessor, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device));
+    block -= kOfBlock - 1024;  // the runtime's part is not in this one
+  }
+};
+
+// Before the first launch with more than 48 KiB: a property of the kernel, the same for every launch.
+template <auto kKernel>
+void allow_shared_memory(int bytes) {
+  static const cudaError_t raised = cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  MEGALITH_CUDA_CHECK(raised);
+}
+
+// Dtypes and flags as template arguments: Variants(dtype, flag).visit(f) calls f(T{}, std::bool_constant<...>{}).
+template <class... Values>
+class Variants {
+ public:
+  explicit Variants(Values... values) : values_(values...) {}
+
+  template <class Visit, class... Fixed>
+  void visit(const Visit& visitor, Fixed... fixed) const {
+    if constexpr (sizeof...(Fixed) == sizeof...(Values)) {
+      visitor(fixed...);
+    } else {
+      const auto value = std::get<sizeof...(Fixed)>(values_);
+      const auto fix = [&](auto next) { visit(visitor, fixed..., next); };
+      if constexpr (std::is_same_v<decltype(value), const DType>) {
+        visit_float(value, fix);
+      } else {
+        value ? fix(std::true_type{}) : fix(std::false_type{});
+      }
+    }
+  }
+
+ private:
+  std::tuple<Values...> values_;
+};
+
+// Calls launch(first row, rows) for pieces of the rows of less than 2^31 items, which kernels number in 32 bits.
+template <class Launch>
+void for_pieces(std::int64_t rows, std::int64_t items_per_row, Launch&& launch) {
+  require(items_per_row < kMaxIndex, "rows of more than 2^31 items");
+  const std::int64_t most = (kMaxIndex - 1) / std::max<std::int64_t>(1, items_per_row);
+  for (std::int64_t first = 0; first == 0 || first < rows; first += most) launch(first, std::min(most, rows - first));
+}
+
+// A matrix whose rows may be strided, as a kernel's argument; null where it is absent.
+struct Rows {
+  void* data = nullptr;
+  std::int64_t stride = 0;
+
+  Rows() = default;
+  explicit Rows(const Tensor& x) : data(x.data), stride(x ? x.stride(0) : 0) {}
+  template <class T>
+  __device__ T* at(std::int64_t row) const {
+    return static_cast<T*>(data) + row * stride;
+  }
+};
 
 // n / divisor for 0 <= n < 2^31 by a multiplication. Granlund & Montgomery 1994, figure 4.1.
 class FastDivide {
@@ -46,7 +115,7 @@ class FastDivide {
   FastDivide() = default;
   explicit FastDivide(std::int64_t divisor) : divisor_(static_cast<unsigned>(divisor)) {
     require(divisor >= 1 && divisor < kMaxIndex, "FastDivide: divisor out of range");
-    while ((std::int64_t{1} << shift_) < divisor) ++shift_;
+    shift_ = static_cast<unsigned>(std::bit_width(divisor_ - 1));
     multiplier_ = static_cast<unsigned>((((std::uint64_t{1} << shift_) - divisor_) << 32) / divisor_ + 1);
   }
   __device__ unsigned quotient(unsigned n) const { return (__umulhi(n, multiplier_) + n) >> shift_; }

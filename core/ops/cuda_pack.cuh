@@ -44,34 +44,81 @@ __device__ inline void unpack_pair(unsigned word, float& low, float& high) {
   high = __uint_as_float(word & 0xFFFF0000u);
 }
 
-template <class T>
-__device__ inline void unpack(uint4 raw, float (&x)[kPack<T>]) {
-  if constexpr (sizeof(T) == 2) {
-    unpack_pair(raw.x, x[0], x[1]);
-    unpack_pair(raw.y, x[2], x[3]);
-    unpack_pair(raw.z, x[4], x[5]);
-    unpack_pair(raw.w, x[6], x[7]);
-  } else {
-    x[0] = __uint_as_float(raw.x);
-    x[1] = __uint_as_float(raw.y);
-    x[2] = __uint_as_float(raw.z);
-    x[3] = __uint_as_float(raw.w);
-  }
-}
-
 __device__ inline unsigned pack_pair(float low, float high) {
   const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
   return static_cast<unsigned>(__bfloat16_as_ushort(pair.x)) | static_cast<unsigned>(__bfloat16_as_ushort(pair.y))
                                                                    << 16;
 }
 
+// The elements of a pack as numbers.
 template <class T>
-__device__ inline uint4 pack(const float (&x)[kPack<T>]) {
-  if constexpr (sizeof(T) == 2) {
-    return make_uint4(pack_pair(x[0], x[1]), pack_pair(x[2], x[3]), pack_pair(x[4], x[5]), pack_pair(x[6], x[7]));
-  } else {
-    return make_uint4(__float_as_uint(x[0]), __float_as_uint(x[1]), __float_as_uint(x[2]), __float_as_uint(x[3]));
+struct Floats {
+  float x[kPack<T>] = {};
+
+  Floats() = default;
+  __device__ explicit Floats(uint4 raw) {
+    if constexpr (sizeof(T) == 2) {
+      unpack_pair(raw.x, x[0], x[1]);
+      unpack_pair(raw.y, x[2], x[3]);
+      unpack_pair(raw.z, x[4], x[5]);
+      unpack_pair(raw.w, x[6], x[7]);
+    } else {
+      x[0] = __uint_as_float(raw.x);
+      x[1] = __uint_as_float(raw.y);
+      x[2] = __uint_as_float(raw.z);
+      x[3] = __uint_as_float(raw.w);
+    }
   }
+  __device__ float& operator[](int j) { return x[j]; }
+  __device__ float operator[](int j) const { return x[j]; }
+  __device__ void operator+=(const Floats& other) {
+#pragma unroll
+    for (int j = 0; j < kPack<T>; ++j) x[j] += other.x[j];
+  }
+  __device__ uint4 packed() const {
+    if constexpr (sizeof(T) == 2) {
+      return make_uint4(pack_pair(x[0], x[1]), pack_pair(x[2], x[3]), pack_pair(x[4], x[5]), pack_pair(x[6], x[7]));
+    } else {
+      return make_uint4(__float_as_uint(x[0]), __float_as_uint(x[1]), __float_as_uint(x[2]), __float_as_uint(x[3]));
+    }
+  }
+};
+
+// kCount neighbouring elements, which are loaded and stored whole: 8, 16 or 32 bytes.
+template <class T, int kCount>
+struct alignas(kCount * sizeof(T) < 16 ? 8 : 16) Group {
+  unsigned word[kCount * sizeof(T) / sizeof(unsigned)];
+
+  Group() = default;
+  __device__ explicit Group(const float (&x)[kCount]) {
+#pragma unroll
+    for (int j = 0; j < kCount; j += 4 / static_cast<int>(sizeof(T))) {
+      if constexpr (sizeof(T) == 2) {
+        word[j / 2] = pack_pair(x[j], x[j + 1]);
+      } else {
+        word[j] = __float_as_uint(x[j]);
+      }
+    }
+  }
+  __device__ void get(float (&x)[kCount]) const {
+#pragma unroll
+    for (int j = 0; j < kCount; j += 4 / static_cast<int>(sizeof(T))) {
+      if constexpr (sizeof(T) == 2) {
+        unpack_pair(word[j / 2], x[j], x[j + 1]);
+      } else {
+        x[j] = __uint_as_float(word[j]);
+      }
+    }
+  }
+};
+
+// f of each element: map([](float a, float b) { return a + b; }, Floats<T>(a), Floats<T>(b)).
+template <class T, class Function, class... More>
+__device__ inline Floats<T> map(const Function& f, const Floats<T>& first, const More&... more) {
+  Floats<T> y;
+#pragma unroll
+  for (int j = 0; j < kPack<T>; ++j) y[j] = f(first[j], more[j]...);
+  return y;
 }
 
 template <class T>
@@ -87,16 +134,15 @@ __device__ inline void store_full(T* p, uint4 raw) {
 // Elements p[0] .. p[count - 1], at most a pack of them, one by one; the others read as 0 and are not touched.
 template <class T>
 __device__ inline uint4 load_elements(const T* p, std::int64_t count) {
-  float x[kPack<T>];
+  Floats<T> x;
 #pragma unroll
   for (int j = 0; j < kPack<T>; ++j) x[j] = j < count ? widen(p[j]) : 0.0f;
-  return pack<T>(x);
+  return x.packed();
 }
 
 template <class T>
 __device__ inline void store_elements(T* p, uint4 raw, std::int64_t count) {
-  float x[kPack<T>];
-  unpack<T>(raw, x);
+  const Floats<T> x(raw);
 #pragma unroll
   for (int j = 0; j < kPack<T>; ++j) {
     if (j < count) p[j] = narrow<T>(x[j]);
@@ -158,16 +204,23 @@ __device__ inline void wait_for_stages() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-// Host: whether packs of a flat array, or of each row of a tensor, start at multiples of 16 bytes. Absent ones do.
-inline bool starts_aligned(const void* data) { return reinterpret_cast<std::uintptr_t>(data) % 16 == 0; }
-inline bool rows_aligned(const Tensor& t) {
-  if (!t) return true;
-  const auto size = static_cast<std::int64_t>(size_of(t.dtype));
-  if (!starts_aligned(t.data) || t.size(-1) * size % 16 != 0) return false;
-  for (int d = 0; d + 1 < t.rank(); ++d) {
-    if (t.size(d) > 1 && t.stride(d) * size % 16 != 0) return false;
+// Host: whether packs of flat arrays, or of each row of tensors, start at multiples of 16 bytes. Absent ones do.
+template <class... Tensors>
+bool starts_aligned(const Tensors&... x) {
+  return (... && (reinterpret_cast<std::uintptr_t>(x.data) % 16 == 0));
+}
+inline bool rows_aligned(const Tensor& x) {
+  if (!x) return true;
+  const auto size = static_cast<std::int64_t>(size_of(x.dtype));
+  if (!starts_aligned(x) || x.size(-1) * size % 16 != 0) return false;
+  for (int d = 0; d + 1 < x.rank(); ++d) {
+    if (x.size(d) > 1 && x.stride(d) * size % 16 != 0) return false;
   }
   return true;
+}
+template <class... Tensors>
+bool rows_aligned(const Tensor& x, const Tensors&... more) {
+  return rows_aligned(x) && (... && rows_aligned(more));
 }
 
 }  // namespace megalith::cuda

@@ -8,22 +8,29 @@ namespace megalith::cuda {
 inline constexpr unsigned kAllLanes = 0xFFFFFFFFu;
 
 // Over aligned groups of `width` lanes, a power of two.
+template <class T, class Combine>
+__device__ inline T warp_reduce(T x, const Combine& combine, int width = 32) {
+  for (int step = width / 2; step > 0; step /= 2) x = combine(x, __shfl_xor_sync(kAllLanes, x, step));
+  return x;
+}
 template <class T>
 __device__ inline T warp_sum(T x, int width = 32) {
-  for (int step = width / 2; step > 0; step /= 2) x += __shfl_xor_sync(kAllLanes, x, step);
-  return x;
+  return warp_reduce(
+      x, [](T a, T b) { return a + b; }, width);
 }
 
 // Over the block, a whole number of warps, at most 1024 threads; `shared` has room for 32.
-template <class T>
-__device__ inline T block_sum(T x, T* shared) {
-  x = warp_sum(x);
+template <class T, class Combine>
+__device__ inline T block_reduce(T x, T identity, T* shared, const Combine& combine) {
+  x = warp_reduce(x, combine);
   __syncthreads();
   if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;
   __syncthreads();
-  const unsigned warps = blockDim.x / 32;
-  x = threadIdx.x % 32 < warps ? shared[threadIdx.x % 32] : T{};
-  return warp_sum(x);
+  return warp_reduce(threadIdx.x % 32 < blockDim.x / 32 ? shared[threadIdx.x % 32] : identity, combine);
+}
+template <class T>
+__device__ inline T block_sum(T x, T* shared) {
+  return block_reduce(x, T{}, shared, [](T a, T b) { return a + b; });
 }
 
 }  // namespace megalith::cuda

@@ -19,9 +19,7 @@ constexpr int kThreads = 256;
 constexpr unsigned kRounds = 4;  // items a thread works on, so that the key is worth its making
 
 struct DropoutArguments {
-  const void* x;
-  void* y;
-  std::int64_t x_stride, y_stride;
+  Rows x, y;
   std::int64_t first_row, first_position, gap;  // of positions
   const MicrobatchParameters* parameters;
   std::uint64_t seed;
@@ -66,7 +64,7 @@ __device__ inline unsigned dropped_bits(unsigned group, unsigned quarter, uint4 
 
 // A block owns kRounds * kThreads neighbouring items.
 template <class T, bool kVector>
-__global__ void __launch_bounds__(kThreads) dropout(const DropoutArguments a) {
+__global__ void __launch_bounds__(kThreads) dropout_kernel(const DropoutArguments a) {
   constexpr int kWidth = kPack<T>, kPacks = 8 / kWidth;
   const auto iteration = static_cast<std::uint64_t>(a.parameters->iteration);
   const std::int64_t first_sample = a.parameters->first_sample;
@@ -81,8 +79,7 @@ __global__ void __launch_bounds__(kThreads) dropout(const DropoutArguments a) {
     const Item item(a, first_item + round * kThreads, quarter);
 #pragma unroll
     for (int k = 0; k < kPacks; ++k) {
-      raw[round][k] = load_of_row<T, kVector>(static_cast<const T*>(a.x) + item.row * a.x_stride,
-                                              item.column + k * kWidth, item.columns);
+      raw[round][k] = load_of_row<T, kVector>(a.x.at<const T>(item.row), item.column + k * kWidth, item.columns);
     }
   }
 #pragma unroll
@@ -104,14 +101,12 @@ __global__ void __launch_bounds__(kThreads) dropout(const DropoutArguments a) {
     const uint4 counter = make_uint4(0, static_cast<std::uint32_t>(position), static_cast<std::uint32_t>(sample),
                                      static_cast<std::uint32_t>(sample >> 32));
     const unsigned bits = dropped_bits(a.first_group + item.group, quarter, counter, keys, a.threshold) >> quarter;
-    T* y = static_cast<T*>(a.y) + item.row * a.y_stride;
 #pragma unroll
     for (int k = 0; k < kPacks; ++k) {
-      float v[kWidth];
-      unpack<T>(raw[round][k], v);
+      Floats<T> v(raw[round][k]);
 #pragma unroll
       for (int j = 0; j < kWidth; ++j) v[j] = (bits >> 4 * (k * kWidth + j) & 1u) != 0 ? 0.0f : v[j] * a.scale;
-      store_of_row<T, kVector>(y, item.column + k * kWidth, item.columns, pack<T>(v));
+      store_of_row<T, kVector>(a.y.at<T>(item.row), item.column + k * kWidth, item.columns, v.packed());
     }
   }
 }
@@ -124,8 +119,6 @@ void run(CudaStream& stream, const Dropout& op) {
   const std::int64_t items_per_row = ceil_divide(columns, 32) * 4;
   require(columns < kMaxIndex / 2 && op.rows_per_sample < kMaxIndex, "Dropout: rows or samples of more than 2^30");
   DropoutArguments a{
-      .x_stride = op.x.stride(0),
-      .y_stride = op.y.stride(0),
       .first_position = op.part.first,
       .gap = op.part.gap,
       .parameters = op.parameters,
@@ -139,18 +132,15 @@ void run(CudaStream& stream, const Dropout& op) {
       .threshold = static_cast<std::uint32_t>(std::min(std::floor(static_cast<double>(op.p) * 0x1p32), 0x1p32 - 1)),
       .scale = 1.0f / (1.0f - op.p),
       .columns = static_cast<int>(columns)};
-  const std::int64_t most = (kMaxIndex - 1) / items_per_row;
-  for (std::int64_t row = 0; row < rows; row += most) {
-    a.first_row = op.first_row + row;
-    a.items = static_cast<unsigned>(std::min(most, rows - row) * items_per_row);
-    visit_kernel(op.x.dtype, rows_aligned(op.x) && rows_aligned(op.y), [&](auto type, auto is_vector) {
-      using T = decltype(type);
-      a.x = op.x.as<const T>() + row * a.x_stride;
-      a.y = op.y.as<T>() + row * a.y_stride;
-      dropout<T, is_vector()><<<blocks_for(a.items, kRounds * kThreads), kThreads, 0, stream.handle()>>>(a);
+  for_pieces(rows, items_per_row, [&](std::int64_t first, std::int64_t count) {
+    a.x = Rows(op.x.slice(0, first, count)), a.y = Rows(op.y.slice(0, first, count));
+    a.first_row = op.first_row + first;
+    a.items = static_cast<unsigned>(count * items_per_row);
+    Variants(op.x.dtype, rows_aligned(op.x, op.y)).visit([&](auto type, auto is_vector) {
+      launch_kernel(stream, {blocks_for(a.items, kRounds * kThreads), kThreads},
+                    dropout_kernel<decltype(type), is_vector()>, a);
     });
-    MEGALITH_CUDA_CHECK(cudaGetLastError());
-  }
+  });
 }
 
 }  // namespace megalith

@@ -6,7 +6,6 @@
 
 #include "core/ops/cuda_indices.cuh"
 #include "core/ops/cuda_pack.cuh"
-#include "core/ops/data_faults.h"
 #include "core/ops/embedding.h"
 
 namespace megalith {
@@ -32,7 +31,7 @@ struct LookupArguments {
 };
 
 template <class T, bool kVector>
-__global__ void __launch_bounds__(kThreads) look_up(const LookupArguments<T> a) {
+__global__ void __launch_bounds__(kThreads) embedding_forward_kernel(const LookupArguments<T> a) {
   constexpr int kWidth = kPack<T>;
   const std::int64_t row = std::int64_t{blockIdx.x} * (kThreads / 32) + threadIdx.x / 32;
   if (row >= a.rows || *a.verdict != 0) return;
@@ -57,19 +56,16 @@ __global__ void __launch_bounds__(kThreads) look_up(const LookupArguments<T> a) 
 #pragma unroll
     for (int u = 0; u < kUnrolled; ++u) {
       if (position != nullptr) {
-        float v[kWidth], w[kWidth];
-        unpack<T>(raw[u], v);
-        unpack<T>(added[u], w);
-#pragma unroll
-        for (int j = 0; j < kWidth; ++j) v[j] += w[j];
-        raw[u] = pack<T>(v);
+        Floats<T> v(raw[u]);
+        v += Floats<T>(added[u]);
+        raw[u] = v.packed();
       }
       store_of_row<T, kVector>(y, tile + u * 32 * kWidth, a.columns, raw[u]);
     }
   }
 }
 
-__global__ void __launch_bounds__(kThreads) number_rows(std::int32_t* rows, int count) {
+__global__ void __launch_bounds__(kThreads) embedding_number_rows_kernel(std::int32_t* rows, int count) {
   const int i = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
   if (i < count) rows[i] = i;
 }
@@ -92,38 +88,29 @@ __device__ inline std::int64_t row_of(std::int32_t token, const GradientArgument
   return row < a.vocabulary ? row : -1;
 }
 
-// to[first ...] += sums. G: dtype of the gradient.
-template <class G, bool kVector, int kWidth>
-__device__ inline void add_to(G* to, int first, int columns, const float (&sums)[kWidth]) {
-  if constexpr (kWidth < kPack<G>) {  // half a pack
+// to[first ...] = sums, added to what is there with kAdd. G: dtype of the gradient.
+template <class G, bool kVector, bool kAdd, class T>
+__device__ inline void write_to(G* to, int first, int columns, const Floats<T>& sums) {
+  if constexpr (kPack<T> < kPack<G>) {  // half a pack
 #pragma unroll
-    for (int j = 0; j < kWidth; ++j) {
-      if (first + j < columns) to[first + j] = narrow<G>(widen(to[first + j]) + sums[j]);
+    for (int j = 0; j < kPack<T>; ++j) {
+      if (first + j < columns) to[first + j] = narrow<G>(kAdd ? widen(to[first + j]) + sums[j] : sums[j]);
     }
   } else {
 #pragma unroll
-    for (int j = 0; j < kWidth; j += kPack<G>) {
-      float v[kPack<G>];
-      unpack<G>(load_of_row<G, kVector>(to, first + j, columns), v);
+    for (int j = 0; j < kPack<T>; j += kPack<G>) {
+      Floats<G> v;
+      if constexpr (kAdd) v = Floats<G>(load_of_row<G, kVector>(to, first + j, columns));
 #pragma unroll
-      for (int i = 0; i < kPack<G>; ++i) v[i] += sums[j + i];
-      store_of_row<G, kVector>(to, first + j, columns, pack<G>(v));
+      for (int i = 0; i < kPack<G>; ++i) v[i] = kAdd ? v[i] + sums[j + i] : sums[j + i];
+      store_of_row<G, kVector>(to, first + j, columns, v.packed());
     }
-  }
-}
-
-template <class T, bool kVector>
-__device__ inline void put(float* to, int first, int columns, const float (&sums)[kPack<T>]) {
-#pragma unroll
-  for (int j = 0; j < kPack<T>; j += 4) {
-    const float v[4] = {sums[j], sums[j + 1], sums[j + 2], sums[j + 3]};
-    store_of_row<float, kVector>(to, first + j, columns, pack<float>(v));
   }
 }
 
 // A block owns a chunk of sorted rows and a tile of columns.
 template <class T, class G, bool kVector>
-__global__ void __launch_bounds__(kLanes) add_chunks(const GradientArguments a) {
+__global__ void __launch_bounds__(kLanes) embedding_backward_kernel(const GradientArguments a) {
   constexpr int kWidth = kPack<T>;
   __shared__ std::int32_t tokens[kMaxChunk + 2], rows[kMaxChunk];  // tokens: also the one before and the one after
   if (*a.verdict != 0) return;
@@ -137,7 +124,7 @@ __global__ void __launch_bounds__(kLanes) add_chunks(const GradientArguments a) 
   __syncthreads();
   const int first = (static_cast<int>(blockIdx.y) * kLanes + static_cast<int>(threadIdx.x)) * kWidth;
   if (first >= a.columns) return;
-  float sums[kWidth] = {};
+  Floats<T> sums;
   bool came_in = tokens[0] == tokens[1];
   for (int i = 0; i < count; i += kUnrolled) {
     uint4 raw[kUnrolled];
@@ -150,28 +137,25 @@ __global__ void __launch_bounds__(kLanes) add_chunks(const GradientArguments a) 
 #pragma unroll
     for (int u = 0; u < kUnrolled; ++u) {
       if (i + u >= count) break;
-      float v[kWidth];
-      unpack<T>(raw[u], v);
-#pragma unroll
-      for (int j = 0; j < kWidth; ++j) sums[j] += v[j];
+      sums += Floats<T>(raw[u]);
       const std::int32_t token = tokens[i + u + 1];
       const bool same_follows = tokens[i + u + 2] == token;
       if (same_follows && i + u + 1 < count) continue;
       if (came_in || same_follows) {
-        put<T, kVector>(a.partial + (std::int64_t{chunk} * 2 + (came_in ? 0 : 1)) * a.columns, first, a.columns, sums);
+        float* partial = a.partial + (std::int64_t{chunk} * 2 + (came_in ? 0 : 1)) * a.columns;
+        write_to<float, kVector, false>(partial, first, a.columns, sums);
       } else if (const std::int64_t row = row_of(token, a); row >= 0) {
-        add_to<G, kVector>(static_cast<G*>(a.d_table) + row * a.columns, first, a.columns, sums);
+        write_to<G, kVector, true>(static_cast<G*>(a.d_table) + row * a.columns, first, a.columns, sums);
       }
       came_in = false;
-#pragma unroll
-      for (int j = 0; j < kWidth; ++j) sums[j] = 0;
+      sums = {};
     }
   }
 }
 
 // A block owns the run that begins in a chunk and goes on into the next, if there is one, and a tile of columns.
 template <class G, bool kVector>
-__global__ void __launch_bounds__(kLanes) add_runs(const GradientArguments a) {
+__global__ void __launch_bounds__(kLanes) embedding_backward_runs_kernel(const GradientArguments a) {
   if (*a.verdict != 0) return;
   const int chunk = static_cast<int>(blockIdx.x), begin = chunk * a.chunk, end = begin + a.chunk;
   if (end >= a.count) return;
@@ -187,29 +171,24 @@ __global__ void __launch_bounds__(kLanes) add_runs(const GradientArguments a) {
   }
   const int first = (static_cast<int>(blockIdx.y) * kLanes + static_cast<int>(threadIdx.x)) * 4;
   if (first >= a.columns) return;
-  float sums[4];
-  unpack<float>(load_of_row<float, kVector>(a.partial + (std::int64_t{chunk} * 2 + 1) * a.columns, first, a.columns),
-                sums);
-  const float* follower = a.partial + (std::int64_t{chunk} + 1) * 2 * a.columns;
+  const auto partial = [&](std::int64_t number) {
+    return Floats<float>(load_of_row<float, kVector>(a.partial + number * a.columns, first, a.columns));
+  };
+  Floats<float> sums = partial(std::int64_t{chunk} * 2 + 1);
 #pragma unroll 8
-  for (int i = 0; i < followers; ++i) {
-    float v[4];
-    unpack<float>(load_of_row<float, kVector>(follower + std::int64_t{i} * 2 * a.columns, first, a.columns), v);
-#pragma unroll
-    for (int j = 0; j < 4; ++j) sums[j] += v[j];
-  }
-  add_to<G, kVector>(static_cast<G*>(a.d_table) + row * a.columns, first, a.columns, sums);
+  for (int i = 1; i <= followers; ++i) sums += partial((std::int64_t{chunk} + i) * 2);
+  write_to<G, kVector, true>(static_cast<G*>(a.d_table) + row * a.columns, first, a.columns, sums);
 }
 
 // A block owns a position and a tile of columns; it adds the samples in ascending order.
 template <class T, class G, bool kVector>
 __global__ void __launch_bounds__(kLanes)
-    add_positions(const std::int32_t* verdict, const T* dy, G* d_positions, std::int64_t rows,
-                  std::int64_t rows_per_sample, int columns, SequencePart part) {
+    embedding_backward_positions_kernel(const std::int32_t* verdict, const T* dy, G* d_positions, std::int64_t rows,
+                                        std::int64_t rows_per_sample, int columns, SequencePart part) {
   constexpr int kWidth = kPack<T>;
   const int first = (static_cast<int>(blockIdx.y) * kLanes + static_cast<int>(threadIdx.x)) * kWidth;
   if (first >= columns || *verdict != 0) return;
-  float sums[kWidth] = {};
+  Floats<T> sums;
   for (std::int64_t row = blockIdx.x; row < rows; row += rows_per_sample * kUnrolled) {
     uint4 raw[kUnrolled];
 #pragma unroll
@@ -219,31 +198,31 @@ __global__ void __launch_bounds__(kLanes)
     }
 #pragma unroll
     for (int u = 0; u < kUnrolled; ++u) {
-      float v[kWidth];
-      unpack<T>(raw[u], v);
-#pragma unroll
-      for (int j = 0; j < kWidth; ++j) sums[j] += v[j];
+      sums += Floats<T>(raw[u]);
     }
   }
   const std::int64_t position = part.first + blockIdx.x + (blockIdx.x >= rows_per_sample / 2 ? part.gap : 0);
-  add_to<G, kVector>(d_positions + position * columns, first, columns, sums);
-}
-
-int bits_of(std::int64_t vocabulary) {
-  int bits = 1;
-  while ((std::int64_t{1} << bits) < vocabulary) ++bits;
-  return bits;
+  write_to<G, kVector, true>(d_positions + position * columns, first, columns, sums);
 }
 
 std::int64_t vocabulary_of(std::int64_t vocabulary, const Tensor& table) {
   return vocabulary == 0 ? table.size(0) : vocabulary;
 }
 
-// Positions from 0 to the last one of a batch.
 template <class Op>
-std::int64_t span_of(const Op& op) {
-  const std::int64_t rows = std::min(op.tokens.numel(), op.rows_per_sample);
-  return rows == 0 ? 0 : op.part.position(rows - 1, op.rows_per_sample) + 1;
+const std::int32_t* check_tokens(CudaStream& stream, const Op& op, const Tensor& table, const Tensor& positions,
+                                 const std::int32_t* start) {
+  const std::int64_t rows = op.tokens.numel(), last = std::min(rows, op.rows_per_sample) - 1;
+  require(rows < kMaxIndex && table.size(1) < kMaxIndex / 2, "embedding: more than 2^31 rows or columns");
+  return check_indices(stream,
+                       {.index = op.tokens.template as<const std::int32_t>(),
+                        .count = rows,
+                        .limit = vocabulary_of(op.vocabulary, table),
+                        .raise = raise_bad_token,
+                        .positions = positions ? positions.size(0) : -1,
+                        .span = last < 0 ? 0 : op.part.position(last, op.rows_per_sample) + 1,
+                        .start = start},
+                       op.workspace);
 }
 
 std::size_t rounded_up(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
@@ -251,7 +230,8 @@ std::size_t rounded_up(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
 // Sorts the tokens with their row numbers into the workspace, behind the verdict; the partial sums follow.
 GradientArguments sort_tokens(CudaStream& stream, const EmbeddingBackward& op, const std::int32_t* verdict) {
   const std::int64_t count = op.tokens.numel();
-  const int bits = bits_of(vocabulary_of(op.vocabulary, op.d_table));
+  const auto vocabulary = static_cast<std::uint64_t>(vocabulary_of(op.vocabulary, op.d_table));
+  const int bits = std::bit_width(std::max<std::uint64_t>(vocabulary, 2) - 1);
   const std::size_t array = rounded_up(static_cast<std::size_t>(count) * sizeof(std::int32_t));
   const auto number = static_cast<int>(count);
   const auto sort = [&](void* temporary, std::size_t& bytes, std::int32_t* numbers, std::int32_t* tokens,
@@ -273,8 +253,7 @@ GradientArguments sort_tokens(CudaStream& stream, const EmbeddingBackward& op, c
   auto* rows = reinterpret_cast<std::int32_t*>(take(array));
   auto* numbers = reinterpret_cast<std::int32_t*>(take(array));
   void* temporary = take(temporary_bytes);
-  number_rows<<<blocks_for(count, kThreads), kThreads, 0, stream.handle()>>>(numbers, number);
-  MEGALITH_CUDA_CHECK(cudaGetLastError());
+  launch_kernel(stream, {blocks_for(count, kThreads), kThreads}, embedding_number_rows_kernel, numbers, number);
   sort(temporary, temporary_bytes, numbers, tokens, rows);
 
   // Longer chunks where the partial sums would be large.
@@ -298,37 +277,24 @@ GradientArguments sort_tokens(CudaStream& stream, const EmbeddingBackward& op, c
 
 template <class T, class G, bool kVector>
 void launch_gradients(CudaStream& stream, const EmbeddingBackward& op, const GradientArguments& a) {
-  const std::int64_t rows = op.tokens.numel(), columns = op.d_table.size(1);
-  const unsigned tiles = blocks_for(columns, kLanes * kPack<T>);
+  const std::int64_t rows = op.tokens.numel();
+  const unsigned tiles = blocks_for(a.columns, kLanes * kPack<T>), tiles_of_runs = blocks_for(a.columns, kLanes * 4);
   const auto chunks = static_cast<unsigned>(ceil_divide(rows, a.chunk));
-  add_chunks<T, G, kVector><<<dim3(chunks, tiles), kLanes, 0, stream.handle()>>>(a);
-  MEGALITH_CUDA_CHECK(cudaGetLastError());
-  add_runs<G, kVector><<<dim3(chunks, blocks_for(columns, kLanes * 4)), kLanes, 0, stream.handle()>>>(a);
-  MEGALITH_CUDA_CHECK(cudaGetLastError());
+  launch_kernel(stream, {dim3(chunks, tiles), kLanes}, embedding_backward_kernel<T, G, kVector>, a);
+  launch_kernel(stream, {dim3(chunks, tiles_of_runs), kLanes}, embedding_backward_runs_kernel<G, kVector>, a);
   if (!op.d_positions) return;
   const auto positions = static_cast<unsigned>(std::min(rows, op.rows_per_sample));
-  add_positions<T, G, kVector><<<dim3(positions, tiles), kLanes, 0, stream.handle()>>>(
-      a.verdict, op.dy.as<const T>(), op.d_positions.as<G>(), rows, op.rows_per_sample, a.columns, op.part);
-  MEGALITH_CUDA_CHECK(cudaGetLastError());
+  launch_kernel(stream, {dim3(positions, tiles), kLanes}, embedding_backward_positions_kernel<T, G, kVector>, a.verdict,
+                op.dy.as<const T>(), op.d_positions.as<G>(), rows, op.rows_per_sample, a.columns, op.part);
 }
 
 }  // namespace
 
 void run(CudaStream& stream, const EmbeddingForward& op) {
+  const std::int32_t* verdict = check_tokens(stream, op, op.table, op.positions, op.start);
   const std::int64_t rows = op.tokens.numel();
-  require(rows < kMaxIndex && op.table.size(1) < kMaxIndex / 2, "EmbeddingForward: more than 2^31 rows or columns");
-  const std::int32_t* verdict = launch_index_check(stream,
-                                                   {.index = op.tokens.as<const std::int32_t>(),
-                                                    .count = rows,
-                                                    .limit = vocabulary_of(op.vocabulary, op.table),
-                                                    .raise = raise_bad_token,
-                                                    .positions = op.positions ? op.positions.size(0) : -1,
-                                                    .span = span_of(op),
-                                                    .start = op.start,
-                                                    .raise_positions = raise_bad_positions},
-                                                   op.workspace);
-  const bool vector = rows_aligned(op.table) && rows_aligned(op.positions) && rows_aligned(op.y);
-  visit_kernel(op.table.dtype, vector, [&](auto type, auto is_vector) {
+  const bool vector = rows_aligned(op.table, op.positions, op.y);
+  Variants(op.table.dtype, vector).visit([&](auto type, auto is_vector) {
     using T = decltype(type);
     const LookupArguments<T> a{.verdict = verdict,
                                .tokens = op.tokens.as<const std::int32_t>(),
@@ -344,32 +310,18 @@ void run(CudaStream& stream, const EmbeddingForward& op) {
                                .first = op.part.first,
                                .gap = op.part.gap,
                                .half = static_cast<unsigned>(std::min(op.rows_per_sample / 2, kMaxIndex))};
-    look_up<T, is_vector()><<<blocks_for(rows, kThreads / 32), kThreads, 0, stream.handle()>>>(a);
+    launch_kernel(stream, {blocks_for(rows, kThreads / 32), kThreads}, embedding_forward_kernel<T, is_vector()>, a);
   });
-  MEGALITH_CUDA_CHECK(cudaGetLastError());
 }
 
 void run(CudaStream& stream, const EmbeddingBackward& op) {
-  const std::int64_t rows = op.tokens.numel(), columns = op.d_table.size(1);
-  require(rows < kMaxIndex && columns < kMaxIndex / 2, "EmbeddingBackward: more than 2^31 rows or columns");
-  const std::int32_t* verdict = launch_index_check(stream,
-                                                   {.index = op.tokens.as<const std::int32_t>(),
-                                                    .count = rows,
-                                                    .limit = vocabulary_of(op.vocabulary, op.d_table),
-                                                    .raise = raise_bad_token,
-                                                    .positions = op.d_positions ? op.d_positions.size(0) : -1,
-                                                    .span = span_of(op),
-                                                    .raise_positions = raise_bad_positions},
-                                                   op.workspace);
-  if (rows == 0 || columns == 0) return;
+  const std::int32_t* verdict = check_tokens(stream, op, op.d_table, op.d_positions, nullptr);
+  if (op.tokens.numel() == 0 || op.d_table.size(1) == 0) return;
   const GradientArguments a = sort_tokens(stream, op, verdict);
-  const bool vector = rows_aligned(op.dy) && rows_aligned(op.d_table) && rows_aligned(op.d_positions);
-  visit_kernel(op.dy.dtype, vector, [&](auto type, auto is_vector) {
-    if (op.d_table.dtype == DType::kFp32) {
-      launch_gradients<decltype(type), float, is_vector()>(stream, op, a);
-    } else {
-      launch_gradients<decltype(type), decltype(type), is_vector()>(stream, op, a);
-    }
+  const bool vector = rows_aligned(op.dy, op.d_table, op.d_positions);
+  Variants(op.dy.dtype, vector, op.d_table.dtype == DType::kFp32).visit([&](auto type, auto is_vector, auto is_wide) {
+    using T = decltype(type);
+    launch_gradients<T, std::conditional_t<is_wide(), float, T>, is_vector()>(stream, op, a);
   });
 }
 

@@ -16,8 +16,9 @@ using namespace cuda;
 constexpr int kThreads = 256;
 
 template <class T>
-__global__ void __launch_bounds__(kThreads) fill_normal(T* x, std::int64_t rows, std::int64_t columns,
-                                                        std::int64_t pitch, NormalNumbers numbers, DeviceKey key) {
+__global__ void __launch_bounds__(kThreads)
+    fill_normal_kernel(T* x, std::int64_t rows, std::int64_t columns, std::int64_t pitch, NormalNumbers numbers,
+                       DeviceKey key) {
   const std::int64_t blocks_of_row = columns / 4 + 2;  // wherever the first of them begins
   const std::int64_t item = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
   const std::int64_t row = item / blocks_of_row;
@@ -41,13 +42,11 @@ __global__ void __launch_bounds__(kThreads) fill_normal(T* x, std::int64_t rows,
 void run(CudaStream& stream, const FillNormal& op) {
   const PhiloxKey key = op.numbers.key();
   const std::int64_t rows = op.x.size(0), columns = op.x.size(1);
-  const unsigned blocks = blocks_for(rows * (columns / 4 + 2), kThreads);
-  visit_float(op.x.dtype, [&](auto type) {
+  Variants(op.x.dtype).visit([&](auto type) {
     using T = decltype(type);
-    fill_normal<T><<<blocks, kThreads, 0, stream.handle()>>>(op.x.as<T>(), rows, columns, op.pitch, op.numbers,
-                                                             DeviceKey{{key[0], key[1]}});
+    launch_kernel(stream, {blocks_for(rows * (columns / 4 + 2), kThreads), kThreads}, fill_normal_kernel<T>,
+                  op.x.as<T>(), rows, columns, op.pitch, op.numbers, DeviceKey{{key[0], key[1]}});
   });
-  MEGALITH_CUDA_CHECK(cudaGetLastError());
 }
 
 }  // namespace megalith

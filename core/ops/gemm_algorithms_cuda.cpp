@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <limits>
 
-#include "core/base/handle.h"
 #include "core/device/cuda/check.h"
-#include "core/ops/gemm_kernels_cuda.h"
+#include "core/device/cuda_event.h"
+#include "core/ops/fill_normal.h"
 #include "core/ops/gemm_problem_cuda.cuh"
 
 namespace megalith {
@@ -18,15 +18,6 @@ struct StreamTable {
   std::shared_ptr<GemmAlgorithms> table;
 };
 
-using EventHandle =
-    Handle<cudaEvent_t, [](cudaEvent_t event) { log_cuda(cudaEventDestroy(event), "cudaEventDestroy"); }>;
-
-EventHandle make_event() {
-  cudaEvent_t event = nullptr;
-  MEGALITH_CUDA_CHECK(cudaEventCreate(&event));
-  return EventHandle(event);
-}
-
 constexpr int kAnswers = 24;           // asked for; the library has 6 to 20 of them
 constexpr int kFinalists = 5;          // that are measured again, in turns
 constexpr int kRounds = 7;             // each finalist's median over them counts
@@ -34,60 +25,57 @@ constexpr double kWithin = 1.12;       // a finalist's first time, relative to t
 constexpr double kRoundMs = 3;         // of repeated calls, so that the clock's resolution does not matter
 constexpr double kFirstStays = 1.005;  // a later answer has to be faster than the first one by this factor
 
-// One signature's matrices in the scratch.
-struct Operands {
-  Tensor a, b, c, bias, gelu, workspace;
-  std::size_t bytes = 0;
-
-  Operands(const GemmSignature& s, void* memory) : next_(static_cast<std::byte*>(memory)) {
-    a = place(s.input, s.transpose_a ? s.k : s.m, s.stride_a);
-    b = place(s.input, s.transpose_b ? s.n : s.k, s.stride_b);
-    c = place(s.output, s.m, s.stride_c);
-    bias = place(s.output, 1, s.n);
-    gelu = place(s.output, s.gelu == GemmGelu::kNone ? 0 : s.m, s.n);
-    workspace = place(DType::kUint8, 1, kGemmWorkspaceBytes);
-  }
-
- private:
-  Tensor place(DType dtype, std::int64_t rows, std::int64_t stride) {
-    constexpr std::size_t kAlignment = 256;
-    const Tensor x(next_, dtype, {rows, stride});
-    const std::size_t size = (x.bytes() + kAlignment - 1) / kAlignment * kAlignment;
-    next_ += size;
-    bytes += size;
-    return x;
-  }
-
-  std::byte* next_;
-};
-
+// Times algorithms on one signature's matrices, which lie one after the other in the scratch.
 class Measurement {
  public:
-  Measurement(CudaStream& stream, const GemmSignature& signature, const Operands& x)
-      : stream_(stream), problem_(signature), operands_{x.a.data,    x.b.data,    x.c.data,
-                                                        x.bias.data, x.gelu.data, x.workspace.data} {
-    for (const Tensor* tensor : {&x.a, &x.b, &x.c, &x.bias, &x.gelu}) fill_normal(stream, *tensor, ++seed_);
+  Measurement(CudaStream& stream, const GemmSignature& s, const GemmScratch& scratch)
+      : stream_(stream), problem_(s), scratch_(scratch) {
+    operands_ = {.a = place(s.input, s.transpose_a ? s.k : s.m, s.stride_a),
+                 .b = place(s.input, s.transpose_b ? s.n : s.k, s.stride_b),
+                 .c = place(s.output, s.m, s.stride_c),
+                 .bias = place(s.output, 1, s.n),
+                 .gelu = place(s.output, s.gelu == GemmGelu::kNone ? 0 : s.m, s.n),
+                 .workspace = place(DType::kUint8, 1, kGemmWorkspaceBytes)};
+  }
+
+  bool fits() const { return used_ <= scratch_.bytes; }
+
+  // Normal numbers: a GPU is faster on zeros, and on small numbers, than on what a model multiplies.
+  void fill() {
+    for (const Tensor& x : matrices_) {
+      if (x.dtype == DType::kUint8) continue;
+      run(stream_, FillNormal{.x = x, .numbers = {.seed = ++seed_}, .pitch = x.size(1)});
+    }
   }
 
   std::vector<GemmAlgorithm> answers() { return problem_.answers(stream_, kAnswers); }
 
   // Milliseconds of one call, from `calls` in a row.
   double time(const GemmAlgorithm& algorithm, int calls) {
-    MEGALITH_CUDA_CHECK(cudaEventRecord(start_.get(), stream_.handle()));
+    start_.record(stream_);
     for (int i = 0; i < calls; ++i) problem_.run(stream_, operands_, algorithm);
-    MEGALITH_CUDA_CHECK(cudaEventRecord(end_.get(), stream_.handle()));
-    MEGALITH_CUDA_CHECK(cudaEventSynchronize(end_.get()));
-    float ms = 0;
-    MEGALITH_CUDA_CHECK(cudaEventElapsedTime(&ms, start_.get(), end_.get()));
-    return static_cast<double>(ms) / calls;
+    end_.record(stream_);
+    end_.wait_on_host();
+    return 1e3 * end_.seconds_since(start_) / calls;
   }
 
  private:
+  void* place(DType dtype, std::int64_t rows, std::int64_t stride) {
+    constexpr std::size_t kAlignment = 256;
+    const Tensor& x =
+        matrices_.emplace_back(static_cast<std::byte*>(scratch_.memory) + used_, dtype, Shape{rows, stride});
+    used_ += (x.bytes() + kAlignment - 1) / kAlignment * kAlignment;
+    return x.data;
+  }
+
   CudaStream& stream_;
   GemmProblem problem_;
+  GemmScratch scratch_;
+  std::vector<Tensor> matrices_;
   GemmOperands operands_;
-  std::uint32_t seed_ = 0;
-  EventHandle start_ = make_event(), end_ = make_event();
+  std::size_t used_ = 0;
+  std::uint64_t seed_ = 0;
+  CudaEvent start_{true}, end_{true};
 };
 
 struct Candidate {
@@ -162,17 +150,15 @@ GemmAlgorithms& gemm_algorithms(CudaStream& stream) {
 }
 
 GemmTuning tune(CudaStream& stream, GemmAlgorithms& table, const GemmScratch& scratch) {
-  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-  MEGALITH_CUDA_CHECK(cudaStreamIsCapturing(stream.handle(), &capture));
-  require(capture == cudaStreamCaptureStatusNone, "GEMM algorithms cannot be measured under capture");
+  require(!is_capturing(stream.handle()), "GEMM algorithms cannot be measured under capture");
   GemmTuning result;
   for (const GemmSignature& signature : table.pending()) {
-    const Operands operands(signature, scratch.memory);
-    if (operands.bytes > scratch.bytes) {
+    Measurement measurement(stream, signature, scratch);
+    if (!measurement.fits()) {
       ++result.too_large;
       continue;
     }
-    Measurement measurement(stream, signature, operands);
+    measurement.fill();
     const Winner winner = fastest(measurement);
     table.add_measured(signature, winner.algorithm);
     ++result.measured;

@@ -7,9 +7,10 @@
 #include <set>
 #include <span>
 
+#include "core/ops/cast_rows.h"
+#include "core/ops/elementwise.h"
 #include "core/ops/gemm_algorithms_cuda.h"
 #include "core/ops/gemm_apart.h"
-#include "core/ops/gemm_kernels_cuda.h"
 #include "core/ops/gemm_problem_cuda.cuh"
 
 namespace megalith {
@@ -29,11 +30,6 @@ void set(cublasLtMatmulDescOpaque_t& product, cublasLtMatmulDescAttributes_t nam
   MEGALITH_CUBLAS_CHECK(cublasLtMatmulDescSetAttribute(&product, name, &value, sizeof(value)));
 }
 
-template <class T>
-void set(cublasLtMatmulPreferenceOpaque_t& preference, cublasLtMatmulPreferenceAttributes_t name, T value) {
-  MEGALITH_CUBLAS_CHECK(cublasLtMatmulPreferenceSetAttribute(&preference, name, &value, sizeof(value)));
-}
-
 // `rows` x `columns` of ours, stored row after row.
 void describe(cublasLtMatrixLayoutOpaque_t& layout, DType dtype, std::int64_t rows, std::int64_t columns,
               std::int64_t stride) {
@@ -44,12 +40,15 @@ void describe(cublasLtMatrixLayoutOpaque_t& layout, DType dtype, std::int64_t ro
 cublasLtMatmulPreferenceOpaque_t preference_for(const GemmSignature& s) {
   cublasLtMatmulPreferenceOpaque_t preference;
   MEGALITH_CUBLAS_CHECK(cublasLtMatmulPreferenceInit(&preference));
-  set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{kGemmWorkspaceBytes});
-  set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, std::uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
-  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, static_cast<std::uint32_t>(s.alignment_b));
-  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, static_cast<std::uint32_t>(s.alignment_a));
-  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, static_cast<std::uint32_t>(s.alignment_c));
-  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, static_cast<std::uint32_t>(s.alignment_c));
+  const auto set_preference = [&preference](cublasLtMatmulPreferenceAttributes_t name, auto value) {
+    MEGALITH_CUBLAS_CHECK(cublasLtMatmulPreferenceSetAttribute(&preference, name, &value, sizeof(value)));
+  };
+  set_preference(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{kGemmWorkspaceBytes});
+  set_preference(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, std::uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
+  set_preference(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, static_cast<std::uint32_t>(s.alignment_b));
+  set_preference(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, static_cast<std::uint32_t>(s.alignment_a));
+  set_preference(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, static_cast<std::uint32_t>(s.alignment_c));
+  set_preference(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, static_cast<std::uint32_t>(s.alignment_c));
   return preference;
 }
 
@@ -136,6 +135,14 @@ const GemmAlgorithm* algorithm_for(CudaStream& stream, GemmProblem& problem, con
   return nullptr;
 }
 
+// The bias in every row of c, or added to what is there: what cuBLASLt does not do itself.
+void run_bias(CudaStream& stream, const Gemm& op, bool accumulate) {
+  Tensor rows = op.bias;
+  rows.shape = op.c.shape;
+  rows.strides = {0, 1};
+  run(stream, CastRows{.x = rows, .y = op.c, .accumulate = accumulate});
+}
+
 void run_apart(CudaStream& stream, const Gemm& op) {
   run(stream, product_of(op));
   op.pre_activation ? run(stream, gelu_behind(op)) : run(stream, gelu_in_front(op));
@@ -148,7 +155,8 @@ void run(CudaStream& stream, const Gemm& op) {
   if (has_gelu(op) && signature.gelu == GemmGelu::kNone) return run_apart(stream, op);
   if (signature.m == 0 || signature.n == 0) return;
   if (signature.k == 0) {
-    if (op.bias || !op.accumulate) run(stream, GemmRows{.c = op.c, .bias = op.bias, .keep = op.accumulate});
+    if (op.bias) return run_bias(stream, op, op.accumulate);
+    if (!op.accumulate) run(stream, Fill{.x = op.c, .value = 0});
     return;
   }
   GemmProblem problem(signature);
@@ -167,8 +175,7 @@ void run(CudaStream& stream, const Gemm& op) {
                .gelu = op.pre_activation ? op.pre_activation.data : op.gelu_input.data,
                .workspace = op.workspace.data},
               *algorithm);
-  // What cuBLASLt cannot add itself: a bf16 bias under an fp32 c.
-  if (op.bias && !signature.bias) run(stream, GemmRows{.c = op.c, .bias = op.bias, .keep = true});
+  if (op.bias && !signature.bias) run_bias(stream, op, true);  // bf16 under an fp32 c, or not aligned
 }
 
 }  // namespace megalith

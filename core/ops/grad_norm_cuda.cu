@@ -49,8 +49,7 @@ __device__ inline double square_slice(const T* data, std::int64_t first, std::in
     }
 #pragma unroll
     for (int k = 0; k < kPacks; ++k) {
-      float x[kPack<T>];
-      unpack<T>(raw[k], x);
+      const Floats<T> x(raw[k]);
 #pragma unroll
       for (int j = 0; j < kPack<T>; ++j) {
         const auto wide = static_cast<double>(x[j]);
@@ -67,7 +66,7 @@ __device__ inline double square_slice(const T* data, std::int64_t first, std::in
 }
 
 template <class T>
-__global__ void __launch_bounds__(kSquareThreads) square_slices(const __grid_constant__ SquareArguments a) {
+__global__ void __launch_bounds__(kSquareThreads) sum_of_squares_kernel(const __grid_constant__ SquareArguments a) {
   __shared__ double shared[32];
   const int slice = static_cast<int>(blockIdx.x);
   if (slice >= a.slices) return;
@@ -89,7 +88,7 @@ __global__ void __launch_bounds__(kSquareThreads) square_slices(const __grid_con
   if (threadIdx.x == 0) a.slice_sums[slice] = total;
 }
 
-__global__ void __launch_bounds__(kAddThreads) add_slices(const __grid_constant__ SquareArguments a) {
+__global__ void __launch_bounds__(kAddThreads) sum_of_squares_add_kernel(const __grid_constant__ SquareArguments a) {
   __shared__ double shared[32];
   const int tensor = static_cast<int>(blockIdx.x);
   if (tensor >= a.count) return;
@@ -101,18 +100,16 @@ __global__ void __launch_bounds__(kAddThreads) add_slices(const __grid_constant_
   if (threadIdx.x == 0) a.out[tensor] = sum;
 }
 
-void launch_squares(CudaStream& stream, DType dtype, SquareArguments& a) {
-  visit_float(dtype, [&](auto type) {
-    square_slices<decltype(type)><<<blocks_for(a.slices, 1), kSquareThreads, 0, stream.handle()>>>(a);
+void launch_squares(CudaStream& stream, DType dtype, const SquareArguments& a) {
+  Variants(dtype).visit([&](auto type) {
+    launch_kernel(stream, {blocks_for(a.slices, 1), kSquareThreads}, sum_of_squares_kernel<decltype(type)>, a);
   });
-  MEGALITH_CUDA_CHECK(cudaGetLastError());
-  add_slices<<<blocks_for(a.count, 1), kAddThreads, 0, stream.handle()>>>(a);
-  MEGALITH_CUDA_CHECK(cudaGetLastError());
+  launch_kernel(stream, {blocks_for(a.count, 1), kAddThreads}, sum_of_squares_add_kernel, a);
 }
 
 // One block, which fetches; one thread adds, in the order of the tensors.
-__global__ void finalize(const double* sums, std::int64_t count, const float* loss, double clip_grad,
-                         StepParameters* step) {
+__global__ void grad_norm_finalize_kernel(const double* sums, std::int64_t count, const float* loss, double clip_grad,
+                                          StepParameters* step) {
   __shared__ double tile[kFinalizeThreads];
   double sum = 0;
   for (std::int64_t first = 0; first < count; first += kFinalizeThreads) {
@@ -134,12 +131,14 @@ __global__ void finalize(const double* sums, std::int64_t count, const float* lo
   if (finite) ++step->adam_count;
 }
 
-__global__ void write_step(std::int64_t iteration, float learning_rate, StepParameters* step) {
+__global__ void write_step_parameters_kernel(std::int64_t iteration, float learning_rate, StepParameters* step) {
   step->iteration = iteration;
   step->learning_rate = learning_rate;
 }
 
-__global__ void write_microbatch(MicrobatchParameters value, MicrobatchParameters* out) { *out = value; }
+__global__ void write_microbatch_parameters_kernel(MicrobatchParameters value, MicrobatchParameters* out) {
+  *out = value;
+}
 
 }  // namespace
 
@@ -148,33 +147,27 @@ void run(CudaStream& stream, const SumOfSquares& op) {
   a.out = op.out.as<double>();
   a.slice_sums = op.workspace.as<double>();
   for (const Tensor& tensor : op.tensors) {
-    const std::int64_t slices = ceil_divide(tensor.numel(), kSlice);
-    if (a.count == kMaxTensors) {
-      launch_squares(stream, tensor.dtype, a);
-      a.out += a.count;
-      a.count = a.slices = 0;
-    }
-    a.slices += static_cast<int>(slices);
+    a.slices += static_cast<int>(ceil_divide(tensor.numel(), kSlice));
     a.tensors[a.count++] = {
-        .data = tensor.data, .count = tensor.numel(), .end_slice = a.slices, .vector = starts_aligned(tensor.data)};
+        .data = tensor.data, .count = tensor.numel(), .end_slice = a.slices, .vector = starts_aligned(tensor)};
+    if (a.count < kMaxTensors && &tensor != &op.tensors.back()) continue;
+    launch_squares(stream, tensor.dtype, a);
+    a.out += a.count;
+    a.count = a.slices = 0;
   }
-  if (a.count > 0) launch_squares(stream, op.tensors.front().dtype, a);
 }
 
 void run(CudaStream& stream, const GradNormFinalize& op) {
-  finalize<<<1, kFinalizeThreads, 0, stream.handle()>>>(op.sums.as<const double>(), op.sums.numel(),
-                                                        op.loss.as<const float>(), op.clip_grad, op.parameters);
-  MEGALITH_CUDA_CHECK(cudaGetLastError());
+  launch_kernel(stream, {1, kFinalizeThreads}, grad_norm_finalize_kernel, op.sums.as<const double>(), op.sums.numel(),
+                op.loss.as<const float>(), op.clip_grad, op.parameters);
 }
 
 void run(CudaStream& stream, const WriteStepParameters& op) {
-  write_step<<<1, 1, 0, stream.handle()>>>(op.iteration, op.learning_rate, op.parameters);
-  MEGALITH_CUDA_CHECK(cudaGetLastError());
+  launch_kernel(stream, {1, 1}, write_step_parameters_kernel, op.iteration, op.learning_rate, op.parameters);
 }
 
 void run(CudaStream& stream, const WriteMicrobatchParameters& op) {
-  write_microbatch<<<1, 1, 0, stream.handle()>>>(op.value, op.out);
-  MEGALITH_CUDA_CHECK(cudaGetLastError());
+  launch_kernel(stream, {1, 1}, write_microbatch_parameters_kernel, op.value, op.out);
 }
 
 }  // namespace megalith

@@ -33,11 +33,7 @@ struct RopeArguments {
 template <class T, bool kVector>
 __device__ inline void rotate(const T* x, T* y, int first, int pairs, const float* cosine, const float* sine) {
   constexpr int kWidth = kPack<T>;
-  const uint4 raw_low = load_of_row<T, kVector>(x, first, pairs);
-  const uint4 raw_high = load_of_row<T, kVector>(x + pairs, first, pairs);
-  float low[kWidth], high[kWidth];
-  unpack<T>(raw_low, low);
-  unpack<T>(raw_high, high);
+  Floats<T> low(load_of_row<T, kVector>(x, first, pairs)), high(load_of_row<T, kVector>(x + pairs, first, pairs));
 #pragma unroll
   for (int j = 0; j < kWidth; ++j) {
     const bool inside = kVector || first + j < pairs;
@@ -46,12 +42,12 @@ __device__ inline void rotate(const T* x, T* y, int first, int pairs, const floa
     high[j] = fmaf(low[j], s, high[j] * c);
     low[j] = turned;
   }
-  store_of_row<T, kVector>(y, first, pairs, pack<T>(low));
-  store_of_row<T, kVector>(y + pairs, first, pairs, pack<T>(high));
+  store_of_row<T, kVector>(y, first, pairs, low.packed());
+  store_of_row<T, kVector>(y + pairs, first, pairs, high.packed());
 }
 
 template <class T, bool kVector>
-__global__ void __launch_bounds__(kThreads) rope(const RopeArguments a) {
+__global__ void __launch_bounds__(kThreads) rope_kernel(const RopeArguments a) {
   constexpr int kWidth = kPack<T>;
   extern __shared__ float tables[];  // [2][positions][pairs]
   float* sines = tables + a.positions * a.pairs;
@@ -98,7 +94,7 @@ void run(CudaStream& stream, const Rope& op) {
   const auto size = [&op](int d) { return static_cast<int>(op.x.size(d)); };
   const std::int64_t pairs = op.rotary_dim / 2;
   const std::int64_t element = static_cast<std::int64_t>(size_of(op.x.dtype));
-  const bool vector = rows_aligned(op.x) && rows_aligned(op.y) && pairs * element % 16 == 0;
+  const bool vector = rows_aligned(op.x, op.y) && pairs * element % 16 == 0;
   const std::int64_t head_packs = ceil_divide(pairs * element, 16);
   const std::int64_t positions = std::clamp<std::int64_t>(kThreads / pairs, 1, op.x.size(1));
   const std::int64_t tiles = ceil_divide(op.x.size(1), positions);
@@ -130,10 +126,9 @@ void run(CudaStream& stream, const Rope& op) {
                         .backward = op.backward};
   const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(ceil_divide(op.x.size(0), samples)));
   const std::size_t shared = 2 * sizeof(float) * static_cast<std::size_t>(positions * pairs);
-  visit_kernel(op.x.dtype, vector, [&](auto type, auto is_vector) {
-    rope<decltype(type), is_vector()><<<grid, kThreads, shared, stream.handle()>>>(a);
+  Variants(op.x.dtype, vector).visit([&](auto type, auto is_vector) {
+    launch_kernel(stream, {grid, kThreads, shared}, rope_kernel<decltype(type), is_vector()>, a);
   });
-  MEGALITH_CUDA_CHECK(cudaGetLastError());
 }
 
 }  // namespace megalith

@@ -42,8 +42,7 @@ struct LogitRow {
     constexpr int kWidth = kPack<T>;
 #pragma unroll 2
     for (int first = static_cast<int>(threadIdx.x) * kWidth; first < vocab; first += kThreads * kWidth) {
-      float v[kWidth];
-      unpack<T>(load_of_row<T, kVector>(x, first, columns), v);
+      const Floats<T> v(load_of_row<T, kVector>(x, first, columns));
 #pragma unroll
       for (int j = 0; j < kWidth; ++j) {
         if (first + j < vocab) visit(first + j, v[j]);
@@ -61,25 +60,13 @@ __device__ int first_largest(const Row& row, Mass* shared) {
     const Mass key = static_cast<Mass>(ordered_bits<float>(logit)) << 32 | (0xFFFFFFFFu - static_cast<unsigned>(index));
     best = key > best ? key : best;
   });
-  const auto over_lanes = [&best] {
-#pragma unroll
-    for (int step = 16; step > 0; step /= 2) {
-      const Mass other = __shfl_xor_sync(kAllLanes, best, step);
-      best = other > best ? other : best;
-    }
-  };
-  over_lanes();
-  __syncthreads();
-  if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = best;
-  __syncthreads();
-  best = shared[threadIdx.x % 32];
-  over_lanes();
+  best = block_reduce(best, Mass{0}, shared, [](Mass a, Mass b) { return a > b ? a : b; });
   return best == 0 ? -1 : static_cast<int>(0xFFFFFFFFu - static_cast<unsigned>(best));
 }
 
 struct SampleArguments {
-  const void* logits;
-  std::int64_t stride, rows;
+  Rows logits;
+  std::int64_t rows;
   int vocab, columns;
   float temperature;
   int top_k;
@@ -101,7 +88,7 @@ __device__ int pick_largest(const LogitRow<T, kVector>& row, const SampleArgumen
 
 template <class T, bool kVector>
 __device__ LogitRow<T, kVector> row_of_block(const SampleArguments& a) {
-  return {static_cast<const T*>(a.logits) + blockIdx.x * a.stride, a.vocab, a.columns};
+  return {a.logits.at<const T>(blockIdx.x), a.vocab, a.columns};
 }
 
 // What may still be drawn: logits above the cut, and those equal to it up to an index.
@@ -147,8 +134,7 @@ struct Candidates {
     Mass before = 0;  // of earlier tiles
     for (int tile = 0; tile < row.vocab; tile += kThreads * kWidth) {
       const int first = tile + static_cast<int>(threadIdx.x) * kWidth;
-      float v[kWidth];
-      unpack<T>(load_of_row<T, kVector>(row.x, first, row.columns), v);
+      const Floats<T> v(load_of_row<T, kVector>(row.x, first, row.columns));
       Mass measures[kWidth], mine = 0;
 #pragma unroll
       for (int j = 0; j < kWidth; ++j) {
@@ -227,7 +213,7 @@ struct Candidates {
 };
 
 template <class T, bool kVector>
-__global__ void __launch_bounds__(kThreads) sample(const SampleArguments a) {
+__global__ void __launch_bounds__(kThreads) sample_kernel(const SampleArguments a) {
   __shared__ Mass shared[32];
   if (blockIdx.x >= a.rows) return;
   const auto row = row_of_block<T, kVector>(a);
@@ -260,17 +246,14 @@ __global__ void __launch_bounds__(kThreads) sample(const SampleArguments a) {
 
 SampleArguments arguments_of(CudaStream& stream, const Tensor& logits, std::int64_t vocab, const Tensor& out) {
   require(logits.size(1) < kMaxIndex / 2, "logits of more than 2^30 columns");
-  int bits = 62;
-  for (std::int64_t v = 1; v < vocab; v *= 2) --bits;
-  return {.logits = logits.data,
-          .stride = logits.stride(0),
+  return {.logits = Rows(logits),
           .rows = logits.size(0),
           .vocab = static_cast<int>(vocab),
           .columns = static_cast<int>(logits.size(1)),
           .out = out.as<std::int32_t>(),
           .fault = stream.fault(),
           .raise = raise_no_logits,
-          .unit = std::ldexp(1.0, bits)};
+          .unit = std::ldexp(1.0, 62 - std::bit_width(static_cast<std::uint64_t>(vocab - 1)))};
 }
 
 }  // namespace
@@ -282,10 +265,9 @@ void run(CudaStream& stream, const Sample& op) {
   a.top_p = static_cast<double>(op.top_p);
   a.seed = op.seed;
   a.position = op.position;
-  visit_kernel(op.logits.dtype, rows_aligned(op.logits), [&](auto type, auto is_vector) {
-    sample<decltype(type), is_vector()><<<blocks_for(a.rows, 1), kThreads, 0, stream.handle()>>>(a);
+  Variants(op.logits.dtype, rows_aligned(op.logits)).visit([&](auto type, auto is_vector) {
+    launch_kernel(stream, {blocks_for(a.rows, 1), kThreads}, sample_kernel<decltype(type), is_vector()>, a);
   });
-  MEGALITH_CUDA_CHECK(cudaGetLastError());
 }
 
 }  // namespace megalith

@@ -1,8 +1,6 @@
 // Memory-bound: a block owns a row, one pass each. Deterministic: sums by fixed trees, without atomics.
 #include "core/ops/cuda_indices.cuh"
 #include "core/ops/cuda_pack.cuh"
-#include "core/ops/cuda_reduce.cuh"
-#include "core/ops/data_faults.h"
 #include "core/ops/vocab_cross_entropy.h"
 
 namespace megalith {
@@ -16,8 +14,8 @@ constexpr float kLowest = -INFINITY;
 
 struct VocabArguments {
   const std::int32_t *verdict, *labels;
-  void* logits;
-  std::int64_t stride, rows;
+  Rows logits;
+  std::int64_t rows;
   int width, columns;  // of the tensor; of these, that count
   std::int64_t first_column;
   float *max, *sums, *loss;
@@ -26,48 +24,38 @@ struct VocabArguments {
 
 __device__ inline float shift_of(float max) { return max == kLowest ? 0.0f : max; }
 
-// As block_sum; without NaN, which the sum keeps.
-__device__ inline float block_max(float x, float* shared) {
-  for (int step = 16; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, step));
-  if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;
-  __syncthreads();
-  x = threadIdx.x % 32 < blockDim.x / 32 ? shared[threadIdx.x % 32] : kLowest;
-  for (int step = 16; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, step));
-  return x;
-}
-
 // Calls visit(first column, values) for each pack of the block's row.
 template <class T, bool kVector, class Visit>
 __device__ inline void for_each_pack(const VocabArguments& a, int length, Visit&& visit) {
-  const T* x = static_cast<const T*>(a.logits) + static_cast<std::int64_t>(blockIdx.x) * a.stride;
+  const T* x = a.logits.at<const T>(blockIdx.x);
   for (int first = static_cast<int>(threadIdx.x) * kPack<T>; first < length; first += kThreads * kPack<T>) {
-    float v[kPack<T>];
-    unpack<T>(load_of_row<T, kVector>(x, first, a.width), v);
+    Floats<T> v(load_of_row<T, kVector>(x, first, a.width));
     visit(first, v);
   }
 }
 
 template <class T, bool kVector>
-__global__ void __launch_bounds__(kThreads) vocab_max(const VocabArguments a) {
+__global__ void __launch_bounds__(kThreads) vocab_max_kernel(const VocabArguments a) {
   __shared__ float shared[32];
   if (*a.verdict != 0) return;
   float max = kLowest;
-  for_each_pack<T, kVector>(a, a.columns, [&](int first, const float(&v)[kPack<T>]) {
+  for_each_pack<T, kVector>(a, a.columns, [&](int first, const Floats<T>& v) {
 #pragma unroll
     for (int j = 0; j < kPack<T>; ++j) max = fmaxf(max, first + j < a.columns ? v[j] : kLowest);
   });
-  max = block_max(max, shared);
+  // Without NaN, which the sum keeps.
+  max = block_reduce(max, kLowest, shared, [](float a, float b) { return fmaxf(a, b); });
   if (threadIdx.x == 0) a.max[blockIdx.x] = a.labels[blockIdx.x] < 0 ? 0.0f : max;
 }
 
 template <class T, bool kVector>
-__global__ void __launch_bounds__(kThreads) vocab_sums(const VocabArguments a) {
+__global__ void __launch_bounds__(kThreads) vocab_sums_kernel(const VocabArguments a) {
   __shared__ float shared[32];
   const std::int64_t row = blockIdx.x;
   const std::int32_t label = a.labels[row];
   const float max = a.max[row], shift = shift_of(max);
   float sum = 0;
-  for_each_pack<T, kVector>(a, label < 0 ? 0 : a.columns, [&](int first, const float(&v)[kPack<T>]) {
+  for_each_pack<T, kVector>(a, label < 0 ? 0 : a.columns, [&](int first, const Floats<T>& v) {
 #pragma unroll
     for (int j = 0; j < kPack<T>; ++j) sum += first + j < a.columns ? expf(v[j] - shift) : 0.0f;
   });
@@ -75,22 +63,20 @@ __global__ void __launch_bounds__(kThreads) vocab_sums(const VocabArguments a) {
   if (threadIdx.x != 0) return;
   const std::int64_t local = label - a.first_column;
   a.sums[row] = sum;
-  a.sums[a.rows + row] = label >= 0 && local >= 0 && local < a.columns
-                             ? widen(static_cast<const T*>(a.logits)[row * a.stride + local]) - max
-                             : 0.0f;
+  a.sums[a.rows + row] =
+      label >= 0 && local >= 0 && local < a.columns ? widen(a.logits.at<const T>(row)[local]) - max : 0.0f;
 }
 
 template <class T, bool kVector>
-__global__ void __launch_bounds__(kThreads) vocab_loss(const VocabArguments a) {
+__global__ void __launch_bounds__(kThreads) vocab_loss_kernel(const VocabArguments a) {
   const std::int64_t row = blockIdx.x;
   const std::int32_t label = a.labels[row];
   const float sum = a.sums[row], label_logit = a.sums[a.rows + row];
   if (threadIdx.x == 0) a.loss[row] = label < 0 ? 0.0f : logf(sum) - label_logit;
   if (a.parameters == nullptr) return;
-  T* x = static_cast<T*>(a.logits) + row * a.stride;
   const float shift = shift_of(a.max[row]), scale = a.parameters->loss_scale, factor = scale / sum;
   const std::int64_t local = label - a.first_column;
-  for_each_pack<T, kVector>(a, a.width, [&](int first, float(&v)[kPack<T>]) {
+  for_each_pack<T, kVector>(a, a.width, [&](int first, Floats<T>& v) {
 #pragma unroll
     for (int j = 0; j < kPack<T>; ++j) {
       const bool live = label >= 0 && first + j < a.columns;
@@ -98,66 +84,47 @@ __global__ void __launch_bounds__(kThreads) vocab_loss(const VocabArguments a) {
       // The subtraction belongs before the rounding to T.
       if (live && first + j == local) v[j] = (expf(label_logit) / sum - 1.0f) * scale;
     }
-    store_of_row<T, kVector>(x, first, a.width, pack<T>(v));
+    store_of_row<T, kVector>(a.logits.at<T>(row), first, a.width, v.packed());
   });
 }
 
-template <class Op>
-VocabArguments arguments_of(const Op& op) {
+// Fills in what the three have in common, and launches select(type, is_vector), a kernel, with a block for each row.
+template <class Op, class Select>
+void launch_rows(CudaStream& stream, const Op& op, VocabArguments a, const Select& select) {
   require(op.logits.size(1) < kMaxIndex / 2, "vocab cross-entropy: more than 2^30 columns");
   const std::int64_t live = op.columns.vocab_size - op.columns.first_column;
-  return {.verdict = nullptr,
-          .labels = op.labels.template as<const std::int32_t>(),
-          .logits = op.logits.data,
-          .stride = op.logits.stride(0),
-          .rows = op.labels.numel(),
-          .width = static_cast<int>(op.logits.size(1)),
-          .columns = static_cast<int>(std::clamp<std::int64_t>(live, 0, op.logits.size(1))),
-          .first_column = op.columns.first_column,
-          .max = op.max.template as<float>(),
-          .sums = nullptr,
-          .loss = nullptr,
-          .parameters = nullptr};
+  a.labels = op.labels.template as<const std::int32_t>();
+  a.logits = Rows(op.logits);
+  a.rows = op.labels.numel();
+  a.width = static_cast<int>(op.logits.size(1));
+  a.columns = static_cast<int>(std::clamp<std::int64_t>(live, 0, op.logits.size(1)));
+  a.first_column = op.columns.first_column;
+  a.max = op.max.template as<float>();
+  if (a.rows == 0) return;
+  Variants(op.logits.dtype, rows_aligned(op.logits)).visit([&](auto type, auto is_vector) {
+    launch_kernel(stream, {blocks_for(a.rows, 1), kThreads}, select(type, is_vector), a);
+  });
 }
 
 }  // namespace
 
 void run(CudaStream& stream, const VocabMax& op) {
-  VocabArguments a = arguments_of(op);
-  a.verdict = launch_index_check(stream,
-                                 {.index = a.labels,
-                                  .count = a.rows,
-                                  .low = std::int64_t{-1} << 31,  // ignored tokens
-                                  .limit = op.columns.vocab_size,
-                                  .raise = raise_bad_label},
-                                 op.workspace);
-  if (a.rows == 0) return;
-  visit_kernel(op.logits.dtype, rows_aligned(op.logits), [&](auto type, auto is_vector) {
-    vocab_max<decltype(type), is_vector()><<<blocks_for(a.rows, 1), kThreads, 0, stream.handle()>>>(a);
-  });
-  MEGALITH_CUDA_CHECK(cudaGetLastError());
+  const std::int32_t* verdict = check_labels(stream, op.labels, op.columns.vocab_size, op.workspace);
+  launch_rows(stream, op, {.verdict = verdict},
+              [](auto type, auto is_vector) { return vocab_max_kernel<decltype(type), is_vector()>; });
 }
 
 void run(CudaStream& stream, const VocabSums& op) {
-  VocabArguments a = arguments_of(op);
-  a.sums = op.sums.as<float>();
-  if (a.rows == 0) return;
-  visit_kernel(op.logits.dtype, rows_aligned(op.logits), [&](auto type, auto is_vector) {
-    vocab_sums<decltype(type), is_vector()><<<blocks_for(a.rows, 1), kThreads, 0, stream.handle()>>>(a);
-  });
-  MEGALITH_CUDA_CHECK(cudaGetLastError());
+  launch_rows(stream, op, {.sums = op.sums.as<float>()},
+              [](auto type, auto is_vector) { return vocab_sums_kernel<decltype(type), is_vector()>; });
 }
 
 void run(CudaStream& stream, const VocabLoss& op) {
-  VocabArguments a = arguments_of(op);
-  a.sums = op.sums.as<float>();
-  a.loss = op.loss.as<float>();
-  a.parameters = op.write_gradient ? op.parameters : nullptr;
-  if (a.rows == 0) return;
-  visit_kernel(op.logits.dtype, rows_aligned(op.logits), [&](auto type, auto is_vector) {
-    vocab_loss<decltype(type), is_vector()><<<blocks_for(a.rows, 1), kThreads, 0, stream.handle()>>>(a);
-  });
-  MEGALITH_CUDA_CHECK(cudaGetLastError());
+  launch_rows(stream, op,
+              {.sums = op.sums.as<float>(),
+               .loss = op.loss.as<float>(),
+               .parameters = op.write_gradient ? op.parameters : nullptr},
+              [](auto type, auto is_vector) { return vocab_loss_kernel<decltype(type), is_vector()>; });
 }
 
 }  // namespace megalith

@@ -6,74 +6,45 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
-#include <functional>
 #include <random>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "core/device/cuda/check.h"
 #include "core/device/cuda_device.h"
-#include "core/device/cuda_memory.h"
+#include "core/device/cuda_event.h"
 #include "core/ops/activation.h"
 #include "core/ops/adamw.h"
 #include "core/ops/cross_entropy.h"
 #include "core/ops/dropout.h"
 #include "core/ops/elementwise.h"
 #include "core/ops/embedding.h"
-#include "core/ops/gemm_kernels_cuda.h"
 #include "core/ops/grad_norm.h"
 #include "core/ops/norm.h"
 #include "core/ops/reduce.h"
 #include "core/ops/rope.h"
 #include "core/ops/sampling.h"
+#include "tests/bench/cuda_workbench.h"
 
 namespace megalith::bench {
 namespace {
 
-constexpr std::size_t kMemoryBytes = std::size_t{40} << 30;
-constexpr std::int64_t kFlushElements = std::int64_t{64} << 20;  // 256 MiB: several times the L2 cache
 constexpr std::size_t kCopyBytes = std::size_t{1} << 30;
-constexpr int kWarmUps = 2;
-constexpr int kRuns = 15;
 constexpr DType kBf16 = DType::kBf16, kFp32 = DType::kFp32;
 
-// One block of device memory, cut from the front; what a case made is gone with the next reset().
-class Workbench {
+class OpBench : public Workbench {
  public:
-  explicit Workbench(std::string_view filter)
-      : filter_(filter), block_(static_cast<std::byte*>(cuda_allocate(kMemoryBytes))) {
-    require(block_ != nullptr, "the bench needs 40 GiB of GPU memory");
-    MEGALITH_CUDA_CHECK(cudaEventCreate(&start_));
-    MEGALITH_CUDA_CHECK(cudaEventCreate(&end_));
-    flush_ = tensor({kFlushElements}, kFp32);
-    flushing_ = ready(SumOfSquares{.tensors = {flush_}, .out = tensor({1}, DType::kFp64, false)});
+  explicit OpBench(std::string_view filter) : filter_(filter) {
+    const Tensor flush(block_, kFp32, {static_cast<std::int64_t>(kFlushBytes / sizeof(float))});
+    run(stream_, Fill{.x = flush, .value = 1});
+    flushing_ = ready(SumOfSquares{.tensors = {flush}, .out = tensor({1}, DType::kFp64, false)});
+    reserved_ = used_;
     copy_speed_ = copy_bytes_per_second(kCopyBytes);
     fmt::print("copy of {} MiB: {:.0f} GB/s read and written\n", kCopyBytes >> 20, 1e-9 * copy_speed_);
     fmt::print("{:52} {:>9} {:>8} {:>7} {:>7}\n", "op", "us", "GB/s", "% copy", "% same");
   }
-  ~Workbench() { cuda_free(block_); }
 
-  CudaStream& stream() { return stream_; }
-
-  Tensor tensor(const Shape& shape, DType dtype, bool random = true) {
-    const Tensor x(block_ + used_, dtype, shape);
-    used_ += (x.bytes() + 255) / 256 * 256;
-    require(used_ <= kMemoryBytes, "a case of the bench is too large");
-    if (random) fill_normal(stream_, x, static_cast<std::uint32_t>(used_ >> 8));
-    return x;
-  }
-  template <class Op>
-  Op ready(const Op& op) {  // with its workspace
-    if constexpr (HasWorkspace<Op>) {
-      return with_workspace(op, DeviceType::kCuda,
-                            [this](std::int64_t bytes) { return tensor({bytes}, DType::kUint8, false); });
-    } else {
-      return op;
-    }
-  }
   // Token t with a probability proportional to 1 / (t + 1), as in text.
   Tensor zipf_tokens(std::int64_t count, std::int64_t vocabulary) {
     std::vector<std::int32_t> tokens;
@@ -96,7 +67,7 @@ class Workbench {
 
   // Whether the case is asked for; frees the memory of the one before.
   bool begin(std::string_view name) {
-    used_ = reserved_ == 0 ? (reserved_ = used_) : reserved_;
+    used_ = reserved_;
     return name.find(filter_) != std::string_view::npos;
   }
 
@@ -104,44 +75,34 @@ class Workbench {
   void measure(std::string_view shape, const Op& given, double bytes) {
     check(given);
     const Op op = ready(given);
-    const double time = seconds([&] { run(stream_, op); });
+    const double time = flushed_seconds([&] { run(stream_, op); });
     const double same = copy_bytes_per_second(static_cast<std::size_t>(bytes / 2));
     fmt::print("{:52} {:9.1f} {:8.0f} {:7.1f} {:7.1f}\n", fmt::format("{} {}", Op::kName, shape), 1e6 * time,
                1e-9 * bytes / time, 100 * bytes / time / copy_speed_, 100 * bytes / time / same);
   }
 
-  // The host's microseconds per call.
   template <class Op>
   void measure_host(const Op& given) {
-    constexpr int kCalls = 200;
     const Op op = ready(given);
-    run(stream_, op);
-    synchronize();
-    const auto start = std::chrono::steady_clock::now();
-    for (int i = 0; i < kCalls; ++i) run(stream_, op);
-    const std::chrono::duration<double, std::micro> passed = std::chrono::steady_clock::now() - start;
-    synchronize();
-    fmt::print("host time of {}: {:.2f} us\n", Op::kName, passed.count() / kCalls);
+    fmt::print("host time of {}: {:.2f} us\n", Op::kName, host_microseconds([&] { run(stream_, op); }));
   }
 
  private:
-  void synchronize() { MEGALITH_CUDA_CHECK(cudaStreamSynchronize(stream_.handle())); }
   void upload(void* to, const void* from, std::size_t bytes) {
     stream_.copy(to, from, bytes);
     synchronize();
   }
 
-  double seconds(const std::function<void()>& enqueue) {
+  // The median, L2 flushed by reading before each run.
+  double flushed_seconds(const Call& enqueue) {
     std::vector<double> times;
     for (int i = -kWarmUps; i < kRuns; ++i) {
       run(stream_, flushing_);
-      MEGALITH_CUDA_CHECK(cudaEventRecord(start_, stream_.handle()));
+      start_.record(stream_);
       enqueue();
-      MEGALITH_CUDA_CHECK(cudaEventRecord(end_, stream_.handle()));
-      MEGALITH_CUDA_CHECK(cudaEventSynchronize(end_));
-      float ms = 0;
-      MEGALITH_CUDA_CHECK(cudaEventElapsedTime(&ms, start_, end_));
-      if (i >= 0) times.push_back(1e-3 * static_cast<double>(ms));
+      end_.record(stream_);
+      end_.wait_on_host();
+      if (i >= 0) times.push_back(end_.seconds_since(start_));
     }
     std::nth_element(times.begin(), times.begin() + kRuns / 2, times.end());
     return times[kRuns / 2];
@@ -150,15 +111,12 @@ class Workbench {
   // From the front of the block to its end, where no case's tensors are.
   double copy_bytes_per_second(std::size_t bytes) {
     std::byte* const to = block_ + kMemoryBytes - bytes;
-    return 2 * static_cast<double>(bytes) / seconds([&] { stream_.copy(to, block_, bytes); });
+    return 2 * static_cast<double>(bytes) / flushed_seconds([&] { stream_.copy(to, block_, bytes); });
   }
 
   std::string filter_;
-  CudaStream stream_;
-  std::byte* block_;
-  std::size_t used_ = 0, reserved_ = 0;
-  cudaEvent_t start_ = nullptr, end_ = nullptr;
-  Tensor flush_;
+  std::size_t reserved_ = 0;
+  CudaEvent start_{true}, end_{true};
   SumOfSquares flushing_;
   double copy_speed_ = 0;
 };
@@ -184,7 +142,7 @@ std::string title(const Model& m, std::int64_t rows, std::int64_t columns, DType
   return fmt::format("{} [{}, {}] {}", m.name, rows, columns, name_of(dtype));
 }
 
-void bench_norms(Workbench& bench, const Model& m, DType dtype) {
+void bench_norms(OpBench& bench, const Model& m, DType dtype) {
   const Shape shape{m.tokens, m.hidden};
   const std::string name = title(m, m.tokens, m.hidden, dtype);
   const auto random = [&] { return bench.tensor(shape, dtype); };
@@ -238,7 +196,7 @@ void bench_norms(Workbench& bench, const Model& m, DType dtype) {
   }
 }
 
-void bench_activation(Workbench& bench, const Model& m, DType dtype) {
+void bench_activation(OpBench& bench, const Model& m, DType dtype) {
   const Shape narrow{m.tokens, m.ffn}, wide{m.tokens, 2 * m.ffn};
   const std::string name = title(m, m.tokens, m.ffn, dtype);
   if (m.gpt2 && bench.begin("gelu")) {
@@ -254,7 +212,7 @@ void bench_activation(Workbench& bench, const Model& m, DType dtype) {
   }
 }
 
-void bench_loss(Workbench& bench, const Model& m, DType dtype) {
+void bench_loss(OpBench& bench, const Model& m, DType dtype) {
   if (!bench.begin("cross_entropy")) return;
   const std::int64_t rows = dtype == kBf16 ? m.loss_rows : m.loss_rows / 2;
   const std::int64_t vocabulary = m.gpt2 ? 50257 : m.vocabulary;  // the rest is padding
@@ -270,7 +228,7 @@ void bench_loss(Workbench& bench, const Model& m, DType dtype) {
   bench.measure(title(m, rows, m.vocabulary, dtype) + " loss only", op, bytes_of({logits}));
 }
 
-void bench_embedding(Workbench& bench, const Model& m) {
+void bench_embedding(OpBench& bench, const Model& m) {
   if (!bench.begin("embedding")) return;
   const Tensor tokens = bench.zipf_tokens(m.tokens, m.vocabulary), y = bench.tensor({m.tokens, m.hidden}, kBf16);
   const Tensor table = bench.tensor({m.vocabulary, m.hidden}, kBf16),
@@ -287,7 +245,7 @@ void bench_embedding(Workbench& bench, const Model& m) {
                 bytes_of({y}));
 }
 
-void bench_rope(Workbench& bench) {
+void bench_rope(OpBench& bench) {
   if (!bench.begin("rope")) return;
   const Tensor fused = bench.tensor({8, 4096, 48, 64}, kBf16), heads = bench.tensor({8, 4096, 32, 64}, kBf16);
   const Tensor q = fused.slice(2, 0, 32), k = fused.slice(2, 32, 8);
@@ -297,7 +255,7 @@ void bench_rope(Workbench& bench) {
   bench.measure("llama_1b apart [8, 4096, 32, 64] bf16", Rope{.x = q, .y = heads, .rotary_dim = 64}, 2 * bytes_of({q}));
 }
 
-void bench_elementwise(Workbench& bench, const Model& m) {
+void bench_elementwise(OpBench& bench, const Model& m) {
   if (!bench.begin("add cast copy dropout fill")) return;
   const Shape shape{m.tokens, 4 * m.hidden};
   const std::string name = title(m, m.tokens, 4 * m.hidden, kBf16);
@@ -319,7 +277,7 @@ void bench_elementwise(Workbench& bench, const Model& m) {
   }
 }
 
-void bench_reductions(Workbench& bench) {
+void bench_reductions(OpBench& bench) {
   if (!bench.begin("reduce")) return;
   for (const auto& [rows, columns] : {std::pair{65536, 768}, {65536, 3072}, {16384, 1600}, {16384, 6400}}) {
     const Tensor x = bench.tensor({rows, columns}, kBf16), out = bench.tensor({columns}, kFp32);
@@ -345,7 +303,7 @@ std::vector<std::int64_t> parameter_sizes(const Model& m, std::int64_t layers) {
 }
 
 // Dtypes of parameter; of gradient and moments.
-void bench_update(Workbench& bench, const char* name, const std::vector<std::int64_t>& sizes, DType type, DType state) {
+void bench_update(OpBench& bench, const char* name, const std::vector<std::int64_t>& sizes, DType type, DType state) {
   const StepParameters* step =
       bench.device_struct(StepParameters{.iteration = 10, .learning_rate = 1e-4f, .adam_count = 1000});
   std::int64_t count = 0;
@@ -374,7 +332,7 @@ void bench_update(Workbench& bench, const char* name, const std::vector<std::int
   bench.measure(title, squares, bytes_of({g}));
 }
 
-void bench_optimizer(Workbench& bench) {
+void bench_optimizer(OpBench& bench) {
   const auto measure = [&](const char* name, const std::vector<std::int64_t>& sizes) {
     for (const auto& [type, state] : {std::pair{kBf16, kFp32}, {kBf16, kBf16}, {kFp32, kFp32}}) {
       if (bench.begin("adamw sum_of_squares grad_norm")) bench_update(bench, name, sizes, type, state);
@@ -397,7 +355,7 @@ void bench_optimizer(Workbench& bench) {
                 bytes_of({sums}));
 }
 
-void bench_sampling(Workbench& bench) {
+void bench_sampling(OpBench& bench) {
   if (!bench.begin("sampling")) return;
   const Tensor logits = bench.tensor({8, 128256}, kBf16), out = bench.tensor({8}, DType::kInt32, false);
   Sample op{
@@ -410,7 +368,7 @@ void bench_sampling(Workbench& bench) {
   bench.measure("[8, 128256] bf16 top_k top_p", op, bytes_of({logits}));
 }
 
-void bench_host(Workbench& bench) {
+void bench_host(OpBench& bench) {
   if (!bench.begin("host")) return;
   const Tensor x = bench.tensor({64, 768}, kBf16), y = bench.tensor({64, 768}, kBf16),
                weight = bench.tensor({768}, kBf16);
@@ -431,7 +389,7 @@ void bench_host(Workbench& bench) {
 }
 
 void bench_all(std::string_view filter) {
-  Workbench bench(filter);
+  OpBench bench(filter);
   for (const Model& m : kModels) {
     bench_norms(bench, m, kBf16);
     bench_activation(bench, m, kBf16);

@@ -11,21 +11,22 @@
 #include "core/base/error.h"
 #include "core/device/cuda/check.h"
 #include "core/device/cuda_memory.h"
+#include "core/ops/fill_normal.h"
 #include "core/ops/gemm_algorithms_cuda.h"
-#include "core/ops/gemm_kernels_cuda.h"
 
 namespace megalith::bench {
 
-inline constexpr std::size_t kMemoryBytes = std::size_t{36} << 30;
+inline constexpr std::size_t kMemoryBytes = std::size_t{40} << 30;
 inline constexpr int kWarmUps = 3;
 inline constexpr int kRuns = 11;
-inline constexpr std::size_t kFlushBytes = std::size_t{192} << 20;  // more than the L2 cache
+inline constexpr std::size_t kFlushBytes = std::size_t{256} << 20;  // several times the L2 cache
 
-// One block of device memory, cut from the front; what a case made is gone with the next reset().
+// One block of device memory, cut from the front, where kFlushBytes are for flushing the L2 cache; what a case made is
+// gone with the next reset().
 class Workbench {
  public:
   Workbench() : block_(static_cast<std::byte*>(cuda_allocate(kMemoryBytes))) {
-    require(block_ != nullptr, "the bench needs 36 GiB of GPU memory");
+    require(block_ != nullptr, "the bench needs 40 GiB of GPU memory");
     reset();
   }
   ~Workbench() { cuda_free(block_); }
@@ -36,7 +37,7 @@ class Workbench {
     const Tensor x(block_ + used_, dtype, shape);
     used_ += (x.bytes() + 255) / 256 * 256;
     require(used_ <= kMemoryBytes, "a case of the bench is too large");
-    if (random) fill_normal(stream_, x, static_cast<std::uint32_t>(used_ >> 8));
+    if (random) run(stream_, FillNormal{.x = x.view({1, x.numel()}), .numbers = {.seed = used_}, .pitch = x.numel()});
     return x;
   }
   template <class Op>
@@ -94,7 +95,7 @@ class Workbench {
     return passed.count() / kCalls;
   }
 
- private:
+ protected:
   CudaStream stream_;
   std::byte* block_;
   std::size_t used_ = 0;

@@ -26,3 +26,13 @@ void log_cuda(cudaError_t status, const char* call) noexcept;
 }  // namespace megalith
 
 #define MEGALITH_CUDA_CHECK(call) ::megalith::check_cuda((call), #call)
+
+namespace megalith {
+
+inline bool is_capturing(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  MEGALITH_CUDA_CHECK(cudaStreamIsCapturing(stream, &status));
+  return status != cudaStreamCaptureStatusNone;
+}
+
+}  // namespace megalith
