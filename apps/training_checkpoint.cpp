@@ -24,34 +24,33 @@ struct Item {
   bool sharded = false;  // this data-parallel rank alone holds it
 };
 
-// `item` of two dims, cut to the elements `held` of the whole slice, row-major. A range of the slice is one of the
-// global tensor where all columns are here; or else it is a box of whole rows between two of a part of one row.
-// `flat` holds the elements.
+// `item`, cut to the elements `held` of its slice, row-major, which `flat` holds: a range of the global tensor where
+// all columns are here, else boxes.
 void add_cut(const Item& item, const FlatShard::Range& held, const Tensor& flat, std::vector<Item>& items) {
-  const bool is_matrix = item.global_shape.rank() > 1;
-  const std::int64_t columns = is_matrix ? item.slice.stop[1] - item.slice.start[1] : 1;
-  const std::int64_t first_row = item.slice.start[0];
-  std::int64_t at = held.begin;
-  const auto add = [&](Slice slice) {
-    Item piece = item;
-    const std::int64_t count = slice.numel();
-    piece.slice = std::move(slice);
-    piece.tensor = flat.slice(0, at - held.begin, count);
-    items.push_back(std::move(piece));
-    at += count;
-  };
-  if (!is_matrix || columns == item.global_shape[1]) {
-    const std::int64_t first = first_row * columns;
-    if (held.size() > 0) add(Slice::range(first + held.begin, first + held.end));
-    return;
+  if (held.size() == 0) return;
+  const Slice& whole = item.slice;
+  Shape shape;
+  for (std::size_t d = 0; d < whole.start.size(); ++d) shape.push_back(whole.stop[d] - whole.start[d]);
+  const std::int64_t columns = shape.rank() > 1 ? shape[1] : 1;
+  std::vector<Slice> pieces;
+  if (shape.rank() < 2 || columns == item.global_shape[1]) {
+    const std::int64_t first = whole.start[0] * columns;
+    pieces = {Slice::range(first + held.begin, first + held.end)};
+  } else {
+    pieces = boxes_of_range(shape, held.begin, held.end);
+    for (Slice& piece : pieces) {
+      for (std::size_t d = 0; d < 2; ++d) {
+        piece.start[d] += whole.start[d];
+        piece.stop[d] += whole.start[d];
+      }
+    }
   }
-  while (at < held.end) {
-    const std::int64_t row = at / columns, column = at % columns;
-    const bool whole_rows = column == 0 && held.end - at >= columns;
-    const std::int64_t rows = whole_rows ? (held.end - at) / columns : 1;
-    const std::int64_t last = whole_rows ? columns : std::min(columns, column + held.end - at);
-    add(Slice::box({first_row + row, item.slice.start[1] + column},
-                   {first_row + row + rows, item.slice.start[1] + last}));
+  std::int64_t at = 0;
+  for (Slice& piece : pieces) {
+    items.push_back(item);
+    items.back().tensor = flat.slice(0, at, piece.numel());
+    at += piece.numel();
+    items.back().slice = std::move(piece);
   }
 }
 

@@ -20,35 +20,35 @@ namespace {
 // Copies the elements that a chunk and the wanted slice have in common while the chunk's blocks come by.
 class RunCopier {
  public:
-  RunCopier(CommonRuns runs, std::size_t item, std::span<std::byte> out)
-      : runs_(std::move(runs)), item_(item), out_(out), run_(runs_.next()) {}
+  RunCopier(std::vector<CommonRun> runs, std::size_t item, std::span<std::byte> out)
+      : runs_(std::move(runs)), item_(item), out_(out) {}
 
-  bool any() const { return run_.has_value(); }
+  bool any() const { return !runs_.empty(); }
   std::size_t copied() const { return copied_; }
 
   void take(std::uint64_t offset, std::span<const std::byte> block) {
     const std::uint64_t end = offset + block.size();
-    while (run_) {
+    for (; next_ < runs_.size(); ++next_) {
+      const CommonRun& run = runs_[next_];
       // In bytes: the run lies at [from, to) of the chunk.
-      const std::uint64_t from = static_cast<std::uint64_t>(run_->a_offset) * item_;
-      const std::uint64_t to = from + static_cast<std::uint64_t>(run_->count) * item_;
+      const std::uint64_t from = static_cast<std::uint64_t>(run.a_offset) * item_;
+      const std::uint64_t to = from + static_cast<std::uint64_t>(run.count) * item_;
       const std::uint64_t low = std::max(from, offset);
       const std::uint64_t high = std::min(to, end);
       if (low < high) {
-        const std::uint64_t target = static_cast<std::uint64_t>(run_->b_offset) * item_ + (low - from);
+        const std::uint64_t target = static_cast<std::uint64_t>(run.b_offset) * item_ + (low - from);
         std::memcpy(out_.data() + target, block.data() + (low - offset), high - low);
         copied_ += high - low;
       }
       if (to > end) return;
-      run_ = runs_.next();
     }
   }
 
  private:
-  CommonRuns runs_;
+  std::vector<CommonRun> runs_;
+  std::size_t next_ = 0;
   std::uint64_t item_;
   std::span<std::byte> out_;
-  std::optional<CommonRun> run_;
   std::size_t copied_ = 0;
 };
 
@@ -156,7 +156,7 @@ void LoadedCheckpoint::read(const std::string& name, const Slice& slice, std::sp
   require(out.size() == bytes, "LoadedCheckpoint::read: out has not the size of the slice");
   std::size_t copied = 0;
   for (const ManifestChunk& chunk : tensor.chunks) {
-    RunCopier copier(CommonRuns(tensor.shape, chunk.slice, slice), item, out);
+    RunCopier copier(common_runs(tensor.shape, chunk.slice, slice), item, out);
     if (!copier.any()) continue;
     const Impl::OpenFile& file = impl_->file(chunk.file);
     Hasher hasher;
