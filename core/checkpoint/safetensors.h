@@ -47,10 +47,10 @@ std::optional<DType> dtype_from_safetensors(std::string_view name);
 // BOOL, ...), naming file and tensor.
 DType dtype_of(const SafetensorsEntry& entry, const std::string& path);
 
-// Refuses with kFormat: a header longer than 100,000,000 bytes or than the file, that does not start with '{', is not
-// UTF-8, holds a NUL, nests deeper than 3, has a name twice or longer than 1 KiB, more than 1 M tensors or 8 dims, an
-// unknown key or dtype, a size whose product overflows or differs from its offsets, offsets that do not start at 0,
-// leave gaps, overlap, or do not end at the end of the file.
+// Refuses with kFormat: a header longer than 100,000,000 bytes or than the file, that does not start with '{' or is not
+// strict JSON (strict_json.h), a name longer than 1 KiB, more than 1 M tensors or 8 dims, an unknown key or dtype, a
+// size whose product overflows or differs from its offsets, offsets that do not start at 0, leave gaps, overlap, or do
+// not end at the end of the file.
 SafetensorsHeader read_safetensors_header(const File& file);
 // The same from memory: `header` is the JSON, `data_bytes` what follows it.
 SafetensorsHeader parse_safetensors_header(std::string_view header, std::uint64_t data_bytes, const std::string& path);
