@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <functional>
 #include <numeric>
 #include <set>
 
@@ -35,10 +36,15 @@ Slice Slice::box(std::vector<std::int64_t> start, std::vector<std::int64_t> stop
 
 Slice Slice::range(std::int64_t start, std::int64_t stop) { return {.flat = true, .start = {start}, .stop = {stop}}; }
 
+std::vector<std::int64_t> Slice::extents() const {
+  std::vector<std::int64_t> extents = stop;
+  std::ranges::transform(stop, start, extents.begin(), std::minus());
+  return extents;
+}
+
 std::int64_t Slice::numel() const {
-  std::int64_t n = 1;
-  for (std::size_t d = 0; d < start.size(); ++d) n *= stop[d] - start[d];
-  return n;
+  return std::transform_reduce(stop.begin(), stop.end(), start.begin(), std::int64_t{1}, std::multiplies(),
+                               std::minus());
 }
 
 std::string to_string(const Slice& slice) {

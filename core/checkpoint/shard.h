@@ -39,6 +39,7 @@ struct Slice {
   static Slice box(std::vector<std::int64_t> start, std::vector<std::int64_t> stop);
   static Slice range(std::int64_t start, std::int64_t stop);
 
+  std::vector<std::int64_t> extents() const;
   std::int64_t numel() const;
   friend bool operator==(const Slice&, const Slice&) = default;
 };

@@ -1,5 +1,3 @@
-#include "parallel/checkpoint/loaded.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,6 +10,7 @@
 #include "core/base/fault.h"
 #include "core/checkpoint/printable.h"
 #include "core/checkpoint/safetensors.h"
+#include "parallel/checkpoint/checkpoint.h"
 #include "parallel/checkpoint/verify.h"
 
 namespace megalith {
@@ -52,11 +51,7 @@ class RunCopier {
   std::size_t copied_ = 0;
 };
 
-std::string describe(DType dtype, const Shape& shape) {
-  std::string text = fmt::format("{} [", name_of(dtype));
-  for (int d = 0; d < shape.rank(); ++d) text += fmt::format("{}{}", d == 0 ? "" : ", ", shape[d]);
-  return text + "]";
-}
+std::string describe(DType dtype, const Shape& shape) { return fmt::format("{} {}", name_of(dtype), to_string(shape)); }
 
 // "a, b and 3 more".
 std::string listed(const std::vector<std::string>& names) {
@@ -69,12 +64,15 @@ std::string listed(const std::vector<std::string>& names) {
 
 }  // namespace
 
-const LoadedCheckpoint::Impl::OpenFile& LoadedCheckpoint::Impl::file(int rank) {
+LoadedCheckpoint::LoadedCheckpoint(Directory folder, Manifest manifest, TrainState state)
+    : folder_(std::move(folder)), manifest_(std::move(manifest)), state_(std::move(state)) {}
+
+const LoadedCheckpoint::OpenFile& LoadedCheckpoint::file(int rank) {
   constexpr std::size_t kMaxOpen = 64;
-  const auto found = open.find(rank);
-  if (found != open.end()) return found->second;
-  if (open.size() == kMaxOpen) open.clear();
-  OpenFile opened = {.file = folder.open_file(rank_file_name(rank, manifest.world()))};
+  const auto found = open_.find(rank);
+  if (found != open_.end()) return found->second;
+  if (open_.size() == kMaxOpen) open_.clear();
+  OpenFile opened = {.file = folder_.open_file(rank_file_name(rank, manifest_.world()))};
   std::array<std::byte, 8> length;
   opened.file.read_at(0, length);
   opened.data_start = 8 + std::bit_cast<std::uint64_t>(length);
@@ -82,34 +80,24 @@ const LoadedCheckpoint::Impl::OpenFile& LoadedCheckpoint::Impl::file(int rank) {
     refuse_format(opened.file.path() + ": changed since it was verified", {}, {},
                   "see what else writes to it, and start again");
   }
-  return open.emplace(rank, std::move(opened)).first->second;
+  return open_.emplace(rank, std::move(opened)).first->second;
 }
-
-LoadedCheckpoint::LoadedCheckpoint(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-LoadedCheckpoint::LoadedCheckpoint(LoadedCheckpoint&&) noexcept = default;
-LoadedCheckpoint& LoadedCheckpoint::operator=(LoadedCheckpoint&&) noexcept = default;
-LoadedCheckpoint::~LoadedCheckpoint() = default;
-
-const std::string& LoadedCheckpoint::path() const { return impl_->folder.path(); }
-const TrainState& LoadedCheckpoint::state() const { return impl_->state; }
-int LoadedCheckpoint::saved_world() const { return impl_->manifest.world(); }
-bool LoadedCheckpoint::has(const std::string& name) const { return impl_->manifest.tensors.contains(name); }
 
 std::vector<TensorSpec> LoadedCheckpoint::tensors() const {
   std::vector<TensorSpec> specs;
-  for (const auto& [name, tensor] : impl_->manifest.tensors) specs.push_back({name, tensor.dtype, tensor.shape});
+  for (const auto& [name, tensor] : manifest_.tensors) specs.push_back({name, tensor.dtype, tensor.shape});
   return specs;
 }
 
 std::vector<std::string> LoadedCheckpoint::small_files() const {
   std::vector<std::string> names;
-  for (const auto& [name, file] : impl_->manifest.small_files) names.push_back(name);
+  for (const auto& [name, file] : manifest_.small_files) names.push_back(name);
   return names;
 }
 
 std::string LoadedCheckpoint::read_small_file(const std::string& name) const {
   const FaultScope scope("load.tensor");
-  return megalith::read_small_file(impl_->folder, impl_->manifest, name);
+  return megalith::read_small_file(folder_, manifest_, name);
 }
 
 void LoadedCheckpoint::check_tensors(std::span<const TensorSpec> wanted) const {
@@ -118,15 +106,15 @@ void LoadedCheckpoint::check_tensors(std::span<const TensorSpec> wanted) const {
   for (const TensorSpec& spec : wanted) {
     names.insert(spec.name);
     kinds.insert(kind_of(spec.name));
-    const auto found = impl_->manifest.tensors.find(spec.name);
-    if (found == impl_->manifest.tensors.end()) {
+    const auto found = manifest_.tensors.find(spec.name);
+    if (found == manifest_.tensors.end()) {
       missing.push_back(spec.name);
     } else if (found->second.dtype != spec.dtype || !(found->second.shape == spec.shape)) {
       different.push_back(fmt::format("{} (expected {}, got {})", spec.name, describe(spec.dtype, spec.shape),
                                       describe(found->second.dtype, found->second.shape)));
     }
   }
-  for (const auto& [name, tensor] : impl_->manifest.tensors) {
+  for (const auto& [name, tensor] : manifest_.tensors) {
     if (kinds.contains(kind_of(name)) && !names.contains(name)) extra.push_back(name);
   }
   if (missing.empty() && extra.empty() && different.empty()) return;
@@ -143,8 +131,8 @@ void LoadedCheckpoint::check_tensors(std::span<const TensorSpec> wanted) const {
 
 void LoadedCheckpoint::read(const std::string& name, const Slice& slice, std::span<std::byte> out) {
   const FaultScope scope("load.tensor");
-  const auto found = impl_->manifest.tensors.find(name);
-  if (found == impl_->manifest.tensors.end()) {
+  const auto found = manifest_.tensors.find(name);
+  if (found == manifest_.tensors.end()) {
     refuse_format(path() + ": no tensor " + printable(name), {}, {},
                   "use the model flags it was saved with (see config in state.json)");
   }
@@ -158,16 +146,16 @@ void LoadedCheckpoint::read(const std::string& name, const Slice& slice, std::sp
   for (const ManifestChunk& chunk : tensor.chunks) {
     RunCopier copier(common_runs(tensor.shape, chunk.slice, slice), item, out);
     if (!copier.any()) continue;
-    const Impl::OpenFile& file = impl_->file(chunk.file);
+    const OpenFile& from = file(chunk.file);
     Hasher hasher;
     // The whole chunk is read even where a part is wanted: only so can its hash tell whether that part is right.
-    const std::uint64_t begin = file.data_start + chunk.begin;
-    read_blocks(file.file, begin, begin + chunk.bytes, [&](std::uint64_t offset, std::span<const std::byte> block) {
+    const std::uint64_t begin = from.data_start + chunk.begin;
+    read_blocks(from.file, begin, begin + chunk.bytes, [&](std::uint64_t offset, std::span<const std::byte> block) {
       hasher.update(block);
       copier.take(offset, block);
     });
     if (hasher.digest() != chunk.hash) {
-      refuse_format(fmt::format("{}: tensor {} {}", file.file.path(), name, to_string(chunk.slice)),
+      refuse_format(fmt::format("{}: tensor {} {}", from.file.path(), name, to_string(chunk.slice)),
                     "XXH3-128 " + to_hex(chunk.hash), to_hex(hasher.digest()) + " (the file is damaged)",
                     "load another checkpoint or a copy of this one");
     }
