@@ -101,33 +101,36 @@ bool RunCheckpoints::save(const TrainState& state) {
   const Clock::time_point start = Clock::now();
   finish(state.step);  // there is one copy of the state
   if (cannot_save()) return false;
-  const SaveCheckpoint request{.rank = rank_,
-                               .world = world_,
-                               .state = state,
-                               .directory = checkpoint.save,
-                               .files = &setup_.files,
-                               .keep_last = static_cast<int>(checkpoint.keep_last),
-                               .history = &history_,
-                               .observer = observer_,
-                               .hold = hold_folder_};
+  SaveRequest request{.directory = checkpoint.save,
+                      .state = state,
+                      .shards = {},
+                      .files = &setup_.files,
+                      .keep_last = static_cast<int>(checkpoint.keep_last),
+                      .history = &history_,
+                      .ranks = &world_,
+                      .observer = observer_,
+                      .hold = hold_folder_};
   bool saved = true;
   if (async_) {
-    async_->begin(request);
+    async_->begin(std::move(request));
     async_stall_ = seconds_since(start);
   } else {
-    saved = end(save_training_checkpoint(request), state.step, "");
+    saved = end(save_training_checkpoint(rank_, std::move(request)));
   }
   stall_ = seconds_since(start);
   return saved;
 }
 
-bool RunCheckpoints::end(const SaveResult& result, std::int64_t step, const std::string& how) {
+bool RunCheckpoints::end(const SaveResult& result) {
   if (result.saved) {
-    last_saved_ = step;
+    last_saved_ = result.step;
     failed_in_row_ = 0;
     if (!is_main()) return true;
+    const std::string beside = async_ ? fmt::format(" beside the steps; stall {:.1f} ms, copy {:.1f} ms",
+                                                    1e3 * async_stall_, 1e3 * async_->copy_seconds())
+                                      : "";
     log_info(fmt::format("saved {} ({:.1f} MB in {:.2f} s{})", result.path, static_cast<double>(result.bytes) * 1e-6,
-                         result.seconds, how));
+                         result.seconds, beside));
     if (!result.message.empty()) log_warning(fmt::format("{} is saved, but {}", result.path, result.message));
     return true;
   }
@@ -136,7 +139,7 @@ bool RunCheckpoints::end(const SaveResult& result, std::int64_t step, const std:
   problem_ = result.message;
   if (!is_main()) return false;
   const std::int64_t most = setup_.options.checkpoint.max_failed_saves;
-  log_warning(fmt::format("checkpoint of step {} was not saved ({} failed in a row{}): {}", step, failed_in_row_,
+  log_warning(fmt::format("checkpoint of step {} was not saved ({} failed in a row{}): {}", result.step, failed_in_row_,
                           most == 0 ? "" : fmt::format(", {} end the run", most), result.message));
   return false;
 }
@@ -154,28 +157,24 @@ std::string RunCheckpoints::failure(std::int64_t step) const {
       last_saved_ < 0 ? "none" : fmt::format("step {}", last_saved_), problem_);
 }
 
-bool RunCheckpoints::end(const AsyncSave::Finished& over) {
-  return end(
-      over.save, over.step,
-      fmt::format(" beside the steps; stall {:.1f} ms, copy {:.1f} ms", 1e3 * async_stall_, 1e3 * over.copy_seconds));
-}
-
 void RunCheckpoints::poll() {
   if (!async_) return;
-  if (const std::optional<AsyncSave::Finished> over = async_->poll()) end(*over);
+  if (const std::optional<SaveResult> over = async_->poll()) end(*over);
 }
 
 bool RunCheckpoints::finish(std::int64_t step) {
   if (!async_ || !async_->pending()) return true;
-  if (const std::optional<AsyncSave::Finished> over = async_->poll()) return end(*over);
-  const Clock::time_point start = Clock::now();
-  const AsyncSave::Finished over = async_->wait();
-  if (over.step != step) {
-    ++waited_for_;
-    if (is_main())
-      log_info(fmt::format("waited {:.1f} ms for the checkpoint of step {}", 1e3 * seconds_since(start), over.step));
+  std::optional<SaveResult> over = async_->poll();
+  if (!over) {
+    const Clock::time_point start = Clock::now();
+    over = async_->wait();
+    if (over->step != step) {
+      ++waited_for_;
+      if (is_main())
+        log_info(fmt::format("waited {:.1f} ms for the checkpoint of step {}", 1e3 * seconds_since(start), over->step));
+    }
   }
-  return end(over);
+  return end(*over);
 }
 
 }  // namespace megalith

@@ -194,27 +194,18 @@ std::vector<WrittenShard> shards_to_write(const Rank& rank) {
   return mine;
 }
 
-SaveResult save_training_checkpoint(const SaveCheckpoint& request) {
-  request.rank.buckets.gatherer->wait_for_all();
-  std::vector<Shard> mine;
+SaveResult save_training_checkpoint(Rank& rank, SaveRequest request) {
+  rank.buckets.gatherer->wait_for_all();
   std::vector<std::vector<std::byte>> host;
-  Stream& stream = request.rank.streams.compute;
-  for (WrittenShard& written : shards_to_write(request.rank)) {
+  Stream& stream = rank.streams.compute;
+  for (WrittenShard& written : shards_to_write(rank)) {
     host.emplace_back(written.tensor.bytes());
     copy_to_host(stream, host.back().data(), written.tensor.data, host.back().size());
-    mine.push_back(std::move(written.shard));
-    mine.back().data = host.back();
+    request.shards.push_back(std::move(written.shard));
+    request.shards.back().data = host.back();
   }
   stream.synchronize();
-  return save_checkpoint({.directory = request.directory,
-                          .state = request.state,
-                          .shards = std::move(mine),
-                          .files = request.files,
-                          .keep_last = request.keep_last,
-                          .history = request.history,
-                          .ranks = &request.world,
-                          .observer = request.observer,
-                          .hold = request.hold});
+  return save_checkpoint(request);
 }
 
 void load_tensors(const LoadTarget& target, LoadedCheckpoint& checkpoint, LoadScope scope) {

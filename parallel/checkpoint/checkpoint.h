@@ -78,6 +78,7 @@ struct SaveRequest {
 
 struct SaveResult {
   bool saved = false;
+  std::int64_t step = 0;   // of the request
   std::string message;     // why it failed; or, when saved, what went wrong after the commit; the same on all ranks
   std::string path;        // of the checkpoint, when saved
   std::int64_t bytes = 0;  // of tensor data over all ranks

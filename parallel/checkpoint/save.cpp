@@ -339,7 +339,7 @@ SaveResult Saver::failed(std::string problem) {
     if (!left.empty()) problem += "; and the temporary directory stays: " + left;
   }
   add_problem(problem, troubles_);  // rank 0 alone has any
-  return {.saved = false, .message = ranks_.host_broadcast(problem, 0)};
+  return {.saved = false, .step = request_.state.step, .message = ranks_.host_broadcast(problem, 0)};
 }
 
 SaveResult Saver::run() {
@@ -369,7 +369,7 @@ SaveResult Saver::run() {
     return failed(failure.problem);
   }
   fault_point("save.committed");
-  SaveResult result = {.saved = true, .path = request_.directory + "/" + name_};
+  SaveResult result = {.saved = true, .step = request_.state.step, .path = request_.directory + "/" + name_};
   result.message = ranks_.host_broadcast(first() ? after_commit() : "", 0);
   std::int64_t bytes = 0;
   for (const Shard* shard : shards_) bytes += static_cast<std::int64_t>(shard->data.size());
