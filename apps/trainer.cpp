@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "apps/flags.h"
@@ -35,13 +36,11 @@ void check_gpu_memory(const MemoryUse& planned) {
   const CudaMemory memory = cuda_memory();
   if (planned.total() <= memory.free) return;
   const auto gib = [](std::size_t bytes) { return static_cast<double>(bytes) / (1 << 30); };
-  std::vector<std::pair<std::size_t, std::string>> owners = {{planned.arena, "activations and temporaries"}};
-  for (int c = 0; c < kNumMemoryCategories; ++c)
-    owners.emplace_back(planned.persistent[static_cast<std::size_t>(c)], name_of(static_cast<MemoryCategory>(c)));
-  std::sort(owners.rbegin(), owners.rend());
+  constexpr std::size_t kShown = 4;
+  const auto owners = planned.owners();
   std::string list;
-  for (std::size_t i = 0; i < 4 && owners[i].first > 0; ++i)
-    list += fmt::format("{}{} {:.2f}", i == 0 ? "" : ", ", owners[i].second, gib(owners[i].first));
+  for (const auto& [bytes, owner] : std::span(owners).first(kShown))
+    if (bytes > 0) list += fmt::format("{}{} {:.2f}", list.empty() ? "" : ", ", owner, gib(bytes));
   fail({.code = ExitCode::kOutOfMemory,
         .subject = "memory of the GPU",
         .expected = fmt::format("a run of at most {:.2f} GiB, free of {:.2f}", gib(memory.free), gib(memory.total)),
@@ -93,7 +92,7 @@ void Trainer::build(Communicator& host_world) {
   std::size_t limit = on_cpu ? memory_limit(world_) : 0;  // a GPU says itself when it is full
   if (on_cpu && saves_async)
     limit = std::max(limit, setup_.plans.checkpoint_staging + 1) - setup_.plans.checkpoint_staging;
-  if (!on_cpu) on_all_ranks(world_, [&] { check_gpu_memory(memory_use(setup_.plans, setup_.planned_persistent)); });
+  if (!on_cpu) on_all_ranks(world_, [&] { check_gpu_memory(memory_use(setup_.plans)); });
   on_all_ranks(world_, [&] {  // the groups are made before anything can fail
     rank_ = build_rank(options(), setup_.config, options().train.device, mesh_, instruments_.of_streams(), limit);
     step_ = std::make_unique<Step>(*rank_);
@@ -103,8 +102,6 @@ void Trainer::build(Communicator& host_world) {
   });
   samples_ = std::make_unique<StepSamples>(options(), setup_.config, mesh_, setup_.data);
 }
-
-Trainer::~Trainer() = default;
 
 bool Trainer::evaluates_after(std::int64_t step) const {
   const TrainingOptions& train = options().train;
@@ -123,13 +120,8 @@ void Trainer::explain_skip() {
   if (problem) failure_.data = problem;
 }
 
-bool Trainer::over_budget() {
-  failure_.message = instruments_.guard.over_budget(state_);
-  return !failure_.message.empty();
-}
-
-bool Trainer::replicas_differ() {
-  failure_.message = instruments_.guard.difference_of_replicas(*rank_, state_.step);
+bool Trainer::ends_for(std::string problem) {
+  failure_.message = std::move(problem);
   return !failure_.message.empty();
 }
 
@@ -143,7 +135,7 @@ void Trainer::start_step() {
   };
   for (bool started = false; !started;) {
     explain_skip();
-    if (over_budget()) return;
+    if (ends_for(instruments_.guard.over_budget(state_))) return;
     started = step_->train(samples_->next(), previous_updated);
   }
   ++state_.step;
@@ -204,11 +196,6 @@ bool Trainer::should_stop() {
   return true;
 }
 
-ExitCode Trainer::end_for_saves() {
-  failure_.message = checkpoints_->failure(state_.step);
-  return ExitCode::kFileIo;
-}
-
 // Every sample was read before its files were found unchanged, so the steps so far are right.
 ExitCode Trainer::end_for_data(bool saved) {
   const bool saves = !options().checkpoint.save.empty() && progress_.started > 0;
@@ -220,7 +207,14 @@ ExitCode Trainer::end_for_data(bool saved) {
 }
 
 ExitCode Trainer::run() {
-  const ExitCode code = run_steps();
+  ExitCode code = ExitCode::kOk;
+  {
+    const AbortOnUnwind guard(world_);  // a rank that fails must not leave its streams, or its peers, waiting
+    code = step_loop();
+    checkpoints_->finish(state_.step);
+  }
+  if (checkpoints_->failed() > 0 && is_main())
+    log_warning(counted(checkpoints_->failed(), "checkpoint") + " could not be saved");
   step_->wait_for_parameters();
   while (instruments_.window.under_way() && step_->pending() > 0) finish_step(false);
   instruments_.window.finish();
@@ -229,17 +223,9 @@ ExitCode Trainer::run() {
   return code;
 }
 
-ExitCode Trainer::run_steps() {
-  const AbortOnUnwind guard(world_);  // a rank that fails must not leave its streams, or its peers, waiting
-  const ExitCode code = step_loop();
-  checkpoints_->finish(state_.step);
-  if (checkpoints_->failed() > 0 && is_main())
-    log_warning(counted(checkpoints_->failed(), "checkpoint") + " could not be saved");
-  return code;
-}
-
 ExitCode Trainer::step_loop() {
   ExitCode code = ExitCode::kOk;
+  NumericsGuard& guard = instruments_.guard;
   const TrainingOptions& train = options().train;
   const bool trains = !train.skip_train && state_.step < train.train_iters;
   if (train.skip_train) {
@@ -254,9 +240,8 @@ ExitCode Trainer::step_loop() {
     pass_window();
     start_step();
     if (!failure_.message.empty()) return ExitCode::kNumeric;
-    if (instruments_.guard.found_hazards())
-      return ExitCode::kInternal;  // before anything is done with numbers that raced
-    instruments_.guard.check_calls(*rank_);
+    if (guard.found_hazards()) return ExitCode::kInternal;  // before anything is done with numbers that raced
+    guard.check_calls(*rank_);
     checkpoints_->poll();
     const bool last = state_.step == train.train_iters;
     const std::int64_t interval = options().checkpoint.save_interval;
@@ -271,11 +256,15 @@ ExitCode Trainer::step_loop() {
     while (step_->pending() > may_run) finish_step(evaluates && step_->pending() == 1);
     explain_skip();
     stops = stops || failure_.data;  // that the evaluation met
-    if (over_budget() || (compares && replicas_differ())) return ExitCode::kNumeric;
+    if (ends_for(guard.over_budget(state_))) return ExitCode::kNumeric;
+    if (compares && ends_for(guard.difference_of_replicas(*rank_, state_.step))) return ExitCode::kNumeric;
     bool saved = true;
     if (saves) saved = checkpoints_->save(state_);
     if (last || stops) saved = checkpoints_->finish(state_.step) && saved;
-    if ((saves || last || stops) && checkpoints_->cannot_save()) return end_for_saves();
+    if ((saves || last || stops) && checkpoints_->cannot_save()) {
+      failure_.message = checkpoints_->failure(state_.step);
+      return ExitCode::kFileIo;
+    }
     if (last && !saved) code = ExitCode::kFileIo;  // the run's result is lost
     if (stops) {
       saved = checkpoints_->save(state_);
@@ -286,7 +275,7 @@ ExitCode Trainer::step_loop() {
       break;
     }
   }
-  if (instruments_.guard.found_hazards()) return ExitCode::kInternal;  // of an evaluation or a checkpoint
+  if (guard.found_hazards()) return ExitCode::kInternal;  // of an evaluation or a checkpoint
   // Also one that came too late to end this run. An evaluation may run beside the training that it is meant for.
   if (is_main() && !train.skip_train && stop_file_.exists()) stop_file_.remove();
   return code;
