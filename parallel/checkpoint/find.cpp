@@ -7,7 +7,7 @@
 #include "core/base/fault.h"
 #include "core/base/log.h"
 #include "parallel/checkpoint/attempt.h"
-#include "parallel/checkpoint/branch.h"
+#include "parallel/checkpoint/folder.h"
 #include "parallel/checkpoint/verify.h"
 #include "parallel/comm/on_all_ranks.h"
 #include "parallel/comm/single_communicator.h"

@@ -12,10 +12,7 @@
 #include "core/checkpoint/printable.h"
 #include "core/checkpoint/safetensors.h"
 #include "parallel/checkpoint/attempt.h"
-#include "parallel/checkpoint/branch.h"
-#include "parallel/checkpoint/checkpoint.h"
-#include "parallel/checkpoint/manifest.h"
-#include "parallel/checkpoint/retention.h"
+#include "parallel/checkpoint/folder.h"
 #include "parallel/comm/single_communicator.h"
 
 namespace megalith {
