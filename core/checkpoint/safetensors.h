@@ -40,12 +40,8 @@ struct SafetensorsHeader {
   std::uint64_t data_start = 0;  // offset of the data in the file
 };
 
-std::string_view safetensors_name(DType dtype);  // "F32", "BF16", "F64", "I32", "I64", "U8"
-std::optional<DType> dtype_from_safetensors(std::string_view name);
-
-// Our dtype of an entry. Fails (kFormat) for those the format knows and this program does not compute with (F16, U32,
-// BOOL, ...), naming file and tensor.
-DType dtype_of(const SafetensorsEntry& entry, const std::string& path);
+std::string_view safetensors_name(DType dtype);                      // "F32", "BF16", "F64", "I32", "I64", "U8"
+std::optional<DType> dtype_from_safetensors(std::string_view name);  // none: of the format, or of none, but not ours
 
 // Refuses with kFormat: a header longer than 100,000,000 bytes or than the file, that does not start with '{' or is not
 // strict JSON (strict_json.h), a name longer than 1 KiB, more than 1 M tensors or 8 dims, an unknown key or dtype, a

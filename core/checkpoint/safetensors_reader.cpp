@@ -100,12 +100,6 @@ std::optional<DType> dtype_from_safetensors(std::string_view name) {
   return std::nullopt;
 }
 
-DType dtype_of(const SafetensorsEntry& entry, const std::string& path) {
-  if (const auto dtype = dtype_from_safetensors(entry.dtype)) return *dtype;
-  refuse_format(fmt::format("{}: tensor {}", path, printable(entry.name)), "dtype F32, BF16, F64, I32, I64 or U8",
-                entry.dtype, "convert the tensor first");
-}
-
 SafetensorsHeader parse_safetensors_header(std::string_view header, std::uint64_t data_bytes, const std::string& path) {
   if (header.empty() || header.front() != '{') refuse(path, "the header does not start with '{'");
   SafetensorsHeader out;

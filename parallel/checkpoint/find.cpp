@@ -24,7 +24,7 @@ struct Candidate {
 // Rank 0's list of checkpoints, newest first, and why those before the current one were passed over.
 class Candidates {
  public:
-  explicit Candidates(const LoadRequest& request) : request_(request) {}
+  Candidates(const LoadRequest& request, CheckpointHistory& history) : request_(request), history_(history) {}
 
   // Throws Error where none is left of those that there are.
   Candidate next() {
@@ -55,9 +55,9 @@ class Candidates {
     if (!Directory::exists(request_.directory)) return;
     const FaultScope scope("load.root");
     const Directory root = Directory::open(request_.directory, request_.observer);
-    if (request_.history != nullptr) request_.history->meet(request_.directory, root.identity());
+    history_.meet(request_.directory, root.identity());
     const FaultScope manifest_scope("load.manifest");
-    const std::vector<Kin> all = list_checkpoints(root, request_.history);
+    const std::vector<Kin> all = list_checkpoints(root, history_);
     if (!request_.step) return choose(all);
     const std::string wanted = checkpoint_name(*request_.step);
     for (const Kin& kin : all) {
@@ -89,8 +89,7 @@ class Candidates {
     }
     if (!left_.empty())
       log_warning(
-          fmt::format("{}: passed over, since they do not lead to {}, which was saved last: {}; --ckpt-step "
-                      "loads them",
+          fmt::format("{}: passed over, since they do not lead to {}, which was saved last: {}; --ckpt-step loads them",
                       request_.directory, head->name(), left_));
   }
 
@@ -121,6 +120,7 @@ class Candidates {
   }
 
   const LoadRequest& request_;
+  CheckpointHistory& history_;
   bool listed_ = false;
   std::vector<std::string> names_;
   std::size_t at_ = 0;
@@ -137,7 +137,9 @@ std::optional<LoadedCheckpoint> find_checkpoint(const LoadRequest& request) {
   Communicator& ranks = request.ranks == nullptr ? alone : *request.ranks;
   const bool first = ranks.rank() == 0;
   fault_point("load.begin");
-  Candidates candidates(request);
+  CheckpointHistory own;
+  CheckpointHistory& history = request.history == nullptr ? own : *request.history;
+  Candidates candidates(request, history);
   while (true) {
     Candidate next;
     on_all_ranks(ranks, [&] {
@@ -164,10 +166,8 @@ std::optional<LoadedCheckpoint> find_checkpoint(const LoadRequest& request) {
       found.emplace(std::move(folder), std::move(read), std::move(state));
     });
     if (problem.empty()) {
-      if (request.history != nullptr) {
-        request.history->verified.insert(name);
-        request.history->add(id);
-      }
+      history.verified.insert(name);
+      history.add(id);
       return found;
     }
     if (first) candidates.reject(problem);

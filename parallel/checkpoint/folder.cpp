@@ -86,15 +86,12 @@ std::vector<std::string> checkpoint_names(const Directory& root) {
   return names;
 }
 
-std::vector<Kin> list_checkpoints(const Directory& root, CheckpointHistory* history) {
+std::vector<Kin> list_checkpoints(const Directory& root, CheckpointHistory& history) {
   std::vector<Kin> all;
   for (const std::string& name : checkpoint_names(root)) {
-    if (history != nullptr && history->known.contains(name)) {
-      all.push_back(history->known.at(name));
-      continue;
-    }
-    all.push_back(read_kin(root, name));
-    if (history != nullptr && all.back().problem.empty()) history->known.emplace(name, all.back());
+    const auto known = history.known.find(name);
+    all.push_back(known == history.known.end() ? read_kin(root, name) : known->second);
+    if (all.back().problem.empty()) history.known.emplace(name, all.back());
   }
   return all;
 }

@@ -15,7 +15,7 @@ namespace megalith {
 
 // All checkpoints of a folder, the latest step first. Only manifests are read, and not those that `history` knows.
 std::vector<std::string> checkpoint_names(const Directory& root);
-std::vector<Kin> list_checkpoints(const Directory& root, CheckpointHistory* history);
+std::vector<Kin> list_checkpoints(const Directory& root, CheckpointHistory& history);
 
 // The one that was saved last; older programs did not count, and theirs go by their step. Null: none can be read.
 const Kin* saved_last(const std::vector<Kin>& all);

@@ -147,7 +147,7 @@ void Saver::prune_ahead() {
   if (request_.history == nullptr) {
     names = checkpoint_names(*root_);
   } else if (history_.parent) {
-    const std::vector<Kin> all = list_checkpoints(*root_, &history_);
+    const std::vector<Kin> all = list_checkpoints(*root_, history_);
     if (const Kin* parent = find_kin(all, *history_.parent)) names = branch_of(all, *parent).live;
   }
   add_problem(troubles_,
@@ -190,7 +190,7 @@ void Saver::prepare(const std::vector<std::string>& parts) {
   if (request_.history != nullptr) {
     const FaultScope scope("save.branch");
     std::int64_t last = 0, unknown = 0;
-    const std::vector<Kin> all = list_checkpoints(*root_, request_.history);
+    const std::vector<Kin> all = list_checkpoints(*root_, history_);
     history_.find_parent(all);
     for (const Kin& kin : all) {
       last = std::max(last, kin.lineage ? kin.lineage->serial : 0);
@@ -299,7 +299,7 @@ void Saver::sort_out() {
     history_.known[name_] = mine;
     {
       const FaultScope scope("save.branch");
-      const std::vector<Kin> all = list_checkpoints(*root_, &history_);
+      const std::vector<Kin> all = list_checkpoints(*root_, history_);
       const Kin* head = find_kin(all, mine.id);
       if (head == nullptr)
         fail({.code = ExitCode::kFileIo, .subject = root_->path() + ": " + name_ + " is gone", .show_place = false});

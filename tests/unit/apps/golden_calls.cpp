@@ -270,10 +270,6 @@ void add_files(Calls& calls) {
     parse_safetensors_header(w.at(0), std::stoull(w.at(1)), "m.safetensors");
   };
   calls["safetensors.file"] = [](const Words& w) { read_safetensors_header(Directory::open(".").open_file(w.at(0))); };
-  calls["safetensors.dtype"] = [](const Words& w) {
-    const SafetensorsHeader header = parse_safetensors_header(w.at(0), std::stoull(w.at(1)), "m.safetensors");
-    dtype_of(header.entries.at(0), "m.safetensors");
-  };
   calls["manifest"] = [](const Words& w) { manifest_from_text(w.at(0), "manifest.json"); };
   // A manifest whose hash fits whatever its body says.
   calls["manifest.sealed"] = [](const Words& w) {
