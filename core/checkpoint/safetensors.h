@@ -67,8 +67,7 @@ class SafetensorsWriter {
   struct Written {
     std::uint64_t file_bytes = 0;
     Hash128 file_hash;
-    std::vector<std::uint64_t> entry_begin;  // from the start of the data
-    std::vector<std::uint64_t> entry_bytes;
+    std::vector<std::uint64_t> entry_begin;  // from the start of the data; and the end of the last
     std::vector<Hash128> entry_hash;
   };
 
@@ -85,8 +84,8 @@ class SafetensorsWriter {
   File& file_;
   std::vector<Entry> entries_;
   Written written_;
-  std::size_t current_ = 0;     // entry being written
-  std::uint64_t in_entry_ = 0;  // bytes of it so far
+  std::size_t current_ = 0;  // entry being written
+  std::uint64_t at_ = 0;     // bytes of data so far
   Hasher file_hasher_;
   Hasher entry_hasher_;
 };
