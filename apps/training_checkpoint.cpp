@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <span>
 
@@ -16,9 +17,7 @@ namespace {
 
 // One logical tensor of one kind on the device.
 struct Item {
-  std::string name;
-  Shape global_shape;
-  Slice slice;
+  Shard shard;           // without data
   Tensor tensor;         // contiguous; of numel 0 where all of the slice is padding
   bool saved = true;     // by the ranks that hold what this one holds; others save the copies
   bool sharded = false;  // this data-parallel rank alone holds it
@@ -28,12 +27,12 @@ struct Item {
 // all columns are here, else boxes.
 void add_cut(const Item& item, const FlatShard::Range& held, const Tensor& flat, std::vector<Item>& items) {
   if (held.size() == 0) return;
-  const Slice& whole = item.slice;
+  const Slice& whole = item.shard.slice;
   Shape shape;
-  for (std::size_t d = 0; d < whole.start.size(); ++d) shape.push_back(whole.stop[d] - whole.start[d]);
+  for (const std::int64_t extent : whole.extents()) shape.push_back(extent);
   const std::int64_t columns = shape.rank() > 1 ? shape[1] : 1;
   std::vector<Slice> pieces;
-  if (shape.rank() < 2 || columns == item.global_shape[1]) {
+  if (shape.rank() < 2 || columns == item.shard.shape[1]) {
     const std::int64_t first = whole.start[0] * columns;
     pieces = {Slice::range(first + held.begin, first + held.end)};
   } else {
@@ -50,7 +49,7 @@ void add_cut(const Item& item, const FlatShard::Range& held, const Tensor& flat,
     items.push_back(item);
     items.back().tensor = flat.slice(0, at, piece.numel());
     at += piece.numel();
-    items.back().slice = std::move(piece);
+    items.back().shard.slice = std::move(piece);
   }
 }
 
@@ -76,9 +75,11 @@ std::vector<Item> items_of(const ParameterStore& parameters, const AdamWOptimize
             slice.start[1] = part.global_column;
             slice.stop[1] = part.global_column + live.size(1);
           }
-          const Item item{.name = shard_name(kind, part.name),
-                          .global_shape = part.global_shape,
-                          .slice = std::move(slice),
+          const Item item{.shard = {.name = shard_name(kind, part.name),
+                                    .dtype = flat.dtype,
+                                    .shape = part.global_shape,
+                                    .slice = std::move(slice),
+                                    .data = {}},
                           .tensor = {},
                           .saved = part.counted && !parameter->is_copy,
                           .sharded = sharded};
@@ -120,7 +121,7 @@ DType stored_dtype(const std::string& name, DType dtype, const Stored& stored) {
 std::vector<TensorSpec> specs_of(const ParameterStore& parameters, const std::vector<Item>& items,
                                  const Stored& stored) {
   std::map<std::string_view, DType> kinds;
-  for (const Item& item : items) kinds.emplace(kind_of(item.name), item.tensor.dtype);
+  for (const Item& item : items) kinds.emplace(kind_of(item.shard.name), item.shard.dtype);
   std::vector<TensorSpec> specs;
   for (const auto& [kind, dtype] : kinds) {
     for (const ParameterUnit& unit : parameters.units()) {
@@ -139,10 +140,10 @@ std::vector<TensorSpec> specs_of(const ParameterStore& parameters, const std::ve
 void read_converted(const Item& item, DType dtype, Stream& stream, LoadedCheckpoint& checkpoint) {
   std::vector<float> values(static_cast<std::size_t>(item.tensor.numel()));
   if (dtype == DType::kFp32) {
-    checkpoint.read(item.name, item.slice, std::as_writable_bytes(std::span(values)));
+    checkpoint.read(item.shard.name, item.shard.slice, std::as_writable_bytes(std::span(values)));
   } else {
     std::vector<bf16> narrow(values.size());
-    checkpoint.read(item.name, item.slice, std::as_writable_bytes(std::span(narrow)));
+    checkpoint.read(item.shard.name, item.shard.slice, std::as_writable_bytes(std::span(narrow)));
     std::transform(narrow.begin(), narrow.end(), values.begin(), [](bf16 x) { return to_float(x); });
   }
   upload(stream, values, item.tensor);
@@ -177,19 +178,13 @@ std::vector<WrittenShard> shards_to_write(const Rank& rank) {
   const Communicator& replicas = rank.groups.replicas;  // they share the writing of what they hold in copies
   std::vector<Item> items = items_of(*rank.model.gpt.parameters, &rank.optimizer.adamw);
   std::erase_if(items, [](const Item& item) { return !item.saved || item.tensor.numel() == 0; });
-  std::stable_partition(items.begin(), items.end(), [](const Item& item) { return !item.sharded; });
-  std::vector<Shard> shards;
-  std::size_t shared = 0;
-  for (const Item& item : items) {
-    shards.push_back(
-        {.name = item.name, .dtype = item.tensor.dtype, .shape = item.global_shape, .slice = item.slice, .data = {}});
-    shared += item.sharded ? 0 : 1;
-  }
-  std::vector<int> writers = assign_writers(std::span(shards).first(shared), replicas.size());
-  writers.resize(shards.size(), replicas.rank());
+  const auto own = std::stable_partition(items.begin(), items.end(), [](const Item& item) { return !item.sharded; });
+  std::vector<Shard> shared;
+  std::transform(items.begin(), own, std::back_inserter(shared), [](const Item& item) { return item.shard; });
+  const std::vector<int> writers = assign_writers(shared, replicas.size());
   std::vector<WrittenShard> mine;
   for (std::size_t i = 0; i < items.size(); ++i) {
-    if (writers[i] == replicas.rank()) mine.push_back({std::move(shards[i]), items[i].tensor});
+    if (items[i].sharded || writers[i] == replicas.rank()) mine.push_back({std::move(items[i].shard), items[i].tensor});
   }
   return mine;
 }
@@ -218,13 +213,13 @@ void load_tensors(const LoadTarget& target, LoadedCheckpoint& checkpoint, LoadSc
   checkpoint.check_tensors(specs_of(is_part ? *target.all_parameters : target.parameters, items, stored));
   for (const Item& item : items) {
     if (item.tensor.numel() == 0) continue;
-    const DType dtype = stored_dtype(item.name, item.tensor.dtype, stored);
-    if (dtype != item.tensor.dtype) {
+    const DType dtype = stored_dtype(item.shard.name, item.shard.dtype, stored);
+    if (dtype != item.shard.dtype) {
       read_converted(item, dtype, stream, checkpoint);
       continue;
     }
     std::vector<std::byte> host(item.tensor.bytes());
-    checkpoint.read(item.name, item.slice, host);
+    checkpoint.read(item.shard.name, item.shard.slice, host);
     copy_from_host(stream, item.tensor.data, host.data(), host.size());
     stream.synchronize();
   }
