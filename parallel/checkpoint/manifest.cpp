@@ -139,8 +139,8 @@ std::size_t json_values(const Manifest& manifest) {
   return values;
 }
 
-// The text before the hash of itself, which must fit.
-std::string_view checked_body(std::string_view text, const std::string& subject) {
+// The text before the hash of itself, which must fit and is returned too.
+std::string_view checked_body(std::string_view text, const std::string& subject, Hash128& hash) {
   const std::size_t tail = kTailStart.size() + kHexDigits + kTailEnd.size();
   if (text.size() > kMaxJsonBytes || text.size() < tail || !text.ends_with(kTailEnd) ||
       text.substr(text.size() - tail, kTailStart.size()) != kTailStart) {
@@ -148,13 +148,10 @@ std::string_view checked_body(std::string_view text, const std::string& subject)
   }
   const std::string_view body = text.substr(0, text.size() - tail);
   const std::string_view stored = text.substr(body.size() + kTailStart.size(), kHexDigits);
-  const std::string hash = to_hex(hash_of(body));
-  if (stored != hash) refuse_format(subject, "hash " + std::string(stored), hash + " (the file is damaged)");
+  hash = hash_of(body);
+  if (stored != to_hex(hash))
+    refuse_format(subject, "hash " + std::string(stored), to_hex(hash) + " (the file is damaged)");
   return body;
-}
-
-Hash128 own_hash(std::string_view text) {
-  return hash_from_hex(text.substr(text.size() - kTailEnd.size() - kHexDigits, kHexDigits)).value();
 }
 
 json to_json(const Lineage& lineage, std::int64_t step) {
@@ -204,7 +201,8 @@ std::string to_text(const Manifest& manifest) {
 }
 
 Manifest manifest_from_text(std::string_view text, const std::string& subject) {
-  checked_body(text, subject);
+  Manifest manifest;
+  checked_body(text, subject, manifest.hash);
   json value = parse_strict_json(text, subject);
   JsonObject object(value, subject);
   if (const std::string format = object.text("format", 64); format != kFormat) {
@@ -215,7 +213,6 @@ Manifest manifest_from_text(std::string_view text, const std::string& subject) {
     refuse_format(subject + ": version", fmt::format("format version {}", kCheckpointVersion),
                   fmt::format("{}, written by another version of this program", version));
   }
-  Manifest manifest;
   manifest.step = object.integer("step", 0, kMaxStep);
   const std::int64_t world = object.integer("world", 1, kMaxWorld);
   read_files(object.array("files"), manifest, world, subject + ": files");
@@ -228,7 +225,6 @@ Manifest manifest_from_text(std::string_view text, const std::string& subject) {
   if (object.has("lineage"))
     manifest.lineage = read_lineage(object.member("lineage"), manifest.step, subject + ": lineage");
   object.member(std::string(kHashKey));
-  manifest.hash = own_hash(text);
   object.finish();
   if (const std::string problem = cover_problem(manifest); !problem.empty()) {
     refuse_format(subject, "each tensor covered exactly once", problem);
@@ -237,8 +233,7 @@ Manifest manifest_from_text(std::string_view text, const std::string& subject) {
 }
 
 std::optional<Lineage> lineage_from_text(std::string_view text, CheckpointId& id, const std::string& subject) {
-  const std::string_view body = checked_body(text, subject);
-  id.hash = own_hash(text);
+  const std::string_view body = checked_body(text, subject, id.hash);
   const std::size_t line = body.rfind('\n');
   if (line == std::string_view::npos || line == 0 || !body.substr(line - 1).starts_with(kLineageStart)) return {};
   const std::string place = subject + ": lineage";
