@@ -103,12 +103,6 @@ void Trainer::build(Communicator& host_world) {
   samples_ = std::make_unique<StepSamples>(options(), setup_.config, mesh_, setup_.data);
 }
 
-bool Trainer::evaluates_after(std::int64_t step) const {
-  const TrainingOptions& train = options().train;
-  return train.eval_interval > 0 && train.eval_iters > 0 &&
-         (step % train.eval_interval == 0 || step == train.train_iters);
-}
-
 void Trainer::pass_window() {
   if (!instruments_.window.changes(state_.step + 1)) return;
   while (step_->pending() > 0) finish_step(false);
@@ -183,14 +177,13 @@ void Trainer::evaluate() {
 
 bool Trainer::should_stop() {
   const TrainingOptions& train = options().train;
-  const bool interval = train.exit_interval > 0 && state_.step % train.exit_interval == 0;
   const bool late =
       train.exit_duration_in_mins > 0 && seconds_since(progress_.begun) > 60.0 * train.exit_duration_in_mins;
   const bool file = is_main() && stop_file_.exists();
   if (is_main()) samples_->check_files();
   const bool mine = stop_.requested.load(std::memory_order_relaxed) || late || file || checkpoints_->cannot_save() ||
                     samples_->failed() || failure_.data;
-  if (!world_.host_any(mine || interval)) return false;
+  if (!world_.host_any(mine || is_due(train.exit_interval))) return false;
   if (file) stop_file_.remove();
   if (!failure_.data) failure_.data = failure_of_any(world_, [this] { samples_->rethrow(); });
   return true;
@@ -244,13 +237,12 @@ ExitCode Trainer::step_loop() {
     guard.check_calls(*rank_);
     checkpoints_->poll();
     const bool last = state_.step == train.train_iters;
-    const std::int64_t interval = options().checkpoint.save_interval;
-    const bool saves = last || (interval > 0 && state_.step % interval == 0);
+    const bool saves = last || is_due(options().checkpoint.save_interval);
     if (!last) samples_->read_ahead(state_);
     const bool asked = should_stop();
     bool stops = asked && (!last || failure_.data);
-    const bool evaluates = evaluates_after(state_.step);
-    const bool compares = train.check_weight_hash_interval > 0 && state_.step % train.check_weight_hash_interval == 0;
+    const bool evaluates = train.eval_iters > 0 && train.eval_interval > 0 && (last || is_due(train.eval_interval));
+    const bool compares = is_due(train.check_weight_hash_interval);
     // The result of a step is read while the next one is computed, unless something waits for it.
     const int may_run = saves || evaluates || stops || compares ? 0 : 1;
     while (step_->pending() > may_run) finish_step(evaluates && step_->pending() == 1);

@@ -53,7 +53,7 @@ class Trainer {
   void finish_step(bool evaluating);  // waits for the oldest pending one and logs it, after an evaluation if so
   void explain_skip();
   void evaluate();
-  bool evaluates_after(std::int64_t step) const;
+  bool is_due(std::int64_t interval) const { return interval > 0 && state_.step % interval == 0; }
   bool should_stop();
   // Both set failure_, why the run ends.
   bool ends_for(std::string problem);  // false where there is none
