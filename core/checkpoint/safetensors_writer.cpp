@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <nlohmann/json.hpp>
 
 #include "core/base/error.h"
@@ -50,8 +49,8 @@ SafetensorsWriter::SafetensorsWriter(File& file, std::vector<Entry> entries,
   const std::string header = header_text(entries_, metadata);
   written_.entry_begin = offsets_of(entries_);
   require(header.size() <= kMaxSafetensorsHeader, "too many tensors for one safetensors file");
-  parse_safetensors_header(header, written_.entry_begin.back(),
-                           file.path());  // what is written must be readable by ourselves
+  // What is written must be readable by ourselves.
+  parse_safetensors_header(header, written_.entry_begin.back(), file.path());
   const std::uint64_t length = header.size();
   std::string start(sizeof(length), '\0');
   std::copy_n(reinterpret_cast<const char*>(&length), sizeof(length), start.data());

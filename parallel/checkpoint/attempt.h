@@ -19,7 +19,7 @@ inline std::string attempt(const std::function<void()>& work) {
   } catch (const std::bad_alloc&) {
     throw;
   } catch (const std::exception& error) {
-    return error.what();
+    return *error.what() == '\0' ? "unknown error" : error.what();
   }
 }
 

@@ -16,40 +16,26 @@
 namespace megalith {
 namespace {
 
-// Copies the elements that a chunk and the wanted slice have in common while the chunk's blocks come by.
-class RunCopier {
- public:
-  RunCopier(std::vector<CommonRun> runs, std::size_t item, std::span<std::byte> out)
-      : runs_(std::move(runs)), item_(item), out_(out) {}
-
-  bool any() const { return !runs_.empty(); }
-  std::size_t copied() const { return copied_; }
-
-  void take(std::uint64_t offset, std::span<const std::byte> block) {
-    const std::uint64_t end = offset + block.size();
-    for (; next_ < runs_.size(); ++next_) {
-      const CommonRun& run = runs_[next_];
-      // In bytes: the run lies at [from, to) of the chunk.
-      const std::uint64_t from = static_cast<std::uint64_t>(run.a_offset) * item_;
-      const std::uint64_t to = from + static_cast<std::uint64_t>(run.count) * item_;
-      const std::uint64_t low = std::max(from, offset);
-      const std::uint64_t high = std::min(to, end);
-      if (low < high) {
-        const std::uint64_t target = static_cast<std::uint64_t>(run.b_offset) * item_ + (low - from);
-        std::memcpy(out_.data() + target, block.data() + (low - offset), high - low);
-        copied_ += high - low;
-      }
-      if (to > end) return;
+// Copies what `runs` have of a chunk's block, which lies at `offset` in the chunk, and drops those that are done.
+// Returns the bytes.
+std::size_t copy_runs(std::span<const CommonRun>& runs, std::uint64_t item, std::uint64_t offset,
+                      std::span<const std::byte> block, std::span<std::byte> out) {
+  const std::uint64_t end = offset + block.size();
+  std::size_t copied = 0;
+  for (; !runs.empty(); runs = runs.subspan(1)) {
+    // In bytes: the run lies at [from, to) of the chunk.
+    const std::uint64_t from = static_cast<std::uint64_t>(runs.front().a_offset) * item;
+    const std::uint64_t to = from + static_cast<std::uint64_t>(runs.front().count) * item;
+    const std::uint64_t low = std::max(from, offset), high = std::min(to, end);
+    if (low < high) {
+      const std::uint64_t target = static_cast<std::uint64_t>(runs.front().b_offset) * item + (low - from);
+      std::memcpy(out.data() + target, block.data() + (low - offset), high - low);
+      copied += high - low;
     }
+    if (to > end) break;
   }
-
- private:
-  std::vector<CommonRun> runs_;
-  std::size_t next_ = 0;
-  std::uint64_t item_;
-  std::span<std::byte> out_;
-  std::size_t copied_ = 0;
-};
+  return copied;
+}
 
 std::string describe(DType dtype, const Shape& shape) { return fmt::format("{} {}", name_of(dtype), to_string(shape)); }
 
@@ -144,22 +130,22 @@ void LoadedCheckpoint::read(const std::string& name, const Slice& slice, std::sp
   require(out.size() == bytes, "LoadedCheckpoint::read: out has not the size of the slice");
   std::size_t copied = 0;
   for (const ManifestChunk& chunk : tensor.chunks) {
-    RunCopier copier(common_runs(tensor.shape, chunk.slice, slice), item, out);
-    if (!copier.any()) continue;
+    const std::vector<CommonRun> runs = common_runs(tensor.shape, chunk.slice, slice);
+    if (runs.empty()) continue;
+    std::span<const CommonRun> left(runs);
     const OpenFile& from = file(chunk.file);
     Hasher hasher;
     // The whole chunk is read even where a part is wanted: only so can its hash tell whether that part is right.
     const std::uint64_t begin = from.data_start + chunk.begin;
     read_blocks(from.file, begin, begin + chunk.bytes, [&](std::uint64_t offset, std::span<const std::byte> block) {
       hasher.update(block);
-      copier.take(offset, block);
+      copied += copy_runs(left, item, offset, block, out);
     });
     if (hasher.digest() != chunk.hash) {
       refuse_format(fmt::format("{}: tensor {} {}", from.file.path(), name, to_string(chunk.slice)),
                     "XXH3-128 " + to_hex(chunk.hash), to_hex(hasher.digest()) + " (the file is damaged)",
                     "load another checkpoint or a copy of this one");
     }
-    copied += copier.copied();
   }
   require(copied == bytes, "LoadedCheckpoint::read: the chunks do not cover the slice");
 }
