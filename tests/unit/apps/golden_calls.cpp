@@ -24,10 +24,10 @@
 #include "parallel/checkpoint/manifest.h"
 #include "parallel/comm/plan_communicator.h"
 #include "parallel/comm/single_communicator.h"
-#include "tests/thread_ranks/thread_communicator.h"
 #include "parallel/data_parallel/gradient_reducer.h"
 #include "parallel/mesh/mesh.h"
 #include "parallel/pipeline_parallel/lowering.h"
+#include "tests/thread_ranks/thread_communicator.h"
 #include "tests/unit/apps/flags_support.h"
 #include "tests/unit/apps/golden_messages.h"
 
