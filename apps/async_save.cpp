@@ -41,9 +41,7 @@ AsyncSave::AsyncSave(Rank& rank, Step& step, Communicator& writers)
   }
 }
 
-AsyncSave::~AsyncSave() = default;
-
-void AsyncSave::begin(const SaveCheckpoint& request) {
+void AsyncSave::begin(SaveRequest request) {
   require(!pending(), "AsyncSave::begin: a save is pending");
   if (copied_.recorded()) {  // what the thread of the save before did, for the hazard checker
     stream_.synchronize_host(copied_);
@@ -55,39 +53,17 @@ void AsyncSave::begin(const SaveCheckpoint& request) {
   rank_.streams.compute.record(updated_);
   stream_.wait(updated_);
   stream_.record(copy_begun_);
-  std::vector<Shard> shards;
   for (std::size_t i = 0; i < shards_.size(); ++i) {
     copy_to_host(stream_, host_[i], shards_[i].tensor.data, shards_[i].tensor.bytes());
-    shards.push_back(shards_[i].shard);
+    request.shards.push_back(shards_[i].shard);
   }
   stream_.record(copied_);
   step_of_run_.hold_update(copied_);
-  step_ = request.state.step;
-  writer_.begin({.directory = request.directory,
-                 .state = request.state,
-                 .shards = std::move(shards),
-                 .files = request.files,
-                 .keep_last = request.keep_last,
-                 .history = request.history,
-                 .ranks = &writers_,
-                 .observer = request.observer,
-                 .hold = request.hold},
-                [this] {
-                  if (stream_.device() == DeviceType::kCuda) use_cuda_device();
-                  copied_.wait_on_host();  // not by the stream, whose instruments are the run's thread's
-                });
-}
-
-std::optional<AsyncSave::Finished> AsyncSave::poll() {
-  std::optional<SaveResult> save = writer_.poll();
-  if (!save) return std::nullopt;
-  return finished(std::move(*save));
-}
-
-AsyncSave::Finished AsyncSave::wait() { return finished(writer_.wait()); }
-
-AsyncSave::Finished AsyncSave::finished(SaveResult save) {
-  return {.step = step_, .save = std::move(save), .copy_seconds = seconds_between(copy_begun_, copied_)};
+  request.ranks = &writers_;
+  writer_.begin(std::move(request), [this] {
+    if (stream_.device() == DeviceType::kCuda) use_cuda_device();
+    copied_.wait_on_host();  // not by the stream, whose instruments are the run's thread's
+  });
 }
 
 }  // namespace megalith

@@ -2,8 +2,6 @@
 // first step, and the update after it for that copy; a thread writes and commits the copy beside the following steps.
 #pragma once
 
-#include <cstdint>
-#include <memory>
 #include <optional>
 #include <vector>
 
@@ -19,30 +17,22 @@ std::size_t staging_bytes(const std::vector<WrittenShard>& shards);
 
 class AsyncSave {
  public:
-  struct Finished {
-    std::int64_t step = 0;
-    SaveResult save;
-    double copy_seconds = 0;  // of the device's copy to host memory
-  };
-
   // `writers`: a group of all ranks whose host calls nobody else makes. The shards' addresses stay until the end of
   // the run. Exit code 6 when the host memory is refused.
   AsyncSave(Rank& rank, Step& step, Communicator& writers);
-  ~AsyncSave();  // waits for a pending save
 
-  // Begins to save what the enqueued steps leave; no save may be pending. Does not wait for the copy. Collective;
-  // request.world is not used.
-  void begin(const SaveCheckpoint& request);
-  bool pending() const { return writer_.pending(); }  // begun, and its result not taken
-  // As BackgroundSave's.
-  std::optional<Finished> poll();
-  Finished wait();
+  // Begins to save what the enqueued steps leave; no save may be pending. Does not wait for the copy. `request` has no
+  // shards. Collective among the writers.
+  void begin(SaveRequest request);
+  // As BackgroundSave's; a pending save is waited for at the end.
+  bool pending() const { return writer_.pending(); }
+  std::optional<SaveResult> poll() { return writer_.poll(); }
+  SaveResult wait() { return writer_.wait(); }
 
+  double copy_seconds() const { return seconds_between(copy_begun_, copied_); }  // of the last save's, on the device
   std::size_t bytes() const { return staging_.bytes(); }
 
  private:
-  Finished finished(SaveResult save);
-
   Rank& rank_;
   Step& step_of_run_;
   Communicator& writers_;
@@ -53,7 +43,6 @@ class AsyncSave {
   Event updated_{"parameters updated"};
   Event copy_begun_{"checkpoint copy begins", true};
   Event copied_{"checkpoint copied", true};
-  std::int64_t step_ = 0;  // of the pending save
   BackgroundSave writer_;  // the last member: its thread reads the others
 };
 

@@ -95,13 +95,9 @@ std::string device_name(const Options& options) {
 }
 
 std::string said_owners(const MemoryUse& use) {
-  std::vector<std::pair<std::size_t, std::string_view>> owners = {{use.arena, "activations and temporaries"}};
-  for (int c = 0; c < kNumMemoryCategories; ++c)
-    owners.emplace_back(use.persistent[static_cast<std::size_t>(c)], name_of(static_cast<MemoryCategory>(c)));
-  std::sort(owners.begin(), owners.end(), std::greater<>());
   constexpr double kShown = 0.005;
   std::string text;
-  for (const auto& [bytes, name] : owners) {
+  for (const auto& [bytes, name] : use.owners()) {
     const double mib = static_cast<double>(bytes) / (1 << 20);
     if (mib >= kShown) text += fmt::format("{}{} {:.2f}", text.empty() ? "" : ", ", name, mib);
   }
@@ -124,7 +120,7 @@ std::string banner_text(const Options& options, const std::vector<RankFacts>& ra
 void print_banner(const RunSetup& setup, Communicator& world) {
   char host[256] = {};
   gethostname(host, sizeof(host) - 1);
-  const MemoryUse use = memory_use(setup.plans, setup.planned_persistent);
+  const MemoryUse use = memory_use(setup.plans);
   const std::vector<std::string> hosts = world.host_all_gather(host);
   const std::vector<std::string> devices = world.host_all_gather(device_name(setup.options));
   const std::vector<std::size_t> bytes = world.host_gather(use.total());

@@ -97,7 +97,7 @@ Forecast make_forecast(const Options& options, int world, const ForecastSpec& sp
         record_step(options, forecast.config, static_cast<int>(stage * ranks_of_stage), spec.most_recorded / mesh.pp);
     StageForecast& out = forecast.stages.emplace_back();
     out.stage = stage;
-    out.memory = memory_use(recording.plans, recording.persistent);
+    out.memory = memory_use(recording.plans);
     out.work = work_of(recording, forecast.config.microbatches, costs ? &*costs : nullptr);
     if (costs) out.times = times_of(recording, *costs);
     out.plans = std::move(recording.plans);

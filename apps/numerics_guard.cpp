@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
-#include <compare>
 #include <limits>
 #include <map>
 #include <utility>
@@ -43,13 +43,11 @@ std::int64_t order_of(const Action& action, const PipelineLayout& pipeline, int 
   return (2 * action.microbatch + (backward ? 1 : 0)) * parts + (backward ? parts - 1 - part : part);
 }
 
-// Of a rank's own first finding. All ranks of a stage run the same ops in the same order, and collectives spread what
-// goes wrong: the lowest comes first.
-struct FindingOrder {
-  std::int64_t action = std::numeric_limits<std::int64_t>::max();  // order_of it; as here: nothing is found
-  std::int64_t ordinal = std::numeric_limits<std::int64_t>::max();
-  auto operator<=>(const FindingOrder&) const = default;
-};
+// A rank's own first finding: the order of its action, and its number among those of the op. All ranks of a stage run
+// the same ops in the same order, and collectives spread what goes wrong: the lowest comes first.
+using FindingOrder = std::array<std::int64_t, 2>;
+constexpr FindingOrder kNothingFound = {std::numeric_limits<std::int64_t>::max(),
+                                        std::numeric_limits<std::int64_t>::max()};
 
 }  // namespace
 
@@ -84,15 +82,14 @@ std::optional<RankFailure> NumericsGuard::explain(Rank& rank, Step& step, StepSa
     finite_.cancel();
     throw;
   }
-  const FindingOrder mine =
-      found ? FindingOrder{.action = orders[found->place], .ordinal = found->ordinal} : FindingOrder{};
+  const FindingOrder mine = found ? FindingOrder{orders[found->place], found->ordinal} : kNothingFound;
   const std::vector<FindingOrder> all = world_.host_gather(mine);
   const auto first = std::min_element(all.begin(), all.end());
   const auto of = static_cast<int>(first - all.begin());
   const std::string text =
       world_.host_broadcast(found ? fmt::format("{}: {}", found->place, to_string(*found)) : "", of);
   if (world_.rank() != 0) return {};
-  if (*first == FindingOrder{}) {
+  if (*first == kNothingFound) {
     log_warning(what +
                 ": run again, all its tensors were finite: a value that does not repeat (a hook, or the hardware), or "
                 "a norm beyond fp32");

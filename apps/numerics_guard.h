@@ -21,8 +21,7 @@ class NumericsGuard {
   NumericsGuard(const TrainingOptions& options, Communicator& world);
 
   // For Instruments of the run's streams.
-  HazardChecker* hazards() { return hazards_.get(); }
-  const HazardChecker* hazards() const { return hazards_.get(); }
+  HazardChecker* hazards() const { return hazards_.get(); }
   OpObserver* observer() { return finite_.observer(); }
 
   // A step that was skipped began after `consumed_samples`; it can be explained until the next update.

@@ -19,10 +19,25 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-bool holds_moments(const LoadedCheckpoint& checkpoint) {
-  const std::vector<TensorSpec> tensors = checkpoint.tensors();
-  return std::any_of(tensors.begin(), tensors.end(),
-                     [](const TensorSpec& tensor) { return kind_of(tensor.name) == kExpAvgKind; });
+// Refuses a checkpoint that this run cannot go on from, whatever the model.
+void check_origin(const Options& options, const std::string& tokenizer, const LoadedCheckpoint& found) {
+  const CheckpointOptions& wanted = options.checkpoint;
+  if (found.state().tokenizer != tokenizer) {
+    refuse_usage("--tokenizer-type of checkpoint " + found.path(), found.state().tokenizer, tokenizer,
+                 "give the tokenizer's flags and files as they were");
+  }
+  const auto seed = static_cast<std::uint64_t>(options.train.seed);
+  if (!wanted.finetune && found.state().seed != seed) {
+    refuse_usage("--seed of checkpoint " + found.path(), std::to_string(found.state().seed), std::to_string(seed),
+                 "the order of the data follows from it; --finetune starts a new order with these weights");
+  }
+  const bool has_moments = std::ranges::any_of(
+      found.tensors(), [](const TensorSpec& tensor) { return kind_of(tensor.name) == kExpAvgKind; });
+  if (!wanted.finetune && !wanted.no_load_optim && !has_moments) {
+    refuse_usage("--load " + wanted.load,
+                 "--finetune beside it: the checkpoint holds weights alone, as convert writes them",
+                 "neither that nor --no-load-optim", "--finetune starts at step 0 with Adam's moments at 0");
+  }
 }
 
 }  // namespace
@@ -46,23 +61,10 @@ void RunCheckpoints::load(TrainState& state) {
     }
     refuse_no_checkpoint(wanted.load, "check the folder, or give the same folder to --save to start a new run in it");
   }
-  if (found->state().tokenizer != setup_.tokenizer.identity()) {
-    refuse_usage("--tokenizer-type of checkpoint " + found->path(), found->state().tokenizer,
-                 setup_.tokenizer.identity(), "give the tokenizer's flags and files as they were");
-  }
-  if (!wanted.finetune && found->state().seed != state.seed) {
-    refuse_usage("--seed of checkpoint " + found->path(), std::to_string(found->state().seed),
-                 std::to_string(state.seed),
-                 "the order of the data follows from it; --finetune starts a new order with these weights");
-  }
   const bool weights_only = wanted.finetune || wanted.no_load_optim;
-  if (!weights_only && !holds_moments(*found)) {
-    refuse_usage("--load " + wanted.load,
-                 "--finetune beside it: the checkpoint holds weights alone, as convert writes them",
-                 "neither that nor --no-load-optim", "--finetune starts at step 0 with Adam's moments at 0");
-  }
-  const std::map<std::string, std::string>& saved = found->state().config;
-  const std::string other_numbers = check_same_model(options, found->path(), saved);
+  check_origin(options, setup_.tokenizer.identity(), *found);
+  const TrainState& from = found->state();
+  const std::string other_numbers = check_same_model(options, found->path(), from.config);
   load_tensors({.parameters = *rank_.model.gpt.parameters,
                 .all_parameters = rank_.model.all_parameters.get(),
                 .optimizer = &rank_.optimizer.adamw,
@@ -70,13 +72,13 @@ void RunCheckpoints::load(TrainState& state) {
                *found, weights_only ? LoadScope::kWeights : LoadScope::kEverything);
   if (is_main()) add_small_files(*found, setup_.files);  // those that came with imported weights too
   if (!wanted.finetune) {
-    state.step = found->state().step;
-    state.consumed_samples = found->state().consumed_samples;
-    state.consumed_validation_samples = found->state().consumed_validation_samples;
-    state.skipped_steps = found->state().skipped_steps;
-    if (!weights_only) state.adam_count = found->state().adam_count;
-    state.gemm_algorithms = found->state().gemm_algorithms;
-  } else if (found->state().step > 0) {
+    state.step = from.step;
+    state.consumed_samples = from.consumed_samples;
+    state.consumed_validation_samples = from.consumed_validation_samples;
+    state.skipped_steps = from.skipped_steps;
+    if (!weights_only) state.adam_count = from.adam_count;
+    state.gemm_algorithms = from.gemm_algorithms;
+  } else if (from.step > 0) {
     history_.parent.reset();  // a run of its own, from step 0; imported weights are its first checkpoint
   }
   const StepParameters start{.adam_count = state.adam_count};
@@ -85,9 +87,9 @@ void RunCheckpoints::load(TrainState& state) {
   fault_point("load.end");
   last_saved_ = !wanted.finetune && wanted.load == wanted.save ? state.step : -1;
   if (is_main())
-    log_info(fmt::format("loaded {} (step {}, {})", found->path(), found->state().step,
-                         counted(found->state().consumed_samples, "sample")));
-  const std::string changes = wanted.finetune ? "" : changed_flags(options, saved);
+    log_info(
+        fmt::format("loaded {} (step {}, {})", found->path(), from.step, counted(from.consumed_samples, "sample")));
+  const std::string changes = wanted.finetune ? "" : changed_flags(options, from.config);
   if (is_main() && !changes.empty()) log_warning("other flags than in " + found->path() + ": " + changes);
   if (is_main() && !other_numbers.empty()) {
     log_warning(fmt::format("--finetune: the weights of {} give other numbers than they were trained to give: {}",
@@ -101,33 +103,36 @@ bool RunCheckpoints::save(const TrainState& state) {
   const Clock::time_point start = Clock::now();
   finish(state.step);  // there is one copy of the state
   if (cannot_save()) return false;
-  const SaveCheckpoint request{.rank = rank_,
-                               .world = world_,
-                               .state = state,
-                               .directory = checkpoint.save,
-                               .files = &setup_.files,
-                               .keep_last = static_cast<int>(checkpoint.keep_last),
-                               .history = &history_,
-                               .observer = observer_,
-                               .hold = hold_folder_};
+  SaveRequest request{.directory = checkpoint.save,
+                      .state = state,
+                      .shards = {},
+                      .files = &setup_.files,
+                      .keep_last = static_cast<int>(checkpoint.keep_last),
+                      .history = &history_,
+                      .ranks = &world_,
+                      .observer = observer_,
+                      .hold = hold_folder_};
   bool saved = true;
   if (async_) {
-    async_->begin(request);
+    async_->begin(std::move(request));
     async_stall_ = seconds_since(start);
   } else {
-    saved = end(save_training_checkpoint(request), state.step, "");
+    saved = end(save_training_checkpoint(rank_, std::move(request)));
   }
   stall_ = seconds_since(start);
   return saved;
 }
 
-bool RunCheckpoints::end(const SaveResult& result, std::int64_t step, const std::string& how) {
+bool RunCheckpoints::end(const SaveResult& result) {
   if (result.saved) {
-    last_saved_ = step;
+    last_saved_ = result.step;
     failed_in_row_ = 0;
     if (!is_main()) return true;
+    const std::string beside = async_ ? fmt::format(" beside the steps; stall {:.1f} ms, copy {:.1f} ms",
+                                                    1e3 * async_stall_, 1e3 * async_->copy_seconds())
+                                      : "";
     log_info(fmt::format("saved {} ({:.1f} MB in {:.2f} s{})", result.path, static_cast<double>(result.bytes) * 1e-6,
-                         result.seconds, how));
+                         result.seconds, beside));
     if (!result.message.empty()) log_warning(fmt::format("{} is saved, but {}", result.path, result.message));
     return true;
   }
@@ -136,7 +141,7 @@ bool RunCheckpoints::end(const SaveResult& result, std::int64_t step, const std:
   problem_ = result.message;
   if (!is_main()) return false;
   const std::int64_t most = setup_.options.checkpoint.max_failed_saves;
-  log_warning(fmt::format("checkpoint of step {} was not saved ({} failed in a row{}): {}", step, failed_in_row_,
+  log_warning(fmt::format("checkpoint of step {} was not saved ({} failed in a row{}): {}", result.step, failed_in_row_,
                           most == 0 ? "" : fmt::format(", {} end the run", most), result.message));
   return false;
 }
@@ -154,28 +159,24 @@ std::string RunCheckpoints::failure(std::int64_t step) const {
       last_saved_ < 0 ? "none" : fmt::format("step {}", last_saved_), problem_);
 }
 
-bool RunCheckpoints::end(const AsyncSave::Finished& over) {
-  return end(
-      over.save, over.step,
-      fmt::format(" beside the steps; stall {:.1f} ms, copy {:.1f} ms", 1e3 * async_stall_, 1e3 * over.copy_seconds));
-}
-
 void RunCheckpoints::poll() {
   if (!async_) return;
-  if (const std::optional<AsyncSave::Finished> over = async_->poll()) end(*over);
+  if (const std::optional<SaveResult> over = async_->poll()) end(*over);
 }
 
 bool RunCheckpoints::finish(std::int64_t step) {
   if (!async_ || !async_->pending()) return true;
-  if (const std::optional<AsyncSave::Finished> over = async_->poll()) return end(*over);
-  const Clock::time_point start = Clock::now();
-  const AsyncSave::Finished over = async_->wait();
-  if (over.step != step) {
-    ++waited_for_;
-    if (is_main())
-      log_info(fmt::format("waited {:.1f} ms for the checkpoint of step {}", 1e3 * seconds_since(start), over.step));
+  std::optional<SaveResult> over = async_->poll();
+  if (!over) {
+    const Clock::time_point start = Clock::now();
+    over = async_->wait();
+    if (over->step != step) {
+      ++waited_for_;
+      if (is_main())
+        log_info(fmt::format("waited {:.1f} ms for the checkpoint of step {}", 1e3 * seconds_since(start), over->step));
+    }
   }
-  return end(over);
+  return end(*over);
 }
 
 }  // namespace megalith

@@ -38,8 +38,7 @@ class RunCheckpoints {
   void hold_folder(std::function<void(const Directory&)> hold) { hold_folder_ = std::move(hold); }
 
  private:
-  bool end(const SaveResult& result, std::int64_t step, const std::string& how);
-  bool end(const AsyncSave::Finished& over);
+  bool end(const SaveResult& result);  // tells; true if it saved
   bool is_main() const { return world_.rank() == 0; }
 
   RunSetup& setup_;

@@ -78,7 +78,7 @@ void RunLog::memory(const Rank& rank, std::size_t checkpoint_staging) const {
   std::string text = "memory (MiB)";
   for (const auto& [owner, bytes] : memory_by_owner(rank))
     if (bytes > 0) text += fmt::format(" | {}: {:.2f}", owner, mib(static_cast<std::size_t>(bytes)));
-  const std::size_t planned = memory_use(setup_.plans, setup_.planned_persistent).total();
+  const std::size_t planned = memory_use(setup_.plans).total();
   const std::size_t measured = pool.peak_allocated_bytes();
   text += fmt::format(" | arena used: {:.2f} of {:.2f} planned | peak: {:.2f}, planned {:.2f} | reserved: {:.2f}",
                       mib(rank.memory.arena.touched_bytes()), mib(setup_.plans.block_bytes()), mib(measured),
@@ -99,7 +99,7 @@ void RunLog::memory(const Rank& rank, std::size_t checkpoint_staging) const {
 }
 
 std::vector<std::pair<std::string, std::int64_t>> RunLog::memory_by_owner(const Rank& rank) const {
-  const MemoryUse use = memory_use(setup_.plans, setup_.planned_persistent);
+  const MemoryUse use = memory_use(setup_.plans);
   std::vector<std::pair<std::string, std::int64_t>> owners;
   for (int c = 0; c < kNumMemoryCategories; ++c) {
     const auto category = static_cast<MemoryCategory>(c);

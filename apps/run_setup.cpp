@@ -64,7 +64,7 @@ RunSetup prepare_run(const Options& options, int rank, int world, FoundCheckpoin
   if (rank == 0) setup.files = std::move(tokenizer.files);
   setup.config = complete_options(setup.options, setup.tokenizer, world);
   setup.data = build_datasets(data_config(setup.options, setup.tokenizer));
-  setup.plans = plan_steps(setup.options, setup.config, rank, &setup.planned_persistent);
+  setup.plans = plan_steps(setup.options, setup.config, rank);
   return setup;
 }
 

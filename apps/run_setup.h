@@ -22,7 +22,6 @@ struct RunSetup {
   FoundCheckpoint found = {};         // where it was looked for already
   Datasets data = {};
   StepPlans plans = {};
-  CategoryBytes planned_persistent = {};  // memory outside the arena, as planned
 };
 // `options` is complete except for the vocabulary size, which the tokenizer gives.
 RunSetup prepare_run(const Options& options, int rank, int world, FoundCheckpoint found = {});

@@ -8,7 +8,7 @@
 #include "core/base/error.h"
 #include "core/base/fault.h"
 #include "core/base/log.h"
-#include "parallel/checkpoint/retention.h"
+#include "parallel/checkpoint/folder.h"
 
 namespace megalith {
 

@@ -37,7 +37,7 @@ StagedStep& Staging::ago(int steps) {
   return *steps_[static_cast<std::size_t>((staged_ + count - steps) % count)];
 }
 
-StagedStep& Staging::stage(Stream& compute, const StepInput& input) {
+void Staging::stage(Stream& compute, const StepInput& input) {
   const std::int64_t sequences = config_.step_sequences(), length = config_.seq_length, mine = config_.rank_length();
   require(input.tokens.size() == static_cast<std::size_t>(sequences * (length + 1)),
           "StepInput::tokens has a wrong size");
@@ -50,7 +50,7 @@ StagedStep& Staging::stage(Stream& compute, const StepInput& input) {
   access.add(step.tokens, tokens_of_step(config_) * sizeof(std::int32_t), true);
   access.add(step.labels, tokens_of_step(config_) * sizeof(std::int32_t), true);
   compute.announce_host(access);
-  if (compute.device() == DeviceType::kPlan) return step;
+  if (compute.device() == DeviceType::kPlan) return;
   const std::int64_t run = mine == length ? mine : mine / 2;  // of neighbouring tokens
   for (std::int64_t s = 0; s < sequences; ++s) {
     const std::int32_t* from = input.tokens.data() + s * (length + 1);
@@ -60,7 +60,6 @@ StagedStep& Staging::stage(Stream& compute, const StepInput& input) {
       std::copy_n(from + position + 1, run, step.labels + s * mine + row);
     }
   }
-  return step;
 }
 
 }  // namespace megalith

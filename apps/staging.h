@@ -45,7 +45,7 @@ class Staging {
   Staging(DeviceType device, const RunConfig& config, const SequencePart& part);
 
   // Takes the next place in the ring, whose step is no longer pending, and copies the input into it.
-  StagedStep& stage(Stream& compute, const StepInput& input);
+  void stage(Stream& compute, const StepInput& input);
   void drop_last() { --staged_; }  // a step that was not run to its end
   StagedStep& ago(int steps);      // 0: the last
   StagedStep& last() { return ago(0); }

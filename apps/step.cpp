@@ -24,11 +24,6 @@ bool copies_tied(const Rank& rank) {
   return rank.groups.embedding && rank.streams.compute.device() == DeviceType::kCuda && rank.groups.replicas.size() > 2;
 }
 
-MicrobatchParameters* allocate_microbatch(MemoryPool& pool) {
-  return static_cast<MicrobatchParameters*>(
-      pool.allocate(sizeof(MicrobatchParameters), MemoryCategory::kOther, "microbatch parameters"));
-}
-
 }  // namespace
 
 StepActions step_actions(const Rank& rank) {
@@ -69,8 +64,10 @@ Step::Step(Rank& rank)
       actions_(step_actions(rank)),
       staging_(rank.memory.pool.device(), rank.config, rank.layers.context.part(rank.config.seq_length)) {
   const int columns = std::max(num_columns(actions_.train), num_columns(actions_.evaluate));
-  for (int column = 0; column < columns; ++column)
-    microbatch_parameters_.push_back(allocate_microbatch(rank.memory.pool));
+  for (int column = 0; column < columns; ++column) {
+    microbatch_parameters_.push_back(static_cast<MicrobatchParameters*>(
+        rank.memory.pool.allocate(sizeof(MicrobatchParameters), MemoryCategory::kOther, "microbatch parameters")));
+  }
 }
 
 void Step::use(const StepPlans& plans) {

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <functional>
+#include <numeric>
+
 #include "apps/async_save.h"
 #include "apps/step.h"
 
@@ -34,14 +37,13 @@ struct Recording {
 void plan_training(const Options& options, const RunConfig& config, const Mesh& mesh, StepRecording& recording) {
   Recording recorded(options, config, mesh);
   recorded.step.train(recorded.input);
-  recorded.step
-      .wait_for_parameters();  // what the next step would do; a plan is of one, and ends with nothing under way
+  recorded.step.wait_for_parameters();  // the next step would, but a plan of one ends with nothing under way
   StepPlans& plans = recording.plans;
   plans.train = plan_arena(recorded.timeline, recorded.rank.memory.arena);
   plans.train_flops = recorded.timeline.flops();
   plans.train_ops = recorded.timeline.entries().size();
   if (options.checkpoint.async_save) plans.checkpoint_staging = staging_bytes(shards_to_write(recorded.rank));
-  recording.persistent = recorded.rank.memory.pool.allocated_by_category();
+  plans.persistent = recorded.rank.memory.pool.allocated_by_category();
   recording.actions = recorded.step.actions().train;
   recording.entries = recorded.step.action_entries();
   recording.microbatches = config.microbatches;
@@ -82,7 +84,7 @@ std::int64_t recorded_microbatches(const PipelineLayout& pipeline, std::int64_t 
 
 }  // namespace
 
-StepPlans plan_steps(const Options& options, const RunConfig& config, int rank, CategoryBytes* persistent) {
+StepPlans plan_steps(const Options& options, const RunConfig& config, int rank) {
   PlanCommunicator ranks("world", {.rank = rank, .size = static_cast<int>(config.mesh.world())});
   const Mesh mesh = Mesh::create(ranks, config.mesh);
   const bool is_long = config.microbatches > kRecordedOneByOne && is_one_by_one(config.pipeline);
@@ -91,7 +93,6 @@ StepPlans plan_steps(const Options& options, const RunConfig& config, int rank, 
   plan_training(options, recorded, mesh, recording);
   StepPlans plans = std::move(recording.plans);
   plan_evaluation(options, recorded, mesh, plans);
-  if (persistent != nullptr) *persistent = recording.persistent;
   if (!is_long) return plans;
   StepRecording fewer;
   plan_training(options, with_microbatches(config, kRecordedOneByOne - 1), mesh, fewer);
@@ -131,14 +132,18 @@ std::string printed_actions(const Options& options, const RunConfig& config) {
   return text;
 }
 
-std::size_t MemoryUse::total() const {
-  std::size_t bytes = arena;
-  for (std::size_t category : persistent) bytes += category;
-  return bytes;
+std::size_t MemoryUse::total() const { return std::accumulate(persistent.begin(), persistent.end(), arena); }
+
+std::vector<std::pair<std::size_t, std::string_view>> MemoryUse::owners() const {
+  std::vector<std::pair<std::size_t, std::string_view>> owners = {{arena, "activations and temporaries"}};
+  for (int c = 0; c < kNumMemoryCategories; ++c)
+    owners.emplace_back(persistent[static_cast<std::size_t>(c)], name_of(static_cast<MemoryCategory>(c)));
+  std::ranges::sort(owners, std::greater());
+  return owners;
 }
 
-MemoryUse memory_use(const StepPlans& plans, const CategoryBytes& persistent) {
-  return {.persistent = persistent,
+MemoryUse memory_use(const StepPlans& plans) {
+  return {.persistent = plans.persistent,
           .arena = plans.block_bytes(),
           .arena_live = plans.train.live_by_category,
           .activations = plans.train.live_activations};

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -22,6 +23,7 @@ struct StepPlans {
   ArenaPlan evaluate;
   double train_flops = 0;              // per rank and step, as the ops count them (recompute included)
   std::size_t train_ops = 0;           // launched per step
+  CategoryBytes persistent{};          // outside of the arena
   std::size_t checkpoint_staging = 0;  // bytes of host memory, with --async-save
   std::size_t block_bytes() const { return std::max(train.peak_bytes, evaluate.peak_bytes); }
 };
@@ -33,18 +35,17 @@ struct MemoryUse {
   CategoryBytes arena_live{};  // its content at the fullest moment of a training step
   std::map<std::string, std::size_t> activations;  // of these, kept activations by kind
   std::size_t total() const;
+  std::vector<std::pair<std::size_t, std::string_view>> owners() const;  // the largest first; the arena is one
 };
-MemoryUse memory_use(const StepPlans& plans, const CategoryBytes& persistent);
+MemoryUse memory_use(const StepPlans& plans);
 
-// Records a training and an evaluation step of one rank without computing anything. `persistent`, if given, receives
-// what lives outside the arena.
-StepPlans plan_steps(const Options& options, const RunConfig& config, int rank, CategoryBytes* persistent = nullptr);
+// Records a training and an evaluation step of one rank without computing anything.
+StepPlans plan_steps(const Options& options, const RunConfig& config, int rank);
 
 // What one rank enqueues in a training step, in the order in which it does. The step may have fewer microbatches than
 // the run's, which would add the same actions once more.
 struct StepRecording {
   StepPlans plans;
-  CategoryBytes persistent{};
   Timeline timeline;                 // of two steps with --overlap-param-gather, else of one
   std::vector<PlannedCall> calls;    // of all groups
   std::vector<Action> actions;       // of the last step

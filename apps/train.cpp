@@ -27,13 +27,13 @@
 #include "parallel/comm/mpi_runtime.h"
 #include "parallel/comm/on_all_ranks.h"
 
+namespace megalith {
 namespace {
 
-megalith::StopRequest stop_request;
+StopRequest stop_request;
 
 // Tells at the start of the run what would otherwise come out at its end.
 void check_save_folder(const std::string& folder) {
-  using namespace megalith;
   const FaultScope scope("save.root");
   try {
     Directory::create(folder).check_writable();
@@ -45,7 +45,6 @@ void check_save_folder(const std::string& folder) {
 // Processes that MPI knows nothing of each other would all be rank 0, and write the same files. Any sign of a launch is
 // enough here: training on one rank where more were asked for is dear and shows late.
 void check_launch(int world) {
-  using namespace megalith;
   const Launch launch = launch_of(LaunchSigns::kAny);
   if (world > 1 || launch.ranks == 1) return;
   refuse_usage(launch.sign, fmt::format("a world of {} ranks in MPI", launch.ranks), "one of 1 rank",
@@ -56,13 +55,12 @@ void check_launch(int world) {
 
 // The flags as they were given, or why they cannot be read, which all ranks tell together.
 struct Flags {
-  std::unique_ptr<megalith::FlagParser> parser;
-  megalith::Parsed read;
-  std::optional<megalith::Error> error;
+  std::unique_ptr<FlagParser> parser;
+  Parsed read;
+  std::optional<Error> error;
 };
 
 Flags read_flags(const std::vector<std::string>& arguments, int rank) {
-  using namespace megalith;
   Flags flags{.parser = std::make_unique<FlagParser>(App::kTrain), .read = {}, .error = {}};
   try {
     flags.read = flags.parser->read(arguments, rank);
@@ -73,21 +71,20 @@ Flags read_flags(const std::vector<std::string>& arguments, int rank) {
 }
 
 std::chrono::milliseconds timeout_of(const Flags& flags, const std::vector<std::string>& arguments) {
-  const megalith::ParallelOptions& parallel = flags.read.options.parallel;
+  const ParallelOptions& parallel = flags.read.options.parallel;
   if (flags.error || !flags.read.print.empty()) return megalith::timeout_of(arguments);
   return megalith::timeout_of(parallel.comm_timeout, static_cast<double>(parallel.distributed_timeout_minutes));
 }
 
-megalith::ExitCode train(megalith::MpiRuntime& mpi, megalith::Communicator& world, const Flags& flags) {
-  using namespace megalith;
+ExitCode train(MpiRuntime& mpi, Communicator& world, const Flags& flags) {
   std::optional<SaveLock> save_lock;
   std::unique_ptr<RunSetup> setup;
   FoundCheckpoint found;
   const auto take_folder = [&](const Options& options) {
     const std::string& save = options.checkpoint.save;
-    if (options.logging.print_actions) return;
-    if (!save.empty()) check_save_folder(save);
-    if (!save.empty() && !options.train.skip_train && world.rank() == 0) save_lock.emplace(save);
+    if (save.empty() || options.logging.print_actions) return;
+    check_save_folder(save);
+    if (!options.train.skip_train && world.rank() == 0) save_lock.emplace(save);
   };
   // Before a checkpoint is looked for: a run that is ending may still save a newer one.
   const bool takes_flags = flags.read.print.empty() && flags.read.options.checkpoint.use_checkpoint_args;
@@ -126,8 +123,7 @@ megalith::ExitCode train(megalith::MpiRuntime& mpi, megalith::Communicator& worl
   return code;
 }
 
-megalith::ExitCode start(int argc, char** argv, std::unique_ptr<megalith::MpiRuntime>& mpi, std::string& label) {
-  using namespace megalith;
+ExitCode start(int argc, char** argv, std::unique_ptr<MpiRuntime>& mpi, std::string& label) {
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   std::optional<StartWatch> watch(label);
   watch->begin({.what = "flags and configuration",
@@ -148,11 +144,12 @@ megalith::ExitCode start(int argc, char** argv, std::unique_ptr<megalith::MpiRun
 }
 
 std::string label_of_launch() {
-  const megalith::Launch launch = megalith::launch_of(megalith::LaunchSigns::kCertain);
+  const Launch launch = launch_of(LaunchSigns::kCertain);
   return launch.ranks == 1 ? "rank 0/1" : fmt::format("rank {}/{}", launch.rank, launch.ranks);
 }
 
 }  // namespace
+}  // namespace megalith
 
 int main(int argc, char** argv) {
   using namespace megalith;

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "apps/flags.h"
@@ -35,13 +36,11 @@ void check_gpu_memory(const MemoryUse& planned) {
   const CudaMemory memory = cuda_memory();
   if (planned.total() <= memory.free) return;
   const auto gib = [](std::size_t bytes) { return static_cast<double>(bytes) / (1 << 30); };
-  std::vector<std::pair<std::size_t, std::string>> owners = {{planned.arena, "activations and temporaries"}};
-  for (int c = 0; c < kNumMemoryCategories; ++c)
-    owners.emplace_back(planned.persistent[static_cast<std::size_t>(c)], name_of(static_cast<MemoryCategory>(c)));
-  std::sort(owners.rbegin(), owners.rend());
+  constexpr std::size_t kShown = 4;
+  const auto owners = planned.owners();
   std::string list;
-  for (std::size_t i = 0; i < 4 && owners[i].first > 0; ++i)
-    list += fmt::format("{}{} {:.2f}", i == 0 ? "" : ", ", owners[i].second, gib(owners[i].first));
+  for (const auto& [bytes, owner] : std::span(owners).first(kShown))
+    if (bytes > 0) list += fmt::format("{}{} {:.2f}", list.empty() ? "" : ", ", owner, gib(bytes));
   fail({.code = ExitCode::kOutOfMemory,
         .subject = "memory of the GPU",
         .expected = fmt::format("a run of at most {:.2f} GiB, free of {:.2f}", gib(memory.free), gib(memory.total)),
@@ -93,7 +92,7 @@ void Trainer::build(Communicator& host_world) {
   std::size_t limit = on_cpu ? memory_limit(world_) : 0;  // a GPU says itself when it is full
   if (on_cpu && saves_async)
     limit = std::max(limit, setup_.plans.checkpoint_staging + 1) - setup_.plans.checkpoint_staging;
-  if (!on_cpu) on_all_ranks(world_, [&] { check_gpu_memory(memory_use(setup_.plans, setup_.planned_persistent)); });
+  if (!on_cpu) on_all_ranks(world_, [&] { check_gpu_memory(memory_use(setup_.plans)); });
   on_all_ranks(world_, [&] {  // the groups are made before anything can fail
     rank_ = build_rank(options(), setup_.config, options().train.device, mesh_, instruments_.of_streams(), limit);
     step_ = std::make_unique<Step>(*rank_);
@@ -102,14 +101,6 @@ void Trainer::build(Communicator& host_world) {
     checkpoints_ = std::make_unique<RunCheckpoints>(setup_, *rank_, *step_, world_, save_group_.get());
   });
   samples_ = std::make_unique<StepSamples>(options(), setup_.config, mesh_, setup_.data);
-}
-
-Trainer::~Trainer() = default;
-
-bool Trainer::evaluates_after(std::int64_t step) const {
-  const TrainingOptions& train = options().train;
-  return train.eval_interval > 0 && train.eval_iters > 0 &&
-         (step % train.eval_interval == 0 || step == train.train_iters);
 }
 
 void Trainer::pass_window() {
@@ -123,13 +114,8 @@ void Trainer::explain_skip() {
   if (problem) failure_.data = problem;
 }
 
-bool Trainer::over_budget() {
-  failure_.message = instruments_.guard.over_budget(state_);
-  return !failure_.message.empty();
-}
-
-bool Trainer::replicas_differ() {
-  failure_.message = instruments_.guard.difference_of_replicas(*rank_, state_.step);
+bool Trainer::ends_for(std::string problem) {
+  failure_.message = std::move(problem);
   return !failure_.message.empty();
 }
 
@@ -143,7 +129,7 @@ void Trainer::start_step() {
   };
   for (bool started = false; !started;) {
     explain_skip();
-    if (over_budget()) return;
+    if (ends_for(instruments_.guard.over_budget(state_))) return;
     started = step_->train(samples_->next(), previous_updated);
   }
   ++state_.step;
@@ -191,22 +177,16 @@ void Trainer::evaluate() {
 
 bool Trainer::should_stop() {
   const TrainingOptions& train = options().train;
-  const bool interval = train.exit_interval > 0 && state_.step % train.exit_interval == 0;
   const bool late =
       train.exit_duration_in_mins > 0 && seconds_since(progress_.begun) > 60.0 * train.exit_duration_in_mins;
   const bool file = is_main() && stop_file_.exists();
   if (is_main()) samples_->check_files();
   const bool mine = stop_.requested.load(std::memory_order_relaxed) || late || file || checkpoints_->cannot_save() ||
                     samples_->failed() || failure_.data;
-  if (!world_.host_any(mine || interval)) return false;
+  if (!world_.host_any(mine || is_due(train.exit_interval))) return false;
   if (file) stop_file_.remove();
   if (!failure_.data) failure_.data = failure_of_any(world_, [this] { samples_->rethrow(); });
   return true;
-}
-
-ExitCode Trainer::end_for_saves() {
-  failure_.message = checkpoints_->failure(state_.step);
-  return ExitCode::kFileIo;
 }
 
 // Every sample was read before its files were found unchanged, so the steps so far are right.
@@ -220,7 +200,14 @@ ExitCode Trainer::end_for_data(bool saved) {
 }
 
 ExitCode Trainer::run() {
-  const ExitCode code = run_steps();
+  ExitCode code = ExitCode::kOk;
+  {
+    const AbortOnUnwind guard(world_);  // a rank that fails must not leave its streams, or its peers, waiting
+    code = step_loop();
+    checkpoints_->finish(state_.step);
+  }
+  if (checkpoints_->failed() > 0 && is_main())
+    log_warning(counted(checkpoints_->failed(), "checkpoint") + " could not be saved");
   step_->wait_for_parameters();
   while (instruments_.window.under_way() && step_->pending() > 0) finish_step(false);
   instruments_.window.finish();
@@ -229,17 +216,9 @@ ExitCode Trainer::run() {
   return code;
 }
 
-ExitCode Trainer::run_steps() {
-  const AbortOnUnwind guard(world_);  // a rank that fails must not leave its streams, or its peers, waiting
-  const ExitCode code = step_loop();
-  checkpoints_->finish(state_.step);
-  if (checkpoints_->failed() > 0 && is_main())
-    log_warning(counted(checkpoints_->failed(), "checkpoint") + " could not be saved");
-  return code;
-}
-
 ExitCode Trainer::step_loop() {
   ExitCode code = ExitCode::kOk;
+  NumericsGuard& guard = instruments_.guard;
   const TrainingOptions& train = options().train;
   const bool trains = !train.skip_train && state_.step < train.train_iters;
   if (train.skip_train) {
@@ -254,28 +233,30 @@ ExitCode Trainer::step_loop() {
     pass_window();
     start_step();
     if (!failure_.message.empty()) return ExitCode::kNumeric;
-    if (instruments_.guard.found_hazards())
-      return ExitCode::kInternal;  // before anything is done with numbers that raced
-    instruments_.guard.check_calls(*rank_);
+    if (guard.found_hazards()) return ExitCode::kInternal;  // before anything is done with numbers that raced
+    guard.check_calls(*rank_);
     checkpoints_->poll();
     const bool last = state_.step == train.train_iters;
-    const std::int64_t interval = options().checkpoint.save_interval;
-    const bool saves = last || (interval > 0 && state_.step % interval == 0);
+    const bool saves = last || is_due(options().checkpoint.save_interval);
     if (!last) samples_->read_ahead(state_);
     const bool asked = should_stop();
     bool stops = asked && (!last || failure_.data);
-    const bool evaluates = evaluates_after(state_.step);
-    const bool compares = train.check_weight_hash_interval > 0 && state_.step % train.check_weight_hash_interval == 0;
+    const bool evaluates = train.eval_iters > 0 && train.eval_interval > 0 && (last || is_due(train.eval_interval));
+    const bool compares = is_due(train.check_weight_hash_interval);
     // The result of a step is read while the next one is computed, unless something waits for it.
     const int may_run = saves || evaluates || stops || compares ? 0 : 1;
     while (step_->pending() > may_run) finish_step(evaluates && step_->pending() == 1);
     explain_skip();
     stops = stops || failure_.data;  // that the evaluation met
-    if (over_budget() || (compares && replicas_differ())) return ExitCode::kNumeric;
+    if (ends_for(guard.over_budget(state_))) return ExitCode::kNumeric;
+    if (compares && ends_for(guard.difference_of_replicas(*rank_, state_.step))) return ExitCode::kNumeric;
     bool saved = true;
     if (saves) saved = checkpoints_->save(state_);
     if (last || stops) saved = checkpoints_->finish(state_.step) && saved;
-    if ((saves || last || stops) && checkpoints_->cannot_save()) return end_for_saves();
+    if ((saves || last || stops) && checkpoints_->cannot_save()) {
+      failure_.message = checkpoints_->failure(state_.step);
+      return ExitCode::kFileIo;
+    }
     if (last && !saved) code = ExitCode::kFileIo;  // the run's result is lost
     if (stops) {
       saved = checkpoints_->save(state_);
@@ -286,7 +267,7 @@ ExitCode Trainer::step_loop() {
       break;
     }
   }
-  if (instruments_.guard.found_hazards()) return ExitCode::kInternal;  // of an evaluation or a checkpoint
+  if (guard.found_hazards()) return ExitCode::kInternal;  // of an evaluation or a checkpoint
   // Also one that came too late to end this run. An evaluation may run beside the training that it is meant for.
   if (is_main() && !train.skip_train && stop_file_.exists()) stop_file_.remove();
   return code;

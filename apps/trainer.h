@@ -34,7 +34,6 @@ class Trainer {
  public:
   // `host_world`, if given: the same ranks as `world`, for groups that need no GPU.
   Trainer(RunSetup setup, Communicator& world, const StopRequest& stop, Communicator* host_world = nullptr);
-  ~Trainer();
 
   // Trains (or, with --skip-train, evaluates) and returns the exit code.
   ExitCode run();
@@ -48,19 +47,16 @@ class Trainer {
 
  private:
   void build(Communicator& host_world);
-  ExitCode run_steps();
   ExitCode step_loop();
   void pass_window();                 // starts or ends the recording of --trace and --profile before the next step
   void start_step();                  // enqueues the next step, unless the one before broke the budget of skips
   void finish_step(bool evaluating);  // waits for the oldest pending one and logs it, after an evaluation if so
   void explain_skip();
   void evaluate();
-  bool evaluates_after(std::int64_t step) const;
+  bool is_due(std::int64_t interval) const { return interval > 0 && state_.step % interval == 0; }
   bool should_stop();
-  // Set failure_, why the run ends; true if it does.
-  bool over_budget();
-  bool replicas_differ();
-  ExitCode end_for_saves();
+  // Both set failure_, why the run ends.
+  bool ends_for(std::string problem);  // false where there is none
   ExitCode end_for_data(bool saved);
 
   const Options& options() const { return setup_.options; }

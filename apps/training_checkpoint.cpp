@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <span>
 
@@ -16,42 +17,39 @@ namespace {
 
 // One logical tensor of one kind on the device.
 struct Item {
-  std::string name;
-  Shape global_shape;
-  Slice slice;
+  Shard shard;           // without data
   Tensor tensor;         // contiguous; of numel 0 where all of the slice is padding
   bool saved = true;     // by the ranks that hold what this one holds; others save the copies
   bool sharded = false;  // this data-parallel rank alone holds it
 };
 
-// `item` of two dims, cut to the elements `held` of the whole slice, row-major. A range of the slice is one of the
-// global tensor where all columns are here; or else it is a box of whole rows between two of a part of one row.
-// `flat` holds the elements.
+// `item`, cut to the elements `held` of its slice, row-major, which `flat` holds: a range of the global tensor where
+// all columns are here, else boxes.
 void add_cut(const Item& item, const FlatShard::Range& held, const Tensor& flat, std::vector<Item>& items) {
-  const bool is_matrix = item.global_shape.rank() > 1;
-  const std::int64_t columns = is_matrix ? item.slice.stop[1] - item.slice.start[1] : 1;
-  const std::int64_t first_row = item.slice.start[0];
-  std::int64_t at = held.begin;
-  const auto add = [&](Slice slice) {
-    Item piece = item;
-    const std::int64_t count = slice.numel();
-    piece.slice = std::move(slice);
-    piece.tensor = flat.slice(0, at - held.begin, count);
-    items.push_back(std::move(piece));
-    at += count;
-  };
-  if (!is_matrix || columns == item.global_shape[1]) {
-    const std::int64_t first = first_row * columns;
-    if (held.size() > 0) add(Slice::range(first + held.begin, first + held.end));
-    return;
+  if (held.size() == 0) return;
+  const Slice& whole = item.shard.slice;
+  Shape shape;
+  for (const std::int64_t extent : whole.extents()) shape.push_back(extent);
+  const std::int64_t columns = shape.rank() > 1 ? shape[1] : 1;
+  std::vector<Slice> pieces;
+  if (shape.rank() < 2 || columns == item.shard.shape[1]) {
+    const std::int64_t first = whole.start[0] * columns;
+    pieces = {Slice::range(first + held.begin, first + held.end)};
+  } else {
+    pieces = boxes_of_range(shape, held.begin, held.end);
+    for (Slice& piece : pieces) {
+      for (std::size_t d = 0; d < 2; ++d) {
+        piece.start[d] += whole.start[d];
+        piece.stop[d] += whole.start[d];
+      }
+    }
   }
-  while (at < held.end) {
-    const std::int64_t row = at / columns, column = at % columns;
-    const bool whole_rows = column == 0 && held.end - at >= columns;
-    const std::int64_t rows = whole_rows ? (held.end - at) / columns : 1;
-    const std::int64_t last = whole_rows ? columns : std::min(columns, column + held.end - at);
-    add(Slice::box({first_row + row, item.slice.start[1] + column},
-                   {first_row + row + rows, item.slice.start[1] + last}));
+  std::int64_t at = 0;
+  for (Slice& piece : pieces) {
+    items.push_back(item);
+    items.back().tensor = flat.slice(0, at, piece.numel());
+    at += piece.numel();
+    items.back().shard.slice = std::move(piece);
   }
 }
 
@@ -77,9 +75,11 @@ std::vector<Item> items_of(const ParameterStore& parameters, const AdamWOptimize
             slice.start[1] = part.global_column;
             slice.stop[1] = part.global_column + live.size(1);
           }
-          const Item item{.name = shard_name(kind, part.name),
-                          .global_shape = part.global_shape,
-                          .slice = std::move(slice),
+          const Item item{.shard = {.name = shard_name(kind, part.name),
+                                    .dtype = flat.dtype,
+                                    .shape = part.global_shape,
+                                    .slice = std::move(slice),
+                                    .data = {}},
                           .tensor = {},
                           .saved = part.counted && !parameter->is_copy,
                           .sharded = sharded};
@@ -121,7 +121,7 @@ DType stored_dtype(const std::string& name, DType dtype, const Stored& stored) {
 std::vector<TensorSpec> specs_of(const ParameterStore& parameters, const std::vector<Item>& items,
                                  const Stored& stored) {
   std::map<std::string_view, DType> kinds;
-  for (const Item& item : items) kinds.emplace(kind_of(item.name), item.tensor.dtype);
+  for (const Item& item : items) kinds.emplace(kind_of(item.shard.name), item.shard.dtype);
   std::vector<TensorSpec> specs;
   for (const auto& [kind, dtype] : kinds) {
     for (const ParameterUnit& unit : parameters.units()) {
@@ -140,10 +140,10 @@ std::vector<TensorSpec> specs_of(const ParameterStore& parameters, const std::ve
 void read_converted(const Item& item, DType dtype, Stream& stream, LoadedCheckpoint& checkpoint) {
   std::vector<float> values(static_cast<std::size_t>(item.tensor.numel()));
   if (dtype == DType::kFp32) {
-    checkpoint.read(item.name, item.slice, std::as_writable_bytes(std::span(values)));
+    checkpoint.read(item.shard.name, item.shard.slice, std::as_writable_bytes(std::span(values)));
   } else {
     std::vector<bf16> narrow(values.size());
-    checkpoint.read(item.name, item.slice, std::as_writable_bytes(std::span(narrow)));
+    checkpoint.read(item.shard.name, item.shard.slice, std::as_writable_bytes(std::span(narrow)));
     std::transform(narrow.begin(), narrow.end(), values.begin(), [](bf16 x) { return to_float(x); });
   }
   upload(stream, values, item.tensor);
@@ -178,44 +178,29 @@ std::vector<WrittenShard> shards_to_write(const Rank& rank) {
   const Communicator& replicas = rank.groups.replicas;  // they share the writing of what they hold in copies
   std::vector<Item> items = items_of(*rank.model.gpt.parameters, &rank.optimizer.adamw);
   std::erase_if(items, [](const Item& item) { return !item.saved || item.tensor.numel() == 0; });
-  std::stable_partition(items.begin(), items.end(), [](const Item& item) { return !item.sharded; });
-  std::vector<Shard> shards;
-  std::size_t shared = 0;
-  for (const Item& item : items) {
-    shards.push_back(
-        {.name = item.name, .dtype = item.tensor.dtype, .shape = item.global_shape, .slice = item.slice, .data = {}});
-    shared += item.sharded ? 0 : 1;
-  }
-  std::vector<int> writers = assign_writers(std::span(shards).first(shared), replicas.size());
-  writers.resize(shards.size(), replicas.rank());
+  const auto own = std::stable_partition(items.begin(), items.end(), [](const Item& item) { return !item.sharded; });
+  std::vector<Shard> shared;
+  std::transform(items.begin(), own, std::back_inserter(shared), [](const Item& item) { return item.shard; });
+  const std::vector<int> writers = assign_writers(shared, replicas.size());
   std::vector<WrittenShard> mine;
   for (std::size_t i = 0; i < items.size(); ++i) {
-    if (writers[i] == replicas.rank()) mine.push_back({std::move(shards[i]), items[i].tensor});
+    if (items[i].sharded || writers[i] == replicas.rank()) mine.push_back({std::move(items[i].shard), items[i].tensor});
   }
   return mine;
 }
 
-SaveResult save_training_checkpoint(const SaveCheckpoint& request) {
-  request.rank.buckets.gatherer->wait_for_all();
-  std::vector<Shard> mine;
+SaveResult save_training_checkpoint(Rank& rank, SaveRequest request) {
+  rank.buckets.gatherer->wait_for_all();
   std::vector<std::vector<std::byte>> host;
-  Stream& stream = request.rank.streams.compute;
-  for (WrittenShard& written : shards_to_write(request.rank)) {
+  Stream& stream = rank.streams.compute;
+  for (WrittenShard& written : shards_to_write(rank)) {
     host.emplace_back(written.tensor.bytes());
     copy_to_host(stream, host.back().data(), written.tensor.data, host.back().size());
-    mine.push_back(std::move(written.shard));
-    mine.back().data = host.back();
+    request.shards.push_back(std::move(written.shard));
+    request.shards.back().data = host.back();
   }
   stream.synchronize();
-  return save_checkpoint({.directory = request.directory,
-                          .state = request.state,
-                          .shards = std::move(mine),
-                          .files = request.files,
-                          .keep_last = request.keep_last,
-                          .history = request.history,
-                          .ranks = &request.world,
-                          .observer = request.observer,
-                          .hold = request.hold});
+  return save_checkpoint(request);
 }
 
 void load_tensors(const LoadTarget& target, LoadedCheckpoint& checkpoint, LoadScope scope) {
@@ -228,13 +213,13 @@ void load_tensors(const LoadTarget& target, LoadedCheckpoint& checkpoint, LoadSc
   checkpoint.check_tensors(specs_of(is_part ? *target.all_parameters : target.parameters, items, stored));
   for (const Item& item : items) {
     if (item.tensor.numel() == 0) continue;
-    const DType dtype = stored_dtype(item.name, item.tensor.dtype, stored);
-    if (dtype != item.tensor.dtype) {
+    const DType dtype = stored_dtype(item.shard.name, item.shard.dtype, stored);
+    if (dtype != item.shard.dtype) {
       read_converted(item, dtype, stream, checkpoint);
       continue;
     }
     std::vector<std::byte> host(item.tensor.bytes());
-    checkpoint.read(item.name, item.slice, host);
+    checkpoint.read(item.shard.name, item.shard.slice, host);
     copy_from_host(stream, item.tensor.data, host.data(), host.size());
     stream.synchronize();
   }

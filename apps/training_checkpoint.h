@@ -30,18 +30,8 @@ struct WrittenShard {
 };
 std::vector<WrittenShard> shards_to_write(const Rank& rank);
 
-struct SaveCheckpoint {
-  Rank& rank;
-  Communicator& world;
-  TrainState state;
-  std::string directory;
-  const std::vector<SmallFile>* files = nullptr;  // as SaveRequest's
-  int keep_last = 0;
-  CheckpointHistory* history = nullptr;
-  const FileObserver* observer = nullptr;
-  std::function<void(const Directory&)> hold = {};
-};
-SaveResult save_training_checkpoint(const SaveCheckpoint& request);
+// Saves the rank's state; `request` has no shards. Collective over its ranks.
+SaveResult save_training_checkpoint(Rank& rank, SaveRequest request);
 
 // What is taken from a checkpoint: all of it, or the weights alone (--finetune, --no-load-optim, generate).
 enum class LoadScope { kEverything, kWeights };

@@ -3,11 +3,14 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+
+#include "core/base/handle.h"
+
+struct XXH3_state_s;  // of xxHash
 
 namespace megalith {
 
@@ -20,19 +23,17 @@ struct Hash128 {
 std::string to_hex(const Hash128& hash);  // 32 lower-case digits, as xxhsum -H2 prints it
 std::optional<Hash128> hash_from_hex(std::string_view text);
 
+void free_hash_state(XXH3_state_s* state);
+
 class Hasher {
  public:
   Hasher();
-  ~Hasher();
-  Hasher(Hasher&&) noexcept;
-  Hasher& operator=(Hasher&&) noexcept;
   void reset();
   void update(std::span<const std::byte> bytes);
   Hash128 digest() const;
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  Handle<XXH3_state_s*, free_hash_state, nullptr> state_;
 };
 
 Hash128 hash_of(std::string_view text);

@@ -40,17 +40,13 @@ struct SafetensorsHeader {
   std::uint64_t data_start = 0;  // offset of the data in the file
 };
 
-std::string_view safetensors_name(DType dtype);  // "F32", "BF16", "F64", "I32", "I64", "U8"
-std::optional<DType> dtype_from_safetensors(std::string_view name);
+std::string_view safetensors_name(DType dtype);                      // "F32", "BF16", "F64", "I32", "I64", "U8"
+std::optional<DType> dtype_from_safetensors(std::string_view name);  // none: of the format, or of none, but not ours
 
-// Our dtype of an entry. Fails (kFormat) for those the format knows and this program does not compute with (F16, U32,
-// BOOL, ...), naming file and tensor.
-DType dtype_of(const SafetensorsEntry& entry, const std::string& path);
-
-// Refuses with kFormat: a header longer than 100,000,000 bytes or than the file, that does not start with '{', is not
-// UTF-8, holds a NUL, nests deeper than 3, has a name twice or longer than 1 KiB, more than 1 M tensors or 8 dims, an
-// unknown key or dtype, a size whose product overflows or differs from its offsets, offsets that do not start at 0,
-// leave gaps, overlap, or do not end at the end of the file.
+// Refuses with kFormat: a header longer than 100,000,000 bytes or than the file, that does not start with '{' or is not
+// strict JSON (strict_json.h), a name longer than 1 KiB, more than 1 M tensors or 8 dims, an unknown key or dtype, a
+// size whose product overflows or differs from its offsets, offsets that do not start at 0, leave gaps, overlap, or do
+// not end at the end of the file.
 SafetensorsHeader read_safetensors_header(const File& file);
 // The same from memory: `header` is the JSON, `data_bytes` what follows it.
 SafetensorsHeader parse_safetensors_header(std::string_view header, std::uint64_t data_bytes, const std::string& path);
@@ -71,8 +67,7 @@ class SafetensorsWriter {
   struct Written {
     std::uint64_t file_bytes = 0;
     Hash128 file_hash;
-    std::vector<std::uint64_t> entry_begin;  // from the start of the data
-    std::vector<std::uint64_t> entry_bytes;
+    std::vector<std::uint64_t> entry_begin;  // from the start of the data; and the end of the last
     std::vector<Hash128> entry_hash;
   };
 
@@ -89,8 +84,8 @@ class SafetensorsWriter {
   File& file_;
   std::vector<Entry> entries_;
   Written written_;
-  std::size_t current_ = 0;     // entry being written
-  std::uint64_t in_entry_ = 0;  // bytes of it so far
+  std::size_t current_ = 0;  // entry being written
+  std::uint64_t at_ = 0;     // bytes of data so far
   Hasher file_hasher_;
   Hasher entry_hasher_;
 };

@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <nlohmann/json.hpp>
 
 #include "core/base/error.h"
@@ -13,28 +12,29 @@ namespace {
 // Small enough to stay in the L2 cache while it is hashed twice and written.
 constexpr std::size_t kWriteBlock = std::size_t{1} << 20;
 
-std::uint64_t bytes_of(const SafetensorsWriter::Entry& entry) {
-  std::uint64_t bytes = size_of(entry.dtype);
-  for (const std::int64_t extent : entry.shape) {
-    require(extent >= 0 && !__builtin_mul_overflow(bytes, static_cast<std::uint64_t>(extent), &bytes),
-            "the size of a tensor to save overflows");
+// Where each entry begins in the data, and at last where the last one ends.
+std::vector<std::uint64_t> offsets_of(std::span<const SafetensorsWriter::Entry> entries) {
+  std::vector<std::uint64_t> offsets = {0};
+  for (const auto& entry : entries) {
+    std::uint64_t bytes = size_of(entry.dtype);
+    for (const std::int64_t extent : entry.shape) {
+      require(extent >= 0 && !__builtin_mul_overflow(bytes, static_cast<std::uint64_t>(extent), &bytes),
+              "the size of a tensor to save overflows");
+    }
+    offsets.push_back(offsets.back() + bytes);
   }
-  return bytes;
+  return offsets;
 }
-
-std::string quoted(const std::string& text) { return nlohmann::json(text).dump(); }
 
 std::string header_text(std::span<const SafetensorsWriter::Entry> entries,
                         const std::map<std::string, std::string>& metadata) {
   std::string text = "{";
   if (!metadata.empty()) text += "\"__metadata__\":" + nlohmann::json(metadata).dump();
-  std::uint64_t offset = 0;
-  for (const auto& entry : entries) {
-    const std::uint64_t bytes = bytes_of(entry);
+  const std::vector<std::uint64_t> offsets = offsets_of(entries);
+  for (std::size_t i = 0; i < entries.size(); ++i) {
     text += fmt::format("{}{}:{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}}", text.size() > 1 ? "," : "",
-                        quoted(entry.name), safetensors_name(entry.dtype), fmt::join(entry.shape, ","), offset,
-                        offset + bytes);
-    offset += bytes;
+                        nlohmann::json(entries[i].name).dump(), safetensors_name(entries[i].dtype),
+                        fmt::join(entries[i].shape, ","), offsets[i], offsets[i + 1]);
   }
   text += "}";
   text.resize((text.size() + 7) / 8 * 8, ' ');  // the data starts at a multiple of 8
@@ -47,14 +47,10 @@ SafetensorsWriter::SafetensorsWriter(File& file, std::vector<Entry> entries,
                                      const std::map<std::string, std::string>& metadata)
     : file_(file), entries_(std::move(entries)) {
   const std::string header = header_text(entries_, metadata);
-  std::uint64_t begin = 0;
-  for (const Entry& entry : entries_) {
-    written_.entry_begin.push_back(begin);
-    written_.entry_bytes.push_back(bytes_of(entry));
-    begin += written_.entry_bytes.back();
-  }
+  written_.entry_begin = offsets_of(entries_);
   require(header.size() <= kMaxSafetensorsHeader, "too many tensors for one safetensors file");
-  parse_safetensors_header(header, begin, file.path());  // what is written must be readable by ourselves
+  // What is written must be readable by ourselves.
+  parse_safetensors_header(header, written_.entry_begin.back(), file.path());
   const std::uint64_t length = header.size();
   std::string start(sizeof(length), '\0');
   std::copy_n(reinterpret_cast<const char*>(&length), sizeof(length), start.data());
@@ -65,10 +61,9 @@ SafetensorsWriter::SafetensorsWriter(File& file, std::vector<Entry> entries,
 }
 
 void SafetensorsWriter::close_full_entries() {
-  while (current_ < entries_.size() && in_entry_ == written_.entry_bytes[current_]) {
+  while (current_ < entries_.size() && at_ == written_.entry_begin[current_ + 1]) {
     written_.entry_hash.push_back(entry_hasher_.digest());
     entry_hasher_.reset();
-    in_entry_ = 0;
     ++current_;
   }
 }
@@ -76,13 +71,13 @@ void SafetensorsWriter::close_full_entries() {
 void SafetensorsWriter::write(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     require(current_ < entries_.size(), "more bytes written to a safetensors file than declared");
-    const std::uint64_t left = written_.entry_bytes[current_] - in_entry_;
+    const std::uint64_t left = written_.entry_begin[current_ + 1] - at_;
     const auto block =
         bytes.first(static_cast<std::size_t>(std::min<std::uint64_t>({kWriteBlock, left, bytes.size()})));
     file_hasher_.update(block);
     entry_hasher_.update(block);
     file_.write(block);
-    in_entry_ += block.size();
+    at_ += block.size();
     bytes = bytes.subspan(block.size());
     close_full_entries();
   }
@@ -97,9 +92,7 @@ SafetensorsWriter::Written SafetensorsWriter::finish() {
 
 std::uint64_t safetensors_file_bytes(std::span<const SafetensorsWriter::Entry> entries,
                                      const std::map<std::string, std::string>& metadata) {
-  std::uint64_t bytes = 8 + header_text(entries, metadata).size();
-  for (const auto& entry : entries) bytes += bytes_of(entry);
-  return bytes;
+  return 8 + header_text(entries, metadata).size() + offsets_of(entries).back();
 }
 
 }  // namespace megalith

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <charconv>
+#include <functional>
 #include <numeric>
+#include <set>
 
 #include "core/base/error.h"
 
@@ -34,10 +36,15 @@ Slice Slice::box(std::vector<std::int64_t> start, std::vector<std::int64_t> stop
 
 Slice Slice::range(std::int64_t start, std::int64_t stop) { return {.flat = true, .start = {start}, .stop = {stop}}; }
 
+std::vector<std::int64_t> Slice::extents() const {
+  std::vector<std::int64_t> extents = stop;
+  std::ranges::transform(stop, start, extents.begin(), std::minus());
+  return extents;
+}
+
 std::int64_t Slice::numel() const {
-  std::int64_t n = 1;
-  for (std::size_t d = 0; d < start.size(); ++d) n *= stop[d] - start[d];
-  return n;
+  return std::transform_reduce(stop.begin(), stop.end(), start.begin(), std::int64_t{1}, std::multiplies(),
+                               std::minus());
 }
 
 std::string to_string(const Slice& slice) {
@@ -98,7 +105,33 @@ std::string slice_problem(const Shape& shape, const Slice& slice) {
   return {};
 }
 
+std::vector<Slice> boxes_of_range(const Shape& shape, std::int64_t begin, std::int64_t end) {
+  std::vector<Slice> boxes;
+  while (begin < end) {
+    // The largest box that begins here: whole in the dims inside of `d`, of one index in those outside.
+    int d = shape.rank() - 1;
+    std::int64_t inner = 1;
+    for (; d > 0 && begin % (inner * shape[d]) == 0 && end - begin >= inner * shape[d]; --d) inner *= shape[d];
+    Slice box = Slice::whole(shape);
+    std::int64_t rest = begin / inner;
+    for (int outer = d; outer >= 0; --outer) {
+      const auto i = static_cast<std::size_t>(outer);
+      box.start[i] = rest % shape[outer];
+      box.stop[i] = outer < d ? box.start[i] + 1 : std::min(shape[outer], box.start[i] + (end - begin) / inner);
+      rest /= shape[outer];
+    }
+    begin += box.numel();
+    boxes.push_back(std::move(box));
+  }
+  return boxes;
+}
+
 namespace {
+
+std::vector<Slice> boxes_of(const Shape& shape, const Slice& slice) {
+  if (slice.flat) return boxes_of_range(shape, slice.start[0], slice.stop[0]);
+  return {slice};
+}
 
 bool boxes_overlap(const Slice& a, const Slice& b) {
   for (std::size_t d = 0; d < a.start.size(); ++d) {
@@ -107,193 +140,126 @@ bool boxes_overlap(const Slice& a, const Slice& b) {
   return true;
 }
 
-}  // namespace
+Slice common_part(Slice a, const Slice& b) {
+  std::ranges::transform(a.start, b.start, a.start.begin(), std::ranges::max);
+  std::ranges::transform(a.stop, b.stop, a.stop.begin(), std::ranges::min);
+  return a;
+}
 
-SliceRuns::SliceRuns(const Shape& shape, const Slice& slice) : done(slice.numel() == 0) {
-  if (done) return;
-  if (slice.flat) {
-    global = first_ = slice.start[0];
-    count = slice.stop[0] - slice.start[0];
+// Where the elements of a slice lie in its own memory.
+class Layout {
+ public:
+  Layout(const Shape& shape, const Slice& slice) {
+    const Slice box = slice.flat ? Slice::whole(shape) : slice;
+    std::int64_t stride = 1;
+    strides_.resize(box.start.size());
+    for (std::size_t d = strides_.size(); d-- > 0; stride *= box.stop[d] - box.start[d]) strides_[d] = stride;
+    first_ = slice.flat ? slice.start[0] : offset(box.start);
+  }
+  std::int64_t offset(const std::vector<std::int64_t>& index) const {
+    return std::inner_product(index.begin(), index.end(), strides_.begin(), -first_);
+  }
+  bool is_one_run(const Slice& box) const {
+    std::vector<std::int64_t> last = box.stop;
+    for (std::int64_t& index : last) --index;
+    return offset(last) - offset(box.start) + 1 == box.numel();
+  }
+
+ private:
+  std::vector<std::int64_t> strides_;  // by dim
+  std::int64_t first_ = 0;
+};
+
+// Of a box that both have, whose dims before `d` have one index.
+void add_runs(Slice box, std::size_t d, const Layout& a, const Layout& b, std::vector<CommonRun>& runs) {
+  if (a.is_one_run(box) && b.is_one_run(box)) {
+    runs.push_back({.a_offset = a.offset(box.start), .b_offset = b.offset(box.start), .count = box.numel()});
     return;
   }
-  // A run covers the last dim that is cut and everything inside of it.
-  int cut = shape.rank() - 1;
-  std::int64_t inner = 1;
-  for (; cut > 0; --cut) {
-    const auto d = static_cast<std::size_t>(cut);
-    if (slice.start[d] != 0 || slice.stop[d] != shape[cut]) break;
-    inner *= shape[cut];
+  for (const std::int64_t stop = box.stop[d]; box.start[d] < stop; ++box.start[d]) {
+    box.stop[d] = box.start[d] + 1;
+    add_runs(box, d + 1, a, b, runs);
   }
-  count = inner;
-  std::int64_t step = inner;
-  for (int d = cut; d >= 0; --d) {
-    const auto i = static_cast<std::size_t>(d);
-    if (d == cut) {
-      first_ = slice.start[i] * step;
-      count = (slice.stop[i] - slice.start[i]) * inner;
-    } else {
-      start_.insert(start_.begin(), slice.start[i]);
-      stop_.insert(stop_.begin(), slice.stop[i]);
-      stride_.insert(stride_.begin(), step);
+}
+
+}  // namespace
+
+std::vector<CommonRun> common_runs(const Shape& shape, const Slice& a, const Slice& b) {
+  std::vector<CommonRun> runs;
+  const Layout in_a(shape, a), in_b(shape, b);
+  const std::vector<Slice> boxes_of_b = boxes_of(shape, b);
+  for (const Slice& box : boxes_of(shape, a)) {
+    for (const Slice& other : boxes_of_b) {
+      if (boxes_overlap(box, other)) add_runs(common_part(box, other), 0, in_a, in_b, runs);
     }
-    step *= shape[d];
   }
-  at_ = start_;
-  place();
-}
-
-void SliceRuns::place() {
-  std::int64_t runs = 0;  // before this one
-  global = first_;
-  for (std::size_t d = 0; d < at_.size(); ++d) {
-    runs = runs * (stop_[d] - start_[d]) + (at_[d] - start_[d]);
-    global += at_[d] * stride_[d];
-  }
-  local = runs * count;
-}
-
-void SliceRuns::advance() {
-  std::size_t d = at_.size();
-  while (d > 0 && at_[d - 1] + 1 == stop_[d - 1]) {
-    --d;
-    at_[d] = start_[d];
-  }
-  if (d == 0) {
-    done = true;
-  } else {
-    ++at_[d - 1];
-    place();
-  }
-}
-
-void SliceRuns::seek(std::int64_t flat) {
-  if (done || global + count > flat) return;
-  // The first run that starts at `rest` or later: its digits in the dims outside of a run, from the left.
-  std::int64_t rest = flat - count + 1 - first_;
-  std::size_t d = 0;
-  for (; d < at_.size(); ++d) {
-    at_[d] = rest / stride_[d];
-    if (at_[d] < start_[d] || at_[d] >= stop_[d]) break;
-    rest -= at_[d] * stride_[d];
-  }
-  if (d < at_.size() && at_[d] < start_[d]) {  // before the box in this dim: its first run there
-    std::copy(start_.begin() + static_cast<std::ptrdiff_t>(d), start_.end(),
-              at_.begin() + static_cast<std::ptrdiff_t>(d));
-    return place();
-  }
-  const bool exact = d == at_.size() && rest == 0;
-  // Beyond the box in this dim, or between two runs: the run after the last one here.
-  for (std::size_t i = d; i < at_.size(); ++i) at_[i] = stop_[i] - 1;
-  exact ? place() : advance();
-}
-
-CommonRuns::CommonRuns(const Shape& shape, const Slice& a, const Slice& b) : a_(shape, a), b_(shape, b) {
-  if (!a.flat && !b.flat && !boxes_overlap(a, b)) a_.done = true;
-}
-
-std::optional<CommonRun> CommonRuns::next() {
-  while (!a_.done && !b_.done) {
-    const std::int64_t low = std::max(a_.global, b_.global);
-    const std::int64_t a_end = a_.global + a_.count;
-    const std::int64_t b_end = b_.global + b_.count;
-    const CommonRun run = {.a_offset = a_.local + low - a_.global,
-                           .b_offset = b_.local + low - b_.global,
-                           .count = std::min(a_end, b_end) - low};
-    if (run.count <= 0) {
-      (a_end <= low ? a_ : b_).seek(low);
-      continue;
-    }
-    if (a_end <= b_end) a_.advance();
-    if (b_end <= a_end) b_.advance();
-    return run;
-  }
-  return std::nullopt;
+  return runs;
 }
 
 namespace {
 
-// Compares slices in pairs; refuses to go on where that takes too long.
-class Overlaps {
- public:
-  Overlaps(const Shape& shape, std::size_t slices) : shape_(shape), left_(kMaxComparisons * slices) {}
-
-  // Each: why two of them overlap, or "".
-  static std::string among_ranges(std::span<const Slice* const> sorted) {
-    for (std::size_t i = 1; i < sorted.size(); ++i) {
-      if (sorted[i]->start[0] < sorted[i - 1]->stop[0]) return told(*sorted[i - 1], *sorted[i]);
-    }
-    return {};
-  }
-  std::string among_boxes(std::vector<const Slice*> boxes) {
-    if (boxes.size() < 2) return {};
-    const std::size_t cut = most_cut(boxes);
-    std::sort(boxes.begin(), boxes.end(),
-              [&](const Slice* a, const Slice* b) { return a->start[cut] < b->start[cut]; });
-    for (std::size_t i = 0; i < boxes.size(); ++i) {
-      for (std::size_t j = i + 1; j < boxes.size() && boxes[j]->start[cut] < boxes[i]->stop[cut]; ++j) {
-        if (left_-- == 0) return too_many();
-        if (boxes_overlap(*boxes[i], *boxes[j])) return told(*boxes[j], *boxes[i]);
-      }
-    }
-    return {};
-  }
-
-  // `ranges` in ascending order and apart. Leaps from run to range and back, whatever lies between.
-  std::string between(const Slice& box, std::span<const Slice* const> ranges) {
-    SliceRuns runs(shape_, box);
-    while (!runs.done) {
-      const auto range = std::upper_bound(ranges.begin(), ranges.end(), runs.global,
-                                          [](std::int64_t at, const Slice* r) { return at < r->stop[0]; });
-      if (range == ranges.end()) return {};
-      if (left_-- == 0) return too_many();
-      if ((*range)->start[0] < runs.global + runs.count) return told(box, **range);
-      runs.seek((*range)->start[0]);
-    }
-    return {};
-  }
-
- private:
-  // The dim in which the boxes start at the most places: sorted by it, most of them lie apart.
-  static std::size_t most_cut(const std::vector<const Slice*>& boxes) {
-    std::size_t best = 0, most = 0;
-    std::vector<std::int64_t> starts(boxes.size());
-    for (std::size_t d = 0; d < boxes[0]->start.size(); ++d) {
-      std::transform(boxes.begin(), boxes.end(), starts.begin(), [&](const Slice* box) { return box->start[d]; });
-      std::sort(starts.begin(), starts.end());
-      const auto places = static_cast<std::size_t>(std::unique(starts.begin(), starts.end()) - starts.begin());
-      if (places > most) best = d, most = places;
-    }
-    return best;
-  }
-  static std::string told(const Slice& a, const Slice& b) {
-    return fmt::format("slices {} and {} overlap", to_string(a), to_string(b));
-  }
-  static std::string too_many() { return "its slices interleave too much to be compared"; }
-
-  const Shape& shape_;
-  std::size_t left_;
+struct Box {
+  Slice slice;
+  const Slice* of;  // the whole, for messages
 };
+
+std::string told(const Slice& a, const Slice& b) {
+  return fmt::format("slices {} and {} overlap", to_string(a), to_string(b));
+}
+
+// The dim in which the boxes start at the most places: sorted by it, most of them lie apart.
+std::size_t most_cut(const std::vector<Box>& boxes) {
+  std::size_t best = 0, most = 0;
+  for (std::size_t d = 0; d < boxes[0].slice.start.size(); ++d) {
+    std::set<std::int64_t> starts;
+    for (const Box& box : boxes) starts.insert(box.slice.start[d]);
+    if (starts.size() > most) best = d, most = starts.size();
+  }
+  return best;
+}
+
+// Why two of them overlap, or "".
+std::string overlap_problem(std::vector<Box> boxes, std::size_t comparisons) {
+  if (boxes.size() < 2) return {};
+  const std::size_t d = most_cut(boxes);
+  std::ranges::sort(boxes, {}, [d](const Box& box) { return box.slice.start[d]; });
+  for (std::size_t i = 0; i < boxes.size(); ++i) {
+    for (std::size_t j = i + 1; j < boxes.size() && boxes[j].slice.start[d] < boxes[i].slice.stop[d]; ++j) {
+      if (comparisons-- == 0) return "its slices interleave too much to be compared";
+      if (boxes_overlap(boxes[i].slice, boxes[j].slice)) return told(*boxes[i].of, *boxes[j].of);
+    }
+  }
+  return {};
+}
 
 }  // namespace
 
 std::string cover_problem(const Shape& shape, std::span<const Slice> slices) {
-  std::vector<const Slice*> ranges, boxes;
+  std::vector<const Slice*> ranges;
+  std::vector<Box> boxes;
   std::int64_t covered = 0;
   for (const Slice& slice : slices) {
     if (slice.numel() == 0) continue;
     // Each is at most the whole, so the sum cannot wrap before it exceeds the whole.
     covered += slice.numel();
     if (covered > shape.numel()) return fmt::format("slice {} holds elements of another one", to_string(slice));
-    (slice.flat ? ranges : boxes).push_back(&slice);
+    if (slice.flat) {
+      ranges.push_back(&slice);
+    } else {
+      boxes.push_back({slice, &slice});
+    }
   }
   if (covered < shape.numel())
     return fmt::format("{} of {} elements are missing", shape.numel() - covered, shape.numel());
-  std::sort(ranges.begin(), ranges.end(), [](const Slice* a, const Slice* b) { return a->start[0] < b->start[0]; });
-  Overlaps overlaps(shape, slices.size());
-  std::string problem = overlaps.among_ranges(ranges);
-  if (problem.empty()) problem = overlaps.among_boxes(boxes);
-  for (std::size_t i = 0; i < boxes.size() && problem.empty(); ++i) problem = overlaps.between(*boxes[i], ranges);
-  return problem;
+  std::ranges::sort(ranges, {}, [](const Slice* range) { return range->start[0]; });
+  for (std::size_t i = 1; i < ranges.size(); ++i) {
+    if (ranges[i]->start[0] < ranges[i - 1]->stop[0]) return told(*ranges[i - 1], *ranges[i]);
+  }
+  if (boxes.empty()) return {};
+  for (const Slice* range : ranges) {
+    for (Slice& box : boxes_of(shape, *range)) boxes.push_back({std::move(box), range});
+  }
+  return overlap_problem(std::move(boxes), kMaxComparisons * slices.size());
 }
 
 std::vector<int> assign_writers(std::span<const Shard> shards, int world) {

@@ -39,6 +39,7 @@ struct Slice {
   static Slice box(std::vector<std::int64_t> start, std::vector<std::int64_t> stop);
   static Slice range(std::int64_t start, std::int64_t stop);
 
+  std::vector<std::int64_t> extents() const;
   std::int64_t numel() const;
   friend bool operator==(const Slice&, const Slice&) = default;
 };
@@ -69,39 +70,16 @@ std::optional<std::int64_t> checked_bytes(const Shape& shape, DType dtype);
 // Why `slice` is not a slice of `shape`, or "".
 std::string slice_problem(const Shape& shape, const Slice& slice);
 
-// The contiguous runs of one valid slice in the flattened tensor, in ascending order.
-struct SliceRuns {
-  SliceRuns(const Shape& shape, const Slice& slice);
-  void advance();
-  void seek(std::int64_t flat);  // to the first run from here on that ends after element `flat`; a few divisions
+// The boxes that elements [begin, end) of the flattened tensor consist of, in ascending order; at most 2 per dim.
+std::vector<Slice> boxes_of_range(const Shape& shape, std::int64_t begin, std::int64_t end);
 
-  bool done = false;
-  std::int64_t global = 0;  // where the run starts in the flattened tensor
-  std::int64_t local = 0;   // and in the slice
-  std::int64_t count = 0;   // its elements
-
- private:
-  void place();
-
-  std::int64_t first_ = 0;                                // of a run, within the dims outside of it
-  std::vector<std::int64_t> start_, stop_, at_, stride_;  // of these dims
-};
-
-// Walks the elements that two valid slices of one shape have in common, as runs contiguous in both, in ascending order.
-// What only one of them has is leapt over.
+// The elements that two valid slices of one shape have in common, as runs contiguous in both, in ascending order.
 struct CommonRun {
   std::int64_t a_offset;  // first element, counted from the start of slice a
   std::int64_t b_offset;  // the same element, counted from the start of slice b
   std::int64_t count;     // elements, > 0
 };
-class CommonRuns {
- public:
-  CommonRuns(const Shape& shape, const Slice& a, const Slice& b);
-  std::optional<CommonRun> next();
-
- private:
-  SliceRuns a_, b_;
-};
+std::vector<CommonRun> common_runs(const Shape& shape, const Slice& a, const Slice& b);
 
 // Why valid `slices` do not cover each element of `shape` exactly once, or "". For files from anywhere: it takes at
 // most kMaxComparisons comparisons a slice, whatever their sizes; what would take more is refused. Neither ranges, nor

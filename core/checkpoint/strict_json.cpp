@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include <limits>
 #include <nlohmann/json.hpp>
+#include <utility>
 #include <vector>
 
 #include "core/base/error.h"
@@ -14,17 +14,19 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::size_t kMaxTextBytes = std::size_t{1} << 20;  // of one string in an object of strings
-
 std::string shown(const json& value) {
   if (value.is_string()) return "the text " + printable(value.get_ref<const std::string&>());
-  return value.is_number() ? value.dump() : fmt::format("{} {}", value.is_null() ? "a" : "an", value.type_name());
+  return value.is_number()
+             ? value.dump()
+             : fmt::format("{} {}", value.is_null() || value.is_boolean() ? "a" : "an", value.type_name());
 }
 
-// Builds the document while it counts depth and values and refuses duplicate names.
+// Builds the document while it counts depth and values and refuses duplicate names. With `visit` it hands each member
+// of the document over and keeps its name alone.
 class DocumentHandler {
  public:
-  DocumentHandler(const std::string& subject, std::size_t max_values) : subject_(subject), max_values_(max_values) {}
+  DocumentHandler(const std::string& subject, std::size_t max_values, MemberVisitor visit = nullptr)
+      : subject_(subject), max_values_(max_values), visit_(std::move(visit)) {}
   json take() { return std::move(root_); }
 
   bool null() { return put(nullptr); }
@@ -35,7 +37,8 @@ class DocumentHandler {
   bool string(std::string& value) { return put(std::move(value)); }
   bool binary(std::vector<std::uint8_t>&) { return false; }
   bool key(std::string& name) {
-    if (open_.back()->contains(name)) refuse_content(subject_, "each name once", printable(name) + " twice");
+    if (open_.back()->contains(name)) refuse_content(place(), "each name once", printable(name) + " twice");
+    if (open_.size() == 1) member_ = name;
     key_ = std::move(name);
     return true;
   }
@@ -48,8 +51,9 @@ class DocumentHandler {
   }
 
  private:
-  json* place(json value) {
-    if (values_++ == max_values_) refuse_content(subject_, fmt::format("at most {} values", max_values_), "more");
+  std::string place() const { return visit_ && open_.size() > 1 ? subject_ + ": " + printable(member_) : subject_; }
+  json* add(json value) {
+    if (values_++ == max_values_) refuse_content(place(), fmt::format("at most {} values", max_values_), "more");
     if (open_.empty()) return &(root_ = std::move(value));
     json& parent = *open_.back();
     if (parent.is_object()) return &(parent[key_] = std::move(value));
@@ -58,27 +62,41 @@ class DocumentHandler {
   }
   template <class Value>
   bool put(Value&& value) {
-    place(json(std::forward<Value>(value)));
-    return true;
+    add(json(std::forward<Value>(value)));
+    return end_value();
   }
   bool open(json value) {
-    if (open_.size() == kMaxJsonDepth)
-      refuse_content(subject_, fmt::format("at most {} levels", kMaxJsonDepth), "more");
-    open_.push_back(place(std::move(value)));
+    if (open_.size() == kMaxJsonDepth) refuse_content(place(), fmt::format("at most {} levels", kMaxJsonDepth), "more");
+    open_.push_back(add(std::move(value)));
     return true;
   }
   bool close() {
     open_.pop_back();
+    return end_value();
+  }
+  bool end_value() {
+    if (!visit_ || open_.size() != 1) return true;
+    json& value = root_[member_];
+    visit_(member_, value);
+    value = nullptr;
+    values_ = 0;
     return true;
   }
 
   const std::string& subject_;
   json root_;
   std::vector<json*> open_;  // a parent's elements do not move while a child of it is open
-  std::string key_;
+  std::string key_, member_;
   const std::size_t max_values_;
   std::size_t values_ = 0;
+  const MemberVisitor visit_;
 };
+
+void parse(std::string_view text, const std::string& subject, DocumentHandler& handler) {
+  // The JSON library takes a NUL for the end of its input and would accept anything after it.
+  if (text.find('\0') != std::string_view::npos) refuse_content(subject, "JSON text", "a NUL byte");
+  json::sax_parse(text, &handler);
+}
 
 }  // namespace
 
@@ -90,11 +108,15 @@ json parse_strict_json(std::string_view text, const std::string& subject, std::s
   if (text.size() > kMaxJsonBytes) {
     refuse_content(subject, fmt::format("at most {} bytes", kMaxJsonBytes), std::to_string(text.size()));
   }
-  // The JSON library takes a NUL for the end of its input and would accept anything after it.
-  if (text.find('\0') != std::string_view::npos) refuse_content(subject, "JSON text", "a NUL byte");
   DocumentHandler handler(subject, max_values);
-  json::sax_parse(text, &handler);
+  parse(text, subject, handler);
   return handler.take();
+}
+
+void for_each_member(std::string_view text, const std::string& subject, std::size_t max_values,
+                     const MemberVisitor& visit) {
+  DocumentHandler handler(subject, max_values, visit);
+  parse(text, subject, handler);
 }
 
 JsonObject::JsonObject(const json& value, std::string subject) : value_(value), subject_(std::move(subject)) {
@@ -124,14 +146,15 @@ std::string JsonObject::text(const std::string& key, std::size_t max_bytes) {
   return json_text(member(key), max_bytes, subject_ + ": " + key);
 }
 
-std::map<std::string, std::string> JsonObject::texts(const std::string& key) {
+const json& JsonObject::array(const std::string& key) {
   const json& value = member(key);
-  if (!value.is_object()) refuse_content(subject_ + ": " + key, "an object of texts", shown(value));
-  std::map<std::string, std::string> result;
-  for (const auto& [name, text] : value.items()) {
-    result[name] = json_text(text, kMaxTextBytes, subject_ + ": " + key + ": " + printable(name));
-  }
-  return result;
+  require_array(value, subject_ + ": " + key);
+  return value;
+}
+
+std::map<std::string, std::string> JsonObject::texts(const std::string& key) {
+  constexpr std::size_t kMaxBytes = std::size_t{1} << 20;
+  return json_texts(member(key), kMaxBytes, subject_ + ": " + key);
 }
 
 void JsonObject::finish() const {
@@ -141,14 +164,10 @@ void JsonObject::finish() const {
 }
 
 std::int64_t json_integer(const json& value, std::int64_t low, std::int64_t high, const std::string& subject) {
-  const std::string expected = fmt::format("an integer from {} to {}", low, high);
-  if (!value.is_number_integer()) refuse_content(subject, expected, shown(value));
-  if (value.is_number_unsigned() &&
-      value.get<std::uint64_t>() > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
-    refuse_content(subject, expected, shown(value));
-  }
-  const auto number = value.get<std::int64_t>();
-  if (number < low || number > high) refuse_content(subject, expected, shown(value));
+  const bool fits = !value.is_number_unsigned() || std::in_range<std::int64_t>(value.get<std::uint64_t>());
+  const std::int64_t number = value.is_number_integer() && fits ? value.get<std::int64_t>() : 0;
+  if (!value.is_number_integer() || !fits || number < low || number > high)
+    refuse_content(subject, fmt::format("an integer from {} to {}", low, high), shown(value));
   return number;
 }
 
@@ -159,6 +178,14 @@ std::string json_text(const json& value, std::size_t max_bytes, const std::strin
     refuse_content(subject, fmt::format("a text of at most {} bytes", max_bytes), fmt::format("{} bytes", text.size()));
   }
   return text;
+}
+
+std::map<std::string, std::string> json_texts(const json& value, std::size_t max_bytes, const std::string& subject) {
+  if (!value.is_object()) refuse_content(subject, "an object of texts", shown(value));
+  std::map<std::string, std::string> texts;
+  for (const auto& [name, text] : value.items())
+    texts[name] = json_text(text, max_bytes, subject + ": " + printable(name));
+  return texts;
 }
 
 void require_array(const json& value, const std::string& subject) {

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <set>
@@ -23,6 +24,11 @@ inline constexpr std::size_t kMaxJsonValues = std::size_t{1} << 22;
 nlohmann::json parse_strict_json(std::string_view text, const std::string& subject,
                                  std::size_t max_values = kMaxJsonValues);
 
+// The same for one large object of any size, of which no more than a member is held at a time, of at most `max_values`.
+using MemberVisitor = std::function<void(const std::string& name, const nlohmann::json& value)>;
+void for_each_member(std::string_view text, const std::string& subject, std::size_t max_values,
+                     const MemberVisitor& visit);
+
 // Takes an object's members one by one; `finish` refuses those that nobody asked for.
 class JsonObject {
  public:
@@ -34,6 +40,7 @@ class JsonObject {
   std::int64_t integer(const std::string& key, std::int64_t low, std::int64_t high);
   std::uint64_t unsigned_integer(const std::string& key);
   std::string text(const std::string& key, std::size_t max_bytes);
+  const nlohmann::json& array(const std::string& key);
   std::map<std::string, std::string> texts(const std::string& key);  // an object of strings
   void finish() const;
 
@@ -46,6 +53,8 @@ class JsonObject {
 // The same checks for a bare value, such as an array's element.
 std::int64_t json_integer(const nlohmann::json& value, std::int64_t low, std::int64_t high, const std::string& subject);
 std::string json_text(const nlohmann::json& value, std::size_t max_bytes, const std::string& subject);
+std::map<std::string, std::string> json_texts(const nlohmann::json& value, std::size_t max_bytes,
+                                              const std::string& subject);
 void require_array(const nlohmann::json& value, const std::string& subject);
 
 }  // namespace megalith

@@ -19,66 +19,48 @@ BackgroundSave::~BackgroundSave() {
   }
   changed_.notify_all();
   thread_.join();
-  if (!error_) return;
+  if (!pending()) return;
   try {
-    std::rethrow_exception(error_);
+    result_.get();
   } catch (const std::exception& error) {
-    log_warning(fmt::format("checkpoint of step {} was not saved: {}", request_.state.step, error.what()));
+    log_warning(fmt::format("checkpoint of step {} was not saved: {}", step_, error.what()));
   }
 }
 
 void BackgroundSave::begin(SaveRequest request, std::function<void()> data_ready) {
-  require(!pending_, "BackgroundSave::begin: a save is pending");
-  pending_ = true;
+  require(!pending(), "BackgroundSave::begin: a save is pending");
+  step_ = request.state.step;
   {
     const std::lock_guard lock(mutex_);
-    request_ = std::move(request);
-    data_ready_ = std::move(data_ready);
-    writing_ = true;
+    next_ = std::packaged_task<SaveResult()>([request = std::move(request), data_ready = std::move(data_ready)] {
+      data_ready();
+      fault_point("async_save.copied");
+      return save_checkpoint(request);
+    });
+    result_ = next_.get_future();
   }
   changed_.notify_all();
 }
 
 std::optional<SaveResult> BackgroundSave::poll() {
-  if (!pending_) return std::nullopt;
-  {
-    const std::lock_guard lock(mutex_);
-    if (writing_) return std::nullopt;
-  }
-  return take();
+  if (!pending() || result_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return std::nullopt;
+  return result_.get();
 }
 
 SaveResult BackgroundSave::wait() {
-  require(pending_, "BackgroundSave::wait: no save is pending");
-  {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return !writing_; });
-  }
-  return take();
-}
-
-SaveResult BackgroundSave::take() {
-  pending_ = false;
-  if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
-  return std::move(result_);
+  require(pending(), "BackgroundSave::wait: no save is pending");
+  return result_.get();
 }
 
 void BackgroundSave::work() {
   std::unique_lock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [this] { return writing_ || stop_; });
-    if (!writing_) return;
-    lock.unlock();  // the caller leaves alone what a save under way uses
-    try {
-      data_ready_();
-      fault_point("async_save.copied");
-      result_ = save_checkpoint(request_);
-    } catch (...) {
-      error_ = std::current_exception();
-    }
+    changed_.wait(lock, [this] { return next_.valid() || stop_; });
+    if (!next_.valid()) return;
+    std::packaged_task<SaveResult()> save = std::move(next_);
+    lock.unlock();
+    save();
     lock.lock();
-    writing_ = false;
-    changed_.notify_all();
   }
 }
 

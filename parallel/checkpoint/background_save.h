@@ -4,8 +4,8 @@
 #pragma once
 
 #include <condition_variable>
-#include <exception>
 #include <functional>
+#include <future>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -21,28 +21,24 @@ class BackgroundSave {
   BackgroundSave(const BackgroundSave&) = delete;
   BackgroundSave& operator=(const BackgroundSave&) = delete;
 
-  // No save may be pending. Collective as save_checkpoint() is, among the threads: request.sync belongs to them alone,
+  // No save may be pending. Collective as save_checkpoint() is, among the threads: request.ranks belongs to them alone,
   // and what the request refers to stays as it is until the result was taken. `data_ready` is called first, on the
   // thread: it waits until the shards' data is there.
   void begin(SaveRequest request, std::function<void()> data_ready);
-  bool pending() const { return pending_; }  // begun, and its result not taken
+  bool pending() const { return result_.valid(); }  // begun, and its result not taken
   // The pending save's result, or what it threw: nothing while it is under way; or after waiting for it.
   std::optional<SaveResult> poll();
   SaveResult wait();
 
  private:
   void work();
-  SaveResult take();
 
-  bool pending_ = false;  // the caller's
-  std::mutex mutex_;      // of the rest
+  std::int64_t step_ = 0;  // of the last save begun
+  std::future<SaveResult> result_;
+  std::mutex mutex_;  // of what follows
   std::condition_variable changed_;
-  bool writing_ = false;
+  std::packaged_task<SaveResult()> next_;  // not yet begun
   bool stop_ = false;
-  SaveRequest request_;
-  std::function<void()> data_ready_;
-  SaveResult result_;
-  std::exception_ptr error_;
   std::thread thread_;
 };
 

@@ -4,8 +4,7 @@
 //   DIR/step_0000100/NAME                            small files, such as the tokenizer's
 //   DIR/step_0000100/manifest.json                   size and XXH3-128 of every file and every shard; format version
 //   DIR/LATEST                                       a hint for people and scripts; loading does not trust it
-//   DIR/step_0000200.abandoned-1                     of a branch that a run went back behind; nothing loads or removes
-//   it
+//   DIR/step_0000200.abandoned-1                     of a branch that a run left; nothing loads or removes it
 // A checkpoint is written under a temporary name and appears by one rename after everything in it is durable, so a
 // directory named step_N is complete or was damaged later, which its hashes show.
 #pragma once
@@ -13,7 +12,6 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <memory>
 #include <optional>
 #include <set>
 #include <span>
@@ -34,6 +32,7 @@ struct Kin {
   std::optional<Lineage> lineage;
   std::string problem;  // why its manifest cannot be read; then the rest is not known
 
+  std::string name() const { return checkpoint_name(id.step); }
   bool is(const CheckpointId& other) const { return problem.empty() && id == other; }
 };
 
@@ -79,6 +78,7 @@ struct SaveRequest {
 
 struct SaveResult {
   bool saved = false;
+  std::int64_t step = 0;   // of the request
   std::string message;     // why it failed; or, when saved, what went wrong after the commit; the same on all ranks
   std::string path;        // of the checkpoint, when saved
   std::int64_t bytes = 0;  // of tensor data over all ranks
@@ -94,17 +94,13 @@ SaveResult save_checkpoint(const SaveRequest& request);
 // An open, verified checkpoint. Reads are local to a rank and may differ between ranks.
 class LoadedCheckpoint {
  public:
-  struct Impl;
-  explicit LoadedCheckpoint(std::unique_ptr<Impl> impl);
-  LoadedCheckpoint(LoadedCheckpoint&&) noexcept;
-  LoadedCheckpoint& operator=(LoadedCheckpoint&&) noexcept;
-  ~LoadedCheckpoint();
+  LoadedCheckpoint(Directory folder, Manifest manifest, TrainState state);
 
-  const std::string& path() const;
-  const TrainState& state() const;
-  int saved_world() const;                  // ranks that wrote it
-  std::vector<TensorSpec> tensors() const;  // by name
-  bool has(const std::string& name) const;
+  const std::string& path() const { return folder_.path(); }
+  const TrainState& state() const { return state_; }
+  int saved_world() const { return manifest_.world(); }  // ranks that wrote it
+  std::vector<TensorSpec> tensors() const;               // by name
+  bool has(const std::string& name) const { return manifest_.tensors.contains(name); }
   std::vector<std::string> small_files() const;  // names, in order
   std::string read_small_file(const std::string& name) const;
 
@@ -118,7 +114,16 @@ class LoadedCheckpoint {
   void read(const std::string& name, const Slice& slice, std::span<std::byte> out);
 
  private:
-  std::unique_ptr<Impl> impl_;
+  struct OpenFile {
+    File file;
+    std::uint64_t data_start = 0;
+  };
+  const OpenFile& file(int rank);
+
+  Directory folder_;
+  Manifest manifest_;
+  TrainState state_;
+  std::map<int, OpenFile> open_;  // by rank that wrote; a few at a time
 };
 
 struct LoadRequest {

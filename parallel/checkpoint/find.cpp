@@ -6,10 +6,8 @@
 #include "core/base/error.h"
 #include "core/base/fault.h"
 #include "core/base/log.h"
-#include "core/checkpoint/strict_json.h"
 #include "parallel/checkpoint/attempt.h"
-#include "parallel/checkpoint/branch.h"
-#include "parallel/checkpoint/loaded.h"
+#include "parallel/checkpoint/folder.h"
 #include "parallel/checkpoint/verify.h"
 #include "parallel/comm/on_all_ranks.h"
 #include "parallel/comm/single_communicator.h"
@@ -26,7 +24,7 @@ struct Candidate {
 // Rank 0's list of checkpoints, newest first, and why those before the current one were passed over.
 class Candidates {
  public:
-  explicit Candidates(const LoadRequest& request) : request_(request) {}
+  Candidates(const LoadRequest& request, CheckpointHistory& history) : request_(request), history_(history) {}
 
   // Throws Error where none is left of those that there are.
   Candidate next() {
@@ -57,9 +55,9 @@ class Candidates {
     if (!Directory::exists(request_.directory)) return;
     const FaultScope scope("load.root");
     const Directory root = Directory::open(request_.directory, request_.observer);
-    if (request_.history != nullptr) request_.history->meet(request_.directory, root.identity());
+    history_.meet(request_.directory, root.identity());
     const FaultScope manifest_scope("load.manifest");
-    const std::vector<Kin> all = list_checkpoints(root, request_.history);
+    const std::vector<Kin> all = list_checkpoints(root, history_);
     if (!request_.step) return choose(all);
     const std::string wanted = checkpoint_name(*request_.step);
     for (const Kin& kin : all) {
@@ -74,16 +72,16 @@ class Candidates {
   void choose(const std::vector<Kin>& all) {
     const Kin* head = saved_last(all);
     for (const Kin& kin : all) {
-      if (!kin.problem.empty()) problems_.emplace(checkpoint_name(kin.id.step), kin.problem);
-      if (!kin.problem.empty() && (head == nullptr || kin.id.step > head->id.step))
-        names_.push_back(checkpoint_name(kin.id.step));
+      if (kin.problem.empty()) continue;
+      problems_.emplace(kin.name(), kin.problem);
+      if (head == nullptr || kin.id.step > head->id.step) {
+        names_.push_back(kin.name());
+      } else {
+        log_warning(
+            fmt::format("checkpoint {} is passed over in finding what was saved last: {}", kin.name(), kin.problem));
+      }
     }
     if (head == nullptr) return;
-    for (const Kin& kin : all) {
-      if (!kin.problem.empty() && kin.id.step < head->id.step)
-        log_warning(fmt::format("checkpoint {} is passed over in finding what was saved last: {}",
-                                checkpoint_name(kin.id.step), kin.problem));
-    }
     const Branch branch = branch_of(all, *head);
     names_.insert(names_.end(), branch.live.begin(), branch.live.end());
     for (const std::string& name : branch.left) {
@@ -91,16 +89,15 @@ class Candidates {
     }
     if (!left_.empty())
       log_warning(
-          fmt::format("{}: passed over, since they do not lead to {}, which was saved last: {}; --ckpt-step "
-                      "loads them",
-                      request_.directory, checkpoint_name(head->id.step), left_));
+          fmt::format("{}: passed over, since they do not lead to {}, which was saved last: {}; --ckpt-step loads them",
+                      request_.directory, head->name(), left_));
   }
 
   std::string open(const std::string& name) const {
     const FaultScope scope("load.manifest");
     const Directory folder = Directory::open(request_.directory, request_.observer).open_directory(name);
-    const std::string text = folder.read_text(std::string(kManifestName), kMaxJsonBytes);
-    const Manifest manifest = manifest_from_text(text, folder.path() + "/" + std::string(kManifestName));
+    std::string text;
+    const Manifest manifest = read_manifest(folder, &text);
     if (manifest.step != step_of_name(name)) {
       refuse_format(folder.path() + ": step in its manifest", "that of its name", std::to_string(manifest.step));
     }
@@ -123,6 +120,7 @@ class Candidates {
   }
 
   const LoadRequest& request_;
+  CheckpointHistory& history_;
   bool listed_ = false;
   std::vector<std::string> names_;
   std::size_t at_ = 0;
@@ -139,7 +137,9 @@ std::optional<LoadedCheckpoint> find_checkpoint(const LoadRequest& request) {
   Communicator& ranks = request.ranks == nullptr ? alone : *request.ranks;
   const bool first = ranks.rank() == 0;
   fault_point("load.begin");
-  Candidates candidates(request);
+  CheckpointHistory own;
+  CheckpointHistory& history = request.history == nullptr ? own : *request.history;
+  Candidates candidates(request, history);
   while (true) {
     Candidate next;
     on_all_ranks(ranks, [&] {
@@ -148,28 +148,27 @@ std::optional<LoadedCheckpoint> find_checkpoint(const LoadRequest& request) {
     const std::string name = ranks.host_broadcast(next.name, 0);
     if (name.empty()) return std::nullopt;
     const std::string manifest = ranks.host_broadcast(next.manifest, 0);
-    auto impl = std::make_unique<LoadedCheckpoint::Impl>();
+    std::optional<LoadedCheckpoint> found;
+    CheckpointId id;
     const std::string problem = attempt_on_all_ranks(ranks, [&] {
       const FaultScope scope("load.state");
-      impl->folder = Directory::open(request.directory, request.observer).open_directory(name);
-      const std::string& path = impl->folder.path();
-      impl->manifest = manifest_from_text(manifest, path + "/" + std::string(kManifestName));
-      impl->state =
-          train_state_from_json(read_state_text(impl->folder, impl->manifest), path + "/" + std::string(kStateName));
-      if (impl->state.step != impl->manifest.step) {
-        refuse_format(path + "/state.json: step", fmt::format("{} as in manifest.json", impl->manifest.step),
-                      std::to_string(impl->state.step));
+      Directory folder = Directory::open(request.directory, request.observer).open_directory(name);
+      Manifest read = manifest_from_text(manifest, folder.path() + "/" + std::string(kManifestName));
+      const std::string state_path = folder.path() + "/" + std::string(kStateName);
+      TrainState state = train_state_from_json(read_state_text(folder, read), state_path);
+      if (state.step != read.step) {
+        refuse_format(state_path + ": step", fmt::format("{} as in manifest.json", read.step),
+                      std::to_string(state.step));
       }
       const FaultScope verify_scope("load.verify");
-      verify_rank_files(impl->folder, impl->manifest, ranks.rank(), ranks.size());
-      if (first) verify_small_files(impl->folder, impl->manifest);
+      verify_files(folder, read, ranks.rank(), ranks.size());
+      id = {.step = read.step, .hash = read.hash};
+      found.emplace(std::move(folder), std::move(read), std::move(state));
     });
     if (problem.empty()) {
-      if (request.history != nullptr) {
-        request.history->verified.insert(name);
-        request.history->add({.step = impl->manifest.step, .hash = impl->manifest.hash});
-      }
-      return LoadedCheckpoint(std::move(impl));
+      history.verified.insert(name);
+      history.add(id);
+      return found;
     }
     if (first) candidates.reject(problem);
   }

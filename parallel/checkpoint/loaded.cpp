@@ -1,5 +1,3 @@
-#include "parallel/checkpoint/loaded.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,60 +11,46 @@
 #include "core/base/fault.h"
 #include "core/checkpoint/printable.h"
 #include "core/checkpoint/safetensors.h"
+#include "parallel/checkpoint/checkpoint.h"
 #include "parallel/checkpoint/verify.h"
 
 namespace megalith {
 namespace {
 
-// Copies the elements that a chunk and the wanted slice have in common while the chunk's blocks come by.
-class RunCopier {
- public:
-  RunCopier(CommonRuns runs, std::size_t item, std::span<std::byte> out)
-      : runs_(std::move(runs)), item_(item), out_(out), run_(runs_.next()) {}
-
-  bool any() const { return run_.has_value(); }
-  std::size_t copied() const { return copied_; }
-
-  void take(std::uint64_t offset, std::span<const std::byte> block) {
-    const std::uint64_t end = offset + block.size();
-    while (run_) {
-      // In bytes: the run lies at [from, to) of the chunk.
-      const std::uint64_t from = static_cast<std::uint64_t>(run_->a_offset) * item_;
-      const std::uint64_t to = from + static_cast<std::uint64_t>(run_->count) * item_;
-      const std::uint64_t low = std::max(from, offset);
-      const std::uint64_t high = std::min(to, end);
-      if (low < high) {
-        const std::uint64_t target = static_cast<std::uint64_t>(run_->b_offset) * item_ + (low - from);
-        std::memcpy(out_.data() + target, block.data() + (low - offset), high - low);
-        copied_ += high - low;
-      }
-      if (to > end) return;
-      run_ = runs_.next();
+// Copies what `runs` have of a chunk's block, which lies at `offset` in the chunk, and drops those that are done.
+// Returns the bytes.
+std::size_t copy_runs(std::span<const CommonRun>& runs, std::uint64_t item, std::uint64_t offset,
+                      std::span<const std::byte> block, std::span<std::byte> out) {
+  const std::uint64_t end = offset + block.size();
+  std::size_t copied = 0;
+  for (; !runs.empty(); runs = runs.subspan(1)) {
+    // In bytes: the run lies at [from, to) of the chunk.
+    const std::uint64_t from = static_cast<std::uint64_t>(runs.front().a_offset) * item;
+    const std::uint64_t to = from + static_cast<std::uint64_t>(runs.front().count) * item;
+    const std::uint64_t low = std::max(from, offset), high = std::min(to, end);
+    if (low < high) {
+      const std::uint64_t target = static_cast<std::uint64_t>(runs.front().b_offset) * item + (low - from);
+      std::memcpy(out.data() + target, block.data() + (low - offset), high - low);
+      copied += high - low;
     }
+    if (to > end) break;
   }
-
- private:
-  CommonRuns runs_;
-  std::uint64_t item_;
-  std::span<std::byte> out_;
-  std::optional<CommonRun> run_;
-  std::size_t copied_ = 0;
-};
-
-std::string describe(DType dtype, const Shape& shape) {
-  std::string text = fmt::format("{} [", name_of(dtype));
-  for (int d = 0; d < shape.rank(); ++d) text += fmt::format("{}{}", d == 0 ? "" : ", ", shape[d]);
-  return text + "]";
+  return copied;
 }
+
+std::string describe(DType dtype, const Shape& shape) { return fmt::format("{} {}", name_of(dtype), to_string(shape)); }
 
 }  // namespace
 
-const LoadedCheckpoint::Impl::OpenFile& LoadedCheckpoint::Impl::file(int rank) {
+LoadedCheckpoint::LoadedCheckpoint(Directory folder, Manifest manifest, TrainState state)
+    : folder_(std::move(folder)), manifest_(std::move(manifest)), state_(std::move(state)) {}
+
+const LoadedCheckpoint::OpenFile& LoadedCheckpoint::file(int rank) {
   constexpr std::size_t kMaxOpen = 64;
-  const auto found = open.find(rank);
-  if (found != open.end()) return found->second;
-  if (open.size() == kMaxOpen) open.clear();
-  OpenFile opened = {.file = folder.open_file(rank_file_name(rank, manifest.world()))};
+  const auto found = open_.find(rank);
+  if (found != open_.end()) return found->second;
+  if (open_.size() == kMaxOpen) open_.clear();
+  OpenFile opened = {.file = folder_.open_file(rank_file_name(rank, manifest_.world()))};
   std::array<std::byte, 8> length;
   opened.file.read_at(0, length);
   opened.data_start = 8 + std::bit_cast<std::uint64_t>(length);
@@ -74,34 +58,24 @@ const LoadedCheckpoint::Impl::OpenFile& LoadedCheckpoint::Impl::file(int rank) {
     refuse_format(opened.file.path() + ": changed since it was verified", {}, {},
                   "see what else writes to it, and start again");
   }
-  return open.emplace(rank, std::move(opened)).first->second;
+  return open_.emplace(rank, std::move(opened)).first->second;
 }
-
-LoadedCheckpoint::LoadedCheckpoint(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-LoadedCheckpoint::LoadedCheckpoint(LoadedCheckpoint&&) noexcept = default;
-LoadedCheckpoint& LoadedCheckpoint::operator=(LoadedCheckpoint&&) noexcept = default;
-LoadedCheckpoint::~LoadedCheckpoint() = default;
-
-const std::string& LoadedCheckpoint::path() const { return impl_->folder.path(); }
-const TrainState& LoadedCheckpoint::state() const { return impl_->state; }
-int LoadedCheckpoint::saved_world() const { return impl_->manifest.world(); }
-bool LoadedCheckpoint::has(const std::string& name) const { return impl_->manifest.tensors.contains(name); }
 
 std::vector<TensorSpec> LoadedCheckpoint::tensors() const {
   std::vector<TensorSpec> specs;
-  for (const auto& [name, tensor] : impl_->manifest.tensors) specs.push_back({name, tensor.dtype, tensor.shape});
+  for (const auto& [name, tensor] : manifest_.tensors) specs.push_back({name, tensor.dtype, tensor.shape});
   return specs;
 }
 
 std::vector<std::string> LoadedCheckpoint::small_files() const {
   std::vector<std::string> names;
-  for (const auto& [name, file] : impl_->manifest.small_files) names.push_back(name);
+  for (const auto& [name, file] : manifest_.small_files) names.push_back(name);
   return names;
 }
 
 std::string LoadedCheckpoint::read_small_file(const std::string& name) const {
   const FaultScope scope("load.tensor");
-  return megalith::read_small_file(impl_->folder, impl_->manifest, name);
+  return megalith::read_small_file(folder_, manifest_, name);
 }
 
 void LoadedCheckpoint::check_tensors(std::span<const TensorSpec> wanted) const {
@@ -110,15 +84,15 @@ void LoadedCheckpoint::check_tensors(std::span<const TensorSpec> wanted) const {
   for (const TensorSpec& spec : wanted) {
     names.insert(spec.name);
     kinds.insert(kind_of(spec.name));
-    const auto found = impl_->manifest.tensors.find(spec.name);
-    if (found == impl_->manifest.tensors.end()) {
+    const auto found = manifest_.tensors.find(spec.name);
+    if (found == manifest_.tensors.end()) {
       missing.push_back(spec.name);
     } else if (found->second.dtype != spec.dtype || !(found->second.shape == spec.shape)) {
       different.push_back(fmt::format("{} (expected {}, got {})", spec.name, describe(spec.dtype, spec.shape),
                                       describe(found->second.dtype, found->second.shape)));
     }
   }
-  for (const auto& [name, tensor] : impl_->manifest.tensors) {
+  for (const auto& [name, tensor] : manifest_.tensors) {
     if (kinds.contains(kind_of(name)) && !names.contains(name)) extra.push_back(name);
   }
   if (missing.empty() && extra.empty() && different.empty()) return;
@@ -135,8 +109,8 @@ void LoadedCheckpoint::check_tensors(std::span<const TensorSpec> wanted) const {
 
 void LoadedCheckpoint::read(const std::string& name, const Slice& slice, std::span<std::byte> out) {
   const FaultScope scope("load.tensor");
-  const auto found = impl_->manifest.tensors.find(name);
-  if (found == impl_->manifest.tensors.end()) {
+  const auto found = manifest_.tensors.find(name);
+  if (found == manifest_.tensors.end()) {
     refuse_format(path() + ": no tensor " + printable(name), {}, {},
                   "use the model flags it was saved with (see config in state.json)");
   }
@@ -148,22 +122,22 @@ void LoadedCheckpoint::read(const std::string& name, const Slice& slice, std::sp
   require(out.size() == bytes, "LoadedCheckpoint::read: out has not the size of the slice");
   std::size_t copied = 0;
   for (const ManifestChunk& chunk : tensor.chunks) {
-    RunCopier copier(CommonRuns(tensor.shape, chunk.slice, slice), item, out);
-    if (!copier.any()) continue;
-    const Impl::OpenFile& file = impl_->file(chunk.file);
+    const std::vector<CommonRun> runs = common_runs(tensor.shape, chunk.slice, slice);
+    if (runs.empty()) continue;
+    std::span<const CommonRun> left(runs);
+    const OpenFile& from = file(chunk.file);
     Hasher hasher;
     // The whole chunk is read even where a part is wanted: only so can its hash tell whether that part is right.
-    const std::uint64_t begin = file.data_start + chunk.begin;
-    read_blocks(file.file, begin, begin + chunk.bytes, [&](std::uint64_t offset, std::span<const std::byte> block) {
+    const std::uint64_t begin = from.data_start + chunk.begin;
+    read_blocks(from.file, begin, begin + chunk.bytes, [&](std::uint64_t offset, std::span<const std::byte> block) {
       hasher.update(block);
-      copier.take(offset, block);
+      copied += copy_runs(left, item, offset, block, out);
     });
     if (hasher.digest() != chunk.hash) {
-      refuse_format(fmt::format("{}: tensor {} {}", file.file.path(), name, to_string(chunk.slice)),
+      refuse_format(fmt::format("{}: tensor {} {}", from.file.path(), name, to_string(chunk.slice)),
                     "XXH3-128 " + to_hex(chunk.hash), to_hex(hasher.digest()) + " (the file is damaged)",
                     "load another checkpoint or a copy of this one");
     }
-    copied += copier.copied();
   }
   require(copied == bytes, "LoadedCheckpoint::read: the chunks do not cover the slice");
 }

@@ -52,7 +52,6 @@ ManifestFile read_file(const json& value, const std::string& name, const std::st
 }
 
 void read_files(const json& files, Manifest& manifest, std::int64_t world, const std::string& subject) {
-  require_array(files, subject);
   const auto count = static_cast<std::int64_t>(files.size());
   const std::int64_t most = world + 1 + static_cast<std::int64_t>(kMaxSmallFiles);
   if (count < world + 1)
@@ -102,6 +101,18 @@ ManifestChunk read_chunk(const json& fields, const ManifestTensor& tensor, const
   return chunk;
 }
 
+json tensors_json(const Manifest& manifest) {
+  json tensors = json::object();
+  for (const auto& [name, tensor] : manifest.tensors) {
+    json shape = json::array(), chunks = json::array();
+    for (int d = 0; d < tensor.shape.rank(); ++d) shape.push_back(tensor.shape[d]);
+    for (const ManifestChunk& chunk : tensor.chunks)
+      chunks.push_back({chunk.file, chunk.begin, chunk.bytes, to_string(chunk.slice), to_hex(chunk.hash)});
+    tensors[name] = {{"dtype", safetensors_name(tensor.dtype)}, {"shape", shape}, {"chunks", chunks}};
+  }
+  return tensors;
+}
+
 ManifestTensor read_tensor(const json& value, const RankFiles& files, const std::string& subject) {
   JsonObject object(value, subject);
   ManifestTensor tensor;
@@ -109,17 +120,13 @@ ManifestTensor read_tensor(const json& value, const RankFiles& files, const std:
   const auto known = dtype_from_safetensors(dtype);
   if (!known) refuse_format(subject + ": dtype", "F32, BF16, F64, I32, I64 or U8", printable(dtype));
   tensor.dtype = *known;
-  const json& shape = object.member("shape");
-  require_array(shape, subject + ": shape");
+  const json& shape = object.array("shape");
   if (shape.size() > kMaxDims)
     refuse_format(subject + ": shape", fmt::format("at most {} dims", kMaxDims), std::to_string(shape.size()));
   for (const json& extent : shape) tensor.shape.push_back(json_integer(extent, 0, kMaxInt, subject + ": shape"));
   if (!checked_bytes(tensor.shape, tensor.dtype)) refuse_format(subject + ": shape", "a size within 63 bits", "more");
-  const json& chunks = object.member("chunks");
-  require_array(chunks, subject + ": chunks");
-  for (const json& chunk : chunks) {
+  for (const json& chunk : object.array("chunks"))
     tensor.chunks.push_back(read_chunk(chunk, tensor, files, subject + ": chunks"));
-  }
   object.finish();
   return tensor;
 }
@@ -132,8 +139,8 @@ std::size_t json_values(const Manifest& manifest) {
   return values;
 }
 
-// The text before the hash of itself, which must fit.
-std::string_view checked_body(std::string_view text, const std::string& subject) {
+// The text before the hash of itself, which must fit and is returned too.
+std::string_view checked_body(std::string_view text, const std::string& subject, Hash128& hash) {
   const std::size_t tail = kTailStart.size() + kHexDigits + kTailEnd.size();
   if (text.size() > kMaxJsonBytes || text.size() < tail || !text.ends_with(kTailEnd) ||
       text.substr(text.size() - tail, kTailStart.size()) != kTailStart) {
@@ -141,13 +148,10 @@ std::string_view checked_body(std::string_view text, const std::string& subject)
   }
   const std::string_view body = text.substr(0, text.size() - tail);
   const std::string_view stored = text.substr(body.size() + kTailStart.size(), kHexDigits);
-  const std::string hash = to_hex(hash_of(body));
-  if (stored != hash) refuse_format(subject, "hash " + std::string(stored), hash + " (the file is damaged)");
+  hash = hash_of(body);
+  if (stored != to_hex(hash))
+    refuse_format(subject, "hash " + std::string(stored), to_hex(hash) + " (the file is damaged)");
   return body;
-}
-
-Hash128 own_hash(std::string_view text) {
-  return hash_from_hex(text.substr(text.size() - kTailEnd.size() - kHexDigits, kHexDigits)).value();
 }
 
 json to_json(const Lineage& lineage, std::int64_t step) {
@@ -184,19 +188,9 @@ std::string to_text(const Manifest& manifest) {
   }
   files.push_back(file_json(std::string(kStateName), manifest.state_file));
   for (const auto& [name, file] : manifest.small_files) files.push_back(file_json(name, file));
-  json tensors = json::object();
-  for (const auto& [name, tensor] : manifest.tensors) {
-    json shape = json::array();
-    for (int d = 0; d < tensor.shape.rank(); ++d) shape.push_back(tensor.shape[d]);
-    json chunks = json::array();
-    for (const ManifestChunk& chunk : tensor.chunks) {
-      chunks.push_back({chunk.file, chunk.begin, chunk.bytes, to_string(chunk.slice), to_hex(chunk.hash)});
-    }
-    tensors[name] = {{"dtype", safetensors_name(tensor.dtype)}, {"shape", shape}, {"chunks", chunks}};
-  }
   const json value = {{"format", kFormat},     {"version", kCheckpointVersion},
                       {"step", manifest.step}, {"world", manifest.world()},
-                      {"files", files},        {"tensors", tensors}};
+                      {"files", files},        {"tensors", tensors_json(manifest)}};
   std::string text = value.dump();
   text.pop_back();  // the closing brace comes after the hash
   if (manifest.lineage) text.append(kLineageStart).append(to_json(*manifest.lineage, manifest.step).dump());
@@ -207,7 +201,8 @@ std::string to_text(const Manifest& manifest) {
 }
 
 Manifest manifest_from_text(std::string_view text, const std::string& subject) {
-  checked_body(text, subject);
+  Manifest manifest;
+  checked_body(text, subject, manifest.hash);
   json value = parse_strict_json(text, subject);
   JsonObject object(value, subject);
   if (const std::string format = object.text("format", 64); format != kFormat) {
@@ -218,10 +213,9 @@ Manifest manifest_from_text(std::string_view text, const std::string& subject) {
     refuse_format(subject + ": version", fmt::format("format version {}", kCheckpointVersion),
                   fmt::format("{}, written by another version of this program", version));
   }
-  Manifest manifest;
   manifest.step = object.integer("step", 0, kMaxStep);
   const std::int64_t world = object.integer("world", 1, kMaxWorld);
-  read_files(object.member("files"), manifest, world, subject + ": files");
+  read_files(object.array("files"), manifest, world, subject + ": files");
   JsonObject tensors(object.member("tensors"), subject + ": tensors");
   for (auto& [name, tensor] : value["tensors"].items()) {
     if (!is_tensor_name(name)) refuse_format(subject + ": tensors", "names of printable ASCII", printable(name));
@@ -231,7 +225,6 @@ Manifest manifest_from_text(std::string_view text, const std::string& subject) {
   if (object.has("lineage"))
     manifest.lineage = read_lineage(object.member("lineage"), manifest.step, subject + ": lineage");
   object.member(std::string(kHashKey));
-  manifest.hash = own_hash(text);
   object.finish();
   if (const std::string problem = cover_problem(manifest); !problem.empty()) {
     refuse_format(subject, "each tensor covered exactly once", problem);
@@ -240,24 +233,46 @@ Manifest manifest_from_text(std::string_view text, const std::string& subject) {
 }
 
 std::optional<Lineage> lineage_from_text(std::string_view text, CheckpointId& id, const std::string& subject) {
-  const std::string_view body = checked_body(text, subject);
-  id.hash = own_hash(text);
+  const std::string_view body = checked_body(text, subject, id.hash);
   const std::size_t line = body.rfind('\n');
   if (line == std::string_view::npos || line == 0 || !body.substr(line - 1).starts_with(kLineageStart)) return {};
   const std::string place = subject + ": lineage";
   return read_lineage(parse_strict_json(body.substr(line - 1 + kLineageStart.size()), place), id.step, place);
 }
 
+void add_chunk(Manifest& manifest, const TensorSpec& spec, ManifestChunk chunk) {
+  ManifestTensor& tensor =
+      manifest.tensors.try_emplace(spec.name, ManifestTensor{spec.dtype, spec.shape, {}}).first->second;
+  if (tensor.dtype != spec.dtype || !(tensor.shape == spec.shape))
+    fail({.subject = "checkpoint: tensor " + spec.name, .expected = "one dtype and one global shape on all ranks"});
+  tensor.chunks.push_back(std::move(chunk));
+}
+
+std::string part_text(const Manifest& part, int rank) {
+  const ManifestFile& file = part.rank_files[static_cast<std::size_t>(rank)];
+  return json{{"file", file_json(rank_file_name(rank, part.world()), file)}, {"tensors", tensors_json(part)}}.dump();
+}
+
+void add_part(Manifest& manifest, int rank, std::string_view text) {
+  const std::string subject = fmt::format("what rank {} writes", rank);
+  const json part = json::parse(text);
+  manifest.rank_files[static_cast<std::size_t>(rank)] =
+      read_file(part.at("file"), rank_file_name(rank, manifest.world()), subject);
+  for (const auto& [name, value] : part.at("tensors").items()) {
+    ManifestTensor tensor = read_tensor(value, manifest.rank_files, subject);
+    for (ManifestChunk& chunk : tensor.chunks)
+      add_chunk(manifest, {name, tensor.dtype, tensor.shape}, std::move(chunk));
+  }
+}
+
 std::string cover_problem(const Manifest& manifest) {
   constexpr int kShown = 8;
   std::string problems;
   int bad = 0;
-  std::vector<Slice> slices;
   for (const auto& [name, tensor] : manifest.tensors) {
-    slices.clear();
+    std::vector<Slice> slices;
     for (const ManifestChunk& chunk : tensor.chunks) slices.push_back(chunk.slice);
-    const std::string problem =
-        tensor.chunks.empty() ? "it has no chunk" : cover_problem(tensor.shape, std::span<const Slice>(slices));
+    const std::string problem = tensor.chunks.empty() ? "it has no chunk" : cover_problem(tensor.shape, slices);
     if (problem.empty() || ++bad > kShown) continue;
     problems += fmt::format("{}{}: {}", bad > 1 ? "; " : "", name, problem);
   }

@@ -1,7 +1,6 @@
 // manifest.json: every file of a checkpoint with its size and XXH3-128, and every chunk (one slice of one tensor, an
 // entry of one safetensors file) with its place and hash:
-//   {"files": [{"name", "bytes", "xxh3_128"}, ...],            rank files in rank order, state.json, small files by
-//   name
+//   {"files": [{"name", "bytes", "xxh3_128"}, ...],      rank files in rank order, state.json, small files by name
 //    "format": "megalith-checkpoint", "step", "version", "world",
 //    "tensors": {NAME: {"dtype", "shape", "chunks": [[file, begin, bytes, slice, xxh3_128], ...]}},
 //    "lineage": {"serial", "step", "parent": null or {"step", "manifest_xxh3_128"}},   not in older ones
@@ -85,6 +84,14 @@ Manifest manifest_from_text(std::string_view text, const std::string& subject);
 // Of the same text only what says where the checkpoint comes from. `id` has the step that it must have and gets the
 // hash.
 std::optional<Lineage> lineage_from_text(std::string_view text, CheckpointId& id, const std::string& subject);
+
+// Fails where the tensor is there with another dtype or shape.
+void add_chunk(Manifest& manifest, const TensorSpec& tensor, ManifestChunk chunk);
+
+// What one rank adds to a manifest of as many rank files as there are ranks: its file and its chunks, as text for the
+// rank that writes the manifest.
+std::string part_text(const Manifest& part, int rank);
+void add_part(Manifest& manifest, int rank, std::string_view text);
 
 // Why the chunks of some tensor do not cover it exactly once, naming the tensors, or "".
 std::string cover_problem(const Manifest& manifest);

@@ -2,25 +2,21 @@
 
 #include <algorithm>
 #include <chrono>
-#include <nlohmann/json.hpp>
+#include <functional>
 #include <utility>
 
 #include "core/base/error.h"
 #include "core/base/fault.h"
 #include "core/base/log.h"
+#include "core/base/seconds_since.h"
 #include "core/checkpoint/printable.h"
 #include "core/checkpoint/safetensors.h"
 #include "parallel/checkpoint/attempt.h"
-#include "parallel/checkpoint/branch.h"
-#include "parallel/checkpoint/checkpoint.h"
-#include "parallel/checkpoint/manifest.h"
-#include "parallel/checkpoint/retention.h"
+#include "parallel/checkpoint/folder.h"
 #include "parallel/comm/single_communicator.h"
 
 namespace megalith {
 namespace {
-
-using nlohmann::json;
 
 const std::map<std::string, std::string> kFileMetadata = {{"format", "megalith-checkpoint"}};
 
@@ -40,22 +36,28 @@ class Saver {
   SaveResult run();
 
  private:
+  struct Failed {  // on all ranks
+    std::string problem;
+  };
+
+  void all_ranks_or_none(const std::function<void()>& work);
   void everyone_plans();
-  std::uint64_t collect(const std::vector<std::string>& plans);
-  void prepare(const std::vector<std::string>& plans);
+  void merge(const std::vector<std::string>& parts);
+  std::uint64_t bytes_on_disk() const;
+  void prepare(const std::vector<std::string>& parts);
   void meet_folder();
   void prune_ahead();
   void make_room(std::uint64_t bytes);
   void everyone_writes();
-  void fill_manifest(const std::vector<std::string>& records);
   void write_small_files();
-  void commit(const std::vector<std::string>& records);
+  void commit(const std::vector<std::string>& parts);
   void take_name();
   std::string after_commit();
   void sort_out();
   void write_latest() const;
   SaveResult failed(std::string problem);
   bool first() const { return ranks_.rank() == 0; }
+  std::string my_part() const { return part_text(part_, ranks_.rank()); }
   std::span<const SmallFile> small_files() const {
     return request_.files == nullptr ? std::span<const SmallFile>() : *request_.files;
   }
@@ -65,9 +67,8 @@ class Saver {
   Communicator& ranks_;
   std::vector<const Shard*> shards_;  // that hold bytes, or stand for an empty tensor
   std::vector<SafetensorsWriter::Entry> entries_;
-  std::string plan_, record_;        // this rank's, for rank 0
+  Manifest part_;                    // this rank's, hashed once it is written
   std::string name_, temporary_;     // of the checkpoint
-  std::int64_t tensor_bytes_ = 0;    // rank 0: over all ranks
   Manifest manifest_;                // rank 0
   std::optional<Directory> root_;    // rank 0
   std::optional<Directory> folder_;  // rank 0: the temporary one, locked
@@ -77,8 +78,13 @@ class Saver {
   std::string troubles_;  // rank 0: what went wrong beside the save
 };
 
+void Saver::all_ranks_or_none(const std::function<void()>& work) {
+  const std::string problem = attempt_on_all_ranks(ranks_, work);
+  if (!problem.empty()) throw Failed{problem};
+}
+
 void Saver::everyone_plans() {
-  json chunks = json::array();
+  part_.rank_files.resize(static_cast<std::size_t>(ranks_.size()));
   for (const Shard& shard : request_.shards) {
     if (!is_tensor_name(shard.name)) {
       fail({.subject = "checkpoint: tensor " + printable(shard.name), .expected = "a name of printable ASCII"});
@@ -92,50 +98,27 @@ void Saver::everyone_plans() {
             .got = std::to_string(shard.data.size())});
     }
     if (bytes == 0 && shard.shape.numel() > 0) continue;
-    std::vector<std::int64_t> extents;
-    extents.reserve(shard.slice.start.size());
-    for (std::size_t d = 0; d < shard.slice.start.size(); ++d) {
-      extents.push_back(shard.slice.stop[d] - shard.slice.start[d]);
-    }
-    json shape = json::array();
-    for (int d = 0; d < shard.shape.rank(); ++d) shape.push_back(shard.shape[d]);
     shards_.push_back(&shard);
-    entries_.push_back({entry_name(shard.name, shard.shape, shard.slice), shard.dtype, std::move(extents)});
-    chunks.push_back({shard.name, safetensors_name(shard.dtype), shape, to_string(shard.slice)});
+    entries_.push_back({entry_name(shard.name, shard.shape, shard.slice), shard.dtype, shard.slice.extents()});
+    add_chunk(part_, {shard.name, shard.dtype, shard.shape},
+              {.file = ranks_.rank(), .bytes = bytes, .slice = shard.slice, .hash = {}});
   }
-  plan_ = json{{"bytes", safetensors_file_bytes(entries_, kFileMetadata)}, {"chunks", chunks}}.dump();
+  part_.rank_files[static_cast<std::size_t>(ranks_.rank())].bytes = safetensors_file_bytes(entries_, kFileMetadata);
 }
 
-// Rank 0 learns what all ranks will write, and checks that it is a whole model. Returns its bytes on the disk.
-std::uint64_t Saver::collect(const std::vector<std::string>& plans) {
+void Saver::merge(const std::vector<std::string>& parts) {
+  manifest_.tensors.clear();
+  manifest_.rank_files.resize(parts.size());
+  for (std::size_t rank = 0; rank < parts.size(); ++rank) add_part(manifest_, static_cast<int>(rank), parts[rank]);
+}
+
+std::uint64_t Saver::bytes_on_disk() const {
   constexpr std::uint64_t kPerFile = 8192, kPerChunk = 256;  // slack for blocks of the file system; manifest text
-  const std::string state = to_json(request_.state);
-  std::uint64_t needed = state.size() + kPerFile;
-  for (const SmallFile& file : small_files()) needed += file.bytes.size() + kPerFile;
-  manifest_.step = request_.state.step;
-  manifest_.rank_files.resize(plans.size());
-  for (std::size_t rank = 0; rank < plans.size(); ++rank) {
-    const json plan = json::parse(plans[rank]);
-    needed += plan.at("bytes").get<std::uint64_t>() + kPerFile + kPerChunk * plan.at("chunks").size();
-    for (const json& chunk : plan.at("chunks")) {
-      const auto name = chunk.at(0).get<std::string>();
-      const DType dtype = dtype_from_safetensors(chunk.at(1).get<std::string>()).value();
-      Shape shape;
-      for (const json& extent : chunk.at(2)) shape.push_back(extent.get<std::int64_t>());
-      const auto [place, fresh] = manifest_.tensors.try_emplace(name, ManifestTensor{dtype, shape, {}});
-      if (!fresh && (place->second.dtype != dtype || !(place->second.shape == shape))) {
-        fail({.subject = "checkpoint: tensor " + name, .expected = "one dtype and one global shape on all ranks"});
-      }
-      const Slice slice = slice_from_string(chunk.at(3).get<std::string>()).value();
-      const auto bytes = static_cast<std::uint64_t>(slice.numel()) * size_of(dtype);
-      tensor_bytes_ += static_cast<std::int64_t>(bytes);
-      place->second.chunks.push_back({.file = static_cast<int>(rank), .bytes = bytes, .slice = slice});
-    }
-  }
-  if (const std::string problem = cover_problem(manifest_); !problem.empty()) {
-    fail({.subject = "checkpoint: the ranks together do not write each tensor exactly once", .got = problem});
-  }
-  return needed;
+  std::uint64_t bytes = to_json(request_.state).size() + kPerFile;
+  for (const SmallFile& file : small_files()) bytes += file.bytes.size() + kPerFile;
+  for (const ManifestFile& file : manifest_.rank_files) bytes += file.bytes + kPerFile;
+  for (const auto& [name, tensor] : manifest_.tensors) bytes += kPerChunk * tensor.chunks.size();
+  return bytes;
 }
 
 // The folder may not be what it was at the last save: what is gone from it is told once.
@@ -164,7 +147,7 @@ void Saver::prune_ahead() {
   if (request_.history == nullptr) {
     names = checkpoint_names(*root_);
   } else if (history_.parent) {
-    const std::vector<Kin> all = list_checkpoints(*root_, &history_);
+    const std::vector<Kin> all = list_checkpoints(*root_, history_);
     if (const Kin* parent = find_kin(all, *history_.parent)) names = branch_of(all, *parent).live;
   }
   add_problem(troubles_,
@@ -191,9 +174,13 @@ void Saver::make_room(std::uint64_t bytes) {
         .show_place = false});
 }
 
-// Rank 0 makes the temporary directory, in a folder with room for the checkpoint.
-void Saver::prepare(const std::vector<std::string>& plans) {
-  const std::uint64_t bytes = collect(plans);
+// Makes the temporary directory, in a folder with room for the checkpoint, once all ranks together write a whole model.
+void Saver::prepare(const std::vector<std::string>& parts) {
+  manifest_.step = request_.state.step;
+  merge(parts);
+  if (const std::string problem = cover_problem(manifest_); !problem.empty())
+    fail({.subject = "checkpoint: the ranks together do not write each tensor exactly once", .got = problem});
+  const std::uint64_t bytes = bytes_on_disk();
   {
     const FaultScope scope("save.root");
     meet_folder();
@@ -203,7 +190,7 @@ void Saver::prepare(const std::vector<std::string>& plans) {
   if (request_.history != nullptr) {
     const FaultScope scope("save.branch");
     std::int64_t last = 0, unknown = 0;
-    const std::vector<Kin> all = list_checkpoints(*root_, request_.history);
+    const std::vector<Kin> all = list_checkpoints(*root_, history_);
     history_.find_parent(all);
     for (const Kin& kin : all) {
       last = std::max(last, kin.lineage ? kin.lineage->serial : 0);
@@ -229,27 +216,12 @@ void Saver::everyone_writes() {
   const SafetensorsWriter::Written written = writer.finish();
   file.sync();
   file.close();
-  json chunks = json::object();  // by entry name, which is unique within a file
-  for (std::size_t i = 0; i < entries_.size(); ++i) {
-    chunks[entries_[i].name] = {written.entry_begin[i], to_hex(written.entry_hash[i])};
-  }
-  record_ = json{{"bytes", written.file_bytes}, {"hash", to_hex(written.file_hash)}, {"chunks", chunks}}.dump();
-}
-
-void Saver::fill_manifest(const std::vector<std::string>& records) {
-  std::vector<json> parsed;
-  for (std::size_t rank = 0; rank < records.size(); ++rank) {
-    parsed.push_back(json::parse(records[rank]));
-    manifest_.rank_files[rank] = {.bytes = parsed.back().at("bytes").get<std::uint64_t>(),
-                                  .hash = hash_from_hex(parsed.back().at("hash").get<std::string>()).value()};
-  }
-  for (auto& [name, tensor] : manifest_.tensors) {
-    for (ManifestChunk& chunk : tensor.chunks) {
-      const json& record =
-          parsed[static_cast<std::size_t>(chunk.file)].at("chunks").at(entry_name(name, tensor.shape, chunk.slice));
-      chunk.begin = record.at(0).get<std::uint64_t>();
-      chunk.hash = hash_from_hex(record.at(1).get<std::string>()).value();
-    }
+  part_.rank_files[static_cast<std::size_t>(ranks_.rank())] = {written.file_bytes, written.file_hash};
+  for (std::size_t i = 0; i < shards_.size(); ++i) {
+    std::vector<ManifestChunk>& chunks = part_.tensors.at(shards_[i]->name).chunks;
+    ManifestChunk& chunk = *std::ranges::find(chunks, shards_[i]->slice, &ManifestChunk::slice);
+    chunk.begin = written.entry_begin[i];
+    chunk.hash = written.entry_hash[i];
   }
 }
 
@@ -263,8 +235,8 @@ void Saver::write_small_files() {
   }
 }
 
-void Saver::commit(const std::vector<std::string>& records) {
-  fill_manifest(records);
+void Saver::commit(const std::vector<std::string>& parts) {
+  merge(parts);  // now with hashes
   write_small_files();
   const std::string state = to_json(request_.state);
   manifest_.state_file = {.bytes = state.size(), .hash = hash_of(state)};
@@ -327,7 +299,7 @@ void Saver::sort_out() {
     history_.known[name_] = mine;
     {
       const FaultScope scope("save.branch");
-      const std::vector<Kin> all = list_checkpoints(*root_, &history_);
+      const std::vector<Kin> all = list_checkpoints(*root_, history_);
       const Kin* head = find_kin(all, mine.id);
       if (head == nullptr)
         fail({.code = ExitCode::kFileIo, .subject = root_->path() + ": " + name_ + " is gone", .show_place = false});
@@ -364,44 +336,42 @@ SaveResult Saver::failed(std::string problem) {
     if (!left.empty()) problem += "; and the temporary directory stays: " + left;
   }
   add_problem(problem, troubles_);  // rank 0 alone has any
-  return {.saved = false, .message = ranks_.host_broadcast(problem, 0)};
+  return {.saved = false, .step = request_.state.step, .message = ranks_.host_broadcast(problem, 0)};
 }
 
 SaveResult Saver::run() {
   const auto start = std::chrono::steady_clock::now();
   name_ = checkpoint_name(request_.state.step);
-  std::string problem = attempt_on_all_ranks(ranks_, [&] {
-    fault_point("save.begin");
-    everyone_plans();
-  });
-  if (!problem.empty()) return failed(problem);
-
-  const std::vector<std::string> plans = ranks_.host_all_gather(plan_);
-  fault_point("save.planned");
-  problem = attempt_on_all_ranks(ranks_, [&] {
-    if (first()) prepare(plans);
-  });
-  if (!problem.empty()) return failed(problem);
-
-  temporary_ = ranks_.host_broadcast(temporary_, 0);
-  problem = attempt_on_all_ranks(ranks_, [&] {
-    fault_point("save.prepared");
-    everyone_writes();
-  });
-  if (!problem.empty()) return failed(problem);
-
-  const std::vector<std::string> records = ranks_.host_all_gather(record_);
-  fault_point("save.shards_written");
-  problem = attempt_on_all_ranks(ranks_, [&] {
-    if (first()) commit(records);
-  });
-  if (!problem.empty()) return failed(problem);
-
+  try {
+    all_ranks_or_none([&] {
+      fault_point("save.begin");
+      everyone_plans();
+    });
+    const std::vector<std::string> plans = ranks_.host_all_gather(my_part());
+    fault_point("save.planned");
+    all_ranks_or_none([&] {
+      if (first()) prepare(plans);
+    });
+    temporary_ = ranks_.host_broadcast(temporary_, 0);
+    all_ranks_or_none([&] {
+      fault_point("save.prepared");
+      everyone_writes();
+    });
+    const std::vector<std::string> written = ranks_.host_all_gather(my_part());
+    fault_point("save.shards_written");
+    all_ranks_or_none([&] {
+      if (first()) commit(written);
+    });
+  } catch (const Failed& failure) {
+    return failed(failure.problem);
+  }
   fault_point("save.committed");
-  SaveResult result = {.saved = true, .path = request_.directory + "/" + name_};
+  SaveResult result = {.saved = true, .step = request_.state.step, .path = request_.directory + "/" + name_};
   result.message = ranks_.host_broadcast(first() ? after_commit() : "", 0);
-  result.bytes = ranks_.host_gather(tensor_bytes_).front();
-  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  std::int64_t bytes = 0;
+  for (const Shard* shard : shards_) bytes += static_cast<std::int64_t>(shard->data.size());
+  for (const std::int64_t each : ranks_.host_gather(bytes)) result.bytes += each;
+  result.seconds = seconds_since(start);
   fault_point("save.end");
   return result;
 }

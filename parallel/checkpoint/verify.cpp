@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <tuple>
 
 #include "core/base/error.h"
 #include "core/checkpoint/printable.h"
@@ -12,9 +13,8 @@
 namespace megalith {
 namespace {
 
-void check_size(const File& file, const ManifestFile& expected) {
-  if (file.size() == expected.bytes) return;
-  refuse_format(file.path(), fmt::format("{} bytes", expected.bytes), std::to_string(file.size()));
+void check_size(const std::string& path, std::uint64_t bytes, const ManifestFile& expected) {
+  if (bytes != expected.bytes) refuse_format(path, fmt::format("{} bytes", expected.bytes), std::to_string(bytes));
 }
 
 void check_hash(const std::string& subject, const Hash128& expected, const Hash128& got) {
@@ -26,9 +26,7 @@ std::string read_checked(const Directory& checkpoint, const std::string& name, c
                          std::uint64_t max_bytes) {
   const std::string path = checkpoint.path() + "/" + name;
   std::string text = checkpoint.read_text(name, max_bytes);
-  if (text.size() != expected.bytes) {
-    refuse_format(path, fmt::format("{} bytes", expected.bytes), std::to_string(text.size()));
-  }
+  check_size(path, text.size(), expected);
   check_hash(path, expected.hash, hash_of(text));
   return text;
 }
@@ -48,17 +46,15 @@ std::vector<Expected> chunks_of_file(const Manifest& manifest, int file) {
     }
   }
   std::sort(chunks.begin(), chunks.end(), [](const Expected& a, const Expected& b) {
-    const auto key = [](const Expected& e) { return std::pair(e.chunk->begin, e.chunk->bytes); };
-    return key(a) != key(b) ? key(a) < key(b) : *a.name < *b.name;
+    return std::tie(a.chunk->begin, a.chunk->bytes, *a.name) < std::tie(b.chunk->begin, b.chunk->bytes, *b.name);
   });
   return chunks;
 }
 
 void check_table(const File& file, SafetensorsHeader& header, const std::vector<Expected>& chunks) {
   // Empty tensors share one position; the name orders them on both sides.
-  std::stable_sort(header.entries.begin(), header.entries.end(), [](const auto& a, const auto& b) {
-    return std::tie(a.begin, a.end) != std::tie(b.begin, b.end) ? std::tie(a.begin, a.end) < std::tie(b.begin, b.end)
-                                                                : a.name < b.name;
+  std::sort(header.entries.begin(), header.entries.end(), [](const auto& a, const auto& b) {
+    return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
   });
   if (header.entries.size() != chunks.size()) {
     refuse_format(file.path(), fmt::format("{} tensors", chunks.size()), std::to_string(header.entries.size()));
@@ -78,7 +74,7 @@ void check_table(const File& file, SafetensorsHeader& header, const std::vector<
 void verify_rank_file(const Directory& checkpoint, const Manifest& manifest, int rank) {
   const ManifestFile& expected = manifest.rank_files[static_cast<std::size_t>(rank)];
   const File file = checkpoint.open_file(rank_file_name(rank, manifest.world()));
-  check_size(file, expected);
+  check_size(file.path(), file.size(), expected);
   SafetensorsHeader header = read_safetensors_header(file);
   const std::vector<Expected> chunks = chunks_of_file(manifest, rank);
   check_table(file, header, chunks);
@@ -100,16 +96,17 @@ void verify_rank_file(const Directory& checkpoint, const Manifest& manifest, int
 
 }  // namespace
 
-Manifest read_manifest(const Directory& checkpoint) {
+Manifest read_manifest(const Directory& checkpoint, std::string* text) {
   const std::string name(kManifestName);
-  return manifest_from_text(checkpoint.read_text(name, kMaxJsonBytes), checkpoint.path() + "/" + name);
+  std::string read = checkpoint.read_text(name, kMaxJsonBytes);
+  Manifest manifest = manifest_from_text(read, checkpoint.path() + "/" + name);
+  if (text != nullptr) *text = std::move(read);
+  return manifest;
 }
 
-void verify_rank_files(const Directory& checkpoint, const Manifest& manifest, int first, int stride) {
+void verify_files(const Directory& checkpoint, const Manifest& manifest, int first, int stride) {
   for (int rank = first; rank < manifest.world(); rank += stride) verify_rank_file(checkpoint, manifest, rank);
-}
-
-void verify_small_files(const Directory& checkpoint, const Manifest& manifest) {
+  if (first != 0) return;
   for (const auto& [name, file] : manifest.small_files) read_small_file(checkpoint, manifest, name);
 }
 
@@ -118,12 +115,14 @@ std::string read_small_file(const Directory& checkpoint, const Manifest& manifes
 }
 
 void verify_sizes(const Directory& checkpoint, const Manifest& manifest) {
-  for (int rank = 0; rank < manifest.world(); ++rank) {
-    check_size(checkpoint.open_file(rank_file_name(rank, manifest.world())),
-               manifest.rank_files[static_cast<std::size_t>(rank)]);
-  }
-  check_size(checkpoint.open_file(std::string(kStateName)), manifest.state_file);
-  for (const auto& [name, file] : manifest.small_files) check_size(checkpoint.open_file(name), file);
+  const auto check = [&](const std::string& name, const ManifestFile& expected) {
+    const File file = checkpoint.open_file(name);
+    check_size(file.path(), file.size(), expected);
+  };
+  for (int rank = 0; rank < manifest.world(); ++rank)
+    check(rank_file_name(rank, manifest.world()), manifest.rank_files[static_cast<std::size_t>(rank)]);
+  check(std::string(kStateName), manifest.state_file);
+  for (const auto& [name, file] : manifest.small_files) check(name, file);
 }
 
 std::string read_state_text(const Directory& checkpoint, const Manifest& manifest) {

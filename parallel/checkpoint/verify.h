@@ -8,15 +8,13 @@ namespace megalith {
 
 // Each of these fails with kFormat or kFileIo, naming the file.
 
-Manifest read_manifest(const Directory& checkpoint);
+Manifest read_manifest(const Directory& checkpoint, std::string* text = nullptr);  // `text`: gets the file's
 
-// Reads the files `first`, `first + stride`, ... and compares sizes, all hashes and each file's own table of tensors.
-void verify_rank_files(const Directory& checkpoint, const Manifest& manifest, int first, int stride);
+// Reads the rank files `first`, `first + stride`, ... and compares sizes, all hashes and each file's own table of
+// tensors; where `first` is 0 also the small files.
+void verify_files(const Directory& checkpoint, const Manifest& manifest, int first, int stride);
 
-// The same for the files beside tensors and state.
-void verify_small_files(const Directory& checkpoint, const Manifest& manifest);
-
-// The bytes of one of those, checked against its hash.
+// The bytes of a small file, checked against its hash.
 std::string read_small_file(const Directory& checkpoint, const Manifest& manifest, const std::string& name);
 
 // Compares sizes only, of all files.

@@ -41,7 +41,7 @@ HfTensors read_hf_tensors(const std::string& folder, const std::string& file_nam
   const SafetensorsHeader header = read_safetensors_header(file);
   HfTensors tensors;
   for (const SafetensorsEntry& entry : header.entries) {
-    const DType type = dtype_of(entry, file.path());
+    const DType type = dtype_from_safetensors(entry.dtype).value();
     std::vector<std::byte> bytes(entry.end - entry.begin);
     file.read_at(header.data_start + entry.begin, bytes);
     HfValues& tensor = tensors[entry.name];

@@ -24,10 +24,10 @@
 #include "parallel/checkpoint/manifest.h"
 #include "parallel/comm/plan_communicator.h"
 #include "parallel/comm/single_communicator.h"
-#include "tests/thread_ranks/thread_communicator.h"
 #include "parallel/data_parallel/gradient_reducer.h"
 #include "parallel/mesh/mesh.h"
 #include "parallel/pipeline_parallel/lowering.h"
+#include "tests/thread_ranks/thread_communicator.h"
 #include "tests/unit/apps/flags_support.h"
 #include "tests/unit/apps/golden_messages.h"
 
@@ -270,10 +270,6 @@ void add_files(Calls& calls) {
     parse_safetensors_header(w.at(0), std::stoull(w.at(1)), "m.safetensors");
   };
   calls["safetensors.file"] = [](const Words& w) { read_safetensors_header(Directory::open(".").open_file(w.at(0))); };
-  calls["safetensors.dtype"] = [](const Words& w) {
-    const SafetensorsHeader header = parse_safetensors_header(w.at(0), std::stoull(w.at(1)), "m.safetensors");
-    dtype_of(header.entries.at(0), "m.safetensors");
-  };
   calls["manifest"] = [](const Words& w) { manifest_from_text(w.at(0), "manifest.json"); };
   // A manifest whose hash fits whatever its body says.
   calls["manifest.sealed"] = [](const Words& w) {

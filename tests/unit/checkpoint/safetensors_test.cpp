@@ -71,7 +71,7 @@ TEST(Safetensors, RoundTripOfAllDtypesShapesAndPieces) {
       const auto found = std::find_if(header.entries.begin(), header.entries.end(),
                                       [&](const auto& e) { return e.name == entries[i].name; });
       ASSERT_NE(found, header.entries.end()) << entries[i].name;
-      EXPECT_EQ(dtype_of(*found, in.path()), entries[i].dtype);
+      EXPECT_EQ(dtype_from_safetensors(found->dtype), entries[i].dtype);
       EXPECT_EQ(found->shape, entries[i].shape);
       EXPECT_EQ(found->begin, written.entry_begin[i]);
       EXPECT_EQ(found->end - found->begin, sizes[i]);
@@ -103,7 +103,7 @@ TEST(Safetensors, WriterRefusesWrongAmountsAndNames) {
   EXPECT_ERROR(ExitCode::kInternal, "fewer bytes", writer.finish());
   EXPECT_ERROR(ExitCode::kInternal, "more bytes", writer.write(bytes.first(2)));
   File other = root.create_file("b");
-  EXPECT_ERROR(ExitCode::kFormat, "'x' is there twice",
+  EXPECT_ERROR(ExitCode::kFormat, "each name once, got 'x' twice",
                SafetensorsWriter(other, {{"x", DType::kUint8, {8}}, {"x", DType::kUint8, {8}}}, {}));
   EXPECT_ERROR(ExitCode::kFormat, "allowed are 1 to 1024",
                SafetensorsWriter(other, {{std::string(1025, 'x'), DType::kUint8, {8}}}, {}));
@@ -128,60 +128,70 @@ TEST(Safetensors, RefusesHostileHeaders) {
       {" {}", 0, "does not start with '{'"},
       {"[]", 0, "does not start with '{'"},
       {"\xef\xbb\xbf{}", 0, "does not start with '{'"},
-      {std::string("{}\0\0", 4), 0, "NUL"},
-      {"{\"\xff\":" + x4 + "}", 4, "not UTF-8 JSON at byte"},
-      {"{\"\xc0\xaf\":" + x4 + "}", 4, "not UTF-8 JSON at byte"},
-      {"{", 0, "not UTF-8 JSON at byte"},
-      {"{}}", 0, "not UTF-8 JSON at byte"},
-      {"{} x", 0, "not UTF-8 JSON at byte"},
-      {"{/**/}", 0, "not UTF-8 JSON at byte"},
-      {"{\"x\":" + x4 + ",}", 4, "not UTF-8 JSON at byte"},
+      {std::string("{}\0\0", 4), 0, "expected JSON text, got a NUL byte"},
+      {"{\"\xff\":" + x4 + "}", 4, "expected UTF-8 JSON, got something else at byte"},
+      {"{\"\xc0\xaf\":" + x4 + "}", 4, "expected UTF-8 JSON, got something else at byte"},
+      {"{", 0, "expected UTF-8 JSON, got something else at byte"},
+      {"{}}", 0, "expected UTF-8 JSON, got something else at byte"},
+      {"{} x", 0, "expected UTF-8 JSON, got something else at byte"},
+      {"{/**/}", 0, "expected UTF-8 JSON, got something else at byte"},
+      {"{\"x\":" + x4 + ",}", 4, "expected UTF-8 JSON, got something else at byte"},
       // Names.
-      {"{\"x\":" + x4 + ",\"x\":" + x4 + "}", 4, "'x' is there twice"},
-      {"{\"x\":" + x4 + ",\"\\u0078\":" + x4 + "}", 4, "'x' is there twice"},
+      {"{\"x\":" + x4 + ",\"x\":" + x4 + "}", 4, "expected each name once, got 'x' twice"},
+      {"{\"x\":" + x4 + ",\"\\u0078\":" + x4 + "}", 4, "expected each name once, got 'x' twice"},
       {"{\"\":" + x4 + "}", 4, "a tensor's name has 0 bytes"},
       {"{\"" + std::string(1025, 'n') + "\":" + x4 + "}", 4, "a tensor's name has 1025 bytes"},
       // Structure.
-      {"{\"x\":4}", 4, "a number must not be in the header"},
-      {"{\"x\":[]}", 4, "an array must not be in the header"},
-      {"{\"x\":null}", 4, "null must not be in the header"},
-      {"{\"x\":\"y\"}", 4, "a string must not be in the header"},
-      {"{\"x\":true}", 4, "a boolean must not be in the header"},
-      {"{\"x\":{}}", 0, "lacks dtype, shape or data_offsets"},
-      {"{\"x\":{\"dtype\":\"F32\",\"shape\":[1]}}", 4, "lacks dtype, shape or data_offsets"},
-      {"{\"x\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4],\"more\":1}}", 4, "unknown key 'more'"},
-      {"{\"x\":{\"dtype\":\"F32\",\"shape\":[1],\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "has shape twice"},
-      {"{\"x\":{\"dtype\":\"F32\",\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "has dtype twice"},
+      {"{\"x\":4}", 4, "tensor 'x': expected an object, got 4"},
+      {"{\"x\":[]}", 4, "tensor 'x': expected an object, got an array"},
+      {"{\"x\":null}", 4, "tensor 'x': expected an object, got a null"},
+      {"{\"x\":\"y\"}", 4, "tensor 'x': expected an object, got the text 'y'"},
+      {"{\"x\":true}", 4, "tensor 'x': expected an object, got a boolean"},
+      {"{\"x\":{}}", 0, "tensor 'x': expected key dtype, got none"},
+      {"{\"x\":{\"dtype\":\"F32\",\"shape\":[1]}}", 4, "tensor 'x': expected key data_offsets, got none"},
+      {"{\"x\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4],\"more\":1}}", 4,
+       "tensor 'x': expected known keys only, got 'more'"},
+      {"{\"x\":{\"dtype\":\"F32\",\"shape\":[1],\"shape\":[1],\"data_offsets\":[0,4]}}", 4,
+       "'x': expected each name once, got 'shape' twice"},
+      {"{\"x\":{\"dtype\":\"F32\",\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4,
+       "'x': expected each name once, got 'dtype' twice"},
       {"{\"x\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4],\"data_offsets\":[0,4]}}", 4,
-       "has data_offsets twice"},
-      {"{\"x\":{\"dtype\":[],\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "an array must not be in tensor 'x'"},
-      {"{\"x\":{\"dtype\":\"F32\",\"shape\":\"1\",\"data_offsets\":[0,4]}}", 4, "a string must not be in tensor 'x'"},
-      {"{\"x\":{\"dtype\":\"F32\",\"shape\":{},\"data_offsets\":[0,4]}}", 4, "an object must not be in tensor 'x'"},
-      {"{\"x\":{\"dtype\":\"F32\",\"shape\":[[1]],\"data_offsets\":[0,4]}}", 4, "nested deeper than 3"},
-      {"{\"x\":" + std::string(100'000, '['), 4, "an array must not be in the header"},
+       "'x': expected each name once, got 'data_offsets' twice"},
+      {"{\"x\":{\"dtype\":[],\"shape\":[1],\"data_offsets\":[0,4]}}", 4,
+       "tensor 'x': dtype: expected a text, got an array"},
+      {"{\"x\":{\"dtype\":\"F32\",\"shape\":\"1\",\"data_offsets\":[0,4]}}", 4,
+       "tensor 'x': shape: expected an array, got the text '1'"},
+      {"{\"x\":{\"dtype\":\"F32\",\"shape\":{},\"data_offsets\":[0,4]}}", 4,
+       "tensor 'x': shape: expected an array, got an object"},
+      {"{\"x\":{\"dtype\":\"F32\",\"shape\":[[1]],\"data_offsets\":[0,4]}}", 4,
+       "tensor 'x': shape: expected an integer from 0 to 9223372036854775807, got an array"},
+      {"{\"x\":" + std::string(100'000, '['), 4, "'x': expected at most 32 levels, got more"},
       // Metadata.
-      {"{\"__metadata__\":{},\"__metadata__\":{}}", 0, "__metadata__ is there twice"},
-      {"{\"__metadata__\":{\"a\":\"b\",\"a\":\"b\"}}", 0, "__metadata__ has 'a' twice"},
-      {"{\"__metadata__\":{\"a\":1}}", 0, "a number must not be in __metadata__"},
-      {"{\"__metadata__\":{\"a\":{}}}", 0, "an object must not be in __metadata__"},
-      {"{\"__metadata__\":\"a\"}", 0, "a string must not be in the header"},
+      {"{\"__metadata__\":{},\"__metadata__\":{}}", 0, "expected each name once, got '__metadata__' twice"},
+      {"{\"__metadata__\":{\"a\":\"b\",\"a\":\"b\"}}", 0, "'__metadata__': expected each name once, got 'a' twice"},
+      {"{\"__metadata__\":{\"a\":1}}", 0, "__metadata__: 'a': expected a text, got 1"},
+      {"{\"__metadata__\":{\"a\":{}}}", 0, "__metadata__: 'a': expected a text, got an object"},
+      {"{\"__metadata__\":\"a\"}", 0, "__metadata__: expected an object of texts, got the text 'a'"},
       // Dtypes.
-      {"{\"x\":" + tensor("F31", "[1]", "[0,4]") + "}", 4, "unknown dtype 'F31'"},
-      {"{\"x\":" + tensor("f32", "[1]", "[0,4]") + "}", 4, "unknown dtype 'f32'"},
-      {"{\"x\":" + tensor("F4", "[3]", "[0,1]") + "}", 1, "ends inside a byte"},
+      {"{\"x\":" + tensor("F31", "[1]", "[0,4]") + "}", 4, "expected a dtype of the format, got 'F31'"},
+      {"{\"x\":" + tensor("f32", "[1]", "[0,4]") + "}", 4, "expected a dtype of the format, got 'f32'"},
+      {"{\"x\":" + tensor("F4", "[3]", "[0,1]") + "}", 1, "expected whole bytes, got 12 bits"},
       // Shapes.
-      {"{\"x\":" + tensor("U8", "[4194305,4194305,211106198978564]", "[0,4]") + "}", 4, "overflows 64 bits"},
-      {"{\"x\":" + tensor("F32", "[4611686018427387905]", "[0,4]") + "}", 4, "overflows 64 bits"},
-      {"{\"x\":" + tensor("F32", "[9223372036854775808]", "[0,4]") + "}", 4, "has a dim of"},
-      {"{\"x\":" + tensor("F32", "[18446744073709551617]", "[0,4]") + "}", 4, "not an unsigned 64-bit integer"},
-      {"{\"x\":" + tensor("F32", "[-1]", "[0,4]") + "}", 4, "a negative number"},
-      {"{\"x\":" + tensor("F32", "[1.0]", "[0,4]") + "}", 4, "not an unsigned 64-bit integer"},
-      {"{\"x\":" + tensor("F32", "[1e0]", "[0,4]") + "}", 4, "not an unsigned 64-bit integer"},
-      {"{\"x\":" + tensor("F32", "[1,1,1,1,1,1,1,1,1]", "[0,4]") + "}", 4, "more than 8 dims"},
+      {"{\"x\":" + tensor("U8", "[4194305,4194305,211106198978564]", "[0,4]") + "}", 4,
+       "shape: expected a size within 64 bits, got more"},
+      {"{\"x\":" + tensor("F32", "[4611686018427387905]", "[0,4]") + "}", 4,
+       "shape: expected a size within 64 bits, got more"},
+      {"{\"x\":" + tensor("F32", "[9223372036854775808]", "[0,4]") + "}", 4, "got 9223372036854775808"},
+      {"{\"x\":" + tensor("F32", "[18446744073709551617]", "[0,4]") + "}", 4, "expected an integer from 0"},
+      {"{\"x\":" + tensor("F32", "[-1]", "[0,4]") + "}", 4,
+       "expected an integer from 0 to 9223372036854775807, got -1"},
+      {"{\"x\":" + tensor("F32", "[1.0]", "[0,4]") + "}", 4, "to 9223372036854775807, got 1.0"},
+      {"{\"x\":" + tensor("F32", "[1e0]", "[0,4]") + "}", 4, "to 9223372036854775807, got 1.0"},
+      {"{\"x\":" + tensor("F32", "[1,1,1,1,1,1,1,1,1]", "[0,4]") + "}", 4, "shape: expected at most 8 dims, got more"},
       {"{\"x\":" + tensor("F32", "[2]", "[0,4]") + "}", 4, "has 8 bytes by its shape but offsets 0 to 4"},
       // Offsets.
-      {"{\"x\":" + tensor("F32", "[1]", "[0]") + "}", 4, "has 1 data_offsets"},
-      {"{\"x\":" + tensor("F32", "[1]", "[0,4,8]") + "}", 4, "a number must not be in tensor 'x'"},
+      {"{\"x\":" + tensor("F32", "[1]", "[0]") + "}", 4, "expected 2 data_offsets, got 1"},
+      {"{\"x\":" + tensor("F32", "[1]", "[0,4,8]") + "}", 4, "expected 2 data_offsets, got 3"},
       {"{\"x\":" + tensor("F32", "[1]", "[4,0]") + "}", 4, "offsets 4 to 0"},
       {"{\"x\":" + tensor("F32", "[1]", "[4,8]") + "}", 8, "starts at byte 4, expected 0"},
       {"{\"x\":" + x4 + ",\"y\":" + tensor("F32", "[1]", "[5,9]") + "}", 9, "'y' starts at byte 5, expected 4"},
@@ -190,7 +200,8 @@ TEST(Safetensors, RefusesHostileHeaders) {
       {"{\"x\":" + x4 + "}", 5, "take 4 bytes but 5 follow"},
       {"{\"x\":" + x4 + "}", 3, "take 4 bytes but 3 follow"},
       {"{}", 1, "take 0 bytes but 1 follow"},
-      {"{\"x\":" + tensor("U8", "[0]", "[18446744073709551615,18446744073709551615]") + "}", 0, "starts at byte"},
+      {"{\"x\":" + tensor("U8", "[0]", "[18446744073709551615,18446744073709551615]") + "}", 0,
+       "data_offsets: expected an"},
   };
   for (const Hostile& hostile : cases) {
     SCOPED_TRACE(hostile.header.substr(0, 200));
@@ -212,10 +223,10 @@ TEST(Safetensors, AcceptsAnyOrderInTheHeader) {
   EXPECT_EQ(header.entries[2].name, "b");
 }
 
-TEST(Safetensors, KnownButUnsupportedDtypeIsRefusedOnlyWhenUsed) {
+TEST(Safetensors, ADtypeOfTheFormatThatIsNoneOfOursIsRead) {
   const SafetensorsHeader header = parse_safetensors_header("{\"x\":" + tensor("F16", "[2]", "[0,4]") + "}", 4, "f");
-  EXPECT_ERROR(ExitCode::kFormat, "f: tensor 'x': expected dtype F32, BF16, F64, I32, I64 or U8, got F16",
-               dtype_of(header.entries[0], "f"));
+  EXPECT_EQ(header.entries.at(0).dtype, "F16");
+  EXPECT_FALSE(dtype_from_safetensors("F16"));
 }
 
 TEST(Safetensors, RefusesMoreThanAMillionTensors) {

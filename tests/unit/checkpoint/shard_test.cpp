@@ -70,10 +70,9 @@ TEST(Slice, CommonRunsMatchElementByElementSearch) {
       const auto found = std::lower_bound(in_b.begin(), in_b.end(), in_a[i]);
       if (found != in_b.end() && *found == in_a[i]) want.emplace_back(i, found - in_b.begin());
     }
-    CommonRuns runs(shape, a, b);
-    while (const auto run = runs.next()) {
-      ASSERT_GT(run->count, 0);
-      for (std::int64_t i = 0; i < run->count; ++i) got.emplace_back(run->a_offset + i, run->b_offset + i);
+    for (const CommonRun& run : common_runs(shape, a, b)) {
+      ASSERT_GT(run.count, 0);
+      for (std::int64_t i = 0; i < run.count; ++i) got.emplace_back(run.a_offset + i, run.b_offset + i);
     }
     ASSERT_EQ(got, want) << to_string(a) << " and " << to_string(b);
     compared += static_cast<std::int64_t>(want.size());
@@ -81,14 +80,26 @@ TEST(Slice, CommonRunsMatchElementByElementSearch) {
   EXPECT_GT(compared, 10'000);
 }
 
+TEST(Slice, ARangeIsFewBoxes) {
+  const auto texts = [](const Shape& shape, std::int64_t begin, std::int64_t end) {
+    std::vector<std::string> shown;
+    for (const Slice& box : boxes_of_range(shape, begin, end)) shown.push_back(to_string(box));
+    return shown;
+  };
+  using Texts = std::vector<std::string>;
+  EXPECT_EQ(texts({4, 6}, 4, 20), (Texts{"[0:1,4:6]", "[1:3,0:6]", "[3:4,0:2]"}));
+  EXPECT_EQ(texts({4, 6}, 8, 11), (Texts{"[1:2,2:5]"}));
+  EXPECT_EQ(texts({4, 6}, 0, 24), (Texts{"[0:4,0:6]"}));
+  EXPECT_EQ(texts({7}, 2, 5), (Texts{"[2:5]"}));
+  EXPECT_EQ(texts({4, 6}, 5, 5), Texts{});
+}
+
 TEST(Slice, WholeRowsMakeOneRun) {
   const Shape shape = {8, 4, 4};
-  CommonRuns runs(shape, Slice::box({2, 0, 0}, {6, 4, 4}), Slice::whole(shape));
-  const auto run = runs.next();
-  ASSERT_TRUE(run.has_value());
-  EXPECT_EQ(run->count, 64);
-  EXPECT_EQ(run->b_offset, 32);
-  EXPECT_FALSE(runs.next().has_value());
+  const std::vector<CommonRun> runs = common_runs(shape, Slice::box({2, 0, 0}, {6, 4, 4}), Slice::whole(shape));
+  ASSERT_EQ(runs.size(), 1u);
+  EXPECT_EQ(runs[0].count, 64);
+  EXPECT_EQ(runs[0].b_offset, 32);
 }
 
 TEST(Slice, TextHasOneSpellingAndComesBack) {
@@ -194,14 +205,12 @@ TEST(Slice, CoverTakesNoLongerForLargeTensors) {
   EXPECT_EQ(problem({Slice::box({0, 0}, {kRows - 1, 3}), Slice::box({0, 3}, {kRows - 1, 4}),
                      Slice::range(4 * kRows - 4, 4 * kRows)}),
             "");
-  CommonRuns common(shape, Slice::box({0, 0}, {kRows, 2}), Slice::range(4 * kRows - 4, 4 * kRows));
-  const std::optional<CommonRun> last = common.next();
-  ASSERT_TRUE(last);
-  EXPECT_EQ(last->a_offset, 2 * kRows - 2);
-  EXPECT_EQ(last->b_offset, 0);
-  EXPECT_FALSE(common.next());
-  CommonRuns none(shape, Slice::box({0, 0}, {kRows, 2}), Slice::box({0, 2}, {kRows, 4}));
-  EXPECT_FALSE(none.next());
+  const std::vector<CommonRun> last =
+      common_runs(shape, Slice::box({0, 0}, {kRows, 2}), Slice::range(4 * kRows - 4, 4 * kRows));
+  ASSERT_EQ(last.size(), 1u);
+  EXPECT_EQ(last[0].a_offset, 2 * kRows - 2);
+  EXPECT_EQ(last[0].b_offset, 0);
+  EXPECT_TRUE(common_runs(shape, Slice::box({0, 0}, {kRows, 2}), Slice::box({0, 2}, {kRows, 4})).empty());
 }
 
 TEST(Slice, CoverTakesManyPartsButNotAllInterleaved) {

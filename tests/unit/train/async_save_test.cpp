@@ -83,13 +83,13 @@ TEST_P(AsyncSaves, FoldersAreThoseOfASaveAtOnce) {
     };
     AsyncSave async(rank, trainer.step(), *writers);
     const AbortOnUnwind guard(group);
-    SaveCheckpoint request{.rank = rank, .world = group, .state = {}, .directory = {}};
+    SaveRequest request{.directory = {}, .state = {}, .shards = {}, .ranks = &group};
     for (std::int64_t round = 1; round <= 2; ++round) {
       run_step(trainer, 3 * round);
       request.state.step = round;
       request.directory = scratch.path("plain");
       request.observer = nullptr;
-      EXPECT_TRUE(save_training_checkpoint(request).saved);
+      EXPECT_TRUE(save_training_checkpoint(rank, request).saved);
       request.directory = scratch.path("beside");
       request.observer = &observer;
       async.begin(request);
@@ -98,10 +98,10 @@ TEST_P(AsyncSaves, FoldersAreThoseOfASaveAtOnce) {
         EXPECT_FALSE(async.poll());
         stepped.set_value();
       }
-      const AsyncSave::Finished over = async.wait();
-      EXPECT_TRUE(over.save.saved) << over.save.message;
+      const SaveResult over = async.wait();
+      EXPECT_TRUE(over.saved) << over.message;
       EXPECT_EQ(over.step, round);
-      EXPECT_GT(over.copy_seconds, 0);
+      EXPECT_GT(async.copy_seconds(), 0);
       EXPECT_FALSE(async.pending());
     }
   });
