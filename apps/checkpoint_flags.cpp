@@ -41,10 +41,11 @@ std::string told(const std::vector<Difference>& differences) {
   const std::string as_they_were = options.checkpoint.use_checkpoint_args
                                        ? "leave them out: --use-checkpoint-args takes the checkpoint's values"
                                        : "give the model's flags as they were, or --use-checkpoint-args";
-  refuse_usage(fmt::format("--load {}: {}", path, other_tensors ? "another model" : "not as it was trained"), expected,
-               got,
-               as_they_were + (other_tensors ? ", or load another checkpoint"
-                                             : ", or start a new run from these weights with --finetune"));
+  refuse_usage(fmt::format("--load {}: {}", path, other_tensors ? "another model" : "not as it was trained"),
+               {.expected = expected,
+                .got = got,
+                .remedy = as_they_were + (other_tensors ? ", or load another checkpoint"
+                                                        : ", or start a new run from these weights with --finetune")});
 }
 
 void find(const Options& options, Communicator& world, FoundCheckpoint& found) {

@@ -110,7 +110,8 @@ void refuse_unknown_keys(State& state, App app, const std::vector<RawValue>& val
 void apply(State& state, const RawValue& value) {
   const auto found = flag_of(state, value);
   if (!has_type(value, found->binding.kind) || !found->binding.set(value.items)) {
-    refuse_usage(prefix_of(value) + value.name, found->binding.expected, shown(value), remedy_for(*found, value));
+    refuse_usage(prefix_of(value) + value.name,
+                 {.expected = found->binding.expected, .got = shown(value), .remedy = remedy_for(*found, value)});
   }
   std::string& origin = state.origins[static_cast<std::size_t>(found - state.table.begin())];
   origin = value.file.empty() ? "command line" : fmt::format("{}:{}", value.file, value.line);
@@ -123,9 +124,10 @@ void apply_file(State& state, const std::vector<RawValue>& values) {
     apply(state, value);
     const auto [earlier, is_new] = seen.emplace(with_dashes(value.name), &value);
     if (!is_new) {
-      refuse_usage(prefix_of(value) + value.name, "one value",
-                   fmt::format("a second one, the first is in line {}", earlier->second->line),
-                   "dashes, underscores and tables make no difference: remove one");
+      refuse_usage(prefix_of(value) + value.name,
+                   {.expected = "one value",
+                    .got = fmt::format("a second one, the first is in line {}", earlier->second->line),
+                    .remedy = "dashes, underscores and tables make no difference: remove one"});
     }
   }
 }
@@ -230,8 +232,9 @@ bool is_of_model(const Flag& flag) {
 void arm(const Requests& requests, int rank) {
   if (requests.faults.empty()) return;
   if (!requests.allow_faults) {
-    refuse_usage("--fault", "--allow-faults beside it", "--fault alone",
-                 "it makes the program fail on purpose, for tests");
+    refuse_usage("--fault", {.expected = "--allow-faults beside it",
+                             .got = "--fault alone",
+                             .remedy = "it makes the program fail on purpose, for tests"});
   }
   std::vector<FaultRequest> faults;
   for (const std::string& text : requests.faults) faults.push_back(parse_fault(text));

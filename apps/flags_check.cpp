@@ -16,34 +16,39 @@ namespace megalith {
 namespace {
 
 void want(bool present, const char* flag, const char* remedy) {
-  if (!present) refuse_usage(fmt::format("{}: missing", flag), {}, {}, remedy);
+  if (!present) refuse_usage(fmt::format("{}: missing", flag), {.remedy = remedy});
 }
 
 void check_parallel(const Options& options) {
   const ParallelOptions& parallel = options.parallel;
   const auto only_one = [](const char* flag, std::int64_t size) {
     if (size == 1) return;
-    refuse_usage(flag, "1, other sizes are not built yet", fmt::format("{}", size),
-                 "leave it out: ranks are tensor-, context-, pipeline- and data-parallel");
+    refuse_usage(flag, {.expected = "1, other sizes are not built yet",
+                        .got = fmt::format("{}", size),
+                        .remedy = "leave it out: ranks are tensor-, context-, pipeline- and data-parallel"});
   };
   only_one("--expert-model-parallel-size", parallel.expert_model_parallel_size);
   if (parallel.tp_comm_overlap && !parallel.sequence_parallel) {
-    refuse_usage("--tp-comm-overlap and --sequence-parallel", "--tp-comm-overlap together with --sequence-parallel",
-                 "--tp-comm-overlap alone", "add --sequence-parallel, or leave --tp-comm-overlap out");
+    refuse_usage("--tp-comm-overlap and --sequence-parallel",
+                 {.expected = "--tp-comm-overlap together with --sequence-parallel",
+                  .got = "--tp-comm-overlap alone",
+                  .remedy = "add --sequence-parallel, or leave --tp-comm-overlap out"});
   }
   const auto needed_by_gather = [&parallel](bool is_set, const char* flag) {
     if (!parallel.overlap_param_gather || is_set) return;
     refuse_usage(fmt::format("--overlap-param-gather and {}", flag),
-                 fmt::format("--overlap-param-gather together with {}", flag), "--overlap-param-gather without it",
-                 fmt::format("add {}, or remove --overlap-param-gather", flag));
+                 {.expected = fmt::format("--overlap-param-gather together with {}", flag),
+                  .got = "--overlap-param-gather without it",
+                  .remedy = fmt::format("add {}, or remove --overlap-param-gather", flag)});
   };
   needed_by_gather(parallel.use_distributed_optimizer, "--use-distributed-optimizer");
   needed_by_gather(parallel.overlap_grad_reduce, "--overlap-grad-reduce");
   check_tensor_parallel(options.model, parallel.tensor_model_parallel_size, parallel.sequence_parallel);
   if (parallel.context_parallel_size == 1 && parallel.cp_comm_type != ContextCommunication::kP2p) {
     refuse_usage("--cp-comm-type and --context-parallel-size",
-                 "--cp-comm-type together with a --context-parallel-size above 1", "--context-parallel-size 1",
-                 "leave --cp-comm-type out, or use --context-parallel-size 2");
+                 {.expected = "--cp-comm-type together with a --context-parallel-size above 1",
+                  .got = "--context-parallel-size 1",
+                  .remedy = "leave --cp-comm-type out, or use --context-parallel-size 2"});
   }
   check_context_parallel(options.model, {.context = parallel.context_parallel_size,
                                          .tensor = parallel.tensor_model_parallel_size,
@@ -59,16 +64,18 @@ void check_pipeline(const Options& options) {
   const bool by_layers = parallel.num_layers_per_virtual_pipeline_stage != 0;
   const bool by_stages = parallel.num_virtual_stages_per_pipeline_rank != 0;
   if (laid_out && (uneven || accounts || by_layers || by_stages)) {
-    refuse_usage("--pipeline-model-parallel-layout", "no other flag that splits layers beside it",
-                 uneven      ? "--decoder-first-pipeline-num-layers or --decoder-last-pipeline-num-layers"
-                 : accounts  ? "--account-for-embedding-in-pipeline-split or --account-for-loss-in-pipeline-split"
-                 : by_layers ? "--num-layers-per-virtual-pipeline-stage"
-                             : "--num-virtual-stages-per-pipeline-rank",
-                 "the layout says it all: remove the other flag");
+    refuse_usage(
+        "--pipeline-model-parallel-layout",
+        {.expected = "no other flag that splits layers beside it",
+         .got = uneven      ? "--decoder-first-pipeline-num-layers or --decoder-last-pipeline-num-layers"
+                : accounts  ? "--account-for-embedding-in-pipeline-split or --account-for-loss-in-pipeline-split"
+                : by_layers ? "--num-layers-per-virtual-pipeline-stage"
+                            : "--num-virtual-stages-per-pipeline-rank",
+         .remedy = "the layout says it all: remove the other flag"});
   }
   if (by_layers && by_stages) {
-    refuse_usage("--num-layers-per-virtual-pipeline-stage and --num-virtual-stages-per-pipeline-rank", "one of them",
-                 "both", "remove one");
+    refuse_usage("--num-layers-per-virtual-pipeline-stage and --num-virtual-stages-per-pipeline-rank",
+                 {.expected = "one of them", .got = "both", .remedy = "remove one"});
   }
   pipeline_layout(options);
 }
@@ -77,26 +84,28 @@ void check_memory(const Options& options) {
   const TrainingOptions& train = options.train;
   const bool is_full = train.recompute_granularity == RecomputeGranularity::kFull;
   if (!train.offload_modules.empty()) {
-    refuse_usage("--offload-modules", "none, offload is not built yet", train.offload_modules[0],
-                 "--recompute-modules saves activation memory today");
+    refuse_usage("--offload-modules", {.expected = "none, offload is not built yet",
+                                       .got = train.offload_modules[0],
+                                       .remedy = "--recompute-modules saves activation memory today"});
   }
   if (!train.recompute_modules.empty() && train.recompute_granularity != RecomputeGranularity::kSelective) {
     refuse_usage("--recompute-modules and --recompute-granularity",
-                 "modules with --recompute-granularity selective only",
-                 fmt::format("modules with {}", is_full ? "full" : "none"),
-                 "add --recompute-granularity selective, or leave --recompute-modules out");
+                 {.expected = "modules with --recompute-granularity selective only",
+                  .got = fmt::format("modules with {}", is_full ? "full" : "none"),
+                  .remedy = "add --recompute-granularity selective, or leave --recompute-modules out"});
   }
   if (!is_full && (train.recompute_method != RecomputeMethod::kUniform || train.recompute_num_layers != 1)) {
     refuse_usage("--recompute-method or --recompute-num-layers, and --recompute-granularity",
-                 "them with --recompute-granularity full only",
-                 train.recompute_granularity == RecomputeGranularity::kSelective ? "selective" : "none",
-                 "add --recompute-granularity full, or leave them out");
+                 {.expected = "them with --recompute-granularity full only",
+                  .got = train.recompute_granularity == RecomputeGranularity::kSelective ? "selective" : "none",
+                  .remedy = "add --recompute-granularity full, or leave them out"});
   }
   if (train.recompute_num_layers > options.model.num_layers) {
-    refuse_usage("--recompute-num-layers and --num-layers", "--recompute-num-layers <= --num-layers",
-                 fmt::format("--recompute-num-layers {} and --num-layers {}", train.recompute_num_layers,
-                             options.model.num_layers),
-                 "lower --recompute-num-layers");
+    refuse_usage("--recompute-num-layers and --num-layers",
+                 {.expected = "--recompute-num-layers <= --num-layers",
+                  .got = fmt::format("--recompute-num-layers {} and --num-layers {}", train.recompute_num_layers,
+                                     options.model.num_layers),
+                  .remedy = "lower --recompute-num-layers"});
   }
 }
 
@@ -113,35 +122,40 @@ void check_model(const Options& options) {
   if (!is_rope && (model.rotary_base != defaults.rotary_base || model.rotary_percent != defaults.rotary_percent ||
                    model.use_rope_scaling)) {
     refuse_usage("--rotary-base, --rotary-percent or --use-rope-scaling, and --position-embedding-type",
-                 "them with --position-embedding-type rope only",
-                 model.position_embedding_type == PositionEmbedding::kNone ? "none" : "learned_absolute",
-                 "use --position-embedding-type rope, or leave them out");
+                 {.expected = "them with --position-embedding-type rope only",
+                  .got = model.position_embedding_type == PositionEmbedding::kNone ? "none" : "learned_absolute",
+                  .remedy = "use --position-embedding-type rope, or leave them out"});
   }
   if (!model.use_rope_scaling && model.rope_scaling != defaults.rope_scaling) {
-    refuse_usage("--rope-scaling-* and --use-rope-scaling", "them together with --use-rope-scaling", "them alone",
-                 "add --use-rope-scaling, or remove them");
+    refuse_usage("--rope-scaling-* and --use-rope-scaling", {.expected = "them together with --use-rope-scaling",
+                                                             .got = "them alone",
+                                                             .remedy = "add --use-rope-scaling, or remove them"});
   }
   if (model.hf_model_type != HfModelType::kAuto) hf_family(model);
   if (options.data.tokenizer_type == TokenizerType::kNull && model.vocab_size == 0) {
-    refuse_usage("--tokenizer-type null and --vocab-size", "--vocab-size above 0", "0",
-                 "give the number of ids that prepare was given");
+    refuse_usage(
+        "--tokenizer-type null and --vocab-size",
+        {.expected = "--vocab-size above 0", .got = "0", .remedy = "give the number of ids that prepare was given"});
   }
 }
 
 void check_batch(const TrainingOptions& train) {
   if (train.global_batch_size % train.micro_batch_size != 0) {
-    refuse_usage("--global-batch-size and --micro-batch-size", "a global batch that is a multiple of the micro batch",
-                 fmt::format("--global-batch-size {} and --micro-batch-size {}", train.global_batch_size,
-                             train.micro_batch_size),
-                 fmt::format("such as --global-batch-size {}",
-                             (train.global_batch_size / train.micro_batch_size + 1) * train.micro_batch_size));
+    refuse_usage(
+        "--global-batch-size and --micro-batch-size",
+        {.expected = "a global batch that is a multiple of the micro batch",
+         .got = fmt::format("--global-batch-size {} and --micro-batch-size {}", train.global_batch_size,
+                            train.micro_batch_size),
+         .remedy = fmt::format("such as --global-batch-size {}",
+                               (train.global_batch_size / train.micro_batch_size + 1) * train.micro_batch_size)});
   }
 }
 
 void check_dtypes(const Options& options) {
   if (options.train.main_grads_dtype == DType::kFp32 || options.model.params_dtype == DType::kBf16) return;
-  refuse_usage("--main-grads-dtype and --bf16", "--main-grads-dtype bf16 together with --bf16", "fp32 parameters",
-               "add --bf16, or keep the gradients in fp32");
+  refuse_usage("--main-grads-dtype and --bf16", {.expected = "--main-grads-dtype bf16 together with --bf16",
+                                                 .got = "fp32 parameters",
+                                                 .remedy = "add --bf16, or keep the gradients in fp32"});
 }
 
 // One to three non-negative numbers, not all 0.
@@ -165,14 +179,16 @@ void check_split(const std::string& split) {
     if (more) ++at;
   }
   if (at != end || parts < 1 || parts > 3 || !(sum > 0.0)) {
-    refuse_usage("--split", "one to three non-negative numbers such as 969,30,1, not all 0", escaped_short(split),
-                 "they are the shares of training, validation and test documents");
+    refuse_usage("--split", {.expected = "one to three non-negative numbers such as 969,30,1, not all 0",
+                             .got = escaped_short(split),
+                             .remedy = "they are the shares of training, validation and test documents"});
   }
 }
 
 void check_data(const DataOptions& data) {
   if (data.mock_data && !data.data_path.empty()) {
-    refuse_usage("--data-path and --mock-data", "one of them", "both", "remove --mock-data to train on the dataset");
+    refuse_usage("--data-path and --mock-data",
+                 {.expected = "one of them", .got = "both", .remedy = "remove --mock-data to train on the dataset"});
   }
   if (!data.mock_data && data.data_path.empty()) {
     want(false, "--data-path or --mock-data", "name an indexed dataset that prepare wrote");
@@ -183,8 +199,10 @@ void check_data(const DataOptions& data) {
 void check_checkpoint(const CheckpointOptions& checkpoint) {
   const auto needs = [](bool is_set, const char* flag, const std::string& folder, const char* other) {
     if (is_set && folder.empty()) {
-      refuse_usage(fmt::format("{} and {}", flag, other), fmt::format("{} together with {}", flag, other),
-                   fmt::format("{} alone", flag), fmt::format("add {} FOLDER, or remove {}", other, flag));
+      refuse_usage(fmt::format("{} and {}", flag, other),
+                   {.expected = fmt::format("{} together with {}", flag, other),
+                    .got = fmt::format("{} alone", flag),
+                    .remedy = fmt::format("add {} FOLDER, or remove {}", other, flag)});
     }
   };
   needs(checkpoint.save_interval != 0, "--save-interval", checkpoint.save, "--save");
@@ -200,17 +218,21 @@ void check_checkpoint(const CheckpointOptions& checkpoint) {
 
 void check_device(const TrainingOptions& train, const LoggingOptions& logging) {
   if (logging.profile_step_start >= logging.profile_step_end) {
-    refuse_usage("--profile-step-start and --profile-step-end", "a start before the end",
-                 fmt::format("{} and {}", logging.profile_step_start, logging.profile_step_end),
-                 "the step of the end is not recorded");
+    refuse_usage("--profile-step-start and --profile-step-end",
+                 {.expected = "a start before the end",
+                  .got = fmt::format("{} and {}", logging.profile_step_start, logging.profile_step_end),
+                  .remedy = "the step of the end is not recorded"});
   }
   if (logging.profile && train.device != DeviceType::kCuda) {
-    refuse_usage("--profile and --device", "--profile with --device cuda only", "--device cpu",
-                 "perf and other tools profile the CPU without a flag");
+    refuse_usage("--profile and --device", {.expected = "--profile with --device cuda only",
+                                            .got = "--device cpu",
+                                            .remedy = "perf and other tools profile the CPU without a flag"});
   }
   for (const std::string& rank : logging.profile_ranks) {
     if (rank.empty() || rank.size() > 7 || rank.find_first_not_of("0123456789") != std::string::npos)
-      refuse_usage("--profile-ranks", "numbers of ranks", escaped_short(rank), "such as --profile-ranks 0 1");
+      refuse_usage(
+          "--profile-ranks",
+          {.expected = "numbers of ranks", .got = escaped_short(rank), .remedy = "such as --profile-ranks 0 1"});
   }
 }
 
@@ -218,27 +240,33 @@ void check_length(const TrainingOptions& train) {
   if (train.train_samples > 0) {
     if (train.global_batch_size == 0) {
       refuse_usage("--train-samples and --global-batch-size",
-                   "--global-batch-size above 0 together with --train-samples", "--global-batch-size 0",
-                   "give --global-batch-size, or --train-iters in place of --train-samples");
+                   {.expected = "--global-batch-size above 0 together with --train-samples",
+                    .got = "--global-batch-size 0",
+                    .remedy = "give --global-batch-size, or --train-iters in place of --train-samples"});
     }
     if (train.train_samples < train.global_batch_size) {
-      refuse_usage(
-          "--train-samples and --global-batch-size", "at least one step of samples",
-          fmt::format("--train-samples {} and --global-batch-size {}", train.train_samples, train.global_batch_size),
-          "raise --train-samples or lower --global-batch-size");
+      refuse_usage("--train-samples and --global-batch-size",
+                   {.expected = "at least one step of samples",
+                    .got = fmt::format("--train-samples {} and --global-batch-size {}", train.train_samples,
+                                       train.global_batch_size),
+                    .remedy = "raise --train-samples or lower --global-batch-size"});
     }
     if (train.train_iters != train.train_samples / train.global_batch_size) {
-      refuse_usage("--train-iters and --train-samples", "one of them",
-                   fmt::format("--train-iters {} and --train-samples {}", train.train_iters, train.train_samples),
-                   "remove one; steps are samples / --global-batch-size");
+      refuse_usage(
+          "--train-iters and --train-samples",
+          {.expected = "one of them",
+           .got = fmt::format("--train-iters {} and --train-samples {}", train.train_iters, train.train_samples),
+           .remedy = "remove one; steps are samples / --global-batch-size"});
     }
   }
   want(train.train_iters > 0, "--train-iters", "give it as a flag or in a file with --config");
   want(train.schedule.lr > 0.0, "--lr", "give it as a flag or in a file with --config");
   validate(train.schedule);
   if (train.schedule.lr_decay_style != LrDecayStyle::kWsd && train.schedule.lr_wsd_decay_iters != 0) {
-    refuse_usage("--lr-wsd-decay-iters and --lr-decay-style", "--lr-wsd-decay-iters with --lr-decay-style WSD only",
-                 "another style", "add --lr-decay-style WSD, or leave --lr-wsd-decay-iters out");
+    refuse_usage("--lr-wsd-decay-iters and --lr-decay-style",
+                 {.expected = "--lr-wsd-decay-iters with --lr-decay-style WSD only",
+                  .got = "another style",
+                  .remedy = "add --lr-decay-style WSD, or leave --lr-wsd-decay-iters out"});
   }
 }
 
@@ -246,15 +274,18 @@ void check_forecast(const Options& options) {
   const ForecastOptions& forecast = options.forecast;
   const auto needs = [](bool is_set, bool has_other, const char* flag, const char* other) {
     if (!is_set || has_other) return;
-    refuse_usage(fmt::format("{} and {}", flag, other), fmt::format("{} together with {}", flag, other),
-                 fmt::format("{} alone", flag), fmt::format("add {}, or remove {}", other, flag));
+    refuse_usage(fmt::format("{} and {}", flag, other), {.expected = fmt::format("{} together with {}", flag, other),
+                                                         .got = fmt::format("{} alone", flag),
+                                                         .remedy = fmt::format("add {}, or remove {}", other, flag)});
   };
   needs(forecast.suggest, !forecast.rates.empty(), "--suggest", "--rates");
   needs(!forecast.html.empty(), !forecast.rates.empty(), "--html", "--rates");
   needs(forecast.suggest, options.train.global_batch_size != 0, "--suggest", "--global-batch-size");
   needs(forecast.device_memory_gib != 0, forecast.suggest, "--device-memory-gib", "--suggest");
   if (forecast.suggest && !forecast.html.empty())
-    refuse_usage("--suggest and --html", "one of them", "both", "run plan --html with the flags of a suggestion");
+    refuse_usage(
+        "--suggest and --html",
+        {.expected = "one of them", .got = "both", .remedy = "run plan --html with the flags of a suggestion"});
 }
 
 void check_convert(const Options& options) {
@@ -262,15 +293,20 @@ void check_convert(const Options& options) {
   want(!from.empty() || !to.empty(), "--from or --to", "name hf or native");
   for (const auto& [flag, format] : {std::pair("--from", from), std::pair("--to", to)}) {
     if (format != "hf" && format != "native" && !format.empty())
-      refuse_usage(flag, "hf or native", escaped_short(format), "hf is a folder of transformers, native one of train");
+      refuse_usage(flag, {.expected = "hf or native",
+                          .got = escaped_short(format),
+                          .remedy = "hf is a folder of transformers, native one of train"});
   }
-  if (from == to) refuse_usage("--from and --to", "two formats", from + " twice", "one of the two flags is enough");
+  if (from == to)
+    refuse_usage("--from and --to",
+                 {.expected = "two formats", .got = from + " twice", .remedy = "one of the two flags is enough"});
   want(!options.checkpoint.load.empty(), "--load", "name the folder to convert");
   want(!options.checkpoint.save.empty(), "--save", "name the folder to write");
   const auto only = [&target = to](bool is_set, const char* flag, const char* direction) {
     if (!is_set) return;
-    refuse_usage(fmt::format("{} and --to", flag), fmt::format("{} with --to {} only", flag, direction), target,
-                 "leave it out");
+    refuse_usage(
+        fmt::format("{} and --to", flag),
+        {.expected = fmt::format("{} with --to {} only", flag, direction), .got = target, .remedy = "leave it out"});
   };
   const Options defaults;
   if (to == "hf") {
@@ -329,8 +365,10 @@ void check(App app, const Options& options) {
     check_device(options.train, options.logging);
     if (!options.train.skip_train) check_length(options.train);
     if (options.train.skip_train && options.train.eval_iters == 0) {
-      refuse_usage("--skip-train and --eval-iters", "--eval-iters above 0 together with --skip-train", "--eval-iters 0",
-                   "raise --eval-iters: without training and evaluation nothing is left to do");
+      refuse_usage("--skip-train and --eval-iters",
+                   {.expected = "--eval-iters above 0 together with --skip-train",
+                    .got = "--eval-iters 0",
+                    .remedy = "raise --eval-iters: without training and evaluation nothing is left to do"});
     }
   }
   if (app == App::kTrain || app == App::kGenerate) require_built(options.train.device);

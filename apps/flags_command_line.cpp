@@ -13,8 +13,9 @@ namespace {
 [[noreturn]] void refuse_without_value(App app, const std::vector<Flag>& table, std::string_view name) {
   const auto flag =
       std::find_if(table.begin(), table.end(), [&](const Flag& f) { return name == "--" + std::string(f.name); });
-  refuse_usage(std::string(name), flag == table.end() ? "a value" : flag->binding.expected, "no value",
-               "see " + std::string(name_of(app)) + " --help");
+  refuse_usage(std::string(name), {.expected = flag == table.end() ? "a value" : flag->binding.expected,
+                                   .got = "no value",
+                                   .remedy = "see " + std::string(name_of(app)) + " --help"});
 }
 
 // `words` are those that no flag took.
@@ -120,7 +121,7 @@ std::vector<RawValue> CommandLine::read(const std::vector<std::string>& argument
     const std::string message = error.what();
     refuse_without_value(app, table, message.substr(0, message.find(':')));
   } catch (const CLI::ParseError& error) {
-    refuse_usage(error.what(), {}, {}, "see " + std::string(name_of(app)) + " --help");
+    refuse_usage(error.what(), {.remedy = "see " + std::string(name_of(app)) + " --help"});
   }
   if (const std::vector<std::string> extra = parser.remaining(); !extra.empty()) refuse_words(app, table, extra);
   std::vector<RawValue> values;

@@ -20,7 +20,7 @@ constexpr int kMaxDepth = 32;
 constexpr const char* kForm = "write NAME = VALUE lines with the names of flags, as in configs/quickstart.toml";
 
 [[noreturn]] void refuse(const std::string& place, const std::string& expected, const std::string& got) {
-  refuse_usage(place, expected, got, kForm);
+  refuse_usage(place, {.expected = expected, .got = got, .remedy = kForm});
 }
 
 // Skips a string that starts at `at`; returns the index after it. An unclosed one ends with its line, a long one with
@@ -147,9 +147,12 @@ std::string scalar_text(const toml::node& node, const RawValue& at) {
   if (const auto* text = node.as_string()) return text->get();
   if (const auto* number = node.as_floating_point()) {
     if (std::isfinite(number->get())) return shortest(number->get());
-    refuse_usage(prefix_of(at) + at.name, "a finite number", shortest(number->get()), "see --help");
+    refuse_usage(prefix_of(at) + at.name,
+                 {.expected = "a finite number", .got = shortest(number->get()), .remedy = "see --help"});
   }
-  refuse_usage(prefix_of(at) + at.name, "a boolean, number, text or list of them", "a date or time", "see --help");
+  refuse_usage(
+      prefix_of(at) + at.name,
+      {.expected = "a boolean, number, text or list of them", .got = "a date or time", .remedy = "see --help"});
 }
 
 RawType type_of(const toml::node& node) {
@@ -175,7 +178,8 @@ void collect(const toml::table& table, const std::string& file, int depth, std::
     if (const toml::array* items = node.as_array()) {
       for (const toml::node& item : *items) {
         if (item.is_table() || item.is_array())
-          refuse_usage(prefix_of(value) + value.name, "a list of texts", "a nested list", "see --help");
+          refuse_usage(prefix_of(value) + value.name,
+                       {.expected = "a list of texts", .got = "a nested list", .remedy = "see --help"});
         value.items.push_back(scalar_text(item, value));
       }
     } else {

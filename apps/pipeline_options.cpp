@@ -10,7 +10,9 @@ namespace {
 
 [[noreturn]] void refuse_chunks(ScheduleKind kind, const char* flag, std::int64_t got, int chunks) {
   refuse_usage(fmt::format("{} and --pipeline-schedule {}", flag, name_of(kind)),
-               fmt::format("{} chunks per stage", chunks), fmt::format("{}", got), fmt::format("leave {} out", flag));
+               {.expected = fmt::format("{} chunks per stage", chunks),
+                .got = fmt::format("{}", got),
+                .remedy = fmt::format("leave {} out", flag)});
 }
 
 // How many chunks the flags give a stage; 0 where they say nothing.
@@ -27,8 +29,10 @@ void check_stages(const PipelineLayout& layout) {
     for (const GptPart& part : layout.parts_of(stage))
       empty = empty && part.num_layers == 0 && !part.has_embedding && !part.has_head;
     if (!empty) continue;
-    refuse_usage("--pipeline-model-parallel-layout", "a layer, the embedding or the loss on each stage",
-                 fmt::format("none on stage {}", stage), "give it a t, or lower --pipeline-model-parallel-size");
+    refuse_usage("--pipeline-model-parallel-layout",
+                 {.expected = "a layer, the embedding or the loss on each stage",
+                  .got = fmt::format("none on stage {}", stage),
+                  .remedy = "give it a t, or lower --pipeline-model-parallel-size"});
   }
 }
 
@@ -78,9 +82,10 @@ PipelineLayout pipeline_layout(const Options& options) {
   if (chunks == 0) chunks = is_v ? 2 : 1;
   if (is_auto && chunks > 1) layout.kind = ScheduleKind::kInterleaved;
   if (layout.parts.empty() && static_cast<std::int64_t>(stages) * chunks > std::int64_t{layers} + 2) {
-    refuse_usage("--num-layers", fmt::format("a layer for each of the {} x {} chunks of the stages", stages, chunks),
-                 fmt::format("{}", layers),
-                 "lower --pipeline-model-parallel-size or --num-virtual-stages-per-pipeline-rank");
+    refuse_usage("--num-layers",
+                 {.expected = fmt::format("a layer for each of the {} x {} chunks of the stages", stages, chunks),
+                  .got = fmt::format("{}", layers),
+                  .remedy = "lower --pipeline-model-parallel-size or --num-virtual-stages-per-pipeline-rank"});
   }
   layout.placement = {.num_stages = stages, .num_chunks = chunks, .is_v = is_v};
   split.placement = layout.placement;

@@ -64,8 +64,10 @@ double number_of(const RawValue& value, const Key& key, const std::string& text)
                     (key.low_open ? number > key.low : number >= key.low);
   if (!fits) {
     refuse_usage(prefix_of(value) + value.name,
-                 fmt::format("a number {} {}, at most {}", key.low_open ? "above" : "of at least", key.low, key.high),
-                 escaped_short(text), kForm);
+                 {.expected = fmt::format("a number {} {}, at most {}", key.low_open ? "above" : "of at least", key.low,
+                                          key.high),
+                  .got = escaped_short(text),
+                  .remedy = kForm});
   }
   return number;
 }
@@ -79,10 +81,12 @@ class RatesFile {
       if (key == kRateKeys.end()) refuse_key(value);
       check_type(*key, value);
       const auto [place, is_new] = values_.emplace(key->name, std::move(value));
-      if (!is_new) refuse_usage(prefix_of(value) + std::string(key->name), "each key once", "a second one", kForm);
+      if (!is_new)
+        refuse_usage(prefix_of(value) + std::string(key->name),
+                     {.expected = "each key once", .got = "a second one", .remedy = kForm});
     }
     for (const Key& key : kRateKeys) {
-      if (!values_.contains(key.name)) refuse_usage(fmt::format("{}: {}: missing", file, key.name), {}, {}, kForm);
+      if (!values_.contains(key.name)) refuse_usage(fmt::format("{}: {}: missing", file, key.name), {.remedy = kForm});
     }
   }
 
@@ -104,15 +108,17 @@ class RatesFile {
     }
   }
   [[noreturn]] void refuse(std::string_view name, const std::string& expected, const std::string& got) const {
-    refuse_usage(prefix_of(values_.find(name)->second) + std::string(name), expected, got, kForm);
+    refuse_usage(prefix_of(values_.find(name)->second) + std::string(name),
+                 {.expected = expected, .got = got, .remedy = kForm});
   }
 
  private:
   [[noreturn]] static void refuse_key(const RawValue& value) {
     std::vector<std::string> names;
     for (const Key& key : kRateKeys) names.emplace_back(key.name);
-    refuse_usage(prefix_of(value) + escaped_short(value.name), "a key of a file of rates", "another name",
-                 suggestion(value.name, names, kForm));
+    refuse_usage(prefix_of(value) + escaped_short(value.name), {.expected = "a key of a file of rates",
+                                                                .got = "another name",
+                                                                .remedy = suggestion(value.name, names, kForm)});
   }
   static void check_type(const Key& key, const RawValue& value) {
     const bool is_number = value.type == RawType::kInteger || value.type == RawType::kReal;
@@ -120,11 +126,14 @@ class RatesFile {
         key.is_list ? value.type == RawType::kArray : (key.is_text ? value.type == RawType::kText : is_number);
     const std::string expected =
         fmt::format("{}{}", key.is_list ? "a list of " : "a ", key.is_text ? "text" : "number");
-    if (!fits) refuse_usage(prefix_of(value) + value.name, expected, "another type", kForm);
+    if (!fits)
+      refuse_usage(prefix_of(value) + value.name, {.expected = expected, .got = "another type", .remedy = kForm});
     const bool may_be_empty = key.is_list && key.name.starts_with("kernel");
     if (key.is_list && (value.items.size() > kMaxPoints || (value.items.empty() && !may_be_empty))) {
-      refuse_usage(prefix_of(value) + value.name, fmt::format("{} to {} items", may_be_empty ? 0 : 1, kMaxPoints),
-                   fmt::format("{}", value.items.size()), kForm);
+      refuse_usage(prefix_of(value) + value.name,
+                   {.expected = fmt::format("{} to {} items", may_be_empty ? 0 : 1, kMaxPoints),
+                    .got = fmt::format("{}", value.items.size()),
+                    .remedy = kForm});
     }
   }
 
@@ -196,7 +205,8 @@ Rates::AttentionPoint Rates::attention_rate(double width, double length) const {
 }
 
 Rates parse_rates(std::string_view text, const std::string& path) {
-  if (text.size() > kMaxBytes) refuse_usage(path, "a file of rates of at most 64 KiB", "more", kForm);
+  if (text.size() > kMaxBytes)
+    refuse_usage(path, {.expected = "a file of rates of at most 64 KiB", .got = "more", .remedy = kForm});
   const RatesFile file(text, path);
   constexpr double kGiga = 1e9, kMicro = 1e-6;
   Rates rates{.device = file.texts("device").front(),
@@ -235,7 +245,8 @@ Rates read_rates(const std::string& path) {
   try {
     return parse_rates(read_file_or_pipe(path, kMaxBytes), path);
   } catch (const Error& error) {
-    if (error.code() == ExitCode::kFormat) refuse_usage(path, "a file of rates of at most 64 KiB", "more", kForm);
+    if (error.code() == ExitCode::kFormat)
+      refuse_usage(path, {.expected = "a file of rates of at most 64 KiB", .got = "more", .remedy = kForm});
     if (error.code() == ExitCode::kUsage) throw;
     throw Error(error.code(), fmt::format("--rates: {}", error.what()));
   }

@@ -47,19 +47,23 @@ void RunCheckpoints::load(TrainState& state) {
     refuse_no_checkpoint(wanted.load, "check the folder, or give the same folder to --save to start a new run in it");
   }
   if (found->state().tokenizer != setup_.tokenizer.identity()) {
-    refuse_usage("--tokenizer-type of checkpoint " + found->path(), found->state().tokenizer,
-                 setup_.tokenizer.identity(), "give the tokenizer's flags and files as they were");
+    refuse_usage("--tokenizer-type of checkpoint " + found->path(),
+                 {.expected = found->state().tokenizer,
+                  .got = setup_.tokenizer.identity(),
+                  .remedy = "give the tokenizer's flags and files as they were"});
   }
   if (!wanted.finetune && found->state().seed != state.seed) {
-    refuse_usage("--seed of checkpoint " + found->path(), std::to_string(found->state().seed),
-                 std::to_string(state.seed),
-                 "the order of the data follows from it; --finetune starts a new order with these weights");
+    refuse_usage("--seed of checkpoint " + found->path(),
+                 {.expected = std::to_string(found->state().seed),
+                  .got = std::to_string(state.seed),
+                  .remedy = "the order of the data follows from it; --finetune starts a new order with these weights"});
   }
   const bool weights_only = wanted.finetune || wanted.no_load_optim;
   if (!weights_only && !holds_moments(*found)) {
     refuse_usage("--load " + wanted.load,
-                 "--finetune beside it: the checkpoint holds weights alone, as convert writes them",
-                 "neither that nor --no-load-optim", "--finetune starts at step 0 with Adam's moments at 0");
+                 {.expected = "--finetune beside it: the checkpoint holds weights alone, as convert writes them",
+                  .got = "neither that nor --no-load-optim",
+                  .remedy = "--finetune starts at step 0 with Adam's moments at 0"});
   }
   const std::map<std::string, std::string>& saved = found->state().config;
   const std::string other_numbers = check_same_model(options, found->path(), saved);

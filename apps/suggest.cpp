@@ -309,8 +309,10 @@ void refuse_layout_flags(const Options& options) {
   for (const ConfigEntry& entry : options.effective) {
     const bool is_of_layout = std::find(kNames.begin(), kNames.end(), entry.name) != kNames.end();
     if (!is_of_layout || entry.origin == "default" || entry.origin == "derived") continue;
-    refuse_usage(fmt::format("--suggest and --{}", entry.name), "no flag of the layout, which --suggest looks for",
-                 fmt::format("--{} by {}", entry.name, entry.origin), "leave it out");
+    refuse_usage(fmt::format("--suggest and --{}", entry.name),
+                 {.expected = "no flag of the layout, which --suggest looks for",
+                  .got = fmt::format("--{} by {}", entry.name, entry.origin),
+                  .remedy = "leave it out"});
   }
 }
 
