@@ -10,7 +10,7 @@
 #include <string_view>
 
 #include "apps/flags_binding.h"
-#include "apps/numbers.h"
+#include "apps/metrics.h"
 #include "apps/version.h"
 #include "core/base/counted.h"
 #include "core/device/cuda_device.h"
@@ -104,14 +104,13 @@ std::string said_owners(const MemoryUse& use) {
   return text;
 }
 
-std::string banner_text(const Options& options, const std::vector<RankFacts>& ranks) {
+std::string banner_text(const Options& options, const RunConfig& config, const std::vector<RankFacts>& ranks) {
   std::string text = version_line("train") + "\n";
-  for (const auto& [label, line] :
-       {std::pair<std::string_view, std::string>{"ranks", said_ranks(ranks)},
-        {"layout", said_layout(options, run_config(options, static_cast<int>(ranks.size())))},
-        {"model", said_model(options.model)},
-        {"tokens", said_tokens(options)},
-        {"memory", said_memory(ranks)}}) {
+  for (const auto& [label, line] : {std::pair<std::string_view, std::string>{"ranks", said_ranks(ranks)},
+                                    {"layout", said_layout(options, config)},
+                                    {"model", said_model(options.model)},
+                                    {"tokens", said_tokens(options)},
+                                    {"memory", said_memory(ranks)}}) {
     text += fmt::format("  {:<8}{}\n", label, line);
   }
   return text;
@@ -129,7 +128,7 @@ void print_banner(const RunSetup& setup, Communicator& world) {
   for (std::size_t r = 0; r < hosts.size(); ++r)
     ranks.push_back({.host = hosts[r], .device = devices[r], .bytes = bytes[r], .owners = owners[r]});
   if (world.rank() != 0) return;
-  std::fputs(banner_text(setup.options, ranks).c_str(), stdout);
+  std::fputs(banner_text(setup.options, setup.config, ranks).c_str(), stdout);
   std::fflush(stdout);
 }
 

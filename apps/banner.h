@@ -21,7 +21,7 @@ struct RankFacts {
 std::string device_name(const Options& options);
 
 // The lines of a run; `options` are complete.
-std::string banner_text(const Options& options, const std::vector<RankFacts>& ranks);
+std::string banner_text(const Options& options, const RunConfig& config, const std::vector<RankFacts>& ranks);
 
 // "parameters 0.25, gradients 0.50 MiB", the largest first and without those that are too small to show.
 std::string said_owners(const MemoryUse& use);

@@ -51,8 +51,10 @@ RunTokenizer choose_tokenizer(const Options& command_line, Options& native) {
     RunTokenizer chosen = run_tokenizer(native);
     const std::int64_t ids = chosen.tokenizer.vocab_size();
     if (ids <= vocab) return chosen;
-    refuse_usage(found ? beside : "--tokenizer-type", fmt::format("at most the {} ids of config.json", vocab),
-                 std::to_string(ids), "name the tokenizer of this model");
+    refuse_usage(found ? beside : "--tokenizer-type",
+                 {.expected = fmt::format("at most the {} ids of config.json", vocab),
+                  .got = std::to_string(ids),
+                  .remedy = "name the tokenizer of this model"});
   } catch (const Error& error) {
     if (!found) throw;
     throw Error(error.code(), fmt::format("{}; --tokenizer-type null converts the weights alone", error.what()));

@@ -67,35 +67,6 @@ void write_cache(const Entries& entries) {
   }
 }
 
-void choose(CudaStream& stream, Rank& rank, Step& step, Communicator& world, bool deterministic, Entries& entries) {
-  const auto table = make_gemm_algorithms(stream, deterministic ? GemmChoice::kFirst : GemmChoice::kMeasured);
-  use_gemm_algorithms(stream, table);
-  if (deterministic) {
-    entries.clear();
-    step.warm_up();
-    return;
-  }
-  const bool main = world.rank() == 0;
-  table->load(from_text(world.host_broadcast(main ? to_text(read_cache()) : "", 0)), cache_file());
-  table->load(entries, "the checkpoint");
-  step.warm_up();
-  // A stage has GEMMs that others have not: the first replica of each measures.
-  const bool measures = groups_of_steps(rank).front()->rank() == 0;
-  const bool measured = measures && !table->pending().empty();
-  if (measured) {
-    const GemmTuning tuning = tune(stream, *table, {rank.memory.arena.block(), rank.memory.arena.block_bytes()});
-    log_info(fmt::format("measured the algorithms of {} GEMMs: {:.3f} ms in place of {:.3f} ms, one call each{}",
-                         tuning.measured, tuning.chosen_seconds * 1e3, tuning.first_seconds * 1e3,
-                         tuning.too_large > 0 ? fmt::format("; {} too large to measure", tuning.too_large) : ""));
-  }
-  entries.clear();
-  for (const std::string& text : world.host_all_gather(measures ? to_text(table->entries()) : "")) {
-    if (!text.empty()) entries.merge(from_text(text));
-  }
-  if (world.host_any(measured) && main) write_cache(entries);
-  table->load(entries, "the first replica");
-}
-
 }  // namespace
 
 std::string cache_folder() {
@@ -110,7 +81,34 @@ std::string cache_folder() {
 }
 
 void choose_gemm_algorithms(Rank& rank, Step& step, Communicator& world, bool deterministic, Entries& entries) {
-  if (CudaStream* stream = rank.streams.compute.cuda()) choose(*stream, rank, step, world, deterministic, entries);
+  CudaStream* const stream = rank.streams.compute.cuda();
+  if (stream == nullptr) return;
+  const auto table = make_gemm_algorithms(*stream, deterministic ? GemmChoice::kFirst : GemmChoice::kMeasured);
+  use_gemm_algorithms(*stream, table);
+  if (deterministic) {
+    entries.clear();
+    step.warm_up();
+    return;
+  }
+  const bool main = world.rank() == 0;
+  table->load(from_text(world.host_broadcast(main ? to_text(read_cache()) : "", 0)), cache_file());
+  table->load(entries, "the checkpoint");
+  step.warm_up();
+  // A stage has GEMMs that others have not: the first replica of each measures.
+  const bool measures = groups_of_steps(rank).front()->rank() == 0;
+  const bool measured = measures && !table->pending().empty();
+  if (measured) {
+    const GemmTuning tuning = tune(*stream, *table, {rank.memory.arena.block(), rank.memory.arena.block_bytes()});
+    log_info(fmt::format("measured the algorithms of {} GEMMs: {:.3f} ms in place of {:.3f} ms, one call each{}",
+                         tuning.measured, tuning.chosen_seconds * 1e3, tuning.first_seconds * 1e3,
+                         tuning.too_large > 0 ? fmt::format("; {} too large to measure", tuning.too_large) : ""));
+  }
+  entries.clear();
+  for (const std::string& text : world.host_all_gather(measures ? to_text(table->entries()) : "")) {
+    if (!text.empty()) entries.merge(from_text(text));
+  }
+  if (world.host_any(measured) && main) write_cache(entries);
+  table->load(entries, "the first replica");
 }
 
 }  // namespace megalith

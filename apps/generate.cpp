@@ -183,8 +183,10 @@ Options merge(const Options& command_line, const LoadedCheckpoint& checkpoint) {
 Tokenizer tokenizer_of_checkpoint(const Options& options, const LoadedCheckpoint& checkpoint) {
   Tokenizer tokenizer = run_tokenizer(options, &checkpoint).tokenizer;
   if (tokenizer.identity() == checkpoint.state().tokenizer) return tokenizer;
-  refuse_usage("tokenizer of checkpoint " + checkpoint.path(), checkpoint.state().tokenizer, tokenizer.identity(),
-               "the tokenizer's files have changed; name the ones it was trained with");
+  refuse_usage("tokenizer of checkpoint " + checkpoint.path(),
+               {.expected = checkpoint.state().tokenizer,
+                .got = tokenizer.identity(),
+                .remedy = "the tokenizer's files have changed; name the ones it was trained with"});
 }
 
 // How many tokens to add to a prompt of so many: as --max-new-tokens says; its default ends where the positions do.
@@ -198,11 +200,12 @@ std::int64_t new_tokens(const Options& options, const Options& command_line, std
   if (wanted <= most) return wanted;
   if (most > 0 && flag->origin == "default") return most;
   refuse_usage(most > 0 ? "--max-new-tokens" : "--prompt",
-               fmt::format("at most {}: the model has {}{}",
-                           counted(most > 0 ? most : model.max_position_embeddings - 1, "token"),
-                           counted(model.max_position_embeddings, "learned position"),
-                           most > 0 ? fmt::format(" and the prompt takes {}", prompt) : ""),
-               std::to_string(most > 0 ? wanted : prompt), most > 0 ? "lower it" : "shorten it");
+               {.expected = fmt::format("at most {}: the model has {}{}",
+                                        counted(most > 0 ? most : model.max_position_embeddings - 1, "token"),
+                                        counted(model.max_position_embeddings, "learned position"),
+                                        most > 0 ? fmt::format(" and the prompt takes {}", prompt) : ""),
+                .got = std::to_string(most > 0 ? wanted : prompt),
+                .remedy = most > 0 ? "lower it" : "shorten it"});
 }
 
 ExitCode generate(int argc, char** argv) {

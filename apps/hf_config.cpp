@@ -262,8 +262,11 @@ std::string_view name_of(HfFamily family) { return kFamilyNames[static_cast<std:
 HfFamily hf_family(const ModelConfig& model) {
   const bool is_mistral = model.hf_model_type == HfModelType::kMistral;
   const auto refuse_model = [is_mistral](const std::string& family, const std::string& got) {
-    if (is_mistral) refuse_usage("--hf-model-type mistral", family, got, "leave --hf-model-type out");
-    refuse_usage("--to hf", family, got, "transformers has no such model among GPT-2, Llama, Mistral, Qwen2 and Qwen3");
+    if (is_mistral)
+      refuse_usage("--hf-model-type mistral", {.expected = family, .got = got, .remedy = "leave --hf-model-type out"});
+    refuse_usage("--to hf", {.expected = family,
+                             .got = got,
+                             .remedy = "transformers has no such model among GPT-2, Llama, Mistral, Qwen2 and Qwen3"});
   };
   std::string got;
   const auto no = [&](bool is_other, const std::string& what) {

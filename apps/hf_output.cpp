@@ -130,8 +130,9 @@ void require_new_folder(const std::string& path) {
   if (!Directory::exists(path)) return;
   const std::size_t entries = Directory::open(path).list().size();
   if (entries == 0) return;
-  refuse_usage("--save " + path, "a new or empty folder",
-               fmt::format("one with {} {}", entries, entries == 1 ? "entry" : "entries"), "name another folder");
+  refuse_usage("--save " + path, {.expected = "a new or empty folder",
+                                  .got = fmt::format("one with {} {}", entries, entries == 1 ? "entry" : "entries"),
+                                  .remedy = "name another folder"});
 }
 
 void write_hf_folder(const HfOutput& output) {

@@ -14,6 +14,7 @@
 #include "core/base/fault.h"
 #include "core/base/log.h"
 #include "core/base/output_file.h"
+#include "core/base/take_part.h"
 
 namespace megalith {
 
@@ -51,12 +52,8 @@ void keep_until(const std::string& path, std::int64_t last_step) {
   const std::string all = read_whole_file(path, kMaxBytes);
   OutputFile out(path, kScope);
   std::string_view rest = all;
-  for (std::int64_t number = 1; !rest.empty(); ++number) {
-    const std::size_t end = rest.find('\n');
-    const bool is_torn = end == std::string_view::npos;  // no line end
-    const std::string_view line = rest.substr(0, end);
-    rest.remove_prefix(is_torn ? rest.size() : end + 1);
-    if (is_torn) break;
+  for (std::int64_t number = 1; rest.find('\n') != std::string_view::npos; ++number) {  // not a torn last line
+    const std::string_view line = take_part(rest, '\n');
     const std::optional<std::int64_t> iteration = iteration_of(line);
     if (!iteration) {
       refuse_format(fmt::format("{}:{}", path, number), "a line of --metrics-jsonl", escaped_short(std::string(line)),
@@ -82,7 +79,7 @@ File open_log(const std::string& path, bool evaluates_only, std::int64_t resumed
   try {
     const std::optional<PathInfo> before = look_at(path);
     if (before && before->type == EntryType::kFile && before->size > 0) {
-      if (evaluates_only) {  // perhaps beside the training, whose file must stay the one that it writes to
+      if (evaluates_only) {  // a training run may be writing to the file: it must not be replaced
         if (is_torn(path)) keep_until(path, std::numeric_limits<std::int64_t>::max());
       } else if (resumed_step > 0) {
         keep_until(path, resumed_step);

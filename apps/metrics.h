@@ -32,12 +32,11 @@ struct StepMetrics {
   double tokens_per_second = 0;  // all ranks
   double tflops_per_device = 0;  // by flops_per_token()
   double step_ms = 0;
-  double enqueue_ms =
-      0;  // of it, the host's work; on a GPU with more than 1,024 launches a step it waits for the device
-  std::int64_t memory_peak_bytes = 0;                                // of this rank
-  std::optional<double> validation_loss{};                           // measured after this step
-  bool skipped = false;                                              // NaN or Inf: nothing was updated
-  std::int64_t skipped_steps = 0;                                    // in the whole run
+  double enqueue_ms = 0;                    // the host's part of it; on a GPU it waits beyond 1,024 launches
+  std::int64_t memory_peak_bytes = 0;       // of this rank
+  std::optional<double> validation_loss{};  // measured after this step
+  bool skipped = false;                     // NaN or Inf: nothing was updated
+  std::int64_t skipped_steps = 0;           // in the whole run
   std::vector<std::pair<std::string, std::int64_t>> memory_bytes{};  // by category, of this rank
   std::optional<double> checkpoint_stall_ms{};  // that saving before this step held up the run's thread
 };
@@ -56,10 +55,9 @@ std::string to_json_line(const EvaluationMetrics& metrics, std::string_view run 
 // The JSON object of the key "run".
 std::string run_json(const Options& options);
 
-// Appends to --metrics-jsonl. Lines of steps after `resumed_step` and a torn last line are removed first, so that the
-// file keeps one object per step; a run that starts at step 0 moves an existing file to FILE.1 (2, 3, ...) instead, and
-// one with --skip-train leaves all steps. Opening fails with kFileIo, a file that holds something else with kFormat;
-// what cannot be written later is tried again with each line.
+// Appends to --metrics-jsonl. First removes lines after `resumed_step` and a torn last line, so that the file keeps one
+// object per step; a run from step 0 moves an existing file to FILE.1 (2, 3, ...), one with --skip-train keeps all
+// steps. Opening fails with kFileIo, or kFormat for a file of something else; failed writes are retried with each line.
 class MetricsLog {
  public:
   MetricsLog(const std::string& path, const Options& options, std::int64_t resumed_step);
@@ -73,6 +71,17 @@ class MetricsLog {
   std::string run_;  // for the next line; then empty
   AppendLog file_;
 };
+
+// "512", "12.3 k", "4.56 M", "1.24 B", "3.00 T"
+std::string with_unit(double value);
+// "45s", "1m 23s", "2h 03m", "3d 04h"
+std::string duration(double seconds);
+
+// What a device can compute at most, the denominator of the model FLOPs utilisation (MFU), in TFLOP/s; 0: not known.
+// In bf16 on tensor cores without sparsity, as NVIDIA's data sheets have it, by the name that the driver reports:
+double bf16_peak_tflops(std::string_view device);
+// --peak-tflops; without it, and with --bf16, that of the device.
+double peak_tflops_of(const Options& options, std::string_view device);
 
 // The numbers of one log line: loss and time are means over the steps since the last line.
 struct LogLine {
@@ -95,22 +104,14 @@ struct LogLine {
 // " [time] iteration 12/ 100 | consumed samples: 384 | ... |"
 std::string format_log_line(const LogLine& line, std::string_view time);
 
-struct Progress {
-  std::int64_t iteration = 0;
-  std::int64_t train_iters = 0;
-  double lm_loss = 0;
-  double tokens_per_second = 0;
-  double seconds_left = 0;
-};
 // "[=====>    ]  12/100 | loss 5.123 | 1.2 k tokens/s | 1:23 left"
-std::string format_progress(const Progress& progress);
+std::string format_progress(const StepMetrics& metrics, double seconds_left);
 
 // Prints the log line to standard output at the first step, at every --log-interval and at the last step; where
 // standard error is a terminal, a progress bar there.
 class StepLog {
  public:
   struct Run {
-    std::int64_t train_iters = 0;
     int ranks = 1;
     double peak_tflops = 0;  // of a device; 0: not known
   };
@@ -120,7 +121,6 @@ class StepLog {
   StepLog& operator=(const StepLog&) = delete;
 
   void step(const StepMetrics& metrics);
-  // " validation loss at iteration 100 | lm loss value: 5.123456E+00 | lm loss PPL: 1.680000E+02 |"
   void evaluation(std::string_view split, std::int64_t iteration, double loss);
 
  private:

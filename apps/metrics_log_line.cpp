@@ -8,7 +8,6 @@
 #include <ctime>
 
 #include "apps/metrics.h"
-#include "apps/numbers.h"
 
 namespace megalith {
 
@@ -30,7 +29,48 @@ std::string rate(double tokens_per_second) {
   return fmt::format("{:.{}f}", tokens_per_second, tokens_per_second < 100 ? 1 : 0);
 }
 
+struct Peak {
+  std::string_view name;  // a part of the device's
+  double tflops;
+};
+
+// The first whose name fits; the slower variants of a chip stand before it.
+constexpr Peak kPeaks[] = {
+    {"H200 NVL", 835}, {"H100 NVL", 835}, {"H100 PCIe", 756}, {"GH200", 989}, {"H200", 989},
+    {"H100", 989},     {"B200", 2250},    {"A100", 312},      {"L40S", 362},  {"A40", 150},
+};
+
 }  // namespace
+
+std::string with_unit(double value) {
+  if (value >= 1e12) return fmt::format("{:.2f} T", value * 1e-12);
+  if (value >= 1e9) return fmt::format("{:.2f} B", value * 1e-9);
+  if (value >= 1e6) return fmt::format("{:.2f} M", value * 1e-6);
+  if (value >= 1e3) return fmt::format("{:.1f} k", value * 1e-3);
+  return fmt::format("{:.0f}", value);
+}
+
+std::string duration(double seconds) {
+  const auto total = static_cast<std::int64_t>(std::clamp(std::round(seconds), 0.0, 1e11));
+  const std::int64_t minutes = total / 60, hours = minutes / 60, days = hours / 24;
+  if (days > 0) return fmt::format("{}d {:02}h", days, hours % 24);
+  if (hours > 0) return fmt::format("{}h {:02}m", hours, minutes % 60);
+  if (minutes > 0) return fmt::format("{}m {:02}s", minutes, total % 60);
+  return fmt::format("{}s", total);
+}
+
+double bf16_peak_tflops(std::string_view device) {
+  if (device.find(" MIG ") != std::string_view::npos) return 0;  // a part of one
+  for (const auto& [name, tflops] : kPeaks) {
+    if (device.find(name) != std::string_view::npos) return tflops;
+  }
+  return 0;
+}
+
+double peak_tflops_of(const Options& options, std::string_view device) {
+  if (options.logging.peak_tflops > 0) return options.logging.peak_tflops;
+  return options.model.params_dtype == DType::kBf16 ? bf16_peak_tflops(device) : 0;
+}
 
 std::string format_log_line(const LogLine& line, std::string_view time) {
   std::string out =
@@ -45,7 +85,7 @@ std::string format_log_line(const LogLine& line, std::string_view time) {
                      std::abs(line.grad_norm));  // no -nan
   out += fmt::format(" number of skipped iterations: {} | number of nan iterations: {} |", line.skipped_iterations,
                      line.nan_iterations);
-  // What Megatron's line does not have stands behind it.
+  // Fields that Megatron's line does not have come last.
   out += fmt::format(" tokens/s: {} |", rate(line.tokens_per_second));
   if (line.ranks > 1) out += fmt::format(" tokens/s/GPU: {} |", rate(line.tokens_per_second / line.ranks));
   if (line.mfu) out += fmt::format(" MFU: {:.1f}% |", 100 * *line.mfu);
@@ -53,17 +93,16 @@ std::string format_log_line(const LogLine& line, std::string_view time) {
   return out;
 }
 
-std::string format_progress(const Progress& progress) {
-  const double share = progress.train_iters > 0
-                           ? static_cast<double>(progress.iteration) / static_cast<double>(progress.train_iters)
-                           : 1.0;
+std::string format_progress(const StepMetrics& metrics, double seconds_left) {
+  const double steps = static_cast<double>(metrics.train_iters);
+  const double share = steps > 0 ? static_cast<double>(metrics.iteration) / steps : 1.0;
   const int filled = std::clamp(static_cast<int>(share * kBarWidth), 0, kBarWidth);
   std::string bar(static_cast<std::size_t>(filled), '=');
   if (filled < kBarWidth) bar += '>';
   bar.resize(kBarWidth, ' ');
-  const std::string total = fmt::format("{}", progress.train_iters);
-  return fmt::format("[{}] {:>{}}/{} | loss {:.3f} | {} tokens/s | {} left", bar, progress.iteration, total.size(),
-                     total, progress.lm_loss, with_unit(progress.tokens_per_second), duration(progress.seconds_left));
+  const std::string total = fmt::format("{}", metrics.train_iters);
+  return fmt::format("[{}] {:>{}}/{} | loss {:.3f} | {} tokens/s | {} left", bar, metrics.iteration, total.size(),
+                     total, metrics.lm_loss, with_unit(metrics.tokens_per_second), duration(seconds_left));
 }
 
 StepLog::StepLog(const LoggingOptions& logging, const Run& run)
@@ -86,10 +125,10 @@ void StepLog::step(const StepMetrics& metrics) {
     ++window_.losses;
   }
   estimate(metrics);
-  if (is_first_ || metrics.iteration % logging_.log_interval == 0 || metrics.iteration == run_.train_iters) {
+  if (is_first_ || metrics.iteration % logging_.log_interval == 0 || metrics.iteration == metrics.train_iters) {
     const auto steps = static_cast<double>(window_.steps);
     LogLine line{.iteration = metrics.iteration,
-                 .train_iters = run_.train_iters,
+                 .train_iters = metrics.train_iters,
                  .consumed_samples = metrics.consumed_samples,
                  .step_ms = window_.ms_sum / steps,
                  .tflops_per_device = {},
@@ -120,7 +159,7 @@ void StepLog::estimate(const StepMetrics& metrics) {
   const double seconds =
       steps > 0 ? std::chrono::duration<double>(Clock::now() - first_.end).count() / static_cast<double>(steps)
                 : metrics.step_ms * 1e-3;
-  seconds_left_ = static_cast<double>(run_.train_iters - metrics.iteration) * seconds;
+  seconds_left_ = static_cast<double>(metrics.train_iters - metrics.iteration) * seconds;
 }
 
 void StepLog::evaluation(std::string_view split, std::int64_t iteration, double loss) {
@@ -136,16 +175,10 @@ void StepLog::print(const std::string& line) {
 
 void StepLog::draw(const StepMetrics& metrics) {
   const Clock::time_point now = Clock::now();
-  if (is_drawn_ && now - last_drawn_ < kRedrawEvery && metrics.iteration < run_.train_iters) return;
+  if (is_drawn_ && now - last_drawn_ < kRedrawEvery && metrics.iteration < metrics.train_iters) return;
   last_drawn_ = now;
   is_drawn_ = true;
-  std::fputs(("\r\033[K" + format_progress({.iteration = metrics.iteration,
-                                            .train_iters = run_.train_iters,
-                                            .lm_loss = static_cast<double>(metrics.lm_loss),
-                                            .tokens_per_second = metrics.tokens_per_second,
-                                            .seconds_left = seconds_left_}))
-                 .c_str(),
-             stderr);
+  std::fputs(("\r\033[K" + format_progress(metrics, seconds_left_)).c_str(), stderr);
   std::fflush(stderr);
 }
 

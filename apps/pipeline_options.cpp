@@ -8,11 +8,6 @@ namespace megalith {
 
 namespace {
 
-[[noreturn]] void refuse_chunks(ScheduleKind kind, const char* flag, std::int64_t got, int chunks) {
-  refuse_usage(fmt::format("{} and --pipeline-schedule {}", flag, name_of(kind)),
-               fmt::format("{} chunks per stage", chunks), fmt::format("{}", got), fmt::format("leave {} out", flag));
-}
-
 // How many chunks the flags give a stage; 0 where they say nothing.
 int chunks_of(const ParallelOptions& parallel, const LayerSplit& split) {
   if (parallel.num_virtual_stages_per_pipeline_rank != 0)
@@ -27,8 +22,10 @@ void check_stages(const PipelineLayout& layout) {
     for (const GptPart& part : layout.parts_of(stage))
       empty = empty && part.num_layers == 0 && !part.has_embedding && !part.has_head;
     if (!empty) continue;
-    refuse_usage("--pipeline-model-parallel-layout", "a layer, the embedding or the loss on each stage",
-                 fmt::format("none on stage {}", stage), "give it a t, or lower --pipeline-model-parallel-size");
+    refuse_usage("--pipeline-model-parallel-layout",
+                 {.expected = "a layer, the embedding or the loss on each stage",
+                  .got = fmt::format("none on stage {}", stage),
+                  .remedy = "give it a t, or lower --pipeline-model-parallel-size"});
   }
 }
 
@@ -69,18 +66,20 @@ PipelineLayout pipeline_layout(const Options& options) {
   }
   if (is_v && chunks != 0 && chunks != 2) {
     const bool by_stages = parallel.num_virtual_stages_per_pipeline_rank != 0;
-    refuse_chunks(layout.kind,
-                  !layout.parts.empty() ? "--pipeline-model-parallel-layout"
-                  : by_stages           ? "--num-virtual-stages-per-pipeline-rank"
-                                        : "--num-layers-per-virtual-pipeline-stage",
-                  chunks, 2);
+    const char* const flag = !layout.parts.empty() ? "--pipeline-model-parallel-layout"
+                             : by_stages           ? "--num-virtual-stages-per-pipeline-rank"
+                                                   : "--num-layers-per-virtual-pipeline-stage";
+    refuse_usage(
+        fmt::format("{} and --pipeline-schedule {}", flag, name_of(layout.kind)),
+        {.expected = "2 chunks per stage", .got = fmt::format("{}", chunks), .remedy = fmt::format("remove {}", flag)});
   }
   if (chunks == 0) chunks = is_v ? 2 : 1;
   if (is_auto && chunks > 1) layout.kind = ScheduleKind::kInterleaved;
   if (layout.parts.empty() && static_cast<std::int64_t>(stages) * chunks > std::int64_t{layers} + 2) {
-    refuse_usage("--num-layers", fmt::format("a layer for each of the {} x {} chunks of the stages", stages, chunks),
-                 fmt::format("{}", layers),
-                 "lower --pipeline-model-parallel-size or --num-virtual-stages-per-pipeline-rank");
+    refuse_usage("--num-layers",
+                 {.expected = fmt::format("a layer for each of the {} x {} chunks of the stages", stages, chunks),
+                  .got = fmt::format("{}", layers),
+                  .remedy = "lower --pipeline-model-parallel-size or --num-virtual-stages-per-pipeline-rank"});
   }
   layout.placement = {.num_stages = stages, .num_chunks = chunks, .is_v = is_v};
   split.placement = layout.placement;

@@ -181,8 +181,9 @@ void print_suggestions(const Options& options, const Rates& rates) {
       options.forecast.device_memory_gib > 0 ? options.forecast.device_memory_gib * kGib : rates.device_memory;
   if (memory <= rates.device_reserve) {
     refuse_usage("--device-memory-gib",
-                 fmt::format("more than the {:.1f} GiB that libraries take", rates.device_reserve / kGib),
-                 fmt::format("{}", options.forecast.device_memory_gib), "see device-reserve-gib of --rates");
+                 {.expected = fmt::format("more than the {:.1f} GiB that libraries take", rates.device_reserve / kGib),
+                  .got = fmt::format("{}", options.forecast.device_memory_gib),
+                  .remedy = "see device-reserve-gib of --rates"});
   }
   const Suggestions found =
       suggest_layouts(options, static_cast<int>(options.parallel.world_size),

@@ -7,7 +7,6 @@
 
 #include "apps/report_chart.h"
 #include "apps/report_page.h"
-#include "apps/schedule_chart.h"
 #include "apps/version.h"
 #include "core/base/counted.h"
 
@@ -15,52 +14,93 @@ namespace megalith {
 
 namespace {
 
-std::string cell(const std::string& text) { return "<td class=\"n\">" + text + "</td>"; }
+constexpr double kLeft = 64;
+constexpr double kWidth = 1060;
+constexpr double kLane = 26;  // height of a stage, with the gap
+constexpr double kBox = 20;
+constexpr double kAxis = 24;
+constexpr double kLetter = 6.5;  // width of a digit
 
-std::string bytes_cell(double bytes) { return cell(bytes_text(static_cast<std::int64_t>(bytes))); }
+struct Look {
+  ActionKind kind;
+  const char* name;
+  int color;
+};
+constexpr Look kLooks[] = {{ActionKind::kForward, "forward", 0},
+                           {ActionKind::kBackwardData, "backward, data", 2},
+                           {ActionKind::kBackwardWeight, "backward, weights", 3}};
 
-std::string tiles(const Forecast& forecast) {
-  const StepForecast& step = *forecast.step;
-  return "<div class=\"tiles\">\n" + html_tile(fmt::format("{:.4g} ms", 1e3 * step.seconds), "a step") +
-         html_tile(short_number(step.tokens_per_second), "tokens/s, all ranks") +
-         html_tile(fmt::format("{:.4g}", step.tflops_per_rank), "TFLOP/s a rank, of the model") +
-         html_tile(fmt::format("{:.1f} %", 100 * step.bubble_share), "bubble of the pipeline") +
-         html_tile(bytes_text(static_cast<std::int64_t>(step.most_memory)), "memory of the fullest rank") + "</div>\n";
+// The verbs of a stage; `pixels` to a second.
+std::string boxes_of(const Schedule& schedule, const Simulation& simulation, int stage, double pixels) {
+  const std::vector<Action>& actions = schedule.stages[static_cast<std::size_t>(stage)];
+  const std::vector<Simulation::ActionTime>& times = simulation.stages[static_cast<std::size_t>(stage)].actions;
+  const int chunks = schedule.placement.num_chunks;
+  const double y = kLane * stage + (kLane - kBox) / 2;
+  std::string out;
+  for (std::size_t i = 0; i < std::min(actions.size(), times.size()); ++i) {
+    const Action& action = actions[i];
+    const double seconds = times[i].end - times[i].start;
+    const double x = kLeft + pixels * times[i].start, width = pixels * seconds;
+    if (width <= 0) continue;
+    const Look& look = *std::ranges::find(kLooks, action.kind, &Look::kind);
+    const double opacity = chunks == 1 ? 1 : 1 - 0.5 * action.chunk / (chunks - 1.0);
+    out += fmt::format(
+        "<rect class=\"box f{}\" x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" height=\"{:.0f}\" "
+        "opacity=\"{:.2f}\"><title>"
+        "{} of microbatch {}{}, {:.3g} ms</title></rect>\n",
+        look.color, x, y, width, kBox, opacity, look.name, action.microbatch,
+        chunks == 1 ? "" : fmt::format(", chunk {}", action.chunk), 1e3 * seconds);
+    const std::string label = fmt::format("{}", action.microbatch);
+    if (width >= kLetter * static_cast<double>(label.size()) + 2) {
+      out += fmt::format(R"(<text class="box-label" x="{:.2f}" y="{:.1f}" text-anchor="middle">{}</text>)",
+                         x + width / 2, y + kBox - 6, label);
+    }
+  }
+  return out;
+}
+
+std::string bytes_cell(double bytes) { return bytes_text(static_cast<std::int64_t>(bytes)); }
+
+std::string tiles(const StepForecast& step) {
+  return html_tiles({{fmt::format("{:.4g} ms", 1e3 * step.seconds), "a step"},
+                     {short_number(step.tokens_per_second), "tokens/s, all ranks"},
+                     {fmt::format("{:.4g}", step.tflops_per_rank), "TFLOP/s a rank, of the model"},
+                     {fmt::format("{:.1f} %", 100 * step.bubble_share), "bubble of the pipeline"},
+                     {bytes_cell(static_cast<double>(step.most_memory)), "memory of the fullest rank"}});
 }
 
 std::string memory_table(const Forecast& forecast) {
   std::vector<std::size_t> shown;  // categories in which any stage has memory
+  std::vector<std::string> head = {"stage"};
   for (std::size_t c = 0; c < std::size_t{kNumMemoryCategories}; ++c) {
     const auto has_some = [&](const StageForecast& stage) { return stage.memory.persistent[c] > 0; };
-    if (std::ranges::any_of(forecast.stages, has_some)) shown.push_back(c);
+    if (!std::ranges::any_of(forecast.stages, has_some)) continue;
+    shown.push_back(c);
+    head.emplace_back(name_of(static_cast<MemoryCategory>(c)));
   }
-  std::string head = "<tr><th>stage</th>";
-  for (const std::size_t c : shown)
-    head += fmt::format("<th class=\"n\">{}</th>", name_of(static_cast<MemoryCategory>(c)));
-  std::string rows = head + "<th class=\"n\">step arena</th><th class=\"n\">total</th></tr>\n";
+  head.insert(head.end(), {"step arena", "total"});
+  std::vector<std::vector<std::string>> rows;
   for (const StageForecast& stage : forecast.stages) {
-    rows += fmt::format("<tr><td>{}</td>", stage.stage);
-    for (const std::size_t c : shown) rows += bytes_cell(static_cast<double>(stage.memory.persistent[c]));
-    rows += bytes_cell(static_cast<double>(stage.memory.arena)) +
-            bytes_cell(static_cast<double>(stage.memory.total())) + "</tr>\n";
+    std::vector<std::string>& row = rows.emplace_back(1, fmt::format("{}", stage.stage));
+    for (const std::size_t c : shown) row.push_back(bytes_cell(static_cast<double>(stage.memory.persistent[c])));
+    row.push_back(bytes_cell(static_cast<double>(stage.memory.arena)));
+    row.push_back(bytes_cell(static_cast<double>(stage.memory.total())));
   }
-  return "<h2>Memory of a rank</h2>\n<div class=\"card\"><table>" + rows + "</table></div>\n";
+  return "<h2>Memory of a rank</h2>\n" + html_table(head, rows);
 }
 
 std::string volume_table(const Forecast& forecast) {
-  std::string rows;
+  std::vector<std::vector<std::string>> rows;
   for (const StageForecast& stage : forecast.stages) {
     for (const auto& [axis, volume] : stage.work.volumes) {
-      rows += fmt::format("<tr><td>{}</td><td>{}</td>", stage.stage, html_escaped(axis)) +
-              cell(fmt::format("{:.0f}", volume.calls)) + bytes_cell(volume.bytes) + bytes_cell(volume.sent) +
-              cell(fmt::format("{:.4g}", 1e3 * volume.seconds)) + "</tr>\n";
+      rows.push_back({fmt::format("{}", stage.stage), html_escaped(axis), fmt::format("{:.0f}", volume.calls),
+                      bytes_cell(volume.bytes), bytes_cell(volume.sent), fmt::format("{:.4g}", 1e3 * volume.seconds)});
     }
   }
   if (rows.empty()) return "";
-  return "<h2>Communication of a rank in a step</h2>\n<div class=\"card\"><table><tr><th>stage</th><th>axis</th>"
-         "<th class=\"n\">calls</th><th class=\"n\">payload</th><th class=\"n\">sent in a ring</th>"
-         "<th class=\"n\">ms, one after the other</th></tr>\n" +
-         rows + "</table></div>\n";
+  return "<h2>Communication of a rank in a step</h2>\n" +
+         html_table({"stage", "axis", "calls", "payload", "sent in a ring", "ms, one after the other"}, rows,
+                    /*texts=*/2);
 }
 
 // Of the step, or where that has more boxes than a page should, of one with fewer microbatches.
@@ -80,6 +120,36 @@ std::string picture(const Forecast& forecast) {
 
 }  // namespace
 
+std::string schedule_svg(const Schedule& schedule, const Simulation& simulation) {
+  const int stages = schedule.placement.num_stages;
+  const double bottom = kLane * stages;
+  const double pixels = simulation.makespan > 0 ? (kWidth - kLeft) / simulation.makespan : 0;
+  std::string body;
+  for (int stage = 0; stage < stages; ++stage) {
+    const auto s = static_cast<std::size_t>(stage);
+    const double share = simulation.makespan > 0 ? 1 - simulation.stages[s].busy / simulation.makespan : 0;
+    body += fmt::format(
+        "<rect class=\"bubble\" x=\"{:.0f}\" y=\"{:.1f}\" width=\"{:.0f}\" height=\"{:.0f}\"><title>stage {} waits "
+        "{:.1f} % of the time</title></rect>\n<text class=\"tick\" x=\"0\" y=\"{:.1f}\">stage {}</text>\n",
+        kLeft, kLane * stage + (kLane - kBox) / 2, kWidth - kLeft, kBox, stage, 100 * share,
+        kLane * stage + kLane / 2 + 4, stage);
+    body += boxes_of(schedule, simulation, stage, pixels);
+  }
+  for (const double tick : nice_ticks(0, 1e3 * simulation.makespan, 10)) {
+    body += svg_label(kLeft + pixels * tick / 1e3, bottom + 16, "middle", short_number(tick));
+  }
+  std::string legend;
+  for (const Look& look : kLooks)
+    legend += fmt::format("<span><i class=\"swatch b{}\"></i>{}</span>", look.color, look.name);
+  const std::string title =
+      fmt::format("Schedule {} of {}, {}: bubble {:.1f} %", name_of(schedule.kind), counted(stages, "stage"),
+                  counted(schedule.num_microbatches, "microbatch", "microbatches"), 100 * simulation.bubble_share());
+  return fmt::format(
+      "<figure><figcaption>{}<small>milliseconds</small></figcaption><div class=\"legend\">{}</div>\n"
+      "<svg viewBox=\"0 0 {:.0f} {:.0f}\" role=\"img\" aria-label=\"{}\">\n{}</svg></figure>\n",
+      title, legend, kWidth + 12, bottom + kAxis, title, body);
+}
+
 std::string plan_page(const Options& options, const Forecast& forecast, const std::string& rates) {
   const ParallelOptions& parallel = options.parallel;
   const std::string origin = html_escaped(fmt::format(
@@ -87,9 +157,9 @@ std::string plan_page(const Options& options, const Forecast& forecast, const st
       counted(parallel.world_size, "rank"), parallel.tensor_model_parallel_size, parallel.pipeline_model_parallel_size,
       parallel.world_size / (parallel.tensor_model_parallel_size * parallel.pipeline_model_parallel_size),
       counted(forecast.config.microbatches, "microbatch", "microbatches"), rates, program_version(), program_commit()));
-  return html_page(
-      "Forecast of a training step", origin,
-      tiles(forecast) + "<h2>Schedule</h2>\n" + picture(forecast) + memory_table(forecast) + volume_table(forecast));
+  return html_page("Forecast of a training step", origin,
+                   tiles(*forecast.step) + "<h2>Schedule</h2>\n" + picture(forecast) + memory_table(forecast) +
+                       volume_table(forecast));
 }
 
 }  // namespace megalith

@@ -81,8 +81,9 @@ void show_counts(const std::string& prefix, const InspectOptions& options) {
 void show_samples(const InspectOptions& options) {
   const std::int64_t train_samples = options.train_samples > 0 ? options.train_samples : options.samples;
   if (options.samples > train_samples) {
-    refuse_usage("--samples", fmt::format("at most the {} samples of the run", train_samples),
-                 std::to_string(options.samples), "lower it, or raise --train-samples");
+    refuse_usage("--samples", {.expected = fmt::format("at most the {} samples of the run", train_samples),
+                               .got = std::to_string(options.samples),
+                               .remedy = "lower it, or raise --train-samples"});
   }
   // Whether the model has all the ids is for train to say.
   const Datasets datasets = build_datasets({.data_path = options.data_path,

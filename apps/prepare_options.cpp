@@ -16,7 +16,7 @@ namespace megalith {
 namespace {
 
 [[noreturn]] void refuse(const std::string& subject, const std::string& expected, const std::string& got) {
-  refuse_usage(subject, expected, got, "see prepare --help");
+  refuse_usage(subject, {.expected = expected, .got = got, .remedy = "see prepare --help"});
 }
 
 // `words` are those that no flag took.

@@ -54,9 +54,11 @@ int run_program(std::string_view name, const std::function<ExitCode()>& work) {
   try {
     const Launch launch = launch_of(LaunchSigns::kCertain);
     if (launch.ranks > 1) {
-      refuse_usage(launch.sign, fmt::format("one process of {}", name), fmt::format("{} together", launch.ranks),
-                   fmt::format("start {} without a launcher; where it is alone all the same, by env -u {} {} ...", name,
-                               launch.sign.substr(0, launch.sign.find('=')), name));
+      refuse_usage(launch.sign, {.expected = fmt::format("one process of {}", name),
+                                 .got = fmt::format("{} together", launch.ranks),
+                                 .remedy = fmt::format(
+                                     "start {} without a launcher; where it is alone all the same, by env -u {} {} ...",
+                                     name, launch.sign.substr(0, launch.sign.find('=')), name)});
     }
     const ExitCode code = work();
     check_standard_output();

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <set>
 
 #include "apps/flags_binding.h"
 
@@ -86,28 +87,22 @@ std::vector<double> y_ticks(const Frame& frame) {
   return ticks;
 }
 
+std::string svg_line(const char* look, double x1, double x2, double y1, double y2) {
+  return fmt::format(R"(<line class="{}" x1="{:.1f}" x2="{:.1f}" y1="{:.1f}" y2="{:.1f}"/>)", look, x1, x2, y1, y2);
+}
+
 std::string axes(const Frame& frame) {
-  const double bottom = frame.height - kBottom;
-  const double right = frame.width - kRight;
+  const double bottom = frame.height - kBottom, right = frame.width - kRight;
   std::string out;
   for (const double tick : y_ticks(frame)) {
     const double y = frame.at_y(tick);
-    out += fmt::format(R"(<line class="grid" x1="{:.0f}" x2="{:.0f}" y1="{:.1f}" y2="{:.1f}"/>)", kLeft, right, y, y);
-    out += fmt::format(R"(<text class="tick" x="{:.0f}" y="{:.1f}" text-anchor="end">{}</text>)", kLeft - 8, y + 3.5,
-                       short_number(tick));
+    out += svg_line("grid", kLeft, right, y, y) + svg_label(kLeft - 8, y + 3.5, "end", short_number(tick));
   }
   for (const double tick : nice_ticks(frame.x.low, frame.x.high, frame.width > 700 ? 10 : 6)) {
     const double x = frame.at_x(tick);
-    out += fmt::format(R"(<line class="axis" x1="{:.1f}" x2="{:.1f}" y1="{:.0f}" y2="{:.0f}"/>)", x, x, bottom,
-                       bottom + 4);
-    out += fmt::format(R"(<text class="tick" x="{:.1f}" y="{:.0f}" text-anchor="middle">{}</text>)", x, bottom + 16,
-                       short_number(tick));
+    out += svg_line("axis", x, x, bottom, bottom + 4) + svg_label(x, bottom + 16, "middle", short_number(tick));
   }
-  out += fmt::format(R"(<line class="axis" x1="{:.0f}" x2="{:.0f}" y1="{:.0f}" y2="{:.0f}"/>)", kLeft, right, bottom,
-                     bottom);
-  out +=
-      fmt::format(R"(<text class="tick" x="{:.0f}" y="{:.0f}" text-anchor="end">step</text>)", right, frame.height - 4);
-  return out;
+  return out + svg_line("axis", kLeft, right, bottom, bottom) + svg_label(right, frame.height - 4, "end", "step");
 }
 
 std::string path(const Frame& frame, const std::vector<ChartPoint>& points) {
@@ -231,14 +226,18 @@ std::vector<ChartPoint> thinned(const std::vector<ChartPoint>& points, std::size
       if (point.y && (low == nullptr || *point.y < *low->y)) low = &point;
       if (point.y && (high == nullptr || *point.y > *high->y)) high = &point;
     }
-    std::vector<const ChartPoint*> kept{low, high, gap};
-    std::sort(kept.begin(), kept.end());
-    kept.erase(std::unique(kept.begin(), kept.end()), kept.end());
-    for (const ChartPoint* point : kept) {
+    for (const ChartPoint* point : std::set<const ChartPoint*>{low, high, gap}) {
       if (point != nullptr) out.push_back(*point);
     }
   }
   return out;
+}
+
+double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
 }
 
 std::vector<ChartPoint> smoothed(const std::vector<ChartPoint>& points, std::size_t window) {
@@ -253,9 +252,7 @@ std::vector<ChartPoint> smoothed(const std::vector<ChartPoint>& points, std::siz
     const std::size_t right = std::min(left, measured.size() - 1 - i);
     values.clear();
     for (std::size_t k = i - left; k <= i + right; ++k) values.push_back(*measured[k].y);
-    const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-    std::nth_element(values.begin(), middle, values.end());
-    out.push_back({measured[i].x, *middle});
+    out.push_back({measured[i].x, median(values)});
   }
   return out;
 }
@@ -277,6 +274,10 @@ std::string bytes_text(std::int64_t bytes) {
     value /= 1024;
   }
   return fmt::format("{:.1f} TiB", value);
+}
+
+std::string svg_label(double x, double y, const char* anchor, std::string_view text) {
+  return fmt::format(R"(<text class="tick" x="{:.1f}" y="{:.1f}" text-anchor="{}">{}</text>)", x, y, anchor, text);
 }
 
 std::string html_escaped(std::string_view text) {

@@ -29,7 +29,7 @@ struct Series {
 
 struct Chart {
   std::string title;
-  std::string unit;  // of y, shown beside the title
+  std::string unit;  // of y, shown after the title
   std::vector<Series> series;
   bool from_zero = false;
   bool log_scale = false;         // where all values are positive
@@ -54,11 +54,14 @@ std::vector<double> nice_ticks(double low, double high, int count);
 // At most `buckets` x 2 points with the extremes of each stretch kept; gaps are kept.
 std::vector<ChartPoint> thinned(const std::vector<ChartPoint>& points, std::size_t buckets);
 
+double median(std::vector<double> values);  // 0: of none
 // Median of the `window` points around each, of fewer at both ends; gaps are left out. A spike stays where it is.
 std::vector<ChartPoint> smoothed(const std::vector<ChartPoint>& points, std::size_t window);
 
 std::string short_number(double value);      // "12k", "0.0003", "3e-05"
 std::string bytes_text(std::int64_t bytes);  // "12.3 MiB"
+// A label of an axis; `anchor`: start, middle or end of the text is at x.
+std::string svg_label(double x, double y, const char* anchor, std::string_view text);
 std::string html_escaped(std::string_view text);
 
 }  // namespace megalith

@@ -95,18 +95,13 @@ std::vector<double> values_of(const MetricsRun& run, const Field& field) {
   return values;
 }
 
-double median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
+std::string in_nats(double value) { return fmt::format("{:.4f}", value); }
 
-std::optional<double> loss(const MetricsRecord& record) { return record.lm_loss; }
-std::optional<double> validation(const MetricsRecord& record) { return record.validation_loss; }
-std::optional<double> gradient_norm(const MetricsRecord& record) { return record.grad_norm; }
-std::optional<double> rate(const MetricsRecord& record) { return record.learning_rate; }
-std::optional<double> throughput(const MetricsRecord& record) { return record.tokens_per_second; }
+// Of values that may be missing.
+std::string last_of(const std::vector<double>& values) { return values.empty() ? "–" : in_nats(values.back()); }
+std::string least_of(const std::vector<double>& values) {
+  return values.empty() ? "–" : in_nats(*std::ranges::min_element(values));
+}
 
 // Raw values faint and their median on top, once there are enough of them to need it.
 void add_line(Chart& chart, std::string name, std::vector<ChartPoint> points, int color) {
@@ -158,32 +153,29 @@ class Page {
     if (!single()) return "";
     const MetricsRun& run = runs_[0];
     const MetricsRecord& last = run.records.back();
-    const std::vector<double> losses = values_of(run, loss);
-    const std::vector<double> validations = values_of(run, validation);
-    std::string out = html_tile(fmt::format("{}", last.iteration), "steps");
-    if (!losses.empty()) out += html_tile(fmt::format("{:.4f}", losses.back()), "loss of the last step");
-    if (!validations.empty()) {
-      out += html_tile(fmt::format("{:.4f}", *std::min_element(validations.begin(), validations.end())),
-                       "best validation loss");
-    }
-    out += html_tile(short_number(median(values_of(run, throughput))), "tokens/s, median");
-    out += html_tile(bytes_text(last.memory_peak_bytes), "memory peak, rank 0");
-    const auto skipped =
-        std::count_if(run.records.begin(), run.records.end(), [](const MetricsRecord& r) { return r.skipped; });
-    if (skipped > 0) out += html_tile(fmt::format("{}", skipped), "skipped steps");
-    return "<div class=\"tiles\">\n" + out + "</div>\n";
+    const std::vector<double> losses = values_of(run, &MetricsRecord::lm_loss);
+    const std::vector<double> validations = values_of(run, &MetricsRecord::validation_loss);
+    std::vector<HtmlTile> tiles = {{fmt::format("{}", last.iteration), "steps"}};
+    if (!losses.empty()) tiles.push_back({last_of(losses), "loss of the last step"});
+    if (!validations.empty()) tiles.push_back({least_of(validations), "best validation loss"});
+    tiles.push_back({short_number(median(values_of(run, &MetricsRecord::tokens_per_second))), "tokens/s, median"});
+    tiles.push_back({bytes_text(last.memory_peak_bytes), "memory peak, rank 0"});
+    const auto skipped = std::ranges::count_if(run.records, &MetricsRecord::skipped);
+    if (skipped > 0) tiles.push_back({fmt::format("{}", skipped), "skipped steps"});
+    return html_tiles(tiles);
   }
 
   Chart loss_chart() const {
     Chart chart{.title = "Loss", .unit = "nats per token", .height = 330, .width = 1060};
     for (std::size_t i = 0; i < runs_.size(); ++i) {
-      add_line(chart, label(runs_[i], "training"), points_of(runs_[i], loss), single() ? 0 : color(i));
+      add_line(chart, label(runs_[i], "training"), points_of(runs_[i], &MetricsRecord::lm_loss),
+               single() ? 0 : color(i));
       for (const MetricsRecord& record : runs_[i].records) {
         if (record.skipped) chart.crosses.push_back(static_cast<double>(record.iteration));
       }
     }
     for (std::size_t i = 0; i < runs_.size(); ++i) {
-      std::vector<ChartPoint> points = measured(points_of(runs_[i], validation));
+      std::vector<ChartPoint> points = measured(points_of(runs_[i], &MetricsRecord::validation_loss));
       if (points.empty()) continue;
       chart.series.push_back({.name = label(runs_[i], "validation"),
                               .points = std::move(points),
@@ -193,8 +185,9 @@ class Page {
     return chart;
   }
 
-  Chart line_chart(std::string title, std::string unit, const Field& field, bool smooth) const {
-    Chart chart{.title = std::move(title), .unit = std::move(unit)};
+  // One line for each run, from zero.
+  Chart line_chart(std::string title, std::string unit, const Field& field, bool smooth = true) const {
+    Chart chart{.title = std::move(title), .unit = std::move(unit), .from_zero = true};
     for (std::size_t i = 0; i < runs_.size(); ++i) {
       std::vector<ChartPoint> points = points_of(runs_[i], field);
       const std::string name = single() ? "" : name_of(runs_[i]);
@@ -207,56 +200,42 @@ class Page {
     return chart;
   }
 
-  std::string charts() const {
-    Chart norm = line_chart("Gradient norm", "global L2, before clipping", gradient_norm, true);
+  Chart norm_chart() const {
+    Chart chart = line_chart("Gradient norm", "global L2, before clipping", &MetricsRecord::grad_norm);
     std::vector<double> norms;
     for (const MetricsRun& run : runs_) {
-      for (const double value : values_of(run, gradient_norm)) norms.push_back(value);
+      for (const double value : values_of(run, &MetricsRecord::grad_norm)) norms.push_back(value);
     }
     constexpr double kSpike = 20;  // a spike that would flatten the rest
-    norm.log_scale = !norms.empty() && *std::max_element(norms.begin(), norms.end()) > kSpike * median(norms);
-    if (norm.log_scale) norm.unit += ", logarithmic";
-    norm.from_zero = !norm.log_scale;
-    Chart tokens = line_chart("Throughput", "tokens per second, all ranks", throughput, true);
-    tokens.from_zero = true;
-    Chart rates = line_chart("Learning rate", "", rate, false);
-    rates.from_zero = true;
-    const Field step_ms = [](const MetricsRecord& record) -> std::optional<double> { return record.step_ms; };
-    Chart times = line_chart("Step time", "milliseconds", step_ms, true);
-    times.from_zero = true;
-    return "<div class=\"charts\"><div class=\"wide\">\n" + chart_svg(loss_chart()) + "</div>\n" + chart_svg(norm) +
-           chart_svg(rates) + chart_svg(tokens) + chart_svg(times) + "</div>\n";
+    chart.log_scale = !norms.empty() && *std::ranges::max_element(norms) > kSpike * median(norms);
+    if (chart.log_scale) chart.unit += ", logarithmic";
+    chart.from_zero = !chart.log_scale;
+    return chart;
+  }
+
+  std::string charts() const {
+    return "<div class=\"charts\"><div class=\"wide\">\n" + chart_svg(loss_chart()) + "</div>\n" +
+           chart_svg(norm_chart()) + chart_svg(line_chart("Learning rate", "", &MetricsRecord::learning_rate, false)) +
+           chart_svg(line_chart("Throughput", "tokens per second, all ranks", &MetricsRecord::tokens_per_second)) +
+           chart_svg(line_chart("Step time", "milliseconds", &MetricsRecord::step_ms)) + "</div>\n";
   }
 
   std::string summary() const {
-    std::string rows;
+    std::vector<std::vector<std::string>> rows;
     for (const MetricsRun& run : runs_) {
       const MetricsRecord& last = run.records.back();
-      const std::vector<double> losses = values_of(run, loss);
-      const std::vector<double> validations = values_of(run, validation);
-      const auto cell = [](const std::string& value) { return "<td class=\"n\">" + value + "</td>"; };
-      const Field tflops = [](const MetricsRecord& record) -> std::optional<double> {
-        return record.tflops_per_device;
-      };
-      const Field milliseconds = [](const MetricsRecord& record) -> std::optional<double> { return record.step_ms; };
-      rows +=
-          "<tr><td>" + html_escaped(name_of(run)) + "</td>" +
-          cell(fmt::format("{} – {}", run.records.front().iteration, last.iteration)) +
-          cell(fmt::format("{}", last.consumed_samples)) +
-          cell(losses.empty() ? "–" : fmt::format("{:.4f}", losses.back())) +
-          cell(validations.empty() ? "–" : fmt::format("{:.4f}", validations.back())) +
-          cell(validations.empty() ? "–"
-                                   : fmt::format("{:.4f}", *std::min_element(validations.begin(), validations.end()))) +
-          cell(fmt::format("{:.1f}", median(values_of(run, milliseconds)))) +
-          cell(short_number(median(values_of(run, throughput)))) +
-          cell(fmt::format("{:.4g}", median(values_of(run, tflops)))) + cell(bytes_text(last.memory_peak_bytes)) +
-          "</tr>\n";
+      const std::vector<double> validations = values_of(run, &MetricsRecord::validation_loss);
+      rows.push_back({html_escaped(name_of(run)), fmt::format("{} – {}", run.records.front().iteration, last.iteration),
+                      fmt::format("{}", last.consumed_samples), last_of(values_of(run, &MetricsRecord::lm_loss)),
+                      last_of(validations), least_of(validations),
+                      fmt::format("{:.1f}", median(values_of(run, &MetricsRecord::step_ms))),
+                      short_number(median(values_of(run, &MetricsRecord::tokens_per_second))),
+                      fmt::format("{:.4g}", median(values_of(run, &MetricsRecord::tflops_per_device))),
+                      bytes_text(last.memory_peak_bytes)});
     }
-    return "<div class=\"card\"><table><tr><th>run</th><th class=\"n\">steps</th><th class=\"n\">samples</th>"
-           "<th class=\"n\">loss</th><th class=\"n\">validation</th><th class=\"n\">best</th>"
-           "<th class=\"n\">ms/step</th><th class=\"n\">tokens/s</th>"
-           "<th class=\"n\">TFLOP/s/device</th><th class=\"n\">memory peak</th></tr>\n" +
-           rows + "</table></div>\n";
+    return html_table({"run", "steps", "samples", "loss", "validation", "best", "ms/step", "tokens/s", "TFLOP/s/device",
+                       "memory peak"},
+                      rows);
   }
 
   // Categories of one first word, such as the kinds of activations, share a colour and get paler one by one.
@@ -329,8 +308,24 @@ std::string html_page(const std::string& title, const std::string& origin, const
       title, kStyle, color_classes(), title, origin, body);
 }
 
-std::string html_tile(const std::string& value, const std::string& what) {
-  return fmt::format("<div class=\"tile\"><b>{}</b><span>{}</span></div>\n", value, what);
+std::string html_tiles(const std::vector<HtmlTile>& tiles) {
+  std::string out;
+  for (const auto& [value, what] : tiles)
+    out += fmt::format("<div class=\"tile\"><b>{}</b><span>{}</span></div>\n", value, what);
+  return "<div class=\"tiles\">\n" + out + "</div>\n";
+}
+
+std::string html_table(const std::vector<std::string>& head, const std::vector<std::vector<std::string>>& rows,
+                       std::size_t texts) {
+  const auto row = [texts](char kind, const std::vector<std::string>& cells) {
+    std::string out;
+    for (std::size_t i = 0; i < cells.size(); ++i)
+      out += fmt::format("<t{0}{1}>{2}</t{0}>", kind, i < texts ? "" : " class=\"n\"", cells[i]);
+    return "<tr>" + out + "</tr>\n";
+  };
+  std::string out = row('h', head);
+  for (const std::vector<std::string>& cells : rows) out += row('d', cells);
+  return "<div class=\"card\"><table>" + out + "</table></div>\n";
 }
 
 std::string report_page(const std::vector<MetricsRun>& runs) { return Page(runs).text(); }

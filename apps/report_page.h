@@ -12,7 +12,16 @@ namespace megalith {
 // A page in the report's style; `title` and `body` are HTML, as is `origin`, which says below the title where it is
 // from.
 std::string html_page(const std::string& title, const std::string& origin, const std::string& body);
-std::string html_tile(const std::string& value, const std::string& what);  // for a div of class tiles
+
+struct HtmlTile {
+  std::string value;
+  std::string what;
+};
+std::string html_tiles(const std::vector<HtmlTile>& tiles);
+
+// Cells are HTML; those of the first `texts` columns are texts, the others numbers.
+std::string html_table(const std::vector<std::string>& head, const std::vector<std::vector<std::string>>& rows,
+                       std::size_t texts = 1);
 
 std::string report_page(const std::vector<MetricsRun>& runs);
 

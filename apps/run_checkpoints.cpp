@@ -23,20 +23,25 @@ using Clock = std::chrono::steady_clock;
 void check_origin(const Options& options, const std::string& tokenizer, const LoadedCheckpoint& found) {
   const CheckpointOptions& wanted = options.checkpoint;
   if (found.state().tokenizer != tokenizer) {
-    refuse_usage("--tokenizer-type of checkpoint " + found.path(), found.state().tokenizer, tokenizer,
-                 "give the tokenizer's flags and files as they were");
+    refuse_usage("--tokenizer-type of checkpoint " + found.path(),
+                 {.expected = found.state().tokenizer,
+                  .got = tokenizer,
+                  .remedy = "give the tokenizer's flags and files as they were"});
   }
   const auto seed = static_cast<std::uint64_t>(options.train.seed);
   if (!wanted.finetune && found.state().seed != seed) {
-    refuse_usage("--seed of checkpoint " + found.path(), std::to_string(found.state().seed), std::to_string(seed),
-                 "the order of the data follows from it; --finetune starts a new order with these weights");
+    refuse_usage("--seed of checkpoint " + found.path(),
+                 {.expected = std::to_string(found.state().seed),
+                  .got = std::to_string(seed),
+                  .remedy = "the order of the data follows from it; --finetune starts a new order with these weights"});
   }
   const bool has_moments = std::ranges::any_of(
       found.tensors(), [](const TensorSpec& tensor) { return kind_of(tensor.name) == kExpAvgKind; });
   if (!wanted.finetune && !wanted.no_load_optim && !has_moments) {
     refuse_usage("--load " + wanted.load,
-                 "--finetune beside it: the checkpoint holds weights alone, as convert writes them",
-                 "neither that nor --no-load-optim", "--finetune starts at step 0 with Adam's moments at 0");
+                 {.expected = "--finetune beside it: the checkpoint holds weights alone, as convert writes them",
+                  .got = "neither that nor --no-load-optim",
+                  .remedy = "--finetune starts at step 0 with Adam's moments at 0"});
   }
 }
 

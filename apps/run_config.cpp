@@ -13,8 +13,10 @@ void check_step_size(const Options& options) {
   constexpr std::int64_t kMaxMicrobatch = std::int64_t{1} << 32;
   const auto limit = [&](const char* flag, std::int64_t samples, std::int64_t most) {
     if (samples <= most / options.model.seq_length) return;
-    refuse_usage(fmt::format("{} and --seq-length", flag), fmt::format("at most {} tokens", most),
-                 fmt::format("{} x {}", samples, options.model.seq_length), "lower one of them");
+    refuse_usage(fmt::format("{} and --seq-length", flag),
+                 {.expected = fmt::format("at most {} tokens", most),
+                  .got = fmt::format("{} x {}", samples, options.model.seq_length),
+                  .remedy = "lower one of them"});
   };
   limit("--global-batch-size", options.train.global_batch_size, kMaxStep);
   limit("--micro-batch-size", options.train.micro_batch_size, kMaxMicrobatch);
@@ -24,17 +26,20 @@ std::int64_t count_microbatches(const TrainingOptions& options, std::int64_t dat
   const std::int64_t per_microbatch = options.micro_batch_size * data_parallel_size;
   constexpr std::int64_t kMax = 1 << 16;
   if (options.global_batch_size / per_microbatch > kMax) {
-    refuse_usage("--global-batch-size",
-                 fmt::format("at most {} microbatches per step and rank, {} samples", kMax, kMax * per_microbatch),
-                 std::to_string(options.global_batch_size), "raise --micro-batch-size or the number of ranks");
+    refuse_usage(
+        "--global-batch-size",
+        {.expected = fmt::format("at most {} microbatches per step and rank, {} samples", kMax, kMax * per_microbatch),
+         .got = std::to_string(options.global_batch_size),
+         .remedy = "raise --micro-batch-size or the number of ranks"});
   }
   if (options.global_batch_size % per_microbatch == 0) return options.global_batch_size / per_microbatch;
   const std::int64_t below = options.global_batch_size / per_microbatch * per_microbatch;
-  refuse_usage("--global-batch-size",
-               fmt::format("a multiple of --micro-batch-size {} x {} data-parallel ranks", options.micro_batch_size,
-                           data_parallel_size),
-               std::to_string(options.global_batch_size),
-               fmt::format("use {}{}", below > 0 ? std::to_string(below) + " or " : "", below + per_microbatch));
+  refuse_usage(
+      "--global-batch-size",
+      {.expected = fmt::format("a multiple of --micro-batch-size {} x {} data-parallel ranks", options.micro_batch_size,
+                               data_parallel_size),
+       .got = std::to_string(options.global_batch_size),
+       .remedy = fmt::format("use {}{}", below > 0 ? std::to_string(below) + " or " : "", below + per_microbatch)});
 }
 
 }  // namespace

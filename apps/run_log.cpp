@@ -6,7 +6,6 @@
 
 #include "apps/banner.h"
 #include "apps/host_memory.h"
-#include "apps/peak_rate.h"
 #include "core/base/log.h"
 #include "core/base/output_file.h"
 #include "core/device/cuda_memory.h"
@@ -20,9 +19,8 @@ void RunLog::open(const TrainState& state) {
   if (!writes_) return;
   const Options& options = setup_.options;
   const LoggingOptions& logging = options.logging;
-  log_ = std::make_unique<StepLog>(logging, StepLog::Run{.train_iters = options.train.train_iters,
-                                                         .ranks = world_,
-                                                         .peak_tflops = peak_tflops_of(options, device_name(options))});
+  log_ = std::make_unique<StepLog>(
+      logging, StepLog::Run{.ranks = world_, .peak_tflops = peak_tflops_of(options, device_name(options))});
   if (!logging.trace.empty()) const OutputFile probe(logging.trace, "trace");  // a wrong path is told now
   if (!logging.metrics_jsonl.empty())
     metrics_ = std::make_unique<MetricsLog>(logging.metrics_jsonl, options, state.step);

@@ -38,8 +38,9 @@ RunConfig complete_options(Options& options, const Tokenizer& tokenizer, int wor
   ModelConfig& model = options.model;
   if (model.vocab_size != 0 && model.vocab_size < tokenizer.vocab_size() &&
       options.data.tokenizer_type != TokenizerType::kNull) {
-    refuse_usage("--vocab-size", fmt::format("0 or at least the tokenizer's {}", tokenizer.vocab_size()),
-                 std::to_string(model.vocab_size), "leave it out: the tokenizer says it");
+    refuse_usage("--vocab-size", {.expected = fmt::format("0 or at least the tokenizer's {}", tokenizer.vocab_size()),
+                                  .got = std::to_string(model.vocab_size),
+                                  .remedy = "leave it out: the tokenizer says it"});
   }
   model.vocab_size = std::max(model.vocab_size, tokenizer.vocab_size());
   resolve(model);

@@ -51,7 +51,7 @@ void StartWatch::watch() {
     waited_ += std::min<Clock::duration>(now - std::exchange(before, now), kMostOfAPeriod);
     if (timeout_.count() == 0 || waited_ < timeout_) continue;
     const std::string line =
-        fmt::format("{}: error: {}{}: expected {} within {:.1f} s (--comm-timeout), got no end of it; {}\n",
+        fmt::format("{}: error: {}{}: expected {} within {:.1f} s (--comm-timeout), got a timeout; {}\n",
                     program_invocation_short_name, label_.empty() ? "" : "[" + label_ + "] ", phase_.what,
                     phase_.expected, std::chrono::duration<double>(timeout_).count(), phase_.remedy);
     static_cast<void>(!write(STDERR_FILENO, line.data(), line.size()));

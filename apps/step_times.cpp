@@ -1,6 +1,7 @@
 #include "apps/step_times.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <optional>
 #include <unordered_map>
@@ -11,20 +12,11 @@ namespace megalith {
 
 namespace {
 
-// The action that an entry of the timeline belongs to; none before the first, and in the step before.
-class ActionOfEntry {
- public:
-  explicit ActionOfEntry(const StepRecording& recording) : recording_(recording) {}
-  // Entries are asked for in ascending order.
-  const Action* at(std::size_t entry) {
-    while (next_ < recording_.entries.size() && recording_.entries[next_] <= entry) ++next_;
-    return next_ == 0 ? nullptr : &recording_.actions[next_ - 1];
-  }
-
- private:
-  const StepRecording& recording_;
-  std::size_t next_ = 0;
-};
+// The action that an entry of the timeline belongs to; null before the first, and in the step before.
+const Action* action_at(const StepRecording& recording, std::size_t entry) {
+  const auto next = std::ranges::upper_bound(recording.entries, entry) - recording.entries.begin();
+  return next == 0 ? nullptr : &recording.actions[static_cast<std::size_t>(next) - 1];
+}
 
 // Which verb of its chunk an action works for; nothing where it is not a microbatch's.
 std::optional<ActionKind> verb_of(const Action& action) {
@@ -63,11 +55,10 @@ class Player {
 
   StepTimes run() {
     const std::vector<Timeline::Entry>& entries = recording_.timeline.entries();
-    ActionOfEntry actions(recording_);
     for (std::size_t i = 0; i < entries.size(); ++i) {
       const double before = lanes_[0];
       play(entries[i], i);
-      if (const Action* action = actions.at(i)) count(*action, lanes_[0] - before, entries[i]);
+      if (const Action* action = action_at(recording_, i)) count(*action, lanes_[0] - before, entries[i]);
     }
     const double microbatches = static_cast<double>(recording_.microbatches);
     for (StepTimes::Chunk& chunk : times_.chunks) {
@@ -75,8 +66,8 @@ class Player {
       chunk.backward_data /= microbatches;
       chunk.backward_weight /= microbatches;
     }
-    // Collectives beside kernels take some of the memory's rate and of the multiprocessors.
-    const double hidden = std::max(0.0, beside_ - waited_);
+    // Collectives concurrent with kernels take some of the memory's rate and of the multiprocessors.
+    const double hidden = std::max(0.0, collective_seconds_ - waited_);
     times_.before_norm += (1 - costs_.rates().overlap) * hidden;
     return times_;
   }
@@ -102,7 +93,7 @@ class Player {
       const double seconds = costs_.seconds(*call->second);
       clock += seconds;
       const bool in_step = !recording_.entries.empty() && index >= recording_.entries.front();
-      if (in_step && call->second->group == name_of(Axis::kDp)) beside_ += seconds;
+      if (in_step && call->second->group == name_of(Axis::kDp)) collective_seconds_ += seconds;
     }
   }
 
@@ -128,12 +119,64 @@ class Player {
   std::vector<double> lanes_;  // clock of each stream; 0 is the compute stream's
   std::unordered_map<std::uint64_t, double> events_;
   bool norm_begun_ = false;
-  double beside_ = 0;  // seconds of the gradients' and weights' collectives
-  double waited_ = 0;  // of them that the compute stream waited for
+  double collective_seconds_ = 0;  // seconds of the gradients' and weights' collectives
+  double waited_ = 0;              // of them that the compute stream waited for
   StepTimes times_;
 };
 
 }  // namespace
+
+double ring_bytes(std::string_view kind, double bytes, int ranks) {
+  const double n = ranks;
+  if (ranks <= 1) return 0;
+  if (kind == "all_reduce") return 2 * (n - 1) / n * bytes;
+  if (kind == "reduce_scatter") return (n - 1) / n * bytes;
+  if (kind == "all_gather") return (n - 1) * bytes;  // counted by the rank's own part
+  return bytes;
+}
+
+double CostModel::arithmetic_seconds(const Cost& cost) const {
+  if (cost.flops == 0) return 0;
+  switch (cost.work) {
+    case Work::kMemory: return 0;
+    case Work::kMatrixProduct: return cost.flops / rates_.gemm_rate(std::cbrt(cost.flops / 2));
+    case Work::kAttentionForward: return cost.flops / rates_.attention_rate(heads_.width, heads_.length).forward;
+    case Work::kAttentionBackward: return cost.flops / rates_.attention_rate(heads_.width, heads_.length).backward;
+  }
+  return 0;
+}
+
+double CostModel::seconds(const Access& op) const {
+  const Cost cost = op.cost();
+  const auto known = cost.work == Work::kMemory ? rates_.kernels.find(op.name()) : rates_.kernels.end();
+  const double speed = known != rates_.kernels.end() ? known->second : rates_.memory;
+  return rates_.kernel_seconds + (arithmetic_seconds(cost) + cost.bytes / speed);
+}
+
+Rates::Link CostModel::link(const std::vector<int>& ranks) const {
+  int hosts = 0, last = -1;
+  for (const int rank : ranks) {
+    const int host = rank / rates_.host_ranks;
+    if (host != last) ++hosts;
+    last = host;
+  }
+  if (hosts <= 1) return rates_.host;
+  // As many rings as ranks of the group share a host, each of which leaves it by a link of its own.
+  const double each = static_cast<double>(ranks.size()) / hosts;
+  return {.bandwidth = std::min(rates_.host.bandwidth, each * rates_.network.bandwidth),
+          .latency = rates_.host.latency + rates_.network.latency * std::log2(static_cast<double>(hosts))};
+}
+
+double CostModel::seconds(const PlannedCall& call) const {
+  const Rates::Link by = link(*call.ranks);
+  const int ranks = static_cast<int>(call.ranks->size());
+  return by.latency + ring_bytes(call.kind, static_cast<double>(call.bytes), ranks) / by.bandwidth;
+}
+
+double CostModel::transfer_seconds(std::size_t bytes, int from, int to) const {
+  const Rates::Link by = link(from < to ? std::vector<int>{from, to} : std::vector<int>{to, from});
+  return by.latency + static_cast<double>(bytes) / by.bandwidth;
+}
 
 StepTimes times_of(const StepRecording& recording, const CostModel& costs) { return Player(recording, costs).run(); }
 
@@ -141,14 +184,13 @@ StepWork work_of(const StepRecording& recording, std::int64_t microbatches, cons
   const CallOfEntry calls = calls_of(recording);
   const std::vector<Timeline::Entry>& entries = recording.timeline.entries();
   StepWork work;
-  ActionOfEntry actions(recording);
   // Counts are whole numbers, and stay so: times the microbatches of the step, by those that were recorded.
   const auto add = [&](bool of_microbatch, double& to, double count) {
     to +=
         of_microbatch ? count * static_cast<double>(microbatches) : count * static_cast<double>(recording.microbatches);
   };
   for (std::size_t i = 0; i < entries.size(); ++i) {
-    const Action* action = actions.at(i);
+    const Action* action = action_at(recording, i);
     if (action == nullptr) continue;
     const bool each = is_of_microbatch(action->kind);
     if (entries[i].kind == Timeline::Kind::kOp) add(each, work.ops, 1);

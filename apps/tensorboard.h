@@ -1,14 +1,13 @@
-// An event file that TensorBoard reads (--tensorboard-dir), with Megatron's tags: each step's loss, learning rate,
-// batch size, gradient norm, time, throughput and memory, and the validation loss where it was measured; the main ones
-// also by consumed samples ("lm loss vs samples"), in a second file in the folder "by-samples", which TensorBoard shows
-// as a run of its own. Rank 0 only.
+// Event files for TensorBoard (--tensorboard-dir), with Megatron's tags: each step's loss, learning rate, batch size,
+// gradient norm, time, throughput and memory, and validation losses. The main ones also by consumed samples ("lm loss
+// vs samples"), in a second file in the folder "by-samples", a run of its own to TensorBoard, since all tags of a
+// folder share one step number. Rank 0 only.
 //
-// A run begins its files with a session's start, at which TensorBoard drops the points of earlier files from that step
-// on: those that a killed run had written after its last checkpoint do not come twice. The step is one number for all
-// tags of a folder, therefore the second folder for those that count samples.
+// A run's files begin with a session start, at which TensorBoard drops the points of earlier files from that step on:
+// those that a killed run wrote after its last checkpoint do not appear twice.
 //
-// Format: records of TensorFlow's record writer, each an Event message in protocol buffers' wire format; written by
-// hand because five fields need no library.
+// Format: TensorFlow records, each an Event message in protocol buffers' wire format, by hand: five fields need no
+// library.
 #pragma once
 
 #include <cstdint>

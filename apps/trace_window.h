@@ -1,4 +1,6 @@
-// The window of steps that --trace and --profile record.
+// The window of steps that --trace and --profile record. --trace writes all ranks' spans as one file that Perfetto and
+// chrome://tracing open, in the "Trace Event Format" (Google): complete events ("ph": "X") in microseconds; pid is the
+// rank, tid the stream.
 #pragma once
 
 #include <cstdint>

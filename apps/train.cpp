@@ -47,10 +47,13 @@ void check_save_folder(const std::string& folder) {
 void check_launch(int world) {
   const Launch launch = launch_of(LaunchSigns::kAny);
   if (world > 1 || launch.ranks == 1) return;
-  refuse_usage(launch.sign, fmt::format("a world of {} ranks in MPI", launch.ranks), "one of 1 rank",
-               fmt::format("start the ranks by mpirun -np {} of the Open MPI that train was built with, or by srun "
-                           "--mpi=pmix; mpirun -np 1 where one rank is meant",
-                           launch.ranks));
+  refuse_usage(
+      launch.sign,
+      {.expected = fmt::format("a world of {} ranks in MPI", launch.ranks),
+       .got = "one of 1 rank",
+       .remedy = fmt::format("start the ranks by mpirun -np {} of the Open MPI that train was built with, or by srun "
+                             "--mpi=pmix; mpirun -np 1 where one rank is meant",
+                             launch.ranks)});
 }
 
 // The flags as they were given, or why they cannot be read, which all ranks tell together.

@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "apps/flags_binding.h"
-#include "apps/megatron_flags.h"
 #include "core/base/edit_distance.h"
 #include "core/base/error.h"
 
@@ -33,17 +32,17 @@ UnknownFlag explained(UnknownFlag flag, const std::vector<std::string>& own) {
 
 [[noreturn]] void refuse_one(std::string_view program, const UnknownFlag& flag, const std::string& remedy) {
   const std::string name = flag.place + flag.shown;
-  if (flag.is_word) refuse_usage(name + ": an argument without a flag", {}, {}, remedy);
+  if (flag.is_word) refuse_usage(name + ": an argument without a flag", {.remedy = remedy});
   if (!flag.other.empty())
-    refuse_usage(fmt::format("{}: a flag of {}, not of {}", name, flag.other, program), {}, {}, "leave it out");
+    refuse_usage(fmt::format("{}: a flag of {}, not of {}", name, flag.other, program), {.remedy = "leave it out"});
   if (flag.megatrons && flag.megatrons->empty())
-    refuse_usage(name + ": a flag of Megatron-LM that is not built", {}, {}, remedy);
+    refuse_usage(name + ": a flag of Megatron-LM that is not built", {.remedy = remedy});
   if (flag.megatrons)
-    refuse_usage(fmt::format("{}: a flag of Megatron-LM, not of {}", name, program), {}, {},
-                 std::string(*flag.megatrons));
+    refuse_usage(fmt::format("{}: a flag of Megatron-LM, not of {}", name, program),
+                 {.remedy = std::string(*flag.megatrons)});
   refuse_usage(flag.place.empty() ? fmt::format("{}: unknown flag of {}", name, program)
                                   : fmt::format("{}unknown key {}", flag.place, flag.shown),
-               {}, {}, flag.nearest.empty() ? remedy : fmt::format("did you mean {}?", flag.nearest));
+               {.remedy = flag.nearest.empty() ? remedy : fmt::format("did you mean {}?", flag.nearest)});
 }
 
 std::string in_list(const UnknownFlag& flag) {
@@ -84,8 +83,8 @@ void refuse_unknown(std::string_view program, const std::vector<UnknownFlag>& un
   std::string list;
   for (const UnknownFlag& flag : unknown) list += (list.empty() ? "" : ", ") + in_list(flag);
   const bool are_keys = !unknown[0].place.empty();
-  refuse_usage(are_keys ? "unknown keys: " + list : fmt::format("unknown flags of {}: {}", program, list), {}, {},
-               remedy);
+  refuse_usage(are_keys ? "unknown keys: " + list : fmt::format("unknown flags of {}: {}", program, list),
+               {.remedy = remedy});
 }
 
 const std::string* likely_meant(std::string_view name, const std::vector<std::string>& names) {

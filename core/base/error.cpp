@@ -16,14 +16,13 @@ void fail(const Fault& fault, std::source_location place) {
   throw Error(fault.code, in_one_line(text));
 }
 
-void refuse_usage(const std::string& subject, const std::string& expected, const std::string& got,
-                  const std::string& remedy) {
-  fail({ExitCode::kUsage, subject, expected, got, remedy, /*show_place=*/false});
+void refuse_usage(const std::string& place, const Refusal& refusal) {
+  fail({ExitCode::kUsage, place, refusal.expected, refusal.got, refusal.remedy, /*show_place=*/false});
 }
 
-void refuse_format(const std::string& subject, const std::string& expected, const std::string& got,
+void refuse_format(const std::string& place, const std::string& expected, const std::string& got,
                    const std::string& remedy) {
-  fail({ExitCode::kFormat, subject, expected, got, remedy, /*show_place=*/false});
+  fail({ExitCode::kFormat, place, expected, got, remedy, /*show_place=*/false});
 }
 
 }  // namespace megalith

@@ -45,11 +45,17 @@ struct Fault {
 
 [[noreturn]] void fail(const Fault& fault, std::source_location place = std::source_location::current());
 
-// Refuse what the user gave: a flag or configuration value (kUsage), the content of a file (kFormat). The subject is
-// the place, so no source line is shown.
-[[noreturn]] void refuse_usage(const std::string& subject, const std::string& expected, const std::string& got,
-                               const std::string& remedy = {});
-[[noreturn]] void refuse_format(const std::string& subject, const std::string& expected, const std::string& got,
+// What was wrong with a value; empty parts are left out.
+struct Refusal {
+  std::string expected;
+  std::string got;
+  std::string remedy;
+};
+
+// Refuse what the user gave: a flag or configuration value (kUsage), the content of a file (kFormat). `place` names it,
+// so no source line is shown.
+[[noreturn]] void refuse_usage(const std::string& place, const Refusal& refusal);
+[[noreturn]] void refuse_format(const std::string& place, const std::string& expected, const std::string& got,
                                 const std::string& remedy = {});
 
 // A condition that only a defect of this program can break.

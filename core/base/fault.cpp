@@ -170,8 +170,8 @@ void for_each_site(Visit&& visit) {
 }
 
 [[noreturn]] void refuse(std::string_view text, const std::string& expected, std::string_view got) {
-  refuse_usage(fmt::format("--fault {}", text.substr(0, 100)), expected, std::string(got.substr(0, 60)),
-               "--fault list shows the sites");
+  refuse_usage(fmt::format("--fault {}", text.substr(0, 100)),
+               {.expected = expected, .got = std::string(got.substr(0, 60)), .remedy = "--fault list shows the sites"});
 }
 
 }  // namespace

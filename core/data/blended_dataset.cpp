@@ -41,8 +41,9 @@ BlendedDataset::BlendedDataset(std::vector<GptDataset> parts, std::span<const do
   for (std::size_t k = 0; k < index_.dataset.size(); ++k) {
     if (index_.sample[k] < parts_[index_.dataset[k]].size()) continue;
     refuse_usage(fmt::format("--data-path: data set {} of the blend", index_.dataset[k]),
-                 "more than " + counted(index_.sample[k], "sample"), std::to_string(parts_[index_.dataset[k]].size()),
-                 "change the weights or the number of samples");
+                 {.expected = "more than " + counted(index_.sample[k], "sample"),
+                  .got = std::to_string(parts_[index_.dataset[k]].size()),
+                  .remedy = "change the weights or the number of samples"});
   }
 }
 

@@ -215,8 +215,9 @@ std::int32_t find_eod(const BpeVocabulary& vocabulary, const std::string& name) 
   for (const std::string& candidate : names) {
     if (const std::optional<std::int32_t> id = id_of(vocabulary, candidate)) return *id;
   }
-  refuse_usage("--eod-token", fmt::format("a token of {} that ends documents", vocabulary.source),
-               name.empty() ? fmt::format("none, and there is no {}", fmt::join(names, ", ")) : quoted_bytes(name));
+  refuse_usage("--eod-token", {.expected = fmt::format("a token of {} that ends documents", vocabulary.source),
+                               .got = name.empty() ? fmt::format("none, and there is no {}", fmt::join(names, ", "))
+                                                   : quoted_bytes(name)});
 }
 
 }  // namespace megalith

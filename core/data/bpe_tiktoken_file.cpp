@@ -97,7 +97,7 @@ Ranks index_ranks(BpeVocabulary& vocabulary) {
 
 void add_special_tokens(BpeVocabulary& vocabulary, std::vector<std::string> special_tokens) {
   const auto refuse = [&](const std::string& token, const std::string& expected) {
-    refuse_usage("--tiktoken-special-tokens", expected, quoted_bytes(token));
+    refuse_usage("--tiktoken-special-tokens", {.expected = expected, .got = quoted_bytes(token)});
   };
   std::vector<std::int32_t> used;
   for (const auto& token : vocabulary.tokens) used.push_back(token.second);

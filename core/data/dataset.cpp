@@ -28,26 +28,31 @@ struct Blend {
 
 // Pairs when the number of entries is even and each first one is a number, else prefixes alone.
 Blend parse_data_path(const std::vector<std::string>& entries) {
-  if (entries.empty()) refuse_usage("--data-path", "at least one prefix", "none", "or give --mock-data");
+  if (entries.empty())
+    refuse_usage("--data-path", {.expected = "at least one prefix", .got = "none", .remedy = "or give --mock-data"});
   std::size_t numbers = 0;
   for (std::size_t i = 0; i < entries.size(); i += 2) numbers += parse_number<double>(entries[i]) ? 1 : 0;
   if (numbers == 0) return {.prefixes = entries};
   if (entries.size() % 2 != 0 || numbers != entries.size() / 2) {
-    refuse_usage("--data-path", "PREFIX..., or pairs WEIGHT PREFIX",
-                 fmt::format("{}, {} of them weights", counted(entries.size(), "entry", "entries"), numbers),
-                 "give every prefix a weight or none; a prefix that is a number is written ./NUMBER");
+    refuse_usage("--data-path",
+                 {.expected = "PREFIX..., or pairs WEIGHT PREFIX",
+                  .got = fmt::format("{}, {} of them weights", counted(entries.size(), "entry", "entries"), numbers),
+                  .remedy = "give every prefix a weight or none; a prefix that is a number is written ./NUMBER"});
   }
   Blend blend;
   for (std::size_t i = 0; i < entries.size(); i += 2) {
     const double weight = *parse_number<double>(entries[i]);
     if (!std::isfinite(weight) || weight < 0.0) {
-      refuse_usage("--data-path", "weights of at least 0", entries[i], "remove the prefix to leave it out");
+      refuse_usage(
+          "--data-path",
+          {.expected = "weights of at least 0", .got = entries[i], .remedy = "remove the prefix to leave it out"});
     }
     blend.weights.push_back(weight);
     blend.prefixes.push_back(entries[i + 1]);
   }
   if (std::ranges::max(blend.weights) == 0.0)
-    refuse_usage("--data-path", "a weight above 0", "none", "weights are shares of samples");
+    refuse_usage("--data-path",
+                 {.expected = "a weight above 0", .got = "none", .remedy = "weights are shares of samples"});
   blend.weights = normalized(std::move(blend.weights));
   return blend;
 }
@@ -57,12 +62,13 @@ GptDataset build_part(const std::shared_ptr<const IndexedDataset>& data, const D
   const SequenceRange range = split_sequences(config.split, data->num_sequences())[split];
   if (range.begin >= range.end) {
     refuse_usage("--split",
-                 fmt::format("a {} share of at least one of the {} of {}", kSplitNames[split],
-                             counted(data->num_sequences(), "document"), data->prefix()),
-                 fmt::format("'{}', which gives it none", config.split),
-                 fmt::format("give it a larger share, or cut the text into more documents (prepare --document-start or "
-                             "--document-separator){}",
-                             split == 1 ? ", or leave evaluation out with --eval-iters 0" : ""));
+                 {.expected = fmt::format("a {} share of at least one of the {} of {}", kSplitNames[split],
+                                          counted(data->num_sequences(), "document"), data->prefix()),
+                  .got = fmt::format("'{}', which gives it none", config.split),
+                  .remedy = fmt::format(
+                      "give it a larger share, or cut the text into more documents (prepare --document-start or "
+                      "--document-separator){}",
+                      split == 1 ? ", or leave evaluation out with --eval-iters 0" : "")});
   }
   return GptDataset(data, {.range = range,
                            .num_samples = num_samples,
@@ -95,10 +101,11 @@ Dataset build_unweighted(const IndexedData& data, const DataConfig& config, std:
     size += parts.back().size();
   }
   if (size < num_samples) {
-    refuse_usage("--data-path",
-                 fmt::format("{} of {}", counted(num_samples, fmt::format("{} sample", kSplitNames[split])),
-                             counted(config.seq_length, "token")),
-                 fmt::format("{} in one epoch", size), "give each prefix a weight to read several epochs");
+    refuse_usage("--data-path", {.expected = fmt::format(
+                                     "{} of {}", counted(num_samples, fmt::format("{} sample", kSplitNames[split])),
+                                     counted(config.seq_length, "token")),
+                                 .got = fmt::format("{} in one epoch", size),
+                                 .remedy = "give each prefix a weight to read several epochs"});
   }
   return Dataset(BlendedDataset(std::move(parts), normalized(std::move(sizes)), num_samples));
 }
@@ -114,19 +121,25 @@ void check_tokenizer(const IndexedDataset& data, const std::string& tokenizer) {
   if (tokenizer.empty()) return;
   const std::optional<std::string> recorded = recorded_tokenizer(data);
   if (!recorded || *recorded == tokenizer) return;
-  refuse_usage("--data-path " + data.prefix() + ": tokenizer", *recorded + ", which the data was prepared with",
-               tokenizer, "give the tokenizer's flags that prepare was given, or prepare the data with this one");
+  refuse_usage("--data-path " + data.prefix() + ": tokenizer",
+               {.expected = *recorded + ", which the data was prepared with",
+                .got = tokenizer,
+                .remedy = "give the tokenizer's flags that prepare was given, or prepare the data with this one"});
 }
 
 void check(const DataConfig& config) {
   if (config.seed < 0 || config.seed > std::numeric_limits<std::uint32_t>::max()) {
-    refuse_usage("--seed", "0 to 4294967295", std::to_string(config.seed), "numpy's generator takes no other");
+    refuse_usage("--seed", {.expected = "0 to 4294967295",
+                            .got = std::to_string(config.seed),
+                            .remedy = "numpy's generator takes no other"});
   }
   if (config.seq_length < 1 || config.seq_length >= std::numeric_limits<std::int32_t>::max()) {
-    refuse_usage("--seq-length", "1 to 2147483646", std::to_string(config.seq_length), "lower it");
+    refuse_usage("--seq-length",
+                 {.expected = "1 to 2147483646", .got = std::to_string(config.seq_length), .remedy = "lower it"});
   }
   if (config.vocab_size < 1 || config.vocab_size > std::numeric_limits<std::int32_t>::max()) {
-    refuse_usage("--vocab-size", "1 to 2147483647", std::to_string(config.vocab_size), "lower it");
+    refuse_usage("--vocab-size",
+                 {.expected = "1 to 2147483647", .got = std::to_string(config.vocab_size), .remedy = "lower it"});
   }
 }
 

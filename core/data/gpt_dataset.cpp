@@ -26,8 +26,9 @@ struct EpochPlan {
 };
 
 [[noreturn]] void fail_too_many(std::int64_t num_samples) {
-  refuse_usage("--train-iters or --train-samples", "fewer than 2^32 samples and document visits",
-               counted(num_samples, "sample"), "train for fewer samples or on longer documents");
+  refuse_usage("--train-iters or --train-samples", {.expected = "fewer than 2^32 samples and document visits",
+                                                    .got = counted(num_samples, "sample"),
+                                                    .remedy = "train for fewer samples or on longer documents"});
 }
 
 EpochPlan plan_epochs(std::int64_t tokens_per_epoch, std::int64_t requested, std::int64_t seq_length) {
@@ -59,10 +60,10 @@ GptDataset::GptDataset(std::shared_ptr<const IndexedDataset> data, const GptData
   for (std::int64_t s = range.begin; s < range.end; ++s) tokens_per_epoch += data_->sequence_length(s);
   if (tokens_per_epoch == 0) {
     refuse_usage("--split",
-                 fmt::format("a share of the {} of {} with tokens in it", counted(data_->num_sequences(), "sequence"),
-                             data_->prefix()),
-                 fmt::format("sequences {} to {} (excluded), which hold none", range.begin, range.end),
-                 "give the part a larger share, or prepare more and shorter documents");
+                 {.expected = fmt::format("a share of the {} of {} with tokens in it",
+                                          counted(data_->num_sequences(), "sequence"), data_->prefix()),
+                  .got = fmt::format("sequences {} to {} (excluded), which hold none", range.begin, range.end),
+                  .remedy = "give the part a larger share, or prepare more and shorter documents"});
   }
 
   const EpochPlan plan = plan_epochs(tokens_per_epoch, config.num_samples, seq_length_);

@@ -15,8 +15,10 @@ namespace megalith {
 namespace {
 
 [[noreturn]] void fail_split(const std::string& split) {
-  refuse_usage("--split", "one to three weights >= 0 for training, validation and test, not all 0, as 969,30,1",
-               fmt::format("'{}'", split), "they are the shares of documents");
+  refuse_usage("--split",
+               {.expected = "one to three weights >= 0 for training, validation and test, not all 0, as 969,30,1",
+                .got = fmt::format("'{}'", split),
+                .remedy = "they are the shares of documents"});
 }
 
 std::vector<double> parse_weights(const std::string& split) {

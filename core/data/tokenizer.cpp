@@ -28,14 +28,17 @@ std::string known_type(const TokenizerOptions& options) {
   if (options.type == "NullTokenizer") return "null";  // as Megatron calls it
   const std::span<const std::string_view> types = tokenizer_types();
   if (std::ranges::find(types, options.type) == types.end()) {
-    refuse_usage("--tokenizer-type", fmt::format("one of {}", fmt::join(types, ", ")),
-                 fmt::format("'{}'", options.type), "--help says what each takes");
+    refuse_usage("--tokenizer-type", {.expected = fmt::format("one of {}", fmt::join(types, ", ")),
+                                      .got = fmt::format("'{}'", options.type),
+                                      .remedy = "--help says what each takes"});
   }
   return options.type;
 }
 
 [[noreturn]] void refuse_without(std::string_view flag, const std::string& type) {
-  refuse_usage(std::string(flag), fmt::format("one with --tokenizer-type {}", type), "none", "--help says what it is");
+  refuse_usage(std::string(flag), {.expected = fmt::format("one with --tokenizer-type {}", type),
+                                   .got = "none",
+                                   .remedy = "--help says what it is"});
 }
 
 // Each type takes the flags it needs and no other. Which files there must be is known once they are read.
@@ -44,8 +47,9 @@ void check_flags(const TokenizerOptions& options, const std::string& type) {
   const std::span<const TokenizerFileField> files = tokenizer_files(type);
   const auto check = [&](std::string_view flag, bool given, bool taken) {
     if (given && !taken) {
-      refuse_usage(std::string(flag), fmt::format("none with --tokenizer-type {}", type), "one",
-                   "remove it or name another type");
+      refuse_usage(std::string(flag), {.expected = fmt::format("none with --tokenizer-type {}", type),
+                                       .got = "one",
+                                       .remedy = "remove it or name another type"});
     }
   };
   for (const TokenizerFileField& file : std::span(kFiles).first(3)) {
@@ -69,8 +73,9 @@ BpeVocabulary read_vocabulary(const TokenizerOptions& options, const TokenizerTe
   if (options.type == "HuggingFaceTokenizer") return parse_hugging_face_file(*files[0]);
   const std::optional<WordPattern> pattern = word_pattern_of_name(options.tiktoken_pattern);
   if (!pattern) {
-    refuse_usage("--tiktoken-pattern", std::string(word_pattern_names()), fmt::format("'{}'", options.tiktoken_pattern),
-                 "the file does not say how its text was cut: its publisher does");
+    refuse_usage("--tiktoken-pattern", {.expected = std::string(word_pattern_names()),
+                                        .got = fmt::format("'{}'", options.tiktoken_pattern),
+                                        .remedy = "the file does not say how its text was cut: its publisher does"});
   }
   return parse_tiktoken_file(*files[0], *pattern, options.tiktoken_special_tokens);
 }
@@ -79,8 +84,9 @@ BpeVocabulary read_vocabulary(const TokenizerOptions& options, const TokenizerTe
 
 Tokenizer Tokenizer::null(std::int64_t vocab_size) {
   if (vocab_size < 1 || vocab_size >= std::numeric_limits<std::int32_t>::max()) {
-    refuse_usage("--vocab-size", "1 to 2147483646 with --tokenizer-type null", std::to_string(vocab_size),
-                 "give the number of ids in the text, without EOD");
+    refuse_usage("--vocab-size", {.expected = "1 to 2147483646 with --tokenizer-type null",
+                                  .got = std::to_string(vocab_size),
+                                  .remedy = "give the number of ids in the text, without EOD"});
   }
   Tokenizer tokenizer;
   tokenizer.is_bytes_ = false;

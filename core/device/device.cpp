@@ -10,8 +10,9 @@ void require_built(DeviceType type) {
 }
 
 void refuse_cuda() {
-  refuse_usage("--device cuda", "cpu, in a build without the CUDA backend", "cuda",
-               "configure with -DMEGALITH_CUDA=ON");
+  refuse_usage("--device cuda", {.expected = "cpu, in a build without the CUDA backend",
+                                 .got = "cuda",
+                                 .remedy = "configure with -DMEGALITH_CUDA=ON"});
 }
 
 DeviceType default_device() {

@@ -27,8 +27,9 @@ struct Bounds {
 
 void check_range(const char* flag, std::int64_t value, Bounds bounds) {
   if (value >= bounds.low && value <= bounds.high) return;
-  refuse_usage(flag, fmt::format("an integer from {} to {}", bounds.low, bounds.high), fmt::format("{}", value),
-               value < bounds.low ? "raise it" : "lower it");
+  refuse_usage(flag, {.expected = fmt::format("an integer from {} to {}", bounds.low, bounds.high),
+                      .got = fmt::format("{}", value),
+                      .remedy = value < bounds.low ? "raise it" : "lower it"});
 }
 
 void check_sizes(const ModelConfig& config) {
@@ -37,32 +38,38 @@ void check_sizes(const ModelConfig& config) {
   check_range("--num-attention-heads", config.num_attention_heads, {1, kMaxHeads});
   if (config.kv_channels == 0) {  // resolve() found no head dim
     refuse_usage(
-        "--hidden-size and --num-attention-heads", "a hidden size that is a multiple of the heads, or --kv-channels",
-        fmt::format("--hidden-size {} and --num-attention-heads {}", config.hidden_size, config.num_attention_heads),
-        fmt::format("such as --hidden-size {}",
-                    (config.hidden_size / config.num_attention_heads + 1) * config.num_attention_heads));
+        "--hidden-size and --num-attention-heads",
+        {.expected = "a hidden size that is a multiple of the heads, or --kv-channels",
+         .got = fmt::format("--hidden-size {} and --num-attention-heads {}", config.hidden_size,
+                            config.num_attention_heads),
+         .remedy = fmt::format("such as --hidden-size {}",
+                               (config.hidden_size / config.num_attention_heads + 1) * config.num_attention_heads)});
   }
   check_range("--kv-channels, or --hidden-size / --num-attention-heads", config.kv_channels, {1, kMaxHeadDim});
   if (config.swiglu && config.ffn_hidden_size == 0) {  // resolve() rounded it down
-    refuse_usage("--hidden-size and --swiglu", "a hidden size of at least 24, whose 8/3 round down to a multiple of 64",
-                 fmt::format("--hidden-size {}", config.hidden_size), "raise it, or give --ffn-hidden-size");
+    refuse_usage("--hidden-size and --swiglu",
+                 {.expected = "a hidden size of at least 24, whose 8/3 round down to a multiple of 64",
+                  .got = fmt::format("--hidden-size {}", config.hidden_size),
+                  .remedy = "raise it, or give --ffn-hidden-size"});
   }
   check_range("--ffn-hidden-size", config.ffn_hidden_size, {1, kMaxFfn});
   check_range("--num-query-groups", config.num_query_groups, {1, config.num_attention_heads});
   if (config.num_attention_heads % config.num_query_groups != 0) {
-    refuse_usage("--num-query-groups and --num-attention-heads", "groups that divide the heads",
-                 fmt::format("--num-query-groups {} and --num-attention-heads {}", config.num_query_groups,
-                             config.num_attention_heads),
-                 "each group serves the same number of heads");
+    refuse_usage("--num-query-groups and --num-attention-heads",
+                 {.expected = "groups that divide the heads",
+                  .got = fmt::format("--num-query-groups {} and --num-attention-heads {}", config.num_query_groups,
+                                     config.num_attention_heads),
+                  .remedy = "each group serves the same number of heads"});
   }
   check_range("--num-attention-heads x --kv-channels", config.num_attention_heads * config.kv_channels, {1, kMaxWidth});
   check_range("--seq-length", config.seq_length, {1, kMaxLength});
   check_range("--max-position-embeddings", config.max_position_embeddings, {1, kMaxLength});
   if (config.max_position_embeddings < config.seq_length) {
-    refuse_usage("--max-position-embeddings and --seq-length", "--max-position-embeddings >= --seq-length",
-                 fmt::format("--max-position-embeddings {} and --seq-length {}", config.max_position_embeddings,
-                             config.seq_length),
-                 "leave --max-position-embeddings out: it is then --seq-length");
+    refuse_usage("--max-position-embeddings and --seq-length",
+                 {.expected = "--max-position-embeddings >= --seq-length",
+                  .got = fmt::format("--max-position-embeddings {} and --seq-length {}", config.max_position_embeddings,
+                                     config.seq_length),
+                  .remedy = "leave --max-position-embeddings out: it is then --seq-length"});
   }
   check_range("--vocab-size", config.vocab_size, {0, kMaxVocab});
   check_range("--make-vocab-size-divisible-by", config.make_vocab_size_divisible_by, {1, kMaxVocab});
@@ -75,12 +82,16 @@ bool in_unit_interval(double value) { return value >= 0.0 && value < 1.0; }
 void check_rope_scaling(const RopeScaling& scaling) {
   const auto is_finite = [](double value, double least) { return value >= least && !std::isinf(value); };
   if (!is_finite(scaling.factor, 1.0)) {
-    refuse_usage("--rope-scaling-factor", "a finite value of at least 1", fmt::format("{}", scaling.factor), kUsual);
+    refuse_usage(
+        "--rope-scaling-factor",
+        {.expected = "a finite value of at least 1", .got = fmt::format("{}", scaling.factor), .remedy = kUsual});
   }
   const double low = scaling.low_freq_factor, high = scaling.high_freq_factor;
   if (!(low > 0.0) || !(high > low) || std::isinf(high)) {
     refuse_usage("--rope-scaling-low-freq-factor and --rope-scaling-high-freq-factor",
-                 "finite values above 0, the low one below the high one", fmt::format("{} and {}", low, high), kUsual);
+                 {.expected = "finite values above 0, the low one below the high one",
+                  .got = fmt::format("{} and {}", low, high),
+                  .remedy = kUsual});
   }
   check_range("--rope-scaling-original-max-position-embeddings", scaling.original_max_position_embeddings,
               {1, kMaxLength});
@@ -88,37 +99,51 @@ void check_rope_scaling(const RopeScaling& scaling) {
 
 void check_numbers(const ModelConfig& config) {
   if (!(config.rotary_base > 0.0) || std::isinf(config.rotary_base)) {
-    refuse_usage("--rotary-base", "a finite value above 0", fmt::format("{}", config.rotary_base), kUsual);
+    refuse_usage(
+        "--rotary-base",
+        {.expected = "a finite value above 0", .got = fmt::format("{}", config.rotary_base), .remedy = kUsual});
   }
   if (!(config.rotary_percent > 0.0 && config.rotary_percent <= 1.0)) {
-    refuse_usage("--rotary-percent", "a value above 0 and at most 1", fmt::format("{}", config.rotary_percent), kUsual);
+    refuse_usage("--rotary-percent", {.expected = "a value above 0 and at most 1",
+                                      .got = fmt::format("{}", config.rotary_percent),
+                                      .remedy = kUsual});
   }
   check_rope_scaling(config.rope_scaling);
   const std::int64_t rotary_dim = config.rotary_dim();
   if (config.position_embedding_type == PositionEmbedding::kRope && (rotary_dim < 2 || rotary_dim % 2 != 0)) {
-    refuse_usage("--rotary-percent and --kv-channels", "an even number of at least 2 rotated elements per head",
-                 fmt::format("{} of {}", rotary_dim, config.kv_channels), "RoPE turns pairs: change one of the two");
+    refuse_usage("--rotary-percent and --kv-channels",
+                 {.expected = "an even number of at least 2 rotated elements per head",
+                  .got = fmt::format("{} of {}", rotary_dim, config.kv_channels),
+                  .remedy = "RoPE turns pairs: change one of the two"});
   }
   if (!(config.norm_epsilon > 0.0) || !(config.norm_epsilon < 1.0)) {
-    refuse_usage("--norm-epsilon", "a value above 0 and below 1", fmt::format("{}", config.norm_epsilon), kUsual);
+    refuse_usage(
+        "--norm-epsilon",
+        {.expected = "a value above 0 and below 1", .got = fmt::format("{}", config.norm_epsilon), .remedy = kUsual});
   }
   if (!in_unit_interval(config.hidden_dropout)) {
-    refuse_usage("--hidden-dropout", "a value of at least 0 and less than 1", fmt::format("{}", config.hidden_dropout),
-                 kUsual);
+    refuse_usage("--hidden-dropout", {.expected = "a value of at least 0 and less than 1",
+                                      .got = fmt::format("{}", config.hidden_dropout),
+                                      .remedy = kUsual});
   }
   if (config.attention_dropout != 0.0) {
-    refuse_usage("--attention-dropout", "0, other values are not built yet",
-                 fmt::format("{}", config.attention_dropout), "leave it out; --hidden-dropout is there");
+    refuse_usage("--attention-dropout", {.expected = "0, other values are not built yet",
+                                         .got = fmt::format("{}", config.attention_dropout),
+                                         .remedy = "leave it out; --hidden-dropout is there"});
   }
   if (!(config.init_method_std > 0.0) || std::isinf(config.init_method_std)) {
-    refuse_usage("--init-method-std", "a finite value above 0", fmt::format("{}", config.init_method_std), kUsual);
+    refuse_usage(
+        "--init-method-std",
+        {.expected = "a finite value above 0", .got = fmt::format("{}", config.init_method_std), .remedy = kUsual});
   }
   if (config.swiglu && config.activation_func != ActivationFunction::kGeluTanh) {
-    refuse_usage("--swiglu and --activation-func", "one of them", "both", "SwiGLU brings its own activation (SiLU)");
+    refuse_usage("--swiglu and --activation-func",
+                 {.expected = "one of them", .got = "both", .remedy = "SwiGLU brings its own activation (SiLU)"});
   }
   if (config.params_dtype != DType::kFp32 && config.params_dtype != DType::kBf16) {
-    refuse_usage("params_dtype", "fp32 or bf16", std::string(name_of(config.params_dtype)),
-                 "give --bf16 or leave it out");
+    refuse_usage("params_dtype", {.expected = "fp32 or bf16",
+                                  .got = std::string(name_of(config.params_dtype)),
+                                  .remedy = "give --bf16 or leave it out"});
   }
 }
 

@@ -167,10 +167,11 @@ void run_samples(CudaStream& stream, const AttentionBackward& op, void* dq_sum, 
 void check_attention_library(std::size_t version) {
   constexpr std::size_t kMajor = 10000;
   if (version >= kOldestCudnn && version / kMajor == kOldestCudnn / kMajor) return;
-  refuse_usage("--device cuda: cuDNN",
-               "version 9.15.1 or newer of cuDNN 9 (attention's backward of older ones may read out of bounds)",
-               fmt::format("{}.{}.{}", version / kMajor, version % kMajor / 100, version % 100),
-               "install a newer cuDNN 9");
+  refuse_usage(
+      "--device cuda: cuDNN",
+      {.expected = "version 9.15.1 or newer of cuDNN 9 (attention's backward of older ones may read out of bounds)",
+       .got = fmt::format("{}.{}.{}", version / kMajor, version % kMajor / 100, version % 100),
+       .remedy = "install a newer cuDNN 9"});
 }
 
 void check_attention_library() { check_attention_library(cudnnGetVersion()); }

@@ -63,42 +63,52 @@ double learning_rate(const LrSchedule& schedule, std::int64_t completed_steps) {
 }
 
 void validate(const LrSchedule& schedule) {
-  if (!(schedule.lr > 0.0)) refuse_usage("--lr", "a value above 0", fmt::format("{}", schedule.lr), "such as 3e-4");
+  if (!(schedule.lr > 0.0))
+    refuse_usage("--lr",
+                 {.expected = "a value above 0", .got = fmt::format("{}", schedule.lr), .remedy = "such as 3e-4"});
   if (!(schedule.min_lr >= 0.0 && schedule.min_lr <= schedule.lr)) {
-    refuse_usage("--min-lr and --lr", "0 <= --min-lr <= --lr",
-                 fmt::format("--min-lr {} and --lr {}", schedule.min_lr, schedule.lr), "lower --min-lr");
+    refuse_usage("--min-lr and --lr", {.expected = "0 <= --min-lr <= --lr",
+                                       .got = fmt::format("--min-lr {} and --lr {}", schedule.min_lr, schedule.lr),
+                                       .remedy = "lower --min-lr"});
   }
   if (!(schedule.lr_warmup_init >= 0.0 && schedule.lr_warmup_init <= schedule.lr)) {
-    refuse_usage("--lr-warmup-init and --lr", "0 <= --lr-warmup-init <= --lr",
-                 fmt::format("--lr-warmup-init {} and --lr {}", schedule.lr_warmup_init, schedule.lr),
-                 "lower --lr-warmup-init");
+    refuse_usage("--lr-warmup-init and --lr",
+                 {.expected = "0 <= --lr-warmup-init <= --lr",
+                  .got = fmt::format("--lr-warmup-init {} and --lr {}", schedule.lr_warmup_init, schedule.lr),
+                  .remedy = "lower --lr-warmup-init"});
   }
   if (schedule.lr_decay_iters < 1) {
-    refuse_usage("--lr-decay-iters", "at least 1 step", fmt::format("{}", schedule.lr_decay_iters),
-                 "leave it out: it is then --train-iters");
+    refuse_usage("--lr-decay-iters", {.expected = "at least 1 step",
+                                      .got = fmt::format("{}", schedule.lr_decay_iters),
+                                      .remedy = "leave it out: it is then --train-iters"});
   }
   if (schedule.lr_warmup_iters < 0 || schedule.lr_warmup_iters >= schedule.lr_decay_iters) {
-    refuse_usage(
-        "--lr-warmup-iters and --lr-decay-iters",
-        "0 <= --lr-warmup-iters < --lr-decay-iters (which is --train-iters by default)",
-        fmt::format("--lr-warmup-iters {} and --lr-decay-iters {}", schedule.lr_warmup_iters, schedule.lr_decay_iters),
-        "lower --lr-warmup-iters");
+    refuse_usage("--lr-warmup-iters and --lr-decay-iters",
+                 {.expected = "0 <= --lr-warmup-iters < --lr-decay-iters (which is --train-iters by default)",
+                  .got = fmt::format("--lr-warmup-iters {} and --lr-decay-iters {}", schedule.lr_warmup_iters,
+                                     schedule.lr_decay_iters),
+                  .remedy = "lower --lr-warmup-iters"});
   }
   if (!(schedule.lr_warmup_fraction >= 0.0 && schedule.lr_warmup_fraction < 1.0)) {
-    refuse_usage("--lr-warmup-fraction", "a value of at least 0 and less than 1",
-                 fmt::format("{}", schedule.lr_warmup_fraction), "such as 0.01");
+    refuse_usage("--lr-warmup-fraction", {.expected = "a value of at least 0 and less than 1",
+                                          .got = fmt::format("{}", schedule.lr_warmup_fraction),
+                                          .remedy = "such as 0.01"});
   }
   if (schedule.lr_warmup_fraction > 0.0 && schedule.lr_warmup_iters > 0) {
-    refuse_usage("--lr-warmup-fraction and --lr-warmup-iters", "one of them",
-                 fmt::format("{} and {}", schedule.lr_warmup_fraction, schedule.lr_warmup_iters), "remove one");
+    refuse_usage("--lr-warmup-fraction and --lr-warmup-iters",
+                 {.expected = "one of them",
+                  .got = fmt::format("{} and {}", schedule.lr_warmup_fraction, schedule.lr_warmup_iters),
+                  .remedy = "remove one"});
   }
   const bool is_wsd = schedule.lr_decay_style == LrDecayStyle::kWsd;
   const auto stable_end = static_cast<double>(schedule.lr_decay_iters - schedule.lr_wsd_decay_iters);
   if (is_wsd && (schedule.lr_wsd_decay_iters < 1 || stable_end < warmup_steps(schedule))) {
-    refuse_usage("--lr-decay-style WSD and --lr-wsd-decay-iters",
-                 fmt::format("--lr-wsd-decay-iters from 1 to {} (--lr-decay-iters less the warm-up)",
-                             std::floor(static_cast<double>(schedule.lr_decay_iters) - warmup_steps(schedule))),
-                 fmt::format("{}", schedule.lr_wsd_decay_iters), "it is the length of the last phase");
+    refuse_usage(
+        "--lr-decay-style WSD and --lr-wsd-decay-iters",
+        {.expected = fmt::format("--lr-wsd-decay-iters from 1 to {} (--lr-decay-iters less the warm-up)",
+                                 std::floor(static_cast<double>(schedule.lr_decay_iters) - warmup_steps(schedule))),
+         .got = fmt::format("{}", schedule.lr_wsd_decay_iters),
+         .remedy = "it is the length of the last phase"});
   }
 }
 

@@ -30,14 +30,15 @@ void check_length(const ModelConfig& config, const ContextParallelSizes& sizes) 
   if (length % divisor == 0) return;
   const bool splits = sizes.sequence_parallel && sizes.tensor > 1;
   const std::int64_t below = length / divisor * divisor;
-  refuse_usage(fmt::format("--context-parallel-size and --seq-length{}", splits ? " with --sequence-parallel" : ""),
-               fmt::format("a length that is a multiple of {}: {}{}", divisor, "2 chunks a context-parallel rank",
-                           splits ? ", and as many tokens on each tensor-parallel rank" : ""),
-               fmt::format("--context-parallel-size {}{} and --seq-length {}", sizes.context,
-                           splits ? fmt::format(", --tensor-model-parallel-size {}", sizes.tensor) : "", length),
-               fmt::format("use --seq-length {}{}, or --context-parallel-size {}",
-                           below > 0 ? fmt::format("{} or ", below) : "", below + divisor,
-                           fitting_sizes([&](std::int64_t size) { return length % divisor_of(size, sizes) == 0; })));
+  refuse_usage(
+      fmt::format("--context-parallel-size and --seq-length{}", splits ? " with --sequence-parallel" : ""),
+      {.expected = fmt::format("a length that is a multiple of {}: {}{}", divisor, "2 chunks a context-parallel rank",
+                               splits ? ", and as many tokens on each tensor-parallel rank" : ""),
+       .got = fmt::format("--context-parallel-size {}{} and --seq-length {}", sizes.context,
+                          splits ? fmt::format(", --tensor-model-parallel-size {}", sizes.tensor) : "", length),
+       .remedy = fmt::format("use --seq-length {}{}, or --context-parallel-size {}",
+                             below > 0 ? fmt::format("{} or ", below) : "", below + divisor,
+                             fitting_sizes([&](std::int64_t size) { return length % divisor_of(size, sizes) == 0; }))});
 }
 
 void check_heads(const ModelConfig& config, const ContextParallelSizes& sizes) {
@@ -49,12 +50,13 @@ void check_heads(const ModelConfig& config, const ContextParallelSizes& sizes) {
     const std::int64_t tensor = sizes.tensor, count = heads;
     const auto fits = [&](std::int64_t size) { return count % (size * tensor) == 0; };
     const std::string fitting = fitting_sizes(fits);
-    refuse_usage(fmt::format("--cp-comm-type a2a, --context-parallel-size and {}", flag),
-                 fmt::format("a multiple of {}, the context-parallel times the tensor-parallel ranks", ranks),
-                 fmt::format("--context-parallel-size {}, --tensor-model-parallel-size {} and {} {}", sizes.context,
-                             sizes.tensor, flag, heads),
-                 fmt::format("{}or --cp-comm-type p2p, which takes any number",
-                             fitting.empty() ? "" : fmt::format("use --context-parallel-size {}, ", fitting)));
+    refuse_usage(
+        fmt::format("--cp-comm-type a2a, --context-parallel-size and {}", flag),
+        {.expected = fmt::format("a multiple of {}, the context-parallel times the tensor-parallel ranks", ranks),
+         .got = fmt::format("--context-parallel-size {}, --tensor-model-parallel-size {} and {} {}", sizes.context,
+                            sizes.tensor, flag, heads),
+         .remedy = fmt::format("{}or --cp-comm-type p2p, which takes any number",
+                               fitting.empty() ? "" : fmt::format("use --context-parallel-size {}, ", fitting))});
   }
 }
 

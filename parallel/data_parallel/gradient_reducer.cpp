@@ -12,7 +12,7 @@ namespace megalith {
 
 std::vector<std::vector<int>> assign_buckets(std::span<const std::int64_t> unit_numels, std::int64_t bucket_size) {
   if (bucket_size < 1) {
-    refuse_usage("--ddp-bucket-size", "at least 1 element", fmt::format("{}", bucket_size));
+    refuse_usage("--ddp-bucket-size", {.expected = "at least 1 element", .got = fmt::format("{}", bucket_size)});
   }
   std::vector<std::vector<int>> buckets;
   std::int64_t filled = bucket_size;

@@ -40,8 +40,9 @@ void check_divides(std::int64_t world, const std::vector<SizeFlag>& flags) {
   std::string said;
   for (const SizeFlag& flag : flags) {
     if (flag.value < 1 || flag.value > (std::int64_t{1} << 31)) {
-      refuse_usage(std::string(flag.name), "a size from 1 to the number of ranks", fmt::format("{}", flag.value),
-                   "leave it out for 1");
+      refuse_usage(std::string(flag.name), {.expected = "a size from 1 to the number of ranks",
+                                            .got = fmt::format("{}", flag.value),
+                                            .remedy = "leave it out for 1"});
     }
     product = std::min(product * flag.value, std::int64_t{1} << 31);
     if (flag.value > 1) said += fmt::format("{}{} {}", said.empty() ? "" : " ", flag.name, flag.value);
@@ -59,8 +60,9 @@ void check_divides(std::int64_t world, const std::vector<SizeFlag>& flags) {
     }
     remedy += fmt::format(", or use {} {}", flag.name, fmt::join(fitting, " or "));
   }
-  refuse_usage(said, fmt::format("a number of ranks that is a multiple of {}", product), fmt::format("{}", world),
-               remedy);
+  refuse_usage(said, {.expected = fmt::format("a number of ranks that is a multiple of {}", product),
+                      .got = fmt::format("{}", world),
+                      .remedy = remedy});
 }
 
 }  // namespace

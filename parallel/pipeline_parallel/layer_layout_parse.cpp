@@ -98,7 +98,7 @@ class LayoutReader {
   std::string here() const { return at_ == text_.size() ? "the end" : fmt::format("'{}'", shown(text_[at_])); }
 
   [[noreturn]] void refuse(const std::string& expected, const std::string& got) const {
-    refuse_usage(fmt::format("{}, character {}", kFlag, at_ + 1), expected, got);
+    refuse_usage(fmt::format("{}, character {}", kFlag, at_ + 1), {.expected = expected, .got = got});
   }
 
   std::string_view text_;
@@ -110,9 +110,10 @@ void check_end(const std::string& letters, char letter, bool is_there) {
   const auto times = std::count(letters.begin(), letters.end(), letter);
   if (times == 1 && is_there) return;
   const auto parts_before = times == 0 ? 0 : std::count(letters.data(), letters.data() + letters.find(letter), '|');
-  refuse_usage(std::string(kFlag),
-               fmt::format("one {}, {}", letter, letter == 'E' ? "as the first letter" : "as the last letter"),
-               times == 1 ? fmt::format("it elsewhere, in part {}", 1 + parts_before) : fmt::format("{} of it", times));
+  refuse_usage(
+      std::string(kFlag),
+      {.expected = fmt::format("one {}, {}", letter, letter == 'E' ? "as the first letter" : "as the last letter"),
+       .got = times == 1 ? fmt::format("it elsewhere, in part {}", 1 + parts_before) : fmt::format("{} of it", times)});
 }
 
 }  // namespace
@@ -131,14 +132,14 @@ LayerLayout parse_layer_layout(std::string_view text, int num_layers, int num_st
   }
   const int layers = layout.back().first_layer + layout.back().num_layers;
   if (layers != num_layers) {
-    refuse_usage(fmt::format("{} and --num-layers", kFlag), fmt::format("{} t for --num-layers", num_layers),
-                 fmt::format("{}", layers));
+    refuse_usage(fmt::format("{} and --num-layers", kFlag),
+                 {.expected = fmt::format("{} t for --num-layers", num_layers), .got = fmt::format("{}", layers)});
   }
   if (layout.size() % static_cast<std::size_t>(num_stages) != 0) {
-    refuse_usage(
-        fmt::format("{} and --pipeline-model-parallel-size", kFlag),
-        fmt::format("parts, which | separates, in a multiple of --pipeline-model-parallel-size {}", num_stages),
-        fmt::format("{}", layout.size()));
+    refuse_usage(fmt::format("{} and --pipeline-model-parallel-size", kFlag),
+                 {.expected = fmt::format(
+                      "parts, which | separates, in a multiple of --pipeline-model-parallel-size {}", num_stages),
+                  .got = fmt::format("{}", layout.size())});
   }
   return layout;
 }

@@ -29,10 +29,11 @@ void check_divides(const LayerSplit& split, int divisor, const std::string& divi
   const int below = total / divisor * divisor - extra;
   refuse_usage(
       "--num-layers",
-      fmt::format("{}a multiple of {} ({}{})", extra > 0 ? fmt::format("{} less than ", extra) : "", divisor,
-                  divisor_is, said_extra(split)),
-      fmt::format("{}", split.num_layers),
-      fmt::format("{}{} would fit; or {}", below > 0 ? fmt::format("{} or ", below) : "", below + divisor, kRemedy));
+      {.expected = fmt::format("{}a multiple of {} ({}{})", extra > 0 ? fmt::format("{} less than ", extra) : "",
+                               divisor, divisor_is, said_extra(split)),
+       .got = fmt::format("{}", split.num_layers),
+       .remedy = fmt::format("{}{} would fit; or {}", below > 0 ? fmt::format("{} or ", below) : "", below + divisor,
+                             kRemedy)});
 }
 
 std::string said_parts(const Placement& placement) {
@@ -52,24 +53,31 @@ StageLayers uneven_layers(const LayerSplit& split) {
   const Placement& placement = split.placement;
   const int chunks = placement.num_chunks;
   if (extra_layers(split) > 0) {
-    refuse_usage(kFlags, "none with --account-for-embedding-in-pipeline-split or --account-for-loss-in-pipeline-split",
-                 "both", kRemedy);
+    refuse_usage(
+        kFlags,
+        {.expected = "none with --account-for-embedding-in-pipeline-split or --account-for-loss-in-pipeline-split",
+         .got = "both",
+         .remedy = kRemedy});
   }
-  if (placement.num_stages == 1) refuse_usage(kFlags, "--pipeline-model-parallel-size of at least 2", "1");
+  if (placement.num_stages == 1)
+    refuse_usage(kFlags, {.expected = "--pipeline-model-parallel-size of at least 2", .got = "1"});
   for (const int layers : {split.first_stage_layers, split.last_stage_layers}) {
     if (layers >= 0 && layers % chunks == 0) continue;
-    refuse_usage(kFlags, fmt::format("multiples of the {} chunks per stage", chunks), fmt::format("{}", layers),
-                 kRemedy);
+    refuse_usage(kFlags, {.expected = fmt::format("multiples of the {} chunks per stage", chunks),
+                          .got = fmt::format("{}", layers),
+                          .remedy = kRemedy});
   }
   const int left = split.num_layers - split.first_stage_layers - split.last_stage_layers;
   const int stages = placement.num_stages - (split.first_stage_layers > 0) - (split.last_stage_layers > 0);
   const int divisor = stages * chunks;
   if (left < 0 || (stages == 0 ? left > 0 : left % divisor != 0)) {
-    refuse_usage(fmt::format("{} with --num-layers {}", kFlags, split.num_layers),
-                 stages == 0 ? "all layers in the two stages"
-                             : fmt::format("layers left for the other {} stages{} in a multiple of {}", stages,
-                                           chunks == 1 ? "" : fmt::format(" of {} chunks", chunks), divisor),
-                 fmt::format("{} left", left), kRemedy);
+    refuse_usage(
+        fmt::format("{} with --num-layers {}", kFlags, split.num_layers),
+        {.expected = stages == 0 ? "all layers in the two stages"
+                                 : fmt::format("layers left for the other {} stages{} in a multiple of {}", stages,
+                                               chunks == 1 ? "" : fmt::format(" of {} chunks", chunks), divisor),
+         .got = fmt::format("{} left", left),
+         .remedy = kRemedy});
   }
   const int others = stages == 0 ? 0 : left / stages;
   return {.first = split.first_stage_layers > 0 ? split.first_stage_layers : others,
@@ -111,8 +119,10 @@ int chunks_of_virtual_stages(const LayerSplit& split, int num_layers_per_virtual
   constexpr const char* kFlag = "--num-layers-per-virtual-pipeline-stage";
   const int stages = split.placement.num_stages;
   if (is_uneven(split)) {
-    refuse_usage(kFlag, "none with --decoder-first-pipeline-num-layers or --decoder-last-pipeline-num-layers",
-                 fmt::format("{}", num_layers_per_virtual_stage), kRemedy);
+    refuse_usage(kFlag,
+                 {.expected = "none with --decoder-first-pipeline-num-layers or --decoder-last-pipeline-num-layers",
+                  .got = fmt::format("{}", num_layers_per_virtual_stage),
+                  .remedy = kRemedy});
   }
   check_divides(split, stages, fmt::format("--pipeline-model-parallel-size {}", stages));
   const int per_stage = (split.num_layers + extra_layers(split)) / stages;
@@ -122,8 +132,9 @@ int chunks_of_virtual_stages(const LayerSplit& split, int num_layers_per_virtual
   for (int i = 1; i <= per_stage; ++i) {
     if (per_stage % i == 0) divisors += fmt::format("{}{}", divisors.empty() ? "" : ", ", i);
   }
-  refuse_usage(kFlag, fmt::format("a divisor of a stage's {} layers{}: {}", per_stage, said_extra(split), divisors),
-               fmt::format("{}", num_layers_per_virtual_stage));
+  refuse_usage(
+      kFlag, {.expected = fmt::format("a divisor of a stage's {} layers{}: {}", per_stage, said_extra(split), divisors),
+              .got = fmt::format("{}", num_layers_per_virtual_stage)});
 }
 
 }  // namespace megalith

@@ -37,7 +37,8 @@ std::size_t end_of_block(const std::vector<Action>& actions, std::size_t first) 
 namespace {
 
 [[noreturn]] void refuse(ScheduleKind kind, const std::string& expected, int got, const std::string& remedy) {
-  refuse_usage(fmt::format("--pipeline-schedule {}", name_of(kind)), expected, fmt::format("{}", got), remedy);
+  refuse_usage(fmt::format("--pipeline-schedule {}", name_of(kind)),
+               {.expected = expected, .got = fmt::format("{}", got), .remedy = remedy});
 }
 
 void check_chunks(ScheduleKind kind, int num_chunks) {

@@ -9,8 +9,10 @@ namespace {
 
 [[noreturn]] void refuse(const char* flag, const std::string& expected, std::int64_t value, std::int64_t size,
                          const std::string& remedy) {
-  refuse_usage(fmt::format("--tensor-model-parallel-size and {}", flag), expected,
-               fmt::format("--tensor-model-parallel-size {} and {} {}", size, flag, value), remedy);
+  refuse_usage(fmt::format("--tensor-model-parallel-size and {}", flag),
+               {.expected = expected,
+                .got = fmt::format("--tensor-model-parallel-size {} and {} {}", size, flag, value),
+                .remedy = remedy});
 }
 
 // "1 or 2 or 4": sizes up to 64 that divide `value`.
@@ -34,9 +36,9 @@ void check_divides(const char* flag, std::int64_t value, std::int64_t size, cons
 void check_tensor_parallel(const ModelConfig& config, std::int64_t size, bool sequence_parallel) {
   if (sequence_parallel && size == 1) {
     refuse_usage("--sequence-parallel and --tensor-model-parallel-size",
-                 "--sequence-parallel together with a --tensor-model-parallel-size above 1",
-                 "--tensor-model-parallel-size 1",
-                 "leave --sequence-parallel out, or use --tensor-model-parallel-size 2");
+                 {.expected = "--sequence-parallel together with a --tensor-model-parallel-size above 1",
+                  .got = "--tensor-model-parallel-size 1",
+                  .remedy = "leave --sequence-parallel out, or use --tensor-model-parallel-size 2"});
   }
   if (size == 1) return;
   check_divides("--num-attention-heads", config.num_attention_heads, size);

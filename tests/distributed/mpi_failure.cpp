@@ -16,7 +16,7 @@ namespace {
 
 using namespace megalith;
 
-[[noreturn]] void fail_as_a_flag_would() { refuse_usage("--some-flag", "a value", "none"); }
+[[noreturn]] void fail_as_a_flag_would() { refuse_usage("--some-flag", {.expected = "a value", .got = "none"}); }
 
 void run(Communicator& world, DeviceType device, std::string_view kind) {
   auto values = test::Buffer<float>::of_rank({.device = device}, world.rank(), 100'000);  // outlives the stream's work

@@ -59,21 +59,25 @@ void check(const CudaFacts& facts) {
   // Within one major version a newer runtime works with an older driver.
   if (facts.driver_version != 0 && facts.driver_version / 1000 < facts.runtime_version / 1000) {
     refuse_usage("--device cuda: the NVIDIA driver is too old",
-                 fmt::format("one that serves CUDA {}", version_text(facts.runtime_version)),
-                 fmt::format("one for CUDA {}", version_text(facts.driver_version)), "update the driver");
+                 {.expected = fmt::format("one that serves CUDA {}", version_text(facts.runtime_version)),
+                  .got = fmt::format("one for CUDA {}", version_text(facts.driver_version)),
+                  .remedy = "update the driver"});
   }
   if (facts.count == 0) {
-    refuse_usage("--device cuda: no GPU", "a visible NVIDIA GPU",
-                 facts.count_error.empty() ? "none" : "none (" + facts.count_error + ")",
-                 "check nvidia-smi and CUDA_VISIBLE_DEVICES, or train with --device cpu");
+    refuse_usage("--device cuda: no GPU",
+                 {.expected = "a visible NVIDIA GPU",
+                  .got = facts.count_error.empty() ? "none" : "none (" + facts.count_error + ")",
+                  .remedy = "check nvidia-smi and CUDA_VISIBLE_DEVICES, or train with --device cpu"});
   }
   if (facts.index < 0 || facts.index >= facts.count) {
-    refuse_usage("--device cuda: too few GPUs", fmt::format("GPU {}", facts.index),
-                 fmt::format("{} visible", facts.count), "start at most one process a GPU on each node");
+    refuse_usage("--device cuda: too few GPUs", {.expected = fmt::format("GPU {}", facts.index),
+                                                 .got = fmt::format("{} visible", facts.count),
+                                                 .remedy = "start at most one process a GPU on each node"});
   }
   if (facts.compute_capability < kOldestCapability) {
-    refuse_usage("--device cuda: the GPU is too old", "compute capability 8.0 or newer",
-                 fmt::format("{}.{} ({})", facts.compute_capability / 10, facts.compute_capability % 10, facts.name));
+    refuse_usage("--device cuda: the GPU is too old", {.expected = "compute capability 8.0 or newer",
+                                                       .got = fmt::format("{}.{} ({})", facts.compute_capability / 10,
+                                                                          facts.compute_capability % 10, facts.name)});
   }
 }
 

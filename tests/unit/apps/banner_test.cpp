@@ -10,8 +10,8 @@ namespace {
 
 std::string banner_of(const std::vector<std::string>& flags, const std::vector<RankFacts>& ranks) {
   Options options = test::train_options(flags);
-  complete_options(options, tokenizer_of(options), static_cast<int>(ranks.size()));
-  const std::string text = banner_text(options, ranks);
+  const RunConfig config = complete_options(options, tokenizer_of(options), static_cast<int>(ranks.size()));
+  const std::string text = banner_text(options, config, ranks);
   const std::string first = version_line("train") + "\n";
   EXPECT_TRUE(text.starts_with(first)) << text;
   return text.substr(first.size());

@@ -56,7 +56,7 @@ TEST(StartWatch, EndsAProcessThatDoesNotStart) {
         std::this_thread::sleep_for(std::chrono::seconds(30));
       },
       testing::ExitedWithCode(7),
-      "error: \\[rank 1/2\\] MPI_Init: expected all ranks within 0.2 s \\(--comm-timeout\\), got no end of it; look\n");
+      "error: \\[rank 1/2\\] MPI_Init: expected all ranks within 0.2 s \\(--comm-timeout\\), got a timeout; look\n");
 }
 
 TEST(StartWatch, LetsGoOnWhatEndsInTime) {

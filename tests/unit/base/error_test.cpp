@@ -50,9 +50,9 @@ TEST(Error, RefusesUsageAndFormatsWithTheirExitCodes) {
       EXPECT_STREQ(error.what(), "it: expected a, got b; do c");
     }
   };
-  expect([] { refuse_usage("it", "a", "b", "do c"); }, ExitCode::kUsage);
+  expect([] { refuse_usage("it", {.expected = "a", .got = "b", .remedy = "do c"}); }, ExitCode::kUsage);
   expect([] { refuse_format("it", "a", "b", "do c"); }, ExitCode::kFormat);
-  EXPECT_THROW(refuse_usage("it", "a", "b"), Error);
+  EXPECT_THROW(refuse_usage("it", {.expected = "a", .got = "b"}), Error);
 }
 
 TEST(Error, RequireThrowsOnlyWhenTheConditionIsFalse) {

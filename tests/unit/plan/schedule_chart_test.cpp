@@ -1,4 +1,4 @@
-#include "apps/schedule_chart.h"
+#include "apps/plan_page.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "apps/plan_page.h"
 #include "tests/unit/plan/plan_support.h"
 
 namespace megalith {
