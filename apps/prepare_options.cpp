@@ -9,7 +9,6 @@
 #include "apps/unknown_flags.h"
 #include "apps/version.h"
 #include "core/base/error.h"
-#include "core/base/exit_codes.h"
 
 namespace megalith {
 

@@ -6,7 +6,6 @@
 
 #include <cstdint>
 #include <set>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,12 +24,6 @@ enum class FaultKind {
 };
 std::string_view name_of(FaultKind kind);  // "eio", ..., "abort-alloc"
 
-struct FaultSite {
-  std::string_view scope;
-  std::string_view operations;  // separated by blanks
-  std::string_view meaning;
-};
-std::span<const FaultSite> fault_site_table();
 std::vector<std::string> fault_sites();  // every SCOPE.OPERATION
 std::string fault_list();                // for people: each site, its kinds and what happens there
 

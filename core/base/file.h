@@ -124,6 +124,7 @@ class Directory {
   static Directory create(const std::string& path, const FileObserver* observer = nullptr);
   static bool exists(const std::string& path);  // as a file too
 
+  bool is_open() const { return static_cast<bool>(fd_); }
   const std::string& path() const { return path_; }
 
   // Names below are single path components; anything else is an error.
@@ -148,9 +149,9 @@ class Directory {
   bool try_lock() const;        // until this object dies; false when another holds it or there are no locks
 
  private:
-  void observe(std::string_view operation, const std::string& path, std::uint64_t bytes = 0) const;
-  void observe_two(std::string_view operation, const std::string& from, const std::string& to) const;
+  void observe(std::string_view operation, const std::string& path, const std::string& target = {}) const;
   std::string path_of(const std::string& name) const;
+  std::string begin(std::string_view operation, const std::string& name) const;  // on a name below; its path
   // Opens a name below as a File or Directory; a link is not followed. `operation` is what observers and faults know.
   template <class Entry>
   Entry open_below(std::string_view operation, std::string_view what, const std::string& name, int flags) const;
