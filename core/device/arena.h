@@ -91,6 +91,7 @@ class Arena {
     std::string owner;
   };
   const std::vector<Recorded>& recorded() const { return recorded_; }  // ascending addresses
+  std::size_t index_recorded(const void* address) const;               // of the one that holds it; their number: none
 
  private:
   MemoryPool& pool_;

@@ -52,15 +52,11 @@ class FiniteChecker {
   void cancel();
 
  private:
-  struct Output {
-    AccessRange range;
-    std::string name;
-  };
   struct Op {
     Stream* stream = nullptr;
     std::string name;
     std::string place;
-    std::vector<Output> ranges;
+    std::vector<std::pair<AccessRange, std::string>> ranges;  // of floats, with their names
   };
 
   void before(Stream& stream, const Access& access);
