@@ -69,7 +69,4 @@ std::string rank_label(const MeshSizes& sizes, int rank);
 // "dense tp 2 x cp 1 x dp 2 x pp 1, expert ..."
 std::string describe_sizes(const MeshSizes& sizes);
 
-// The sizes on one line, then a line per rank with its coordinates in both views.
-std::string describe(const MeshSizes& sizes);
-
 }  // namespace megalith
