@@ -1,10 +1,10 @@
 #include "tests/hf/model_step.h"
 
 #include "core/device/copy.h"
-#include "core/layers/host_copy.h"
 #include "core/model/gpt.h"
 #include "core/ops/elementwise.h"
 #include "core/ops/grad_norm.h"
+#include "tests/support/download.h"
 
 namespace megalith::test {
 

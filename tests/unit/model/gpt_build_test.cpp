@@ -5,8 +5,8 @@
 #include <cmath>
 #include <map>
 
-#include "core/layers/host_copy.h"
 #include "core/model/gpt.h"
+#include "tests/support/download.h"
 #include "tests/unit/model/model_families.h"
 
 namespace megalith {

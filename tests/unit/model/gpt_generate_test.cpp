@@ -8,7 +8,7 @@
 #include <random>
 
 #include "core/device/copy.h"
-#include "core/layers/host_copy.h"
+#include "tests/support/download.h"
 #include "tests/unit/model/family_cases.h"
 #include "tests/unit/model/model_run.h"
 

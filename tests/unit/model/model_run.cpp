@@ -8,10 +8,10 @@
 
 #include "core/device/copy.h"
 #include "core/device/graph.h"
-#include "core/layers/host_copy.h"
 #include "core/ops/elementwise.h"
 #include "core/ops/grad_norm.h"
 #include "tests/reference/dropout_mask.h"
+#include "tests/support/download.h"
 
 namespace megalith::test {
 

@@ -10,14 +10,14 @@
 #include <map>
 
 #include "core/device/copy.h"
-#include "core/layers/host_copy.h"
-#include "tests/support/low_rank_linear.h"
 #include "core/ops/elementwise.h"
 #include "core/ops/grad_norm.h"
-#include "tests/thread_ranks/thread_communicator.h"
 #include "parallel/tensor_parallel/shared_gradients.h"
 #include "parallel/tensor_parallel/tensor_parallel.h"
+#include "tests/support/download.h"
 #include "tests/support/error_of.h"
+#include "tests/support/low_rank_linear.h"
+#include "tests/thread_ranks/thread_communicator.h"
 #include "tests/unit/model/model_families.h"
 
 namespace megalith {

@@ -7,11 +7,11 @@
 #include <random>
 
 #include "core/device/hazard_checker.h"
-#include "core/layers/host_copy.h"
 #include "core/ops/elementwise.h"
 #include "tests/thread_ranks/thread_communicator.h"
 #include "parallel/context_parallel/context_group.h"
 #include "parallel/context_parallel/context_parallel.h"
+#include "tests/support/download.h"
 
 namespace megalith {
 namespace {

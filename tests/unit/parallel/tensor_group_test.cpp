@@ -6,11 +6,11 @@
 #include <mutex>
 
 #include "core/device/hazard_checker.h"
-#include "core/layers/host_copy.h"
 #include "core/ops/elementwise.h"
 #include "core/ops/op.h"
 #include "tests/thread_ranks/thread_communicator.h"
 #include "parallel/tensor_parallel/tensor_parallel.h"
+#include "tests/support/download.h"
 
 namespace megalith {
 namespace {
