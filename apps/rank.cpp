@@ -97,11 +97,7 @@ AdamWOptimizer::Spec adamw_spec(const TrainingOptions& train, const ParameterSto
                             .exp_avg_sq_dtype = train.exp_avg_sq_dtype,
                             .shard = shard,
                             .planned_for = train.device};
-  for (const ParameterUnit& unit : all_parameters.units()) {
-    for (const Parameter* parameter : unit.parameters) {
-      for (const LogicalTensor& part : parameter->parts) spec.all_names.push_back(part.name);
-    }
-  }
+  all_parameters.for_each_part([&](const ParameterStore::Held& held) { spec.all_names.push_back(held.part.name); });
   return spec;
 }
 
@@ -187,12 +183,11 @@ RankBuckets::RankBuckets(const Options& options, const RankGroups& groups, RankS
   }
   const bool shards = options.parallel.use_distributed_optimizer;
   if (!shards) weights.clear();
-  reducer = std::make_unique<GradientReducer>(
-      groups.replicas, GradientReducer::Streams{.compute = streams.compute, .communication = streams.communication},
-      gradients, shards ? GradientReducer::Result::kShard : GradientReducer::Result::kWhole);
-  gatherer = std::make_unique<ParameterGatherer>(
-      groups.replicas, ParameterGatherer::Streams{.compute = streams.compute, .communication = streams.communication},
-      weights);
+  const BucketStreams bucket_streams{.compute = streams.compute, .communication = streams.communication};
+  reducer =
+      std::make_unique<GradientReducer>(groups.replicas, bucket_streams, gradients,
+                                        shards ? GradientReducer::Result::kShard : GradientReducer::Result::kWhole);
+  gatherer = std::make_unique<ParameterGatherer>(groups.replicas, bucket_streams, weights);
 }
 
 StepMemory::StepMemory(MemoryPool& pool)

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "core/tensor/tensor.h"
@@ -19,13 +20,17 @@ namespace megalith {
 // units per bucket; units without elements belong to none.
 std::vector<std::vector<int>> assign_buckets(std::span<const std::int64_t> unit_numels, std::int64_t bucket_size);
 
+// The tensors of a bucket as flat ranges, without empty ones: contiguous, and multiples of `ranks`. `name` is for
+// errors.
+std::vector<Tensor> flat_ranges(const std::vector<Tensor>& tensors, std::string_view name, int ranks);
+
+struct BucketStreams {
+  Stream& compute;        // writes and uses gradients and weights
+  Stream& communication;  // the only one that uses the group during the backward pass
+};
+
 class GradientReducer {
  public:
-  struct Streams {
-    Stream& compute;        // writes and uses the gradients
-    Stream& communication;  // the only one that uses `group` during the backward pass
-  };
-
   enum class Result : std::uint8_t {
     kWhole,  // on every rank: all_reduce
     kShard,  // on each rank its part of each range, the others are then of no meaning: reduce_scatter
@@ -33,7 +38,7 @@ class GradientReducer {
 
   // A bucket is a list of contiguous fp32 | bf16 ranges, not empty, the same on all ranks; a call reduces each. With
   // kShard each is a multiple of the group's size. `group` and the streams outlive the reducer.
-  GradientReducer(Communicator& group, const Streams& streams, const std::vector<std::vector<Tensor>>& buckets,
+  GradientReducer(Communicator& group, const BucketStreams& streams, const std::vector<std::vector<Tensor>>& buckets,
                   Result result = Result::kWhole);
 
   int num_buckets() const { return static_cast<int>(buckets_.size()); }
