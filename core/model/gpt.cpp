@@ -144,10 +144,7 @@ class GptBuilder {
                                    .query_groups = std::max<std::int64_t>(1, config_.num_query_groups / split().ranks),
                                    .head_dim = d};
     parts.core = factories_.core_attention ? factories_.core_attention(core) : std::make_unique<CausalAttention>(core);
-    return std::make_unique<Attention>(Attention::Spec{.heads = core.heads,
-                                                       .query_groups = core.query_groups,
-                                                       .head_dim = d,
-                                                       .rotary_base = static_cast<float>(config_.rotary_base),
+    return std::make_unique<Attention>(Attention::Spec{.rotary_base = static_cast<float>(config_.rotary_base),
                                                        .rotary_scaling = config_.rotary_scaling(),
                                                        .rotary_dim = config_.rotary_dim(),
                                                        .dropout = dropout(layer, kAttentionSite),

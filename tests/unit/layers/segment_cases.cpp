@@ -50,12 +50,9 @@ std::unique_ptr<Segment> attention(ParameterStore& store, const Block& b) {
     parts.q_norm = make_norm(store, b, "q_norm", b.head_dim, SlotKind::kCoreAttn);
     parts.k_norm = make_norm(store, b, "k_norm", b.head_dim, SlotKind::kCoreAttn);
   }
-  return std::make_unique<Attention>(Attention::Spec{.heads = kN,
-                                                     .query_groups = b.groups,
-                                                     .head_dim = b.head_dim,
-                                                     .rotary_dim = b.rotary_dim,
-                                                     .dropout = {.p = b.dropout, .layer = 3, .site = 1}},
-                                     std::move(parts));
+  return std::make_unique<Attention>(
+      Attention::Spec{.rotary_dim = b.rotary_dim, .dropout = {.p = b.dropout, .layer = 3, .site = 1}},
+      std::move(parts));
 }
 
 std::unique_ptr<Segment> mlp(ParameterStore& store, const Block& b) {
