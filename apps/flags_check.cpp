@@ -9,7 +9,7 @@
 #include "apps/pipeline_options.h"
 #include "core/base/error.h"
 #include "parallel/context_parallel/context_parallel.h"
-#include "parallel/tensor_parallel/tensor_parallel.h"
+#include "parallel/tensor_parallel/tensor_parallel_check.h"
 
 namespace megalith {
 

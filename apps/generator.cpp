@@ -32,7 +32,7 @@ Generator::Generator(const Options& options, DeviceType device, std::int64_t max
       pool_(device, device == DeviceType::kCpu ? available_bytes() : 0),
       compute_(device, "compute", instruments),
       arena_(pool_, device == DeviceType::kPlan ? Arena::Mode::kRecording : Arena::Mode::kPlanned),
-      gpt_(build_gpt(options.model, {}, default_factories())),
+      gpt_(build_gpt(options.model)),
       ctx_{.compute = compute_, .arena = arena_, .planned_for = options.train.device},
       host_(std::make_unique<HostBuffers>(device, max_tokens)) {
   const ModelConfig& model = options.model;

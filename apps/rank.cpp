@@ -7,7 +7,6 @@
 
 #include "core/device/copy.h"
 #include "parallel/context_parallel/context_parallel.h"
-#include "parallel/tensor_parallel/tensor_parallel.h"
 
 namespace megalith {
 
@@ -52,9 +51,8 @@ RecomputeLayers recompute_layers(const Options& options, const std::vector<GptPa
 }
 
 GptFactories factories(const Options& options, LayerGroups& layers) {
-  GptFactories factories = tensor_parallel_factories(options.model, layers.tensor);
-  factories.core_attention = context_parallel_attention(options.parallel.cp_comm_type, layers.context);
-  return factories;
+  return {.rows = &layers.tensor,
+          .core_attention = context_parallel_attention(options.parallel.cp_comm_type, layers.context)};
 }
 
 std::vector<SegmentRunner::Entry> entries(const Options& options, const GptModel& gpt) {
@@ -159,7 +157,7 @@ RankModel::RankModel(const Options& options, std::vector<GptPart> parts_of_stage
     : parts(std::move(parts_of_stage)),
       gpt(build_gpt(options.model, recompute_layers(options, parts), factories(options, layers),
                     options.train.loss_chunk_size, parts)),
-      all_parameters(build_gpt(options.model, {}, default_factories()).parameters) {}
+      all_parameters(build_gpt(options.model).parameters) {}
 
 RankOptimizer::RankOptimizer(const Options& options, const RankGroups& groups, RankMemory& memory, LayerGroups& layers,
                              RankModel& model)

@@ -64,15 +64,6 @@ class Layer : public Segment {
   virtual Tensor forward(const Context& ctx, const Microbatch& mb, const Tensor& x, Stash& stash) const = 0;
   virtual Tensor backward_data(const Context& ctx, const Microbatch& mb, const Tensor& dy, Stash& stash) const = 0;
 
-  // The same two with a GELU (tanh form) behind the layer and in front of it. Here it is an op of its own; a layer
-  // whose GEMM can apply it overrides them.
-  struct Activated {
-    Tensor input, output;  // of the activation; its input is what the layer itself gives
-  };
-  virtual Activated forward_gelu(const Context& ctx, const Microbatch& mb, const Tensor& x, Stash& stash) const;
-  virtual Tensor backward_data_gelu(const Context& ctx, const Microbatch& mb, const Tensor& dy,
-                                    const Tensor& gelu_input, Stash& stash) const;
-
   TensorList forward(const Context& ctx, const Microbatch& mb, const TensorList& inputs, Stash& stash) const final {
     TensorList outputs = inputs;
     outputs[0] = forward(ctx, mb, inputs[0], stash);

@@ -8,10 +8,10 @@
 
 #include "core/device/hazard_checker.h"
 #include "core/ops/elementwise.h"
-#include "tests/thread_ranks/thread_communicator.h"
 #include "parallel/context_parallel/context_group.h"
 #include "parallel/context_parallel/context_parallel.h"
 #include "tests/support/download.h"
+#include "tests/thread_ranks/thread_communicator.h"
 
 namespace megalith {
 namespace {

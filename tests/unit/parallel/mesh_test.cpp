@@ -10,8 +10,8 @@
 
 #include "core/base/error.h"
 #include "parallel/comm/plan_communicator.h"
-#include "tests/thread_ranks/thread_communicator.h"
 #include "tests/support/error_of.h"
+#include "tests/thread_ranks/thread_communicator.h"
 
 namespace megalith {
 namespace {
