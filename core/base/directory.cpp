@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 
 #include "core/base/error.h"
 #include "core/base/file.h"

@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 
 #include "core/base/error.h"
 #include "core/base/fault.h"
@@ -120,17 +119,21 @@ File File::create(const std::string& path) {
   return {open_path("create", path, O_WRONLY | O_CREAT | O_TRUNC, path), path};
 }
 
-File File::create_temporary(const std::string& path, const std::string& shown) {
-  return {open_path("create", path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, shown), shown};
+File File::create_temporary(const std::string& path, const std::string& shown, const FileObserver* observer) {
+  if (observer != nullptr) (*observer)({.name = "create", .path = path});
+  File file(open_path("create", path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, shown), shown);
+  file.observer_ = observer;
+  file.place_ = path;
+  return file;
 }
 
 File File::append(const std::string& path) {
   return {open_path("open", path, O_WRONLY | O_CREAT | O_APPEND, path), path};
 }
 
-void File::observe(const FileObserver* observer, const std::string& place) {
-  observer_ = observer;
-  place_ = place;
+void File::observe(std::string_view operation, std::uint64_t bytes, std::span<const std::byte> data) const {
+  if (observer_ == nullptr) return;
+  (*observer_)({.name = operation, .path = place_.empty() ? path_ : place_, .bytes = bytes, .data = data});
 }
 
 FileStamp File::stamp() const { return stamp_in(status_of(fd_.get(), path_)); }
@@ -152,7 +155,7 @@ std::span<const std::byte> File::map() const {
 }
 
 void File::read_at(std::uint64_t offset, std::span<std::byte> out) const {
-  if (observer_ != nullptr) (*observer_)({.name = "read", .path = path_, .bytes = out.size()});
+  observe("read", out.size());
   std::size_t done = 0;
   const ssize_t got = move_bytes("read", out.size(), done, [&](std::size_t from, std::size_t count) {
     return ::pread(fd_.get(), out.data() + from, count, static_cast<off_t>(offset + from));
@@ -168,8 +171,7 @@ void File::read_at(std::uint64_t offset, std::span<std::byte> out) const {
 }
 
 void File::write(std::span<const std::byte> bytes) {
-  if (observer_ != nullptr)
-    (*observer_)({.name = "write", .path = place_.empty() ? path_ : place_, .bytes = bytes.size(), .data = bytes});
+  observe("write", bytes.size(), bytes);
   std::size_t done = 0;
   const ssize_t put = move_bytes("write", bytes.size(), done, [&](std::size_t from, std::size_t count) {
     return ::write(fd_.get(), bytes.data() + from, count);
@@ -184,7 +186,7 @@ void File::write(std::span<const std::byte> bytes) {
 void File::write(std::string_view text) { write(std::as_bytes(std::span(text.data(), text.size()))); }
 
 void File::sync() {
-  if (observer_ != nullptr) (*observer_)({.name = "sync", .path = place_.empty() ? path_ : place_, .bytes = size_});
+  observe("sync", size_);
   sync_descriptor(fd_.get(), fmt::format("{} bytes of {}", size_, path_));
 }
 
