@@ -1,8 +1,7 @@
 // Capture and replay with CUDA's rules, on the CPU and on CUDA. While a stream captures, ops are appended instead of
-// run; allocating from the system, synchronising, or touching device data on the host is an error (see CaptureGuard). A
-// second stream joins the capture when it waits for an event recorded in it (fork) and must be waited for in turn
-// before the capture ends (join). An event recorded inside orders only what is inside; record_external and
-// wait_external cross the border.
+// run, and what CaptureGuard refuses is an error. A second stream joins the capture when it waits for an event recorded
+// in it (fork) and must be waited for in turn before the capture ends (join). An event recorded inside orders only what
+// is inside; record_external and wait_external cross the border.
 #pragma once
 
 #include <cstddef>

@@ -6,9 +6,8 @@
 //
 // With loss_chunk_size N, forward takes N tokens at a time through logits, loss, data gradient and weight gradient, so
 // that logits of more than N tokens never exist, and what is kept is [T, H] in place of [T, V]. This is the one
-// exception to the three verbs: the output layer's weight gradient is added in forward, in the order of the
-// microbatches as ever, and backward_weight has only the norm's left to add. Losses and data gradients are those of the
-// whole; the weight gradient is the sum over chunks, rounded to main_grad's dtype after each.
+// exception to the three verbs: forward adds the output layer's weight gradient, rounded to main_grad's dtype after
+// each chunk. Losses and data gradients are those of the whole.
 //
 // Where tensor-parallel ranks split the vocabulary the loss is made without gathered logits, and every rank ends with
 // the losses of all tokens; not for generate mode.

@@ -1,7 +1,7 @@
-// A segment is a piece of the model with three verbs. forward fills the stash; backward_data takes and returns one
-// optional gradient per tensor and leaves in the stash what the weight gradient needs; backward_weight consumes that,
-// possibly much later. A segment holds no state between calls, so that one object serves many microbatches in flight,
-// and never writes to its inputs, so that it can be run again.
+// A piece of the model with three verbs. forward fills the stash; backward_data takes and returns one optional gradient
+// per tensor and leaves in the stash what the weight gradient needs; backward_weight consumes that, possibly much
+// later. A segment holds no state between calls, so that it serves many microbatches in flight, and never writes to its
+// inputs, so that it can be run again.
 #pragma once
 
 #include <array>
