@@ -140,9 +140,9 @@ void Graph::add_external(Kind kind, Stream& stream, Event& event) {
   if (cuda_ == nullptr) return;
   Lane& lane = lane_of(stream);
   if (kind == Kind::kRecordExternal) {
-    event.cuda_->record_external(cuda_of(lane));
+    event.cuda_->record(cuda_of(lane), /*external=*/true);
   } else {
-    event.cuda_->wait_external(cuda_of(lane));
+    event.cuda_->wait(cuda_of(lane), /*external=*/true);
   }
   lane.cuda_tail = CudaGraph::tail(cuda_of(lane));
 }
