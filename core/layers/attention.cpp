@@ -79,15 +79,11 @@ TensorList Attention::forward(const Context& ctx, const Microbatch& mb, const Te
   return {apply_dropout(ctx, mb, spec_.dropout, hidden), residual};
 }
 
-// Runs again what the policies of forward left out.
-void Attention::refill(const Context& ctx, const Microbatch& mb, Stash& stash) const {
-  if (Stash& core = stash.child(kCore); !core.has(CoreAttention::kOut))
-    stash.child(kProj).refill(Linear::kInput, parts_.core->forward_again(ctx, mb, core));
-}
-
 TensorList Attention::backward_data(const Context& ctx, const Microbatch& mb, const TensorList& output_gradients,
                                     Stash& stash) const {
-  refill(ctx, mb, stash);
+  // Runs again what the policies of forward left out.
+  if (Stash& core = stash.child(kCore); !core.has(CoreAttention::kOut))
+    stash.child(kProj).refill(Linear::kInput, parts_.core->forward_again(ctx, mb, core));
   const Tensor d_hidden = apply_dropout(ctx, mb, spec_.dropout, output_gradients[0]);
   const Tensor d_out = parts_.proj->backward_data(ctx, mb, d_hidden, stash.child(kProj));
   const Tensor d_qkv = ctx.empty({d_out.size(0), (core().heads + 2 * core().query_groups) * core().head_dim},

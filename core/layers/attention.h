@@ -55,7 +55,6 @@ class Attention : public Segment {
   Tensor by_sequence(const Microbatch& mb, const Tensor& heads) const { return heads.split_dim(0, mb.sequences); }
   void rotate(const Context& ctx, const Microbatch& mb, const Tensor& heads, bool backward) const;
   Tensor attend_cached(const Context& ctx, const Microbatch& mb, const Heads& heads) const;
-  void refill(const Context& ctx, const Microbatch& mb, Stash& stash) const;
 
   Spec spec_;
   Parts parts_;

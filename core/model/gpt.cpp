@@ -95,9 +95,6 @@ class GptBuilder {
   std::unique_ptr<Linear> linear(const LinearSpec& spec) { return std::make_unique<Linear>(store(), spec, *rows_); }
 
   // With sequence parallelism a rank's norms see a part of the rows; norms of q and k always see a part of the heads.
-  Norm norm(std::string name, std::int64_t size, SlotKind kind) {
-    return norm(std::move(name), size, kind, split_.sequence);
-  }
   Norm norm(std::string name, std::int64_t size, SlotKind kind, bool partial_gradient) {
     return Norm(store(),
                 {.name = std::move(name),
@@ -115,7 +112,8 @@ class GptBuilder {
     const std::int64_t d = config_.kv_channels;
     const std::int64_t q = config_.num_attention_heads * d;
     const std::int64_t kv = config_.num_query_groups * d;
-    Attention::Parts parts{.norm = norm(prefix + "input_layernorm", config_.hidden_size, SlotKind::kAttnNorm)};
+    Attention::Parts parts{
+        .norm = norm(prefix + "input_layernorm", config_.hidden_size, SlotKind::kAttnNorm, split_.sequence)};
     parts.qkv = linear({.name = self + "linear_qkv",
                         .inputs = config_.hidden_size,
                         .outputs = q + 2 * kv,
@@ -161,7 +159,8 @@ class GptBuilder {
       fc1.outputs = 2 * ffn;
       fc1.parts = {{prefix + "mlp.linear_gate", ffn}, {prefix + "mlp.linear_up", ffn}};
     }
-    Mlp::Parts parts{.norm = norm(prefix + "pre_mlp_layernorm", config_.hidden_size, SlotKind::kMlpNorm)};
+    Mlp::Parts parts{.norm =
+                         norm(prefix + "pre_mlp_layernorm", config_.hidden_size, SlotKind::kMlpNorm, split_.sequence)};
     parts.fc1 = linear(fc1);
     parts.fc2 = linear({.name = prefix + "mlp.linear_fc2",
                         .inputs = ffn,
@@ -215,7 +214,7 @@ class GptBuilder {
 
   void add_head() {
     store().begin_unit("head");
-    Norm final_norm = norm("decoder.final_layernorm", config_.hidden_size, SlotKind::kOther);
+    Norm final_norm = norm("decoder.final_layernorm", config_.hidden_size, SlotKind::kOther, split_.sequence);
     const bool tied = !config_.untie_embeddings_and_output_weights;
     const char* const name = tied ? "embedding.word_embeddings.weight" : "output_layer.weight";
     const bool shares = tied && model_.words != nullptr;
