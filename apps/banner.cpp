@@ -57,7 +57,7 @@ std::string said_layout(const Options& options, const RunConfig& config) {
 }
 
 std::string said_model(const ModelConfig& model) {
-  const std::int64_t parameters = num_parameters(model);
+  const std::int64_t parameters = count_parameters(model).total;
   std::string text =
       fmt::format("{} parameters ({}): {} of width {}, {}", with_unit(static_cast<double>(parameters)), parameters,
                   counted(model.num_layers, "layer"), model.hidden_size, counted(model.num_attention_heads, "head"));

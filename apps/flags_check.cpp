@@ -10,7 +10,7 @@
 #include "core/base/error.h"
 #include "core/data/split.h"
 #include "parallel/context_parallel/context_parallel.h"
-#include "parallel/tensor_parallel/tensor_parallel.h"
+#include "parallel/tensor_parallel/tensor_parallel_check.h"
 
 namespace megalith {
 

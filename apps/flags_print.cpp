@@ -2,7 +2,7 @@
 
 #include "apps/flags_table.h"
 #include "apps/version.h"
-#include "core/base/exit_codes.h"
+#include "core/base/error.h"
 #include "core/base/take_part.h"
 
 namespace megalith {

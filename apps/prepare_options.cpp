@@ -8,7 +8,6 @@
 #include "apps/unknown_flags.h"
 #include "apps/version.h"
 #include "core/base/error.h"
-#include "core/base/exit_codes.h"
 #include "core/base/parse_number.h"
 
 namespace megalith {

@@ -7,7 +7,6 @@
 
 #include "core/device/copy.h"
 #include "parallel/context_parallel/context_parallel.h"
-#include "parallel/tensor_parallel/tensor_parallel.h"
 
 namespace megalith {
 
@@ -52,9 +51,8 @@ RecomputeLayers recompute_layers(const Options& options, const std::vector<GptPa
 }
 
 GptFactories factories(const Options& options, LayerGroups& layers) {
-  GptFactories factories = tensor_parallel_factories(options.model, layers.tensor);
-  factories.core_attention = context_parallel_attention(options.parallel.cp_comm_type, layers.context);
-  return factories;
+  return {.rows = &layers.tensor,
+          .core_attention = context_parallel_attention(options.parallel.cp_comm_type, layers.context)};
 }
 
 std::vector<SegmentRunner::Entry> entries(const Options& options, const GptModel& gpt) {
@@ -97,11 +95,7 @@ AdamWOptimizer::Spec adamw_spec(const TrainingOptions& train, const ParameterSto
                             .exp_avg_sq_dtype = train.exp_avg_sq_dtype,
                             .shard = shard,
                             .planned_for = train.device};
-  for (const ParameterUnit& unit : all_parameters.units()) {
-    for (const Parameter* parameter : unit.parameters) {
-      for (const LogicalTensor& part : parameter->parts) spec.all_names.push_back(part.name);
-    }
-  }
+  all_parameters.for_each_part([&](const ParameterStore::Held& held) { spec.all_names.push_back(held.part.name); });
   return spec;
 }
 
@@ -163,7 +157,7 @@ RankModel::RankModel(const Options& options, std::vector<GptPart> parts_of_stage
     : parts(std::move(parts_of_stage)),
       gpt(build_gpt(options.model, recompute_layers(options, parts), factories(options, layers),
                     options.train.loss_chunk_size, parts)),
-      all_parameters(build_gpt(options.model, {}, default_factories()).parameters) {}
+      all_parameters(build_gpt(options.model).parameters) {}
 
 RankOptimizer::RankOptimizer(const Options& options, const RankGroups& groups, RankMemory& memory, LayerGroups& layers,
                              RankModel& model)
@@ -187,12 +181,11 @@ RankBuckets::RankBuckets(const Options& options, const RankGroups& groups, RankS
   }
   const bool shards = options.parallel.use_distributed_optimizer;
   if (!shards) weights.clear();
-  reducer = std::make_unique<GradientReducer>(
-      groups.replicas, GradientReducer::Streams{.compute = streams.compute, .communication = streams.communication},
-      gradients, shards ? GradientReducer::Result::kShard : GradientReducer::Result::kWhole);
-  gatherer = std::make_unique<ParameterGatherer>(
-      groups.replicas, ParameterGatherer::Streams{.compute = streams.compute, .communication = streams.communication},
-      weights);
+  const BucketStreams bucket_streams{.compute = streams.compute, .communication = streams.communication};
+  reducer =
+      std::make_unique<GradientReducer>(groups.replicas, bucket_streams, gradients,
+                                        shards ? GradientReducer::Result::kShard : GradientReducer::Result::kWhole);
+  gatherer = std::make_unique<ParameterGatherer>(groups.replicas, bucket_streams, weights);
 }
 
 StepMemory::StepMemory(MemoryPool& pool)

@@ -170,7 +170,7 @@ void Step::reduce_norm() {
   adamw.sum_squares(compute);
   if (!rank_.optimizer.shard.is_whole())
     launch(compute, AllReduce{.group = *rank_.groups.sums, .buffer = adamw.squares(), .label = label});
-  rank_.layers.tensor.all_reduce(compute, adamw.squares(), ReduceOp::kSum, "squares of gradients");
+  rank_.layers.tensor.sum(compute, adamw.squares(), "squares of gradients");
   launch(compute, AllReduce{.group = *rank_.groups.stages, .buffer = adamw.squares(), .label = label});
 }
 

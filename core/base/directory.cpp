@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 
 #include "core/base/error.h"
 #include "core/base/file.h"
@@ -50,24 +49,24 @@ void make_each(const std::string& path, const FileObserver* observer, Made&& mad
 }  // namespace
 
 std::optional<PathInfo> look_at(const std::string& path) {
-  struct stat info {};
-  if (::stat(system_path(path), &info) == 0)
-    return PathInfo{.type = type_of(info), .size = static_cast<std::uint64_t>(info.st_size)};
-  if (errno == ENOENT || errno == ENOTDIR) return {};
-  fail_file("look at " + path, errno);
+  const std::optional<struct stat> info = status_of_path(path);
+  if (!info) return {};
+  return PathInfo{.type = type_of(*info), .size = static_cast<std::uint64_t>(info->st_size)};
 }
 
 std::string Directory::path_of(const std::string& name) const {
   return !path_.empty() && path_.back() == '/' ? path_ + name : path_ + "/" + name;
 }
 
-void Directory::observe(std::string_view operation, const std::string& path, std::uint64_t bytes) const {
-  if (observer_ != nullptr) (*observer_)({.name = operation, .path = path, .bytes = bytes});
+void Directory::observe(std::string_view operation, const std::string& path, const std::string& target) const {
+  if (observer_ != nullptr) (*observer_)({.name = operation, .path = path, .target = target});
 }
 
-void Directory::observe_two(std::string_view operation, const std::string& from, const std::string& to) const {
-  const std::string path = path_of(from), target = path_of(to);
-  if (observer_ != nullptr) (*observer_)({.name = operation, .path = path, .target = target});
+std::string Directory::begin(std::string_view operation, const std::string& name) const {
+  check_component(name);
+  const std::string path = path_of(name);
+  observe(operation, path);
+  return path;
 }
 
 bool Directory::exists(const std::string& path) { return look_at(path).has_value(); }
@@ -99,11 +98,9 @@ void make_directories(const std::string& path) {
 template <class Entry>
 Entry Directory::open_below(std::string_view operation, std::string_view what, const std::string& name,
                             int flags) const {
-  check_component(name);
   Entry entry;
-  entry.path_ = path_of(name);
+  entry.path_ = begin(operation, name);
   entry.observer_ = observer_;
-  observe(operation, entry.path_);
   entry.fd_ = Descriptor(
       faulty(operation, [&] { return ::openat(fd_.get(), name.c_str(), flags | O_NOFOLLOW | O_CLOEXEC, 0666); }));
   if (!entry.fd_) {
@@ -120,11 +117,10 @@ Directory Directory::open_directory(const std::string& name) const {
 }
 
 bool Directory::make_directory(const std::string& name) const {
-  check_component(name);
-  observe("mkdir", path_of(name));
+  const std::string path = begin("mkdir", name);
   if (faulty("mkdir", [&] { return ::mkdirat(fd_.get(), name.c_str(), 0777); }) == 0) return true;
   if (errno == EEXIST) return false;
-  fail_file("create directory " + path_of(name), errno);
+  fail_file("create directory " + path, errno);
 }
 
 File Directory::open_file(const std::string& name) const {
@@ -176,18 +172,17 @@ std::vector<DirectoryEntry> Directory::list() const {
 std::optional<FileId> Directory::identity_of(const std::string& name) const {
   check_component(name);
   struct stat info {};
-  if (::fstatat(fd_.get(), name.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0)
-    return FileId{.device = info.st_dev, .inode = info.st_ino};
+  if (::fstatat(fd_.get(), name.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0) return id_in(info);
   if (errno == ENOENT) return {};
   fail_file("look at " + path_of(name), errno);
 }
 
-FileId Directory::identity() const { return identity_of_descriptor(fd_.get(), path_); }
+FileId Directory::identity() const { return id_in(status_of(fd_.get(), path_)); }
 
 void Directory::rename(const std::string& from, const std::string& to) const {
   check_component(from);
   check_component(to);
-  observe_two("rename", from, to);
+  observe("rename", path_of(from), path_of(to));
   if (faulty("rename", [&] { return ::renameat(fd_.get(), from.c_str(), fd_.get(), to.c_str()); }) != 0) {
     fail_file("rename " + path_of(from) + " to " + to, errno);
   }
@@ -196,7 +191,7 @@ void Directory::rename(const std::string& from, const std::string& to) const {
 void Directory::exchange(const std::string& a, const std::string& b) const {
   check_component(a);
   check_component(b);
-  observe_two("exchange", a, b);
+  observe("exchange", path_of(a), path_of(b));
   if (faulty("rename", [&] { return ::renameat2(fd_.get(), a.c_str(), fd_.get(), b.c_str(), RENAME_EXCHANGE); }) == 0) {
     return;
   }
@@ -208,15 +203,11 @@ void Directory::exchange(const std::string& a, const std::string& b) const {
 }
 
 void Directory::remove_file(const std::string& name) const {
-  check_component(name);
-  observe("remove", path_of(name));
-  if (faulty("remove", [&] { return ::unlinkat(fd_.get(), name.c_str(), 0); }) != 0) {
-    fail_file("remove " + path_of(name), errno);
-  }
+  const std::string path = begin("remove", name);
+  if (faulty("remove", [&] { return ::unlinkat(fd_.get(), name.c_str(), 0); }) != 0) fail_file("remove " + path, errno);
 }
 
 void Directory::remove_tree(const std::string& name) const {
-  check_component(name);
   std::optional<Error> first;
   {
     const Directory directory = open_directory(name);
@@ -233,10 +224,9 @@ void Directory::remove_tree(const std::string& name) const {
     }
   }
   if (first) throw Error(*first);
-  observe("remove", path_of(name));
-  if (faulty("remove", [&] { return ::unlinkat(fd_.get(), name.c_str(), AT_REMOVEDIR); }) != 0) {
-    fail_file("remove directory " + path_of(name), errno);
-  }
+  const std::string path = begin("remove", name);
+  if (faulty("remove", [&] { return ::unlinkat(fd_.get(), name.c_str(), AT_REMOVEDIR); }) != 0)
+    fail_file("remove directory " + path, errno);
 }
 
 void Directory::sync() const {

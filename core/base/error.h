@@ -24,6 +24,9 @@ enum class ExitCode : int {
   kStoppedOnRequest = 75,
 };
 
+// "Exit codes:" and a line for each, for the --help of every program.
+std::string exit_codes_text();
+
 class Error : public std::runtime_error {
  public:
   Error(ExitCode code, const std::string& message) : std::runtime_error(message), code_(code) {}

@@ -2,14 +2,15 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <charconv>
 #include <csignal>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <new>
-#include <optional>
 #include <utility>
 
 #include "core/base/error.h"
@@ -17,6 +18,12 @@
 
 namespace megalith {
 namespace {
+
+struct FaultSite {
+  std::string_view scope;
+  std::string_view operations;  // separated by blanks
+  std::string_view meaning;
+};
 
 // Files are opened and synced under the scope of the step that does it. "point": nothing but a place in the program.
 constexpr FaultSite kSites[] = {
@@ -83,7 +90,7 @@ struct Armed {
 };
 
 struct Plan {
-  std::vector<std::unique_ptr<Armed>> armed;
+  std::deque<Armed> armed;  // where they stay
   std::set<std::string>* reached = nullptr;
   std::mutex mutex;  // of `reached`
   std::atomic<std::int64_t> fired = 0;
@@ -91,14 +98,6 @@ struct Plan {
 
 constinit std::atomic<Plan*> current_plan = nullptr;
 constinit thread_local const char* current_scope = "file";
-
-bool is_operation(const FaultSite& site, std::string_view operation) {
-  std::string_view rest = site.operations;
-  while (!rest.empty()) {
-    if (take_part(rest, ' ') == operation) return true;
-  }
-  return false;
-}
 
 bool is_place(const FaultSite& site) { return site.operations == "point" || site.operations == "allocation"; }
 
@@ -113,21 +112,12 @@ bool is_called(std::string_view site, std::string_view scope, std::string_view o
          site.ends_with(operation);
 }
 
-bool is_known(std::string_view scope, std::string_view operation) {
-  for (const FaultSite& site : kSites) {
-    if (site.scope == scope && is_place(site) == operation.empty() &&
-        (operation.empty() || is_operation(site, operation)))
-      return true;
-  }
-  return false;
-}
-
 FaultKind hit(Plan& plan, std::string_view scope, std::string_view operation) {
   FaultKind kind = FaultKind::kNone;
-  for (const auto& armed : plan.armed) {  // each counts, also where another strikes
-    const FaultRequest& request = armed->request;
+  for (Armed& armed : plan.armed) {  // each counts, also where another strikes
+    const FaultRequest& request = armed.request;
     if (!is_called(request.site, scope, operation)) continue;
-    const std::int64_t seen = ++armed->seen;
+    const std::int64_t seen = ++armed.seen;
     if (request.lasts ? seen < request.at : seen != request.at) continue;
     ++plan.fired;
     kind = request.kind;
@@ -138,10 +128,22 @@ FaultKind hit(Plan& plan, std::string_view scope, std::string_view operation) {
 void note(Plan& plan, std::string_view scope, std::string_view operation) {
   if (plan.reached == nullptr) return;
   const std::string name = operation.empty() ? std::string(scope) : fmt::format("{}.{}", scope, operation);
-  require(scope == "file" || is_known(scope, operation),
+  const std::vector<std::string> known = fault_sites();
+  require(scope == "file" || std::find(known.begin(), known.end(), name) != known.end(),
           "fault site " + name + " is not in the table of core/base/fault.cpp");
   const std::lock_guard lock(plan.mutex);
   plan.reached->insert(name);
+}
+
+// What is to happen at a place that the program comes to.
+FaultKind strike(std::string_view scope, std::string_view operation) {
+  Plan* plan = current_plan.load(std::memory_order_acquire);
+  if (plan == nullptr) return FaultKind::kNone;
+  note(*plan, scope, operation);
+  const FaultKind kind = hit(*plan, scope, operation);
+  if (kind == FaultKind::kKill && operation != "write") kill_process();
+  if (kind == FaultKind::kAbortAlloc) throw std::bad_alloc();
+  return kind;
 }
 
 bool can_happen(std::string_view operation, FaultKind kind) {
@@ -178,8 +180,6 @@ void for_each_site(Visit&& visit) {
 
 std::string_view name_of(FaultKind kind) { return kKindNames[static_cast<std::size_t>(kind)]; }
 
-std::span<const FaultSite> fault_site_table() { return kSites; }
-
 std::vector<std::string> fault_sites() {
   std::vector<std::string> names;
   for_each_site(
@@ -196,14 +196,9 @@ std::string fault_list() {
 }
 
 FaultRequest parse_fault(std::string_view text) {
-  const std::size_t colon = text.find(':');
-  const std::string_view name = text.substr(0, colon);
-  std::string_view number = colon == std::string_view::npos ? "" : text.substr(colon + 1);
-  std::optional<std::string_view> kind;
-  if (const std::size_t second = number.find(':'); second != std::string_view::npos) {
-    kind = number.substr(second + 1);
-    number = number.substr(0, second);
-  }
+  std::string_view kind = text;
+  const std::string_view name = take_part(kind, ':');
+  std::string_view number = take_part(kind, ':');
   std::string operation;
   for_each_site([&](const FaultSite& site, std::string_view one) {
     if (full_name(site, one) == name) operation = one;
@@ -218,21 +213,18 @@ FaultRequest parse_fault(std::string_view text) {
   }
   if (operation == "point") request.kind = FaultKind::kKill;
   if (operation == "allocation") request.kind = FaultKind::kAbortAlloc;
-  if (!kind) return request;
+  if (kind.empty() && !text.ends_with(':')) return request;
   for (std::size_t k = 1; k < kKindNames.size(); ++k) {
-    if (*kind != kKindNames[k]) continue;
+    if (kind != kKindNames[k]) continue;
     request.kind = static_cast<FaultKind>(k);
     if (can_happen(operation, request.kind)) return request;
   }
-  refuse(text, "a kind of " + kinds_at(operation), *kind);
+  refuse(text, "a kind of " + kinds_at(operation), kind);
 }
 
 void arm_faults(std::vector<FaultRequest> requests, std::set<std::string>* reached) {
   auto plan = std::make_unique<Plan>();
-  for (FaultRequest& request : requests) {
-    plan->armed.push_back(std::make_unique<Armed>());
-    plan->armed.back()->request = std::move(request);
-  }
+  for (FaultRequest& request : requests) plan->armed.emplace_back().request = std::move(request);
   plan->reached = reached;
   disarm_faults();
   current_plan = plan.release();
@@ -248,28 +240,13 @@ std::int64_t faults_fired() {
 FaultScope::FaultScope(const char* name) : before_(std::exchange(current_scope, name)) {}
 FaultScope::~FaultScope() { current_scope = before_; }
 
-FaultKind fault_here(std::string_view operation) {
-  Plan* plan = current_plan.load(std::memory_order_acquire);
-  if (plan == nullptr) return FaultKind::kNone;
-  note(*plan, current_scope, operation);
-  const FaultKind kind = hit(*plan, current_scope, operation);
-  if (kind == FaultKind::kKill && operation != "write") kill_process();
-  if (kind == FaultKind::kAbortAlloc) throw std::bad_alloc();
-  return kind;
-}
+FaultKind fault_here(std::string_view operation) { return strike(current_scope, operation); }
+
+void fault_point(std::string_view site) { strike(site, ""); }
 
 void kill_process() {
   std::raise(SIGKILL);
   std::abort();  // not reached
-}
-
-void fault_point(std::string_view site) {
-  Plan* plan = current_plan.load(std::memory_order_acquire);
-  if (plan == nullptr) return;
-  note(*plan, site, "");
-  const FaultKind kind = hit(*plan, site, "");
-  if (kind == FaultKind::kKill) kill_process();
-  if (kind == FaultKind::kAbortAlloc) throw std::bad_alloc();
 }
 
 bool fault_allocation(std::string_view site) noexcept {

@@ -1,12 +1,11 @@
-// Faults on request, to test what the program does when files, memory or the process itself fail: "when the program
-// comes to the site save.shard.write for the third time, fail as a full disk does". A site is SCOPE.OPERATION: a
-// FaultScope says what its thread is doing, the file layer (core/base/file.h) adds the operation. Some sites are mere
-// points in the program, where no file is touched. Costs one load of an atomic where nothing is armed.
+// Faults on request, to test what the program does when files, memory or the process itself fail: "at the third call of
+// save.shard.write fail as a full disk does". A site is SCOPE.OPERATION: a FaultScope says what its thread is doing,
+// the file layer (core/base/file.h) adds the operation; some sites are mere points in the program. Costs one load of an
+// atomic where nothing is armed.
 #pragma once
 
 #include <cstdint>
 #include <set>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,12 +24,6 @@ enum class FaultKind {
 };
 std::string_view name_of(FaultKind kind);  // "eio", ..., "abort-alloc"
 
-struct FaultSite {
-  std::string_view scope;
-  std::string_view operations;  // separated by blanks
-  std::string_view meaning;
-};
-std::span<const FaultSite> fault_site_table();
 std::vector<std::string> fault_sites();  // every SCOPE.OPERATION
 std::string fault_list();                // for people: each site, its kinds and what happens there
 

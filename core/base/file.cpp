@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 
 #include "core/base/error.h"
 #include "core/base/fault.h"
@@ -28,10 +27,7 @@ ssize_t move_bytes(std::string_view operation, std::size_t bytes, std::size_t& d
   bool interrupted = fault == FaultKind::kEintr;
   std::size_t most = halves ? (bytes + 1) / 2 : bytes;
   done = 0;
-  if (fault == FaultKind::kEio || fault == FaultKind::kEnospc) {
-    errno = fault == FaultKind::kEio ? EIO : ENOSPC;
-    return -1;
-  }
+  if (fails(fault)) return -1;
   while (done < bytes) {
     const ssize_t moved = retry_interrupted([&]() -> ssize_t {
       if (!std::exchange(interrupted, false)) return step(done, std::min(most, bytes - done));
@@ -47,12 +43,6 @@ ssize_t move_bytes(std::string_view operation, std::size_t bytes, std::size_t& d
   return static_cast<ssize_t>(done);
 }
 
-struct stat look_at_open(const Descriptor& fd, const std::string& path) {
-  struct stat info {};
-  if (::fstat(fd.get(), &info) != 0) fail_file("look at " + path, errno);
-  return info;
-}
-
 // Where a plain path of the user's is opened: links are followed. A named pipe without its other end must not hang
 // the program; later, reading and writing may wait for the other end.
 Descriptor open_path(std::string_view operation, const std::string& path, int flags, const std::string& shown) {
@@ -66,7 +56,7 @@ Descriptor open_path(std::string_view operation, const std::string& path, int fl
                                                 : "";
     fail_file(fmt::format("{} {}", operation, shown), error, remedy);
   }
-  if (!S_ISREG(look_at_open(fd, shown).st_mode)) ::fcntl(fd.get(), F_SETFL, flags & O_APPEND);
+  if (!S_ISREG(status_of(fd.get(), shown).st_mode)) ::fcntl(fd.get(), F_SETFL, flags & O_APPEND);
   return fd;
 }
 
@@ -114,7 +104,7 @@ void close_descriptor(int fd) { ::close(fd); }
 File::File(Descriptor fd, std::string path) : fd_(std::move(fd)), path_(std::move(path)) {}
 
 void File::check_regular() {
-  const struct stat info = look_at_open(fd_, path_);
+  const struct stat info = status_of(fd_.get(), path_);
   require_regular(info.st_mode, path_);
   size_ = static_cast<std::uint64_t>(info.st_size);
 }
@@ -129,30 +119,28 @@ File File::create(const std::string& path) {
   return {open_path("create", path, O_WRONLY | O_CREAT | O_TRUNC, path), path};
 }
 
-File File::create_temporary(const std::string& path, const std::string& shown) {
-  return {open_path("create", path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, shown), shown};
+File File::create_temporary(const std::string& path, const std::string& shown, const FileObserver* observer) {
+  if (observer != nullptr) (*observer)({.name = "create", .path = path});
+  File file(open_path("create", path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, shown), shown);
+  file.observer_ = observer;
+  file.place_ = path;
+  return file;
 }
 
 File File::append(const std::string& path) {
   return {open_path("open", path, O_WRONLY | O_CREAT | O_APPEND, path), path};
 }
 
-void File::observe(const FileObserver* observer, const std::string& place) {
-  observer_ = observer;
-  place_ = place;
+void File::observe(std::string_view operation, std::uint64_t bytes, std::span<const std::byte> data) const {
+  if (observer_ == nullptr) return;
+  (*observer_)({.name = operation, .path = place_.empty() ? path_ : place_, .bytes = bytes, .data = data});
 }
 
-FileStamp File::stamp() const {
-  struct stat info {};
-  if (::fstat(fd_.get(), &info) != 0) fail_file("look at " + path_, errno);
-  return stamp_in(info);
-}
+FileStamp File::stamp() const { return stamp_in(status_of(fd_.get(), path_)); }
 
 std::optional<FileStamp> stamp_of(const std::string& path) {
-  struct stat info {};
-  if (::stat(system_path(path), &info) == 0) return stamp_in(info);
-  if (errno == ENOENT || errno == ENOTDIR) return {};
-  fail_file("look at " + path, errno);
+  const std::optional<struct stat> info = status_of_path(path);
+  return info ? std::optional(stamp_in(*info)) : std::nullopt;
 }
 
 std::span<const std::byte> File::map() const {
@@ -167,7 +155,7 @@ std::span<const std::byte> File::map() const {
 }
 
 void File::read_at(std::uint64_t offset, std::span<std::byte> out) const {
-  if (observer_ != nullptr) (*observer_)({.name = "read", .path = path_, .bytes = out.size()});
+  observe("read", out.size());
   std::size_t done = 0;
   const ssize_t got = move_bytes("read", out.size(), done, [&](std::size_t from, std::size_t count) {
     return ::pread(fd_.get(), out.data() + from, count, static_cast<off_t>(offset + from));
@@ -183,8 +171,7 @@ void File::read_at(std::uint64_t offset, std::span<std::byte> out) const {
 }
 
 void File::write(std::span<const std::byte> bytes) {
-  if (observer_ != nullptr)
-    (*observer_)({.name = "write", .path = place_.empty() ? path_ : place_, .bytes = bytes.size(), .data = bytes});
+  observe("write", bytes.size(), bytes);
   std::size_t done = 0;
   const ssize_t put = move_bytes("write", bytes.size(), done, [&](std::size_t from, std::size_t count) {
     return ::write(fd_.get(), bytes.data() + from, count);
@@ -199,7 +186,7 @@ void File::write(std::span<const std::byte> bytes) {
 void File::write(std::string_view text) { write(std::as_bytes(std::span(text.data(), text.size()))); }
 
 void File::sync() {
-  if (observer_ != nullptr) (*observer_)({.name = "sync", .path = place_.empty() ? path_ : place_, .bytes = size_});
+  observe("sync", size_);
   sync_descriptor(fd_.get(), fmt::format("{} bytes of {}", size_, path_));
 }
 
@@ -208,9 +195,7 @@ void File::close() {
   const int fd = fd_.release();
   const FaultKind fault = fault_here("close");
   const bool failed = ::close(fd) != 0 && errno != EINTR;
-  const bool asked = fault == FaultKind::kEio || fault == FaultKind::kEnospc;
-  if (asked) errno = fault == FaultKind::kEio ? EIO : ENOSPC;
-  if (failed || asked) fail_file(fmt::format("close {} after {} bytes", path_, size_), errno);
+  if (fails(fault) || failed) fail_file(fmt::format("close {} after {} bytes", path_, size_), errno);
 }
 
 LockState File::try_lock() const { return lock_descriptor(fd_.get(), path_); }
@@ -221,7 +206,7 @@ Descriptor File::duplicate() const {
   return copy;
 }
 
-FileId File::identity() const { return identity_of_descriptor(fd_.get(), path_); }
+FileId File::identity() const { return id_in(status_of(fd_.get(), path_)); }
 
 std::string read_whole_file(const std::string& path, std::uint64_t max_bytes) {
   const File file = File::open(path);
@@ -230,7 +215,7 @@ std::string read_whole_file(const std::string& path, std::uint64_t max_bytes) {
 
 std::string read_file_or_pipe(const std::string& path, std::uint64_t max_bytes) {
   const Descriptor fd = open_path("open", path, O_RDONLY, path);
-  const struct stat info = look_at_open(fd, path);
+  const struct stat info = status_of(fd.get(), path);
   const auto known = S_ISREG(info.st_mode) ? static_cast<std::uint64_t>(info.st_size) : kReadBlock - 1;
   const std::string text = read_all(fd, path, known, max_bytes);
   if (!text.empty() || !S_ISFIFO(info.st_mode)) return text;

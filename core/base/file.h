@@ -1,9 +1,7 @@
-// The only place, with mapped_file and output_file, where the program touches the file system. Each failure is one
-// Error (kFileIo) that names operation, path, bytes and the system's reason. Every call can be made to fail (fault.h),
-// and an observer of a directory sees all operations below it, from which a test can build what a power loss leaves.
-//
-// Below a Directory, which checkpoints use, everything goes through its descriptor and single names, and symbolic links
-// are never followed; File::open and its siblings take a path as the user wrote it.
+// The only place, with mapped_file and output_file, where the program touches the file system. A failure is an Error
+// (kFileIo) that names operation, path, bytes and the system's reason. Every call can be made to fail (fault.h), and an
+// observer sees all operations below a directory, from which a test can build what a power loss leaves. Below a
+// Directory symbolic links are never followed; File::open and its siblings take a path as the user wrote it.
 #pragma once
 
 #include <cstddef>
@@ -29,8 +27,7 @@ struct FileOperation {
 };
 using FileObserver = std::function<void(const FileOperation&)>;
 
-// What changes when something else is written into a file or put in its place. The time of its last change of status is
-// no part of it: links, permissions and names change that too.
+// What changes when something else is written into a file or put in its place.
 struct FileStamp {
   std::uint64_t device = 0;
   std::uint64_t inode = 0;
@@ -59,16 +56,14 @@ class File {
 
   static File open(const std::string& path);    // to read; a regular file or an error
   static File create(const std::string& path);  // to write; made if missing, emptied if not
-  // To write, under a name that must be free; `shown`: the name for messages.
-  static File create_temporary(const std::string& path, const std::string& shown);
+  // To write, under a name that must be free; `shown`: the name for messages. The observer sees it as `path`.
+  static File create_temporary(const std::string& path, const std::string& shown, const FileObserver* observer);
   static File append(const std::string& path);  // to write at its end; made if missing
 
   const std::string& path() const { return path_; }
   std::uint64_t size() const { return size_; }  // as it was when opened, or bytes written so far
   bool is_open() const { return static_cast<bool>(fd_); }
   FileStamp stamp() const;  // as it is now
-  // From now on; `place`: the file's path where that of messages is another's.
-  void observe(const FileObserver* observer, const std::string& place);
 
   // Exactly out.size() bytes from `offset`; an earlier end of file is an error.
   void read_at(std::uint64_t offset, std::span<std::byte> out) const;
@@ -87,6 +82,7 @@ class File {
   friend class Directory;
   friend std::string read_whole_file(const std::string& path, std::uint64_t max_bytes);
   File(Descriptor fd, std::string path);
+  void observe(std::string_view operation, std::uint64_t bytes, std::span<const std::byte> data = {}) const;
   void check_regular();
 
   Descriptor fd_;
@@ -124,6 +120,7 @@ class Directory {
   static Directory create(const std::string& path, const FileObserver* observer = nullptr);
   static bool exists(const std::string& path);  // as a file too
 
+  bool is_open() const { return static_cast<bool>(fd_); }
   const std::string& path() const { return path_; }
 
   // Names below are single path components; anything else is an error.
@@ -148,9 +145,9 @@ class Directory {
   bool try_lock() const;        // until this object dies; false when another holds it or there are no locks
 
  private:
-  void observe(std::string_view operation, const std::string& path, std::uint64_t bytes = 0) const;
-  void observe_two(std::string_view operation, const std::string& from, const std::string& to) const;
+  void observe(std::string_view operation, const std::string& path, const std::string& target = {}) const;
   std::string path_of(const std::string& name) const;
+  std::string begin(std::string_view operation, const std::string& name) const;  // on a name below; its path
   // Opens a name below as a File or Directory; a link is not followed. `operation` is what observers and faults know.
   template <class Entry>
   Entry open_below(std::string_view operation, std::string_view what, const std::string& name, int flags) const;

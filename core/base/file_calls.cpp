@@ -68,10 +68,17 @@ LockState lock_descriptor(int fd, const std::string& what) {
   }
 }
 
-FileId identity_of_descriptor(int fd, const std::string& what) {
+struct stat status_of(int fd, const std::string& what) {
   struct stat info {};
   if (::fstat(fd, &info) != 0) fail_file("look at " + what, errno);
-  return {.device = info.st_dev, .inode = info.st_ino};
+  return info;
+}
+
+std::optional<struct stat> status_of_path(const std::string& path) {
+  struct stat info {};
+  if (::stat(system_path(path), &info) == 0) return info;
+  if (errno == ENOENT || errno == ENOTDIR) return {};
+  fail_file("look at " + path, errno);
 }
 
 }  // namespace megalith

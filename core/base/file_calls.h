@@ -1,7 +1,10 @@
 // How calls of the file system are made and fail. For file.cpp and directory.cpp only.
 #pragma once
 
+#include <sys/stat.h>
+
 #include <cerrno>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -24,14 +27,21 @@ auto retry_interrupted(Call&& call) {
   return result;
 }
 
+// Whether an operation fails where this was asked for; errno then says why.
+inline bool fails(FaultKind fault) {
+  const int error = fault == FaultKind::kEio      ? EIO
+                    : fault == FaultKind::kEnospc ? ENOSPC
+                    : fault == FaultKind::kEnolck ? ENOLCK
+                                                  : 0;
+  if (error != 0) errno = error;
+  return error != 0;
+}
+
 // A call that fails, or is interrupted once, where this was asked for.
 template <class Call>
 auto faulty(std::string_view operation, Call&& call) -> decltype(call()) {
   const FaultKind fault = fault_here(operation);
-  if (fault == FaultKind::kEio || fault == FaultKind::kEnospc || fault == FaultKind::kEnolck) {
-    errno = fault == FaultKind::kEio ? EIO : fault == FaultKind::kEnospc ? ENOSPC : ENOLCK;
-    return -1;
-  }
+  if (fails(fault)) return -1;
   bool interrupted = fault == FaultKind::kEintr;
   return retry_interrupted([&]() -> decltype(call()) {
     if (!std::exchange(interrupted, false)) return call();
@@ -44,6 +54,10 @@ auto faulty(std::string_view operation, Call&& call) -> decltype(call()) {
 void sync_descriptor(int fd, const std::string& what);
 LockState lock_descriptor(int fd, const std::string& what);
 
-FileId identity_of_descriptor(int fd, const std::string& what);
+inline FileId id_in(const struct stat& info) { return {.device = info.st_dev, .inode = info.st_ino}; }
+
+// What fstat and stat say; of a path none where there is nothing.
+struct stat status_of(int fd, const std::string& what);
+std::optional<struct stat> status_of_path(const std::string& path);
 
 }  // namespace megalith

@@ -7,10 +7,8 @@
 #include <atomic>
 #include <csignal>
 #include <cstring>
-#include <utility>
 
 #include "core/base/error.h"
-#include "core/base/file.h"
 
 namespace megalith {
 
@@ -76,26 +74,16 @@ MappedFile MappedFile::open(const std::string& path) {
   mapped.path_ = path;
   mapped.stamp_ = file.stamp();
   if (file.size() > 0) {
-    mapped.bytes_ = file.map();
-    remember(mapped.bytes_.data(), mapped.bytes_.size(), path);
+    const std::span<const std::byte> bytes = file.map();
+    mapped.memory_ = {bytes.data(), Unmap{bytes.size()}};
+    remember(bytes.data(), bytes.size(), path);
   }
   return mapped;
 }
 
-MappedFile::MappedFile(MappedFile&& other) noexcept
-    : path_(std::move(other.path_)), stamp_(other.stamp_), bytes_(std::exchange(other.bytes_, {})) {}
-
-MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
-  std::swap(path_, other.path_);
-  std::swap(stamp_, other.stamp_);
-  std::swap(bytes_, other.bytes_);
-  return *this;
-}
-
-MappedFile::~MappedFile() {
-  if (bytes_.empty()) return;
-  forget(bytes_.data());
-  ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+void MappedFile::Unmap::operator()(const std::byte* begin) const {
+  forget(begin);
+  ::munmap(const_cast<std::byte*>(begin), bytes);
 }
 
 }  // namespace megalith

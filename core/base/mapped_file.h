@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -19,20 +20,21 @@ class MappedFile {
   // `path` must name a regular file that can be read, else Error kFileIo with the system's reason.
   static MappedFile open(const std::string& path);
 
-  MappedFile(MappedFile&& other) noexcept;
-  MappedFile& operator=(MappedFile&& other) noexcept;
-  ~MappedFile();
-
   const std::string& path() const { return path_; }
-  std::span<const std::byte> bytes() const { return bytes_; }
+  std::span<const std::byte> bytes() const { return {memory_.get(), memory_ ? memory_.get_deleter().bytes : 0}; }
   const FileStamp& stamp() const { return stamp_; }  // as it was when it was opened
-  std::string_view text() const { return {reinterpret_cast<const char*>(bytes_.data()), bytes_.size()}; }
+  std::string_view text() const { return {reinterpret_cast<const char*>(memory_.get()), bytes().size()}; }
 
  private:
+  struct Unmap {
+    std::size_t bytes;
+    void operator()(const std::byte* begin) const;
+  };
   MappedFile() = default;
+
   std::string path_;
   FileStamp stamp_;
-  std::span<const std::byte> bytes_;  // of the mapping; empty for an empty file, which cannot be mapped
+  std::unique_ptr<const std::byte, Unmap> memory_;  // null for an empty file, which cannot be mapped
 };
 
 }  // namespace megalith

@@ -64,10 +64,8 @@ OutputFile::OutputFile(std::string path, const char* scope, const FileObserver* 
   buffer_.reserve(kBufferBytes);
   do {
     temporary_path_ = temporary_of(path_);
-    if (observer_ != nullptr) (*observer_)({.name = "create", .path = temporary_path_});
-    file_ = File::create_temporary(temporary_path_, path_);
+    file_ = File::create_temporary(temporary_path_, path_, observer_);
   } while (!is_held());
-  file_.observe(observer_, temporary_path_);
 }
 
 // Another program may take the file for a leftover before it is locked.

@@ -38,11 +38,6 @@ std::optional<Directory> locked(const Directory& parent, const std::string& name
 ScratchFolder::ScratchFolder(Directory parent, Directory folder, std::string name)
     : parent_(std::move(parent)), folder_(std::move(folder)), name_(std::move(name)) {}
 
-ScratchFolder::ScratchFolder(ScratchFolder&& other) noexcept
-    : parent_(std::move(other.parent_)),
-      folder_(std::move(other.folder_)),
-      name_(std::exchange(other.name_, std::string())) {}
-
 std::optional<ScratchFolder> ScratchFolder::make(const std::string& parent_path, const std::string& name) {
   constexpr int kTries = 16;
   const FaultScope scope("scratch");
@@ -62,10 +57,11 @@ std::optional<ScratchFolder> ScratchFolder::make(const std::string& parent_path,
 }
 
 void ScratchFolder::remove() noexcept {
-  if (name_.empty()) return;
+  if (!folder_.is_open()) return;
   try {
     const FaultScope scope("scratch");
-    parent_.remove_tree(std::exchange(name_, std::string()));
+    const Directory locked = std::move(folder_);  // until it is gone
+    parent_.remove_tree(name_);
   } catch (...) {  // the next start tries again
   }
 }

@@ -16,7 +16,7 @@ class ScratchFolder {
   // parent lacks, cannot be written or knows no locks.
   static std::optional<ScratchFolder> make(const std::string& parent, const std::string& name);
   ~ScratchFolder() { remove(); }
-  ScratchFolder(ScratchFolder&& other) noexcept;
+  ScratchFolder(ScratchFolder&&) noexcept = default;
   ScratchFolder& operator=(ScratchFolder&&) = delete;
 
   const std::string& path() const { return folder_.path(); }
@@ -26,8 +26,8 @@ class ScratchFolder {
   ScratchFolder(Directory parent, Directory folder, std::string name);
 
   Directory parent_;
-  Directory folder_;  // locked
-  std::string name_;  // empty once it is removed
+  Directory folder_;  // locked; none once it is removed
+  std::string name_;
 };
 
 }  // namespace megalith

@@ -2,7 +2,10 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <string>
+
+#include "core/base/file.h"
 
 namespace megalith {
 
@@ -13,22 +16,20 @@ class SharedMemory {
   static SharedMemory create(std::size_t bytes);
   // What create() made in the process that told ticket() and still has it; of no bytes where this one cannot reach it.
   static SharedMemory open(const std::string& ticket, std::size_t bytes);
-  ~SharedMemory();
-  SharedMemory(SharedMemory&& other) noexcept;
-  SharedMemory& operator=(SharedMemory&& other) noexcept;
-  SharedMemory(const SharedMemory&) = delete;
-  SharedMemory& operator=(const SharedMemory&) = delete;
 
-  void* data() const { return data_; }
-  std::size_t bytes() const { return bytes_; }
+  void* data() const { return memory_.get(); }
+  std::size_t bytes() const { return memory_ ? memory_.get_deleter().bytes : 0; }
   std::string ticket() const;
 
  private:
-  SharedMemory(int file, std::size_t bytes);
+  struct Unmap {
+    std::size_t bytes;
+    void operator()(void* data) const;
+  };
+  SharedMemory(Descriptor file, std::size_t bytes);
 
-  int file_ = -1;
-  void* data_ = nullptr;
-  std::size_t bytes_ = 0;
+  Descriptor file_;
+  std::unique_ptr<void, Unmap> memory_;
 };
 
 }  // namespace megalith

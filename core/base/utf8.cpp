@@ -21,44 +21,30 @@ constexpr std::uint32_t sequence_bytes(std::uint32_t lead) {
 }  // namespace
 
 CodePoint decode_utf8(std::string_view text, std::size_t at) {
-  const std::uint32_t lead = byte_at(text, at);
+  constexpr std::uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};  // of so many bytes; below it is overlong
+  const std::uint32_t lead = byte_at(text, at), bytes = sequence_bytes(lead);
   if (lead < 0x80) return {lead, 1};
   const CodePoint none{kCodePoints + lead, 1};
-  const std::uint32_t second = byte_at(text, at + 1);
-  const std::uint32_t bytes = sequence_bytes(lead);
-  if (bytes == 1 || !is_continuation(second)) return none;
-  if (bytes == 2) return {(lead & 0x1f) << 6 | (second & 0x3f), 2};
-  const std::uint32_t third = byte_at(text, at + 2);
-  if (!is_continuation(third)) return none;
-  if (bytes == 3) {
-    const std::uint32_t value = (lead & 0x0f) << 12 | (second & 0x3f) << 6 | (third & 0x3f);
-    return value < 0x800 || (value >= 0xd800 && value < 0xe000) ? none : CodePoint{value, 3};
+  if (bytes == 1) return none;
+  std::uint32_t value = lead & (0x7f >> bytes);
+  for (std::uint32_t i = 1; i < bytes; ++i) {
+    const std::uint32_t byte = byte_at(text, at + i);
+    if (!is_continuation(byte)) return none;
+    value = value << 6 | (byte & 0x3f);
   }
-  const std::uint32_t fourth = byte_at(text, at + 3);
-  if (!is_continuation(fourth)) return none;
-  const std::uint32_t value = (lead & 0x07) << 18 | (second & 0x3f) << 12 | (third & 0x3f) << 6 | (fourth & 0x3f);
-  return value < 0x10000 || value >= kCodePoints ? none : CodePoint{value, 4};
+  const bool is_surrogate = value >= 0xd800 && value < 0xe000;
+  return value < kLeast[bytes] || value >= kCodePoints || is_surrogate ? none : CodePoint{value, bytes};
 }
 
 void append_utf8(std::string& text, std::uint32_t value) {
-  const auto add = [&](std::uint32_t byte) { text += static_cast<char>(byte); };
-  if (value >= kCodePoints) {
-    add(value - kCodePoints);
-  } else if (value < 0x80) {
-    add(value);
-  } else if (value < 0x800) {
-    add(0xc0 | value >> 6);
-    add(0x80 | (value & 0x3f));
-  } else if (value < 0x10000) {
-    add(0xe0 | value >> 12);
-    add(0x80 | (value >> 6 & 0x3f));
-    add(0x80 | (value & 0x3f));
-  } else {
-    add(0xf0 | value >> 18);
-    add(0x80 | (value >> 12 & 0x3f));
-    add(0x80 | (value >> 6 & 0x3f));
-    add(0x80 | (value & 0x3f));
+  if (value >= kCodePoints || value < 0x80) {
+    text += static_cast<char>(value < 0x80 ? value : value - kCodePoints);
+    return;
   }
+  constexpr std::uint32_t kLead[] = {0, 0xc0, 0xe0, 0xf0};  // before so many continuations
+  const std::uint32_t more = value < 0x800 ? 1 : value < 0x10000 ? 2 : 3;
+  text += static_cast<char>(kLead[more] | value >> 6 * more);
+  for (std::uint32_t i = more; i-- > 0;) text += static_cast<char>(0x80 | (value >> 6 * i & 0x3f));
 }
 
 std::string Utf8Stream::push(std::string_view piece) {

@@ -27,28 +27,21 @@ struct AccessRange {
   std::vector<std::int64_t> strides;  // in elements
 };
 
-// Filled by each op's access(op, Access&). T is anything with `data` and `extent_bytes()`, i.e. Tensor; an absent
+// Filled by each op's access(op, Access&). `t` is anything with `data` and `extent_bytes()`, i.e. Tensor; an absent
 // tensor (null data) or an empty one is skipped.
 class Access {
  public:
   explicit Access(std::string_view name) : name_(name) {}
 
-  template <class T>
-  void reads(const T& t) {
-    add_tensor(t, false);
-  }
-  template <class T>
-  void writes(const T& t) {
-    add_tensor(t, true);
-  }
+  void reads(const auto& t) { add_tensor(t, false); }
+  void writes(const auto& t) { add_tensor(t, true); }
   void add(const void* begin, std::size_t bytes, bool write) {
     if (begin == nullptr || bytes == 0) return;
     ranges_.push_back({.begin = begin, .bytes = bytes, .write = write});
     moved_bytes_ += bytes;
   }
   // Memory of the op's own, which no cost counts.
-  template <class T>
-  void uses(const T& workspace) {
+  void uses(const auto& workspace) {
     const std::size_t moved = moved_bytes_;
     add_tensor(workspace, true);
     moved_bytes_ = moved;
@@ -66,16 +59,14 @@ class Access {
   }
 
  private:
-  template <class T>
-  void add_tensor(const T& t, bool write) {
+  void add_tensor(const auto& t, bool write) {
     const std::size_t before = ranges_.size();
     add(t.data, t.extent_bytes(), write);
     if (ranges_.size() > before) describe(t);
   }
 
   // Completes the range just added; for a bounded tensor, of which only some rows are touched, it stays without type.
-  template <class T>
-  void describe(const T& t) {
+  void describe(const auto& t) {
     if constexpr (requires { t.bound; }) {
       if (t.bound != nullptr) return;
       AccessRange& range = ranges_.back();

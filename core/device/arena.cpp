@@ -80,16 +80,19 @@ void* Arena::allocate(std::size_t bytes, MemoryCategory category, std::string_vi
   return block_ + slot->second.offset;
 }
 
-void Arena::classify(const void* address, MemoryCategory category, std::string_view owner) {
-  if (mode_ != Mode::kRecording) return;
+std::size_t Arena::index_recorded(const void* address) const {
   const auto wanted = reinterpret_cast<std::uintptr_t>(address);
-  auto found = std::upper_bound(recorded_.begin(), recorded_.end(), wanted,
-                                [](std::uintptr_t value, const Recorded& r) { return value < r.address; });
-  if (found == recorded_.begin()) return;
-  --found;
-  if (wanted >= found->address + found->bytes) return;
-  found->category = category;
-  found->owner = owner;
+  const auto behind = std::upper_bound(recorded_.begin(), recorded_.end(), wanted,
+                                       [](std::uintptr_t value, const Recorded& r) { return value < r.address; });
+  const bool found = behind != recorded_.begin() && wanted < (behind - 1)->address + (behind - 1)->bytes;
+  return found ? static_cast<std::size_t>(behind - 1 - recorded_.begin()) : recorded_.size();
+}
+
+void Arena::classify(const void* address, MemoryCategory category, std::string_view owner) {
+  const std::size_t index = index_recorded(address);
+  if (index == recorded_.size()) return;
+  recorded_[index].category = category;
+  recorded_[index].owner = owner;
 }
 
 void Arena::use(const ArenaPlan& plan) {

@@ -1,8 +1,6 @@
-// Memory of a step. Every allocation of the real code path is recorded once on the plan backend; from the recorded
-// accesses each buffer gets its lifetime, interval colouring gives it an address, and from then on the n-th allocation
-// of a scope always gets that address: fixed before the first step, the same for every microbatch of a column, so
-// graphs may bake it in and the peak is known. Nothing is ever freed by hand: a buffer lives from its first to its last
-// access.
+// Memory of a step. Its allocations and accesses are recorded once on the plan backend; interval colouring of the
+// buffers' lifetimes, from first to last access, then gives the n-th allocation of a scope its address: fixed before
+// the first step, the same for every microbatch of a column. Nothing is freed by hand.
 #pragma once
 
 #include <compare>
@@ -11,7 +9,6 @@
 #include <map>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "core/device/memory_pool.h"
@@ -29,7 +26,7 @@ struct ArenaScope {
 
 struct ArenaKey {
   ArenaScope scope;
-  std::int32_t ordinal = 0;  // the how-manieth allocation since begin_scope
+  std::int32_t ordinal = 0;  // of the allocation since begin_scope
   auto operator<=>(const ArenaKey&) const = default;
 };
 
@@ -41,9 +38,9 @@ struct ArenaPlan {
     std::string owner;  // the tensor's name; for a stash slot its kind
   };
   std::map<ArenaKey, Slot> slots;
-  std::size_t peak_bytes = 0;        // size of the block
-  std::size_t live_bytes = 0;        // most bytes alive at once: the lower bound of any layout
-  CategoryBytes live_by_category{};  // at that moment
+  std::size_t peak_bytes = 0;                           // size of the block
+  std::size_t live_bytes = 0;                           // most bytes alive at once: the lower bound of any layout
+  CategoryBytes live_by_category{};                     // at that moment
   std::map<std::string, std::size_t> live_activations;  // likewise, by owner
 };
 
@@ -91,6 +88,7 @@ class Arena {
     std::string owner;
   };
   const std::vector<Recorded>& recorded() const { return recorded_; }  // ascending addresses
+  std::size_t index_recorded(const void* address) const;               // of the one that holds it; their number: none
 
  private:
   MemoryPool& pool_;
@@ -105,9 +103,9 @@ class Arena {
   std::uintptr_t next_address_ = std::uintptr_t{1} << 62;  // far above the pool's
 };
 
-// Lays out what `recording` allocated while `timeline` recorded. Lane 0 is the stream whose order measures time; work
-// on other lanes occupies its buffers from the last lane-0 op known to precede it to the first known to follow. Fails
-// if a lane is not joined by lane 0 at the end.
+// Lays out what `recording` allocated while `timeline` recorded. Lane 0's order measures time; work on other lanes
+// occupies its buffers from the last lane-0 op known to precede it to the first known to follow. Fails if lane 0 does
+// not join a lane at the end.
 ArenaPlan plan_arena(const Timeline& timeline, const Arena& recording);
 
 }  // namespace megalith

@@ -9,12 +9,12 @@
 
 #include "core/base/error.h"
 #include "core/device/arena.h"
+#include "core/device/vector_clock.h"
 
 namespace megalith {
 
 namespace {
 
-using Clock = std::vector<std::int64_t>;
 constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
 
 // Begins after lane 0's entry begin - 1 and ends before its entry end + 1.
@@ -23,16 +23,12 @@ struct Interval {
   std::int64_t end = -1;
 };
 
-void merge(Clock& clock, const Clock& other) {
-  for (std::size_t i = 0; i < clock.size(); ++i) clock[i] = std::max(clock[i], other[i]);
-}
-
 // When each op of the timeline may run.
 std::vector<Interval> op_times(const Timeline& timeline) {
   const std::size_t lanes = timeline.lanes().size();
   std::vector<Interval> times(timeline.entries().size());
-  std::vector<Clock> clocks(lanes, Clock(lanes, 0));
-  std::unordered_map<std::uint64_t, Clock> events;
+  std::vector<VectorClock> clocks(lanes, VectorClock(lanes, 0));
+  std::unordered_map<std::uint64_t, VectorClock> events;
   // Per lane, in order: lane 0 learned at time `first` that the lane's entries up to `second` are finished.
   std::vector<std::vector<std::pair<std::int64_t, std::int64_t>>> joins(lanes);
   std::vector<std::pair<std::size_t, std::int64_t>> open;  // entries on other lanes, with their number there
@@ -40,7 +36,7 @@ std::vector<Interval> op_times(const Timeline& timeline) {
   for (std::size_t i = 0; i < timeline.entries().size(); ++i) {
     const Timeline::Entry& entry = timeline.entries()[i];
     const auto lane = static_cast<std::size_t>(entry.lane);
-    Clock& clock = clocks[lane];
+    VectorClock& clock = clocks[lane];
     ++clock[lane];
     if (entry.kind == Timeline::Kind::kRecord) {
       events[entry.event] = clock;
@@ -73,11 +69,8 @@ std::vector<Interval> op_times(const Timeline& timeline) {
 
 struct Buffer {
   ArenaKey key;
-  std::size_t bytes = 0;
-  MemoryCategory category{};
-  std::string owner;
+  ArenaPlan::Slot slot;
   std::vector<Interval> lives;  // one per allocation under this key, ascending and disjoint
-  std::size_t offset = 0;
 };
 
 bool overlap(const std::vector<Interval>& a, const std::vector<Interval>& b) {
@@ -102,18 +95,17 @@ std::vector<Buffer> lifetimes(const Timeline& timeline, const Arena& recording, 
     const Timeline::Entry& entry = timeline.entries()[i];
     if (entry.kind != Timeline::Kind::kOp) continue;
     for (const AccessRange& range : entry.access.ranges()) {
-      const auto address = reinterpret_cast<std::uintptr_t>(range.begin);
-      auto found = std::upper_bound(recorded.begin(), recorded.end(), address,
-                                    [](std::uintptr_t value, const Arena::Recorded& r) { return value < r.address; });
-      if (found == recorded.begin() || address >= (found - 1)->address + (found - 1)->bytes) continue;
-      const Arena::Recorded& buffer = *(found - 1);
-      if (address + range.bytes > buffer.address + buffer.bytes) {
+      const std::size_t index = recording.index_recorded(range.begin);
+      if (index == recorded.size()) continue;
+      const Arena::Recorded& buffer = recorded[index];
+      const std::uintptr_t end = reinterpret_cast<std::uintptr_t>(range.begin) + range.bytes;
+      if (end > buffer.address + buffer.bytes) {
         fail({.subject = fmt::format("plan: op {} and buffer {} of segment {}", entry.access.name(), buffer.owner,
                                      buffer.key.scope.segment),
               .expected = "an access within the buffer",
-              .got = fmt::format("one {} bytes past its end", address + range.bytes - buffer.address - buffer.bytes)});
+              .got = fmt::format("one {} bytes past its end", end - buffer.address - buffer.bytes)});
       }
-      Interval& life = lives[static_cast<std::size_t>(found - 1 - recorded.begin())];
+      Interval& life = lives[index];
       life.begin = std::min(life.begin, times[i].begin);
       life.end = std::max(life.end, times[i].end);
     }
@@ -122,10 +114,11 @@ std::vector<Buffer> lifetimes(const Timeline& timeline, const Arena& recording, 
   for (std::size_t i = 0; i < recorded.size(); ++i) {
     const Arena::Recorded& r = recorded[i];
     Buffer& buffer = by_key[r.key];
-    if (buffer.lives.empty() && buffer.bytes == 0) buffer = {r.key, r.bytes, r.category, r.owner, {}, 0};
-    if (buffer.bytes != r.bytes) {
+    if (buffer.slot.bytes == 0)
+      buffer = {r.key, {.bytes = r.bytes, .category = r.category, .owner = r.owner}, /*lives=*/{}};
+    if (buffer.slot.bytes != r.bytes) {
       fail({.subject = fmt::format("plan: {} of segment {}", r.owner, r.key.scope.segment),
-            .expected = fmt::format("{} bytes in every microbatch", buffer.bytes),
+            .expected = fmt::format("{} bytes in every microbatch", buffer.slot.bytes),
             .got = fmt::format("{}", r.bytes)});
     }
     if (lives[i].end < 0) continue;  // allocated and never touched
@@ -147,20 +140,21 @@ std::vector<Buffer> lifetimes(const Timeline& timeline, const Arena& recording, 
 void assign_offsets(std::vector<Buffer>& buffers) {
   std::vector<Buffer*> order;
   for (Buffer& buffer : buffers) order.push_back(&buffer);
-  std::stable_sort(order.begin(), order.end(), [](const Buffer* a, const Buffer* b) { return a->bytes > b->bytes; });
+  std::stable_sort(order.begin(), order.end(),
+                   [](const Buffer* a, const Buffer* b) { return a->slot.bytes > b->slot.bytes; });
   std::vector<Buffer*> placed;  // ascending offsets
   for (Buffer* buffer : order) {
     std::size_t offset = 0;
     if (!buffer->lives.empty()) {
       for (const Buffer* other : placed) {
-        if (other->offset >= offset + buffer->bytes) break;
-        if (other->offset + other->bytes > offset && overlap(buffer->lives, other->lives))
-          offset = other->offset + other->bytes;
+        if (other->slot.offset >= offset + buffer->slot.bytes) break;
+        if (other->slot.offset + other->slot.bytes > offset && overlap(buffer->lives, other->lives))
+          offset = other->slot.offset + other->slot.bytes;
       }
     }
-    buffer->offset = offset;
+    buffer->slot.offset = offset;
     placed.insert(std::upper_bound(placed.begin(), placed.end(), buffer,
-                                   [](const Buffer* a, const Buffer* b) { return a->offset < b->offset; }),
+                                   [](const Buffer* a, const Buffer* b) { return a->slot.offset < b->slot.offset; }),
                   buffer);
   }
 }
@@ -169,8 +163,8 @@ void find_live_peak(const std::vector<Buffer>& buffers, ArenaPlan& plan) {
   std::map<std::int64_t, std::int64_t> changes;
   for (const Buffer& buffer : buffers) {
     for (const Interval& life : buffer.lives) {
-      changes[life.begin] += static_cast<std::int64_t>(buffer.bytes);
-      changes[life.end + 1] -= static_cast<std::int64_t>(buffer.bytes);
+      changes[life.begin] += static_cast<std::int64_t>(buffer.slot.bytes);
+      changes[life.end + 1] -= static_cast<std::int64_t>(buffer.slot.bytes);
     }
   }
   std::int64_t live = 0;
@@ -187,8 +181,9 @@ void find_live_peak(const std::vector<Buffer>& buffers, ArenaPlan& plan) {
   for (const Buffer& buffer : buffers) {
     for (const Interval& life : buffer.lives) {
       if (life.begin > peak_time || life.end < peak_time) continue;
-      plan.live_by_category[static_cast<std::size_t>(buffer.category)] += buffer.bytes;
-      if (buffer.category == MemoryCategory::kActivations) plan.live_activations[buffer.owner] += buffer.bytes;
+      plan.live_by_category[static_cast<std::size_t>(buffer.slot.category)] += buffer.slot.bytes;
+      if (buffer.slot.category == MemoryCategory::kActivations)
+        plan.live_activations[buffer.slot.owner] += buffer.slot.bytes;
     }
   }
 }
@@ -201,9 +196,8 @@ ArenaPlan plan_arena(const Timeline& timeline, const Arena& recording) {
   assign_offsets(buffers);
   ArenaPlan plan;
   for (const Buffer& buffer : buffers) {
-    plan.slots[buffer.key] = {
-        .offset = buffer.offset, .bytes = buffer.bytes, .category = buffer.category, .owner = buffer.owner};
-    plan.peak_bytes = std::max(plan.peak_bytes, buffer.offset + buffer.bytes);
+    plan.slots[buffer.key] = buffer.slot;
+    plan.peak_bytes = std::max(plan.peak_bytes, buffer.slot.offset + buffer.slot.bytes);
   }
   find_live_peak(buffers, plan);
   return plan;

@@ -1,6 +1,6 @@
-// A CPU stream is a worker thread with a FIFO: as asynchronous as a CUDA stream, so that ThreadSanitizer finds a
-// missing event. A task's exception stops the stream: later tasks are skipped, events still fire (and carry the error
-// to those who wait for them), and the next synchronize() rethrows and clears it.
+// A worker thread with a FIFO: as asynchronous as a CUDA stream, so that ThreadSanitizer finds a missing event. After a
+// task's exception later tasks are skipped, events still fire (and carry the error to those who wait for them), and the
+// next synchronize() rethrows and clears it.
 #pragma once
 
 #include <condition_variable>

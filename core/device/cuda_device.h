@@ -34,10 +34,10 @@ int use_cuda_device();
 // Lets an attached profiler (--profile-from-start off, --capture-range cudaProfilerApi) record from here, or stop.
 void record_cuda_profile(bool on);
 
-// What a kernel found wrong in its data, where the CPU's would throw. One per process, in host memory that kernels
-// write; see report_fault in core/device/cuda/fault.cuh. The next synchronize(), or host wait for an event, of any
-// stream calls `raise`, which throws the op's own Error, and clears it. Later work is not skipped meanwhile, so a
-// kernel must stay in bounds also on bad data.
+// What a kernel found wrong in its data, where the CPU's would throw: report_fault in core/device/cuda/fault.cuh. One
+// per process, in host memory that kernels write. The next synchronize(), or host wait for an event, of any stream
+// clears it and calls `raise`, which throws the op's own Error. Until then a kernel must stay in bounds also on bad
+// data.
 struct CudaFault {
   using Raise = void (*)(const std::int64_t* values);  // a host function, passed to the kernel by value
   unsigned claimed = 0;                                // the first thread to report wins

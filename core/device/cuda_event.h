@@ -12,11 +12,9 @@ class CudaEvent {
   CudaEvent(const CudaEvent&) = delete;
   CudaEvent& operator=(const CudaEvent&) = delete;
 
-  void record(CudaStream& stream);
-  void wait(CudaStream& stream);  // does nothing if never recorded
-  // Under capture: nodes that fire it, or wait for it, at each replay.
-  void record_external(CudaStream& stream);
-  void wait_external(CudaStream& stream);
+  // External, under capture: nodes that fire it, or wait for it, at each replay.
+  void record(CudaStream& stream, bool external = false);
+  void wait(CudaStream& stream, bool external = false);  // does nothing if never recorded
   void wait_on_host();                                   // sleeps instead of spinning; throws a kernel's fault
   double seconds_since(const CudaEvent& earlier) const;  // both timed and reached
 

@@ -1,8 +1,7 @@
-// A CUDA stream with what kernels and libraries need to enqueue on it. Needs no CUDA header itself, so that everything
-// above core/device is compiled without one; core/device/cuda defines it, and core/device/no_cuda in a build without.
-// Non-blocking: it never orders itself against the legacy default stream. An op's run(CudaStream&, const Op&) launches
-// on handle(), as many kernels as it likes, and checks each launch with MEGALITH_CUDA_CHECK(cudaGetLastError())
-// (core/device/cuda/check.h). It neither allocates nor synchronises, also not under capture.
+// A CUDA stream with what kernels and libraries need to enqueue on it; core/device/cuda defines it, and
+// core/device/no_cuda in a build without. Needs no CUDA header itself. Non-blocking: it never orders itself against the
+// legacy default stream. An op's run(CudaStream&, const Op&) launches on handle() and checks each launch with
+// MEGALITH_CUDA_CHECK(cudaGetLastError()) (core/device/cuda/check.h). It neither allocates nor synchronises.
 #pragma once
 
 #include <cstddef>

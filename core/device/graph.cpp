@@ -15,15 +15,6 @@
 
 namespace megalith {
 
-namespace {
-
-void merge(std::vector<std::int64_t>& clock, const std::vector<std::int64_t>& other) {
-  clock.resize(std::max(clock.size(), other.size()), 0);
-  for (std::size_t i = 0; i < other.size(); ++i) clock[i] = std::max(clock[i], other[i]);
-}
-
-}  // namespace
-
 void CaptureGuard::refuse(std::string_view act, std::string_view remedy) const {
   if (!graphs_.empty()) graphs_.back()->refuse(act, remedy);
 }
@@ -68,9 +59,8 @@ int Graph::join(Stream& stream) {
 }
 
 void Graph::announce(Stream& stream, const Access& access) {
-  const int lane = stream.capture_lane_;
-  add({.kind = Kind::kOp, .lane = lane, .access = access});
-  lanes_[static_cast<std::size_t>(lane)].open_op = nodes_.size() - 1;
+  add({.kind = Kind::kOp, .lane = stream.capture_lane_, .access = access});
+  lane_of(stream).open_op = nodes_.size() - 1;
 }
 
 void Graph::take(int lane, std::function<void()> task) {
@@ -89,16 +79,11 @@ void Graph::close_op(Lane& lane) {
     enqueued = std::exchange(lane.cuda_tail, tail) != tail;
   }
   if (op == kNone && enqueued) fail_unannounced(lane);
-  if (op != kNone && !enqueued && writes(op)) fail_without_task(lane, op);
-}
-
-bool Graph::writes(std::size_t op) const {
-  const std::vector<AccessRange>& ranges = nodes_[op].access.ranges();
-  return std::any_of(ranges.begin(), ranges.end(), [](const AccessRange& r) { return r.write; });
-}
-
-void Graph::fail_without_task(const Lane& lane, std::size_t op) const {
-  fail({.subject = fmt::format("graph {}: op {} on stream {}", name_, nodes_[op].access.name(), lane.name),
+  if (op == kNone || enqueued) return;
+  const Access& access = nodes_[op].access;
+  if (std::none_of(access.ranges().begin(), access.ranges().end(), [](const AccessRange& r) { return r.write; }))
+    return;
+  fail({.subject = fmt::format("graph {}: op {} on stream {}", name_, access.name(), lane.name),
         .expected = "a task after its announcement",
         .got = "none"});
 }
@@ -109,7 +94,9 @@ void Graph::fail_unannounced(const Lane& lane) const {
         .got = last_op().empty() ? "no op" : fmt::format("a second task after op {}", last_op())});
 }
 
-CudaStream& Graph::cuda_of(const Lane& lane) const { return *lane.stream->cuda(); }
+CudaStream& Graph::cuda_of(const Lane& lane) { return *lane.stream->cuda(); }
+
+Graph::Lane& Graph::lane_of(const Stream& stream) { return lanes_[static_cast<std::size_t>(stream.capture_lane_)]; }
 
 void Graph::add(Node node) {
   Lane& lane = lanes_[static_cast<std::size_t>(node.lane)];
@@ -125,9 +112,8 @@ void Graph::record(Stream& stream, Event& event) {
   add({.kind = Kind::kRecord, .lane = stream.capture_lane_, .event_id = id});
   event.in_graph_ = true;
   event.capture_token_ = token_;
-  Lane& lane = lanes_[static_cast<std::size_t>(stream.capture_lane_)];
-  recorded_[event.id_] = {.node_id = id, .clock = lane.clock};
-  if (cuda_ != nullptr) cuda_->record(cuda_of(lane), id);
+  recorded_[event.id_] = {.node_id = id, .clock = lane_of(stream).clock};
+  if (cuda_ != nullptr) cuda_->record(*stream.cuda(), id);
 }
 
 void Graph::wait(Stream& stream, Event& event) {
@@ -140,27 +126,23 @@ void Graph::wait(Stream& stream, Event& event) {
   if (stream.capture_ == nullptr) join(stream);
   const Recorded& recorded = recorded_.at(event.id_);
   add({.kind = Kind::kWait, .lane = stream.capture_lane_, .event_id = recorded.node_id});
-  Lane& lane = lanes_[static_cast<std::size_t>(stream.capture_lane_)];
+  Lane& lane = lane_of(stream);
   merge(lane.clock, recorded.clock);
   if (cuda_ == nullptr) return;
   cuda_->wait(cuda_of(lane), recorded.node_id);
   lane.cuda_tail = CudaGraph::tail(cuda_of(lane));
 }
 
-void Graph::record_external(Stream& stream, Event& event) { add_external(Kind::kRecordExternal, stream, event); }
-
-void Graph::wait_external(Stream& stream, Event& event) { add_external(Kind::kWaitExternal, stream, event); }
-
 void Graph::add_external(Kind kind, Stream& stream, Event& event) {
   if (cuda_ != nullptr && event.cuda_ == nullptr) event.cuda_ = std::make_shared<CudaEvent>(event.timed_);
   add({.kind = kind, .lane = stream.capture_lane_, .event = &event, .cuda_event = event.cuda_, .event_id = event.id_});
   has_external_events_ = true;
   if (cuda_ == nullptr) return;
-  Lane& lane = lanes_[static_cast<std::size_t>(stream.capture_lane_)];
+  Lane& lane = lane_of(stream);
   if (kind == Kind::kRecordExternal) {
-    event.cuda_->record_external(cuda_of(lane));
+    event.cuda_->record(cuda_of(lane), /*external=*/true);
   } else {
-    event.cuda_->wait_external(cuda_of(lane));
+    event.cuda_->wait(cuda_of(lane), /*external=*/true);
   }
   lane.cuda_tail = CudaGraph::tail(cuda_of(lane));
 }
@@ -169,7 +151,7 @@ void Graph::end_capture() {
   require(token_ != nullptr, "end_capture without begin_capture");
   try {
     for (Lane& lane : lanes_) close_op(lane);
-    std::vector<std::int64_t> origin = lanes_[0].clock;
+    VectorClock origin = lanes_[0].clock;
     origin.resize(lanes_.size(), 0);
     for (std::size_t lane = 1; lane < lanes_.size(); ++lane) {
       if (origin[lane] >= lanes_[lane].nodes) continue;

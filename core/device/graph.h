@@ -1,8 +1,7 @@
 // Capture and replay with CUDA's rules, on the CPU and on CUDA. While a stream captures, ops are appended instead of
-// run; allocating from the system, synchronising, or touching device data on the host is an error (see CaptureGuard). A
-// second stream joins the capture when it waits for an event recorded in it (fork) and must be waited for in turn
-// before the capture ends (join). An event recorded inside orders only what is inside; record_external and
-// wait_external cross the border.
+// run, and what CaptureGuard refuses is an error. A second stream joins the capture when it waits for an event recorded
+// in it (fork) and must be waited for in turn before the capture ends (join). An event recorded inside orders only what
+// is inside; record_external and wait_external cross the border.
 #pragma once
 
 #include <cstddef>
@@ -16,6 +15,7 @@
 
 #include "core/device/access.h"
 #include "core/device/event.h"
+#include "core/device/vector_clock.h"
 
 namespace megalith {
 
@@ -68,16 +68,16 @@ class Graph {
   };
   static constexpr std::size_t kNone = static_cast<std::size_t>(-1);
   struct Lane {
-    Stream* stream;                   // null after the capture
-    std::string name;                 // of that stream
-    std::vector<std::int64_t> clock;  // per lane: the number of its nodes known to be finished
+    Stream* stream;     // null after the capture
+    std::string name;   // of that stream
+    VectorClock clock;  // nodes
     std::int64_t nodes = 0;
     std::size_t open_op = kNone;  // the node announced last, while its task is still to come
     std::uint64_t cuda_tail = 0;  // CudaGraph::tail when the lane's books were last settled
   };
   struct Recorded {
     std::uint64_t node_id;
-    std::vector<std::int64_t> clock;
+    VectorClock clock;
   };
 
   int join(Stream& stream);  // adds a lane
@@ -85,18 +85,15 @@ class Graph {
   void take(int lane, std::function<void()> task);
   // Ends the op announced last; before each new node, so that it is known to have enqueued something.
   void close_op(Lane& lane);
-  [[noreturn]] void fail_without_task(const Lane& lane, std::size_t op) const;
   [[noreturn]] void fail_unannounced(const Lane& lane) const;
-  bool writes(std::size_t op) const;
   void add(Node node);
   void record(Stream& stream, Event& event);
   void wait(Stream& stream, Event& event);
-  void record_external(Stream& stream, Event& event);
-  void wait_external(Stream& stream, Event& event);
   void add_external(Kind kind, Stream& stream, Event& event);
   void note_replay(Node& node, Stream& stream, int instrument_lane);  // tells the instruments and the events
   void replay_node(Node& node, Stream& stream);                       // CPU
-  CudaStream& cuda_of(const Lane& lane) const;
+  Lane& lane_of(const Stream& stream);
+  static CudaStream& cuda_of(const Lane& lane);
   void release_streams();
 
   std::string name_;

@@ -5,12 +5,16 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
+#include <map>
+#include <set>
 #include <string>
 #include <string_view>
+#include <tuple>
+#include <unordered_map>
 #include <vector>
 
 #include "core/device/access.h"
+#include "core/device/vector_clock.h"
 
 namespace megalith {
 
@@ -25,11 +29,6 @@ std::string to_string(const Hazard& hazard);
 
 class HazardChecker {
  public:
-  HazardChecker();
-  ~HazardChecker();
-  HazardChecker(const HazardChecker&) = delete;
-  HazardChecker& operator=(const HazardChecker&) = delete;
-
   static constexpr int kHost = 0;
   int add_lane(std::string_view name);
   // The lane of branch `index` > 0, captured from stream `name`, of the graphs replayed on the stream of `lane`. They
@@ -44,12 +43,37 @@ class HazardChecker {
   void host(const Access& access) { op(kHost, access); }
 
   // Each pair of ops and lanes is kept once, the first 100 of them; `count` counts all.
-  const std::vector<Hazard>& hazards() const;
-  std::int64_t count() const;
+  const std::vector<Hazard>& hazards() const { return hazards_; }
+  std::int64_t count() const { return count_; }
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  struct Stamp {
+    int lane = -1;  // -1: none
+    std::int64_t time = 0;
+    std::string_view op;
+  };
+  // What is known of the bytes [key, end): one write, and the latest read of each lane since.
+  struct Shadow {
+    std::uintptr_t end = 0;
+    Stamp write;
+    std::vector<Stamp> reads;
+  };
+
+  static bool ordered(const Stamp& before, const VectorClock& clock);
+  void report(const Stamp& first, const Stamp& second, std::uintptr_t begin, std::uintptr_t end, const char* kind);
+  void split(std::uintptr_t at);
+  void access(const Stamp& stamp, const VectorClock& clock, const AccessRange& range);
+  void touch(const Stamp& stamp, const VectorClock& clock, bool write, std::uintptr_t begin, Shadow& shadow);
+  VectorClock& clock_of(int lane) { return clocks_[static_cast<std::size_t>(lane)]; }
+
+  std::vector<std::string> lanes_{"host"};
+  std::vector<VectorClock> clocks_{VectorClock(1, 0)};
+  std::unordered_map<std::uint64_t, VectorClock> events_;
+  std::map<std::uintptr_t, Shadow> shadows_;
+  std::map<std::tuple<int, int, std::string>, int> branches_;
+  std::vector<Hazard> hazards_;
+  std::set<std::tuple<std::string, std::string, std::string, std::string>> seen_;
+  std::int64_t count_ = 0;
 };
 
 }  // namespace megalith

@@ -15,30 +15,32 @@ namespace {
 constexpr std::size_t kAlignment = 256;
 constexpr std::size_t kLargest = std::size_t{1} << 62;
 constexpr std::uintptr_t kPlanAddress = std::uintptr_t{1} << 45;
-std::size_t round_up(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+// What is too large for any memory stays as it is.
+std::size_t padded(std::size_t bytes) {
+  return bytes > kLargest ? bytes : std::max((bytes + kAlignment - 1) / kAlignment * kAlignment, kAlignment);
+}
+
+void* take(DeviceType device, std::size_t bytes) {
+  if (device == DeviceType::kPlan) return reinterpret_cast<void*>(kPlanAddress);
+  require_built(device);
+  if (bytes > kLargest) return nullptr;
+  if (device == DeviceType::kCuda) return cuda_allocate_host(bytes);
+  return std::aligned_alloc(kAlignment, bytes);
+}
 }  // namespace
 
 HostArena::HostArena(DeviceType device, std::size_t bytes, std::string_view owner)
-    : device_(device), owner_(owner), bytes_(bytes > kLargest ? bytes : std::max(round_up(bytes), kAlignment)) {
-  void* block = nullptr;
-  switch (device_) {
-    case DeviceType::kPlan: block = reinterpret_cast<void*>(kPlanAddress); break;
-    case DeviceType::kCpu:
-      if (bytes_ <= kLargest && posix_memalign(&block, kAlignment, bytes_) != 0) block = nullptr;
-      break;
-    case DeviceType::kCuda:
-      require_built(device_);
-      block = bytes_ <= kLargest ? cuda_allocate_host(bytes_) : nullptr;
-      break;
-  }
-  if (block == nullptr) {
+    : device_(device),
+      owner_(owner),
+      block_(static_cast<std::byte*>(take(device, padded(bytes)))),
+      bytes_(padded(bytes)) {
+  if (block_ == nullptr) {
     fail(
         {.code = ExitCode::kOutOfMemory,
          .subject = fmt::format("out of host memory: {} bytes for {}{}", bytes_, owner_, pinned() ? ", pinned" : ""),
          .remedy = pinned() ? "raise the limit of locked memory (ulimit -l) or start fewer processes on this node" : "",
          .show_place = false});
   }
-  block_ = static_cast<std::byte*>(block);
 }
 
 HostArena::~HostArena() {
@@ -47,7 +49,7 @@ HostArena::~HostArena() {
 }
 
 void* HostArena::allocate(std::size_t bytes) {
-  const std::size_t wanted = bytes > kLargest ? bytes : std::max(round_up(bytes), kAlignment);
+  const std::size_t wanted = padded(bytes);
   if (wanted > bytes_ - used_) {
     fail({.code = ExitCode::kOutOfMemory,
           .subject = fmt::format("host arena of {}", owner_),

@@ -33,7 +33,7 @@ class HostArena {
  private:
   DeviceType device_;
   std::string owner_;
-  std::byte* block_ = nullptr;
+  std::byte* block_;
   std::size_t bytes_;
   std::size_t used_ = 0;
 };

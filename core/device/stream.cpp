@@ -124,13 +124,13 @@ void Stream::enqueue_wait(Event& event) {
 
 void Stream::record_external(Event& event) {
   require(capture_ != nullptr, "record_external outside a capture: use record");
-  capture_->record_external(*this, event);
+  capture_->add_external(Graph::Kind::kRecordExternal, *this, event);
 }
 
 void Stream::wait_external(Event& event) {
   if (instruments_.waits != nullptr && instruments_.waits->skip_next()) return;
   require(capture_ != nullptr, "wait_external outside a capture: use wait");
-  capture_->wait_external(*this, event);
+  capture_->add_external(Graph::Kind::kWaitExternal, *this, event);
 }
 
 void Stream::synchronize() {

@@ -48,8 +48,8 @@ class Stream {
   }
 
   void record(Event& event);
-  // An event never recorded orders nothing. Waiting for one that is recorded in a capture joins that capture; once the
-  // capture is over, the wait is an error until the event is recorded again.
+  // An event never recorded orders nothing. Waiting for one that is recorded in a capture joins that capture; after the
+  // capture it is an error until the event is recorded again.
   void wait(Event& event);
   // An event that fires inside a replay and is waited for outside of it (or the reverse): legal only while capturing.
   void record_external(Event& event);

@@ -21,14 +21,22 @@ class Timeline {
     Access access{""};        // kOp
   };
 
-  int add_lane(std::string_view name);  // lane 0 is the first stream made: the compute stream
+  // Lane 0 is the first stream made: the compute stream.
+  int add_lane(std::string_view name) {
+    lanes_.emplace_back(name);
+    return static_cast<int>(lanes_.size()) - 1;
+  }
   void op(int lane, const Access& access) { entries_.push_back({Kind::kOp, lane, 0, access}); }
   void record(int lane, std::uint64_t event) { entries_.push_back({Kind::kRecord, lane, event, Access("")}); }
   void wait(int lane, std::uint64_t event) { entries_.push_back({Kind::kWait, lane, event, Access("")}); }
 
   const std::vector<Entry>& entries() const { return entries_; }
   const std::vector<std::string>& lanes() const { return lanes_; }
-  double flops() const;
+  double flops() const {
+    double flops = 0;
+    for (const Entry& entry : entries_) flops += entry.access.flops();
+    return flops;
+  }
   void clear() { entries_.clear(); }
 
  private:

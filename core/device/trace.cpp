@@ -37,19 +37,13 @@ void Trace::stop() {
     entry.done.wait_on_host();
     const double begin = seconds_between(*clock_, entry.begun) * 1e6;
     const double end = seconds_between(*clock_, entry.done) * 1e6;
-    spans_.push_back({.name = entry.name,
-                      .lane = entry.lane,
-                      .begin_us = offset + begin,
-                      .duration_us = end - begin,
-                      .flops = entry.flops,
-                      .bytes = entry.bytes});
+    Span& span = spans_.emplace_back(entry.span);
+    span.begin_us = offset + begin;
+    span.duration_us = end - begin;
     if (!entry.is_range) continue;
-    spans_.push_back({.name = entry.name,
-                      .lane = kHostLane,
+    spans_.push_back({.name = entry.span.name,
                       .begin_us = offset + microseconds(entry.enqueue_begun - host_start_),
-                      .duration_us = microseconds(entry.enqueue_done - entry.enqueue_begun),
-                      .flops = 0,
-                      .bytes = 0});
+                      .duration_us = microseconds(entry.enqueue_done - entry.enqueue_begun)});
   }
   for (Lane& lane : lanes_) lane.open.clear();
   entries_.clear();
@@ -57,28 +51,27 @@ void Trace::stop() {
 }
 
 Trace::Entry* Trace::add(Stream& stream, std::string name) {
-  if (stream.capturing()) {
-    // Its events would fire at each replay; the range that encloses the replay shows it.
-    lane_of(stream).open.push_back(nullptr);
-    return nullptr;
-  }
-  Lane& lane = lane_of(stream);
-  Entry& entry = entries_.emplace_back(std::move(name), lane.number);
-  lane.open.push_back(&entry);
-  return &entry;
+  const std::size_t lane = lane_of(stream);
+  // Under capture its events would fire at each replay; the range that encloses the replay shows it.
+  Entry* const entry = stream.capturing()
+                           ? nullptr
+                           : &entries_.emplace_back(Span{.name = std::move(name), .lane = static_cast<int>(lane)});
+  lanes_[lane].open.push_back(entry);
+  return entry;
 }
 
-Trace::Lane& Trace::lane_of(const Stream& stream) {
-  const auto [at, is_new] = lane_numbers_.try_emplace(stream.name(), lanes_.size());
-  if (is_new) lanes_.push_back({.name = stream.name(), .number = static_cast<int>(lanes_.size()), .open = {}});
-  return lanes_[at->second];
+std::size_t Trace::lane_of(const Stream& stream) {
+  std::size_t lane = 1;
+  while (lane < lanes_.size() && lanes_[lane].name != stream.name()) ++lane;
+  if (lane == lanes_.size()) lanes_.push_back({.name = stream.name()});
+  return lane;
 }
 
 void Trace::begin_op(Stream& stream, const Access& access) {
   Entry* const entry = add(stream, std::string(access.name()));
   if (entry == nullptr) return;
-  entry->flops = access.flops();
-  entry->bytes = static_cast<std::int64_t>(access.moved_bytes());
+  entry->span.flops = access.flops();
+  entry->span.bytes = static_cast<std::int64_t>(access.moved_bytes());
   stream.record(entry->begun);
 }
 
@@ -91,10 +84,10 @@ void Trace::begin_range(Stream& stream, std::string name) {
 }
 
 void Trace::end(Stream& stream) {
-  Lane& lane = lane_of(stream);
-  if (lane.open.empty()) return;
-  Entry* const entry = lane.open.back();
-  lane.open.pop_back();
+  std::vector<Entry*>& open = lanes_[lane_of(stream)].open;
+  if (open.empty()) return;
+  Entry* const entry = open.back();
+  open.pop_back();
   if (entry == nullptr || stream.capturing()) return;
   stream.record(entry->done);
   entry->enqueue_done = Clock::now();

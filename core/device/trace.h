@@ -6,11 +6,9 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "core/device/access.h"
@@ -35,7 +33,7 @@ class Trace {
   static constexpr int kHostLane = 0;
   struct Span {
     std::string name;
-    int lane = 0;
+    int lane = kHostLane;
     double begin_us = 0;  // since start_us()
     double duration_us = 0;
     double flops = 0;        // of an op, as is
@@ -47,34 +45,29 @@ class Trace {
 
  private:
   struct Entry {
-    Entry(std::string what, int on_lane) : name(std::move(what)), lane(on_lane) {}
-    std::string name;
-    int lane;
+    explicit Entry(Span begun_span) : span(std::move(begun_span)) {}
+    Span span;  // without its times
     bool is_range = false;
     bool ended = false;
-    double flops = 0;
-    std::int64_t bytes = 0;
     Event begun{"trace begin", true};
     Event done{"trace end", true};
     std::chrono::steady_clock::time_point enqueue_begun;
     std::chrono::steady_clock::time_point enqueue_done;
   };
   struct Lane {
-    std::string name;  // of the stream
-    int number;
-    std::vector<Entry*> open;  // null: began under capture
+    std::string name;               // of the stream
+    std::vector<Entry*> open = {};  // null: began under capture
   };
 
   Entry* add(Stream& stream, std::string name);  // null under capture
-  Lane& lane_of(const Stream& stream);
+  std::size_t lane_of(const Stream& stream);
 
   std::unique_ptr<Event> clock_;  // recorded at the start; null: not active
   std::chrono::steady_clock::time_point host_start_;
   double start_us_ = 0;
   std::optional<std::chrono::steady_clock::time_point> first_start_;
   std::deque<Entry> entries_;
-  std::map<std::string, std::size_t> lane_numbers_;  // by stream name
-  std::vector<Lane> lanes_{Lane{.name = "host", .number = kHostLane, .open = {}}};
+  std::vector<Lane> lanes_{{.name = "host"}};
   std::vector<Span> spans_;  // of the windows that are over
 };
 

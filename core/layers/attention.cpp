@@ -22,10 +22,8 @@ Tensor apply_dropout(const Context& ctx, const Microbatch& mb, const DropoutSpec
   return y;
 }
 
-Attention::Heads Attention::split(const Tensor& qkv) const {
-  const std::int64_t d = spec_.head_dim;
-  const std::int64_t n = spec_.heads;
-  const std::int64_t k = spec_.query_groups;
+Heads Attention::split(const Tensor& qkv) const {
+  const std::int64_t d = core().head_dim, n = core().heads, k = core().query_groups;
   return {.q = qkv.slice(1, 0, n * d).split_dim(1, n),
           .k = qkv.slice(1, n * d, k * d).split_dim(1, k),
           .v = qkv.slice(1, (n + k) * d, k * d).split_dim(1, k)};
@@ -54,13 +52,13 @@ Tensor Attention::attend_cached(const Context& ctx, const Microbatch& mb, const 
                                     .k_cache = keys,
                                     .v_cache = values,
                                     .start = mb.cache->start});
-  const Tensor out = ctx.empty({q.size(0) * q.size(1), spec_.heads * spec_.head_dim}, q.dtype, "attention output");
+  const Tensor out = ctx.empty({q.size(0) * q.size(1), core().heads * core().head_dim}, q.dtype, "attention output");
   launch(ctx.compute, CachedAttention{.q = q,
                                       .k_cache = keys,
                                       .v_cache = values,
-                                      .out = by_sequence(mb, out.split_dim(1, spec_.heads)),
+                                      .out = by_sequence(mb, out.split_dim(1, core().heads)),
                                       .start = mb.cache->start,
-                                      .scale = CoreAttention::Spec{.head_dim = spec_.head_dim}.scale()});
+                                      .scale = core().scale()});
   return out;
 }
 
@@ -75,33 +73,28 @@ TensorList Attention::forward(const Context& ctx, const Microbatch& mb, const Te
   }
   rotate(ctx, mb, heads.q, false);
   rotate(ctx, mb, heads.k, false);
-  const Tensor out = mb.cache != nullptr
-                         ? attend_cached(ctx, mb, heads)
-                         : parts_.core->forward(ctx, mb, {heads.q, heads.k, heads.v}, stash.child(kCore))[0];
+  const Tensor out =
+      mb.cache != nullptr ? attend_cached(ctx, mb, heads) : parts_.core->forward(ctx, mb, heads, stash.child(kCore));
   const Tensor hidden = parts_.proj->forward(ctx, mb, out, stash.child(kProj));
   return {apply_dropout(ctx, mb, spec_.dropout, hidden), residual};
 }
 
-// Runs again what the policies of forward left out.
-void Attention::refill(const Context& ctx, const Microbatch& mb, Stash& stash) const {
-  if (Stash& core = stash.child(kCore); !core.has(CoreAttention::kOut))
-    stash.child(kProj).refill(Linear::kInput, parts_.core->forward_again(ctx, mb, core));
-}
-
 TensorList Attention::backward_data(const Context& ctx, const Microbatch& mb, const TensorList& output_gradients,
                                     Stash& stash) const {
-  refill(ctx, mb, stash);
+  // Runs again what the policies of forward left out.
+  if (Stash& core = stash.child(kCore); !core.has(CoreAttention::kOut))
+    stash.child(kProj).refill(Linear::kInput, parts_.core->forward_again(ctx, mb, core));
   const Tensor d_hidden = apply_dropout(ctx, mb, spec_.dropout, output_gradients[0]);
   const Tensor d_out = parts_.proj->backward_data(ctx, mb, d_hidden, stash.child(kProj));
-  const Tensor d_qkv =
-      ctx.empty({d_out.size(0), (spec_.heads + 2 * spec_.query_groups) * spec_.head_dim}, d_out.dtype, "qkv gradient");
+  const Tensor d_qkv = ctx.empty({d_out.size(0), (core().heads + 2 * core().query_groups) * core().head_dim},
+                                 d_out.dtype, "qkv gradient");
   const Heads grads = split(d_qkv);
   Heads targets = grads;  // where attention's gradients of q and k go: before the QK norm's backward if there is one
   if (parts_.q_norm) {
     targets.q = ctx.empty(grads.q.shape, d_out.dtype, "normed q gradient");
     targets.k = ctx.empty(grads.k.shape, d_out.dtype, "normed k gradient");
   }
-  parts_.core->backward_data(ctx, mb, {d_out, targets.q, targets.k, targets.v}, stash.child(kCore));
+  parts_.core->backward_data(ctx, mb, d_out, targets, stash.child(kCore));
   rotate(ctx, mb, targets.q, true);
   rotate(ctx, mb, targets.k, true);
   if (parts_.q_norm) {

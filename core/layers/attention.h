@@ -25,9 +25,6 @@ struct DropoutSpec {
 class Attention : public Segment {
  public:
   struct Spec {
-    std::int64_t heads = 0;
-    std::int64_t query_groups = 0;
-    std::int64_t head_dim = 0;
     float rotary_base = 10000.0f;
     RopeScaling rotary_scaling;
     std::int64_t rotary_dim = 0;  // 0: no RoPE
@@ -52,15 +49,12 @@ class Attention : public Segment {
 
  private:
   enum Child { kNorm, kQkvLinear, kProj, kQNorm, kKNorm, kCore };
-  struct Heads {
-    Tensor q, k, v;  // [T, N, D], [T, K, D], [T, K, D]: views of the fused projection
-  };
 
-  Heads split(const Tensor& qkv) const;
+  Heads split(const Tensor& qkv) const;  // views of the fused projection
+  const CoreAttention::Spec& core() const { return parts_.core->spec(); }
   Tensor by_sequence(const Microbatch& mb, const Tensor& heads) const { return heads.split_dim(0, mb.sequences); }
   void rotate(const Context& ctx, const Microbatch& mb, const Tensor& heads, bool backward) const;
   Tensor attend_cached(const Context& ctx, const Microbatch& mb, const Heads& heads) const;
-  void refill(const Context& ctx, const Microbatch& mb, Stash& stash) const;
 
   Spec spec_;
   Parts parts_;

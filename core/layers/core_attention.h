@@ -3,11 +3,17 @@
 // key/value heads, D head dim.
 #pragma once
 
-#include "core/layers/segment.h"
+#include "core/layers/context.h"
+#include "core/layers/microbatch.h"
+#include "core/layers/stash.h"
 
 namespace megalith {
 
-class CoreAttention : public Segment {
+struct Heads {
+  Tensor q, k, v;  // [T, N, D], [T, K, D], [T, K, D], or by sequence: [B, S, N, D], ...
+};
+
+class CoreAttention {
  public:
   struct Spec {  // of this rank's heads
     std::int64_t heads = 0;
@@ -18,25 +24,38 @@ class CoreAttention : public Segment {
   enum Slot { kQ, kK, kV, kOut, kLse };  // kOut and kLse are those that a policy may leave out
 
   explicit CoreAttention(const Spec& spec) : spec_(spec) {}
+  virtual ~CoreAttention() = default;
+  const Spec& spec() const { return spec_; }
 
-  // forward: {q [T, N, D], k [T, K, D], v [T, K, D]} -> {[T, N D]}, contiguous.
-  // backward_data: {gradient of that, dq, dk, dv}, of which the last three, in the shapes of q, k and v, are written,
-  // and returned.
-  // What forward returns, from the inputs in its stash; fills kOut and kLse, whatever their policy.
+  // [T, N D], contiguous. The stash keeps the inputs, and of the outputs what its policy says.
+  Tensor forward(const Context& ctx, const Microbatch& mb, const Heads& heads, Stash& stash) const;
+  // The same from the inputs in its stash; fills kOut and kLse, whatever their policy.
   virtual Tensor forward_again(const Context& ctx, const Microbatch& mb, Stash& stash) const = 0;
-  void backward_weight(const Context&, const Microbatch&, Stash&) const final {}
+  // Writes `gradients`, in the shapes of the heads.
+  virtual void backward_data(const Context& ctx, const Microbatch& mb, const Tensor& d_out, const Heads& gradients,
+                             Stash& stash) const = 0;
 
  protected:
-  const Spec& spec() const { return spec_; }
-  static void save_inputs(Stash& stash, const Tensor& q, const Tensor& k, const Tensor& v);
-  // What forward does once its inputs are saved: of the outputs the stash keeps what its policy says.
-  TensorList attend(const Context& ctx, const Microbatch& mb, Stash& stash) const;
+  // What attention is computed of, and kept: the heads of forward, or what ranks make of them.
+  virtual Heads inputs(const Context&, const Microbatch&, const Heads& heads) const { return heads; }
+  static Heads saved(const Stash& stash);
+  static Tensor saved_out(const Stash& stash) { return stash.at(kOut, "attention output"); }
+  static Tensor saved_lse(const Stash& stash) { return stash.at(kLse, "attention statistics"); }
   // [T, N, D] -> [B, S, N, D]
   static Tensor by_sequence(const Microbatch& mb, const Tensor& heads) { return heads.split_dim(0, mb.sequences); }
+  static Heads by_sequence(const Microbatch& mb, const Heads& heads);
   // [T, N D] -> [B, S, N, D]
   Tensor by_head(const Microbatch& mb, const Tensor& rows) const {
     return by_sequence(mb, rows.split_dim(1, spec_.heads));
   }
+  // Of heads by sequence: writes `out`, and returns the statistics, [B, N, S].
+  Tensor attend(const Context& ctx, const Heads& heads, const Tensor& out, bool causal = true) const;
+  struct Done {
+    Tensor out, d_out, lse;
+  };
+  // Writes `gradients`; in the form that ctx.deterministic asks for.
+  void differentiate(const Context& ctx, const Heads& heads, const Done& done, const Heads& gradients,
+                     bool causal = true) const;
 
  private:
   Spec spec_;
@@ -47,14 +66,9 @@ class CausalAttention : public CoreAttention {
  public:
   using CoreAttention::CoreAttention;
 
-  TensorList forward(const Context& ctx, const Microbatch& mb, const TensorList& inputs, Stash& stash) const override;
-  TensorList backward_data(const Context& ctx, const Microbatch& mb, const TensorList& gradients,
-                           Stash& stash) const override;
   Tensor forward_again(const Context& ctx, const Microbatch& mb, Stash& stash) const override;
+  void backward_data(const Context& ctx, const Microbatch& mb, const Tensor& d_out, const Heads& gradients,
+                     Stash& stash) const override;
 };
-
-// In the form that ctx.deterministic asks for.
-struct AttentionBackward;
-void launch_attention_backward(const Context& ctx, AttentionBackward op);
 
 }  // namespace megalith

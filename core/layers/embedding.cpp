@@ -4,29 +4,35 @@
 
 namespace megalith {
 
-Embedding::Embedding(ParameterStore& store, const Spec& spec)
-    : spec_(spec),
-      words_(store.add({.parts = {{.name = "embedding.word_embeddings.weight"}},
-                        .shape = {spec.vocab, spec.hidden},
-                        .init_std = spec.init_std})) {
+Parameter WordTable::parameter(std::string name) const {
+  return {.parts = {{.name = std::move(name), .rows = rows, .global_shape = {vocab, hidden}, .global_row = first_row}},
+          .shape = {rows, hidden},
+          .init_std = init_std};
+}
+
+Embedding::Embedding(ParameterStore& store, const Spec& spec, RowExchange& rows)
+    : spec_(spec), rows_(rows), words_(store.add(spec.table.parameter("embedding.word_embeddings.weight"))) {
   if (spec.positions == 0) return;
-  positions_ = &store.add({.parts = {{.name = "embedding.position_embeddings.weight"}},
-                           .shape = {spec.positions, spec.hidden},
-                           .init_std = spec.init_std});
+  positions_ = &store.add({.parts = {rows.split().shared("embedding.position_embeddings.weight", false)},
+                           .shape = {spec.positions, spec.table.hidden},
+                           .init_std = spec.table.init_std});
 }
 
 TensorList Embedding::forward(const Context& ctx, const Microbatch& mb, const TensorList&, Stash& stash) const {
   const Tensor& tokens = mb.tokens;
-  const Tensor hidden = ctx.empty({tokens.numel(), spec_.hidden}, words_.weight.dtype, "embedding");
+  const Tensor partial = ctx.empty({tokens.numel(), spec_.table.hidden}, words_.weight.dtype, "embedding");
+  const TensorSplit split = rows_.split();
   launch(ctx, EmbeddingForward{.tokens = tokens,
                                .table = words_.weight,
-                               .positions = positions_ != nullptr ? positions_->weight : Tensor{},
+                               .positions = positions_ != nullptr && split.rank == 0 ? positions_->weight : Tensor{},
+                               .first_token = spec_.table.first_row,
+                               .vocabulary = spec_.table.rows * split.ranks,
                                .rows_per_sample = mb.seq_length,
                                .part = mb.part,
                                .start = mb.cache != nullptr ? mb.cache->start : nullptr,
-                               .y = hidden});
+                               .y = partial});
   stash[kTokens] = tokens;
-  return {apply_dropout(ctx, mb, spec_.dropout, hidden), Tensor{}};
+  return {apply_dropout(ctx, mb, spec_.dropout, rows_.sum_rows(ctx, partial, "embedding")), Tensor{}};
 }
 
 TensorList Embedding::backward_data(const Context& ctx, const Microbatch& mb, const TensorList& output_gradients,
@@ -36,10 +42,13 @@ TensorList Embedding::backward_data(const Context& ctx, const Microbatch& mb, co
 }
 
 void Embedding::backward_weight(const Context& ctx, const Microbatch& mb, Stash& stash) const {
+  const Tensor dy = rows_.gather_rows(ctx, stash.at(kOutputGradient, "embedding gradient"), "embedding gradient");
   launch(ctx, EmbeddingBackward{.tokens = stash.at(kTokens, "tokens"),
-                                .dy = stash.at(kOutputGradient, "embedding gradient"),
+                                .dy = dy,
                                 .d_table = words_.main_grad,
                                 .d_positions = positions_ != nullptr ? positions_->main_grad : Tensor{},
+                                .first_token = spec_.table.first_row,
+                                .vocabulary = spec_.table.rows * rows_.split().ranks,
                                 .rows_per_sample = mb.seq_length,
                                 .part = mb.part});
 }

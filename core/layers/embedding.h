@@ -4,20 +4,33 @@
 #pragma once
 
 #include "core/layers/attention.h"
+#include "core/layers/row_exchange.h"
 
 namespace megalith {
 
+// [V, H], of which each of P tensor-parallel ranks holds `rows` rows. The vocabulary is then padded further, to a
+// multiple of --make-vocab-size-divisible-by times P; rows that the model of one rank does not have are 0 and stay so.
+struct WordTable {
+  std::int64_t vocab = 0;   // V, of the model of one rank
+  std::int64_t hidden = 0;  // H
+  std::int64_t rows = 0;
+  std::int64_t first_row = 0;
+  float init_std = 0.02f;
+
+  Parameter parameter(std::string name) const;
+};
+
+// With several ranks the rows of others' tokens come in by a sum. Learned positions are whole on every rank, and added
+// by the first.
 class Embedding : public Segment {
  public:
   struct Spec {
-    std::int64_t vocab = 0;      // V
-    std::int64_t hidden = 0;     // H
+    WordTable table;
     std::int64_t positions = 0;  // M; 0: no learned positions
-    float init_std = 0.02f;
     DropoutSpec dropout{.layer = -1};
   };
 
-  Embedding(ParameterStore& store, const Spec& spec);
+  Embedding(ParameterStore& store, const Spec& spec, RowExchange& rows);
   Parameter& word_table() { return words_; }
 
   TensorList forward(const Context& ctx, const Microbatch& mb, const TensorList& inputs, Stash& stash) const override;
@@ -29,7 +42,8 @@ class Embedding : public Segment {
   enum Slot { kTokens, kOutputGradient };
 
   Spec spec_;
-  Parameter& words_;                // [V, H]
+  RowExchange& rows_;
+  Parameter& words_;                // [V / P, H]
   Parameter* positions_ = nullptr;  // [M, H]
 };
 

@@ -1,7 +1,5 @@
 // Actions of others around a segment's verbs: FSDP's unshard and reshard, a user's own. Hooks run on the host, outside
-// any capture, in the order of the list, in eager execution, at each warm-up iteration, at capture and around each
-// replay. A hook returns nothing; one that throws ends the step (and aborts a capture) with an error that names segment
-// and point.
+// any capture, in the order of the list. One that throws ends the step with an error that names segment and point.
 #pragma once
 
 #include <array>
@@ -20,16 +18,12 @@ inline constexpr int kNumHookPoints = 6;
 std::string_view name_of(HookPoint point);  // "pre_forward"
 std::string_view name_of(Verb verb);        // "forward"
 
-// How the verb is being run; the same hooks see the same context in each phase.
-enum class Phase : std::uint8_t { kEager, kWarmUp, kCapture, kReplay };
-
 struct HookContext {
   std::string_view segment;  // name
   int segment_index = 0;
   int chunk = 0;
   int microbatch = 0;
   Verb verb = Verb::kForward;
-  Phase phase = Phase::kEager;
 };
 
 using Hook = std::function<void(const HookContext&)>;

@@ -7,10 +7,12 @@
 #include "core/ops/elementwise.h"
 #include "core/ops/gemm.h"
 #include "core/ops/reduce.h"
+#include "core/ops/vocab_cross_entropy.h"
 
 namespace megalith {
 
 TensorList LmHead::generate(const Context& ctx, const Microbatch& mb, const TensorList& inputs, Stash& stash) const {
+  require(rows_.split().ranks == 1, "generation runs on one tensor-parallel rank");
   // Only the last row of each sequence is needed: [B, S, H] -> [B, H].
   const std::int64_t last = mb.seq_length - 1;
   const auto last_rows = [&](const Tensor& x) {
@@ -26,12 +28,32 @@ TensorList LmHead::generate(const Context& ctx, const Microbatch& mb, const Tens
 
 void LmHead::compute_losses(const Context& ctx, const Microbatch& mb, const Tensor& logits, const Tensor& labels,
                             const Tensor& losses) const {
+  if (rows_.split().ranks > 1) return compute_split_losses(ctx, mb, logits, labels, losses);
   launch(ctx, CrossEntropy{.logits = logits,
                            .labels = labels,
                            .loss = losses,
                            .vocab_size = spec_.vocab_size,
                            .write_gradient = mb.mode == Mode::kTrain,
                            .parameters = mb.parameters});
+}
+
+void LmHead::compute_split_losses(const Context& ctx, const Microbatch& mb, const Tensor& logits, const Tensor& labels,
+                                  const Tensor& losses) const {
+  const VocabColumns columns{.first_column = spec_.first_word, .vocab_size = spec_.vocab_size};
+  const Tensor max = ctx.empty(losses.shape, DType::kFp32, "softmax maximum");
+  const Tensor sums = ctx.empty({2, losses.numel()}, DType::kFp32, "softmax sums");
+  launch(ctx, VocabMax{.logits = logits, .labels = labels, .max = max, .columns = columns});
+  rows_.maximum(ctx.compute, max, "maximum of logits");
+  launch(ctx.compute, VocabSums{.logits = logits, .labels = labels, .max = max, .sums = sums, .columns = columns});
+  rows_.sum(ctx.compute, sums, "sums of softmax");
+  launch(ctx.compute, VocabLoss{.logits = logits,
+                                .labels = labels,
+                                .max = max,
+                                .sums = sums,
+                                .loss = losses,
+                                .columns = columns,
+                                .write_gradient = mb.mode == Mode::kTrain,
+                                .parameters = mb.parameters});
 }
 
 void LmHead::forward_chunks(const Context& ctx, const Microbatch& mb, const Tensor& normed, const Tensor& losses,
@@ -55,11 +77,13 @@ void LmHead::forward_chunks(const Context& ctx, const Microbatch& mb, const Tens
 TensorList LmHead::forward(const Context& ctx, const Microbatch& mb, const TensorList& inputs, Stash& stash) const {
   if (mb.mode == Mode::kGenerate) return generate(ctx, mb, inputs, stash);
   const Tensor normed = norm_.forward(ctx, inputs[0], inputs[1], stash.child(kNorm));
-  const Tensor losses = ctx.empty({normed.size(0)}, DType::kFp32, "token losses");
+  const std::int64_t tokens = rows_.whole_rows(normed.size(0));
+  const Tensor losses = ctx.empty({tokens}, DType::kFp32, "token losses");
   if (is_chunked()) {
-    forward_chunks(ctx, mb, normed, losses, stash);
+    forward_chunks(ctx, mb, rows_.gather_rows(ctx, normed, "head input"), losses, stash);
   } else {
-    const Tensor logits = matmul(ctx, normed, weight_.weight, false, true);
+    const Tensor logits = ctx.empty({tokens, weight_.shape[0]}, normed.dtype, "logits");
+    rows_.use_rows(ctx, normed, "head input", read_rows(ctx, {.b = weight_.weight, .c = logits, .transpose_b = true}));
     compute_losses(ctx, mb, logits, mb.labels, losses);
     if (mb.mode == Mode::kTrain) {
       stash[kInput] = normed;
@@ -71,16 +95,23 @@ TensorList LmHead::forward(const Context& ctx, const Microbatch& mb, const Tenso
 }
 
 TensorList LmHead::backward_data(const Context& ctx, const Microbatch&, const TensorList&, Stash& stash) const {
-  const Tensor d_normed = is_chunked() ? stash.at(kInputGradient, "head input gradient")
-                                       : matmul(ctx, stash.at(kLogitsGradient, "logits gradient"), weight_.weight);
+  const std::string label = "head input gradient";
+  Tensor d_normed;
+  if (is_chunked()) {
+    d_normed = rows_.sum_rows(ctx, stash.at(kInputGradient, label), label);
+  } else {
+    const Tensor& d_logits = stash.at(kLogitsGradient, "logits gradient");
+    d_normed = rows_.sum_rows(ctx, {d_logits.size(0), weight_.shape[1]}, d_logits.dtype, label,
+                              make_rows(ctx, {.a = d_logits, .b = weight_.weight}));
+  }
   const Tensor d_residual = norm_.backward_data(ctx, d_normed, {}, stash.child(kNorm));
   return {d_residual, d_residual};
 }
 
 void LmHead::backward_weight(const Context& ctx, const Microbatch&, Stash& stash) const {
   if (!is_chunked()) {
-    accumulate_linear_gradient(ctx, stash.at(kInput, "head input"), stash.at(kLogitsGradient, "logits gradient"),
-                               weight_, nullptr);
+    const Tensor x = rows_.gather_rows(ctx, stash.at(kInput, "head input"), "head input again");
+    accumulate_linear_gradient(ctx, x, stash.at(kLogitsGradient, "logits gradient"), weight_, nullptr);
   }
   norm_.backward_weight(ctx, stash.child(kNorm));
 }

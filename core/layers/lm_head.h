@@ -6,24 +6,28 @@
 //
 // With loss_chunk_size N, forward takes N tokens at a time through logits, loss, data gradient and weight gradient, so
 // that logits of more than N tokens never exist, and what is kept is [T, H] in place of [T, V]. This is the one
-// exception to the three verbs: the output layer's weight gradient is added in forward, in the order of the
-// microbatches as ever, and backward_weight has only the norm's left to add. Losses and data gradients are those of the
-// whole; the weight gradient is the sum over chunks, rounded to main_grad's dtype after each.
+// exception to the three verbs: forward adds the output layer's weight gradient, rounded to main_grad's dtype after
+// each chunk. Losses and data gradients are those of the whole.
+//
+// Where tensor-parallel ranks split the vocabulary the loss is made without gathered logits, and every rank ends with
+// the losses of all tokens; not for generate mode.
 #pragma once
 
 #include "core/layers/norm.h"
+#include "core/layers/row_exchange.h"
 
 namespace megalith {
 
 class LmHead : public Segment {
  public:
   struct Spec {
-    std::int64_t vocab = 0;            // V
-    std::int64_t vocab_size = 0;       // without padding
+    std::int64_t vocab_size = 0;       // of all ranks, without padding
+    std::int64_t first_word = 0;       // of this rank's logits
     std::int64_t loss_chunk_size = 0;  // N, tokens; 0: all at once
   };
-  // `weight` is [V, H]: a parameter of its own or the tied word table.
-  LmHead(const Spec& spec, Norm norm, Parameter& weight) : spec_(spec), norm_(std::move(norm)), weight_(weight) {}
+  // `weight` is this rank's [V / P, H]: a parameter of its own or the tied word table.
+  LmHead(const Spec& spec, Norm norm, Parameter& weight, RowExchange& rows)
+      : spec_(spec), norm_(std::move(norm)), weight_(weight), rows_(rows) {}
 
   TensorList forward(const Context& ctx, const Microbatch& mb, const TensorList& inputs, Stash& stash) const override;
   TensorList backward_data(const Context& ctx, const Microbatch& mb, const TensorList& output_gradients,
@@ -39,12 +43,15 @@ class LmHead : public Segment {
   // The losses of consecutive tokens; their logits' gradients in place in train mode.
   void compute_losses(const Context& ctx, const Microbatch& mb, const Tensor& logits, const Tensor& labels,
                       const Tensor& losses) const;
+  void compute_split_losses(const Context& ctx, const Microbatch& mb, const Tensor& logits, const Tensor& labels,
+                            const Tensor& losses) const;
   void forward_chunks(const Context& ctx, const Microbatch& mb, const Tensor& normed, const Tensor& losses,
                       Stash& stash) const;
 
   Spec spec_;
   Norm norm_;
   Parameter& weight_;
+  RowExchange& rows_;
 };
 
 }  // namespace megalith

@@ -15,7 +15,7 @@ Tensor Mlp::activate(const Context& ctx, const Tensor& x) const {
   return y;
 }
 
-Layer::Activated Mlp::forward_fc1(const Context& ctx, const Microbatch& mb, const Tensor& x, Stash& stash) const {
+Linear::Activated Mlp::forward_fc1(const Context& ctx, const Microbatch& mb, const Tensor& x, Stash& stash) const {
   if (spec_.activation == Activation::kGeluTanh) return parts_.fc1->forward_gelu(ctx, mb, x, stash);
   const Tensor pre_activation = parts_.fc1->forward(ctx, mb, x, stash);
   return {.input = pre_activation, .output = activate(ctx, pre_activation)};
@@ -44,7 +44,7 @@ Tensor Mlp::backward_data_fc2(const Context& ctx, const Microbatch& mb, const Te
 TensorList Mlp::forward(const Context& ctx, const Microbatch& mb, const TensorList& inputs, Stash& stash) const {
   const Tensor normed = parts_.norm.forward(ctx, inputs[0], inputs[1], stash.child(kNorm));
   const Tensor residual = inputs[1] ? stash.child(kNorm)[Norm::kNormInput] : inputs[0];
-  const Layer::Activated fc1 = forward_fc1(ctx, mb, normed, stash.child(kFc1));
+  const Linear::Activated fc1 = forward_fc1(ctx, mb, normed, stash.child(kFc1));
   stash.save(kPreActivation, SlotKind::kAct, fc1.input);
   const Tensor hidden = parts_.fc2->forward(ctx, mb, fc1.output, stash.child(kFc2));
   return {apply_dropout(ctx, mb, spec_.dropout, hidden), residual};

@@ -19,8 +19,8 @@ class Mlp : public Segment {
   // fc1: [T, H] -> [T, F], or [T, 2F] = [gate | up] for SwiGLU; fc2: [T, F] -> [T, H].
   struct Parts {
     Norm norm;
-    std::unique_ptr<Layer> fc1;
-    std::unique_ptr<Layer> fc2;
+    std::unique_ptr<Linear> fc1;
+    std::unique_ptr<Linear> fc2;
   };
 
   Mlp(const Spec& spec, Parts parts) : spec_(spec), parts_(std::move(parts)) {}
@@ -34,9 +34,9 @@ class Mlp : public Segment {
   enum Slot { kPreActivation };
   enum Child { kNorm, kFc1, kFc2 };
 
-  // fc1 and the activation behind it; the gradient of fc1's output. GELU's tanh form is left to the layers, which may
+  // fc1 and the activation behind it; the gradient of fc1's output. GELU's tanh form is left to the linears, which may
   // have it in their GEMMs.
-  Layer::Activated forward_fc1(const Context& ctx, const Microbatch& mb, const Tensor& x, Stash& stash) const;
+  Linear::Activated forward_fc1(const Context& ctx, const Microbatch& mb, const Tensor& x, Stash& stash) const;
   Tensor backward_data_fc2(const Context& ctx, const Microbatch& mb, const Tensor& dy, const Tensor& pre_activation,
                            Stash& stash) const;
   Tensor activate(const Context& ctx, const Tensor& x) const;

@@ -15,12 +15,6 @@ namespace {
 constexpr std::int64_t kAlignment = 128;
 std::int64_t round_up(std::int64_t value, std::int64_t to) { return (value + to - 1) / to * to; }
 
-std::int64_t elements_of_row(const Shape& shape) {
-  std::int64_t elements = 1;
-  for (int d = 1; d < shape.rank(); ++d) elements *= shape[d];
-  return elements;
-}
-
 // `values` are the rows of the part, of `columns` elements each; those of padding stay as they are.
 void draw(Stream& stream, const Tensor& values, const LogicalTensor& part, std::int64_t columns, std::uint64_t seed,
           float std) {
@@ -34,6 +28,12 @@ void draw(Stream& stream, const Tensor& values, const LogicalTensor& part, std::
 }
 
 }  // namespace
+
+std::int64_t elements_of_row(const Shape& shape) {
+  std::int64_t elements = 1;
+  for (int d = 1; d < shape.rank(); ++d) elements *= shape[d];
+  return elements;
+}
 
 std::int64_t LogicalTensor::live_rows() const {
   return std::clamp<std::int64_t>(global_shape[0] - global_row, 0, rows);
@@ -96,22 +96,14 @@ void ParameterStore::allocate(MemoryPool& pool, DType dtype, DType main_grads_dt
 }
 
 void ParameterStore::initialize(Stream& stream, std::uint64_t seed) {
-  for (ParameterUnit& unit : units_) {
-    launch(stream, Fill{.x = unit.weights, .value = 0});  // also the padding
-    for (const Parameter* parameter : unit.parameters) {
-      const std::int64_t columns = elements_of_row(parameter->shape);
-      std::int64_t at = parameter->offset;
-      for (const LogicalTensor& part : parameter->parts) {
-        const std::int64_t count = part.rows * columns;
-        const Tensor values = unit.weights.slice(0, at, count);
-        if (parameter->initializer == Initializer::kOnes) launch(stream, Fill{.x = values, .value = 1});
-        if (parameter->initializer == Initializer::kNormal) {
-          draw(stream, values, part, columns, seed, parameter->init_std);
-        }
-        at += count;
-      }
-    }
-  }
+  for (const ParameterUnit& unit : units_) launch(stream, Fill{.x = unit.weights, .value = 0});  // also the padding
+  for_each_part([&](const Held& held) {
+    const Parameter& parameter = held.parameter;
+    const Tensor values = held.unit.weights.slice(0, held.begin, held.end - held.begin);
+    if (parameter.initializer == Initializer::kOnes) launch(stream, Fill{.x = values, .value = 1});
+    if (parameter.initializer == Initializer::kNormal)
+      draw(stream, values, held.part, parameter.row_elements(), seed, parameter.init_std);
+  });
 }
 
 void ParameterStore::zero_gradients(Stream& stream) {
@@ -127,18 +119,14 @@ void ParameterStore::add_tied_gradients(Stream& stream) {
 
 void ParameterStore::check_split(const TensorSplit& split) const {
   if (split.ranks == 1) return;
-  for (const ParameterUnit& unit : units_) {
-    for (const Parameter* parameter : unit.parameters) {
-      for (const LogicalTensor& part : parameter->parts) {
-        if (part.declared) continue;
-        fail({.subject = "parameter " + part.name,
-              .expected = fmt::format("a word on what each of the {} tensor-parallel ranks holds of it", split.ranks),
-              .got = "none",
-              .remedy = "declare it by TensorSplit::shared_between_linears or shared where each rank holds a copy, by "
-                        "rows and global_shape where it holds a slice (CONTRIBUTING.md)"});
-      }
-    }
-  }
+  for_each_part([&](const Held& held) {
+    if (held.part.declared) return;
+    fail({.subject = "parameter " + held.part.name,
+          .expected = fmt::format("a word on what each of the {} tensor-parallel ranks holds of it", split.ranks),
+          .got = "none",
+          .remedy = "declare it by TensorSplit::shared_between_linears or shared where each rank holds a copy, by "
+                    "rows and global_shape where it holds a slice (CONTRIBUTING.md)"});
+  });
 }
 
 std::int64_t ParameterStore::numel() const {

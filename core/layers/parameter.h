@@ -14,6 +14,9 @@
 
 namespace megalith {
 
+// Of a row of dim 0.
+std::int64_t elements_of_row(const Shape& shape);
+
 enum class Initializer : std::uint8_t { kNormal, kOnes, kZeros };
 
 // A tensor under the name that checkpoints and the gradient norm know. A fused parameter ([q; k; v]) has several, each
@@ -66,6 +69,7 @@ struct Parameter {
   Tensor main_grad;  // shape, fp32 | bf16; written only by backward_weight (and by LmHead's chunks, see there)
 
   const std::string& name() const { return parts.front().name; }
+  std::int64_t row_elements() const { return elements_of_row(shape); }
   // The view of part i in a tensor of this parameter's shape.
   Tensor part_of(const Tensor& whole, std::size_t i) const;
 };
@@ -80,6 +84,27 @@ struct ParameterUnit {
 
 class ParameterStore {
  public:
+  // A logical tensor, which has the elements [begin, end) of the unit's flat buffers.
+  struct Held {
+    const ParameterUnit& unit;
+    const Parameter& parameter;
+    const LogicalTensor& part;
+    std::int64_t begin, end;
+  };
+  template <class Visit>
+  void for_each_part(Visit&& visit) const {
+    for (const ParameterUnit& unit : units_) {
+      for (const Parameter* parameter : unit.parameters) {
+        std::int64_t end = parameter->offset;
+        for (const LogicalTensor& part : parameter->parts) {
+          const std::int64_t begin = end;
+          end += part.rows * parameter->row_elements();
+          visit(Held{unit, *parameter, part, begin, end});
+        }
+      }
+    }
+  }
+
   void begin_unit(std::string name);
   // Fields parts, shape, initializer, init_std, decay, expert are taken from `spec`. The reference
   // stays valid. Parts without a global shape are whole.

@@ -1,7 +1,7 @@
-// A segment is a piece of the model with three verbs. forward fills the stash; backward_data takes and returns one
-// optional gradient per tensor and leaves in the stash what the weight gradient needs; backward_weight consumes that,
-// possibly much later. A segment holds no state between calls, so that one object serves many microbatches in flight,
-// and never writes to its inputs, so that it can be run again.
+// A piece of the model with three verbs. forward fills the stash; backward_data takes and returns one optional gradient
+// per tensor and leaves in the stash what the weight gradient needs; backward_weight consumes that, possibly much
+// later. A segment holds no state between calls, so that it serves many microbatches in flight, and never writes to its
+// inputs, so that it can be run again.
 #pragma once
 
 #include <array>
@@ -63,15 +63,6 @@ class Layer : public Segment {
  public:
   virtual Tensor forward(const Context& ctx, const Microbatch& mb, const Tensor& x, Stash& stash) const = 0;
   virtual Tensor backward_data(const Context& ctx, const Microbatch& mb, const Tensor& dy, Stash& stash) const = 0;
-
-  // The same two with a GELU (tanh form) behind the layer and in front of it. Here it is an op of its own; a layer
-  // whose GEMM can apply it overrides them.
-  struct Activated {
-    Tensor input, output;  // of the activation; its input is what the layer itself gives
-  };
-  virtual Activated forward_gelu(const Context& ctx, const Microbatch& mb, const Tensor& x, Stash& stash) const;
-  virtual Tensor backward_data_gelu(const Context& ctx, const Microbatch& mb, const Tensor& dy,
-                                    const Tensor& gelu_input, Stash& stash) const;
 
   TensorList forward(const Context& ctx, const Microbatch& mb, const TensorList& inputs, Stash& stash) const final {
     TensorList outputs = inputs;

@@ -77,17 +77,17 @@ void check_sizes(const ModelConfig& config) {
 
 constexpr const char* kUsual = "leave it out for the usual value";
 
-bool in_unit_interval(double value) { return value >= 0.0 && value < 1.0; }
+void check_value(const char* flag, double value, bool valid, const char* expected) {
+  if (!valid) refuse_usage(flag, {.expected = expected, .got = fmt::format("{}", value), .remedy = kUsual});
+}
+
+bool is_finite_above(double value, double bound) { return value > bound && !std::isinf(value); }
 
 void check_rope_scaling(const RopeScaling& scaling) {
-  const auto is_finite = [](double value, double least) { return value >= least && !std::isinf(value); };
-  if (!is_finite(scaling.factor, 1.0)) {
-    refuse_usage(
-        "--rope-scaling-factor",
-        {.expected = "a finite value of at least 1", .got = fmt::format("{}", scaling.factor), .remedy = kUsual});
-  }
+  check_value("--rope-scaling-factor", scaling.factor, scaling.factor >= 1.0 && !std::isinf(scaling.factor),
+              "a finite value of at least 1");
   const double low = scaling.low_freq_factor, high = scaling.high_freq_factor;
-  if (!(low > 0.0) || !(high > low) || std::isinf(high)) {
+  if (!(low > 0.0) || !is_finite_above(high, low)) {
     refuse_usage("--rope-scaling-low-freq-factor and --rope-scaling-high-freq-factor",
                  {.expected = "finite values above 0, the low one below the high one",
                   .got = fmt::format("{} and {}", low, high),
@@ -98,16 +98,9 @@ void check_rope_scaling(const RopeScaling& scaling) {
 }
 
 void check_numbers(const ModelConfig& config) {
-  if (!(config.rotary_base > 0.0) || std::isinf(config.rotary_base)) {
-    refuse_usage(
-        "--rotary-base",
-        {.expected = "a finite value above 0", .got = fmt::format("{}", config.rotary_base), .remedy = kUsual});
-  }
-  if (!(config.rotary_percent > 0.0 && config.rotary_percent <= 1.0)) {
-    refuse_usage("--rotary-percent", {.expected = "a value above 0 and at most 1",
-                                      .got = fmt::format("{}", config.rotary_percent),
-                                      .remedy = kUsual});
-  }
+  const double percent = config.rotary_percent, epsilon = config.norm_epsilon, dropout = config.hidden_dropout;
+  check_value("--rotary-base", config.rotary_base, is_finite_above(config.rotary_base, 0.0), "a finite value above 0");
+  check_value("--rotary-percent", percent, percent > 0.0 && percent <= 1.0, "a value above 0 and at most 1");
   check_rope_scaling(config.rope_scaling);
   const std::int64_t rotary_dim = config.rotary_dim();
   if (config.position_embedding_type == PositionEmbedding::kRope && (rotary_dim < 2 || rotary_dim % 2 != 0)) {
@@ -116,26 +109,15 @@ void check_numbers(const ModelConfig& config) {
                   .got = fmt::format("{} of {}", rotary_dim, config.kv_channels),
                   .remedy = "RoPE turns pairs: change one of the two"});
   }
-  if (!(config.norm_epsilon > 0.0) || !(config.norm_epsilon < 1.0)) {
-    refuse_usage(
-        "--norm-epsilon",
-        {.expected = "a value above 0 and below 1", .got = fmt::format("{}", config.norm_epsilon), .remedy = kUsual});
-  }
-  if (!in_unit_interval(config.hidden_dropout)) {
-    refuse_usage("--hidden-dropout", {.expected = "a value of at least 0 and less than 1",
-                                      .got = fmt::format("{}", config.hidden_dropout),
-                                      .remedy = kUsual});
-  }
+  check_value("--norm-epsilon", epsilon, epsilon > 0.0 && epsilon < 1.0, "a value above 0 and below 1");
+  check_value("--hidden-dropout", dropout, dropout >= 0.0 && dropout < 1.0, "a value of at least 0 and less than 1");
   if (config.attention_dropout != 0.0) {
     refuse_usage("--attention-dropout", {.expected = "0, other values are not built yet",
                                          .got = fmt::format("{}", config.attention_dropout),
                                          .remedy = "leave it out; --hidden-dropout is there"});
   }
-  if (!(config.init_method_std > 0.0) || std::isinf(config.init_method_std)) {
-    refuse_usage(
-        "--init-method-std",
-        {.expected = "a finite value above 0", .got = fmt::format("{}", config.init_method_std), .remedy = kUsual});
-  }
+  check_value("--init-method-std", config.init_method_std, is_finite_above(config.init_method_std, 0.0),
+              "a finite value above 0");
   if (config.swiglu && config.activation_func != ActivationFunction::kGeluTanh) {
     refuse_usage("--swiglu and --activation-func",
                  {.expected = "one of them", .got = "both", .remedy = "SwiGLU brings its own activation (SiLU)"});
@@ -216,8 +198,6 @@ ParameterCount count_parameters(const ModelConfig& config) {
   count.total = count.embedding + count.attention + count.mlp + count.norm + count.output;
   return count;
 }
-
-std::int64_t num_parameters(const ModelConfig& config) { return count_parameters(config).total; }
 
 double flops_per_token(const ModelConfig& config) {
   const auto layers = static_cast<double>(config.num_layers);

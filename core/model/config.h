@@ -91,9 +91,6 @@ struct ParameterCount {
 };
 ParameterCount count_parameters(const ModelConfig& config);
 
-// count_parameters(config).total
-std::int64_t num_parameters(const ModelConfig& config);
-
 // Floating-point operations per token of one training step, forward and backward, without recompute: 6 per parameter
 // used in a matrix product (the output layer counts, looking up an embedding does not) and 6 L S N D for causal
 // attention, which computes half of the S x S scores.

@@ -5,8 +5,6 @@
 #include <algorithm>
 
 #include "core/layers/attention.h"
-#include "core/layers/embedding.h"
-#include "core/layers/lm_head.h"
 #include "core/layers/mlp.h"
 #include "core/layers/norm.h"
 #include "core/layers/recompute.h"
@@ -17,27 +15,14 @@ namespace {
 
 enum DropoutSite : std::int32_t { kEmbeddingSite, kAttentionSite, kMlpSite };
 
-EmbeddingPart make_embedding(ParameterStore& store, const Embedding::Spec& spec) {
-  auto embedding = std::make_unique<Embedding>(store, spec);
-  Parameter* words = &embedding->word_table();
-  return {.segment = std::move(embedding), .words = words};
-}
-
-HeadPart make_head(ParameterStore& store, const HeadSpec& spec, Norm norm) {
-  Parameter& weight =
-      spec.tied != nullptr
-          ? store.add_tied(*spec.tied)
-          : store.add(
-                {.parts = {{.name = spec.table}}, .shape = {spec.head.vocab, spec.hidden}, .init_std = spec.init_std});
-  return {.segment = std::make_unique<LmHead>(spec.head, std::move(norm), weight), .table = &weight};
-}
-
 class GptBuilder {
  public:
   GptBuilder(const ModelConfig& config, const RecomputeLayers& recompute, const GptFactories& factories,
              std::int64_t loss_chunk_size)
       : config_(config), recompute_(recompute), factories_(factories), loss_chunk_size_(loss_chunk_size) {
     model_.config = config;
+    rows_ = factories.rows != nullptr ? factories.rows : model_.one_rank.get();
+    split_ = rows_->split();
   }
 
   GptModel build(const std::vector<GptPart>& parts) {
@@ -48,7 +33,7 @@ class GptBuilder {
       if (part.has_head) add_head();
       model_.part_segments.push_back(static_cast<int>(model_.segments.size() - before));
     }
-    store().check_split(split());
+    store().check_split(split_);
     return std::move(model_);
   }
 
@@ -66,14 +51,25 @@ class GptBuilder {
   void add_embedding() {
     store().begin_unit("embedding");
     const bool learned = config_.position_embedding_type == PositionEmbedding::kLearnedAbsolute;
-    EmbeddingPart embedding = (factories_.embedding ? factories_.embedding : make_embedding)(
-        store(), {.vocab = config_.padded_vocab_size,
-                  .hidden = config_.hidden_size,
-                  .positions = learned ? config_.max_position_embeddings : 0,
-                  .init_std = static_cast<float>(config_.init_method_std),
-                  .dropout = dropout(-1, kEmbeddingSite)});
-    model_.words = embedding.words;
-    add("embedding", std::move(embedding.segment), current_unit());
+    auto embedding =
+        std::make_unique<Embedding>(store(),
+                                    Embedding::Spec{.table = table(),
+                                                    .positions = learned ? config_.max_position_embeddings : 0,
+                                                    .dropout = dropout(-1, kEmbeddingSite)},
+                                    *rows_);
+    model_.words = &embedding->word_table();
+    add("embedding", std::move(embedding), current_unit());
+  }
+
+  // This rank's part of the word table or of the output layer's.
+  WordTable table() const {
+    const std::int64_t divisor = config_.make_vocab_size_divisible_by, multiple = divisor * split_.ranks;
+    const std::int64_t rows = (config_.vocab_size + multiple - 1) / multiple * divisor;
+    return {.vocab = config_.padded_vocab_size,
+            .hidden = config_.hidden_size,
+            .rows = rows,
+            .first_row = split_.rank * rows,
+            .init_std = static_cast<float>(config_.init_method_std)};
   }
 
   void add_layers(std::int64_t first, std::int64_t end) {
@@ -93,15 +89,12 @@ class GptBuilder {
     return {.p = static_cast<float>(config_.hidden_dropout),
             .layer = static_cast<std::int32_t>(layer),
             .site = site,
-            .row_part = split().row_part()};
+            .row_part = split_.row_part()};
   }
 
-  const TensorSplit& split() const { return factories_.split; }
+  std::unique_ptr<Linear> linear(const LinearSpec& spec) { return std::make_unique<Linear>(store(), spec, *rows_); }
 
   // With sequence parallelism a rank's norms see a part of the rows; norms of q and k always see a part of the heads.
-  Norm norm(std::string name, std::int64_t size, SlotKind kind) {
-    return norm(std::move(name), size, kind, split().sequence);
-  }
   Norm norm(std::string name, std::int64_t size, SlotKind kind, bool partial_gradient) {
     return Norm(store(),
                 {.name = std::move(name),
@@ -109,7 +102,7 @@ class GptBuilder {
                  .size = size,
                  .eps = static_cast<float>(config_.norm_epsilon),
                  .input_kind = kind,
-                 .split = split(),
+                 .split = split_,
                  .partial_gradient = partial_gradient});
   }
 
@@ -119,35 +112,33 @@ class GptBuilder {
     const std::int64_t d = config_.kv_channels;
     const std::int64_t q = config_.num_attention_heads * d;
     const std::int64_t kv = config_.num_query_groups * d;
-    Attention::Parts parts{.norm = norm(prefix + "input_layernorm", config_.hidden_size, SlotKind::kAttnNorm)};
-    parts.qkv = factories_.column_linear(
-        store(), {.name = self + "linear_qkv",
-                  .inputs = config_.hidden_size,
-                  .outputs = q + 2 * kv,
-                  .bias = config_.has_qkv_bias(),
-                  .init_std = static_cast<float>(config_.init_method_std),
-                  .input_kind = SlotKind::kQkvLinear,
-                  .parts = {{self + "linear_q", q, d}, {self + "linear_k", kv, d}, {self + "linear_v", kv, d}}});
-    parts.proj = factories_.row_linear(store(), {.name = self + "linear_proj",
-                                                 .inputs = q,
-                                                 .outputs = config_.hidden_size,
-                                                 .bias = config_.has_attn_proj_bias(),
-                                                 .init_std = static_cast<float>(config_.output_layer_init_std()),
-                                                 .input_kind = SlotKind::kAttnProj});
+    Attention::Parts parts{
+        .norm = norm(prefix + "input_layernorm", config_.hidden_size, SlotKind::kAttnNorm, split_.sequence)};
+    parts.qkv = linear({.name = self + "linear_qkv",
+                        .inputs = config_.hidden_size,
+                        .outputs = q + 2 * kv,
+                        .bias = config_.has_qkv_bias(),
+                        .init_std = static_cast<float>(config_.init_method_std),
+                        .input_kind = SlotKind::kQkvLinear,
+                        .parts = {{self + "linear_q", q, d}, {self + "linear_k", kv, d}, {self + "linear_v", kv, d}}});
+    parts.proj = linear({.name = self + "linear_proj",
+                         .inputs = q,
+                         .outputs = config_.hidden_size,
+                         .bias = config_.has_attn_proj_bias(),
+                         .init_std = static_cast<float>(config_.output_layer_init_std()),
+                         .input_kind = SlotKind::kAttnProj,
+                         .splits_inputs = true});
     if (config_.qk_layernorm) {
-      const bool partial = split().ranks > 1;
+      const bool partial = split_.ranks > 1;
       parts.q_norm = norm(self + "q_layernorm", d, SlotKind::kCoreAttn, partial);
       parts.k_norm = norm(self + "k_layernorm", d, SlotKind::kCoreAttn, partial);
     }
-    const CoreAttention::Spec core{.heads = config_.num_attention_heads / split().ranks,
+    const CoreAttention::Spec core{.heads = config_.num_attention_heads / split_.ranks,
                                    // Ranks beyond the groups share them.
-                                   .query_groups = std::max<std::int64_t>(1, config_.num_query_groups / split().ranks),
+                                   .query_groups = std::max<std::int64_t>(1, config_.num_query_groups / split_.ranks),
                                    .head_dim = d};
     parts.core = factories_.core_attention ? factories_.core_attention(core) : std::make_unique<CausalAttention>(core);
-    return std::make_unique<Attention>(Attention::Spec{.heads = core.heads,
-                                                       .query_groups = core.query_groups,
-                                                       .head_dim = d,
-                                                       .rotary_base = static_cast<float>(config_.rotary_base),
+    return std::make_unique<Attention>(Attention::Spec{.rotary_base = static_cast<float>(config_.rotary_base),
                                                        .rotary_scaling = config_.rotary_scaling(),
                                                        .rotary_dim = config_.rotary_dim(),
                                                        .dropout = dropout(layer, kAttentionSite),
@@ -168,14 +159,16 @@ class GptBuilder {
       fc1.outputs = 2 * ffn;
       fc1.parts = {{prefix + "mlp.linear_gate", ffn}, {prefix + "mlp.linear_up", ffn}};
     }
-    Mlp::Parts parts{.norm = norm(prefix + "pre_mlp_layernorm", config_.hidden_size, SlotKind::kMlpNorm)};
-    parts.fc1 = factories_.column_linear(store(), fc1);
-    parts.fc2 = factories_.row_linear(store(), {.name = prefix + "mlp.linear_fc2",
-                                                .inputs = ffn,
-                                                .outputs = config_.hidden_size,
-                                                .bias = config_.add_bias_linear,
-                                                .init_std = static_cast<float>(config_.output_layer_init_std()),
-                                                .input_kind = SlotKind::kFc2});
+    Mlp::Parts parts{.norm =
+                         norm(prefix + "pre_mlp_layernorm", config_.hidden_size, SlotKind::kMlpNorm, split_.sequence)};
+    parts.fc1 = linear(fc1);
+    parts.fc2 = linear({.name = prefix + "mlp.linear_fc2",
+                        .inputs = ffn,
+                        .outputs = config_.hidden_size,
+                        .bias = config_.add_bias_linear,
+                        .init_std = static_cast<float>(config_.output_layer_init_std()),
+                        .input_kind = SlotKind::kFc2,
+                        .splits_inputs = true});
     const Activation gelu =
         config_.activation_func == ActivationFunction::kGelu ? Activation::kGeluExact : Activation::kGeluTanh;
     return std::make_unique<Mlp>(
@@ -183,17 +176,13 @@ class GptBuilder {
         std::move(parts));
   }
 
-  struct LayerSegment {
-    std::string name;
-    std::unique_ptr<Segment> segment;
-  };
   // The segments of a layer in their order. One of your own goes behind one of them.
-  std::vector<LayerSegment> layer_segments(std::int64_t layer) {
-    std::vector<LayerSegment> list;
-    list.push_back({"attention", attention(layer)});
-    list.push_back({"mlp", mlp(layer)});
+  std::vector<NamedSegment> layer_segments(std::int64_t layer) {
+    std::vector<NamedSegment> list;
+    list.push_back({.name = "attention", .segment = attention(layer)});
+    list.push_back({.name = "mlp", .segment = mlp(layer)});
     if (factories_.own) {
-      if (auto own = factories_.own(store(), layer, split())) list.push_back({"own", std::move(own)});
+      if (auto own = factories_.own(store(), layer, split_)) list.push_back({.name = "own", .segment = std::move(own)});
     }
     require(
         dynamic_cast<const Layer*>(list.front().segment.get()) == nullptr,
@@ -204,7 +193,7 @@ class GptBuilder {
 
   void add_layer(std::int64_t layer) {
     store().begin_unit(fmt::format("layer {}", layer));
-    for (LayerSegment& one : layer_segments(layer)) {
+    for (NamedSegment& one : layer_segments(layer)) {
       if (recompute_.mlp && one.name == "mlp") one.segment = std::make_unique<Recompute>(std::move(one.segment));
       add(fmt::format("layer {} {}", layer, one.name), std::move(one.segment), current_unit());
     }
@@ -215,7 +204,7 @@ class GptBuilder {
     const int first_unit = current_unit() + 1;
     for (std::int64_t layer = range.first; layer < range.first + range.count; ++layer) {
       store().begin_unit(fmt::format("layer {}", layer));
-      for (LayerSegment& one : layer_segments(layer)) segments.push_back(std::move(one.segment));
+      for (NamedSegment& one : layer_segments(layer)) segments.push_back(std::move(one.segment));
     }
     const std::string name = range.count == 1
                                  ? fmt::format("layer {}", range.first)
@@ -225,37 +214,33 @@ class GptBuilder {
 
   void add_head() {
     store().begin_unit("head");
-    Norm final_norm = norm("decoder.final_layernorm", config_.hidden_size, SlotKind::kOther);
+    Norm final_norm = norm("decoder.final_layernorm", config_.hidden_size, SlotKind::kOther, split_.sequence);
     const bool tied = !config_.untie_embeddings_and_output_weights;
-    HeadSpec spec{.head = {.vocab = config_.padded_vocab_size,
-                           .vocab_size = config_.vocab_size,
-                           .loss_chunk_size = loss_chunk_size_},
-                  .hidden = config_.hidden_size,
-                  .init_std = static_cast<float>(config_.init_method_std),
-                  .table = tied ? "embedding.word_embeddings.weight" : "output_layer.weight",
-                  .tied = tied ? model_.words : nullptr};
-    HeadPart head = (factories_.head ? factories_.head : make_head)(store(), spec, std::move(final_norm));
-    if (tied && model_.words == nullptr) {
-      head.table->is_copy = true;
-      model_.words = head.table;
+    const char* const name = tied ? "embedding.word_embeddings.weight" : "output_layer.weight";
+    const bool shares = tied && model_.words != nullptr;
+    Parameter& weight = shares ? store().add_tied(*model_.words) : store().add(table().parameter(name));
+    if (tied && !shares) {
+      weight.is_copy = true;
+      model_.words = &weight;
     }
-    add("head", std::move(head.segment), current_unit());
+    add("head",
+        std::make_unique<LmHead>(
+            LmHead::Spec{
+                .vocab_size = config_.vocab_size, .first_word = table().first_row, .loss_chunk_size = loss_chunk_size_},
+            std::move(final_norm), weight, *rows_),
+        current_unit());
   }
 
   const ModelConfig& config_;
   const RecomputeLayers& recompute_;
   const GptFactories& factories_;
   std::int64_t loss_chunk_size_;
+  RowExchange* rows_;
+  TensorSplit split_;
   GptModel model_;
 };
 
-std::unique_ptr<Layer> make_linear(ParameterStore& store, const LinearSpec& spec) {
-  return std::make_unique<Linear>(store, spec);
-}
-
 }  // namespace
-
-GptFactories default_factories() { return {.column_linear = make_linear, .row_linear = make_linear}; }
 
 GptModel build_gpt(const ModelConfig& config, const RecomputeLayers& recompute, const GptFactories& factories,
                    std::int64_t loss_chunk_size, const std::vector<GptPart>& parts) {

@@ -23,7 +23,7 @@ struct NamedSegment {
   int last_unit = 0;
 };
 
-// Which layers keep only their input. Selective policies are in Context::policies.
+// Which layers keep only their input.
 struct RecomputeLayers {
   // Consecutive layers recomputed together, ascending and disjoint: {first layer, how many}.
   struct Range {
@@ -34,47 +34,18 @@ struct RecomputeLayers {
   bool mlp = false;  // each MLP of the layers outside the ranges
 };
 
-using LinearFactory = std::function<std::unique_ptr<Layer>(ParameterStore&, const LinearSpec&)>;
-
-// The first segment, and the table of words that the head may share.
-struct EmbeddingPart {
-  std::unique_ptr<Segment> segment;
-  Parameter* words = nullptr;
-};
-using EmbeddingFactory = std::function<EmbeddingPart(ParameterStore&, const Embedding::Spec&)>;
-
-// LmHead::Spec with the table of the output layer: `tied` to the words, or if null one of its own by the name `table`.
-struct HeadSpec {
-  LmHead::Spec head;
-  std::int64_t hidden = 0;
-  float init_std = 0;
-  std::string table;
-  Parameter* tied = nullptr;
-};
-struct HeadPart {
-  std::unique_ptr<Segment> segment;
-  Parameter* table = nullptr;
-};
-using HeadFactory = std::function<HeadPart(ParameterStore&, const HeadSpec&, Norm)>;
-
 using CoreAttentionFactory = std::function<std::unique_ptr<CoreAttention>(const CoreAttention::Spec&)>;
 
 // A segment of a user's own behind the MLP of a layer, which is counted through the whole model; null: none there.
 using OwnSegmentFactory =
     std::function<std::unique_ptr<Segment>(ParameterStore&, std::int64_t layer, const TensorSplit&)>;
 
-// Where tensor and context parallelism come in; what is left out is as on one rank. Specs have the whole model's sizes,
-// but for the core attention's.
+// Where tensor and context parallelism come in; what is left out is as on one rank.
 struct GptFactories {
-  LinearFactory column_linear;  // qkv, fc1
-  LinearFactory row_linear;     // proj, fc2
-  EmbeddingFactory embedding = {};
-  HeadFactory head = {};
-  CoreAttentionFactory core_attention = {};
+  RowExchange* rows = nullptr;               // of tensor parallelism; outlives the model
+  CoreAttentionFactory core_attention = {};  // its spec has this rank's heads
   OwnSegmentFactory own = {};
-  TensorSplit split = {};  // of heads and, with sequence parallelism, rows
 };
-GptFactories default_factories();
 
 // Consecutive layers of the model, with what stands before or behind them.
 struct GptPart {
@@ -87,6 +58,7 @@ struct GptPart {
 struct GptModel {
   ModelConfig config;
   std::unique_ptr<ParameterStore> parameters = std::make_unique<ParameterStore>();
+  std::unique_ptr<RowExchange> one_rank = std::make_unique<RowExchange>();  // used without GptFactories::rows
   std::vector<NamedSegment> segments;
   std::vector<int> part_segments;  // segments of each part
   // The word table; where the output layer is tied to that of another stage its copy, which is initialised alike and
@@ -97,7 +69,7 @@ struct GptModel {
 // `config` is resolved and valid; `loss_chunk_size` is the head's (core/layers/lm_head.h); `parts` are those of a
 // pipeline stage, in the model's order, empty for the whole model. Parameters are declared; the caller allocates and
 // initialises them.
-GptModel build_gpt(const ModelConfig& config, const RecomputeLayers& recompute, const GptFactories& factories,
+GptModel build_gpt(const ModelConfig& config, const RecomputeLayers& recompute = {}, const GptFactories& factories = {},
                    std::int64_t loss_chunk_size = 0, const std::vector<GptPart>& parts = {});
 
 }  // namespace megalith

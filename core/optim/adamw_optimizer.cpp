@@ -26,18 +26,12 @@ AdamWOptimizer::AdamWOptimizer(ParameterStore& store, MemoryPool& pool, const Sp
                        .exp_avg = buffer(unit, MemoryCategory::kOptimizer, spec.exp_avg_dtype),
                        .exp_avg_sq = buffer(unit, MemoryCategory::kOptimizer, spec.exp_avg_sq_dtype)});
     add_ranges(unit, states_.back());
-    for (const Parameter* parameter : unit.parameters) {
-      if (parameter->is_copy) continue;
-      std::int64_t begin = parameter->offset;
-      for (std::size_t i = 0; i < parameter->parts.size(); ++i) {
-        const LogicalTensor& part = parameter->parts[i];
-        const std::int64_t end = begin + parameter->part_of(parameter->main_grad, i).numel();
-        const FlatShard::Range held = shard.clip({begin, end}, unit.numel);
-        by_name[part.name] = unit.main_grads.slice(0, held.begin, part.counted ? held.size() : 0);
-        begin = end;
-      }
-    }
   }
+  store.for_each_part([&](const ParameterStore::Held& held) {
+    if (held.parameter.is_copy) return;
+    const FlatShard::Range own = shard.clip({held.begin, held.end}, held.unit.numel);
+    by_name[held.part.name] = held.unit.main_grads.slice(0, own.begin, held.part.counted ? own.size() : 0);
+  });
   std::vector<std::string> names = spec.all_names;
   if (names.empty()) {
     for (const auto& [name, gradient] : by_name) names.push_back(name);

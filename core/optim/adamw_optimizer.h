@@ -1,14 +1,12 @@
-// AdamW over all parameters of a store, with global gradient-norm clipping. Holds fp32 main parameters (the weights
-// themselves where those are fp32) and both moments, in flat buffers per unit with the store's offsets. A step is three
-// launches however many parameters there are (more beyond the ops' limits on CUDA, and with other ranks' parameters).
-// Loshchilov & Hutter 2017, arXiv:1711.05101.
+// AdamW over all parameters of a store, with global gradient-norm clipping (Loshchilov & Hutter 2017,
+// arXiv:1711.05101). Holds fp32 main parameters (the weights themselves where those are fp32) and both moments, in flat
+// buffers per unit with the store's offsets. A step is three launches however many parameters there are (more beyond
+// the ops' limits on CUDA, and with other ranks' parameters).
 //
 // As a data-parallel rank's part of a distributed optimizer (ZeRO-1, arXiv:1910.02054) it holds and updates a shard of
-// each unit, cut wherever that falls in a tensor: main parameters and moments of that shard alone, and with fp32 the
-// weights' own shard in place, while the weights stay whole on every rank. It reads the gradients of its shard alone.
-// - Bit-equal to the whole optimizer: the update of each element, given the gradient, the norm and the parameters.
-// - Equal to rounding of fp64: a tensor's sum of squares is the sum of its shards' sums, so the gradient norm may
-//   differ by some 1e-16 of itself. It reaches the update as an fp32 clip factor, and not at all without clipping.
+// each unit, cut wherever that falls in a tensor, while the weights stay whole on every rank, and reads the gradients
+// of its shard alone. Each element's update is bit-equal to the whole optimizer's, given gradient, norm and parameters.
+// The norm, a sum over shards, may differ by some 1e-16 of itself; it reaches the update as an fp32 clip factor.
 #pragma once
 
 #include <string>

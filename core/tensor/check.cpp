@@ -4,23 +4,26 @@
 
 namespace megalith {
 
+namespace {
+
+[[noreturn]] void refuse(std::string_view name, std::string expected, std::string got, Place place) {
+  fail({.subject = std::string(name), .expected = std::move(expected), .got = std::move(got)}, place);
+}
+
+}  // namespace
+
 void check_present(const Tensor& tensor, std::string_view name, Place place) {
-  if (tensor.data == nullptr && tensor.numel() != 0) {
-    fail({.subject = std::string(name), .expected = "a tensor", .got = "none"}, place);
-  }
+  if (tensor.data == nullptr && tensor.numel() != 0) refuse(name, "a tensor", "none", place);
 }
 
 void check_shape(const Tensor& tensor, const Shape& expected, std::string_view name, Place place) {
   check_present(tensor, name, place);
-  if (tensor.shape == expected) return;
-  fail({.subject = std::string(name), .expected = "shape " + to_string(expected), .got = to_string(tensor.shape)},
-       place);
+  if (tensor.shape != expected) refuse(name, "shape " + to_string(expected), to_string(tensor.shape), place);
 }
 
 void check_rank(const Tensor& tensor, int rank, std::string_view name, Place place) {
   check_present(tensor, name, place);
-  if (tensor.rank() == rank) return;
-  fail({.subject = std::string(name), .expected = fmt::format("{} dims", rank), .got = to_string(tensor.shape)}, place);
+  if (tensor.rank() != rank) refuse(name, fmt::format("{} dims", rank), to_string(tensor.shape), place);
 }
 
 void check_dtype(const Tensor& tensor, DTypeSet allowed, std::string_view name, Place place) {
@@ -29,21 +32,17 @@ void check_dtype(const Tensor& tensor, DTypeSet allowed, std::string_view name, 
   for (const DType dtype : kDTypes) {
     if (allowed.contains(dtype)) names += (names.empty() ? "" : " or ") + std::string(name_of(dtype));
   }
-  fail({.subject = std::string(name), .expected = "dtype " + names, .got = std::string(name_of(tensor.dtype))}, place);
+  refuse(name, "dtype " + names, std::string(name_of(tensor.dtype)), place);
 }
 
 void check_contiguous(const Tensor& tensor, std::string_view name, Place place) {
-  if (tensor.is_contiguous()) return;
-  fail({.subject = std::string(name), .expected = "contiguous rows", .got = "a strided " + to_string(tensor.shape)},
-       place);
+  if (!tensor.is_contiguous()) refuse(name, "contiguous rows", "a strided " + to_string(tensor.shape), place);
 }
 
 void check_rows(const Tensor& tensor, std::string_view name, Place place) {
   if (tensor.rank() > 0 && (tensor.stride(-1) == 1 || tensor.size(-1) <= 1)) return;
-  fail({.subject = std::string(name),
-        .expected = "stride 1 in the last dim",
-        .got = tensor.rank() == 0 ? "no dims" : fmt::format("{}", tensor.stride(-1))},
-       place);
+  refuse(name, "stride 1 in the last dim", tensor.rank() == 0 ? "no dims" : fmt::format("{}", tensor.stride(-1)),
+         place);
 }
 
 void check_no_overlap(const Tensor& a, std::string_view a_name, const Tensor& b, std::string_view b_name, Place place) {
@@ -51,8 +50,7 @@ void check_no_overlap(const Tensor& a, std::string_view a_name, const Tensor& b,
   const auto* b_begin = b.as<const std::byte>();
   if (a.extent_bytes() == 0 || b.extent_bytes() == 0) return;
   if (a_begin + a.extent_bytes() <= b_begin || b_begin + b.extent_bytes() <= a_begin) return;
-  fail({.subject = fmt::format("{} and {}", a_name, b_name), .expected = "memory of their own", .got = "an overlap"},
-       place);
+  refuse(fmt::format("{} and {}", a_name, b_name), "memory of their own", "an overlap", place);
 }
 
 }  // namespace megalith

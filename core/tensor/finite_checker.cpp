@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -79,7 +80,7 @@ void FiniteChecker::before(Stream& stream, const Access& access) {
   if (found_) return;
   Op op{.stream = &stream, .name = std::string(access.name()), .place = place_, .ranges = {}};
   for (const AccessRange& range : access.ranges()) {
-    if (is_float(range.dtype)) op.ranges.push_back({range, name_of_(range.begin)});
+    if (is_float(range.dtype)) op.ranges.emplace_back(range, name_of_(range.begin));
   }
   last_ = std::move(op);
 }
@@ -102,11 +103,8 @@ void FiniteChecker::check_last() {
 bool FiniteChecker::find(const Op& op, bool writes) {
   for (const auto& [range, name] : op.ranges) {
     if (range.write != writes) continue;
-    bool overwritten = false;
-    for (const Output& other : op.ranges) {
-      overwritten = overwritten || (!writes && other.range.write && other.range.begin == range.begin);
-    }
-    if (overwritten) continue;
+    const auto overwrites = [&](const auto& other) { return other.first.write && other.first.begin == range.begin; };
+    if (!writes && std::any_of(op.ranges.begin(), op.ranges.end(), overwrites)) continue;
     const std::byte* data = static_cast<const std::byte*>(range.begin);
     if (op.stream->device() != DeviceType::kCpu) {
       staging_.resize(range.bytes);
@@ -115,17 +113,13 @@ bool FiniteChecker::find(const Op& op, bool writes) {
       data = staging_.data();
     }
     const auto dtype = static_cast<DType>(range.dtype);
-    auto elements = static_cast<std::int64_t>(range.bytes / size_of(dtype));
-    if (!range.sizes.empty()) {
-      elements = 1;
-      for (const std::int64_t size : range.sizes) elements *= size;
-    }
+    std::int64_t elements = range.sizes.empty() ? static_cast<std::int64_t>(range.bytes / size_of(dtype)) : 1;
+    for (const std::int64_t size : range.sizes) elements *= size;
     NonFinite found{.ordinal = seen_ - 1, .place = op.place, .op = op.name, .tensor = name, .input = !writes};
     for (std::int64_t i = 0; i < elements; ++i) {
       const std::int64_t offset = range.sizes.empty() ? i : offset_of(range, i);
       const double value = load(data + static_cast<std::size_t>(offset) * size_of(dtype), dtype);
-      if (std::isfinite(value)) continue;
-      if (found.count++ > 0) continue;
+      if (std::isfinite(value) || found.count++ > 0) continue;
       found.value = written(value);
       found.element = i;
     }

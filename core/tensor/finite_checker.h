@@ -1,7 +1,6 @@
-// Names the first NaN or Inf that a sequence of ops writes. While it checks, the outputs of each op are looked at on
-// the host before the next op is enqueued: slow, for a step that is run again because its result was not finite. Only
-// tensors of floats are looked at, strided ones element by element. Memory that an op declares as written but leaves
-// alone must be finite beforehand.
+// Names the first NaN or Inf that a sequence of ops writes: the host looks at each op's tensors of floats before the
+// next op is enqueued. Slow, for a step that is run again because its result was not finite. Memory that an op declares
+// as written but leaves alone must be finite beforehand.
 #pragma once
 
 #include <cstddef>
@@ -52,15 +51,11 @@ class FiniteChecker {
   void cancel();
 
  private:
-  struct Output {
-    AccessRange range;
-    std::string name;
-  };
   struct Op {
     Stream* stream = nullptr;
     std::string name;
     std::string place;
-    std::vector<Output> ranges;
+    std::vector<std::pair<AccessRange, std::string>> ranges;  // of floats, with their names
   };
 
   void before(Stream& stream, const Access& access);

@@ -1,6 +1,7 @@
 // A short list of extents. Dims are int64; negative extents are errors.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <initializer_list>
@@ -30,16 +31,12 @@ class Shape {
   }
   std::int64_t numel() const {
     std::int64_t n = 1;
-    for (int d = 0; d < rank_; ++d) n *= (*this)[d];
+    for (const std::int64_t extent : *this) n *= extent;
     return n;
   }
-  friend bool operator==(const Shape& a, const Shape& b) {
-    if (a.rank_ != b.rank_) return false;
-    for (int d = 0; d < a.rank_; ++d) {
-      if (a[d] != b[d]) return false;
-    }
-    return true;
-  }
+  const std::int64_t* begin() const { return extents_.data(); }
+  const std::int64_t* end() const { return begin() + rank_; }
+  friend bool operator==(const Shape& a, const Shape& b) { return std::equal(a.begin(), a.end(), b.begin(), b.end()); }
 
  private:
   std::array<std::int64_t, kMaxDims> extents_{};

@@ -5,7 +5,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <string_view>
 
 #include "core/base/error.h"
 #include "core/tensor/dtype.h"

@@ -1,6 +1,5 @@
 #include "parallel/context_parallel/all_to_all_attention.h"
 
-#include "core/ops/attention.h"
 #include "core/ops/elementwise.h"
 
 namespace megalith {
@@ -12,13 +11,28 @@ Tensor part_of(const Tensor& exchanged, int rank) {
   return exchanged.slice(0, rank, 1).view({exchanged.size(1), exchanged.size(2), exchanged.size(3), exchanged.size(4)});
 }
 
-// Rows of one rank, [B, S, ...], and where they stand in the whole sequence, [B, C S, ...], run by run.
+// The part of each rank's heads, and where it lies in what is exchanged.
 template <class Visit>
-void for_each_run(const Tensor& of_rank, const Tensor& whole, int rank, int ranks, Visit&& visit) {
-  const std::int64_t chunk = of_rank.size(1) / 2;
-  const SequencePart part = part_of_sequence(whole.size(1), rank, ranks);
-  for (const std::int64_t first : {std::int64_t{0}, chunk})
-    visit(of_rank.slice(1, first, chunk), whole.slice(1, part.position(first, 2 * chunk), chunk));
+void for_each_piece(std::span<const Tensor> parts, const Tensor& exchanged, int ranks, Visit&& visit) {
+  for (int rank = 0; rank < ranks; ++rank) {
+    std::int64_t at = 0;
+    for (const Tensor& part : parts) {
+      const std::int64_t count = part.size(2) / ranks;
+      visit(part.slice(2, rank * count, count), part_of(exchanged, rank).slice(2, at, count));
+      at += count;
+    }
+  }
+}
+
+// Rows of each rank, [B, S, ...], and where they stand in the whole sequence, [B, C S, ...], run by run.
+template <class Visit>
+void for_each_run(const Tensor& exchanged, const Tensor& whole, int ranks, Visit&& visit) {
+  const std::int64_t chunk = exchanged.size(2) / 2;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const SequencePart part = part_of_sequence(whole.size(1), rank, ranks);
+    for (const std::int64_t first : {std::int64_t{0}, chunk})
+      visit(part_of(exchanged, rank).slice(1, first, chunk), whole.slice(1, part.position(first, 2 * chunk), chunk));
+  }
 }
 
 }  // namespace
@@ -43,23 +57,15 @@ Tensor AllToAllAttention::to_whole_sequence(const Context& ctx, std::span<const 
   for (const Tensor& part : parts) heads += part.size(2) / ranks;
   const Tensor& first = parts[0];
   const Tensor sent = ctx.empty({ranks, first.size(0), first.size(1), heads, first.size(3)}, first.dtype, "heads sent");
-  for (int rank = 0; rank < ranks; ++rank) {
-    std::int64_t at = 0;
-    for (const Tensor& part : parts) {
-      const std::int64_t count = part.size(2) / ranks;
-      launch(ctx.compute,
-             Copy{.src = part.slice(2, rank * count, count), .dst = part_of(sent, rank).slice(2, at, count)});
-      at += count;
-    }
-  }
+  for_each_piece(parts, sent, ranks, [&ctx](const Tensor& of_part, const Tensor& piece) {
+    launch(ctx.compute, Copy{.src = of_part, .dst = piece});
+  });
   const Tensor received = exchange(ctx, sent, label);
   const Tensor whole =
       ctx.empty({first.size(0), ranks * first.size(1), heads, first.size(3)}, first.dtype, "whole sequence");
-  for (int rank = 0; rank < ranks; ++rank) {
-    for_each_run(part_of(received, rank), whole, rank, ranks, [&ctx](const Tensor& rows, const Tensor& of_whole) {
-      launch(ctx.compute, Copy{.src = rows, .dst = of_whole});
-    });
-  }
+  for_each_run(received, whole, ranks, [&ctx](const Tensor& rows, const Tensor& of_whole) {
+    launch(ctx.compute, Copy{.src = rows, .dst = of_whole});
+  });
   return whole;
 }
 
@@ -68,46 +74,32 @@ void AllToAllAttention::to_whole_heads(const Context& ctx, const Tensor& whole, 
   const int ranks = group_.size();
   const Tensor sent =
       ctx.empty({ranks, whole.size(0), whole.size(1) / ranks, whole.size(2), whole.size(3)}, whole.dtype, "heads sent");
-  for (int rank = 0; rank < ranks; ++rank) {
-    for_each_run(part_of(sent, rank), whole, rank, ranks, [&ctx](const Tensor& rows, const Tensor& of_whole) {
-      launch(ctx.compute, Copy{.src = of_whole, .dst = rows});
-    });
-  }
+  for_each_run(sent, whole, ranks, [&ctx](const Tensor& rows, const Tensor& of_whole) {
+    launch(ctx.compute, Copy{.src = of_whole, .dst = rows});
+  });
   const Tensor received = exchange(ctx, sent, label);
-  for (int rank = 0; rank < ranks; ++rank) {
-    std::int64_t at = 0;
-    for (const Tensor& part : parts) {
-      const std::int64_t count = part.size(2) / ranks;
-      launch(ctx.compute,
-             Copy{.src = part_of(received, rank).slice(2, at, count), .dst = part.slice(2, rank * count, count)});
-      at += count;
-    }
-  }
+  for_each_piece(parts, received, ranks, [&ctx](const Tensor& of_part, const Tensor& piece) {
+    launch(ctx.compute, Copy{.src = piece, .dst = of_part});
+  });
 }
 
-AllToAllAttention::Whole AllToAllAttention::split(const Tensor& whole) const {
+Heads AllToAllAttention::split(const Tensor& whole) const {
   const std::int64_t n = spec().heads / group_.size(), k = spec().query_groups / group_.size();
   return {.q = whole.slice(2, 0, n), .k = whole.slice(2, n, k), .v = whole.slice(2, n + k, k)};
 }
 
-TensorList AllToAllAttention::forward(const Context& ctx, const Microbatch& mb, const TensorList& inputs,
-                                      Stash& stash) const {
-  const Tensor parts[] = {by_sequence(mb, inputs[0]), by_sequence(mb, inputs[1]), by_sequence(mb, inputs[2])};
-  const Whole whole = split(to_whole_sequence(ctx, parts, "q, k and v"));
-  save_inputs(stash, whole.q, whole.k, whole.v);
-  return attend(ctx, mb, stash);
+Heads AllToAllAttention::inputs(const Context& ctx, const Microbatch& mb, const Heads& heads) const {
+  const Tensor parts[] = {by_sequence(mb, heads.q), by_sequence(mb, heads.k), by_sequence(mb, heads.v)};
+  return split(to_whole_sequence(ctx, parts, "q, k and v"));
 }
 
 // kOut and kLse are those of this rank's heads.
 Tensor AllToAllAttention::forward_again(const Context& ctx, const Microbatch& mb, Stash& stash) const {
-  const Tensor& q = stash.at(kQ, "q");
+  const Heads heads = saved(stash);
+  const Tensor& q = heads.q;
   const Tensor mine = ctx.empty(q.shape, q.dtype, "attention output of a part of the heads");
-  const Tensor lse = ctx.empty({q.size(0), q.size(2), q.size(1)}, DType::kFp32, "attention statistics");
-  launch(ctx,
-         AttentionForward{
-             .q = q, .k = stash.at(kK, "k"), .v = stash.at(kV, "v"), .out = mine, .lse = lse, .scale = spec().scale()});
+  stash.refill(kLse, attend(ctx, heads, mine));
   stash.refill(kOut, mine);
-  stash.refill(kLse, lse);
   const Tensor out =
       ctx.empty({q.size(0) * q.size(1) / group_.size(), spec().heads * spec().head_dim}, q.dtype, "attention output");
   const Tensor parts[] = {by_head(mb, out)};
@@ -115,30 +107,17 @@ Tensor AllToAllAttention::forward_again(const Context& ctx, const Microbatch& mb
   return out;
 }
 
-TensorList AllToAllAttention::backward_data(const Context& ctx, const Microbatch& mb, const TensorList& gradients,
-                                            Stash& stash) const {
-  const Tensor d_parts[] = {by_head(mb, gradients[0])};
-  const Tensor d_out = to_whole_sequence(ctx, d_parts, "attention output gradient");
-  const Tensor& q = stash.at(kQ, "q");
-  const std::int64_t heads = (spec().heads + 2 * spec().query_groups) / group_.size();
-  const Tensor d_whole = ctx.empty({q.size(0), q.size(1), heads, q.size(3)}, q.dtype, "qkv gradient of whole sequence");
-  const Whole d = split(d_whole);
-  const Tensor& lse = stash.at(kLse, "attention statistics");
-  launch_attention_backward(ctx, {.q = q,
-                                  .k = stash.at(kK, "k"),
-                                  .v = stash.at(kV, "v"),
-                                  .out = stash.at(kOut, "attention output"),
-                                  .d_out = d_out,
-                                  .lse = lse,
-                                  .delta = ctx.empty(lse.shape, DType::kFp32, "attention delta"),
-                                  .dq = d.q,
-                                  .dk = d.k,
-                                  .dv = d.v,
-                                  .workspace = {},
-                                  .scale = spec().scale()});
-  const Tensor parts[] = {by_sequence(mb, gradients[1]), by_sequence(mb, gradients[2]), by_sequence(mb, gradients[3])};
+void AllToAllAttention::backward_data(const Context& ctx, const Microbatch& mb, const Tensor& d_out,
+                                      const Heads& gradients, Stash& stash) const {
+  const Tensor d_parts[] = {by_head(mb, d_out)};
+  const Tensor d_mine = to_whole_sequence(ctx, d_parts, "attention output gradient");
+  const Heads heads = saved(stash);
+  const Tensor& q = heads.q;
+  const std::int64_t width = (spec().heads + 2 * spec().query_groups) / group_.size();
+  const Tensor d_whole = ctx.empty({q.size(0), q.size(1), width, q.size(3)}, q.dtype, "qkv gradient of whole sequence");
+  differentiate(ctx, heads, {.out = saved_out(stash), .d_out = d_mine, .lse = saved_lse(stash)}, split(d_whole));
+  const Tensor parts[] = {by_sequence(mb, gradients.q), by_sequence(mb, gradients.k), by_sequence(mb, gradients.v)};
   to_whole_heads(ctx, d_whole, parts, "gradients of q, k and v");
-  return {gradients[1], gradients[2], gradients[3]};
 }
 
 }  // namespace megalith

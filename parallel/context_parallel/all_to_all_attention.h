@@ -16,23 +16,20 @@ class AllToAllAttention : public CoreAttention {
  public:
   AllToAllAttention(const Spec& spec, ContextGroup& group);  // `group` outlives it
 
-  TensorList forward(const Context& ctx, const Microbatch& mb, const TensorList& inputs, Stash& stash) const override;
-  TensorList backward_data(const Context& ctx, const Microbatch& mb, const TensorList& gradients,
-                           Stash& stash) const override;
   Tensor forward_again(const Context& ctx, const Microbatch& mb, Stash& stash) const override;
+  void backward_data(const Context& ctx, const Microbatch& mb, const Tensor& d_out, const Heads& gradients,
+                     Stash& stash) const override;
 
  private:
-  struct Whole {
-    Tensor q, k, v;  // [B, C S, heads / C, D], in the order of the sequence
-  };
-
+  // Kept are heads of the whole sequence, [B, C S, heads / C, D], in its order.
+  Heads inputs(const Context& ctx, const Microbatch& mb, const Heads& heads) const override;
   // Tensors [B, S, heads, D], each cut into C parts of its heads -> [B, C S, sum of heads / C, D].
   Tensor to_whole_sequence(const Context& ctx, std::span<const Tensor> parts, const std::string& label) const;
   // The inverse, which writes `parts`.
   void to_whole_heads(const Context& ctx, const Tensor& whole, std::span<const Tensor> parts,
                       const std::string& label) const;
   Tensor exchange(const Context& ctx, const Tensor& sent, const std::string& label) const;
-  Whole split(const Tensor& whole) const;
+  Heads split(const Tensor& whole) const;
 
   ContextGroup& group_;
 };

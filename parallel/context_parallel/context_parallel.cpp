@@ -9,9 +9,7 @@ CoreAttentionFactory context_parallel_attention(ContextCommunication communicati
   if (group.size() == 1) return {};
   return [communication, &group](const CoreAttention::Spec& spec) -> std::unique_ptr<CoreAttention> {
     if (communication == ContextCommunication::kAllToAll) return std::make_unique<AllToAllAttention>(spec, group);
-    const bool gathers = communication == ContextCommunication::kAllGather;
-    return std::make_unique<RingAttention>(
-        spec, group, gathers ? RingAttention::Transport::kGather : RingAttention::Transport::kRing);
+    return std::make_unique<RingAttention>(spec, group, communication == ContextCommunication::kAllGather);
   };
 }
 

@@ -3,10 +3,11 @@
 // keys the attention of its rows is causal. Of the keys of a rank before it all its queries see the first half; of
 // those of a rank behind it the second half of its queries sees all. So each of the C - 1 other blocks takes half the
 // work of a square, on every rank, and none is masked. What the blocks give is merged in fp32, in the order of the
-// ring: own keys, those of rank r - 1, r - 2, ... kRing passes keys and values from rank to rank while the block before
-// is computed; backward does so again, and the gradients of keys and values travel with them, each rank adding its part
-// in fp32, until they are home. kGather collects all keys and values first, and reduce-scatters their gradients; it
-// computes the same blocks. B samples, S tokens of a sample on this rank, N heads, K key/value heads, D head dim.
+// ring: own keys, those of rank r - 1, r - 2, ... The ring passes keys and values from rank to rank while the block
+// before is computed; backward does so again, and the gradients of keys and values travel with them, each rank adding
+// its part in fp32, until they are home. The gathered form collects all keys and values first, and reduce-scatters
+// their gradients; it computes the same blocks. B samples, S tokens of a sample on this rank, N heads, K key/value
+// heads, D head dim.
 #pragma once
 
 #include "core/layers/core_attention.h"
@@ -16,31 +17,28 @@ namespace megalith {
 
 class RingAttention : public CoreAttention {
  public:
-  enum class Transport { kRing, kGather };
+  // `group` outlives it; `gathers`: the second form.
+  RingAttention(const Spec& spec, ContextGroup& group, bool gathers)
+      : CoreAttention(spec), group_(group), gathers_(gathers) {}
 
-  // `group` outlives it.
-  RingAttention(const Spec& spec, ContextGroup& group, Transport transport)
-      : CoreAttention(spec), group_(group), transport_(transport) {}
-
-  TensorList forward(const Context& ctx, const Microbatch& mb, const TensorList& inputs, Stash& stash) const override;
-  TensorList backward_data(const Context& ctx, const Microbatch& mb, const TensorList& gradients,
-                           Stash& stash) const override;
   Tensor forward_again(const Context& ctx, const Microbatch& mb, Stash& stash) const override;
+  void backward_data(const Context& ctx, const Microbatch& mb, const Tensor& d_out, const Heads& gradients,
+                     Stash& stash) const override;
 
  private:
   class Keys;
   class KeyGradients;
-  struct Saved;  // q, k, v, out, lse and their gradients by sequence
   struct Block;  // queries against the keys of one rank
 
   Block block(int step, std::int64_t tokens) const;
   void add_block(const Context& ctx, const Block& block, const Tensor& q, const Tensor& keys, const Tensor& sum,
                  const Tensor& lse) const;
-  Tensor block_gradient(const Context& ctx, const Block& block, const Saved& saved, const Tensor& keys,
-                        const Tensor& dq_sum) const;
+  Tensor block_gradient(const Context& ctx, const Block& block, const Tensor& queries_of_all, const Done& done,
+                        const Tensor& keys, const Tensor& dq_sum) const;
+  static Heads heads_of(const Tensor& queries, const Tensor& keys, const Block& block);
 
   ContextGroup& group_;
-  Transport transport_;
+  bool gathers_;
 };
 
 }  // namespace megalith

@@ -28,19 +28,24 @@ std::vector<std::vector<int>> assign_buckets(std::span<const std::int64_t> unit_
   return buckets;
 }
 
-GradientReducer::GradientReducer(Communicator& group, const Streams& streams,
+std::vector<Tensor> flat_ranges(const std::vector<Tensor>& tensors, std::string_view name, int ranks) {
+  std::vector<Tensor> ranges;
+  for (const Tensor& tensor : tensors) {
+    check_contiguous(tensor, name);
+    require(tensor.numel() % ranks == 0, "a scattered or gathered range is a multiple of the ranks");
+    if (tensor.numel() > 0) ranges.push_back(tensor.view({tensor.numel()}));
+  }
+  return ranges;
+}
+
+GradientReducer::GradientReducer(Communicator& group, const BucketStreams& streams,
                                  const std::vector<std::vector<Tensor>>& buckets, Result result)
     : compute_(streams.compute), lane_(group, streams.communication, "gradients"), result_(result) {
   for (const std::vector<Tensor>& tensors : buckets) {
-    Bucket& bucket = buckets_.emplace_back();
-    for (const Tensor& tensor : tensors) {
-      check_dtype(tensor, {DType::kFp32, DType::kBf16}, "main_grad");
-      check_contiguous(tensor, "main_grad");
-      require(result_ == Result::kWhole || tensor.numel() % lane_.group.size() == 0,
-              "a scattered range is a multiple of the ranks");
-      if (tensor.numel() > 0) bucket.ranges.push_back(tensor.view({tensor.numel()}));
-    }
-    require(!bucket.ranges.empty(), "a gradient bucket without elements");
+    for (const Tensor& tensor : tensors) check_dtype(tensor, kFloatTypes, "main_grad");
+    const int ranks = result_ == Result::kWhole ? 1 : lane_.group.size();
+    buckets_.push_back({.ranges = flat_ranges(tensors, "main_grad", ranks)});
+    require(!buckets_.back().ranges.empty(), "a gradient bucket without elements");
   }
 }
 

@@ -1,12 +1,12 @@
 // Data parallelism: the main gradients (fp32 | bf16) of all replicas are summed in buckets, each as soon as its last
-// gradient was enqueued, on a communication stream, while the backward pass of earlier layers still computes (PyTorch
-// DDP, arXiv:2006.15704). The sum is not divided: the loss is scaled by the global number of tokens. For a distributed
-// optimizer (ZeRO, arXiv:1910.02054) each rank gets the sum of its own shard alone, with the bits of the whole sum
-// (NCCL's may differ).
+// gradient was enqueued, while the backward pass of earlier layers still computes (PyTorch DDP, arXiv:2006.15704). The
+// sum is not divided: the loss is scaled by the global number of tokens. For a distributed optimizer (ZeRO,
+// arXiv:1910.02054) each rank gets its shard of the sum alone, with the same bits (NCCL's may differ).
 #pragma once
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "core/tensor/tensor.h"
@@ -14,18 +14,22 @@
 
 namespace megalith {
 
-// Buckets of consecutive units: a bucket is closed when it holds at least `bucket_size` elements (--ddp-bucket-size).
-// `unit_numels` is in the order in which the units' gradients become ready, last layer first. Gives the indices of the
-// units per bucket; units without elements belong to none.
+// The indices of the units of each bucket, which are consecutive: a bucket is closed when it holds at least
+// `bucket_size` elements (--ddp-bucket-size). `unit_numels`: last layer first, as gradients become ready. Empty units
+// are in none.
 std::vector<std::vector<int>> assign_buckets(std::span<const std::int64_t> unit_numels, std::int64_t bucket_size);
+
+// The tensors of a bucket as flat ranges, without empty ones: contiguous, and multiples of `ranks`. `name` is for
+// errors.
+std::vector<Tensor> flat_ranges(const std::vector<Tensor>& tensors, std::string_view name, int ranks);
+
+struct BucketStreams {
+  Stream& compute;        // writes and uses gradients and weights
+  Stream& communication;  // the only one that uses the group during the backward pass
+};
 
 class GradientReducer {
  public:
-  struct Streams {
-    Stream& compute;        // writes and uses the gradients
-    Stream& communication;  // the only one that uses `group` during the backward pass
-  };
-
   enum class Result : std::uint8_t {
     kWhole,  // on every rank: all_reduce
     kShard,  // on each rank its part of each range, the others are then of no meaning: reduce_scatter
@@ -33,7 +37,7 @@ class GradientReducer {
 
   // A bucket is a list of contiguous fp32 | bf16 ranges, not empty, the same on all ranks; a call reduces each. With
   // kShard each is a multiple of the group's size. `group` and the streams outlive the reducer.
-  GradientReducer(Communicator& group, const Streams& streams, const std::vector<std::vector<Tensor>>& buckets,
+  GradientReducer(Communicator& group, const BucketStreams& streams, const std::vector<std::vector<Tensor>>& buckets,
                   Result result = Result::kWhole);
 
   int num_buckets() const { return static_cast<int>(buckets_.size()); }

@@ -6,20 +6,14 @@
 
 #include "core/base/error.h"
 #include "core/layers/flat_shard.h"
-#include "core/tensor/check.h"
 
 namespace megalith {
 
-ParameterGatherer::ParameterGatherer(Communicator& group, const Streams& streams,
+ParameterGatherer::ParameterGatherer(Communicator& group, const BucketStreams& streams,
                                      const std::vector<std::vector<Tensor>>& buckets)
     : compute_(streams.compute), lane_(group, streams.communication, "parameters"), buckets_(buckets.size()) {
-  for (std::size_t b = 0; b < buckets.size(); ++b) {
-    for (const Tensor& tensor : buckets[b]) {
-      check_contiguous(tensor, "weights");
-      require(tensor.numel() % group.size() == 0, "a gathered range is a multiple of the ranks");
-      if (tensor.numel() > 0) buckets_[b].ranges.push_back(tensor.view({tensor.numel()}));
-    }
-  }
+  for (std::size_t b = 0; b < buckets.size(); ++b)
+    buckets_[b].ranges = flat_ranges(buckets[b], "weights", group.size());
 }
 
 void ParameterGatherer::updated() {

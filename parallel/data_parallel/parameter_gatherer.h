@@ -7,21 +7,15 @@
 #include <functional>
 #include <vector>
 
-#include "core/tensor/tensor.h"
-#include "parallel/comm/comm_lane.h"
+#include "parallel/data_parallel/gradient_reducer.h"
 
 namespace megalith {
 
 class ParameterGatherer {
  public:
-  struct Streams {
-    Stream& compute;        // updates and uses the weights
-    Stream& communication;  // as the gradients' reduction
-  };
-
   // A bucket is a list of contiguous ranges, each a multiple of the group's size. `group` and the streams outlive the
   // gatherer.
-  ParameterGatherer(Communicator& group, const Streams& streams, const std::vector<std::vector<Tensor>>& buckets);
+  ParameterGatherer(Communicator& group, const BucketStreams& streams, const std::vector<std::vector<Tensor>>& buckets);
 
   int num_buckets() const { return static_cast<int>(buckets_.size()); }
 

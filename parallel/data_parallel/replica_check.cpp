@@ -31,6 +31,10 @@ std::string hash_tensor(Stream& stream, const Tensor& tensor, std::vector<std::b
   return to_hex(hasher.digest());
 }
 
+bool all_equal(const std::vector<std::string>& hashes) {
+  return std::all_of(hashes.begin(), hashes.end(), [&](const std::string& hash) { return hash == hashes[0]; });
+}
+
 // The hash that most ranks have, and whether they are more than half.
 std::pair<std::string, bool> most_common(const std::vector<std::string>& hashes) {
   std::string best;
@@ -71,14 +75,13 @@ std::optional<ReplicaDifference> compare_replicas(Communicator& group, Stream& s
   std::string mine;
   for (const ReplicatedTensor& entry : tensors) mine += hash_tensor(stream, entry.tensor, staging);
   const std::vector<std::string> totals = group.host_all_gather(to_hex(hash_of(mine)));
-  if (std::all_of(totals.begin(), totals.end(), [&](const std::string& t) { return t == totals[0]; }))
-    return std::nullopt;
+  if (all_equal(totals)) return std::nullopt;
   const std::vector<std::string> all = group.host_all_gather(mine);
   std::optional<ReplicaDifference> first;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     std::vector<std::string> hashes;
     for (const std::string& list : all) hashes.push_back(list.substr(i * kHashDigits, kHashDigits));
-    if (std::all_of(hashes.begin(), hashes.end(), [&](const std::string& h) { return h == hashes[0]; })) continue;
+    if (all_equal(hashes)) continue;
     if (first) {
       ++first->more_tensors;
     } else {

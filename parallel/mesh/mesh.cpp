@@ -2,19 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <array>
-
 #include "core/base/error.h"
 #include "parallel/comm/single_communicator.h"
 
 namespace megalith {
-
-namespace {
-
-constexpr std::array<Axis, kNumAxes> kAxes = {Axis::kTp,  Axis::kCp, Axis::kDp, Axis::kPp,
-                                              Axis::kEtp, Axis::kEp, Axis::kEdp};
-
-}  // namespace
 
 Mesh Mesh::create(Communicator& world, const MeshSizes& sizes) {
   if (world.size() != sizes.world() || sizes.etp * sizes.ep * sizes.edp * sizes.pp != sizes.world()) {
@@ -30,7 +21,8 @@ Mesh Mesh::create(Communicator& world, const MeshSizes& sizes) {
     if (ranks.size() == 1) return std::make_unique<SingleCommunicator>(name);
     return world.subgroup(ranks, name);
   };
-  for (Axis axis : kAxes) mesh.groups_.push_back(make({axis}, std::string(name_of(axis))));
+  for (int i = 0; i < kNumAxes; ++i)
+    mesh.groups_.push_back(make({static_cast<Axis>(i)}, std::string(name_of(static_cast<Axis>(i)))));
   mesh.dp_cp_ = make({Axis::kCp, Axis::kDp}, "dp_cp");
   mesh.model_ = make({Axis::kTp, Axis::kPp}, "model");
   return mesh;

@@ -21,7 +21,6 @@ class Mesh {
   int rank() const { return rank_; }
   const MeshCoordinates& coordinates() const { return coordinates_; }
   std::string label() const { return rank_label(sizes_, rank_); }
-  std::string describe() const { return megalith::describe(sizes_); }
 
   Communicator& world() const { return *world_; }
   Communicator& axis(Axis axis) const { return *groups_[static_cast<std::size_t>(axis)]; }
@@ -29,9 +28,6 @@ class Mesh {
   Communicator& cp() const { return axis(Axis::kCp); }
   Communicator& dp() const { return axis(Axis::kDp); }
   Communicator& pp() const { return axis(Axis::kPp); }
-  Communicator& etp() const { return axis(Axis::kEtp); }
-  Communicator& ep() const { return axis(Axis::kEp); }
-  Communicator& edp() const { return axis(Axis::kEdp); }
   Communicator& dp_cp() const { return *dp_cp_; }  // holders of the same dense weights: gradients are summed over it
   Communicator& model() const { return *model_; }  // tp x pp: together they hold one model
 

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 
-#include "core/base/counted.h"
 #include "core/base/error.h"
 
 namespace megalith {
@@ -119,18 +118,14 @@ std::vector<int> group_of(const MeshSizes& sizes, int rank, std::initializer_lis
     return std::all_of(axes.begin(), axes.end(), [&](Axis a) { return contains(order, a); });
   };
   require(within(kDenseOrder) || within(kExpertOrder), "group_of axes of different views");
-  std::vector<int> ranks{rank};
-  std::int64_t stride = 1;
-  for (Axis axis : within(kDenseOrder) ? kDenseOrder : kExpertOrder) {
-    if (std::find(axes.begin(), axes.end(), axis) != axes.end()) {
-      const int own = coordinate(sizes, rank, axis);
-      std::vector<int> wider;
-      for (int at = 0; at < sizes[axis]; ++at) {
-        for (int r : ranks) wider.push_back(r + static_cast<int>((at - own) * stride));
-      }
-      ranks = std::move(wider);
-    }
-    stride *= sizes[axis];
+  const std::array<Axis, 4>& order = within(kDenseOrder) ? kDenseOrder : kExpertOrder;
+  std::vector<int> ranks;
+  for (int other = 0; other < sizes.world(); ++other) {
+    const bool differs = std::any_of(order.begin(), order.end(), [&](Axis axis) {
+      const bool free = std::find(axes.begin(), axes.end(), axis) != axes.end();
+      return !free && coordinate(sizes, other, axis) != coordinate(sizes, rank, axis);
+    });
+    if (!differs) ranks.push_back(other);
   }
   return ranks;
 }
@@ -146,16 +141,6 @@ std::string rank_label(const MeshSizes& sizes, int rank) {
 std::string describe_sizes(const MeshSizes& s) {
   return fmt::format("dense tp {} x cp {} x dp {} x pp {}, expert etp {} x ep {} x edp {} x pp {}", s.tp, s.cp, s.dp,
                      s.pp, s.etp, s.ep, s.edp, s.pp);
-}
-
-std::string describe(const MeshSizes& sizes) {
-  std::string text = fmt::format("mesh of {}: {}\n", counted(sizes.world(), "rank"), describe_sizes(sizes));
-  for (int rank = 0; rank < sizes.world(); ++rank) {
-    const MeshCoordinates at = coordinates_of(sizes, rank);
-    text += fmt::format("  rank {}: tp {} cp {} dp {} pp {} | etp {} ep {} edp {}\n", rank, at.tp, at.cp, at.dp, at.pp,
-                        at.etp, at.ep, at.edp);
-  }
-  return text;
 }
 
 }  // namespace megalith

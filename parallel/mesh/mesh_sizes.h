@@ -1,7 +1,6 @@
 // Which rank is what: pure functions of the mesh's sizes and a rank. Two views of the same ranks,
 //   dense:  world = tp x cp x dp x pp      expert: world = etp x ep x edp x pp
-// numbered in Megatron's order tp-cp-ep-dp-pp: tp (etp) varies fastest from rank to rank, pp slowest, so that a stage's
-// ranks are neighbours.
+// in Megatron's order: tp (etp) varies fastest from rank to rank, pp slowest, so that a stage's ranks are neighbours.
 #pragma once
 
 #include <cstdint>
@@ -68,8 +67,5 @@ std::string rank_label(const MeshSizes& sizes, int rank);
 
 // "dense tp 2 x cp 1 x dp 2 x pp 1, expert ..."
 std::string describe_sizes(const MeshSizes& sizes);
-
-// The sizes on one line, then a line per rank with its coordinates in both views.
-std::string describe(const MeshSizes& sizes);
 
 }  // namespace megalith

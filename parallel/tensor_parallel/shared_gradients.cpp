@@ -24,22 +24,14 @@ SharedGradients::SharedGradients(TensorGroup& group, const ParameterStore& store
     : group_(group) {
   Communicator& all = group.communicator();
   std::map<int, Set> sets;  // the same on all ranks
-  for (const ParameterUnit& unit : store.units()) {
-    for (const Parameter* parameter : unit.parameters) {
-      std::int64_t end = parameter->offset;
-      for (std::size_t i = 0; i < parameter->parts.size(); ++i) {
-        const std::int64_t begin = end;
-        end += parameter->part_of(parameter->main_grad, i).numel();
-        const LogicalTensor& part = parameter->parts[i];
-        if (!part.partial_gradient || part.holders == 1) continue;
-        Set& set = sets[part.holders];
-        const FlatShard::Range held = shard.clip({begin, end}, unit.numel);
-        if (held.size() == 0) continue;
-        const Tensor gradient = unit.main_grads.slice(0, held.begin, held.size());
-        (gradient.numel() < kSmall ? set.small : set.large).push_back(gradient);
-      }
-    }
-  }
+  store.for_each_part([&](const ParameterStore::Held& held) {
+    if (!held.part.partial_gradient || held.part.holders == 1) return;
+    Set& set = sets[held.part.holders];
+    const FlatShard::Range own = shard.clip({held.begin, held.end}, held.unit.numel);
+    if (own.size() == 0) return;
+    const Tensor gradient = held.unit.main_grads.slice(0, own.begin, own.size());
+    (gradient.numel() < kSmall ? set.small : set.large).push_back(gradient);
+  });
   for (auto& [holders, set] : sets) {
     if (holders != all.size()) set.own = neighbours(all, holders);
     set.group = set.own ? set.own.get() : &all;

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <vector>
-
 #include "core/ops/elementwise.h"
 
 namespace megalith {
@@ -24,7 +22,7 @@ Tensor TensorGroup::gather_rows(const Context& ctx, const Tensor& x, const std::
 Tensor TensorGroup::sum_rows(const Context& ctx, const Tensor& partial, const std::string& label) {
   if (size() == 1) return partial;
   if (!sequence_parallel_) {
-    all_reduce(ctx.compute, partial, ReduceOp::kSum, "sum of " + label);
+    sum(ctx.compute, partial, "sum of " + label);
     return partial;
   }
   check_divides(partial.size(0), label);
@@ -43,26 +41,12 @@ void TensorGroup::exchange(int step, ShiftSeries series, const Tensor& mine, con
                              .label = fmt::format("{}, piece {} of {}", label, step, size() - 1)});
 }
 
-void TensorGroup::use_rows(const Context& ctx, const Tensor& x, const std::string& label, const RowsTask& use) {
-  if (overlap_) {
-    use_others(ctx, x, label, use);
-  } else {
-    use(gather_rows(ctx, x, label), 0);
-  }
-}
-
-Tensor TensorGroup::gather_rows(const Context& ctx, const Tensor& x, const std::string& label, const RowsTask& use) {
+Tensor TensorGroup::use_rows(const Context& ctx, const Tensor& x, const std::string& label, const RowsTask& use) {
   if (!overlap_) {
     const Tensor whole = gather_rows(ctx, x, label);
     use(whole, 0);
     return whole;
   }
-  const Tensor whole = use_others(ctx, x, label, use);
-  launch(ctx.compute, Copy{.src = x, .dst = whole.slice(0, lane_.group.rank() * x.size(0), x.size(0))});
-  return whole;
-}
-
-Tensor TensorGroup::use_others(const Context& ctx, const Tensor& x, const std::string& label, const RowsTask& use) {
   const std::int64_t rows = x.size(0);
   const Tensor whole = ctx.empty({rows * size(), x.size(1)}, x.dtype, "gathered rows");
   const auto piece = [&](int rank) { return whole.slice(0, rank * rows, rows); };

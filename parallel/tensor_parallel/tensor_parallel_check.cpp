@@ -1,7 +1,7 @@
 #include <fmt/format.h>
 
 #include "core/base/error.h"
-#include "parallel/tensor_parallel/tensor_parallel.h"
+#include "parallel/tensor_parallel/tensor_parallel_check.h"
 
 namespace megalith {
 

@@ -137,7 +137,7 @@ class HfImporter : public testing::Test {
   static constexpr const char* kFolder = MEGALITH_SOURCE_DIR "/tests/hf/golden/gpt2";
 
   void import(const HfTensors& tensors) {
-    const GptModel model = build_gpt(config_, {}, default_factories());
+    const GptModel model = build_gpt(config_);
     MemoryPool pool(DeviceType::kCpu);
     Stream stream(DeviceType::kCpu, "test");
     model.parameters->allocate(pool, DType::kFp32);

@@ -1,10 +1,10 @@
 #include "tests/hf/model_step.h"
 
 #include "core/device/copy.h"
-#include "core/layers/host_copy.h"
 #include "core/model/gpt.h"
 #include "core/ops/elementwise.h"
 #include "core/ops/grad_norm.h"
+#include "tests/support/download.h"
 
 namespace megalith::test {
 
@@ -89,7 +89,7 @@ class Run {
   MemoryPool pool_{test_.device};
   Stream stream_{test_.device, "compute"};
   Arena arena_{pool_, Arena::Mode::kUnplanned};
-  GptModel gpt_ = build_gpt(test_.config, {}, default_factories());
+  GptModel gpt_ = build_gpt(test_.config);
   const Context ctx_{.compute = stream_, .arena = arena_};
   Microbatch microbatch_;
 };

@@ -8,9 +8,9 @@
 
 #include "core/device/copy.h"
 #include "core/layers/hooks.h"
-#include "core/layers/host_copy.h"
 #include "core/ops/elementwise.h"
 #include "core/tensor/bf16.h"
+#include "tests/support/download.h"
 
 namespace megalith::test {
 

@@ -17,20 +17,9 @@ namespace {
 constexpr int kOldestCapability = 80;
 
 // Streams are made by many threads, and CUDA's current device is a thread's own: the choice has to live here.
-std::atomic<int>& selected_device() {
-  static std::atomic<int> selected{-1};
-  return selected;
-}
+constinit std::atomic<int> selected_device = -1;
 
 std::string version_text(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
-
-int capability(int device) {
-  int major = 0;
-  int minor = 0;
-  MEGALITH_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-  MEGALITH_CUDA_CHECK(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
-  return 10 * major + minor;
-}
 
 }  // namespace
 
@@ -51,7 +40,7 @@ CudaFacts cuda_facts(int index) {
   cudaDeviceProp properties;
   MEGALITH_CUDA_CHECK(cudaGetDeviceProperties(&properties, index));
   facts.name = properties.name;
-  facts.compute_capability = capability(index);
+  facts.compute_capability = 10 * properties.major + properties.minor;
   return facts;
 }
 
@@ -93,7 +82,7 @@ std::string cuda_unavailable() {
 void select_cuda_device(int index) {
   check(cuda_facts(index));
   int before = -1;
-  if (!selected_device().compare_exchange_strong(before, index) && before != index) {
+  if (!selected_device.compare_exchange_strong(before, index) && before != index) {
     fail({.subject = "selecting a GPU",
           .expected = fmt::format("GPU {}, which this process uses", before),
           .got = fmt::format("{}", index)});
@@ -102,10 +91,10 @@ void select_cuda_device(int index) {
 }
 
 int use_cuda_device() {
-  int index = selected_device().load();
+  int index = selected_device.load();
   if (index < 0) {
     check(cuda_facts(0));
-    if (selected_device().compare_exchange_strong(index, 0)) index = 0;
+    if (selected_device.compare_exchange_strong(index, 0)) index = 0;
   }
   MEGALITH_CUDA_CHECK(cudaSetDevice(index));
   return index;

@@ -12,18 +12,14 @@ CudaEvent::CudaEvent(bool timed) {
 
 CudaEvent::~CudaEvent() { log_cuda(cudaEventDestroy(event_), "cudaEventDestroy"); }
 
-void CudaEvent::record(CudaStream& stream) { MEGALITH_CUDA_CHECK(cudaEventRecord(event_, stream.handle())); }
-
-void CudaEvent::wait(CudaStream& stream) {
-  MEGALITH_CUDA_CHECK(cudaStreamWaitEvent(stream.handle(), event_, cudaEventWaitDefault));
+void CudaEvent::record(CudaStream& stream, bool external) {
+  const unsigned flags = external ? cudaEventRecordExternal : cudaEventRecordDefault;
+  MEGALITH_CUDA_CHECK(cudaEventRecordWithFlags(event_, stream.handle(), flags));
 }
 
-void CudaEvent::record_external(CudaStream& stream) {
-  MEGALITH_CUDA_CHECK(cudaEventRecordWithFlags(event_, stream.handle(), cudaEventRecordExternal));
-}
-
-void CudaEvent::wait_external(CudaStream& stream) {
-  MEGALITH_CUDA_CHECK(cudaStreamWaitEvent(stream.handle(), event_, cudaEventWaitExternal));
+void CudaEvent::wait(CudaStream& stream, bool external) {
+  const unsigned flags = external ? cudaEventWaitExternal : cudaEventWaitDefault;
+  MEGALITH_CUDA_CHECK(cudaStreamWaitEvent(stream.handle(), event_, flags));
 }
 
 void CudaEvent::wait_on_host() {

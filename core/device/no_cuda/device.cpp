@@ -33,10 +33,8 @@ CudaStream::Range::~Range() = default;
 
 CudaEvent::CudaEvent(bool) { refuse_cuda(); }
 CudaEvent::~CudaEvent() = default;
-void CudaEvent::record(CudaStream&) { refuse_cuda(); }
-void CudaEvent::wait(CudaStream&) { refuse_cuda(); }
-void CudaEvent::record_external(CudaStream&) { refuse_cuda(); }
-void CudaEvent::wait_external(CudaStream&) { refuse_cuda(); }
+void CudaEvent::record(CudaStream&, bool) { refuse_cuda(); }
+void CudaEvent::wait(CudaStream&, bool) { refuse_cuda(); }
 void CudaEvent::wait_on_host() { refuse_cuda(); }
 double CudaEvent::seconds_since(const CudaEvent&) const { refuse_cuda(); }
 

@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <thread>
 
-#include "core/base/exit_codes.h"
+#include "core/base/error.h"
 #include "tests/distributed/e2e/program.h"
 
 namespace megalith {

@@ -86,7 +86,7 @@ TEST(HfConfig, ReadsThePublishedGpt2) {
   EXPECT_EQ(model.ffn_hidden_size, 3072);
   EXPECT_EQ(model.padded_vocab_size, 50304);
   EXPECT_FALSE(model.untie_embeddings_and_output_weights);
-  EXPECT_EQ(num_parameters(model) - count_parameters(model).padding, 124'439'808);
+  EXPECT_EQ(count_parameters(model).total - count_parameters(model).padding, 124'439'808);
 }
 
 TEST(HfConfig, ReadsLlamaAndQwen) {
@@ -140,7 +140,7 @@ TEST(HfConfig, ReadsThePublishedLlama31) {
   EXPECT_TRUE(model.use_rope_scaling);
   EXPECT_EQ(model.rope_scaling, ModelConfig{}.rope_scaling);  // Megatron's defaults are this model's
   EXPECT_EQ(model.rotary_base, 500000.0);
-  EXPECT_EQ(num_parameters(model), 8'030'261'248);
+  EXPECT_EQ(count_parameters(model).total, 8'030'261'248);
 }
 
 TEST(HfConfig, TakesTheScalingFromEitherObject) {

@@ -45,7 +45,7 @@ ModelConfig model_of(HfFamily family) {
 // Name and shape of every parameter of the model itself.
 std::map<std::string, std::string> parameters_of(const ModelConfig& model) {
   std::map<std::string, std::string> shapes;
-  const GptModel gpt = build_gpt(model, {}, default_factories());
+  const GptModel gpt = build_gpt(model);
   for (const ParameterUnit& unit : gpt.parameters->units()) {
     for (const Parameter* parameter : unit.parameters) {
       for (const LogicalTensor& part : parameter->parts) shapes[part.name] = to_string(part.global_shape);

@@ -106,7 +106,7 @@ TEST(OutputFile, ATemporaryFileTakesNoNameThatIsThere) {
   fs::create_symlink("nowhere", folder.path("dangling"));
   for (const char* name : {"precious", "link", "dangling"}) {
     EXPECT_ERROR(ExitCode::kFileIo, "cannot create OUT: File exists (EEXIST)",
-                 File::create_temporary(folder.path(name), "OUT"));
+                 File::create_temporary(folder.path(name), "OUT", nullptr));
   }
   EXPECT_EQ(read_bytes(folder.path("precious")), "x");
   EXPECT_FALSE(fs::exists(folder.path("nowhere")));

@@ -31,18 +31,13 @@ TEST(Hooks, SeeTheContext) {
   HookTable table;
   HookContext seen;
   table.add(HookPoint::kPostBackward, [&](const HookContext& context) { seen = context; });
-  table.run(HookPoint::kPostBackward, {.segment = "layer 3 mlp",
-                                       .segment_index = 8,
-                                       .chunk = 1,
-                                       .microbatch = 5,
-                                       .verb = Verb::kBackwardData,
-                                       .phase = Phase::kReplay});
+  table.run(HookPoint::kPostBackward,
+            {.segment = "layer 3 mlp", .segment_index = 8, .chunk = 1, .microbatch = 5, .verb = Verb::kBackwardData});
   EXPECT_EQ(seen.segment, "layer 3 mlp");
   EXPECT_EQ(seen.segment_index, 8);
   EXPECT_EQ(seen.chunk, 1);
   EXPECT_EQ(seen.microbatch, 5);
   EXPECT_EQ(seen.verb, Verb::kBackwardData);
-  EXPECT_EQ(seen.phase, Phase::kReplay);
 }
 
 TEST(Hooks, OneThatThrowsIsNamedAndEndsTheList) {

@@ -24,9 +24,10 @@ SegmentCase head(DType dtype, std::int64_t chunk) {
   return {.build =
               [=](ParameterStore& store) {
                 Parameter& words = store.add({.parts = {{.name = "words"}}, .shape = {kPadded, kHidden}});
+                static RowExchange one_rank;
                 return std::make_unique<LmHead>(
-                    LmHead::Spec{.vocab = kPadded, .vocab_size = kVocab, .loss_chunk_size = chunk},
-                    Norm(store, {.name = "norm", .kind = NormKind::kRmsNorm, .size = kHidden}), words);
+                    LmHead::Spec{.vocab_size = kVocab, .loss_chunk_size = chunk},
+                    Norm(store, {.name = "norm", .kind = NormKind::kRmsNorm, .size = kHidden}), words, one_rank);
               },
           .dtype = dtype,
           .inputs = {{kTokens, kHidden}, {kTokens, kHidden}},

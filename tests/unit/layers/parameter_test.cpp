@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <memory>
 
-#include "core/layers/host_copy.h"
 #include "core/tensor/bf16.h"
 #include "tests/support/device_cases.h"
+#include "tests/support/download.h"
 
 namespace megalith {
 namespace {

@@ -18,6 +18,11 @@ namespace {
 constexpr std::int64_t kB = 2, kS = 9, kT = kB * kS, kH = 24, kN = 4, kK = 2, kF = 20, kV = 61, kP = 64;
 constexpr float kDropout = 0.2f;
 
+std::unique_ptr<Linear> linear(ParameterStore& store, const LinearSpec& spec) {
+  static RowExchange one_rank;
+  return std::make_unique<Linear>(store, spec, one_rank);
+}
+
 struct Block {
   NormKind norm = NormKind::kRmsNorm;
   bool bias = false;
@@ -36,35 +41,40 @@ Norm make_norm(ParameterStore& store, const Block& b, const std::string& name, s
 std::unique_ptr<Segment> attention(ParameterStore& store, const Block& b) {
   const std::int64_t q = kN * b.head_dim, kv = b.groups * b.head_dim;
   Attention::Parts parts{.norm = make_norm(store, b, "norm", kH, SlotKind::kAttnNorm)};
-  parts.qkv = std::make_unique<Linear>(store, LinearSpec{.name = "qkv",
-                                                         .inputs = kH,
-                                                         .outputs = q + 2 * kv,
-                                                         .bias = b.bias,
-                                                         .input_kind = SlotKind::kQkvLinear,
-                                                         .parts = {{"q", q}, {"k", kv}, {"v", kv}}});
-  parts.proj = std::make_unique<Linear>(
-      store, LinearSpec{.name = "proj", .inputs = q, .outputs = kH, .bias = b.bias, .input_kind = SlotKind::kAttnProj});
+  parts.qkv = linear(store, {.name = "qkv",
+                             .inputs = kH,
+                             .outputs = q + 2 * kv,
+                             .bias = b.bias,
+                             .input_kind = SlotKind::kQkvLinear,
+                             .parts = {{"q", q}, {"k", kv}, {"v", kv}}});
+  parts.proj = linear(store, {.name = "proj",
+                              .inputs = q,
+                              .outputs = kH,
+                              .bias = b.bias,
+                              .input_kind = SlotKind::kAttnProj,
+                              .splits_inputs = true});
   parts.core = std::make_unique<CausalAttention>(
       CoreAttention::Spec{.heads = kN, .query_groups = b.groups, .head_dim = b.head_dim});
   if (b.qk_norm) {
     parts.q_norm = make_norm(store, b, "q_norm", b.head_dim, SlotKind::kCoreAttn);
     parts.k_norm = make_norm(store, b, "k_norm", b.head_dim, SlotKind::kCoreAttn);
   }
-  return std::make_unique<Attention>(Attention::Spec{.heads = kN,
-                                                     .query_groups = b.groups,
-                                                     .head_dim = b.head_dim,
-                                                     .rotary_dim = b.rotary_dim,
-                                                     .dropout = {.p = b.dropout, .layer = 3, .site = 1}},
-                                     std::move(parts));
+  return std::make_unique<Attention>(
+      Attention::Spec{.rotary_dim = b.rotary_dim, .dropout = {.p = b.dropout, .layer = 3, .site = 1}},
+      std::move(parts));
 }
 
 std::unique_ptr<Segment> mlp(ParameterStore& store, const Block& b) {
   const std::int64_t fc1 = b.activation == Activation::kSwiglu ? 2 * kF : kF;
   Mlp::Parts parts{.norm = make_norm(store, b, "mlp_norm", kH, SlotKind::kMlpNorm)};
-  parts.fc1 = std::make_unique<Linear>(
-      store, LinearSpec{.name = "fc1", .inputs = kH, .outputs = fc1, .bias = b.bias, .input_kind = SlotKind::kFc1});
-  parts.fc2 = std::make_unique<Linear>(
-      store, LinearSpec{.name = "fc2", .inputs = kF, .outputs = kH, .bias = b.bias, .input_kind = SlotKind::kFc2});
+  parts.fc1 =
+      linear(store, {.name = "fc1", .inputs = kH, .outputs = fc1, .bias = b.bias, .input_kind = SlotKind::kFc1});
+  parts.fc2 = linear(store, {.name = "fc2",
+                             .inputs = kF,
+                             .outputs = kH,
+                             .bias = b.bias,
+                             .input_kind = SlotKind::kFc2,
+                             .splits_inputs = true});
   return std::make_unique<Mlp>(
       Mlp::Spec{.activation = b.activation, .dropout = {.p = b.dropout, .layer = 3, .site = 2}}, std::move(parts));
 }
@@ -100,10 +110,12 @@ NamedCase embedding_case(std::string name, std::int64_t positions, float dropout
   return {std::move(name),
           {.build =
                [=](ParameterStore& store) {
-                 return std::make_unique<Embedding>(
-                     store,
-                     Embedding::Spec{
-                         .vocab = kP, .hidden = kH, .positions = positions, .dropout = {.p = dropout, .layer = -1}});
+                 static RowExchange one_rank;
+                 return std::make_unique<Embedding>(store,
+                                                    Embedding::Spec{.table = {.vocab = kP, .hidden = kH, .rows = kP},
+                                                                    .positions = positions,
+                                                                    .dropout = {.p = dropout, .layer = -1}},
+                                                    one_rank);
                },
            .sequences = kB,
            .seq_length = kS,
@@ -117,9 +129,10 @@ NamedCase head_case(std::string name, NormKind norm, bool residual, std::int64_t
           {.build =
                [norm, loss_chunk_size](ParameterStore& store) {
                  Parameter& words = store.add({.parts = {{.name = "words"}}, .shape = {kP, kH}});
-                 return std::make_unique<LmHead>(
-                     LmHead::Spec{.vocab = kP, .vocab_size = kV, .loss_chunk_size = loss_chunk_size},
-                     Norm(store, {.name = "norm", .kind = norm, .size = kH}), words);
+                 static RowExchange one_rank;
+                 return std::make_unique<LmHead>(LmHead::Spec{.vocab_size = kV, .loss_chunk_size = loss_chunk_size},
+                                                 Norm(store, {.name = "norm", .kind = norm, .size = kH}), words,
+                                                 one_rank);
                },
            .inputs = {{kT, kH}, residual ? Shape{kT, kH} : Shape{}},
            .gradients = 0,
@@ -133,8 +146,7 @@ NamedCase linear_case(std::string name, bool bias, std::vector<LinearSpec::Part>
   return {std::move(name),
           {.build =
                [=](ParameterStore& store) {
-                 return std::make_unique<Linear>(
-                     store, LinearSpec{.name = "linear", .inputs = kH, .outputs = 13, .bias = bias, .parts = parts});
+                 return linear(store, {.name = "linear", .inputs = kH, .outputs = 13, .bias = bias, .parts = parts});
                },
            .inputs = {{kT, kH}},
            .weight_std = 0.3f}};

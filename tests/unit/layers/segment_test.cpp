@@ -150,40 +150,26 @@ TEST_P(RecomputedSegment, HasTheBitsOfThePlainOneAndKeepsItsInputsAlone) {
   }
 }
 
-// A user's own layer: of Linear only the three verbs.
-class ThreeVerbs : public Layer {
- public:
-  ThreeVerbs(ParameterStore& store, const LinearSpec& spec) : inner_(store, spec) {}
-  Tensor forward(const Context& ctx, const Microbatch& mb, const Tensor& x, Stash& stash) const override {
-    return inner_.forward(ctx, mb, x, stash);
-  }
-  Tensor backward_data(const Context& ctx, const Microbatch& mb, const Tensor& dy, Stash& stash) const override {
-    return inner_.backward_data(ctx, mb, dy, stash);
-  }
-  void backward_weight(const Context& ctx, const Microbatch& mb, Stash& stash) const override {
-    inner_.backward_weight(ctx, mb, stash);
-  }
-
-  using Layer::backward_data;
-  using Layer::forward;
-
- private:
-  Linear inner_;
-};
-
-template <class AnyLinear>
+// An MLP whose GEMMs can have the GELU in them, or, as they are split, cannot. On one rank nothing else differs.
+template <bool fused>
 std::unique_ptr<Segment> gelu_mlp(ParameterStore& store) {
+  static RowExchange one_rank;
+  const auto linear = [&](const LinearSpec& spec) { return std::make_unique<Linear>(store, spec, one_rank); };
   Mlp::Parts parts{.norm = Norm(store, {.name = "norm", .size = 24, .input_kind = SlotKind::kMlpNorm})};
-  parts.fc1 = std::make_unique<AnyLinear>(
-      store, LinearSpec{.name = "fc1", .inputs = 24, .outputs = 40, .bias = true, .input_kind = SlotKind::kFc1});
-  parts.fc2 = std::make_unique<AnyLinear>(
-      store, LinearSpec{.name = "fc2", .inputs = 40, .outputs = 24, .bias = true, .input_kind = SlotKind::kFc2});
+  parts.fc1 = linear({.name = "fc1",
+                      .inputs = 24,
+                      .outputs = 40,
+                      .bias = true,
+                      .input_kind = SlotKind::kFc1,
+                      .splits_inputs = !fused});
+  parts.fc2 = linear(
+      {.name = "fc2", .inputs = 40, .outputs = 24, .bias = true, .input_kind = SlotKind::kFc2, .splits_inputs = fused});
   return std::make_unique<Mlp>(Mlp::Spec{.activation = Activation::kGeluTanh}, std::move(parts));
 }
 
 TEST(GeluInTheGemm, HasTheBitsOfAnOpOfItsOwnOnTheCpu) {
   for (const DType dtype : {DType::kFp32, DType::kBf16}) {
-    SegmentCase with{.build = gelu_mlp<Linear>, .dtype = dtype, .inputs = {{18, 24}, {18, 24}}, .gradients = 2};
+    SegmentCase with{.build = gelu_mlp<true>, .dtype = dtype, .inputs = {{18, 24}, {18, 24}}, .gradients = 2};
     with.weight_std = 0.3f;
     const SegmentResult apart_forward = run_segment(with, Run::kReplay);
     with.deterministic = false;
@@ -194,7 +180,7 @@ TEST(GeluInTheGemm, HasTheBitsOfAnOpOfItsOwnOnTheCpu) {
     with.policies[static_cast<std::size_t>(SlotKind::kFc2)] = StashPolicy::kRecompute;
     test::expect_same_bits(fused, run_segment(with, Run::kEager));
     with.policies = {};
-    with.build = gelu_mlp<ThreeVerbs>;
+    with.build = gelu_mlp<false>;
     const SegmentResult apart = run_segment(with, Run::kReplay);
     EXPECT_EQ(apart.captured_ops, fused.captured_ops + 2);
     test::expect_same_bits(fused, apart);
@@ -208,7 +194,7 @@ INSTANTIATE_TEST_SUITE_P(Backends, FusedGelu, testing::ValuesIn(test::devices())
 
 TEST_P(FusedGelu, RepeatsAndReplaysBitForBit) {
   for (const DType dtype : {DType::kFp32, DType::kBf16}) {
-    SegmentCase with{.build = gelu_mlp<Linear>,
+    SegmentCase with{.build = gelu_mlp<true>,
                      .dtype = dtype,
                      .inputs = {{18, 24}, {18, 24}},
                      .gradients = 2,
@@ -227,10 +213,12 @@ TEST(FusedLinear, IsItsPartsSideBySide) {
     return SegmentCase{
         .build =
             [=](ParameterStore& store) {
+              static RowExchange one_rank;
               return std::make_unique<Linear>(
                   store,
                   LinearSpec{
-                      .name = name, .inputs = 16, .outputs = outputs, .bias = true, .init_std = 0.5f, .parts = parts});
+                      .name = name, .inputs = 16, .outputs = outputs, .bias = true, .init_std = 0.5f, .parts = parts},
+                  one_rank);
             },
         .inputs = {{5, 16}}};
   };

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <map>
 
-#include "core/layers/host_copy.h"
 #include "core/model/gpt.h"
+#include "tests/support/download.h"
 #include "tests/unit/model/model_families.h"
 
 namespace megalith {
@@ -55,7 +55,7 @@ std::vector<std::string> keys(const std::map<std::string, Logical>& tensors) {
 }
 
 GptModel build(const ModelConfig& config, const RecomputeLayers& recompute = {}) {
-  return build_gpt(config, recompute, default_factories());
+  return build_gpt(config, recompute);
 }
 
 double deviation(const std::vector<float>& values) {
@@ -123,7 +123,7 @@ TEST(BuildGpt, QwenAndLlamaHaveTheirs) {
 TEST(BuildGpt, HasAsManyElementsAsTheFormulaSays) {
   for (const test::ModelFamily& family : test::model_families()) {
     const GptModel gpt = build(family.config);
-    EXPECT_EQ(gpt.parameters->numel(), num_parameters(family.config)) << family.name;
+    EXPECT_EQ(gpt.parameters->numel(), count_parameters(family.config).total) << family.name;
   }
 }
 
@@ -171,19 +171,26 @@ TEST(BuildGpt, InitialWeightsDoNotDependOnRecomputeOrOtherLayers) {
             plain.at("decoder.layers.1.mlp.linear_up.weight").values);
 }
 
-TEST(BuildGpt, TakesItsLinearsFromTheFactories) {
-  std::vector<std::string> column, row;
-  const auto remember = [](std::vector<std::string>& names) {
-    return [&names](ParameterStore& store, const LinearSpec& spec) -> std::unique_ptr<Layer> {
-      names.push_back(spec.name);
-      return std::make_unique<Linear>(store, spec);
-    };
-  };
+TEST(BuildGpt, SplitsItsLinearsAmongTheRanksOfTheExchange) {
+  struct SecondOfTwo : RowExchange {
+    TensorSplit split() const override { return {.rank = 1, .ranks = 2}; }
+  } rows;
   ModelConfig config = test::family("llama");
   config.num_layers = 1;
-  build_gpt(config, {}, {.column_linear = remember(column), .row_linear = remember(row)});
-  EXPECT_THAT(column, ElementsAre("decoder.layers.0.self_attention.linear_qkv", "decoder.layers.0.mlp.linear_fc1"));
-  EXPECT_THAT(row, ElementsAre("decoder.layers.0.self_attention.linear_proj", "decoder.layers.0.mlp.linear_fc2"));
+  const GptModel gpt = build_gpt(config, {}, {.rows = &rows});
+  std::vector<std::string> outputs, inputs;
+  for (const ParameterUnit& unit : gpt.parameters->units()) {
+    for (const Parameter* parameter : unit.parameters) {
+      const LogicalTensor& part = parameter->parts[0];
+      if (part.global_row > 0) outputs.push_back(part.name);
+      if (part.global_column > 0) inputs.push_back(part.name);
+    }
+  }
+  EXPECT_THAT(outputs,
+              ElementsAre("embedding.word_embeddings.weight", "decoder.layers.0.self_attention.linear_q.weight",
+                          "decoder.layers.0.mlp.linear_gate.weight", "output_layer.weight"));
+  EXPECT_THAT(inputs, ElementsAre("decoder.layers.0.self_attention.linear_proj.weight",
+                                  "decoder.layers.0.mlp.linear_fc2.weight"));
 }
 
 }  // namespace

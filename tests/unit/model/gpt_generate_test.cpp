@@ -8,7 +8,7 @@
 #include <random>
 
 #include "core/device/copy.h"
-#include "core/layers/host_copy.h"
+#include "tests/support/download.h"
 #include "tests/unit/model/family_cases.h"
 #include "tests/unit/model/model_run.h"
 
@@ -104,7 +104,7 @@ class Generation {
   MemoryPool pool_;
   Stream stream_;
   Arena arena_{pool_, Arena::Mode::kUnplanned};
-  GptModel gpt_ = build_gpt(config_, {}, default_factories());
+  GptModel gpt_ = build_gpt(config_);
   KvCache cache_;
   Tensor start_;
   const Context ctx_{.compute = stream_, .arena = arena_};

@@ -8,10 +8,10 @@
 
 #include "core/device/copy.h"
 #include "core/device/graph.h"
-#include "core/layers/host_copy.h"
 #include "core/ops/elementwise.h"
 #include "core/ops/grad_norm.h"
 #include "tests/reference/dropout_mask.h"
+#include "tests/support/download.h"
 
 namespace megalith::test {
 
@@ -39,7 +39,7 @@ class ModelRun {
         pool_(device),
         stream_(device, "compute", {.timeline = timeline}),
         arena_(pool_, device == DeviceType::kPlan ? Arena::Mode::kRecording : Arena::Mode::kPlanned),
-        gpt_(build_gpt(test.config, test.recompute, default_factories(), test.loss_chunk_size)),
+        gpt_(build_gpt(test.config, test.recompute, {}, test.loss_chunk_size)),
         ctx_{.compute = stream_,
              .arena = arena_,
              .seed = test.seed,

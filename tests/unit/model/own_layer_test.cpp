@@ -10,14 +10,14 @@
 #include <map>
 
 #include "core/device/copy.h"
-#include "core/layers/host_copy.h"
-#include "tests/support/low_rank_linear.h"
+#include "core/model/gpt.h"
 #include "core/ops/elementwise.h"
 #include "core/ops/grad_norm.h"
-#include "tests/thread_ranks/thread_communicator.h"
 #include "parallel/tensor_parallel/shared_gradients.h"
-#include "parallel/tensor_parallel/tensor_parallel.h"
+#include "tests/support/download.h"
 #include "tests/support/error_of.h"
+#include "tests/support/low_rank_linear.h"
+#include "tests/thread_ranks/thread_communicator.h"
 #include "tests/unit/model/model_families.h"
 
 namespace megalith {
@@ -87,9 +87,7 @@ Step step_of(Communicator& group, const ModelConfig& config, const Layout& layou
   Stream compute(DeviceType::kCpu, "compute"), communication(DeviceType::kCpu, "tensor communication");
   const AbortOnUnwind guard(group);
   TensorGroup tensor(group, communication, {.sequence_parallel = layout.sequence});
-  GptFactories factories = tensor_parallel_factories(config, tensor);
-  factories.own = own;
-  const GptModel gpt = build_gpt(config, recompute, factories);
+  const GptModel gpt = build_gpt(config, recompute, {.rows = &tensor, .own = own});
   gpt.parameters->allocate(pool, DType::kFp32);
   initialize(compute, gpt);
   SharedGradients shared(tensor, *gpt.parameters, pool, {});

@@ -10,8 +10,8 @@
 
 #include "core/device/copy.h"
 #include "core/device/timeline.h"
-#include "core/layers/host_copy.h"
 #include "core/ops/elementwise.h"
+#include "tests/support/download.h"
 
 namespace megalith {
 namespace {

@@ -7,11 +7,11 @@
 #include <random>
 
 #include "core/device/hazard_checker.h"
-#include "core/layers/host_copy.h"
 #include "core/ops/elementwise.h"
-#include "tests/thread_ranks/thread_communicator.h"
 #include "parallel/context_parallel/context_group.h"
 #include "parallel/context_parallel/context_parallel.h"
+#include "tests/support/download.h"
+#include "tests/thread_ranks/thread_communicator.h"
 
 namespace megalith {
 namespace {
@@ -91,9 +91,9 @@ Outcome run(const Case& test) {
       return x;
     };
     const auto heads = [&](const Tensor& fused) {
-      return TensorList{fused.slice(1, 0, out_width).split_dim(1, z.heads),
-                        fused.slice(1, out_width, z.groups * z.dim).split_dim(1, z.groups),
-                        fused.slice(1, out_width + z.groups * z.dim, z.groups * z.dim).split_dim(1, z.groups)};
+      return Heads{fused.slice(1, 0, out_width).split_dim(1, z.heads),
+                   fused.slice(1, out_width, z.groups * z.dim).split_dim(1, z.groups),
+                   fused.slice(1, out_width + z.groups * z.dim, z.groups * z.dim).split_dim(1, z.groups)};
     };
     const CoreAttention::Spec spec{.heads = z.heads, .query_groups = z.groups, .head_dim = z.dim};
     const CoreAttentionFactory factory = context_parallel_attention(test.communication, context);
@@ -102,14 +102,12 @@ Outcome run(const Case& test) {
     const Tensor inputs = mine(qkv, z.width(), "qkv"), gradient = mine(d_out, out_width, "output gradient");
     const Tensor d_qkv = ctx.empty(inputs.shape, test.dtype, "qkv gradient");
     launch(compute, Fill{.x = d_qkv, .value = std::nan("")});
-    Tensor out = attention->forward(ctx, mb, heads(inputs), stash)[0];
+    Tensor out = attention->forward(ctx, mb, heads(inputs), stash);
     if (test.recompute) {
       EXPECT_FALSE(stash.has(CoreAttention::kOut));
       out = attention->forward_again(ctx, mb, stash);
     }
-    const TensorList targets = heads(d_qkv);
-    attention->backward_data(ctx, mb, {gradient, targets[0], targets[1], targets[2]}, stash);
-    attention->backward_weight(ctx, mb, stash);
+    attention->backward_data(ctx, mb, gradient, heads(d_qkv), stash);
     communication.synchronize();
     compute.synchronize();
     const std::lock_guard lock(mutex);

@@ -10,8 +10,8 @@
 
 #include "core/base/error.h"
 #include "parallel/comm/plan_communicator.h"
-#include "tests/thread_ranks/thread_communicator.h"
 #include "tests/support/error_of.h"
+#include "tests/thread_ranks/thread_communicator.h"
 
 namespace megalith {
 namespace {
@@ -152,13 +152,7 @@ TEST(Mesh, LabelsAndDescribesRanks) {
   const MeshSizes experts =
       make_mesh_sizes({.world_size = 4, .context_parallel_size = 2, .expert_model_parallel_size = 4});
   EXPECT_EQ(rank_label(experts, 3), "rank 3/4 (dp 1 pp 0 tp 0 cp 1 ep 3)");
-  EXPECT_EQ(
-      describe(make_mesh_sizes({.world_size = 4, .pipeline_model_parallel_size = 2, .expert_model_parallel_size = 2})),
-      "mesh of 4 ranks: dense tp 1 x cp 1 x dp 2 x pp 2, expert etp 1 x ep 2 x edp 1 x pp 2\n"
-      "  rank 0: tp 0 cp 0 dp 0 pp 0 | etp 0 ep 0 edp 0\n"
-      "  rank 1: tp 0 cp 0 dp 1 pp 0 | etp 0 ep 1 edp 0\n"
-      "  rank 2: tp 0 cp 0 dp 0 pp 1 | etp 0 ep 0 edp 0\n"
-      "  rank 3: tp 0 cp 0 dp 1 pp 1 | etp 0 ep 1 edp 0\n");
+  EXPECT_EQ(describe_sizes(experts), "dense tp 1 x cp 2 x dp 2 x pp 1, expert etp 1 x ep 4 x edp 1 x pp 1");
 }
 
 void check_groups(Communicator& world, const MeshSizes& sizes) {
@@ -186,7 +180,7 @@ TEST(Mesh, MakesTheGroupsOfItsRank) {
     check_groups(world, sizes);
     // The members are those group_of names.
     const Mesh mesh = Mesh::create(world, sizes);
-    const std::vector<std::string> members = mesh.edp().host_all_gather(std::to_string(world.rank()));
+    const std::vector<std::string> members = mesh.axis(Axis::kEdp).host_all_gather(std::to_string(world.rank()));
     const std::vector<int> want = group_of(sizes, world.rank(), {Axis::kEdp});
     ASSERT_EQ(members.size(), want.size());
     for (std::size_t i = 0; i < want.size(); ++i) EXPECT_EQ(members[i], std::to_string(want[i]));

@@ -6,11 +6,11 @@
 #include <mutex>
 
 #include "core/device/hazard_checker.h"
-#include "core/layers/host_copy.h"
 #include "core/ops/elementwise.h"
 #include "core/ops/op.h"
+#include "parallel/tensor_parallel/tensor_parallel_check.h"
+#include "tests/support/download.h"
 #include "tests/thread_ranks/thread_communicator.h"
-#include "parallel/tensor_parallel/tensor_parallel.h"
 
 namespace megalith {
 namespace {
@@ -60,7 +60,7 @@ Outcome run(int ranks, const TensorGroup::Options& options, std::int64_t suppres
     launch(compute, Copy{.src = sum, .dst = result});
     const Tensor most = ctx.empty({1}, DType::kFp32, "most");
     launch(compute, Fill{.x = most, .value = static_cast<double>(group.rank())});
-    tensor.all_reduce(compute, most, ReduceOp::kMax, "ranks");
+    tensor.maximum(compute, most, "ranks");
     const Tensor last = ctx.empty({1}, DType::kFp32, "last");
     launch(compute, Copy{.src = most, .dst = last});
     communication.synchronize();

@@ -9,7 +9,7 @@
 #include <fstream>
 #include <mutex>
 
-#include "core/layers/host_copy.h"
+#include "tests/support/download.h"
 #include "tests/thread_ranks/thread_communicator.h"
 
 namespace megalith::test {

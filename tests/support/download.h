@@ -1,0 +1,13 @@
+// Whole tensors between host vectors and device memory: upload and download, which block the host.
+#pragma once
+
+#include <vector>
+
+#include "core/layers/host_copy.h"
+
+namespace megalith {
+
+// The tensor is contiguous, fp32 or bf16.
+std::vector<float> download(Stream& stream, const Tensor& tensor);
+
+}  // namespace megalith
