@@ -77,7 +77,7 @@ Generator::Generator(const Options& options, DeviceType device, std::int64_t max
       pool_(device, device == DeviceType::kCpu ? available_bytes() : 0),
       compute_(device, "compute", instruments),
       arena_(pool_, device == DeviceType::kPlan ? Arena::Mode::kRecording : Arena::Mode::kPlanned),
-      gpt_(build_gpt(options.model, {}, default_factories())),
+      gpt_(build_gpt(options.model)),
       ctx_{.compute = compute_, .arena = arena_, .planned_for = options.train.device},
       numbers_(static_cast<Numbers*>(pool_.allocate(sizeof(Numbers), MemoryCategory::kOther, "generation"))),
       host_(device, static_cast<std::size_t>(max_tokens) * sizeof(std::int32_t) + 2 * 256, "generation"),
