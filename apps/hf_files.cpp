@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "core/base/counted.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
 #include "core/checkpoint/printable.h"
@@ -46,39 +47,19 @@ float half_to_float(std::uint16_t half) {
   return std::bit_cast<float>(sign | wide << 23 | mantissa << 13);
 }
 
-float element(const HfStored& stored, std::size_t i) {
-  if (stored.dtype == "F32") {
-    float value = 0;
-    std::memcpy(&value, stored.bytes.data() + i * sizeof(value), sizeof(value));
-    return value;
+template <class From, class To, class Convert>
+std::vector<std::byte> converted(std::span<const std::byte> bytes, Convert convert) {
+  std::vector<std::byte> out(bytes.size() / sizeof(From) * sizeof(To));
+  for (std::size_t i = 0; i < bytes.size() / sizeof(From); ++i) {
+    From value;
+    std::memcpy(&value, bytes.data() + i * sizeof(From), sizeof(From));
+    const To result = convert(value);
+    std::memcpy(out.data() + i * sizeof(To), &result, sizeof(To));
   }
-  std::uint16_t bits = 0;
-  std::memcpy(&bits, stored.bytes.data() + i * sizeof(bits), sizeof(bits));
-  return stored.dtype == "BF16" ? to_float(bf16{bits}) : half_to_float(bits);
+  return out;
 }
 
 bool is_weight_dtype(const std::string& dtype) { return dtype == "F32" || dtype == "BF16" || dtype == "F16"; }
-
-// Names for one message: "missing: a, b and 3 more".
-class NameList {
- public:
-  explicit NameList(std::string_view title) : title_(title) {}
-  void add(const std::string& name) {
-    constexpr std::size_t kShown = 12;
-    if (count_++ < kShown) text_ += fmt::format("{}{}", text_.empty() ? "" : ", ", name);
-  }
-  void append_to(std::string& message) const {
-    if (count_ == 0) return;
-    constexpr std::size_t kShown = 12;
-    message += fmt::format("{}{}: {}", message.empty() ? "" : "; ", title_, text_);
-    if (count_ > kShown) message += fmt::format(" and {} more", count_ - kShown);
-  }
-
- private:
-  std::string_view title_;
-  std::size_t count_ = 0;
-  std::string text_;
-};
 
 // The word table is known to be there.
 void check_output_layer(const HfFolder& folder, HfFamily family) {
@@ -188,27 +169,32 @@ std::vector<HfTensor> match_hf_tensors(const HfFolder& folder, const ModelConfig
   std::vector<HfTensor> wanted =
       hf_tensors(model, {.qkv = stored.contains("model.layers.0.self_attn.qkv_proj.weight"),
                          .gate_up = stored.contains("model.layers.0.mlp.gate_up_proj.weight")});
-  NameList missing("missing"), unknown("unknown"), different("of another shape or dtype");
+  std::vector<std::string> missing, unknown, different;
   std::set<std::string_view> names;
   for (const HfTensor& tensor : wanted) {
     names.insert(tensor.name);
     const auto found = stored.find(tensor.name);
     if (found == stored.end()) {
-      missing.add(tensor.name);
+      missing.push_back(tensor.name);
       continue;
     }
     const HfStored& have = found->second;
     if (have.shape == tensor.shape && is_weight_dtype(have.dtype)) continue;
-    different.add(fmt::format("{} (expected F32, BF16 or F16 [{}], got {} [{}])", printable(have.name),
-                              fmt::join(tensor.shape, ", "), have.dtype, fmt::join(have.shape, ", ")));
+    different.push_back(fmt::format("{} (expected F32, BF16 or F16 [{}], got {} [{}])", printable(have.name),
+                                    fmt::join(tensor.shape, ", "), have.dtype, fmt::join(have.shape, ", ")));
   }
   const bool is_tied = !model.untie_embeddings_and_output_weights;
   for (const auto& [name, tensor] : stored) {
     const bool may_be_there = is_hf_buffer(family, name) || (is_tied && name == kHfOutputLayer);
-    if (!names.contains(name) && !may_be_there) unknown.add(printable(tensor.name));
+    if (!names.contains(name) && !may_be_there) unknown.push_back(printable(tensor.name));
   }
   std::string problem;
-  for (const NameList* list : {&missing, &unknown, &different}) list->append_to(problem);
+  const auto add = [&](std::string_view title, const std::vector<std::string>& list) {
+    if (!list.empty()) problem += fmt::format("{}{}: {}", problem.empty() ? "" : "; ", title, first_names(list));
+  };
+  add("missing", missing);
+  add("unknown", unknown);
+  add("of another shape or dtype", different);
   if (!problem.empty()) {
     refuse_format(fmt::format("{}: the tensors are not those of config.json: {}", folder.path(), problem), {}, {},
                   "complete the folder, or take the config.json that belongs to it");
@@ -226,18 +212,10 @@ DType hf_params_dtype(const HfFolder& folder, std::span<const HfTensor> tensors)
 
 std::vector<std::byte> hf_elements_as(const HfStored& stored, DType dtype) {
   if (stored.dtype == (dtype == DType::kBf16 ? "BF16" : "F32")) return {};
-  const std::size_t count = stored.bytes.size() / (stored.dtype == "F32" ? 4 : 2);
-  std::vector<std::byte> bytes(count * size_of(dtype));
-  for (std::size_t i = 0; i < count; ++i) {
-    const float value = element(stored, i);
-    if (dtype == DType::kBf16) {
-      const bf16 rounded = to_bf16(value);
-      std::memcpy(bytes.data() + i * sizeof(rounded), &rounded, sizeof(rounded));
-    } else {
-      std::memcpy(bytes.data() + i * sizeof(value), &value, sizeof(value));
-    }
-  }
-  return bytes;
+  if (stored.dtype == "F32") return converted<float, bf16>(stored.bytes, to_bf16);
+  if (stored.dtype == "BF16") return converted<bf16, float>(stored.bytes, [](bf16 value) { return to_float(value); });
+  if (dtype == DType::kFp32) return converted<std::uint16_t, float>(stored.bytes, half_to_float);
+  return converted<std::uint16_t, bf16>(stored.bytes, [](std::uint16_t half) { return to_bf16(half_to_float(half)); });
 }
 
 std::map<std::string, std::string> read_hf_tokenizer(const std::string& path, std::uint64_t max_bytes) {

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <set>
 
+#include "core/base/counted.h"
 #include "core/base/error.h"
 #include "core/base/fault.h"
 #include "core/checkpoint/printable.h"
@@ -56,15 +57,6 @@ std::string describe(DType dtype, const Shape& shape) {
   std::string text = fmt::format("{} [", name_of(dtype));
   for (int d = 0; d < shape.rank(); ++d) text += fmt::format("{}{}", d == 0 ? "" : ", ", shape[d]);
   return text + "]";
-}
-
-// "a, b and 3 more".
-std::string listed(const std::vector<std::string>& names) {
-  constexpr std::size_t kShown = 12;
-  std::string text;
-  for (std::size_t i = 0; i < std::min(names.size(), kShown); ++i) text += (i == 0 ? "" : ", ") + names[i];
-  if (names.size() > kShown) text += fmt::format(" and {} more", names.size() - kShown);
-  return text;
 }
 
 }  // namespace
@@ -132,7 +124,7 @@ void LoadedCheckpoint::check_tensors(std::span<const TensorSpec> wanted) const {
   if (missing.empty() && extra.empty() && different.empty()) return;
   std::string text;
   const auto add = [&](std::string_view title, const std::vector<std::string>& list) {
-    if (!list.empty()) text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", title, listed(list));
+    if (!list.empty()) text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", title, first_names(list));
   };
   add("missing", missing);
   add("extra", extra);
