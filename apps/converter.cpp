@@ -72,14 +72,9 @@ std::vector<SmallFile> tokenizer_files_of(const Options& options, const Options&
 
 // FOLDER/model.toml: the flags of the model, with the checkpoint's copies of the tokenizer's files, for train --config.
 void write_model_flags(const std::string& folder, const std::string& checkpoint, Options native) {
-  const auto set = [&](std::string& path, const TokenizerFileField& file) {
-    path = fmt::format("{}/{}", checkpoint, file.name);
-  };
   const std::span<const std::string_view> types = tokenizer_types();
   for (const TokenizerFileField& file : tokenizer_files(types[static_cast<std::size_t>(native.data.tokenizer_type)])) {
-    if (file.flag == "--vocab-file") set(native.data.vocab_file, file);
-    if (file.flag == "--merge-file") set(native.data.merge_file, file);
-    if (file.flag == "--tokenizer-model") set(native.data.tokenizer_model, file);
+    tokenizer_path(native.data, file.flag) = fmt::format("{}/{}", checkpoint, file.name);
   }
   const FaultScope scope("convert.output");
   OutputFile file(folder + "/model.toml", "convert.output");

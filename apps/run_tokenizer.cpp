@@ -56,6 +56,11 @@ bool lacks_tokenizer_files(const Options& options) {
   });
 }
 
+std::string& tokenizer_path(DataOptions& data, std::string_view flag) {
+  if (flag == "--vocab-file") return data.vocab_file;
+  return flag == "--merge-file" ? data.merge_file : data.tokenizer_model;
+}
+
 std::vector<std::string> copied_file_flags(const LoadedCheckpoint& checkpoint) {
   const std::vector<std::string> copies = checkpoint.small_files();
   std::vector<std::string> flags;
@@ -68,10 +73,7 @@ std::vector<std::string> copied_file_flags(const LoadedCheckpoint& checkpoint) {
 }
 
 void take_copied_files(DataOptions& data, const LoadedCheckpoint& checkpoint) {
-  const std::vector<std::string> flags = copied_file_flags(checkpoint);
-  if (has(flags, "vocab-file")) data.vocab_file.clear();
-  if (has(flags, "merge-file")) data.merge_file.clear();
-  if (has(flags, "tokenizer-model")) data.tokenizer_model.clear();
+  for (const std::string& flag : copied_file_flags(checkpoint)) tokenizer_path(data, "--" + flag).clear();
 }
 
 void add_small_files(const LoadedCheckpoint& checkpoint, std::vector<SmallFile>& files) {

@@ -24,6 +24,8 @@ inline Tokenizer tokenizer_of(const Options& options) { return run_tokenizer(opt
 // Is a file that the type takes not named, or not there?
 bool lacks_tokenizer_files(const Options& options);
 
+// Where the options keep the file of "--vocab-file", "--merge-file" or "--tokenizer-model".
+std::string& tokenizer_path(DataOptions& data, std::string_view flag);
 // "tokenizer-model", ...: the flags whose files the checkpoint has copies of.
 std::vector<std::string> copied_file_flags(const LoadedCheckpoint& checkpoint);
 // Empties these fields, so that the copies are taken wherever the files were.

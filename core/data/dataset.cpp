@@ -12,7 +12,6 @@
 #include "core/base/counted.h"
 #include "core/base/error.h"
 #include "core/base/parse_number.h"
-#include "core/data/dataset_tokenizer.h"
 
 namespace megalith {
 

@@ -6,13 +6,13 @@
 #include <bit>
 #include <cstring>
 #include <limits>
-#include <optional>
 #include <string_view>
 #include <utility>
 
 #include "core/base/error.h"
 #include "core/base/fault.h"
-#include "core/data/dataset_tokenizer.h"
+#include "core/base/parse_number.h"
+#include "core/base/take_part.h"
 
 namespace megalith {
 
@@ -91,6 +91,34 @@ void narrow(std::span<const std::int32_t> tokens, std::vector<std::byte>& out) {
 template <class Value>
 void write_value(OutputFile& file, Value value) {
   file.write(std::as_bytes(std::span(&value, 1)));
+}
+
+std::string record_path(const std::string& prefix) { return prefix + ".tokenizer"; }
+
+constexpr std::uint64_t kMaxRecordBytes = 1024;
+
+[[noreturn]] void refuse_record(const std::string& subject, const std::string& expected, const std::string& got) {
+  refuse_format(subject, expected, got, "prepare the data again, or remove the file if another program made the data");
+}
+
+// The rest of the next line of `text`, which begins with `key` and a blank.
+std::string_view take_line(std::string_view& text, std::string_view key, const std::string& subject) {
+  const bool ends = text.find('\n') != std::string_view::npos;
+  std::string_view line = take_part(text, '\n');
+  const bool fits = ends && line.size() > key.size() && line.starts_with(key) && line[key.size()] == ' ';
+  if (!fits) refuse_record(subject, fmt::format("a line '{} ...'", key), "another");
+  line.remove_prefix(key.size() + 1);
+  if (!std::ranges::all_of(line, [](char c) { return c > ' ' && c <= '~'; })) {
+    refuse_record(subject, fmt::format("printable ASCII after '{}'", key), "other characters");
+  }
+  return line;
+}
+
+std::int64_t take_count(std::string_view& text, std::string_view key, const std::string& subject) {
+  const std::string_view line = take_line(text, key, subject);
+  const std::optional<std::int64_t> count = parse_number<std::int64_t>(line);
+  if (!count || *count < 0) refuse_record(subject, fmt::format("a number after '{}'", key), std::string(line));
+  return *count;
 }
 
 }  // namespace
@@ -289,14 +317,41 @@ void IndexedDatasetWriter::commit() {
   // A crash between the two renames must not leave new tokens under an old index, which might even look valid.
   {
     const FaultScope scope(kOutputScope);
-    remove_file(dataset_tokenizer_path(prefix_), observer_);  // likewise that of other tokens
+    remove_file(record_path(prefix_), observer_);  // likewise that of other tokens
     remove_file(index_.path(), observer_);
   }
   tokens_.commit();
   index_.commit();
-  if (!tokenizer_.empty()) {
-    write_dataset_tokenizer(prefix_, {tokenizer_, num_documents(), num_tokens_});
+  if (tokenizer_.empty()) return;
+  OutputFile record(record_path(prefix_), kOutputScope);
+  record.write(fmt::format("tokenizer {}\ndocuments {}\ntokens {}\n", tokenizer_, num_documents(), num_tokens_));
+  record.commit();
+}
+
+DatasetTokenizer parse_dataset_tokenizer(std::string_view text, const std::string& subject) {
+  DatasetTokenizer record;
+  record.identity = take_line(text, "tokenizer", subject);
+  if (record.identity.empty()) refuse_record(subject, "an identity after 'tokenizer'", "none");
+  record.documents = take_count(text, "documents", subject);
+  record.tokens = take_count(text, "tokens", subject);
+  if (!text.empty()) refuse_record(subject, "three lines", "more");
+  return record;
+}
+
+std::optional<std::string> recorded_tokenizer(const IndexedDataset& dataset) {
+  const std::string path = record_path(dataset.prefix());
+  const FaultScope scope("data.tokens");
+  const std::optional<PathInfo> info = look_at(path);
+  if (!info) return std::nullopt;
+  if (info->type != EntryType::kFile) refuse_record(path, "a regular file", "something else");
+  DatasetTokenizer record = parse_dataset_tokenizer(read_whole_file(path, kMaxRecordBytes), path);
+  if (record.documents != dataset.num_documents() || record.tokens != dataset.num_tokens()) {
+    refuse_record(path,
+                  fmt::format("{} documents and {} tokens, as {}.idx has", dataset.num_documents(),
+                              dataset.num_tokens(), dataset.prefix()),
+                  fmt::format("{} and {}", record.documents, record.tokens));
   }
+  return record.identity;
 }
 
 }  // namespace megalith

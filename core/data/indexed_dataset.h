@@ -6,8 +6,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/base/file.h"
@@ -68,7 +70,7 @@ class IndexedDataset {
 // dataset of the same prefix stays until then.
 class IndexedDatasetWriter {
  public:
-  // `tokenizer`: its identity, recorded beside the tokens (dataset_tokenizer.h); empty: not known.
+  // `tokenizer`: its identity, recorded beside the tokens (DatasetTokenizer); empty: not known.
   IndexedDatasetWriter(const std::string& prefix, TokenType type, std::string tokenizer = {},
                        const FileObserver* observer = nullptr);
 
@@ -90,5 +92,22 @@ class IndexedDatasetWriter {
   std::vector<std::byte> encoded_;
   std::int64_t num_tokens_ = 0;
 };
+
+// PREFIX.tokenizer: which tokenizer made the tokens, three lines beside PREFIX.bin and PREFIX.idx:
+//   tokenizer IDENTITY        as Tokenizer::identity() has it
+//   documents N
+//   tokens N                  these two say whether the file is still of the dataset beside it
+// A dataset of another program has none.
+struct DatasetTokenizer {
+  std::string identity;
+  std::int64_t documents = 0;
+  std::int64_t tokens = 0;
+};
+
+// Strict: these lines and nothing else. Error kFormat; `subject` names the file.
+DatasetTokenizer parse_dataset_tokenizer(std::string_view text, const std::string& subject);
+
+// The tokenizer's identity where it is recorded. Error kFormat for a record that is damaged or of another dataset.
+std::optional<std::string> recorded_tokenizer(const IndexedDataset& dataset);
 
 }  // namespace megalith

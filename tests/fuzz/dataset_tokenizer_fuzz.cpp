@@ -1,5 +1,5 @@
 // PREFIX.tokenizer of a dataset.
-#include "core/data/dataset_tokenizer.h"
+#include "core/data/indexed_dataset.h"
 #include "tests/fuzz/fuzz.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

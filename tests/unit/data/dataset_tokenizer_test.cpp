@@ -1,6 +1,4 @@
 // PREFIX.tokenizer: what a dataset records of its tokenizer, and what becomes of data of another one.
-#include "core/data/dataset_tokenizer.h"
-
 #include "core/base/fault.h"
 #include "core/data/dataset.h"
 #include "tests/unit/data/data_files.h"

@@ -7,7 +7,6 @@
 #include <sstream>
 
 #include "core/data/dataset.h"
-#include "core/data/dataset_tokenizer.h"
 #include "core/data/indexed_dataset.h"
 #include "core/data/tokenizer.h"
 #include "tests/unit/data/data_files.h"
