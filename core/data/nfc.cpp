@@ -27,19 +27,20 @@ constexpr std::uint64_t pair_key(std::uint32_t first, std::uint32_t second) {
 
 NfcNormalizer::NfcNormalizer() : stable_(kCodePoints + 256, true) {
   std::uint32_t code = 0;
-  for (const std::uint32_t run : kCombiningRuns) {
+  for (const std::uint32_t run : unpacked(kCombiningRuns)) {
     code += run >> 14;
     for (const std::uint32_t end = code + (run >> 8 & 0x3f); code < end; ++code) {
       classes_[code] = static_cast<int>(run & 0xff);
       stable_[code] = false;
     }
   }
-  const std::uint32_t* packed = kDecompositions;
+  const std::vector<std::uint32_t> decompositions = unpacked(kDecompositions), seconds = unpacked(kSecondCodePoints);
+  auto packed = decompositions.begin();
   code = 0;
-  for (const std::uint32_t run : kDecomposedRuns) {
+  for (const std::uint32_t run : unpacked(kDecomposedRuns)) {
     code += run >> 12;
     for (const std::uint32_t end = code + (run & 0xfff); code < end; ++code, ++packed) {
-      const std::uint32_t second = kSecondCodePoints[*packed & 0x7f];
+      const std::uint32_t second = seconds[*packed & 0x7f];
       pairs_[code] = pair_key(*packed >> 8, second);
       const bool composes = (*packed & 0x80) == 0;
       stable_[composes ? second : code] = false;

@@ -27,16 +27,18 @@ def char_class(code):
     return CLASSES.get(category, {"N": 3, "M": 7}.get(category[0], 0))
 
 
+def digits(number):
+    text = chr(ord("]") + number % 32)
+    while number >= 32:
+        number //= 32
+        text = chr(ord("#") + number % 32) + text
+    return text
+
+
 def table(comment, name, values):
-    text = f"// {comment}\n// clang-format off\ninline constexpr std::uint32_t {name}[] = {{\n"
-    line = "   "
-    for value in values:
-        item = f" {value},"
-        if len(line) + len(item) > 120:
-            text += line + "\n"
-            line = "   "
-        line += item
-    return text + line + "\n};\n// clang-format on\n\n"
+    text = f"// {comment}\ninline constexpr std::string_view {name} =\n"
+    packed = "".join(digits(value) for value in values)
+    return text + "\n".join(f'    "{packed[i:i + 114]}"' for i in range(0, len(packed), 114)) + ";\n\n"
 
 
 def class_runs():
@@ -108,12 +110,28 @@ def decompositions(known):
 def main():
     known = present_in_9()
     runs, packed, seconds = decompositions(known)
-    text = """// Made by unicode_tables.py; do not edit. Numbers are packed, so that the tables are short: << and | say how.
+    text = """// Made by unicode_tables.py; do not edit.
 #pragma once
 
 #include <cstdint>
+#include <string_view>
+#include <vector>
 
 namespace megalith {
+
+// The tables are numbers in base 32, their digits from # to B, but the last of a number from ] to |.
+inline std::vector<std::uint32_t> unpacked(std::string_view table) {
+  std::vector<std::uint32_t> numbers;
+  std::uint32_t number = 0;
+  for (const char digit : table) {
+    const bool is_last = digit >= ']';
+    number = number << 5 | static_cast<std::uint32_t>(digit - (is_last ? ']' : '#'));
+    if (!is_last) continue;
+    numbers.push_back(number);
+    number = 0;
+  }
+  return numbers;
+}
 
 """
     text += table("Classes of the code points from 0 on, of Unicode 16.0, as in tokenizers 0.23 and tiktoken 0.14: number << 4"

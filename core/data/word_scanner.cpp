@@ -26,7 +26,7 @@ const std::vector<CharClass>& char_classes() {
   static const std::vector<CharClass> all = [] {
     std::vector<CharClass> classes;
     classes.reserve(kCodePoints + 256);
-    for (const std::uint32_t run : kCharClassRuns) {
+    for (const std::uint32_t run : unpacked(kCharClassRuns)) {
       const bool by_turns = (run & 8) != 0;
       for (std::uint32_t i = 0; i < run >> 4; ++i) {
         const CharClass letter = i % 2 == 0 ? CharClass::kUpper : CharClass::kLower;
