@@ -4,7 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <vector>
@@ -35,6 +35,8 @@ bool has_no_meaning(const std::string& key) {
   return key.starts_with('_') ||
          (key.find(' ') == std::string::npos && kWithoutMeaning.find(" " + key + " ") != std::string_view::npos);
 }
+
+constexpr std::string_view kFamilyNames[] = {"gpt2", "llama", "mistral", "qwen2", "qwen3"};
 
 constexpr const char* kNotBuilt = "such a model cannot be converted yet";
 
@@ -255,16 +257,7 @@ ModelConfig read_llama_like(Members& file, HfFamily family) {
 
 }  // namespace
 
-std::string_view name_of(HfFamily family) {
-  switch (family) {
-    case HfFamily::kGpt2: return "gpt2";
-    case HfFamily::kLlama: return "llama";
-    case HfFamily::kMistral: return "mistral";
-    case HfFamily::kQwen2: return "qwen2";
-    case HfFamily::kQwen3: return "qwen3";
-  }
-  return "?";
-}
+std::string_view name_of(HfFamily family) { return kFamilyNames[static_cast<std::size_t>(family)]; }
 
 HfFamily hf_family(const ModelConfig& model) {
   const bool is_mistral = model.hf_model_type == HfModelType::kMistral;
@@ -311,14 +304,13 @@ ModelConfig parse_hf_config(std::string_view text, const std::string& subject) {
   const json value = parse_strict_json(text, subject);
   Members file(value, subject);
   const std::string type = file.text("model_type");
-  constexpr std::array kFamilies = {HfFamily::kGpt2, HfFamily::kLlama, HfFamily::kMistral, HfFamily::kQwen2,
-                                    HfFamily::kQwen3};
-  const auto* family = std::find_if(kFamilies.begin(), kFamilies.end(), [&](HfFamily f) { return name_of(f) == type; });
-  if (family == kFamilies.end())
+  const auto* found = std::ranges::find(kFamilyNames, type);
+  if (found == std::end(kFamilyNames))
     refuse_format(file.subject("model_type"), "gpt2, llama, mistral, qwen2 or qwen3", printable(type), kNotBuilt);
-  ModelConfig model = *family == HfFamily::kGpt2 ? read_gpt2(file) : read_llama_like(file, *family);
+  const auto family = static_cast<HfFamily>(found - std::begin(kFamilyNames));
+  ModelConfig model = family == HfFamily::kGpt2 ? read_gpt2(file) : read_llama_like(file, family);
   model.vocab_size = file.integer("vocab_size");
-  model.untie_embeddings_and_output_weights = !file.boolean_or("tie_word_embeddings", *family == HfFamily::kGpt2);
+  model.untie_embeddings_and_output_weights = !file.boolean_or("tie_word_embeddings", family == HfFamily::kGpt2);
   model.init_method_std = file.positive_or("initializer_range", model.init_method_std);
   model.seq_length = model.max_position_embeddings;
   file.only("quantization_config", nullptr, "quantised weights are not read");

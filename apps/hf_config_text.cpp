@@ -10,6 +10,8 @@ using nlohmann::json;
 
 json common_keys(const ModelConfig& model, HfFamily family, std::optional<std::int64_t> eos_token) {
   const std::string dtype = model.params_dtype == DType::kBf16 ? "bfloat16" : "float32";
+  constexpr const char* kArchitectures[] = {"GPT2LMHeadModel", "LlamaForCausalLM", "MistralForCausalLM",
+                                            "Qwen2ForCausalLM", "Qwen3ForCausalLM"};
   json text = {{"model_type", std::string(name_of(family))},
                {"vocab_size", model.vocab_size},
                {"tie_word_embeddings", !model.untie_embeddings_and_output_weights},
@@ -19,12 +21,12 @@ json common_keys(const ModelConfig& model, HfFamily family, std::optional<std::i
                {"dtype", dtype},
                {"torch_dtype", dtype},
                {"use_cache", true}};
+  text["architectures"] = {kArchitectures[static_cast<std::size_t>(family)]};
   if (eos_token) text["eos_token_id"] = *eos_token;
   return text;
 }
 
 void add_gpt2_keys(json& text, const ModelConfig& model) {
-  text["architectures"] = {"GPT2LMHeadModel"};
   text["activation_function"] = model.activation_func == ActivationFunction::kGelu ? "gelu" : "gelu_new";
   text["n_layer"] = model.num_layers;
   text["n_embd"] = model.hidden_size;
@@ -62,22 +64,9 @@ void add_llama_keys(json& text, const ModelConfig& model, HfFamily family) {
   rope["rope_theta"] = model.rotary_base;
   text["rope_parameters"] = rope;
   if (family == HfFamily::kLlama || family == HfFamily::kQwen3) text["attention_bias"] = model.has_qkv_bias();
-  switch (family) {
-    case HfFamily::kGpt2: break;
-    case HfFamily::kLlama:
-      text["architectures"] = {"LlamaForCausalLM"};
-      text["mlp_bias"] = model.add_bias_linear;
-      break;
-    case HfFamily::kMistral:
-      text["architectures"] = {"MistralForCausalLM"};
-      text["sliding_window"] = nullptr;
-      break;
-    case HfFamily::kQwen2:
-    case HfFamily::kQwen3:
-      text["architectures"] = {family == HfFamily::kQwen2 ? "Qwen2ForCausalLM" : "Qwen3ForCausalLM"};
-      text["use_sliding_window"] = false;
-      break;
-  }
+  if (family == HfFamily::kLlama) text["mlp_bias"] = model.add_bias_linear;
+  if (family == HfFamily::kMistral) text["sliding_window"] = nullptr;
+  if (family == HfFamily::kQwen2 || family == HfFamily::kQwen3) text["use_sliding_window"] = false;
 }
 
 }  // namespace

@@ -15,20 +15,15 @@ namespace {
 // At least one byte of RFC 4648, with padding; none for anything else.
 std::optional<std::string> decode_base64(std::string_view text) {
   if (text.empty() || text.size() % 4 != 0) return std::nullopt;
-  const auto value = [](char c) -> int {
-    if (c >= 'A' && c <= 'Z') return c - 'A';
-    if (c >= 'a' && c <= 'z') return c - 'a' + 26;
-    if (c >= '0' && c <= '9') return c - '0' + 52;
-    return c == '+' ? 62 : c == '/' ? 63 : -1;
-  };
+  constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   const std::size_t padding = text.ends_with("==") ? 2 : text.ends_with('=') ? 1 : 0;
   text.remove_suffix(padding);
   std::string bytes;
   unsigned bits = 0;
   int count = 0;
   for (const char c : text) {
-    const int six = value(c);
-    if (six < 0) return std::nullopt;
+    const std::size_t six = kDigits.find(c);
+    if (six == std::string_view::npos) return std::nullopt;
     bits = (bits << 6 | static_cast<unsigned>(six)) & 0xffffff;
     count += 6;
     if (count < 8) continue;

@@ -49,10 +49,4 @@ constexpr SplitSamples samples_of_run(const RunLength& run) {
           .test = run.eval_iters * run.global_batch_size};
 }
 
-// Validation samples read before step `iteration`: where evaluation goes on after a resume.
-constexpr std::int64_t consumed_valid_samples(std::int64_t iteration, const RunLength& run) {
-  if (run.eval_interval <= 0) return 0;
-  return iteration / run.eval_interval * run.eval_iters * run.global_batch_size;
-}
-
 }  // namespace megalith

@@ -179,8 +179,4 @@ Tokenizer make_tokenizer(const TokenizerOptions& options, const TokenizerTexts& 
   return Tokenizer(std::move(vocabulary));
 }
 
-Tokenizer make_tokenizer(std::string_view type, std::int64_t vocab_size) {
-  return make_tokenizer(TokenizerOptions{.type = std::string(type), .vocab_size = vocab_size});
-}
-
 }  // namespace megalith

@@ -79,6 +79,5 @@ TokenizerTexts read_tokenizer_files(const TokenizerOptions& options);
 // what the files' readers throw. `texts` has the files whatever the options say of their paths.
 Tokenizer make_tokenizer(const TokenizerOptions& options, const TokenizerTexts& texts);
 Tokenizer make_tokenizer(const TokenizerOptions& options);  // with read_tokenizer_files
-Tokenizer make_tokenizer(std::string_view type, std::int64_t vocab_size = 0);
 
 }  // namespace megalith

@@ -39,8 +39,7 @@ const std::vector<CharClass>& char_classes() {
   return all;
 }
 
-WordScanner::WordScanner(WordPattern pattern)
-    : pattern_(pattern), rules_(rules_of(pattern)), classes_(char_classes().data()) {}
+WordScanner::WordScanner(WordPattern pattern) : rules_(rules_of(pattern)), classes_(char_classes().data()) {}
 
 WordScanner::Rules WordScanner::rules_of(WordPattern pattern) {
   switch (pattern) {

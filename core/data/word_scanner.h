@@ -39,8 +39,6 @@ class WordScanner {
  public:
   explicit WordScanner(WordPattern pattern);
 
-  WordPattern pattern() const { return pattern_; }
-
   // End of the word that begins at `at` < text.size(); more than `at`. Bytes that are not UTF-8 count as kOther.
   std::size_t next(std::string_view text, std::size_t at) const;
 
@@ -68,7 +66,6 @@ class WordScanner {
   std::size_t cased_letters(std::string_view text, std::size_t at) const;
   std::size_t spaces(std::string_view text, std::size_t at) const;
 
-  WordPattern pattern_;
   Rules rules_;
   const CharClass* classes_;  // by code point
 };

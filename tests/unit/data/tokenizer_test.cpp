@@ -20,7 +20,7 @@ TEST(ByteTokenizer, EveryByteComesBack) {
 }
 
 TEST(ByteTokenizer, EodHasNoText) {
-  const Tokenizer tokenizer = make_tokenizer("byte");
+  const Tokenizer tokenizer = make_tokenizer({.type = "byte"});
   EXPECT_EQ(tokenizer.vocab_size(), 257);
   EXPECT_EQ(tokenizer.eod(), 256);
   EXPECT_EQ(tokenizer.identity(), "byte-257");
@@ -34,11 +34,12 @@ TEST(ByteTokenizer, EncodeAppends) {
 }
 
 TEST(NullTokenizer, TextIsIds) {
-  const Tokenizer tokenizer = make_tokenizer("null", 1000);
+  const Tokenizer tokenizer = make_tokenizer({.type = "null", .vocab_size = 1000});
   EXPECT_EQ(tokenizer.vocab_size(), 1001);
   EXPECT_EQ(tokenizer.eod(), 1000);
   EXPECT_EQ(tokenizer.identity(), "null-1001");
-  EXPECT_EQ(make_tokenizer("NullTokenizer", 1000).identity(), tokenizer.identity());  // Megatron's name
+  EXPECT_EQ(make_tokenizer({.type = "NullTokenizer", .vocab_size = 1000}).identity(),
+            tokenizer.identity());  // Megatron's name
   std::vector<std::int32_t> ids;
   tokenizer.encode(" 3 999\n0\t", ids);
   EXPECT_THAT(ids, ElementsAre(3, 999, 0));
@@ -49,11 +50,12 @@ TEST(NullTokenizer, TextIsIds) {
 }
 
 TEST(MakeTokenizer, RefusesWhatItDoesNotKnow) {
-  EXPECT_THAT(error_of(ExitCode::kUsage, [] { make_tokenizer("word"); }),
+  EXPECT_THAT(error_of(ExitCode::kUsage, [] { make_tokenizer({.type = "word"}); }),
               HasSubstr("--tokenizer-type: expected one of byte, null, GPT2BPETokenizer, HuggingFaceTokenizer, "
                         "TikTokenizer, got 'word'"));
-  EXPECT_THAT(error_of(ExitCode::kUsage, [] { make_tokenizer("null"); }), HasSubstr("--vocab-size"));
-  EXPECT_THAT(error_of(ExitCode::kUsage, [] { make_tokenizer("null", 2147483647); }), HasSubstr("--vocab-size"));
+  EXPECT_THAT(error_of(ExitCode::kUsage, [] { make_tokenizer({.type = "null"}); }), HasSubstr("--vocab-size"));
+  EXPECT_THAT(error_of(ExitCode::kUsage, [] { make_tokenizer({.type = "null", .vocab_size = 2147483647}); }),
+              HasSubstr("--vocab-size"));
 }
 
 }  // namespace
