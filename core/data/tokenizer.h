@@ -39,9 +39,9 @@ class Tokenizer {
  private:
   void encode_ids(std::string_view text, std::vector<std::int32_t>& ids) const;
 
-  bool is_bytes_ = true;  // else null, unless there is a
-  std::shared_ptr<const BpeModel> bpe_;
-  std::int32_t eod_ = 256;  // but for BPE, ids of text are below it
+  bool is_bytes_ = true;                 // or null, where it is not BPE
+  std::shared_ptr<const BpeModel> bpe_;  // null for the others
+  std::int32_t eod_ = 256;               // but for BPE, ids of text are below it
   mutable WordCache cache_;
 };
 
