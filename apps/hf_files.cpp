@@ -189,8 +189,8 @@ std::vector<HfTensor> match_hf_tensors(const HfFolder& folder, const ModelConfig
     if (!names.contains(name) && !may_be_there) unknown.push_back(printable(tensor.name));
   }
   std::string problem;
-  const auto add = [&](std::string_view title, const std::vector<std::string>& names) {
-    if (!names.empty()) problem += fmt::format("{}{}: {}", problem.empty() ? "" : "; ", title, first_names(names));
+  const auto add = [&](std::string_view title, const std::vector<std::string>& list) {
+    if (!list.empty()) problem += fmt::format("{}{}: {}", problem.empty() ? "" : "; ", title, first_names(list));
   };
   add("missing", missing);
   add("unknown", unknown);
