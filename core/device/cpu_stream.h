@@ -24,7 +24,7 @@ class CpuStream {
   CpuStream(const CpuStream&) = delete;
   CpuStream& operator=(const CpuStream&) = delete;
 
-  // Called by an op's run(): appends to the queue, or to the graph while capturing.
+  // Appends to the queue, or to the graph while capturing.
   void enqueue(Task task);
 
  private:

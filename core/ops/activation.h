@@ -39,19 +39,19 @@ struct SwigluBackward {
 };
 
 void fields(const GeluForward& op, Fields& f);
-void run(CpuStream& stream, const GeluForward& op);
+void compute(const GeluForward& op);
 void run(CudaStream& stream, const GeluForward& op);
 
 void fields(const GeluBackward& op, Fields& f);
-void run(CpuStream& stream, const GeluBackward& op);
+void compute(const GeluBackward& op);
 void run(CudaStream& stream, const GeluBackward& op);
 
 void fields(const SwigluForward& op, Fields& f);
-void run(CpuStream& stream, const SwigluForward& op);
+void compute(const SwigluForward& op);
 void run(CudaStream& stream, const SwigluForward& op);
 
 void fields(const SwigluBackward& op, Fields& f);
-void run(CpuStream& stream, const SwigluBackward& op);
+void compute(const SwigluBackward& op);
 void run(CudaStream& stream, const SwigluBackward& op);
 
 }  // namespace megalith

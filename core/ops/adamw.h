@@ -39,7 +39,7 @@ struct AdamW {
 };
 
 void fields(const AdamW& op, Fields& f);
-void run(CpuStream& stream, const AdamW& op);
+void compute(const AdamW& op);
 void run(CudaStream& stream, const AdamW& op);
 
 }  // namespace megalith

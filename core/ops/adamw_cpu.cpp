@@ -50,26 +50,17 @@ void adamw(const AdamW& op, const AdamWRange& range, const StepParameters& step)
   });
 }
 
-void adamw(const AdamW& op) {
+}  // namespace
+
+void compute(const AdamW& op) {
   const StepParameters step = *op.parameters;
   if (step.skip != 0) return;
   for (const AdamWRange& range : op.ranges) {
-    visit_float(range.param.dtype, [&](auto param) {
-      visit_float(range.grad.dtype, [&](auto grad) {
-        visit_float(range.exp_avg.dtype, [&](auto first) {
-          visit_float(range.exp_avg_sq.dtype, [&](auto second) {
-            adamw<decltype(param), decltype(grad), decltype(first), decltype(second)>(op, range, step);
-          });
-        });
-      });
+    visit_float(range.param.dtype, range.grad.dtype, [&]<class T, class G>(T, G) {
+      visit_float(range.exp_avg.dtype, range.exp_avg_sq.dtype,
+                  [&]<class M, class V>(M, V) { adamw<T, G, M, V>(op, range, step); });
     });
   }
-}
-
-}  // namespace
-
-void run(CpuStream& stream, const AdamW& op) {
-  stream.enqueue([op] { adamw(op); });
 }
 
 }  // namespace megalith

@@ -23,8 +23,7 @@ inline constexpr std::int64_t kMaxHeadDim = 256;
 struct AttentionForward {
   static constexpr const char* kName = "attention_forward";
   Tensor q;            // [B, S, N, D] bf16 | fp32
-  Tensor k;            // [B, U, K, D] dtype of q
-  Tensor v;            // [B, U, K, D] dtype of q
+  Tensor k, v;         // [B, U, K, D] dtype of q
   Tensor out;          // [B, S, N, D] out, dtype of q; must not overlap the inputs
   Tensor lse;          // [B, N, S] out, fp32, kept for backward
   float scale = 1;     // usually 1 / sqrt(D)
@@ -34,7 +33,7 @@ struct AttentionForward {
 // 2 B N S^2 D FLOPs, the lower triangle of two products; else 4 B N S U D
 void fields(const AttentionForward& op, Fields& f);
 std::size_t workspace_bytes(const AttentionForward& op, DeviceType device);
-void run(CpuStream& stream, const AttentionForward& op);
+void compute(const AttentionForward& op);
 void run(CudaStream& stream, const AttentionForward& op);
 
 // P is recomputed from q, k and lse; delta[s] = d_out[s] . out[s]; dS = P * (d_out v^T - delta). Where the keys are a
@@ -47,8 +46,7 @@ struct AttentionBackward {
   Tensor lse;        // [B, N, S] fp32
   Tensor delta;      // [B, N, S] out, fp32: scratch, any content before
   Tensor dq;         // [B, S, N, D] out, dtype of q
-  Tensor dk;         // [B, U, K, D] out, dtype of q, summed over the group's query heads
-  Tensor dv;         // [B, U, K, D] out, dtype of q
+  Tensor dk, dv;     // [B, U, K, D] out, dtype of q, summed over the group's query heads
   Tensor workspace;  // [workspace_bytes(op, device)] uint8 out: scratch, any content before; 256-byte aligned on CUDA
   float scale = 1;   // forward's
   // False lets CUDA sum dq by atomics, which is faster: its last bits then vary from run to run. The CPU always
@@ -57,7 +55,7 @@ struct AttentionBackward {
   bool causal = true;  // forward's
 };
 void fields(const AttentionBackward& op, Fields& f);  // 5 B N S^2 D FLOPs, or 10 B N S U D
-void run(CpuStream& stream, const AttentionBackward& op);
+void compute(const AttentionBackward& op);
 void run(CudaStream& stream, const AttentionBackward& op);
 // On the CPU, and where a plan does not know the backend: q, d_out and the sums of dq, dk and dv of one head in fp32,
 // (12 S + 8 U) D bytes (D rounded up to 16). CUDA, bf16: fp32 dq of all heads, or, if deterministic, dS of as many
@@ -72,27 +70,24 @@ std::int64_t dq_sum_bytes(const AttentionBackward& op);
 struct CachedAttention {
   static constexpr const char* kName = "cached_attention";
   Tensor q;                             // [B, S, N, D] bf16 | fp32
-  Tensor k_cache;                       // [B, M, K, D] dtype of q
-  Tensor v_cache;                       // [B, M, K, D] dtype of q
+  Tensor k_cache, v_cache;              // [B, M, K, D] dtype of q
   Tensor out;                           // [B, S, N, D] out, dtype of q
   const std::int32_t* start = nullptr;  // device; *start + S <= M, else the kernel throws
   float scale = 1;
 };
 void fields(const CachedAttention& op, Fields& f);  // FLOPs as if the cache were full: 4 B N S M D
-void run(CpuStream& stream, const CachedAttention& op);
+void compute(const CachedAttention& op);
 void run(CudaStream& stream, const CachedAttention& op);
 
 // k_cache[b, *start + s] = k[b, s], the same for v.
 struct KvCacheAppend {
   static constexpr const char* kName = "kv_cache_append";
-  Tensor k;                             // [B, S, K, D] bf16 | fp32
-  Tensor v;                             // [B, S, K, D] dtype of k
-  Tensor k_cache;                       // [B, M, K, D] in and out, dtype of k
-  Tensor v_cache;                       // [B, M, K, D] in and out, dtype of k
+  Tensor k, v;                          // [B, S, K, D], both bf16 or both fp32
+  Tensor k_cache, v_cache;              // [B, M, K, D] in and out, dtype of k
   const std::int32_t* start = nullptr;  // device; *start + S <= M, else the kernel throws
 };
 void fields(const KvCacheAppend& op, Fields& f);
-void run(CpuStream& stream, const KvCacheAppend& op);
+void compute(const KvCacheAppend& op);
 void run(CudaStream& stream, const KvCacheAppend& op);
 
 // Throws what is wrong with a position read on the device: `rows` rows from `start` on do not fit the cache.

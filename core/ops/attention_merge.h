@@ -18,7 +18,7 @@ struct AttentionMerge {
   Tensor part_lse;  // [B, N, S] fp32, rows may be strided
 };
 void fields(const AttentionMerge& op, Fields& f);
-void run(CpuStream& stream, const AttentionMerge& op);
+void compute(const AttentionMerge& op);
 void run(CudaStream& stream, const AttentionMerge& op);
 
 }  // namespace megalith

@@ -7,36 +7,24 @@
 
 namespace megalith {
 
-namespace {
-
-template <class T>
-void merge(const AttentionMerge& op) {
-  const std::int64_t samples = op.out.size(0), rows = op.out.size(1), heads = op.out.size(2), dim = op.out.size(3);
-  const auto row_of = [](const Tensor& x, std::int64_t b, std::int64_t s, std::int64_t n) {
-    return b * x.stride(0) + s * x.stride(1) + n * x.stride(2);
-  };
-  for (std::int64_t b = 0; b < samples; ++b) {
-    for (std::int64_t s = 0; s < rows; ++s) {
-      for (std::int64_t n = 0; n < heads; ++n) {
-        float& lse = op.lse.as<float>()[row_of(op.lse, b, n, s)];
-        const float part_lse = op.part_lse.as<const float>()[row_of(op.part_lse, b, n, s)];
-        const float largest = std::max(lse, part_lse);
-        const float weight = std::exp(lse - largest), part_weight = std::exp(part_lse - largest);
-        const float total = weight + part_weight;
-        lse = largest + std::log(total);
-        const float kept = weight / total, added = part_weight / total;
-        const Row out = op.out.as<float>() + row_of(op.out, b, s, n);
-        const Row part = op.part.as<const T>() + row_of(op.part, b, s, n);
-        for_each_element(dim, [=](auto d) { out.set(d, fma(part[d], added, out[d] * kept)); });
-      }
-    }
-  }
-}
-
-}  // namespace
-
-void run(CpuStream& stream, const AttentionMerge& op) {
-  stream.enqueue([op] { visit_float(op.part.dtype, [&op](auto type) { merge<decltype(type)>(op); }); });
+void compute(const AttentionMerge& op) {
+  const Rows<float> outs(op.out);
+  visit_float(op.part.dtype, [&]<class T>(T) {
+    const Rows<const T> parts(op.part);
+    for_each_row(op.out, [&](std::int64_t, const RowIndex& at) {
+      const auto statistic = [b = at[0], s = at[1], n = at[2]](const Tensor& x) -> float& {
+        return x.as<float>()[b * x.stride(0) + n * x.stride(1) + s * x.stride(2)];
+      };
+      float& lse = statistic(op.lse);
+      const float part_lse = statistic(op.part_lse), largest = std::max(lse, part_lse);
+      const float weight = std::exp(lse - largest), part_weight = std::exp(part_lse - largest);
+      const float total = weight + part_weight, kept = weight / total, added = part_weight / total;
+      lse = largest + std::log(total);
+      for_each_element(op.out.size(3), [=, out = outs[at], part = parts[at]](auto d) {
+        out.set(d, fma(part[d], added, out[d] * kept));
+      });
+    });
+  });
 }
 
 }  // namespace megalith

@@ -28,7 +28,7 @@ struct CrossEntropy {
 
 void fields(const CrossEntropy& op, Fields& f);
 std::size_t workspace_bytes(const CrossEntropy& op, DeviceType device);
-void run(CpuStream& stream, const CrossEntropy& op);
+void compute(const CrossEntropy& op);
 void run(CudaStream& stream, const CrossEntropy& op);
 
 }  // namespace megalith

@@ -15,5 +15,9 @@ void visit_float(DType dtype, Visit&& visit) {
     visit(bf16{});
   }
 }
+template <class Visit>
+void visit_float(DType first, DType second, Visit&& visit) {
+  visit_float(first, [&](auto a) { visit_float(second, [&](auto b) { visit(a, b); }); });
+}
 
 }  // namespace megalith

@@ -33,7 +33,7 @@ struct Dropout {
 };
 
 void fields(const Dropout& op, Fields& f);
-void run(CpuStream& stream, const Dropout& op);
+void compute(const Dropout& op);
 void run(CudaStream& stream, const Dropout& op);
 
 }  // namespace megalith

@@ -5,13 +5,11 @@
 #include "core/base/rng.h"
 #include "core/ops/dispatch.h"
 #include "core/ops/dropout.h"
-#include "core/ops/simd_math.h"
+#include "core/ops/loops.h"
 
 namespace megalith {
 
 namespace {
-
-using simd::F32x8;
 
 // Philox 4x32-10 on eight counters that differ in their first word only. Even and odd lanes are kept apart, each word
 // in the low half of 64 bits, where the multiplier wants it; the high halves hold garbage until the end.
@@ -50,8 +48,9 @@ inline void philox_eight(std::uint32_t first, const PhiloxCounter& counter, cons
   for (int w = 0; w < 4; ++w) words[w] = _mm256_blend_epi32(even.word[w], _mm256_slli_epi64(odd.word[w], 32), 0xAA);
 }
 
-template <class T>
-void dropout(const Dropout& op) {
+}  // namespace
+
+void compute(const Dropout& op) {
   const MicrobatchParameters parameters = *op.parameters;
   const auto iteration = static_cast<std::uint64_t>(parameters.iteration);
   const PhiloxKey key =
@@ -66,47 +65,26 @@ void dropout(const Dropout& op) {
       static_cast<std::uint32_t>(std::min(std::floor(static_cast<double>(op.p) * 0x1p32), 0x1p32 - 1));
   const __m256i flip = _mm256_set1_epi32(static_cast<int>(0x80000000u));
   const __m256i limit = _mm256_set1_epi32(static_cast<int>(threshold ^ 0x80000000u));
-  const F32x8 scale = simd::set1(1.0f / (1.0f - op.p));
-  const std::int64_t columns = op.x.size(1);
+  const float scale = 1.0f / (1.0f - op.p);
 
-  for (std::int64_t row = 0; row < op.x.size(0); ++row) {
-    const std::int64_t whole_row = op.first_row + row;
-    const auto sample = static_cast<std::uint64_t>(parameters.first_sample + whole_row / op.rows_per_sample);
-    const auto position =
-        static_cast<std::uint32_t>(op.part.position(whole_row % op.rows_per_sample, op.rows_per_sample));
-    const PhiloxCounter counter = {0, position, static_cast<std::uint32_t>(sample),
-                                   static_cast<std::uint32_t>(sample >> 32)};
-    const T* x = op.x.as<const T>() + row * op.x.stride(0);
-    T* y = op.y.as<T>() + row * op.y.stride(0);
-    const auto apply = [=](F32x8 value, __m256i word) {
-      const __m256i dropped = _mm256_cmpgt_epi32(limit, _mm256_xor_si256(word, flip));
-      return _mm256_andnot_ps(_mm256_castsi256_ps(dropped), _mm256_mul_ps(value, scale));
-    };
-    for (std::int64_t column = 0; column < columns; column += 32) {
-      const auto first = static_cast<std::uint32_t>((op.first_column + column) / 4);
+  visit_float(op.x.dtype, [&]<class T>(T) {
+    const Rows<const T> xs(op.x);
+    const Rows<T> ys(op.y);
+    for_each_row(op.x, [&](std::int64_t row, const RowIndex& at) {
+      const std::int64_t whole_row = op.first_row + row;
+      const auto sample = static_cast<std::uint64_t>(parameters.first_sample + whole_row / op.rows_per_sample);
+      const std::int64_t position = op.part.position(whole_row % op.rows_per_sample, op.rows_per_sample);
+      const PhiloxCounter counter = {0, static_cast<std::uint32_t>(position), static_cast<std::uint32_t>(sample),
+                                     static_cast<std::uint32_t>(sample >> 32)};
       __m256i words[4];
-      philox_eight(first, counter, keys, words);
-      const std::int64_t rest = columns - column;
-      if (rest >= 32) {
-        for (int w = 0; w < 4; ++w) {
-          const std::int64_t c = column + 8 * w;
-          simd::store(y + c, apply(simd::load(x + c), words[w]));
-        }
-      } else {
-        for (int w = 0; 8 * w < rest; ++w) {
-          const std::int64_t c = column + 8 * w;
-          const std::int64_t count = std::min<std::int64_t>(columns - c, 8);
-          simd::store_partial(y + c, apply(simd::load_partial(x + c, count), words[w]), count);
-        }
-      }
-    }
-  }
-}
-
-}  // namespace
-
-void run(CpuStream& stream, const Dropout& op) {
-  stream.enqueue([op] { visit_float(op.x.dtype, [&op](auto type) { dropout<decltype(type)>(op); }); });
+      for_each_element(op.x.size(1), [&, x = xs[at], y = ys[at]](auto i) {
+        const std::int64_t word = i.at / 8 % 4;
+        if (word == 0) philox_eight(static_cast<std::uint32_t>((op.first_column + i.at) / 4), counter, keys, words);
+        const __m256i dropped = _mm256_cmpgt_epi32(limit, _mm256_xor_si256(words[word], flip));
+        y.set(i, _mm256_andnot_ps(_mm256_castsi256_ps(dropped), x[i] * scale));
+      });
+    });
+  });
 }
 
 }  // namespace megalith

@@ -43,23 +43,23 @@ struct Fill {
 };
 
 void fields(const Add& op, Fields& f);
-void run(CpuStream& stream, const Add& op);
+void compute(const Add& op);
 void run(CudaStream& stream, const Add& op);
 
 void fields(const SumParts& op, Fields& f);
-void run(CpuStream& stream, const SumParts& op);
+void compute(const SumParts& op);
 void run(CudaStream& stream, const SumParts& op);
 
 void fields(const CastRows& op, Fields& f);
-void run(CpuStream& stream, const CastRows& op);
+void compute(const CastRows& op);
 void run(CudaStream& stream, const CastRows& op);
 
 void fields(const Copy& op, Fields& f);
-void run(CpuStream& stream, const Copy& op);
+void compute(const Copy& op);
 void run(CudaStream& stream, const Copy& op);
 
 void fields(const Fill& op, Fields& f);
-void run(CpuStream& stream, const Fill& op);
+void compute(const Fill& op);
 void run(CudaStream& stream, const Fill& op);
 
 }  // namespace megalith

@@ -3,144 +3,98 @@
 
 #include "core/ops/dispatch.h"
 #include "core/ops/elementwise.h"
-#include "core/ops/row_index.h"
+#include "core/ops/loops.h"
 
 namespace megalith {
 
 namespace {
 
-template <class T>
-void add(const Add& op) {
-  const Row a = op.a.as<const T>(), b = op.b.as<const T>();
-  const Row y = op.y.as<T>();
-  for_each_element(op.a.numel(), [=](auto i) { y.set(i, a[i] + b[i]); });
+// From this dim on both tensors, of one shape, are contiguous.
+int first_dense_dim(const Tensor& a, const Tensor& b) {
+  int d = a.rank();
+  for (std::int64_t run = 1; d > 0; run *= a.size(--d)) {
+    if (a.size(d - 1) != 1 && (a.stride(d - 1) != run || b.stride(d - 1) != run)) break;
+  }
+  return d;
+}
+
+// visit(offset in a, offset in b) for each run of elements that dims `dense` and later make up.
+template <class Visit>
+void for_each_run(const Tensor& a, const Tensor& b, int dense, const Visit& visit, int d = 0, std::int64_t at_a = 0,
+                  std::int64_t at_b = 0) {
+  if (d == dense) return visit(at_a, at_b);
+  for (std::int64_t i = 0; i < a.size(d); ++i, at_a += a.stride(d), at_b += b.stride(d)) {
+    for_each_run(a, b, dense, visit, d + 1, at_a, at_b);
+  }
+}
+
+std::int64_t run_length(const Tensor& x, int dense) {
+  std::int64_t length = 1;
+  for (int d = dense; d < x.rank(); ++d) length *= x.size(d);
+  return length;
 }
 
 template <class T>
-void sum_parts(const SumParts& op) {
-  const std::int64_t parts = op.parts.size(0), size = op.y.numel();
-  const T* first = op.parts.as<const T>();
-  const Row y = op.y.as<T>();
-  for_each_element(size, [=](auto i) {
-    F32x8 sum = Row(first)[i];
-    for (std::int64_t p = 1; p < parts; ++p) sum += Row(first + p * size)[i];
-    y.set(i, sum);
+void fill(const Tensor& x, T value) {
+  const int dense = first_dense_dim(x, x);
+  for_each_run(x, x, dense, [&, length = run_length(x, dense)](std::int64_t at, std::int64_t) {
+    std::fill_n(x.as<T>() + at, length, value);
   });
-}
-
-template <class From, class To>
-void cast_rows(const CastRows& op) {
-  if (op.x.numel() == 0) return;
-  const std::int64_t columns = op.x.size(-1), rows = op.x.numel() / columns;
-  const Rows<const From> xs(op.x);
-  const Rows<To> ys(op.y);
-  for_each_row(op.x, 0, rows, [&](std::int64_t, const RowIndex& at) {
-    const Row x = xs[at];
-    const Row y = ys[at];
-    for_each_element(columns, [=, add = op.accumulate](auto i) { y.set(i, add ? y[i] + x[i] : x[i]); });
-  });
-}
-
-// Two tensors of one shape seen as `outer` runs of `inner` elements, each run with one stride in either tensor; dims
-// that are contiguous in both are merged into the run.
-struct Runs {
-  Shape outer;
-  std::int64_t inner = 1;
-  bool contiguous = true;  // within a run, in both
-};
-
-Runs runs_of(const Tensor& a, const Tensor& b) {
-  Runs runs;
-  int d = a.rank() - 1;
-  for (; d >= 0; --d) {
-    const bool continues = (a.stride(d) == runs.inner && b.stride(d) == runs.inner) || a.size(d) == 1;
-    if (!continues) break;
-    runs.inner *= a.size(d);
-  }
-  if (d == a.rank() - 1 && d >= 0) {  // not even the last dim is contiguous
-    runs.contiguous = false;
-    runs.inner = a.size(d--);
-  }
-  for (int i = 0; i <= d; ++i) runs.outer.push_back(a.size(i));
-  return runs;
-}
-
-std::int64_t offset_of(std::int64_t run, const Shape& outer, const Tensor& tensor) {
-  std::int64_t offset = 0;
-  for (int d = outer.rank() - 1; d >= 0; --d) {
-    offset += run % outer[d] * tensor.stride(d);
-    run /= outer[d];
-  }
-  return offset;
-}
-
-void copy(const Copy& op) {
-  if (op.src.numel() == 0) return;
-  const Runs runs = runs_of(op.src, op.dst);
-  const auto size = static_cast<std::int64_t>(size_of(op.src.dtype));
-  const std::int64_t count = runs.outer.numel();
-  for (std::int64_t run = 0; run < count; ++run) {
-    const auto* src = op.src.as<const std::byte>() + offset_of(run, runs.outer, op.src) * size;
-    auto* dst = op.dst.as<std::byte>() + offset_of(run, runs.outer, op.dst) * size;
-    if (runs.contiguous) {
-      std::memcpy(dst, src, static_cast<std::size_t>(runs.inner * size));
-      continue;
-    }
-    for (std::int64_t i = 0; i < runs.inner; ++i) {
-      std::memcpy(dst + i * op.dst.stride(-1) * size, src + i * op.src.stride(-1) * size,
-                  static_cast<std::size_t>(size));
-    }
-  }
-}
-
-template <class T>
-void fill(const Fill& op, T value) {
-  if (op.x.numel() == 0) return;
-  const Runs runs = runs_of(op.x, op.x);
-  const std::int64_t count = runs.outer.numel();
-  for (std::int64_t run = 0; run < count; ++run) {
-    T* x = op.x.as<T>() + offset_of(run, runs.outer, op.x);
-    if (runs.contiguous) {
-      std::fill_n(x, runs.inner, value);
-    } else {
-      for (std::int64_t i = 0; i < runs.inner; ++i) x[i * op.x.stride(-1)] = value;
-    }
-  }
 }
 
 }  // namespace
 
-void run(CpuStream& stream, const Add& op) {
-  stream.enqueue([op] { visit_float(op.a.dtype, [&op](auto type) { add<decltype(type)>(op); }); });
+void compute(const Add& op) {
+  visit_float(op.a.dtype, [&]<class T>(T) {
+    const Row a = op.a.as<const T>(), b = op.b.as<const T>();
+    const Row y = op.y.as<T>();
+    for_each_element(op.a.numel(), [=](auto i) { y.set(i, a[i] + b[i]); });
+  });
 }
 
-void run(CpuStream& stream, const SumParts& op) {
-  stream.enqueue([op] { visit_float(op.parts.dtype, [&op](auto type) { sum_parts<decltype(type)>(op); }); });
-}
-
-void run(CpuStream& stream, const CastRows& op) {
-  stream.enqueue([op] {
-    visit_float(op.x.dtype, [&op](auto from) {
-      visit_float(op.y.dtype, [&op](auto to) { cast_rows<decltype(from), decltype(to)>(op); });
+void compute(const SumParts& op) {
+  const std::int64_t parts = op.parts.size(0), size = op.y.numel();
+  visit_float(op.parts.dtype, [&]<class T>(T) {
+    const Row first = op.parts.as<const T>();
+    const Row y = op.y.as<T>();
+    for_each_element(size, [=](auto i) {
+      F32x8 sum = first[i];
+      for (std::int64_t p = 1; p < parts; ++p) sum += (first + p * size)[i];
+      y.set(i, sum);
     });
   });
 }
 
-void run(CpuStream& stream, const Copy& op) {
-  stream.enqueue([op] { copy(op); });
+void compute(const CastRows& op) {
+  visit_float(op.x.dtype, op.y.dtype, [&]<class From, class To>(From, To) {
+    const Rows<const From> xs(op.x);
+    const Rows<To> ys(op.y);
+    for_each_row(op.x, [&](std::int64_t, const RowIndex& at) {
+      for_each_element(op.x.size(-1),
+                       [x = xs[at], y = ys[at], add = op.accumulate](auto i) { y.set(i, add ? y[i] + x[i] : x[i]); });
+    });
+  });
 }
 
-void run(CpuStream& stream, const Fill& op) {
-  stream.enqueue([op] {
-    switch (op.x.dtype) {
-      case DType::kFp32: return fill(op, static_cast<float>(op.value));
-      case DType::kBf16: return fill(op, to_bf16(static_cast<float>(op.value)));
-      case DType::kFp64: return fill(op, op.value);
-      case DType::kInt32: return fill(op, static_cast<std::int32_t>(op.value));
-      case DType::kInt64: return fill(op, static_cast<std::int64_t>(op.value));
-      case DType::kUint8: return fill(op, static_cast<std::uint8_t>(op.value));
-    }
+void compute(const Copy& op) {
+  const auto size = static_cast<std::int64_t>(size_of(op.src.dtype));
+  const int dense = first_dense_dim(op.src, op.dst);
+  const auto bytes = static_cast<std::size_t>(run_length(op.src, dense) * size);
+  if (bytes == 0) return;  // memcpy takes no null
+  for_each_run(op.src, op.dst, dense, [&](std::int64_t from, std::int64_t to) {
+    std::memcpy(op.dst.as<std::byte>() + to * size, op.src.as<const std::byte>() + from * size, bytes);
   });
+}
+
+void compute(const Fill& op) {
+  switch (op.x.dtype) {
+    case DType::kFp32: return fill(op.x, static_cast<float>(op.value));
+    case DType::kBf16: return fill(op.x, to_bf16(static_cast<float>(op.value)));
+    case DType::kFp64: return fill(op.x, op.value);
+    case DType::kInt32: return fill(op.x, static_cast<std::int32_t>(op.value));
+    case DType::kInt64: return fill(op.x, static_cast<std::int64_t>(op.value));
+    case DType::kUint8: return fill(op.x, static_cast<std::uint8_t>(op.value));
+  }
 }
 
 }  // namespace megalith

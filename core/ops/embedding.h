@@ -50,12 +50,12 @@ inline constexpr std::int64_t kMaxSortedChunk = 512;
 
 void fields(const EmbeddingForward& op, Fields& f);
 std::size_t workspace_bytes(const EmbeddingForward& op, DeviceType device);
-void run(CpuStream& stream, const EmbeddingForward& op);
+void compute(const EmbeddingForward& op);
 void run(CudaStream& stream, const EmbeddingForward& op);
 
 void fields(const EmbeddingBackward& op, Fields& f);
 std::size_t workspace_bytes(const EmbeddingBackward& op, DeviceType device);
-void run(CpuStream& stream, const EmbeddingBackward& op);
+void compute(const EmbeddingBackward& op);
 void run(CudaStream& stream, const EmbeddingBackward& op);
 
 }  // namespace megalith

@@ -16,7 +16,7 @@ struct FillNormal {
 };
 
 void fields(const FillNormal& op, Fields& f);
-void run(CpuStream& stream, const FillNormal& op);
+void compute(const FillNormal& op);
 void run(CudaStream& stream, const FillNormal& op);
 
 }  // namespace megalith

@@ -23,19 +23,15 @@ void fill(bf16* out, std::int64_t count, NormalNumbers numbers) {
   }
 }
 
-template <class T>
-void fill_rows(const FillNormal& op, T) {
-  const std::int64_t columns = op.x.size(1);
-  NormalNumbers numbers = op.numbers;
-  for (std::int64_t row = 0; row < op.x.size(0); ++row, numbers.offset += op.pitch) {
-    fill(op.x.as<T>() + row * columns, columns, numbers);
-  }
-}
-
 }  // namespace
 
-void run(CpuStream& stream, const FillNormal& op) {
-  stream.enqueue([op] { visit_float(op.x.dtype, [&op](auto type) { fill_rows(op, type); }); });
+void compute(const FillNormal& op) {
+  visit_float(op.x.dtype, [&]<class T>(T) {
+    NormalNumbers numbers = op.numbers;
+    for (std::int64_t row = 0; row < op.x.size(0); ++row, numbers.offset += op.pitch) {
+      fill(op.x.as<T>() + row * op.x.size(1), op.x.size(1), numbers);
+    }
+  });
 }
 
 }  // namespace megalith

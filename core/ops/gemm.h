@@ -40,7 +40,7 @@ struct Gemm {
 
 void fields(const Gemm& op, Fields& f);  // 2 m n k FLOPs
 std::size_t workspace_bytes(const Gemm& op, DeviceType device);
-void run(CpuStream& stream, const Gemm& op);
+void compute(const Gemm& op);
 void run(CudaStream& stream, const Gemm& op);
 
 }  // namespace megalith

@@ -2,10 +2,9 @@
 // into the order in which the tile kernel reads them, which makes all transposes and dtypes equally fast.
 // Deterministic: the sum over k is cut at multiples of kBlockDepth only, and partial sums are never rounded to bf16.
 #include <algorithm>
-#include <memory>
 #include <type_traits>
 
-#include "core/ops/activation_cpu.h"
+#include "core/ops/dispatch.h"
 #include "core/ops/gemm_apart.h"
 #include "core/ops/loops.h"
 #include "core/ops/micro_kernel.h"
@@ -20,19 +19,13 @@ constexpr std::int64_t kBlockRows = 192;   // a's block (192 KiB) stays in L2
 constexpr std::int64_t kBlockColumns = 1024;
 constexpr std::int64_t kSumColumns = 256;  // width of the fp32 sums of a bf16 c when k > kBlockDepth
 
-struct Scratch {
+struct GemmScratch {
   alignas(64) float a[kBlockRows * kBlockDepth + kPackSlack];
   alignas(64) float b[kBlockColumns * kBlockDepth];
   alignas(64) float sums[kBlockRows * kSumColumns];
   alignas(64) float bias[kBlockColumns];
   alignas(64) float tile[kTileRows * kTileColumns];
 };
-
-// One per worker thread, from its first GEMM to its end.
-Scratch& scratch() {
-  thread_local const std::unique_ptr<Scratch> own = std::make_unique_for_overwrite<Scratch>();
-  return *own;
-}
 
 // A matrix as stored, seen through `transpose`: element (row, column) of op(x).
 template <class T>
@@ -41,6 +34,7 @@ struct Operand {
   std::int64_t stride;
   bool transpose;
 
+  Operand(const Tensor& x, bool transposed) : data(x.as<const T>()), stride(x.stride(0)), transpose(transposed) {}
   const T* at(std::int64_t row, std::int64_t column) const {
     return transpose ? data + column * stride + row : data + row * stride + column;
   }
@@ -90,7 +84,7 @@ struct Block {
 
 // One block of c from packed a and b.
 template <class C>
-void multiply_block(const Block& block, Scratch& s, C* c, std::int64_t stride) {
+void multiply_block(const Block& block, GemmScratch& s, C* c, std::int64_t stride) {
   for (std::int64_t j = 0; j < block.columns; j += kTileColumns) {
     const std::int64_t columns = std::min(kTileColumns, block.columns - j);
     const float* b = s.b + j * block.depth;
@@ -112,90 +106,71 @@ void multiply_block(const Block& block, Scratch& s, C* c, std::int64_t stride) {
   }
 }
 
+// `columns` of the bias as fp32, padded to whole panels; null without one.
 template <class T>
-struct Product {
-  Operand<T> a, b;
-  std::int64_t m, n, k;
-  const T* bias;
-  bool accumulate;
-};
-
-template <class T>
-const float* convert_bias(const T* bias, std::int64_t column, std::int64_t columns, Scratch& s) {
-  if (bias == nullptr) return nullptr;
-  pack_rows(Lines<T>{bias + column, 0, 1, columns}, (columns + 15) / 16 * 16, s.bias, 0);
+const float* convert_bias(const Tensor& bias, std::int64_t column, std::int64_t columns, GemmScratch& s) {
+  if (!bias) return nullptr;
+  pack_rows(Lines<T>{bias.as<const T>() + column, 0, 1, columns}, round_up(columns, kTileColumns), s.bias, 0);
   return s.bias;
 }
 
 // Each block of b is packed once; partial sums over k stand in c, so c is fp32 or k fits one block.
 template <class T, class C>
-void multiply_into_c(const Product<T>& op, C* c, std::int64_t stride, Scratch& s) {
-  for (std::int64_t column = 0; column < op.n; column += kBlockColumns) {
-    const std::int64_t columns = std::min(kBlockColumns, op.n - column);
-    const float* bias = convert_bias(op.bias, column, columns, s);
-    for (std::int64_t p = 0; p == 0 || p < op.k; p += kBlockDepth) {
-      const std::int64_t depth = std::min(kBlockDepth, op.k - p);
-      pack_b(op.b, p, depth, column, columns, s.b);
-      for (std::int64_t row = 0; row < op.m; row += kBlockRows) {
-        const std::int64_t rows = std::min(kBlockRows, op.m - row);
-        pack_a(op.a, row, rows, p, depth, s.a);
+void multiply_into_c(const Gemm& op, std::int64_t k, GemmScratch& s) {
+  const Operand<T> a(op.a, op.transpose_a), b(op.b, op.transpose_b);
+  const std::int64_t m = op.c.size(0), n = op.c.size(1), stride = op.c.stride(0);
+  for (std::int64_t column = 0; column < n; column += kBlockColumns) {
+    const std::int64_t columns = std::min(kBlockColumns, n - column);
+    const float* bias = convert_bias<T>(op.bias, column, columns, s);
+    for (std::int64_t p = 0; p == 0 || p < k; p += kBlockDepth) {
+      const std::int64_t depth = std::min(kBlockDepth, k - p);
+      pack_b(b, p, depth, column, columns, s.b);
+      for (std::int64_t row = 0; row < m; row += kBlockRows) {
+        const std::int64_t rows = std::min(kBlockRows, m - row);
+        pack_a(a, row, rows, p, depth, s.a);
         const Block block{rows, columns, depth, p == 0 ? bias : nullptr, p > 0 || op.accumulate};
-        multiply_block(block, s, c + row * stride + column, stride);
+        multiply_block(block, s, op.c.as<C>() + row * stride + column, stride);
       }
     }
   }
 }
 
 // Partial sums over k stand in fp32 scratch, and c is rounded once.
-template <class T>
-void multiply_by_sums(const Product<T>& op, bf16* c, std::int64_t stride, Scratch& s) {
-  for (std::int64_t column = 0; column < op.n; column += kSumColumns) {
-    const std::int64_t columns = std::min(kSumColumns, op.n - column);
-    const float* bias = convert_bias(op.bias, column, columns, s);
-    for (std::int64_t row = 0; row < op.m; row += kBlockRows) {
-      const std::int64_t rows = std::min(kBlockRows, op.m - row);
-      for (std::int64_t p = 0; p < op.k; p += kBlockDepth) {
-        const std::int64_t depth = std::min(kBlockDepth, op.k - p);
-        pack_b(op.b, p, depth, column, columns, s.b);
-        pack_a(op.a, row, rows, p, depth, s.a);
+void multiply_by_sums(const Gemm& op, std::int64_t k, GemmScratch& s) {
+  const Operand<bf16> a(op.a, op.transpose_a), b(op.b, op.transpose_b);
+  const std::int64_t m = op.c.size(0), n = op.c.size(1), stride = op.c.stride(0);
+  for (std::int64_t column = 0; column < n; column += kSumColumns) {
+    const std::int64_t columns = std::min(kSumColumns, n - column);
+    const float* bias = convert_bias<bf16>(op.bias, column, columns, s);
+    for (std::int64_t row = 0; row < m; row += kBlockRows) {
+      const std::int64_t rows = std::min(kBlockRows, m - row);
+      for (std::int64_t p = 0; p < k; p += kBlockDepth) {
+        const std::int64_t depth = std::min(kBlockDepth, k - p);
+        pack_b(b, p, depth, column, columns, s.b);
+        pack_a(a, row, rows, p, depth, s.a);
         multiply_block({rows, columns, depth, p == 0 ? bias : nullptr, p > 0}, s, s.sums, kSumColumns);
       }
-      write_sums(s.sums, kSumColumns, c + row * stride + column, stride, rows, columns, op.accumulate);
+      bf16* c = op.c.as<bf16>() + row * stride + column;
+      write_sums(s.sums, kSumColumns, c, stride, rows, columns, op.accumulate);
     }
   }
 }
 
-template <class T, class C>
-void multiply(const Gemm& op) {
-  const std::int64_t k = op.transpose_a ? op.a.size(0) : op.a.size(1);
-  const Product<T> product{.a = {op.a.as<const T>(), op.a.stride(0), op.transpose_a},
-                           .b = {op.b.as<const T>(), op.b.stride(0), op.transpose_b},
-                           .m = op.c.size(0),
-                           .n = op.c.size(1),
-                           .k = k,
-                           .bias = op.bias.as<const T>(),
-                           .accumulate = op.accumulate};
-  if constexpr (std::is_same_v<C, bf16>) {
-    if (k > kBlockDepth) return multiply_by_sums(product, op.c.as<bf16>(), op.c.stride(0), scratch());
-  }
-  multiply_into_c(product, op.c.as<C>(), op.c.stride(0), scratch());
-}
-
 void multiply(const Gemm& op) {
   if (op.c.numel() == 0) return;
-  if (op.a.dtype == DType::kFp32) return multiply<float, float>(op);
-  if (op.c.dtype == DType::kFp32) return multiply<bf16, float>(op);
-  multiply<bf16, bf16>(op);
+  auto& s = thread_scratch<GemmScratch>();
+  const std::int64_t k = op.a.size(op.transpose_a ? 0 : 1);
+  if (op.c.dtype == DType::kBf16)
+    return k > kBlockDepth ? multiply_by_sums(op, k, s) : multiply_into_c<bf16, bf16>(op, k, s);
+  visit_float(op.a.dtype, [&]<class T>(T) { multiply_into_c<T, float>(op, k, s); });
 }
 
 }  // namespace
 
-void run(CpuStream& stream, const Gemm& op) {
-  stream.enqueue([op] {
-    multiply(product_of(op));
-    if (op.pre_activation) compute(gelu_behind(op));
-    if (op.gelu_input) compute(gelu_in_front(op));
-  });
+void compute(const Gemm& op) {
+  multiply(product_of(op));
+  if (op.pre_activation) compute(gelu_behind(op));
+  if (op.gelu_input) compute(gelu_in_front(op));
 }
 
 }  // namespace megalith

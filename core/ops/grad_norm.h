@@ -51,19 +51,19 @@ inline constexpr std::int64_t kSquareSlice = std::int64_t{1} << 14;  // elements
 
 void fields(const SumOfSquares& op, Fields& f);
 std::size_t workspace_bytes(const SumOfSquares& op, DeviceType device);
-void run(CpuStream& stream, const SumOfSquares& op);
+void compute(const SumOfSquares& op);
 void run(CudaStream& stream, const SumOfSquares& op);
 
 void fields(const GradNormFinalize& op, Fields& f);
-void run(CpuStream& stream, const GradNormFinalize& op);
+void compute(const GradNormFinalize& op);
 void run(CudaStream& stream, const GradNormFinalize& op);
 
 void fields(const WriteStepParameters& op, Fields& f);
-void run(CpuStream& stream, const WriteStepParameters& op);
+void compute(const WriteStepParameters& op);
 void run(CudaStream& stream, const WriteStepParameters& op);
 
 void fields(const WriteMicrobatchParameters& op, Fields& f);
-void run(CpuStream& stream, const WriteMicrobatchParameters& op);
+void compute(const WriteMicrobatchParameters& op);
 void run(CudaStream& stream, const WriteMicrobatchParameters& op);
 
 }  // namespace megalith

@@ -25,7 +25,16 @@ double sum_of_squares(const T* x, std::int64_t count) {
   return sums[0];
 }
 
-void finalize(const GradNormFinalize& op) {
+}  // namespace
+
+void compute(const SumOfSquares& op) {
+  double* out = op.out.as<double>();
+  for (const Tensor& x : op.tensors) {
+    visit_float(x.dtype, [&]<class T>(T) { *out++ = sum_of_squares(x.as<const T>(), x.numel()); });
+  }
+}
+
+void compute(const GradNormFinalize& op) {
   StepParameters& step = *op.parameters;
   double sum = 0;
   for (std::int64_t i = 0; i < op.sums.numel(); ++i) sum += op.sums.as<const double>()[i];
@@ -41,30 +50,11 @@ void finalize(const GradNormFinalize& op) {
   }
 }
 
-}  // namespace
-
-void run(CpuStream& stream, const SumOfSquares& op) {
-  stream.enqueue([op] {
-    double* out = op.out.as<double>();
-    for (const Tensor& x : op.tensors) {
-      visit_float(x.dtype, [&](auto type) { *out++ = sum_of_squares(x.as<const decltype(type)>(), x.numel()); });
-    }
-  });
+void compute(const WriteStepParameters& op) {
+  op.parameters->iteration = op.iteration;
+  op.parameters->learning_rate = op.learning_rate;
 }
 
-void run(CpuStream& stream, const GradNormFinalize& op) {
-  stream.enqueue([op] { finalize(op); });
-}
-
-void run(CpuStream& stream, const WriteStepParameters& op) {
-  stream.enqueue([op] {
-    op.parameters->iteration = op.iteration;
-    op.parameters->learning_rate = op.learning_rate;
-  });
-}
-
-void run(CpuStream& stream, const WriteMicrobatchParameters& op) {
-  stream.enqueue([op] { *op.out = op.value; });
-}
+void compute(const WriteMicrobatchParameters& op) { *op.out = op.value; }
 
 }  // namespace megalith

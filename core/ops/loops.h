@@ -2,6 +2,10 @@
 //
 //     for_each_element(n, [=](auto i) { y.set(i, (x[i] - mean) * rstd * weight[i]); });
 //
+// Rows are those of tensors that share their leading dims (up to three) but not their strides:
+//
+//     for_each_row(op.x, [&](std::int64_t row, const RowIndex& at) { const Row x = xs[at]; ... });
+//
 // For *_cpu.cpp files. An element's result does not depend on where it lies in a row or in memory: core/ops is compiled
 // without contraction, so that only fma() fuses, and the order of sums is fixed.
 #pragma once
@@ -11,6 +15,7 @@
 #include <cstdint>
 
 #include "core/ops/simd_math.h"
+#include "core/tensor/tensor.h"
 
 namespace megalith {
 
@@ -31,6 +36,7 @@ class Row {
   Row(T* first) : first_(first) {}
   operator Row<const T>() const { return first_; }
   explicit operator bool() const { return first_ != nullptr; }
+  Row operator+(std::int64_t elements) const { return first_ + elements; }
 
   F32x8 operator[](Eight i) const { return simd::load(first_ + i.at); }
   F32x8 operator[](Fewer i) const { return simd::load_partial(first_ + i.at, i.count); }  // others read as 0
@@ -87,6 +93,55 @@ std::array<float, Count> sum_elements(std::int64_t n, Add&& add) {
     sums[c] = simd::horizontal_sum((lanes[0][c] + lanes[2][c]) + (lanes[1][c] + lanes[3][c]));
   }
   return sums;
+}
+
+// Where a row stands in the leading dims; missing ones come first, and the last runs fastest.
+using RowIndex = std::array<std::int64_t, 3>;
+
+// The rows of one tensor; an absent tensor has absent rows.
+template <class T>
+class Rows {
+ public:
+  explicit Rows(const Tensor& x) : data_(x.as<T>()) {
+    for (int d = x.rank() - 2, i = 2; d >= 0; --d, --i) strides_[i] = x.stride(d);
+  }
+  Row<T> operator[](const RowIndex& at) const {
+    if (data_ == nullptr) return nullptr;
+    return data_ + (at[0] * strides_[0] + at[1] * strides_[1] + at[2] * strides_[2]);
+  }
+
+ private:
+  T* data_;
+  std::int64_t strides_[3] = {0, 0, 0};
+};
+
+// Rows that hold something: all, or as many as the bound of dim 0 says.
+inline std::int64_t live_rows(const Tensor& x) {
+  std::int64_t rows = 1;
+  for (int d = 0; d + 1 < x.rank(); ++d) rows *= d == 0 && x.bound != nullptr ? *x.bound : x.size(d);
+  return rows;
+}
+
+// visit(row, at) for the rows of x from `first` to below `end`.
+template <class Visit>
+void for_each_row(const Tensor& x, std::int64_t first, std::int64_t end, Visit&& visit) {
+  if (first >= end) return;
+  std::int64_t sizes[3] = {1, 1, 1};
+  for (int d = x.rank() - 2, i = 2; d >= 0; --d, --i) sizes[i] = x.size(d);
+  RowIndex at = {first / (sizes[1] * sizes[2]), first / sizes[2] % sizes[1], first % sizes[2]};
+  for (std::int64_t row = first; row < end; ++row) {
+    visit(row, at);
+    if (++at[2] < sizes[2]) continue;
+    at[2] = 0;
+    if (++at[1] < sizes[1]) continue;
+    at[1] = 0;
+    ++at[0];
+  }
+}
+// For all that hold something.
+template <class Visit>
+void for_each_row(const Tensor& x, Visit&& visit) {
+  for_each_row(x, 0, live_rows(x), visit);
 }
 
 }  // namespace megalith

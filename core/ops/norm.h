@@ -29,7 +29,7 @@ struct RmsNormForward {
   float eps = 1e-5f;  // added to the mean square, not to the root
 };
 void fields(const RmsNormForward& op, Fields& f);
-void run(CpuStream& stream, const RmsNormForward& op);
+void compute(const RmsNormForward& op);
 void run(CudaStream& stream, const RmsNormForward& op);
 
 // With h = x * rstd and g = weight * dy:  dx = rstd (g - h mean(g h)) (+ d_residual);  d_weight = sum over rows of dy h
@@ -45,42 +45,34 @@ struct RmsNormBackward {
   Tensor y;                 // optional, [rows, H] out: the forward's y again, bit for bit; dtype of x
 };
 void fields(const RmsNormBackward& op, Fields& f);
-void run(CpuStream& stream, const RmsNormBackward& op);
+void compute(const RmsNormBackward& op);
 void run(CudaStream& stream, const RmsNormBackward& op);
 
 // x' = x (+ residual);  y = weight * (x' - mean) * rstd + bias,  rstd = 1 / sqrt(variance + eps), biased variance
 struct LayerNormForward {
   static constexpr const char* kName = "layer_norm_forward";
-  Tensor x;           // [rows, H] bf16 | fp32
-  Tensor residual;    // optional [rows, H], shape and dtype of x
-  Tensor sum;         // [rows, H] out: x + residual, dtype of x; present exactly with residual; may be x or residual
-  Tensor weight;      // [H] dtype of x
-  Tensor bias;        // [H] dtype of x
-  Tensor y;           // [rows, H] out, dtype of x; must not overlap an input
-  Tensor mean;        // [rows] out, fp32, kept for backward
-  Tensor rstd;        // [rows] out, fp32, kept for backward
-  float eps = 1e-5f;  // added to the variance
+  Tensor x, residual, sum, weight;  // as in RmsNormForward
+  Tensor bias;                      // [H] dtype of x
+  Tensor y;                         // as in RmsNormForward
+  Tensor mean, rstd;                // [rows] out, fp32, kept for backward
+  float eps = 1e-5f;                // added to the variance
 };
 void fields(const LayerNormForward& op, Fields& f);
-void run(CpuStream& stream, const LayerNormForward& op);
+void compute(const LayerNormForward& op);
 void run(CudaStream& stream, const LayerNormForward& op);
 
 // With h = (x - mean) rstd and g = weight * dy:  dx = rstd (g - mean(g) - h mean(g h)) (+ d_residual)
 // d_weight = sum over rows of dy h;  d_bias = sum over rows of dy
 struct LayerNormBackward {
   static constexpr const char* kName = "layer_norm_backward";
-  Tensor dy;                // [rows, H] dtype of x
-  Tensor x;                 // [rows, H] bf16 | fp32: what was normalised (forward's sum if it had a residual)
-  Tensor weight;            // [H] dtype of x
-  Tensor mean;              // [rows] fp32
-  Tensor rstd;              // [rows] fp32
-  Tensor d_residual;        // optional [rows, H], dtype of x: gradient that reached the sum on the other path
-  Tensor dx;                // [rows, H] out, dtype of x; may be dy or d_residual
+  Tensor dy, x, weight;     // as in RmsNormBackward
+  Tensor mean, rstd;        // [rows] fp32
+  Tensor d_residual, dx;    // as in RmsNormBackward
   Tensor d_weight_partial;  // [P, H] out, fp32, contiguous; every element is written
-  Tensor d_bias_partial;    // [P, H] out, fp32, contiguous; every element is written
+  Tensor d_bias_partial;    // like d_weight_partial
 };
 void fields(const LayerNormBackward& op, Fields& f);
-void run(CpuStream& stream, const LayerNormBackward& op);
+void compute(const LayerNormBackward& op);
 void run(CudaStream& stream, const LayerNormBackward& op);
 
 }  // namespace megalith

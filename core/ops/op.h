@@ -1,7 +1,7 @@
 // An op is a struct of named arguments with three functions found by overload:
 //   void fields(const Op&, Fields&)           what it reads and writes and what that has to be (fields.h)
-//   void run(CpuStream&, const Op&)           enqueues its kernel
-//   void run(CudaStream&, const Op&)          one overload per backend, a missing one is a link error
+//   void compute(const Op&)                   its kernel on the CPU
+//   void run(CudaStream&, const Op&)          enqueues that on CUDA; a missing one of the three is a link error
 //   static constexpr const char* kName        name in traces, plans and errors
 // Kernels neither allocate nor synchronise. What one needs for itself is the field `workspace` of
 //   std::size_t workspace_bytes(const Op&, DeviceType)
@@ -62,7 +62,7 @@ void launch(Stream& stream, const Op& op) {
     access(op, accesses);
     stream.announce(accesses);
   }
-  if (CpuStream* cpu = stream.cpu()) run(*cpu, op);
+  if (CpuStream* cpu = stream.cpu()) cpu->enqueue([op] { compute(op); });
   if (CudaStream* cuda = stream.cuda()) {
     const CudaStream::Range range(Op::kName);
     run(*cuda, op);

@@ -20,7 +20,7 @@ inline constexpr std::int64_t kStripeBytes = 128;
 std::int64_t pieces_of(const ReduceRows& op);
 void fields(const ReduceRows& op, Fields& f);
 std::size_t workspace_bytes(const ReduceRows& op, DeviceType device);
-void run(CpuStream& stream, const ReduceRows& op);
+void compute(const ReduceRows& op);
 void run(CudaStream& stream, const ReduceRows& op);
 
 inline constexpr int kMaxSumBlocks = 1024;  // of the CUDA backend, each of which leaves a sum in the workspace
@@ -35,7 +35,7 @@ struct ReduceToScalar {
 };
 void fields(const ReduceToScalar& op, Fields& f);
 std::size_t workspace_bytes(const ReduceToScalar& op, DeviceType device);
-void run(CpuStream& stream, const ReduceToScalar& op);
+void compute(const ReduceToScalar& op);
 void run(CudaStream& stream, const ReduceToScalar& op);
 
 }  // namespace megalith

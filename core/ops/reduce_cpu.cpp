@@ -2,8 +2,8 @@
 #include <algorithm>
 
 #include "core/ops/dispatch.h"
+#include "core/ops/loops.h"
 #include "core/ops/reduce.h"
-#include "core/ops/row_index.h"
 
 namespace megalith {
 
@@ -44,7 +44,13 @@ void reduce_rows(const ReduceRows& op) {
   }
 }
 
-void reduce_to_scalar(const ReduceToScalar& op) {
+}  // namespace
+
+void compute(const ReduceRows& op) {
+  visit_float(op.x.dtype, op.out.dtype, [&]<class T, class Out>(T, Out) { reduce_rows<T, Out>(op); });
+}
+
+void compute(const ReduceToScalar& op) {
   constexpr std::int64_t kBlock = 2048;
   float* out = op.out.as<float>();
   double total = op.accumulate ? static_cast<double>(*out) : 0.0;
@@ -55,20 +61,6 @@ void reduce_to_scalar(const ReduceToScalar& op) {
     total += static_cast<double>(sum);
   }
   *out = static_cast<float>(total);
-}
-
-}  // namespace
-
-void run(CpuStream& stream, const ReduceRows& op) {
-  stream.enqueue([op] {
-    visit_float(op.x.dtype, [&op](auto x) {
-      visit_float(op.out.dtype, [&op](auto out) { reduce_rows<decltype(x), decltype(out)>(op); });
-    });
-  });
-}
-
-void run(CpuStream& stream, const ReduceToScalar& op) {
-  stream.enqueue([op] { reduce_to_scalar(op); });
 }
 
 }  // namespace megalith

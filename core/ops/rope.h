@@ -32,7 +32,7 @@ struct Rope {
   const std::int32_t* start = nullptr;  // device, optional: added to them; not negative
 };
 void fields(const Rope& op, Fields& f);
-void run(CpuStream& stream, const Rope& op);
+void compute(const Rope& op);
 void run(CudaStream& stream, const Rope& op);
 
 }  // namespace megalith

@@ -47,52 +47,40 @@ void set_rotations(std::int64_t first, std::int64_t pairs, bool backward, Rotati
   }
 }
 
-template <class T>
-void rotate(const T* x, T* y, std::int64_t pairs, const float* cosine, const float* sine) {
-  const Row x_low = x, x_high = x + pairs;
-  const Row y_low = y, y_high = y + pairs;
-  for_each_element(pairs, [=, cosine = Row(cosine), sine = Row(sine)](auto i) {
-    const F32x8 low = x_low[i], high = x_high[i];
-    y_low.set(i, fma(-high, sine[i], low * cosine[i]));
-    y_high.set(i, fma(low, sine[i], high * cosine[i]));
-  });
-}
+}  // namespace
 
-template <class T>
-void rotate_all(const Rope& op) {
+void compute(const Rope& op) {
+  if (op.x.numel() == 0) return;
   Rotations r;
   set_frequencies(op, r);
-  const std::int64_t tokens = op.x.size(1), heads = op.x.size(2), dim = op.x.size(3), pairs = op.rotary_dim / 2;
+  const std::int64_t tokens = op.x.size(1), pairs = op.rotary_dim / 2;
+  const std::int64_t rest = op.x.data == op.y.data ? 0 : op.x.size(3) - op.rotary_dim;  // to copy
   const std::int64_t start = op.start == nullptr ? 0 : *op.start;
   require(start >= 0, "rope: op.start is negative");
   const std::int64_t half = op.part.gap == 0 ? tokens : tokens / 2;  // rows of a run of positions
   for (std::int64_t token = 0; token < tokens;) {
-    const std::int64_t offset = start + op.part.position(token, tokens) - token;  // of the run's positions
-    const std::int64_t first = (offset + token) / kPositions * kPositions;
-    const std::int64_t end = std::min(token < half ? half : tokens, first + kPositions - offset);
+    const std::int64_t position = start + op.part.position(token, tokens);
+    const std::int64_t first = position / kPositions * kPositions;
+    const std::int64_t count = std::min((token < half ? half : tokens) - token, first + kPositions - position);
     set_rotations(first, pairs, op.backward, r);
-    for (std::int64_t b = 0; b < op.x.size(0); ++b) {
-      for (std::int64_t t = token; t < end; ++t) {
-        const std::int64_t p = offset + t - first;
-        const T* x = op.x.as<const T>() + b * op.x.stride(0) + t * op.x.stride(1);
-        T* y = op.y.as<T>() + b * op.y.stride(0) + t * op.y.stride(1);
-        for (std::int64_t n = 0; n < heads; ++n, x += op.x.stride(2), y += op.y.stride(2)) {
-          rotate(x, y, pairs, r.cosine[p], r.sine[p]);
-          if (x != y) std::copy(x + op.rotary_dim, x + dim, y + op.rotary_dim);
-        }
-      }
-    }
-    token = end;
+    const Tensor x = op.x.slice(1, token, count), y = op.y.slice(1, token, count);
+    visit_float(x.dtype, [&]<class T>(T) {
+      const Rows<const T> xs(x);
+      const Rows<T> ys(y);
+      for_each_row(x, [&](std::int64_t, const RowIndex& at) {
+        const std::int64_t p = position - first + at[1];
+        const Row x_low = xs[at], x_high = x_low + pairs;
+        const Row y_low = ys[at], y_high = y_low + pairs;
+        for_each_element(pairs, [=, cosine = Row(r.cosine[p]), sine = Row(r.sine[p])](auto i) {
+          const F32x8 low = x_low[i], high = x_high[i];
+          y_low.set(i, fma(-high, sine[i], low * cosine[i]));
+          y_high.set(i, fma(low, sine[i], high * cosine[i]));
+        });
+        for_each_element(rest, [from = x_high + pairs, to = y_high + pairs](auto i) { to.set(i, from[i]); });
+      });
+    });
+    token += count;
   }
-}
-
-}  // namespace
-
-void run(CpuStream& stream, const Rope& op) {
-  stream.enqueue([op] {
-    if (op.x.numel() == 0) return;
-    visit_float(op.x.dtype, [&op](auto type) { rotate_all<decltype(type)>(op); });
-  });
 }
 
 }  // namespace megalith

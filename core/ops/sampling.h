@@ -29,7 +29,7 @@ struct Sample {
 
 void fields(const Sample& op, Fields& f);
 std::size_t workspace_bytes(const Sample& op, DeviceType device);
-void run(CpuStream& stream, const Sample& op);
+void compute(const Sample& op);
 void run(CudaStream& stream, const Sample& op);
 
 }  // namespace megalith

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <limits>
+#include <span>
 
 #include "core/base/rng.h"
 #include "core/ops/data_faults.h"
@@ -27,113 +28,81 @@ std::int32_t argmax(const T* x, std::int64_t columns, std::int64_t row) {
   return static_cast<std::int32_t>(best);
 }
 
-// The tokens that may still be drawn, and the weight exp((logit - max) / temperature) of every token.
-template <class T>
-struct Candidates {
-  const T* logit;       // by token
-  float* weight;        // by token
-  std::int32_t* token;  // those left
-  std::int64_t count = 0;
-  bool in_token_order = true;  // until a filter ranks them
+using Tokens = std::span<std::int32_t>;
 
-  // Larger logits first, of equal ones the lower index. Weights would not do: unequal logits may round to equal ones.
-  auto before() const {
-    return [x = logit](std::int32_t a, std::int32_t b) {
-      const float left = to_float(x[a]);
-      const float right = to_float(x[b]);
-      return left != right ? left > right : a < b;
-    };
-  }
-  double total() const {
-    double sum = 0;
-    for (std::int64_t i = 0; i < count; ++i) sum += static_cast<double>(weight[token[i]]);
-    return sum;
-  }
-};
-
-template <class T>
-Candidates<T> all_candidates(const Sample& op, const T* x, float max) {
-  Candidates<T> all;
-  all.logit = x;
-  all.weight = op.workspace.as<float>();
-  all.token = reinterpret_cast<std::int32_t*>(all.weight + op.vocab_size);
-  float* weight = all.weight;
-  for_each_element(op.vocab_size, [=, logit = Row(x), to = Row(weight), temperature = op.temperature](auto i) {
-    to.set(i, simd::exp((logit[i] - max) / temperature));
-  });
-  for (std::int64_t i = 0; i < op.vocab_size; ++i) {
-    if (weight[i] > 0) all.token[all.count++] = static_cast<std::int32_t>(i);
-  }
-  return all;
-}
-
-// Keeps the `count` first, in no order.
-template <class T>
-void keep_first(Candidates<T>& candidates, std::int64_t count) {
-  if (count >= candidates.count) return;
-  candidates.in_token_order = false;
-  std::nth_element(candidates.token, candidates.token + count, candidates.token + candidates.count,
-                   candidates.before());
-  candidates.count = count;
-}
-
-// Keeps the shortest list of first ones that holds `top_p` of the weight. Only as many are sorted as turn out to
-// matter.
-template <class T>
-void keep_nucleus(Candidates<T>& candidates, double top_p) {
-  candidates.in_token_order = false;
-  const double wanted = top_p * candidates.total();
+double total_of(Tokens tokens, const float* weight) {
   double sum = 0;
-  std::int64_t sorted = 0;
-  for (std::int64_t next = 64; sorted < candidates.count; next *= 4) {
-    const std::int64_t end = std::min(next, candidates.count);
-    std::partial_sort(candidates.token + sorted, candidates.token + end, candidates.token + candidates.count,
-                      candidates.before());
-    for (; sorted < end; ++sorted) {
-      sum += static_cast<double>(candidates.weight[candidates.token[sorted]]);
-      if (sum >= wanted) {
-        candidates.count = sorted + 1;
-        return;
-      }
-    }
+  for (const std::int32_t token : tokens) sum += static_cast<double>(weight[token]);
+  return sum;
+}
+
+// The shortest list of first ones that holds `top_p` of the weight. A heap sorts only as many as turn out to matter.
+template <class Before>
+Tokens nucleus(Tokens tokens, const float* weight, double top_p, const Before& before) {
+  const auto after = [&](std::int32_t a, std::int32_t b) { return before(b, a); };
+  const double wanted = top_p * total_of(tokens, weight);
+  std::make_heap(tokens.begin(), tokens.end(), after);
+  auto rest = tokens.end();  // of the heap; after it lie the first ones
+  for (double sum = 0; rest != tokens.begin() && (rest == tokens.end() || sum < wanted);) {
+    std::pop_heap(tokens.begin(), rest, after);
+    sum += static_cast<double>(weight[*--rest]);
   }
+  return {rest, tokens.end()};
 }
 
 // Inverts the cumulative distribution in the order of tokens, so that the draw does not depend on how they were ranked.
-template <class T>
-std::int32_t draw(Candidates<T>& candidates, double uniform_number) {
-  if (!candidates.in_token_order) std::sort(candidates.token, candidates.token + candidates.count);
-  const double target = uniform_number * candidates.total();
+std::int32_t draw(Tokens tokens, const float* weight, double uniform_number) {
+  if (!std::is_sorted(tokens.begin(), tokens.end())) std::sort(tokens.begin(), tokens.end());
+  const double target = uniform_number * total_of(tokens, weight);
   double sum = 0;
-  for (std::int64_t i = 0; i < candidates.count; ++i) {
-    sum += static_cast<double>(candidates.weight[candidates.token[i]]);
-    if (sum > target) return candidates.token[i];
+  for (const std::int32_t token : tokens) {
+    sum += static_cast<double>(weight[token]);
+    if (sum > target) return token;
   }
-  return candidates.token[candidates.count - 1];
+  return tokens.back();
 }
 
+// `best` is the largest logit's token.
 template <class T>
-void sample(const Sample& op) {
-  const PhiloxKey key = derive_key(op.seed, {0, 0, 0, kRngSampling});
-  const auto position = static_cast<std::uint32_t>(*op.position);
-  for (std::int64_t row = 0; row < op.out.numel(); ++row) {
-    const T* x = op.logits.as<const T>() + row * op.logits.stride(0);
-    std::int32_t& out = op.out.as<std::int32_t>()[row];
-    out = argmax(x, op.vocab_size, row);
-    if (op.temperature == 0 || op.top_k == 1) continue;
-    Candidates<T> candidates = all_candidates(op, x, to_float(x[out]));
-    if (candidates.count == 0) continue;  // the largest logit is +inf
-    if (op.top_k > 0) keep_first(candidates, op.top_k);
-    if (op.top_p > 0 && op.top_p < 1) keep_nucleus(candidates, static_cast<double>(op.top_p));
-    const PhiloxCounter words = philox4x32_10({position, static_cast<std::uint32_t>(row), 0, 0}, key);
-    out = draw(candidates, uniform(words[0], words[1]));
+std::int32_t sample(const Sample& op, const T* x, std::int32_t best, std::int64_t row) {
+  // By token, exp((logit - max) / temperature); the tokens that may be drawn come next in the workspace.
+  float* weight = op.workspace.as<float>();
+  for_each_element(op.vocab_size,
+                   [=, logit = Row(x), to = Row(weight), max = to_float(x[best]),
+                    temperature = op.temperature](auto i) { to.set(i, simd::exp((logit[i] - max) / temperature)); });
+  auto* const first = reinterpret_cast<std::int32_t*>(weight + op.vocab_size);
+  std::int32_t* end = first;
+  for (std::int32_t i = 0; i < op.vocab_size; ++i) {
+    if (weight[i] > 0) *end++ = i;
   }
+  Tokens tokens(first, end);
+  if (tokens.empty()) return best;  // the largest logit is +inf
+  // Larger logits first, of equal ones the lower index. Weights would not do: unequal logits may round to equal ones.
+  const auto before = [x](std::int32_t a, std::int32_t b) {
+    const float left = to_float(x[a]), right = to_float(x[b]);
+    return left != right ? left > right : a < b;
+  };
+  if (const auto kept = static_cast<std::size_t>(op.top_k); kept > 0 && kept < tokens.size()) {
+    std::nth_element(tokens.begin(), tokens.begin() + op.top_k, tokens.end(), before);
+    tokens = tokens.first(kept);
+  }
+  if (op.top_p > 0 && op.top_p < 1) tokens = nucleus(tokens, weight, static_cast<double>(op.top_p), before);
+  const PhiloxCounter words = philox4x32_10({static_cast<std::uint32_t>(*op.position), static_cast<std::uint32_t>(row)},
+                                            derive_key(op.seed, {0, 0, 0, kRngSampling}));
+  return draw(tokens, weight, uniform(words[0], words[1]));
 }
 
 }  // namespace
 
-void run(CpuStream& stream, const Sample& op) {
-  stream.enqueue([op] { visit_float(op.logits.dtype, [&op](auto type) { sample<decltype(type)>(op); }); });
+void compute(const Sample& op) {
+  visit_float(op.logits.dtype, [&]<class T>(T) {
+    for (std::int64_t row = 0; row < op.out.numel(); ++row) {
+      const T* x = op.logits.as<const T>() + row * op.logits.stride(0);
+      const std::int32_t best = argmax(x, op.vocab_size, row);
+      const bool certain = op.temperature == 0 || op.top_k == 1;
+      op.out.as<std::int32_t>()[row] = certain ? best : sample(op, x, best, row);
+    }
+  });
 }
 
 }  // namespace megalith

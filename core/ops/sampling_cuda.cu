@@ -1,6 +1,6 @@
-// A block owns a row, which stays in L2 from its first pass on. The cuts of top_k and top_p are found without sorting, by
-// bisection over the logits' ordered bits, two bits a pass; weights are summed as fixed-point integers, so that sums are
-// exact in any order. Latency-bound: it is called for a few rows. Deterministic; needs no workspace.
+// A block owns a row, which stays in L2 from its first pass on. The cuts of top_k and top_p are found without sorting,
+// by bisection over the logits' ordered bits, two bits a pass; weights are summed as fixed-point integers, so that sums
+// are exact in any order. Latency-bound: it is called for a few rows. Deterministic; needs no workspace.
 #include <cfloat>
 #include <climits>
 #include <cmath>

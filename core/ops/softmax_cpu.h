@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "core/ops/data_faults.h"
 #include "core/ops/loops.h"
 
 namespace megalith {
@@ -16,7 +17,8 @@ inline constexpr std::int64_t kBlock = 1024;
 
 struct SoftmaxSum {
   float max = kLowest;
-  float sum = 0;  // of exp(x - max)
+  float sum = 0;          // of exp(x - max)
+  float label_logit = 0;  // x - max at the label, if the row has one
 };
 
 template <class T>
@@ -39,18 +41,15 @@ float block_max(const T* x, std::int64_t count) {
 
 template <class T>
 float block_sum(const T* x, std::int64_t count, float max) {
-  const F32x8 shift = simd::set1(max);
   F32x8 sum[2] = {simd::zero(), simd::zero()};
   std::int64_t i = 0;
   for (; i + 2 * simd::kLanes <= count; i += 2 * simd::kLanes) {
     for (int k = 0; k < 2; ++k) {
-      sum[k] = _mm256_add_ps(sum[k], simd::exp_nonpositive(_mm256_sub_ps(simd::load(x + i + k * simd::kLanes), shift)));
+      sum[k] += simd::exp_nonpositive(simd::load(x + i + k * simd::kLanes) - max);
     }
   }
-  for (; i < count; i += simd::kLanes) {
-    sum[0] = _mm256_add_ps(sum[0], simd::exp_nonpositive(_mm256_sub_ps(load_logits(x + i, count - i), shift)));
-  }
-  return simd::horizontal_sum(_mm256_add_ps(sum[0], sum[1]));
+  for (; i < count; i += simd::kLanes) sum[0] += simd::exp_nonpositive(load_logits(x + i, count - i) - max);
+  return simd::horizontal_sum(sum[0] + sum[1]);
 }
 
 inline float scalar_exp(float x) { return _mm256_cvtss_f32(simd::exp_nonpositive(simd::set1(x))); }
@@ -70,11 +69,28 @@ SoftmaxSum softmax_of(const T* x, std::int64_t columns) {
   return row;
 }
 
+// A row's logits, of which `columns` count, become scale (softmax - (v == label)), 0 where they do not count.
 template <class T>
-void write_softmax_gradient(T* x, std::int64_t columns, const SoftmaxSum& row, float scale) {
+void write_gradient(T* x, std::int64_t width, std::int64_t columns, std::int64_t label, const SoftmaxSum& row,
+                    float scale) {
   const float factor = scale / row.sum;
   for_each_element(
       columns, [=, row = Row(x), max = row.max](auto i) { row.set(i, simd::exp_nonpositive(row[i] - max) * factor); });
+  // The label's own element anew: the subtraction belongs before the rounding to T.
+  if (label >= 0 && label < columns) {
+    x[label] = from_float<T>((scalar_exp(row.label_logit) / row.sum - 1.0f) * scale);
+  }
+  std::fill_n(x + columns, width - columns, from_float<T>(0));
+}
+
+// Before anything is written.
+inline void check_labels(const Tensor& labels, std::int64_t vocab_size) {
+  const auto* label = labels.as<const std::int32_t>();
+  for (std::int64_t row = 0; row < labels.numel(); ++row) {
+    if (label[row] < vocab_size) continue;
+    const std::int64_t values[] = {row, label[row], vocab_size};
+    raise_bad_label(values);
+  }
 }
 
 }  // namespace megalith

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 
 #include "core/ops/simd_math.h"
 
@@ -28,6 +29,17 @@ inline void transpose8(simd::F32x8 (&rows)[8]) {
     rows[i] = _mm256_permute2f128_ps(quads[i], quads[i + 4], 0x20);
     rows[i + 4] = _mm256_permute2f128_ps(quads[i], quads[i + 4], 0x31);
   }
+}
+
+// One per worker thread, from its first use to its end.
+template <class Scratch>
+Scratch& thread_scratch() {
+  thread_local const std::unique_ptr<Scratch> own = std::make_unique_for_overwrite<Scratch>();
+  return *own;
+}
+
+constexpr std::int64_t round_up(std::int64_t count, std::int64_t multiple) {
+  return (count + multiple - 1) / multiple * multiple;
 }
 
 // `lines` lines, `stride` elements apart, of `depth` elements each.

@@ -55,15 +55,15 @@ struct VocabLoss {
 
 void fields(const VocabMax& op, Fields& f);
 std::size_t workspace_bytes(const VocabMax& op, DeviceType device);
-void run(CpuStream& stream, const VocabMax& op);
+void compute(const VocabMax& op);
 void run(CudaStream& stream, const VocabMax& op);
 
 void fields(const VocabSums& op, Fields& f);
-void run(CpuStream& stream, const VocabSums& op);
+void compute(const VocabSums& op);
 void run(CudaStream& stream, const VocabSums& op);
 
 void fields(const VocabLoss& op, Fields& f);
-void run(CpuStream& stream, const VocabLoss& op);
+void compute(const VocabLoss& op);
 void run(CudaStream& stream, const VocabLoss& op);
 
 }  // namespace megalith

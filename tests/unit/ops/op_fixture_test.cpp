@@ -41,17 +41,15 @@ void check(const Faulty& op) {
   list.close();
 }
 
-void run(CpuStream& stream, const Faulty& op) {
-  stream.enqueue([op] {
-    const auto n = op.x.numel() - (op.fault == Fault::kForgetsAnElement ? 1 : 0);
-    for (std::int64_t i = 0; i < n; ++i) op.y.as<float>()[i] = op.x.as<float>()[i];
-    if (op.fault == Fault::kUndeclaredWrite) op.other.as<float>()[0] = 1;
-    if (op.fault == Fault::kUndeclaredRead) op.y.as<float>()[0] += op.needless.as<float>()[0];
-    if (op.fault == Fault::kPastTheEnd) op.y.as<float>()[n] = 1;
-    if (op.fault == Fault::kWritesInput) op.x.as<float>()[0] += 1;
-    if (op.fault == Fault::kDiffersOnReplay) op.y.as<float>()[0] = static_cast<float>((*op.runs)++);
-    if (op.fault == Fault::kWrongValue) op.y.as<float>()[0] += 1e-5f;
-  });
+void compute(const Faulty& op) {
+  const auto n = op.x.numel() - (op.fault == Fault::kForgetsAnElement ? 1 : 0);
+  for (std::int64_t i = 0; i < n; ++i) op.y.as<float>()[i] = op.x.as<float>()[i];
+  if (op.fault == Fault::kUndeclaredWrite) op.other.as<float>()[0] = 1;
+  if (op.fault == Fault::kUndeclaredRead) op.y.as<float>()[0] += op.needless.as<float>()[0];
+  if (op.fault == Fault::kPastTheEnd) op.y.as<float>()[n] = 1;
+  if (op.fault == Fault::kWritesInput) op.x.as<float>()[0] += 1;
+  if (op.fault == Fault::kDiffersOnReplay) op.y.as<float>()[0] = static_cast<float>((*op.runs)++);
+  if (op.fault == Fault::kWrongValue) op.y.as<float>()[0] += 1e-5f;
 }
 
 // The same by copies and fills.
