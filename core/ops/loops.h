@@ -61,6 +61,7 @@ inline F32x8 sqrt(F32x8 x) { return _mm256_sqrt_ps(x); }
 template <class Body>
 void for_each_element(std::int64_t n, Body&& body) {
   std::int64_t i = 0;
+#pragma GCC unroll 2  // short bodies would wait for the loop
   for (; i + 8 <= n; i += 8) body(Eight{i});
   if (i < n) body(Fewer{i, n - i});
 }
