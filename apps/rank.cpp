@@ -221,8 +221,7 @@ std::unique_ptr<Rank> build_rank(const Options& options, const RunConfig& config
   return std::make_unique<Rank>(options, config, device, mesh, instruments, memory_limit);
 }
 
-Rank::~Rank() {
-  // Streams hold addresses of this object. A step that failed has told already.
+void Rank::drain() noexcept {
   const auto wait = [](auto& each) {
     try {
       each.synchronize();
@@ -234,6 +233,10 @@ Rank::~Rank() {
   if (streams.context) wait(*streams.context);
   wait(transfer);
   wait(streams.compute);
+}
+
+Rank::~Rank() {
+  drain();
   if (std::uncaught_exceptions() > 0) return;  // the peers of a rank that failed are ended, not waited for
   for (MemorySharing* group : sharing_groups(*this)) {
     try {

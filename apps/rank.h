@@ -104,6 +104,8 @@ struct Rank {
   Rank(const Options& options, const RunConfig& config, DeviceType device, const Mesh& mesh,
        const Instruments& instruments, std::size_t memory_limit);
   ~Rank();
+  // Waits until the streams are empty, so that what they read and write may go; errors were reported where they arose.
+  void drain() noexcept;
   Rank(const Rank&) = delete;
   Rank& operator=(const Rank&) = delete;
 

@@ -35,6 +35,9 @@ struct StepResult {
 class Step {
  public:
   explicit Step(Rank& rank);  // which outlives it
+  ~Step() { rank_.drain(); }  // the streams read what is staged
+  Step(const Step&) = delete;
+  Step& operator=(const Step&) = delete;
 
   void use(const StepPlans& plans);  // before the first step, not on the plan backend
 
