@@ -21,12 +21,15 @@ GeluArgument gelu_argument(F32x8 x) {
   return {x2, x * fma(x2, kTwoSqrtTwoOverPi * 0.044715f, kTwoSqrtTwoOverPi)};
 }
 
-F32x8 gelu(F32x8 x, bool exact) {
-  return x * (exact ? simd::normal_distribution(x).below : simd::logistic(gelu_argument(x).z));
+template <bool exact>
+F32x8 gelu(F32x8 x) {
+  if constexpr (exact) return x * simd::normal_distribution(x).below;
+  return x * simd::logistic(gelu_argument(x).z);
 }
 
-F32x8 gelu_slope(F32x8 x, bool exact) {
-  if (exact) {
+template <bool exact>
+F32x8 gelu_slope(F32x8 x) {
+  if constexpr (exact) {
     constexpr float kInverseSqrtTwoPi = 0.398942280f;
     const simd::Normal normal = simd::normal_distribution(x);
     return fma(x, normal.gauss * kInverseSqrtTwoPi, normal.below);
@@ -43,7 +46,9 @@ void compute(const GeluForward& op) {
   visit_float(op.x.dtype, [&]<class T>(T) {
     const Row x = op.x.as<const T>();
     const Row y = op.y.as<T>();
-    for_each_element(op.x.numel(), [=, exact = op.exact](auto i) { y.set(i, gelu(x[i], exact)); });
+    const std::int64_t n = op.x.numel();
+    if (op.exact) return for_each_element(n, [=](auto i) { y.set(i, gelu<true>(x[i])); });
+    for_each_element(n, [=](auto i) { y.set(i, gelu<false>(x[i])); });
   });
 }
 
@@ -51,7 +56,9 @@ void compute(const GeluBackward& op) {
   visit_float(op.x.dtype, [&]<class T>(T) {
     const Row x = op.x.as<const T>(), dy = op.dy.as<const T>();
     const Row dx = op.dx.as<T>();
-    for_each_element(op.x.numel(), [=, exact = op.exact](auto i) { dx.set(i, dy[i] * gelu_slope(x[i], exact)); });
+    const std::int64_t n = op.x.numel();
+    if (op.exact) return for_each_element(n, [=](auto i) { dx.set(i, dy[i] * gelu_slope<true>(x[i])); });
+    for_each_element(n, [=](auto i) { dx.set(i, dy[i] * gelu_slope<false>(x[i])); });
   });
 }
 
