@@ -38,7 +38,7 @@ template <class T>
 void fill(const Tensor& x, T value) {
   const int dense = first_dense_dim(x, x);
   for_each_run(x, x, dense, [=, first = x.as<T>(), length = run_length(x, dense)](std::int64_t at, std::int64_t) {
-    std::fill_n(first + at, length, value);
+    std::fill_n(first + at, length, T(value));  // a copy: the loop may not change it
   });
 }
 

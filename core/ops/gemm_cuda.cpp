@@ -7,7 +7,6 @@
 #include <set>
 #include <span>
 
-#include "core/ops/cast_rows.h"
 #include "core/ops/elementwise.h"
 #include "core/ops/gemm_algorithms_cuda.h"
 #include "core/ops/gemm_apart.h"
