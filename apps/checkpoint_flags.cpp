@@ -22,7 +22,7 @@ bool changes_tensors(const ConfigEntry& entry, const ModelConfig& model) {
   return entry.on_load == OnLoad::kTensors || (entry.on_load == OnLoad::kPositions && has_table);
 }
 
-std::string told(const std::vector<Difference>& differences) {
+std::string in_words(const std::vector<Difference>& differences) {
   std::string text;
   for (const auto& [now, saved] : differences)
     text += fmt::format("{}--{} {} (was {})", text.empty() ? "" : ", ", now->name, now->value, saved);
@@ -70,7 +70,7 @@ std::string check_same_model(const Options& options, const std::string& path,
   }
   if (!options.checkpoint.finetune && !all.empty()) refuse(options, path, all);
   if (!tensors.empty()) refuse(options, path, tensors);
-  return told(all);
+  return in_words(all);
 }
 
 std::string changed_flags(const Options& options, const std::map<std::string, std::string>& saved) {
@@ -80,7 +80,7 @@ std::string changed_flags(const Options& options, const std::map<std::string, st
     if (entry.on_load == OnLoad::kNoted && found != saved.end() && found->second != entry.value)
       changes.push_back({&entry, found->second});
   }
-  return told(changes);
+  return in_words(changes);
 }
 
 Parsed finish_flags(FlagParser& parser, const Parsed& read, Communicator& world, FoundCheckpoint& found) {

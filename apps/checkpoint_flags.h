@@ -1,5 +1,5 @@
-// The flags of a run that loads a checkpoint beside those of the run that saved it. What a difference means stands in
-// the table of flags (OnLoad).
+// Compares the flags of a run that loads a checkpoint with those of the run that saved it. What a difference means is
+// in the table of flags (OnLoad).
 #pragma once
 
 #include <map>
@@ -13,15 +13,13 @@
 
 namespace megalith {
 
-// A checkpoint's weights mean what they meant only with the same flags of the model: Error (kUsage) that names those
-// that differ, with both values. Under --finetune those that leave the tensors as they are may differ; the result then
-// tells them: "--rotary-base 500000 (was 10000), ...", or "". A flag that the checkpoint does not know has its default.
-// `path` names the checkpoint, `saved` is the configuration in its state.
+// Refuses (kUsage) model flags that differ from the checkpoint's, with both values. Under --finetune those that leave
+// the tensors as they are may differ; returns them: "--rotary-base 500000 (was 10000), ...", or "". A flag that the
+// checkpoint does not know has its default. `path` names the checkpoint, `saved` is its configuration.
 std::string check_same_model(const Options& options, const std::string& path,
                              const std::map<std::string, std::string>& saved);
 
-// Flags of training, optimizer and data that are not as they were, so that a resumed run is not the unbroken one; in
-// the same form.
+// Changed flags of training, optimizer and data, with which a resumed run is not the unbroken one; in the same form.
 std::string changed_flags(const Options& options, const std::map<std::string, std::string>& saved);
 
 // A checkpoint that was looked for before the run was set up.

@@ -3,12 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <cstdio>
 #include <cstdlib>
 #include <set>
 
-#include "apps/flags_check.h"
 #include "apps/flags_source.h"
 #include "apps/flags_table.h"
 #include "apps/unknown_flags.h"
@@ -27,16 +27,7 @@ std::string with_dashes(std::string name) {
   return name;
 }
 
-std::string shown(const RawValue& value) {
-  if (value.type != RawType::kText && value.type != RawType::kArgument && value.items.size() == 1) {
-    return value.items[0];
-  }
-  std::string out;
-  for (const std::string& item : value.items) out += (out.empty() ? "" : ", ") + escaped_short(item);
-  return value.type == RawType::kArray || value.items.size() > 1 ? "[" + out + "]" : out;
-}
-
-// A file says of which type a value is: a text is not a number, even where it reads like one.
+// Does the file's type suit? A text is not a number, even where it reads like one.
 bool has_type(const RawValue& value, ValueKind kind) {
   if (value.type == RawType::kArgument) return true;
   switch (kind) {
@@ -45,12 +36,13 @@ bool has_type(const RawValue& value, ValueKind kind) {
     case ValueKind::kReal: return value.type == RawType::kReal || value.type == RawType::kInteger;
     case ValueKind::kText:
     case ValueKind::kChoice: return value.type == RawType::kText;
+    case ValueKind::kReals: return value.type == RawType::kArray;
     case ValueKind::kList: return value.type == RawType::kArray || value.type == RawType::kText;
   }
   return false;
 }
 
-// Options while they are filled: the table with, per flag, where its value came from.
+// Options while they are filled.
 struct State {
   State() = default;
   State(const State&) = delete;  // the table points into it
@@ -60,13 +52,12 @@ struct State {
   Requests requests;
   std::vector<RawValue> given;  // on the command line
   std::vector<Flag> table = make_table(options, requests);
-  std::vector<std::string> origins = std::vector<std::string>(table.size(), "default");
 
   void clear() {
     options = Options();
     requests = Requests();
     given.clear();
-    origins.assign(table.size(), "default");
+    for (Flag& flag : table) flag.origin = "default";
   }
 };
 
@@ -109,12 +100,11 @@ void refuse_unknown_keys(State& state, App app, const std::vector<RawValue>& val
 
 void apply(State& state, const RawValue& value) {
   const auto found = flag_of(state, value);
-  if (!has_type(value, found->binding.kind) || !found->binding.set(value.items)) {
+  if (!set_value(found->binding, value)) {
     refuse_usage(prefix_of(value) + value.name,
                  {.expected = found->binding.expected, .got = shown(value), .remedy = remedy_for(*found, value)});
   }
-  std::string& origin = state.origins[static_cast<std::size_t>(found - state.table.begin())];
-  origin = value.file.empty() ? "command line" : fmt::format("{}:{}", value.file, value.line);
+  found->origin = value.file.empty() ? "command line" : fmt::format("{}:{}", value.file, value.line);
 }
 
 // Two keys of one file may differ in dashes, underscores or table and still be the same flag.
@@ -146,10 +136,10 @@ void check_with_origins(const State& state, App app) {
   } catch (const Error& error) {
     std::string text = error.what();
     const std::string subject = text.substr(0, text.find(": ")) + " ";
-    for (std::size_t i = 0; i < state.table.size(); ++i) {
-      if (state.origins[i].find(':') == std::string::npos) continue;
-      const std::string flag = fmt::format("--{} ", state.table[i].name);
-      if (subject.find(flag) != std::string::npos) text += fmt::format("; {}is in {}", flag, state.origins[i]);
+    for (const Flag& flag : state.table) {
+      const std::string name = fmt::format("--{} ", flag.name);
+      if (flag.origin.find(':') != std::string::npos && subject.find(name) != std::string::npos)
+        text += fmt::format("; {}is in {}", name, flag.origin);
     }
     throw Error(error.code(), text);
   }
@@ -160,16 +150,15 @@ void complete(State& state, App app) {
   for (const Flag& flag : state.table) before.push_back(flag.binding.get());
   resolve(state.options);
   for (std::size_t i = 0; i < state.table.size(); ++i) {
-    if (state.table[i].binding.get() != before[i]) state.origins[i] = "derived";
+    if (state.table[i].binding.get() != before[i]) state.table[i].origin = "derived";
   }
   check_with_origins(state, app);
-  for (std::size_t i = 0; i < state.table.size(); ++i) {
-    const Flag& flag = state.table[i];
+  for (const Flag& flag : state.table) {
     if (!takes(flag, app) || flag.group == FlagGroup::kProgram) continue;
     state.options.effective.push_back({.group = std::string(title_of(flag.group)),
                                        .name = std::string(flag.name),
                                        .value = flag.binding.get(),
-                                       .origin = state.origins[i],
+                                       .origin = flag.origin,
                                        .on_load = on_load(flag)});
   }
 }
@@ -191,24 +180,24 @@ bool comes_from_checkpoint(const Flag& flag) {
 // "--rotary-base 500000 (10000 in run.toml:3), ...".
 std::string apply_checkpoint(State& state, App app, const std::map<std::string, std::string>& config) {
   std::map<std::string, std::string> taken;
-  std::vector<std::string> before;
+  std::vector<std::pair<std::string, std::string>> before;  // values and their origins
   for (const Flag& flag : state.table) {
-    before.push_back(flag.binding.get());
+    before.emplace_back(flag.binding.get(), flag.origin);
     const auto found = config.find(std::string(flag.name));
     if (found != config.end() && comes_from_checkpoint(flag)) taken.insert(*found);
   }
-  const std::vector<std::string> origins = state.origins;
   apply_files(state, app, {read_config_text(toml_of(taken), kCheckpointConfig)});
-  for (std::size_t i = 0; i < state.table.size(); ++i) {
-    if (taken.contains(std::string(state.table[i].name))) state.origins[i] = "checkpoint";
+  for (Flag& flag : state.table) {
+    if (taken.contains(std::string(flag.name))) flag.origin = "checkpoint";
   }
   for (const RawValue& value : state.given) apply(state, value);
   std::string replaced;
   for (std::size_t i = 0; i < state.table.size(); ++i) {
-    const std::string value = state.table[i].binding.get();
-    if (state.origins[i] != "checkpoint" || origins[i] == "default" || value == before[i]) continue;
-    replaced += fmt::format("{}--{} {} ({} in {})", replaced.empty() ? "" : ", ", state.table[i].name, value, before[i],
-                            origins[i]);
+    const Flag& flag = state.table[i];
+    const auto& [old, origin] = before[i];
+    if (flag.origin != "checkpoint" || origin == "default" || flag.binding.get() == old) continue;
+    replaced +=
+        fmt::format("{}--{} {} ({} in {})", replaced.empty() ? "" : ", ", flag.name, flag.binding.get(), old, origin);
   }
   return replaced;
 }
@@ -217,10 +206,9 @@ std::string apply_checkpoint(State& state, App app, const std::map<std::string, 
 void fit_positions(State& state) {
   ModelConfig& model = state.options.model;
   if (model.position_embedding_type == PositionEmbedding::kLearnedAbsolute) return;
-  for (std::size_t i = 0; i < state.table.size(); ++i) {
-    const bool taken = state.table[i].name == "max-position-embeddings" && state.origins[i] == "checkpoint";
-    if (taken && model.max_position_embeddings < model.seq_length) model.max_position_embeddings = 0;
-  }
+  const auto flag = std::ranges::find(state.table, "max-position-embeddings", &Flag::name);
+  if (flag->origin == "checkpoint" && model.max_position_embeddings < model.seq_length)
+    model.max_position_embeddings = 0;
 }
 
 // Of the model and its tokenizer.
@@ -232,7 +220,7 @@ bool is_of_model(const Flag& flag) {
 void arm(const Requests& requests, int rank) {
   if (requests.faults.empty()) return;
   if (!requests.allow_faults) {
-    refuse_usage("--fault", {.expected = "--allow-faults beside it",
+    refuse_usage("--fault", {.expected = "--allow-faults with it",
                              .got = "--fault alone",
                              .remedy = "it makes the program fail on purpose, for tests"});
   }
@@ -244,14 +232,8 @@ void arm(const Requests& requests, int rank) {
 }  // namespace
 
 std::string_view name_of(App app) {
-  switch (app) {
-    case App::kTrain: return "train";
-    case App::kGenerate: return "generate";
-    case App::kPlan: return "plan";
-    case App::kReport: return "report";
-    case App::kConvert: return "convert";
-  }
-  return "?";
+  constexpr std::array<std::string_view, kApps.size()> kNames = {"train", "generate", "plan", "report", "convert"};
+  return kNames[static_cast<std::size_t>(std::ranges::find(kApps, app) - kApps.begin())];
 }
 
 std::string suggestion(std::string_view name, const std::vector<std::string>& names, std::string fallback) {
@@ -259,12 +241,27 @@ std::string suggestion(std::string_view name, const std::vector<std::string>& na
   return nearest == nullptr ? fallback : "did you mean " + *nearest + "?";
 }
 
+std::string shown(const RawValue& value) {
+  const bool is_plain =
+      value.type == RawType::kBoolean || value.type == RawType::kInteger || value.type == RawType::kReal;
+  if (is_plain) return value.items[0];
+  std::string out;
+  for (const std::string& item : value.items) out += (out.empty() ? "" : ", ") + escaped_short(item);
+  return value.type == RawType::kArray || value.items.size() > 1 ? "[" + out + "]" : out;
+}
+
+bool set_value(const Binding& binding, const RawValue& value) {
+  return has_type(value, binding.kind) && binding.set(value.items);
+}
+
 struct FlagParser::Table {
+  explicit Table(App app) : command_line(app, state.table) {}
+
   State state;
+  CommandLine command_line;
 };
 
-FlagParser::FlagParser(App app)
-    : app_(app), command_line_(std::make_unique<CommandLine>(app)), table_(std::make_unique<Table>()) {}
+FlagParser::FlagParser(App app) : app_(app), table_(std::make_unique<Table>(app)) {}
 FlagParser::~FlagParser() = default;
 
 Options FlagParser::parse_text(std::string_view toml, const std::string& file) {
@@ -288,7 +285,7 @@ Parsed FlagParser::read(const std::vector<std::string>& arguments, int rank) {
   const std::set<std::string> kFirst = {"config", "help", "version", "fault", "fault-rank", "allow-faults"};
   State& state = table_->state;
   state.clear();
-  state.given = command_line_->read(arguments);
+  state.given = table_->command_line.read(arguments);
   for (const RawValue& value : state.given) {
     if (kFirst.contains(value.name)) apply(state, value);
   }
@@ -336,8 +333,7 @@ void update_effective(Options& options) {
   Requests requests;
   const std::vector<Flag> table = make_table(options, requests);
   for (ConfigEntry& entry : options.effective) {
-    const auto flag = std::find_if(table.begin(), table.end(), [&](const Flag& f) { return f.name == entry.name; });
-    std::string value = flag->binding.get();
+    std::string value = std::ranges::find(table, entry.name, &Flag::name)->binding.get();
     if (value != entry.value) entry.origin = "derived";
     entry.value = std::move(value);
   }
@@ -377,9 +373,9 @@ Options options_from_config(App app, const std::map<std::string, std::string>& c
   taken.erase("device");
   taken.erase("profile");
   for (const auto& [name, value] : taken) {
-    if (std::none_of(state.table.begin(), state.table.end(), [&](const Flag& flag) { return flag.name == name; })) {
+    if (std::ranges::find(state.table, name, &Flag::name) == state.table.end()) {
       refuse_format(kCheckpointConfig, "flags that this version has", escaped_short(name),
-                    "it was saved by another version of this program: load it with that one");
+                    "it was saved by another version of this program: load it with that version");
     }
   }
   try {

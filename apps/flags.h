@@ -1,10 +1,9 @@
-// The command line and the configuration files of all programs. One table (apps/flags_table.cpp) names every flag, the
-// field it fills, its group, help, check and the programs that take it; values come from the command line over --config
-// files (TOML, the later file over the earlier) over defaults.
+// Command line and configuration files of all programs. One table (apps/flags_table.cpp) has every flag with the field
+// it fills, group, help, check and programs. The command line overrides --config files (TOML; later files override
+// earlier ones), which override defaults.
 //
-// Errors are megalith::Error with exit code 2 (3 where a file cannot be read): an unknown flag or key with the nearest
-// valid name, a value out of range with the valid values, two values that contradict each other with both names; keys
-// with FILE:LINE:COLUMN.
+// Errors have exit code 2 (3 where a file cannot be read): unknown names with the nearest valid one, values out of
+// range with the valid ones, contradictions with both flags; keys with FILE:LINE:COLUMN.
 #pragma once
 
 #include <array>
@@ -17,8 +16,6 @@
 #include "apps/options.h"
 
 namespace megalith {
-
-class CommandLine;
 
 enum class App : unsigned { kTrain = 1, kGenerate = 2, kPlan = 4, kReport = 8, kConvert = 16 };
 inline constexpr std::array kApps = {App::kTrain, App::kGenerate, App::kPlan, App::kReport, App::kConvert};
@@ -46,10 +43,9 @@ class FlagParser {
   Parsed parse(const std::vector<std::string>& arguments, int rank = 0);
   Options parse_text(std::string_view toml, const std::string& file);
 
-  // parse() in two steps, between which the checkpoint of --use-checkpoint-args is looked for: read() says in
-  // `options.checkpoint` what it is to be, in `options.parallel` how ranks wait for each other meanwhile, and neither
-  // is checked yet; or it has something to print. finish() takes the checkpoint's configuration, if there is one. What
-  // it says wrongly is an Error with exit code 4.
+  // parse() in two steps, between which the checkpoint of --use-checkpoint-args is looked for: read() fills
+  // `options.checkpoint`, and `options.parallel` for the timeouts meanwhile, both unchecked; or has something to print.
+  // finish() takes the checkpoint's configuration, if there is one; errors in it have exit code 4.
   Parsed read(const std::vector<std::string>& arguments, int rank = 0);
   Parsed finish(const std::map<std::string, std::string>* checkpoint = nullptr);
 
@@ -57,7 +53,6 @@ class FlagParser {
   struct Table;
 
   App app_;
-  std::unique_ptr<CommandLine> command_line_;
   std::unique_ptr<Table> table_;
 };
 
@@ -67,9 +62,8 @@ Options parse_options(App app, int argc, char** argv);
 // Brings options.effective up to date after fields were derived outside (from the tokenizer, the number of ranks).
 void update_effective(Options& options);
 
-// The effective configuration by flag name, as a checkpoint keeps it, and back. Values are TOML. What a checkpoint says
-// wrongly is an Error with exit code 4. Left out: on which machine the run was, which may have had a GPU where this has
-// none.
+// The effective configuration by flag name, as a checkpoint keeps it, and back, without the device, which this machine
+// may not have. Values are TOML; errors in a checkpoint's have exit code 4.
 std::map<std::string, std::string> config_of(const Options& options);
 Options options_from_config(App app, const std::map<std::string, std::string>& config);
 
@@ -80,6 +74,12 @@ std::string print_model_config(Options options);
 
 // The effective configuration as TOML that --config reads back; the origin of each value is a comment.
 std::string print_config(App app, const Options& options);
+
+// Derives what was left at 0 from other fields.
+void resolve(Options& options);
+
+// Throws Error (exit code 2) for what is missing, contradictory or not built yet, naming the flags. After `resolve`.
+void check(App app, const Options& options);
 
 std::string help_text(App app);
 

@@ -17,9 +17,7 @@ namespace {
 constexpr std::int64_t kUnbounded = 1'000'000'000'000;
 
 template <typename Number>
-std::optional<Number> number_from(const std::vector<std::string>& texts) {
-  if (texts.size() != 1) return std::nullopt;
-  const std::string& text = texts[0];
+std::optional<Number> number_from(const std::string& text) {
   Number value{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
@@ -59,7 +57,7 @@ Binding integer(std::int64_t* field, IntegerRange range) {
                                             : fmt::format("{} to {}", range.low, range.high),
           .set =
               [=](const std::vector<std::string>& texts) {
-                const auto value = number_from<std::int64_t>(texts);
+                const auto value = number_from<std::int64_t>(texts[0]);
                 if (!value || *value < range.low || *value > range.high) return false;
                 *field = *value;
                 return true;
@@ -74,7 +72,7 @@ Binding real(double* field, RealRange range) {
           .range = text.range,
           .set =
               [=](const std::vector<std::string>& texts) {
-                const auto value = number_from<double>(texts);
+                const auto value = number_from<double>(texts[0]);
                 if (!value || !contains(range, *value)) return false;
                 *field = *value;
                 return true;
@@ -82,12 +80,30 @@ Binding real(double* field, RealRange range) {
           .get = [=] { return fmt::format("{}", *field); }};
 }
 
+Binding reals(std::vector<double>* field, RealRange range, std::size_t fewest, std::size_t most) {
+  Binding binding{.kind = ValueKind::kReals,
+                  .expected = fmt::format("a list of {} to {} items, each {}", fewest, most, describe(range).expected)};
+  binding.set = [=](const std::vector<std::string>& texts) {
+    std::vector<double> values;
+    for (const std::string& text : texts) {
+      const auto value = number_from<double>(text);
+      if (!value || !contains(range, *value)) return false;
+      values.push_back(*value);
+    }
+    if (values.size() < fewest || values.size() > most) return false;
+    *field = std::move(values);
+    return true;
+  };
+  binding.get = [=] { return fmt::format("[{}]", fmt::join(*field, ", ")); };
+  return binding;
+}
+
 Binding text(std::string* field) {
   return {.kind = ValueKind::kText,
           .expected = "text in UTF-8",
           .set =
               [=](const std::vector<std::string>& texts) {
-                if (texts.size() != 1 || !is_utf8(texts[0])) return false;
+                if (!is_utf8(texts[0])) return false;
                 *field = texts[0];
                 return true;
               },
@@ -115,24 +131,21 @@ Binding list(std::vector<std::string>* field, std::vector<std::string_view> allo
   return binding;
 }
 
-Binding choice_of(ChoiceField field) {
+Binding choice_of(std::vector<std::string_view> names, Aliases aliases, std::function<std::size_t()> get_index,
+                  std::function<void(std::size_t)> set_index) {
   return {.kind = ValueKind::kChoice,
-          .expected = alternatives(field.names),
-          .range = alternatives(field.names),
-          .choices = std::vector<std::string>(field.names.begin(), field.names.end()),
+          .expected = alternatives(names),
+          .range = alternatives(names),
+          .choices = std::vector<std::string>(names.begin(), names.end()),
           .set =
-              [field](const std::vector<std::string>& texts) {
-                if (texts.size() != 1) return false;
-                std::string_view name = texts[0];
-                for (const auto& [alias, meant] : field.aliases) {
-                  if (name == alias) name = meant;
-                }
-                const auto found = std::find(field.names.begin(), field.names.end(), name);
-                if (found == field.names.end()) return false;
-                field.set_index(static_cast<std::size_t>(found - field.names.begin()));
+              [=](const std::vector<std::string>& texts) {
+                const auto alias = std::ranges::find(aliases, texts[0], &Aliases::value_type::first);
+                const auto found = std::ranges::find(names, alias == aliases.end() ? texts[0] : alias->second);
+                if (found == names.end()) return false;
+                set_index(static_cast<std::size_t>(found - names.begin()));
                 return true;
               },
-          .get = [field] { return escaped(field.names[field.get_index()]); }};
+          .get = [=] { return escaped(names[get_index()]); }};
 }
 
 std::string escaped(std::string_view text) {

@@ -1,6 +1,7 @@
 // One flag's field: how a text becomes its value and how the value is printed; and the text helpers this needs.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -10,15 +11,16 @@
 
 namespace megalith {
 
-enum class ValueKind { kToggle, kInteger, kReal, kText, kList, kChoice };
+enum class ValueKind { kToggle, kInteger, kReal, kText, kList, kReals, kChoice };
 
 struct Binding {
   ValueKind kind = ValueKind::kText;
-  std::string expected;                                      // valid values, as an error names them
-  std::string range;                                         // the same, short, for --help; may be empty
-  std::vector<std::string> choices = {};                     // the names, where the value is one of them
-  std::function<bool(const std::vector<std::string>&)> set;  // false: not valid, the field is unchanged
-  std::function<std::string()> get;                          // a value that is both TOML and JSON
+  std::string expected;                   // valid values, as an error names them
+  std::string range;                      // the same, short, for --help; may be empty
+  std::vector<std::string> choices = {};  // the names, where the value is one of them
+  // One text, or those of a list. False: not valid, the field is unchanged.
+  std::function<bool(const std::vector<std::string>&)> set;
+  std::function<std::string()> get;  // a value that is both TOML and JSON
 };
 
 struct IntegerRange {
@@ -38,26 +40,20 @@ Binding toggle(bool* field);
 Binding inverted_toggle(bool* field);  // the flag clears the field
 Binding integer(std::int64_t* field, IntegerRange range);
 Binding real(double* field, RealRange range);
+Binding reals(std::vector<double>* field, RealRange range, std::size_t fewest, std::size_t most);
 Binding text(std::string* field);
 Binding list(std::vector<std::string>* field, std::vector<std::string_view> allowed = {});
 
-// `names[i]` stands for the value i of an enumeration, an alias for that of the name beside it; `get_index` and
-// `set_index` do the casts.
+// `names[i]` stands for the value i of an enumeration, an alias for its second name.
 using Aliases = std::vector<std::pair<std::string_view, std::string_view>>;
-struct ChoiceField {
-  std::vector<std::string_view> names;
-  Aliases aliases;
-  std::function<std::size_t()> get_index;
-  std::function<void(std::size_t)> set_index;
-};
-Binding choice_of(ChoiceField field);
+Binding choice_of(std::vector<std::string_view> names, Aliases aliases, std::function<std::size_t()> get_index,
+                  std::function<void(std::size_t)> set_index);
 
 template <typename Enum>
 Binding choice(Enum* field, std::vector<std::string_view> names, Aliases aliases = {}) {
-  return choice_of({.names = std::move(names),
-                    .aliases = std::move(aliases),
-                    .get_index = [field] { return static_cast<std::size_t>(*field); },
-                    .set_index = [field](std::size_t index) { *field = static_cast<Enum>(index); }});
+  return choice_of(
+      std::move(names), std::move(aliases), [field] { return static_cast<std::size_t>(*field); },
+      [field](std::size_t index) { *field = static_cast<Enum>(index); });
 }
 
 // A flag that sets an enumeration to `on` and otherwise leaves it at `off`.
@@ -67,7 +63,7 @@ Binding toggle_of(Enum* field, Enum on, Enum off) {
           .expected = "true or false",
           .set =
               [=](const std::vector<std::string>& texts) {
-                if (texts.size() != 1 || (texts[0] != "true" && texts[0] != "false")) return false;
+                if (texts[0] != "true" && texts[0] != "false") return false;
                 *field = texts[0] == "true" ? on : off;
                 return true;
               },

@@ -1,13 +1,14 @@
-#include "apps/flags_check.h"
+#include "apps/flags.h"
 
 #include <fmt/format.h>
 
-#include <charconv>
+#include <array>
 
 #include "apps/flags_binding.h"
 #include "apps/hf_config.h"
 #include "apps/pipeline_options.h"
 #include "core/base/error.h"
+#include "core/data/split.h"
 #include "parallel/context_parallel/context_parallel.h"
 #include "parallel/tensor_parallel/tensor_parallel.h"
 
@@ -19,37 +20,43 @@ void want(bool present, const char* flag, const char* remedy) {
   if (!present) refuse_usage(fmt::format("{}: missing", flag), {.remedy = remedy});
 }
 
+// A flag that makes sense only with another, or with a value of it.
+struct Companion {
+  std::string flag;
+  std::string needs;     // "--save", "--lr-decay-style WSD"
+  std::string got = {};  // its value; empty: it is not given
+};
+
+void only_with(bool holds, const Companion& pair) {
+  if (holds) return;
+  refuse_usage(fmt::format("{} and {}", pair.flag, pair.needs.substr(0, pair.needs.find(' '))),
+               {.expected = fmt::format("{} only with {}", pair.flag, pair.needs),
+                .got = pair.got.empty() ? pair.flag + " alone" : pair.got,
+                .remedy = fmt::format("use {}, or remove {}", pair.needs, pair.flag)});
+}
+
+void not_both(bool both, const char* one, const char* other, const char* remedy) {
+  if (both)
+    refuse_usage(fmt::format("{} and {}", one, other), {.expected = "one of them", .got = "both", .remedy = remedy});
+}
+
 void check_parallel(const Options& options) {
   const ParallelOptions& parallel = options.parallel;
-  const auto only_one = [](const char* flag, std::int64_t size) {
-    if (size == 1) return;
-    refuse_usage(flag, {.expected = "1, other sizes are not built yet",
-                        .got = fmt::format("{}", size),
-                        .remedy = "leave it out: ranks are tensor-, context-, pipeline- and data-parallel"});
-  };
-  only_one("--expert-model-parallel-size", parallel.expert_model_parallel_size);
-  if (parallel.tp_comm_overlap && !parallel.sequence_parallel) {
-    refuse_usage("--tp-comm-overlap and --sequence-parallel",
-                 {.expected = "--tp-comm-overlap together with --sequence-parallel",
-                  .got = "--tp-comm-overlap alone",
-                  .remedy = "add --sequence-parallel, or leave --tp-comm-overlap out"});
+  if (parallel.expert_model_parallel_size != 1) {
+    refuse_usage("--expert-model-parallel-size",
+                 {.expected = "1, other sizes are not built yet",
+                  .got = fmt::format("{}", parallel.expert_model_parallel_size),
+                  .remedy = "leave it out: ranks are tensor-, context-, pipeline- and data-parallel"});
   }
-  const auto needed_by_gather = [&parallel](bool is_set, const char* flag) {
-    if (!parallel.overlap_param_gather || is_set) return;
-    refuse_usage(fmt::format("--overlap-param-gather and {}", flag),
-                 {.expected = fmt::format("--overlap-param-gather together with {}", flag),
-                  .got = "--overlap-param-gather without it",
-                  .remedy = fmt::format("add {}, or remove --overlap-param-gather", flag)});
-  };
-  needed_by_gather(parallel.use_distributed_optimizer, "--use-distributed-optimizer");
-  needed_by_gather(parallel.overlap_grad_reduce, "--overlap-grad-reduce");
+  only_with(!parallel.tp_comm_overlap || parallel.sequence_parallel,
+            {.flag = "--tp-comm-overlap", .needs = "--sequence-parallel"});
+  only_with(!parallel.overlap_param_gather || parallel.use_distributed_optimizer,
+            {.flag = "--overlap-param-gather", .needs = "--use-distributed-optimizer"});
+  only_with(!parallel.overlap_param_gather || parallel.overlap_grad_reduce,
+            {.flag = "--overlap-param-gather", .needs = "--overlap-grad-reduce"});
   check_tensor_parallel(options.model, parallel.tensor_model_parallel_size, parallel.sequence_parallel);
-  if (parallel.context_parallel_size == 1 && parallel.cp_comm_type != ContextCommunication::kP2p) {
-    refuse_usage("--cp-comm-type and --context-parallel-size",
-                 {.expected = "--cp-comm-type together with a --context-parallel-size above 1",
-                  .got = "--context-parallel-size 1",
-                  .remedy = "leave --cp-comm-type out, or use --context-parallel-size 2"});
-  }
+  only_with(parallel.context_parallel_size > 1 || parallel.cp_comm_type == ContextCommunication::kP2p,
+            {.flag = "--cp-comm-type", .needs = "--context-parallel-size above 1", .got = "--context-parallel-size 1"});
   check_context_parallel(options.model, {.context = parallel.context_parallel_size,
                                          .tensor = parallel.tensor_model_parallel_size,
                                          .sequence_parallel = parallel.sequence_parallel,
@@ -58,48 +65,41 @@ void check_parallel(const Options& options) {
 
 void check_pipeline(const Options& options) {
   const ParallelOptions& parallel = options.parallel;
-  const bool laid_out = !parallel.pipeline_model_parallel_layout.empty();
-  const bool uneven = parallel.decoder_first_pipeline_num_layers != 0 || parallel.decoder_last_pipeline_num_layers != 0;
-  const bool accounts = parallel.account_for_embedding_in_pipeline_split || parallel.account_for_loss_in_pipeline_split;
   const bool by_layers = parallel.num_layers_per_virtual_pipeline_stage != 0;
   const bool by_stages = parallel.num_virtual_stages_per_pipeline_rank != 0;
-  if (laid_out && (uneven || accounts || by_layers || by_stages)) {
-    refuse_usage(
-        "--pipeline-model-parallel-layout",
-        {.expected = "no other flag that splits layers beside it",
-         .got = uneven      ? "--decoder-first-pipeline-num-layers or --decoder-last-pipeline-num-layers"
-                : accounts  ? "--account-for-embedding-in-pipeline-split or --account-for-loss-in-pipeline-split"
-                : by_layers ? "--num-layers-per-virtual-pipeline-stage"
-                            : "--num-virtual-stages-per-pipeline-rank",
-         .remedy = "the layout says it all: remove the other flag"});
+  for (const auto& [is_set, flag] : {
+           std::pair{parallel.decoder_first_pipeline_num_layers != 0, "--decoder-first-pipeline-num-layers"},
+           {parallel.decoder_last_pipeline_num_layers != 0, "--decoder-last-pipeline-num-layers"},
+           {parallel.account_for_embedding_in_pipeline_split, "--account-for-embedding-in-pipeline-split"},
+           {parallel.account_for_loss_in_pipeline_split, "--account-for-loss-in-pipeline-split"},
+           {by_layers, "--num-layers-per-virtual-pipeline-stage"},
+           {by_stages, "--num-virtual-stages-per-pipeline-rank"},
+       }) {
+    not_both(is_set && !parallel.pipeline_model_parallel_layout.empty(), "--pipeline-model-parallel-layout", flag,
+             "the layout says which layers each stage holds: remove the other flag");
   }
-  if (by_layers && by_stages) {
-    refuse_usage("--num-layers-per-virtual-pipeline-stage and --num-virtual-stages-per-pipeline-rank",
-                 {.expected = "one of them", .got = "both", .remedy = "remove one"});
-  }
+  not_both(by_layers && by_stages, "--num-layers-per-virtual-pipeline-stage", "--num-virtual-stages-per-pipeline-rank",
+           "remove one");
   pipeline_layout(options);
 }
 
 void check_memory(const Options& options) {
   const TrainingOptions& train = options.train;
+  const auto granularity = static_cast<std::size_t>(train.recompute_granularity);
+  const std::string got = std::array{"--recompute-granularity none", "--recompute-granularity selective",
+                                     "--recompute-granularity full"}[granularity];
   const bool is_full = train.recompute_granularity == RecomputeGranularity::kFull;
   if (!train.offload_modules.empty()) {
     refuse_usage("--offload-modules", {.expected = "none, offload is not built yet",
                                        .got = train.offload_modules[0],
                                        .remedy = "--recompute-modules saves activation memory today"});
   }
-  if (!train.recompute_modules.empty() && train.recompute_granularity != RecomputeGranularity::kSelective) {
-    refuse_usage("--recompute-modules and --recompute-granularity",
-                 {.expected = "modules with --recompute-granularity selective only",
-                  .got = fmt::format("modules with {}", is_full ? "full" : "none"),
-                  .remedy = "add --recompute-granularity selective, or leave --recompute-modules out"});
-  }
-  if (!is_full && (train.recompute_method != RecomputeMethod::kUniform || train.recompute_num_layers != 1)) {
-    refuse_usage("--recompute-method or --recompute-num-layers, and --recompute-granularity",
-                 {.expected = "them with --recompute-granularity full only",
-                  .got = train.recompute_granularity == RecomputeGranularity::kSelective ? "selective" : "none",
-                  .remedy = "add --recompute-granularity full, or leave them out"});
-  }
+  only_with(train.recompute_modules.empty() || train.recompute_granularity == RecomputeGranularity::kSelective,
+            {.flag = "--recompute-modules", .needs = "--recompute-granularity selective", .got = got});
+  only_with(is_full || train.recompute_method == RecomputeMethod::kUniform,
+            {.flag = "--recompute-method", .needs = "--recompute-granularity full", .got = got});
+  only_with(is_full || train.recompute_num_layers == 1,
+            {.flag = "--recompute-num-layers", .needs = "--recompute-granularity full", .got = got});
   if (train.recompute_num_layers > options.model.num_layers) {
     refuse_usage("--recompute-num-layers and --num-layers",
                  {.expected = "--recompute-num-layers <= --num-layers",
@@ -118,25 +118,21 @@ void check_model(const Options& options) {
   want(model.seq_length > 0, "--seq-length", kRemedy);
   validate(model);
   const ModelConfig defaults;
-  const bool is_rope = model.position_embedding_type == PositionEmbedding::kRope;
-  if (!is_rope && (model.rotary_base != defaults.rotary_base || model.rotary_percent != defaults.rotary_percent ||
-                   model.use_rope_scaling)) {
-    refuse_usage("--rotary-base, --rotary-percent or --use-rope-scaling, and --position-embedding-type",
-                 {.expected = "them with --position-embedding-type rope only",
-                  .got = model.position_embedding_type == PositionEmbedding::kNone ? "none" : "learned_absolute",
-                  .remedy = "use --position-embedding-type rope, or leave them out"});
+  for (const auto& [is_set, flag] : {std::pair{model.rotary_base != defaults.rotary_base, "--rotary-base"},
+                                     {model.rotary_percent != defaults.rotary_percent, "--rotary-percent"},
+                                     {model.use_rope_scaling, "--use-rope-scaling"}}) {
+    only_with(!is_set || model.position_embedding_type == PositionEmbedding::kRope,
+              {.flag = flag,
+               .needs = "--position-embedding-type rope",
+               .got = model.position_embedding_type == PositionEmbedding::kNone
+                          ? "--position-embedding-type none"
+                          : "--position-embedding-type learned_absolute"});
   }
-  if (!model.use_rope_scaling && model.rope_scaling != defaults.rope_scaling) {
-    refuse_usage("--rope-scaling-* and --use-rope-scaling", {.expected = "them together with --use-rope-scaling",
-                                                             .got = "them alone",
-                                                             .remedy = "add --use-rope-scaling, or remove them"});
-  }
+  only_with(model.use_rope_scaling || model.rope_scaling == defaults.rope_scaling,
+            {.flag = "--rope-scaling-*", .needs = "--use-rope-scaling"});
   if (model.hf_model_type != HfModelType::kAuto) hf_family(model);
-  if (options.data.tokenizer_type == TokenizerType::kNull && model.vocab_size == 0) {
-    refuse_usage(
-        "--tokenizer-type null and --vocab-size",
-        {.expected = "--vocab-size above 0", .got = "0", .remedy = "give the number of ids that prepare was given"});
-  }
+  only_with(options.data.tokenizer_type != TokenizerType::kNull || model.vocab_size != 0,
+            {.flag = "--tokenizer-type null", .needs = "--vocab-size above 0", .got = "--vocab-size 0"});
 }
 
 void check_batch(const TrainingOptions& train) {
@@ -151,141 +147,73 @@ void check_batch(const TrainingOptions& train) {
   }
 }
 
-void check_dtypes(const Options& options) {
-  if (options.train.main_grads_dtype == DType::kFp32 || options.model.params_dtype == DType::kBf16) return;
-  refuse_usage("--main-grads-dtype and --bf16", {.expected = "--main-grads-dtype bf16 together with --bf16",
-                                                 .got = "fp32 parameters",
-                                                 .remedy = "add --bf16, or keep the gradients in fp32"});
-}
-
-// One to three non-negative numbers, not all 0.
-void check_split(const std::string& split) {
-  const char* at = split.data();
-  const char* const end = at + split.size();
-  double sum = 0.0;
-  int parts = 0;
-  for (bool more = true; more; ++parts) {
-    while (at < end && *at == ' ') ++at;
-    double share = 0.0;
-    const auto [next, error] = std::from_chars(at, end, share, std::chars_format::fixed);
-    if (error != std::errc() || !(share >= 0.0 && share < 1e9)) {
-      parts = 0;
-      break;
-    }
-    sum += share;
-    at = next;
-    while (at < end && *at == ' ') ++at;
-    more = at < end && *at == ',';
-    if (more) ++at;
-  }
-  if (at != end || parts < 1 || parts > 3 || !(sum > 0.0)) {
-    refuse_usage("--split", {.expected = "one to three non-negative numbers such as 969,30,1, not all 0",
-                             .got = escaped_short(split),
-                             .remedy = "they are the shares of training, validation and test documents"});
-  }
-}
-
 void check_data(const DataOptions& data) {
-  if (data.mock_data && !data.data_path.empty()) {
-    refuse_usage("--data-path and --mock-data",
-                 {.expected = "one of them", .got = "both", .remedy = "remove --mock-data to train on the dataset"});
-  }
-  if (!data.mock_data && data.data_path.empty()) {
-    want(false, "--data-path or --mock-data", "name an indexed dataset that prepare wrote");
-  }
-  check_split(data.split);
+  not_both(data.mock_data && !data.data_path.empty(), "--data-path", "--mock-data",
+           "remove --mock-data to train on the dataset");
+  want(data.mock_data || !data.data_path.empty(), "--data-path or --mock-data",
+       "name an indexed dataset that prepare wrote");
+  split_sequences(data.split, 0);  // refuses what is not a split
 }
 
 void check_checkpoint(const CheckpointOptions& checkpoint) {
-  const auto needs = [](bool is_set, const char* flag, const std::string& folder, const char* other) {
-    if (is_set && folder.empty()) {
-      refuse_usage(fmt::format("{} and {}", flag, other),
-                   {.expected = fmt::format("{} together with {}", flag, other),
-                    .got = fmt::format("{} alone", flag),
-                    .remedy = fmt::format("add {} FOLDER, or remove {}", other, flag)});
-    }
-  };
-  needs(checkpoint.save_interval != 0, "--save-interval", checkpoint.save, "--save");
-  needs(checkpoint.async_save, "--async-save", checkpoint.save, "--save");
-  needs(checkpoint.keep_last != 0, "--keep-last", checkpoint.save, "--save");
-  needs(checkpoint.max_failed_saves != CheckpointOptions{}.max_failed_saves, "--max-failed-saves", checkpoint.save,
-        "--save");
-  needs(checkpoint.ckpt_step != 0, "--ckpt-step", checkpoint.load, "--load");
-  needs(checkpoint.finetune, "--finetune", checkpoint.load, "--load");
-  needs(checkpoint.no_load_optim, "--no-load-optim", checkpoint.load, "--load");
-  needs(checkpoint.use_checkpoint_args, "--use-checkpoint-args", checkpoint.load, "--load");
+  const CheckpointOptions defaults;
+  for (const auto& [is_set, flag] : {std::pair{checkpoint.save_interval != 0, "--save-interval"},
+                                     {checkpoint.async_save, "--async-save"},
+                                     {checkpoint.keep_last != 0, "--keep-last"},
+                                     {checkpoint.max_failed_saves != defaults.max_failed_saves, "--max-failed-saves"}})
+    only_with(!is_set || !checkpoint.save.empty(), {.flag = flag, .needs = "--save"});
+  for (const auto& [is_set, flag] : {std::pair{checkpoint.ckpt_step != 0, "--ckpt-step"},
+                                     {checkpoint.finetune, "--finetune"},
+                                     {checkpoint.no_load_optim, "--no-load-optim"},
+                                     {checkpoint.use_checkpoint_args, "--use-checkpoint-args"}})
+    only_with(!is_set || !checkpoint.load.empty(), {.flag = flag, .needs = "--load"});
 }
 
-void check_device(const TrainingOptions& train, const LoggingOptions& logging) {
+void check_profile(const TrainingOptions& train, const LoggingOptions& logging) {
   if (logging.profile_step_start >= logging.profile_step_end) {
     refuse_usage("--profile-step-start and --profile-step-end",
                  {.expected = "a start before the end",
                   .got = fmt::format("{} and {}", logging.profile_step_start, logging.profile_step_end),
                   .remedy = "the step of the end is not recorded"});
   }
-  if (logging.profile && train.device != DeviceType::kCuda) {
-    refuse_usage("--profile and --device", {.expected = "--profile with --device cuda only",
-                                            .got = "--device cpu",
-                                            .remedy = "perf and other tools profile the CPU without a flag"});
-  }
+  only_with(!logging.profile || train.device == DeviceType::kCuda,
+            {.flag = "--profile", .needs = "--device cuda", .got = "--device cpu"});
   for (const std::string& rank : logging.profile_ranks) {
     if (rank.empty() || rank.size() > 7 || rank.find_first_not_of("0123456789") != std::string::npos)
-      refuse_usage(
-          "--profile-ranks",
-          {.expected = "numbers of ranks", .got = escaped_short(rank), .remedy = "such as --profile-ranks 0 1"});
+      refuse_usage("--profile-ranks",
+                   {.expected = "rank numbers", .got = escaped_short(rank), .remedy = "such as --profile-ranks 0 1"});
   }
 }
 
 void check_length(const TrainingOptions& train) {
-  if (train.train_samples > 0) {
-    if (train.global_batch_size == 0) {
-      refuse_usage("--train-samples and --global-batch-size",
-                   {.expected = "--global-batch-size above 0 together with --train-samples",
-                    .got = "--global-batch-size 0",
-                    .remedy = "give --global-batch-size, or --train-iters in place of --train-samples"});
-    }
-    if (train.train_samples < train.global_batch_size) {
-      refuse_usage("--train-samples and --global-batch-size",
-                   {.expected = "at least one step of samples",
-                    .got = fmt::format("--train-samples {} and --global-batch-size {}", train.train_samples,
-                                       train.global_batch_size),
-                    .remedy = "raise --train-samples or lower --global-batch-size"});
-    }
-    if (train.train_iters != train.train_samples / train.global_batch_size) {
-      refuse_usage(
-          "--train-iters and --train-samples",
-          {.expected = "one of them",
-           .got = fmt::format("--train-iters {} and --train-samples {}", train.train_iters, train.train_samples),
-           .remedy = "remove one; steps are samples / --global-batch-size"});
-    }
+  only_with(train.train_samples == 0 || train.global_batch_size > 0,
+            {.flag = "--train-samples", .needs = "--global-batch-size"});
+  if (train.train_samples > 0 && train.train_samples < train.global_batch_size) {
+    refuse_usage("--train-samples and --global-batch-size",
+                 {.expected = "--train-samples >= --global-batch-size",
+                  .got = fmt::format("--train-samples {} and --global-batch-size {}", train.train_samples,
+                                     train.global_batch_size),
+                  .remedy = "raise --train-samples or lower --global-batch-size"});
   }
+  not_both(train.train_samples > 0 && train.train_iters != train.train_samples / train.global_batch_size,
+           "--train-iters", "--train-samples", "remove one; steps are samples / --global-batch-size");
   want(train.train_iters > 0, "--train-iters", "give it as a flag or in a file with --config");
   want(train.schedule.lr > 0.0, "--lr", "give it as a flag or in a file with --config");
   validate(train.schedule);
-  if (train.schedule.lr_decay_style != LrDecayStyle::kWsd && train.schedule.lr_wsd_decay_iters != 0) {
-    refuse_usage("--lr-wsd-decay-iters and --lr-decay-style",
-                 {.expected = "--lr-wsd-decay-iters with --lr-decay-style WSD only",
-                  .got = "another style",
-                  .remedy = "add --lr-decay-style WSD, or leave --lr-wsd-decay-iters out"});
-  }
+  only_with(train.schedule.lr_decay_style == LrDecayStyle::kWsd || train.schedule.lr_wsd_decay_iters == 0,
+            {.flag = "--lr-wsd-decay-iters", .needs = "--lr-decay-style WSD", .got = "another style"});
 }
 
 void check_forecast(const Options& options) {
   const ForecastOptions& forecast = options.forecast;
-  const auto needs = [](bool is_set, bool has_other, const char* flag, const char* other) {
-    if (!is_set || has_other) return;
-    refuse_usage(fmt::format("{} and {}", flag, other), {.expected = fmt::format("{} together with {}", flag, other),
-                                                         .got = fmt::format("{} alone", flag),
-                                                         .remedy = fmt::format("add {}, or remove {}", other, flag)});
-  };
-  needs(forecast.suggest, !forecast.rates.empty(), "--suggest", "--rates");
-  needs(!forecast.html.empty(), !forecast.rates.empty(), "--html", "--rates");
-  needs(forecast.suggest, options.train.global_batch_size != 0, "--suggest", "--global-batch-size");
-  needs(forecast.device_memory_gib != 0, forecast.suggest, "--device-memory-gib", "--suggest");
-  if (forecast.suggest && !forecast.html.empty())
-    refuse_usage(
-        "--suggest and --html",
-        {.expected = "one of them", .got = "both", .remedy = "run plan --html with the flags of a suggestion"});
+  const bool has_rates = !forecast.rates.empty();
+  only_with(!forecast.suggest || has_rates, {.flag = "--suggest", .needs = "--rates"});
+  only_with(forecast.html.empty() || has_rates, {.flag = "--html", .needs = "--rates"});
+  only_with(!forecast.suggest || options.train.global_batch_size != 0,
+            {.flag = "--suggest", .needs = "--global-batch-size"});
+  only_with(forecast.device_memory_gib == 0 || forecast.suggest, {.flag = "--device-memory-gib", .needs = "--suggest"});
+  not_both(forecast.suggest && !forecast.html.empty(), "--suggest", "--html",
+           "run plan --html with the flags of a suggestion");
 }
 
 void check_convert(const Options& options) {
@@ -302,30 +230,23 @@ void check_convert(const Options& options) {
                  {.expected = "two formats", .got = from + " twice", .remedy = "one of the two flags is enough"});
   want(!options.checkpoint.load.empty(), "--load", "name the folder to convert");
   want(!options.checkpoint.save.empty(), "--save", "name the folder to write");
-  const auto only = [&target = to](bool is_set, const char* flag, const char* direction) {
-    if (!is_set) return;
-    refuse_usage(
-        fmt::format("{} and --to", flag),
-        {.expected = fmt::format("{} with --to {} only", flag, direction), .got = target, .remedy = "leave it out"});
-  };
   const Options defaults;
-  if (to == "hf") {
-    const ModelConfig& model = options.model;
-    only(model.params_dtype != defaults.model.params_dtype, "--bf16", "native");
-    only(model.make_vocab_size_divisible_by != defaults.model.make_vocab_size_divisible_by,
-         "--make-vocab-size-divisible-by", "native");
-    only(options.data.tokenizer_type != defaults.data.tokenizer_type, "--tokenizer-type", "native");
-    const DataOptions& data = options.data;
-    only(!data.tokenizer_model.empty(), "--tokenizer-model", "native");
-    only(!data.vocab_file.empty(), "--vocab-file", "native");
-    only(!data.merge_file.empty(), "--merge-file", "native");
-    only(!data.tiktoken_pattern.empty(), "--tiktoken-pattern", "native");
-    only(!data.tiktoken_special_tokens.empty(), "--tiktoken-special-tokens", "native");
-    only(!data.eod_token.empty(), "--eod-token", "native");
-  } else {
-    only(options.checkpoint.ckpt_step != 0, "--ckpt-step", "hf");
-    only(shard != defaults.convert.max_shard_size, "--max-shard-size", "hf");
-  }
+  const ModelConfig& model = options.model;
+  const DataOptions& data = options.data;
+  for (const auto& [is_set, flag] : {std::pair{model.params_dtype != defaults.model.params_dtype, "--bf16"},
+                                     {model.make_vocab_size_divisible_by != defaults.model.make_vocab_size_divisible_by,
+                                      "--make-vocab-size-divisible-by"},
+                                     {data.tokenizer_type != defaults.data.tokenizer_type, "--tokenizer-type"},
+                                     {!data.tokenizer_model.empty(), "--tokenizer-model"},
+                                     {!data.vocab_file.empty(), "--vocab-file"},
+                                     {!data.merge_file.empty(), "--merge-file"},
+                                     {!data.tiktoken_pattern.empty(), "--tiktoken-pattern"},
+                                     {!data.tiktoken_special_tokens.empty(), "--tiktoken-special-tokens"},
+                                     {!data.eod_token.empty(), "--eod-token"}})
+    only_with(!is_set || to == "native", {.flag = flag, .needs = "--to native", .got = "--to hf"});
+  for (const auto& [is_set, flag] : {std::pair{options.checkpoint.ckpt_step != 0, "--ckpt-step"},
+                                     {shard != defaults.convert.max_shard_size, "--max-shard-size"}})
+    only_with(!is_set || to == "hf", {.flag = flag, .needs = "--to hf", .got = "--to native"});
 }
 
 }  // namespace
@@ -356,20 +277,17 @@ void check(App app, const Options& options) {
     check_parallel(options);
     check_pipeline(options);
     check_memory(options);
-    check_dtypes(options);
+    only_with(options.train.main_grads_dtype == DType::kFp32 || options.model.params_dtype == DType::kBf16,
+              {.flag = "--main-grads-dtype bf16", .needs = "--bf16"});
   }
   if (app == App::kPlan) check_forecast(options);
   if (app == App::kTrain) {
     check_data(options.data);
     check_checkpoint(options.checkpoint);
-    check_device(options.train, options.logging);
+    check_profile(options.train, options.logging);
     if (!options.train.skip_train) check_length(options.train);
-    if (options.train.skip_train && options.train.eval_iters == 0) {
-      refuse_usage("--skip-train and --eval-iters",
-                   {.expected = "--eval-iters above 0 together with --skip-train",
-                    .got = "--eval-iters 0",
-                    .remedy = "raise --eval-iters: without training and evaluation nothing is left to do"});
-    }
+    only_with(!options.train.skip_train || options.train.eval_iters > 0,
+              {.flag = "--skip-train", .needs = "--eval-iters above 0", .got = "--eval-iters 0"});
   }
   if (app == App::kTrain || app == App::kGenerate) require_built(options.train.device);
   if (app == App::kGenerate)

@@ -61,7 +61,7 @@ std::string usage(App app) {
       return "Usage: report METRICS.jsonl... [--output FILE]\nDraws the metrics of one or more runs as an HTML page.\n";
     case App::kConvert:
       return "Usage: convert --from hf|native --load DIR --save DIR [flags]\n"
-             "Turns weights of Hugging Face transformers into a checkpoint, or the other way.\n";
+             "Converts weights of Hugging Face transformers to a checkpoint, or back.\n";
   }
   return {};
 }

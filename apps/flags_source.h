@@ -11,7 +11,7 @@
 
 namespace megalith {
 
-enum class RawType { kArgument, kBoolean, kInteger, kReal, kText, kArray, kOther };
+enum class RawType { kArgument, kBoolean, kInteger, kReal, kText, kArray };
 
 // A value as it was written. `name` is as written too: a key of a file may have underscores for dashes.
 struct RawValue {
@@ -26,6 +26,12 @@ struct RawValue {
 // "run.toml:3:1: " and so on for a message; "--" for the command line.
 std::string prefix_of(const RawValue& value);
 
+// As messages show it.
+std::string shown(const RawValue& value);
+
+// False, with the field unchanged, where the value has another type or is not valid.
+bool set_value(const Binding& binding, const RawValue& value);
+
 // Values in the order of the lines. Fails with kFileIo or kUsage: over 1 MiB, nested deeper than 32, not TOML.
 std::vector<RawValue> read_config_file(const std::string& path);
 std::vector<RawValue> read_config_text(std::string_view text, const std::string& file);
@@ -33,7 +39,7 @@ std::vector<RawValue> read_config_text(std::string_view text, const std::string&
 // Reads command lines of a program; its parser, which takes long to build, serves for any number of them.
 class CommandLine {
  public:
-  explicit CommandLine(App app);
+  CommandLine(App app, const std::vector<Flag>& table);  // which outlives it
   ~CommandLine();
   CommandLine(const CommandLine&) = delete;
   CommandLine& operator=(const CommandLine&) = delete;

@@ -1,5 +1,6 @@
 #include "apps/flags_table.h"
 
+#include <array>
 #include <limits>
 
 namespace megalith {
@@ -15,7 +16,7 @@ constexpr auto kGenerateApp = static_cast<unsigned>(App::kGenerate);
 constexpr auto kPlan = static_cast<unsigned>(App::kPlan);
 constexpr auto kReportApp = static_cast<unsigned>(App::kReport);
 constexpr auto kConvertApp = static_cast<unsigned>(App::kConvert);
-constexpr unsigned kShaped = kTrain | kPlan;  // programs that are told the shape of the run
+constexpr unsigned kShaped = kTrain | kPlan;  // programs that need the shape of the run
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr std::int64_t kMany = 1'000'000'000'000;
 constexpr std::int64_t kMaxWidth = 1 << 20;
@@ -30,7 +31,7 @@ void add_model(Table& t, ModelConfig& m) {
     {"hidden-size", kModel, kShaped, "N", integer(&m.hidden_size, {1, kMaxWidth}), "width of the residual stream", "required", kTensors},
     {"ffn-hidden-size", kModel, kShaped, "N", integer(&m.ffn_hidden_size, {0, 4 * kMaxWidth}), "width of the MLP; 0: derived", "4 x hidden, with --swiglu 8/3 x hidden rounded down to 64", kTensors},
     {"num-attention-heads", kModel, kShaped, "N", integer(&m.num_attention_heads, {1, 65'536}), "query heads", "required", kTensors},
-    {"group-query-attention", kModel, kShaped, "", toggle(&m.group_query_attention), "grouped-query attention with one group unless --num-query-groups says more", "", kFree},
+    {"group-query-attention", kModel, kShaped, "", toggle(&m.group_query_attention), "grouped-query attention, with one group unless --num-query-groups is given", "", kFree},
     {"num-query-groups", kModel, kShaped, "N", integer(&m.num_query_groups, {0, 65'536}), "key/value heads; 0: derived", "as many as query heads", kTensors},
     {"kv-channels", kModel, kShaped, "N", integer(&m.kv_channels, {0, 65'536}), "width of a head; 0: derived", "hidden / heads", kTensors},
     {"seq-length", kModel, kShaped, "TOKENS", integer(&m.seq_length, {1, kMaxLength}), "length of a sample", "required"},
@@ -42,22 +43,22 @@ void add_model(Table& t, ModelConfig& m) {
     {"rotary-percent", kModel, kShaped, "X", real(&m.rotary_percent, {0, 1, true}), "share of a head that RoPE rotates", ""},
     {"use-rope-scaling", kModel, kShaped, "", toggle(&m.use_rope_scaling), "scale RoPE's frequencies as Llama 3.1 does (rope_type llama3 of transformers)", ""},
     {"rope-scaling-factor", kModel, kShaped, "X", real(&m.rope_scaling.factor, {1, kInfinity}), "with --use-rope-scaling: divides the low frequencies", ""},
-    {"rope-scaling-low-freq-factor", kModel, kShaped, "X", real(&m.rope_scaling.low_freq_factor, {0, kInfinity, true}), "with it: a frequency is low up to so many turns within the original positions", ""},
-    {"rope-scaling-high-freq-factor", kModel, kShaped, "X", real(&m.rope_scaling.high_freq_factor, {0, kInfinity, true}), "with it: a frequency is kept from so many turns on", ""},
-    {"rope-scaling-original-max-position-embeddings", kModel, kShaped, "TOKENS", integer(&m.rope_scaling.original_max_position_embeddings, {1, kMaxLength}), "with it: positions of the model before it was stretched", ""},
+    {"rope-scaling-low-freq-factor", kModel, kShaped, "X", real(&m.rope_scaling.low_freq_factor, {0, kInfinity, true}), "with --use-rope-scaling: frequencies of at most this many turns within the original length are low", ""},
+    {"rope-scaling-high-freq-factor", kModel, kShaped, "X", real(&m.rope_scaling.high_freq_factor, {0, kInfinity, true}), "with --use-rope-scaling: frequencies of at least this many turns are not scaled", ""},
+    {"rope-scaling-original-max-position-embeddings", kModel, kShaped, "TOKENS", integer(&m.rope_scaling.original_max_position_embeddings, {1, kMaxLength}), "with --use-rope-scaling: context length that the model was first trained with", ""},
     {"normalization", kModel, kShaped, "NAME", choice(&m.normalization, {"LayerNorm", "RMSNorm"}), "kind of norm", "", kTensors},
     {"norm-epsilon", kModel, kShaped, "X", real(&m.norm_epsilon, {0, 1, true, true}), "added to the variance or mean square", ""},
-    {"qk-layernorm", kModel, kShaped, "", toggle(&m.qk_layernorm), "normalise queries and keys per head", "", kTensors},
+    {"qk-layernorm", kModel, kShaped, "", toggle(&m.qk_layernorm), "normalize queries and keys per head", "", kTensors},
     {"swiglu", kModel, kShaped, "", toggle(&m.swiglu), "gated MLP with SiLU", "", kTensors},
     {"activation-func", kModel, kShaped, "NAME", choice(&m.activation_func, {"gelu_tanh", "gelu"}), "activation of the MLP without --swiglu", ""},
     {"disable-bias-linear", kModel, kShaped, "", inverted_toggle(&m.add_bias_linear), "no biases in the linear layers", "", kTensors},
-    {"add-qkv-bias", kModel, kShaped, "", toggle(&m.add_qkv_bias), "biases for queries, keys and values all the same", "", kTensors},
-    {"add-attn-proj-bias", kModel, kShaped, "", toggle(&m.add_attn_proj_bias), "a bias for attention's output projection all the same", "", kTensors},
-    {"untie-embeddings-and-output-weights", kModel, kShaped, "", toggle(&m.untie_embeddings_and_output_weights), "an output matrix of its own", "", kTensors},
+    {"add-qkv-bias", kModel, kShaped, "", toggle(&m.add_qkv_bias), "biases for queries, keys and values despite --disable-bias-linear", "", kTensors},
+    {"add-attn-proj-bias", kModel, kShaped, "", toggle(&m.add_attn_proj_bias), "a bias for attention's output projection despite --disable-bias-linear", "", kTensors},
+    {"untie-embeddings-and-output-weights", kModel, kShaped, "", toggle(&m.untie_embeddings_and_output_weights), "separate output matrix", "", kTensors},
     {"hidden-dropout", kModel, kShaped, "P", real(&m.hidden_dropout, {0, 1, false, true}), "dropout probability on the residual stream", ""},
     {"attention-dropout", kModel, kShaped, "P", real(&m.attention_dropout, {0, 1, false, true}), "only 0 is built yet", ""},
     {"init-method-std", kModel, kShaped, "X", real(&m.init_method_std, {0, kInfinity, true}), "standard deviation of the initial weights", "", kFree},
-    {"hf-model-type", kModel, kShaped, "NAME", choice(&m.hf_model_type, {"auto", "mistral"}), "what convert --to hf calls the model where its arithmetic is that of several; auto: Llama. It changes nothing else", "", kNoted},
+    {"hf-model-type", kModel, kShaped, "NAME", choice(&m.hf_model_type, {"auto", "mistral"}), "model type that convert --to hf writes where several describe the same arithmetic; auto: Llama. No other effect", "", kNoted},
     {"bf16", kModel, kShaped | kConvertApp, "", toggle_of(&m.params_dtype, DType::kBf16, DType::kFp32), "parameters and activations in bfloat16, main parameters in fp32", "", kTensors},
   });
 }
@@ -69,13 +70,13 @@ void add_training(Table& t, TrainingOptions& o) {
     {"train-iters", kTraining, kTrain, "STEPS", integer(&o.train_iters, {0, kMany}), "length of the run", "required"},
     {"train-samples", kTraining, kTrain, "SAMPLES", integer(&o.train_samples, {0, kMany}), "length of the run in place of --train-iters", "off"},
     {"skip-train", kTraining, kTrain, "", toggle(&o.skip_train), "evaluate only", "", kFree},
-    {"seed", kTraining, kTrain | kGenerateApp, "N", integer(&o.seed, {0, 4'294'967'295}), "of weights, data order, dropout and sampling", ""},
-    {"deterministic-mode", kTraining, kShaped, "", toggle(&o.deterministic_mode), "only kernels that repeat bit for bit (the CPU always does)", "", kFree},
+    {"seed", kTraining, kTrain | kGenerateApp, "N", integer(&o.seed, {0, 4'294'967'295}), "seed of weights, data order, dropout and sampling", ""},
+    {"deterministic-mode", kTraining, kShaped, "", toggle(&o.deterministic_mode), "use only kernels with bit-reproducible results (those of the CPU always are)", "", kFree},
     {"exit-interval", kTraining, kTrain, "STEPS", integer(&o.exit_interval, {0, kMany}), "save and end with exit code 75 at a multiple of this; 0: off", "", kFree},
     {"exit-duration-in-mins", kTraining, kTrain, "MINUTES", real(&o.exit_duration_in_mins, {0, 1e7, false, true}), "save and end with exit code 75 after this time; 0: off", "", kFree},
-    {"stop-file", kTraining, kTrain, "FILE", text(&o.stop_file), "save and end with exit code 75 after the step in which this file appears; it is then removed, as by a run that ends by itself. The signals SIGUSR1 and SIGTERM do the same, a second one ends the run at once", "none", kFree},
-    {"max-skipped-steps", kTraining, kTrain, "STEPS", integer(&o.max_skipped_steps, {0, kMany}), "a step whose loss or gradients have NaN or Inf changes nothing, and is run again to name the first such value; one more of them in the whole run ends it with exit code 8", "", kFree},
-    {"check-weight-hash-interval", kTraining, kTrain, "STEPS", integer(&o.check_weight_hash_interval, {0, kMany}), "compare weights, main parameters and moments of the data-parallel ranks by hash, with --use-distributed-optimizer the weights alone; where a rank differs the run ends with exit code 8; 0: never", "", kFree},
+    {"stop-file", kTraining, kTrain, "FILE", text(&o.stop_file), "save and end with exit code 75 after the step in which this file appears; the file is then removed, as it is when a run completes. SIGUSR1 and SIGTERM have the same effect; a second signal ends the run at once", "none", kFree},
+    {"max-skipped-steps", kTraining, kTrain, "STEPS", integer(&o.max_skipped_steps, {0, kMany}), "steps with NaN or Inf in loss or gradients that a whole run tolerates: such a step updates nothing and is rerun to locate the first such value; one more ends the run with exit code 8", "", kFree},
+    {"check-weight-hash-interval", kTraining, kTrain, "STEPS", integer(&o.check_weight_hash_interval, {0, kMany}), "steps between comparisons of the data-parallel ranks' weights, main parameters and moments by hash (with --use-distributed-optimizer weights only); a rank that differs ends the run with exit code 8; 0: never", "", kFree},
     {"device", kTraining, kTrain | kGenerateApp | kPlan, "NAME", choice(&o.device, {"cpu", "cuda"}), "where to compute", "cuda where a GPU can be used, else cpu", kFree},
   });
 }
@@ -85,7 +86,7 @@ void add_optimizer(Table& t, TrainingOptions& o) {
   const auto dtype = [](DType* field) { return choice(field, {"fp32", "bf16"}); };  // the first two of DType
   t.insert(t.end(), {
     {"optimizer", kOptimizer, kShaped, "NAME", choice(&o.optimizer, {"adam"}), "Adam with decoupled weight decay", ""},
-    {"lr", kOptimizer, kTrain, "X", real(&s.lr, {0, kInfinity}), "highest learning rate", "required"},
+    {"lr", kOptimizer, kTrain, "X", real(&s.lr, {0, kInfinity}), "peak learning rate", "required"},
     {"min-lr", kOptimizer, kTrain, "X", real(&s.min_lr, {0, kInfinity}), "learning rate at the end of the decay", ""},
     {"lr-decay-style", kOptimizer, kTrain, "NAME", choice(&s.lr_decay_style, {"constant", "linear", "cosine", "WSD", "inverse-square-root"}), "shape of the decay", ""},
     {"lr-decay-iters", kOptimizer, kTrain, "STEPS", integer(&s.lr_decay_iters, {0, kMany}), "end of the decay; 0: derived", "train-iters"},
@@ -99,9 +100,9 @@ void add_optimizer(Table& t, TrainingOptions& o) {
     {"adam-eps", kOptimizer, kTrain, "X", real(&o.adam_eps, {0, 1, true}), "added to the root of the second moment", ""},
     {"weight-decay", kOptimizer, kTrain, "X", real(&o.weight_decay, {0, kInfinity}), "on matrices, not on norms and biases", ""},
     {"clip-grad", kOptimizer, kTrain, "X", real(&o.clip_grad, {0, kInfinity}), "largest global L2 norm of the gradients; 0: no clipping", ""},
-    {"main-grads-dtype", kOptimizer, kShaped, "NAME", dtype(&o.main_grads_dtype), "of the gradients, summed over microbatches and ranks; bf16 needs --bf16", ""},
-    {"exp-avg-dtype", kOptimizer, kShaped, "NAME", dtype(&o.exp_avg_dtype), "of Adam's first moment", ""},
-    {"exp-avg-sq-dtype", kOptimizer, kShaped, "NAME", dtype(&o.exp_avg_sq_dtype), "of Adam's second moment; bf16 wants --adam-beta2 below 0.996: beyond it the moment cannot shrink", ""},
+    {"main-grads-dtype", kOptimizer, kShaped, "NAME", dtype(&o.main_grads_dtype), "dtype of the gradients, summed over microbatches and ranks; bf16 requires --bf16", ""},
+    {"exp-avg-dtype", kOptimizer, kShaped, "NAME", dtype(&o.exp_avg_dtype), "dtype of Adam's first moment", ""},
+    {"exp-avg-sq-dtype", kOptimizer, kShaped, "NAME", dtype(&o.exp_avg_sq_dtype), "dtype of Adam's second moment; with bf16 keep --adam-beta2 below 0.996, or the moment cannot shrink", ""},
   });
 }
 
@@ -110,14 +111,14 @@ void add_data_and_evaluation(Table& t, Options& o) {
     {"data-path", kData, kTrain, "PREFIX...", list(&o.data.data_path), "indexed dataset without .bin/.idx, or WEIGHT PREFIX pairs", "this or --mock-data is required"},
     {"split", kData, kTrain, "A,B,C", text(&o.data.split), "shares of training, validation and test documents", ""},
     {"mock-data", kData, kTrain, "", toggle(&o.data.mock_data), "seeded Zipf-distributed tokens in place of a dataset", ""},
-    {"tokenizer-type", kData, kShaped | kConvertApp, "NAME", choice(&o.data.tokenizer_type, {"byte", "null", "GPT2BPETokenizer", "HuggingFaceTokenizer", "TikTokenizer"}, {{"NullTokenizer", "null"}}), "byte: ids are bytes, 256 is the end of a document; null, or NullTokenizer: ids as they are, --vocab-size of them and one for the end; byte-level BPE out of the files below", "", kTokenizer},
+    {"tokenizer-type", kData, kShaped | kConvertApp, "NAME", choice(&o.data.tokenizer_type, {"byte", "null", "GPT2BPETokenizer", "HuggingFaceTokenizer", "TikTokenizer"}, {{"NullTokenizer", "null"}}), "byte: ids are bytes, 256 ends a document; null, or NullTokenizer: ids as given, --vocab-size of them plus one that ends documents; others: byte-level BPE from the files below", "", kTokenizer},
     {"vocab-file", kData, kShaped | kGenerateApp | kConvertApp, "FILE", text(&o.data.vocab_file), "vocab.json of GPT2BPETokenizer", "none", kTokenizer},
     {"merge-file", kData, kShaped | kGenerateApp | kConvertApp, "FILE", text(&o.data.merge_file), "merges.txt of GPT2BPETokenizer", "none", kTokenizer},
     {"tokenizer-model", kData, kShaped | kGenerateApp | kConvertApp, "FILE", text(&o.data.tokenizer_model), "tokenizer.json of HuggingFaceTokenizer, or the ranks of TikTokenizer", "none", kTokenizer},
-    {"tiktoken-pattern", kData, kShaped | kConvertApp, "NAME", text(&o.data.tiktoken_pattern), "how TikTokenizer cuts text into words: gpt2, cl100k, llama3, qwen2, o200k, v1 or v2", "none", kTokenizer},
-    {"tiktoken-special-tokens", kData, kShaped | kConvertApp, "NAME[=ID]...", list(&o.data.tiktoken_special_tokens), "of TikTokenizer; one without an id gets the next", "<|endoftext|>", kTokenizer},
-    {"eod-token", kData, kShaped | kConvertApp, "TOKEN", text(&o.data.eod_token), "that ends documents with BPE", "<|endoftext|>, <|end_of_text|> or </s>", kTokenizer},
-    {"eval-interval", kEvaluation, kTrain, "STEPS", integer(&o.train.eval_interval, {0, kMany}), "evaluate every so often; 0: never", ""},
+    {"tiktoken-pattern", kData, kShaped | kConvertApp, "NAME", text(&o.data.tiktoken_pattern), "how TikTokenizer splits text into words: gpt2, cl100k, llama3, qwen2, o200k, v1 or v2", "none", kTokenizer},
+    {"tiktoken-special-tokens", kData, kShaped | kConvertApp, "NAME[=ID]...", list(&o.data.tiktoken_special_tokens), "special tokens of TikTokenizer; one without an id gets the next free id", "<|endoftext|>", kTokenizer},
+    {"eod-token", kData, kShaped | kConvertApp, "TOKEN", text(&o.data.eod_token), "token that ends documents with BPE", "<|endoftext|>, <|end_of_text|> or </s>", kTokenizer},
+    {"eval-interval", kEvaluation, kTrain, "STEPS", integer(&o.train.eval_interval, {0, kMany}), "steps between evaluations; 0: never", ""},
     {"eval-iters", kEvaluation, kTrain, "STEPS", integer(&o.train.eval_iters, {0, kMany}), "global batches per evaluation", ""},
   });
 }
@@ -126,14 +127,14 @@ void add_checkpoint(Table& t, CheckpointOptions& o) {
   t.insert(t.end(), {
     {"save", kCheckpoint, kTrain | kConvertApp, "DIR", text(&o.save), "folder for checkpoints", "none"},
     {"load", kCheckpoint, kTrain | kGenerateApp | kConvertApp, "DIR", text(&o.load), "folder to read the newest valid checkpoint from", "none"},
-    {"save-interval", kCheckpoint, kTrain, "STEPS", integer(&o.save_interval, {0, kMany}), "0: only at the end", ""},
-    {"async-save", kCheckpoint, kShaped, "", toggle(&o.async_save), "the run goes on while a thread writes the checkpoint from a copy in host memory, which is taken (on a GPU pinned) before the first step", ""},
+    {"save-interval", kCheckpoint, kTrain, "STEPS", integer(&o.save_interval, {0, kMany}), "steps between checkpoints; 0: only at the end", ""},
+    {"async-save", kCheckpoint, kShaped, "", toggle(&o.async_save), "write checkpoints in a background thread while training continues, from a copy in host memory that is allocated (pinned on a GPU) before the first step", ""},
     {"keep-last", kCheckpoint, kTrain, "N", integer(&o.keep_last, {0, 1'000'000}), "newest checkpoints to keep; 0: all", ""},
-    {"max-failed-saves", kCheckpoint, kTrain, "N", integer(&o.max_failed_saves, {0, 1'000'000}), "end the run with exit code 3 after so many saves in a row that failed; 0: train on to the end", ""},
+    {"max-failed-saves", kCheckpoint, kTrain, "N", integer(&o.max_failed_saves, {0, 1'000'000}), "end the run with exit code 3 after this many consecutive failed saves; 0: never", ""},
     {"ckpt-step", kCheckpoint, kTrain | kGenerateApp | kConvertApp, "STEP", integer(&o.ckpt_step, {0, kMany}), "checkpoint to load; 0: the newest valid one", ""},
-    {"finetune", kCheckpoint, kTrain, "", toggle(&o.finetune), "take the weights only and start at step 0", ""},
-    {"use-checkpoint-args", kCheckpoint, kTrain, "", toggle(&o.use_checkpoint_args), "take the flags of the model and the tokenizer from the checkpoint of --load: they win over --config files and defaults, the command line over them; where there is no checkpoint yet all count as given", ""},
-    {"no-load-optim", kCheckpoint, kTrain, "", toggle(&o.no_load_optim), "start Adam's moments at 0", ""},
+    {"finetune", kCheckpoint, kTrain, "", toggle(&o.finetune), "load the weights only and start at step 0", ""},
+    {"use-checkpoint-args", kCheckpoint, kTrain, "", toggle(&o.use_checkpoint_args), "take the flags of the model and the tokenizer from the checkpoint of --load: they override --config files and defaults, the command line overrides them; while there is no checkpoint, flags apply as given", ""},
+    {"no-load-optim", kCheckpoint, kTrain, "", toggle(&o.no_load_optim), "do not load Adam's moments: start them at 0", ""},
   });
 }
 
@@ -142,36 +143,36 @@ void add_parallel(Table& t, ParallelOptions& o) {
   t.insert(t.end(), {
     {"tensor-model-parallel-size", kParallel, kShaped, "RANKS", ranks(&o.tensor_model_parallel_size), "ranks that share each layer's heads, columns and vocabulary", ""},
     {"sequence-parallel", kParallel, kShaped, "", toggle(&o.sequence_parallel), "with tensor parallelism: split norms, dropout and residuals along the tokens", ""},
-    {"tp-comm-overlap", kParallel, kShaped, "", toggle(&o.tp_comm_overlap), "with sequence parallelism: rows travel between ranks piece by piece while the linears' GEMMs of other pieces run", ""},
+    {"tp-comm-overlap", kParallel, kShaped, "", toggle(&o.tp_comm_overlap), "with --sequence-parallel: overlap the transfer of rows between ranks with the linears' GEMMs, piece by piece", ""},
     {"pipeline-model-parallel-size", kParallel, kShaped, "RANKS", ranks(&o.pipeline_model_parallel_size), "stages that the layers are split over", ""},
     {"pipeline-schedule", kParallel, kShaped, "NAME", choice(&o.pipeline_schedule, {"auto", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "dualpipe-v"}), "order of a stage's work; auto: 1f1b, or interleaved where a stage has several chunks; zb-v and dualpipe-v have 2 chunks a stage", ""},
-    {"num-layers-per-virtual-pipeline-stage", kParallel, kShaped, "N", integer(&o.num_layers_per_virtual_pipeline_stage, {0, 10'000}), "cut a stage into chunks of so many layers; 0: one chunk", ""},
-    {"num-virtual-stages-per-pipeline-rank", kParallel, kShaped, "N", integer(&o.num_virtual_stages_per_pipeline_rank, {0, 10'000}), "cut a stage into so many chunks; 0: one", ""},
+    {"num-layers-per-virtual-pipeline-stage", kParallel, kShaped, "N", integer(&o.num_layers_per_virtual_pipeline_stage, {0, 10'000}), "split each stage into chunks of this many layers; 0: one chunk", ""},
+    {"num-virtual-stages-per-pipeline-rank", kParallel, kShaped, "N", integer(&o.num_virtual_stages_per_pipeline_rank, {0, 10'000}), "split each stage into this many chunks; 0: one", ""},
     {"pipeline-model-parallel-layout", kParallel, kShaped, "TEXT", text(&o.pipeline_model_parallel_layout), "what each chunk holds, in the model's order: E embedding, t a layer, L loss, | the next chunk, X*N and (...)*N repeat; such as 'Et*3|(tt|)*2L'", "even"},
-    {"decoder-first-pipeline-num-layers", kParallel, kShaped, "N", integer(&o.decoder_first_pipeline_num_layers, {0, 10'000}), "layers of the first stage; 0: as the others", ""},
-    {"decoder-last-pipeline-num-layers", kParallel, kShaped, "N", integer(&o.decoder_last_pipeline_num_layers, {0, 10'000}), "layers of the last stage; 0: as the others", ""},
-    {"account-for-embedding-in-pipeline-split", kParallel, kShaped, "", toggle(&o.account_for_embedding_in_pipeline_split), "the embedding counts as a layer of the first chunk", ""},
-    {"account-for-loss-in-pipeline-split", kParallel, kShaped, "", toggle(&o.account_for_loss_in_pipeline_split), "output layer and loss count as a layer of the last chunk", ""},
+    {"decoder-first-pipeline-num-layers", kParallel, kShaped, "N", integer(&o.decoder_first_pipeline_num_layers, {0, 10'000}), "layers of the first stage; 0: as many as the others", ""},
+    {"decoder-last-pipeline-num-layers", kParallel, kShaped, "N", integer(&o.decoder_last_pipeline_num_layers, {0, 10'000}), "layers of the last stage; 0: as many as the others", ""},
+    {"account-for-embedding-in-pipeline-split", kParallel, kShaped, "", toggle(&o.account_for_embedding_in_pipeline_split), "count the embedding as a layer of the first chunk", ""},
+    {"account-for-loss-in-pipeline-split", kParallel, kShaped, "", toggle(&o.account_for_loss_in_pipeline_split), "count output layer and loss as a layer of the last chunk", ""},
     {"expert-model-parallel-size", kParallel, kShaped, "RANKS", ranks(&o.expert_model_parallel_size), "only 1 is built yet", ""},
-    {"context-parallel-size", kParallel, kShaped, "RANKS", ranks(&o.context_parallel_size), "ranks that share each sequence, a multiple of twice so many tokens", ""},
-    {"cp-comm-type", kParallel, kShaped, "NAME", choice(&o.cp_comm_type, {"p2p", "a2a", "all_gather"}), "how they see each other's keys and values: p2p passes them around while attention computes, a2a exchanges heads for tokens before and behind attention, all_gather collects them before it", ""},
+    {"context-parallel-size", kParallel, kShaped, "RANKS", ranks(&o.context_parallel_size), "ranks that share each sequence, whose length must be a multiple of twice this", ""},
+    {"cp-comm-type", kParallel, kShaped, "NAME", choice(&o.cp_comm_type, {"p2p", "a2a", "all_gather"}), "how these ranks exchange keys and values: p2p passes them around while attention computes, a2a exchanges heads for tokens before and after attention, all_gather gathers them before it", ""},
     {"use-distributed-optimizer", kParallel, kShaped, "", toggle(&o.use_distributed_optimizer), "ZeRO-1: each data-parallel rank holds and updates its share of main parameters and moments; gradients are reduce-scattered, weights gathered", ""},
-    {"overlap-grad-reduce", kParallel, kShaped, "", toggle(&o.overlap_grad_reduce), "reduce gradients over the data-parallel ranks in buckets while backward runs; without it all at once after backward", ""},
-    {"overlap-param-gather", kParallel, kShaped, "", toggle(&o.overlap_param_gather), "with --use-distributed-optimizer and --overlap-grad-reduce: gather the updated weights in buckets while the next forward runs; without it before the step ends", ""},
+    {"overlap-grad-reduce", kParallel, kShaped, "", toggle(&o.overlap_grad_reduce), "reduce gradients over the data-parallel ranks in buckets while backward runs; otherwise all at once after it", ""},
+    {"overlap-param-gather", kParallel, kShaped, "", toggle(&o.overlap_param_gather), "with --use-distributed-optimizer and --overlap-grad-reduce: gather the updated weights in buckets while the next forward runs; otherwise before the step ends", ""},
     {"ddp-bucket-size", kParallel, kShaped, "N", integer(&o.ddp_bucket_size, {1, kMany}), "with --overlap-grad-reduce: parameters per bucket", ""},
     {"distributed-timeout-minutes", kParallel, kTrain, "MINUTES", integer(&o.distributed_timeout_minutes, {1, 1'000'000}), "a collective that waits longer for its peers ends the run with exit code 7", ""},
-    {"comm-timeout", kParallel, kTrain, "SECONDS", real(&o.comm_timeout, {0, 1e8}), "in place of --distributed-timeout-minutes; 0: off", ""},
-    {"comm-dump", kParallel, kTrain, "DIR", text(&o.comm_dump), "folder for the last 64 collectives of each group, a JSON file for each rank, when a collective hangs; empty: none", ""},
-    {"world-size", kParallel, kPlan, "RANKS", ranks(&o.world_size), "ranks of the run that is forecast", ""},
+    {"comm-timeout", kParallel, kTrain, "SECONDS", real(&o.comm_timeout, {0, 1e8}), "overrides --distributed-timeout-minutes; 0: off", ""},
+    {"comm-dump", kParallel, kTrain, "DIR", text(&o.comm_dump), "folder for a JSON file per rank with the last 64 collectives of each group, written when a collective hangs; empty: none", ""},
+    {"world-size", kParallel, kPlan, "RANKS", ranks(&o.world_size), "number of ranks to forecast", ""},
   });
 }
 
 void add_memory(Table& t, TrainingOptions& o) {
   t.insert(t.end(), {
-    {"recompute-granularity", kMemory, kShaped, "NAME", choice(&o.recompute_granularity, {"none", "selective", "full"}), "what backward recomputes in place of keeping", ""},
-    {"recompute-modules", kMemory, kShaped, "NAME...", list(&o.recompute_modules, {"core_attn", "layernorm", "mlp", "mlp_act"}), "with selective", "core_attn"},
-    {"recompute-method", kMemory, kShaped, "NAME", choice(&o.recompute_method, {"uniform", "block"}), "with full: chunks of layers, or the first layers", ""},
-    {"recompute-num-layers", kMemory, kShaped, "N", integer(&o.recompute_num_layers, {1, 10'000}), "with full: layers per chunk (uniform), layers recomputed (block)", ""},
+    {"recompute-granularity", kMemory, kShaped, "NAME", choice(&o.recompute_granularity, {"none", "selective", "full"}), "activations to recompute in backward", ""},
+    {"recompute-modules", kMemory, kShaped, "NAME...", list(&o.recompute_modules, {"core_attn", "layernorm", "mlp", "mlp_act"}), "with selective: what to recompute", "core_attn"},
+    {"recompute-method", kMemory, kShaped, "NAME", choice(&o.recompute_method, {"uniform", "block"}), "with full: recompute groups of layers (uniform) or the first layers (block)", ""},
+    {"recompute-num-layers", kMemory, kShaped, "N", integer(&o.recompute_num_layers, {1, 10'000}), "with full: layers per group (uniform), layers recomputed (block)", ""},
     {"loss-chunk-size", kMemory, kShaped, "TOKENS", integer(&o.loss_chunk_size, {0, kMany}), "tokens whose logits are held at a time: the output layer and the loss run forward and backward chunk by chunk; 0: all at once", "", kNoted},
     {"offload-modules", kMemory, kShaped, "NAME...", list(&o.offload_modules), "not built yet", "none"},
   });
@@ -181,42 +182,42 @@ void add_logging(Table& t, LoggingOptions& o) {
   t.insert(t.end(), {
     {"log-interval", kLogging, kTrain, "STEPS", integer(&o.log_interval, {1, kMany}), "steps per log line", ""},
     {"log-throughput", kLogging, kTrain, "", toggle(&o.log_throughput), "TFLOP/s per device in the log line", ""},
-    {"peak-tflops", kLogging, kTrain, "TFLOPS", real(&o.peak_tflops, {0, 1e6}), "what a device computes at most, for the model FLOPs utilisation (MFU) of the log line; 0: with --bf16 as the data sheet of the GPU says, where it is known, else no MFU", ""},
+    {"peak-tflops", kLogging, kTrain, "TFLOPS", real(&o.peak_tflops, {0, 1e6}), "peak rate of a device, for the model FLOPs utilization (MFU) in the log line; 0: with --bf16 the data sheet's value for a known GPU, otherwise no MFU", ""},
     {"metrics-jsonl", kLogging, kTrain, "FILE", text(&o.metrics_jsonl), "one JSON object per step", "none"},
-    {"tensorboard-dir", kLogging, kTrain, "DIR", text(&o.tensorboard_dir), "folder for events that TensorBoard reads", "none"},
-    {"print-actions", kLogging, kTrain | kPlan, "", toggle(&o.print_actions), "print what each pipeline stage does in a training step, action by action, and end", ""},
-    {"trace", kLogging, kTrain, "FILE", text(&o.trace), "times of the ops of the steps below, by rank and stream, for Perfetto or chrome://tracing", "none"},
+    {"tensorboard-dir", kLogging, kTrain, "DIR", text(&o.tensorboard_dir), "folder for TensorBoard event files", "none"},
+    {"print-actions", kLogging, kTrain | kPlan, "", toggle(&o.print_actions), "print each pipeline stage's list of actions in a training step, and exit", ""},
+    {"trace", kLogging, kTrain, "FILE", text(&o.trace), "trace of the ops of the steps below, by rank and stream, for Perfetto or chrome://tracing", "none"},
     {"profile", kLogging, kTrain, "", toggle(&o.profile), "with --device cuda: let an attached profiler record the steps below", ""},
     {"profile-step-start", kLogging, kTrain, "STEP", integer(&o.profile_step_start, {1, kMany}), "first step recorded", ""},
-    {"profile-step-end", kLogging, kTrain, "STEP", integer(&o.profile_step_end, {1, kMany}), "last step recorded is the one before", ""},
-    {"profile-ranks", kLogging, kTrain, "RANK...", list(&o.profile_ranks), "ranks recorded", "0; with --trace all"},
+    {"profile-step-end", kLogging, kTrain, "STEP", integer(&o.profile_step_end, {1, kMany}), "first step no longer recorded", ""},
+    {"profile-ranks", kLogging, kTrain, "RANK...", list(&o.profile_ranks), "ranks to record", "0; with --trace all"},
   });
 }
 
 void add_other_programs(Table& t, Options& o) {
   GenerateOptions& g = o.generate;
   t.insert(t.end(), {
-    {"prompt", kGenerate, kGenerateApp, "TEXT", text(&g.prompt), "text to go on from", "empty"},
+    {"prompt", kGenerate, kGenerateApp, "TEXT", text(&g.prompt), "prompt to continue", "empty"},
     {"max-new-tokens", kGenerate, kGenerateApp, "TOKENS", integer(&g.max_new_tokens, {1, kMaxLength}), "length of the continuation", ""},
-    {"temperature", kGenerate, kGenerateApp, "X", real(&g.temperature, {0, 1000}), "divides the logits; 0: always the likeliest", ""},
-    {"top-k", kGenerate, kGenerateApp, "N", integer(&g.top_k, {0, kMaxVocab}), "sample among the K likeliest; 1: always the likeliest; 0: off", ""},
-    {"top-p", kGenerate, kGenerateApp, "P", real(&g.top_p, {0, 1}), "sample among the likeliest that reach this probability; 0: off", ""},
-    {"from", kConvert, kConvertApp, "NAME", text(&o.convert.from), "format of --load: hf, a folder of Hugging Face transformers with GPT-2, Llama, Mistral, Qwen2 or Qwen3; native, checkpoints as train saves them", "what --to is not"},
-    {"to", kConvert, kConvertApp, "NAME", text(&o.convert.to), "format of --save", "what --from is not"},
+    {"temperature", kGenerate, kGenerateApp, "X", real(&g.temperature, {0, 1000}), "divides the logits; 0: always take the most likely token", ""},
+    {"top-k", kGenerate, kGenerateApp, "N", integer(&g.top_k, {0, kMaxVocab}), "sample from the K most likely tokens; 1: always take the most likely; 0: off", ""},
+    {"top-p", kGenerate, kGenerateApp, "P", real(&g.top_p, {0, 1}), "sample from the most likely tokens whose probabilities add up to this; 0: off", ""},
+    {"from", kConvert, kConvertApp, "NAME", text(&o.convert.from), "format of --load: hf, a folder of Hugging Face transformers with GPT-2, Llama, Mistral, Qwen2 or Qwen3; native, checkpoints as train saves them", "the other format"},
+    {"to", kConvert, kConvertApp, "NAME", text(&o.convert.to), "format of --save", "the other format"},
     {"max-shard-size", kConvert, kConvertApp, "BYTES", integer(&o.convert.max_shard_size, {1, kMany}), "with --to hf: tensors in one file, unless one alone is larger", ""},
     {"inputs", kReport, kReportApp, "METRICS.jsonl...", list(&o.report.inputs), "files that train --metrics-jsonl wrote", "required", {}, true},
     {"output", kReport, kReportApp, "FILE", text(&o.report.output), "HTML file to write", "report.html"},
-    {"rates", kForecast, kPlan, "FILE", text(&o.forecast.rates), "how fast the machine's kernels and links are, as tests/bench/rates.sh writes it: the forecast then has times", "none"},
-    {"suggest", kForecast, kPlan, "", toggle(&o.forecast.suggest), "with --rates: the fastest layouts of --world-size ranks that fit into the device's memory, in place of the layout that the flags give", ""},
-    {"device-memory-gib", kForecast, kPlan, "GIB", real(&o.forecast.device_memory_gib, {0, 1e6}), "with --suggest: memory of a device; 0: as --rates says", ""},
-    {"html", kForecast, kPlan, "FILE", text(&o.forecast.html), "page to write, with a picture of the schedule", "none"},
+    {"rates", kForecast, kPlan, "FILE", text(&o.forecast.rates), "measured speed of the machine's kernels and links, as tests/bench/rates.sh writes it: adds times to the forecast", "none"},
+    {"suggest", kForecast, kPlan, "", toggle(&o.forecast.suggest), "with --rates: list the fastest layouts of --world-size ranks that fit into device memory, instead of forecasting one", ""},
+    {"device-memory-gib", kForecast, kPlan, "GIB", real(&o.forecast.device_memory_gib, {0, 1e6}), "with --suggest: memory of a device; 0: the value in --rates", ""},
+    {"html", kForecast, kPlan, "FILE", text(&o.forecast.html), "HTML page to write, with a chart of the schedule", "none"},
   });
 }
 
 void add_testing(Table& t, TrainingOptions& o) {
   t.insert(t.end(), {
     {"check-hazards", kTesting, kTrain, "", toggle(&o.check_hazards), "report unordered conflicting accesses of streams, exit code 9", ""},
-    {"suppress-wait", kTesting, kTrain, "N", integer(&o.suppress_wait, {-1, kMany}), "leave out the event wait with this ordinal; -1: none", ""},
+    {"suppress-wait", kTesting, kTrain, "N", integer(&o.suppress_wait, {-1, kMany}), "test aid: skip the event wait with this index; -1: none", ""},
   });
 }
 
@@ -224,13 +225,13 @@ void add_program(Table& t, Requests& r) {
   constexpr unsigned kConfigured = kTrain | kGenerateApp | kPlan;
   constexpr unsigned kAll = kConfigured | kReportApp | kConvertApp;
   t.insert(t.end(), {
-    {"config", kProgram, kConfigured, "FILE", list(&r.config), "TOML with the flags' names as keys; may be repeated: a later file wins over an earlier one, the command line over all", "none"},
-    {"fault", kProgram, kAll, "SITE:N[:KIND]", list(&r.faults), "test aid: fail the N-th time that the program comes to SITE, or with N+ from then on; list: print the sites and their kinds", "none"},
-    {"fault-rank", kProgram, kAll, "RANK", integer(&r.fault_rank, {-1, kMaxRanks}), "the rank that --fault is for; -1: all", ""},
-    {"allow-faults", kProgram, kAll, "", toggle(&r.allow_faults), "test aid: without it --fault is refused", ""},
-    {"print-config", kProgram, kConfigured, "", toggle(&r.print_config), "print every value and its origin as TOML, and end", ""},
-    {"version", kProgram, kAll, "", toggle(&r.version), "print version and commit, and end", ""},
-    {"help", kProgram, kAll, "", toggle(&r.help), "print this text, and end", ""},
+    {"config", kProgram, kConfigured, "FILE", list(&r.config), "TOML file with flag names as keys; may be repeated: later files override earlier ones, the command line overrides all", "none"},
+    {"fault", kProgram, kAll, "SITE:N[:KIND]", list(&r.faults), "test aid: fail the N-th time the program reaches SITE, or with N+ from then on; list: print the sites and their kinds", "none"},
+    {"fault-rank", kProgram, kAll, "RANK", integer(&r.fault_rank, {-1, kMaxRanks}), "rank that --fault applies to; -1: all", ""},
+    {"allow-faults", kProgram, kAll, "", toggle(&r.allow_faults), "test aid: permit --fault", ""},
+    {"print-config", kProgram, kConfigured, "", toggle(&r.print_config), "print every value and its origin as TOML, and exit", ""},
+    {"version", kProgram, kAll, "", toggle(&r.version), "print version and commit, and exit", ""},
+    {"help", kProgram, kAll, "", toggle(&r.help), "print this text, and exit", ""},
   });
 }
 // clang-format on
@@ -238,24 +239,11 @@ void add_program(Table& t, Requests& r) {
 }  // namespace
 
 std::string_view title_of(FlagGroup group) {
-  switch (group) {
-    case kModel: return "model";
-    case kTraining: return "training";
-    case kOptimizer: return "optimizer";
-    case kData: return "data";
-    case kEvaluation: return "evaluation";
-    case kCheckpoint: return "checkpoint";
-    case kParallel: return "parallel";
-    case kMemory: return "memory";
-    case kLogging: return "logging";
-    case kGenerate: return "generate";
-    case kReport: return "report";
-    case kConvert: return "convert";
-    case kForecast: return "forecast";
-    case kTesting: return "testing";
-    case kProgram: return "program";
-  }
-  return "?";
+  constexpr std::array<std::string_view, 15> kTitles = {"model",      "training", "optimizer", "data",    "evaluation",
+                                                        "checkpoint", "parallel", "memory",    "logging", "generate",
+                                                        "report",     "convert",  "forecast",  "testing", "program"};
+  static_assert(kTitles.size() == static_cast<std::size_t>(kProgram) + 1);
+  return kTitles[static_cast<std::size_t>(group)];
 }
 
 OnLoad on_load(const Flag& flag) {

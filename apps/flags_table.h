@@ -28,7 +28,7 @@ enum class FlagGroup {
   kConvert,
   kForecast,
   kTesting,
-  kProgram,
+  kProgram
 };
 std::string_view title_of(FlagGroup group);
 
@@ -42,6 +42,7 @@ struct Flag {
   std::string_view shown;              // what --help shows as default where the field's own value says little
   std::optional<OnLoad> on_load = {};  // none: as on_load() says for the group
   bool positional = false;
+  std::string origin = "default";  // of its value, as ConfigEntry has it
 };
 
 // Without a word in the table: flags of the model compute, those of training, optimizer and data are noted, others
@@ -50,7 +51,7 @@ OnLoad on_load(const Flag& flag);
 
 constexpr bool takes(const Flag& flag, App app) { return (flag.apps & static_cast<unsigned>(app)) != 0; }
 
-// What a program is asked besides options; command line only.
+// Requests other than options; command line only.
 struct Requests {
   std::vector<std::string> config;  // TOML files
   bool print_config = false;

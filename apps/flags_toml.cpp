@@ -70,7 +70,7 @@ bool names_a_table(std::string_view text, std::size_t at) {
   return at < text.size() && kFirst.find(text[at]) != std::string_view::npos;
 }
 
-// YYYY-MM-DD and what toml++ takes for the beginning of a time, without a look at it. No flag wants one.
+// YYYY-MM-DD and what toml++ takes for the start of a time without checking it. No flag takes one.
 bool begins_date_time(std::string_view text) {
   constexpr std::string_view kDate = "0000-00-00";
   if (text.size() <= kDate.size()) return false;
@@ -138,37 +138,29 @@ void check_harmless(std::string_view text, const std::string& file) {
   }
 }
 
-std::string shortest(double value) { return fmt::format("{}", value); }
+struct Scalar {
+  RawType type;
+  std::string text;
+};
 
-// The text of a scalar; fails for a number that is not finite.
-std::string scalar_text(const toml::node& node, const RawValue& at) {
-  if (const auto* boolean = node.as_boolean()) return boolean->get() ? "true" : "false";
-  if (const auto* integer = node.as_integer()) return fmt::format("{}", integer->get());
-  if (const auto* text = node.as_string()) return text->get();
-  if (const auto* number = node.as_floating_point()) {
-    if (std::isfinite(number->get())) return shortest(number->get());
-    refuse_usage(prefix_of(at) + at.name,
-                 {.expected = "a finite number", .got = shortest(number->get()), .remedy = "see --help"});
-  }
-  refuse_usage(
-      prefix_of(at) + at.name,
-      {.expected = "a boolean, number, text or list of them", .got = "a date or time", .remedy = "see --help"});
-}
-
-RawType type_of(const toml::node& node) {
-  if (node.is_boolean()) return RawType::kBoolean;
-  if (node.is_integer()) return RawType::kInteger;
-  if (node.is_floating_point()) return RawType::kReal;
-  if (node.is_string()) return RawType::kText;
-  if (node.is_array()) return RawType::kArray;
-  return RawType::kOther;
+Scalar scalar_of(const toml::node& node, const RawValue& at) {
+  if (const auto* boolean = node.as_boolean()) return {RawType::kBoolean, boolean->get() ? "true" : "false"};
+  if (const auto* integer = node.as_integer()) return {RawType::kInteger, fmt::format("{}", integer->get())};
+  if (const auto* text = node.as_string()) return {RawType::kText, text->get()};
+  const auto* number = node.as_floating_point();
+  const std::string got = number == nullptr ? "a date or time" : fmt::format("{}", number->get());
+  if (number != nullptr && std::isfinite(number->get())) return {RawType::kReal, got};
+  refuse_usage(prefix_of(at) + at.name,
+               {.expected = number == nullptr ? "a boolean, number, text or list of them" : "a finite number",
+                .got = got,
+                .remedy = "see --help"});
 }
 
 void collect(const toml::table& table, const std::string& file, int depth, std::vector<RawValue>& out) {
   if (depth > kMaxDepth) refuse(file, fmt::format("at most {} levels of nesting", kMaxDepth), "more");
   for (const auto& [key, node] : table) {
     const toml::source_position position = key.source().begin;
-    RawValue value{.name = std::string(key.str()), .type = type_of(node), .file = file};
+    RawValue value{.name = std::string(key.str()), .type = RawType::kArray, .file = file};
     value.line = static_cast<std::uint32_t>(position.line);
     value.column = static_cast<std::uint32_t>(position.column);
     if (const toml::table* inner = node.as_table()) {  // groups keys, its name says nothing
@@ -180,10 +172,12 @@ void collect(const toml::table& table, const std::string& file, int depth, std::
         if (item.is_table() || item.is_array())
           refuse_usage(prefix_of(value) + value.name,
                        {.expected = "a list of texts", .got = "a nested list", .remedy = "see --help"});
-        value.items.push_back(scalar_text(item, value));
+        value.items.push_back(scalar_of(item, value).text);
       }
     } else {
-      value.items = {scalar_text(node, value)};
+      auto [type, text] = scalar_of(node, value);
+      value.type = type;
+      value.items = {std::move(text)};
     }
     out.push_back(std::move(value));
   }

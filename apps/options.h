@@ -82,7 +82,7 @@ struct CheckpointOptions {
   std::string save;
   std::string load;
   std::int64_t save_interval = 0;     // steps; 0: only at the end
-  bool async_save = false;            // write beside the following steps, from a copy in host memory
+  bool async_save = false;            // write in the background from a copy in host memory
   std::int64_t keep_last = 0;         // newest verified checkpoints kept when pruning; 0: all
   std::int64_t max_failed_saves = 3;  // in a row, which end the run; 0: none do
   std::int64_t ckpt_step = 0;         // step to load; 0: the newest valid one
@@ -94,7 +94,7 @@ struct CheckpointOptions {
 struct ParallelOptions {
   std::int64_t tensor_model_parallel_size = 1;
   bool sequence_parallel = false;  // with it: norms, dropout and residuals are split along the tokens
-  bool tp_comm_overlap = false;    // of gathered and summed rows with the GEMMs beside them
+  bool tp_comm_overlap = false;    // overlap gathers and sums of rows with GEMMs
   std::int64_t pipeline_model_parallel_size = 1;
   std::int64_t expert_model_parallel_size = 1;
   std::int64_t context_parallel_size = 1;  // ranks that share each sequence
@@ -144,7 +144,7 @@ struct ReportOptions {
   std::string output;               // HTML
 };
 
-// What plan forecasts beside what a run of these flags takes.
+// What plan forecasts in addition to memory and work.
 struct ForecastOptions {
   std::string rates;             // file (apps/rates.h); empty: no times
   bool suggest = false;          // layouts for the world size, in place of the one given
@@ -158,11 +158,11 @@ struct ConvertOptions {
   std::int64_t max_shard_size = 5'000'000'000;  // bytes of tensors per file, --to hf
 };
 
-// What it means that a run which loads a checkpoint has another value of a flag than the run which saved it.
+// What a flag's value that differs from the one in the loaded checkpoint means.
 enum class OnLoad {
   kFree,       // nothing
-  kNoted,      // the run is not the one that was saved, continued: told
-  kComputes,   // the same tensors give other numbers: refused, with --finetune told
+  kNoted,      // the run does not continue exactly: reported
+  kComputes,   // the same tensors compute something else: refused, with --finetune reported
   kTensors,    // other tensors: refused
   kPositions,  // kTensors where positions are learned, else kFree
   kTokenizer,  // its identity is compared in place of its flags

@@ -8,13 +8,6 @@ namespace megalith {
 
 namespace {
 
-[[noreturn]] void refuse_chunks(ScheduleKind kind, const char* flag, std::int64_t got, int chunks) {
-  refuse_usage(fmt::format("{} and --pipeline-schedule {}", flag, name_of(kind)),
-               {.expected = fmt::format("{} chunks per stage", chunks),
-                .got = fmt::format("{}", got),
-                .remedy = fmt::format("leave {} out", flag)});
-}
-
 // How many chunks the flags give a stage; 0 where they say nothing.
 int chunks_of(const ParallelOptions& parallel, const LayerSplit& split) {
   if (parallel.num_virtual_stages_per_pipeline_rank != 0)
@@ -73,11 +66,12 @@ PipelineLayout pipeline_layout(const Options& options) {
   }
   if (is_v && chunks != 0 && chunks != 2) {
     const bool by_stages = parallel.num_virtual_stages_per_pipeline_rank != 0;
-    refuse_chunks(layout.kind,
-                  !layout.parts.empty() ? "--pipeline-model-parallel-layout"
-                  : by_stages           ? "--num-virtual-stages-per-pipeline-rank"
-                                        : "--num-layers-per-virtual-pipeline-stage",
-                  chunks, 2);
+    const char* const flag = !layout.parts.empty() ? "--pipeline-model-parallel-layout"
+                             : by_stages           ? "--num-virtual-stages-per-pipeline-rank"
+                                                   : "--num-layers-per-virtual-pipeline-stage";
+    refuse_usage(
+        fmt::format("{} and --pipeline-schedule {}", flag, name_of(layout.kind)),
+        {.expected = "2 chunks per stage", .got = fmt::format("{}", chunks), .remedy = fmt::format("remove {}", flag)});
   }
   if (chunks == 0) chunks = is_v ? 2 : 1;
   if (is_auto && chunks > 1) layout.kind = ScheduleKind::kInterleaved;

@@ -28,7 +28,7 @@ PipelineLayout pipeline_layout(const Options& options);
 // The schedule of a step; exit code 2 where the number of microbatches does not suit it.
 Schedule schedule_of(const PipelineLayout& layout, std::int64_t num_microbatches);
 
-// The axes of a world of so many ranks; exit code 2 where its size does not divide.
+// The mesh of a world of this many ranks; exit code 2 where its size does not divide.
 MeshSizes mesh_sizes_of(const ParallelOptions& parallel, int world);
 
 }  // namespace megalith

@@ -3,11 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
-#include <charconv>
 #include <cmath>
 #include <cstddef>
-#include <limits>
 #include <optional>
 
 #include "apps/flags_binding.h"
@@ -22,148 +19,113 @@ namespace {
 
 constexpr std::size_t kMaxBytes = 1 << 16;
 constexpr std::size_t kMaxPoints = 256;
-constexpr double kGib = 1024.0 * 1024 * 1024;
+constexpr double kGib = 1024.0 * 1024 * 1024, kGiga = 1e9, kTera = 1e12, kMicro = 1e-6;
 constexpr const char* kForm = "tests/bench/rates.sh writes such a file, configs/rates has one";
 
-struct Key {
-  std::string_view name;
-  bool is_list = false;
-  double low = 0;  // of a number
-  double high = 0;
-  bool low_open = true;
-  bool is_text = false;
-};
 constexpr double kHuge = 1e12;
-constexpr std::array kRateKeys = {
-    Key{.name = "device", .is_text = true},
-    Key{.name = "device-memory-gib", .high = kHuge},
-    Key{.name = "device-reserve-gib", .high = kHuge, .low_open = false},
-    Key{.name = "gemm-size", .is_list = true, .high = kHuge},
-    Key{.name = "gemm-tflops", .is_list = true, .high = kHuge},
-    Key{.name = "attention-width", .is_list = true, .high = kHuge},
-    Key{.name = "attention-length", .is_list = true, .high = kHuge},
-    Key{.name = "attention-forward-tflops", .is_list = true, .high = kHuge},
-    Key{.name = "attention-backward-tflops", .is_list = true, .high = kHuge},
-    Key{.name = "memory-gbps", .high = kHuge},
-    Key{.name = "kernel-names", .is_list = true, .is_text = true},
-    Key{.name = "kernel-gbps", .is_list = true, .high = kHuge},
-    Key{.name = "kernel-us", .high = kHuge, .low_open = false},
-    Key{.name = "launch-us", .high = kHuge, .low_open = false},
-    Key{.name = "host-ranks", .low = 1, .high = 1'000'000, .low_open = false},
-    Key{.name = "host-link-gbps", .high = kHuge},
-    Key{.name = "host-link-us", .high = kHuge, .low_open = false},
-    Key{.name = "network-gbps", .high = kHuge},
-    Key{.name = "network-us", .high = kHuge, .low_open = false},
-    Key{.name = "overlap-share", .high = 1, .low_open = false},
+constexpr RealRange kPositive{0, kHuge, true};
+constexpr RealRange kNotNegative{0, kHuge};
+
+// The lists of a file: columns of tables, an item for each row.
+struct Columns {
+  std::vector<double> gemm_size, gemm_tflops;
+  std::vector<double> attention_width, attention_length, attention_forward, attention_backward;
+  std::vector<std::string> kernel_names;
+  std::vector<double> kernel_gbps;
 };
 
-double number_of(const RawValue& value, const Key& key, const std::string& text) {
-  double number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  const bool fits = error == std::errc() && end == text.data() + text.size() && number <= key.high &&
-                    (key.low_open ? number > key.low : number >= key.low);
-  if (!fits) {
-    refuse_usage(prefix_of(value) + value.name,
-                 {.expected = fmt::format("a number {} {}, at most {}", key.low_open ? "above" : "of at least", key.low,
-                                          key.high),
-                  .got = escaped_short(text),
-                  .remedy = kForm});
-  }
-  return number;
+struct Row {
+  std::string_view name;
+  Binding binding;
+};
+
+// Numbers in the file's units.
+std::vector<Row> rows_of(Rates& rates, std::int64_t& host_ranks, Columns& columns) {
+  const auto column = [](std::vector<double>* field, std::size_t fewest = 1) {
+    return reals(field, kPositive, fewest, kMaxPoints);
+  };
+  return {{"device", text(&rates.device)},
+          {"device-memory-gib", real(&rates.device_memory, kPositive)},
+          {"device-reserve-gib", real(&rates.device_reserve, kNotNegative)},
+          {"gemm-size", column(&columns.gemm_size)},
+          {"gemm-tflops", column(&columns.gemm_tflops)},
+          {"attention-width", column(&columns.attention_width)},
+          {"attention-length", column(&columns.attention_length)},
+          {"attention-forward-tflops", column(&columns.attention_forward)},
+          {"attention-backward-tflops", column(&columns.attention_backward)},
+          {"memory-gbps", real(&rates.memory, kPositive)},
+          {"kernel-names", list(&columns.kernel_names)},
+          {"kernel-gbps", column(&columns.kernel_gbps, 0)},
+          {"kernel-us", real(&rates.kernel_seconds, kNotNegative)},
+          {"launch-us", real(&rates.launch_seconds, kNotNegative)},
+          {"host-ranks", integer(&host_ranks, {1, 1'000'000})},
+          {"host-link-gbps", real(&rates.host.bandwidth, kPositive)},
+          {"host-link-us", real(&rates.host.latency, kNotNegative)},
+          {"network-gbps", real(&rates.network.bandwidth, kPositive)},
+          {"network-us", real(&rates.network.latency, kNotNegative)},
+          {"overlap-share", real(&rates.overlap, {0, 1})}};
 }
 
-class RatesFile {
+// Where each key stands, for errors about more than one value.
+class Places {
  public:
-  RatesFile(std::string_view text, const std::string& file) : file_(file) {
-    for (RawValue& value : read_config_text(text, file)) {
-      const auto key =
-          std::find_if(kRateKeys.begin(), kRateKeys.end(), [&](const Key& k) { return k.name == value.name; });
-      if (key == kRateKeys.end()) refuse_key(value);
-      check_type(*key, value);
-      const auto [place, is_new] = values_.emplace(key->name, std::move(value));
-      if (!is_new)
-        refuse_usage(prefix_of(value) + std::string(key->name),
-                     {.expected = "each key once", .got = "a second one", .remedy = kForm});
+  // Fills what `rows` refer to.
+  Places(std::string_view text, const std::string& file, const std::vector<Row>& rows) {
+    std::vector<std::string> names;
+    for (const Row& row : rows) names.emplace_back(row.name);
+    for (const RawValue& value : read_config_text(text, file)) {
+      const auto row = std::ranges::find(rows, value.name, &Row::name);
+      if (row == rows.end()) {
+        refuse_usage(
+            prefix_of(value) + escaped_short(value.name),
+            {.expected = "a rates key", .got = "another name", .remedy = suggestion(value.name, names, kForm)});
+      }
+      if (!places_.emplace(value.name, prefix_of(value) + value.name).second)
+        refuse(value.name, "each key once", "a second one");
+      if (!set_value(row->binding, value)) refuse(value.name, row->binding.expected, shown(value));
     }
-    for (const Key& key : kRateKeys) {
-      if (!values_.contains(key.name)) refuse_usage(fmt::format("{}: {}: missing", file, key.name), {.remedy = kForm});
+    for (const std::string& name : names) {
+      if (!places_.contains(name)) refuse_usage(fmt::format("{}: {}: missing", file, name), {.remedy = kForm});
     }
   }
 
-  const std::vector<std::string>& texts(std::string_view name) const { return values_.find(name)->second.items; }
-  double number(std::string_view name) const { return numbers(name).front(); }
-  std::vector<double> numbers(std::string_view name) const {
-    const auto key = std::find_if(kRateKeys.begin(), kRateKeys.end(), [&](const Key& k) { return k.name == name; });
-    const RawValue& value = values_.find(name)->second;
-    std::vector<double> numbers;
-    for (const std::string& text : value.items) numbers.push_back(number_of(value, *key, text));
-    return numbers;
+  [[noreturn]] void refuse(const std::string& name, const std::string& expected, const std::string& got) const {
+    refuse_usage(places_.at(name), {.expected = expected, .got = got, .remedy = kForm});
   }
-  // One row of a table that stands as a list a column.
-  void check_lengths(std::initializer_list<std::string_view> names) const {
-    const std::size_t rows = texts(*names.begin()).size();
-    for (const std::string_view name : names) {
-      if (texts(name).size() == rows) continue;
-      refuse(name, fmt::format("{} items, as {} has", rows, *names.begin()), fmt::format("{}", texts(name).size()));
-    }
-  }
-  [[noreturn]] void refuse(std::string_view name, const std::string& expected, const std::string& got) const {
-    refuse_usage(prefix_of(values_.find(name)->second) + std::string(name),
-                 {.expected = expected, .got = got, .remedy = kForm});
+  void check_rows(const std::string& column, std::size_t rows, const char* other, std::size_t as_many) const {
+    if (rows != as_many) refuse(column, fmt::format("{} items, as {} has", as_many, other), fmt::format("{}", rows));
   }
 
  private:
-  [[noreturn]] static void refuse_key(const RawValue& value) {
-    std::vector<std::string> names;
-    for (const Key& key : kRateKeys) names.emplace_back(key.name);
-    refuse_usage(prefix_of(value) + escaped_short(value.name), {.expected = "a key of a file of rates",
-                                                                .got = "another name",
-                                                                .remedy = suggestion(value.name, names, kForm)});
-  }
-  static void check_type(const Key& key, const RawValue& value) {
-    const bool is_number = value.type == RawType::kInteger || value.type == RawType::kReal;
-    const bool fits =
-        key.is_list ? value.type == RawType::kArray : (key.is_text ? value.type == RawType::kText : is_number);
-    const std::string expected =
-        fmt::format("{}{}", key.is_list ? "a list of " : "a ", key.is_text ? "text" : "number");
-    if (!fits)
-      refuse_usage(prefix_of(value) + value.name, {.expected = expected, .got = "another type", .remedy = kForm});
-    const bool may_be_empty = key.is_list && key.name.starts_with("kernel");
-    if (key.is_list && (value.items.size() > kMaxPoints || (value.items.empty() && !may_be_empty))) {
-      refuse_usage(prefix_of(value) + value.name,
-                   {.expected = fmt::format("{} to {} items", may_be_empty ? 0 : 1, kMaxPoints),
-                    .got = fmt::format("{}", value.items.size()),
-                    .remedy = kForm});
-    }
-  }
-
-  std::string file_;
-  std::map<std::string, RawValue, std::less<>> values_;
+  std::map<std::string, std::string, std::less<>> places_;
 };
 
-void read_gemm(const RatesFile& file, Rates& rates) {
-  file.check_lengths({"gemm-size", "gemm-tflops"});
-  const std::vector<double> sizes = file.numbers("gemm-size"), tflops = file.numbers("gemm-tflops");
+void read_gemm(const Columns& columns, const Places& places, Rates& rates) {
+  const std::vector<double>& sizes = columns.gemm_size;
+  places.check_rows("gemm-tflops", columns.gemm_tflops.size(), "gemm-size", sizes.size());
   for (std::size_t i = 0; i < sizes.size(); ++i) {
     if (i > 0 && sizes[i] <= sizes[i - 1])
-      file.refuse("gemm-size", "ascending sizes", fmt::format("{} after {}", sizes[i], sizes[i - 1]));
-    rates.gemm.push_back({.size = sizes[i], .flops = tflops[i] * 1e12});
+      places.refuse("gemm-size", "ascending sizes", fmt::format("{} after {}", sizes[i], sizes[i - 1]));
+    rates.gemm.push_back({.size = sizes[i], .flops = columns.gemm_tflops[i] * kTera});
   }
 }
 
-void read_attention(const RatesFile& file, Rates& rates) {
-  file.check_lengths({"attention-width", "attention-length", "attention-forward-tflops", "attention-backward-tflops"});
-  const std::vector<double> widths = file.numbers("attention-width"), lengths = file.numbers("attention-length"),
-                            forward = file.numbers("attention-forward-tflops"),
-                            backward = file.numbers("attention-backward-tflops");
+void read_attention(const Columns& columns, const Places& places, Rates& rates) {
+  const std::vector<double>&widths = columns.attention_width, &lengths = columns.attention_length;
+  for (const auto& [name, column] : {std::pair{"attention-length", &lengths},
+                                     {"attention-forward-tflops", &columns.attention_forward},
+                                     {"attention-backward-tflops", &columns.attention_backward}})
+    places.check_rows(name, column->size(), "attention-width", widths.size());
   for (std::size_t i = 0; i < widths.size(); ++i) {
-    if (i > 0 && (widths[i] < widths[i - 1] || (widths[i] == widths[i - 1] && lengths[i] <= lengths[i - 1]))) {
-      file.refuse(
+    if (i > 0 && std::pair(widths[i], lengths[i]) <= std::pair(widths[i - 1], lengths[i - 1])) {
+      places.refuse(
           "attention-length", "ascending widths, and ascending lengths within a width",
           fmt::format("{} of width {} after {} of width {}", lengths[i], widths[i], lengths[i - 1], widths[i - 1]));
     }
-    rates.attention.push_back(
-        {.width = widths[i], .length = lengths[i], .forward = forward[i] * 1e12, .backward = backward[i] * 1e12});
+    rates.attention.push_back({.width = widths[i],
+                               .length = lengths[i],
+                               .forward = columns.attention_forward[i] * kTera,
+                               .backward = columns.attention_backward[i] * kTera});
   }
 }
 
@@ -207,35 +169,25 @@ Rates::AttentionPoint Rates::attention_rate(double width, double length) const {
 Rates parse_rates(std::string_view text, const std::string& path) {
   if (text.size() > kMaxBytes)
     refuse_usage(path, {.expected = "a file of rates of at most 64 KiB", .got = "more", .remedy = kForm});
-  const RatesFile file(text, path);
-  constexpr double kGiga = 1e9, kMicro = 1e-6;
-  Rates rates{.device = file.texts("device").front(),
-              .device_memory = file.number("device-memory-gib") * kGib,
-              .device_reserve = file.number("device-reserve-gib") * kGib,
-              .gemm = {},
-              .attention = {},
-              .memory = file.number("memory-gbps") * kGiga,
-              .kernels = {},
-              .kernel_seconds = file.number("kernel-us") * kMicro,
-              .launch_seconds = file.number("launch-us") * kMicro,
-              .host_ranks = static_cast<int>(file.number("host-ranks")),
-              .host = {file.number("host-link-gbps") * kGiga, file.number("host-link-us") * kMicro},
-              .network = {file.number("network-gbps") * kGiga, file.number("network-us") * kMicro},
-              .overlap = file.number("overlap-share")};
+  Rates rates;
+  Columns columns;
+  std::int64_t host_ranks = 0;
+  const Places places(text, path, rows_of(rates, host_ranks, columns));
   if (rates.device_reserve >= rates.device_memory) {
-    file.refuse("device-reserve-gib", fmt::format("less than device-memory-gib, {}", file.number("device-memory-gib")),
-                fmt::format("{}", file.number("device-reserve-gib")));
+    places.refuse("device-reserve-gib", fmt::format("less than device-memory-gib, {}", rates.device_memory),
+                  fmt::format("{}", rates.device_reserve));
   }
-  if (rates.host_ranks != file.number("host-ranks"))
-    file.refuse("host-ranks", "a whole number", fmt::format("{}", file.number("host-ranks")));
-  if (!is_utf8(rates.device)) file.refuse("device", "a text in UTF-8", "another");
-  read_gemm(file, rates);
-  read_attention(file, rates);
-  file.check_lengths({"kernel-names", "kernel-gbps"});
-  const std::vector<double> speeds = file.numbers("kernel-gbps");
-  for (std::size_t i = 0; i < speeds.size(); ++i) {
-    if (!rates.kernels.emplace(file.texts("kernel-names")[i], speeds[i] * kGiga).second)
-      file.refuse("kernel-names", "each name once", escaped_short(file.texts("kernel-names")[i]) + " twice");
+  rates.host_ranks = static_cast<int>(host_ranks);
+  for (double* gib : {&rates.device_memory, &rates.device_reserve}) *gib *= kGib;
+  for (double* gbps : {&rates.memory, &rates.host.bandwidth, &rates.network.bandwidth}) *gbps *= kGiga;
+  for (double* us : {&rates.kernel_seconds, &rates.launch_seconds, &rates.host.latency, &rates.network.latency})
+    *us *= kMicro;
+  read_gemm(columns, places, rates);
+  read_attention(columns, places, rates);
+  places.check_rows("kernel-gbps", columns.kernel_gbps.size(), "kernel-names", columns.kernel_names.size());
+  for (std::size_t i = 0; i < columns.kernel_names.size(); ++i) {
+    if (!rates.kernels.emplace(columns.kernel_names[i], columns.kernel_gbps[i] * kGiga).second)
+      places.refuse("kernel-names", "each name once", escaped_short(columns.kernel_names[i]) + " twice");
   }
   return rates;
 }

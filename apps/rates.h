@@ -14,7 +14,7 @@ namespace megalith {
 struct Rates {
   std::string device;
   double device_memory = 0;   // bytes
-  double device_reserve = 0;  // bytes of them that libraries take beside what plan counts
+  double device_reserve = 0;  // bytes of it that libraries take, which plan does not count
   struct GemmPoint {
     double size = 0;  // (m n k)^(1/3)
     double flops = 0;
@@ -38,7 +38,7 @@ struct Rates {
   };
   Link host;           // within a host
   Link network;        // between hosts, of each rank
-  double overlap = 1;  // share of a collective beside a kernel that costs the kernel nothing
+  double overlap = 1;  // share of a collective that slows no concurrent kernel
 
   // Between measured sizes linear in their logarithms, beyond them as the nearest.
   double gemm_rate(double size) const;

@@ -10,7 +10,7 @@
 #include <optional>
 #include <utility>
 
-#include "apps/flags_check.h"
+#include "apps/flags.h"
 #include "core/base/error.h"
 
 namespace megalith {

@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "apps/flags_binding.h"
-#include "apps/megatron_flags.h"
 #include "core/base/edit_distance.h"
 #include "core/base/error.h"
 

@@ -14,9 +14,9 @@ struct UnknownFlag {
   std::string shown;                               // as it was written
   std::string place = {};                          // "run.toml:3:1: " of a key; empty: the command line
   std::string nearest = {};                        // of the program's names, as it is written there
-  std::optional<std::string_view> megatrons = {};  // the note on a flag of Megatron-LM (megatron_flags.h)
+  std::optional<std::string_view> megatrons = {};  // the note on a flag of Megatron-LM
   std::string_view other = {};                     // the program that has it
-  bool is_word = false;                            // an argument that stands behind no flag
+  bool is_word = false;                            // an argument that belongs to no flag
 };
 
 // Of the words that no flag of a command line took: unknown flags, each once and without its values, and other words.
@@ -30,5 +30,9 @@ UnknownFlag unknown_key(const std::string& key, const std::string& place, const 
 
 // The first of `names` that `name` is a likely misspelling of: at most a third of its letters differ. Or null.
 const std::string* likely_meant(std::string_view name, const std::vector<std::string>& names);
+
+// For the name of a flag of Megatron-LM, without dashes in front: what stands in its place or why it is not needed,
+// or an empty text where what it does is not built. nullopt: no such flag. Dashes and underscores are the same.
+std::optional<std::string_view> note_on_megatron_flag(std::string_view name);
 
 }  // namespace megalith

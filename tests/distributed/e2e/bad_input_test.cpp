@@ -44,9 +44,10 @@ TEST(BadInput, ContradictoryFlags) {
   expect(mock({"--data-path", "text"}),
          "--data-path and --mock-data: expected one of them, got both; remove --mock-data to train on the dataset");
   expect(test::tiny(), "--data-path or --mock-data: missing; name an indexed dataset that prepare wrote");
-  expect(mock({"--save-interval", "3"}),
-         "--save-interval and --save: expected --save-interval together with --save, got --save-interval alone; "
-         "add --save FOLDER, or remove --save-interval");
+  expect(
+      mock({"--save-interval", "3"}),
+      "--save-interval and --save: expected --save-interval only with --save, got --save-interval alone; use --save, "
+      "or remove --save-interval");
   expect(
       mock({"--global-batch-size", "7"}),
       "--global-batch-size and --micro-batch-size: expected a global batch that is a multiple of the micro batch, got "
@@ -55,8 +56,8 @@ TEST(BadInput, ContradictoryFlags) {
          "--hidden-size and --num-attention-heads: expected a hidden size that is a multiple of the heads, or "
          "--kv-channels, got --hidden-size 30 and --num-attention-heads 4; such as --hidden-size 32");
   expect(mock({"--skip-train"}),
-         "--skip-train and --eval-iters: expected --eval-iters above 0 together with --skip-train, got --eval-iters 0; "
-         "raise --eval-iters: without training and evaluation nothing is left to do");
+         "--skip-train and --eval-iters: expected --skip-train only with --eval-iters above 0, got --eval-iters 0; use "
+         "--eval-iters above 0, or remove --skip-train");
   expect(mock({"--offload-modules", "core_attn"}),
          "--offload-modules: expected none, offload is not built yet, got core_attn; --recompute-modules saves "
          "activation memory today");

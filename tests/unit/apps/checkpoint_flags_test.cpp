@@ -148,8 +148,8 @@ TEST_F(CheckpointArgs, ADamagedConfigurationIsExit4) {
 
 TEST_F(CheckpointArgs, NeedACheckpoint) {
   EXPECT_EQ(test::train_outcome({"--use-checkpoint-args"}),
-            "exit 2: --use-checkpoint-args and --load: expected --use-checkpoint-args together with --load, got "
-            "--use-checkpoint-args alone; add --load FOLDER, or remove --use-checkpoint-args");
+            "exit 2: --use-checkpoint-args and --load: expected --use-checkpoint-args only with --load, got "
+            "--use-checkpoint-args alone; use --load, or remove --use-checkpoint-args");
 }
 
 }  // namespace

@@ -99,8 +99,8 @@ TEST_F(FlagsConfig, UnknownKeysOfAllFilesAreToldTogether) {
 
 TEST_F(FlagsConfig, AContradictionNamesTheLinesOfItsFlagsAlone) {
   EXPECT_EQ(file_outcome("seed = 1\nsave-interval = 10\n"),
-            "exit 2: --save-interval and --save: expected --save-interval together with --save, got --save-interval "
-            "alone; add --save FOLDER, or remove --save-interval; --save-interval is in run.toml:2");
+            "exit 2: --save-interval and --save: expected --save-interval only with --save, got --save-interval alone; "
+            "use --save, or remove --save-interval; --save-interval is in run.toml:2");
 }
 
 TEST_F(FlagsConfig, FaultsAreArmedOnTheirRankBeforeFilesAreRead) {
@@ -296,7 +296,7 @@ TEST_F(FlagsConfig, ADamagedConfigurationOfACheckpointIsExit4) {
   EXPECT_EQ(
       outcome_of("sed", "7"),
       "exit 4: configuration of the checkpoint: expected flags that this version has, got \"sed\"; it was saved by "
-      "another version of this program: load it with that one");
+      "another version of this program: load it with that version");
   EXPECT_THAT(outcome_of("seed", "7 8"), HasSubstr("exit 4: configuration of the checkpoint:"));
 }
 

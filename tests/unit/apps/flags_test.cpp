@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "apps/flags_table.h"
-#include "apps/megatron_flags.h"
+#include "apps/unknown_flags.h"
 #include "apps/version.h"
 #include "tests/unit/apps/flags_support.h"
 
@@ -94,8 +94,8 @@ TEST(Flags, DtypesOfGradientsAndMoments) {
   EXPECT_EQ(train_outcome({"--exp-avg-sq-dtype", "fp16"}),
             "exit 2: --exp-avg-sq-dtype: expected fp32 or bf16, got \"fp16\"; see --help");
   EXPECT_EQ(train_outcome({"--main-grads-dtype", "bf16"}),
-            "exit 2: --main-grads-dtype and --bf16: expected --main-grads-dtype bf16 together with --bf16, got fp32 "
-            "parameters; add --bf16, or keep the gradients in fp32");
+            "exit 2: --main-grads-dtype bf16 and --bf16: expected --main-grads-dtype bf16 only with --bf16, got "
+            "--main-grads-dtype bf16 alone; use --bf16, or remove --main-grads-dtype bf16");
   EXPECT_EQ(train_outcome({"--loss-chunk-size", "-1"}),
             "exit 2: --loss-chunk-size: expected an integer from 0 to 1000000000000, got \"-1\"; see --help");
 }
@@ -216,38 +216,38 @@ TEST(Flags, ContradictionsNameBothFlags) {
             "dataset");
   EXPECT_EQ(
       train_outcome({"--train-samples", "640", "--global-batch-size", "32"}),
-      "exit 2: --train-iters and --train-samples: expected one of them, got --train-iters 100 and --train-samples 640; "
-      "remove one; steps are samples / --global-batch-size");
+      "exit 2: --train-iters and --train-samples: expected one of them, got both; remove one; steps are samples / "
+      "--global-batch-size");
   EXPECT_EQ(
       train_outcome({"--global-batch-size", "10", "--micro-batch-size", "4"}),
       "exit 2: --global-batch-size and --micro-batch-size: expected a global batch that is a multiple of the micro "
       "batch, got --global-batch-size 10 and --micro-batch-size 4; such as --global-batch-size 12");
   EXPECT_EQ(
       train_outcome({"--save-interval", "10"}),
-      "exit 2: --save-interval and --save: expected --save-interval together with --save, got --save-interval alone; "
-      "add --save FOLDER, or remove --save-interval");
+      "exit 2: --save-interval and --save: expected --save-interval only with --save, got --save-interval alone; use "
+      "--save, or remove --save-interval");
   EXPECT_EQ(train_outcome({"--finetune"}),
-            "exit 2: --finetune and --load: expected --finetune together with --load, got --finetune alone; add --load "
-            "FOLDER, or remove --finetune");
+            "exit 2: --finetune and --load: expected --finetune only with --load, got --finetune alone; use --load, or "
+            "remove --finetune");
   EXPECT_EQ(train_outcome({"--rotary-base", "500000"}),
-            "exit 2: --rotary-base, --rotary-percent or --use-rope-scaling, and --position-embedding-type: expected "
-            "them with --position-embedding-type rope only, got learned_absolute; use "
-            "--position-embedding-type rope, or leave them out");
+            "exit 2: --rotary-base and --position-embedding-type: expected --rotary-base only with "
+            "--position-embedding-type rope, got --position-embedding-type learned_absolute; use "
+            "--position-embedding-type rope, or remove --rotary-base");
   EXPECT_EQ(
       train_outcome({"--lr-wsd-decay-iters", "10"}),
-      "exit 2: --lr-wsd-decay-iters and --lr-decay-style: expected --lr-wsd-decay-iters with --lr-decay-style WSD "
-      "only, got another style; add --lr-decay-style WSD, or leave --lr-wsd-decay-iters out");
+      "exit 2: --lr-wsd-decay-iters and --lr-decay-style: expected --lr-wsd-decay-iters only with --lr-decay-style "
+      "WSD, got another style; use --lr-decay-style WSD, or remove --lr-wsd-decay-iters");
   EXPECT_EQ(train_outcome({"--recompute-modules", "mlp"}),
-            "exit 2: --recompute-modules and --recompute-granularity: expected modules with --recompute-granularity "
-            "selective only, got modules with none; add --recompute-granularity selective, or leave "
-            "--recompute-modules out");
+            "exit 2: --recompute-modules and --recompute-granularity: expected --recompute-modules only with "
+            "--recompute-granularity selective, got --recompute-granularity none; use --recompute-granularity "
+            "selective, or remove --recompute-modules");
   EXPECT_EQ(train_outcome({"--recompute-granularity", "full", "--recompute-num-layers", "3"}),
             "exit 2: --recompute-num-layers and --num-layers: expected --recompute-num-layers <= --num-layers, got "
             "--recompute-num-layers 3 and --num-layers 2; lower --recompute-num-layers");
   EXPECT_EQ(
       train_outcome({"--tokenizer-type", "null"}),
-      "exit 2: --tokenizer-type null and --vocab-size: expected --vocab-size above 0, got 0; give the number of ids "
-      "that prepare was given");
+      "exit 2: --tokenizer-type null and --vocab-size: expected --tokenizer-type null only with --vocab-size above "
+      "0, got --vocab-size 0; use --vocab-size above 0, or remove --tokenizer-type null");
 }
 
 TEST(Flags, MegatronsNameOfATypeIsTaken) {
@@ -287,8 +287,9 @@ TEST(Flags, SplitIsOneToThreeShares) {
     EXPECT_EQ(train_outcome({"--split", good}), "valid");
   for (const std::string bad : {"", "a", "1,", ",1", "1,2,3,4", "-1,2", "0,0", "1;2", "nan", "inf,1", "1 2"}) {
     EXPECT_EQ(train_outcome({"--split=" + bad}),
-              "exit 2: --split: expected one to three non-negative numbers such as 969,30,1, not all 0, got \"" + bad +
-                  "\"; they are the shares of training, validation and test documents");
+              "exit 2: --split: expected one to three weights >= 0 for training, validation and test, not all 0, as "
+              "969,30,1, got '" +
+                  bad + "'; they are the shares of documents");
   }
 }
 

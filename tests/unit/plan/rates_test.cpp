@@ -79,14 +79,14 @@ TEST(Rates, RefuseWhatIsNotSuchAFile) {
   EXPECT_THAT(error_of_text(with("memory-gbps = 1e300", "memory-gbps = 1000")), HasSubstr("at most"));
   EXPECT_THAT(error_of_text(with("memory-gbps = \"1\"", "memory-gbps = 1000")), HasSubstr("a number"));
   EXPECT_THAT(error_of_text(with("memory-gbps = [1]", "memory-gbps = 1000")), HasSubstr("a number"));
-  EXPECT_THAT(error_of_text(with("device = 3", "device = \"test\"")), HasSubstr("a text"));
-  EXPECT_THAT(error_of_text(with("gemm-size = 1", "gemm-size = [1]")), HasSubstr("a list of number"));
+  EXPECT_THAT(error_of_text(with("device = 3", "device = \"test\"")), HasSubstr("expected text"));
+  EXPECT_THAT(error_of_text(with("gemm-size = 1", "gemm-size = [1]")), HasSubstr("a list of 1 to 256"));
   EXPECT_THAT(error_of_text(with("gemm-size = []", "gemm-size = [1]")), HasSubstr("1 to 256 items"));
   EXPECT_THAT(error_of_text(with("gemm-size = [1, 2]", "gemm-size = [1]")), HasSubstr("2 items, as gemm-size has"));
   EXPECT_THAT(error_of_text(with("gemm-size = [\"x\"]", "gemm-size = [1]")), HasSubstr("\"x\""));
   EXPECT_THAT(error_of_text(with("kernel-names = [\"add\"]", "kernel-names = []")), HasSubstr("1 items"));
-  EXPECT_THAT(error_of_text(with("host-ranks = 2.5", "host-ranks = 4")), HasSubstr("a whole number"));
-  EXPECT_THAT(error_of_text(with("host-ranks = 0", "host-ranks = 4")), HasSubstr("at least 1"));
+  EXPECT_THAT(error_of_text(with("host-ranks = 2.5", "host-ranks = 4")), HasSubstr("an integer from 1"));
+  EXPECT_THAT(error_of_text(with("host-ranks = 0", "host-ranks = 4")), HasSubstr("an integer from 1"));
   EXPECT_THAT(error_of_text(with("overlap-share = 1.5", "overlap-share = 1")), HasSubstr("at most 1"));
   EXPECT_THAT(error_of_text(with("device-reserve-gib = 1", "device-reserve-gib = 0")), HasSubstr("less than"));
   EXPECT_THAT(error_of_text("gemm-size = [[1]]"), HasSubstr("nested"));
