@@ -12,6 +12,7 @@
 
 #include "apps/flags.h"
 #include "core/base/error.h"
+#include "core/base/take_part.h"
 
 namespace megalith {
 
@@ -19,15 +20,13 @@ namespace {
 
 constexpr std::int64_t kMostTokens = 65'536;  // of a microbatch, more of which make no GEMM faster
 
-// Layouts looked at at the same time; the same number everywhere, so that the answer is too.
+// Layouts forecast concurrently; a constant, so that the answer is the same everywhere.
 constexpr std::size_t kTogether = 4;
 
 constexpr const char* kSlower = "slower than those listed";
 constexpr const char* kTooSlow = "slower than those listed, even at the fastest rate of all";
 constexpr const char* kDoesNotDivide = "heads, width, layers or batch do not divide";
 constexpr const char* kTooLarge = "need more memory, even where all layers are recomputed";
-
-enum class Recompute { kNone, kSelective, kFull };
 
 struct Layout {
   std::int64_t tp = 1;
@@ -42,13 +41,12 @@ struct Layout {
 
 std::vector<std::int64_t> divisors_of(std::int64_t number, std::int64_t most) {
   std::vector<std::int64_t> divisors;
-  for (std::int64_t d = 1; d <= std::min(number, most); ++d) {
+  for (std::int64_t d = 1; d <= std::min(number, most); ++d)
     if (number % d == 0) divisors.push_back(d);
-  }
   return divisors;
 }
 
-Options with_layout(Options options, const Layout& layout, Recompute recompute) {
+Options with_layout(Options options, const Layout& layout, RecomputeGranularity recompute) {
   ParallelOptions& parallel = options.parallel;
   parallel.tensor_model_parallel_size = layout.tp;
   parallel.sequence_parallel = layout.tp > 1 && options.model.seq_length % layout.tp == 0;
@@ -61,40 +59,32 @@ Options with_layout(Options options, const Layout& layout, Recompute recompute) 
   parallel.overlap_param_gather = layout.shards;
   TrainingOptions& train = options.train;
   train.micro_batch_size = layout.micro_batch_size;
-  if (recompute == Recompute::kSelective) {
-    train.recompute_granularity = RecomputeGranularity::kSelective;
-    train.recompute_modules = {"mlp_act", "layernorm"};
-  } else if (recompute == Recompute::kFull) {
-    train.recompute_granularity = RecomputeGranularity::kFull;
-  }
+  train.recompute_granularity = recompute;
+  if (recompute == RecomputeGranularity::kSelective) train.recompute_modules = {"mlp_act", "layernorm"};
   return options;
 }
 
-std::vector<std::string> flags_of(const Options& options) {
-  const ParallelOptions& parallel = options.parallel;
+// Flags that --suggest chooses, all but --micro-batch-size.
+bool is_of_layout(const ConfigEntry& entry) {
+  constexpr std::array<std::string_view, 4> kOthers = {"world-size", "expert-model-parallel-size", "loss-chunk-size",
+                                                       "offload-modules"};
+  return (entry.group == "parallel" || entry.group == "memory") &&
+         std::ranges::find(kOthers, entry.name) == kOthers.end();
+}
+
+// The flags that make these options of those that `effective` still describes.
+std::vector<std::string> flags_of(Options options) {
+  const std::vector<ConfigEntry> before = options.effective;
+  update_effective(options);
   std::vector<std::string> flags;
-  const auto add = [&flags](const char* name, std::int64_t value) {
-    flags.emplace_back(name);
-    flags.push_back(fmt::format("{}", value));
-  };
-  if (parallel.tensor_model_parallel_size > 1) add("--tensor-model-parallel-size", parallel.tensor_model_parallel_size);
-  if (parallel.sequence_parallel) flags.emplace_back("--sequence-parallel");
-  if (parallel.tp_comm_overlap) flags.emplace_back("--tp-comm-overlap");
-  if (parallel.pipeline_model_parallel_size > 1)
-    add("--pipeline-model-parallel-size", parallel.pipeline_model_parallel_size);
-  if (parallel.num_virtual_stages_per_pipeline_rank > 1)
-    add("--num-virtual-stages-per-pipeline-rank", parallel.num_virtual_stages_per_pipeline_rank);
-  if (parallel.pipeline_schedule == PipelineSchedule::kZbH1)
-    flags.insert(flags.end(), {"--pipeline-schedule", "zb-h1"});
-  add("--micro-batch-size", options.train.micro_batch_size);
-  if (parallel.overlap_grad_reduce) flags.emplace_back("--overlap-grad-reduce");
-  if (parallel.use_distributed_optimizer) flags.emplace_back("--use-distributed-optimizer");
-  if (parallel.overlap_param_gather) flags.emplace_back("--overlap-param-gather");
-  if (options.train.recompute_granularity == RecomputeGranularity::kSelective) {
-    flags.insert(flags.end(), {"--recompute-granularity", "selective", "--recompute-modules"});
-    flags.insert(flags.end(), options.train.recompute_modules.begin(), options.train.recompute_modules.end());
-  } else if (options.train.recompute_granularity == RecomputeGranularity::kFull) {
-    flags.insert(flags.end(), {"--recompute-granularity", "full"});
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    std::string value = options.effective[i].value;
+    const bool is_chosen = is_of_layout(before[i]) && value != before[i].value;
+    if (!is_chosen && before[i].name != "micro-batch-size") continue;
+    flags.push_back("--" + before[i].name);
+    if (value == "true") continue;
+    std::erase_if(value, [](char c) { return std::string_view("[\",]").find(c) != std::string_view::npos; });
+    for (std::string_view rest = value; !rest.empty();) flags.emplace_back(take_part(rest, ' '));
   }
   return flags;
 }
@@ -185,7 +175,7 @@ class Search {
     const std::int64_t dp = world_ / (layout.tp * layout.pp);
     const std::int64_t step = dp * layout.micro_batch_size;
     if (options_.train.global_batch_size % step != 0 ||
-        !is_legal(with_layout(options_, layout, Recompute::kNone), world_)) {
+        !is_legal(with_layout(options_, layout, RecomputeGranularity::kNone), world_)) {
       ++found_.tried;
       ++found_.dropped[kDoesNotDivide];
       return;
@@ -231,7 +221,8 @@ class Search {
 
   // Recomputation costs time, so less of it comes first. Nothing where no amount of it fits.
   std::optional<Forecast> try_recomputing(const Layout& layout, double bound, Outcome& outcome) const {
-    for (const Recompute recompute : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
+    for (const RecomputeGranularity recompute :
+         {RecomputeGranularity::kNone, RecomputeGranularity::kSelective, RecomputeGranularity::kFull}) {
       const Options options = with_layout(options_, layout, recompute);
       ForecastSpec spec{
           .rates = spec_.rates, .one_of_alike = true, .most_recorded = 0, .most_memory = spec_.most_memory};
@@ -243,7 +234,7 @@ class Search {
       }
       if (!forecast.step) continue;
       if (forecast.step->seconds < bound) {
-        outcome.found.push_back({.options = options, .flags = flags_of(options), .step = *forecast.step});
+        outcome.found.push_back({.flags = flags_of(options), .step = *forecast.step});
       } else {
         outcome.dropped.push_back(kSlower);
       }
@@ -284,35 +275,12 @@ class Search {
 }  // namespace
 
 void refuse_layout_flags(const Options& options) {
-  constexpr std::array<std::string_view, 22> kNames = {"tensor-model-parallel-size",
-                                                       "sequence-parallel",
-                                                       "tp-comm-overlap",
-                                                       "context-parallel-size",
-                                                       "cp-comm-type",
-                                                       "pipeline-model-parallel-size",
-                                                       "pipeline-schedule",
-                                                       "num-layers-per-virtual-pipeline-stage",
-                                                       "num-virtual-stages-per-pipeline-rank",
-                                                       "pipeline-model-parallel-layout",
-                                                       "decoder-first-pipeline-num-layers",
-                                                       "decoder-last-pipeline-num-layers",
-                                                       "account-for-embedding-in-pipeline-split",
-                                                       "account-for-loss-in-pipeline-split",
-                                                       "use-distributed-optimizer",
-                                                       "overlap-grad-reduce",
-                                                       "overlap-param-gather",
-                                                       "ddp-bucket-size",
-                                                       "recompute-granularity",
-                                                       "recompute-modules",
-                                                       "recompute-method",
-                                                       "recompute-num-layers"};
   for (const ConfigEntry& entry : options.effective) {
-    const bool is_of_layout = std::find(kNames.begin(), kNames.end(), entry.name) != kNames.end();
-    if (!is_of_layout || entry.origin == "default" || entry.origin == "derived") continue;
+    if (!is_of_layout(entry) || entry.origin == "default" || entry.origin == "derived") continue;
     refuse_usage(fmt::format("--suggest and --{}", entry.name),
-                 {.expected = "no flag of the layout, which --suggest looks for",
-                  .got = fmt::format("--{} by {}", entry.name, entry.origin),
-                  .remedy = "leave it out"});
+                 {.expected = "no layout flags: --suggest looks for the layout",
+                  .got = fmt::format("--{} ({})", entry.name, entry.origin),
+                  .remedy = "remove it"});
   }
 }
 

@@ -15,8 +15,7 @@
 namespace megalith {
 
 struct Suggestion {
-  Options options;                 // complete
-  std::vector<std::string> flags;  // to copy: beside the flags that were given
+  std::vector<std::string> flags;  // to add to those that were given
   StepForecast step;
 };
 
