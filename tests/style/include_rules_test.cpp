@@ -58,10 +58,11 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"parallel/mesh/a.h", "\"parallel/comm/group.h\""},
                     Case{"parallel/comm/a.h", "\"core/ops/op.h\""}, Case{"fsdp/a.h", "\"parallel/mesh/mesh.h\""},
                     Case{"apps/a.cpp", "\"graphs/capture.h\""}, Case{"tests/unit/a.cpp", "\"apps/flags.h\""},
-                    Case{"parallel/comm/mpi_a.cpp", "<mpi.h>"}, Case{"parallel/comm/nccl_a.cpp", "<nccl.h>"},
-                    Case{"core/device/cuda/check.h", "<cuda_runtime.h>"}, Case{"core/ops/gemm_cuda.cu", "<cublasLt.h>"},
-                    Case{"tests/reference/a.cpp", "<Eigen/Core>"}, Case{"core/data/a.h", "<nlohmann/json_fwd.hpp>"},
-                    Case{"apps/flags.cpp", "<CLI/CLI.hpp>"}, Case{"core/base/a.h", "<string>"}));
+                    Case{"parallel/comm/mpi_a.cpp", "<mpi.h>"}, Case{"parallel/comm/mpi_exchange.h", "<mpi.h>"},
+                    Case{"parallel/comm/nccl_a.cpp", "<nccl.h>"}, Case{"core/device/cuda/check.h", "<cuda_runtime.h>"},
+                    Case{"core/ops/gemm_cuda.cu", "<cublasLt.h>"}, Case{"tests/reference/a.cpp", "<Eigen/Core>"},
+                    Case{"core/data/a.h", "<nlohmann/json_fwd.hpp>"}, Case{"apps/flags.cpp", "<CLI/CLI.hpp>"},
+                    Case{"core/base/a.h", "<string>"}));
 
 TEST(IncludeRules, SeesIncludesThroughBlanksAndReportsEach) {
   EXPECT_THAT(check_includes("core/base/a.cpp", "int x;\n  #  include \"apps/flags.h\"\n#include\t<mpi.h>\n"),

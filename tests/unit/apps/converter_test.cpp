@@ -253,9 +253,10 @@ TEST_F(Converter, Flags) {
   refused({"--from", "hf", "--load", "a"}, "--save: missing; name the folder to write");
   refused({"--from", "hf", "--save", "a"}, "--load: missing; name the folder to convert");
   refused(with({"--to", "hf", "--bf16"}),
-          "--bf16 and --to: expected --bf16 with --to native only, got hf; leave it out");
+          "--bf16 and --to: expected --bf16 only with --to native, got --to hf; use --to native, or remove --bf16");
   refused(with({"--from", "hf", "--max-shard-size", "9"}),
-          "--max-shard-size and --to: expected --max-shard-size with --to hf only, got native; leave it out");
+          "--max-shard-size and --to: expected --max-shard-size only with --to hf, got --to native; use --to hf, or "
+          "remove --max-shard-size");
   for (const Words& direction : {Words{"--from", "hf"}, {"--to", "native"}, {"--from", "hf", "--to", "native"}}) {
     const Options options = parse_flags(App::kConvert, with(direction)).options;
     EXPECT_EQ(options.convert.from, "hf");
