@@ -15,8 +15,8 @@
 #include "core/tensor/bf16.h"
 #include "parallel/comm/plan_communicator.h"
 #include "parallel/comm/single_communicator.h"
-#include "tests/thread_ranks/thread_communicator.h"
 #include "parallel/data_parallel/parameter_gatherer.h"
+#include "tests/thread_ranks/thread_communicator.h"
 
 namespace megalith {
 namespace {

@@ -6,8 +6,8 @@
 #include <mutex>
 #include <random>
 
-#include "tests/thread_ranks/thread_communicator.h"
 #include "parallel/data_parallel/replica_check.h"
+#include "tests/thread_ranks/thread_communicator.h"
 
 namespace megalith {
 namespace {

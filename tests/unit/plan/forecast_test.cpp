@@ -12,8 +12,8 @@
 
 #include "apps/step.h"
 #include "core/base/error.h"
-#include "tests/thread_ranks/thread_communicator.h"
 #include "parallel/pipeline_parallel/placement.h"
+#include "tests/thread_ranks/thread_communicator.h"
 #include "tests/unit/plan/plan_support.h"
 
 namespace megalith {
