@@ -125,7 +125,7 @@ TEST(Schedules, KeepNoMoreStashesThanPublished) {
 TEST(Schedules, WaitAsLongAsTheirFormulaSaysAtUnitCosts) {
   int compared = 0;
   test::for_each_schedule([&](const Schedule& schedule) {
-    if (schedule.num_microbatches < microbatches_of_formula(schedule)) return;
+    if (schedule.num_microbatches < test::microbatches_of_formula(schedule)) return;
     const Simulation played = simulate(schedule, {});
     ASSERT_EQ(played.bubble(), test::published_bubble(schedule, {}));
     const double work = 3.0 * schedule.placement.num_chunks * schedule.num_microbatches;
@@ -156,7 +156,7 @@ TEST(Schedules, FormulasHoldForUnequalDurations) {
   const PartDurations long_weight{.forward = 2, .backward_data = 1, .backward_weight = 7};
   const PartDurations short_weight{.forward = 4, .backward_data = 4, .backward_weight = 3};
   test::for_each_schedule([&](const Schedule& schedule) {
-    if (schedule.num_microbatches < microbatches_of_formula(schedule)) return;
+    if (schedule.num_microbatches < test::microbatches_of_formula(schedule)) return;
     const PartDurations& part = is_v_shaped(schedule.kind)             ? short_weight
                                 : schedule.kind == ScheduleKind::kZbH1 ? unequal
                                 : schedule.num_microbatches % 2 == 0   ? unequal
