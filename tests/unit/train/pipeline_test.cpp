@@ -335,14 +335,15 @@ TEST(Pipeline, SizesThatDoNotFitAreRefusedWithThoseThatDo) {
             "--num-layers-per-virtual-pipeline-stage, or use --pipeline-schedule 1f1b");
   EXPECT_EQ(refused(stages(2) + schedule("zb-v") + Words{"--num-layers-per-virtual-pipeline-stage", "2"}, 2),
             "--num-layers-per-virtual-pipeline-stage and --pipeline-schedule zb-v: expected 2 chunks per stage, got 1; "
-            "leave --num-layers-per-virtual-pipeline-stage out");
+            "remove --num-layers-per-virtual-pipeline-stage");
   EXPECT_EQ(refused(stages(2) + Words{"--pipeline-model-parallel-layout", "Ett|t*3L"}, 2),
             "--pipeline-model-parallel-layout and --num-layers: expected 4 t for --num-layers, got 5");
-  EXPECT_EQ(refused(stages(2) + Words{"--pipeline-model-parallel-layout", "Ett|ttL",
-                                      "--num-virtual-stages-per-pipeline-rank", "2"},
-                    2),
-            "--pipeline-model-parallel-layout: expected no other flag that splits layers beside it, got "
-            "--num-virtual-stages-per-pipeline-rank; the layout says it all: remove the other flag");
+  EXPECT_EQ(
+      refused(stages(2) +
+                  Words{"--pipeline-model-parallel-layout", "Ett|ttL", "--num-virtual-stages-per-pipeline-rank", "2"},
+              2),
+      "--pipeline-model-parallel-layout and --num-virtual-stages-per-pipeline-rank: expected one of them, got both; "
+      "the layout says which layers each stage holds: remove the other flag");
   EXPECT_EQ(refused(stages(3) + Words{"--pipeline-model-parallel-layout", "Ett||ttL"}, 3),
             "--pipeline-model-parallel-layout: expected a layer, the embedding or the loss on each stage, got none on "
             "stage 1; give it a t, or lower --pipeline-model-parallel-size");
