@@ -43,8 +43,8 @@ std::vector<std::int64_t> Slice::extents() const {
 }
 
 std::int64_t Slice::numel() const {
-  return std::transform_reduce(stop.begin(), stop.end(), start.begin(), std::int64_t{1}, std::multiplies(),
-                               std::minus());
+  // From the left, so that an extent of 0 comes before a product that would overflow (see slice_problem).
+  return std::inner_product(stop.begin(), stop.end(), start.begin(), std::int64_t{1}, std::multiplies(), std::minus());
 }
 
 std::string to_string(const Slice& slice) {
@@ -218,6 +218,8 @@ std::size_t most_cut(const std::vector<Box>& boxes) {
   return best;
 }
 
+constexpr const char* kInterleaved = "its slices interleave too much to be compared";
+
 // Why two of them overlap, or "".
 std::string overlap_problem(std::vector<Box> boxes, std::size_t comparisons) {
   if (boxes.size() < 2) return {};
@@ -225,7 +227,7 @@ std::string overlap_problem(std::vector<Box> boxes, std::size_t comparisons) {
   std::ranges::sort(boxes, {}, [d](const Box& box) { return box.slice.start[d]; });
   for (std::size_t i = 0; i < boxes.size(); ++i) {
     for (std::size_t j = i + 1; j < boxes.size() && boxes[j].slice.start[d] < boxes[i].slice.stop[d]; ++j) {
-      if (comparisons-- == 0) return "its slices interleave too much to be compared";
+      if (comparisons-- == 0) return kInterleaved;
       if (boxes_overlap(boxes[i].slice, boxes[j].slice)) return told(*boxes[i].of, *boxes[j].of);
     }
   }
@@ -256,6 +258,8 @@ std::string cover_problem(const Shape& shape, std::span<const Slice> slices) {
     if (ranges[i]->start[0] < ranges[i - 1]->stop[0]) return told(*ranges[i - 1], *ranges[i]);
   }
   if (boxes.empty()) return {};
+  constexpr std::size_t kMaxRanges = 1 << 16;  // beside boxes, of which each becomes several
+  if (ranges.size() > kMaxRanges) return kInterleaved;
   for (const Slice* range : ranges) {
     for (Slice& box : boxes_of(shape, *range)) boxes.push_back({std::move(box), range});
   }

@@ -1,7 +1,6 @@
 // One group of lanes owns one key at a time and holds a slice of every row in registers; a block owns one query row
-// (forward, dq) or one key row (dk, dv). Partial results of lanes, groups and warps are added in a fixed order, so all
-// kernels are deterministic. Limited by L2 and latency rather than by arithmetic: right for generation, where the cache
-// is read once per query head, and simple where only tests come.
+// (forward, dq) or one key row (dk, dv). Partial results are added in a fixed order, so bits repeat. Limited by L2 and
+// latency rather than by arithmetic: right for generation, where the cache is read once per query head, and for tests.
 #include "core/ops/attention_rows_cuda.h"
 
 #include "core/device/cuda/fault.cuh"
@@ -15,9 +14,7 @@ namespace {
 
 using namespace cuda;
 
-constexpr int kWarp = 32;
-constexpr int kWarps = 8;
-constexpr int kThreads = kWarps * kWarp;
+constexpr int kWarp = 32, kWarps = 8, kThreads = kWarps * kWarp;
 
 // [B, tokens, heads, D] with stride 1 in D.
 template <class T>

@@ -1,7 +1,8 @@
+#include "parallel/tensor_parallel/tensor_parallel_check.h"
+
 #include <fmt/format.h>
 
 #include "core/base/error.h"
-#include "parallel/tensor_parallel/tensor_parallel_check.h"
 
 namespace megalith {
 

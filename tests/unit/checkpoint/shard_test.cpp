@@ -230,6 +230,21 @@ TEST(Slice, CoverTakesManyPartsButNotAllInterleaved) {
   EXPECT_EQ(cover_problem({2 * kHalf, kHalf}, slices), "its slices interleave too much to be compared");
 }
 
+TEST(Slice, AnExtentOfZeroComesBeforeAProductThatOverflows) {
+  constexpr std::int64_t kLarge = std::int64_t{1} << 32;
+  const Slice slice = Slice::box({0, 0, 0, 0}, {0, 1, kLarge, kLarge});
+  EXPECT_EQ(slice.numel(), 0);
+  EXPECT_EQ(cover_problem({0, 1, kLarge, kLarge}, std::vector{slice}), "");
+}
+
+TEST(Slice, AFewRangesBesideABoxAreComparedAndManyAreNot) {
+  for (const std::int64_t rows : {100, 100'000}) {
+    std::vector<Slice> slices = {Slice::box({0, 0}, {rows, 1})};
+    for (std::int64_t i = 0; i < rows; ++i) slices.push_back(Slice::range(2 * i + 1, 2 * i + 2));
+    EXPECT_EQ(cover_problem({rows, 2}, slices), rows == 100 ? "" : "its slices interleave too much to be compared");
+  }
+}
+
 TEST(AssignWriters, BalancesBytesAndDependsOnTheListAlone) {
   std::vector<Shard> shards;
   std::int64_t total = 0, largest = 0;
