@@ -5,6 +5,7 @@
 
 #include <cstring>
 
+#include "tests/support/tier.h"
 #include "tests/unit/checkpoint/expect_error.h"
 #include "tests/unit/checkpoint/test_folder.h"
 
@@ -230,6 +231,7 @@ TEST(Safetensors, ADtypeOfTheFormatThatIsNoneOfOursIsRead) {
 }
 
 TEST(Safetensors, RefusesMoreThanAMillionTensors) {
+  if (test::one_of(2) > 1) GTEST_SKIP() << "takes 40 s under AddressSanitizer: in the full tier";
   std::string header = "{";
   for (int i = 0; i <= 1'000'000; ++i) {
     header += fmt::format("{}\"{}\":{{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}}", i == 0 ? "" : ",", i);
