@@ -120,6 +120,7 @@ __global__ void __launch_bounds__(kMapThreads) swiglu_backward_kernel(const Gate
 // Calls launch(arguments, grid) for pieces of the rows of `narrow`, which is like y.
 template <class Launch>
 void for_gated_rows(const Tensor& narrow, Launch&& launch) {
+  require(narrow.size(1) < kMaxIndex / 2, "SwiGLU: more than 2^30 columns");
   const std::int64_t row_packs = ceil_divide(narrow.size(1) * static_cast<std::int64_t>(size_of(narrow.dtype)), 16);
   for_pieces(narrow.size(0), row_packs, [&](std::int64_t first, std::int64_t rows) {
     const auto part = [&](const Tensor& x) { return Rows(x ? x.slice(0, first, rows) : x); };

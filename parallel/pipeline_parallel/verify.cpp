@@ -122,21 +122,21 @@ void verify_step(const ActionOrder& order, const ReducePoints& points) {
 }
 
 void verify_reductions(const ActionOrder& order, const ReducePoints& points) {
-  std::map<int, Action> reduction_of;  // by segment
+  std::multimap<int, Action> reductions_of;  // by segment, which may lie in several buckets
   for (std::size_t bucket = 0; bucket < points.segments_of_bucket.size(); ++bucket) {
     const Action reduce = of_bucket(ActionKind::kReduce, bucket);
     order.require_before(reduce, {.kind = ActionKind::kFinishReduce});
     for (const int segment : points.segments_of_bucket[bucket]) {
       if (segment == points.tied_segment) order.require_before({.kind = ActionKind::kTieGradients}, reduce);
-      reduction_of[segment] = reduce;
+      reductions_of.emplace(segment, reduce);
     }
   }
   for (const Action& a : order.actions()) {
     if (a.kind == ActionKind::kReduce && static_cast<std::size_t>(a.item) >= points.segments_of_bucket.size())
       fail_order(a, "names no bucket");
     if (a.kind != ActionKind::kBackwardWeight) continue;
-    if (const auto reduce = reduction_of.find(a.segment); reduce != reduction_of.end())
-      order.require_before(a, reduce->second);
+    for (auto [each, end] = reductions_of.equal_range(a.segment); each != end; ++each)
+      order.require_before(a, each->second);
     if (points.tied_segment >= 0) order.require_before(a, {.kind = ActionKind::kTieGradients});
   }
 }

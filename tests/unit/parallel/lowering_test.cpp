@@ -295,6 +295,24 @@ TEST_F(Verify, FindsAReductionThatComesTooEarly) {
   }
 }
 
+TEST_F(Verify, FindsAReductionThatComesTooEarlyWhereASegmentLiesInSeveralBuckets) {
+  const ReducePoints points{.segments_of_bucket = {{0, 1, 2, 3, 4, 5}, {0, 1, 2, 3, 4, 5}}};
+  const std::vector<Action> step =
+      lower_training_step(make_schedule(ScheduleKind::k1F1B, 1, 1, 1).stages[0], kOneChunk, points);
+  int found = 0;
+  for (std::size_t i = 1; i < step.size(); ++i) {
+    if (step[i].kind != ActionKind::kReduce) continue;
+    std::vector<Action> damaged = step;
+    const auto last = std::find_if(damaged.begin(), damaged.end(),
+                                   [](const Action& a) { return a.kind == ActionKind::kBackwardWeight; });
+    std::rotate(last, damaged.begin() + static_cast<std::ptrdiff_t>(i),
+                damaged.begin() + static_cast<std::ptrdiff_t>(i) + 1);
+    EXPECT_THROW(verify(damaged, kOneChunk, points), Error) << to_string(step[i]);
+    ++found;
+  }
+  EXPECT_EQ(found, 2);
+}
+
 TEST_F(Verify, FindsWeightsThatAreNotGathered) {
   for (const bool overlap : {false, true}) {
     const GatherPoints gathers{.segments_of_bucket = kPoints.segments_of_bucket, .overlap = overlap};
