@@ -159,10 +159,10 @@ void verify_gathers(const ActionOrder& order, const GatherPoints& gathers) {
     if (!gathers.overlap) continue;
     const Action wait = of_bucket(ActionKind::kWaitParameters, bucket);
     order.require(wait);
+    const std::vector<int>& readers = gathers.segments_of_bucket[bucket];
     for (const Action& a : order.actions()) {
-      const std::vector<int>& readers = gathers.segments_of_bucket[bucket];
-      const bool reads = std::find(readers.begin(), readers.end(), a.segment) != readers.end();
-      if (a.kind == ActionKind::kForward && reads) order.require_before(wait, a);
+      if (a.kind != ActionKind::kForward) continue;
+      if (std::find(readers.begin(), readers.end(), a.segment) != readers.end()) order.require_before(wait, a);
     }
   }
   if (gathers.tied_bucket >= 0)
