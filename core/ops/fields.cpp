@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <new>
 
 namespace megalith {
 
@@ -37,16 +38,10 @@ void Field::check() const {
     if (*pointer != nullptr) return;
     fail({.subject = std::string(name), .expected = "a device address", .got = "null"}, place);
   }
-  check_present(*tensor, name, place);
   if (rules.shape) {
     check_shape(*tensor, *rules.shape, name, place);
-  } else if (rules.low_rank == rules.high_rank) {
-    check_rank(*tensor, rules.low_rank, name, place);
-  } else if (tensor->rank() < rules.low_rank || tensor->rank() > rules.high_rank) {
-    fail({.subject = std::string(name),
-          .expected = fmt::format("{} to {} dims", rules.low_rank, rules.high_rank),
-          .got = to_string(tensor->shape)},
-         place);
+  } else {
+    check_rank(*tensor, rules.low_rank, rules.high_rank, name, place);
   }
   check_dtype(*tensor, rules.dtypes, name, place);
   check_layout(*this);
@@ -61,11 +56,10 @@ bool Field::may_share(const Field& other) const {
 }
 
 void Field::check_apart_from(const Field& earlier) const {
-  const bool both_used = (reads || writes) && (earlier.reads || earlier.writes);
-  if (!both_used || bytes == 0 || earlier.bytes == 0) return;
   const auto *first = static_cast<const std::byte*>(begin()), *other = static_cast<const std::byte*>(earlier.begin());
-  if (first + bytes <= other || other + earlier.bytes <= first) return;
-  if (may_share(earlier) || earlier.may_share(*this)) return;
+  if (first + bytes <= other || other + earlier.bytes <= first || bytes == 0 || earlier.bytes == 0) return;
+  const bool both_used = (reads || writes) && (earlier.reads || earlier.writes);
+  if (!both_used || may_share(earlier) || earlier.may_share(*this)) return;
   const bool ours_first = !earlier.writes;
   fail({.subject = fmt::format("{} and {}", ours_first ? name : earlier.name, ours_first ? earlier.name : name),
         .expected = "memory of their own",
@@ -86,27 +80,32 @@ void Field::add_to(Access& access) const {
 }
 
 Field& Fields::workspace(const Tensor& tensor, Place place) {
-  return add({.name = "op.workspace", .place = place, .tensor = &tensor, .writes = true, .is_workspace = true})
-      .dtype(DType::kUint8)
-      .rank(1)
-      .optional();
+  Field& field = add(tensor, "op.workspace", place).write_if(true);
+  field.is_workspace = true;
+  return field.dtype(DType::kUint8).rank(1).optional();
 }
 
-Field& Fields::add(const Field& field) {
+Field& Fields::add(std::string_view name, Place place) {
   close();
-  open_.push_back(field);
-  open_.back().element = element_;
-  return open_.back();
+  require(open_ < kMostFields, "Fields: more fields than an op may have");
+  Field& field = *new (&rooms_[open_++].field) Field;  // without parentheses, which would fill it with zeros first
+  field.name = name;
+  field.place = place;
+  field.element = element_;
+  return field;
 }
 
 void Fields::close() {
-  if (closed_ == open_.size()) return;
-  Field& field = open_[closed_];
-  if (field.is_absent()) return open_.pop_back();
+  if (closed_ == open_) return;
+  Field& field = rooms_[closed_].field;
+  if (field.is_absent()) {
+    --open_;
+    return;
+  }
   field.check();
   if (field.tensor != nullptr) field.bytes = field.tensor->extent_bytes();
   for (std::size_t i = 0; i < closed_; ++i) {
-    if (field.writes || open_[i].writes) field.check_apart_from(open_[i]);
+    if (field.writes || rooms_[i].field.writes) field.check_apart_from(rooms_[i].field);
   }
   if (access_ != nullptr) field.add_to(*access_);
   if (seen_ != nullptr) seen_->push_back(field);
@@ -116,8 +115,7 @@ void Fields::close() {
 void Fields::next_element() {
   close();
   if (element_++ == -1) of_the_op_ = closed_;
-  closed_ = of_the_op_;
-  open_.resize(closed_);
+  open_ = closed_ = of_the_op_;
 }
 
 void Fields::range(double value, double low, double high, std::string_view name, Place place) {

@@ -49,12 +49,12 @@ struct Field {
   bool writes = false;
   bool is_workspace = false;
   int element = -1;  // of the op's list, -1: of the op itself
-  FieldRules rules{};
+  FieldRules rules;
   struct Friend {
-    const Tensor* tensor = nullptr;
-    bool interleaves = false;
+    const Tensor* tensor;
+    bool interleaves;
   };
-  std::array<Friend, 2> friends{};
+  std::array<Friend, 2> friends;  // the first num_friends
   std::size_t num_friends = 0;
 
   Field& dtype(DTypeSet allowed) { return rules.dtypes = allowed, *this; }
@@ -91,9 +91,7 @@ struct Field {
 class Fields {
  public:
   // Adds the fields to `access`, and to `seen` (for tests).
-  explicit Fields(Access* access = nullptr, std::vector<Field>* seen = nullptr) : access_(access), seen_(seen) {
-    open_.reserve(kUsualFields);
-  }
+  explicit Fields(Access* access = nullptr, std::vector<Field>* seen = nullptr) : access_(access), seen_(seen) {}
 
   // A Tensor, or a T* to a T in device memory.
   template <class Memory>
@@ -130,25 +128,34 @@ class Fields {
   void close();  // checks the latest field; called after the last one
 
  private:
-  static constexpr std::size_t kUsualFields = 12;
+  static constexpr std::size_t kMostFields = 16;
+  union Room {  // for a field that is made when it is added, not before
+    Room() {}
+    Field field;
+  };
 
   Field& add(const Tensor& tensor, std::string_view name, Place place) {
-    return add({.name = name, .place = place, .tensor = &tensor});
+    Field& field = add(name, place);
+    field.tensor = &tensor;
+    return field;
   }
   template <class T>
   Field& add(T* const& pointer, std::string_view name, Place place) {
-    const auto* address = reinterpret_cast<const void* const*>(&pointer);
-    return add({.name = name, .place = place, .pointer = address, .bytes = sizeof(T)});
+    Field& field = add(name, place);
+    field.pointer = reinterpret_cast<const void* const*>(&pointer);
+    field.bytes = sizeof(T);
+    return field;
   }
   static std::string written(double number);
   static std::string written(std::int64_t number) { return std::to_string(number); }
   static std::string written(std::string_view text) { return std::string(text); }
   static std::string written(const Shape& shape) { return to_string(shape); }
-  Field& add(const Field& field);
+  Field& add(std::string_view name, Place place);
 
   Access* access_;
   std::vector<Field>* seen_;
-  std::vector<Field> open_;    // of the op itself, then of one element
+  std::array<Room, kMostFields> rooms_;
+  std::size_t open_ = 0;       // fields: of the op itself, then of one element
   std::size_t closed_ = 0;     // of them that are checked
   std::size_t of_the_op_ = 0;  // of them that come before the elements
   int element_ = -1;

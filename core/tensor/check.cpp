@@ -12,22 +12,18 @@ namespace {
 
 }  // namespace
 
-void check_present(const Tensor& tensor, std::string_view name, Place place) {
-  if (tensor.data == nullptr && tensor.numel() != 0) refuse(name, "a tensor", "none", place);
+void refuse_absent(std::string_view name, Place place) { refuse(name, "a tensor", "none", place); }
+
+void refuse_shape(const Tensor& tensor, const Shape& expected, std::string_view name, Place place) {
+  refuse(name, "shape " + to_string(expected), to_string(tensor.shape), place);
 }
 
-void check_shape(const Tensor& tensor, const Shape& expected, std::string_view name, Place place) {
-  check_present(tensor, name, place);
-  if (tensor.shape != expected) refuse(name, "shape " + to_string(expected), to_string(tensor.shape), place);
+void refuse_rank(const Tensor& tensor, int low, int high, std::string_view name, Place place) {
+  refuse(name, low == high ? fmt::format("{} dims", low) : fmt::format("{} to {} dims", low, high),
+         to_string(tensor.shape), place);
 }
 
-void check_rank(const Tensor& tensor, int rank, std::string_view name, Place place) {
-  check_present(tensor, name, place);
-  if (tensor.rank() != rank) refuse(name, fmt::format("{} dims", rank), to_string(tensor.shape), place);
-}
-
-void check_dtype(const Tensor& tensor, DTypeSet allowed, std::string_view name, Place place) {
-  if (allowed.contains(tensor.dtype)) return;
+void refuse_dtype(const Tensor& tensor, DTypeSet allowed, std::string_view name, Place place) {
   std::string names;
   for (const DType dtype : kDTypes) {
     if (allowed.contains(dtype)) names += (names.empty() ? "" : " or ") + std::string(name_of(dtype));
@@ -35,12 +31,11 @@ void check_dtype(const Tensor& tensor, DTypeSet allowed, std::string_view name, 
   refuse(name, "dtype " + names, std::string(name_of(tensor.dtype)), place);
 }
 
-void check_contiguous(const Tensor& tensor, std::string_view name, Place place) {
-  if (!tensor.is_contiguous()) refuse(name, "contiguous rows", "a strided " + to_string(tensor.shape), place);
+void refuse_strides(const Tensor& tensor, std::string_view name, Place place) {
+  refuse(name, "contiguous rows", "a strided " + to_string(tensor.shape), place);
 }
 
-void check_rows(const Tensor& tensor, std::string_view name, Place place) {
-  if (tensor.rank() > 0 && (tensor.stride(-1) == 1 || tensor.size(-1) <= 1)) return;
+void refuse_rows(const Tensor& tensor, std::string_view name, Place place) {
   refuse(name, "stride 1 in the last dim", tensor.rank() == 0 ? "no dims" : fmt::format("{}", tensor.stride(-1)),
          place);
 }

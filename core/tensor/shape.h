@@ -36,7 +36,11 @@ class Shape {
   }
   const std::int64_t* begin() const { return extents_.data(); }
   const std::int64_t* end() const { return begin() + rank_; }
-  friend bool operator==(const Shape& a, const Shape& b) { return std::equal(a.begin(), a.end(), b.begin(), b.end()); }
+  friend bool operator==(const Shape& a, const Shape& b) {  // a loop: std::equal calls memcmp, which costs more
+    bool same = a.rank_ == b.rank_;
+    for (int d = 0; same && d < a.rank_; ++d) same = a[d] == b[d];
+    return same;
+  }
 
  private:
   std::array<std::int64_t, kMaxDims> extents_{};

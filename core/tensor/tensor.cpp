@@ -10,22 +10,6 @@ Tensor::Tensor(void* address, DType type, const Shape& extents) : data(address),
   }
 }
 
-std::size_t Tensor::extent_bytes() const {
-  if (data == nullptr || numel() == 0) return 0;
-  std::int64_t last = 0;
-  for (int d = 0; d < rank(); ++d) last += (shape[d] - 1) * stride(d);
-  return static_cast<std::size_t>(last + 1) * size_of(dtype);
-}
-
-bool Tensor::is_contiguous() const {
-  std::int64_t expected = 1;
-  for (int d = rank() - 1; d >= 0; --d) {
-    if (shape[d] != 1 && stride(d) != expected) return false;
-    expected *= shape[d];
-  }
-  return true;
-}
-
 Tensor Tensor::slice(int dim, std::int64_t start, std::int64_t length) const {
   const int d = dim < 0 ? dim + rank() : dim;
   require(d >= 0 && d < rank(), "Tensor::slice of a dim it has not");

@@ -30,8 +30,20 @@ struct Tensor {
   int rank() const { return shape.rank(); }
   std::int64_t numel() const { return shape.numel(); }
   std::size_t bytes() const { return static_cast<std::size_t>(numel()) * size_of(dtype); }
-  std::size_t extent_bytes() const;  // from the first element to one past the last, gaps included
-  bool is_contiguous() const;
+  std::size_t extent_bytes() const {  // from the first element to one past the last, gaps included
+    if (data == nullptr || numel() == 0) return 0;
+    std::int64_t last = 0;
+    for (int d = 0; d < rank(); ++d) last += (shape[d] - 1) * stride(d);
+    return static_cast<std::size_t>(last + 1) * size_of(dtype);
+  }
+  bool is_contiguous() const {
+    std::int64_t expected = 1;
+    for (int d = rank() - 1; d >= 0; --d) {
+      if (shape[d] != 1 && stride(d) != expected) return false;
+      expected *= shape[d];
+    }
+    return true;
+  }
 
   template <class T>
   T* as() const {

@@ -190,7 +190,7 @@ TEST_F(TensorTest, ABoundedDimIsNeitherCutNorSplit) {
 TEST_F(TensorTest, ChecksSayWhatWasExpectedAndWhatCame) {
   const Tensor t = tensor({4, 5});
   check_shape(t, {4, 5}, "op.x");
-  check_rank(t, 2, "op.x");
+  check_rank(t, 2, 2, "op.x");
   check_dtype(t, {DType::kBf16, DType::kFp32}, "op.x");
   check_contiguous(t, "op.x");
   check_rows(t.slice(1, 0, 2), "op.x");
@@ -198,7 +198,7 @@ TEST_F(TensorTest, ChecksSayWhatWasExpectedAndWhatCame) {
                 check_shape(t, {4, 6}, "op.weight");
               }),
               AllOf(HasSubstr("op.weight: expected shape [4, 6], got [4, 5]"), HasSubstr("tensor_test.cpp:")));
-  EXPECT_THAT(error_of([&] { check_rank(t, 3, "op.x"); }), HasSubstr("expected 3 dims, got [4, 5]"));
+  EXPECT_THAT(error_of([&] { check_rank(t, 3, 3, "op.x"); }), HasSubstr("expected 3 dims, got [4, 5]"));
   EXPECT_THAT(error_of([&] {
                 check_dtype(t, {DType::kBf16, DType::kInt32}, "op.x");
               }),
