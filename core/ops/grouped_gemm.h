@@ -1,0 +1,111 @@
+// Matrix products of a mixture of experts: each expert's rows meet that expert's matrix. Routed rows are sorted by
+// expert; rows r with offsets[e] <= r < offsets[e + 1] belong to expert e. Offsets are read on the device alone. Rows
+// from offsets[E] on are neither read nor written; an operand with `index` is read at row index[r] instead of r, so
+// that nothing is permuted in memory. A tensor's bound, if it has one, is the address of offsets[E].
+// Deterministic: each result sums its terms in ascending order in fp32, whatever the tile, and is rounded once.
+//   R: capacity of routed rows, T: tokens, E: experts, F: FFN size of an expert
+#pragma once
+
+#include "core/ops/op.h"
+
+namespace megalith {
+
+// c_r = a_r B_e: forward and data gradient.
+struct GroupedGemm {
+  static constexpr const char* kName = "grouped_gemm";
+  Tensor a;        // [R, k], with index [T, k]; bf16 | fp32; rows may be strided
+  Tensor index;    // optional, [R] int32, values below T
+  Tensor offsets;  // [E + 1] int32, from 0, ascending, the last one at most R
+  Tensor b;        // B: [E n, k] if transpose_b, else [E k, n]; dtype of a; contiguous
+  Tensor b2;       // optional, as b: a second matrix. transpose_b: c = [a b | a b2], else c = a[:, :k] b + a[:, k:] b2
+  Tensor c;        // [R, n], [R, 2n] for a transposed pair; out, dtype of a; rows may be strided
+  bool transpose_b = true;
+};
+
+// C_e += sum over the expert's rows of a_r^T b_r: weight gradient. An expert without rows is left alone.
+struct GroupedGemmWgrad {
+  static constexpr const char* kName = "grouped_gemm_wgrad";
+  Tensor a;        // [R, m], [R, 2m] with c2; with a_index [T, ...]; bf16 | fp32; rows may be strided
+  Tensor a_index;  // optional, [R] int32
+  Tensor b;        // [R, n], with b_index [T, n]; dtype of a; rows may be strided
+  Tensor b_index;  // optional, [R] int32; at most one of the two is given
+  Tensor offsets;  // [E + 1] int32
+  Tensor c;        // [E m, n] in and out, fp32 or dtype of a; contiguous
+  Tensor c2;       // optional, as c: takes the second half of a's columns
+};
+
+// h = [a gate_e^T | a up_e^T], rounded;  y = w_r round(silu(h_gate) h_up), rounded: fc1 of the experts, SwiGLU and the
+// router's weight in one kernel, with the bits of GroupedGemm and RoutedSwigluForward.
+struct GroupedGemmSwiglu {
+  static constexpr const char* kName = "grouped_gemm_swiglu";
+  Tensor a;           // [R, k], with index [T, k]; bf16 | fp32; rows may be strided
+  Tensor index;       // optional, [R] int32
+  Tensor offsets;     // [E + 1] int32
+  Tensor gate, up;    // [E F, k] dtype of a; contiguous
+  Tensor row_weight;  // [R] fp32
+  Tensor h;           // [R, 2F] out, dtype of a; contiguous
+  Tensor y;           // [R, F] out, dtype of a; contiguous
+};
+
+// dy' = round(dy_r B_e), fc2's data gradient, and RoutedSwigluBackward of it in one kernel, with the same bits.
+struct GroupedGemmSwigluBackward {
+  static constexpr const char* kName = "grouped_gemm_swiglu_backward";
+  Tensor dy;                    // [R, k], with index [T, k]; bf16 | fp32; rows may be strided
+  Tensor index;                 // optional, [R] int32
+  Tensor offsets;               // [E + 1] int32
+  Tensor b;                     // [E k, F]: fc2's weight; dtype of dy; contiguous
+  Tensor h;                     // [R, 2F] of the forward; dtype of dy; contiguous
+  Tensor row_weight;            // [R] fp32
+  Tensor dh;                    // [R, 2F] out, dtype of dy; contiguous; may be h
+  Tensor y;                     // [R, F] out: the forward's y again, bit for bit; contiguous
+  Tensor d_row_weight_partial;  // [R, ceil(F / 128)] fp32 out; contiguous
+};
+
+// y = round(w_r round(silu(x_gate) x_up)) for the first offsets[E] rows.
+struct RoutedSwigluForward {
+  static constexpr const char* kName = "routed_swiglu_forward";
+  Tensor x;           // [R, 2F] bf16 | fp32, each row [gate | up]; contiguous
+  Tensor row_weight;  // [R] fp32
+  Tensor offsets;     // [E + 1] int32
+  Tensor y;           // [R, F] out, dtype of x; contiguous
+};
+
+// With s = round(silu(x_gate) x_up) and dy the gradient of y: dx = SwiGLU's gradient of w_r dy (a product in fp32, not
+// rounded), y again, and for each block of 128 columns d_row_weight_partial = sum of dy s, in fp32: for q in 0..3 the
+// columns c with c / 2 % 4 = q ascending, then (q0 + q1) + (q2 + q3).
+struct RoutedSwigluBackward {
+  static constexpr const char* kName = "routed_swiglu_backward";
+  Tensor x;                     // [R, 2F] of the forward; contiguous
+  Tensor dy;                    // [R, F] dtype of x; contiguous
+  Tensor row_weight;            // [R] fp32
+  Tensor offsets;               // [E + 1] int32
+  Tensor dx;                    // [R, 2F] out, dtype of x; contiguous; may be x
+  Tensor y;                     // [R, F] out, dtype of x; contiguous; may be dy
+  Tensor d_row_weight_partial;  // [R, ceil(F / 128)] fp32 out; contiguous
+};
+
+void fields(const GroupedGemm& op, Fields& f);  // 2 R k n FLOPs (4 with a pair): planned for the capacity
+void compute(const GroupedGemm& op);
+void run(CudaStream& stream, const GroupedGemm& op);
+
+void fields(const GroupedGemmWgrad& op, Fields& f);
+void compute(const GroupedGemmWgrad& op);
+void run(CudaStream& stream, const GroupedGemmWgrad& op);
+
+void fields(const GroupedGemmSwiglu& op, Fields& f);
+void compute(const GroupedGemmSwiglu& op);
+void run(CudaStream& stream, const GroupedGemmSwiglu& op);
+
+void fields(const GroupedGemmSwigluBackward& op, Fields& f);
+void compute(const GroupedGemmSwigluBackward& op);
+void run(CudaStream& stream, const GroupedGemmSwigluBackward& op);
+
+void fields(const RoutedSwigluForward& op, Fields& f);
+void compute(const RoutedSwigluForward& op);
+void run(CudaStream& stream, const RoutedSwigluForward& op);
+
+void fields(const RoutedSwigluBackward& op, Fields& f);
+void compute(const RoutedSwigluBackward& op);
+void run(CudaStream& stream, const RoutedSwigluBackward& op);
+
+}  // namespace megalith

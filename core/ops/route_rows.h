@@ -1,0 +1,74 @@
+// From the experts that each token chose to rows sorted by expert, and back. Memory-bound; deterministic: the order of
+// rows is that of (expert, token, choice), and no atomic operation decides any order.
+//   T: tokens, K: choices a token, E: experts, R = T K routed rows, H: hidden size
+#pragma once
+
+#include "core/ops/op.h"
+
+namespace megalith {
+
+// Counts, prefix sums and the stable order.
+struct ExpertOffsets {
+  static constexpr const char* kName = "expert_offsets";
+  Tensor choice;     // [T, K] int32, experts of a token, all different; -1: none, which takes no row
+  Tensor offsets;    // [E + 1] int32 out: rows offsets[e] to offsets[e + 1] belong to expert e
+  Tensor token;      // [R] int32 out: the token of a row; rows from offsets[E] on are left alone
+  Tensor position;   // [T, K] int32 out: the row of a choice; -1 for none
+  Tensor workspace;  // [workspace_bytes(op, device)] uint8
+};
+
+// y_r = x[index[r]] for r < offsets[E]. (The grouped products read through the index instead; this is for others.)
+struct PermuteRows {
+  static constexpr const char* kName = "permute_rows";
+  Tensor x;        // [T, H] bf16 | fp32
+  Tensor index;    // [R] int32
+  Tensor offsets;  // [E + 1] int32
+  Tensor y;        // [R, H] out, dtype of x
+};
+
+// y_t = sum over k, ascending, of x[position[t, k]], in fp32, rounded once; choices of -1 add nothing.
+struct UnpermuteRows {
+  static constexpr const char* kName = "unpermute_rows";
+  Tensor x;         // [R, H] bf16 | fp32
+  Tensor position;  // [T, K] int32
+  Tensor y;         // [T, H] out, dtype of x
+};
+
+// Each row's weight from its choice, and the way back: row_weight[position[t, k]] = weight[t, k].
+struct PermuteWeights {
+  static constexpr const char* kName = "permute_weights";
+  Tensor weight;      // [T, K] fp32
+  Tensor position;    // [T, K] int32
+  Tensor row_weight;  // [R] fp32 out; rows without a choice are left alone
+};
+
+// d_weight[t, k] = sum over p, ascending, of partial[position[t, k], p]; 0 for a choice of -1.
+struct UnpermuteWeightGradients {
+  static constexpr const char* kName = "unpermute_weight_gradients";
+  Tensor partial;   // [R, P] fp32 (RoutedSwigluBackward)
+  Tensor position;  // [T, K] int32
+  Tensor d_weight;  // [T, K] fp32 out
+};
+
+void fields(const ExpertOffsets& op, Fields& f);
+std::size_t workspace_bytes(const ExpertOffsets& op, DeviceType device);
+void compute(const ExpertOffsets& op);
+void run(CudaStream& stream, const ExpertOffsets& op);
+
+void fields(const PermuteRows& op, Fields& f);
+void compute(const PermuteRows& op);
+void run(CudaStream& stream, const PermuteRows& op);
+
+void fields(const UnpermuteRows& op, Fields& f);
+void compute(const UnpermuteRows& op);
+void run(CudaStream& stream, const UnpermuteRows& op);
+
+void fields(const PermuteWeights& op, Fields& f);
+void compute(const PermuteWeights& op);
+void run(CudaStream& stream, const PermuteWeights& op);
+
+void fields(const UnpermuteWeightGradients& op, Fields& f);
+void compute(const UnpermuteWeightGradients& op);
+void run(CudaStream& stream, const UnpermuteWeightGradients& op);
+
+}  // namespace megalith
