@@ -37,4 +37,11 @@ void raise_no_logits(const std::int64_t* row) {
         .got = "none"});
 }
 
+void raise_bad_route(const std::int64_t* entry_value_low_limit) {
+  fail({.code = ExitCode::kInternal,
+        .subject = fmt::format("entry {} of a table of routes", entry_value_low_limit[0]),
+        .expected = fmt::format("{} to {}", entry_value_low_limit[2], entry_value_low_limit[3] - 1),
+        .got = fmt::format("{}", entry_value_low_limit[1])});
+}
+
 }  // namespace megalith

@@ -14,5 +14,7 @@ inline constexpr std::size_t kVerdictBytes = 256;
 [[noreturn]] void raise_bad_positions(const std::int64_t* first_last_limit);
 [[noreturn]] void raise_bad_label(const std::int64_t* row_label_vocabulary);
 [[noreturn]] void raise_no_logits(const std::int64_t* row);
+// An entry of a table of experts, rows or tokens: numbered from the table's start.
+[[noreturn]] void raise_bad_route(const std::int64_t* entry_value_low_limit);
 
 }  // namespace megalith

@@ -1,11 +1,20 @@
 // From the experts that each token chose to rows sorted by expert, and back. Memory-bound; deterministic: the order of
 // rows is that of (expert, token, choice), and no atomic operation decides any order.
+// A tensor of R rows may be bounded: by the address of offsets[E] where the op has offsets, else by any. An entry of a
+// table (choice, index, position) that is out of range is an Error, which surfaces at the stream's next synchronise.
 //   T: tokens, K: choices a token, E: experts, R = T K routed rows, H: hidden size
 #pragma once
+
+#include <cstddef>
+#include <cstdint>
 
 #include "core/ops/op.h"
 
 namespace megalith {
+
+inline constexpr std::int64_t kMaxRoutedExperts = 1024;
+// At most: CUDA's ExpertOffsets counts a part of the choices in each.
+inline constexpr std::int64_t kExpertCountBlocks = 128;
 
 // Counts, prefix sums and the stable order.
 struct ExpertOffsets {

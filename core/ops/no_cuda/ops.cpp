@@ -14,6 +14,7 @@
 #include "core/ops/norm.h"
 #include "core/ops/reduce.h"
 #include "core/ops/rope.h"
+#include "core/ops/route_rows.h"
 #include "core/ops/sampling.h"
 #include "core/ops/vocab_cross_entropy.h"
 
@@ -51,6 +52,11 @@ void run(CudaStream&, const LayerNormBackward&) { refuse_cuda(); }
 void run(CudaStream&, const ReduceRows&) { refuse_cuda(); }
 void run(CudaStream&, const ReduceToScalar&) { refuse_cuda(); }
 void run(CudaStream&, const Rope&) { refuse_cuda(); }
+void run(CudaStream&, const ExpertOffsets&) { refuse_cuda(); }
+void run(CudaStream&, const PermuteRows&) { refuse_cuda(); }
+void run(CudaStream&, const UnpermuteRows&) { refuse_cuda(); }
+void run(CudaStream&, const PermuteWeights&) { refuse_cuda(); }
+void run(CudaStream&, const UnpermuteWeightGradients&) { refuse_cuda(); }
 void run(CudaStream&, const Sample&) { refuse_cuda(); }
 void run(CudaStream&, const VocabMax&) { refuse_cuda(); }
 void run(CudaStream&, const VocabSums&) { refuse_cuda(); }
