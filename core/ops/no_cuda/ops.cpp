@@ -15,6 +15,7 @@
 #include "core/ops/reduce.h"
 #include "core/ops/rope.h"
 #include "core/ops/route_rows.h"
+#include "core/ops/router.h"
 #include "core/ops/sampling.h"
 #include "core/ops/vocab_cross_entropy.h"
 
@@ -57,6 +58,9 @@ void run(CudaStream&, const PermuteRows&) { refuse_cuda(); }
 void run(CudaStream&, const UnpermuteRows&) { refuse_cuda(); }
 void run(CudaStream&, const PermuteWeights&) { refuse_cuda(); }
 void run(CudaStream&, const UnpermuteWeightGradients&) { refuse_cuda(); }
+void run(CudaStream&, const RouterTopk&) { refuse_cuda(); }
+void run(CudaStream&, const RouterTopkBackward&) { refuse_cuda(); }
+void run(CudaStream&, const RouterLosses&) { refuse_cuda(); }
 void run(CudaStream&, const Sample&) { refuse_cuda(); }
 void run(CudaStream&, const VocabMax&) { refuse_cuda(); }
 void run(CudaStream&, const VocabSums&) { refuse_cuda(); }
