@@ -11,6 +11,7 @@
 #include "core/ops/gemm.h"
 #include "core/ops/gemm_algorithms_cuda.h"
 #include "core/ops/grad_norm.h"
+#include "core/ops/grouped_gemm.h"
 #include "core/ops/norm.h"
 #include "core/ops/reduce.h"
 #include "core/ops/rope.h"
@@ -46,6 +47,12 @@ void run(CudaStream&, const SumOfSquares&) { refuse_cuda(); }
 void run(CudaStream&, const GradNormFinalize&) { refuse_cuda(); }
 void run(CudaStream&, const WriteStepParameters&) { refuse_cuda(); }
 void run(CudaStream&, const WriteMicrobatchParameters&) { refuse_cuda(); }
+void run(CudaStream&, const GroupedGemm&) { refuse_cuda(); }
+void run(CudaStream&, const GroupedGemmWgrad&) { refuse_cuda(); }
+void run(CudaStream&, const GroupedGemmSwiglu&) { refuse_cuda(); }
+void run(CudaStream&, const GroupedGemmSwigluBackward&) { refuse_cuda(); }
+void run(CudaStream&, const RoutedSwigluForward&) { refuse_cuda(); }
+void run(CudaStream&, const RoutedSwigluBackward&) { refuse_cuda(); }
 void run(CudaStream&, const RmsNormForward&) { refuse_cuda(); }
 void run(CudaStream&, const RmsNormBackward&) { refuse_cuda(); }
 void run(CudaStream&, const LayerNormForward&) { refuse_cuda(); }
