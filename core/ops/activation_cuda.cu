@@ -11,19 +11,6 @@ using namespace cuda;
 
 constexpr float kTwoSqrtTwoOverPi = 1.59576912f;
 
-// s = 1 / (1 + exp(-x)), and 1 - s without cancellation.
-struct Logistic {
-  float value, complement;
-};
-
-template <class T>
-__device__ inline Logistic logistic_pair(float x) {
-  const float e = exponential<T>(-fabsf(x));
-  const float larger = quotient<T>(1.0f, 1.0f + e);
-  const float smaller = e * larger;
-  return x >= 0 ? Logistic{larger, smaller} : Logistic{smaller, larger};
-}
-
 // gelu(x) = x cdf(x). In the tanh form cdf(x) = 0.5 (1 + tanh(u)) = logistic(2u): one exponential, and no cancellation
 // in the lower tail. From |x| = 100 on the result no longer depends on the cubic term, which could overflow.
 struct GeluArgument {
@@ -70,12 +57,6 @@ struct GatedArguments {
   FastDivide row_packs;
 };
 
-// silu(gate) * up.
-template <class T>
-__device__ inline float gated(float gate, float up) {
-  return up * quotient<T>(gate, 1.0f + exponential<T>(-gate));
-}
-
 // A thread owns one pack of gate, of up and of y.
 template <class T, bool kVector>
 __global__ void __launch_bounds__(kMapThreads) swiglu_forward_kernel(const GatedArguments a) {
@@ -91,7 +72,6 @@ __global__ void __launch_bounds__(kMapThreads) swiglu_forward_kernel(const Gated
 }
 
 // A thread owns one pack of dy, of the two halves of x and dx, and of y where that is asked for.
-// d silu(g) / dg = s (1 + g (1 - s)), s = logistic(g).
 template <class T, bool kVector>
 __global__ void __launch_bounds__(kMapThreads) swiglu_backward_kernel(const GatedArguments a) {
   const unsigned item = blockIdx.x * kMapThreads + threadIdx.x;
@@ -106,11 +86,9 @@ __global__ void __launch_bounds__(kMapThreads) swiglu_backward_kernel(const Gate
   if (a.y.data != nullptr) store_of_row<T, kVector>(a.y.at<T>(row), first, a.columns, map(gated<T>, g, u).packed());
 #pragma unroll
   for (int j = 0; j < kPack<T>; ++j) {
-    const Logistic s = logistic_pair<T>(g[j]);
-    const float slope = s.value * fmaf(g[j], s.complement, 1.0f);
-    const float silu = g[j] * s.value;
-    g[j] = d[j] * (u[j] * slope);
-    u[j] = d[j] * silu;
+    const GatedGradient gradient = gated_gradient<T>(g[j], u[j], d[j]);
+    g[j] = gradient.gate;
+    u[j] = gradient.up;
   }
   T* d_gate = a.dx.at<T>(row);
   store_of_row<T, kVector>(d_gate, first, a.columns, g.packed());

@@ -33,4 +33,35 @@ __device__ inline float quotient(float y, float x) {
   return y / x;
 }
 
+// s = 1 / (1 + exp(-x)), and 1 - s without cancellation.
+struct Logistic {
+  float value, complement;
+};
+
+template <class T>
+__device__ inline Logistic logistic_pair(float x) {
+  const float e = exponential<T>(-fabsf(x));
+  const float larger = quotient<T>(1.0f, 1.0f + e);
+  const float smaller = e * larger;
+  return x >= 0 ? Logistic{larger, smaller} : Logistic{smaller, larger};
+}
+
+// SwiGLU: silu(gate) up.
+template <class T>
+__device__ inline float gated(float gate, float up) {
+  return up * quotient<T>(gate, 1.0f + exponential<T>(-gate));
+}
+
+// Its gradients, for d of the result. d silu(g) / dg = s (1 + g (1 - s)), s = logistic(g).
+struct GatedGradient {
+  float gate, up;
+};
+
+template <class T>
+__device__ inline GatedGradient gated_gradient(float gate, float up, float d) {
+  const Logistic s = logistic_pair<T>(gate);
+  const float slope = s.value * fmaf(gate, s.complement, 1.0f);
+  return {d * (up * slope), d * (gate * s.value)};
+}
+
 }  // namespace megalith::cuda
