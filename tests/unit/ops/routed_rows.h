@@ -3,10 +3,13 @@
 #pragma once
 
 #include <cmath>
+#include <functional>
+#include <initializer_list>
 #include <string>
-#include <utility>
 #include <vector>
 
+#include "core/device/graph.h"
+#include "core/ops/elementwise.h"
 #include "tests/reference/grouped_gemm.h"
 #include "tests/support/op_test.h"
 
@@ -101,6 +104,35 @@ class RoutedTest : public OpTest {
     launch(stream(), op);
     stream().synchronize();
   }
+  // A graph that was captured with one routing gives another's results once that stands in the offsets.
+  template <class Op>
+  void expect_replay_follows_offsets(Op op, const std::vector<Tensor>& results) {
+    const Routing first{{0, 40, 41, 90}, kReplayCapacity}, second{{0, 0, 77, 99}, kReplayCapacity};
+    const Tensor offsets = output({4}, DType::kInt32);
+    const auto results_of = [&](const Routing& routing, const std::function<void()>& act) {
+      launch(stream(), Copy{.src = offsets_of(routing), .dst = offsets});
+      for (const Tensor& result : results) launch(stream(), Fill{.x = result, .value = 0});
+      act();
+      std::vector<Values> all;
+      for (const Tensor& result : results) all.push_back(values(result));
+      return all;
+    };
+    op.offsets = offsets;
+    const auto eager = [&] { launch(stream(), op); };
+    const std::vector<Values> want_first = results_of(first, eager), want_second = results_of(second, eager);
+    ASSERT_NE(want_first, want_second);
+    Graph graph("test");
+    graph.begin_capture(stream());
+    launch(stream(), op);
+    graph.end_capture();
+    const auto replay = [&] { graph.replay(stream()); };
+    EXPECT_EQ(results_of(second, replay), want_second);
+    EXPECT_EQ(results_of(first, replay), want_first);
+  }
+  static constexpr std::int64_t kReplayCapacity = 100;
+  // Rows that are all numbers, for any routing of that capacity.
+  static Routing all_rows() { return {{0, 0, 0, static_cast<int>(kReplayCapacity)}, kReplayCapacity}; }
+
   static std::string name_of(const Routing& routing) {
     std::string name = std::to_string(routing.capacity) + " rows, offsets";
     for (const int offset : routing.offsets) name += " " + std::to_string(offset);

@@ -227,6 +227,27 @@ TEST_P(GroupedGemmSwigluTest, BackwardHasTheBitsOfItsParts) {
   }
 }
 
+TEST_P(GroupedGemmSwigluTest, ReplaysWithAnotherRouting) {
+  const std::int64_t k = 24, columns = 40;
+  const Operand rows = operand(all_rows(), k, true);
+  const Tensor gate = input({3 * columns, k}), up = input({3 * columns, k}), down = input({3 * k, columns});
+  const Tensor weight = row_weights(all_rows()), x = routed_input(all_rows(), 2 * columns);
+  const Tensor h = output({kReplayCapacity, 2 * columns}), y = output({kReplayCapacity, columns});
+  expect_replay_follows_offsets(
+      GroupedGemmSwiglu{.a = rows.x, .index = rows.index, .gate = gate, .up = up, .row_weight = weight, .h = h, .y = y},
+      {h, y});
+  const Backward out = outputs(all_rows(), columns);
+  expect_replay_follows_offsets(GroupedGemmSwigluBackward{.dy = rows.x,
+                                                          .index = rows.index,
+                                                          .b = down,
+                                                          .h = x,
+                                                          .row_weight = weight,
+                                                          .dh = out.dx,
+                                                          .y = out.y,
+                                                          .d_row_weight_partial = out.partial},
+                                results(out));
+}
+
 // The reference itself.
 TEST(RoutedSwigluReference, GradientsAreThoseOfCentralDifferences) {
   const std::size_t columns = 130;
