@@ -58,7 +58,7 @@ struct GroupedGemmSwigluBackward {
   Tensor row_weight;            // [R] fp32
   Tensor dh;                    // [R, 2F] out, dtype of dy; contiguous; may be h
   Tensor y;                     // [R, F] out: the forward's y again, bit for bit; contiguous
-  Tensor d_row_weight_partial;  // [R, ceil(F / 128)] fp32 out; contiguous
+  Tensor d_row_weight_partial;  // [R, ceil(F / 64)] fp32 out; contiguous
 };
 
 // y = round(w_r round(silu(x_gate) x_up)) for the first offsets[E] rows.
@@ -71,8 +71,8 @@ struct RoutedSwigluForward {
 };
 
 // With s = round(silu(x_gate) x_up) and dy the gradient of y: dx = SwiGLU's gradient of w_r dy (a product in fp32, not
-// rounded), y again, and for each block of 128 columns d_row_weight_partial = sum of dy s, in fp32: for q in 0..3 the
-// columns c with c / 2 % 4 = q ascending, then (q0 + q1) + (q2 + q3).
+// rounded), y again, and for each block of 64 columns d_row_weight_partial = sum of dy s in fp32: each 8 columns
+// ascending, then the sums p0 to p7 of these as ((p0 + p1) + (p2 + p3)) + ((p4 + p5) + (p6 + p7)).
 struct RoutedSwigluBackward {
   static constexpr const char* kName = "routed_swiglu_backward";
   Tensor x;                     // [R, 2F] of the forward; contiguous
@@ -81,7 +81,7 @@ struct RoutedSwigluBackward {
   Tensor offsets;               // [E + 1] int32
   Tensor dx;                    // [R, 2F] out, dtype of x; contiguous; may be x
   Tensor y;                     // [R, F] out, dtype of x; contiguous; may be dy
-  Tensor d_row_weight_partial;  // [R, ceil(F / 128)] fp32 out; contiguous
+  Tensor d_row_weight_partial;  // [R, ceil(F / 64)] fp32 out; contiguous
 };
 
 void fields(const GroupedGemm& op, Fields& f);  // 2 R k n FLOPs (4 with a pair): planned for the capacity

@@ -3,6 +3,7 @@
 #include "core/ops/grouped_gemm.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <vector>
 
@@ -15,7 +16,7 @@ namespace megalith {
 
 namespace {
 
-constexpr std::int64_t kPartialColumns = 128;
+constexpr std::int64_t kPartialColumns = 64;
 
 struct GroupedScratch {
   std::vector<std::byte> rows;  // of an expert, behind an index
@@ -166,7 +167,8 @@ template <class T>
 float routed_swiglu_backward(const RoutedRow<T>& row, std::int64_t first, std::int64_t columns) {
   const Row gate = row.gate + first, up = row.up + first, dy = row.dy + first;
   const Row d_gate = row.d_gate + first, d_up = row.d_up + first, y = row.y + first;
-  __m128 sums = _mm_setzero_ps();
+  alignas(32) float terms[kPartialColumns] = {};
+  const Row dy_s = terms;
   for_each_element(columns, [&, weight = row.weight](auto i) {
     const F32x8 g = gate[i], u = up[i], d = dy[i];
     const simd::Logistic s = simd::logistic_pair(g);
@@ -176,13 +178,14 @@ float routed_swiglu_backward(const RoutedRow<T>& row, std::int64_t first, std::i
     y.set(i, g * simd::logistic(g) * u);
     const F32x8 rounded = y[i];
     y.set(i, rounded * weight);
-    // Columns 0 2 4 6, then 1 3 5 7; lanes that hold none are 0.
-    const F32x8 terms = _mm256_permutevar8x32_ps(d * rounded, _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7));
-    sums = _mm_add_ps(_mm_add_ps(sums, _mm256_castps256_ps128(terms)), _mm256_extractf128_ps(terms, 1));
+    dy_s.set(i, d * rounded);
   });
-  alignas(16) float q[4];
-  _mm_store_ps(q, sums);
-  return (q[0] + q[1]) + (q[2] + q[3]);
+  std::array<float, 8> packs{};
+  for (std::size_t c = 0; c < kPartialColumns; ++c) packs[c / 8] += terms[c];
+  for (std::size_t step = 1; step < 8; step *= 2) {
+    for (std::size_t p = 0; p < 8; p += 2 * step) packs[p] += packs[p + step];
+  }
+  return packs[0];
 }
 
 }  // namespace

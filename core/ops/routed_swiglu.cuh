@@ -7,31 +7,45 @@
 
 namespace megalith::cuda {
 
-inline constexpr int kPartialColumns = 128;  // of a partial sum of a row weight's gradient
+inline constexpr int kPartialColumns = 64;  // of a partial sum of a row weight's gradient: eight packs of 8
+
+// In bf16 1 - s need not be exact: it is added to something near 1 where it is small.
+template <class T>
+__device__ inline Logistic routed_logistic(float x) {
+  if constexpr (sizeof(T) != 2) return logistic_pair<T>(x);
+  const float s = approximate_reciprocal(1.0f + exponential<T>(-x));
+  return {s, 1.0f - s};
+}
 
 // s = round(silu(gate) up).
 template <class T>
 __device__ inline float routed_activation(float gate, float up) {
-  return widen(narrow<T>(gated<T>(gate, up)));
+  return widen(narrow<T>(up * (gate * routed_logistic<T>(gate).value)));
 }
 
 // y before it is rounded.
 __device__ inline float routed_output(float s, float row_weight) { return __fmul_rn(row_weight, s); }
 
-// Before they are rounded; `dy` is a value of T.
+// Before they are rounded.
+struct RoutedGradient {
+  float gate, up, y;
+};
+
+// `dy` is a value of T; dy s is added to `sum`.
 template <class T>
-__device__ inline GatedGradient routed_gradient(float gate, float up, float dy, float row_weight) {
-  return gated_gradient<T>(gate, up, __fmul_rn(row_weight, dy));
+__device__ inline RoutedGradient routed_gradient(float gate, float up, float dy, float row_weight, float& sum) {
+  const Logistic logistic = routed_logistic<T>(gate);
+  const float silu = gate * logistic.value, d = __fmul_rn(row_weight, dy), s = widen(narrow<T>(up * silu));
+  sum = __fadd_rn(sum, __fmul_rn(dy, s));
+  return {d * (up * fmaf(silu, logistic.complement, logistic.value)), d * silu, routed_output(s, row_weight)};
 }
 
-// A term of the row weight's gradient. The sum over the columns c of a block with c / 2 % 4 = q takes them in ascending
-// order, by __fadd_rn from 0 on; columns that do not exist may add 0.
-__device__ inline float weight_term(float dy, float s) { return __fmul_rn(dy, s); }
-
-// (q0 + q1) + (q2 + q3) on aligned groups of four lanes, each with the sum of its q.
-__device__ inline float sum_of_quad(float sum) {
-  sum = __fadd_rn(sum, __shfl_xor_sync(0xFFFFFFFFu, sum, 1));
-  return __fadd_rn(sum, __shfl_xor_sync(0xFFFFFFFFu, sum, 2));
+// Of the sums of eight packs in eight neighbouring lanes, neighbours first.
+__device__ inline float sum_of_packs(float sum) {
+  const unsigned lanes = 0xFFu << (threadIdx.x % 32 / 8 * 8);
+#pragma unroll
+  for (int step = 1; step < 8; step *= 2) sum = __fadd_rn(sum, __shfl_xor_sync(lanes, sum, step));
+  return sum;
 }
 
 }  // namespace megalith::cuda

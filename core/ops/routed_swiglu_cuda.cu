@@ -1,4 +1,4 @@
-// Memory-bound, one pass over each tensor. Deterministic: a warp owns whole blocks of 128 columns, whose terms it adds
+// Memory-bound, one pass over each tensor. Deterministic: eight lanes own a block of 64 columns, whose terms they add
 // in the stated order.
 #include "core/ops/cuda_experts.cuh"
 #include "core/ops/cuda_launch.cuh"
@@ -11,21 +11,14 @@ namespace {
 
 using namespace cuda;
 
-constexpr int kForwardThreads = 256;
-constexpr int kBackwardThreads = 128;
-constexpr int kRounds = 4;  // packs of each tensor that a thread of the backward has in flight
-
-template <class T>
-constexpr int kLanesOfBlock = kPartialColumns / kPack<T>;
-template <class T>
-constexpr int kBlocksOfWarp = kRounds * 32 / kLanesOfBlock<T>;
+constexpr int kThreads = 256;
 
 // Of rows from `first` on.
 struct RoutedArguments {
   RoutedExperts offsets;
   std::int64_t first;
   unsigned items;      // of these rows
-  int columns, parts;  // F; items of a row: packs, or blocks of 128 columns
+  int columns, parts;  // F; items of a row: packs, or blocks of columns
   FastDivide row_parts;
   const void *x, *dy;
   void *dx, *y;
@@ -42,8 +35,8 @@ struct RoutedArguments {
 
 // A thread owns one pack of gate, of up and of y.
 template <class T, bool kVector>
-__global__ void __launch_bounds__(kForwardThreads) routed_swiglu_forward_kernel(const RoutedArguments a) {
-  const unsigned item = blockIdx.x * kForwardThreads + threadIdx.x;
+__global__ void __launch_bounds__(kThreads) routed_swiglu_forward_kernel(const RoutedArguments a) {
+  const unsigned item = blockIdx.x * kThreads + threadIdx.x;
   if (item >= a.items) return;
   unsigned pack_of_row;
   const unsigned row = a.row_parts.divide(item, pack_of_row);
@@ -57,72 +50,46 @@ __global__ void __launch_bounds__(kForwardThreads) routed_swiglu_forward_kernel(
   store_of_row<T, kVector>(static_cast<T*>(a.y) + a.at(row), begin, a.columns, map(of_one, g, u).packed());
 }
 
-// A warp owns kBlocks neighbouring blocks of 128 columns; they may be of several rows. The terms of the row weights'
-// gradients go through shared memory to the four lanes that add those of a block. dx may be x, and y dy: a thread reads
-// all that it owns before it writes.
+// A thread owns 8 columns, eight lanes a block of 64. dx may be x, and y dy: a thread reads all that it owns before it
+// writes.
 template <class T, bool kVector>
-__global__ void __launch_bounds__(kBackwardThreads) routed_swiglu_backward_kernel(const RoutedArguments a) {
-  constexpr int kLanes = kLanesOfBlock<T>, kAtOnce = 32 / kLanes, kBlocks = kBlocksOfWarp<T>;
-  static_assert(kBlocks * 4 <= 32);
-  // The row's end keeps the sums of a warp's blocks in other banks.
-  __shared__ alignas(16) float terms[kBackwardThreads / 32][kBlocks][kPartialColumns + 8];
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const unsigned first_block = (blockIdx.x * (kBackwardThreads / 32) + static_cast<unsigned>(warp)) * kBlocks;
-  const std::int64_t live = a.offsets.live() - a.first;
-  // The row of a block, or none.
-  const auto find_row = [&](unsigned block, unsigned& row, unsigned& part) {
-    const bool inside = block < a.items;
-    row = a.row_parts.divide(inside ? block : 0, part);
-    return inside && row < live;
-  };
-
-  uint4 gate[kRounds], up[kRounds], dy[kRounds];
-  unsigned row[kRounds];
-  int begin[kRounds], length[kRounds];
+__global__ void __launch_bounds__(kThreads) routed_swiglu_backward_kernel(const RoutedArguments a) {
+  constexpr int kPacks = 8 / kPack<T>;
+  const unsigned item = (blockIdx.x * kThreads + threadIdx.x) / 8;
+  if (item >= a.items) return;
+  unsigned part;
+  const unsigned row = a.row_parts.divide(item, part);
+  if (!a.is_live(row)) return;
+  const int begin = static_cast<int>(part) * kPartialColumns + static_cast<int>(threadIdx.x) % 8 * 8;
+  const T *gate = a.gate<T>(row), *d_y = static_cast<const T*>(a.dy) + a.at(row);
+  uint4 gates[kPacks], ups[kPacks], dys[kPacks];
 #pragma unroll
-  for (int k = 0; k < kRounds; ++k) {
-    unsigned part;
-    const bool is_live = find_row(first_block + static_cast<unsigned>(k * kAtOnce + lane / kLanes), row[k], part);
-    begin[k] = static_cast<int>(part) * kPartialColumns + lane % kLanes * kPack<T>;
-    length[k] = is_live ? a.columns : 0;
-    const T* from = a.gate<T>(row[k]);
-    gate[k] = load_of_row<T, kVector>(from, begin[k], length[k]);
-    up[k] = load_of_row<T, kVector>(from + a.columns, begin[k], length[k]);
-    dy[k] = load_of_row<T, kVector>(static_cast<const T*>(a.dy) + a.at(row[k]), begin[k], length[k]);
+  for (int k = 0; k < kPacks; ++k) {
+    const int first = begin + k * kPack<T>;
+    gates[k] = load_of_row<T, kVector>(gate, first, a.columns);
+    ups[k] = load_of_row<T, kVector>(gate + a.columns, first, a.columns);
+    dys[k] = load_of_row<T, kVector>(d_y, first, a.columns);
   }
+  const float weight = a.row_weight[a.first + row];
+  T *d_gate = static_cast<T*>(a.dx) + a.at(row) * 2, *y = static_cast<T*>(a.y) + a.at(row);
+  float sum = 0;
 #pragma unroll
-  for (int k = 0; k < kRounds; ++k) {
-    const float weight = length[k] > 0 ? a.row_weight[a.first + row[k]] : 0.0f;
-    Floats<T> g(gate[k]), u(up[k]), y;
-    const Floats<T> d(dy[k]);
-    float* to = &terms[warp][k * kAtOnce + lane / kLanes][lane % kLanes * kPack<T>];
+  for (int k = 0; k < kPacks; ++k) {
+    Floats<T> g(gates[k]), u(ups[k]), d(dys[k]);
 #pragma unroll
     for (int j = 0; j < kPack<T>; ++j) {
-      const float s = routed_activation<T>(g[j], u[j]);
-      const GatedGradient gradient = routed_gradient<T>(g[j], u[j], d[j], weight);
-      to[j] = weight_term(d[j], s);
-      y[j] = routed_output(s, weight);
+      const RoutedGradient gradient = routed_gradient<T>(g[j], u[j], d[j], weight, sum);
       g[j] = gradient.gate;
       u[j] = gradient.up;
+      d[j] = gradient.y;
     }
-    T* d_gate = static_cast<T*>(a.dx) + a.at(row[k]) * 2;
-    store_of_row<T, kVector>(d_gate, begin[k], length[k], g.packed());
-    store_of_row<T, kVector>(d_gate + a.columns, begin[k], length[k], u.packed());
-    store_of_row<T, kVector>(static_cast<T*>(a.y) + a.at(row[k]), begin[k], length[k], y.packed());
+    const int first = begin + k * kPack<T>;
+    store_of_row<T, kVector>(d_gate, first, a.columns, g.packed());
+    store_of_row<T, kVector>(d_gate + a.columns, first, a.columns, u.packed());
+    store_of_row<T, kVector>(y, first, a.columns, d.packed());
   }
-  __syncwarp();
-
-  float sum = 0;
-  if (lane / 4 < kBlocks) {
-    const float* from = &terms[warp][lane / 4][lane % 4 * 2];
-#pragma unroll
-    for (int c = 0; c < kPartialColumns; c += 8) sum = __fadd_rn(__fadd_rn(sum, from[c]), from[c + 1]);
-  }
-  sum = sum_of_quad(sum);
-  const unsigned block = first_block + static_cast<unsigned>(lane) / 4;
-  unsigned row_of_sum, part;
-  const bool is_sum = lane % 4 == 0 && lane / 4 < kBlocks && find_row(block, row_of_sum, part);
-  if (is_sum) a.partial[a.first * a.parts + block] = sum;
+  sum = sum_of_packs(sum);
+  if (threadIdx.x % 8 == 0) a.partial[a.first * a.parts + item] = sum;
 }
 
 // Calls launch(arguments) for pieces of the rows, each of `parts` items.
@@ -151,7 +118,7 @@ void run(CudaStream& stream, const RoutedSwigluForward& op) {
   const std::int64_t packs = ceil_divide(op.y.size(1) * static_cast<std::int64_t>(size_of(op.y.dtype)), 16);
   for_routed_rows(op, packs, [&](const RoutedArguments& arguments) {
     Variants(op.y.dtype, rows_aligned(op.x, op.y)).visit([&](auto type, auto is_vector) {
-      launch_kernel(stream, {blocks_for(arguments.items, kForwardThreads), kForwardThreads},
+      launch_kernel(stream, {blocks_for(arguments.items, kThreads), kThreads},
                     routed_swiglu_forward_kernel<decltype(type), is_vector()>, arguments);
     });
   });
@@ -164,9 +131,8 @@ void run(CudaStream& stream, const RoutedSwigluBackward& op) {
     arguments.partial = op.d_row_weight_partial.as<float>();
     const bool vector = rows_aligned(op.x, op.dy, op.dx, op.y);
     Variants(op.y.dtype, vector).visit([&](auto type, auto is_vector) {
-      using T = decltype(type);
-      const Grid grid{blocks_for(arguments.items, kBlocksOfWarp<T> * kBackwardThreads / 32), kBackwardThreads};
-      launch_kernel(stream, grid, routed_swiglu_backward_kernel<T, is_vector()>, arguments);
+      launch_kernel(stream, {blocks_for(arguments.items, kThreads / 8), kThreads},
+                    routed_swiglu_backward_kernel<decltype(type), is_vector()>, arguments);
     });
   });
 }

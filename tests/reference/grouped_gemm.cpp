@@ -66,7 +66,7 @@ std::vector<double> routed_swiglu(const std::vector<double>& x, const std::vecto
 
 RoutedSwigluGradient routed_swiglu_gradient(const std::vector<double>& x, const std::vector<double>& dy,
                                             const std::vector<double>& row_weight, std::size_t columns) {
-  const std::size_t rows = row_weight.size(), blocks = (columns + 127) / 128;
+  const std::size_t rows = row_weight.size(), blocks = (columns + 63) / 64;
   RoutedSwigluGradient result{std::vector<double>(x.size()), std::vector<double>(rows * blocks),
                               std::vector<double>(rows * blocks)};
   for (std::size_t r = 0; r < rows; ++r) {
@@ -76,8 +76,8 @@ RoutedSwigluGradient routed_swiglu_gradient(const std::vector<double>& x, const 
       const double d = dy[r * columns + c], term = d * silu(gate[c]) * up[c];
       d_gate[c] = row_weight[r] * d * silu_slope(gate[c]) * up[c];
       d_gate[columns + c] = row_weight[r] * d * silu(gate[c]);
-      result.d_row_weight[r * blocks + c / 128] += term;
-      result.d_row_weight_magnitude[r * blocks + c / 128] += std::abs(term);
+      result.d_row_weight[r * blocks + c / 64] += term;
+      result.d_row_weight_magnitude[r * blocks + c / 64] += std::abs(term);
     }
   }
   return result;

@@ -28,7 +28,7 @@ std::vector<double> routed_swiglu(const std::vector<double>& x, const std::vecto
 
 struct RoutedSwigluGradient {
   std::vector<double> dx;
-  std::vector<double> d_row_weight, d_row_weight_magnitude;  // for each block of 128 columns: [rows, blocks]
+  std::vector<double> d_row_weight, d_row_weight_magnitude;  // for each block of 64 columns: [rows, blocks]
 };
 RoutedSwigluGradient routed_swiglu_gradient(const std::vector<double>& x, const std::vector<double>& dy,
                                             const std::vector<double>& row_weight, std::size_t columns);

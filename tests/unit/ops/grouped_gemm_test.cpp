@@ -97,6 +97,13 @@ TEST_P(GroupedGemmTest, SeveralTiles) {
   compare({{0, 5, 9}, 10}, {520, 24});
 }
 
+// CUDA has a fast form for depths that are multiples of 64.
+TEST_P(GroupedGemmTest, WholeStages) {
+  for (const Routing& routing : kSmallRoutings) compare(routing, {64, 8});
+  compare(kLargeRoutings[0], {320, 40});
+  compare(kLargeRoutings[1], {128, 264});
+}
+
 TEST_P(GroupedGemmTest, StridedRowsLeaveTheirGapsAlone) {
   const Routing routing{{0, 3, 3, 70}, 72};
   for (const std::int64_t first : {3, 8}) {
@@ -132,7 +139,7 @@ TEST_P(GroupedGemmTest, RefusesMatricesThatAreNotOneForEachExpert) {
 }
 
 TEST_P(GroupedGemmTest, ReplaysWithAnotherRouting) {
-  const GroupedGemm op = op_for(all_rows(), {24, 16}, {true, true, true});
+  const GroupedGemm op = op_for(all_rows(), {64, 16}, {true, true, true});
   expect_replay_follows_offsets(op, {op.c});
 }
 
@@ -215,6 +222,7 @@ TEST_P(GroupedGemmWgradTest, SeveralTiles) {
   compare(kLargeRoutings[0], 72, 136);
   compare(kLargeRoutings[1], 67, 133);
   compare({{0, 300, 307}, 310}, 24, 16);
+  compare(kLargeRoutings[0], 136, 264);
 }
 
 TEST_P(GroupedGemmWgradTest, StridedRows) {

@@ -1,0 +1,162 @@
+// Tensor maps, forms and launches of the grouped products on Hopper.
+#include "core/ops/grouped_gemm_hopper_cuda.h"
+
+#include "core/ops/cuda_launch.cuh"
+#include "core/ops/grouped_gemm_hopper_rows.cuh"
+#include "core/ops/grouped_gemm_hopper_wgrad.cuh"
+#include "core/ops/tensor_map_cuda.cuh"
+
+namespace megalith::cuda {
+
+namespace {
+
+using namespace hopper;
+
+// 16-byte aligned rows of bf16, of less than 2^31 rows and columns.
+bool suits(const Tensor& x) {
+  return x.dtype == DType::kBf16 && reinterpret_cast<std::uintptr_t>(x.data) % 16 == 0 && x.size(0) > 0 &&
+         x.size(0) < kMaxIndex && x.size(1) < kMaxIndex && x.size(1) % 8 == 0 && x.stride(0) % 8 == 0;
+}
+bool suits_if_present(const Tensor& x) { return !x || suits(x); }
+
+bool suits(const TensorMaps& maps, const Tensor& offsets, std::int64_t depth) {
+  return maps.present() && offsets.size(0) - 1 <= kMostExperts && offsets.size(0) > 1 && depth % kDepth == 0 &&
+         depth > 0;
+}
+// Rows are found by 32 bits, in units of 16 bytes.
+bool can_gather(const Tensor& x) { return x.size(0) * x.stride(0) / 8 < kMaxIndex; }
+
+template <class Form>
+void launch_rows(CudaStream& stream, const RowsArguments& arguments) {
+  constexpr auto kKernel = grouped_gemm_kernel<Form>;
+  allow_shared_memory<kKernel>(sizeof(RowsMemory<Form>));
+  const auto blocks = static_cast<unsigned>(stream.multiprocessors());
+  launch_kernel(stream, {blocks, Form::kThreads, sizeof(RowsMemory<Form>)}, kKernel, arguments);
+}
+
+// A product's operands: a, by an index or not, and one or two matrices of experts.
+struct Operands {
+  const Tensor &a, &index, &offsets, &b, &b2;
+  bool along_k;  // b is [E n, k]
+};
+
+RowsArguments arguments_of(const TensorMaps& maps, const Operands& of) {
+  const std::int64_t experts = of.offsets.size(0) - 1, rows = of.b.size(0) / experts, columns = of.b.size(1);
+  const auto matrix = [&](const Tensor& b) { return maps.rows(b, of.along_k ? 128 : 64); };
+  RowsArguments p{};
+  p.b = matrix(of.b);
+  p.b2 = of.b2 ? matrix(of.b2) : p.b;
+  p.a = of.index ? p.b : maps.rows(of.a, kRows);
+  p.offsets = of.offsets.as<const int>();
+  p.index = of.index.as<const int>();
+  p.a_rows = of.a.as<const Bf16>();
+  p.a_stride = of.a.stride(0);
+  p.experts = static_cast<int>(experts);
+  p.columns = static_cast<int>(of.along_k ? rows : columns);
+  p.depth = static_cast<int>(of.along_k ? columns : rows);
+  p.pair = of.b2 ? 1 : 0;
+  return p;
+}
+
+bool takes(const TensorMaps& maps, const Operands& of) {
+  if (of.offsets.size(0) < 2 || of.b.size(0) == 0) return false;
+  const std::int64_t rows = of.b.size(0) / (of.offsets.size(0) - 1);
+  const std::int64_t depth = of.along_k ? of.b.size(1) : rows, columns = of.along_k ? rows : of.b.size(1);
+  return suits(maps, of.offsets, depth) && columns % 8 == 0 && columns > 0 && suits(of.a) && suits(of.b) &&
+         suits_if_present(of.b2) && (!of.index || can_gather(of.a));
+}
+
+}  // namespace
+
+bool run_hopper(CudaStream& stream, const GroupedGemm& op) {
+  const auto& maps = stream.keep<TensorMaps>();
+  const Operands operands{op.a, op.index, op.offsets, op.b, op.b2, op.transpose_b};
+  if (!takes(maps, operands) || !suits(op.c)) return false;
+  RowsArguments p = arguments_of(maps, operands);
+  p.c = op.c.as<Bf16>();
+  p.c_stride = op.c.stride(0);
+  Variants(bool{op.index}, op.transpose_b).visit([&](auto gathers, auto along_k) {
+    launch_rows<RowsForm<gathers(), along_k(), Epilogue::kStore>>(stream, p);
+  });
+  return true;
+}
+
+bool run_hopper(CudaStream& stream, const GroupedGemmSwiglu& op) {
+  const auto& maps = stream.keep<TensorMaps>();
+  const Operands operands{op.a, op.index, op.offsets, op.gate, op.up, true};
+  if (!takes(maps, operands) || !suits(op.h) || !suits(op.y)) return false;
+  RowsArguments p = arguments_of(maps, operands);
+  p.c = op.h.as<Bf16>();
+  p.y = op.y.as<Bf16>();
+  p.row_weight = op.row_weight.as<const float>();
+  Variants(bool{op.index}).visit([&](auto gathers) {
+    launch_rows<RowsForm<gathers(), true, Epilogue::kSwiglu>>(stream, p);
+  });
+  return true;
+}
+
+bool run_hopper(CudaStream& stream, const GroupedGemmSwigluBackward& op) {
+  const auto& maps = stream.keep<TensorMaps>();
+  const Tensor no_pair;
+  const Operands operands{op.dy, op.index, op.offsets, op.b, no_pair, false};
+  if (!takes(maps, operands) || !suits(op.h) || !suits(op.dh) || !suits(op.y)) return false;
+  RowsArguments p = arguments_of(maps, operands);
+  p.h = op.h.as<const Bf16>();
+  p.c = op.dh.as<Bf16>();
+  p.y = op.y.as<Bf16>();
+  p.row_weight = op.row_weight.as<const float>();
+  p.partial = op.d_row_weight_partial.as<float>();
+  Variants(bool{op.index}).visit([&](auto gathers) {
+    launch_rows<RowsForm<gathers(), false, Epilogue::kSwigluBackward>>(stream, p);
+  });
+  return true;
+}
+
+bool run_hopper(CudaStream& stream, const GroupedGemmWgrad& op) {
+  const auto& maps = stream.keep<TensorMaps>();
+  const std::int64_t experts = op.offsets.size(0) - 1;
+  if (!suits(maps, op.offsets, kDepth) || !suits(op.a) || !suits(op.b) || op.c.numel() == 0) return false;
+  const std::int64_t m = op.c.size(0) / experts, n = op.c.size(1);
+  const auto aligned = [](const Tensor& c) { return reinterpret_cast<std::uintptr_t>(c.data) % 16 == 0; };
+  if (m % 8 != 0 || n % 8 != 0 || !aligned(op.c) || (op.c2 && !aligned(op.c2))) return false;
+  // Only the kernel's first operand may be gathered; where that is b, C is computed transposed.
+  const bool transposed = op.b_index.present(), gathers = transposed || op.a_index;
+  const Tensor &first = transposed ? op.b : op.a, &second = transposed ? op.a : op.b;
+  if (gathers && !can_gather(first)) return false;
+  WgradArguments p{};
+  p.b = maps.rows(second, kDepth);
+  p.a = gathers ? p.b : maps.rows(first, kDepth);
+  if (op.c.dtype == DType::kFp32) {
+    p.c_map = maps.matrices(op.c, experts);
+    p.c2_map = op.c2 ? maps.matrices(op.c2, experts) : p.c_map;
+  }
+  p.offsets = op.offsets.as<const int>();
+  p.index = (transposed ? op.b_index : op.a_index).as<const int>();
+  p.a_rows = first.as<const Bf16>();
+  p.a_stride = first.stride(0);
+  p.c = op.c.data;
+  p.c2 = op.c2.data;
+  p.experts = static_cast<int>(experts);
+  p.a_columns = static_cast<int>(transposed ? n : m);
+  p.b_columns = static_cast<int>(transposed ? m : n);
+  p.pair = op.c2 ? 1 : 0;
+  const auto launch = [&](auto gather, auto transpose) {
+    visit_float(op.c.dtype, [&](auto type) {
+      using C = std::conditional_t<std::is_same_v<decltype(type), float>, float, Bf16>;
+      constexpr auto kKernel = grouped_gemm_wgrad_kernel<gather(), transpose(), C>;
+      allow_shared_memory<kKernel>(sizeof(WgradMemory));
+      const auto blocks = static_cast<unsigned>(stream.multiprocessors());
+      launch_kernel(stream, {blocks, kWgradThreads, sizeof(WgradMemory)}, kKernel, p);
+    });
+  };
+  if (transposed) {
+    launch(std::true_type{}, std::true_type{});
+  } else if (gathers) {
+    launch(std::true_type{}, std::false_type{});
+  } else {
+    launch(std::false_type{}, std::false_type{});
+  }
+  return true;
+}
+
+}  // namespace megalith::cuda
