@@ -130,6 +130,13 @@ __device__ inline void products_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
+// After the wait for the product that made them: no use of the results is moved before it.
+template <int kCount>
+__device__ inline void results_are_ready(float (&d)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
+}
+
 // d = a b (+ d unless `fresh`): 64 x kColumns x 16, bf16 into fp32. Of d, a thread's value 4 j + 2 h + i is that of row
 // 16 warp + 8 h + lane / 4 and column 8 j + 2 (lane % 4) + i.
 #define MEGALITH_D8(d, i)                                                                                     \

@@ -193,6 +193,7 @@ __device__ inline void multiply_wgrad(const WgradArguments& p, WgradMemory& memo
       before = shared_address(&memory.empty[ring.stage]);
     }
     products_wait<0>();
+    results_are_ready(sum);
     if (lane == 0) barrier_arrive(before);
     const int a_first = walk.a_column + half * kHalf, row = warp % 4 * 16 + lane / 4, column = 2 * (lane % 4);
     const bool adds = threadIdx.x % kWarpgroup == 0;

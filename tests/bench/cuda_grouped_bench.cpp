@@ -107,6 +107,7 @@ class GroupedBench : public Workbench {
     combine(dx);
   }
   // The products alone, rows in memory, as a peer's grouped products have them.
+  void draw_rows() { fill(rows, 1); }
   void plain_forward() { run(stream(), GroupedGemm{.a = rows, .offsets = offsets, .b = gate, .b2 = up, .c = h}); }
   void plain_wgrad() {
     run(stream(), GroupedGemmWgrad{.a = dh, .b = rows, .offsets = offsets, .c = d_gate, .c2 = d_up});
@@ -131,15 +132,15 @@ class GroupedBench : public Workbench {
     std::fflush(stdout);
   }
 
-  void all(bool parts) {
+  void all() {
     const double u = l_.unit(), r = l_.rows(), d = static_cast<double>(l_.hidden);
     const auto t = static_cast<double>(l_.tokens);
     forward();
     backward();
     measure("layer", 9 * u, 0, [&] { forward(), backward(); });
-    if (!parts) return;
     measure("forward", 3 * u, 0, [&] { forward(); });
     measure("backward", 6 * u, 0, [&] { backward(); });
+    draw_rows();
     measure("fwd product", 2 * u, 0, [&] { plain_forward(); });
     measure("dgrad product", 2 * u, 0, [&] { dgrad_fc1(); });
     measure("wgrad product", 2 * u, 0, [&] { plain_wgrad(); });
@@ -157,12 +158,14 @@ class GroupedBench : public Workbench {
   }
 
  private:
+  void fill(const Tensor& x_, float deviation) {
+    run(stream(),
+        FillNormal{.x = x_.view({1, x_.numel()}), .numbers = {.seed = used_, .std = deviation}, .pitch = x_.numel()});
+  }
   Tensor normal(const Shape& shape, float deviation) {
-    const Tensor tensor_ = tensor(shape, DType::kBf16, false);
-    run(stream(), FillNormal{.x = tensor_.view({1, tensor_.numel()}),
-                             .numbers = {.seed = used_, .std = deviation},
-                             .pitch = tensor_.numel()});
-    return tensor_;
+    const Tensor result = tensor(shape, DType::kBf16, false);
+    fill(result, deviation);
+    return result;
   }
   void route() {
     const std::int64_t t = l_.tokens, e = l_.experts;
@@ -195,14 +198,14 @@ void bench_all(std::string_view only, std::string_view routing) {
   const Layer qwen3{"qwen3", 32768, 2048, 768, 128, 8}, mixtral{"mixtral", 32768, 4096, 14336, 8, 2};
   for (const bool zipf : {false, true}) {
     if (!routing.empty() && (routing == "zipf") != zipf) continue;
-    if (only.empty() || only == "qwen3") GroupedBench(qwen3, zipf).all(true);
-    if (only.empty() || only == "mixtral") GroupedBench(mixtral, zipf).all(true);
+    if (only.empty() || only == "qwen3") GroupedBench(qwen3, zipf).all();
+    if (only.empty() || only == "mixtral") GroupedBench(mixtral, zipf).all();
     if (!only.empty() && only != "small") continue;
     for (const std::int64_t tokens : {4096, 1024}) {
       Layer layer = qwen3;
       layer.tokens = tokens;
       layer.name = tokens == 4096 ? "T 4096" : "T 1024";
-      GroupedBench(layer, zipf).all(false);
+      GroupedBench(layer, zipf).all();
     }
   }
 }

@@ -1,0 +1,136 @@
+// The forms of the kernel in grouped_gemm_hopper_rows.cuh: what its blocks hold, and which tiles they take.
+#pragma once
+
+#include "core/ops/grouped_gemm_hopper.cuh"
+
+namespace megalith::cuda::hopper {
+
+enum class Epilogue { kStore, kSwiglu, kSwigluBackward };
+
+struct RowsArguments {
+  CUtensorMap a, b, b2;  // boxes of 64 columns by 128 rows; of b not along k by 64 rows
+  const int *offsets, *index;
+  const Bf16* a_rows;  // of a gathered a
+  std::int64_t a_stride;
+  Bf16* c;  // kStore: c; kSwiglu: h; kSwigluBackward: dh
+  std::int64_t c_stride;
+  Bf16* y;                  // both of SwiGLU
+  const Bf16* h;            // kSwigluBackward
+  const float* row_weight;  // both of SwiGLU
+  float* partial;           // kSwigluBackward
+  int experts;
+  int columns;  // of one matrix of b: n or F
+  int depth;    // k of one matrix
+  int pair;     // 1: b2 has the other columns (along k), or the other depth
+};
+
+// The gradient of SwiGLU has much to do after the product: narrower tiles leave registers to one more warpgroup for it.
+template <bool kGather_, bool kBAlongK_, Epilogue kEpilogue_>
+struct RowsForm {
+  static constexpr bool kGather = kGather_;    // rows of a through an index
+  static constexpr bool kBAlongK = kBAlongK_;  // b is [E n, k]
+  static constexpr Epilogue kEpilogue = kEpilogue_;
+  static constexpr bool kGated = kEpilogue == Epilogue::kSwiglu;  // half of the columns from b, half from b2
+  static constexpr bool kWide = kEpilogue != Epilogue::kSwigluBackward;
+  static constexpr int kColumns = kWide ? 256 : 192;
+  static constexpr int kStages = kWide ? 3 : 4;
+  static constexpr int kThreads = (kWide ? 3 : 4) * kWarpgroup;
+  static constexpr int kProducers = 32 * (!kGather ? 1 : kWide ? 2 : 4);     // threads that fill stages
+  static constexpr int kFinishing = kThreads - 2 * kWarpgroup - kProducers;  // and those after the product
+  static constexpr int kBytesB = kColumns * kDepth * 2;
+  static constexpr int kMultiplyRegisters = kWide ? 184 : 152, kOtherRegisters = kWide ? 136 : 104;
+  // The number of a thread among the finishing ones, which are on both sides of the multiplying warpgroups.
+  __device__ static int finishing_thread() {
+    return static_cast<int>(threadIdx.x) - kProducers - (threadIdx.x < kWarpgroup ? 0 : 2 * kWarpgroup);
+  }
+};
+
+template <class Form>
+struct RowsMemory {
+  static constexpr int kStages = Form::kStages;
+  alignas(1024) unsigned char a[kStages][kBytesA];
+  alignas(1024) unsigned char b[kStages][Form::kBytesB];
+  alignas(1024) unsigned char product[Form::kColumns / 64][kRows * 128];  // rounded, 64 columns each
+  std::uint64_t full[kStages], empty[kStages];
+  std::uint64_t product_full[2], product_empty[2];  // of each half of the rows
+  int tiles_before[kMostExperts + 1];               // row tiles of the experts before
+};
+
+// The first warp: sums of the experts' row tiles.
+__device__ inline void count_tiles(int* before, const int* offsets, int experts) {
+  const int lane = static_cast<int>(threadIdx.x);
+  int sum = 0;
+  for (int first = 0; first < experts; first += 32) {
+    const int e = first + lane;
+    int tiles = e < experts ? max(0, ceil_div(offsets[e + 1] - offsets[e], kRows)) : 0;
+    for (int step = 1; step < 32; step *= 2) {
+      const int below = __shfl_up_sync(~0u, tiles, step);
+      if (lane >= step) tiles += below;
+    }
+    if (e < experts) before[e + 1] = sum + tiles;
+    sum += __shfl_sync(~0u, tiles, 31);
+  }
+  if (lane == 0) before[0] = 0;
+}
+
+// A walk over the tiles of a block: experts in order; of an expert, groups of kGroup row tiles, in each of them column
+// tile after column tile, so that what blocks read at a time is a square of both operands.
+inline constexpr int kGroup = 12;
+class Walk {
+ public:
+  __device__ Walk(const int* before, const int* offsets, int experts, int column_tiles)
+      : before_(before),
+        offsets_(offsets),
+        experts_(experts),
+        column_tiles_(column_tiles),
+        tile_(static_cast<int>(blockIdx.x)) {}
+
+  // False after the last one.
+  __device__ bool find() {
+    while (expert < experts_ && tile_ >= before_[expert + 1] * column_tiles_) ++expert;
+    if (expert >= experts_) return false;
+    const int row_tiles = before_[expert + 1] - before_[expert];
+    int in = tile_ - before_[expert] * column_tiles_;
+    const int group = in / (kGroup * column_tiles_);
+    in -= group * kGroup * column_tiles_;
+    const int rows = min(kGroup, row_tiles - group * kGroup);
+    column = in / rows;
+    first_row = offsets_[expert] + (group * kGroup + in - column * rows) * kRows;
+    live = offsets_[expert + 1] - first_row;
+    return true;
+  }
+  __device__ void next() { tile_ += static_cast<int>(gridDim.x); }
+
+  int expert = 0;
+  int first_row = 0, live = 0;  // of the tile: rows from the first one on that belong to the expert
+  int column = 0;               // tile
+
+ private:
+  const int *before_, *offsets_;
+  int experts_, column_tiles_, tile_;
+};
+
+template <class Form>
+class Tiles {
+ public:
+  static constexpr int kWidth = Form::kColumns / (Form::kGated ? 2 : 1);
+  __device__ Tiles(const RowsArguments& p, const RowsMemory<Form>& memory)
+      : walk(memory.tiles_before, p.offsets, p.experts,
+             ceil_div(p.columns, kWidth) * (Form::kBAlongK && !Form::kGated ? 1 + p.pair : 1)),
+        tiles_(ceil_div(p.columns, kWidth)) {}
+  __device__ bool find() {
+    if (!walk.find()) return false;
+    second = Form::kBAlongK && walk.column >= tiles_;
+    first = (second ? walk.column - tiles_ : walk.column) * kWidth;
+    return true;
+  }
+
+  Walk walk;
+  int first = 0;        // column of a matrix of b
+  bool second = false;  // of b2
+
+ private:
+  int tiles_;
+};
+
+}  // namespace megalith::cuda::hopper
