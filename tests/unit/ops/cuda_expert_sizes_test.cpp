@@ -1,0 +1,149 @@
+// The ops of a mixture of experts: a million routed rows, hundreds of experts, several tiles in each dim.
+#include "core/ops/grouped_gemm.h"
+#include "core/ops/route_rows.h"
+#include "core/ops/router.h"
+#include "tests/unit/ops/cuda_sizes.h"
+
+namespace megalith::test {
+namespace {
+
+// Rows of experts that are chosen as 1 / (e + 1), one of them by nobody; `spare` rows of the capacity are left.
+struct Experts {
+  std::vector<std::int32_t> offsets{0}, index;
+  std::int64_t capacity;
+
+  Experts(std::int64_t count, std::int64_t rows, std::int64_t tokens, std::int64_t spare) : capacity(rows + spare) {
+    double all = 0;
+    for (std::int64_t e = 0; e < count; ++e) all += e == count / 2 ? 0 : 1.0 / static_cast<double>(e + 1);
+    double sum = 0;
+    for (std::int64_t e = 0; e < count; ++e) {
+      sum += e == count / 2 ? 0 : 1.0 / static_cast<double>(e + 1);
+      offsets.push_back(static_cast<std::int32_t>(std::lround(static_cast<double>(rows) * sum / all)));
+    }
+    for (std::int64_t r = 0; r < capacity; ++r) index.push_back(static_cast<std::int32_t>((r * 7919) % tokens));
+  }
+  std::int64_t count() const { return static_cast<std::int64_t>(offsets.size()) - 1; }
+};
+
+class CudaExpertSizesTest : public CudaSizes {
+ protected:
+  void grouped(const Experts& experts, std::int64_t tokens, std::int64_t k, std::int64_t n) {
+    const std::int64_t rows = experts.capacity, count = experts.count();
+    const std::string what = std::to_string(rows) + " rows, k " + std::to_string(k) + ", n " + std::to_string(n) + ": ";
+    compare(what + "forward", [&](Side& s) {
+      return GroupedGemm{.a = s.normal({tokens, k}, dtype()),
+                         .index = s.integers(experts.index),
+                         .offsets = s.integers(experts.offsets),
+                         .b = s.normal({count * n, k}, dtype()),
+                         .b2 = s.normal({count * n, k}, dtype()),
+                         .c = s.output({rows, 2 * n}, dtype())};
+    });
+    compare(what + "data gradient", [&](Side& s) {
+      return GroupedGemm{.a = s.normal({rows, 2 * n}, dtype()),
+                         .offsets = s.integers(experts.offsets),
+                         .b = s.normal({count * n, k}, dtype()),
+                         .b2 = s.normal({count * n, k}, dtype()),
+                         .c = s.output({rows, k}, dtype()),
+                         .transpose_b = false};
+    });
+    compare(what + "weight gradient", [&](Side& s) {
+      return GroupedGemmWgrad{.a = s.normal({rows, 2 * n}, dtype()),
+                              .b = s.normal({tokens, k}, dtype()),
+                              .b_index = s.integers(experts.index),
+                              .offsets = s.integers(experts.offsets),
+                              .c = s.normal({count * n, k}, DType::kFp32),
+                              .c2 = s.normal({count * n, k}, DType::kFp32)};
+    });
+    compare(what + "SwiGLU", [&](Side& s) {
+      return GroupedGemmSwiglu{.a = s.normal({tokens, k}, dtype()),
+                               .index = s.integers(experts.index),
+                               .offsets = s.integers(experts.offsets),
+                               .gate = s.normal({count * n, k}, dtype(), 0.05f),
+                               .up = s.normal({count * n, k}, dtype(), 0.05f),
+                               .row_weight = s.normal({rows}, DType::kFp32),
+                               .h = s.output({rows, 2 * n}, dtype()),
+                               .y = s.output({rows, n}, dtype())};
+    });
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Types, CudaExpertSizesTest, testing::Values(DType::kFp32, DType::kBf16),
+                         [](const auto& type) { return std::string(name_of(type.param)); });
+
+TEST_P(CudaExpertSizesTest, GroupedProducts) {
+  grouped(Experts(64, 6000, 1500, 77), 1500, 192, 328);
+  grouped(Experts(256, 3000, 700, 0), 700, 64, 72);
+  grouped(Experts(5, 4000, 999, 3), 999, 100, 130);  // not for the fast form
+}
+
+TEST_P(CudaExpertSizesTest, AMillionRows) {
+  const Experts experts(256, (1 << 20) - 5, 4096, 5);
+  const std::int64_t rows = experts.capacity;
+  compare("product", [&](Side& s) {
+    return GroupedGemm{.a = s.normal({4096, 64}, dtype()),
+                       .index = s.integers(experts.index),
+                       .offsets = s.integers(experts.offsets),
+                       .b = s.normal({256 * 8, 64}, dtype()),
+                       .c = s.output({rows, 8}, dtype())};
+  });
+  compare(
+      "gather",
+      [&](Side& s) {
+        return PermuteRows{.x = s.normal({4096, 24}, dtype()),
+                           .index = s.integers(experts.index),
+                           .offsets = s.integers(experts.offsets),
+                           .y = s.output({rows, 24}, dtype())};
+      },
+      true);
+}
+
+TEST_P(CudaExpertSizesTest, Routing) {
+  if (dtype() == DType::kBf16) GTEST_SKIP() << "the router's numbers are fp32";
+  constexpr std::int64_t kTokens = 1 << 17;
+  for (const auto& [experts, choices] : {std::pair<std::int64_t, std::int64_t>{256, 8}, {128, 8}, {8, 2}, {60, 16}}) {
+    const std::string what = std::to_string(experts) + " experts, " + std::to_string(choices) + " choices";
+    compare("router, " + what, [&](Side& s) {
+      return RouterTopk{.logits = s.normal({kTokens / 8, experts}, DType::kFp32),
+                        .choice = s.output({kTokens / 8, choices}, DType::kInt32),
+                        .weight = s.output({kTokens / 8, choices}, DType::kFp32)};
+    });
+    std::vector<std::int32_t> choice;
+    for (std::int64_t i = 0; i < kTokens * choices; ++i) {
+      choice.push_back(static_cast<std::int32_t>((i / choices * 31 + i % choices * (experts / choices)) % experts));
+    }
+    compare(
+        "offsets, " + what,
+        [&](Side& s) {
+          Tensor chosen = s.integers(choice);
+          chosen = chosen.view({kTokens, choices});
+          return ExpertOffsets{.choice = chosen,
+                               .offsets = s.output({experts + 1}, DType::kInt32),
+                               .token = s.output({kTokens * choices}, DType::kInt32),
+                               .position = s.output({kTokens, choices}, DType::kInt32)};
+        },
+        true);
+  }
+}
+
+TEST_P(CudaExpertSizesTest, Combine) {
+  constexpr std::int64_t kTokens = 701;
+  for (const std::int64_t choices : {1, 2, 6, 8, 11}) {
+    std::vector<std::int32_t> position;
+    for (std::int64_t i = 0; i < kTokens * choices; ++i) {
+      position.push_back(i % 97 == 5 ? -1 : static_cast<std::int32_t>(i * 7919 % (kTokens * choices)));
+    }
+    for (const std::int64_t width : {1000, 2048}) {
+      compare(
+          std::to_string(choices) + " choices of " + std::to_string(width),
+          [&](Side& s) {
+            const Tensor positions = s.integers(position).view({kTokens, choices});
+            return UnpermuteRows{.x = s.normal({kTokens * choices, width}, dtype()),
+                                 .position = positions,
+                                 .y = s.output({kTokens, width}, dtype())};
+          },
+          true);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace megalith::test
