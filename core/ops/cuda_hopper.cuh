@@ -48,9 +48,6 @@ __device__ inline void copy_box(unsigned to, const CUtensorMap* map, unsigned ba
       "l"(map), "r"(barrier), "r"(column), "r"(row)
       : "memory");
 }
-__device__ inline void prefetch_map(const CUtensorMap* map) {
-  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
-}
 
 // Adds a box in shared memory to that of a 3-D tensor, as far as it lies inside. The additions of a thread form groups;
 // a wait leaves `kPending` of them whose shared memory may still be read.

@@ -12,6 +12,17 @@ namespace {
 
 using namespace hopper;
 
+// Whether the build has the kernels' code for this device, or only empty ones: those need few registers. All of them
+// are in one file, so that one answers for all.
+bool has_code() {
+  static const int registers = [] {
+    cudaFuncAttributes attributes{};
+    MEGALITH_CUDA_CHECK(cudaFuncGetAttributes(&attributes, grouped_gemm_wgrad_kernel<false, false, float>));
+    return attributes.numRegs;
+  }();
+  return registers > 64;
+}
+
 // 16-byte aligned rows of bf16, of less than 2^31 rows and columns.
 bool suits(const Tensor& x) {
   return x.dtype == DType::kBf16 && reinterpret_cast<std::uintptr_t>(x.data) % 16 == 0 && x.size(0) > 0 &&
@@ -20,8 +31,8 @@ bool suits(const Tensor& x) {
 bool suits_if_present(const Tensor& x) { return !x || suits(x); }
 
 bool suits(const TensorMaps& maps, const Tensor& offsets, std::int64_t depth) {
-  return maps.present() && offsets.size(0) - 1 <= kMostExperts && offsets.size(0) > 1 && depth % kDepth == 0 &&
-         depth > 0;
+  return maps.present() && has_code() && offsets.size(0) - 1 <= kMostExperts && offsets.size(0) > 1 &&
+         depth % kDepth == 0 && depth > 0;
 }
 // Rows are found by 32 bits, in units of 16 bytes.
 bool can_gather(const Tensor& x) { return x.size(0) * x.stride(0) / 8 < kMaxIndex; }

@@ -5,8 +5,9 @@
 
 namespace megalith::cuda {
 
-// Enqueues the op and is true, or does nothing and is false: another device, dtype, alignment or an odd shape. The
-// answer is the same for a fused op and the product in it.
+// Enqueues the op and is true, or does nothing and is false: another device, dtype, alignment or an odd shape, or a
+// build without this device's code. The answer is the same for a fused op and the product in it where all tensors begin
+// at multiples of 16 bytes, as allocated ones do.
 bool run_hopper(CudaStream& stream, const GroupedGemm& op);
 bool run_hopper(CudaStream& stream, const GroupedGemmWgrad& op);
 bool run_hopper(CudaStream& stream, const GroupedGemmSwiglu& op);

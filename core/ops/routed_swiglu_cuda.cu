@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(kThreads) routed_swiglu_forward_kernel(const R
 template <class T, bool kVector>
 __global__ void __launch_bounds__(kThreads) routed_swiglu_backward_kernel(const RoutedArguments a) {
   constexpr int kPacks = 8 / kPack<T>;
-  const unsigned item = (blockIdx.x * kThreads + threadIdx.x) / 8;
+  const unsigned item = blockIdx.x * (kThreads / 8) + threadIdx.x / 8;
   if (item >= a.items) return;
   unsigned part;
   const unsigned row = a.row_parts.divide(item, part);

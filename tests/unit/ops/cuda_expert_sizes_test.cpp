@@ -7,6 +7,8 @@
 namespace megalith::test {
 namespace {
 
+constexpr DeviceType kGpu = DeviceType::kCuda;
+
 // Rows of experts that are chosen as 1 / (e + 1), one of them by nobody; `spare` rows of the capacity are left.
 struct Experts {
   std::vector<std::int32_t> offsets{0}, index;
@@ -46,31 +48,85 @@ class CudaExpertSizesTest : public CudaSizes {
                          .c = s.output({rows, k}, dtype()),
                          .transpose_b = false};
     });
-    compare(what + "weight gradient", [&](Side& s) {
-      return GroupedGemmWgrad{.a = s.normal({rows, 2 * n}, dtype()),
-                              .b = s.normal({tokens, k}, dtype()),
-                              .b_index = s.integers(experts.index),
-                              .offsets = s.integers(experts.offsets),
-                              .c = s.normal({count * n, k}, DType::kFp32),
-                              .c2 = s.normal({count * n, k}, DType::kFp32)};
-    });
-    compare(what + "SwiGLU", [&](Side& s) {
-      return GroupedGemmSwiglu{.a = s.normal({tokens, k}, dtype()),
-                               .index = s.integers(experts.index),
+    for (const int gathered : {0, 1, 2}) {  // none, a, b
+      compare(what + "weight gradient, gathered " + std::to_string(gathered), [&](Side& s) {
+        const Tensor index = s.integers(experts.index);
+        return GroupedGemmWgrad{.a = s.normal({gathered == 1 ? tokens : rows, 2 * n}, dtype()),
+                                .a_index = gathered == 1 ? index : Tensor{},
+                                .b = s.normal({gathered == 2 ? tokens : rows, k}, dtype()),
+                                .b_index = gathered == 2 ? index : Tensor{},
+                                .offsets = s.integers(experts.offsets),
+                                .c = s.normal({count * n, k}, gathered == 1 ? dtype() : DType::kFp32),
+                                .c2 = s.normal({count * n, k}, gathered == 1 ? dtype() : DType::kFp32)};
+      });
+    }
+    for (const bool gathered : {false, true}) {
+      SCOPED_TRACE(what + (gathered ? "gathered" : ""));
+      forward_has_the_bits_of_its_parts(experts, {gathered ? tokens : rows, k}, n);
+      for (const bool in_place : {false, true}) {
+        backward_has_the_bits_of_its_parts(experts, {gathered ? tokens : rows, k}, n, in_place);
+      }
+    }
+  }
+
+  // What all tensors of the GPU hold after `act`.
+  static std::vector<Bytes> after(Side& s, const std::function<void()>& act) {
+    s.reset();
+    act();
+    return s.contents();
+  }
+  void forward_has_the_bits_of_its_parts(const Experts& experts, const Shape& a, std::int64_t n) {
+    const std::int64_t rows = experts.capacity;
+    Side s(kGpu);
+    const GroupedGemmSwiglu op{.a = s.normal(a, dtype()),
+                               .index = a[0] == rows ? Tensor{} : s.integers(experts.index),
                                .offsets = s.integers(experts.offsets),
-                               .gate = s.normal({count * n, k}, dtype(), 0.05f),
-                               .up = s.normal({count * n, k}, dtype(), 0.05f),
+                               .gate = s.normal({experts.count() * n, a[1]}, dtype(), 0.05f),
+                               .up = s.normal({experts.count() * n, a[1]}, dtype(), 0.05f),
                                .row_weight = s.normal({rows}, DType::kFp32),
                                .h = s.output({rows, 2 * n}, dtype()),
                                .y = s.output({rows, n}, dtype())};
+    const auto parts = after(s, [&] {
+      launch(s.stream(),
+             GroupedGemm{.a = op.a, .index = op.index, .offsets = op.offsets, .b = op.gate, .b2 = op.up, .c = op.h});
+      launch(s.stream(), RoutedSwigluForward{.x = op.h, .row_weight = op.row_weight, .offsets = op.offsets, .y = op.y});
     });
+    EXPECT_TRUE(after(s, [&] { launch(s.stream(), op); }) == parts);
+  }
+  void backward_has_the_bits_of_its_parts(const Experts& experts, const Shape& dy, std::int64_t n, bool in_place) {
+    const std::int64_t rows = experts.capacity;
+    Side s(kGpu);
+    const Tensor h = s.normal({rows, 2 * n}, dtype());
+    const GroupedGemmSwigluBackward op{.dy = s.normal(dy, dtype()),
+                                       .index = dy[0] == rows ? Tensor{} : s.integers(experts.index),
+                                       .offsets = s.integers(experts.offsets),
+                                       .b = s.normal({experts.count() * dy[1], n}, dtype(), 0.05f),
+                                       .h = h,
+                                       .row_weight = s.normal({rows}, DType::kFp32),
+                                       .dh = in_place ? h : s.output({rows, 2 * n}, dtype()),
+                                       .y = s.output({rows, n}, dtype()),
+                                       .d_row_weight_partial = s.output({rows, (n + 63) / 64}, DType::kFp32)};
+    const auto parts = after(s, [&] {
+      launch(s.stream(),
+             GroupedGemm{
+                 .a = op.dy, .index = op.index, .offsets = op.offsets, .b = op.b, .c = op.y, .transpose_b = false});
+      launch(s.stream(), RoutedSwigluBackward{.x = h,
+                                              .dy = op.y,
+                                              .row_weight = op.row_weight,
+                                              .offsets = op.offsets,
+                                              .dx = op.dh,
+                                              .y = op.y,
+                                              .d_row_weight_partial = op.d_row_weight_partial});
+    });
+    EXPECT_TRUE(after(s, [&] { launch(s.stream(), op); }) == parts) << (in_place ? "in place" : "");
   }
 };
 INSTANTIATE_TEST_SUITE_P(Types, CudaExpertSizesTest, testing::Values(DType::kFp32, DType::kBf16),
                          [](const auto& type) { return std::string(name_of(type.param)); });
 
 TEST_P(CudaExpertSizesTest, GroupedProducts) {
-  grouped(Experts(64, 6000, 1500, 77), 1500, 192, 328);
+  grouped(Experts(64, 6000, 1500, 77), 1500, 192, 320);
+  grouped(Experts(2, 5000, 900, 9), 900, 448, 576);  // groups of row tiles and several tiles of columns
   grouped(Experts(256, 3000, 700, 0), 700, 64, 72);
   grouped(Experts(5, 4000, 999, 3), 999, 100, 130);  // not for the fast form
 }
