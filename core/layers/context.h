@@ -30,9 +30,10 @@ struct Context {
 
 // For ops that need a workspace, which they get from the arena.
 template <HasWorkspace Op>
-void launch(const Context& ctx, const Op& op) {
-  const auto allocate = [&ctx](std::int64_t bytes) { return ctx.empty({bytes}, DType::kUint8, "workspace"); };
-  launch(ctx.compute, with_workspace(op, ctx.backend(), allocate));
+void launch(const Context& ctx, Op op) {
+  const std::size_t bytes = workspace_bytes(op, ctx.backend());
+  if (bytes > 0) op.workspace = ctx.empty({static_cast<std::int64_t>(bytes)}, DType::kUint8, "workspace");
+  launch(ctx.compute, op);
 }
 
 }  // namespace megalith

@@ -55,9 +55,7 @@ bool Field::may_share(const Field& other) const {
   return std::any_of(friends.begin(), friends.begin() + num_friends, shares);
 }
 
-void Field::check_apart_from(const Field& earlier) const {
-  const auto *first = static_cast<const std::byte*>(begin()), *other = static_cast<const std::byte*>(earlier.begin());
-  if (first + bytes <= other || other + earlier.bytes <= first || bytes == 0 || earlier.bytes == 0) return;
+void Field::check_overlap(const Field& earlier) const {
   const bool both_used = (reads || writes) && (earlier.reads || earlier.writes);
   if (!both_used || may_share(earlier) || earlier.may_share(*this)) return;
   const bool ours_first = !earlier.writes;
@@ -103,9 +101,17 @@ void Fields::close() {
     return;
   }
   field.check();
-  if (field.tensor != nullptr) field.bytes = field.tensor->extent_bytes();
+  if (field.tensor != nullptr) {
+    const Tensor& tensor = *field.tensor;
+    field.bytes = field.rules.layout == Layout::kDense ? tensor.bytes() : tensor.extent_bytes();
+  }
+  if (field.bytes > 0) {
+    field.first = static_cast<const std::byte*>(field.begin());
+    field.last = field.first + field.bytes;
+  }
   for (std::size_t i = 0; i < closed_; ++i) {
-    if (field.writes || rooms_[i].field.writes) field.check_apart_from(rooms_[i].field);
+    const Field& earlier = rooms_[i].field;
+    if ((field.writes || earlier.writes) && field.overlaps(earlier)) field.check_overlap(earlier);
   }
   if (access_ != nullptr) field.add_to(*access_);
   if (seen_ != nullptr) seen_->push_back(field);
