@@ -101,10 +101,8 @@ void Fields::close() {
     return;
   }
   field.check();
-  if (field.tensor != nullptr) {
-    const Tensor& tensor = *field.tensor;
-    field.bytes = field.rules.layout == Layout::kDense ? tensor.bytes() : tensor.extent_bytes();
-  }
+  if (const Tensor* x = field.tensor)
+    field.bytes = field.rules.layout == Layout::kDense ? x->bytes() : x->extent_bytes();
   if (field.bytes > 0) {
     field.first = static_cast<const std::byte*>(field.begin());
     field.last = field.first + field.bytes;
