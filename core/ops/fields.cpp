@@ -103,10 +103,6 @@ void Fields::close() {
   field.check();
   if (const Tensor* x = field.tensor)
     field.bytes = field.rules.layout == Layout::kDense ? x->bytes() : x->extent_bytes();
-  if (field.bytes > 0) {
-    field.first = static_cast<const std::byte*>(field.begin());
-    field.last = field.first + field.bytes;
-  }
   for (std::size_t i = 0; i < closed_; ++i) {
     const Field& earlier = rooms_[i].field;
     if ((field.writes || earlier.writes) && field.overlaps(earlier)) field.check_overlap(earlier);

@@ -43,9 +43,8 @@ struct Field {
   std::string_view name;
   Place place;
   const Tensor* tensor = nullptr;
-  const void* const* pointer = nullptr;               // of device memory that is no tensor
-  std::size_t bytes = 0;                              // from the first to the last, gaps included: once it is checked
-  const std::byte *first = nullptr, *last = nullptr;  // and where; both null if there are none
+  const void* const* pointer = nullptr;  // of device memory that is no tensor
+  std::size_t bytes = 0;                 // from the first to the last, gaps included: once it is checked
   bool reads = false;
   bool writes = false;
   bool is_workspace = false;
@@ -83,7 +82,10 @@ struct Field {
 
   const void* begin() const { return tensor != nullptr ? tensor->data : *pointer; }
   bool is_absent() const { return rules.optional && begin() == nullptr; }
-  bool overlaps(const Field& other) const { return first < other.last && other.first < last; }
+  bool overlaps(const Field& other) const {
+    const auto *mine = static_cast<const std::byte*>(begin()), *others = static_cast<const std::byte*>(other.begin());
+    return mine < others + other.bytes && others < mine + bytes && bytes != 0 && other.bytes != 0;
+  }
   bool may_share(const Field& other) const;
   void check() const;
   void check_overlap(const Field& earlier) const;  // with which there is one
