@@ -31,8 +31,8 @@ struct Context {
 // For ops that need a workspace, which they get from the arena.
 template <HasWorkspace Op>
 void launch(const Context& ctx, Op op) {
-  const std::size_t bytes = workspace_bytes(op, ctx.backend());
-  if (bytes > 0) op.workspace = ctx.empty({static_cast<std::int64_t>(bytes)}, DType::kUint8, "workspace");
+  const auto allocate = [&ctx](std::int64_t bytes) { return ctx.empty({bytes}, DType::kUint8, "workspace"); };
+  add_workspace(op, ctx.backend(), allocate);
   launch(ctx.compute, op);
 }
 

@@ -40,11 +40,15 @@ concept HasWorkspace = requires(const Op& op) {
   workspace_bytes(op, DeviceType::kCuda);
 };
 
-// The op with the workspace that it needs on `device`, from allocate(bytes).
+// Gives the op the workspace that it needs on `device`, from allocate(bytes).
 template <HasWorkspace Op, class Allocate>
-Op with_workspace(Op op, DeviceType device, Allocate&& allocate) {
+void add_workspace(Op& op, DeviceType device, Allocate&& allocate) {
   const std::size_t bytes = workspace_bytes(op, device);
   if (bytes > 0) op.workspace = allocate(static_cast<std::int64_t>(bytes));
+}
+template <HasWorkspace Op, class Allocate>
+Op with_workspace(Op op, DeviceType device, Allocate&& allocate) {
+  add_workspace(op, device, allocate);
   return op;
 }
 
