@@ -91,20 +91,12 @@ __device__ inline void named_barrier(int barrier, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
-// Four 8x8 matrices of bf16 between a warp's registers and shared memory: lane i gives the address of row i % 8 of
+// Four 8x8 matrices of bf16 from a warp's registers to shared memory: lane i gives the address of row i % 8 of
 // matrix i / 8; element (r, c) lies with lane 4 r + c / 2.
 __device__ inline void store_matrices(unsigned address, unsigned a, unsigned b, unsigned c, unsigned d) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a), "r"(b),
                "r"(c), "r"(d)
                : "memory");
-}
-__device__ inline uint4 load_matrices(unsigned address) {
-  uint4 v;
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "r"(address)
-               : "memory");
-  return v;
 }
 
 // An operand in shared memory whose rows of 128 bytes are swizzled as the copies above leave them (128-byte swizzle).
