@@ -13,7 +13,6 @@ namespace megalith::cuda {
 inline constexpr int kRouterWarps = 8;  // of a block
 inline constexpr int kChoiceLanes = 16;
 static_assert(kChoiceLanes == kMaxChoices);
-inline constexpr float kSigmoidEpsilon = 1e-20f;  // of sums of sigmoids, as in Megatron-LM
 
 __device__ inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 

@@ -16,7 +16,6 @@ namespace {
 using namespace cuda;
 
 constexpr int kThreads = 1024;
-constexpr int kMaxExperts = static_cast<int>(kMaxRoutedExperts);
 static_assert(kMaxExperts <= kThreads);
 constexpr int kCounters = 8192;  // of a block: for each warp one an expert
 constexpr int kLoads = 2;        // of a thread, in flight

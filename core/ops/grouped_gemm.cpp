@@ -56,7 +56,9 @@ void weights_in(const Tensor& row_weight, std::int64_t rows, const Experts& all,
   all.bound_rows(f.in(row_weight, "op.row_weight").dtype(DType::kFp32).shape({rows}));
 }
 
-Shape partial_shape(std::int64_t rows, std::int64_t columns) { return {rows, (columns + 63) / 64}; }
+Shape partial_shape(std::int64_t rows, std::int64_t columns) {
+  return {rows, (columns + kPartialColumns - 1) / kPartialColumns};
+}
 
 }  // namespace
 

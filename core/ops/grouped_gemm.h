@@ -10,6 +10,8 @@
 
 namespace megalith {
 
+inline constexpr int kPartialColumns = 64;  // of a partial sum of a row weight's gradient: eight packs of 8
+
 // c_r = a_r B_e: forward and data gradient.
 struct GroupedGemm {
   static constexpr const char* kName = "grouped_gemm";
@@ -83,6 +85,26 @@ struct RoutedSwigluBackward {
   Tensor y;                     // [R, F] out, dtype of x; contiguous; may be dy
   Tensor d_row_weight_partial;  // [R, ceil(F / 64)] fp32 out; contiguous
 };
+
+// What a fused op does, one op after the other; the gradient's product goes through y.
+inline GroupedGemm product_of(const GroupedGemmSwiglu& op) {
+  return {.a = op.a, .index = op.index, .offsets = op.offsets, .b = op.gate, .b2 = op.up, .c = op.h};
+}
+inline RoutedSwigluForward swiglu_of(const GroupedGemmSwiglu& op) {
+  return {.x = op.h, .row_weight = op.row_weight, .offsets = op.offsets, .y = op.y};
+}
+inline GroupedGemm product_of(const GroupedGemmSwigluBackward& op) {
+  return {.a = op.dy, .index = op.index, .offsets = op.offsets, .b = op.b, .c = op.y, .transpose_b = false};
+}
+inline RoutedSwigluBackward swiglu_of(const GroupedGemmSwigluBackward& op) {
+  return {.x = op.h,
+          .dy = op.y,
+          .row_weight = op.row_weight,
+          .offsets = op.offsets,
+          .dx = op.dh,
+          .y = op.y,
+          .d_row_weight_partial = op.d_row_weight_partial};
+}
 
 void fields(const GroupedGemm& op, Fields& f);  // 2 R k n FLOPs (4 with a pair): planned for the capacity
 void compute(const GroupedGemm& op);

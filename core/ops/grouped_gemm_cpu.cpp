@@ -16,8 +16,6 @@ namespace megalith {
 
 namespace {
 
-constexpr std::int64_t kPartialColumns = 64;
-
 struct GroupedScratch {
   std::vector<std::byte> rows;  // of an expert, behind an index
   std::vector<float> sums;
@@ -122,21 +120,13 @@ void compute(const GroupedGemmWgrad& op) {
 }
 
 void compute(const GroupedGemmSwiglu& op) {
-  compute(GroupedGemm{
-      .a = op.a, .index = op.index, .offsets = op.offsets, .b = op.gate, .b2 = op.up, .c = op.h, .transpose_b = true});
-  compute(RoutedSwigluForward{.x = op.h, .row_weight = op.row_weight, .offsets = op.offsets, .y = op.y});
+  compute(product_of(op));
+  compute(swiglu_of(op));
 }
 
 void compute(const GroupedGemmSwigluBackward& op) {
-  compute(
-      GroupedGemm{.a = op.dy, .index = op.index, .offsets = op.offsets, .b = op.b, .c = op.y, .transpose_b = false});
-  compute(RoutedSwigluBackward{.x = op.h,
-                               .dy = op.y,
-                               .row_weight = op.row_weight,
-                               .offsets = op.offsets,
-                               .dx = op.dh,
-                               .y = op.y,
-                               .d_row_weight_partial = op.d_row_weight_partial});
+  compute(product_of(op));
+  compute(swiglu_of(op));
 }
 
 void compute(const RoutedSwigluForward& op) {
@@ -206,7 +196,7 @@ void compute(const RoutedSwigluBackward& op) {
       for (std::int64_t p = 0; p < parts; ++p) {
         const std::int64_t first = p * kPartialColumns;
         op.d_row_weight_partial.as<float>()[r * parts + p] =
-            routed_swiglu_backward(row, first, std::min(kPartialColumns, columns - first));
+            routed_swiglu_backward(row, first, std::min<std::int64_t>(kPartialColumns, columns - first));
       }
     }
   });

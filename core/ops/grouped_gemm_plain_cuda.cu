@@ -214,22 +214,13 @@ void run_plain(CudaStream& stream, const GroupedGemmWgrad& op) {
 }
 
 void run_plain(CudaStream& stream, const GroupedGemmSwiglu& op) {
-  run_plain(stream,
-            GroupedGemm{.a = op.a, .index = op.index, .offsets = op.offsets, .b = op.gate, .b2 = op.up, .c = op.h});
-  run(stream, RoutedSwigluForward{.x = op.h, .row_weight = op.row_weight, .offsets = op.offsets, .y = op.y});
+  run_plain(stream, product_of(op));
+  run(stream, swiglu_of(op));
 }
 
 void run_plain(CudaStream& stream, const GroupedGemmSwigluBackward& op) {
-  run_plain(
-      stream,
-      GroupedGemm{.a = op.dy, .index = op.index, .offsets = op.offsets, .b = op.b, .c = op.y, .transpose_b = false});
-  run(stream, RoutedSwigluBackward{.x = op.h,
-                                   .dy = op.y,
-                                   .row_weight = op.row_weight,
-                                   .offsets = op.offsets,
-                                   .dx = op.dh,
-                                   .y = op.y,
-                                   .d_row_weight_partial = op.d_row_weight_partial});
+  run_plain(stream, product_of(op));
+  run(stream, swiglu_of(op));
 }
 
 }  // namespace megalith::cuda

@@ -12,7 +12,7 @@ void bound_by(Field& field, const Tensor& x, const Tensor& offsets, Fields& f) {
 }
 
 void check_offsets(const Tensor& offsets, Fields& f) {
-  f.expect(offsets.numel() >= 2 && offsets.numel() <= kMaxRoutedExperts + 1, "op.offsets",
+  f.expect(offsets.numel() >= 2 && offsets.numel() <= kMaxExperts + 1, "op.offsets",
            "those of 1 to 1024 experts, and the end", offsets.shape);
 }
 

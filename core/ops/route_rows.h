@@ -12,7 +12,7 @@
 
 namespace megalith {
 
-inline constexpr std::int64_t kMaxRoutedExperts = 1024;
+inline constexpr std::int64_t kMaxExperts = 1024;
 // At most: CUDA's ExpertOffsets counts a part of the choices in each.
 inline constexpr std::int64_t kExpertCountBlocks = 128;
 

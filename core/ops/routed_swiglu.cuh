@@ -4,10 +4,9 @@
 
 #include "core/ops/cuda_math.cuh"
 #include "core/ops/cuda_pack.cuh"
+#include "core/ops/grouped_gemm.h"
 
 namespace megalith::cuda {
-
-inline constexpr int kPartialColumns = 64;  // of a partial sum of a row weight's gradient: eight packs of 8
 
 // In bf16 1 - s need not be exact: it is added to something near 1 where it is small.
 template <class T>

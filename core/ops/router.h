@@ -10,12 +10,13 @@
 
 #include "core/ops/device_parameters.h"
 #include "core/ops/op.h"
+#include "core/ops/route_rows.h"
 
 namespace megalith {
 
-inline constexpr std::int64_t kMaxExperts = 1024;
 inline constexpr std::int64_t kMaxChoices = 16;
 inline constexpr std::int64_t kMaxExpertGroups = 32;
+inline constexpr float kSigmoidEpsilon = 1e-20f;  // of sums of sigmoids, as in Megatron-LM
 
 // The weights of the chosen experts c, times scaling_factor:
 enum class RouterScore : std::uint8_t {

@@ -9,8 +9,6 @@ namespace megalith {
 
 namespace {
 
-constexpr float kSigmoidEpsilon = 1e-20f;  // of sums of sigmoids, as in Megatron-LM
-
 using ExpertValues = std::array<float, kMaxExperts>;
 
 float sigmoid(float x) { return 1 / (1 + std::exp(-x)); }
