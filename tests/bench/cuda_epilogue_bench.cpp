@@ -96,19 +96,14 @@ void bench_bias_gradients(Workbench& bench, const Sizes& z) {
 }  // namespace
 }  // namespace megalith::bench
 
-int main() try {
+int main() {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   using namespace megalith;
-  if (const std::string why = cuda_unavailable(); !why.empty()) {
-    fmt::print("skipped: {}\n", why);
-    return 0;
-  }
-  bench::Workbench workbench;
-  const auto table = make_gemm_algorithms(workbench.stream(), GemmChoice::kMeasured);
-  use_gemm_algorithms(workbench.stream(), table);
-  for (const bench::Sizes& z : bench::kSizes) bench::bench_gelu(workbench, table, z);
-  for (const bench::Sizes& z : bench::kSizes) bench::bench_bias_gradients(workbench, z);
-} catch (const std::exception& error) {
-  fmt::print(stderr, "cuda_epilogue_bench: {}\n", error.what());
-  return 1;
+  return bench::bench_main("cuda_epilogue_bench", [] {
+    bench::Workbench workbench;
+    const auto table = make_gemm_algorithms(workbench.stream(), GemmChoice::kMeasured);
+    use_gemm_algorithms(workbench.stream(), table);
+    for (const bench::Sizes& z : bench::kSizes) bench::bench_gelu(workbench, table, z);
+    for (const bench::Sizes& z : bench::kSizes) bench::bench_bias_gradients(workbench, z);
+  });
 }

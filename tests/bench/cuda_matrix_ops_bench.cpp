@@ -228,18 +228,13 @@ void bench_decode() {
 }  // namespace
 }  // namespace megalith::bench
 
-int main(int argc, char** argv) try {
+int main(int argc, char** argv) {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
-  using namespace megalith;
-  if (const std::string why = cuda_unavailable(); !why.empty()) {
-    fmt::print("skipped: {}\n", why);
-    return 0;
-  }
-  const std::string_view what = argc > 1 ? argv[1] : "";
-  if (what.empty() || what == "attention") bench::bench_attention();
-  if (what.empty() || what == "decode") bench::bench_decode();
-  if (what.empty() || what == "gemm") bench::bench_gemm();
-} catch (const std::exception& error) {
-  fmt::print(stderr, "cuda_matrix_ops_bench: {}\n", error.what());
-  return 1;
+  using namespace megalith::bench;
+  return bench_main("cuda_matrix_ops_bench", [&] {
+    const std::string_view what = argc > 1 ? argv[1] : "";
+    if (what.empty() || what == "attention") bench_attention();
+    if (what.empty() || what == "decode") bench_decode();
+    if (what.empty() || what == "gemm") bench_gemm();
+  });
 }

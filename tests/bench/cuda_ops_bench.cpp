@@ -415,14 +415,7 @@ void bench_all(std::string_view filter) {
 }  // namespace
 }  // namespace megalith::bench
 
-int main(int argc, char** argv) try {
-  using namespace megalith;
-  if (const std::string why = cuda_unavailable(); !why.empty()) {
-    fmt::print("skipped: {}\n", why);
-    return 0;
-  }
-  bench::bench_all(argc > 1 ? argv[1] : "");
-} catch (const std::exception& error) {
-  fmt::print(stderr, "cuda_ops_bench: {}\n", error.what());
-  return 1;
+int main(int argc, char** argv) {
+  using namespace megalith::bench;
+  return bench_main("cuda_ops_bench", [&] { bench_all(argc > 1 ? argv[1] : ""); });
 }

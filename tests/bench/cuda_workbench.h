@@ -1,15 +1,19 @@
 // What the CUDA benches share: device memory cut from one block, and times of calls that take turns.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "core/base/error.h"
 #include "core/device/cuda/check.h"
+#include "core/device/cuda_device.h"
 #include "core/device/cuda_memory.h"
 #include "core/ops/fill_normal.h"
 #include "core/ops/gemm_algorithms_cuda.h"
@@ -101,5 +105,19 @@ class Workbench {
   std::size_t used_ = 0;
   std::vector<cudaEvent_t> events_;
 };
+
+// The exit status of a bench's main. Without a GPU it says so, and is 0.
+template <class Bench>
+int bench_main(const char* program, const Bench& bench) try {
+  if (const std::string why = cuda_unavailable(); !why.empty()) {
+    fmt::print("skipped: {}\n", why);
+  } else {
+    bench();
+  }
+  return 0;
+} catch (const std::exception& error) {
+  fmt::print(stderr, "{}: {}\n", program, error.what());
+  return 1;
+}
 
 }  // namespace megalith::bench
