@@ -81,6 +81,15 @@ std::string said_tokens(const Options& options) {
                      prefixes.empty() ? "--mock-data" : listed(prefixes));
 }
 
+std::string said_graphs(const TrainingOptions& train) {
+  if (train.cuda_graph_impl == CudaGraphImpl::kNone) return "";
+  std::string modules;
+  for (const std::string& module : train.cuda_graph_modules) modules += (modules.empty() ? "" : " and ") + module;
+  return fmt::format("{}, captured after {} (--cuda-graph-warmup-steps; Megatron-LM's default is 3){}", modules,
+                     counted(train.cuda_graph_warmup_steps, "warm-up step"),
+                     train.cuda_graph_impl == CudaGraphImpl::kLocal ? "" : "; transformer_engine means local here");
+}
+
 std::string said_memory(const std::vector<RankFacts>& ranks) {
   const auto most = std::max_element(ranks.begin(), ranks.end(),
                                      [](const RankFacts& a, const RankFacts& b) { return a.bytes < b.bytes; });
@@ -110,8 +119,9 @@ std::string banner_text(const Options& options, const RunConfig& config, const s
                                     {"layout", said_layout(options, config)},
                                     {"model", said_model(options.model)},
                                     {"tokens", said_tokens(options)},
+                                    {"graphs", said_graphs(options.train)},
                                     {"memory", said_memory(ranks)}}) {
-    text += fmt::format("  {:<8}{}\n", label, line);
+    if (!line.empty()) text += fmt::format("  {:<8}{}\n", label, line);
   }
   return text;
 }

@@ -82,7 +82,7 @@ std::string remedy_for(const Flag& flag, const RawValue& value) {
 std::vector<Flag>::iterator flag_of(State& state, const RawValue& value) {
   const std::string name = value.file.empty() ? value.name : with_dashes(value.name);
   return std::find_if(state.table.begin(), state.table.end(), [&](const Flag& flag) {
-    return flag.name == name && (value.file.empty() || (flag.group != FlagGroup::kProgram && !flag.positional));
+    return is_named(flag, name) && (value.file.empty() || (flag.group != FlagGroup::kProgram && !flag.positional));
   });
 }
 
@@ -107,12 +107,12 @@ void apply(State& state, const RawValue& value) {
   found->origin = value.file.empty() ? "command line" : fmt::format("{}:{}", value.file, value.line);
 }
 
-// Two keys of one file may differ in dashes, underscores or table and still be the same flag.
+// Two keys of one file may differ in dashes, underscores, table or synonym and still be the same flag.
 void apply_file(State& state, const std::vector<RawValue>& values) {
-  std::map<std::string, const RawValue*> seen;
+  std::map<std::string_view, const RawValue*> seen;
   for (const RawValue& value : values) {
     apply(state, value);
-    const auto [earlier, is_new] = seen.emplace(with_dashes(value.name), &value);
+    const auto [earlier, is_new] = seen.emplace(flag_of(state, value)->name, &value);
     if (!is_new) {
       refuse_usage(prefix_of(value) + value.name,
                    {.expected = "one value",

@@ -83,6 +83,31 @@ void check_pipeline(const Options& options) {
   pipeline_layout(options);
 }
 
+void check_graphs(const TrainingOptions& train) {
+  const TrainingOptions defaults;
+  const bool captures = train.cuda_graph_impl != CudaGraphImpl::kNone;
+  only_with(captures || train.cuda_graph_modules.empty(),
+            {.flag = "--cuda-graph-modules", .needs = "--cuda-graph-impl local", .got = "--cuda-graph-impl none"});
+  only_with(captures || train.cuda_graph_warmup_steps == defaults.cuda_graph_warmup_steps,
+            {.flag = "--cuda-graph-warmup-steps", .needs = "--cuda-graph-impl local", .got = "--cuda-graph-impl none"});
+  if (train.cuda_graph_impl == CudaGraphImpl::kFullIteration) {
+    refuse_usage("--cuda-graph-impl",
+                 {.expected = "none or local",
+                  .got = "full_iteration",
+                  .remedy = "local captures whole layers; what stands between them (messages, reductions, the "
+                            "optimizer, hooks) stays outside of graphs"});
+  }
+  const bool all_recomputed =
+      train.recompute_granularity == RecomputeGranularity::kFull && train.recompute_method == RecomputeMethod::kUniform;
+  for (const std::string& module : train.cuda_graph_modules) {
+    if (!all_recomputed || module == "layer") continue;
+    refuse_usage("--cuda-graph-modules and --recompute-granularity",
+                 {.expected = "layer, where whole layers are recomputed",
+                  .got = module,
+                  .remedy = "use --cuda-graph-modules layer"});
+  }
+}
+
 void check_memory(const Options& options) {
   const TrainingOptions& train = options.train;
   const auto granularity = static_cast<std::size_t>(train.recompute_granularity);
@@ -100,6 +125,7 @@ void check_memory(const Options& options) {
             {.flag = "--recompute-method", .needs = "--recompute-granularity full", .got = got});
   only_with(is_full || train.recompute_num_layers == 1,
             {.flag = "--recompute-num-layers", .needs = "--recompute-granularity full", .got = got});
+  check_graphs(train);
   if (train.recompute_num_layers > options.model.num_layers) {
     refuse_usage("--recompute-num-layers and --num-layers",
                  {.expected = "--recompute-num-layers <= --num-layers",
@@ -261,6 +287,8 @@ void resolve(Options& options) {
   if (train.recompute_granularity == RecomputeGranularity::kSelective && train.recompute_modules.empty()) {
     train.recompute_modules = {"core_attn"};
   }
+  if (train.cuda_graph_impl != CudaGraphImpl::kNone && train.cuda_graph_modules.empty())
+    train.cuda_graph_modules = {"layer"};
   ConvertOptions& convert = options.convert;
   const auto other = [](const std::string& format) {
     return format == "hf" ? "native" : format == "native" ? "hf" : "";

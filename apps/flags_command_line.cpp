@@ -15,7 +15,7 @@ namespace {
 // The program's flag that an argument "--NAME" gives, or null.
 const Flag* flag_of(App app, const std::vector<Flag>& table, std::string_view argument) {
   if (!argument.starts_with("--")) return nullptr;
-  const auto flag = std::ranges::find(table, argument.substr(2), &Flag::name);
+  const auto flag = std::ranges::find_if(table, [&](const Flag& f) { return is_named(f, argument.substr(2)); });
   return flag != table.end() && takes(*flag, app) ? &*flag : nullptr;
 }
 
@@ -79,6 +79,7 @@ CommandLine::CommandLine(App app, const std::vector<Flag>& table) : parser_(new 
     if (!takes(flag, app)) continue;
     std::string name = flag.positional ? std::string(flag.name) : "--" + std::string(flag.name);
     if (flag.name == "help") name += ",-h";
+    if (!flag.synonym.empty()) name += ",--" + std::string(flag.synonym);
     const bool is_toggle = flag.binding.kind == ValueKind::kToggle, is_list = flag.binding.kind == ValueKind::kList;
     CLI::Option* const option = is_toggle ? parser.add_flag(name) : parser.add_option(name);
     option->multi_option_policy(is_list ? CLI::MultiOptionPolicy::TakeAll : CLI::MultiOptionPolicy::TakeLast);

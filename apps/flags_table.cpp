@@ -174,6 +174,9 @@ void add_memory(Table& t, TrainingOptions& o) {
     {"recompute-method", kMemory, kShaped, "NAME", choice(&o.recompute_method, {"uniform", "block"}), "with full: recompute groups of layers (uniform) or the first layers (block)", ""},
     {"recompute-num-layers", kMemory, kShaped, "N", integer(&o.recompute_num_layers, {1, 10'000}), "with full: layers per group (uniform), layers recomputed (block)", ""},
     {"loss-chunk-size", kMemory, kShaped, "TOKENS", integer(&o.loss_chunk_size, {0, kMany}), "tokens whose logits are held at a time: the output layer and the loss run forward and backward chunk by chunk; 0: all at once", "", kNoted},
+    {"cuda-graph-impl", kMemory, kShaped, "NAME", choice(&o.cuda_graph_impl, {"none", "local", "transformer_engine", "full_iteration"}), "local: capture runs of the modules below as graphs after the warm-up steps and replay them, on CPU and GPU, with the same bits; transformer_engine means local; full_iteration is refused", "", kFree},
+    {"cuda-graph-modules", kMemory, kShaped, "NAME...", list(&o.cuda_graph_modules, {"attn", "mlp", "layer"}), "with local: what a graph holds: each attention, each MLP, or whole layers, as many as stand together", "layer", kFree, false, "cuda-graph-scope"},
+    {"cuda-graph-warmup-steps", kMemory, kShaped, "STEPS", integer(&o.cuda_graph_warmup_steps, {1, kMany}), "with local: eager steps of this process before the first capture", "", kFree},
     {"offload-modules", kMemory, kShaped, "NAME...", list(&o.offload_modules), "not built yet", "none"},
   });
 }

@@ -42,6 +42,7 @@ struct Flag {
   std::string_view shown;              // what --help shows as default where the field's own value says little
   std::optional<OnLoad> on_load = {};  // none: as on_load() says for the group
   bool positional = false;
+  std::string_view synonym = {};   // another name that it takes
   std::string origin = "default";  // of its value, as ConfigEntry has it
 };
 
@@ -49,6 +50,9 @@ struct Flag {
 // free.
 OnLoad on_load(const Flag& flag);
 
+inline bool is_named(const Flag& flag, std::string_view name) {
+  return flag.name == name || (!flag.synonym.empty() && flag.synonym == name);
+}
 constexpr bool takes(const Flag& flag, App app) { return (flag.apps & static_cast<unsigned>(app)) != 0; }
 
 // Requests other than options; command line only.

@@ -17,6 +17,7 @@ enum class RecomputeGranularity { kNone, kSelective, kFull };
 enum class RecomputeMethod { kUniform, kBlock };
 enum class TokenizerType { kByte, kNull, kGpt2Bpe, kHuggingFace, kTikTokenizer };  // as tokenizer_types() has them
 enum class OptimizerType { kAdam };
+enum class CudaGraphImpl { kNone, kLocal, kTransformerEngine, kFullIteration };  // the last one is refused
 // kAuto: 1f1b, or interleaved where a stage has several chunks; the others as ScheduleKind has them.
 enum class PipelineSchedule { kAuto, kGpipe, k1F1B, kInterleaved, kZbH1, kZbV, kDualPipeV };
 
@@ -54,6 +55,10 @@ struct TrainingOptions {
   std::vector<std::string> recompute_modules;                    // with kSelective: core_attn, layernorm, mlp, mlp_act
 
   std::int64_t loss_chunk_size = 0;  // tokens that the output layer and the loss take at a time; 0: all at once
+
+  CudaGraphImpl cuda_graph_impl = CudaGraphImpl::kNone;
+  std::vector<std::string> cuda_graph_modules;  // attn, mlp, layer; resolved: not empty
+  std::int64_t cuda_graph_warmup_steps = 1;     // before anything is captured
 
   std::vector<std::string> offload_modules;  // not built yet: refused unless empty
 

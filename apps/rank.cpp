@@ -58,7 +58,11 @@ GptFactories factories(const Options& options, LayerGroups& layers) {
 std::vector<SegmentRunner::Entry> entries(const Options& options, const GptModel& gpt) {
   std::vector<SegmentRunner::Entry> entries;
   for (const NamedSegment& named : gpt.segments) {
-    entries.push_back({.name = named.name, .segment = named.segment.get(), .policies = stash_policies(options.train)});
+    entries.push_back({.name = named.name,
+                       .segment = named.segment.get(),
+                       .policies = stash_policies(options.train),
+                       .module = named.module,
+                       .unit = named.first_unit});
   }
   return entries;
 }
@@ -209,11 +213,21 @@ Rank::Rank(const Options& run_options, const RunConfig& derived, DeviceType devi
           .planned_for = options.train.device,
           .deterministic = options.train.deterministic_mode},
       runner(ctx, entries(options, model.gpt)),
+      graphs(options.train.cuda_graph_impl == CudaGraphImpl::kNone || device == DeviceType::kPlan
+                 ? nullptr
+                 : std::make_unique<GraphedRunner>(ctx, runner, graph_modules(options.train))),
       transfer(mesh.pp(), ctx, runner, transfer_spec(options, config, layers.tensor, device, instruments)),
       optimizer(options, groups, memory, layers, model),
       buckets(options, groups, streams, model.gpt),
       step(memory.pool) {
   if (device == DeviceType::kCuda) transfer.connect(step.sums.slice(0, 0, 1));
+}
+
+GraphModules graph_modules(const TrainingOptions& options) {
+  const auto has = [&](std::string_view module) {
+    return std::ranges::find(options.cuda_graph_modules, module) != options.cuda_graph_modules.end();
+  };
+  return {.attention = has("attn"), .mlp = has("mlp"), .layer = has("layer")};
 }
 
 std::unique_ptr<Rank> build_rank(const Options& options, const RunConfig& config, DeviceType device, const Mesh& mesh,

@@ -2,6 +2,7 @@
 // which they are built. Step (step.h) runs the actions of a step on it.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "core/layers/microbatch.h"
 #include "core/model/gpt.h"
 #include "core/optim/adamw_optimizer.h"
+#include "graphs/graphed_runner.h"
 #include "parallel/comm/communicator.h"
 #include "parallel/comm/memory_sharing.h"
 #include "parallel/context_parallel/context_group.h"
@@ -119,10 +121,16 @@ struct Rank {
   RankModel model;
   Context ctx;
   SegmentRunner runner;
+  std::unique_ptr<GraphedRunner> graphs;  // null with --cuda-graph-impl none, and in a plan
   PipelineTransfer transfer;
   RankOptimizer optimizer;
   RankBuckets buckets;
   StepMemory step;
+
+  // Called once before all warm-up, and once behind it: the library pass and, with graphs, the warm-up steps.
+  struct WarmUpHooks {
+    std::vector<std::function<void()>> before, after;  // pre_warmup, post_warmup
+  } warm_up_hooks;
 
   int stage() const { return mesh.coordinates().pp; }
   bool is_plan() const { return streams.compute.device() == DeviceType::kPlan; }
@@ -130,6 +138,8 @@ struct Rank {
 
 std::unique_ptr<Rank> build_rank(const Options& options, const RunConfig& config, DeviceType device, const Mesh& mesh,
                                  const Instruments& instruments, std::size_t memory_limit = 0);
+
+GraphModules graph_modules(const TrainingOptions& options);
 
 // Weights from the seed, optimizer state zero.
 void initialize(Rank& rank);

@@ -22,6 +22,7 @@ struct RunSetup {
   FoundCheckpoint found = {};         // where it was looked for already
   Datasets data = {};
   StepPlans plans = {};
+  std::function<void(Rank&)> customize = nullptr;  // adds hooks, before anything runs
 };
 // `options` is complete except for the vocabulary size, which the tokenizer gives.
 RunSetup prepare_run(const Options& options, int rank, int world, FoundCheckpoint found = {});

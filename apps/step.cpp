@@ -10,6 +10,7 @@
 #include "core/device/copy.h"
 #include "core/device/trace.h"
 #include "core/ops/elementwise.h"
+#include "core/ops/gemm_algorithms_cuda.h"
 #include "core/ops/grad_norm.h"
 
 namespace megalith {
@@ -72,6 +73,10 @@ Step::Step(Rank& rank)
 
 void Step::use(const StepPlans& plans) {
   plans_ = &plans;
+  fixed_ = {.actions = digest_of(actions_.train),
+            .plan = digest_of(plans.train),
+            .sequences = static_cast<std::uint64_t>(rank_.config.sequences),
+            .seq_length = static_cast<std::uint64_t>(rank_.config.rank_length())};
   Arena& arena = rank_.memory.arena;
   arena.use(plans.train.peak_bytes > plans.evaluate.peak_bytes ? plans.train : plans.evaluate);
   for (MemorySharing* group : sharing_groups(rank_))
@@ -90,7 +95,7 @@ void Step::carry_out(const Action& action) {
     case ActionKind::kLoad: return load(action);
     case ActionKind::kForward:
     case ActionKind::kBackwardData:
-    case ActionKind::kBackwardWeight: return rank_.runner.run(action);
+    case ActionKind::kBackwardWeight: return rank_.runner.run(action, phase_);
     case ActionKind::kPostReceive: return transfer.post_receive(action);
     case ActionKind::kWaitReceive: return transfer.wait_receive(action);
     case ActionKind::kSend: return transfer.send(action);
@@ -189,21 +194,85 @@ void Step::run(const Action& action) {
 }
 
 // `proceeds` is asked before each action; false ends the step there.
-void Step::run(Mode mode, const StepInput& input, const std::vector<Action>& actions,
+void Step::run(Mode mode, Verbs verbs, const StepInput& input, const std::vector<Action>& actions,
                const std::function<bool(const Action&)>& proceeds) {
   require(pending_ < 2, "two steps are pending: read a result before the next step");
+  if (broken_off_) {
+    rank_.drain();
+    staging_.drop_last();
+  }
   Stream& compute = rank_.streams.compute;
   staging_.stage(compute, input);
+  broken_off_ = true;
   mode_ = mode;
   if (plans_ != nullptr) rank_.memory.arena.use(mode == Mode::kTrain ? plans_->train : plans_->evaluate);
   compute.record(staging_.last().begun);
   action_entries_.clear();
   const Timeline* const timeline = compute.instruments().timeline;
-  for (const Action& action : actions) {
-    if (proceeds && !proceeds(action)) return;
+  phase_ = verbs == Verbs::kWarmUp ? Phase::kWarmUp : Phase::kEager;
+  GraphedRunner* const graphs = verbs == Verbs::kGraphs ? rank_.graphs.get() : nullptr;
+  if (graphs != nullptr) graphs->begin_step(actions, signature());
+  for (std::size_t i = 0; i < actions.size();) {
+    if (proceeds && !proceeds(actions[i])) break;
     if (timeline != nullptr) action_entries_.push_back(timeline->entries().size());
-    run(action);
+    const Run* const together = graphs == nullptr ? nullptr : graphs->run_at(i);
+    if (together == nullptr) {
+      run(actions[i++]);
+    } else {
+      graphs->run(actions, *together);
+      i += together->count;
+    }
   }
+  broken_off_ = false;
+}
+
+void Step::pass_warm_up(bool ends) {
+  const auto call = [](const char* point, const std::vector<std::function<void()>>& hooks) {
+    for (const auto& hook : hooks) {
+      try {
+        hook();
+      } catch (const std::exception& error) {
+        fail({.subject = fmt::format("hook {}: {}", point, error.what()),
+              .remedy = "mend the hook",
+              .show_place = false});
+      }
+    }
+  };
+  if (warm_up_ == WarmUp::kAhead) call("pre_warmup", rank_.warm_up_hooks.before);
+  if (ends && warm_up_ != WarmUp::kDone) call("post_warmup", rank_.warm_up_hooks.after);
+  warm_up_ = ends ? WarmUp::kDone : WarmUp::kUnderWay;
+}
+
+// Evaluations, steps that --trace records and those that are repeated run eagerly; so do the ones before the first
+// capture, in which libraries set themselves up.
+Step::Verbs Step::verbs_of_next_step() {
+  if (rank_.graphs == nullptr) return Verbs::kEager;
+  const Trace* const trace = rank_.streams.compute.instruments().trace;
+  if (warm_up_steps_ < rank_.options.train.cuda_graph_warmup_steps) {
+    ++warm_up_steps_;
+    pass_warm_up(false);
+    return Verbs::kWarmUp;
+  }
+  if (warm_up_ != WarmUp::kDone) pass_warm_up(true);
+  return trace != nullptr && trace->active() ? Verbs::kEager : Verbs::kGraphs;
+}
+
+GraphSignature Step::signature() {
+  GraphSignature now = fixed_;
+  const auto fold_in = [&now](const void* address) { fold(now.addresses, reinterpret_cast<std::uintptr_t>(address)); };
+  fold_in(rank_.memory.arena.block());
+  fold_in(rank_.step.parameters);
+  fold_in(rank_.step.sums.data);
+  for (const MicrobatchParameters* parameters : microbatch_parameters_) fold_in(parameters);
+  for (const ParameterUnit& unit : rank_.model.gpt.parameters->units()) {
+    fold_in(unit.weights.data);
+    fold_in(unit.main_grads.data);
+  }
+  now.microbatches = staging_.last().first_samples.size();
+  CudaStream* const stream = rank_.streams.compute.cuda();
+  now.gemms = stream == nullptr ? 0 : gemm_algorithms(*stream).version();
+  now.hooks = digest_of_hooks(rank_.runner);
+  return now;
 }
 
 bool Step::train(const StepInput& input, const std::function<bool()>& updates) {
@@ -224,7 +293,7 @@ bool Step::train(const StepInput& input, const std::function<bool()>& updates) {
   {
     const TraceRange range(compute, compute.instruments().trace,
                            [&] { return fmt::format("step {}", input.iteration); });
-    run(Mode::kTrain, input, actions_.train, proceeds);
+    run(Mode::kTrain, verbs_of_next_step(), input, actions_.train, proceeds);
   }
   if (dropped) {
     compute.synchronize();
@@ -261,7 +330,7 @@ StepResult Step::read_result() {
 
 float Step::evaluate(const StepInput& input) {
   require(pending_ == 0, "a training step is pending: read its result before an evaluation");
-  run(Mode::kEval, input, actions_.evaluate);
+  run(Mode::kEval, Verbs::kEager, input, actions_.evaluate);
   Stream& compute = rank_.streams.compute;
   StagedStep& step = staging_.last();
   copy_to_host(compute, &step.report->loss, rank_.step.sums.data, sizeof(float));
@@ -279,7 +348,7 @@ void Step::repeat(const StepInput& input, const std::function<void(const Action&
   const Arena& arena = rank_.memory.arena;
   const auto floats = static_cast<std::int64_t>(arena.block_bytes() / sizeof(float));
   launch(rank_.streams.compute, Fill{.x = Tensor(arena.block(), DType::kFp32, {floats}), .value = 0});
-  run(Mode::kTrain, input, actions_.train, [&](const Action& action) {
+  run(Mode::kTrain, Verbs::kEager, input, actions_.train, [&](const Action& action) {
     if (action.kind == ActionKind::kOptimizerStep) return false;
     before(action);
     return true;
@@ -302,13 +371,15 @@ void Step::warm_up() {
       const bool begins = action.kind == ActionKind::kBeginStep || action.kind == ActionKind::kZeroGradients;
       if (begins || (is_of_microbatch(action.kind) && action.microbatch == 0)) first.push_back(action);
     }
-    run(mode, input, first);
+    run(mode, Verbs::kWarmUp, input, first);
     rank_.streams.compute.synchronize();
   };
+  pass_warm_up(false);
   rank_.transfer.rehearse(true);
   run_first_microbatch(Mode::kTrain, actions_.train);
   run_first_microbatch(Mode::kEval, actions_.evaluate);
   rank_.transfer.rehearse(false);
+  if (rank_.graphs == nullptr) pass_warm_up(true);
 }
 
 }  // namespace megalith

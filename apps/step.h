@@ -59,7 +59,7 @@ class Step {
 
   // Runs the first microbatch's forward and backward, and its forward in evaluation, on tokens of no meaning and waits,
   // so that libraries load their kernels and GEMMs are known before the first step. Stages send each other nothing.
-  // Changes nothing that a step reads.
+  // Changes nothing that a step reads. Hooks see Phase::kWarmUp, as in the first --cuda-graph-warmup-steps.
   void warm_up();
 
   // The next update of parameters and optimizer state waits for `read`, which a stream that reads them has recorded.
@@ -73,9 +73,13 @@ class Step {
   const std::vector<std::size_t>& action_entries() const { return action_entries_; }
 
  private:
-  void run(Mode mode, const StepInput& input, const std::vector<Action>& actions,
+  enum class Verbs : std::uint8_t { kEager, kWarmUp, kGraphs };
+  void run(Mode mode, Verbs verbs, const StepInput& input, const std::vector<Action>& actions,
            const std::function<bool(const Action&)>& proceeds = nullptr);
   void run(const Action& action);
+  Verbs verbs_of_next_step();  // of training
+  void pass_warm_up(bool ends);
+  GraphSignature signature();
   void carry_out(const Action& action);  // the switch over the kinds
   void begin_step();
   void load(const Action& action);
@@ -90,9 +94,14 @@ class Step {
   Staging staging_;
   std::vector<MicrobatchParameters*> microbatch_parameters_;  // device, by column
   Mode mode_ = Mode::kTrain;                                  // of the step under way
+  Phase phase_ = Phase::kEager;                               // of its eager verbs
+  enum class WarmUp : std::uint8_t { kAhead, kUnderWay, kDone } warm_up_ = WarmUp::kAhead;
+  std::int64_t warm_up_steps_ = 0;
+  bool broken_off_ = false;  // the last step ended by an exception: what it staged may still be read
   int pending_ = 0;
   Event* before_update_ = nullptr;  // of hold_update(), until it was waited for
   const StepPlans* plans_ = nullptr;
+  GraphSignature fixed_;  // of the run: the list, the plan, sizes
   std::vector<std::size_t> action_entries_;
 };
 

@@ -19,6 +19,11 @@ std::string_view name_of(Verb verb) {
   return kNames[static_cast<std::size_t>(verb)];
 }
 
+std::string_view name_of(Phase phase) {
+  static constexpr std::array<std::string_view, 4> kNames = {"eager", "warm_up", "capture", "replay"};
+  return kNames[static_cast<std::size_t>(phase)];
+}
+
 bool HookTable::empty() const {
   return std::all_of(hooks_.begin(), hooks_.end(), [](const auto& list) { return list.empty(); });
 }

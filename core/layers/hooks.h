@@ -1,5 +1,7 @@
 // Actions of others around a segment's verbs: FSDP's unshard and reshard, a user's own. Hooks run on the host, outside
-// any capture, in the order of the list. One that throws ends the step with an error that names segment and point.
+// any capture, in the order of the list: before and after each verb, also where a graph stands for it. A run of verbs
+// in one graph has hooks only before its first and after its last verb. One that throws ends the step with an error
+// that names segment and point.
 #pragma once
 
 #include <array>
@@ -18,12 +20,23 @@ inline constexpr int kNumHookPoints = 6;
 std::string_view name_of(HookPoint point);  // "pre_forward"
 std::string_view name_of(Verb verb);        // "forward"
 
+// How the verb runs that a hook stands at.
+enum class Phase : std::uint8_t {
+  kEager,
+  kWarmUp,   // eagerly, before anything is captured: the libraries' pass, --cuda-graph-warmup-steps
+  kCapture,  // captured now and replayed at once
+  kReplay,
+};
+std::string_view name_of(Phase phase);  // "warm_up"
+
+// The same in every phase but for the phase itself.
 struct HookContext {
   std::string_view segment;  // name
   int segment_index = 0;
   int chunk = 0;
   int microbatch = 0;
   Verb verb = Verb::kForward;
+  Phase phase = Phase::kEager;
 };
 
 using Hook = std::function<void(const HookContext&)>;
@@ -32,6 +45,7 @@ class HookTable {
  public:
   void add(HookPoint point, Hook hook) { hooks_[static_cast<std::size_t>(point)].push_back(std::move(hook)); }
   bool empty() const;
+  std::size_t size(HookPoint point) const { return hooks_[static_cast<std::size_t>(point)].size(); }
   void run(HookPoint point, const HookContext& context) const;
 
  private:

@@ -46,6 +46,14 @@ class TensorList {
   int size_ = 0;
 };
 
+// The part of the model that a segment is, as --cuda-graph-modules chooses them.
+enum class SegmentModule : std::uint8_t {
+  kOther,  // embedding, head
+  kAttention,
+  kMlp,
+  kLayer,  // one of your own, or whole layers that are recomputed together
+};
+
 class Segment {
  public:
   virtual ~Segment() = default;

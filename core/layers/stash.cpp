@@ -10,6 +10,22 @@ std::string_view name_of(SlotKind kind) {
   return kNames[static_cast<std::size_t>(kind)];
 }
 
+Stash& Stash::operator=(const Stash& other) {
+  policies_ = other.policies_;
+  slots_ = other.slots_;
+  children_.resize(other.children_.size());
+  for (std::size_t i = 0; i < children_.size(); ++i) {
+    if (!other.children_[i]) {
+      children_[i].reset();
+    } else if (children_[i]) {
+      *children_[i] = *other.children_[i];
+    } else {
+      children_[i] = std::make_unique<Stash>(*other.children_[i]);
+    }
+  }
+  return *this;
+}
+
 Stash::Slot& Stash::slot(int index) {
   require(index >= 0 && index < static_cast<int>(kMaxSlots),
           "a stash has 8 slots: use children for the parts of a segment");

@@ -33,6 +33,10 @@ using StashPolicies = std::array<StashPolicy, kNumSlotKinds>;  // by kind, of on
 class Stash {
  public:
   explicit Stash(const StashPolicies& policies = {}) : policies_(policies) {}
+  Stash(const Stash& other) { *this = other; }
+  Stash& operator=(const Stash& other);  // with its children
+  Stash(Stash&&) = default;
+  Stash& operator=(Stash&&) = default;
 
   struct Slot {
     Tensor tensor;

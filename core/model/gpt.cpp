@@ -41,11 +41,13 @@ class GptBuilder {
   ParameterStore& store() { return *model_.parameters; }
   int current_unit() { return static_cast<int>(store().units().size()) - 1; }
 
-  void add(std::string name, std::unique_ptr<Segment> segment, int first_unit) {
+  void add(std::string name, std::unique_ptr<Segment> segment, int first_unit,
+           SegmentModule module = SegmentModule::kOther) {
     model_.segments.push_back({.name = std::move(name),
                                .segment = std::move(segment),
                                .first_unit = first_unit,
-                               .last_unit = current_unit()});
+                               .last_unit = current_unit(),
+                               .module = module});
   }
 
   void add_embedding() {
@@ -179,10 +181,12 @@ class GptBuilder {
   // The segments of a layer in their order. One of your own goes behind one of them.
   std::vector<NamedSegment> layer_segments(std::int64_t layer) {
     std::vector<NamedSegment> list;
-    list.push_back({.name = "attention", .segment = attention(layer)});
-    list.push_back({.name = "mlp", .segment = mlp(layer)});
+    list.push_back({.name = "attention", .segment = attention(layer), .module = SegmentModule::kAttention});
+    list.push_back({.name = "mlp", .segment = mlp(layer), .module = SegmentModule::kMlp});
     if (factories_.own) {
-      if (auto own = factories_.own(store(), layer, split_)) list.push_back({.name = "own", .segment = std::move(own)});
+      if (auto own = factories_.own(store(), layer, split_)) {
+        list.push_back({.name = "own", .segment = std::move(own), .module = SegmentModule::kLayer});
+      }
     }
     require(
         dynamic_cast<const Layer*>(list.front().segment.get()) == nullptr,
@@ -195,7 +199,7 @@ class GptBuilder {
     store().begin_unit(fmt::format("layer {}", layer));
     for (NamedSegment& one : layer_segments(layer)) {
       if (recompute_.mlp && one.name == "mlp") one.segment = std::make_unique<Recompute>(std::move(one.segment));
-      add(fmt::format("layer {} {}", layer, one.name), std::move(one.segment), current_unit());
+      add(fmt::format("layer {} {}", layer, one.name), std::move(one.segment), current_unit(), one.module);
     }
   }
 
@@ -209,7 +213,8 @@ class GptBuilder {
     const std::string name = range.count == 1
                                  ? fmt::format("layer {}", range.first)
                                  : fmt::format("layers {} to {}", range.first, range.first + range.count - 1);
-    add(name, std::make_unique<Recompute>(std::make_unique<Sequential>(std::move(segments))), first_unit);
+    add(name, std::make_unique<Recompute>(std::make_unique<Sequential>(std::move(segments))), first_unit,
+        SegmentModule::kLayer);
   }
 
   void add_head() {

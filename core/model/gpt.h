@@ -21,6 +21,7 @@ struct NamedSegment {
   std::unique_ptr<Segment> segment;
   int first_unit = 0;  // units of the ParameterStore that it uses: [first_unit, last_unit]
   int last_unit = 0;
+  SegmentModule module = SegmentModule::kOther;
 };
 
 // Which layers keep only their input.

@@ -105,6 +105,7 @@ const GemmAlgorithm& GemmAlgorithms::add_first(const GemmSignature& signature, c
 void GemmAlgorithms::add_measured(const GemmSignature& signature, const GemmAlgorithm& algorithm) {
   require(choice_ == GemmChoice::kMeasured, "a measured GEMM algorithm in a table of first answers");
   entries_[signature] = {.algorithm = algorithm, .measured = true};
+  ++version_;
 }
 
 std::vector<GemmSignature> GemmAlgorithms::pending() const {
@@ -138,6 +139,7 @@ std::int64_t GemmAlgorithms::load(const std::map<std::string, std::string>& entr
     if (name.starts_with(prefix)) taken[name] = *algorithm;
   }
   if (choice_ == GemmChoice::kFirst) return 0;
+  if (!taken.empty()) ++version_;
   for (const auto& [name, algorithm] : taken) loaded_[name] = algorithm;
   for (auto& [signature, entry] : entries_) {
     const auto it = taken.find(key(signature));

@@ -65,6 +65,8 @@ class GemmAlgorithms {
   // Takes over what belongs to this environment, over what was measured, and returns how many entries that were; the
   // others are left out. A damaged value is an error (exit code 4) that names `source`. Under kFirst nothing is taken.
   std::int64_t load(const std::map<std::string, std::string>& entries, std::string_view source);
+  // Grows where another algorithm than before may answer: a captured GEMM keeps the old one.
+  std::uint64_t version() const { return version_; }
 
  private:
   struct Entry {
@@ -76,6 +78,7 @@ class GemmAlgorithms {
 
   GemmChoice choice_;
   std::string environment_;
+  std::uint64_t version_ = 0;
   std::map<GemmSignature, Entry> entries_;
   std::map<std::string, GemmAlgorithm> loaded_;  // by key; for signatures not seen yet, too
 };

@@ -2,9 +2,20 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
+#include "core/base/error.h"
 #include "core/device/trace.h"
 
 namespace megalith {
+
+Verb verb_of(ActionKind kind) {
+  switch (kind) {
+    case ActionKind::kForward: return Verb::kForward;
+    case ActionKind::kBackwardData: return Verb::kBackwardData;
+    default: require(kind == ActionKind::kBackwardWeight, "an action that is no verb"); return Verb::kBackwardWeight;
+  }
+}
 
 void SegmentRunner::begin(int column, const Microbatch& microbatch) {
   Column& c = columns_[column];
@@ -29,34 +40,66 @@ void SegmentRunner::forward(Column& column, int segment) {
   });
 }
 
-void SegmentRunner::run(const Action& action) {
-  const auto s = static_cast<std::size_t>(action.segment);
-  const Entry& entry = entries_[s];
-  Column& column = columns_.at(action.column);
-  const Verb verb = action.kind == ActionKind::kForward        ? Verb::kForward
-                    : action.kind == ActionKind::kBackwardData ? Verb::kBackwardData
-                                                               : Verb::kBackwardWeight;
-  const HookContext hook{.segment = entry.name,
-                         .segment_index = action.segment,
-                         .chunk = action.chunk,
-                         .microbatch = action.microbatch,
-                         .verb = verb};
+void SegmentRunner::run(const Action& action, Phase phase) {
+  const Verb verb = verb_of(action.kind);
   const TraceRange range(ctx_.compute, ctx_.compute.instruments().trace, [&] {
-    return fmt::format("{} {} microbatch {}", entry.name, megalith::name_of(verb), action.microbatch);
+    return fmt::format("{} {} microbatch {}", entry(action.segment).name, megalith::name_of(verb), action.microbatch);
   });
-  entry.hooks.run(before(verb), hook);
+  run_hooks(before(verb), action, phase);
+  run_verb(action);
+  run_hooks(after(verb), action, phase);
+}
+
+void SegmentRunner::run_hooks(HookPoint point, const Action& action, Phase phase) const {
+  const Entry& of = entry(action.segment);
+  if (of.hooks.size(point) == 0) return;
+  of.hooks.run(point, {.segment = of.name,
+                       .segment_index = action.segment,
+                       .chunk = action.chunk,
+                       .microbatch = action.microbatch,
+                       .verb = verb_of(action.kind),
+                       .phase = phase});
+}
+
+void SegmentRunner::run_verb(const Action& action) {
+  const auto s = static_cast<std::size_t>(action.segment);
+  const Segment& segment = *entries_[s].segment;
+  Column& column = columns_.at(action.column);
+  const Verb verb = verb_of(action.kind);
   ctx_.arena.begin_scope({.column = action.column, .segment = action.segment, .verb = static_cast<std::int32_t>(verb)});
   switch (verb) {
     case Verb::kForward: forward(column, action.segment); break;
     case Verb::kBackwardData:
-      column.gradients = entry.segment->backward_data(ctx_, column.microbatch, column.gradients, column.stashes[s]);
+      column.gradients = segment.backward_data(ctx_, column.microbatch, column.gradients, column.stashes[s]);
       break;
     case Verb::kBackwardWeight:
-      entry.segment->backward_weight(ctx_, column.microbatch, column.stashes[s]);
+      segment.backward_weight(ctx_, column.microbatch, column.stashes[s]);
       column.stashes[s].clear();
       break;
   }
-  entry.hooks.run(after(verb), hook);
+}
+
+void SegmentRunner::set_hooks(std::vector<HookTable> hooks) {
+  if (hooks.size() != entries_.size()) {
+    fail({.subject = "hooks of the segments",
+          .expected = fmt::format("{} lists, one a segment", entries_.size()),
+          .got = fmt::format("{}", hooks.size()),
+          .remedy = "give an empty list to a segment without hooks"});
+  }
+  for (std::size_t s = 0; s < hooks.size(); ++s) entries_[s].hooks = std::move(hooks[s]);
+}
+
+SegmentRunner::HostState SegmentRunner::host_state(int column, int first, int segments) const {
+  const Column& c = columns_.at(column);
+  const auto begin = c.stashes.begin() + first;
+  return {.hidden = c.hidden, .gradients = c.gradients, .first = first, .stashes = {begin, begin + segments}};
+}
+
+void SegmentRunner::restore(int column, const HostState& state) {
+  Column& c = columns_.at(column);
+  c.hidden = state.hidden;
+  c.gradients = state.gradients;
+  std::copy(state.stashes.begin(), state.stashes.end(), c.stashes.begin() + state.first);
 }
 
 }  // namespace megalith

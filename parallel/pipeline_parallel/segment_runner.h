@@ -14,12 +14,16 @@ namespace megalith {
 // Arena scopes of what is outside of segments, whose index is then -1; in place of the verb.
 enum StepScope : std::int32_t { kLoadScope, kReceiveOutputScope, kReceiveGradientScope, kSendScope };
 
+Verb verb_of(ActionKind kind);  // of kForward, kBackwardData, kBackwardWeight
+
 class SegmentRunner {
  public:
   struct Entry {
     std::string name;
     const Segment* segment = nullptr;
     StashPolicies policies = {};
+    SegmentModule module = SegmentModule::kOther;
+    int unit = 0;  // segments of a layer have the same
     HookTable hooks = {};
   };
   // `ctx` lives as long as the runner.
@@ -27,9 +31,20 @@ class SegmentRunner {
 
   // The microbatch that the column's next verbs run on.
   void begin(int column, const Microbatch& microbatch);
-  void run(const Action& action);  // kForward, kBackwardData, kBackwardWeight
+  // kForward, kBackwardData, kBackwardWeight: the hooks before the verb, the verb, those after it.
+  void run(const Action& action, Phase phase = Phase::kEager);
+  // Its parts, for who has several verbs between two hooks.
+  void run_hooks(HookPoint point, const Action& action, Phase phase) const;
+  void run_verb(const Action& action);
+
   int num_segments() const { return static_cast<int>(entries_.size()); }
+  const Entry& entry(int segment) const { return entries_[static_cast<std::size_t>(segment)]; }
   HookTable& hooks(int segment) { return entries_[static_cast<std::size_t>(segment)].hooks; }
+  // All of them, one table a segment; another number is an error that names both.
+  void set_hooks(std::vector<HookTable> hooks);
+
+  // What the column's microbatch is, once it has begun.
+  const Microbatch& microbatch(int column) const { return columns_.at(column).microbatch; }
   // What the last segment's forward returned for a column: the logits in generate mode.
   const TensorList& outputs(int column) { return columns_[column].hidden; }
   // What its last backward_data returned.
@@ -37,6 +52,17 @@ class SegmentRunner {
   // What the column's next forward, or next backward_data, takes; after begin().
   void set_inputs(int column, const TensorList& hidden) { columns_[column].hidden = hidden; }
   void set_output_gradients(int column, const TensorList& gradients) { columns_[column].gradients = gradients; }
+
+  // What verbs leave on the host: tensors between segments, and the stashes of segments [first, first +
+  // stashes.size()).
+  struct HostState {
+    TensorList hidden;
+    TensorList gradients;
+    int first = 0;
+    std::vector<Stash> stashes;
+  };
+  HostState host_state(int column, int first, int segments) const;
+  void restore(int column, const HostState& state);
 
  private:
   struct Column {

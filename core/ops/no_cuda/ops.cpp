@@ -74,6 +74,7 @@ void run(CudaStream&, const VocabSums&) { refuse_cuda(); }
 void run(CudaStream&, const VocabLoss&) { refuse_cuda(); }
 
 std::shared_ptr<GemmAlgorithms> make_gemm_algorithms(CudaStream&, GemmChoice) { refuse_cuda(); }
+GemmAlgorithms& gemm_algorithms(CudaStream&) { refuse_cuda(); }
 void use_gemm_algorithms(CudaStream&, std::shared_ptr<GemmAlgorithms>) { refuse_cuda(); }
 GemmTuning tune(CudaStream&, GemmAlgorithms&, const GemmScratch&) { refuse_cuda(); }
 

@@ -1,0 +1,149 @@
+#include "graphs/graphed_runner.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "core/base/error.h"
+#include "core/base/seconds_since.h"
+
+namespace megalith {
+
+namespace {
+
+bool same_addresses(const TensorList& a, const TensorList& b) {
+  if (a.size() != b.size()) return false;
+  for (int i = 0; i < a.size(); ++i) {
+    if (a[i].data != b[i].data || !(a[i].shape == b[i].shape)) return false;
+  }
+  return true;
+}
+
+bool same_addresses(const Microbatch& a, const Microbatch& b) {
+  return a.tokens.data == b.tokens.data && a.labels.data == b.labels.data && a.parameters == b.parameters &&
+         a.sums.data == b.sums.data;
+}
+
+// The lowest segment of a run and how many from it on.
+std::pair<int, int> segments_of(const std::vector<Action>& actions, const Run& run) {
+  const auto [low, high] = std::minmax(actions[run.first].segment, actions[run.first + run.count - 1].segment);
+  return {low, high - low + 1};
+}
+
+// Why the capture failed, behind where.
+[[noreturn]] void fail_capture(const std::string& graph, const std::string& where, std::string_view op,
+                               const std::exception& error) {
+  const auto* known = dynamic_cast<const Error*>(&error);
+  fail({.code = known != nullptr ? known->code() : ExitCode::kInternal,
+        .subject = fmt::format("capture of graph {}, in {}{}: {}", graph, where,
+                               op.empty() ? "" : fmt::format(" after op {}", op), error.what()),
+        .remedy = "all graphs were dropped, --cuda-graph-impl none runs without them",
+        .show_place = false});
+}
+
+}  // namespace
+
+void GraphedRunner::begin_step(const std::vector<Action>& actions, const GraphSignature& signature) {
+  if (stats_.graphs > 0) {
+    const std::string_view changed = difference(signature_, signature);
+    if (changed.empty()) return;
+    fail({.subject = "captured graphs",
+          .expected = "steps like the one that they were captured in",
+          .got = fmt::format("another one: {} has changed", changed),
+          .remedy = "change it before the first captured step, or use --cuda-graph-impl none",
+          .show_place = false});
+  }
+  signature_ = signature;
+  plan_ = group_runs(actions, runner_, modules_);
+  held_.clear();
+  held_.resize(static_cast<std::size_t>(plan_.graphs));
+  run_of_action_.assign(actions.size(), -1);
+  for (std::size_t r = 0; r < plan_.runs.size(); ++r) run_of_action_[plan_.runs[r].first] = static_cast<int>(r);
+}
+
+const Run* GraphedRunner::run_at(std::size_t action) const {
+  const int run = run_of_action_[action];
+  return run < 0 ? nullptr : &plan_.runs[static_cast<std::size_t>(run)];
+}
+
+const TensorList& GraphedRunner::inputs(const Action& first) {
+  return first.kind == ActionKind::kForward ? runner_.outputs(first.column) : runner_.input_gradients(first.column);
+}
+
+void GraphedRunner::check(const Action& first, const Held& held) {
+  const Microbatch& now = runner_.microbatch(first.column);
+  const char* changed = nullptr;
+  if (now.mode != held.microbatch.mode)
+    changed = "the mode";
+  else if (now.sequences != held.microbatch.sequences || now.seq_length != held.microbatch.seq_length)
+    changed = "the size of the microbatch";
+  else if (!same_addresses(now, held.microbatch))
+    changed = "an address of the microbatch";
+  else if (first.kind != ActionKind::kBackwardWeight && !same_addresses(inputs(first), held.inputs))
+    changed = "the address of an input";
+  if (changed == nullptr) return;
+  fail({.subject = fmt::format("replay of graph {}, microbatch {}", held.graph->name(), first.microbatch),
+        .expected = "what it was captured with",
+        .got = fmt::format("another one: {} has changed", changed),
+        .remedy = "run such microbatches with --cuda-graph-impl none"});
+}
+
+void GraphedRunner::run(const std::vector<Action>& actions, const Run& run) {
+  const Action &first = actions[run.first], &last = actions[run.first + run.count - 1];
+  Held& held = held_[static_cast<std::size_t>(run.graph)];
+  const Phase phase = held.graph ? Phase::kReplay : Phase::kCapture;
+  runner_.run_hooks(before(verb_of(first.kind)), first, phase);
+  if (held.graph) {
+    check(first, held);
+  } else {
+    capture(actions, run, held);
+  }
+  held.graph->replay(ctx_.compute);
+  ++stats_.replays;
+  if (phase == Phase::kReplay) runner_.restore(first.column, held.after);
+  runner_.run_hooks(after(verb_of(last.kind)), last, phase);
+}
+
+void GraphedRunner::capture(const std::vector<Action>& actions, const Run& run, Held& held) {
+  const auto start = std::chrono::steady_clock::now();
+  const int column = actions[run.first].column;
+  const auto [segment, segments] = segments_of(actions, run);
+  const SegmentRunner::HostState before = runner_.host_state(column, segment, segments);
+  Held taken{.microbatch = runner_.microbatch(column), .inputs = inputs(actions[run.first])};
+  taken.graph = std::make_unique<Graph>(name_of(actions, run, runner_));
+  Graph& graph = *taken.graph;
+  std::size_t at = run.first;
+  std::string op;
+  try {
+    graph.begin_capture(ctx_.compute);
+    for (; at < run.first + run.count; ++at) {
+      runner_.run_verb(actions[at]);
+      op = graph.last_op();
+    }
+    graph.end_capture();
+  } catch (const std::exception& error) {
+    if (!graph.last_op().empty()) op = graph.last_op();
+    graph.abort_capture();
+    runner_.restore(column, before);
+    drop();
+    const Action& failed = actions[std::min(at, run.first + run.count - 1)];
+    fail_capture(graph.name(),
+                 fmt::format("segment {}, {}", runner_.entry(failed.segment).name, name_of(verb_of(failed.kind))), op,
+                 error);
+  }
+  taken.after = runner_.host_state(column, segment, segments);
+  held = std::move(taken);
+  ++stats_.graphs;
+  stats_.ops += graph.num_ops();
+  stats_.nodes += static_cast<std::int64_t>(graph.num_nodes());
+  stats_.capture_seconds += seconds_since(start);
+}
+
+void GraphedRunner::drop() {
+  for (Held& held : held_) held = {};
+  stats_ = {.replays = stats_.replays};
+}
+
+}  // namespace megalith

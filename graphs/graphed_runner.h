@@ -1,0 +1,65 @@
+// Runs of verbs as captured graphs: a run is captured at its first occurrence and replayed at once, so that capturing
+// is a real step; from then on it is replayed, for any microbatch of its column. Hooks stay outside. Bit for bit what
+// SegmentRunner gives.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/device/graph.h"
+#include "graphs/run.h"
+#include "graphs/signature.h"
+
+namespace megalith {
+
+class GraphedRunner {
+ public:
+  // Both outlive the object.
+  GraphedRunner(const Context& ctx, SegmentRunner& runner, const GraphModules& modules)
+      : ctx_(ctx), runner_(runner), modules_(modules) {}
+
+  // Before each step that captures or replays. Exit code 9 where the graphs do not fit it any more.
+  void begin_step(const std::vector<Action>& actions, const GraphSignature& signature);
+  // The run that begins with this action of the list; null: none does.
+  const Run* run_at(std::size_t action) const;
+  // Captures or replays it, with the hooks before its first and after its last verb. A capture that fails drops all
+  // graphs, leaves everything else as it was before and names segment, verb and op; the next step captures anew.
+  void run(const std::vector<Action>& actions, const Run& run);
+  void drop();
+
+  struct Stats {  // of the graphs that are held; replays since construction
+    int graphs = 0;
+    std::int64_t ops = 0;
+    std::int64_t nodes = 0;
+    std::size_t device_bytes = 0;
+    double capture_seconds = 0;
+    std::int64_t replays = 0;
+  };
+  const Stats& stats() const { return stats_; }
+  const RunPlan& plan() const { return plan_; }
+  bool complete() const { return stats_.graphs > 0 && stats_.graphs == plan_.graphs; }
+
+ private:
+  struct Held {
+    std::unique_ptr<Graph> graph;
+    Microbatch microbatch;  // what it was captured with
+    TensorList inputs;
+    SegmentRunner::HostState after;
+  };
+
+  const TensorList& inputs(const Action& first);
+  void capture(const std::vector<Action>& actions, const Run& run, Held& held);
+  void check(const Action& first, const Held& held);
+
+  const Context& ctx_;
+  SegmentRunner& runner_;
+  GraphModules modules_;
+  RunPlan plan_;
+  std::vector<int> run_of_action_;  // index into plan_.runs; -1
+  GraphSignature signature_;
+  std::vector<Held> held_;  // by Run::graph
+  Stats stats_;
+};
+
+}  // namespace megalith

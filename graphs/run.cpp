@@ -1,0 +1,123 @@
+#include "graphs/run.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "core/base/error.h"
+
+namespace megalith {
+
+namespace {
+
+bool is_verb(const Action& action) {
+  return action.kind == ActionKind::kForward || action.kind == ActionKind::kBackwardData ||
+         action.kind == ActionKind::kBackwardWeight;
+}
+
+// Two verbs of a microbatch that follow each other: kind and segment of both.
+using Joint = std::array<int, 4>;
+
+Joint joint(const Action& from, const Action& to) {
+  return {static_cast<int>(from.kind), from.segment, static_cast<int>(to.kind), to.segment};
+}
+
+// Those between which something else stands, in any microbatch.
+std::set<Joint> borders(const std::vector<Action>& actions) {
+  std::set<Joint> borders;
+  std::map<std::pair<int, int>, std::size_t> last;  // by chunk and microbatch
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    if (!is_verb(actions[i])) continue;
+    const auto [at, is_first] = last.try_emplace({actions[i].chunk, actions[i].microbatch}, i);
+    if (!is_first && at->second + 1 != i) borders.insert(joint(actions[at->second], actions[i]));
+    at->second = i;
+  }
+  return borders;
+}
+
+class Grouping {
+ public:
+  Grouping(const std::vector<Action>& actions, const SegmentRunner& segments, const GraphModules& modules)
+      : actions_(actions), segments_(segments), modules_(modules), borders_(borders(actions)) {}
+
+  RunPlan group() {
+    RunPlan plan;
+    std::map<std::pair<int, std::vector<std::pair<int, int>>>, int> graphs;  // by column and verbs
+    for (std::size_t i = 0; i < actions_.size();) {
+      Run run{.first = i, .count = 1};
+      if (!captures(actions_[i])) {
+        ++i;
+        continue;
+      }
+      std::vector<std::pair<int, int>> verbs{{static_cast<int>(actions_[i].kind), actions_[i].segment}};
+      for (++i; i < actions_.size() && continues(actions_[i - 1], actions_[i]); ++i, ++run.count)
+        verbs.emplace_back(static_cast<int>(actions_[i].kind), actions_[i].segment);
+      const auto next = static_cast<int>(graphs.size());
+      run.graph = graphs.try_emplace({actions_[run.first].column, std::move(verbs)}, next).first->second;
+      plan.runs.push_back(run);
+    }
+    plan.graphs = static_cast<int>(graphs.size());
+    return plan;
+  }
+
+ private:
+  bool captures(const Action& action) const {
+    if (!is_verb(action)) return false;
+    switch (segments_.entry(action.segment).module) {
+      case SegmentModule::kOther: return false;
+      case SegmentModule::kAttention: return modules_.attention || modules_.layer;
+      case SegmentModule::kMlp: return modules_.mlp || modules_.layer;
+      case SegmentModule::kLayer: return modules_.layer;
+    }
+    return false;
+  }
+
+  bool continues(const Action& from, const Action& to) const {
+    if (!captures(to) || to.chunk != from.chunk || to.microbatch != from.microbatch) return false;
+    if (!modules_.layer && to.segment != from.segment) return false;
+    if (borders_.contains(joint(from, to))) return false;
+    for (const auto& [action, point] :
+         {std::pair(&from, after(verb_of(from.kind))), std::pair(&to, before(verb_of(to.kind)))}) {
+      const SegmentRunner::Entry& entry = segments_.entry(action->segment);
+      if (entry.hooks.size(point) == 0) continue;
+      if (modules_.layer && entry.unit == segments_.entry((action == &from ? to : from).segment).unit)
+        refuse_hook(entry, point);
+      return false;
+    }
+    return true;
+  }
+
+  [[noreturn]] static void refuse_hook(const SegmentRunner::Entry& entry, HookPoint point) {
+    fail({.subject = fmt::format("hook {} of segment {}", name_of(point), entry.name),
+          .expected = "hooks before and behind what --cuda-graph-modules layer captures as one graph",
+          .got = "one inside of it",
+          .remedy = "use --cuda-graph-modules attn mlp, whose graphs end at each segment, or move the hook to the "
+                    "layer's first or last verb",
+          .show_place = false});
+  }
+
+  const std::vector<Action>& actions_;
+  const SegmentRunner& segments_;
+  const GraphModules& modules_;
+  const std::set<Joint> borders_;
+};
+
+}  // namespace
+
+RunPlan group_runs(const std::vector<Action>& actions, const SegmentRunner& segments, const GraphModules& modules) {
+  return Grouping(actions, segments, modules).group();
+}
+
+std::string name_of(const std::vector<Action>& actions, const Run& run, const SegmentRunner& segments) {
+  const auto verb = [&](const Action& action) {
+    return fmt::format("{} {}", segments.entry(action.segment).name, name_of(verb_of(action.kind)));
+  };
+  const Action &first = actions[run.first], &last = actions[run.first + run.count - 1];
+  const std::string to = run.count > 1 ? " to " + verb(last) : "";
+  return fmt::format("{}{}, column {}", verb(first), to, first.column);
+}
+
+}  // namespace megalith

@@ -1,0 +1,35 @@
+// What captured graphs hold for good. Where one of these has changed they would compute something else, or touch memory
+// that is no longer theirs.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "parallel/pipeline_parallel/segment_runner.h"
+
+namespace megalith {
+
+struct GraphSignature {
+  std::uint64_t actions = 0;       // the rank's list
+  std::uint64_t plan = 0;          // the step's memory plan
+  std::uint64_t addresses = 0;     // of the step's memory, parameters and gradients
+  std::uint64_t microbatches = 0;  // of a step
+  std::uint64_t sequences = 0;     // of a microbatch
+  std::uint64_t seq_length = 0;    // tokens
+  std::uint64_t gemms = 0;         // version of the table of GEMM algorithms
+  std::uint64_t hooks = 0;         // of all segments
+};
+
+// What differs, in words; empty: nothing.
+std::string_view difference(const GraphSignature& captured, const GraphSignature& now);
+
+// Folds a number into a digest.
+constexpr void fold(std::uint64_t& digest, std::uint64_t value) {
+  digest = (digest ^ value) * 0x9E3779B97F4A7C15u;
+  digest ^= digest >> 32;
+}
+
+std::uint64_t digest_of_hooks(const SegmentRunner& segments);
+std::uint64_t digest_of(const std::vector<Action>& actions);
+
+}  // namespace megalith
