@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# Captured graphs against eager steps on GPUs: tokens per second and the host's part of a step, in turns.
+#   tests/bench/graphs.sh [CASE ...]     cases: see below; default: those of one GPU
+# Environment: APPS, the folder of the built programs (default build/cuda-release/apps); STEPS (default 40), TURNS
+# (default 2), MODULES (default layer), ARGS, more flags for train.
+# Tokens are random ids of a Zipf distribution. Prints the medians of the last three quarters of the steps.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+apps=${APPS:-build/cuda-release/apps}
+steps=${STEPS:-40}
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+metrics=$(mktemp -d)
+trap 'rm -rf "$metrics"' EXIT
+
+tiny="--num-layers 12 --hidden-size 256 --num-attention-heads 4 --bf16"
+gpt2="--config configs/gpt2_124m.toml"
+llama="--config configs/llama_1b.toml"
+llama8b="--config configs/llama3_8b.toml --recompute-granularity none --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16"
+# case: ranks, sequences and tokens of a microbatch, microbatches, vocabulary | flags
+declare -A cases=(
+  [tiny]="1 1 256 16 50303|$tiny"
+  [gpt2-256]="1 1 256 16 50303|$gpt2"
+  [gpt2-1024]="1 1 1024 1 50303|$gpt2"
+  [gpt2-64]="1 64 1024 8 50303|$gpt2"
+  [llama1b-1024]="1 1 1024 1 128255|$llama"
+  [llama1b-8]="1 8 4096 4 128255|$llama"
+  [llama8b-tp2]="2 1 2048 1 128255|$llama8b --num-layers 16 --tensor-model-parallel-size 2 --sequence-parallel"
+  [llama8b-tp4]="4 1 2048 1 128255|$llama8b --num-layers 16 --tensor-model-parallel-size 4 --sequence-parallel"
+)
+
+median() { sed -n "s/.*\"$2\": *\([0-9.e+]*\).*/\1/p" "$1" | tail -n +$((steps / 4 + 1)) | sort -g | awk '{v[NR]=$1} END {printf "%s", v[int((NR+1)/2)]}'; }
+run() {  # name, flags
+  local ranks micro length many vocabulary flags
+  IFS='|' read -r sizes flags <<<"${cases[$1]}"
+  read -r ranks micro length many vocabulary <<<"$sizes"
+  rm -f "$metrics/now"
+  # shellcheck disable=SC2086
+  mpirun --bind-to none -np "$ranks" "$apps/train" $flags --seq-length "$length" --device cuda --mock-data --tokenizer-type null \
+    --vocab-size "$vocabulary" --micro-batch-size "$micro" --global-batch-size $((micro * many)) --train-iters "$steps" \
+    --lr-warmup-iters 0 --eval-iters 0 --lr 1e-4 $2 ${ARGS:-} --metrics-jsonl "$metrics/now" >"$metrics/log" 2>&1 || { tail -n 3 "$metrics/log"; return 1; }
+  printf '%s %s\n' "$(median "$metrics/now" tokens_per_second)" "$(median "$metrics/now" enqueue_ms)"
+}
+
+printf '%-14s %12s %12s %6s %18s  %s\n' case eager graphs ratio 'enqueue_ms' 'tokens/s by turn'
+for name in "${@:-tiny gpt2-256 gpt2-1024 gpt2-64 llama1b-1024 llama1b-8}"; do
+  for case in $name; do
+    : >"$metrics/eager"
+    : >"$metrics/graphs"
+    for ((turn = 0; turn < ${TURNS:-2}; ++turn)); do
+      # shellcheck disable=SC2086
+      run "$case" "" >>"$metrics/eager" || { cat "$metrics/eager"; continue 2; }
+      run "$case" "--cuda-graph-impl local --cuda-graph-modules ${MODULES:-layer}" >>"$metrics/graphs" || { cat "$metrics/graphs"; continue 2; }
+    done
+    best() { sort -g "$metrics/$1" | awk '{t[NR]=$1; e[NR]=$2} END {print t[int((NR+1)/2)], e[int((NR+1)/2)]}'; }
+    read -r before before_enqueue <<<"$(best eager)"
+    read -r after after_enqueue <<<"$(best graphs)"
+    awk -v n="$case" -v b="$before" -v a="$after" -v be="$before_enqueue" -v ae="$after_enqueue" \
+      -v t="$(cut -d' ' -f1 "$metrics/eager" "$metrics/graphs" | awk '{printf "%.0f ", $1}')" \
+      'BEGIN {printf "%-14s %12.0f %12.0f %6.3f %8.2f %9.2f  %s\n", n, b, a, a / b, be, ae, t}'
+  done
+done
