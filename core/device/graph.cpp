@@ -305,6 +305,7 @@ void Graph::replay(Stream& stream) {
   ++replays_;
   for (const auto& note : notes_) note(stream);
   const TraceRange range(stream, stream.instruments_.trace, [this] { return "replay " + name_; });
+  if (stream.traced()) describe_replay(stream);
   HazardChecker* hazards = stream.instruments_.hazards;
   std::vector<int> instrument_lanes(lanes_.size(), stream.lane_);
   for (std::size_t lane = 1; hazards != nullptr && lane < lanes_.size(); ++lane) {
@@ -318,6 +319,21 @@ void Graph::replay(Stream& stream) {
     }
   }
   if (cuda_ != nullptr) cuda_->launch(*stream.cuda());
+}
+
+// On the CPU each op is traced as it is replayed.
+void Graph::describe_replay(Stream& stream) const {
+  Trace::Replay replay;
+  for (const Node& node : nodes_) {
+    if (node.kind != Kind::kOp) continue;
+    if (cuda_ != nullptr) {
+      replay.flops += node.access.flops();
+      replay.bytes += static_cast<std::int64_t>(node.access.moved_bytes());
+    }
+    replay.ops += replay.ops.empty() ? "" : ", ";
+    replay.ops += node.access.name();
+  }
+  stream.instruments_.trace->describe(stream, std::move(replay));
 }
 
 void Graph::note_replay(Node& node, Stream& stream, int instrument_lane) {
@@ -334,7 +350,11 @@ void Graph::note_replay(Node& node, Stream& stream, int instrument_lane) {
 }
 
 void Graph::replay_node(Node& node, Stream& stream) {
-  if (node.kind == Kind::kOp && node.task) stream.cpu()->push(node.task, false);
+  if (node.kind == Kind::kOp && node.task) {
+    if (stream.traced()) stream.instruments_.trace->begin_op(stream, node.access);
+    stream.cpu()->push(node.task, false);
+    stream.end_op();
+  }
   if (node.kind == Kind::kRecordExternal) stream.enqueue_record(*node.event);
   if (node.kind == Kind::kWaitExternal) stream.enqueue_wait(*node.event);
 }

@@ -103,6 +103,7 @@ class Graph {
   void find_late_ops();
   void check_replay(const Stream& stream) const;
   void check_resume(const Stream& main, const Event& resume) const;
+  void describe_replay(Stream& stream) const;                         // to the trace
   void note_replay(Node& node, Stream& stream, int instrument_lane);  // tells the instruments and the events
   void replay_node(Node& node, Stream& stream);                       // CPU
   Lane& lane_of(const Stream& stream);
