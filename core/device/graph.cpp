@@ -224,6 +224,8 @@ std::size_t Graph::num_nodes() const {
   return static_cast<std::size_t>(num_ops());
 }
 
+std::size_t Graph::device_bytes() const { return cuda_ != nullptr ? cuda_->device_bytes() : 0; }
+
 double Graph::flops() const {
   double flops = 0;
   for (const Node& node : nodes_) flops += node.access.flops();

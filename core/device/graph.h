@@ -52,6 +52,9 @@ class Graph {
   int num_ops() const;  // captured ops, without event nodes
   // What a replay makes the device do: on CUDA kernels, copies, fills and external events; on the CPU the ops.
   std::size_t num_nodes() const;
+  // Memory of the GPU that the driver took for the graph at the end of its capture: it takes more than it needs at
+  // once, so that the next graphs may have taken none. 0 on the CPU.
+  std::size_t device_bytes() const;
   std::int64_t num_replays() const { return replays_; }
   double flops() const;              // of one replay
   std::string_view last_op() const;  // the op captured last; "" before the first

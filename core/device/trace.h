@@ -45,7 +45,7 @@ class Trace {
     int lane = kHostLane;
     double begin_us = 0;  // since start_us()
     double duration_us = 0;
-    double flops = 0;        // of an op, as is
+    double flops = 0;        // of an op, as is; of a graph's replay on a GPU all of its ops'
     std::int64_t bytes = 0;  // what it says it reads and writes
     std::string ops;         // of a graph's replay
   };
