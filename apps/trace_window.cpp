@@ -38,6 +38,7 @@ std::string trace_events(const Trace& trace, int rank, double origin_us) {
   for (const Trace::Span& span : trace.spans()) {
     std::string args;
     if (span.bytes > 0) args = fmt::format(R"("bytes": {})", span.bytes);
+    if (!span.ops.empty()) args += fmt::format(R"({}"ops": {})", args.empty() ? "" : ", ", escaped(span.ops));
     if (span.flops > 0) args += fmt::format(R"({}"flops": {:.0f})", args.empty() ? "" : ", ", span.flops);
     const double begin_us = trace.start_us() - origin_us + span.begin_us;
     const std::int64_t begin = std::llround(begin_us * 1000), end = std::llround((begin_us + span.duration_us) * 1000);

@@ -47,11 +47,14 @@ class Access {
     moved_bytes_ = moved;
   }
   void set_cost(const Cost& cost) { cost_ = cost; }
+  // The op moves bytes and does nothing else (Graph::replay_beside).
+  void set_copy() { is_copy_ = true; }
 
   std::string_view name() const { return name_; }  // a string with static lifetime
   const std::vector<AccessRange>& ranges() const { return ranges_; }
   std::size_t moved_bytes() const { return moved_bytes_; }  // read and written, without gaps and workspaces
   double flops() const { return cost_.flops; }
+  bool is_copy() const { return is_copy_; }
   Cost cost() const {
     Cost cost = cost_;
     if (cost.work == Work::kMemory) cost.bytes = static_cast<double>(moved_bytes_);
@@ -84,6 +87,7 @@ class Access {
   std::vector<AccessRange> ranges_;
   Cost cost_;
   std::size_t moved_bytes_ = 0;
+  bool is_copy_ = false;
 };
 
 }  // namespace megalith

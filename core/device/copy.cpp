@@ -12,6 +12,7 @@ void copy(Stream& stream, const char* name, void* to, const void* from, std::siz
     Access access(name);
     access.add(from, bytes, false);
     access.add(to, bytes, true);
+    access.set_copy();
     stream.announce(access);
   }
   if (CpuStream* cpu = stream.cpu()) cpu->enqueue([=] { std::memcpy(to, from, bytes); });

@@ -29,11 +29,13 @@ class CudaGraph {
   void abort(CudaStream& origin) noexcept;  // drops what was captured
   void launch(CudaStream& stream);          // does nothing for a graph without nodes
 
-  std::size_t num_nodes() const { return num_nodes_; }  // kernels, copies, fills and external events
+  std::size_t num_nodes() const { return num_nodes_; }        // kernels, copies, fills and external events
+  std::size_t device_bytes() const { return device_bytes_; }  // less was free behind end() than before
 
  private:
   [[maybe_unused]] CUgraphExec_st* executable_ = nullptr;  // without CUDA
   std::size_t num_nodes_ = 0;
+  std::size_t device_bytes_ = 0;
   std::map<std::uint64_t, CudaEvent> events_;  // while capturing
 };
 

@@ -42,6 +42,7 @@ void Graph::begin_capture(Stream& origin) {
     cuda_->begin(*stream);
   }
   token_ = std::make_shared<Graph*>(this);
+  identity_ = std::make_shared<const std::string>(name_);
   guard_ = origin.instruments_.captures;
   if (guard_ != nullptr) guard_->graphs_.push_back(this);
   join(origin);
@@ -112,6 +113,7 @@ void Graph::record(Stream& stream, Event& event) {
   add({.kind = Kind::kRecord, .lane = stream.capture_lane_, .event_id = id});
   event.in_graph_ = true;
   event.capture_token_ = token_;
+  event.recorder_.reset();
   recorded_[event.id_] = {.node_id = id, .clock = lane_of(stream).clock};
   if (cuda_ != nullptr) cuda_->record(*stream.cuda(), id);
 }
@@ -137,8 +139,12 @@ void Graph::add_external(Kind kind, Stream& stream, Event& event) {
   if (cuda_ != nullptr && event.cuda_ == nullptr) event.cuda_ = std::make_shared<CudaEvent>(event.timed_);
   add({.kind = kind, .lane = stream.capture_lane_, .event = &event, .cuda_event = event.cuda_, .event_id = event.id_});
   has_external_events_ = true;
-  if (cuda_ == nullptr) return;
   Lane& lane = lane_of(stream);
+  if (kind == Kind::kRecordExternal) {
+    event.recorder_ = identity_;
+    exits_.push_back({.event_id = event.id_, .clock = lane.clock});
+  }
+  if (cuda_ == nullptr) return;
   if (kind == Kind::kRecordExternal) {
     event.cuda_->record(cuda_of(lane), /*external=*/true);
   } else {
@@ -160,11 +166,25 @@ void Graph::end_capture() {
             .remedy = "record an event on it last and wait for that event before the capture ends"});
     }
     if (cuda_ != nullptr) cuda_->end(cuda_of(lanes_[0]));
+    find_late_ops();
   } catch (...) {
     abort_capture();
     throw;
   }
   release_streams();
+}
+
+void Graph::find_late_ops() {
+  std::vector<std::int64_t> place(lanes_.size(), 0);  // of the latest node on each lane
+  for (const Node& node : nodes_) {
+    const auto lane = static_cast<std::size_t>(node.lane);
+    ++place[lane];
+    if (node.kind != Kind::kOp || node.access.is_copy()) continue;
+    for (Exit& exit : exits_) {
+      const bool before = lane < exit.clock.size() && place[lane] <= exit.clock[lane];
+      if (!before && exit.late_op.empty()) exit.late_op = node.access.name();
+    }
+  }
 }
 
 void Graph::release_streams() {
@@ -187,6 +207,8 @@ void Graph::abort_capture() {
   cuda_.reset();
   release_streams();
   has_external_events_ = false;
+  identity_ = nullptr;
+  exits_.clear();
   nodes_.clear();
   notes_.clear();
   lanes_.clear();
@@ -201,6 +223,8 @@ std::size_t Graph::num_nodes() const {
   if (cuda_ != nullptr) return cuda_->num_nodes();
   return static_cast<std::size_t>(num_ops());
 }
+
+std::size_t Graph::device_bytes() const { return cuda_ != nullptr ? cuda_->device_bytes() : 0; }
 
 double Graph::flops() const {
   double flops = 0;
@@ -218,9 +242,7 @@ void Graph::refuse(std::string_view act, std::string_view remedy) const {
   fail({.subject = fmt::format("{} during capture of graph {}{}", act, name_, after), .remedy = std::string(remedy)});
 }
 
-// The captured order is a topological order of the graph, so that one worker can run it; the hazard checker sees the
-// branches as lanes of their own and finds what only a concurrent replay would show.
-void Graph::replay(Stream& stream) {
+void Graph::check_replay(const Stream& stream) const {
   if (token_ != nullptr || lanes_.empty()) {
     fail({.subject = fmt::format("graph {}: replay on stream {}", name_, stream.name()),
           .expected = "a captured graph",
@@ -233,9 +255,59 @@ void Graph::replay(Stream& stream) {
   }
   require(stream.device() == (cuda_ != nullptr ? DeviceType::kCuda : DeviceType::kCpu),
           "replay on a stream of another device than the captured one");
+}
+
+void Graph::check_resume(const Stream& main, const Event& resume) const {
+  const auto refuse = [&](std::string expected, std::string got, std::string remedy = "") {
+    fail({.subject = fmt::format("graph {}: replay beside stream {}", name_, main.name()),
+          .expected = std::move(expected),
+          .got = std::move(got),
+          .remedy = std::move(remedy)});
+  };
+  const auto is_resume = [&](const Exit& exit) { return exit.event_id == resume.id_; };
+  const auto exit = std::find_if(exits_.begin(), exits_.end(), is_resume);
+  const std::shared_ptr<const std::string> recorder = resume.recorder_.lock();
+  if (exit == exits_.end()) {
+    refuse("an event that this graph records by record_external",
+           fmt::format("event {}, which {} records", resume.name(), recorder ? "graph " + *recorder : "no graph"));
+  }
+  if (std::find_if(exit + 1, exits_.end(), is_resume) != exits_.end()) {
+    refuse(fmt::format("one record of event {} in the graph", resume.name()), "several");
+  }
+  if (recorder != identity_) {
+    refuse(fmt::format("event {} recorded by this graph alone", resume.name()),
+           fmt::format("a record {} since the capture", recorder ? "in graph " + *recorder : "outside of it"),
+           "give the graph an event of its own");
+  }
+  if (!exit->late_op.empty()) {
+    refuse(fmt::format("only copies after event {}", resume.name()), fmt::format("op {}", exit->late_op),
+           "record the event after it");
+  }
+}
+
+void Graph::replay_beside(Stream& main, Stream& side, Event& resume) {
+  check_replay(main);
+  check_replay(side);
+  if (&main == &side) {
+    fail({.subject = fmt::format("graph {}: replay beside stream {}", name_, main.name()),
+          .expected = "a side stream",
+          .got = "the stream itself"});
+  }
+  check_resume(main, resume);
+  main.record(start_);
+  side.wait(start_);
+  replay(side);
+  main.wait(resume);
+}
+
+// The captured order is a topological order of the graph, so that one worker can run it; the hazard checker sees the
+// branches as lanes of their own and finds what only a concurrent replay would show.
+void Graph::replay(Stream& stream) {
+  check_replay(stream);
   ++replays_;
   for (const auto& note : notes_) note(stream);
   const TraceRange range(stream, stream.instruments_.trace, [this] { return "replay " + name_; });
+  if (stream.traced()) describe_replay(stream);
   HazardChecker* hazards = stream.instruments_.hazards;
   std::vector<int> instrument_lanes(lanes_.size(), stream.lane_);
   for (std::size_t lane = 1; hazards != nullptr && lane < lanes_.size(); ++lane) {
@@ -249,6 +321,21 @@ void Graph::replay(Stream& stream) {
     }
   }
   if (cuda_ != nullptr) cuda_->launch(*stream.cuda());
+}
+
+// On the CPU each op is traced as it is replayed.
+void Graph::describe_replay(Stream& stream) const {
+  Trace::Replay replay;
+  for (const Node& node : nodes_) {
+    if (node.kind != Kind::kOp) continue;
+    if (cuda_ != nullptr) {
+      replay.flops += node.access.flops();
+      replay.bytes += static_cast<std::int64_t>(node.access.moved_bytes());
+    }
+    replay.ops += replay.ops.empty() ? "" : ", ";
+    replay.ops += node.access.name();
+  }
+  stream.instruments_.trace->describe(stream, std::move(replay));
 }
 
 void Graph::note_replay(Node& node, Stream& stream, int instrument_lane) {
@@ -265,7 +352,11 @@ void Graph::note_replay(Node& node, Stream& stream, int instrument_lane) {
 }
 
 void Graph::replay_node(Node& node, Stream& stream) {
-  if (node.kind == Kind::kOp && node.task) stream.cpu()->push(node.task, false);
+  if (node.kind == Kind::kOp && node.task) {
+    if (stream.traced()) stream.instruments_.trace->begin_op(stream, node.access);
+    stream.cpu()->push(node.task, false);
+    stream.end_op();
+  }
   if (node.kind == Kind::kRecordExternal) stream.enqueue_record(*node.event);
   if (node.kind == Kind::kWaitExternal) stream.enqueue_wait(*node.event);
 }

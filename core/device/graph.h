@@ -42,11 +42,19 @@ class Graph {
 
   // Enqueues the whole graph on `stream`; the captured memory must still hold the same buffers.
   void replay(Stream& stream);
+  // The same on `side`, behind what `main` holds; `main` goes on at `resume`, an event that this graph records by
+  // record_external, while the rest of the graph still runs. The rest may only copy: any other op would run beside
+  // those of `main`, with whose kernels it may share a library's memory and for whose multiprocessors it would compete.
+  // As for all work on `side`, whoever uses what the rest writes, or writes what it reads, first waits for `side`.
+  void replay_beside(Stream& main, Stream& side, Event& resume);
 
   const std::string& name() const { return name_; }
   int num_ops() const;  // captured ops, without event nodes
   // What a replay makes the device do: on CUDA kernels, copies, fills and external events; on the CPU the ops.
   std::size_t num_nodes() const;
+  // Memory of the GPU that the driver took for the graph at the end of its capture: it takes more than it needs at
+  // once, so that the next graphs may have taken none. 0 on the CPU.
+  std::size_t device_bytes() const;
   std::int64_t num_replays() const { return replays_; }
   double flops() const;              // of one replay
   std::string_view last_op() const;  // the op captured last; "" before the first
@@ -79,6 +87,11 @@ class Graph {
     std::uint64_t node_id;
     VectorClock clock;
   };
+  struct Exit {  // a record_external
+    std::uint64_t event_id;
+    VectorClock clock;           // nodes that a wait for it waits for
+    std::string_view late_op{};  // the first op beyond these that is no copy; "": none
+  };
 
   int join(Stream& stream);  // adds a lane
   void announce(Stream& stream, const Access& access);
@@ -90,6 +103,10 @@ class Graph {
   void record(Stream& stream, Event& event);
   void wait(Stream& stream, Event& event);
   void add_external(Kind kind, Stream& stream, Event& event);
+  void find_late_ops();
+  void check_replay(const Stream& stream) const;
+  void check_resume(const Stream& main, const Event& resume) const;
+  void describe_replay(Stream& stream) const;                         // to the trace
   void note_replay(Node& node, Stream& stream, int instrument_lane);  // tells the instruments and the events
   void replay_node(Node& node, Stream& stream);                       // CPU
   Lane& lane_of(const Stream& stream);
@@ -101,11 +118,14 @@ class Graph {
   std::vector<Node> nodes_;
   std::vector<std::function<void(Stream&)>> notes_;       // Stream::on_each_run
   std::unordered_map<std::uint64_t, Recorded> recorded_;  // by the event's own id
-  std::shared_ptr<Graph*> token_;                         // alive while capturing; events refer to it
-  CaptureGuard* guard_ = nullptr;                         // while capturing: the origin's
+  std::vector<Exit> exits_;
+  std::shared_ptr<Graph*> token_;                // alive while capturing; events refer to it
+  std::shared_ptr<const std::string> identity_;  // the name, of this capture; events refer to it
+  CaptureGuard* guard_ = nullptr;                // while capturing: the origin's
   std::int64_t replays_ = 0;
   std::unique_ptr<CudaGraph> cuda_;  // null on the CPU
   bool has_external_events_ = false;
+  Event start_{"start of a replay"};  // of replay_beside
 };
 
 }  // namespace megalith

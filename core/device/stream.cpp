@@ -77,6 +77,7 @@ void Stream::record(Event& event) {
     return;
   }
   if (instruments_.hazards != nullptr) instruments_.hazards->record(lane_, event.id_);
+  event.recorder_.reset();
   enqueue_record(event);
 }
 

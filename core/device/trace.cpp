@@ -83,6 +83,13 @@ void Trace::begin_range(Stream& stream, std::string name) {
   stream.record(entry->begun);
 }
 
+void Trace::describe(Stream& stream, Replay replay) {
+  Span& span = lanes_[lane_of(stream)].open.back()->span;
+  span.ops = std::move(replay.ops);
+  span.flops = replay.flops;
+  span.bytes = replay.bytes;
+}
+
 void Trace::end(Stream& stream) {
   std::vector<Entry*>& open = lanes_[lane_of(stream)].open;
   if (open.empty()) return;

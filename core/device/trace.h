@@ -1,6 +1,7 @@
 // Times of what the streams of one rank did, for a picture in Perfetto or chrome://tracing. Each op is timed by two
 // events on its stream; what contains ops (a step, a segment's verb) is a range, timed likewise and on the host, where
-// it lasts as long as its ops took to enqueue. Costs two event records an op while it is active, nothing otherwise.
+// it lasts as long as its ops took to enqueue. The replay of a graph is a range that tells its ops; on the CPU these
+// are timed as well. Costs two event records an op while it is active, nothing otherwise.
 #pragma once
 
 #include <chrono>
@@ -30,14 +31,23 @@ class Trace {
   void begin_range(Stream& stream, std::string name);
   void end(Stream& stream);  // what began last on that stream; nothing if nothing did
 
+  // What one replay of a graph runs.
+  struct Replay {
+    std::string ops;  // their names
+    double flops = 0;
+    std::int64_t bytes = 0;
+  };
+  void describe(Stream& stream, Replay replay);  // the range that began last on that stream
+
   static constexpr int kHostLane = 0;
   struct Span {
     std::string name;
     int lane = kHostLane;
     double begin_us = 0;  // since start_us()
     double duration_us = 0;
-    double flops = 0;        // of an op, as is
+    double flops = 0;        // of an op, as is; of a graph's replay on a GPU all of its ops'
     std::int64_t bytes = 0;  // what it says it reads and writes
+    std::string ops;         // of a graph's replay
   };
   double start_us() const { return start_us_; }              // of the first start(), since 1970
   const std::vector<Span>& spans() const { return spans_; }  // what was timed until the last stop()

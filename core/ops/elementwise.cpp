@@ -24,6 +24,7 @@ void fields(const CastRows& op, Fields& f) {
 void fields(const Copy& op, Fields& f) {
   f.in(op.src, "op.src").any_dtype().any_shape().any_strides();
   f.out(op.dst, "op.dst").like(op.src).any_strides();
+  f.copies();
 }
 
 void fields(const Fill& op, Fields& f) { f.out(op.x, "op.x").any_dtype().any_shape().any_strides(); }

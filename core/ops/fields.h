@@ -128,6 +128,9 @@ class Fields {
   void cost(const Cost& cost) {
     if (access_ != nullptr) access_->set_cost(cost);
   }
+  void copies() {
+    if (access_ != nullptr) access_->set_copy();
+  }
 
   void close();  // checks the latest field; called after the last one
 

@@ -1,6 +1,6 @@
 // Ranks that hang or disagree on purpose, with a watcher: mpirun -np 3 mpi_hang stop | loop | skip | host | order |
-// count | dtype | writer FOLDER [--device=cuda]. Ends with exit code 7 and one line that says who waits for whom; 77,
-// for a skipped test, where ranks outnumber GPUs.
+// count | dtype | writer | replay FOLDER [--device=cuda]. Ends with exit code 7 and one line that says who waits for
+// whom; 77, for a skipped test, where ranks outnumber GPUs.
 #include <atomic>
 #include <chrono>
 #include <csignal>
@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "core/base/error.h"
+#include "core/device/graph.h"
 #include "parallel/comm/mpi_runtime.h"
 #include "tests/distributed/collective_rig.h"
 #include "tests/distributed/rank_device.h"
@@ -17,6 +18,8 @@
 namespace {
 
 using namespace megalith;
+
+constexpr int kReplays = 10'000;
 
 void loop_for_ever() {
   std::atomic<std::uint64_t> rounds{0};
@@ -36,10 +39,19 @@ void run(MpiRuntime& mpi, Communicator& world, std::string_view kind, const std:
   launch(stream, AllReduce{.group = *other, .buffer = buffer});  // NCCL takes seconds to start
   for (int i = 0; i < 70; ++i) launch(stream, AllReduce{.group = world, .buffer = buffer});
   stream.synchronize();
+  Graph graph("layer 3 forward");
+  if (kind == "replay") {
+    graph.begin_capture(stream);
+    for (const char* label : {"the scores", "the choice"})
+      launch(stream, AllReduce{.group = world, .buffer = buffer, .label = label});
+    graph.end_capture();
+    for (int i = 0; i < kReplays; ++i) graph.replay(stream);
+    stream.synchronize();
+  }
   mpi.watch({.timeout = std::chrono::seconds(3), .dump_folder = folder});
   if (odd_one && kind == "stop") std::raise(SIGSTOP);
   // As an op of a layer would, on the stream's worker, while the host waits for it; on a GPU on the host.
-  if (odd_one && kind == "loop") {
+  if (odd_one && (kind == "loop" || kind == "replay")) {
     if (CpuStream* cpu = stream.cpu()) {
       cpu->enqueue(loop_for_ever);
     } else {
@@ -59,7 +71,9 @@ void run(MpiRuntime& mpi, Communicator& world, std::string_view kind, const std:
   const auto reduce = [&](const Tensor& tensor) {
     launch(stream, AllReduce{.group = world, .buffer = tensor, .label = "the values"});
   };
-  if (kind == "count") {
+  if (kind == "replay") {
+    graph.replay(stream);
+  } else if (kind == "count") {
     reduce(odd_one ? buffer.slice(0, 0, 500) : buffer);
   } else if (kind == "dtype") {
     reduce(odd_one ? pairs.tensor() : buffer);  // as many bytes

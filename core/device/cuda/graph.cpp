@@ -2,6 +2,7 @@
 
 #include "core/base/error.h"
 #include "core/device/cuda/check.h"
+#include "core/device/cuda_memory.h"
 
 namespace megalith {
 
@@ -42,10 +43,13 @@ void CudaGraph::end(CudaStream& origin) {
   MEGALITH_CUDA_CHECK(cudaStreamEndCapture(origin.handle(), &graph));
   events_.clear();
   cudaError_t status = cudaGraphGetNodes(graph, nullptr, &num_nodes_);
+  const std::size_t before = cuda_memory().free;
   if (status == cudaSuccess && num_nodes_ > 0) status = cudaGraphInstantiate(&executable_, graph, 0);
   log_cuda(cudaGraphDestroy(graph), "cudaGraphDestroy");
   check_cuda(status, "cudaGraphInstantiate");
   if (executable_ != nullptr) MEGALITH_CUDA_CHECK(cudaGraphUpload(executable_, origin.handle()));
+  const std::size_t after = cuda_memory().free;
+  device_bytes_ = before > after ? before - after : 0;  // another process may have freed
 }
 
 void CudaGraph::abort(CudaStream& origin) noexcept {

@@ -3,10 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <memory>
+#include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "core/device/capture_guard.h"
+#include "core/device/copy.h"
 #include "core/device/graph.h"
 #include "core/device/hazard_checker.h"
 #include "tests/unit/device/cuda_test.h"
@@ -222,6 +226,91 @@ TEST_F(CudaGraphTest, WhatCudaForbidsDuringCaptureIsAnErrorAndLeavesTheStreamsUs
   graph.replay(compute());
   compute().synchronize();
   EXPECT_EQ(read_flag(x), 3);
+}
+
+TEST_F(CudaGraphTest, AfterABrokenCaptureAnotherGraphCanBeCaptured) {
+  int* x = flags(1);
+  Event fork("fork"), join("join"), done("done");
+  const auto capture = [&](Graph& graph, const std::function<void()>& in_the_middle) {
+    graph.begin_capture(compute());
+    compute().record(fork);
+    comm().wait(fork);
+    op(comm(), "on comm", x, [&](Stream& s) { add(s, x, 1); });
+    compute().record_external(done);
+    in_the_middle();
+    comm().record(join);
+    compute().wait(join);
+    op(compute(), "after", x, [&](Stream& s) { add(s, x, 1); });
+    compute().record_external(done);
+    graph.end_capture();
+  };
+  const std::vector<std::function<void()>> failures = {[] { test::allocate_and_free(); },
+                                                       [&] { bad_launch(compute()); },
+                                                       [] { throw std::runtime_error("a hook failed"); }};
+  int expected = 0;
+  for (const std::function<void()>& failure : failures) {
+    Graph broken("broken");
+    EXPECT_NE(error_of([&] { capture(broken, failure); }), "");
+    broken.abort_capture();
+    EXPECT_FALSE(compute().capturing());
+    EXPECT_FALSE(comm().capturing());
+    EXPECT_FALSE(guard_.active());
+    EXPECT_EQ(broken.num_nodes(), 0u);
+    EXPECT_EQ(broken.device_bytes(), 0u);
+    Graph next("next");
+    capture(next, [] {});
+    next.replay(compute());
+    comm().wait(done);
+    add(comm(), x, 1);
+    comm().synchronize();
+    compute().synchronize();
+    EXPECT_EQ(read_flag(x), expected += 3);
+  }
+}
+
+// The tail is a copy that cannot begin before the gate.
+TEST_F(CudaGraphTest, AReplayBesideLetsMainGoOnWhileTheTailWaits) {
+  Stream side(DeviceType::kCuda, "side", {.captures = &guard_});
+  Graph graph("layer 2 forward");
+  Event resume("layer 2 is done"), gate("gate");
+  int *hidden = flags(1), *offloaded = flags(1), *seen = flags(1), *head = flags(1), *tail = flags(1);
+  graph.begin_capture(compute());
+  op(compute(), "mlp", hidden, [&](Stream& s) { add(s, hidden, 1); });
+  compute().record_external(resume);
+  compute().wait_external(gate);
+  copy_to_host(compute(), offloaded, hidden, sizeof(int));
+  graph.end_capture();
+  for (int step = 1; step <= 3; ++step) {
+    spin(comm(), tail, step);
+    comm().record(gate);
+    spin(compute(), head, step);
+    graph.replay_beside(compute(), side, resume);
+    copy_by_kernel(compute(), seen, hidden);
+    EXPECT_EQ(read_flag(hidden), step - 1) << "the side stream did not wait for main";
+    write_flag(head, step);
+    compute().synchronize();  // returns only if it does not wait for the tail
+    EXPECT_EQ(read_flag(seen), step);
+    EXPECT_EQ(read_flag(offloaded), step - 1);
+    write_flag(tail, step);
+    side.synchronize();
+    EXPECT_EQ(read_flag(offloaded), step);
+  }
+  EXPECT_LT(seconds(), 5);
+}
+
+TEST_F(CudaGraphTest, TellsTheMemoryThatTheDriverTook) {
+  int* x = flags(1);
+  std::vector<std::unique_ptr<Graph>> graphs;
+  std::size_t bytes = 0;
+  for (int g = 0; g < 8; ++g) {
+    Graph& graph = *graphs.emplace_back(std::make_unique<Graph>("five hundred"));
+    graph.begin_capture(compute());
+    for (int i = 0; i < 500; ++i) op(compute(), "add", x, [&](Stream& s) { add(s, x, 1); });
+    graph.end_capture();
+    bytes += graph.device_bytes();
+  }
+  EXPECT_GT(bytes, 0u);
+  EXPECT_LT(bytes, std::size_t{1} << 30);
 }
 
 TEST_F(CudaGraphTest, TheHazardCheckerSeesKernelsAndReplays) {

@@ -38,6 +38,7 @@ TEST_P(GraphTest, CaptureRunsNothingAndReplayRunsTheTasksInOrder) {
   EXPECT_TRUE(order.empty());
   EXPECT_EQ(graph.num_ops(), 5);
   EXPECT_EQ(graph.num_replays(), 0);
+  EXPECT_TRUE(device() == DeviceType::kCuda || graph.device_bytes() == 0);
 
   graph.replay(compute());
   graph.replay(compute());
@@ -262,6 +263,61 @@ TEST_P(GraphTest, AbortOnAnExceptionLeavesTheStreamsUsable) {
   graph.replay(compute());
   compute().synchronize();
   EXPECT_EQ(value, 7);
+}
+
+// Wherever what stands between the two calls throws: behind forks of forks, events, or an op that was only announced.
+TEST_P(GraphTest, AfterAnAbortAnyOtherGraphCanBeCaptured) {
+  Stream third(device(), "third", {.captures = &guard_});
+  Event fork("fork"), second_fork("second fork"), join("join"), in("in"), out("out");
+  int value = 0;
+  for (int step = 0; step < 5; ++step) {
+    Graph broken("broken");
+    const auto may_throw = [step](int here) {
+      if (step == here) throw std::runtime_error("a hook failed");
+    };
+    EXPECT_THROW(
+        {
+          broken.begin_capture(compute());
+          may_throw(0);
+          compute().record(fork);
+          comm().wait(fork);
+          may_throw(1);
+          comm().record(second_fork);
+          third.wait(second_fork);
+          enqueue(third, [&] { value = -100; });
+          may_throw(2);
+          compute().wait_external(in);
+          compute().record_external(out);
+          may_throw(3);
+          compute().announce(access_of({.name = "gemm", .ranges = {writes(value)}}));
+          may_throw(4);
+        },
+        std::runtime_error);
+    broken.abort_capture();
+    for (Stream* stream : {&compute(), &comm(), &third}) EXPECT_FALSE(stream->capturing());
+    EXPECT_FALSE(guard_.active());
+    EXPECT_EQ(broken.num_ops(), 0);
+    EXPECT_EQ(out.recorded(), step > 0) << "by the replay of an earlier step alone";
+
+    Graph next("next");
+    next.begin_capture(compute());
+    compute().record(fork);
+    comm().wait(fork);
+    comm().record(second_fork);
+    third.wait(second_fork);
+    enqueue(third, [&] { ++value; });
+    third.record(join);
+    compute().wait(join);
+    compute().record_external(out);
+    next.end_capture();
+    next.replay(compute());
+    comm().wait(out);
+    int seen = -1;
+    enqueue(comm(), [&] { seen = value; });
+    comm().synchronize();
+    EXPECT_EQ(seen, step + 1);
+    compute().synchronize();
+  }
 }
 
 TEST_P(GraphTest, AGraphOrAStreamThatDiesDuringCaptureEndsIt) {

@@ -90,21 +90,63 @@ TEST_P(TraceTest, RangesEncloseTheirOpsAndAreTimedOnTheHostToo) {
   EXPECT_GE(span(0).duration_us, 4000 - kSlackUs);
 }
 
-TEST_P(TraceTest, AReplayIsOneRangeAndACaptureLeavesNothing) {
+TEST_P(TraceTest, AReplayIsARangeThatTellsItsOpsAndACaptureLeavesNothing) {
   trace_.start(compute());
   Graph graph("layer 3 forward");
   graph.begin_capture(compute());
   {
     const TraceRange layer(compute(), &trace_, [] { return "captured"; });
-    enqueue(compute(), sleeping("a"));
+    enqueue(compute(), sleeping("norm"));
+    Access access("gemm");
+    access.set_cost({.work = Work::kMatrixProduct, .flops = 8});
+    compute().announce(access);
+    enqueue_unannounced(compute(), [] {});
+    compute().end_op();
   }
   graph.end_capture();
   graph.replay(compute());
   graph.replay(compute());
   trace_.stop();
-  EXPECT_THAT(names(), ElementsAre("replay layer 3 forward", "replay layer 3 forward", "replay layer 3 forward",
-                                   "replay layer 3 forward"));  // on the stream and on the host, twice
-  EXPECT_GE(span(0).duration_us, 2000 - kSlackUs);
+  const bool cpu = device() == DeviceType::kCpu;
+  const std::size_t spans = cpu ? 4 : 2;
+  ASSERT_EQ(trace_.spans().size(), 2 * spans);
+  for (const std::size_t i : {std::size_t{0}, spans}) {
+    EXPECT_EQ(span(i).name, "replay layer 3 forward");  // on the stream
+    EXPECT_EQ(span(i).lane, 1);
+    EXPECT_EQ(span(i).ops, "norm, gemm");
+    EXPECT_GE(span(i).duration_us, 2000 - kSlackUs);
+    EXPECT_EQ(span(i + 1).name, "replay layer 3 forward");  // and on the host
+    EXPECT_EQ(span(i + 1).lane, Trace::kHostLane);
+    EXPECT_EQ(span(i + 1).ops, "");
+    EXPECT_EQ(span(cpu ? i + 3 : i).flops, 8);  // once
+    if (!cpu) continue;
+    EXPECT_EQ(span(i).flops, 0);
+    EXPECT_EQ(span(i + 2).name, "norm");
+    EXPECT_EQ(span(i + 3).name, "gemm");
+    EXPECT_GE(span(i + 2).begin_us, span(i).begin_us);
+    EXPECT_LE(end_of(span(i + 3)), end_of(span(i)) + kSlackUs);
+  }
+}
+
+// On its own stream, up to the end of what the graph leaves to run.
+TEST_P(TraceTest, AReplayBesideIsARangeOfTheSideStream) {
+  Graph graph("layer 3 forward");
+  Event resume("resume");
+  graph.begin_capture(compute());
+  enqueue(compute(), sleeping("mlp"));
+  compute().record_external(resume);
+  graph.end_capture();
+  trace_.start(compute());
+  graph.replay_beside(compute(), comm(), resume);
+  enqueue(compute(), sleeping("head"));
+  comm().synchronize();
+  trace_.stop();
+  ASSERT_FALSE(trace_.spans().empty());
+  const Trace::Span& replay = span(0);
+  EXPECT_EQ(replay.name, "replay layer 3 forward");
+  EXPECT_EQ(trace_.lane_names().at(static_cast<std::size_t>(replay.lane)), "communication");
+  EXPECT_EQ(trace_.spans().back().name, "head");
+  EXPECT_GE(trace_.spans().back().begin_us, replay.begin_us + 2000 - kSlackUs);
 }
 
 TEST_P(TraceTest, NothingIsTracedUnlessActive) {

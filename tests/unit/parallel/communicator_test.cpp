@@ -6,10 +6,14 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <functional>
 #include <future>
 #include <limits>
+#include <optional>
+#include <thread>
 #include <vector>
 
 #include "core/base/error.h"
@@ -219,6 +223,37 @@ TEST(Communicator, ReplaysCountAndAreNumbered) {
     EXPECT_EQ(world.recorder().sequence_so_far().length, 5u);
     EXPECT_NE(world.recorder().sequence_so_far().hash, once);
     EXPECT_EQ(difference_of_sequences(world), "");
+  });
+}
+
+// A captured call is recorded anew at each replay, so that it is named however many calls were dropped since.
+TEST(Communicator, ACallThatHangsInAReplayIsNamedAfterTenThousand) {
+  std::atomic<bool> seen = false;
+  ThreadWorld(2).run([&](Communicator& world) {
+    constexpr int kReplays = 10'000;
+    std::array<float, 1> values{};
+    Stream stream(DeviceType::kCpu, "comm");
+    const AbortOnUnwind guard(world);
+    Graph graph("sum");
+    graph.begin_capture(stream);
+    launch(stream, AllReduce{.group = world, .buffer = tensor_of(values), .label = "scores"});
+    launch(stream, Broadcast{.group = world, .buffer = tensor_of(values), .root = 1, .label = "choice"});
+    graph.end_capture();
+    for (int i = 0; i < kReplays; ++i) graph.replay(stream);
+    stream.synchronize();
+    EXPECT_EQ(world.stats().collectives, 2 * kReplays);
+    if (world.rank() == 1) {
+      while (!seen) std::this_thread::yield();  // what the other rank's report is about
+    }
+    graph.replay(stream);
+    if (world.rank() == 0) {
+      std::optional<CollectiveCall> hanging;
+      const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+      while (!hanging && std::chrono::steady_clock::now() < end) hanging = world.recorder().current();
+      EXPECT_TRUE(hanging && to_string(*hanging) == "all_reduce #20001 (scores: fp32, 1 elements)");
+      seen = true;
+    }
+    stream.synchronize();
   });
 }
 
