@@ -77,6 +77,7 @@ class Grouping {
 
   bool continues(const Action& from, const Action& to) const {
     if (!captures(to) || to.chunk != from.chunk || to.microbatch != from.microbatch) return false;
+    if ((to.kind == ActionKind::kForward) != (from.kind == ActionKind::kForward)) return false;
     if (!modules_.layer && to.segment != from.segment) return false;
     if (borders_.contains(joint(from, to))) return false;
     for (const auto& [action, point] :

@@ -126,5 +126,14 @@ TEST_F(SegmentRunnerTest, AHookThatThrowsEndsTheVerb) {
   EXPECT_TRUE(calls_.empty());
 }
 
+TEST_F(SegmentRunnerTest, AListOfHooksThatDoesNotFitIsRefused) {
+  try {
+    runner_.set_hooks(std::vector<HookTable>(3));
+    FAIL() << "it was taken";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), testing::AllOf(HasSubstr("expected 2 lists, one a segment"), HasSubstr("got 3")));
+  }
+}
+
 }  // namespace
 }  // namespace megalith

@@ -1,0 +1,149 @@
+// Runs as data: which verbs one graph holds, in hand-made lists and in those of every schedule.
+#include "graphs/run.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+
+#include "core/base/error.h"
+#include "core/device/memory_pool.h"
+#include "parallel/pipeline_parallel/lowering.h"
+#include "tests/unit/parallel/schedule_support.h"
+
+namespace megalith {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr GraphModules kAttention{.attention = true}, kMlp{.mlp = true}, kBoth{.attention = true, .mlp = true},
+    kLayer{.layer = true};
+
+// Embedding, two layers of attention and MLP, head, in as many chunks as asked.
+class RunTest : public testing::Test {
+ protected:
+  static std::vector<SegmentRunner::Entry> entries(int chunks) {
+    std::vector<SegmentRunner::Entry> all;
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+      if (chunk == 0) all.push_back({.name = "embedding"});
+      for (int layer = 2 * chunk; layer < 2 * chunk + 2; ++layer) {
+        const std::string name = "layer " + std::to_string(layer);
+        all.push_back({.name = name + " attention", .module = SegmentModule::kAttention, .unit = layer + 1});
+        all.push_back({.name = name + " mlp", .module = SegmentModule::kMlp, .unit = layer + 1});
+      }
+      if (chunk == chunks - 1) all.push_back({.name = "head", .unit = 99});
+    }
+    return all;
+  }
+  static std::vector<Action> one_chunk(int microbatches, const std::vector<std::vector<int>>& buckets) {
+    const Schedule schedule = make_schedule(ScheduleKind::k1F1B, 1, 1, microbatches);
+    return lower_training_step(insert_messages(schedule, 0), {6}, {.segments_of_bucket = buckets});
+  }
+  std::vector<std::string> names(const std::vector<Action>& actions, const GraphModules& modules) const {
+    std::vector<std::string> names;
+    for (const megalith::Run& run : group_runs(actions, runner_, modules).runs)
+      names.push_back(name_of(actions, run, runner_));
+    return names;
+  }
+
+  MemoryPool pool_{DeviceType::kCpu};
+  Stream stream_{DeviceType::kCpu, "test"};
+  Arena arena_{pool_, Arena::Mode::kUnplanned};
+  const Context ctx_{.compute = stream_, .arena = arena_};
+  SegmentRunner runner_{ctx_, entries(1)};
+};
+
+TEST_F(RunTest, LayersStandTogetherModulesAlone) {
+  const std::vector<Action> actions = one_chunk(1, {{0, 1, 2, 3, 4, 5}});
+  EXPECT_THAT(names(actions, kLayer),
+              ElementsAre("layer 0 attention forward to layer 1 mlp forward, column 0",
+                          "layer 1 mlp backward_data to layer 0 attention backward_weight, column 0"));
+  EXPECT_THAT(names(actions, kAttention),
+              ElementsAre("layer 0 attention forward, column 0", "layer 1 attention forward, column 0",
+                          "layer 1 attention backward_data to layer 1 attention backward_weight, column 0",
+                          "layer 0 attention backward_data to layer 0 attention backward_weight, column 0"));
+  EXPECT_EQ(names(actions, kBoth).size(), 8u);
+  EXPECT_TRUE(names(actions, {}).empty());
+}
+
+// The last microbatch's backward is cut by a reduction behind layer 1, so that of each is.
+TEST_F(RunTest, IsCutAtTheSamePlacesInEveryMicrobatch) {
+  const std::vector<Action> actions = one_chunk(3, {{3, 4, 5}, {0, 1, 2}});
+  const RunPlan plan = group_runs(actions, runner_, kLayer);
+  EXPECT_EQ(plan.runs.size(), 9u);
+  EXPECT_EQ(plan.graphs, 3);
+  EXPECT_THAT(names(actions, kLayer),
+              testing::Contains("layer 1 mlp backward_data to layer 1 attention backward_weight, column 0").Times(3));
+}
+
+TEST_F(RunTest, EndsAtHooks) {
+  const std::vector<Action> actions = one_chunk(1, {{0, 1, 2, 3, 4, 5}});
+  runner_.hooks(3).add(HookPoint::kPreForward, [](const HookContext&) {});
+  EXPECT_THAT(names(actions, kLayer),
+              ElementsAre("layer 0 attention forward to layer 0 mlp forward, column 0",
+                          "layer 1 attention forward to layer 1 mlp forward, column 0", HasSubstr("backward_weight")));
+  runner_.hooks(1).add(HookPoint::kPreWeight, [](const HookContext&) {});
+  EXPECT_EQ(names(actions, kBoth).size(), 9u);
+}
+
+TEST_F(RunTest, RefusesAHookInsideALayer) {
+  const std::vector<Action> actions = one_chunk(1, {{0, 1, 2, 3, 4, 5}});
+  runner_.hooks(3).add(HookPoint::kPostForward, [](const HookContext&) {});
+  EXPECT_NO_THROW(group_runs(actions, runner_, kBoth));
+  try {
+    group_runs(actions, runner_, kLayer);
+    FAIL() << "not refused";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kInternal);
+    EXPECT_THAT(error.what(),
+                AllOf(HasSubstr("hook post_forward of segment layer 1 attention"), HasSubstr("attn mlp")));
+  }
+}
+
+// In every schedule each verb of a layer is in one run, and a graph's runs do the same in the same column.
+TEST_F(RunTest, HoldForEverySchedule) {
+  std::size_t shared = 0;
+  test::for_each_schedule([&](const Schedule& schedule) {
+    if (schedule.num_microbatches > 8) return;
+    const int chunks = schedule.placement.num_chunks;
+    const SegmentRunner runner(ctx_, entries(chunks));
+    ChunkSegments segments(static_cast<std::size_t>(chunks), 4);
+    ++segments.front();
+    ++segments.back();
+    for (int stage = 0; stage < schedule.placement.num_stages; stage += 3) {
+      const std::vector<Action> actions = lower_training_step(insert_messages(schedule, stage), segments, {});
+      for (const GraphModules& modules : {kAttention, kMlp, kBoth, kLayer}) {
+        const RunPlan plan = group_runs(actions, runner, modules);
+        std::map<int, std::string> of_graph;
+        std::set<std::size_t> held;
+        for (const megalith::Run& run : plan.runs) {
+          const auto [known, is_new] = of_graph.try_emplace(run.graph, name_of(actions, run, runner));
+          ASSERT_EQ(known->second, name_of(actions, run, runner));
+          shared += is_new ? 0 : 1;
+          for (std::size_t i = run.first; i < run.first + run.count; ++i) {
+            ASSERT_TRUE(held.insert(i).second);
+            ASSERT_EQ(actions[i].microbatch, actions[run.first].microbatch);
+            ASSERT_EQ(actions[i].chunk, actions[run.first].chunk);
+          }
+        }
+        ASSERT_EQ(static_cast<int>(of_graph.size()), plan.graphs);
+        for (std::size_t i = 0; i < actions.size(); ++i) {
+          const SegmentModule module =
+              actions[i].segment < 0 ? SegmentModule::kOther : runner.entry(actions[i].segment).module;
+          const bool wanted =
+              (module == SegmentModule::kAttention && !modules.mlp) ||
+              (module == SegmentModule::kMlp && !modules.attention) ||
+              (module != SegmentModule::kOther && (modules.layer || (modules.attention && modules.mlp)));
+          ASSERT_EQ(held.contains(i), wanted) << to_string(actions[i]);
+        }
+      }
+    }
+  });
+  EXPECT_GT(shared, 1000u);
+}
+
+}  // namespace
+}  // namespace megalith
