@@ -1,0 +1,148 @@
+// Captured graphs under every schedule and layout against eager steps: bit for bit, and really replayed. The table is
+// the place for the columns of later systems (sharding, experts, offload).
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "core/layers/hooks.h"
+#include "tests/support/tier.h"
+#include "tests/unit/train/layouts.h"
+
+namespace megalith {
+namespace {
+
+using test::expect_same_run;
+using test::Layout;
+using test::RunResult;
+using test::Words;
+using test::operator+;
+using ::testing::HasSubstr;
+
+struct Cell {
+  Words modules;
+  Layout layout;
+  std::string recompute = "none";  // none, selective, full
+  Words more = {};
+  int steps = 6;
+
+  std::string name() const {
+    std::string name = layout.name() + " " + layout.schedule + " recompute " + recompute;
+    for (const std::string& module : modules) name += " " + module;
+    return name;
+  }
+  Words eager() const {
+    Words flags = sizes_for(layout) + layout.flags() + more +
+                  Words{"--hidden-dropout", "0.1", "--train-iters", std::to_string(steps),
+                        "--eval-interval",  "5",   "--eval-iters",  "1"};
+    if (recompute == "selective")
+      flags = flags +
+              Words{"--recompute-granularity", "selective", "--recompute-modules", "core_attn", "layernorm", "mlp_act"};
+    if (recompute == "full") flags = flags + Words{"--recompute-granularity", "full"};
+    return flags;
+  }
+  Words graphs() const { return eager() + Words{"--cuda-graph-impl", "local", "--cuda-graph-modules"} + modules; }
+};
+
+struct Books {
+  std::map<int, GraphedRunner::Stats> stats;  // by rank
+  std::map<int, RunPlan> plans;
+};
+
+RunResult run_graphs(const Cell& cell, Books& books) {
+  std::mutex mutex;
+  return test::train({.flags = cell.graphs(), .ranks = cell.layout.ranks(), .finish = [&](Trainer& trainer, int rank) {
+                        const std::lock_guard lock(mutex);
+                        books.stats[rank] = trainer.rank().graphs->stats();
+                        books.plans[rank] = trainer.rank().graphs->plan();
+                      }});
+}
+
+// Each rank captured all its graphs once and replayed each run in every step but the first.
+void expect_replayed(const Cell& cell, const Books& books) {
+  for (const auto& [rank, stats] : books.stats) {
+    SCOPED_TRACE(testing::Message() << "rank " << rank);
+    const RunPlan& plan = books.plans.at(rank);
+    EXPECT_GT(plan.graphs, 0);
+    EXPECT_GT(plan.runs.size(), 0u);
+    EXPECT_EQ(stats.graphs, plan.graphs);
+    EXPECT_GT(stats.ops, stats.graphs);
+    EXPECT_EQ(stats.replays, static_cast<std::int64_t>(plan.runs.size()) * (cell.steps - 1));
+  }
+}
+
+void expect_as_eager(const std::vector<Cell>& cells) {
+  std::map<Words, RunResult> eager;  // one run for cells that differ in what they capture alone
+  for (const Cell& cell : cells) {
+    SCOPED_TRACE(cell.name());
+    const Words flags = cell.eager();
+    if (!eager.contains(flags)) eager[flags] = test::train({.flags = flags, .ranks = cell.layout.ranks()});
+    Books books;
+    const RunResult run = run_graphs(cell, books);
+    expect_same_run(run, eager.at(flags));
+    EXPECT_TRUE(run.memory_as_planned);
+    for (std::size_t rank = 0; rank < run.ranks.size(); ++rank) {
+      const test::RankActivity &with = run.ranks[rank], &without = eager.at(flags).ranks[rank];
+      EXPECT_EQ(with.tensor_calls, without.tensor_calls);
+      EXPECT_EQ(with.context_calls, without.context_calls);
+      EXPECT_EQ(with.buckets_reduced, without.buckets_reduced);
+      EXPECT_EQ(with.transfer.sent, without.transfer.sent);
+      EXPECT_EQ(with.transfer.handed_over, without.transfer.handed_over);
+    }
+    expect_replayed(cell, books);
+  }
+}
+
+const Words kAttention{"attn"}, kMlp{"mlp"}, kBoth{"attn", "mlp"}, kLayer{"layer"};
+
+// Every schedule with every choice of modules, each pair once, on one rank, whose stage hands over to itself.
+TEST(Graphs, EverySchedule) {
+  std::vector<Cell> cells;
+  const std::vector<Words> modules{kLayer, kAttention, kMlp, kBoth};
+  const Words recompute{"none", "selective", "full"};
+  for (std::size_t s = 0; s < test::schedules().size(); ++s) {
+    for (std::size_t m = 0; m < modules.size(); ++m) {
+      const std::string& mode = m == 0 ? recompute[s % 3] : recompute[(s + m) % 2];
+      cells.push_back({.modules = modules[m], .layout = {.schedule = test::schedules()[s]}, .recompute = mode});
+    }
+  }
+  expect_as_eager(cells);
+}
+
+// Pairs of a layout and what else it meets.
+TEST(Graphs, EveryLayout) {
+  const std::vector<Cell> cells{
+      {kLayer, {.tensor = 2}},
+      {kBoth, {.tensor = 2, .sequence = true}, "selective"},
+      {kLayer, {.tensor = 2, .sequence = true, .overlap = true}},
+      {kLayer, {.tensor = 2, .sequence = true, .overlap = true, .schedule = "zb-h1"}},
+      {kAttention, {.tensor = 2, .sequence = true, .overlap = true, .schedule = "zb-v"}},
+      {kAttention, {.context = 2}},
+      {kLayer, {.context = 2, .communication = "all_gather"}, "full"},
+      {kLayer, {.schedule = "zb-v", .context = 2, .communication = "a2a"}},
+      {kLayer, {.data = 2, .sharing = 1}},
+      {kBoth, {.data = 2, .sharing = 2}},
+      {kMlp, {.data = 2, .schedule = "interleaved", .sharing = 2}, "selective"},
+      {kLayer, {.pipeline = 2}},
+      {kLayer, {.pipeline = 2, .schedule = "gpipe"}, "full"},
+      {kAttention, {.pipeline = 2, .schedule = "interleaved"}},
+      {kBoth, {.pipeline = 2, .schedule = "zb-h1"}, "selective"},
+      {kLayer, {.pipeline = 2, .schedule = "zb-v"}},
+      {kMlp, {.pipeline = 2, .schedule = "dualpipe-v"}},
+      {kLayer, {.pipeline = 2, .data = 2, .schedule = "dualpipe-v", .sharing = 2}},
+      {kLayer, {.tensor = 2, .sequence = true, .pipeline = 2, .schedule = "interleaved"}},
+  };
+  expect_as_eager(cells);
+}
+
+TEST(Graphs, DelayedWeightGradients) {
+  const Words delayed{"--delay-wgrad-compute"};
+  expect_as_eager({
+      {.modules = kLayer, .layout = {}, .more = delayed},
+      {.modules = kBoth, .layout = {.data = 2, .schedule = "interleaved", .sharing = 1}, .more = delayed},
+      {.modules = kLayer, .layout = {.tensor = 2, .sequence = true, .overlap = true}, .more = delayed},
+  });
+}
+
+}  // namespace
+}  // namespace megalith
