@@ -136,14 +136,21 @@ std::vector<Buffer> lifetimes(const Timeline& timeline, const Arena& recording, 
   return buffers;
 }
 
-// Largest first, each at the lowest offset that is free during all of its lives.
+std::int64_t time_in_use(const Buffer& buffer) {
+  std::int64_t time = 0;
+  for (const Interval& life : buffer.lives) time += life.end - life.begin + 1;
+  return time;
+}
+
+// Largest first, and of these the ones in use for longest, each at the lowest offset that is free during all of its
+// lives.
 void assign_offsets(std::vector<Buffer>& buffers) {
-  std::vector<Buffer*> order;
-  for (Buffer& buffer : buffers) order.push_back(&buffer);
-  std::stable_sort(order.begin(), order.end(),
-                   [](const Buffer* a, const Buffer* b) { return a->slot.bytes > b->slot.bytes; });
+  using Rank = std::pair<std::size_t, std::int64_t>;
+  std::vector<std::pair<Rank, Buffer*>> order;
+  for (Buffer& buffer : buffers) order.push_back({{buffer.slot.bytes, time_in_use(buffer)}, &buffer});
+  std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
   std::vector<Buffer*> placed;  // ascending offsets
-  for (Buffer* buffer : order) {
+  for (const auto& [rank, buffer] : order) {
     std::size_t offset = 0;
     if (!buffer->lives.empty()) {
       for (const Buffer* other : placed) {
