@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "core/base/error.h"
@@ -16,46 +18,66 @@ namespace {
 
 using InFlight = std::pair<int, int>;  // chunk, microbatch
 
-// The last action of each.
-std::map<InFlight, std::size_t> last_actions(const std::vector<Action>& actions) {
-  std::map<InFlight, std::size_t> last;
-  for (std::size_t i = 0; i < actions.size(); ++i) last[{actions[i].chunk, actions[i].microbatch}] = i;
-  for (bool changed = true; changed;) {
-    changed = false;
-    for (const Action& a : actions) {
-      if (a.kind != ActionKind::kWaitReceive || a.peer != kThisStage) continue;
-      std::size_t& taker = last.at({a.chunk, a.microbatch});
-      std::size_t& giver = last.at({a.gradient ? a.chunk + 1 : a.chunk - 1, a.microbatch});
-      changed = changed || taker != giver;
-      taker = giver = std::max(taker, giver);
-    }
+struct Life {
+  std::size_t begin = std::numeric_limits<std::size_t>::max(), end = 0;  // of the first and last action
+  void add(std::size_t i) {
+    begin = std::min(begin, i);
+    end = std::max(end, i);
   }
-  return last;
+};
+
+// Interval colouring: the lowest color that no other life has meanwhile.
+std::map<InFlight, int> colors_of(const std::map<InFlight, Life>& lives) {
+  std::map<std::size_t, InFlight> begins;
+  for (const auto& [key, life] : lives) begins.emplace(life.begin, key);
+  std::vector<std::size_t> ends;  // by color
+  std::map<InFlight, int> colors;
+  for (const auto& [begin, key] : begins) {
+    auto color = std::find_if(ends.begin(), ends.end(), [begin = begin](std::size_t end) { return end < begin; });
+    if (color == ends.end()) color = ends.insert(ends.end(), 0);
+    *color = lives.at(key).end;
+    colors[key] = static_cast<int>(color - ends.begin());
+  }
+  return colors;
 }
 
 }  // namespace
 
 std::vector<Action> assign_columns(std::vector<Action> actions) {
-  const std::map<InFlight, std::size_t> last = last_actions(actions);
-  std::map<std::size_t, std::vector<int>> ending;  // columns, by the action after which they are free
-  std::map<InFlight, int> column_of;
-  std::set<int> free;
-  int made = 0;
-  for (std::size_t i = 0; i < actions.size(); ++i) {
-    Action& action = actions[i];
-    const InFlight key{action.chunk, action.microbatch};
-    const auto [column, is_first] = column_of.try_emplace(key, -1);
-    if (is_first) {
-      if (action.kind == ActionKind::kBackwardData || action.kind == ActionKind::kBackwardWeight)
-        fail({.subject = fmt::format("action list: {} comes before its forward", to_string(action))});
-      if (free.empty()) free.insert(made++);
-      column->second = *free.begin();
-      free.erase(free.begin());
-      ending[last.at(key)].push_back(column->second);
-    }
-    action.column = column->second;
-    if (const auto ends = ending.find(i); ends != ending.end()) free.insert(ends->second.begin(), ends->second.end());
+  std::set<int> takers;  // chunks that the chunk before them hands its outputs to
+  for (const Action& a : actions) {
+    if (a.kind == ActionKind::kWaitReceive && a.peer == kThisStage) takers.insert(a.gradient ? a.chunk + 1 : a.chunk);
   }
+  const auto key_of = [&](const Action& a) {
+    InFlight key{a.chunk, a.microbatch};
+    while (takers.contains(key.first)) --key.first;
+    return key;
+  };
+  std::map<InFlight, Life> all, verbs;
+  std::set<InFlight> begun;
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    const Action& a = actions[i];
+    const bool is_backward = a.kind == ActionKind::kBackwardData || a.kind == ActionKind::kBackwardWeight;
+    if (begun.emplace(a.chunk, a.microbatch).second && is_backward)
+      fail({.subject = fmt::format("action list: {} comes before its forward", to_string(a))});
+    all[key_of(a)].add(i);
+    if (!is_message(a.kind)) verbs[key_of(a)].add(i);
+  }
+  // A message lets a column live longer than its stashes do. Stashes of one place are never alive together, so that
+  // the columns of a place can lie in the same memory; from column to column they differ in the messages alone.
+  std::map<InFlight, int> places = colors_of(verbs);
+  std::map<std::pair<int, int>, std::map<InFlight, Life>> sharers;  // by chunk and place
+  for (const auto& [key, life] : all) sharers[{key.first, places[key]}].emplace(key, life);
+  std::map<InFlight, int> copies;
+  for (const auto& [place, lives] : sharers) copies.merge(colors_of(lives));
+  std::map<std::tuple<int, int, int>, int> columns;  // by chunk, place and copy
+  const auto column_of = [&](const Action& a) -> int& {
+    return columns[{a.chunk, places[key_of(a)], copies[key_of(a)]}];
+  };
+  for (const Action& a : actions) column_of(a) = 0;
+  int next = 0;
+  for (auto& [key, column] : columns) column = next++;
+  for (Action& a : actions) a.column = column_of(a);
   return actions;
 }
 

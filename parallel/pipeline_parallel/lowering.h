@@ -19,8 +19,9 @@ inline constexpr int kSendsAhead = 2;
 // What evaluation runs: the forwards alone, in their order.
 Schedule forwards_of(const Schedule& schedule);
 
-// Gives each in-flight (chunk, microbatch) a column by interval colouring: from its first action to its last. One that
-// hands tensors to another chunk of the stage, or takes them, lives as long as that.
+// Gives each in-flight (chunk, microbatch) a column by interval colouring, from its first action to its last. A column
+// is one chunk's for good. Where chunks hand tensors to each other on the stage, a microbatch lives from the first of
+// them to the last, and a column's tensors always go to the same one of the other chunk.
 std::vector<Action> assign_columns(std::vector<Action> actions);
 int num_columns(const std::vector<Action>& actions);
 
@@ -65,8 +66,9 @@ std::vector<Action> lower_evaluation_step(const std::vector<Action>& stage, cons
                                           const GatherPoints& gathers = {});
 
 // Fails with exit code 9 where a training step's list is not executable: an action missing, twice or before what it
-// needs, a backward_weight out of order or after its gradient was reduced or tied, two microbatches in one column, a
-// message that is not made yet, or not waited for, weights that are read or left before they were gathered.
+// needs, a backward_weight out of order or after its gradient was reduced or tied, two microbatches or two chunks in
+// one column, a hand-over to another column than before, a message that is not made yet, or not waited for, weights
+// that are read or left before they were gathered.
 void verify(const std::vector<Action>& actions, const ChunkSegments& segments, const ReducePoints& points,
             const GatherPoints& gathers = {});
 

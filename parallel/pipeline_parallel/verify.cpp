@@ -23,19 +23,27 @@ Action other(Action action, ActionKind kind, int segment = -1) {
 
 Action of_bucket(ActionKind kind, std::size_t bucket) { return {.kind = kind, .item = static_cast<int>(bucket)}; }
 
-// A column is one microbatch's from its first action to its last.
+// A column is one chunk's, and one microbatch's from its first action to its last. What is handed over on the stage
+// always comes from the same column.
 void verify_columns(const ActionOrder& order) {
   using InFlight = std::pair<int, int>;  // chunk, microbatch
   std::map<InFlight, int> left, column_of;
-  std::map<int, InFlight> owner;  // of a column
+  std::map<int, InFlight> owner;                // of a column
+  std::map<int, int> chunk_of;                  // by column
+  std::map<std::pair<int, int>, int> giver_of;  // column, by the one that takes and the chunk that gives
   for (const Action& a : order.actions()) left[{a.chunk, a.microbatch}] += is_of_microbatch(a.kind) ? 1 : 0;
   for (const Action& a : order.actions()) {
     if (!is_of_microbatch(a.kind)) continue;
     const InFlight mine{a.chunk, a.microbatch};
     const auto [column, is_first] = column_of.try_emplace(mine, a.column);
     if (column->second != a.column) fail_order(a, "is in another microbatch's column");
+    if (chunk_of.try_emplace(a.column, a.chunk).first->second != a.chunk) fail_order(a, "is in another chunk's column");
     if (is_first && !owner.try_emplace(a.column, mine).second) fail_order(a, "takes a column that is in use");
     if (--left[mine] == 0) owner.erase(a.column);
+    if (a.kind != ActionKind::kWaitReceive || a.peer != kThisStage) continue;
+    const int giver = a.gradient ? a.chunk + 1 : a.chunk - 1, from = column_of.at({giver, a.microbatch});
+    if (giver_of.try_emplace({a.column, giver}, from).first->second != from)
+      fail_order(a, "is handed over by another column than before");
   }
 }
 
@@ -75,7 +83,9 @@ void verify_messages(const ActionOrder& order, const ChunkSegments& segments) {
     if (a.kind == ActionKind::kPostReceive) {
       order.require(other(a, ActionKind::kWaitReceive));
     } else if (a.kind == ActionKind::kWaitReceive) {
-      if (crosses) order.require_before(other(a, ActionKind::kPostReceive), a);
+      Action given = other(a, ActionKind::kSend);
+      given.chunk += a.gradient ? 1 : -1;
+      order.require_before(crosses ? other(a, ActionKind::kPostReceive) : given, a);
       order.require_before({.kind = ActionKind::kLoad, .chunk = a.chunk, .microbatch = a.microbatch}, a);
       if (!is_empty) order.require_before(a, other(verb, verb.kind, a.gradient ? last : begin));
     } else if (a.kind == ActionKind::kSend) {

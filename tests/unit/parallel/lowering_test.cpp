@@ -28,23 +28,6 @@ void for_each_stage(Visit&& visit) {
   });
 }
 
-// A column belongs to one chunk's microbatch from its forward to its backward_weight, in every schedule.
-TEST(Lowering, ColumnsAreNeverSharedByTwoInFlight) {
-  test::for_each_schedule([](const Schedule& schedule) {
-    for (const std::vector<Action>& actions : schedule.stages) {
-      std::map<int, std::pair<int, int>> owner;
-      for (const Action& action : assign_columns(actions)) {
-        const std::pair in_flight{action.chunk, action.microbatch};
-        if (action.kind == ActionKind::kForward) {
-          ASSERT_TRUE(owner.emplace(action.column, in_flight).second) << to_string(action);
-        }
-        ASSERT_EQ(owner.at(action.column), in_flight) << to_string(action);
-        if (action.kind == ActionKind::kBackwardWeight) owner.erase(action.column);
-      }
-    }
-  });
-}
-
 // Embedding, two layers of two segments, head: the tied embedding is segment 0.
 constexpr int kSegments = 6;
 const ChunkSegments kOneChunk{kSegments};

@@ -115,7 +115,9 @@ TEST(Schedules, KeepNoMoreStashesThanPublished) {
       ASSERT_LE(most, test::published_stashes(schedule, stage));
       reached[schedule.kind] += most == test::published_stashes(schedule, stage);
       ASSERT_EQ(played.stages[static_cast<std::size_t>(stage)].peak_stashes, static_cast<std::size_t>(most));
-      ASSERT_EQ(num_columns(assign_columns(actions)), most);
+      const int columns = num_columns(assign_columns(actions));
+      ASSERT_GE(columns, most);
+      ASSERT_LE(columns, most * schedule.placement.num_chunks);
     }
   });
   for (const auto& [kind, times] : reached) EXPECT_GT(times, 100) << name_of(kind) << ": no tight bound";
