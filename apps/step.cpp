@@ -65,10 +65,10 @@ Step::Step(Rank& rank)
       actions_(step_actions(rank)),
       staging_(rank.memory.pool.device(), rank.config, rank.layers.context.part(rank.config.seq_length)) {
   const int columns = std::max(num_columns(actions_.train), num_columns(actions_.evaluate));
-  for (int column = 0; column < columns; ++column) {
-    microbatch_parameters_.push_back(static_cast<MicrobatchParameters*>(
-        rank.memory.pool.allocate(sizeof(MicrobatchParameters), MemoryCategory::kOther, "microbatch parameters")));
-  }
+  auto* const parameters = static_cast<MicrobatchParameters*>(
+      rank_.memory.pool.allocate(static_cast<std::size_t>(columns) * sizeof(MicrobatchParameters),
+                                 MemoryCategory::kOther, "microbatch parameters"));
+  for (int column = 0; column < columns; ++column) microbatch_parameters_.push_back(parameters + column);
 }
 
 void Step::use(const StepPlans& plans) {
