@@ -11,6 +11,9 @@ using test::RunResult;
 using test::Words;
 using test::operator+;
 
+// Also with layers as graphs.
+constexpr const char* kGraphs = "--cuda-graph-impl";
+
 class Threads : public testing::TestWithParam<Layout> {};
 
 INSTANTIATE_TEST_SUITE_P(
@@ -37,9 +40,17 @@ TEST_P(Threads, ShareNothingWithoutOrder) {
   const test::ScratchDirectory scratch;
   const std::int64_t steps = 3;
   const Words flags = test::sizes_for(layout) + test::families()[1].flags + layout.flags() +
-                      Words{"--train-iters", std::to_string(steps), "--eval-interval", "0",
-                            "--save",        scratch.path("kept"),  "--save-interval", "1",
-                            "--async-save"};
+                      Words{"--train-iters",
+                            std::to_string(steps),
+                            "--eval-interval",
+                            "0",
+                            "--save",
+                            scratch.path("kept"),
+                            "--save-interval",
+                            "1",
+                            "--async-save",
+                            kGraphs,
+                            layout.sharing > 0 ? "local" : "none"};
   const RunResult run = test::train({.flags = flags, .ranks = layout.ranks()});
   EXPECT_EQ(run.code, ExitCode::kOk);
   EXPECT_TRUE(run.copies_agree);

@@ -225,6 +225,7 @@ RunResult train(const RunRequest& request) {
   world.run([&](Communicator& group) {
     const int index = group.rank();
     RunSetup setup = prepare_run(options, index, group.size());
+    setup.customize = request.customize;
     const std::size_t planned = memory_use(setup.plans).total();
     Trainer trainer(std::move(setup), group, stop);
     if (request.prepare) request.prepare(trainer, index);

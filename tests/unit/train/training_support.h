@@ -77,6 +77,7 @@ struct RunRequest {
   std::vector<std::string> flags;  // over tiny_flags()
   int ranks = 1;
   std::string cache = {};  // $MEGALITH_CACHE of the run; empty: a folder that this process's runs share
+  std::function<void(Rank&)> customize = nullptr;             // RunSetup::customize
   std::function<void(Trainer&, int rank)> prepare = nullptr;  // before run()
   std::function<void(Trainer&, int rank)> finish = nullptr;   // after it
 };
