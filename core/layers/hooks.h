@@ -1,7 +1,7 @@
 // Actions of others around a segment's verbs: FSDP's unshard and reshard, a user's own. Hooks run on the host, outside
 // any capture, in the order of the list: before and after each verb, also where a graph stands for it. A run of verbs
 // in one graph has hooks only before its first and after its last verb. One that throws ends the step with an error
-// that names segment and point.
+// that names segment and point. What is attached as an action is in parallel/pipeline_parallel/action_hooks.h.
 #pragma once
 
 #include <array>

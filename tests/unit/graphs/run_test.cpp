@@ -1,6 +1,7 @@
 // Runs as data: which verbs one graph holds, in hand-made lists and in those of every schedule.
 #include "graphs/run.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,6 +10,7 @@
 
 #include "core/base/error.h"
 #include "core/device/memory_pool.h"
+#include "parallel/pipeline_parallel/action_hooks.h"
 #include "parallel/pipeline_parallel/lowering.h"
 #include "tests/unit/parallel/schedule_support.h"
 
@@ -87,6 +89,29 @@ TEST_F(RunTest, EndsAtHooks) {
                           "layer 1 attention forward to layer 1 mlp forward, column 0", HasSubstr("backward_weight")));
   runner_.hooks(1).add(HookPoint::kPreWeight, [](const HookContext&) {});
   EXPECT_EQ(names(actions, kBoth).size(), 9u);
+}
+
+TEST_F(RunTest, EndsAtActionsThatAreHooks) {
+  const std::vector<Action> plain = one_chunk(2, {{0, 1, 2, 3, 4, 5}});
+  const std::vector<Action> actions = insert_action_hooks(
+      plain, {{.segment = 3, .point = HookPoint::kPreForward, .kind = ActionKind::kWaitParameters, .item = 4},
+              {.segment = 3, .point = HookPoint::kPreForward, .kind = ActionKind::kGatherParameters, .item = 5},
+              {.segment = 4, .point = HookPoint::kPostWeight, .kind = ActionKind::kReduce, .item = 6}});
+  ASSERT_EQ(actions.size(), plain.size() + 6);
+  std::vector<std::string> around;
+  for (std::size_t i = 1; i + 1 < actions.size(); ++i) {
+    if (actions[i].item < 4) continue;
+    EXPECT_EQ(actions[i].item == 6 ? actions[i - 1].kind : ActionKind::kBackwardWeight, ActionKind::kBackwardWeight);
+    around.push_back(
+        fmt::format("{} {} of microbatch {}", name_of(actions[i].kind), actions[i].item, actions[i].microbatch));
+  }
+  EXPECT_THAT(around, ElementsAre("wait_parameters 4 of microbatch 0", "gather_parameters 5 of microbatch 0",
+                                  "reduce 6 of microbatch 0", "wait_parameters 4 of microbatch 1",
+                                  "gather_parameters 5 of microbatch 1", "reduce 6 of microbatch 1"));
+  EXPECT_THAT(names(actions, kLayer),
+              testing::IsSupersetOf({"layer 1 attention forward to layer 1 mlp forward, column 0",
+                                     "layer 1 mlp backward_data to layer 1 mlp backward_weight, column 0"}));
+  EXPECT_EQ(names(actions, kLayer).size(), 8u);
 }
 
 TEST_F(RunTest, RefusesAHookInsideALayer) {

@@ -81,6 +81,7 @@ void expect_as_eager(const std::vector<Cell>& cells) {
     const RunResult run = run_graphs(cell, books);
     expect_same_run(run, eager.at(flags));
     EXPECT_TRUE(run.memory_as_planned);
+    EXPECT_EQ(run.hazards, 0);
     for (std::size_t rank = 0; rank < run.ranks.size(); ++rank) {
       const test::RankActivity &with = run.ranks[rank], &without = eager.at(flags).ranks[rank];
       EXPECT_EQ(with.tensor_calls, without.tensor_calls);
@@ -111,7 +112,7 @@ TEST(Graphs, EverySchedule) {
 
 // Pairs of a layout and what else it meets.
 TEST(Graphs, EveryLayout) {
-  const std::vector<Cell> cells{
+  std::vector<Cell> cells{
       {kLayer, {.tensor = 2}},
       {kBoth, {.tensor = 2, .sequence = true}, "selective"},
       {kLayer, {.tensor = 2, .sequence = true, .overlap = true}},
@@ -132,6 +133,7 @@ TEST(Graphs, EveryLayout) {
       {kLayer, {.pipeline = 2, .data = 2, .schedule = "dualpipe-v", .sharing = 2}},
       {kLayer, {.tensor = 2, .sequence = true, .pipeline = 2, .schedule = "interleaved"}},
   };
+  for (Cell& cell : cells) cell.more = {"--check-hazards"};
   expect_as_eager(cells);
 }
 
