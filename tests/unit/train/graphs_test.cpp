@@ -4,9 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <mutex>
 
 #include "core/layers/hooks.h"
-#include "tests/support/tier.h"
+#include "tests/support/op_test.h"
 #include "tests/unit/train/layouts.h"
 
 namespace megalith {
@@ -24,7 +25,7 @@ struct Cell {
   Layout layout;
   std::string recompute = "none";  // none, selective, full
   Words more = {};
-  int steps = 6;
+  int steps = 20;
 
   std::string name() const {
     std::string name = layout.name() + " " + layout.schedule + " recompute " + recompute;
@@ -97,14 +98,24 @@ void expect_as_eager(const std::vector<Cell>& cells) {
 const Words kAttention{"attn"}, kMlp{"mlp"}, kBoth{"attn", "mlp"}, kLayer{"layer"};
 
 // Every schedule with every choice of modules, each pair once, on one rank, whose stage hands over to itself.
-TEST(Graphs, EverySchedule) {
+class GraphsOnDevice : public testing::TestWithParam<DeviceType> {};
+INSTANTIATE_TEST_SUITE_P(Backends, GraphsOnDevice, testing::Values(DeviceType::kCpu, DeviceType::kCuda),
+                         [](const auto& device) { return std::string(name_of(device.param)); });
+
+TEST_P(GraphsOnDevice, EverySchedule) {
+  if (const std::string reason = test::missing(GetParam()); !reason.empty()) GTEST_SKIP() << reason;
+  const bool on_gpu = GetParam() == DeviceType::kCuda;
+  const Words device =
+      on_gpu ? Words{"--device", "cuda", "--bf16", "--deterministic-mode", "--hidden-size", "128", "--seq-length", "64"}
+             : Words{};
   std::vector<Cell> cells;
   const std::vector<Words> modules{kLayer, kAttention, kMlp, kBoth};
   const Words recompute{"none", "selective", "full"};
   for (std::size_t s = 0; s < test::schedules().size(); ++s) {
     for (std::size_t m = 0; m < modules.size(); ++m) {
       const std::string& mode = m == 0 ? recompute[s % 3] : recompute[(s + m) % 2];
-      cells.push_back({.modules = modules[m], .layout = {.schedule = test::schedules()[s]}, .recompute = mode});
+      cells.push_back(
+          {.modules = modules[m], .layout = {.schedule = test::schedules()[s]}, .recompute = mode, .more = device});
     }
   }
   expect_as_eager(cells);
