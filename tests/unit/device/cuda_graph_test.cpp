@@ -280,6 +280,8 @@ TEST_F(CudaGraphTest, AReplayBesideLetsMainGoOnWhileTheTailWaits) {
   compute().wait_external(gate);
   copy_to_host(compute(), offloaded, hidden, sizeof(int));
   graph.end_capture();
+  copy_by_kernel(compute(), seen, hidden);  // loads it: a kernel that is loaded later waits for those that spin
+  compute().synchronize();
   for (int step = 1; step <= 3; ++step) {
     spin(comm(), tail, step);
     comm().record(gate);
