@@ -102,7 +102,7 @@ constexpr Names kNames[] = {
      "data-per-class-fraction ddp-average-in-collective ddp-pad-buckets-for-high-nccl-busbw "
      "ddp-param-name-patterns-for-fp32-local-accumulation ddp-reduce-scatter-with-fp32-accumulation "
      "decode-only-cuda-graphs decrease-batch-size-if-needed defer-embedding-wgrad-compute "
-     "delay-offload-until-cuda-graph delay-param-gather delay-wgrad-compute delta-offload-bytes-across-pp-ranks "
+     "delay-offload-until-cuda-graph delay-param-gather delta-offload-bytes-across-pp-ranks "
      "disable-align-grad-reduce disable-bf16-reduced-precision-matmul disable-chunked-prefill "
      "disable-ckpt-load-validate-sharding-integrity disable-clone-scatter-output-in-embedding disable-fp8-wgrad "
      "disable-log-loss-scale-to-tensorboard disable-mamba-mem-eff-path disable-msc disable-save-tokenizer-assets "

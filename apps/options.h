@@ -105,6 +105,7 @@ struct ParallelOptions {
   std::int64_t context_parallel_size = 1;  // ranks that share each sequence
   ContextCommunication cp_comm_type = ContextCommunication::kP2p;
   PipelineSchedule pipeline_schedule = PipelineSchedule::kAuto;
+  bool delay_wgrad_compute = false;  // a chunk's weight gradients after all of its backward_data
   std::int64_t num_layers_per_virtual_pipeline_stage = 0;  // 0: not given, as the next five
   std::int64_t num_virtual_stages_per_pipeline_rank = 0;
   std::string pipeline_model_parallel_layout;  // as parse_layer_layout has it

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "core/base/error.h"
 
 namespace megalith {
@@ -43,10 +45,15 @@ std::vector<GptPart> PipelineLayout::parts_of(int stage) const {
   return mine;
 }
 
+bool PipelineLayout::weights_apart() const {
+  return delays_weights || kind == ScheduleKind::kZbH1 || is_v_shaped(kind);
+}
+
 PipelineLayout pipeline_layout(const Options& options) {
   const ParallelOptions& parallel = options.parallel;
   const bool is_auto = parallel.pipeline_schedule == PipelineSchedule::kAuto;
   PipelineLayout layout;
+  layout.delays_weights = parallel.delay_wgrad_compute;
   if (!is_auto) layout.kind = static_cast<ScheduleKind>(static_cast<int>(parallel.pipeline_schedule) - 1);
   const int stages = static_cast<int>(parallel.pipeline_model_parallel_size);
   const int layers = static_cast<int>(options.model.num_layers);
@@ -89,8 +96,9 @@ PipelineLayout pipeline_layout(const Options& options) {
 }
 
 Schedule schedule_of(const PipelineLayout& layout, std::int64_t num_microbatches) {
-  return make_schedule(layout.kind, layout.placement.num_stages, layout.placement.num_chunks,
-                       static_cast<int>(num_microbatches));
+  Schedule schedule = make_schedule(layout.kind, layout.placement.num_stages, layout.placement.num_chunks,
+                                    static_cast<int>(num_microbatches));
+  return layout.delays_weights ? delay_weights(std::move(schedule)) : schedule;
 }
 
 MeshSizes mesh_sizes_of(const ParallelOptions& parallel, int world) {

@@ -16,6 +16,10 @@ struct PipelineLayout {
   ScheduleKind kind = ScheduleKind::k1F1B;
   Placement placement;
   LayerLayout parts;  // in the model's order
+  bool delays_weights = false;
+
+  // Whether a chunk's backward_weight may come long after its backward_data, rather than segment by segment with it.
+  bool weights_apart() const;
 
   // The parts of a stage, chunk after chunk.
   std::vector<GptPart> parts_of(int stage) const;

@@ -152,9 +152,12 @@ RankMemory::RankMemory(DeviceType device, std::size_t limit, CaptureGuard* captu
   if (captures != nullptr) pool.set_capture_guard(captures);
 }
 
-LayerGroups::LayerGroups(const Mesh& mesh, const Options& options, RankStreams& streams)
-    : tensor(mesh.tp(), streams.tensor ? *streams.tensor : streams.communication,
-             {.sequence_parallel = options.parallel.sequence_parallel, .overlap = options.parallel.tp_comm_overlap}),
+LayerGroups::LayerGroups(const Mesh& mesh, const Options& options, const RunConfig& config, RankStreams& streams)
+    : tensor(
+          mesh.tp(), streams.tensor ? *streams.tensor : streams.communication,
+          {.sequence_parallel = options.parallel.sequence_parallel,
+           .overlap = options.parallel.tp_comm_overlap,
+           .weights_apart = options.train.cuda_graph_impl != CudaGraphImpl::kNone && config.pipeline.weights_apart()}),
       context(mesh.cp(), streams.context ? *streams.context : streams.communication) {}
 
 RankModel::RankModel(const Options& options, std::vector<GptPart> parts_of_stage, LayerGroups& layers)
@@ -205,7 +208,7 @@ Rank::Rank(const Options& run_options, const RunConfig& derived, DeviceType devi
       groups(mesh, options, config),  // first, before anything can fail on one rank alone
       streams(device, mesh, instruments),
       memory(device, memory_limit, instruments.captures),
-      layers(mesh, options, streams),
+      layers(mesh, options, config, streams),
       model(options, config.pipeline.parts_of(mesh.coordinates().pp), layers),
       ctx{.compute = streams.compute,
           .arena = memory.arena,

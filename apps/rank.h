@@ -57,7 +57,7 @@ struct RankMemory {
 
 // How layers reach the ranks that hold other parts of them.
 struct LayerGroups {
-  LayerGroups(const Mesh& mesh, const Options& options, RankStreams& streams);
+  LayerGroups(const Mesh& mesh, const Options& options, const RunConfig& config, RankStreams& streams);
 
   TensorGroup tensor;
   ContextGroup context;

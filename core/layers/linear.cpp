@@ -151,7 +151,7 @@ Tensor Linear::backward_data(const Context& ctx, const Microbatch&, const Tensor
   stash[kOutputGradient] = dy;
   const Tensor dx = rows_.sum_rows(ctx, {dy.size(0), weight_.shape[1]}, dy.dtype, name_ + " input gradient",
                                    make_rows(ctx, {.a = dy, .b = weight_.weight}));
-  if (rows_.overlaps() && stash.has(kInput))
+  if (rows_.gathers_behind() && stash.has(kInput))
     stash[kWholeInput] = rows_.gather_rows_behind(ctx, stash.at(kInput, name_), name_ + " input again");
   return dx;
 }

@@ -48,6 +48,8 @@ class RowExchange {
   }
 
   virtual bool overlaps() const { return false; }
+  // Whether backward_data starts to gather what backward_weight reads; otherwise that gathers it.
+  virtual bool gathers_behind() const { return false; }
   // gather_rows(ctx, x, label), under overlap after the last sum_rows and concurrently with what follows on the compute
   // stream, until wait_for_rows_behind. x was there before that sum's rows.
   virtual Tensor gather_rows_behind(const Context&, const Tensor& x, const std::string& /*label*/) { return x; }

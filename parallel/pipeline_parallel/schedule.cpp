@@ -110,4 +110,11 @@ Schedule make_schedule(ScheduleKind kind, int num_stages, int num_chunks, int nu
   return schedule;
 }
 
+Schedule delay_weights(Schedule schedule) {
+  for (std::vector<Action>& actions : schedule.stages) {
+    for (Action& action : actions) action.with_next = action.with_next && action.kind != ActionKind::kBackwardData;
+  }
+  return schedule;
+}
+
 }  // namespace megalith

@@ -127,6 +127,9 @@ struct Schedule {
 // A kind that has no such number of chunks or microbatches is an error with exit code 2.
 Schedule make_schedule(ScheduleKind kind, int num_stages, int num_chunks, int num_microbatches);
 
+// The same with each backward_weight as a block of its own behind its backward_data, whose gradient leaves before it.
+Schedule delay_weights(Schedule schedule);
+
 // Actions that `with_next` joins are a block. The block of the action at `first` ends before the returned index.
 std::size_t end_of_block(const std::vector<Action>& actions, std::size_t first);
 

@@ -10,7 +10,8 @@ TensorGroup::TensorGroup(Communicator& group, Stream& communication, const Optio
     : lane_(group, communication, "tensor-parallel rows"),
       prefetch_(group, communication, "prefetched rows"),
       sequence_parallel_(options.sequence_parallel && group.size() > 1),
-      overlap_(options.overlap && sequence_parallel_) {}
+      overlap_(options.overlap && sequence_parallel_),
+      weights_apart_(options.weights_apart) {}
 
 Tensor TensorGroup::gather_rows(const Context& ctx, const Tensor& x, const std::string& label) {
   if (!sequence_parallel_) return x;
@@ -64,7 +65,7 @@ Tensor TensorGroup::use_rows(const Context& ctx, const Tensor& x, const std::str
 }
 
 Tensor TensorGroup::gather_rows_behind(const Context& ctx, const Tensor& x, const std::string& label) {
-  require(overlap_, "gather_rows_behind without overlap");
+  require(gathers_behind(), "gather_rows_behind without overlap");
   const std::int64_t rows = x.size(0);
   const Tensor whole = ctx.empty({rows * size(), x.size(1)}, x.dtype, "gathered rows");
   for (int step = 1; step < size(); ++step) {

@@ -15,6 +15,8 @@ class TensorGroup : public RowExchange {
   struct Options {
     bool sequence_parallel = false;
     bool overlap = false;  // needs sequence_parallel
+    // backward_data and backward_weight are captured as graphs of their own: no gather runs from one into the other.
+    bool weights_apart = false;
   };
 
   // `group` serves `communication` alone; both outlive this object.
@@ -33,6 +35,7 @@ class TensorGroup : public RowExchange {
   Tensor sum_rows(const Context& ctx, const Shape& shape, DType dtype, const std::string& label,
                   const RowsTask& make) override;
   bool overlaps() const override { return overlap_; }
+  bool gathers_behind() const override { return overlap_ && !weights_apart_; }
   Tensor gather_rows_behind(const Context& ctx, const Tensor& x, const std::string& label) override;
   void wait_for_rows_behind(const Context& ctx) override;
   void sum(Stream& compute, const Tensor& buffer, const std::string& label) override {
@@ -61,6 +64,7 @@ class TensorGroup : public RowExchange {
   CommLane prefetch_;  // of gather_rows_behind, which outlives a collective
   bool sequence_parallel_;
   bool overlap_;
+  bool weights_apart_;
 };
 
 }  // namespace megalith

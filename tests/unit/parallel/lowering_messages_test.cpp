@@ -91,26 +91,43 @@ std::vector<std::string> messages_in(const std::vector<Action>& actions) {
   return lines;
 }
 
+void expect_ends(const Schedule& schedule, std::size_t& messages) {
+  const Placement& placement = schedule.placement;
+  const ChunkSegments segments(static_cast<std::size_t>(placement.num_chunks), 2);
+  std::vector<std::vector<Action>> stages, evaluation;
+  const Schedule forwards = forwards_of(schedule);
+  for (int stage = 0; stage < placement.num_stages; ++stage) {
+    stages.push_back(lower_training_step(insert_messages(schedule, stage), segments, {}));  // and verified
+    evaluation.push_back(lower_evaluation_step(insert_messages(forwards, stage), segments));
+  }
+  Play training(placement, stages), evaluating(placement, evaluation);
+  ASSERT_TRUE(training.run());
+  ASSERT_TRUE(evaluating.run());
+  ASSERT_EQ(training.messages(), messages_of(schedule, kReceiveAhead).size());
+  ASSERT_EQ(2 * evaluating.messages(), training.messages());
+  messages += training.messages();
+}
+
 TEST(LoweringOfMessages, TheListsOfAllStagesRunToTheirEnds) {
   std::size_t messages = 0;
   test::for_each_schedule([&](const Schedule& schedule) {
-    if (schedule.num_microbatches > 16) return;
-    const Placement& placement = schedule.placement;
-    const ChunkSegments segments(static_cast<std::size_t>(placement.num_chunks), 2);
-    std::vector<std::vector<Action>> stages, evaluation;
-    const Schedule forwards = forwards_of(schedule);
-    for (int stage = 0; stage < placement.num_stages; ++stage) {
-      stages.push_back(lower_training_step(insert_messages(schedule, stage), segments, {}));  // and verified
-      evaluation.push_back(lower_evaluation_step(insert_messages(forwards, stage), segments));
-    }
-    Play training(placement, stages), evaluating(placement, evaluation);
-    ASSERT_TRUE(training.run());
-    ASSERT_TRUE(evaluating.run());
-    ASSERT_EQ(training.messages(), messages_of(schedule, kReceiveAhead).size());
-    ASSERT_EQ(2 * evaluating.messages(), training.messages());
-    messages += training.messages();
+    if (schedule.num_microbatches <= 16) expect_ends(schedule, messages);
   });
   EXPECT_GT(messages, 50'000u);
+}
+
+TEST(LoweringOfMessages, DelayedWeightGradientsLetNoStageWaitForEver) {
+  std::size_t messages = 0;
+  test::for_each_schedule([&](const Schedule& schedule) {
+    if (schedule.num_microbatches > 8 && schedule.num_microbatches != 16) return;
+    const Schedule delayed = delay_weights(schedule);
+    for (const std::vector<Action>& stage : delayed.stages) {
+      for (const Action& a : stage) ASSERT_FALSE(a.with_next && a.kind == ActionKind::kBackwardData);
+    }
+    verify(delayed);
+    expect_ends(delayed, messages);
+  });
+  EXPECT_GT(messages, 10'000u);
 }
 
 TEST(LoweringOfMessages, OneMicrobatchOnTwoStagesReadsAsWritten) {

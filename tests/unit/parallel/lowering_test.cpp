@@ -153,6 +153,25 @@ TEST(Lowering, DelayedWeightGradientsKeepTheirColumn) {
   }
 }
 
+TEST(Lowering, WeightsAreDelayedUntilTheGradientHasLeft) {
+  const Schedule schedule = delay_weights(make_schedule(ScheduleKind::k1F1B, 2, 1, 1));
+  std::vector<std::string> lines;
+  for (const Action& action :
+       lower_training_step(insert_messages(schedule, 1), {2}, {.segments_of_bucket = {{0, 1}}})) {
+    if (is_of_microbatch(action.kind) && action.kind != ActionKind::kLoad) lines.push_back(to_string(action));
+  }
+  EXPECT_THAT(lines, ElementsAre("post_receive chunk 0 microbatch 0 output from stage 0",
+                                 "wait_receive chunk 0 microbatch 0 output from stage 0",
+                                 "forward chunk 0 microbatch 0 segment 0 column 0",
+                                 "forward chunk 0 microbatch 0 segment 1 column 0",
+                                 "backward_data chunk 0 microbatch 0 segment 1 column 0",
+                                 "backward_data chunk 0 microbatch 0 segment 0 column 0",
+                                 "send chunk 0 microbatch 0 gradient to stage 0",
+                                 "backward_weight chunk 0 microbatch 0 segment 1 column 0",
+                                 "backward_weight chunk 0 microbatch 0 segment 0 column 0",
+                                 "wait_send chunk 0 microbatch 0 gradient to stage 0"));
+}
+
 // Buckets 2, 1, 0 hold segments 0-2, 3-4, 5: the order in which forward comes to them.
 TEST(Lowering, WeightsAreGatheredInTheOrderOfTheirUseAndWaitedForThere) {
   const Schedule schedule = make_schedule(ScheduleKind::k1F1B, 2, 1, 2);
@@ -275,6 +294,25 @@ TEST_F(Verify, FindsAReductionThatComesTooEarly) {
     std::rotate(damaged.begin() + static_cast<std::ptrdiff_t>(last), damaged.begin() + static_cast<std::ptrdiff_t>(i),
                 damaged.begin() + static_cast<std::ptrdiff_t>(i) + 1);
     EXPECT_FALSE(accepted(damaged)) << to_string(step_[i]);
+  }
+}
+
+TEST_F(Verify, FindsADelayedWeightGradientBehindItsReduction) {
+  std::vector<Action> damaged =
+      lower_training_step(delay_weights(make_schedule(ScheduleKind::k1F1B, 2, 1, 2)).stages[0], kOneChunk, kPoints);
+  const auto weight =
+      std::find(damaged.begin(), damaged.end(),
+                Action{.kind = ActionKind::kBackwardWeight, .microbatch = 1, .segment = 5, .column = 1});
+  const auto reduce = std::find(damaged.begin(), damaged.end(), Action{.kind = ActionKind::kReduce, .item = 0});
+  ASSERT_LT(weight - damaged.begin(), reduce - damaged.begin());
+  std::rotate(weight, weight + 1, reduce + 1);
+  try {
+    verify(damaged, kOneChunk, kPoints);
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kInternal);
+    EXPECT_THAT(error.what(), HasSubstr("action list: reduce bucket 0 needs before it: backward_weight chunk 0 "
+                                        "microbatch 1 segment 5 column 1"));
   }
 }
 

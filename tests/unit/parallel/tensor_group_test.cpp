@@ -1,11 +1,15 @@
 // The collectives of tensor-parallel layers on thread ranks: values, calls, and the events that order two streams.
 #include "parallel/tensor_parallel/tensor_group.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <mutex>
 
+#include "core/device/graph.h"
 #include "core/device/hazard_checker.h"
+#include "core/layers/linear.h"
 #include "core/ops/elementwise.h"
 #include "core/ops/op.h"
 #include "parallel/tensor_parallel/tensor_parallel_check.h"
@@ -131,6 +135,70 @@ TEST(TensorGroup, EverySuppressedWaitIsFound) {
   }
 }
 #endif
+
+struct LinearRun {
+  std::vector<std::string> refusals;          // of captures, by rank
+  std::vector<std::vector<float>> gradients;  // of the weights, by rank
+};
+
+// A linear whose outputs are split; backward_data and backward_weight run eagerly, or as a graph each.
+LinearRun run_linear(bool captures, bool weights_apart) {
+  LinearRun result{std::vector<std::string>(2), std::vector<std::vector<float>>(2)};
+  ThreadWorld world(2, std::chrono::seconds(60));
+  world.run([&](Communicator& group) {
+    const auto rank = static_cast<std::size_t>(group.rank());
+    MemoryPool pool(DeviceType::kCpu);
+    Stream compute(DeviceType::kCpu, "compute"), communication(DeviceType::kCpu, "tensor communication");
+    const AbortOnUnwind guard(group);
+    Arena arena(pool, Arena::Mode::kUnplanned);
+    const Context ctx{.compute = compute, .arena = arena};
+    TensorGroup tensor(group, communication,
+                       {.sequence_parallel = true, .overlap = true, .weights_apart = weights_apart});
+    ParameterStore store;
+    store.begin_unit("linear");
+    const Linear linear(store, {.name = "linear", .inputs = 4, .outputs = 6, .init_std = 0.1f}, tensor);
+    store.allocate(pool, DType::kFp32);
+    store.initialize(compute, 1);
+    store.zero_gradients(compute);
+    const Tensor x = ctx.empty({3, 4}, DType::kFp32, "x"), dy = ctx.empty({6, 3}, DType::kFp32, "dy");
+    launch(compute, Fill{.x = x, .value = 1.5 + static_cast<double>(rank)});
+    launch(compute, Fill{.x = dy, .value = 0.25});
+    Stash stash;
+    const Microbatch microbatch;
+    linear.forward(ctx, microbatch, x, stash);
+    const auto run = [&](const char* verb, const std::function<void()>& body) {
+      if (!captures) return body();
+      Graph graph(verb);
+      graph.begin_capture(compute);
+      body();
+      graph.end_capture();
+      graph.replay(compute);
+      compute.synchronize();
+    };
+    try {
+      run("backward_data", [&] { linear.backward_data(ctx, microbatch, dy, stash); });
+      run("backward_weight", [&] { linear.backward_weight(ctx, microbatch, stash); });
+    } catch (const Error& error) {
+      result.refusals[rank] = error.what();
+    }
+    communication.synchronize();
+    result.gradients[rank] = download(compute, store.units()[0].main_grads);
+  });
+  return result;
+}
+
+// What backward_data starts to gather is waited for in backward_weight, which another graph would not see.
+TEST(TensorGroup, NoGatherOutlivesAGraphWhereWeightsAreApart) {
+  const LinearRun eager = run_linear(false, false);
+  for (const std::string& refusal : run_linear(true, false).refusals)
+    EXPECT_THAT(refusal, testing::HasSubstr("backward_data"));
+  for (const bool captures : {false, true}) {
+    const LinearRun apart = run_linear(captures, true);
+    EXPECT_EQ(apart.refusals, std::vector<std::string>(2));
+    EXPECT_EQ(apart.gradients, eager.gradients);
+  }
+  EXPECT_GT(eager.gradients[0][0], 0);
+}
 
 std::string refusal(const ModelConfig& config, std::int64_t size, bool sequence) {
   try {

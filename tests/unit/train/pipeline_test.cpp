@@ -123,6 +123,30 @@ TEST(Pipeline, EveryScheduleOnFourStagesGivesTheSameBits) {
   }
 }
 
+// Their operands are kept longer.
+TEST(Pipeline, DelayedWeightGradientsGiveTheSameBitsInMoreMemory) {
+  const Words flags = kSmall + kDropout + stages(2) + Words{"--train-iters", "2"};
+  for (const char* name : {"gpipe", "1f1b", "interleaved", "dualpipe-v"}) {
+    SCOPED_TRACE(name);
+    const auto run = [&](const Words& more) {
+      std::size_t live = 0;
+      std::mutex mutex;
+      const RunResult result =
+          test::train({.flags = flags + schedule(name) + more, .ranks = 2, .finish = [&](Trainer& trainer, int) {
+                         const std::lock_guard lock(mutex);
+                         live += trainer.plans().train.live_bytes;
+                       }});
+      EXPECT_TRUE(result.memory_as_planned);
+      expect_messages(result, 2);
+      return std::pair(result, live);
+    };
+    const auto [joined, less] = run({});
+    const auto [delayed, more] = run({"--delay-wgrad-compute"});
+    expect_same_run(delayed, joined);
+    EXPECT_GT(more, less);
+  }
+}
+
 TEST(Pipeline, ChunksOfOneStageAreHandedOver) {
   const Words flags = kSmall + kDropout + Words{"--train-iters", "2"};
   const RunResult plain = test::train({.flags = flags});
