@@ -130,6 +130,17 @@ TEST_P(GroupedGemmTest, TakesTheLastOffsetAsBound) {
   expect_refused(op, "op.c");
 }
 
+TEST_P(GroupedGemmTest, WrongOffsetsReachNoMemoryOfOthers) {
+  const Routing routing{{0, 20, 37}, 37};
+  for (const std::int64_t k : {24, 64}) {
+    for (const Kind& kind : kKinds) {
+      GroupedGemm op = op_for(routing, {k, 16}, kind);
+      op.offsets = input({3}, DType::kInt32, {-5, 20, 300});
+      compare(op, routing, {k, 16});
+    }
+  }
+}
+
 TEST_P(GroupedGemmTest, RefusesMatricesThatAreNotOneForEachExpert) {
   GroupedGemm op = op_for({{0, 3, 6}, 9}, {8, 8}, {true, false, false});
   op.b = input({15, 8});
