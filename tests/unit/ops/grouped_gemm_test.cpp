@@ -127,7 +127,8 @@ TEST_P(GroupedGemmTest, TakesTheLastOffsetAsBound) {
   run(op);
   EXPECT_EQ(values(live(op.c, routing)), want);
   op.c.bound = op.offsets.as<const std::int32_t>() + 1;
-  expect_refused(op, "op.c");
+  expect_refused(op,
+                 "op.c: expected no bound but that of the tensor it is like, or the end of op.offsets, got another");
 }
 
 TEST_P(GroupedGemmTest, WrongOffsetsReachNoMemoryOfOthers) {
