@@ -163,7 +163,8 @@ const Problem kProblems[] = {{{{0, 0}, 0}, 7, 9},
                              {{{0, 0, 150, 150}, 160}, 40, 136},
                              {{{0, 7, 7, 40, 41, 106, 235, 300, 301}, 305}, 72, 264},
                              {{{0, 3, 3, 8}, 11}, 64, 8},
-                             {{{0, 7, 7, 40, 41, 106, 235, 300, 301}, 305}, 128, 264}};
+                             {{{0, 7, 7, 40, 41, 106, 235, 300, 301}, 305}, 128, 264},
+                             {many_experts(), 64, 8}};
 
 TEST_P(GroupedGemmSwigluTest, HasTheBitsOfItsParts) {
   for (const auto& [routing, k, columns] : kProblems) {
