@@ -21,9 +21,10 @@ void check_bound(const Field& field) {
   const FieldRules& rules = field.rules;
   const std::int32_t* bound = field.tensor->bound;
   if (bound == nullptr || rules.takes_bound || bound == rules.bound) return;
+  const bool may_have_one = rules.bound != nullptr;
   fail({.subject = std::string(field.name),
-        .expected = rules.bound != nullptr ? "the bound of the tensor it is like" : "a tensor without a bound",
-        .got = "a bounded one"},
+        .expected = may_have_one ? "no bound but that of the tensor it is like, or the end of op.offsets" : "no bound",
+        .got = may_have_one ? "another" : "one"},
        field.place);
 }
 

@@ -36,7 +36,7 @@ struct FieldRules {
   Layout layout = Layout::kDense;
   bool optional = false;
   bool takes_bound = false;
-  const std::int32_t* bound = nullptr;  // that this one may carry, because its model does
+  const std::int32_t* bound = nullptr;  // that this one may carry
 };
 
 struct Field {
@@ -73,6 +73,10 @@ struct Field {
   Field& needed_if(bool condition) { return rules.optional = !condition, *this; }
   // Takes a bound of dim 0, which the op reads, and leaves the rows beyond it alone.
   Field& bounded() { return rules.takes_bound = true, *this; }
+  // The same, but only the end of `offsets`, another field of the op: the rows that belong to some expert.
+  Field& bounded_by(const Tensor& offsets) {
+    return rules.bound = offsets.as<const std::int32_t>() + offsets.numel() - 1, *this;
+  }
   Field& read_if(bool condition) { return reads = condition, *this; }
   Field& write_if(bool condition) { return writes = condition, *this; }
   // May be `other` itself, element for element.

@@ -45,9 +45,10 @@ void launch_rows(CudaStream& stream, const RowsArguments& arguments) {
   launch_kernel(stream, {blocks, Form::kThreads, sizeof(RowsMemory<Form>)}, kKernel, arguments);
 }
 
-// A product's operands: a, by an index or not, and one or two matrices of experts.
+// A product's operands: a, by an index or not, and one or two matrices of experts; rows of its result.
 struct Operands {
   const Tensor &a, &index, &offsets, &b, &b2;
+  std::int64_t capacity;
   bool along_k;  // b is [E n, k]
 };
 
@@ -58,11 +59,10 @@ RowsArguments arguments_of(const TensorMaps& maps, const Operands& of) {
   p.b = matrix(of.b);
   p.b2 = of.b2 ? matrix(of.b2) : p.b;
   p.a = of.index ? p.b : maps.rows(of.a, kRows);
-  p.offsets = of.offsets.as<const int>();
+  p.experts = {of.offsets.as<const int>(), static_cast<int>(experts), static_cast<int>(of.capacity)};
   p.index = of.index.as<const int>();
   p.a_rows = of.a.as<const Bf16>();
   p.a_stride = of.a.stride(0);
-  p.experts = static_cast<int>(experts);
   p.columns = static_cast<int>(of.along_k ? rows : columns);
   p.depth = static_cast<int>(of.along_k ? columns : rows);
   p.pair = of.b2 ? 1 : 0;
@@ -81,7 +81,7 @@ bool takes(const TensorMaps& maps, const Operands& of) {
 
 bool run_hopper(CudaStream& stream, const GroupedGemm& op) {
   const auto& maps = stream.keep<TensorMaps>();
-  const Operands operands{op.a, op.index, op.offsets, op.b, op.b2, op.transpose_b};
+  const Operands operands{op.a, op.index, op.offsets, op.b, op.b2, op.c.size(0), op.transpose_b};
   if (!takes(maps, operands) || !suits(op.c)) return false;
   RowsArguments p = arguments_of(maps, operands);
   p.c = op.c.as<Bf16>();
@@ -94,7 +94,7 @@ bool run_hopper(CudaStream& stream, const GroupedGemm& op) {
 
 bool run_hopper(CudaStream& stream, const GroupedGemmSwiglu& op) {
   const auto& maps = stream.keep<TensorMaps>();
-  const Operands operands{op.a, op.index, op.offsets, op.gate, op.up, true};
+  const Operands operands{op.a, op.index, op.offsets, op.gate, op.up, op.y.size(0), true};
   if (!takes(maps, operands) || !suits(op.h) || !suits(op.y)) return false;
   RowsArguments p = arguments_of(maps, operands);
   p.c = op.h.as<Bf16>();
@@ -109,7 +109,7 @@ bool run_hopper(CudaStream& stream, const GroupedGemmSwiglu& op) {
 bool run_hopper(CudaStream& stream, const GroupedGemmSwigluBackward& op) {
   const auto& maps = stream.keep<TensorMaps>();
   const Tensor no_pair;
-  const Operands operands{op.dy, op.index, op.offsets, op.b, no_pair, false};
+  const Operands operands{op.dy, op.index, op.offsets, op.b, no_pair, op.y.size(0), false};
   if (!takes(maps, operands) || !suits(op.h) || !suits(op.dh) || !suits(op.y)) return false;
   RowsArguments p = arguments_of(maps, operands);
   p.h = op.h.as<const Bf16>();

@@ -111,11 +111,11 @@ __device__ inline void finish_swiglu_backward(const RowsArguments& p, RowsMemory
       swiglu_backward(d.y, now.weight, now.gate[c].y, now.up[c].y, sum);
       swiglu_backward(d.z, now.weight, now.gate[c].z, now.up[c].z, sum);
       swiglu_backward(d.w, now.weight, now.gate[c].w, now.up[c].w, sum);
-      const bool inside = lives(i) && first + pack * 8 + 64 * c < p.columns;
+      const bool exists = first + pack * 8 + 64 * c < p.columns, inside = lives(i) && exists;
       store(p.c + at + 64 * c, now.gate[c], inside);
       store(p.c + at + p.columns + 64 * c, now.up[c], inside);
       store(p.y + r * p.columns + first + pack * 8 + 64 * c, d, inside);
-      sums[c] = sum;
+      sums[c] = exists ? sum : 0;  // beyond the columns is an infinite dy times 0
     }
 #pragma unroll
     for (int c = 0; c < kColumns / 64; ++c) sums[c] = sum_of_packs(sums[c]);

@@ -142,7 +142,7 @@ __global__ void __launch_bounds__(Form::kThreads, 1) grouped_gemm_kernel(const _
     }
     barrier_init_fence();
   }
-  if (threadIdx.x < 32) count_tiles(memory.tiles_before, p.offsets, p.experts);
+  if (threadIdx.x < 32) count_tiles(memory.tiles_before, p.experts);
   __syncthreads();
   const int blocks = p.depth / kDepth * (Form::kBAlongK ? 1 : 1 + p.pair);
   if (threadIdx.x / kWarpgroup % 3 == 0) {

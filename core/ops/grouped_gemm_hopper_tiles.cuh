@@ -1,6 +1,7 @@
 // The forms of the kernel in grouped_gemm_hopper_rows.cuh: what its blocks hold, and which tiles they take.
 #pragma once
 
+#include "core/ops/cuda_experts.cuh"
 #include "core/ops/grouped_gemm_hopper.cuh"
 
 namespace megalith::cuda::hopper {
@@ -9,7 +10,8 @@ enum class Epilogue { kStore, kSwiglu, kSwigluBackward };
 
 struct RowsArguments {
   CUtensorMap a, b, b2;  // boxes of 64 columns by 128 rows; of b not along k by 64 rows
-  const int *offsets, *index;
+  RoutedExperts experts;
+  const int* index;
   const Bf16* a_rows;  // of a gathered a
   std::int64_t a_stride;
   Bf16* c;  // kStore: c; kSwiglu: h; kSwigluBackward: dh
@@ -18,10 +20,9 @@ struct RowsArguments {
   const Bf16* h;            // kSwigluBackward
   const float* row_weight;  // both of SwiGLU
   float* partial;           // kSwigluBackward
-  int experts;
-  int columns;  // of one matrix of b: n or F
-  int depth;    // k of one matrix
-  int pair;     // 1: b2 has the other columns (along k), or the other depth
+  int columns;              // of one matrix of b: n or F
+  int depth;                // k of one matrix
+  int pair;                 // 1: b2 has the other columns (along k), or the other depth
 };
 
 // The gradient of SwiGLU has much to do after the product: narrower tiles leave registers to one more warpgroup for it.
@@ -57,17 +58,17 @@ struct RowsMemory {
 };
 
 // The first warp: sums of the experts' row tiles.
-__device__ inline void count_tiles(int* before, const int* offsets, int experts) {
+__device__ inline void count_tiles(int* before, const RoutedExperts& experts) {
   const int lane = static_cast<int>(threadIdx.x);
   int sum = 0;
-  for (int first = 0; first < experts; first += 32) {
+  for (int first = 0; first < experts.count; first += 32) {
     const int e = first + lane;
-    int tiles = e < experts ? max(0, ceil_div(offsets[e + 1] - offsets[e], kRows)) : 0;
+    int tiles = e < experts.count ? max(0, ceil_div(experts.before(e + 1) - experts.before(e), kRows)) : 0;
     for (int step = 1; step < 32; step *= 2) {
       const int below = __shfl_up_sync(~0u, tiles, step);
       if (lane >= step) tiles += below;
     }
-    if (e < experts) before[e + 1] = sum + tiles;
+    if (e < experts.count) before[e + 1] = sum + tiles;
     sum += __shfl_sync(~0u, tiles, 31);
   }
   if (lane == 0) before[0] = 0;
@@ -78,25 +79,21 @@ __device__ inline void count_tiles(int* before, const int* offsets, int experts)
 inline constexpr int kGroup = 12;
 class Walk {
  public:
-  __device__ Walk(const int* before, const int* offsets, int experts, int column_tiles)
-      : before_(before),
-        offsets_(offsets),
-        experts_(experts),
-        column_tiles_(column_tiles),
-        tile_(static_cast<int>(blockIdx.x)) {}
+  __device__ Walk(const int* before, const RoutedExperts& experts, int column_tiles)
+      : before_(before), experts_(experts), column_tiles_(column_tiles), tile_(static_cast<int>(blockIdx.x)) {}
 
   // False after the last one.
   __device__ bool find() {
-    while (expert < experts_ && tile_ >= before_[expert + 1] * column_tiles_) ++expert;
-    if (expert >= experts_) return false;
+    while (expert < experts_.count && tile_ >= before_[expert + 1] * column_tiles_) ++expert;
+    if (expert >= experts_.count) return false;
     const int row_tiles = before_[expert + 1] - before_[expert];
     int in = tile_ - before_[expert] * column_tiles_;
     const int group = in / (kGroup * column_tiles_);
     in -= group * kGroup * column_tiles_;
     const int rows = min(kGroup, row_tiles - group * kGroup);
     column = in / rows;
-    first_row = offsets_[expert] + (group * kGroup + in - column * rows) * kRows;
-    live = offsets_[expert + 1] - first_row;
+    first_row = experts_.before(expert) + (group * kGroup + in - column * rows) * kRows;
+    live = experts_.before(expert + 1) - first_row;
     return true;
   }
   __device__ void next() { tile_ += static_cast<int>(gridDim.x); }
@@ -106,8 +103,9 @@ class Walk {
   int column = 0;               // tile
 
  private:
-  const int *before_, *offsets_;
-  int experts_, column_tiles_, tile_;
+  const int* before_;
+  const RoutedExperts& experts_;
+  int column_tiles_, tile_;
 };
 
 template <class Form>
@@ -115,7 +113,7 @@ class Tiles {
  public:
   static constexpr int kWidth = Form::kColumns / (Form::kGated ? 2 : 1);
   __device__ Tiles(const RowsArguments& p, const RowsMemory<Form>& memory)
-      : walk(memory.tiles_before, p.offsets, p.experts,
+      : walk(memory.tiles_before, p.experts,
              ceil_div(p.columns, kWidth) * (Form::kBAlongK && !Form::kGated ? 1 + p.pair : 1)),
         tiles_(ceil_div(p.columns, kWidth)) {}
   __device__ bool find() {

@@ -4,13 +4,6 @@ namespace megalith {
 
 namespace {
 
-// `field` of x takes as its bound the number of rows that belong to some expert.
-void bound_by(Field& field, const Tensor& x, const Tensor& offsets, Fields& f) {
-  field.rules.bound = x.bound;
-  const std::int32_t* end = offsets.as<const std::int32_t>() + offsets.numel() - 1;
-  f.expect(x.bound == nullptr || x.bound == end, field.name, "no bound but the end of op.offsets", "another");
-}
-
 void check_offsets(const Tensor& offsets, Fields& f) {
   f.expect(offsets.numel() >= 2 && offsets.numel() <= kMaxExperts + 1, "op.offsets",
            "those of 1 to 1024 experts, and the end", offsets.shape);
@@ -23,7 +16,7 @@ void fields(const ExpertOffsets& op, Fields& f) {
   f.expect(op.choice.numel() < std::int64_t{1} << 31, "op.choice", "fewer than 2^31 rows", op.choice.shape);
   f.out(op.offsets, "op.offsets").dtype(DType::kInt32).rank(1);
   check_offsets(op.offsets, f);
-  bound_by(f.out(op.token, "op.token").dtype(DType::kInt32).shape({op.choice.numel()}), op.token, op.offsets, f);
+  f.out(op.token, "op.token").dtype(DType::kInt32).shape({op.choice.numel()}).bounded_by(op.offsets);
   f.out(op.position, "op.position").dtype(DType::kInt32).shape(op.choice.shape);
   f.workspace(op.workspace);
 }
@@ -37,8 +30,8 @@ void fields(const PermuteRows& op, Fields& f) {
   f.in(op.x, "op.x").floating().rank(2);
   f.in(op.offsets, "op.offsets").dtype(DType::kInt32).rank(1);
   check_offsets(op.offsets, f);
-  bound_by(f.in(op.index, "op.index").dtype(DType::kInt32).rank(1), op.index, op.offsets, f);
-  bound_by(f.out(op.y, "op.y").dtype(op.x.dtype).shape({op.index.size(0), op.x.size(1)}), op.y, op.offsets, f);
+  f.in(op.index, "op.index").dtype(DType::kInt32).rank(1).bounded_by(op.offsets);
+  f.out(op.y, "op.y").dtype(op.x.dtype).shape({op.index.size(0), op.x.size(1)}).bounded_by(op.offsets);
 }
 
 void fields(const UnpermuteRows& op, Fields& f) {

@@ -2,7 +2,8 @@
 //   build/PRESET/tests/cuda_grouped_bench [qwen3 | mixtral | small] [balanced | zipf]
 // Routing is drawn: each token takes the K experts of the highest log p_e + Gumbel noise, with p uniform or p_e = 1 /
 // e. FLOPs are algorithmic: 2 R d n a matrix, 6 forward and 12 backward for a layer. Each call is repeated for kWindow
-// milliseconds before it is measured for as long, so that the clock is that of lasting work.
+// milliseconds before it is measured for as long, so that the clock is that of lasting work. Memory
+// is what LayerMemory (tests/support/expert_layer.h) says.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -13,10 +14,8 @@
 #include <vector>
 
 #include "core/device/cuda_device.h"
-#include "core/ops/grouped_gemm.h"
-#include "core/ops/route_rows.h"
-#include "core/ops/router.h"
 #include "tests/bench/cuda_workbench.h"
+#include "tests/support/expert_layer.h"
 
 namespace megalith::bench {
 namespace {
@@ -25,92 +24,39 @@ constexpr double kWindow = 60;  // ms
 
 struct Layer {
   const char* name;
-  std::int64_t tokens, hidden, ffn, experts, choices;
-  double rows() const { return static_cast<double>(tokens * choices); }
-  double unit() const { return 2 * rows() * static_cast<double>(hidden * ffn); }  // FLOPs of one matrix
+  test::ExpertSizes sizes;
+  double rows() const { return static_cast<double>(sizes.tokens * sizes.choices); }
+  double unit() const { return 2 * rows() * static_cast<double>(sizes.hidden * sizes.ffn); }  // FLOPs of one matrix
 };
 
 class GroupedBench : public Workbench {
  public:
-  GroupedBench(const Layer& layer, bool zipf) : l_(layer), zipf_(zipf) {
-    const std::int64_t t = l_.tokens, r = t * l_.choices;
+  GroupedBench(const Layer& layer, bool zipf)
+      : l_(layer),
+        zipf_(zipf),
+        m_(layer.sizes, [this](const Shape& shape, DType dtype) { return tensor(shape, dtype, false); }) {
     route();
-    x = normal({t, l_.hidden}, 1);
-    d_out = normal({t, l_.hidden}, 1);
-    const auto deviation = static_cast<float>(1 / std::sqrt(static_cast<double>(l_.hidden)));
-    gate = normal({l_.experts * l_.ffn, l_.hidden}, deviation);
-    up = normal({l_.experts * l_.ffn, l_.hidden}, deviation);
-    down = normal({l_.experts * l_.hidden, l_.ffn}, deviation);
-    for (Tensor* grad : {&d_gate, &d_up}) *grad = tensor(gate.shape, DType::kFp32, false);
-    d_down = tensor(down.shape, DType::kFp32, false);
-    for (const Tensor& grad : {d_gate, d_up, d_down}) stream().fill(grad.data, 0, grad.bytes());
-    row_weight = tensor({r}, DType::kFp32, false);
-    h = tensor({r, 2 * l_.ffn}, DType::kBf16, false);
-    act = tensor({r, l_.ffn}, DType::kBf16, false);
-    rows = normal({r, l_.hidden}, 1);
-    dh = tensor({r, 2 * l_.ffn}, DType::kBf16, false);
-    partial = tensor({r, (l_.ffn + 63) / 64}, DType::kFp32, false);
-    d_weight = tensor({t, l_.choices}, DType::kFp32, false);
-    out = tensor({t, l_.hidden}, DType::kBf16, false);
-    dx = tensor({t, l_.hidden}, DType::kBf16, false);
-    offsets_op = ready(ExpertOffsets{.choice = choice, .offsets = offsets, .token = token, .position = position});
+    for (const Tensor& x : {m_.x, m_.d_out, m_.rows}) fill(x, 1);
+    const auto deviation = static_cast<float>(1 / std::sqrt(static_cast<double>(l_.sizes.hidden)));
+    for (const Tensor& matrix : {m_.gate, m_.up, m_.down}) fill(matrix, deviation);
+    for (const Tensor& grad : {m_.d_gate, m_.d_up, m_.d_down}) stream().fill(grad.data, 0, grad.bytes());
   }
 
-  void router() { run(stream(), RouterTopk{.logits = logits, .choice = choice, .weight = weight}); }
-  void sort() { run(stream(), offsets_op); }
-  void fc1() {
-    run(stream(), GroupedGemmSwiglu{.a = x,
-                                    .index = token,
-                                    .offsets = offsets,
-                                    .gate = gate,
-                                    .up = up,
-                                    .row_weight = row_weight,
-                                    .h = h,
-                                    .y = act});
-  }
-  void fc2() { run(stream(), GroupedGemm{.a = act, .offsets = offsets, .b = down, .c = rows}); }
-  void combine(const Tensor& to) { run(stream(), UnpermuteRows{.x = rows, .position = position, .y = to}); }
-  void backward_fc2() {
-    run(stream(), GroupedGemmSwigluBackward{.dy = d_out,
-                                            .index = token,
-                                            .offsets = offsets,
-                                            .b = down,
-                                            .h = h,
-                                            .row_weight = row_weight,
-                                            .dh = dh,
-                                            .y = act,
-                                            .d_row_weight_partial = partial});
-  }
-  void wgrad_fc2() {
-    run(stream(), GroupedGemmWgrad{.a = d_out, .a_index = token, .b = act, .offsets = offsets, .c = d_down});
-  }
-  void dgrad_fc1() {
-    run(stream(), GroupedGemm{.a = dh, .offsets = offsets, .b = gate, .b2 = up, .c = rows, .transpose_b = false});
-  }
-  void wgrad_fc1() {
-    run(stream(), GroupedGemmWgrad{.a = dh, .b = x, .b_index = token, .offsets = offsets, .c = d_gate, .c2 = d_up});
+  template <class Op>
+  void go(const Op& op) {
+    run(stream(), op);
   }
   void forward() {
-    router();
-    sort();
-    run(stream(), PermuteWeights{.weight = weight, .position = position, .row_weight = row_weight});
-    fc1();
-    fc2();
-    combine(out);
+    m_.forward([this](const auto& op) { go(op); });
   }
   void backward() {
-    backward_fc2();
-    run(stream(), UnpermuteWeightGradients{.partial = partial, .position = position, .d_weight = d_weight});
-    wgrad_fc2();
-    dgrad_fc1();
-    wgrad_fc1();
-    combine(dx);
+    m_.backward([this](const auto& op) { go(op); });
   }
   // The products alone, rows in memory, as a peer's grouped products have them.
-  void draw_rows() { fill(rows, 1); }
-  void plain_forward() { run(stream(), GroupedGemm{.a = rows, .offsets = offsets, .b = gate, .b2 = up, .c = h}); }
+  void draw_rows() { fill(m_.rows, 1); }
+  void plain_forward() { go(GroupedGemm{.a = m_.rows, .offsets = m_.offsets, .b = m_.gate, .b2 = m_.up, .c = m_.h}); }
   void plain_wgrad() {
-    run(stream(), GroupedGemmWgrad{.a = dh, .b = rows, .offsets = offsets, .c = d_gate, .c2 = d_up});
+    go(GroupedGemmWgrad{.a = m_.dh, .b = m_.rows, .offsets = m_.offsets, .c = m_.d_gate, .c2 = m_.d_up});
   }
 
   void measure(const char* what, double flops, double bytes, const Call& call) {
@@ -133,8 +79,12 @@ class GroupedBench : public Workbench {
   }
 
   void all() {
-    const double u = l_.unit(), r = l_.rows(), d = static_cast<double>(l_.hidden);
-    const auto t = static_cast<double>(l_.tokens);
+    const double u = l_.unit(), r = l_.rows(), d = static_cast<double>(l_.sizes.hidden);
+    const auto t = static_cast<double>(l_.sizes.tokens);
+    const test::LayerMemory memory = test::memory_of(l_.sizes);
+    fmt::print("{:<8} {:<8} {:.0f} kept bytes a token, transient peak over kept {:.2f}\n", l_.name,
+               zipf_ ? "zipf" : "balanced", static_cast<double>(memory.kept) / t,
+               static_cast<double>(memory.peak) / static_cast<double>(memory.kept));
     forward();
     backward();
     measure("layer", 9 * u, 0, [&] { forward(), backward(); });
@@ -142,33 +92,28 @@ class GroupedBench : public Workbench {
     measure("backward", 6 * u, 0, [&] { backward(); });
     draw_rows();
     measure("fwd product", 2 * u, 0, [&] { plain_forward(); });
-    measure("dgrad product", 2 * u, 0, [&] { dgrad_fc1(); });
+    measure("dgrad product", 2 * u, 0, [&] { go(m_.fc1_dgrad()); });
     measure("wgrad product", 2 * u, 0, [&] { plain_wgrad(); });
-    measure("fc1 gathered, swiglu", 2 * u, 0, [&] { fc1(); });
-    measure("fc2", u, 0, [&] { fc2(); });
-    measure("dgrad fc2, d_swiglu", u, 0, [&] { backward_fc2(); });
-    measure("wgrad fc2 gathered", u, 0, [&] { wgrad_fc2(); });
-    measure("wgrad fc1 gathered", 2 * u, 0, [&] { wgrad_fc1(); });
-    measure("combine", 0, (r + t) * d * 2, [&] { combine(out); });
+    measure("fc1 gathered, swiglu", 2 * u, 0, [&] { go(m_.fc1()); });
+    measure("fc2", u, 0, [&] { go(m_.fc2()); });
+    measure("dgrad fc2, d_swiglu", u, 0, [&] { go(m_.fc2_dgrad()); });
+    measure("wgrad fc2 gathered", u, 0, [&] { go(m_.fc2_wgrad()); });
+    measure("wgrad fc1 gathered", 2 * u, 0, [&] { go(m_.fc1_wgrad()); });
+    measure("combine", 0, (r + t) * d * 2, [&] { go(m_.combine(m_.out)); });
     measure("gather", 0, 2 * r * d * 2,
-            [&] { run(stream(), PermuteRows{.x = x, .index = token, .offsets = offsets, .y = rows}); });
-    measure("router_topk", 0, 0, [&] { router(); });
-    measure("expert_offsets", 0, 0, [&] { sort(); });
-    measure("both", 0, 0, [&] { router(), sort(); });
+            [&] { go(PermuteRows{.x = m_.x, .index = m_.token, .offsets = m_.offsets, .y = m_.rows}); });
+    measure("router_topk", 0, 0, [&] { go(m_.router()); });
+    measure("expert_offsets", 0, 0, [&] { go(m_.sort()); });
+    measure("both", 0, 0, [&] { go(m_.router()), go(m_.sort()); });
   }
 
  private:
-  void fill(const Tensor& x_, float deviation) {
-    run(stream(),
-        FillNormal{.x = x_.view({1, x_.numel()}), .numbers = {.seed = used_, .std = deviation}, .pitch = x_.numel()});
-  }
-  Tensor normal(const Shape& shape, float deviation) {
-    const Tensor result = tensor(shape, DType::kBf16, false);
-    fill(result, deviation);
-    return result;
+  void fill(const Tensor& x, float deviation) {
+    const std::int64_t count = x.numel();
+    go(FillNormal{.x = x.view({1, count}), .numbers = {.seed = ++drawn_, .std = deviation}, .pitch = count});
   }
   void route() {
-    const std::int64_t t = l_.tokens, e = l_.experts;
+    const std::int64_t t = l_.sizes.tokens, e = l_.sizes.experts;
     std::mt19937_64 random(7);
     std::uniform_real_distribution<double> uniform(1e-12, 1);
     std::vector<float> values(static_cast<std::size_t>(t * e));
@@ -176,26 +121,19 @@ class GroupedBench : public Workbench {
       const double p = zipf_ ? 1.0 / static_cast<double>(i % static_cast<std::size_t>(e) + 1) : 1.0;
       values[i] = static_cast<float>(std::log(p) - std::log(-std::log(uniform(random))));
     }
-    logits = tensor({t, e}, DType::kFp32, false);
-    stream().copy(logits.data, values.data(), logits.bytes());
-    choice = tensor({t, l_.choices}, DType::kInt32, false);
-    weight = tensor({t, l_.choices}, DType::kFp32, false);
-    offsets = tensor({e + 1}, DType::kInt32, false);
-    token = tensor({t * l_.choices}, DType::kInt32, false);
-    position = tensor({t, l_.choices}, DType::kInt32, false);
+    stream().copy(m_.logits.data, values.data(), m_.logits.bytes());
     synchronize();
   }
 
   Layer l_;
   bool zipf_;
-  ExpertOffsets offsets_op;
+  test::ExpertLayer m_;
+  std::uint64_t drawn_ = 0;
   std::vector<cudaEvent_t> marks_;
-  Tensor logits, choice, weight, offsets, token, position, x, d_out, gate, up, down, d_gate, d_up, d_down, row_weight,
-      h, act, rows, dh, partial, d_weight, out, dx;
 };
 
 void bench_all(std::string_view only, std::string_view routing) {
-  const Layer qwen3{"qwen3", 32768, 2048, 768, 128, 8}, mixtral{"mixtral", 32768, 4096, 14336, 8, 2};
+  const Layer qwen3{"qwen3", {32768, 2048, 768, 128, 8}}, mixtral{"mixtral", {32768, 4096, 14336, 8, 2}};
   for (const bool zipf : {false, true}) {
     if (!routing.empty() && (routing == "zipf") != zipf) continue;
     if (only.empty() || only == "qwen3") GroupedBench(qwen3, zipf).all();
@@ -203,7 +141,7 @@ void bench_all(std::string_view only, std::string_view routing) {
     if (!only.empty() && only != "small") continue;
     for (const std::int64_t tokens : {4096, 1024}) {
       Layer layer = qwen3;
-      layer.tokens = tokens;
+      layer.sizes.tokens = tokens;
       layer.name = tokens == 4096 ? "T 4096" : "T 1024";
       GroupedBench(layer, zipf).all();
     }

@@ -115,6 +115,22 @@ inline double element(const Bytes& bytes, DType dtype, std::size_t i) {
   }
 }
 
+// What two backends' results may differ by, beside what is relative to a result and to the tensor's typical one.
+struct Tolerance {
+  bool exact = false;  // the same bits
+  double absolute = 0;
+};
+inline constexpr Tolerance kExact{.exact = true};
+
+// Of two fp32 sums of `depth` products of unit deviation. The partial sum of i products has deviation sqrt(i), and the
+// addition that makes it errs by at most a unit in its last place (tensor cores truncate), 2u sqrt(i) with u = 2^-24. A
+// side's depth additions then err by sqrt(sum of (2u)^2 i) = sqrt(2) u depth, the difference of two sides by 2u depth;
+// six such deviations hold for a billion results. (Truncation has a sign, but happens once for 16 products: its sum of
+// at most 2u sqrt(i), 2u (2/3) depth^1.5 / 16 for a deviation, is less up to a depth of 20,000.)
+inline Tolerance sums_of(std::int64_t depth) {
+  return {.absolute = 6 * 2 * unit_roundoff(DType::kFp32) * static_cast<double>(depth)};
+}
+
 class CudaSizes : public testing::TestWithParam<DType> {
  protected:
   void SetUp() override {
@@ -122,9 +138,9 @@ class CudaSizes : public testing::TestWithParam<DType> {
   }
   DType dtype() const { return GetParam(); }
 
-  // make(Side&) returns the op. `exact`: both devices give the same bits.
+  // make(Side&) returns the op.
   template <class Make>
-  void compare(const std::string& what, const Make& make, bool exact = false) {
+  void compare(const std::string& what, const Make& make, const Tolerance& tolerance = {}) {
     SCOPED_TRACE(what);
     Side cpu(DeviceType::kCpu), gpu(DeviceType::kCuda);
     const auto cpu_op = cpu.ready(make(cpu));
@@ -135,10 +151,10 @@ class CudaSizes : public testing::TestWithParam<DType> {
     for (std::size_t t = 0; t < want.size(); ++t) {
       // Parameters, which no op writes, may differ in their padding.
       const bool parameters = cpu.tensors()[t].dtype == DType::kUint8;
-      if (exact || parameters) {
+      if (tolerance.exact || parameters) {
         EXPECT_TRUE(got[t] == (parameters ? gpu.initial()[t] : want[t])) << "tensor " << t << " differs in bits";
       } else {
-        expect_close(got[t], want[t], cpu.tensors()[t], t);
+        expect_close(got[t], want[t], cpu.tensors()[t], t, tolerance.absolute);
       }
     }
   }
@@ -163,7 +179,7 @@ class CudaSizes : public testing::TestWithParam<DType> {
     return got;
   }
 
-  void expect_close(const Bytes& got, const Bytes& want, const Tensor& tensor, std::size_t number) {
+  void expect_close(const Bytes& got, const Bytes& want, const Tensor& tensor, std::size_t number, double absolute) {
     const auto count = static_cast<std::size_t>(tensor.numel());
     double squares = 0;
     for (std::size_t i = 0; i < count; ++i) {
@@ -176,7 +192,7 @@ class CudaSizes : public testing::TestWithParam<DType> {
     for (std::size_t i = 0; i < count; ++i) {
       const double g = element(got, tensor.dtype, i), w = element(want, tensor.dtype, i);
       if (std::isnan(g) && std::isnan(w)) continue;
-      const double allowed = tensor.dtype == DType::kInt32 ? 0 : relative * (std::abs(w) + 0.1 * typical);
+      const double allowed = tensor.dtype == DType::kInt32 ? 0 : absolute + relative * (std::abs(w) + 0.1 * typical);
       if (std::abs(g - w) <= allowed) continue;
       if (wrong++ == 0) first = i;
     }

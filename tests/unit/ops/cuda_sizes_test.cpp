@@ -248,13 +248,13 @@ TEST_P(CudaSizesTest, SameBitsAsOnTheCpu) {
                          .part = {.first = 12},
                          .first_column = 64};
         },
-        true);
+        kExact);
     compare(
         "add",
         [&](Side& s) {
           return Add{.a = s.normal(shape, dtype()), .b = s.normal(shape, dtype()), .y = s.output(shape, dtype())};
         },
-        true);
+        kExact);
     compare(
         "sum of parts",
         [&](Side& s) {
@@ -262,10 +262,10 @@ TEST_P(CudaSizesTest, SameBitsAsOnTheCpu) {
           for (int d = 0; d < shape.rank(); ++d) parts.push_back(shape[d]);
           return SumParts{.parts = s.normal(parts, dtype()), .y = s.output(shape, dtype())};
         },
-        true);
+        kExact);
     for (const DType to : {DType::kFp32, DType::kBf16}) {
       compare(
-          "cast", [&](Side& s) { return CastRows{.x = s.normal(shape, dtype()), .y = s.output(shape, to)}; }, true);
+          "cast", [&](Side& s) { return CastRows{.x = s.normal(shape, dtype()), .y = s.output(shape, to)}; }, kExact);
     }
     compare(
         "copy",
@@ -276,10 +276,10 @@ TEST_P(CudaSizesTest, SameBitsAsOnTheCpu) {
           to.shape = from.shape;
           return Copy{.src = from, .dst = to};
         },
-        true);
+        kExact);
     compare(
         "fill", [&](Side& s) { return Fill{.x = s.output(shape, dtype()).slice(1, 8, columns - 9), .value = 1.5}; },
-        true);
+        kExact);
   }
   for (const std::int64_t count : {2000000, 1999999}) {
     for (const DType state : {DType::kFp32, DType::kBf16}) {

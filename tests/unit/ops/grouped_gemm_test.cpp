@@ -1,5 +1,7 @@
 #include "core/ops/grouped_gemm.h"
 
+#include <utility>
+
 #include "tests/unit/ops/magnitude.h"
 #include "tests/unit/ops/routed_rows.h"
 
@@ -104,6 +106,11 @@ TEST_P(GroupedGemmTest, WholeStages) {
   compare(kLargeRoutings[1], {128, 264});
 }
 
+TEST_P(GroupedGemmTest, ManyExperts) {
+  const Routing routing = many_experts();
+  compare(op_for(routing, {64, 8}, {true, false, true}), routing, {64, 8});
+}
+
 TEST_P(GroupedGemmTest, StridedRowsLeaveTheirGapsAlone) {
   const Routing routing{{0, 3, 3, 70}, 72};
   for (const std::int64_t first : {3, 8}) {
@@ -127,7 +134,19 @@ TEST_P(GroupedGemmTest, TakesTheLastOffsetAsBound) {
   run(op);
   EXPECT_EQ(values(live(op.c, routing)), want);
   op.c.bound = op.offsets.as<const std::int32_t>() + 1;
-  expect_refused(op, "op.c");
+  expect_refused(op,
+                 "op.c: expected no bound but that of the tensor it is like, or the end of op.offsets, got another");
+}
+
+TEST_P(GroupedGemmTest, WrongOffsetsReachNoMemoryOfOthers) {
+  const Routing routing{{0, 20, 37}, 37};
+  for (const std::int64_t k : {24, 64}) {
+    for (const Kind& kind : kKinds) {
+      GroupedGemm op = op_for(routing, {k, 16}, kind);
+      op.offsets = input({3}, DType::kInt32, {-5, 20, 300});
+      compare(op, routing, {k, 16});
+    }
+  }
 }
 
 TEST_P(GroupedGemmTest, RefusesMatricesThatAreNotOneForEachExpert) {
@@ -143,17 +162,34 @@ TEST_P(GroupedGemmTest, ReplaysWithAnotherRouting) {
   expect_replay_follows_offsets(op, {op.c});
 }
 
-// A row's result does not depend on the rows beside it, nor on its place in a tile.
-TEST_P(GroupedGemmTest, RowsDoNotDependOnTheirNeighbours) {
+// A result depends neither on the rows and columns beside it nor on its place in a tile.
+TEST_P(GroupedGemmTest, ResultsDoNotDependOnTheirNeighbours) {
   const Routing together{{0, 100}, 102}, apart{{0, 37}, 38};
-  const Values rows = normal(100 * 40), some(rows.begin() + 61 * 40, rows.begin() + 98 * 40);
-  const Tensor a = input({102, 40}, dtype(), padded(rows, together, 40)), c = output({102, 48});
-  const Tensor a_part = input({38, 40}, dtype(), padded(some, apart, 40)), part = output({38, 48});
-  const Tensor b = input({48, 40});
-  run(GroupedGemm{.a = a, .offsets = offsets_of(together), .b = b, .c = c});
-  const Values want = values(c.slice(0, 61, 37));
-  run(GroupedGemm{.a = a_part, .offsets = offsets_of(apart), .b = b, .c = part});
-  EXPECT_EQ(values(live(part, apart)), want);
+  for (const std::int64_t k : {40, 64}) {
+    const Values rows = normal(100 * k), some(rows.begin() + 61 * k, rows.begin() + 98 * k);
+    const Tensor a = input({102, k}, dtype(), padded(rows, together, k)), c = output({102, 320});
+    const Tensor a_part = input({38, k}, dtype(), padded(some, apart, k)), part = output({38, 112});
+    const Tensor b = input({320, k});
+    run(GroupedGemm{.a = a, .offsets = offsets_of(together), .b = b, .c = c});
+    const Values want = values(c.slice(0, 61, 37).slice(1, 136, 112));
+    run(GroupedGemm{.a = a_part, .offsets = offsets_of(apart), .b = b.slice(0, 136, 112), .c = part});
+    EXPECT_EQ(values(live(part, apart)), want);
+  }
+}
+
+TEST_P(GroupedGemmTest, AnIndexGivesTheBitsOfRowsInMemory) {
+  const Routing& routing = kLargeRoutings[1];
+  for (const std::int64_t k : {40, 64}) {
+    for (const bool transposed : {false, true}) {
+      GroupedGemm op = op_for(routing, {k, 136}, {transposed, true, true});
+      launch(stream(), op);
+      const Values want = values(live(op.c, routing));
+      op.a = rows_in_memory(op.a, op.index, op.offsets);
+      op.index = {};
+      launch(stream(), op);
+      EXPECT_EQ(values(live(op.c, routing)), want);
+    }
+  }
 }
 
 // Which of the two operands goes through an index.
@@ -223,6 +259,27 @@ TEST_P(GroupedGemmWgradTest, SeveralTiles) {
   compare(kLargeRoutings[1], 67, 133);
   compare({{0, 300, 307}, 310}, 24, 16);
   compare(kLargeRoutings[0], 136, 264);
+}
+
+TEST_P(GroupedGemmWgradTest, ManyExperts) { compare(many_experts(), 8, 16); }
+
+TEST_P(GroupedGemmWgradTest, AnIndexGivesTheBitsOfRowsInMemory) {
+  const Routing& routing = kLargeRoutings[1];
+  const Tensor offsets = offsets_of(routing);
+  for (const bool of_a : {false, true}) {
+    const Operand a = operand(routing, 72, of_a), b = operand(routing, 136, !of_a);
+    const Values before = normal(8 * 72 * 136);
+    GroupedGemmWgrad op{.a = a.x, .a_index = a.index, .b = b.x, .b_index = b.index, .offsets = offsets};
+    std::vector<Values> results;
+    for (const bool in_memory : {false, true}) {
+      if (in_memory && of_a) op.a = rows_in_memory(a.x, std::exchange(op.a_index, {}), offsets);
+      if (in_memory && !of_a) op.b = rows_in_memory(b.x, std::exchange(op.b_index, {}), offsets);
+      op.c = inout({8 * 72, 136}, DType::kFp32, before);
+      launch(stream(), op);
+      results.push_back(values(op.c));
+    }
+    EXPECT_EQ(results[0], results[1]);
+  }
 }
 
 TEST_P(GroupedGemmWgradTest, StridedRows) {

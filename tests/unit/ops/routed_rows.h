@@ -10,6 +10,7 @@
 
 #include "core/device/graph.h"
 #include "core/ops/elementwise.h"
+#include "core/ops/route_rows.h"
 #include "tests/reference/grouped_gemm.h"
 #include "tests/support/op_test.h"
 
@@ -62,6 +63,13 @@ class RoutedTest : public OpTest {
   Operand operand(const Routing& routing, std::int64_t width, bool gathered) {
     if (!gathered) return {routed_input(routing, width), {}};
     return {token_input(width), token_index(routing)};
+  }
+
+  // What an index names, row after row.
+  Tensor rows_in_memory(const Tensor& x, const Tensor& index, const Tensor& offsets) {
+    const Tensor rows = output({index.size(0), x.size(1)});
+    launch(stream(), PermuteRows{.x = x, .index = index, .offsets = offsets, .y = rows});
+    return rows;
   }
 
   // Columns [first, first + columns) of the rows, as the references take them.
@@ -145,5 +153,12 @@ inline const Routing kSmallRoutings[] = {
     {{0, 0}, 0}, {{0, 0, 0, 0}, 5}, {{0, 1}, 1}, {{0, 3, 3, 8}, 11}, {{0, 1, 1, 3, 8, 9, 9, 20, 21}, 22}};
 // Past a tile; one expert with all rows; eight with an empty one.
 inline const Routing kLargeRoutings[] = {{{0, 0, 150, 150}, 160}, {{0, 7, 7, 40, 41, 106, 235, 300, 301}, 305}};
+// 256 experts of 0 to 4 rows.
+inline Routing many_experts() {
+  Routing routing{{0}, 0};
+  for (int e = 0; e < 256; ++e) routing.offsets.push_back(routing.offsets.back() + e * 7 % 5);
+  routing.capacity = routing.live() + 3;
+  return routing;
+}
 
 }  // namespace megalith::test

@@ -1,3 +1,4 @@
+#include <limits>
 #include <vector>
 
 #include "core/ops/grouped_gemm.h"
@@ -162,7 +163,8 @@ const Problem kProblems[] = {{{{0, 0}, 0}, 7, 9},
                              {{{0, 0, 150, 150}, 160}, 40, 136},
                              {{{0, 7, 7, 40, 41, 106, 235, 300, 301}, 305}, 72, 264},
                              {{{0, 3, 3, 8}, 11}, 64, 8},
-                             {{{0, 7, 7, 40, 41, 106, 235, 300, 301}, 305}, 128, 264}};
+                             {{{0, 7, 7, 40, 41, 106, 235, 300, 301}, 305}, 128, 264},
+                             {many_experts(), 64, 8}};
 
 TEST_P(GroupedGemmSwigluTest, HasTheBitsOfItsParts) {
   for (const auto& [routing, k, columns] : kProblems) {
@@ -226,6 +228,27 @@ TEST_P(GroupedGemmSwigluTest, BackwardHasTheBitsOfItsParts) {
       }
     }
   }
+}
+
+// Columns past the end add nothing to a part, also where dy times what stands for them is no number.
+TEST_P(GroupedGemmSwigluTest, AnInfiniteGradientLeavesNoNaN) {
+  const Routing routing{{0, 2}, 2};
+  const std::int64_t k = 64, columns = 72;
+  const double inf = std::numeric_limits<double>::infinity();
+  Values gradient(2 * k, 1.0);
+  gradient[3] = inf;
+  const Backward out = outputs(routing, columns);
+  launch(stream(), GroupedGemmSwigluBackward{.dy = input({2, k}, dtype(), gradient),
+                                             .offsets = offsets_of(routing),
+                                             .b = input({k, columns}, dtype(), Values(k * columns, 1.0)),
+                                             .h = input({2, 2 * columns}, dtype(), Values(2 * 2 * columns, 1.0)),
+                                             .row_weight = input({2}, DType::kFp32, Values(2, 1.0)),
+                                             .dh = out.dx,
+                                             .y = out.y,
+                                             .d_row_weight_partial = out.partial});
+  const Values partial = values(out.partial);
+  EXPECT_EQ(Values(partial.begin(), partial.begin() + 2), Values(2, inf));
+  EXPECT_TRUE(std::isfinite(partial[2]) && std::isfinite(partial[3]));
 }
 
 TEST_P(GroupedGemmSwigluTest, ReplaysWithAnotherRouting) {
