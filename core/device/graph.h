@@ -44,8 +44,9 @@ class Graph {
   void replay(Stream& stream);
   // The same on `side`, behind what `main` holds; `main` goes on at `resume`, an event that this graph records by
   // record_external, while the rest of the graph still runs. The rest may only copy: any other op would run beside
-  // those of `main`, with whose kernels it may share a library's memory and for whose multiprocessors it would compete.
-  // As for all work on `side`, whoever uses what the rest writes, or writes what it reads, first waits for `side`.
+  // those of `main`, with which it may share a workspace. As for all work on `side`, whoever uses what the rest writes,
+  // or writes what it reads, first waits for `side`. Errors, before anything is enqueued: `side` is `main`; an event
+  // that this graph does not record, or that anybody else recorded or captured since; another op than a copy behind it.
   void replay_beside(Stream& main, Stream& side, Event& resume);
 
   const std::string& name() const { return name_; }

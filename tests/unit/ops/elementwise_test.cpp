@@ -1,5 +1,6 @@
 #include "core/ops/elementwise.h"
 
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -139,6 +140,17 @@ TEST_P(ElementwiseTest, Fill) {
 
 TEST_P(ElementwiseTest, Refusals) {
   expect_refused(SumParts{.parts = input({0, 6}), .y = output({6})}, "op.parts: expected at least one part");
+}
+
+// What a graph that is replayed beside a stream may end in.
+TEST(Elementwise, CopyAloneIsACopy) {
+  std::array<float, 4> x{}, y{};
+  const Tensor from(x.data(), DType::kFp32, {4}), to(y.data(), DType::kFp32, {4});
+  Access copies("copy"), casts("cast_rows");
+  access(Copy{.src = from, .dst = to}, copies);
+  access(CastRows{.x = from, .y = to}, casts);
+  EXPECT_TRUE(copies.is_copy());
+  EXPECT_FALSE(casts.is_copy());
 }
 
 }  // namespace
