@@ -71,7 +71,7 @@ void add_training(Table& t, TrainingOptions& o) {
     {"train-samples", kTraining, kTrain, "SAMPLES", integer(&o.train_samples, {0, kMany}), "length of the run in place of --train-iters", "off"},
     {"skip-train", kTraining, kTrain, "", toggle(&o.skip_train), "evaluate only", "", kFree},
     {"seed", kTraining, kTrain | kGenerateApp, "N", integer(&o.seed, {0, 4'294'967'295}), "seed of weights, data order, dropout and sampling", ""},
-    {"deterministic-mode", kTraining, kShaped, "", toggle(&o.deterministic_mode), "use only kernels with bit-reproducible results (those of the CPU always are)", "", kFree},
+    {"deterministic-mode", kTraining, kShaped, "", toggle(&o.deterministic_mode), "use only kernels with bit-reproducible results (those of the CPU always are), and set NCCL_GRAPH_REGISTER=0, so that sums over ranks have the same bits in captured graphs", "", kFree},
     {"exit-interval", kTraining, kTrain, "STEPS", integer(&o.exit_interval, {0, kMany}), "save and end with exit code 75 at a multiple of this; 0: off", "", kFree},
     {"exit-duration-in-mins", kTraining, kTrain, "MINUTES", real(&o.exit_duration_in_mins, {0, 1e7, false, true}), "save and end with exit code 75 after this time; 0: off", "", kFree},
     {"stop-file", kTraining, kTrain, "FILE", text(&o.stop_file), "save and end with exit code 75 after the step in which this file appears; the file is then removed, as it is when a run completes. SIGUSR1 and SIGTERM have the same effect; a second signal ends the run at once", "none", kFree},

@@ -134,6 +134,7 @@ ExitCode start(int argc, char** argv, std::unique_ptr<MpiRuntime>& mpi, std::str
                 .remedy = "see whether the disk that holds them answers"},
                at_start(megalith::timeout_of(arguments)));
   const Flags flags = read_flags(arguments, static_cast<int>(launch_of(LaunchSigns::kCertain).rank));
+  if (flags.read.options.train.deterministic_mode) set_deterministic_environment();
   const std::chrono::milliseconds timeout = at_start(timeout_of(flags, arguments));
   watch->begin({.what = "MPI_Init",
                 .expected = "all ranks",

@@ -34,6 +34,9 @@ struct WatchOptions {
 // Tells MPI, PMIx and CUDA, by the environment, what suits this program; what the user has set stays. Before anything
 // starts one of them; MpiRuntime does it too.
 void set_mpi_environment();
+// Tells NCCL, whatever the user has set, to take the same way in a captured graph as outside: where it registers a
+// graph's buffers it may choose another algorithm, which adds in another order. Before MpiRuntime starts threads.
+void set_deterministic_environment();
 
 // The first object in `main`; also works for a program that was started without mpirun, as a world of one rank.
 //   MpiRuntime mpi(argc, argv);

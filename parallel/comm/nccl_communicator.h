@@ -8,7 +8,8 @@
 // - Graphs that captured a group's calls are destroyed before the group: NCCL waits for them.
 // - A failing peer is noticed by a thread (nccl_watcher.h), which ends what the streams wait for; the host's next wait,
 //   or the next call of a group, then throws.
-// NCCL's own settings, NCCL_NVLS_ENABLE and the like, are left to the environment.
+// NCCL's own settings, NCCL_NVLS_ENABLE and the like, are left to the environment, but for what --deterministic-mode
+// needs (mpi_runtime.h).
 #pragma once
 
 #include <memory>

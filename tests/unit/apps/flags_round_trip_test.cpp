@@ -169,6 +169,7 @@ const std::map<std::string, Words>& values_of_train() {
        {"--decoder-last-pipeline-num-layers", "1", "--pipeline-model-parallel-size", "2"}},
       {"account-for-embedding-in-pipeline-split", {"--account-for-embedding-in-pipeline-split"}},
       {"account-for-loss-in-pipeline-split", {"--account-for-loss-in-pipeline-split"}},
+      {"delay-wgrad-compute", {"--delay-wgrad-compute"}},
       {"check-hazards", {"--check-hazards"}},
       {"suppress-wait", {"--suppress-wait", "4"}},
   };
