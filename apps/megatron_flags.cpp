@@ -88,7 +88,7 @@ constexpr Names kNames[] = {
     {"documents keep their text and order: leave it out", "keep-newlines keep-sequential-samples"},
     {"",
      "app-tag- apply- async-ckpt- batch-invariant- bert- biencoder- block- check-for- ckpt-convert- ckpt-fully- "
-     "ckpt-pg- cpu-offloading- cuda- dataloader- decoupled- dino- disable-dsa- disable-flight- disable-tp- "
+     "ckpt-pg- cpu-offloading- dataloader- decoupled- dino- disable-dsa- disable-flight- disable-tp- "
      "dist-ckpt- dsa- enable- encoder- error-injection- exit-signal- expert-tensor- fault-injector- fim- "
      "fine-grained- flight-recorder- fp4- fp8- fsdp- gdp- grpo- gtp- heterogeneous- high-priority- hybrid- ict- img- "
      "indexer- inference- inprocess- keep-fp8- kitchen- langrl- linear- lion- logits- mamba- megatron-fsdp- mhc- "
@@ -101,6 +101,7 @@ constexpr Names kNames[] = {
      "config-logger-dir create-all-gather-group data-args-path data-parallel-sharding-strategy "
      "data-per-class-fraction ddp-average-in-collective ddp-pad-buckets-for-high-nccl-busbw "
      "ddp-param-name-patterns-for-fp32-local-accumulation ddp-reduce-scatter-with-fp32-accumulation "
+     "cuda-graph-retain-backward-graph cuda-graph-share-io-buffers cuda-graph-use-single-mempool "
      "decode-only-cuda-graphs decrease-batch-size-if-needed defer-embedding-wgrad-compute "
      "delay-offload-until-cuda-graph delay-param-gather delta-offload-bytes-across-pp-ranks "
      "disable-align-grad-reduce disable-bf16-reduced-precision-matmul disable-chunked-prefill "

@@ -37,6 +37,10 @@ TEST(Flags, DerivesWhatWasLeftOut) {
   EXPECT_EQ(options.train.schedule.lr_decay_iters, 100);
   const Options by_samples = train_options({"--train-iters=0", "--train-samples=1000", "--global-batch-size", "48"});
   EXPECT_EQ(by_samples.train.train_iters, 20);
+  EXPECT_THAT(train_options({"--cuda-graph-impl", "transformer_engine"}).train.cuda_graph_modules,
+              ElementsAre("layer"));
+  EXPECT_THAT(train_options({"--cuda-graph-impl", "local", "--cuda-graph-scope", "attn"}).train.cuda_graph_modules,
+              ElementsAre("attn"));
   EXPECT_THAT(train_options({"--recompute-granularity", "selective"}).train.recompute_modules,
               ElementsAre("core_attn"));
 }
@@ -241,6 +245,17 @@ TEST(Flags, ContradictionsNameBothFlags) {
             "exit 2: --recompute-modules and --recompute-granularity: expected --recompute-modules only with "
             "--recompute-granularity selective, got --recompute-granularity none; use --recompute-granularity "
             "selective, or remove --recompute-modules");
+  EXPECT_EQ(train_outcome({"--cuda-graph-modules", "attn"}),
+            "exit 2: --cuda-graph-modules and --cuda-graph-impl: expected --cuda-graph-modules only with "
+            "--cuda-graph-impl local, got --cuda-graph-impl none; use --cuda-graph-impl local, or remove "
+            "--cuda-graph-modules");
+  EXPECT_EQ(train_outcome({"--cuda-graph-impl", "local", "--cuda-graph-scope", "moe_router"}),
+            "exit 2: --cuda-graph-modules: expected a list of attn, mlp or layer, got \"moe_router\"; see --help");
+  EXPECT_THAT(train_outcome({"--cuda-graph-impl", "full_iteration"}),
+              HasSubstr("exit 2: --cuda-graph-impl: expected none or local, got full_iteration; local captures"));
+  EXPECT_THAT(
+      train_outcome({"--cuda-graph-impl", "local", "--cuda-graph-modules", "mlp", "--recompute-granularity", "full"}),
+      HasSubstr("expected layer, where whole layers are recomputed, got mlp; use --cuda-graph-modules layer"));
   EXPECT_EQ(train_outcome({"--recompute-granularity", "full", "--recompute-num-layers", "3"}),
             "exit 2: --recompute-num-layers and --num-layers: expected --recompute-num-layers <= --num-layers, got "
             "--recompute-num-layers 3 and --num-layers 2; lower --recompute-num-layers");
