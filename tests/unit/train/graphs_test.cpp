@@ -8,6 +8,7 @@
 
 #include "core/layers/hooks.h"
 #include "tests/support/op_test.h"
+#include "tests/support/tier.h"
 #include "tests/unit/train/layouts.h"
 
 namespace megalith {
@@ -145,6 +146,26 @@ TEST(Graphs, EveryLayout) {
       {kLayer, {.tensor = 2, .sequence = true, .pipeline = 2, .schedule = "interleaved"}},
   };
   for (Cell& cell : cells) cell.more = {"--check-hazards"};
+  expect_as_eager(cells);
+}
+
+// Every combination of schedule, modules, recomputation and sharding; of the quick tier's some.
+TEST(Graphs, EveryCombination) {
+  std::vector<Cell> cells;
+  int number = 0;
+  for (const std::string& schedule : test::schedules()) {
+    for (const char* const recompute : {"none", "selective"}) {
+      for (const int sharing : {1, 2}) {
+        for (const Words& modules : {kAttention, kMlp, kBoth, kLayer}) {
+          if (number++ % test::one_of(17) != 0) continue;
+          cells.push_back({.modules = modules,
+                           .layout = {.data = 2, .schedule = schedule, .sharing = sharing},
+                           .recompute = recompute});
+        }
+      }
+    }
+  }
+  EXPECT_GE(cells.size(), 5u);
   expect_as_eager(cells);
 }
 

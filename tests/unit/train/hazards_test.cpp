@@ -2,6 +2,7 @@
 // wait left out the checker finds the race, whatever the timing.
 #include <gtest/gtest.h>
 
+#include "tests/support/tier.h"
 #include "tests/unit/train/training_support.h"
 
 namespace megalith {
@@ -29,6 +30,39 @@ TEST(Hazards, EverySuppressedWaitIsFound) {
     flags.insert(flags.end(), {"--suppress-wait", std::to_string(ordinal)});
     EXPECT_GT(test::train({.flags = flags, .ranks = 2}).hazards, 0) << "wait " << ordinal << " of " << waits;
   }
+}
+
+// Waits around graphs, and inside of them, of collectives that are captured: there the capture may fail before anything
+// runs.
+TEST(Hazards, EverySuppressedWaitOfARunWithGraphsIsFound) {
+  const std::vector<std::string> run = {"--train-iters",
+                                        "3",
+                                        "--micro-batch-size",
+                                        "4",
+                                        "--eval-iters",
+                                        "0",
+                                        "--check-hazards",
+                                        "--cuda-graph-impl",
+                                        "local",
+                                        "--tensor-model-parallel-size",
+                                        "2",
+                                        "--sequence-parallel",
+                                        "--tp-comm-overlap"};
+  const test::RunResult whole = test::train({.flags = run, .ranks = 2});
+  EXPECT_EQ(whole.hazards, 0);
+  ASSERT_GT(whole.event_waits, 40);
+  int refused = 0;
+  for (std::int64_t ordinal = 0; ordinal < whole.event_waits; ordinal += test::one_of(29)) {
+    std::vector<std::string> flags = run;
+    flags.insert(flags.end(), {"--suppress-wait", std::to_string(ordinal)});
+    try {
+      EXPECT_GT(test::train({.flags = flags, .ranks = 2}).hazards, 0)
+          << "wait " << ordinal << " of " << whole.event_waits;
+    } catch (const Error&) {
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, 0);
 }
 #endif
 
