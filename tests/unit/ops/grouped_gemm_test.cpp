@@ -301,6 +301,36 @@ TEST_P(GroupedGemmWgradTest, StridedRows) {
   }
 }
 
+// By which a kernel's form is chosen.
+TEST_P(GroupedGemmWgradTest, BitsDoNotDependOnTheCapacity) {
+  constexpr std::int64_t kLive = 200, m = 136, n = 200;
+  const Values a = normal(kLive * m), b = normal(kLive * n), before = normal(m * n);
+  Values tokens;
+  for (std::int64_t r = 0; r < kLive; ++r) tokens.push_back(static_cast<double>(random()() % kLive));
+  for (const Gathered gathered : {Gathered::kNone, Gathered::kA, Gathered::kB}) {
+    std::vector<Values> results;
+    for (const std::int64_t capacity : {kLive, std::int64_t{4104}}) {
+      const Routing routing{{0, static_cast<int>(kLive)}, capacity};
+      Values index = tokens;
+      index.resize(static_cast<std::size_t>(capacity));
+      const auto operand_of = [&](const Values& x, std::int64_t width, Gathered side) {
+        if (gathered != side) return Operand{input({capacity, width}, dtype(), padded(x, routing, width)), {}};
+        return Operand{input({kLive, width}, dtype(), x), input({capacity}, DType::kInt32, index)};
+      };
+      const Operand left = operand_of(a, m, Gathered::kA), right = operand_of(b, n, Gathered::kB);
+      const Tensor c = inout({m, n}, DType::kFp32, before);
+      run(GroupedGemmWgrad{.a = left.x,
+                           .a_index = left.index,
+                           .b = right.x,
+                           .b_index = right.index,
+                           .offsets = offsets_of(routing),
+                           .c = c});
+      results.push_back(values(c));
+    }
+    EXPECT_EQ(results[0], results[1]);
+  }
+}
+
 TEST_P(GroupedGemmWgradTest, ReplaysWithAnotherRouting) {
   const Operand a = operand(all_rows(), 16, false), b = operand(all_rows(), 24, true);
   const Tensor c = inout({3 * 16, 24}, DType::kFp32, normal(3 * 16 * 24));
