@@ -282,6 +282,23 @@ TEST_P(GroupedGemmWgradTest, AnIndexGivesTheBitsOfRowsInMemory) {
   }
 }
 
+TEST_P(GroupedGemmWgradTest, WrongOffsetsReachNoMemoryOfOthers) {
+  const Routing routing{{0, 20, 37}, 37};
+  for (const Gathered gathered : {Gathered::kNone, Gathered::kA, Gathered::kB}) {
+    const Operand a = operand(routing, 16, gathered == Gathered::kA),
+                  b = operand(routing, 24, gathered == Gathered::kB);
+    const Values before = normal(2 * 16 * 24);
+    std::vector<Values> results;
+    for (const Tensor& offsets : {offsets_of(routing), input({3}, DType::kInt32, {-5, 20, 300})}) {
+      const Tensor c = inout({2 * 16, 24}, DType::kFp32, before);
+      launch(stream(),
+             GroupedGemmWgrad{.a = a.x, .a_index = a.index, .b = b.x, .b_index = b.index, .offsets = offsets, .c = c});
+      results.push_back(values(c));
+    }
+    EXPECT_EQ(results[0], results[1]);
+  }
+}
+
 TEST_P(GroupedGemmWgradTest, StridedRows) {
   const Routing routing{{0, 3, 3, 70}, 72};
   const Tensor a = routed_input(routing, 40), b = routed_input(routing, 30), offsets = offsets_of(routing);
