@@ -49,8 +49,23 @@ __device__ inline void copy_box(unsigned to, const CUtensorMap* map, unsigned ba
       : "memory");
 }
 
-// Adds a box in shared memory to that of a 3-D tensor, as far as it lies inside. The additions of a thread form groups;
-// a wait leaves `kPending` of them whose shared memory may still be read.
+// The same of a 3-D tensor.
+__device__ inline void copy_box(unsigned to, const CUtensorMap* map, unsigned barrier, int column, int row,
+                                int matrix) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], "
+      "[%2];" ::"r"(to),
+      "l"(map), "r"(barrier), "r"(column), "r"(row), "r"(matrix)
+      : "memory");
+}
+
+// Stores a box in shared memory to that of a 3-D tensor, or adds it, as far as it lies inside. What a thread stores and
+// adds forms groups; a wait leaves `kPending` of them whose shared memory may still be read.
+__device__ inline void store_box(const CUtensorMap* map, unsigned from, int column, int row, int matrix) {
+  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(map),
+               "r"(from), "r"(column), "r"(row), "r"(matrix)
+               : "memory");
+}
 __device__ inline void add_box(const CUtensorMap* map, unsigned from, int column, int row, int matrix) {
   asm volatile(
       "cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.tile.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(map),

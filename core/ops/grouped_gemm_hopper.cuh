@@ -1,5 +1,6 @@
 // What the grouped products of Hopper share. A block is one warpgroup that fills stages of shared memory, and two that
-// multiply the halves of a tile's rows. Blocks are persistent; all derive the order of tiles from the offsets.
+// multiply, most often the halves of a tile's rows. Blocks are persistent; all derive the order of tiles from the
+// offsets.
 #pragma once
 
 #include "core/ops/cuda_hopper.cuh"
@@ -28,6 +29,11 @@ struct Ring {
       parity ^= 1;
     }
   }
+  __device__ void skip(int stages) {
+    const int at = stage + stages;
+    stage = at % kStages;
+    parity ^= static_cast<unsigned>(at / kStages) & 1;
+  }
 };
 
 __device__ inline unsigned packed(float a, float b) {
@@ -43,6 +49,18 @@ __device__ inline uint4 load_shared(unsigned address) {
                : "r"(address)
                : "memory");
   return v;
+}
+
+// Adds to floats in shared memory.
+__device__ inline void add_shared(unsigned at, float a) {
+  float x;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(at) : "memory");
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(x + a) : "memory");
+}
+__device__ inline void add_shared(unsigned at, float a, float b) {
+  float x, y;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x), "=f"(y) : "r"(at) : "memory");
+  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(at), "f"(x + a), "f"(y + b) : "memory");
 }
 
 }  // namespace megalith::cuda::hopper

@@ -1,145 +1,17 @@
-// C_e += sum of a_r^T b_r over the expert's rows, or its transpose: 128 columns of a by 256 of b a tile, whose depth is
-// the expert's rows. Only a may be gathered, which costs more than copies of boxes do. A tile belongs to one block for
-// all its rows, which adds it to C once; rows ascending, so deterministic. Bound by the tensor cores and by power, next
-// by L2 and by the traffic of C.
+// C_e += sum of a_r^T b_r over the expert's rows, or its transpose: 128 columns of a by 256 or 192 of b a tile, whose
+// depth is the expert's rows. Only a may be gathered, which costs more than copies of boxes do. A tile belongs to one
+// block for all its rows, which adds it to C once; rows ascending, so both forms are deterministic and give the same
+// bits.
+//   Together: a tile ends with additions in L2, which no products overlap and which are slower than memory. For deep
+//             tiles, where power binds: these have the least traffic of L2 and shared memory for their products.
+//   InTurns:  C is loaded and stored while the other warpgroup multiplies. For experts of few rows, where memory binds.
 #pragma once
 
 #include <type_traits>
 
-#include "core/ops/grouped_gemm_hopper.cuh"
+#include "core/ops/grouped_gemm_hopper_wgrad_tiles.cuh"
 
 namespace megalith::cuda::hopper {
-
-struct WgradArguments {
-  CUtensorMap a, b;           // boxes of 64 columns by 64 rows
-  CUtensorMap c_map, c2_map;  // of fp32: matrix, row, column; boxes of 32 columns by 64 rows
-  const int *offsets, *index;
-  const Bf16* a_rows;  // of a gathered a
-  std::int64_t a_stride;
-  void *c, *c2;
-  int experts;
-  int a_columns, b_columns;  // of one C
-  int pair;                  // 1: the rows of C and those of c2 after them are the columns of the operand that has them
-};
-
-inline constexpr int kColumns = 256, kBytesB = kColumns * kDepth * 2;
-inline constexpr int kWgradStages = 3, kWgradThreads = 3 * kWarpgroup;
-
-// 64 x 64 values of a result: two boxes of 32 columns, rows of 128 bytes, swizzled.
-struct Square {
-  float boxes[2][64][32];
-  __device__ float* at(int row, int column) {
-    return &boxes[column / 32][row][(column % 32 / 4 ^ row % 8) * 4 + column % 4];
-  }
-};
-
-struct WgradMemory {
-  alignas(1024) unsigned char a[kWgradStages][kBytesA];
-  alignas(1024) unsigned char b[kWgradStages][kBytesB];
-  alignas(1024) Square staged[2][2];  // of each multiplying warpgroup
-  std::uint64_t full[kWgradStages], empty[kWgradStages];
-};
-
-// Tiles of a block: expert by expert, groups of kWgradGroup tiles of a, in each of them tile after tile of b.
-template <bool kTransposed>
-class WgradWalk {
- public:
-  __device__ explicit WgradWalk(const WgradArguments& p)
-      : p_(p),
-        a_tiles_(ceil_div(p.a_columns, kRows) * (kTransposed ? 1 : 1 + p.pair)),
-        b_tiles_(ceil_div(p.b_columns, kColumns) * (kTransposed ? 1 + p.pair : 1)),
-        tile_(static_cast<int>(blockIdx.x)) {}
-  __device__ bool find() {
-    const int tiles = a_tiles_ * b_tiles_;
-    for (; tile_ < p_.experts * tiles; next()) {
-      expert = tile_ / tiles;
-      first_row = p_.offsets[expert];
-      rows = p_.offsets[expert + 1] - first_row;
-      if (rows <= 0) continue;
-      int in = tile_ - expert * tiles;
-      const int group = in / (kWgradGroup * b_tiles_);
-      in -= group * kWgradGroup * b_tiles_;
-      const int high = min(kWgradGroup, a_tiles_ - group * kWgradGroup);
-      const int b_tile = in / high, a_tile = group * kWgradGroup + in - b_tile * high;
-      const int of_one = ceil_div(kTransposed ? p_.b_columns : p_.a_columns, kTransposed ? kColumns : kRows);
-      second = (kTransposed ? b_tile : a_tile) >= of_one;
-      a_column = (a_tile - (second && !kTransposed ? of_one : 0)) * kRows;
-      b_column = (b_tile - (second && kTransposed ? of_one : 0)) * kColumns;
-      return true;
-    }
-    return false;
-  }
-  __device__ void next() { tile_ += static_cast<int>(gridDim.x); }
-  // Columns of the operands themselves.
-  __device__ int a_first() const { return a_column + (second && !kTransposed ? p_.a_columns : 0); }
-  __device__ int b_first() const { return b_column + (second && kTransposed ? p_.b_columns : 0); }
-
-  int expert = 0, first_row = 0, rows = 0;
-  int a_column = 0, b_column = 0;  // of C or c2
-  bool second = false;             // c2
-
- private:
-  static constexpr int kWgradGroup = 12;
-  const WgradArguments& p_;
-  int a_tiles_, b_tiles_, tile_;
-};
-
-template <bool kGather, bool kTransposed>
-__device__ inline void produce_wgrad(const WgradArguments& p, WgradMemory& memory) {
-  constexpr int kTimes = kDepth / 8;  // rows of a thread in a block; half a warp copies one
-  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
-  if (!kGather && thread != 0) return;
-  Ring<kWgradStages> ring;
-  const int across = thread % 16, down = thread / 16;
-  for (WgradWalk<kTransposed> walk(p); walk.find(); walk.next()) {
-    const int column = walk.a_first() + across * 8;
-    const bool inside = walk.a_column + across * 8 < p.a_columns;
-    // Lanes 0 to 15 fetch the indices of the warp's rows 2 warp, 2 warp + 1, 2 warp + 8, ...
-    const auto index_of = [&](int block) {
-      const int row = block * kDepth + 2 * warp + lane % 2 + lane / 2 * 8;
-      return lane < 16 && row < walk.rows ? p.index[walk.first_row + row] : -1;
-    };
-    int index = kGather ? index_of(0) : 0;
-    const int blocks = ceil_div(walk.rows, kDepth);
-    for (int block = 0; block < blocks; ++block, ring.next()) {
-      const unsigned full = shared_address(&memory.full[ring.stage]);
-      const unsigned a = shared_address(memory.a[ring.stage]), b = shared_address(memory.b[ring.stage]);
-      barrier_wait(shared_address(&memory.empty[ring.stage]), ring.parity ^ 1);
-      if (thread == 0) {
-        const int row = walk.first_row + block * kDepth;
-        barrier_arrive_expecting(full, kBytesB + (kGather ? 0 : kBytesA));
-#pragma unroll
-        for (int i = 0; i < kColumns / 64; ++i) copy_box(b + i * kBoxBytes, &p.b, full, walk.b_first() + 64 * i, row);
-        if constexpr (!kGather) {
-#pragma unroll
-          for (int i = 0; i < kRows / 64; ++i) copy_box(a + i * kBoxBytes, &p.a, full, walk.a_first() + 64 * i, row);
-        }
-      }
-      if constexpr (kGather) {
-        int from[kTimes];  // before any copy, whose order is kept
-#pragma unroll
-        for (int i = 0; i < kTimes; ++i) from[i] = __shfl_sync(~0u, index, lane / 16 + 2 * i);
-        if (block + 1 < blocks) index = index_of(block + 1);
-        const unsigned to = a + across / 8 * kBoxBytes + down * 128 + ((across % 8 ^ down % 8) << 4);
-#pragma unroll
-        for (int i = 0; i < kTimes; ++i) {
-          const bool live = inside && from[i] >= 0;
-          copy_16(to + i * 8 * 128, p.a_rows + (live ? from[i] * p.a_stride + column : 0), live);
-        }
-        barrier_arrive_after_copies(full);
-      }
-    }
-  }
-}
-
-// Rows of a stage that belong to the next expert, or to none, become zeros.
-__device__ inline void clear_rows(unsigned char* boxes, int count, int first) {
-  const int thread = static_cast<int>(threadIdx.x) - kWarpgroup, packs = (kDepth - first) * 8;
-  for (int box = 0; box < count; ++box) {
-    auto* rows = reinterpret_cast<uint4*>(boxes + box * kBoxBytes + first * 128);
-    for (int i = thread; i < packs; i += 2 * kWarpgroup) rows[i] = make_uint4(0, 0, 0, 0);
-  }
-}
 
 // Adds to a C of bf16: rows from `to` on, the live ones, and of them the first `columns` values.
 __device__ inline void add_square(Bf16* to, std::int64_t stride, Square& square, int live, int columns) {
@@ -161,21 +33,20 @@ __device__ inline void add_square(Bf16* to, std::int64_t stride, Square& square,
 }
 
 template <bool kGather, bool kTransposed, class C>
-__device__ inline void multiply_wgrad(const WgradArguments& p, WgradMemory& memory) {
+__device__ inline void multiply_together(const WgradArguments& p, WgradMemory<Together>& memory) {
+  constexpr int kColumns = Together::kColumns;
   const int warp = static_cast<int>(threadIdx.x) / 32 - 4, half = warp / 4, lane = static_cast<int>(threadIdx.x) % 32;
   constexpr bool kBulk = std::is_same_v<C, float>;
-  Ring<kWgradStages> ring;
-  for (WgradWalk<kTransposed> walk(p); walk.find(); walk.next()) {
-    float sum[128];
+  Ring<Together::kStages> ring;
+  for (WgradWalk<Together, kTransposed> walk(p); walk.find(); walk.next()) {
+    float sum[kColumns / 2];
     const int blocks = ceil_div(walk.rows, kDepth);
     unsigned before = 0;  // the stage that is still read
     for (int block = 0; block < blocks; ++block, ring.next()) {
       barrier_wait(shared_address(&memory.full[ring.stage]), ring.parity);
       const int live = walk.rows - block * kDepth;
       if (live < kDepth) {
-        if (!kGather) clear_rows(memory.a[ring.stage], kRows / 64, live);
-        clear_rows(memory.b[ring.stage], kColumns / 64, live);
-        fence_async_shared();
+        clear_rows<Together, kGather>(memory, ring.stage, live);
         named_barrier(1, 2 * kWarpgroup);
       } else if (kGather) {
         fence_async_shared();
@@ -195,7 +66,7 @@ __device__ inline void multiply_wgrad(const WgradArguments& p, WgradMemory& memo
     products_wait<0>();
     results_are_ready(sum);
     if (lane == 0) barrier_arrive(before);
-    const int a_first = walk.a_column + half * kHalf, row = warp % 4 * 16 + lane / 4, column = 2 * (lane % 4);
+    const int row = warp % 4 * 16 + lane / 4, column = 2 * (lane % 4);
     const bool adds = threadIdx.x % kWarpgroup == 0;
 #pragma unroll
     for (int c = 0; c < kColumns / 64; ++c) {
@@ -217,19 +88,16 @@ __device__ inline void multiply_wgrad(const WgradArguments& p, WgradMemory& memo
       }
       if (kBulk) fence_async_shared();
       named_barrier(2 + half, kWarpgroup);
-      const int b_first = walk.b_column + 64 * c;
-      const int first_row = kTransposed ? b_first : a_first, first_column = kTransposed ? a_first : b_first;
-      const int rows = kTransposed ? p.b_columns : p.a_columns, columns = kTransposed ? p.a_columns : p.b_columns;
       if constexpr (kBulk) {
         if (!adds) continue;
-        const CUtensorMap* map = walk.second ? &p.c2_map : &p.c_map;
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          if (first_row >= rows || first_column + 32 * i >= columns) continue;
-          add_box(map, shared_address(staged.boxes[i]), first_column + 32 * i, first_row, walk.expert);
-        }
+        for_boxes(p, walk, half * kHalf, 64 * c, [&](const CUtensorMap* map, int box, int at_column, int at_row) {
+          add_box(map, shared_address(staged.boxes[box]), at_column, at_row, walk.expert);
+        });
         bulk_commit();
       } else {
+        const int a_first = walk.a_column + half * kHalf, b_first = walk.b_column + 64 * c;
+        const int first_row = kTransposed ? b_first : a_first, first_column = kTransposed ? a_first : b_first;
+        const int rows = kTransposed ? p.b_columns : p.a_columns, columns = kTransposed ? p.a_columns : p.b_columns;
         C* to = static_cast<C*>(walk.second ? p.c2 : p.c) + (std::int64_t{walk.expert} * rows + first_row) * columns;
         add_square(to + first_column, columns, staged, rows - first_row, columns - first_column);
       }
@@ -238,26 +106,164 @@ __device__ inline void multiply_wgrad(const WgradArguments& p, WgradMemory& memo
   if (kBulk) bulk_wait<0>();
 }
 
-template <bool kGather, bool kTransposed, class C>
+// What a warpgroup of InTurns does with squares of C: squares 0 to 5 of its tile are 64 rows of a by 64 columns of b,
+// those of an even number of the first 64 rows. They are loaded, added to and stored by way of two buffers.
+template <class Walk>
+struct Squares {
+  const WgradArguments& p;
+  const Walk& walk;
+  Square (&staged)[2];
+  std::uint64_t (&loaded)[2];
+
+  __device__ bool inside(int i) const {
+    return walk.a_column + i % 2 * kHalf < p.a_columns && walk.b_column + i / 2 * 64 < p.b_columns;
+  }
+  template <class F>
+  __device__ void for_boxes(int i, const F& f) const {
+    hopper::for_boxes(p, walk, i % 2 * kHalf, i / 2 * 64, f);
+  }
+  // By one thread.
+  __device__ void load(int i) const {
+    if (!inside(i)) return;
+    const unsigned barrier = shared_address(&loaded[i % 2]);
+    unsigned bytes = 0;
+    for_boxes(i, [&](const CUtensorMap*, int, int, int) { bytes += kBoxBytes; });
+    barrier_arrive_expecting(barrier, bytes);
+    for_boxes(i, [&](const CUtensorMap* map, int box, int column, int row) {
+      copy_box(shared_address(staged[i % 2].boxes[box]), map, barrier, column, row, walk.expert);
+    });
+  }
+  __device__ void store(int i) const {
+    for_boxes(i, [&](const CUtensorMap* map, int box, int column, int row) {
+      store_box(map, shared_address(staged[i % 2].boxes[box]), column, row, walk.expert);
+    });
+    bulk_commit();
+  }
+};
+
+// Adds a thread's part of a product to a square, where `to` is the address of its first value.
+template <bool kTransposed>
+__device__ inline void add_product(unsigned to, const float* v) {
+#pragma unroll
+  for (int j = 0; j < 8; ++j, v += 4) {
+    if constexpr (kTransposed) {  // a neighbour's pack of 4 columns has a number that differs in one bit
+      add_shared(to + j * 1024, v[0]);
+      add_shared((to ^ 16) + j * 1024 + 128, v[1]);
+      add_shared((to ^ 32) + j * 1024, v[2]);
+      add_shared((to ^ 48) + j * 1024 + 128, v[3]);
+    } else {
+      const unsigned at = (to ^ j % 4 * 32) + j / 4 * kBoxBytes;
+      add_shared(at, v[0], v[1]);
+      add_shared(at + 1024, v[2], v[3]);
+    }
+  }
+}
+
+// Of fp32 C, which is loaded while the tile is multiplied.
+template <bool kGather, bool kTransposed>
+__device__ inline void multiply_in_turns(const WgradArguments& p, WgradMemory<InTurns>& memory) {
+  constexpr int kColumns = InTurns::kColumns;
+  const int thread = static_cast<int>(threadIdx.x) % kWarpgroup, lane = thread % 32;
+  const int mine = static_cast<int>(threadIdx.x) / kWarpgroup - 1, row = thread / 32 * 16 + lane / 4;
+  Square(&staged)[2] = memory.staged[mine];
+  const unsigned to = shared_address(kTransposed ? staged->at(2 * (lane % 4), row) : staged->at(row, 2 * (lane % 4)));
+  const unsigned turn = shared_address(&memory.turn[mine]), next_turn = shared_address(&memory.turn[mine ^ 1]);
+  Ring<InTurns::kStages> ring;
+  unsigned round = mine ^ 1, rounds = 0;  // of turns, of the two squares; warpgroup 0 begins without having been told
+  bool ours = mine == 0;
+  for (WgradWalk<InTurns, kTransposed> walk(p); walk.find(); walk.next(), ours = !ours) {
+    const int blocks = ceil_div(walk.rows, kDepth);
+    if (!ours) {
+      ring.skip(blocks);
+      continue;
+    }
+    const Squares<decltype(walk)> squares{p, walk, staged, memory.loaded[mine]};
+    if (thread == 0) {
+      bulk_wait_read<0>();
+      squares.load(0);
+      squares.load(1);
+    }
+    // Without turns it could wait for a stage that is two rounds behind, whose parity is that of the round it wants.
+    barrier_wait(turn, round);
+    round ^= 1;
+    float low[kColumns / 2], high[kColumns / 2];  // rows 0 to 63 of the tile, 64 to 127
+    unsigned before = 0;                          // the stage that is still read
+    for (int block = 0; block < blocks; ++block, ring.next()) {
+      barrier_wait(shared_address(&memory.full[ring.stage]), ring.parity);
+      const int live = walk.rows - block * kDepth;
+      if (live <= kDepth && lane == 0) barrier_arrive(next_turn);
+      if (live < kDepth) {
+        clear_rows<InTurns, kGather>(memory, ring.stage, live);
+        named_barrier(1 + mine, kWarpgroup);
+      } else if (kGather) {
+        fence_async_shared();
+      }
+      const auto a = operand<false>(shared_address(memory.a[ring.stage]), kBoxBytes);
+      const auto b = operand<false>(shared_address(memory.b[ring.stage]), kBoxBytes);
+      products_begin();
+#pragma unroll
+      for (int i = 0; i < kDepth / 16; ++i) {
+        const auto a_low = a + i * kNext16<false>, b_now = b + i * kNext16<false>;
+        multiply<false, false>(low, a_low, b_now, block == 0 && i == 0);
+        multiply<false, false>(high, a_low + (kBoxBytes >> 4), b_now, block == 0 && i == 0);
+      }
+      products_commit();
+      products_wait<1>();
+      if (block > 0 && lane == 0) barrier_arrive(before);
+      before = shared_address(&memory.empty[ring.stage]);
+    }
+    products_wait<0>();
+    results_are_ready(low);
+    results_are_ready(high);
+    if (lane == 0) barrier_arrive(before);
+#pragma unroll
+    for (int i = 0; i < kColumns / 32; ++i) {
+      if (!squares.inside(i)) continue;
+      barrier_wait(shared_address(&memory.loaded[mine][i % 2]), rounds >> i % 2 & 1);
+      rounds ^= 1u << i % 2;
+      add_product<kTransposed>(to + i % 2 * sizeof(Square), (i % 2 ? high : low) + i / 2 * 32);
+      fence_async_shared();
+      named_barrier(1 + mine, kWarpgroup);
+      if (thread != 0) continue;
+      squares.store(i);
+      if (i + 2 < kColumns / 32) {
+        bulk_wait_read<0>();
+        squares.load(i + 2);
+      }
+    }
+  }
+  bulk_wait<0>();
+}
+
+template <class Form, bool kGather, bool kTransposed, class C>
 __global__ void __launch_bounds__(kWgradThreads, 1)
     grouped_gemm_wgrad_kernel(const __grid_constant__ WgradArguments p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) unsigned char shared[];
-  auto& memory = *reinterpret_cast<WgradMemory*>(shared);
+  auto& memory = *reinterpret_cast<WgradMemory<Form>*>(shared);
   if (threadIdx.x == 0) {
-    for (int i = 0; i < kWgradStages; ++i) {
+    for (int i = 0; i < Form::kStages; ++i) {
       barrier_init(shared_address(&memory.full[i]), kGather ? kWarpgroup + 1 : 1);
-      barrier_init(shared_address(&memory.empty[i]), 8);
+      barrier_init(shared_address(&memory.empty[i]), 4 * Form::kTogether);
+    }
+    for (int i = 0; i < 2; ++i) {
+      barrier_init(shared_address(&memory.turn[i]), 4);
+      for (int j = 0; j < 2; ++j) barrier_init(shared_address(&memory.loaded[i][j]), 1);
     }
     barrier_init_fence();
   }
   __syncthreads();
+  constexpr bool kInTurns = std::is_same_v<Form, InTurns>;
   if (threadIdx.x < kWarpgroup) {
-    registers_down<kGather ? 56 : 40>();
-    produce_wgrad<kGather, kTransposed>(p, memory);
+    registers_down<kGather && !kInTurns ? 56 : 40>();
+    produce_wgrad<Form, kGather, kTransposed>(p, memory);
   } else {
-    registers_up<kGather ? 224 : 232>();
-    multiply_wgrad<kGather, kTransposed, C>(p, memory);
+    registers_up<kGather && !kInTurns ? 224 : 232>();
+    if constexpr (kInTurns) {
+      multiply_in_turns<kGather, kTransposed>(p, memory);
+    } else {
+      multiply_together<kGather, kTransposed, C>(p, memory);
+    }
   }
 #endif
 }

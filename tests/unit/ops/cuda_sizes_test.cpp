@@ -297,7 +297,7 @@ TEST_P(CudaSizesTest, SameBitsAsOnTheCpu) {
                          .parameters = s.structure(
                              StepParameters{.learning_rate = 3e-4f, .adam_count = 12345, .clip_factor = 0.37f})};
           },
-          true);
+          kExact);
     }
   }
 }

@@ -282,6 +282,23 @@ TEST_P(GroupedGemmWgradTest, AnIndexGivesTheBitsOfRowsInMemory) {
   }
 }
 
+TEST_P(GroupedGemmWgradTest, WrongOffsetsReachNoMemoryOfOthers) {
+  const Routing routing{{0, 20, 37}, 37};
+  for (const Gathered gathered : {Gathered::kNone, Gathered::kA, Gathered::kB}) {
+    const Operand a = operand(routing, 16, gathered == Gathered::kA),
+                  b = operand(routing, 24, gathered == Gathered::kB);
+    const Values before = normal(2 * 16 * 24);
+    std::vector<Values> results;
+    for (const Tensor& offsets : {offsets_of(routing), input({3}, DType::kInt32, {-5, 20, 300})}) {
+      const Tensor c = inout({2 * 16, 24}, DType::kFp32, before);
+      launch(stream(),
+             GroupedGemmWgrad{.a = a.x, .a_index = a.index, .b = b.x, .b_index = b.index, .offsets = offsets, .c = c});
+      results.push_back(values(c));
+    }
+    EXPECT_EQ(results[0], results[1]);
+  }
+}
+
 TEST_P(GroupedGemmWgradTest, StridedRows) {
   const Routing routing{{0, 3, 3, 70}, 72};
   const Tensor a = routed_input(routing, 40), b = routed_input(routing, 30), offsets = offsets_of(routing);
@@ -298,6 +315,36 @@ TEST_P(GroupedGemmWgradTest, StridedRows) {
       magnitude[i] += std::abs(start);
     }
     expect_close(c, want, {.length = 72, .magnitude = sum_magnitude(want, magnitude, DType::kFp32, 72)});
+  }
+}
+
+// By which a kernel's form is chosen.
+TEST_P(GroupedGemmWgradTest, BitsDoNotDependOnTheCapacity) {
+  constexpr std::int64_t kLive = 200, m = 136, n = 200;
+  const Values a = normal(kLive * m), b = normal(kLive * n), before = normal(m * n);
+  Values tokens;
+  for (std::int64_t r = 0; r < kLive; ++r) tokens.push_back(static_cast<double>(random()() % kLive));
+  for (const Gathered gathered : {Gathered::kNone, Gathered::kA, Gathered::kB}) {
+    std::vector<Values> results;
+    for (const std::int64_t capacity : {kLive, std::int64_t{4104}}) {
+      const Routing routing{{0, static_cast<int>(kLive)}, capacity};
+      Values index = tokens;
+      index.resize(static_cast<std::size_t>(capacity));
+      const auto operand_of = [&](const Values& x, std::int64_t width, Gathered side) {
+        if (gathered != side) return Operand{input({capacity, width}, dtype(), padded(x, routing, width)), {}};
+        return Operand{input({kLive, width}, dtype(), x), input({capacity}, DType::kInt32, index)};
+      };
+      const Operand left = operand_of(a, m, Gathered::kA), right = operand_of(b, n, Gathered::kB);
+      const Tensor c = inout({m, n}, DType::kFp32, before);
+      run(GroupedGemmWgrad{.a = left.x,
+                           .a_index = left.index,
+                           .b = right.x,
+                           .b_index = right.index,
+                           .offsets = offsets_of(routing),
+                           .c = c});
+      results.push_back(values(c));
+    }
+    EXPECT_EQ(results[0], results[1]);
   }
 }
 
