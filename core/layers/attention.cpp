@@ -71,8 +71,13 @@ TensorList Attention::forward(const Context& ctx, const Microbatch& mb, const Te
     heads.q = parts_.q_norm->forward(ctx, heads.q, {}, stash.child(kQNorm));
     heads.k = parts_.k_norm->forward(ctx, heads.k, {}, stash.child(kKNorm));
   }
-  rotate(ctx, mb, heads.q, false);
-  rotate(ctx, mb, heads.k, false);
+  if (mb.cache != nullptr && !parts_.q_norm) {  // one op a token less: they lie side by side
+    const std::int64_t both = core().heads + core().query_groups;
+    rotate(ctx, mb, qkv.slice(1, 0, both * core().head_dim).split_dim(1, both), false);
+  } else {
+    rotate(ctx, mb, heads.q, false);
+    rotate(ctx, mb, heads.k, false);
+  }
   const Tensor out =
       mb.cache != nullptr ? attend_cached(ctx, mb, heads) : parts_.core->forward(ctx, mb, heads, stash.child(kCore));
   const Tensor hidden = parts_.proj->forward(ctx, mb, out, stash.child(kProj));
