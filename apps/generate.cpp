@@ -3,162 +3,28 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <functional>
-#include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "apps/flags.h"
-#include "apps/host_memory.h"
+#include "apps/generator.h"
 #include "apps/program.h"
 #include "apps/run_setup.h"
 #include "apps/run_tokenizer.h"
 #include "apps/training_checkpoint.h"
 #include "core/base/counted.h"
 #include "core/base/cpu_check.h"
+#include "core/base/log.h"
 #include "core/base/utf8.h"
-#include "core/device/arena.h"
-#include "core/device/copy.h"
-#include "core/device/host_arena.h"
-#include "core/device/memory_pool.h"
-#include "core/device/stream.h"
-#include "core/device/timeline.h"
-#include "core/model/gpt.h"
-#include "core/ops/sampling.h"
-#include "parallel/pipeline_parallel/segment_runner.h"
 
 namespace megalith {
 
 namespace {
 
-// With a KV cache: one prefill of the prompt, then one token a step, on the same segments as training.
-class Generator {
- public:
-  // `options.model` is resolved, vocabulary included. Room for `max_tokens` positions, prompt included.
-  Generator(const Options& options, DeviceType device, std::int64_t max_tokens, Instruments instruments = {});
-
-  ParameterStore& parameters() { return *gpt_.parameters; }
-  Stream& compute() { return compute_; }
-
-  // Continues `prompt` (at least one token) by up to `count` tokens; `emit` gets each and says whether to go on.
-  void generate(std::span<const std::int32_t> prompt, std::int64_t count,
-                const std::function<bool(std::int32_t)>& emit);
-
- private:
-  // Runs `tokens` at positions start.. and draws the token that follows them.
-  void step(std::span<const std::int32_t> tokens, std::int64_t start);
-  std::int32_t drawn();
-  ArenaPlan plan(std::int64_t tokens) const;
-
-  const Options& options_;
-  std::int64_t max_tokens_;
-  MemoryPool pool_;
-  Stream compute_;
-  Arena arena_;
-  GptModel gpt_;
-  KvCache cache_;
-  const Context ctx_;
-  std::unique_ptr<SegmentRunner> runner_;
-  // What the stream copies from and to.
-  struct Numbers {
-    std::int32_t start;     // position of the step's first token
-    std::int32_t position;  // of the token to be drawn
-    std::int32_t next;      // the token drawn
-  };
-  Numbers* numbers_;  // device
-  HostArena host_;
-  Numbers* host_numbers_;
-  std::int32_t* host_tokens_;  // [max_tokens]
-};
-
-Generator::Generator(const Options& options, DeviceType device, std::int64_t max_tokens, Instruments instruments)
-    : options_(options),
-      max_tokens_(max_tokens),
-      pool_(device, device == DeviceType::kCpu ? available_bytes() : 0),
-      compute_(device, "compute", instruments),
-      arena_(pool_, device == DeviceType::kPlan ? Arena::Mode::kRecording : Arena::Mode::kPlanned),
-      gpt_(build_gpt(options.model)),
-      ctx_{.compute = compute_, .arena = arena_, .planned_for = options.train.device},
-      numbers_(static_cast<Numbers*>(pool_.allocate(sizeof(Numbers), MemoryCategory::kOther, "generation"))),
-      host_(device, static_cast<std::size_t>(max_tokens) * sizeof(std::int32_t) + 2 * 256, "generation"),
-      host_numbers_(host_.allocate_as<Numbers>(1)),
-      host_tokens_(host_.allocate_as<std::int32_t>(static_cast<std::size_t>(max_tokens))) {
-  const ModelConfig& model = options.model;
-  gpt_.parameters->allocate(pool_, model.params_dtype);
-  const Shape cache_shape{1, max_tokens, model.num_query_groups, model.kv_channels};
-  const auto bytes = static_cast<std::size_t>(cache_shape.numel()) * size_of(model.params_dtype);
-  for (std::int64_t layer = 0; layer < model.num_layers; ++layer) {
-    for (std::vector<Tensor>* cache : {&cache_.keys, &cache_.values}) {
-      void* memory = pool_.allocate(bytes, MemoryCategory::kOther, "KV cache");
-      cache->emplace_back(memory, model.params_dtype, cache_shape);
-    }
-  }
-  cache_.start = &numbers_->start;
-  std::vector<SegmentRunner::Entry> entries;
-  for (const NamedSegment& named : gpt_.segments)
-    entries.push_back({.name = named.name, .segment = named.segment.get()});
-  runner_ = std::make_unique<SegmentRunner>(ctx_, std::move(entries));
-}
-
-ArenaPlan Generator::plan(std::int64_t tokens) const {
-  Timeline timeline;
-  Generator recording(options_, DeviceType::kPlan, max_tokens_, {.timeline = &timeline});
-  recording.step(std::vector<std::int32_t>(static_cast<std::size_t>(tokens)), 0);
-  return plan_arena(timeline, recording.arena_);
-}
-
-void Generator::step(std::span<const std::int32_t> tokens, std::int64_t start) {
-  const auto count = static_cast<std::int64_t>(tokens.size());
-  if (pool_.device() != DeviceType::kPlan) {  // nothing is in flight: the last token was waited for
-    std::ranges::copy(tokens, host_tokens_);
-    host_numbers_->start = static_cast<std::int32_t>(start);
-    host_numbers_->position = static_cast<std::int32_t>(start + count);
-  }
-  arena_.begin_scope({});
-  const Microbatch microbatch{.mode = Mode::kGenerate,
-                              .sequences = 1,
-                              .seq_length = count,
-                              .tokens = ctx_.empty({count}, DType::kInt32, "tokens"),
-                              .cache = &cache_};
-  copy_from_host(compute_, microbatch.tokens.data, host_tokens_, microbatch.tokens.bytes());
-  copy_from_host(compute_, &numbers_->start, &host_numbers_->start, sizeof(std::int32_t));
-  copy_from_host(compute_, &numbers_->position, &host_numbers_->position, sizeof(std::int32_t));
-  runner_->begin(0, microbatch);
-  for (int s = 0; s < runner_->num_segments(); ++s) runner_->run({.kind = ActionKind::kForward, .segment = s});
-  Sample sample{.logits = runner_->outputs(0)[0],
-                .vocab_size = options_.model.vocab_size,
-                .temperature = options_.generate.top_k == 1 ? 1.0f : static_cast<float>(options_.generate.temperature),
-                .top_k = static_cast<int>(options_.generate.top_k),
-                .top_p = static_cast<float>(options_.generate.top_p),
-                .seed = static_cast<std::uint64_t>(options_.train.seed),
-                .position = &numbers_->position,
-                .out = Tensor(&numbers_->next, DType::kInt32, {1}),
-                .workspace = {}};
-  launch(ctx_, sample);
-}
-
-std::int32_t Generator::drawn() {
-  copy_to_host(compute_, &host_numbers_->next, &numbers_->next, sizeof(std::int32_t));
-  compute_.synchronize();
-  return host_numbers_->next;
-}
-
-void Generator::generate(std::span<const std::int32_t> prompt, std::int64_t count,
-                         const std::function<bool(std::int32_t)>& emit) {
-  const auto length = static_cast<std::int64_t>(prompt.size());
-  require(length > 0 && length + count <= max_tokens_, "Generator::generate: prompt and new tokens do not fit");
-  if (count == 0) return;
-  const ArenaPlan prefill = plan(length);
-  const ArenaPlan decode = plan(1);
-  arena_.use(prefill.peak_bytes > decode.peak_bytes ? prefill : decode);
-  arena_.use(prefill);
-  step(prompt, 0);
-  arena_.use(decode);
-  for (std::int64_t i = 0; i < count; ++i) {
-    const std::int32_t token = drawn();
-    if (!emit(token) || i + 1 == count) return;
-    step(std::span(&token, 1), length + i);
-  }
+const ConfigEntry& entry_of(const Options& command_line, std::string_view flag) {
+  return *std::find_if(command_line.effective.begin(), command_line.effective.end(),
+                       [flag](const ConfigEntry& entry) { return entry.name == flag; });
 }
 
 // The model as the checkpoint describes it; sampling as the command line says.
@@ -169,6 +35,9 @@ Options merge(const Options& command_line, const LoadedCheckpoint& checkpoint) {
   options.generate = command_line.generate;
   options.train.seed = command_line.train.seed;
   options.train.device = command_line.train.device;
+  options.train.cuda_graph_impl = entry_of(command_line, "cuda-graph-impl").origin == "default"
+                                      ? CudaGraphImpl::kLocal
+                                      : command_line.train.cuda_graph_impl;
   take_copied_files(options.data, checkpoint);
   // What has no copy may have moved since.
   for (std::string DataOptions::*file :
@@ -195,10 +64,8 @@ std::int64_t new_tokens(const Options& options, const Options& command_line, std
   const std::int64_t wanted = options.generate.max_new_tokens;
   if (model.position_embedding_type != PositionEmbedding::kLearnedAbsolute) return wanted;
   const std::int64_t most = model.max_position_embeddings - prompt;
-  const auto flag = std::find_if(command_line.effective.begin(), command_line.effective.end(),
-                                 [](const ConfigEntry& entry) { return entry.name == "max-new-tokens"; });
   if (wanted <= most) return wanted;
-  if (most > 0 && flag->origin == "default") return most;
+  if (most > 0 && entry_of(command_line, "max-new-tokens").origin == "default") return most;
   refuse_usage(most > 0 ? "--max-new-tokens" : "--prompt",
                {.expected = fmt::format("at most {}: the model has {}{}",
                                         counted(most > 0 ? most : model.max_position_embeddings - 1, "token"),
@@ -206,6 +73,63 @@ std::int64_t new_tokens(const Options& options, const Options& command_line, std
                                         most > 0 ? fmt::format(" and the prompt takes {}", prompt) : ""),
                 .got = std::to_string(most > 0 ? wanted : prompt),
                 .remedy = most > 0 ? "lower it" : "shorten it"});
+}
+
+// Shows the first continuation token by token, and the others behind it. What comes behind an end of document is left
+// out.
+class Continuations {
+ public:
+  Continuations(const Options& options, const Tokenizer& tokenizer)
+      : prompt_(options.generate.prompt),
+        before_(options.data.tokenizer_type == TokenizerType::kNull ? " " : ""),
+        tokenizer_(tokenizer),
+        texts_(static_cast<std::size_t>(options.generate.num_samples)) {
+    std::fputs(prompt_.c_str(), stdout);
+  }
+
+  bool add(std::span<const std::int32_t> drawn) {
+    bool goes_on = false;
+    for (std::size_t i = 0; i < texts_.size(); ++i) {
+      Text& text = texts_[i];
+      text.ended = text.ended || drawn[i] == tokenizer_.eod();
+      if (text.ended) continue;
+      goes_on = true;
+      text.waiting += before_ + text.stream.push(tokenizer_.decode(drawn.subspan(i, 1)));
+    }
+    show(texts_.front());
+    return goes_on;
+  }
+
+  void finish() {
+    for (Text& text : texts_) {
+      if (&text != &texts_.front()) std::fputs(prompt_.c_str(), stdout);
+      text.waiting += text.stream.flush() + "\n";
+      show(text);
+    }
+  }
+
+ private:
+  struct Text {
+    Utf8Stream stream;
+    std::string waiting;  // to be shown
+    bool ended = false;
+  };
+
+  static void show(Text& text) {
+    std::fwrite(text.waiting.data(), 1, text.waiting.size(), stdout);
+    std::fflush(stdout);
+    text.waiting.clear();
+  }
+
+  const std::string prompt_, before_;
+  const Tokenizer& tokenizer_;
+  std::vector<Text> texts_;
+};
+
+std::string speed_line(const Generator::Speed& speed) {
+  if (speed.tokens == 0) return "too few tokens to tell their speed";
+  return fmt::format("{} in {:.3f} s: {:.1f} tokens/s", counted(speed.tokens, "token"), speed.seconds,
+                     static_cast<double>(speed.tokens) / speed.seconds);
 }
 
 ExitCode generate(int argc, char** argv) {
@@ -220,18 +144,16 @@ ExitCode generate(int argc, char** argv) {
 
   const auto prompt = static_cast<std::int64_t>(tokens.size());
   const std::int64_t count = new_tokens(options, command_line, prompt);
-  Generator generator(options, options.train.device, prompt + count);
+  const std::int64_t samples = options.generate.num_samples;
+  const Generator::Sizes sizes{.sequences = samples, .prompt = prompt, .tokens = prompt + count};
+  Generator generator(options, options.train.device, sizes);
   load_tensors({.parameters = generator.parameters(), .stream = generator.compute()}, checkpoint, LoadScope::kWeights);
-  std::fputs(options.generate.prompt.c_str(), stdout);
-  const std::string_view before = options.data.tokenizer_type == TokenizerType::kNull ? " " : "";
-  Utf8Stream shown;
-  generator.generate(tokens, count, [&](std::int32_t token) {
-    if (token == tokenizer.eod()) return false;
-    fmt::print("{}{}", before, shown.push(tokenizer.decode(std::span(&token, 1))));
-    std::fflush(stdout);
-    return true;
-  });
-  fmt::print("{}\n", shown.flush());
+  std::vector<std::int32_t> prompts;
+  for (std::int64_t i = 0; i < samples; ++i) prompts.insert(prompts.end(), tokens.begin(), tokens.end());
+  Continuations shown(options, tokenizer);
+  generator.generate(prompts, sizes, [&](std::span<const std::int32_t> drawn) { return shown.add(drawn); });
+  shown.finish();
+  if (options.generate.print_speed) log_info(speed_line(generator.speed()));
   return ExitCode::kOk;
 }
 

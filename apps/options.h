@@ -105,7 +105,7 @@ struct ParallelOptions {
   std::int64_t context_parallel_size = 1;  // ranks that share each sequence
   ContextCommunication cp_comm_type = ContextCommunication::kP2p;
   PipelineSchedule pipeline_schedule = PipelineSchedule::kAuto;
-  bool delay_wgrad_compute = false;  // a chunk's weight gradients after all of its backward_data
+  bool delay_wgrad_compute = false;                        // a chunk's weight gradients after all of its backward_data
   std::int64_t num_layers_per_virtual_pipeline_stage = 0;  // 0: not given, as the next five
   std::int64_t num_virtual_stages_per_pipeline_rank = 0;
   std::string pipeline_model_parallel_layout;  // as parse_layer_layout has it
@@ -139,10 +139,12 @@ struct LoggingOptions {
 
 struct GenerateOptions {
   std::string prompt;
+  std::int64_t num_samples = 1;  // continuations of it, side by side
   std::int64_t max_new_tokens = 256;
   double temperature = 1.0;
   std::int64_t top_k = 0;  // 0: all; 1: greedy
   double top_p = 0.0;      // 0: off
+  bool print_speed = false;
 };
 
 struct ReportOptions {

@@ -20,4 +20,9 @@ void fields(const Sample& op, Fields& f) {
   f.range(op.top_p, 0, 1, "op.top_p");
 }
 
+void fields(const NextPosition& op, Fields& f) {
+  f.out(op.start, "op.start");
+  f.inout(op.position, "op.position");
+}
+
 }  // namespace megalith

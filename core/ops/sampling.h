@@ -32,4 +32,15 @@ std::size_t workspace_bytes(const Sample& op, DeviceType device);
 void compute(const Sample& op);
 void run(CudaStream& stream, const Sample& op);
 
+// start = position, position += 1: what the step behind a draw reads, where the host does not know of it yet.
+struct NextPosition {
+  static constexpr const char* kName = "next_position";
+  std::int32_t* start = nullptr;     // device, out
+  std::int32_t* position = nullptr;  // device, in and out
+};
+
+void fields(const NextPosition& op, Fields& f);
+void compute(const NextPosition& op);
+void run(CudaStream& stream, const NextPosition& op);
+
 }  // namespace megalith

@@ -105,4 +105,6 @@ void compute(const Sample& op) {
   });
 }
 
+void compute(const NextPosition& op) { *op.start = (*op.position)++; }
+
 }  // namespace megalith

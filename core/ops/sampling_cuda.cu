@@ -40,7 +40,7 @@ struct LogitRow {
   template <class Visit>
   __device__ void each(Visit&& visit) const {
     constexpr int kWidth = kPack<T>;
-#pragma unroll 2
+#pragma unroll 4
     for (int first = static_cast<int>(threadIdx.x) * kWidth; first < vocab; first += kThreads * kWidth) {
       const Floats<T> v(load_of_row<T, kVector>(x, first, columns));
 #pragma unroll
@@ -215,6 +215,7 @@ struct Candidates {
 template <class T, bool kVector>
 __global__ void __launch_bounds__(kThreads) sample_kernel(const SampleArguments a) {
   __shared__ Mass shared[32];
+  start_early();
   if (blockIdx.x >= a.rows) return;
   const auto row = row_of_block<T, kVector>(a);
   const int largest = pick_largest(row, a, shared);
@@ -244,6 +245,11 @@ __global__ void __launch_bounds__(kThreads) sample_kernel(const SampleArguments 
   if (threadIdx.x == 0) a.out[blockIdx.x] = drawn;
 }
 
+__global__ void next_position_kernel(std::int32_t* start, std::int32_t* position) {
+  start_early();
+  *start = (*position)++;
+}
+
 SampleArguments arguments_of(CudaStream& stream, const Tensor& logits, std::int64_t vocab, const Tensor& out) {
   require(logits.size(1) < kMaxIndex / 2, "logits of more than 2^30 columns");
   return {.logits = Rows(logits),
@@ -266,8 +272,12 @@ void run(CudaStream& stream, const Sample& op) {
   a.seed = op.seed;
   a.position = op.position;
   Variants(op.logits.dtype, rows_aligned(op.logits)).visit([&](auto type, auto is_vector) {
-    launch_kernel(stream, {blocks_for(a.rows, 1), kThreads}, sample_kernel<decltype(type), is_vector()>, a);
+    launch_early(stream, {blocks_for(a.rows, 1), kThreads}, sample_kernel<decltype(type), is_vector()>, a);
   });
+}
+
+void run(CudaStream& stream, const NextPosition& op) {
+  launch_early(stream, {1, 1}, next_position_kernel, op.start, op.position);
 }
 
 }  // namespace megalith

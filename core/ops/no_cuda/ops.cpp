@@ -69,6 +69,7 @@ void run(CudaStream&, const RouterTopk&) { refuse_cuda(); }
 void run(CudaStream&, const RouterTopkBackward&) { refuse_cuda(); }
 void run(CudaStream&, const RouterLosses&) { refuse_cuda(); }
 void run(CudaStream&, const Sample&) { refuse_cuda(); }
+void run(CudaStream&, const NextPosition&) { refuse_cuda(); }
 void run(CudaStream&, const VocabMax&) { refuse_cuda(); }
 void run(CudaStream&, const VocabSums&) { refuse_cuda(); }
 void run(CudaStream&, const VocabLoss&) { refuse_cuda(); }

@@ -61,6 +61,20 @@ TEST_F(Generate, CacheEqualsReadingAgain) {
   }
 }
 
+TEST_F(Generate, SamplesSideBySide) {
+  train(test::llama());
+  const std::string one = text("It is", 30, {"--seed", "3", "--cuda-graph-impl", "none"});
+  const std::string three = text("It is", 30, {"--seed", "3", "--num-samples", "3"});
+  ASSERT_EQ(three.size(), 3 * 35u + 2);
+  EXPECT_EQ(three.substr(0, 36), one + "\n");
+  EXPECT_THAT(three.substr(36),
+              ::testing::AllOf(::testing::StartsWith("It is"), ::testing::Not(::testing::StartsWith(one))));
+  const Outcome outcome = test::run(
+      test::program("generate", {"--load", "kept", "--prompt", "It is", "--max-new-tokens", "9", "--print-speed"}),
+      folder_);
+  EXPECT_THAT(outcome.err, ::testing::ContainsRegex("6 tokens in [0-9.]+ s: [0-9.]+ tokens/s"));
+}
+
 TEST_F(Generate, LearnedPositionsEndTheText) {
   train({"--bf16"});
   EXPECT_EQ(text("abcdef", 10, {}).size(), 16u);

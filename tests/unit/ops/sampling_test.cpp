@@ -219,6 +219,13 @@ TEST_P(SamplingTest, NotANumberAndInfinity) {
   expect_kernel_error(none, ExitCode::kNumeric, "logits of row 1: expected a number above -inf");
 }
 
+TEST_P(SamplingTest, PositionsGoOn) {
+  NextPosition op{.start = device_struct(std::int32_t{3}), .position = device_struct(std::int32_t{8})};
+  run(op);
+  EXPECT_EQ(read_struct(op.start), 8);
+  EXPECT_EQ(read_struct(op.position), 9);
+}
+
 TEST_P(SamplingTest, Refusals) {
   const Sample good = make(input({2, 8}), 8);
   Sample op = good;

@@ -1,0 +1,143 @@
+// Generation by a replayed step: the tokens of eager steps, whatever varies from step to step and from call to call.
+#include "apps/generator.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+#include <set>
+
+#include "apps/flags.h"
+#include "tests/support/device_cases.h"
+
+namespace megalith {
+namespace {
+
+using Tokens = std::vector<std::int32_t>;
+using Sizes = Generator::Sizes;
+
+constexpr Sizes kMost{.sequences = 3, .prompt = 9, .tokens = 30};
+constexpr std::int32_t kVocab = 97;
+
+class GeneratorTest : public test::OnDevice<DeviceType> {
+ protected:
+  // `sampling`: flags of generate.
+  Options options(const std::string& dtype, double temperature, CudaGraphImpl impl) const {
+    std::vector<std::string> flags = {"--num-layers",
+                                      "2",
+                                      "--hidden-size",
+                                      "32",
+                                      "--num-attention-heads",
+                                      "4",
+                                      "--seq-length",
+                                      "32",
+                                      "--vocab-size",
+                                      "97",
+                                      "--swiglu",
+                                      "--normalization",
+                                      "RMSNorm",
+                                      "--position-embedding-type",
+                                      "rope",
+                                      "--init-method-std",
+                                      "0.3"};
+    if (!dtype.empty()) flags.push_back(dtype);
+    Options options = parse_flags(App::kPlan, flags).options;
+    options.model.vocab_size = kVocab;
+    resolve(options.model);
+    options.train.device = device();
+    options.train.seed = 5;
+    options.generate.temperature = temperature;
+    options.generate.top_k = temperature == 0 ? 1 : 0;
+    options.train.cuda_graph_impl = impl;
+    return options;
+  }
+
+  static Tokens draw_prompts(const Sizes& sizes, unsigned seed) {
+    std::mt19937 random(seed);
+    std::uniform_int_distribution<std::int32_t> token(0, kVocab - 1);
+    Tokens prompts(static_cast<std::size_t>(sizes.sequences * sizes.prompt));
+    for (std::int32_t& t : prompts) t = token(random);
+    return prompts;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Backends, GeneratorTest, testing::ValuesIn(test::devices()), test::name_of_device_case);
+
+// The tokens of each sequence, one behind the other.
+struct Model {
+  explicit Model(Options o) : options(std::move(o)), generator(options, options.train.device, kMost) {
+    generator.parameters().initialize(generator.compute(), 11);
+  }
+  Tokens run(const Tokens& prompts, const Sizes& sizes, std::size_t stop = 1000) {
+    std::vector<Tokens> rows(static_cast<std::size_t>(sizes.sequences));
+    generator.generate(prompts, sizes, [&](std::span<const std::int32_t> drawn) {
+      for (std::size_t i = 0; i < rows.size(); ++i) rows[i].push_back(drawn[i]);
+      return rows[0].size() < stop;
+    });
+    Tokens all;
+    for (const Tokens& row : rows) all.insert(all.end(), row.begin(), row.end());
+    return all;
+  }
+  std::int64_t replays(std::int64_t sequences) const {
+    const Graph* graph = generator.graph(sequences);
+    return graph == nullptr ? -1 : graph->num_replays();
+  }
+
+  Options options;
+  Generator generator;
+};
+
+TEST_P(GeneratorTest, ReplayedStepsDrawWhatEagerOnesDo) {
+  for (const std::string dtype : {"", "--bf16"}) {
+    for (const double temperature : {0.0, 1.0}) {
+      Model eager(options(dtype, temperature, CudaGraphImpl::kNone)),
+          graph(options(dtype, temperature, CudaGraphImpl::kLocal));
+      std::map<std::int64_t, std::int64_t> steps;
+      unsigned seed = 0;
+      for (const Sizes sizes : {Sizes{1, 4, 30}, Sizes{3, 9, 30}, Sizes{1, 9, 14}, Sizes{3, 1, 20}, Sizes{1, 1, 30}}) {
+        SCOPED_TRACE(testing::Message() << dtype << " " << temperature << ", " << sizes.sequences << " x "
+                                        << sizes.prompt);
+        const Tokens prompts = draw_prompts(sizes, ++seed), got = graph.run(prompts, sizes);
+        EXPECT_EQ(got, eager.run(prompts, sizes));
+        EXPECT_EQ(got.size(), static_cast<std::size_t>(sizes.sequences * (sizes.tokens - sizes.prompt)));
+        EXPECT_GT(std::set<std::int32_t>(got.begin(), got.end()).size(), 2u) << "a text that says nothing";
+        // The prefill draws the first token, and the first step of a size is eager.
+        std::int64_t& replays = steps.try_emplace(sizes.sequences, -1).first->second;
+        replays += sizes.tokens - sizes.prompt - 1;
+        EXPECT_EQ(graph.replays(sizes.sequences), replays);
+        EXPECT_EQ(eager.replays(sizes.sequences), -1);
+        EXPECT_EQ(graph.generator.speed().tokens, sizes.sequences * (sizes.tokens - sizes.prompt - 3));
+      }
+    }
+  }
+}
+
+// On CUDA too, where so few rows are multiplied by a kernel whose bits do not depend on their number.
+TEST_P(GeneratorTest, SequencesSideBySideAreThoseOfTheirOwn) {
+  Model model(options("--bf16", 0, CudaGraphImpl::kLocal));
+  const Sizes three{3, 1, 24}, one{1, 1, 24};
+  const Tokens prompts = draw_prompts(three, 8), all = model.run(prompts, three);
+  for (std::ptrdiff_t i = 0; i < 3; ++i) {
+    const Tokens own = model.run({prompts.begin() + i, prompts.begin() + i + 1}, one);
+    EXPECT_EQ(own, Tokens(all.begin() + 23 * i, all.begin() + 23 * (i + 1))) << i;
+  }
+}
+
+TEST_P(GeneratorTest, EndsWhereItIsTold) {
+  Model model(options("", 1, CudaGraphImpl::kLocal));
+  const Sizes sizes{1, 4, 30};
+  const Tokens prompts = draw_prompts(sizes, 3), whole = model.run(prompts, sizes);
+  for (const std::size_t stop : {std::size_t{1}, std::size_t{2}, std::size_t{7}})
+    EXPECT_EQ(model.run(prompts, sizes, stop),
+              Tokens(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(stop)));
+  EXPECT_EQ(model.run(prompts, sizes), whole);
+}
+
+TEST_P(GeneratorTest, RefusesWhatItHasNoRoomFor) {
+  Model model(options("", 1, CudaGraphImpl::kLocal));
+  for (const Sizes sizes : {Sizes{4, 4, 30}, Sizes{1, 10, 30}, Sizes{1, 4, 31}, Sizes{1, 0, 30}})
+    EXPECT_THROW(model.run(draw_prompts(sizes, 1), sizes), Error);
+}
+
+}  // namespace
+}  // namespace megalith
