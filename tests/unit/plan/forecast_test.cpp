@@ -309,6 +309,38 @@ TEST(CostModel, TakesOpsAtTheirRates) {
   Access other("add");
   other.add(&memory, 3'000'000, false);
   EXPECT_NEAR(costs.seconds(other), 3e-6, 1e-15);
+  product.add(&memory, 3'000'000'000, true);
+  EXPECT_NEAR(costs.seconds(product), 3e-3, 1e-12) << "bound by memory";
+}
+
+TEST(CostModel, TakesWhatOpsTakeToStart) {
+  const Rates rates = test::rates_with(
+      {"kernel-us = 10", "graph-kernel-us = 1", "start-us = 2", "start-names = [\"add\"]", "start-names-us = [4]"});
+  const CostModel costs(rates, {.width = 64, .length = 1024});
+  EXPECT_NEAR(costs.seconds(Access("add")), 14e-6, 1e-15);
+  EXPECT_NEAR(costs.seconds(Access("add"), true), 5e-6, 1e-15);
+  EXPECT_NEAR(costs.seconds(Access("copy"), true), 3e-6, 1e-15);
+  std::byte memory{};
+  Access product("gemm");
+  product.set_cost({.work = Work::kMatrixProduct, .flops = 2e9, .bytes = 1e6});
+  product.add(&memory, 1'000'000, false);
+  EXPECT_NEAR(costs.seconds(product), 10e-6 + 2e-6 + 2e-3 + 1e-6, 1e-12);
+}
+
+// The GPU's part and the host's.
+TEST(ForecastTime, IsThatOfReplaysWithGraphs) {
+  const Words local{"--cuda-graph-impl", "local"};
+  const auto forecast = [](const Words& flags, const Rates& rates) {
+    return make_forecast(complete(plan_flags() + flags, 1), 1, {.rates = &rates});
+  };
+  const Rates gpu = test::rates_with({"kernel-us = 10", "graph-kernel-us = 1"});
+  const Forecast eager = forecast({}, gpu), graphs = forecast(local, gpu);
+  const StepGraphs& counts = graphs.stages[0].plans.graphs;
+  EXPECT_NEAR(eager.step->seconds - graphs.step->seconds, 16 * 9e-6 * static_cast<double>(counts.captured_ops), 1e-9);
+  const Rates host = test::rates_with({"launch-us = 10000", "graph-launch-us = 500"});
+  EXPECT_NEAR(forecast({}, host).step->seconds, 10e-3 * eager.stages[0].work.ops, 1e-9);
+  EXPECT_NEAR(forecast(local, host).step->seconds,
+              10e-3 * static_cast<double>(counts.eager_ops) + 0.5e-3 * static_cast<double>(counts.replays), 1e-9);
 }
 
 TEST(PrintedActions, AreThoseOfEachStage) {
