@@ -45,7 +45,10 @@ StepForecast step_of(const Options& options, const Rates& rates, const Forecast&
   }
   step.seconds = norm + rest;
   for (const StageForecast& stage : forecast.stages) {
-    step.host_seconds = std::max(step.host_seconds, stage.work.ops * rates.launch_seconds);
+    const StepGraphs& graphs = stage.plans.graphs;
+    step.host_seconds =
+        std::max(step.host_seconds, static_cast<double>(graphs.eager_ops) * rates.launch_seconds +
+                                        static_cast<double>(graphs.replays) * rates.graph_launch_seconds);
     step.most_memory = std::max(step.most_memory, stage.memory.total());
   }
   step.seconds = std::max(step.seconds, step.host_seconds);

@@ -221,8 +221,11 @@ ExitCode forecast(int argc, char** argv) {
   print_layout(options, config);
   print_parameters(options.model);
   const Forecast forecast = make_forecast(options, world, {.rates = rates ? &*rates : nullptr});
-  for (const StageForecast& stage : forecast.stages)
-    print_memory(stage.memory, stage.plans, config.mesh.pp > 1 ? fmt::format(" of stage {}", stage.stage) : "");
+  for (const StageForecast& stage : forecast.stages) {
+    const std::string whose = config.mesh.pp > 1 ? fmt::format(" of stage {}", stage.stage) : "";
+    print_memory(stage.memory, stage.plans, whose);
+    fmt::print("{}", printed(stage.plans.graphs, whose));
+  }
   print_work(options, forecast);
   print_step(forecast, rates ? rates->device : "");
   if (options.forecast.html.empty()) return ExitCode::kOk;

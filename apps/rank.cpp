@@ -233,6 +233,11 @@ GraphModules graph_modules(const TrainingOptions& options) {
   return {.attention = has("attn"), .mlp = has("mlp"), .layer = has("layer")};
 }
 
+RunPlan graph_runs(const Rank& rank, const std::vector<Action>& actions) {
+  if (rank.options.train.cuda_graph_impl == CudaGraphImpl::kNone) return {};
+  return group_runs(actions, rank.runner, graph_modules(rank.options.train));
+}
+
 std::unique_ptr<Rank> build_rank(const Options& options, const RunConfig& config, DeviceType device, const Mesh& mesh,
                                  const Instruments& instruments, std::size_t memory_limit) {
   return std::make_unique<Rank>(options, config, device, mesh, instruments, memory_limit);

@@ -140,6 +140,8 @@ std::unique_ptr<Rank> build_rank(const Options& options, const RunConfig& config
                                  const Instruments& instruments, std::size_t memory_limit = 0);
 
 GraphModules graph_modules(const TrainingOptions& options);
+// What --cuda-graph-impl makes of a training step's actions, on any backend; without graphs no runs.
+RunPlan graph_runs(const Rank& rank, const std::vector<Action>& actions);
 
 // Weights from the seed, optimizer state zero.
 void initialize(Rank& rank);

@@ -32,6 +32,8 @@ struct Columns {
   std::vector<double> attention_width, attention_length, attention_forward, attention_backward;
   std::vector<std::string> kernel_names;
   std::vector<double> kernel_gbps;
+  std::vector<std::string> start_names;
+  std::vector<double> start_names_us;
 };
 
 struct Row {
@@ -57,7 +59,12 @@ std::vector<Row> rows_of(Rates& rates, std::int64_t& host_ranks, Columns& column
           {"kernel-names", list(&columns.kernel_names)},
           {"kernel-gbps", column(&columns.kernel_gbps, 0)},
           {"kernel-us", real(&rates.kernel_seconds, kNotNegative)},
+          {"graph-kernel-us", real(&rates.graph_kernel_seconds, kNotNegative)},
+          {"start-us", real(&rates.start_seconds, kNotNegative)},
+          {"start-names", list(&columns.start_names)},
+          {"start-names-us", column(&columns.start_names_us, 0)},
           {"launch-us", real(&rates.launch_seconds, kNotNegative)},
+          {"graph-launch-us", real(&rates.graph_launch_seconds, kNotNegative)},
           {"host-ranks", integer(&host_ranks, {1, 1'000'000})},
           {"host-link-gbps", real(&rates.host.bandwidth, kPositive)},
           {"host-link-us", real(&rates.host.latency, kNotNegative)},
@@ -129,6 +136,23 @@ void read_attention(const Columns& columns, const Places& places, Rates& rates) 
   }
 }
 
+template <class T>
+struct Column {
+  const char* key;
+  const std::vector<T>& items;
+};
+
+std::map<std::string, double, std::less<>> by_name(const Column<std::string>& names, const Column<double>& numbers,
+                                                   double unit, const Places& places) {
+  places.check_rows(numbers.key, numbers.items.size(), names.key, names.items.size());
+  std::map<std::string, double, std::less<>> found;
+  for (std::size_t i = 0; i < names.items.size(); ++i) {
+    if (!found.emplace(names.items[i], numbers.items[i] * unit).second)
+      places.refuse(names.key, "each name once", escaped_short(names.items[i]) + " twice");
+  }
+  return found;
+}
+
 // Share of the way from `low` to `high`, both included, that `at` is along, in logarithms.
 double along(double at, double low, double high) {
   if (at <= low) return 0;
@@ -180,15 +204,14 @@ Rates parse_rates(std::string_view text, const std::string& path) {
   rates.host_ranks = static_cast<int>(host_ranks);
   for (double* gib : {&rates.device_memory, &rates.device_reserve}) *gib *= kGib;
   for (double* gbps : {&rates.memory, &rates.host.bandwidth, &rates.network.bandwidth}) *gbps *= kGiga;
-  for (double* us : {&rates.kernel_seconds, &rates.launch_seconds, &rates.host.latency, &rates.network.latency})
+  for (double* us : {&rates.kernel_seconds, &rates.graph_kernel_seconds, &rates.start_seconds, &rates.launch_seconds,
+                     &rates.graph_launch_seconds, &rates.host.latency, &rates.network.latency})
     *us *= kMicro;
   read_gemm(columns, places, rates);
   read_attention(columns, places, rates);
-  places.check_rows("kernel-gbps", columns.kernel_gbps.size(), "kernel-names", columns.kernel_names.size());
-  for (std::size_t i = 0; i < columns.kernel_names.size(); ++i) {
-    if (!rates.kernels.emplace(columns.kernel_names[i], columns.kernel_gbps[i] * kGiga).second)
-      places.refuse("kernel-names", "each name once", escaped_short(columns.kernel_names[i]) + " twice");
-  }
+  rates.kernels = by_name({"kernel-names", columns.kernel_names}, {"kernel-gbps", columns.kernel_gbps}, kGiga, places);
+  rates.starts =
+      by_name({"start-names", columns.start_names}, {"start-names-us", columns.start_names_us}, kMicro, places);
   return rates;
 }
 

@@ -29,8 +29,12 @@ struct Rates {
   std::vector<AttentionPoint> attention;               // ascending widths, and lengths within a width
   double memory = 0;                                   // bytes/s of a device copy, read and written
   std::map<std::string, double, std::less<>> kernels;  // bytes/s of ops that are slower, by their name
-  double kernel_seconds = 0;                           // of a kernel with nothing to do
+  double kernel_seconds = 0;                           // of a kernel with nothing to do, behind others
+  double graph_kernel_seconds = 0;                     // the same in a captured graph
+  double start_seconds = 0;                            // what an op with next to nothing to do takes beyond that
+  std::map<std::string, double, std::less<>> starts;   // of ops that take another time, by their name
   double launch_seconds = 0;                           // of the host, for each op
+  double graph_launch_seconds = 0;                     // of the host, for each replay of a graph
   int host_ranks = 1;                                  // GPUs of a host
   struct Link {
     double bandwidth = 0;  // bus bandwidth of a rank

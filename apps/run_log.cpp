@@ -69,6 +69,14 @@ void RunLog::evaluation(const TrainState& state, double loss, bool alone) {
   if (tensorboard_) tensorboard_->write(metrics);
 }
 
+void RunLog::graphs(const GraphedRunner& graphs) const {
+  if (!writes_) return;
+  const GraphedRunner::Stats& stats = graphs.stats();
+  log_info(fmt::format("graphs | captured: {} of {} ops, {} nodes | memory: {:.2f} MiB | capture: {:.2f} s",
+                       stats.graphs, stats.ops, stats.nodes, static_cast<double>(stats.device_bytes) / (1 << 20),
+                       stats.capture_seconds));
+}
+
 void RunLog::memory(const Rank& rank, std::size_t checkpoint_staging) const {
   if (!writes_) return;
   const MemoryPool& pool = rank.memory.pool;
@@ -111,6 +119,7 @@ std::vector<std::pair<std::string, std::int64_t>> RunLog::memory_by_owner(const 
     kept += bytes;
   }
   owners.emplace_back("step temporaries", static_cast<std::int64_t>(use.arena - kept));
+  if (rank.graphs) owners.emplace_back("graphs", static_cast<std::int64_t>(rank.graphs->stats().device_bytes));
   return owners;
 }
 

@@ -32,7 +32,8 @@ class RunLog {
   void step(const Rank& rank, const StepResult& result, const StepFacts& facts);
   // `alone`: of a run with --skip-train; otherwise it goes with the step's metrics.
   void evaluation(const TrainState& state, double loss, bool alone);
-  // One line, after the second step.
+  // One line each, once: after the second step, and with graphs not before they are captured.
+  void graphs(const GraphedRunner& graphs) const;
   void memory(const Rank& rank, std::size_t checkpoint_staging) const;
 
  private:

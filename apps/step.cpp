@@ -49,12 +49,13 @@ StepActions step_actions(const Rank& rank) {
               lower_evaluation_step(insert_messages(forwards_of(schedule), rank.stage()), gpt.part_segments, gathers)};
 }
 
-std::string printed(const std::vector<Action>& actions, const GptModel& gpt) {
+std::string printed(const std::vector<Action>& actions, const GptModel& gpt, const std::vector<int>& graph_of_each) {
   std::string text;
   for (std::size_t i = 0; i < actions.size(); ++i) {
     text += fmt::format("{:>5}  {}", i, to_string(actions[i]));
     if (actions[i].segment >= 0)
       text += fmt::format(" ({})", gpt.segments[static_cast<std::size_t>(actions[i].segment)].name);
+    if (graph_of_each[i] >= 0) text += fmt::format(" graph {}", graph_of_each[i]);
     text += '\n';
   }
   return text;

@@ -19,8 +19,8 @@ struct StepActions {
   std::vector<Action> evaluate;
 };
 StepActions step_actions(const Rank& rank);
-// One line an action, with the names of segments.
-std::string printed(const std::vector<Action>& actions, const GptModel& gpt);
+// One line an action, with the names of segments and the number of the graph that holds it; -1: none.
+std::string printed(const std::vector<Action>& actions, const GptModel& gpt, const std::vector<int>& graph_of_each);
 
 struct StepResult {
   std::int64_t iteration = 0;

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <functional>
+#include <map>
 #include <numeric>
+#include <utility>
 
 #include "apps/async_save.h"
 #include "apps/step.h"
@@ -47,6 +49,7 @@ void plan_training(const Options& options, const RunConfig& config, const Mesh& 
   recording.actions = recorded.step.actions().train;
   recording.entries = recorded.step.action_entries();
   recording.microbatches = config.microbatches;
+  recording.runs = graph_runs(recorded.rank, recording.actions);
   recording.timeline = std::move(recorded.timeline);
 }
 
@@ -65,12 +68,50 @@ void record_second_step(const Options& options, const RunConfig& config, const M
   recording.timeline = std::move(recorded.timeline);
 }
 
+// Of a GPU's memory; assumed.
+constexpr std::size_t kGraphBytesOfOp = 16 << 10;
+
 // Where one part takes a microbatch forward and back before the next, all but the first and the last are alike: so
 // many, and more add the same work in the same memory.
 constexpr std::int64_t kRecordedOneByOne = 4;
 
 bool is_one_by_one(const PipelineLayout& pipeline) {
   return pipeline.placement.num_parts() == 1 && pipeline.kind != ScheduleKind::kGpipe;
+}
+
+// What graphs hold of a whole step, whose verbs' ops the recording has.
+StepGraphs graphs_of(const Options& options, const RunConfig& config, const Mesh& mesh,
+                     const StepRecording& recording) {
+  using Verb = std::pair<ActionKind, int>;  // of a segment
+  const std::vector<Timeline::Entry>& entries = recording.timeline.entries();
+  std::map<Verb, std::int64_t> ops_of_verb;
+  StepGraphs graphs;
+  for (std::size_t a = 0; a < recording.actions.size(); ++a) {
+    const Action& action = recording.actions[a];
+    const auto entry_of = [&](std::size_t i) {
+      return static_cast<std::ptrdiff_t>(i < recording.entries.size() ? recording.entries[i] : entries.size());
+    };
+    const std::int64_t ops = std::ranges::count(entries.begin() + entry_of(a), entries.begin() + entry_of(a + 1),
+                                                Timeline::Kind::kOp, &Timeline::Entry::kind);
+    if (action.segment >= 0) ops_of_verb[{action.kind, action.segment}] = ops;
+    graphs.eager_ops += is_of_microbatch(action.kind) ? ops * config.microbatches : ops * recording.microbatches;
+  }
+  graphs.eager_ops /= recording.microbatches;
+  if (recording.runs.graphs == 0) return graphs;
+  Timeline timeline;
+  const Rank rank(options, config, DeviceType::kPlan, mesh, {.timeline = &timeline}, 0);
+  const std::vector<Action> actions = step_actions(rank).train;
+  for (const RunPlan plan = graph_runs(rank, actions); const Run& run : plan.runs) {
+    std::int64_t ops = 0;
+    for (std::size_t a = run.first; a < run.first + run.count; ++a)
+      ops += ops_of_verb.at({actions[a].kind, actions[a].segment});
+    ++graphs.replays;
+    graphs.eager_ops -= ops;
+    if (run.graph != graphs.graphs) continue;  // numbered by their first runs
+    ++graphs.graphs;
+    graphs.captured_ops += ops;
+  }
+  return graphs;
 }
 
 // Stages keep most stashes after at most two rounds of a microbatch for each, and a third repeats the second.
@@ -92,6 +133,7 @@ StepPlans plan_steps(const Options& options, const RunConfig& config, int rank) 
   StepRecording recording;
   plan_training(options, recorded, mesh, recording);
   StepPlans plans = std::move(recording.plans);
+  plans.graphs = graphs_of(options, config, mesh, recording);
   plan_evaluation(options, recorded, mesh, plans);
   if (!is_long) return plans;
   StepRecording fewer;
@@ -114,20 +156,44 @@ StepRecording record_step(const Options& options, const RunConfig& config, int r
     record_second_step(options, recorded, mesh, recording);
   }
   recording.calls = ranks.calls();
+  recording.plans.graphs = graphs_of(options, config, mesh, recording);
   plan_evaluation(options, recorded, mesh, recording.plans);
   return recording;
+}
+
+std::size_t StepGraphs::bytes() const { return static_cast<std::size_t>(captured_ops) * kGraphBytesOfOp; }
+
+std::string printed(const StepGraphs& graphs, const std::string& whose) {
+  if (graphs.graphs == 0) return "";
+  std::string text = fmt::format("graphs per rank{}\n", whose);
+  const auto add = [&text](const char* name, std::int64_t count) {
+    text += fmt::format("  {:<25} {:>12}\n", name, count);
+  };
+  add("captured", graphs.graphs);
+  add("ops in them", graphs.captured_ops);
+  text += fmt::format("  {:<25} {:>12.2f} MiB of a GPU\n", "expected memory",
+                      static_cast<double>(graphs.bytes()) / (1 << 20));
+  add("replays a step", graphs.replays);
+  add("ops a step outside", graphs.eager_ops);
+  return text;
 }
 
 std::string printed_actions(const Options& options, const RunConfig& config) {
   const auto world = static_cast<int>(config.mesh.world()), stages = static_cast<int>(config.mesh.pp);
   std::string text;
   for (int stage = 0; stage < stages; ++stage) {
-    PlanCommunicator ranks("world", {.rank = stage * (world / stages), .size = world});
+    const int first_rank = stage * (world / stages);
+    PlanCommunicator ranks("world", {.rank = first_rank, .size = world});
     const Mesh mesh = Mesh::create(ranks, config.mesh);
     Timeline timeline;
     const Rank rank(options, config, DeviceType::kPlan, mesh, {.timeline = &timeline}, 0);
+    const std::string whose = stages > 1 ? fmt::format(" of stage {}", stage) : "";
     if (stages > 1) text += fmt::format("stage {}\n", stage);
-    text += printed(step_actions(rank).train, rank.model.gpt);
+    const std::vector<Action> actions = step_actions(rank).train;
+    const RunPlan runs = graph_runs(rank, actions);
+    text += printed(actions, rank.model.gpt, graph_of_each(actions, runs));
+    if (runs.graphs == 0) continue;
+    text += printed(record_step(options, config, first_rank, 0).plans.graphs, whose);
   }
   return text;
 }

@@ -13,16 +13,28 @@
 #include "core/device/arena.h"
 #include "core/device/memory_pool.h"
 #include "core/device/timeline.h"
+#include "graphs/run.h"
 #include "parallel/comm/plan_communicator.h"
 
 namespace megalith {
+
+// How a training step runs with --cuda-graph-impl; without graphs all of its ops are eager.
+struct StepGraphs {
+  int graphs = 0;                 // that a rank captures
+  std::int64_t captured_ops = 0;  // in them
+  std::int64_t replays = 0;       // a step
+  std::int64_t eager_ops = 0;     // a step, outside of graphs
+  std::size_t bytes() const;      // of the device, as expected, which the driver takes beside MemoryUse
+  friend bool operator==(const StepGraphs&, const StepGraphs&) = default;
+};
 
 // Memory layouts of the steps of a run.
 struct StepPlans {
   ArenaPlan train;
   ArenaPlan evaluate;
-  double train_flops = 0;              // per rank and step, as the ops count them (recompute included)
-  std::size_t train_ops = 0;           // launched per step
+  double train_flops = 0;     // per rank and step, as the ops count them (recompute included)
+  std::size_t train_ops = 0;  // launched per step
+  StepGraphs graphs;
   CategoryBytes persistent{};          // outside of the arena
   std::size_t checkpoint_staging = 0;  // bytes of host memory, with --async-save
   std::size_t block_bytes() const { return std::max(train.peak_bytes, evaluate.peak_bytes); }
@@ -51,10 +63,13 @@ struct StepRecording {
   std::vector<Action> actions;       // of the last step
   std::vector<std::size_t> entries;  // where in the timeline each of them begins
   std::int64_t microbatches = 0;     // of the recorded step
+  RunPlan runs;                      // of the actions
 };
 // A step of more than `most_microbatches` is recorded with as many as show the schedule's pattern.
 StepRecording record_step(const Options& options, const RunConfig& config, int rank, std::int64_t most_microbatches);
 
+// Lines; empty where nothing is captured.
+std::string printed(const StepGraphs& graphs, const std::string& whose);
 // The actions of a training step of each stage's first rank, as text.
 std::string printed_actions(const Options& options, const RunConfig& config);
 

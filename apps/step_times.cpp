@@ -46,7 +46,11 @@ CallOfEntry calls_of(const StepRecording& recording) {
 class Player {
  public:
   Player(const StepRecording& recording, const CostModel& costs)
-      : recording_(recording), costs_(costs), calls_(calls_of(recording)), lanes_(recording.timeline.lanes().size()) {
+      : recording_(recording),
+        costs_(costs),
+        calls_(calls_of(recording)),
+        graph_of_(graph_of_each(recording.actions, recording.runs)),
+        lanes_(recording.timeline.lanes().size()) {
     for (const Action& action : recording.actions) {
       if (is_of_microbatch(action.kind))
         times_.chunks.resize(std::max(times_.chunks.size(), static_cast<std::size_t>(action.chunk) + 1));
@@ -57,8 +61,10 @@ class Player {
     const std::vector<Timeline::Entry>& entries = recording_.timeline.entries();
     for (std::size_t i = 0; i < entries.size(); ++i) {
       const double before = lanes_[0];
-      play(entries[i], i);
-      if (const Action* action = action_at(recording_, i)) count(*action, lanes_[0] - before, entries[i]);
+      const Action* const action = action_at(recording_, i);
+      play(entries[i], i,
+           action != nullptr && graph_of_[static_cast<std::size_t>(action - &recording_.actions[0])] >= 0);
+      if (action != nullptr) count(*action, lanes_[0] - before, entries[i]);
     }
     const double microbatches = static_cast<double>(recording_.microbatches);
     for (StepTimes::Chunk& chunk : times_.chunks) {
@@ -73,7 +79,7 @@ class Player {
   }
 
  private:
-  void play(const Timeline::Entry& entry, std::size_t index) {
+  void play(const Timeline::Entry& entry, std::size_t index, bool in_graph) {
     double& clock = lanes_[static_cast<std::size_t>(entry.lane)];
     switch (entry.kind) {
       case Timeline::Kind::kRecord: events_[entry.event] = clock; return;
@@ -86,7 +92,7 @@ class Player {
     }
     const auto call = calls_.find(index);
     if (call == calls_.end()) {
-      clock += costs_.seconds(entry.access);
+      clock += costs_.seconds(entry.access, in_graph);
     } else if (is_message(*call->second)) {
       if (call->second->kind == "send") times_.message_bytes = std::max(times_.message_bytes, call->second->bytes);
     } else {
@@ -116,6 +122,7 @@ class Player {
   const StepRecording& recording_;
   const CostModel& costs_;
   CallOfEntry calls_;
+  std::vector<int> graph_of_;  // of each action; -1: none
   std::vector<double> lanes_;  // clock of each stream; 0 is the compute stream's
   std::unordered_map<std::uint64_t, double> events_;
   bool norm_begun_ = false;
@@ -146,11 +153,18 @@ double CostModel::arithmetic_seconds(const Cost& cost) const {
   return 0;
 }
 
-double CostModel::seconds(const Access& op) const {
+double CostModel::seconds(const Access& op, bool in_graph) const {
+  const auto of_name = [&op](const auto& known, double other) {
+    const auto found = known.find(op.name());
+    return found != known.end() ? found->second : other;
+  };
   const Cost cost = op.cost();
-  const auto known = cost.work == Work::kMemory ? rates_.kernels.find(op.name()) : rates_.kernels.end();
-  const double speed = known != rates_.kernels.end() ? known->second : rates_.memory;
-  return rates_.kernel_seconds + (arithmetic_seconds(cost) + cost.bytes / speed);
+  const double kernel = in_graph ? rates_.graph_kernel_seconds : rates_.kernel_seconds;
+  const double start = of_name(rates_.starts, rates_.start_seconds);
+  const double speed = cost.work == Work::kMemory ? of_name(rates_.kernels, rates_.memory) : rates_.memory;
+  double work = arithmetic_seconds(cost) + cost.bytes / speed;
+  if (cost.work == Work::kMatrixProduct) work = std::max(work, static_cast<double>(op.moved_bytes()) / speed);
+  return kernel + (start + work);
 }
 
 Rates::Link CostModel::link(const std::vector<int>& ranks) const {

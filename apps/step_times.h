@@ -20,9 +20,11 @@ namespace megalith {
 // others. `bytes` as CommunicatorStats counts them.
 double ring_bytes(std::string_view kind, double bytes, int ranks);
 
-// How long an op or a collective takes on a machine whose rates are known (rates.h). A product of matrices takes
-// its FLOPs at the rate of its size, and the traffic of what is fused into it; attention its FLOPs at the rate of its
-// heads' width and length; anything else its bytes at the memory's rate. Collectives take their ring's traffic.
+// How long an op or a collective takes on a machine whose rates are known (rates.h). Each op takes a kernel's time and
+// what an op of its name takes however little there is to do. To that a product of matrices adds its FLOPs at the rate
+// of its size, and the traffic of what is fused into it, but at least the traffic of all its memory; attention its
+// FLOPs at the rate of its heads' width and length; anything else its bytes at the memory's rate. Collectives take
+// their ring's traffic.
 class CostModel {
  public:
   // Of heads of `width` over sequences of `length`. `rates` outlives the model.
@@ -32,7 +34,7 @@ class CostModel {
   };
   CostModel(const Rates& rates, const Heads& heads) : rates_(rates), heads_(heads) {}
 
-  double seconds(const Access& op) const;
+  double seconds(const Access& op, bool in_graph = false) const;
   double seconds(const PlannedCall& call) const;
   // Of a message from one rank of the world to another.
   double transfer_seconds(std::size_t bytes, int from, int to) const;

@@ -147,7 +147,8 @@ void Trainer::finish_step(bool evaluating) {
   const std::int64_t consumed_samples = progress_.consumed_samples.front();
   progress_.consumed_samples.pop_front();
   if (result.skipped) instruments_.guard.skipped(result, consumed_samples - options().train.global_batch_size);
-  if (++progress_.finished == 2) log_.memory(*rank_, checkpoints_->staging_bytes());
+  ++progress_.finished;
+  log_memory();
   progress_.validation_loss.reset();
   if (evaluating) evaluate();
   log_.step(*rank_, result,
@@ -155,6 +156,17 @@ void Trainer::finish_step(bool evaluating) {
              .skipped_steps = state_.skipped_steps,
              .validation_loss = progress_.validation_loss,
              .checkpoint_stall = checkpoints_->take_stall()});
+}
+
+// Once: after the second step, and not before graphs are captured, if they will be.
+void Trainer::log_memory() {
+  const GraphedRunner* const graphs = rank_->graphs.get();
+  const bool captured = graphs != nullptr && graphs->complete();
+  const bool last = state_.step == options().train.train_iters;
+  if (progress_.memory_logged || progress_.finished < 2 || (graphs != nullptr && !captured && !last)) return;
+  progress_.memory_logged = true;
+  if (captured) log_.graphs(*graphs);
+  log_.memory(*rank_, checkpoints_->staging_bytes());
 }
 
 void Trainer::evaluate() {

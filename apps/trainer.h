@@ -52,6 +52,7 @@ class Trainer {
   void start_step();                  // enqueues the next step, unless the one before broke the budget of skips
   void finish_step(bool evaluating);  // waits for the oldest pending one and logs it, after an evaluation if so
   void explain_skip();
+  void log_memory();
   void evaluate();
   bool is_due(std::int64_t interval) const { return interval > 0 && state_.step % interval == 0; }
   bool should_stop();
@@ -76,7 +77,8 @@ class Trainer {
   RunLog log_;
   TrainState state_;
   struct Progress {
-    std::int64_t started = 0, finished = 0;     // steps of this process
+    std::int64_t started = 0, finished = 0;  // steps of this process
+    bool memory_logged = false;
     std::deque<std::int64_t> consumed_samples;  // after each pending step
     std::optional<double> validation_loss;      // measured after the current step
     std::chrono::steady_clock::time_point begun = std::chrono::steady_clock::now();

@@ -138,6 +138,7 @@ void GraphedRunner::capture(const std::vector<Action>& actions, const Run& run, 
   ++stats_.graphs;
   stats_.ops += graph.num_ops();
   stats_.nodes += static_cast<std::int64_t>(graph.num_nodes());
+  stats_.device_bytes += graph.device_bytes();
   stats_.capture_seconds += seconds_since(start);
 }
 

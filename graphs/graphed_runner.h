@@ -32,7 +32,7 @@ class GraphedRunner {
     int graphs = 0;
     std::int64_t ops = 0;
     std::int64_t nodes = 0;
-    std::size_t device_bytes = 0;
+    std::size_t device_bytes = 0;  // of a GPU (Graph::device_bytes)
     double capture_seconds = 0;
     std::int64_t replays = 0;
   };

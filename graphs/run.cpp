@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <map>
 #include <set>
@@ -110,6 +111,13 @@ class Grouping {
 
 RunPlan group_runs(const std::vector<Action>& actions, const SegmentRunner& segments, const GraphModules& modules) {
   return Grouping(actions, segments, modules).group();
+}
+
+std::vector<int> graph_of_each(const std::vector<Action>& actions, const RunPlan& plan) {
+  std::vector<int> graphs(actions.size(), -1);
+  for (const Run& run : plan.runs)
+    std::fill_n(graphs.begin() + static_cast<std::ptrdiff_t>(run.first), run.count, run.graph);
+  return graphs;
 }
 
 std::string name_of(const std::vector<Action>& actions, const Run& run, const SegmentRunner& segments) {

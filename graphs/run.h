@@ -32,6 +32,8 @@ struct RunPlan {
 // `actions` with columns and segments. A hook between two verbs of a layer, where whole layers were asked for, is an
 // error with exit code 9 that names it.
 RunPlan group_runs(const std::vector<Action>& actions, const SegmentRunner& segments, const GraphModules& modules);
+// Of each of the list's actions the graph that holds it; -1: none.
+std::vector<int> graph_of_each(const std::vector<Action>& actions, const RunPlan& plan);
 
 // "layer 0 attention forward to layer 3 mlp forward, column 2"
 std::string name_of(const std::vector<Action>& actions, const Run& run, const SegmentRunner& segments);

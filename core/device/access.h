@@ -46,6 +46,7 @@ class Access {
     add_tensor(workspace, true);
     moved_bytes_ = moved;
   }
+  void set_moved_bytes(std::size_t bytes) { moved_bytes_ = bytes; }  // where ranges enclose more
   void set_cost(const Cost& cost) { cost_ = cost; }
   // The op moves bytes and does nothing else (Graph::replay_beside).
   void set_copy() { is_copy_ = true; }

@@ -23,12 +23,22 @@ void check_places(const Op& op, const Tensor& table, Fields& f) {
   check_part(op.part, op.rows_per_sample, "op.part");
 }
 
+// Of `table`, by as many tokens as `rows` has.
+std::size_t bytes_of_rows(const Tensor& table, const Tensor& rows) {
+  if (table.rank() != 2) return 0;  // which is refused
+  return static_cast<std::size_t>(std::min(rows.size(0), table.size(0)) * table.size(1)) * size_of(table.dtype);
+}
+
 }  // namespace
 
 void fields(const EmbeddingForward& op, Fields& f) {
   f.in(op.tokens, "op.tokens").dtype(DType::kInt32).rank(1);
-  f.in(op.table, "op.table").floating().rank(2);
-  f.in(op.positions, "op.positions").dtype(op.table.dtype).shape({op.positions.size(0), op.table.size(1)}).optional();
+  f.in(op.table, "op.table").floating().rank(2).moves(bytes_of_rows(op.table, op.tokens));
+  f.in(op.positions, "op.positions")
+      .dtype(op.table.dtype)
+      .shape({op.positions.size(0), op.table.size(1)})
+      .moves(bytes_of_rows(op.positions, op.tokens))
+      .optional();
   if (op.positions) f.in(op.start, "op.start").optional();
   f.workspace(op.workspace);
   f.out(op.y, "op.y").dtype(op.table.dtype).shape({op.tokens.size(0), op.table.size(1)});
@@ -41,11 +51,15 @@ std::size_t workspace_bytes(const EmbeddingForward&, DeviceType device) {
 
 void fields(const EmbeddingBackward& op, Fields& f) {
   f.in(op.tokens, "op.tokens").dtype(DType::kInt32).rank(1);
-  f.inout(op.d_table, "op.d_table").floating().rank(2);
+  f.inout(op.d_table, "op.d_table").floating().rank(2).moves(bytes_of_rows(op.d_table, op.tokens));
   const DTypeSet dtypes = op.d_table.dtype == DType::kFp32 ? kFloatTypes : DTypeSet{op.d_table.dtype};
   const std::int64_t columns = op.d_table.size(1);
   f.in(op.dy, "op.dy").dtype(dtypes).shape({op.tokens.size(0), columns});
-  f.inout(op.d_positions, "op.d_positions").dtype(op.d_table.dtype).shape({op.d_positions.size(0), columns}).optional();
+  f.inout(op.d_positions, "op.d_positions")
+      .dtype(op.d_table.dtype)
+      .shape({op.d_positions.size(0), columns})
+      .moves(bytes_of_rows(op.d_positions, op.tokens))
+      .optional();
   f.workspace(op.workspace);
   check_places(op, op.d_table, f);
 }

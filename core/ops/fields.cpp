@@ -73,8 +73,10 @@ void Field::add_to(Access& access) const {
     if (writes) access.add(*pointer, bytes, true);
     return;
   }
+  const std::size_t before = access.moved_bytes();
   if (reads) access.reads(*tensor);
   if (writes) access.writes(*tensor);
+  if (moved) access.set_moved_bytes(before + *moved * (int{reads} + int{writes}));
   if (rules.takes_bound) access.add(tensor->bound, sizeof(*tensor->bound), false);
 }
 

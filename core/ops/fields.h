@@ -49,6 +49,7 @@ struct Field {
   bool writes = false;
   bool is_workspace = false;
   int element = -1;  // of the op's list, -1: of the op itself
+  std::optional<std::size_t> moved;
   FieldRules rules;
   struct Friend {
     const Tensor* tensor;
@@ -79,6 +80,8 @@ struct Field {
   }
   Field& read_if(bool condition) { return reads = condition, *this; }
   Field& write_if(bool condition) { return writes = condition, *this; }
+  // Of all its memory the op moves so many bytes, whichever they are.
+  Field& moves(std::size_t some) { return moved = some, *this; }
   // May be `other` itself, element for element.
   Field& may_be(const Tensor& other) { return friends.at(num_friends++) = {&other, false}, *this; }
   // May have its rows between those of `other`, as slices of one fused tensor have.

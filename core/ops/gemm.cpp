@@ -16,7 +16,7 @@ void fields(const Gemm& op, Fields& f) {
   f.in(op.gelu_input, "op.gelu_input").like(op.c).optional();
   f.out(op.pre_activation, "op.pre_activation").like(op.c).optional();
   f.workspace(op.workspace);
-  std::size_t fused = op.accumulate ? op.c.bytes() : 0;
+  std::size_t fused = 0;
   for (const Tensor* x : {&op.bias, &op.gelu_input, &op.pre_activation}) fused += x->present() ? x->bytes() : 0;
   f.cost({.work = Work::kMatrixProduct,
           .flops = 2.0 * static_cast<double>(m * n) * static_cast<double>(k),

@@ -9,125 +9,55 @@
 #include <cmath>
 #include <cstdio>
 #include <functional>
+#include <numeric>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/device/copy.h"
-#include "core/device/memory_pool.h"
+#include "core/device/event.h"
 #include "core/ops/activation.h"
 #include "core/ops/adamw.h"
 #include "core/ops/attention.h"
 #include "core/ops/cross_entropy.h"
 #include "core/ops/elementwise.h"
-#include "core/ops/fill_normal.h"
+#include "core/ops/embedding.h"
 #include "core/ops/gemm.h"
 #include "core/ops/grad_norm.h"
 #include "core/ops/norm.h"
 #include "core/ops/reduce.h"
 #include "core/ops/rope.h"
 #include "parallel/comm/mpi_runtime.h"
+#include "tests/bench/rates_bench.h"
 #include "tests/distributed/rank_device.h"
 
 namespace {
 
 using namespace megalith;
-using Clock = std::chrono::steady_clock;
-
-double since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
-class Bench {
- public:
-  explicit Bench(DeviceType device) : device_(device), pool_(device), stream_(device, "bench") {}
-
-  bool is_cuda() const { return device_ == DeviceType::kCuda; }
-  Stream& stream() { return stream_; }
-  // What is measured next may take the memory again; nothing is given back to the system.
-  void reset() {
-    for (const auto& [data, bytes] : used_) pool_.free(data);
-    used_.clear();
-  }
-  void* allocate(std::size_t bytes) {
-    void* data = pool_.allocate(std::max<std::size_t>(bytes, 1), MemoryCategory::kOther, "bench");
-    used_.emplace_back(data, bytes);
-    return data;
-  }
-  // Normal numbers, as weights and activations are: products of zeros would run cooler and faster.
-  Tensor tensor(const Shape& shape, DType dtype) {
-    Tensor x(nullptr, dtype, shape);
-    x.data = allocate(x.bytes());
-    if (x.numel() == 0) return x;
-    if (dtype == DType::kFp32 || dtype == DType::kBf16) {
-      launch(stream_, FillNormal{.x = x.view({1, x.numel()}), .numbers = {.seed = 1}, .pitch = x.numel()});
-    } else {
-      launch(stream_, Fill{.x = x, .value = 0});
-    }
-    return x;
-  }
-
-  // Of one call on the stream: the median of several rows of calls.
-  double seconds(const std::function<void()>& call) {
-    constexpr double kRow = 0.05;
-    constexpr std::size_t kRows = 7;
-    constexpr int kMostCalls = 2000;
-    call();
-    stream_.synchronize();
-    const auto first = Clock::now();
-    call();
-    stream_.synchronize();
-    const int calls = static_cast<int>(std::clamp(kRow / std::max(since(first), 1e-9), 1.0, double{kMostCalls}));
-    std::vector<double> rows;
-    for (std::size_t row = 0; row < kRows; ++row) {
-      const auto start = Clock::now();
-      for (int i = 0; i < calls; ++i) call();
-      stream_.synchronize();
-      rows.push_back(since(start) / calls);
-    }
-    std::nth_element(rows.begin(), rows.begin() + kRows / 2, rows.end());
-    return rows[kRows / 2];
-  }
-  template <class Op>
-  Op ready(const Op& op) {  // with its workspace
-    if constexpr (HasWorkspace<Op>) {
-      return with_workspace(op, device_, [this](std::int64_t bytes) { return tensor({bytes}, DType::kUint8); });
-    } else {
-      return op;
-    }
-  }
-  template <class Op>
-  double seconds_of(const Op& given) {
-    const Op op = ready(given);
-    return seconds([&] { launch(stream_, op); });
-  }
-
- private:
-  DeviceType device_;
-  MemoryPool pool_;
-  std::vector<std::pair<void*, std::size_t>> used_;
-  Stream stream_;
-};
-
-template <class Op>
-double flops_of(const Op& op) {
-  Access what(Op::kName);
-  access(op, what);
-  return what.flops();
-}
-
-template <class Op>
-double bytes_of(const Op& op) {
-  Access what(Op::kName);
-  access(op, what);
-  return static_cast<double>(what.moved_bytes());
-}
-
 std::string list_of(const std::vector<double>& values) { return fmt::format("[{:.4g}]", fmt::join(values, ", ")); }
 
+// Seconds of what has next to nothing to do (configs/rates).
+struct Overheads {
+  double kernel = 0, graph_kernel = 0;
+  double launch = 0, graph_launch = 0;                 // of the host
+  std::vector<std::pair<std::string, double>> starts;  // by op, in a graph and beyond its kernel; the first is a copy
+  double start_of(std::string_view op) const {
+    const auto found = std::ranges::find(starts, op, &std::pair<std::string, double>::first);
+    return found == starts.end() ? starts.front().second : found->second;
+  }
+  // Of a call's seconds in a graph what is work that grows.
+  double work_of(std::string_view op, double seconds) const {
+    constexpr double kLeast = 0.1;  // the rest is noise
+    return std::max(seconds - graph_kernel - start_of(op), kLeast * seconds);
+  }
+};
+
 // The mean rate of the three products of a layer, which differ in what is transposed and in what adds up in fp32.
-void print_gemm(Bench& bench) {
+void print_gemm(Bench& bench, const Overheads& overheads) {
   std::vector<double> sizes, rates;
   const std::vector<std::int64_t> sides = bench.is_cuda()
-                                              ? std::vector<std::int64_t>{512, 1024, 2048, 4096, 8192, 12288}
+                                              ? std::vector<std::int64_t>{768, 1024, 2048, 4096, 8192, 12288}
                                               : std::vector<std::int64_t>{32, 64, 128, 256, 512, 1024};
   for (const std::int64_t side : sides) {
     bench.reset();
@@ -138,7 +68,7 @@ void print_gemm(Bench& bench) {
     const double time = bench.seconds_of(forward) + bench.seconds_of(Gemm{.a = a, .b = b, .c = c}) +
                         bench.seconds_of(Gemm{.a = a, .b = b, .c = sum, .transpose_a = true, .accumulate = true});
     sizes.push_back(static_cast<double>(side));
-    rates.push_back(3 * flops_of(forward) / time * 1e-12);
+    rates.push_back(flops_of(forward) / overheads.work_of(Gemm::kName, time / 3) * 1e-12);
   }
   fmt::print("gemm-size = {}\ngemm-tflops = {}\n", list_of(sizes), list_of(rates));
 }
@@ -180,21 +110,56 @@ void print_attention(Bench& bench) {
       list_of(widths), list_of(lengths), list_of(forwards), list_of(backwards));
 }
 
+// Ops that memory binds, by name: their seconds and how many bytes they move.
 class Kernels {
  public:
-  explicit Kernels(Bench& bench)
-      : bench_(bench), tokens_(bench.is_cuda() ? 32'768 : 2048), width_(bench.is_cuda() ? 2048 : 512) {}
+  struct Sizes {
+    std::int64_t tokens, width, vocabulary;
+  };
+  Kernels(Bench& bench, const Sizes& sizes)
+      : bench_(bench), tokens_(sizes.tokens), width_(sizes.width), vocabulary_(sizes.vocabulary) {}
 
-  void print() {
-    const Tensor x = rows(width_), y = rows(width_);
-    const double memory = add(Copy{.src = x, .dst = y});
-    names_.clear();
-    rates_.clear();
+  struct Measured {
+    std::string name;
+    double seconds, bytes;
+  };
+  std::vector<Measured> measure() {  // the first is a copy
+    bench_.reset();
+    add(Copy{.src = rows(width_), .dst = rows(width_)});
     norms();
     losses();
     others();
-    fmt::print("memory-gbps = {:.4g}\nkernel-names = [\"{}\"]\nkernel-gbps = {}\n", memory, fmt::join(names_, "\", \""),
-               list_of(rates_));
+    return std::exchange(measured_, {});
+  }
+  // Those whose rates depend on more than bytes.
+  std::vector<Measured> measure_starts() {
+    bench_.reset();
+    const Tensor x = rows(width_), y = rows(width_);
+    add(Gemm{.a = x, .b = bench_.tensor({width_, width_}, DType::kBf16), .c = y});
+    std::vector<std::int32_t> numbers(static_cast<std::size_t>(tokens_));
+    std::iota(numbers.begin(), numbers.end(), 0);
+    const Tensor tokens = bench_.tensor({tokens_}, DType::kInt32);
+    copy_from_host(bench_.stream(), tokens.data, numbers.data(), tokens.bytes());
+    bench_.stream().synchronize();
+    add(EmbeddingBackward{.tokens = tokens, .dy = x, .d_table = floats({tokens_, width_})});
+    constexpr std::int64_t kWidth = 64;
+    const auto heads = [&] { return bench_.tensor({1, tokens_, width_ / kWidth, kWidth}, DType::kBf16); };
+    const Tensor q = heads(), k = heads(), v = heads(), out = heads(), lse = floats({1, width_ / kWidth, tokens_});
+    const float scale = 1 / std::sqrt(static_cast<float>(kWidth));
+    add(AttentionForward{.q = q, .k = k, .v = v, .out = out, .lse = lse, .scale = scale});
+    add(AttentionBackward{.q = q,
+                          .k = k,
+                          .v = v,
+                          .out = out,
+                          .d_out = heads(),
+                          .lse = lse,
+                          .delta = floats({1, width_ / kWidth, tokens_}),
+                          .dq = heads(),
+                          .dk = heads(),
+                          .dv = heads(),
+                          .scale = scale,
+                          .deterministic = false});
+    return std::exchange(measured_, {});
   }
 
  private:
@@ -202,11 +167,8 @@ class Kernels {
   Tensor floats(const Shape& shape) { return bench_.tensor(shape, DType::kFp32); }
 
   template <class Op>
-  double add(const Op& op) {
-    const double rate = bytes_of(op) / bench_.seconds_of(op) * 1e-9;
-    names_.emplace_back(Op::kName);
-    rates_.push_back(rate);
-    return rate;
+  void add(const Op& op) {
+    measured_.push_back({.name = Op::kName, .seconds = bench_.seconds_of(op), .bytes = bytes_of(op)});
   }
 
   void norms() {
@@ -234,20 +196,20 @@ class Kernels {
 
   void losses() {
     bench_.reset();
-    const std::int64_t vocabulary = bench_.is_cuda() ? 128'256 : 32'000, tokens = tokens_ / 4;
+    const std::int64_t tokens = tokens_ / 4;
     auto* const parameters = static_cast<MicrobatchParameters*>(bench_.allocate(sizeof(MicrobatchParameters)));
     launch(bench_.stream(), WriteMicrobatchParameters{.value = {.loss_scale = 1}, .out = parameters});
-    add(CrossEntropy{.logits = bench_.tensor({tokens, vocabulary}, DType::kBf16),
+    add(CrossEntropy{.logits = bench_.tensor({tokens, vocabulary_}, DType::kBf16),
                      .labels = bench_.tensor({tokens}, DType::kInt32),
                      .loss = floats({tokens}),
-                     .vocab_size = vocabulary,
+                     .vocab_size = vocabulary_,
                      .write_gradient = true,
                      .parameters = parameters});
   }
 
   void others() {
     bench_.reset();
-    const std::int64_t length = 1024, head = 64;
+    const std::int64_t length = std::min<std::int64_t>(1024, tokens_), head = 64;
     const Tensor x = bench_.tensor({tokens_ / length, length, width_ / head, head}, DType::kBf16);
     add(Rope{.x = x, .y = x, .rotary_dim = head});
     const Tensor wide = rows(2 * width_), narrow = rows(width_), other = rows(width_);
@@ -270,26 +232,77 @@ class Kernels {
   }
 
   Bench& bench_;
-  std::int64_t tokens_, width_;
-  std::vector<std::string> names_;
-  std::vector<double> rates_;
+  std::int64_t tokens_, width_, vocabulary_;
+  std::vector<Measured> measured_;
 };
 
-void print_launches(Bench& bench) {
-  constexpr int kLaunches = 500;
-  bench.reset();
-  const Tensor x = bench.tensor({8}, DType::kFp32);
-  const Fill nothing{.x = x, .value = 0};
-  const double kernel = bench.seconds_of(nothing);
-  std::vector<double> hosts;
-  for (int row = 0; row < 7; ++row) {
-    const auto start = Clock::now();
-    for (int i = 0; i < kLaunches; ++i) launch(bench.stream(), nothing);
-    hosts.push_back(since(start) / kLaunches);
-    bench.stream().synchronize();
+Overheads measure_overheads(Bench& bench) {
+  constexpr int kLaunches = 500, kReplays = 20;
+  Stream& stream = bench.stream();
+  const Fill nothing{.x = bench.tensor({8}, DType::kFp32), .value = 0};
+  const Fill long_one{.x = bench.tensor({std::int64_t{1} << (bench.is_cuda() ? 30 : 24)}, DType::kFp32), .value = 0};
+  const auto host_seconds = [&](int calls, const std::function<void()>& call) {
+    return bench.median([&] {
+      const auto start = Clock::now();
+      for (int i = 0; i < calls; ++i) call();
+      const double seconds = since(start) / calls;
+      stream.synchronize();
+      return seconds;
+    });
+  };
+  const auto empty = [&] { launch(stream, nothing); };
+  Overheads overheads{.graph_kernel = bench.seconds(empty), .launch = host_seconds(kLaunches, empty)};
+  overheads.kernel = bench.median([&] {
+    Event begin("begin", true), end("end", true);
+    for (int i = 0; i < 8; ++i) launch(stream, long_one);  // meanwhile the host gets ahead
+    stream.record(begin);
+    for (int i = 0; i < kLaunches; ++i) empty();
+    stream.record(end);
+    stream.synchronize();
+    return seconds_between(begin, end) / kLaunches;
+  });
+  Graph graph("launched");
+  bench.capture(graph, 100, empty);
+  overheads.graph_launch = host_seconds(kReplays, [&] { graph.replay(stream); });
+  const std::int64_t few = bench.is_cuda() ? 256 : 8, narrow = bench.is_cuda() ? 256 : 64;
+  Kernels small(bench, {.tokens = few, .width = narrow, .vocabulary = narrow});
+  for (const auto& measured : {small.measure(), small.measure_starts()}) {
+    for (const auto& [name, seconds, bytes] : measured)
+      overheads.starts.emplace_back(name, std::max(0.0, seconds - overheads.graph_kernel));
   }
-  std::nth_element(hosts.begin(), hosts.begin() + 3, hosts.end());
-  fmt::print("kernel-us = {:.3g}\nlaunch-us = {:.3g}\n", kernel * 1e6, hosts[3] * 1e6);
+  return overheads;
+}
+
+void print_memory(Bench& bench, const Overheads& overheads) {
+  const Kernels::Sizes sizes = bench.is_cuda() ? Kernels::Sizes{.tokens = 32'768, .width = 2048, .vocabulary = 128'256}
+                                               : Kernels::Sizes{.tokens = 2048, .width = 512, .vocabulary = 32'000};
+  std::vector<std::string> names;
+  std::vector<double> rates;
+  for (const auto& [name, seconds, bytes] : Kernels(bench, sizes).measure()) {
+    names.push_back(name);
+    rates.push_back(bytes / overheads.work_of(name, seconds) * 1e-9);
+  }
+  const double memory = rates.front();
+  names.erase(names.begin());
+  rates.erase(rates.begin());
+  fmt::print("memory-gbps = {:.4g}\nkernel-names = [\"{}\"]\nkernel-gbps = {}\n", memory, fmt::join(names, "\", \""),
+             list_of(rates));
+}
+
+void print_overheads(const Overheads& overheads) {
+  std::vector<std::string> names;
+  std::vector<double> starts;
+  for (const auto& [name, seconds] : overheads.starts) {
+    names.push_back(name);
+    starts.push_back(seconds * 1e6);
+  }
+  const double other = starts.front();
+  names.erase(names.begin());
+  starts.erase(starts.begin());
+  fmt::print("kernel-us = {:.3g}\ngraph-kernel-us = {:.3g}\n", overheads.kernel * 1e6, overheads.graph_kernel * 1e6);
+  fmt::print("start-us = {:.3g}\nstart-names = [\"{}\"]\nstart-names-us = {}\n", other, fmt::join(names, "\", \""),
+             list_of(starts));
+  fmt::print("launch-us = {:.3g}\ngraph-launch-us = {:.3g}\n", overheads.launch * 1e6, overheads.graph_launch * 1e6);
 }
 
 // Latency and bandwidth of t = latency + ring bytes / bandwidth, from a small and a large all-reduce.
@@ -335,11 +348,11 @@ void measure(MpiRuntime& mpi, DeviceType device, const std::string& name) {
   if (world->rank() == 0) {  // alone, as a rank of a run is on its device
     fmt::print("device = \"{}\"\ndevice-memory-gib = {}  # a guess\ndevice-reserve-gib = {}  # a guess\n", name,
                bench.is_cuda() ? 80 : 8, bench.is_cuda() ? 2 : 0.1);
-    print_gemm(bench);
+    const Overheads overheads = measure_overheads(bench);
+    print_gemm(bench, overheads);
     print_attention(bench);
-    bench.reset();
-    Kernels(bench).print();
-    print_launches(bench);
+    print_memory(bench, overheads);
+    print_overheads(overheads);
   }
   world->host_barrier();
   print_links(bench, *world);

@@ -12,4 +12,4 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
   cmake --preset "$preset" -DMEGALITH_BENCH=ON
   cmake --build --preset "$preset" --target rates
 } >&2
-mpirun --bind-to none -np "${RANKS:-1}" "build/$preset/tests/bench/rates" --device "$device" --name "${1:-this machine}"
+mpirun --bind-to none -np "${RANKS:-1}" "build/$preset/tests/rates" --device "$device" --name "${1:-this machine}"

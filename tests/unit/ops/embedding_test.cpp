@@ -158,5 +158,33 @@ TEST_P(EmbeddingTest, Refusals) {
       "op.dy: expected dtype bf16, got fp32");
 }
 
+// Of a table of 100 rows four are moved.
+TEST(EmbeddingCost, IsThatOfTheRowsOfItsTokens) {
+  std::vector<std::int32_t> tokens(4);
+  std::vector<float> table(100 * 8), positions(50 * 8), y(4 * 8);
+  const auto floats = [](std::vector<float>& of, std::int64_t rows) {
+    return Tensor(of.data(), DType::kFp32, {rows, 8});
+  };
+  const Tensor ids(tokens.data(), DType::kInt32, {4});
+  const std::size_t rows = sizeof(float) * 4 * 8;
+  const auto moved = [](const auto& op) {
+    Access what("");
+    access(op, what);
+    return what.moved_bytes();
+  };
+  EXPECT_EQ(moved(EmbeddingForward{.tokens = ids,
+                                   .table = floats(table, 100),
+                                   .positions = floats(positions, 50),
+                                   .rows_per_sample = 4,
+                                   .y = floats(y, 4)}),
+            ids.bytes() + 3 * rows);
+  EXPECT_EQ(moved(EmbeddingBackward{.tokens = ids,
+                                    .dy = floats(y, 4),
+                                    .d_table = floats(table, 100),
+                                    .d_positions = floats(positions, 50),
+                                    .rows_per_sample = 4}),
+            ids.bytes() + 5 * rows);
+}
+
 }  // namespace
 }  // namespace megalith::test

@@ -190,7 +190,7 @@ TEST(Forecast, OfFewRecordedMicrobatchesIsThatOfAll) {
         Words{"--pipeline-model-parallel-size", "2", "--num-virtual-stages-per-pipeline-rank", "2"},
         Words{"--pipeline-model-parallel-size", "2", "--pipeline-schedule", "dualpipe-v"}}) {
     SCOPED_TRACE(testing::PrintToString(layout));
-    const Options options = complete(plan_flags() + layout, 4);
+    const Options options = complete(plan_flags() + layout + Words{"--cuda-graph-impl", "local"}, 4);
     const Forecast all = make_forecast(options, 4, {.rates = &rates, .most_recorded = 1000});
     const Forecast some = make_forecast(options, 4, {.rates = &rates, .most_recorded = 1});
     for (std::size_t s = 0; s < all.stages.size(); ++s) {
@@ -199,11 +199,37 @@ TEST(Forecast, OfFewRecordedMicrobatchesIsThatOfAll) {
       EXPECT_EQ(some.stages[s].memory.persistent, all.stages[s].memory.persistent);
       EXPECT_DOUBLE_EQ(some.stages[s].work.flops, all.stages[s].work.flops);
       EXPECT_DOUBLE_EQ(some.stages[s].work.ops, all.stages[s].work.ops);
+      EXPECT_GT(all.stages[s].plans.graphs.graphs, 0);
+      EXPECT_TRUE(some.stages[s].plans.graphs == all.stages[s].plans.graphs);
       for (const auto& [axis, v] : all.stages[s].work.volumes)
         EXPECT_DOUBLE_EQ(some.stages[s].work.volumes.at(axis).bytes, v.bytes);
     }
     EXPECT_NEAR(some.step->seconds, all.step->seconds, 1e-9 * all.step->seconds);
   }
+}
+
+// One column: each graph is replayed for each of the 16 microbatches.
+TEST(ForecastGraphs, HoldTheOpsOfTheirModules) {
+  const auto graphs = [](const Words& flags) {
+    const Options options = complete(plan_flags() + flags, 1);
+    const Forecast forecast = make_forecast(options, 1, {});
+    const StepGraphs& counts = forecast.stages[0].plans.graphs;
+    EXPECT_EQ(16 * counts.captured_ops + counts.eager_ops, forecast.stages[0].work.ops);
+    EXPECT_EQ(counts.replays, 16 * counts.graphs);
+    EXPECT_TRUE(plan_steps(options, forecast.config, 0).graphs == counts);
+    return counts;
+  };
+  const Words local{"--cuda-graph-impl", "local", "--cuda-graph-modules"};
+  const StepGraphs none = graphs({}), layer = graphs(local + Words{"layer"}), attention = graphs(local + Words{"attn"}),
+                   mlp = graphs(local + Words{"mlp"}), both = graphs(local + Words{"attn", "mlp"});
+  EXPECT_EQ(none.graphs, 0);
+  EXPECT_EQ(none.bytes(), 0u);
+  EXPECT_EQ(layer.graphs, 2);          // all 4 layers forward, and back
+  EXPECT_EQ(attention.graphs, 2 * 4);  // of each layer
+  EXPECT_EQ(mlp.graphs, 2 * 4);
+  EXPECT_EQ(both.captured_ops, attention.captured_ops + mlp.captured_ops);
+  EXPECT_EQ(both.captured_ops, layer.captured_ops);
+  EXPECT_GT(layer.bytes(), 0u);
 }
 
 TEST(Forecast, LooksAtOneOfStagesThatAreAlike) {
@@ -283,6 +309,38 @@ TEST(CostModel, TakesOpsAtTheirRates) {
   Access other("add");
   other.add(&memory, 3'000'000, false);
   EXPECT_NEAR(costs.seconds(other), 3e-6, 1e-15);
+  product.add(&memory, 3'000'000'000, true);
+  EXPECT_NEAR(costs.seconds(product), 3e-3, 1e-12) << "bound by memory";
+}
+
+TEST(CostModel, TakesWhatOpsTakeToStart) {
+  const Rates rates = test::rates_with(
+      {"kernel-us = 10", "graph-kernel-us = 1", "start-us = 2", "start-names = [\"add\"]", "start-names-us = [4]"});
+  const CostModel costs(rates, {.width = 64, .length = 1024});
+  EXPECT_NEAR(costs.seconds(Access("add")), 14e-6, 1e-15);
+  EXPECT_NEAR(costs.seconds(Access("add"), true), 5e-6, 1e-15);
+  EXPECT_NEAR(costs.seconds(Access("copy"), true), 3e-6, 1e-15);
+  std::byte memory{};
+  Access product("gemm");
+  product.set_cost({.work = Work::kMatrixProduct, .flops = 2e9, .bytes = 1e6});
+  product.add(&memory, 1'000'000, false);
+  EXPECT_NEAR(costs.seconds(product), 10e-6 + 2e-6 + 2e-3 + 1e-6, 1e-12);
+}
+
+// The GPU's part and the host's.
+TEST(ForecastTime, IsThatOfReplaysWithGraphs) {
+  const Words local{"--cuda-graph-impl", "local"};
+  const auto forecast = [](const Words& flags, const Rates& rates) {
+    return make_forecast(complete(plan_flags() + flags, 1), 1, {.rates = &rates});
+  };
+  const Rates gpu = test::rates_with({"kernel-us = 10", "graph-kernel-us = 1"});
+  const Forecast eager = forecast({}, gpu), graphs = forecast(local, gpu);
+  const StepGraphs& counts = graphs.stages[0].plans.graphs;
+  EXPECT_NEAR(eager.step->seconds - graphs.step->seconds, 16 * 9e-6 * static_cast<double>(counts.captured_ops), 1e-9);
+  const Rates host = test::rates_with({"launch-us = 10000", "graph-launch-us = 500"});
+  EXPECT_NEAR(forecast({}, host).step->seconds, 10e-3 * eager.stages[0].work.ops, 1e-9);
+  EXPECT_NEAR(forecast(local, host).step->seconds,
+              10e-3 * static_cast<double>(counts.eager_ops) + 0.5e-3 * static_cast<double>(counts.replays), 1e-9);
 }
 
 TEST(PrintedActions, AreThoseOfEachStage) {
@@ -293,6 +351,19 @@ TEST(PrintedActions, AreThoseOfEachStage) {
                                    testing::HasSubstr("  optimizer_step\nstage 1\n    0  begin_step\n"),
                                    testing::HasSubstr("segment 0 column 0 (embedding)\n"),
                                    testing::EndsWith("  optimizer_step\n")));
+}
+
+TEST(PrintedActions, NameTheGraphsThatHoldThem) {
+  const Options options =
+      complete(plan_flags() + Words{"--pipeline-model-parallel-size", "2", "--global-batch-size", "2",
+                                    "--cuda-graph-impl", "local", "--cuda-graph-modules", "attn"},
+               2);
+  const std::string text = printed_actions(options, run_config(options, 2));
+  EXPECT_THAT(text, testing::HasSubstr("segment 0 column 0 (embedding)\n"));
+  EXPECT_THAT(
+      text, testing::ContainsRegex(R"(forward chunk 0 microbatch 0 segment 1 column 0 \(layer 0 attention\) graph 0)"));
+  EXPECT_THAT(text, testing::ContainsRegex("optimizer_step\ngraphs per rank of stage 0\n  captured +8\n"));
+  EXPECT_THAT(text, testing::ContainsRegex("graphs per rank of stage 1\n  captured +8\n"));
 }
 
 }  // namespace

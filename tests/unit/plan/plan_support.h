@@ -36,8 +36,20 @@ inline std::string round_rates() {
   return "device = \"test\"\ndevice-memory-gib = 1\ndevice-reserve-gib = 0\ngemm-size = [1]\ngemm-tflops = [1]\n"
          "attention-width = [64]\nattention-length = [1024]\nattention-forward-tflops = [1]\n"
          "attention-backward-tflops = [1]\nmemory-gbps = 1000\nkernel-names = []\nkernel-gbps = []\nkernel-us = 0\n"
-         "launch-us = 0\nhost-ranks = 4\nhost-link-gbps = 100\nhost-link-us = 0\nnetwork-gbps = 10\nnetwork-us = 0\n"
+         "graph-kernel-us = 0\nstart-us = 0\nstart-names = []\nstart-names-us = []\nlaunch-us = 0\n"
+         "graph-launch-us = 0\nhost-ranks = 4\nhost-link-gbps = 100\nhost-link-us = 0\nnetwork-gbps = 10\nnetwork-us = "
+         "0\n"
          "overlap-share = 1\n";
+}
+
+// These with other lines in the place of those of the same keys.
+inline Rates rates_with(const Words& lines) {
+  std::string text = round_rates();
+  for (const std::string& line : lines) {
+    const std::size_t at = text.find("\n" + line.substr(0, line.find('=') + 1)) + 1;
+    text.replace(at, text.find('\n', at) - at, line);
+  }
+  return parse_rates(text, "rates.toml");
 }
 
 }  // namespace megalith::test

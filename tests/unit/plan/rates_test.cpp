@@ -39,6 +39,8 @@ TEST(Rates, AreReadInSiUnits) {
   EXPECT_DOUBLE_EQ(rates.memory, 1e12);
   EXPECT_DOUBLE_EQ(rates.host.bandwidth, 1e11);
   EXPECT_EQ(rates.host_ranks, 4);
+  EXPECT_DOUBLE_EQ(test::rates_with({"graph-launch-us = 2"}).graph_launch_seconds, 2e-6);
+  EXPECT_DOUBLE_EQ(test::rates_with({"start-names = [\"add\"]", "start-names-us = [3]"}).starts.at("add"), 3e-6);
   EXPECT_TRUE(rates.kernels.empty());
 }
 
@@ -95,6 +97,8 @@ TEST(Rates, RefuseWhatIsNotSuchAFile) {
   std::string twice = with("kernel-names = [\"add\", \"add\"]", "kernel-names = []");
   twice.replace(twice.find("kernel-gbps = []"), 16, "kernel-gbps = [1, 2]");
   EXPECT_THAT(error_of_text(twice), HasSubstr("\"add\" twice"));
+  EXPECT_THAT(error_of_text(with("start-names = [\"add\"]", "start-names = []")),
+              HasSubstr("start-names-us: expected 1 items, as start-names has"));
   std::string falling = with("gemm-size = [2, 2]", "gemm-size = [1]");
   falling.replace(falling.find("gemm-tflops = [1]"), 17, "gemm-tflops = [1, 1]");
   EXPECT_THAT(error_of_text(falling), HasSubstr("ascending sizes"));

@@ -181,6 +181,39 @@ std::vector<float> losses_by_hand(const Words& flags, const std::function<void(T
   return losses;
 }
 
+// Once, behind the step that captures. The CPU's graphs take no memory of their own.
+TEST(GraphedRun, LogAndMetricsTellWhatGraphsTook) {
+  GraphedRunner::Stats stats;
+  std::string metrics;
+  const auto log_of = [&](const Words& flags) {
+    testing::internal::CaptureStderr();
+    test::train(
+        {.flags = Words{"--train-iters", "5", "--micro-batch-size", "4"} + flags, .finish = [&](Trainer& trainer, int) {
+           const Rank& rank = trainer.rank();
+           if (rank.graphs) stats = rank.graphs->stats();
+           std::stringstream text;
+           text << std::ifstream(rank.options.logging.metrics_jsonl).rdbuf();
+           metrics = text.str();
+         }});
+    std::string text = testing::internal::GetCapturedStderr();
+    const std::size_t at = text.find("memory (MiB)");
+    EXPECT_NE(at, std::string::npos);
+    EXPECT_EQ(text.find("memory (MiB)", at + 1), std::string::npos);
+    return text;
+  };
+  EXPECT_THAT(log_of({}), testing::Not(HasSubstr("graphs |")));
+  EXPECT_THAT(metrics, AllOf(HasSubstr("\"step temporaries\""), testing::Not(HasSubstr("\"graphs\""))));
+  const std::string text = log_of(kModules + Words{"--cuda-graph-warmup-steps", "2"});
+  const std::string line = fmt::format(
+      "graphs | captured: {} of {} ops, {} nodes | memory: 0.00 MiB | capture: ", stats.graphs, stats.ops, stats.nodes);
+  EXPECT_GT(stats.graphs, 0);
+  EXPECT_THAT(text, HasSubstr(line));
+  EXPECT_LT(text.find(line), text.find("memory (MiB)"));
+  EXPECT_EQ(text.find("graphs |", text.find(line) + 1), std::string::npos);
+  EXPECT_THAT(metrics, HasSubstr("\"graphs\": 0}"));
+  EXPECT_THAT(log_of(kGraphs + Words{"--cuda-graph-warmup-steps", "5"}), testing::Not(HasSubstr("graphs |")));
+}
+
 TEST(GraphedRun, AFailureWhileCapturingChangesNoBits) {
   const std::vector<float> eager = losses_by_hand({});
   for (const HookPoint point : {HookPoint::kPreForward, HookPoint::kPostBackward, HookPoint::kPostWeight}) {

@@ -49,18 +49,21 @@ struct Cell {
 struct Books {
   std::map<int, GraphedRunner::Stats> stats;  // by rank
   std::map<int, RunPlan> plans;
+  std::map<int, StepGraphs> planned;
 };
 
 RunResult run_graphs(const Cell& cell, Books& books) {
   std::mutex mutex;
   return test::train({.flags = cell.graphs(), .ranks = cell.layout.ranks(), .finish = [&](Trainer& trainer, int rank) {
                         const std::lock_guard lock(mutex);
-                        books.stats[rank] = trainer.rank().graphs->stats();
-                        books.plans[rank] = trainer.rank().graphs->plan();
+                        const Rank& own = trainer.rank();
+                        books.stats[rank] = own.graphs->stats();
+                        books.plans[rank] = own.graphs->plan();
+                        books.planned[rank] = trainer.plans().graphs;
                       }});
 }
 
-// Each rank captured all its graphs once and replayed each run in every step but the first.
+// Each rank captured what the plan says, once, and replayed each run in every step but the first.
 void expect_replayed(const Cell& cell, const Books& books) {
   for (const auto& [rank, stats] : books.stats) {
     SCOPED_TRACE(testing::Message() << "rank " << rank);
@@ -68,6 +71,9 @@ void expect_replayed(const Cell& cell, const Books& books) {
     EXPECT_GT(plan.graphs, 0);
     EXPECT_GT(plan.runs.size(), 0u);
     EXPECT_EQ(stats.graphs, plan.graphs);
+    EXPECT_EQ(stats.graphs, books.planned.at(rank).graphs);
+    EXPECT_EQ(stats.ops, books.planned.at(rank).captured_ops);
+    EXPECT_EQ(std::ssize(plan.runs), books.planned.at(rank).replays);
     EXPECT_GT(stats.ops, stats.graphs);
     EXPECT_EQ(stats.replays, static_cast<std::int64_t>(plan.runs.size()) * (cell.steps - 1));
   }
