@@ -335,9 +335,11 @@ TEST_P(CudaSizesTest, SameBitsAsOnTheCpu) {
 }
 
 TEST_P(CudaSizesTest, Reductions) {
-  for (const Shape& shape : {Shape{8, 2048}, Shape{4001, 3072}, Shape{40000, 70}, Shape{3000, 1001}}) {
+  for (const Shape& shape :
+       {Shape{8, 2048}, Shape{300, 1001}, Shape{1100, 3072}, Shape{4001, 3072}, Shape{40000, 70}, Shape{3000, 1001}}) {
     compare("rows", [&](Side& s) {
-      return ReduceRows{.x = s.normal(shape, dtype()), .out = s.normal({shape[1]}, DType::kFp32), .accumulate = true};
+      const RowSum sum{.x = s.normal(shape, dtype()), .out = s.normal({shape[1]}, DType::kFp32)};
+      return ReduceRows{.sums = {sum}, .accumulate = true};
     });
   }
   for (const std::int64_t count : {65536, 3000001}) {
