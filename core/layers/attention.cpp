@@ -1,5 +1,6 @@
 #include "core/layers/attention.h"
 
+#include "core/layers/row_sums.h"
 #include "core/ops/attention.h"
 #include "core/ops/dropout.h"
 #include "core/ops/rope.h"
@@ -113,13 +114,15 @@ TensorList Attention::backward_data(const Context& ctx, const Microbatch& mb, co
 }
 
 void Attention::backward_weight(const Context& ctx, const Microbatch& mb, Stash& stash) const {
-  parts_.proj->backward_weight(ctx, mb, stash.child(kProj));
-  parts_.qkv->backward_weight(ctx, mb, stash.child(kQkvLinear));
+  RowSums sums(ctx);
+  parts_.proj->backward_weight(sums.later(), mb, stash.child(kProj));
+  parts_.qkv->backward_weight(sums.later(), mb, stash.child(kQkvLinear));
   if (parts_.q_norm) {
-    parts_.q_norm->backward_weight(ctx, stash.child(kQNorm));
-    parts_.k_norm->backward_weight(ctx, stash.child(kKNorm));
+    parts_.q_norm->backward_weight(sums.later(), stash.child(kQNorm));
+    parts_.k_norm->backward_weight(sums.later(), stash.child(kKNorm));
   }
-  parts_.norm.backward_weight(ctx, stash.child(kNorm));
+  parts_.norm.backward_weight(sums.later(), stash.child(kNorm));
+  sums.add();
 }
 
 }  // namespace megalith

@@ -11,12 +11,15 @@
 
 namespace megalith {
 
+class RowSums;
+
 struct Context {
   Stream& compute;
   Arena& arena;
   std::uint64_t seed = 0;                     // of dropout
   DeviceType planned_for = DeviceType::kCpu;  // the backend that a plan stream records for
   bool deterministic = true;                  // --deterministic-mode: never a kernel whose last bits vary
+  RowSums* row_sums = nullptr;                // where set, what add_row_sums adds up later (row_sums.h)
 
   // The backend whose kernels run, or will.
   DeviceType backend() const { return compute.device() == DeviceType::kPlan ? planned_for : compute.device(); }

@@ -1,7 +1,7 @@
 #include "core/layers/linear.h"
 
+#include "core/layers/row_sums.h"
 #include "core/ops/activation.h"
-#include "core/ops/reduce.h"
 
 namespace megalith {
 
@@ -99,7 +99,7 @@ RowExchange::RowsTask read_rows(const Context& ctx, const Gemm& gemm) {
 void accumulate_linear_gradient(const Context& ctx, const Tensor& x, const Tensor& dy, const Parameter& weight,
                                 const Parameter* bias) {
   launch(ctx, Gemm{.a = dy, .b = x, .c = weight.main_grad, .transpose_a = true, .accumulate = true});
-  if (bias != nullptr) launch(ctx, ReduceRows{.x = dy, .out = bias->main_grad, .accumulate = true});
+  if (bias != nullptr) add_row_sums(ctx, {{.x = dy, .out = bias->main_grad}});
 }
 
 Linear::Linear(ParameterStore& store, const LinearSpec& spec, RowExchange& rows)

@@ -1,5 +1,6 @@
 #include "core/layers/mlp.h"
 
+#include "core/layers/row_sums.h"
 #include "core/ops/activation.h"
 
 namespace megalith {
@@ -63,9 +64,11 @@ TensorList Mlp::backward_data(const Context& ctx, const Microbatch& mb, const Te
 }
 
 void Mlp::backward_weight(const Context& ctx, const Microbatch& mb, Stash& stash) const {
-  parts_.fc2->backward_weight(ctx, mb, stash.child(kFc2));
-  parts_.fc1->backward_weight(ctx, mb, stash.child(kFc1));
-  parts_.norm.backward_weight(ctx, stash.child(kNorm));
+  RowSums sums(ctx);
+  parts_.fc2->backward_weight(sums.later(), mb, stash.child(kFc2));
+  parts_.fc1->backward_weight(sums.later(), mb, stash.child(kFc1));
+  parts_.norm.backward_weight(sums.later(), stash.child(kNorm));
+  sums.add();
 }
 
 }  // namespace megalith

@@ -1,8 +1,8 @@
 #include "core/layers/norm.h"
 
 #include "core/layers/linear.h"
+#include "core/layers/row_sums.h"
 #include "core/ops/norm.h"
-#include "core/ops/reduce.h"
 
 namespace megalith {
 
@@ -102,10 +102,9 @@ void Norm::backward_data_into(const Context& ctx, const Tensor& dy, const Tensor
 }
 
 void Norm::backward_weight(const Context& ctx, Stash& stash) const {
-  launch(ctx,
-         ReduceRows{.x = stash.at(kWeightPartial, weight_->name()), .out = weight_->main_grad, .accumulate = true});
-  if (bias_ != nullptr)
-    launch(ctx, ReduceRows{.x = stash.at(kBiasPartial, bias_->name()), .out = bias_->main_grad, .accumulate = true});
+  std::vector<RowSum> sums = {{.x = stash.at(kWeightPartial, weight_->name()), .out = weight_->main_grad}};
+  if (bias_ != nullptr) sums.push_back({.x = stash.at(kBiasPartial, bias_->name()), .out = bias_->main_grad});
+  add_row_sums(ctx, sums);
 }
 
 }  // namespace megalith

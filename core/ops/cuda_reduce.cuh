@@ -19,6 +19,25 @@ __device__ inline T warp_sum(T x, int width = 32) {
       x, [](T a, T b) { return a + b; }, width);
 }
 
+// Each of kCount sums over the lanes of a warp whose numbers have the same remainder by kApart, in fewer steps than one
+// by one: the c-th in lanes c * 32 / kCount and the following ones. kCount and kApart are powers of two.
+template <int kApart = 1, int kCount>
+__device__ inline float spread_sum(float (&x)[kCount]) {
+  static_assert(kCount * kApart <= 32);
+#pragma unroll
+  for (int half = kCount / 2, step = 16; half > 0; half /= 2, step /= 2) {
+    const bool upper = (threadIdx.x & static_cast<unsigned>(step)) != 0;
+#pragma unroll
+    for (int i = 0; i < half; ++i) {
+      const float kept = upper ? x[i + half] : x[i], sent = upper ? x[i] : x[i + half];
+      x[i] = kept + __shfl_xor_sync(kAllLanes, sent, step);
+    }
+  }
+#pragma unroll
+  for (int step = 16 / kCount; step >= kApart; step /= 2) x[0] += __shfl_xor_sync(kAllLanes, x[0], step);
+  return x[0];
+}
+
 // Over the block, a whole number of warps, at most 1024 threads; `shared` has room for 32.
 template <class T, class Combine>
 __device__ inline T block_reduce(T x, T identity, T* shared, const Combine& combine) {

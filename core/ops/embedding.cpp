@@ -73,7 +73,7 @@ std::size_t workspace_bytes(const EmbeddingBackward& op, DeviceType device) {
     return kVerdictBytes + kSorterBytes + 6 * sizeof(std::int32_t) * static_cast<std::size_t>(tokens) +
            sizeof(float) * static_cast<std::size_t>(sums);
   };
-  const std::size_t most = bytes(kMinSortedChunk);
+  const std::size_t most = bytes(min_sorted_chunk(tokens));
   return most <= kEmbeddingWorkspaceBytes ? most : std::max(kEmbeddingWorkspaceBytes, bytes(kMaxSortedChunk));
 }
 

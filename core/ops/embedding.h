@@ -6,6 +6,8 @@
 // naming the token and the row: it surfaces at the stream's next synchronise.
 #pragma once
 
+#include <algorithm>
+#include <bit>
 #include <cstdint>
 
 #include "core/ops/op.h"
@@ -45,8 +47,12 @@ struct EmbeddingBackward {
 // Of the CUDA backend's backward, which sorts the tokens and sums chunks of them: the shortest chunks with which the
 // workspace is no larger than this.
 inline constexpr std::size_t kEmbeddingWorkspaceBytes = std::size_t{32} << 20;
-inline constexpr std::int64_t kMinSortedChunk = 64;  // rows
-inline constexpr std::int64_t kMaxSortedChunk = 512;
+inline constexpr std::int64_t kMaxSortedChunk = 512;  // rows
+// A chunk's rows of d_table are read and written one after another, so that chunks of few tokens are short.
+inline std::int64_t min_sorted_chunk(std::int64_t tokens) {
+  return static_cast<std::int64_t>(
+      std::bit_floor(static_cast<std::uint64_t>(std::clamp<std::int64_t>(tokens / 512, 4, 64))));
+}
 
 void fields(const EmbeddingForward& op, Fields& f);
 std::size_t workspace_bytes(const EmbeddingForward& op, DeviceType device);

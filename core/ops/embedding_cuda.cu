@@ -257,7 +257,7 @@ GradientArguments sort_tokens(CudaStream& stream, const EmbeddingBackward& op, c
   sort(temporary, temporary_bytes, numbers, tokens, rows);
 
   // Longer chunks where the partial sums would be large.
-  std::int64_t chunk = kMinSortedChunk;
+  std::int64_t chunk = min_sorted_chunk(count);
   const auto partial_bytes = [&] {
     return static_cast<std::size_t>(ceil_divide(count, chunk) * 2 * op.d_table.size(1)) * sizeof(float);
   };

@@ -1,76 +1,14 @@
 // RMSNorm and LayerNorm, backward. Memory-bound: dy, x and d_residual are read once, a few rows ahead into shared
 // memory, and dx is written once; each block walks a fixed share of the rows and keeps its sum of the weight gradient,
 // a row of the partial ones, in registers. Deterministic: fixed trees over lanes, warps and groups, whatever the
-// alignment and the device.
-#include "core/ops/cuda_norm.cuh"
+// alignment and the device. Few rows have a kernel of their own, norm_backward_few.cuh.
+#include "core/ops/norm_backward_few.cuh"
 
 namespace megalith {
 
 namespace {
 
 using namespace cuda;
-
-// Each of kCount sums over the lanes of a warp, in fewer steps than one by one: the c-th in lanes c * 32 / kCount and
-// the following ones. kCount is a power of two.
-template <int kCount>
-__device__ inline float spread_sum(float (&x)[kCount]) {
-#pragma unroll
-  for (int half = kCount / 2, step = 16; half > 0; half /= 2, step /= 2) {
-    const bool upper = (threadIdx.x & static_cast<unsigned>(step)) != 0;
-#pragma unroll
-    for (int i = 0; i < half; ++i) {
-      const float kept = upper ? x[i + half] : x[i], sent = upper ? x[i] : x[i + half];
-      x[i] = kept + __shfl_xor_sync(kAllLanes, sent, step);
-    }
-  }
-#pragma unroll
-  for (int step = 16 / kCount; step > 0; step /= 2) x[0] += __shfl_xor_sync(kAllLanes, x[0], step);
-  return x[0];
-}
-
-// kCount sums at once over the threads of a row. `shared` is [2][16 warps][kCount]; `turn` alternates, so that one
-// barrier is enough. With groups of more than a warp all threads of the block must take part.
-template <int kCount>
-struct GroupSums {
-  int group;
-  float (*shared)[16][kCount];
-  int turn = 0;
-
-  __device__ void operator()(float (&x)[kCount]) {
-    constexpr int kSpread = 32 / kCount;
-    if (group < 32) {
-#pragma unroll
-      for (int c = 0; c < kCount; ++c) x[c] = warp_sum(x[c], group);
-      return;
-    }
-    float sum = spread_sum(x);
-    const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-    if (group > 32) {
-      const int warps = group / 32, first = warp / warps * warps;
-      if (lane % kSpread == 0) shared[turn][warp][lane / kSpread] = sum;
-      asm volatile("bar.sync %0, %1;" ::"r"(1 + first / warps), "r"(group) : "memory");
-      sum = 0;
-      for (int w = lane / kCount; w < warps; w += kSpread) sum += shared[turn][first + w][lane % kCount];
-#pragma unroll
-      for (int step = 16; step >= kCount; step /= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
-      turn ^= 1;
-    }
-#pragma unroll
-    for (int c = 0; c < kCount; ++c) x[c] = __shfl_sync(kAllLanes, sum, group > 32 ? c : c * kSpread);
-  }
-};
-
-template <class T>
-struct BackwardArguments {
-  RowIndexer index;
-  RowPointer<const T> dy, x, d_residual;
-  RowPointer<T> dx, y;  // y: of RMSNorm, or absent
-  const T* weight;
-  const float *mean, *rstd;
-  float *d_weight, *d_bias;  // [blocks, length]
-  int length, group;
-  float inverse_length;
-};
 
 // A block's rows.
 struct Share {
@@ -196,7 +134,7 @@ __global__ void __launch_bounds__(Tiling::kThreads, Tiling::kBlocks)
         for (int j = 0; j < kWidth; ++j) {
           const float g = d[j] * w[j];
           total[r * kSums] = fmaf(g, kCentred ? v[j] - now.mean[r] : v[j], total[r * kSums]);
-          if constexpr (kCentred) total[r * kSums + 1] += g;
+          if constexpr (kCentred) total[r * kSums + 1] = __fadd_rn(total[r * kSums + 1], g);
         }
       }
     }
@@ -280,7 +218,8 @@ __global__ void __launch_bounds__(kMaxGroup) norm_backward_long_kernel(const Bac
 
 template <class Op>
 void launch_backward(CudaStream& stream, const Op& op, const Tensor& mean, const Tensor& d_bias, const Tensor& y) {
-  const bool vector = rows_aligned(op.x, op.dy, op.d_residual, op.dx, y, op.weight);
+  const bool vector =
+      rows_aligned(op.x, op.dy, op.d_residual, op.dx, y, op.weight) && starts_aligned(op.d_weight_partial, d_bias);
   Variants(op.x.dtype, vector).visit([&](auto type, auto is_vector) {
     using T = decltype(type);
     BackwardArguments<T> a{.index = RowIndexer(op.x),
@@ -307,6 +246,9 @@ void launch_backward(CudaStream& stream, const Op& op, const Tensor& mean, const
       constexpr auto kKernel = norm_backward_kernel<Op, T, Tiling, is_vector()>;
       allow_shared_memory<kKernel>(kShared);
       a.group = Tiling::group(packs);
+      if constexpr (Tiling::kPacks <= 2) {
+        if (launch_few<Op, Tiling::kPacks, is_vector()>(stream, blocks, a)) return;
+      }
       const auto groups = static_cast<std::size_t>(std::max(1, Tiling::kThreads / a.group));
       const std::size_t threads = groups * static_cast<std::size_t>(a.group);
       const std::size_t sums = sizeof(float) * groups * static_cast<std::size_t>(a.length);

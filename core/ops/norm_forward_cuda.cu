@@ -16,13 +16,17 @@ struct Tiling {
   int groups;  // rows a block works on at a time
 };
 
-Tiling tile(std::int64_t row_packs) {
+constexpr std::int64_t kBlocks = 256;  // at least, where there are as many rows: few rows are bound by latency
+
+Tiling tile(std::int64_t row_packs, std::int64_t rows) {
   const int packs = row_packs <= 96                       ? static_cast<int>(ceil_divide(row_packs, 32))
                     : row_packs > 128 && row_packs <= 224 ? 7
                                                           : 4;
   int group = row_packs <= 96 ? 32 : static_cast<int>(ceil_divide(row_packs, 32 * packs) * 32);
   while (group <= 32 && group / 2 >= row_packs && group > 1) group /= 2;
-  return {.packs = packs, .group = group, .groups = std::max(1, kThreads / group)};
+  const auto most = std::max(1, kThreads / group), of_warp = std::max(1, 32 / group);
+  const auto groups = static_cast<int>(std::min<std::int64_t>(most, rows / kBlocks)) / of_warp * of_warp;
+  return {.packs = packs, .group = group, .groups = std::max(of_warp, groups)};
 }
 
 template <class Visit>
@@ -212,7 +216,7 @@ void launch_forward(CudaStream& stream, const Op& op, const Tensor& bias, const 
     if (packs > kMaxRowPacks) {
       return launch_kernel(stream, {blocks_for(a.index.rows, 1), kMaxGroup}, norm_forward_long_kernel<Op, T>, a);
     }
-    const Tiling tiling = tile(packs);
+    const Tiling tiling = tile(packs, a.index.rows);
     a.group = tiling.group;
     const Grid grid{blocks_for(a.index.rows, tiling.groups), static_cast<unsigned>(tiling.group * tiling.groups)};
     visit_packs(tiling.packs,

@@ -4,26 +4,33 @@
 
 namespace megalith {
 
-std::int64_t pieces_of(const ReduceRows& op) {
+std::int64_t pieces_of(const Tensor& x) {
+  if (x.size(0) <= kMaxRowsOfOnePass) return 0;
   constexpr std::int64_t kBlocks = 640;  // enough for any GPU
   constexpr std::int64_t kMaxSums = std::int64_t{8} << 20;
-  const std::int64_t columns = std::max<std::int64_t>(op.x.size(1), 1);
-  const std::int64_t row_bytes = columns * static_cast<std::int64_t>(size_of(op.x.dtype));
+  const std::int64_t columns = std::max<std::int64_t>(x.size(1), 1);
+  const std::int64_t row_bytes = columns * static_cast<std::int64_t>(size_of(x.dtype));
   const std::int64_t stripes = (row_bytes + kStripeBytes - 1) / kStripeBytes;
-  const std::int64_t pieces = std::min(kBlocks / stripes, op.x.size(0) / kMinRowsOfPiece);
+  const std::int64_t pieces = std::min(kBlocks / stripes, x.size(0) / kMinRowsOfPiece);
   return std::clamp<std::int64_t>(pieces, 1, std::max<std::int64_t>(1, kMaxSums / columns));
 }
 
+std::int64_t partial_floats(const Tensor& x) { return (pieces_of(x) * x.size(1) + 3) / 4 * 4; }
+
 void fields(const ReduceRows& op, Fields& f) {
-  f.in(op.x, "op.x").floating().rank(2).strided_rows().bounded();
-  f.out(op.out, "op.out").floating().shape({op.x.size(1)}).read_if(op.accumulate);
   f.workspace(op.workspace);
+  for (const RowSum& sum : op.sums) {
+    f.next_element();
+    f.in(sum.x, "sum.x").floating().rank(2).strided_rows().bounded();
+    f.out(sum.out, "sum.out").floating().shape({sum.x.size(1)}).read_if(op.accumulate);
+  }
 }
 
 std::size_t workspace_bytes(const ReduceRows& op, DeviceType device) {
-  const std::int64_t pieces = pieces_of(op);
-  if (device != DeviceType::kCuda || pieces == 1) return 0;
-  return static_cast<std::size_t>(pieces * op.x.size(1)) * sizeof(float);
+  if (device != DeviceType::kCuda) return 0;
+  std::int64_t floats = 0;
+  for (const RowSum& sum : op.sums) floats += partial_floats(sum.x);
+  return static_cast<std::size_t>(floats) * sizeof(float);
 }
 
 void fields(const ReduceToScalar& op, Fields& f) {

@@ -1,23 +1,31 @@
 // Sums with a fixed order: the same bits on every run, whatever the alignment.
 #pragma once
 
+#include <vector>
+
 #include "core/ops/op.h"
 
 namespace megalith {
 
-// out[c] = sum over r of x[r, c] (+ out[c]): bias gradients, partial weight gradients of norms. Added in fp32, rounded
-// once.
-struct ReduceRows {
-  static constexpr const char* kName = "reduce_rows";
+// Of each sum: out[c] = sum over r of x[r, c] (+ out[c]). Bias gradients, partial weight gradients of norms: a
+// segment's are one call, which on CUDA is one launch where rows are few. Added in fp32, rounded once. The bits of a
+// sum depend on its own shape alone, not on the other sums of the call.
+struct RowSum {
   Tensor x;    // [R, C] bf16 | fp32; rows may be strided
   Tensor out;  // [C] out (in and out if accumulate), bf16 | fp32
+};
+struct ReduceRows {
+  static constexpr const char* kName = "reduce_rows";
+  std::vector<RowSum> sums;
   bool accumulate = false;
   Tensor workspace;  // [workspace_bytes(op, device)] uint8
 };
-// Of the CUDA backend: pieces of the rows, each of which a block of its own adds up in a stripe of the columns.
+// Of the CUDA backend: a block adds up all rows of its columns, or where these are many a piece of them.
+inline constexpr std::int64_t kMaxRowsOfOnePass = 2048;
 inline constexpr std::int64_t kMinRowsOfPiece = 256;
-inline constexpr std::int64_t kStripeBytes = 128;
-std::int64_t pieces_of(const ReduceRows& op);
+inline constexpr std::int64_t kStripeBytes = 128;  // of a row of a piece, that a block owns
+std::int64_t pieces_of(const Tensor& x);           // 0: one pass
+std::int64_t partial_floats(const Tensor& x);      // of the pieces' sums, in the workspace: whole packs
 void fields(const ReduceRows& op, Fields& f);
 std::size_t workspace_bytes(const ReduceRows& op, DeviceType device);
 void compute(const ReduceRows& op);

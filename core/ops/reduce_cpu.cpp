@@ -25,11 +25,11 @@ void add_tree(const T* x, std::int64_t stride, std::int64_t rows, std::int64_t c
 }
 
 template <class T, class Out>
-void reduce_rows(const ReduceRows& op) {
-  const std::int64_t rows = live_rows(op.x), stride = op.x.stride(0);
-  for (std::int64_t first = 0; first < op.x.size(1); first += kColumns) {
-    const std::int64_t columns = std::min(kColumns, op.x.size(1) - first);
-    const T* x = op.x.as<const T>() + first;
+void reduce_rows(const RowSum& sum, bool accumulate) {
+  const std::int64_t rows = live_rows(sum.x), stride = sum.x.stride(0);
+  for (std::int64_t first = 0; first < sum.x.size(1); first += kColumns) {
+    const std::int64_t columns = std::min(kColumns, sum.x.size(1) - first);
+    const T* x = sum.x.as<const T>() + first;
     float totals[kColumns] = {};
     const Row total = totals;
     for (std::int64_t begin = 0; begin < rows; begin += kChain) {
@@ -39,15 +39,18 @@ void reduce_rows(const ReduceRows& op) {
       }
       for_each_element(columns, [=, chain = Row(chain)](auto j) { total.set(j, total[j] + chain[j]); });
     }
-    const Row out = op.out.as<Out>() + first;
-    for_each_element(columns, [&](auto j) { out.set(j, op.accumulate ? out[j] + total[j] : total[j]); });
+    const Row out = sum.out.as<Out>() + first;
+    for_each_element(columns, [&](auto j) { out.set(j, accumulate ? out[j] + total[j] : total[j]); });
   }
 }
 
 }  // namespace
 
 void compute(const ReduceRows& op) {
-  visit_float(op.x.dtype, op.out.dtype, [&]<class T, class Out>(T, Out) { reduce_rows<T, Out>(op); });
+  for (const RowSum& sum : op.sums) {
+    visit_float(sum.x.dtype, sum.out.dtype,
+                [&]<class T, class Out>(T, Out) { reduce_rows<T, Out>(sum, op.accumulate); });
+  }
 }
 
 void compute(const ReduceToScalar& op) {

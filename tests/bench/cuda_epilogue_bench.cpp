@@ -82,7 +82,7 @@ void bench_bias_gradients(Workbench& bench, const Sizes& z) {
     bench.reset();
     const Tensor dy = bench.tensor({z.tokens, columns}, DType::kBf16), copy = bench.tensor(dy.shape, DType::kBf16);
     const Tensor out = bench.tensor({columns}, DType::kFp32);
-    const ReduceRows op = bench.ready(ReduceRows{.x = dy, .out = out, .accumulate = true});
+    const ReduceRows op = bench.ready(ReduceRows{.sums = {{.x = dy, .out = out}}, .accumulate = true});
     check(op);
     const auto bytes = static_cast<std::size_t>(dy.bytes());
     const std::vector<double> seconds =

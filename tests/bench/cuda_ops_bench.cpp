@@ -281,12 +281,13 @@ void bench_reductions(OpBench& bench) {
   if (!bench.begin("reduce")) return;
   for (const auto& [rows, columns] : {std::pair{65536, 768}, {65536, 3072}, {16384, 1600}, {16384, 6400}}) {
     const Tensor x = bench.tensor({rows, columns}, kBf16), out = bench.tensor({columns}, kFp32);
-    bench.measure(fmt::format("[{}, {}] bf16", rows, columns), ReduceRows{.x = x, .out = out, .accumulate = true},
-                  bytes_of({x}));
+    bench.measure(fmt::format("[{}, {}] bf16", rows, columns),
+                  ReduceRows{.sums = {{.x = x, .out = out}}, .accumulate = true}, bytes_of({x}));
   }
   const Tensor partial = bench.tensor({norm_partials(DeviceType::kCuda), 2048}, kFp32),
                out = bench.tensor({2048}, kFp32);
-  bench.measure("[264, 2048] fp32", ReduceRows{.x = partial, .out = out, .accumulate = true}, bytes_of({partial}));
+  bench.measure("[264, 2048] fp32", ReduceRows{.sums = {{.x = partial, .out = out}}, .accumulate = true},
+                bytes_of({partial}));
   const Tensor losses = bench.tensor({65536}, kFp32);
   bench.measure("[65536]", ReduceToScalar{.x = losses, .out = out.slice(0, 0, 1), .accumulate = true},
                 bytes_of({losses}));

@@ -232,7 +232,7 @@ void add_pointwise() {
     }
     add("reduce_rows/2048x1024/" + std::string(name_of(dtype)), [dtype](Bandwidth& bench, benchmark::State& state) {
       const Tensor x = bench.tensor({2048, 1024}, dtype);
-      bench.measure(state, ReduceRows{.x = x, .out = bench.tensor({1024}, DType::kFp32)},
+      bench.measure(state, ReduceRows{.sums = {{.x = x, .out = bench.tensor({1024}, DType::kFp32)}}},
                     static_cast<std::int64_t>(x.bytes()));
     });
   }

@@ -191,7 +191,7 @@ class Kernels {
                           .dx = y,
                           .d_weight_partial = dw,
                           .d_bias_partial = db});
-    add(ReduceRows{.x = x, .out = floats({width_}), .accumulate = true});
+    add(ReduceRows{.sums = {{.x = x, .out = floats({width_})}}, .accumulate = true});
   }
 
   void losses() {

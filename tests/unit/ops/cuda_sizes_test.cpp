@@ -47,26 +47,9 @@ class CudaSizesTest : public CudaSizes {
     EXPECT_EQ(wrong, 0u);
   }
 
-  static std::vector<std::int32_t> zipf(std::int64_t count, std::int64_t vocabulary) {
-    std::mt19937_64 random(3);
-    std::uniform_real_distribution<double> uniform(0, std::log(static_cast<double>(vocabulary)));
-    std::vector<std::int32_t> tokens;
-    for (std::int64_t i = 0; i < count; ++i) {
-      tokens.push_back(std::min(static_cast<std::int32_t>(std::exp(uniform(random))) - 1,
-                                static_cast<std::int32_t>(vocabulary) - 1));
-    }
-    return tokens;
-  }
-};
-INSTANTIATE_TEST_SUITE_P(Types, CudaSizesTest, testing::Values(DType::kFp32, DType::kBf16),
-                         [](const auto& type) { return std::string(name_of(type.param)); });
-
-TEST_P(CudaSizesTest, Norms) {
-  // One pack a thread and less than a warp; two, three and four packs; several warps a row; odd; beyond the registers.
-  for (const std::int64_t length : {64, 256, 512, 768, 1000, 1001, 1501, 1600, 2048, 3584, 4097, 8192, 16384, 20000}) {
-    const std::int64_t rows = length <= 768 ? 2500 : 600;  // several, and one, for each group of the backward
-    const Shape shape{rows, length};
-    const std::string what = std::to_string(length);
+  void compare_norms(const Shape& shape) {
+    const std::int64_t rows = shape[0], length = shape[1];
+    const std::string what = to_string(shape);
     compare("forward " + what, [&](Side& s) {
       return LayerNormForward{.x = s.normal(shape, dtype()),
                               .residual = s.normal(shape, dtype()),
@@ -112,6 +95,27 @@ TEST_P(CudaSizesTest, Norms) {
                              .y = s.output(shape, dtype())};
     });
   }
+
+  static std::vector<std::int32_t> zipf(std::int64_t count, std::int64_t vocabulary) {
+    std::mt19937_64 random(3);
+    std::uniform_real_distribution<double> uniform(0, std::log(static_cast<double>(vocabulary)));
+    std::vector<std::int32_t> tokens;
+    for (std::int64_t i = 0; i < count; ++i) {
+      tokens.push_back(std::min(static_cast<std::int32_t>(std::exp(uniform(random))) - 1,
+                                static_cast<std::int32_t>(vocabulary) - 1));
+    }
+    return tokens;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Types, CudaSizesTest, testing::Values(DType::kFp32, DType::kBf16),
+                         [](const auto& type) { return std::string(name_of(type.param)); });
+
+TEST_P(CudaSizesTest, Norms) {
+  // One pack a thread and less than a warp; two, three and four packs; several warps a row; odd; beyond the registers.
+  for (const std::int64_t length : {64, 256, 512, 768, 1000, 1001, 1501, 1600, 2048, 3584, 4097, 8192, 16384, 20000}) {
+    compare_norms({300, length});  // few rows: the backward has threads for each
+    if (length <= 4097) compare_norms({length <= 1024 ? 2500 : 1500, length});
+  }
   compare("heads of a fused projection", [&](Side& s) {
     const Tensor fused = s.normal({300, 12, 128}, dtype()), out = s.output({300, 12, 128}, dtype());
     return RmsNormForward{.x = fused.slice(1, 2, 8),
@@ -119,6 +123,34 @@ TEST_P(CudaSizesTest, Norms) {
                           .y = out.slice(1, 3, 8),
                           .rstd = s.output({2400}, DType::kFp32)};
   });
+}
+
+// Among few rows and among many, which are different kernels.
+TEST_P(CudaSizesTest, NormGradientOfARowHasTheSameBits) {
+  const std::int64_t many = 2500, few = 600;
+  for (const std::int64_t length : {24, 256, 768, 1001, 2048}) {
+    Side gpu(DeviceType::kCuda);
+    const auto sums = [&] { return gpu.output({norm_partials(DeviceType::kCuda), length}, DType::kFp32); };
+    LayerNormBackward op{.dy = gpu.normal({many, length}, dtype()),
+                         .x = gpu.normal({many, length}, dtype()),
+                         .weight = gpu.normal({length}, dtype()),
+                         .mean = gpu.normal({many}, DType::kFp32, 0.1f),
+                         .rstd = gpu.normal({many}, DType::kFp32),
+                         .d_residual = gpu.normal({many, length}, dtype()),
+                         .dx = gpu.output({many, length}, dtype()),
+                         .d_weight_partial = sums(),
+                         .d_bias_partial = sums()};
+    const Tensor of_few = gpu.output({few, length}, dtype());
+    gpu.reset();
+    launch(gpu.stream(), op);
+    for (Tensor* rows : {&op.dy, &op.x, &op.mean, &op.rstd, &op.d_residual}) *rows = rows->slice(0, 0, few);
+    op.dx = of_few;
+    launch(gpu.stream(), op);
+    const std::vector<Bytes> contents = gpu.contents();
+    Bytes want = contents[6];
+    want.resize(of_few.bytes());
+    EXPECT_TRUE(contents.back() == want) << length;
+  }
 }
 
 TEST_P(CudaSizesTest, CrossEntropy) {
@@ -303,9 +335,11 @@ TEST_P(CudaSizesTest, SameBitsAsOnTheCpu) {
 }
 
 TEST_P(CudaSizesTest, Reductions) {
-  for (const Shape& shape : {Shape{8, 2048}, Shape{4001, 3072}, Shape{40000, 70}, Shape{3000, 1001}}) {
+  for (const Shape& shape :
+       {Shape{8, 2048}, Shape{300, 1001}, Shape{1100, 3072}, Shape{4001, 3072}, Shape{40000, 70}, Shape{3000, 1001}}) {
     compare("rows", [&](Side& s) {
-      return ReduceRows{.x = s.normal(shape, dtype()), .out = s.normal({shape[1]}, DType::kFp32), .accumulate = true};
+      const RowSum sum{.x = s.normal(shape, dtype()), .out = s.normal({shape[1]}, DType::kFp32)};
+      return ReduceRows{.sums = {sum}, .accumulate = true};
     });
   }
   for (const std::int64_t count : {65536, 3000001}) {

@@ -55,6 +55,45 @@ class NormTest : public OpTest {
     expect_sum(y, want.y, want.y_magnitude, "y");
     expect_rows(rstd, want.rstd, want.rstd_magnitude, length, "rstd");
   }
+  void backward(const Shape& shape, bool centred, bool has_residual, std::int64_t partials) {
+    const std::int64_t length = shape.back(), rows = shape[0];
+    const Tensor x = input(shape), dy = input(shape), weight = input({length});
+    const Tensor d_residual = has_residual ? input(shape) : Tensor{};
+    auto forward = reference::norm(values(x), values(weight), {}, settings(length, 1e-2f, centred));
+    const Tensor mean = input({rows}, DType::kFp32, forward.mean);
+    const Tensor rstd = input({rows}, DType::kFp32, forward.rstd);
+    const Tensor dx = output(shape), d_weight = output({partials, length}, DType::kFp32);
+    const Tensor d_bias = output({partials, length}, DType::kFp32);
+    const Idles idle = rows == 0 ? Idles{{weight, "no rows"}} : Idles{};
+    if (centred) {
+      run(LayerNormBackward{.dy = dy,
+                            .x = x,
+                            .weight = weight,
+                            .mean = mean,
+                            .rstd = rstd,
+                            .d_residual = d_residual,
+                            .dx = dx,
+                            .d_weight_partial = d_weight,
+                            .d_bias_partial = d_bias},
+          idle);
+    } else {
+      run(RmsNormBackward{.dy = dy,
+                          .x = x,
+                          .weight = weight,
+                          .rstd = rstd,
+                          .d_residual = d_residual,
+                          .dx = dx,
+                          .d_weight_partial = d_weight},
+          idle);
+    }
+    const Values saved_mean = centred ? values(mean) : Values{}, saved_rstd = values(rstd);
+    const Values residual = has_residual ? values(d_residual) : Values{};
+    const auto want = reference::norm_gradient(values(dy), values(x), values(weight),
+                                               {.mean = saved_mean, .rstd = saved_rstd, .d_residual = residual});
+    expect_sum(dx, want.dx, want.dx_magnitude, "dx");
+    expect_partials(d_weight, want.d_weight, want.d_weight_magnitude, rows, "d_weight");
+    if (centred) expect_partials(d_bias, want.d_bias, want.d_bias_magnitude, rows, "d_bias");
+  }
   static reference::NormSettings settings(std::int64_t length, float eps, bool centred) {
     return {.length = static_cast<std::size_t>(length), .eps = static_cast<double>(eps), .centred = centred};
   }
@@ -136,46 +175,16 @@ TEST_P(NormTest, LayerForward) {
 TEST_P(NormTest, Backward) {
   for (const Shape& shape : kShapes) {
     for (const bool centred : {false, true}) {
-      for (const bool has_residual : {false, true}) {
-        const std::int64_t length = shape.back(), rows = shape[0];
-        const Tensor x = input(shape), dy = input(shape), weight = input({length});
-        const Tensor d_residual = has_residual ? input(shape) : Tensor{};
-        auto forward = reference::norm(values(x), values(weight), {}, settings(length, 1e-2f, centred));
-        const Tensor mean = input({rows}, DType::kFp32, forward.mean);
-        const Tensor rstd = input({rows}, DType::kFp32, forward.rstd);
-        const Tensor dx = output(shape), d_weight = output({norm_partials(device()), length}, DType::kFp32);
-        const Tensor d_bias = output({norm_partials(device()), length}, DType::kFp32);
-        const Idles idle = rows == 0 ? Idles{{weight, "no rows"}} : Idles{};
-        if (centred) {
-          run(LayerNormBackward{.dy = dy,
-                                .x = x,
-                                .weight = weight,
-                                .mean = mean,
-                                .rstd = rstd,
-                                .d_residual = d_residual,
-                                .dx = dx,
-                                .d_weight_partial = d_weight,
-                                .d_bias_partial = d_bias},
-              idle);
-        } else {
-          run(RmsNormBackward{.dy = dy,
-                              .x = x,
-                              .weight = weight,
-                              .rstd = rstd,
-                              .d_residual = d_residual,
-                              .dx = dx,
-                              .d_weight_partial = d_weight},
-              idle);
-        }
-        const Values saved_mean = centred ? values(mean) : Values{}, saved_rstd = values(rstd);
-        const Values residual = has_residual ? values(d_residual) : Values{};
-        const auto want = reference::norm_gradient(values(dy), values(x), values(weight),
-                                                   {.mean = saved_mean, .rstd = saved_rstd, .d_residual = residual});
-        expect_sum(dx, want.dx, want.dx_magnitude, "dx");
-        expect_partials(d_weight, want.d_weight, want.d_weight_magnitude, rows, "d_weight");
-        if (centred) expect_partials(d_bias, want.d_bias, want.d_bias_magnitude, rows, "d_bias");
-      }
+      for (const bool has_residual : {false, true}) backward(shape, centred, has_residual, norm_partials(device()));
     }
+  }
+}
+
+// On CUDA another kernel than for few.
+TEST_P(NormTest, BackwardOfManyRowsForEachPartialSum) {
+  for (const Shape& shape : {Shape{17, 33}, {30, 64}, {19, 520}}) {
+    backward(shape, true, true, 2);
+    backward(shape, false, false, 2);
   }
 }
 
@@ -183,13 +192,15 @@ TEST_P(NormTest, BackwardInPlace) {
   const Values given = normal(20 * 36);
   const Tensor x = input({20, 36}), weight = input({36}), rstd = input({20}, DType::kFp32);
   const Tensor dy = input({20, 36}, dtype(), given), together = inout({20, 36}, dtype(), given), dx = output({20, 36});
-  const Tensor partial = output({norm_partials(device()), 36}, DType::kFp32);
-  run(RmsNormBackward{.dy = dy, .x = x, .weight = weight, .rstd = rstd, .dx = dx, .d_weight_partial = partial});
-  const Values want = values(dx), want_weight = values(partial);
-  run(RmsNormBackward{
-      .dy = together, .x = x, .weight = weight, .rstd = rstd, .dx = together, .d_weight_partial = partial});
-  EXPECT_EQ(values(together), want);
-  EXPECT_EQ(values(partial), want_weight);
+  for (const std::int64_t partials : {norm_partials(device()), std::int64_t{2}}) {
+    const Tensor partial = output({partials, 36}, DType::kFp32);
+    run(RmsNormBackward{.dy = dy, .x = x, .weight = weight, .rstd = rstd, .dx = dx, .d_weight_partial = partial});
+    const Values want = values(dx), want_weight = values(partial);
+    run(RmsNormBackward{
+        .dy = together, .x = x, .weight = weight, .rstd = rstd, .dx = together, .d_weight_partial = partial});
+    EXPECT_EQ(values(together), want);
+    EXPECT_EQ(values(partial), want_weight);
+  }
 }
 
 TEST_P(NormTest, RmsBackwardMakesTheForwardAgain) {

@@ -1,0 +1,40 @@
+// Sums over rows that backward_weight adds to main gradients, of biases and norms. A segment gathers its own and adds
+// them up in one launch:
+//     RowSums sums(ctx);
+//     fc2->backward_weight(sums.later(), mb, stash);
+//     norm.backward_weight(sums.later(), stash);
+//     sums.add();
+#pragma once
+
+#include <vector>
+
+#include "core/layers/context.h"
+#include "core/ops/reduce.h"
+
+namespace megalith {
+
+class RowSums {
+ public:
+  explicit RowSums(const Context& ctx) : ctx_(ctx), later_(ctx) { later_.row_sums = this; }
+  RowSums(const RowSums&) = delete;
+  RowSums& operator=(const RowSums&) = delete;
+
+  const Context& later() const { return later_; }  // what adds row sums with this one has them gathered here
+  void gather(const std::vector<RowSum>& sums) { sums_.insert(sums_.end(), sums.begin(), sums.end()); }
+  void add() const {
+    if (!sums_.empty()) launch(ctx_, ReduceRows{.sums = sums_, .accumulate = true});
+  }
+
+ private:
+  const Context& ctx_;
+  Context later_;
+  std::vector<RowSum> sums_;
+};
+
+// Now, or with others.
+inline void add_row_sums(const Context& ctx, const std::vector<RowSum>& sums) {
+  if (ctx.row_sums != nullptr) return ctx.row_sums->gather(sums);
+  launch(ctx, ReduceRows{.sums = sums, .accumulate = true});
+}
+
+}  // namespace megalith
