@@ -33,7 +33,6 @@ class AccessOrder {
   void enter(const AccessRange& range, std::size_t op);
   // Sorts, and takes out what others of the list follow.
   void reduce(std::vector<std::size_t>& conflicts);
-  bool follows(std::size_t op, std::size_t other) const { return ancestors_[op][other / 64] >> (other % 64) & 1; }
 
   Map bytes_;
   std::vector<std::vector<std::uint64_t>> ancestors_;  // of each op, a bit each
