@@ -1,6 +1,7 @@
 // What an op reads and writes: the input of the hazard checker, of the finite checker and of the plan backend.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -47,6 +48,13 @@ class Access {
     moved_bytes_ = moved;
   }
   void set_moved_bytes(std::size_t bytes) { moved_bytes_ = bytes; }  // where ranges enclose more
+  // Of the workspace at `begin` the op turns out to touch only the first `bytes`.
+  void shorten(const void* begin, std::size_t bytes) {
+    for (AccessRange& range : ranges_) {
+      if (range.begin == begin) range.bytes = std::min(range.bytes, bytes);
+    }
+    std::erase_if(ranges_, [](const AccessRange& range) { return range.bytes == 0; });
+  }
   void set_cost(const Cost& cost) { cost_ = cost; }
   // The op moves bytes and does nothing else (Graph::replay_beside).
   void set_copy() { is_copy_ = true; }

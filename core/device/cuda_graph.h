@@ -5,8 +5,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <vector>
 
 #include "core/device/cuda_event.h"
+#include "core/device/lane_plan.h"
+
+struct CUgraphNode_st;  // cudaGraphNode_t points to one
 
 namespace megalith {
 
@@ -25,7 +29,11 @@ class CudaGraph {
   void wait(CudaStream& stream, std::uint64_t id);
   // Changes with everything that is captured on the stream; 0 before the first node.
   static std::uint64_t tail(CudaStream& stream);
-  void end(CudaStream& origin);             // also makes the executable graph and uploads it
+  // The op captured last ends with the stream's tail; how many nodes it has.
+  std::size_t end_op(CudaStream& stream);
+  // Also makes the executable graph and uploads it. `follows`: of each op that ended, those that it follows, instead of
+  // the op before; none for a graph that stays as it was captured, as one does that is not a single chain of nodes.
+  void end(CudaStream& origin, const Dependencies& follows);
   void abort(CudaStream& origin) noexcept;  // drops what was captured
   void launch(CudaStream& stream);          // does nothing for a graph without nodes
 
@@ -36,7 +44,10 @@ class CudaGraph {
   [[maybe_unused]] CUgraphExec_st* executable_ = nullptr;  // without CUDA
   std::size_t num_nodes_ = 0;
   std::size_t device_bytes_ = 0;
-  std::map<std::uint64_t, CudaEvent> events_;  // while capturing
+  // While capturing:
+  std::map<std::uint64_t, CudaEvent> events_;
+  std::vector<CUgraphNode_st*> ends_;  // the last node of each op; null if it ends with several
+  std::size_t nodes_of_ops_ = 0;
 };
 
 }  // namespace megalith

@@ -7,6 +7,7 @@
 
 #include "core/base/error.h"
 #include "core/device/capture_guard.h"
+#include "core/device/capture_notes.h"
 #include "core/device/cuda_event.h"
 #include "core/device/cuda_graph.h"
 #include "core/device/hazard_checker.h"
@@ -56,6 +57,7 @@ int Graph::join(Stream& stream) {
   if (CpuStream* cpu = stream.cpu()) {
     cpu->capture_ = [this, lane](CpuStream::Task task) { take(lane, std::move(task)); };
   }
+  if (CudaStream* cuda = stream.cuda()) cuda->keep<CaptureNotes>() = {.wanted = true};
   return lane;
 }
 
@@ -80,6 +82,11 @@ void Graph::close_op(Lane& lane) {
     enqueued = std::exchange(lane.cuda_tail, tail) != tail;
   }
   if (op == kNone && enqueued) fail_unannounced(lane);
+  if (op != kNone && enqueued) {
+    nodes_[op].cuda_nodes = cuda_->end_op(cuda_of(lane));
+    for (const auto& [workspace, bytes] : std::exchange(cuda_of(lane).keep<CaptureNotes>().touched, {}))
+      nodes_[op].access.shorten(workspace, bytes);
+  }
   if (op == kNone || enqueued) return;
   const Access& access = nodes_[op].access;
   if (std::none_of(access.ranges().begin(), access.ranges().end(), [](const AccessRange& r) { return r.write; }))
@@ -165,7 +172,10 @@ void Graph::end_capture() {
                                    lanes_[0].name),
             .remedy = "record an event on it last and wait for that event before the capture ends"});
     }
-    if (cuda_ != nullptr) cuda_->end(cuda_of(lanes_[0]));
+    if (cuda_ != nullptr) {
+      spread();
+      cuda_->end(cuda_of(lanes_[0]), spread_.follows);
+    }
     find_late_ops();
   } catch (...) {
     abort_capture();
@@ -191,6 +201,7 @@ void Graph::release_streams() {
   for (Lane& lane : lanes_) {
     if (lane.stream == nullptr) continue;
     if (CpuStream* cpu = lane.stream->cpu()) cpu->capture_ = nullptr;
+    if (CudaStream* cuda = lane.stream->cuda()) cuda->keep<CaptureNotes>() = {};
     lane.stream->capture_ = nullptr;
     lane.stream->capture_lane_ = -1;
     lane.stream = nullptr;
@@ -210,6 +221,8 @@ void Graph::abort_capture() {
   identity_ = nullptr;
   exits_.clear();
   nodes_.clear();
+  spread_ops_.clear();
+  spread_ = {};
   notes_.clear();
   lanes_.clear();
 }
@@ -314,7 +327,9 @@ void Graph::replay(Stream& stream) {
     instrument_lanes[lane] = hazards->branch(stream.lane_, static_cast<int>(lane), lanes_[lane].name);
     hazards->join(instrument_lanes[lane], stream.lane_);
   }
-  if (cuda_ == nullptr || hazards != nullptr || has_external_events_) {
+  if (!spread_.order.empty()) {
+    if (hazards != nullptr) note_spread_replay(*hazards, stream);
+  } else if (cuda_ == nullptr || hazards != nullptr || has_external_events_) {
     for (Node& node : nodes_) {
       note_replay(node, stream, instrument_lanes[static_cast<std::size_t>(node.lane)]);
       if (cuda_ == nullptr) replay_node(node, stream);

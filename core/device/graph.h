@@ -2,6 +2,8 @@
 // run, and what CaptureGuard refuses is an error. A second stream joins the capture when it waits for an event recorded
 // in it (fork) and must be waited for in turn before the capture ends (join). An event recorded inside orders only what
 // is inside; record_external and wait_external cross the border.
+// On a GPU the ops of a graph that only one stream took part in, if they are short, run side by side unless what they
+// announced conflicts.
 #pragma once
 
 #include <cstddef>
@@ -15,6 +17,7 @@
 
 #include "core/device/access.h"
 #include "core/device/event.h"
+#include "core/device/lane_plan.h"
 #include "core/device/vector_clock.h"
 
 namespace megalith {
@@ -23,6 +26,7 @@ class CaptureGuard;
 class CudaEvent;
 class CudaGraph;
 class CudaStream;
+class HazardChecker;
 class Stream;
 
 class Graph {
@@ -74,6 +78,7 @@ class Graph {
     Event* event = nullptr;      // external kinds: the event, which must outlive the graph
     std::shared_ptr<CudaEvent> cuda_event;
     std::uint64_t event_id = 0;  // for the hazard checker; a record inside the graph has an id of its own
+    std::size_t cuda_nodes = 0;  // kOp
   };
   static constexpr std::size_t kNone = static_cast<std::size_t>(-1);
   struct Lane {
@@ -104,9 +109,11 @@ class Graph {
   void record(Stream& stream, Event& event);
   void wait(Stream& stream, Event& event);
   void add_external(Kind kind, Stream& stream, Event& event);
+  void spread();  // CUDA: plans lanes of ops, where that pays
   void find_late_ops();
   void check_replay(const Stream& stream) const;
   void check_resume(const Stream& main, const Event& resume) const;
+  void note_spread_replay(HazardChecker& hazards, const Stream& stream);
   void describe_replay(Stream& stream) const;                         // to the trace
   void note_replay(Node& node, Stream& stream, int instrument_lane);  // tells the instruments and the events
   void replay_node(Node& node, Stream& stream);                       // CPU
@@ -126,6 +133,9 @@ class Graph {
   std::int64_t replays_ = 0;
   std::unique_ptr<CudaGraph> cuda_;  // null on the CPU
   bool has_external_events_ = false;
+  // Of a graph whose ops run side by side: the ops, by their places among the nodes, and what they follow.
+  std::vector<std::size_t> spread_ops_;
+  LanePlan spread_;
   Event start_{"start of a replay"};  // of replay_beside
 };
 

@@ -7,6 +7,7 @@
 #include <set>
 #include <span>
 
+#include "core/device/capture_notes.h"
 #include "core/ops/elementwise.h"
 #include "core/ops/gemm_algorithms_cuda.h"
 #include "core/ops/gemm_apart.h"
@@ -91,9 +92,17 @@ void GemmProblem::run(CudaStream& stream, const GemmOperands& x, const GemmAlgor
   if (signature_.gelu != GemmGelu::kNone) set(product_, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, x.gelu);
   cublasLtMatmulAlgo_t native;
   std::copy(algorithm.begin(), algorithm.end(), native.data);
+  std::size_t workspace = kGemmWorkspaceBytes;
+  // Most algorithms need none, so that in a graph the next GEMM, whose workspace lies there too, may run beside.
+  if (CaptureNotes& notes = stream.keep<CaptureNotes>(); notes.wanted) {
+    cublasLtMatmulHeuristicResult_t needs{};
+    MEGALITH_CUBLAS_CHECK(cublasLtMatmulAlgoCheck(stream.blas_lt(), &product_, &b_, &a_, &c_, &c_, &native, &needs));
+    workspace = needs.workspaceSize;
+    notes.touches(x.workspace, workspace);
+  }
   MEGALITH_CUBLAS_CHECK(cublasLtMatmul(stream.blas_lt(), &product_, &kOne, x.b, &b_, x.a, &a_,
                                        signature_.accumulate ? &kOne : &kZero, x.c, &c_, x.c, &c_, &native, x.workspace,
-                                       kGemmWorkspaceBytes, stream.handle()));
+                                       workspace, stream.handle()));
 }
 
 std::vector<GemmAlgorithm> GemmProblem::answers(CudaStream& stream, int count) {

@@ -215,7 +215,6 @@ struct Candidates {
 template <class T, bool kVector>
 __global__ void __launch_bounds__(kThreads) sample_kernel(const SampleArguments a) {
   __shared__ Mass shared[32];
-  start_early();
   if (blockIdx.x >= a.rows) return;
   const auto row = row_of_block<T, kVector>(a);
   const int largest = pick_largest(row, a, shared);
@@ -245,10 +244,7 @@ __global__ void __launch_bounds__(kThreads) sample_kernel(const SampleArguments 
   if (threadIdx.x == 0) a.out[blockIdx.x] = drawn;
 }
 
-__global__ void next_position_kernel(std::int32_t* start, std::int32_t* position) {
-  start_early();
-  *start = (*position)++;
-}
+__global__ void next_position_kernel(std::int32_t* start, std::int32_t* position) { *start = (*position)++; }
 
 SampleArguments arguments_of(CudaStream& stream, const Tensor& logits, std::int64_t vocab, const Tensor& out) {
   require(logits.size(1) < kMaxIndex / 2, "logits of more than 2^30 columns");
@@ -272,12 +268,12 @@ void run(CudaStream& stream, const Sample& op) {
   a.seed = op.seed;
   a.position = op.position;
   Variants(op.logits.dtype, rows_aligned(op.logits)).visit([&](auto type, auto is_vector) {
-    launch_early(stream, {blocks_for(a.rows, 1), kThreads}, sample_kernel<decltype(type), is_vector()>, a);
+    launch_kernel(stream, {blocks_for(a.rows, 1), kThreads}, sample_kernel<decltype(type), is_vector()>, a);
   });
 }
 
 void run(CudaStream& stream, const NextPosition& op) {
-  launch_early(stream, {1, 1}, next_position_kernel, op.start, op.position);
+  launch_kernel(stream, {1, 1}, next_position_kernel, op.start, op.position);
 }
 
 }  // namespace megalith

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/device/capture_notes.h"
 
 namespace megalith {
 
@@ -42,6 +43,7 @@ void Communicator::enqueue(Stream& stream, Collective given) {
   for (const AccessRange& range : access.ranges()) bytes += range.write ? 0 : static_cast<std::int64_t>(range.bytes);
   if (stream.wants_access()) stream.announce(access);
   if (size_ > 1) {
+    if (CudaStream* const cuda = stream.cuda()) cuda->keep<CaptureNotes>().meets_ranks = true;
     stream.on_each_run([this, bytes, call = call_of(collective)](Stream& runs_on) {
       ++stats_.collectives;
       stats_.bytes += bytes;

@@ -1,5 +1,9 @@
 #include "core/device/cuda_graph.h"
 
+#include <span>
+#include <unordered_map>
+#include <unordered_set>
+
 #include "core/base/error.h"
 #include "core/device/cuda/check.h"
 #include "core/device/cuda_memory.h"
@@ -19,29 +23,99 @@ void CudaGraph::record(CudaStream& stream, std::uint64_t id) { events_[id].recor
 
 void CudaGraph::wait(CudaStream& stream, std::uint64_t id) { events_.at(id).wait(stream); }
 
-std::uint64_t CudaGraph::tail(CudaStream& stream) {
+namespace {
+
+struct Tail {
+  cudaGraph_t graph = nullptr;  // null outside of a capture
+  std::span<const cudaGraphNode_t> nodes;
+};
+
+Tail tail_of(CudaStream& stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  Tail tail;
   const cudaGraphNode_t* nodes = nullptr;
   const cudaGraphEdgeData* edges = nullptr;
   std::size_t count = 0;
-  MEGALITH_CUDA_CHECK(cudaStreamGetCaptureInfo(stream.handle(), &status, nullptr, nullptr, &nodes, &edges, &count));
+  MEGALITH_CUDA_CHECK(cudaStreamGetCaptureInfo(stream.handle(), &status, nullptr, &tail.graph, &nodes, &edges, &count));
   if (status == cudaStreamCaptureStatusInvalidated) {
     fail({.subject = "a CUDA capture",
           .expected = "only work that a graph can hold",
           .got = "a call before this one that ended it: an allocation, a host wait, or work on another stream",
           .remedy = "run the op once before the capture, so that libraries set themselves up outside of it"});
   }
+  if (status != cudaStreamCaptureStatusActive) return {};
+  tail.nodes = {nodes, count};
+  return tail;
+}
+
+struct Link {
+  cudaGraphNode_t to;
+  cudaGraphEdgeData edge;
+};
+using Links = std::unordered_map<cudaGraphNode_t, Link>;  // by the node before
+
+// Empty if the graph is not one chain.
+Links chain_of(cudaGraph_t graph) {
+  std::size_t nodes = 0, count = 0;
+  MEGALITH_CUDA_CHECK(cudaGraphGetNodes(graph, nullptr, &nodes));
+  MEGALITH_CUDA_CHECK(cudaGraphGetEdges(graph, nullptr, nullptr, nullptr, &count));
+  if (count + 1 != nodes) return {};
+  std::vector<cudaGraphNode_t> from(count), to(count);
+  std::vector<cudaGraphEdgeData> edges(count);
+  MEGALITH_CUDA_CHECK(cudaGraphGetEdges(graph, from.data(), to.data(), edges.data(), &count));
+  Links next;
+  std::unordered_set<cudaGraphNode_t> reached;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (!next.emplace(from[i], Link{to[i], edges[i]}).second || !reached.insert(to[i]).second) return {};
+  }
+  return next;
+}
+
+// Lets the first node of each op follow the last ones of the ops that it is to follow, and no longer the op before.
+void relink(cudaGraph_t graph, const std::vector<cudaGraphNode_t>& ends, const Dependencies& follows) {
+  const Links next = chain_of(graph);
+  for (std::size_t op = 0; op < ends.size(); ++op) {
+    if (ends[op] == nullptr || next.contains(ends[op]) != (op + 1 < ends.size())) return;
+  }
+  cudaGraphNode_t root = nullptr;
+  std::size_t roots = 1;
+  MEGALITH_CUDA_CHECK(cudaGraphGetRootNodes(graph, &root, &roots));
+  for (std::size_t op = 1; op < ends.size(); ++op) {
+    const Link& link = next.at(ends[op - 1]);
+    MEGALITH_CUDA_CHECK(cudaGraphRemoveDependencies(graph, &ends[op - 1], &link.to, &link.edge, 1));
+  }
+  for (std::size_t op = 0; op < ends.size(); ++op) {
+    const cudaGraphNode_t first = op == 0 ? root : next.at(ends[op - 1]).to;
+    for (const std::size_t other : follows[op]) {
+      MEGALITH_CUDA_CHECK(cudaGraphAddDependencies(graph, &ends[other], &first, nullptr, 1));
+    }
+  }
+}
+
+}  // namespace
+
+std::uint64_t CudaGraph::tail(CudaStream& stream) {
   std::uint64_t hash = 0;
-  for (std::size_t i = 0; status == cudaStreamCaptureStatusActive && i < count; ++i) {
-    hash = hash * 0x9E3779B97F4A7C15u + reinterpret_cast<std::uintptr_t>(nodes[i]);
+  for (const cudaGraphNode_t node : tail_of(stream).nodes) {
+    hash = hash * 0x9E3779B97F4A7C15u + reinterpret_cast<std::uintptr_t>(node);
   }
   return hash;
 }
 
-void CudaGraph::end(CudaStream& origin) {
+std::size_t CudaGraph::end_op(CudaStream& stream) {
+  const Tail tail = tail_of(stream);
+  ends_.push_back(tail.nodes.size() == 1 ? tail.nodes[0] : nullptr);
+  const std::size_t before = nodes_of_ops_;
+  MEGALITH_CUDA_CHECK(cudaGraphGetNodes(tail.graph, nullptr, &nodes_of_ops_));
+  return nodes_of_ops_ - before;
+}
+
+void CudaGraph::end(CudaStream& origin, const Dependencies& follows) {
   cudaGraph_t graph = nullptr;
   MEGALITH_CUDA_CHECK(cudaStreamEndCapture(origin.handle(), &graph));
   events_.clear();
+  if (!follows.empty()) relink(graph, ends_, follows);
+  ends_.clear();
   cudaError_t status = cudaGraphGetNodes(graph, nullptr, &num_nodes_);
   const std::size_t before = cuda_memory().free;
   if (status == cudaSuccess && num_nodes_ > 0) status = cudaGraphInstantiate(&executable_, graph, 0);
@@ -59,6 +133,7 @@ void CudaGraph::abort(CudaStream& origin) noexcept {
   static_cast<void>(cudaGetLastError());
   if (graph != nullptr) log_cuda(cudaGraphDestroy(graph), "cudaGraphDestroy");
   events_.clear();
+  ends_.clear();
 }
 
 void CudaGraph::launch(CudaStream& stream) {

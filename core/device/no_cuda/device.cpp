@@ -43,7 +43,8 @@ void CudaGraph::begin(CudaStream&) { refuse_cuda(); }
 void CudaGraph::record(CudaStream&, std::uint64_t) { refuse_cuda(); }
 void CudaGraph::wait(CudaStream&, std::uint64_t) { refuse_cuda(); }
 std::uint64_t CudaGraph::tail(CudaStream&) { refuse_cuda(); }
-void CudaGraph::end(CudaStream&) { refuse_cuda(); }
+std::size_t CudaGraph::end_op(CudaStream&) { refuse_cuda(); }
+void CudaGraph::end(CudaStream&, const Dependencies&) { refuse_cuda(); }
 void CudaGraph::abort(CudaStream&) noexcept {}
 void CudaGraph::launch(CudaStream&) { refuse_cuda(); }
 

@@ -1,0 +1,69 @@
+// The part of Graph that lets a GPU run the ops of one captured stream side by side.
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+#include "core/device/access_order.h"
+#include "core/device/capture_notes.h"
+#include "core/device/graph.h"
+#include "core/device/hazard_checker.h"
+#include "core/device/stream.h"
+
+namespace megalith {
+
+namespace {
+
+// The mean op of a graph up to which its ops run side by side. Shorter ones do not fill a GPU, and most of their time
+// is the way from one kernel to the next; longer ones fill it alone.
+constexpr double kShortOp = 15e-6;
+constexpr int kLanes = 2;  // more gained nothing
+constexpr double kBetweenLanes = 1e-6;
+
+// Roughly, for an op in a chain: what counts is which one is longer than which.
+double seconds_of(const Access& access, std::size_t nodes) {
+  constexpr double kNode = 3e-6;  // with hardly any work
+  constexpr double kBytes = 2.5e12, kFlops = 4e14;
+  const Cost cost = access.cost();
+  return static_cast<double>(nodes) * kNode + cost.bytes / kBytes + cost.flops / kFlops;
+}
+
+}  // namespace
+
+// A captured chain of ops becomes lanes of ops that run side by side where what they announced allows it: the same
+// bits, since each op computes alone and sums into one place stay in their order.
+void Graph::spread() {
+  if (lanes_.size() != 1 || cuda_of(lanes_[0]).keep<CaptureNotes>().meets_ranks) return;
+  if (std::any_of(nodes_.begin(), nodes_.end(), [](const Node& node) { return node.kind != Kind::kOp; })) return;
+  AccessOrder order;
+  Dependencies follows;
+  std::vector<double> seconds;
+  for (std::size_t op = 0; op < nodes_.size(); ++op) {
+    if (nodes_[op].cuda_nodes == 0) continue;
+    spread_ops_.push_back(op);
+    nodes_[op].event_id = Event::next_id();
+    follows.push_back(order.add(nodes_[op].access.ranges()));
+    seconds.push_back(seconds_of(nodes_[op].access, nodes_[op].cuda_nodes));
+  }
+  const double sum = std::accumulate(seconds.begin(), seconds.end(), 0.0);
+  if (sum > kShortOp * static_cast<double>(seconds.size())) return;
+  spread_ = plan_lanes(follows, seconds, kLanes, kBetweenLanes);
+}
+
+// To the checker each lane of ops is a branch, and each op an event that those wait for that follow it.
+void Graph::note_spread_replay(HazardChecker& hazards, const Stream& stream) {
+  const std::vector<int>& lane_of = spread_.lane;
+  std::vector<int> branches;
+  for (int lane = 0; lane <= *std::max_element(lane_of.begin(), lane_of.end()); ++lane) {
+    branches.push_back(hazards.branch(stream.lane_, lane + 1, lanes_[0].name));
+    hazards.join(branches.back(), stream.lane_);
+  }
+  for (const std::size_t op : spread_.order) {
+    const int branch = branches[static_cast<std::size_t>(lane_of[op])];
+    for (const std::size_t other : spread_.follows[op]) hazards.wait(branch, nodes_[spread_ops_[other]].event_id);
+    hazards.op(branch, nodes_[spread_ops_[op]].access);
+    hazards.record(branch, nodes_[spread_ops_[op]].event_id);
+  }
+  for (const int branch : branches) hazards.join(stream.lane_, branch);
+}
+
+}  // namespace megalith
