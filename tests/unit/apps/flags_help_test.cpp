@@ -74,7 +74,7 @@ TEST(Help, StandsInGroups) {
               testing::ElementsAre("Model", "Training", "Optimizer", "Data", "Evaluation", "Checkpoint", "Parallel",
                                    "Memory", "Logging", "Testing", "Program", "Exit codes"));
   EXPECT_THAT(groups_of(help_text(App::kGenerate)),
-              testing::ElementsAre("Training", "Data", "Checkpoint", "Generate", "Program", "Exit codes"));
+              testing::ElementsAre("Training", "Data", "Checkpoint", "Memory", "Generate", "Program", "Exit codes"));
   EXPECT_THAT(groups_of(help_text(App::kReport)), testing::ElementsAre("Report", "Program", "Exit codes"));
 }
 

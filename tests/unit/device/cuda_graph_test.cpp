@@ -13,6 +13,7 @@
 #include "core/device/copy.h"
 #include "core/device/graph.h"
 #include "core/device/hazard_checker.h"
+#include "core/device/memory_pool.h"
 #include "tests/unit/device/cuda_test.h"
 
 namespace megalith {
@@ -273,12 +274,15 @@ TEST_F(CudaGraphTest, AReplayBesideLetsMainGoOnWhileTheTailWaits) {
   Stream side(DeviceType::kCuda, "side", {.captures = &guard_});
   Graph graph("layer 2 forward");
   Event resume("layer 2 is done"), gate("gate");
+  MemoryPool pool(DeviceType::kCuda);  // flags are in host memory, between which a copy makes the host wait
+  int* const on_device = static_cast<int*>(pool.allocate(sizeof(int), MemoryCategory::kOther, "hidden"));
   int *hidden = flags(1), *offloaded = flags(1), *seen = flags(1), *head = flags(1), *tail = flags(1);
   graph.begin_capture(compute());
   op(compute(), "mlp", hidden, [&](Stream& s) { add(s, hidden, 1); });
+  op(compute(), "store", on_device, [&](Stream& s) { copy_by_kernel(s, on_device, hidden); });
   compute().record_external(resume);
   compute().wait_external(gate);
-  copy_to_host(compute(), offloaded, hidden, sizeof(int));
+  copy_to_host(compute(), offloaded, on_device, sizeof(int));
   graph.end_capture();
   copy_by_kernel(compute(), seen, hidden);  // loads it: a kernel that is loaded later waits for those that spin
   compute().synchronize();
