@@ -57,6 +57,13 @@ Generator::Generator(const Options& options, DeviceType device, const Sizes& mos
   arena_.use(prefill_plan_);
 }
 
+Generator::~Generator() {
+  try {
+    compute_.synchronize();  // it may read what goes before it
+  } catch (const std::exception&) {
+  }
+}
+
 const Graph* Generator::graph(std::int64_t sequences) const {
   const auto batch = batches_.find(sequences);
   return batch == batches_.end() ? nullptr : batch->second.graph.get();
@@ -150,6 +157,7 @@ void Generator::generate(std::span<const std::int32_t> prompts, const Sizes& siz
           "Generator::generate: prompts and new tokens do not fit");
   speed_ = {};
   if (count == 0) return;
+  compute_.synchronize();  // a call that `emit` ended by throwing left a step under way
   prefill_plan_ = plan(sizes, true);
   arena_.use(prefill_plan_);
   prefill(prompts, sizes);

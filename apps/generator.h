@@ -37,6 +37,8 @@ class Generator {
   // `options.model` is resolved, vocabulary included; `most` bounds every call of generate().
   Generator(const Options& options, DeviceType device, const Sizes& most, Instruments instruments = {});
 
+  ~Generator();
+
   ParameterStore& parameters() { return *gpt_.parameters; }
   Stream& compute() { return compute_; }
 

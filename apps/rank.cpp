@@ -218,7 +218,7 @@ Rank::Rank(const Options& run_options, const RunConfig& derived, DeviceType devi
       runner(ctx, entries(options, model.gpt)),
       graphs(options.train.cuda_graph_impl == CudaGraphImpl::kNone || device == DeviceType::kPlan
                  ? nullptr
-                 : std::make_unique<GraphedRunner>(ctx, runner, graph_modules(options.train))),
+                 : std::make_unique<GraphedRunner>(ctx, runner, graph_modules(options, config.pipeline))),
       transfer(mesh.pp(), ctx, runner, transfer_spec(options, config, layers.tensor, device, instruments)),
       optimizer(options, groups, memory, layers, model),
       buckets(options, groups, streams, model.gpt),
@@ -226,16 +226,18 @@ Rank::Rank(const Options& run_options, const RunConfig& derived, DeviceType devi
   if (device == DeviceType::kCuda) transfer.connect(step.sums.slice(0, 0, 1));
 }
 
-GraphModules graph_modules(const TrainingOptions& options) {
-  const auto has = [&](std::string_view module) {
-    return std::ranges::find(options.cuda_graph_modules, module) != options.cuda_graph_modules.end();
-  };
-  return {.attention = has("attn"), .mlp = has("mlp"), .layer = has("layer")};
+GraphModules graph_modules(const Options& options, const PipelineLayout& pipeline) {
+  const std::vector<std::string>& modules = options.train.cuda_graph_modules;
+  const auto has = [&](std::string_view module) { return std::ranges::find(modules, module) != modules.end(); };
+  return {.attention = has("attn"),
+          .mlp = has("mlp"),
+          .layer = has("layer"),
+          .weights_behind = options.parallel.tp_comm_overlap && !pipeline.weights_apart()};
 }
 
 RunPlan graph_runs(const Rank& rank, const std::vector<Action>& actions) {
   if (rank.options.train.cuda_graph_impl == CudaGraphImpl::kNone) return {};
-  return group_runs(actions, rank.runner, graph_modules(rank.options.train));
+  return group_runs(actions, rank.runner, graph_modules(rank.options, rank.config.pipeline));
 }
 
 std::unique_ptr<Rank> build_rank(const Options& options, const RunConfig& config, DeviceType device, const Mesh& mesh,

@@ -139,7 +139,7 @@ struct Rank {
 std::unique_ptr<Rank> build_rank(const Options& options, const RunConfig& config, DeviceType device, const Mesh& mesh,
                                  const Instruments& instruments, std::size_t memory_limit = 0);
 
-GraphModules graph_modules(const TrainingOptions& options);
+GraphModules graph_modules(const Options& options, const PipelineLayout& pipeline);
 // What --cuda-graph-impl makes of a training step's actions, on any backend; without graphs no runs.
 RunPlan graph_runs(const Rank& rank, const std::vector<Action>& actions);
 

@@ -248,14 +248,13 @@ void Step::pass_warm_up(bool ends) {
 // capture, in which libraries set themselves up.
 Step::Verbs Step::verbs_of_next_step() {
   if (rank_.graphs == nullptr) return Verbs::kEager;
-  const Trace* const trace = rank_.streams.compute.instruments().trace;
   if (warm_up_steps_ < rank_.options.train.cuda_graph_warmup_steps) {
     ++warm_up_steps_;
     pass_warm_up(false);
     return Verbs::kWarmUp;
   }
   if (warm_up_ != WarmUp::kDone) pass_warm_up(true);
-  return trace != nullptr && trace->active() ? Verbs::kEager : Verbs::kGraphs;
+  return runs_eagerly_ ? Verbs::kEager : Verbs::kGraphs;
 }
 
 GraphSignature Step::signature() {

@@ -62,6 +62,10 @@ class Step {
   // Changes nothing that a step reads. Hooks see Phase::kWarmUp, as in the first --cuda-graph-warmup-steps.
   void warm_up();
 
+  // While `on`, training steps neither capture nor replay. The same on all ranks: a collective in a graph is in all of
+  // its ranks' graphs.
+  void run_eagerly(bool on) { runs_eagerly_ = on; }
+
   // The next update of parameters and optimizer state waits for `read`, which a stream that reads them has recorded.
   void hold_update(Event& read) { before_update_ = &read; }
   // With --overlap-param-gather the weights of a step may still be on their way when its result is read: before
@@ -97,6 +101,7 @@ class Step {
   Phase phase_ = Phase::kEager;                               // of its eager verbs
   enum class WarmUp : std::uint8_t { kAhead, kUnderWay, kDone } warm_up_ = WarmUp::kAhead;
   std::int64_t warm_up_steps_ = 0;
+  bool runs_eagerly_ = false;
   bool broken_off_ = false;  // the last step ended by an exception: what it staged may still be read
   int pending_ = 0;
   Event* before_update_ = nullptr;  // of hold_update(), until it was waited for

@@ -108,6 +108,7 @@ void Trainer::pass_window() {
   if (!instruments_.window.changes(state_.step + 1)) return;
   while (step_->pending() > 0) finish_step(false);
   instruments_.window.advance(state_.step + 1, rank_->streams.compute);
+  step_->run_eagerly(instruments_.window.under_way());
 }
 
 void Trainer::explain_skip() {

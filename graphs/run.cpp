@@ -85,20 +85,24 @@ class Grouping {
          {std::pair(&from, after(verb_of(from.kind))), std::pair(&to, before(verb_of(to.kind)))}) {
       const SegmentRunner::Entry& entry = segments_.entry(action->segment);
       if (entry.hooks.size(point) == 0) continue;
-      if (modules_.layer && entry.unit == segments_.entry((action == &from ? to : from).segment).unit)
-        refuse_hook(entry, point);
+      const std::string subject = fmt::format("hook {} of segment {}", name_of(point), entry.name);
+      if (modules_.weights_behind && from.kind == ActionKind::kBackwardData && from.segment == to.segment) {
+        refuse(subject,
+               "none between backward_data and backward_weight, where rows are on their way from one to the other",
+               "use --delay-wgrad-compute, or leave out --tp-comm-overlap");
+      }
+      if (modules_.layer && entry.unit == segments_.entry((action == &from ? to : from).segment).unit) {
+        refuse(subject, "hooks before and behind what --cuda-graph-modules layer captures as one graph",
+               "use --cuda-graph-modules attn mlp, whose graphs end at each segment, or move the hook to the layer's "
+               "first or last verb");
+      }
       return false;
     }
     return true;
   }
 
-  [[noreturn]] static void refuse_hook(const SegmentRunner::Entry& entry, HookPoint point) {
-    fail({.subject = fmt::format("hook {} of segment {}", name_of(point), entry.name),
-          .expected = "hooks before and behind what --cuda-graph-modules layer captures as one graph",
-          .got = "one inside of it",
-          .remedy = "use --cuda-graph-modules attn mlp, whose graphs end at each segment, or move the hook to the "
-                    "layer's first or last verb",
-          .show_place = false});
+  [[noreturn]] static void refuse(const std::string& subject, const char* expected, const char* remedy) {
+    fail({.subject = subject, .expected = expected, .got = "one inside", .remedy = remedy, .show_place = false});
   }
 
   const std::vector<Action>& actions_;

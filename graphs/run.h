@@ -16,6 +16,8 @@ struct GraphModules {
   bool attention = false;  // a graph for each attention,
   bool mlp = false;        // and for each MLP
   bool layer = false;      // whole layers, as many in one graph as stand together
+  // A segment's backward_data leaves work under way that its backward_weight waits for: both are in one graph.
+  bool weights_behind = false;
 };
 
 struct Run {

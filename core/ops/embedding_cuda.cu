@@ -221,7 +221,7 @@ const std::int32_t* check_tokens(CudaStream& stream, const Op& op, const Tensor&
                         .raise = raise_bad_token,
                         .positions = positions ? positions.size(0) : -1,
                         .span = last < 0 ? 0 : op.part.position(last, op.rows_per_sample) + 1,
-                        .start = start},
+                        .start = positions ? start : nullptr},
                        op.workspace);
 }
 

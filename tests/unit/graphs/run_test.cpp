@@ -128,6 +128,21 @@ TEST_F(RunTest, RefusesAHookInsideALayer) {
   }
 }
 
+TEST_F(RunTest, RefusesAHookBetweenVerbsThatBelongTogether) {
+  const std::vector<Action> actions = one_chunk(1, {{0, 1, 2, 3, 4, 5}});
+  runner_.hooks(2).add(HookPoint::kPreWeight, [](const HookContext&) {});
+  EXPECT_NO_THROW(group_runs(actions, runner_, kBoth));
+  GraphModules behind = kBoth;
+  behind.weights_behind = true;
+  try {
+    group_runs(actions, runner_, behind);
+    FAIL() << "not refused";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(),
+                AllOf(HasSubstr("hook pre_weight of segment layer 0 mlp"), HasSubstr("--tp-comm-overlap")));
+  }
+}
+
 // In every schedule each verb of a layer is in one run, and a graph's runs do the same in the same column.
 TEST_F(RunTest, HoldForEverySchedule) {
   std::size_t shared = 0;
