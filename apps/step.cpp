@@ -6,6 +6,8 @@
 #include <chrono>
 #include <utility>
 
+#include "core/base/code_of.h"
+#include "core/base/digest.h"
 #include "core/base/seconds_since.h"
 #include "core/device/copy.h"
 #include "core/device/trace.h"
@@ -233,7 +235,8 @@ void Step::pass_warm_up(bool ends) {
       try {
         hook();
       } catch (const std::exception& error) {
-        fail({.subject = fmt::format("hook {}: {}", point, error.what()),
+        fail({.code = code_of(error),
+              .subject = fmt::format("hook {}: {}", point, error.what()),
               .remedy = "mend the hook",
               .show_place = false});
       }

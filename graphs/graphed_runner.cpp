@@ -6,7 +6,7 @@
 #include <chrono>
 #include <utility>
 
-#include "core/base/error.h"
+#include "core/base/code_of.h"
 #include "core/base/seconds_since.h"
 
 namespace megalith {
@@ -35,8 +35,7 @@ std::pair<int, int> segments_of(const std::vector<Action>& actions, const Run& r
 // Why the capture failed, behind where.
 [[noreturn]] void fail_capture(const std::string& graph, const std::string& where, std::string_view op,
                                const std::exception& error) {
-  const auto* known = dynamic_cast<const Error*>(&error);
-  fail({.code = known != nullptr ? known->code() : ExitCode::kInternal,
+  fail({.code = code_of(error),
         .subject = fmt::format("capture of graph {}, in {}{}: {}", graph, where,
                                op.empty() ? "" : fmt::format(" after op {}", op), error.what()),
         .remedy = "all graphs were dropped, --cuda-graph-impl none runs without them",

@@ -14,10 +14,7 @@ namespace megalith {
 
 namespace {
 
-bool is_verb(const Action& action) {
-  return action.kind == ActionKind::kForward || action.kind == ActionKind::kBackwardData ||
-         action.kind == ActionKind::kBackwardWeight;
-}
+bool is_verb(const Action& action) { return action.segment >= 0; }
 
 // Two verbs of a microbatch that follow each other: kind and segment of both.
 using Joint = std::array<int, 4>;

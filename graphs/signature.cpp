@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "core/base/digest.h"
+
 namespace megalith {
 
 std::string_view difference(const GraphSignature& captured, const GraphSignature& now) {
@@ -20,7 +22,7 @@ std::string_view difference(const GraphSignature& captured, const GraphSignature
 }
 
 std::uint64_t digest_of_hooks(const SegmentRunner& segments) {
-  std::uint64_t digest = 1;
+  std::uint64_t digest = kEmptyDigest;
   for (int s = 0; s < segments.num_segments(); ++s) {
     for (int point = 0; point < kNumHookPoints; ++point)
       fold(digest, segments.entry(s).hooks.size(static_cast<HookPoint>(point)));
@@ -29,7 +31,7 @@ std::uint64_t digest_of_hooks(const SegmentRunner& segments) {
 }
 
 std::uint64_t digest_of(const std::vector<Action>& actions) {
-  std::uint64_t digest = 1;
+  std::uint64_t digest = kEmptyDigest;
   for (const Action& a : actions) {
     for (const int part : {static_cast<int>(a.kind), a.chunk, a.microbatch, a.segment, a.column, a.item, a.peer})
       fold(digest, static_cast<std::uint64_t>(part));

@@ -23,12 +23,6 @@ struct GraphSignature {
 // What differs, in words; empty: nothing.
 std::string_view difference(const GraphSignature& captured, const GraphSignature& now);
 
-// Folds a number into a digest.
-constexpr void fold(std::uint64_t& digest, std::uint64_t value) {
-  digest = (digest ^ value) * 0x9E3779B97F4A7C15u;
-  digest ^= digest >> 32;
-}
-
 std::uint64_t digest_of_hooks(const SegmentRunner& segments);
 std::uint64_t digest_of(const std::vector<Action>& actions);
 

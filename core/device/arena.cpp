@@ -6,6 +6,7 @@
 #include <limits>
 #include <utility>
 
+#include "core/base/digest.h"
 #include "core/base/error.h"
 #include "core/device/capture_guard.h"
 
@@ -18,10 +19,9 @@ std::size_t round_up(std::size_t bytes) {
 }
 }  // namespace
 
-// FNV-1a, word by word.
 std::uint64_t digest_of(const ArenaPlan& plan) {
-  std::uint64_t digest = 0xcbf29ce484222325;
-  const auto add = [&](std::uint64_t word) { digest = (digest ^ word) * 0x100000001b3; };
+  std::uint64_t digest = kEmptyDigest;
+  const auto add = [&](std::uint64_t word) { fold(digest, word); };
   for (const auto& [key, slot] : plan.slots) {
     add(static_cast<std::uint32_t>(key.scope.column));
     add(static_cast<std::uint32_t>(key.scope.segment));

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "core/base/error.h"
+#include "core/base/code_of.h"
 
 namespace megalith {
 
@@ -33,8 +33,7 @@ void HookTable::run(HookPoint point, const HookContext& context) const {
     try {
       hook(context);
     } catch (const std::exception& error) {
-      const auto* known = dynamic_cast<const Error*>(&error);
-      fail({.code = known != nullptr ? known->code() : ExitCode::kInternal,
+      fail({.code = code_of(error),
             .subject = fmt::format("hook {} of segment {} (microbatch {}): {}", name_of(point), context.segment,
                                    context.microbatch, error.what()),
             .remedy = "what a hook throws ends the step: mend the hook",

@@ -1,0 +1,12 @@
+// Digests of data that two sides compare, within one build.
+#pragma once
+
+#include <cstdint>
+
+namespace megalith {
+
+// FNV-1a, word by word.
+inline constexpr std::uint64_t kEmptyDigest = 14695981039346656037u;
+constexpr void fold(std::uint64_t& digest, std::uint64_t value) { digest = (digest ^ value) * 1099511628211u; }
+
+}  // namespace megalith
