@@ -117,12 +117,13 @@ std::optional<ReplicaDifference> replica_difference(Rank& rank) {
     const AdamWOptimizer::UnitState& state = optimizer.units()[u];
     for (const Parameter* parameter : units[u].parameters) {
       for (std::size_t i = 0; i < parameter->parts.size(); ++i) {
+        // Each rank has another shard.
         const auto add = [&](const char* kind, const Tensor& flat) {
+          if (flat.numel() < units[u].numel) return;
           const Tensor whole = flat.slice(0, parameter->offset, parameter->shape.numel()).view(parameter->shape);
           tensors.push_back({fmt::format("{} of {}", kind, parameter->parts[i].name), parameter->part_of(whole, i)});
         };
         add("weight", units[u].weights);
-        if (!optimizer.shard().is_whole()) continue;  // each rank has others
         if (optimizer.has_own_main_params()) add("main parameter", state.main_params);
         add("exp_avg", state.exp_avg);
         add("exp_avg_sq", state.exp_avg_sq);

@@ -84,12 +84,12 @@ FlatShard optimizer_shard(const Options& options, const Communicator& replicas) 
 
 // Memory for the parameters, before those who look at it.
 ParameterStore& allocate(const Options& options, const FlatShard& shard, ParameterStore& parameters, MemoryPool& pool) {
-  parameters.allocate(pool, options.model.params_dtype, options.train.main_grads_dtype, shard.ranks);
+  for (ParameterUnit& unit : parameters.units()) unit.shard = shard;
+  parameters.allocate(pool, options.model.params_dtype, options.train.main_grads_dtype);
   return parameters;
 }
 
-AdamWOptimizer::Spec adamw_spec(const TrainingOptions& train, const ParameterStore& all_parameters,
-                                const FlatShard& shard) {
+AdamWOptimizer::Spec adamw_spec(const TrainingOptions& train, const ParameterStore& all_parameters) {
   AdamWOptimizer::Spec spec{.beta1 = train.adam_beta1,
                             .beta2 = train.adam_beta2,
                             .eps = train.adam_eps,
@@ -97,7 +97,6 @@ AdamWOptimizer::Spec adamw_spec(const TrainingOptions& train, const ParameterSto
                             .clip_grad = train.clip_grad,
                             .exp_avg_dtype = train.exp_avg_dtype,
                             .exp_avg_sq_dtype = train.exp_avg_sq_dtype,
-                            .shard = shard,
                             .planned_for = train.device};
   all_parameters.for_each_part([&](const ParameterStore::Held& held) { spec.all_names.push_back(held.part.name); });
   return spec;
@@ -169,8 +168,8 @@ RankModel::RankModel(const Options& options, std::vector<GptPart> parts_of_stage
 RankOptimizer::RankOptimizer(const Options& options, const RankGroups& groups, RankMemory& memory, LayerGroups& layers,
                              RankModel& model)
     : shard(optimizer_shard(options, groups.replicas)),
-      shared_gradients(layers.tensor, allocate(options, shard, *model.gpt.parameters, memory.pool), memory.pool, shard),
-      adamw(*model.gpt.parameters, memory.pool, adamw_spec(options.train, *model.all_parameters, shard)) {}
+      shared_gradients(layers.tensor, allocate(options, shard, *model.gpt.parameters, memory.pool), memory.pool),
+      adamw(*model.gpt.parameters, memory.pool, adamw_spec(options.train, *model.all_parameters)) {}
 
 RankBuckets::RankBuckets(const Options& options, const RankGroups& groups, RankStreams& streams, const GptModel& gpt) {
   const std::vector<ParameterUnit>& units = gpt.parameters->units();

@@ -57,23 +57,22 @@ void add_cut(const Item& item, const FlatShard::Range& held, const Tensor& flat,
 std::vector<Item> items_of(const ParameterStore& parameters, const AdamWOptimizer* optimizer) {
   std::vector<Item> items;
   for (std::size_t u = 0; u < parameters.units().size(); ++u) {
-    for (const Parameter* parameter : parameters.units()[u].parameters) {
-      // `flat` holds the unit's elements from `first_held` on: all of them, or the shard of a distributed optimizer.
+    const ParameterUnit& unit = parameters.units()[u];
+    for (const Parameter* parameter : unit.parameters) {
+      // `flat` holds the unit's elements from `first_held` on: all of them, or this rank's shard.
       const auto add = [&](std::string_view kind, const Tensor& flat, std::int64_t first_held) {
-        const bool sharded = flat.numel() < parameters.units()[u].numel;
+        const bool sharded = flat.numel() < unit.numel;
         std::int64_t end = parameter->offset;
         for (std::size_t i = 0; i < parameter->parts.size(); ++i) {
           const LogicalTensor& part = parameter->parts[i];
-          const Tensor like = parameter->part_of(parameter->weight, i);
-          const std::int64_t begin = end;
-          end += like.numel();
-          const Tensor live = like.slice(0, 0, part.live_rows());
+          const std::int64_t columns = parameter->row_elements(), begin = end;
+          end += part.rows * columns;
           Slice slice = Slice::whole(part.global_shape);
           slice.start[0] = part.global_row;
           slice.stop[0] = part.global_row + part.live_rows();
-          if (live.rank() > 1) {
+          if (part.global_shape.rank() > 1) {
             slice.start[1] = part.global_column;
-            slice.stop[1] = part.global_column + live.size(1);
+            slice.stop[1] = part.global_column + columns;
           }
           const Item item{.shard = {.name = shard_name(kind, part.name),
                                     .dtype = flat.dtype,
@@ -84,7 +83,7 @@ std::vector<Item> items_of(const ParameterStore& parameters, const AdamWOptimize
                           .saved = part.counted && !parameter->is_copy,
                           .sharded = sharded};
           const std::int64_t from = std::clamp(begin, first_held, first_held + flat.numel());
-          const std::int64_t to = std::clamp(begin + live.numel(), from, first_held + flat.numel());
+          const std::int64_t to = std::clamp(begin + part.live_rows() * columns, from, first_held + flat.numel());
           const Tensor held = flat.slice(0, from - first_held, to - from);
           if (sharded) {
             add_cut(item, {from - begin, to - begin}, held, items);
@@ -94,7 +93,11 @@ std::vector<Item> items_of(const ParameterStore& parameters, const AdamWOptimize
           }
         }
       };
-      add(kParamKind, parameters.units()[u].weights, 0);
+      if (unit.resident_weights) {
+        add(kParamKind, unit.weights, 0);
+      } else {
+        add(kParamKind, unit.weight_shard, unit.shard.range(unit.numel).begin);
+      }
       if (optimizer == nullptr) continue;
       const AdamWOptimizer::UnitState& state = optimizer->units()[u];
       if (optimizer->has_own_main_params()) add(kMainParamKind, state.main_params, state.begin);

@@ -1,6 +1,9 @@
 // Trainable tensors. Layers ask a ParameterStore for them while the model is built; allocate() then gives each unit (a
 // transformer block, the embedding, the head) flat buffers in which every parameter is a 256-byte aligned view: weights
 // in the model's dtype, main gradients in theirs. The same element offsets hold for optimizer state.
+//
+// Of a unit that data-parallel ranks share out each holds a shard for good (ZeRO, arXiv:1910.02054). The whole is
+// resident too, or there only while it is bound to a place of fsdp/: its parameters' views are null otherwise.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +13,7 @@
 
 #include "core/device/memory_pool.h"
 #include "core/device/stream.h"
+#include "core/layers/flat_shard.h"
 #include "core/tensor/tensor.h"
 
 namespace megalith {
@@ -78,8 +82,18 @@ struct ParameterUnit {
   std::string name;
   std::vector<Parameter*> parameters;  // without tied ones
   std::int64_t numel = 0;              // padded
-  Tensor weights;                      // [numel] model dtype
-  Tensor main_grads;                   // [numel] fp32 | bf16
+  FlatShard shard = {};                // what this rank holds for good, and what its optimizer updates
+  bool resident_weights = true;        // the whole of them; else `weights` is null but while it is bound
+  bool resident_gradients = true;      // likewise
+
+  Tensor weights;       // [numel] model dtype
+  Tensor main_grads;    // [numel] fp32 | bf16
+  Tensor weight_shard;  // [numel / ranks], a part of `weights` where those are resident
+  Tensor grad_shard;    // likewise of `main_grads`; summed over the ranks once a step
+
+  // Where the whole is from now on, with the parameters' views of it; a null tensor takes them away.
+  void bind_weights(const Tensor& whole);
+  void bind_gradients(const Tensor& whole);
 };
 
 class ParameterStore {
@@ -111,10 +125,11 @@ class ParameterStore {
   Parameter& add(Parameter spec);
   Parameter& add_tied(Parameter& target);
 
-  // Units are padded to a multiple of `divisor` elements times 128, so that data-parallel shards stay aligned.
-  // Gradients may be bf16 where the weights are: each microbatch's sum is then rounded when it is added.
-  void allocate(MemoryPool& pool, DType dtype, DType main_grads_dtype = DType::kFp32, std::int64_t divisor = 1);
-  // Draws every weight from (seed, logical name, element index), so that no layout changes it.
+  // Of each unit what its shard and resident_* say, which are set by now. Units are padded to a multiple of 128
+  // elements times the shard's ranks, so that shards stay aligned. Gradients may be bf16 where the weights are: each
+  // microbatch's sum is then rounded when it is added.
+  void allocate(MemoryPool& pool, DType dtype, DType main_grads_dtype = DType::kFp32);
+  // Draws every weight that is resident from (seed, logical name, element index), so that no layout changes it.
   void initialize(Stream& stream, std::uint64_t seed);
   void zero_gradients(Stream& stream);
   // Adds the gradients of tied uses to their parameter's, once; after the last backward_weight of the step.

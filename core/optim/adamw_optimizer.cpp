@@ -11,26 +11,26 @@ namespace megalith {
 
 AdamWOptimizer::AdamWOptimizer(ParameterStore& store, MemoryPool& pool, const Spec& spec)
     : store_(store), spec_(spec), update_{.ranges = {}, .beta1 = spec.beta1, .beta2 = spec.beta2, .eps = spec.eps} {
-  const FlatShard& shard = spec_.shard;
   const auto buffer = [&](const ParameterUnit& unit, MemoryCategory category, DType dtype) {
-    const std::int64_t numel = shard.range(unit.numel).size();
+    const std::int64_t numel = unit.weight_shard.numel();
     return Tensor(pool.allocate(static_cast<std::size_t>(numel) * size_of(dtype), category, unit.name), dtype, {numel});
   };
   std::map<std::string, Tensor> by_name;
   for (const ParameterUnit& unit : store.units()) {
-    require(unit.numel % shard.ranks == 0, "AdamWOptimizer: units are padded to a multiple of the shards");
-    own_main_params_ = unit.weights.dtype != DType::kFp32;
-    states_.push_back({.begin = shard.range(unit.numel).begin,
+    own_main_params_ = unit.weight_shard.dtype != DType::kFp32;
+    states_.push_back({.begin = unit.shard.range(unit.numel).begin,
                        .main_params = own_main_params_ ? buffer(unit, MemoryCategory::kMainParameters, DType::kFp32)
-                                                       : shard.of(unit.weights),
+                                                       : unit.weight_shard,
                        .exp_avg = buffer(unit, MemoryCategory::kOptimizer, spec.exp_avg_dtype),
                        .exp_avg_sq = buffer(unit, MemoryCategory::kOptimizer, spec.exp_avg_sq_dtype)});
     add_ranges(unit, states_.back());
   }
   store.for_each_part([&](const ParameterStore::Held& held) {
     if (held.parameter.is_copy) return;
+    const FlatShard& shard = held.unit.shard;
     const FlatShard::Range own = shard.clip({held.begin, held.end}, held.unit.numel);
-    by_name[held.part.name] = held.unit.main_grads.slice(0, own.begin, held.part.counted ? own.size() : 0);
+    by_name[held.part.name] = held.unit.grad_shard.slice(0, own.begin - shard.range(held.unit.numel).begin,
+                                                         held.part.counted ? own.size() : 0);
   });
   std::vector<std::string> names = spec.all_names;
   if (names.empty()) {
@@ -66,13 +66,12 @@ void AdamWOptimizer::add_ranges(const ParameterUnit& unit, const UnitState& stat
     std::int64_t end = first.offset;
     for (; i < unit.parameters.size() && unit.parameters[i]->decay == first.decay; ++i)
       end = unit.parameters[i]->offset + unit.parameters[i]->shape.numel();
-    const FlatShard::Range held = spec_.shard.clip({first.offset, end}, unit.numel);
+    const FlatShard::Range held = unit.shard.clip({first.offset, end}, unit.numel);
     if (held.size() == 0) continue;
-    const auto of_unit = [&](const Tensor& whole) { return whole.slice(0, held.begin, held.size()); };
     const auto of_shard = [&](const Tensor& own) { return own.slice(0, held.begin - state.begin, held.size()); };
-    update_.ranges.push_back({.param = of_unit(unit.weights),
+    update_.ranges.push_back({.param = of_shard(unit.weight_shard),
                               .main_param = of_shard(state.main_params),
-                              .grad = of_unit(unit.main_grads),
+                              .grad = of_shard(unit.grad_shard),
                               .exp_avg = of_shard(state.exp_avg),
                               .exp_avg_sq = of_shard(state.exp_avg_sq),
                               .weight_decay = first.decay ? spec_.weight_decay : 0.0});
@@ -82,7 +81,7 @@ void AdamWOptimizer::add_ranges(const ParameterUnit& unit, const UnitState& stat
 void AdamWOptimizer::initialize(Stream& stream) {
   for (std::size_t u = 0; u < states_.size(); ++u) {
     if (own_main_params_) {
-      launch(stream, CastRows{.x = spec_.shard.of(store_.units()[u].weights), .y = states_[u].main_params});
+      launch(stream, CastRows{.x = store_.units()[u].weight_shard, .y = states_[u].main_params});
     }
     launch(stream, Fill{.x = states_[u].exp_avg, .value = 0});
     launch(stream, Fill{.x = states_[u].exp_avg_sq, .value = 0});

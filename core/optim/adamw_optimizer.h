@@ -3,16 +3,15 @@
 // buffers per unit with the store's offsets. A step is three launches however many parameters there are (more beyond
 // the ops' limits on CUDA, and with other ranks' parameters).
 //
-// As a data-parallel rank's part of a distributed optimizer (ZeRO-1, arXiv:1910.02054) it holds and updates a shard of
-// each unit, cut wherever that falls in a tensor, while the weights stay whole on every rank, and reads the gradients
-// of its shard alone. Each element's update is bit-equal to the whole optimizer's, given gradient, norm and parameters.
-// The norm, a sum over shards, may differ by some 1e-16 of itself; it reaches the update as an fp32 clip factor.
+// Of a unit that data-parallel ranks share out (ZeRO, arXiv:1910.02054) it holds and updates the shard, cut wherever
+// that falls in a tensor, and reads the gradients of the shard alone. Each element's update is bit-equal to the whole
+// optimizer's, given gradient, norm and parameters. The norm, a sum over shards, may differ by some 1e-16 of itself; it
+// reaches the update as an fp32 clip factor.
 #pragma once
 
 #include <string>
 #include <vector>
 
-#include "core/layers/flat_shard.h"
 #include "core/layers/parameter.h"
 #include "core/ops/adamw.h"
 #include "core/ops/grad_norm.h"
@@ -31,7 +30,6 @@ class AdamWOptimizer {
     DType exp_avg_sq_dtype = DType::kFp32;  // likewise
     // Logical names of all parameters of the model where the store holds a part of them; empty: the store's are all.
     std::vector<std::string> all_names = {};
-    FlatShard shard = {};                       // of each unit
     DeviceType planned_for = DeviceType::kCpu;  // the backend that a pool of a plan stands for
   };
   // Flat buffers of one unit's shard, [elements of the shard] each.
@@ -57,7 +55,6 @@ class AdamWOptimizer {
 
   const std::vector<UnitState>& units() const { return states_; }
   bool has_own_main_params() const { return own_main_params_; }
-  const FlatShard& shard() const { return spec_.shard; }
 
  private:
   void add_ranges(const ParameterUnit& unit, const UnitState& state);

@@ -19,7 +19,7 @@ namespace {
 // Parameters of one store: 40 matrices and biases in `units` units.
 struct Model {
   Model(DeviceType device, int units, DType dtype, DType gradients, const AdamWOptimizer::Spec& spec,
-        Timeline* timeline = nullptr)
+        Timeline* timeline = nullptr, const FlatShard& shard = {})
       : pool(device), stream(device, "test", {.timeline = timeline}) {
     for (int i = 0; i < 40; ++i) {
       if (i % (40 / units) == 0) store.begin_unit("unit");
@@ -29,7 +29,8 @@ struct Model {
                                        .init_std = 0.5f,
                                        .decay = !bias}));
     }
-    store.allocate(pool, dtype, gradients, spec.shard.ranks);
+    for (ParameterUnit& unit : store.units()) unit.shard = shard;
+    store.allocate(pool, dtype, gradients);
     optimizer = std::make_unique<AdamWOptimizer>(store, pool, spec);
     loss = Tensor(pool.allocate(4, MemoryCategory::kOther, "loss"), DType::kFp32, {1});
     step = static_cast<StepParameters*>(pool.allocate(sizeof(StepParameters), MemoryCategory::kOther, "step"));
@@ -132,7 +133,7 @@ TEST(AdamWOptimizer, TheNormIsOfAllLogicalTensors) {
 TEST(AdamWOptimizer, ShardsUpdateTheirPartOfTheWhole) {
   for (const DType type : {DType::kFp32, DType::kBf16}) {
     for (const int ranks : {1, 2, 3, 7}) {
-      AdamWOptimizer::Spec spec{.weight_decay = 0.5, .clip_grad = 0};
+      const AdamWOptimizer::Spec spec{.weight_decay = 0.5, .clip_grad = 0};
       Model whole(DeviceType::kCpu, 2, type, DType::kFp32, spec);
       whole.start();
       whole.update();
@@ -143,8 +144,8 @@ TEST(AdamWOptimizer, ShardsUpdateTheirPartOfTheWhole) {
       whole.stream.synchronize();
       std::copy_n(whole.optimizer->squares().as<const double>(), want.size(), wanted_squares.begin());
       for (int rank = 0; rank < ranks; ++rank) {
-        spec.shard = {.rank = rank, .ranks = ranks};
-        Model part(DeviceType::kCpu, 2, type, DType::kFp32, spec);
+        const FlatShard shard{.rank = rank, .ranks = ranks};
+        Model part(DeviceType::kCpu, 2, type, DType::kFp32, spec, nullptr, shard);
         part.start();
         before = part.weights();
         part.update();
@@ -155,7 +156,7 @@ TEST(AdamWOptimizer, ShardsUpdateTheirPartOfTheWhole) {
           const Parameter& parameter = *part.parameters[p];
           const ParameterUnit& unit = part.store.units()[static_cast<std::size_t>(parameter.unit)];
           const FlatShard::Range held =
-              spec.shard.clip({parameter.offset, parameter.offset + parameter.shape.numel()}, unit.numel);
+              shard.clip({parameter.offset, parameter.offset + parameter.shape.numel()}, unit.numel);
           got[p].resize(after[p].size());
           for (std::size_t k = 0; k < after[p].size(); ++k) {
             const std::int64_t at = parameter.offset + static_cast<std::int64_t>(k);

@@ -107,11 +107,9 @@ bool put(Rank& rank, const ParameterUnit& unit, const Held& held, const std::str
     std::int64_t at = parameter->offset - held.begin;
     for (std::size_t i = 0; i < parameter->parts.size(); ++i) {
       const LogicalTensor& part = parameter->parts[i];
-      const Tensor slice = parameter->part_of(parameter->weight, i);
       std::vector<float>& to = whole[prefix + part.name];
       to.resize(static_cast<std::size_t>(part.global_shape.numel()), std::nanf(""));
-      const std::int64_t columns = slice.rank() > 1 ? slice.size(1) : 1;
-      const std::int64_t whole_columns = slice.rank() > 1 ? part.global_shape[1] : 1;
+      const std::int64_t columns = parameter->row_elements(), whole_columns = elements_of_row(part.global_shape);
       for (std::int64_t row = 0; row < part.live_rows(); ++row) {
         for (std::int64_t c = 0; c < columns; ++c) {
           const std::int64_t from = at + row * columns + c;
@@ -123,10 +121,14 @@ bool put(Rank& rank, const ParameterUnit& unit, const Held& held, const std::str
           element = value;
         }
       }
-      at += slice.numel();
+      at += part.rows * columns;
     }
   }
   return agrees;
+}
+
+Held weights_of(const ParameterUnit& unit) {
+  return unit.resident_weights ? Held{unit.weights} : Held{unit.weight_shard, unit.shard.range(unit.numel).begin};
 }
 
 }  // namespace
@@ -142,7 +144,7 @@ bool put_state(Rank& rank, Tensors& whole) {
   const std::vector<ParameterUnit>& units = rank.model.gpt.parameters->units();
   for (std::size_t u = 0; u < units.size(); ++u) {
     const AdamWOptimizer::UnitState& state = rank.optimizer.adamw.units()[u];
-    agrees = put(rank, units[u], {units[u].weights}, "param/", whole) && agrees;
+    agrees = put(rank, units[u], weights_of(units[u]), "param/", whole) && agrees;
     agrees = put(rank, units[u], {state.main_params, state.begin}, "main_param/", whole) && agrees;
     agrees = put(rank, units[u], {state.exp_avg, state.begin}, "exp_avg/", whole) && agrees;
     agrees = put(rank, units[u], {state.exp_avg_sq, state.begin}, "exp_avg_sq/", whole) && agrees;
@@ -152,11 +154,10 @@ bool put_state(Rank& rank, Tensors& whole) {
 
 bool put_slices(Rank& rank, Tensor Parameter::*kind, Tensors& whole) {
   bool agrees = true;
-  const FlatShard& shard = rank.optimizer.adamw.shard();
   for (const ParameterUnit& unit : rank.model.gpt.parameters->units()) {
     const Held held = kind == &Parameter::weight
-                          ? Held{unit.weights}
-                          : Held{shard.of(unit.main_grads), shard.range(unit.numel).begin};  // reduced there alone
+                          ? weights_of(unit)
+                          : Held{unit.grad_shard, unit.shard.range(unit.numel).begin};  // reduced there alone
     agrees = put(rank, unit, held, "", whole) && agrees;
   }
   return agrees;
