@@ -78,7 +78,7 @@ PipelineTransfer::Spec transfer_spec(const Options& options, const RunConfig& co
 }
 
 FlatShard optimizer_shard(const Options& options, const Communicator& replicas) {
-  if (!options.parallel.use_distributed_optimizer) return {};
+  if (!options.parallel.shards_optimizer()) return {};
   return {.rank = replicas.rank(), .ranks = replicas.size()};
 }
 
@@ -185,7 +185,7 @@ RankBuckets::RankBuckets(const Options& options, const RankGroups& groups, RankS
       if (gpt.words != nullptr && gpt.words->unit == unit) words = static_cast<int>(gradients.size()) - 1;
     }
   }
-  const bool shards = options.parallel.use_distributed_optimizer;
+  const bool shards = options.parallel.shards_optimizer();
   if (!shards) weights.clear();
   const BucketStreams bucket_streams{.compute = streams.compute, .communication = streams.communication};
   reducer =

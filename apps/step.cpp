@@ -32,7 +32,7 @@ bool copies_tied(const Rank& rank) {
 StepActions step_actions(const Rank& rank) {
   const GptModel& gpt = rank.model.gpt;
   const ParallelOptions& parallel = rank.options.parallel;
-  const bool shards = parallel.use_distributed_optimizer;
+  const bool shards = parallel.shards_optimizer();
   ReducePoints points{.segments_of_bucket = rank.buckets.segments,
                       .tied_segment = -1,
                       .tied_across_stages = rank.groups.embedding != nullptr,
