@@ -47,12 +47,6 @@ std::int64_t count_microbatches(const TrainingOptions& options, std::int64_t dat
 
 // What shards take of a mesh.
 void check_instances(const ParallelOptions& parallel, const MeshSizes& mesh) {
-  if (parallel.sharding() > ShardingStrategy::kOptim) {
-    refuse_usage("--data-parallel-sharding-strategy",
-                 {.expected = "no_shard or optim, the others are not built yet",
-                  .got = parallel.sharding() == ShardingStrategy::kOptimGrads ? "optim_grads" : "optim_grads_params",
-                  .remedy = "optim holds shares of main parameters and moments"});
-  }
   const std::int64_t instances = parallel.num_distributed_optimizer_instances, ranks = mesh.dp * mesh.cp;
   if (instances == 1) return;
   if (ranks % instances != 0) {
