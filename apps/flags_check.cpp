@@ -171,8 +171,8 @@ void check_memory(const Options& options) {
             {.flag = "--recompute-modules", .needs = "--recompute-granularity selective", .got = got});
   only_with(is_full || train.recompute_method == RecomputeMethod::kUniform,
             {.flag = "--recompute-method", .needs = "--recompute-granularity full", .got = got});
-  only_with(is_full || train.recompute_num_layers == 1,
-            {.flag = "--recompute-num-layers", .needs = "--recompute-granularity full", .got = got});
+  only_with(train.recompute_granularity != RecomputeGranularity::kNone || train.recompute_num_layers == 0,
+            {.flag = "--recompute-num-layers", .needs = "--recompute-granularity selective or full", .got = got});
   check_graphs(train);
   if (train.recompute_num_layers > options.model.num_layers) {
     refuse_usage("--recompute-num-layers and --num-layers",

@@ -57,8 +57,9 @@ struct TrainingOptions {
 
   RecomputeGranularity recompute_granularity = RecomputeGranularity::kNone;
   RecomputeMethod recompute_method = RecomputeMethod::kUniform;  // with kFull
-  std::int64_t recompute_num_layers = 1;                         // uniform: layers per chunk; block: layers recomputed
-  std::vector<std::string> recompute_modules;                    // with kSelective: core_attn, layernorm, mlp, mlp_act
+  // uniform: layers per chunk; block and selective: layers of each part that are recomputed; 0: 1, with selective all
+  std::int64_t recompute_num_layers = 0;
+  std::vector<std::string> recompute_modules;  // with kSelective: core_attn, layernorm, mlp, mlp_act
 
   std::int64_t loss_chunk_size = 0;  // tokens that the output layer and the loss take at a time; 0: all at once
 

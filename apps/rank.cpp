@@ -12,9 +12,22 @@ namespace megalith {
 
 namespace {
 
-StashPolicies stash_policies(const TrainingOptions& options) {
+using LayerRanges = std::vector<RecomputeLayers::Range>;
+
+// Layers whose selected modules are recomputed, counted as recompute_layers counts them.
+LayerRanges selective_layers(const TrainingOptions& options, const std::vector<GptPart>& parts) {
+  LayerRanges ranges;
+  if (options.recompute_granularity != RecomputeGranularity::kSelective) return ranges;
+  for (const GptPart& part : parts) {
+    const std::int64_t most = options.recompute_num_layers == 0 ? part.num_layers : options.recompute_num_layers;
+    ranges.push_back({.first = part.first_layer, .count = std::min(most, part.num_layers)});
+  }
+  return ranges;
+}
+
+StashPolicies stash_policies(const TrainingOptions& options, const LayerRanges& selected, std::int64_t layer) {
   StashPolicies policies{};
-  if (options.recompute_granularity != RecomputeGranularity::kSelective) return policies;
+  if (std::ranges::none_of(selected, [layer](const auto& range) { return range.contains(layer); })) return policies;
   const auto recompute = [&](SlotKind kind) { policies[static_cast<std::size_t>(kind)] = StashPolicy::kRecompute; };
   for (const std::string& module : options.recompute_modules) {
     if (module == "core_attn") recompute(SlotKind::kAttnProj);
@@ -31,12 +44,10 @@ StashPolicies stash_policies(const TrainingOptions& options) {
 RecomputeLayers recompute_layers(const Options& options, const std::vector<GptPart>& parts) {
   const TrainingOptions& train = options.train;
   RecomputeLayers recompute;
-  if (train.recompute_granularity == RecomputeGranularity::kSelective) {
-    recompute.mlp = std::find(train.recompute_modules.begin(), train.recompute_modules.end(), "mlp") !=
-                    train.recompute_modules.end();
-  }
+  if (std::ranges::find(train.recompute_modules, "mlp") != train.recompute_modules.end())
+    recompute.mlps = selective_layers(train, parts);
   if (train.recompute_granularity != RecomputeGranularity::kFull) return recompute;
-  const std::int64_t step = train.recompute_num_layers;
+  const std::int64_t step = std::max<std::int64_t>(1, train.recompute_num_layers);
   for (const GptPart& part : parts) {
     const std::int64_t end = part.first_layer + part.num_layers;
     if (train.recompute_method == RecomputeMethod::kUniform) {
@@ -55,12 +66,13 @@ GptFactories factories(const Options& options, LayerGroups& layers) {
           .core_attention = context_parallel_attention(options.parallel.cp_comm_type, layers.context)};
 }
 
-std::vector<SegmentRunner::Entry> entries(const Options& options, const GptModel& gpt) {
+std::vector<SegmentRunner::Entry> entries(const Options& options, const RankModel& model) {
+  const LayerRanges selected = selective_layers(options.train, model.parts);
   std::vector<SegmentRunner::Entry> entries;
-  for (const NamedSegment& named : gpt.segments) {
+  for (const NamedSegment& named : model.gpt.segments) {
     entries.push_back({.name = named.name,
                        .segment = named.segment.get(),
-                       .policies = stash_policies(options.train),
+                       .policies = stash_policies(options.train, selected, named.layer),
                        .module = named.module,
                        .unit = named.first_unit});
   }
@@ -278,7 +290,7 @@ Rank::Rank(const Options& run_options, const RunConfig& derived, DeviceType devi
           .seed = static_cast<std::uint64_t>(options.train.seed),
           .planned_for = options.train.device,
           .deterministic = options.train.deterministic_mode},
-      runner(ctx, entries(options, model.gpt)),
+      runner(ctx, entries(options, model)),
       graphs(options.train.cuda_graph_impl == CudaGraphImpl::kNone || device == DeviceType::kPlan
                  ? nullptr
                  : std::make_unique<GraphedRunner>(ctx, runner, graph_modules(options, config.pipeline))),

@@ -81,7 +81,8 @@ std::vector<std::vector<std::string>> recompute_modes() {
           selective({"layernorm"}),
           selective({"mlp"}),
           selective({"mlp_act"}),
-          selective({"core_attn", "layernorm", "mlp_act"})};
+          selective({"core_attn", "layernorm", "mlp_act"}),
+          selective({"core_attn", "layernorm", "mlp", "--recompute-num-layers", "1"})};
 }
 
 void expect_same_run(const RunResult& a, const RunResult& b) {
