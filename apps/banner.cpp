@@ -57,6 +57,8 @@ std::string said_layout(const Options& options, const RunConfig& config) {
     case ShardingStrategy::kOptimGradsParams: text += ", fully sharded"; break;
     default: break;
   }
+  if (const std::int64_t instances = options.parallel.num_distributed_optimizer_instances; instances > 1)
+    text += fmt::format(" in {} instances", instances);
   return text + fmt::format(", {} of {} a step", counted(config.microbatches, "microbatch", "microbatches"),
                             counted(config.sequences, "sequence"));
 }

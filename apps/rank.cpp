@@ -89,9 +89,9 @@ PipelineTransfer::Spec transfer_spec(const Options& options, const RunConfig& co
           .instruments = instruments};
 }
 
-FlatShard optimizer_shard(const Options& options, const Communicator& replicas) {
+FlatShard optimizer_shard(const Options& options, const Communicator& shards) {
   if (!options.parallel.shards_optimizer()) return {};
-  return {.rank = replicas.rank(), .ranks = replicas.size()};
+  return {.rank = shards.rank(), .ranks = shards.size()};
 }
 
 // Of what stands before and behind the layers: embedding and head.
@@ -164,13 +164,20 @@ std::vector<int> segments_of_unit(const GptModel& gpt, int unit) {
   return segments;
 }
 
+InstanceGroups instances_of(Communicator& replicas, const ParallelOptions& parallel) {
+  const auto instances = static_cast<int>(parallel.num_distributed_optimizer_instances);
+  return instances > 1 ? split_into_instances(replicas, instances) : InstanceGroups{};
+}
+
 }  // namespace
 
 RankGroups::RankGroups(const Mesh& mesh, const Options& options, const RunConfig& config)
     : replicas(mesh.cp().size() == 1 ? mesh.dp() : mesh.dp_cp()),
       sums(replicas.duplicate("dp loss")),
-      unshard(replicas.size() > 1 && options.parallel.sharding() >= ShardingStrategy::kOptimGrads
-                  ? replicas.duplicate("dp units")
+      by_instance(instances_of(replicas, options.parallel)),
+      instance_sums(by_instance.shards ? shards().duplicate(shards().name() + " norm") : nullptr),
+      unshard(shards().size() > 1 && options.parallel.sharding() >= ShardingStrategy::kOptimGrads
+                  ? shards().duplicate(shards().name() + " units")
                   : nullptr),
       stages(mesh.pp().duplicate("pp sums")) {
   const int last = mesh.pp().size() - 1, stage = mesh.coordinates().pp;
@@ -210,7 +217,7 @@ RankModel::RankModel(const Options& options, std::vector<GptPart> parts_of_stage
 
 RankOptimizer::RankOptimizer(const Options& options, const RankGroups& groups, RankMemory& memory, LayerGroups& layers,
                              RankModel& model)
-    : shard(optimizer_shard(options, groups.replicas)),
+    : shard(optimizer_shard(options, groups.shards())),
       shared_gradients(layers.tensor, allocate(options, shard, model.gpt, memory.pool), memory.pool),
       adamw(*model.gpt.parameters, memory.pool, adamw_spec(options.train, *model.all_parameters)) {}
 
@@ -233,7 +240,7 @@ RankUnits::RankUnits(const Options& options, const RankGroups& groups, RankStrea
     used.gradients_from_forward = segment.name == "head" && options.train.loss_chunk_size > 0;
   }
   sharded = std::make_unique<ShardedUnits>(
-      *gpt.parameters, points.slots, UnitGroups{.gather = *groups.unshard, .reduce = groups.replicas},
+      *gpt.parameters, points.slots, UnitGroups{.gather = *groups.unshard, .reduce = groups.shards()},
       UnitStreams{.compute = streams.compute, .gather = *streams.unshard, .reduce = streams.communication}, memory.pool,
       options.train.check_hazards);
 }
@@ -264,10 +271,10 @@ RankBuckets::RankBuckets(const Options& options, const RankGroups& groups, RankS
     if (std::ranges::any_of(weights[bucket], is_words)) words = static_cast<int>(bucket);
   }
   const BucketStreams bucket_streams{.compute = streams.compute, .communication = streams.communication};
-  reducer =
-      std::make_unique<GradientReducer>(groups.replicas, bucket_streams, gradients,
-                                        shards ? GradientReducer::Result::kShard : GradientReducer::Result::kWhole);
-  gatherer = std::make_unique<ParameterGatherer>(groups.replicas, bucket_streams, weights);
+  reducer = std::make_unique<GradientReducer>(
+      groups.shards(), bucket_streams, gradients,
+      shards ? GradientReducer::Result::kShard : GradientReducer::Result::kWhole, groups.instances());
+  gatherer = std::make_unique<ParameterGatherer>(groups.shards(), bucket_streams, weights);
 }
 
 StepMemory::StepMemory(MemoryPool& pool)
@@ -363,6 +370,8 @@ std::vector<Communicator*> groups_of_steps(const Rank& rank) {
   if (own.unshard) groups.push_back(own.unshard.get());
   if (rank.layers.context.size() > 1) groups.push_back(&rank.layers.context.communicator());
   if (own.embedding) groups.push_back(own.embedding.get());
+  for (Communicator* group : {own.by_instance.shards.get(), own.instance_sums.get(), own.instances()})
+    if (group != nullptr) groups.push_back(group);
   return groups;
 }
 

@@ -23,6 +23,7 @@
 #include "parallel/context_parallel/context_group.h"
 #include "parallel/data_parallel/gradient_reducer.h"
 #include "parallel/data_parallel/parameter_gatherer.h"
+#include "parallel/mesh/instance_groups.h"
 #include "parallel/mesh/mesh.h"
 #include "parallel/pipeline_parallel/segment_runner.h"
 #include "parallel/pipeline_parallel/transfer.h"
@@ -34,12 +35,19 @@ namespace megalith {
 struct RankGroups {
   RankGroups(const Mesh& mesh, const Options& options, const RunConfig& config);
 
-  Communicator& replicas;                 // data- and context-parallel: ranks with copies of the same weights
-  std::unique_ptr<Communicator> sums;     // the same ranks, for sums on the compute stream
-  std::unique_ptr<Communicator> unshard;  // the same ranks, for gathers of sharded units; null where there are none
-  std::unique_ptr<Communicator> stages;   // this pipeline's ranks, for sums on the compute stream
+  Communicator& replicas;                       // data- and context-parallel: ranks with copies of the same weights
+  std::unique_ptr<Communicator> sums;           // the same ranks, for sums on the compute stream
+  InstanceGroups by_instance;                   // of these ranks; null where there is one instance, as the next
+  std::unique_ptr<Communicator> instance_sums;  // this rank's instance, for sums on the compute stream
+  std::unique_ptr<Communicator> unshard;        // as shards(), for gathers of sharded units; null where there are none
+  std::unique_ptr<Communicator> stages;         // this pipeline's ranks, for sums on the compute stream
   // The first and the last stage where they share a tied embedding; null on all others.
   std::unique_ptr<Communicator> embedding;
+
+  // The ranks that share out one copy of what is sharded, for the communication and for the compute stream.
+  Communicator& shards() const { return by_instance.shards ? *by_instance.shards : replicas; }
+  Communicator& shard_sums() const { return instance_sums ? *instance_sums : *sums; }
+  Communicator* instances() const { return by_instance.instances.get(); }  // null: one
 };
 
 struct RankStreams {

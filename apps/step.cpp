@@ -204,7 +204,7 @@ void Step::reduce_norm() {
   const std::string label = "squares of the gradients";
   adamw.sum_squares(compute);
   if (!rank_.optimizer.shard.is_whole())
-    launch(compute, AllReduce{.group = *rank_.groups.sums, .buffer = adamw.squares(), .label = label});
+    launch(compute, AllReduce{.group = rank_.groups.shard_sums(), .buffer = adamw.squares(), .label = label});
   rank_.layers.tensor.sum(compute, adamw.squares(), "squares of gradients");
   launch(compute, AllReduce{.group = *rank_.groups.stages, .buffer = adamw.squares(), .label = label});
 }

@@ -20,7 +20,7 @@ struct Item {
   Shard shard;           // without data
   Tensor tensor;         // contiguous; of numel 0 where all of the slice is padding
   bool saved = true;     // by the ranks that hold what this one holds; others save the copies
-  bool sharded = false;  // this data-parallel rank alone holds it
+  bool sharded = false;  // of the ranks that share out a copy this one alone holds it
 };
 
 // `item`, cut to the elements `held` of its slice, row-major, which `flat` holds: a range of the global tensor where
@@ -178,17 +178,21 @@ void refuse_no_checkpoint(const std::string& folder, const std::string& remedy) 
 }
 
 std::vector<WrittenShard> shards_to_write(const Rank& rank) {
-  const Communicator& replicas = rank.groups.replicas;  // they share the writing of what they hold in copies
   std::vector<Item> items = items_of(*rank.model.gpt.parameters, &rank.optimizer.adamw);
   std::erase_if(items, [](const Item& item) { return !item.saved || item.tensor.numel() == 0; });
   const auto own = std::stable_partition(items.begin(), items.end(), [](const Item& item) { return !item.sharded; });
-  std::vector<Shard> shared;
-  std::transform(items.begin(), own, std::back_inserter(shared), [](const Item& item) { return item.shard; });
-  const std::vector<int> writers = assign_writers(shared, replicas.size());
   std::vector<WrittenShard> mine;
-  for (std::size_t i = 0; i < items.size(); ++i) {
-    if (items[i].sharded || writers[i] == replicas.rank()) mine.push_back({std::move(items[i].shard), items[i].tensor});
-  }
+  // The ranks of a group share the writing of what they hold in copies; null: this rank alone.
+  const auto add = [&mine](std::span<Item> copies, const Communicator* group) {
+    std::vector<Shard> shards;
+    for (const Item& item : copies) shards.push_back(item.shard);
+    const std::vector<int> writers = assign_writers(shards, group == nullptr ? 1 : group->size());
+    for (std::size_t i = 0; i < copies.size(); ++i) {
+      if (group == nullptr || writers[i] == group->rank()) mine.push_back({std::move(shards[i]), copies[i].tensor});
+    }
+  };
+  add({items.begin(), own}, &rank.groups.replicas);
+  add({own, items.end()}, rank.groups.instances());
   return mine;
 }
 

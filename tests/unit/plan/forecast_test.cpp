@@ -155,6 +155,7 @@ Counted counted(Rank& rank) {
 TEST(ForecastVolume, IsWhatThreadRanksCount) {
   for (const Words& layout :
        {Words{"--overlap-grad-reduce", "--ddp-bucket-size", "20000"}, Words{"--use-distributed-optimizer"},
+        Words{"--use-distributed-optimizer", "--num-distributed-optimizer-instances", "2"},
         Words{"--tensor-model-parallel-size", "2"}, Words{"--tensor-model-parallel-size", "2", "--sequence-parallel"},
         Words{"--tensor-model-parallel-size", "4", "--sequence-parallel", "--tp-comm-overlap"},
         Words{"--pipeline-model-parallel-size", "2"},
