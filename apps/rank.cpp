@@ -228,6 +228,7 @@ RankUnits::RankUnits(const Options& options, const RankGroups& groups, RankStrea
   const std::vector<int> in_turn = pipeline.placement.is_v ? std::vector<int>{} : end_units(gpt);
   points.slots = assign_slots(units, static_cast<int>(options.parallel.fsdp_unit_slots), in_turn);
   points.prefetch = static_cast<int>(options.parallel.fsdp_prefetch);
+  points.sums_instances = groups.instances() != nullptr;
   if (!points.slots.has_weights() && !points.slots.has_gradients()) return;
   for (const NamedSegment& segment : gpt.segments) {
     SegmentUnits& used = points.segments.emplace_back();
@@ -240,7 +241,8 @@ RankUnits::RankUnits(const Options& options, const RankGroups& groups, RankStrea
     used.gradients_from_forward = segment.name == "head" && options.train.loss_chunk_size > 0;
   }
   sharded = std::make_unique<ShardedUnits>(
-      *gpt.parameters, points.slots, UnitGroups{.gather = *groups.unshard, .reduce = groups.shards()},
+      *gpt.parameters, points.slots,
+      UnitGroups{.gather = *groups.unshard, .reduce = groups.shards(), .instances = groups.instances()},
       UnitStreams{.compute = streams.compute, .gather = *streams.unshard, .reduce = streams.communication}, memory.pool,
       options.train.check_hazards);
 }

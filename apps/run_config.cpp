@@ -58,11 +58,6 @@ void check_instances(const ParallelOptions& parallel, const MeshSizes& mesh) {
                   .got = fmt::format("{}", instances),
                   .remedy = fmt::format("use {}", fmt::join(fitting, " or "))});
   }
-  if (parallel.sharding() > ShardingStrategy::kOptim) {
-    refuse_usage("--num-distributed-optimizer-instances", {.expected = "1, or --data-parallel-sharding-strategy optim",
-                                                           .got = fmt::format("{} with shards of gradients", instances),
-                                                           .remedy = "leave one of them out"});
-  }
   if (parallel.outer_dp_sharding_strategy == OuterSharding::kNoShard) return;
   refuse_usage("--outer-dp-sharding-strategy",
                {.expected = "no_shard, optim is not built yet",

@@ -127,6 +127,7 @@ void Step::carry_out(const Action& action) {
     case ActionKind::kReshard: return rank_.units.sharded->reshard(action.item);
     case ActionKind::kBindGradients: return rank_.units.sharded->bind_gradients(action.item);
     case ActionKind::kReduceShard: return rank_.units.sharded->reduce_shard(action.item);
+    case ActionKind::kSumInstances: return rank_.units.sharded->sum_instances(action.item);
   }
 }
 

@@ -117,7 +117,7 @@ void ShardedUnits::bind_gradients(int index) {
   slot.tenant = index;
   if (slot.free.recorded()) streams_.compute.wait(slot.free);
   unit(index).bind_gradients(slot.memory.slice(0, 0, unit(index).numel));
-  launch(streams_.compute, Fill{.x = unit(index).main_grads, .value = 0});
+  unit(index).begin_gradients(streams_.compute);
 }
 
 void ShardedUnits::reduce_shard(int index) {
@@ -138,6 +138,13 @@ void ShardedUnits::reduce_shard(int index) {
   streams_.reduce.record(slot.free);
   summed_[static_cast<std::size_t>(index)] = true;
   ++reductions_;
+}
+
+void ShardedUnits::sum_instances(int index) {
+  if (!summed_[static_cast<std::size_t>(index)]) fail_call("sum_instances", index, "its reduce_shard before");
+  const ParameterUnit& of = unit(index);
+  launch(streams_.reduce,
+         AllReduce{.group = *groups_.instances, .buffer = of.grad_shard, .label = "gradients of " + of.name});
 }
 
 void ShardedUnits::begin_sums() { summed_.assign(summed_.size(), false); }

@@ -21,9 +21,10 @@ struct UnitStreams {
   Stream& reduce;
 };
 
-struct UnitGroups {  // of the same ranks
+struct UnitGroups {
   Communicator& gather;
-  Communicator& reduce;
+  Communicator& reduce;               // of the same ranks
+  Communicator* instances = nullptr;  // those with the same shard, in hybrid sharding
 };
 
 class ShardedUnits {
@@ -46,6 +47,7 @@ class ShardedUnits {
   void bind_gradients(int unit);
   // Into the shard: its first sum since begin_sums() replaces what is there, later ones are added in their order.
   void reduce_shard(int unit);
+  void sum_instances(int unit);
   void begin_sums();
   // The compute stream may read the shards' gradients.
   void finish_sums();

@@ -105,8 +105,24 @@ std::vector<Action> around_together(std::vector<Action> actions, const UnshardPo
   return actions;
 }
 
+std::vector<Action> sum_instances(const std::vector<Action>& actions, const UnshardPoints& points) {
+  if (!points.sums_instances) return actions;
+  std::map<int, std::size_t> last;  // reduction of each unit
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    if (actions[i].kind == Kind::kReduceShard) last[actions[i].item] = i;
+  }
+  std::vector<Action> summed;
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    summed.push_back(actions[i]);
+    if (actions[i].kind == Kind::kReduceShard && last[actions[i].item] == i)
+      summed.push_back({.kind = Kind::kSumInstances, .item = actions[i].item});
+  }
+  return summed;
+}
+
 std::vector<Action> with_uses(const std::vector<Action>& actions, const UnshardPoints& points) {
-  return around_together(join_uses(insert_action_hooks(actions, hooks_of(points)), points), points);
+  return sum_instances(around_together(join_uses(insert_action_hooks(actions, hooks_of(points)), points), points),
+                       points);
 }
 
 std::vector<std::size_t> positions_of(const std::vector<Action>& actions, Kind kind) {

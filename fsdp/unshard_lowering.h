@@ -23,7 +23,8 @@ struct SegmentUnits {
 struct UnshardPoints {
   std::vector<SegmentUnits> segments;
   UnitSlots slots;
-  int prefetch = 1;  // units
+  int prefetch = 1;             // units
+  bool sums_instances = false;  // of hybrid sharding
   // Units whose gathers a list finds started, and starts again at its end.
   std::vector<int> ahead;
 };

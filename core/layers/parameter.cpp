@@ -95,6 +95,20 @@ void ParameterUnit::bind_gradients(const Tensor& whole) {
   for (Parameter* parameter : parameters) parameter->main_grad = view_of(whole, *parameter);
 }
 
+void ParameterUnit::begin_gradients(Stream& stream) {
+  std::int64_t filled = 0;  // or overwritten, up to here
+  const auto fill_to = [&](std::int64_t end) {
+    if (end > filled) launch(stream, Fill{.x = main_grads.slice(0, filled, end - filled), .value = 0});
+  };
+  for (Parameter* parameter : parameters) {
+    parameter->overwrites = parameter->one_write;
+    if (!parameter->one_write) continue;
+    fill_to(parameter->offset);
+    filled = parameter->offset + parameter->shape.numel();
+  }
+  fill_to(numel);
+}
+
 void ParameterStore::allocate(MemoryPool& pool, DType dtype, DType main_grads_dtype) {
   require(main_grads_dtype == DType::kFp32 || main_grads_dtype == dtype, "main gradients are fp32 or as the weights");
   const std::size_t gradient_size = size_of(main_grads_dtype);

@@ -62,15 +62,18 @@ struct Parameter {
   Shape shape;
   Initializer initializer = Initializer::kNormal;
   float init_std = 0;
-  bool decay = true;             // weight decay applies: not to norms and biases
-  bool expert = false;           // reduced over the expert data-parallel axis
-  bool is_copy = false;          // of a weight that another pipeline stage holds: saved and counted there
+  bool decay = true;       // weight decay applies: not to norms and biases
+  bool expert = false;     // reduced over the expert data-parallel axis
+  bool one_write = false;  // backward_weight is one op on main_grad, which can overwrite it: no zeros needed before
+  bool is_copy = false;    // of a weight that another pipeline stage holds: saved and counted there
   Parameter* tied_to = nullptr;  // shares that weight; this main_grad is a buffer of its own, added to the other once
   int unit = 0;
   std::int64_t offset = 0;  // elements into the unit's flat buffers
 
   Tensor weight;     // shape, model dtype
   Tensor main_grad;  // shape, fp32 | bf16; written only by backward_weight (and by LmHead's chunks, see there)
+  bool overwrites =
+      false;  // with one_write: what main_grad holds is of no value yet, and backward_weight overwrites it
 
   const std::string& name() const { return parts.front().name; }
   std::int64_t row_elements() const { return elements_of_row(shape); }
@@ -94,6 +97,8 @@ struct ParameterUnit {
   // Where the whole is from now on, with the parameters' views of it; a null tensor takes them away.
   void bind_weights(const Tensor& whole);
   void bind_gradients(const Tensor& whole);
+  // As zeros in all of the gradients: what is not written once is filled, the rest overwritten.
+  void begin_gradients(Stream& stream);
 };
 
 class ParameterStore {
@@ -120,7 +125,7 @@ class ParameterStore {
   }
 
   void begin_unit(std::string name);
-  // Fields parts, shape, initializer, init_std, decay, expert are taken from `spec`. The reference
+  // Fields parts, shape, initializer, init_std, decay, expert, one_write are taken from `spec`. The reference
   // stays valid. Parts without a global shape are whole.
   Parameter& add(Parameter spec);
   Parameter& add_tied(Parameter& target);

@@ -43,6 +43,7 @@ enum class ActionKind : std::uint8_t {
   kReshard,        // their slot may be written again
   kBindGradients,  // a slot for its gradients, of zeros
   kReduceShard,    // starts to add their sum over the ranks to each one's shard; the slot is free behind it
+  kSumInstances,   // starts to sum the shard over the instances of hybrid sharding, behind its last kReduceShard
 };
 
 // What an action is about.
@@ -86,6 +87,7 @@ inline constexpr ActionFacts kActionFacts[] = {
     {ActionKind::kReshard, "reshard", ActionScope::kUnit},
     {ActionKind::kBindGradients, "bind_gradients", ActionScope::kUnit},
     {ActionKind::kReduceShard, "reduce_shard", ActionScope::kUnit},
+    {ActionKind::kSumInstances, "sum_instances", ActionScope::kUnit},
 };
 inline constexpr int kNumActionKinds = static_cast<int>(std::size(kActionFacts));
 constexpr const ActionFacts& facts_of(ActionKind kind) { return kActionFacts[static_cast<std::size_t>(kind)]; }
