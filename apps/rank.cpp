@@ -133,8 +133,7 @@ AdamWOptimizer::Spec adamw_spec(const TrainingOptions& train, const ParameterSto
                             .weight_decay = train.weight_decay,
                             .clip_grad = train.clip_grad,
                             .exp_avg_dtype = train.exp_avg_dtype,
-                            .exp_avg_sq_dtype = train.exp_avg_sq_dtype,
-                            .planned_for = train.device};
+                            .exp_avg_sq_dtype = train.exp_avg_sq_dtype};
   all_parameters.for_each_part([&](const ParameterStore::Held& held) { spec.all_names.push_back(held.part.name); });
   return spec;
 }

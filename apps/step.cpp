@@ -198,14 +198,16 @@ void Step::reduce_sums() {
     launch(rank_.streams.compute, AllReduce{.group = *group, .buffer = rank_.step.sums, .label = "loss"});
 }
 
-// Each sum of squares has, over the ranks that hold other parts of the model, one part from each or from one alone.
+// Each piece has its sum of squares from one rank of those that share out the units, 0 from the others. Each tensor
+// has, over the ranks that hold other parts of the model, one part from each or from one alone.
 void Step::reduce_norm() {
   Stream& compute = rank_.streams.compute;
   AdamWOptimizer& adamw = rank_.optimizer.adamw;
   const std::string label = "squares of the gradients";
   adamw.sum_squares(compute);
   if (!rank_.optimizer.shard.is_whole())
-    launch(compute, AllReduce{.group = rank_.groups.shard_sums(), .buffer = adamw.squares(), .label = label});
+    launch(compute, AllReduce{.group = rank_.groups.shard_sums(), .buffer = adamw.pieces(), .label = label});
+  adamw.add_pieces(compute);
   rank_.layers.tensor.sum(compute, adamw.squares(), "squares of gradients");
   launch(compute, AllReduce{.group = *rank_.groups.stages, .buffer = adamw.squares(), .label = label});
 }

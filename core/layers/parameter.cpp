@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 
 #include "core/base/rng.h"
 #include "core/ops/elementwise.h"
 #include "core/ops/fill_normal.h"
+#include "core/ops/grad_norm.h"
 
 namespace megalith {
 
@@ -14,6 +16,17 @@ namespace {
 // 256 bytes of bf16, 512 of fp32.
 constexpr std::int64_t kAlignment = 128;
 std::int64_t round_up(std::int64_t value, std::int64_t to) { return (value + to - 1) / to * to; }
+
+// The norm's largest, and smaller ones in units of less than 4 M elements, so that ranks share those out too. Copies
+// come last in a unit and do not count: the other elements are cut alike on any number of pipeline stages.
+std::int64_t block_of(const ParameterUnit& unit) {
+  constexpr std::uint64_t kBlocks = 64;
+  std::int64_t end = 0;
+  for (const Parameter* parameter : unit.parameters)
+    if (!parameter->is_copy) end = parameter->offset + parameter->shape.numel();
+  const auto fair = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(end) / kBlocks));
+  return std::clamp(fair, kAlignment, kSquareBlock);
+}
 
 // The elements of the part, of `columns` a row, from `first` on; those of padding stay as they are.
 void draw(Stream& stream, Tensor values, std::int64_t first, const LogicalTensor& part, std::int64_t columns,
@@ -113,7 +126,8 @@ void ParameterStore::allocate(MemoryPool& pool, DType dtype, DType main_grads_dt
   require(main_grads_dtype == DType::kFp32 || main_grads_dtype == dtype, "main gradients are fp32 or as the weights");
   const std::size_t gradient_size = size_of(main_grads_dtype);
   for (ParameterUnit& unit : units_) {
-    unit.numel = round_up(unit.numel, kAlignment * unit.shard.ranks);
+    unit.block = block_of(unit);
+    if (!unit.shard.is_whole()) unit.numel = round_up(unit.numel, unit.block * unit.shard.ranks);
     const auto buffer = [&](bool whole, DType of, MemoryCategory category) {
       const std::int64_t numel = whole ? unit.numel : unit.shard.range(unit.numel).size();
       return Tensor(pool.allocate(static_cast<std::size_t>(numel) * size_of(of), category, unit.name), of, {numel});

@@ -85,6 +85,7 @@ struct ParameterUnit {
   std::string name;
   std::vector<Parameter*> parameters;  // without tied ones
   std::int64_t numel = 0;              // padded
+  std::int64_t block = 0;              // shards are whole blocks of so many elements, and the norm adds them up
   FlatShard shard = {};                // what this rank holds for good, and what its optimizer updates
   bool resident_weights = true;        // the whole of them; else `weights` is null but while it is bound
   bool resident_gradients = true;      // likewise
@@ -130,9 +131,9 @@ class ParameterStore {
   Parameter& add(Parameter spec);
   Parameter& add_tied(Parameter& target);
 
-  // Of each unit what its shard and resident_* say, which are set by now. Units are padded to a multiple of 128
-  // elements times the shard's ranks, so that shards stay aligned. Gradients may be bf16 where the weights are: each
-  // microbatch's sum is then rounded when it is added.
+  // Of each unit what its shard and resident_* say, which are set by now. Units are padded so that each rank's shard is
+  // whole blocks, in which each parameter lies alike for any number of ranks. Gradients may be bf16 where the weights
+  // are: each microbatch's sum is then rounded when it is added.
   void allocate(MemoryPool& pool, DType dtype, DType main_grads_dtype = DType::kFp32);
   // Draws every weight that is resident from (seed, logical name, element index), so that no layout changes it.
   void initialize(Stream& stream, std::uint64_t seed);

@@ -15,7 +15,6 @@ AdamWOptimizer::AdamWOptimizer(ParameterStore& store, MemoryPool& pool, const Sp
     const std::int64_t numel = unit.weight_shard.numel();
     return Tensor(pool.allocate(static_cast<std::size_t>(numel) * size_of(dtype), category, unit.name), dtype, {numel});
   };
-  std::map<std::string, Tensor> by_name;
   for (const ParameterUnit& unit : store.units()) {
     own_main_params_ = unit.weight_shard.dtype != DType::kFp32;
     states_.push_back({.begin = unit.shard.range(unit.numel).begin,
@@ -25,37 +24,47 @@ AdamWOptimizer::AdamWOptimizer(ParameterStore& store, MemoryPool& pool, const Sp
                        .exp_avg_sq = buffer(unit, MemoryCategory::kOptimizer, spec.exp_avg_sq_dtype)});
     add_ranges(unit, states_.back());
   }
-  store.for_each_part([&](const ParameterStore::Held& held) {
-    if (held.parameter.is_copy) return;
-    const FlatShard& shard = held.unit.shard;
-    const FlatShard::Range own = shard.clip({held.begin, held.end}, held.unit.numel);
-    by_name[held.part.name] = held.unit.grad_shard.slice(0, own.begin - shard.range(held.unit.numel).begin,
-                                                         held.part.counted ? own.size() : 0);
+  cut_pieces(pool);
+}
+
+void AdamWOptimizer::cut_pieces(MemoryPool& pool) {
+  const auto doubles = [&pool](std::int64_t count) {
+    const auto bytes = static_cast<std::size_t>(count) * sizeof(double);
+    return Tensor(pool.allocate(bytes, MemoryCategory::kWorkspace, "gradient norm"), DType::kFp64, {count});
+  };
+  std::map<std::string, ParameterStore::Held> by_name;
+  store_.for_each_part([&](const ParameterStore::Held& held) {
+    if (!held.parameter.is_copy) by_name.emplace(held.part.name, held);
   });
-  std::vector<std::string> names = spec.all_names;
+  std::vector<std::string> names = spec_.all_names;
   if (names.empty()) {
-    for (const auto& [name, gradient] : by_name) names.push_back(name);
+    for (const auto& [name, held] : by_name) names.push_back(name);
   }
   std::sort(names.begin(), names.end());
-  const auto count = static_cast<std::int64_t>(names.size());
-  squares_ = Tensor(pool.allocate(static_cast<std::size_t>(count) * 8, MemoryCategory::kWorkspace, "gradient norm"),
-                    DType::kFp64, {count});
-  holds_all_ = by_name.size() == names.size();
-  for (std::int64_t i = 0; i < count; ++i) {
-    const auto own = by_name.find(names[static_cast<std::size_t>(i)]);
-    if (own == by_name.end()) continue;
-    const bool follows = i > 0 && by_name.contains(names[static_cast<std::size_t>(i - 1)]);
-    if (!follows) sums_.push_back({.tensors = {}, .out = squares_.slice(0, i, 0)});
-    sums_.back().tensors.push_back(own->second);
-    sums_.back().out = squares_.slice(0, i + 1 - static_cast<std::int64_t>(sums_.back().tensors.size()),
-                                      static_cast<std::int64_t>(sums_.back().tensors.size()));
+  std::int64_t count = 0;
+  for (const std::string& name : names) {
+    const auto found = by_name.find(name);
+    if (found != by_name.end() && found->second.part.counted && found->second.begin < found->second.end) {
+      const std::int64_t block = found->second.unit.block;
+      count += (found->second.end - 1) / block - found->second.begin / block + 1;
+    }
+    add_pieces_.ends.push_back(count);
   }
-  const DeviceType device = pool.device() == DeviceType::kPlan ? spec.planned_for : pool.device();
-  for (SumOfSquares& sum : sums_) {
-    sum = with_workspace(sum, device, [&pool](std::int64_t bytes) {
-      const auto size = static_cast<std::size_t>(bytes);
-      return Tensor(pool.allocate(size, MemoryCategory::kWorkspace, "gradient norm"), DType::kUint8, {bytes});
-    });
+  pieces_ = add_pieces_.pieces = doubles(count);
+  squares_ = add_pieces_.out = doubles(static_cast<std::int64_t>(names.size()));
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const std::int64_t first = i == 0 ? 0 : add_pieces_.ends[i - 1];
+    if (first == add_pieces_.ends[i]) continue;
+    const ParameterStore::Held& held = by_name.at(names[i]);
+    const ParameterUnit& unit = held.unit;
+    has_shards_ = has_shards_ || !unit.shard.is_whole();
+    const FlatShard::Range own = unit.shard.clip({held.begin, held.end}, unit.numel);
+    if (own.size() == 0) continue;
+    SquaredTensor tensor{.x = unit.grad_shard.slice(0, own.begin - unit.shard.range(unit.numel).begin, own.size()),
+                         .begin = own.begin % unit.block,
+                         .block = unit.block};
+    tensor.pieces = pieces_.slice(0, first + own.begin / unit.block - held.begin / unit.block, tensor.num_pieces());
+    sum_squares_.tensors.push_back(tensor);
   }
 }
 
@@ -89,9 +98,11 @@ void AdamWOptimizer::initialize(Stream& stream) {
 }
 
 void AdamWOptimizer::sum_squares(Stream& stream) {
-  if (!holds_all_) launch(stream, Fill{.x = squares_, .value = 0});
-  for (const SumOfSquares& sum : sums_) launch(stream, sum);
+  if (has_shards_) launch(stream, Fill{.x = pieces_, .value = 0});
+  launch(stream, sum_squares_);
 }
+
+void AdamWOptimizer::add_pieces(Stream& stream) { launch(stream, add_pieces_); }
 
 void AdamWOptimizer::update(Stream& stream, const Tensor& loss, StepParameters* parameters) {
   launch(stream,

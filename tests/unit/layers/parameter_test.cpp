@@ -136,6 +136,32 @@ TEST_P(ParameterStoreTest, ColumnsHaveTheNumbersOfTheWholeAndPaddingIsZero) {
   }
 }
 
+// Blocks depend on the unit's own parameters alone, not on a copy behind them or on the ranks.
+TEST(ParameterUnits, ShardsAreWholeBlocks) {
+  for (const int ranks : {1, 3, 8}) {
+    MemoryPool pool(DeviceType::kPlan);
+    ParameterStore store;
+    store.begin_unit("layer");
+    store.add(matrix("large", 4097, 1025));
+    store.begin_unit("small");
+    store.add(matrix("a", 10, 10));
+    store.add(matrix("b", 300, 100));
+    store.begin_unit("head of a later stage");
+    store.add({.parts = {{.name = "norm"}}, .shape = {10000}});
+    store.add(matrix("words", 5000, 1000)).is_copy = true;
+    const std::vector<std::int64_t> blocks = {65536, 256, 128}, elements = {4199552, 30208, 5010176};
+    for (ParameterUnit& unit : store.units()) unit.shard = {.rank = ranks - 1, .ranks = ranks};
+    store.allocate(pool, DType::kBf16);
+    for (std::size_t u = 0; u < blocks.size(); ++u) {
+      const ParameterUnit& unit = store.units()[u];
+      EXPECT_EQ(unit.block, blocks[u]);
+      EXPECT_EQ(unit.numel % (ranks == 1 ? 128 : ranks * unit.block), 0);
+      EXPECT_LT(unit.numel, elements[u] + (ranks == 1 ? 1 : ranks * unit.block));
+      EXPECT_GE(unit.numel, elements[u]);
+    }
+  }
+}
+
 TEST_P(ParameterStoreTest, InitialWeightsDependOnSeedAndNameAlone) {
   ParameterStore store;
   store.begin_unit("other");

@@ -103,7 +103,8 @@ TEST(ForecastVolume, OfShardsIsOneWayEach) {
   const AxisVolume dp = volume(make_forecast(options, 4, {}), "dp");
   const double parameters = static_cast<double>(count_parameters(options.model).total);
   EXPECT_GE(dp.sent, 0.75 * (4 + 4) * parameters);
-  EXPECT_LE(dp.sent, 0.75 * (4 + 4) * parameters * 1.02 + 4096);
+  // A unit is padded by less than a block for each rank, of at most a 64th of it.
+  EXPECT_LE(dp.sent, 0.75 * (4 + 4) * parameters * (1 + 4 / 64.0) + 4096);
   const Options overlapped = complete(
       plan_flags() + Words{"--use-distributed-optimizer", "--overlap-grad-reduce", "--overlap-param-gather"}, 4);
   EXPECT_DOUBLE_EQ(volume(make_forecast(overlapped, 4, {}), "dp").sent, dp.sent);

@@ -1,5 +1,6 @@
 #include "tests/unit/train/training_support.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include <fstream>
 #include <mutex>
 
+#include "core/device/copy.h"
 #include "tests/support/download.h"
 #include "tests/thread_ranks/thread_communicator.h"
 
@@ -89,6 +91,7 @@ void expect_same_run(const RunResult& a, const RunResult& b) {
   EXPECT_FALSE(a.losses.empty());
   EXPECT_EQ(a.losses, b.losses);
   EXPECT_EQ(a.grad_norms, b.grad_norms);
+  EXPECT_EQ(a.squares, b.squares);
   EXPECT_TRUE(a.weights == b.weights);
 }
 
@@ -209,6 +212,16 @@ void read_rank_0(Trainer& trainer, RunResult& result) {
   result.pool_reserved = rank.memory.pool.reserved_bytes();
 }
 
+std::vector<std::string> read_squares(Rank& rank) {
+  const Tensor& squares = rank.optimizer.adamw.squares();
+  std::vector<double> values(static_cast<std::size_t>(squares.numel()));
+  copy_to_host(rank.streams.compute, values.data(), squares.data, squares.bytes());
+  rank.streams.compute.synchronize();
+  std::vector<std::string> hex;
+  for (const double value : values) hex.push_back(fmt::format("{:a}", value));
+  return hex;
+}
+
 }  // namespace
 
 RunResult train(const RunRequest& request) {
@@ -221,6 +234,7 @@ RunResult train(const RunRequest& request) {
   const Options options = parse_flags(App::kTrain, flags).options;
   RunResult result;
   result.ranks.resize(static_cast<std::size_t>(request.ranks));
+  std::map<int, std::vector<std::string>> squares;
   std::mutex mutex;
   const StopRequest stop;
   ThreadWorld world(request.ranks, std::chrono::seconds(60));
@@ -248,6 +262,7 @@ RunResult train(const RunRequest& request) {
         .buckets_gathered = rank.buckets.gatherer->buckets_gathered(),
         .transfer = rank.transfer.stats(),
         .arena_planned = trainer.plans().block_bytes()};
+    squares[index] = read_squares(rank);
     result.memory[index] = rank.memory.pool.allocated_by_category();
     result.memory_as_planned = result.memory_as_planned &&
                                rank.memory.arena.touched_bytes() == trainer.plans().block_bytes() &&
@@ -259,6 +274,9 @@ RunResult train(const RunRequest& request) {
     read_rank_0(trainer, result);
   });
   read_metrics(scratch.path("metrics.jsonl"), result);
+  if (!result.losses.empty()) result.squares = squares[0];  // else there are none yet
+  for (const auto& [rank, own] : squares)
+    result.copies_agree = result.copies_agree && (result.squares.empty() || own == result.squares);
   return result;
 }
 
