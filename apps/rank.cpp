@@ -347,7 +347,9 @@ void Rank::drain() noexcept {
 Rank::~Rank() {
   drain();
   if (std::uncaught_exceptions() > 0) return;  // the peers of a rank that failed are ended, not waited for
-  for (MemorySharing* group : sharing_groups(*this)) {
+  std::vector<MemorySharing*> sharing = sharing_groups(*this);
+  if (units.sharded && units.sharded->gathers_by_copies()) sharing.push_back(memory_sharing(*groups.unshard));
+  for (MemorySharing* group : sharing) {
     try {
       group->unshare_memory();
     } catch (const std::exception&) {

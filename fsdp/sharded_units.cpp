@@ -8,6 +8,7 @@
 #include "core/base/digest.h"
 #include "core/ops/elementwise.h"
 #include "core/ops/op.h"
+#include "parallel/comm/memory_sharing.h"
 
 namespace megalith {
 
@@ -33,6 +34,13 @@ ShardedUnits::ShardedUnits(ParameterStore& parameters, const UnitSlots& slots, c
            MemoryCategory::kParameters);
   allocate(gradients_, slots_.gradient_elements, slots_.of_gradients, &ParameterUnit::grad_shard,
            MemoryCategory::kGradients);
+  const Tensor& shards = parameters.weight_shards();
+  MemorySharing* const sharing = memory_sharing(groups.gather);
+  if (sharing == nullptr || !shards.present()) return;
+  std::uint64_t layout = kEmptyDigest;
+  for (const ParameterUnit& each : parameters.units())
+    fold(layout, static_cast<std::uint64_t>(each.resident_weights ? 0 : each.numel));
+  copies_ = sharing->share_memory(shards.data, shards.bytes(), layout);
 }
 
 ShardedUnits::Slot& ShardedUnits::slot_of(std::deque<Slot>& slots, const std::vector<int>& of, int unit) {
@@ -75,12 +83,28 @@ void ShardedUnits::unshard(int index) {
   if (slot.free.recorded()) streams_.gather.wait(slot.free);
   if (waits_for_update_) streams_.gather.wait(updated_);
   waits_for_update_ = false;
-  launch(streams_.gather, AllGather{.group = groups_.gather,
-                                    .in = of.weight_shard,
-                                    .out = slot.memory.slice(0, 0, of.numel),
-                                    .label = "weights of " + of.name});
+  gather(of, slot.memory.slice(0, 0, of.numel));
   streams_.gather.record(slot.ready);
   ++gathers_;
+}
+
+void ShardedUnits::gather(const ParameterUnit& of, const Tensor& whole) {
+  const std::string label = "weights of " + of.name;
+  if (!copies_) {
+    launch(streams_.gather, AllGather{.group = groups_.gather, .in = of.weight_shard, .out = whole, .label = label});
+    return;
+  }
+  launch(streams_.gather, Copy{.src = of.weight_shard, .dst = of.shard.of(whole)});
+  const int ranks = of.shard.ranks;
+  for (int step = 1; step < ranks; ++step) {
+    const FlatShard from{.rank = (of.shard.rank - step + ranks) % ranks, .ranks = ranks};
+    launch(streams_.gather, Shift{.group = groups_.gather,
+                                  .in = of.weight_shard,
+                                  .out = from.of(whole),
+                                  .step = step,
+                                  .series = ShiftSeries::kOneInput,
+                                  .label = label});
+  }
 }
 
 void ShardedUnits::wait_unshard(int index) {

@@ -2,6 +2,9 @@
 // (ZeRO stage 3, arXiv:1910.02054; PyTorch FSDP, arXiv:2304.11277), in slots at fixed addresses. A rank calls the
 // functions in the order of its actions (unshard_lowering.h), or from its own hooks at the same points; all ranks of
 // the group in the same order. A call out of order is an error with exit code 9.
+//
+// Where the ranks' GPUs read each other's memory, gathers are copies by copy engines and take no multiprocessor from
+// the products beside them.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +32,8 @@ struct UnitGroups {
 
 class ShardedUnits {
  public:
-  // `parameters` are allocated; all outlive this object. `poison`: slots are filled with NaN where they are given up.
+  // Collective. `parameters` are allocated; all outlive this object. `poison`: slots are filled with NaN where they are
+  // given up.
   ShardedUnits(ParameterStore& parameters, const UnitSlots& slots, const UnitGroups& groups, const UnitStreams& streams,
                MemoryPool& pool, bool poison);
 
@@ -52,6 +56,7 @@ class ShardedUnits {
   // The compute stream may read the shards' gradients.
   void finish_sums();
 
+  bool gathers_by_copies() const { return copies_; }
   // Since construction.
   std::int64_t gathers() const { return gathers_; }
   std::int64_t reductions() const { return reductions_; }
@@ -71,6 +76,7 @@ class ShardedUnits {
 
   ParameterUnit& unit(int index) { return parameters_.units()[static_cast<std::size_t>(index)]; }
   Slot& slot_of(std::deque<Slot>& slots, const std::vector<int>& of, int unit);
+  void gather(const ParameterUnit& unit, const Tensor& whole);
   [[noreturn]] void fail_call(const char* call, int unit, const char* why);
 
   ParameterStore& parameters_;
@@ -78,6 +84,7 @@ class ShardedUnits {
   UnitGroups groups_;
   UnitStreams streams_;
   bool poison_;
+  bool copies_ = false;  // from the peers' memory
   std::deque<Slot> weights_, gradients_;
   std::vector<State> states_;  // of each unit's weights
   std::vector<bool> summed_;   // of each unit's gradients, since begin_sums()

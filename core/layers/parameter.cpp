@@ -125,22 +125,31 @@ void ParameterUnit::begin_gradients(Stream& stream) {
 void ParameterStore::allocate(MemoryPool& pool, DType dtype, DType main_grads_dtype) {
   require(main_grads_dtype == DType::kFp32 || main_grads_dtype == dtype, "main gradients are fp32 or as the weights");
   const std::size_t gradient_size = size_of(main_grads_dtype);
+  const auto buffer = [&pool](std::int64_t numel, DType of, MemoryCategory category, std::string_view name) {
+    return Tensor(pool.allocate(static_cast<std::size_t>(numel) * size_of(of), category, name), of, {numel});
+  };
+  std::int64_t shards = 0;
   for (ParameterUnit& unit : units_) {
     unit.block = block_of(unit);
     if (!unit.shard.is_whole()) unit.numel = round_up(unit.numel, unit.block * unit.shard.ranks);
-    const auto buffer = [&](bool whole, DType of, MemoryCategory category) {
-      const std::int64_t numel = whole ? unit.numel : unit.shard.range(unit.numel).size();
-      return Tensor(pool.allocate(static_cast<std::size_t>(numel) * size_of(of), category, unit.name), of, {numel});
-    };
-    unit.weight_shard = buffer(unit.resident_weights, dtype, MemoryCategory::kParameters);
-    unit.grad_shard = buffer(unit.resident_gradients, main_grads_dtype, MemoryCategory::kGradients);
+    if (!unit.resident_weights) shards += unit.shard.range(unit.numel).size();
+  }
+  if (shards > 0) weight_shards_ = buffer(shards, dtype, MemoryCategory::kParameters, "shards of units");
+  std::int64_t begin = 0;
+  for (ParameterUnit& unit : units_) {
+    const std::int64_t own = unit.shard.range(unit.numel).size();
     if (unit.resident_weights) {
-      unit.bind_weights(unit.weight_shard);
+      unit.bind_weights(buffer(unit.numel, dtype, MemoryCategory::kParameters, unit.name));
       unit.weight_shard = unit.shard.of(unit.weights);
+    } else {
+      unit.weight_shard = weight_shards_.slice(0, begin, own);
+      begin += own;
     }
     if (unit.resident_gradients) {
-      unit.bind_gradients(unit.grad_shard);
+      unit.bind_gradients(buffer(unit.numel, main_grads_dtype, MemoryCategory::kGradients, unit.name));
       unit.grad_shard = unit.shard.of(unit.main_grads);
+    } else {
+      unit.grad_shard = buffer(own, main_grads_dtype, MemoryCategory::kGradients, unit.name);
     }
   }
   for (Parameter* tied : tied_) {

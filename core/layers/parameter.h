@@ -144,6 +144,8 @@ class ParameterStore {
   std::vector<ParameterUnit>& units() { return units_; }
   const std::vector<ParameterUnit>& units() const { return units_; }
   std::int64_t numel() const;  // of all parameters, without padding and ties
+  // The weights' shards of all units whose weights are not resident, one behind the other; null where there are none.
+  const Tensor& weight_shards() const { return weight_shards_; }
 
   // That each parameter says what the ranks of `split` hold of it: a slice (global_shape, and where it starts), or a
   // copy (TensorSplit::shared). One that does not would be saved, counted and updated as if it were this rank's alone.
@@ -153,6 +155,7 @@ class ParameterStore {
   std::deque<Parameter> parameters_;
   std::vector<ParameterUnit> units_;
   std::vector<Parameter*> tied_;
+  Tensor weight_shards_;
 };
 
 }  // namespace megalith
