@@ -168,7 +168,7 @@ void run(CudaStream& stream, const SumOfSquares& op) {
 void run(CudaStream& stream, const AddPieces& op) {
   require(op.pieces.numel() < kMaxIndex, "AddPieces: more than 2^31 pieces");
   AddArguments a{.pieces = op.pieces.as<const double>(), .out = op.out.as<double>()};
-  for (const std::int64_t end : op.ends) {
+  for (const std::int64_t& end : op.ends) {
     a.ends[a.count++] = static_cast<int>(end);
     if (a.count < kMaxSums && &end != &op.ends.back()) continue;
     launch_kernel(stream, {blocks_for(a.count, 1), kAddThreads}, add_pieces_kernel, a);
