@@ -5,6 +5,7 @@
 #include <limits>
 #include <utility>
 
+#include "apps/layer_recompute.h"
 #include "core/device/copy.h"
 #include "parallel/context_parallel/context_parallel.h"
 
@@ -12,67 +13,17 @@ namespace megalith {
 
 namespace {
 
-using LayerRanges = std::vector<RecomputeLayers::Range>;
-
-// Layers whose selected modules are recomputed, counted as recompute_layers counts them.
-LayerRanges selective_layers(const TrainingOptions& options, const std::vector<GptPart>& parts) {
-  LayerRanges ranges;
-  if (options.recompute_granularity != RecomputeGranularity::kSelective) return ranges;
-  for (const GptPart& part : parts) {
-    const std::int64_t most = options.recompute_num_layers == 0 ? part.num_layers : options.recompute_num_layers;
-    ranges.push_back({.first = part.first_layer, .count = std::min(most, part.num_layers)});
-  }
-  return ranges;
-}
-
-StashPolicies stash_policies(const TrainingOptions& options, const LayerRanges& selected, std::int64_t layer) {
-  StashPolicies policies{};
-  if (std::ranges::none_of(selected, [layer](const auto& range) { return range.contains(layer); })) return policies;
-  const auto recompute = [&](SlotKind kind) { policies[static_cast<std::size_t>(kind)] = StashPolicy::kRecompute; };
-  for (const std::string& module : options.recompute_modules) {
-    if (module == "core_attn") recompute(SlotKind::kAttnProj);
-    if (module == "layernorm") {
-      recompute(SlotKind::kQkvLinear);
-      recompute(SlotKind::kFc1);
-    }
-    if (module == "mlp_act") recompute(SlotKind::kFc2);
-  }
-  return policies;
-}
-
-// Ranges are counted within each part, as Megatron counts them within a stage.
-RecomputeLayers recompute_layers(const Options& options, const std::vector<GptPart>& parts) {
-  const TrainingOptions& train = options.train;
-  RecomputeLayers recompute;
-  if (std::ranges::find(train.recompute_modules, "mlp") != train.recompute_modules.end())
-    recompute.mlps = selective_layers(train, parts);
-  if (train.recompute_granularity != RecomputeGranularity::kFull) return recompute;
-  const std::int64_t step = std::max<std::int64_t>(1, train.recompute_num_layers);
-  for (const GptPart& part : parts) {
-    const std::int64_t end = part.first_layer + part.num_layers;
-    if (train.recompute_method == RecomputeMethod::kUniform) {
-      for (std::int64_t first = part.first_layer; first < end; first += step)
-        recompute.ranges.push_back({.first = first, .count = std::min(step, end - first)});
-    } else {
-      for (std::int64_t layer = part.first_layer; layer < std::min(part.first_layer + step, end); ++layer)
-        recompute.ranges.push_back({.first = layer, .count = 1});
-    }
-  }
-  return recompute;
-}
-
 GptFactories factories(const Options& options, LayerGroups& layers) {
   return {.rows = &layers.tensor,
           .core_attention = context_parallel_attention(options.parallel.cp_comm_type, layers.context)};
 }
 
 std::vector<SegmentRunner::Entry> entries(const Options& options, const RankModel& model) {
-  const LayerRanges selected = selective_layers(options.train, model.parts);
   std::vector<SegmentRunner::Entry> entries;
   for (const NamedSegment& named : model.gpt.segments) {
     entries.push_back({.name = named.name,
                        .segment = named.segment.get(),
-                       .policies = stash_policies(options.train, selected, named.layer),
+                       .policies = stash_policies(options.train, model.parts, named.layer),
                        .module = named.module,
                        .unit = named.first_unit});
   }
@@ -210,7 +161,7 @@ LayerGroups::LayerGroups(const Mesh& mesh, const Options& options, const RunConf
 
 RankModel::RankModel(const Options& options, std::vector<GptPart> parts_of_stage, LayerGroups& layers)
     : parts(std::move(parts_of_stage)),
-      gpt(build_gpt(options.model, recompute_layers(options, parts), factories(options, layers),
+      gpt(build_gpt(options.model, recompute_layers(options.train, parts), factories(options, layers),
                     options.train.loss_chunk_size, parts)),
       all_parameters(build_gpt(options.model).parameters) {}
 

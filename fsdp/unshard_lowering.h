@@ -36,7 +36,7 @@ std::vector<int> units_ahead(const std::vector<Action>& actions, const UnshardPo
 std::vector<Action> insert_unshards(const std::vector<Action>& actions, const UnshardPoints& points);
 
 // Fails with exit code 9 where a list's verbs do not find their units whole, a slot would hold two units, or a
-// microbatch's gradients are not reduced exactly once.
+// microbatch's gradients are not reduced exactly once, or a shard is summed over the instances before that or not once.
 void verify_units(const std::vector<Action>& actions, const UnshardPoints& points);
 
 }  // namespace megalith

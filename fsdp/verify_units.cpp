@@ -35,10 +35,15 @@ class UnitStates {
         if (!bound_.emplace(points_.slots.of_gradients[static_cast<std::size_t>(a.item)], a.item).second)
           fail_order(a, "takes a slot that is in use");
         if (!sums_.emplace(a.item, a.chunk, a.microbatch).second) fail_order(a, "begins a sum again");
+        if (complete_.contains(a.item)) fail_order(a, "adds to a sum that the instances have");
         return;
       case Kind::kReduceShard:
         if (!is_bound(a.item)) fail_order(a, "reduces gradients that are not bound");
         bound_.erase(points_.slots.of_gradients[static_cast<std::size_t>(a.item)]);
+        return;
+      case Kind::kSumInstances:
+        if (is_bound(a.item)) fail_order(a, "sums a shard before its last part");
+        if (!complete_.insert(a.item).second) fail_order(a, "sums a shard over the instances again");
         return;
       default: return pass_verb(a);
     }
@@ -46,6 +51,10 @@ class UnitStates {
 
   void finish(const Action& last) const {
     if (!bound_.empty()) fail_order(last, "ends a list with gradients that are not reduced");
+    for (const auto& [unit, chunk, microbatch] : sums_) {
+      if (points_.sums_instances != complete_.contains(unit))
+        fail_order(last, fmt::format("ends a list with unit {} not summed over the instances", unit));
+    }
     for (const auto& [of, unit] : tenants_) {
       if (std::ranges::find(points_.ahead, unit) == points_.ahead.end())
         fail_order(last, fmt::format("ends a list with unit {} whole", unit));
@@ -85,6 +94,7 @@ class UnitStates {
   std::map<int, int> tenants_;                // of the slots of weights
   std::map<int, int> bound_;                  // of the slots of gradients
   std::set<int> started_, whole_;             // units
+  std::set<int> complete_;                    // units whose shards are summed over the instances
   std::set<std::tuple<int, int, int>> sums_;  // unit, chunk, microbatch
 };
 

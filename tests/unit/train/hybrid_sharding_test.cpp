@@ -1,4 +1,4 @@
-// Hybrid sharding (HSDP): instances of data-parallel ranks hold all shards of the optimizer's state each. The numbers
+// Hybrid sharding (HSDP): instances of data-parallel ranks hold all shards each. The numbers
 // of plain data parallelism to rounding, since gradients are summed in another order, with collectives within instances
 // and between them.
 #include <gmock/gmock.h>
@@ -104,6 +104,32 @@ TEST(HybridSharding, WorksWithOtherParallelism) {
     const RunResult run = test::train({.flags = flags + hybrid(2) + kOverlap + Words{"--check-hazards"}, .ranks = 8});
     expect_near(run, plain);
     EXPECT_EQ(run.hazards, 0);
+  }
+}
+
+// Each microbatch of a unit is scattered within an instance, and its shard summed over the instances once a step.
+TEST(HybridSharding, OfWeightsAndGradientsSumsAShardOnce) {
+  const Words flags = kSmall + Words{"--global-batch-size", "16", "--eval-interval", "2", "--eval-iters", "1"};
+  for (const auto& [instances, ranks] : {std::pair{2, 4}, {2, 8}, {4, 8}}) {
+    const RunResult plain = test::train({.flags = flags, .ranks = ranks});
+    for (const char* const strategy : {"optim_grads", "optim_grads_params"}) {
+      SCOPED_TRACE(testing::Message() << strategy << " in " << instances << " instances of " << ranks);
+      const auto check = [](Trainer& trainer, int) {
+        const Rank& rank = trainer.rank();
+        std::int64_t all = 0, shards = 0;  // units, and those of them whose gradients are never whole for long
+        for (const ParameterUnit& unit : rank.model.gpt.parameters->units()) {
+          all += unit.numel > 0 ? 1 : 0;
+          shards += unit.resident_gradients ? 0 : 1;
+        }
+        EXPECT_EQ(shards, 2) << "layers";
+        EXPECT_EQ(rank.groups.instances()->stats().collectives, 3 * all);
+        EXPECT_EQ(rank.units.sharded->reductions(), shards * 3 * rank.config.microbatches);
+      };
+      const Words hybrids = hybrid(instances) + Words{"--data-parallel-sharding-strategy", strategy, "--check-hazards"};
+      const RunResult run = test::train({.flags = flags + hybrids + kOverlap, .ranks = ranks, .finish = check});
+      expect_near(run, plain);
+      EXPECT_EQ(run.hazards, 0);
+    }
   }
 }
 
