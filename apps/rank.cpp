@@ -62,6 +62,8 @@ ParameterStore& allocate(const Options& options, const FlatShard& shard, const G
   const bool gradients =
       parallel.fsdp_reduce_grads == GradientReduction::kEach && (weights || strategy == ShardingStrategy::kOptimGrads);
   const std::vector<int> ends = end_units(gpt);
+  // Its forward writes gradients, in some schedules before the backward_weight of another microbatch.
+  const bool keeps_head = options.train.loss_chunk_size > 0;
   std::vector<ParameterUnit>& units = gpt.parameters->units();
   for (int u = 0; u < static_cast<int>(units.size()); ++u) {
     ParameterUnit& unit = units[static_cast<std::size_t>(u)];
@@ -71,7 +73,7 @@ ParameterStore& allocate(const Options& options, const FlatShard& shard, const G
         (options.model.untie_embeddings_and_output_weights && parallel.fsdp_embedding_and_head == EndUnits::kSharded);
     unit.shard = shard;
     unit.resident_weights = !(weights && may);
-    unit.resident_gradients = !(gradients && may);
+    unit.resident_gradients = !(gradients && may) || (keeps_head && unit.name == "head");
   }
   gpt.parameters->allocate(pool, options.model.params_dtype, options.train.main_grads_dtype);
   return *gpt.parameters;
@@ -188,7 +190,6 @@ RankUnits::RankUnits(const Options& options, const RankGroups& groups, RankStrea
       if (!unit.resident_gradients) used.gradients.push_back(u);
     }
     used.forward_alone = segment.name == "embedding";
-    used.gradients_from_forward = segment.name == "head" && options.train.loss_chunk_size > 0;
   }
   sharded = std::make_unique<ShardedUnits>(
       *gpt.parameters, points.slots,

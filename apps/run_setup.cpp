@@ -7,6 +7,7 @@
 
 #include "apps/flags.h"
 #include "core/base/log.h"
+#include "core/device/cuda_memory.h"
 
 namespace megalith {
 
@@ -30,6 +31,15 @@ DataConfig data_config(const Options& options, const Tokenizer& tokenizer) {
   if (train.skip_train) config.num_samples.train = 0;
   if (train.eval_iters == 0) config.num_samples.valid = 0;
   return config;
+}
+
+// Of --fsdp-embedding-and-head auto, where a GPU of this size would not hold the run with whole ones. Ranks that share
+// these units out have equal plans, so that they agree where their GPUs are of one size.
+bool must_shard_ends(const RunSetup& setup) {
+  const ParallelOptions& parallel = setup.options.parallel;
+  return parallel.sharding() == ShardingStrategy::kOptimGradsParams &&
+         parallel.fsdp_embedding_and_head == EndUnits::kAuto && setup.options.train.device == DeviceType::kCuda &&
+         memory_use(setup.plans).total() > cuda_memory().total;
 }
 
 }  // namespace
@@ -66,6 +76,10 @@ RunSetup prepare_run(const Options& options, int rank, int world, FoundCheckpoin
   setup.config = complete_options(setup.options, setup.tokenizer, world);
   setup.data = build_datasets(data_config(setup.options, setup.tokenizer));
   setup.plans = plan_steps(setup.options, setup.config, rank);
+  if (must_shard_ends(setup)) {
+    setup.options.parallel.fsdp_embedding_and_head = EndUnits::kSharded;
+    setup.plans = plan_steps(setup.options, setup.config, rank);
+  }
   return setup;
 }
 

@@ -49,9 +49,8 @@ std::vector<ActionHook> hooks_of(const UnshardPoints& points) {
       if (units.forward_alone) continue;
       around(HookPoint::kPreBackward, HookPoint::kPostBackward, Kind::kWaitUnshard, Kind::kReshard, unit);
     }
-    const HookPoint first = units.gradients_from_forward ? HookPoint::kPreForward : HookPoint::kPreWeight;
     for (const int unit : units.gradients)
-      around(first, HookPoint::kPostWeight, Kind::kBindGradients, Kind::kReduceShard, unit);
+      around(HookPoint::kPreWeight, HookPoint::kPostWeight, Kind::kBindGradients, Kind::kReduceShard, unit);
   }
   return hooks;
 }

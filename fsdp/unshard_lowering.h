@@ -14,10 +14,9 @@ namespace megalith {
 
 // Sharded units that a segment uses.
 struct SegmentUnits {
-  std::vector<int> weights;             // read by forward and backward_data
-  bool forward_alone = false;           // or by forward alone: of an embedding
-  std::vector<int> gradients;           // written by backward_weight
-  bool gradients_from_forward = false;  // and by forward before it (core/layers/lm_head.h)
+  std::vector<int> weights;    // read by forward and backward_data
+  bool forward_alone = false;  // or by forward alone: of an embedding
+  std::vector<int> gradients;  // written by backward_weight
 };
 
 struct UnshardPoints {

@@ -79,7 +79,7 @@ class UnitStates {
       fail_order(a, "changes weights of units that are whole");
     if (a.segment < 0) return;
     const SegmentUnits& units = points_.segments[static_cast<std::size_t>(a.segment)];
-    if (a.kind == Kind::kBackwardWeight || (a.kind == Kind::kForward && units.gradients_from_forward)) {
+    if (a.kind == Kind::kBackwardWeight) {
       for (const int unit : units.gradients) {
         if (!is_bound(unit)) fail_order(a, fmt::format("writes gradients of unit {}, which are not bound", unit));
       }
