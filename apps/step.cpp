@@ -196,14 +196,17 @@ void Step::run(const Action& action) {
   carry_out(action);
 }
 
+void Step::drop_broken_off() {
+  if (!std::exchange(broken_off_, false)) return;
+  rank_.drain();
+  staging_.drop_last();
+}
+
 // `proceeds` is asked before each action; false ends the step there.
 void Step::run(Mode mode, Verbs verbs, const StepInput& input, const std::vector<Action>& actions,
                const std::function<bool(const Action&)>& proceeds) {
   require(pending_ < 2, "two steps are pending: read a result before the next step");
-  if (broken_off_) {
-    rank_.drain();
-    staging_.drop_last();
-  }
+  drop_broken_off();
   Stream& compute = rank_.streams.compute;
   staging_.stage(compute, input);
   broken_off_ = true;
@@ -348,6 +351,7 @@ float Step::evaluate(const StepInput& input) {
 
 void Step::repeat(const StepInput& input, const std::function<void(const Action&)>& before) {
   require(pending_ == 0, "a training step is pending: read its result before it is repeated");
+  drop_broken_off();  // other streams than compute may still use the arena
   const Arena& arena = rank_.memory.arena;
   const auto floats = static_cast<std::int64_t>(arena.block_bytes() / sizeof(float));
   launch(rank_.streams.compute, Fill{.x = Tensor(arena.block(), DType::kFp32, {floats}), .value = 0});

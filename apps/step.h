@@ -81,6 +81,7 @@ class Step {
   void run(Mode mode, Verbs verbs, const StepInput& input, const std::vector<Action>& actions,
            const std::function<bool(const Action&)>& proceeds = nullptr);
   void run(const Action& action);
+  void drop_broken_off();
   Verbs verbs_of_next_step();  // of training
   void pass_warm_up(bool ends);
   GraphSignature signature();
