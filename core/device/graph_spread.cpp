@@ -33,6 +33,7 @@ double seconds_of(const Access& access, std::size_t nodes) {
 // bits, since each op computes alone and sums into one place stay in their order.
 void Graph::spread() {
   if (lanes_.size() != 1 || cuda_of(lanes_[0]).keep<CaptureNotes>().meets_ranks) return;
+  if (cuda_of(lanes_[0]).starts_early()) return;
   if (std::any_of(nodes_.begin(), nodes_.end(), [](const Node& node) { return node.kind != Kind::kOp; })) return;
   AccessOrder order;
   Dependencies follows;
