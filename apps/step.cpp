@@ -6,13 +6,11 @@
 #include <chrono>
 #include <utility>
 
-#include "core/base/code_of.h"
 #include "core/base/digest.h"
 #include "core/base/seconds_since.h"
 #include "core/device/copy.h"
 #include "core/device/trace.h"
 #include "core/ops/elementwise.h"
-#include "core/ops/gemm_algorithms_cuda.h"
 #include "core/ops/grad_norm.h"
 
 namespace megalith {
@@ -217,7 +215,10 @@ void Step::run(Mode mode, Verbs verbs, const StepInput& input, const std::vector
   const Timeline* const timeline = compute.instruments().timeline;
   phase_ = verbs == Verbs::kWarmUp ? Phase::kWarmUp : Phase::kEager;
   GraphedRunner* const graphs = verbs == Verbs::kGraphs ? rank_.graphs.get() : nullptr;
-  if (graphs != nullptr) graphs->begin_step(actions, signature());
+  if (graphs != nullptr) {
+    graphs->begin_step(actions, signature());
+    if (!graphs->complete() && rank_.transfer.has_peers()) capture_ahead(actions);
+  }
   for (std::size_t i = 0; i < actions.size();) {
     if (proceeds && !proceeds(actions[i])) break;
     if (timeline != nullptr) action_entries_.push_back(timeline->entries().size());
@@ -230,55 +231,6 @@ void Step::run(Mode mode, Verbs verbs, const StepInput& input, const std::vector
     }
   }
   broken_off_ = false;
-}
-
-void Step::pass_warm_up(bool ends) {
-  const auto call = [](const char* point, const std::vector<std::function<void()>>& hooks) {
-    for (const auto& hook : hooks) {
-      try {
-        hook();
-      } catch (const std::exception& error) {
-        fail({.code = code_of(error),
-              .subject = fmt::format("hook {}: {}", point, error.what()),
-              .remedy = "mend the hook",
-              .show_place = false});
-      }
-    }
-  };
-  if (warm_up_ == WarmUp::kAhead) call("pre_warmup", rank_.warm_up_hooks.before);
-  if (ends && warm_up_ != WarmUp::kDone) call("post_warmup", rank_.warm_up_hooks.after);
-  warm_up_ = ends ? WarmUp::kDone : WarmUp::kUnderWay;
-}
-
-// Evaluations, steps that --trace records and those that are repeated run eagerly; so do the ones before the first
-// capture, in which libraries set themselves up.
-Step::Verbs Step::verbs_of_next_step() {
-  if (rank_.graphs == nullptr) return Verbs::kEager;
-  if (warm_up_steps_ < rank_.options.train.cuda_graph_warmup_steps) {
-    ++warm_up_steps_;
-    pass_warm_up(false);
-    return Verbs::kWarmUp;
-  }
-  if (warm_up_ != WarmUp::kDone) pass_warm_up(true);
-  return runs_eagerly_ ? Verbs::kEager : Verbs::kGraphs;
-}
-
-GraphSignature Step::signature() {
-  GraphSignature now = fixed_;
-  const auto fold_in = [&now](const void* address) { fold(now.addresses, reinterpret_cast<std::uintptr_t>(address)); };
-  fold_in(rank_.memory.arena.block());
-  fold_in(rank_.step.parameters);
-  fold_in(rank_.step.sums.data);
-  for (const MicrobatchParameters* parameters : microbatch_parameters_) fold_in(parameters);
-  for (const ParameterUnit& unit : rank_.model.gpt.parameters->units()) {
-    fold_in(unit.weights.data);
-    fold_in(unit.main_grads.data);
-  }
-  now.microbatches = staging_.last().first_samples.size();
-  CudaStream* const stream = rank_.streams.compute.cuda();
-  now.gemms = stream == nullptr ? 0 : gemm_algorithms(*stream).version();
-  now.hooks = digest_of_hooks(rank_.runner);
-  return now;
 }
 
 bool Step::train(const StepInput& input, const std::function<bool()>& updates) {

@@ -84,6 +84,7 @@ class Step {
   void drop_broken_off();
   Verbs verbs_of_next_step();  // of training
   void pass_warm_up(bool ends);
+  void capture_ahead(const std::vector<Action>& actions);
   GraphSignature signature();
   void carry_out(const Action& action);  // the switch over the kinds
   void begin_step();
