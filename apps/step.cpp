@@ -6,7 +6,6 @@
 #include <chrono>
 #include <utility>
 
-#include "core/base/digest.h"
 #include "core/base/seconds_since.h"
 #include "core/device/copy.h"
 #include "core/device/trace.h"
