@@ -4,7 +4,8 @@
 // (doi:10.1145/1356052.1356053). Every element of c depends only on its row of op(a), its column of op(b) and k:
 // cutting m or n differently (another microbatch size) gives the same bits, and so does any alignment. On CUDA cuBLASLt
 // multiplies: the same call on the same sizes repeats its bits (core/ops/gemm_algorithms_cuda.h), other sizes may not,
-// and the product is rounded before it is added to a bf16 c.
+// and the product is rounded before it is added to a bf16 c. The few bf16 rows of generation have a kernel of their own
+// (core/ops/gemm_few_rows_cuda.h).
 #pragma once
 
 #include "core/ops/op.h"
