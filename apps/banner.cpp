@@ -51,12 +51,20 @@ std::string said_layout(const Options& options, const RunConfig& config) {
   if (pipeline.placement.num_parts() > 1) text += fmt::format(", schedule {}", name_of(pipeline.kind));
   if (pipeline.placement.num_chunks > 1) text += fmt::format(" of {} chunks a stage", pipeline.placement.num_chunks);
   if (options.parallel.sequence_parallel) text += ", sequence parallel";
-  if (options.parallel.use_distributed_optimizer) text += ", distributed optimizer";
+  switch (options.parallel.sharding()) {
+    case ShardingStrategy::kOptim: text += ", distributed optimizer"; break;
+    case ShardingStrategy::kOptimGrads: text += ", sharded gradients and optimizer"; break;
+    case ShardingStrategy::kOptimGradsParams: text += ", fully sharded"; break;
+    default: break;
+  }
+  if (const std::int64_t instances = options.parallel.num_distributed_optimizer_instances; instances > 1)
+    text += fmt::format(" in {} instances", instances);
   return text + fmt::format(", {} of {} a step", counted(config.microbatches, "microbatch", "microbatches"),
                             counted(config.sequences, "sequence"));
 }
 
-std::string said_model(const ModelConfig& model) {
+std::string said_model(const Options& options) {
+  const ModelConfig& model = options.model;
   const std::int64_t parameters = count_parameters(model).total;
   std::string text =
       fmt::format("{} parameters ({}): {} of width {}, {}", with_unit(static_cast<double>(parameters)), parameters,
@@ -64,7 +72,8 @@ std::string said_model(const ModelConfig& model) {
   if (model.num_query_groups != model.num_attention_heads)
     text += fmt::format(" in {}", counted(model.num_query_groups, "group"));
   return text +
-         fmt::format(", vocabulary {}, {}", model.vocab_size, model.params_dtype == DType::kBf16 ? "bf16" : "fp32");
+         fmt::format(", vocabulary {}, {}", model.vocab_size, model.params_dtype == DType::kBf16 ? "bf16" : "fp32") +
+         (options.train.grad_reduce_in_bf16 ? "; --grad-reduce-in-bf16 means --main-grads-dtype bf16 here" : "");
 }
 
 std::string said_tokens(const Options& options) {
@@ -117,7 +126,7 @@ std::string banner_text(const Options& options, const RunConfig& config, const s
   std::string text = version_line("train") + "\n";
   for (const auto& [label, line] : {std::pair<std::string_view, std::string>{"ranks", said_ranks(ranks)},
                                     {"layout", said_layout(options, config)},
-                                    {"model", said_model(options.model)},
+                                    {"model", said_model(options)},
                                     {"tokens", said_tokens(options)},
                                     {"graphs", said_graphs(options.train)},
                                     {"memory", said_memory(ranks)}}) {

@@ -52,6 +52,13 @@ struct State {
   Requests requests;
   std::vector<RawValue> given;  // on the command line
   std::vector<Flag> table = make_table(options, requests);
+  const std::vector<std::string> defaults = values();  // in the order of the table
+
+  std::vector<std::string> values() const {
+    std::vector<std::string> texts;
+    for (const Flag& flag : table) texts.push_back(flag.binding.get());
+    return texts;
+  }
 
   void clear() {
     options = Options();
@@ -146,11 +153,13 @@ void check_with_origins(const State& state, App app) {
 }
 
 void complete(State& state, App app) {
-  std::vector<std::string> before;
-  for (const Flag& flag : state.table) before.push_back(flag.binding.get());
+  const std::vector<std::string> before = state.values();
   resolve(state.options);
+  const std::vector<std::string> after = state.values();
   for (std::size_t i = 0; i < state.table.size(); ++i) {
-    if (state.table[i].binding.get() != before[i]) state.table[i].origin = "derived";
+    Flag& flag = state.table[i];
+    // A flag may set the field of another.
+    if (after[i] != before[i] || (flag.origin == "default" && after[i] != state.defaults[i])) flag.origin = "derived";
   }
   check_with_origins(state, app);
   for (const Flag& flag : state.table) {

@@ -40,6 +40,57 @@ void not_both(bool both, const char* one, const char* other, const char* remedy)
     refuse_usage(fmt::format("{} and {}", one, other), {.expected = "one of them", .got = "both", .remedy = remedy});
 }
 
+void check_sharded_units(const ParallelOptions& parallel) {
+  const ParallelOptions defaults;
+  const bool shards_weights = parallel.sharding() == ShardingStrategy::kOptimGradsParams;
+  const std::string strategy = std::array{"no_shard", "optim", "optim_grads",
+                                          "optim_grads_params"}[static_cast<std::size_t>(parallel.sharding()) - 1];
+  const std::string got = "--data-parallel-sharding-strategy " + strategy;
+  only_with(shards_weights || parallel.sharding() == ShardingStrategy::kOptimGrads ||
+                parallel.fsdp_unit_slots == defaults.fsdp_unit_slots,
+            {.flag = "--fsdp-unit-slots",
+             .needs = "--data-parallel-sharding-strategy optim_grads_params or optim_grads",
+             .got = got});
+  for (const auto& [is_set, flag] :
+       {std::pair{parallel.fsdp_prefetch != defaults.fsdp_prefetch, "--fsdp-prefetch"},
+        {parallel.fsdp_reduce_grads != defaults.fsdp_reduce_grads, "--fsdp-reduce-grads last"},
+        {parallel.fsdp_embedding_and_head != defaults.fsdp_embedding_and_head, "--fsdp-embedding-and-head"}}) {
+    only_with(shards_weights || !is_set,
+              {.flag = flag, .needs = "--data-parallel-sharding-strategy optim_grads_params", .got = got});
+  }
+  if (shards_weights && parallel.fsdp_prefetch >= parallel.fsdp_unit_slots) {
+    refuse_usage("--fsdp-prefetch and --fsdp-unit-slots",
+                 {.expected = "--fsdp-prefetch < --fsdp-unit-slots, as the unit in use has a slot too",
+                  .got = fmt::format("--fsdp-prefetch {} and --fsdp-unit-slots {}", parallel.fsdp_prefetch,
+                                     parallel.fsdp_unit_slots),
+                  .remedy = fmt::format("use --fsdp-unit-slots {} or --fsdp-prefetch {}", parallel.fsdp_prefetch + 1,
+                                        parallel.fsdp_unit_slots - 1)});
+  }
+}
+
+void check_sharding(const ParallelOptions& parallel) {
+  if (parallel.use_distributed_optimizer && parallel.sharding() == ShardingStrategy::kNoShard) {
+    refuse_usage("--use-distributed-optimizer and --data-parallel-sharding-strategy no_shard",
+                 {.expected = "one of them",
+                  .got = "both",
+                  .remedy = "remove --use-distributed-optimizer, or use --data-parallel-sharding-strategy optim"});
+  }
+  only_with(!parallel.overlap_param_gather || parallel.shards_optimizer(),
+            {.flag = "--overlap-param-gather", .needs = "--use-distributed-optimizer"});
+  only_with(!parallel.overlap_param_gather || parallel.overlap_grad_reduce,
+            {.flag = "--overlap-param-gather", .needs = "--overlap-grad-reduce"});
+  check_sharded_units(parallel);
+  only_with(parallel.num_distributed_optimizer_instances == 1 || parallel.shards_optimizer(),
+            {.flag = "--num-distributed-optimizer-instances",
+             .needs = "--use-distributed-optimizer",
+             .got = "nothing that is sharded"});
+  only_with(parallel.outer_dp_sharding_strategy == OuterSharding::kNoShard ||
+                parallel.num_distributed_optimizer_instances > 1,
+            {.flag = "--outer-dp-sharding-strategy optim",
+             .needs = "--num-distributed-optimizer-instances above 1",
+             .got = "--num-distributed-optimizer-instances 1"});
+}
+
 void check_parallel(const Options& options) {
   const ParallelOptions& parallel = options.parallel;
   if (parallel.expert_model_parallel_size != 1) {
@@ -50,10 +101,7 @@ void check_parallel(const Options& options) {
   }
   only_with(!parallel.tp_comm_overlap || parallel.sequence_parallel,
             {.flag = "--tp-comm-overlap", .needs = "--sequence-parallel"});
-  only_with(!parallel.overlap_param_gather || parallel.use_distributed_optimizer,
-            {.flag = "--overlap-param-gather", .needs = "--use-distributed-optimizer"});
-  only_with(!parallel.overlap_param_gather || parallel.overlap_grad_reduce,
-            {.flag = "--overlap-param-gather", .needs = "--overlap-grad-reduce"});
+  check_sharding(parallel);
   check_tensor_parallel(options.model, parallel.tensor_model_parallel_size, parallel.sequence_parallel);
   only_with(parallel.context_parallel_size > 1 || parallel.cp_comm_type == ContextCommunication::kP2p,
             {.flag = "--cp-comm-type", .needs = "--context-parallel-size above 1", .got = "--context-parallel-size 1"});
@@ -123,8 +171,8 @@ void check_memory(const Options& options) {
             {.flag = "--recompute-modules", .needs = "--recompute-granularity selective", .got = got});
   only_with(is_full || train.recompute_method == RecomputeMethod::kUniform,
             {.flag = "--recompute-method", .needs = "--recompute-granularity full", .got = got});
-  only_with(is_full || train.recompute_num_layers == 1,
-            {.flag = "--recompute-num-layers", .needs = "--recompute-granularity full", .got = got});
+  only_with(train.recompute_granularity != RecomputeGranularity::kNone || train.recompute_num_layers == 0,
+            {.flag = "--recompute-num-layers", .needs = "--recompute-granularity selective or full", .got = got});
   check_graphs(train);
   if (train.recompute_num_layers > options.model.num_layers) {
     refuse_usage("--recompute-num-layers and --num-layers",
@@ -305,6 +353,8 @@ void check(App app, const Options& options) {
     check_parallel(options);
     check_pipeline(options);
     check_memory(options);
+    not_both(options.train.grad_reduce_in_bf16 && options.train.main_grads_dtype == DType::kFp32,
+             "--grad-reduce-in-bf16", "--main-grads-dtype fp32", "remove one");
     only_with(options.train.main_grads_dtype == DType::kFp32 || options.model.params_dtype == DType::kBf16,
               {.flag = "--main-grads-dtype bf16", .needs = "--bf16"});
   }

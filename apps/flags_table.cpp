@@ -2,6 +2,7 @@
 
 #include <array>
 #include <limits>
+#include <utility>
 
 namespace megalith {
 
@@ -23,6 +24,17 @@ constexpr std::int64_t kMaxWidth = 1 << 20;
 constexpr std::int64_t kMaxLength = 1 << 28;
 constexpr std::int64_t kMaxVocab = 1 << 24;
 constexpr std::int64_t kMaxRanks = 1 << 20;
+
+// Before --main-grads-dtype in the table, so that a contradiction is seen. False leaves that as it is.
+Binding bf16_gradients(TrainingOptions& o) {
+  Binding binding = toggle(&o.grad_reduce_in_bf16);
+  binding.set = [&o, set = std::move(binding.set)](const std::vector<std::string>& texts) {
+    const bool is_valid = set(texts);
+    if (o.grad_reduce_in_bf16) o.main_grads_dtype = DType::kBf16;
+    return is_valid;
+  };
+  return binding;
+}
 
 // clang-format off
 void add_model(Table& t, ModelConfig& m) {
@@ -100,6 +112,7 @@ void add_optimizer(Table& t, TrainingOptions& o) {
     {"adam-eps", kOptimizer, kTrain, "X", real(&o.adam_eps, {0, 1, true}), "added to the root of the second moment", ""},
     {"weight-decay", kOptimizer, kTrain, "X", real(&o.weight_decay, {0, kInfinity}), "on matrices, not on norms and biases", ""},
     {"clip-grad", kOptimizer, kTrain, "X", real(&o.clip_grad, {0, kInfinity}), "largest global L2 norm of the gradients; 0: no clipping", ""},
+    {"grad-reduce-in-bf16", kOptimizer, kShaped, "", bf16_gradients(o), "means --main-grads-dtype bf16: gradients are not only reduced but also summed over microbatches in bf16", "", kFree},
     {"main-grads-dtype", kOptimizer, kShaped, "NAME", dtype(&o.main_grads_dtype), "dtype of the gradients, summed over microbatches and ranks; bf16 requires --bf16", ""},
     {"exp-avg-dtype", kOptimizer, kShaped, "NAME", dtype(&o.exp_avg_dtype), "dtype of Adam's first moment", ""},
     {"exp-avg-sq-dtype", kOptimizer, kShaped, "NAME", dtype(&o.exp_avg_sq_dtype), "dtype of Adam's second moment; with bf16 keep --adam-beta2 below 0.996, or the moment cannot shrink", ""},
@@ -157,7 +170,16 @@ void add_parallel(Table& t, ParallelOptions& o) {
     {"expert-model-parallel-size", kParallel, kShaped, "RANKS", ranks(&o.expert_model_parallel_size), "only 1 is built yet", ""},
     {"context-parallel-size", kParallel, kShaped, "RANKS", ranks(&o.context_parallel_size), "ranks that share each sequence, whose length must be a multiple of twice this", ""},
     {"cp-comm-type", kParallel, kShaped, "NAME", choice(&o.cp_comm_type, {"p2p", "a2a", "all_gather"}), "how these ranks exchange keys and values: p2p passes them around while attention computes, a2a exchanges heads for tokens before and after attention, all_gather gathers them before it", ""},
-    {"use-distributed-optimizer", kParallel, kShaped, "", toggle(&o.use_distributed_optimizer), "ZeRO-1: each data-parallel rank holds and updates its share of main parameters and moments; gradients are reduce-scattered, weights gathered", ""},
+    {"use-distributed-optimizer", kParallel, kShaped, "", toggle(&o.use_distributed_optimizer), "ZeRO-1: each data-parallel rank holds and updates its share of main parameters and moments; gradients are reduce-scattered, weights gathered; means --data-parallel-sharding-strategy optim", ""},
+    {"data-parallel-sharding-strategy", kParallel, kShaped, "NAME", choice(&o.data_parallel_sharding_strategy, {"auto", "no_shard", "optim", "optim_grads", "optim_grads_params"}), "what each data-parallel rank holds only its share of: nothing; main parameters and moments; gradients too; weights too (FSDP); auto: optim with --use-distributed-optimizer, else no_shard", ""},
+    {"use-megatron-fsdp", kParallel, kShaped, "", toggle(&o.use_megatron_fsdp), "taken as Megatron-LM's command lines have it, and changes nothing: --data-parallel-sharding-strategy says what is sharded", ""},
+    {"fsdp-double-buffer", kParallel, kShaped, "", toggle(&o.fsdp_double_buffer), "taken as Megatron-LM's command lines have it, and changes nothing: whole units are always in buffers at fixed addresses", ""},
+    {"fsdp-unit-slots", kParallel, kShaped, "N", integer(&o.fsdp_unit_slots, {1, 10'000}), "with optim_grads or optim_grads_params: buffers that the units, each a layer, are whole in by turns; more let gathers and reductions run further apart from the layers, and take memory", ""},
+    {"fsdp-prefetch", kParallel, kShaped, "UNITS", integer(&o.fsdp_prefetch, {0, 10'000}), "with optim_grads_params: units whose weights are gathered ahead of the one in use; less than --fsdp-unit-slots", ""},
+    {"fsdp-reduce-grads", kParallel, kShaped, "NAME", choice(&o.fsdp_reduce_grads, {"each", "last"}), "with optim_grads_params: reduce-scatter gradients after each microbatch, or only after a step's last, until when they are whole, with the numbers of optim", ""},
+    {"fsdp-embedding-and-head", kParallel, kShaped, "NAME", choice(&o.fsdp_embedding_and_head, {"auto", "sharded", "whole"}), "with optim_grads_params: are embedding and output layer sharded as layers are, or held whole as with optim, which saves their gathers; auto: whole where memory suffices", ""},
+    {"num-distributed-optimizer-instances", kParallel, kShaped, "N", ranks(&o.num_distributed_optimizer_instances), "with a strategy that shards: groups of neighbouring data-parallel ranks, each of which holds all shares; gradients are reduce-scattered within a group and then summed over the groups, weights are gathered within a group", ""},
+    {"outer-dp-sharding-strategy", kParallel, kShaped, "NAME", choice(&o.outer_dp_sharding_strategy, {"no_shard", "optim"}), "with --num-distributed-optimizer-instances above 1: what is sharded over these groups besides", ""},
     {"overlap-grad-reduce", kParallel, kShaped, "", toggle(&o.overlap_grad_reduce), "reduce gradients over the data-parallel ranks in buckets while backward runs; otherwise all at once after it", ""},
     {"overlap-param-gather", kParallel, kShaped, "", toggle(&o.overlap_param_gather), "with --use-distributed-optimizer and --overlap-grad-reduce: gather the updated weights in buckets while the next forward runs; otherwise before the step ends", ""},
     {"ddp-bucket-size", kParallel, kShaped, "N", integer(&o.ddp_bucket_size, {1, kMany}), "with --overlap-grad-reduce: parameters per bucket", ""},
@@ -173,7 +195,7 @@ void add_memory(Table& t, TrainingOptions& o) {
     {"recompute-granularity", kMemory, kShaped, "NAME", choice(&o.recompute_granularity, {"none", "selective", "full"}), "activations to recompute in backward", ""},
     {"recompute-modules", kMemory, kShaped, "NAME...", list(&o.recompute_modules, {"core_attn", "layernorm", "mlp", "mlp_act"}), "with selective: what to recompute", "core_attn"},
     {"recompute-method", kMemory, kShaped, "NAME", choice(&o.recompute_method, {"uniform", "block"}), "with full: recompute groups of layers (uniform) or the first layers (block)", ""},
-    {"recompute-num-layers", kMemory, kShaped, "N", integer(&o.recompute_num_layers, {1, 10'000}), "with full: layers per group (uniform), layers recomputed (block)", ""},
+    {"recompute-num-layers", kMemory, kShaped, "N", integer(&o.recompute_num_layers, {0, 10'000}), "with full: layers per group (uniform), layers of each pipeline stage's chunk that are recomputed (block); with selective: the first layers of each chunk, in which the modules are recomputed, to fill memory to the brim", "1; with selective all"},
     {"loss-chunk-size", kMemory, kShaped, "TOKENS", integer(&o.loss_chunk_size, {0, kMany}), "tokens whose logits are held at a time: the output layer and the loss run forward and backward chunk by chunk; 0: all at once", "", kNoted},
     {"cuda-graph-impl", kMemory, kShaped | kGenerateApp, "NAME", choice(&o.cuda_graph_impl, {"none", "local", "transformer_engine", "full_iteration"}), "local: capture runs of the modules below as graphs after the warm-up steps and replay them, on CPU and GPU, with the same bits; transformer_engine means local; full_iteration is refused. generate captures the step that draws a token", "none, of generate local", kFree},
     {"cuda-graph-modules", kMemory, kShaped, "NAME...", list(&o.cuda_graph_modules, {"attn", "mlp", "layer"}), "with local: what a graph holds: each attention, each MLP, or whole layers, as many as stand together", "layer", kFree, false, "cuda-graph-scope"},

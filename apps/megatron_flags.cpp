@@ -23,7 +23,6 @@ constexpr Names kNames[] = {
      "cross-entropy-loss-fusion cross-entropy-fusion-impl disable-jit-fuser use-te-activation-func DDP-impl "
      "use-contiguous-buffers-in-ddp no-contiguous-buffers-in-local-ddp"},
     {"--main-grads-dtype fp32 is the default: leave it out", "accumulate-allreduce-grads-in-fp32 fp32-allreduce"},
-    {"use --main-grads-dtype bf16", "grad-reduce-in-bf16"},
     {"main parameters are always fp32: leave it out", "main-params-dtype"},
     {"--main-grads-dtype, --exp-avg-dtype and --exp-avg-sq-dtype act without it: leave it out",
      "use-precision-aware-optimizer"},
@@ -90,7 +89,8 @@ constexpr Names kNames[] = {
      "app-tag- apply- async-ckpt- batch-invariant- bert- biencoder- block- check-for- ckpt-convert- ckpt-fully- "
      "ckpt-pg- cpu-offloading- dataloader- decoupled- dino- disable-dsa- disable-flight- disable-tp- "
      "dist-ckpt- dsa- enable- encoder- error-injection- exit-signal- expert-tensor- fault-injector- fim- "
-     "fine-grained- flight-recorder- fp4- fp8- fsdp- gdp- grpo- gtp- heterogeneous- high-priority- hybrid- ict- img- "
+     "fine-grained- flight-recorder- fp4- fp8- fsdp-all- fsdp-db- fsdp-manual- gdp- grpo- gtp- heterogeneous- "
+     "high-priority- hybrid- ict- img- "
      "indexer- inference- inprocess- keep-fp8- kitchen- langrl- linear- lion- logits- mamba- megatron-fsdp- mhc- "
      "mlp-chunks- moe- mscale- mtp- muon- mup- nccl- no-align- no-dsa- no-flight- no-log- no-pin- no-save- no-tp- "
      "no-use- non-persistent- null-tokenizer- one-logger- optimizer- otel- pytorch- qk-clip- relative-attention- "
@@ -98,7 +98,7 @@ constexpr Names kNames[] = {
      "activation-func-clamp-value activation-offload-fraction adlr-autoresume adlr-autoresume-interval "
      "allow-ambiguous-pad-tokens async-indexer async-strategy attention-output-gate cache-mla-latents "
      "calc-ft-timeouts calculate-per-token-loss chat-template ckpt-drop-redundant-extra-state classes-fraction "
-     "config-logger-dir create-all-gather-group data-args-path data-parallel-sharding-strategy "
+     "config-logger-dir create-all-gather-group data-args-path "
      "data-per-class-fraction ddp-average-in-collective ddp-pad-buckets-for-high-nccl-busbw "
      "ddp-param-name-patterns-for-fp32-local-accumulation ddp-reduce-scatter-with-fp32-accumulation "
      "cuda-graph-retain-backward-graph cuda-graph-share-io-buffers cuda-graph-use-single-mempool "
@@ -126,9 +126,9 @@ constexpr Names kNames[] = {
      "no-data-sharding no-delay-grad-reduce no-fp8-wgrad no-initialization no-overlap-p2p-communication no-rope-freq "
      "no-scatter-gather-tensors-in-pipeline no-strict-fsdp-dtensor-load "
      "no-tokenizer-sentencepiece-ignore-extra-whitespaces no-weight-decay-cond-type "
-     "no-yarn-correction-range-round-to-int num-channels num-classes num-distributed-optimizer-instances num-experts "
+     "no-yarn-correction-range-round-to-int num-channels num-classes num-experts "
      "num-layers-at-end-in-bf16 num-layers-at-start-in-bf16 num-speculative-tokens num-unique-layers nvtx-ranges "
-     "object-storage-cache-path onnx-safe outer-dp-sharding-strategy output-bert-embeddings output-logit-dtype "
+     "object-storage-cache-path onnx-safe output-bert-embeddings output-logit-dtype "
      "overlap-cpu-optimizer-d2h-h2d overlap-dispatch-backward-with-experts-wgrad overlap-moe-expert-parallel-comm "
      "overlap-p2p-communication-warmup-flush overlap-param-gather-with-optimizer-step override-ckpt-iteration "
      "param-sharing-style patch-dim per-dataset-sequences-path per-split-data-args-path perform-rl-step "
@@ -146,7 +146,7 @@ constexpr Names kNames[] = {
      "tokenizer-special-tokens torch-fsdp2-no-reshard-after-forward tp-comm-bootstrap-backend tp-comm-overlap-cfg "
      "tp-comm-overlap-rs-dgrad train-sync-interval use-checkpoint-lr-scheduler use-checkpoint-opt-param-scheduler "
      "use-custom-fsdp use-fused-weighted-squared-relu use-gigatoken use-kitchen-attention use-legacy-static-engine "
-     "use-megatron-fsdp use-mp-args-from-checkpoint-args use-mup use-nccl-ub use-one-sent-docs "
+     "use-mp-args-from-checkpoint-args use-mup use-nccl-ub use-one-sent-docs "
      "use-persistent-ckpt-worker use-ring-exchange-p2p use-same-sampling-seed-across-dp-ranks use-sharp "
      "use-tp-pp-dp-mapping use-transformer-engine-op-fuser v-head-dim validation-set-names vocab-extra-ids "
      "weight-decay-incr-style wgrad-deferral-limit window-attn-skip-freq window-size"},

@@ -49,6 +49,24 @@ using FindingOrder = std::array<std::int64_t, 2>;
 constexpr FindingOrder kNothingFound = {std::numeric_limits<std::int64_t>::max(),
                                         std::numeric_limits<std::int64_t>::max()};
 
+// Of shards, which the ranks of equal place in all instances hold.
+std::vector<ReplicatedTensor> sharded_tensors(const Rank& rank) {
+  std::vector<ReplicatedTensor> tensors;
+  const std::vector<ParameterUnit>& units = rank.model.gpt.parameters->units();
+  const AdamWOptimizer& optimizer = rank.optimizer.adamw;
+  for (std::size_t u = 0; u < units.size(); ++u) {
+    const AdamWOptimizer::UnitState& state = optimizer.units()[u];
+    const auto add = [&](const char* kind, const Tensor& shard) {
+      tensors.push_back({fmt::format("{} of a shard of {}", kind, units[u].name), shard});
+    };
+    if (!units[u].resident_weights) add("weights", units[u].weight_shard);
+    if (optimizer.has_own_main_params()) add("main parameters", state.main_params);
+    add("exp_avg", state.exp_avg);
+    add("exp_avg_sq", state.exp_avg_sq);
+  }
+  return tensors;
+}
+
 }  // namespace
 
 NumericsGuard::NumericsGuard(const TrainingOptions& options, Communicator& world) : options_(options), world_(world) {
@@ -117,20 +135,29 @@ std::optional<ReplicaDifference> replica_difference(Rank& rank) {
     const AdamWOptimizer::UnitState& state = optimizer.units()[u];
     for (const Parameter* parameter : units[u].parameters) {
       for (std::size_t i = 0; i < parameter->parts.size(); ++i) {
+        // Each rank of an instance has another shard.
         const auto add = [&](const char* kind, const Tensor& flat) {
+          if (flat.numel() < units[u].numel) return;
           const Tensor whole = flat.slice(0, parameter->offset, parameter->shape.numel()).view(parameter->shape);
           tensors.push_back({fmt::format("{} of {}", kind, parameter->parts[i].name), parameter->part_of(whole, i)});
         };
         add("weight", units[u].weights);
-        if (!optimizer.shard().is_whole()) continue;  // each rank has others
         if (optimizer.has_own_main_params()) add("main parameter", state.main_params);
         add("exp_avg", state.exp_avg);
         add("exp_avg_sq", state.exp_avg_sq);
       }
     }
   }
-  return compare_replicas(rank.groups.replicas, rank.streams.compute, tensors,
-                          group_of(rank.mesh.sizes(), rank.mesh.rank(), {Axis::kCp, Axis::kDp}));
+  const std::vector<int> ranks = group_of(rank.mesh.sizes(), rank.mesh.rank(), {Axis::kCp, Axis::kDp});
+  std::optional<ReplicaDifference> difference =
+      compare_replicas(rank.groups.replicas, rank.streams.compute, tensors, ranks);
+  Communicator* const instances = rank.groups.instances();
+  if (difference || instances == nullptr) return difference;
+  std::vector<int> of_instances;
+  for (int i = 0; i < instances->size(); ++i)
+    of_instances.push_back(
+        ranks[static_cast<std::size_t>(rank.groups.shards().rank() + i * rank.groups.shards().size())]);
+  return compare_replicas(*instances, rank.streams.compute, sharded_tensors(rank), of_instances);
 }
 
 std::string NumericsGuard::difference_of_replicas(Rank& rank, std::int64_t step) {

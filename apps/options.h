@@ -20,6 +20,11 @@ enum class OptimizerType { kAdam };
 enum class CudaGraphImpl { kNone, kLocal, kTransformerEngine, kFullIteration };  // the last one is refused
 // kAuto: 1f1b, or interleaved where a stage has several chunks; the others as ScheduleKind has them.
 enum class PipelineSchedule { kAuto, kGpipe, k1F1B, kInterleaved, kZbH1, kZbV, kDualPipeV };
+// What data-parallel ranks hold parts of. kAuto: kOptim with --use-distributed-optimizer, else kNoShard.
+enum class ShardingStrategy { kAuto, kNoShard, kOptim, kOptimGrads, kOptimGradsParams };
+enum class OuterSharding { kNoShard, kOptim };
+enum class GradientReduction { kEach, kLast };  // with which of a step's microbatches
+enum class EndUnits { kAuto, kSharded, kWhole };
 
 struct TrainingOptions {
   std::int64_t micro_batch_size = 1;   // sequences per rank and forward pass
@@ -36,6 +41,7 @@ struct TrainingOptions {
   double weight_decay = 0.01;
   double clip_grad = 1.0;                 // global L2 norm; 0: no clipping
   DType main_grads_dtype = DType::kFp32;  // kFp32, or with bf16 parameters kBf16
+  bool grad_reduce_in_bf16 = false;       // was given: main_grads_dtype is kBf16
   DType exp_avg_dtype = DType::kFp32;     // kFp32 | kBf16: Adam's first moment
   DType exp_avg_sq_dtype = DType::kFp32;  // the second
 
@@ -51,8 +57,9 @@ struct TrainingOptions {
 
   RecomputeGranularity recompute_granularity = RecomputeGranularity::kNone;
   RecomputeMethod recompute_method = RecomputeMethod::kUniform;  // with kFull
-  std::int64_t recompute_num_layers = 1;                         // uniform: layers per chunk; block: layers recomputed
-  std::vector<std::string> recompute_modules;                    // with kSelective: core_attn, layernorm, mlp, mlp_act
+  // uniform: layers per chunk; block and selective: layers of each part that are recomputed; 0: 1, with selective all
+  std::int64_t recompute_num_layers = 0;
+  std::vector<std::string> recompute_modules;  // with kSelective: core_attn, layernorm, mlp, mlp_act
 
   std::int64_t loss_chunk_size = 0;  // tokens that the output layer and the loss take at a time; 0: all at once
 
@@ -113,7 +120,16 @@ struct ParallelOptions {
   std::int64_t decoder_last_pipeline_num_layers = 0;
   bool account_for_embedding_in_pipeline_split = false;
   bool account_for_loss_in_pipeline_split = false;
-  bool use_distributed_optimizer = false;         // ZeRO-1: main parameters and moments are sharded over dp
+  bool use_distributed_optimizer = false;  // read shards_optimizer() instead, and sharding() for the next
+  ShardingStrategy data_parallel_sharding_strategy = ShardingStrategy::kAuto;
+  bool use_megatron_fsdp = false;    // changes nothing
+  bool fsdp_double_buffer = false;   // changes nothing
+  std::int64_t fsdp_unit_slots = 2;  // buffers that whole units take turns in
+  std::int64_t fsdp_prefetch = 1;    // units gathered ahead of the one in use
+  GradientReduction fsdp_reduce_grads = GradientReduction::kEach;
+  EndUnits fsdp_embedding_and_head = EndUnits::kAuto;
+  std::int64_t num_distributed_optimizer_instances = 1;  // groups of data-parallel ranks that hold all parts
+  OuterSharding outer_dp_sharding_strategy = OuterSharding::kNoShard;
   bool overlap_grad_reduce = false;               // with backward; otherwise one bucket after it
   bool overlap_param_gather = false;              // with the next forward; otherwise at the end of the step
   std::int64_t ddp_bucket_size = 40'000'000;      // parameters per gradient bucket
@@ -121,6 +137,12 @@ struct ParallelOptions {
   double comm_timeout = 0;                        // seconds, in place of it; 0: off
   std::string comm_dump = "comm-dump";            // folder for the last calls of each rank when one hangs
   std::int64_t world_size = 1;                    // plan only: ranks of the layout that is forecast
+
+  ShardingStrategy sharding() const {  // never kAuto
+    if (data_parallel_sharding_strategy != ShardingStrategy::kAuto) return data_parallel_sharding_strategy;
+    return use_distributed_optimizer ? ShardingStrategy::kOptim : ShardingStrategy::kNoShard;
+  }
+  bool shards_optimizer() const { return sharding() != ShardingStrategy::kNoShard; }
 };
 
 struct LoggingOptions {

@@ -5,6 +5,7 @@
 #include <limits>
 #include <utility>
 
+#include "apps/layer_recompute.h"
 #include "core/device/copy.h"
 #include "parallel/context_parallel/context_parallel.h"
 
@@ -12,55 +13,17 @@ namespace megalith {
 
 namespace {
 
-StashPolicies stash_policies(const TrainingOptions& options) {
-  StashPolicies policies{};
-  if (options.recompute_granularity != RecomputeGranularity::kSelective) return policies;
-  const auto recompute = [&](SlotKind kind) { policies[static_cast<std::size_t>(kind)] = StashPolicy::kRecompute; };
-  for (const std::string& module : options.recompute_modules) {
-    if (module == "core_attn") recompute(SlotKind::kAttnProj);
-    if (module == "layernorm") {
-      recompute(SlotKind::kQkvLinear);
-      recompute(SlotKind::kFc1);
-    }
-    if (module == "mlp_act") recompute(SlotKind::kFc2);
-  }
-  return policies;
-}
-
-// Ranges are counted within each part, as Megatron counts them within a stage.
-RecomputeLayers recompute_layers(const Options& options, const std::vector<GptPart>& parts) {
-  const TrainingOptions& train = options.train;
-  RecomputeLayers recompute;
-  if (train.recompute_granularity == RecomputeGranularity::kSelective) {
-    recompute.mlp = std::find(train.recompute_modules.begin(), train.recompute_modules.end(), "mlp") !=
-                    train.recompute_modules.end();
-  }
-  if (train.recompute_granularity != RecomputeGranularity::kFull) return recompute;
-  const std::int64_t step = train.recompute_num_layers;
-  for (const GptPart& part : parts) {
-    const std::int64_t end = part.first_layer + part.num_layers;
-    if (train.recompute_method == RecomputeMethod::kUniform) {
-      for (std::int64_t first = part.first_layer; first < end; first += step)
-        recompute.ranges.push_back({.first = first, .count = std::min(step, end - first)});
-    } else {
-      for (std::int64_t layer = part.first_layer; layer < std::min(part.first_layer + step, end); ++layer)
-        recompute.ranges.push_back({.first = layer, .count = 1});
-    }
-  }
-  return recompute;
-}
-
 GptFactories factories(const Options& options, LayerGroups& layers) {
   return {.rows = &layers.tensor,
           .core_attention = context_parallel_attention(options.parallel.cp_comm_type, layers.context)};
 }
 
-std::vector<SegmentRunner::Entry> entries(const Options& options, const GptModel& gpt) {
+std::vector<SegmentRunner::Entry> entries(const Options& options, const RankModel& model) {
   std::vector<SegmentRunner::Entry> entries;
-  for (const NamedSegment& named : gpt.segments) {
+  for (const NamedSegment& named : model.gpt.segments) {
     entries.push_back({.name = named.name,
                        .segment = named.segment.get(),
-                       .policies = stash_policies(options.train),
+                       .policies = stash_policies(options.train, model.parts, named.layer),
                        .module = named.module,
                        .unit = named.first_unit});
   }
@@ -77,36 +40,61 @@ PipelineTransfer::Spec transfer_spec(const Options& options, const RunConfig& co
           .instruments = instruments};
 }
 
-FlatShard optimizer_shard(const Options& options, const Communicator& replicas) {
-  if (!options.parallel.use_distributed_optimizer) return {};
-  return {.rank = replicas.rank(), .ranks = replicas.size()};
+FlatShard optimizer_shard(const Options& options, const Communicator& shards) {
+  if (!options.parallel.shards_optimizer()) return {};
+  return {.rank = shards.rank(), .ranks = shards.size()};
+}
+
+// Of what stands before and behind the layers: embedding and head.
+std::vector<int> end_units(const GptModel& gpt) {
+  std::vector<int> units;
+  for (const NamedSegment& segment : gpt.segments) {
+    if (segment.module == SegmentModule::kOther) units.push_back(segment.first_unit);
+  }
+  return units;
 }
 
 // Memory for the parameters, before those who look at it.
-ParameterStore& allocate(const Options& options, const FlatShard& shard, ParameterStore& parameters, MemoryPool& pool) {
-  parameters.allocate(pool, options.model.params_dtype, options.train.main_grads_dtype, shard.ranks);
-  return parameters;
+ParameterStore& allocate(const Options& options, const FlatShard& shard, const GptModel& gpt, MemoryPool& pool) {
+  const ParallelOptions& parallel = options.parallel;
+  const ShardingStrategy strategy = shard.is_whole() ? ShardingStrategy::kNoShard : parallel.sharding();
+  const bool weights = strategy == ShardingStrategy::kOptimGradsParams;
+  const bool gradients =
+      parallel.fsdp_reduce_grads == GradientReduction::kEach && (weights || strategy == ShardingStrategy::kOptimGrads);
+  const std::vector<int> ends = end_units(gpt);
+  std::vector<ParameterUnit>& units = gpt.parameters->units();
+  for (int u = 0; u < static_cast<int>(units.size()); ++u) {
+    ParameterUnit& unit = units[static_cast<std::size_t>(u)];
+    // Tied words are used by both ends at once, whichever stages these are on.
+    const bool may =
+        std::ranges::find(ends, u) == ends.end() ||
+        (options.model.untie_embeddings_and_output_weights && parallel.fsdp_embedding_and_head == EndUnits::kSharded);
+    unit.shard = shard;
+    unit.resident_weights = !(weights && may);
+    unit.resident_gradients = !(gradients && may);
+  }
+  gpt.parameters->allocate(pool, options.model.params_dtype, options.train.main_grads_dtype);
+  return *gpt.parameters;
 }
 
-AdamWOptimizer::Spec adamw_spec(const TrainingOptions& train, const ParameterStore& all_parameters,
-                                const FlatShard& shard) {
+AdamWOptimizer::Spec adamw_spec(const TrainingOptions& train, const ParameterStore& all_parameters) {
   AdamWOptimizer::Spec spec{.beta1 = train.adam_beta1,
                             .beta2 = train.adam_beta2,
                             .eps = train.adam_eps,
                             .weight_decay = train.weight_decay,
                             .clip_grad = train.clip_grad,
                             .exp_avg_dtype = train.exp_avg_dtype,
-                            .exp_avg_sq_dtype = train.exp_avg_sq_dtype,
-                            .shard = shard,
-                            .planned_for = train.device};
+                            .exp_avg_sq_dtype = train.exp_avg_sq_dtype};
   all_parameters.for_each_part([&](const ParameterStore::Held& held) { spec.all_names.push_back(held.part.name); });
   return spec;
 }
 
-std::vector<std::vector<int>> units_of_buckets(const ParallelOptions& options,
-                                               const std::vector<ParameterUnit>& units) {
+// Of those that are resident.
+std::vector<std::vector<int>> units_of_buckets(const ParallelOptions& options, const std::vector<ParameterUnit>& units,
+                                               bool ParameterUnit::*resident) {
   std::vector<std::int64_t> ready_numels;  // backward reaches the last unit first
-  for (auto unit = units.rbegin(); unit != units.rend(); ++unit) ready_numels.push_back(unit->numel);
+  for (auto unit = units.rbegin(); unit != units.rend(); ++unit)
+    ready_numels.push_back(*unit.*resident ? unit->numel : 0);
   // Without overlap nothing is gained by a second bucket.
   const std::int64_t size =
       options.overlap_grad_reduce ? options.ddp_bucket_size : std::numeric_limits<std::int64_t>::max();
@@ -126,11 +114,21 @@ std::vector<int> segments_of_unit(const GptModel& gpt, int unit) {
   return segments;
 }
 
+InstanceGroups instances_of(Communicator& replicas, const ParallelOptions& parallel) {
+  const auto instances = static_cast<int>(parallel.num_distributed_optimizer_instances);
+  return instances > 1 ? split_into_instances(replicas, instances) : InstanceGroups{};
+}
+
 }  // namespace
 
 RankGroups::RankGroups(const Mesh& mesh, const Options& options, const RunConfig& config)
     : replicas(mesh.cp().size() == 1 ? mesh.dp() : mesh.dp_cp()),
       sums(replicas.duplicate("dp loss")),
+      by_instance(instances_of(replicas, options.parallel)),
+      instance_sums(by_instance.shards ? shards().duplicate(shards().name() + " norm") : nullptr),
+      unshard(shards().size() > 1 && options.parallel.sharding() >= ShardingStrategy::kOptimGrads
+                  ? shards().duplicate(shards().name() + " units")
+                  : nullptr),
       stages(mesh.pp().duplicate("pp sums")) {
   const int last = mesh.pp().size() - 1, stage = mesh.coordinates().pp;
   const bool tied = !options.model.untie_embeddings_and_output_weights;
@@ -141,8 +139,9 @@ RankGroups::RankGroups(const Mesh& mesh, const Options& options, const RunConfig
   if (!has_end) embedding.reset();
 }
 
-RankStreams::RankStreams(DeviceType device, const Mesh& mesh, const Instruments& instruments)
+RankStreams::RankStreams(DeviceType device, const Mesh& mesh, const RankGroups& groups, const Instruments& instruments)
     : compute(device, "compute", instruments), communication(device, "communication", instruments) {
+  if (groups.unshard) unshard = std::make_unique<Stream>(device, "unit communication", instruments);
   if (mesh.tp().size() > 1) tensor = std::make_unique<Stream>(device, "tensor communication", instruments);
   if (mesh.cp().size() > 1) context = std::make_unique<Stream>(device, "context communication", instruments);
 }
@@ -162,37 +161,72 @@ LayerGroups::LayerGroups(const Mesh& mesh, const Options& options, const RunConf
 
 RankModel::RankModel(const Options& options, std::vector<GptPart> parts_of_stage, LayerGroups& layers)
     : parts(std::move(parts_of_stage)),
-      gpt(build_gpt(options.model, recompute_layers(options, parts), factories(options, layers),
+      gpt(build_gpt(options.model, recompute_layers(options.train, parts), factories(options, layers),
                     options.train.loss_chunk_size, parts)),
       all_parameters(build_gpt(options.model).parameters) {}
 
 RankOptimizer::RankOptimizer(const Options& options, const RankGroups& groups, RankMemory& memory, LayerGroups& layers,
                              RankModel& model)
-    : shard(optimizer_shard(options, groups.replicas)),
-      shared_gradients(layers.tensor, allocate(options, shard, *model.gpt.parameters, memory.pool), memory.pool, shard),
-      adamw(*model.gpt.parameters, memory.pool, adamw_spec(options.train, *model.all_parameters, shard)) {}
+    : shard(optimizer_shard(options, groups.shards())),
+      shared_gradients(layers.tensor, allocate(options, shard, model.gpt, memory.pool), memory.pool),
+      adamw(*model.gpt.parameters, memory.pool, adamw_spec(options.train, *model.all_parameters)) {}
+
+RankUnits::RankUnits(const Options& options, const RankGroups& groups, RankStreams& streams, RankMemory& memory,
+                     const PipelineLayout& pipeline, const GptModel& gpt) {
+  std::vector<ParameterUnit>& units = gpt.parameters->units();
+  // A V has both ends on one stage, where their uses overlap.
+  const std::vector<int> in_turn = pipeline.placement.is_v ? std::vector<int>{} : end_units(gpt);
+  points.slots = assign_slots(units, static_cast<int>(options.parallel.fsdp_unit_slots), in_turn);
+  points.prefetch = static_cast<int>(options.parallel.fsdp_prefetch);
+  points.sums_instances = groups.instances() != nullptr;
+  if (!points.slots.has_weights() && !points.slots.has_gradients()) return;
+  for (const NamedSegment& segment : gpt.segments) {
+    SegmentUnits& used = points.segments.emplace_back();
+    for (int u = segment.first_unit; u <= segment.last_unit; ++u) {
+      const ParameterUnit& unit = units[static_cast<std::size_t>(u)];
+      if (!unit.resident_weights) used.weights.push_back(u);
+      if (!unit.resident_gradients) used.gradients.push_back(u);
+    }
+    used.forward_alone = segment.name == "embedding";
+    used.gradients_from_forward = segment.name == "head" && options.train.loss_chunk_size > 0;
+  }
+  sharded = std::make_unique<ShardedUnits>(
+      *gpt.parameters, points.slots,
+      UnitGroups{.gather = *groups.unshard, .reduce = groups.shards(), .instances = groups.instances()},
+      UnitStreams{.compute = streams.compute, .gather = *streams.unshard, .reduce = streams.communication}, memory.pool,
+      options.train.check_hazards);
+}
 
 RankBuckets::RankBuckets(const Options& options, const RankGroups& groups, RankStreams& streams, const GptModel& gpt) {
   const std::vector<ParameterUnit>& units = gpt.parameters->units();
-  std::vector<std::vector<Tensor>> gradients, weights;
-  for (const std::vector<int>& bucket : units_of_buckets(options.parallel, units)) {
-    gradients.emplace_back();
-    weights.emplace_back();
-    segments.emplace_back();
-    for (const int unit : bucket) {
-      gradients.back().push_back(units[static_cast<std::size_t>(unit)].main_grads);
-      weights.back().push_back(units[static_cast<std::size_t>(unit)].weights);
-      for (const int segment : segments_of_unit(gpt, unit)) segments.back().push_back(segment);
-      if (gpt.words != nullptr && gpt.words->unit == unit) words = static_cast<int>(gradients.size()) - 1;
+  const bool shards = options.parallel.shards_optimizer();
+  const auto collect = [&](bool ParameterUnit::*resident, Tensor ParameterUnit::*whole,
+                           std::vector<std::vector<int>>& segments) {
+    std::vector<std::vector<Tensor>> tensors;
+    for (const std::vector<int>& bucket : units_of_buckets(options.parallel, units, resident)) {
+      tensors.emplace_back();
+      segments.emplace_back();
+      for (const int unit : bucket) {
+        tensors.back().push_back(units[static_cast<std::size_t>(unit)].*whole);
+        for (const int segment : segments_of_unit(gpt, unit)) segments.back().push_back(segment);
+      }
     }
+    return tensors;
+  };
+  const std::vector<std::vector<Tensor>> gradients =
+      collect(&ParameterUnit::resident_gradients, &ParameterUnit::main_grads, reduced_segments);
+  std::vector<std::vector<Tensor>> weights;
+  if (shards) weights = collect(&ParameterUnit::resident_weights, &ParameterUnit::weights, gathered_segments);
+  for (std::size_t bucket = 0; bucket < weights.size() && gpt.words != nullptr; ++bucket) {
+    const Tensor& whole = units[static_cast<std::size_t>(gpt.words->unit)].weights;
+    const auto is_words = [&](const Tensor& tensor) { return tensor.data == whole.data; };
+    if (std::ranges::any_of(weights[bucket], is_words)) words = static_cast<int>(bucket);
   }
-  const bool shards = options.parallel.use_distributed_optimizer;
-  if (!shards) weights.clear();
   const BucketStreams bucket_streams{.compute = streams.compute, .communication = streams.communication};
-  reducer =
-      std::make_unique<GradientReducer>(groups.replicas, bucket_streams, gradients,
-                                        shards ? GradientReducer::Result::kShard : GradientReducer::Result::kWhole);
-  gatherer = std::make_unique<ParameterGatherer>(groups.replicas, bucket_streams, weights);
+  reducer = std::make_unique<GradientReducer>(
+      groups.shards(), bucket_streams, gradients,
+      shards ? GradientReducer::Result::kShard : GradientReducer::Result::kWhole, groups.instances());
+  gatherer = std::make_unique<ParameterGatherer>(groups.shards(), bucket_streams, weights);
 }
 
 StepMemory::StepMemory(MemoryPool& pool)
@@ -206,7 +240,7 @@ Rank::Rank(const Options& run_options, const RunConfig& derived, DeviceType devi
       config(derived),
       mesh(ranks),
       groups(mesh, options, config),  // first, before anything can fail on one rank alone
-      streams(device, mesh, instruments),
+      streams(device, mesh, groups, instruments),
       memory(device, memory_limit, instruments.captures),
       layers(mesh, options, config, streams),
       model(options, config.pipeline.parts_of(mesh.coordinates().pp), layers),
@@ -215,12 +249,13 @@ Rank::Rank(const Options& run_options, const RunConfig& derived, DeviceType devi
           .seed = static_cast<std::uint64_t>(options.train.seed),
           .planned_for = options.train.device,
           .deterministic = options.train.deterministic_mode},
-      runner(ctx, entries(options, model.gpt)),
+      runner(ctx, entries(options, model)),
       graphs(options.train.cuda_graph_impl == CudaGraphImpl::kNone || device == DeviceType::kPlan
                  ? nullptr
                  : std::make_unique<GraphedRunner>(ctx, runner, graph_modules(options, config.pipeline))),
       transfer(mesh.pp(), ctx, runner, transfer_spec(options, config, layers.tensor, device, instruments)),
       optimizer(options, groups, memory, layers, model),
+      units(options, groups, streams, memory, config.pipeline, model.gpt),
       buckets(options, groups, streams, model.gpt),
       step(memory.pool) {
   if (device == DeviceType::kCuda) transfer.connect(step.sums.slice(0, 0, 1));
@@ -253,6 +288,7 @@ void Rank::drain() noexcept {
     }
   };
   wait(streams.communication);
+  if (streams.unshard) wait(*streams.unshard);
   if (streams.tensor) wait(*streams.tensor);
   if (streams.context) wait(*streams.context);
   wait(transfer);
@@ -262,7 +298,9 @@ void Rank::drain() noexcept {
 Rank::~Rank() {
   drain();
   if (std::uncaught_exceptions() > 0) return;  // the peers of a rank that failed are ended, not waited for
-  for (MemorySharing* group : sharing_groups(*this)) {
+  std::vector<MemorySharing*> sharing = sharing_groups(*this);
+  if (units.sharded && units.sharded->gathers_by_copies()) sharing.push_back(memory_sharing(*groups.unshard));
+  for (MemorySharing* group : sharing) {
     try {
       group->unshare_memory();
     } catch (const std::exception&) {
@@ -283,8 +321,11 @@ std::vector<Communicator*> groups_of_steps(const Rank& rank) {
   const RankGroups& own = rank.groups;
   std::vector<Communicator*> groups{&own.replicas, own.sums.get(), own.stages.get(),
                                     &rank.layers.tensor.communicator()};
+  if (own.unshard) groups.push_back(own.unshard.get());
   if (rank.layers.context.size() > 1) groups.push_back(&rank.layers.context.communicator());
   if (own.embedding) groups.push_back(own.embedding.get());
+  for (Communicator* group : {own.by_instance.shards.get(), own.instance_sums.get(), own.instances()})
+    if (group != nullptr) groups.push_back(group);
   return groups;
 }
 

@@ -15,12 +15,15 @@
 #include "core/layers/microbatch.h"
 #include "core/model/gpt.h"
 #include "core/optim/adamw_optimizer.h"
+#include "fsdp/sharded_units.h"
+#include "fsdp/unshard_lowering.h"
 #include "graphs/graphed_runner.h"
 #include "parallel/comm/communicator.h"
 #include "parallel/comm/memory_sharing.h"
 #include "parallel/context_parallel/context_group.h"
 #include "parallel/data_parallel/gradient_reducer.h"
 #include "parallel/data_parallel/parameter_gatherer.h"
+#include "parallel/mesh/instance_groups.h"
 #include "parallel/mesh/mesh.h"
 #include "parallel/pipeline_parallel/segment_runner.h"
 #include "parallel/pipeline_parallel/transfer.h"
@@ -32,18 +35,27 @@ namespace megalith {
 struct RankGroups {
   RankGroups(const Mesh& mesh, const Options& options, const RunConfig& config);
 
-  Communicator& replicas;                // data- and context-parallel: ranks with copies of the same weights
-  std::unique_ptr<Communicator> sums;    // the same ranks, for sums on the compute stream
-  std::unique_ptr<Communicator> stages;  // this pipeline's ranks, for sums on the compute stream
+  Communicator& replicas;                       // data- and context-parallel: ranks with copies of the same weights
+  std::unique_ptr<Communicator> sums;           // the same ranks, for sums on the compute stream
+  InstanceGroups by_instance;                   // of these ranks; null where there is one instance, as the next
+  std::unique_ptr<Communicator> instance_sums;  // this rank's instance, for sums on the compute stream
+  std::unique_ptr<Communicator> unshard;        // as shards(), for gathers of sharded units; null where there are none
+  std::unique_ptr<Communicator> stages;         // this pipeline's ranks, for sums on the compute stream
   // The first and the last stage where they share a tied embedding; null on all others.
   std::unique_ptr<Communicator> embedding;
+
+  // The ranks that share out one copy of what is sharded, for the communication and for the compute stream.
+  Communicator& shards() const { return by_instance.shards ? *by_instance.shards : replicas; }
+  Communicator& shard_sums() const { return instance_sums ? *instance_sums : *sums; }
+  Communicator* instances() const { return by_instance.instances.get(); }  // null: one
 };
 
 struct RankStreams {
-  RankStreams(DeviceType device, const Mesh& mesh, const Instruments& instruments);
+  RankStreams(DeviceType device, const Mesh& mesh, const RankGroups& groups, const Instruments& instruments);
 
   Stream compute;
   Stream communication;             // of the gradients' reduction
+  std::unique_ptr<Stream> unshard;  // null without sharded units
   std::unique_ptr<Stream> tensor;   // null without tensor parallelism
   std::unique_ptr<Stream> context;  // null without context parallelism
 };
@@ -82,12 +94,22 @@ struct RankOptimizer {
   AdamWOptimizer adamw;
 };
 
-// Sums and copies over the replicas, by buckets of units in the order in which backward completes them.
+// Units that are whole only for a while (fsdp/); null and empty where all are resident.
+struct RankUnits {
+  RankUnits(const Options& options, const RankGroups& groups, RankStreams& streams, RankMemory& memory,
+            const PipelineLayout& pipeline, const GptModel& gpt);
+
+  UnshardPoints points;
+  std::unique_ptr<ShardedUnits> sharded;
+};
+
+// Sums and copies of resident units over the replicas, by buckets in the order in which backward completes them.
 struct RankBuckets {
   RankBuckets(const Options& options, const RankGroups& groups, RankStreams& streams, const GptModel& gpt);
 
-  std::vector<std::vector<int>> segments;  // of each bucket's units
-  int words = -1;                          // the bucket of the word embedding
+  std::vector<std::vector<int>> reduced_segments;   // of the units of each bucket of gradients
+  std::vector<std::vector<int>> gathered_segments;  // likewise of weights
+  int words = -1;                                   // the bucket of weights of the word embedding
   std::unique_ptr<GradientReducer> reducer;
   std::unique_ptr<ParameterGatherer> gatherer;
 };
@@ -124,6 +146,7 @@ struct Rank {
   std::unique_ptr<GraphedRunner> graphs;  // null with --cuda-graph-impl none, and in a plan
   PipelineTransfer transfer;
   RankOptimizer optimizer;
+  RankUnits units;
   RankBuckets buckets;
   StepMemory step;
 

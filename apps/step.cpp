@@ -29,8 +29,8 @@ bool copies_tied(const Rank& rank) {
 StepActions step_actions(const Rank& rank) {
   const GptModel& gpt = rank.model.gpt;
   const ParallelOptions& parallel = rank.options.parallel;
-  const bool shards = parallel.use_distributed_optimizer;
-  ReducePoints points{.segments_of_bucket = rank.buckets.segments,
+  const bool shards = parallel.shards_optimizer();
+  ReducePoints points{.segments_of_bucket = rank.buckets.reduced_segments,
                       .tied_segment = -1,
                       .tied_across_stages = rank.groups.embedding != nullptr,
                       .sums_shared = rank.layers.tensor.split().ranks > 1,
@@ -39,13 +39,20 @@ StepActions step_actions(const Rank& rank) {
     points.tied_segment = gpt.words->is_copy ? rank.runner.num_segments() - 1 : 0;  // the head, or the embedding
   GatherPoints gathers{.segments_of_bucket = {}, .overlap = parallel.overlap_param_gather};
   // A tied head reads the words too, but after the embedding, which is in this list then.
-  if (shards) gathers.segments_of_bucket = points.segments_of_bucket;
+  if (shards) gathers.segments_of_bucket = rank.buckets.gathered_segments;
   if (shards && copies_tied(rank)) gathers.tied_bucket = rank.buckets.words;
   const Schedule schedule = rank.config.schedule();
   if (!rank.is_plan()) verify(schedule);  // a plan's is simulated
-  return {.train = lower_training_step(insert_messages(schedule, rank.stage()), gpt.part_segments, points, gathers),
-          .evaluate =
-              lower_evaluation_step(insert_messages(forwards_of(schedule), rank.stage()), gpt.part_segments, gathers)};
+  StepActions actions{
+      .train = lower_training_step(insert_messages(schedule, rank.stage()), gpt.part_segments, points, gathers),
+      .evaluate =
+          lower_evaluation_step(insert_messages(forwards_of(schedule), rank.stage()), gpt.part_segments, gathers)};
+  if (!rank.units.sharded) return actions;
+  UnshardPoints units = rank.units.points;
+  units.ahead = units_ahead(actions.train, units);
+  for (std::vector<Action>* list : {&actions.train, &actions.evaluate}) *list = insert_unshards(*list, units);
+  actions.units_ahead = std::move(units.ahead);
+  return actions;
 }
 
 std::string printed(const std::vector<Action>& actions, const GptModel& gpt, const std::vector<int>& graph_of_each) {
@@ -91,7 +98,7 @@ void Step::carry_out(const Action& action) {
   const Parameter* const words = rank_.model.gpt.words;
   switch (action.kind) {
     case ActionKind::kBeginStep: return begin_step();
-    case ActionKind::kZeroGradients: return rank_.model.gpt.parameters->zero_gradients(compute);
+    case ActionKind::kZeroGradients: return zero_gradients();
     case ActionKind::kLoad: return load(action);
     case ActionKind::kForward:
     case ActionKind::kBackwardData:
@@ -102,7 +109,7 @@ void Step::carry_out(const Action& action) {
     case ActionKind::kWaitSend: return transfer.wait_send(action);
     case ActionKind::kTieGradients: return tie_gradients();
     case ActionKind::kReduce: return buckets.reducer->reduce(action.item);
-    case ActionKind::kFinishReduce: return buckets.reducer->finish();
+    case ActionKind::kFinishReduce: return finish_reduce();
     case ActionKind::kSumSharedGradients: return rank_.optimizer.shared_gradients.sum(compute);
     case ActionKind::kCopyTiedGradients: return copy_tied(compute, words->main_grad);
     case ActionKind::kReduceSums: return reduce_sums();
@@ -112,7 +119,28 @@ void Step::carry_out(const Action& action) {
     case ActionKind::kCopyTiedWeights:
       return buckets.gatherer->add_to(action.item, [&](Stream& stream) { copy_tied(stream, words->weight); });
     case ActionKind::kWaitParameters: return buckets.gatherer->wait(action.item);
+    case ActionKind::kUnshard: return rank_.units.sharded->unshard(action.item);
+    case ActionKind::kWaitUnshard: return rank_.units.sharded->wait_unshard(action.item);
+    case ActionKind::kReshard: return rank_.units.sharded->reshard(action.item);
+    case ActionKind::kBindGradients: return rank_.units.sharded->bind_gradients(action.item);
+    case ActionKind::kReduceShard: return rank_.units.sharded->reduce_shard(action.item);
+    case ActionKind::kSumInstances: return rank_.units.sharded->sum_instances(action.item);
   }
+}
+
+void Step::zero_gradients() {
+  rank_.model.gpt.parameters->zero_gradients(rank_.streams.compute);
+  if (rank_.units.sharded) rank_.units.sharded->begin_sums();
+}
+
+void Step::finish_reduce() {
+  rank_.buckets.reducer->finish();
+  if (rank_.units.sharded) rank_.units.sharded->finish_sums();
+}
+
+void Step::wait_for_parameters() {
+  rank_.buckets.gatherer->wait_for_all();
+  if (rank_.units.sharded) rank_.units.sharded->wait_for_all();
 }
 
 void Step::begin_step() {
@@ -167,14 +195,16 @@ void Step::reduce_sums() {
     launch(rank_.streams.compute, AllReduce{.group = *group, .buffer = rank_.step.sums, .label = "loss"});
 }
 
-// Each sum of squares has, over the ranks that hold other parts of the model, one part from each or from one alone.
+// Each piece has its sum of squares from one rank of those that share out the units, 0 from the others. Each tensor
+// has, over the ranks that hold other parts of the model, one part from each or from one alone.
 void Step::reduce_norm() {
   Stream& compute = rank_.streams.compute;
   AdamWOptimizer& adamw = rank_.optimizer.adamw;
   const std::string label = "squares of the gradients";
   adamw.sum_squares(compute);
   if (!rank_.optimizer.shard.is_whole())
-    launch(compute, AllReduce{.group = *rank_.groups.sums, .buffer = adamw.squares(), .label = label});
+    launch(compute, AllReduce{.group = rank_.groups.shard_sums(), .buffer = adamw.pieces(), .label = label});
+  adamw.add_pieces(compute);
   rank_.layers.tensor.sum(compute, adamw.squares(), "squares of gradients");
   launch(compute, AllReduce{.group = *rank_.groups.stages, .buffer = adamw.squares(), .label = label});
 }
@@ -184,6 +214,7 @@ void Step::update() {
   const Tensor loss = rank_.step.sums.slice(0, static_cast<std::int64_t>(StepSum::kLoss), 1);
   rank_.optimizer.adamw.update(rank_.streams.compute, loss, rank_.step.parameters);
   rank_.buckets.gatherer->updated();
+  if (rank_.units.sharded) rank_.units.sharded->updated();
 }
 
 void Step::run(const Action& action) {
@@ -196,6 +227,7 @@ void Step::run(const Action& action) {
 void Step::drop_broken_off() {
   if (!std::exchange(broken_off_, false)) return;
   rank_.drain();
+  if (rank_.units.sharded) rank_.units.sharded->reset();
   staging_.drop_last();
 }
 
@@ -216,8 +248,10 @@ void Step::run(Mode mode, Verbs verbs, const StepInput& input, const std::vector
   GraphedRunner* const graphs = verbs == Verbs::kGraphs ? rank_.graphs.get() : nullptr;
   if (graphs != nullptr) {
     graphs->begin_step(actions, signature());
-    if (!graphs->complete() && rank_.transfer.has_peers()) capture_ahead(actions);
+    // A sharded unit's weights are bound to memory by the actions around its verbs.
+    if (!graphs->complete() && rank_.transfer.has_peers() && !rank_.units.sharded) capture_ahead(actions);
   }
+  if (rank_.units.sharded) rank_.units.sharded->begin(actions_.units_ahead);
   for (std::size_t i = 0; i < actions.size();) {
     if (proceeds && !proceeds(actions[i])) break;
     if (timeline != nullptr) action_entries_.push_back(timeline->entries().size());
@@ -329,8 +363,16 @@ void Step::warm_up() {
       const bool begins = action.kind == ActionKind::kBeginStep || action.kind == ActionKind::kZeroGradients;
       if (begins || (is_of_microbatch(action.kind) && action.microbatch == 0)) first.push_back(action);
     }
+    if (rank_.units.sharded) {
+      UnshardPoints units = rank_.units.points;
+      units.ahead = actions_.units_ahead;
+      first = insert_unshards(first, units);
+    }
     run(mode, Verbs::kWarmUp, input, first);
+    if (rank_.units.sharded) rank_.units.sharded->finish_sums();
+    wait_for_parameters();
     rank_.streams.compute.synchronize();
+    if (rank_.units.sharded) rank_.units.sharded->reset();  // weights may be loaded next
   };
   pass_warm_up(false);
   rank_.transfer.rehearse(true);

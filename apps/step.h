@@ -17,6 +17,7 @@ namespace megalith {
 struct StepActions {
   std::vector<Action> train;
   std::vector<Action> evaluate;
+  std::vector<int> units_ahead = {};  // whose gathers both find started (fsdp/unshard_lowering.h)
 };
 StepActions step_actions(const Rank& rank);
 // One line an action, with the names of segments and the number of the graph that holds it; -1: none.
@@ -70,7 +71,7 @@ class Step {
   void hold_update(Event& read) { before_update_ = &read; }
   // With --overlap-param-gather the weights of a step may still be on their way when its result is read: before
   // anything but a step reads them on the compute stream.
-  void wait_for_parameters() { rank_.buckets.gatherer->wait_for_all(); }
+  void wait_for_parameters();
 
   const StepActions& actions() const { return actions_; }
   // On the plan backend: where in the timeline each action of the last step begins.
@@ -88,6 +89,8 @@ class Step {
   GraphSignature signature();
   void carry_out(const Action& action);  // the switch over the kinds
   void begin_step();
+  void zero_gradients();
+  void finish_reduce();
   void load(const Action& action);
   void tie_gradients();
   void copy_tied(Stream& stream, const Tensor& from_first_stage);

@@ -49,9 +49,10 @@ GraphSignature Step::signature() {
   fold_in(rank_.step.sums.data);
   for (const MicrobatchParameters* parameters : microbatch_parameters_) fold_in(parameters);
   for (const ParameterUnit& unit : rank_.model.gpt.parameters->units()) {
-    fold_in(unit.weights.data);
-    fold_in(unit.main_grads.data);
+    fold_in(unit.weight_shard.data);
+    fold_in(unit.grad_shard.data);
   }
+  if (rank_.units.sharded) fold(now.addresses, rank_.units.sharded->digest());
   now.microbatches = staging_.last().first_samples.size();
   CudaStream* const stream = rank_.streams.compute.cuda();
   now.gemms = stream == nullptr ? 0 : gemm_algorithms(*stream).version();

@@ -75,6 +75,7 @@ void plan_training(const Options& options, const RunConfig& config, const Mesh& 
 void plan_evaluation(const Options& options, const RunConfig& config, const Mesh& mesh, StepPlans& plans) {
   Recording recorded(options, config, mesh);
   recorded.step.evaluate(recorded.input);
+  recorded.step.wait_for_parameters();
   plans.evaluate = plan_arena(recorded.timeline, recorded.rank.memory.arena);
 }
 

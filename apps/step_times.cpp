@@ -33,6 +33,11 @@ std::optional<ActionKind> verb_of(const Action& action) {
   }
 }
 
+// Of gradients or weights: dp, dp_cp, dp_inner, "dp units" and so on.
+bool is_of_replicas(const PlannedCall& call) {
+  return call.group.starts_with(name_of(Axis::kDp)) && !call.group.ends_with(" loss") && !call.group.ends_with(" norm");
+}
+
 bool is_message(const PlannedCall& call) { return call.kind == "send" || call.kind == "receive"; }
 
 using CallOfEntry = std::unordered_map<std::size_t, const PlannedCall*>;
@@ -99,7 +104,7 @@ class Player {
       const double seconds = costs_.seconds(*call->second);
       clock += seconds;
       const bool in_step = !recording_.entries.empty() && index >= recording_.entries.front();
-      if (in_step && call->second->group == name_of(Axis::kDp)) collective_seconds_ += seconds;
+      if (in_step && is_of_replicas(*call->second)) collective_seconds_ += seconds;
     }
   }
 

@@ -62,7 +62,7 @@ struct AxisVolume {
 struct StepWork {
   double flops = 0;  // recompute included
   double ops = 0;
-  std::map<std::string, AxisVolume> volumes;  // by the first word of the group's name: tp, dp, pp, embedding
+  std::map<std::string, AxisVolume> volumes;  // by the first word of the group's name: tp, dp, dp_inner, pp
 };
 StepWork work_of(const StepRecording& recording, std::int64_t microbatches, const CostModel* costs);
 

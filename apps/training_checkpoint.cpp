@@ -20,7 +20,7 @@ struct Item {
   Shard shard;           // without data
   Tensor tensor;         // contiguous; of numel 0 where all of the slice is padding
   bool saved = true;     // by the ranks that hold what this one holds; others save the copies
-  bool sharded = false;  // this data-parallel rank alone holds it
+  bool sharded = false;  // of the ranks that share out a copy this one alone holds it
 };
 
 // `item`, cut to the elements `held` of its slice, row-major, which `flat` holds: a range of the global tensor where
@@ -57,23 +57,22 @@ void add_cut(const Item& item, const FlatShard::Range& held, const Tensor& flat,
 std::vector<Item> items_of(const ParameterStore& parameters, const AdamWOptimizer* optimizer) {
   std::vector<Item> items;
   for (std::size_t u = 0; u < parameters.units().size(); ++u) {
-    for (const Parameter* parameter : parameters.units()[u].parameters) {
-      // `flat` holds the unit's elements from `first_held` on: all of them, or the shard of a distributed optimizer.
+    const ParameterUnit& unit = parameters.units()[u];
+    for (const Parameter* parameter : unit.parameters) {
+      // `flat` holds the unit's elements from `first_held` on: all of them, or this rank's shard.
       const auto add = [&](std::string_view kind, const Tensor& flat, std::int64_t first_held) {
-        const bool sharded = flat.numel() < parameters.units()[u].numel;
+        const bool sharded = flat.numel() < unit.numel;
         std::int64_t end = parameter->offset;
         for (std::size_t i = 0; i < parameter->parts.size(); ++i) {
           const LogicalTensor& part = parameter->parts[i];
-          const Tensor like = parameter->part_of(parameter->weight, i);
-          const std::int64_t begin = end;
-          end += like.numel();
-          const Tensor live = like.slice(0, 0, part.live_rows());
+          const std::int64_t columns = parameter->row_elements(), begin = end;
+          end += part.rows * columns;
           Slice slice = Slice::whole(part.global_shape);
           slice.start[0] = part.global_row;
           slice.stop[0] = part.global_row + part.live_rows();
-          if (live.rank() > 1) {
+          if (part.global_shape.rank() > 1) {
             slice.start[1] = part.global_column;
-            slice.stop[1] = part.global_column + live.size(1);
+            slice.stop[1] = part.global_column + columns;
           }
           const Item item{.shard = {.name = shard_name(kind, part.name),
                                     .dtype = flat.dtype,
@@ -84,7 +83,7 @@ std::vector<Item> items_of(const ParameterStore& parameters, const AdamWOptimize
                           .saved = part.counted && !parameter->is_copy,
                           .sharded = sharded};
           const std::int64_t from = std::clamp(begin, first_held, first_held + flat.numel());
-          const std::int64_t to = std::clamp(begin + live.numel(), from, first_held + flat.numel());
+          const std::int64_t to = std::clamp(begin + part.live_rows() * columns, from, first_held + flat.numel());
           const Tensor held = flat.slice(0, from - first_held, to - from);
           if (sharded) {
             add_cut(item, {from - begin, to - begin}, held, items);
@@ -94,7 +93,11 @@ std::vector<Item> items_of(const ParameterStore& parameters, const AdamWOptimize
           }
         }
       };
-      add(kParamKind, parameters.units()[u].weights, 0);
+      if (unit.resident_weights) {
+        add(kParamKind, unit.weights, 0);
+      } else {
+        add(kParamKind, unit.weight_shard, unit.shard.range(unit.numel).begin);
+      }
       if (optimizer == nullptr) continue;
       const AdamWOptimizer::UnitState& state = optimizer->units()[u];
       if (optimizer->has_own_main_params()) add(kMainParamKind, state.main_params, state.begin);
@@ -175,17 +178,21 @@ void refuse_no_checkpoint(const std::string& folder, const std::string& remedy) 
 }
 
 std::vector<WrittenShard> shards_to_write(const Rank& rank) {
-  const Communicator& replicas = rank.groups.replicas;  // they share the writing of what they hold in copies
   std::vector<Item> items = items_of(*rank.model.gpt.parameters, &rank.optimizer.adamw);
   std::erase_if(items, [](const Item& item) { return !item.saved || item.tensor.numel() == 0; });
   const auto own = std::stable_partition(items.begin(), items.end(), [](const Item& item) { return !item.sharded; });
-  std::vector<Shard> shared;
-  std::transform(items.begin(), own, std::back_inserter(shared), [](const Item& item) { return item.shard; });
-  const std::vector<int> writers = assign_writers(shared, replicas.size());
   std::vector<WrittenShard> mine;
-  for (std::size_t i = 0; i < items.size(); ++i) {
-    if (items[i].sharded || writers[i] == replicas.rank()) mine.push_back({std::move(items[i].shard), items[i].tensor});
-  }
+  // The ranks of a group share the writing of what they hold in copies; null: this rank alone.
+  const auto add = [&mine](std::span<Item> copies, const Communicator* group) {
+    std::vector<Shard> shards;
+    for (const Item& item : copies) shards.push_back(item.shard);
+    const std::vector<int> writers = assign_writers(shards, group == nullptr ? 1 : group->size());
+    for (std::size_t i = 0; i < copies.size(); ++i) {
+      if (group == nullptr || writers[i] == group->rank()) mine.push_back({std::move(shards[i]), copies[i].tensor});
+    }
+  };
+  add({items.begin(), own}, &rank.groups.replicas);
+  add({own, items.end()}, rank.groups.instances());
   return mine;
 }
 

@@ -98,7 +98,7 @@ RowExchange::RowsTask read_rows(const Context& ctx, const Gemm& gemm) {
 
 void accumulate_linear_gradient(const Context& ctx, const Tensor& x, const Tensor& dy, const Parameter& weight,
                                 const Parameter* bias) {
-  launch(ctx, Gemm{.a = dy, .b = x, .c = weight.main_grad, .transpose_a = true, .accumulate = true});
+  launch(ctx, Gemm{.a = dy, .b = x, .c = weight.main_grad, .transpose_a = true, .accumulate = !weight.overwrites});
   if (bias != nullptr) add_row_sums(ctx, {{.x = dy, .out = bias->main_grad}});
 }
 
@@ -108,6 +108,7 @@ Linear::Linear(ParameterStore& store, const LinearSpec& spec, RowExchange& rows)
       splits_inputs_(spec.splits_inputs),
       rows_(rows),
       weight_(store.add(weight_of(spec, rows.split()))) {
+  weight_.one_write = true;
   if (spec.bias) bias_ = &store.add(bias_of(spec, rows.split()));
 }
 

@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 
 #include "core/base/rng.h"
 #include "core/ops/elementwise.h"
 #include "core/ops/fill_normal.h"
+#include "core/ops/grad_norm.h"
 
 namespace megalith {
 
@@ -15,16 +17,41 @@ namespace {
 constexpr std::int64_t kAlignment = 128;
 std::int64_t round_up(std::int64_t value, std::int64_t to) { return (value + to - 1) / to * to; }
 
-// `values` are the rows of the part, of `columns` elements each; those of padding stay as they are.
-void draw(Stream& stream, const Tensor& values, const LogicalTensor& part, std::int64_t columns, std::uint64_t seed,
-          float std) {
-  const std::int64_t whole = elements_of_row(part.global_shape), rows = part.live_rows();
-  launch(stream, FillNormal{.x = values.slice(0, 0, rows * columns).view({rows, columns}),
-                            .numbers = {.seed = seed,
-                                        .name_hash = hash_name(part.name),
-                                        .offset = part.global_row * whole + part.global_column,
-                                        .std = std},
-                            .pitch = whole});
+// The norm's largest, and smaller ones in units of less than 4 M elements, so that ranks share those out too. Copies
+// come last in a unit and do not count: the other elements are cut alike on any number of pipeline stages.
+std::int64_t block_of(const ParameterUnit& unit) {
+  constexpr std::uint64_t kBlocks = 64;
+  std::int64_t end = 0;
+  for (const Parameter* parameter : unit.parameters)
+    if (!parameter->is_copy) end = parameter->offset + parameter->shape.numel();
+  const auto fair = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(end) / kBlocks));
+  return std::clamp(fair, kAlignment, kSquareBlock);
+}
+
+// The elements of the part, of `columns` a row, from `first` on; those of padding stay as they are.
+void draw(Stream& stream, Tensor values, std::int64_t first, const LogicalTensor& part, std::int64_t columns,
+          std::uint64_t seed, float std) {
+  const std::int64_t pitch = elements_of_row(part.global_shape);
+  const std::int64_t end = std::min(first + values.numel(), part.live_rows() * columns);
+  while (first < end) {
+    // As many whole rows as there are, or what there is of one.
+    const std::int64_t row = first / columns, column = first % columns;
+    const std::int64_t rows = column == 0 ? std::max<std::int64_t>((end - first) / columns, 1) : 1;
+    const std::int64_t width = std::min(columns - column, end - first), count = rows * width;
+    launch(stream, FillNormal{.x = values.slice(0, 0, count).view({rows, width}),
+                              .numbers = {.seed = seed,
+                                          .name_hash = hash_name(part.name),
+                                          .offset = (part.global_row + row) * pitch + part.global_column + column,
+                                          .std = std},
+                              .pitch = pitch});
+    values = values.slice(0, count, values.numel() - count);
+    first += count;
+  }
+}
+
+Tensor view_of(const Tensor& whole, const Parameter& parameter) {
+  if (!whole.present()) return {};
+  return whole.slice(0, parameter.offset, parameter.shape.numel()).view(parameter.shape);
 }
 
 }  // namespace
@@ -71,20 +98,58 @@ Parameter& ParameterStore::add_tied(Parameter& target) {
   return *tied_.back();
 }
 
-void ParameterStore::allocate(MemoryPool& pool, DType dtype, DType main_grads_dtype, std::int64_t divisor) {
+void ParameterUnit::bind_weights(const Tensor& whole) {
+  weights = whole;
+  for (Parameter* parameter : parameters) parameter->weight = view_of(whole, *parameter);
+}
+
+void ParameterUnit::bind_gradients(const Tensor& whole) {
+  main_grads = whole;
+  for (Parameter* parameter : parameters) parameter->main_grad = view_of(whole, *parameter);
+}
+
+void ParameterUnit::begin_gradients(Stream& stream) {
+  std::int64_t filled = 0;  // or overwritten, up to here
+  const auto fill_to = [&](std::int64_t end) {
+    if (end > filled) launch(stream, Fill{.x = main_grads.slice(0, filled, end - filled), .value = 0});
+  };
+  for (Parameter* parameter : parameters) {
+    parameter->overwrites = parameter->one_write;
+    if (!parameter->one_write) continue;
+    fill_to(parameter->offset);
+    filled = parameter->offset + parameter->shape.numel();
+  }
+  fill_to(numel);
+}
+
+void ParameterStore::allocate(MemoryPool& pool, DType dtype, DType main_grads_dtype) {
   require(main_grads_dtype == DType::kFp32 || main_grads_dtype == dtype, "main gradients are fp32 or as the weights");
   const std::size_t gradient_size = size_of(main_grads_dtype);
+  const auto buffer = [&pool](std::int64_t numel, DType of, MemoryCategory category, std::string_view name) {
+    return Tensor(pool.allocate(static_cast<std::size_t>(numel) * size_of(of), category, name), of, {numel});
+  };
+  std::int64_t shards = 0;
   for (ParameterUnit& unit : units_) {
-    unit.numel = round_up(unit.numel, kAlignment * divisor);
-    const auto n = static_cast<std::size_t>(unit.numel);
-    unit.weights =
-        Tensor(pool.allocate(n * size_of(dtype), MemoryCategory::kParameters, unit.name), dtype, {unit.numel});
-    unit.main_grads =
-        Tensor(pool.allocate(n * gradient_size, MemoryCategory::kGradients, unit.name), main_grads_dtype, {unit.numel});
-    for (Parameter* parameter : unit.parameters) {
-      const std::int64_t count = parameter->shape.numel();
-      parameter->weight = unit.weights.slice(0, parameter->offset, count).view(parameter->shape);
-      parameter->main_grad = unit.main_grads.slice(0, parameter->offset, count).view(parameter->shape);
+    unit.block = block_of(unit);
+    if (!unit.shard.is_whole()) unit.numel = round_up(unit.numel, unit.block * unit.shard.ranks);
+    if (!unit.resident_weights) shards += unit.shard.range(unit.numel).size();
+  }
+  if (shards > 0) weight_shards_ = buffer(shards, dtype, MemoryCategory::kParameters, "shards of units");
+  std::int64_t begin = 0;
+  for (ParameterUnit& unit : units_) {
+    const std::int64_t own = unit.shard.range(unit.numel).size();
+    if (unit.resident_weights) {
+      unit.bind_weights(buffer(unit.numel, dtype, MemoryCategory::kParameters, unit.name));
+      unit.weight_shard = unit.shard.of(unit.weights);
+    } else {
+      unit.weight_shard = weight_shards_.slice(0, begin, own);
+      begin += own;
+    }
+    if (unit.resident_gradients) {
+      unit.bind_gradients(buffer(unit.numel, main_grads_dtype, MemoryCategory::kGradients, unit.name));
+      unit.grad_shard = unit.shard.of(unit.main_grads);
+    } else {
+      unit.grad_shard = buffer(own, main_grads_dtype, MemoryCategory::kGradients, unit.name);
     }
   }
   for (Parameter* tied : tied_) {
@@ -96,18 +161,26 @@ void ParameterStore::allocate(MemoryPool& pool, DType dtype, DType main_grads_dt
 }
 
 void ParameterStore::initialize(Stream& stream, std::uint64_t seed) {
-  for (const ParameterUnit& unit : units_) launch(stream, Fill{.x = unit.weights, .value = 0});  // also the padding
+  const auto resident = [](const ParameterUnit& unit) -> const Tensor& {
+    return unit.resident_weights ? unit.weights : unit.weight_shard;
+  };
+  for (const ParameterUnit& unit : units_) launch(stream, Fill{.x = resident(unit), .value = 0});  // also the padding
   for_each_part([&](const Held& held) {
     const Parameter& parameter = held.parameter;
-    const Tensor values = held.unit.weights.slice(0, held.begin, held.end - held.begin);
+    const FlatShard shard = held.unit.resident_weights ? FlatShard{} : held.unit.shard;
+    const FlatShard::Range own = shard.clip({held.begin, held.end}, held.unit.numel);
+    if (own.size() == 0) return;
+    const Tensor values = resident(held.unit).slice(0, own.begin - shard.range(held.unit.numel).begin, own.size());
     if (parameter.initializer == Initializer::kOnes) launch(stream, Fill{.x = values, .value = 1});
     if (parameter.initializer == Initializer::kNormal)
-      draw(stream, values, held.part, parameter.row_elements(), seed, parameter.init_std);
+      draw(stream, values, own.begin - held.begin, held.part, parameter.row_elements(), seed, parameter.init_std);
   });
 }
 
 void ParameterStore::zero_gradients(Stream& stream) {
-  for (ParameterUnit& unit : units_) launch(stream, Fill{.x = unit.main_grads, .value = 0});
+  for (ParameterUnit& unit : units_) {
+    if (unit.resident_gradients) launch(stream, Fill{.x = unit.main_grads, .value = 0});
+  }
   for (Parameter* tied : tied_) launch(stream, Fill{.x = tied->main_grad, .value = 0});
 }
 

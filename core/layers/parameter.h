@@ -1,6 +1,9 @@
 // Trainable tensors. Layers ask a ParameterStore for them while the model is built; allocate() then gives each unit (a
 // transformer block, the embedding, the head) flat buffers in which every parameter is a 256-byte aligned view: weights
 // in the model's dtype, main gradients in theirs. The same element offsets hold for optimizer state.
+//
+// Of a unit that data-parallel ranks share out each holds a shard for good (ZeRO, arXiv:1910.02054). The whole is
+// resident too, or there only while it is bound to a place of fsdp/: its parameters' views are null otherwise.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +13,7 @@
 
 #include "core/device/memory_pool.h"
 #include "core/device/stream.h"
+#include "core/layers/flat_shard.h"
 #include "core/tensor/tensor.h"
 
 namespace megalith {
@@ -58,15 +62,18 @@ struct Parameter {
   Shape shape;
   Initializer initializer = Initializer::kNormal;
   float init_std = 0;
-  bool decay = true;             // weight decay applies: not to norms and biases
-  bool expert = false;           // reduced over the expert data-parallel axis
-  bool is_copy = false;          // of a weight that another pipeline stage holds: saved and counted there
+  bool decay = true;       // weight decay applies: not to norms and biases
+  bool expert = false;     // reduced over the expert data-parallel axis
+  bool one_write = false;  // backward_weight is one op on main_grad, which can overwrite it: no zeros needed before
+  bool is_copy = false;    // of a weight that another pipeline stage holds: saved and counted there
   Parameter* tied_to = nullptr;  // shares that weight; this main_grad is a buffer of its own, added to the other once
   int unit = 0;
   std::int64_t offset = 0;  // elements into the unit's flat buffers
 
   Tensor weight;     // shape, model dtype
   Tensor main_grad;  // shape, fp32 | bf16; written only by backward_weight (and by LmHead's chunks, see there)
+  bool overwrites =
+      false;  // with one_write: what main_grad holds is of no value yet, and backward_weight overwrites it
 
   const std::string& name() const { return parts.front().name; }
   std::int64_t row_elements() const { return elements_of_row(shape); }
@@ -78,8 +85,21 @@ struct ParameterUnit {
   std::string name;
   std::vector<Parameter*> parameters;  // without tied ones
   std::int64_t numel = 0;              // padded
-  Tensor weights;                      // [numel] model dtype
-  Tensor main_grads;                   // [numel] fp32 | bf16
+  std::int64_t block = 0;              // shards are whole blocks of so many elements, and the norm adds them up
+  FlatShard shard = {};                // what this rank holds for good, and what its optimizer updates
+  bool resident_weights = true;        // the whole of them; else `weights` is null but while it is bound
+  bool resident_gradients = true;      // likewise
+
+  Tensor weights;       // [numel] model dtype
+  Tensor main_grads;    // [numel] fp32 | bf16
+  Tensor weight_shard;  // [numel / ranks], a part of `weights` where those are resident
+  Tensor grad_shard;    // likewise of `main_grads`; summed over the ranks once a step
+
+  // Where the whole is from now on, with the parameters' views of it; a null tensor takes them away.
+  void bind_weights(const Tensor& whole);
+  void bind_gradients(const Tensor& whole);
+  // As zeros in all of the gradients: what is not written once is filled, the rest overwritten.
+  void begin_gradients(Stream& stream);
 };
 
 class ParameterStore {
@@ -106,15 +126,16 @@ class ParameterStore {
   }
 
   void begin_unit(std::string name);
-  // Fields parts, shape, initializer, init_std, decay, expert are taken from `spec`. The reference
+  // Fields parts, shape, initializer, init_std, decay, expert, one_write are taken from `spec`. The reference
   // stays valid. Parts without a global shape are whole.
   Parameter& add(Parameter spec);
   Parameter& add_tied(Parameter& target);
 
-  // Units are padded to a multiple of `divisor` elements times 128, so that data-parallel shards stay aligned.
-  // Gradients may be bf16 where the weights are: each microbatch's sum is then rounded when it is added.
-  void allocate(MemoryPool& pool, DType dtype, DType main_grads_dtype = DType::kFp32, std::int64_t divisor = 1);
-  // Draws every weight from (seed, logical name, element index), so that no layout changes it.
+  // Of each unit what its shard and resident_* say, which are set by now. Units are padded so that each rank's shard is
+  // whole blocks, in which each parameter lies alike for any number of ranks. Gradients may be bf16 where the weights
+  // are: each microbatch's sum is then rounded when it is added.
+  void allocate(MemoryPool& pool, DType dtype, DType main_grads_dtype = DType::kFp32);
+  // Draws every weight that is resident from (seed, logical name, element index), so that no layout changes it.
   void initialize(Stream& stream, std::uint64_t seed);
   void zero_gradients(Stream& stream);
   // Adds the gradients of tied uses to their parameter's, once; after the last backward_weight of the step.
@@ -123,6 +144,8 @@ class ParameterStore {
   std::vector<ParameterUnit>& units() { return units_; }
   const std::vector<ParameterUnit>& units() const { return units_; }
   std::int64_t numel() const;  // of all parameters, without padding and ties
+  // The weights' shards of all units whose weights are not resident, one behind the other; null where there are none.
+  const Tensor& weight_shards() const { return weight_shards_; }
 
   // That each parameter says what the ranks of `split` hold of it: a slice (global_shape, and where it starts), or a
   // copy (TensorSplit::shared). One that does not would be saved, counted and updated as if it were this rank's alone.
@@ -132,6 +155,7 @@ class ParameterStore {
   std::deque<Parameter> parameters_;
   std::vector<ParameterUnit> units_;
   std::vector<Parameter*> tied_;
+  Tensor weight_shards_;
 };
 
 }  // namespace megalith

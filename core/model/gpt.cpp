@@ -42,12 +42,13 @@ class GptBuilder {
   int current_unit() { return static_cast<int>(store().units().size()) - 1; }
 
   void add(std::string name, std::unique_ptr<Segment> segment, int first_unit,
-           SegmentModule module = SegmentModule::kOther) {
+           SegmentModule module = SegmentModule::kOther, std::int64_t layer = -1) {
     model_.segments.push_back({.name = std::move(name),
                                .segment = std::move(segment),
                                .first_unit = first_unit,
                                .last_unit = current_unit(),
-                               .module = module});
+                               .module = module,
+                               .layer = layer});
   }
 
   void add_embedding() {
@@ -197,9 +198,11 @@ class GptBuilder {
 
   void add_layer(std::int64_t layer) {
     store().begin_unit(fmt::format("layer {}", layer));
+    const bool recomputes_mlp = std::ranges::any_of(
+        recompute_.mlps, [layer](const RecomputeLayers::Range& range) { return range.contains(layer); });
     for (NamedSegment& one : layer_segments(layer)) {
-      if (recompute_.mlp && one.name == "mlp") one.segment = std::make_unique<Recompute>(std::move(one.segment));
-      add(fmt::format("layer {} {}", layer, one.name), std::move(one.segment), current_unit(), one.module);
+      if (recomputes_mlp && one.name == "mlp") one.segment = std::make_unique<Recompute>(std::move(one.segment));
+      add(fmt::format("layer {} {}", layer, one.name), std::move(one.segment), current_unit(), one.module, layer);
     }
   }
 
@@ -214,7 +217,7 @@ class GptBuilder {
                                  ? fmt::format("layer {}", range.first)
                                  : fmt::format("layers {} to {}", range.first, range.first + range.count - 1);
     add(name, std::make_unique<Recompute>(std::make_unique<Sequential>(std::move(segments))), first_unit,
-        SegmentModule::kLayer);
+        SegmentModule::kLayer, range.first);
   }
 
   void add_head() {

@@ -22,17 +22,20 @@ struct NamedSegment {
   int first_unit = 0;  // units of the ParameterStore that it uses: [first_unit, last_unit]
   int last_unit = 0;
   SegmentModule module = SegmentModule::kOther;
+  std::int64_t layer = -1;  // its first one, counted through the whole model; -1: none
 };
 
 // Which layers keep only their input.
 struct RecomputeLayers {
-  // Consecutive layers recomputed together, ascending and disjoint: {first layer, how many}.
+  // Consecutive layers: {first layer, how many}.
   struct Range {
     std::int64_t first = 0;
     std::int64_t count = 0;
+
+    bool contains(std::int64_t layer) const { return first <= layer && layer < first + count; }
   };
-  std::vector<Range> ranges;
-  bool mlp = false;  // each MLP of the layers outside the ranges
+  std::vector<Range> ranges;  // recomputed together, ascending and disjoint
+  std::vector<Range> mlps;    // each MLP of these layers, where it is outside of `ranges`
 };
 
 using CoreAttentionFactory = std::function<std::unique_ptr<CoreAttention>(const CoreAttention::Spec&)>;

@@ -5,20 +5,24 @@
 namespace megalith {
 
 void fields(const SumOfSquares& op, Fields& f) {
-  f.out(op.out, "op.out").dtype(DType::kFp64).shape({static_cast<std::int64_t>(op.tensors.size())});
-  f.workspace(op.workspace);
-  for (const Tensor& tensor : op.tensors) {
-    const Tensor& first = op.tensors.front();
+  for (const SquaredTensor& tensor : op.tensors) {
+    const SquaredTensor& first = op.tensors.front();
     f.next_element();
-    f.in(tensor, "tensor").dtype(&tensor == &first ? kFloatTypes : DTypeSet{first.dtype}).any_shape();
+    f.in(tensor.x, "tensor.x").dtype(&tensor == &first ? kFloatTypes : DTypeSet{first.x.dtype}).any_shape();
+    f.range(static_cast<double>(tensor.block), 1, kSquareBlock, "tensor.block");
+    f.range(static_cast<double>(tensor.begin), 0, static_cast<double>(tensor.block - 1), "tensor.begin");
+    f.out(tensor.pieces, "tensor.pieces").dtype(DType::kFp64).shape({tensor.num_pieces()});
   }
 }
 
-std::size_t workspace_bytes(const SumOfSquares& op, DeviceType device) {
-  if (device != DeviceType::kCuda) return 0;
-  std::int64_t slices = 0;
-  for (const Tensor& tensor : op.tensors) slices += (tensor.numel() + kSquareSlice - 1) / kSquareSlice;
-  return static_cast<std::size_t>(slices) * sizeof(double);
+void fields(const AddPieces& op, Fields& f) {
+  f.in(op.pieces, "op.pieces").dtype(DType::kFp64).shape({op.ends.empty() ? 0 : op.ends.back()});
+  std::int64_t begin = 0;
+  for (const std::int64_t end : op.ends) {
+    f.expect(end >= begin, "op.ends", "a piece that is not before the one ahead of it", end);
+    begin = end;
+  }
+  f.out(op.out, "op.out").dtype(DType::kFp64).shape({static_cast<std::int64_t>(op.ends.size())});
 }
 
 void fields(const GradNormFinalize& op, Fields& f) {

@@ -1,7 +1,7 @@
 // The global gradient norm and the device parameter block. The step's decisions (skip, clip factor, Adam's count) are
-// taken on the device, so the host never waits for them. Deterministic: a fixed summation tree per tensor, then fp64 in
-// the order of the tensors.
-// P: number of tensors.
+// taken on the device, so the host never waits for them. Deterministic, and the same bits wherever the gradients are
+// cut into shards: squares are summed over pieces that depend on the model alone, then the pieces of each tensor, then
+// the tensors, each in one order, all in fp64. P: number of tensors.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +12,32 @@
 
 namespace megalith {
 
-// out[i] = sum of the squares of tensors[i], in fp64. A sum depends on its own tensor's elements alone, not on the
-// other tensors of the call. Memory-bound; one pass over all tensors.
+inline constexpr std::int64_t kSquareBlock = std::int64_t{1} << 16;  // at most this many elements in a block
+
+// A tensor, or the part of one that a shard holds, cut into pieces at the borders of the blocks of the flat buffer in
+// which it lies. A part that begins and ends where the tensor or a block does has pieces of the whole tensor.
+struct SquaredTensor {
+  Tensor x;                           // any shape, contiguous, all of an op bf16 or all fp32
+  std::int64_t begin = 0;             // elements between the start of its first block and its own
+  std::int64_t block = kSquareBlock;  // elements
+  Tensor pieces;                      // [num_pieces()] out, fp64
+
+  std::int64_t num_pieces() const { return x.numel() == 0 ? 0 : (begin + x.numel() + block - 1) / block; }
+};
+
+// pieces[i] = sum of the squares of the elements of piece i. It depends on these elements alone. Memory-bound; one pass
+// over all tensors.
 struct SumOfSquares {
   static constexpr const char* kName = "sum_of_squares";
-  std::vector<Tensor> tensors;  // P, of any shapes, contiguous, all bf16 or all fp32
-  Tensor out;                   // [P] out, fp64
-  Tensor workspace;             // [workspace_bytes(op, device)] uint8
+  std::vector<SquaredTensor> tensors;
+};
+
+// out[i] = pieces[ends[i - 1]] + ... + pieces[ends[i] - 1], or 0 where there are none.
+struct AddPieces {
+  static constexpr const char* kName = "add_pieces";
+  Tensor pieces;                   // [ends.back()] fp64
+  std::vector<std::int64_t> ends;  // P, not descending
+  Tensor out;                      // [P] out, fp64
 };
 
 // grad_norm = sqrt(sums[0] + sums[1] + ...) in fp64, clip_factor = min(1, clip_grad / (grad_norm + 1e-6)) (Pascanu et
@@ -47,12 +66,13 @@ struct WriteMicrobatchParameters {
   MicrobatchParameters* out = nullptr;  // device
 };
 
-inline constexpr std::int64_t kSquareSlice = std::int64_t{1} << 14;  // elements of a partial sum on CUDA
-
 void fields(const SumOfSquares& op, Fields& f);
-std::size_t workspace_bytes(const SumOfSquares& op, DeviceType device);
 void compute(const SumOfSquares& op);
 void run(CudaStream& stream, const SumOfSquares& op);
+
+void fields(const AddPieces& op, Fields& f);
+void compute(const AddPieces& op);
+void run(CudaStream& stream, const AddPieces& op);
 
 void fields(const GradNormFinalize& op, Fields& f);
 void compute(const GradNormFinalize& op);

@@ -28,9 +28,24 @@ double sum_of_squares(const T* x, std::int64_t count) {
 }  // namespace
 
 void compute(const SumOfSquares& op) {
-  double* out = op.out.as<double>();
-  for (const Tensor& x : op.tensors) {
-    visit_float(x.dtype, [&]<class T>(T) { *out++ = sum_of_squares(x.as<const T>(), x.numel()); });
+  for (const SquaredTensor& tensor : op.tensors) {
+    double* out = tensor.pieces.as<double>();
+    visit_float(tensor.x.dtype, [&]<class T>(T) {
+      const T* const x = tensor.x.as<const T>();
+      std::int64_t begin = 0, end = tensor.block - tensor.begin;
+      for (; begin < tensor.x.numel(); begin = end, end += tensor.block)
+        *out++ = sum_of_squares(x + begin, std::min(end, tensor.x.numel()) - begin);
+    });
+  }
+}
+
+void compute(const AddPieces& op) {
+  const double* piece = op.pieces.as<const double>();
+  for (std::size_t i = 0; i < op.ends.size(); ++i) {
+    const double* const end = op.pieces.as<const double>() + op.ends[i];
+    double sum = 0;
+    for (; piece < end; ++piece) sum += *piece;
+    op.out.as<double>()[i] = sum;
   }
 }
 

@@ -1,6 +1,6 @@
-// SumOfSquares is memory-bound, one pass, two launches for up to kMaxTensors tensors, whose addresses are the kernels'
-// parameters: a block owns a slice of a tensor, then a block adds the slices of a tensor by a fixed tree. The others
-// are single blocks that take no time. Deterministic: where slices begin depends on the tensor alone.
+// SumOfSquares is memory-bound, one pass, one launch for up to kMaxTensors tensors, whose addresses are the kernel's
+// parameters: a block owns a piece. In AddPieces a block owns a tensor. The others are single blocks that take no time.
+// Deterministic: a thread's elements of a piece, or pieces of a tensor, follow from their numbers in it.
 #include "core/ops/cuda_launch.cuh"
 #include "core/ops/cuda_pack.cuh"
 #include "core/ops/cuda_reduce.cuh"
@@ -13,39 +13,39 @@ namespace {
 using namespace cuda;
 
 constexpr int kSquareThreads = 256;
-constexpr int kPacks = 8;                      // loads in flight per thread
-constexpr std::int64_t kSlice = kSquareSlice;  // elements of a block
-constexpr int kAddThreads = 1024;
-constexpr int kMaxTensors = 512;  // 12 KiB of the 32 KiB that a kernel's parameters may take
+constexpr int kBlocksPerMultiprocessor = 4;
+constexpr int kPacks = 8;         // loads in flight per thread
+constexpr int kMaxTensors = 512;  // 20 KiB of the 32 KiB that a kernel's parameters may take
+constexpr int kAddThreads = 256;
+constexpr int kMaxSums = 4096;  // of a launch, 16 KiB
 constexpr int kFinalizeThreads = 256;
 
-struct TensorSlices {
+struct TensorPieces {
   const void* data;
+  double* out;
   std::int64_t count;
-  int end_slice;  // slices of the tensors up to this one
-  bool vector;    // aligned
+  int begin, block;
+  int end_piece;  // pieces of the tensors up to this one
 };
 
 struct SquareArguments {
-  TensorSlices tensors[kMaxTensors];
-  int count, slices;
-  double* slice_sums;  // [slices]
-  double* out;         // [count]
-
-  __device__ int first_slice(int tensor) const { return tensor == 0 ? 0 : tensors[tensor - 1].end_slice; }
+  TensorPieces tensors[kMaxTensors];
+  int count, pieces;
 };
 
 template <class T, bool kVector>
-__device__ inline double square_slice(const T* data, std::int64_t first, std::int64_t end) {
+__device__ inline double square_piece(const T* data, int count) {
   constexpr int kStep = kSquareThreads * kPack<T>;
-  static_assert(kSlice % (kStep * kPacks) == 0);
   double sums[kPack<T>] = {};
-  for (int tile = 0; tile < kSlice; tile += kStep * kPacks) {
+  const int own = static_cast<int>(threadIdx.x) * kPack<T>;
+  for (int tile = 0; tile < count; tile += kStep * kPacks) {
     uint4 raw[kPacks];
+    if (kVector && tile + kStep * kPacks <= count) {
 #pragma unroll
-    for (int k = 0; k < kPacks; ++k) {
-      const std::int64_t at = first + tile + k * kStep + static_cast<int>(threadIdx.x) * kPack<T>;
-      raw[k] = load_flat<T, kVector>(data, at, end);
+      for (int k = 0; k < kPacks; ++k) raw[k] = load_full(data + tile + k * kStep + own);
+    } else {
+#pragma unroll
+      for (int k = 0; k < kPacks; ++k) raw[k] = load_flat<T, kVector>(data, tile + k * kStep + own, count);
     }
 #pragma unroll
     for (int k = 0; k < kPacks; ++k) {
@@ -66,45 +66,48 @@ __device__ inline double square_slice(const T* data, std::int64_t first, std::in
 }
 
 template <class T>
-__global__ void __launch_bounds__(kSquareThreads) sum_of_squares_kernel(const __grid_constant__ SquareArguments a) {
+__global__ void __launch_bounds__(kSquareThreads, kBlocksPerMultiprocessor)
+    sum_of_squares_kernel(const __grid_constant__ SquareArguments a) {
   __shared__ double shared[32];
-  const int slice = static_cast<int>(blockIdx.x);
-  if (slice >= a.slices) return;
-  int low = 0, high = a.count - 1;  // the first tensor whose slices end behind this one
+  const int piece = static_cast<int>(blockIdx.x);
+  if (piece >= a.pieces) return;
+  int low = 0, high = a.count - 1;  // the first tensor whose pieces end behind this one
   while (low < high) {
     const int middle = (low + high) / 2;
-    if (slice < a.tensors[middle].end_slice) {
+    if (piece < a.tensors[middle].end_piece) {
       high = middle;
     } else {
       low = middle + 1;
     }
   }
-  const TensorSlices& tensor = a.tensors[low];
-  const std::int64_t first = (slice - a.first_slice(low)) * kSlice;
-  const T* data = static_cast<const T*>(tensor.data);
-  const double sum = tensor.vector ? square_slice<T, true>(data, first, tensor.count)
-                                   : square_slice<T, false>(data, first, tensor.count);
+  const TensorPieces& tensor = a.tensors[low];
+  const std::int64_t own = low == 0 ? piece : piece - a.tensors[low - 1].end_piece;
+  const std::int64_t border = own * tensor.block - tensor.begin, first = max(border, std::int64_t{0});
+  const int count = static_cast<int>(min(border + tensor.block, tensor.count) - first);
+  const T* data = static_cast<const T*>(tensor.data) + first;
+  const bool aligned = reinterpret_cast<std::uintptr_t>(data) % 16 == 0;
+  const double sum = aligned ? square_piece<T, true>(data, count) : square_piece<T, false>(data, count);
   const double total = block_sum(sum, shared);
-  if (threadIdx.x == 0) a.slice_sums[slice] = total;
+  if (threadIdx.x == 0) tensor.out[own] = total;
 }
 
-__global__ void __launch_bounds__(kAddThreads) sum_of_squares_add_kernel(const __grid_constant__ SquareArguments a) {
+struct AddArguments {
+  int ends[kMaxSums];
+  int count, begin;  // sums; the first piece
+  const double* pieces;
+  double* out;
+};
+
+__global__ void __launch_bounds__(kAddThreads) add_pieces_kernel(const __grid_constant__ AddArguments a) {
   __shared__ double shared[32];
-  const int tensor = static_cast<int>(blockIdx.x);
-  if (tensor >= a.count) return;
-  const int begin = a.first_slice(tensor), end = a.tensors[tensor].end_slice;
+  const int i = static_cast<int>(blockIdx.x);
+  if (i >= a.count) return;
+  const int begin = i == 0 ? a.begin : a.ends[i - 1], end = a.ends[i];
   double sum = 0;
 #pragma unroll 4
-  for (int i = begin + static_cast<int>(threadIdx.x); i < end; i += kAddThreads) sum += a.slice_sums[i];
+  for (int piece = begin + static_cast<int>(threadIdx.x); piece < end; piece += kAddThreads) sum += a.pieces[piece];
   sum = block_sum(sum, shared);
-  if (threadIdx.x == 0) a.out[tensor] = sum;
-}
-
-void launch_squares(CudaStream& stream, DType dtype, const SquareArguments& a) {
-  Variants(dtype).visit([&](auto type) {
-    launch_kernel(stream, {blocks_for(a.slices, 1), kSquareThreads}, sum_of_squares_kernel<decltype(type)>, a);
-  });
-  launch_kernel(stream, {blocks_for(a.count, 1), kAddThreads}, sum_of_squares_add_kernel, a);
+  if (threadIdx.x == 0) a.out[i] = sum;
 }
 
 // One block, which fetches; one thread adds, in the order of the tensors.
@@ -144,16 +147,34 @@ __global__ void write_microbatch_parameters_kernel(MicrobatchParameters value, M
 
 void run(CudaStream& stream, const SumOfSquares& op) {
   SquareArguments a{};
-  a.out = op.out.as<double>();
-  a.slice_sums = op.workspace.as<double>();
-  for (const Tensor& tensor : op.tensors) {
-    a.slices += static_cast<int>(ceil_divide(tensor.numel(), kSlice));
-    a.tensors[a.count++] = {
-        .data = tensor.data, .count = tensor.numel(), .end_slice = a.slices, .vector = starts_aligned(tensor)};
+  for (const SquaredTensor& tensor : op.tensors) {
+    const std::int64_t pieces = a.pieces + tensor.num_pieces();
+    require(pieces < kMaxIndex, "SumOfSquares: more than 2^31 pieces");
+    a.pieces = static_cast<int>(pieces);
+    a.tensors[a.count++] = {.data = tensor.x.data,
+                            .out = tensor.pieces.as<double>(),
+                            .count = tensor.x.numel(),
+                            .begin = static_cast<int>(tensor.begin),
+                            .block = static_cast<int>(tensor.block),
+                            .end_piece = a.pieces};
     if (a.count < kMaxTensors && &tensor != &op.tensors.back()) continue;
-    launch_squares(stream, tensor.dtype, a);
+    Variants(tensor.x.dtype).visit([&](auto type) {
+      launch_kernel(stream, {blocks_for(a.pieces, 1), kSquareThreads}, sum_of_squares_kernel<decltype(type)>, a);
+    });
+    a.count = a.pieces = 0;
+  }
+}
+
+void run(CudaStream& stream, const AddPieces& op) {
+  require(op.pieces.numel() < kMaxIndex, "AddPieces: more than 2^31 pieces");
+  AddArguments a{.pieces = op.pieces.as<const double>(), .out = op.out.as<double>()};
+  for (const std::int64_t& end : op.ends) {
+    a.ends[a.count++] = static_cast<int>(end);
+    if (a.count < kMaxSums && &end != &op.ends.back()) continue;
+    launch_kernel(stream, {blocks_for(a.count, 1), kAddThreads}, add_pieces_kernel, a);
+    a.begin = static_cast<int>(end);
     a.out += a.count;
-    a.count = a.slices = 0;
+    a.count = 0;
   }
 }
 

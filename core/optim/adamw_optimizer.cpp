@@ -11,51 +11,60 @@ namespace megalith {
 
 AdamWOptimizer::AdamWOptimizer(ParameterStore& store, MemoryPool& pool, const Spec& spec)
     : store_(store), spec_(spec), update_{.ranges = {}, .beta1 = spec.beta1, .beta2 = spec.beta2, .eps = spec.eps} {
-  const FlatShard& shard = spec_.shard;
   const auto buffer = [&](const ParameterUnit& unit, MemoryCategory category, DType dtype) {
-    const std::int64_t numel = shard.range(unit.numel).size();
+    const std::int64_t numel = unit.weight_shard.numel();
     return Tensor(pool.allocate(static_cast<std::size_t>(numel) * size_of(dtype), category, unit.name), dtype, {numel});
   };
-  std::map<std::string, Tensor> by_name;
   for (const ParameterUnit& unit : store.units()) {
-    require(unit.numel % shard.ranks == 0, "AdamWOptimizer: units are padded to a multiple of the shards");
-    own_main_params_ = unit.weights.dtype != DType::kFp32;
-    states_.push_back({.begin = shard.range(unit.numel).begin,
+    own_main_params_ = unit.weight_shard.dtype != DType::kFp32;
+    states_.push_back({.begin = unit.shard.range(unit.numel).begin,
                        .main_params = own_main_params_ ? buffer(unit, MemoryCategory::kMainParameters, DType::kFp32)
-                                                       : shard.of(unit.weights),
+                                                       : unit.weight_shard,
                        .exp_avg = buffer(unit, MemoryCategory::kOptimizer, spec.exp_avg_dtype),
                        .exp_avg_sq = buffer(unit, MemoryCategory::kOptimizer, spec.exp_avg_sq_dtype)});
     add_ranges(unit, states_.back());
   }
-  store.for_each_part([&](const ParameterStore::Held& held) {
-    if (held.parameter.is_copy) return;
-    const FlatShard::Range own = shard.clip({held.begin, held.end}, held.unit.numel);
-    by_name[held.part.name] = held.unit.main_grads.slice(0, own.begin, held.part.counted ? own.size() : 0);
+  cut_pieces(pool);
+}
+
+void AdamWOptimizer::cut_pieces(MemoryPool& pool) {
+  const auto doubles = [&pool](std::int64_t count) {
+    const auto bytes = static_cast<std::size_t>(count) * sizeof(double);
+    return Tensor(pool.allocate(bytes, MemoryCategory::kWorkspace, "gradient norm"), DType::kFp64, {count});
+  };
+  std::map<std::string, ParameterStore::Held> by_name;
+  store_.for_each_part([&](const ParameterStore::Held& held) {
+    if (!held.parameter.is_copy) by_name.emplace(held.part.name, held);
   });
-  std::vector<std::string> names = spec.all_names;
+  std::vector<std::string> names = spec_.all_names;
   if (names.empty()) {
-    for (const auto& [name, gradient] : by_name) names.push_back(name);
+    for (const auto& [name, held] : by_name) names.push_back(name);
   }
   std::sort(names.begin(), names.end());
-  const auto count = static_cast<std::int64_t>(names.size());
-  squares_ = Tensor(pool.allocate(static_cast<std::size_t>(count) * 8, MemoryCategory::kWorkspace, "gradient norm"),
-                    DType::kFp64, {count});
-  holds_all_ = by_name.size() == names.size();
-  for (std::int64_t i = 0; i < count; ++i) {
-    const auto own = by_name.find(names[static_cast<std::size_t>(i)]);
-    if (own == by_name.end()) continue;
-    const bool follows = i > 0 && by_name.contains(names[static_cast<std::size_t>(i - 1)]);
-    if (!follows) sums_.push_back({.tensors = {}, .out = squares_.slice(0, i, 0)});
-    sums_.back().tensors.push_back(own->second);
-    sums_.back().out = squares_.slice(0, i + 1 - static_cast<std::int64_t>(sums_.back().tensors.size()),
-                                      static_cast<std::int64_t>(sums_.back().tensors.size()));
+  std::int64_t count = 0;
+  for (const std::string& name : names) {
+    const auto found = by_name.find(name);
+    if (found != by_name.end() && found->second.part.counted && found->second.begin < found->second.end) {
+      const std::int64_t block = found->second.unit.block;
+      count += (found->second.end - 1) / block - found->second.begin / block + 1;
+    }
+    add_pieces_.ends.push_back(count);
   }
-  const DeviceType device = pool.device() == DeviceType::kPlan ? spec.planned_for : pool.device();
-  for (SumOfSquares& sum : sums_) {
-    sum = with_workspace(sum, device, [&pool](std::int64_t bytes) {
-      const auto size = static_cast<std::size_t>(bytes);
-      return Tensor(pool.allocate(size, MemoryCategory::kWorkspace, "gradient norm"), DType::kUint8, {bytes});
-    });
+  pieces_ = add_pieces_.pieces = doubles(count);
+  squares_ = add_pieces_.out = doubles(static_cast<std::int64_t>(names.size()));
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const std::int64_t first = i == 0 ? 0 : add_pieces_.ends[i - 1];
+    if (first == add_pieces_.ends[i]) continue;
+    const ParameterStore::Held& held = by_name.at(names[i]);
+    const ParameterUnit& unit = held.unit;
+    has_shards_ = has_shards_ || !unit.shard.is_whole();
+    const FlatShard::Range own = unit.shard.clip({held.begin, held.end}, unit.numel);
+    if (own.size() == 0) continue;
+    SquaredTensor tensor{.x = unit.grad_shard.slice(0, own.begin - unit.shard.range(unit.numel).begin, own.size()),
+                         .begin = own.begin % unit.block,
+                         .block = unit.block};
+    tensor.pieces = pieces_.slice(0, first + own.begin / unit.block - held.begin / unit.block, tensor.num_pieces());
+    sum_squares_.tensors.push_back(tensor);
   }
 }
 
@@ -66,13 +75,12 @@ void AdamWOptimizer::add_ranges(const ParameterUnit& unit, const UnitState& stat
     std::int64_t end = first.offset;
     for (; i < unit.parameters.size() && unit.parameters[i]->decay == first.decay; ++i)
       end = unit.parameters[i]->offset + unit.parameters[i]->shape.numel();
-    const FlatShard::Range held = spec_.shard.clip({first.offset, end}, unit.numel);
+    const FlatShard::Range held = unit.shard.clip({first.offset, end}, unit.numel);
     if (held.size() == 0) continue;
-    const auto of_unit = [&](const Tensor& whole) { return whole.slice(0, held.begin, held.size()); };
     const auto of_shard = [&](const Tensor& own) { return own.slice(0, held.begin - state.begin, held.size()); };
-    update_.ranges.push_back({.param = of_unit(unit.weights),
+    update_.ranges.push_back({.param = of_shard(unit.weight_shard),
                               .main_param = of_shard(state.main_params),
-                              .grad = of_unit(unit.main_grads),
+                              .grad = of_shard(unit.grad_shard),
                               .exp_avg = of_shard(state.exp_avg),
                               .exp_avg_sq = of_shard(state.exp_avg_sq),
                               .weight_decay = first.decay ? spec_.weight_decay : 0.0});
@@ -82,7 +90,7 @@ void AdamWOptimizer::add_ranges(const ParameterUnit& unit, const UnitState& stat
 void AdamWOptimizer::initialize(Stream& stream) {
   for (std::size_t u = 0; u < states_.size(); ++u) {
     if (own_main_params_) {
-      launch(stream, CastRows{.x = spec_.shard.of(store_.units()[u].weights), .y = states_[u].main_params});
+      launch(stream, CastRows{.x = store_.units()[u].weight_shard, .y = states_[u].main_params});
     }
     launch(stream, Fill{.x = states_[u].exp_avg, .value = 0});
     launch(stream, Fill{.x = states_[u].exp_avg_sq, .value = 0});
@@ -90,9 +98,11 @@ void AdamWOptimizer::initialize(Stream& stream) {
 }
 
 void AdamWOptimizer::sum_squares(Stream& stream) {
-  if (!holds_all_) launch(stream, Fill{.x = squares_, .value = 0});
-  for (const SumOfSquares& sum : sums_) launch(stream, sum);
+  if (has_shards_) launch(stream, Fill{.x = pieces_, .value = 0});
+  launch(stream, sum_squares_);
 }
+
+void AdamWOptimizer::add_pieces(Stream& stream) { launch(stream, add_pieces_); }
 
 void AdamWOptimizer::update(Stream& stream, const Tensor& loss, StepParameters* parameters) {
   launch(stream,

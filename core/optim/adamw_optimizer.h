@@ -1,18 +1,18 @@
 // AdamW over all parameters of a store, with global gradient-norm clipping (Loshchilov & Hutter 2017,
 // arXiv:1711.05101). Holds fp32 main parameters (the weights themselves where those are fp32) and both moments, in flat
-// buffers per unit with the store's offsets. A step is three launches however many parameters there are (more beyond
-// the ops' limits on CUDA, and with other ranks' parameters).
+// buffers per unit with the store's offsets. A step is four launches however many parameters there are (more beyond the
+// ops' limits on CUDA, and with shards).
 //
-// As a data-parallel rank's part of a distributed optimizer (ZeRO-1, arXiv:1910.02054) it holds and updates a shard of
-// each unit, cut wherever that falls in a tensor, while the weights stay whole on every rank, and reads the gradients
-// of its shard alone. Each element's update is bit-equal to the whole optimizer's, given gradient, norm and parameters.
-// The norm, a sum over shards, may differ by some 1e-16 of itself; it reaches the update as an fp32 clip factor.
+// Of a unit that data-parallel ranks share out (ZeRO, arXiv:1910.02054) it holds and updates the shard, cut wherever
+// that falls in a tensor, and reads the gradients of the shard alone. Norm, clip factor and each element's update are
+// bit-equal to the whole optimizer's, given gradients and parameters: squares are summed over pieces of the tensors,
+// cut at the units' blocks, which a shard holds whole or not at all, and the pieces of all shards are added in one
+// order.
 #pragma once
 
 #include <string>
 #include <vector>
 
-#include "core/layers/flat_shard.h"
 #include "core/layers/parameter.h"
 #include "core/ops/adamw.h"
 #include "core/ops/grad_norm.h"
@@ -31,8 +31,6 @@ class AdamWOptimizer {
     DType exp_avg_sq_dtype = DType::kFp32;  // likewise
     // Logical names of all parameters of the model where the store holds a part of them; empty: the store's are all.
     std::vector<std::string> all_names = {};
-    FlatShard shard = {};                       // of each unit
-    DeviceType planned_for = DeviceType::kCpu;  // the backend that a pool of a plan stands for
   };
   // Flat buffers of one unit's shard, [elements of the shard] each.
   struct UnitState {
@@ -47,9 +45,13 @@ class AdamWOptimizer {
 
   // Main parameters from the weights, moments zero.
   void initialize(Stream& stream);
-  // The square of each gradient's norm, in the order of all names; 0 for what the store or the shard does not hold, so
-  // that a sum over ranks of other parameters is exact. With shards it is still to be summed over them.
+  // Sums of squares of the pieces of what the store holds; 0 for those of other shards, over which pieces() is then
+  // summed, exactly.
   void sum_squares(Stream& stream);
+  const Tensor& pieces() const { return pieces_; }  // fp64
+  // The square of each gradient's norm, from the pieces of all shards, in the order of all names; 0 for what the store
+  // does not hold, so that a sum over ranks of other parameters is exact.
+  void add_pieces(Stream& stream);
   const Tensor& squares() const { return squares_; }  // [names] fp64
   // Gradient norm, skip decision, update. `loss` [1] fp32 decides with the norm whether the step is skipped; its value
   // is passed on to parameters->loss.
@@ -57,19 +59,20 @@ class AdamWOptimizer {
 
   const std::vector<UnitState>& units() const { return states_; }
   bool has_own_main_params() const { return own_main_params_; }
-  const FlatShard& shard() const { return spec_.shard; }
 
  private:
   void add_ranges(const ParameterUnit& unit, const UnitState& state);
+  void cut_pieces(MemoryPool& pool);
 
   ParameterStore& store_;
   Spec spec_;
   bool own_main_params_ = false;
   std::vector<UnitState> states_;
   AdamW update_;
-  Tensor squares_;
-  std::vector<SumOfSquares> sums_;  // of the main gradients of the logical tensors, in runs of neighbouring names
-  bool holds_all_ = true;
+  Tensor pieces_, squares_;
+  SumOfSquares sum_squares_;  // of the main gradients of the logical tensors
+  AddPieces add_pieces_;
+  bool has_shards_ = false;
 };
 
 }  // namespace megalith

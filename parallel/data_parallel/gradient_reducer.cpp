@@ -39,8 +39,13 @@ std::vector<Tensor> flat_ranges(const std::vector<Tensor>& tensors, std::string_
 }
 
 GradientReducer::GradientReducer(Communicator& group, const BucketStreams& streams,
-                                 const std::vector<std::vector<Tensor>>& buckets, Result result)
-    : compute_(streams.compute), lane_(group, streams.communication, "gradients"), result_(result) {
+                                 const std::vector<std::vector<Tensor>>& buckets, Result result,
+                                 Communicator* instances)
+    : compute_(streams.compute),
+      lane_(group, streams.communication, "gradients"),
+      result_(result),
+      instances_(instances) {
+  require(instances == nullptr || result == Result::kShard, "instances of shards without shards");
   for (const std::vector<Tensor>& tensors : buckets) {
     for (const Tensor& tensor : tensors) check_dtype(tensor, kFloatTypes, "main_grad");
     const int ranks = result_ == Result::kWhole ? 1 : lane_.group.size();
@@ -59,20 +64,24 @@ void GradientReducer::reduce(int bucket) {
           .remedy = "enqueue one reduce action for each bucket"});
   }
   b.started = true;
-  if (lane_.group.size() == 1) return;
-  const std::string label = fmt::format("gradients of bucket {}", bucket);
-  const FlatShard own{.rank = lane_.group.rank(), .ranks = lane_.group.size()};
+  if (is_alone()) return;
   lane_.begin(compute_);
-  for (const Tensor& range : b.ranges) {
-    if (result_ == Result::kWhole) {
-      launch(lane_.stream, AllReduce{.group = lane_.group, .buffer = range, .label = label});
-    } else {
-      launch(lane_.stream, ReduceScatter{.group = lane_.group, .in = range, .out = own.of(range), .label = label});
-      ++ranges_scattered_;
-    }
-    bytes_reduced_ += static_cast<std::int64_t>(range.bytes());
-  }
+  for (const Tensor& range : b.ranges) reduce(range, fmt::format("gradients of bucket {}", bucket));
   ++buckets_reduced_;
+}
+
+void GradientReducer::reduce(const Tensor& range, const std::string& label) {
+  bytes_reduced_ += static_cast<std::int64_t>(range.bytes());
+  if (result_ == Result::kWhole) {
+    launch(lane_.stream, AllReduce{.group = lane_.group, .buffer = range, .label = label});
+    return;
+  }
+  const Tensor own = FlatShard{.rank = lane_.group.rank(), .ranks = lane_.group.size()}.of(range);
+  if (lane_.group.size() > 1) {
+    launch(lane_.stream, ReduceScatter{.group = lane_.group, .in = range, .out = own, .label = label});
+    ++ranges_scattered_;
+  }
+  if (instances_ != nullptr) launch(lane_.stream, AllReduce{.group = *instances_, .buffer = own, .label = label});
 }
 
 void GradientReducer::finish() {
@@ -84,7 +93,7 @@ void GradientReducer::finish() {
           .remedy = "enqueue one reduce action for each bucket"});
   }
   for (Bucket& bucket : buckets_) bucket.started = false;
-  if (lane_.group.size() == 1 || buckets_.empty()) return;
+  if (is_alone() || buckets_.empty()) return;
   lane_.end();
   lane_.wait(compute_);
 }

@@ -1,11 +1,13 @@
 // Data parallelism: the main gradients (fp32 | bf16) of all replicas are summed in buckets, each as soon as its last
 // gradient was enqueued, while the backward pass of earlier layers still computes (PyTorch DDP, arXiv:2006.15704). The
 // sum is not divided: the loss is scaled by the global number of tokens. For a distributed optimizer (ZeRO,
-// arXiv:1910.02054) each rank gets its shard of the sum alone, with the same bits (NCCL's may differ).
+// arXiv:1910.02054) each rank gets its shard of the sum alone, with the same bits (NCCL's may differ). Where groups of
+// ranks hold all shards each (HSDP), these sums are then summed over the groups.
 #pragma once
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -36,9 +38,10 @@ class GradientReducer {
   };
 
   // A bucket is a list of contiguous fp32 | bf16 ranges, not empty, the same on all ranks; a call reduces each. With
-  // kShard each is a multiple of the group's size. `group` and the streams outlive the reducer.
+  // kShard each is a multiple of the group's size. `instances`, with kShard: the ranks that have the same shards in
+  // other groups, or null. The groups and the streams outlive the reducer.
   GradientReducer(Communicator& group, const BucketStreams& streams, const std::vector<std::vector<Tensor>>& buckets,
-                  Result result = Result::kWhole);
+                  Result result = Result::kWhole, Communicator* instances = nullptr);
 
   int num_buckets() const { return static_cast<int>(buckets_.size()); }
 
@@ -49,7 +52,7 @@ class GradientReducer {
   // What is enqueued on the compute stream from here on sees reduced gradients. All buckets have been started.
   void finish();
 
-  // Since construction; they stay 0 in a group of one rank, where nothing is enqueued.
+  // Since construction; they stay 0 where one rank is alone and nothing is enqueued.
   std::int64_t buckets_reduced() const { return buckets_reduced_; }
   std::int64_t bytes_reduced() const { return bytes_reduced_; }
   std::int64_t ranges_scattered() const { return ranges_scattered_; }
@@ -60,9 +63,13 @@ class GradientReducer {
     bool started = false;
   };
 
+  bool is_alone() const { return lane_.group.size() == 1 && instances_ == nullptr; }
+  void reduce(const Tensor& range, const std::string& label);
+
   Stream& compute_;
   CommLane lane_;
   Result result_;
+  Communicator* instances_;
   std::vector<Bucket> buckets_;
   std::int64_t buckets_reduced_ = 0;
   std::int64_t bytes_reduced_ = 0;

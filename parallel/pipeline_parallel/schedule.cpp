@@ -12,6 +12,7 @@ namespace megalith {
 std::string to_string(const Action& a) {
   std::string text(name_of(a.kind));
   if (is_of_bucket(a.kind)) return fmt::format("{} bucket {}", text, a.item);
+  if (is_of_unit(a.kind)) return fmt::format("{} unit {}", text, a.item);
   if (!is_of_microbatch(a.kind)) return text;
   text += fmt::format(" chunk {} microbatch {}", a.chunk, a.microbatch);
   if (is_message(a.kind)) {

@@ -37,6 +37,13 @@ enum class ActionKind : std::uint8_t {
   kGatherParameters,  // starts to gather a bucket's weights, of which each rank has updated a shard
   kCopyTiedWeights,   // the last stage's of a tied embedding become the first one's, after that bucket's gather
   kWaitParameters,    // the compute stream may use a bucket's weights
+  // Of a unit that is whole only for a while; inserted by fsdp/.
+  kUnshard,        // starts to gather its weights
+  kWaitUnshard,    // the compute stream may read them
+  kReshard,        // their slot may be written again
+  kBindGradients,  // a slot for its gradients, of zeros
+  kReduceShard,    // starts to add their sum over the ranks to each one's shard; the slot is free behind it
+  kSumInstances,   // starts to sum the shard over the instances of hybrid sharding, behind its last kReduceShard
 };
 
 // What an action is about.
@@ -45,6 +52,7 @@ enum class ActionScope : std::uint8_t {
   kMicrobatch,  // a chunk and a microbatch
   kMessage,     // likewise, between two parts of the model
   kBucket,      // `item` is a bucket of gradients or weights
+  kUnit,        // `item` is a unit of parameters
 };
 
 struct ActionFacts {
@@ -74,6 +82,12 @@ inline constexpr ActionFacts kActionFacts[] = {
     {ActionKind::kGatherParameters, "gather_parameters", ActionScope::kBucket},
     {ActionKind::kCopyTiedWeights, "copy_tied_weights", ActionScope::kBucket},
     {ActionKind::kWaitParameters, "wait_parameters", ActionScope::kBucket},
+    {ActionKind::kUnshard, "unshard", ActionScope::kUnit},
+    {ActionKind::kWaitUnshard, "wait_unshard", ActionScope::kUnit},
+    {ActionKind::kReshard, "reshard", ActionScope::kUnit},
+    {ActionKind::kBindGradients, "bind_gradients", ActionScope::kUnit},
+    {ActionKind::kReduceShard, "reduce_shard", ActionScope::kUnit},
+    {ActionKind::kSumInstances, "sum_instances", ActionScope::kUnit},
 };
 inline constexpr int kNumActionKinds = static_cast<int>(std::size(kActionFacts));
 constexpr const ActionFacts& facts_of(ActionKind kind) { return kActionFacts[static_cast<std::size_t>(kind)]; }
@@ -90,6 +104,7 @@ constexpr bool is_of_microbatch(ActionKind kind) {
   return facts_of(kind).scope == ActionScope::kMicrobatch || is_message(kind);
 }
 constexpr bool is_of_bucket(ActionKind kind) { return facts_of(kind).scope == ActionScope::kBucket; }
+constexpr bool is_of_unit(ActionKind kind) { return facts_of(kind).scope == ActionScope::kUnit; }
 
 inline constexpr int kThisStage = -1;
 

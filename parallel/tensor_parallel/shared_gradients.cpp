@@ -19,17 +19,16 @@ std::unique_ptr<Communicator> neighbours(Communicator& group, int holders) {
 
 }  // namespace
 
-SharedGradients::SharedGradients(TensorGroup& group, const ParameterStore& store, MemoryPool& pool,
-                                 const FlatShard& shard)
-    : group_(group) {
+SharedGradients::SharedGradients(TensorGroup& group, const ParameterStore& store, MemoryPool& pool) : group_(group) {
   Communicator& all = group.communicator();
   std::map<int, Set> sets;  // the same on all ranks
   store.for_each_part([&](const ParameterStore::Held& held) {
     if (!held.part.partial_gradient || held.part.holders == 1) return;
     Set& set = sets[held.part.holders];
+    const FlatShard& shard = held.unit.shard;
     const FlatShard::Range own = shard.clip({held.begin, held.end}, held.unit.numel);
     if (own.size() == 0) return;
-    const Tensor gradient = held.unit.main_grads.slice(0, own.begin, own.size());
+    const Tensor gradient = held.unit.grad_shard.slice(0, own.begin - shard.range(held.unit.numel).begin, own.size());
     (gradient.numel() < kSmall ? set.small : set.large).push_back(gradient);
   });
   for (auto& [holders, set] : sets) {

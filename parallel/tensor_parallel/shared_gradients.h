@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/device/memory_pool.h"
-#include "core/layers/flat_shard.h"
+#include "core/layers/parameter.h"
 #include "parallel/tensor_parallel/tensor_group.h"
 
 namespace megalith {
@@ -15,9 +15,9 @@ namespace megalith {
 class SharedGradients {
  public:
   // Collective over the group. `store` is allocated; it and `group` outlive this object. Small gradients go through one
-  // buffer from `pool`, so that there is one call for them. Of each unit the gradients of `shard` are summed, the same
-  // on all ranks of the group.
-  SharedGradients(TensorGroup& group, const ParameterStore& store, MemoryPool& pool, const FlatShard& shard);
+  // buffer from `pool`, so that there is one call for them. Of each unit the gradients of its shard are summed, the
+  // same on all ranks of the group.
+  SharedGradients(TensorGroup& group, const ParameterStore& store, MemoryPool& pool);
 
   void sum(Stream& compute);
 

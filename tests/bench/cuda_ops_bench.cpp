@@ -38,7 +38,9 @@ class OpBench : public Workbench {
   explicit OpBench(std::string_view filter) : filter_(filter) {
     const Tensor flush(block_, kFp32, {static_cast<std::int64_t>(kFlushBytes / sizeof(float))});
     run(stream_, Fill{.x = flush, .value = 1});
-    flushing_ = ready(SumOfSquares{.tensors = {flush}, .out = tensor({1}, DType::kFp64, false)});
+    SquaredTensor flushed{.x = flush};
+    flushed.pieces = tensor({flushed.num_pieces()}, DType::kFp64, false);
+    flushing_ = SumOfSquares{.tensors = {flushed}};
     reserved_ = used_;
     copy_speed_ = copy_bytes_per_second(kCopyBytes);
     fmt::print("copy of {} MiB: {:.0f} GB/s read and written\n", kCopyBytes >> 20, 1e-9 * copy_speed_);
@@ -313,8 +315,7 @@ void bench_update(OpBench& bench, const char* name, const std::vector<std::int64
   const Tensor v = bench.tensor({count}, state, false), param = type == kFp32 ? w : bench.tensor({count}, type);
   run(bench.stream(), Fill{.x = v, .value = 1e-3});
   AdamW op{.ranges = {}, .parameters = step};
-  SumOfSquares squares{.tensors = {},
-                       .out = bench.tensor({static_cast<std::int64_t>(sizes.size())}, DType::kFp64, false)};
+  SumOfSquares squares;
   std::int64_t begin = 0;
   for (const std::int64_t size : sizes) {
     const auto part = [&](const Tensor& t) { return t.slice(0, begin, size); };
@@ -324,7 +325,8 @@ void bench_update(OpBench& bench, const char* name, const std::vector<std::int64
                          .exp_avg = part(m),
                          .exp_avg_sq = part(v),
                          .weight_decay = op.ranges.size() % 2 == 0 ? 0.1 : 0.0});
-    squares.tensors.push_back(part(g));
+    squares.tensors.push_back({.x = part(g)});
+    squares.tensors.back().pieces = bench.tensor({squares.tensors.back().num_pieces()}, DType::kFp64, false);
     begin += (size + 127) / 128 * 128;
   }
   const std::string title =

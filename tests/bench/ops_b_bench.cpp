@@ -143,7 +143,9 @@ BENCHMARK(embedding_backward)->Apply(both_dtypes);
 
 void sum_of_squares(benchmark::State& state) {
   Bandwidth b;
-  const SumOfSquares op{.tensors = {b.tensor({kElements}, DType::kFp32)}, .out = b.tensor({1}, DType::kFp64)};
+  SquaredTensor x{.x = b.tensor({kElements}, DType::kFp32)};
+  x.pieces = b.tensor({x.num_pieces()}, DType::kFp64);
+  const SumOfSquares op{.tensors = {x}};
   b.measure(state, op, 4 * kElements);
 }
 BENCHMARK(sum_of_squares)->Apply(fp32_only);

@@ -45,6 +45,7 @@ void run(CudaStream&, const EmbeddingBackward&) { refuse_cuda(); }
 void run(CudaStream&, const FillNormal&) { refuse_cuda(); }
 void run(CudaStream&, const Gemm&) { refuse_cuda(); }
 void run(CudaStream&, const SumOfSquares&) { refuse_cuda(); }
+void run(CudaStream&, const AddPieces&) { refuse_cuda(); }
 void run(CudaStream&, const GradNormFinalize&) { refuse_cuda(); }
 void run(CudaStream&, const WriteStepParameters&) { refuse_cuda(); }
 void run(CudaStream&, const WriteMicrobatchParameters&) { refuse_cuda(); }

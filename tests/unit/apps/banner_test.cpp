@@ -52,19 +52,22 @@ TEST(Banner, OfRanksOnManyHosts) {
                                           "2",
                                           "--sequence-parallel",
                                           "--use-distributed-optimizer",
+                                          "--num-distributed-optimizer-instances",
+                                          "2",
                                           "--micro-batch-size",
                                           "2",
                                           "--global-batch-size",
                                           "32",
                                           "--train-iters",
                                           "1"};
-  EXPECT_EQ(banner_of(flags, ranks),
-            "  ranks   16 on 4 hosts (a: 4, b: 4, c: 4, d: 4), NVIDIA H200\n"
-            "  layout  tp 2 x cp 1 x dp 4 x pp 2, schedule 1f1b, sequence parallel, distributed optimizer, 4 "
-            "microbatches of 2 sequences a step\n"
-            "  model   118.4 k parameters (118400): 2 layers of width 64, 4 heads in 2 groups, vocabulary 257, bf16\n"
-            "  tokens  1024 a step in sequences of 32, 1.0 k in 1 step, from \"x/a\", \"x/b\"\n"
-            "  memory  at most, rank 5 takes 5.00 MiB by forecast: gradients 5.00\n");
+  EXPECT_EQ(
+      banner_of(flags, ranks),
+      "  ranks   16 on 4 hosts (a: 4, b: 4, c: 4, d: 4), NVIDIA H200\n"
+      "  layout  tp 2 x cp 1 x dp 4 x pp 2, schedule 1f1b, sequence parallel, distributed optimizer in 2 instances, 4 "
+      "microbatches of 2 sequences a step\n"
+      "  model   118.4 k parameters (118400): 2 layers of width 64, 4 heads in 2 groups, vocabulary 257, bf16\n"
+      "  tokens  1024 a step in sequences of 32, 1.0 k in 1 step, from \"x/a\", \"x/b\"\n"
+      "  memory  at most, rank 5 takes 5.00 MiB by forecast: gradients 5.00\n");
 }
 
 TEST(Banner, OwnersThatTakeNothingAreLeftOut) {

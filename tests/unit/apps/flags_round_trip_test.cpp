@@ -108,6 +108,7 @@ const std::map<std::string, Words>& values_of_train() {
       {"weight-decay", {"--weight-decay", "0"}},
       {"clip-grad", {"--clip-grad", "0.3"}},
       {"main-grads-dtype", {"--main-grads-dtype", "bf16", "--bf16"}},
+      {"grad-reduce-in-bf16", {"--grad-reduce-in-bf16", "--bf16"}},
       {"exp-avg-dtype", {"--exp-avg-dtype", "bf16"}},
       {"exp-avg-sq-dtype", {"--exp-avg-sq-dtype", "bf16"}},
       {"data-path", {"--mock-data=false", "--data-path", "0.3", "a b", "0.7", "ä"}},
@@ -138,6 +139,19 @@ const std::map<std::string, Words>& values_of_train() {
       {"context-parallel-size", {"--context-parallel-size", "2"}},
       {"cp-comm-type", {"--cp-comm-type", "a2a", "--context-parallel-size", "2"}},
       {"use-distributed-optimizer", {"--use-distributed-optimizer"}},
+      {"data-parallel-sharding-strategy", {"--data-parallel-sharding-strategy", "optim_grads"}},
+      {"use-megatron-fsdp", {"--use-megatron-fsdp"}},
+      {"fsdp-double-buffer", {"--fsdp-double-buffer"}},
+      {"fsdp-unit-slots", {"--fsdp-unit-slots", "3", "--data-parallel-sharding-strategy", "optim_grads_params"}},
+      {"fsdp-prefetch", {"--fsdp-prefetch", "0", "--data-parallel-sharding-strategy", "optim_grads_params"}},
+      {"fsdp-reduce-grads", {"--fsdp-reduce-grads", "last", "--data-parallel-sharding-strategy", "optim_grads_params"}},
+      {"fsdp-embedding-and-head",
+       {"--fsdp-embedding-and-head", "sharded", "--data-parallel-sharding-strategy", "optim_grads_params"}},
+      {"num-distributed-optimizer-instances",
+       {"--num-distributed-optimizer-instances", "2", "--use-distributed-optimizer"}},
+      {"outer-dp-sharding-strategy",
+       {"--outer-dp-sharding-strategy", "optim", "--num-distributed-optimizer-instances", "2",
+        "--use-distributed-optimizer"}},
       {"overlap-grad-reduce", {"--overlap-grad-reduce"}},
       {"overlap-param-gather", {"--overlap-param-gather", "--use-distributed-optimizer", "--overlap-grad-reduce"}},
       {"ddp-bucket-size", {"--ddp-bucket-size", "9"}},
@@ -225,6 +239,7 @@ TEST_F(RoundTrip, WhatMayDifferFromACheckpointIsListed) {
   const std::set<std::string_view> expected = {
       "group-query-attention",  // says what --num-query-groups is, which is compared
       "init-method-std",        // of weights that are then loaded
+      "grad-reduce-in-bf16",    // says what --main-grads-dtype is, which is compared
       "skip-train",
       "deterministic-mode",
       "exit-interval",

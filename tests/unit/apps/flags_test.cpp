@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "apps/flags_table.h"
 #include "apps/unknown_flags.h"
 #include "apps/version.h"
@@ -104,6 +106,25 @@ TEST(Flags, DtypesOfGradientsAndMoments) {
             "exit 2: --loss-chunk-size: expected an integer from 0 to 1000000000000, got \"-1\"; see --help");
 }
 
+TEST(Flags, MegatronsNameOfBf16Gradients) {
+  const Options options = train_options({"--bf16", "--grad-reduce-in-bf16"});
+  EXPECT_EQ(options.train.main_grads_dtype, DType::kBf16);
+  const auto found = std::ranges::find(options.effective, "main-grads-dtype", &ConfigEntry::name);
+  EXPECT_EQ(found->origin, "derived");
+}
+
+TEST(Flags, StrategiesOfSharding) {
+  const auto sharding_of = [](const std::vector<std::string>& words) {
+    return train_options(words).parallel.sharding();
+  };
+  EXPECT_EQ(sharding_of({}), ShardingStrategy::kNoShard);
+  EXPECT_EQ(sharding_of({"--use-megatron-fsdp", "--fsdp-double-buffer"}), ShardingStrategy::kNoShard);
+  EXPECT_EQ(sharding_of({"--use-distributed-optimizer"}), ShardingStrategy::kOptim);
+  EXPECT_EQ(sharding_of({"--data-parallel-sharding-strategy", "optim"}), ShardingStrategy::kOptim);
+  EXPECT_EQ(sharding_of({"--use-distributed-optimizer", "--data-parallel-sharding-strategy", "optim_grads_params"}),
+            ShardingStrategy::kOptimGradsParams);
+}
+
 TEST(Flags, TheLastOfTwoWins) {
   EXPECT_EQ(train_options({"--seed", "1", "--seed", "2"}).train.seed, 2);
   EXPECT_FALSE(train_options({"--swiglu", "--swiglu=false"}).model.swiglu);
@@ -158,7 +179,8 @@ TEST(Flags, MegatronsFlagsThatAreNotBuiltAreKnown) {
   EXPECT_EQ(train_outcome({"--use-mcore-models"}),
             "exit 2: --use-mcore-models: a flag of Megatron-LM, not of train; there is one implementation, fused where "
             "that is faster: leave it out");
-  for (const char* name : {"DDP-impl", "rampup-batch-size", "yarn-original-max-position-embeddings", "biencoder-x"})
+  for (const char* name : {"fsdp-db-use-persist-buf-on-alloc-fail", "DDP-impl", "rampup-batch-size",
+                           "yarn-original-max-position-embeddings", "biencoder-x"})
     EXPECT_TRUE(note_on_megatron_flag(name)) << name;
   for (const char* name : {"", "moe", "use", "wallpaper", "rampup", "rampup-batch-size-"})
     EXPECT_FALSE(note_on_megatron_flag(name)) << name;

@@ -53,7 +53,8 @@ TEST_P(ParameterStoreTest, ParametersAreAlignedViewsOfTheirUnit) {
     store.add({.parts = {{.name = "b"}}, .shape = {7}});
     store.begin_unit("second");
     store.add(matrix("c", 100, 3));
-    store.allocate(*pool_, dtype, gradients, 4);
+    for (ParameterUnit& unit : store.units()) unit.shard = {.rank = 1, .ranks = 4};
+    store.allocate(*pool_, dtype, gradients);
     ASSERT_EQ(store.units().size(), 2u);
     EXPECT_EQ(store.numel(), 15 + 7 + 300);
     for (const ParameterUnit& unit : store.units()) {
@@ -135,6 +136,32 @@ TEST_P(ParameterStoreTest, ColumnsHaveTheNumbersOfTheWholeAndPaddingIsZero) {
   }
 }
 
+// Blocks depend on the unit's own parameters alone, not on a copy behind them or on the ranks.
+TEST(ParameterUnits, ShardsAreWholeBlocks) {
+  for (const int ranks : {1, 3, 8}) {
+    MemoryPool pool(DeviceType::kPlan);
+    ParameterStore store;
+    store.begin_unit("layer");
+    store.add(matrix("large", 4097, 1025));
+    store.begin_unit("small");
+    store.add(matrix("a", 10, 10));
+    store.add(matrix("b", 300, 100));
+    store.begin_unit("head of a later stage");
+    store.add({.parts = {{.name = "norm"}}, .shape = {10000}});
+    store.add(matrix("words", 5000, 1000)).is_copy = true;
+    const std::vector<std::int64_t> blocks = {65536, 256, 128}, elements = {4199552, 30208, 5010176};
+    for (ParameterUnit& unit : store.units()) unit.shard = {.rank = ranks - 1, .ranks = ranks};
+    store.allocate(pool, DType::kBf16);
+    for (std::size_t u = 0; u < blocks.size(); ++u) {
+      const ParameterUnit& unit = store.units()[u];
+      EXPECT_EQ(unit.block, blocks[u]);
+      EXPECT_EQ(unit.numel % (ranks == 1 ? 128 : ranks * unit.block), 0);
+      EXPECT_LT(unit.numel, elements[u] + (ranks == 1 ? 1 : ranks * unit.block));
+      EXPECT_GE(unit.numel, elements[u]);
+    }
+  }
+}
+
 TEST_P(ParameterStoreTest, InitialWeightsDependOnSeedAndNameAlone) {
   ParameterStore store;
   store.begin_unit("other");
@@ -142,7 +169,8 @@ TEST_P(ParameterStoreTest, InitialWeightsDependOnSeedAndNameAlone) {
   store.begin_unit("unit");
   store.add(matrix("also before", 2, 2));
   const Parameter& w = store.add(matrix("w", 10, 7));
-  store.allocate(*pool_, DType::kFp32, DType::kFp32, 2);
+  for (ParameterUnit& unit : store.units()) unit.shard = {.rank = 1, .ranks = 2};
+  store.allocate(*pool_, DType::kFp32);
   store.initialize(*stream_, 9);
   EXPECT_EQ(download(*stream_, w.weight), initialised("w", 10, 7, 9));
   EXPECT_NE(download(*stream_, w.weight), initialised("w", 10, 7, 10));
@@ -177,6 +205,38 @@ TEST(InitialWeights, AreNormal) {
   EXPECT_NEAR(square, 1, 5 * std::sqrt(2.0 / kCount));
   EXPECT_NEAR(fourth, 3, 5 * std::sqrt(96.0 / kCount));
   EXPECT_NEAR(neighbours, 0, 5 * std::sqrt(1.0 / kCount));
+}
+
+TEST_P(ParameterStoreTest, AShardAloneHasTheNumbersOfTheWhole) {
+  const auto build = [&](const FlatShard& shard, bool resident) {
+    auto store = std::make_unique<ParameterStore>();
+    store->begin_unit("unit");
+    // Columns of a wider tensor, rows beyond its end, and a vector.
+    Parameter columns = matrix("columns", 20, 37);
+    columns.parts[0].global_shape = {18, 101};
+    columns.parts[0].global_column = 11;
+    store->add(columns);
+    store->add(matrix("whole", 13, 60));
+    store->add({.parts = {{.name = "ones"}}, .shape = {70}, .initializer = Initializer::kOnes});
+    ParameterUnit& unit = store->units()[0];
+    unit.shard = shard;
+    unit.resident_weights = unit.resident_gradients = resident;
+    store->allocate(*pool_, DType::kFp32);
+    store->initialize(*stream_, 3);
+    return store;
+  };
+  for (int rank = 0; rank < 3; ++rank) {
+    const FlatShard shard{.rank = rank, .ranks = 3};
+    const auto whole = build(shard, true), part = build(shard, false);
+    ParameterUnit& unit = part->units()[0];
+    EXPECT_EQ(download(*stream_, unit.weight_shard), download(*stream_, whole->units()[0].weight_shard)) << rank;
+    EXPECT_EQ(unit.grad_shard.numel() * 3, unit.numel);
+    EXPECT_FALSE(unit.parameters[0]->weight.present() || unit.parameters[0]->main_grad.present());
+    unit.bind_weights(whole->units()[0].weights);
+    EXPECT_EQ(unit.parameters[1]->weight.data, whole->units()[0].parameters[1]->weight.data);
+    unit.bind_weights({});
+    EXPECT_FALSE(unit.parameters[1]->weight.present());
+  }
 }
 
 TEST_P(ParameterStoreTest, OnesAndZerosAreConstant) {

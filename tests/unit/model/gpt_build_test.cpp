@@ -79,11 +79,15 @@ TEST(BuildGpt, ListsEmbeddingLayersAndHead) {
 TEST(BuildGpt, RecomputedRangesAreOneSegment) {
   ModelConfig config = test::family("gpt2");
   config.num_layers = 4;
-  const GptModel gpt = build(config, {.ranges = {{.first = 0, .count = 1}, {.first = 2, .count = 2}}, .mlp = true});
+  const GptModel gpt = build(
+      config, {.ranges = {{.first = 0, .count = 1}, {.first = 2, .count = 2}}, .mlps = {{.first = 0, .count = 4}}});
   EXPECT_THAT(names_of_segments(gpt),
               ElementsAre("embedding", "layer 0", "layer 1 attention", "layer 1 mlp", "layers 2 to 3", "head"));
   EXPECT_EQ(gpt.segments[4].first_unit, 3);
   EXPECT_EQ(gpt.segments[4].last_unit, 4);
+  std::vector<std::int64_t> layers;
+  for (const NamedSegment& segment : gpt.segments) layers.push_back(segment.layer);
+  EXPECT_THAT(layers, ElementsAre(-1, 0, 1, 1, 2, -1));
 }
 
 TEST(BuildGpt, Gpt2HasMegatronsTensors) {

@@ -127,8 +127,9 @@ TEST_P(GptIdentity, RecomputeOfWholeLayersAgrees) {
       {"each layer", {.ranges = {{.first = 0, .count = 1}, {.first = 1, .count = 1}}}},
       {"both together", {.ranges = {{.first = 0, .count = 2}}}},
       {"the second alone", {.ranges = {{.first = 1, .count = 1}}}},
-      {"each MLP", {.ranges = {}, .mlp = true}},
-      {"the first layer and the MLP of the other", {.ranges = {{.first = 0, .count = 1}}, .mlp = true}},
+      {"each MLP", {.ranges = {}, .mlps = {{.first = 0, .count = 2}}}},
+      {"the first layer and the MLP of the other",
+       {.ranges = {{.first = 0, .count = 1}}, .mlps = {{.first = 0, .count = 2}}}},
   };
   for (const auto& [name, layers] : ways) {
     SCOPED_TRACE(name);
@@ -166,7 +167,7 @@ TEST_P(GptIdentity, TheOrderOfVerbsDoesNotMatter) {
 
 TEST_P(GptIdentity, EverythingAtOnceAgrees) {
   ModelCase with = plain();
-  with.recompute = {.ranges = {{.first = 1, .count = 1}}, .mlp = true};
+  with.recompute = {.ranges = {{.first = 1, .count = 1}}, .mlps = {{.first = 0, .count = 2}}};
   for (const Module& module : kModules) {
     for (const SlotKind kind : module.kinds) with.policies[static_cast<std::size_t>(kind)] = StashPolicy::kRecompute;
   }

@@ -90,7 +90,7 @@ Step step_of(Communicator& group, const ModelConfig& config, const Layout& layou
   const GptModel gpt = build_gpt(config, recompute, {.rows = &tensor, .own = own});
   gpt.parameters->allocate(pool, DType::kFp32);
   initialize(compute, gpt);
-  SharedGradients shared(tensor, *gpt.parameters, pool, {});
+  SharedGradients shared(tensor, *gpt.parameters, pool);
   Arena arena(pool, Arena::Mode::kUnplanned);
   const std::int64_t tokens = kSequences * config.seq_length;
   const Context ctx{.compute = compute, .arena = arena};

@@ -348,8 +348,10 @@ TEST_P(CudaSizesTest, Reductions) {
           .x = s.normal({count}, DType::kFp32), .out = s.normal({1}, DType::kFp32), .accumulate = true};
     });
     compare("squares", [&](Side& s) {
-      return SumOfSquares{.tensors = {s.normal({count + 1}, dtype()).slice(0, 1, count), s.normal({count}, dtype())},
-                          .out = s.output({2}, DType::kFp64)};
+      SumOfSquares op{.tensors = {{.x = s.normal({count + 1}, dtype()).slice(0, 1, count), .begin = 1},
+                                  {.x = s.normal({count}, dtype())}}};
+      for (SquaredTensor& tensor : op.tensors) tensor.pieces = s.output({tensor.num_pieces()}, DType::kFp64);
+      return op;
     });
   }
 }

@@ -1,5 +1,6 @@
 #include "core/ops/grad_norm.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -29,47 +30,140 @@ class GradNormTest : public OpTest {
 MEGALITH_OP_TESTS(GradNormTest);
 
 TEST_P(GradNormTest, SumOfSquares) {
-  std::vector<Tensor> tensors;
-  const std::vector<std::int64_t> sizes = {0, 1, 7, 8, 31, 32, 33, 0, 1000, 10007, 16384, 16385, 100003};
-  for (const std::int64_t n : sizes) tensors.push_back(input({n}));
-  const Tensor out = output({static_cast<std::int64_t>(sizes.size())}, DType::kFp64);
-  run(SumOfSquares{.tensors = tensors, .out = out});
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    long double want = 0;
-    for (const double v : values(tensors[i])) want += static_cast<long double>(v) * static_cast<long double>(v);
-    expect_close(out.slice(0, static_cast<std::int64_t>(i), 1), {static_cast<double>(want)},
-                 {.length = sizes[i], .accumulator = DType::kFp64});
+  struct Case {
+    std::int64_t numel, begin = 0, block = kSquareBlock;
+  };
+  const std::vector<Case> cases = {{0},
+                                   {1},
+                                   {7, 3},
+                                   {8},
+                                   {31},
+                                   {33},
+                                   {0, 100},
+                                   {1000, 0, 1},
+                                   {1000, 7, 128},
+                                   {1024, 0, 256},
+                                   {4099, 90, 1000},
+                                   {16385},
+                                   {65536},
+                                   {65537, 65535},
+                                   {100003, 40000}};
+  SumOfSquares op;
+  for (const Case& one : cases) {
+    op.tensors.push_back({.x = input({one.numel}), .begin = one.begin, .block = one.block});
+    op.tensors.back().pieces = output({op.tensors.back().num_pieces()}, DType::kFp64);
+  }
+  run(op);
+  for (const SquaredTensor& tensor : op.tensors) {
+    const Values x = values(tensor.x);
+    std::vector<long double> sums(static_cast<std::size_t>(tensor.pieces.numel()));
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const auto at = static_cast<std::size_t>(tensor.begin) + i;
+      sums.at(at / static_cast<std::size_t>(tensor.block)) += static_cast<long double>(x[i]) * x[i];
+    }
+    expect_close(tensor.pieces, Values(sums.begin(), sums.end()),
+                 {.length = std::min(tensor.block, tensor.x.numel()), .accumulator = DType::kFp64});
   }
 }
 
 // Also more tensors than one launch takes on CUDA.
 TEST_P(GradNormTest, ASumDependsOnItsTensorAlone) {
   const Tensor x = input({70001}), unaligned = output({70002}).slice(0, 1, 70001);
-  const Tensor alone = output({1}, DType::kFp64), many = output({1200}, DType::kFp64);
-  run(SumOfSquares{.tensors = {x}, .out = alone});
-  const double want = values(alone)[0];
-  std::vector<Tensor> tensors;
-  for (std::int64_t i = 0; i < 1200; ++i)
-    tensors.push_back(i % 300 == 7 ? x : i % 300 == 8 ? unaligned : x.slice(0, i, i % 6));
-  launch(stream(), Copy{.src = x, .dst = unaligned});
-  launch(stream(), ready(SumOfSquares{.tensors = tensors, .out = many}));
-  const Values sums = values(many);
-  for (std::size_t i = 0; i < sums.size(); ++i) {
-    if (i % 300 == 7 || i % 300 == 8) {
-      ASSERT_EQ(sums[i], want) << i;
-    }
-    ASSERT_GE(sums[i], 0) << i;
+  const Tensor alone = output({2}, DType::kFp64), many = output({2400}, DType::kFp64);
+  run(SumOfSquares{.tensors = {{.x = x, .pieces = alone}}});
+  const Values want = values(alone);
+  SumOfSquares op;
+  for (std::int64_t i = 0; i < 1200; ++i) {
+    op.tensors.push_back({.x = i % 300 == 7 ? x : i % 300 == 8 ? unaligned : x.slice(0, i, i % 6)});
+    op.tensors.back().pieces = many.slice(0, 2 * i, op.tensors.back().num_pieces());
   }
-  EXPECT_EQ(sums[6], 0);
+  launch(stream(), Copy{.src = x, .dst = unaligned});
+  launch(stream(), op);
+  const Values sums = values(many);
+  for (std::size_t i = 0; i < 1200; ++i) {
+    if (i % 300 == 7 || i % 300 == 8) {
+      ASSERT_EQ(sums[2 * i], want[0]) << i;
+      ASSERT_EQ(sums[2 * i + 1], want[1]) << i;
+    } else {
+      ASSERT_EQ(sums[2 * i] >= 0, i % 6 > 0) << i;  // NaN where nothing is written
+    }
+  }
+}
+
+// Three tensors, of which one follows another without a gap, in a buffer of two blocks for each of four shards. Pieces
+// of the shards, where others are 0, add up to those of the whole, and the sums of the tensors are the same.
+TEST_P(GradNormTest, ShardsGiveTheBitsOfTheWhole) {
+  constexpr std::int64_t kBlock = 1000;
+  const std::vector<std::pair<std::int64_t, std::int64_t>> tensors = {{0, 3}, {3, 4321}, {4480, 7013}};
+  const Tensor flat = input({8 * kBlock});
+  std::vector<Values> pieces, sums;
+  for (const std::int64_t shards : {1, 2, 4}) {
+    const Tensor all = inout({10}, DType::kFp64, Values(10, 0)), out = output({3}, DType::kFp64);
+    AddPieces add{.pieces = all, .ends = {}, .out = out};
+    for (std::int64_t shard = 0; shard < shards; ++shard) {
+      const std::int64_t first = 8 * kBlock / shards * shard, last = 8 * kBlock / shards * (shard + 1);
+      SumOfSquares op;
+      std::int64_t end_piece = 0;
+      add.ends.clear();
+      for (const auto& [begin, end] : tensors) {
+        const std::int64_t own = std::clamp(begin, first, last), own_end = std::clamp(end, own, last);
+        if (own < own_end) {
+          SquaredTensor part{.x = flat.slice(0, own, own_end - own), .begin = own % kBlock, .block = kBlock};
+          part.pieces = all.slice(0, end_piece + own / kBlock - begin / kBlock, part.num_pieces());
+          op.tensors.push_back(part);
+        }
+        end_piece += (end - 1) / kBlock - begin / kBlock + 1;
+        add.ends.push_back(end_piece);
+      }
+      launch(stream(), op);
+    }
+    pieces.push_back(values(all));
+    launch(stream(), add);
+    sums.push_back(values(out));
+    EXPECT_EQ(pieces.back(), pieces.front()) << shards;
+    EXPECT_EQ(sums.back(), sums.front()) << shards;
+  }
+  for (const double piece : pieces.front()) EXPECT_GT(piece, 0);
+}
+
+TEST_P(GradNormTest, AddPieces) {
+  if (dtype() != DType::kFp32) GTEST_SKIP() << "pieces have no other dtype";
+  Values pieces = normal(3000);
+  for (double& piece : pieces) piece *= piece;
+  std::vector<std::int64_t> ends = {0, 1, 1, 700, 2900, 3000};
+  ends.resize(5000, 3000);  // more than one launch adds on CUDA
+  ends.push_back(3000);
+  const auto count = static_cast<std::int64_t>(ends.size());
+  const Tensor out = output({count}, DType::kFp64);
+  const AddPieces op{.pieces = input({3000}, DType::kFp64, pieces), .ends = ends, .out = out};
+  run(op);
+  Values want;
+  for (std::size_t i = 0, at = 0; i < ends.size(); ++i) {
+    long double sum = 0;
+    for (; at < static_cast<std::size_t>(ends[i]); ++at) sum += pieces[at];
+    want.push_back(static_cast<double>(sum));
+  }
+  expect_close(out, want, {.length = 2200, .accumulator = DType::kFp64});
+  run(AddPieces{.pieces = input({0}, DType::kFp64, Values{}), .ends = {}, .out = output({0}, DType::kFp64)});
+  AddPieces broken = op;
+  broken.ends[2] = 0;
+  expect_refused(broken, "op.ends");
 }
 
 TEST_P(GradNormTest, SquaresBeyondFp32AndNotANumber) {
   const Tensor out = output({2}, DType::kFp64);
   Values ones(40, 1.0);
   ones[39] = std::nan("");
-  run(SumOfSquares{.tensors = {input({2}, dtype(), {1e30, -1e30}), input({40}, dtype(), ones)}, .out = out});
+  const SumOfSquares op{.tensors = {{.x = input({2}, dtype(), {1e30, -1e30}), .pieces = out.slice(0, 0, 1)},
+                                    {.x = input({40}, dtype(), ones), .pieces = out.slice(0, 1, 1)}}};
+  run(op);
   EXPECT_NEAR(values(out)[0], 2e60, dtype() == DType::kFp32 ? 1e54 : 2e58);
   EXPECT_TRUE(std::isnan(values(out)[1]));
+  SumOfSquares broken = op;
+  broken.tensors[0].begin = kSquareBlock;
+  expect_refused(broken, "tensor.begin");
+  broken.tensors[0] = {.x = broken.tensors[0].x, .block = 2 * kSquareBlock, .pieces = broken.tensors[0].pieces};
+  expect_refused(broken, "tensor.block");
 }
 
 TEST_P(GradNormTest, NormClipAndCount) {

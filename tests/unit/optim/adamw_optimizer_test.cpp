@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 
@@ -19,7 +20,7 @@ namespace {
 // Parameters of one store: 40 matrices and biases in `units` units.
 struct Model {
   Model(DeviceType device, int units, DType dtype, DType gradients, const AdamWOptimizer::Spec& spec,
-        Timeline* timeline = nullptr)
+        Timeline* timeline = nullptr, const FlatShard& shard = {})
       : pool(device), stream(device, "test", {.timeline = timeline}) {
     for (int i = 0; i < 40; ++i) {
       if (i % (40 / units) == 0) store.begin_unit("unit");
@@ -29,7 +30,8 @@ struct Model {
                                        .init_std = 0.5f,
                                        .decay = !bias}));
     }
-    store.allocate(pool, dtype, gradients, spec.shard.ranks);
+    for (ParameterUnit& unit : store.units()) unit.shard = shard;
+    store.allocate(pool, dtype, gradients);
     optimizer = std::make_unique<AdamWOptimizer>(store, pool, spec);
     loss = Tensor(pool.allocate(4, MemoryCategory::kOther, "loss"), DType::kFp32, {1});
     step = static_cast<StepParameters*>(pool.allocate(sizeof(StepParameters), MemoryCategory::kOther, "step"));
@@ -51,12 +53,19 @@ struct Model {
   }
   void update() {
     optimizer->sum_squares(stream);
+    optimizer->add_pieces(stream);
     optimizer->update(stream, loss, step);
   }
   std::vector<std::vector<float>> weights() {
     std::vector<std::vector<float>> all;
     for (const Parameter* parameter : parameters) all.push_back(download(stream, parameter->weight));
     return all;
+  }
+
+  std::vector<double> pieces() {
+    stream.synchronize();
+    const Tensor& all = optimizer->pieces();
+    return {all.as<const double>(), all.as<const double>() + all.numel()};
   }
 
   MemoryPool pool;
@@ -68,14 +77,14 @@ struct Model {
   StepParameters* step = nullptr;
 };
 
-TEST(AdamWOptimizer, AStepIsThreeLaunchesForAnyNumberOfParameters) {
+TEST(AdamWOptimizer, AStepIsFourLaunchesForAnyNumberOfParameters) {
   for (const int units : {1, 20}) {
     Timeline timeline;
     Model model(DeviceType::kPlan, units, DType::kBf16, DType::kBf16, {}, &timeline);
     model.update();
     std::vector<std::string> names;
     for (const Timeline::Entry& entry : timeline.entries()) names.emplace_back(entry.access.name());
-    EXPECT_EQ(names, (std::vector<std::string>{"sum_of_squares", "grad_norm_finalize", "adamw"}));
+    EXPECT_EQ(names, (std::vector<std::string>{"sum_of_squares", "add_pieces", "grad_norm_finalize", "adamw"}));
   }
 }
 
@@ -128,34 +137,41 @@ TEST(AdamWOptimizer, TheNormIsOfAllLogicalTensors) {
 }
 
 // Each rank of a distributed optimizer updates its shard as the whole optimizer does, wherever shards cut parameters
-// and ranges of decay, and their sums of squares add up to the whole ones.
+// and ranges of decay. Each piece of a tensor has its sum of squares from one of them, with the bits of the whole's.
 TEST(AdamWOptimizer, ShardsUpdateTheirPartOfTheWhole) {
   for (const DType type : {DType::kFp32, DType::kBf16}) {
     for (const int ranks : {1, 2, 3, 7}) {
-      AdamWOptimizer::Spec spec{.weight_decay = 0.5, .clip_grad = 0};
+      const AdamWOptimizer::Spec spec{.weight_decay = 0.5, .clip_grad = 0};
       Model whole(DeviceType::kCpu, 2, type, DType::kFp32, spec);
       whole.start();
       whole.update();
       whole.update();
       const std::vector<std::vector<float>> want = whole.weights();
       std::vector<std::vector<float>> got(want.size()), before;
-      std::vector<double> squares(want.size(), 0.0), wanted_squares(want.size());
-      whole.stream.synchronize();
-      std::copy_n(whole.optimizer->squares().as<const double>(), want.size(), wanted_squares.begin());
+      const std::vector<double> wanted_pieces = whole.pieces();
+      EXPECT_GT(wanted_pieces.size(), want.size());
+      std::vector<double> pieces(wanted_pieces.size(), 0.0);
+      int holders = 0;
       for (int rank = 0; rank < ranks; ++rank) {
-        spec.shard = {.rank = rank, .ranks = ranks};
-        Model part(DeviceType::kCpu, 2, type, DType::kFp32, spec);
+        const FlatShard shard{.rank = rank, .ranks = ranks};
+        Model part(DeviceType::kCpu, 2, type, DType::kFp32, spec, nullptr, shard);
         part.start();
         before = part.weights();
         part.update();
         part.update();
         const std::vector<std::vector<float>> after = part.weights();
-        for (std::size_t i = 0; i < squares.size(); ++i) squares[i] += part.optimizer->squares().as<const double>()[i];
+        const std::vector<double> held_pieces = part.pieces();
+        ASSERT_EQ(held_pieces.size(), pieces.size());
+        for (std::size_t i = 0; i < pieces.size(); ++i) {
+          ASSERT_TRUE(held_pieces[i] == 0 || pieces[i] == 0) << "piece of another rank";
+          pieces[i] += held_pieces[i];
+        }
+        holders += std::any_of(held_pieces.begin(), held_pieces.end(), [](double piece) { return piece > 0; }) ? 1 : 0;
         for (std::size_t p = 0; p < after.size(); ++p) {
           const Parameter& parameter = *part.parameters[p];
           const ParameterUnit& unit = part.store.units()[static_cast<std::size_t>(parameter.unit)];
           const FlatShard::Range held =
-              spec.shard.clip({parameter.offset, parameter.offset + parameter.shape.numel()}, unit.numel);
+              shard.clip({parameter.offset, parameter.offset + parameter.shape.numel()}, unit.numel);
           got[p].resize(after[p].size());
           for (std::size_t k = 0; k < after[p].size(); ++k) {
             const std::int64_t at = parameter.offset + static_cast<std::int64_t>(k);
@@ -166,8 +182,8 @@ TEST(AdamWOptimizer, ShardsUpdateTheirPartOfTheWhole) {
         }
       }
       EXPECT_EQ(got, want) << ranks;
-      for (std::size_t i = 0; i < squares.size(); ++i)
-        EXPECT_NEAR(squares[i], wanted_squares[i], 1e-14 * wanted_squares[i]);
+      EXPECT_EQ(pieces, wanted_pieces) << ranks;
+      EXPECT_EQ(holders, ranks);
     }
   }
 }

@@ -16,6 +16,7 @@
 #include "parallel/comm/plan_communicator.h"
 #include "parallel/comm/single_communicator.h"
 #include "parallel/data_parallel/parameter_gatherer.h"
+#include "parallel/mesh/instance_groups.h"
 #include "tests/thread_ranks/thread_communicator.h"
 
 namespace megalith {
@@ -224,10 +225,15 @@ TEST(GradientReducer, EveryWaitIsNeeded) {
   }
 }
 
-// Each rank gets its part of each range, and the weights it makes of that come back to all.
+// Each rank gets its part of each range, summed over all instances of such parts, and the weights it makes of that come
+// back to all.
 TEST(GradientReducer, ScattersAndTheGathererGathers) {
-  for (const int ranks : {2, 3, 4}) {
-    ThreadWorld(ranks).run([&](Communicator& world) {
+  for (const auto& [all, instances] : {std::pair{2, 1}, {3, 1}, {4, 1}, {4, 2}, {6, 3}, {3, 3}}) {
+    SCOPED_TRACE(testing::Message() << all << " ranks in " << instances);
+    const int ranks = all / instances;
+    ThreadWorld(all).run([&, all = all, instances = instances](Communicator& world) {
+      const InstanceGroups groups = split_into_instances(world, instances);
+      Communicator &shards = *groups.shards, &outer = *groups.instances;
       const int n = 5 * ranks;  // of the first range; the second is twice as long
       std::vector<float> gradients(static_cast<std::size_t>(3 * n)), weights(static_cast<std::size_t>(3 * n), 0.0f);
       const auto ranges = [n](std::vector<float>& flat) {
@@ -237,15 +243,15 @@ TEST(GradientReducer, ScattersAndTheGathererGathers) {
       Stream compute(DeviceType::kCpu, "compute");
       Stream comm(DeviceType::kCpu, "comm");
       const AbortOnUnwind guard(world);
-      GradientReducer reducer(world, {.compute = compute, .communication = comm}, ranges(gradients),
-                              GradientReducer::Result::kShard);
-      ParameterGatherer gatherer(world, {.compute = compute, .communication = comm}, ranges(weights));
+      GradientReducer reducer(shards, {.compute = compute, .communication = comm}, ranges(gradients),
+                              GradientReducer::Result::kShard, instances > 1 ? &outer : nullptr);
+      ParameterGatherer gatherer(shards, {.compute = compute, .communication = comm}, ranges(weights));
       for (int step = 1; step <= 3; ++step) {
         for (std::size_t i = 0; i < gradients.size(); ++i) gradients[i] = static_cast<float>(step * (world.rank() + 1));
         reducer.reduce(0);
         reducer.finish();
         Access update("update");
-        const FlatShard own{.rank = world.rank(), .ranks = ranks};
+        const FlatShard own{.rank = shards.rank(), .ranks = ranks};
         enqueue(compute, update, [&, own] {
           for (const FlatShard::Range part : {own.range(n), own.range(2 * n)}) {
             const std::int64_t begin = part.size() == n / ranks ? 0 : n;
@@ -255,17 +261,22 @@ TEST(GradientReducer, ScattersAndTheGathererGathers) {
         });
         gatherer.updated();
         gatherer.gather(0);
-        EXPECT_THROW(gatherer.gather(0), Error);
+        if (ranks > 1) {
+          EXPECT_THROW(gatherer.gather(0), Error);
+        }
         gatherer.wait(0);
         gatherer.wait(0);  // nothing
         compute.synchronize();
-        const float want = static_cast<float>(ranks * (ranks + 1) / 2 * step * (step + 1) / 2);
+        const float want = static_cast<float>(all * (all + 1) / 2 * step * (step + 1) / 2);
         for (std::size_t i = 0; i < weights.size(); ++i) ASSERT_EQ(weights[i], want) << i;
       }
-      EXPECT_EQ(reducer.ranges_scattered(), 6);
-      EXPECT_EQ(gatherer.ranges_gathered(), 6);
-      EXPECT_EQ(gatherer.buckets_gathered(), 3);
-      EXPECT_EQ(world.stats().collectives, 12);
+      const int many = ranks > 1 ? 1 : 0;
+      EXPECT_EQ(reducer.buckets_reduced(), 3);
+      EXPECT_EQ(reducer.ranges_scattered(), 6 * many);
+      EXPECT_EQ(gatherer.ranges_gathered(), 6 * many);
+      EXPECT_EQ(gatherer.buckets_gathered(), 3 * many);
+      EXPECT_EQ(shards.stats().collectives, 12 * many);
+      EXPECT_EQ(outer.stats().collectives, instances > 1 ? 6 : 0);
     });
   }
 }

@@ -6,10 +6,12 @@
 
 #include <array>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "core/base/error.h"
 #include "parallel/comm/plan_communicator.h"
+#include "parallel/mesh/instance_groups.h"
 #include "tests/support/error_of.h"
 #include "tests/thread_ranks/thread_communicator.h"
 
@@ -194,6 +196,30 @@ TEST(Mesh, MakesTheGroupsOfItsRank) {
 TEST(Mesh, RefusesAWorldOfAnotherSize) {
   PlanCommunicator world("world", {.rank = 0, .size = 4});
   EXPECT_THROW(Mesh::create(world, make_mesh_sizes({.world_size = 8})), Error);
+}
+
+// Ranks of six, by instances: who shares out a copy, and who holds the same.
+TEST(InstanceGroups, AreNeighboursAndThoseOfEqualPlace) {
+  struct Members {
+    int instances;
+    std::vector<std::string> shards, instances_of;  // of rank 3
+  };
+  for (const Members& want : {Members{1, {"0", "1", "2", "3", "4", "5"}, {"3"}},
+                              {2, {"3", "4", "5"}, {"0", "3"}},
+                              {3, {"2", "3"}, {"1", "3", "5"}},
+                              {6, {"3"}, {"0", "1", "2", "3", "4", "5"}}}) {
+    ThreadWorld(6).run([&](Communicator& world) {
+      const InstanceGroups groups = split_into_instances(world, want.instances);
+      const std::string rank = std::to_string(world.rank());
+      const std::vector<std::string> shards = groups.shards->host_all_gather(rank);
+      const std::vector<std::string> instances = groups.instances->host_all_gather(rank);
+      if (world.rank() != 3) return;
+      EXPECT_EQ(shards, want.shards);
+      EXPECT_EQ(instances, want.instances_of);
+      EXPECT_EQ(groups.shards->name(), world.name() + "_inner");
+      EXPECT_EQ(groups.instances->name(), world.name() + "_outer");
+    });
+  }
 }
 
 }  // namespace

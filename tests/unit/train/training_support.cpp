@@ -1,5 +1,6 @@
 #include "tests/unit/train/training_support.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include <fstream>
 #include <mutex>
 
+#include "core/device/copy.h"
 #include "tests/support/download.h"
 #include "tests/thread_ranks/thread_communicator.h"
 
@@ -81,13 +83,15 @@ std::vector<std::vector<std::string>> recompute_modes() {
           selective({"layernorm"}),
           selective({"mlp"}),
           selective({"mlp_act"}),
-          selective({"core_attn", "layernorm", "mlp_act"})};
+          selective({"core_attn", "layernorm", "mlp_act"}),
+          selective({"core_attn", "layernorm", "mlp", "--recompute-num-layers", "1"})};
 }
 
 void expect_same_run(const RunResult& a, const RunResult& b) {
   EXPECT_FALSE(a.losses.empty());
   EXPECT_EQ(a.losses, b.losses);
   EXPECT_EQ(a.grad_norms, b.grad_norms);
+  EXPECT_EQ(a.squares, b.squares);
   EXPECT_TRUE(a.weights == b.weights);
 }
 
@@ -107,11 +111,9 @@ bool put(Rank& rank, const ParameterUnit& unit, const Held& held, const std::str
     std::int64_t at = parameter->offset - held.begin;
     for (std::size_t i = 0; i < parameter->parts.size(); ++i) {
       const LogicalTensor& part = parameter->parts[i];
-      const Tensor slice = parameter->part_of(parameter->weight, i);
       std::vector<float>& to = whole[prefix + part.name];
       to.resize(static_cast<std::size_t>(part.global_shape.numel()), std::nanf(""));
-      const std::int64_t columns = slice.rank() > 1 ? slice.size(1) : 1;
-      const std::int64_t whole_columns = slice.rank() > 1 ? part.global_shape[1] : 1;
+      const std::int64_t columns = parameter->row_elements(), whole_columns = elements_of_row(part.global_shape);
       for (std::int64_t row = 0; row < part.live_rows(); ++row) {
         for (std::int64_t c = 0; c < columns; ++c) {
           const std::int64_t from = at + row * columns + c;
@@ -123,10 +125,14 @@ bool put(Rank& rank, const ParameterUnit& unit, const Held& held, const std::str
           element = value;
         }
       }
-      at += slice.numel();
+      at += part.rows * columns;
     }
   }
   return agrees;
+}
+
+Held weights_of(const ParameterUnit& unit) {
+  return unit.resident_weights ? Held{unit.weights} : Held{unit.weight_shard, unit.shard.range(unit.numel).begin};
 }
 
 }  // namespace
@@ -142,7 +148,7 @@ bool put_state(Rank& rank, Tensors& whole) {
   const std::vector<ParameterUnit>& units = rank.model.gpt.parameters->units();
   for (std::size_t u = 0; u < units.size(); ++u) {
     const AdamWOptimizer::UnitState& state = rank.optimizer.adamw.units()[u];
-    agrees = put(rank, units[u], {units[u].weights}, "param/", whole) && agrees;
+    agrees = put(rank, units[u], weights_of(units[u]), "param/", whole) && agrees;
     agrees = put(rank, units[u], {state.main_params, state.begin}, "main_param/", whole) && agrees;
     agrees = put(rank, units[u], {state.exp_avg, state.begin}, "exp_avg/", whole) && agrees;
     agrees = put(rank, units[u], {state.exp_avg_sq, state.begin}, "exp_avg_sq/", whole) && agrees;
@@ -152,11 +158,10 @@ bool put_state(Rank& rank, Tensors& whole) {
 
 bool put_slices(Rank& rank, Tensor Parameter::*kind, Tensors& whole) {
   bool agrees = true;
-  const FlatShard& shard = rank.optimizer.adamw.shard();
   for (const ParameterUnit& unit : rank.model.gpt.parameters->units()) {
     const Held held = kind == &Parameter::weight
-                          ? Held{unit.weights}
-                          : Held{shard.of(unit.main_grads), shard.range(unit.numel).begin};  // reduced there alone
+                          ? weights_of(unit)
+                          : Held{unit.grad_shard, unit.shard.range(unit.numel).begin};  // reduced there alone
     agrees = put(rank, unit, held, "", whole) && agrees;
   }
   return agrees;
@@ -207,6 +212,16 @@ void read_rank_0(Trainer& trainer, RunResult& result) {
   result.pool_reserved = rank.memory.pool.reserved_bytes();
 }
 
+std::vector<std::string> read_squares(Rank& rank) {
+  const Tensor& squares = rank.optimizer.adamw.squares();
+  std::vector<double> values(static_cast<std::size_t>(squares.numel()));
+  copy_to_host(rank.streams.compute, values.data(), squares.data, squares.bytes());
+  rank.streams.compute.synchronize();
+  std::vector<std::string> hex;
+  for (const double value : values) hex.push_back(fmt::format("{:a}", value));
+  return hex;
+}
+
 }  // namespace
 
 RunResult train(const RunRequest& request) {
@@ -219,6 +234,7 @@ RunResult train(const RunRequest& request) {
   const Options options = parse_flags(App::kTrain, flags).options;
   RunResult result;
   result.ranks.resize(static_cast<std::size_t>(request.ranks));
+  std::map<int, std::vector<std::string>> squares;
   std::mutex mutex;
   const StopRequest stop;
   ThreadWorld world(request.ranks, std::chrono::seconds(60));
@@ -246,6 +262,7 @@ RunResult train(const RunRequest& request) {
         .buckets_gathered = rank.buckets.gatherer->buckets_gathered(),
         .transfer = rank.transfer.stats(),
         .arena_planned = trainer.plans().block_bytes()};
+    squares[index] = read_squares(rank);
     result.memory[index] = rank.memory.pool.allocated_by_category();
     result.memory_as_planned = result.memory_as_planned &&
                                rank.memory.arena.touched_bytes() == trainer.plans().block_bytes() &&
@@ -257,6 +274,9 @@ RunResult train(const RunRequest& request) {
     read_rank_0(trainer, result);
   });
   read_metrics(scratch.path("metrics.jsonl"), result);
+  if (!result.losses.empty()) result.squares = squares[0];  // else there are none yet
+  for (const auto& [rank, own] : squares)
+    result.copies_agree = result.copies_agree && (result.squares.empty() || own == result.squares);
   return result;
 }
 

@@ -50,10 +50,11 @@ struct RunResult {
   std::vector<std::string> losses;      // C99 %a, by step
   std::vector<std::string> grad_norms;  // likewise
   std::vector<double> loss_values;
-  Tensors weights;    // by logical name, put together from all ranks' slices
-  Tensors gradients;  // of the last step, reduced
+  std::vector<std::string> squares;  // of the gradients of the last step, by logical name's order: fp64 as C99 %a
+  Tensors weights;                   // by logical name, put together from all ranks' slices
+  Tensors gradients;                 // of the last step, reduced
   std::vector<RankActivity> ranks;
-  bool copies_agree = true;       // what several ranks hold of weights and gradients has the same bits
+  bool copies_agree = true;       // what several ranks hold of weights, gradients and squares has the same bits
   std::int64_t tensor_calls = 0;  // collectives of rank 0's tensor-parallel group
   // Of the pipeline's stages, of the first replica.
   std::map<int, PipelineTransfer::Stats> transfers;
@@ -93,7 +94,7 @@ inline std::vector<std::string> operator+(std::vector<std::string> a, const std:
   a.insert(a.end(), b.begin(), b.end());
   return a;
 }
-// The same losses, gradient norms and weights, bit for bit.
+// The same losses, gradient norms, squares and weights, bit for bit.
 void expect_same_run(const RunResult& a, const RunResult& b);
 
 RunResult train(const RunRequest& request);

@@ -1,0 +1,58 @@
+#include "apps/layer_recompute.h"
+
+#include <algorithm>
+
+namespace megalith {
+
+namespace {
+
+// Layers whose selected modules are recomputed.
+std::vector<RecomputeLayers::Range> selective_layers(const TrainingOptions& options,
+                                                     const std::vector<GptPart>& parts) {
+  std::vector<RecomputeLayers::Range> ranges;
+  if (options.recompute_granularity != RecomputeGranularity::kSelective) return ranges;
+  for (const GptPart& part : parts) {
+    const std::int64_t most = options.recompute_num_layers == 0 ? part.num_layers : options.recompute_num_layers;
+    ranges.push_back({.first = part.first_layer, .count = std::min(most, part.num_layers)});
+  }
+  return ranges;
+}
+
+}  // namespace
+
+RecomputeLayers recompute_layers(const TrainingOptions& options, const std::vector<GptPart>& parts) {
+  RecomputeLayers recompute;
+  if (std::ranges::find(options.recompute_modules, "mlp") != options.recompute_modules.end())
+    recompute.mlps = selective_layers(options, parts);
+  if (options.recompute_granularity != RecomputeGranularity::kFull) return recompute;
+  const std::int64_t step = std::max<std::int64_t>(1, options.recompute_num_layers);
+  for (const GptPart& part : parts) {
+    const std::int64_t end = part.first_layer + part.num_layers;
+    if (options.recompute_method == RecomputeMethod::kUniform) {
+      for (std::int64_t first = part.first_layer; first < end; first += step)
+        recompute.ranges.push_back({.first = first, .count = std::min(step, end - first)});
+    } else {
+      for (std::int64_t layer = part.first_layer; layer < std::min(part.first_layer + step, end); ++layer)
+        recompute.ranges.push_back({.first = layer, .count = 1});
+    }
+  }
+  return recompute;
+}
+
+StashPolicies stash_policies(const TrainingOptions& options, const std::vector<GptPart>& parts, std::int64_t layer) {
+  StashPolicies policies{};
+  const auto has_layer = [layer](const RecomputeLayers::Range& range) { return range.contains(layer); };
+  if (std::ranges::none_of(selective_layers(options, parts), has_layer)) return policies;
+  const auto recompute = [&](SlotKind kind) { policies[static_cast<std::size_t>(kind)] = StashPolicy::kRecompute; };
+  for (const std::string& module : options.recompute_modules) {
+    if (module == "core_attn") recompute(SlotKind::kAttnProj);
+    if (module == "layernorm") {
+      recompute(SlotKind::kQkvLinear);
+      recompute(SlotKind::kFc1);
+    }
+    if (module == "mlp_act") recompute(SlotKind::kFc2);
+  }
+  return policies;
+}
+
+}  // namespace megalith

@@ -1,0 +1,196 @@
+#include "fsdp/sharded_units.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "core/base/digest.h"
+#include "core/ops/elementwise.h"
+#include "core/ops/op.h"
+#include "parallel/comm/memory_sharing.h"
+
+namespace megalith {
+
+ShardedUnits::ShardedUnits(ParameterStore& parameters, const UnitSlots& slots, const UnitGroups& groups,
+                           const UnitStreams& streams, MemoryPool& pool, bool poison)
+    : parameters_(parameters),
+      slots_(slots),
+      groups_(groups),
+      streams_(streams),
+      poison_(poison),
+      states_(parameters.units().size(), State::kSharded),
+      summed_(parameters.units().size(), false) {
+  const auto allocate = [&](std::deque<Slot>& to, const std::vector<std::int64_t>& elements, const std::vector<int>& of,
+                            Tensor ParameterUnit::*shard, MemoryCategory category) {
+    for (std::size_t s = 0; s < elements.size(); ++s) {
+      const auto tenant = std::ranges::find(of, static_cast<int>(s)) - of.begin();
+      const DType dtype = (unit(static_cast<int>(tenant)).*shard).dtype;
+      const auto bytes = static_cast<std::size_t>(elements[s]) * size_of(dtype);
+      to.emplace_back().memory = Tensor(pool.allocate(bytes, category, "unit slot"), dtype, {elements[s]});
+    }
+  };
+  allocate(weights_, slots_.weight_elements, slots_.of_weights, &ParameterUnit::weight_shard,
+           MemoryCategory::kParameters);
+  allocate(gradients_, slots_.gradient_elements, slots_.of_gradients, &ParameterUnit::grad_shard,
+           MemoryCategory::kGradients);
+  const Tensor& shards = parameters.weight_shards();
+  MemorySharing* const sharing = memory_sharing(groups.gather);
+  if (sharing == nullptr || !shards.present()) return;
+  std::uint64_t layout = kEmptyDigest;
+  for (const ParameterUnit& each : parameters.units())
+    fold(layout, static_cast<std::uint64_t>(each.resident_weights ? 0 : each.numel));
+  copies_ = sharing->share_memory(shards.data, shards.bytes(), layout);
+}
+
+ShardedUnits::Slot& ShardedUnits::slot_of(std::deque<Slot>& slots, const std::vector<int>& of, int unit) {
+  const int slot = of.at(static_cast<std::size_t>(unit));
+  require(slot != UnitSlots::kResident, "ShardedUnits: a call for a unit that is resident");
+  return slots[static_cast<std::size_t>(slot)];
+}
+
+void ShardedUnits::fail_call(const char* call, int index, const char* why) {
+  fail({.subject = fmt::format("{} of unit {}", call, unit(index).name),
+        .expected = why,
+        .got = "another state",
+        .remedy =
+            "call unshard, wait_unshard, reshard and bind_gradients, reduce_shard in turn (fsdp/sharded_units.h)"});
+}
+
+void ShardedUnits::begin(std::span<const int> ahead) {
+  for (const int unit : ahead) {
+    if (slot_of(weights_, slots_.of_weights, unit).tenant != unit) unshard(unit);
+  }
+}
+
+void ShardedUnits::reset() {
+  for (std::size_t u = 0; u < states_.size(); ++u) {
+    if (slots_.of_weights[u] != UnitSlots::kResident) parameters_.units()[u].bind_weights({});
+    if (slots_.of_gradients[u] != UnitSlots::kResident) parameters_.units()[u].bind_gradients({});
+    states_[u] = State::kSharded;
+  }
+  for (std::deque<Slot>* slots : {&weights_, &gradients_}) {
+    for (Slot& slot : *slots) slot.tenant = -1;
+  }
+}
+
+void ShardedUnits::unshard(int index) {
+  Slot& slot = slot_of(weights_, slots_.of_weights, index);
+  if (slot.tenant >= 0) fail_call("unshard", index, "a slot that no unit is in");
+  slot.tenant = index;
+  states_[static_cast<std::size_t>(index)] = State::kGathered;
+  ParameterUnit& of = unit(index);
+  if (slot.free.recorded()) streams_.gather.wait(slot.free);
+  if (waits_for_update_) streams_.gather.wait(updated_);
+  waits_for_update_ = false;
+  gather(of, slot.memory.slice(0, 0, of.numel));
+  streams_.gather.record(slot.ready);
+  ++gathers_;
+}
+
+void ShardedUnits::gather(const ParameterUnit& of, const Tensor& whole) {
+  const std::string label = "weights of " + of.name;
+  if (!copies_) {
+    launch(streams_.gather, AllGather{.group = groups_.gather, .in = of.weight_shard, .out = whole, .label = label});
+    return;
+  }
+  launch(streams_.gather, Copy{.src = of.weight_shard, .dst = of.shard.of(whole)});
+  const int ranks = of.shard.ranks;
+  for (int step = 1; step < ranks; ++step) {
+    const FlatShard from{.rank = (of.shard.rank - step + ranks) % ranks, .ranks = ranks};
+    launch(streams_.gather, Shift{.group = groups_.gather,
+                                  .in = of.weight_shard,
+                                  .out = from.of(whole),
+                                  .step = step,
+                                  .series = ShiftSeries::kOneInput,
+                                  .label = label});
+  }
+}
+
+void ShardedUnits::wait_unshard(int index) {
+  State& state = states_[static_cast<std::size_t>(index)];
+  Slot& slot = slot_of(weights_, slots_.of_weights, index);
+  if (state == State::kSharded) fail_call("wait_unshard", index, "its unshard before");
+  if (state == State::kWhole) return;  // since the list before
+  state = State::kWhole;
+  streams_.compute.wait(slot.ready);
+  unit(index).bind_weights(slot.memory.slice(0, 0, unit(index).numel));
+}
+
+void ShardedUnits::reshard(int index) {
+  State& state = states_[static_cast<std::size_t>(index)];
+  if (state != State::kWhole) fail_call("reshard", index, "a unit that is whole");
+  state = State::kSharded;
+  Slot& slot = slot_of(weights_, slots_.of_weights, index);
+  slot.tenant = -1;
+  if (poison_)
+    launch(streams_.compute, Fill{.x = unit(index).weights, .value = std::numeric_limits<double>::quiet_NaN()});
+  unit(index).bind_weights({});
+  streams_.compute.record(slot.free);
+}
+
+void ShardedUnits::updated() {
+  if (!slots_.has_weights()) return;
+  streams_.compute.record(updated_);
+  waits_for_update_ = true;
+}
+
+void ShardedUnits::bind_gradients(int index) {
+  Slot& slot = slot_of(gradients_, slots_.of_gradients, index);
+  if (slot.tenant >= 0) fail_call("bind_gradients", index, "a slot that no unit is in");
+  slot.tenant = index;
+  if (slot.free.recorded()) streams_.compute.wait(slot.free);
+  unit(index).bind_gradients(slot.memory.slice(0, 0, unit(index).numel));
+  unit(index).begin_gradients(streams_.compute);
+}
+
+void ShardedUnits::reduce_shard(int index) {
+  Slot& slot = slot_of(gradients_, slots_.of_gradients, index);
+  if (slot.tenant != index) fail_call("reduce_shard", index, "its gradients bound");
+  slot.tenant = -1;
+  ParameterUnit& of = unit(index);
+  const Tensor whole = of.main_grads, own = of.shard.of(whole);
+  of.bind_gradients({});
+  streams_.compute.record(slot.ready);
+  streams_.reduce.wait(slot.ready);
+  const bool is_first = !summed_[static_cast<std::size_t>(index)];
+  launch(streams_.reduce, ReduceScatter{.group = groups_.reduce,
+                                        .in = whole,
+                                        .out = is_first ? of.grad_shard : own,
+                                        .label = "gradients of " + of.name});
+  if (!is_first) launch(streams_.reduce, Add{.a = of.grad_shard, .b = own, .y = of.grad_shard});
+  streams_.reduce.record(slot.free);
+  summed_[static_cast<std::size_t>(index)] = true;
+  ++reductions_;
+}
+
+void ShardedUnits::sum_instances(int index) {
+  if (!summed_[static_cast<std::size_t>(index)]) fail_call("sum_instances", index, "its reduce_shard before");
+  const ParameterUnit& of = unit(index);
+  launch(streams_.reduce,
+         AllReduce{.group = *groups_.instances, .buffer = of.grad_shard, .label = "gradients of " + of.name});
+}
+
+void ShardedUnits::begin_sums() { summed_.assign(summed_.size(), false); }
+
+void ShardedUnits::finish_sums() {
+  if (!slots_.has_gradients()) return;
+  streams_.reduce.record(summed_up_);
+  streams_.compute.wait(summed_up_);
+}
+
+void ShardedUnits::wait_for_all() {
+  for (Slot& slot : weights_) {
+    if (slot.tenant >= 0) streams_.compute.wait(slot.ready);
+  }
+}
+
+std::uint64_t ShardedUnits::digest() const {
+  std::uint64_t addresses = kEmptyDigest;
+  for (const std::deque<Slot>* slots : {&weights_, &gradients_}) {
+    for (const Slot& slot : *slots) fold(addresses, reinterpret_cast<std::uintptr_t>(slot.memory.data));
+  }
+  return addresses;
+}
+
+}  // namespace megalith

@@ -1,0 +1,97 @@
+// Units of parameters that data-parallel ranks share out and gather for as long as something computes with them
+// (ZeRO stage 3, arXiv:1910.02054; PyTorch FSDP, arXiv:2304.11277), in slots at fixed addresses. A rank calls the
+// functions in the order of its actions (unshard_lowering.h), or from its own hooks at the same points; all ranks of
+// the group in the same order. A call out of order is an error with exit code 9.
+//
+// Where the ranks' GPUs read each other's memory, gathers are copies by copy engines and take no multiprocessor from
+// the products beside them.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <vector>
+
+#include "core/device/event.h"
+#include "fsdp/unit_slots.h"
+#include "parallel/comm/communicator.h"
+
+namespace megalith {
+
+struct UnitStreams {
+  Stream& compute;
+  Stream& gather;  // each with a group of its own
+  Stream& reduce;
+};
+
+struct UnitGroups {
+  Communicator& gather;
+  Communicator& reduce;               // of the same ranks
+  Communicator* instances = nullptr;  // those with the same shard, in hybrid sharding
+};
+
+class ShardedUnits {
+ public:
+  // Collective. `parameters` are allocated; all outlive this object. `poison`: slots are filled with NaN where they are
+  // given up.
+  ShardedUnits(ParameterStore& parameters, const UnitSlots& slots, const UnitGroups& groups, const UnitStreams& streams,
+               MemoryPool& pool, bool poison);
+
+  // Before the actions of a list: starts the gathers that it finds started (UnshardPoints::ahead), unless they are.
+  void begin(std::span<const int> ahead);
+  // Nothing is whole any more; for a list that broke off. The streams are empty.
+  void reset();
+
+  void unshard(int unit);
+  void wait_unshard(int unit);
+  void reshard(int unit);
+  // Weights of the shards were written on the compute stream: later gathers wait for it.
+  void updated();
+
+  void bind_gradients(int unit);
+  // Into the shard: its first sum since begin_sums() replaces what is there, later ones are added in their order.
+  void reduce_shard(int unit);
+  void sum_instances(int unit);
+  void begin_sums();
+  // The compute stream may read the shards' gradients.
+  void finish_sums();
+
+  bool gathers_by_copies() const { return copies_; }
+  // Since construction.
+  std::int64_t gathers() const { return gathers_; }
+  std::int64_t reductions() const { return reductions_; }
+  // What is enqueued on the compute stream from here on comes after all gathers under way.
+  void wait_for_all();
+  // Of the slots' addresses.
+  std::uint64_t digest() const;
+
+ private:
+  enum class State : std::uint8_t { kSharded, kGathered, kWhole };
+  struct Slot {
+    Tensor memory;
+    int tenant = -1;
+    Event free{"unit slot free"};    // its last tenant was read, or reduced
+    Event ready{"unit slot ready"};  // gathered, or gradients complete
+  };
+
+  ParameterUnit& unit(int index) { return parameters_.units()[static_cast<std::size_t>(index)]; }
+  Slot& slot_of(std::deque<Slot>& slots, const std::vector<int>& of, int unit);
+  void gather(const ParameterUnit& unit, const Tensor& whole);
+  [[noreturn]] void fail_call(const char* call, int unit, const char* why);
+
+  ParameterStore& parameters_;
+  const UnitSlots slots_;
+  UnitGroups groups_;
+  UnitStreams streams_;
+  bool poison_;
+  bool copies_ = false;  // from the peers' memory
+  std::deque<Slot> weights_, gradients_;
+  std::vector<State> states_;  // of each unit's weights
+  std::vector<bool> summed_;   // of each unit's gradients, since begin_sums()
+  Event updated_{"shards updated"};
+  bool waits_for_update_ = false;
+  Event summed_up_{"shards summed"};
+  std::int64_t gathers_ = 0, reductions_ = 0;
+};
+
+}  // namespace megalith

@@ -1,0 +1,37 @@
+#include "fsdp/unit_slots.h"
+
+#include <algorithm>
+#include <map>
+
+namespace megalith {
+
+UnitSlots assign_slots(std::span<const ParameterUnit> units, int slots, std::span<const int> in_turn) {
+  constexpr std::int64_t kInTurn = -1;
+  struct Kind {
+    std::vector<int> slots;
+    std::size_t next = 0;
+  };
+  const auto assign = [&](bool ParameterUnit::*resident, std::vector<int>& slot_of, std::vector<std::int64_t>& sizes) {
+    std::map<std::int64_t, Kind> kinds;  // by size
+    for (int u = 0; u < static_cast<int>(units.size()); ++u) {
+      const ParameterUnit& unit = units[static_cast<std::size_t>(u)];
+      slot_of.push_back(UnitSlots::kResident);
+      if (unit.*resident || unit.numel == 0) continue;
+      const bool alternates = std::ranges::find(in_turn, u) != in_turn.end();
+      Kind& kind = kinds[alternates ? kInTurn : unit.numel];
+      if (kind.slots.size() < static_cast<std::size_t>(alternates ? 1 : slots)) {
+        kind.slots.push_back(static_cast<int>(sizes.size()));
+        sizes.push_back(0);
+      }
+      slot_of.back() = kind.slots[kind.next++ % kind.slots.size()];
+      std::int64_t& elements = sizes[static_cast<std::size_t>(slot_of.back())];
+      elements = std::max(elements, unit.numel);
+    }
+  };
+  UnitSlots assigned;
+  assign(&ParameterUnit::resident_weights, assigned.of_weights, assigned.weight_elements);
+  assign(&ParameterUnit::resident_gradients, assigned.of_gradients, assigned.gradient_elements);
+  return assigned;
+}
+
+}  // namespace megalith

@@ -1,0 +1,31 @@
+// Where sharded units are while they are whole: slots, which a unit has for good, one for its weights and one for its
+// gradients. So addresses are fixed, memory is known before the run, and captured graphs stay valid. Units of one size
+// take the slots of that size in turn, in the order of the model: a sweep through the layers finds the slot of the
+// layer after next free, and at the turn from forward to backward the last layers are still whole.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "core/layers/parameter.h"
+
+namespace megalith {
+
+struct UnitSlots {
+  static constexpr int kResident = -1;
+
+  std::vector<int> of_weights;                // of each unit its slot, or kResident
+  std::vector<int> of_gradients;              // likewise
+  std::vector<std::int64_t> weight_elements;  // of each slot, those of the largest unit in it
+  std::vector<std::int64_t> gradient_elements;
+
+  bool has_weights() const { return !weight_elements.empty(); }
+  bool has_gradients() const { return !gradient_elements.empty(); }
+};
+
+// Of the units that are not resident. `slots` for each size of unit; those of `in_turn` (embedding and head, which are
+// used far from each other) share one.
+UnitSlots assign_slots(std::span<const ParameterUnit> units, int slots, std::span<const int> in_turn = {});
+
+}  // namespace megalith

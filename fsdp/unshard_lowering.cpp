@@ -1,0 +1,204 @@
+#include "fsdp/unshard_lowering.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "core/base/error.h"
+#include "parallel/pipeline_parallel/action_hooks.h"
+
+namespace megalith {
+
+namespace {
+
+using Kind = ActionKind;
+
+int slot_of(const std::vector<int>& slots, int unit) { return slots[static_cast<std::size_t>(unit)]; }
+
+void require_slots(const UnshardPoints& points) {
+  const auto check = [](const std::vector<int>& units, const std::vector<int>& slots) {
+    for (const int unit : units) {
+      const auto sharing =
+          std::ranges::count_if(units, [&](int other) { return slot_of(slots, other) == slot_of(slots, unit); });
+      if (sharing == 1) continue;
+      refuse_usage("--fsdp-unit-slots",
+                   {.expected = fmt::format("at least {}: a segment uses so many units at once", units.size()),
+                    .got = fmt::format("{} of them in one slot", sharing),
+                    .remedy = "give more slots, or recompute fewer layers together (--recompute-num-layers)"});
+    }
+  };
+  for (const SegmentUnits& segment : points.segments) {
+    check(segment.weights, points.slots.of_weights);
+    check(segment.gradients, points.slots.of_gradients);
+  }
+}
+
+std::vector<ActionHook> hooks_of(const UnshardPoints& points) {
+  std::vector<ActionHook> hooks;
+  for (int s = 0; s < static_cast<int>(points.segments.size()); ++s) {
+    const auto around = [&](HookPoint before, HookPoint after, Kind begin, Kind end, int unit) {
+      hooks.push_back({.segment = s, .point = before, .kind = begin, .item = unit});
+      hooks.push_back({.segment = s, .point = after, .kind = end, .item = unit});
+    };
+    const SegmentUnits& units = points.segments[static_cast<std::size_t>(s)];
+    for (const int unit : units.weights) {
+      around(HookPoint::kPreForward, HookPoint::kPostForward, Kind::kWaitUnshard, Kind::kReshard, unit);
+      if (units.forward_alone) continue;
+      around(HookPoint::kPreBackward, HookPoint::kPostBackward, Kind::kWaitUnshard, Kind::kReshard, unit);
+    }
+    const HookPoint first = units.gradients_from_forward ? HookPoint::kPreForward : HookPoint::kPreWeight;
+    for (const int unit : units.gradients)
+      around(first, HookPoint::kPostWeight, Kind::kBindGradients, Kind::kReduceShard, unit);
+  }
+  return hooks;
+}
+
+// Without the ends of uses that the slot's next use goes on with: of the same unit, and of gradients of the same
+// microbatch too.
+std::vector<Action> join_uses(const std::vector<Action>& actions, const UnshardPoints& points) {
+  std::vector<bool> drop(actions.size(), false);
+  std::map<std::pair<bool, int>, std::size_t> last_end;  // by gradients or weights, and slot
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    const Action& a = actions[i];
+    const bool gradients = a.kind == Kind::kBindGradients || a.kind == Kind::kReduceShard;
+    const bool begins = a.kind == Kind::kWaitUnshard || a.kind == Kind::kBindGradients;
+    if (!begins && a.kind != Kind::kReshard && a.kind != Kind::kReduceShard) continue;
+    const std::pair slot{gradients, slot_of(gradients ? points.slots.of_gradients : points.slots.of_weights, a.item)};
+    const auto end = last_end.find(slot);
+    if (begins && end != last_end.end()) {
+      const Action& before = actions[end->second];
+      const bool same_sum = !gradients || (before.microbatch == a.microbatch && before.chunk == a.chunk);
+      if (before.item == a.item && same_sum) drop[i] = drop[end->second] = true;
+    }
+    if (!begins) last_end[slot] = i;
+  }
+  std::vector<Action> joined;
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    if (!drop[i]) joined.push_back(actions[i]);
+  }
+  return joined;
+}
+
+// A unit's verbs of backward that stand together are left together, so that one graph can hold them and what one leaves
+// on a side stream is for the next: its gradients are bound before the first, its weights given up behind the last.
+std::vector<Action> around_together(std::vector<Action> actions, const UnshardPoints& points) {
+  const auto joins = [&](const Action& verb, const Action& with) {
+    if (verb.segment < 0 || verb.kind == Kind::kForward) return false;
+    if (verb.microbatch != with.microbatch || verb.chunk != with.chunk) return false;
+    const SegmentUnits& units = points.segments[static_cast<std::size_t>(verb.segment)];
+    const auto has = [&](const std::vector<int>& of) { return std::ranges::find(of, with.item) != of.end(); };
+    return has(units.weights) || has(units.gradients);
+  };
+  for (std::size_t i = actions.size(); i-- > 0;) {
+    if (actions[i].kind != Kind::kReshard || i == 0 || actions[i - 1].kind == Kind::kForward) continue;
+    for (std::size_t at = i; at + 1 < actions.size() && joins(actions[at + 1], actions[at]); ++at)
+      std::swap(actions[at], actions[at + 1]);
+  }
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    if (actions[i].kind != Kind::kBindGradients) continue;
+    for (std::size_t at = i; at > 0 && joins(actions[at - 1], actions[at]); --at)
+      std::swap(actions[at], actions[at - 1]);
+  }
+  return actions;
+}
+
+std::vector<Action> sum_instances(const std::vector<Action>& actions, const UnshardPoints& points) {
+  if (!points.sums_instances) return actions;
+  std::map<int, std::size_t> last;  // reduction of each unit
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    if (actions[i].kind == Kind::kReduceShard) last[actions[i].item] = i;
+  }
+  std::vector<Action> summed;
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    summed.push_back(actions[i]);
+    if (actions[i].kind == Kind::kReduceShard && last[actions[i].item] == i)
+      summed.push_back({.kind = Kind::kSumInstances, .item = actions[i].item});
+  }
+  return summed;
+}
+
+std::vector<Action> with_uses(const std::vector<Action>& actions, const UnshardPoints& points) {
+  return sum_instances(around_together(join_uses(insert_action_hooks(actions, hooks_of(points)), points), points),
+                       points);
+}
+
+std::vector<std::size_t> positions_of(const std::vector<Action>& actions, Kind kind) {
+  std::vector<std::size_t> positions;
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    if (actions[i].kind == kind) positions.push_back(i);
+  }
+  return positions;
+}
+
+Action of_unit(Kind kind, int unit) { return {.kind = kind, .item = unit}; }
+
+}  // namespace
+
+std::vector<int> units_ahead(const std::vector<Action>& actions, const UnshardPoints& points) {
+  const std::vector<Action> used = with_uses(actions, points);
+  std::vector<int> ahead, taken;
+  for (const std::size_t at : positions_of(used, Kind::kWaitUnshard)) {
+    const int unit = used[at].item, slot = slot_of(points.slots.of_weights, unit);
+    if (std::ssize(ahead) > points.prefetch || std::ranges::find(taken, slot) != taken.end()) break;
+    ahead.push_back(unit);
+    taken.push_back(slot);
+  }
+  return ahead;
+}
+
+std::vector<Action> insert_unshards(const std::vector<Action>& actions, const UnshardPoints& points) {
+  require_slots(points);
+  std::vector<Action> used = with_uses(actions, points);
+  const bool updates = std::ranges::find(actions, Kind::kOptimizerStep, &Action::kind) != actions.end();
+  std::map<int, int> tenant;  // by slot: whose gather was started before the list, and whose was last
+  for (const int unit : points.ahead) tenant[slot_of(points.slots.of_weights, unit)] = unit;
+  // Gathers, by the position before which they start: in the order of their uses.
+  std::multimap<std::size_t, Action> starts;
+  std::map<int, std::size_t> given_up;  // where a slot became free
+  const std::vector<std::size_t> waits = positions_of(used, Kind::kWaitUnshard);
+  std::size_t earliest = 0, w = 0;
+  for (std::size_t i = 0; i < used.size(); ++i) {
+    const int unit = used[i].item;
+    if (used[i].kind == Kind::kReshard) given_up[slot_of(points.slots.of_weights, unit)] = i + 1;
+    if (used[i].kind != Kind::kWaitUnshard) continue;
+    const auto reach = static_cast<std::size_t>(points.prefetch);
+    const std::size_t wanted = w > reach ? waits[w - reach] : 0;
+    ++w;
+    const int slot = slot_of(points.slots.of_weights, unit);
+    const bool is_first = !given_up.contains(slot);
+    const auto started = tenant.find(slot);
+    if (is_first && started != tenant.end() && started->second == unit) continue;
+    if (is_first && started != tenant.end()) {
+      starts.emplace(0, of_unit(Kind::kWaitUnshard, started->second));
+      starts.emplace(0, of_unit(Kind::kReshard, started->second));
+    }
+    tenant[slot] = unit;
+    earliest = std::max({earliest, wanted, is_first ? 0 : given_up[slot]});
+    starts.emplace(earliest, of_unit(Kind::kUnshard, unit));
+  }
+  // At its end a list leaves what it found: weights that no update has changed may just stay.
+  std::vector<std::size_t> stays;
+  std::vector<Action> again;
+  for (const int unit : points.ahead) {
+    const int slot = slot_of(points.slots.of_weights, unit);
+    if (updates || tenant.at(slot) != unit) {
+      again.push_back(of_unit(Kind::kUnshard, unit));
+    } else if (given_up.contains(slot)) {
+      stays.push_back(given_up[slot] - 1);
+    }
+  }
+  std::vector<Action> inserted;
+  for (std::size_t i = 0; i < used.size(); ++i) {
+    const auto [begin, end] = starts.equal_range(i);
+    for (auto start = begin; start != end; ++start) inserted.push_back(start->second);
+    if (std::ranges::find(stays, i) == stays.end()) inserted.push_back(used[i]);
+  }
+  inserted.insert(inserted.end(), again.begin(), again.end());
+  verify_units(inserted, points);
+  return inserted;
+}
+
+}  // namespace megalith

@@ -1,0 +1,185 @@
+// Hybrid sharding (HSDP): instances of data-parallel ranks hold all shards each. The numbers
+// of plain data parallelism to rounding, since gradients are summed in another order, with collectives within instances
+// and between them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <mutex>
+
+#include "apps/numerics_guard.h"
+#include "core/ops/elementwise.h"
+#include "tests/unit/train/training_support.h"
+
+namespace megalith {
+namespace {
+
+using test::RunResult;
+using test::operator+;
+using Words = std::vector<std::string>;
+
+const Words kSmall = {"--hidden-size", "16", "--seq-length",        "8", "--micro-batch-size", "1",
+                      "--train-iters", "3",  "--global-batch-size", "8", "--hidden-dropout",   "0.1"};
+const Words kOverlap = {"--overlap-grad-reduce", "--ddp-bucket-size", "1", "--overlap-param-gather"};
+
+Words hybrid(int instances) {
+  return {"--use-distributed-optimizer", "--num-distributed-optimizer-instances", std::to_string(instances)};
+}
+
+double number(const std::string& hex) { return std::strtod(hex.c_str(), nullptr); }
+
+void expect_near(const RunResult& got, const RunResult& want) {
+  ASSERT_EQ(got.loss_values.size(), want.loss_values.size());
+  for (std::size_t i = 0; i < want.loss_values.size(); ++i) {
+    EXPECT_NEAR(got.loss_values[i] / want.loss_values[i], 1, 1e-6) << "step " << i + 1;
+    EXPECT_NEAR(number(got.grad_norms[i]) / number(want.grad_norms[i]), 1, 1e-5) << "step " << i + 1;
+  }
+  for (const auto& [name, values] : want.gradients) {
+    const std::vector<float>& others = got.gradients.at(name);
+    float most = 0, difference = 0;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      most = std::max(most, std::abs(values[i]));
+      difference = std::max(difference, std::abs(values[i] - others[i]));
+    }
+    EXPECT_LE(difference, 1e-4F * most + 1e-9F) << name;
+  }
+  EXPECT_TRUE(got.copies_agree) << "what several ranks hold must have the same bits";
+  EXPECT_TRUE(got.memory_as_planned);
+}
+
+struct Grid {
+  int instances, ranks;  // ranks of each
+  Words layout = {};
+  int other_ranks = 1;  // of tensor and pipeline parallelism
+};
+
+// Calls of a step: each unit is scattered and gathered within an instance and summed over the instances.
+void expect_calls(const Grid& grid, const Words& overlap) {
+  std::int64_t units = 0, padded = 0;
+  const std::int64_t steps = 3, many = grid.ranks > 1 ? 1 : 0;
+  const auto count = [&](Trainer& trainer, int) {
+    units = padded = 0;
+    for (const ParameterUnit& unit : trainer.rank().model.gpt.parameters->units()) {
+      units += unit.numel > 0 ? 1 : 0;
+      padded += unit.numel;
+    }
+  };
+  std::mutex mutex;
+  const auto check = [&](Trainer& trainer, int rank) {
+    const std::lock_guard lock(mutex);
+    count(trainer, rank);
+    const RankGroups& groups = trainer.rank().groups;
+    EXPECT_EQ(groups.shards().size(), grid.ranks);
+    EXPECT_EQ(groups.shards().stats().collectives, many * 2 * steps * units);
+    EXPECT_EQ(groups.instances()->stats().collectives, steps * units);
+    EXPECT_EQ(groups.replicas.stats().collectives, 0);
+    EXPECT_EQ(groups.shard_sums().stats().collectives, many * steps) << "squares are summed within an instance";
+    EXPECT_EQ(groups.sums->stats().collectives, steps) << "and the loss over all";
+    const CategoryBytes bytes = trainer.rank().memory.pool.allocated_by_category();
+    EXPECT_EQ(static_cast<std::int64_t>(bytes[static_cast<std::size_t>(MemoryCategory::kOptimizer)]) * grid.ranks,
+              8 * padded);
+  };
+  const Words flags = kSmall + grid.layout;
+  const int ranks = grid.instances * grid.ranks * grid.other_ranks;
+  const RunResult plain = test::train({.flags = flags, .ranks = ranks});
+  expect_near(test::train({.flags = flags + hybrid(grid.instances) + overlap, .ranks = ranks, .finish = check}), plain);
+}
+
+TEST(HybridSharding, HasTheNumbersOfPlainDataParallelism) {
+  for (const Grid& grid : {Grid{2, 2}, Grid{2, 4}, Grid{4, 2}, Grid{2, 1}}) {
+    SCOPED_TRACE(testing::Message() << grid.instances << " instances of " << grid.ranks);
+    expect_calls(grid, kOverlap);
+  }
+  expect_calls({2, 2}, {});
+}
+
+TEST(HybridSharding, WorksWithOtherParallelism) {
+  const Words context = {"--context-parallel-size", "2"};
+  for (const Words& layout :
+       {Words{"--tensor-model-parallel-size", "2"}, Words{"--pipeline-model-parallel-size", "2"}, context}) {
+    SCOPED_TRACE(testing::PrintToString(layout));
+    const Words flags = kSmall + layout + Words{"--eval-interval", "2", "--eval-iters", "1"};
+    const RunResult plain = test::train({.flags = flags, .ranks = 8});
+    const RunResult run = test::train({.flags = flags + hybrid(2) + kOverlap + Words{"--check-hazards"}, .ranks = 8});
+    expect_near(run, plain);
+    EXPECT_EQ(run.hazards, 0);
+  }
+}
+
+// Each microbatch of a unit is scattered within an instance, and its shard summed over the instances once a step.
+TEST(HybridSharding, OfWeightsAndGradientsSumsAShardOnce) {
+  const Words flags = kSmall + Words{"--global-batch-size", "16", "--eval-interval", "2", "--eval-iters", "1"};
+  for (const auto& [instances, ranks] : {std::pair{2, 4}, {2, 8}, {4, 8}}) {
+    const RunResult plain = test::train({.flags = flags, .ranks = ranks});
+    for (const char* const strategy : {"optim_grads", "optim_grads_params"}) {
+      SCOPED_TRACE(testing::Message() << strategy << " in " << instances << " instances of " << ranks);
+      const auto check = [](Trainer& trainer, int) {
+        const Rank& rank = trainer.rank();
+        std::int64_t all = 0, shards = 0;  // units, and those of them whose gradients are never whole for long
+        for (const ParameterUnit& unit : rank.model.gpt.parameters->units()) {
+          all += unit.numel > 0 ? 1 : 0;
+          shards += unit.resident_gradients ? 0 : 1;
+        }
+        EXPECT_EQ(shards, 2) << "layers";
+        EXPECT_EQ(rank.groups.instances()->stats().collectives, 3 * all);
+        EXPECT_EQ(rank.units.sharded->reductions(), shards * 3 * rank.config.microbatches);
+      };
+      const Words hybrids = hybrid(instances) + Words{"--data-parallel-sharding-strategy", strategy, "--check-hazards"};
+      const RunResult run = test::train({.flags = flags + hybrids + kOverlap, .ranks = ranks, .finish = check});
+      expect_near(run, plain);
+      EXPECT_EQ(run.hazards, 0);
+    }
+  }
+}
+
+// One element of a shard, which one other rank of the four holds too.
+TEST(HybridSharding, TheComparisonOfReplicasFindsAShardThatDiffers) {
+  std::mutex mutex;
+  int clean = 0;
+  std::vector<std::string> messages;
+  const auto damage = [&](Trainer& trainer, int index) {
+    Rank& rank = trainer.rank();
+    const bool agrees = !replica_difference(rank);
+    const Tensor moment = rank.optimizer.adamw.units()[1].exp_avg_sq;
+    if (index == 3) launch(rank.streams.compute, Fill{.x = moment.slice(0, 0, 1), .value = 3});
+    const std::optional<ReplicaDifference> difference = replica_difference(rank);
+    const std::lock_guard lock(mutex);
+    clean += agrees ? 1 : 0;
+    if (difference) messages.push_back(difference->message);
+  };
+  test::train({.flags = kSmall + hybrid(2), .ranks = 4, .finish = damage});
+  EXPECT_EQ(clean, 4);
+  EXPECT_THAT(messages, testing::SizeIs(2)) << "those of ranks 1 and 3";
+  for (const std::string& message : messages) {
+    EXPECT_THAT(message, testing::HasSubstr("exp_avg_sq of a shard of "));
+    EXPECT_THAT(message, testing::HasSubstr("on rank 3"));
+  }
+}
+
+TEST(HybridSharding, CheckpointsAreThoseOfAnyLayout) {
+  const test::ScratchDirectory scratch;
+  const Words flags = kSmall + Words{"--bf16"};
+  const RunResult unbroken = test::train({.flags = flags + hybrid(2), .ranks = 4});
+  const RunResult saved = test::train(
+      {.flags = flags + hybrid(2) + Words{"--exit-interval", "2", "--save", scratch.path("c")}, .ranks = 4});
+  for (const auto& [way, ranks] : {std::pair{hybrid(2), 4}, {hybrid(4), 8}, {Words{}, 1}}) {
+    SCOPED_TRACE(testing::PrintToString(way));
+    test::Tensors loaded;
+    std::mutex mutex;
+    const RunResult rest = test::train({.flags = flags + way + Words{"--load", scratch.path("c")},
+                                        .ranks = ranks,
+                                        .prepare = [&](Trainer& trainer, int) {
+                                          const std::lock_guard lock(mutex);
+                                          EXPECT_TRUE(test::put_state(trainer.rank(), loaded));
+                                        }});
+    EXPECT_TRUE(loaded == saved.whole_state);
+    ASSERT_EQ(rest.losses.size(), 1u);
+    if (ranks == 4) {
+      EXPECT_EQ(saved.losses + rest.losses, unbroken.losses);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace megalith
