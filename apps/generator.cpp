@@ -37,6 +37,7 @@ Generator::Generator(const Options& options, DeviceType device, const Sizes& mos
       host_prompts_(host_.allocate_as<std::int32_t>(static_cast<std::size_t>(most.sequences * most.prompt))),
       host_drawn_{host_.allocate_as<std::int32_t>(static_cast<std::size_t>(most.sequences)),
                   host_.allocate_as<std::int32_t>(static_cast<std::size_t>(most.sequences))} {
+  if (CudaStream* const cuda = compute_.cuda()) cuda->let_start_early();  // most of a step's kernels are small
   const ModelConfig& model = options.model;
   gpt_.parameters->allocate(pool_, model.params_dtype);
   const Shape shape{most.sequences, most.tokens, model.num_query_groups, model.kv_channels};

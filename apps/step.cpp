@@ -6,13 +6,10 @@
 #include <chrono>
 #include <utility>
 
-#include "core/base/code_of.h"
-#include "core/base/digest.h"
 #include "core/base/seconds_since.h"
 #include "core/device/copy.h"
 #include "core/device/trace.h"
 #include "core/ops/elementwise.h"
-#include "core/ops/gemm_algorithms_cuda.h"
 #include "core/ops/grad_norm.h"
 
 namespace megalith {
@@ -227,15 +224,18 @@ void Step::run(const Action& action) {
   carry_out(action);
 }
 
+void Step::drop_broken_off() {
+  if (!std::exchange(broken_off_, false)) return;
+  rank_.drain();
+  if (rank_.units.sharded) rank_.units.sharded->reset();
+  staging_.drop_last();
+}
+
 // `proceeds` is asked before each action; false ends the step there.
 void Step::run(Mode mode, Verbs verbs, const StepInput& input, const std::vector<Action>& actions,
                const std::function<bool(const Action&)>& proceeds) {
   require(pending_ < 2, "two steps are pending: read a result before the next step");
-  if (broken_off_) {
-    rank_.drain();
-    if (rank_.units.sharded) rank_.units.sharded->reset();
-    staging_.drop_last();
-  }
+  drop_broken_off();
   Stream& compute = rank_.streams.compute;
   staging_.stage(compute, input);
   broken_off_ = true;
@@ -246,7 +246,11 @@ void Step::run(Mode mode, Verbs verbs, const StepInput& input, const std::vector
   const Timeline* const timeline = compute.instruments().timeline;
   phase_ = verbs == Verbs::kWarmUp ? Phase::kWarmUp : Phase::kEager;
   GraphedRunner* const graphs = verbs == Verbs::kGraphs ? rank_.graphs.get() : nullptr;
-  if (graphs != nullptr) graphs->begin_step(actions, signature());
+  if (graphs != nullptr) {
+    graphs->begin_step(actions, signature());
+    // A sharded unit's weights are bound to memory by the actions around its verbs.
+    if (!graphs->complete() && rank_.transfer.has_peers() && !rank_.units.sharded) capture_ahead(actions);
+  }
   if (rank_.units.sharded) rank_.units.sharded->begin(actions_.units_ahead);
   for (std::size_t i = 0; i < actions.size();) {
     if (proceeds && !proceeds(actions[i])) break;
@@ -260,56 +264,6 @@ void Step::run(Mode mode, Verbs verbs, const StepInput& input, const std::vector
     }
   }
   broken_off_ = false;
-}
-
-void Step::pass_warm_up(bool ends) {
-  const auto call = [](const char* point, const std::vector<std::function<void()>>& hooks) {
-    for (const auto& hook : hooks) {
-      try {
-        hook();
-      } catch (const std::exception& error) {
-        fail({.code = code_of(error),
-              .subject = fmt::format("hook {}: {}", point, error.what()),
-              .remedy = "mend the hook",
-              .show_place = false});
-      }
-    }
-  };
-  if (warm_up_ == WarmUp::kAhead) call("pre_warmup", rank_.warm_up_hooks.before);
-  if (ends && warm_up_ != WarmUp::kDone) call("post_warmup", rank_.warm_up_hooks.after);
-  warm_up_ = ends ? WarmUp::kDone : WarmUp::kUnderWay;
-}
-
-// Evaluations, steps that --trace records and those that are repeated run eagerly; so do the ones before the first
-// capture, in which libraries set themselves up.
-Step::Verbs Step::verbs_of_next_step() {
-  if (rank_.graphs == nullptr) return Verbs::kEager;
-  if (warm_up_steps_ < rank_.options.train.cuda_graph_warmup_steps) {
-    ++warm_up_steps_;
-    pass_warm_up(false);
-    return Verbs::kWarmUp;
-  }
-  if (warm_up_ != WarmUp::kDone) pass_warm_up(true);
-  return runs_eagerly_ ? Verbs::kEager : Verbs::kGraphs;
-}
-
-GraphSignature Step::signature() {
-  GraphSignature now = fixed_;
-  const auto fold_in = [&now](const void* address) { fold(now.addresses, reinterpret_cast<std::uintptr_t>(address)); };
-  fold_in(rank_.memory.arena.block());
-  fold_in(rank_.step.parameters);
-  fold_in(rank_.step.sums.data);
-  for (const MicrobatchParameters* parameters : microbatch_parameters_) fold_in(parameters);
-  for (const ParameterUnit& unit : rank_.model.gpt.parameters->units()) {
-    fold_in(unit.weight_shard.data);
-    fold_in(unit.grad_shard.data);
-  }
-  if (rank_.units.sharded) fold(now.addresses, rank_.units.sharded->digest());
-  now.microbatches = staging_.last().first_samples.size();
-  CudaStream* const stream = rank_.streams.compute.cuda();
-  now.gemms = stream == nullptr ? 0 : gemm_algorithms(*stream).version();
-  now.hooks = digest_of_hooks(rank_.runner);
-  return now;
 }
 
 bool Step::train(const StepInput& input, const std::function<bool()>& updates) {
@@ -382,6 +336,7 @@ float Step::evaluate(const StepInput& input) {
 
 void Step::repeat(const StepInput& input, const std::function<void(const Action&)>& before) {
   require(pending_ == 0, "a training step is pending: read its result before it is repeated");
+  drop_broken_off();  // other streams than compute may still use the arena
   const Arena& arena = rank_.memory.arena;
   const auto floats = static_cast<std::int64_t>(arena.block_bytes() / sizeof(float));
   launch(rank_.streams.compute, Fill{.x = Tensor(arena.block(), DType::kFp32, {floats}), .value = 0});

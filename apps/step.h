@@ -82,8 +82,10 @@ class Step {
   void run(Mode mode, Verbs verbs, const StepInput& input, const std::vector<Action>& actions,
            const std::function<bool(const Action&)>& proceeds = nullptr);
   void run(const Action& action);
+  void drop_broken_off();
   Verbs verbs_of_next_step();  // of training
   void pass_warm_up(bool ends);
+  void capture_ahead(const std::vector<Action>& actions);
   GraphSignature signature();
   void carry_out(const Action& action);  // the switch over the kinds
   void begin_step();

@@ -9,6 +9,7 @@
 
 #include "apps/async_save.h"
 #include "apps/step.h"
+#include "core/device/short_ops.h"
 
 namespace megalith {
 
@@ -36,20 +37,38 @@ struct Recording {
   StepInput input;
 };
 
+// On a GPU the short ops of graphs run side by side, if they have memory of their own.
+std::int64_t ops_beside(const Options& options, const StepRecording& recording, const Timeline& timeline) {
+  if (options.train.device != DeviceType::kCuda) return 0;
+  double seconds = 0, ops = 0;
+  for (const Run& run : recording.runs.runs) {
+    const std::size_t end = run.first + run.count;
+    const std::size_t last = end < recording.entries.size() ? recording.entries[end] : timeline.entries().size();
+    for (std::size_t i = recording.entries[run.first]; i < last; ++i) {
+      const Timeline::Entry& entry = timeline.entries()[i];
+      if (entry.kind != Timeline::Kind::kOp) continue;
+      seconds += seconds_in_chain(entry.access, 1);
+      ++ops;
+    }
+  }
+  return ops > 0 && seconds <= kShortOp * ops ? kOpsBeside : 0;
+}
+
 void plan_training(const Options& options, const RunConfig& config, const Mesh& mesh, StepRecording& recording) {
   Recording recorded(options, config, mesh);
   recorded.step.train(recorded.input);
   recorded.step.wait_for_parameters();  // the next step would, but a plan of one ends with nothing under way
   StepPlans& plans = recording.plans;
-  plans.train = plan_arena(recorded.timeline, recorded.rank.memory.arena);
-  plans.train_flops = recorded.timeline.flops();
-  plans.train_ops = recorded.timeline.entries().size();
-  if (options.checkpoint.async_save) plans.checkpoint_staging = staging_bytes(shards_to_write(recorded.rank));
-  plans.persistent = recorded.rank.memory.pool.allocated_by_category();
   recording.actions = recorded.step.actions().train;
   recording.entries = recorded.step.action_entries();
   recording.microbatches = config.microbatches;
   recording.runs = graph_runs(recorded.rank, recording.actions);
+  plans.train =
+      plan_arena(recorded.timeline, recorded.rank.memory.arena, ops_beside(options, recording, recorded.timeline));
+  plans.train_flops = recorded.timeline.flops();
+  plans.train_ops = recorded.timeline.entries().size();
+  if (options.checkpoint.async_save) plans.checkpoint_staging = staging_bytes(shards_to_write(recorded.rank));
+  plans.persistent = recorded.rank.memory.pool.allocated_by_category();
   recording.timeline = std::move(recorded.timeline);
 }
 
@@ -69,8 +88,9 @@ void record_second_step(const Options& options, const RunConfig& config, const M
   recording.timeline = std::move(recorded.timeline);
 }
 
-// Of a GPU's memory; assumed.
-constexpr std::size_t kGraphBytesOfOp = 16 << 10;
+// Of a GPU's memory, which the driver takes in steps of 2 MiB, so that it may be none or twice as much
+// (tests/bench/RESULTS.md).
+constexpr std::size_t kGraphBytes = 1 << 20, kGraphBytesOfOp = 2 << 10;
 
 // Where one part takes a microbatch forward and back before the next, all but the first and the last are alike: so
 // many, and more add the same work in the same memory.
@@ -162,7 +182,9 @@ StepRecording record_step(const Options& options, const RunConfig& config, int r
   return recording;
 }
 
-std::size_t StepGraphs::bytes() const { return static_cast<std::size_t>(captured_ops) * kGraphBytesOfOp; }
+std::size_t StepGraphs::bytes() const {
+  return static_cast<std::size_t>(graphs) * kGraphBytes + static_cast<std::size_t>(captured_ops) * kGraphBytesOfOp;
+}
 
 std::string printed(const StepGraphs& graphs, const std::string& whose) {
   if (graphs.graphs == 0) return "";

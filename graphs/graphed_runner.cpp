@@ -92,17 +92,26 @@ void GraphedRunner::check(const Action& first, const Held& held) {
 void GraphedRunner::run(const std::vector<Action>& actions, const Run& run) {
   const Action &first = actions[run.first], &last = actions[run.first + run.count - 1];
   Held& held = held_[static_cast<std::size_t>(run.graph)];
-  const Phase phase = held.graph ? Phase::kReplay : Phase::kCapture;
+  const bool is_held = held.graph != nullptr;
+  const Phase phase = is_held && !held.ahead ? Phase::kReplay : Phase::kCapture;
   runner_.run_hooks(before(verb_of(first.kind)), first, phase);
-  if (held.graph) {
+  if (is_held) {
     check(first, held);
   } else {
     capture(actions, run, held);
   }
+  held.ahead = false;
   held.graph->replay(ctx_.compute);
   ++stats_.replays;
-  if (phase == Phase::kReplay) runner_.restore(first.column, held.after);
+  if (is_held) runner_.restore(first.column, held.after);
   runner_.run_hooks(after(verb_of(last.kind)), last, phase);
+}
+
+void GraphedRunner::capture_ahead(const std::vector<Action>& actions, const Run& run) {
+  Held& held = held_[static_cast<std::size_t>(run.graph)];
+  if (held.graph) return runner_.restore(actions[run.first].column, held.after);
+  capture(actions, run, held);
+  held.ahead = true;
 }
 
 void GraphedRunner::capture(const std::vector<Action>& actions, const Run& run, Held& held) {

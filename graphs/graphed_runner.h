@@ -26,6 +26,8 @@ class GraphedRunner {
   // Captures or replays it, with the hooks before its first and after its last verb. A capture that fails drops all
   // graphs, leaves everything else as it was before and names segment, verb and op; the next step captures anew.
   void run(const std::vector<Action>& actions, const Run& run);
+  // Ahead of the run, to which it still is a capture, or leaves on the host what the captured one does. No hooks.
+  void capture_ahead(const std::vector<Action>& actions, const Run& run);
   void drop();
 
   struct Stats {  // of the graphs that are held; replays since construction
@@ -46,6 +48,7 @@ class GraphedRunner {
     Microbatch microbatch;  // what it was captured with
     TensorList inputs;
     SegmentRunner::HostState after;
+    bool ahead = false;  // captured before its first run
   };
 
   const TensorList& inputs(const Action& first);

@@ -105,7 +105,8 @@ class Arena {
 
 // Lays out what `recording` allocated while `timeline` recorded. Lane 0's order measures time; work on other lanes
 // occupies its buffers from the last lane-0 op known to precede it to the first known to follow. Fails if lane 0 does
-// not join a lane at the end.
-ArenaPlan plan_arena(const Timeline& timeline, const Arena& recording);
+// not join a lane at the end. `ops_beside`: for so many more of lane 0's entries no other takes a buffer's memory, but
+// for workspaces.
+ArenaPlan plan_arena(const Timeline& timeline, const Arena& recording, std::int64_t ops_beside = 0);
 
 }  // namespace megalith

@@ -73,6 +73,9 @@ struct Buffer {
   std::vector<Interval> lives;  // one per allocation under this key, ascending and disjoint
 };
 
+// Large, and most ops leave theirs alone.
+bool is_workspace(const Buffer& buffer) { return buffer.slot.owner == "workspace"; }
+
 bool overlap(const std::vector<Interval>& a, const std::vector<Interval>& b) {
   std::size_t i = 0;
   std::size_t j = 0;
@@ -88,7 +91,8 @@ bool overlap(const std::vector<Interval>& a, const std::vector<Interval>& b) {
   return false;
 }
 
-std::vector<Buffer> lifetimes(const Timeline& timeline, const Arena& recording, const std::vector<Interval>& times) {
+std::vector<Buffer> lifetimes(const Timeline& timeline, const Arena& recording, const std::vector<Interval>& times,
+                              std::int64_t ops_beside) {
   const std::vector<Arena::Recorded>& recorded = recording.recorded();
   std::vector<Interval> lives(recorded.size());
   for (std::size_t i = 0; i < timeline.entries().size(); ++i) {
@@ -128,11 +132,18 @@ std::vector<Buffer> lifetimes(const Timeline& timeline, const Arena& recording, 
            .expected = "one live buffer per column",
            .got = "two at once"});
     }
+    if (!buffer.lives.empty() && !is_workspace(buffer)) {
+      Interval& before = buffer.lives.back();
+      before.end = std::min(before.end + ops_beside, lives[i].begin - 1);
+    }
     buffer.lives.push_back(lives[i]);
   }
   std::vector<Buffer> buffers;
   buffers.reserve(by_key.size());
-  for (auto& [key, buffer] : by_key) buffers.push_back(std::move(buffer));
+  for (auto& [key, buffer] : by_key) {
+    if (!buffer.lives.empty() && !is_workspace(buffer)) buffer.lives.back().end += ops_beside;
+    buffers.push_back(std::move(buffer));
+  }
   return buffers;
 }
 
@@ -197,9 +208,9 @@ void find_live_peak(const std::vector<Buffer>& buffers, ArenaPlan& plan) {
 
 }  // namespace
 
-ArenaPlan plan_arena(const Timeline& timeline, const Arena& recording) {
+ArenaPlan plan_arena(const Timeline& timeline, const Arena& recording, std::int64_t ops_beside) {
   require(recording.mode() == Arena::Mode::kRecording, "plan_arena needs a recording arena");
-  std::vector<Buffer> buffers = lifetimes(timeline, recording, op_times(timeline));
+  std::vector<Buffer> buffers = lifetimes(timeline, recording, op_times(timeline), ops_beside);
   assign_offsets(buffers);
   ArenaPlan plan;
   for (const Buffer& buffer : buffers) {

@@ -40,6 +40,11 @@ class CudaStream {
 
   CudaFault* fault() const { return fault_; }
 
+  // For a chain of small kernels, as a step of generation is: they may start while those before them end. A graph that
+  // is captured meanwhile stays a chain.
+  void let_start_early() { starts_early_ = true; }
+  bool starts_early() const { return starts_early_; }
+
   // What an op's backend keeps from call to call (plans, tables), one object a type: made at first use, gone with the
   // stream.
   template <class T>
@@ -74,6 +79,7 @@ class CudaStream {
   int device_ = 0;
   int multiprocessors_ = 0;
   CudaFault* fault_ = nullptr;
+  bool starts_early_ = false;
   cublasLtContext* blas_lt_ = nullptr;
   cudnnContext* dnn_ = nullptr;
   std::vector<std::pair<std::type_index, std::shared_ptr<void>>> kept_;

@@ -7,25 +7,15 @@
 #include "core/device/capture_notes.h"
 #include "core/device/graph.h"
 #include "core/device/hazard_checker.h"
+#include "core/device/short_ops.h"
 #include "core/device/stream.h"
 
 namespace megalith {
 
 namespace {
 
-// The mean op of a graph up to which its ops run side by side. Shorter ones do not fill a GPU, and most of their time
-// is the way from one kernel to the next; longer ones fill it alone.
-constexpr double kShortOp = 15e-6;
 constexpr int kLanes = 2;  // more gained nothing
 constexpr double kBetweenLanes = 1e-6;
-
-// Roughly, for an op in a chain: what counts is which one is longer than which.
-double seconds_of(const Access& access, std::size_t nodes) {
-  constexpr double kNode = 3e-6;  // with hardly any work
-  constexpr double kBytes = 2.5e12, kFlops = 4e14;
-  const Cost cost = access.cost();
-  return static_cast<double>(nodes) * kNode + cost.bytes / kBytes + cost.flops / kFlops;
-}
 
 }  // namespace
 
@@ -33,6 +23,7 @@ double seconds_of(const Access& access, std::size_t nodes) {
 // bits, since each op computes alone and sums into one place stay in their order.
 void Graph::spread() {
   if (lanes_.size() != 1 || cuda_of(lanes_[0]).keep<CaptureNotes>().meets_ranks) return;
+  if (cuda_of(lanes_[0]).starts_early()) return;
   if (std::any_of(nodes_.begin(), nodes_.end(), [](const Node& node) { return node.kind != Kind::kOp; })) return;
   AccessOrder order;
   Dependencies follows;
@@ -42,7 +33,7 @@ void Graph::spread() {
     spread_ops_.push_back(op);
     nodes_[op].event_id = Event::next_id();
     follows.push_back(order.add(nodes_[op].access.ranges()));
-    seconds.push_back(seconds_of(nodes_[op].access, nodes_[op].cuda_nodes));
+    seconds.push_back(seconds_in_chain(nodes_[op].access, nodes_[op].cuda_nodes));
   }
   const double sum = std::accumulate(seconds.begin(), seconds.end(), 0.0);
   if (sum > kShortOp * static_cast<double>(seconds.size())) return;

@@ -63,6 +63,23 @@ Tensor Attention::attend_cached(const Context& ctx, const Microbatch& mb, const 
   return out;
 }
 
+Tensor Attention::decode(const Context& ctx, const Microbatch& mb, const Heads& heads) const {
+  const auto layer = static_cast<std::size_t>(spec_.layer);
+  const Tensor out = ctx.empty({heads.q.size(0), core().heads * core().head_dim}, heads.q.dtype, "attention output");
+  launch(ctx, DecodeAttention{.q = by_sequence(mb, heads.q),
+                              .k = by_sequence(mb, heads.k),
+                              .v = by_sequence(mb, heads.v),
+                              .k_cache = mb.cache->keys[layer],
+                              .v_cache = mb.cache->values[layer],
+                              .out = by_sequence(mb, out.split_dim(1, core().heads)),
+                              .start = mb.cache->start,
+                              .scale = core().scale(),
+                              .theta = spec_.rotary_base,
+                              .rotary_dim = spec_.rotary_dim,
+                              .scaling = spec_.rotary_scaling});
+  return out;
+}
+
 TensorList Attention::forward(const Context& ctx, const Microbatch& mb, const TensorList& inputs, Stash& stash) const {
   const Tensor normed = parts_.norm.forward(ctx, inputs[0], inputs[1], stash.child(kNorm));
   const Tensor residual = inputs[1] ? stash.child(kNorm)[Norm::kNormInput] : inputs[0];
@@ -72,15 +89,15 @@ TensorList Attention::forward(const Context& ctx, const Microbatch& mb, const Te
     heads.q = parts_.q_norm->forward(ctx, heads.q, {}, stash.child(kQNorm));
     heads.k = parts_.k_norm->forward(ctx, heads.k, {}, stash.child(kKNorm));
   }
-  if (mb.cache != nullptr && !parts_.q_norm) {  // one op a token less: they lie side by side
-    const std::int64_t both = core().heads + core().query_groups;
-    rotate(ctx, mb, qkv.slice(1, 0, both * core().head_dim).split_dim(1, both), false);
+  Tensor out;
+  if (mb.cache != nullptr && mb.seq_length == 1) {
+    out = decode(ctx, mb, heads);
   } else {
     rotate(ctx, mb, heads.q, false);
     rotate(ctx, mb, heads.k, false);
+    out =
+        mb.cache != nullptr ? attend_cached(ctx, mb, heads) : parts_.core->forward(ctx, mb, heads, stash.child(kCore));
   }
-  const Tensor out =
-      mb.cache != nullptr ? attend_cached(ctx, mb, heads) : parts_.core->forward(ctx, mb, heads, stash.child(kCore));
   const Tensor hidden = parts_.proj->forward(ctx, mb, out, stash.child(kProj));
   return {apply_dropout(ctx, mb, spec_.dropout, hidden), residual};
 }

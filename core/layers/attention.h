@@ -55,6 +55,7 @@ class Attention : public Segment {
   Tensor by_sequence(const Microbatch& mb, const Tensor& heads) const { return heads.split_dim(0, mb.sequences); }
   void rotate(const Context& ctx, const Microbatch& mb, const Tensor& heads, bool backward) const;
   Tensor attend_cached(const Context& ctx, const Microbatch& mb, const Heads& heads) const;
+  Tensor decode(const Context& ctx, const Microbatch& mb, const Heads& heads) const;  // a token of each sequence
 
   Spec spec_;
   Parts parts_;

@@ -116,15 +116,16 @@ Tensor Linear::bias() const {
   return bias_ != nullptr && (!splits_inputs_ || rows_.split().rank == 0) ? bias_->weight : Tensor{};
 }
 
-Tensor Linear::forward(const Context& ctx, const Microbatch&, const Tensor& x, Stash& stash) const {
+Tensor Linear::forward(const Context& ctx, const Microbatch& mb, const Tensor& x, Stash& stash) const {
   stash.save(kInput, input_kind_, x);
+  Gemm gemm{.b = weight_.weight, .transpose_b = true, .bias = bias(), .b_is_constant = mb.mode == Mode::kGenerate};
   if (splits_inputs_) {
-    return rows_.sum_rows(ctx, {x.size(0), weight_.shape[0]}, x.dtype, name_ + " output",
-                          make_rows(ctx, {.a = x, .b = weight_.weight, .transpose_b = true, .bias = bias()}));
+    gemm.a = x;
+    return rows_.sum_rows(ctx, {x.size(0), weight_.shape[0]}, x.dtype, name_ + " output", make_rows(ctx, gemm));
   }
   const Tensor y = ctx.empty({rows_.whole_rows(x.size(0)), weight_.shape[0]}, x.dtype, "matmul");
-  rows_.use_rows(ctx, x, name_ + " input",
-                 read_rows(ctx, {.b = weight_.weight, .c = y, .transpose_b = true, .bias = bias()}));
+  gemm.c = y;
+  rows_.use_rows(ctx, x, name_ + " input", read_rows(ctx, gemm));
   return y;
 }
 

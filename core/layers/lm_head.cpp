@@ -16,6 +16,7 @@ TensorList LmHead::generate(const Context& ctx, const Microbatch& mb, const Tens
   // Only the last row of each sequence is needed: [B, S, H] -> [B, H].
   const std::int64_t last = mb.seq_length - 1;
   const auto last_rows = [&](const Tensor& x) {
+    if (mb.seq_length == 1) return x;
     const Tensor rows = x.split_dim(0, mb.sequences).slice(1, last, 1);
     const Tensor packed = ctx.empty({mb.sequences, x.size(1)}, x.dtype, "last rows");
     launch(ctx.compute, Copy{.src = rows, .dst = packed.view({mb.sequences, 1, x.size(1)})});
@@ -23,7 +24,9 @@ TensorList LmHead::generate(const Context& ctx, const Microbatch& mb, const Tens
   };
   const Tensor residual = inputs[1] ? last_rows(inputs[1]) : Tensor{};
   const Tensor normed = norm_.forward(ctx, last_rows(inputs[0]), residual, stash.child(kNorm));
-  return {matmul(ctx, normed, weight_.weight, false, true)};
+  const Tensor logits = ctx.empty({mb.sequences, weight_.shape[0]}, normed.dtype, "logits");
+  launch(ctx, Gemm{.a = normed, .b = weight_.weight, .c = logits, .transpose_b = true, .b_is_constant = true});
+  return {logits};
 }
 
 void LmHead::compute_losses(const Context& ctx, const Microbatch& mb, const Tensor& logits, const Tensor& labels,

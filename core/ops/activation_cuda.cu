@@ -41,6 +41,7 @@ __device__ inline float gelu_slope(float x) {
 
 template <class T, bool kVector, bool kExact>
 __global__ void __launch_bounds__(kMapThreads) gelu_forward_kernel(const T* x, T* y, std::int64_t count) {
+  start_early();
   map_flat<T, kVector>([](float v) { return gelu<T, kExact>(v); }, count, y, x);
 }
 
@@ -60,6 +61,7 @@ struct GatedArguments {
 // A thread owns one pack of gate, of up and of y.
 template <class T, bool kVector>
 __global__ void __launch_bounds__(kMapThreads) swiglu_forward_kernel(const GatedArguments a) {
+  start_early();
   const unsigned item = blockIdx.x * kMapThreads + threadIdx.x;
   if (item >= a.items) return;
   unsigned pack_of_row;
@@ -114,8 +116,8 @@ void for_gated_rows(const Tensor& narrow, Launch&& launch) {
 void run(CudaStream& stream, const GeluForward& op) {
   Variants(op.x.dtype, starts_aligned(op.x, op.y), op.exact).visit([&](auto type, auto is_vector, auto exact) {
     using T = decltype(type);
-    launch_kernel(stream, map_grid<T>(op.x.numel()), gelu_forward_kernel<T, is_vector(), exact()>, op.x.as<const T>(),
-                  op.y.as<T>(), op.x.numel());
+    launch_early(stream, map_grid<T>(op.x.numel()), gelu_forward_kernel<T, is_vector(), exact()>, op.x.as<const T>(),
+                 op.y.as<T>(), op.x.numel());
   });
 }
 
@@ -132,7 +134,7 @@ void run(CudaStream& stream, const SwigluForward& op) {
   for_gated_rows(op.y, [&](GatedArguments a, const auto& part, const Grid& grid) {
     a.x = part(op.x), a.y = part(op.y);
     Variants(op.y.dtype, rows_aligned(op.x, op.y)).visit([&](auto type, auto is_vector) {
-      launch_kernel(stream, grid, swiglu_forward_kernel<decltype(type), is_vector()>, a);
+      launch_early(stream, grid, swiglu_forward_kernel<decltype(type), is_vector()>, a);
     });
   });
 }

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "core/ops/rope.h"
+
 namespace megalith {
 
 namespace {
@@ -124,6 +126,24 @@ void fields(const CachedAttention& op, Fields& f) {
   f.out(op.out, "op.out").like(op.q).strided_rows();
   start_and_rows(op.start, op.q.size(1), op.k_cache.size(1), f);
   f.cost({.flops = 4.0 * static_cast<double>(op.q.numel()) * static_cast<double>(op.k_cache.size(1))});
+}
+
+void fields(const DecodeAttention& op, Fields& f) {
+  query_and_keys(op.q, op.k, "op.k", 1, f);
+  f.expect(op.q.size(1) == 1, "op.q", "1 row (dim 1)", op.q.shape);
+  f.in(op.v, "op.v").like(op.k).strided_rows();
+  const Shape cache{op.k.size(0), op.k_cache.size(1), op.k.size(2), op.k.size(3)};
+  f.inout(op.k_cache, "op.k_cache").dtype(op.k.dtype).shape(cache).strided_rows();
+  f.inout(op.v_cache, "op.v_cache").dtype(op.k.dtype).shape(cache).strided_rows();
+  f.out(op.out, "op.out").like(op.q).strided_rows();
+  start_and_rows(op.start, 1, op.k_cache.size(1), f);
+  f.workspace(op.workspace);
+  if (op.rotary_dim != 0) check_rotation(op.rotary_dim, op.theta, op.scaling, op.q.size(3), f);
+  f.cost({.flops = 4.0 * static_cast<double>(op.q.numel()) * static_cast<double>(op.k_cache.size(1))});
+}
+
+std::size_t workspace_bytes(const DecodeAttention& op, DeviceType device) {
+  return device == DeviceType::kCuda || op.rotary_dim == 0 ? 0 : op.q.bytes();
 }
 
 void fields(const KvCacheAppend& op, Fields& f) {

@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "core/ops/op.h"
+#include "core/ops/rope_frequency.h"
 
 namespace megalith {
 
@@ -89,6 +90,26 @@ struct KvCacheAppend {
 void fields(const KvCacheAppend& op, Fields& f);
 void compute(const KvCacheAppend& op);
 void run(CudaStream& stream, const KvCacheAppend& op);
+
+// One token of each sequence: Rope of q and of k at position *start, KvCacheAppend and CachedAttention, with their
+// bits.
+struct DecodeAttention {
+  static constexpr const char* kName = "decode_attention";
+  Tensor q;                             // [B, 1, N, D] bf16 | fp32
+  Tensor k, v;                          // [B, 1, K, D] dtype of q
+  Tensor k_cache, v_cache;              // [B, M, K, D] in and out, dtype of q
+  Tensor out;                           // [B, 1, N, D] out, dtype of q
+  const std::int32_t* start = nullptr;  // device; *start < M, else the kernel throws
+  float scale = 1;
+  float theta = 10000.0f;       // of Rope, as are the next two
+  std::int64_t rotary_dim = 0;  // 0: nothing turns
+  RopeScaling scaling;
+  Tensor workspace;  // [workspace_bytes(op, device)] uint8
+};
+void fields(const DecodeAttention& op, Fields& f);                          // FLOPs as CachedAttention
+std::size_t workspace_bytes(const DecodeAttention& op, DeviceType device);  // on the CPU the turned q
+void compute(const DecodeAttention& op);
+void run(CudaStream& stream, const DecodeAttention& op);
 
 // Throws what is wrong with a position read on the device: `rows` rows from `start` on do not fit the cache.
 [[noreturn]] void refuse_start(std::int64_t start, std::int64_t rows, std::int64_t cache_rows);

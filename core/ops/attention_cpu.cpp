@@ -4,6 +4,7 @@
 #include "core/ops/attention_tiles.h"
 #include "core/ops/dispatch.h"
 #include "core/ops/elementwise.h"
+#include "core/ops/rope.h"
 
 namespace megalith {
 
@@ -165,6 +166,23 @@ void compute(const AttentionForward& op) { attend_all(op, op.causal ? 0 : op.k.s
 void compute(const CachedAttention& op) {
   const std::int64_t start = read_start(op.start, op.q.size(1), op.k_cache.size(1));
   attend_all({.q = op.q, .k = op.k_cache, .v = op.v_cache, .out = op.out, .scale = op.scale}, start);
+}
+
+void compute(const DecodeAttention& op) {
+  const std::int64_t start = read_start(op.start, 1, op.k_cache.size(1));
+  compute(KvCacheAppend{.k = op.k, .v = op.v, .k_cache = op.k_cache, .v_cache = op.v_cache, .start = op.start});
+  Tensor q = op.q;
+  if (op.rotary_dim != 0) {
+    q = Tensor(op.workspace.data, op.q.dtype, op.q.shape);
+    const Tensor k = op.k_cache.slice(1, start, 1);
+    Rope rope{.theta = op.theta, .rotary_dim = op.rotary_dim, .scaling = op.scaling, .start = op.start};
+    rope.x = op.q, rope.y = q;
+    compute(rope);
+    rope.x = k, rope.y = k;
+    compute(rope);
+  }
+  compute(CachedAttention{
+      .q = q, .k_cache = op.k_cache, .v_cache = op.v_cache, .out = op.out, .start = op.start, .scale = op.scale});
 }
 
 void compute(const KvCacheAppend& op) {

@@ -1,130 +1,16 @@
-// One group of lanes owns one key at a time and holds a slice of every row in registers; a block owns one query row
-// (forward, dq) or one key row (dk, dv). Partial results are added in a fixed order, so bits repeat. Limited by L2 and
-// latency rather than by arithmetic: right for generation, where the cache is read once per query head, and for tests.
-#include "core/ops/attention_rows_cuda.h"
+// Forward, of a sequence, of rows behind a cache, or of one token with all around it, and the cache's growth; see
+// attention_rows_cuda.cuh.
+#include "core/ops/attention_rows_cuda.cuh"
 
 #include "core/device/cuda/fault.cuh"
-#include "core/ops/cuda_launch.cuh"
-#include "core/ops/cuda_pack.cuh"
-#include "core/ops/cuda_reduce.cuh"
+#include "core/ops/rope_frequency.h"
 
 namespace megalith {
 
 namespace {
 
 using namespace cuda;
-
-constexpr int kWarp = 32, kWarps = 8, kThreads = kWarps * kWarp;
-
-// [B, tokens, heads, D] with stride 1 in D.
-template <class T>
-struct Heads {
-  T* data;
-  std::int64_t sample, token, head;
-
-  Heads(const Tensor& x) : data(x.as<T>()), sample(x.stride(0)), token(x.stride(1)), head(x.stride(2)) {}
-  __device__ T* row(std::int64_t b, std::int64_t s, std::int64_t n) const {
-    return data + b * sample + s * token + n * head;
-  }
-};
-
-// What one load moves: kWidth elements in 16 bytes, or 1 element where rows are not aligned.
-template <class T, int kWidth>
-using Word = std::conditional_t<kWidth == 1, T, uint4>;
-
-// How the lanes of a group share a row of dim elements: chunks of kWidth, `lanes` chunks apart.
-struct Lanes {
-  int lane, lanes, dim;
-  template <int kWidth>
-  __device__ int at(int chunk) const {
-    return (chunk * lanes + lane) * kWidth;
-  }
-};
-
-template <class T, int kWidth>
-inline constexpr int kChunksOf = kWidth == 1 ? kMaxHeadDim / kWarp : kMaxHeadDim / (kWidth * kWarp);
-
-// A lane's part of a row as loaded. Apart from Slice, and without a branch, so that the loads of several rows are under
-// way together; a lane beyond the row's end reads its start.
-template <class T, int kWidth>
-struct Stored {
-  Word<T, kWidth> word[kChunksOf<T, kWidth>];
-
-  __device__ Stored() {}
-  __device__ Stored(const T* row, const Lanes& l) { read(row, l); }
-  __device__ void read(const T* row, const Lanes& l) {
-#pragma unroll
-    for (int c = 0; c < kChunksOf<T, kWidth>; ++c) {
-      const int at = l.at<kWidth>(c);
-      word[c] = *reinterpret_cast<const Word<T, kWidth>*>(row + (at < l.dim ? at : 0));
-    }
-  }
-};
-
-// A lane's part of a row as numbers; 0 beyond the row's end.
-template <class T, int kWidth>
-struct Slice {
-  static constexpr int kChunks = kChunksOf<T, kWidth>;
-  float x[kChunks][kWidth] = {};
-
-  Slice() = default;
-  __device__ Slice(const Stored<T, kWidth>& stored, const Lanes& l) {
-#pragma unroll
-    for (int c = 0; c < kChunks; ++c) {
-      const bool inside = l.at<kWidth>(c) < l.dim;
-      if constexpr (kWidth == 1) {
-        x[c][0] = inside ? widen(stored.word[c]) : 0.0f;
-      } else {
-        const Floats<T> v(stored.word[c]);
-#pragma unroll
-        for (int i = 0; i < kWidth; ++i) x[c][i] = inside ? v[i] : 0.0f;
-      }
-    }
-  }
-  template <class Visit>
-  __device__ static void each(const Visit& visit) {
-#pragma unroll
-    for (int c = 0; c < kChunks; ++c) {
-#pragma unroll
-      for (int i = 0; i < kWidth; ++i) visit(c, i);
-    }
-  }
-  __device__ float dot(const Slice& other) const {
-    float sum = 0;
-    each([&](int c, int i) { sum = fmaf(x[c][i], other.x[c][i], sum); });
-    return sum;
-  }
-  __device__ void scale(float factor) {
-    each([&](int c, int i) { x[c][i] *= factor; });
-  }
-  __device__ void add(float factor, const Slice& other) {
-    each([&](int c, int i) { x[c][i] = fmaf(factor, other.x[c][i], x[c][i]); });
-  }
-  // Adds the slices of the warp's groups, pairwise; the first group holds the sum.
-  __device__ void add_groups(int lanes) {
-    for (int offset = lanes; offset < kWarp; offset *= 2) {
-      each([&](int c, int i) { x[c][i] += __shfl_down_sync(kAllLanes, x[c][i], offset); });
-    }
-  }
-  __device__ void write(float* row, const Lanes& l) const {
-    each([&](int c, int i) {
-      const int at = l.at<kWidth>(c) + i;
-      if (at < l.dim) row[at] = x[c][i];
-    });
-  }
-};
-
-// exp(from - to), 0 for the start value -inf of a group that has seen no score.
-__device__ float rescaling(float from, float to) { return from == -INFINITY ? 0.0f : expf(from - to); }
-
-struct Place {  // of a thread among the groups of its block
-  Lanes lanes;
-  int group, groups;
-  __device__ Place(int lanes_of_group, int dim)
-      : lanes{static_cast<int>(threadIdx.x) % lanes_of_group, lanes_of_group, dim},
-        group(static_cast<int>(threadIdx.x) / lanes_of_group),
-        groups(kThreads / lanes_of_group) {}
-};
+using namespace cuda::attention;
 
 template <class T>
 struct ForwardArguments {
@@ -140,24 +26,16 @@ struct ForwardArguments {
 
 void raise_bad_start(const std::int64_t* values) { refuse_start(values[0], values[1], values[2]); }
 
-// Sees rows 0 .. start + s of k and v, or all, read once, with the running maximum of Milakov & Gimelshein 2018
-// (arXiv:1805.02867) in each group. A row's bits depend on nothing but what it sees.
-template <class T, int kWidth>
-__global__ void __launch_bounds__(kThreads)
-    attention_forward_kernel(ForwardArguments<T> p, CudaFault* fault, CudaFault::Raise raise) {
+// By a block: what the query row `q_row` finds in the first `visible` rows of key(t) and value(t), read once, with the
+// running maximum of Milakov & Gimelshein 2018 (arXiv:1805.02867) in each group. Its bits depend on nothing else.
+template <class T, int kWidth, class Key, class Value>
+__device__ void attend_row(const ForwardArguments<T>& p, std::int64_t b, std::int64_t s, std::int64_t n, const T* q_row,
+                           std::int64_t visible, const Key& key, const Value& value_row) {
   constexpr int kAhead = 4;  // keys that a group loads before it uses them
   __shared__ float sums[kWarps][kMaxHeadDim];
   __shared__ float largest_of[kWarps], total_of[kWarps];
-  const std::int64_t s = blockIdx.x % p.tokens, n = blockIdx.x / p.tokens % p.heads,
-                     b = blockIdx.x / p.tokens / p.heads;
-  const std::int64_t start = p.start == nullptr ? 0 : *p.start;
-  if (p.causal && (start < 0 || start + p.tokens > p.cache_rows)) {
-    if (threadIdx.x == 0) report_fault(fault, raise, start, p.tokens, p.cache_rows);
-    return;
-  }
-  const std::int64_t visible = p.causal ? start + s + 1 : p.cache_rows, kv = n / p.group;
-  const Place at(p.lanes, p.dim);
-  const Slice<T, kWidth> q(Stored<T, kWidth>(p.q.row(b, s, n), at.lanes), at.lanes);
+  const GroupPlace at(p.lanes, p.dim);
+  const Slice<T, kWidth> q(Stored<T, kWidth>(q_row, at.lanes), at.lanes);
   Slice<T, kWidth> sum;
   float largest = -INFINITY, total = 0;
   // The same number of turns for all groups of a warp, which shuffle together.
@@ -169,8 +47,8 @@ __global__ void __launch_bounds__(kThreads)
     for (int i = 0; i < kAhead; ++i) {
       const std::int64_t t = first + i * at.groups + at.group;
       const std::int64_t row = t < visible ? t : visible - 1;
-      k[i].read(p.k.row(b, row, kv), at.lanes);
-      v[i].read(p.v.row(b, row, kv), at.lanes);
+      k[i].read(key(row), at.lanes);
+      v[i].read(value_row(row), at.lanes);
     }
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
@@ -212,92 +90,69 @@ __global__ void __launch_bounds__(kThreads)
   if (p.lse != nullptr && threadIdx.x == 0) p.lse[(b * p.heads + n) * p.tokens + s] = row_largest + logf(row_total);
 }
 
-template <class T>
-struct BackwardArguments {
-  Heads<const T> q, k, v, out, d_out;
-  Heads<T> dq, dk, dv;
-  const float* lse;
-  float* delta;
-  std::int64_t tokens, keys, heads, kv_heads;
-  int dim, lanes;
-  float scale;
-  bool causal;
-
-  __device__ std::int64_t statistic(std::int64_t b, std::int64_t n, std::int64_t s) const {
-    return (b * heads + n) * tokens + s;
+// A row sees rows 0 .. start + s of k and v, or all.
+template <class T, int kWidth>
+__global__ void __launch_bounds__(kThreads)
+    attention_forward_kernel(ForwardArguments<T> p, CudaFault* fault, CudaFault::Raise raise) {
+  const std::int64_t s = blockIdx.x % p.tokens, n = blockIdx.x / p.tokens % p.heads,
+                     b = blockIdx.x / p.tokens / p.heads;
+  start_early();
+  const std::int64_t start = p.start == nullptr ? 0 : *p.start;
+  if (p.causal && (start < 0 || start + p.tokens > p.cache_rows)) {
+    if (threadIdx.x == 0) report_fault(fault, raise, start, p.tokens, p.cache_rows);
+    return;
   }
+  const std::int64_t visible = p.causal ? start + s + 1 : p.cache_rows, kv = n / p.group;
+  attend_row<T, kWidth>(
+      p, b, s, n, p.q.row(b, s, n), visible, [&](std::int64_t t) { return p.k.row(b, t, kv); },
+      [&](std::int64_t t) { return p.v.row(b, t, kv); });
+}
+
+template <class T>
+struct DecodeArguments {
+  Heads<const T> k, v;
+  Heads<T> k_cache, v_cache;
+  double theta;
+  RopeScaling scaling;
+  int pairs;  // that turn; 0: none
 };
 
-// Adds the groups' slices over the whole block and writes the row, times `factor`.
+// A block owns a query head: it turns its q, and its key for itself; the first one of a key's heads writes the cache.
 template <class T, int kWidth>
-__device__ void write_sum(Slice<T, kWidth>& sum, float (&sums)[kWarps][kMaxHeadDim], T* row, const Lanes& lanes,
-                          float factor) {
-  const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
-  sum.add_groups(lanes.lanes);
-  __syncthreads();  // an earlier use of sums
-  if (lane < lanes.lanes) sum.write(sums[warp], lanes);
-  __syncthreads();
-  for (int d = static_cast<int>(threadIdx.x); d < lanes.dim; d += kThreads) {
-    float value = 0;
-    for (int w = 0; w < kWarps; ++w) value += sums[w][d];
-    row[d] = narrow<T>(value * factor);
+__global__ void __launch_bounds__(kThreads)
+    decode_attention_kernel(ForwardArguments<T> p, DecodeArguments<T> d, CudaFault* fault, CudaFault::Raise raise) {
+  __shared__ alignas(16) T turned[2][kMaxHeadDim];  // q and k
+  const std::int64_t n = blockIdx.x % p.heads, b = blockIdx.x / p.heads, kv = n / p.group;
+  const int i = static_cast<int>(threadIdx.x);
+  let_next_grid_start();
+  const double frequency = i < d.pairs ? rope_frequency(d.theta, i, d.pairs, d.scaling) : 0;
+  wait_for_previous_grids();
+  const std::int64_t start = *p.start;
+  if (start < 0 || start >= p.cache_rows) {
+    if (i == 0) report_fault(fault, raise, start, std::int64_t{1}, p.cache_rows);
+    return;
   }
-}
-
-// A block owns a query row: its delta and dq.
-template <class T, int kWidth>
-__global__ void __launch_bounds__(kThreads) attention_backward_query_kernel(BackwardArguments<T> p) {
-  __shared__ float sums[kWarps][kMaxHeadDim];
-  const std::int64_t s = blockIdx.x % p.tokens, n = blockIdx.x / p.tokens % p.heads,
-                     b = blockIdx.x / p.tokens / p.heads, kv = n / (p.heads / p.kv_heads);
-  using Part = Slice<T, kWidth>;
-  using Load = Stored<T, kWidth>;
-  const Place at(p.lanes, p.dim);
-  const Part q(Load(p.q.row(b, s, n), at.lanes), at.lanes), out(Load(p.out.row(b, s, n), at.lanes), at.lanes),
-      d_out(Load(p.d_out.row(b, s, n), at.lanes), at.lanes);
-  Part sum;
-  const float delta = warp_sum(d_out.dot(out), p.lanes);
-  const float lse = p.lse[p.statistic(b, n, s)];
-  if (threadIdx.x == 0) p.delta[p.statistic(b, n, s)] = delta;
-  const std::int64_t last = p.causal ? s : p.keys - 1;
-  for (std::int64_t first = 0; first <= last; first += at.groups) {
-    const std::int64_t t = first + at.group, row = t <= last ? t : last;
-    const Load k_row(p.k.row(b, row, kv), at.lanes), v_row(p.v.row(b, row, kv), at.lanes);
-    const Part k(k_row, at.lanes), v(v_row, at.lanes);
-    const float weight = expf(p.scale * warp_sum(q.dot(k), p.lanes) - lse);
-    const float change = warp_sum(d_out.dot(v), p.lanes) - delta;
-    if (t <= last) sum.add(weight * change, k);
-  }
-  write_sum(sum, sums, p.dq.row(b, s, n), at.lanes, p.scale);
-}
-
-// A block owns a key row: its dk and dv, over all query heads of the group and all rows that see it.
-template <class T, int kWidth>
-__global__ void __launch_bounds__(kThreads) attention_backward_key_kernel(BackwardArguments<T> p) {
-  __shared__ float sums[kWarps][kMaxHeadDim];
-  const std::int64_t t = blockIdx.x % p.keys, kv = blockIdx.x / p.keys % p.kv_heads,
-                     b = blockIdx.x / p.keys / p.kv_heads, group = p.heads / p.kv_heads;
-  using Part = Slice<T, kWidth>;
-  using Load = Stored<T, kWidth>;
-  const Place at(p.lanes, p.dim);
-  const Part k(Load(p.k.row(b, t, kv), at.lanes), at.lanes), v(Load(p.v.row(b, t, kv), at.lanes), at.lanes);
-  Part dk, dv;
-  const std::int64_t first_row = p.causal ? t : 0, rows = p.tokens - first_row, count = rows * group;
-  for (std::int64_t first = 0; first < count; first += at.groups) {
-    const bool live = first + at.group < count;
-    const std::int64_t i = live ? first + at.group : count - 1;
-    const std::int64_t s = first_row + i % rows, n = kv * group + i / rows;
-    const Load q_row(p.q.row(b, s, n), at.lanes), d_out_row(p.d_out.row(b, s, n), at.lanes);
-    const Part q(q_row, at.lanes), d_out(d_out_row, at.lanes);
-    const float weight = expf(p.scale * warp_sum(q.dot(k), p.lanes) - p.lse[p.statistic(b, n, s)]);
-    const float change = warp_sum(d_out.dot(v), p.lanes) - p.delta[p.statistic(b, n, s)];
-    if (live) {
-      dv.add(weight, d_out);
-      dk.add(weight * change, q);
+  const T *rows[2] = {p.q.row(b, 0, n), d.k.row(b, 0, kv)}, *v = d.v.row(b, 0, kv);
+  double sine = 0, cosine = 1;
+  if (i < d.pairs) sincos(static_cast<double>(start) * frequency, &sine, &cosine);
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    if (i < d.pairs) {  // as rope_kernel
+      const float low = widen(rows[r][i]), high = widen(rows[r][i + d.pairs]);
+      const auto c = static_cast<float>(cosine), s = static_cast<float>(sine);
+      turned[r][i] = narrow<T>(fmaf(-high, s, low * c));
+      turned[r][i + d.pairs] = narrow<T>(fmaf(low, s, high * c));
     }
+    if (i >= 2 * d.pairs && i < p.dim) turned[r][i] = rows[r][i];
   }
-  write_sum(dk, sums, p.dk.row(b, t, kv), at.lanes, p.scale);
-  write_sum(dv, sums, p.dv.row(b, t, kv), at.lanes, 1.0f);
+  __syncthreads();
+  if (n % p.group == 0 && i < p.dim) {
+    d.k_cache.row(b, start, kv)[i] = turned[1][i];
+    d.v_cache.row(b, start, kv)[i] = v[i];
+  }
+  attend_row<T, kWidth>(
+      p, b, 0, n, turned[0], start + 1, [&](std::int64_t t) { return t == start ? turned[1] : p.k.row(b, t, kv); },
+      [&](std::int64_t t) { return t == start ? v : p.v.row(b, t, kv); });
 }
 
 // Memory-bound: a block owns one token of k and v, all heads.
@@ -306,6 +161,7 @@ __global__ void __launch_bounds__(kThreads)
     kv_cache_append_kernel(Heads<const T> k, Heads<const T> v, Heads<T> k_cache, Heads<T> v_cache,
                            const std::int32_t* start, std::int64_t tokens, std::int64_t cache_rows, int kv_heads,
                            int dim, CudaFault* fault, CudaFault::Raise raise) {
+  start_early();
   const std::int64_t s = blockIdx.x % tokens, b = blockIdx.x / tokens, first = *start;
   if (first < 0 || first + tokens > cache_rows) {
     if (threadIdx.x == 0) report_fault(fault, raise, first, tokens, cache_rows);
@@ -318,33 +174,30 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Lanes that share a row: the least power of two that covers D, so that short rows waste none.
-int lanes_for(std::int64_t dim, int width) {
-  int lanes = 1;
-  while (lanes < kWarp && lanes * width < dim) lanes *= 2;
-  return lanes;
+template <class T>
+ForwardArguments<T> arguments_of(const AttentionForward& op, const std::int32_t* start, int width) {
+  return {.q = op.q,
+          .k = op.k,
+          .v = op.v,
+          .out = op.out,
+          .lse = op.lse.as<float>(),
+          .start = start,
+          .tokens = op.q.size(1),
+          .cache_rows = op.k.size(1),
+          .heads = op.q.size(2),
+          .group = op.q.size(2) / op.k.size(2),
+          .dim = static_cast<int>(op.q.size(3)),
+          .lanes = lanes_for(op.q.size(3), width),
+          .scale = op.scale,
+          .causal = op.causal};
 }
 
 void attend(CudaStream& stream, const AttentionForward& op, const std::int32_t* start) {
   Variants(op.q.dtype, rows_aligned(op.q, op.k, op.v)).visit([&](auto type, auto is_aligned) {
     using T = decltype(type);
     constexpr int kWidth = is_aligned() ? kPack<T> : 1;
-    const ForwardArguments<T> p{.q = op.q,
-                                .k = op.k,
-                                .v = op.v,
-                                .out = op.out,
-                                .lse = op.lse.as<float>(),
-                                .start = start,
-                                .tokens = op.q.size(1),
-                                .cache_rows = op.k.size(1),
-                                .heads = op.q.size(2),
-                                .group = op.q.size(2) / op.k.size(2),
-                                .dim = static_cast<int>(op.q.size(3)),
-                                .lanes = lanes_for(op.q.size(3), kWidth),
-                                .scale = op.scale,
-                                .causal = op.causal};
-    launch_kernel(stream, {blocks_for(op.q.size(0) * p.heads * p.tokens, 1), kThreads},
-                  attention_forward_kernel<T, kWidth>, p, stream.fault(), raise_bad_start);
+    launch_early(stream, {blocks_for(op.q.numel() / op.q.size(3), 1), kThreads}, attention_forward_kernel<T, kWidth>,
+                 arguments_of<T>(op, start, kWidth), stream.fault(), raise_bad_start);
   });
 }
 
@@ -352,48 +205,38 @@ void attend(CudaStream& stream, const AttentionForward& op, const std::int32_t* 
 
 void run_fp32(CudaStream& stream, const AttentionForward& op) { attend(stream, op, nullptr); }
 
-void run_fp32(CudaStream& stream, const AttentionBackward& op) {
-  Variants(rows_aligned(op.q, op.k, op.v, op.out, op.d_out)).visit([&](auto is_aligned) {
-    constexpr int kWidth = is_aligned() ? kPack<float> : 1;
-    const BackwardArguments<float> p{.q = op.q,
-                                     .k = op.k,
-                                     .v = op.v,
-                                     .out = op.out,
-                                     .d_out = op.d_out,
-                                     .dq = op.dq,
-                                     .dk = op.dk,
-                                     .dv = op.dv,
-                                     .lse = op.lse.as<const float>(),
-                                     .delta = op.delta.as<float>(),
-                                     .tokens = op.q.size(1),
-                                     .keys = op.k.size(1),
-                                     .heads = op.q.size(2),
-                                     .kv_heads = op.k.size(2),
-                                     .dim = static_cast<int>(op.q.size(3)),
-                                     .lanes = lanes_for(op.q.size(3), kWidth),
-                                     .scale = op.scale,
-                                     .causal = op.causal};
-    const std::int64_t samples = op.q.size(0);
-    launch_kernel(stream, {blocks_for(samples * p.heads * p.tokens, 1), kThreads},
-                  attention_backward_query_kernel<float, kWidth>, p);
-    launch_kernel(stream, {blocks_for(samples * p.kv_heads * p.keys, 1), kThreads},
-                  attention_backward_key_kernel<float, kWidth>, p);
-  });
-}
-
 void run(CudaStream& stream, const CachedAttention& op) {
   if (op.q.numel() == 0) return;
   attend(stream, {.q = op.q, .k = op.k_cache, .v = op.v_cache, .out = op.out, .scale = op.scale}, op.start);
+}
+
+void run(CudaStream& stream, const DecodeAttention& op) {
+  if (op.q.numel() == 0) return;
+  static_assert(kMaxHeadDim <= kThreads);
+  const AttentionForward forward{.q = op.q, .k = op.k_cache, .v = op.v_cache, .out = op.out, .scale = op.scale};
+  Variants(op.q.dtype, rows_aligned(op.v, op.k_cache, op.v_cache)).visit([&](auto type, auto is_aligned) {
+    using T = decltype(type);
+    constexpr int kWidth = is_aligned() ? kPack<T> : 1;
+    const DecodeArguments<T> d{.k = op.k,
+                               .v = op.v,
+                               .k_cache = op.k_cache,
+                               .v_cache = op.v_cache,
+                               .theta = static_cast<double>(op.theta),
+                               .scaling = op.scaling,
+                               .pairs = static_cast<int>(op.rotary_dim / 2)};
+    launch_early(stream, {blocks_for(op.q.size(0) * op.q.size(2), 1), kThreads}, decode_attention_kernel<T, kWidth>,
+                 arguments_of<T>(forward, op.start, kWidth), d, stream.fault(), raise_bad_start);
+  });
 }
 
 void run(CudaStream& stream, const KvCacheAppend& op) {
   if (op.k.numel() == 0) return;
   Variants(op.k.dtype).visit([&](auto type) {
     using T = decltype(type);
-    launch_kernel(stream, {blocks_for(op.k.size(0) * op.k.size(1), 1), kThreads}, kv_cache_append_kernel<T>,
-                  Heads<const T>(op.k), Heads<const T>(op.v), Heads<T>(op.k_cache), Heads<T>(op.v_cache), op.start,
-                  op.k.size(1), op.k_cache.size(1), static_cast<int>(op.k.size(2)), static_cast<int>(op.k.size(3)),
-                  stream.fault(), raise_bad_start);
+    launch_early(stream, {blocks_for(op.k.size(0) * op.k.size(1), 1), kThreads}, kv_cache_append_kernel<T>,
+                 Heads<const T>(op.k), Heads<const T>(op.v), Heads<T>(op.k_cache), Heads<T>(op.v_cache), op.start,
+                 op.k.size(1), op.k_cache.size(1), static_cast<int>(op.k.size(2)), static_cast<int>(op.k.size(3)),
+                 stream.fault(), raise_bad_start);
   });
 }
 

@@ -29,6 +29,7 @@ inline constexpr int kCheckThreads = 1024;
 static __global__ void __launch_bounds__(kCheckThreads)
     check_indices_kernel(const IndexCheck check, bool vector, CudaFault* fault, std::int32_t* verdict) {
   __shared__ std::int64_t shared[32];
+  start_early();
   std::int64_t first_bad = check.count;
   const auto look = [&](std::int64_t row, std::int64_t index) {
     if ((index < check.low || index >= check.limit) && row < first_bad) first_bad = row;
@@ -60,7 +61,7 @@ static __global__ void __launch_bounds__(kCheckThreads)
 inline const std::int32_t* check_indices(CudaStream& stream, const IndexCheck& check, const Tensor& workspace) {
   auto* verdict = workspace.as<std::int32_t>();
   const bool vector = reinterpret_cast<std::uintptr_t>(check.index) % sizeof(int4) == 0;
-  launch_kernel(stream, {1, kCheckThreads}, check_indices_kernel, check, vector, stream.fault(), verdict);
+  launch_early(stream, {1, kCheckThreads}, check_indices_kernel, check, vector, stream.fault(), verdict);
   return verdict;
 }
 

@@ -42,6 +42,45 @@ void launch_kernel(CudaStream& stream, const Grid& grid, void (*kernel)(Paramete
   MEGALITH_CUDA_CHECK(cudaGetLastError());
 }
 
+// For small kernels of a stream that lets them start while those before them end (programmatic dependent launch). They
+// call wait_for_previous_grids, in each block, before they read what others write, and before they write.
+template <class... Parameters, class... Arguments>
+void launch_early(CudaStream& stream, const Grid& grid, void (*kernel)(Parameters...), const Arguments&... arguments) {
+  if (!stream.starts_early()) return launch_kernel(stream, grid, kernel, arguments...);
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  // Two share a multiprocessor only if they divide its memory in the same way.
+  attributes[1].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
+  attributes[1].val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid.blocks;
+  config.blockDim = dim3(grid.threads);
+  config.dynamicSmemBytes = grid.shared;
+  config.stream = stream.handle();
+  config.attrs = attributes;
+  config.numAttrs = 2;
+  MEGALITH_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...));
+}
+
+// Of kernels that may be launched early, or before such a one.
+__device__ inline void let_next_grid_start() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+__device__ inline void wait_for_previous_grids() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+// Never wrong: memory keeps its order. What a kernel does before it waits.
+__device__ inline void prefetch_to_l2(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
+__device__ inline void start_early() {
+  let_next_grid_start();
+  wait_for_previous_grids();
+}
+
 // Bytes of shared memory: of a multiprocessor, and dynamic ones of a block alone on it.
 struct SharedMemory {
   static constexpr int kOfBlock = 2048;  // kept by the runtime, and for what kernels declare themselves

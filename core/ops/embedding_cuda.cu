@@ -33,6 +33,7 @@ struct LookupArguments {
 template <class T, bool kVector>
 __global__ void __launch_bounds__(kThreads) embedding_forward_kernel(const LookupArguments<T> a) {
   constexpr int kWidth = kPack<T>;
+  start_early();
   const std::int64_t row = std::int64_t{blockIdx.x} * (kThreads / 32) + threadIdx.x / 32;
   if (row >= a.rows || *a.verdict != 0) return;
   const std::int64_t token = a.tokens[row] - a.first_token;
@@ -310,7 +311,7 @@ void run(CudaStream& stream, const EmbeddingForward& op) {
                                .first = op.part.first,
                                .gap = op.part.gap,
                                .half = static_cast<unsigned>(std::min(op.rows_per_sample / 2, kMaxIndex))};
-    launch_kernel(stream, {blocks_for(rows, kThreads / 32), kThreads}, embedding_forward_kernel<T, is_vector()>, a);
+    launch_early(stream, {blocks_for(rows, kThreads / 32), kThreads}, embedding_forward_kernel<T, is_vector()>, a);
   });
 }
 

@@ -4,7 +4,8 @@
 // (doi:10.1145/1356052.1356053). Every element of c depends only on its row of op(a), its column of op(b) and k:
 // cutting m or n differently (another microbatch size) gives the same bits, and so does any alignment. On CUDA cuBLASLt
 // multiplies: the same call on the same sizes repeats its bits (core/ops/gemm_algorithms_cuda.h), other sizes may not,
-// and the product is rounded before it is added to a bf16 c.
+// and the product is rounded before it is added to a bf16 c. The few bf16 rows of generation have a kernel of their own
+// (core/ops/gemm_few_rows_cuda.h).
 #pragma once
 
 #include "core/ops/op.h"
@@ -33,9 +34,10 @@ struct Gemm {
   // At most one of these, [m, n], dtype of c, contiguous as c must then be, no memory shared, and no accumulate. On the
   // CPU c has the bits of Gemm and Gelu* one after the other; on CUDA a bf16 c is rounded once, after the GELU, whose
   // tanh is good to bf16.
-  Tensor pre_activation;  // optional, out: c = gelu(pre_activation), pre_activation = op(a) op(b) + bias
-  Tensor gelu_input;      // optional: c = op(a) op(b) * gelu'(gelu_input); without a bias
-  Tensor workspace;       // [workspace_bytes(op, device)] uint8
+  Tensor pre_activation;       // optional, out: c = gelu(pre_activation), pre_activation = op(a) op(b) + bias
+  Tensor gelu_input;           // optional: c = op(a) op(b) * gelu'(gelu_input); without a bias
+  bool b_is_constant = false;  // nothing that may still run when the op is enqueued writes b: it is read ahead
+  Tensor workspace;            // [workspace_bytes(op, device)] uint8
 };
 
 void fields(const Gemm& op, Fields& f);  // 2 m n k FLOPs

@@ -11,6 +11,7 @@
 #include "core/ops/elementwise.h"
 #include "core/ops/gemm_algorithms_cuda.h"
 #include "core/ops/gemm_apart.h"
+#include "core/ops/gemm_few_rows_cuda.h"
 #include "core/ops/gemm_problem_cuda.cuh"
 
 namespace megalith {
@@ -159,6 +160,7 @@ void run_apart(CudaStream& stream, const Gemm& op) {
 }  // namespace
 
 void run(CudaStream& stream, const Gemm& op) {
+  if (suits_few_rows(op)) return run_few_rows(stream, op);
   const GemmSignature signature = signature_of(op);
   if (has_gelu(op) && signature.gelu == GemmGelu::kNone) return run_apart(stream, op);
   if (signature.m == 0 || signature.n == 0) return;

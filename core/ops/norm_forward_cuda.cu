@@ -81,6 +81,12 @@ __global__ void __launch_bounds__(kPacks == 4 ? kMaxGroup : kThreads) norm_forwa
   constexpr int kWidth = kPack<T>;
   constexpr bool kCentred = kIsLayerNorm<Op>;
   __shared__ float shared[2][16];
+  let_next_grid_start();
+  if (gridDim.x == 1) {  // of the few rows that generation has, whose weights have left the cache since the last token
+    for (int i = static_cast<int>(threadIdx.x) * kPack<T>; i < a.length; i += static_cast<int>(blockDim.x) * kPack<T>)
+      prefetch_to_l2(a.weight + i);
+  }
+  wait_for_previous_grids();
   GroupSum sum_group{a.group, shared};
   const int lane = static_cast<int>(threadIdx.x) % a.group;
   const int groups = static_cast<int>(blockDim.x) / a.group;
@@ -156,6 +162,7 @@ template <class Op, class T>
 __global__ void __launch_bounds__(kMaxGroup) norm_forward_long_kernel(const ForwardArguments<T> a) {
   constexpr bool kCentred = kIsLayerNorm<Op>;
   __shared__ float shared[32];
+  start_early();
   const int begin = static_cast<int>(threadIdx.x), step = static_cast<int>(blockDim.x);
   const std::int64_t row = blockIdx.x;
   if (row >= a.index.live()) return;
@@ -214,13 +221,13 @@ void launch_forward(CudaStream& stream, const Op& op, const Tensor& bias, const 
                           .eps = op.eps};
     const std::int64_t packs = ceil_divide(a.length, kPack<T>);
     if (packs > kMaxRowPacks) {
-      return launch_kernel(stream, {blocks_for(a.index.rows, 1), kMaxGroup}, norm_forward_long_kernel<Op, T>, a);
+      return launch_early(stream, {blocks_for(a.index.rows, 1), kMaxGroup}, norm_forward_long_kernel<Op, T>, a);
     }
     const Tiling tiling = tile(packs, a.index.rows);
     a.group = tiling.group;
     const Grid grid{blocks_for(a.index.rows, tiling.groups), static_cast<unsigned>(tiling.group * tiling.groups)};
     visit_packs(tiling.packs,
-                [&](auto count) { launch_kernel(stream, grid, norm_forward_kernel<Op, T, count(), is_vector()>, a); });
+                [&](auto count) { launch_early(stream, grid, norm_forward_kernel<Op, T, count(), is_vector()>, a); });
   });
 }
 

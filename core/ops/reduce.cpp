@@ -1,5 +1,7 @@
 #include "core/ops/reduce.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 namespace megalith {
@@ -15,14 +17,36 @@ std::int64_t pieces_of(const Tensor& x) {
   return std::clamp<std::int64_t>(pieces, 1, std::max<std::int64_t>(1, kMaxSums / columns));
 }
 
+namespace {
+
+bool overlap(const Tensor& a, const Tensor& b) {
+  const auto *first = static_cast<const std::byte*>(a.data), *second = static_cast<const std::byte*>(b.data);
+  const std::size_t first_bytes = a.extent_bytes(), second_bytes = b.extent_bytes();
+  return first < second + second_bytes && second < first + first_bytes && first_bytes != 0 && second_bytes != 0;
+}
+
+// Whether no earlier sum of the call reads or writes what this one writes, nor writes what it reads: they may run at
+// the same time.
+bool is_apart(const std::vector<RowSum>& sums, std::size_t sum) {
+  const RowSum& later = sums[sum];
+  return std::none_of(sums.begin(), sums.begin() + static_cast<std::ptrdiff_t>(sum), [&](const RowSum& earlier) {
+    return overlap(earlier.out, later.out) || overlap(earlier.x, later.out) || overlap(earlier.out, later.x);
+  });
+}
+
+}  // namespace
+
 std::int64_t partial_floats(const Tensor& x) { return (pieces_of(x) * x.size(1) + 3) / 4 * 4; }
 
 void fields(const ReduceRows& op, Fields& f) {
   f.workspace(op.workspace);
-  for (const RowSum& sum : op.sums) {
+  for (std::size_t i = 0; i < op.sums.size(); ++i) {
+    const RowSum& sum = op.sums[i];
     f.next_element();
     f.in(sum.x, "sum.x").floating().rank(2).strided_rows().bounded();
     f.out(sum.out, "sum.out").floating().shape({sum.x.size(1)}).read_if(op.accumulate);
+    f.expect(is_apart(op.sums, i), "sum.out", "memory that no other sum of the call uses",
+             fmt::format("sum {}, which shares some", i));
   }
 }
 

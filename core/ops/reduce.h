@@ -9,7 +9,7 @@ namespace megalith {
 
 // Of each sum: out[c] = sum over r of x[r, c] (+ out[c]). Bias gradients, partial weight gradients of norms: a
 // segment's are one call, which on CUDA is one launch where rows are few. Added in fp32, rounded once. The bits of a
-// sum depend on its own shape alone, not on the other sums of the call.
+// sum depend on its own shape alone, not on the other sums of the call, with which its out shares no memory.
 struct RowSum {
   Tensor x;    // [R, C] bf16 | fp32; rows may be strided
   Tensor out;  // [C] out (in and out if accumulate), bf16 | fp32

@@ -35,4 +35,7 @@ void fields(const Rope& op, Fields& f);
 void compute(const Rope& op);
 void run(CudaStream& stream, const Rope& op);
 
+// What holds for these fields of any op that rotates heads of `head_dim`.
+void check_rotation(std::int64_t rotary_dim, float theta, const RopeScaling& scaling, std::int64_t head_dim, Fields& f);
+
 }  // namespace megalith

@@ -55,12 +55,16 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(const RopeArguments a) {
   const int tokens = min(a.positions, a.tokens - first_token);
   const int first_sample = static_cast<int>(blockIdx.y) * a.samples_of_block;
   const int samples = min(a.samples_of_block, a.samples - first_sample);
+  let_next_grid_start();
+  const auto frequency_of = [&a](int i) { return rope_frequency(a.theta, i % a.pairs, a.pairs, a.scaling); };
+  const int begin = static_cast<int>(threadIdx.x);
+  double frequency = begin < tokens * a.pairs ? frequency_of(begin) : 0;  // while the previous grids end
+  wait_for_previous_grids();
   const std::int64_t start = a.start == nullptr ? 0 : *a.start;
-  for (int i = static_cast<int>(threadIdx.x); i < tokens * a.pairs; i += kThreads) {
-    const int pair = i % a.pairs;
+  for (int i = begin; i < tokens * a.pairs; i += kThreads) {
+    if (i != begin) frequency = frequency_of(i);
     const int token = first_token + i / a.pairs;
     const std::int64_t position = start + a.first + token + (token >= a.tokens / 2 ? a.gap : 0);
-    const double frequency = rope_frequency(a.theta, pair, a.pairs, a.scaling);
     double s, c;
     sincos(static_cast<double>(position) * frequency, &s, &c);
     tables[i] = static_cast<float>(c);
@@ -127,7 +131,7 @@ void run(CudaStream& stream, const Rope& op) {
   const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(ceil_divide(op.x.size(0), samples)));
   const std::size_t shared = 2 * sizeof(float) * static_cast<std::size_t>(positions * pairs);
   Variants(op.x.dtype, vector).visit([&](auto type, auto is_vector) {
-    launch_kernel(stream, {grid, kThreads, shared}, rope_kernel<decltype(type), is_vector()>, a);
+    launch_early(stream, {grid, kThreads, shared}, rope_kernel<decltype(type), is_vector()>, a);
   });
 }
 

@@ -215,6 +215,7 @@ struct Candidates {
 template <class T, bool kVector>
 __global__ void __launch_bounds__(kThreads) sample_kernel(const SampleArguments a) {
   __shared__ Mass shared[32];
+  start_early();
   if (blockIdx.x >= a.rows) return;
   const auto row = row_of_block<T, kVector>(a);
   const int largest = pick_largest(row, a, shared);
@@ -244,7 +245,10 @@ __global__ void __launch_bounds__(kThreads) sample_kernel(const SampleArguments 
   if (threadIdx.x == 0) a.out[blockIdx.x] = drawn;
 }
 
-__global__ void next_position_kernel(std::int32_t* start, std::int32_t* position) { *start = (*position)++; }
+__global__ void next_position_kernel(std::int32_t* start, std::int32_t* position) {
+  start_early();
+  *start = (*position)++;
+}
 
 SampleArguments arguments_of(CudaStream& stream, const Tensor& logits, std::int64_t vocab, const Tensor& out) {
   require(logits.size(1) < kMaxIndex / 2, "logits of more than 2^30 columns");
@@ -268,12 +272,12 @@ void run(CudaStream& stream, const Sample& op) {
   a.seed = op.seed;
   a.position = op.position;
   Variants(op.logits.dtype, rows_aligned(op.logits)).visit([&](auto type, auto is_vector) {
-    launch_kernel(stream, {blocks_for(a.rows, 1), kThreads}, sample_kernel<decltype(type), is_vector()>, a);
+    launch_early(stream, {blocks_for(a.rows, 1), kThreads}, sample_kernel<decltype(type), is_vector()>, a);
   });
 }
 
 void run(CudaStream& stream, const NextPosition& op) {
-  launch_kernel(stream, {1, 1}, next_position_kernel, op.start, op.position);
+  launch_early(stream, {1, 1}, next_position_kernel, op.start, op.position);
 }
 
 }  // namespace megalith

@@ -152,7 +152,7 @@ Tensor PipelineTransfer::payload(const Action& action) {
 void PipelineTransfer::send(const Action& action) {
   if (action.peer == kThisStage) {
     handed_over_ = action.gradient ? runner_.input_gradients(action.column) : runner_.outputs(action.column);
-    ++stats_.handed_over;
+    if (!rehearses_) ++stats_.handed_over;
     return;
   }
   Flight& f = flight(action, true);

@@ -38,6 +38,7 @@ class PipelineTransfer {
   // While on, nothing is sent, and what is received is 0: for actions that load kernels. A GPU's receive that waits for
   // its peer lets no host of this process load or allocate anything, so that two stages would wait for each other.
   void rehearse(bool on) { rehearses_ = on; }
+  bool has_peers() const { return !channels_.empty(); }
 
   void post_receive(const Action& action);
   void wait_receive(const Action& action);

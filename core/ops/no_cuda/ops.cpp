@@ -31,6 +31,7 @@ void run(CudaStream&, const AttentionForward&) { refuse_cuda(); }
 void run(CudaStream&, const AttentionBackward&) { refuse_cuda(); }
 void run(CudaStream&, const CachedAttention&) { refuse_cuda(); }
 void run(CudaStream&, const KvCacheAppend&) { refuse_cuda(); }
+void run(CudaStream&, const DecodeAttention&) { refuse_cuda(); }
 void run(CudaStream&, const AttentionMerge&) { refuse_cuda(); }
 void run(CudaStream&, const CastRows&) { refuse_cuda(); }
 void run(CudaStream&, const CrossEntropy&) { refuse_cuda(); }

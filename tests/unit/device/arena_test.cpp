@@ -62,6 +62,26 @@ TEST_F(ArenaPlanTest, ABufferLivesFromItsFirstToItsLastAccess) {
   EXPECT_EQ(p.live_bytes, 2048u);
 }
 
+// Where ops run side by side no early one's memory is taken by one that it does not hold up otherwise.
+TEST_F(ArenaPlanTest, OpsBesideKeepABufferAndNoWorkspace) {
+  std::vector<void*> buffers;
+  for (int column : {0, 0, 1}) {  // the same buffers in two microbatches, and those of another
+    recording_.begin_scope({.column = column});
+    buffers.push_back(allocate(1000));
+    buffers.push_back(allocate(1000, "workspace", kWorkspace));
+  }
+  for (void* buffer : buffers) op(compute_, {buffer});
+  const auto shares = [&](std::int64_t ops) {
+    const ArenaPlan p = plan_arena(timeline_, recording_, ops);
+    return share(slot(p, 0), slot(p, 0, {.column = 1}));
+  };
+  EXPECT_TRUE(shares(0));
+  EXPECT_TRUE(shares(1));
+  EXPECT_FALSE(shares(2));
+  const ArenaPlan p = plan_arena(timeline_, recording_, 2);
+  EXPECT_TRUE(share(slot(p, 1), slot(p, 0, {.column = 1})));
+}
+
 TEST_F(ArenaPlanTest, OffsetsAndSizesAreMultiplesOf256AndZeroBytesAreLegal) {
   recording_.begin_scope({});
   std::vector<void*> all;

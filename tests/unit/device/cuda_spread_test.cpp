@@ -57,13 +57,16 @@ TEST_F(CudaSpreadTest, ThePartOfAWorkspaceThatAnOpLeavesAloneHoldsNoOtherOpBack)
     int* gate;
     int* workspace;
   } at{flags(1), flags(2)};
+  int *x = flags(1), *y = flags(1);
   const AccessRange whole{at.workspace, 2 * sizeof(int), true};
   Graph graph("workspace");
   graph.begin_capture(*compute_);
-  captured("first", {whole}, [&](Stream& s) {
+  captured("first", {whole, writes(*x)}, [&](Stream& s) {
     s.cuda()->keep<CaptureNotes>().touches(at.workspace, 0);
     spin(s, at.gate, 1);
   });
+  // A GPU need not run nodes side by side where no node follows another.
+  captured("behind", {reads(*x), writes(*y)}, [&](Stream& s) { copy_by_kernel(s, y, x); });
   captured("second", {whole}, [&](Stream& s) {
     s.cuda()->keep<CaptureNotes>().touches(at.workspace, sizeof(int));
     signal(s, at.gate, 1);

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "core/ops/rope.h"
 #include "tests/reference/attention.h"
 #include "tests/support/op_test.h"
 #include "tests/unit/ops/magnitude.h"
@@ -193,6 +194,53 @@ TEST_P(AttentionTest, CachedEqualsTheWholeSequence) {
   }
 }
 
+TEST_P(AttentionTest, DecodingHasTheBitsOfItsParts) {
+  const Sizes z{.samples = 2, .tokens = 1, .heads = 4, .kv_heads = 2, .dim = 24};
+  for (const std::int64_t rotary_dim : {0, 16, 24}) {
+    for (const auto& [position, rows] : {std::pair{0, 1}, {70, 90}}) {
+      SCOPED_TRACE(testing::Message() << rotary_dim << " of " << z.dim << " at " << position);
+      const Shape cache_shape{z.samples, rows, z.kv_heads, z.dim};
+      const Values keys = normal(cache_shape.numel()), some = normal(cache_shape.numel());
+      const Fused x = fused_input(z);
+      const auto* start = device_struct(std::int32_t{position});
+      Tensor q = x.q, k = x.k;
+      if (rotary_dim > 0) {
+        q = output(x.q.shape), k = output(x.k.shape);
+        run(Rope{.x = x.q, .y = q, .rotary_dim = rotary_dim, .start = start});
+        const Values turned = values(q);
+        run(Rope{.x = x.k, .y = k, .rotary_dim = rotary_dim, .start = start});
+        k = input(k.shape, dtype(), values(k)), q = input(q.shape, dtype(), turned);
+      }
+      const Tensor k_cache = inout(cache_shape, dtype(), keys), v_cache = inout(cache_shape, dtype(), some);
+      run(KvCacheAppend{.k = k, .v = x.v, .k_cache = k_cache, .v_cache = v_cache, .start = start});
+      const Values keys_after = values(k_cache), values_after = values(v_cache);
+      const Tensor out = output(out_shape(z));
+      run(CachedAttention{.q = q,
+                          .k_cache = input(cache_shape, dtype(), keys_after),
+                          .v_cache = input(cache_shape, dtype(), values_after),
+                          .out = out,
+                          .start = start,
+                          .scale = scale_of(z)});
+      const Values want = values(out);
+      const Tensor k_filled = inout(cache_shape, dtype(), keys), v_filled = inout(cache_shape, dtype(), some);
+      const Tensor decoded = output(out_shape(z));
+      run(DecodeAttention{.q = x.q,
+                          .k = x.k,
+                          .v = x.v,
+                          .k_cache = k_filled,
+                          .v_cache = v_filled,
+                          .out = decoded,
+                          .start = start,
+                          .scale = scale_of(z),
+                          .rotary_dim = rotary_dim},
+          position == 0 ? Idles{{k_filled, "no row is seen"}, {v_filled, "no row is seen"}} : Idles{});
+      EXPECT_EQ(values(decoded), want);
+      EXPECT_EQ(values(k_filled), keys_after);
+      EXPECT_EQ(values(v_filled), values_after);
+    }
+  }
+}
+
 TEST_P(AttentionTest, CacheOverflowIsAnError) {
   const Tensor x = input({1, 3, 1, 8}), cache = inout({1, 4, 1, 8}, dtype(), normal(32));
   const Tensor other = inout({1, 4, 1, 8}, dtype(), normal(32));
@@ -202,6 +250,15 @@ TEST_P(AttentionTest, CacheOverflowIsAnError) {
   expect_kernel_error(
       CachedAttention{.q = x, .k_cache = cache, .v_cache = other, .out = output({1, 3, 1, 8}), .start = start},
       ExitCode::kInternal, "got 2");
+  const Tensor one = input({1, 1, 1, 8});
+  expect_kernel_error(DecodeAttention{.q = one,
+                                      .k = one,
+                                      .v = one,
+                                      .k_cache = cache,
+                                      .v_cache = other,
+                                      .out = output({1, 1, 1, 8}),
+                                      .start = device_struct(std::int32_t{4})},
+                      ExitCode::kInternal, "op.start: expected a position of 0 to 3");
 }
 
 TEST_P(AttentionTest, RefusesWhatDoesNotFit) {

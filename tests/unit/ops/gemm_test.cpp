@@ -196,6 +196,34 @@ TEST_P(GemmTest, StridedRowsLeaveTheirGapsAlone) {
   expect_untouched(whole.slice(1, 35, 29));
 }
 
+// What generation multiplies: on CUDA a kernel for it, in bf16 and whole packs. One warp, two or four share k; a last
+// turn and part that are not full, and a last warp without columns.
+TEST_P(GemmTest, FewRows) {
+  compare({.a = input({1, 8}), .b = input({5, 8}), .c = output({1, 5}), .transpose_b = true, .b_is_constant = true});
+  compare({.a = input({3, 1000}),
+           .b = input({130, 1000}),
+           .c = output({3, 130}, DType::kFp32),
+           .transpose_b = true,
+           .bias = input({130}),
+           .b_is_constant = true});
+  compare(
+      {.a = input({4, 2072}).slice(1, 16, 2056), .b = input({19, 2056}), .c = output({4, 19}), .transpose_b = true});
+  compare({.a = input({2, 10008}), .b = input({13, 10008}), .c = output({2, 13}), .transpose_b = true});
+}
+
+TEST_P(GemmTest, FewRowsDoNotDependOnTheirNumber) {
+  if (device() == DeviceType::kCuda && dtype() == DType::kFp32) GTEST_SKIP() << "cuBLASLt multiplies fp32";
+  const Tensor a = input({4, 304}), b = input({37, 304}), together = output({4, 37}), apart = output({4, 37});
+  run(Gemm{.a = a, .b = b, .c = together, .transpose_b = true});
+  const Values want = values(together);
+  for (const auto& [first, count] : {std::pair<std::int64_t, std::int64_t>{0, 1}, {1, 2}, {1, 3}}) {
+    const Tensor part = apart.slice(0, first, count);
+    run(Gemm{.a = a.slice(0, first, count), .b = b, .c = part, .transpose_b = true});
+    const Values got = values(part);
+    for (std::size_t i = 0; i < got.size(); ++i) ASSERT_EQ(got[i], want[static_cast<std::size_t>(first) * 37 + i]);
+  }
+}
+
 // What allows any microbatch size: a row's result does not depend on the rows computed with it.
 TEST_P(GemmTest, RowsDoNotDependOnTheirNumber) {
   if (device() == DeviceType::kCuda) GTEST_SKIP() << "cuBLASLt chooses another algorithm for another number of rows";

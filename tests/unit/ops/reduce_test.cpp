@@ -62,6 +62,18 @@ TEST_P(ReduceTest, SumsOfOneCall) {
   }
 }
 
+// They may run at the same time.
+TEST_P(ReduceTest, SumsOfOneCallAreApart) {
+  const Tensor x = input({3, 8}, DType::kFp32), out = output({8}, DType::kFp32), other = output({3, 8}, DType::kFp32);
+  const auto refused = [this](const RowSum& first, const RowSum& second) {
+    expect_refused(ReduceRows{.sums = {first, second}, .accumulate = true}, "sum.out: expected memory that no other");
+  };
+  refused({.x = x, .out = out}, {.x = x, .out = out});
+  refused({.x = x.slice(1, 0, 5), .out = out.slice(0, 0, 5)}, {.x = x.slice(1, 0, 4), .out = out.slice(0, 4, 4)});
+  refused({.x = x, .out = out}, {.x = out.view({1, 8}), .out = other.slice(0, 0, 1).view({8})});
+  refused({.x = other, .out = out}, {.x = x, .out = other.slice(0, 2, 1).view({8})});
+}
+
 TEST_P(ReduceTest, StridedAndBoundedRows) {
   compare_rows({{.x = input({12, 40}).slice(1, 5, 17), .out = output({17}, DType::kFp32)}});
   const Tensor whole = input({12, 10}), out = output({10}, DType::kFp32), want = output({10}, DType::kFp32);

@@ -1,0 +1,94 @@
+// Of a step: which of them capture and replay, by what graphs know it again, and what is captured ahead.
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "apps/step.h"
+#include "core/base/code_of.h"
+#include "core/base/digest.h"
+#include "core/ops/gemm_algorithms_cuda.h"
+
+namespace megalith {
+
+// Evaluations, steps that --trace records and those that are repeated run eagerly; so do the ones before the first
+// capture, in which libraries set themselves up.
+Step::Verbs Step::verbs_of_next_step() {
+  if (rank_.graphs == nullptr) return Verbs::kEager;
+  if (warm_up_steps_ < rank_.options.train.cuda_graph_warmup_steps) {
+    ++warm_up_steps_;
+    pass_warm_up(false);
+    return Verbs::kWarmUp;
+  }
+  if (warm_up_ != WarmUp::kDone) pass_warm_up(true);
+  return runs_eagerly_ ? Verbs::kEager : Verbs::kGraphs;
+}
+
+void Step::pass_warm_up(bool ends) {
+  const auto call = [](const char* point, const std::vector<std::function<void()>>& hooks) {
+    for (const auto& hook : hooks) {
+      try {
+        hook();
+      } catch (const std::exception& error) {
+        fail({.code = code_of(error),
+              .subject = fmt::format("hook {}: {}", point, error.what()),
+              .remedy = "mend the hook",
+              .show_place = false});
+      }
+    }
+  };
+  if (warm_up_ == WarmUp::kAhead) call("pre_warmup", rank_.warm_up_hooks.before);
+  if (ends && warm_up_ != WarmUp::kDone) call("post_warmup", rank_.warm_up_hooks.after);
+  warm_up_ = ends ? WarmUp::kDone : WarmUp::kUnderWay;
+}
+
+GraphSignature Step::signature() {
+  GraphSignature now = fixed_;
+  const auto fold_in = [&now](const void* address) { fold(now.addresses, reinterpret_cast<std::uintptr_t>(address)); };
+  fold_in(rank_.memory.arena.block());
+  fold_in(rank_.step.parameters);
+  fold_in(rank_.step.sums.data);
+  for (const MicrobatchParameters* parameters : microbatch_parameters_) fold_in(parameters);
+  for (const ParameterUnit& unit : rank_.model.gpt.parameters->units()) {
+    fold_in(unit.weight_shard.data);
+    fold_in(unit.grad_shard.data);
+  }
+  if (rank_.units.sharded) fold(now.addresses, rank_.units.sharded->digest());
+  now.microbatches = staging_.last().first_samples.size();
+  CudaStream* const stream = rank_.streams.compute.cuda();
+  now.gemms = stream == nullptr ? 0 : gemm_algorithms(*stream).version();
+  now.hooks = digest_of_hooks(rank_.runner);
+  return now;
+}
+
+// To make a captured graph executable may wait for all that the device does: for a receive that was posted, whose
+// sender waits for this stage. So where stages send each other messages, all graphs are captured before the step's
+// first one, in a pass over the list that runs nothing: what belongs to no graph is captured too, and dropped.
+void Step::capture_ahead(const std::vector<Action>& actions) {
+  rank_.drain();
+  rank_.transfer.rehearse(true);
+  try {
+    std::unique_ptr<Graph> dropped;
+    for (std::size_t i = 0; i < actions.size();) {
+      if (const Run* const run = rank_.graphs->run_at(i)) {
+        dropped.reset();
+        rank_.graphs->capture_ahead(actions, *run);
+        i += run->count;
+        continue;
+      }
+      const Action& action = actions[i++];
+      if (!is_of_microbatch(action.kind)) continue;
+      if (dropped == nullptr) {
+        dropped = std::make_unique<Graph>("what no graph holds");
+        dropped->begin_capture(rank_.streams.compute);
+      }
+      action.segment >= 0 ? rank_.runner.run_verb(action) : carry_out(action);
+    }
+  } catch (...) {
+    rank_.transfer.rehearse(false);
+    throw;
+  }
+  rank_.transfer.rehearse(false);
+  rank_.streams.compute.synchronize();
+}
+
+}  // namespace megalith
