@@ -26,8 +26,9 @@ struct RowsArguments {
 };
 
 // The gradient of SwiGLU has much to do after the product: narrower tiles leave registers to one more warpgroup for it.
-template <bool kGather_, bool kBAlongK_, Epilogue kEpilogue_>
+template <bool kGather_, bool kBAlongK_, Epilogue kEpilogue_, int kBlocks_ = 1>
 struct RowsForm {
+  static constexpr int kBlocks = kBlocks_;     // of a cluster: two share b, for row tiles one below the other
   static constexpr bool kGather = kGather_;    // rows of a through an index
   static constexpr bool kBAlongK = kBAlongK_;  // b is [E n, k]
   static constexpr Epilogue kEpilogue = kEpilogue_;
@@ -40,6 +41,8 @@ struct RowsForm {
   static constexpr int kFinishing = kThreads - 2 * kWarpgroup - kProducers;  // and those after the product
   static constexpr int kBytesB = kColumns * kDepth * 2;
   static constexpr int kMultiplyRegisters = kWide ? 184 : 152, kOtherRegisters = kWide ? 136 : 104;
+  // The stage during which the next tile is looked up: early where registers are left.
+  __device__ static int looks_ahead(int stages) { return kWide ? 0 : stages - 1; }
   // The number of a thread among the finishing ones, which are on both sides of the multiplying warpgroups.
   __device__ static int finishing_thread() {
     return static_cast<int>(threadIdx.x) - kProducers - (threadIdx.x < kWarpgroup ? 0 : 2 * kWarpgroup);
@@ -54,16 +57,18 @@ struct RowsMemory {
   alignas(1024) unsigned char product[Form::kColumns / 64][kRows * 128];  // rounded, 64 columns each
   std::uint64_t full[kStages], empty[kStages];
   std::uint64_t product_full[2], product_empty[2];  // of each half of the rows
-  int tiles_before[kMostExperts + 1];               // row tiles of the experts before
+  int tiles_before[kMostExperts + 1];               // row tiles of the experts before, or clusters of these
 };
 
-// The first warp: sums of the experts' row tiles.
+// The first warp: sums of the experts' row tiles, or of clusters of these.
+template <class Form>
 __device__ inline void count_tiles(int* before, const RoutedExperts& experts) {
   const int lane = static_cast<int>(threadIdx.x);
   int sum = 0;
   for (int first = 0; first < experts.count; first += 32) {
     const int e = first + lane;
-    int tiles = e < experts.count ? max(0, ceil_div(experts.before(e + 1) - experts.before(e), kRows)) : 0;
+    int tiles =
+        e < experts.count ? max(0, ceil_div(experts.before(e + 1) - experts.before(e), kRows * Form::kBlocks)) : 0;
     for (int step = 1; step < 32; step *= 2) {
       const int below = __shfl_up_sync(~0u, tiles, step);
       if (lane >= step) tiles += below;
@@ -74,61 +79,53 @@ __device__ inline void count_tiles(int* before, const RoutedExperts& experts) {
   if (lane == 0) before[0] = 0;
 }
 
-// A walk over the tiles of a block: experts in order; of an expert, groups of kGroup row tiles, in each of them column
-// tile after column tile, so that what blocks read at a time is a square of both operands.
-inline constexpr int kGroup = 12;
-class Walk {
- public:
-  __device__ Walk(const int* before, const RoutedExperts& experts, int column_tiles)
-      : before_(before), experts_(experts), column_tiles_(column_tiles), tile_(static_cast<int>(blockIdx.x)) {}
-
-  // False after the last one.
-  __device__ bool find() {
-    while (expert < experts_.count && tile_ >= before_[expert + 1] * column_tiles_) ++expert;
-    if (expert >= experts_.count) return false;
-    const int row_tiles = before_[expert + 1] - before_[expert];
-    int in = tile_ - before_[expert] * column_tiles_;
-    const int group = in / (kGroup * column_tiles_);
-    in -= group * kGroup * column_tiles_;
-    const int rows = min(kGroup, row_tiles - group * kGroup);
-    column = in / rows;
-    first_row = experts_.before(expert) + (group * kGroup + in - column * rows) * kRows;
-    live = experts_.before(expert + 1) - first_row;
-    return true;
-  }
-  __device__ void next() { tile_ += static_cast<int>(gridDim.x); }
-
-  int expert = 0;
-  int first_row = 0, live = 0;  // of the tile: rows from the first one on that belong to the expert
-  int column = 0;               // tile
-
- private:
-  const int* before_;
-  const RoutedExperts& experts_;
-  int column_tiles_, tile_;
+struct Tile {
+  int expert, first_row, live;  // rows from the first one on that belong to the expert; in a cluster perhaps none
+  int first;                    // column of a matrix of b
+  bool second;                  // of b2
 };
 
+// A block's tiles: experts in order; of an expert, groups of kGroup row tiles, in each of them column tile after column
+// tile, so that what blocks read at a time is a square of both operands. To find one takes some hundred cycles.
 template <class Form>
 class Tiles {
  public:
-  static constexpr int kWidth = Form::kColumns / (Form::kGated ? 2 : 1);
   __device__ Tiles(const RowsArguments& p, const RowsMemory<Form>& memory)
-      : walk(memory.tiles_before, p.experts,
-             ceil_div(p.columns, kWidth) * (Form::kBAlongK && !Form::kGated ? 1 + p.pair : 1)),
-        tiles_(ceil_div(p.columns, kWidth)) {}
+      : before_(memory.tiles_before),
+        experts_(p.experts),
+        of_one_(ceil_div(p.columns, kWidth)),
+        columns_(of_one_ * (Form::kBAlongK && !Form::kGated ? 1 + p.pair : 1)),
+        at_(static_cast<int>(blockIdx.x) / kBlocks),
+        rank_(kBlocks > 1 ? cluster_rank() : 0) {}
+
+  // False after the last one.
   __device__ bool find() {
-    if (!walk.find()) return false;
-    second = Form::kBAlongK && walk.column >= tiles_;
-    first = (second ? walk.column - tiles_ : walk.column) * kWidth;
+    while (tile.expert < experts_.count && at_ >= before_[tile.expert + 1] * columns_) ++tile.expert;
+    if (tile.expert >= experts_.count) return false;
+    const int row_tiles = before_[tile.expert + 1] - before_[tile.expert];
+    int in = at_ - before_[tile.expert] * columns_;
+    const int group = in / (kGroup * columns_);
+    in -= group * kGroup * columns_;
+    const int rows = min(kGroup, row_tiles - group * kGroup), column = in / rows;
+    tile.first_row = experts_.before(tile.expert) + ((group * kGroup + in - column * rows) * kBlocks + rank_) * kRows;
+    tile.live = experts_.before(tile.expert + 1) - tile.first_row;
+    tile.second = Form::kBAlongK && column >= of_one_;
+    tile.first = (tile.second ? column - of_one_ : column) * kWidth;
     return true;
   }
+  __device__ bool next() {
+    at_ += static_cast<int>(gridDim.x) / kBlocks;
+    return find();
+  }
 
-  Walk walk;
-  int first = 0;        // column of a matrix of b
-  bool second = false;  // of b2
+  Tile tile{};
 
  private:
-  int tiles_;
+  static constexpr int kWidth = Form::kColumns / (Form::kGated ? 2 : 1), kBlocks = Form::kBlocks, kGroup = 12 / kBlocks;
+  const int* before_;
+  const RoutedExperts& experts_;
+  int of_one_, columns_;  // column tiles of a matrix, of all
+  int at_, rank_;         // the tile's number, in clusters; the block's in its cluster
 };
 
 }  // namespace megalith::cuda::hopper
