@@ -100,7 +100,13 @@ void print_parameters(const ModelConfig& model) {
                                     {"mlp", count.mlp},
                                     {"norms", count.norm},
                                     {"output layer", count.output},
-                                    {"total", count.total}}) {
+                                    {"router", count.router},
+                                    {"experts", count.experts},
+                                    {"total", count.total},
+                                    {"active", count.active()}}) {
+    const bool is_of_moe =
+        name == std::string_view("router") || name == std::string_view("experts") || name == std::string_view("active");
+    if (is_of_moe && model.moe.num_experts == 0) continue;
     fmt::print("  {:<29} {:>15}\n", name, value);
   }
 }

@@ -12,6 +12,7 @@
 #include "core/device/copy.h"
 #include "core/device/trace.h"
 #include "core/ops/elementwise.h"
+#include "core/ops/expert_bias.h"
 #include "core/ops/gemm_algorithms_cuda.h"
 #include "core/ops/grad_norm.h"
 
@@ -149,6 +150,7 @@ void Step::wait_for_parameters() {
 void Step::begin_step() {
   const StagedStep& step = staging_.last();
   launch(rank_.streams.compute, Fill{.x = rank_.step.sums, .value = 0});
+  if (const Tensor& counts = rank_.step.expert_counts) launch(rank_.streams.compute, Fill{.x = counts, .value = 0});
   launch(rank_.streams.compute,
          WriteStepParameters{
              .iteration = step.iteration, .learning_rate = step.learning_rate, .parameters = rank_.step.parameters});
@@ -165,7 +167,8 @@ void Step::load(const Action& action) {
                         .seq_length = config.rank_length(),
                         .part = rank_.layers.context.part(config.seq_length),
                         .parameters = microbatch_parameters_[static_cast<std::size_t>(action.column)],
-                        .sums = rank_.step.sums};
+                        .sums = rank_.step.sums,
+                        .expert_counts = rank_.step.expert_counts};
   const auto copy = [&](const std::int32_t* from, const char* owner) {
     const Tensor to = rank_.ctx.empty({config.rank_tokens()}, DType::kInt32, owner);
     copy_from_host(rank_.streams.compute, to.data, from + action.microbatch * config.rank_tokens(), to.bytes());
@@ -192,8 +195,18 @@ void Step::copy_tied(Stream& stream, const Tensor& from_first_stage) {
   launch(stream, Broadcast{.group = *rank_.groups.embedding, .buffer = from_first_stage, .label = "tied embedding"});
 }
 
-// One of the stages has the loss, the others 0.
+// One of the stages has the loss, the others 0. Tensor-parallel ranks have the same loss, but routers of their own
+// rows.
 void Step::reduce_sums() {
+  if (rank_.options.model.moe.num_experts > 0) {
+    constexpr auto kFirst = static_cast<std::int64_t>(StepSum::kAuxLoss);
+    const Tensor of_routers = rank_.step.sums.slice(0, kFirst, kNumStepSums - kFirst);
+    rank_.layers.tensor.sum(rank_.streams.compute, of_routers, "losses of routers");
+  }
+  if (const Tensor& counts = rank_.step.expert_counts) {
+    rank_.layers.tensor.sum(rank_.streams.compute, counts, "rows of experts");
+    launch(rank_.streams.compute, AllReduce{.group = *rank_.groups.sums, .buffer = counts, .label = "rows of experts"});
+  }
   for (Communicator* group : {rank_.groups.sums.get(), rank_.groups.stages.get()})
     launch(rank_.streams.compute, AllReduce{.group = *group, .buffer = rank_.step.sums, .label = "loss"});
 }
@@ -216,6 +229,13 @@ void Step::update() {
   if (Event* read = std::exchange(before_update_, nullptr)) rank_.streams.compute.wait(*read);
   const Tensor loss = rank_.step.sums.slice(0, static_cast<std::int64_t>(StepSum::kLoss), 1);
   rank_.optimizer.adamw.update(rank_.streams.compute, loss, rank_.step.parameters);
+  if (const Tensor& counts = rank_.step.expert_counts) {
+    launch(rank_.streams.compute,
+           UpdateExpertBias{.counts = counts,
+                            .bias = rank_.model.gpt.parameters->buffer_values().view(counts.shape),
+                            .rate = static_cast<float>(rank_.options.model.moe.router_bias_update_rate),
+                            .parameters = rank_.step.parameters});
+  }
   rank_.buckets.gatherer->updated();
   if (rank_.units.sharded) rank_.units.sharded->updated();
 }
@@ -299,6 +319,8 @@ GraphSignature Step::signature() {
   fold_in(rank_.memory.arena.block());
   fold_in(rank_.step.parameters);
   fold_in(rank_.step.sums.data);
+  fold_in(rank_.step.expert_counts.data);
+  fold_in(rank_.model.gpt.parameters->buffer_values().data);
   for (const MicrobatchParameters* parameters : microbatch_parameters_) fold_in(parameters);
   for (const ParameterUnit& unit : rank_.model.gpt.parameters->units()) {
     fold_in(unit.weight_shard.data);

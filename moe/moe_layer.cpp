@@ -20,7 +20,7 @@ RouterScore score_of(const MoeConfig& moe) {
 std::unique_ptr<Segment> router(const MoeSite& site, const MoeOptions& options) {
   const MoeConfig& moe = site.config.moe;
   return std::make_unique<Router>(site.store,
-                                  Router::Spec{.name = site.prefix + "router.weight",
+                                  Router::Spec{.name = site.prefix + "router.",
                                                .hidden = site.config.hidden_size,
                                                .experts = moe.num_experts,
                                                .choices = moe.router_topk,
@@ -32,6 +32,7 @@ std::unique_ptr<Segment> router(const MoeSite& site, const MoeOptions& options) 
                                                .aux_coeff = static_cast<float>(moe.balancing_coeff()),
                                                .z_coeff = static_cast<float>(moe.z_loss_coeff),
                                                .aux_per_sequence = moe.balancing() == MoeBalancing::kSequence,
+                                               .expert_bias = moe.router_enable_expert_bias,
                                                .random_logits = moe.router_force_load_balancing,
                                                .split = site.rows.split(),
                                                .sharers = options.sharers,
@@ -39,12 +40,12 @@ std::unique_ptr<Segment> router(const MoeSite& site, const MoeOptions& options) 
                                   site.norm);
 }
 
-std::unique_ptr<Segment> merge(const MoeSite& site, const MoeOptions& options) {
+std::unique_ptr<Segment> merge(const MoeSite& site) {
   const std::int64_t ffn = site.config.moe.shared_expert_intermediate_size, hidden = site.config.hidden_size;
   if (ffn == 0) return std::make_unique<Merge>(site.dropout, Merge::Shared{});
   const std::string prefix = site.prefix + "shared_experts.";
   const auto linear = [&](const LinearSpec& spec) { return std::make_unique<Linear>(site.store, spec, site.rows); };
-  Merge::Shared shared{.recompute = options.recompute_shared};
+  Merge::Shared shared{.recompute = site.recompute_shared};
   shared.fc1 = linear({.name = prefix + "linear_fc1",
                        .inputs = hidden,
                        .outputs = 2 * ffn,
@@ -82,7 +83,7 @@ MoeFactory moe_factory(const MoeOptions& options) {
     const auto module = SegmentModule::kMlp;
     std::vector<NamedSegment> list(3);
     list[0] = {.name = "router", .segment = router(site, options), .module = module};
-    list[2] = {.name = "merge", .segment = merge(site, options), .module = module};
+    list[2] = {.name = "merge", .segment = merge(site), .module = module};
     site.store.begin_unit(fmt::format("layer {} experts", site.layer));
     const int unit = static_cast<int>(site.store.units().size()) - 1;
     list[1] = {.name = "experts", .segment = experts(site), .first_unit = unit, .last_unit = unit, .module = module};

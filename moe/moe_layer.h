@@ -11,7 +11,6 @@ namespace megalith {
 struct MoeOptions {
   int sharers = 1;            // ranks of tp and cp together, which share the sequences of a microbatch
   SumCounts sum_counts = {};  // over them
-  bool recompute_shared = false;
 };
 
 // For GptFactories.

@@ -6,6 +6,7 @@
 #include "core/layers/linear.h"
 #include "core/layers/row_sums.h"
 #include "core/ops/elementwise.h"
+#include "core/ops/expert_bias.h"
 #include "core/ops/fill_normal.h"
 #include "moe/routed.h"
 
@@ -14,10 +15,15 @@ namespace megalith {
 Router::Router(ParameterStore& store, const Spec& spec, const Norm& norm)
     : spec_(spec),
       norm_(norm),
-      weight_(store.add({.parts = {spec.split.shared_between_linears(spec.name)},
+      weight_(store.add({.parts = {spec.split.shared_between_linears(spec.name + "weight")},
                          .shape = {spec.experts, spec.hidden},
                          .init_std = spec.init_std})) {
   require(spec.aux_coeff == 0 || spec.sharers == 1 || spec.sum_counts, "Router: several sharers without sum_counts");
+  if (!spec.expert_bias) return;
+  LogicalTensor bias = spec.split.shared(spec.name + "expert_bias", false);
+  bias.rows = spec.experts;
+  counts_row_ = std::ssize(store.buffers());
+  bias_ = &store.add_buffer(std::move(bias));
 }
 
 Tensor Router::make_logits(const Context& ctx, const Tensor& normed) const {
@@ -27,7 +33,7 @@ Tensor Router::make_logits(const Context& ctx, const Tensor& normed) const {
   if (!spec_.random_logits) return logits;
   launch(ctx.compute, FillNormal{.x = logits,
                                  .numbers = {.seed = ctx.seed,
-                                             .name_hash = hash_name(spec_.name + " random logits"),
+                                             .name_hash = hash_name(spec_.name + "random logits"),
                                              .offset = spec_.split.row_part() * logits.numel(),
                                              .std = 1},
                                  .pitch = spec_.experts});
@@ -43,6 +49,7 @@ TensorList Router::forward(const Context& ctx, const Microbatch&, const TensorLi
   const Tensor choice = ctx.empty(each_choice, DType::kInt32, "chosen experts");
   const Tensor weight = ctx.empty(each_choice, DType::kFp32, "weights of experts");
   launch(ctx.compute, RouterTopk{.logits = logits,
+                                 .expert_bias = bias_ != nullptr ? bias_->values : Tensor{},
                                  .choice = choice,
                                  .weight = weight,
                                  .score = spec_.score,
@@ -60,7 +67,7 @@ TensorList Router::forward(const Context& ctx, const Microbatch&, const TensorLi
   stash[kChoice] = choice;
   stash[kWeight] = weight;
   stash[kPositions] = position;
-  if (spec_.aux_coeff != 0) stash[kExpertOffsets] = offsets;
+  if (spec_.aux_coeff != 0 || bias_ != nullptr) stash[kExpertOffsets] = offsets;
   return {normed, residual, row_weight, token, offsets, position};
 }
 
@@ -144,6 +151,10 @@ TensorList Router::backward_data(const Context& ctx, const Microbatch& mb, const
   launch(ctx.compute,
          UnpermuteWeightGradients{.partial = output_gradients[kRowWeight], .position = position, .d_weight = d_weight});
   Tensor d_logits = backward_router(ctx, mb, d_weight, stash);
+  if (bias_ != nullptr && mb.expert_counts) {
+    launch(ctx.compute, CountExpertRows{.offsets = stash.at(kExpertOffsets, "expert offsets"),
+                                        .counts = mb.expert_counts.slice(0, counts_row_, 1).view({spec_.experts})});
+  }
   if (d_logits.dtype != d_rows.dtype) {
     const Tensor rounded = ctx.empty(d_logits.shape, d_rows.dtype, "router logits gradient");
     launch(ctx.compute, CastRows{.x = d_logits, .y = rounded});

@@ -19,7 +19,7 @@ using SumCounts = std::function<void(const Context& ctx, const Tensor& counts)>;
 class Router : public Segment {
  public:
   struct Spec {
-    std::string name;  // logical name of the weight
+    std::string name;  // logical names' prefix: "decoder.layers.3.mlp.router."
     std::int64_t hidden = 0;
     std::int64_t experts = 0;
     std::int64_t choices = 0;
@@ -31,6 +31,7 @@ class Router : public Segment {
     // The losses' coefficients, as Megatron's flags have them.
     float aux_coeff = 0, z_coeff = 0;
     bool aux_per_sequence = false;
+    bool expert_bias = false;    // for the choice, with kSigmoid; who updates it counts rows (core/ops/expert_bias.h)
     bool random_logits = false;  // in place of its own, as --moe-router-force-load-balancing has them
     TensorSplit split = {};
     int sharers = 1;            // ranks that share the sequences of a microbatch: of tp and cp together
@@ -61,7 +62,9 @@ class Router : public Segment {
 
   Spec spec_;
   Norm norm_;
-  Parameter& weight_;  // [E, H]
+  Parameter& weight_;                      // [E, H]
+  const ParameterBuffer* bias_ = nullptr;  // [E]
+  std::int64_t counts_row_ = 0;            // of the microbatch's expert_counts: the bias's number in the store
 };
 
 }  // namespace megalith

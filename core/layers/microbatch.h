@@ -39,6 +39,7 @@ struct Microbatch {
   Tensor labels;                                     // [T] int32; absent in generate mode
   const MicrobatchParameters* parameters = nullptr;  // device
   Tensor sums;                                       // [kNumStepSums] fp32, device; the head adds to it
+  Tensor expert_counts;                              // optional, [a row a layer, E] int32, device: routers add to it
   const KvCache* cache = nullptr;                    // generate mode
 
   Tensor sum(StepSum which) const { return sums.slice(0, static_cast<std::int64_t>(which), 1); }  // [1]

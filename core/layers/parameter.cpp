@@ -98,6 +98,12 @@ Parameter& ParameterStore::add_tied(Parameter& target) {
   return *tied_.back();
 }
 
+const ParameterBuffer& ParameterStore::add_buffer(LogicalTensor part) {
+  require(part.rows > 0, "ParameterStore::add_buffer needs a size");
+  part.global_shape = {part.rows};
+  return buffers_.emplace_back(ParameterBuffer{.part = std::move(part), .values = {}});
+}
+
 void ParameterUnit::bind_weights(const Tensor& whole) {
   weights = whole;
   for (Parameter* parameter : parameters) parameter->weight = view_of(whole, *parameter);
@@ -158,6 +164,16 @@ void ParameterStore::allocate(MemoryPool& pool, DType dtype, DType main_grads_dt
     tied->main_grad = Tensor(pool.allocate(bytes, MemoryCategory::kGradients, tied->name() + " (second use)"),
                              main_grads_dtype, tied->shape);
   }
+  if (buffers_.empty()) return;
+  std::int64_t count = 0;
+  for (const ParameterBuffer& buffer : buffers_) count += buffer.part.rows;
+  const auto bytes = static_cast<std::size_t>(count) * sizeof(float);
+  buffer_values_ = Tensor(pool.allocate(bytes, MemoryCategory::kParameters, "buffers"), DType::kFp32, {count});
+  count = 0;
+  for (ParameterBuffer& buffer : buffers_) {
+    buffer.values = buffer_values_.slice(0, count, buffer.part.rows);
+    count += buffer.part.rows;
+  }
 }
 
 void ParameterStore::initialize(Stream& stream, std::uint64_t seed) {
@@ -175,6 +191,7 @@ void ParameterStore::initialize(Stream& stream, std::uint64_t seed) {
     if (parameter.initializer == Initializer::kNormal)
       draw(stream, values, own.begin - held.begin, held.part, parameter.row_elements(), seed, parameter.init_std);
   });
+  if (buffer_values_) launch(stream, Fill{.x = buffer_values_, .value = 0});
 }
 
 void ParameterStore::zero_gradients(Stream& stream) {

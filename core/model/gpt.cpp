@@ -195,7 +195,8 @@ class GptBuilder {
                                                      .layer = layer,
                                                      .prefix = fmt::format("decoder.layers.{}.mlp.", layer),
                                                      .norm = mlp_norm(layer),
-                                                     .dropout = dropout(layer, kMlpSite)});
+                                                     .dropout = dropout(layer, kMlpSite),
+                                                     .recompute_shared = is_in(recompute_.shared_experts, layer)});
     if (!is_in(recompute_.moes, layer) || is_in(recompute_.ranges, layer)) return list;
     NamedSegment whole{.name = "moe", .last_unit = current_unit(), .module = list.front().module};
     std::vector<std::unique_ptr<Segment>> segments;

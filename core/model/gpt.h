@@ -36,9 +36,10 @@ struct RecomputeLayers {
 
     bool contains(std::int64_t layer) const { return first <= layer && layer < first + count; }
   };
-  std::vector<Range> ranges;  // recomputed together, ascending and disjoint
-  std::vector<Range> mlps;    // each MLP of these layers, where it is outside of `ranges`
-  std::vector<Range> moes;    // likewise what stands in place of MLPs: experts with their router
+  std::vector<Range> ranges;          // recomputed together, ascending and disjoint
+  std::vector<Range> mlps;            // each MLP of these layers, where it is outside of `ranges`
+  std::vector<Range> moes;            // likewise what stands in place of MLPs: experts with their router
+  std::vector<Range> shared_experts;  // theirs alone
 };
 
 using CoreAttentionFactory = std::function<std::unique_ptr<CoreAttention>(const CoreAttention::Spec&)>;
@@ -56,6 +57,7 @@ struct MoeSite {
   std::string prefix;  // of logical names: "decoder.layers.3.mlp."
   Norm norm;           // in front of it
   DropoutSpec dropout;
+  bool recompute_shared = false;  // the shared expert
 };
 // Segments of a layer, from (hidden, residual) to (hidden, residual); in between flows what they want. Units are those
 // that they begin themselves, or the layer's where both are 0.

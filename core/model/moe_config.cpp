@@ -168,6 +168,13 @@ void check_router(const MoeConfig& moe) {
     refuse("--moe-router-topk and --moe-router-pre-softmax", "--moe-router-pre-softmax where one expert is chosen",
            "--moe-router-topk 1 alone",
            "the weight of one choice would always be 1, and the router would learn nothing");
+  if (moe.router_enable_expert_bias && !sigmoid)
+    refuse("--moe-router-enable-expert-bias and --moe-router-score-function", "a bias only with sigmoid",
+           "--moe-router-score-function softmax", "use --moe-router-score-function sigmoid");
+  if (!moe.router_enable_expert_bias && moe.router_bias_update_rate != MoeConfig().router_bias_update_rate)
+    refuse("--moe-router-bias-update-rate and --moe-router-enable-expert-bias",
+           "--moe-router-bias-update-rate only with --moe-router-enable-expert-bias",
+           "--moe-router-bias-update-rate alone", "use --moe-router-enable-expert-bias, or remove the rate");
   check_groups(moe);
 }
 
@@ -192,8 +199,6 @@ void check_balancing(const MoeConfig& moe) {
 
 void check_not_built(const MoeConfig& moe) {
   const MoeConfig defaults;
-  not_built(moe.router_enable_expert_bias, "--moe-router-enable-expert-bias", "a bias",
-            "balance the experts by --moe-router-load-balancing-type aux_loss with --moe-aux-loss-coeff 1e-2");
   not_built(moe.expert_capacity_factor != 0, "--moe-expert-capacity-factor", "a capacity",
             "leave it out: no row is ever dropped");
   not_built(moe.pad_expert_input_to_capacity, "--moe-pad-expert-input-to-capacity", "padding",

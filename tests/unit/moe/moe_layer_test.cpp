@@ -65,10 +65,10 @@ SegmentCase segment_case(const MoeCase& c, bool recompute_shared = false) {
     ModelConfig config{.num_layers = 1, .hidden_size = kHidden, .init_method_std = 0.5};
     config.moe = c.moe;
     const Norm norm(store, {.name = "pre_mlp_layernorm", .size = kHidden, .input_kind = SlotKind::kMlpNorm});
-    const MoeFactory factory = moe_factory({.recompute_shared = recompute_shared});
+    const MoeSite site{
+        .store = store, .rows = one_rank, .config = config, .norm = norm, .recompute_shared = recompute_shared};
     std::vector<std::unique_ptr<Segment>> segments;
-    for (NamedSegment& one : factory({.store = store, .rows = one_rank, .config = config, .norm = norm}))
-      segments.push_back(std::move(one.segment));
+    for (NamedSegment& one : moe_factory()(site)) segments.push_back(std::move(one.segment));
     return std::make_unique<Sequential>(std::move(segments));
   };
   return {.build = build,
