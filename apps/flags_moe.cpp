@@ -37,7 +37,7 @@ void add_moe(std::vector<Flag>& t, MoeConfig& m) {
     {"moe-token-drop-policy", kMoe, kShaped, "NAME", text(&m.token_drop_policy), "not built yet", ""},
     {"moe-pad-expert-input-to-capacity", kMoe, kShaped, "", toggle(&m.pad_expert_input_to_capacity), "not built yet", ""},
     {"moe-shared-expert-intermediate-size", kMoe, kShaped, "N", integer(&m.shared_expert_intermediate_size, {0, kMaxFfn}), "width of an MLP beside the experts that every token passes; 0: none", "", kTensors},
-    {"moe-shared-expert-gate", kMoe, kShaped, "", toggle(&m.shared_expert_gate), "not built yet", "", kTensors},
+    {"moe-shared-expert-gate", kMoe, kShaped, "", toggle(&m.shared_expert_gate), "scale its output by the sigmoid of a linear gate", "", kTensors},
     {"moe-grouped-gemm", kMoe, kShaped, "", toggle(&m.grouped_gemm), "all experts' products in one kernel, which is also what is done without it", "", kFree},
     {"use-transformer-engine-op-fuser", kMoe, kShaped, "", toggle(&m.use_transformer_engine_op_fuser), "with --moe-grouped-gemm: the experts' activation, and its gradient, within these kernels; the same bits", "", kFree},
   });

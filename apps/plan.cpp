@@ -98,10 +98,10 @@ void print_parameters(const ModelConfig& model) {
   for (const auto& [name, value] : {std::pair{"embedding", count.embedding},
                                     {"attention", count.attention},
                                     {"mlp", count.mlp},
-                                    {"norms", count.norm},
-                                    {"output layer", count.output},
                                     {"router", count.router},
                                     {"experts", count.experts},
+                                    {"norms", count.norm},
+                                    {"output layer", count.output},
                                     {"total", count.total},
                                     {"active", count.active()}}) {
     const bool is_of_moe =

@@ -42,7 +42,7 @@ std::unique_ptr<Segment> router(const MoeSite& site, const MoeOptions& options) 
 
 std::unique_ptr<Segment> merge(const MoeSite& site) {
   const std::int64_t ffn = site.config.moe.shared_expert_intermediate_size, hidden = site.config.hidden_size;
-  if (ffn == 0) return std::make_unique<Merge>(site.dropout, Merge::Shared{});
+  if (ffn == 0) return std::make_unique<Merge>(site.dropout, Merge::Shared{}, site.rows);
   const std::string prefix = site.prefix + "shared_experts.";
   const auto linear = [&](const LinearSpec& spec) { return std::make_unique<Linear>(site.store, spec, site.rows); };
   Merge::Shared shared{.recompute = site.recompute_shared};
@@ -58,7 +58,12 @@ std::unique_ptr<Segment> merge(const MoeSite& site) {
                        .init_std = static_cast<float>(site.config.output_layer_init_std()),
                        .input_kind = SlotKind::kFc2,
                        .splits_inputs = true});
-  return std::make_unique<Merge>(site.dropout, std::move(shared));
+  if (site.config.moe.shared_expert_gate) {
+    shared.gate = &site.store.add({.parts = {site.rows.split().shared_between_linears(prefix + "gate_weight")},
+                                   .shape = {1, hidden},
+                                   .init_std = static_cast<float>(site.config.init_method_std)});
+  }
+  return std::make_unique<Merge>(site.dropout, std::move(shared), site.rows);
 }
 
 std::unique_ptr<Segment> experts(const MoeSite& site) {

@@ -148,7 +148,8 @@ std::int64_t mlp_weights(const ModelConfig& config) {
 // Of a layer of experts: those that a token meets.
 std::int64_t active_expert_weights(const ModelConfig& config) {
   const MoeConfig& moe = config.moe;
-  return 3 * config.hidden_size * (moe.router_topk * moe.ffn_hidden_size + moe.shared_expert_intermediate_size);
+  return 3 * config.hidden_size * (moe.router_topk * moe.ffn_hidden_size + moe.shared_expert_intermediate_size) +
+         (moe.shared_expert_gate ? config.hidden_size : 0);
 }
 
 std::int64_t router_weights(const ModelConfig& config) { return config.moe.num_experts * config.hidden_size; }

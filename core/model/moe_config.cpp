@@ -98,7 +98,7 @@ void refuse(const std::string& flags, const std::string& expected, const std::st
 }
 
 void not_built(bool is_set, const char* flag, const char* got, const char* remedy) {
-  if (is_set) refuse(flag, "no such value, it is not built yet", got, remedy);
+  if (is_set) refuse(flag, "none, it is not built yet", got, remedy);
 }
 
 void check_range(const char* flag, std::int64_t value, std::int64_t low, std::int64_t high) {
@@ -111,12 +111,11 @@ void check_layers(const ModelConfig& config) {
   const std::vector<bool> layers = moe_layers(config.moe, config.num_layers);
   const bool fits = static_cast<std::int64_t>(layers.size()) == config.num_layers;
   if (!fits || std::ranges::find(layers, true) == layers.end()) {
-    refuse(
-        "--moe-layer-freq and --num-layers",
-        fmt::format("a number above 0, or a list of {} times 0 or 1 with a 1 in it", config.num_layers),
-        layers.empty() ? fmt::format("--moe-layer-freq {}", config.moe.layer_freq)
-                       : fmt::format("--moe-layer-freq {}, a list of {}", config.moe.layer_freq, layers.size()),
-        fmt::format("such as --moe-layer-freq 1, or '[0]*1+[1]*{}'", std::max<std::int64_t>(config.num_layers - 1, 1)));
+    refuse("--moe-layer-freq and --num-layers",
+           fmt::format("a number above 0, or a list of 0 and 1, {} in all, with a 1 in it", config.num_layers),
+           layers.empty() ? fmt::format("--moe-layer-freq {}", config.moe.layer_freq)
+                          : fmt::format("--moe-layer-freq {}, a list of {}", config.moe.layer_freq, layers.size()),
+           "such as --moe-layer-freq 1, or '[0]+[1]*26' for 27 layers");
   }
 }
 
@@ -137,6 +136,10 @@ void check_sizes(const ModelConfig& config) {
            config.swiglu ? "biases in the linear layers" : "an MLP without --swiglu",
            "add --swiglu --disable-bias-linear");
   }
+  if (moe.shared_expert_gate && moe.shared_expert_intermediate_size == 0)
+    refuse("--moe-shared-expert-gate and --moe-shared-expert-intermediate-size",
+           "--moe-shared-expert-gate only with --moe-shared-expert-intermediate-size", "--moe-shared-expert-gate alone",
+           "give the shared expert's width, or remove --moe-shared-expert-gate");
   check_layers(config);
 }
 
@@ -150,13 +153,13 @@ void check_groups(const MoeConfig& moe) {
   const bool fits = groups <= kMostGroups && moe.num_experts % groups == 0 && open <= groups &&
                     moe.router_topk % open == 0 && moe.router_topk / open <= moe.num_experts / groups;
   if (fits) return;
-  refuse("--moe-router-num-groups and --moe-router-group-topk",
-         fmt::format("at most {} groups that divide --num-experts, and open ones, at most all, that divide "
-                     "--moe-router-topk and have experts for it",
-                     kMostGroups),
-         fmt::format("{} groups of {} experts, {} open ones for {} choices", groups, moe.num_experts, open,
-                     moe.router_topk),
-         "such as 8 groups, 4 of them open, of 256 experts for 8 choices");
+  refuse(
+      "--moe-router-num-groups and --moe-router-group-topk",
+      fmt::format("at most {} groups that divide --num-experts, and open ones, at most all, that divide "
+                  "--moe-router-topk and have experts for it",
+                  kMostGroups),
+      fmt::format("{} groups, {} open ones, {} experts and {} choices", groups, open, moe.num_experts, moe.router_topk),
+      "such as 8 groups, 4 of them open, of 256 experts for 8 choices");
 }
 
 void check_router(const MoeConfig& moe) {
@@ -188,13 +191,16 @@ void check_balancing(const MoeConfig& moe) {
   for (std::size_t i = 0; i < moe.aux_loss_coeff.size(); ++i) {
     if (moe.aux_loss_coeff[i] == 0) continue;
     ++active;
-    not_built(types[i] == "global_aux_loss", "--moe-router-load-balancing-type", "global_aux_loss",
-              "use aux_loss or seq_aux_loss");
+    if (types[i] == "global_aux_loss")
+      refuse("--moe-router-load-balancing-type", "aux_loss, seq_aux_loss or none, others are not built yet",
+             "global_aux_loss", "use aux_loss");
     if (types[i] == "none")
       refuse("--moe-aux-loss-coeff and --moe-router-load-balancing-type", "coefficient 0 for none",
              fmt::format("{}", moe.aux_loss_coeff[i]), "name the loss, such as aux_loss");
   }
-  not_built(active > 1, "--moe-router-load-balancing-type", "two losses with a coefficient", "keep one");
+  if (active > 1)
+    refuse("--moe-router-load-balancing-type", "one loss with a coefficient above 0, more are not built yet",
+           fmt::format("{}", active), "keep one");
 }
 
 void check_not_built(const MoeConfig& moe) {
@@ -205,7 +211,6 @@ void check_not_built(const MoeConfig& moe) {
             "leave it out: memory is planned for every routing");
   not_built(moe.token_drop_policy != defaults.token_drop_policy, "--moe-token-drop-policy", "position",
             "leave it out: no row is ever dropped");
-  not_built(moe.shared_expert_gate, "--moe-shared-expert-gate", "a gate", "leave it out");
 }
 
 // Without experts no flag of theirs may be given: it would be ignored.

@@ -78,7 +78,9 @@ inline MoeRun run_moe(const MoeSettings& with, const MoeWeights& w, const std::v
     }
     if (with.shared_ffn > 0) {
       const std::vector<double> y = expert(x, w, "shared_experts.", 0, with.shared_ffn);
-      for (std::size_t i = 0; i < with.hidden; ++i) out[i] += y[i];
+      const auto gate = w.find("shared_experts.gate_weight");
+      const double scaled = gate == w.end() ? 1 : 1 / (1 + std::exp(-times_rows(x, gate->second, 0, 1)[0]));
+      for (std::size_t i = 0; i < with.hidden; ++i) out[i] += scaled * y[i];
     }
     run.out.insert(run.out.end(), out.begin(), out.end());
     run.z += with.z_coeff * z_loss(logits.back());

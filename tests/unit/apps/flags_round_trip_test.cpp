@@ -105,6 +105,7 @@ const std::map<std::string, Words>& values_of_train() {
                                            "--moe-router-score-function", "sigmoid"})},
       {"moe-router-force-load-balancing", moe({"--moe-router-force-load-balancing"})},
       {"moe-shared-expert-intermediate-size", moe({"--moe-shared-expert-intermediate-size", "24"})},
+      {"moe-shared-expert-gate", moe({"--moe-shared-expert-gate", "--moe-shared-expert-intermediate-size", "24"})},
       {"moe-grouped-gemm", moe({"--moe-grouped-gemm"})},
       {"use-transformer-engine-op-fuser", moe({"--use-transformer-engine-op-fuser", "--moe-grouped-gemm"})},
       {"micro-batch-size", {"--micro-batch-size", "4"}},
@@ -229,7 +230,6 @@ const std::set<std::string> kOneValue = {"optimizer",
                                          "moe-expert-capacity-factor",
                                          "moe-token-drop-policy",
                                          "moe-pad-expert-input-to-capacity",
-                                         "moe-shared-expert-gate",
                                          "tp-comm-overlap",
                                          "expert-model-parallel-size"};
 

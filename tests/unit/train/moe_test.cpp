@@ -29,7 +29,8 @@ struct MoeFamily {
 // loss over each sequence.
 std::vector<MoeFamily> moe_families() {
   const Words llama = test::llama_flags() + Words{"--ffn-hidden-size", "32", "--num-experts", "4"};
-  return {{"mixtral", llama + Words{"--moe-aux-loss-coeff", "0.1", "--moe-z-loss-coeff", "0.01", "--moe-grouped-gemm"}},
+  return {{"mixtral", llama + Words{"--moe-aux-loss-coeff", "0.1", "--moe-z-loss-coeff", "0.01", "--moe-grouped-gemm",
+                                    "--moe-shared-expert-intermediate-size", "24", "--moe-shared-expert-gate"}},
           {"deepseek", llama + Words{"--moe-layer-freq",
                                      "[0]+[1]*3",
                                      "--moe-ffn-hidden-size",
