@@ -362,6 +362,8 @@ bool Step::train(const StepInput& input, const std::function<bool()>& updates) {
   StagedStep& step = staging_.last();
   step.follows = follows;
   copy_to_host(compute, step.report, rank_.step.parameters, sizeof(StepParameters));
+  if (rank_.options.model.moe.num_experts > 0)
+    copy_to_host(compute, step.sums, rank_.step.sums.data, rank_.step.sums.bytes());
   compute.record(step.reported);
   step.enqueue_seconds = seconds_since(start) - asked;
   ++pending_;
@@ -377,10 +379,20 @@ StepResult Step::read_result() {
   compute.synchronize_host(step.reported);
   Access access("read the step's result");
   access.add(step.report, sizeof(StepParameters), false);
+  access.add(step.sums, kNumStepSums * sizeof(float), false);
   compute.announce_host(access);
+  const MoeConfig& moe = rank_.options.model.moe;
+  const auto of_routers = [&](StepSum which, double coeff) -> std::optional<float> {
+    if (moe.num_experts == 0 || coeff == 0) return std::nullopt;
+    const std::vector<bool> layers = moe_layers(moe, rank_.options.model.num_layers);
+    const double all = coeff * static_cast<double>(std::ranges::count(layers, true) * rank_.config.step_tokens());
+    return static_cast<float>(static_cast<double>(step.sums[static_cast<std::size_t>(which)]) / all);
+  };
   return {.iteration = step.iteration,
           .loss = step.report->loss / static_cast<float>(rank_.config.step_tokens()),
           .grad_norm = step.report->grad_norm,
+          .load_balancing_loss = of_routers(StepSum::kAuxLoss, moe.balancing_coeff()),
+          .router_z_loss = of_routers(StepSum::kZLoss, moe.z_loss_coeff),
           .skipped = step.report->skip != 0,
           .adam_count = step.report->adam_count,
           .enqueue_seconds = step.enqueue_seconds,

@@ -100,6 +100,8 @@ void expect_near_one_rank(const MoeResult& got, const MoeResult& want, double of
   for (const std::vector<float>& sums : got.sums) {
     for (std::size_t i = 0; i < sums.size(); ++i) EXPECT_NEAR(sums[i], want.sums[0][i], 1e-5f * want.sums[0][i]) << i;
   }
+  for (std::size_t i = 0; i < want.run.balancing_losses.size(); ++i)
+    EXPECT_NEAR(got.run.balancing_losses[i], want.run.balancing_losses[i], 1e-5) << "step " << i + 1;
   EXPECT_EQ(got.biases, want.biases);
   EXPECT_TRUE(got.run.copies_agree);
   EXPECT_TRUE(got.run.memory_as_planned);
@@ -130,6 +132,9 @@ TEST_P(Moe, GradientsOfOneStepAreThoseOfOneRank) {
   const MoeResult want = train(flags, {});
   for (std::size_t i = 0; i < want.sums[0].size(); ++i)
     EXPECT_EQ(want.sums[0][i] > 0, i < 2 || GetParam() == 0) << i;  // the last one has no z loss
+  // Balanced it is 1, and these routers are new; log(4)^2 of four logits close to 0.
+  EXPECT_NEAR(want.run.balancing_losses.at(0), 1, 0.05);
+  EXPECT_NEAR(want.run.z_losses.at(0), GetParam() == 0 ? 1.922 : 0, 0.05);
   EXPECT_EQ(want.biases.size(), GetParam() == 0 ? 0u : 3u);
   for (const auto& [name, bias] : want.biases) {
     EXPECT_EQ(*std::max_element(bias.begin(), bias.end()), 0.001f) << name;
