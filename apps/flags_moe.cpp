@@ -44,6 +44,32 @@ void add_moe(std::vector<Flag>& t, MoeConfig& m) {
 }
 // clang-format on
 
+namespace {
+
+void check_graph_modules(const Options& options) {
+  const std::vector<std::string>& modules = options.train.cuda_graph_modules;
+  const auto has = [&](const char* module) { return std::ranges::find(modules, module) != modules.end(); };
+  const auto refuse = [](const char* other, const std::string& expected, const char* got, const std::string& remedy) {
+    refuse_usage(fmt::format("--cuda-graph-modules and {}", other),
+                 {.expected = expected, .got = got, .remedy = remedy});
+  };
+  for (const char* module : {"moe_router", "moe_preprocess", "moe"}) {
+    if (has(module) && options.model.moe.num_experts == 0)
+      refuse("--num-experts", fmt::format("{} only with --num-experts", module), module, "leave it out");
+  }
+  if (has("moe_preprocess") && !has("moe_router"))
+    refuse("moe_preprocess", "moe_preprocess only with moe_router", "moe_preprocess alone", "add moe_router");
+  const std::vector<std::string>& recomputed = options.train.recompute_modules;
+  if (has("moe_router") && std::ranges::find(recomputed, "moe") != recomputed.end())
+    refuse("--recompute-modules", "moe where whole layers of experts are recomputed", "moe_router",
+           "use --cuda-graph-modules moe");
+  const std::vector<bool> layers = moe_layers(options.model.moe, options.model.num_layers);
+  if (has("mlp") && std::ranges::find(layers, false) == layers.end())
+    refuse("--moe-layer-freq", "mlp only where a layer has an MLP", "experts in all layers", "use moe in its place");
+}
+
+}  // namespace
+
 void check_moe(const Options& options) {
   const MoeConfig& moe = options.model.moe;
   const ParallelOptions& parallel = options.parallel;
@@ -57,6 +83,7 @@ void check_moe(const Options& options) {
     refuse_usage("--recompute-modules and " + needs,
                  {.expected = std::string(module) + " only with " + needs, .got = module, .remedy = "leave it out"});
   }
+  check_graph_modules(options);
   if (moe.num_experts == 0) return;
   if (parallel.tensor_model_parallel_size > 1 && !parallel.sequence_parallel) {
     refuse_usage("--num-experts and --tensor-model-parallel-size",

@@ -284,6 +284,8 @@ GraphModules graph_modules(const Options& options, const PipelineLayout& pipelin
   const auto has = [&](std::string_view module) { return std::ranges::find(modules, module) != modules.end(); };
   return {.attention = has("attn"),
           .mlp = has("mlp"),
+          .moe_router = has("moe_router"),
+          .moe = has("moe"),
           .layer = has("layer"),
           .weights_behind = options.parallel.tp_comm_overlap && !pipeline.weights_apart()};
 }

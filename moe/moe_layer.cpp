@@ -85,13 +85,16 @@ MoeFactory moe_factory(const MoeOptions& options) {
   return [options](const MoeSite& site) {
     require(site.rows.split().ranks == 1 || site.rows.split().sequence,
             "experts under tensor parallelism need sequence parallelism");
-    const auto module = SegmentModule::kMlp;
     std::vector<NamedSegment> list(3);
-    list[0] = {.name = "router", .segment = router(site, options), .module = module};
-    list[2] = {.name = "merge", .segment = merge(site), .module = module};
+    list[0] = {.name = "router", .segment = router(site, options), .module = SegmentModule::kMoeRouter};
+    list[2] = {.name = "merge", .segment = merge(site), .module = SegmentModule::kMoe};
     site.store.begin_unit(fmt::format("layer {} experts", site.layer));
     const int unit = static_cast<int>(site.store.units().size()) - 1;
-    list[1] = {.name = "experts", .segment = experts(site), .first_unit = unit, .last_unit = unit, .module = module};
+    list[1] = {.name = "experts",
+               .segment = experts(site),
+               .first_unit = unit,
+               .last_unit = unit,
+               .module = SegmentModule::kMoe};
     return list;
   };
 }

@@ -272,8 +272,9 @@ TEST(Flags, ContradictionsNameBothFlags) {
             "exit 2: --cuda-graph-modules and --cuda-graph-impl: expected --cuda-graph-modules only with "
             "--cuda-graph-impl local, got --cuda-graph-impl none; use --cuda-graph-impl local, or remove "
             "--cuda-graph-modules");
-  EXPECT_EQ(train_outcome({"--cuda-graph-impl", "local", "--cuda-graph-scope", "moe_router"}),
-            "exit 2: --cuda-graph-modules: expected a list of attn, mlp or layer, got \"moe_router\"; see --help");
+  EXPECT_EQ(train_outcome({"--cuda-graph-impl", "local", "--cuda-graph-scope", "moe_combine"}),
+            "exit 2: --cuda-graph-modules: expected a list of attn, mlp, moe_router, moe_preprocess, moe or layer, got "
+            "\"moe_combine\"; see --help");
   EXPECT_THAT(train_outcome({"--cuda-graph-impl", "full_iteration"}),
               HasSubstr("exit 2: --cuda-graph-impl: expected none or local, got full_iteration; local captures"));
   EXPECT_THAT(

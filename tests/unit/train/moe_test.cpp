@@ -58,6 +58,8 @@ struct MoeResult {
   RunResult run;
   std::vector<std::vector<float>> sums;  // of the last step, by rank
   test::Tensors biases;                  // of all ranks; NaN where two disagree
+  int graphs = 0;                        // of rank 0
+  std::int64_t replays = 0;
 };
 
 MoeResult train(const Words& flags, const Layout& layout) {
@@ -69,6 +71,10 @@ MoeResult train(const Words& flags, const Layout& layout) {
     std::vector<float> sums = download(rank.streams.compute, rank.step.sums);
     const std::lock_guard lock(mutex);
     result.sums[static_cast<std::size_t>(index)] = std::move(sums);
+    if (index == 0 && rank.graphs) {
+      result.graphs = rank.graphs->stats().graphs;
+      result.replays = rank.graphs->stats().replays;
+    }
     for (const ParameterBuffer& buffer : rank.model.gpt.parameters->buffers()) {
       const std::vector<float> own = download(rank.streams.compute, buffer.values);
       std::vector<float>& bias = result.biases.try_emplace(buffer.part.name, own).first->second;
@@ -163,14 +169,14 @@ TEST_P(Moe, ChangesNoBitWithGraphsFusionAndRecompute) {
   const Words graphs{"--cuda-graph-impl", "local", "--cuda-graph-modules"};
   const Words fused{"--moe-grouped-gemm", "--use-transformer-engine-op-fuser"};
   std::vector<Words> ways{graphs + Words{"layer"},
-                          graphs + Words{"attn", "mlp"},
+                          graphs + Words{"attn", "moe"},
                           fused,
                           selective + Words{"moe"},
                           selective + Words{"moe_act", "layernorm", "mlp_act"} + fused,
                           {"--recompute-granularity", "full"},
                           {"--delay-wgrad-compute"},
                           selective + Words{"moe", "mlp"} + graphs + Words{"layer"}};
-  if (GetParam() == 1) ways.push_back(selective + Words{"shared_experts", "moe_act"} + graphs + Words{"mlp"});
+  if (GetParam() == 1) ways.push_back(selective + Words{"shared_experts", "moe_act"} + graphs + Words{"mlp", "moe"});
   for (const Layout& layout : {Layout{}, Layout{.tensor = 2, .sequence = true, .data = 2, .sharing = 2}}) {
     const MoeResult plain = train(flags, layout);
     for (std::size_t w = 0; w < ways.size(); w += layout.ranks() == 1 ? 1 : 3) {
@@ -181,6 +187,35 @@ TEST_P(Moe, ChangesNoBitWithGraphsFusionAndRecompute) {
       EXPECT_EQ(run.biases, plain.biases);
       EXPECT_TRUE(run.run.memory_as_planned);
       EXPECT_EQ(run.run.hazards, 0);
+    }
+  }
+}
+
+// Also where units are sharded, whose gathers and reductions stand between the layers.
+TEST_P(Moe, ReplaysWithTheSameBits) {
+  const Words flags = model() + Words{"--bf16", "--hidden-dropout", "0.1", "--check-hazards"};
+  const Words graphs{"--cuda-graph-impl", "local", "--cuda-graph-modules"};
+  const Words sharded{"--data-parallel-sharding-strategy", "optim_grads_params"};
+  const int routers = GetParam() == 0 ? 4 : 3;
+  const std::vector<std::pair<Words, int>> cases{{{"attn"}, 8},
+                                                 {{"moe_router"}, 2 * routers},
+                                                 {{"attn", "moe_router", "moe_preprocess"}, 8 + 2 * routers},
+                                                 {{"moe"}, 2 * routers},
+                                                 {{"layer"}, 2}};
+  for (const Layout& layout : {Layout{}, Layout{.data = 2}}) {
+    const Words base = layout.data == 1 ? flags : flags + sharded;
+    const MoeResult plain = train(base, layout);
+    for (const auto& [modules, count] : cases) {
+      SCOPED_TRACE(layout.name() + testing::PrintToString(modules));
+      const MoeResult run = train(base + graphs + modules, layout);
+      test::expect_same_run(run.run, plain.run);
+      EXPECT_EQ(run.sums, plain.sums);
+      EXPECT_EQ(run.biases, plain.biases);
+      EXPECT_EQ(run.run.hazards, 0);
+      if (layout.data == 1) {
+        EXPECT_EQ(run.graphs, count);
+      }
+      EXPECT_GT(run.replays, 5 * run.graphs);
     }
   }
 }
