@@ -99,6 +99,19 @@ std::string said_graphs(const TrainingOptions& train) {
                      train.cuda_graph_impl == CudaGraphImpl::kLocal ? "" : "; transformer_engine means local here");
 }
 
+std::string said_experts(const Options& options, const RunConfig& config) {
+  const MoeConfig& moe = options.model.moe;
+  if (moe.num_experts == 0) return "";
+  const ParameterCount count = count_parameters(options.model);
+  std::string text = fmt::format("{} of {} a token, {} active parameters, ", moe.router_topk, moe.num_experts,
+                                 with_unit(static_cast<double>(count.active())));
+  text += moe.use_transformer_engine_op_fuser ? "fused grouped products" : "grouped products";
+  if (!moe.grouped_gemm) text += " (as with --moe-grouped-gemm)";
+  if (config.mesh.tp > 1)
+    text += "; each tensor-parallel rank has all experts for its own rows (Megatron-LM's default splits them)";
+  return text;
+}
+
 std::string said_memory(const std::vector<RankFacts>& ranks) {
   const auto most = std::max_element(ranks.begin(), ranks.end(),
                                      [](const RankFacts& a, const RankFacts& b) { return a.bytes < b.bytes; });
@@ -127,6 +140,7 @@ std::string banner_text(const Options& options, const RunConfig& config, const s
   for (const auto& [label, line] : {std::pair<std::string_view, std::string>{"ranks", said_ranks(ranks)},
                                     {"layout", said_layout(options, config)},
                                     {"model", said_model(options)},
+                                    {"experts", said_experts(options, config)},
                                     {"tokens", said_tokens(options)},
                                     {"graphs", said_graphs(options.train)},
                                     {"memory", said_memory(ranks)}}) {

@@ -5,6 +5,7 @@
 #include <array>
 
 #include "apps/flags_binding.h"
+#include "apps/flags_moe.h"
 #include "apps/hf_config.h"
 #include "apps/pipeline_options.h"
 #include "core/base/error.h"
@@ -353,6 +354,7 @@ void check(App app, const Options& options) {
     check_parallel(options);
     check_pipeline(options);
     check_memory(options);
+    check_moe(options);
     not_both(options.train.grad_reduce_in_bf16 && options.train.main_grads_dtype == DType::kFp32,
              "--grad-reduce-in-bf16", "--main-grads-dtype fp32", "remove one");
     only_with(options.train.main_grads_dtype == DType::kFp32 || options.model.params_dtype == DType::kBf16,

@@ -12,6 +12,8 @@ namespace megalith {
 
 namespace {
 
+bool is_list_kind(ValueKind kind) { return kind == ValueKind::kList || kind == ValueKind::kReals; }
+
 // The program's flag that an argument "--NAME" gives, or null.
 const Flag* flag_of(App app, const std::vector<Flag>& table, std::string_view argument) {
   if (!argument.starts_with("--")) return nullptr;
@@ -80,7 +82,7 @@ CommandLine::CommandLine(App app, const std::vector<Flag>& table) : parser_(new 
     std::string name = flag.positional ? std::string(flag.name) : "--" + std::string(flag.name);
     if (flag.name == "help") name += ",-h";
     if (!flag.synonym.empty()) name += ",--" + std::string(flag.synonym);
-    const bool is_toggle = flag.binding.kind == ValueKind::kToggle, is_list = flag.binding.kind == ValueKind::kList;
+    const bool is_toggle = flag.binding.kind == ValueKind::kToggle, is_list = is_list_kind(flag.binding.kind);
     CLI::Option* const option = is_toggle ? parser.add_flag(name) : parser.add_option(name);
     option->multi_option_policy(is_list ? CLI::MultiOptionPolicy::TakeAll : CLI::MultiOptionPolicy::TakeLast);
     if (is_list && flag.unit.ends_with("...")) option->expected(-1);
@@ -106,7 +108,7 @@ std::vector<RawValue> CommandLine::read(const std::vector<std::string>& argument
   for (const auto& [flag, option] : declared) {
     if (option->count() == 0) continue;
     RawValue value{.name = std::string(flag->name), .items = option->results()};
-    if (flag->binding.kind != ValueKind::kList) value.items.erase(value.items.begin(), value.items.end() - 1);
+    if (!is_list_kind(flag->binding.kind)) value.items.erase(value.items.begin(), value.items.end() - 1);
     values.push_back(std::move(value));
   }
   return values;

@@ -15,6 +15,7 @@ namespace megalith {
 // In the order of --help; the title is also the TOML table that --print-config writes.
 enum class FlagGroup {
   kModel,
+  kMoe,
   kTraining,
   kOptimizer,
   kData,

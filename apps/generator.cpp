@@ -10,6 +10,7 @@
 #include "core/device/copy.h"
 #include "core/device/timeline.h"
 #include "core/ops/sampling.h"
+#include "moe/moe_layer.h"
 
 namespace megalith {
 
@@ -27,7 +28,7 @@ Generator::Generator(const Options& options, DeviceType device, const Sizes& mos
       pool_(device, device == DeviceType::kCpu ? available_bytes() : 0),
       compute_(device, "compute", instruments),
       arena_(pool_, device == DeviceType::kPlan ? Arena::Mode::kRecording : Arena::Mode::kPlanned),
-      gpt_(build_gpt(options.model)),
+      gpt_(build_gpt(options.model, {}, {.moe = moe_factory()})),
       ctx_{.compute = compute_, .arena = arena_, .planned_for = options.train.device},
       numbers_(static_cast<Numbers*>(pool_.allocate(sizeof(Numbers), MemoryCategory::kOther, "generation"))),
       drawn_(pool_.allocate(bytes_of(most.sequences), MemoryCategory::kOther, "generation"), DType::kInt32,

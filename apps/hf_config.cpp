@@ -272,6 +272,9 @@ HfFamily hf_family(const ModelConfig& model) {
   const auto no = [&](bool is_other, const std::string& what) {
     if (is_other) got += (got.empty() ? "" : ", ") + what;
   };
+  if (model.moe.num_experts > 0)
+    refuse_model("a model without experts, others are not built yet",
+                 fmt::format("--num-experts {}", model.moe.num_experts));
   const bool has_learned_positions = model.position_embedding_type == PositionEmbedding::kLearnedAbsolute;
   if (has_learned_positions && !is_mistral) {
     no(model.normalization != Normalization::kLayerNorm, "--normalization RMSNorm");

@@ -18,12 +18,17 @@ std::vector<RecomputeLayers::Range> selective_layers(const TrainingOptions& opti
   return ranges;
 }
 
+bool selects(const TrainingOptions& options, const char* module) {
+  return std::ranges::find(options.recompute_modules, module) != options.recompute_modules.end();
+}
+
 }  // namespace
 
 RecomputeLayers recompute_layers(const TrainingOptions& options, const std::vector<GptPart>& parts) {
   RecomputeLayers recompute;
-  if (std::ranges::find(options.recompute_modules, "mlp") != options.recompute_modules.end())
-    recompute.mlps = selective_layers(options, parts);
+  if (selects(options, "mlp")) recompute.mlps = selective_layers(options, parts);
+  if (selects(options, "moe")) recompute.moes = selective_layers(options, parts);
+  if (selects(options, "shared_experts")) recompute.shared_experts = selective_layers(options, parts);
   if (options.recompute_granularity != RecomputeGranularity::kFull) return recompute;
   const std::int64_t step = std::max<std::int64_t>(1, options.recompute_num_layers);
   for (const GptPart& part : parts) {
@@ -42,8 +47,9 @@ RecomputeLayers recompute_layers(const TrainingOptions& options, const std::vect
 StashPolicies stash_policies(const TrainingOptions& options, const std::vector<GptPart>& parts, std::int64_t layer) {
   StashPolicies policies{};
   const auto has_layer = [layer](const RecomputeLayers::Range& range) { return range.contains(layer); };
-  if (std::ranges::none_of(selective_layers(options, parts), has_layer)) return policies;
   const auto recompute = [&](SlotKind kind) { policies[static_cast<std::size_t>(kind)] = StashPolicy::kRecompute; };
+  recompute(SlotKind::kExpertFc2);  // which the gradient of the activation makes on its way
+  if (std::ranges::none_of(selective_layers(options, parts), has_layer)) return policies;
   for (const std::string& module : options.recompute_modules) {
     if (module == "core_attn") recompute(SlotKind::kAttnProj);
     if (module == "layernorm") {

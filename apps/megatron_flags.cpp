@@ -92,7 +92,12 @@ constexpr Names kNames[] = {
      "fine-grained- flight-recorder- fp4- fp8- fsdp-all- fsdp-db- fsdp-manual- gdp- grpo- gtp- heterogeneous- "
      "high-priority- hybrid- ict- img- "
      "indexer- inference- inprocess- keep-fp8- kitchen- langrl- linear- lion- logits- mamba- megatron-fsdp- mhc- "
-     "mlp-chunks- moe- mscale- mtp- muon- mup- nccl- no-align- no-dsa- no-flight- no-log- no-pin- no-save- no-tp- "
+     "moe-apply- moe-deepep- moe-enable- moe-expert-rank- moe-extended- moe-flex- moe-hybridep- moe-input- moe-latent- "
+     "moe-layer-recompute moe-ncclep- moe-pad-experts- moe-paged- moe-per-layer- moe-permute- moe-router-force-biased "
+     "moe-router-fusion moe-router-padding- moe-router-topk-limited-devices moe-shared-expert-overlap "
+     "moe-token-dispatcher- "
+     "moe-upcycling- moe-use- "
+     "mlp-chunks- mscale- mtp- muon- mup- nccl- no-align- no-dsa- no-flight- no-log- no-pin- no-save- no-tp- "
      "no-use- non-persistent- null-tokenizer- one-logger- optimizer- otel- pytorch- qk-clip- relative-attention- "
      "replication- retriever- retro- rl- sft- straggler- tokenizer-hf- use-grouped- use-torch- vision- wandb- yarn- "
      "activation-func-clamp-value activation-offload-fraction adlr-autoresume adlr-autoresume-interval "
@@ -126,7 +131,7 @@ constexpr Names kNames[] = {
      "no-data-sharding no-delay-grad-reduce no-fp8-wgrad no-initialization no-overlap-p2p-communication no-rope-freq "
      "no-scatter-gather-tensors-in-pipeline no-strict-fsdp-dtensor-load "
      "no-tokenizer-sentencepiece-ignore-extra-whitespaces no-weight-decay-cond-type "
-     "no-yarn-correction-range-round-to-int num-channels num-classes num-experts "
+     "no-yarn-correction-range-round-to-int num-channels num-classes "
      "num-layers-at-end-in-bf16 num-layers-at-start-in-bf16 num-speculative-tokens num-unique-layers nvtx-ranges "
      "object-storage-cache-path onnx-safe output-bert-embeddings output-logit-dtype "
      "overlap-cpu-optimizer-d2h-h2d overlap-dispatch-backward-with-experts-wgrad overlap-moe-expert-parallel-comm "
@@ -148,7 +153,7 @@ constexpr Names kNames[] = {
      "use-custom-fsdp use-fused-weighted-squared-relu use-gigatoken use-kitchen-attention use-legacy-static-engine "
      "use-mp-args-from-checkpoint-args use-mup use-nccl-ub use-one-sent-docs "
      "use-persistent-ckpt-worker use-ring-exchange-p2p use-same-sampling-seed-across-dp-ranks use-sharp "
-     "use-tp-pp-dp-mapping use-transformer-engine-op-fuser v-head-dim validation-set-names vocab-extra-ids "
+     "use-tp-pp-dp-mapping v-head-dim validation-set-names vocab-extra-ids "
      "weight-decay-incr-style wgrad-deferral-limit window-attn-skip-freq window-size"},
 };
 

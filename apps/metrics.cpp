@@ -106,6 +106,8 @@ std::string to_json_line(const StepMetrics& metrics, std::string_view run) {
       number_or_null(metrics.learning_rate), number_or_null(metrics.tokens_per_second),
       number_or_null(metrics.tflops_per_device), number_or_null(metrics.step_ms), number_or_null(metrics.enqueue_ms),
       metrics.memory_peak_bytes, metrics.skipped, metrics.skipped_steps);
+  if (metrics.load_balancing_loss) line += ", \"load_balancing_loss\": " + number_or_null(*metrics.load_balancing_loss);
+  if (metrics.z_loss) line += ", \"z_loss\": " + number_or_null(*metrics.z_loss);
   if (metrics.validation_loss) line += ", \"validation_loss\": " + number_or_null(*metrics.validation_loss);
   if (metrics.checkpoint_stall_ms) line += ", \"checkpoint_stall_ms\": " + number_or_null(*metrics.checkpoint_stall_ms);
   if (!metrics.memory_bytes.empty()) {

@@ -3,8 +3,9 @@
 //
 // A line of --metrics-jsonl has the keys of StepMetrics. lm_loss and grad_norm come twice, as a decimal number (null
 // where it is not finite) and as C99 %a of the fp32 value ("nan", "inf", "-inf"), so that runs can be compared bit for
-// bit. `validation_loss` and `checkpoint_stall_ms` are present where they were measured. The first line of a run (and
-// of a resumed run) also has "run": {"megalith": VERSION, "commit": COMMIT, "config": {FLAG: VALUE}}. A run with
+// bit. `load_balancing_loss`, `z_loss`, `validation_loss` and `checkpoint_stall_ms` are present where they were
+// measured. The first line of a run (and of a resumed run) also has "run": {"megalith": VERSION, "commit": COMMIT,
+// "config": {FLAG: VALUE}}. A run with
 // --skip-train writes one line: "evaluation": "validation" with iteration, consumed_samples, validation_loss and "run".
 #pragma once
 
@@ -26,8 +27,9 @@ struct StepMetrics {
   std::int64_t train_iters = 0;
   std::int64_t consumed_samples = 0;
   std::int64_t global_batch_size = 0;
-  float lm_loss = 0;    // nats per token, mean over the global batch
-  float grad_norm = 0;  // global L2, before clipping
+  float lm_loss = 0;                                     // nats per token, mean over the global batch
+  std::optional<float> load_balancing_loss{}, z_loss{};  // as StepResult has them (apps/step.h)
+  float grad_norm = 0;                                   // global L2, before clipping
   double learning_rate = 0;
   double tokens_per_second = 0;  // all ranks
   double tflops_per_device = 0;  // by flops_per_token()
@@ -93,6 +95,7 @@ struct LogLine {
   double learning_rate = 0;
   std::int64_t global_batch_size = 0;
   double lm_loss = 0;
+  std::optional<double> load_balancing_loss{}, z_loss{};  // of the last step
   double grad_norm = 0;
   std::int64_t skipped_iterations = 0;
   std::int64_t nan_iterations = 0;

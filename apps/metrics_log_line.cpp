@@ -80,9 +80,11 @@ std::string format_log_line(const LogLine& line, std::string_view time) {
     const int digits = *line.tflops_per_device < 10 ? 3 : 1;
     out += fmt::format(" throughput per GPU (TFLOP/s/GPU): {:.{}f} |", *line.tflops_per_device, digits);
   }
-  out += fmt::format(" learning rate: {} | global batch size: {} | lm loss: {} | grad norm: {:.3f} |",
-                     scientific(line.learning_rate), line.global_batch_size, scientific(line.lm_loss),
-                     std::abs(line.grad_norm));  // no -nan
+  out += fmt::format(" learning rate: {} | global batch size: {} | lm loss: {} |", scientific(line.learning_rate),
+                     line.global_batch_size, scientific(line.lm_loss));
+  if (line.load_balancing_loss) out += fmt::format(" load_balancing_loss: {} |", scientific(*line.load_balancing_loss));
+  if (line.z_loss) out += fmt::format(" z_loss: {} |", scientific(*line.z_loss));
+  out += fmt::format(" grad norm: {:.3f} |", std::abs(line.grad_norm));  // no -nan
   out += fmt::format(" number of skipped iterations: {} | number of nan iterations: {} |", line.skipped_iterations,
                      line.nan_iterations);
   // Fields that Megatron's line does not have come last.
@@ -135,6 +137,8 @@ void StepLog::step(const StepMetrics& metrics) {
                  .learning_rate = metrics.learning_rate,
                  .global_batch_size = metrics.global_batch_size,
                  .lm_loss = window_.losses > 0 ? window_.loss_sum / static_cast<double>(window_.losses) : std::nan(""),
+                 .load_balancing_loss = metrics.load_balancing_loss,
+                 .z_loss = metrics.z_loss,
                  .grad_norm = static_cast<double>(metrics.grad_norm),
                  .skipped_iterations = window_.skipped,
                  .nan_iterations = window_.nan,

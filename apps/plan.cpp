@@ -98,9 +98,15 @@ void print_parameters(const ModelConfig& model) {
   for (const auto& [name, value] : {std::pair{"embedding", count.embedding},
                                     {"attention", count.attention},
                                     {"mlp", count.mlp},
+                                    {"router", count.router},
+                                    {"experts", count.experts},
                                     {"norms", count.norm},
                                     {"output layer", count.output},
-                                    {"total", count.total}}) {
+                                    {"total", count.total},
+                                    {"active", count.active()}}) {
+    const bool is_of_moe =
+        name == std::string_view("router") || name == std::string_view("experts") || name == std::string_view("active");
+    if (is_of_moe && model.moe.num_experts == 0) continue;
     fmt::print("  {:<29} {:>15}\n", name, value);
   }
 }

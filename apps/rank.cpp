@@ -7,15 +7,28 @@
 
 #include "apps/layer_recompute.h"
 #include "core/device/copy.h"
+#include "moe/moe_layer.h"
 #include "parallel/context_parallel/context_parallel.h"
 
 namespace megalith {
 
 namespace {
 
+MoeOptions moe_options(LayerGroups& layers) {
+  const auto sum_counts = [&layers](const Context& ctx, const Tensor& counts) {
+    layers.tensor.sum(ctx.compute, counts, "expert counts");
+    CommLane& context = layers.context.keys;
+    if (context.group.size() == 1) return;
+    context.start(ctx.compute, AllReduce{.group = context.group, .buffer = counts, .label = "expert counts"});
+    context.wait(ctx.compute);
+  };
+  return {.sharers = layers.tensor.split().ranks * layers.context.size(), .sum_counts = sum_counts};
+}
+
 GptFactories factories(const Options& options, LayerGroups& layers) {
   return {.rows = &layers.tensor,
-          .core_attention = context_parallel_attention(options.parallel.cp_comm_type, layers.context)};
+          .core_attention = context_parallel_attention(options.parallel.cp_comm_type, layers.context),
+          .moe = moe_factory(moe_options(layers))};
 }
 
 std::vector<SegmentRunner::Entry> entries(const Options& options, const RankModel& model) {
@@ -25,7 +38,7 @@ std::vector<SegmentRunner::Entry> entries(const Options& options, const RankMode
                        .segment = named.segment.get(),
                        .policies = stash_policies(options.train, model.parts, named.layer),
                        .module = named.module,
-                       .unit = named.first_unit});
+                       .unit = named.layer_unit});
   }
   return entries;
 }
@@ -165,7 +178,7 @@ RankModel::RankModel(const Options& options, std::vector<GptPart> parts_of_stage
     : parts(std::move(parts_of_stage)),
       gpt(build_gpt(options.model, recompute_layers(options.train, parts), factories(options, layers),
                     options.train.loss_chunk_size, parts)),
-      all_parameters(build_gpt(options.model).parameters) {}
+      all_parameters(build_gpt(options.model, {}, {.moe = moe_factory()}).parameters) {}
 
 RankOptimizer::RankOptimizer(const Options& options, const RankGroups& groups, RankMemory& memory, LayerGroups& layers,
                              RankModel& model)
@@ -230,10 +243,15 @@ RankBuckets::RankBuckets(const Options& options, const RankGroups& groups, RankS
   gatherer = std::make_unique<ParameterGatherer>(groups.shards(), bucket_streams, weights);
 }
 
-StepMemory::StepMemory(MemoryPool& pool)
+StepMemory::StepMemory(MemoryPool& pool, const GptModel& gpt)
     : parameters(static_cast<StepParameters*>(
           pool.allocate(sizeof(StepParameters), MemoryCategory::kOther, "step parameters"))),
-      sums(pool.allocate(kNumStepSums * sizeof(float), MemoryCategory::kOther, "loss"), DType::kFp32, {kNumStepSums}) {}
+      sums(pool.allocate(kNumStepSums * sizeof(float), MemoryCategory::kOther, "loss"), DType::kFp32, {kNumStepSums}) {
+  const Shape shape{std::ssize(gpt.parameters->buffers()), gpt.config.moe.num_experts};
+  if (shape[0] == 0) return;
+  expert_counts = Tensor(pool.allocate(static_cast<std::size_t>(shape.numel()) * 4, MemoryCategory::kOther, "counts"),
+                         DType::kInt32, shape);
+}
 
 Rank::Rank(const Options& run_options, const RunConfig& derived, DeviceType device, const Mesh& ranks,
            const Instruments& instruments, std::size_t memory_limit)
@@ -258,7 +276,7 @@ Rank::Rank(const Options& run_options, const RunConfig& derived, DeviceType devi
       optimizer(options, groups, memory, layers, model),
       units(options, groups, streams, memory, config.pipeline, model.gpt),
       buckets(options, groups, streams, model.gpt),
-      step(memory.pool) {
+      step(memory.pool, model.gpt) {
   if (device == DeviceType::kCuda) transfer.connect(step.sums.slice(0, 0, 1));
 }
 
@@ -267,6 +285,8 @@ GraphModules graph_modules(const Options& options, const PipelineLayout& pipelin
   const auto has = [&](std::string_view module) { return std::ranges::find(modules, module) != modules.end(); };
   return {.attention = has("attn"),
           .mlp = has("mlp"),
+          .moe_router = has("moe_router"),
+          .moe = has("moe"),
           .layer = has("layer"),
           .weights_behind = options.parallel.tp_comm_overlap && !pipeline.weights_apart()};
 }

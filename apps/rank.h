@@ -116,10 +116,11 @@ struct RankBuckets {
 
 // What a step reads and writes on the device outside of the arena.
 struct StepMemory {
-  explicit StepMemory(MemoryPool& pool);
+  StepMemory(MemoryPool& pool, const GptModel& gpt);
 
   StepParameters* parameters;
-  Tensor sums;  // [kNumStepSums] fp32
+  Tensor sums;           // [kNumStepSums] fp32
+  Tensor expert_counts;  // [layers of this stage with an expert bias, E] int32; absent: there is none
 };
 
 struct Rank {

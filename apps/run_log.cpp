@@ -42,6 +42,8 @@ void RunLog::step(const Rank& rank, const StepResult& result, const StepFacts& f
       .consumed_samples = facts.consumed_samples,
       .global_batch_size = train.global_batch_size,
       .lm_loss = result.loss,
+      .load_balancing_loss = result.load_balancing_loss,
+      .z_loss = result.router_z_loss,
       .grad_norm = result.grad_norm,
       .learning_rate = learning_rate(train.schedule, result.iteration - 1),
       .tokens_per_second = tokens / result.seconds,

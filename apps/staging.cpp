@@ -15,8 +15,9 @@ std::size_t tokens_of_step(const RunConfig& config) {
 }
 
 std::size_t bytes_of(const RunConfig& config) {
-  constexpr std::size_t kPadding = 3 * 256;  // each of the three buffers is aligned
-  return kSteps * (2 * tokens_of_step(config) * sizeof(std::int32_t) + sizeof(StepParameters) + kPadding);
+  constexpr std::size_t kPadding = 4 * 256;  // each of the four buffers is aligned
+  constexpr std::size_t kReport = sizeof(StepParameters) + kNumStepSums * sizeof(float);
+  return kSteps * (2 * tokens_of_step(config) * sizeof(std::int32_t) + kReport + kPadding);
 }
 
 }  // namespace
@@ -28,7 +29,10 @@ Staging::Staging(DeviceType device, const RunConfig& config, const SequencePart&
     step->tokens = arena_.allocate_as<std::int32_t>(tokens_of_step(config));
     step->labels = arena_.allocate_as<std::int32_t>(tokens_of_step(config));
     step->report = arena_.allocate_as<StepParameters>(1);
-    if (device != DeviceType::kPlan) *step->report = {};  // never what other runs left there
+    step->sums = arena_.allocate_as<float>(kNumStepSums);
+    if (device == DeviceType::kPlan) continue;
+    *step->report = {};  // never what other runs left there
+    std::fill_n(step->sums, kNumStepSums, 0.0f);
   }
 }
 

@@ -11,8 +11,8 @@
 #include "core/device/event.h"
 #include "core/device/host_arena.h"
 #include "core/device/stream.h"
+#include "core/layers/microbatch.h"
 #include "core/ops/device_parameters.h"
-#include "core/ops/sequence_part.h"
 
 namespace megalith {
 
@@ -30,6 +30,7 @@ struct StagedStep {
   std::int32_t* tokens = nullptr;    // [M, T]: this rank's part of each sequence
   std::int32_t* labels = nullptr;    // [M, T]
   StepParameters* report = nullptr;  // device to host
+  float* sums = nullptr;             // likewise, [kNumStepSums]
   std::int64_t iteration = 0;
   float learning_rate = 0;
   std::vector<std::int64_t> first_samples;  // [M]

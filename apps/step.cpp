@@ -10,6 +10,7 @@
 #include "core/device/copy.h"
 #include "core/device/trace.h"
 #include "core/ops/elementwise.h"
+#include "core/ops/expert_bias.h"
 #include "core/ops/grad_norm.h"
 
 namespace megalith {
@@ -146,6 +147,7 @@ void Step::wait_for_parameters() {
 void Step::begin_step() {
   const StagedStep& step = staging_.last();
   launch(rank_.streams.compute, Fill{.x = rank_.step.sums, .value = 0});
+  if (const Tensor& counts = rank_.step.expert_counts) launch(rank_.streams.compute, Fill{.x = counts, .value = 0});
   launch(rank_.streams.compute,
          WriteStepParameters{
              .iteration = step.iteration, .learning_rate = step.learning_rate, .parameters = rank_.step.parameters});
@@ -162,7 +164,8 @@ void Step::load(const Action& action) {
                         .seq_length = config.rank_length(),
                         .part = rank_.layers.context.part(config.seq_length),
                         .parameters = microbatch_parameters_[static_cast<std::size_t>(action.column)],
-                        .sums = rank_.step.sums};
+                        .sums = rank_.step.sums,
+                        .expert_counts = rank_.step.expert_counts};
   const auto copy = [&](const std::int32_t* from, const char* owner) {
     const Tensor to = rank_.ctx.empty({config.rank_tokens()}, DType::kInt32, owner);
     copy_from_host(rank_.streams.compute, to.data, from + action.microbatch * config.rank_tokens(), to.bytes());
@@ -189,8 +192,18 @@ void Step::copy_tied(Stream& stream, const Tensor& from_first_stage) {
   launch(stream, Broadcast{.group = *rank_.groups.embedding, .buffer = from_first_stage, .label = "tied embedding"});
 }
 
-// One of the stages has the loss, the others 0.
+// One of the stages has the loss, the others 0. Tensor-parallel ranks have the same loss, but routers of their own
+// rows.
 void Step::reduce_sums() {
+  if (rank_.options.model.moe.num_experts > 0) {
+    constexpr auto kFirst = static_cast<std::int64_t>(StepSum::kAuxLoss);
+    const Tensor of_routers = rank_.step.sums.slice(0, kFirst, kNumStepSums - kFirst);
+    rank_.layers.tensor.sum(rank_.streams.compute, of_routers, "losses of routers");
+  }
+  if (const Tensor& counts = rank_.step.expert_counts) {
+    rank_.layers.tensor.sum(rank_.streams.compute, counts, "rows of experts");
+    launch(rank_.streams.compute, AllReduce{.group = *rank_.groups.sums, .buffer = counts, .label = "rows of experts"});
+  }
   for (Communicator* group : {rank_.groups.sums.get(), rank_.groups.stages.get()})
     launch(rank_.streams.compute, AllReduce{.group = *group, .buffer = rank_.step.sums, .label = "loss"});
 }
@@ -213,6 +226,13 @@ void Step::update() {
   if (Event* read = std::exchange(before_update_, nullptr)) rank_.streams.compute.wait(*read);
   const Tensor loss = rank_.step.sums.slice(0, static_cast<std::int64_t>(StepSum::kLoss), 1);
   rank_.optimizer.adamw.update(rank_.streams.compute, loss, rank_.step.parameters);
+  if (const Tensor& counts = rank_.step.expert_counts) {
+    launch(rank_.streams.compute,
+           UpdateExpertBias{.counts = counts,
+                            .bias = rank_.model.gpt.parameters->buffer_values().view(counts.shape),
+                            .rate = static_cast<float>(rank_.options.model.moe.router_bias_update_rate),
+                            .parameters = rank_.step.parameters});
+  }
   rank_.buckets.gatherer->updated();
   if (rank_.units.sharded) rank_.units.sharded->updated();
 }
@@ -294,6 +314,8 @@ bool Step::train(const StepInput& input, const std::function<bool()>& updates) {
   StagedStep& step = staging_.last();
   step.follows = follows;
   copy_to_host(compute, step.report, rank_.step.parameters, sizeof(StepParameters));
+  if (rank_.options.model.moe.num_experts > 0)
+    copy_to_host(compute, step.sums, rank_.step.sums.data, rank_.step.sums.bytes());
   compute.record(step.reported);
   step.enqueue_seconds = seconds_since(start) - asked;
   ++pending_;
@@ -309,10 +331,20 @@ StepResult Step::read_result() {
   compute.synchronize_host(step.reported);
   Access access("read the step's result");
   access.add(step.report, sizeof(StepParameters), false);
+  access.add(step.sums, kNumStepSums * sizeof(float), false);
   compute.announce_host(access);
+  const MoeConfig& moe = rank_.options.model.moe;
+  const auto of_routers = [&](StepSum which, double coeff) -> std::optional<float> {
+    if (moe.num_experts == 0 || coeff == 0) return std::nullopt;
+    const std::vector<bool> layers = moe_layers(moe, rank_.options.model.num_layers);
+    const double all = coeff * static_cast<double>(std::ranges::count(layers, true) * rank_.config.step_tokens());
+    return static_cast<float>(static_cast<double>(step.sums[static_cast<std::size_t>(which)]) / all);
+  };
   return {.iteration = step.iteration,
           .loss = step.report->loss / static_cast<float>(rank_.config.step_tokens()),
           .grad_norm = step.report->grad_norm,
+          .load_balancing_loss = of_routers(StepSum::kAuxLoss, moe.balancing_coeff()),
+          .router_z_loss = of_routers(StepSum::kZLoss, moe.z_loss_coeff),
           .skipped = step.report->skip != 0,
           .adam_count = step.report->adam_count,
           .enqueue_seconds = step.enqueue_seconds,

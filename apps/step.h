@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,9 @@ struct StepResult {
   std::int64_t iteration = 0;
   float loss = 0;       // mean over the tokens of the global batch
   float grad_norm = 0;  // before clipping
+  // Of the routers, without their coefficients: means over microbatches and layers of experts; absent without such
+  // losses.
+  std::optional<float> load_balancing_loss, router_z_loss;
   bool skipped = false;
   std::int64_t adam_count = 0;
   double enqueue_seconds = 0;  // of the host

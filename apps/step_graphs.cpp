@@ -47,6 +47,8 @@ GraphSignature Step::signature() {
   fold_in(rank_.memory.arena.block());
   fold_in(rank_.step.parameters);
   fold_in(rank_.step.sums.data);
+  fold_in(rank_.step.expert_counts.data);
+  fold_in(rank_.model.gpt.parameters->buffer_values().data);
   for (const MicrobatchParameters* parameters : microbatch_parameters_) fold_in(parameters);
   for (const ParameterUnit& unit : rank_.model.gpt.parameters->units()) {
     fold_in(unit.weight_shard.data);

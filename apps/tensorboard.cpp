@@ -158,6 +158,9 @@ void TensorBoardLog::write(const StepMetrics& metrics) {
   records.add_both("learning-rate", metrics.learning_rate);
   records.add_both("batch-size", static_cast<double>(metrics.global_batch_size));
   records.add_both("lm loss", static_cast<double>(metrics.lm_loss));
+  if (metrics.load_balancing_loss)
+    records.add_both("load_balancing_loss", static_cast<double>(*metrics.load_balancing_loss));
+  if (metrics.z_loss) records.add_both("z_loss", static_cast<double>(*metrics.z_loss));
   records.add_both("grad-norm", static_cast<double>(metrics.grad_norm));
   records.add_both("iteration-time", metrics.step_ms * 1e-3);
   records.add("throughput", metrics.tflops_per_device);

@@ -105,6 +105,16 @@ std::vector<Item> items_of(const ParameterStore& parameters, const AdamWOptimize
       add(kExpAvgSqKind, state.exp_avg_sq, state.begin);
     }
   }
+  for (const ParameterBuffer& buffer : parameters.buffers()) {
+    const LogicalTensor& part = buffer.part;
+    items.push_back({.shard = {.name = shard_name(kParamKind, part.name),
+                               .dtype = DType::kFp32,
+                               .shape = part.global_shape,
+                               .slice = Slice::whole(part.global_shape),
+                               .data = {}},
+                     .tensor = buffer.values,
+                     .saved = part.counted});
+  }
   return items;
 }
 
@@ -135,6 +145,10 @@ std::vector<TensorSpec> specs_of(const ParameterStore& parameters, const std::ve
         }
       }
     }
+  }
+  for (const ParameterBuffer& buffer : parameters.buffers()) {
+    specs.push_back(
+        {.name = shard_name(kParamKind, buffer.part.name), .dtype = DType::kFp32, .shape = buffer.part.global_shape});
   }
   return specs;
 }

@@ -68,15 +68,26 @@ class Grouping {
       case SegmentModule::kOther: return false;
       case SegmentModule::kAttention: return modules_.attention || modules_.layer;
       case SegmentModule::kMlp: return modules_.mlp || modules_.layer;
+      case SegmentModule::kMoeRouter: return modules_.moe_router || modules_.moe || modules_.layer;
+      case SegmentModule::kMoe: return modules_.moe || modules_.layer;
       case SegmentModule::kLayer: return modules_.layer;
     }
     return false;
   }
 
+  // Segments of one layer of experts, which is to be one graph.
+  bool are_of_experts(const Action& from, const Action& to) const {
+    const auto is_of_experts = [](const SegmentRunner::Entry& entry) {
+      return entry.module == SegmentModule::kMoeRouter || entry.module == SegmentModule::kMoe;
+    };
+    const SegmentRunner::Entry &a = segments_.entry(from.segment), &b = segments_.entry(to.segment);
+    return modules_.moe && is_of_experts(a) && is_of_experts(b) && a.unit == b.unit;
+  }
+
   bool continues(const Action& from, const Action& to) const {
     if (!captures(to) || to.chunk != from.chunk || to.microbatch != from.microbatch) return false;
     if ((to.kind == ActionKind::kForward) != (from.kind == ActionKind::kForward)) return false;
-    if (!modules_.layer && to.segment != from.segment) return false;
+    if (!modules_.layer && to.segment != from.segment && !are_of_experts(from, to)) return false;
     if (borders_.contains(joint(from, to))) return false;
     for (const auto& [action, point] :
          {std::pair(&from, after(verb_of(from.kind))), std::pair(&to, before(verb_of(to.kind)))}) {

@@ -16,9 +16,11 @@ enum class Mode : std::uint8_t { kTrain, kEval, kGenerate };
 
 // What the segments of a step sum over its microbatches, one fp32 each in one device tensor [kNumStepSums].
 enum class StepSum : std::uint8_t {
-  kLoss,  // of the tokens, not scaled
+  kLoss,     // of the tokens, not scaled
+  kAuxLoss,  // of the routers of all layers, weighed to be added to kLoss
+  kZLoss,    // likewise
 };
-inline constexpr int kNumStepSums = 1;
+inline constexpr int kNumStepSums = 3;
 
 // A caller's buffers for generation: per layer the keys and values of all positions so far.
 struct KvCache {
@@ -37,6 +39,7 @@ struct Microbatch {
   Tensor labels;                                     // [T] int32; absent in generate mode
   const MicrobatchParameters* parameters = nullptr;  // device
   Tensor sums;                                       // [kNumStepSums] fp32, device; the head adds to it
+  Tensor expert_counts;                              // optional, [a row a layer, E] int32, device: routers add to it
   const KvCache* cache = nullptr;                    // generate mode
 
   Tensor sum(StepSum which) const { return sums.slice(0, static_cast<std::int64_t>(which), 1); }  // [1]

@@ -98,6 +98,12 @@ Parameter& ParameterStore::add_tied(Parameter& target) {
   return *tied_.back();
 }
 
+const ParameterBuffer& ParameterStore::add_buffer(LogicalTensor part) {
+  require(part.rows > 0, "ParameterStore::add_buffer needs a size");
+  part.global_shape = {part.rows};
+  return buffers_.emplace_back(ParameterBuffer{.part = std::move(part), .values = {}});
+}
+
 void ParameterUnit::bind_weights(const Tensor& whole) {
   weights = whole;
   for (Parameter* parameter : parameters) parameter->weight = view_of(whole, *parameter);
@@ -125,7 +131,7 @@ void ParameterUnit::begin_gradients(Stream& stream) {
 void ParameterStore::allocate(MemoryPool& pool, DType dtype, DType main_grads_dtype) {
   require(main_grads_dtype == DType::kFp32 || main_grads_dtype == dtype, "main gradients are fp32 or as the weights");
   const std::size_t gradient_size = size_of(main_grads_dtype);
-  const auto buffer = [&pool](std::int64_t numel, DType of, MemoryCategory category, std::string_view name) {
+  const auto flat = [&pool](std::int64_t numel, DType of, MemoryCategory category, std::string_view name) {
     return Tensor(pool.allocate(static_cast<std::size_t>(numel) * size_of(of), category, name), of, {numel});
   };
   std::int64_t shards = 0;
@@ -134,22 +140,22 @@ void ParameterStore::allocate(MemoryPool& pool, DType dtype, DType main_grads_dt
     if (!unit.shard.is_whole()) unit.numel = round_up(unit.numel, unit.block * unit.shard.ranks);
     if (!unit.resident_weights) shards += unit.shard.range(unit.numel).size();
   }
-  if (shards > 0) weight_shards_ = buffer(shards, dtype, MemoryCategory::kParameters, "shards of units");
+  if (shards > 0) weight_shards_ = flat(shards, dtype, MemoryCategory::kParameters, "shards of units");
   std::int64_t begin = 0;
   for (ParameterUnit& unit : units_) {
     const std::int64_t own = unit.shard.range(unit.numel).size();
     if (unit.resident_weights) {
-      unit.bind_weights(buffer(unit.numel, dtype, MemoryCategory::kParameters, unit.name));
+      unit.bind_weights(flat(unit.numel, dtype, MemoryCategory::kParameters, unit.name));
       unit.weight_shard = unit.shard.of(unit.weights);
     } else {
       unit.weight_shard = weight_shards_.slice(0, begin, own);
       begin += own;
     }
     if (unit.resident_gradients) {
-      unit.bind_gradients(buffer(unit.numel, main_grads_dtype, MemoryCategory::kGradients, unit.name));
+      unit.bind_gradients(flat(unit.numel, main_grads_dtype, MemoryCategory::kGradients, unit.name));
       unit.grad_shard = unit.shard.of(unit.main_grads);
     } else {
-      unit.grad_shard = buffer(own, main_grads_dtype, MemoryCategory::kGradients, unit.name);
+      unit.grad_shard = flat(own, main_grads_dtype, MemoryCategory::kGradients, unit.name);
     }
   }
   for (Parameter* tied : tied_) {
@@ -157,6 +163,16 @@ void ParameterStore::allocate(MemoryPool& pool, DType dtype, DType main_grads_dt
     const auto bytes = static_cast<std::size_t>(tied->shape.numel()) * gradient_size;
     tied->main_grad = Tensor(pool.allocate(bytes, MemoryCategory::kGradients, tied->name() + " (second use)"),
                              main_grads_dtype, tied->shape);
+  }
+  if (buffers_.empty()) return;
+  std::int64_t count = 0;
+  for (const ParameterBuffer& buffer : buffers_) count += buffer.part.rows;
+  const auto bytes = static_cast<std::size_t>(count) * sizeof(float);
+  buffer_values_ = Tensor(pool.allocate(bytes, MemoryCategory::kParameters, "buffers"), DType::kFp32, {count});
+  count = 0;
+  for (ParameterBuffer& buffer : buffers_) {
+    buffer.values = buffer_values_.slice(0, count, buffer.part.rows);
+    count += buffer.part.rows;
   }
 }
 
@@ -175,6 +191,7 @@ void ParameterStore::initialize(Stream& stream, std::uint64_t seed) {
     if (parameter.initializer == Initializer::kNormal)
       draw(stream, values, own.begin - held.begin, held.part, parameter.row_elements(), seed, parameter.init_std);
   });
+  if (buffer_values_) launch(stream, Fill{.x = buffer_values_, .value = 0});
 }
 
 void ParameterStore::zero_gradients(Stream& stream) {

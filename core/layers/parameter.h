@@ -102,6 +102,12 @@ struct ParameterUnit {
   void begin_gradients(Stream& stream);
 };
 
+// Numbers beside the weights that steps change without a gradient and checkpoints hold; 0 at first.
+struct ParameterBuffer {
+  LogicalTensor part;  // one dim, whole on each rank
+  Tensor values;       // fp32
+};
+
 class ParameterStore {
  public:
   // A logical tensor, which has the elements [begin, end) of the unit's flat buffers.
@@ -130,6 +136,7 @@ class ParameterStore {
   // stays valid. Parts without a global shape are whole.
   Parameter& add(Parameter spec);
   Parameter& add_tied(Parameter& target);
+  const ParameterBuffer& add_buffer(LogicalTensor part);  // stays valid
 
   // Of each unit what its shard and resident_* say, which are set by now. Units are padded so that each rank's shard is
   // whole blocks, in which each parameter lies alike for any number of ranks. Gradients may be bf16 where the weights
@@ -146,6 +153,8 @@ class ParameterStore {
   std::int64_t numel() const;  // of all parameters, without padding and ties
   // The weights' shards of all units whose weights are not resident, one behind the other; null where there are none.
   const Tensor& weight_shards() const { return weight_shards_; }
+  const std::deque<ParameterBuffer>& buffers() const { return buffers_; }
+  const Tensor& buffer_values() const { return buffer_values_; }  // of all buffers, one after the other
 
   // That each parameter says what the ranks of `split` hold of it: a slice (global_shape, and where it starts), or a
   // copy (TensorSplit::shared). One that does not would be saved, counted and updated as if it were this rank's alone.
@@ -156,6 +165,8 @@ class ParameterStore {
   std::vector<ParameterUnit> units_;
   std::vector<Parameter*> tied_;
   Tensor weight_shards_;
+  std::deque<ParameterBuffer> buffers_;
+  Tensor buffer_values_;
 };
 
 }  // namespace megalith

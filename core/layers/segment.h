@@ -51,6 +51,8 @@ enum class SegmentModule : std::uint8_t {
   kOther,  // embedding, head
   kAttention,
   kMlp,
+  kMoeRouter,
+  kMoe,    // experts, and what adds up their rows; or with the router, where that is recomputed with them
   kLayer,  // one of your own, or whole layers that are recomputed together
 };
 

@@ -6,7 +6,8 @@ namespace megalith {
 
 std::string_view name_of(SlotKind kind) {
   static constexpr std::array<std::string_view, kNumSlotKinds> kNames = {
-      "attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "fc1", "act", "fc2", "other"};
+      "attn_norm", "qkv_linear", "core_attn",  "attn_proj", "mlp_norm",   "fc1",
+      "act",       "fc2",        "expert_fc1", "moe_act",   "expert_fc2", "other"};
   return kNames[static_cast<std::size_t>(kind)];
 }
 

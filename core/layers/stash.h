@@ -22,9 +22,12 @@ enum class SlotKind : std::uint8_t {
   kFc1,        // norm output; read by backward_weight, refilled by the norm
   kAct,        // fc1 output; read by backward_data
   kFc2,        // activation output; read by backward_weight, refilled by the activation
+  kExpertFc1,  // norm output, before its rows are routed; read by backward_weight
+  kMoeAct,     // fc1 output of experts; read by backward_data
+  kExpertFc2,  // activation output of experts; read by backward_weight, refilled by the activation's gradient
   kOther,
 };
-inline constexpr int kNumSlotKinds = 9;
+inline constexpr int kNumSlotKinds = 12;
 std::string_view name_of(SlotKind kind);
 
 enum class StashPolicy : std::uint8_t { kKeep, kRecompute };

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 
@@ -144,6 +145,19 @@ std::int64_t mlp_weights(const ModelConfig& config) {
   return (config.swiglu ? 3 : 2) * config.hidden_size * config.ffn_hidden_size;
 }
 
+// Of a layer of experts: those that a token meets.
+std::int64_t active_expert_weights(const ModelConfig& config) {
+  const MoeConfig& moe = config.moe;
+  return 3 * config.hidden_size * (moe.router_topk * moe.ffn_hidden_size + moe.shared_expert_intermediate_size) +
+         (moe.shared_expert_gate ? config.hidden_size : 0);
+}
+
+std::int64_t router_weights(const ModelConfig& config) { return config.moe.num_experts * config.hidden_size; }
+
+std::int64_t count_moe_layers(const ModelConfig& config) {
+  return std::ranges::count(moe_layers(config.moe, config.num_layers), true);
+}
+
 }  // namespace
 
 double ModelConfig::output_layer_init_std() const {
@@ -164,6 +178,7 @@ void resolve(ModelConfig& config) {
   const bool divides = config.num_attention_heads > 0 && config.hidden_size % config.num_attention_heads == 0;
   if (config.kv_channels == 0 && divides) config.kv_channels = config.hidden_size / config.num_attention_heads;
   if (config.max_position_embeddings == 0) config.max_position_embeddings = config.seq_length;
+  resolve_moe(config);
   const std::int64_t multiple = config.make_vocab_size_divisible_by;
   if (multiple > 0) config.padded_vocab_size = (config.vocab_size + multiple - 1) / multiple * multiple;
 }
@@ -171,6 +186,7 @@ void resolve(ModelConfig& config) {
 void validate(const ModelConfig& config) {
   check_sizes(config);
   check_numbers(config);
+  validate_moe(config);
 }
 
 ParameterCount count_parameters(const ModelConfig& config) {
@@ -191,17 +207,28 @@ ParameterCount count_parameters(const ModelConfig& config) {
   count.embedding = config.padded_vocab_size * hidden;
   if (learned_positions) count.embedding += config.max_position_embeddings * hidden;
   count.attention = config.num_layers * attention;
-  count.mlp = config.num_layers * mlp;
+  const std::int64_t moe = count_moe_layers(config);
+  count.mlp = (config.num_layers - moe) * mlp;
+  if (moe > 0) {
+    const std::int64_t others = config.moe.num_experts - config.moe.router_topk;
+    count.router = moe * router_weights(config);
+    count.active_experts = moe * active_expert_weights(config);
+    count.experts = count.active_experts + moe * others * 3 * hidden * config.moe.ffn_hidden_size;
+  }
   count.norm = (2 * config.num_layers + 1) * norm_parameters(config, hidden);
   count.output = (tables - 1) * config.padded_vocab_size * hidden;
   count.padding = tables * (config.padded_vocab_size - config.vocab_size) * hidden;
-  count.total = count.embedding + count.attention + count.mlp + count.norm + count.output;
+  count.total =
+      count.embedding + count.attention + count.mlp + count.router + count.experts + count.norm + count.output;
   return count;
 }
 
 double flops_per_token(const ModelConfig& config) {
   const auto layers = static_cast<double>(config.num_layers);
-  const double weights = layers * static_cast<double>(attention_weights(config) + mlp_weights(config)) +
+  const std::int64_t moe = count_moe_layers(config);
+  const std::int64_t feed_forward = (config.num_layers - moe) * mlp_weights(config) +
+                                    (moe > 0 ? moe * (router_weights(config) + active_expert_weights(config)) : 0);
+  const double weights = layers * static_cast<double>(attention_weights(config)) + static_cast<double>(feed_forward) +
                          static_cast<double>(config.padded_vocab_size * config.hidden_size);
   const auto attention_width = static_cast<double>(config.num_attention_heads * config.kv_channels);
   return 6.0 * weights + 6.0 * layers * static_cast<double>(config.seq_length) * attention_width;

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "core/model/moe_config.h"
 #include "core/ops/rope_frequency.h"
 #include "core/tensor/dtype.h"
 
@@ -49,6 +50,8 @@ struct ModelConfig {
   bool swiglu = false;  // Shazeer 2020, arXiv:2002.05202; fc1 then has 2 F outputs, [gate; up]
   ActivationFunction activation_func = ActivationFunction::kGeluTanh;
 
+  MoeConfig moe;
+
   bool add_bias_linear = true;      // --disable-bias-linear clears it: no bias in any linear
   bool add_qkv_bias = false;        // biases of q, k and v even where add_bias_linear is off
   bool add_attn_proj_bias = false;  // likewise of attention's output projection
@@ -84,15 +87,20 @@ struct ParameterCount {
   std::int64_t embedding = 0;  // word and learned position table
   std::int64_t attention = 0;  // q, k, v, projection, QK norms
   std::int64_t mlp = 0;
-  std::int64_t norm = 0;    // two per layer and the final one
-  std::int64_t output = 0;  // 0 where tied to the word embedding
+  std::int64_t router = 0;
+  std::int64_t experts = 0;         // all of them, shared ones too
+  std::int64_t active_experts = 0;  // those that a token passes
+  std::int64_t norm = 0;            // two per layer and the final one
+  std::int64_t output = 0;          // 0 where tied to the word embedding
   std::int64_t padding = 0;
   std::int64_t total = 0;
+  std::int64_t active() const { return total - experts + active_experts; }
 };
 ParameterCount count_parameters(const ModelConfig& config);
 
 // Floating-point operations per token of one training step, forward and backward, without recompute: 6 per parameter
-// used in a matrix product (the output layer counts, looking up an embedding does not) and 6 L S N D for causal
+// that a token meets in a matrix product (the output layer counts, looking up an embedding and experts that were not
+// chosen do not) and 6 L S N D for causal
 // attention, which computes half of the S x S scores.
 double flops_per_token(const ModelConfig& config);
 

@@ -23,6 +23,7 @@ class GptBuilder {
     model_.config = config;
     rows_ = factories.rows != nullptr ? factories.rows : model_.one_rank.get();
     split_ = rows_->split();
+    moe_layers_ = moe_layers(config.moe, config.num_layers);
   }
 
   GptModel build(const std::vector<GptPart>& parts) {
@@ -41,14 +42,17 @@ class GptBuilder {
   ParameterStore& store() { return *model_.parameters; }
   int current_unit() { return static_cast<int>(store().units().size()) - 1; }
 
+  void add(NamedSegment segment) { model_.segments.push_back(std::move(segment)); }
+  // One that uses the units from `first_unit` to the current one.
   void add(std::string name, std::unique_ptr<Segment> segment, int first_unit,
            SegmentModule module = SegmentModule::kOther, std::int64_t layer = -1) {
-    model_.segments.push_back({.name = std::move(name),
-                               .segment = std::move(segment),
-                               .first_unit = first_unit,
-                               .last_unit = current_unit(),
-                               .module = module,
-                               .layer = layer});
+    add({.name = std::move(name),
+         .segment = std::move(segment),
+         .first_unit = first_unit,
+         .last_unit = current_unit(),
+         .layer_unit = first_unit,
+         .module = module,
+         .layer = layer});
   }
 
   void add_embedding() {
@@ -149,6 +153,11 @@ class GptBuilder {
                                        std::move(parts));
   }
 
+  Norm mlp_norm(std::int64_t layer) {
+    return norm(fmt::format("decoder.layers.{}.pre_mlp_layernorm", layer), config_.hidden_size, SlotKind::kMlpNorm,
+                split_.sequence);
+  }
+
   std::unique_ptr<Segment> mlp(std::int64_t layer) {
     const std::string prefix = fmt::format("decoder.layers.{}.", layer);
     const std::int64_t ffn = config_.ffn_hidden_size;
@@ -162,8 +171,7 @@ class GptBuilder {
       fc1.outputs = 2 * ffn;
       fc1.parts = {{prefix + "mlp.linear_gate", ffn}, {prefix + "mlp.linear_up", ffn}};
     }
-    Mlp::Parts parts{.norm =
-                         norm(prefix + "pre_mlp_layernorm", config_.hidden_size, SlotKind::kMlpNorm, split_.sequence)};
+    Mlp::Parts parts{.norm = mlp_norm(layer)};
     parts.fc1 = linear(fc1);
     parts.fc2 = linear({.name = prefix + "mlp.linear_fc2",
                         .inputs = ffn,
@@ -179,30 +187,65 @@ class GptBuilder {
         std::move(parts));
   }
 
-  // The segments of a layer in their order. One of your own goes behind one of them.
+  std::vector<NamedSegment> experts(std::int64_t layer) {
+    require(factories_.moe != nullptr, "a model with experts is built with GptFactories::moe");
+    std::vector<NamedSegment> list = factories_.moe({.store = store(),
+                                                     .rows = *rows_,
+                                                     .config = config_,
+                                                     .layer = layer,
+                                                     .prefix = fmt::format("decoder.layers.{}.mlp.", layer),
+                                                     .norm = mlp_norm(layer),
+                                                     .dropout = dropout(layer, kMlpSite),
+                                                     .recompute_shared = is_in(recompute_.shared_experts, layer)});
+    if (!is_in(recompute_.moes, layer) || is_in(recompute_.ranges, layer)) return list;
+    NamedSegment whole{.name = "moe", .last_unit = current_unit(), .module = SegmentModule::kMoe};
+    std::vector<std::unique_ptr<Segment>> segments;
+    for (NamedSegment& one : list) segments.push_back(std::move(one.segment));
+    whole.segment = std::make_unique<Recompute>(std::make_unique<Sequential>(std::move(segments)));
+    list.clear();
+    list.push_back(std::move(whole));
+    return list;
+  }
+
+  static bool is_in(const std::vector<RecomputeLayers::Range>& ranges, std::int64_t layer) {
+    return std::ranges::any_of(ranges, [layer](const RecomputeLayers::Range& range) { return range.contains(layer); });
+  }
+
+  // The segments of a layer in their order, without the layer's name. One of your own goes behind one of them.
   std::vector<NamedSegment> layer_segments(std::int64_t layer) {
+    store().begin_unit(fmt::format("layer {}", layer));
+    const int unit = current_unit();
     std::vector<NamedSegment> list;
     list.push_back({.name = "attention", .segment = attention(layer), .module = SegmentModule::kAttention});
-    list.push_back({.name = "mlp", .segment = mlp(layer), .module = SegmentModule::kMlp});
-    if (factories_.own) {
-      if (auto own = factories_.own(store(), layer, split_)) {
-        list.push_back({.name = "own", .segment = std::move(own), .module = SegmentModule::kLayer});
-      }
+    const auto make_own = [&] { return factories_.own ? factories_.own(store(), layer, split_) : nullptr; };
+    std::unique_ptr<Segment> own;
+    if (moe_layers_[static_cast<std::size_t>(layer)]) {
+      own = make_own();  // while the layer's unit is the current one
+      for (NamedSegment& one : experts(layer)) list.push_back(std::move(one));
+    } else {
+      list.push_back({.name = "mlp", .segment = mlp(layer), .module = SegmentModule::kMlp});
+      own = make_own();
     }
+    if (own) list.push_back({.name = "own", .segment = std::move(own), .module = SegmentModule::kLayer});
     require(
         dynamic_cast<const Layer*>(list.front().segment.get()) == nullptr,
         "a Layer comes first in a transformer layer: where a pipeline stage begins with it, it would see the sum of "
         "hidden and residual; put it behind another segment");
+    for (NamedSegment& one : list) {
+      one.layer = layer;
+      one.layer_unit = unit;
+      if (one.first_unit == 0) one.first_unit = unit;
+      one.last_unit = std::max(one.last_unit, one.first_unit);
+    }
     return list;
   }
 
   void add_layer(std::int64_t layer) {
-    store().begin_unit(fmt::format("layer {}", layer));
-    const bool recomputes_mlp = std::ranges::any_of(
-        recompute_.mlps, [layer](const RecomputeLayers::Range& range) { return range.contains(layer); });
+    const bool recomputes_mlp = is_in(recompute_.mlps, layer);
     for (NamedSegment& one : layer_segments(layer)) {
       if (recomputes_mlp && one.name == "mlp") one.segment = std::make_unique<Recompute>(std::move(one.segment));
-      add(fmt::format("layer {} {}", layer, one.name), std::move(one.segment), current_unit(), one.module, layer);
+      one.name = fmt::format("layer {} {}", layer, one.name);
+      add(std::move(one));
     }
   }
 
@@ -210,7 +253,6 @@ class GptBuilder {
     std::vector<std::unique_ptr<Segment>> segments;
     const int first_unit = current_unit() + 1;
     for (std::int64_t layer = range.first; layer < range.first + range.count; ++layer) {
-      store().begin_unit(fmt::format("layer {}", layer));
       for (NamedSegment& one : layer_segments(layer)) segments.push_back(std::move(one.segment));
     }
     const std::string name = range.count == 1
@@ -245,6 +287,7 @@ class GptBuilder {
   std::int64_t loss_chunk_size_;
   RowExchange* rows_;
   TensorSplit split_;
+  std::vector<bool> moe_layers_;
   GptModel model_;
 };
 

@@ -11,6 +11,7 @@
 #include "core/layers/embedding.h"
 #include "core/layers/linear.h"
 #include "core/layers/lm_head.h"
+#include "core/layers/norm.h"
 #include "core/layers/segment.h"
 #include "core/model/config.h"
 
@@ -21,6 +22,7 @@ struct NamedSegment {
   std::unique_ptr<Segment> segment;
   int first_unit = 0;  // units of the ParameterStore that it uses: [first_unit, last_unit]
   int last_unit = 0;
+  int layer_unit = 0;  // the first one of its layer
   SegmentModule module = SegmentModule::kOther;
   std::int64_t layer = -1;  // its first one, counted through the whole model; -1: none
 };
@@ -34,8 +36,10 @@ struct RecomputeLayers {
 
     bool contains(std::int64_t layer) const { return first <= layer && layer < first + count; }
   };
-  std::vector<Range> ranges;  // recomputed together, ascending and disjoint
-  std::vector<Range> mlps;    // each MLP of these layers, where it is outside of `ranges`
+  std::vector<Range> ranges;          // recomputed together, ascending and disjoint
+  std::vector<Range> mlps;            // each MLP of these layers, where it is outside of `ranges`
+  std::vector<Range> moes;            // likewise what stands in place of MLPs: experts with their router
+  std::vector<Range> shared_experts;  // theirs alone
 };
 
 using CoreAttentionFactory = std::function<std::unique_ptr<CoreAttention>(const CoreAttention::Spec&)>;
@@ -44,11 +48,27 @@ using CoreAttentionFactory = std::function<std::unique_ptr<CoreAttention>(const 
 using OwnSegmentFactory =
     std::function<std::unique_ptr<Segment>(ParameterStore&, std::int64_t layer, const TensorSplit&)>;
 
+// Where experts stand in place of an MLP.
+struct MoeSite {
+  ParameterStore& store;  // in the layer's unit
+  RowExchange& rows;
+  const ModelConfig& config;
+  std::int64_t layer = 0;
+  std::string prefix;  // of logical names: "decoder.layers.3.mlp."
+  Norm norm;           // in front of it
+  DropoutSpec dropout;
+  bool recompute_shared = false;  // the shared expert
+};
+// Segments of a layer, from (hidden, residual) to (hidden, residual); in between flows what they want. Units are those
+// that they begin themselves, or the layer's where both are 0.
+using MoeFactory = std::function<std::vector<NamedSegment>(const MoeSite&)>;
+
 // Where tensor and context parallelism come in; what is left out is as on one rank.
 struct GptFactories {
   RowExchange* rows = nullptr;               // of tensor parallelism; outlives the model
   CoreAttentionFactory core_attention = {};  // its spec has this rank's heads
   OwnSegmentFactory own = {};
+  MoeFactory moe = {};  // needed where the model has experts
 };
 
 // Consecutive layers of the model, with what stands before or behind them.

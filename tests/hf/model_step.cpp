@@ -45,7 +45,7 @@ class Run {
     auto* parameters = static_cast<MicrobatchParameters*>(
         pool_.allocate(sizeof(MicrobatchParameters), MemoryCategory::kOther, "microbatch parameters"));
     mb.parameters = parameters;
-    mb.sums = Tensor(pool_.allocate(4, MemoryCategory::kOther, "loss"), DType::kFp32, {kNumStepSums});
+    mb.sums = Tensor(pool_.allocate(4 * kNumStepSums, MemoryCategory::kOther, "loss"), DType::kFp32, {kNumStepSums});
     launch(stream_, Fill{.x = mb.sums, .value = 0});
     launch(stream_,
            WriteMicrobatchParameters{.value = {.loss_scale = 1.0f / static_cast<float>(rows())}, .out = parameters});

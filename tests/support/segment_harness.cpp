@@ -114,7 +114,8 @@ class Harness {
         result.main_gradients.push_back(download(stream_, parameter->main_grad));
       }
     }
-    result.loss = download(stream_, sums_)[0];
+    result.sums = download(stream_, sums_);
+    result.loss = result.sums[0];
   }
 
   Stream& stream() { return stream_; }

@@ -47,6 +47,7 @@ struct SegmentResult {
   std::vector<std::vector<float>> inputs;  // what was drawn
   std::vector<std::vector<float>> output_gradients;
   float loss = 0;
+  std::vector<float> sums;  // of the step, the loss first
   int captured_ops = 0;
   std::int64_t replays = 0;
   std::size_t arena_bytes = 0;

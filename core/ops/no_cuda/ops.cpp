@@ -7,6 +7,7 @@
 #include "core/ops/dropout.h"
 #include "core/ops/elementwise.h"
 #include "core/ops/embedding.h"
+#include "core/ops/expert_bias.h"
 #include "core/ops/fill_normal.h"
 #include "core/ops/gemm.h"
 #include "core/ops/gemm_algorithms_cuda.h"
@@ -62,6 +63,8 @@ void run(CudaStream&, const LayerNormBackward&) { refuse_cuda(); }
 void run(CudaStream&, const ReduceRows&) { refuse_cuda(); }
 void run(CudaStream&, const ReduceToScalar&) { refuse_cuda(); }
 void run(CudaStream&, const Rope&) { refuse_cuda(); }
+void run(CudaStream&, const CountExpertRows&) { refuse_cuda(); }
+void run(CudaStream&, const UpdateExpertBias&) { refuse_cuda(); }
 void run(CudaStream&, const ExpertOffsets&) { refuse_cuda(); }
 void run(CudaStream&, const PermuteRows&) { refuse_cuda(); }
 void run(CudaStream&, const UnpermuteRows&) { refuse_cuda(); }

@@ -87,10 +87,10 @@ TEST_F(FlagsConfig, UnknownKeyNamesPlaceAndNearest) {
 }
 
 TEST_F(FlagsConfig, UnknownKeysOfAllFilesAreToldTogether) {
-  write("a.toml", "[model]\nnum_layer = 3\nnum_experts = 8\nseed = 1\n");
+  write("a.toml", "[model]\nnum_layer = 3\nmtp_num_layers = 8\nseed = 1\n");
   write("b.toml", "seed = \"no number\"\nwallpaper = 3\n");
   EXPECT_EQ(train_outcome({"--config", "a.toml", "--config", "b.toml"}),
-            "exit 2: unknown keys: a.toml:2:1: num_layer (did you mean num-layers?), a.toml:3:1: num_experts "
+            "exit 2: unknown keys: a.toml:2:1: num_layer (did you mean num-layers?), a.toml:3:1: mtp_num_layers "
             "(Megatron-LM's, not built), b.toml:2:1: wallpaper; the keys are the names of the flags, see --help");
   EXPECT_EQ(file_outcome("seed = 1\nuse_flash_attn = true\n"),
             "exit 2: run.toml:2:1: use_flash_attn: a flag of Megatron-LM, not of train; attention is always one fused "
@@ -331,7 +331,8 @@ INSTANTIATE_TEST_SUITE_P(
     All, ShippedConfig,
     ::testing::Values(Shipped{"gpt2_124m.toml", 124'439'808}, Shipped{"gpt2_1.5b.toml", 1'557'611'200},
                       Shipped{"llama_1b.toml", 1'235'814'400}, Shipped{"llama3_8b.toml", 8'030'261'248},
-                      Shipped{"qwen2.5_7b.toml", 7'615'616'512}, Shipped{"qwen3_8b.toml", 8'190'735'360}),
+                      Shipped{"qwen2.5_7b.toml", 7'615'616'512}, Shipped{"qwen3_8b.toml", 8'190'735'360},
+                      Shipped{"mixtral_8x7b.toml", 46'702'792'704}, Shipped{"qwen3_30b_a3b.toml", 30'532'122'624}),
     [](const auto& shipped) {
       std::string name = shipped.param.file;
       std::replace_if(

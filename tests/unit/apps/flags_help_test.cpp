@@ -71,8 +71,8 @@ TEST(Help, EveryFlagSaysUnitDefaultAndRange) {
 
 TEST(Help, StandsInGroups) {
   EXPECT_THAT(groups_of(help_text(App::kTrain)),
-              testing::ElementsAre("Model", "Training", "Optimizer", "Data", "Evaluation", "Checkpoint", "Parallel",
-                                   "Memory", "Logging", "Testing", "Program", "Exit codes"));
+              testing::ElementsAre("Model", "Moe", "Training", "Optimizer", "Data", "Evaluation", "Checkpoint",
+                                   "Parallel", "Memory", "Logging", "Testing", "Program", "Exit codes"));
   EXPECT_THAT(groups_of(help_text(App::kGenerate)),
               testing::ElementsAre("Training", "Data", "Checkpoint", "Memory", "Generate", "Program", "Exit codes"));
   EXPECT_THAT(groups_of(help_text(App::kReport)), testing::ElementsAre("Report", "Program", "Exit codes"));

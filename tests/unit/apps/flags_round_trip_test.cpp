@@ -39,6 +39,11 @@ class RoundTrip : public test::InFolder {
   }
 };
 
+Words moe(Words words) {
+  words.insert(words.end(), {"--num-experts", "4", "--swiglu", "--disable-bias-linear"});
+  return words;
+}
+
 // Flags that a value other than the default needs beside it. A new flag of train belongs here.
 const std::map<std::string, Words>& values_of_train() {
   static const std::map<std::string, Words> kValues = {
@@ -81,6 +86,28 @@ const std::map<std::string, Words>& values_of_train() {
       {"hidden-dropout", {"--hidden-dropout", "0.1"}},
       {"init-method-std", {"--init-method-std", "0.006"}},
       {"bf16", {"--bf16"}},
+      {"num-experts", {"--num-experts", "8", "--swiglu", "--disable-bias-linear"}},
+      {"moe-layer-freq", moe({"--moe-layer-freq", "[0]+[1]"})},
+      {"moe-ffn-hidden-size", moe({"--moe-ffn-hidden-size", "48"})},
+      {"moe-router-topk", moe({"--moe-router-topk", "3"})},
+      {"moe-router-score-function", moe({"--moe-router-score-function", "sigmoid"})},
+      {"moe-router-pre-softmax", moe({"--moe-router-pre-softmax"})},
+      {"moe-router-topk-scaling-factor", moe({"--moe-router-topk-scaling-factor", "2.5"})},
+      {"moe-router-num-groups", moe({"--moe-router-num-groups", "2", "--moe-router-group-topk", "1"})},
+      {"moe-router-group-topk", moe({"--moe-router-group-topk", "1", "--moe-router-num-groups", "2"})},
+      {"moe-router-load-balancing-type", moe({"--moe-router-load-balancing-type", "seq_aux_loss", "none"})},
+      {"moe-aux-loss-coeff",
+       moe({"--moe-aux-loss-coeff", "0", "0.01", "--moe-router-load-balancing-type", "none", "seq_aux_loss"})},
+      {"moe-z-loss-coeff", moe({"--moe-z-loss-coeff", "0.001"})},
+      {"moe-router-enable-expert-bias",
+       moe({"--moe-router-enable-expert-bias", "--moe-router-score-function", "sigmoid"})},
+      {"moe-router-bias-update-rate", moe({"--moe-router-bias-update-rate", "0.01", "--moe-router-enable-expert-bias",
+                                           "--moe-router-score-function", "sigmoid"})},
+      {"moe-router-force-load-balancing", moe({"--moe-router-force-load-balancing"})},
+      {"moe-shared-expert-intermediate-size", moe({"--moe-shared-expert-intermediate-size", "24"})},
+      {"moe-shared-expert-gate", moe({"--moe-shared-expert-gate", "--moe-shared-expert-intermediate-size", "24"})},
+      {"moe-grouped-gemm", moe({"--moe-grouped-gemm"})},
+      {"use-transformer-engine-op-fuser", moe({"--use-transformer-engine-op-fuser", "--moe-grouped-gemm"})},
       {"micro-batch-size", {"--micro-batch-size", "4"}},
       {"global-batch-size", {"--global-batch-size", "32"}},
       {"train-iters", {"--train-iters", "7"}},
@@ -199,6 +226,10 @@ const std::set<std::string> kOneValue = {"optimizer",
                                          "profile",
                                          "attention-dropout",
                                          "offload-modules",
+                                         "moe-router-dtype",
+                                         "moe-expert-capacity-factor",
+                                         "moe-token-drop-policy",
+                                         "moe-pad-expert-input-to-capacity",
                                          "tp-comm-overlap",
                                          "expert-model-parallel-size"};
 
@@ -232,14 +263,18 @@ TEST_F(RoundTrip, WhatMayDifferFromACheckpointIsListed) {
   Requests requests;
   std::set<std::string_view> free;
   for (const Flag& flag : make_table(options, requests)) {
-    const bool counts = flag.group == FlagGroup::kModel || flag.group == FlagGroup::kTraining ||
-                        flag.group == FlagGroup::kOptimizer || flag.group == FlagGroup::kData;
+    const bool counts = flag.group == FlagGroup::kModel || flag.group == FlagGroup::kMoe ||
+                        flag.group == FlagGroup::kTraining || flag.group == FlagGroup::kOptimizer ||
+                        flag.group == FlagGroup::kData;
     if (counts && on_load(flag) == OnLoad::kFree) free.insert(flag.name);
   }
   const std::set<std::string_view> expected = {
       "group-query-attention",  // says what --num-query-groups is, which is compared
       "init-method-std",        // of weights that are then loaded
       "grad-reduce-in-bf16",    // says what --main-grads-dtype is, which is compared
+      "moe-router-dtype",       // there is one
+      "moe-grouped-gemm",       // the same bits, as the next
+      "use-transformer-engine-op-fuser",
       "skip-train",
       "deterministic-mode",
       "exit-interval",

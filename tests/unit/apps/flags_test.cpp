@@ -164,18 +164,19 @@ TEST(Flags, AHintIsNoFartherThanAThirdOfTheLetters) {
 }
 
 TEST(Flags, AllUnknownFlagsAreToldTogether) {
-  EXPECT_EQ(train_outcome({"--num-layer", "3", "--num-experts=8", "--fp16", "--temperature", "1", "--wallpaper", "-1",
-                           "red", "--num-experts=4", "--seed", "7"}),
-            "exit 2: unknown flags of train: --num-layer (did you mean --num-layers?), --num-experts (Megatron-LM's, "
-            "not built), --fp16 (Megatron-LM's; use --bf16), --temperature (a flag of generate), --wallpaper; see "
-            "train --help");
+  EXPECT_EQ(
+      train_outcome({"--num-layer", "3", "--mtp-num-layers=8", "--fp16", "--temperature", "1", "--wallpaper", "-1",
+                     "red", "--mtp-num-layers=4", "--seed", "7"}),
+      "exit 2: unknown flags of train: --num-layer (did you mean --num-layers?), --mtp-num-layers (Megatron-LM's, "
+      "not built), --fp16 (Megatron-LM's; use --bf16), --temperature (a flag of generate), --wallpaper; see "
+      "train --help");
   EXPECT_EQ(outcome(App::kTrain, {"stray", "--wallpaper", "red"}),
             "exit 2: unknown flags of train: \"stray\" (an argument without a flag), --wallpaper; see train --help");
 }
 
 TEST(Flags, MegatronsFlagsThatAreNotBuiltAreKnown) {
-  EXPECT_EQ(train_outcome({"--moe_router_topk", "2"}),
-            "exit 2: --moe_router_topk: a flag of Megatron-LM that is not built; see train --help");
+  EXPECT_EQ(train_outcome({"--moe_extended_tp", "2"}),
+            "exit 2: --moe_extended_tp: a flag of Megatron-LM that is not built; see train --help");
   EXPECT_EQ(train_outcome({"--use-mcore-models"}),
             "exit 2: --use-mcore-models: a flag of Megatron-LM, not of train; there is one implementation, fused where "
             "that is faster: leave it out");
@@ -224,9 +225,9 @@ TEST(Flags, OutOfRangeNamesTheValidValues) {
             "exit 2: --lr-decay-style: expected constant, linear, cosine, WSD or inverse-square-root, got \"" +
                 long_name + "\"; see --help");
   EXPECT_EQ(train_outcome({"--swiglu=yes"}), "exit 2: --swiglu: expected true or false, got \"yes\"; see --help");
-  EXPECT_EQ(train_outcome({"--recompute-granularity", "selective", "--recompute-modules", "mlp", "moe"}),
-            "exit 2: --recompute-modules: expected a list of core_attn, layernorm, mlp or mlp_act, got [\"mlp\", "
-            "\"moe\"]; see --help");
+  EXPECT_EQ(train_outcome({"--recompute-granularity", "selective", "--recompute-modules", "mlp", "experts"}),
+            "exit 2: --recompute-modules: expected a list of core_attn, layernorm, mlp, mlp_act, moe, moe_act or "
+            "shared_experts, got [\"mlp\", \"experts\"]; see --help");
   EXPECT_EQ(train_outcome({"--device", "tpu"}),
             "exit 2: --device: expected cpu or cuda, got \"tpu\"; did you mean cpu?");
   EXPECT_EQ(train_outcome({"--device", "cuda"}),
@@ -271,8 +272,9 @@ TEST(Flags, ContradictionsNameBothFlags) {
             "exit 2: --cuda-graph-modules and --cuda-graph-impl: expected --cuda-graph-modules only with "
             "--cuda-graph-impl local, got --cuda-graph-impl none; use --cuda-graph-impl local, or remove "
             "--cuda-graph-modules");
-  EXPECT_EQ(train_outcome({"--cuda-graph-impl", "local", "--cuda-graph-scope", "moe_router"}),
-            "exit 2: --cuda-graph-modules: expected a list of attn, mlp or layer, got \"moe_router\"; see --help");
+  EXPECT_EQ(train_outcome({"--cuda-graph-impl", "local", "--cuda-graph-scope", "moe_combine"}),
+            "exit 2: --cuda-graph-modules: expected a list of attn, mlp, moe_router, moe_preprocess, moe or layer, got "
+            "\"moe_combine\"; see --help");
   EXPECT_THAT(train_outcome({"--cuda-graph-impl", "full_iteration"}),
               HasSubstr("exit 2: --cuda-graph-impl: expected none or local, got full_iteration; local captures"));
   EXPECT_THAT(

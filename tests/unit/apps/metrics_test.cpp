@@ -46,6 +46,8 @@ StepMetrics step_metrics(std::int64_t iteration, std::int64_t train_iters = 100)
 TEST(MetricsLine, HasEveryKeyInOneLine) {
   StepMetrics metrics = step_metrics(3);
   metrics.validation_loss = 2.25;
+  metrics.load_balancing_loss = 1.5f;
+  metrics.z_loss = 0.25f;
   metrics.memory_bytes = {{"parameters", 1024}, {"main parameters", 2048}};
   EXPECT_EQ(
       to_json_line(metrics, "{\"megalith\": \"0\"}"),
@@ -53,7 +55,7 @@ TEST(MetricsLine, HasEveryKeyInOneLine) {
       R"("lm_loss_hex": "0x1.6p+2", "grad_norm": 0.1, "grad_norm_hex": "0x1.99999ap-4", "learning_rate": 0.0003, )"
       R"("tokens_per_second": 1234.5, "tflops_per_device": 0.25, "step_ms": 12.5, "enqueue_ms": 0.5, )"
       R"("memory_peak_bytes": 4096, )"
-      R"("skipped": false, "skipped_steps": 0, "validation_loss": 2.25, )"
+      R"("skipped": false, "skipped_steps": 0, "load_balancing_loss": 1.5, "z_loss": 0.25, "validation_loss": 2.25, )"
       R"("memory_bytes": {"parameters": 1024, "main parameters": 2048}, "run": {"megalith": "0"}})");
 }
 
@@ -364,6 +366,15 @@ TEST(LogLine, IsMegatrons) {
       "throughput per GPU (TFLOP/s/GPU): 512.3 | learning rate: 3.000000E-04 | global batch size: 32 | lm loss: "
       "5.123456E+00 | grad norm: 1.234 | number of skipped iterations: 0 | number of nan iterations: 0 | tokens/s: "
       "1234568 | tokens/s/GPU: 154321 | MFU: 51.8% | ETA: 1h 02m |");
+}
+
+TEST(LogLine, SaysWhatRoutersLose) {
+  LogLine line = log_line();
+  line.load_balancing_loss = 1.25;
+  line.z_loss = 0.5;
+  EXPECT_THAT(
+      format_log_line(line, "t"),
+      HasSubstr(" lm loss: 5.123456E+00 | load_balancing_loss: 1.250000E+00 | z_loss: 5.000000E-01 | grad norm: "));
 }
 
 TEST(LogLine, OfOneRankOfUnknownPeak) {

@@ -71,6 +71,71 @@ TEST(ModelConfig, CountsASmallModelByHand) {
   EXPECT_EQ(count.total, 1152 + 576 + 1104 + 80);
 }
 
+ModelConfig published_moe(ModelConfig config) {
+  config.swiglu = true;
+  config.add_bias_linear = false;
+  config.normalization = Normalization::kRmsNorm;
+  config.position_embedding_type = PositionEmbedding::kRope;
+  config.untie_embeddings_and_output_weights = true;
+  config.seq_length = 4096;
+  resolve(config);
+  validate(config);
+  return config;
+}
+
+TEST(ModelConfig, CountsPublishedModelsWithExperts) {
+  ModelConfig mixtral{.num_layers = 32, .hidden_size = 4096, .ffn_hidden_size = 14336, .num_attention_heads = 32};
+  mixtral.num_query_groups = 8;
+  mixtral.vocab_size = 32000;
+  mixtral.moe = {.num_experts = 8, .router_topk = 2};
+  const ParameterCount of_mixtral = count_parameters(published_moe(mixtral));
+  EXPECT_EQ(of_mixtral.total, 46'702'792'704);
+  EXPECT_EQ(of_mixtral.active(), 12'879'925'248);
+  EXPECT_EQ(of_mixtral.mlp, 0);
+
+  ModelConfig qwen{.num_layers = 48, .hidden_size = 2048, .ffn_hidden_size = 6144, .num_attention_heads = 32};
+  qwen.num_query_groups = 4;
+  qwen.kv_channels = 128;
+  qwen.vocab_size = 151'936;
+  qwen.qk_layernorm = true;
+  qwen.moe = {.num_experts = 128, .ffn_hidden_size = 768, .router_topk = 8};
+  EXPECT_EQ(count_parameters(published_moe(qwen)).total, 30'532'122'624);
+  EXPECT_EQ(count_parameters(published_moe(qwen)).active(), 3'353'032'704);
+  EXPECT_EQ(count_parameters(published_moe(qwen)).router, 48 * 128 * 2048);
+}
+
+TEST(ModelConfig, CountsALayerOfExpertsByHand) {
+  ModelConfig config{.num_layers = 3, .hidden_size = 32, .ffn_hidden_size = 64, .num_attention_heads = 2};
+  config.vocab_size = 128;
+  config.moe = {.num_experts = 4, .layer_freq = "[0]+[1]*2", .ffn_hidden_size = 16, .router_topk = 1};
+  config.moe.router_pre_softmax = true;
+  config.moe.shared_expert_intermediate_size = 24;
+  config = published_moe(config);
+  const ParameterCount count = count_parameters(config);
+  EXPECT_EQ(count.mlp, 3 * 32 * 64);
+  EXPECT_EQ(count.router, 2 * 4 * 32);
+  EXPECT_EQ(count.experts, 2 * 3 * 32 * (4 * 16 + 24));
+  EXPECT_EQ(count.active_experts, 2 * 3 * 32 * (16 + 24));
+  const double matrices = 3 * 4 * 32 * 32 + 3 * 32 * 64 + 2 * 4 * 32 + 2 * 3 * 32 * (16 + 24) + 128 * 32;
+  EXPECT_DOUBLE_EQ(flops_per_token(config), 6 * matrices + 6.0 * 3 * 4096 * 32);
+}
+
+TEST(ModelConfig, ReadsWhichLayersHaveExperts) {
+  using Layers = std::vector<bool>;
+  const auto read = [](const std::string& text, std::int64_t layers) {
+    return moe_layers({.num_experts = 2, .layer_freq = text}, layers);
+  };
+  EXPECT_EQ(read("1", 3), (Layers{true, true, true}));
+  EXPECT_EQ(read("2", 5), (Layers{true, false, true, false, true}));
+  EXPECT_EQ(read("[0,1,1]", 3), (Layers{false, true, true}));
+  EXPECT_EQ(read("[0]*2 + [1]*1", 3), (Layers{false, false, true}));
+  EXPECT_EQ(read("([0]+[1]*2)*2", 6), (Layers{false, true, true, false, true, true}));
+  for (const char* wrong : {"", "0", "-1", "2x", "[", "[]", "[2]", "[1]*", "[1]+", "([1]", "[1])", "[1]*99999", "1,1",
+                            "((((((((((([1])))))))))))", "[1]*10000*10000"})
+    EXPECT_EQ(read(wrong, 3), Layers{}) << wrong;
+  EXPECT_EQ(moe_layers({}, 2), (Layers{false, false}));
+}
+
 TEST(ModelConfig, CountsQueryGroupsNormsAndUntiedOutputByHand) {
   ModelConfig config{.num_layers = 1, .hidden_size = 8, .ffn_hidden_size = 12, .num_attention_heads = 4};
   config.num_query_groups = 2;

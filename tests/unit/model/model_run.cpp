@@ -47,7 +47,7 @@ class ModelRun {
              .deterministic = test.deterministic},
         actions_(actions_of(test, static_cast<int>(gpt_.segments.size()))) {
     gpt_.parameters->allocate(pool_, test.config.params_dtype);
-    sums_ = Tensor(pool_.allocate(4, MemoryCategory::kOther, "loss"), DType::kFp32, {kNumStepSums});
+    sums_ = Tensor(pool_.allocate(4 * kNumStepSums, MemoryCategory::kOther, "loss"), DType::kFp32, {kNumStepSums});
     std::vector<SegmentRunner::Entry> entries;
     for (const NamedSegment& named : gpt_.segments)
       entries.push_back({.name = named.name, .segment = named.segment.get(), .policies = test.policies});

@@ -184,6 +184,8 @@ void read_metrics(const std::string& path, RunResult& result) {
     result.losses.push_back(field(line, "lm_loss_hex"));
     result.grad_norms.push_back(field(line, "grad_norm_hex"));
     result.loss_values.push_back(std::strtod(result.losses.back().c_str(), nullptr));
+    result.balancing_losses.push_back(std::strtod(field(line, "load_balancing_loss").c_str(), nullptr));
+    result.z_losses.push_back(std::strtod(field(line, "z_loss").c_str(), nullptr));
     if (field(line, "skipped") == "true") ++result.skipped_steps;
   }
 }

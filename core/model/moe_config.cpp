@@ -1,0 +1,296 @@
+#include "core/model/moe_config.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "core/base/error.h"
+#include "core/model/config.h"
+
+namespace megalith {
+
+namespace {
+
+// As the router's ops have them (core/ops/router.h, route_rows.h).
+constexpr std::int64_t kMostExperts = 1024, kMostChoices = 16, kMostGroups = 32;
+constexpr std::int64_t kMostFfn = std::int64_t{1} << 22, kMostRows = std::int64_t{1} << 26;
+constexpr std::size_t kMostLayers = 10'000;
+
+std::optional<std::size_t> number_at(std::string_view text, std::size_t& at) {
+  std::size_t value = 0;
+  const char* const begin = text.data() + at;
+  const auto [end, error] = std::from_chars(begin, text.data() + text.size(), value);
+  if (error != std::errc()) return std::nullopt;
+  at += static_cast<std::size_t>(end - begin);
+  return value;
+}
+
+// sum = term {+ term}, term = list [* N], list = [0,1,...] or (sum): "[0]*3+([1]*2+[0])*4".
+class LayerPattern {
+ public:
+  explicit LayerPattern(std::string_view text) {
+    for (const char c : text) {
+      if (c != ' ') text_ += c;
+    }
+  }
+
+  std::vector<bool> read() {
+    const List list = sum(0);
+    return list && at_ == text_.size() ? *list : std::vector<bool>{};
+  }
+
+ private:
+  using List = std::optional<std::vector<bool>>;
+
+  bool take(char c) {
+    if (at_ == text_.size() || text_[at_] != c) return false;
+    ++at_;
+    return true;
+  }
+
+  List sum(int depth) {
+    std::vector<bool> all;
+    do {
+      const List one = term(depth);
+      if (!one || all.size() + one->size() > kMostLayers) return std::nullopt;
+      all.insert(all.end(), one->begin(), one->end());
+    } while (take('+'));
+    return all;
+  }
+
+  List term(int depth) {
+    const List one = list(depth);
+    if (!one || !take('*')) return one;
+    const auto times = number_at(text_, at_);
+    if (!times || *times > kMostLayers || *times * one->size() > kMostLayers) return std::nullopt;
+    std::vector<bool> all;
+    for (std::size_t i = 0; i < *times; ++i) all.insert(all.end(), one->begin(), one->end());
+    return all;
+  }
+
+  List list(int depth) {
+    if (take('(')) {
+      const List inner = depth < kMostParentheses ? sum(depth + 1) : std::nullopt;
+      return take(')') ? inner : std::nullopt;
+    }
+    if (!take('[')) return std::nullopt;
+    std::vector<bool> layers;
+    do {
+      const auto layer = number_at(text_, at_);
+      if (!layer || *layer > 1) return std::nullopt;
+      layers.push_back(*layer == 1);
+    } while (take(','));
+    return take(']') ? List(layers) : std::nullopt;
+  }
+
+  static constexpr int kMostParentheses = 8;
+  std::string text_;
+  std::size_t at_ = 0;
+};
+
+void refuse(const std::string& flags, const std::string& expected, const std::string& got, const std::string& remedy) {
+  refuse_usage(flags, {.expected = expected, .got = got, .remedy = remedy});
+}
+
+void not_built(bool is_set, const char* flag, const char* got, const char* remedy) {
+  if (is_set) refuse(flag, "none, it is not built yet", got, remedy);
+}
+
+void check_range(const char* flag, std::int64_t value, std::int64_t low, std::int64_t high) {
+  if (value >= low && value <= high) return;
+  refuse(flag, fmt::format("an integer from {} to {}", low, high), fmt::format("{}", value),
+         value < low ? "raise it" : "lower it");
+}
+
+void check_layers(const ModelConfig& config) {
+  const std::vector<bool> layers = moe_layers(config.moe, config.num_layers);
+  const bool fits = static_cast<std::int64_t>(layers.size()) == config.num_layers;
+  if (!fits || std::ranges::find(layers, true) == layers.end()) {
+    refuse("--moe-layer-freq and --num-layers",
+           fmt::format("a number above 0, or a list of 0 and 1, {} in all, with a 1 in it", config.num_layers),
+           layers.empty() ? fmt::format("--moe-layer-freq {}", config.moe.layer_freq)
+                          : fmt::format("--moe-layer-freq {}, a list of {}", config.moe.layer_freq, layers.size()),
+           "such as --moe-layer-freq 1, or '[0]+[1]*26' for 27 layers");
+  }
+}
+
+void check_sizes(const ModelConfig& config) {
+  const MoeConfig& moe = config.moe;
+  check_range("--num-experts", moe.num_experts, 1, kMostExperts);
+  check_range("--moe-ffn-hidden-size", moe.ffn_hidden_size, 1, kMostFfn);
+  check_range("--num-experts x --moe-ffn-hidden-size", moe.num_experts * moe.ffn_hidden_size, 1, kMostRows);
+  check_range("--moe-shared-expert-intermediate-size", moe.shared_expert_intermediate_size, 0, kMostFfn);
+  if (moe.router_topk < 1 || moe.router_topk > std::min(moe.num_experts, kMostChoices)) {
+    refuse("--moe-router-topk and --num-experts",
+           fmt::format("a --moe-router-topk from 1 to {}", std::min(moe.num_experts, kMostChoices)),
+           fmt::format("--moe-router-topk {} and --num-experts {}", moe.router_topk, moe.num_experts),
+           "a token chooses so many different experts");
+  }
+  if (!config.swiglu || config.add_bias_linear) {
+    refuse("--num-experts", "--swiglu and --disable-bias-linear with it, experts of other kinds are not built",
+           config.swiglu ? "biases in the linear layers" : "an MLP without --swiglu",
+           "add --swiglu --disable-bias-linear");
+  }
+  if (moe.shared_expert_gate && moe.shared_expert_intermediate_size == 0)
+    refuse("--moe-shared-expert-gate and --moe-shared-expert-intermediate-size",
+           "--moe-shared-expert-gate only with --moe-shared-expert-intermediate-size", "--moe-shared-expert-gate alone",
+           "give the shared expert's width, or remove --moe-shared-expert-gate");
+  check_layers(config);
+}
+
+void check_groups(const MoeConfig& moe) {
+  const std::int64_t groups = moe.router_num_groups, open = moe.router_group_topk;
+  if (groups == 0 && open == 0) return;
+  if (groups == 0 || open == 0) {
+    refuse("--moe-router-num-groups and --moe-router-group-topk", "both of them, or none",
+           groups == 0 ? "--moe-router-group-topk alone" : "--moe-router-num-groups alone", "give both");
+  }
+  const bool fits = groups <= kMostGroups && moe.num_experts % groups == 0 && open <= groups &&
+                    moe.router_topk % open == 0 && moe.router_topk / open <= moe.num_experts / groups;
+  if (fits) return;
+  refuse(
+      "--moe-router-num-groups and --moe-router-group-topk",
+      fmt::format("at most {} groups that divide --num-experts, and open ones, at most all, that divide "
+                  "--moe-router-topk and have experts for it",
+                  kMostGroups),
+      fmt::format("{} groups, {} open ones, {} experts and {} choices", groups, open, moe.num_experts, moe.router_topk),
+      "such as 8 groups, 4 of them open, of 256 experts for 8 choices");
+}
+
+void check_router(const MoeConfig& moe) {
+  const bool sigmoid = moe.router_score_function == MoeScoreFunction::kSigmoid;
+  if (sigmoid && moe.router_pre_softmax)
+    refuse("--moe-router-score-function and --moe-router-pre-softmax", "one of them", "sigmoid and a softmax",
+           "remove --moe-router-pre-softmax");
+  if (!sigmoid && !moe.router_pre_softmax && moe.router_topk == 1)
+    refuse("--moe-router-topk and --moe-router-pre-softmax", "--moe-router-pre-softmax where one expert is chosen",
+           "--moe-router-topk 1 alone",
+           "the weight of one choice would always be 1, and the router would learn nothing");
+  if (moe.router_enable_expert_bias && !sigmoid)
+    refuse("--moe-router-enable-expert-bias and --moe-router-score-function", "a bias only with sigmoid",
+           "--moe-router-score-function softmax", "use --moe-router-score-function sigmoid");
+  if (!moe.router_enable_expert_bias && moe.router_bias_update_rate != MoeConfig().router_bias_update_rate)
+    refuse("--moe-router-bias-update-rate and --moe-router-enable-expert-bias",
+           "--moe-router-bias-update-rate only with --moe-router-enable-expert-bias",
+           "--moe-router-bias-update-rate alone", "use --moe-router-enable-expert-bias, or remove the rate");
+  check_groups(moe);
+}
+
+void check_balancing(const MoeConfig& moe) {
+  const std::vector<std::string>& types = moe.router_load_balancing_type;
+  if (!moe.aux_loss_coeff.empty() && moe.aux_loss_coeff.size() != types.size()) {
+    refuse("--moe-aux-loss-coeff and --moe-router-load-balancing-type", "a coefficient for each type",
+           fmt::format("{} and {}", moe.aux_loss_coeff.size(), types.size()), "give as many");
+  }
+  std::size_t active = 0;
+  for (std::size_t i = 0; i < moe.aux_loss_coeff.size(); ++i) {
+    if (moe.aux_loss_coeff[i] == 0) continue;
+    ++active;
+    if (types[i] == "global_aux_loss")
+      refuse("--moe-router-load-balancing-type", "aux_loss, seq_aux_loss or none, others are not built yet",
+             "global_aux_loss", "use aux_loss");
+    if (types[i] == "none")
+      refuse("--moe-aux-loss-coeff and --moe-router-load-balancing-type", "coefficient 0 for none",
+             fmt::format("{}", moe.aux_loss_coeff[i]), "name the loss, such as aux_loss");
+  }
+  if (active > 1)
+    refuse("--moe-router-load-balancing-type", "one loss with a coefficient above 0, more are not built yet",
+           fmt::format("{}", active), "keep one");
+}
+
+void check_not_built(const MoeConfig& moe) {
+  const MoeConfig defaults;
+  not_built(moe.expert_capacity_factor != 0, "--moe-expert-capacity-factor", "a capacity",
+            "leave it out: no row is ever dropped");
+  not_built(moe.pad_expert_input_to_capacity, "--moe-pad-expert-input-to-capacity", "padding",
+            "leave it out: memory is planned for every routing");
+  not_built(moe.token_drop_policy != defaults.token_drop_policy, "--moe-token-drop-policy", "position",
+            "leave it out: no row is ever dropped");
+}
+
+// Without experts no flag of theirs may be given: it would be ignored.
+void check_unused(const MoeConfig& moe) {
+  const MoeConfig none;
+  for (const auto& [is_set, flag] :
+       {std::pair{moe.layer_freq != none.layer_freq, "--moe-layer-freq"},
+        {moe.ffn_hidden_size != 0, "--moe-ffn-hidden-size"},
+        {moe.router_topk != none.router_topk, "--moe-router-topk"},
+        {moe.router_score_function != none.router_score_function, "--moe-router-score-function"},
+        {moe.router_pre_softmax, "--moe-router-pre-softmax"},
+        {moe.router_topk_scaling_factor != 1, "--moe-router-topk-scaling-factor"},
+        {moe.router_num_groups != 0, "--moe-router-num-groups"},
+        {moe.router_group_topk != 0, "--moe-router-group-topk"},
+        {!moe.router_load_balancing_type.empty(), "--moe-router-load-balancing-type"},
+        {!moe.aux_loss_coeff.empty(), "--moe-aux-loss-coeff"},
+        {moe.z_loss_coeff != 0, "--moe-z-loss-coeff"},
+        {moe.router_enable_expert_bias, "--moe-router-enable-expert-bias"},
+        {moe.router_bias_update_rate != none.router_bias_update_rate, "--moe-router-bias-update-rate"},
+        {moe.router_force_load_balancing, "--moe-router-force-load-balancing"},
+        {moe.expert_capacity_factor != 0, "--moe-expert-capacity-factor"},
+        {moe.token_drop_policy != none.token_drop_policy, "--moe-token-drop-policy"},
+        {moe.pad_expert_input_to_capacity, "--moe-pad-expert-input-to-capacity"},
+        {moe.shared_expert_intermediate_size != 0, "--moe-shared-expert-intermediate-size"},
+        {moe.shared_expert_gate, "--moe-shared-expert-gate"},
+        {moe.grouped_gemm, "--moe-grouped-gemm"},
+        {moe.use_transformer_engine_op_fuser, "--use-transformer-engine-op-fuser"}}) {
+    if (!is_set) continue;
+    refuse(fmt::format("{} and --num-experts", flag), fmt::format("{} only with --num-experts", flag),
+           fmt::format("{} alone", flag), fmt::format("use --num-experts, or remove {}", flag));
+  }
+}
+
+std::size_t active_loss(const MoeConfig& moe) {
+  const auto active = std::ranges::find_if(moe.aux_loss_coeff, [](double coeff) { return coeff != 0; });
+  return static_cast<std::size_t>(active - moe.aux_loss_coeff.begin());
+}
+
+}  // namespace
+
+MoeBalancing MoeConfig::balancing() const {
+  const std::size_t active = active_loss(*this);
+  if (active == aux_loss_coeff.size()) return MoeBalancing::kNone;
+  return router_load_balancing_type[active] == "seq_aux_loss" ? MoeBalancing::kSequence : MoeBalancing::kMicrobatch;
+}
+
+double MoeConfig::balancing_coeff() const {
+  const std::size_t active = active_loss(*this);
+  return active == aux_loss_coeff.size() ? 0 : aux_loss_coeff[active];
+}
+
+std::vector<bool> moe_layers(const MoeConfig& moe, std::int64_t num_layers) {
+  if (moe.num_experts == 0) return std::vector<bool>(static_cast<std::size_t>(num_layers));
+  if (moe.layer_freq.find('[') != std::string::npos) return LayerPattern(moe.layer_freq).read();
+  std::size_t at = 0;
+  const auto every = number_at(moe.layer_freq, at);
+  if (!every || *every == 0 || at != moe.layer_freq.size()) return {};
+  std::vector<bool> layers(static_cast<std::size_t>(num_layers));
+  for (std::size_t layer = 0; layer < layers.size(); layer += *every) layers[layer] = true;
+  return layers;
+}
+
+void resolve_moe(ModelConfig& config) {
+  MoeConfig& moe = config.moe;
+  if (moe.num_experts == 0) return;
+  if (moe.ffn_hidden_size == 0) moe.ffn_hidden_size = config.ffn_hidden_size;
+  if (moe.router_load_balancing_type.empty()) moe.router_load_balancing_type = {"aux_loss"};
+}
+
+void validate_moe(const ModelConfig& config) {
+  const MoeConfig& moe = config.moe;
+  if (moe.num_experts == 0) return check_unused(moe);
+  check_sizes(config);
+  check_router(moe);
+  check_balancing(moe);
+  check_not_built(moe);
+  if (moe.use_transformer_engine_op_fuser && !moe.grouped_gemm)
+    refuse("--use-transformer-engine-op-fuser and --moe-grouped-gemm",
+           "--use-transformer-engine-op-fuser only with --moe-grouped-gemm", "--use-transformer-engine-op-fuser alone",
+           "use --moe-grouped-gemm, or remove --use-transformer-engine-op-fuser");
+}
+
+}  // namespace megalith

@@ -1,0 +1,36 @@
+// Balance of experts without a loss (Wang et al. 2024, arXiv:2408.15664; DeepSeek-V3, arXiv:2412.19437, section 2.1.2):
+// a bias of the scores, by which experts are chosen and nothing else, rises where an expert had too few rows in a step.
+// Deterministic.
+//   L: layers, E: experts
+#pragma once
+
+#include "core/ops/device_parameters.h"
+#include "core/ops/op.h"
+
+namespace megalith {
+
+// counts_e += offsets[e + 1] - offsets[e].
+struct CountExpertRows {
+  static constexpr const char* kName = "count_expert_rows";
+  Tensor offsets;  // [E + 1] int32, those of ExpertOffsets
+  Tensor counts;   // [E] int32 in and out
+};
+
+// bias_e += rate sign(mean over the layer's experts of counts - counts_e), but in a step that is skipped.
+struct UpdateExpertBias {
+  static constexpr const char* kName = "update_expert_bias";
+  Tensor counts;  // [L, E] int32
+  Tensor bias;    // [L, E] fp32 in and out
+  float rate = 0;
+  const StepParameters* parameters = nullptr;  // device: skip
+};
+
+void fields(const CountExpertRows& op, Fields& f);
+void compute(const CountExpertRows& op);
+void run(CudaStream& stream, const CountExpertRows& op);
+
+void fields(const UpdateExpertBias& op, Fields& f);
+void compute(const UpdateExpertBias& op);
+void run(CudaStream& stream, const UpdateExpertBias& op);
+
+}  // namespace megalith

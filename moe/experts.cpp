@@ -1,0 +1,96 @@
+#include "moe/experts.h"
+
+#include "moe/routed.h"
+
+namespace megalith {
+
+Parameter& Experts::add(ParameterStore& store, const char* name, std::int64_t rows, std::int64_t columns,
+                        float std) const {
+  return store.add({.parts = {spec_.split.shared(spec_.name + name, true)},
+                    .shape = {spec_.experts * rows, columns},
+                    .init_std = std,
+                    .expert = true});
+}
+
+Experts::Experts(ParameterStore& store, const Spec& spec)
+    : spec_(spec),
+      gate_(add(store, "linear_gate.weight", spec.ffn, spec.hidden, spec.init_std)),
+      up_(add(store, "linear_up.weight", spec.ffn, spec.hidden, spec.init_std)),
+      down_(add(store, "linear_fc2.weight", spec.hidden, spec.ffn, spec.output_init_std)) {}
+
+TensorList Experts::forward(const Context& ctx, const Microbatch&, const TensorList& inputs, Stash& stash) const {
+  const Tensor &x = inputs[kTokens], &offsets = inputs[kOffsets];
+  const std::int64_t rows = inputs[kToken].size(0);
+  const GroupedGemmSwiglu fc1{.a = x,
+                              .index = inputs[kToken],
+                              .offsets = offsets,
+                              .gate = gate_.weight,
+                              .up = up_.weight,
+                              .row_weight = inputs[kRowWeight],
+                              .h = ctx.empty({rows, 2 * spec_.ffn}, x.dtype, "experts' fc1 output"),
+                              .y = ctx.empty({rows, spec_.ffn}, x.dtype, "experts' activation")};
+  if (spec_.fused) {
+    launch(ctx.compute, fc1);
+  } else {
+    launch(ctx.compute, product_of(fc1));
+    launch(ctx.compute, swiglu_of(fc1));
+  }
+  const Tensor out = ctx.empty({rows, spec_.hidden}, x.dtype, "experts' rows");
+  launch(ctx.compute, GroupedGemm{.a = fc1.y, .offsets = offsets, .b = down_.weight, .c = out});
+  stash.save(kInput, SlotKind::kExpertFc1, x);
+  stash.save(kPreActivation, SlotKind::kMoeAct, fc1.h);
+  stash.save(kActivation, SlotKind::kExpertFc2, fc1.y);
+  stash[kTokenOfRow] = inputs[kToken];
+  stash[kExpertOffsets] = offsets;
+  stash[kWeightOfRow] = inputs[kRowWeight];
+  return {out, inputs[kResidual], inputs[kPosition], x};
+}
+
+TensorList Experts::backward_data(const Context& ctx, const Microbatch&, const TensorList& output_gradients,
+                                  Stash& stash) const {
+  const Tensor &dy = output_gradients[kRows], &h = stash.at(kPreActivation, "experts' fc1 output");
+  const Tensor& offsets = stash.at(kExpertOffsets, "expert offsets");
+  const std::int64_t rows = h.size(0), partials = (spec_.ffn + kPartialColumns - 1) / kPartialColumns;
+  const GroupedGemmSwigluBackward fc2{
+      .dy = dy,
+      .index = stash.at(kTokenOfRow, "tokens of routed rows"),
+      .offsets = offsets,
+      .b = down_.weight,
+      .h = h,
+      .row_weight = stash.at(kWeightOfRow, "weights of routed rows"),
+      .dh = h,  // which nothing reads again
+      .y = ctx.empty({rows, spec_.ffn}, h.dtype, "experts' activation"),
+      .d_row_weight_partial = ctx.empty({rows, partials}, DType::kFp32, "row weights' gradient")};
+  if (spec_.fused) {
+    launch(ctx.compute, fc2);
+  } else {
+    launch(ctx.compute, product_of(fc2));
+    launch(ctx.compute, swiglu_of(fc2));
+  }
+  if (!stash.has(kActivation)) stash.refill(kActivation, fc2.y);
+  stash[kOutputGradient] = dy;
+  const Tensor d_rows = ctx.empty({rows, spec_.hidden}, dy.dtype, "experts' rows gradient");
+  launch(ctx.compute,
+         GroupedGemm{
+             .a = fc2.dh, .offsets = offsets, .b = gate_.weight, .b2 = up_.weight, .c = d_rows, .transpose_b = false});
+  TensorList gradients{d_rows, output_gradients[kMergeResidual], fc2.d_row_weight_partial};
+  if (output_gradients.size() > kSharedInput) gradients.push_back(output_gradients[kSharedInput]);
+  return gradients;
+}
+
+void Experts::backward_weight(const Context& ctx, const Microbatch&, Stash& stash) const {
+  const Tensor &token = stash.at(kTokenOfRow, "tokens of routed rows"), &offsets = stash[kExpertOffsets];
+  launch(ctx.compute, GroupedGemmWgrad{.a = stash.at(kOutputGradient, "experts' output gradient"),
+                                       .a_index = token,
+                                       .b = stash.at(kActivation, "experts' activation"),
+                                       .offsets = offsets,
+                                       .c = down_.main_grad});
+  launch(ctx.compute, GroupedGemmWgrad{.a = stash.at(kPreActivation, "gradient of experts' fc1 output"),
+                                       .b = stash.at(kInput, "experts' input"),
+                                       .b_index = token,
+                                       .offsets = offsets,
+                                       .c = gate_.main_grad,
+                                       .c2 = up_.main_grad});
+}
+
+}  // namespace megalith

@@ -1,0 +1,19 @@
+// A layer of experts as segments: router | experts | merge. All experts are on every replica; with tensor parallelism
+// each rank runs them on its own rows (which needs sequence parallelism), and their gradients are summed over the
+// group.
+#pragma once
+
+#include "core/model/gpt.h"
+#include "moe/router.h"
+
+namespace megalith {
+
+struct MoeOptions {
+  int sharers = 1;            // ranks of tp and cp together, which share the sequences of a microbatch
+  SumCounts sum_counts = {};  // over them
+};
+
+// For GptFactories.
+MoeFactory moe_factory(const MoeOptions& options = {});
+
+}  // namespace megalith

@@ -1,0 +1,274 @@
+// A layer of experts, its segments one after the other, against the fp64 reference and against itself: replayed, fused,
+// recomputed.
+#include "moe/moe_layer.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+
+#include "core/layers/recompute.h"
+#include "tests/reference/moe.h"
+#include "tests/support/device_cases.h"
+#include "tests/support/segment_harness.h"
+
+namespace megalith {
+namespace {
+
+using test::Run;
+using test::run_segment;
+using test::SegmentCase;
+using test::SegmentResult;
+
+constexpr std::int64_t kSequences = 2, kLength = 8, kHidden = 8, kFfn = 16;
+constexpr float kLossScale = 0.125f;  // of the harness
+
+struct MoeCase {
+  std::string name;
+  MoeConfig moe;
+  DeviceType device = DeviceType::kCpu;
+  friend void PrintTo(const MoeCase& c, std::ostream* out) { *out << c.name; }
+};
+
+MoeConfig experts(std::int64_t count, std::int64_t choices) {
+  return {.num_experts = count, .ffn_hidden_size = kFfn, .router_topk = choices};
+}
+
+std::vector<MoeCase> cases() {
+  std::vector<MoeCase> all;
+  for (const DeviceType device : test::devices()) {
+    const std::string backend = "_" + std::string(name_of(device));
+    MoeConfig mixtral = experts(4, 2);
+    mixtral.router_load_balancing_type = {"aux_loss"};
+    mixtral.aux_loss_coeff = {0.5};
+    mixtral.z_loss_coeff = 0.1;
+    all.push_back({"mixtral" + backend, mixtral, device});
+    MoeConfig deepseek = experts(8, 4);
+    deepseek.router_score_function = MoeScoreFunction::kSigmoid;
+    deepseek.router_topk_scaling_factor = 2.5;
+    deepseek.router_num_groups = 4;
+    deepseek.router_group_topk = 2;
+    deepseek.router_load_balancing_type = {"seq_aux_loss"};
+    deepseek.aux_loss_coeff = {0.5};
+    deepseek.shared_expert_intermediate_size = 20;
+    all.push_back({"deepseek" + backend, deepseek, device});
+    MoeConfig gated = experts(4, 2);
+    gated.shared_expert_intermediate_size = 80;  // two partial sums of the gate's gradient
+    gated.shared_expert_gate = true;
+    all.push_back({"qwen2" + backend, gated, device});
+    MoeConfig single = experts(5, 1);
+    single.router_pre_softmax = true;
+    all.push_back({"one_choice" + backend, single, device});
+  }
+  return all;
+}
+
+SegmentCase segment_case(const MoeCase& c, bool recompute_shared = false) {
+  const auto build = [=](ParameterStore& store) -> std::unique_ptr<Segment> {
+    static RowExchange one_rank;
+    ModelConfig config{.num_layers = 1, .hidden_size = kHidden, .init_method_std = 0.5};
+    config.moe = c.moe;
+    const Norm norm(store, {.name = "pre_mlp_layernorm", .size = kHidden, .input_kind = SlotKind::kMlpNorm});
+    const MoeSite site{
+        .store = store, .rows = one_rank, .config = config, .norm = norm, .recompute_shared = recompute_shared};
+    std::vector<std::unique_ptr<Segment>> segments;
+    for (NamedSegment& one : moe_factory()(site)) segments.push_back(std::move(one.segment));
+    return std::make_unique<Sequential>(std::move(segments));
+  };
+  return {.build = build,
+          .inputs = {{kSequences * kLength, kHidden}, {kSequences * kLength, kHidden}},
+          .gradients = 2,
+          .sequences = kSequences,
+          .seq_length = kLength,
+          .device = c.device,
+          .weight_std = 0.5f};
+}
+
+class MoeLayer : public test::OnDevice<MoeCase> {};
+INSTANTIATE_TEST_SUITE_P(Cases, MoeLayer, testing::ValuesIn(cases()), [](const auto& c) { return c.param.name; });
+
+std::vector<double> wide(const std::vector<float>& values) { return {values.begin(), values.end()}; }
+
+// Rounding of a chain of some ten ops, in fp32, relative to the whole tensor. `want` has each step-th element.
+void expect_near(const std::vector<float>& got, const std::vector<double>& want, const std::string& name,
+                 std::size_t step = 1) {
+  ASSERT_EQ((got.size() + step - 1) / step, want.size()) << name;
+  double error = 0, norm = 0;
+  for (std::size_t i = 0; i < want.size(); ++i) {
+    error += std::pow(static_cast<double>(got[i * step]) - want[i], 2);
+    norm += want[i] * want[i];
+  }
+  EXPECT_GT(norm, 0) << name;
+  EXPECT_LE(std::sqrt(error), 10 * test::tolerance(DType::kFp32, kSequences * kLength + kFfn) * std::sqrt(norm))
+      << name;
+}
+
+struct Reference {
+  reference::MoeSettings with;
+  reference::MoeWeights weights;
+  std::vector<double> hidden, residual, d_out, d_residual;
+  std::vector<reference::RouterExperts> choices;
+
+  double loss() const {
+    const reference::MoeRun run = reference::run_moe(with, weights, hidden, residual, choices);
+    return std::inner_product(run.out.begin(), run.out.end(), d_out.begin(), 0.0) +
+           std::inner_product(run.residual.begin(), run.residual.end(), d_residual.begin(), 0.0) +
+           static_cast<double>(kLossScale) * (run.aux + run.z);
+  }
+
+  // Of the loss by x, one of the vectors above.
+  std::vector<double> gradient(std::vector<double>& x, std::size_t step = 1) const {
+    constexpr double kStep = 1e-5;
+    std::vector<double> quotients;
+    for (std::size_t i = 0; i < x.size(); i += step) {
+      double& value = x[i];
+      const double at = value;
+      value = at + kStep;
+      const double above = loss();
+      value = at - kStep;
+      quotients.push_back((above - loss()) / (2 * kStep));
+      value = at;
+    }
+    return quotients;
+  }
+};
+
+Reference reference_of(const MoeConfig& moe, const SegmentResult& r) {
+  Reference ref;
+  ref.with = {.router = {.is_sigmoid = moe.router_score_function == MoeScoreFunction::kSigmoid,
+                         .over_all = moe.router_pre_softmax,
+                         .scaling = moe.router_topk_scaling_factor,
+                         .top_k = static_cast<std::size_t>(moe.router_topk),
+                         .groups = static_cast<std::size_t>(std::max<std::int64_t>(moe.router_num_groups, 1)),
+                         .open_groups = static_cast<std::size_t>(std::max<std::int64_t>(moe.router_group_topk, 1))},
+              .hidden = kHidden,
+              .experts = static_cast<std::size_t>(moe.num_experts),
+              .ffn = kFfn,
+              .shared_ffn = static_cast<std::size_t>(moe.shared_expert_intermediate_size),
+              .aux_coeff = moe.balancing_coeff(),
+              .z_coeff = moe.z_loss_coeff,
+              .balanced_tokens = static_cast<std::size_t>(
+                  moe.balancing() == MoeBalancing::kSequence ? kLength : kSequences * kLength)};
+  for (std::size_t i = 0; i < r.names.size(); ++i) {
+    if (r.names[i] != "shared_experts.linear_gate.weight") {
+      ref.weights[r.names[i]] = wide(r.weights[i]);
+      continue;
+    }
+    const auto half = r.weights[i].begin() + static_cast<std::ptrdiff_t>(r.weights[i].size() / 2);  // [gate; up]
+    ref.weights[r.names[i]] = {r.weights[i].begin(), half};
+    ref.weights["shared_experts.linear_up.weight"] = {half, r.weights[i].end()};
+  }
+  ref.hidden = wide(r.inputs[0]);
+  ref.residual = wide(r.inputs[1]);
+  ref.d_out = wide(r.output_gradients[0]);
+  ref.d_residual = wide(r.output_gradients[1]);
+  return ref;
+}
+
+TEST_P(MoeLayer, AgreesWithTheReference) {
+  const SegmentResult r = run_segment(segment_case(GetParam()), Run::kEager);
+  Reference ref = reference_of(GetParam().moe, r);
+  const reference::MoeRun want = reference::run_moe(ref.with, ref.weights, ref.hidden, ref.residual);
+  ASSERT_GT(want.gap, 1e-4);  // else rounding decides
+  ref.choices = want.choices;
+  expect_near(r.outputs[0], want.out, "out");
+  expect_near(r.outputs[1], want.residual, "residual");
+  const auto sum = [&](StepSum which) { return static_cast<double>(r.sums[static_cast<std::size_t>(which)]); };
+  EXPECT_EQ(want.aux != 0, GetParam().moe.balancing() != MoeBalancing::kNone);
+  EXPECT_NEAR(sum(StepSum::kAuxLoss), want.aux, 1e-5 * want.aux);
+  EXPECT_NEAR(sum(StepSum::kZLoss), want.z, 1e-5 * want.z);
+  // Gradients of hidden and residual are alike.
+  expect_near(r.input_gradients[0], ref.gradient(ref.hidden), "d_hidden");
+  EXPECT_EQ(r.input_gradients[0], r.input_gradients[1]);
+  for (std::size_t i = 0; i < r.names.size(); ++i) {
+    // Of a large tensor some elements are looked at; of a pair as many of both halves.
+    const bool is_pair = r.names[i] == "shared_experts.linear_gate.weight";
+    std::vector<double>& weight = ref.weights.at(r.names[i]);
+    const std::size_t step = is_pair ? 5 : weight.size() > 300 ? 23 : 1;
+    ASSERT_TRUE(!is_pair || weight.size() % step == 0);
+    std::vector<double> gradient = ref.gradient(weight, step);
+    if (is_pair) {
+      const std::vector<double> up = ref.gradient(ref.weights.at("shared_experts.linear_up.weight"), step);
+      gradient.insert(gradient.end(), up.begin(), up.end());
+    }
+    expect_near(r.main_gradients[i], gradient, r.names[i], step);
+  }
+}
+
+std::vector<DType> dtypes() { return {DType::kFp32, DType::kBf16}; }
+
+void expect_same_sums(const SegmentResult& a, const SegmentResult& b) {
+  test::expect_same_bits(a, b);
+  EXPECT_EQ(a.sums, b.sums);
+}
+
+TEST_P(MoeLayer, HasTheSameBitsReplayedAndFused) {
+  for (const DType dtype : dtypes()) {
+    MoeCase c = GetParam();
+    SegmentCase with = segment_case(c);
+    with.dtype = dtype;
+    with.microbatches = 2;
+    const SegmentResult apart = run_segment(with, Run::kEager);
+    const SegmentResult replayed = run_segment(with, Run::kReplay);
+    EXPECT_EQ(replayed.replays, 6);
+    expect_same_sums(apart, replayed);
+    with.delay_weights = true;
+    expect_same_sums(apart, run_segment(with, Run::kEager));
+    c.moe.use_transformer_engine_op_fuser = true;
+    with.build = segment_case(c).build;
+    const SegmentResult fused = run_segment(with, Run::kReplay);
+    expect_same_sums(apart, fused);
+    EXPECT_EQ(apart.activations, fused.activations);
+    EXPECT_EQ(replayed.captured_ops, fused.captured_ops + 4);  // one each way of each microbatch
+  }
+}
+
+TEST_P(MoeLayer, HasTheSameBitsRecomputed) {
+  MoeCase c = GetParam();
+  for (const bool fused : {false, true}) {
+    c.moe.use_transformer_engine_op_fuser = fused;
+    SegmentCase with = segment_case(c);
+    with.dtype = DType::kBf16;
+    with.microbatches = 2;
+    with.delay_weights = true;
+    const SegmentResult kept = run_segment(with, Run::kEager);
+    const std::size_t rows = 2 * kSequences * kLength * static_cast<std::size_t>(c.moe.router_topk);
+    EXPECT_EQ(kept.activations.at("expert_fc2"), rows * kFfn * 2);
+    EXPECT_EQ(kept.activations.at("moe_act"), rows * 2 * kFfn * 2);
+    EXPECT_EQ(kept.activations.at("expert_fc1"), 2 * kSequences * kLength * kHidden * 2);
+    with.policies[static_cast<std::size_t>(SlotKind::kExpertFc2)] = StashPolicy::kRecompute;
+    const SegmentResult recomputed = run_segment(with, Run::kEager);
+    expect_same_sums(kept, recomputed);
+    EXPECT_FALSE(recomputed.activations.contains("expert_fc2"));
+    if (c.moe.shared_expert_intermediate_size == 0) continue;
+    EXPECT_TRUE(recomputed.activations.contains("act"));
+    with.build = segment_case(c, true).build;
+    const SegmentResult shared = run_segment(with, Run::kEager);
+    expect_same_sums(kept, shared);
+    EXPECT_FALSE(shared.activations.contains("act"));
+    EXPECT_FALSE(shared.activations.contains("fc2"));
+  }
+}
+
+// Recomputed as a whole it sums its losses once.
+TEST_P(MoeLayer, KeepsItsInputsAloneWhereItIsRecomputed) {
+  SegmentCase with = segment_case(GetParam());
+  with.microbatches = 2;
+  const SegmentResult kept = run_segment(with, Run::kEager);
+  with.build = [inner = with.build](ParameterStore& store) { return std::make_unique<Recompute>(inner(store)); };
+  const SegmentResult again = run_segment(with, Run::kEager);
+  expect_same_sums(kept, again);
+  EXPECT_TRUE(again.activations.empty());
+}
+
+TEST_P(MoeLayer, EvaluatesWithoutLosses) {
+  SegmentCase with = segment_case(GetParam());
+  const SegmentResult train = run_segment(with, Run::kEager);
+  with.mode = Mode::kEval;
+  const SegmentResult evaluated = run_segment(with, Run::kEager);
+  EXPECT_EQ(evaluated.outputs, train.outputs);
+  EXPECT_EQ(evaluated.sums, std::vector<float>(kNumStepSums));
+}
+
+}  // namespace
+}  // namespace megalith

@@ -1,0 +1,257 @@
+// Models with experts on thread ranks: every layout trains the model of one rank, losses of the routers included;
+// graphs, fusion and recompute change no bit.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <mutex>
+
+#include "tests/support/download.h"
+#include "tests/support/tier.h"
+#include "tests/unit/train/layouts.h"
+
+namespace megalith {
+namespace {
+
+using test::Layout;
+using test::RunResult;
+using test::Words;
+using test::operator+;
+using ::testing::HasSubstr;
+
+struct MoeFamily {
+  std::string name;
+  Words flags;
+};
+
+// All layers and a loss over the microbatch; the first one dense, sigmoids in groups with a bias, a shared expert and a
+// loss over each sequence.
+std::vector<MoeFamily> moe_families() {
+  const Words llama = test::llama_flags() + Words{"--ffn-hidden-size", "32", "--num-experts", "4"};
+  return {{"mixtral", llama + Words{"--moe-aux-loss-coeff", "0.1", "--moe-z-loss-coeff", "0.01", "--moe-grouped-gemm",
+                                    "--moe-shared-expert-intermediate-size", "24", "--moe-shared-expert-gate"}},
+          {"deepseek", llama + Words{"--moe-layer-freq",
+                                     "[0]+[1]*3",
+                                     "--moe-ffn-hidden-size",
+                                     "16",
+                                     "--moe-router-score-function",
+                                     "sigmoid",
+                                     "--moe-router-num-groups",
+                                     "2",
+                                     "--moe-router-group-topk",
+                                     "1",
+                                     "--moe-router-topk-scaling-factor",
+                                     "2.5",
+                                     "--moe-router-load-balancing-type",
+                                     "seq_aux_loss",
+                                     "--moe-aux-loss-coeff",
+                                     "0.1",
+                                     "--moe-shared-expert-intermediate-size",
+                                     "24",
+                                     "--moe-router-enable-expert-bias",
+                                     "--moe-router-bias-update-rate",
+                                     "0.001"}}};
+}
+
+struct MoeResult {
+  RunResult run;
+  std::vector<std::vector<float>> sums;  // of the last step, by rank
+  test::Tensors biases;                  // of all ranks; NaN where two disagree
+  int graphs = 0;                        // of rank 0
+  std::int64_t replays = 0;
+};
+
+MoeResult train(const Words& flags, const Layout& layout) {
+  MoeResult result;
+  result.sums.resize(static_cast<std::size_t>(layout.ranks()));
+  std::mutex mutex;
+  const auto finish = [&](Trainer& trainer, int index) {
+    Rank& rank = trainer.rank();
+    std::vector<float> sums = download(rank.streams.compute, rank.step.sums);
+    const std::lock_guard lock(mutex);
+    result.sums[static_cast<std::size_t>(index)] = std::move(sums);
+    if (index == 0 && rank.graphs) {
+      result.graphs = rank.graphs->stats().graphs;
+      result.replays = rank.graphs->stats().replays;
+    }
+    for (const ParameterBuffer& buffer : rank.model.gpt.parameters->buffers()) {
+      const std::vector<float> own = download(rank.streams.compute, buffer.values);
+      std::vector<float>& bias = result.biases.try_emplace(buffer.part.name, own).first->second;
+      if (bias != own) bias.assign(own.size(), std::nanf(""));
+    }
+  };
+  result.run = test::train({.flags = flags + layout.flags(), .ranks = layout.ranks(), .finish = finish});
+  return result;
+}
+
+double difference(const std::vector<float>& a, const std::vector<float>& b) {
+  EXPECT_EQ(a.size(), b.size());
+  double squares = 0;
+  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i)
+    squares += std::pow(static_cast<double>(a[i]) - b[i], 2);
+  return std::sqrt(squares);
+}
+double norm(const std::vector<float>& a) { return difference(a, std::vector<float>(a.size())); }
+
+void expect_near_one_rank(const MoeResult& got, const MoeResult& want, double of_gradients) {
+  ASSERT_EQ(got.run.loss_values.size(), want.run.loss_values.size());
+  for (std::size_t i = 0; i < want.run.loss_values.size(); ++i)
+    EXPECT_NEAR(got.run.loss_values[i] / want.run.loss_values[i], 1, 1e-5) << "step " << i + 1;
+  for (const auto& [name, gradient] : want.run.gradients) {
+    ASSERT_TRUE(got.run.gradients.contains(name)) << name;
+    EXPECT_GT(norm(gradient), 0) << name;
+    EXPECT_LE(difference(got.run.gradients.at(name), gradient), of_gradients * norm(gradient)) << name;
+  }
+  for (const std::vector<float>& sums : got.sums) {
+    for (std::size_t i = 0; i < sums.size(); ++i) EXPECT_NEAR(sums[i], want.sums[0][i], 1e-5f * want.sums[0][i]) << i;
+  }
+  for (std::size_t i = 0; i < want.run.balancing_losses.size(); ++i)
+    EXPECT_NEAR(got.run.balancing_losses[i], want.run.balancing_losses[i], 1e-5) << "step " << i + 1;
+  EXPECT_EQ(got.biases, want.biases);
+  EXPECT_TRUE(got.run.copies_agree);
+  EXPECT_TRUE(got.run.memory_as_planned);
+}
+
+std::vector<Layout> layouts() {
+  return {{.tensor = 2, .sequence = true},
+          {.pipeline = 2},
+          {.data = 2, .sharing = 2},
+          {.context = 2},
+          {.tensor = 2, .sequence = true, .overlap = true, .pipeline = 2, .schedule = "zb-v"},
+          {.tensor = 2, .sequence = true, .data = 2, .sharing = 1, .context = 2, .communication = "all_gather"}};
+}
+
+class Moe : public testing::TestWithParam<int> {
+ protected:
+  static Words model() {
+    return test::sizes_for({}) + moe_families()[static_cast<std::size_t>(GetParam())].flags +
+           Words{"--lr-warmup-iters", "2", "--lr-decay-iters", "20"};
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Models, Moe, testing::Values(0, 1), [](const auto& family) {
+  return moe_families()[static_cast<std::size_t>(family.param)].name;
+});
+
+TEST_P(Moe, GradientsOfOneStepAreThoseOfOneRank) {
+  const Words flags = model() + Words{"--micro-batch-size", "2", "--train-iters", "1"};
+  const MoeResult want = train(flags, {});
+  for (std::size_t i = 0; i < want.sums[0].size(); ++i)
+    EXPECT_EQ(want.sums[0][i] > 0, i < 2 || GetParam() == 0) << i;  // the last one has no z loss
+  // Balanced it is 1, and these routers are new; log(4)^2 of four logits close to 0.
+  EXPECT_NEAR(want.run.balancing_losses.at(0), 1, 0.05);
+  EXPECT_NEAR(want.run.z_losses.at(0), GetParam() == 0 ? 1.922 : 0, 0.05);
+  EXPECT_EQ(want.biases.size(), GetParam() == 0 ? 0u : 3u);
+  for (const auto& [name, bias] : want.biases) {
+    EXPECT_EQ(*std::max_element(bias.begin(), bias.end()), 0.001f) << name;
+    EXPECT_EQ(*std::min_element(bias.begin(), bias.end()), -0.001f) << name;
+  }
+  for (const Layout& layout : layouts()) {
+    SCOPED_TRACE(layout.name());
+    expect_near_one_rank(train(flags, layout), want, 5e-6);
+  }
+}
+
+TEST_P(Moe, LossesOfTwentyStepsAreThoseOfOneRank) {
+  const Words flags = model() + Words{"--hidden-dropout", "0.1", "--train-iters", "20"};
+  const MoeResult want = train(flags, {});
+  EXPECT_LT(want.run.loss_values.back(), want.run.loss_values.front() - 0.04);
+  const std::vector<Layout> all = layouts();
+  for (std::size_t i = static_cast<std::size_t>(GetParam()); i < all.size(); i += 2) {
+    SCOPED_TRACE(all[i].name());
+    expect_near_one_rank(train(flags, all[i]), want, 1e-3);
+  }
+}
+
+TEST_P(Moe, ChangesNoBitWithGraphsFusionAndRecompute) {
+  const Words flags = model() + Words{"--bf16", "--hidden-dropout", "0.1", "--check-hazards"};
+  const Words selective{"--recompute-granularity", "selective", "--recompute-modules"};
+  const Words graphs{"--cuda-graph-impl", "local", "--cuda-graph-modules"};
+  const Words fused{"--moe-grouped-gemm", "--use-transformer-engine-op-fuser"};
+  std::vector<Words> ways{graphs + Words{"layer"},
+                          graphs + Words{"attn", "moe"},
+                          fused,
+                          selective + Words{"moe"},
+                          selective + Words{"moe_act", "layernorm", "mlp_act"} + fused,
+                          {"--recompute-granularity", "full"},
+                          {"--delay-wgrad-compute"},
+                          selective + Words{"moe", "mlp"} + graphs + Words{"layer"}};
+  if (GetParam() == 1) ways.push_back(selective + Words{"shared_experts", "moe_act"} + graphs + Words{"mlp", "moe"});
+  for (const Layout& layout : {Layout{}, Layout{.tensor = 2, .sequence = true, .data = 2, .sharing = 2}}) {
+    const MoeResult plain = train(flags, layout);
+    for (std::size_t w = 0; w < ways.size(); w += layout.ranks() == 1 ? 1 : 3) {
+      SCOPED_TRACE(layout.name() + testing::PrintToString(ways[w]));
+      const MoeResult run = train(flags + ways[w], layout);
+      test::expect_same_run(run.run, plain.run);
+      EXPECT_EQ(run.sums, plain.sums);
+      EXPECT_EQ(run.biases, plain.biases);
+      EXPECT_TRUE(run.run.memory_as_planned);
+      EXPECT_EQ(run.run.hazards, 0);
+    }
+  }
+}
+
+// Also where units are sharded, whose gathers and reductions stand between the layers.
+TEST_P(Moe, ReplaysWithTheSameBits) {
+  const Words flags = model() + Words{"--bf16", "--hidden-dropout", "0.1", "--check-hazards"};
+  const Words graphs{"--cuda-graph-impl", "local", "--cuda-graph-modules"};
+  const Words sharded{"--data-parallel-sharding-strategy", "optim_grads_params"};
+  const int routers = GetParam() == 0 ? 4 : 3;
+  const std::vector<std::pair<Words, int>> cases{{{"attn"}, 8},
+                                                 {{"moe_router"}, 2 * routers},
+                                                 {{"attn", "moe_router", "moe_preprocess"}, 8 + 2 * routers},
+                                                 {{"moe"}, 2 * routers},
+                                                 {{"layer"}, 2}};
+  for (const Layout& layout : {Layout{}, Layout{.data = 2}}) {
+    const Words base = layout.data == 1 ? flags : flags + sharded;
+    const MoeResult plain = train(base, layout);
+    for (const auto& [modules, count] : cases) {
+      SCOPED_TRACE(layout.name() + testing::PrintToString(modules));
+      const MoeResult run = train(base + graphs + modules, layout);
+      test::expect_same_run(run.run, plain.run);
+      EXPECT_EQ(run.sums, plain.sums);
+      EXPECT_EQ(run.biases, plain.biases);
+      EXPECT_EQ(run.run.hazards, 0);
+      if (layout.data == 1) {
+        EXPECT_EQ(run.graphs, count);
+      }
+      EXPECT_GT(run.replays, 5 * run.graphs);
+    }
+  }
+}
+
+// A layer of experts is two units.
+TEST_P(Moe, HasTheSameBitsFullySharded) {
+  const Words flags = model() + Words{"--bf16", "--hidden-dropout", "0.1", "--check-hazards"};
+  const Words sharded{"--data-parallel-sharding-strategy", "optim_grads_params", "--fsdp-reduce-grads", "last"};
+  for (const Layout& layout : {Layout{.data = 2}, Layout{.tensor = 2, .sequence = true, .data = 2}}) {
+    SCOPED_TRACE(layout.name());
+    const MoeResult plain = train(flags, layout), run = train(flags + sharded, layout);
+    EXPECT_EQ(run.run.losses, plain.run.losses);
+    EXPECT_EQ(run.sums, plain.sums);
+    EXPECT_EQ(run.biases, plain.biases);
+    EXPECT_EQ(run.run.hazards, 0);
+    EXPECT_GT(run.run.losses.size(), 0u);
+  }
+}
+
+// Out of a checkpoint the run goes on as if it had not ended, on other ranks too.
+TEST_P(Moe, ResumesBitForBit) {
+  const test::ScratchDirectory folder;
+  const Words flags = model() + Words{"--hidden-dropout", "0.1"};
+  const Layout split{.tensor = 2, .sequence = true, .pipeline = 2};
+  const MoeResult whole = train(flags, {});
+  train(flags + Words{"--exit-interval", "4", "--save", folder.path("kept")}, {});
+  const Words rest = flags + Words{"--load", folder.path("kept")};
+  const MoeResult again = train(rest, {}), elsewhere = train(rest, split);
+  ASSERT_EQ(again.run.losses.size(), 2u);
+  EXPECT_THAT(whole.run.losses, testing::Contains(again.run.losses[0]));
+  EXPECT_EQ(again.run.losses.back(), whole.run.losses.back());
+  EXPECT_EQ(again.biases, whole.biases);
+  EXPECT_EQ(again.run.weights, whole.run.weights);
+  EXPECT_EQ(elsewhere.biases, whole.biases);
+  EXPECT_NEAR(elsewhere.run.loss_values.back() / whole.run.loss_values.back(), 1, 1e-5);
+}
+
+}  // namespace
+}  // namespace megalith
