@@ -36,24 +36,6 @@ __device__ inline void barrier_wait(unsigned barrier, unsigned parity) {
       : "memory");
 }
 
-// Clusters: blocks that run together and reach each other's shared memory, where all have the same layout.
-__device__ inline int cluster_rank() {
-  int rank;
-  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-  return rank;
-}
-__device__ inline void cluster_sync() {
-  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
-}
-// At the barrier of block `rank`; of this block's accesses to memory it orders none for others.
-__device__ inline void barrier_arrive_at(unsigned barrier, int rank) {
-  asm volatile(
-      "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
-      "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(barrier),
-      "r"(rank)
-      : "memory");
-}
-
 // Makes ordinary writes to shared memory visible to the copies and products below.
 __device__ inline void fence_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
@@ -64,15 +46,6 @@ __device__ inline void copy_box(unsigned to, const CUtensorMap* map, unsigned ba
       "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::
           "r"(to),
       "l"(map), "r"(barrier), "r"(column), "r"(row)
-      : "memory");
-}
-
-// To both blocks of a cluster, whose barriers at this place get the bytes.
-__device__ inline void copy_box_to_both(unsigned to, const CUtensorMap* map, unsigned barrier, int column, int row) {
-  asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
-      "[%1, {%3, %4}], [%2], %5;" ::"r"(to),
-      "l"(map), "r"(barrier), "r"(column), "r"(row), "h"(static_cast<unsigned short>(3))
       : "memory");
 }
 

@@ -7,27 +7,22 @@
 
 namespace megalith::cuda::hopper {
 
-// The columns of b for one stage. Of a cluster each block copies half of them to both.
+// The columns of b for one stage.
 template <class Form>
 __device__ inline void copy_b(const RowsArguments& p, unsigned to, unsigned barrier, const Tile& tile, int block) {
-  const int rank = Form::kBlocks > 1 ? cluster_rank() : 0;
-  const auto copy = [&](int box, int boxes, bool second, int column, int row) {
-    const unsigned at = to + box * kBoxBytes;
-    const CUtensorMap* map = second ? &p.b2 : &p.b;
-    if (Form::kBlocks == 1) copy_box(at, map, barrier, column, row);
-    if (Form::kBlocks > 1 && box / boxes % 2 == rank) copy_box_to_both(at, map, barrier, column, row);
-  };
   if constexpr (Form::kBAlongK) {
     const int row = tile.expert * p.columns + tile.first;
     constexpr bool kBoth = Form::kGated;
-    copy(0, 2, tile.second, block * kDepth, row);
-    copy(2, 2, kBoth || tile.second, block * kDepth, kBoth ? row : row + 128);
+    copy_box(to, tile.second ? &p.b2 : &p.b, barrier, block * kDepth, row);
+    copy_box(to + 2 * kBoxBytes, kBoth || tile.second ? &p.b2 : &p.b, barrier, block * kDepth, kBoth ? row : row + 128);
   } else {
     const int blocks = p.depth / kDepth;
     const bool second = block >= blocks;
     const int row = tile.expert * p.depth + (second ? block - blocks : block) * kDepth;
 #pragma unroll
-    for (int i = 0; i < Form::kColumns / 64; ++i) copy(i, 1, second, tile.first + 64 * i, row);
+    for (int i = 0; i < Form::kColumns / 64; ++i) {
+      copy_box(to + i * kBoxBytes, second ? &p.b2 : &p.b, barrier, tile.first + 64 * i, row);
+    }
   }
 }
 
@@ -76,13 +71,6 @@ __device__ inline void produce(const RowsArguments& p, RowsMemory<Form>& memory,
   }
 }
 
-// A warp no longer reads a stage; in a cluster both blocks are told.
-template <class Form>
-__device__ inline void release(unsigned empty, int lane) {
-  if (Form::kBlocks == 1 && lane == 0) barrier_arrive(empty);
-  if (Form::kBlocks > 1 && lane < Form::kBlocks) barrier_arrive_at(empty, lane);
-}
-
 // One warpgroup: the products of its half of the rows.
 template <class Form>
 __device__ inline void multiply_tiles(const RowsArguments& p, RowsMemory<Form>& memory, int blocks) {
@@ -98,7 +86,7 @@ __device__ inline void multiply_tiles(const RowsArguments& p, RowsMemory<Form>& 
       more = tiles.next();
       for (int block = 0; block < blocks; ++block, ring.next()) {
         barrier_wait(shared_address(&memory.full[ring.stage]), ring.parity);
-        release<Form>(shared_address(&memory.empty[ring.stage]), lane);
+        if (lane == 0) barrier_arrive(shared_address(&memory.empty[ring.stage]));
       }
       continue;
     }
@@ -118,12 +106,12 @@ __device__ inline void multiply_tiles(const RowsArguments& p, RowsMemory<Form>& 
       products_commit();
       if (block == Form::looks_ahead(blocks)) more = tiles.next();  // while the products run
       products_wait<1>();
-      if (block > 0) release<Form>(before, lane);
+      if (block > 0 && lane == 0) barrier_arrive(before);
       before = shared_address(&memory.empty[ring.stage]);
     }
     products_wait<0>();
     results_are_ready(sum);
-    release<Form>(before, lane);
+    if (lane == 0) barrier_arrive(before);
     barrier_wait(product_empty, round ^ 1);
     round ^= 1;
     const int row = lane % 16, column = lane / 16;
@@ -143,13 +131,14 @@ __device__ inline void multiply_tiles(const RowsArguments& p, RowsMemory<Form>& 
 }
 
 template <class Form>
-__device__ inline void multiply_rows(const RowsArguments& p) {
+__global__ void __launch_bounds__(Form::kThreads, 1) grouped_gemm_kernel(const __grid_constant__ RowsArguments p) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL  // not in the code for other devices
   extern __shared__ __align__(1024) unsigned char shared[];
   auto& memory = *reinterpret_cast<RowsMemory<Form>*>(shared);
   if (threadIdx.x == 0) {
     for (int s = 0; s < Form::kStages; ++s) {
       barrier_init(shared_address(&memory.full[s]), Form::kGather ? Form::kProducers + 1 : 1);
-      barrier_init(shared_address(&memory.empty[s]), 8 * Form::kBlocks);
+      barrier_init(shared_address(&memory.empty[s]), 8);
     }
     for (int half = 0; half < 2; ++half) {
       barrier_init(shared_address(&memory.product_full[half]), 4);
@@ -157,9 +146,8 @@ __device__ inline void multiply_rows(const RowsArguments& p) {
     }
     barrier_init_fence();
   }
-  if (threadIdx.x < 32) count_tiles<Form>(memory.tiles_before, p.experts);
+  if (threadIdx.x < 32) count_tiles(memory.tiles_before, p.experts);
   __syncthreads();
-  if constexpr (Form::kBlocks > 1) cluster_sync();
   const int blocks = p.depth / kDepth * (Form::kBAlongK ? 1 : 1 + p.pair);
   if (threadIdx.x / kWarpgroup % 3 == 0) {
     registers_down<Form::kOtherRegisters>();
@@ -172,27 +160,7 @@ __device__ inline void multiply_rows(const RowsArguments& p) {
     registers_up<Form::kMultiplyRegisters>();
     multiply_tiles(p, memory, blocks);
   }
-  if constexpr (Form::kBlocks > 1) cluster_sync();  // the other block may still write here
-}
-
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL  // in the code for other devices they are empty
-#define MEGALITH_CLUSTER_OF_2 __cluster_dims__(2, 1, 1)
-#else
-#define MEGALITH_CLUSTER_OF_2
-#endif
-template <class Form>
-__global__ void __launch_bounds__(Form::kThreads, 1) grouped_gemm_kernel(const __grid_constant__ RowsArguments p) {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  multiply_rows<Form>(p);
 #endif
 }
-template <class Form>
-__global__ void __launch_bounds__(Form::kThreads, 1) MEGALITH_CLUSTER_OF_2
-    grouped_gemm_cluster_kernel(const __grid_constant__ RowsArguments p) {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  multiply_rows<Form>(p);
-#endif
-}
-#undef MEGALITH_CLUSTER_OF_2
 
 }  // namespace megalith::cuda::hopper

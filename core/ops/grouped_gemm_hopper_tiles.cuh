@@ -26,9 +26,8 @@ struct RowsArguments {
 };
 
 // The gradient of SwiGLU has much to do after the product: narrower tiles leave registers to one more warpgroup for it.
-template <bool kGather_, bool kBAlongK_, Epilogue kEpilogue_, int kBlocks_ = 1>
+template <bool kGather_, bool kBAlongK_, Epilogue kEpilogue_>
 struct RowsForm {
-  static constexpr int kBlocks = kBlocks_;     // of a cluster: two share b, for row tiles one below the other
   static constexpr bool kGather = kGather_;    // rows of a through an index
   static constexpr bool kBAlongK = kBAlongK_;  // b is [E n, k]
   static constexpr Epilogue kEpilogue = kEpilogue_;
@@ -57,18 +56,16 @@ struct RowsMemory {
   alignas(1024) unsigned char product[Form::kColumns / 64][kRows * 128];  // rounded, 64 columns each
   std::uint64_t full[kStages], empty[kStages];
   std::uint64_t product_full[2], product_empty[2];  // of each half of the rows
-  int tiles_before[kMostExperts + 1];               // row tiles of the experts before, or clusters of these
+  int tiles_before[kMostExperts + 1];               // row tiles of the experts before
 };
 
-// The first warp: sums of the experts' row tiles, or of clusters of these.
-template <class Form>
+// The first warp: sums of the experts' row tiles.
 __device__ inline void count_tiles(int* before, const RoutedExperts& experts) {
   const int lane = static_cast<int>(threadIdx.x);
   int sum = 0;
   for (int first = 0; first < experts.count; first += 32) {
     const int e = first + lane;
-    int tiles =
-        e < experts.count ? max(0, ceil_div(experts.before(e + 1) - experts.before(e), kRows * Form::kBlocks)) : 0;
+    int tiles = e < experts.count ? max(0, ceil_div(experts.before(e + 1) - experts.before(e), kRows)) : 0;
     for (int step = 1; step < 32; step *= 2) {
       const int below = __shfl_up_sync(~0u, tiles, step);
       if (lane >= step) tiles += below;
@@ -80,13 +77,14 @@ __device__ inline void count_tiles(int* before, const RoutedExperts& experts) {
 }
 
 struct Tile {
-  int expert, first_row, live;  // rows from the first one on that belong to the expert; in a cluster perhaps none
+  int expert, first_row, live;  // rows from the first one on that belong to the expert
   int first;                    // column of a matrix of b
   bool second;                  // of b2
 };
 
 // A block's tiles: experts in order; of an expert, groups of kGroup row tiles, in each of them column tile after column
 // tile, so that what blocks read at a time is a square of both operands. To find one takes some hundred cycles.
+inline constexpr int kGroup = 12;
 template <class Form>
 class Tiles {
  public:
@@ -95,8 +93,7 @@ class Tiles {
         experts_(p.experts),
         of_one_(ceil_div(p.columns, kWidth)),
         columns_(of_one_ * (Form::kBAlongK && !Form::kGated ? 1 + p.pair : 1)),
-        at_(static_cast<int>(blockIdx.x) / kBlocks),
-        rank_(kBlocks > 1 ? cluster_rank() : 0) {}
+        at_(static_cast<int>(blockIdx.x)) {}
 
   // False after the last one.
   __device__ bool find() {
@@ -107,25 +104,24 @@ class Tiles {
     const int group = in / (kGroup * columns_);
     in -= group * kGroup * columns_;
     const int rows = min(kGroup, row_tiles - group * kGroup), column = in / rows;
-    tile.first_row = experts_.before(tile.expert) + ((group * kGroup + in - column * rows) * kBlocks + rank_) * kRows;
+    tile.first_row = experts_.before(tile.expert) + (group * kGroup + in - column * rows) * kRows;
     tile.live = experts_.before(tile.expert + 1) - tile.first_row;
     tile.second = Form::kBAlongK && column >= of_one_;
     tile.first = (tile.second ? column - of_one_ : column) * kWidth;
     return true;
   }
   __device__ bool next() {
-    at_ += static_cast<int>(gridDim.x) / kBlocks;
+    at_ += static_cast<int>(gridDim.x);
     return find();
   }
 
   Tile tile{};
 
  private:
-  static constexpr int kWidth = Form::kColumns / (Form::kGated ? 2 : 1), kBlocks = Form::kBlocks, kGroup = 12 / kBlocks;
+  static constexpr int kWidth = Form::kColumns / (Form::kGated ? 2 : 1);
   const int* before_;
   const RoutedExperts& experts_;
-  int of_one_, columns_;  // column tiles of a matrix, of all
-  int at_, rank_;         // the tile's number, in clusters; the block's in its cluster
+  int of_one_, columns_, at_;  // column tiles of a matrix, of all; the tile's number
 };
 
 }  // namespace megalith::cuda::hopper

@@ -177,23 +177,6 @@ TEST_P(GroupedGemmTest, ResultsDoNotDependOnTheirNeighbours) {
   }
 }
 
-// By which a kernel's form is chosen.
-TEST_P(GroupedGemmTest, BitsDoNotDependOnTheCapacity) {
-  constexpr Sizes s{128, 264};
-  const Routing exact{{0, 100, 330}, 330}, roomy{exact.offsets, 2056};
-  for (const Kind& kind : kKinds) {
-    if (kind.gathered) continue;
-    GroupedGemm op = op_for(exact, s, kind);
-    launch(stream(), op);
-    const Values want = values(op.c), rows = values(op.a);
-    op.a = input({roomy.capacity, op.a.size(1)}, dtype(), padded(rows, roomy, op.a.size(1)));
-    op.c = output({roomy.capacity, op.c.size(1)});
-    launch(stream(), op);
-    EXPECT_EQ(values(live(op.c, roomy)), want);
-    expect_rest_untouched(op.c, roomy);
-  }
-}
-
 TEST_P(GroupedGemmTest, AnIndexGivesTheBitsOfRowsInMemory) {
   const Routing& routing = kLargeRoutings[1];
   for (const std::int64_t k : {40, 64}) {
