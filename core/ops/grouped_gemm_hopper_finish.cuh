@@ -130,17 +130,15 @@ __device__ inline void finish_swiglu_backward(const RowsArguments& p, RowsMemory
 template <class Form>
 __device__ inline void finish(const RowsArguments& p, RowsMemory<Form>& memory) {
   unsigned round[2] = {0, 0};
-  Tiles<Form> tiles(p, memory);
-  for (bool more = tiles.find(); more; more = tiles.next()) {
-    const Tile& tile = tiles.tile;
+  for (Tiles<Form> tiles(p, memory); tiles.find(); tiles.walk.next()) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      if (tile.live <= half * kHalf) continue;
+      if (tiles.walk.live <= half * kHalf) continue;
       if constexpr (Form::kEpilogue == Epilogue::kSwigluBackward) {
-        finish_swiglu_backward(p, memory, half, round[half], tile.first_row, tile.live, tile.first);
+        finish_swiglu_backward(p, memory, half, round[half], tiles.walk.first_row, tiles.walk.live, tiles.first);
       } else {
         barrier_wait(shared_address(&memory.product_full[half]), round[half]);
-        finish_half(p, memory, half, tile.first_row, tile.live, tile.first, tile.second);
+        finish_half(p, memory, half, tiles.walk.first_row, tiles.walk.live, tiles.first, tiles.second);
       }
       round[half] ^= 1;
       __syncwarp();

@@ -9,19 +9,21 @@ namespace megalith::cuda::hopper {
 
 // The columns of b for one stage.
 template <class Form>
-__device__ inline void copy_b(const RowsArguments& p, unsigned to, unsigned barrier, const Tile& tile, int block) {
+__device__ inline void copy_b(const RowsArguments& p, unsigned to, unsigned barrier, const Tiles<Form>& tiles,
+                              int block) {
   if constexpr (Form::kBAlongK) {
-    const int row = tile.expert * p.columns + tile.first;
+    const int row = tiles.walk.expert * p.columns + tiles.first;
     constexpr bool kBoth = Form::kGated;
-    copy_box(to, tile.second ? &p.b2 : &p.b, barrier, block * kDepth, row);
-    copy_box(to + 2 * kBoxBytes, kBoth || tile.second ? &p.b2 : &p.b, barrier, block * kDepth, kBoth ? row : row + 128);
+    copy_box(to, tiles.second ? &p.b2 : &p.b, barrier, block * kDepth, row);
+    copy_box(to + 2 * kBoxBytes, kBoth || tiles.second ? &p.b2 : &p.b, barrier, block * kDepth,
+             kBoth ? row : row + 128);
   } else {
     const int blocks = p.depth / kDepth;
     const bool second = block >= blocks;
-    const int row = tile.expert * p.depth + (second ? block - blocks : block) * kDepth;
+    const int row = tiles.walk.expert * p.depth + (second ? block - blocks : block) * kDepth;
 #pragma unroll
     for (int i = 0; i < Form::kColumns / 64; ++i) {
-      copy_box(to + i * kBoxBytes, second ? &p.b2 : &p.b, barrier, tile.first + 64 * i, row);
+      copy_box(to + i * kBoxBytes, second ? &p.b2 : &p.b, barrier, tiles.first + 64 * i, row);
     }
   }
 }
@@ -35,17 +37,15 @@ __device__ inline void produce(const RowsArguments& p, RowsMemory<Form>& memory,
   if (!Form::kGather && thread != 0) return;
   const unsigned stride = static_cast<unsigned>(p.a_stride / 8);
   Ring<Form::kStages> ring;
-  Tiles<Form> tiles(p, memory);
-  for (bool more = tiles.find(); more;) {
-    const Tile tile = tiles.tile;
+  for (Tiles<Form> tiles(p, memory); tiles.find(); tiles.walk.next()) {
     unsigned sources[kTimes];  // where rows start, in 16 bytes
     unsigned live = 0;
     if constexpr (Form::kGather) {
 #pragma unroll
       for (int i = 0; i < kTimes; ++i) {
         const int row = down + i * (Form::kProducers / 8);
-        const bool is_live = row < tile.live;
-        sources[i] = (is_live ? p.index[tile.first_row + row] : 0) * stride + pack;
+        const bool is_live = row < tiles.walk.live;
+        sources[i] = (is_live ? p.index[tiles.walk.first_row + row] : 0) * stride + pack;
         live |= static_cast<unsigned>(is_live) << i;
       }
     }
@@ -54,8 +54,8 @@ __device__ inline void produce(const RowsArguments& p, RowsMemory<Form>& memory,
       barrier_wait(shared_address(&memory.empty[ring.stage]), ring.parity ^ 1);
       if (thread == 0) {
         barrier_arrive_expecting(full, Form::kBytesB + (Form::kGather ? 0 : kBytesA));
-        copy_b<Form>(p, shared_address(memory.b[ring.stage]), full, tile, block);
-        if (!Form::kGather) copy_box(a, &p.a, full, block * kDepth, tile.first_row);
+        copy_b(p, shared_address(memory.b[ring.stage]), full, tiles, block);
+        if (!Form::kGather) copy_box(a, &p.a, full, block * kDepth, tiles.walk.first_row);
       }
       if constexpr (Form::kGather) {
         const uint4* from = reinterpret_cast<const uint4*>(p.a_rows + block * kDepth);
@@ -66,7 +66,6 @@ __device__ inline void produce(const RowsArguments& p, RowsMemory<Form>& memory,
         }
         barrier_arrive_after_copies(full);
       }
-      if (block == Form::looks_ahead(blocks)) more = tiles.next();
     }
   }
 }
@@ -80,10 +79,8 @@ __device__ inline void multiply_tiles(const RowsArguments& p, RowsMemory<Form>& 
   const unsigned product_empty = shared_address(&memory.product_empty[half]);
   Ring<Form::kStages> ring;
   unsigned round = 0;
-  Tiles<Form> tiles(p, memory);
-  for (bool more = tiles.find(); more;) {
-    if (tiles.tile.live <= half * kHalf) {  // nothing of ours: only keep the stages going
-      more = tiles.next();
+  for (Tiles<Form> tiles(p, memory); tiles.find(); tiles.walk.next()) {
+    if (tiles.walk.live <= half * kHalf) {  // nothing of ours: only keep the stages going
       for (int block = 0; block < blocks; ++block, ring.next()) {
         barrier_wait(shared_address(&memory.full[ring.stage]), ring.parity);
         if (lane == 0) barrier_arrive(shared_address(&memory.empty[ring.stage]));
@@ -104,7 +101,6 @@ __device__ inline void multiply_tiles(const RowsArguments& p, RowsMemory<Form>& 
                                        block == 0 && i == 0);
       }
       products_commit();
-      if (block == Form::looks_ahead(blocks)) more = tiles.next();  // while the products run
       products_wait<1>();
       if (block > 0 && lane == 0) barrier_arrive(before);
       before = shared_address(&memory.empty[ring.stage]);

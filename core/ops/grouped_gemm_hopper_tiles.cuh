@@ -40,8 +40,6 @@ struct RowsForm {
   static constexpr int kFinishing = kThreads - 2 * kWarpgroup - kProducers;  // and those after the product
   static constexpr int kBytesB = kColumns * kDepth * 2;
   static constexpr int kMultiplyRegisters = kWide ? 184 : 152, kOtherRegisters = kWide ? 136 : 104;
-  // The stage during which the next tile is looked up: early where registers are left.
-  __device__ static int looks_ahead(int stages) { return kWide ? 0 : stages - 1; }
   // The number of a thread among the finishing ones, which are on both sides of the multiplying warpgroups.
   __device__ static int finishing_thread() {
     return static_cast<int>(threadIdx.x) - kProducers - (threadIdx.x < kWarpgroup ? 0 : 2 * kWarpgroup);
@@ -76,52 +74,61 @@ __device__ inline void count_tiles(int* before, const RoutedExperts& experts) {
   if (lane == 0) before[0] = 0;
 }
 
-struct Tile {
-  int expert, first_row, live;  // rows from the first one on that belong to the expert
-  int first;                    // column of a matrix of b
-  bool second;                  // of b2
-};
-
-// A block's tiles: experts in order; of an expert, groups of kGroup row tiles, in each of them column tile after column
-// tile, so that what blocks read at a time is a square of both operands. To find one takes some hundred cycles.
+// A walk over the tiles of a block: experts in order; of an expert, groups of kGroup row tiles, in each of them column
+// tile after column tile, so that what blocks read at a time is a square of both operands.
 inline constexpr int kGroup = 12;
-template <class Form>
-class Tiles {
+class Walk {
  public:
-  __device__ Tiles(const RowsArguments& p, const RowsMemory<Form>& memory)
-      : before_(memory.tiles_before),
-        experts_(p.experts),
-        of_one_(ceil_div(p.columns, kWidth)),
-        columns_(of_one_ * (Form::kBAlongK && !Form::kGated ? 1 + p.pair : 1)),
-        at_(static_cast<int>(blockIdx.x)) {}
+  __device__ Walk(const int* before, const RoutedExperts& experts, int column_tiles)
+      : before_(before), experts_(experts), column_tiles_(column_tiles), tile_(static_cast<int>(blockIdx.x)) {}
 
   // False after the last one.
   __device__ bool find() {
-    while (tile.expert < experts_.count && at_ >= before_[tile.expert + 1] * columns_) ++tile.expert;
-    if (tile.expert >= experts_.count) return false;
-    const int row_tiles = before_[tile.expert + 1] - before_[tile.expert];
-    int in = at_ - before_[tile.expert] * columns_;
-    const int group = in / (kGroup * columns_);
-    in -= group * kGroup * columns_;
-    const int rows = min(kGroup, row_tiles - group * kGroup), column = in / rows;
-    tile.first_row = experts_.before(tile.expert) + (group * kGroup + in - column * rows) * kRows;
-    tile.live = experts_.before(tile.expert + 1) - tile.first_row;
-    tile.second = Form::kBAlongK && column >= of_one_;
-    tile.first = (tile.second ? column - of_one_ : column) * kWidth;
+    while (expert < experts_.count && tile_ >= before_[expert + 1] * column_tiles_) ++expert;
+    if (expert >= experts_.count) return false;
+    const int row_tiles = before_[expert + 1] - before_[expert];
+    int in = tile_ - before_[expert] * column_tiles_;
+    const int group = in / (kGroup * column_tiles_);
+    in -= group * kGroup * column_tiles_;
+    const int rows = min(kGroup, row_tiles - group * kGroup);
+    column = in / rows;
+    first_row = experts_.before(expert) + (group * kGroup + in - column * rows) * kRows;
+    live = experts_.before(expert + 1) - first_row;
     return true;
   }
-  __device__ bool next() {
-    at_ += static_cast<int>(gridDim.x);
-    return find();
-  }
+  __device__ void next() { tile_ += static_cast<int>(gridDim.x); }
 
-  Tile tile{};
+  int expert = 0;
+  int first_row = 0, live = 0;  // of the tile: rows from the first one on that belong to the expert
+  int column = 0;               // tile
 
  private:
-  static constexpr int kWidth = Form::kColumns / (Form::kGated ? 2 : 1);
   const int* before_;
   const RoutedExperts& experts_;
-  int of_one_, columns_, at_;  // column tiles of a matrix, of all; the tile's number
+  int column_tiles_, tile_;
+};
+
+template <class Form>
+class Tiles {
+ public:
+  static constexpr int kWidth = Form::kColumns / (Form::kGated ? 2 : 1);
+  __device__ Tiles(const RowsArguments& p, const RowsMemory<Form>& memory)
+      : walk(memory.tiles_before, p.experts,
+             ceil_div(p.columns, kWidth) * (Form::kBAlongK && !Form::kGated ? 1 + p.pair : 1)),
+        tiles_(ceil_div(p.columns, kWidth)) {}
+  __device__ bool find() {
+    if (!walk.find()) return false;
+    second = Form::kBAlongK && walk.column >= tiles_;
+    first = (second ? walk.column - tiles_ : walk.column) * kWidth;
+    return true;
+  }
+
+  Walk walk;
+  int first = 0;        // column of a matrix of b
+  bool second = false;  // of b2
+
+ private:
+  int tiles_;
 };
 
 }  // namespace megalith::cuda::hopper
