@@ -268,8 +268,7 @@ void Step::run(Mode mode, Verbs verbs, const StepInput& input, const std::vector
   GraphedRunner* const graphs = verbs == Verbs::kGraphs ? rank_.graphs.get() : nullptr;
   if (graphs != nullptr) {
     graphs->begin_step(actions, signature());
-    // A sharded unit's weights are bound to memory by the actions around its verbs.
-    if (!graphs->complete() && rank_.transfer.has_peers() && !rank_.units.sharded) capture_ahead(actions);
+    if (!graphs->complete() && rank_.transfer.has_peers()) capture_ahead(actions);
   }
   if (rank_.units.sharded) rank_.units.sharded->begin(actions_.units_ahead);
   for (std::size_t i = 0; i < actions.size();) {

@@ -68,6 +68,11 @@ GraphSignature Step::signature() {
 void Step::capture_ahead(const std::vector<Action>& actions) {
   rank_.drain();
   rank_.transfer.rehearse(true);
+  if (rank_.units.sharded) rank_.units.sharded->bind_all();
+  const auto end = [this] {
+    rank_.transfer.rehearse(false);
+    if (rank_.units.sharded) rank_.units.sharded->reset();
+  };
   try {
     std::unique_ptr<Graph> dropped;
     for (std::size_t i = 0; i < actions.size();) {
@@ -86,10 +91,10 @@ void Step::capture_ahead(const std::vector<Action>& actions) {
       action.segment >= 0 ? rank_.runner.run_verb(action) : carry_out(action);
     }
   } catch (...) {
-    rank_.transfer.rehearse(false);
+    end();
     throw;
   }
-  rank_.transfer.rehearse(false);
+  end();
   rank_.streams.compute.synchronize();
 }
 

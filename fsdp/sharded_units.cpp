@@ -74,6 +74,18 @@ void ShardedUnits::reset() {
   }
 }
 
+void ShardedUnits::bind_all() {
+  const auto slot = [](std::deque<Slot>& slots, int of, const ParameterUnit& unit) {
+    return slots[static_cast<std::size_t>(of)].memory.slice(0, 0, unit.numel);
+  };
+  for (std::size_t u = 0; u < states_.size(); ++u) {
+    ParameterUnit& unit = parameters_.units()[u];
+    const int weights = slots_.of_weights[u], gradients = slots_.of_gradients[u];
+    if (weights != UnitSlots::kResident) unit.bind_weights(slot(weights_, weights, unit));
+    if (gradients != UnitSlots::kResident) unit.bind_gradients(slot(gradients_, gradients, unit));
+  }
+}
+
 void ShardedUnits::unshard(int index) {
   Slot& slot = slot_of(weights_, slots_.of_weights, index);
   if (slot.tenant >= 0) fail_call("unshard", index, "a slot that no unit is in");
