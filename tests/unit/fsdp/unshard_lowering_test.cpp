@@ -179,7 +179,7 @@ TEST(UnshardLowering, ASegmentOfMoreUnitsThanSlotsSaysHowManyItNeeds) {
 
 TEST(VerifyUnits, FindsEachActionThatIsMissingOrMoved) {
   for (const UnitSpec& spec : {UnitSpec{.layers = 3}, UnitSpec{.layers = 3, .slots = 3, .prefetch = 2, .ends = true},
-                               UnitSpec{.layers = 4, .slots = 2, .layers_together = 2}}) {
+                               UnitSpec{.layers = 4, .slots = 2, .layers_together = 2, .instances = true}}) {
     const UnitLists lists = lists_of(spec, 2);
     for (const std::vector<Action>* list : {&lists.train, &lists.evaluate}) {
       int broken = 0;
@@ -190,7 +190,8 @@ TEST(VerifyUnits, FindsEachActionThatIsMissingOrMoved) {
         std::vector<Action> without = *list;
         without.erase(without.begin() + static_cast<std::ptrdiff_t>(i));
         EXPECT_THROW(verify_units(without, lists.points), Error);
-        const bool ends = action.kind == Kind::kReshard || action.kind == Kind::kReduceShard;
+        const bool ends =
+            action.kind == Kind::kReshard || action.kind == Kind::kReduceShard || action.kind == Kind::kSumInstances;
         const auto waits = [&](const Action& a) { return a.kind == Kind::kWaitUnshard && a.item == action.item; };
         const bool is_of_next = action.kind == Kind::kUnshard &&
                                 std::none_of(list->begin() + static_cast<std::ptrdiff_t>(i), list->end(), waits);
