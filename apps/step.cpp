@@ -372,11 +372,14 @@ void Step::repeat(const StepInput& input, const std::function<void(const Action&
   const Arena& arena = rank_.memory.arena;
   const auto floats = static_cast<std::int64_t>(arena.block_bytes() / sizeof(float));
   launch(rank_.streams.compute, Fill{.x = Tensor(arena.block(), DType::kFp32, {floats}), .value = 0});
+  ShardedUnits* const units = rank_.units.sharded.get();
+  if (units != nullptr) units->poison_slots(false);
   run(Mode::kTrain, Verbs::kEager, input, actions_.train, [&](const Action& action) {
     if (action.kind == ActionKind::kOptimizerStep) return false;
     before(action);
     return true;
   });
+  if (units != nullptr) units->poison_slots(rank_.options.train.check_hazards);
   rank_.streams.communication.synchronize();
   rank_.transfer.synchronize();
   rank_.streams.compute.synchronize();

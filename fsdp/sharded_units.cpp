@@ -117,14 +117,17 @@ void ShardedUnits::wait_unshard(int index) {
   unit(index).bind_weights(slot.memory.slice(0, 0, unit(index).numel));
 }
 
+void ShardedUnits::fill_with_nan(const Tensor& whole) {
+  if (poison_) launch(streams_.compute, Fill{.x = whole, .value = std::numeric_limits<double>::quiet_NaN()});
+}
+
 void ShardedUnits::reshard(int index) {
   State& state = states_[static_cast<std::size_t>(index)];
   if (state != State::kWhole) fail_call("reshard", index, "a unit that is whole");
   state = State::kSharded;
   Slot& slot = slot_of(weights_, slots_.of_weights, index);
   slot.tenant = -1;
-  if (poison_)
-    launch(streams_.compute, Fill{.x = unit(index).weights, .value = std::numeric_limits<double>::quiet_NaN()});
+  fill_with_nan(unit(index).weights);
   unit(index).bind_weights({});
   streams_.compute.record(slot.free);
 }
@@ -141,6 +144,7 @@ void ShardedUnits::bind_gradients(int index) {
   slot.tenant = index;
   if (slot.free.recorded()) streams_.compute.wait(slot.free);
   unit(index).bind_gradients(slot.memory.slice(0, 0, unit(index).numel));
+  fill_with_nan(unit(index).main_grads);
   unit(index).begin_gradients(streams_.compute);
 }
 

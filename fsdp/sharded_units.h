@@ -32,8 +32,7 @@ struct UnitGroups {
 
 class ShardedUnits {
  public:
-  // Collective. `parameters` are allocated; all outlive this object. `poison`: slots are filled with NaN where they are
-  // given up.
+  // Collective. `parameters` are allocated; all outlive this object. `poison`: see poison_slots().
   ShardedUnits(ParameterStore& parameters, const UnitSlots& slots, const UnitGroups& groups, const UnitStreams& streams,
                MemoryPool& pool, bool poison);
 
@@ -48,6 +47,7 @@ class ShardedUnits {
   // Weights of the shards were written on the compute stream: later gathers wait for it.
   void updated();
 
+  // Between the two every backward_weight of the unit's segments: what one op writes is not zero before.
   void bind_gradients(int unit);
   // Into the shard: its first sum since begin_sums() replaces what is there, later ones are added in their order.
   void reduce_shard(int unit);
@@ -56,6 +56,8 @@ class ShardedUnits {
   // The compute stream may read the shards' gradients.
   void finish_sums();
 
+  // From now on: weights become NaN where they are given up, gradients where they are bound, before they begin.
+  void poison_slots(bool on) { poison_ = on; }
   bool gathers_by_copies() const { return copies_; }
   // Since construction.
   std::int64_t gathers() const { return gathers_; }
@@ -77,6 +79,7 @@ class ShardedUnits {
   ParameterUnit& unit(int index) { return parameters_.units()[static_cast<std::size_t>(index)]; }
   Slot& slot_of(std::deque<Slot>& slots, const std::vector<int>& of, int unit);
   void gather(const ParameterUnit& unit, const Tensor& whole);
+  void fill_with_nan(const Tensor& whole);  // where slots are poisoned
   [[noreturn]] void fail_call(const char* call, int unit, const char* why);
 
   ParameterStore& parameters_;
