@@ -73,6 +73,7 @@ class ShardedUnits {
     Tensor memory;
     int tenant = -1;
     Event free{"unit slot free"};    // its last tenant was read, or reduced
+    std::int64_t freed_at = 0;       // which record of its stream that is; 0: none yet
     Event ready{"unit slot ready"};  // gathered, or gradients complete
   };
 
@@ -80,6 +81,8 @@ class ShardedUnits {
   Slot& slot_of(std::deque<Slot>& slots, const std::vector<int>& of, int unit);
   void gather(const ParameterUnit& unit, const Tensor& whole);
   void fill_with_nan(const Tensor& whole);  // where slots are poisoned
+  // Unless the stream saw that record, or a later one of the same stream.
+  static void wait(Stream& stream, Event& event, std::int64_t recorded_as, std::int64_t& saw);
   [[noreturn]] void fail_call(const char* call, int unit, const char* why);
 
   ParameterStore& parameters_;
@@ -92,8 +95,10 @@ class ShardedUnits {
   std::vector<State> states_;  // of each unit's weights
   std::vector<bool> summed_;   // of each unit's gradients, since begin_sums()
   Event updated_{"shards updated"};
-  bool waits_for_update_ = false;
+  std::int64_t updated_at_ = 0;
   Event summed_up_{"shards summed"};
+  std::int64_t compute_records_ = 0, reduce_records_ = 0;  // of the events here
+  std::int64_t gather_saw_ = 0, compute_saw_ = 0;          // of these the last one that was waited for
   std::int64_t gathers_ = 0, reductions_ = 0;
 };
 
