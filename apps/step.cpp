@@ -405,9 +405,11 @@ void Step::warm_up() {
     }
     run(mode, Verbs::kWarmUp, input, first);
     if (rank_.units.sharded) rank_.units.sharded->finish_sums();
-    wait_for_parameters();
+    rank_.buckets.gatherer->wait_for_all();
     rank_.streams.compute.synchronize();
-    if (rank_.units.sharded) rank_.units.sharded->reset();  // weights may be loaded next
+    if (!rank_.units.sharded) return;
+    rank_.streams.unshard->synchronize();
+    rank_.units.sharded->reset();  // weights may be loaded next
   };
   pass_warm_up(false);
   rank_.transfer.rehearse(true);

@@ -62,7 +62,8 @@ TEST(FsdpRun, ASkippedStepIsExplainedAndTheNextOneDropped) {
   EXPECT_EQ(plain.skipped_steps, 1);
   for (const Words& more : {Words{}, Words{"--check-hazards", "--check-weight-hash-interval", "1"}}) {
     testing::internal::CaptureStderr();
-    const RunResult run = test::train({.flags = flags + kWeights + more, .ranks = 2, .prepare = poison()});
+    const RunResult run =
+        test::train({.flags = flags + strategy("optim_grads_params") + more, .ranks = 2, .prepare = poison()});
     EXPECT_THAT(testing::internal::GetCapturedStderr(),
                 HasSubstr("rank 1, layer 0 attention, backward_weight, microbatch 1: fill wrote nan to \"gradient"));
     EXPECT_EQ(run.losses, plain.losses);
@@ -194,7 +195,9 @@ TEST(FsdpRun, EverySuppressedWaitIsFound) {
     const RunResult whole = test::train({.flags = flags, .ranks = 2});
     EXPECT_EQ(whole.hazards, 0);
     ASSERT_GE(whole.event_waits, 40);
-    for (std::int64_t ordinal = 0; ordinal < whole.event_waits; ordinal += test::one_of(11)) {
+    // But for those behind the last step, for the gathers of a next one.
+    const std::int64_t waits = whole.event_waits - (way == kWeights ? 2 : 3);
+    for (std::int64_t ordinal = 0; ordinal < waits; ordinal += test::one_of(11)) {
       const Words suppressed = flags + Words{"--suppress-wait", std::to_string(ordinal)};
       EXPECT_GT(test::train({.flags = suppressed, .ranks = 2}).hazards, 0)
           << "wait " << ordinal << " of " << whole.event_waits;
