@@ -131,6 +131,22 @@ void print_memory(const MemoryUse& use, const StepPlans& plans, const std::strin
   fmt::print("  {:<25} {}\n", "checkpoint staging", mib(plans.checkpoint_staging));
 }
 
+// Of sharded units, in a step; with rates also how long the compute stream waits for them.
+void print_units(const Forecast& forecast) {
+  constexpr double kGib = 1024.0 * 1024 * 1024;
+  for (const StageForecast& stage : forecast.stages) {
+    const auto said = [&](const char* verb, const AxisVolume& volume, double exposed) {
+      const std::string waits = volume.seconds > 0 ? fmt::format(", exposed {:.2f} ms", 1e3 * exposed) : "";
+      return fmt::format("{} {:.0f} times, {:.2f} GiB sent{}", verb, volume.calls, volume.sent / kGib, waits);
+    };
+    const StepWork& work = stage.work;
+    if (work.gathers.calls + work.reductions.calls == 0) continue;
+    fmt::print("  units{}: {}; {}\n", forecast.stages.size() > 1 ? fmt::format(" of stage {}", stage.stage) : "",
+               said("gathered", work.gathers, stage.times.exposed_gathers),
+               said("reduced", work.reductions, stage.times.exposed_reductions));
+  }
+}
+
 void print_work(const Options& options, const Forecast& forecast) {
   const auto most =
       std::max_element(forecast.stages.begin(), forecast.stages.end(),
@@ -158,6 +174,7 @@ void print_work(const Options& options, const Forecast& forecast) {
     }
     s = end;
   }
+  print_units(forecast);
 }
 
 void print_step(const Forecast& forecast, const std::string& device) {

@@ -371,11 +371,13 @@ std::string name_of(const Rank& rank, const void* address) {
     for (const Parameter* parameter : unit.parameters) {
       for (std::size_t i = 0; i < parameter->parts.size(); ++i) {
         const std::string& name = parameter->parts[i].name;
-        if (within(parameter->part_of(parameter->weight, i))) return name;
-        if (within(parameter->part_of(parameter->main_grad, i))) return "gradient of " + name;
+        const auto holds = [&](const Tensor& whole) { return whole.present() && within(parameter->part_of(whole, i)); };
+        if (holds(parameter->weight)) return name;
+        if (holds(parameter->main_grad)) return "gradient of " + name;
       }
     }
-    if (within(unit.main_grads)) return "gradients of unit " + unit.name;
+    if (within(unit.main_grads) || within(unit.grad_shard)) return "gradients of unit " + unit.name;
+    if (within(unit.weight_shard)) return "weights of unit " + unit.name;
   }
   return rank.memory.arena.owner_of(address);
 }

@@ -371,11 +371,14 @@ void Step::repeat(const StepInput& input, const std::function<void(const Action&
   const Arena& arena = rank_.memory.arena;
   const auto floats = static_cast<std::int64_t>(arena.block_bytes() / sizeof(float));
   launch(rank_.streams.compute, Fill{.x = Tensor(arena.block(), DType::kFp32, {floats}), .value = 0});
+  ShardedUnits* const units = rank_.units.sharded.get();
+  if (units != nullptr) units->poison_slots(false);
   run(Mode::kTrain, Verbs::kEager, input, actions_.train, [&](const Action& action) {
     if (action.kind == ActionKind::kOptimizerStep) return false;
     before(action);
     return true;
   });
+  if (units != nullptr) units->poison_slots(rank_.options.train.check_hazards);
   rank_.streams.communication.synchronize();
   rank_.transfer.synchronize();
   rank_.streams.compute.synchronize();
@@ -401,9 +404,11 @@ void Step::warm_up() {
     }
     run(mode, Verbs::kWarmUp, input, first);
     if (rank_.units.sharded) rank_.units.sharded->finish_sums();
-    wait_for_parameters();
+    rank_.buckets.gatherer->wait_for_all();
     rank_.streams.compute.synchronize();
-    if (rank_.units.sharded) rank_.units.sharded->reset();  // weights may be loaded next
+    if (!rank_.units.sharded) return;
+    rank_.streams.unshard->synchronize();
+    rank_.units.sharded->reset();  // weights may be loaded next
   };
   pass_warm_up(false);
   rank_.transfer.rehearse(true);

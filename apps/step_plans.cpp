@@ -72,6 +72,24 @@ void plan_training(const Options& options, const RunConfig& config, const Mesh& 
   recording.timeline = std::move(recorded.timeline);
 }
 
+// In a recording of fewer microbatches than the step has.
+void count_actions_of_units(const Options& options, const RunConfig& config, const Mesh& mesh,
+                            StepRecording& recording) {
+  const std::vector<Action>& recorded = recording.actions;
+  recording.stands_for.assign(recorded.size(), 1);
+  recording.step_microbatches = config.microbatches;
+  const auto is_units = [](const Action& action) { return is_of_unit(action.kind); };
+  if (recording.microbatches == config.microbatches || std::ranges::none_of(recorded, is_units)) return;
+  Timeline timeline;
+  const Rank rank(options, config, DeviceType::kPlan, mesh, {.timeline = &timeline}, 0);
+  std::map<std::pair<ActionKind, int>, std::int64_t> more;  // than were recorded
+  for (const Action& action : step_actions(rank).train) more[{action.kind, action.item}] += is_units(action) ? 1 : 0;
+  for (const Action& action : recorded) more[{action.kind, action.item}] -= is_units(action) ? 1 : 0;
+  // The last of each: a unit's first reduction of a step has an op less.
+  for (std::size_t i = recorded.size(); i-- > 0;)
+    recording.stands_for[i] += std::exchange(more[{recorded[i].kind, recorded[i].item}], 0);
+}
+
 void plan_evaluation(const Options& options, const RunConfig& config, const Mesh& mesh, StepPlans& plans) {
   Recording recorded(options, config, mesh);
   recorded.step.evaluate(recorded.input);
@@ -115,7 +133,8 @@ StepGraphs graphs_of(const Options& options, const RunConfig& config, const Mesh
     const std::int64_t ops = std::ranges::count(entries.begin() + entry_of(a), entries.begin() + entry_of(a + 1),
                                                 Timeline::Kind::kOp, &Timeline::Entry::kind);
     if (action.segment >= 0) ops_of_verb[{action.kind, action.segment}] = ops;
-    graphs.eager_ops += is_of_microbatch(action.kind) ? ops * config.microbatches : ops * recording.microbatches;
+    graphs.eager_ops += is_of_microbatch(action.kind) ? ops * config.microbatches
+                                                      : ops * recording.microbatches * recording.stands_for[a];
   }
   graphs.eager_ops /= recording.microbatches;
   if (recording.runs.graphs == 0) return graphs;
@@ -153,6 +172,7 @@ StepPlans plan_steps(const Options& options, const RunConfig& config, int rank) 
   const RunConfig recorded = is_long ? with_microbatches(config, kRecordedOneByOne) : config;
   StepRecording recording;
   plan_training(options, recorded, mesh, recording);
+  count_actions_of_units(options, config, mesh, recording);
   StepPlans plans = std::move(recording.plans);
   plans.graphs = graphs_of(options, config, mesh, recording);
   plan_evaluation(options, recorded, mesh, plans);
@@ -177,6 +197,7 @@ StepRecording record_step(const Options& options, const RunConfig& config, int r
     record_second_step(options, recorded, mesh, recording);
   }
   recording.calls = ranks.calls();
+  count_actions_of_units(options, config, mesh, recording);
   recording.plans.graphs = graphs_of(options, config, mesh, recording);
   plan_evaluation(options, recorded, mesh, recording.plans);
   return recording;

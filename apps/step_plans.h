@@ -63,7 +63,11 @@ struct StepRecording {
   std::vector<Action> actions;       // of the last step
   std::vector<std::size_t> entries;  // where in the timeline each of them begins
   std::int64_t microbatches = 0;     // of the recorded step
-  RunPlan runs;                      // of the actions
+  // Of each action how many of the whole step's it stands for, where it is a unit's: more microbatches gather and
+  // reduce a unit again; 1 for all others.
+  std::vector<std::int64_t> stands_for;
+  std::int64_t step_microbatches = 0;  // of the whole step
+  RunPlan runs;                        // of the actions
 };
 // A step of more than `most_microbatches` is recorded with as many as show the schedule's pattern.
 StepRecording record_step(const Options& options, const RunConfig& config, int rank, std::int64_t most_microbatches);

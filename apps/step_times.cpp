@@ -12,10 +12,10 @@ namespace megalith {
 
 namespace {
 
-// The action that an entry of the timeline belongs to; null before the first, and in the step before.
-const Action* action_at(const StepRecording& recording, std::size_t entry) {
+// The action that an entry of the timeline belongs to; nothing before the first, and in the step before.
+std::optional<std::size_t> action_at(const StepRecording& recording, std::size_t entry) {
   const auto next = std::ranges::upper_bound(recording.entries, entry) - recording.entries.begin();
-  return next == 0 ? nullptr : &recording.actions[static_cast<std::size_t>(next) - 1];
+  return next == 0 ? std::nullopt : std::optional(static_cast<std::size_t>(next) - 1);
 }
 
 // Which verb of its chunk an action works for; nothing where it is not a microbatch's.
@@ -31,6 +31,16 @@ std::optional<ActionKind> verb_of(const Action& action) {
     case ActionKind::kWaitReceive: return action.gradient ? ActionKind::kBackwardData : ActionKind::kForward;
     default: return std::nullopt;
   }
+}
+
+// Which verb the compute stream's time in a unit's action counts to: the one that waits for the unit.
+std::optional<ActionKind> verb_of_unit(const std::vector<Action>& actions, std::size_t index) {
+  if (actions[index].kind == ActionKind::kBindGradients) return ActionKind::kBackwardWeight;
+  if (actions[index].kind != ActionKind::kWaitUnshard) return std::nullopt;  // nothing there waits
+  for (std::size_t i = index; i < actions.size(); ++i) {
+    if (actions[i].segment >= 0) return verb_of(actions[i]);
+  }
+  return std::nullopt;
 }
 
 // Of gradients or weights: dp, dp_cp, dp_inner, "dp units" and so on.
@@ -66,10 +76,9 @@ class Player {
     const std::vector<Timeline::Entry>& entries = recording_.timeline.entries();
     for (std::size_t i = 0; i < entries.size(); ++i) {
       const double before = lanes_[0];
-      const Action* const action = action_at(recording_, i);
-      play(entries[i], i,
-           action != nullptr && graph_of_[static_cast<std::size_t>(action - &recording_.actions[0])] >= 0);
-      if (action != nullptr) count(*action, lanes_[0] - before, entries[i]);
+      const std::optional<std::size_t> action = action_at(recording_, i);
+      play(entries[i], i, action);
+      if (action) count(*action, lanes_[0] - before, entries[i]);
     }
     const double microbatches = static_cast<double>(recording_.microbatches);
     for (StepTimes::Chunk& chunk : times_.chunks) {
@@ -77,6 +86,10 @@ class Player {
       chunk.backward_data /= microbatches;
       chunk.backward_weight /= microbatches;
     }
+    const double steps = static_cast<double>(recording_.step_microbatches) / microbatches;
+    times_.exposed_gathers *= steps;
+    times_.exposed_reductions *= steps;
+    waited_ += times_.exposed_gathers + times_.exposed_reductions;
     // Collectives concurrent with kernels take some of the memory's rate and of the multiprocessors.
     const double hidden = std::max(0.0, collective_seconds_ - waited_);
     times_.before_norm += (1 - costs_.rates().overlap) * hidden;
@@ -84,7 +97,7 @@ class Player {
   }
 
  private:
-  void play(const Timeline::Entry& entry, std::size_t index, bool in_graph) {
+  void play(const Timeline::Entry& entry, std::size_t index, std::optional<std::size_t> action) {
     double& clock = lanes_[static_cast<std::size_t>(entry.lane)];
     switch (entry.kind) {
       case Timeline::Kind::kRecord: events_[entry.event] = clock; return;
@@ -97,27 +110,33 @@ class Player {
     }
     const auto call = calls_.find(index);
     if (call == calls_.end()) {
-      clock += costs_.seconds(entry.access, in_graph);
+      clock += costs_.seconds(entry.access, action && graph_of_[*action] >= 0);
     } else if (is_message(*call->second)) {
       if (call->second->kind == "send") times_.message_bytes = std::max(times_.message_bytes, call->second->bytes);
     } else {
       const double seconds = costs_.seconds(*call->second);
       clock += seconds;
-      const bool in_step = !recording_.entries.empty() && index >= recording_.entries.front();
-      if (in_step && is_of_replicas(*call->second)) collective_seconds_ += seconds;
+      if (action && is_of_replicas(*call->second))
+        collective_seconds_ += seconds * static_cast<double>(recording_.stands_for[*action]);
     }
   }
 
-  void count(const Action& action, double seconds, const Timeline::Entry& entry) {
+  void count(std::size_t index, double seconds, const Timeline::Entry& entry) {
+    const Action& action = recording_.actions[index];
+    const bool is_wait = entry.kind == Timeline::Kind::kWait;
+    const bool is_unit = is_of_unit(action.kind);
     if (action.kind == ActionKind::kReduceNorm) norm_begun_ = true;
-    if (const std::optional<ActionKind> verb = verb_of(action)) {
+    const std::optional<ActionKind> verb = is_unit ? verb_of_unit(recording_.actions, index) : verb_of(action);
+    if (is_unit && is_wait && verb)
+      (action.kind == ActionKind::kWaitUnshard ? times_.exposed_gathers : times_.exposed_reductions) += seconds;
+    if (verb) {
       StepTimes::Chunk& chunk = times_.chunks[static_cast<std::size_t>(action.chunk)];
       (*verb == ActionKind::kForward        ? chunk.forward
        : *verb == ActionKind::kBackwardData ? chunk.backward_data
                                             : chunk.backward_weight) += seconds;
       return;
     }
-    const bool is_wait = entry.kind == Timeline::Kind::kWait;
+    if (is_unit) return;  // a wait behind the last one, which the next step has
     if (is_wait) waited_ += seconds;
     (norm_begun_                                             ? times_.after_norm
      : is_wait && action.kind == ActionKind::kWaitParameters ? times_.wait_parameters
@@ -209,27 +228,35 @@ StepWork work_of(const StepRecording& recording, std::int64_t microbatches, cons
         of_microbatch ? count * static_cast<double>(microbatches) : count * static_cast<double>(recording.microbatches);
   };
   for (std::size_t i = 0; i < entries.size(); ++i) {
-    const Action* action = action_at(recording, i);
-    if (action == nullptr) continue;
-    const bool each = is_of_microbatch(action->kind);
-    if (entries[i].kind == Timeline::Kind::kOp) add(each, work.ops, 1);
-    add(each, work.flops, entries[i].access.flops());
+    const std::optional<std::size_t> index = action_at(recording, i);
+    if (!index) continue;
+    const ActionKind kind = recording.actions[*index].kind;
+    const bool each = is_of_microbatch(kind);
+    const auto times = static_cast<double>(recording.stands_for[*index]);
+    if (entries[i].kind == Timeline::Kind::kOp) add(each, work.ops, times);
+    add(each, work.flops, times * entries[i].access.flops());
     const auto found = calls.find(i);
     if (found == calls.end()) continue;
     const PlannedCall& call = *found->second;
-    AxisVolume& volume = work.volumes[call.group.substr(0, call.group.find(' '))];
     const double bytes = static_cast<double>(call.bytes);
-    add(each, volume.calls, 1);
-    add(each, volume.bytes, bytes);
-    add(each, volume.sent, ring_bytes(call.kind, bytes, static_cast<int>(call.ranks->size())));
-    if (costs != nullptr) add(each, volume.seconds, costs->seconds(call));
+    const auto count = [&](AxisVolume& volume) {
+      add(each, volume.calls, times);
+      add(each, volume.bytes, times * bytes);
+      add(each, volume.sent, times * ring_bytes(call.kind, bytes, static_cast<int>(call.ranks->size())));
+      if (costs != nullptr) add(each, volume.seconds, times * costs->seconds(call));
+    };
+    count(work.volumes[call.group.substr(0, call.group.find(' '))]);
+    if (is_of_unit(kind)) count(kind == ActionKind::kUnshard ? work.gathers : work.reductions);
   }
   const double recorded = static_cast<double>(recording.microbatches);
   work.flops /= recorded;
   work.ops /= recorded;
-  for (auto& [axis, volume] : work.volumes) {
+  const auto divide = [recorded](AxisVolume& volume) {
     for (double* sum : {&volume.calls, &volume.bytes, &volume.sent, &volume.seconds}) *sum /= recorded;
-  }
+  };
+  for (auto& [axis, volume] : work.volumes) divide(volume);
+  divide(work.gathers);
+  divide(work.reductions);
   return work;
 }
 

@@ -62,6 +62,7 @@ struct AxisVolume {
 struct StepWork {
   double flops = 0;  // recompute included
   double ops = 0;
+  AxisVolume gathers, reductions;             // of sharded units, in the volumes too
   std::map<std::string, AxisVolume> volumes;  // by the first word of the group's name: tp, dp, dp_inner, pp
 };
 StepWork work_of(const StepRecording& recording, std::int64_t microbatches, const CostModel* costs);
@@ -78,6 +79,10 @@ struct StepTimes {
   double wait_parameters = 0;
   double before_norm = 0;
   double after_norm = 0;
+  // Of a step that the compute stream waits for units: for their weights, and for the slots of their gradients. Within
+  // the chunks' times.
+  double exposed_gathers = 0;
+  double exposed_reductions = 0;
   std::size_t message_bytes = 0;  // of one message to another stage; 0: none is sent
 };
 StepTimes times_of(const StepRecording& recording, const CostModel& costs);

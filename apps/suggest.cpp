@@ -34,7 +34,7 @@ struct Layout {
   std::int64_t chunks = 1;
   bool zero_bubble = false;
   std::int64_t micro_batch_size = 1;
-  bool shards = false;
+  ShardingStrategy sharding = ShardingStrategy::kNoShard;
   bool overlaps = false;     // tensor-parallel collectives with products
   double least_seconds = 0;  // that a step takes
 };
@@ -55,8 +55,10 @@ Options with_layout(Options options, const Layout& layout, RecomputeGranularity 
   parallel.num_virtual_stages_per_pipeline_rank = layout.chunks > 1 ? layout.chunks : 0;
   if (layout.zero_bubble) parallel.pipeline_schedule = PipelineSchedule::kZbH1;
   parallel.overlap_grad_reduce = parallel.world_size > layout.tp * layout.pp;
-  parallel.use_distributed_optimizer = layout.shards;
-  parallel.overlap_param_gather = layout.shards;
+  parallel.use_distributed_optimizer = layout.sharding == ShardingStrategy::kOptim;
+  if (layout.sharding == ShardingStrategy::kOptimGradsParams)
+    parallel.data_parallel_sharding_strategy = layout.sharding;
+  parallel.overlap_param_gather = layout.sharding != ShardingStrategy::kNoShard;
   TrainingOptions& train = options.train;
   train.micro_batch_size = layout.micro_batch_size;
   train.recompute_granularity = recompute;
@@ -146,16 +148,18 @@ class Search {
     for (const std::int64_t tp : divisors_of(world_, spec_.rates->host_ranks)) {
       for (const std::int64_t pp : divisors_of(world_ / tp, options_.model.num_layers)) {
         for (std::int64_t micro = 1; micro == 1 || micro * options_.model.seq_length <= kMostTokens; micro *= 2) {
-          const bool replicates = world_ > tp * pp;
-          for (const bool shards : {true, false}) {
-            if (shards && !replicates) continue;
+          for (const ShardingStrategy sharding :
+               {ShardingStrategy::kOptim, ShardingStrategy::kNoShard, ShardingStrategy::kOptimGradsParams}) {
+            if (sharding != ShardingStrategy::kNoShard && world_ == tp * pp) continue;
             const auto add = [&](std::int64_t chunks, bool zero_bubble) {
-              add_legal(layouts, {.tp = tp,
+              const Layout layout{.tp = tp,
                                   .pp = pp,
                                   .chunks = chunks,
                                   .zero_bubble = zero_bubble,
                                   .micro_batch_size = micro,
-                                  .shards = shards});
+                                  .sharding = sharding};
+              if (sharding != ShardingStrategy::kOptimGradsParams || asks_for_memory(layout))
+                add_legal(layouts, layout);
             };
             add(1, false);
             if (pp == 1) continue;
@@ -188,15 +192,25 @@ class Search {
     layouts.push_back(layout);
   }
 
-  // Weights, gradients and moments alone.
-  bool fits_at_all(const Layout& layout) const {
+  // Bytes of weights, gradients and moments alone, without slots of units.
+  double least_memory(const Layout& layout) const {
     const double held =
         static_cast<double>(count_parameters(options_.model).total) / static_cast<double>(layout.tp * layout.pp);
-    const double dp = layout.shards ? static_cast<double>(world_ / (layout.tp * layout.pp)) : 1.0;
+    const auto dp = static_cast<double>(world_ / (layout.tp * layout.pp));
     const TrainingOptions& train = options_.train;
-    const double each = static_cast<double>(size_of(options_.model.params_dtype) + size_of(train.main_grads_dtype)) +
-                        static_cast<double>(size_of(train.exp_avg_dtype) + size_of(train.exp_avg_sq_dtype)) / dp;
-    return held * each <= static_cast<double>(spec_.most_memory);
+    const auto units = static_cast<double>(size_of(options_.model.params_dtype) + size_of(train.main_grads_dtype));
+    const auto moments = static_cast<double>(size_of(train.exp_avg_dtype) + size_of(train.exp_avg_sq_dtype));
+    return held * (units / (layout.sharding == ShardingStrategy::kOptimGradsParams ? dp : 1) +
+                   moments / (layout.sharding == ShardingStrategy::kNoShard ? 1 : dp));
+  }
+  bool fits_at_all(const Layout& layout) const {
+    return least_memory(layout) <= static_cast<double>(spec_.most_memory);
+  }
+  // Sharded weights are gathered in each microbatch: worth a look where shards of the optimizer's state leave less than
+  // half of the memory to activations.
+  bool asks_for_memory(Layout layout) const {
+    layout.sharding = ShardingStrategy::kOptim;
+    return 2 * least_memory(layout) > static_cast<double>(spec_.most_memory);
   }
 
   // With what overlaps, if that may bring the layout among the best: it hides the tensor-parallel collectives at most,

@@ -1,6 +1,7 @@
 // The layouts of a model over a number of ranks that a machine steps through fastest: every tensor- and
-// pipeline-parallel size, schedule, number of chunks, micro batch and amount of recomputation is forecast, unless it
-// cannot be among the best or does not fit. None with context parallelism.
+// pipeline-parallel size, schedule, number of chunks, micro batch, sharding strategy and amount of recomputation is
+// forecast, unless it cannot be among the best or does not fit. Weights are sharded only where memory is short. None
+// with context parallelism.
 #pragma once
 
 #include <cstdint>

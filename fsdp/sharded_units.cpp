@@ -92,9 +92,11 @@ void ShardedUnits::unshard(int index) {
   slot.tenant = index;
   states_[static_cast<std::size_t>(index)] = State::kGathered;
   ParameterUnit& of = unit(index);
-  if (slot.free.recorded()) streams_.gather.wait(slot.free);
-  if (waits_for_update_) streams_.gather.wait(updated_);
-  waits_for_update_ = false;
+  if (updated_at_ > slot.freed_at) {  // the later one, which the other comes before
+    wait(streams_.gather, updated_, updated_at_, gather_saw_);
+  } else {
+    wait(streams_.gather, slot.free, slot.freed_at, gather_saw_);
+  }
   gather(of, slot.memory.slice(0, 0, of.numel));
   streams_.gather.record(slot.ready);
   ++gathers_;
@@ -129,30 +131,41 @@ void ShardedUnits::wait_unshard(int index) {
   unit(index).bind_weights(slot.memory.slice(0, 0, unit(index).numel));
 }
 
+void ShardedUnits::wait(Stream& stream, Event& event, std::int64_t recorded_as, std::int64_t& saw) {
+  if (recorded_as <= saw) return;
+  stream.wait(event);
+  saw = recorded_as;
+}
+
+void ShardedUnits::fill_with_nan(const Tensor& whole) {
+  if (poison_) launch(streams_.compute, Fill{.x = whole, .value = std::numeric_limits<double>::quiet_NaN()});
+}
+
 void ShardedUnits::reshard(int index) {
   State& state = states_[static_cast<std::size_t>(index)];
   if (state != State::kWhole) fail_call("reshard", index, "a unit that is whole");
   state = State::kSharded;
   Slot& slot = slot_of(weights_, slots_.of_weights, index);
   slot.tenant = -1;
-  if (poison_)
-    launch(streams_.compute, Fill{.x = unit(index).weights, .value = std::numeric_limits<double>::quiet_NaN()});
+  fill_with_nan(unit(index).weights);
   unit(index).bind_weights({});
   streams_.compute.record(slot.free);
+  slot.freed_at = ++compute_records_;
 }
 
 void ShardedUnits::updated() {
   if (!slots_.has_weights()) return;
   streams_.compute.record(updated_);
-  waits_for_update_ = true;
+  updated_at_ = ++compute_records_;
 }
 
 void ShardedUnits::bind_gradients(int index) {
   Slot& slot = slot_of(gradients_, slots_.of_gradients, index);
   if (slot.tenant >= 0) fail_call("bind_gradients", index, "a slot that no unit is in");
   slot.tenant = index;
-  if (slot.free.recorded()) streams_.compute.wait(slot.free);
+  wait(streams_.compute, slot.free, slot.freed_at, compute_saw_);
   unit(index).bind_gradients(slot.memory.slice(0, 0, unit(index).numel));
+  fill_with_nan(unit(index).main_grads);
   unit(index).begin_gradients(streams_.compute);
 }
 
@@ -172,6 +185,7 @@ void ShardedUnits::reduce_shard(int index) {
                                         .label = "gradients of " + of.name});
   if (!is_first) launch(streams_.reduce, Add{.a = of.grad_shard, .b = own, .y = of.grad_shard});
   streams_.reduce.record(slot.free);
+  slot.freed_at = ++reduce_records_;
   summed_[static_cast<std::size_t>(index)] = true;
   ++reductions_;
 }
@@ -188,7 +202,7 @@ void ShardedUnits::begin_sums() { summed_.assign(summed_.size(), false); }
 void ShardedUnits::finish_sums() {
   if (!slots_.has_gradients()) return;
   streams_.reduce.record(summed_up_);
-  streams_.compute.wait(summed_up_);
+  wait(streams_.compute, summed_up_, ++reduce_records_, compute_saw_);
 }
 
 void ShardedUnits::wait_for_all() {

@@ -32,8 +32,7 @@ struct UnitGroups {
 
 class ShardedUnits {
  public:
-  // Collective. `parameters` are allocated; all outlive this object. `poison`: slots are filled with NaN where they are
-  // given up.
+  // Collective. `parameters` are allocated; all outlive this object. `poison`: see poison_slots().
   ShardedUnits(ParameterStore& parameters, const UnitSlots& slots, const UnitGroups& groups, const UnitStreams& streams,
                MemoryPool& pool, bool poison);
 
@@ -50,6 +49,7 @@ class ShardedUnits {
   // Weights of the shards were written on the compute stream: later gathers wait for it.
   void updated();
 
+  // Between the two every backward_weight of the unit's segments: what one op writes is not zero before.
   void bind_gradients(int unit);
   // Into the shard: its first sum since begin_sums() replaces what is there, later ones are added in their order.
   void reduce_shard(int unit);
@@ -58,6 +58,8 @@ class ShardedUnits {
   // The compute stream may read the shards' gradients.
   void finish_sums();
 
+  // From now on: weights become NaN where they are given up, gradients where they are bound, before they begin.
+  void poison_slots(bool on) { poison_ = on; }
   bool gathers_by_copies() const { return copies_; }
   // Since construction.
   std::int64_t gathers() const { return gathers_; }
@@ -73,12 +75,16 @@ class ShardedUnits {
     Tensor memory;
     int tenant = -1;
     Event free{"unit slot free"};    // its last tenant was read, or reduced
+    std::int64_t freed_at = 0;       // which record of its stream that is; 0: none yet
     Event ready{"unit slot ready"};  // gathered, or gradients complete
   };
 
   ParameterUnit& unit(int index) { return parameters_.units()[static_cast<std::size_t>(index)]; }
   Slot& slot_of(std::deque<Slot>& slots, const std::vector<int>& of, int unit);
   void gather(const ParameterUnit& unit, const Tensor& whole);
+  void fill_with_nan(const Tensor& whole);  // where slots are poisoned
+  // Unless the stream saw that record, or a later one of the same stream.
+  static void wait(Stream& stream, Event& event, std::int64_t recorded_as, std::int64_t& saw);
   [[noreturn]] void fail_call(const char* call, int unit, const char* why);
 
   ParameterStore& parameters_;
@@ -91,8 +97,10 @@ class ShardedUnits {
   std::vector<State> states_;  // of each unit's weights
   std::vector<bool> summed_;   // of each unit's gradients, since begin_sums()
   Event updated_{"shards updated"};
-  bool waits_for_update_ = false;
+  std::int64_t updated_at_ = 0;
   Event summed_up_{"shards summed"};
+  std::int64_t compute_records_ = 0, reduce_records_ = 0;  // of the events here
+  std::int64_t gather_saw_ = 0, compute_saw_ = 0;          // of these the last one that was waited for
   std::int64_t gathers_ = 0, reductions_ = 0;
 };
 

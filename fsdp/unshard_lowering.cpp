@@ -91,15 +91,18 @@ std::vector<Action> around_together(std::vector<Action> actions, const UnshardPo
     const auto has = [&](const std::vector<int>& of) { return std::ranges::find(of, with.item) != of.end(); };
     return has(units.weights) || has(units.gradients);
   };
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    if (actions[i].kind != Kind::kBindGradients) continue;
+    const auto passes = [&](const Action& before, const Action& bind) {
+      return (before.kind == Kind::kReshard && before.item == bind.item) || joins(before, bind);
+    };
+    for (std::size_t at = i; at > 0 && passes(actions[at - 1], actions[at]); --at)
+      std::swap(actions[at], actions[at - 1]);
+  }
   for (std::size_t i = actions.size(); i-- > 0;) {
     if (actions[i].kind != Kind::kReshard || i == 0 || actions[i - 1].kind == Kind::kForward) continue;
     for (std::size_t at = i; at + 1 < actions.size() && joins(actions[at + 1], actions[at]); ++at)
       std::swap(actions[at], actions[at + 1]);
-  }
-  for (std::size_t i = 0; i < actions.size(); ++i) {
-    if (actions[i].kind != Kind::kBindGradients) continue;
-    for (std::size_t at = i; at > 0 && joins(actions[at - 1], actions[at]); --at)
-      std::swap(actions[at], actions[at - 1]);
   }
   return actions;
 }

@@ -241,17 +241,18 @@ TEST(Crash, KilledBesideAsyncSavesAndResumed) {
   RecordProperty("kills", crashes.kills());
 }
 
-// Eight ranks in tensor, pipeline and data parallelism, with the optimizer's state in shards. MEGALITH_LAYOUT_KILLS
-// (tests/soak.sh): how many kills.
-TEST(Crash, KilledInEveryParallelismAndResumed) {
+// Eight ranks in tensor, pipeline and data parallelism, of which the replicas share out what `sharding` says.
+// MEGALITH_LAYOUT_KILLS (tests/soak.sh): how many kills.
+void kill_eight_ranks(const Words& sharding) {
   constexpr int kFewSteps = 120;
   const char* wanted = std::getenv("MEGALITH_LAYOUT_KILLS");
   const int kills = wanted == nullptr ? 4 : std::atoi(wanted);
   Crashes crashes(
       {.steps = kFewSteps,
        .ranks = 8,
-       .layout = {"--tensor-model-parallel-size", "2", "--sequence-parallel", "--pipeline-model-parallel-size", "2",
-                  "--use-distributed-optimizer", "--overlap-grad-reduce", "--overlap-param-gather"}});
+       .layout = Words{"--tensor-model-parallel-size", "2", "--sequence-parallel", "--pipeline-model-parallel-size",
+                       "2", "--overlap-grad-reduce", "--overlap-param-gather"} +
+                 sharding});
   std::mt19937 random = test::random_from_seed();
   Words sites;
   for (const std::string& site : crashes.sites("save.")) {
@@ -260,7 +261,7 @@ TEST(Crash, KilledInEveryParallelismAndResumed) {
                       begins("save.branch") || begins("save.latest.remove");
     if (!rare) sites.push_back(site);
   }
-  while (crashes.kills() < kills && !HasFailure()) {
+  while (crashes.kills() < kills && !testing::Test::HasFailure()) {
     const auto choice = static_cast<unsigned>(random());
     if (crashes.kills() % 2 == 0) {
       crashes.kill_at(sites[choice % sites.size()], 2, -1);
@@ -272,7 +273,14 @@ TEST(Crash, KilledInEveryParallelismAndResumed) {
     crashes.restart();
   }
   crashes.finish();
-  RecordProperty("kills", crashes.kills());
+  testing::Test::RecordProperty("kills", crashes.kills());
+}
+
+TEST(Crash, KilledInEveryParallelismAndResumed) { kill_eight_ranks({"--use-distributed-optimizer"}); }
+
+TEST(Crash, KilledWithShardedUnitsAndResumed) {
+  if (test::one_of(2) > 1) GTEST_SKIP() << "in the full tier";
+  kill_eight_ranks({"--data-parallel-sharding-strategy", "optim_grads_params"});
 }
 
 TEST(Crash, LongRandomKills) {

@@ -157,7 +157,8 @@ TEST(ForecastVolume, IsWhatThreadRanksCount) {
   for (const Words& layout :
        {Words{"--overlap-grad-reduce", "--ddp-bucket-size", "20000"}, Words{"--use-distributed-optimizer"},
         Words{"--use-distributed-optimizer", "--num-distributed-optimizer-instances", "2"},
-        Words{"--tensor-model-parallel-size", "2"}, Words{"--tensor-model-parallel-size", "2", "--sequence-parallel"},
+        Words{"--data-parallel-sharding-strategy", "optim_grads_params"}, Words{"--tensor-model-parallel-size", "2"},
+        Words{"--tensor-model-parallel-size", "2", "--sequence-parallel"},
         Words{"--tensor-model-parallel-size", "4", "--sequence-parallel", "--tp-comm-overlap"},
         Words{"--pipeline-model-parallel-size", "2"},
         Words{"--pipeline-model-parallel-size", "2", "--num-virtual-stages-per-pipeline-rank", "2",
@@ -180,6 +181,7 @@ TEST(ForecastVolume, IsWhatThreadRanksCount) {
       initialize(rank);
       const std::vector<std::int32_t> tokens(
           static_cast<std::size_t>(config.step_sequences() * (config.seq_length + 1)), 1);
+      if (rank.units.sharded) rank.units.sharded->begin(step.actions().units_ahead);  // as the step before would
       const Counted before = counted(rank);
       step.train({.iteration = 1,
                   .learning_rate = 1e-3f,

@@ -69,6 +69,11 @@ TEST(Suggest, FindsTheSameBestWhateverItLeavesOut) {
     EXPECT_DOUBLE_EQ(few.best[i].step.seconds, all.best[i].step.seconds);
 }
 
+bool shards_weights(const Suggestion& suggestion) {
+  return std::ranges::find(suggestion.flags, "optim_grads_params") != suggestion.flags.end();
+}
+
+// Sharded weights come in where memory is short, and apart from them less of it leaves fewer and slower layouts.
 TEST(Suggest, KeepsWithinTheMemory) {
   const Rates rates = parse_rates(test::round_rates(), "rates.toml");
   const Suggestions plenty = suggest(rates, kPlenty, 4, 1000);
@@ -78,8 +83,9 @@ TEST(Suggest, KeepsWithinTheMemory) {
   std::size_t listed = plenty.best.size();
   for (const double share : {0.75, 0.5, 0.35, 0.25}) {
     const auto limit = static_cast<std::size_t>(share * static_cast<double>(most));
-    const Suggestions found = suggest(rates, limit, 4, 1000);
+    Suggestions found = suggest(rates, limit, 4, 1000);
     for (const Suggestion& suggestion : found.best) EXPECT_LE(suggestion.step.most_memory, limit);
+    std::erase_if(found.best, shards_weights);
     EXPECT_LE(found.best.size(), listed);
     if (found.best.empty()) break;
     EXPECT_GE(found.best.front().step.seconds, best);

@@ -95,6 +95,9 @@ void expect_as_eager(const std::vector<Cell>& cells) {
       EXPECT_EQ(with.tensor_calls, without.tensor_calls);
       EXPECT_EQ(with.context_calls, without.context_calls);
       EXPECT_EQ(with.buckets_reduced, without.buckets_reduced);
+      EXPECT_EQ(with.units_gathered, without.units_gathered);
+      EXPECT_EQ(with.units_reduced, without.units_reduced);
+      EXPECT_EQ(with.units_gathered > 0, cell.layout.sharing == 3);
       EXPECT_EQ(with.transfer.sent, without.transfer.sent);
       EXPECT_EQ(with.transfer.handed_over, without.transfer.handed_over);
     }
@@ -142,6 +145,10 @@ TEST(Graphs, EveryLayout) {
       {kLayer, {.data = 2, .sharing = 1}},
       {kBoth, {.data = 2, .sharing = 2}},
       {kMlp, {.data = 2, .schedule = "interleaved", .sharing = 2}, "selective"},
+      {kLayer, {.data = 2, .sharing = 3}, "full"},
+      {kBoth, {.data = 2, .schedule = "zb-h1", .sharing = 3}, "selective"},
+      {kLayer, {.tensor = 2, .sequence = true, .overlap = true, .data = 2, .sharing = 3}},
+      {kMlp, {.pipeline = 2, .data = 2, .schedule = "zb-v", .sharing = 3}},
       {kLayer, {.pipeline = 2}},
       {kLayer, {.pipeline = 2, .schedule = "gpipe"}, "full"},
       {kAttention, {.pipeline = 2, .schedule = "interleaved"}},
@@ -161,9 +168,9 @@ TEST(Graphs, EveryCombination) {
   int number = 0;
   for (const std::string& schedule : test::schedules()) {
     for (const char* const recompute : {"none", "selective"}) {
-      for (const int sharing : {1, 2}) {
+      for (const int sharing : {1, 2, 3}) {
         for (const Words& modules : {kAttention, kMlp, kBoth, kLayer}) {
-          if (number++ % test::one_of(17) != 0) continue;
+          if (number++ % test::one_of(23) != 0) continue;
           cells.push_back({.modules = modules,
                            .layout = {.data = 2, .schedule = schedule, .sharing = sharing},
                            .recompute = recompute});

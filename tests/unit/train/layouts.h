@@ -29,7 +29,9 @@ struct Layout {
   int pipeline = 1;
   int data = 1;
   std::string schedule = "1f1b";
-  int sharing = 0;  // of the replicas: 1 overlaps their sums with backward, 2 also shards and gathers the parameters
+  // Of the replicas: 1 overlaps their sums with backward, 2 also shards the optimizer's state and gathers the
+  // parameters, 3 shards parameters and gradients (not for expect_acted).
+  int sharing = 0;
   int context = 1;
   std::string communication = "p2p";  // with context parallelism
 

@@ -193,7 +193,7 @@ void read_metrics(const std::string& path, RunResult& result) {
 void read_stage(Trainer& trainer, RunResult& result) {
   Rank& rank = trainer.rank();
   result.transfers[rank.stage()] = rank.transfer.stats();
-  if (rank.model.gpt.words != nullptr)
+  if (rank.model.gpt.words != nullptr && rank.model.gpt.words->weight.present())  // not of a sharded unit
     result.word_tables[rank.stage()] = download(rank.streams.compute, rank.model.gpt.words->weight);
 }
 
@@ -262,6 +262,8 @@ RunResult train(const RunRequest& request) {
         .buckets_reduced = rank.buckets.reducer->buckets_reduced(),
         .ranges_scattered = rank.buckets.reducer->ranges_scattered(),
         .buckets_gathered = rank.buckets.gatherer->buckets_gathered(),
+        .units_gathered = rank.units.sharded ? rank.units.sharded->gathers() : 0,
+        .units_reduced = rank.units.sharded ? rank.units.sharded->reductions() : 0,
         .transfer = rank.transfer.stats(),
         .arena_planned = trainer.plans().block_bytes()};
     squares[index] = read_squares(rank);

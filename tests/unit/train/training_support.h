@@ -42,6 +42,7 @@ struct RankActivity {
   std::int64_t context_calls = 0;    // messages of its context-parallel group
   std::int64_t buckets_reduced = 0;  // over more than one replica
   std::int64_t ranges_scattered = 0, buckets_gathered = 0;
+  std::int64_t units_gathered = 0, units_reduced = 0;  // of sharded units, warm-up included
   PipelineTransfer::Stats transfer;
   std::size_t arena_planned = 0;
 };

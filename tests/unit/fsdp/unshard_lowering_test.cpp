@@ -1,0 +1,219 @@
+// Slots, and the pass that puts gathers and reductions into a rank's list, as data.
+#include "fsdp/unshard_lowering.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "core/base/error.h"
+#include "tests/support/error_of.h"
+#include "tests/unit/fsdp/units.h"
+
+namespace megalith {
+namespace {
+
+using test::lists_of;
+using test::points_of;
+using test::UnitLists;
+using test::UnitSpec;
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using Kind = ActionKind;
+
+std::int64_t count(const std::vector<Action>& actions, Kind kind) {
+  return std::ranges::count(actions, kind, &Action::kind);
+}
+
+std::vector<int> items(const std::vector<Action>& actions, Kind kind) {
+  std::vector<int> items;
+  for (const Action& action : actions) {
+    if (action.kind == kind) items.push_back(action.item);
+  }
+  return items;
+}
+
+TEST(UnitSlots, UnitsOfOneSizeTakeThemInTurnAndTheEndsShareOne) {
+  std::vector<ParameterUnit> units(8);
+  for (const auto& [unit, numel] :
+       {std::pair{0, 900}, {1, 256}, {2, 512}, {3, 256}, {4, 0}, {5, 256}, {6, 256}, {7, 700}})
+    units[static_cast<std::size_t>(unit)].numel = numel;
+  for (ParameterUnit& unit : units) unit.resident_weights = false;
+  units[2].resident_gradients = units[3].resident_gradients = false;
+  const UnitSlots slots = assign_slots(units, 2, std::vector<int>{0, 7});
+  EXPECT_THAT(slots.of_weights, ElementsAre(0, 1, 2, 3, UnitSlots::kResident, 1, 3, 0));
+  EXPECT_THAT(slots.weight_elements, ElementsAre(900, 256, 512, 256));
+  constexpr int kNone = UnitSlots::kResident;
+  EXPECT_THAT(slots.of_gradients, ElementsAre(kNone, kNone, 0, 1, kNone, kNone, kNone, kNone));
+  EXPECT_THAT(slots.gradient_elements, ElementsAre(512, 256));
+  EXPECT_FALSE(assign_slots(std::vector<ParameterUnit>(3), 2).has_weights());
+}
+
+TEST(UnshardLowering, ASteadyStepGathersEachLayerTwiceButThoseOfTheTurn) {
+  for (int layers = 1; layers <= 6; ++layers) {
+    for (int slots = 1; slots <= layers; ++slots) {
+      for (int prefetch = 0; prefetch < slots; ++prefetch) {
+        SCOPED_TRACE(fmt::format("{} layers, {} slots, prefetch {}", layers, slots, prefetch));
+        const UnitLists lists = lists_of({.layers = layers, .slots = slots, .prefetch = prefetch});
+        EXPECT_EQ(count(lists.train, Kind::kUnshard), 2 * layers - slots);
+        EXPECT_EQ(std::ssize(lists.points.ahead), prefetch + 1);
+        // What evaluation finds gathered stays whole where no other unit has the slot.
+        const int kept = std::max(0, prefetch + 1 - (layers - slots));
+        EXPECT_EQ(count(lists.evaluate, Kind::kUnshard), layers - kept);
+      }
+    }
+  }
+}
+
+TEST(UnshardLowering, AStepOfTwoMicrobatchesReadsAsWritten) {
+  const UnitLists lists = lists_of({.layers = 3, .layers_together = 1}, 2);
+  EXPECT_THAT(lists.points.ahead, ElementsAre(1, 2));
+  std::string text;
+  for (const Action& a : lists.train) {
+    if (is_of_unit(a.kind)) text += fmt::format("{} {}, ", name_of(a.kind), a.item);
+    if (a.segment >= 1 && a.segment <= 3) text += fmt::format("{} of {}, ", name_of(a.kind), a.segment);
+    if (a.kind == Kind::kOptimizerStep) text += "update, ";
+  }
+  EXPECT_EQ(text,
+            // The gathers of 1 and 2 were started at the end of the list before. 3 takes the place of 1.
+            "wait_unshard 1, forward of 1, reshard 1, unshard 3, "
+            "wait_unshard 2, forward of 2, "
+            "wait_unshard 3, forward of 3, "
+            "bind_gradients 3, backward_data of 3, backward_weight of 3, reshard 3, unshard 1, reduce_shard 3, "
+            "bind_gradients 2, backward_data of 2, backward_weight of 2, reduce_shard 2, "
+            "wait_unshard 1, bind_gradients 1, backward_data of 1, backward_weight of 1, reduce_shard 1, "
+            // 1 and 2 are whole.
+            "forward of 1, reshard 1, unshard 3, "
+            "forward of 2, "
+            "wait_unshard 3, forward of 3, "
+            "bind_gradients 3, backward_data of 3, backward_weight of 3, reshard 3, unshard 1, reduce_shard 3, "
+            "bind_gradients 2, backward_data of 2, backward_weight of 2, reshard 2, reduce_shard 2, "
+            "wait_unshard 1, bind_gradients 1, backward_data of 1, backward_weight of 1, reshard 1, reduce_shard 1, "
+            "update, unshard 1, unshard 2, ");
+}
+
+// In the order of their uses, at most so far ahead, and not later than the slot allows.
+TEST(UnshardLowering, GathersStartAheadOfTheirUses) {
+  for (const int prefetch : {0, 1, 2}) {
+    SCOPED_TRACE(prefetch);
+    const UnitLists lists = lists_of({.layers = 6, .slots = 3, .prefetch = prefetch}, 2);
+    std::vector<int> started = lists.points.ahead, waited = items(lists.train, Kind::kWaitUnshard);
+    const std::vector<int> gathers = items(lists.train, Kind::kUnshard);
+    started.insert(started.end(), gathers.begin(), gathers.end());
+    std::int64_t ahead = prefetch + 1, full = 0;
+    std::vector<int> order;  // of the gathers, as they are used
+    for (const Action& a : lists.train) {
+      if (a.kind == Kind::kUnshard) ++ahead;
+      if (a.kind == Kind::kWaitUnshard) {
+        --ahead;
+        order.push_back(a.item);
+      }
+      if (a.kind == Kind::kForward) full += ahead == prefetch ? 1 : 0;
+      ASSERT_LE(ahead, prefetch + 1);
+      ASSERT_GE(ahead, 0);
+    }
+    // The layer under way in its slot, and the others' on their way.
+    EXPECT_GE(full, 2 * 6);
+    order.insert(order.end(), lists.points.ahead.begin(), lists.points.ahead.end());
+    EXPECT_EQ(started, order);
+  }
+}
+
+TEST(UnshardLowering, GradientsAreReducedOncePerMicrobatchAndBeforeTheNorm) {
+  const UnitLists lists = lists_of({.layers = 3, .ends = true}, 3);
+  EXPECT_EQ(count(lists.train, Kind::kBindGradients), 5 * 3);
+  EXPECT_EQ(count(lists.train, Kind::kReduceShard), 5 * 3);
+  const auto last = std::ranges::find(lists.train.rbegin(), lists.train.rend(), Kind::kReduceShard, &Action::kind);
+  const auto finish = std::ranges::find(lists.train, Kind::kFinishReduce, &Action::kind);
+  EXPECT_LT(last.base() - lists.train.begin(), finish - lists.train.begin() + 1);
+  const UnitLists whole = lists_of({.layers = 3, .gradients = false}, 3);
+  EXPECT_EQ(count(whole.train, Kind::kBindGradients) + count(whole.train, Kind::kReduceShard), 0);
+}
+
+// A layer's verbs of backward have no action between them, so that one graph holds them.
+TEST(UnshardLowering, BackwardOfALayerStaysTogether) {
+  const UnitLists lists = lists_of({.layers = 3}, 2);
+  for (std::size_t i = 1; i < lists.train.size(); ++i) {
+    const Action& a = lists.train[i];
+    const bool in_layer = a.kind == Kind::kBackwardWeight && a.segment % 2 == 0 && a.segment > 0 && a.segment < 7;
+    if (!in_layer) continue;
+    ASSERT_LT(i + 2, lists.train.size());
+    EXPECT_EQ(lists.train[i - 1].kind, Kind::kBackwardData);
+    EXPECT_EQ(lists.train[i + 1].kind, Kind::kBackwardData) << to_string(a);
+    EXPECT_EQ(lists.train[i + 2].kind, Kind::kBackwardWeight) << to_string(a);
+  }
+}
+
+// insert_unshards verifies what it makes.
+TEST(UnshardLowering, EveryScheduleHasItsUnitsWhole) {
+  int lists = 0;
+  for (int kind = 0; kind < kNumScheduleKinds; ++kind) {
+    const auto schedule_kind = static_cast<ScheduleKind>(kind);
+    const int chunks = is_v_shaped(schedule_kind) || schedule_kind == ScheduleKind::kInterleaved ? 2 : 1;
+    for (const int stages : {1, 2, 4}) {
+      const Schedule schedule = make_schedule(schedule_kind, stages, chunks, 8);
+      for (int stage = 0; stage < stages; ++stage) {
+        for (const int slots : {1, 2, 3}) {
+          const UnitLists made = lists_of({.slots = slots, .prefetch = slots - 1, .ends = true}, schedule, stage);
+          EXPECT_GE(count(made.train, Kind::kReduceShard), 6 * 8);
+          EXPECT_GE(count(made.train, Kind::kUnshard), 2 * 4 - slots);
+          ++lists;
+        }
+      }
+    }
+  }
+  EXPECT_EQ(lists, 6 * 7 * 3);
+}
+
+TEST(UnshardLowering, ASegmentOfMoreUnitsThanSlotsSaysHowManyItNeeds) {
+  const UnitSpec four{.layers = 4, .slots = 4, .prefetch = 3, .layers_together = 4};
+  EXPECT_EQ(count(lists_of(four).train, Kind::kWaitUnshard), 4);  // whole from the forward to the end of backward
+  UnitSpec few = four;
+  few.slots = 2;
+  const std::string message = error_of(ExitCode::kUsage, [&] { lists_of(few); });
+  EXPECT_THAT(message, AllOf(HasSubstr("--fsdp-unit-slots"), HasSubstr("at least 4"),
+                             HasSubstr("2 of them in one slot"), HasSubstr("--recompute-num-layers")));
+}
+
+TEST(VerifyUnits, FindsEachActionThatIsMissingOrMoved) {
+  for (const UnitSpec& spec : {UnitSpec{.layers = 3}, UnitSpec{.layers = 3, .slots = 3, .prefetch = 2, .ends = true},
+                               UnitSpec{.layers = 4, .slots = 2, .layers_together = 2, .instances = true}}) {
+    const UnitLists lists = lists_of(spec, 2);
+    for (const std::vector<Action>* list : {&lists.train, &lists.evaluate}) {
+      int broken = 0;
+      for (std::size_t i = 0; i < list->size(); ++i) {
+        const Action action = (*list)[i];
+        if (!is_of_unit(action.kind)) continue;
+        SCOPED_TRACE(fmt::format("{}: {}", i, to_string(action)));
+        std::vector<Action> without = *list;
+        without.erase(without.begin() + static_cast<std::ptrdiff_t>(i));
+        EXPECT_THROW(verify_units(without, lists.points), Error);
+        const bool ends =
+            action.kind == Kind::kReshard || action.kind == Kind::kReduceShard || action.kind == Kind::kSumInstances;
+        const auto waits = [&](const Action& a) { return a.kind == Kind::kWaitUnshard && a.item == action.item; };
+        const bool is_of_next = action.kind == Kind::kUnshard &&
+                                std::none_of(list->begin() + static_cast<std::ptrdiff_t>(i), list->end(), waits);
+        if (is_of_next) continue;  // those of the next list may stand in any order
+        std::vector<Action> moved = without;
+        moved.insert(ends ? moved.begin() : moved.end(), action);
+        EXPECT_THROW(verify_units(moved, lists.points), Error);
+        ++broken;
+      }
+      EXPECT_GT(broken, 2);
+    }
+  }
+}
+
+TEST(VerifyUnits, FindsUnitsThatAreWholeWhileTheOptimizerWrites) {
+  const UnitLists lists = lists_of({.layers = 2});
+  std::vector<Action> early = lists.train;
+  const auto step = std::ranges::find(early, Kind::kOptimizerStep, &Action::kind);
+  std::rotate(step, early.end() - 2, early.end());  // the gathers of the next list
+  EXPECT_THAT(error_of(ExitCode::kInternal, [&] { verify_units(early, lists.points); }),
+              HasSubstr("changes weights of units"));
+}
+
+}  // namespace
+}  // namespace megalith

@@ -1,0 +1,119 @@
+// Forecasts of sharded units: collectives of a step whatever was recorded of it, time that they do not hide, and their
+// place among the suggestions.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "apps/suggest.h"
+#include "tests/unit/plan/plan_support.h"
+
+namespace megalith {
+namespace {
+
+using test::complete;
+using test::plan_flags;
+using test::Words;
+using test::operator+;
+
+const Words kUnits{"--data-parallel-sharding-strategy", "optim_grads_params"};
+
+// Of 4 layers and 2 slots: 8 gathers a microbatch, of which each turn from forward to backward, and back, saves 2.
+TEST(ForecastUnits, CountsOfAStepAreThoseOfItsMicrobatches) {
+  for (const std::int64_t microbatches : {1, 3, 16}) {
+    const Words batch{"--global-batch-size", std::to_string(4 * microbatches)};
+    const Options options = complete(plan_flags() + kUnits + batch, 4);
+    const StepWork work = make_forecast(options, 4, {}).stages[0].work;
+    EXPECT_EQ(work.gathers.calls, 6 + 4 * static_cast<double>(microbatches - 1));
+    EXPECT_EQ(work.reductions.calls, 4 * static_cast<double>(microbatches));
+    // A ring sends 3 of 4 parts of a layer in fp32; units are padded.
+    const double layer = 0.75 * 4 * (12 * 64 * 64 + 13 * 64);
+    EXPECT_NEAR(work.gathers.sent / work.gathers.calls / layer, 1, 0.05);
+    EXPECT_NEAR(work.reductions.sent / work.reductions.calls / layer, 1, 0.05);
+  }
+}
+
+TEST(ForecastUnits, OfFewRecordedMicrobatchesAreThoseOfAll) {
+  const Rates rates = parse_rates(test::round_rates(), "rates.toml");
+  for (const char* const schedule : {"1f1b", "zb-h1"}) {
+    const Options options = complete(
+        plan_flags() + kUnits + Words{"--pipeline-model-parallel-size", "2", "--pipeline-schedule", schedule}, 4);
+    const Forecast all = make_forecast(options, 4, {.rates = &rates, .most_recorded = 1000});
+    const Forecast some = make_forecast(options, 4, {.rates = &rates, .most_recorded = 1});
+    for (std::size_t s = 0; s < all.stages.size(); ++s) {
+      const StepWork &want = all.stages[s].work, &got = some.stages[s].work;
+      EXPECT_EQ(got.gathers.calls, want.gathers.calls);
+      EXPECT_EQ(got.reductions.calls, want.reductions.calls);
+      EXPECT_EQ(got.ops, want.ops);
+      EXPECT_EQ(got.volumes.at("dp").calls, want.volumes.at("dp").calls);
+      EXPECT_DOUBLE_EQ(got.volumes.at("dp").bytes, want.volumes.at("dp").bytes);
+    }
+    EXPECT_NEAR(some.step->seconds, all.step->seconds, 0.05 * all.step->seconds);
+  }
+}
+
+TEST(ForecastUnits, TellsWhatTheComputeStreamWaitsFor) {
+  const auto forecast = [](const Words& flags, const char* link) {
+    const Rates rates = test::rates_with({link});
+    return make_forecast(complete(plan_flags() + Words{"--global-batch-size", "8"} + flags, 4), 4, {.rates = &rates});
+  };
+  const char* const kFast = "host-link-gbps = 10000000";
+  const char* const kSlow = "host-link-gbps = 1";
+  const Forecast fast = forecast(kUnits, kFast), slow = forecast(kUnits, kSlow);
+  const StepTimes& hidden = fast.stages[0].times;
+  EXPECT_LT(hidden.exposed_gathers + hidden.exposed_reductions, 0.01 * fast.step->seconds);
+  const StepTimes& shown = slow.stages[0].times;
+  const StepWork& work = slow.stages[0].work;
+  // The links are busy for nearly all of the step.
+  EXPECT_GT(shown.exposed_gathers, 0.5 * work.gathers.seconds);
+  EXPECT_GT(shown.exposed_reductions, 0);
+  EXPECT_LE(shown.exposed_gathers + shown.exposed_reductions, work.gathers.seconds + work.reductions.seconds);
+  EXPECT_GT(slow.step->seconds, fast.step->seconds + 0.9 * (shown.exposed_gathers + shown.exposed_reductions));
+  // A step that is recorded in part tells of all of it.
+  const Forecast longer = forecast(kUnits + Words{"--global-batch-size", "64"}, kSlow);
+  EXPECT_GT(longer.stages[0].times.exposed_gathers, 6 * shown.exposed_gathers);
+  // With a slot alone nothing is gathered while a layer works.
+  const char* const kMiddle = "host-link-gbps = 100";
+  const Words one_slot{"--fsdp-unit-slots", "1", "--fsdp-prefetch", "0"};
+  EXPECT_LT(forecast(kUnits, kMiddle).stages[0].times.exposed_gathers,
+            forecast(kUnits + one_slot, kMiddle).stages[0].times.exposed_gathers);
+}
+
+// A model whose layers take most of the memory: where replicas of their weights do not fit, shards do.
+TEST(ForecastUnits, AreSuggestedWhereMemoryAsksForThem) {
+  const Rates rates = parse_rates(test::round_rates(), "rates.toml");
+  Words flags = plan_flags() + Words{"--global-batch-size", "4"};
+  flags[1] = "8";
+  Options options = complete(flags, 1);
+  options.parallel.world_size = 4;
+  const auto suggest = [&](std::size_t memory) {
+    return suggest_layouts(options, 4, {.rates = &rates, .most_memory = memory, .count = 1000});
+  };
+  const auto shards_weights = [](const Suggestion& one) {
+    return std::ranges::find(one.flags, "optim_grads_params") != one.flags.end();
+  };
+  const Suggestions plenty = suggest(std::size_t{1} << 40);
+  EXPECT_TRUE(std::ranges::none_of(plenty.best, shards_weights));
+  const auto parameters = static_cast<std::size_t>(count_parameters(options.model).total);
+  const Suggestions few = suggest(11 * parameters);  // a replica's weights, gradients and shards take 10 bytes each
+  ASSERT_FALSE(few.best.empty());
+  EXPECT_TRUE(std::ranges::any_of(few.best, shards_weights));
+  for (const Suggestion& one : few.best) {
+    if (!shards_weights(one)) continue;
+    const Forecast again = make_forecast(complete(flags + one.flags, 4), 4, {.rates = &rates});
+    EXPECT_NEAR(again.step->seconds, one.step.seconds, 1e-9 * one.step.seconds);
+    EXPECT_EQ(again.step->most_memory, one.step.most_memory);
+    break;
+  }
+}
+
+TEST(PrintedActions, HaveThoseOfUnits) {
+  const Options options = complete(plan_flags() + kUnits + Words{"--global-batch-size", "2"}, 2);
+  const std::string text = printed_actions(options, run_config(options, 2));
+  EXPECT_THAT(text, testing::HasSubstr("wait_unshard unit 1"));
+  EXPECT_THAT(text, testing::HasSubstr("reduce_shard unit 4"));
+  EXPECT_THAT(text, testing::ContainsRegex("optimizer_step\n(.*\n)*.*unshard unit 1\n.*unshard unit 2\n$"));
+}
+
+}  // namespace
+}  // namespace megalith

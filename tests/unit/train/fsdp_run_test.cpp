@@ -1,0 +1,271 @@
+// What happens around the steps of runs with sharded units: skipped and dropped steps, checkpoints of any strategy, the
+// memory and collectives they take, waits that are left out, and sharded units that a user's own hooks carry out.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "core/ops/elementwise.h"
+#include "tests/support/tier.h"
+#include "tests/unit/train/training_support.h"
+
+namespace megalith {
+namespace {
+
+using test::expect_same_run;
+using test::RunResult;
+using test::operator+;
+using ::testing::HasSubstr;
+using Words = std::vector<std::string>;
+
+const Words kSmall = {"--hidden-size",
+                      "16",
+                      "--seq-length",
+                      "8",
+                      "--micro-batch-size",
+                      "1",
+                      "--train-iters",
+                      "4",
+                      "--global-batch-size",
+                      "8",
+                      "--hidden-dropout",
+                      "0.1",
+                      "--num-layers",
+                      "4",
+                      "--untie-embeddings-and-output-weights"};
+Words strategy(const std::string& name) { return {"--data-parallel-sharding-strategy", name}; }
+const Words kWeights = strategy("optim_grads_params") + Words{"--fsdp-embedding-and-head", "sharded"};
+const Words kLast = kWeights + Words{"--fsdp-reduce-grads", "last"};
+
+// A gradient of rank 1 becomes NaN in these calls of a hook of layer 0: step 2 makes the calls 5 to 8, step 3, which is
+// dropped, 9 to 12, and step 2, run again to find the reason, 13 to 16.
+std::function<void(Trainer&, int)> poison() {
+  return [](Trainer& trainer, int rank) {
+    if (rank != 1) return;
+    Rank& own = trainer.rank();
+    own.runner.hooks(1).add(HookPoint::kPostWeight, [&own, call = 0](const HookContext&) mutable {
+      ++call;
+      if (call != 6 && call != 14) return;
+      const Tensor gradients = own.model.gpt.parameters->units()[1].main_grads;
+      launch(own.streams.compute, Fill{.x = gradients.slice(0, 5, 1), .value = std::nan("")});
+    });
+  };
+}
+
+// The reason is found in a step that is run again, also where stale slots are NaN.
+TEST(FsdpRun, ASkippedStepIsExplainedAndTheNextOneDropped) {
+  const Words flags = kSmall + Words{"--lr-decay-style", "constant"};
+  const RunResult plain = test::train({.flags = flags + strategy("optim_grads"), .ranks = 2, .prepare = poison()});
+  EXPECT_EQ(plain.skipped_steps, 1);
+  for (const Words& more : {Words{}, Words{"--check-hazards", "--check-weight-hash-interval", "1"}}) {
+    testing::internal::CaptureStderr();
+    const RunResult run =
+        test::train({.flags = flags + strategy("optim_grads_params") + more, .ranks = 2, .prepare = poison()});
+    EXPECT_THAT(testing::internal::GetCapturedStderr(),
+                HasSubstr("rank 1, layer 0 attention, backward_weight, microbatch 1: fill wrote nan to \"gradient"));
+    EXPECT_EQ(run.losses, plain.losses);
+    EXPECT_EQ(run.grad_norms, plain.grad_norms);
+    EXPECT_EQ(run.skipped_steps, 1);
+    EXPECT_TRUE(run.weights == plain.weights);
+    EXPECT_EQ(run.hazards, 0);
+  }
+}
+
+struct Way {
+  std::string name;
+  Words flags;
+  int ranks;
+};
+
+// From each strategy to each other, and to other numbers of replicas: the same bits, and on the same ranks the same
+// run.
+TEST(FsdpRun, CheckpointsGoFromAnyStrategyToAnyOther) {
+  const test::ScratchDirectory scratch;
+  const std::vector<Way> ways = {{"no_shard", {}, 2},
+                                 {"optim", strategy("optim"), 2},
+                                 {"gradients", strategy("optim_grads"), 4},
+                                 {"each", kWeights, 2},
+                                 {"last_tp2", kLast + Words{"--tensor-model-parallel-size", "2"}, 8},
+                                 {"each_pp2", kWeights + Words{"--pipeline-model-parallel-size", "2"}, 4}};
+  for (const Way& from : ways) {
+    const Words save{"--bf16", "--exit-interval", "2", "--save", scratch.path(from.name)};
+    const RunResult unbroken = test::train({.flags = kSmall + from.flags + Words{"--bf16"}, .ranks = from.ranks});
+    const Words async = from.name == "each" ? Words{"--async-save"} : Words{};
+    const RunResult saved = test::train({.flags = kSmall + from.flags + save + async, .ranks = from.ranks});
+    ASSERT_EQ(saved.losses.size(), 2u);
+    int pair = 0;
+    for (const Way& to : ways) {
+      if (&to != &from && pair++ % test::one_of(3) != 0) continue;
+      SCOPED_TRACE(from.name + " to " + to.name);
+      test::Tensors loaded;
+      std::mutex mutex;
+      const RunResult rest =
+          test::train({.flags = kSmall + to.flags + Words{"--bf16", "--load", scratch.path(from.name)},
+                       .ranks = to.ranks,
+                       .prepare = [&](Trainer& trainer, int) {
+                         const std::lock_guard lock(mutex);
+                         EXPECT_TRUE(test::put_state(trainer.rank(), loaded));
+                       }});
+      EXPECT_TRUE(loaded == saved.whole_state);
+      EXPECT_EQ(rest.losses.size(), 2u);
+      if (&to != &from) continue;
+      EXPECT_EQ(saved.losses + rest.losses, unbroken.losses);
+      EXPECT_EQ(saved.grad_norms + rest.grad_norms, unbroken.grad_norms);
+      EXPECT_TRUE(rest.whole_state == unbroken.whole_state);
+    }
+  }
+}
+
+std::size_t bytes_of(const RunResult& run, int rank, MemoryCategory category) {
+  return run.memory.at(rank)[static_cast<std::size_t>(category)];
+}
+
+// Shards, resident units and slots, and nothing else, as the plan says.
+TEST(FsdpRun, HoldsShardsResidentUnitsAndSlots) {
+  struct Count {
+    std::size_t shards = 0, resident = 0, slots = 0;  // elements
+    std::size_t all() const { return shards + resident + slots; }
+  };
+  for (const auto& [flags, unit_slots] : {std::pair{kWeights, 2},
+                                          {kWeights + Words{"--fsdp-unit-slots", "3"}, 3},
+                                          {strategy("optim_grads_params"), 2},
+                                          {kLast, 2},
+                                          {strategy("optim_grads"), 2}}) {
+    SCOPED_TRACE(testing::PrintToString(flags));
+    Count weights, gradients;
+    std::mutex mutex;
+    CategoryBytes planned{};
+    const auto count = [&, slots = unit_slots](Trainer& trainer, int) {
+      const std::lock_guard lock(mutex);
+      planned = trainer.plans().persistent;
+      weights = gradients = {};
+      std::map<std::int64_t, int> weight_slots, gradient_slots;
+      std::int64_t end_weights = 0, end_gradients = 0;
+      const std::vector<ParameterUnit>& units = trainer.rank().model.gpt.parameters->units();
+      for (std::size_t u = 0; u < units.size(); ++u) {
+        const ParameterUnit& unit = units[u];
+        const bool is_end = u == 0 || u + 1 == units.size();
+        const auto add = [&](bool resident, Count& to, std::map<std::int64_t, int>& of_size, std::int64_t& end) {
+          (resident ? to.resident : to.shards) += static_cast<std::size_t>(resident ? unit.numel : unit.numel / 2);
+          if (resident) return;
+          if (is_end) end = std::max(end, unit.numel);
+          if (!is_end && of_size[unit.numel]++ < slots) to.slots += static_cast<std::size_t>(unit.numel);
+        };
+        add(unit.resident_weights, weights, weight_slots, end_weights);
+        add(unit.resident_gradients, gradients, gradient_slots, end_gradients);
+      }
+      weights.slots += static_cast<std::size_t>(end_weights);
+      gradients.slots += static_cast<std::size_t>(end_gradients);
+    };
+    const RunResult run = test::train({.flags = kSmall + Words{"--bf16"} + flags, .ranks = 2, .finish = count});
+    for (const int rank : {0, 1}) {
+      EXPECT_EQ(bytes_of(run, rank, MemoryCategory::kParameters), 2 * weights.all());
+      EXPECT_EQ(bytes_of(run, rank, MemoryCategory::kGradients), 4 * gradients.all());
+      for (const MemoryCategory category : {MemoryCategory::kParameters, MemoryCategory::kGradients})
+        EXPECT_EQ(bytes_of(run, rank, category), planned[static_cast<std::size_t>(category)]);
+    }
+    EXPECT_GT(weights.slots + gradients.slots, 0u);
+    EXPECT_TRUE(run.memory_as_planned);
+  }
+}
+
+// 2 L - N gathers of layers in a step of one microbatch, and one reduction of each.
+TEST(FsdpRun, AStepGathersEachLayerTwiceButThoseInTheSlots) {
+  const Words flags =
+      kSmall + strategy("optim_grads_params") +
+      Words{"--num-layers", "5", "--global-batch-size", "2", "--fsdp-unit-slots", "3", "--fsdp-prefetch", "1"};
+  const auto run = [&](int steps) {
+    return test::train({.flags = flags + Words{"--train-iters", std::to_string(steps)}, .ranks = 2}).ranks[0];
+  };
+  const test::RankActivity few = run(2), more = run(5);
+  EXPECT_EQ(more.units_gathered - few.units_gathered, 3 * (2 * 5 - 3));
+  EXPECT_EQ(more.units_reduced - few.units_reduced, 3 * 5);
+}
+
+// As Hazards.EverySuppressedWaitIsFound.
+#if !defined(__SANITIZE_THREAD__)
+TEST(FsdpRun, EverySuppressedWaitIsFound) {
+  for (const Words& way :
+       {kWeights, strategy("optim_grads_params") + Words{"--fsdp-unit-slots", "3", "--fsdp-prefetch", "2"}}) {
+    const Words flags = kSmall + way + Words{"--train-iters",   "2", "--global-batch-size", "4", "--check-hazards",
+                                             "--eval-interval", "1", "--eval-iters",        "1"};
+    const RunResult whole = test::train({.flags = flags, .ranks = 2});
+    EXPECT_EQ(whole.hazards, 0);
+    ASSERT_GE(whole.event_waits, 40);
+    // But for those behind the last step, for the gathers of a next one.
+    const std::int64_t waits = whole.event_waits - (way == kWeights ? 2 : 3);
+    for (std::int64_t ordinal = 0; ordinal < waits; ordinal += test::one_of(11)) {
+      const Words suppressed = flags + Words{"--suppress-wait", std::to_string(ordinal)};
+      EXPECT_GT(test::train({.flags = suppressed, .ranks = 2}).hazards, 0)
+          << "wait " << ordinal << " of " << whole.event_waits;
+    }
+  }
+}
+#endif
+
+// FSDP of a user's own: the list of actions knows no units, and hooks at the six points carry them out, each segment
+// for itself and without prefetch.
+void add_own_hooks(Rank& rank) {
+  const std::shared_ptr<ShardedUnits> units = std::move(rank.units.sharded);
+  const std::vector<SegmentUnits> of_segment = rank.units.points.segments;
+  std::map<int, std::pair<int, int>> writers;  // of each unit its first and last segment
+  for (int s = 0; s < std::ssize(of_segment); ++s) {
+    for (const int unit : of_segment[static_cast<std::size_t>(s)].gradients)
+      writers.try_emplace(unit, s, s).first->second.second = s;
+  }
+  for (int s = 0; s < std::ssize(of_segment); ++s) {
+    HookTable& hooks = rank.runner.hooks(s);
+    const SegmentUnits& own = of_segment[static_cast<std::size_t>(s)];
+    const auto gather = [units, own](const HookContext&) {
+      for (const int unit : own.weights) units->unshard(unit);
+      for (const int unit : own.weights) units->wait_unshard(unit);
+    };
+    const auto release = [units, own](const HookContext&) {
+      for (const int unit : own.weights) units->reshard(unit);
+    };
+    if (s == 0) {
+      hooks.add(HookPoint::kPreForward, [units](const HookContext& hook) {
+        if (hook.microbatch > 0) return;
+        units->updated();  // by the step before
+        units->begin_sums();
+      });
+    }
+    hooks.add(HookPoint::kPreForward, gather);
+    hooks.add(HookPoint::kPostForward, release);
+    if (!own.forward_alone) {
+      hooks.add(HookPoint::kPreBackward, gather);
+      hooks.add(HookPoint::kPostBackward, release);
+    }
+    hooks.add(HookPoint::kPreWeight, [units, own, writers, s](const HookContext&) {
+      for (const int unit : own.gradients)
+        if (writers.at(unit).second == s) units->bind_gradients(unit);
+    });
+    hooks.add(HookPoint::kPostWeight, [units, own, writers, s](const HookContext&) {
+      for (const int unit : own.gradients)
+        if (writers.at(unit).first == s) units->reduce_shard(unit);
+      units->finish_sums();
+    });
+  }
+}
+
+TEST(FsdpRun, OwnHooksGiveTheSameBits) {
+  const Words flags = kSmall + kWeights + Words{"--eval-interval", "2", "--eval-iters", "1", "--check-hazards"};
+  std::int64_t unit_actions = 0;
+  const RunResult actions = test::train({.flags = flags, .ranks = 2});
+  const RunResult hooks =
+      test::train({.flags = flags, .ranks = 2, .customize = add_own_hooks, .finish = [&](Trainer& trainer, int rank) {
+                     if (rank > 0) return;
+                     for (const Action& action : trainer.step().actions().train)
+                       unit_actions += is_of_unit(action.kind) ? 1 : 0;
+                   }});
+  EXPECT_EQ(unit_actions, 0);
+  EXPECT_GT(actions.ranks[0].units_gathered, 0);
+  expect_same_run(hooks, actions);
+  EXPECT_EQ(hooks.hazards, 0);
+}
+
+}  // namespace
+}  // namespace megalith

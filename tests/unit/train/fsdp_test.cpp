@@ -1,0 +1,169 @@
+// Sharding strategies in whole runs on thread ranks: the bits of plain data parallelism where gradients are summed over
+// the ranks once a step, and one class of bits of their own where that happens in each microbatch.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <mutex>
+
+#include "core/ops/elementwise.h"
+#include "tests/support/tier.h"
+#include "tests/unit/train/layouts.h"
+
+namespace megalith {
+namespace {
+
+using test::expect_same_run;
+using test::RunResult;
+using test::Words;
+using test::operator+;
+using ::testing::HasSubstr;
+
+// Four layers, one sequence a microbatch; the batch is divided by 1, 2, 4 and 8 replicas.
+const Words kSmall = {"--num-layers",       "4", "--hidden-size",       "16", "--seq-length",     "8",
+                      "--micro-batch-size", "1", "--global-batch-size", "8",  "--hidden-dropout", "0.1",
+                      "--train-iters",      "3", "--clip-grad",         "0.1"};
+const Words kUntied = {"--untie-embeddings-and-output-weights"};
+const Words kEvaluations = {"--eval-interval", "2", "--eval-iters", "1"};
+
+Words strategy(const std::string& name) { return {"--data-parallel-sharding-strategy", name}; }
+const Words kGradients = strategy("optim_grads");
+const Words kWeights = strategy("optim_grads_params");
+const Words kLast = kWeights + Words{"--fsdp-reduce-grads", "last"};
+Words slots(int count, int prefetch) {
+  return {"--fsdp-unit-slots", std::to_string(count), "--fsdp-prefetch", std::to_string(prefetch)};
+}
+Words stages(int count, const std::string& schedule) {
+  Words flags = {"--pipeline-model-parallel-size", std::to_string(count), "--pipeline-schedule", schedule};
+  return schedule == "interleaved" ? flags + Words{"--num-virtual-stages-per-pipeline-rank", "2"} : flags;
+}
+const Words kTensor = {"--tensor-model-parallel-size", "2", "--sequence-parallel"};
+
+void expect_units_moved(const RunResult& run, bool gathers, bool reduces) {
+  for (const test::RankActivity& rank : run.ranks) {
+    EXPECT_EQ(rank.units_gathered > 0, gathers);
+    EXPECT_EQ(rank.units_reduced > 0, reduces);
+  }
+}
+
+// The same bits, with memory as planned.
+void expect_same(const RunResult& run, const RunResult& want) {
+  expect_same_run(run, want);
+  EXPECT_TRUE(run.gradients == want.gradients);
+  EXPECT_TRUE(run.copies_agree);
+  EXPECT_TRUE(run.memory_as_planned);
+  EXPECT_EQ(run.hazards, 0);
+  EXPECT_EQ(run.code, ExitCode::kOk);
+}
+
+class FsdpReplicas : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Fsdp, FsdpReplicas, testing::Values(2, 4, 8),
+                         [](const auto& ranks) { return "dp" + std::to_string(ranks.param); });
+
+TEST_P(FsdpReplicas, EveryStrategyHasTheBitsOfPlainDataParallelism) {
+  const int ranks = GetParam();
+  if (ranks > 4 && test::one_of(2) > 1) GTEST_SKIP() << "in the full tier";
+  for (const Words& model : {kUntied, Words{"--bf16"} + test::llama_flags() + Words{"--ffn-hidden-size", "32"}}) {
+    const Words flags = kSmall + model;
+    const RunResult plain = test::train({.flags = flags, .ranks = ranks});
+    for (const Words& way :
+         {strategy("optim"), strategy("optim") + Words{"--overlap-grad-reduce", "--overlap-param-gather"}, kLast,
+          kLast + slots(3, 2) + Words{"--fsdp-embedding-and-head", "sharded"}}) {
+      SCOPED_TRACE(testing::PrintToString(way));
+      const RunResult run = test::train({.flags = flags + way, .ranks = ranks});
+      expect_same(run, plain);
+      expect_units_moved(run, way[1] == "optim_grads_params", false);
+    }
+  }
+}
+
+TEST_P(FsdpReplicas, WithOneMicrobatchSumsAreTheSameWhenTheyAreMadeInEach) {
+  const int ranks = GetParam();
+  if (ranks > 4 && test::one_of(2) > 1) GTEST_SKIP() << "in the full tier";
+  const Words flags = kSmall + kUntied + Words{"--global-batch-size", std::to_string(ranks)};
+  const RunResult plain = test::train({.flags = flags, .ranks = ranks});
+  for (const Words& way : {kGradients, kWeights, kWeights + Words{"--fsdp-embedding-and-head", "sharded"}}) {
+    SCOPED_TRACE(testing::PrintToString(way));
+    const RunResult run = test::train({.flags = flags + way, .ranks = ranks});
+    expect_same(run, plain);
+    expect_units_moved(run, way != kGradients, true);
+  }
+}
+
+struct Case {
+  std::string name;
+  Words flags;
+  int ranks = 2;
+};
+void PrintTo(const Case& one, std::ostream* out) { *out << one.name; }
+
+const Words kAll = kWeights + Words{"--fsdp-embedding-and-head", "sharded"};
+
+// Of a model whose ends are sharded: one class of bits over slots, order of gathers, schedules and recomputation.
+class FsdpEach : public testing::TestWithParam<Case> {
+ protected:
+  static const RunResult& want() {
+    static const RunResult run = test::train({.flags = kSmall + kUntied + kEvaluations + kAll, .ranks = 2});
+    return run;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Fsdp, FsdpEach,
+                         testing::Values(Case{"one_slot", slots(1, 0)},               //
+                                         Case{"three_slots", slots(3, 1)},            //
+                                         Case{"prefetch_3_of_4", slots(4, 3)},        //
+                                         Case{"gpipe", stages(1, "gpipe")},           //
+                                         Case{"zb_h1", stages(1, "zb-h1")},           //
+                                         Case{"delayed", {"--delay-wgrad-compute"}},  //
+                                         Case{"full", {"--recompute-granularity", "full"}},
+                                         Case{"full_2", slots(2, 0) + Words{"--recompute-granularity", "full",
+                                                                            "--recompute-num-layers", "2"}},
+                                         Case{"selective",
+                                              {"--recompute-granularity", "selective", "--recompute-modules", "mlp",
+                                               "core_attn"}},
+                                         Case{"pp2_1f1b", stages(2, "1f1b"), 4},                //
+                                         Case{"pp2_interleaved", stages(2, "interleaved"), 4},  //
+                                         Case{"pp2_zb_v", stages(2, "zb-v"), 4},                //
+                                         Case{"pp2_dualpipe_v", stages(2, "dualpipe-v"), 4},    //
+                                         Case{"poisoned", {"--check-hazards"}}),
+                         [](const auto& one) { return one.param.name; });
+
+TEST_P(FsdpEach, HasOneClassOfBits) {
+  const Words flags = kSmall + kUntied + kEvaluations + kAll + GetParam().flags;
+  const RunResult run = test::train({.flags = flags, .ranks = GetParam().ranks});
+  expect_same(run, want());
+  expect_units_moved(run, true, true);
+}
+
+// The head's forward writes gradients, which a schedule may keep apart from those of its backward.
+TEST(Fsdp, SchedulesOfAHeadInChunksHaveOneClassOfBits) {
+  const Words flags = kSmall + kUntied + kEvaluations + kAll + Words{"--loss-chunk-size", "3", "--check-hazards"};
+  const RunResult want = test::train({.flags = flags, .ranks = 2});
+  EXPECT_EQ(want.hazards, 0);
+  for (const Words& schedule : {stages(1, "gpipe"), stages(1, "zb-v"), stages(1, "zb-h1") + slots(3, 2)}) {
+    SCOPED_TRACE(testing::PrintToString(schedule));
+    expect_same(test::train({.flags = flags + schedule, .ranks = 2}), want);
+  }
+}
+
+// With the ends whole: against the same layout with optim_grads, and without hazards.
+class FsdpLayouts : public testing::TestWithParam<Case> {};
+INSTANTIATE_TEST_SUITE_P(
+    Fsdp, FsdpLayouts,
+    testing::Values(Case{"tied", {}, 2},  //
+                    Case{"tp2_sp_llama", kTensor + test::llama_flags() + Words{"--hidden-size", "32"}, 4},
+                    Case{"tp2_overlapped_zb_h1", kTensor + Words{"--tp-comm-overlap"} + stages(1, "zb-h1"), 4},
+                    Case{"cp2", {"--context-parallel-size", "2"}, 4}, Case{"pp2_tied", stages(2, "1f1b"), 4},  //
+                    Case{"tp2_pp2_bf16", kTensor + stages(2, "dualpipe-v") + Words{"--bf16"}, 8}),
+    [](const auto& one) { return one.param.name; });
+
+TEST_P(FsdpLayouts, ShardedWeightsChangeNoBits) {
+  const Words flags = kSmall + kEvaluations + GetParam().flags;
+  const RunResult want = test::train({.flags = flags + kGradients, .ranks = GetParam().ranks});
+  const RunResult run = test::train({.flags = flags + kWeights + Words{"--check-hazards"}, .ranks = GetParam().ranks});
+  expect_same(run, want);
+  expect_units_moved(run, true, true);
+}
+
+}  // namespace
+}  // namespace megalith
