@@ -40,7 +40,8 @@ class ShardedUnits {
   void begin(std::span<const int> ahead);
   // Nothing is whole any more; for a list that broke off. The streams are empty.
   void reset();
-  // All units' tensors are where they will be while they are whole, for who captures verbs and runs none; until reset().
+  // All units' tensors are where they will be while they are whole, for who captures verbs and runs none; until
+  // reset().
   void bind_all();
 
   void unshard(int unit);
