@@ -33,15 +33,6 @@ DataConfig data_config(const Options& options, const Tokenizer& tokenizer) {
   return config;
 }
 
-// Of --fsdp-embedding-and-head auto, where a GPU of this size would not hold the run with whole ones. Ranks that share
-// these units out have equal plans, so that they agree where their GPUs are of one size.
-bool must_shard_ends(const RunSetup& setup) {
-  const ParallelOptions& parallel = setup.options.parallel;
-  return parallel.sharding() == ShardingStrategy::kOptimGradsParams &&
-         parallel.fsdp_embedding_and_head == EndUnits::kAuto && setup.options.train.device == DeviceType::kCuda &&
-         memory_use(setup.plans).total() > cuda_memory().total;
-}
-
 }  // namespace
 
 RunConfig complete_options(Options& options, const Tokenizer& tokenizer, int world) {
@@ -76,11 +67,19 @@ RunSetup prepare_run(const Options& options, int rank, int world, FoundCheckpoin
   setup.config = complete_options(setup.options, setup.tokenizer, world);
   setup.data = build_datasets(data_config(setup.options, setup.tokenizer));
   setup.plans = plan_steps(setup.options, setup.config, rank);
-  if (must_shard_ends(setup)) {
-    setup.options.parallel.fsdp_embedding_and_head = EndUnits::kSharded;
-    setup.plans = plan_steps(setup.options, setup.config, rank);
-  }
   return setup;
+}
+
+bool must_shard_ends(const RunSetup& setup) {
+  const ParallelOptions& parallel = setup.options.parallel;
+  return parallel.sharding() == ShardingStrategy::kOptimGradsParams &&
+         parallel.fsdp_embedding_and_head == EndUnits::kAuto && setup.options.train.device == DeviceType::kCuda &&
+         memory_use(setup.plans).total() > cuda_memory().free;
+}
+
+void shard_ends(RunSetup& setup, int rank) {
+  setup.options.parallel.fsdp_embedding_and_head = EndUnits::kSharded;
+  setup.plans = plan_steps(setup.options, setup.config, rank);
 }
 
 }  // namespace megalith

@@ -87,6 +87,7 @@ void Step::use(const StepPlans& plans) {
             .seq_length = static_cast<std::uint64_t>(rank_.config.rank_length())};
   Arena& arena = rank_.memory.arena;
   arena.use(plans.train.peak_bytes > plans.evaluate.peak_bytes ? plans.train : plans.evaluate);
+  if (rank_.units.sharded) rank_.units.sharded->share();
   for (MemorySharing* group : sharing_groups(rank_))
     group->share_memory(arena.block(), arena.block_bytes(), 3 * digest_of(plans.train) + digest_of(plans.evaluate));
 }

@@ -34,11 +34,14 @@ ShardedUnits::ShardedUnits(ParameterStore& parameters, const UnitSlots& slots, c
            MemoryCategory::kParameters);
   allocate(gradients_, slots_.gradient_elements, slots_.of_gradients, &ParameterUnit::grad_shard,
            MemoryCategory::kGradients);
-  const Tensor& shards = parameters.weight_shards();
-  MemorySharing* const sharing = memory_sharing(groups.gather);
+}
+
+void ShardedUnits::share() {
+  const Tensor& shards = parameters_.weight_shards();
+  MemorySharing* const sharing = memory_sharing(groups_.gather);
   if (sharing == nullptr || !shards.present()) return;
   std::uint64_t layout = kEmptyDigest;
-  for (const ParameterUnit& each : parameters.units())
+  for (const ParameterUnit& each : parameters_.units())
     fold(layout, static_cast<std::uint64_t>(each.resident_weights ? 0 : each.numel));
   copies_ = sharing->share_memory(shards.data, shards.bytes(), layout);
 }
@@ -82,7 +85,9 @@ void ShardedUnits::bind_all() {
     ParameterUnit& unit = parameters_.units()[u];
     const int weights = slots_.of_weights[u], gradients = slots_.of_gradients[u];
     if (weights != UnitSlots::kResident) unit.bind_weights(slot(weights_, weights, unit));
-    if (gradients != UnitSlots::kResident) unit.bind_gradients(slot(gradients_, gradients, unit));
+    if (gradients == UnitSlots::kResident) continue;
+    unit.bind_gradients(slot(gradients_, gradients, unit));
+    for (Parameter* parameter : unit.parameters) parameter->overwrites = parameter->one_write;
   }
 }
 

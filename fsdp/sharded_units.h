@@ -32,9 +32,12 @@ struct UnitGroups {
 
 class ShardedUnits {
  public:
-  // Collective. `parameters` are allocated; all outlive this object. `poison`: see poison_slots().
+  // `parameters` are allocated; all outlive this object. `poison`: see poison_slots().
   ShardedUnits(ParameterStore& parameters, const UnitSlots& slots, const UnitGroups& groups, const UnitStreams& streams,
                MemoryPool& pool, bool poison);
+
+  // Collective, once, before the first gather: lets the peers copy the shards themselves where they can.
+  void share();
 
   // Before the actions of a list: starts the gathers that it finds started (UnshardPoints::ahead), unless they are.
   void begin(std::span<const int> ahead);

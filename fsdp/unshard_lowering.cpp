@@ -94,7 +94,7 @@ std::vector<Action> around_together(std::vector<Action> actions, const UnshardPo
   for (std::size_t i = 0; i < actions.size(); ++i) {
     if (actions[i].kind != Kind::kBindGradients) continue;
     const auto passes = [&](const Action& before, const Action& bind) {
-      return (before.kind == Kind::kReshard && before.item == bind.item) || joins(before, bind);
+      return before.kind == Kind::kReshard || joins(before, bind);
     };
     for (std::size_t at = i; at > 0 && passes(actions[at - 1], actions[at]); --at)
       std::swap(actions[at], actions[at - 1]);

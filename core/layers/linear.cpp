@@ -108,7 +108,7 @@ Linear::Linear(ParameterStore& store, const LinearSpec& spec, RowExchange& rows)
       splits_inputs_(spec.splits_inputs),
       rows_(rows),
       weight_(store.add(weight_of(spec, rows.split()))) {
-  weight_.one_write = true;
+  weight_.one_write = spec.one_write;
   if (spec.bias) bias_ = &store.add(bias_of(spec, rows.split()));
 }
 

@@ -32,6 +32,7 @@ struct LinearSpec {
   };
   std::vector<Part> parts = {};  // not where the inputs are split
   bool splits_inputs = false;    // among ranks; otherwise the outputs
+  bool one_write = false;        // of the weight (Parameter): backward_weight runs once for each microbatch
 };
 
 // x @ w with optional transposes, into a new tensor of x's dtype.

@@ -99,7 +99,10 @@ class GptBuilder {
             .row_part = split_.row_part()};
   }
 
-  std::unique_ptr<Linear> linear(const LinearSpec& spec) { return std::make_unique<Linear>(store(), spec, *rows_); }
+  std::unique_ptr<Linear> linear(LinearSpec spec) {
+    spec.one_write = true;
+    return std::make_unique<Linear>(store(), spec, *rows_);
+  }
 
   // With sequence parallelism a rank's norms see a part of the rows; norms of q and k always see a part of the heads.
   Norm norm(std::string name, std::int64_t size, SlotKind kind, bool partial_gradient) {
