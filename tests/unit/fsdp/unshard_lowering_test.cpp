@@ -146,6 +146,21 @@ TEST(UnshardLowering, BackwardOfALayerStaysTogether) {
   }
 }
 
+// So do those of a segment of several units: layers that are recomputed together, a layer with its experts.
+TEST(UnshardLowering, BackwardOfASegmentOfSeveralUnitsStaysTogether) {
+  const UnitLists lists = lists_of({.layers = 4, .slots = 2, .layers_together = 2}, 2);
+  int segments = 0;
+  for (std::size_t i = 1; i < lists.train.size(); ++i) {
+    const Action& a = lists.train[i];
+    if (a.kind != Kind::kBackwardWeight ||
+        lists.points.segments[static_cast<std::size_t>(a.segment)].weights.size() < 2)
+      continue;
+    EXPECT_EQ(lists.train[i - 1].kind, Kind::kBackwardData) << to_string(a);
+    ++segments;
+  }
+  EXPECT_EQ(segments, 2 * 2);
+}
+
 // insert_unshards verifies what it makes.
 TEST(UnshardLowering, EveryScheduleHasItsUnitsWhole) {
   int lists = 0;
