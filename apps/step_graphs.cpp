@@ -71,7 +71,7 @@ void Step::capture_ahead(const std::vector<Action>& actions) {
   if (rank_.units.sharded) rank_.units.sharded->bind_all();
   const auto end = [this] {
     rank_.transfer.rehearse(false);
-    if (rank_.units.sharded) rank_.units.sharded->reset();
+    if (rank_.units.sharded) rank_.units.sharded->bind_whole();
   };
   try {
     std::unique_ptr<Graph> dropped;

@@ -91,6 +91,14 @@ void ShardedUnits::bind_all() {
   }
 }
 
+void ShardedUnits::bind_whole() {
+  for (std::size_t u = 0; u < states_.size(); ++u) {
+    ParameterUnit& unit = parameters_.units()[u];
+    if (slots_.of_weights[u] != UnitSlots::kResident && states_[u] != State::kWhole) unit.bind_weights({});
+    if (slots_.of_gradients[u] != UnitSlots::kResident) unit.bind_gradients({});
+  }
+}
+
 void ShardedUnits::unshard(int index) {
   Slot& slot = slot_of(weights_, slots_.of_weights, index);
   if (slot.tenant >= 0) fail_call("unshard", index, "a slot that no unit is in");
