@@ -70,10 +70,9 @@ struct Parameter {
   int unit = 0;
   std::int64_t offset = 0;  // elements into the unit's flat buffers
 
-  Tensor weight;     // shape, model dtype
-  Tensor main_grad;  // shape, fp32 | bf16; written only by backward_weight (and by LmHead's chunks, see there)
-  bool overwrites =
-      false;  // with one_write: what main_grad holds is of no value yet, and backward_weight overwrites it
+  Tensor weight;            // shape, model dtype
+  Tensor main_grad;         // shape, fp32 | bf16; written only by backward_weight (and by LmHead's chunks, see there)
+  bool overwrites = false;  // with one_write: main_grad holds nothing of value yet, backward_weight overwrites it
 
   const std::string& name() const { return parts.front().name; }
   std::int64_t row_elements() const { return elements_of_row(shape); }
