@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <tuple>
 
 #include "apps/flags.h"
 #include "apps/hf_files.h"
@@ -88,6 +89,13 @@ void write_model_flags(const std::string& folder, const std::string& checkpoint,
   file.commit();
 }
 
+Slice slice_of(const HfPart& part) {
+  Slice slice = Slice::whole(part.whole);
+  slice.start[0] = part.begin;
+  slice.stop[0] = part.begin + part.shape[0];
+  return slice;
+}
+
 // Shards of all tensors by name, as views of the mapped files where their bytes are those of ours, else of `own`.
 std::vector<Shard> shards_of(const HfFolder& folder, const std::vector<HfTensor>& tensors, DType dtype,
                              std::vector<std::vector<std::byte>>& own) {
@@ -109,12 +117,12 @@ std::vector<Shard> shards_of(const HfFolder& folder, const std::vector<HfTensor>
       }
       shards.push_back({.name = shard_name(kParamKind, part.name),
                         .dtype = dtype,
-                        .shape = part.shape,
-                        .slice = Slice::whole(part.shape),
+                        .shape = part.whole,
+                        .slice = slice_of(part),
                         .data = ours});
     }
   }
-  std::sort(shards.begin(), shards.end(), [](const Shard& a, const Shard& b) { return a.name < b.name; });
+  std::ranges::sort(shards, {}, [](const Shard& shard) { return std::tie(shard.name, shard.slice.start); });
   return shards;
 }
 
@@ -228,17 +236,26 @@ std::string native_to_hf(const Options& options) {
                   .fill = {}};
   std::vector<TensorSpec> specs;
   for (const HfTensor& tensor : output.tensors) {
-    for (const HfPart& part : tensor.parts)
-      specs.push_back({shard_name(kParamKind, part.name), output.dtype, part.shape});
+    for (const HfPart& part : tensor.parts) {
+      if (part.begin == 0) specs.push_back({shard_name(kParamKind, part.name), output.dtype, part.whole});
+    }
   }
   checkpoint.check_tensors(specs);
   const std::size_t item = size_of(output.dtype);
+  std::string held;  // the tensor of ours that was read last: the next part may be of it too
+  std::vector<std::byte> ours;
   output.fill = [&](const HfTensor& tensor, std::span<std::byte> theirs) {
     for (std::size_t i = 0; i < tensor.parts.size(); ++i) {
       const HfPart& part = tensor.parts[i];
-      std::vector<std::byte> ours(static_cast<std::size_t>(part.shape.numel()) * item);
-      checkpoint.read(shard_name(kParamKind, part.name), Slice::whole(part.shape), ours);
-      put_hf_part(tensor, i, item, ours, theirs);
+      if (part.name != held) {
+        held.clear();
+        ours.resize(static_cast<std::size_t>(part.whole.numel()) * item);
+        checkpoint.read(shard_name(kParamKind, part.name), Slice::whole(part.whole), ours);
+        held = part.name;
+      }
+      const std::size_t bytes = static_cast<std::size_t>(part.shape.numel()) * item;
+      const std::size_t begin = static_cast<std::size_t>(part.begin * tensor.columns()) * item;
+      put_hf_part(tensor, i, item, std::span(ours).subspan(begin, bytes), theirs);
     }
   };
   const FaultScope scope("convert.output");

@@ -222,7 +222,8 @@ void fit_positions(State& state) {
 
 // Of the model and its tokenizer.
 bool is_of_model(const Flag& flag) {
-  const bool counts = flag.group == FlagGroup::kModel || flag.group == FlagGroup::kData;
+  const bool counts =
+      flag.group == FlagGroup::kModel || flag.group == FlagGroup::kMoe || flag.group == FlagGroup::kData;
   return counts && takes(flag, App::kPlan);
 }
 
@@ -369,6 +370,7 @@ std::string print_model_config(Options options) {
   for (const Flag& flag : make_table(options, requests)) {
     const std::string value = flag.binding.get();
     if (!is_of_model(flag) || value == "\"\"" || value == "[]") continue;
+    if (flag.group == FlagGroup::kMoe && options.model.moe.num_experts == 0) continue;
     if (title_of(flag.group) != group) text += fmt::format("\n[{}]\n", title_of(flag.group));
     group = title_of(flag.group);
     text += fmt::format("{} = {}\n", flag.name, value);

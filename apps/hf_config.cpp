@@ -21,6 +21,7 @@ using nlohmann::json;
 
 constexpr std::size_t kMaxText = 256;
 constexpr std::int64_t kMaxInteger = std::int64_t{1} << 28;  // `validate` has the bounds of each field
+constexpr std::int64_t kMaxLayers = 10'000;                  // beyond that the model is refused, whatever its layers
 
 // Neither weights nor arithmetic depend on these; names that begin with '_' are the library's own notes.
 constexpr std::string_view kWithoutMeaning =
@@ -35,8 +36,6 @@ bool has_no_meaning(const std::string& key) {
   return key.starts_with('_') ||
          (key.find(' ') == std::string::npos && kWithoutMeaning.find(" " + key + " ") != std::string_view::npos);
 }
-
-constexpr std::string_view kFamilyNames[] = {"gpt2", "llama", "mistral", "qwen2", "qwen3"};
 
 constexpr const char* kNotBuilt = "such a model cannot be converted yet";
 
@@ -73,6 +72,13 @@ class Members {
     if (!value.is_number() || !(value.get<double>() > 0))  // finite: parse_strict_json refuses others
       refuse_content(subject(key), "a finite number above 0", shown(value));
     return value.get<double>();
+  }
+  double at_least_0_or(const std::string& key, double absent) {
+    const json* value = find(key);
+    if (value == nullptr) return absent;
+    if (!value->is_number() || value->get<double>() < 0)
+      refuse_content(subject(key), "a finite number of at least 0", shown(*value));
+    return value->get<double>();
   }
   double positive_or(const std::string& key, double absent) { return find(key) == nullptr ? absent : positive(key); }
   bool boolean_or(const std::string& key, bool absent) {
@@ -165,7 +171,7 @@ HfRope read_rope_object(const json& value, const std::string& subject, std::int6
   return rope;
 }
 
-void read_rope(Members& file, ModelConfig& model) {
+void read_rope(Members& file, ModelConfig& model, double usual_theta) {
   std::optional<HfRope> seen;
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     const json* value = file.find(key);
@@ -181,7 +187,7 @@ void read_rope(Members& file, ModelConfig& model) {
     seen = {rope.theta ? rope.theta : seen ? seen->theta : std::nullopt, rope.scaling};
   }
   const std::optional<double> inner = seen ? seen->theta : std::nullopt;
-  model.rotary_base = file.positive_or("rope_theta", inner.value_or(10000.0));
+  model.rotary_base = file.positive_or("rope_theta", inner.value_or(usual_theta));
   if (inner && *inner != model.rotary_base) {
     refuse_content(file.subject("rope_theta"), "the value that rope_parameters has",
                    fmt::format("{} and {}", model.rotary_base, *inner));
@@ -191,20 +197,24 @@ void read_rope(Members& file, ModelConfig& model) {
   if (model.use_rope_scaling) model.rope_scaling = *seen->scaling;
 }
 
-// A token of Mistral sees so many, itself included: where the key lacks transformers takes 4096, where it is null all.
-void read_mistral_window(Members& file, std::int64_t positions) {
-  if (file.is_null("sliding_window")) return;
+bool is_mistral_like(HfFamily family) { return family == HfFamily::kMistral || family == HfFamily::kMixtral; }
+
+// A token of Mistral and Mixtral sees so many, itself included; where it is null, all. Where the key lacks transformers
+// takes 4096 for Mistral.
+void read_mistral_window(Members& file, std::int64_t positions, HfFamily family) {
+  const bool is_there = file.find("sliding_window") != nullptr;
+  if (!is_there && (family == HfFamily::kMixtral || file.is_null("sliding_window"))) return;
   const std::int64_t window = file.integer_or("sliding_window", 4096);
   if (window >= positions) return;
   refuse_format(file.subject("sliding_window"),
                 fmt::format("null, or at least the {} of max_position_embeddings: windows are not built", positions),
-                file.find("sliding_window") == nullptr ? "none, which means 4096" : std::to_string(window),
+                is_there ? std::to_string(window) : "none, which means 4096",
                 fmt::format("with max_position_embeddings {} no sequence reaches the window", window));
 }
 
 void read_windows(Members& file, const ModelConfig& model, HfFamily family) {
-  if (family == HfFamily::kMistral) {
-    read_mistral_window(file, model.max_position_embeddings);
+  if (is_mistral_like(family)) {
+    read_mistral_window(file, model.max_position_embeddings, family);
   } else {
     file.only("use_sliding_window", false, "every layer attends to all positions before");
     file.find("sliding_window");  // counts with use_sliding_window alone
@@ -229,91 +239,97 @@ void read_biases(Members& file, ModelConfig& model, HfFamily family) {
   }
 }
 
+// "[0]*3+[1]*45": Qwen3-MoE's layers with experts, which are every `step`-th one that the file does not except.
+std::string layer_pattern(const std::vector<bool>& has_experts) {
+  std::string text;
+  for (std::size_t i = 0; i < has_experts.size();) {
+    std::size_t run = 1;
+    while (i + run < has_experts.size() && has_experts[i + run] == has_experts[i]) ++run;
+    text += fmt::format("{}[{:d}]{}", i == 0 ? "" : "+", static_cast<bool>(has_experts[i]),
+                        run == 1 ? "" : fmt::format("*{}", run));
+    i += run;
+  }
+  return text;
+}
+
+std::string read_layers(Members& file, std::int64_t num_layers) {
+  const std::int64_t step = file.integer_or("decoder_sparse_step", 1);
+  std::vector<bool> has_experts(static_cast<std::size_t>(std::min(num_layers, kMaxLayers)));
+  for (std::size_t i = 0; i < has_experts.size(); ++i) has_experts[i] = (static_cast<std::int64_t>(i) + 1) % step == 0;
+  if (const json* dense = file.find("mlp_only_layers"); dense != nullptr) {
+    require_array(*dense, file.subject("mlp_only_layers"));
+    const auto last = static_cast<std::int64_t>(has_experts.size()) - 1;
+    for (const json& layer : *dense)
+      has_experts[static_cast<std::size_t>(json_integer(layer, 0, last, file.subject("mlp_only_layers")))] = false;
+  }
+  const bool all = std::ranges::find(has_experts, false) == has_experts.end();
+  return all ? MoeConfig().layer_freq : layer_pattern(has_experts);
+}
+
+void read_experts(Members& file, ModelConfig& model, HfFamily family) {
+  MoeConfig& moe = model.moe;
+  // transformers 4 and published files of Qwen3-MoE have num_experts, 5 writes num_local_experts for both families.
+  moe.num_experts = file.integer(file.find("num_experts") == nullptr ? "num_local_experts" : "num_experts");
+  if (const std::int64_t other = file.integer_or("num_local_experts", moe.num_experts); other != moe.num_experts)
+    refuse_content(file.subject("num_local_experts"), "the value that num_experts has",
+                   fmt::format("{} and {}", other, moe.num_experts));
+  moe.router_topk = file.integer("num_experts_per_tok");
+  if (const double coeff = file.at_least_0_or("router_aux_loss_coef", 0); coeff > 0) {
+    moe.router_load_balancing_type = {"aux_loss"};
+    moe.aux_loss_coeff = {coeff};
+  }
+  if (file.boolean_or("output_router_logits", false))
+    refuse_format(file.subject("output_router_logits"), "false", "true",
+                  "set it to false, the model's logits are the same; training has --moe-aux-loss-coeff");
+  if (family == HfFamily::kMixtral) {
+    file.only("router_jitter_noise", 0, "a router without noise");
+    return;
+  }
+  moe.ffn_hidden_size = file.integer("moe_intermediate_size");
+  moe.router_pre_softmax = !file.boolean_or("norm_topk_prob", false);
+  moe.layer_freq = read_layers(file, model.num_layers);
+}
+
 ModelConfig read_llama_like(Members& file, HfFamily family) {
+  const bool is_qwen3 = family == HfFamily::kQwen3 || family == HfFamily::kQwen3Moe;
+  const bool is_mixtral = family == HfFamily::kMixtral;
   ModelConfig model;
   model.num_layers = file.integer("num_hidden_layers");
   model.hidden_size = file.integer("hidden_size");
   model.num_attention_heads = file.integer("num_attention_heads");
-  model.num_query_groups =
-      file.integer_or("num_key_value_heads", family == HfFamily::kMistral ? 8 : model.num_attention_heads);
+  const bool has_eight_groups = is_mistral_like(family) && !file.is_null("num_key_value_heads");
+  model.num_query_groups = file.integer_or("num_key_value_heads", has_eight_groups ? 8 : model.num_attention_heads);
   model.kv_channels = file.integer_or("head_dim", family == HfFamily::kQwen3 ? 128 : 0);
   model.ffn_hidden_size = file.integer("intermediate_size");
   model.max_position_embeddings = file.integer("max_position_embeddings");
-  model.norm_epsilon = file.positive_or("rms_norm_eps", 1e-6);
-  read_rope(file, model);
+  model.norm_epsilon = file.positive_or("rms_norm_eps", is_mixtral ? 1e-5 : 1e-6);
+  read_rope(file, model, is_mixtral ? 1e6 : 1e4);
   model.position_embedding_type = PositionEmbedding::kRope;
   model.normalization = Normalization::kRmsNorm;
   model.swiglu = true;
   file.only("hidden_act", "silu", "the MLP is SwiGLU");
   file.only("use_mrope", false, "a position is one number");
-  model.qk_layernorm = family == HfFamily::kQwen3;
+  model.qk_layernorm = is_qwen3;
   model.add_qkv_bias = family == HfFamily::kQwen2;
   model.add_bias_linear = false;
   if (family == HfFamily::kMistral) model.hf_model_type = HfModelType::kMistral;
   if (family != HfFamily::kLlama) read_windows(file, model, family);
-  if (family == HfFamily::kLlama || family == HfFamily::kQwen3) read_biases(file, model, family);
+  if (family == HfFamily::kLlama || is_qwen3) read_biases(file, model, family);
+  if (is_mixtral || family == HfFamily::kQwen3Moe) read_experts(file, model, family);
   return model;
 }
 
 }  // namespace
 
-std::string_view name_of(HfFamily family) { return kFamilyNames[static_cast<std::size_t>(family)]; }
-
-HfFamily hf_family(const ModelConfig& model) {
-  const bool is_mistral = model.hf_model_type == HfModelType::kMistral;
-  const auto refuse_model = [is_mistral](const std::string& family, const std::string& got) {
-    if (is_mistral)
-      refuse_usage("--hf-model-type mistral", {.expected = family, .got = got, .remedy = "leave --hf-model-type out"});
-    refuse_usage("--to hf", {.expected = family,
-                             .got = got,
-                             .remedy = "transformers has no such model among GPT-2, Llama, Mistral, Qwen2 and Qwen3"});
-  };
-  std::string got;
-  const auto no = [&](bool is_other, const std::string& what) {
-    if (is_other) got += (got.empty() ? "" : ", ") + what;
-  };
-  if (model.moe.num_experts > 0)
-    refuse_model("a model without experts, others are not built yet",
-                 fmt::format("--num-experts {}", model.moe.num_experts));
-  const bool has_learned_positions = model.position_embedding_type == PositionEmbedding::kLearnedAbsolute;
-  if (has_learned_positions && !is_mistral) {
-    no(model.normalization != Normalization::kLayerNorm, "--normalization RMSNorm");
-    no(model.swiglu, "--swiglu");
-    no(!model.add_bias_linear, "--disable-bias-linear");
-    no(model.qk_layernorm, "--qk-layernorm");
-    no(model.num_query_groups != model.num_attention_heads, "--num-query-groups");
-    no(model.kv_channels * model.num_attention_heads != model.hidden_size, "--kv-channels");
-    if (!got.empty()) refuse_model("with learned positions a GPT-2", got);
-    return HfFamily::kGpt2;
-  }
-  no(has_learned_positions, "--position-embedding-type learned_absolute");
-  no(model.position_embedding_type == PositionEmbedding::kNone, "--position-embedding-type none");
-  no(model.rotary_percent != 1.0, "--rotary-percent");
-  no(model.normalization != Normalization::kRmsNorm, "--normalization LayerNorm");
-  no(!model.swiglu, "no --swiglu");
-  const bool attention_bias = model.has_qkv_bias() && model.has_attn_proj_bias();
-  if (is_mistral) {
-    no(model.qk_layernorm, "--qk-layernorm");
-    no(model.has_qkv_bias() || model.has_attn_proj_bias(), "biases");
-    if (!got.empty()) refuse_model("a Mistral", got);
-    return HfFamily::kMistral;
-  }
-  no(model.qk_layernorm && model.add_bias_linear, "--qk-layernorm with biases of the MLP");
-  no(model.qk_layernorm && model.has_qkv_bias() && !attention_bias, "--qk-layernorm with --add-qkv-bias alone");
-  no(model.has_attn_proj_bias() && !attention_bias, "--add-attn-proj-bias without --add-qkv-bias");
-  if (!got.empty()) refuse_model("without learned positions a Llama, Qwen2 or Qwen3", got);
-  if (model.qk_layernorm) return HfFamily::kQwen3;
-  return model.has_qkv_bias() && !attention_bias ? HfFamily::kQwen2 : HfFamily::kLlama;
-}
-
 ModelConfig parse_hf_config(std::string_view text, const std::string& subject) {
   const json value = parse_strict_json(text, subject);
   Members file(value, subject);
   const std::string type = file.text("model_type");
-  const auto* found = std::ranges::find(kFamilyNames, type);
-  if (found == std::end(kFamilyNames))
-    refuse_format(file.subject("model_type"), "gpt2, llama, mistral, qwen2 or qwen3", printable(type), kNotBuilt);
-  const auto family = static_cast<HfFamily>(found - std::begin(kFamilyNames));
+  const auto* found = std::ranges::find(kHfFamilyNames, type);
+  if (found == std::end(kHfFamilyNames))
+    refuse_format(file.subject("model_type"), "gpt2, llama, mistral, qwen2, qwen3, mixtral or qwen3_moe",
+                  printable(type), kNotBuilt);
+  const auto family = static_cast<HfFamily>(found - std::begin(kHfFamilyNames));
   ModelConfig model = family == HfFamily::kGpt2 ? read_gpt2(file) : read_llama_like(file, family);
   model.vocab_size = file.integer("vocab_size");
   model.untie_embeddings_and_output_weights = !file.boolean_or("tie_word_embeddings", family == HfFamily::kGpt2);

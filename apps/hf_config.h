@@ -1,5 +1,5 @@
-// config.json of Hugging Face transformers for the families that a ModelConfig can be: GPT-2, Llama, Mistral, Qwen2
-// and Qwen3 (dense). Written so that transformers 4 and 5 read it; read from either.
+// config.json of Hugging Face transformers for the families that a ModelConfig can be: GPT-2, Llama, Mistral, Qwen2,
+// Qwen3, and with experts Mixtral and Qwen3-MoE. Written so that transformers 4 and 5 read it; read from either.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,9 @@
 
 namespace megalith {
 
-enum class HfFamily { kGpt2, kLlama, kMistral, kQwen2, kQwen3 };
+enum class HfFamily { kGpt2, kLlama, kMistral, kQwen2, kQwen3, kMixtral, kQwen3Moe };
+inline constexpr std::string_view kHfFamilyNames[] = {"gpt2",  "llama",   "mistral",  "qwen2",
+                                                      "qwen3", "mixtral", "qwen3_moe"};
 std::string_view name_of(HfFamily family);  // model_type of config.json: "gpt2", ...
 
 // The family whose arithmetic a resolved model's is; Mistral's is Llama's, and model.hf_model_type says which of the
@@ -21,8 +23,8 @@ HfFamily hf_family(const ModelConfig& model);
 // The model that a config.json describes, resolved and valid, with seq_length and max_position_embeddings at its number
 // of positions; parameters fp32, since the tensors say their own dtype. Error (kFormat) for another architecture, for
 // anything that a ModelConfig cannot say (RoPE scaled in another way than Llama 3.1's, sliding windows that a sequence
-// can reach, quantisation), and for unknown keys, which may mean such things; those that change neither weights nor
-// arithmetic are passed over. `subject` names the file.
+// can reach, noise in a router, quantisation), and for unknown keys, which may mean such things; those that change
+// neither weights nor arithmetic are passed over. `subject` names the file.
 ModelConfig parse_hf_config(std::string_view text, const std::string& subject);
 
 // The other way, for weights of model.params_dtype. `eos_token` ends documents, if that is known.

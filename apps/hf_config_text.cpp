@@ -10,8 +10,9 @@ using nlohmann::json;
 
 json common_keys(const ModelConfig& model, HfFamily family, std::optional<std::int64_t> eos_token) {
   const std::string dtype = model.params_dtype == DType::kBf16 ? "bfloat16" : "float32";
-  constexpr const char* kArchitectures[] = {"GPT2LMHeadModel", "LlamaForCausalLM", "MistralForCausalLM",
-                                            "Qwen2ForCausalLM", "Qwen3ForCausalLM"};
+  constexpr const char* kArchitectures[] = {"GPT2LMHeadModel",    "LlamaForCausalLM", "MistralForCausalLM",
+                                            "Qwen2ForCausalLM",   "Qwen3ForCausalLM", "MixtralForCausalLM",
+                                            "Qwen3MoeForCausalLM"};
   json text = {{"model_type", std::string(name_of(family))},
                {"vocab_size", model.vocab_size},
                {"tie_word_embeddings", !model.untie_embeddings_and_output_weights},
@@ -39,6 +40,28 @@ void add_gpt2_keys(json& text, const ModelConfig& model) {
   text["scale_attn_weights"] = true;
 }
 
+void add_expert_keys(json& text, const ModelConfig& model, HfFamily family) {
+  const MoeConfig& moe = model.moe;
+  text["num_local_experts"] = moe.num_experts;
+  text["num_experts_per_tok"] = moe.router_topk;
+  text["router_aux_loss_coef"] = moe.balancing_coeff();
+  text["output_router_logits"] = false;
+  if (family == HfFamily::kMixtral) {
+    text["intermediate_size"] = moe.ffn_hidden_size;
+    text["router_jitter_noise"] = 0.0;
+    return;
+  }
+  text["num_experts"] = moe.num_experts;  // for transformers 4
+  text["moe_intermediate_size"] = moe.ffn_hidden_size;
+  text["norm_topk_prob"] = !moe.router_pre_softmax;
+  text["decoder_sparse_step"] = 1;
+  text["mlp_only_layers"] = json::array();
+  const std::vector<bool> has_experts = moe_layers(moe, model.num_layers);
+  for (std::size_t i = 0; i < has_experts.size(); ++i) {
+    if (!has_experts[i]) text["mlp_only_layers"].push_back(i);
+  }
+}
+
 void add_llama_keys(json& text, const ModelConfig& model, HfFamily family) {
   text["num_hidden_layers"] = model.num_layers;
   text["hidden_size"] = model.hidden_size;
@@ -63,10 +86,12 @@ void add_llama_keys(json& text, const ModelConfig& model, HfFamily family) {
   }
   rope["rope_theta"] = model.rotary_base;
   text["rope_parameters"] = rope;
-  if (family == HfFamily::kLlama || family == HfFamily::kQwen3) text["attention_bias"] = model.has_qkv_bias();
+  const bool is_mistral_like = family == HfFamily::kMistral || family == HfFamily::kMixtral;
+  if (!is_mistral_like && family != HfFamily::kQwen2) text["attention_bias"] = model.has_qkv_bias();
   if (family == HfFamily::kLlama) text["mlp_bias"] = model.add_bias_linear;
-  if (family == HfFamily::kMistral) text["sliding_window"] = nullptr;
-  if (family == HfFamily::kQwen2 || family == HfFamily::kQwen3) text["use_sliding_window"] = false;
+  if (is_mistral_like) text["sliding_window"] = nullptr;
+  if (!is_mistral_like && family != HfFamily::kLlama) text["use_sliding_window"] = false;
+  if (model.moe.num_experts > 0) add_expert_keys(text, model, family);
 }
 
 }  // namespace

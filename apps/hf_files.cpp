@@ -166,9 +166,12 @@ void HfFolder::add_file(const std::string& name, HfFamily family, const std::map
 std::vector<HfTensor> match_hf_tensors(const HfFolder& folder, const ModelConfig& model) {
   const HfFamily family = hf_family(model);
   const std::map<std::string, HfStored>& stored = folder.tensors();
-  std::vector<HfTensor> wanted =
-      hf_tensors(model, {.qkv = stored.contains("model.layers.0.self_attn.qkv_proj.weight"),
-                         .gate_up = stored.contains("model.layers.0.mlp.gate_up_proj.weight")});
+  const auto has = [&stored](std::string_view suffix) {
+    return std::ranges::any_of(stored, [suffix](const auto& tensor) { return tensor.first.ends_with(suffix); });
+  };
+  std::vector<HfTensor> wanted = hf_tensors(model, {.qkv = has(".self_attn.qkv_proj.weight"),
+                                                    .gate_up = has(".mlp.gate_up_proj.weight"),
+                                                    .experts = has(".mlp.experts.gate_up_proj")});
   std::vector<std::string> missing, unknown, different;
   std::set<std::string_view> names;
   for (const HfTensor& tensor : wanted) {

@@ -21,7 +21,7 @@ struct Linear {
 class TensorList {
  public:
   TensorList(const ModelConfig& model, HfFusion fusion)
-      : model_(model), fusion_(fusion), is_gpt2_(hf_family(model) == HfFamily::kGpt2) {}
+      : model_(model), fusion_(fusion), family_(hf_family(model)), is_gpt2_(family_ == HfFamily::kGpt2) {}
 
   std::vector<HfTensor> all() {
     table(is_gpt2_ ? "transformer.wte" : "model.embed_tokens", "embedding.word_embeddings");
@@ -29,9 +29,12 @@ class TensorList {
       const Shape positions{model_.max_position_embeddings, model_.hidden_size};
       add("transformer.wpe.weight", {part("embedding.position_embeddings.weight", positions)});
     }
+    const std::vector<bool> has_experts = moe_layers(model_.moe, model_.num_layers);
     for (std::int64_t i = 0; i < model_.num_layers; ++i) {
-      layer(fmt::format("{}.{}.", is_gpt2_ ? "transformer.h" : "model.layers", i),
-            fmt::format("decoder.layers.{}.", i));
+      const std::string theirs = fmt::format("{}.{}.", is_gpt2_ ? "transformer.h" : "model.layers", i);
+      const std::string ours = fmt::format("decoder.layers.{}.", i);
+      layer(theirs, ours);
+      has_experts[static_cast<std::size_t>(i)] ? experts(theirs, ours + "mlp.") : mlp(theirs + "mlp.", ours + "mlp.");
     }
     norm(is_gpt2_ ? "transformer.ln_f" : "model.norm", "decoder.final_layernorm", model_.hidden_size);
     if (model_.untie_embeddings_and_output_weights) table("lm_head", "output_layer");
@@ -40,22 +43,54 @@ class TensorList {
 
  private:
   void layer(const std::string& theirs, const std::string& ours) {
-    const std::int64_t hidden = model_.hidden_size, ffn = model_.ffn_hidden_size;
+    const std::int64_t hidden = model_.hidden_size;
     norm(theirs + (is_gpt2_ ? "ln_1" : "input_layernorm"), ours + "input_layernorm", hidden);
     attention(theirs + (is_gpt2_ ? "attn." : "self_attn."), ours + "self_attention.");
     norm(theirs + (is_gpt2_ ? "ln_2" : "post_attention_layernorm"), ours + "pre_mlp_layernorm", hidden);
-    const std::string mlp = theirs + "mlp.";
+  }
+
+  void mlp(const std::string& theirs, const std::string& ours) {
+    const std::int64_t hidden = model_.hidden_size, ffn = model_.ffn_hidden_size;
     const bool bias = model_.add_bias_linear;
-    const Linear gate{mlp + "gate_proj", ours + "mlp.linear_gate", ffn},
-        up{mlp + "up_proj", ours + "mlp.linear_up", ffn};
+    const Linear gate{theirs + "gate_proj", ours + "linear_gate", ffn}, up{theirs + "up_proj", ours + "linear_up", ffn};
     if (is_gpt2_) {
-      fused(mlp + "c_fc", hidden, bias, {{{}, ours + "mlp.linear_fc1", ffn}});
+      fused(theirs + "c_fc", hidden, bias, {{{}, ours + "linear_fc1", ffn}});
     } else if (fusion_.gate_up) {
-      fused(mlp + "gate_up_proj", hidden, bias, {gate, up});
+      fused(theirs + "gate_up_proj", hidden, bias, {gate, up});
     } else {
       apart(hidden, bias, {gate, up});
     }
-    apart(ffn, bias, {{mlp + (is_gpt2_ ? "c_proj" : "down_proj"), ours + "mlp.linear_fc2", hidden}});
+    apart(ffn, bias, {{theirs + (is_gpt2_ ? "c_proj" : "down_proj"), ours + "linear_fc2", hidden}});
+  }
+
+  // Mixtral's files have other names than its modules.
+  void experts(const std::string& layer, const std::string& ours) {
+    const std::int64_t hidden = model_.hidden_size, ffn = model_.moe.ffn_hidden_size, count = model_.moe.num_experts;
+    const bool has_old_names = family_ == HfFamily::kMixtral && !fusion_.experts;
+    const std::string theirs = layer + (has_old_names ? "block_sparse_moe." : "mlp.");
+    add(theirs + "gate.weight", {part(ours + "router.weight", {count, hidden})});
+    const std::string gate = ours + "experts.linear_gate.weight", up = ours + "experts.linear_up.weight",
+                      down = ours + "experts.linear_fc2.weight";
+    if (fusion_.experts) {
+      std::vector<HfPart> gates_and_ups, downs;
+      for (std::int64_t e = 0; e < count; ++e) {
+        gates_and_ups.push_back(expert(gate, {ffn, hidden}, e));
+        gates_and_ups.push_back(expert(up, {ffn, hidden}, e));
+        downs.push_back(expert(down, {hidden, ffn}, e));
+      }
+      add(theirs + "experts.gate_up_proj", std::move(gates_and_ups));
+      tensors_.back().shape = {count, 2 * ffn, hidden};
+      add(theirs + "experts.down_proj", std::move(downs));
+      tensors_.back().shape = {count, hidden, ffn};
+      return;
+    }
+    const auto each = [&](const char* projection, const std::string& name, const Shape& shape) {
+      for (std::int64_t e = 0; e < count; ++e)
+        add(fmt::format("{}experts.{}.{}.weight", theirs, e, projection), {expert(name, shape, e)});
+    };
+    each(has_old_names ? "w1" : "gate_proj", gate, {ffn, hidden});
+    each(has_old_names ? "w3" : "up_proj", up, {ffn, hidden});
+    each(has_old_names ? "w2" : "down_proj", down, {hidden, ffn});
   }
 
   void attention(const std::string& theirs, const std::string& ours) {
@@ -78,6 +113,13 @@ class TensorList {
 
   static HfPart part(std::string name, const Shape& shape) {
     return {.name = std::move(name), .shape = shape, .rows = shape[0]};
+  }
+
+  HfPart expert(const std::string& name, const Shape& shape, std::int64_t e) const {
+    HfPart rows = part(name, shape);
+    rows.begin = e * shape[0];
+    rows.whole[0] = model_.moe.num_experts * shape[0];
+    return rows;
   }
 
   // What theirs holds of the parts, one below the other.
@@ -120,6 +162,7 @@ class TensorList {
 
   const ModelConfig& model_;
   HfFusion fusion_;
+  HfFamily family_;
   bool is_gpt2_;
   std::vector<HfTensor> tensors_;
 };

@@ -14,7 +14,7 @@ import safetensors.torch
 import torch
 import transformers
 
-from make_models import SIZES, draw_weights, gpt2, llama, llama31, mistral, qwen2, qwen3
+from make_models import SIZES, draw_weights, gpt2, llama, llama31, mistral, mixtral, qwen2, qwen3, qwen3_moe
 
 SIZE = SIZES["golden"]
 KEYS = {
@@ -26,6 +26,10 @@ KEYS = {
 KEYS["qwen2"] = [key for key in KEYS["llama"] if key not in ("attention_bias", "mlp_bias", "head_dim")]
 KEYS["mistral"] = [key for key in KEYS["llama"] if key not in ("attention_bias", "mlp_bias")] + ["sliding_window"]
 KEYS["qwen3"] = [key for key in KEYS["llama"] if key != "mlp_bias"]
+EXPERTS = ["num_experts", "num_experts_per_tok", "router_aux_loss_coef", "output_router_logits"]
+KEYS["mixtral"] = [key for key in KEYS["mistral"] if key != "head_dim"] + EXPERTS + ["router_jitter_noise"]
+KEYS["qwen3_moe"] = KEYS["qwen3"] + EXPERTS + ["moe_intermediate_size", "norm_topk_prob", "mlp_only_layers",
+                                               "decoder_sparse_step"]
 COMMON = ["model_type", "vocab_size", "tie_word_embeddings"]
 
 
@@ -48,6 +52,14 @@ def biased_qwen3(size):
     return model_class, config
 
 
+def normed_qwen3_moe(size):
+    """As the published ones are, experts in all layers and weights that add up to 1; and biases, and tied."""
+    model_class, config = qwen3_moe(size)
+    config.norm_topk_prob, config.mlp_only_layers, config.attention_bias = True, [], True
+    config.tie_word_embeddings = True
+    return model_class, config
+
+
 def save_whole(model, folder):
     model.save_pretrained(folder)
 
@@ -57,8 +69,13 @@ def save_parts(model, folder):
     assert (folder / "model.safetensors.index.json").exists()
 
 
+def save_modules(model, folder):
+    """Experts in one tensor, under the names that modules have."""
+    model.save_pretrained(folder, save_original_format=False)
+
+
 def save_old(model, folder):
-    """With the configuration of transformers 4: rope_theta, and rope_scaling where it is scaled."""
+    """With the configuration of transformers 4: rope_theta, and rope_scaling where it is scaled; num_experts."""
     save_whole(model, folder)
     path = folder / "config.json"
     config = json.loads(path.read_text())
@@ -66,6 +83,8 @@ def save_old(model, folder):
     config["rope_theta"] = rope.pop("rope_theta")
     config["rope_scaling"] = rope if rope["rope_type"] != "default" else None
     config["torch_dtype"] = config.pop("dtype")
+    if model.config.model_type == "qwen3_moe":
+        config["num_experts"] = config.pop("num_local_experts")
     path.write_text(json.dumps(config))
 
 
@@ -107,6 +126,9 @@ CASES = [
     (qwen3, torch.float32, save_whole), (qwen3, torch.bfloat16, save_parts), (biased_qwen3, torch.float32, save_fused),
     (llama31, torch.float32, save_whole), (llama31, torch.bfloat16, save_fused), (llama31, torch.bfloat16, save_old),
     (mistral, torch.float32, save_whole), (mistral, torch.bfloat16, save_parts),
+    (mixtral, torch.float32, save_parts), (mixtral, torch.bfloat16, save_modules), (mixtral, torch.bfloat16, save_old),
+    (qwen3_moe, torch.float32, save_modules), (qwen3_moe, torch.bfloat16, save_parts),
+    (normed_qwen3_moe, torch.float32, save_old), (normed_qwen3_moe, torch.bfloat16, save_bare),
 ]
 
 

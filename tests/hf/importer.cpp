@@ -3,11 +3,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <cstring>
 #include <set>
 
-#include "apps/hf_names.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
 #include "core/checkpoint/safetensors.h"
@@ -57,56 +55,52 @@ ModelConfig read_hf_config(const std::string& folder, std::int64_t seq_length) {
   const std::string text = Directory::open(folder).read_text("config.json", kMaxConfig);
   ModelConfig config = parse_hf_config(text, folder + "/config.json");
   config.seq_length = seq_length;
+  config.moe.aux_loss_coeff.clear();  // transformers' own step has no such loss
   return config;
 }
 
-std::map<std::string, HfPlace> hf_places(const ModelConfig& config) {
-  std::map<std::string, HfPlace> places;
-  for (const HfTensor& tensor : hf_tensors(config)) {
+std::map<std::string, HfPlaces> hf_places(const ModelConfig& config, HfFusion fusion) {
+  std::map<std::string, HfPlaces> places;
+  for (const HfTensor& tensor : hf_tensors(config, fusion)) {
     for (const HfPart& part : tensor.parts) {
-      places[part.name] = {.name = tensor.name,
-                           .first_row = part.first,
-                           .rows = tensor.rows(),
-                           .transposed = tensor.transposed,
-                           .padded = part.rows != part.shape[0]};
+      places[part.name].push_back({.name = tensor.name,
+                                   .shape = tensor.shape,
+                                   .first_row = part.first,
+                                   .rows = tensor.rows(),
+                                   .our_row = part.begin,
+                                   .count = part.rows,
+                                   .transposed = tensor.transposed});
     }
   }
   return places;
 }
 
-std::vector<double> import_exactly(const HfTensors& tensors, const HfPlace& place, const Shape& shape) {
-  const auto found = tensors.find(place.name);
-  if (found == tensors.end()) refuse_format(place.name, "a tensor of the file", "none");
-  const HfValues& tensor = found->second;
-  std::vector<std::int64_t> want = {place.rows};
-  if (shape.rank() == 2) want.push_back(shape[1]);
-  if (place.transposed) std::swap(want.front(), want.back());
-  if (tensor.shape != want)
-    refuse_format(place.name, fmt::format("shape [{}]", fmt::join(want, ", ")),
-                  fmt::format("[{}]", fmt::join(tensor.shape, ", ")));
+std::vector<double> import_exactly(const HfTensors& tensors, const HfPlaces& places, const Shape& shape) {
   const std::int64_t columns = shape.rank() == 2 ? shape[1] : 1;
-  const std::int64_t rows = place.padded ? std::min(shape[0], place.rows) : shape[0];
-  require(place.first_row + rows <= place.rows, place.name);
   std::vector<double> values(static_cast<std::size_t>(shape.numel()));
-  for (std::int64_t r = 0; r < rows; ++r) {
-    for (std::int64_t c = 0; c < columns; ++c) {
-      const std::int64_t row = place.first_row + r;
-      const std::int64_t from = place.transposed ? c * place.rows + row : row * columns + c;
-      values[static_cast<std::size_t>(r * columns + c)] = tensor.values[static_cast<std::size_t>(from)];
+  for (const HfPlace& place : places) {
+    const auto found = tensors.find(place.name);
+    if (found == tensors.end()) refuse_format(place.name, "a tensor of the file", "none");
+    const HfValues& tensor = found->second;
+    if (tensor.shape != place.shape)
+      refuse_format(place.name, fmt::format("shape [{}]", fmt::join(place.shape, ", ")),
+                    fmt::format("[{}]", fmt::join(tensor.shape, ", ")));
+    const bool fits = place.our_row + place.count <= shape[0] && place.first_row + place.count <= place.rows;
+    require(fits && static_cast<std::int64_t>(tensor.values.size()) == place.rows * columns, place.name);
+    for (std::int64_t r = 0; r < place.count; ++r) {
+      for (std::int64_t c = 0; c < columns; ++c) {
+        const std::int64_t row = place.first_row + r;
+        const std::int64_t from = place.transposed ? c * place.rows + row : row * columns + c;
+        values[static_cast<std::size_t>((place.our_row + r) * columns + c)] =
+            tensor.values[static_cast<std::size_t>(from)];
+      }
     }
   }
   return values;
 }
 
-std::vector<float> import_tensor(const HfTensors& tensors, const HfPlace& place, const Shape& shape) {
-  const std::vector<double> exact = import_exactly(tensors, place, shape);
-  std::vector<float> values(exact.size());
-  std::transform(exact.begin(), exact.end(), values.begin(), [](double x) { return static_cast<float>(x); });
-  return values;
-}
-
 void import_weights(Stream& stream, ParameterStore& store, const ModelConfig& config, const HfTensors& tensors) {
-  const std::map<std::string, HfPlace> places = hf_places(config);
+  const std::map<std::string, HfPlaces> places = hf_places(config);
   std::set<std::string> used;
   for (const ParameterUnit& unit : store.units()) {
     for (const Parameter* parameter : unit.parameters) {
@@ -114,9 +108,9 @@ void import_weights(Stream& stream, ParameterStore& store, const ModelConfig& co
         const LogicalTensor& part = parameter->parts[i];
         const auto place = places.find(part.name);
         require(place != places.end(), "no tensor of transformers for " + part.name);
-        upload(stream, import_tensor(tensors, place->second, part.global_shape),
-               parameter->part_of(parameter->weight, i));
-        used.insert(place->second.name);
+        const std::vector<double> exact = import_exactly(tensors, place->second, part.global_shape);
+        upload(stream, std::vector<float>(exact.begin(), exact.end()), parameter->part_of(parameter->weight, i));
+        for (const HfPlace& from : place->second) used.insert(from.name);
       }
     }
   }

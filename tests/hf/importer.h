@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/hf_names.h"
 #include "core/device/stream.h"
 #include "core/layers/parameter.h"
 #include "core/model/config.h"
@@ -25,21 +26,23 @@ HfTensors read_hf_tensors(const std::string& folder, const std::string& file);
 // From FOLDER/config.json, resolved and valid.
 ModelConfig read_hf_config(const std::string& folder, std::int64_t seq_length);
 
-// Where a logical tensor lies: rows [first_row, ...) of a matrix of `rows` rows, one per output or token.
+// Where rows of a logical tensor lie: `count` of them from `our_row` on are rows [first_row, ...) of a matrix of `rows`
+// rows, one per output or token.
 struct HfPlace {
   std::string name;
+  std::vector<std::int64_t> shape;  // as it is stored
   std::int64_t first_row = 0;
   std::int64_t rows = 0;
+  std::int64_t our_row = 0;
+  std::int64_t count = 0;   // our table may have more rows behind them, which are zeros
   bool transposed = false;  // GPT-2's Conv1D stores [inputs, outputs]
-  bool padded = false;      // our table may have more rows, which are zeros
 };
-std::map<std::string, HfPlace> hf_places(const ModelConfig& config);  // by logical name
+using HfPlaces = std::vector<HfPlace>;  // of one logical tensor: several where experts are apart
+std::map<std::string, HfPlaces> hf_places(const ModelConfig& config, HfFusion fusion = {});  // by logical name
 
-// The values of a logical tensor of this shape, [rows, columns] or [rows]. Fails (kFormat) when the tensor is missing
-// or has another shape.
-std::vector<float> import_tensor(const HfTensors& tensors, const HfPlace& place, const Shape& shape);
-// The same, not rounded: for gradients.
-std::vector<double> import_exactly(const HfTensors& tensors, const HfPlace& place, const Shape& shape);
+// The values of a logical tensor of this shape, [rows, columns] or [rows]; zeros where it lies nowhere. Not rounded,
+// for gradients. Fails (kFormat) when a tensor is missing or has another shape.
+std::vector<double> import_exactly(const HfTensors& tensors, const HfPlaces& places, const Shape& shape);
 
 // Fills all parameters. Fails (kFormat) also when a tensor of the file is not part of the model.
 void import_weights(Stream& stream, ParameterStore& store, const ModelConfig& config, const HfTensors& tensors);

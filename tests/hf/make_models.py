@@ -6,9 +6,12 @@
 Writes FOLDER/FAMILY/ with
     config.json, model.safetensors   as transformers saves them, bf16 weights
     step.safetensors                 tokens, labels [B, S]; in fp64: logits [B S, V], loss [1] (mean over tokens), and
-                                     the loss's gradient by each tensor under its name: the truth
+                                     the loss's gradient by each tensor under the name that its module has (experts in
+                                     one tensor, though they are saved apart): the truth
     step.json                        what transformers' own fp32 and bf16 are off from it: the L2 norm of the difference
                                      per tensor; and the versions that made all this
+    greedy.txt                       of the smallest models with experts: lines of PROMPT tokens and what the model
+                                     continues them with
 """
 import argparse
 import json
@@ -20,13 +23,17 @@ import transformers
 from safetensors.torch import save_file
 from transformers.models.llama import modeling_llama
 from transformers.models.mistral import modeling_mistral
+from transformers.models.mixtral import modeling_mixtral
 from transformers.models.qwen2 import modeling_qwen2
 from transformers.models.qwen3 import modeling_qwen3
+from transformers.models.qwen3_moe import modeling_qwen3_moe
 
 SIZES = {
-    "golden": dict(hidden=32, heads=4, groups=2, ffn=16, vocab=40, positions=16, sequences=4, length=12),
-    "full": dict(hidden=256, heads=4, groups=2, ffn=320, vocab=500, positions=160, sequences=3, length=144),
+    "golden": dict(hidden=32, heads=4, groups=2, ffn=16, vocab=40, positions=16, sequences=4, length=12, experts=4),
+    "full": dict(hidden=256, heads=4, groups=2, ffn=320, vocab=500, positions=160, sequences=3, length=144, experts=8),
 }
+PROMPT = 5
+MARGIN = 0.1  # of logits, by which choices are clear: the same in any dtype
 
 
 def gpt2(s):
@@ -80,7 +87,27 @@ def qwen3(s):
     return transformers.Qwen3ForCausalLM, config
 
 
-FAMILIES = gpt2, llama, llama31, mistral, qwen2, qwen3
+def mixtral(s):
+    config = transformers.MixtralConfig(
+        num_hidden_layers=2, hidden_size=s["hidden"], num_attention_heads=s["heads"], num_key_value_heads=s["groups"],
+        intermediate_size=s["ffn"], num_local_experts=s["experts"], num_experts_per_tok=2,
+        max_position_embeddings=s["positions"], vocab_size=s["vocab"], rope_theta=1000000.0, rms_norm_eps=1e-5,
+        router_aux_loss_coef=0.02, tie_word_embeddings=False, bos_token_id=0, eos_token_id=0)
+    return transformers.MixtralForCausalLM, config
+
+
+def qwen3_moe(s):
+    """The first layer dense; weights as the softmax over all experts has them, which Mixtral's are not."""
+    config = transformers.Qwen3MoeConfig(
+        num_hidden_layers=2, hidden_size=s["hidden"], num_attention_heads=s["heads"], num_key_value_heads=s["groups"],
+        head_dim=s["hidden"] // 2, intermediate_size=s["ffn"], moe_intermediate_size=s["ffn"] // 2,
+        num_experts=s["experts"], num_experts_per_tok=2, norm_topk_prob=False, mlp_only_layers=[0],
+        max_position_embeddings=s["positions"], vocab_size=s["vocab"], rope_theta=1000000.0, rms_norm_eps=1e-6,
+        tie_word_embeddings=False, bos_token_id=0, eos_token_id=0)
+    return transformers.Qwen3MoeForCausalLM, config
+
+
+FAMILIES = gpt2, llama, llama31, mistral, qwen2, qwen3, mixtral, qwen3_moe
 
 
 def exact_rms_norm(self, x):
@@ -101,20 +128,32 @@ def exact_rotary(self, x, position_ids):
     return angles.cos().to(x.dtype), angles.sin().to(x.dtype)
 
 
+def exact_router(self, x):
+    logits = torch.nn.functional.linear(x.reshape(-1, self.hidden_dim), self.weight)
+    weights, chosen = torch.topk(logits.softmax(dim=-1), self.top_k, dim=-1)
+    if getattr(self, "norm_topk_prob", True):
+        weights = weights / weights.sum(dim=-1, keepdim=True)
+    return logits, weights, chosen
+
+
 class Exact:
     """In fp64, takes out the places where Llama goes through fp32 whatever its dtype; sdpa does so for the softmax."""
 
-    NORMS = (modeling_llama.LlamaRMSNorm, modeling_mistral.MistralRMSNorm, modeling_qwen2.Qwen2RMSNorm,
-             modeling_qwen3.Qwen3RMSNorm)
-    ROTARIES = (modeling_llama.LlamaRotaryEmbedding, modeling_mistral.MistralRotaryEmbedding,
-                modeling_qwen2.Qwen2RotaryEmbedding, modeling_qwen3.Qwen3RotaryEmbedding)
+    FORWARDS = {
+        exact_rms_norm: (modeling_llama.LlamaRMSNorm, modeling_mistral.MistralRMSNorm, modeling_qwen2.Qwen2RMSNorm,
+                         modeling_qwen3.Qwen3RMSNorm, modeling_mixtral.MixtralRMSNorm,
+                         modeling_qwen3_moe.Qwen3MoeRMSNorm),
+        exact_rotary: (modeling_llama.LlamaRotaryEmbedding, modeling_mistral.MistralRotaryEmbedding,
+                       modeling_qwen2.Qwen2RotaryEmbedding, modeling_qwen3.Qwen3RotaryEmbedding,
+                       modeling_mixtral.MixtralRotaryEmbedding, modeling_qwen3_moe.Qwen3MoeRotaryEmbedding),
+        exact_router: (modeling_mixtral.MixtralTopKRouter, modeling_qwen3_moe.Qwen3MoeTopKRouter),
+    }
 
     def __enter__(self):
-        self.kept = [(layer, layer.forward) for layer in self.NORMS + self.ROTARIES]
-        for layer in self.NORMS:
-            layer.forward = exact_rms_norm
-        for layer in self.ROTARIES:
-            layer.forward = exact_rotary
+        self.kept = [(layer, layer.forward) for layers in self.FORWARDS.values() for layer in layers]
+        for forward, layers in self.FORWARDS.items():
+            for layer in layers:
+                layer.forward = forward
 
     def __exit__(self, *_):
         for layer, forward in self.kept:
@@ -129,9 +168,57 @@ def draw_weights(model, hidden):
             p.copy_((mean + (0.85 / hidden**0.5 if p.dim() > 1 else 0.3) * torch.randn_like(p)).bfloat16())
 
 
+def router_margins(model, tokens):
+    """[B, S]: by how much the last expert that a token chooses leads the next, the least over the layers; logits."""
+    least, kept = [], []
+
+    def look(router, _, outputs):
+        best = outputs[0].topk(router.top_k + 1, dim=-1).values
+        least.append(best[:, -2] - best[:, -1])
+
+    for module in model.modules():
+        if type(module) in Exact.FORWARDS[exact_router]:
+            kept.append(module.register_forward_hook(look))
+    with torch.no_grad():
+        logits = model(input_ids=tokens).logits
+    for hook in kept:
+        hook.remove()
+    return torch.stack(least).amin(0).view(tokens.shape), logits
+
+
+def draw_clear_tokens(model, size):
+    """[B, S], of random tokens those whose experts are clear: where dtypes choose otherwise, their errors say nothing."""
+    tokens = torch.empty(size["sequences"], 0, dtype=torch.long)
+    while tokens.shape[1] < size["length"]:
+        tries = 8
+        more = torch.randint(0, size["vocab"], (len(tokens) * tries, 1))
+        longer = torch.cat((tokens.repeat_interleave(tries, 0), more), dim=1)
+        clear = router_margins(model, longer)[0][:, -1].view(-1, tries) > MARGIN
+        if clear.any(1).all():
+            first = torch.arange(len(tokens)) * tries + clear.int().argmax(1)
+            tokens = longer[first]
+    return tokens
+
+
+def greedy(model, size):
+    """Sequences whose every choice, of experts and of tokens behind the prompt, is clear; the last id ends a text."""
+    found = []
+    while len(found) < size["sequences"]:
+        tokens = torch.randint(0, size["vocab"], (4096, PROMPT))
+        for _ in range(PROMPT, size["length"]):
+            margins, logits = router_margins(model, tokens)
+            best = logits[:, -1].topk(2, dim=-1)
+            clear = (margins > MARGIN).all(1) & (best.values[:, 0] - best.values[:, 1] > MARGIN)
+            clear &= best.indices[:, 0] != size["vocab"] - 1
+            tokens = torch.cat((tokens, best.indices[:, :1]), dim=1)[clear]
+        found += tokens.tolist()
+    return found[:size["sequences"]]
+
+
 def step(model_class, config, weights, dtype, attention, tokens, labels):
     """Logits, loss and gradients of a model in `dtype`, in fp64."""
     model = model_class._from_config(config, attn_implementation=attention).to(dtype).eval()
+    config._experts_implementation = "eager"  # grouped ones sum in other orders
     with torch.no_grad():
         for name, p in model.named_parameters():
             p.copy_(weights[name])
@@ -149,6 +236,9 @@ def make(folder, model_class, config, size):
     draw_weights(model, size["hidden"])
     weights = {name: p.detach().clone() for name, p in model.named_parameters()}
     tokens, labels = torch.randint(0, size["vocab"], (2, size["sequences"], size["length"]))
+    has_experts = hasattr(config, "num_experts_per_tok")
+    if has_experts:
+        tokens = draw_clear_tokens(model, size)
     run = lambda dtype, attention: step(model_class, config, weights, dtype, attention, tokens, labels)
     with Exact():
         truth = run(torch.float64, "sdpa")
@@ -159,11 +249,14 @@ def make(folder, model_class, config, size):
         limit = 1e-5 if dtype == torch.float32 else 0.1
         for key, error in errors[name].items():
             assert error <= limit * truth[key].norm().item() + 1e-9, f"{key}: fp64 and {name} are two models"
-    model.to(torch.bfloat16).save_pretrained(folder)
-    (folder / "generation_config.json").unlink(missing_ok=True)
     contents = {key: value.contiguous() for key, value in truth.items()}
     contents |= {"tokens": tokens.int().contiguous(), "labels": labels.int().contiguous()}
+    if has_experts and size is SIZES["golden"]:
+        lines = [" ".join(map(str, tokens)) for tokens in greedy(model, size)]
+        (folder / "greedy.txt").write_text("\n".join(lines) + "\n")
     save_file(contents, folder / "step.safetensors")
+    model.to(torch.bfloat16).save_pretrained(folder)
+    (folder / "generation_config.json").unlink(missing_ok=True)
     versions = {"transformers": transformers.__version__, "torch": torch.__version__}
     (folder / "step.json").write_text(json.dumps({"errors": errors, "versions": versions}, indent=1) + "\n")
 

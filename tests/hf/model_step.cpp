@@ -4,6 +4,7 @@
 #include "core/model/gpt.h"
 #include "core/ops/elementwise.h"
 #include "core/ops/grad_norm.h"
+#include "moe/moe_layer.h"
 #include "tests/support/download.h"
 
 namespace megalith::test {
@@ -89,7 +90,7 @@ class Run {
   MemoryPool pool_{test_.device};
   Stream stream_{test_.device, "compute"};
   Arena arena_{pool_, Arena::Mode::kUnplanned};
-  GptModel gpt_ = build_gpt(test_.config);
+  GptModel gpt_ = build_gpt(test_.config, {}, {.moe = moe_factory()});
   const Context ctx_{.compute = stream_, .arena = arena_};
   Microbatch microbatch_;
 };

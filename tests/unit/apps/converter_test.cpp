@@ -26,7 +26,7 @@ using ::testing::StartsWith;
 using Words = std::vector<std::string>;
 
 const std::string kGolden = MEGALITH_SOURCE_DIR "/tests/hf/golden/";
-constexpr std::array kFamilies = {"gpt2", "llama", "llama31", "mistral", "qwen2", "qwen3"};
+constexpr std::array kFamilies = {"gpt2", "llama", "llama31", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe"};
 
 std::string run(const Words& flags) { return convert(parse_flags(App::kConvert, flags).options); }
 
@@ -68,7 +68,7 @@ TEST_F(Converter, ThereAndBackBitForBit) {
         SCOPED_TRACE(family + " " + dtype + (fused ? " fused" : ""));
         const ModelConfig model = model_of(family);
         const std::string at = family + dtype + (fused ? "f" : "");
-        write_model(at, model, test::tensors_of(model, dtype, {.qkv = fused, .gate_up = fused}));
+        write_model(at, model, test::tensors_of(model, dtype, {.qkv = fused, .gate_up = fused, .experts = fused}));
         const HfFile want = test::read_safetensors(at + "/model.safetensors");
         to_native(at, at + ".native");
         to_hf(at + ".native", at + ".back");
@@ -95,7 +95,10 @@ TEST_F(Converter, GoldenModelsComeBack) {
     EXPECT_TRUE(std::filesystem::exists(family + ".back/model.safetensors.index.json"));
     const auto was = nlohmann::json::parse(test::read_file(kGolden + family + "/config.json"));
     const auto is = nlohmann::json::parse(test::read_file(family + ".back/config.json"));
-    for (const char* key : {"model_type", "architectures", "rope_parameters", "attention_bias", "sliding_window"}) {
+    for (const char* key :
+         {"model_type", "architectures", "rope_parameters", "attention_bias", "sliding_window", "num_local_experts",
+          "num_experts_per_tok", "intermediate_size", "moe_intermediate_size", "norm_topk_prob", "mlp_only_layers",
+          "decoder_sparse_step", "router_aux_loss_coef", "router_jitter_noise", "output_router_logits"}) {
       const nlohmann::json none;
       EXPECT_EQ(is.value(key, none), was.value(key, none)) << family << ' ' << key;
     }
@@ -210,7 +213,7 @@ TEST_F(Converter, ACheckpointWithoutCopiesOfItsTokenizer) {
 }
 
 TEST_F(Converter, ModelTomlIsTheModelForTrainAndPlan) {
-  for (const std::string family : {"gpt2", "llama", "qwen2", "qwen3"}) {
+  for (const std::string family : {"gpt2", "llama", "qwen2", "qwen3", "mixtral", "qwen3_moe"}) {
     SCOPED_TRACE(family);
     ModelConfig model = model_of(family);
     model.vocab_size = 1000;
@@ -231,6 +234,8 @@ TEST_F(Converter, ModelTomlIsTheModelForTrainAndPlan) {
     Options planned = parse_flags(App::kPlan, config).options;
     complete_options(planned, tokenizer_of(planned), 1);
     EXPECT_EQ(count_parameters(planned.model).total, count_parameters(options.model).total);
+    EXPECT_EQ(planned.model.moe.router_pre_softmax, model.moe.router_pre_softmax);
+    EXPECT_EQ(planned.model.moe.aux_loss_coeff, model.moe.aux_loss_coeff);
   }
 }
 

@@ -182,6 +182,8 @@ TEST(HfConfig, ReadsAMistralWithoutAWindow) {
   json groups = json::parse(without("mistral", "num_key_value_heads"));  // Mistral's own default
   groups["num_attention_heads"] = 16;
   EXPECT_EQ(parse_hf_config(groups.dump(), "config.json").num_query_groups, 8);
+  groups["num_key_value_heads"] = nullptr;
+  EXPECT_EQ(parse_hf_config(groups.dump(), "config.json").num_query_groups, 16);
 }
 
 TEST(HfConfig, ReadsBiasesBesideQkNorm) {
@@ -271,8 +273,9 @@ TEST(HfConfig, RefusesWhatAModelCannotSay) {
   const auto expect = [](const std::string& text, const std::string& message) {
     EXPECT_ERROR(ExitCode::kFormat, message, parse_hf_config(text, "config.json"));
   };
-  expect(with("gpt2", "model_type", "mixtral"),
-         "config.json: model_type: expected gpt2, llama, mistral, qwen2 or qwen3, got 'mixtral'");
+  expect(with("gpt2", "model_type", "deepseek_v3"),
+         "config.json: model_type: expected gpt2, llama, mistral, qwen2, qwen3, mixtral or qwen3_moe, got "
+         "'deepseek_v3'");
   expect(without("gpt2", "n_layer"), "config.json: expected key n_layer, got none");
   expect(with("gpt2", "n_layer", nullptr), "config.json: expected key n_layer, got none");
   expect(with("gpt2", "n_layer", 0), "config.json: n_layer: expected an integer from 1 to 268435456, got 0");

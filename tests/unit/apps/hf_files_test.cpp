@@ -61,6 +61,21 @@ class HfFiles : public test::InFolder {
   ModelConfig gpt2_, llama_;
 };
 
+TEST_F(HfFiles, NamesAnExpertThatLacks) {
+  llama_.moe = {.num_experts = 2, .router_topk = 2};
+  resolve(llama_);
+  HfFile tensors = test::tensors_of(llama_, "F32");
+  tensors.erase("model.layers.0.block_sparse_moe.experts.1.w3.weight");
+  tensors["model.layers.0.block_sparse_moe.experts.2.w3.weight"] = {"F32", {1}, "1234"};
+  expect_refused(llama_, tensors,
+                 "missing: model.layers.0.block_sparse_moe.experts.1.w3.weight; unknown: "
+                 "'model.layers.0.block_sparse_moe.experts.2.w3.weight'; complete the folder");
+  tensors = test::tensors_of(llama_, "F32", {.experts = true});
+  expect_accepted(llama_, tensors);
+  tensors["model.layers.0.mlp.experts.down_proj"].shape = {12, 3};
+  expect_refused(llama_, tensors, "down_proj' (expected F32, BF16 or F16 [2, 6, 3], got F32 [12, 3])");
+}
+
 TEST_F(HfFiles, NamesWhatLacksAndWhatIsTooMuch) {
   HfFile tensors = test::tensors_of(llama_, "F32");
   const std::string layer = "model.layers.0.";

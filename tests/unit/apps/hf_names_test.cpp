@@ -9,14 +9,15 @@
 #include <set>
 
 #include "core/model/gpt.h"
+#include "moe/moe_layer.h"
 
 namespace megalith {
 namespace {
 
 using Values = std::vector<std::uint16_t>;
 
-constexpr std::array kFamilies = {HfFamily::kGpt2, HfFamily::kLlama, HfFamily::kMistral, HfFamily::kQwen2,
-                                  HfFamily::kQwen3};
+constexpr std::array kFamilies = {HfFamily::kGpt2,  HfFamily::kLlama,   HfFamily::kMistral, HfFamily::kQwen2,
+                                  HfFamily::kQwen3, HfFamily::kMixtral, HfFamily::kQwen3Moe};
 
 ModelConfig model_of(HfFamily family) {
   ModelConfig model{.num_layers = 2,
@@ -36,7 +37,9 @@ ModelConfig model_of(HfFamily family) {
     model.untie_embeddings_and_output_weights = true;
   }
   model.add_qkv_bias = family == HfFamily::kQwen2;
-  model.qk_layernorm = family == HfFamily::kQwen3;
+  model.qk_layernorm = family == HfFamily::kQwen3 || family == HfFamily::kQwen3Moe;
+  if (family == HfFamily::kMixtral) model.moe = {.num_experts = 3};
+  if (family == HfFamily::kQwen3Moe) model.moe = {.num_experts = 3, .layer_freq = "[0]+[1]", .ffn_hidden_size = 7};
   if (family == HfFamily::kMistral) model.hf_model_type = HfModelType::kMistral;
   resolve(model);
   return model;
@@ -45,7 +48,7 @@ ModelConfig model_of(HfFamily family) {
 // Name and shape of every parameter of the model itself.
 std::map<std::string, std::string> parameters_of(const ModelConfig& model) {
   std::map<std::string, std::string> shapes;
-  const GptModel gpt = build_gpt(model);
+  const GptModel gpt = build_gpt(model, {}, {.moe = moe_factory()});
   for (const ParameterUnit& unit : gpt.parameters->units()) {
     for (const Parameter* parameter : unit.parameters) {
       for (const LogicalTensor& part : parameter->parts) shapes[part.name] = to_string(part.global_shape);
@@ -64,8 +67,10 @@ TEST(HfNames, CoverEveryParameterOnce) {
   models.push_back(models[1]);  // attention_bias alone
   models.back().add_qkv_bias = models.back().add_attn_proj_bias = true;
   for (const ModelConfig& model : models) {
-    for (const HfFusion fusion : {HfFusion{}, HfFusion{.qkv = true}, HfFusion{.gate_up = true}, HfFusion{true, true}}) {
+    for (const HfFusion fusion : {HfFusion{}, HfFusion{.qkv = true}, HfFusion{.gate_up = true},
+                                  HfFusion{.experts = true}, HfFusion{true, true, true}}) {
       std::map<std::string, std::string> shapes;
+      std::map<std::string, std::int64_t> rows_left;
       std::set<std::string> names;
       for (const HfTensor& tensor : hf_tensors(model, fusion)) {
         EXPECT_TRUE(names.insert(tensor.name).second) << tensor.name;
@@ -73,12 +78,16 @@ TEST(HfNames, CoverEveryParameterOnce) {
         for (const HfPart& part : tensor.parts) {
           EXPECT_EQ(part.first, rows) << part.name;
           rows += part.rows;
-          EXPECT_TRUE(shapes.emplace(part.name, to_string(part.shape)).second) << part.name;
+          shapes.emplace(part.name, to_string(part.whole));
+          std::int64_t& left = rows_left.try_emplace(part.name, part.whole[0]).first->second;
+          EXPECT_EQ(part.begin, part.whole[0] - left) << part.name;
+          left -= part.shape[0];
           EXPECT_TRUE(part.rows == part.shape[0] || part.shape[0] == model.padded_vocab_size) << part.name;
         }
         EXPECT_EQ(tensor.rows(), rows) << tensor.name;
       }
       EXPECT_EQ(shapes, parameters_of(model)) << name_of(hf_family(model));
+      for (const auto& [name, left] : rows_left) EXPECT_EQ(left, 0) << name;
     }
   }
 }
@@ -102,6 +111,41 @@ TEST(HfNames, AreThoseOfTransformers) {
   EXPECT_FALSE(qwen2.contains("model.layers.1.self_attn.o_proj.bias"));
   EXPECT_EQ(qwen2.at("model.layers.1.mlp.down_proj.weight").shape, (Shape{12, 20}));
   EXPECT_EQ(qwen2.at("lm_head.weight").shape, (Shape{21, 12}));
+}
+
+// What save_pretrained of transformers 5 writes, and with save_original_format=False.
+TEST(HfNames, ExpertsApartAndTogether) {
+  using Shapes = std::map<std::string, std::vector<std::int64_t>>;
+  const auto shapes = [](HfFamily family, bool together) {
+    const std::string layer = "model.layers.1.";
+    Shapes all;
+    for (const HfTensor& tensor : hf_tensors(model_of(family), {.experts = together})) {
+      const std::string name = tensor.name.starts_with(layer) ? tensor.name.substr(layer.size()) : "";
+      if (name.starts_with("mlp.") || name.starts_with("block_sparse_moe.")) all[name] = tensor.shape;
+    }
+    return all;
+  };
+  Shapes mixtral{{"block_sparse_moe.gate.weight", {3, 12}}}, qwen3{{"mlp.gate.weight", {3, 12}}};
+  for (const std::string e : {"0", "1", "2"}) {
+    for (const char* name : {".w1.weight", ".w3.weight"}) mixtral["block_sparse_moe.experts." + e + name] = {20, 12};
+    mixtral["block_sparse_moe.experts." + e + ".w2.weight"] = {12, 20};
+    for (const char* name : {".gate_proj.weight", ".up_proj.weight"}) qwen3["mlp.experts." + e + name] = {7, 12};
+    qwen3["mlp.experts." + e + ".down_proj.weight"] = {12, 7};
+  }
+  EXPECT_EQ(shapes(HfFamily::kMixtral, false), mixtral);
+  EXPECT_EQ(shapes(HfFamily::kQwen3Moe, false), qwen3);
+  for (const auto& [family, ffn] : {std::pair(HfFamily::kMixtral, 20), std::pair(HfFamily::kQwen3Moe, 7)}) {
+    EXPECT_EQ(shapes(family, true), (Shapes{{"mlp.gate.weight", {3, 12}},
+                                            {"mlp.experts.gate_up_proj", {3, 2 * ffn, 12}},
+                                            {"mlp.experts.down_proj", {3, 12, ffn}}}));
+  }
+  std::map<std::string, HfTensor> together;
+  for (HfTensor& tensor : hf_tensors(model_of(HfFamily::kMixtral), {.experts = true})) together[tensor.name] = tensor;
+  const HfPart& up = together.at("model.layers.1.mlp.experts.gate_up_proj").parts[3];  // of expert 1
+  EXPECT_EQ(up.name, "decoder.layers.1.mlp.experts.linear_up.weight");
+  EXPECT_EQ(up.first, 60);  // behind two gates and an up
+  EXPECT_EQ(up.begin, 20);
+  EXPECT_EQ(up.whole, (Shape{60, 12}));
 }
 
 TEST(HfNames, PrefixesAndBuffers) {
@@ -151,7 +195,7 @@ TEST(HfNames, PaddingIsZerosAndIsLeftOut) {
 // Every tensor of every family, both element sizes: out and in again gives the same bytes.
 TEST(HfNames, OutAndInAgain) {
   for (const HfFamily family : kFamilies) {
-    for (const HfTensor& tensor : hf_tensors(model_of(family), {.qkv = true, .gate_up = true})) {
+    for (const HfTensor& tensor : hf_tensors(model_of(family), {.qkv = true, .gate_up = true, .experts = true})) {
       for (const std::size_t item : {std::size_t{2}, std::size_t{4}}) {
         std::vector<std::byte> theirs(static_cast<std::size_t>(tensor.rows() * tensor.columns()) * item);
         for (std::size_t i = 0; i < theirs.size(); ++i) theirs[i] = static_cast<std::byte>(i * 37 + i / 251);
