@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <fstream>
 
 #include "tests/distributed/e2e/program.h"
 
@@ -24,14 +25,18 @@ void expect_converted(const Folder& folder, const Words& flags) {
   EXPECT_EQ(outcome.code, 0) << outcome.err;
 }
 
+class TrainedModels : public ::testing::TestWithParam<Words> {};
+INSTANTIATE_TEST_SUITE_P(Convert, TrainedModels, ::testing::Values(Words{}, Words{"--num-experts", "4"}));
+
 // A trained model goes to transformers and comes back: the same weights, the same text.
-TEST(Convert, ATrainedModelGoesThereAndBack) {
+TEST_P(TrainedModels, GoThereAndBack) {
   const Folder folder;
-  ASSERT_EQ(test::run(test::program("train", test::tiny_mock() + test::llama() +
-                                                 Words{"--untie-embeddings-and-output-weights", "--save", "trained"}),
-                      folder)
-                .code,
-            0);
+  const Words flags = test::tiny_mock() + test::llama() + GetParam();
+  ASSERT_EQ(
+      test::run(test::program("train", flags + Words{"--untie-embeddings-and-output-weights", "--save", "trained"}),
+                folder)
+          .code,
+      0);
   expect_converted(folder, {"--from", "native", "--load", "trained", "--save", "hf"});
   expect_converted(folder, {"--from", "hf", "--load", "hf", "--save", "back", "--tokenizer-type", "byte"});
   expect_converted(folder, {"--to", "hf", "--load", "back", "--save", "hf2"});
@@ -73,6 +78,24 @@ TEST(Convert, TrainingStartsFromIt) {
   EXPECT_THAT(outcome.out + outcome.err, HasSubstr(" iteration 3/ 3 |"));
   expect_converted(folder, {"--to", "hf", "--load", "tuned", "--save", "hf", "--ckpt-step", "3"});
   EXPECT_NE(folder.read("hf/model.safetensors"), "");
+}
+
+// By a KV cache and experts, one token at a time: what tests/hf/make_models.py had from transformers.
+TEST(Convert, ModelsWithExpertsContinueAsTransformersDoes) {
+  const Folder folder;
+  for (const std::string family : {"mixtral", "qwen3_moe"}) {
+    expect_converted(folder, {"--from", "hf", "--load", kGolden + family, "--save", family});
+    std::ifstream lines(kGolden + family + "/greedy.txt");
+    int count = 0;
+    for (std::string line; std::getline(lines, line); ++count) {
+      std::size_t end = 0;
+      for (int token = 0; token < 5; ++token) end = line.find(' ', end + 1);
+      const Words flags = {"--load",           family, "--prompt",      line.substr(0, end),
+                           "--max-new-tokens", "7",    "--temperature", "0"};
+      EXPECT_EQ(test::run(test::program("generate", flags), folder).out, line + "\n");
+    }
+    EXPECT_EQ(count, 4);
+  }
 }
 
 TEST(Convert, ExitCodes) {

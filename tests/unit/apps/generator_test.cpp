@@ -22,8 +22,7 @@ constexpr std::int32_t kVocab = 97;
 
 class GeneratorTest : public test::OnDevice<DeviceType> {
  protected:
-  // `sampling`: flags of generate.
-  Options options(const std::string& dtype, double temperature, CudaGraphImpl impl) const {
+  Options options(const std::vector<std::string>& more, double temperature, CudaGraphImpl impl) const {
     std::vector<std::string> flags = {"--num-layers",
                                       "2",
                                       "--hidden-size",
@@ -41,7 +40,7 @@ class GeneratorTest : public test::OnDevice<DeviceType> {
                                       "rope",
                                       "--init-method-std",
                                       "0.3"};
-    if (!dtype.empty()) flags.push_back(dtype);
+    flags.insert(flags.end(), more.begin(), more.end());
     Options options = parse_flags(App::kPlan, flags).options;
     options.model.vocab_size = kVocab;
     resolve(options.model);
@@ -88,15 +87,16 @@ struct Model {
 };
 
 TEST_P(GeneratorTest, ReplayedStepsDrawWhatEagerOnesDo) {
-  for (const std::string dtype : {"", "--bf16"}) {
+  const std::vector<std::string> experts = {"--bf16", "--num-experts", "4", "--disable-bias-linear"};
+  for (const auto& more : {std::vector<std::string>{}, {"--bf16"}, experts}) {
     for (const double temperature : {0.0, 1.0}) {
-      Model eager(options(dtype, temperature, CudaGraphImpl::kNone)),
-          graph(options(dtype, temperature, CudaGraphImpl::kLocal));
+      Model eager(options(more, temperature, CudaGraphImpl::kNone)),
+          graph(options(more, temperature, CudaGraphImpl::kLocal));
       std::map<std::int64_t, std::int64_t> steps;
       unsigned seed = 0;
       for (const Sizes sizes : {Sizes{1, 4, 30}, Sizes{3, 9, 30}, Sizes{1, 9, 14}, Sizes{3, 1, 20}, Sizes{1, 1, 30}}) {
-        SCOPED_TRACE(testing::Message() << dtype << " " << temperature << ", " << sizes.sequences << " x "
-                                        << sizes.prompt);
+        SCOPED_TRACE(testing::Message() << testing::PrintToString(more) << " " << temperature << ", " << sizes.sequences
+                                        << " x " << sizes.prompt);
         const Tokens prompts = draw_prompts(sizes, ++seed), got = graph.run(prompts, sizes);
         EXPECT_EQ(got, eager.run(prompts, sizes));
         EXPECT_EQ(got.size(), static_cast<std::size_t>(sizes.sequences * (sizes.tokens - sizes.prompt)));
@@ -114,7 +114,7 @@ TEST_P(GeneratorTest, ReplayedStepsDrawWhatEagerOnesDo) {
 
 // On CUDA too, where so few rows are multiplied by a kernel whose bits do not depend on their number.
 TEST_P(GeneratorTest, SequencesSideBySideAreThoseOfTheirOwn) {
-  Model model(options("--bf16", 0, CudaGraphImpl::kLocal));
+  Model model(options({"--bf16"}, 0, CudaGraphImpl::kLocal));
   const Sizes three{3, 1, 24}, one{1, 1, 24};
   const Tokens prompts = draw_prompts(three, 8), all = model.run(prompts, three);
   for (std::ptrdiff_t i = 0; i < 3; ++i) {
@@ -124,7 +124,7 @@ TEST_P(GeneratorTest, SequencesSideBySideAreThoseOfTheirOwn) {
 }
 
 TEST_P(GeneratorTest, EndsWhereItIsTold) {
-  Model model(options("", 1, CudaGraphImpl::kLocal));
+  Model model(options({}, 1, CudaGraphImpl::kLocal));
   const Sizes sizes{1, 4, 30};
   const Tokens prompts = draw_prompts(sizes, 3), whole = model.run(prompts, sizes);
   for (const std::size_t stop : {std::size_t{1}, std::size_t{2}, std::size_t{7}})
@@ -134,7 +134,7 @@ TEST_P(GeneratorTest, EndsWhereItIsTold) {
 }
 
 TEST_P(GeneratorTest, RefusesWhatItHasNoRoomFor) {
-  Model model(options("", 1, CudaGraphImpl::kLocal));
+  Model model(options({}, 1, CudaGraphImpl::kLocal));
   for (const Sizes sizes : {Sizes{4, 4, 30}, Sizes{1, 10, 30}, Sizes{1, 4, 31}, Sizes{1, 0, 30}})
     EXPECT_THROW(model.run(draw_prompts(sizes, 1), sizes), Error);
 }
