@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 #include <map>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -42,6 +44,37 @@ std::int64_t order_of(const Action& action, const PipelineLayout& pipeline, int 
   const bool backward =
       action.gradient || action.kind == ActionKind::kBackwardData || action.kind == ActionKind::kBackwardWeight;
   return (2 * action.microbatch + (backward ? 1 : 0)) * parts + (backward ? parts - 1 - part : part);
+}
+
+std::string named(std::int64_t layer, std::int64_t expert) {
+  return fmt::format(" (layer {}, expert {})", layer, expert);
+}
+
+// " (layer 3, expert 5)": of what experts' ops read and write, and of their weights where they are gathered, before any
+// of these ops; else "". Layers that are recomputed together are one segment: there a weight names its own.
+std::string expert_of(const NonFinite& found, const GptModel& gpt) {
+  constexpr std::string_view kLayers = "decoder.layers.";
+  const std::vector<ParameterUnit>& units = gpt.parameters->units();
+  for (const NamedSegment& segment : gpt.segments) {
+    if (found.expert >= 0 && found.place.starts_with(segment.name + ",")) {
+      if (found.tensor.starts_with(kLayers))
+        return named(std::atoll(found.tensor.data() + kLayers.size()), found.expert);
+      if (segment.name.starts_with("layers ")) return fmt::format(" (expert {})", found.expert);
+      return named(segment.layer, found.expert);
+    }
+    for (int u = segment.first_unit; u <= segment.last_unit; ++u) {
+      if (found.place != fmt::format("{} of unit {}", name_of(ActionKind::kUnshard), u)) continue;
+      const ParameterUnit& unit = units[static_cast<std::size_t>(u)];
+      const bool is_whole = found.elements == unit.numel;  // or this rank's shard
+      const std::int64_t element = found.element + (is_whole ? 0 : unit.shard.range(unit.numel).begin);
+      for (const Parameter* parameter : unit.parameters) {
+        const std::int64_t inside = element - parameter->offset, numel = parameter->shape.numel();
+        if (parameter->expert && inside >= 0 && inside < numel)
+          return named(segment.layer, inside / (numel / gpt.config.moe.num_experts));
+      }
+    }
+  }
+  return "";
 }
 
 // A rank's own first finding: the order of its action, and its number among those of the op. All ranks of a stage run
@@ -105,8 +138,8 @@ std::optional<RankFailure> NumericsGuard::explain(Rank& rank, Step& step, StepSa
   const std::vector<FindingOrder> all = world_.host_gather(mine);
   const auto first = std::min_element(all.begin(), all.end());
   const auto of = static_cast<int>(first - all.begin());
-  const std::string text =
-      world_.host_broadcast(found ? fmt::format("{}: {}", found->place, to_string(*found)) : "", of);
+  const std::string text = world_.host_broadcast(
+      found ? fmt::format("{}{}: {}", found->place, expert_of(*found, rank.model.gpt), to_string(*found)) : "", of);
   if (world_.rank() != 0) return {};
   if (*first == kNothingFound) {
     log_warning(what +
