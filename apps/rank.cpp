@@ -129,6 +129,11 @@ std::vector<int> segments_of_unit(const GptModel& gpt, int unit) {
   return segments;
 }
 
+Tensor allocate(MemoryPool& pool, DType dtype, const Shape& shape, const char* owner) {
+  const std::size_t bytes = static_cast<std::size_t>(shape.numel()) * size_of(dtype);
+  return Tensor(pool.allocate(bytes, MemoryCategory::kOther, owner), dtype, shape);
+}
+
 InstanceGroups instances_of(Communicator& replicas, const ParallelOptions& parallel) {
   const auto instances = static_cast<int>(parallel.num_distributed_optimizer_instances);
   return instances > 1 ? split_into_instances(replicas, instances) : InstanceGroups{};
@@ -246,11 +251,10 @@ RankBuckets::RankBuckets(const Options& options, const RankGroups& groups, RankS
 StepMemory::StepMemory(MemoryPool& pool, const GptModel& gpt)
     : parameters(static_cast<StepParameters*>(
           pool.allocate(sizeof(StepParameters), MemoryCategory::kOther, "step parameters"))),
-      sums(pool.allocate(kNumStepSums * sizeof(float), MemoryCategory::kOther, "loss"), DType::kFp32, {kNumStepSums}) {
-  const Shape shape{std::ssize(gpt.parameters->buffers()), gpt.config.moe.num_experts};
-  if (shape[0] == 0) return;
-  expert_counts = Tensor(pool.allocate(static_cast<std::size_t>(shape.numel()) * 4, MemoryCategory::kOther, "counts"),
-                         DType::kInt32, shape);
+      sums(
+          allocate(pool, DType::kFp32, {num_step_sums(moe_layers_before(gpt.config, gpt.config.num_layers))}, "loss")) {
+  if (const std::int64_t layers = moe_layers_before(gpt.config, gpt.config.num_layers); layers > 0)
+    expert_counts = allocate(pool, DType::kInt32, {layers, gpt.config.moe.num_experts}, "counts");
 }
 
 Rank::Rank(const Options& run_options, const RunConfig& derived, DeviceType device, const Mesh& ranks,

@@ -119,8 +119,8 @@ struct StepMemory {
   StepMemory(MemoryPool& pool, const GptModel& gpt);
 
   StepParameters* parameters;
-  Tensor sums;           // [kNumStepSums] fp32
-  Tensor expert_counts;  // [layers of this stage with an expert bias, E] int32; absent: there is none
+  Tensor sums;           // [num_step_sums] fp32
+  Tensor expert_counts;  // rows of a step: [layers of experts in the whole model, E] int32; absent: there are none
 };
 
 struct Rank {

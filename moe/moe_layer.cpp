@@ -32,6 +32,7 @@ std::unique_ptr<Segment> router(const MoeSite& site, const MoeOptions& options) 
                                                .aux_coeff = static_cast<float>(moe.balancing_coeff()),
                                                .z_coeff = static_cast<float>(moe.z_loss_coeff),
                                                .aux_per_sequence = moe.balancing() == MoeBalancing::kSequence,
+                                               .expert_layer = moe_layers_before(site.config, site.layer),
                                                .expert_bias = moe.router_enable_expert_bias,
                                                .random_logits = moe.router_force_load_balancing,
                                                .split = site.rows.split(),

@@ -22,7 +22,6 @@ Router::Router(ParameterStore& store, const Spec& spec, const Norm& norm)
   if (!spec.expert_bias) return;
   LogicalTensor bias = spec.split.shared(spec.name + "expert_bias", false);
   bias.rows = spec.experts;
-  counts_row_ = std::ssize(store.buffers());
   bias_ = &store.add_buffer(std::move(bias));
 }
 
@@ -67,7 +66,7 @@ TensorList Router::forward(const Context& ctx, const Microbatch&, const TensorLi
   stash[kChoice] = choice;
   stash[kWeight] = weight;
   stash[kPositions] = position;
-  if (spec_.aux_coeff != 0 || bias_ != nullptr) stash[kExpertOffsets] = offsets;
+  stash[kExpertOffsets] = offsets;
   return {normed, residual, row_weight, token, offsets, position};
 }
 
@@ -123,8 +122,8 @@ Tensor Router::backward_router(const Context& ctx, const Microbatch& mb, const T
     if (has_losses()) {
       launch(ctx, RouterLosses{.logits = part(logits),
                                .offsets = piece.offsets,
-                               .aux = aux_scale != 0 ? mb.sum(StepSum::kAuxLoss) : Tensor{},
-                               .z = spec_.z_coeff != 0 ? mb.sum(StepSum::kZLoss) : Tensor{},
+                               .aux = aux_scale != 0 ? mb.sum(StepSum::kAuxLoss, spec_.expert_layer) : Tensor{},
+                               .z = spec_.z_coeff != 0 ? mb.sum(StepSum::kZLoss, spec_.expert_layer) : Tensor{},
                                .score = spec_.score,
                                .aux_scale = aux_scale,
                                .z_scale = spec_.z_coeff});
@@ -151,9 +150,9 @@ TensorList Router::backward_data(const Context& ctx, const Microbatch& mb, const
   launch(ctx.compute,
          UnpermuteWeightGradients{.partial = output_gradients[kRowWeight], .position = position, .d_weight = d_weight});
   Tensor d_logits = backward_router(ctx, mb, d_weight, stash);
-  if (bias_ != nullptr && mb.expert_counts) {
-    launch(ctx.compute, CountExpertRows{.offsets = stash.at(kExpertOffsets, "expert offsets"),
-                                        .counts = mb.expert_counts.slice(0, counts_row_, 1).view({spec_.experts})});
+  if (mb.expert_counts) {  // here and not in forward, which may be recomputed
+    const Tensor counts = mb.expert_counts.slice(0, spec_.expert_layer, 1).view({spec_.experts});
+    launch(ctx.compute, CountExpertRows{.offsets = stash.at(kExpertOffsets, "expert offsets"), .counts = counts});
   }
   if (d_logits.dtype != d_rows.dtype) {
     const Tensor rounded = ctx.empty(d_logits.shape, d_rows.dtype, "router logits gradient");

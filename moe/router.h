@@ -31,7 +31,8 @@ class Router : public Segment {
     // The losses' coefficients, as Megatron's flags have them.
     float aux_coeff = 0, z_coeff = 0;
     bool aux_per_sequence = false;
-    bool expert_bias = false;    // for the choice, with kSigmoid; who updates it counts rows (core/ops/expert_bias.h)
+    std::int64_t expert_layer = 0;  // number among the layers of experts: its place in a microbatch's sums and counts
+    bool expert_bias = false;    // for the choice, with kSigmoid; whom counts of rows update (core/ops/expert_bias.h)
     bool random_logits = false;  // in place of its own, as --moe-router-force-load-balancing has them
     TensorSplit split = {};
     int sharers = 1;            // ranks that share the sequences of a microbatch: of tp and cp together
@@ -64,7 +65,6 @@ class Router : public Segment {
   Norm norm_;
   Parameter& weight_;                      // [E, H]
   const ParameterBuffer* bias_ = nullptr;  // [E]
-  std::int64_t counts_row_ = 0;            // of the microbatch's expert_counts: the bias's number in the store
 };
 
 }  // namespace megalith

@@ -273,6 +273,11 @@ std::vector<bool> moe_layers(const MoeConfig& moe, std::int64_t num_layers) {
   return layers;
 }
 
+std::int64_t moe_layers_before(const ModelConfig& config, std::int64_t layers) {
+  const std::vector<bool> has_experts = moe_layers(config.moe, config.num_layers);
+  return std::count(has_experts.begin(), has_experts.begin() + layers, true);
+}
+
 void resolve_moe(ModelConfig& config) {
   MoeConfig& moe = config.moe;
   if (moe.num_experts == 0) return;

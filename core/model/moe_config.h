@@ -58,6 +58,8 @@ struct MoeConfig {
 std::vector<bool> moe_layers(const MoeConfig& moe, std::int64_t num_layers);
 
 struct ModelConfig;
+// How many layers of experts there are among the first `layers` of the model.
+std::int64_t moe_layers_before(const ModelConfig& config, std::int64_t layers);
 void resolve_moe(ModelConfig& config);
 void validate_moe(const ModelConfig& config);  // as validate()
 

@@ -34,7 +34,7 @@ class Harness {
     store_.begin_unit("test");
     segment_ = test.build(store_);
     store_.allocate(pool_, test.dtype, test.main_grads_dtype);
-    sums_ = persistent(DType::kFp32, {kNumStepSums});
+    sums_ = persistent(DType::kFp32, {num_step_sums(1)});
     const std::int64_t tokens = test.sequences * test.seq_length;
     for (InFlight& flight : microbatches_) {
       flight.parameters = static_cast<MicrobatchParameters*>(

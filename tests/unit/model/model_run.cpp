@@ -47,7 +47,9 @@ class ModelRun {
              .deterministic = test.deterministic},
         actions_(actions_of(test, static_cast<int>(gpt_.segments.size()))) {
     gpt_.parameters->allocate(pool_, test.config.params_dtype);
-    sums_ = Tensor(pool_.allocate(4 * kNumStepSums, MemoryCategory::kOther, "loss"), DType::kFp32, {kNumStepSums});
+    const std::int64_t sums = num_step_sums(moe_layers_before(test.config, test.config.num_layers));
+    sums_ = Tensor(pool_.allocate(4 * static_cast<std::size_t>(sums), MemoryCategory::kOther, "loss"), DType::kFp32,
+                   {sums});
     std::vector<SegmentRunner::Entry> entries;
     for (const NamedSegment& named : gpt_.segments)
       entries.push_back({.name = named.name, .segment = named.segment.get(), .policies = test.policies});

@@ -173,7 +173,9 @@ TEST_P(MoeLayer, AgreesWithTheReference) {
   ref.choices = want.choices;
   expect_near(r.outputs[0], want.out, "out");
   expect_near(r.outputs[1], want.residual, "residual");
-  const auto sum = [&](StepSum which) { return static_cast<double>(r.sums[static_cast<std::size_t>(which)]); };
+  const auto sum = [&](StepSum which) {
+    return static_cast<double>(r.sums[static_cast<std::size_t>(index_of(which))]);
+  };
   EXPECT_EQ(want.aux != 0, GetParam().moe.balancing() != MoeBalancing::kNone);
   EXPECT_NEAR(sum(StepSum::kAuxLoss), want.aux, 1e-5 * want.aux);
   EXPECT_NEAR(sum(StepSum::kZLoss), want.z, 1e-5 * want.z);
@@ -267,7 +269,7 @@ TEST_P(MoeLayer, EvaluatesWithoutLosses) {
   with.mode = Mode::kEval;
   const SegmentResult evaluated = run_segment(with, Run::kEager);
   EXPECT_EQ(evaluated.outputs, train.outputs);
-  EXPECT_EQ(evaluated.sums, std::vector<float>(kNumStepSums));
+  EXPECT_EQ(evaluated.sums, std::vector<float>(num_step_sums(1)));
 }
 
 }  // namespace

@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <cmath>
 #include <mutex>
+#include <numeric>
 
+#include "core/device/copy.h"
 #include "tests/support/download.h"
 #include "tests/support/tier.h"
 #include "tests/unit/train/layouts.h"
@@ -56,21 +58,29 @@ std::vector<MoeFamily> moe_families() {
 
 struct MoeResult {
   RunResult run;
-  std::vector<std::vector<float>> sums;  // of the last step, by rank
-  test::Tensors biases;                  // of all ranks; NaN where two disagree
-  int graphs = 0;                        // of rank 0
+  std::vector<std::vector<float>> sums;           // of the last step, by rank
+  std::vector<std::vector<std::int32_t>> counts;  // likewise: rows by layer and expert
+  std::int64_t rows = 0;                          // of a layer: the tokens of a step, times their choices
+  test::Tensors biases;                           // of all ranks; NaN where two disagree
+  int graphs = 0;                                 // of rank 0
   std::int64_t replays = 0;
 };
 
 MoeResult train(const Words& flags, const Layout& layout) {
   MoeResult result;
   result.sums.resize(static_cast<std::size_t>(layout.ranks()));
+  result.counts.resize(result.sums.size());
   std::mutex mutex;
   const auto finish = [&](Trainer& trainer, int index) {
     Rank& rank = trainer.rank();
     std::vector<float> sums = download(rank.streams.compute, rank.step.sums);
+    std::vector<std::int32_t> counts(static_cast<std::size_t>(rank.step.expert_counts.numel()));
+    copy_to_host(rank.streams.compute, counts.data(), rank.step.expert_counts.data, rank.step.expert_counts.bytes());
+    rank.streams.compute.synchronize();
     const std::lock_guard lock(mutex);
+    result.rows = 2 * rank.config.step_tokens();
     result.sums[static_cast<std::size_t>(index)] = std::move(sums);
+    result.counts[static_cast<std::size_t>(index)] = std::move(counts);
     if (index == 0 && rank.graphs) {
       result.graphs = rank.graphs->stats().graphs;
       result.replays = rank.graphs->stats().replays;
@@ -108,6 +118,7 @@ void expect_near_one_rank(const MoeResult& got, const MoeResult& want, double of
   }
   for (std::size_t i = 0; i < want.run.balancing_losses.size(); ++i)
     EXPECT_NEAR(got.run.balancing_losses[i], want.run.balancing_losses[i], 1e-5) << "step " << i + 1;
+  for (const std::vector<std::int32_t>& counts : got.counts) EXPECT_EQ(counts, got.counts[0]);
   EXPECT_EQ(got.biases, want.biases);
   EXPECT_TRUE(got.run.copies_agree);
   EXPECT_TRUE(got.run.memory_as_planned);
@@ -136,8 +147,16 @@ INSTANTIATE_TEST_SUITE_P(Models, Moe, testing::Values(0, 1), [](const auto& fami
 TEST_P(Moe, GradientsOfOneStepAreThoseOfOneRank) {
   const Words flags = model() + Words{"--micro-batch-size", "2", "--train-iters", "1"};
   const MoeResult want = train(flags, {});
+  const std::size_t layers = GetParam() == 0 ? 4 : 3;
+  ASSERT_EQ(want.sums[0].size(), 1 + 2 * layers);
   for (std::size_t i = 0; i < want.sums[0].size(); ++i)
-    EXPECT_EQ(want.sums[0][i] > 0, i < 2 || GetParam() == 0) << i;  // the last one has no z loss
+    EXPECT_EQ(want.sums[0][i] > 0, i == 0 || i % 2 == 1 || GetParam() == 0) << i;  // the last one has no z losses
+  ASSERT_EQ(want.counts[0].size(), 4 * layers);
+  for (std::size_t layer = 0; layer < layers; ++layer) {
+    const auto first = want.counts[0].begin() + static_cast<std::ptrdiff_t>(4 * layer);
+    EXPECT_EQ(std::accumulate(first, first + 4, std::int64_t{0}), want.rows) << layer;
+    EXPECT_GT(*std::max_element(first, first + 4), want.rows / 4) << layer;
+  }
   // Balanced it is 1, and these routers are new; log(4)^2 of four logits close to 0.
   EXPECT_NEAR(want.run.balancing_losses.at(0), 1, 0.05);
   EXPECT_NEAR(want.run.z_losses.at(0), GetParam() == 0 ? 1.922 : 0, 0.05);
@@ -148,7 +167,9 @@ TEST_P(Moe, GradientsOfOneStepAreThoseOfOneRank) {
   }
   for (const Layout& layout : layouts()) {
     SCOPED_TRACE(layout.name());
-    expect_near_one_rank(train(flags, layout), want, 5e-6);
+    const MoeResult got = train(flags, layout);
+    expect_near_one_rank(got, want, 5e-6);
+    EXPECT_EQ(got.counts[0], want.counts[0]);
   }
 }
 
@@ -184,6 +205,7 @@ TEST_P(Moe, ChangesNoBitWithGraphsFusionAndRecompute) {
       const MoeResult run = train(flags + ways[w], layout);
       test::expect_same_run(run.run, plain.run);
       EXPECT_EQ(run.sums, plain.sums);
+      EXPECT_EQ(run.counts, plain.counts);
       EXPECT_EQ(run.biases, plain.biases);
       EXPECT_TRUE(run.run.memory_as_planned);
       EXPECT_EQ(run.run.hazards, 0);
@@ -210,6 +232,7 @@ TEST_P(Moe, ReplaysWithTheSameBits) {
       const MoeResult run = train(base + graphs + modules, layout);
       test::expect_same_run(run.run, plain.run);
       EXPECT_EQ(run.sums, plain.sums);
+      EXPECT_EQ(run.counts, plain.counts);
       EXPECT_EQ(run.biases, plain.biases);
       EXPECT_EQ(run.run.hazards, 0);
       if (layout.data == 1) {
