@@ -76,7 +76,8 @@ struct LayerGroups {
 };
 
 struct RankModel {
-  RankModel(const Options& options, std::vector<GptPart> parts, LayerGroups& layers);
+  // `replicas` serves the compute stream.
+  RankModel(const Options& options, std::vector<GptPart> parts, LayerGroups& layers, Communicator& replicas);
 
   std::vector<GptPart> parts;  // this stage's, chunk after chunk
   GptModel gpt;                // of these parts and this tensor-parallel rank
@@ -119,8 +120,9 @@ struct StepMemory {
   StepMemory(MemoryPool& pool, const GptModel& gpt);
 
   StepParameters* parameters;
-  Tensor sums;           // [kNumStepSums] fp32
-  Tensor expert_counts;  // [layers of this stage with an expert bias, E] int32; absent: there is none
+  Tensor sums;            // [kNumStepSums] fp32
+  Tensor expert_counts;   // [layers of this stage with an expert bias, E] int32; absent: there is none
+  Tensor balance_counts;  // [layers, E] int32, as in Microbatch; absent: there is no such loss
 };
 
 struct Rank {

@@ -40,6 +40,8 @@ struct Microbatch {
   const MicrobatchParameters* parameters = nullptr;  // device
   Tensor sums;                                       // [kNumStepSums] fp32, device; the head adds to it
   Tensor expert_counts;                              // optional, [a row a layer, E] int32, device: routers add to it
+  Tensor balance_counts;                             // optional, [layers, E] int32, device: as expert_counts, of
+                                                     // microbatches before this one, for a loss over the global batch
   const KvCache* cache = nullptr;                    // generate mode
 
   Tensor sum(StepSum which) const { return sums.slice(0, static_cast<std::int64_t>(which), 1); }  // [1]

@@ -74,6 +74,7 @@ void run(CudaStream&, const PermuteWeights&) { refuse_cuda(); }
 void run(CudaStream&, const UnpermuteWeightGradients&) { refuse_cuda(); }
 void run(CudaStream&, const RouterTopk&) { refuse_cuda(); }
 void run(CudaStream&, const RouterTopkBackward&) { refuse_cuda(); }
+void run(CudaStream&, const RelativeLoads&) { refuse_cuda(); }
 void run(CudaStream&, const RouterLosses&) { refuse_cuda(); }
 void run(CudaStream&, const Sample&) { refuse_cuda(); }
 void run(CudaStream&, const NextPosition&) { refuse_cuda(); }
