@@ -61,13 +61,18 @@ const Words kWhole{
     "--moe-router-load-balancing-type", "seq_aux_loss", "global_aux_loss", "--moe-aux-loss-coeff", "0.1", "0.6"};
 Words one_loss(const char* type) { return {"--moe-router-load-balancing-type", type, "--moe-aux-loss-coeff", "0.6"}; }
 
+// In every schedule a microbatch's backward comes after those of the microbatches that it counts.
 TEST(MoeRouter, SeveralLossesAreThoseOfOneRank) {
   const RunResult want = train(model() + kAll);
   EXPECT_NEAR(want.balancing_losses.at(0), 1, 0.1);  // the mean by coefficients, each of which is 1 where balanced
   for (const Layout& layout : {Layout{.tensor = 2, .sequence = true},
                                {.pipeline = 2},
                                {.context = 2},
-                               {.tensor = 2, .sequence = true, .pipeline = 2, .schedule = "zb-v"}}) {
+                               {.tensor = 2, .sequence = true, .pipeline = 2, .schedule = "zb-v"},
+                               {.pipeline = 2, .schedule = "gpipe"},
+                               {.pipeline = 2, .schedule = "interleaved"},
+                               {.pipeline = 2, .schedule = "zb-h1"},
+                               {.pipeline = 2, .schedule = "dualpipe-v"}}) {
     SCOPED_TRACE(layout.name());
     expect_near(train(model() + kAll, layout), want);
   }
