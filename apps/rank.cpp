@@ -14,21 +14,33 @@ namespace megalith {
 
 namespace {
 
-MoeOptions moe_options(LayerGroups& layers) {
-  const auto sum_counts = [&layers](const Context& ctx, const Tensor& counts) {
-    layers.tensor.sum(ctx.compute, counts, "expert counts");
-    CommLane& context = layers.context.keys;
-    if (context.group.size() == 1) return;
-    context.start(ctx.compute, AllReduce{.group = context.group, .buffer = counts, .label = "expert counts"});
-    context.wait(ctx.compute);
-  };
-  return {.sharers = layers.tensor.split().ranks * layers.context.size(), .sum_counts = sum_counts};
+// Groups of one rank have nothing to add up.
+MoeOptions moe_options(LayerGroups& layers, Communicator& replicas) {
+  MoeOptions options;
+  const int tensor = layers.tensor.split().ranks;
+  if (tensor * layers.context.size() > 1) {
+    options.sum_counts = [&layers](const Context& ctx, const Tensor& counts) {
+      layers.tensor.sum(ctx.compute, counts, "expert counts");
+      CommLane& context = layers.context.keys;
+      if (context.group.size() == 1) return;
+      context.start(ctx.compute, AllReduce{.group = context.group, .buffer = counts, .label = "expert counts"});
+      context.wait(ctx.compute);
+    };
+  }
+  if (tensor * replicas.size() > 1) {
+    options.sum_all_counts = [&layers, &replicas](const Context& ctx, const Tensor& counts) {
+      layers.tensor.sum(ctx.compute, counts, "expert counts");
+      if (replicas.size() == 1) return;
+      launch(ctx.compute, AllReduce{.group = replicas, .buffer = counts, .label = "expert counts of all"});
+    };
+  }
+  return options;
 }
 
-GptFactories factories(const Options& options, LayerGroups& layers) {
+GptFactories factories(const Options& options, LayerGroups& layers, Communicator& replicas) {
   return {.rows = &layers.tensor,
           .core_attention = context_parallel_attention(options.parallel.cp_comm_type, layers.context),
-          .moe = moe_factory(moe_options(layers))};
+          .moe = moe_factory(moe_options(layers, replicas))};
 }
 
 std::vector<SegmentRunner::Entry> entries(const Options& options, const RankModel& model) {
@@ -179,9 +191,10 @@ LayerGroups::LayerGroups(const Mesh& mesh, const Options& options, const RunConf
            .weights_apart = options.train.cuda_graph_impl != CudaGraphImpl::kNone && config.pipeline.weights_apart()}),
       context(mesh.cp(), streams.context ? *streams.context : streams.communication) {}
 
-RankModel::RankModel(const Options& options, std::vector<GptPart> parts_of_stage, LayerGroups& layers)
+RankModel::RankModel(const Options& options, std::vector<GptPart> parts_of_stage, LayerGroups& layers,
+                     Communicator& replicas)
     : parts(std::move(parts_of_stage)),
-      gpt(build_gpt(options.model, recompute_layers(options.train, parts), factories(options, layers),
+      gpt(build_gpt(options.model, recompute_layers(options.train, parts), factories(options, layers, replicas),
                     options.train.loss_chunk_size, parts)),
       all_parameters(build_gpt(options.model, {}, {.moe = moe_factory()}).parameters) {}
 
@@ -253,8 +266,12 @@ StepMemory::StepMemory(MemoryPool& pool, const GptModel& gpt)
           pool.allocate(sizeof(StepParameters), MemoryCategory::kOther, "step parameters"))),
       sums(
           allocate(pool, DType::kFp32, {num_step_sums(moe_layers_before(gpt.config, gpt.config.num_layers))}, "loss")) {
-  if (const std::int64_t layers = moe_layers_before(gpt.config, gpt.config.num_layers); layers > 0)
-    expert_counts = allocate(pool, DType::kInt32, {layers, gpt.config.moe.num_experts}, "counts");
+  const std::int64_t layers = moe_layers_before(gpt.config, gpt.config.num_layers);
+  if (layers == 0) return;
+  const MoeConfig& moe = gpt.config.moe;
+  expert_counts = allocate(pool, DType::kInt32, {layers, moe.num_experts}, "counts");
+  if (moe.balancing_coeff(MoeBalancing::kGlobal) != 0)
+    balance_counts = allocate(pool, DType::kInt32, {layers, moe.num_experts}, "balance counts");
 }
 
 Rank::Rank(const Options& run_options, const RunConfig& derived, DeviceType device, const Mesh& ranks,
@@ -266,7 +283,7 @@ Rank::Rank(const Options& run_options, const RunConfig& derived, DeviceType devi
       streams(device, mesh, groups, instruments),
       memory(device, memory_limit, instruments.captures),
       layers(mesh, options, config, streams),
-      model(options, config.pipeline.parts_of(mesh.coordinates().pp), layers),
+      model(options, config.pipeline.parts_of(mesh.coordinates().pp), layers, *groups.sums),
       ctx{.compute = streams.compute,
           .arena = memory.arena,
           .seed = static_cast<std::uint64_t>(options.train.seed),

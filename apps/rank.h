@@ -76,7 +76,8 @@ struct LayerGroups {
 };
 
 struct RankModel {
-  RankModel(const Options& options, std::vector<GptPart> parts, LayerGroups& layers);
+  // `replicas` serves the compute stream.
+  RankModel(const Options& options, std::vector<GptPart> parts, LayerGroups& layers, Communicator& replicas);
 
   std::vector<GptPart> parts;  // this stage's, chunk after chunk
   GptModel gpt;                // of these parts and this tensor-parallel rank
@@ -119,8 +120,9 @@ struct StepMemory {
   StepMemory(MemoryPool& pool, const GptModel& gpt);
 
   StepParameters* parameters;
-  Tensor sums;           // [num_step_sums] fp32
-  Tensor expert_counts;  // rows of a step: [layers of experts in the whole model, E] int32; absent: there are none
+  Tensor sums;            // [num_step_sums] fp32
+  Tensor expert_counts;   // rows of a step: [layers of experts in the whole model, E] int32; absent: there are none
+  Tensor balance_counts;  // likewise, as in Microbatch; absent: there is no such loss
 };
 
 struct Rank {

@@ -149,7 +149,8 @@ void Step::wait_for_parameters() {
 void Step::begin_step() {
   const StagedStep& step = staging_.last();
   launch(rank_.streams.compute, Fill{.x = rank_.step.sums, .value = 0});
-  if (const Tensor& counts = rank_.step.expert_counts) launch(rank_.streams.compute, Fill{.x = counts, .value = 0});
+  for (const Tensor& counts : {rank_.step.expert_counts, rank_.step.balance_counts})
+    if (counts) launch(rank_.streams.compute, Fill{.x = counts, .value = 0});
   launch(rank_.streams.compute,
          WriteStepParameters{
              .iteration = step.iteration, .learning_rate = step.learning_rate, .parameters = rank_.step.parameters});
@@ -167,7 +168,8 @@ void Step::load(const Action& action) {
                         .part = rank_.layers.context.part(config.seq_length),
                         .parameters = microbatch_parameters_[static_cast<std::size_t>(action.column)],
                         .sums = rank_.step.sums,
-                        .expert_counts = rank_.step.expert_counts};
+                        .expert_counts = rank_.step.expert_counts,
+                        .balance_counts = rank_.step.balance_counts};
   const auto copy = [&](const std::int32_t* from, const char* owner) {
     const Tensor to = rank_.ctx.empty({config.rank_tokens()}, DType::kInt32, owner);
     copy_from_host(rank_.streams.compute, to.data, from + action.microbatch * config.rank_tokens(), to.bytes());

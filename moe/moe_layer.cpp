@@ -19,6 +19,7 @@ RouterScore score_of(const MoeConfig& moe) {
 
 std::unique_ptr<Segment> router(const MoeSite& site, const MoeOptions& options) {
   const MoeConfig& moe = site.config.moe;
+  const auto coeff = [&moe](MoeBalancing over) { return static_cast<float>(moe.balancing_coeff(over)); };
   return std::make_unique<Router>(site.store,
                                   Router::Spec{.name = site.prefix + "router.",
                                                .hidden = site.config.hidden_size,
@@ -29,15 +30,18 @@ std::unique_ptr<Segment> router(const MoeSite& site, const MoeOptions& options) 
                                                .num_groups = std::max<std::int64_t>(moe.router_num_groups, 1),
                                                .group_topk = std::max<std::int64_t>(moe.router_group_topk, 1),
                                                .init_std = static_cast<float>(site.config.init_method_std),
-                                               .aux_coeff = static_cast<float>(moe.balancing_coeff()),
+                                               .aux_coeff = coeff(MoeBalancing::kMicrobatch),
+                                               .sequence_aux_coeff = coeff(MoeBalancing::kSequence),
+                                               .global_aux_coeff = coeff(MoeBalancing::kGlobal),
                                                .z_coeff = static_cast<float>(moe.z_loss_coeff),
-                                               .aux_per_sequence = moe.balancing() == MoeBalancing::kSequence,
+                                               .capacity_factor = moe.expert_capacity_factor,
+                                               .drops_last = moe.token_drop_policy == MoeDropPolicy::kPosition,
                                                .expert_layer = moe_layers_before(site.config, site.layer),
                                                .expert_bias = moe.router_enable_expert_bias,
                                                .random_logits = moe.router_force_load_balancing,
                                                .split = site.rows.split(),
-                                               .sharers = options.sharers,
-                                               .sum_counts = options.sum_counts},
+                                               .sum_counts = options.sum_counts,
+                                               .sum_all_counts = options.sum_all_counts},
                                   site.norm);
 }
 

@@ -44,7 +44,8 @@ struct Microbatch {
   Tensor labels;                                     // [T] int32; absent in generate mode
   const MicrobatchParameters* parameters = nullptr;  // device
   Tensor sums;                                       // [num_step_sums] fp32, device; head and routers add to it
-  Tensor expert_counts;            // optional, [layers of experts, E] int32, device: routers add to it
+  Tensor expert_counts;   // optional, [layers of experts, E] int32, device: routers add to it
+  Tensor balance_counts;  // optional, likewise: of microbatches before this one, for a loss over the global batch
   const KvCache* cache = nullptr;  // generate mode
 
   // [1]
