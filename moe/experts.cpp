@@ -6,10 +6,8 @@ namespace megalith {
 
 Parameter& Experts::add(ParameterStore& store, const char* name, std::int64_t rows, std::int64_t columns,
                         float std) const {
-  return store.add({.parts = {spec_.split.shared(spec_.name + name, true)},
-                    .shape = {spec_.experts * rows, columns},
-                    .init_std = std,
-                    .expert = true});
+  const Shape shape{spec_.experts * rows, columns};
+  return store.add({.parts = {{.name = spec_.name + name, .global_shape = shape}}, .shape = shape, .init_std = std});
 }
 
 Experts::Experts(ParameterStore& store, const Spec& spec)

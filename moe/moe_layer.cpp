@@ -75,8 +75,7 @@ std::unique_ptr<Segment> experts(const MoeSite& site) {
                                 .experts = moe.num_experts,
                                 .fused = moe.use_transformer_engine_op_fuser,
                                 .init_std = static_cast<float>(site.config.init_method_std),
-                                .output_init_std = static_cast<float>(site.config.output_layer_init_std()),
-                                .split = site.rows.split()});
+                                .output_init_std = static_cast<float>(site.config.output_layer_init_std())});
 }
 
 }  // namespace
@@ -88,7 +87,7 @@ MoeFactory moe_factory(const MoeOptions& options) {
     std::vector<NamedSegment> list(3);
     list[0] = {.name = "router", .segment = router(site, options), .module = SegmentModule::kMoeRouter};
     list[2] = {.name = "merge", .segment = merge(site), .module = SegmentModule::kMoe};
-    site.store.begin_unit(fmt::format("layer {} experts", site.layer));
+    site.store.begin_unit(fmt::format("layer {} experts", site.layer), UnitKind::kExperts);
     const int unit = static_cast<int>(site.store.units().size()) - 1;
     list[1] = {.name = "experts",
                .segment = experts(site),
