@@ -44,7 +44,10 @@ std::unique_ptr<Segment> merge(const MoeSite& site) {
   const std::int64_t ffn = site.config.moe.shared_expert_intermediate_size, hidden = site.config.hidden_size;
   if (ffn == 0) return std::make_unique<Merge>(site.dropout, Merge::Shared{}, site.rows);
   const std::string prefix = site.prefix + "shared_experts.";
-  const auto linear = [&](const LinearSpec& spec) { return std::make_unique<Linear>(site.store, spec, site.rows); };
+  const auto linear = [&](LinearSpec spec) {
+    spec.one_write = true;
+    return std::make_unique<Linear>(site.store, spec, site.rows);
+  };
   Merge::Shared shared{.recompute = site.recompute_shared};
   shared.fc1 = linear({.name = prefix + "linear_fc1",
                        .inputs = hidden,
