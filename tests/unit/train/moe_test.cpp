@@ -271,5 +271,28 @@ TEST_P(Moe, ResumesBitForBit) {
   EXPECT_NEAR(elsewhere.run.loss_values.back() / whole.run.loss_values.back(), 1, 1e-5);
 }
 
+TEST_P(Moe, CheckpointsAreThoseOfAnyLayout) {
+  const test::ScratchDirectory folder;
+  const Words flags = model() + Words{"--bf16"};
+  const Layout sharded{.tensor = 2, .sequence = true, .data = 2, .sharing = 3};
+  const RunResult saved =
+      test::train({.flags = flags + sharded.flags() + Words{"--exit-interval", "2", "--save", folder.path("kept")},
+                   .ranks = sharded.ranks()});
+  EXPECT_TRUE(saved.copies_agree);
+  for (const Layout& layout : {Layout{}, Layout{.tensor = 2, .sequence = true, .pipeline = 2}, sharded}) {
+    SCOPED_TRACE(layout.name());
+    test::Tensors loaded;
+    std::mutex mutex;
+    const RunResult rest = test::train({.flags = flags + layout.flags() + Words{"--load", folder.path("kept")},
+                                        .ranks = layout.ranks(),
+                                        .prepare = [&](Trainer& trainer, int) {
+                                          const std::lock_guard lock(mutex);
+                                          EXPECT_TRUE(test::put_state(trainer.rank(), loaded));
+                                        }});
+    EXPECT_TRUE(loaded == saved.whole_state);
+    EXPECT_GT(rest.losses.size(), 0u);
+  }
+}
+
 }  // namespace
 }  // namespace megalith
