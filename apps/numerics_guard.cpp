@@ -69,7 +69,7 @@ std::string expert_of(const NonFinite& found, const GptModel& gpt) {
       const std::int64_t element = found.element + (is_whole ? 0 : unit.shard.range(unit.numel).begin);
       for (const Parameter* parameter : unit.parameters) {
         const std::int64_t inside = element - parameter->offset, numel = parameter->shape.numel();
-        if (parameter->expert && inside >= 0 && inside < numel)
+        if (unit.kind == UnitKind::kExperts && inside >= 0 && inside < numel)
           return named(segment.layer, inside / (numel / gpt.config.moe.num_experts));
       }
     }
@@ -84,11 +84,12 @@ constexpr FindingOrder kNothingFound = {std::numeric_limits<std::int64_t>::max()
                                         std::numeric_limits<std::int64_t>::max()};
 
 // Of shards, which the ranks of equal place in all instances hold.
-std::vector<ReplicatedTensor> sharded_tensors(const Rank& rank) {
+std::vector<ReplicatedTensor> sharded_tensors(const Rank& rank, const ReplicaGroups& groups) {
   std::vector<ReplicatedTensor> tensors;
   const std::vector<ParameterUnit>& units = rank.model.gpt.parameters->units();
   const AdamWOptimizer& optimizer = rank.optimizer.adamw;
   for (std::size_t u = 0; u < units.size(); ++u) {
+    if (&rank.groups.of(units[u].kind) != &groups) continue;
     const AdamWOptimizer::UnitState& state = optimizer.units()[u];
     const auto add = [&](const char* kind, const Tensor& shard) {
       tensors.push_back({fmt::format("{} of a shard of {}", kind, units[u].name), shard});
@@ -160,12 +161,15 @@ std::string NumericsGuard::over_budget(const TrainState& state) const {
       budget, state.skipped_steps, state.step);
 }
 
-std::optional<ReplicaDifference> replica_difference(Rank& rank) {
-  rank.buckets.gatherer->wait_for_all();
+namespace {
+
+// What they hold whole.
+std::vector<ReplicatedTensor> whole_tensors(const Rank& rank, const ReplicaGroups& groups) {
   std::vector<ReplicatedTensor> tensors;
   const std::vector<ParameterUnit>& units = rank.model.gpt.parameters->units();
   const AdamWOptimizer& optimizer = rank.optimizer.adamw;
   for (std::size_t u = 0; u < units.size(); ++u) {
+    if (&rank.groups.of(units[u].kind) != &groups) continue;
     const AdamWOptimizer::UnitState& state = optimizer.units()[u];
     for (const Parameter* parameter : units[u].parameters) {
       for (std::size_t i = 0; i < parameter->parts.size(); ++i) {
@@ -182,16 +186,33 @@ std::optional<ReplicaDifference> replica_difference(Rank& rank) {
       }
     }
   }
-  const std::vector<int> ranks = group_of(rank.mesh.sizes(), rank.mesh.rank(), {Axis::kCp, Axis::kDp});
+  return tensors;
+}
+
+// Collective over the replicas, which are the world's `ranks`.
+std::optional<ReplicaDifference> difference_of(Rank& rank, const ReplicaGroups& groups, const std::vector<int>& ranks) {
   std::optional<ReplicaDifference> difference =
-      compare_replicas(rank.groups.replicas, rank.streams.compute, tensors, ranks);
-  Communicator* const instances = rank.groups.instances();
+      compare_replicas(groups.replicas, rank.streams.compute, whole_tensors(rank, groups), ranks);
+  Communicator* const instances = groups.instances();
   if (difference || instances == nullptr) return difference;
   std::vector<int> of_instances;
   for (int i = 0; i < instances->size(); ++i)
-    of_instances.push_back(
-        ranks[static_cast<std::size_t>(rank.groups.shards().rank() + i * rank.groups.shards().size())]);
-  return compare_replicas(*instances, rank.streams.compute, sharded_tensors(rank), of_instances);
+    of_instances.push_back(ranks[static_cast<std::size_t>(groups.shards().rank() + i * groups.shards().size())]);
+  return compare_replicas(*instances, rank.streams.compute, sharded_tensors(rank, groups), of_instances);
+}
+
+}  // namespace
+
+std::optional<ReplicaDifference> replica_difference(Rank& rank) {
+  rank.buckets.gatherer->wait_for_all();
+  const auto ranks = [&](std::initializer_list<Axis> axes) {
+    return group_of(rank.mesh.sizes(), rank.mesh.rank(), axes);
+  };
+  std::optional<ReplicaDifference> difference = difference_of(rank, rank.groups, ranks({Axis::kCp, Axis::kDp}));
+  if (!rank.groups.experts) return difference;
+  // Of other ranks, which may have found nothing before.
+  std::optional<ReplicaDifference> of_experts = difference_of(rank, *rank.groups.experts, ranks({Axis::kEdp}));
+  return difference ? difference : of_experts;
 }
 
 std::string NumericsGuard::difference_of_replicas(Rank& rank, std::int64_t step) {

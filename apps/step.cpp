@@ -213,16 +213,25 @@ void Step::reduce_sums() {
 }
 
 // Each piece has its sum of squares from one rank of those that share out the units, 0 from the others. Each tensor
-// has, over the ranks that hold other parts of the model, one part from each or from one alone.
+// has, over the ranks that hold other parts of the model, one part from each or from one alone; tensor-parallel ranks
+// hold the same experts.
 void Step::reduce_norm() {
   Stream& compute = rank_.streams.compute;
   AdamWOptimizer& adamw = rank_.optimizer.adamw;
   const std::string label = "squares of the gradients";
+  const auto sum_pieces = [&](const ReplicaGroups& groups, const Tensor& pieces) {
+    if (rank_.options.parallel.shards_optimizer() && groups.shards().size() > 1 && pieces.numel() > 0)
+      launch(compute, AllReduce{.group = groups.shard_sums(), .buffer = pieces, .label = label});
+  };
   adamw.sum_squares(compute);
-  if (!rank_.optimizer.shard.is_whole())
-    launch(compute, AllReduce{.group = rank_.groups.shard_sums(), .buffer = adamw.pieces(), .label = label});
+  if (const ReplicaGroups* experts = rank_.groups.experts.get()) {
+    sum_pieces(rank_.groups, adamw.pieces(UnitKind::kDense));
+    sum_pieces(*experts, adamw.pieces(UnitKind::kExperts));
+  } else {
+    sum_pieces(rank_.groups, adamw.pieces());
+  }
   adamw.add_pieces(compute);
-  rank_.layers.tensor.sum(compute, adamw.squares(), "squares of gradients");
+  rank_.layers.tensor.sum(compute, adamw.squares(UnitKind::kDense), "squares of gradients");
   launch(compute, AllReduce{.group = *rank_.groups.stages, .buffer = adamw.squares(), .label = label});
 }
 

@@ -49,7 +49,10 @@ std::unique_ptr<Segment> merge(const MoeSite& site) {
   const std::int64_t ffn = site.config.moe.shared_expert_intermediate_size, hidden = site.config.hidden_size;
   if (ffn == 0) return std::make_unique<Merge>(site.dropout, Merge::Shared{}, site.rows);
   const std::string prefix = site.prefix + "shared_experts.";
-  const auto linear = [&](const LinearSpec& spec) { return std::make_unique<Linear>(site.store, spec, site.rows); };
+  const auto linear = [&](LinearSpec spec) {
+    spec.one_write = true;
+    return std::make_unique<Linear>(site.store, spec, site.rows);
+  };
   Merge::Shared shared{.recompute = site.recompute_shared};
   shared.fc1 = linear({.name = prefix + "linear_fc1",
                        .inputs = hidden,
@@ -80,8 +83,7 @@ std::unique_ptr<Segment> experts(const MoeSite& site) {
                                 .experts = moe.num_experts,
                                 .fused = moe.use_transformer_engine_op_fuser,
                                 .init_std = static_cast<float>(site.config.init_method_std),
-                                .output_init_std = static_cast<float>(site.config.output_layer_init_std()),
-                                .split = site.rows.split()});
+                                .output_init_std = static_cast<float>(site.config.output_layer_init_std())});
 }
 
 }  // namespace
@@ -93,7 +95,7 @@ MoeFactory moe_factory(const MoeOptions& options) {
     std::vector<NamedSegment> list(3);
     list[0] = {.name = "router", .segment = router(site, options), .module = SegmentModule::kMoeRouter};
     list[2] = {.name = "merge", .segment = merge(site), .module = SegmentModule::kMoe};
-    site.store.begin_unit(fmt::format("layer {} experts", site.layer));
+    site.store.begin_unit(fmt::format("layer {} experts", site.layer), UnitKind::kExperts);
     const int unit = static_cast<int>(site.store.units().size()) - 1;
     list[1] = {.name = "experts",
                .segment = experts(site),

@@ -72,9 +72,9 @@ void fields(const GroupedGemm& op, Fields& f) {
 void fields(const GroupedGemmWgrad& op, Fields& f) {
   require(!op.a_index || !op.b_index, "GroupedGemmWgrad: a_index and b_index together");
   const std::int64_t count = experts(op.offsets, f);
-  f.inout(op.c, "op.c").floating().rank(2).of_experts(count);
+  f.out(op.c, "op.c").floating().rank(2).of_experts(count).read_if(op.accumulate);
   const std::int64_t m = rows_of_one(op.c, "op.c", count, f) * (op.c2 ? 2 : 1), n = op.c.size(1);
-  f.inout(op.c2, "op.c2").like(op.c).of_experts(count).optional();
+  f.out(op.c2, "op.c2").like(op.c).of_experts(count).optional().read_if(op.accumulate);
   const DTypeSet dtypes = op.c.dtype == DType::kBf16 ? DTypeSet{DType::kBf16} : kFloatTypes;
   const RowsOperand a{op.a, "op.a", op.a_index, "op.a_index"}, b{op.b, "op.b", op.b_index, "op.b_index"};
   // First the one whose rows are in order, which says how many there are.
@@ -86,7 +86,7 @@ void fields(const GroupedGemmWgrad& op, Fields& f) {
     rows_in(a, {rows, m}, dtypes, op.offsets, f);
     rows_in(b, {rows, n}, DTypeSet{op.a.dtype}, op.offsets, f);
   }
-  product_cost(f, {rows, m, n}, bytes_of({&op.c, &op.c2}));
+  product_cost(f, {rows, m, n}, op.accumulate ? bytes_of({&op.c, &op.c2}) : 0);
 }
 
 void fields(const GroupedGemmSwiglu& op, Fields& f) {

@@ -8,10 +8,12 @@
 #include <mutex>
 #include <numeric>
 
+#include "apps/numerics_guard.h"
 #include "core/device/copy.h"
+#include "core/ops/elementwise.h"
 #include "tests/support/download.h"
 #include "tests/support/tier.h"
-#include "tests/unit/train/layouts.h"
+#include "tests/unit/train/moe_families.h"
 
 namespace megalith {
 namespace {
@@ -21,40 +23,6 @@ using test::RunResult;
 using test::Words;
 using test::operator+;
 using ::testing::HasSubstr;
-
-struct MoeFamily {
-  std::string name;
-  Words flags;
-};
-
-// All layers and a loss over the microbatch; the first one dense, sigmoids in groups with a bias, a shared expert and a
-// loss over each sequence.
-std::vector<MoeFamily> moe_families() {
-  const Words llama = test::llama_flags() + Words{"--ffn-hidden-size", "32", "--num-experts", "4"};
-  return {{"mixtral", llama + Words{"--moe-aux-loss-coeff", "0.1", "--moe-z-loss-coeff", "0.01", "--moe-grouped-gemm",
-                                    "--moe-shared-expert-intermediate-size", "24", "--moe-shared-expert-gate"}},
-          {"deepseek", llama + Words{"--moe-layer-freq",
-                                     "[0]+[1]*3",
-                                     "--moe-ffn-hidden-size",
-                                     "16",
-                                     "--moe-router-score-function",
-                                     "sigmoid",
-                                     "--moe-router-num-groups",
-                                     "2",
-                                     "--moe-router-group-topk",
-                                     "1",
-                                     "--moe-router-topk-scaling-factor",
-                                     "2.5",
-                                     "--moe-router-load-balancing-type",
-                                     "seq_aux_loss",
-                                     "--moe-aux-loss-coeff",
-                                     "0.1",
-                                     "--moe-shared-expert-intermediate-size",
-                                     "24",
-                                     "--moe-router-enable-expert-bias",
-                                     "--moe-router-bias-update-rate",
-                                     "0.001"}}};
-}
 
 struct MoeResult {
   RunResult run;
@@ -129,6 +97,10 @@ std::vector<Layout> layouts() {
           {.pipeline = 2},
           {.data = 2, .sharing = 2},
           {.context = 2},
+          {.tensor = 4, .sequence = true},
+          {.pipeline = 4},
+          {.data = 4, .sharing = 2},
+          {.context = 4},
           {.tensor = 2, .sequence = true, .overlap = true, .pipeline = 2, .schedule = "zb-v"},
           {.tensor = 2, .sequence = true, .data = 2, .sharing = 1, .context = 2, .communication = "all_gather"}};
 }
@@ -136,12 +108,12 @@ std::vector<Layout> layouts() {
 class Moe : public testing::TestWithParam<int> {
  protected:
   static Words model() {
-    return test::sizes_for({}) + moe_families()[static_cast<std::size_t>(GetParam())].flags +
+    return test::sizes_for({}) + test::moe_families()[static_cast<std::size_t>(GetParam())].flags +
            Words{"--lr-warmup-iters", "2", "--lr-decay-iters", "20"};
   }
 };
 INSTANTIATE_TEST_SUITE_P(Models, Moe, testing::Values(0, 1), [](const auto& family) {
-  return moe_families()[static_cast<std::size_t>(family.param)].name;
+  return test::moe_families()[static_cast<std::size_t>(family.param)].name;
 });
 
 TEST_P(Moe, GradientsOfOneStepAreThoseOfOneRank) {
@@ -243,19 +215,65 @@ TEST_P(Moe, ReplaysWithTheSameBits) {
   }
 }
 
-// A layer of experts is two units.
-TEST_P(Moe, HasTheSameBitsFullySharded) {
+// Experts have copies on tensor-parallel ranks too, also where nothing else has any: all of them share out the experts'
+// state, in instances too, and have the bits of those that do not.
+TEST_P(Moe, SharesOutExpertsOverAllRanksThatHoldThem) {
   const Words flags = model() + Words{"--bf16", "--hidden-dropout", "0.1", "--check-hazards"};
-  const Words sharded{"--data-parallel-sharding-strategy", "optim_grads_params", "--fsdp-reduce-grads", "last"};
-  for (const Layout& layout : {Layout{.data = 2}, Layout{.tensor = 2, .sequence = true, .data = 2}}) {
-    SCOPED_TRACE(layout.name());
-    const MoeResult plain = train(flags, layout), run = train(flags + sharded, layout);
-    EXPECT_EQ(run.run.losses, plain.run.losses);
-    EXPECT_EQ(run.sums, plain.sums);
-    EXPECT_EQ(run.biases, plain.biases);
-    EXPECT_EQ(run.run.hazards, 0);
-    EXPECT_GT(run.run.losses.size(), 0u);
+  const Layout both{.tensor = 2, .sequence = true, .data = 2, .context = 1 + GetParam()};
+  struct Way {
+    Layout layout;
+    Words flags;
+    int instances = 1;
+  };
+  const Words whole{"--data-parallel-sharding-strategy", "optim_grads_params", "--fsdp-reduce-grads", "last"};
+  for (const Way& way :
+       {Way{{.data = 2}, whole}, Way{{.tensor = 2, .sequence = true}, whole},
+        Way{{.tensor = 2, .sequence = true}, {"--use-distributed-optimizer"}}, Way{both, whole},
+        Way{both, {"--data-parallel-sharding-strategy", "optim", "--overlap-grad-reduce", "--overlap-param-gather"}},
+        Way{both, {"--use-distributed-optimizer", "--num-distributed-optimizer-instances", "2"}, 2}}) {
+    SCOPED_TRACE(way.layout.name() + testing::PrintToString(way.flags));
+    const auto check = [&](Rank& rank) {
+      const int dense = way.layout.data * way.layout.context / way.instances;
+      for (const ParameterUnit& unit : rank.model.gpt.parameters->units()) {
+        const bool experts = unit.name.ends_with("experts");
+        EXPECT_EQ(unit.kind == UnitKind::kExperts, experts) << unit.name;
+        EXPECT_EQ(unit.shard.ranks, experts ? dense * way.layout.tensor : dense) << unit.name;
+        EXPECT_EQ(unit.weight_shard.numel(), unit.numel / unit.shard.ranks) << unit.name;
+      }
+    };
+    const MoeResult plain = train(flags, way.layout);
+    const RunResult run =
+        test::train({.flags = flags + way.layout.flags() + way.flags, .ranks = way.layout.ranks(), .customize = check});
+    if (way.instances == 1) test::expect_same_run(run, plain.run);
+    EXPECT_NEAR(run.loss_values.back() / plain.run.loss_values.back(), 1, 1e-3);
+    EXPECT_TRUE(run.copies_agree);
+    EXPECT_TRUE(run.memory_as_planned);
+    EXPECT_EQ(run.hazards, 0);
   }
+}
+
+// What an expert has on a tensor-parallel rank is compared with what it has on the others.
+TEST_P(Moe, TheComparisonOfReplicasFindsAnExpertThatDiffers) {
+  std::mutex mutex;
+  int clean = 0;
+  std::vector<std::string> messages;
+  const auto damage = [&](Trainer& trainer, int index) {
+    Rank& rank = trainer.rank();
+    const bool agrees = !replica_difference(rank);
+    const auto& units = rank.model.gpt.parameters->units();
+    const auto experts = std::ranges::find(units, UnitKind::kExperts, &ParameterUnit::kind);
+    if (index == 1) launch(rank.streams.compute, Fill{.x = experts->weights.slice(0, 5, 1), .value = 3});
+    const std::optional<ReplicaDifference> difference = replica_difference(rank);
+    const std::lock_guard lock(mutex);
+    clean += agrees ? 1 : 0;
+    if (difference) messages.push_back(difference->message);
+  };
+  const Layout layout{.tensor = 2, .sequence = true, .data = 2};
+  test::train({.flags = model() + layout.flags() + Words{"--train-iters", "1"}, .ranks = 4, .finish = damage});
+  EXPECT_EQ(clean, 4);
+  EXPECT_THAT(messages, testing::SizeIs(4));
+  for (const std::string& message : messages)
+    EXPECT_THAT(message, testing::AllOf(HasSubstr("mlp.experts.linear_gate.weight"), HasSubstr("on rank 1")));
 }
 
 // Out of a checkpoint the run goes on as if it had not ended, on other ranks too.
@@ -274,6 +292,29 @@ TEST_P(Moe, ResumesBitForBit) {
   EXPECT_EQ(again.run.weights, whole.run.weights);
   EXPECT_EQ(elsewhere.biases, whole.biases);
   EXPECT_NEAR(elsewhere.run.loss_values.back() / whole.run.loss_values.back(), 1, 1e-5);
+}
+
+TEST_P(Moe, CheckpointsAreThoseOfAnyLayout) {
+  const test::ScratchDirectory folder;
+  const Words flags = model() + Words{"--bf16"};
+  const Layout sharded{.tensor = 2, .sequence = true, .data = 2, .sharing = 3};
+  const RunResult saved =
+      test::train({.flags = flags + sharded.flags() + Words{"--exit-interval", "2", "--save", folder.path("kept")},
+                   .ranks = sharded.ranks()});
+  EXPECT_TRUE(saved.copies_agree);
+  for (const Layout& layout : {Layout{}, Layout{.tensor = 2, .sequence = true, .pipeline = 2}, sharded}) {
+    SCOPED_TRACE(layout.name());
+    test::Tensors loaded;
+    std::mutex mutex;
+    const RunResult rest = test::train({.flags = flags + layout.flags() + Words{"--load", folder.path("kept")},
+                                        .ranks = layout.ranks(),
+                                        .prepare = [&](Trainer& trainer, int) {
+                                          const std::lock_guard lock(mutex);
+                                          EXPECT_TRUE(test::put_state(trainer.rank(), loaded));
+                                        }});
+    EXPECT_TRUE(loaded == saved.whole_state);
+    EXPECT_GT(rest.losses.size(), 0u);
+  }
 }
 
 }  // namespace
