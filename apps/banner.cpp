@@ -107,6 +107,9 @@ std::string said_experts(const Options& options, const RunConfig& config) {
                                  with_unit(static_cast<double>(count.active())));
   text += moe.use_transformer_engine_op_fuser ? "fused grouped products" : "grouped products";
   if (!moe.grouped_gemm) text += " (as with --moe-grouped-gemm)";
+  if (moe.expert_capacity_factor != 0)
+    text += fmt::format("; no rows beyond {} x the mean of a rank's microbatch", moe.expert_capacity_factor);
+  if (moe.pad_expert_input_to_capacity) text += "; none are padded, as no result would be another";
   if (config.mesh.tp > 1)
     text += "; each tensor-parallel rank has all experts for its own rows (Megatron-LM's default splits them)";
   return text;

@@ -36,6 +36,36 @@ std::string hex(float value) {
   return text;
 }
 
+template <class Write>
+void add_array(std::string& out, const char* key, const std::vector<ExpertLoad>& loads, const Write& write) {
+  std::string items;
+  for (const ExpertLoad& load : loads) items.append(items.empty() ? "" : ", ").append(write(load));
+  out += fmt::format("{}\"{}\": [{}]", out.empty() ? "" : ", ", key, items);
+}
+
+std::string experts_json(const std::vector<ExpertLoad>& loads) {
+  std::string out;
+  const auto counts = [&](const char* key, std::int64_t ExpertLoad::*field) {
+    add_array(out, key, loads, [field](const ExpertLoad& load) { return fmt::format("{}", load.*field); });
+  };
+  const auto numbers = [&](const char* key, double ExpertLoad::*field) {
+    add_array(out, key, loads, [field](const ExpertLoad& load) { return fmt::format("{:.6g}", load.*field); });
+  };
+  const auto losses = [&](const char* key, std::optional<float> ExpertLoad::*field) {
+    if (!(loads.front().*field)) return;
+    add_array(out, key, loads, [field](const ExpertLoad& load) { return number_or_null((load.*field).value_or(0)); });
+  };
+  counts("layer", &ExpertLoad::layer);
+  counts("min", &ExpertLoad::min);
+  counts("max", &ExpertLoad::max);
+  numbers("mean", &ExpertLoad::mean);
+  numbers("entropy", &ExpertLoad::entropy);
+  counts("dropped", &ExpertLoad::dropped);
+  losses("load_balancing_loss", &ExpertLoad::load_balancing_loss);
+  losses("z_loss", &ExpertLoad::z_loss);
+  return "{" + out + "}";
+}
+
 // Moves an earlier run's file to the first free PATH.N.
 void move_away(const std::string& path) {
   for (int n = 1;; ++n) {
@@ -110,6 +140,7 @@ std::string to_json_line(const StepMetrics& metrics, std::string_view run) {
   if (metrics.z_loss) line += ", \"z_loss\": " + number_or_null(*metrics.z_loss);
   if (metrics.validation_loss) line += ", \"validation_loss\": " + number_or_null(*metrics.validation_loss);
   if (metrics.checkpoint_stall_ms) line += ", \"checkpoint_stall_ms\": " + number_or_null(*metrics.checkpoint_stall_ms);
+  if (!metrics.experts.empty()) line += ", \"experts\": " + experts_json(metrics.experts);
   if (!metrics.memory_bytes.empty()) {
     std::string items;
     for (const auto& [category, bytes] : metrics.memory_bytes) {

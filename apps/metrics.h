@@ -4,8 +4,10 @@
 // A line of --metrics-jsonl has the keys of StepMetrics. lm_loss and grad_norm come twice, as a decimal number (null
 // where it is not finite) and as C99 %a of the fp32 value ("nan", "inf", "-inf"), so that runs can be compared bit for
 // bit. `load_balancing_loss`, `z_loss`, `validation_loss` and `checkpoint_stall_ms` are present where they were
-// measured. The first line of a run (and of a resumed run) also has "run": {"megalith": VERSION, "commit": COMMIT,
-// "config": {FLAG: VALUE}}. A run with
+// measured. "experts" has what ExpertLoad (apps/expert_load.h) has, an array a field with an entry for each layer of
+// experts: {"layer": [1, 2], "min": [90, 88], "max": ..., "mean", "entropy", "dropped"} and, where there are such
+// losses, "load_balancing_loss" and "z_loss". The first line of a run (and of a resumed run) also has "run":
+// {"megalith": VERSION, "commit": COMMIT, "config": {FLAG: VALUE}}. A run with
 // --skip-train writes one line: "evaluation": "validation" with iteration, consumed_samples, validation_loss and "run".
 #pragma once
 
@@ -18,6 +20,7 @@
 #include <vector>
 
 #include "apps/append_log.h"
+#include "apps/expert_load.h"
 #include "apps/options.h"
 
 namespace megalith {
@@ -41,6 +44,7 @@ struct StepMetrics {
   std::int64_t skipped_steps = 0;           // in the whole run
   std::vector<std::pair<std::string, std::int64_t>> memory_bytes{};  // by category, of this rank
   std::optional<double> checkpoint_stall_ms{};  // that saving before this step held up the run's thread
+  std::vector<ExpertLoad> experts{};            // of each layer of experts
 };
 
 // Of a run with --skip-train.
@@ -96,6 +100,8 @@ struct LogLine {
   std::int64_t global_batch_size = 0;
   double lm_loss = 0;
   std::optional<double> load_balancing_loss{}, z_loss{};  // of the last step
+  std::optional<ExpertLoad> worst_load{};                 // likewise, of the layer that is furthest from balance
+  std::int64_t dropped_rows = 0;                          // likewise, of all layers
   double grad_norm = 0;
   std::int64_t skipped_iterations = 0;
   std::int64_t nan_iterations = 0;

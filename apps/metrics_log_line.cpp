@@ -88,6 +88,11 @@ std::string format_log_line(const LogLine& line, std::string_view time) {
   out += fmt::format(" number of skipped iterations: {} | number of nan iterations: {} |", line.skipped_iterations,
                      line.nan_iterations);
   // Fields that Megatron's line does not have come last.
+  if (line.worst_load) {
+    out += fmt::format(" expert load max/mean: {:.2f} (layer {}) |", line.worst_load->max_over_mean(),
+                       line.worst_load->layer);
+  }
+  if (line.dropped_rows > 0) out += fmt::format(" dropped rows: {} |", line.dropped_rows);
   out += fmt::format(" tokens/s: {} |", rate(line.tokens_per_second));
   if (line.ranks > 1) out += fmt::format(" tokens/s/GPU: {} |", rate(line.tokens_per_second / line.ranks));
   if (line.mfu) out += fmt::format(" MFU: {:.1f}% |", 100 * *line.mfu);
@@ -146,6 +151,8 @@ void StepLog::step(const StepMetrics& metrics) {
                  .ranks = run_.ranks,
                  .mfu = {},
                  .seconds_left = seconds_left_};
+    if (const ExpertLoad* const worst = worst_load(metrics.experts)) line.worst_load = *worst;
+    for (const ExpertLoad& load : metrics.experts) line.dropped_rows += load.dropped;
     const double tflops = window_.tflop_sum / window_.ms_sum;
     if (logging_.log_throughput) line.tflops_per_device = tflops;
     if (run_.peak_tflops > 0) line.mfu = tflops / run_.peak_tflops;

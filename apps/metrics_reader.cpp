@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "apps/flags_binding.h"
@@ -26,6 +27,7 @@ constexpr std::size_t kMaxSteps = std::size_t{1} << 22;
 // Far beyond any run, and small enough that sums and the conversion to double are exact.
 constexpr std::uint64_t kMaxCount = std::uint64_t{1} << 48;
 constexpr std::size_t kMaxCategories = 1000;
+constexpr double kMaxLayer = 1e6;
 
 std::optional<Json> parse(std::string_view line) {
   if (line.size() > kMaxLineBytes) return std::nullopt;
@@ -68,6 +70,20 @@ class Line {
     const Json* const value = find(key);
     return value == nullptr ? "" : json_text(*value, kMaxLineBytes, place_of(key));
   }
+  // From 0 to kMaxCount each.
+  std::vector<double> numbers(const char* key) const {
+    const Json* const value = find(key);
+    if (value == nullptr || !value->is_array())
+      refuse_content(place_of(key), "an array", value == nullptr ? "nothing" : value->type_name());
+    std::vector<double> numbers;
+    for (const Json& one : *value) {
+      const double number = one.is_number() ? one.get<double>() : -1;
+      if (!(number >= 0 && number <= static_cast<double>(kMaxCount)))
+        refuse_content(place_of(key), fmt::format("numbers from 0 to {}", kMaxCount), printable(one.dump()));
+      numbers.push_back(number);
+    }
+    return numbers;
+  }
   // Of the object under `key`; null where there is none.
   const Json* members(const char* key) const {
     const Json* const value = find(key);
@@ -95,12 +111,42 @@ MetricsRecord record_of(const Line& line, std::int64_t iteration) {
           .lm_loss = line.number("lm_loss"),
           .grad_norm = line.number("grad_norm"),
           .validation_loss = line.number("validation_loss"),
+          .load_balancing_loss = line.number("load_balancing_loss"),
+          .z_loss = line.number("z_loss"),
           .learning_rate = line.number("learning_rate").value_or(0),
           .tokens_per_second = line.number("tokens_per_second").value_or(0),
           .tflops_per_device = line.number("tflops_per_device").value_or(0),
           .step_ms = line.number("step_ms").value_or(0),
           .memory_peak_bytes = line.count("memory_peak_bytes"),
           .skipped = line.toggle("skipped")};
+}
+
+// Arrays of one number a layer, all as long as that of the layers.
+void read_experts(const Line& line, MetricsRecord& record) {
+  const Json* const object = line.members("experts");
+  if (object == nullptr) return;
+  const Line members(*object, line.place_of("experts"));
+  const std::vector<double> layers = members.numbers("layer");
+  const auto column = [&](const char* key) {
+    std::vector<double> values = members.numbers(key);
+    if (values.size() != layers.size()) {
+      refuse_content(members.place_of(key), fmt::format("{} numbers, as many as layers", layers.size()),
+                     std::to_string(values.size()));
+    }
+    return values;
+  };
+  const std::vector<double> min = column("min"), max = column("max"), mean = column("mean"),
+                            entropy = column("entropy"), dropped = column("dropped");
+  const auto over_mean = [&](const std::vector<double>& rows, std::size_t i) {
+    return mean[i] > 0 ? static_cast<float>(rows[i] / mean[i]) : 1;
+  };
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    record.experts.push_back({.layer = static_cast<std::int32_t>(std::min(layers[i], kMaxLayer)),
+                              .min_over_mean = over_mean(min, i),
+                              .max_over_mean = over_mean(max, i),
+                              .entropy = static_cast<float>(entropy[i])});
+    record.dropped_rows += static_cast<std::int64_t>(dropped[i]);
+  }
 }
 
 void read_memory(const Line& line, MetricsRun& run) {
@@ -166,6 +212,7 @@ MetricsRun read_metrics(const std::string& path) {
     if (run.records.size() == kMaxSteps) refuse(fmt::format("at most {} steps", kMaxSteps), "more");
     const Line line(*object, place);
     run.records.push_back(record_of(line, *iteration));
+    read_experts(line, run.records.back());
     read_memory(line, run);
     read_run(line, run);
   }

@@ -11,18 +11,28 @@
 
 namespace megalith {
 
+// Of one layer in a step, as ExpertLoad (apps/expert_load.h) has it.
+struct LayerLoad {
+  std::int32_t layer = 0;
+  float min_over_mean = 1, max_over_mean = 1;
+  float entropy = 1;
+};
+
 struct MetricsRecord {
   std::int64_t iteration = 0;
   std::int64_t consumed_samples = 0;
   std::optional<double> lm_loss;  // none: not finite
   std::optional<double> grad_norm;
   std::optional<double> validation_loss;
+  std::optional<double> load_balancing_loss, z_loss;  // of routers
   double learning_rate = 0;
   double tokens_per_second = 0;
   double tflops_per_device = 0;
   double step_ms = 0;
   std::int64_t memory_peak_bytes = 0;
   bool skipped = false;
+  std::vector<LayerLoad> experts = {};  // of each layer of experts
+  std::int64_t dropped_rows = 0;        // of all of them
 };
 
 struct MetricsRun {

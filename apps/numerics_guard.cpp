@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 #include <map>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -44,6 +46,37 @@ std::int64_t order_of(const Action& action, const PipelineLayout& pipeline, int 
   return (2 * action.microbatch + (backward ? 1 : 0)) * parts + (backward ? parts - 1 - part : part);
 }
 
+std::string named(std::int64_t layer, std::int64_t expert) {
+  return fmt::format(" (layer {}, expert {})", layer, expert);
+}
+
+// " (layer 3, expert 5)": of what experts' ops read and write, and of their weights where they are gathered, before any
+// of these ops; else "". Layers that are recomputed together are one segment: there a weight names its own.
+std::string expert_of(const NonFinite& found, const GptModel& gpt) {
+  constexpr std::string_view kLayers = "decoder.layers.";
+  const std::vector<ParameterUnit>& units = gpt.parameters->units();
+  for (const NamedSegment& segment : gpt.segments) {
+    if (found.expert >= 0 && found.place.starts_with(segment.name + ",")) {
+      if (found.tensor.starts_with(kLayers))
+        return named(std::atoll(found.tensor.data() + kLayers.size()), found.expert);
+      if (segment.name.starts_with("layers ")) return fmt::format(" (expert {})", found.expert);
+      return named(segment.layer, found.expert);
+    }
+    for (int u = segment.first_unit; u <= segment.last_unit; ++u) {
+      if (found.place != fmt::format("{} of unit {}", name_of(ActionKind::kUnshard), u)) continue;
+      const ParameterUnit& unit = units[static_cast<std::size_t>(u)];
+      const bool is_whole = found.elements == unit.numel;  // or this rank's shard
+      const std::int64_t element = found.element + (is_whole ? 0 : unit.shard.range(unit.numel).begin);
+      for (const Parameter* parameter : unit.parameters) {
+        const std::int64_t inside = element - parameter->offset, numel = parameter->shape.numel();
+        if (unit.kind == UnitKind::kExperts && inside >= 0 && inside < numel)
+          return named(segment.layer, inside / (numel / gpt.config.moe.num_experts));
+      }
+    }
+  }
+  return "";
+}
+
 // A rank's own first finding: the order of its action, and its number among those of the op. All ranks of a stage run
 // the same ops in the same order, and collectives spread what goes wrong: the lowest comes first.
 using FindingOrder = std::array<std::int64_t, 2>;
@@ -51,11 +84,12 @@ constexpr FindingOrder kNothingFound = {std::numeric_limits<std::int64_t>::max()
                                         std::numeric_limits<std::int64_t>::max()};
 
 // Of shards, which the ranks of equal place in all instances hold.
-std::vector<ReplicatedTensor> sharded_tensors(const Rank& rank) {
+std::vector<ReplicatedTensor> sharded_tensors(const Rank& rank, const ReplicaGroups& groups) {
   std::vector<ReplicatedTensor> tensors;
   const std::vector<ParameterUnit>& units = rank.model.gpt.parameters->units();
   const AdamWOptimizer& optimizer = rank.optimizer.adamw;
   for (std::size_t u = 0; u < units.size(); ++u) {
+    if (&rank.groups.of(units[u].kind) != &groups) continue;
     const AdamWOptimizer::UnitState& state = optimizer.units()[u];
     const auto add = [&](const char* kind, const Tensor& shard) {
       tensors.push_back({fmt::format("{} of a shard of {}", kind, units[u].name), shard});
@@ -105,8 +139,8 @@ std::optional<RankFailure> NumericsGuard::explain(Rank& rank, Step& step, StepSa
   const std::vector<FindingOrder> all = world_.host_gather(mine);
   const auto first = std::min_element(all.begin(), all.end());
   const auto of = static_cast<int>(first - all.begin());
-  const std::string text =
-      world_.host_broadcast(found ? fmt::format("{}: {}", found->place, to_string(*found)) : "", of);
+  const std::string text = world_.host_broadcast(
+      found ? fmt::format("{}{}: {}", found->place, expert_of(*found, rank.model.gpt), to_string(*found)) : "", of);
   if (world_.rank() != 0) return {};
   if (*first == kNothingFound) {
     log_warning(what +
@@ -127,12 +161,15 @@ std::string NumericsGuard::over_budget(const TrainState& state) const {
       budget, state.skipped_steps, state.step);
 }
 
-std::optional<ReplicaDifference> replica_difference(Rank& rank) {
-  rank.buckets.gatherer->wait_for_all();
+namespace {
+
+// What they hold whole.
+std::vector<ReplicatedTensor> whole_tensors(const Rank& rank, const ReplicaGroups& groups) {
   std::vector<ReplicatedTensor> tensors;
   const std::vector<ParameterUnit>& units = rank.model.gpt.parameters->units();
   const AdamWOptimizer& optimizer = rank.optimizer.adamw;
   for (std::size_t u = 0; u < units.size(); ++u) {
+    if (&rank.groups.of(units[u].kind) != &groups) continue;
     const AdamWOptimizer::UnitState& state = optimizer.units()[u];
     for (const Parameter* parameter : units[u].parameters) {
       for (std::size_t i = 0; i < parameter->parts.size(); ++i) {
@@ -149,16 +186,33 @@ std::optional<ReplicaDifference> replica_difference(Rank& rank) {
       }
     }
   }
-  const std::vector<int> ranks = group_of(rank.mesh.sizes(), rank.mesh.rank(), {Axis::kCp, Axis::kDp});
+  return tensors;
+}
+
+// Collective over the replicas, which are the world's `ranks`.
+std::optional<ReplicaDifference> difference_of(Rank& rank, const ReplicaGroups& groups, const std::vector<int>& ranks) {
   std::optional<ReplicaDifference> difference =
-      compare_replicas(rank.groups.replicas, rank.streams.compute, tensors, ranks);
-  Communicator* const instances = rank.groups.instances();
+      compare_replicas(groups.replicas, rank.streams.compute, whole_tensors(rank, groups), ranks);
+  Communicator* const instances = groups.instances();
   if (difference || instances == nullptr) return difference;
   std::vector<int> of_instances;
   for (int i = 0; i < instances->size(); ++i)
-    of_instances.push_back(
-        ranks[static_cast<std::size_t>(rank.groups.shards().rank() + i * rank.groups.shards().size())]);
-  return compare_replicas(*instances, rank.streams.compute, sharded_tensors(rank), of_instances);
+    of_instances.push_back(ranks[static_cast<std::size_t>(groups.shards().rank() + i * groups.shards().size())]);
+  return compare_replicas(*instances, rank.streams.compute, sharded_tensors(rank, groups), of_instances);
+}
+
+}  // namespace
+
+std::optional<ReplicaDifference> replica_difference(Rank& rank) {
+  rank.buckets.gatherer->wait_for_all();
+  const auto ranks = [&](std::initializer_list<Axis> axes) {
+    return group_of(rank.mesh.sizes(), rank.mesh.rank(), axes);
+  };
+  std::optional<ReplicaDifference> difference = difference_of(rank, rank.groups, ranks({Axis::kCp, Axis::kDp}));
+  if (!rank.groups.experts) return difference;
+  // Of other ranks, which may have found nothing before.
+  std::optional<ReplicaDifference> of_experts = difference_of(rank, *rank.groups.experts, ranks({Axis::kEdp}));
+  return difference ? difference : of_experts;
 }
 
 std::string NumericsGuard::difference_of_replicas(Rank& rank, std::int64_t step) {

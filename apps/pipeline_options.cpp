@@ -106,7 +106,8 @@ MeshSizes mesh_sizes_of(const ParallelOptions& parallel, int world) {
                           .tensor_model_parallel_size = parallel.tensor_model_parallel_size,
                           .context_parallel_size = parallel.context_parallel_size,
                           .pipeline_model_parallel_size = parallel.pipeline_model_parallel_size,
-                          .expert_model_parallel_size = parallel.expert_model_parallel_size});
+                          .expert_model_parallel_size = parallel.expert_model_parallel_size,
+                          .expert_tensor_parallel_size = 1});
 }
 
 }  // namespace megalith

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -14,21 +15,33 @@ namespace megalith {
 
 namespace {
 
-MoeOptions moe_options(LayerGroups& layers) {
-  const auto sum_counts = [&layers](const Context& ctx, const Tensor& counts) {
-    layers.tensor.sum(ctx.compute, counts, "expert counts");
-    CommLane& context = layers.context.keys;
-    if (context.group.size() == 1) return;
-    context.start(ctx.compute, AllReduce{.group = context.group, .buffer = counts, .label = "expert counts"});
-    context.wait(ctx.compute);
-  };
-  return {.sharers = layers.tensor.split().ranks * layers.context.size(), .sum_counts = sum_counts};
+// Groups of one rank have nothing to add up.
+MoeOptions moe_options(LayerGroups& layers, Communicator& replicas) {
+  MoeOptions options;
+  const int tensor = layers.tensor.split().ranks;
+  if (tensor * layers.context.size() > 1) {
+    options.sum_counts = [&layers](const Context& ctx, const Tensor& counts) {
+      layers.tensor.sum(ctx.compute, counts, "expert counts");
+      CommLane& context = layers.context.keys;
+      if (context.group.size() == 1) return;
+      context.start(ctx.compute, AllReduce{.group = context.group, .buffer = counts, .label = "expert counts"});
+      context.wait(ctx.compute);
+    };
+  }
+  if (tensor * replicas.size() > 1) {
+    options.sum_all_counts = [&layers, &replicas](const Context& ctx, const Tensor& counts) {
+      layers.tensor.sum(ctx.compute, counts, "expert counts");
+      if (replicas.size() == 1) return;
+      launch(ctx.compute, AllReduce{.group = replicas, .buffer = counts, .label = "expert counts of all"});
+    };
+  }
+  return options;
 }
 
-GptFactories factories(const Options& options, LayerGroups& layers) {
+GptFactories factories(const Options& options, LayerGroups& layers, Communicator& replicas) {
   return {.rows = &layers.tensor,
           .core_attention = context_parallel_attention(options.parallel.cp_comm_type, layers.context),
-          .moe = moe_factory(moe_options(layers))};
+          .moe = moe_factory(moe_options(layers, replicas))};
 }
 
 std::vector<SegmentRunner::Entry> entries(const Options& options, const RankModel& model) {
@@ -68,12 +81,11 @@ std::vector<int> end_units(const GptModel& gpt) {
 }
 
 // Memory for the parameters, before those who look at it.
-ParameterStore& allocate(const Options& options, const FlatShard& shard, const GptModel& gpt, MemoryPool& pool) {
+ParameterStore& allocate(const Options& options, const RankGroups& groups, const GptModel& gpt, MemoryPool& pool) {
   const ParallelOptions& parallel = options.parallel;
-  const ShardingStrategy strategy = shard.is_whole() ? ShardingStrategy::kNoShard : parallel.sharding();
-  const bool weights = strategy == ShardingStrategy::kOptimGradsParams;
-  const bool gradients =
-      parallel.fsdp_reduce_grads == GradientReduction::kEach && (weights || strategy == ShardingStrategy::kOptimGrads);
+  const bool weights = parallel.sharding() == ShardingStrategy::kOptimGradsParams;
+  const bool gradients = parallel.fsdp_reduce_grads == GradientReduction::kEach &&
+                         (weights || parallel.sharding() == ShardingStrategy::kOptimGrads);
   const std::vector<int> ends = end_units(gpt);
   // Its forward writes gradients, in some schedules before the backward_weight of another microbatch.
   const bool keeps_head = options.train.loss_chunk_size > 0;
@@ -81,10 +93,11 @@ ParameterStore& allocate(const Options& options, const FlatShard& shard, const G
   for (int u = 0; u < static_cast<int>(units.size()); ++u) {
     ParameterUnit& unit = units[static_cast<std::size_t>(u)];
     // Tied words are used by both ends at once, whichever stages these are on.
+    unit.shard = optimizer_shard(options, groups.of(unit.kind).shards());
     const bool may =
-        std::ranges::find(ends, u) == ends.end() ||
-        (options.model.untie_embeddings_and_output_weights && parallel.fsdp_embedding_and_head == EndUnits::kSharded);
-    unit.shard = shard;
+        !unit.shard.is_whole() &&
+        (std::ranges::find(ends, u) == ends.end() ||
+         (options.model.untie_embeddings_and_output_weights && parallel.fsdp_embedding_and_head == EndUnits::kSharded));
     unit.resident_weights = !(weights && may);
     unit.resident_gradients = !(gradients && may) || (keeps_head && unit.name == "head");
   }
@@ -100,16 +113,18 @@ AdamWOptimizer::Spec adamw_spec(const TrainingOptions& train, const ParameterSto
                             .clip_grad = train.clip_grad,
                             .exp_avg_dtype = train.exp_avg_dtype,
                             .exp_avg_sq_dtype = train.exp_avg_sq_dtype};
-  all_parameters.for_each_part([&](const ParameterStore::Held& held) { spec.all_names.push_back(held.part.name); });
+  all_parameters.for_each_part([&](const ParameterStore::Held& held) {
+    (held.unit.kind == UnitKind::kDense ? spec.all_names : spec.all_expert_names).push_back(held.part.name);
+  });
   return spec;
 }
 
-// Of those that are resident.
+// Of those units that `counts`.
 std::vector<std::vector<int>> units_of_buckets(const ParallelOptions& options, const std::vector<ParameterUnit>& units,
-                                               bool ParameterUnit::*resident) {
+                                               const std::function<bool(const ParameterUnit&)>& counts) {
   std::vector<std::int64_t> ready_numels;  // backward reaches the last unit first
   for (auto unit = units.rbegin(); unit != units.rend(); ++unit)
-    ready_numels.push_back(*unit.*resident ? unit->numel : 0);
+    ready_numels.push_back(counts(*unit) ? unit->numel : 0);
   // Without overlap nothing is gained by a second bucket.
   const std::int64_t size =
       options.overlap_grad_reduce ? options.ddp_bucket_size : std::numeric_limits<std::int64_t>::max();
@@ -129,6 +144,11 @@ std::vector<int> segments_of_unit(const GptModel& gpt, int unit) {
   return segments;
 }
 
+Tensor allocate(MemoryPool& pool, DType dtype, const Shape& shape, const char* owner) {
+  const std::size_t bytes = static_cast<std::size_t>(shape.numel()) * size_of(dtype);
+  return Tensor(pool.allocate(bytes, MemoryCategory::kOther, owner), dtype, shape);
+}
+
 InstanceGroups instances_of(Communicator& replicas, const ParallelOptions& parallel) {
   const auto instances = static_cast<int>(parallel.num_distributed_optimizer_instances);
   return instances > 1 ? split_into_instances(replicas, instances) : InstanceGroups{};
@@ -136,13 +156,20 @@ InstanceGroups instances_of(Communicator& replicas, const ParallelOptions& paral
 
 }  // namespace
 
-RankGroups::RankGroups(const Mesh& mesh, const Options& options, const RunConfig& config)
-    : replicas(mesh.cp().size() == 1 ? mesh.dp() : mesh.dp_cp()),
-      sums(replicas.duplicate("dp loss")),
-      by_instance(instances_of(replicas, options.parallel)),
+ReplicaGroups::ReplicaGroups(Communicator& of, const ParallelOptions& parallel)
+    : replicas(of),
+      sums(replicas.duplicate(replicas.name() + " loss")),
+      by_instance(instances_of(replicas, parallel)),
       instance_sums(by_instance.shards ? shards().duplicate(shards().name() + " norm") : nullptr),
-      unshard(shards().size() > 1 && options.parallel.sharding() >= ShardingStrategy::kOptimGrads
+      unshard(shards().size() > 1 && parallel.sharding() >= ShardingStrategy::kOptimGrads
                   ? shards().duplicate(shards().name() + " units")
+                  : nullptr) {}
+
+RankGroups::RankGroups(const Mesh& mesh, const Options& options, const RunConfig& config)
+    : ReplicaGroups(mesh.cp().size() == 1 ? mesh.dp() : mesh.dp_cp(), options.parallel),
+      // Replicas of dense units are tp ranks apart from each other, those of experts etp x ep.
+      experts(options.model.moe.num_experts > 0 && mesh.sizes().tp != mesh.sizes().etp * mesh.sizes().ep
+                  ? std::make_unique<ReplicaGroups>(mesh.edp(), options.parallel)
                   : nullptr),
       stages(mesh.pp().duplicate("pp sums")) {
   const int last = mesh.pp().size() - 1, stage = mesh.coordinates().pp;
@@ -154,9 +181,16 @@ RankGroups::RankGroups(const Mesh& mesh, const Options& options, const RunConfig
   if (!has_end) embedding.reset();
 }
 
+std::vector<const ReplicaGroups*> RankGroups::all() const {
+  std::vector<const ReplicaGroups*> all{this};
+  if (experts) all.push_back(experts.get());
+  return all;
+}
+
 RankStreams::RankStreams(DeviceType device, const Mesh& mesh, const RankGroups& groups, const Instruments& instruments)
     : compute(device, "compute", instruments), communication(device, "communication", instruments) {
-  if (groups.unshard) unshard = std::make_unique<Stream>(device, "unit communication", instruments);
+  if (std::ranges::any_of(groups.all(), [](const ReplicaGroups* each) { return each->unshard != nullptr; }))
+    unshard = std::make_unique<Stream>(device, "unit communication", instruments);
   if (mesh.tp().size() > 1) tensor = std::make_unique<Stream>(device, "tensor communication", instruments);
   if (mesh.cp().size() > 1) context = std::make_unique<Stream>(device, "context communication", instruments);
 }
@@ -174,16 +208,16 @@ LayerGroups::LayerGroups(const Mesh& mesh, const Options& options, const RunConf
            .weights_apart = options.train.cuda_graph_impl != CudaGraphImpl::kNone && config.pipeline.weights_apart()}),
       context(mesh.cp(), streams.context ? *streams.context : streams.communication) {}
 
-RankModel::RankModel(const Options& options, std::vector<GptPart> parts_of_stage, LayerGroups& layers)
+RankModel::RankModel(const Options& options, std::vector<GptPart> parts_of_stage, LayerGroups& layers,
+                     Communicator& replicas)
     : parts(std::move(parts_of_stage)),
-      gpt(build_gpt(options.model, recompute_layers(options.train, parts), factories(options, layers),
+      gpt(build_gpt(options.model, recompute_layers(options.train, parts), factories(options, layers, replicas),
                     options.train.loss_chunk_size, parts)),
       all_parameters(build_gpt(options.model, {}, {.moe = moe_factory()}).parameters) {}
 
 RankOptimizer::RankOptimizer(const Options& options, const RankGroups& groups, RankMemory& memory, LayerGroups& layers,
                              RankModel& model)
-    : shard(optimizer_shard(options, groups.shards())),
-      shared_gradients(layers.tensor, allocate(options, shard, model.gpt, memory.pool), memory.pool),
+    : shared_gradients(layers.tensor, allocate(options, groups, model.gpt, memory.pool), memory.pool),
       adamw(*model.gpt.parameters, memory.pool, adamw_spec(options.train, *model.all_parameters)) {}
 
 RankUnits::RankUnits(const Options& options, const RankGroups& groups, RankStreams& streams, RankMemory& memory,
@@ -204,9 +238,14 @@ RankUnits::RankUnits(const Options& options, const RankGroups& groups, RankStrea
     }
     used.forward_alone = segment.name == "embedding";
   }
+  std::vector<UnitGroups> unit_groups;
+  for (const ReplicaGroups* each : groups.all()) {
+    unit_groups.push_back({.gather = each->unshard ? *each->unshard : each->shards(),
+                           .reduce = each->shards(),
+                           .instances = each->instances()});
+  }
   sharded = std::make_unique<ShardedUnits>(
-      *gpt.parameters, points.slots,
-      UnitGroups{.gather = *groups.unshard, .reduce = groups.shards(), .instances = groups.instances()},
+      *gpt.parameters, points.slots, std::move(unit_groups),
       UnitStreams{.compute = streams.compute, .gather = *streams.unshard, .reduce = streams.communication}, memory.pool,
       options.train.check_hazards);
 }
@@ -214,10 +253,11 @@ RankUnits::RankUnits(const Options& options, const RankGroups& groups, RankStrea
 RankBuckets::RankBuckets(const Options& options, const RankGroups& groups, RankStreams& streams, const GptModel& gpt) {
   const std::vector<ParameterUnit>& units = gpt.parameters->units();
   const bool shards = options.parallel.shards_optimizer();
-  const auto collect = [&](bool ParameterUnit::*resident, Tensor ParameterUnit::*whole,
+  const auto collect = [&](const ReplicaGroups& of, bool ParameterUnit::*resident, Tensor ParameterUnit::*whole,
                            std::vector<std::vector<int>>& segments) {
+    const auto counts = [&](const ParameterUnit& unit) { return unit.*resident && &groups.of(unit.kind) == &of; };
     std::vector<std::vector<Tensor>> tensors;
-    for (const std::vector<int>& bucket : units_of_buckets(options.parallel, units, resident)) {
+    for (const std::vector<int>& bucket : units_of_buckets(options.parallel, units, counts)) {
       tensors.emplace_back();
       segments.emplace_back();
       for (const int unit : bucket) {
@@ -227,10 +267,14 @@ RankBuckets::RankBuckets(const Options& options, const RankGroups& groups, RankS
     }
     return tensors;
   };
-  const std::vector<std::vector<Tensor>> gradients =
-      collect(&ParameterUnit::resident_gradients, &ParameterUnit::main_grads, reduced_segments);
-  std::vector<std::vector<Tensor>> weights;
-  if (shards) weights = collect(&ParameterUnit::resident_weights, &ParameterUnit::weights, gathered_segments);
+  const auto gradients = [&](const ReplicaGroups& of) {
+    return collect(of, &ParameterUnit::resident_gradients, &ParameterUnit::main_grads, reduced_segments);
+  };
+  const auto gathered = [&](const ReplicaGroups& of) {
+    if (!shards) return std::vector<std::vector<Tensor>>{};
+    return collect(of, &ParameterUnit::resident_weights, &ParameterUnit::weights, gathered_segments);
+  };
+  const std::vector<std::vector<Tensor>> weights = gathered(groups);
   for (std::size_t bucket = 0; bucket < weights.size() && gpt.words != nullptr; ++bucket) {
     const Tensor& whole = units[static_cast<std::size_t>(gpt.words->unit)].weights;
     const auto is_words = [&](const Tensor& tensor) { return tensor.data == whole.data; };
@@ -238,19 +282,25 @@ RankBuckets::RankBuckets(const Options& options, const RankGroups& groups, RankS
   }
   const BucketStreams bucket_streams{.compute = streams.compute, .communication = streams.communication};
   reducer = std::make_unique<GradientReducer>(
-      groups.shards(), bucket_streams, gradients,
+      groups.shards(), bucket_streams, gradients(groups),
       shards ? GradientReducer::Result::kShard : GradientReducer::Result::kWhole, groups.instances());
   gatherer = std::make_unique<ParameterGatherer>(groups.shards(), bucket_streams, weights);
+  if (!groups.experts) return;
+  reducer->add_buckets(groups.experts->shards(), gradients(*groups.experts), groups.experts->instances());
+  gatherer->add_buckets(groups.experts->shards(), gathered(*groups.experts));
 }
 
 StepMemory::StepMemory(MemoryPool& pool, const GptModel& gpt)
     : parameters(static_cast<StepParameters*>(
           pool.allocate(sizeof(StepParameters), MemoryCategory::kOther, "step parameters"))),
-      sums(pool.allocate(kNumStepSums * sizeof(float), MemoryCategory::kOther, "loss"), DType::kFp32, {kNumStepSums}) {
-  const Shape shape{std::ssize(gpt.parameters->buffers()), gpt.config.moe.num_experts};
-  if (shape[0] == 0) return;
-  expert_counts = Tensor(pool.allocate(static_cast<std::size_t>(shape.numel()) * 4, MemoryCategory::kOther, "counts"),
-                         DType::kInt32, shape);
+      sums(
+          allocate(pool, DType::kFp32, {num_step_sums(moe_layers_before(gpt.config, gpt.config.num_layers))}, "loss")) {
+  const std::int64_t layers = moe_layers_before(gpt.config, gpt.config.num_layers);
+  if (layers == 0) return;
+  const MoeConfig& moe = gpt.config.moe;
+  expert_counts = allocate(pool, DType::kInt32, {layers, moe.num_experts}, "counts");
+  if (moe.balancing_coeff(MoeBalancing::kGlobal) != 0)
+    balance_counts = allocate(pool, DType::kInt32, {layers, moe.num_experts}, "balance counts");
 }
 
 Rank::Rank(const Options& run_options, const RunConfig& derived, DeviceType device, const Mesh& ranks,
@@ -262,7 +312,7 @@ Rank::Rank(const Options& run_options, const RunConfig& derived, DeviceType devi
       streams(device, mesh, groups, instruments),
       memory(device, memory_limit, instruments.captures),
       layers(mesh, options, config, streams),
-      model(options, config.pipeline.parts_of(mesh.coordinates().pp), layers),
+      model(options, config.pipeline.parts_of(mesh.coordinates().pp), layers, *groups.sums),
       ctx{.compute = streams.compute,
           .arena = memory.arena,
           .seed = static_cast<std::uint64_t>(options.train.seed),
@@ -320,7 +370,7 @@ Rank::~Rank() {
   drain();
   if (std::uncaught_exceptions() > 0) return;  // the peers of a rank that failed are ended, not waited for
   std::vector<MemorySharing*> sharing = sharing_groups(*this);
-  if (units.sharded && units.sharded->gathers_by_copies()) sharing.push_back(memory_sharing(*groups.unshard));
+  if (units.sharded) std::ranges::copy(units.sharded->sharing(), std::back_inserter(sharing));
   for (MemorySharing* group : sharing) {
     try {
       group->unshare_memory();
@@ -340,13 +390,15 @@ void initialize(Rank& rank) {
 
 std::vector<Communicator*> groups_of_steps(const Rank& rank) {
   const RankGroups& own = rank.groups;
-  std::vector<Communicator*> groups{&own.replicas, own.sums.get(), own.stages.get(),
-                                    &rank.layers.tensor.communicator()};
-  if (own.unshard) groups.push_back(own.unshard.get());
+  std::vector<Communicator*> groups;
+  for (const ReplicaGroups* each : own.all()) {
+    for (Communicator* group : {&each->replicas, each->sums.get(), each->unshard.get(), each->by_instance.shards.get(),
+                                each->instance_sums.get(), each->instances()})
+      if (group != nullptr) groups.push_back(group);
+  }
+  groups.insert(groups.end(), {own.stages.get(), &rank.layers.tensor.communicator()});
   if (rank.layers.context.size() > 1) groups.push_back(&rank.layers.context.communicator());
   if (own.embedding) groups.push_back(own.embedding.get());
-  for (Communicator* group : {own.by_instance.shards.get(), own.instance_sums.get(), own.instances()})
-    if (group != nullptr) groups.push_back(group);
   return groups;
 }
 

@@ -31,23 +31,37 @@
 
 namespace megalith {
 
-// Groups beside those of the mesh.
-struct RankGroups {
-  RankGroups(const Mesh& mesh, const Options& options, const RunConfig& config);
+// Ranks that hold copies of the same units, and how they share out what is sharded.
+struct ReplicaGroups {
+  ReplicaGroups(Communicator& replicas, const ParallelOptions& parallel);
 
-  Communicator& replicas;                       // data- and context-parallel: ranks with copies of the same weights
+  Communicator& replicas;
   std::unique_ptr<Communicator> sums;           // the same ranks, for sums on the compute stream
   InstanceGroups by_instance;                   // of these ranks; null where there is one instance, as the next
   std::unique_ptr<Communicator> instance_sums;  // this rank's instance, for sums on the compute stream
   std::unique_ptr<Communicator> unshard;        // as shards(), for gathers of sharded units; null where there are none
-  std::unique_ptr<Communicator> stages;         // this pipeline's ranks, for sums on the compute stream
-  // The first and the last stage where they share a tied embedding; null on all others.
-  std::unique_ptr<Communicator> embedding;
 
   // The ranks that share out one copy of what is sharded, for the communication and for the compute stream.
   Communicator& shards() const { return by_instance.shards ? *by_instance.shards : replicas; }
   Communicator& shard_sums() const { return instance_sums ? *instance_sums : *sums; }
   Communicator* instances() const { return by_instance.instances.get(); }  // null: one
+};
+
+// Groups beside those of the mesh; the replicas are those of dense units, data- and context-parallel ranks.
+struct RankGroups : ReplicaGroups {
+  RankGroups(const Mesh& mesh, const Options& options, const RunConfig& config);
+
+  // Of experts, where other ranks hold copies of them than of the rest; else null.
+  std::unique_ptr<ReplicaGroups> experts;
+  std::unique_ptr<Communicator> stages;  // this pipeline's ranks, for sums on the compute stream
+  // The first and the last stage where they share a tied embedding; null on all others.
+  std::unique_ptr<Communicator> embedding;
+
+  const ReplicaGroups& of(UnitKind kind) const {
+    if (kind == UnitKind::kExperts && experts) return *experts;
+    return *this;
+  }
+  std::vector<const ReplicaGroups*> all() const;
 };
 
 struct RankStreams {
@@ -76,7 +90,8 @@ struct LayerGroups {
 };
 
 struct RankModel {
-  RankModel(const Options& options, std::vector<GptPart> parts, LayerGroups& layers);
+  // `replicas` serves the compute stream.
+  RankModel(const Options& options, std::vector<GptPart> parts, LayerGroups& layers, Communicator& replicas);
 
   std::vector<GptPart> parts;  // this stage's, chunk after chunk
   GptModel gpt;                // of these parts and this tensor-parallel rank
@@ -89,7 +104,6 @@ struct RankOptimizer {
   RankOptimizer(const Options& options, const RankGroups& groups, RankMemory& memory, LayerGroups& layers,
                 RankModel& model);
 
-  FlatShard shard;  // of the optimizer's state
   SharedGradients shared_gradients;
   AdamWOptimizer adamw;
 };
@@ -119,8 +133,9 @@ struct StepMemory {
   StepMemory(MemoryPool& pool, const GptModel& gpt);
 
   StepParameters* parameters;
-  Tensor sums;           // [kNumStepSums] fp32
-  Tensor expert_counts;  // [layers of this stage with an expert bias, E] int32; absent: there is none
+  Tensor sums;            // [num_step_sums] fp32
+  Tensor expert_counts;   // rows of a step: [layers of experts in the whole model, E] int32; absent: there are none
+  Tensor balance_counts;  // likewise, as in Microbatch; absent: there is no such loss
 };
 
 struct Rank {

@@ -10,6 +10,7 @@
 #include <map>
 
 #include "apps/report_chart.h"
+#include "apps/report_experts.h"
 #include "apps/version.h"
 #include "core/base/error.h"
 #include "core/base/fault.h"
@@ -121,7 +122,7 @@ class Page {
 
   std::string text() const {
     return html_page("Training report", origin(),
-                     tiles() + charts() + "<h2>Summary</h2>\n" + summary() + memory() + configuration());
+                     tiles() + charts() + experts() + "<h2>Summary</h2>\n" + summary() + memory() + configuration());
   }
 
  private:
@@ -218,6 +219,12 @@ class Page {
            chart_svg(norm_chart()) + chart_svg(line_chart("Learning rate", "", &MetricsRecord::learning_rate, false)) +
            chart_svg(line_chart("Throughput", "tokens per second, all ranks", &MetricsRecord::tokens_per_second)) +
            chart_svg(line_chart("Step time", "milliseconds", &MetricsRecord::step_ms)) + "</div>\n";
+  }
+
+  std::string experts() const {
+    std::vector<std::string> names;
+    for (const MetricsRun& run : runs_) names.push_back(single() ? "" : name_of(run));
+    return experts_section(runs_, names);
   }
 
   std::string summary() const {

@@ -27,8 +27,8 @@ void RunLog::open(const TrainState& state) {
   if (logging.tensorboard_dir.empty()) return;
   // An evaluation alone does not take the place of steps.
   const TensorBoardStart start{.iteration = state.step, .consumed_samples = state.consumed_samples};
-  tensorboard_ = std::make_unique<TensorBoardLog>(logging.tensorboard_dir,
-                                                  options.train.skip_train ? std::nullopt : std::optional(start));
+  tensorboard_ = std::make_unique<TensorBoardLog>(
+      logging.tensorboard_dir, options.train.skip_train ? std::nullopt : std::optional(start), logging.log_interval);
 }
 
 void RunLog::step(const Rank& rank, const StepResult& result, const StepFacts& facts) {
@@ -55,7 +55,8 @@ void RunLog::step(const Rank& rank, const StepResult& result, const StepFacts& f
       .skipped = result.skipped,
       .skipped_steps = facts.skipped_steps,
       .memory_bytes = memory_by_owner(rank),
-      .checkpoint_stall_ms = stall ? std::optional(*stall * 1e3) : std::nullopt};
+      .checkpoint_stall_ms = stall ? std::optional(*stall * 1e3) : std::nullopt,
+      .experts = result.expert_loads};
   if (metrics_) metrics_->write(metrics);
   if (tensorboard_) tensorboard_->write(metrics);
   log_->step(metrics);

@@ -14,25 +14,27 @@ std::size_t tokens_of_step(const RunConfig& config) {
   return static_cast<std::size_t>(config.microbatches * config.rank_tokens());
 }
 
-std::size_t bytes_of(const RunConfig& config) {
-  constexpr std::size_t kPadding = 4 * 256;  // each of the four buffers is aligned
-  constexpr std::size_t kReport = sizeof(StepParameters) + kNumStepSums * sizeof(float);
-  return kSteps * (2 * tokens_of_step(config) * sizeof(std::int32_t) + kReport + kPadding);
+std::size_t bytes_of(const RunConfig& config, const ReportSizes& report) {
+  constexpr std::size_t kPadding = 5 * 256;  // each of the five buffers is aligned
+  const std::size_t numbers = 2 * tokens_of_step(config) + report.sums + report.expert_counts;  // of 4 bytes
+  return kSteps * (numbers * sizeof(std::int32_t) + sizeof(StepParameters) + kPadding);
 }
 
 }  // namespace
 
-Staging::Staging(DeviceType device, const RunConfig& config, const SequencePart& part)
-    : config_(config), part_(part), arena_(device, bytes_of(config), "step staging") {
+Staging::Staging(DeviceType device, const RunConfig& config, const SequencePart& part, const ReportSizes& report)
+    : config_(config), part_(part), arena_(device, bytes_of(config, report), "step staging") {
   for (std::size_t i = 0; i < kSteps; ++i) {
     const auto& step = steps_.emplace_back(std::make_unique<StagedStep>());
     step->tokens = arena_.allocate_as<std::int32_t>(tokens_of_step(config));
     step->labels = arena_.allocate_as<std::int32_t>(tokens_of_step(config));
     step->report = arena_.allocate_as<StepParameters>(1);
-    step->sums = arena_.allocate_as<float>(kNumStepSums);
+    step->sums = arena_.allocate_as<float>(report.sums);
+    step->expert_counts = arena_.allocate_as<std::int32_t>(report.expert_counts);
     if (device == DeviceType::kPlan) continue;
     *step->report = {};  // never what other runs left there
-    std::fill_n(step->sums, kNumStepSums, 0.0f);
+    std::fill_n(step->sums, report.sums, 0.0f);
+    std::fill_n(step->expert_counts, report.expert_counts, 0);
   }
 }
 

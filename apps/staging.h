@@ -30,7 +30,8 @@ struct StagedStep {
   std::int32_t* tokens = nullptr;    // [M, T]: this rank's part of each sequence
   std::int32_t* labels = nullptr;    // [M, T]
   StepParameters* report = nullptr;  // device to host
-  float* sums = nullptr;             // likewise, [kNumStepSums]
+  float* sums = nullptr;             // likewise, as are the next
+  std::int32_t* expert_counts = nullptr;
   std::int64_t iteration = 0;
   float learning_rate = 0;
   std::vector<std::int64_t> first_samples;  // [M]
@@ -40,10 +41,15 @@ struct StagedStep {
   Event reported{"step report", true};
 };
 
+// How many numbers a step reports beside its StepParameters.
+struct ReportSizes {
+  std::size_t sums = 0, expert_counts = 0;
+};
+
 class Staging {
  public:
   // `part`: of a sequence on this rank.
-  Staging(DeviceType device, const RunConfig& config, const SequencePart& part);
+  Staging(DeviceType device, const RunConfig& config, const SequencePart& part, const ReportSizes& report);
 
   // Takes the next place in the ring, whose step is no longer pending, and copies the input into it.
   void stage(Stream& compute, const StepInput& input);

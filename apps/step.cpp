@@ -71,7 +71,8 @@ std::string printed(const std::vector<Action>& actions, const GptModel& gpt, con
 Step::Step(Rank& rank)
     : rank_(rank),
       actions_(step_actions(rank)),
-      staging_(rank.memory.pool.device(), rank.config, rank.layers.context.part(rank.config.seq_length)) {
+      staging_(rank.memory.pool.device(), rank.config, rank.layers.context.part(rank.config.seq_length),
+               report_sizes(rank)) {
   const int columns = std::max(num_columns(actions_.train), num_columns(actions_.evaluate));
   auto* const parameters = static_cast<MicrobatchParameters*>(
       rank_.memory.pool.allocate(static_cast<std::size_t>(columns) * sizeof(MicrobatchParameters),
@@ -148,7 +149,8 @@ void Step::wait_for_parameters() {
 void Step::begin_step() {
   const StagedStep& step = staging_.last();
   launch(rank_.streams.compute, Fill{.x = rank_.step.sums, .value = 0});
-  if (const Tensor& counts = rank_.step.expert_counts) launch(rank_.streams.compute, Fill{.x = counts, .value = 0});
+  for (const Tensor& counts : {rank_.step.expert_counts, rank_.step.balance_counts})
+    if (counts) launch(rank_.streams.compute, Fill{.x = counts, .value = 0});
   launch(rank_.streams.compute,
          WriteStepParameters{
              .iteration = step.iteration, .learning_rate = step.learning_rate, .parameters = rank_.step.parameters});
@@ -166,7 +168,8 @@ void Step::load(const Action& action) {
                         .part = rank_.layers.context.part(config.seq_length),
                         .parameters = microbatch_parameters_[static_cast<std::size_t>(action.column)],
                         .sums = rank_.step.sums,
-                        .expert_counts = rank_.step.expert_counts};
+                        .expert_counts = rank_.step.expert_counts,
+                        .balance_counts = rank_.step.balance_counts};
   const auto copy = [&](const std::int32_t* from, const char* owner) {
     const Tensor to = rank_.ctx.empty({config.rank_tokens()}, DType::kInt32, owner);
     copy_from_host(rank_.streams.compute, to.data, from + action.microbatch * config.rank_tokens(), to.bytes());
@@ -196,46 +199,69 @@ void Step::copy_tied(Stream& stream, const Tensor& from_first_stage) {
 // One of the stages has the loss, the others 0. Tensor-parallel ranks have the same loss, but routers of their own
 // rows.
 void Step::reduce_sums() {
-  if (rank_.options.model.moe.num_experts > 0) {
-    constexpr auto kFirst = static_cast<std::int64_t>(StepSum::kAuxLoss);
-    const Tensor of_routers = rank_.step.sums.slice(0, kFirst, kNumStepSums - kFirst);
-    rank_.layers.tensor.sum(rank_.streams.compute, of_routers, "losses of routers");
+  Stream& compute = rank_.streams.compute;
+  const Tensor &sums = rank_.step.sums, &counts = rank_.step.expert_counts;
+  if (counts) {
+    constexpr std::int64_t kFirst = index_of(StepSum::kAuxLoss);
+    rank_.layers.tensor.sum(compute, sums.slice(0, kFirst, sums.numel() - kFirst), "losses of routers");
+    rank_.layers.tensor.sum(compute, counts, "rows of experts");
   }
-  if (const Tensor& counts = rank_.step.expert_counts) {
-    rank_.layers.tensor.sum(rank_.streams.compute, counts, "rows of experts");
-    launch(rank_.streams.compute, AllReduce{.group = *rank_.groups.sums, .buffer = counts, .label = "rows of experts"});
+  for (Communicator* group : {rank_.groups.sums.get(), rank_.groups.stages.get()}) {
+    if (counts) launch(compute, AllReduce{.group = *group, .buffer = counts, .label = "rows of experts"});
+    launch(compute, AllReduce{.group = *group, .buffer = sums, .label = "loss"});
   }
-  for (Communicator* group : {rank_.groups.sums.get(), rank_.groups.stages.get()})
-    launch(rank_.streams.compute, AllReduce{.group = *group, .buffer = rank_.step.sums, .label = "loss"});
 }
 
 // Each piece has its sum of squares from one rank of those that share out the units, 0 from the others. Each tensor
-// has, over the ranks that hold other parts of the model, one part from each or from one alone.
+// has, over the ranks that hold other parts of the model, one part from each or from one alone; tensor-parallel ranks
+// hold the same experts.
 void Step::reduce_norm() {
   Stream& compute = rank_.streams.compute;
   AdamWOptimizer& adamw = rank_.optimizer.adamw;
   const std::string label = "squares of the gradients";
+  const auto sum_pieces = [&](const ReplicaGroups& groups, const Tensor& pieces) {
+    if (rank_.options.parallel.shards_optimizer() && groups.shards().size() > 1 && pieces.numel() > 0)
+      launch(compute, AllReduce{.group = groups.shard_sums(), .buffer = pieces, .label = label});
+  };
   adamw.sum_squares(compute);
-  if (!rank_.optimizer.shard.is_whole())
-    launch(compute, AllReduce{.group = rank_.groups.shard_sums(), .buffer = adamw.pieces(), .label = label});
+  if (const ReplicaGroups* experts = rank_.groups.experts.get()) {
+    sum_pieces(rank_.groups, adamw.pieces(UnitKind::kDense));
+    sum_pieces(*experts, adamw.pieces(UnitKind::kExperts));
+  } else {
+    sum_pieces(rank_.groups, adamw.pieces());
+  }
   adamw.add_pieces(compute);
-  rank_.layers.tensor.sum(compute, adamw.squares(), "squares of gradients");
+  rank_.layers.tensor.sum(compute, adamw.squares(UnitKind::kDense), "squares of gradients");
   launch(compute, AllReduce{.group = *rank_.groups.stages, .buffer = adamw.squares(), .label = label});
 }
 
 void Step::update() {
   if (Event* read = std::exchange(before_update_, nullptr)) rank_.streams.compute.wait(*read);
-  const Tensor loss = rank_.step.sums.slice(0, static_cast<std::int64_t>(StepSum::kLoss), 1);
+  const Tensor loss = rank_.step.sums.slice(0, index_of(StepSum::kLoss), 1);
   rank_.optimizer.adamw.update(rank_.streams.compute, loss, rank_.step.parameters);
-  if (const Tensor& counts = rank_.step.expert_counts) {
-    launch(rank_.streams.compute,
-           UpdateExpertBias{.counts = counts,
-                            .bias = rank_.model.gpt.parameters->buffer_values().view(counts.shape),
-                            .rate = static_cast<float>(rank_.options.model.moe.router_bias_update_rate),
-                            .parameters = rank_.step.parameters});
-  }
+  update_expert_biases();
   rank_.buckets.gatherer->updated();
   if (rank_.units.sharded) rank_.units.sharded->updated();
+}
+
+// This stage's layers have their biases one after the other, and their counts among those of the whole model.
+void Step::update_expert_biases() {
+  const ModelConfig& model = rank_.options.model;
+  if (!model.moe.router_enable_expert_bias) return;
+  const Tensor& biases = rank_.model.gpt.parameters->buffer_values();
+  std::int64_t done = 0;
+  for (const GptPart& part : rank_.model.parts) {
+    const std::int64_t first = moe_layers_before(model, part.first_layer);
+    const std::int64_t layers = moe_layers_before(model, part.first_layer + part.num_layers) - first;
+    if (layers == 0) continue;
+    const std::int64_t experts = model.moe.num_experts;
+    launch(rank_.streams.compute,
+           UpdateExpertBias{.counts = rank_.step.expert_counts.slice(0, first, layers),
+                            .bias = biases.slice(0, done * experts, layers * experts).view({layers, experts}),
+                            .rate = static_cast<float>(model.moe.router_bias_update_rate),
+                            .parameters = rank_.step.parameters});
+    done += layers;
+  }
 }
 
 void Step::run(const Action& action) {
@@ -314,41 +340,14 @@ bool Step::train(const StepInput& input, const std::function<bool()>& updates) {
   StagedStep& step = staging_.last();
   step.follows = follows;
   copy_to_host(compute, step.report, rank_.step.parameters, sizeof(StepParameters));
-  if (rank_.options.model.moe.num_experts > 0)
+  if (const Tensor& counts = rank_.step.expert_counts) {
     copy_to_host(compute, step.sums, rank_.step.sums.data, rank_.step.sums.bytes());
+    copy_to_host(compute, step.expert_counts, counts.data, counts.bytes());
+  }
   compute.record(step.reported);
   step.enqueue_seconds = seconds_since(start) - asked;
   ++pending_;
   return true;
-}
-
-StepResult Step::read_result() {
-  require(pending_ > 0, "no step is pending");
-  StagedStep& step = staging_.ago(pending_ - 1);
-  const StagedStep& before = staging_.ago(pending_);
-  --pending_;
-  Stream& compute = rank_.streams.compute;
-  compute.synchronize_host(step.reported);
-  Access access("read the step's result");
-  access.add(step.report, sizeof(StepParameters), false);
-  access.add(step.sums, kNumStepSums * sizeof(float), false);
-  compute.announce_host(access);
-  const MoeConfig& moe = rank_.options.model.moe;
-  const auto of_routers = [&](StepSum which, double coeff) -> std::optional<float> {
-    if (moe.num_experts == 0 || coeff == 0) return std::nullopt;
-    const std::vector<bool> layers = moe_layers(moe, rank_.options.model.num_layers);
-    const double all = coeff * static_cast<double>(std::ranges::count(layers, true) * rank_.config.step_tokens());
-    return static_cast<float>(static_cast<double>(step.sums[static_cast<std::size_t>(which)]) / all);
-  };
-  return {.iteration = step.iteration,
-          .loss = step.report->loss / static_cast<float>(rank_.config.step_tokens()),
-          .grad_norm = step.report->grad_norm,
-          .load_balancing_loss = of_routers(StepSum::kAuxLoss, moe.balancing_coeff()),
-          .router_z_loss = of_routers(StepSum::kZLoss, moe.z_loss_coeff),
-          .skipped = step.report->skip != 0,
-          .adam_count = step.report->adam_count,
-          .enqueue_seconds = step.enqueue_seconds,
-          .seconds = seconds_between(step.follows ? before.reported : step.begun, step.reported)};
 }
 
 float Step::evaluate(const StepInput& input) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/expert_load.h"
 #include "apps/rank.h"
 #include "apps/staging.h"
 #include "apps/step_plans.h"
@@ -31,6 +32,7 @@ struct StepResult {
   // Of the routers, without their coefficients: means over microbatches and layers of experts; absent without such
   // losses.
   std::optional<float> load_balancing_loss, router_z_loss;
+  std::vector<ExpertLoad> expert_loads;  // of each layer of experts
   bool skipped = false;
   std::int64_t adam_count = 0;
   double enqueue_seconds = 0;  // of the host
@@ -92,6 +94,7 @@ class Step {
   void capture_ahead(const std::vector<Action>& actions);
   GraphSignature signature();
   void carry_out(const Action& action);  // the switch over the kinds
+  static ReportSizes report_sizes(const Rank& rank);
   void begin_step();
   void zero_gradients();
   void finish_reduce();
@@ -101,6 +104,7 @@ class Step {
   void reduce_sums();
   void reduce_norm();
   void update();
+  void update_expert_biases();
 
   Rank& rank_;
   StepActions actions_;

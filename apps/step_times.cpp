@@ -43,9 +43,10 @@ std::optional<ActionKind> verb_of_unit(const std::vector<Action>& actions, std::
   return std::nullopt;
 }
 
-// Of gradients or weights: dp, dp_cp, dp_inner, "dp units" and so on.
+// Of gradients or weights: dp, dp_cp, dp_inner, "dp units", edp and so on.
 bool is_of_replicas(const PlannedCall& call) {
-  return call.group.starts_with(name_of(Axis::kDp)) && !call.group.ends_with(" loss") && !call.group.ends_with(" norm");
+  const bool of_replicas = call.group.starts_with(name_of(Axis::kDp)) || call.group.starts_with(name_of(Axis::kEdp));
+  return of_replicas && !call.group.ends_with(" loss") && !call.group.ends_with(" norm");
 }
 
 bool is_message(const PlannedCall& call) { return call.kind == "send" || call.kind == "receive"; }

@@ -46,6 +46,11 @@ std::vector<std::int64_t> divisors_of(std::int64_t number, std::int64_t most) {
   return divisors;
 }
 
+// Whether ranks hold copies of anything, as tensor-parallel ones do of experts.
+bool has_replicas(const ModelConfig& model, std::int64_t world, const Layout& layout) {
+  return world > layout.tp * layout.pp || (model.moe.num_experts > 0 && layout.tp > 1);
+}
+
 Options with_layout(Options options, const Layout& layout, RecomputeGranularity recompute) {
   ParallelOptions& parallel = options.parallel;
   parallel.tensor_model_parallel_size = layout.tp;
@@ -54,7 +59,7 @@ Options with_layout(Options options, const Layout& layout, RecomputeGranularity 
   parallel.pipeline_model_parallel_size = layout.pp;
   parallel.num_virtual_stages_per_pipeline_rank = layout.chunks > 1 ? layout.chunks : 0;
   if (layout.zero_bubble) parallel.pipeline_schedule = PipelineSchedule::kZbH1;
-  parallel.overlap_grad_reduce = parallel.world_size > layout.tp * layout.pp;
+  parallel.overlap_grad_reduce = has_replicas(options.model, parallel.world_size, layout);
   parallel.use_distributed_optimizer = layout.sharding == ShardingStrategy::kOptim;
   if (layout.sharding == ShardingStrategy::kOptimGradsParams)
     parallel.data_parallel_sharding_strategy = layout.sharding;
@@ -150,7 +155,8 @@ class Search {
         for (std::int64_t micro = 1; micro == 1 || micro * options_.model.seq_length <= kMostTokens; micro *= 2) {
           for (const ShardingStrategy sharding :
                {ShardingStrategy::kOptim, ShardingStrategy::kNoShard, ShardingStrategy::kOptimGradsParams}) {
-            if (sharding != ShardingStrategy::kNoShard && world_ == tp * pp) continue;
+            if (sharding != ShardingStrategy::kNoShard && !has_replicas(options_.model, world_, {.tp = tp, .pp = pp}))
+              continue;
             const auto add = [&](std::int64_t chunks, bool zero_bubble) {
               const Layout layout{.tp = tp,
                                   .pp = pp,
@@ -194,14 +200,17 @@ class Search {
 
   // Bytes of weights, gradients and moments alone, without slots of units.
   double least_memory(const Layout& layout) const {
-    const double held =
-        static_cast<double>(count_parameters(options_.model).total) / static_cast<double>(layout.tp * layout.pp);
-    const auto dp = static_cast<double>(world_ / (layout.tp * layout.pp));
     const TrainingOptions& train = options_.train;
     const auto units = static_cast<double>(size_of(options_.model.params_dtype) + size_of(train.main_grads_dtype));
     const auto moments = static_cast<double>(size_of(train.exp_avg_dtype) + size_of(train.exp_avg_sq_dtype));
-    return held * (units / (layout.sharding == ShardingStrategy::kOptimGradsParams ? dp : 1) +
-                   moments / (layout.sharding == ShardingStrategy::kNoShard ? 1 : dp));
+    const auto bytes = [&](std::int64_t parameters, std::int64_t parts) {  // split into so many parts, each with copies
+      const auto copies = static_cast<double>(world_ / parts);
+      return static_cast<double>(parameters) / static_cast<double>(parts) *
+             (units / (layout.sharding == ShardingStrategy::kOptimGradsParams ? copies : 1) +
+              moments / (layout.sharding == ShardingStrategy::kNoShard ? 1 : copies));
+    };
+    const ParameterCount count = count_parameters(options_.model);
+    return bytes(count.total - count.routed_experts, layout.tp * layout.pp) + bytes(count.routed_experts, layout.pp);
   }
   bool fits_at_all(const Layout& layout) const {
     return least_memory(layout) <= static_cast<double>(spec_.most_memory);

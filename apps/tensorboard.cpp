@@ -7,6 +7,7 @@
 #include <bit>
 #include <chrono>
 #include <cmath>
+#include <utility>
 
 #include "core/base/error.h"
 #include "core/base/fault.h"
@@ -141,17 +142,31 @@ struct TensorBoardLog::Records {
     by_samples += tensorboard_record(
         tensorboard_scalar(time, consumed_samples, fmt::format("{} vs samples", tag), static_cast<float>(value)));
   }
+  void add_experts(const ExpertLoad& load) {
+    const auto add_of_layer = [&](const char* what, double value) {
+      add(fmt::format("moe/{}_layer_{}", what, load.layer), value);
+    };
+    add_of_layer("load_min", static_cast<double>(load.min));
+    add_of_layer("load_max", static_cast<double>(load.max));
+    add_of_layer("load_mean", load.mean);
+    add_of_layer("load_entropy", load.entropy);
+    add_of_layer("dropped_rows", static_cast<double>(load.dropped));
+    if (load.load_balancing_loss) add_of_layer("load_balancing_loss", static_cast<double>(*load.load_balancing_loss));
+    if (load.z_loss) add_of_layer("z_loss", static_cast<double>(*load.z_loss));
+  }
   void add_validation(double loss) {
     add_both("lm loss validation", loss);
     add_both("lm loss validation ppl", std::exp(loss));
   }
 };
 
-TensorBoardLog::TensorBoardLog(const std::string& folder, std::optional<TensorBoardStart> start)
+TensorBoardLog::TensorBoardLog(const std::string& folder, std::optional<TensorBoardStart> start,
+                               std::int64_t log_interval)
     : steps_(begin_file(folder, now(), start ? std::optional(start->iteration + 1) : std::nullopt), kFlag, kScope),
       samples_(
           begin_file(folder + "/by-samples", now(), start ? std::optional(start->consumed_samples + 1) : std::nullopt),
-          kFlag, kScope) {}
+          kFlag, kScope),
+      log_interval_(log_interval) {}
 
 void TensorBoardLog::write(const StepMetrics& metrics) {
   Records records{.iteration = metrics.iteration, .consumed_samples = metrics.consumed_samples};
@@ -165,6 +180,11 @@ void TensorBoardLog::write(const StepMetrics& metrics) {
   records.add_both("iteration-time", metrics.step_ms * 1e-3);
   records.add("throughput", metrics.tflops_per_device);
   records.add("mem-max-allocated-bytes", static_cast<double>(metrics.memory_peak_bytes));
+  const bool is_logged = std::exchange(is_first_, false) || metrics.iteration % log_interval_ == 0 ||
+                         metrics.iteration == metrics.train_iters;
+  if (is_logged) {
+    for (const ExpertLoad& load : metrics.experts) records.add_experts(load);
+  }
   if (metrics.validation_loss) records.add_validation(*metrics.validation_loss);
   steps_.write(records.by_step);
   samples_.write(records.by_samples);

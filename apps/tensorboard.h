@@ -1,5 +1,6 @@
 // Event files for TensorBoard (--tensorboard-dir), with Megatron's tags: each step's loss, learning rate, batch size,
-// gradient norm, time, throughput and memory, and validation losses. The main ones also by consumed samples ("lm loss
+// gradient norm, time, throughput and memory, and validation losses. Of each layer of experts, in the steps of the log
+// line alone, what ExpertLoad has ("moe/load_max_layer_3"). The main ones also by consumed samples ("lm loss
 // vs samples"), in a second file in the folder "by-samples", a run of its own to TensorBoard, since all tags of a
 // folder share one step number. Rank 0 only.
 //
@@ -39,8 +40,9 @@ struct TensorBoardStart {
 class TensorBoardLog {
  public:
   // Makes the folders and a new file events.out.tfevents.TIME.HOST.PID in each; without `start` they add to what is
-  // there and start no session. Fails with kFileIo; what cannot be written later is tried again at each step.
-  TensorBoardLog(const std::string& folder, std::optional<TensorBoardStart> start);
+  // there and start no session. `log_interval`: steps between those of the log line. Fails with kFileIo; what cannot be
+  // written later is tried again at each step.
+  TensorBoardLog(const std::string& folder, std::optional<TensorBoardStart> start, std::int64_t log_interval = 1);
   TensorBoardLog(const TensorBoardLog&) = delete;
   TensorBoardLog& operator=(const TensorBoardLog&) = delete;
 
@@ -52,6 +54,8 @@ class TensorBoardLog {
 
   AppendLog steps_;
   AppendLog samples_;
+  std::int64_t log_interval_;
+  bool is_first_ = true;
 };
 
 }  // namespace megalith

@@ -6,6 +6,7 @@
 #include <iterator>
 #include <map>
 #include <span>
+#include <utility>
 
 #include "core/device/copy.h"
 #include "core/layers/host_copy.h"
@@ -21,6 +22,7 @@ struct Item {
   Tensor tensor;         // contiguous; of numel 0 where all of the slice is padding
   bool saved = true;     // by the ranks that hold what this one holds; others save the copies
   bool sharded = false;  // of the ranks that share out a copy this one alone holds it
+  UnitKind kind = UnitKind::kDense;
 };
 
 // `item`, cut to the elements `held` of its slice, row-major, which `flat` holds: a range of the global tensor where
@@ -81,7 +83,8 @@ std::vector<Item> items_of(const ParameterStore& parameters, const AdamWOptimize
                                     .data = {}},
                           .tensor = {},
                           .saved = part.counted && !parameter->is_copy,
-                          .sharded = sharded};
+                          .sharded = sharded,
+                          .kind = unit.kind};
           const std::int64_t from = std::clamp(begin, first_held, first_held + flat.numel());
           const std::int64_t to = std::clamp(begin + part.live_rows() * columns, from, first_held + flat.numel());
           const Tensor held = flat.slice(0, from - first_held, to - from);
@@ -194,7 +197,6 @@ void refuse_no_checkpoint(const std::string& folder, const std::string& remedy) 
 std::vector<WrittenShard> shards_to_write(const Rank& rank) {
   std::vector<Item> items = items_of(*rank.model.gpt.parameters, &rank.optimizer.adamw);
   std::erase_if(items, [](const Item& item) { return !item.saved || item.tensor.numel() == 0; });
-  const auto own = std::stable_partition(items.begin(), items.end(), [](const Item& item) { return !item.sharded; });
   std::vector<WrittenShard> mine;
   // The ranks of a group share the writing of what they hold in copies; null: this rank alone.
   const auto add = [&mine](std::span<Item> copies, const Communicator* group) {
@@ -205,8 +207,16 @@ std::vector<WrittenShard> shards_to_write(const Rank& rank) {
       if (group == nullptr || writers[i] == group->rank()) mine.push_back({std::move(shards[i]), copies[i].tensor});
     }
   };
-  add({items.begin(), own}, &rank.groups.replicas);
-  add({own, items.end()}, rank.groups.instances());
+  auto begin = items.begin();
+  const auto next = [&](auto&& belongs) {
+    const auto end = std::stable_partition(begin, items.end(), belongs);
+    return std::span(std::exchange(begin, end), end);
+  };
+  for (const ReplicaGroups* groups : rank.groups.all()) {
+    const auto is_theirs = [&](const Item& item) { return &rank.groups.of(item.kind) == groups; };
+    add(next([&](const Item& item) { return is_theirs(item) && !item.sharded; }), &groups->replicas);
+    add(next(is_theirs), groups->instances());
+  }
   return mine;
 }
 

@@ -4,19 +4,19 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "core/base/digest.h"
 #include "core/ops/elementwise.h"
 #include "core/ops/op.h"
-#include "parallel/comm/memory_sharing.h"
 
 namespace megalith {
 
-ShardedUnits::ShardedUnits(ParameterStore& parameters, const UnitSlots& slots, const UnitGroups& groups,
+ShardedUnits::ShardedUnits(ParameterStore& parameters, const UnitSlots& slots, std::vector<UnitGroups> groups,
                            const UnitStreams& streams, MemoryPool& pool, bool poison)
     : parameters_(parameters),
       slots_(slots),
-      groups_(groups),
+      groups_(std::move(groups)),
       streams_(streams),
       poison_(poison),
       states_(parameters.units().size(), State::kSharded),
@@ -38,12 +38,21 @@ ShardedUnits::ShardedUnits(ParameterStore& parameters, const UnitSlots& slots, c
 
 void ShardedUnits::share() {
   const Tensor& shards = parameters_.weight_shards();
-  MemorySharing* const sharing = memory_sharing(groups_.gather);
-  if (sharing == nullptr || !shards.present()) return;
+  if (!shards.present()) return;
   std::uint64_t layout = kEmptyDigest;
   for (const ParameterUnit& each : parameters_.units())
     fold(layout, static_cast<std::uint64_t>(each.resident_weights ? 0 : each.numel));
-  copies_ = sharing->share_memory(shards.data, shards.bytes(), layout);
+  for (UnitGroups& groups : groups_) {
+    MemorySharing* const sharing = memory_sharing(groups.gather);
+    groups.copies = sharing != nullptr && sharing->share_memory(shards.data, shards.bytes(), layout);
+  }
+}
+
+std::vector<MemorySharing*> ShardedUnits::sharing() const {
+  std::vector<MemorySharing*> sharing;
+  for (const UnitGroups& groups : groups_)
+    if (groups.copies) sharing.push_back(memory_sharing(groups.gather));
+  return sharing;
 }
 
 ShardedUnits::Slot& ShardedUnits::slot_of(std::deque<Slot>& slots, const std::vector<int>& of, int unit) {
@@ -117,15 +126,16 @@ void ShardedUnits::unshard(int index) {
 
 void ShardedUnits::gather(const ParameterUnit& of, const Tensor& whole) {
   const std::string label = "weights of " + of.name;
-  if (!copies_) {
-    launch(streams_.gather, AllGather{.group = groups_.gather, .in = of.weight_shard, .out = whole, .label = label});
+  const UnitGroups& groups = groups_of(of);
+  if (!groups.copies) {
+    launch(streams_.gather, AllGather{.group = groups.gather, .in = of.weight_shard, .out = whole, .label = label});
     return;
   }
   launch(streams_.gather, Copy{.src = of.weight_shard, .dst = of.shard.of(whole)});
   const int ranks = of.shard.ranks;
   for (int step = 1; step < ranks; ++step) {
     const FlatShard from{.rank = (of.shard.rank - step + ranks) % ranks, .ranks = ranks};
-    launch(streams_.gather, Shift{.group = groups_.gather,
+    launch(streams_.gather, Shift{.group = groups.gather,
                                   .in = of.weight_shard,
                                   .out = from.of(whole),
                                   .step = step,
@@ -192,7 +202,7 @@ void ShardedUnits::reduce_shard(int index) {
   streams_.compute.record(slot.ready);
   streams_.reduce.wait(slot.ready);
   const bool is_first = !summed_[static_cast<std::size_t>(index)];
-  launch(streams_.reduce, ReduceScatter{.group = groups_.reduce,
+  launch(streams_.reduce, ReduceScatter{.group = groups_of(of).reduce,
                                         .in = whole,
                                         .out = is_first ? of.grad_shard : own,
                                         .label = "gradients of " + of.name});
@@ -207,7 +217,7 @@ void ShardedUnits::sum_instances(int index) {
   if (!summed_[static_cast<std::size_t>(index)]) fail_call("sum_instances", index, "its reduce_shard before");
   const ParameterUnit& of = unit(index);
   launch(streams_.reduce,
-         AllReduce{.group = *groups_.instances, .buffer = of.grad_shard, .label = "gradients of " + of.name});
+         AllReduce{.group = *groups_of(of).instances, .buffer = of.grad_shard, .label = "gradients of " + of.name});
 }
 
 void ShardedUnits::begin_sums() { summed_.assign(summed_.size(), false); }

@@ -15,6 +15,7 @@
 #include "core/device/event.h"
 #include "fsdp/unit_slots.h"
 #include "parallel/comm/communicator.h"
+#include "parallel/comm/memory_sharing.h"
 
 namespace megalith {
 
@@ -28,13 +29,15 @@ struct UnitGroups {
   Communicator& gather;
   Communicator& reduce;               // of the same ranks
   Communicator* instances = nullptr;  // those with the same shard, in hybrid sharding
+  bool copies = false;                // of the peers' memory; set by share()
 };
 
 class ShardedUnits {
  public:
   // `parameters` are allocated; all outlive this object. `poison`: see poison_slots().
-  ShardedUnits(ParameterStore& parameters, const UnitSlots& slots, const UnitGroups& groups, const UnitStreams& streams,
-               MemoryPool& pool, bool poison);
+  // The first of `groups` are of dense units, the last of experts.
+  ShardedUnits(ParameterStore& parameters, const UnitSlots& slots, std::vector<UnitGroups> groups,
+               const UnitStreams& streams, MemoryPool& pool, bool poison);
 
   // Collective, once, before the first gather: lets the peers copy the shards themselves where they can.
   void share();
@@ -65,7 +68,8 @@ class ShardedUnits {
 
   // From now on: weights become NaN where they are given up, gradients where they are bound, before they begin.
   void poison_slots(bool on) { poison_ = on; }
-  bool gathers_by_copies() const { return copies_; }
+  // Groups whose ranks read each other's shards.
+  std::vector<MemorySharing*> sharing() const;
   // Since construction.
   std::int64_t gathers() const { return gathers_; }
   std::int64_t reductions() const { return reductions_; }
@@ -86,6 +90,9 @@ class ShardedUnits {
 
   ParameterUnit& unit(int index) { return parameters_.units()[static_cast<std::size_t>(index)]; }
   Slot& slot_of(std::deque<Slot>& slots, const std::vector<int>& of, int unit);
+  const UnitGroups& groups_of(const ParameterUnit& unit) const {
+    return unit.kind == UnitKind::kDense ? groups_.front() : groups_.back();
+  }
   void gather(const ParameterUnit& unit, const Tensor& whole);
   void fill_with_nan(const Tensor& whole);  // where slots are poisoned
   // Unless the stream saw that record, or a later one of the same stream.
@@ -94,10 +101,9 @@ class ShardedUnits {
 
   ParameterStore& parameters_;
   const UnitSlots slots_;
-  UnitGroups groups_;
+  std::vector<UnitGroups> groups_;
   UnitStreams streams_;
   bool poison_;
-  bool copies_ = false;  // from the peers' memory
   std::deque<Slot> weights_, gradients_;
   std::vector<State> states_;  // of each unit's weights
   std::vector<bool> summed_;   // of each unit's gradients, since begin_sums()

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 namespace megalith {
 
@@ -12,13 +13,13 @@ UnitSlots assign_slots(std::span<const ParameterUnit> units, int slots, std::spa
     std::size_t next = 0;
   };
   const auto assign = [&](bool ParameterUnit::*resident, std::vector<int>& slot_of, std::vector<std::int64_t>& sizes) {
-    std::map<std::int64_t, Kind> kinds;  // by size
+    std::map<std::pair<UnitKind, std::int64_t>, Kind> kinds;  // by size
     for (int u = 0; u < static_cast<int>(units.size()); ++u) {
       const ParameterUnit& unit = units[static_cast<std::size_t>(u)];
       slot_of.push_back(UnitSlots::kResident);
       if (unit.*resident || unit.numel == 0) continue;
       const bool alternates = std::ranges::find(in_turn, u) != in_turn.end();
-      Kind& kind = kinds[alternates ? kInTurn : unit.numel];
+      Kind& kind = kinds[{unit.kind, alternates ? kInTurn : unit.numel}];
       if (kind.slots.size() < static_cast<std::size_t>(alternates ? 1 : slots)) {
         kind.slots.push_back(static_cast<int>(sizes.size()));
         sizes.push_back(0);

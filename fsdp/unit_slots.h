@@ -1,7 +1,8 @@
 // Where sharded units are while they are whole: slots, which a unit has for good, one for its weights and one for its
-// gradients. So addresses are fixed, memory is known before the run, and captured graphs stay valid. Units of one size
-// take the slots of that size in turn, in the order of the model: a sweep through the layers finds the slot of the
-// layer after next free, and at the turn from forward to backward the last layers are still whole.
+// gradients. So addresses are fixed, memory is known before the run, and captured graphs stay valid. Units of one kind
+// and size take the slots of these in turn, in the order of the model: a sweep through the layers finds the slot of the
+// layer after next free, and at the turn from forward to backward the last layers are still whole. Dense units and
+// experts of one size have slots of their own: in turn with each other they would take those of one layer only.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +25,8 @@ struct UnitSlots {
   bool has_gradients() const { return !gradient_elements.empty(); }
 };
 
-// Of the units that are not resident. `slots` for each size of unit; those of `in_turn` (embedding and head, which are
-// used far from each other) share one.
+// Of the units that are not resident. `slots` for each kind and size of unit; those of `in_turn` (embedding and head,
+// which are used far from each other) share one.
 UnitSlots assign_slots(std::span<const ParameterUnit> units, int slots, std::span<const int> in_turn = {});
 
 }  // namespace megalith

@@ -6,10 +6,11 @@ namespace megalith {
 
 Parameter& Experts::add(ParameterStore& store, const char* name, std::int64_t rows, std::int64_t columns,
                         float std) const {
-  return store.add({.parts = {spec_.split.shared(spec_.name + name, true)},
-                    .shape = {spec_.experts * rows, columns},
+  const Shape shape{spec_.experts * rows, columns};
+  return store.add({.parts = {{.name = spec_.name + name, .global_shape = shape}},
+                    .shape = shape,
                     .init_std = std,
-                    .expert = true});
+                    .one_write = true});
 }
 
 Experts::Experts(ParameterStore& store, const Spec& spec)
@@ -84,13 +85,15 @@ void Experts::backward_weight(const Context& ctx, const Microbatch&, Stash& stas
                                        .a_index = token,
                                        .b = stash.at(kActivation, "experts' activation"),
                                        .offsets = offsets,
-                                       .c = down_.main_grad});
+                                       .c = down_.main_grad,
+                                       .accumulate = !down_.overwrites});
   launch(ctx.compute, GroupedGemmWgrad{.a = stash.at(kPreActivation, "gradient of experts' fc1 output"),
                                        .b = stash.at(kInput, "experts' input"),
                                        .b_index = token,
                                        .offsets = offsets,
                                        .c = gate_.main_grad,
-                                       .c2 = up_.main_grad});
+                                       .c2 = up_.main_grad,
+                                       .accumulate = !gate_.overwrites});
 }
 
 }  // namespace megalith

@@ -21,7 +21,6 @@ class Experts : public Segment {
     bool fused = true;
     float init_std = 0;
     float output_init_std = 0;
-    TensorSplit split = {};  // each rank has all experts, and rows of its own
   };
 
   Experts(ParameterStore& store, const Spec& spec);

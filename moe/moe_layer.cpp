@@ -19,6 +19,7 @@ RouterScore score_of(const MoeConfig& moe) {
 
 std::unique_ptr<Segment> router(const MoeSite& site, const MoeOptions& options) {
   const MoeConfig& moe = site.config.moe;
+  const auto coeff = [&moe](MoeBalancing over) { return static_cast<float>(moe.balancing_coeff(over)); };
   return std::make_unique<Router>(site.store,
                                   Router::Spec{.name = site.prefix + "router.",
                                                .hidden = site.config.hidden_size,
@@ -29,14 +30,18 @@ std::unique_ptr<Segment> router(const MoeSite& site, const MoeOptions& options) 
                                                .num_groups = std::max<std::int64_t>(moe.router_num_groups, 1),
                                                .group_topk = std::max<std::int64_t>(moe.router_group_topk, 1),
                                                .init_std = static_cast<float>(site.config.init_method_std),
-                                               .aux_coeff = static_cast<float>(moe.balancing_coeff()),
+                                               .aux_coeff = coeff(MoeBalancing::kMicrobatch),
+                                               .sequence_aux_coeff = coeff(MoeBalancing::kSequence),
+                                               .global_aux_coeff = coeff(MoeBalancing::kGlobal),
                                                .z_coeff = static_cast<float>(moe.z_loss_coeff),
-                                               .aux_per_sequence = moe.balancing() == MoeBalancing::kSequence,
+                                               .capacity_factor = moe.expert_capacity_factor,
+                                               .drops_last = moe.token_drop_policy == MoeDropPolicy::kPosition,
+                                               .expert_layer = moe_layers_before(site.config, site.layer),
                                                .expert_bias = moe.router_enable_expert_bias,
                                                .random_logits = moe.router_force_load_balancing,
                                                .split = site.rows.split(),
-                                               .sharers = options.sharers,
-                                               .sum_counts = options.sum_counts},
+                                               .sum_counts = options.sum_counts,
+                                               .sum_all_counts = options.sum_all_counts},
                                   site.norm);
 }
 
@@ -44,7 +49,10 @@ std::unique_ptr<Segment> merge(const MoeSite& site) {
   const std::int64_t ffn = site.config.moe.shared_expert_intermediate_size, hidden = site.config.hidden_size;
   if (ffn == 0) return std::make_unique<Merge>(site.dropout, Merge::Shared{}, site.rows);
   const std::string prefix = site.prefix + "shared_experts.";
-  const auto linear = [&](const LinearSpec& spec) { return std::make_unique<Linear>(site.store, spec, site.rows); };
+  const auto linear = [&](LinearSpec spec) {
+    spec.one_write = true;
+    return std::make_unique<Linear>(site.store, spec, site.rows);
+  };
   Merge::Shared shared{.recompute = site.recompute_shared};
   shared.fc1 = linear({.name = prefix + "linear_fc1",
                        .inputs = hidden,
@@ -75,8 +83,7 @@ std::unique_ptr<Segment> experts(const MoeSite& site) {
                                 .experts = moe.num_experts,
                                 .fused = moe.use_transformer_engine_op_fuser,
                                 .init_std = static_cast<float>(site.config.init_method_std),
-                                .output_init_std = static_cast<float>(site.config.output_layer_init_std()),
-                                .split = site.rows.split()});
+                                .output_init_std = static_cast<float>(site.config.output_layer_init_std())});
 }
 
 }  // namespace
@@ -88,7 +95,7 @@ MoeFactory moe_factory(const MoeOptions& options) {
     std::vector<NamedSegment> list(3);
     list[0] = {.name = "router", .segment = router(site, options), .module = SegmentModule::kMoeRouter};
     list[2] = {.name = "merge", .segment = merge(site), .module = SegmentModule::kMoe};
-    site.store.begin_unit(fmt::format("layer {} experts", site.layer));
+    site.store.begin_unit(fmt::format("layer {} experts", site.layer), UnitKind::kExperts);
     const int unit = static_cast<int>(site.store.units().size()) - 1;
     list[1] = {.name = "experts",
                .segment = experts(site),

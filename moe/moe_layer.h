@@ -9,8 +9,8 @@
 namespace megalith {
 
 struct MoeOptions {
-  int sharers = 1;            // ranks of tp and cp together, which share the sequences of a microbatch
-  SumCounts sum_counts = {};  // over them
+  SumCounts sum_counts = {};      // over the ranks of tp and cp, which share the sequences of a microbatch
+  SumCounts sum_all_counts = {};  // over these and dp
 };
 
 // For GptFactories.

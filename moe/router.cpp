@@ -1,12 +1,14 @@
 #include "moe/router.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "core/base/rng.h"
 #include "core/layers/linear.h"
 #include "core/layers/row_sums.h"
 #include "core/ops/elementwise.h"
 #include "core/ops/expert_bias.h"
+#include "core/ops/expert_capacity.h"
 #include "core/ops/fill_normal.h"
 #include "moe/routed.h"
 
@@ -18,11 +20,9 @@ Router::Router(ParameterStore& store, const Spec& spec, const Norm& norm)
       weight_(store.add({.parts = {spec.split.shared_between_linears(spec.name + "weight")},
                          .shape = {spec.experts, spec.hidden},
                          .init_std = spec.init_std})) {
-  require(spec.aux_coeff == 0 || spec.sharers == 1 || spec.sum_counts, "Router: several sharers without sum_counts");
   if (!spec.expert_bias) return;
   LogicalTensor bias = spec.split.shared(spec.name + "expert_bias", false);
   bias.rows = spec.experts;
-  counts_row_ = std::ssize(store.buffers());
   bias_ = &store.add_buffer(std::move(bias));
 }
 
@@ -40,11 +40,37 @@ Tensor Router::make_logits(const Context& ctx, const Tensor& normed) const {
   return logits;
 }
 
-TensorList Router::forward(const Context& ctx, const Microbatch&, const TensorList& inputs, Stash& stash) const {
+Router::Routes Router::routes_of(const Context& ctx, const Tensor& choice, const Tensor& weight) const {
+  const Shape rows{choice.numel()};
+  const Routes routes{.offsets = ctx.empty({spec_.experts + 1}, DType::kInt32, "expert offsets"),
+                      .token = ctx.empty(rows, DType::kInt32, "tokens of routed rows"),
+                      .position = ctx.empty(choice.shape, DType::kInt32, "rows of tokens"),
+                      .row_weight = ctx.empty(rows, DType::kFp32, "weights of routed rows")};
+  launch(ctx, ExpertOffsets{
+                  .choice = choice, .offsets = routes.offsets, .token = routes.token, .position = routes.position});
+  launch(ctx.compute, PermuteWeights{.weight = weight, .position = routes.position, .row_weight = routes.row_weight});
+  return routes;
+}
+
+Tensor Router::kept_choices(const Context& ctx, const Microbatch& mb, const Tensor& choice, const Routes& all) const {
+  if (spec_.capacity_factor == 0 || mb.mode == Mode::kGenerate) return choice;
+  const double mean = static_cast<double>(choice.numel()) / static_cast<double>(spec_.experts);
+  const auto capacity = static_cast<std::int64_t>(std::ceil(mean * spec_.capacity_factor));  // in Megatron-LM's order
+  if (capacity >= choice.size(0)) return choice;  // no expert is chosen twice by a token
+  const Tensor kept = ctx.empty(choice.shape, DType::kInt32, "kept choices");
+  launch(ctx, LimitExpertRows{.choice = choice,
+                              .position = all.position,
+                              .offsets = all.offsets,
+                              .row_weight = spec_.drops_last ? Tensor{} : all.row_weight,
+                              .kept = kept,
+                              .capacity = std::max<std::int64_t>(capacity, 1)});
+  return kept;
+}
+
+TensorList Router::forward(const Context& ctx, const Microbatch& mb, const TensorList& inputs, Stash& stash) const {
   const Tensor normed = norm_.forward(ctx, inputs[0], inputs[1], stash.child(kNorm));
   const Tensor residual = inputs[1] ? stash.child(kNorm)[Norm::kNormInput] : inputs[0];
-  const std::int64_t tokens = normed.size(0), rows = tokens * spec_.choices;
-  const Shape each_choice{tokens, spec_.choices};
+  const Shape each_choice{normed.size(0), spec_.choices};
   const Tensor logits = make_logits(ctx, normed);
   const Tensor choice = ctx.empty(each_choice, DType::kInt32, "chosen experts");
   const Tensor weight = ctx.empty(each_choice, DType::kFp32, "weights of experts");
@@ -56,54 +82,78 @@ TensorList Router::forward(const Context& ctx, const Microbatch&, const TensorLi
                                  .scaling_factor = spec_.scaling_factor,
                                  .num_groups = spec_.num_groups,
                                  .group_topk = spec_.group_topk});
-  const Tensor offsets = ctx.empty({spec_.experts + 1}, DType::kInt32, "expert offsets");
-  const Tensor token = ctx.empty({rows}, DType::kInt32, "tokens of routed rows");
-  const Tensor position = ctx.empty(each_choice, DType::kInt32, "rows of tokens");
-  const Tensor row_weight = ctx.empty({rows}, DType::kFp32, "weights of routed rows");
-  launch(ctx, ExpertOffsets{.choice = choice, .offsets = offsets, .token = token, .position = position});
-  launch(ctx.compute, PermuteWeights{.weight = weight, .position = position, .row_weight = row_weight});
+  Routes routes = routes_of(ctx, choice, weight);
+  if (balances()) stash[kChosenOffsets] = routes.offsets;
+  const Tensor kept = kept_choices(ctx, mb, choice, routes);
+  if (kept.data != choice.data) routes = routes_of(ctx, kept, weight);
   stash.save(kNormed, SlotKind::kExpertFc1, normed);
   if (has_losses() || spec_.score != RouterScore::kSoftmaxOfChosen) stash[kLogits] = logits;
   stash[kChoice] = choice;
   stash[kWeight] = weight;
-  stash[kPositions] = position;
-  if (spec_.aux_coeff != 0 || bias_ != nullptr) stash[kExpertOffsets] = offsets;
-  return {normed, residual, row_weight, token, offsets, position};
+  stash[kPositions] = routes.position;
+  stash[kExpertOffsets] = routes.offsets;
+  return {normed, residual, routes.row_weight, routes.token, routes.offsets, routes.position};
 }
 
-std::vector<Router::Piece> Router::pieces(const Context& ctx, const Microbatch& mb, Stash& stash) const {
-  const Tensor& choice = stash.at(kChoice, "chosen experts");
-  const std::int64_t tokens = choice.size(0), entries = spec_.experts + 1;
-  if (!spec_.aux_per_sequence) {
-    Piece all{.count = tokens, .offsets = stash.at(kExpertOffsets, "expert offsets"), .tokens = tokens * spec_.sharers};
-    if (spec_.sharers > 1) {
-      const Tensor own = all.offsets;
-      all.offsets = ctx.empty(own.shape, own.dtype, "expert counts");
-      launch(ctx.compute, Copy{.src = own, .dst = all.offsets});
-      spec_.sum_counts(ctx, all.offsets);
-    }
-    return {all};
-  }
-  // This rank's rows of a sequence lie together; under sequence parallelism they may be none.
-  const Tensor counts = ctx.empty({mb.sequences * entries}, DType::kInt32, "expert counts");
+// Where a loss is about each sequence by itself, those of this rank's rows, which lie together; under sequence
+// parallelism they may be none.
+std::vector<Router::Piece> Router::pieces(const Microbatch& mb, const Tensor& choice) const {
+  const std::int64_t tokens = choice.size(0);
+  if (spec_.sequence_aux_coeff == 0) return {{.count = tokens}};
   std::vector<Piece> pieces;
   for (std::int64_t sequence = 0; sequence < mb.sequences; ++sequence) {
     const std::int64_t begin = sequence * mb.seq_length - spec_.split.row_part() * tokens;
     const std::int64_t first = std::clamp<std::int64_t>(begin, 0, tokens);
     const std::int64_t end = std::clamp<std::int64_t>(begin + mb.seq_length, 0, tokens);
-    Piece piece{.first = first,
-                .count = end - first,
-                .offsets = counts.slice(0, sequence * entries, entries),
-                .tokens = tokens * spec_.sharers / mb.sequences};
+    pieces.push_back({.first = first, .count = end - first});
+  }
+  return pieces;
+}
+
+// A row for each piece.
+Tensor Router::sequence_offsets(const Context& ctx, const std::vector<Piece>& pieces, const Tensor& choice) const {
+  const std::int64_t entries = spec_.experts + 1;
+  const Tensor offsets = ctx.empty({std::ssize(pieces), entries}, DType::kInt32, "expert counts");
+  for (std::int64_t p = 0; p < std::ssize(pieces); ++p) {
+    const Piece& piece = pieces[static_cast<std::size_t>(p)];
     const Shape of_piece{piece.count, spec_.choices};
-    launch(ctx, ExpertOffsets{.choice = choice.slice(0, first, piece.count),
-                              .offsets = piece.offsets,
+    launch(ctx, ExpertOffsets{.choice = choice.slice(0, piece.first, piece.count),
+                              .offsets = offsets.slice(0, p, 1).view({entries}),
                               .token = ctx.empty({of_piece.numel()}, DType::kInt32, "tokens of routed rows"),
                               .position = ctx.empty(of_piece, DType::kInt32, "rows of tokens")});
-    pieces.push_back(piece);
   }
-  if (spec_.sharers > 1) spec_.sum_counts(ctx, counts);
-  return pieces;
+  if (spec_.sum_counts) spec_.sum_counts(ctx, offsets);
+  return offsets;
+}
+
+void Router::set_loads(const Context& ctx, const Microbatch& mb, Stash& stash, std::vector<Piece>& pieces) const {
+  const Tensor loads = ctx.empty({std::ssize(pieces), spec_.experts}, DType::kFp32, "relative loads");
+  const Tensor own = stash.at(kChosenOffsets, "expert offsets");
+  bool adds = false;
+  const auto add = [&](const Tensor& offsets, float coeff, const Tensor& counted) {
+    launch(ctx.compute,
+           RelativeLoads{.offsets = offsets, .counted = counted, .loads = loads, .coeff = coeff, .adds = adds});
+    adds = true;
+  };
+  const auto summed = [&](const SumCounts& sum) {
+    const Tensor row = own.view({1, own.numel()});
+    if (!sum) return row;
+    const Tensor all = ctx.empty(row.shape, row.dtype, "expert counts");
+    launch(ctx.compute, Copy{.src = row, .dst = all});
+    sum(ctx, all);
+    return all;
+  };
+  if (spec_.aux_coeff != 0) add(summed(spec_.sum_counts), spec_.aux_coeff, {});
+  if (spec_.sequence_aux_coeff != 0) add(sequence_offsets(ctx, pieces, stash[kChoice]), spec_.sequence_aux_coeff, {});
+  if (spec_.global_aux_coeff != 0) {
+    require(mb.balance_counts.present(), "Router: a loss over the global batch without balance_counts");
+    const Tensor counted = mb.balance_counts.slice(0, spec_.expert_layer, 1).view({spec_.experts});
+    const Tensor all = summed(spec_.sum_all_counts);
+    add(all, spec_.global_aux_coeff, counted);
+    launch(ctx.compute, CountExpertRows{.offsets = all.view({spec_.experts + 1}), .counts = counted});
+  }
+  for (std::int64_t p = 0; p < std::ssize(pieces); ++p)
+    pieces[static_cast<std::size_t>(p)].loads = loads.slice(0, p, 1).view({spec_.experts});
 }
 
 // A loss of the mean over microbatches is a sum over tokens, as StepSum::kLoss is: times N, over what the loss of N
@@ -112,33 +162,27 @@ Tensor Router::backward_router(const Context& ctx, const Microbatch& mb, const T
   const Tensor &choice = stash.at(kChoice, "chosen experts"), &weight = stash.at(kWeight, "weights of experts");
   const Tensor logits = stash.has(kLogits) ? stash[kLogits] : Tensor{};
   const Tensor d_logits = ctx.empty({choice.size(0), spec_.experts}, DType::kFp32, "router logits gradient");
-  const std::vector<Piece> all =
-      spec_.aux_coeff != 0 ? pieces(ctx, mb, stash) : std::vector<Piece>{{.count = choice.size(0), .tokens = 0}};
+  std::vector<Piece> all = pieces(mb, choice);
+  if (balances()) set_loads(ctx, mb, stash, all);
   for (const Piece& piece : all) {
     const auto part = [&piece](const Tensor& x) { return x ? x.slice(0, piece.first, piece.count) : x; };
-    const float aux_scale = spec_.aux_coeff == 0
-                                ? 0
-                                : spec_.aux_coeff * static_cast<float>(spec_.experts) /
-                                      (static_cast<float>(spec_.choices) * static_cast<float>(piece.tokens));
     if (has_losses()) {
       launch(ctx, RouterLosses{.logits = part(logits),
-                               .offsets = piece.offsets,
-                               .aux = aux_scale != 0 ? mb.sum(StepSum::kAuxLoss) : Tensor{},
-                               .z = spec_.z_coeff != 0 ? mb.sum(StepSum::kZLoss) : Tensor{},
+                               .loads = piece.loads,
+                               .aux = balances() ? mb.sum(StepSum::kAuxLoss, spec_.expert_layer) : Tensor{},
+                               .z = spec_.z_coeff != 0 ? mb.sum(StepSum::kZLoss, spec_.expert_layer) : Tensor{},
                                .score = spec_.score,
-                               .aux_scale = aux_scale,
                                .z_scale = spec_.z_coeff});
     }
     launch(ctx.compute, RouterTopkBackward{.logits = part(logits),
                                            .choice = part(choice),
                                            .weight = part(weight),
                                            .d_weight = part(d_weight),
-                                           .offsets = piece.offsets,
+                                           .loads = piece.loads,
                                            .parameters = mb.parameters,
                                            .d_logits = part(d_logits),
                                            .score = spec_.score,
                                            .scaling_factor = spec_.scaling_factor,
-                                           .aux_scale = aux_scale,
                                            .z_scale = spec_.z_coeff});
   }
   return d_logits;
@@ -151,9 +195,9 @@ TensorList Router::backward_data(const Context& ctx, const Microbatch& mb, const
   launch(ctx.compute,
          UnpermuteWeightGradients{.partial = output_gradients[kRowWeight], .position = position, .d_weight = d_weight});
   Tensor d_logits = backward_router(ctx, mb, d_weight, stash);
-  if (bias_ != nullptr && mb.expert_counts) {
-    launch(ctx.compute, CountExpertRows{.offsets = stash.at(kExpertOffsets, "expert offsets"),
-                                        .counts = mb.expert_counts.slice(0, counts_row_, 1).view({spec_.experts})});
+  if (mb.expert_counts) {  // here and not in forward, which may be recomputed
+    const Tensor counts = mb.expert_counts.slice(0, spec_.expert_layer, 1).view({spec_.experts});
+    launch(ctx.compute, CountExpertRows{.offsets = stash.at(kExpertOffsets, "expert offsets"), .counts = counts});
   }
   if (d_logits.dtype != d_rows.dtype) {
     const Tensor rounded = ctx.empty(d_logits.shape, d_rows.dtype, "router logits gradient");

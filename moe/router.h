@@ -3,7 +3,13 @@
 // Shazeer et al. 2017, arXiv:1701.06538; forms and losses: core/ops/router.h. Losses are summed in the backward pass,
 // where their gradients are, so that a recomputed forward counts them once. A bf16 model's gradient of the logits is
 // rounded to bf16 for its two products.
-// T: tokens of this rank, H: hidden size, E: experts, K: choices a token
+// The loss over the global batch counts as Megatron-LM's global_aux_loss does: of microbatch m the rows of microbatches
+// 0 to m of the step, of all ranks that hold other tokens (tp, cp, dp). Its mean over the step's tokens is added to the
+// loss whatever the layout is; Megatron-LM divides it by the replicas on top. They are counted in the backward pass,
+// whose microbatches come in order in every schedule, on the device, in memory that a step begins with zeros: a graph
+// of one microbatch serves all. With a capacity a choice beyond it takes no row: the token goes without that expert,
+// the weights of its others stay, and those of its weight's gradient are 0. Losses count all choices, the expert bias
+// the rows. Generation drops none. T: tokens of this rank, H: hidden size, E: experts, K: choices a token
 #pragma once
 
 #include <functional>
@@ -13,7 +19,7 @@
 
 namespace megalith {
 
-// Adds up counts, int32, over the ranks that share the sequences of a microbatch.
+// Adds up counts, int32, over a group of ranks.
 using SumCounts = std::function<void(const Context& ctx, const Tensor& counts)>;
 
 class Router : public Segment {
@@ -29,13 +35,16 @@ class Router : public Segment {
     std::int64_t group_topk = 1;
     float init_std = 0;
     // The losses' coefficients, as Megatron's flags have them.
-    float aux_coeff = 0, z_coeff = 0;
-    bool aux_per_sequence = false;
-    bool expert_bias = false;    // for the choice, with kSigmoid; who updates it counts rows (core/ops/expert_bias.h)
+    float aux_coeff = 0, sequence_aux_coeff = 0, global_aux_coeff = 0, z_coeff = 0;
+    double capacity_factor = 0;     // rows of an expert over the mean, at most, on this rank; 0: any number
+    bool drops_last = false;        // those that come last, not those of the lowest weight
+    std::int64_t expert_layer = 0;  // number among the layers of experts: its place in a microbatch's sums and counts
+    bool expert_bias = false;    // for the choice, with kSigmoid; whom counts of rows update (core/ops/expert_bias.h)
     bool random_logits = false;  // in place of its own, as --moe-router-force-load-balancing has them
     TensorSplit split = {};
-    int sharers = 1;            // ranks that share the sequences of a microbatch: of tp and cp together
-    SumCounts sum_counts = {};  // over them; needed where there are several, with an aux_coeff
+    // Over the ranks that share the sequences of a microbatch (tp and cp), and over these and their replicas; empty
+    // where this rank is the only one.
+    SumCounts sum_counts = {}, sum_all_counts = {};
   };
 
   Router(ParameterStore& store, const Spec& spec, const Norm& norm);
@@ -46,25 +55,33 @@ class Router : public Segment {
   void backward_weight(const Context& ctx, const Microbatch& mb, Stash& stash) const override;
 
  private:
-  enum Slot { kNormed, kLogits, kChoice, kWeight, kPositions, kExpertOffsets, kLogitsGradient };
+  enum Slot { kNormed, kLogits, kChoice, kWeight, kPositions, kExpertOffsets, kChosenOffsets, kLogitsGradient };
   enum Child { kNorm };
+  // Where each choice's row is, as in moe/routed.h.
+  struct Routes {
+    Tensor offsets, token, position, row_weight;
+  };
   // Consecutive rows of this rank, whose balance a loss is about.
   struct Piece {
     std::int64_t first = 0, count = 0;
-    Tensor offsets;       // as ExpertOffsets has them, summed over the sharers
-    std::int64_t tokens;  // N: of all sharers
+    Tensor loads = {};  // [E] of RelativeLoads
   };
 
   Tensor make_logits(const Context& ctx, const Tensor& normed) const;
-  std::vector<Piece> pieces(const Context& ctx, const Microbatch& mb, Stash& stash) const;
+  Routes routes_of(const Context& ctx, const Tensor& choice, const Tensor& weight) const;
+  // The choices that get a row, of those that are routed; `choice` itself where all do.
+  Tensor kept_choices(const Context& ctx, const Microbatch& mb, const Tensor& choice, const Routes& all) const;
+  std::vector<Piece> pieces(const Microbatch& mb, const Tensor& choice) const;
+  Tensor sequence_offsets(const Context& ctx, const std::vector<Piece>& pieces, const Tensor& choice) const;
+  void set_loads(const Context& ctx, const Microbatch& mb, Stash& stash, std::vector<Piece>& pieces) const;
   Tensor backward_router(const Context& ctx, const Microbatch& mb, const Tensor& d_weight, Stash& stash) const;
-  bool has_losses() const { return spec_.aux_coeff != 0 || spec_.z_coeff != 0; }
+  bool balances() const { return spec_.aux_coeff != 0 || spec_.sequence_aux_coeff != 0 || spec_.global_aux_coeff != 0; }
+  bool has_losses() const { return balances() || spec_.z_coeff != 0; }
 
   Spec spec_;
   Norm norm_;
   Parameter& weight_;                      // [E, H]
   const ParameterBuffer* bias_ = nullptr;  // [E]
-  std::int64_t counts_row_ = 0;            // of the microbatch's expert_counts: the bias's number in the store
 };
 
 }  // namespace megalith

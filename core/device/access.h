@@ -18,6 +18,13 @@ struct Cost {
   double bytes = 0;  // moved through memory: by kMemory all, otherwise what is fused to the work itself
 };
 
+// Which experts the rows (of dim 0) of a range belong to.
+struct RowsOfExperts {
+  std::int64_t experts = 0;  // 0: to none
+  std::int64_t rows = 0;
+  const std::int32_t* offsets = nullptr;  // device, [experts + 1]: where each one's rows begin; null: each has as many
+};
+
 // A byte range of device memory. A strided view is described by the range that encloses it.
 struct AccessRange {
   const void* begin = nullptr;
@@ -26,6 +33,7 @@ struct AccessRange {
   int dtype = -1;                     // DType (core/tensor) as a number; -1: untyped bytes
   std::vector<std::int64_t> sizes;    // of a strided view; empty: dense
   std::vector<std::int64_t> strides;  // in elements
+  RowsOfExperts experts = {};
 };
 
 // Filled by each op's access(op, Access&). `t` is anything with `data` and `extent_bytes()`, i.e. Tensor; an absent
@@ -56,6 +64,10 @@ class Access {
     std::erase_if(ranges_, [](const AccessRange& range) { return range.bytes == 0; });
   }
   void set_cost(const Cost& cost) { cost_ = cost; }
+  // Of the ranges added since there were `first`.
+  void set_experts(std::size_t first, const RowsOfExperts& experts) {
+    for (std::size_t i = first; i < ranges_.size(); ++i) ranges_[i].experts = experts;
+  }
   // The op moves bytes and does nothing else (Graph::replay_beside).
   void set_copy() { is_copy_ = true; }
 

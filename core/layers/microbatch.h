@@ -14,13 +14,18 @@ namespace megalith {
 
 enum class Mode : std::uint8_t { kTrain, kEval, kGenerate };
 
-// What the segments of a step sum over its microbatches, one fp32 each in one device tensor [kNumStepSums].
+// What the segments of a step sum over its microbatches, fp32 in one device tensor: [loss, then of each layer of
+// experts its kAuxLoss and kZLoss].
 enum class StepSum : std::uint8_t {
   kLoss,     // of the tokens, not scaled
-  kAuxLoss,  // of the routers of all layers, weighed to be added to kLoss
+  kAuxLoss,  // of a router, weighed to be added to kLoss
   kZLoss,    // likewise
 };
-inline constexpr int kNumStepSums = 3;
+constexpr std::int64_t num_step_sums(std::int64_t expert_layers) { return 1 + 2 * expert_layers; }
+// `expert_layer` counts the layers of experts of the whole model.
+constexpr std::int64_t index_of(StepSum which, std::int64_t expert_layer = 0) {
+  return which == StepSum::kLoss ? 0 : 2 * expert_layer + static_cast<std::int64_t>(which);
+}
 
 // A caller's buffers for generation: per layer the keys and values of all positions so far.
 struct KvCache {
@@ -38,11 +43,15 @@ struct Microbatch {
   Tensor tokens;                                     // [T] int32
   Tensor labels;                                     // [T] int32; absent in generate mode
   const MicrobatchParameters* parameters = nullptr;  // device
-  Tensor sums;                                       // [kNumStepSums] fp32, device; the head adds to it
-  Tensor expert_counts;                              // optional, [a row a layer, E] int32, device: routers add to it
-  const KvCache* cache = nullptr;                    // generate mode
+  Tensor sums;                                       // [num_step_sums] fp32, device; head and routers add to it
+  Tensor expert_counts;   // optional, [layers of experts, E] int32, device: routers add to it
+  Tensor balance_counts;  // optional, likewise: of microbatches before this one, for a loss over the global batch
+  const KvCache* cache = nullptr;  // generate mode
 
-  Tensor sum(StepSum which) const { return sums.slice(0, static_cast<std::int64_t>(which), 1); }  // [1]
+  // [1]
+  Tensor sum(StepSum which, std::int64_t expert_layer = 0) const {
+    return sums.slice(0, index_of(which, expert_layer), 1);
+  }
 };
 
 }  // namespace megalith

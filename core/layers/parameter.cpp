@@ -72,7 +72,9 @@ Tensor Parameter::part_of(const Tensor& whole, std::size_t i) const {
   return whole.slice(0, row, parts[i].rows);
 }
 
-void ParameterStore::begin_unit(std::string name) { units_.push_back({.name = std::move(name)}); }
+void ParameterStore::begin_unit(std::string name, UnitKind kind) {
+  units_.push_back({.name = std::move(name), .kind = kind});
+}
 
 Parameter& ParameterStore::add(Parameter spec) {
   require(!units_.empty() && !spec.parts.empty(), "ParameterStore::add needs a unit and a name");

@@ -21,6 +21,9 @@ namespace megalith {
 // Of a row of dim 0.
 std::int64_t elements_of_row(const Shape& shape);
 
+// Which ranks hold copies of a unit: those that share out the data, or, of experts, those with the same ones.
+enum class UnitKind : std::uint8_t { kDense, kExperts };
+
 enum class Initializer : std::uint8_t { kNormal, kOnes, kZeros };
 
 // A tensor under the name that checkpoints and the gradient norm know. A fused parameter ([q; k; v]) has several, each
@@ -63,7 +66,6 @@ struct Parameter {
   Initializer initializer = Initializer::kNormal;
   float init_std = 0;
   bool decay = true;       // weight decay applies: not to norms and biases
-  bool expert = false;     // reduced over the expert data-parallel axis
   bool one_write = false;  // backward_weight is one op on main_grad, which can overwrite it: no zeros needed before
   bool is_copy = false;    // of a weight that another pipeline stage holds: saved and counted there
   Parameter* tied_to = nullptr;  // shares that weight; this main_grad is a buffer of its own, added to the other once
@@ -82,6 +84,7 @@ struct Parameter {
 
 struct ParameterUnit {
   std::string name;
+  UnitKind kind = UnitKind::kDense;
   std::vector<Parameter*> parameters;  // without tied ones
   std::int64_t numel = 0;              // padded
   std::int64_t block = 0;              // shards are whole blocks of so many elements, and the norm adds them up
@@ -130,9 +133,9 @@ class ParameterStore {
     }
   }
 
-  void begin_unit(std::string name);
-  // Fields parts, shape, initializer, init_std, decay, expert, one_write are taken from `spec`. The reference
-  // stays valid. Parts without a global shape are whole.
+  void begin_unit(std::string name, UnitKind kind = UnitKind::kDense);
+  // Fields parts, shape, initializer, init_std, decay, one_write are taken from `spec`. The reference stays valid.
+  // Parts without a global shape are whole.
   Parameter& add(Parameter spec);
   Parameter& add_tied(Parameter& target);
   const ParameterBuffer& add_buffer(LogicalTensor part);  // stays valid

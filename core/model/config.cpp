@@ -211,9 +211,11 @@ ParameterCount count_parameters(const ModelConfig& config) {
   count.mlp = (config.num_layers - moe) * mlp;
   if (moe > 0) {
     const std::int64_t others = config.moe.num_experts - config.moe.router_topk;
+    const std::int64_t one = 3 * hidden * config.moe.ffn_hidden_size;
     count.router = moe * router_weights(config);
     count.active_experts = moe * active_expert_weights(config);
-    count.experts = count.active_experts + moe * others * 3 * hidden * config.moe.ffn_hidden_size;
+    count.experts = count.active_experts + moe * others * one;
+    count.routed_experts = moe * config.moe.num_experts * one;
   }
   count.norm = (2 * config.num_layers + 1) * norm_parameters(config, hidden);
   count.output = (tables - 1) * config.padded_vocab_size * hidden;

@@ -90,6 +90,7 @@ struct ParameterCount {
   std::int64_t router = 0;
   std::int64_t experts = 0;         // all of them, shared ones too
   std::int64_t active_experts = 0;  // those that a token passes
+  std::int64_t routed_experts = 0;  // all but shared ones
   std::int64_t norm = 0;            // two per layer and the final one
   std::int64_t output = 0;          // 0 where tied to the word embedding
   std::int64_t padding = 0;

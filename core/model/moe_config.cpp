@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <optional>
@@ -97,10 +98,6 @@ void refuse(const std::string& flags, const std::string& expected, const std::st
   refuse_usage(flags, {.expected = expected, .got = got, .remedy = remedy});
 }
 
-void not_built(bool is_set, const char* flag, const char* got, const char* remedy) {
-  if (is_set) refuse(flag, "none, it is not built yet", got, remedy);
-}
-
 void check_range(const char* flag, std::int64_t value, std::int64_t low, std::int64_t high) {
   if (value >= low && value <= high) return;
   refuse(flag, fmt::format("an integer from {} to {}", low, high), fmt::format("{}", value),
@@ -187,30 +184,25 @@ void check_balancing(const MoeConfig& moe) {
     refuse("--moe-aux-loss-coeff and --moe-router-load-balancing-type", "a coefficient for each type",
            fmt::format("{} and {}", moe.aux_loss_coeff.size(), types.size()), "give as many");
   }
-  std::size_t active = 0;
-  for (std::size_t i = 0; i < moe.aux_loss_coeff.size(); ++i) {
-    if (moe.aux_loss_coeff[i] == 0) continue;
-    ++active;
-    if (types[i] == "global_aux_loss")
-      refuse("--moe-router-load-balancing-type", "aux_loss, seq_aux_loss or none, others are not built yet",
-             "global_aux_loss", "use aux_loss");
-    if (types[i] == "none")
+  for (std::size_t i = 0; i < types.size(); ++i) {
+    if (std::find(types.begin() + static_cast<std::ptrdiff_t>(i) + 1, types.end(), types[i]) != types.end())
+      refuse("--moe-router-load-balancing-type", "each type once", fmt::format("{} twice", types[i]), "keep one");
+    if (types[i] == "none" && !moe.aux_loss_coeff.empty() && moe.aux_loss_coeff[i] != 0)
       refuse("--moe-aux-loss-coeff and --moe-router-load-balancing-type", "coefficient 0 for none",
              fmt::format("{}", moe.aux_loss_coeff[i]), "name the loss, such as aux_loss");
   }
-  if (active > 1)
-    refuse("--moe-router-load-balancing-type", "one loss with a coefficient above 0, more are not built yet",
-           fmt::format("{}", active), "keep one");
 }
 
-void check_not_built(const MoeConfig& moe) {
-  const MoeConfig defaults;
-  not_built(moe.expert_capacity_factor != 0, "--moe-expert-capacity-factor", "a capacity",
-            "leave it out: no row is ever dropped");
-  not_built(moe.pad_expert_input_to_capacity, "--moe-pad-expert-input-to-capacity", "padding",
-            "leave it out: memory is planned for every routing");
-  not_built(moe.token_drop_policy != defaults.token_drop_policy, "--moe-token-drop-policy", "position",
-            "leave it out: no row is ever dropped");
+void check_capacity(const MoeConfig& moe) {
+  if (moe.expert_capacity_factor != 0) return;
+  for (const auto& [is_set, flag] : {std::pair{moe.pad_expert_input_to_capacity, "--moe-pad-expert-input-to-capacity"},
+                                     {moe.token_drop_policy != MoeDropPolicy::kProbs, "--moe-token-drop-policy"}}) {
+    if (!is_set) continue;
+    refuse(fmt::format("{} and --moe-expert-capacity-factor", flag),
+           fmt::format("{} only with --moe-expert-capacity-factor", flag),
+           fmt::format("{} alone, where no row is ever dropped", flag),
+           fmt::format("give a factor, such as --moe-expert-capacity-factor 1.25, or remove {}", flag));
+  }
 }
 
 // Without experts no flag of theirs may be given: it would be ignored.
@@ -244,22 +236,19 @@ void check_unused(const MoeConfig& moe) {
   }
 }
 
-std::size_t active_loss(const MoeConfig& moe) {
-  const auto active = std::ranges::find_if(moe.aux_loss_coeff, [](double coeff) { return coeff != 0; });
-  return static_cast<std::size_t>(active - moe.aux_loss_coeff.begin());
-}
-
 }  // namespace
 
-MoeBalancing MoeConfig::balancing() const {
-  const std::size_t active = active_loss(*this);
-  if (active == aux_loss_coeff.size()) return MoeBalancing::kNone;
-  return router_load_balancing_type[active] == "seq_aux_loss" ? MoeBalancing::kSequence : MoeBalancing::kMicrobatch;
+double MoeConfig::balancing_coeff(MoeBalancing over) const {
+  constexpr std::array kTypes{"aux_loss", "seq_aux_loss", "global_aux_loss"};
+  for (std::size_t i = 0; i < aux_loss_coeff.size(); ++i) {
+    if (router_load_balancing_type[i] == kTypes[static_cast<std::size_t>(over)]) return aux_loss_coeff[i];
+  }
+  return 0;
 }
 
 double MoeConfig::balancing_coeff() const {
-  const std::size_t active = active_loss(*this);
-  return active == aux_loss_coeff.size() ? 0 : aux_loss_coeff[active];
+  return balancing_coeff(MoeBalancing::kMicrobatch) + balancing_coeff(MoeBalancing::kSequence) +
+         balancing_coeff(MoeBalancing::kGlobal);
 }
 
 std::vector<bool> moe_layers(const MoeConfig& moe, std::int64_t num_layers) {
@@ -271,6 +260,11 @@ std::vector<bool> moe_layers(const MoeConfig& moe, std::int64_t num_layers) {
   std::vector<bool> layers(static_cast<std::size_t>(num_layers));
   for (std::size_t layer = 0; layer < layers.size(); layer += *every) layers[layer] = true;
   return layers;
+}
+
+std::int64_t moe_layers_before(const ModelConfig& config, std::int64_t layers) {
+  const std::vector<bool> has_experts = moe_layers(config.moe, config.num_layers);
+  return std::count(has_experts.begin(), has_experts.begin() + layers, true);
 }
 
 void resolve_moe(ModelConfig& config) {
@@ -286,7 +280,7 @@ void validate_moe(const ModelConfig& config) {
   check_sizes(config);
   check_router(moe);
   check_balancing(moe);
-  check_not_built(moe);
+  check_capacity(moe);
   if (moe.use_transformer_engine_op_fuser && !moe.grouped_gemm)
     refuse("--use-transformer-engine-op-fuser and --moe-grouped-gemm",
            "--use-transformer-engine-op-fuser only with --moe-grouped-gemm", "--use-transformer-engine-op-fuser alone",

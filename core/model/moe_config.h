@@ -11,12 +11,13 @@ namespace megalith {
 
 enum class MoeScoreFunction { kSoftmax, kSigmoid };
 enum class MoeRouterDtype { kFp32 };
+enum class MoeDropPolicy { kProbs, kPosition };
 
-// What the auxiliary loss is taken over; Fedus et al. 2021, arXiv:2101.03961, eq. 4.
+// What an auxiliary loss is taken over; Fedus et al. 2021, arXiv:2101.03961, eq. 4.
 enum class MoeBalancing {
-  kNone,
   kMicrobatch,  // aux_loss: the tokens of a microbatch, those of all ranks that share its sequences
   kSequence,    // seq_aux_loss: each sequence by itself; DeepSeek-V3 2024, arXiv:2412.19437, eq. 17
+  kGlobal,      // global_aux_loss: the step's microbatches so far, of all ranks; Qiu et al. 2025, arXiv:2501.11873
 };
 
 struct MoeConfig {
@@ -39,9 +40,10 @@ struct MoeConfig {
   double router_bias_update_rate = 1e-3;
   bool router_force_load_balancing = false;  // random choices, for benchmarks
 
-  double expert_capacity_factor = 0;  // 0: no row is dropped
-  std::string token_drop_policy = "probs";
-  bool pad_expert_input_to_capacity = false;
+  double expert_capacity_factor =
+      0;  // rows of an expert over the mean, at most, of a rank and microbatch; 0: any number
+  MoeDropPolicy token_drop_policy = MoeDropPolicy::kProbs;  // what goes: the lowest weights, or the last tokens
+  bool pad_expert_input_to_capacity = false;                // the same results: no kernel needs rows to be padded
 
   std::int64_t shared_expert_intermediate_size = 0;  // F of an MLP that all tokens pass; 0: none
   bool shared_expert_gate = false;
@@ -49,15 +51,16 @@ struct MoeConfig {
   bool grouped_gemm = false;                     // --moe-grouped-gemm
   bool use_transformer_engine_op_fuser = false;  // the activation in the product's kernel: the same bits
 
-  // Of the one loss that is not 0.
-  MoeBalancing balancing() const;
-  double balancing_coeff() const;
+  double balancing_coeff(MoeBalancing over) const;  // 0: no such loss
+  double balancing_coeff() const;                   // their sum
 };
 
 // One entry a layer. An empty list where `layer_freq` is neither a number above 0 nor a list of 0 and 1.
 std::vector<bool> moe_layers(const MoeConfig& moe, std::int64_t num_layers);
 
 struct ModelConfig;
+// How many layers of experts there are among the first `layers` of the model.
+std::int64_t moe_layers_before(const ModelConfig& config, std::int64_t layers);
 void resolve_moe(ModelConfig& config);
 void validate_moe(const ModelConfig& config);  // as validate()
 

@@ -44,19 +44,16 @@ __device__ inline WarpSoftmax warp_softmax(const float (&x)[kOwn]) {
   return {max, 1.0f / sum, max + logf(sum)};
 }
 
-// n_e of the lane's experts, 0 beyond the last.
+// l_e of the lane's experts, 0 beyond the last.
 template <int kOwn>
-__device__ inline void load_counts(const std::int32_t* offsets, int first, int experts, float (&count)[kOwn]) {
+__device__ inline void load_loads(const float* loads, int first, int experts, float (&load)[kOwn]) {
 #pragma unroll
-  for (int j = 0; j < kOwn; ++j) {
-    const int e = first + j;
-    count[j] = e < experts ? static_cast<float>(offsets[e + 1] - offsets[e]) : 0.0f;
-  }
+  for (int j = 0; j < kOwn; ++j) load[j] = first + j < experts ? loads[first + j] : 0.0f;
 }
 
-// P of the load-balancing loss for the lane's experts; returns the sum of n_e P_e over all.
+// P of the load-balancing loss for the lane's experts; returns the sum of l_e P_e over all.
 template <int kOwn>
-__device__ inline float balance_scores(RouterScore score, const float (&x)[kOwn], const float (&count)[kOwn],
+__device__ inline float balance_scores(RouterScore score, const float (&x)[kOwn], const float (&load)[kOwn],
                                        const WarpSoftmax& softmax, float (&p)[kOwn]) {
   if (score == RouterScore::kSigmoid) {
     float sum = 0;
@@ -72,10 +69,10 @@ __device__ inline float balance_scores(RouterScore score, const float (&x)[kOwn]
 #pragma unroll
     for (int j = 0; j < kOwn; ++j) p[j] = softmax.of(x[j]);
   }
-  float mean = 0;
+  float loss = 0;
 #pragma unroll
-  for (int j = 0; j < kOwn; ++j) mean = fmaf(count[j], p[j], mean);
-  return warp_sum(mean);
+  for (int j = 0; j < kOwn; ++j) loss = fmaf(load[j], p[j], loss);
+  return warp_sum(loss);
 }
 
 // Calls visit(kOwn, kVector), as constants. aligned: the first row starts at a multiple of 16 bytes.

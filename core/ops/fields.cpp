@@ -73,9 +73,13 @@ void Field::add_to(Access& access) const {
     if (writes) access.add(*pointer, bytes, true);
     return;
   }
-  const std::size_t before = access.moved_bytes();
+  const std::size_t before = access.moved_bytes(), ranges = access.ranges().size();
   if (reads) access.reads(*tensor);
   if (writes) access.writes(*tensor);
+  if (rules.experts > 0) {
+    const auto* const offsets = rules.offsets == nullptr ? nullptr : rules.offsets->as<const std::int32_t>();
+    access.set_experts(ranges, {.experts = rules.experts, .rows = tensor->size(0), .offsets = offsets});
+  }
   if (moved) access.set_moved_bytes(before + *moved * (int{reads} + int{writes}));
   if (rules.takes_bound) access.add(tensor->bound, sizeof(*tensor->bound), false);
 }

@@ -37,6 +37,8 @@ struct FieldRules {
   bool optional = false;
   bool takes_bound = false;
   const std::int32_t* bound = nullptr;  // that this one may carry
+  std::int64_t experts = 0;             // whose rows it has
+  const Tensor* offsets = nullptr;      // of them; null: each has as many
 };
 
 struct Field {
@@ -76,8 +78,12 @@ struct Field {
   Field& bounded() { return rules.takes_bound = true, *this; }
   // The same, but only the end of `offsets`, another field of the op: the rows that belong to some expert.
   Field& bounded_by(const Tensor& offsets) {
-    return rules.bound = offsets.as<const std::int32_t>() + offsets.numel() - 1, *this;
+    rules.bound = offsets.as<const std::int32_t>() + offsets.numel() - 1;
+    rules.offsets = &offsets;
+    return of_experts(offsets.numel() - 1);
   }
+  // Dim 0 has as many rows for each of so many experts.
+  Field& of_experts(std::int64_t count) { return rules.experts = count, *this; }
   Field& read_if(bool condition) { return reads = condition, *this; }
   Field& write_if(bool condition) { return writes = condition, *this; }
   // Of all its memory the op moves so many bytes, whichever they are.

@@ -58,9 +58,9 @@ void partial_out(const Tensor& partial, const Shape& shape, const Tensor& offset
 
 void fields(const GroupedGemm& op, Fields& f) {
   const std::int64_t count = experts(op.offsets, f);
-  f.in(op.b, "op.b").floating().rank(2);
+  f.in(op.b, "op.b").floating().rank(2).of_experts(count);
   const std::int64_t height = rows_of_one(op.b, "op.b", count, f), width = op.b.size(1);
-  f.in(op.b2, "op.b2").like(op.b).optional();
+  f.in(op.b2, "op.b2").like(op.b).of_experts(count).optional();
   const std::int64_t pair = op.b2 ? 2 : 1;
   const std::int64_t rows = op.c.size(0), k = op.transpose_b ? width : pair * height;
   const std::int64_t n = op.transpose_b ? pair * height : width;
@@ -72,9 +72,9 @@ void fields(const GroupedGemm& op, Fields& f) {
 void fields(const GroupedGemmWgrad& op, Fields& f) {
   require(!op.a_index || !op.b_index, "GroupedGemmWgrad: a_index and b_index together");
   const std::int64_t count = experts(op.offsets, f);
-  f.inout(op.c, "op.c").floating().rank(2);
+  f.out(op.c, "op.c").floating().rank(2).of_experts(count).read_if(op.accumulate);
   const std::int64_t m = rows_of_one(op.c, "op.c", count, f) * (op.c2 ? 2 : 1), n = op.c.size(1);
-  f.inout(op.c2, "op.c2").like(op.c).optional();
+  f.out(op.c2, "op.c2").like(op.c).of_experts(count).optional().read_if(op.accumulate);
   const DTypeSet dtypes = op.c.dtype == DType::kBf16 ? DTypeSet{DType::kBf16} : kFloatTypes;
   const RowsOperand a{op.a, "op.a", op.a_index, "op.a_index"}, b{op.b, "op.b", op.b_index, "op.b_index"};
   // First the one whose rows are in order, which says how many there are.
@@ -86,14 +86,14 @@ void fields(const GroupedGemmWgrad& op, Fields& f) {
     rows_in(a, {rows, m}, dtypes, op.offsets, f);
     rows_in(b, {rows, n}, DTypeSet{op.a.dtype}, op.offsets, f);
   }
-  product_cost(f, {rows, m, n}, bytes_of({&op.c, &op.c2}));
+  product_cost(f, {rows, m, n}, op.accumulate ? bytes_of({&op.c, &op.c2}) : 0);
 }
 
 void fields(const GroupedGemmSwiglu& op, Fields& f) {
   const std::int64_t count = experts(op.offsets, f);
-  f.in(op.gate, "op.gate").floating().rank(2);
+  f.in(op.gate, "op.gate").floating().rank(2).of_experts(count);
   const std::int64_t columns = rows_of_one(op.gate, "op.gate", count, f), k = op.gate.size(1);
-  f.in(op.up, "op.up").like(op.gate);
+  f.in(op.up, "op.up").like(op.gate).of_experts(count);
   const std::int64_t rows = op.y.size(0);
   f.out(op.y, "op.y").dtype(op.gate.dtype).shape({rows, columns}).bounded_by(op.offsets);
   f.out(op.h, "op.h").dtype(op.gate.dtype).shape({rows, 2 * columns}).bounded_by(op.offsets);
@@ -104,7 +104,7 @@ void fields(const GroupedGemmSwiglu& op, Fields& f) {
 
 void fields(const GroupedGemmSwigluBackward& op, Fields& f) {
   const std::int64_t count = experts(op.offsets, f);
-  f.in(op.b, "op.b").floating().rank(2);
+  f.in(op.b, "op.b").floating().rank(2).of_experts(count);
   const std::int64_t k = rows_of_one(op.b, "op.b", count, f), columns = op.b.size(1), rows = op.y.size(0);
   f.out(op.y, "op.y").dtype(op.b.dtype).shape({rows, columns}).bounded_by(op.offsets);
   f.in(op.h, "op.h").dtype(op.b.dtype).shape({rows, 2 * columns}).bounded_by(op.offsets);

@@ -24,16 +24,18 @@ struct GroupedGemm {
   bool transpose_b = true;
 };
 
-// C_e += sum over the expert's rows of a_r^T b_r: weight gradient. An expert without rows is left alone.
+// C_e += sum over the expert's rows of a_r^T b_r: weight gradient. An expert without rows is left alone; with zeros
+// where C is overwritten.
 struct GroupedGemmWgrad {
   static constexpr const char* kName = "grouped_gemm_wgrad";
-  Tensor a;        // [R, m], [R, 2m] with c2; with a_index [T, ...]; bf16 | fp32; rows may be strided
-  Tensor a_index;  // optional, [R] int32
-  Tensor b;        // [R, n], with b_index [T, n]; dtype of a; rows may be strided
-  Tensor b_index;  // optional, [R] int32; at most one of the two is given
-  Tensor offsets;  // [E + 1] int32
-  Tensor c;        // [E m, n] in and out, fp32 or dtype of a; contiguous
-  Tensor c2;       // optional, as c: takes the second half of a's columns
+  Tensor a;                // [R, m], [R, 2m] with c2; with a_index [T, ...]; bf16 | fp32; rows may be strided
+  Tensor a_index;          // optional, [R] int32
+  Tensor b;                // [R, n], with b_index [T, n]; dtype of a; rows may be strided
+  Tensor b_index;          // optional, [R] int32; at most one of the two is given
+  Tensor offsets;          // [E + 1] int32
+  Tensor c;                // [E m, n] in and out (out if not accumulate), fp32 or dtype of a; contiguous
+  Tensor c2;               // optional, as c: takes the second half of a's columns
+  bool accumulate = true;  // otherwise c is overwritten
 };
 
 // h = [a gate_e^T | a up_e^T], rounded;  y = w_r round(silu(h_gate) h_up), rounded: fc1 of the experts, SwiGLU and the

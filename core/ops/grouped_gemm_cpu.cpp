@@ -37,13 +37,10 @@ std::int64_t routed_rows(const Tensor& offsets, std::int64_t capacity) {
   return std::clamp<std::int64_t>(at[offsets.size(0) - 1], 0, capacity);
 }
 
-// visit(expert, rows) for the experts that have rows, of `capacity` in all.
+// visit(expert, rows), of `capacity` in all.
 template <class Visit>
 void for_each_expert(const Tensor& offsets, std::int64_t capacity, Visit&& visit) {
-  for (std::int64_t e = 0; e + 1 < offsets.size(0); ++e) {
-    const ExpertRows rows = rows_of(offsets, e, capacity);
-    if (rows.count > 0) visit(e, rows);
-  }
+  for (std::int64_t e = 0; e + 1 < offsets.size(0); ++e) visit(e, rows_of(offsets, e, capacity));
 }
 
 Tensor slice_rows(Tensor x, const ExpertRows& rows) {
@@ -93,6 +90,7 @@ void multiply_both(const Tensor& a, const Tensor& b, const Tensor& b2, const Ten
 void compute(const GroupedGemm& op) {
   auto& scratch = thread_scratch<GroupedScratch>();
   for_each_expert(op.offsets, op.c.size(0), [&](std::int64_t expert, const ExpertRows& rows) {
+    if (rows.count == 0) return;
     const Tensor a = operand_rows(op.a, op.index, rows, scratch.rows), c = slice_rows(op.c, rows);
     const Tensor b = matrix_of(op.b, op.offsets, expert), b2 = matrix_of(op.b2, op.offsets, expert);
     if (b2 && !op.transpose_b) return multiply_both(a, b, b2, c, scratch.sums);
@@ -106,6 +104,7 @@ void compute(const GroupedGemmWgrad& op) {
   auto& scratch = thread_scratch<GroupedScratch>();
   const std::int64_t capacity = op.a_index ? op.b.size(0) : op.a.size(0);
   for_each_expert(op.offsets, capacity, [&](std::int64_t expert, const ExpertRows& rows) {
+    if (rows.count == 0 && op.accumulate) return;
     const Tensor a = operand_rows(op.a, op.a_index, rows, scratch.rows);
     const Tensor b = operand_rows(op.b, op.b_index, rows, scratch.rows);
     std::int64_t column = 0;
@@ -113,7 +112,7 @@ void compute(const GroupedGemmWgrad& op) {
       const Tensor sum = matrix_of(*c, op.offsets, expert);
       if (!sum) continue;
       const Tensor part = a.slice(1, column, sum.size(0));
-      compute(Gemm{.a = part, .b = b, .c = sum, .transpose_a = true, .accumulate = true});
+      compute(Gemm{.a = part, .b = b, .c = sum, .transpose_a = true, .accumulate = op.accumulate});
       column += sum.size(0);
     }
   });

@@ -51,16 +51,25 @@ __device__ inline uint4 load_shared(unsigned address) {
   return v;
 }
 
-// Adds to floats in shared memory.
-__device__ inline void add_shared(unsigned at, float a) {
-  float x;
-  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(at) : "memory");
-  asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(x + a) : "memory");
+// Adds to floats in shared memory, or overwrites them.
+template <bool kAdds>
+__device__ inline void put_shared(unsigned at, float a) {
+  float x = a;
+  if constexpr (kAdds) {
+    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(at) : "memory");
+    x += a;
+  }
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(x) : "memory");
 }
-__device__ inline void add_shared(unsigned at, float a, float b) {
-  float x, y;
-  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x), "=f"(y) : "r"(at) : "memory");
-  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(at), "f"(x + a), "f"(y + b) : "memory");
+template <bool kAdds>
+__device__ inline void put_shared(unsigned at, float a, float b) {
+  float x = a, y = b;
+  if constexpr (kAdds) {
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x), "=f"(y) : "r"(at) : "memory");
+    x += a;
+    y += b;
+  }
+  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(at), "f"(x), "f"(y) : "memory");
 }
 
 }  // namespace megalith::cuda::hopper

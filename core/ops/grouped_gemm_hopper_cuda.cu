@@ -155,6 +155,7 @@ bool run_hopper(CudaStream& stream, const GroupedGemmWgrad& op) {
   p.a_stride = first.stride(0);
   p.c = op.c.data;
   p.c2 = op.c2.data;
+  p.adds = op.accumulate;
   p.a_columns = static_cast<int>(transposed ? n : m);
   p.b_columns = static_cast<int>(transposed ? m : n);
   p.pair = op.c2 ? 1 : 0;

@@ -1,7 +1,7 @@
 // C_e += sum of a_r^T b_r over the expert's rows, or its transpose: 128 columns of a by 256 or 192 of b a tile, whose
 // depth is the expert's rows. Only a may be gathered, which costs more than copies of boxes do. A tile belongs to one
 // block for all its rows, which adds it to C once; rows ascending, so both forms are deterministic and give the same
-// bits.
+// bits. Where C is overwritten it is not read.
 //   Together: a tile ends with additions in L2, which no products overlap and which are slower than memory. For deep
 //             tiles, where power binds: these have the least traffic of L2 and shared memory for their products.
 //   InTurns:  C is loaded and stored while the other warpgroup multiplies. For experts of few rows, where memory binds.
@@ -13,13 +13,13 @@
 
 namespace megalith::cuda::hopper {
 
-// Adds to a C of bf16: rows from `to` on, the live ones, and of them the first `columns` values.
-__device__ inline void add_square(Bf16* to, std::int64_t stride, Square& square, int live, int columns) {
+// Adds to a C of bf16, or overwrites it: rows from `to` on, the live ones, and of them the first `columns` values.
+__device__ inline void write_square(Bf16* to, std::int64_t stride, Square& square, int live, int columns, bool adds) {
   const int thread = static_cast<int>(threadIdx.x) % kWarpgroup, column = thread % 8 * 8;
   for (int row = thread / 8; row < min(live, 64); row += kWarpgroup / 8) {
     if (column >= columns) continue;
     uint4* at = reinterpret_cast<uint4*>(to + row * stride + column);
-    uint4 v = *at;
+    uint4 v = adds ? *at : make_uint4(0, 0, 0, 0);
     const auto add = [&](unsigned& pair, int i) {
       const float2 c = unpacked(pair), x = *reinterpret_cast<const float2*>(square.at(row, column + i));
       pair = packed(c.x + x.x, c.y + x.y);
@@ -67,11 +67,11 @@ __device__ inline void multiply_together(const WgradArguments& p, WgradMemory<To
     results_are_ready(sum);
     if (lane == 0) barrier_arrive(before);
     const int row = warp % 4 * 16 + lane / 4, column = 2 * (lane % 4);
-    const bool adds = threadIdx.x % kWarpgroup == 0;
+    const bool writes = threadIdx.x % kWarpgroup == 0;
 #pragma unroll
     for (int c = 0; c < kColumns / 64; ++c) {
       Square& staged = memory.staged[half][c % 2];
-      if (kBulk && adds) bulk_wait_read<1>();
+      if (kBulk && writes) bulk_wait_read<1>();
       named_barrier(2 + half, kWarpgroup);
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
@@ -89,9 +89,14 @@ __device__ inline void multiply_together(const WgradArguments& p, WgradMemory<To
       if (kBulk) fence_async_shared();
       named_barrier(2 + half, kWarpgroup);
       if constexpr (kBulk) {
-        if (!adds) continue;
+        if (!writes) continue;
         for_boxes(p, walk, half * kHalf, 64 * c, [&](const CUtensorMap* map, int box, int at_column, int at_row) {
-          add_box(map, shared_address(staged.boxes[box]), at_column, at_row, walk.expert);
+          const unsigned from = shared_address(staged.boxes[box]);
+          if (p.adds) {
+            add_box(map, from, at_column, at_row, walk.expert);
+          } else {
+            store_box(map, from, at_column, at_row, walk.expert);
+          }
         });
         bulk_commit();
       } else {
@@ -99,7 +104,7 @@ __device__ inline void multiply_together(const WgradArguments& p, WgradMemory<To
         const int first_row = kTransposed ? b_first : a_first, first_column = kTransposed ? a_first : b_first;
         const int rows = kTransposed ? p.b_columns : p.a_columns, columns = kTransposed ? p.a_columns : p.b_columns;
         C* to = static_cast<C*>(walk.second ? p.c2 : p.c) + (std::int64_t{walk.expert} * rows + first_row) * columns;
-        add_square(to + first_column, columns, staged, rows - first_row, columns - first_column);
+        write_square(to + first_column, columns, staged, rows - first_row, columns - first_column, p.adds);
       }
     }
   }
@@ -141,25 +146,25 @@ struct Squares {
   }
 };
 
-// Adds a thread's part of a product to a square, where `to` is the address of its first value.
-template <bool kTransposed>
-__device__ inline void add_product(unsigned to, const float* v) {
+// Adds a thread's part of a product to a square, or puts it there, where `to` is the address of its first value.
+template <bool kTransposed, bool kAdds>
+__device__ inline void put_product(unsigned to, const float* v) {
 #pragma unroll
   for (int j = 0; j < 8; ++j, v += 4) {
     if constexpr (kTransposed) {  // a neighbour's pack of 4 columns has a number that differs in one bit
-      add_shared(to + j * 1024, v[0]);
-      add_shared((to ^ 16) + j * 1024 + 128, v[1]);
-      add_shared((to ^ 32) + j * 1024, v[2]);
-      add_shared((to ^ 48) + j * 1024 + 128, v[3]);
+      put_shared<kAdds>(to + j * 1024, v[0]);
+      put_shared<kAdds>((to ^ 16) + j * 1024 + 128, v[1]);
+      put_shared<kAdds>((to ^ 32) + j * 1024, v[2]);
+      put_shared<kAdds>((to ^ 48) + j * 1024 + 128, v[3]);
     } else {
       const unsigned at = (to ^ j % 4 * 32) + j / 4 * kBoxBytes;
-      add_shared(at, v[0], v[1]);
-      add_shared(at + 1024, v[2], v[3]);
+      put_shared<kAdds>(at, v[0], v[1]);
+      put_shared<kAdds>(at + 1024, v[2], v[3]);
     }
   }
 }
 
-// Of fp32 C, which is loaded while the tile is multiplied.
+// Of fp32 C, which is loaded, where it is added to, while the tile is multiplied.
 template <bool kGather, bool kTransposed>
 __device__ inline void multiply_in_turns(const WgradArguments& p, WgradMemory<InTurns>& memory) {
   constexpr int kColumns = InTurns::kColumns;
@@ -178,7 +183,7 @@ __device__ inline void multiply_in_turns(const WgradArguments& p, WgradMemory<In
       continue;
     }
     const Squares<decltype(walk)> squares{p, walk, staged, memory.loaded[mine]};
-    if (thread == 0) {
+    if (thread == 0 && p.adds) {
       bulk_wait_read<0>();
       squares.load(0);
       squares.load(1);
@@ -219,14 +224,22 @@ __device__ inline void multiply_in_turns(const WgradArguments& p, WgradMemory<In
 #pragma unroll
     for (int i = 0; i < kColumns / 32; ++i) {
       if (!squares.inside(i)) continue;
-      barrier_wait(shared_address(&memory.loaded[mine][i % 2]), rounds >> i % 2 & 1);
-      rounds ^= 1u << i % 2;
-      add_product<kTransposed>(to + i % 2 * sizeof(Square), (i % 2 ? high : low) + i / 2 * 32);
+      const unsigned at = to + i % 2 * sizeof(Square);
+      const float* v = (i % 2 ? high : low) + i / 2 * 32;
+      if (p.adds) {
+        barrier_wait(shared_address(&memory.loaded[mine][i % 2]), rounds >> i % 2 & 1);
+        rounds ^= 1u << i % 2;
+        put_product<kTransposed, true>(at, v);
+      } else {
+        if (thread == 0) bulk_wait_read<0>();
+        named_barrier(1 + mine, kWarpgroup);
+        put_product<kTransposed, false>(at, v);
+      }
       fence_async_shared();
       named_barrier(1 + mine, kWarpgroup);
       if (thread != 0) continue;
       squares.store(i);
-      if (i + 2 < kColumns / 32) {
+      if (p.adds && i + 2 < kColumns / 32) {
         bulk_wait_read<0>();
         squares.load(i + 2);
       }
@@ -257,6 +270,8 @@ __global__ void __launch_bounds__(kWgradThreads, 1)
   if (threadIdx.x < kWarpgroup) {
     registers_down<kGather && !kInTurns ? 56 : 40>();
     produce_wgrad<Form, kGather, kTransposed>(p, memory);
+    __syncwarp();
+    if (!p.adds) clear_without_rows<C>(p);
   } else {
     registers_up<kGather && !kInTurns ? 224 : 232>();
     if constexpr (kInTurns) {

@@ -16,6 +16,7 @@ struct WgradArguments {
   std::int64_t a_stride;
   void *c, *c2;
   int a_columns, b_columns;  // of one C
+  bool adds;                 // or overwrites C
   int pair;                  // 1: the rows of C and those of c2 after them are the columns of the operand that has them
 };
 
@@ -140,6 +141,26 @@ __device__ inline void produce_wgrad(const WgradArguments& p, WgradMemory<Form>&
           copy_16(to + i * 8 * 128, p.a_rows + (live ? from[i] * p.a_stride + column : 0), live);
         }
         barrier_arrive_after_copies(full);
+      }
+    }
+  }
+}
+
+// C of experts without rows, which have no tiles, becomes zeros; by a warpgroup of each block.
+template <class C>
+__device__ inline void clear_without_rows(const WgradArguments& p) {
+  const int thread = static_cast<int>(threadIdx.x) % kWarpgroup, lane = thread % 32;
+  const std::int64_t packs = std::int64_t{p.a_columns} * p.b_columns * static_cast<int>(sizeof(C)) / 16;
+  const std::int64_t first = blockIdx.x * kWarpgroup + thread, step = gridDim.x * kWarpgroup;
+  for (int base = 0; base < p.experts.count; base += 32) {
+    const int mine = base + lane;
+    const bool has_none = mine < p.experts.count && p.experts.before(mine + 1) <= p.experts.before(mine);
+    for (unsigned left = __ballot_sync(kAllLanes, has_none); left != 0; left &= left - 1) {
+      const std::int64_t expert = base + __ffs(static_cast<int>(left)) - 1;
+      for (void* c : {p.c, p.c2}) {
+        if (c == nullptr) continue;
+        for (std::int64_t i = first; i < packs; i += step)
+          static_cast<uint4*>(c)[expert * packs + i] = make_uint4(0, 0, 0, 0);
       }
     }
   }

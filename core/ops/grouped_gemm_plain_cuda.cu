@@ -110,20 +110,21 @@ struct WgradArguments {
   RoutedExperts offsets;
   RoutedOperand<T> a, b;
   C *c, *c2;              // c2 may be null
+  bool adds;              // or overwrites
   int m, n;               // of one matrix
   unsigned matrix_tiles;  // tiles of m
   unsigned row_tiles;     // of both matrices
   unsigned column_tiles;
 };
 
-// A block owns a tile of an expert's matrix for all its rows, and adds to it once.
+// A block owns a tile of an expert's matrix for all its rows, and adds to it or writes it once.
 template <class T, class C, bool kVector>
 __global__ void __launch_bounds__(kTileThreads) grouped_gemm_wgrad_kernel(const WgradArguments<T, C> a) {
   __shared__ TilePanels<T, false, false> panels;
   const unsigned row_of_tiles = blockIdx.x / a.column_tiles;
   const int expert = static_cast<int>(row_of_tiles / a.row_tiles);
   const int first = a.offsets.before(expert), count = a.offsets.before(expert + 1) - first;
-  if (count <= 0) return;
+  if (count <= 0 && a.adds) return;
   const unsigned row_tile = row_of_tiles % a.row_tiles;
   const bool second = row_tile >= a.matrix_tiles;
   const int row = static_cast<int>(second ? row_tile - a.matrix_tiles : row_tile) * kTile;
@@ -139,9 +140,14 @@ __global__ void __launch_bounds__(kTileThreads) grouped_gemm_wgrad_kernel(const 
     if (i >= rows || j >= columns) return;
     C* to = c + std::int64_t{i} * a.n + j;
     if constexpr (kVector) {
-      add_whole_pair(to, x, y);
+      if (a.adds) {
+        add_whole_pair(to, x, y);
+      } else {
+        store_whole_pair(to, x, y);
+      }
     } else {
-      store_pair(to, j + 1 < columns, widen(to[0]) + x, j + 1 < columns ? widen(to[1]) + y : 0.0f);
+      const bool both = j + 1 < columns;
+      store_pair(to, both, a.adds ? widen(to[0]) + x : x, a.adds && both ? widen(to[1]) + y : y);
     }
   });
 }
@@ -203,6 +209,7 @@ void run_plain(CudaStream& stream, const GroupedGemmWgrad& op) {
                                            .b = RoutedOperand<T>(op.b, op.b_index),
                                            .c = op.c.as<C>(),
                                            .c2 = op.c2.as<C>(),
+                                           .adds = op.accumulate,
                                            .m = extent(m),
                                            .n = extent(n),
                                            .matrix_tiles = matrix_tiles,

@@ -47,7 +47,7 @@ void fields(const RouterTopk& op, Fields& f) {
 }
 
 void fields(const RouterTopkBackward& op, Fields& f) {
-  const bool losses = op.aux_scale != 0 || op.z_scale != 0, aux = op.aux_scale != 0;
+  const bool losses = op.loads || op.z_scale != 0;
   f.out(op.d_logits, "op.d_logits").dtype(DType::kFp32).rank(2).may_be(op.logits);
   check_experts(op.d_logits, "op.d_logits", f);
   f.in(op.logits, "op.logits").like(op.d_logits).needed_if(needs_logits(op)).read_if(needs_logits(op));
@@ -55,23 +55,30 @@ void fields(const RouterTopkBackward& op, Fields& f) {
   check_choices(op.choice, op.d_logits, f);
   f.in(op.weight, "op.weight").dtype(DType::kFp32).shape(op.choice.shape);
   f.in(op.d_weight, "op.d_weight").dtype(DType::kFp32).shape(op.choice.shape);
-  f.in(op.offsets, "op.offsets").dtype(DType::kInt32).shape({op.d_logits.size(1) + 1}).needed_if(aux).read_if(aux);
+  f.in(op.loads, "op.loads").dtype(DType::kFp32).shape({op.d_logits.size(1)}).optional();
   f.in(op.parameters, "op.parameters").needed_if(losses).read_if(losses);
   check_scaling_factor(op.scaling_factor, f);
-  check_scale(op.aux_scale, "op.aux_scale", f);
   check_scale(op.z_scale, "op.z_scale", f);
+}
+
+void fields(const RelativeLoads& op, Fields& f) {
+  f.out(op.loads, "op.loads").dtype(DType::kFp32).rank(2).read_if(op.adds);
+  check_experts(op.loads, "op.loads", f);
+  const std::int64_t rows = op.offsets.size(0) == 1 ? 1 : op.loads.size(0);
+  f.in(op.offsets, "op.offsets").dtype(DType::kInt32).shape({rows, op.loads.size(1) + 1});
+  f.in(op.counted, "op.counted").dtype(DType::kInt32).shape({op.loads.size(1)}).optional();
+  check_scale(op.coeff, "op.coeff", f);
 }
 
 void fields(const RouterLosses& op, Fields& f) {
   const bool aux = op.aux.present();
   f.in(op.logits, "op.logits").dtype(DType::kFp32).rank(2);
   check_experts(op.logits, "op.logits", f);
-  f.in(op.offsets, "op.offsets").dtype(DType::kInt32).shape({op.logits.size(1) + 1}).needed_if(aux).read_if(aux);
+  f.in(op.loads, "op.loads").dtype(DType::kFp32).shape({op.logits.size(1)}).needed_if(aux).read_if(aux);
   f.expect(op.aux || op.z, "op.aux", "one of op.aux and op.z", "neither");
   f.inout(op.aux, "op.aux").dtype(DType::kFp32).shape({1}).optional();
   f.inout(op.z, "op.z").dtype(DType::kFp32).shape({1}).optional();
   f.workspace(op.workspace);
-  check_scale(op.aux_scale, "op.aux_scale", f);
   check_scale(op.z_scale, "op.z_scale", f);
 }
 

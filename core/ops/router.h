@@ -41,7 +41,7 @@ struct RouterTopk {
   std::int64_t group_topk = 1;  // divides K
 };
 
-// d_logits = the gradient that reaches the logits through the weights, and that of the two losses below times
+// d_logits = the gradient that reaches the logits through the weights, and that of the losses below times
 // parameters->loss_scale, written once. What the forward computed is computed again from the logits.
 struct RouterTopkBackward {
   static constexpr const char* kName = "router_topk_backward";
@@ -49,34 +49,44 @@ struct RouterTopkBackward {
   Tensor choice;                                     // [T, K] int32 of the forward
   Tensor weight;                                     // [T, K] fp32 of the forward
   Tensor d_weight;                                   // [T, K] fp32
-  Tensor offsets;                                    // [E + 1] int32, as in RouterLosses; needed with aux_scale
+  Tensor loads;                                      // optional, [E] fp32: as in RouterLosses
   const MicrobatchParameters* parameters = nullptr;  // device: loss_scale; needed with a loss
   Tensor d_logits;                                   // [T, E] fp32 out; may be logits
   RouterScore score = RouterScore::kSoftmaxOfChosen;
   float scaling_factor = 1;
-  float aux_scale = 0, z_scale = 0;  // as in RouterLosses; 0: no such loss
+  float z_scale = 0;  // as in RouterLosses; 0: no such loss
 };
 
-// aux += aux_scale sum over t, e of n_e P(t, e), with n_e = offsets[e + 1] - offsets[e] and P the softmax over all
-// experts, or with kSigmoid s_e / (sum over all of s + 1e-20);  z += z_scale sum over t of log(sum over e of exp(x))^2.
-// The losses of N tokens are coeff E / (K N^2) and coeff / N times these sums. N is the number of tokens that n_e
-// counts: T or, where microbatches or ranks hold parts of them, more. Offsets may thus be a sum over ranks. (Megatron's
-// n_e counts the highest P, which with groups or a bias are not the chosen.) Sums over tokens are in fp64.
+// l_e = coeff n_e / (mean of n), or that on top of what l_e is, with n_e rows of expert e: coeff each where all have as
+// many. Row p counts sequence p, or all rows count the same. Counts may be sums over ranks that hold other tokens.
+// (Megatron's n_e counts the highest P, which with groups or a bias are not the chosen.)
+struct RelativeLoads {
+  static constexpr const char* kName = "relative_loads";
+  Tensor offsets;  // [P or 1, E + 1] int32: n_e = offsets[e + 1] - offsets[e]
+  Tensor counted;  // optional, [E] int32, which are added to n_e
+  Tensor loads;    // [P, E] fp32 out, with `adds` in and out
+  float coeff = 0;
+  bool adds = false;
+};
+
+// aux += sum over t, e of l_e P(t, e), with P the softmax over all experts, or with kSigmoid s_e / (sum over all of s +
+// 1e-20);  z += z_scale sum over t of log(sum over e of exp(x))^2. The losses of N tokens, coeff E / (K N^2) sum of n_e
+// P(t, e) and coeff / N sum of log^2, are these sums over N. Sums over tokens are in fp64.
 struct RouterLosses {
   static constexpr const char* kName = "router_losses";
-  Tensor logits;   // [T, E] fp32
-  Tensor offsets;  // [E + 1] int32, those of ExpertOffsets; needed with aux
-  Tensor aux;      // optional, [1] fp32 in and out
-  Tensor z;        // optional, [1] fp32 in and out
+  Tensor logits;  // [T, E] fp32
+  Tensor loads;   // [E] fp32: l_e, those of RelativeLoads; needed with aux
+  Tensor aux;     // optional, [1] fp32 in and out
+  Tensor z;       // optional, [1] fp32 in and out
   RouterScore score = RouterScore::kSoftmaxOfChosen;
-  float aux_scale = 0, z_scale = 0;
+  float z_scale = 0;
   Tensor workspace;  // [workspace_bytes(op, device)] uint8
 };
 inline constexpr int kMaxLossBlocks = 1024;  // of the CUDA backend, each of which leaves two sums in the workspace
 
 // Whether the gradient depends on anything but what the forward wrote.
 inline bool needs_logits(const RouterTopkBackward& op) {
-  return op.score != RouterScore::kSoftmaxOfChosen || op.aux_scale != 0 || op.z_scale != 0;
+  return op.score != RouterScore::kSoftmaxOfChosen || op.loads || op.z_scale != 0;
 }
 
 void fields(const RouterTopk& op, Fields& f);
@@ -86,6 +96,10 @@ void run(CudaStream& stream, const RouterTopk& op);
 void fields(const RouterTopkBackward& op, Fields& f);
 void compute(const RouterTopkBackward& op);
 void run(CudaStream& stream, const RouterTopkBackward& op);
+
+void fields(const RelativeLoads& op, Fields& f);
+void compute(const RelativeLoads& op);
+void run(CudaStream& stream, const RelativeLoads& op);
 
 void fields(const RouterLosses& op, Fields& f);
 std::size_t workspace_bytes(const RouterLosses& op, DeviceType device);

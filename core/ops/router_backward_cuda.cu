@@ -8,17 +8,19 @@ namespace {
 
 using namespace cuda;
 
+constexpr int kAddThreads = 256;
+
 struct BackwardArguments {
   const float* logits;  // null: not needed
   const std::int32_t* choice;
   const float *weight, *d_weight;
-  const std::int32_t* offsets;             // null: no load-balancing loss
+  const float* loads;                      // null: no load-balancing loss
   const MicrobatchParameters* parameters;  // null: no loss at all
   float* d_logits;
   std::int64_t tokens;
   int experts, choices;
   RouterScore score;
-  float inverse_scaling, aux_scale, z_scale;
+  float inverse_scaling, z_scale;
 };
 
 // Lane k's choice, the gradient that its logit gets for itself, and D, the sum of weight d_weight over the choices:
@@ -48,7 +50,7 @@ struct ChoiceGradient {
 // d: what reaches the logits x of the lane through sums over all experts.
 template <int kOwn>
 __device__ inline void add_dense_gradients(const BackwardArguments& a, float loss_scale, const float (&x)[kOwn],
-                                           const float (&count)[kOwn], float dot, float (&d)[kOwn]) {
+                                           const float (&load)[kOwn], float dot, float (&d)[kOwn]) {
   const bool is_softmax = a.score == RouterScore::kSoftmax;
   WarpSoftmax softmax{};
   if (a.score != RouterScore::kSigmoid || a.z_scale != 0) {
@@ -59,13 +61,13 @@ __device__ inline void add_dense_gradients(const BackwardArguments& a, float los
       for (int j = 0; j < kOwn; ++j) d[j] = softmax.of(x[j]) * ((a.z_scale != 0 ? factor : 0.0f) - of_weights);
     }
   }
-  if (a.offsets == nullptr) return;
+  if (a.loads == nullptr) return;
   float p[kOwn];
-  const float mean = balance_scores(a.score, x, count, softmax, p), factor = a.aux_scale * loss_scale;
+  const float mean = balance_scores(a.score, x, load, softmax, p);
 #pragma unroll
   for (int j = 0; j < kOwn; ++j) {
     const float slope = a.score == RouterScore::kSigmoid ? sigmoid(-x[j]) : 1.0f;
-    d[j] += factor * p[j] * slope * (count[j] - mean);
+    d[j] += loss_scale * p[j] * slope * (load[j] - mean);
   }
 }
 
@@ -73,14 +75,14 @@ template <int kOwn, bool kVector>
 __global__ void __launch_bounds__(kRouterWarps * 32) router_topk_backward_kernel(const BackwardArguments a) {
   const int lane = static_cast<int>(threadIdx.x) % 32, first = lane * kOwn;
   const float loss_scale = a.parameters != nullptr ? a.parameters->loss_scale : 0.0f;
-  float count[kOwn] = {};
-  if (a.offsets != nullptr) load_counts(a.offsets, first, a.experts, count);
+  float load[kOwn] = {};
+  if (a.loads != nullptr) load_loads(a.loads, first, a.experts, load);
   for (std::int64_t token = std::int64_t{blockIdx.x} * kRouterWarps + threadIdx.x / 32; token < a.tokens;
        token += std::int64_t{gridDim.x} * kRouterWarps) {
     float x[kOwn], d[kOwn] = {};
     if (a.logits != nullptr) load_logits<kOwn, kVector>(a.logits + token * a.experts, first, a.experts, x);
     const ChoiceGradient own(a, token, lane);
-    if (a.logits != nullptr) add_dense_gradients(a, loss_scale, x, count, own.dot, d);
+    if (a.logits != nullptr) add_dense_gradients(a, loss_scale, x, load, own.dot, d);
     // The exchange also comes after the reads of all lanes, as d_logits may be the logits.
     __syncwarp();
     for (int k = 0; k < a.choices; ++k) {
@@ -100,9 +102,37 @@ __global__ void __launch_bounds__(kRouterWarps * 32) router_topk_backward_kernel
   }
 }
 
+struct LoadArguments {
+  const std::int32_t* offsets;
+  std::int64_t step;            // from row to row
+  const std::int32_t* counted;  // null: none
+  float* loads;
+  int experts;
+  float coeff;
+  bool adds;
+};
+
+// A block owns a row. Sums of integers: their order is of no matter.
+__global__ void __launch_bounds__(kAddThreads) relative_loads_kernel(const LoadArguments a) {
+  __shared__ long long shared[32];
+  const std::int32_t* const offsets = a.offsets + blockIdx.x * a.step;
+  float* const loads = a.loads + std::int64_t{blockIdx.x} * a.experts;
+  const auto rows_of = [&](int e) {
+    return static_cast<long long>(offsets[e + 1]) - offsets[e] + (a.counted != nullptr ? a.counted[e] : 0);
+  };
+  long long all = 0;
+  for (int e = static_cast<int>(threadIdx.x); e < a.experts; e += kAddThreads) all += rows_of(e);
+  all = block_sum(all, shared);
+  const float scale = all > 0 ? a.coeff * static_cast<float>(a.experts) / static_cast<float>(all) : 0.0f;
+  for (int e = static_cast<int>(threadIdx.x); e < a.experts; e += kAddThreads) {
+    const float load = scale * static_cast<float>(rows_of(e));
+    loads[e] = a.adds ? loads[e] + load : load;
+  }
+}
+
 struct LossArguments {
   const float* logits;
-  const std::int32_t* offsets;  // null: no load-balancing loss
+  const float* loads;  // null: no load-balancing loss
   std::int64_t tokens;
   int experts;
   RouterScore score;
@@ -115,8 +145,8 @@ template <int kOwn, bool kVector>
 __global__ void __launch_bounds__(kRouterWarps * 32) router_losses_kernel(const LossArguments a) {
   __shared__ double shared[kRouterWarps][2];
   const int lane = static_cast<int>(threadIdx.x) % 32, first = lane * kOwn, warp = static_cast<int>(threadIdx.x) / 32;
-  float count[kOwn] = {};
-  if (a.offsets != nullptr) load_counts(a.offsets, first, a.experts, count);
+  float load[kOwn] = {};
+  if (a.loads != nullptr) load_loads(a.loads, first, a.experts, load);
   double aux = 0, z = 0;
   for (std::int64_t token = std::int64_t{blockIdx.x} * kRouterWarps + warp; token < a.tokens;
        token += std::int64_t{gridDim.x} * kRouterWarps) {
@@ -126,9 +156,9 @@ __global__ void __launch_bounds__(kRouterWarps * 32) router_losses_kernel(const 
     if (a.z || a.score != RouterScore::kSigmoid) softmax = warp_softmax(x);
     const auto log_sum = static_cast<double>(softmax.log_sum);
     z += log_sum * log_sum;
-    if (a.offsets != nullptr) {
+    if (a.loads != nullptr) {
       float p[kOwn];
-      aux += static_cast<double>(balance_scores(a.score, x, count, softmax, p));
+      aux += static_cast<double>(balance_scores(a.score, x, load, softmax, p));
     }
   }
   if (lane == 0) {
@@ -143,12 +173,9 @@ __global__ void __launch_bounds__(kRouterWarps * 32) router_losses_kernel(const 
   a.block_sums[2 * blockIdx.x + threadIdx.x] = sum;
 }
 
-constexpr int kAddThreads = 256;
-
 // One block. A null loss is not wanted.
 __global__ void __launch_bounds__(kAddThreads)
-    router_losses_add_kernel(const double* block_sums, int blocks, float* aux, float aux_scale, float* z,
-                             float z_scale) {
+    router_losses_add_kernel(const double* block_sums, int blocks, float* aux, float* z, float z_scale) {
   __shared__ double shared[32];
   double aux_sum = 0, z_sum = 0;
   for (int i = static_cast<int>(threadIdx.x); i < blocks; i += kAddThreads) {
@@ -161,7 +188,7 @@ __global__ void __launch_bounds__(kAddThreads)
   const auto add = [](float* to, float scale, double sum) {
     if (to != nullptr) *to = static_cast<float>(static_cast<double>(*to) + static_cast<double>(scale) * sum);
   };
-  add(aux, aux_scale, aux_sum);
+  add(aux, 1, aux_sum);
   add(z, z_scale, z_sum);
 }
 
@@ -169,12 +196,12 @@ __global__ void __launch_bounds__(kAddThreads)
 
 void run(CudaStream& stream, const RouterTopkBackward& op) {
   const std::int64_t experts = op.d_logits.size(1), tokens = op.d_logits.size(0);
-  const bool aux = op.aux_scale != 0, losses = aux || op.z_scale != 0;
+  const bool losses = op.loads || op.z_scale != 0;
   const BackwardArguments a{.logits = needs_logits(op) ? op.logits.as<const float>() : nullptr,
                             .choice = op.choice.as<const std::int32_t>(),
                             .weight = op.weight.as<const float>(),
                             .d_weight = op.d_weight.as<const float>(),
-                            .offsets = aux ? op.offsets.as<const std::int32_t>() : nullptr,
+                            .loads = op.loads.as<const float>(),
                             .parameters = losses ? op.parameters : nullptr,
                             .d_logits = op.d_logits.as<float>(),
                             .tokens = tokens,
@@ -182,7 +209,6 @@ void run(CudaStream& stream, const RouterTopkBackward& op) {
                             .choices = static_cast<int>(op.choice.size(1)),
                             .score = op.score,
                             .inverse_scaling = 1.0f / op.scaling_factor,
-                            .aux_scale = op.aux_scale,
                             .z_scale = op.z_scale};
   const std::int64_t most = std::int64_t{stream.multiprocessors()} * (2048 / (kRouterWarps * 32));
   const auto blocks = static_cast<unsigned>(std::clamp<std::int64_t>(ceil_divide(tokens, kRouterWarps), 1, most));
@@ -192,12 +218,25 @@ void run(CudaStream& stream, const RouterTopkBackward& op) {
   });
 }
 
+void run(CudaStream& stream, const RelativeLoads& op) {
+  if (op.loads.numel() == 0) return;
+  const std::int64_t experts = op.loads.size(1);
+  const LoadArguments a{.offsets = op.offsets.as<const std::int32_t>(),
+                        .step = op.offsets.size(0) == 1 ? 0 : experts + 1,
+                        .counted = op.counted.as<const std::int32_t>(),
+                        .loads = op.loads.as<float>(),
+                        .experts = static_cast<int>(experts),
+                        .coeff = op.coeff,
+                        .adds = op.adds};
+  launch_kernel(stream, {blocks_for(op.loads.size(0), 1), kAddThreads}, relative_loads_kernel, a);
+}
+
 void run(CudaStream& stream, const RouterLosses& op) {
   const std::int64_t experts = op.logits.size(1), tokens = op.logits.size(0);
   const auto blocks =
       static_cast<unsigned>(std::clamp<std::int64_t>(ceil_divide(tokens, kRouterWarps), 1, kMaxLossBlocks));
   const LossArguments a{.logits = op.logits.as<const float>(),
-                        .offsets = op.aux ? op.offsets.as<const std::int32_t>() : nullptr,
+                        .loads = op.aux ? op.loads.as<const float>() : nullptr,
                         .tokens = tokens,
                         .experts = static_cast<int>(experts),
                         .score = op.score,
@@ -207,7 +246,7 @@ void run(CudaStream& stream, const RouterLosses& op) {
     launch_kernel(stream, {blocks, kRouterWarps * 32}, router_losses_kernel<own(), is_vector()>, a);
   });
   launch_kernel(stream, {1, kAddThreads}, router_losses_add_kernel, op.workspace.as<const double>(),
-                static_cast<int>(blocks), op.aux.as<float>(), op.aux_scale, op.z.as<float>(), op.z_scale);
+                static_cast<int>(blocks), op.aux.as<float>(), op.z.as<float>(), op.z_scale);
 }
 
 }  // namespace megalith

@@ -37,19 +37,19 @@ Softmax softmax_of(const float* x, std::int64_t count) {
   return result;
 }
 
-// P of the load-balancing loss, and its mean over the experts' rows: sum of n_e P_e.
-float balance_scores(RouterScore score, const float* x, const std::int32_t* offsets, std::int64_t experts,
+// P of the load-balancing loss, and the loss: sum of l_e P_e.
+float balance_scores(RouterScore score, const float* x, const float* loads, std::int64_t experts,
                      const Softmax& softmax, ExpertValues& scores) {
-  float sum = 0, mean = 0;
+  float sum = 0, loss = 0;
   if (score == RouterScore::kSigmoid) {
     for (std::int64_t e = 0; e < experts; ++e) sum += sigmoid(x[e]);
   }
   for (std::int64_t e = 0; e < experts; ++e) {
     const float p = score == RouterScore::kSigmoid ? sigmoid(x[e]) / (sum + kSigmoidEpsilon) : softmax.of(x[e]);
     scores[static_cast<std::size_t>(e)] = p;
-    mean += static_cast<float>(offsets[e + 1] - offsets[e]) * p;
+    loss += loads[e] * p;
   }
-  return mean;
+  return loss;
 }
 
 // Takes the experts of all groups but the best.
@@ -132,15 +132,14 @@ void add_loss_gradients(const RouterTopkBackward& op, const float* x, const Soft
     const float factor = 2 * op.z_scale * op.parameters->loss_scale * (softmax.max + std::log(softmax.sum));
     for (std::int64_t e = 0; e < experts; ++e) d[e] += factor * softmax.of(x[e]);
   }
-  if (op.aux_scale != 0) {
-    const auto* offsets = op.offsets.as<const std::int32_t>();
+  if (op.loads) {
+    const auto* loads = op.loads.as<const float>();
     ExpertValues scores;
-    const float mean = balance_scores(op.score, x, offsets, experts, softmax, scores);
-    const float factor = op.aux_scale * op.parameters->loss_scale;
+    const float mean = balance_scores(op.score, x, loads, experts, softmax, scores);
+    const float factor = op.parameters->loss_scale;
     for (std::int64_t e = 0; e < experts; ++e) {
       const float slope = op.score == RouterScore::kSigmoid ? sigmoid(-x[e]) : 1;
-      const float above = static_cast<float>(offsets[e + 1] - offsets[e]) - mean;
-      d[e] += factor * scores[static_cast<std::size_t>(e)] * slope * above;
+      d[e] += factor * scores[static_cast<std::size_t>(e)] * slope * (loads[e] - mean);
     }
   }
 }
@@ -169,6 +168,25 @@ void compute(const RouterTopkBackward& op) {
   }
 }
 
+void compute(const RelativeLoads& op) {
+  const std::int64_t experts = op.loads.size(1), step = op.offsets.size(0) == 1 ? 0 : experts + 1;
+  const auto* counted = op.counted.as<const std::int32_t>();
+  for (std::int64_t row = 0; row < op.loads.size(0); ++row) {
+    const auto* offsets = op.offsets.as<const std::int32_t>() + row * step;
+    auto* loads = op.loads.as<float>() + row * experts;
+    const auto rows_of = [&](std::int64_t e) {
+      return std::int64_t{offsets[e + 1]} - offsets[e] + (counted != nullptr ? counted[e] : 0);
+    };
+    std::int64_t all = 0;
+    for (std::int64_t e = 0; e < experts; ++e) all += rows_of(e);
+    const float scale = all > 0 ? op.coeff * static_cast<float>(experts) / static_cast<float>(all) : 0;
+    for (std::int64_t e = 0; e < experts; ++e) {
+      const float load = scale * static_cast<float>(rows_of(e));
+      loads[e] = op.adds ? loads[e] + load : load;
+    }
+  }
+}
+
 void compute(const RouterLosses& op) {
   const std::int64_t experts = op.logits.size(1);
   double aux = 0, z = 0;
@@ -179,15 +197,14 @@ void compute(const RouterLosses& op) {
     z += log_sum * log_sum;
     if (op.aux) {
       ExpertValues scores;
-      aux += static_cast<double>(
-          balance_scores(op.score, x, op.offsets.as<const std::int32_t>(), experts, softmax, scores));
+      aux += static_cast<double>(balance_scores(op.score, x, op.loads.as<const float>(), experts, softmax, scores));
     }
   }
   const auto add = [](const Tensor& to, float scale, double sum) {
     if (to)
       *to.as<float>() = static_cast<float>(static_cast<double>(*to.as<float>()) + static_cast<double>(scale) * sum);
   };
-  add(op.aux, op.aux_scale, aux);
+  add(op.aux, 1, aux);
   add(op.z, op.z_scale, z);
 }
 

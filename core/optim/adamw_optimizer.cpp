@@ -36,11 +36,14 @@ void AdamWOptimizer::cut_pieces(MemoryPool& pool) {
   store_.for_each_part([&](const ParameterStore::Held& held) {
     if (!held.parameter.is_copy) by_name.emplace(held.part.name, held);
   });
-  std::vector<std::string> names = spec_.all_names;
-  if (names.empty()) {
-    for (const auto& [name, held] : by_name) names.push_back(name);
+  std::vector<std::string> names = spec_.all_names, experts = spec_.all_expert_names;
+  if (names.empty() && experts.empty()) {
+    for (const auto& [name, held] : by_name) (held.unit.kind == UnitKind::kDense ? names : experts).push_back(name);
   }
   std::sort(names.begin(), names.end());
+  std::sort(experts.begin(), experts.end());
+  dense_names_ = std::ssize(names);
+  names.insert(names.end(), experts.begin(), experts.end());
   std::int64_t count = 0;
   for (const std::string& name : names) {
     const auto found = by_name.find(name);
@@ -49,6 +52,7 @@ void AdamWOptimizer::cut_pieces(MemoryPool& pool) {
       count += (found->second.end - 1) / block - found->second.begin / block + 1;
     }
     add_pieces_.ends.push_back(count);
+    if (std::ssize(add_pieces_.ends) == dense_names_) dense_pieces_ = count;
   }
   pieces_ = add_pieces_.pieces = doubles(count);
   squares_ = add_pieces_.out = doubles(static_cast<std::int64_t>(names.size()));

@@ -29,8 +29,9 @@ class AdamWOptimizer {
     double clip_grad = 1.0;                 // 0: no clipping
     DType exp_avg_dtype = DType::kFp32;     // fp32 | bf16; what bf16 loses: core/ops/adamw.h
     DType exp_avg_sq_dtype = DType::kFp32;  // likewise
-    // Logical names of all parameters of the model where the store holds a part of them; empty: the store's are all.
-    std::vector<std::string> all_names = {};
+    // Logical names of all parameters of the model, and of all experts', where the store holds a part of them; both
+    // empty: the store's are all.
+    std::vector<std::string> all_names = {}, all_expert_names = {};
   };
   // Flat buffers of one unit's shard, [elements of the shard] each.
   struct UnitState {
@@ -48,11 +49,13 @@ class AdamWOptimizer {
   // Sums of squares of the pieces of what the store holds; 0 for those of other shards, over which pieces() is then
   // summed, exactly.
   void sum_squares(Stream& stream);
-  const Tensor& pieces() const { return pieces_; }  // fp64
-  // The square of each gradient's norm, from the pieces of all shards, in the order of all names; 0 for what the store
-  // does not hold, so that a sum over ranks of other parameters is exact.
+  const Tensor& pieces() const { return pieces_; }  // fp64, those of experts last
+  Tensor pieces(UnitKind kind) const { return of_kind(pieces_, dense_pieces_, kind); }
+  // The square of each gradient's norm, from the pieces of all shards, in the order of all names, those of experts
+  // last; 0 for what the store does not hold, so that a sum over ranks of other parameters is exact.
   void add_pieces(Stream& stream);
   const Tensor& squares() const { return squares_; }  // [names] fp64
+  Tensor squares(UnitKind kind) const { return of_kind(squares_, dense_names_, kind); }
   // Gradient norm, skip decision, update. `loss` [1] fp32 decides with the norm whether the step is skipped; its value
   // is passed on to parameters->loss.
   void update(Stream& stream, const Tensor& loss, StepParameters* parameters);
@@ -63,6 +66,9 @@ class AdamWOptimizer {
  private:
   void add_ranges(const ParameterUnit& unit, const UnitState& state);
   void cut_pieces(MemoryPool& pool);
+  static Tensor of_kind(const Tensor& all, std::int64_t dense, UnitKind kind) {
+    return kind == UnitKind::kDense ? all.slice(0, 0, dense) : all.slice(0, dense, all.size(0) - dense);
+  }
 
   ParameterStore& store_;
   Spec spec_;
@@ -70,6 +76,7 @@ class AdamWOptimizer {
   std::vector<UnitState> states_;
   AdamW update_;
   Tensor pieces_, squares_;
+  std::int64_t dense_pieces_ = 0, dense_names_ = 0;
   SumOfSquares sum_squares_;  // of the main gradients of the logical tensors
   AddPieces add_pieces_;
   bool has_shards_ = false;

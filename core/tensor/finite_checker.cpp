@@ -99,19 +99,34 @@ void FiniteChecker::check_last() {
   observer_.active = true;
 }
 
+const std::byte* FiniteChecker::on_host(const Op& op, const void* begin, std::size_t bytes) {
+  if (op.stream->device() == DeviceType::kCpu) return static_cast<const std::byte*>(begin);
+  staging_.resize(bytes);
+  copy_to_host(*op.stream, staging_.data(), begin, bytes);
+  op.stream->synchronize();
+  return staging_.data();
+}
+
+std::int64_t FiniteChecker::expert_of(const Op& op, const AccessRange& range, std::int64_t element,
+                                      std::int64_t elements) {
+  const auto& [experts, rows, offsets] = range.experts;
+  if (experts < 2) return -1;
+  const std::int64_t row = element / (elements / rows);
+  if (offsets == nullptr) return row / (rows / experts);
+  const auto entries = static_cast<std::size_t>(experts + 1);
+  std::vector<std::int32_t> ends(entries);
+  std::memcpy(ends.data(), on_host(op, offsets, entries * sizeof(std::int32_t)), entries * sizeof(std::int32_t));
+  const auto end = std::upper_bound(ends.begin() + 1, ends.end(), row);
+  return end == ends.end() ? -1 : end - ends.begin() - 1;
+}
+
 // True if a tensor that the op writes (or reads) is not finite; found_ is then the first.
 bool FiniteChecker::find(const Op& op, bool writes) {
   for (const auto& [range, name] : op.ranges) {
     if (range.write != writes) continue;
     const auto overwrites = [&](const auto& other) { return other.first.write && other.first.begin == range.begin; };
     if (!writes && std::any_of(op.ranges.begin(), op.ranges.end(), overwrites)) continue;
-    const std::byte* data = static_cast<const std::byte*>(range.begin);
-    if (op.stream->device() != DeviceType::kCpu) {
-      staging_.resize(range.bytes);
-      copy_to_host(*op.stream, staging_.data(), range.begin, range.bytes);
-      op.stream->synchronize();
-      data = staging_.data();
-    }
+    const std::byte* const data = on_host(op, range.begin, range.bytes);
     const auto dtype = static_cast<DType>(range.dtype);
     std::int64_t elements = range.sizes.empty() ? static_cast<std::int64_t>(range.bytes / size_of(dtype)) : 1;
     for (const std::int64_t size : range.sizes) elements *= size;
@@ -125,6 +140,7 @@ bool FiniteChecker::find(const Op& op, bool writes) {
     }
     if (found.count == 0) continue;
     found.elements = elements;
+    found.expert = expert_of(op, range, found.element, elements);
     found.dtype = name_of(dtype);
     found_ = std::move(found);
     return true;

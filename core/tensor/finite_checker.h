@@ -28,6 +28,7 @@ struct NonFinite {
   std::int64_t count = 0;     // of elements that are not finite
   std::int64_t elements = 0;  // of the tensor
   std::string dtype;
+  std::int64_t expert = -1;  // whose row or weight it is; -1: no expert's
 };
 // `gemm wrote nan to "fc1" (fp32, element 3 of 512, 2 not finite)`
 std::string to_string(const NonFinite& found);
@@ -61,6 +62,8 @@ class FiniteChecker {
   void before(Stream& stream, const Access& access);
   void check_last();
   bool find(const Op& op, bool writes);
+  std::int64_t expert_of(const Op& op, const AccessRange& range, std::int64_t element, std::int64_t elements);
+  const std::byte* on_host(const Op& op, const void* begin, std::size_t bytes);
 
   OpObserver observer_;
   std::function<std::string(const void*)> name_of_;

@@ -41,15 +41,17 @@ std::vector<Tensor> flat_ranges(const std::vector<Tensor>& tensors, std::string_
 GradientReducer::GradientReducer(Communicator& group, const BucketStreams& streams,
                                  const std::vector<std::vector<Tensor>>& buckets, Result result,
                                  Communicator* instances)
-    : compute_(streams.compute),
-      lane_(group, streams.communication, "gradients"),
-      result_(result),
-      instances_(instances) {
-  require(instances == nullptr || result == Result::kShard, "instances of shards without shards");
+    : compute_(streams.compute), lane_(group, streams.communication, "gradients"), result_(result) {
+  add_buckets(group, buckets, instances);
+}
+
+void GradientReducer::add_buckets(Communicator& group, const std::vector<std::vector<Tensor>>& buckets,
+                                  Communicator* instances) {
+  require(instances == nullptr || result_ == Result::kShard, "instances of shards without shards");
   for (const std::vector<Tensor>& tensors : buckets) {
     for (const Tensor& tensor : tensors) check_dtype(tensor, kFloatTypes, "main_grad");
-    const int ranks = result_ == Result::kWhole ? 1 : lane_.group.size();
-    buckets_.push_back({.ranges = flat_ranges(tensors, "main_grad", ranks)});
+    const int ranks = result_ == Result::kWhole ? 1 : group.size();
+    buckets_.push_back({.ranges = flat_ranges(tensors, "main_grad", ranks), .group = group, .instances = instances});
     require(!buckets_.back().ranges.empty(), "a gradient bucket without elements");
   }
 }
@@ -64,24 +66,25 @@ void GradientReducer::reduce(int bucket) {
           .remedy = "enqueue one reduce action for each bucket"});
   }
   b.started = true;
-  if (is_alone()) return;
+  if (b.is_alone()) return;
   lane_.begin(compute_);
-  for (const Tensor& range : b.ranges) reduce(range, fmt::format("gradients of bucket {}", bucket));
+  for (const Tensor& range : b.ranges) reduce(b, range, fmt::format("gradients of bucket {}", bucket));
   ++buckets_reduced_;
 }
 
-void GradientReducer::reduce(const Tensor& range, const std::string& label) {
+void GradientReducer::reduce(const Bucket& bucket, const Tensor& range, const std::string& label) {
   bytes_reduced_ += static_cast<std::int64_t>(range.bytes());
   if (result_ == Result::kWhole) {
-    launch(lane_.stream, AllReduce{.group = lane_.group, .buffer = range, .label = label});
+    launch(lane_.stream, AllReduce{.group = bucket.group, .buffer = range, .label = label});
     return;
   }
-  const Tensor own = FlatShard{.rank = lane_.group.rank(), .ranks = lane_.group.size()}.of(range);
-  if (lane_.group.size() > 1) {
-    launch(lane_.stream, ReduceScatter{.group = lane_.group, .in = range, .out = own, .label = label});
+  const Tensor own = FlatShard{.rank = bucket.group.rank(), .ranks = bucket.group.size()}.of(range);
+  if (bucket.group.size() > 1) {
+    launch(lane_.stream, ReduceScatter{.group = bucket.group, .in = range, .out = own, .label = label});
     ++ranges_scattered_;
   }
-  if (instances_ != nullptr) launch(lane_.stream, AllReduce{.group = *instances_, .buffer = own, .label = label});
+  if (bucket.instances != nullptr)
+    launch(lane_.stream, AllReduce{.group = *bucket.instances, .buffer = own, .label = label});
 }
 
 void GradientReducer::finish() {
@@ -93,7 +96,7 @@ void GradientReducer::finish() {
           .remedy = "enqueue one reduce action for each bucket"});
   }
   for (Bucket& bucket : buckets_) bucket.started = false;
-  if (is_alone() || buckets_.empty()) return;
+  if (std::ranges::all_of(buckets_, &Bucket::is_alone)) return;
   lane_.end();
   lane_.wait(compute_);
 }

@@ -42,6 +42,9 @@ class GradientReducer {
   // other groups, or null. The groups and the streams outlive the reducer.
   GradientReducer(Communicator& group, const BucketStreams& streams, const std::vector<std::vector<Tensor>>& buckets,
                   Result result = Result::kWhole, Communicator* instances = nullptr);
+  // Behind those there are, of units whose copies other ranks hold, on the same streams.
+  void add_buckets(Communicator& group, const std::vector<std::vector<Tensor>>& buckets,
+                   Communicator* instances = nullptr);
 
   int num_buckets() const { return static_cast<int>(buckets_.size()); }
 
@@ -60,16 +63,18 @@ class GradientReducer {
  private:
   struct Bucket {
     std::vector<Tensor> ranges;
+    Communicator& group;
+    Communicator* instances;
     bool started = false;
+
+    bool is_alone() const { return group.size() == 1 && instances == nullptr; }
   };
 
-  bool is_alone() const { return lane_.group.size() == 1 && instances_ == nullptr; }
-  void reduce(const Tensor& range, const std::string& label);
+  void reduce(const Bucket& bucket, const Tensor& range, const std::string& label);
 
   Stream& compute_;
   CommLane lane_;
   Result result_;
-  Communicator* instances_;
   std::vector<Bucket> buckets_;
   std::int64_t buckets_reduced_ = 0;
   std::int64_t bytes_reduced_ = 0;

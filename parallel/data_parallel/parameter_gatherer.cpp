@@ -11,14 +11,25 @@ namespace megalith {
 
 ParameterGatherer::ParameterGatherer(Communicator& group, const BucketStreams& streams,
                                      const std::vector<std::vector<Tensor>>& buckets)
-    : compute_(streams.compute), lane_(group, streams.communication, "parameters"), buckets_(buckets.size()) {
-  for (std::size_t b = 0; b < buckets.size(); ++b)
-    buckets_[b].ranges = flat_ranges(buckets[b], "weights", group.size());
+    : compute_(streams.compute), lane_(group, streams.communication, "parameters") {
+  add_buckets(group, buckets);
+}
+
+void ParameterGatherer::add_buckets(Communicator& group, const std::vector<std::vector<Tensor>>& buckets) {
+  for (const std::vector<Tensor>& tensors : buckets) {
+    Bucket& bucket = buckets_.emplace_back();
+    bucket.ranges = flat_ranges(tensors, "weights", group.size());
+    bucket.group = &group;
+  }
+}
+
+bool ParameterGatherer::is_alone() const {
+  return std::ranges::all_of(buckets_, [](const Bucket& bucket) { return bucket.group->size() == 1; });
 }
 
 void ParameterGatherer::updated() {
   require(pending_.empty(), "ParameterGatherer::updated while parameters of the step before are gathered");
-  if (lane_.group.size() == 1 || buckets_.empty()) return;
+  if (is_alone()) return;
   lane_.begin(compute_);
 }
 
@@ -26,11 +37,12 @@ void ParameterGatherer::gather(int bucket) {
   require(bucket >= 0 && bucket < num_buckets(), "ParameterGatherer::gather of an unknown bucket");
   require(std::find(pending_.begin(), pending_.end(), bucket) == pending_.end(),
           "ParameterGatherer::gather of a bucket that is being gathered");
-  if (lane_.group.size() == 1) return;
+  if (is_alone()) return;
   Bucket& b = buckets_[static_cast<std::size_t>(bucket)];
-  const FlatShard own{.rank = lane_.group.rank(), .ranks = lane_.group.size()};
+  const FlatShard own{.rank = b.group->rank(), .ranks = b.group->size()};
   for (const Tensor& range : b.ranges) {
-    launch(lane_.stream, AllGather{.group = lane_.group,
+    if (own.is_whole()) break;
+    launch(lane_.stream, AllGather{.group = *b.group,
                                    .in = own.of(range),
                                    .out = range,
                                    .label = fmt::format("parameters of bucket {}", bucket)});

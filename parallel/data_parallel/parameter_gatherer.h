@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <vector>
 
@@ -16,6 +17,8 @@ class ParameterGatherer {
   // A bucket is a list of contiguous ranges, each a multiple of the group's size. `group` and the streams outlive the
   // gatherer.
   ParameterGatherer(Communicator& group, const BucketStreams& streams, const std::vector<std::vector<Tensor>>& buckets);
+  // Behind those there are, of units whose copies other ranks hold, on the same streams.
+  void add_buckets(Communicator& group, const std::vector<std::vector<Tensor>>& buckets);
 
   int num_buckets() const { return static_cast<int>(buckets_.size()); }
 
@@ -30,19 +33,22 @@ class ParameterGatherer {
   void wait(int bucket);
   void wait_for_all();
 
-  // Since construction; they stay 0 in a group of one rank, where nothing is enqueued.
+  // Since construction; they stay 0 where each group is of one rank, where nothing is enqueued.
   std::int64_t buckets_gathered() const { return buckets_gathered_; }
   std::int64_t ranges_gathered() const { return ranges_gathered_; }
 
  private:
   struct Bucket {
     std::vector<Tensor> ranges;
+    Communicator* group = nullptr;
     Event gathered{"parameters gathered"};
   };
 
+  bool is_alone() const;
+
   Stream& compute_;
   CommLane lane_;  // which ends bucket by bucket
-  std::vector<Bucket> buckets_;
+  std::deque<Bucket> buckets_;
   std::vector<int> pending_;  // started and not waited for, in the order of the communication stream
   std::int64_t buckets_gathered_ = 0;
   std::int64_t ranges_gathered_ = 0;

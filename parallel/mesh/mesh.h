@@ -28,6 +28,7 @@ class Mesh {
   Communicator& cp() const { return axis(Axis::kCp); }
   Communicator& dp() const { return axis(Axis::kDp); }
   Communicator& pp() const { return axis(Axis::kPp); }
+  Communicator& edp() const { return axis(Axis::kEdp); }  // holders of the same experts, likewise
   Communicator& dp_cp() const { return *dp_cp_; }  // holders of the same dense weights: gradients are summed over it
   Communicator& model() const { return *model_; }  // tp x pp: together they hold one model
 

@@ -100,6 +100,11 @@ class GroupedBench : public Workbench {
     measure("dgrad fc2, d_swiglu", u, 0, [&] { go(m_.fc2_dgrad()); });
     measure("wgrad fc2 gathered", u, 0, [&] { go(m_.fc2_wgrad()); });
     measure("wgrad fc1 gathered", 2 * u, 0, [&] { go(m_.fc1_wgrad()); });
+    measure("wgrad fc1 overwritten", 2 * u, 0, [&] {
+      GroupedGemmWgrad op = m_.fc1_wgrad();
+      op.accumulate = false;
+      go(op);
+    });
     measure("combine", 0, (r + t) * d * 2, [&] { go(m_.combine(m_.out)); });
     measure("gather", 0, 2 * r * d * 2,
             [&] { go(PermuteRows{.x = m_.x, .index = m_.token, .offsets = m_.offsets, .y = m_.rows}); });

@@ -46,7 +46,9 @@ class Run {
     auto* parameters = static_cast<MicrobatchParameters*>(
         pool_.allocate(sizeof(MicrobatchParameters), MemoryCategory::kOther, "microbatch parameters"));
     mb.parameters = parameters;
-    mb.sums = Tensor(pool_.allocate(4 * kNumStepSums, MemoryCategory::kOther, "loss"), DType::kFp32, {kNumStepSums});
+    const std::int64_t sums = num_step_sums(moe_layers_before(test_.config, test_.config.num_layers));
+    mb.sums = Tensor(pool_.allocate(4 * static_cast<std::size_t>(sums), MemoryCategory::kOther, "loss"), DType::kFp32,
+                     {sums});
     launch(stream_, Fill{.x = mb.sums, .value = 0});
     launch(stream_,
            WriteMicrobatchParameters{.value = {.loss_scale = 1.0f / static_cast<float>(rows())}, .out = parameters});

@@ -1,13 +1,16 @@
 // fp64 reference of a layer of experts, token by token, forward alone: its gradients are difference quotients, at fixed
-// choices and counts, as in the layer's.
+// choices, counts and dropped rows, as in the layer's.
 //   T: tokens, H: hidden size, E: experts, F: FFN size of an expert
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/reference/router.h"
@@ -18,8 +21,18 @@ struct MoeSettings {
   RouterSettings router;
   std::size_t hidden = 0, experts = 0, ffn = 0, shared_ffn = 0;
   double epsilon = 1e-5;
-  double aux_coeff = 0, z_coeff = 0;
-  std::size_t balanced_tokens = 0;  // of a piece over which the tokens are balanced
+  double z_coeff = 0;
+  // A loss over each piece of so many tokens, to whose rows come those of earlier tokens.
+  struct Balance {
+    double coeff = 0;
+    std::size_t tokens = 0;
+    RouterValues earlier = {};
+  };
+  std::vector<Balance> balances;
+  std::size_t capacity = 0;  // rows of an expert; 0: any number
+  bool drops_last = false;
+  RouterValues bias;
+  std::vector<RouterValues> own_logits;  // in place of the router's, of each token
 };
 
 // By the end of the logical name: "router.weight".
@@ -30,6 +43,8 @@ struct MoeRun {
   double aux = 0, z = 0;                                 // sums over tokens
   double gap = std::numeric_limits<double>::infinity();  // the least difference that decided on an expert
   std::vector<RouterExperts> choices;                    // of each token
+  std::vector<std::vector<bool>> kept;                   // likewise
+  RouterValues counts;                                   // of the choices, by expert
 };
 
 inline std::vector<double> times_rows(const std::vector<double>& x, const std::vector<double>& w, std::size_t first,
@@ -50,14 +65,72 @@ inline std::vector<double> expert(const std::vector<double>& x, const MoeWeights
   return times_rows(y, w.at(prefix + "linear_fc2.weight"), e * x.size(), x.size());
 }
 
-// `choices` fixed, or empty: the router's.
+// Of each expert's choices those of the highest weights, or the first; all where there is no capacity.
+inline std::vector<std::vector<bool>> keep(const MoeSettings& with, const std::vector<RouterExperts>& choices,
+                                           const std::vector<RouterValues>& weights, double& gap) {
+  std::vector<std::vector<bool>> kept;
+  for (const RouterExperts& of_token : choices) kept.emplace_back(of_token.size(), with.capacity == 0);
+  for (std::size_t e = 0; with.capacity > 0 && e < with.experts; ++e) {
+    std::vector<std::pair<double, std::pair<std::size_t, std::size_t>>> rows;
+    for (std::size_t t = 0; t < choices.size(); ++t) {
+      for (std::size_t k = 0; k < choices[t].size(); ++k) {
+        if (choices[t][k] == e) rows.push_back({with.drops_last ? 0 : -weights[t][k], {t, k}});
+      }
+    }
+    std::sort(rows.begin(), rows.end());
+    if (!with.drops_last && rows.size() > with.capacity)
+      gap = std::min(gap, rows[with.capacity].first - rows[with.capacity - 1].first);
+    for (std::size_t r = 0; r < std::min(rows.size(), with.capacity); ++r)
+      kept[rows[r].second.first][rows[r].second.second] = true;
+  }
+  return kept;
+}
+
+inline double balance_losses(const MoeSettings& with, const std::vector<RouterValues>& logits,
+                             const std::vector<RouterExperts>& choices) {
+  double sum = 0;
+  for (const MoeSettings::Balance& loss : with.balances) {
+    for (std::size_t first = 0; first < logits.size(); first += loss.tokens) {
+      RouterValues counts = loss.earlier.empty() ? RouterValues(with.experts) : loss.earlier;
+      for (std::size_t t = first; t < first + loss.tokens; ++t) {
+        for (const std::size_t e : choices[t]) ++counts[e];
+      }
+      const double all = std::accumulate(counts.begin(), counts.end(), 0.0);
+      for (std::size_t t = first; t < first + loss.tokens; ++t) {
+        sum += loss.coeff * static_cast<double>(with.experts) / all *
+               balance_loss(logits[t], counts, with.router.is_sigmoid);
+      }
+    }
+  }
+  return sum;
+}
+
+// Adds the experts' and the shared expert's output of a token.
+inline void add_experts(const MoeSettings& with, const MoeWeights& w, const RouterValues& x,
+                        const RouterValues& weights, MoeRun& run, std::size_t t) {
+  std::vector<double> out(with.hidden);
+  for (std::size_t k = 0; k < weights.size(); ++k) {
+    if (!run.kept[t][k]) continue;
+    const std::vector<double> y = expert(x, w, "experts.", run.choices[t][k], with.ffn);
+    for (std::size_t i = 0; i < with.hidden; ++i) out[i] += weights[k] * y[i];
+  }
+  if (with.shared_ffn > 0) {
+    const std::vector<double> y = expert(x, w, "shared_experts.", 0, with.shared_ffn);
+    const auto gate = w.find("shared_experts.gate_weight");
+    const double scaled = gate == w.end() ? 1 : 1 / (1 + std::exp(-times_rows(x, gate->second, 0, 1)[0]));
+    for (std::size_t i = 0; i < with.hidden; ++i) out[i] += scaled * y[i];
+  }
+  run.out.insert(run.out.end(), out.begin(), out.end());
+}
+
+// With the choices and dropped rows of another run, or the router's own.
 inline MoeRun run_moe(const MoeSettings& with, const MoeWeights& w, const std::vector<double>& hidden,
-                      const std::vector<double>& residual, const std::vector<RouterExperts>& choices = {}) {
+                      const std::vector<double>& residual, const MoeRun* fixed = nullptr) {
   const std::size_t tokens = hidden.size() / with.hidden;
   MoeRun run;
-  std::vector<std::vector<double>> logits;
+  std::vector<RouterValues> normed, logits, weights;
   for (std::size_t t = 0; t < tokens; ++t) {
-    std::vector<double> x(with.hidden);
+    RouterValues x(with.hidden);
     double squares = 0;
     for (std::size_t i = 0; i < with.hidden; ++i) {
       x[i] = hidden[t * with.hidden + i] + residual[t * with.hidden + i];
@@ -66,35 +139,21 @@ inline MoeRun run_moe(const MoeSettings& with, const MoeWeights& w, const std::v
     run.residual.insert(run.residual.end(), x.begin(), x.end());
     const double scale = 1 / std::sqrt(squares / static_cast<double>(with.hidden) + with.epsilon);
     for (std::size_t i = 0; i < with.hidden; ++i) x[i] *= scale * w.at("pre_mlp_layernorm.weight")[i];
-    logits.push_back(times_rows(x, w.at("router.weight"), 0, with.experts));
-    const RouterChoice choice = choose_experts(logits.back(), {}, with.router);
+    logits.push_back(with.own_logits.empty() ? times_rows(x, w.at("router.weight"), 0, with.experts)
+                                             : with.own_logits[t]);
+    const RouterChoice choice = choose_experts(logits.back(), with.bias, with.router);
     run.gap = std::min(run.gap, choice.gap);
-    run.choices.push_back(choices.empty() ? choice.experts : choices[t]);
-    const std::vector<double> weights = router_weights(logits.back(), run.choices.back(), with.router);
-    std::vector<double> out(with.hidden);
-    for (std::size_t k = 0; k < weights.size(); ++k) {
-      const std::vector<double> y = expert(x, w, "experts.", run.choices.back()[k], with.ffn);
-      for (std::size_t i = 0; i < with.hidden; ++i) out[i] += weights[k] * y[i];
-    }
-    if (with.shared_ffn > 0) {
-      const std::vector<double> y = expert(x, w, "shared_experts.", 0, with.shared_ffn);
-      const auto gate = w.find("shared_experts.gate_weight");
-      const double scaled = gate == w.end() ? 1 : 1 / (1 + std::exp(-times_rows(x, gate->second, 0, 1)[0]));
-      for (std::size_t i = 0; i < with.hidden; ++i) out[i] += scaled * y[i];
-    }
-    run.out.insert(run.out.end(), out.begin(), out.end());
+    run.choices.push_back(fixed == nullptr ? choice.experts : fixed->choices[t]);
+    weights.push_back(router_weights(logits.back(), run.choices.back(), with.router));
     run.z += with.z_coeff * z_loss(logits.back());
+    normed.push_back(std::move(x));
   }
-  const auto n = static_cast<double>(with.balanced_tokens), k = static_cast<double>(with.router.top_k);
-  for (std::size_t first = 0; with.aux_coeff != 0 && first < tokens; first += with.balanced_tokens) {
-    RouterValues counts(with.experts);
-    for (std::size_t t = first; t < first + with.balanced_tokens; ++t) {
-      for (const std::size_t e : run.choices[t]) ++counts[e];
-    }
-    for (std::size_t t = first; t < first + with.balanced_tokens; ++t) {
-      run.aux += with.aux_coeff * static_cast<double>(with.experts) / (k * n) *
-                 balance_loss(logits[t], counts, with.router.is_sigmoid);
-    }
+  run.kept = fixed == nullptr ? keep(with, run.choices, weights, run.gap) : fixed->kept;
+  for (std::size_t t = 0; t < tokens; ++t) add_experts(with, w, normed[t], weights[t], run, t);
+  run.aux = balance_losses(with, logits, run.choices);
+  run.counts.resize(with.experts);
+  for (const RouterExperts& of_token : run.choices) {
+    for (const std::size_t e : of_token) ++run.counts[e];
   }
   return run;
 }

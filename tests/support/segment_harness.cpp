@@ -34,7 +34,8 @@ class Harness {
     store_.begin_unit("test");
     segment_ = test.build(store_);
     store_.allocate(pool_, test.dtype, test.main_grads_dtype);
-    sums_ = persistent(DType::kFp32, {kNumStepSums});
+    sums_ = persistent(DType::kFp32, {num_step_sums(1)});
+    if (test.experts > 0) balance_counts_ = persistent(DType::kInt32, {1, test.experts});
     const std::int64_t tokens = test.sequences * test.seq_length;
     for (InFlight& flight : microbatches_) {
       flight.parameters = static_cast<MicrobatchParameters*>(
@@ -45,7 +46,8 @@ class Harness {
                            .tokens = persistent(DType::kInt32, {tokens}),
                            .labels = persistent(DType::kInt32, {tokens}),
                            .parameters = flight.parameters,
-                           .sums = sums_};
+                           .sums = sums_,
+                           .balance_counts = balance_counts_};
       flight.stash = Stash(test.policies);
       for (const Shape& shape : test.inputs)
         flight.inputs.push_back(shape.rank() == 0 ? Tensor{} : persistent(test.dtype, shape));
@@ -57,6 +59,7 @@ class Harness {
 
   void step(const Around& around) {
     launch(stream_, Fill{.x = sums_, .value = 0});
+    if (balance_counts_) launch(stream_, Fill{.x = balance_counts_, .value = 0});
     for (int m = 0; m < test_.microbatches; ++m) {
       run(m, Verb::kForward, around);
       if (test_.mode != Mode::kTrain) continue;
@@ -213,6 +216,7 @@ class Harness {
   std::unique_ptr<Segment> segment_;
   const Context ctx_;
   Tensor sums_;
+  Tensor balance_counts_;
   std::vector<InFlight> microbatches_;
 };
 

@@ -8,6 +8,7 @@
 #include "core/ops/elementwise.h"
 #include "core/ops/embedding.h"
 #include "core/ops/expert_bias.h"
+#include "core/ops/expert_capacity.h"
 #include "core/ops/fill_normal.h"
 #include "core/ops/gemm.h"
 #include "core/ops/gemm_algorithms_cuda.h"
@@ -65,6 +66,7 @@ void run(CudaStream&, const ReduceToScalar&) { refuse_cuda(); }
 void run(CudaStream&, const Rope&) { refuse_cuda(); }
 void run(CudaStream&, const CountExpertRows&) { refuse_cuda(); }
 void run(CudaStream&, const UpdateExpertBias&) { refuse_cuda(); }
+void run(CudaStream&, const LimitExpertRows&) { refuse_cuda(); }
 void run(CudaStream&, const ExpertOffsets&) { refuse_cuda(); }
 void run(CudaStream&, const PermuteRows&) { refuse_cuda(); }
 void run(CudaStream&, const UnpermuteRows&) { refuse_cuda(); }
@@ -72,6 +74,7 @@ void run(CudaStream&, const PermuteWeights&) { refuse_cuda(); }
 void run(CudaStream&, const UnpermuteWeightGradients&) { refuse_cuda(); }
 void run(CudaStream&, const RouterTopk&) { refuse_cuda(); }
 void run(CudaStream&, const RouterTopkBackward&) { refuse_cuda(); }
+void run(CudaStream&, const RelativeLoads&) { refuse_cuda(); }
 void run(CudaStream&, const RouterLosses&) { refuse_cuda(); }
 void run(CudaStream&, const Sample&) { refuse_cuda(); }
 void run(CudaStream&, const NextPosition&) { refuse_cuda(); }

@@ -283,6 +283,15 @@ TEST(Crash, KilledWithShardedUnitsAndResumed) {
   kill_eight_ranks({"--data-parallel-sharding-strategy", "optim_grads_params"});
 }
 
+// Experts' shards lie on other ranks than those of the rest; the bias of their choice is in the checkpoint.
+TEST(Crash, KilledWithExpertsAndResumed) {
+  if (test::one_of(2) > 1) GTEST_SKIP() << "in the full tier";
+  kill_eight_ranks(test::llama() + Words{"--data-parallel-sharding-strategy", "optim_grads_params", "--num-experts",
+                                         "4", "--moe-ffn-hidden-size", "16", "--moe-router-score-function", "sigmoid",
+                                         "--moe-router-enable-expert-bias", "--moe-aux-loss-coeff", "0.01",
+                                         "--moe-shared-expert-intermediate-size", "16"});
+}
+
 TEST(Crash, LongRandomKills) {
   const char* minutes = std::getenv("MEGALITH_CRASH_MINUTES");
   if (minutes == nullptr) GTEST_SKIP() << "set MEGALITH_CRASH_MINUTES, as tests/soak.sh does";

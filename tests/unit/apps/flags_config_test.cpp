@@ -332,7 +332,9 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(Shipped{"gpt2_124m.toml", 124'439'808}, Shipped{"gpt2_1.5b.toml", 1'557'611'200},
                       Shipped{"llama_1b.toml", 1'235'814'400}, Shipped{"llama3_8b.toml", 8'030'261'248},
                       Shipped{"qwen2.5_7b.toml", 7'615'616'512}, Shipped{"qwen3_8b.toml", 8'190'735'360},
-                      Shipped{"mixtral_8x7b.toml", 46'702'792'704}, Shipped{"qwen3_30b_a3b.toml", 30'532'122'624}),
+                      Shipped{"mixtral_8x7b.toml", 46'702'792'704}, Shipped{"qwen3_30b_a3b.toml", 30'532'122'624},
+                      Shipped{"deepseek_16b_a2.4b.toml", 15'787'866'112}, Shipped{"qwen3_8_layers.toml", 5'607'294'976},
+                      Shipped{"mixtral_8_layers.toml", 2'446'493'696}),
     [](const auto& shipped) {
       std::string name = shipped.param.file;
       std::replace_if(

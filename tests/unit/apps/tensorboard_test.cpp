@@ -171,6 +171,26 @@ TEST_F(TensorBoardFiles, AStepHasMegatronsTags) {
   EXPECT_EQ(samples[11], (Scalar{24, "lm loss validation ppl vs samples", 1}));
 }
 
+TEST_F(TensorBoardFiles, LayersOfExpertsAreInTheStepsOfTheLogLine) {
+  {
+    TensorBoardLog log(folder_, TensorBoardStart{}, 3);
+    for (std::int64_t step = 1; step <= 5; ++step) {
+      StepMetrics metrics{.iteration = step, .train_iters = 5};
+      metrics.experts = {{.layer = 2, .min = 1, .max = 5, .mean = 3, .entropy = 0.5, .dropped = 4, .z_loss = 6}};
+      log.write(metrics);
+    }
+  }
+  std::vector<Scalar> steps = scalars(folder_, 2);
+  std::erase_if(steps, [](const Scalar& scalar) { return !scalar.tag.starts_with("moe/"); });
+  ASSERT_EQ(steps.size(), 3u * 6u);  // 1, 3 and the last one
+  EXPECT_EQ(steps[0], (Scalar{1, "moe/load_min_layer_2", 1}));
+  EXPECT_EQ(steps[1], (Scalar{1, "moe/load_max_layer_2", 5}));
+  EXPECT_EQ(steps[2], (Scalar{1, "moe/load_mean_layer_2", 3}));
+  EXPECT_EQ(steps[9], (Scalar{3, "moe/load_entropy_layer_2", 0.5f}));
+  EXPECT_EQ(steps[10], (Scalar{3, "moe/dropped_rows_layer_2", 4}));
+  EXPECT_EQ(steps[17], (Scalar{5, "moe/z_loss_layer_2", 6}));
+}
+
 // Event: wall_time = 1, step = 2, session_log = 7 { status = 1: START = 1 }, by tensorflow's event.proto.
 TEST_F(TensorBoardFiles, AResumedRunStartsASessionAtItsFirstStep) {
   EXPECT_EQ(tensorboard_session_start(0, 301), std::string("\x09\0\0\0\0\0\0\0\0\x10\xad\x02\x3a\x02\x08\x01", 16));

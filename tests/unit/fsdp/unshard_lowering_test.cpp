@@ -51,6 +51,19 @@ TEST(UnitSlots, UnitsOfOneSizeTakeThemInTurnAndTheEndsShareOne) {
   EXPECT_FALSE(assign_slots(std::vector<ParameterUnit>(3), 2).has_weights());
 }
 
+// In turn with each other they would find the slots of the same layer.
+TEST(UnitSlots, ExpertsOfTheSizeOfDenseUnitsHaveSlotsOfTheirOwn) {
+  std::vector<ParameterUnit> units(8);
+  for (std::size_t u = 0; u < units.size(); ++u) {
+    units[u].kind = u % 2 == 0 ? UnitKind::kDense : UnitKind::kExperts;
+    units[u].numel = 256;
+    units[u].resident_weights = units[u].resident_gradients = false;
+  }
+  const UnitSlots slots = assign_slots(units, 2);
+  EXPECT_THAT(slots.of_weights, ElementsAre(0, 1, 2, 3, 0, 1, 2, 3));
+  EXPECT_EQ(slots.of_gradients, slots.of_weights);
+}
+
 TEST(UnshardLowering, ASteadyStepGathersEachLayerTwiceButThoseOfTheTurn) {
   for (int layers = 1; layers <= 6; ++layers) {
     for (int slots = 1; slots <= layers; ++slots) {

@@ -39,7 +39,7 @@ class ModelRun {
         pool_(device),
         stream_(device, "compute", {.timeline = timeline}),
         arena_(pool_, device == DeviceType::kPlan ? Arena::Mode::kRecording : Arena::Mode::kPlanned),
-        gpt_(build_gpt(test.config, test.recompute, {}, test.loss_chunk_size)),
+        gpt_(build_gpt(test.config, test.recompute, test.factories, test.loss_chunk_size)),
         ctx_{.compute = stream_,
              .arena = arena_,
              .seed = test.seed,
@@ -47,17 +47,14 @@ class ModelRun {
              .deterministic = test.deterministic},
         actions_(actions_of(test, static_cast<int>(gpt_.segments.size()))) {
     gpt_.parameters->allocate(pool_, test.config.params_dtype);
-    sums_ = Tensor(pool_.allocate(4 * kNumStepSums, MemoryCategory::kOther, "loss"), DType::kFp32, {kNumStepSums});
+    const std::int64_t sums = num_step_sums(moe_layers_before(test.config, test.config.num_layers));
+    sums_ = Tensor(pool_.allocate(4 * static_cast<std::size_t>(sums), MemoryCategory::kOther, "loss"), DType::kFp32,
+                   {sums});
     std::vector<SegmentRunner::Entry> entries;
     for (const NamedSegment& named : gpt_.segments)
       entries.push_back({.name = named.name, .segment = named.segment.get(), .policies = test.policies});
     runner_ = std::make_unique<SegmentRunner>(ctx_, std::move(entries));
-    std::mt19937_64 random(test.seed + 1000);
-    std::uniform_int_distribution<std::int32_t> token(0, static_cast<std::int32_t>(test.config.vocab_size - 1));
-    tokens_.resize(static_cast<std::size_t>(test.microbatches * rows()));
-    labels_.resize(tokens_.size());
-    for (std::int32_t& t : tokens_) t = token(random);
-    for (std::int32_t& label : labels_) label = token(random);
+    draw_tokens(test.seed + 1000);
   }
 
   void step(bool replay) {
@@ -66,7 +63,9 @@ class ModelRun {
       losses_.clear();
       next_graph_ = 0;
       if (live()) launch(stream_, Fill{.x = sums_, .value = 0});
-      for (const Action& action : actions_) run(action);
+      const bool whole = replay && test_.replay_whole;
+      if (whole) draw_tokens(test_.seed + (round == 0 ? 2000 : 1000));
+      for (std::size_t i = 0; i < actions_.size();) i = whole && is_verb(actions_[i]) ? run_together(i) : run_one(i);
       stream_.synchronize();
     }
   }
@@ -87,6 +86,7 @@ class ModelRun {
     result.labels.assign(labels_.begin(), labels_.end());
     result.columns = num_columns(actions_);
     result.touched_bytes = arena_.touched_bytes();
+    result.graphs = static_cast<int>(graphs_.size());
     for (const auto& graph : graphs_) {
       result.captured_ops += graph->num_ops();
       result.replays += graph->num_replays();
@@ -98,6 +98,41 @@ class ModelRun {
  private:
   bool live() const { return stream_.device() != DeviceType::kPlan; }
   std::int64_t rows() const { return test_.sequences * test_.config.seq_length; }
+
+  void draw_tokens(std::uint64_t seed) {
+    std::mt19937_64 random(seed);
+    std::uniform_int_distribution<std::int32_t> token(0, static_cast<std::int32_t>(test_.config.vocab_size - 1));
+    tokens_.resize(static_cast<std::size_t>(test_.microbatches * rows()));
+    labels_.resize(tokens_.size());
+    for (std::int32_t& t : tokens_) t = token(random);
+    for (std::int32_t& label : labels_) label = token(random);
+  }
+
+  static bool is_verb(const Action& action) { return action.segment >= 0; }
+
+  // Both return the next action.
+  std::size_t run_one(std::size_t i) {
+    run(actions_[i]);
+    return i + 1;
+  }
+  std::size_t run_together(std::size_t first) {
+    std::size_t end = first;
+    while (end < actions_.size() && is_verb(actions_[end])) ++end;
+    if (next_graph_ == graphs_.size()) {
+      graphs_.push_back(std::make_unique<Graph>("microbatch"));
+      graphs_.back()->begin_capture(stream_);
+      for (std::size_t i = first; i < end; ++i) runner_->run(actions_[i]);
+      graphs_.back()->end_capture();
+    }
+    graphs_[next_graph_++]->replay(stream_);
+    read_loss();
+    return end;
+  }
+
+  void read_loss() {
+    losses_.push_back(download(stream_, sums_)[0]);
+    launch(stream_, Fill{.x = sums_, .value = 0});
+  }
 
   void run(const Action& action) {
     switch (action.kind) {
@@ -148,9 +183,7 @@ class ModelRun {
     } else {
       runner_->run(action);
     }
-    if (!live() || action.kind != ActionKind::kForward || action.segment + 1 < runner_->num_segments()) return;
-    losses_.push_back(download(stream_, sums_)[0]);
-    launch(stream_, Fill{.x = sums_, .value = 0});
+    if (live() && action.kind == ActionKind::kForward && action.segment + 1 == runner_->num_segments()) read_loss();
   }
 
   const ModelCase& test_;

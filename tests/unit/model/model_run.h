@@ -25,7 +25,11 @@ struct ModelCase {
   int in_flight = 1;           // the order of stage 0 of as many stages: so many microbatches before the first backward
   bool delay_weights = false;  // every backward_weight after the last backward_data
   bool replay = false;         // each verb of each segment is captured and replayed
-  Mode mode = Mode::kTrain;    // kEval: forward only
+  // With it: verbs that follow each other, with one microbatch in flight all of it, are captured together, on other
+  // tokens than they are replayed with.
+  bool replay_whole = false;
+  GptFactories factories = {};
+  Mode mode = Mode::kTrain;  // kEval: forward only
   DeviceType device = DeviceType::kCpu;
   bool deterministic = true;
   std::uint64_t seed = 1;
@@ -40,6 +44,7 @@ struct ModelResult {
   std::size_t accessed_bytes = 0;  // by those: read and written
   std::size_t touched_bytes = 0;
   int columns = 0;
+  int graphs = 0;
   int captured_ops = 0;
   std::int64_t replays = 0;
 };

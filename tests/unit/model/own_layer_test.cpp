@@ -103,7 +103,7 @@ Step step_of(Communicator& group, const ModelConfig& config, const Layout& layou
                       .tokens = integers(compute, pool, tokens, config.vocab_size, 3),
                       .labels = integers(compute, pool, tokens, config.vocab_size, 7),
                       .parameters = parameters,
-                      .sums = ctx.empty({kNumStepSums}, DType::kFp32, "loss")};
+                      .sums = ctx.empty({num_step_sums(0)}, DType::kFp32, "loss")};
   launch(compute, Fill{.x = mb.sums, .value = 0});
 
   TensorList hidden, gradients;

@@ -7,7 +7,9 @@
 #include <cmath>
 #include <numeric>
 
+#include "core/base/rng.h"
 #include "core/layers/recompute.h"
+#include "core/ops/fill_normal.h"
 #include "tests/reference/moe.h"
 #include "tests/support/device_cases.h"
 #include "tests/support/segment_harness.h"
@@ -59,6 +61,22 @@ std::vector<MoeCase> cases() {
     MoeConfig single = experts(5, 1);
     single.router_pre_softmax = true;
     all.push_back({"one_choice" + backend, single, device});
+    MoeConfig three = experts(8, 3);  // losses
+    three.router_pre_softmax = true;
+    three.router_topk_scaling_factor = 1.5;
+    three.router_num_groups = 2;
+    three.router_group_topk = 1;
+    three.router_load_balancing_type = {"seq_aux_loss", "global_aux_loss", "aux_loss"};
+    three.aux_loss_coeff = {0.5, 0.75, 0.25};
+    three.z_loss_coeff = 0.1;
+    all.push_back({"three_losses" + backend, three, device});
+    MoeConfig limited = mixtral;
+    limited.expert_capacity_factor = 0.75;  // of 32 rows at least 8 go
+    all.push_back({"lowest_dropped" + backend, limited, device});
+    MoeConfig last = deepseek;
+    last.expert_capacity_factor = 0.5;
+    last.token_drop_policy = MoeDropPolicy::kPosition;
+    all.push_back({"last_dropped" + backend, last, device});
   }
   return all;
 }
@@ -80,6 +98,7 @@ SegmentCase segment_case(const MoeCase& c, bool recompute_shared = false) {
           .gradients = 2,
           .sequences = kSequences,
           .seq_length = kLength,
+          .experts = c.moe.balancing_coeff(MoeBalancing::kGlobal) != 0 ? c.moe.num_experts : 0,
           .device = c.device,
           .weight_std = 0.5f};
 }
@@ -107,10 +126,10 @@ struct Reference {
   reference::MoeSettings with;
   reference::MoeWeights weights;
   std::vector<double> hidden, residual, d_out, d_residual;
-  std::vector<reference::RouterExperts> choices;
+  reference::MoeRun fixed;  // whose choices and dropped rows stay
 
   double loss() const {
-    const reference::MoeRun run = reference::run_moe(with, weights, hidden, residual, choices);
+    const reference::MoeRun run = reference::run_moe(with, weights, hidden, residual, &fixed);
     return std::inner_product(run.out.begin(), run.out.end(), d_out.begin(), 0.0) +
            std::inner_product(run.residual.begin(), run.residual.end(), d_residual.begin(), 0.0) +
            static_cast<double>(kLossScale) * (run.aux + run.z);
@@ -133,7 +152,7 @@ struct Reference {
   }
 };
 
-Reference reference_of(const MoeConfig& moe, const SegmentResult& r) {
+Reference reference_of(const MoeConfig& moe, const SegmentResult& r, std::size_t microbatch = 0) {
   Reference ref;
   ref.with = {.router = {.is_sigmoid = moe.router_score_function == MoeScoreFunction::kSigmoid,
                          .over_all = moe.router_pre_softmax,
@@ -145,10 +164,16 @@ Reference reference_of(const MoeConfig& moe, const SegmentResult& r) {
               .experts = static_cast<std::size_t>(moe.num_experts),
               .ffn = kFfn,
               .shared_ffn = static_cast<std::size_t>(moe.shared_expert_intermediate_size),
-              .aux_coeff = moe.balancing_coeff(),
               .z_coeff = moe.z_loss_coeff,
-              .balanced_tokens = static_cast<std::size_t>(
-                  moe.balancing() == MoeBalancing::kSequence ? kLength : kSequences * kLength)};
+              .drops_last = moe.token_drop_policy == MoeDropPolicy::kPosition};
+  const double rows = kSequences * kLength * static_cast<double>(moe.router_topk);
+  ref.with.capacity =
+      static_cast<std::size_t>(std::ceil(rows / static_cast<double>(moe.num_experts) * moe.expert_capacity_factor));
+  for (const MoeBalancing over : {MoeBalancing::kMicrobatch, MoeBalancing::kSequence, MoeBalancing::kGlobal}) {
+    const double coeff = moe.balancing_coeff(over);
+    const std::size_t tokens = over == MoeBalancing::kSequence ? kLength : kSequences * kLength;
+    if (coeff != 0) ref.with.balances.push_back({.coeff = coeff, .tokens = tokens});
+  }
   for (std::size_t i = 0; i < r.names.size(); ++i) {
     if (r.names[i] != "shared_experts.linear_gate.weight") {
       ref.weights[r.names[i]] = wide(r.weights[i]);
@@ -158,10 +183,10 @@ Reference reference_of(const MoeConfig& moe, const SegmentResult& r) {
     ref.weights[r.names[i]] = {r.weights[i].begin(), half};
     ref.weights["shared_experts.linear_up.weight"] = {half, r.weights[i].end()};
   }
-  ref.hidden = wide(r.inputs[0]);
-  ref.residual = wide(r.inputs[1]);
-  ref.d_out = wide(r.output_gradients[0]);
-  ref.d_residual = wide(r.output_gradients[1]);
+  ref.hidden = wide(r.inputs[2 * microbatch]);
+  ref.residual = wide(r.inputs[2 * microbatch + 1]);
+  ref.d_out = wide(r.output_gradients[2 * microbatch]);
+  ref.d_residual = wide(r.output_gradients[2 * microbatch + 1]);
   return ref;
 }
 
@@ -170,11 +195,13 @@ TEST_P(MoeLayer, AgreesWithTheReference) {
   Reference ref = reference_of(GetParam().moe, r);
   const reference::MoeRun want = reference::run_moe(ref.with, ref.weights, ref.hidden, ref.residual);
   ASSERT_GT(want.gap, 1e-4);  // else rounding decides
-  ref.choices = want.choices;
+  ref.fixed = want;
   expect_near(r.outputs[0], want.out, "out");
   expect_near(r.outputs[1], want.residual, "residual");
-  const auto sum = [&](StepSum which) { return static_cast<double>(r.sums[static_cast<std::size_t>(which)]); };
-  EXPECT_EQ(want.aux != 0, GetParam().moe.balancing() != MoeBalancing::kNone);
+  const auto sum = [&](StepSum which) {
+    return static_cast<double>(r.sums[static_cast<std::size_t>(index_of(which))]);
+  };
+  EXPECT_EQ(want.aux != 0, GetParam().moe.balancing_coeff() != 0);
   EXPECT_NEAR(sum(StepSum::kAuxLoss), want.aux, 1e-5 * want.aux);
   EXPECT_NEAR(sum(StepSum::kZLoss), want.z, 1e-5 * want.z);
   // Gradients of hidden and residual are alike.
@@ -193,6 +220,41 @@ TEST_P(MoeLayer, AgreesWithTheReference) {
     }
     expect_near(r.main_gradients[i], gradient, r.names[i], step);
   }
+}
+
+// A microbatch's loss over the global batch counts those before it too.
+TEST_P(MoeLayer, CountsEarlierMicrobatches) {
+  const MoeConfig& moe = GetParam().moe;
+  if (moe.balancing_coeff(MoeBalancing::kGlobal) == 0) return;
+  SegmentCase with = segment_case(GetParam());
+  with.microbatches = 2;
+  const SegmentResult r = run_segment(with, Run::kReplay);
+  Reference first = reference_of(moe, r), second = reference_of(moe, r, 1);
+  first.fixed = reference::run_moe(first.with, first.weights, first.hidden, first.residual);
+  const double alone = reference::run_moe(second.with, second.weights, second.hidden, second.residual).aux;
+  second.with.balances.back().earlier = first.fixed.counts;  // kGlobal comes last
+  second.fixed = reference::run_moe(second.with, second.weights, second.hidden, second.residual);
+  EXPECT_GT(std::abs(second.fixed.aux - alone), 1e-3 * alone);
+  const double sum = first.fixed.aux + second.fixed.aux;
+  EXPECT_NEAR(static_cast<double>(r.sums[static_cast<std::size_t>(StepSum::kAuxLoss)]), sum, 1e-5 * sum);
+  expect_near(r.input_gradients[2], second.gradient(second.hidden), "d_hidden");
+}
+
+// Logits are drawn in place of the router's own, for the choice as for the weights.
+TEST_P(MoeLayer, DrawsLogitsToForceBalance) {
+  MoeCase c = GetParam();
+  c.moe.router_force_load_balancing = true;
+  const SegmentCase with = segment_case(c);
+  const SegmentResult r = run_segment(with, Run::kEager);
+  Reference ref = reference_of(c.moe, r);
+  const std::int64_t experts = c.moe.num_experts;
+  std::vector<float> drawn(static_cast<std::size_t>(kSequences * kLength * experts));
+  compute(FillNormal{.x = Tensor(drawn.data(), DType::kFp32, {kSequences * kLength, experts}),
+                     .numbers = {.seed = with.seed, .name_hash = hash_name("router.random logits"), .std = 1},
+                     .pitch = experts});
+  for (auto row = drawn.begin(); row != drawn.end(); row += experts)
+    ref.with.own_logits.emplace_back(row, row + experts);
+  expect_near(r.outputs[0], reference::run_moe(ref.with, ref.weights, ref.hidden, ref.residual).out, "out");
 }
 
 std::vector<DType> dtypes() { return {DType::kFp32, DType::kBf16}; }
@@ -267,7 +329,7 @@ TEST_P(MoeLayer, EvaluatesWithoutLosses) {
   with.mode = Mode::kEval;
   const SegmentResult evaluated = run_segment(with, Run::kEager);
   EXPECT_EQ(evaluated.outputs, train.outputs);
-  EXPECT_EQ(evaluated.sums, std::vector<float>(kNumStepSums));
+  EXPECT_EQ(evaluated.sums, std::vector<float>(num_step_sums(1)));
 }
 
 }  // namespace

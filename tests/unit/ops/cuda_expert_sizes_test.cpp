@@ -53,18 +53,24 @@ class CudaExpertSizesTest : public CudaSizes {
                          .c = s.output({rows, k}, dtype()),
                          .transpose_b = false};
     });
-    for (const int gathered : {0, 1, 2}) {  // none, a, b
-      const auto make = [&](Side& s) {
+    for (const auto& [gathered, accumulate] :
+         {std::pair{0, true}, {1, true}, {2, true}, {0, false}, {1, false}, {2, false}}) {  // none, a, b
+      const auto make = [&, gathered = gathered, accumulate = accumulate](Side& s) {
+        const auto sum = [&](DType type) {
+          return accumulate ? s.normal({count * n, k}, type) : s.output({count * n, k}, type);
+        };
         const Tensor index = s.integers(experts.index);
         return GroupedGemmWgrad{.a = s.normal({gathered == 1 ? tokens : rows, 2 * n}, dtype()),
                                 .a_index = gathered == 1 ? index : Tensor{},
                                 .b = s.normal({gathered == 2 ? tokens : rows, k}, dtype()),
                                 .b_index = gathered == 2 ? index : Tensor{},
                                 .offsets = s.integers(experts.offsets),
-                                .c = s.normal({count * n, k}, gathered == 1 ? dtype() : DType::kFp32),
-                                .c2 = s.normal({count * n, k}, gathered == 1 ? dtype() : DType::kFp32)};
+                                .c = sum(gathered == 1 ? dtype() : DType::kFp32),
+                                .c2 = sum(gathered == 1 ? dtype() : DType::kFp32),
+                                .accumulate = accumulate};
       };
-      compare(what + "weight gradient, gathered " + std::to_string(gathered), make, sums_of(experts.most_rows()));
+      compare(what + "weight gradient, gathered " + std::to_string(gathered) + (accumulate ? "" : ", overwritten"),
+              make, sums_of(experts.most_rows()));
     }
     for (const bool gathered : {false, true}) {
       SCOPED_TRACE(what + (gathered ? "gathered" : ""));

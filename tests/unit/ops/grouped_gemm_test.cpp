@@ -197,25 +197,34 @@ enum class Gathered { kNone, kA, kB };
 
 class GroupedGemmWgradTest : public RoutedTest {
  protected:
-  void compare(const Routing& routing, std::int64_t m, std::int64_t n, bool pair, Gathered gathered, DType type) {
+  void compare(const Routing& routing, std::int64_t m, std::int64_t n, bool pair, Gathered gathered, DType type,
+               bool accumulate = true) {
     SCOPED_TRACE(name_of(routing) + ", m " + std::to_string(m) + ", n " + std::to_string(n) + (pair ? ", a pair" : "") +
+                 (accumulate ? "" : ", overwritten") +
                  (gathered == Gathered::kA   ? ", gathered a"
                   : gathered == Gathered::kB ? ", gathered b"
                                              : ""));
     const std::int64_t matrices = routing.experts() * m;
     const Operand a = operand(routing, pair ? 2 * m : m, gathered == Gathered::kA);
     const Operand b = operand(routing, n, gathered == Gathered::kB);
+    const auto result = [&] {
+      return accumulate ? inout({matrices, n}, type, normal(matrices * n)) : output({matrices, n}, type);
+    };
     const GroupedGemmWgrad op{.a = a.x,
                               .a_index = a.index,
                               .b = b.x,
                               .b_index = b.index,
                               .offsets = offsets_of(routing),
-                              .c = inout({matrices, n}, type, normal(matrices * n)),
-                              .c2 = pair ? inout({matrices, n}, type, normal(matrices * n)) : Tensor{}};
+                              .c = result(),
+                              .c2 = pair ? result() : Tensor{},
+                              .accumulate = accumulate};
     const std::vector<Tensor> results = pair ? std::vector<Tensor>{op.c, op.c2} : std::vector<Tensor>{op.c};
     std::vector<Values> before;
-    for (const Tensor& c : results) before.push_back(values(c));
-    run(op, no_rows(routing, {op.a, op.a_index, op.b, op.b_index, op.offsets, op.c, op.c2}));
+    for (const Tensor& c : results)
+      before.push_back(accumulate ? values(c) : Values(static_cast<std::size_t>(matrices * n)));
+    Idles idle = no_rows(routing, {op.a, op.a_index, op.b, op.b_index, op.offsets});
+    if (accumulate) idle = no_rows(routing, {op.a, op.a_index, op.b, op.b_index, op.offsets, op.c, op.c2});
+    run(op, idle);
     for (std::size_t i = 0; i < results.size(); ++i) {
       const reference::RoutedRows left = rows_of(a, static_cast<std::int64_t>(i) * m, m), right = rows_of(b, 0, n);
       Values want = reference::grouped_gemm_wgrad(left, right, routing.offsets);
@@ -228,7 +237,8 @@ class GroupedGemmWgradTest : public RoutedTest {
       expect_close(results[i], want, {.length = length, .magnitude = sum_magnitude(want, magnitude, type, length)});
       for (std::int64_t e = 0; e < routing.experts(); ++e) {
         const auto at = static_cast<std::size_t>(e);
-        if (routing.offsets[at] == routing.offsets[at + 1]) expect_untouched(results[i].slice(0, e * m, m));
+        if (routing.offsets[at] == routing.offsets[at + 1] && accumulate)
+          expect_untouched(results[i].slice(0, e * m, m));
       }
     }
   }
@@ -236,7 +246,11 @@ class GroupedGemmWgradTest : public RoutedTest {
     for (const bool pair : {false, true}) {
       for (const Gathered gathered : {Gathered::kNone, Gathered::kA, Gathered::kB}) {
         compare(routing, m, n, pair, gathered, DType::kFp32);
-        if (dtype() == DType::kBf16 && gathered != Gathered::kA) compare(routing, m, n, pair, gathered, dtype());
+        compare(routing, m, n, pair, gathered, DType::kFp32, false);
+        if (dtype() == DType::kBf16 && gathered != Gathered::kA) {
+          compare(routing, m, n, pair, gathered, dtype());
+          compare(routing, m, n, pair, gathered, dtype(), false);
+        }
       }
     }
   }
@@ -324,24 +338,30 @@ TEST_P(GroupedGemmWgradTest, BitsDoNotDependOnTheCapacity) {
   const Values a = normal(kLive * m), b = normal(kLive * n), before = normal(m * n);
   Values tokens;
   for (std::int64_t r = 0; r < kLive; ++r) tokens.push_back(static_cast<double>(random()() % kLive));
-  for (const Gathered gathered : {Gathered::kNone, Gathered::kA, Gathered::kB}) {
+  for (const auto& [gathered, accumulate] : {std::pair{Gathered::kNone, true},
+                                             {Gathered::kA, true},
+                                             {Gathered::kB, true},
+                                             {Gathered::kNone, false},
+                                             {Gathered::kA, false},
+                                             {Gathered::kB, false}}) {
     std::vector<Values> results;
     for (const std::int64_t capacity : {kLive, std::int64_t{4104}}) {
       const Routing routing{{0, static_cast<int>(kLive)}, capacity};
       Values index = tokens;
       index.resize(static_cast<std::size_t>(capacity));
-      const auto operand_of = [&](const Values& x, std::int64_t width, Gathered side) {
-        if (gathered != side) return Operand{input({capacity, width}, dtype(), padded(x, routing, width)), {}};
+      const auto operand_of = [&, gathered_side = gathered](const Values& x, std::int64_t width, Gathered side) {
+        if (gathered_side != side) return Operand{input({capacity, width}, dtype(), padded(x, routing, width)), {}};
         return Operand{input({kLive, width}, dtype(), x), input({capacity}, DType::kInt32, index)};
       };
       const Operand left = operand_of(a, m, Gathered::kA), right = operand_of(b, n, Gathered::kB);
-      const Tensor c = inout({m, n}, DType::kFp32, before);
+      const Tensor c = accumulate ? inout({m, n}, DType::kFp32, before) : output({m, n}, DType::kFp32);
       run(GroupedGemmWgrad{.a = left.x,
                            .a_index = left.index,
                            .b = right.x,
                            .b_index = right.index,
                            .offsets = offsets_of(routing),
-                           .c = c});
+                           .c = c,
+                           .accumulate = accumulate});
       results.push_back(values(c));
     }
     EXPECT_EQ(results[0], results[1]);
@@ -352,6 +372,8 @@ TEST_P(GroupedGemmWgradTest, ReplaysWithAnotherRouting) {
   const Operand a = operand(all_rows(), 16, false), b = operand(all_rows(), 24, true);
   const Tensor c = inout({3 * 16, 24}, DType::kFp32, normal(3 * 16 * 24));
   expect_replay_follows_offsets(GroupedGemmWgrad{.a = a.x, .b = b.x, .b_index = b.index, .c = c}, {c});
+  expect_replay_follows_offsets(GroupedGemmWgrad{.a = a.x, .b = b.x, .b_index = b.index, .c = c, .accumulate = false},
+                                {c});
 }
 
 TEST_P(GroupedGemmWgradTest, RefusesTwoIndices) {

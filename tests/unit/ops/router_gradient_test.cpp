@@ -11,9 +11,9 @@ namespace {
 
 // What a token's gradient is made of.
 struct Token {
-  Values logits, d_weight, counts;
+  Values logits, d_weight, loads;
   reference::RouterSettings with;
-  double aux = 0, z = 0;  // the losses' scales, with that of the gradient
+  double aux = 0, z = 0;  // that of the gradient, 0 without the loss; z with its scale
 };
 
 struct Gradient {
@@ -24,7 +24,7 @@ struct Gradient {
 
 Gradient gradient_of(const Token& token) {
   const reference::RouterSettings& with = token.with;
-  const Values &row = token.logits, &n = token.counts;
+  const Values &row = token.logits, &n = token.loads;
   Gradient result{.chosen = reference::choose_experts(row, {}, with).experts};
   result.weight = reference::router_weights(row, result.chosen, with);
   const Values of_weights = reference::router_weights_gradient(row, result.chosen, with, token.d_weight);
@@ -56,22 +56,17 @@ Gradient gradient_of(const Token& token) {
 class RouterGradientTest : public RouterOpTest {
  protected:
   struct Losses {
-    float aux = 0, z = 0;
+    bool aux = false;
+    float z = 0;
   };
   void backward(const Routing& routing, RouterScore score, float scaling, const Losses& losses, bool in_place = false);
   void losses(const Routing& routing, RouterScore score);
-  Tensor some_offsets(std::int64_t experts) {
-    Values offsets = {0};
-    for (std::int64_t e = 0; e < experts; ++e) {
-      offsets.push_back(offsets.back() + static_cast<double>(e % 5 == 1 ? 0 : random()() % 50));
-    }
-    return input({experts + 1}, DType::kInt32, offsets);
-  }
-  Values counts(const Tensor& offsets) {
-    Values all = values(offsets);
-    for (std::size_t e = 0; e + 1 < all.size(); ++e) all[e] = all[e + 1] - all[e];
-    all.pop_back();
-    return all;
+  void relative_loads(const Routing& sizes, bool each, bool counted, bool adds);
+  Tensor some_loads(std::int64_t experts) {
+    Values loads;
+    for (std::int64_t e = 0; e < experts; ++e)
+      loads.push_back(e % 5 == 1 ? 0 : static_cast<double>(random()() % 50) / 32);
+    return input({experts}, DType::kFp32, loads);
   }
 };
 INSTANTIATE_TEST_SUITE_P(Backends, RouterGradientTest, testing::ValuesIn(op_cases(DType::kFp32)), name_of_case);
@@ -84,9 +79,9 @@ void RouterGradientTest::backward(const Routing& routing, RouterScore score, flo
   const reference::RouterSettings with = settings(routing, score, scaling);
   const Tensor drawn = logits_apart(routing, with, {});
   const Values x = values(drawn);
-  const Tensor offsets = some_offsets(experts);
-  const Values n = counts(offsets);
-  const double loss_scale = 0.25, aux = static_cast<double>(with_losses.aux) * loss_scale,
+  const Tensor loads = some_loads(experts);
+  const Values n = values(loads);
+  const double loss_scale = 0.25, aux = with_losses.aux ? loss_scale : 0,
                z = static_cast<double>(with_losses.z) * loss_scale;
   const Tensor d_weight = input({routing.tokens, routing.choices}, DType::kFp32);
   const Values d_weights = values(d_weight);
@@ -94,7 +89,7 @@ void RouterGradientTest::backward(const Routing& routing, RouterScore score, flo
   for (std::int64_t t = 0; t < routing.tokens; ++t) {
     const Gradient gradient = gradient_of({.logits = row_of(x, t, experts),
                                            .d_weight = row_of(d_weights, t, routing.choices),
-                                           .counts = n,
+                                           .loads = n,
                                            .with = with,
                                            .aux = aux,
                                            .z = z});
@@ -112,9 +107,8 @@ void RouterGradientTest::backward(const Routing& routing, RouterScore score, flo
                         .d_logits = in_place ? logits : output(logits.shape, DType::kFp32),
                         .score = score,
                         .scaling_factor = scaling,
-                        .aux_scale = with_losses.aux,
                         .z_scale = with_losses.z};
-  if (aux > 0) op.offsets = offsets;
+  if (aux > 0) op.loads = loads;
   if (aux > 0 || z > 0)
     op.parameters = device_struct(MicrobatchParameters{.loss_scale = static_cast<float>(loss_scale)});
   if (!needs_logits(op)) op.logits = {};
@@ -130,22 +124,22 @@ TEST_P(RouterGradientTest, Backward) {
                                  Routing{17, 128, 8}, Routing{5, 130, 6}, Routing{3, 256, 16}, Routing{2, 300, 16}}) {
     for (const RouterScore score : kScores) {
       backward(routing, score, 2, {});
-      backward(routing, score, 1, {.aux = 0.01f});
+      backward(routing, score, 1, {.aux = true});
       backward(routing, score, 1, {.z = 0.5f});
-      backward(routing, score, 2, {.aux = 0.02f, .z = 0.25f});
+      backward(routing, score, 2, {.aux = true, .z = 0.25f});
     }
   }
 }
 
 TEST_P(RouterGradientTest, BackwardInPlace) {
   for (const std::int64_t experts : {10, 64}) {
-    for (const RouterScore score : kScores) backward({9, experts, 4}, score, 1, {.aux = 0.02f, .z = 0.25f}, true);
+    for (const RouterScore score : kScores) backward({9, experts, 4}, score, 1, {.aux = true, .z = 0.25f}, true);
   }
 }
 
 // More than the blocks of a grid take at a time.
 TEST_P(RouterGradientTest, ManyTokens) {
-  backward({9001, 4, 2}, RouterScore::kSoftmax, 1, {.aux = 0.01f});
+  backward({9001, 4, 2}, RouterScore::kSoftmax, 1, {.aux = true});
   losses({9001, 4, 2}, RouterScore::kSoftmax);
 }
 
@@ -154,14 +148,13 @@ void RouterGradientTest::losses(const Routing& routing, RouterScore score) {
                                   << static_cast<int>(score));
   const bool is_sigmoid = score == RouterScore::kSigmoid;
   const Tensor logits = input({routing.tokens, routing.experts}, DType::kFp32, 2.0);
-  const Tensor offsets = some_offsets(routing.experts);
-  const Values x = values(logits), n = counts(offsets);
+  const Tensor loads = some_loads(routing.experts);
+  const Values x = values(logits), n = values(loads);
   RouterLosses op{.logits = logits,
-                  .offsets = offsets,
+                  .loads = loads,
                   .aux = inout({1}, DType::kFp32, {3.0}),
                   .z = inout({1}, DType::kFp32, {-2.0}),
                   .score = score,
-                  .aux_scale = 0.125f,
                   .z_scale = 0.0625f};
   double aux = 0, aux_size = 0, z = 0, z_size = 0;
   for (std::int64_t t = 0; t < routing.tokens; ++t) {
@@ -169,9 +162,9 @@ void RouterGradientTest::losses(const Routing& routing, RouterScore score) {
     const Roundings roundings(row);
     const Values p = is_sigmoid ? reference::normalised(reference::sigmoid(row)) : reference::softmax(row);
     for (std::size_t e = 0; e < n.size(); ++e) {
-      aux_size += 0.125 * n[e] * p[e] * (is_sigmoid ? kSigmoidRoundings : roundings.of(row[e]));
+      aux_size += n[e] * p[e] * (is_sigmoid ? kSigmoidRoundings : roundings.of(row[e]));
     }
-    aux += 0.125 * reference::balance_loss(row, n, is_sigmoid);
+    aux += reference::balance_loss(row, n, is_sigmoid);
     z += 0.0625 * reference::z_loss(row);
     const double lse = std::abs(reference::log_sum_exp(row));
     z_size += 0.0625 * 2 * lse * (std::abs(roundings.max) + std::abs(lse - roundings.max) + roundings.of_sum);
@@ -201,14 +194,54 @@ TEST_P(RouterGradientTest, Losses) {
 
 TEST_P(RouterGradientTest, LossesOfNoTokens) {
   const Tensor aux = inout({1}, DType::kFp32, {3.0}), z = inout({1}, DType::kFp32, {-2.0});
-  launch(stream(), ready(RouterLosses{.logits = input({0, 8}, DType::kFp32),
-                                      .offsets = some_offsets(8),
-                                      .aux = aux,
-                                      .z = z,
-                                      .aux_scale = 1,
-                                      .z_scale = 1}));
+  launch(stream(),
+         ready(RouterLosses{
+             .logits = input({0, 8}, DType::kFp32), .loads = some_loads(8), .aux = aux, .z = z, .z_scale = 1}));
   expect_untouched(aux);
   expect_untouched(z);
+}
+
+// A row each or one for all, on top of what was counted before, written or added.
+TEST_P(RouterGradientTest, RelativeLoads) {
+  for (const std::int64_t experts : {2, 3, 300}) {
+    for (const std::int64_t rows : {0, 1, 3}) {
+      for (const bool each : {false, true}) {
+        for (const bool counted : {false, true}) {
+          for (const bool adds : {false, true}) {
+            if (each && (rows == 1 || counted)) continue;
+            relative_loads({.tokens = rows, .experts = experts, .choices = 1}, each, counted, adds);
+          }
+        }
+      }
+    }
+  }
+}
+
+void RouterGradientTest::relative_loads(const Routing& sizes, bool each, bool counted, bool adds) {
+  const std::int64_t experts = sizes.experts, rows = sizes.tokens, tables = each ? rows : 1;
+  SCOPED_TRACE(testing::Message() << rows << " x " << experts << " of " << tables << counted << adds);
+  Values offsets, before, want, n;
+  for (std::int64_t e = 0; e < experts; ++e) before.push_back(counted ? static_cast<double>(random()() % 100) : 0);
+  for (std::int64_t row = 0; row < tables; ++row) {
+    offsets.push_back(static_cast<double>(row));
+    for (std::int64_t e = 0; e < experts; ++e) {
+      n.push_back(static_cast<double>(e == 2 ? 0 : 1 + random()() % 50));
+      offsets.push_back(offsets.back() + n.back());
+      n.back() += before[static_cast<std::size_t>(e)];
+    }
+  }
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const Values of_row = row_of(n, each ? row : 0, experts);
+    const double mean = std::accumulate(of_row.begin(), of_row.end(), 0.0) / static_cast<double>(experts);
+    for (const double count : of_row) want.push_back((adds ? 2 : 0) + 0.5 * count / mean);
+  }
+  const Tensor loads =
+      adds ? inout({rows, experts}, DType::kFp32, Values(want.size(), 2.0)) : output({rows, experts}, DType::kFp32);
+  RelativeLoads op{
+      .offsets = input({tables, experts + 1}, DType::kInt32, offsets), .loads = loads, .coeff = 0.5f, .adds = adds};
+  if (counted) op.counted = input({experts}, DType::kInt32, before);
+  run(op);
+  expect_close(loads, want, {.length = 3, .what = "loads"});
 }
 
 TEST(RouterReference, Gradients) {

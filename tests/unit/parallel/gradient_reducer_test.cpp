@@ -281,6 +281,50 @@ TEST(GradientReducer, ScattersAndTheGathererGathers) {
   }
 }
 
+// A bucket of each has other ranks, also where the first has none.
+TEST(GradientReducer, BucketsOfSeveralGroupsGoOverTheSameStreams) {
+  static constexpr int kRanks = 4;
+  for (const int instances : {2, 4}) {
+    ThreadWorld(kRanks).run([&](Communicator& world) {
+      const InstanceGroups groups = split_into_instances(world, instances);
+      Communicator& few = *groups.shards;
+      std::vector<float> gradients(2 * kRanks), weights(2 * kRanks, 0.0f);
+      const auto bucket = [](std::vector<float>& flat, int i) {
+        return std::vector<std::vector<Tensor>>{{Tensor(flat.data() + i * kRanks, DType::kFp32, {kRanks})}};
+      };
+      Stream compute(DeviceType::kCpu, "compute");
+      Stream comm(DeviceType::kCpu, "comm");
+      const BucketStreams streams{.compute = compute, .communication = comm};
+      const AbortOnUnwind guard(world);
+      GradientReducer reducer(few, streams, bucket(gradients, 0), GradientReducer::Result::kShard);
+      reducer.add_buckets(world, bucket(gradients, 1));
+      ParameterGatherer gatherer(few, streams, bucket(weights, 0));
+      gatherer.add_buckets(world, bucket(weights, 1));
+      gradients.assign(gradients.size(), static_cast<float>(1 << world.rank()));
+      for (const int b : {1, 0}) reducer.reduce(b);
+      reducer.finish();
+      enqueue(compute, Access("update"), [&] {
+        for (const auto& [group, first] : {std::pair{&few, 0}, {&world, kRanks}}) {
+          const FlatShard::Range own = FlatShard{.rank = group->rank(), .ranks = group->size()}.range(kRanks);
+          for (std::int64_t i = first + own.begin; i < first + own.end; ++i)
+            weights[static_cast<std::size_t>(i)] = gradients[static_cast<std::size_t>(i)];
+        }
+      });
+      gatherer.updated();
+      for (const int b : {1, 0}) gatherer.gather(b);
+      gatherer.wait(0);  // the last of them, whether anything was gathered or not
+      compute.synchronize();
+      const int size = kRanks / instances, first = world.rank() / size * size;
+      for (int i = 0; i < kRanks; ++i) {
+        EXPECT_EQ(weights[static_cast<std::size_t>(i)], static_cast<float>(((1 << size) - 1) << first));
+        EXPECT_EQ(weights[static_cast<std::size_t>(kRanks + i)], 15);
+      }
+      EXPECT_EQ(reducer.ranges_scattered(), size > 1 ? 2 : 1);
+      EXPECT_EQ(gatherer.ranges_gathered(), size > 1 ? 2 : 1);
+    });
+  }
+}
+
 TEST(GradientReducer, DoesNothingInAGroupOfOne) {
   Timeline timeline;
   Stream compute(DeviceType::kPlan, "compute", {.timeline = &timeline});

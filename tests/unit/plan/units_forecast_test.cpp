@@ -33,6 +33,19 @@ TEST(ForecastUnits, CountsOfAStepAreThoseOfItsMicrobatches) {
   }
 }
 
+// A layer of them has two units, of which experts' are of tensor-parallel ranks too.
+TEST(ForecastUnits, ExpertsAreOfAllRanksThatHoldThem) {
+  const Options options =
+      complete(plan_flags() + kUnits +
+                   Words{"--global-batch-size", "2", "--swiglu", "--disable-bias-linear", "--num-experts", "4",
+                         "--tensor-model-parallel-size", "2", "--sequence-parallel"},
+               4);
+  const StepWork work = make_forecast(options, 4, {}).stages[0].work;
+  EXPECT_EQ(work.gathers.calls, 2 * 6);
+  EXPECT_GT(work.volumes.at("edp").calls, 4 * 3 - 2);
+  EXPECT_GT(work.volumes.at("edp").bytes, work.volumes.at("dp").bytes);
+}
+
 TEST(ForecastUnits, OfFewRecordedMicrobatchesAreThoseOfAll) {
   const Rates rates = parse_rates(test::round_rates(), "rates.toml");
   for (const char* const schedule : {"1f1b", "zb-h1"}) {

@@ -36,8 +36,9 @@ Words Layout::flags() const {
   if (overlap) flags = flags + Words{"--tp-comm-overlap"};
   if (sharing >= 1) flags = flags + Words{"--overlap-grad-reduce"};
   if (sharing == 2) flags = flags + Words{"--use-distributed-optimizer", "--overlap-param-gather"};
-  if (sharing == 3)
+  if (sharing >= 3)
     flags = flags + Words{"--data-parallel-sharding-strategy", "optim_grads_params", "--overlap-param-gather"};
+  if (sharing == 4) flags = flags + Words{"--fsdp-reduce-grads", "last"};
   if (schedule == "interleaved") flags = flags + Words{"--num-virtual-stages-per-pipeline-rank", "2"};
   return flags;
 }
@@ -49,7 +50,8 @@ std::string Layout::name() const {
                      : "") +
          " pp" + std::to_string(pipeline) + " dp" + std::to_string(data) +
          (context > 1 ? " cp" + std::to_string(context) + " " + communication : "") +
-         (sharing == 3   ? " units "
+         (sharing == 4   ? " units summed last "
+          : sharing == 3 ? " units "
           : sharing == 2 ? " sharded "
           : sharing == 1 ? " overlapped "
                          : " ") +

@@ -30,7 +30,8 @@ struct Layout {
   int data = 1;
   std::string schedule = "1f1b";
   // Of the replicas: 1 overlaps their sums with backward, 2 also shards the optimizer's state and gathers the
-  // parameters, 3 shards parameters and gradients (not for expect_acted).
+  // parameters, 3 shards parameters and gradients, 4 parameters alone, whose gradients are summed once (the last two
+  // not for expect_acted).
   int sharing = 0;
   int context = 1;
   std::string communication = "p2p";  // with context parallelism

@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <map>
 
+#include "tests/support/pairwise.h"
 #include "tests/support/tier.h"
 #include "tests/unit/train/layouts.h"
 
@@ -45,7 +46,7 @@ enum Factor {
   kNumFactors
 };
 const std::array<std::string, 4> kCommunications = {"", "p2p", "a2a", "all_gather"};
-using Case = std::array<int, kNumFactors>;
+using Case = test::Combination<kNumFactors>;
 
 Layout layout_of(const Case& c) {
   return {.tensor = c[kTensor],
@@ -60,28 +61,17 @@ Layout layout_of(const Case& c) {
 }
 
 std::vector<Case> all_cases() {
-  std::vector<Case> cases{Case{}};
-  const std::array<std::vector<int>, kNumFactors> values = {{{1, 2, 4},
-                                                             {1, 2, 4},
-                                                             {1, 2},
-                                                             {0, 1, 2, 3},
-                                                             {0, 1, 2},
-                                                             {0, 1, 2},
-                                                             {0, 1, 2, 3, 4, 5},
-                                                             {0, 1},
-                                                             {0, 1, 2},
-                                                             {0, 1},
-                                                             {0, 1, 2}}};
-  for (std::size_t factor = 0; factor < kNumFactors; ++factor) {
-    std::vector<Case> wider;
-    for (Case c : cases) {
-      for (const int value : values[factor]) {
-        c[factor] = value;
-        wider.push_back(c);
-      }
-    }
-    cases = std::move(wider);
-  }
+  std::vector<Case> cases = test::combinations<kNumFactors>({{{1, 2, 4},
+                                                              {1, 2, 4},
+                                                              {1, 2},
+                                                              {0, 1, 2, 3},
+                                                              {0, 1, 2},
+                                                              {0, 1, 2},
+                                                              {0, 1, 2, 3, 4, 5},
+                                                              {0, 1},
+                                                              {0, 1, 2},
+                                                              {0, 1},
+                                                              {0, 1, 2}}});
   std::erase_if(cases, [](const Case& c) {
     constexpr std::array<int, 3> kGroups = {4, 2, 1};  // of keys and values, by family
     const int context = c[kContext] == 0 ? 1 : 2;
@@ -93,37 +83,11 @@ std::vector<Case> all_cases() {
   return cases;
 }
 
-// The case with the most pairs that no case before had, again and again.
+// Each layout is in it.
 std::vector<Case> pairwise(const std::vector<Case>& all) {
-  constexpr std::size_t kMost = 6;  // values of a factor are below
-  constexpr std::size_t kPairs = kNumFactors * kNumFactors * kMost * kMost;
-  const auto for_each_pair = [](const Case& c, auto&& visit) {
-    for (std::size_t a = 0; a < kNumFactors; ++a) {
-      for (std::size_t b = a + 1; b < kNumFactors; ++b) {
-        const auto value = [&](std::size_t factor) { return static_cast<std::size_t>(c[factor]); };
-        visit(((a * kNumFactors + b) * kMost + value(a)) * kMost + value(b));
-      }
-    }
-    std::size_t layout = c[kContext] == 0 ? 0 : 1;
-    for (const Factor factor : {kTensor, kPipeline, kData})
-      layout = layout * kMost + static_cast<std::size_t>(c[factor]);
-    visit(kPairs + layout);
-  };
-  std::vector<bool> missing(kPairs + 2 * kMost * kMost * kMost, false);
-  for (const Case& c : all) for_each_pair(c, [&](std::size_t pair) { missing[pair] = true; });
-  for (std::vector<Case> chosen;;) {
-    std::int64_t most = 0;
-    Case best{};
-    for (const Case& c : all) {
-      std::int64_t gain = 0;
-      for_each_pair(c, [&](std::size_t pair) { gain += missing[pair] ? 1 : 0; });
-      if (gain > most) best = c;
-      most = std::max(most, gain);
-    }
-    if (most == 0) return chosen;
-    for_each_pair(best, [&](std::size_t pair) { missing[pair] = false; });
-    chosen.push_back(best);
-  }
+  return test::pairwise<kNumFactors>(all, [](const Case& c) {
+    return ((c[kContext] == 0 ? 0 : 5 * 5 * 5) + c[kTensor] * 5 + c[kPipeline]) * 5 + c[kData];
+  });
 }
 
 Words recompute(int which) {

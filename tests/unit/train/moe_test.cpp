@@ -6,10 +6,14 @@
 #include <algorithm>
 #include <cmath>
 #include <mutex>
+#include <numeric>
 
+#include "apps/numerics_guard.h"
+#include "core/device/copy.h"
+#include "core/ops/elementwise.h"
 #include "tests/support/download.h"
 #include "tests/support/tier.h"
-#include "tests/unit/train/layouts.h"
+#include "tests/unit/train/moe_families.h"
 
 namespace megalith {
 namespace {
@@ -20,57 +24,31 @@ using test::Words;
 using test::operator+;
 using ::testing::HasSubstr;
 
-struct MoeFamily {
-  std::string name;
-  Words flags;
-};
-
-// All layers and a loss over the microbatch; the first one dense, sigmoids in groups with a bias, a shared expert and a
-// loss over each sequence.
-std::vector<MoeFamily> moe_families() {
-  const Words llama = test::llama_flags() + Words{"--ffn-hidden-size", "32", "--num-experts", "4"};
-  return {{"mixtral", llama + Words{"--moe-aux-loss-coeff", "0.1", "--moe-z-loss-coeff", "0.01", "--moe-grouped-gemm",
-                                    "--moe-shared-expert-intermediate-size", "24", "--moe-shared-expert-gate"}},
-          {"deepseek", llama + Words{"--moe-layer-freq",
-                                     "[0]+[1]*3",
-                                     "--moe-ffn-hidden-size",
-                                     "16",
-                                     "--moe-router-score-function",
-                                     "sigmoid",
-                                     "--moe-router-num-groups",
-                                     "2",
-                                     "--moe-router-group-topk",
-                                     "1",
-                                     "--moe-router-topk-scaling-factor",
-                                     "2.5",
-                                     "--moe-router-load-balancing-type",
-                                     "seq_aux_loss",
-                                     "--moe-aux-loss-coeff",
-                                     "0.1",
-                                     "--moe-shared-expert-intermediate-size",
-                                     "24",
-                                     "--moe-router-enable-expert-bias",
-                                     "--moe-router-bias-update-rate",
-                                     "0.001"}}};
-}
-
 struct MoeResult {
   RunResult run;
-  std::vector<std::vector<float>> sums;  // of the last step, by rank
-  test::Tensors biases;                  // of all ranks; NaN where two disagree
-  int graphs = 0;                        // of rank 0
+  std::vector<std::vector<float>> sums;           // of the last step, by rank
+  std::vector<std::vector<std::int32_t>> counts;  // likewise: rows by layer and expert
+  std::int64_t rows = 0;                          // of a layer: the tokens of a step, times their choices
+  test::Tensors biases;                           // of all ranks; NaN where two disagree
+  int graphs = 0;                                 // of rank 0
   std::int64_t replays = 0;
 };
 
 MoeResult train(const Words& flags, const Layout& layout) {
   MoeResult result;
   result.sums.resize(static_cast<std::size_t>(layout.ranks()));
+  result.counts.resize(result.sums.size());
   std::mutex mutex;
   const auto finish = [&](Trainer& trainer, int index) {
     Rank& rank = trainer.rank();
     std::vector<float> sums = download(rank.streams.compute, rank.step.sums);
+    std::vector<std::int32_t> counts(static_cast<std::size_t>(rank.step.expert_counts.numel()));
+    copy_to_host(rank.streams.compute, counts.data(), rank.step.expert_counts.data, rank.step.expert_counts.bytes());
+    rank.streams.compute.synchronize();
     const std::lock_guard lock(mutex);
+    result.rows = 2 * rank.config.step_tokens();
     result.sums[static_cast<std::size_t>(index)] = std::move(sums);
+    result.counts[static_cast<std::size_t>(index)] = std::move(counts);
     if (index == 0 && rank.graphs) {
       result.graphs = rank.graphs->stats().graphs;
       result.replays = rank.graphs->stats().replays;
@@ -108,6 +86,7 @@ void expect_near_one_rank(const MoeResult& got, const MoeResult& want, double of
   }
   for (std::size_t i = 0; i < want.run.balancing_losses.size(); ++i)
     EXPECT_NEAR(got.run.balancing_losses[i], want.run.balancing_losses[i], 1e-5) << "step " << i + 1;
+  for (const std::vector<std::int32_t>& counts : got.counts) EXPECT_EQ(counts, got.counts[0]);
   EXPECT_EQ(got.biases, want.biases);
   EXPECT_TRUE(got.run.copies_agree);
   EXPECT_TRUE(got.run.memory_as_planned);
@@ -118,6 +97,10 @@ std::vector<Layout> layouts() {
           {.pipeline = 2},
           {.data = 2, .sharing = 2},
           {.context = 2},
+          {.tensor = 4, .sequence = true},
+          {.pipeline = 4},
+          {.data = 4, .sharing = 2},
+          {.context = 4},
           {.tensor = 2, .sequence = true, .overlap = true, .pipeline = 2, .schedule = "zb-v"},
           {.tensor = 2, .sequence = true, .data = 2, .sharing = 1, .context = 2, .communication = "all_gather"}};
 }
@@ -125,19 +108,27 @@ std::vector<Layout> layouts() {
 class Moe : public testing::TestWithParam<int> {
  protected:
   static Words model() {
-    return test::sizes_for({}) + moe_families()[static_cast<std::size_t>(GetParam())].flags +
+    return test::sizes_for({}) + test::moe_families()[static_cast<std::size_t>(GetParam())].flags +
            Words{"--lr-warmup-iters", "2", "--lr-decay-iters", "20"};
   }
 };
 INSTANTIATE_TEST_SUITE_P(Models, Moe, testing::Values(0, 1), [](const auto& family) {
-  return moe_families()[static_cast<std::size_t>(family.param)].name;
+  return test::moe_families()[static_cast<std::size_t>(family.param)].name;
 });
 
 TEST_P(Moe, GradientsOfOneStepAreThoseOfOneRank) {
   const Words flags = model() + Words{"--micro-batch-size", "2", "--train-iters", "1"};
   const MoeResult want = train(flags, {});
+  const std::size_t layers = GetParam() == 0 ? 4 : 3;
+  ASSERT_EQ(want.sums[0].size(), 1 + 2 * layers);
   for (std::size_t i = 0; i < want.sums[0].size(); ++i)
-    EXPECT_EQ(want.sums[0][i] > 0, i < 2 || GetParam() == 0) << i;  // the last one has no z loss
+    EXPECT_EQ(want.sums[0][i] > 0, i == 0 || i % 2 == 1 || GetParam() == 0) << i;  // the last one has no z losses
+  ASSERT_EQ(want.counts[0].size(), 4 * layers);
+  for (std::size_t layer = 0; layer < layers; ++layer) {
+    const auto first = want.counts[0].begin() + static_cast<std::ptrdiff_t>(4 * layer);
+    EXPECT_EQ(std::accumulate(first, first + 4, std::int64_t{0}), want.rows) << layer;
+    EXPECT_GT(*std::max_element(first, first + 4), want.rows / 4) << layer;
+  }
   // Balanced it is 1, and these routers are new; log(4)^2 of four logits close to 0.
   EXPECT_NEAR(want.run.balancing_losses.at(0), 1, 0.05);
   EXPECT_NEAR(want.run.z_losses.at(0), GetParam() == 0 ? 1.922 : 0, 0.05);
@@ -148,7 +139,9 @@ TEST_P(Moe, GradientsOfOneStepAreThoseOfOneRank) {
   }
   for (const Layout& layout : layouts()) {
     SCOPED_TRACE(layout.name());
-    expect_near_one_rank(train(flags, layout), want, 5e-6);
+    const MoeResult got = train(flags, layout);
+    expect_near_one_rank(got, want, 5e-6);
+    EXPECT_EQ(got.counts[0], want.counts[0]);
   }
 }
 
@@ -184,6 +177,7 @@ TEST_P(Moe, ChangesNoBitWithGraphsFusionAndRecompute) {
       const MoeResult run = train(flags + ways[w], layout);
       test::expect_same_run(run.run, plain.run);
       EXPECT_EQ(run.sums, plain.sums);
+      EXPECT_EQ(run.counts, plain.counts);
       EXPECT_EQ(run.biases, plain.biases);
       EXPECT_TRUE(run.run.memory_as_planned);
       EXPECT_EQ(run.run.hazards, 0);
@@ -210,6 +204,7 @@ TEST_P(Moe, ReplaysWithTheSameBits) {
       const MoeResult run = train(base + graphs + modules, layout);
       test::expect_same_run(run.run, plain.run);
       EXPECT_EQ(run.sums, plain.sums);
+      EXPECT_EQ(run.counts, plain.counts);
       EXPECT_EQ(run.biases, plain.biases);
       EXPECT_EQ(run.run.hazards, 0);
       if (layout.data == 1) {
@@ -220,19 +215,65 @@ TEST_P(Moe, ReplaysWithTheSameBits) {
   }
 }
 
-// A layer of experts is two units.
-TEST_P(Moe, HasTheSameBitsFullySharded) {
+// Experts have copies on tensor-parallel ranks too, also where nothing else has any: all of them share out the experts'
+// state, in instances too, and have the bits of those that do not.
+TEST_P(Moe, SharesOutExpertsOverAllRanksThatHoldThem) {
   const Words flags = model() + Words{"--bf16", "--hidden-dropout", "0.1", "--check-hazards"};
-  const Words sharded{"--data-parallel-sharding-strategy", "optim_grads_params", "--fsdp-reduce-grads", "last"};
-  for (const Layout& layout : {Layout{.data = 2}, Layout{.tensor = 2, .sequence = true, .data = 2}}) {
-    SCOPED_TRACE(layout.name());
-    const MoeResult plain = train(flags, layout), run = train(flags + sharded, layout);
-    EXPECT_EQ(run.run.losses, plain.run.losses);
-    EXPECT_EQ(run.sums, plain.sums);
-    EXPECT_EQ(run.biases, plain.biases);
-    EXPECT_EQ(run.run.hazards, 0);
-    EXPECT_GT(run.run.losses.size(), 0u);
+  const Layout both{.tensor = 2, .sequence = true, .data = 2, .context = 1 + GetParam()};
+  struct Way {
+    Layout layout;
+    Words flags;
+    int instances = 1;
+  };
+  const Words whole{"--data-parallel-sharding-strategy", "optim_grads_params", "--fsdp-reduce-grads", "last"};
+  for (const Way& way :
+       {Way{{.data = 2}, whole}, Way{{.tensor = 2, .sequence = true}, whole},
+        Way{{.tensor = 2, .sequence = true}, {"--use-distributed-optimizer"}}, Way{both, whole},
+        Way{both, {"--data-parallel-sharding-strategy", "optim", "--overlap-grad-reduce", "--overlap-param-gather"}},
+        Way{both, {"--use-distributed-optimizer", "--num-distributed-optimizer-instances", "2"}, 2}}) {
+    SCOPED_TRACE(way.layout.name() + testing::PrintToString(way.flags));
+    const auto check = [&](Rank& rank) {
+      const int dense = way.layout.data * way.layout.context / way.instances;
+      for (const ParameterUnit& unit : rank.model.gpt.parameters->units()) {
+        const bool experts = unit.name.ends_with("experts");
+        EXPECT_EQ(unit.kind == UnitKind::kExperts, experts) << unit.name;
+        EXPECT_EQ(unit.shard.ranks, experts ? dense * way.layout.tensor : dense) << unit.name;
+        EXPECT_EQ(unit.weight_shard.numel(), unit.numel / unit.shard.ranks) << unit.name;
+      }
+    };
+    const MoeResult plain = train(flags, way.layout);
+    const RunResult run =
+        test::train({.flags = flags + way.layout.flags() + way.flags, .ranks = way.layout.ranks(), .customize = check});
+    if (way.instances == 1) test::expect_same_run(run, plain.run);
+    EXPECT_NEAR(run.loss_values.back() / plain.run.loss_values.back(), 1, 1e-3);
+    EXPECT_TRUE(run.copies_agree);
+    EXPECT_TRUE(run.memory_as_planned);
+    EXPECT_EQ(run.hazards, 0);
   }
+}
+
+// What an expert has on a tensor-parallel rank is compared with what it has on the others.
+TEST_P(Moe, TheComparisonOfReplicasFindsAnExpertThatDiffers) {
+  std::mutex mutex;
+  int clean = 0;
+  std::vector<std::string> messages;
+  const auto damage = [&](Trainer& trainer, int index) {
+    Rank& rank = trainer.rank();
+    const bool agrees = !replica_difference(rank);
+    const auto& units = rank.model.gpt.parameters->units();
+    const auto experts = std::ranges::find(units, UnitKind::kExperts, &ParameterUnit::kind);
+    if (index == 1) launch(rank.streams.compute, Fill{.x = experts->weights.slice(0, 5, 1), .value = 3});
+    const std::optional<ReplicaDifference> difference = replica_difference(rank);
+    const std::lock_guard lock(mutex);
+    clean += agrees ? 1 : 0;
+    if (difference) messages.push_back(difference->message);
+  };
+  const Layout layout{.tensor = 2, .sequence = true, .data = 2};
+  test::train({.flags = model() + layout.flags() + Words{"--train-iters", "1"}, .ranks = 4, .finish = damage});
+  EXPECT_EQ(clean, 4);
+  EXPECT_THAT(messages, testing::SizeIs(4));
+  for (const std::string& message : messages)
+    EXPECT_THAT(message, testing::AllOf(HasSubstr("mlp.experts.linear_gate.weight"), HasSubstr("on rank 1")));
 }
 
 // Out of a checkpoint the run goes on as if it had not ended, on other ranks too.
@@ -251,6 +292,29 @@ TEST_P(Moe, ResumesBitForBit) {
   EXPECT_EQ(again.run.weights, whole.run.weights);
   EXPECT_EQ(elsewhere.biases, whole.biases);
   EXPECT_NEAR(elsewhere.run.loss_values.back() / whole.run.loss_values.back(), 1, 1e-5);
+}
+
+TEST_P(Moe, CheckpointsAreThoseOfAnyLayout) {
+  const test::ScratchDirectory folder;
+  const Words flags = model() + Words{"--bf16"};
+  const Layout sharded{.tensor = 2, .sequence = true, .data = 2, .sharing = 3};
+  const RunResult saved =
+      test::train({.flags = flags + sharded.flags() + Words{"--exit-interval", "2", "--save", folder.path("kept")},
+                   .ranks = sharded.ranks()});
+  EXPECT_TRUE(saved.copies_agree);
+  for (const Layout& layout : {Layout{}, Layout{.tensor = 2, .sequence = true, .pipeline = 2}, sharded}) {
+    SCOPED_TRACE(layout.name());
+    test::Tensors loaded;
+    std::mutex mutex;
+    const RunResult rest = test::train({.flags = flags + layout.flags() + Words{"--load", folder.path("kept")},
+                                        .ranks = layout.ranks(),
+                                        .prepare = [&](Trainer& trainer, int) {
+                                          const std::lock_guard lock(mutex);
+                                          EXPECT_TRUE(test::put_state(trainer.rank(), loaded));
+                                        }});
+    EXPECT_TRUE(loaded == saved.whole_state);
+    EXPECT_GT(rest.losses.size(), 0u);
+  }
 }
 
 }  // namespace

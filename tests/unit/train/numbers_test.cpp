@@ -85,6 +85,60 @@ TEST(Numbers, ADamagedWeightIsNamedAsAnInput) {
   EXPECT_THAT(told.text, HasSubstr(" read nan from \"decoder.layers.1."));
 }
 
+// Layers of 8 experts behind a dense one.
+Words experts() {
+  return {"--num-layers",          "3",  "--swiglu",         "--disable-bias-linear",
+          "--num-experts",         "8",  "--moe-layer-freq", "[0]+[1]*2",
+          "--moe-ffn-hidden-size", "16", "--train-iters",    "1"};
+}
+
+// Of `expert`, in layer 2 on rank 1; where a rank holds a shard of the experts, in that one if it has it.
+auto damage_expert(const std::string& weight, std::int64_t expert, float value) {
+  return [=](Trainer& trainer, int rank) {
+    if (rank != 1) return;
+    for (ParameterUnit& unit : trainer.rank().model.gpt.parameters->units()) {
+      for (const Parameter* parameter : unit.parameters) {
+        if (parameter->name() != "decoder.layers.2.mlp.experts." + weight) continue;
+        const std::int64_t own = parameter->shape.numel() / 8, begin = parameter->offset + expert * own;
+        const std::int64_t first = unit.resident_weights ? 0 : unit.shard.range(unit.numel).begin;
+        const Tensor& held = unit.resident_weights ? unit.weights : unit.weight_shard;
+        for (std::int64_t i = begin; i < begin + own; ++i) {
+          if (i >= first && i < first + held.numel()) held.as<float>()[i - first] = value;
+        }
+      }
+    }
+  };
+}
+
+TEST(Numbers, ADamagedExpertIsNamed) {
+  const Words fused{"--moe-grouped-gemm", "--use-transformer-engine-op-fuser"};
+  for (const Words& way : {Words{}, fused, Words{"--recompute-granularity", "full"}}) {
+    SCOPED_TRACE(testing::PrintToString(way));
+    const Told told =
+        train({.flags = experts() + way, .ranks = 2, .prepare = damage_expert("linear_up.weight", 5, std::nanf(""))});
+    EXPECT_THAT(told.text, HasSubstr("microbatch 0 (layer 2, expert 5): grouped_gemm"));
+    EXPECT_THAT(told.text,
+                HasSubstr(" read nan from \"decoder.layers.2.mlp.experts.linear_up.weight\" (fp32, element " +
+                          std::to_string(5 * 16 * 32) + " of "));
+  }
+  // The ranks' shards are gathered before anything reads them.
+  const Told sharded = train({.flags = experts() + Words{"--data-parallel-sharding-strategy", "optim_grads_params"},
+                              .ranks = 2,
+                              .prepare = damage_expert("linear_fc2.weight", 5, std::nanf(""))});
+  EXPECT_THAT(sharded.text, HasSubstr("unshard of unit 5 (layer 2, expert 5): all_gather "));
+}
+
+// Weights that are finite: what is not are products of some expert's rows.
+TEST(Numbers, AnExpertsRowsAreNamed) {
+  for (const Words& way : {Words{}, Words{"--moe-grouped-gemm", "--use-transformer-engine-op-fuser"}}) {
+    const Told told =
+        train({.flags = experts() + way, .ranks = 2, .prepare = damage_expert("linear_up.weight", 3, 3e38f)});
+    EXPECT_THAT(told.text,
+                HasSubstr("rank 1, layer 2 experts, forward, microbatch 0 (layer 2, expert 3): grouped_gemm"));
+    EXPECT_THAT(told.text, HasSubstr("inf to "));
+  }
+}
+
 // A value that does not come again, in models of every kind: the second run of the step finds nothing, so no op leaves
 // a value that is not finite in what it says it writes.
 TEST(Numbers, WhatDoesNotRepeatIsSaid) {

@@ -1,7 +1,7 @@
 // Runs for ThreadSanitizer: between them each pair of streams, communicators and helper threads of a rank that meet.
 #include <gtest/gtest.h>
 
-#include "tests/unit/train/layouts.h"
+#include "tests/unit/train/moe_families.h"
 
 namespace megalith {
 namespace {
@@ -56,6 +56,18 @@ TEST_P(Threads, ShareNothingWithoutOrder) {
   EXPECT_TRUE(run.copies_agree);
   ASSERT_EQ(run.losses.size(), static_cast<std::size_t>(steps));
   test::expect_acted(run, layout, test::sizes_of(layout), steps, 4);
+}
+
+// Gathers and sums of two groups of ranks on the same streams, beside tensor-parallel pieces.
+TEST(ThreadsOfExperts, ShareNothingWithoutOrder) {
+  const Layout layout{.tensor = 2, .sequence = true, .overlap = true, .data = 2, .sharing = 3};
+  const RunResult run = test::train(
+      {.flags = test::sizes_for(layout) + test::moe_families()[0].flags + layout.flags() + Words{"--train-iters", "2"},
+       .ranks = layout.ranks()});
+  EXPECT_EQ(run.code, ExitCode::kOk);
+  EXPECT_TRUE(run.copies_agree);
+  EXPECT_EQ(run.losses.size(), 2u);
+  for (const test::RankActivity& rank : run.ranks) EXPECT_GT(rank.units_reduced, 0);
 }
 
 }  // namespace

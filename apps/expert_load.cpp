@@ -1,0 +1,58 @@
+#include "apps/expert_load.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "core/layers/microbatch.h"
+
+namespace megalith {
+
+namespace {
+
+ExpertLoad load_of(std::span<const std::int32_t> rows, std::int64_t choices) {
+  const std::int64_t all = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
+  const auto experts = static_cast<double>(rows.size());
+  double entropy = 0;
+  for (const std::int32_t count : rows) {
+    const double share = static_cast<double>(count) / static_cast<double>(all);
+    if (count > 0) entropy -= share * std::log(share);
+  }
+  return {.min = *std::ranges::min_element(rows),
+          .max = *std::ranges::max_element(rows),
+          .mean = static_cast<double>(all) / experts,
+          .entropy = rows.size() > 1 ? entropy / std::log(experts) : 1,
+          .dropped = choices - all};
+}
+
+}  // namespace
+
+std::vector<ExpertLoad> expert_loads(const ModelConfig& config, std::int64_t step_tokens, std::span<const float> sums,
+                                     std::span<const std::int32_t> counts) {
+  const MoeConfig& moe = config.moe;
+  std::vector<ExpertLoad> loads;
+  if (moe.num_experts == 0) return loads;
+  const auto experts = static_cast<std::size_t>(moe.num_experts);
+  const auto loss = [&](StepSum which, double coeff) -> std::optional<float> {
+    if (coeff == 0) return std::nullopt;
+    const float sum = sums[static_cast<std::size_t>(index_of(which, std::ssize(loads)))];
+    return static_cast<float>(static_cast<double>(sum) / (coeff * static_cast<double>(step_tokens)));
+  };
+  const std::vector<bool> has_experts = moe_layers(moe, config.num_layers);
+  for (std::size_t layer = 0; layer < has_experts.size(); ++layer) {
+    if (!has_experts[layer]) continue;
+    ExpertLoad load = load_of(counts.subspan(loads.size() * experts, experts), step_tokens * moe.router_topk);
+    load.layer = static_cast<std::int64_t>(layer);
+    load.load_balancing_loss = loss(StepSum::kAuxLoss, moe.balancing_coeff());
+    load.z_loss = loss(StepSum::kZLoss, moe.z_loss_coeff);
+    loads.push_back(load);
+  }
+  return loads;
+}
+
+const ExpertLoad* worst_load(const std::vector<ExpertLoad>& loads) {
+  const auto worst = std::ranges::max_element(loads, {}, &ExpertLoad::max_over_mean);
+  return worst == loads.end() ? nullptr : &*worst;
+}
+
+}  // namespace megalith

@@ -1,0 +1,162 @@
+// How rows were spread over experts: from the counts of a step to what a user sees of them.
+#include "apps/expert_load.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "apps/metrics.h"
+#include "apps/metrics_reader.h"
+#include "apps/report_page.h"
+#include "tests/unit/apps/flags_support.h"
+
+namespace megalith {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr std::int64_t kTokens = 100;  // of 2 choices each
+
+// The first layer dense, two of four experts.
+ModelConfig model() {
+  ModelConfig config{.num_layers = 3};
+  config.moe = {.num_experts = 4, .layer_freq = "[0]+[1]*2", .router_topk = 2};
+  config.moe.router_load_balancing_type = {"aux_loss"};
+  config.moe.aux_loss_coeff = {0.5};
+  return config;
+}
+
+std::vector<ExpertLoad> two_layers() {
+  // The loss, then of each layer the loss of balance, times its coefficient and the tokens, and the z loss, of which
+  // there is none.
+  const std::vector<float> sums{7, 100, 0, 50, 0};
+  return expert_loads(model(), kTokens, sums, std::vector<std::int32_t>{50, 50, 50, 50, 0, 20, 80, 90});
+}
+
+TEST(ExpertLoads, AreOfEachLayerOfExperts) {
+  const std::vector<ExpertLoad> loads = two_layers();
+  ASSERT_EQ(loads.size(), 2u);
+  EXPECT_EQ(loads[0].layer, 1);
+  EXPECT_EQ(loads[0].min, 50);
+  EXPECT_EQ(loads[0].max, 50);
+  EXPECT_EQ(loads[0].dropped, 0);
+  EXPECT_DOUBLE_EQ(loads[0].entropy, 1);
+  EXPECT_FLOAT_EQ(*loads[0].load_balancing_loss, 2);
+  EXPECT_EQ(loads[0].z_loss, std::nullopt);
+  EXPECT_EQ(loads[1].layer, 2);
+  EXPECT_EQ(loads[1].min, 0);
+  EXPECT_EQ(loads[1].max, 90);
+  EXPECT_DOUBLE_EQ(loads[1].mean, 47.5);
+  EXPECT_EQ(loads[1].dropped, 10);
+  const double a = 2.0 / 19, b = 8.0 / 19, c = 9.0 / 19;
+  EXPECT_NEAR(loads[1].entropy, -(a * std::log(a) + b * std::log(b) + c * std::log(c)) / std::log(4.0), 1e-12);
+  EXPECT_EQ(worst_load(loads), &loads[1]);
+  EXPECT_EQ(worst_load({}), nullptr);
+  EXPECT_TRUE(expert_loads(ModelConfig{.num_layers = 3}, kTokens, {}, {}).empty());
+}
+
+TEST(ExpertLoads, OfOneExpertOrOneThatHasAllAreTold) {
+  ModelConfig config = model();
+  config.num_layers = 1;
+  config.moe.layer_freq = "1";
+  config.moe.num_experts = 1;
+  EXPECT_EQ(expert_loads(config, kTokens, std::vector<float>(3), std::vector<std::int32_t>{200})[0].entropy, 1);
+  config.moe.num_experts = 2;
+  EXPECT_EQ(expert_loads(config, kTokens, std::vector<float>(3), std::vector<std::int32_t>{0, 200})[0].entropy, 0);
+}
+
+TEST(ExpertLoads, AreOneFieldOfTheMetrics) {
+  StepMetrics metrics{.iteration = 1};
+  EXPECT_THAT(to_json_line(metrics), Not(HasSubstr("experts")));
+  metrics.experts = two_layers();
+  EXPECT_THAT(to_json_line(metrics),
+              HasSubstr(R"(, "experts": {"layer": [1, 2], "min": [50, 0], "max": [50, 90], "mean": [50, 47.5], )"
+                        R"("entropy": [1, 0.688982], "dropped": [0, 10], "load_balancing_loss": [2, 1]})"));
+}
+
+TEST(ExpertLoads, OfTheWorstLayerAreInTheLogLine) {
+  LogLine line{.iteration = 1, .worst_load = *worst_load(two_layers())};
+  EXPECT_THAT(format_log_line(line, "t"), HasSubstr(" nan iterations: 0 | expert load max/mean: 1.89 (layer 2) | tok"));
+  line.dropped_rows = 10;
+  EXPECT_THAT(format_log_line(line, "t"), HasSubstr(" (layer 2) | dropped rows: 10 | tok"));
+  testing::internal::CaptureStdout();
+  {
+    StepLog log({.log_interval = 1}, {});
+    log.step({.iteration = 1, .train_iters = 2, .step_ms = 1, .experts = two_layers()});
+  }
+  EXPECT_THAT(testing::internal::GetCapturedStdout(), HasSubstr("max/mean: 1.89 (layer 2) | dropped rows: 10 |"));
+}
+
+class ExpertLoadFile : public test::InFolder {
+ protected:
+  static MetricsRun read(const std::string& line) {
+    std::ofstream("m.jsonl") << line << "\n";
+    return read_metrics("m.jsonl");
+  }
+  static std::string refusal(const std::string& line) {
+    try {
+      read(line);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "read";
+  }
+};
+
+TEST_F(ExpertLoadFile, IsReadBack) {
+  StepMetrics metrics{.iteration = 1, .load_balancing_loss = 1.5f};
+  metrics.experts = two_layers();
+  const MetricsRun run = read(to_json_line(metrics));
+  const MetricsRecord& record = run.records.at(0);
+  EXPECT_EQ(record.load_balancing_loss, 1.5);
+  EXPECT_EQ(record.dropped_rows, 10);
+  ASSERT_EQ(record.experts.size(), 2u);
+  EXPECT_EQ(record.experts[1].layer, 2);
+  EXPECT_FLOAT_EQ(record.experts[1].max_over_mean, 90 / 47.5f);
+  EXPECT_FLOAT_EQ(record.experts[1].min_over_mean, 0);
+  EXPECT_FLOAT_EQ(record.experts[1].entropy, 0.688982f);
+  EXPECT_TRUE(read(R"({"iteration": 1})").records.at(0).experts.empty());  // as earlier versions wrote it
+}
+
+TEST_F(ExpertLoadFile, IsRefusedWhereItIsNotWhole) {
+  const auto line = [](const std::string& arrays) {
+    return R"({"iteration": 1, "experts": {"layer": [1, 2], )" + arrays + "}}";
+  };
+  EXPECT_THAT(refusal(line(R"("min": [1])")),
+              HasSubstr("m.jsonl:1: experts: min: expected 2 numbers, as many as layers, got 1"));
+  EXPECT_THAT(refusal(line(R"("min": 1)")), HasSubstr("m.jsonl:1: experts: min: expected an array, got number"));
+  EXPECT_THAT(refusal(line(R"("max": [1, 2])")), HasSubstr("m.jsonl:1: experts: min: expected an array, got nothing"));
+  EXPECT_THAT(refusal(line(R"("min": [1, -2])")),
+              HasSubstr("experts: min: expected numbers from 0 to 281474976710656"));
+  EXPECT_THAT(refusal(R"({"iteration": 1, "experts": []})"), HasSubstr("experts: expected an object, got array"));
+}
+
+TEST(ExpertLoads, AreAPictureOfTheReport) {
+  MetricsRun run{.path = "a.jsonl"};
+  for (int i = 1; i <= 500; ++i) {
+    MetricsRecord record{.iteration = i, .lm_loss = 1.0, .load_balancing_loss = 1.5};
+    const float late = i > 250 ? 3.9f : 1.0f;
+    record.experts = {{.layer = 1}, {.layer = 2, .min_over_mean = 0.25f, .max_over_mean = late, .entropy = 0.5f}};
+    run.records.push_back(record);
+  }
+  const std::string page = report_page({run});
+  EXPECT_THAT(page, HasSubstr("<figcaption>Expert load <small>"));
+  EXPECT_THAT(page, HasSubstr("layer 1, step 1 – 500: the largest load 1.00 x the mean"));  // one rectangle
+  EXPECT_THAT(page,
+              HasSubstr("layer 2, step 1 – 250: the largest load 1.00 x the mean, the least 0.25 x, entropy 0.5"));
+  EXPECT_THAT(page, HasSubstr("layer 2, step 251 – 500: the largest load 3.90 x the mean"));
+  EXPECT_THAT(page, HasSubstr("Load balancing loss"));
+  EXPECT_THAT(page, Not(HasSubstr("Router z loss")));
+  EXPECT_THAT(page, Not(HasSubstr("Dropped rows")));
+  MetricsRun dense = run;
+  dense.path = "b.jsonl";
+  for (MetricsRecord& record : dense.records) record.experts.clear();
+  EXPECT_THAT(report_page({dense}), Not(HasSubstr("Expert")));
+  EXPECT_THAT(report_page({run, dense}), HasSubstr("Expert load: a.jsonl"));
+}
+
+}  // namespace
+}  // namespace megalith

@@ -1,0 +1,150 @@
+// No call that a training step enqueues waits for the GPU: counted in front of CUDA itself
+// (tests/support/host_waits/host_waits.h), whoever calls it. Each case would see a wait: some plant one.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "core/device/copy.h"
+#include "tests/support/host_waits/host_waits.h"
+#include "tests/support/op_test.h"
+#include "tests/unit/train/training_support.h"
+
+namespace megalith {
+namespace {
+
+using test::operator+;
+using Words = std::vector<std::string>;
+using Plant = std::function<void(Rank&)>;
+
+Words model() {
+  return test::llama_flags() + Words{"--device", "cuda",
+                                     "--bf16",   "--hidden-size",
+                                     "128",      "--seq-length",
+                                     "64",       "--num-attention-heads",
+                                     "2",        "--num-query-groups",
+                                     "1"};
+}
+
+Words experts() {
+  return model() + Words{"--num-experts",
+                         "8",
+                         "--moe-layer-freq",
+                         "[0]+[1]*3",
+                         "--moe-ffn-hidden-size",
+                         "64",
+                         "--moe-router-score-function",
+                         "sigmoid",
+                         "--moe-router-enable-expert-bias",
+                         "--moe-aux-loss-coeff",
+                         "0.01",
+                         "--moe-z-loss-coeff",
+                         "0.01",
+                         "--moe-shared-expert-intermediate-size",
+                         "64",
+                         "--num-layers",
+                         "4"};
+}
+
+struct Counted {
+  HostWaits waits = {};
+  std::int64_t replays = 0;  // of graphs, in the counted step
+  std::int64_t microbatches = 0;
+};
+
+// One step more of a run that has ended, as the trainer enqueues it: while the step before is pending, whose result is
+// read before the update. That wait is the trainer's, the only one. `plant` is called before each microbatch.
+Counted count_waits(const Words& flags, const Plant& plant = nullptr) {
+  Counted counted;
+  bool plants = false;
+  const auto customize = [&](Rank& rank) {
+    if (!plant) return;
+    rank.runner.hooks(0).add(HookPoint::kPreForward, [&](const HookContext&) {
+      if (plants) plant(rank);
+    });
+  };
+  const auto finish = [&](Trainer& trainer, int) {
+    Rank& rank = trainer.rank();
+    Step& step = trainer.step();
+    const RunConfig& config = rank.config;
+    const std::vector<std::int32_t> tokens(static_cast<std::size_t>(config.step_sequences() * (config.seq_length + 1)),
+                                           1);
+    const StepInput input{.iteration = 100,
+                          .learning_rate = 1e-4f,
+                          .first_samples = std::vector<std::int64_t>(static_cast<std::size_t>(config.microbatches)),
+                          .tokens = tokens};
+    step.train(input);
+    HostWaits before = {};
+    const std::int64_t replays = rank.graphs ? rank.graphs->stats().replays : 0;
+    plants = true;
+    host_waits_begin();
+    step.train(input, [&] {
+      before = host_waits_end();
+      step.read_result();
+      host_waits_begin();
+      return true;
+    });
+    counted.waits = host_waits_end();
+    plants = false;
+    step.read_result();
+    counted.waits.of_runtime += before.of_runtime;
+    counted.waits.of_driver += before.of_driver;
+    counted.waits.questions += before.questions;
+    if (counted.waits.first[0] == '\0')
+      std::copy(std::begin(before.first), std::end(before.first), counted.waits.first);
+    counted.replays = (rank.graphs ? rank.graphs->stats().replays : 0) - replays;
+    counted.microbatches = config.microbatches;
+  };
+  test::train({.flags = flags, .customize = customize, .finish = finish});
+  return counted;
+}
+
+class CudaHostWaits : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string reason = test::missing(DeviceType::kCuda); !reason.empty()) GTEST_SKIP() << reason;
+  }
+};
+
+TEST_F(CudaHostWaits, AStepHasNone) {
+  const Words graphs{"--cuda-graph-impl", "local", "--cuda-graph-modules"};
+  const Words fused{"--moe-grouped-gemm", "--use-transformer-engine-op-fuser"};
+  const Words recompute{"--recompute-granularity", "selective", "--recompute-modules", "moe_act", "layernorm"};
+  for (const Words& flags :
+       {model(), model() + Words{"--loss-chunk-size", "32"}, model() + graphs + Words{"layer"}, experts(),
+        experts() + fused, experts() + recompute, experts() + fused + graphs + Words{"layer"},
+        experts() + graphs + Words{"attn", "moe_router", "moe_preprocess"},
+        experts() + fused + graphs + Words{"attn", "moe"}}) {
+    SCOPED_TRACE(testing::PrintToString(flags));
+    const Counted counted = count_waits(flags);
+    EXPECT_EQ(counted.waits.of_runtime, 0) << counted.waits.first;
+    EXPECT_EQ(counted.waits.of_driver, 0) << counted.waits.first;
+    EXPECT_EQ(counted.waits.questions, 0);
+    EXPECT_EQ(counted.waits.unseen, 0);
+    const bool has_graphs = std::find(flags.begin(), flags.end(), "--cuda-graph-impl") != flags.end();
+    EXPECT_EQ(counted.replays > 0, has_graphs);
+  }
+}
+
+TEST_F(CudaHostWaits, APlantedOneIsSeen) {
+  std::vector<float> pageable(1);
+  const std::vector<std::pair<const char*, Plant>> plants = {
+      {"cudaStreamSynchronize", [](Rank& rank) { rank.streams.compute.synchronize(); }},
+      {"cudaEventSynchronize",
+       [](Rank& rank) {
+         Event event("planted");
+         rank.streams.compute.record(event);
+         rank.streams.compute.synchronize_host(event);
+       }},
+      {"cudaMemcpyAsync",
+       [&](Rank& rank) { copy_to_host(rank.streams.compute, pageable.data(), rank.step.sums.data, sizeof(float)); }}};
+  for (const auto& [name, plant] : plants) {
+    const Counted counted = count_waits(experts(), plant);
+    EXPECT_GT(counted.microbatches, 0);
+    EXPECT_EQ(counted.waits.of_runtime, counted.microbatches) << name;
+    EXPECT_STREQ(counted.waits.first, name);
+    EXPECT_GE(counted.waits.of_driver, counted.microbatches) << name;  // which the runtime calls in its turn
+  }
+}
+
+}  // namespace
+}  // namespace megalith

@@ -1,0 +1,54 @@
+#include "tests/unit/train/graph_cells.h"
+
+#include <gtest/gtest.h>
+
+#include <mutex>
+
+namespace megalith::test {
+
+std::string Cell::name() const {
+  std::string name = layout.name() + " " + layout.schedule + " recompute " + recompute;
+  for (const std::string& module : modules) name += " " + module;
+  return name;
+}
+
+Words Cell::eager() const {
+  Words flags = sizes_for(layout) + layout.flags() + more +
+                Words{"--hidden-dropout", "0.1", "--train-iters", std::to_string(steps),
+                      "--eval-interval",  "5",   "--eval-iters",  "1"};
+  if (recompute == "selective")
+    flags = flags +
+            Words{"--recompute-granularity", "selective", "--recompute-modules", "core_attn", "layernorm", "mlp_act"};
+  if (recompute == "full") flags = flags + Words{"--recompute-granularity", "full"};
+  return flags;
+}
+
+Words Cell::graphs() const { return eager() + Words{"--cuda-graph-impl", "local", "--cuda-graph-modules"} + modules; }
+
+RunResult run_graphs(const Cell& cell, Books& books) {
+  std::mutex mutex;
+  return train({.flags = cell.graphs(), .ranks = cell.layout.ranks(), .finish = [&](Trainer& trainer, int rank) {
+                  const std::lock_guard lock(mutex);
+                  const Rank& own = trainer.rank();
+                  books.stats[rank] = own.graphs->stats();
+                  books.plans[rank] = own.graphs->plan();
+                  books.planned[rank] = trainer.plans().graphs;
+                }});
+}
+
+void expect_replayed(const Cell& cell, const Books& books) {
+  for (const auto& [rank, stats] : books.stats) {
+    SCOPED_TRACE(testing::Message() << "rank " << rank);
+    const RunPlan& plan = books.plans.at(rank);
+    EXPECT_GT(plan.graphs, 0);
+    EXPECT_GT(plan.runs.size(), 0u);
+    EXPECT_EQ(stats.graphs, plan.graphs);
+    EXPECT_EQ(stats.graphs, books.planned.at(rank).graphs);
+    EXPECT_EQ(stats.ops, books.planned.at(rank).captured_ops);
+    EXPECT_EQ(std::ssize(plan.runs), books.planned.at(rank).replays);
+    EXPECT_GT(stats.ops, stats.graphs);
+    EXPECT_EQ(stats.replays, static_cast<std::int64_t>(plan.runs.size()) * (cell.steps - 1));
+  }
+}
+
+}  // namespace megalith::test

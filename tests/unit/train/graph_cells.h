@@ -1,0 +1,34 @@
+// Runs with captured graphs, for the tests that compare them with others: cells of a table.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "tests/unit/train/layouts.h"
+
+namespace megalith::test {
+
+struct Cell {
+  Words modules;  // in graphs
+  Layout layout;
+  std::string recompute = "none";  // none, selective, full
+  Words more = {};
+  int steps = 20;
+
+  std::string name() const;
+  Words eager() const;
+  Words graphs() const;
+};
+
+struct Books {
+  std::map<int, GraphedRunner::Stats> stats;  // by rank
+  std::map<int, RunPlan> plans;
+  std::map<int, StepGraphs> planned;
+};
+
+RunResult run_graphs(const Cell& cell, Books& books);
+
+// Each rank captured what the plan says, once, and replayed each run in every step but the first.
+void expect_replayed(const Cell& cell, const Books& books);
+
+}  // namespace megalith::test

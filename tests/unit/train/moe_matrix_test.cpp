@@ -1,0 +1,130 @@
+// Models with experts in a table of all that must change no bit: graphs of any modules, recomputation, fusion,
+// schedules, how replicas share out the state. In the quick tier each two values of two factors stand together once;
+// everywhere else each choice of what is about experts does, with schedules and layouts by turns.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+
+#include "tests/support/pairwise.h"
+#include "tests/support/tier.h"
+#include "tests/unit/train/graph_cells.h"
+#include "tests/unit/train/moe_families.h"
+
+namespace megalith {
+namespace {
+
+using test::Cell;
+using test::Layout;
+using test::RunResult;
+using test::Words;
+using test::operator+;
+
+enum Factor { kFamily, kModules, kRecompute, kFused, kSharing, kSlots, kSchedule, kLayout, kNumFactors };
+using Case = test::Combination<kNumFactors>;
+
+template <class T>
+const T& at(const std::vector<T>& values, const Case& c, Factor factor) {
+  return values[static_cast<std::size_t>(c[factor])];
+}
+
+// Of the first ones eager.
+const std::vector<Words> kModuleSets = {
+    {}, {"attn"}, {"attn", "moe_router", "moe_preprocess"}, {"moe_router"}, {"attn", "moe"}, {"layer"}};
+const std::vector<Words> kRecomputed = {
+    {},
+    {"--recompute-granularity", "selective", "--recompute-modules", "moe_act", "layernorm"},
+    {"--recompute-granularity", "selective", "--recompute-modules", "shared_experts", "core_attn"},
+    {"--recompute-granularity", "selective", "--recompute-modules", "moe"},
+    {"--recompute-granularity", "full"}};
+const std::vector<Words> kFusions = {{}, {"--moe-grouped-gemm", "--use-transformer-engine-op-fuser"}};
+const std::vector<int> kSharings = {0, 2, 3, 4};  // as Layout has them
+const std::vector<Words> kSlotCounts = {
+    {}, {"--fsdp-unit-slots", "1", "--fsdp-prefetch", "0"}, {"--fsdp-unit-slots", "3", "--fsdp-prefetch", "2"}};
+const std::vector<Layout> kLayouts = {{.data = 2},
+                                      {.tensor = 2, .sequence = true, .data = 2},
+                                      {.pipeline = 2, .data = 2},
+                                      {.context = 2, .communication = "all_gather"}};
+
+bool is_legal(const Case& c) {
+  const Words& modules = at(kModuleSets, c, kModules);
+  const bool has_router = modules.size() == 3 || modules == Words{"moe_router"};
+  if (c[kRecompute] == 3 && has_router) return false;  // a layer of experts is one segment then
+  if (c[kRecompute] == 4 && !modules.empty() && modules != Words{"layer"}) return false;  // likewise a whole layer
+  return c[kSlots] == 0 || at(kSharings, c, kSharing) >= 3;
+}
+
+std::vector<int> numbers(std::size_t count) {
+  std::vector<int> all;
+  for (std::size_t i = 0; i < count; ++i) all.push_back(static_cast<int>(i));
+  return all;
+}
+
+std::vector<Case> chosen_cases() {
+  const bool is_quick = test::one_of(2) > 1;
+  const std::size_t schedules = is_quick ? test::schedules().size() : 1, layouts = is_quick ? kLayouts.size() : 1;
+  std::vector<Case> cases = test::combinations<kNumFactors>(
+      {{numbers(test::moe_families().size()), numbers(kModuleSets.size()), numbers(kRecomputed.size()),
+        numbers(kFusions.size()), numbers(kSharings.size()), numbers(is_quick ? kSlotCounts.size() : 1),
+        numbers(schedules), numbers(layouts)}});
+  std::erase_if(cases, [](const Case& c) { return !is_legal(c); });
+  if (is_quick) return test::pairwise<kNumFactors>(cases);
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    Case& c = cases[i];
+    c[kSchedule] = static_cast<int>(i % test::schedules().size());
+    c[kLayout] = static_cast<int>(i / 7 % kLayouts.size());
+    if (at(kSharings, c, kSharing) >= 3) c[kSlots] = static_cast<int>(i / 5 % kSlotCounts.size());
+  }
+  return cases;
+}
+
+Cell cell_of(const Case& c) {
+  Cell cell{.modules = at(kModuleSets, c, kModules), .layout = at(kLayouts, c, kLayout), .steps = 4};
+  cell.layout.schedule = at(test::schedules(), c, kSchedule);
+  cell.layout.sharing = at(kSharings, c, kSharing);
+  cell.more = at(test::moe_families(), c, kFamily).flags + at(kRecomputed, c, kRecompute) + at(kFusions, c, kFused) +
+              at(kSlotCounts, c, kSlots) + Words{"--bf16", "--check-hazards"};
+  return cell;
+}
+
+// Nothing of it all: of each model and layout one run for all ways of sharing but one, which adds up in another order.
+Case plain(const Case& c) {
+  Case plain{};
+  plain[kFamily] = c[kFamily];
+  plain[kLayout] = c[kLayout];
+  plain[kSchedule] = 1;
+  plain[kSharing] = at(kSharings, c, kSharing) == 3 ? c[kSharing] : 0;
+  return plain;
+}
+
+TEST(MoeMatrix, ChangesNoBit) {
+  const std::vector<Case> cases = chosen_cases();
+  std::map<Case, RunResult> plain_runs;
+  int replayed = 0;
+  for (const Case& c : cases) {
+    const Cell cell = cell_of(c);
+    SCOPED_TRACE(cell.name() + testing::PrintToString(cell.more));
+    const auto [found, is_new] = plain_runs.try_emplace(plain(c));
+    if (is_new) found->second = test::train({.flags = cell_of(plain(c)).eager(), .ranks = cell.layout.ranks()});
+    const RunResult& want = found->second;
+    test::Books books;
+    const RunResult run = cell.modules.empty() ? test::train({.flags = cell.eager(), .ranks = cell.layout.ranks()})
+                                               : test::run_graphs(cell, books);
+    test::expect_same_run(run, want);
+    ASSERT_EQ(run.balancing_losses.size(), want.balancing_losses.size());
+    for (std::size_t i = 0; i < run.balancing_losses.size(); ++i)  // whose sum over layers has any order
+      EXPECT_NEAR(run.balancing_losses[i], want.balancing_losses[i], 1e-6);
+    EXPECT_TRUE(run.copies_agree);
+    EXPECT_TRUE(run.memory_as_planned);
+    EXPECT_EQ(run.hazards, 0);
+    for (const test::RankActivity& rank : run.ranks) EXPECT_EQ(rank.units_gathered > 0, cell.layout.sharing >= 3);
+    test::expect_replayed(cell, books);
+    replayed += books.stats.empty() ? 0 : 1;
+    if (testing::Test::HasFailure()) return;
+  }
+  EXPECT_GE(cases.size(), 30u);
+  EXPECT_GE(replayed, 25);
+}
+
+}  // namespace
+}  // namespace megalith
