@@ -78,15 +78,15 @@ void ShardedUnits::reset() {
 }
 
 void ShardedUnits::bind_all() {
-  const auto slot = [](std::deque<Slot>& slots, int of, const ParameterUnit& unit) {
-    return slots[static_cast<std::size_t>(of)].memory.slice(0, 0, unit.numel);
+  const auto place = [](const std::deque<Slot>& slots, int of, const ParameterUnit& unit) {
+    return slots[static_cast<std::size_t>(of)].place(unit);
   };
   for (std::size_t u = 0; u < states_.size(); ++u) {
     ParameterUnit& unit = parameters_.units()[u];
     const int weights = slots_.of_weights[u], gradients = slots_.of_gradients[u];
-    if (weights != UnitSlots::kResident) unit.bind_weights(slot(weights_, weights, unit));
+    if (weights != UnitSlots::kResident) unit.bind_weights(place(weights_, weights, unit));
     if (gradients == UnitSlots::kResident) continue;
-    unit.bind_gradients(slot(gradients_, gradients, unit));
+    unit.bind_gradients(place(gradients_, gradients, unit));
     for (Parameter* parameter : unit.parameters) parameter->overwrites = parameter->one_write;
   }
 }
@@ -110,7 +110,7 @@ void ShardedUnits::unshard(int index) {
   } else {
     wait(streams_.gather, slot.free, slot.freed_at, gather_saw_);
   }
-  gather(of, slot.memory.slice(0, 0, of.numel));
+  gather(of, slot.place(of));
   streams_.gather.record(slot.ready);
   ++gathers_;
 }
@@ -141,7 +141,7 @@ void ShardedUnits::wait_unshard(int index) {
   if (state == State::kWhole) return;  // since the list before
   state = State::kWhole;
   streams_.compute.wait(slot.ready);
-  unit(index).bind_weights(slot.memory.slice(0, 0, unit(index).numel));
+  unit(index).bind_weights(slot.place(unit(index)));
 }
 
 void ShardedUnits::wait(Stream& stream, Event& event, std::int64_t recorded_as, std::int64_t& saw) {
@@ -177,7 +177,7 @@ void ShardedUnits::bind_gradients(int index) {
   if (slot.tenant >= 0) fail_call("bind_gradients", index, "a slot that no unit is in");
   slot.tenant = index;
   wait(streams_.compute, slot.free, slot.freed_at, compute_saw_);
-  unit(index).bind_gradients(slot.memory.slice(0, 0, unit(index).numel));
+  unit(index).bind_gradients(slot.place(unit(index)));
   fill_with_nan(unit(index).main_grads);
   unit(index).begin_gradients(streams_.compute);
 }

@@ -82,6 +82,8 @@ class ShardedUnits {
     Event free{"unit slot free"};    // its last tenant was read, or reduced
     std::int64_t freed_at = 0;       // which record of its stream that is; 0: none yet
     Event ready{"unit slot ready"};  // gathered, or gradients complete
+
+    Tensor place(const ParameterUnit& unit) const { return memory.slice(0, 0, unit.numel); }
   };
 
   ParameterUnit& unit(int index) { return parameters_.units()[static_cast<std::size_t>(index)]; }
