@@ -58,13 +58,20 @@ FlatShard optimizer_shard(const Options& options, const Communicator& shards) {
   return {.rank = shards.rank(), .ranks = shards.size()};
 }
 
-// Of what stands before and behind the layers: embedding and head.
+// What stands before and behind the layers, where a stage has it.
 std::vector<int> end_units(const GptModel& gpt) {
   std::vector<int> units;
   for (const NamedSegment& segment : gpt.segments) {
-    if (segment.module == SegmentModule::kOther) units.push_back(segment.first_unit);
+    if (segment.module == SegmentModule::kEmbedding || segment.module == SegmentModule::kHead)
+      units.push_back(segment.first_unit);
   }
   return units;
+}
+
+bool is_head(const GptModel& gpt, int unit) {
+  return std::ranges::any_of(gpt.segments, [unit](const NamedSegment& segment) {
+    return segment.module == SegmentModule::kHead && segment.first_unit == unit;
+  });
 }
 
 // Memory for the parameters, before those who look at it.
@@ -86,7 +93,7 @@ ParameterStore& allocate(const Options& options, const FlatShard& shard, const G
         (options.model.untie_embeddings_and_output_weights && parallel.fsdp_embedding_and_head == EndUnits::kSharded);
     unit.shard = shard;
     unit.resident_weights = !(weights && may);
-    unit.resident_gradients = !(gradients && may) || (keeps_head && unit.name == "head");
+    unit.resident_gradients = !(gradients && may) || (keeps_head && is_head(gpt, u));
   }
   gpt.parameters->allocate(pool, options.model.params_dtype, options.train.main_grads_dtype);
   return *gpt.parameters;
@@ -202,7 +209,7 @@ RankUnits::RankUnits(const Options& options, const RankGroups& groups, RankStrea
       if (!unit.resident_weights) used.weights.push_back(u);
       if (!unit.resident_gradients) used.gradients.push_back(u);
     }
-    used.forward_alone = segment.name == "embedding";
+    used.forward_alone = segment.module == SegmentModule::kEmbedding;
   }
   sharded = std::make_unique<ShardedUnits>(
       *gpt.parameters, points.slots,
