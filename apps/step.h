@@ -99,6 +99,9 @@ class Step {
   void tie_gradients();
   void copy_tied(Stream& stream, const Tensor& from_first_stage);
   void reduce_sums();
+  void sum_of_experts();
+  void update_expert_bias();
+  std::optional<float> loss_of_routers(const StagedStep& step, StepSum which, double coeff) const;
   void reduce_norm();
   void update();
 
