@@ -135,8 +135,8 @@ void Step::zero_gradients() {
 }
 
 void Step::finish_reduce() {
-  rank_.buckets.reducer->finish();
-  if (rank_.units.sharded) rank_.units.sharded->finish_sums();
+  const bool waited = rank_.units.sharded && rank_.units.sharded->finish_sums();  // on the same stream
+  rank_.buckets.reducer->finish(waited);
 }
 
 void Step::wait_for_parameters() {
@@ -233,6 +233,7 @@ void Step::run(const Action& action) {
 void Step::drop_broken_off() {
   if (!std::exchange(broken_off_, false)) return;
   rank_.drain();
+  rank_.buckets.reducer->reset();
   if (rank_.units.sharded) rank_.units.sharded->reset();
   staging_.drop_last();
 }

@@ -212,10 +212,11 @@ void ShardedUnits::sum_instances(int index) {
 
 void ShardedUnits::begin_sums() { summed_.assign(summed_.size(), false); }
 
-void ShardedUnits::finish_sums() {
-  if (!slots_.has_gradients()) return;
+bool ShardedUnits::finish_sums() {
+  if (!slots_.has_gradients()) return false;
   streams_.reduce.record(summed_up_);
   wait(streams_.compute, summed_up_, ++reduce_records_, compute_saw_);
+  return true;
 }
 
 void ShardedUnits::wait_for_all() {

@@ -60,8 +60,9 @@ class ShardedUnits {
   void reduce_shard(int unit);
   void sum_instances(int unit);
   void begin_sums();
-  // The compute stream may read the shards' gradients.
-  void finish_sums();
+  // The compute stream may read the shards' gradients, having waited for all of the reductions' stream; false: there
+  // are none.
+  bool finish_sums();
 
   // From now on: weights become NaN where they are given up, gradients where they are bound, before they begin.
   void poison_slots(bool on) { poison_ = on; }

@@ -84,7 +84,7 @@ void GradientReducer::reduce(const Tensor& range, const std::string& label) {
   if (instances_ != nullptr) launch(lane_.stream, AllReduce{.group = *instances_, .buffer = own, .label = label});
 }
 
-void GradientReducer::finish() {
+void GradientReducer::finish(bool waited) {
   const auto missing = std::find_if(buckets_.begin(), buckets_.end(), [](const Bucket& b) { return !b.started; });
   if (missing != buckets_.end()) {
     fail({.subject = fmt::format("gradient bucket {}", missing - buckets_.begin()),
@@ -92,10 +92,14 @@ void GradientReducer::finish() {
           .got = "none",
           .remedy = "enqueue one reduce action for each bucket"});
   }
-  for (Bucket& bucket : buckets_) bucket.started = false;
-  if (is_alone() || buckets_.empty()) return;
+  reset();
+  if (waited || is_alone() || buckets_.empty()) return;
   lane_.end();
   lane_.wait(compute_);
+}
+
+void GradientReducer::reset() {
+  for (Bucket& bucket : buckets_) bucket.started = false;
 }
 
 }  // namespace megalith

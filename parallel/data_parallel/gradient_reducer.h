@@ -50,7 +50,10 @@ class GradientReducer {
   void reduce(int bucket);
 
   // What is enqueued on the compute stream from here on sees reduced gradients. All buckets have been started.
-  void finish();
+  // `waited`: the compute stream has waited for all of the communication stream.
+  void finish(bool waited = false);
+  // No bucket was started; for a step that broke off.
+  void reset();
 
   // Since construction; they stay 0 where one rank is alone and nothing is enqueued.
   std::int64_t buckets_reduced() const { return buckets_reduced_; }
