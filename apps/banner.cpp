@@ -58,7 +58,9 @@ std::string said_layout(const Options& options, const RunConfig& config) {
     default: break;
   }
   if (const std::int64_t instances = options.parallel.num_distributed_optimizer_instances; instances > 1)
-    text += fmt::format(" in {} instances", instances);
+    text += fmt::format(
+        " in {} instances{}", instances,
+        options.parallel.outer_dp_sharding_strategy == OuterSharding::kOptim ? " that share out the optimizer" : "");
   return text + fmt::format(", {} of {} a step", counted(config.microbatches, "microbatch", "microbatches"),
                             counted(config.sequences, "sequence"));
 }

@@ -61,6 +61,7 @@ std::vector<ReplicatedTensor> sharded_tensors(const Rank& rank) {
       tensors.push_back({fmt::format("{} of a shard of {}", kind, units[u].name), shard});
     };
     if (!units[u].resident_weights) add("weights", units[u].weight_shard);
+    if (units[u].owned.ranks != units[u].shard.ranks) continue;  // of the rest each has its own
     if (optimizer.has_own_main_params()) add("main parameters", state.main_params);
     add("exp_avg", state.exp_avg);
     add("exp_avg_sq", state.exp_avg_sq);
@@ -128,7 +129,7 @@ std::string NumericsGuard::over_budget(const TrainState& state) const {
 }
 
 std::optional<ReplicaDifference> replica_difference(Rank& rank) {
-  rank.buckets.gatherer->wait_for_all();
+  rank.wait_for_parameters();
   std::vector<ReplicatedTensor> tensors;
   const std::vector<ParameterUnit>& units = rank.model.gpt.parameters->units();
   const AdamWOptimizer& optimizer = rank.optimizer.adamw;

@@ -53,9 +53,15 @@ PipelineTransfer::Spec transfer_spec(const Options& options, const RunConfig& co
           .instruments = instruments};
 }
 
-FlatShard optimizer_shard(const Options& options, const Communicator& shards) {
+FlatShard shard_of_units(const Options& options, const Communicator& shards) {
   if (!options.parallel.shards_optimizer()) return {};
   return {.rank = shards.rank(), .ranks = shards.size()};
+}
+
+FlatShard owned_of(const FlatShard& shard, const RankGroups& groups) {
+  if (!groups.shards_instances) return shard;
+  const int instances = groups.instances()->size();
+  return {.rank = shard.rank * instances + groups.instances()->rank(), .ranks = shard.ranks * instances};
 }
 
 // What stands before and behind the layers, where a stage has it.
@@ -75,7 +81,8 @@ bool is_head(const GptModel& gpt, int unit) {
 }
 
 // Memory for the parameters, before those who look at it.
-ParameterStore& allocate(const Options& options, const FlatShard& shard, const GptModel& gpt, MemoryPool& pool) {
+ParameterStore& allocate(const Options& options, const FlatShard& shard, const FlatShard& owned, const GptModel& gpt,
+                         MemoryPool& pool) {
   const ParallelOptions& parallel = options.parallel;
   const ShardingStrategy strategy = shard.is_whole() ? ShardingStrategy::kNoShard : parallel.sharding();
   const bool weights = strategy == ShardingStrategy::kOptimGradsParams;
@@ -92,6 +99,7 @@ ParameterStore& allocate(const Options& options, const FlatShard& shard, const G
         std::ranges::find(ends, u) == ends.end() ||
         (options.model.untie_embeddings_and_output_weights && parallel.fsdp_embedding_and_head == EndUnits::kSharded);
     unit.shard = shard;
+    unit.owned = owned;
     unit.resident_weights = !(weights && may);
     unit.resident_gradients = !(gradients && may) || (keeps_head && is_head(gpt, u));
   }
@@ -147,7 +155,8 @@ RankGroups::RankGroups(const Mesh& mesh, const Options& options, const RunConfig
     : replicas(mesh.cp().size() == 1 ? mesh.dp() : mesh.dp_cp()),
       sums(replicas.duplicate("dp loss")),
       by_instance(instances_of(replicas, options.parallel)),
-      instance_sums(by_instance.shards ? shards().duplicate(shards().name() + " norm") : nullptr),
+      shards_instances(by_instance.instances && options.parallel.outer_dp_sharding_strategy == OuterSharding::kOptim),
+      instance_sums(by_instance.shards && !shards_instances ? shards().duplicate(shards().name() + " norm") : nullptr),
       unshard(shards().size() > 1 && options.parallel.sharding() >= ShardingStrategy::kOptimGrads
                   ? shards().duplicate(shards().name() + " units")
                   : nullptr),
@@ -189,8 +198,9 @@ RankModel::RankModel(const Options& options, std::vector<GptPart> parts_of_stage
 
 RankOptimizer::RankOptimizer(const Options& options, const RankGroups& groups, RankMemory& memory, LayerGroups& layers,
                              RankModel& model)
-    : shard(optimizer_shard(options, groups.shards())),
-      shared_gradients(layers.tensor, allocate(options, shard, model.gpt, memory.pool), memory.pool),
+    : shard(shard_of_units(options, groups.shards())),
+      owned(owned_of(shard, groups)),
+      shared_gradients(layers.tensor, allocate(options, shard, owned, model.gpt, memory.pool), memory.pool),
       adamw(*model.gpt.parameters, memory.pool, adamw_spec(options.train, *model.all_parameters)) {}
 
 RankUnits::RankUnits(const Options& options, const RankGroups& groups, RankStreams& streams, RankMemory& memory,
@@ -201,6 +211,7 @@ RankUnits::RankUnits(const Options& options, const RankGroups& groups, RankStrea
   points.slots = assign_slots(units, static_cast<int>(options.parallel.fsdp_unit_slots), in_turn);
   points.prefetch = static_cast<int>(options.parallel.fsdp_prefetch);
   points.sums_instances = groups.instances() != nullptr;
+  points.gathers_instances = groups.shards_instances;
   if (!points.slots.has_weights() && !points.slots.has_gradients()) return;
   for (const NamedSegment& segment : gpt.segments) {
     SegmentUnits& used = points.segments.emplace_back();
@@ -244,10 +255,11 @@ RankBuckets::RankBuckets(const Options& options, const RankGroups& groups, RankS
     if (std::ranges::any_of(weights[bucket], is_words)) words = static_cast<int>(bucket);
   }
   const BucketStreams bucket_streams{.compute = streams.compute, .communication = streams.communication};
-  reducer = std::make_unique<GradientReducer>(
-      groups.shards(), bucket_streams, gradients,
-      shards ? GradientReducer::Result::kShard : GradientReducer::Result::kWhole, groups.instances());
-  gatherer = std::make_unique<ParameterGatherer>(groups.shards(), bucket_streams, weights);
+  using Result = GradientReducer::Result;
+  const Result result = groups.shards_instances ? Result::kOwned : shards ? Result::kShard : Result::kWhole;
+  reducer = std::make_unique<GradientReducer>(groups.shards(), bucket_streams, gradients, result, groups.instances());
+  gatherer = std::make_unique<ParameterGatherer>(groups.shards(), bucket_streams, weights,
+                                                 groups.shards_instances ? groups.instances() : nullptr);
 }
 
 StepMemory::StepMemory(MemoryPool& pool, const GptModel& gpt)
@@ -306,6 +318,11 @@ RunPlan graph_runs(const Rank& rank, const std::vector<Action>& actions) {
 std::unique_ptr<Rank> build_rank(const Options& options, const RunConfig& config, DeviceType device, const Mesh& mesh,
                                  const Instruments& instruments, std::size_t memory_limit) {
   return std::make_unique<Rank>(options, config, device, mesh, instruments, memory_limit);
+}
+
+void Rank::wait_for_parameters() {
+  buckets.gatherer->wait_for_all();
+  if (units.sharded) units.sharded->wait_for_all();
 }
 
 void Rank::drain() noexcept {

@@ -37,8 +37,9 @@ struct RankGroups {
 
   Communicator& replicas;                       // data- and context-parallel: ranks with copies of the same weights
   std::unique_ptr<Communicator> sums;           // the same ranks, for sums on the compute stream
-  InstanceGroups by_instance;                   // of these ranks; null where there is one instance, as the next
-  std::unique_ptr<Communicator> instance_sums;  // this rank's instance, for sums on the compute stream
+  InstanceGroups by_instance;                   // of these ranks; null where there is one instance
+  bool shards_instances;                        // each instance updates a part of its shards
+  std::unique_ptr<Communicator> instance_sums;  // as shards(), likewise; null where sums serves
   std::unique_ptr<Communicator> unshard;        // as shards(), for gathers of sharded units; null where there are none
   std::unique_ptr<Communicator> stages;         // this pipeline's ranks, for sums on the compute stream
   // The first and the last stage where they share a tied embedding; null on all others.
@@ -89,7 +90,7 @@ struct RankOptimizer {
   RankOptimizer(const Options& options, const RankGroups& groups, RankMemory& memory, LayerGroups& layers,
                 RankModel& model);
 
-  FlatShard shard;  // of the optimizer's state
+  FlatShard shard, owned;  // of each unit
   SharedGradients shared_gradients;
   AdamWOptimizer adamw;
 };
@@ -129,6 +130,9 @@ struct Rank {
   Rank(const Options& options, const RunConfig& config, DeviceType device, const Mesh& mesh,
        const Instruments& instruments, std::size_t memory_limit);
   ~Rank();
+  // Weights of a step may still be on their way when its result is read: before anything but a step reads them on the
+  // compute stream.
+  void wait_for_parameters();
   // Waits until the streams are empty, so that what they read and write may go; errors were reported where they arose.
   void drain() noexcept;
   Rank(const Rank&) = delete;

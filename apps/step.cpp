@@ -126,6 +126,7 @@ void Step::carry_out(const Action& action) {
     case ActionKind::kBindGradients: return rank_.units.sharded->bind_gradients(action.item);
     case ActionKind::kReduceShard: return rank_.units.sharded->reduce_shard(action.item);
     case ActionKind::kSumInstances: return rank_.units.sharded->sum_instances(action.item);
+    case ActionKind::kGatherInstances: return rank_.units.sharded->gather_instances(action.item);
   }
 }
 
@@ -137,11 +138,6 @@ void Step::zero_gradients() {
 void Step::finish_reduce() {
   const bool waited = rank_.units.sharded && rank_.units.sharded->finish_sums();  // on the same stream
   rank_.buckets.reducer->finish(waited);
-}
-
-void Step::wait_for_parameters() {
-  rank_.buckets.gatherer->wait_for_all();
-  if (rank_.units.sharded) rank_.units.sharded->wait_for_all();
 }
 
 void Step::begin_step() {
@@ -207,7 +203,7 @@ void Step::reduce_norm() {
   AdamWOptimizer& adamw = rank_.optimizer.adamw;
   const std::string label = "squares of the gradients";
   adamw.sum_squares(compute);
-  if (!rank_.optimizer.shard.is_whole())
+  if (!rank_.optimizer.owned.is_whole())
     launch(compute, AllReduce{.group = rank_.groups.shard_sums(), .buffer = adamw.pieces(), .label = label});
   adamw.add_pieces(compute);
   rank_.layers.tensor.sum(compute, adamw.squares(), "squares of gradients");
@@ -219,8 +215,8 @@ void Step::update() {
   const Tensor loss = rank_.step.sums.slice(0, static_cast<std::int64_t>(StepSum::kLoss), 1);
   rank_.optimizer.adamw.update(rank_.streams.compute, loss, rank_.step.parameters);
   update_expert_bias();
-  rank_.buckets.gatherer->updated();
-  if (rank_.units.sharded) rank_.units.sharded->updated();
+  const bool waited = rank_.buckets.gatherer->updated();  // on the communication stream
+  if (rank_.units.sharded) rank_.units.sharded->updated(waited);
 }
 
 void Step::run(const Action& action) {

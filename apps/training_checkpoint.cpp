@@ -17,10 +17,11 @@ namespace {
 
 // One logical tensor of one kind on the device.
 struct Item {
-  Shard shard;           // without data
-  Tensor tensor;         // contiguous; of numel 0 where all of the slice is padding
-  bool saved = true;     // by the ranks that hold what this one holds; others save the copies
-  bool sharded = false;  // of the ranks that share out a copy this one alone holds it
+  Shard shard;        // without data
+  Tensor tensor;      // contiguous; of numel 0 where all of the slice is padding
+  bool saved = true;  // by the ranks that hold what this one holds; others save the copies
+  // Who holds it too: all replicas, the ranks of the same shard in other instances, or nobody.
+  enum class Holders : std::uint8_t { kReplicas, kInstances, kNobody } holders = Holders::kReplicas;
 };
 
 // `item`, cut to the elements `held` of its slice, row-major, which `flat` holds: a range of the global tensor where
@@ -62,6 +63,7 @@ std::vector<Item> items_of(const ParameterStore& parameters, const AdamWOptimize
       // `flat` holds the unit's elements from `first_held` on: all of them, or this rank's shard.
       const auto add = [&](std::string_view kind, const Tensor& flat, std::int64_t first_held) {
         const bool sharded = flat.numel() < unit.numel;
+        const bool owned = flat.numel() < unit.weight_shard.numel();
         std::int64_t end = parameter->offset;
         for (std::size_t i = 0; i < parameter->parts.size(); ++i) {
           const LogicalTensor& part = parameter->parts[i];
@@ -81,7 +83,9 @@ std::vector<Item> items_of(const ParameterStore& parameters, const AdamWOptimize
                                     .data = {}},
                           .tensor = {},
                           .saved = part.counted && !parameter->is_copy,
-                          .sharded = sharded};
+                          .holders = owned     ? Item::Holders::kNobody
+                                     : sharded ? Item::Holders::kInstances
+                                               : Item::Holders::kReplicas};
           const std::int64_t from = std::clamp(begin, first_held, first_held + flat.numel());
           const std::int64_t to = std::clamp(begin + part.live_rows() * columns, from, first_held + flat.numel());
           const Tensor held = flat.slice(0, from - first_held, to - from);
@@ -194,7 +198,7 @@ void refuse_no_checkpoint(const std::string& folder, const std::string& remedy) 
 std::vector<WrittenShard> shards_to_write(const Rank& rank) {
   std::vector<Item> items = items_of(*rank.model.gpt.parameters, &rank.optimizer.adamw);
   std::erase_if(items, [](const Item& item) { return !item.saved || item.tensor.numel() == 0; });
-  const auto own = std::stable_partition(items.begin(), items.end(), [](const Item& item) { return !item.sharded; });
+  std::ranges::stable_sort(items, {}, &Item::holders);
   std::vector<WrittenShard> mine;
   // The ranks of a group share the writing of what they hold in copies; null: this rank alone.
   const auto add = [&mine](std::span<Item> copies, const Communicator* group) {
@@ -205,13 +209,15 @@ std::vector<WrittenShard> shards_to_write(const Rank& rank) {
       if (group == nullptr || writers[i] == group->rank()) mine.push_back({std::move(shards[i]), copies[i].tensor});
     }
   };
-  add({items.begin(), own}, &rank.groups.replicas);
-  add({own, items.end()}, rank.groups.instances());
+  for (const auto& [holders, group] : {std::pair{Item::Holders::kReplicas, &rank.groups.replicas},
+                                       {Item::Holders::kInstances, rank.groups.instances()},
+                                       {Item::Holders::kNobody, nullptr}})
+    add(std::ranges::equal_range(items, holders, {}, &Item::holders), group);
   return mine;
 }
 
 SaveResult save_training_checkpoint(Rank& rank, SaveRequest request) {
-  rank.buckets.gatherer->wait_for_all();
+  rank.wait_for_parameters();
   std::vector<std::vector<std::byte>> host;
   Stream& stream = rank.streams.compute;
   for (WrittenShard& written : shards_to_write(rank)) {

@@ -51,14 +51,17 @@ class ShardedUnits {
   void unshard(int unit);
   void wait_unshard(int unit);
   void reshard(int unit);
-  // Weights of the shards were written on the compute stream: later gathers wait for it.
-  void updated();
+  // Weights of the shards were written on the compute stream: later gathers wait for it. `waited`: the reductions'
+  // stream has done so.
+  void updated(bool waited = false);
 
   // Between the two every backward_weight of the unit's segments: what one op writes is not zero before.
   void bind_gradients(int unit);
   // Into the shard: its first sum since begin_sums() replaces what is there, later ones are added in their order.
   void reduce_shard(int unit);
-  void sum_instances(int unit);
+  void sum_instances(int unit);  // of what this rank owns, where that is less than its shard
+  // Behind updated(), where a rank owns less than its shard: later gathers of the unit wait for it.
+  void gather_instances(int unit);
   void begin_sums();
   // The compute stream may read the shards' gradients, having waited for all of the reductions' stream; false: there
   // are none.
@@ -70,7 +73,7 @@ class ShardedUnits {
   // Since construction.
   std::int64_t gathers() const { return gathers_; }
   std::int64_t reductions() const { return reductions_; }
-  // What is enqueued on the compute stream from here on comes after all gathers under way.
+  // What is enqueued on the compute stream from here on comes after all gathers under way, and reads whole shards.
   void wait_for_all();
   // Of the slots' addresses.
   std::uint64_t digest() const;
@@ -106,9 +109,13 @@ class ShardedUnits {
   std::vector<bool> summed_;   // of each unit's gradients, since begin_sums()
   Event updated_{"shards updated"};
   std::int64_t updated_at_ = 0;
+  std::deque<Event> complete_;             // of each unit, where a rank owns less than its shard: that is gathered
+  std::vector<std::int64_t> complete_at_;  // which record of the reductions' stream
+  int last_complete_ = -1;                 // unit
   Event summed_up_{"shards summed"};
   std::int64_t compute_records_ = 0, reduce_records_ = 0;  // of the events here
-  std::int64_t gather_saw_ = 0, compute_saw_ = 0;          // of these the last one that was waited for
+  // Of these the last ones that were waited for: the compute stream's by the two others, the reductions' likewise.
+  std::int64_t gather_saw_ = 0, reduce_saw_ = 0, compute_saw_ = 0, gather_saw_sums_ = 0;
   std::int64_t gathers_ = 0, reductions_ = 0;
 };
 

@@ -137,7 +137,9 @@ void ParameterStore::allocate(MemoryPool& pool, DType dtype, DType main_grads_dt
   std::int64_t shards = 0;
   for (ParameterUnit& unit : units_) {
     unit.block = block_of(unit);
-    if (!unit.shard.is_whole()) unit.numel = round_up(unit.numel, unit.block * unit.shard.ranks);
+    if (unit.owned.is_whole()) unit.owned = unit.shard;
+    require(unit.owned.ranks % unit.shard.ranks == 0, "what a rank owns is a part of its shard");
+    if (!unit.owned.is_whole()) unit.numel = round_up(unit.numel, unit.block * unit.owned.ranks);
     if (!unit.resident_weights) shards += unit.shard.range(unit.numel).size();
   }
   if (shards > 0) weight_shards_ = flat(shards, dtype, MemoryCategory::kParameters, "shards of units");
@@ -157,6 +159,10 @@ void ParameterStore::allocate(MemoryPool& pool, DType dtype, DType main_grads_dt
     } else {
       unit.grad_shard = flat(own, main_grads_dtype, MemoryCategory::kGradients, unit.name);
     }
+    const FlatShard part{.rank = unit.owned.rank % (unit.owned.ranks / unit.shard.ranks),
+                         .ranks = unit.owned.ranks / unit.shard.ranks};
+    unit.owned_weights = part.of(unit.weight_shard);
+    unit.owned_grads = part.of(unit.grad_shard);
   }
   for (Parameter* tied : tied_) {
     tied->weight = tied->tied_to->weight;

@@ -45,10 +45,12 @@ GradientReducer::GradientReducer(Communicator& group, const BucketStreams& strea
       lane_(group, streams.communication, "gradients"),
       result_(result),
       instances_(instances) {
-  require(instances == nullptr || result == Result::kShard, "instances of shards without shards");
+  require(instances == nullptr || result != Result::kWhole, "instances of shards without shards");
   for (const std::vector<Tensor>& tensors : buckets) {
     for (const Tensor& tensor : tensors) check_dtype(tensor, kFloatTypes, "main_grad");
-    const int ranks = result_ == Result::kWhole ? 1 : lane_.group.size();
+    const int ranks = result_ == Result::kWhole   ? 1
+                      : result_ == Result::kShard ? lane_.group.size()
+                                                  : lane_.group.size() * instances->size();
     buckets_.push_back({.ranges = flat_ranges(tensors, "main_grad", ranks)});
     require(!buckets_.back().ranges.empty(), "a gradient bucket without elements");
   }
@@ -81,7 +83,13 @@ void GradientReducer::reduce(const Tensor& range, const std::string& label) {
     launch(lane_.stream, ReduceScatter{.group = lane_.group, .in = range, .out = own, .label = label});
     ++ranges_scattered_;
   }
-  if (instances_ != nullptr) launch(lane_.stream, AllReduce{.group = *instances_, .buffer = own, .label = label});
+  if (instances_ == nullptr) return;
+  if (result_ == Result::kShard) {
+    launch(lane_.stream, AllReduce{.group = *instances_, .buffer = own, .label = label});
+    return;
+  }
+  const Tensor owned = FlatShard{.rank = instances_->rank(), .ranks = instances_->size()}.of(own);
+  launch(lane_.stream, ReduceScatter{.group = *instances_, .in = own, .out = owned, .label = label});
 }
 
 void GradientReducer::finish(bool waited) {

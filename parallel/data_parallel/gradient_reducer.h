@@ -35,11 +35,12 @@ class GradientReducer {
   enum class Result : std::uint8_t {
     kWhole,  // on every rank: all_reduce
     kShard,  // on each rank its part of each range, the others are then of no meaning: reduce_scatter
+    kOwned,  // of that part what this instance's rank owns: a second one
   };
 
   // A bucket is a list of contiguous fp32 | bf16 ranges, not empty, the same on all ranks; a call reduces each. With
-  // kShard each is a multiple of the group's size. `instances`, with kShard: the ranks that have the same shards in
-  // other groups, or null. The groups and the streams outlive the reducer.
+  // shards each is a multiple of the group's size, with kOwned also times that of `instances`: the ranks that have the
+  // same shards in other groups, or null. The groups and the streams outlive the reducer.
   GradientReducer(Communicator& group, const BucketStreams& streams, const std::vector<std::vector<Tensor>>& buckets,
                   Result result = Result::kWhole, Communicator* instances = nullptr);
 

@@ -10,31 +10,38 @@
 namespace megalith {
 
 ParameterGatherer::ParameterGatherer(Communicator& group, const BucketStreams& streams,
-                                     const std::vector<std::vector<Tensor>>& buckets)
-    : compute_(streams.compute), lane_(group, streams.communication, "parameters"), buckets_(buckets.size()) {
-  for (std::size_t b = 0; b < buckets.size(); ++b)
-    buckets_[b].ranges = flat_ranges(buckets[b], "weights", group.size());
+                                     const std::vector<std::vector<Tensor>>& buckets, Communicator* instances)
+    : compute_(streams.compute),
+      lane_(group, streams.communication, "parameters"),
+      instances_(instances),
+      buckets_(buckets.size()) {
+  const int ranks = group.size() * (instances == nullptr ? 1 : instances->size());
+  for (std::size_t b = 0; b < buckets.size(); ++b) buckets_[b].ranges = flat_ranges(buckets[b], "weights", ranks);
 }
 
-void ParameterGatherer::updated() {
+bool ParameterGatherer::updated() {
   require(pending_.empty(), "ParameterGatherer::updated while parameters of the step before are gathered");
-  if (lane_.group.size() == 1 || buckets_.empty()) return;
+  if (is_alone() || buckets_.empty()) return false;
   lane_.begin(compute_);
+  return true;
 }
 
 void ParameterGatherer::gather(int bucket) {
   require(bucket >= 0 && bucket < num_buckets(), "ParameterGatherer::gather of an unknown bucket");
   require(std::find(pending_.begin(), pending_.end(), bucket) == pending_.end(),
           "ParameterGatherer::gather of a bucket that is being gathered");
-  if (lane_.group.size() == 1) return;
+  if (is_alone()) return;
   Bucket& b = buckets_[static_cast<std::size_t>(bucket)];
-  const FlatShard own{.rank = lane_.group.rank(), .ranks = lane_.group.size()};
-  for (const Tensor& range : b.ranges) {
-    launch(lane_.stream, AllGather{.group = lane_.group,
-                                   .in = own.of(range),
-                                   .out = range,
-                                   .label = fmt::format("parameters of bucket {}", bucket)});
+  const auto gather = [&](Communicator& group, const Tensor& whole) {
+    const Tensor own = FlatShard{.rank = group.rank(), .ranks = group.size()}.of(whole);
+    launch(lane_.stream,
+           AllGather{.group = group, .in = own, .out = whole, .label = fmt::format("parameters of bucket {}", bucket)});
     ++ranges_gathered_;
+  };
+  const FlatShard shard{.rank = lane_.group.rank(), .ranks = lane_.group.size()};
+  for (const Tensor& range : b.ranges) {
+    if (instances_ != nullptr) gather(*instances_, shard.of(range));
+    if (lane_.group.size() > 1) gather(lane_.group, range);
   }
   lane_.stream.record(b.gathered);
   pending_.push_back(bucket);

@@ -13,14 +13,16 @@ namespace megalith {
 
 class ParameterGatherer {
  public:
-  // A bucket is a list of contiguous ranges, each a multiple of the group's size. `group` and the streams outlive the
-  // gatherer.
-  ParameterGatherer(Communicator& group, const BucketStreams& streams, const std::vector<std::vector<Tensor>>& buckets);
+  // A bucket is a list of contiguous ranges, each a multiple of the groups' sizes. `instances`, or null: the ranks that
+  // have each updated a part of this rank's shard, which they gather first. Groups and streams outlive the gatherer.
+  ParameterGatherer(Communicator& group, const BucketStreams& streams, const std::vector<std::vector<Tensor>>& buckets,
+                    Communicator* instances = nullptr);
 
   int num_buckets() const { return static_cast<int>(buckets_.size()); }
 
-  // The update of this rank's shards was enqueued on the compute stream: what is gathered from here on is new.
-  void updated();
+  // The update of this rank's shards was enqueued on the compute stream: what is gathered from here on is new. True
+  // where the communication stream waits for it.
+  bool updated();
   // Starts a bucket. All ranks must come here with the buckets in the same order, each once per update.
   void gather(int bucket);
   // `enqueue` puts on the communication stream what the weights of a started bucket also need.
@@ -40,8 +42,11 @@ class ParameterGatherer {
     Event gathered{"parameters gathered"};
   };
 
+  bool is_alone() const { return lane_.group.size() == 1 && instances_ == nullptr; }
+
   Stream& compute_;
   CommLane lane_;  // which ends bucket by bucket
+  Communicator* instances_;
   std::vector<Bucket> buckets_;
   std::vector<int> pending_;  // started and not waited for, in the order of the communication stream
   std::int64_t buckets_gathered_ = 0;

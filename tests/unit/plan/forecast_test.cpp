@@ -187,7 +187,7 @@ TEST(ForecastVolume, IsWhatThreadRanksCount) {
                   .learning_rate = 1e-3f,
                   .first_samples = std::vector<std::int64_t>(static_cast<std::size_t>(config.microbatches)),
                   .tokens = tokens});
-      step.wait_for_parameters();
+      rank.wait_for_parameters();
       step.read_result();
       Counted after = counted(rank);
       for (const auto& [axis, count] : before) {

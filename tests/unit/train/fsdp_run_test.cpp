@@ -189,16 +189,23 @@ TEST(FsdpRun, AStepGathersEachLayerTwiceButThoseInTheSlots) {
 // As Hazards.EverySuppressedWaitIsFound.
 #if !defined(__SANITIZE_THREAD__)
 TEST(FsdpRun, EverySuppressedWaitIsFound) {
-  const Words flags = kSmall + kWeights + Words{"--train-iters",   "2", "--global-batch-size", "4", "--check-hazards",
-                                                "--eval-interval", "1", "--eval-iters",        "1"};
-  const RunResult whole = test::train({.flags = flags, .ranks = 2});
-  EXPECT_EQ(whole.hazards, 0);
-  ASSERT_GE(whole.event_waits, 40);
-  // But for the two behind the last step, for the gathers of a next one.
-  for (std::int64_t ordinal = 0; ordinal < whole.event_waits - 2; ordinal += test::one_of(7)) {
-    const Words suppressed = flags + Words{"--suppress-wait", std::to_string(ordinal)};
-    EXPECT_GT(test::train({.flags = suppressed, .ranks = 2}).hazards, 0)
-        << "wait " << ordinal << " of " << whole.event_waits;
+  const Words hybrid{"--num-distributed-optimizer-instances", "2", "--outer-dp-sharding-strategy", "optim"};
+  // But for those behind the last step, for the gathers of a next one.
+  for (const auto& [way, behind] : {std::pair{Way{"all", kWeights, 2}, 2},
+                                    {Way{"ends_whole", strategy("optim_grads_params"), 2}, 2},
+                                    {Way{"hybrid", strategy("optim_grads_params") + hybrid, 4}, 3}}) {
+    SCOPED_TRACE(way.name);
+    const Words flags =
+        kSmall + way.flags + Words{"--train-iters",   "2", "--global-batch-size", "4", "--check-hazards",
+                                   "--eval-interval", "1", "--eval-iters",        "1"};
+    const RunResult whole = test::train({.flags = flags, .ranks = way.ranks});
+    EXPECT_EQ(whole.hazards, 0);
+    ASSERT_GE(whole.event_waits, 40);
+    for (std::int64_t ordinal = 0; ordinal < whole.event_waits - behind; ordinal += test::one_of(7)) {
+      const Words suppressed = flags + Words{"--suppress-wait", std::to_string(ordinal)};
+      EXPECT_GT(test::train({.flags = suppressed, .ranks = way.ranks}).hazards, 0)
+          << "wait " << ordinal << " of " << whole.event_waits;
+    }
   }
 }
 #endif
