@@ -64,16 +64,6 @@ FlatShard owned_of(const FlatShard& shard, const RankGroups& groups) {
   return {.rank = shard.rank * instances + groups.instances()->rank(), .ranks = shard.ranks * instances};
 }
 
-// What stands before and behind the layers, where a stage has it.
-std::vector<int> end_units(const GptModel& gpt) {
-  std::vector<int> units;
-  for (const NamedSegment& segment : gpt.segments) {
-    if (segment.module == SegmentModule::kEmbedding || segment.module == SegmentModule::kHead)
-      units.push_back(segment.first_unit);
-  }
-  return units;
-}
-
 bool is_head(const GptModel& gpt, int unit) {
   return std::ranges::any_of(gpt.segments, [unit](const NamedSegment& segment) {
     return segment.module == SegmentModule::kHead && segment.first_unit == unit;
@@ -213,15 +203,7 @@ RankUnits::RankUnits(const Options& options, const RankGroups& groups, RankStrea
   points.sums_instances = groups.instances() != nullptr;
   points.gathers_instances = groups.shards_instances;
   if (!points.slots.has_weights() && !points.slots.has_gradients()) return;
-  for (const NamedSegment& segment : gpt.segments) {
-    SegmentUnits& used = points.segments.emplace_back();
-    for (int u = segment.first_unit; u <= segment.last_unit; ++u) {
-      const ParameterUnit& unit = units[static_cast<std::size_t>(u)];
-      if (!unit.resident_weights) used.weights.push_back(u);
-      if (!unit.resident_gradients) used.gradients.push_back(u);
-    }
-    used.forward_alone = segment.module == SegmentModule::kEmbedding;
-  }
+  points.segments = units_of_segments(gpt);
   sharded = std::make_unique<ShardedUnits>(
       *gpt.parameters, points.slots,
       UnitGroups{.gather = *groups.unshard, .reduce = groups.shards(), .instances = groups.instances()},
@@ -297,6 +279,29 @@ Rank::Rank(const Options& run_options, const RunConfig& derived, DeviceType devi
       buckets(options, groups, streams, model.gpt),
       step(memory.pool, model.gpt) {
   if (device == DeviceType::kCuda) transfer.connect(step.sums.slice(0, 0, 1));
+}
+
+std::vector<int> end_units(const GptModel& gpt) {
+  std::vector<int> units;
+  for (const NamedSegment& segment : gpt.segments) {
+    if (segment.module == SegmentModule::kEmbedding || segment.module == SegmentModule::kHead)
+      units.push_back(segment.first_unit);
+  }
+  return units;
+}
+
+std::vector<SegmentUnits> units_of_segments(const GptModel& gpt) {
+  std::vector<SegmentUnits> segments;
+  for (const NamedSegment& segment : gpt.segments) {
+    SegmentUnits& used = segments.emplace_back();
+    for (int u = segment.first_unit; u <= segment.last_unit; ++u) {
+      const ParameterUnit& unit = gpt.parameters->units()[static_cast<std::size_t>(u)];
+      if (!unit.resident_weights) used.weights.push_back(u);
+      if (!unit.resident_gradients) used.gradients.push_back(u);
+    }
+    used.forward_alone = segment.module == SegmentModule::kEmbedding;
+  }
+  return segments;
 }
 
 GraphModules graph_modules(const Options& options, const PipelineLayout& pipeline) {

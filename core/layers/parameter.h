@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -141,8 +142,8 @@ class ParameterStore {
 
   // Of each unit what its shard, owned and resident_* say, which are set by now. Units are padded so that what a rank
   // owns is whole blocks, in which each parameter lies alike for any number of ranks. Gradients may be bf16 where the
-  // weights are: each microbatch's sum is then rounded when it is added.
-  void allocate(MemoryPool& pool, DType dtype, DType main_grads_dtype = DType::kFp32);
+  // weights are: each microbatch's sum is then rounded when it is added. Null: none, as nothing is trained.
+  void allocate(MemoryPool& pool, DType dtype, std::optional<DType> main_grads_dtype = DType::kFp32);
   // Draws every weight that is resident from (seed, logical name, element index), so that no layout changes it.
   void initialize(Stream& stream, std::uint64_t seed);
   void zero_gradients(Stream& stream);
