@@ -87,7 +87,8 @@ ParameterStore& allocate(const Options& options, const FlatShard& shard, const F
     // Tied words are used by both ends at once, whichever stages these are on.
     const bool may =
         std::ranges::find(ends, u) == ends.end() ||
-        (options.model.untie_embeddings_and_output_weights && parallel.fsdp_embedding_and_head == EndUnits::kSharded);
+        (options.model.untie_embeddings_and_output_weights &&
+         (parallel.fsdp_embedding_and_head == EndUnits::kSharded || parallel.ends_exceed_memory));
     unit.shard = shard;
     unit.owned = owned;
     unit.resident_weights = !(weights && may);
