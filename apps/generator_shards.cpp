@@ -2,7 +2,7 @@
 
 #include <exception>
 
-#include "apps/rank.h"
+#include "apps/model_units.h"
 
 namespace megalith {
 

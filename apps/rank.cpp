@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "apps/layer_recompute.h"
+#include "apps/model_units.h"
 #include "core/device/copy.h"
 #include "moe/moe_layer.h"
 #include "parallel/context_parallel/context_parallel.h"
@@ -64,12 +65,6 @@ FlatShard owned_of(const FlatShard& shard, const RankGroups& groups) {
   return {.rank = shard.rank * instances + groups.instances()->rank(), .ranks = shard.ranks * instances};
 }
 
-bool is_head(const GptModel& gpt, int unit) {
-  return std::ranges::any_of(gpt.segments, [unit](const NamedSegment& segment) {
-    return segment.module == SegmentModule::kHead && segment.first_unit == unit;
-  });
-}
-
 // Memory for the parameters, before those who look at it.
 ParameterStore& allocate(const Options& options, const FlatShard& shard, const FlatShard& owned, const GptModel& gpt,
                          MemoryPool& pool) {
@@ -85,10 +80,9 @@ ParameterStore& allocate(const Options& options, const FlatShard& shard, const F
   for (int u = 0; u < static_cast<int>(units.size()); ++u) {
     ParameterUnit& unit = units[static_cast<std::size_t>(u)];
     // Tied words are used by both ends at once, whichever stages these are on.
-    const bool may =
-        std::ranges::find(ends, u) == ends.end() ||
-        (options.model.untie_embeddings_and_output_weights &&
-         (parallel.fsdp_embedding_and_head == EndUnits::kSharded || parallel.ends_exceed_memory));
+    const bool may = std::ranges::find(ends, u) == ends.end() ||
+                     (options.model.untie_embeddings_and_output_weights &&
+                      (parallel.fsdp_embedding_and_head == EndUnits::kSharded || parallel.ends_exceed_memory));
     unit.shard = shard;
     unit.owned = owned;
     unit.resident_weights = !(weights && may);
@@ -280,29 +274,6 @@ Rank::Rank(const Options& run_options, const RunConfig& derived, DeviceType devi
       buckets(options, groups, streams, model.gpt),
       step(memory.pool, model.gpt) {
   if (device == DeviceType::kCuda) transfer.connect(step.sums.slice(0, 0, 1));
-}
-
-std::vector<int> end_units(const GptModel& gpt) {
-  std::vector<int> units;
-  for (const NamedSegment& segment : gpt.segments) {
-    if (segment.module == SegmentModule::kEmbedding || segment.module == SegmentModule::kHead)
-      units.push_back(segment.first_unit);
-  }
-  return units;
-}
-
-std::vector<SegmentUnits> units_of_segments(const GptModel& gpt) {
-  std::vector<SegmentUnits> segments;
-  for (const NamedSegment& segment : gpt.segments) {
-    SegmentUnits& used = segments.emplace_back();
-    for (int u = segment.first_unit; u <= segment.last_unit; ++u) {
-      const ParameterUnit& unit = gpt.parameters->units()[static_cast<std::size_t>(u)];
-      if (!unit.resident_weights) used.weights.push_back(u);
-      if (!unit.resident_gradients) used.gradients.push_back(u);
-    }
-    used.forward_alone = segment.module == SegmentModule::kEmbedding;
-  }
-  return segments;
 }
 
 GraphModules graph_modules(const Options& options, const PipelineLayout& pipeline) {

@@ -167,11 +167,6 @@ struct Rank {
 std::unique_ptr<Rank> build_rank(const Options& options, const RunConfig& config, DeviceType device, const Mesh& mesh,
                                  const Instruments& instruments, std::size_t memory_limit = 0);
 
-// Of what stands before and behind the layers, where a stage has it.
-std::vector<int> end_units(const GptModel& gpt);
-// Of each segment those that are not resident.
-std::vector<SegmentUnits> units_of_segments(const GptModel& gpt);
-
 GraphModules graph_modules(const Options& options, const PipelineLayout& pipeline);
 // What --cuda-graph-impl makes of a training step's actions, on any backend; without graphs no runs.
 RunPlan graph_runs(const Rank& rank, const std::vector<Action>& actions);
