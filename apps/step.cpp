@@ -10,7 +10,6 @@
 #include "core/device/copy.h"
 #include "core/device/trace.h"
 #include "core/ops/elementwise.h"
-#include "core/ops/expert_bias.h"
 #include "core/ops/grad_norm.h"
 
 namespace megalith {
@@ -127,6 +126,7 @@ void Step::carry_out(const Action& action) {
     case ActionKind::kBindGradients: return rank_.units.sharded->bind_gradients(action.item);
     case ActionKind::kReduceShard: return rank_.units.sharded->reduce_shard(action.item);
     case ActionKind::kSumInstances: return rank_.units.sharded->sum_instances(action.item);
+    case ActionKind::kGatherInstances: return rank_.units.sharded->gather_instances(action.item);
   }
 }
 
@@ -136,13 +136,8 @@ void Step::zero_gradients() {
 }
 
 void Step::finish_reduce() {
-  rank_.buckets.reducer->finish();
-  if (rank_.units.sharded) rank_.units.sharded->finish_sums();
-}
-
-void Step::wait_for_parameters() {
-  rank_.buckets.gatherer->wait_for_all();
-  if (rank_.units.sharded) rank_.units.sharded->wait_for_all();
+  const bool waited = rank_.units.sharded && rank_.units.sharded->finish_sums();  // on the same stream
+  rank_.buckets.reducer->finish(waited);
 }
 
 void Step::begin_step() {
@@ -196,15 +191,7 @@ void Step::copy_tied(Stream& stream, const Tensor& from_first_stage) {
 // One of the stages has the loss, the others 0. Tensor-parallel ranks have the same loss, but routers of their own
 // rows.
 void Step::reduce_sums() {
-  if (rank_.options.model.moe.num_experts > 0) {
-    constexpr auto kFirst = static_cast<std::int64_t>(StepSum::kAuxLoss);
-    const Tensor of_routers = rank_.step.sums.slice(0, kFirst, kNumStepSums - kFirst);
-    rank_.layers.tensor.sum(rank_.streams.compute, of_routers, "losses of routers");
-  }
-  if (const Tensor& counts = rank_.step.expert_counts) {
-    rank_.layers.tensor.sum(rank_.streams.compute, counts, "rows of experts");
-    launch(rank_.streams.compute, AllReduce{.group = *rank_.groups.sums, .buffer = counts, .label = "rows of experts"});
-  }
+  if (rank_.options.model.moe.num_experts > 0) sum_of_experts();
   for (Communicator* group : {rank_.groups.sums.get(), rank_.groups.stages.get()})
     launch(rank_.streams.compute, AllReduce{.group = *group, .buffer = rank_.step.sums, .label = "loss"});
 }
@@ -217,7 +204,7 @@ void Step::reduce_norm() {
   AdamWOptimizer& adamw = rank_.optimizer.adamw;
   const std::string label = "squares of the gradients";
   const auto sum_pieces = [&](const ReplicaGroups& groups, const Tensor& pieces) {
-    if (rank_.options.parallel.shards_optimizer() && groups.shards().size() > 1 && pieces.numel() > 0)
+    if (rank_.options.parallel.shards_optimizer() && groups.shard_sums().size() > 1 && pieces.numel() > 0)
       launch(compute, AllReduce{.group = groups.shard_sums(), .buffer = pieces, .label = label});
   };
   adamw.sum_squares(compute);
@@ -236,15 +223,9 @@ void Step::update() {
   if (Event* read = std::exchange(before_update_, nullptr)) rank_.streams.compute.wait(*read);
   const Tensor loss = rank_.step.sums.slice(0, static_cast<std::int64_t>(StepSum::kLoss), 1);
   rank_.optimizer.adamw.update(rank_.streams.compute, loss, rank_.step.parameters);
-  if (const Tensor& counts = rank_.step.expert_counts) {
-    launch(rank_.streams.compute,
-           UpdateExpertBias{.counts = counts,
-                            .bias = rank_.model.gpt.parameters->buffer_values().view(counts.shape),
-                            .rate = static_cast<float>(rank_.options.model.moe.router_bias_update_rate),
-                            .parameters = rank_.step.parameters});
-  }
-  rank_.buckets.gatherer->updated();
-  if (rank_.units.sharded) rank_.units.sharded->updated();
+  update_expert_bias();
+  const bool waited = rank_.buckets.gatherer->updated();  // on the communication stream
+  if (rank_.units.sharded) rank_.units.sharded->updated(waited);
 }
 
 void Step::run(const Action& action) {
@@ -257,6 +238,7 @@ void Step::run(const Action& action) {
 void Step::drop_broken_off() {
   if (!std::exchange(broken_off_, false)) return;
   rank_.drain();
+  rank_.buckets.reducer->reset();
   if (rank_.units.sharded) rank_.units.sharded->reset();
   staging_.drop_last();
 }
@@ -343,17 +325,11 @@ StepResult Step::read_result() {
   access.add(step.sums, kNumStepSums * sizeof(float), false);
   compute.announce_host(access);
   const MoeConfig& moe = rank_.options.model.moe;
-  const auto of_routers = [&](StepSum which, double coeff) -> std::optional<float> {
-    if (moe.num_experts == 0 || coeff == 0) return std::nullopt;
-    const std::vector<bool> layers = moe_layers(moe, rank_.options.model.num_layers);
-    const double all = coeff * static_cast<double>(std::ranges::count(layers, true) * rank_.config.step_tokens());
-    return static_cast<float>(static_cast<double>(step.sums[static_cast<std::size_t>(which)]) / all);
-  };
   return {.iteration = step.iteration,
           .loss = step.report->loss / static_cast<float>(rank_.config.step_tokens()),
           .grad_norm = step.report->grad_norm,
-          .load_balancing_loss = of_routers(StepSum::kAuxLoss, moe.balancing_coeff()),
-          .router_z_loss = of_routers(StepSum::kZLoss, moe.z_loss_coeff),
+          .load_balancing_loss = loss_of_routers(step, StepSum::kAuxLoss, moe.balancing_coeff()),
+          .router_z_loss = loss_of_routers(step, StepSum::kZLoss, moe.z_loss_coeff),
           .skipped = step.report->skip != 0,
           .adam_count = step.report->adam_count,
           .enqueue_seconds = step.enqueue_seconds,
@@ -393,39 +369,6 @@ void Step::repeat(const StepInput& input, const std::function<void(const Action&
   rank_.transfer.synchronize();
   rank_.streams.compute.synchronize();
   staging_.drop_last();
-}
-
-void Step::warm_up() {
-  const RunConfig& config = rank_.config;
-  const std::vector<std::int32_t> tokens(static_cast<std::size_t>(config.step_sequences() * (config.seq_length + 1)));
-  const StepInput input{.iteration = 1,
-                        .first_samples = std::vector<std::int64_t>(static_cast<std::size_t>(config.microbatches)),
-                        .tokens = tokens};
-  const auto run_first_microbatch = [&](Mode mode, const std::vector<Action>& actions) {
-    std::vector<Action> first;
-    for (const Action& action : actions) {
-      const bool begins = action.kind == ActionKind::kBeginStep || action.kind == ActionKind::kZeroGradients;
-      if (begins || (is_of_microbatch(action.kind) && action.microbatch == 0)) first.push_back(action);
-    }
-    if (rank_.units.sharded) {
-      UnshardPoints units = rank_.units.points;
-      units.ahead = actions_.units_ahead;
-      first = insert_unshards(first, units);
-    }
-    run(mode, Verbs::kWarmUp, input, first);
-    if (rank_.units.sharded) rank_.units.sharded->finish_sums();
-    rank_.buckets.gatherer->wait_for_all();
-    rank_.streams.compute.synchronize();
-    if (!rank_.units.sharded) return;
-    rank_.streams.unshard->synchronize();
-    rank_.units.sharded->reset();  // weights may be loaded next
-  };
-  pass_warm_up(false);
-  rank_.transfer.rehearse(true);
-  run_first_microbatch(Mode::kTrain, actions_.train);
-  run_first_microbatch(Mode::kEval, actions_.evaluate);
-  rank_.transfer.rehearse(false);
-  if (rank_.graphs == nullptr) pass_warm_up(true);
 }
 
 }  // namespace megalith

@@ -73,10 +73,6 @@ class Step {
 
   // The next update of parameters and optimizer state waits for `read`, which a stream that reads them has recorded.
   void hold_update(Event& read) { before_update_ = &read; }
-  // With --overlap-param-gather the weights of a step may still be on their way when its result is read: before
-  // anything but a step reads them on the compute stream.
-  void wait_for_parameters();
-
   const StepActions& actions() const { return actions_; }
   // On the plan backend: where in the timeline each action of the last step begins.
   const std::vector<std::size_t>& action_entries() const { return action_entries_; }
@@ -99,6 +95,9 @@ class Step {
   void tie_gradients();
   void copy_tied(Stream& stream, const Tensor& from_first_stage);
   void reduce_sums();
+  void sum_of_experts();
+  void update_expert_bias();
+  std::optional<float> loss_of_routers(const StagedStep& step, StepSum which, double coeff) const;
   void reduce_norm();
   void update();
 
