@@ -150,7 +150,7 @@ ReplicaGroups::ReplicaGroups(Communicator& of, const ParallelOptions& parallel)
 
 RankGroups::RankGroups(const Mesh& mesh, const Options& options, const RunConfig& config)
     : ReplicaGroups(mesh.cp().size() == 1 ? mesh.dp() : mesh.dp_cp(), options.parallel),
-      // Ranks of equal tp coordinates and of equal ep coordinates are the same, where so many are between them.
+      // Replicas of dense units are tp ranks apart from each other, those of experts etp x ep.
       experts(options.model.moe.num_experts > 0 && mesh.sizes().tp != mesh.sizes().etp * mesh.sizes().ep
                   ? std::make_unique<ReplicaGroups>(mesh.edp(), options.parallel)
                   : nullptr),
