@@ -49,7 +49,7 @@ void AsyncSave::begin(SaveRequest request) {
     for (const WrittenShard& each : shards_) read.add(each.shard.data.data(), each.shard.data.size(), false);
     stream_.announce_host(read);
   }
-  step_of_run_.wait_for_parameters();
+  rank_.wait_for_parameters();
   rank_.streams.compute.record(updated_);
   stream_.wait(updated_);
   stream_.record(copy_begun_);

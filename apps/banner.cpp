@@ -54,11 +54,13 @@ std::string said_layout(const Options& options, const RunConfig& config) {
   switch (options.parallel.sharding()) {
     case ShardingStrategy::kOptim: text += ", distributed optimizer"; break;
     case ShardingStrategy::kOptimGrads: text += ", sharded gradients and optimizer"; break;
-    case ShardingStrategy::kOptimGradsParams: text += ", fully sharded"; break;
+    case ShardingStrategy::kOptimGradsParams: text += fmt::format(", fully sharded ({})", said_ends(options)); break;
     default: break;
   }
   if (const std::int64_t instances = options.parallel.num_distributed_optimizer_instances; instances > 1)
-    text += fmt::format(" in {} instances", instances);
+    text += fmt::format(
+        " in {} instances{}", instances,
+        options.parallel.outer_dp_sharding_strategy == OuterSharding::kOptim ? " that share out the optimizer" : "");
   return text + fmt::format(", {} of {} a step", counted(config.microbatches, "microbatch", "microbatches"),
                             counted(config.sequences, "sequence"));
 }
@@ -123,6 +125,18 @@ std::string said_memory(const std::vector<RankFacts>& ranks) {
 }
 
 }  // namespace
+
+std::string said_ends(const Options& options) {
+  const ParallelOptions& parallel = options.parallel;
+  if (!options.model.untie_embeddings_and_output_weights) return "embedding and head whole, which share their words";
+  if (parallel.ends_exceed_memory) return "embedding and head too, as the device has no room for whole ones";
+  switch (parallel.fsdp_embedding_and_head) {
+    case EndUnits::kSharded: return "embedding and head too, by --fsdp-embedding-and-head";
+    case EndUnits::kWhole: return "embedding and head whole, by --fsdp-embedding-and-head";
+    case EndUnits::kAuto: return "embedding and head whole, as the device has room";
+  }
+  return "";
+}
 
 std::string device_name(const Options& options) {
   return options.train.device == DeviceType::kCuda ? cuda_facts(use_cuda_device()).name : "CPU";

@@ -23,6 +23,9 @@ std::string device_name(const Options& options);
 // The lines of a run; `options` are complete.
 std::string banner_text(const Options& options, const RunConfig& config, const std::vector<RankFacts>& ranks);
 
+// Of a fully sharded run: whether embedding and head are whole on each rank, and why.
+std::string said_ends(const Options& options);
+
 // "parameters 0.25, gradients 0.50 MiB", the largest first and without those that are too small to show.
 std::string said_owners(const MemoryUse& use);
 

@@ -55,7 +55,9 @@ void check_sharded_units(const ParallelOptions& parallel) {
   for (const auto& [is_set, flag] :
        {std::pair{parallel.fsdp_prefetch != defaults.fsdp_prefetch, "--fsdp-prefetch"},
         {parallel.fsdp_reduce_grads != defaults.fsdp_reduce_grads, "--fsdp-reduce-grads last"},
-        {parallel.fsdp_embedding_and_head != defaults.fsdp_embedding_and_head, "--fsdp-embedding-and-head"}}) {
+        {parallel.fsdp_embedding_and_head != defaults.fsdp_embedding_and_head, "--fsdp-embedding-and-head"},
+        {parallel.outer_dp_sharding_strategy != defaults.outer_dp_sharding_strategy,
+         "--outer-dp-sharding-strategy optim"}}) {
     only_with(shards_weights || !is_set,
               {.flag = flag, .needs = "--data-parallel-sharding-strategy optim_grads_params", .got = got});
   }

@@ -1,22 +1,33 @@
-// generate: continues a prompt with a checkpoint of train.
+// generate: continues a prompt with a checkpoint of train. Under mpirun its ranks share out the weights.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdio>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "apps/flags.h"
 #include "apps/generator.h"
+#include "apps/host_memory.h"
 #include "apps/program.h"
+#include "apps/ranks_program.h"
 #include "apps/run_setup.h"
 #include "apps/run_tokenizer.h"
 #include "apps/training_checkpoint.h"
 #include "core/base/counted.h"
 #include "core/base/cpu_check.h"
+#include "core/base/launch.h"
 #include "core/base/log.h"
+#include "core/base/standard_files.h"
 #include "core/base/utf8.h"
+#include "core/device/cuda_device.h"
+#include "core/device/cuda_memory.h"
+#include "parallel/comm/mpi_runtime.h"
+#include "parallel/comm/on_all_ranks.h"
+#include "parallel/comm/single_communicator.h"
 
 namespace megalith {
 
@@ -79,12 +90,14 @@ std::int64_t new_tokens(const Options& options, const Options& command_line, std
 // out.
 class Continuations {
  public:
-  Continuations(const Options& options, const Tokenizer& tokenizer)
-      : prompt_(options.generate.prompt),
+  // Of several ranks one shows what all draw.
+  Continuations(const Options& options, const Tokenizer& tokenizer, bool shows)
+      : shows_(shows),
+        prompt_(options.generate.prompt),
         before_(options.data.tokenizer_type == TokenizerType::kNull ? " " : ""),
         tokenizer_(tokenizer),
         texts_(static_cast<std::size_t>(options.generate.num_samples)) {
-    std::fputs(prompt_.c_str(), stdout);
+    if (shows_) std::fputs(prompt_.c_str(), stdout);
   }
 
   bool add(std::span<const std::int32_t> drawn) {
@@ -102,7 +115,7 @@ class Continuations {
 
   void finish() {
     for (Text& text : texts_) {
-      if (&text != &texts_.front()) std::fputs(prompt_.c_str(), stdout);
+      if (shows_ && &text != &texts_.front()) std::fputs(prompt_.c_str(), stdout);
       text.waiting += text.stream.flush() + "\n";
       show(text);
     }
@@ -115,12 +128,15 @@ class Continuations {
     bool ended = false;
   };
 
-  static void show(Text& text) {
-    std::fwrite(text.waiting.data(), 1, text.waiting.size(), stdout);
-    std::fflush(stdout);
+  void show(Text& text) {
+    if (shows_) {
+      std::fwrite(text.waiting.data(), 1, text.waiting.size(), stdout);
+      std::fflush(stdout);
+    }
     text.waiting.clear();
   }
 
+  const bool shows_;
   const std::string prompt_, before_;
   const Tokenizer& tokenizer_;
   std::vector<Text> texts_;
@@ -132,29 +148,106 @@ std::string speed_line(const Generator::Speed& speed) {
                      static_cast<double>(speed.tokens) / speed.seconds);
 }
 
-ExitCode generate(int argc, char** argv) {
-  const Options command_line = parse_options(App::kGenerate, argc, argv);
-  LoadedCheckpoint checkpoint = load_wanted(command_line.checkpoint);
-  Options options = merge(command_line, checkpoint);
-  const Tokenizer tokenizer = tokenizer_of_checkpoint(options, checkpoint);
-  complete_options(options, tokenizer, 1);
-  std::vector<std::int32_t> tokens;
-  tokenizer.encode(options.generate.prompt, tokens);
-  if (tokens.empty()) tokens.push_back(tokenizer.eod());  // what stands before the first word of a document
+// What flags and checkpoint say.
+struct Request {
+  Options options;
+  std::optional<LoadedCheckpoint> checkpoint;
+  std::optional<Tokenizer> tokenizer;
+  std::vector<std::int32_t> prompt;
+  std::int64_t new_tokens = 0;
 
-  const auto prompt = static_cast<std::int64_t>(tokens.size());
-  const std::int64_t count = new_tokens(options, command_line, prompt);
-  const std::int64_t samples = options.generate.num_samples;
-  const Generator::Sizes sizes{.sequences = samples, .prompt = prompt, .tokens = prompt + count};
-  Generator generator(options, options.train.device, sizes);
-  load_tensors({.parameters = generator.parameters(), .stream = generator.compute()}, checkpoint, LoadScope::kWeights);
+  Generator::Sizes sizes() const {
+    const auto length = static_cast<std::int64_t>(prompt.size());
+    return {.sequences = options.generate.num_samples, .prompt = length, .tokens = length + new_tokens};
+  }
+};
+
+Request read_request(const Options& command_line, Communicator& world) {
+  Request request;
+  request.checkpoint = find_wanted(command_line.checkpoint, world.size() > 1 ? &world : nullptr);
+  on_all_ranks(world, [&] {
+    if (!request.checkpoint)
+      refuse_no_checkpoint(command_line.checkpoint.load, "name the folder that train --save wrote");
+    request.options = merge(command_line, *request.checkpoint);
+    Options& options = request.options;
+    request.tokenizer = tokenizer_of_checkpoint(options, *request.checkpoint);
+    complete_options(options, *request.tokenizer, 1);
+    request.tokenizer->encode(options.generate.prompt, request.prompt);
+    // What stands before the first word of a document.
+    if (request.prompt.empty()) request.prompt.push_back(request.tokenizer->eod());
+    request.new_tokens = new_tokens(options, command_line, std::ssize(request.prompt));
+  });
+  return request;
+}
+
+// `mpi` is null where one process is alone, and `world` that of its ranks.
+ExitCode generate(int argc, char** argv, Communicator& world, MpiRuntime* mpi) {
+  const bool shows = world.rank() == 0;
+  Parsed parsed;
+  on_all_ranks(world, [&] {
+    parsed = parse_flags(App::kGenerate, std::vector<std::string>(argv + std::min(argc, 1), argv + argc));
+  });
+  if (!parsed.print.empty()) {
+    if (shows) std::fputs(parsed.print.c_str(), stdout);
+    return ExitCode::kOk;
+  }
+  Request request = read_request(parsed.options, world);
+  const Options& options = request.options;
+  const Generator::Sizes sizes = request.sizes();
+  const bool cuda = options.train.device == DeviceType::kCuda;
+  const int neighbours = mpi == nullptr ? 1 : mpi->local_size();
+  on_all_ranks(world, [&] {
+    if (cuda && mpi != nullptr) select_cuda_device(mpi->local_rank());
+    check_memory(options, sizes, world.size(),
+                 cuda ? cuda_memory().free : available_bytes() / static_cast<std::size_t>(neighbours));
+  });
+  std::unique_ptr<Communicator> gpus;
+  if (mpi != nullptr) {
+    mpi->watch({});
+    if (cuda) gpus = mpi->world(DeviceType::kCuda);
+  }
+  Communicator& ranks = gpus ? *gpus : world;
+  Generator generator(options, options.train.device, sizes, &ranks);
+  const AbortOnUnwind guard(ranks);  // its streams may wait for peers
+  load_tensors({.parameters = generator.parameters(), .stream = generator.compute()}, *request.checkpoint,
+               LoadScope::kWeights);
   std::vector<std::int32_t> prompts;
-  for (std::int64_t i = 0; i < samples; ++i) prompts.insert(prompts.end(), tokens.begin(), tokens.end());
-  Continuations shown(options, tokenizer);
+  for (std::int64_t i = 0; i < sizes.sequences; ++i)
+    prompts.insert(prompts.end(), request.prompt.begin(), request.prompt.end());
+  Continuations shown(options, *request.tokenizer, shows);
   generator.generate(prompts, sizes, [&](std::span<const std::int32_t> drawn) { return shown.add(drawn); });
   shown.finish();
-  if (options.generate.print_speed) log_info(speed_line(generator.speed()));
+  if (options.generate.print_speed && shows) log_info(speed_line(generator.speed()));
   return ExitCode::kOk;
+}
+
+int generate_alone(int argc, char** argv) {
+  return run_program("generate", [&] {
+    SingleCommunicator world("generate");
+    return generate(argc, argv, world, nullptr);
+  });
+}
+
+int generate_together(int argc, char** argv, const Launch& launch) {
+  guard_standard_files();
+  set_mpi_environment();
+  const std::string label = fmt::format("rank {}/{}", launch.rank, launch.ranks);
+  std::unique_ptr<MpiRuntime> mpi;
+  return run_ranks("generate", label, mpi, [&] {
+    mpi = std::make_unique<MpiRuntime>(argc, argv);
+    const std::unique_ptr<Communicator> world = mpi->world();
+    if (world->size() == 1) {
+      refuse_usage(launch.sign,
+                   {.expected = fmt::format("a world of {} ranks in MPI", launch.ranks),
+                    .got = "one of 1 rank",
+                    .remedy = fmt::format("start the ranks by mpirun -np {} of the Open MPI that generate was built "
+                                          "with, or one process without a launcher",
+                                          launch.ranks)});
+    }
+    const ExitCode code = generate(argc, argv, *world, mpi.get());
+    check_standard_output();
+    return code;
+  });
 }
 
 }  // namespace
@@ -162,6 +255,8 @@ ExitCode generate(int argc, char** argv) {
 }  // namespace megalith
 
 int main(int argc, char** argv) {
-  megalith::require_cpu_baseline();
-  return megalith::run_program("generate", [&] { return megalith::generate(argc, argv); });
+  using namespace megalith;
+  require_cpu_baseline();
+  const Launch launch = launch_of(LaunchSigns::kCertain);
+  return launch.ranks == 1 ? generate_alone(argc, argv) : generate_together(argc, argv, launch);
 }

@@ -6,11 +6,14 @@
 #include <chrono>
 
 #include "apps/host_memory.h"
+#include "core/base/counted.h"
+#include "core/base/error.h"
 #include "core/base/seconds_since.h"
 #include "core/device/copy.h"
 #include "core/device/timeline.h"
 #include "core/ops/sampling.h"
 #include "moe/moe_layer.h"
+#include "parallel/comm/plan_communicator.h"
 
 namespace megalith {
 
@@ -22,7 +25,8 @@ std::size_t bytes_of(std::int64_t tokens) { return static_cast<std::size_t>(toke
 
 }  // namespace
 
-Generator::Generator(const Options& options, DeviceType device, const Sizes& most, Instruments instruments)
+Generator::Generator(const Options& options, DeviceType device, const Sizes& most, Communicator* ranks,
+                     Instruments instruments)
     : options_(options),
       most_(most),
       pool_(device, device == DeviceType::kCpu ? available_bytes() : 0),
@@ -38,9 +42,13 @@ Generator::Generator(const Options& options, DeviceType device, const Sizes& mos
       host_prompts_(host_.allocate_as<std::int32_t>(static_cast<std::size_t>(most.sequences * most.prompt))),
       host_drawn_{host_.allocate_as<std::int32_t>(static_cast<std::size_t>(most.sequences)),
                   host_.allocate_as<std::int32_t>(static_cast<std::size_t>(most.sequences))} {
-  if (CudaStream* const cuda = compute_.cuda()) cuda->let_start_early();  // most of a step's kernels are small
+  const bool shares = ranks != nullptr && ranks->size() > 1;
+  CudaStream* const cuda = compute_.cuda();
+  if (cuda != nullptr && !shares) cuda->let_start_early();  // most of a step's kernels are small
   const ModelConfig& model = options.model;
-  gpt_.parameters->allocate(pool_, model.params_dtype);
+  if (shares) share_out(gpt_, *ranks);
+  gpt_.parameters->allocate(pool_, model.params_dtype, std::nullopt);
+  if (shares) shards_ = std::make_unique<GeneratorShards>(gpt_, *ranks, compute_, pool_, instruments);
   const Shape shape{most.sequences, most.tokens, model.num_query_groups, model.kv_channels};
   const auto bytes = static_cast<std::size_t>(shape.numel()) * size_of(model.params_dtype);
   for (std::int64_t layer = 0; layer < model.num_layers; ++layer) {
@@ -66,6 +74,18 @@ Generator::~Generator() {
   }
 }
 
+Generator::Bytes Generator::bytes(const Options& options, const Sizes& most, int ranks) {
+  Timeline timeline;
+  PlanCommunicator group("generate", {.rank = 0, .size = ranks});
+  Generator recording(options, DeviceType::kPlan, most, &group, {.timeline = &timeline});
+  const std::size_t weights =
+      recording.pool_.allocated_by_category()[static_cast<std::size_t>(MemoryCategory::kParameters)];
+  Bytes bytes{.weights = weights, .kv_cache = recording.pool_.allocated_bytes() - weights};
+  for (const bool prefill : {true, false})
+    bytes.arena = std::max(bytes.arena, recording.plan(most, prefill).peak_bytes);
+  return bytes;
+}
+
 const Graph* Generator::graph(std::int64_t sequences) const {
   const auto batch = batches_.find(sequences);
   return batch == batches_.end() ? nullptr : batch->second.graph.get();
@@ -86,7 +106,7 @@ Generator::Batch& Generator::batch_of(std::int64_t sequences) {
 
 ArenaPlan Generator::plan(const Sizes& sizes, bool prefill) const {
   Timeline timeline;
-  Generator recording(options_, DeviceType::kPlan, most_, {.timeline = &timeline});
+  Generator recording(options_, DeviceType::kPlan, most_, nullptr, {.timeline = &timeline});
   if (prefill) {
     recording.prefill(std::vector<std::int32_t>(static_cast<std::size_t>(sizes.sequences * sizes.prompt)), sizes);
   } else {
@@ -100,7 +120,11 @@ void Generator::enqueue(std::int64_t sequences, std::int64_t length, const Tenso
   runner_->begin(
       0,
       {.mode = Mode::kGenerate, .sequences = sequences, .seq_length = length, .tokens = tokens, .cache = &batch.cache});
-  for (int s = 0; s < runner_->num_segments(); ++s) runner_->run({.kind = ActionKind::kForward, .segment = s});
+  if (shards_) {
+    shards_->forward(*runner_);
+  } else {
+    for (int s = 0; s < runner_->num_segments(); ++s) runner_->run({.kind = ActionKind::kForward, .segment = s});
+  }
   const GenerateOptions& wanted = options_.generate;
   launch(ctx_, Sample{.logits = runner_->outputs(0)[0],
                       .vocab_size = options_.model.vocab_size,
@@ -111,6 +135,7 @@ void Generator::enqueue(std::int64_t sequences, std::int64_t length, const Tenso
                       .position = &numbers_->position,
                       .out = drawn(sequences),
                       .workspace = {}});
+  if (shards_) shards_->agree(compute_, drawn(sequences));
   launch(compute_, NextPosition{.start = &numbers_->start, .position = &numbers_->position});
 }
 
@@ -131,7 +156,7 @@ void Generator::step(std::int64_t sequences) {
   Batch& batch = batch_of(sequences);
   if (batch.graph != nullptr) return batch.graph->replay(compute_);
   arena_.use(batch.plan);
-  if (!batch.warm || options_.train.cuda_graph_impl == CudaGraphImpl::kNone) {
+  if (!batch.warm || shards_ || options_.train.cuda_graph_impl == CudaGraphImpl::kNone) {
     arena_.begin_scope({});
     enqueue(sequences, 1, drawn(sequences));
     batch.warm = true;
@@ -178,6 +203,24 @@ void Generator::generate(std::span<const std::int32_t> prompts, const Sizes& siz
     if (!emit({host_drawn_[i % 2], static_cast<std::size_t>(sizes.sequences)})) break;
   }
   compute_.synchronize();  // a step may be under way
+}
+
+void check_memory(const Options& options, const Generator::Sizes& most, int ranks, std::size_t free) {
+  const Generator::Bytes bytes = Generator::bytes(options, most, ranks);
+  if (free == 0 || bytes.total() <= free) return;
+  const auto gib = [](std::size_t count) { return fmt::format("{:.2f} GiB", static_cast<double>(count) / (1 << 30)); };
+  constexpr int kMostRanks = 256;
+  int enough = 2 * ranks;
+  while (enough <= kMostRanks && Generator::bytes(options, most, enough).total() > free) enough *= 2;
+  fail({.code = ExitCode::kOutOfMemory,
+        .subject = fmt::format("generate on {}", counted(ranks, "rank")),
+        .expected = fmt::format("{} on each: {} of weights, {} of KV cache, {} for a step", gib(bytes.total()),
+                                gib(bytes.weights), gib(bytes.kv_cache), gib(bytes.arena)),
+        .got = gib(free) + " free",
+        .remedy = enough <= kMostRanks
+                      ? fmt::format("let ranks share out the weights: mpirun -np {} generate ...", enough)
+                      : "lower --num-samples or --max-new-tokens, or shorten the prompt",
+        .show_place = false});
 }
 
 }  // namespace megalith

@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "apps/generator_shards.h"
 #include "apps/options.h"
 #include "core/device/arena.h"
 #include "core/device/graph.h"
@@ -34,10 +35,21 @@ class Generator {
   // Called with one token of each sequence, for each position; says whether to go on.
   using Emit = std::function<bool(std::span<const std::int32_t>)>;
 
-  // `options.model` is resolved, vocabulary included; `most` bounds every call of generate().
-  Generator(const Options& options, DeviceType device, const Sizes& most, Instruments instruments = {});
+  // `options.model` is resolved, vocabulary included; `most` bounds every call of generate(). `ranks`, or null: share
+  // out the weights; all of them make the same calls, and no step is a graph.
+  Generator(const Options& options, DeviceType device, const Sizes& most, Communicator* ranks = nullptr,
+            Instruments instruments = {});
 
   ~Generator();
+
+  // What a generator of so many ranks takes on each.
+  struct Bytes {
+    std::size_t weights = 0;   // shards, slots and what stays whole
+    std::size_t kv_cache = 0;  // and what else lasts
+    std::size_t arena = 0;     // of a step
+    std::size_t total() const { return weights + kv_cache + arena; }
+  };
+  static Bytes bytes(const Options& options, const Sizes& most, int ranks);
 
   ParameterStore& parameters() { return *gpt_.parameters; }
   Stream& compute() { return compute_; }
@@ -49,6 +61,7 @@ class Generator {
   Speed speed() const { return speed_; }
   // The captured step of so many sequences; null before there is one.
   const Graph* graph(std::int64_t sequences) const;
+  const GeneratorShards* shards() const { return shards_.get(); }  // null on one rank
 
  private:
   // What a call for so many sequences needs; kept, because its graph is.
@@ -81,6 +94,7 @@ class Generator {
   GptModel gpt_;
   const Context ctx_;
   std::unique_ptr<SegmentRunner> runner_;
+  std::unique_ptr<GeneratorShards> shards_;
   std::vector<Tensor> keys_, values_;  // of the cache, by layer
   Numbers* numbers_;
   Tensor drawn_;  // [most sequences] int32
@@ -93,5 +107,9 @@ class Generator {
   std::map<std::int64_t, Batch> batches_;  // by the number of sequences
   Speed speed_;
 };
+
+// Exit code 6 where a rank's part of it is more than `free` bytes, with the ranks that would do; 0: nobody knows what
+// is free.
+void check_memory(const Options& options, const Generator::Sizes& most, int ranks, std::size_t free);
 
 }  // namespace megalith

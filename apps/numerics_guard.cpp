@@ -95,6 +95,7 @@ std::vector<ReplicatedTensor> sharded_tensors(const Rank& rank, const ReplicaGro
       tensors.push_back({fmt::format("{} of a shard of {}", kind, units[u].name), shard});
     };
     if (!units[u].resident_weights) add("weights", units[u].weight_shard);
+    if (units[u].owned.ranks != units[u].shard.ranks) continue;  // of the rest each has its own
     if (optimizer.has_own_main_params()) add("main parameters", state.main_params);
     add("exp_avg", state.exp_avg);
     add("exp_avg_sq", state.exp_avg_sq);
@@ -204,7 +205,7 @@ std::optional<ReplicaDifference> difference_of(Rank& rank, const ReplicaGroups& 
 }  // namespace
 
 std::optional<ReplicaDifference> replica_difference(Rank& rank) {
-  rank.buckets.gatherer->wait_for_all();
+  rank.wait_for_parameters();
   const auto ranks = [&](std::initializer_list<Axis> axes) {
     return group_of(rank.mesh.sizes(), rank.mesh.rank(), axes);
   };

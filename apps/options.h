@@ -128,6 +128,7 @@ struct ParallelOptions {
   std::int64_t fsdp_prefetch = 1;    // units gathered ahead of the one in use
   GradientReduction fsdp_reduce_grads = GradientReduction::kEach;
   EndUnits fsdp_embedding_and_head = EndUnits::kAuto;
+  bool ends_exceed_memory = false;  // no flag: what kAuto found, embedding and head have no room where they are whole
   std::int64_t num_distributed_optimizer_instances = 1;  // groups of data-parallel ranks that hold all parts
   OuterSharding outer_dp_sharding_strategy = OuterSharding::kNoShard;
   bool overlap_grad_reduce = false;               // with backward; otherwise one bucket after it

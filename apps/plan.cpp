@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <optional>
 
+#include "apps/banner.h"
 #include "apps/flags.h"
 #include "apps/forecast.h"
 #include "apps/plan_page.h"
@@ -63,7 +64,23 @@ void print_mesh(const MeshSizes& mesh) {
   if (groups > kMostLines) fmt::print("  and {} in this order\n", counted(groups - kMostLines, "more group"));
 }
 
-void print_layout(const Options& options, const RunConfig& config) {
+// As training decides it: by the memory that --rates gives a device.
+void decide_on_ends(Options& options, const Rates& rates, Forecast& forecast) {
+  const auto room = static_cast<std::size_t>(rates.device_memory - rates.device_reserve);
+  const auto fits = [room](const StageForecast& stage) { return stage.memory.total() <= room; };
+  if (!may_shard_ends(options) || std::ranges::all_of(forecast.stages, fits)) return;
+  options.parallel.ends_exceed_memory = true;
+  forecast = make_forecast(options, static_cast<int>(options.parallel.world_size), {.rates = &rates});
+}
+
+void print_sharding(const Options& options, bool knows_memory) {
+  if (options.parallel.sharding() != ShardingStrategy::kOptimGradsParams) return;
+  const bool open = may_shard_ends(options) && !knows_memory;
+  fmt::print("  fully sharded                 {}\n",
+             open ? "embedding and head whole, unless the device has no room: --rates tells" : said_ends(options));
+}
+
+void print_layout(const Options& options, const RunConfig& config, bool knows_memory) {
   const MeshSizes& mesh = config.mesh;
   fmt::print("layout\n");
   fmt::print("  ranks                         {:>15} ({}{}dp {}{})\n", mesh.world(),
@@ -77,6 +94,7 @@ void print_layout(const Options& options, const RunConfig& config) {
     const std::int64_t length = options.model.seq_length;
     fmt::print("  tokens of a sequence per rank {:>15} = 2 chunks of {}\n", length / mesh.cp, length / mesh.cp / 2);
   }
+  print_sharding(options, knows_memory);
   print_mesh(mesh);
   const PipelineLayout& pipeline = config.pipeline;
   if (pipeline.placement.num_parts() == 1) return;
@@ -241,9 +259,10 @@ ExitCode forecast(int argc, char** argv) {
     fmt::print("{}", printed_actions(options, config));
     return ExitCode::kOk;
   }
-  print_layout(options, config);
+  Forecast forecast = make_forecast(options, world, {.rates = rates ? &*rates : nullptr});
+  if (rates) decide_on_ends(options, *rates, forecast);
+  print_layout(options, config, rates.has_value());
   print_parameters(options.model);
-  const Forecast forecast = make_forecast(options, world, {.rates = rates ? &*rates : nullptr});
   for (const StageForecast& stage : forecast.stages) {
     const std::string whose = config.mesh.pp > 1 ? fmt::format(" of stage {}", stage.stage) : "";
     print_memory(stage.memory, stage.plans, whose);

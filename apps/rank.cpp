@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "apps/layer_recompute.h"
+#include "apps/model_units.h"
 #include "core/device/copy.h"
 #include "moe/moe_layer.h"
 #include "parallel/context_parallel/context_parallel.h"
@@ -66,18 +67,15 @@ PipelineTransfer::Spec transfer_spec(const Options& options, const RunConfig& co
           .instruments = instruments};
 }
 
-FlatShard optimizer_shard(const Options& options, const Communicator& shards) {
+FlatShard shard_of_units(const Options& options, const Communicator& shards) {
   if (!options.parallel.shards_optimizer()) return {};
   return {.rank = shards.rank(), .ranks = shards.size()};
 }
 
-// Of what stands before and behind the layers: embedding and head.
-std::vector<int> end_units(const GptModel& gpt) {
-  std::vector<int> units;
-  for (const NamedSegment& segment : gpt.segments) {
-    if (segment.module == SegmentModule::kOther) units.push_back(segment.first_unit);
-  }
-  return units;
+FlatShard owned_of(const FlatShard& shard, const ReplicaGroups& groups) {
+  if (!groups.shards_instances) return shard;
+  const int instances = groups.instances()->size();
+  return {.rank = shard.rank * instances + groups.instances()->rank(), .ranks = shard.ranks * instances};
 }
 
 // Memory for the parameters, before those who look at it.
@@ -93,13 +91,14 @@ ParameterStore& allocate(const Options& options, const RankGroups& groups, const
   for (int u = 0; u < static_cast<int>(units.size()); ++u) {
     ParameterUnit& unit = units[static_cast<std::size_t>(u)];
     // Tied words are used by both ends at once, whichever stages these are on.
-    unit.shard = optimizer_shard(options, groups.of(unit.kind).shards());
-    const bool may =
-        !unit.shard.is_whole() &&
-        (std::ranges::find(ends, u) == ends.end() ||
-         (options.model.untie_embeddings_and_output_weights && parallel.fsdp_embedding_and_head == EndUnits::kSharded));
+    unit.shard = shard_of_units(options, groups.of(unit.kind).shards());
+    unit.owned = owned_of(unit.shard, groups.of(unit.kind));
+    const bool may = !unit.shard.is_whole() &&
+                     (std::ranges::find(ends, u) == ends.end() ||
+                      (options.model.untie_embeddings_and_output_weights &&
+                       (parallel.fsdp_embedding_and_head == EndUnits::kSharded || parallel.ends_exceed_memory)));
     unit.resident_weights = !(weights && may);
-    unit.resident_gradients = !(gradients && may) || (keeps_head && unit.name == "head");
+    unit.resident_gradients = !(gradients && may) || (keeps_head && is_head(gpt, u));
   }
   gpt.parameters->allocate(pool, options.model.params_dtype, options.train.main_grads_dtype);
   return *gpt.parameters;
@@ -160,7 +159,8 @@ ReplicaGroups::ReplicaGroups(Communicator& of, const ParallelOptions& parallel)
     : replicas(of),
       sums(replicas.duplicate(replicas.name() + " loss")),
       by_instance(instances_of(replicas, parallel)),
-      instance_sums(by_instance.shards ? shards().duplicate(shards().name() + " norm") : nullptr),
+      shards_instances(by_instance.instances && parallel.outer_dp_sharding_strategy == OuterSharding::kOptim),
+      instance_sums(by_instance.shards && !shards_instances ? shards().duplicate(shards().name() + " norm") : nullptr),
       unshard(shards().size() > 1 && parallel.sharding() >= ShardingStrategy::kOptimGrads
                   ? shards().duplicate(shards().name() + " units")
                   : nullptr) {}
@@ -228,16 +228,9 @@ RankUnits::RankUnits(const Options& options, const RankGroups& groups, RankStrea
   points.slots = assign_slots(units, static_cast<int>(options.parallel.fsdp_unit_slots), in_turn);
   points.prefetch = static_cast<int>(options.parallel.fsdp_prefetch);
   points.sums_instances = groups.instances() != nullptr;
+  points.gathers_instances = groups.shards_instances;
   if (!points.slots.has_weights() && !points.slots.has_gradients()) return;
-  for (const NamedSegment& segment : gpt.segments) {
-    SegmentUnits& used = points.segments.emplace_back();
-    for (int u = segment.first_unit; u <= segment.last_unit; ++u) {
-      const ParameterUnit& unit = units[static_cast<std::size_t>(u)];
-      if (!unit.resident_weights) used.weights.push_back(u);
-      if (!unit.resident_gradients) used.gradients.push_back(u);
-    }
-    used.forward_alone = segment.name == "embedding";
-  }
+  points.segments = units_of_segments(gpt);
   std::vector<UnitGroups> unit_groups;
   for (const ReplicaGroups* each : groups.all()) {
     unit_groups.push_back({.gather = each->unshard ? *each->unshard : each->shards(),
@@ -281,13 +274,16 @@ RankBuckets::RankBuckets(const Options& options, const RankGroups& groups, RankS
     if (std::ranges::any_of(weights[bucket], is_words)) words = static_cast<int>(bucket);
   }
   const BucketStreams bucket_streams{.compute = streams.compute, .communication = streams.communication};
-  reducer = std::make_unique<GradientReducer>(
-      groups.shards(), bucket_streams, gradients(groups),
-      shards ? GradientReducer::Result::kShard : GradientReducer::Result::kWhole, groups.instances());
-  gatherer = std::make_unique<ParameterGatherer>(groups.shards(), bucket_streams, weights);
+  using Result = GradientReducer::Result;
+  const Result result = groups.shards_instances ? Result::kOwned : shards ? Result::kShard : Result::kWhole;
+  const auto owners = [](const ReplicaGroups& of) { return of.shards_instances ? of.instances() : nullptr; };
+  reducer =
+      std::make_unique<GradientReducer>(groups.shards(), bucket_streams, gradients(groups), result, groups.instances());
+  gatherer = std::make_unique<ParameterGatherer>(groups.shards(), bucket_streams, weights, owners(groups));
   if (!groups.experts) return;
-  reducer->add_buckets(groups.experts->shards(), gradients(*groups.experts), groups.experts->instances());
-  gatherer->add_buckets(groups.experts->shards(), gathered(*groups.experts));
+  const ReplicaGroups& experts = *groups.experts;
+  reducer->add_buckets(experts.shards(), gradients(experts), experts.instances());
+  gatherer->add_buckets(experts.shards(), gathered(experts), owners(experts));
 }
 
 StepMemory::StepMemory(MemoryPool& pool, const GptModel& gpt)
@@ -349,6 +345,11 @@ RunPlan graph_runs(const Rank& rank, const std::vector<Action>& actions) {
 std::unique_ptr<Rank> build_rank(const Options& options, const RunConfig& config, DeviceType device, const Mesh& mesh,
                                  const Instruments& instruments, std::size_t memory_limit) {
   return std::make_unique<Rank>(options, config, device, mesh, instruments, memory_limit);
+}
+
+void Rank::wait_for_parameters() {
+  buckets.gatherer->wait_for_all();
+  if (units.sharded) units.sharded->wait_for_all();
 }
 
 void Rank::drain() noexcept {

@@ -37,8 +37,9 @@ struct ReplicaGroups {
 
   Communicator& replicas;
   std::unique_ptr<Communicator> sums;           // the same ranks, for sums on the compute stream
-  InstanceGroups by_instance;                   // of these ranks; null where there is one instance, as the next
-  std::unique_ptr<Communicator> instance_sums;  // this rank's instance, for sums on the compute stream
+  InstanceGroups by_instance;                   // of these ranks; null where there is one instance
+  bool shards_instances;                        // each instance updates a part of its shards
+  std::unique_ptr<Communicator> instance_sums;  // as shards(), likewise; null where sums serves
   std::unique_ptr<Communicator> unshard;        // as shards(), for gathers of sharded units; null where there are none
 
   // The ranks that share out one copy of what is sharded, for the communication and for the compute stream.
@@ -144,6 +145,9 @@ struct Rank {
   Rank(const Options& options, const RunConfig& config, DeviceType device, const Mesh& mesh,
        const Instruments& instruments, std::size_t memory_limit);
   ~Rank();
+  // Weights of a step may still be on their way when its result is read: before anything but a step reads them on the
+  // compute stream.
+  void wait_for_parameters();
   // Waits until the streams are empty, so that what they read and write may go; errors were reported where they arose.
   void drain() noexcept;
   Rank(const Rank&) = delete;

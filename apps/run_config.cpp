@@ -48,22 +48,14 @@ std::int64_t count_microbatches(const TrainingOptions& options, std::int64_t dat
 // What shards take of a mesh.
 void check_instances(const ParallelOptions& parallel, const MeshSizes& mesh) {
   const std::int64_t instances = parallel.num_distributed_optimizer_instances, ranks = mesh.dp * mesh.cp;
-  if (instances == 1) return;
-  if (ranks % instances != 0) {
-    std::vector<std::int64_t> fitting;
-    for (std::int64_t count = 1; count <= std::min(ranks, instances); ++count)
-      if (ranks % count == 0) fitting.push_back(count);
-    refuse_usage("--num-distributed-optimizer-instances",
-                 {.expected = fmt::format("a number that divides the {} data- and context-parallel ranks", ranks),
-                  .got = fmt::format("{}", instances),
-                  .remedy = fmt::format("use {}", fmt::join(fitting, " or "))});
-  }
-  if (parallel.outer_dp_sharding_strategy == OuterSharding::kNoShard) return;
-  refuse_usage("--outer-dp-sharding-strategy",
-               {.expected = "no_shard, optim is not built yet",
-                .got = "optim",
-                .remedy = "leave it out, or leave out --num-distributed-optimizer-instances, which shards main "
-                          "parameters and moments over all data-parallel ranks"});
+  if (ranks % instances == 0) return;
+  std::vector<std::int64_t> fitting;
+  for (std::int64_t count = 1; count <= std::min(ranks, instances); ++count)
+    if (ranks % count == 0) fitting.push_back(count);
+  refuse_usage("--num-distributed-optimizer-instances",
+               {.expected = fmt::format("a number that divides the {} data- and context-parallel ranks", ranks),
+                .got = fmt::format("{}", instances),
+                .remedy = fmt::format("use {}", fmt::join(fitting, " or "))});
 }
 
 }  // namespace

@@ -70,15 +70,19 @@ RunSetup prepare_run(const Options& options, int rank, int world, FoundCheckpoin
   return setup;
 }
 
-bool must_shard_ends(const RunSetup& setup) {
-  const ParallelOptions& parallel = setup.options.parallel;
+bool may_shard_ends(const Options& options) {
+  const ParallelOptions& parallel = options.parallel;
   return parallel.sharding() == ShardingStrategy::kOptimGradsParams &&
-         parallel.fsdp_embedding_and_head == EndUnits::kAuto && setup.options.train.device == DeviceType::kCuda &&
+         parallel.fsdp_embedding_and_head == EndUnits::kAuto && options.model.untie_embeddings_and_output_weights;
+}
+
+bool must_shard_ends(const RunSetup& setup) {
+  return may_shard_ends(setup.options) && setup.options.train.device == DeviceType::kCuda &&
          memory_use(setup.plans).total() > cuda_memory().free;
 }
 
 void shard_ends(RunSetup& setup, int rank) {
-  setup.options.parallel.fsdp_embedding_and_head = EndUnits::kSharded;
+  setup.options.parallel.ends_exceed_memory = true;
   setup.plans = plan_steps(setup.options, setup.config, rank);
 }
 

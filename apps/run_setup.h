@@ -31,10 +31,11 @@ RunSetup prepare_run(const Options& options, int rank, int world, FoundCheckpoin
 // (exit code 2) say what of the sizes and the layout does not fit.
 RunConfig complete_options(Options& options, const Tokenizer& tokenizer, int world);
 
-// Whether this rank's GPU has no room for whole embedding and head, where --fsdp-embedding-and-head auto leaves it
-// open.
+// Whether --fsdp-embedding-and-head leaves open what becomes of these.
+bool may_shard_ends(const Options& options);
+// Whether it is open and this rank's GPU has no room for whole ones.
 bool must_shard_ends(const RunSetup& setup);
-// As that flag's `sharded`, on all ranks or none; plans again.
+// On all ranks or none; plans again.
 void shard_ends(RunSetup& setup, int rank);
 
 }  // namespace megalith

@@ -10,7 +10,6 @@
 #include "core/device/copy.h"
 #include "core/device/trace.h"
 #include "core/ops/elementwise.h"
-#include "core/ops/expert_bias.h"
 #include "core/ops/grad_norm.h"
 
 namespace megalith {
@@ -128,6 +127,7 @@ void Step::carry_out(const Action& action) {
     case ActionKind::kBindGradients: return rank_.units.sharded->bind_gradients(action.item);
     case ActionKind::kReduceShard: return rank_.units.sharded->reduce_shard(action.item);
     case ActionKind::kSumInstances: return rank_.units.sharded->sum_instances(action.item);
+    case ActionKind::kGatherInstances: return rank_.units.sharded->gather_instances(action.item);
   }
 }
 
@@ -137,13 +137,8 @@ void Step::zero_gradients() {
 }
 
 void Step::finish_reduce() {
-  rank_.buckets.reducer->finish();
-  if (rank_.units.sharded) rank_.units.sharded->finish_sums();
-}
-
-void Step::wait_for_parameters() {
-  rank_.buckets.gatherer->wait_for_all();
-  if (rank_.units.sharded) rank_.units.sharded->wait_for_all();
+  const bool waited = rank_.units.sharded && rank_.units.sharded->finish_sums();  // on the same stream
+  rank_.buckets.reducer->finish(waited);
 }
 
 void Step::begin_step() {
@@ -200,15 +195,11 @@ void Step::copy_tied(Stream& stream, const Tensor& from_first_stage) {
 // rows.
 void Step::reduce_sums() {
   Stream& compute = rank_.streams.compute;
-  const Tensor &sums = rank_.step.sums, &counts = rank_.step.expert_counts;
-  if (counts) {
-    constexpr std::int64_t kFirst = index_of(StepSum::kAuxLoss);
-    rank_.layers.tensor.sum(compute, sums.slice(0, kFirst, sums.numel() - kFirst), "losses of routers");
-    rank_.layers.tensor.sum(compute, counts, "rows of experts");
-  }
+  const Tensor& counts = rank_.step.expert_counts;
+  if (counts) sum_of_experts();
   for (Communicator* group : {rank_.groups.sums.get(), rank_.groups.stages.get()}) {
     if (counts) launch(compute, AllReduce{.group = *group, .buffer = counts, .label = "rows of experts"});
-    launch(compute, AllReduce{.group = *group, .buffer = sums, .label = "loss"});
+    launch(compute, AllReduce{.group = *group, .buffer = rank_.step.sums, .label = "loss"});
   }
 }
 
@@ -220,7 +211,7 @@ void Step::reduce_norm() {
   AdamWOptimizer& adamw = rank_.optimizer.adamw;
   const std::string label = "squares of the gradients";
   const auto sum_pieces = [&](const ReplicaGroups& groups, const Tensor& pieces) {
-    if (rank_.options.parallel.shards_optimizer() && groups.shards().size() > 1 && pieces.numel() > 0)
+    if (rank_.options.parallel.shards_optimizer() && groups.shard_sums().size() > 1 && pieces.numel() > 0)
       launch(compute, AllReduce{.group = groups.shard_sums(), .buffer = pieces, .label = label});
   };
   adamw.sum_squares(compute);
@@ -240,28 +231,8 @@ void Step::update() {
   const Tensor loss = rank_.step.sums.slice(0, index_of(StepSum::kLoss), 1);
   rank_.optimizer.adamw.update(rank_.streams.compute, loss, rank_.step.parameters);
   update_expert_biases();
-  rank_.buckets.gatherer->updated();
-  if (rank_.units.sharded) rank_.units.sharded->updated();
-}
-
-// This stage's layers have their biases one after the other, and their counts among those of the whole model.
-void Step::update_expert_biases() {
-  const ModelConfig& model = rank_.options.model;
-  if (!model.moe.router_enable_expert_bias) return;
-  const Tensor& biases = rank_.model.gpt.parameters->buffer_values();
-  std::int64_t done = 0;
-  for (const GptPart& part : rank_.model.parts) {
-    const std::int64_t first = moe_layers_before(model, part.first_layer);
-    const std::int64_t layers = moe_layers_before(model, part.first_layer + part.num_layers) - first;
-    if (layers == 0) continue;
-    const std::int64_t experts = model.moe.num_experts;
-    launch(rank_.streams.compute,
-           UpdateExpertBias{.counts = rank_.step.expert_counts.slice(0, first, layers),
-                            .bias = biases.slice(0, done * experts, layers * experts).view({layers, experts}),
-                            .rate = static_cast<float>(model.moe.router_bias_update_rate),
-                            .parameters = rank_.step.parameters});
-    done += layers;
-  }
+  const bool waited = rank_.buckets.gatherer->updated();  // on the communication stream
+  if (rank_.units.sharded) rank_.units.sharded->updated(waited);
 }
 
 void Step::run(const Action& action) {
@@ -274,6 +245,7 @@ void Step::run(const Action& action) {
 void Step::drop_broken_off() {
   if (!std::exchange(broken_off_, false)) return;
   rank_.drain();
+  rank_.buckets.reducer->reset();
   if (rank_.units.sharded) rank_.units.sharded->reset();
   staging_.drop_last();
 }
@@ -383,39 +355,6 @@ void Step::repeat(const StepInput& input, const std::function<void(const Action&
   rank_.transfer.synchronize();
   rank_.streams.compute.synchronize();
   staging_.drop_last();
-}
-
-void Step::warm_up() {
-  const RunConfig& config = rank_.config;
-  const std::vector<std::int32_t> tokens(static_cast<std::size_t>(config.step_sequences() * (config.seq_length + 1)));
-  const StepInput input{.iteration = 1,
-                        .first_samples = std::vector<std::int64_t>(static_cast<std::size_t>(config.microbatches)),
-                        .tokens = tokens};
-  const auto run_first_microbatch = [&](Mode mode, const std::vector<Action>& actions) {
-    std::vector<Action> first;
-    for (const Action& action : actions) {
-      const bool begins = action.kind == ActionKind::kBeginStep || action.kind == ActionKind::kZeroGradients;
-      if (begins || (is_of_microbatch(action.kind) && action.microbatch == 0)) first.push_back(action);
-    }
-    if (rank_.units.sharded) {
-      UnshardPoints units = rank_.units.points;
-      units.ahead = actions_.units_ahead;
-      first = insert_unshards(first, units);
-    }
-    run(mode, Verbs::kWarmUp, input, first);
-    if (rank_.units.sharded) rank_.units.sharded->finish_sums();
-    rank_.buckets.gatherer->wait_for_all();
-    rank_.streams.compute.synchronize();
-    if (!rank_.units.sharded) return;
-    rank_.streams.unshard->synchronize();
-    rank_.units.sharded->reset();  // weights may be loaded next
-  };
-  pass_warm_up(false);
-  rank_.transfer.rehearse(true);
-  run_first_microbatch(Mode::kTrain, actions_.train);
-  run_first_microbatch(Mode::kEval, actions_.evaluate);
-  rank_.transfer.rehearse(false);
-  if (rank_.graphs == nullptr) pass_warm_up(true);
 }
 
 }  // namespace megalith

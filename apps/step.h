@@ -75,10 +75,6 @@ class Step {
 
   // The next update of parameters and optimizer state waits for `read`, which a stream that reads them has recorded.
   void hold_update(Event& read) { before_update_ = &read; }
-  // With --overlap-param-gather the weights of a step may still be on their way when its result is read: before
-  // anything but a step reads them on the compute stream.
-  void wait_for_parameters();
-
   const StepActions& actions() const { return actions_; }
   // On the plan backend: where in the timeline each action of the last step begins.
   const std::vector<std::size_t>& action_entries() const { return action_entries_; }
@@ -102,6 +98,7 @@ class Step {
   void tie_gradients();
   void copy_tied(Stream& stream, const Tensor& from_first_stage);
   void reduce_sums();
+  void sum_of_experts();
   void reduce_norm();
   void update();
   void update_expert_biases();

@@ -1,4 +1,5 @@
-// Of a step: which of them capture and replay, by what graphs know it again, and what is captured ahead.
+// Of a step: what is run before the first one, which of them capture and replay, by what graphs know it again, and what
+// is captured ahead.
 #include <fmt/format.h>
 
 #include <memory>
@@ -21,6 +22,39 @@ Step::Verbs Step::verbs_of_next_step() {
   }
   if (warm_up_ != WarmUp::kDone) pass_warm_up(true);
   return runs_eagerly_ ? Verbs::kEager : Verbs::kGraphs;
+}
+
+void Step::warm_up() {
+  const RunConfig& config = rank_.config;
+  const std::vector<std::int32_t> tokens(static_cast<std::size_t>(config.step_sequences() * (config.seq_length + 1)));
+  const StepInput input{.iteration = 1,
+                        .first_samples = std::vector<std::int64_t>(static_cast<std::size_t>(config.microbatches)),
+                        .tokens = tokens};
+  const auto run_first_microbatch = [&](Mode mode, const std::vector<Action>& actions) {
+    std::vector<Action> first;
+    for (const Action& action : actions) {
+      const bool begins = action.kind == ActionKind::kBeginStep || action.kind == ActionKind::kZeroGradients;
+      if (begins || (is_of_microbatch(action.kind) && action.microbatch == 0)) first.push_back(action);
+    }
+    if (rank_.units.sharded) {
+      UnshardPoints units = rank_.units.points;
+      units.ahead = actions_.units_ahead;
+      first = insert_unshards(first, units);
+    }
+    run(mode, Verbs::kWarmUp, input, first);
+    if (rank_.units.sharded) rank_.units.sharded->finish_sums();
+    rank_.buckets.gatherer->wait_for_all();
+    rank_.streams.compute.synchronize();
+    if (!rank_.units.sharded) return;
+    rank_.streams.unshard->synchronize();
+    rank_.units.sharded->reset();  // weights may be loaded next
+  };
+  pass_warm_up(false);
+  rank_.transfer.rehearse(true);
+  run_first_microbatch(Mode::kTrain, actions_.train);
+  run_first_microbatch(Mode::kEval, actions_.evaluate);
+  rank_.transfer.rehearse(false);
+  if (rank_.graphs == nullptr) pass_warm_up(true);
 }
 
 void Step::pass_warm_up(bool ends) {

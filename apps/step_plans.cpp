@@ -57,7 +57,7 @@ std::int64_t ops_beside(const Options& options, const StepRecording& recording, 
 void plan_training(const Options& options, const RunConfig& config, const Mesh& mesh, StepRecording& recording) {
   Recording recorded(options, config, mesh);
   recorded.step.train(recorded.input);
-  recorded.step.wait_for_parameters();  // the next step would, but a plan of one ends with nothing under way
+  recorded.rank.wait_for_parameters();  // the next step would, but a plan of one ends with nothing under way
   StepPlans& plans = recording.plans;
   recording.actions = recorded.step.actions().train;
   recording.entries = recorded.step.action_entries();
@@ -93,7 +93,7 @@ void count_actions_of_units(const Options& options, const RunConfig& config, con
 void plan_evaluation(const Options& options, const RunConfig& config, const Mesh& mesh, StepPlans& plans) {
   Recording recorded(options, config, mesh);
   recorded.step.evaluate(recorded.input);
-  recorded.step.wait_for_parameters();
+  recorded.rank.wait_for_parameters();
   plans.evaluate = plan_arena(recorded.timeline, recorded.rank.memory.arena);
 }
 

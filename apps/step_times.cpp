@@ -247,7 +247,8 @@ StepWork work_of(const StepRecording& recording, std::int64_t microbatches, cons
       if (costs != nullptr) add(each, volume.seconds, times * costs->seconds(call));
     };
     count(work.volumes[call.group.substr(0, call.group.find(' '))]);
-    if (is_of_unit(kind)) count(kind == ActionKind::kUnshard ? work.gathers : work.reductions);
+    const bool gathers = kind == ActionKind::kUnshard || kind == ActionKind::kGatherInstances;
+    if (is_of_unit(kind)) count(gathers ? work.gathers : work.reductions);
   }
   const double recorded = static_cast<double>(recording.microbatches);
   work.flops /= recorded;

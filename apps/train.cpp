@@ -13,6 +13,7 @@
 #include "apps/checkpoint_flags.h"
 #include "apps/flags.h"
 #include "apps/program.h"
+#include "apps/ranks_program.h"
 #include "apps/save_lock.h"
 #include "apps/start_watch.h"
 #include "apps/trainer.h"
@@ -20,7 +21,6 @@
 #include "core/base/fault.h"
 #include "core/base/file.h"
 #include "core/base/launch.h"
-#include "core/base/log.h"
 #include "core/base/mapped_file.h"
 #include "core/base/standard_files.h"
 #include "core/device/cuda_device.h"
@@ -165,16 +165,5 @@ int main(int argc, char** argv) {
   stop_on_signal(SIGUSR1, stop_request);  // one that comes before the first step ends the run after it
   std::string label = label_of_launch();
   std::unique_ptr<MpiRuntime> mpi;
-  try {
-    return static_cast<int>(start(argc, argv, mpi, label));
-  } catch (const EveryRankFailed& failed) {
-    if (mpi->rank() == 0)
-      log_last_words(fmt::format("train: error: [rank {}/{}] {}", failed.rank(), mpi->size(), failed.what()));
-    if (failed.code() == ExitCode::kCommunication) mpi->abort_together(failed.code());  // streams may wait for peers
-    return static_cast<int>(failed.code());
-  } catch (...) {
-    const ExitCode code = report_exception("train", label);
-    if (mpi) mpi->abort(code);  // ends the peers too, which might wait for this rank
-    return static_cast<int>(code);
-  }
+  return run_ranks("train", label, mpi, [&] { return start(argc, argv, mpi, label); });
 }

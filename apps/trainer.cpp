@@ -222,7 +222,7 @@ ExitCode Trainer::run() {
   }
   if (checkpoints_->failed() > 0 && is_main())
     log_warning(counted(checkpoints_->failed(), "checkpoint") + " could not be saved");
-  step_->wait_for_parameters();
+  rank_->wait_for_parameters();
   while (instruments_.window.under_way() && step_->pending() > 0) finish_step(false);
   instruments_.window.finish();
   if (!failure_.message.empty())

@@ -18,10 +18,11 @@ namespace {
 
 // One logical tensor of one kind on the device.
 struct Item {
-  Shard shard;           // without data
-  Tensor tensor;         // contiguous; of numel 0 where all of the slice is padding
-  bool saved = true;     // by the ranks that hold what this one holds; others save the copies
-  bool sharded = false;  // of the ranks that share out a copy this one alone holds it
+  Shard shard;        // without data
+  Tensor tensor;      // contiguous; of numel 0 where all of the slice is padding
+  bool saved = true;  // by the ranks that hold what this one holds; others save the copies
+  // Who holds it too: all replicas, the ranks of the same shard in other instances, or nobody.
+  enum class Holders : std::uint8_t { kReplicas, kInstances, kNobody } holders = Holders::kReplicas;
   UnitKind kind = UnitKind::kDense;
 };
 
@@ -64,6 +65,7 @@ std::vector<Item> items_of(const ParameterStore& parameters, const AdamWOptimize
       // `flat` holds the unit's elements from `first_held` on: all of them, or this rank's shard.
       const auto add = [&](std::string_view kind, const Tensor& flat, std::int64_t first_held) {
         const bool sharded = flat.numel() < unit.numel;
+        const bool owned = flat.numel() < unit.weight_shard.numel();
         std::int64_t end = parameter->offset;
         for (std::size_t i = 0; i < parameter->parts.size(); ++i) {
           const LogicalTensor& part = parameter->parts[i];
@@ -83,7 +85,9 @@ std::vector<Item> items_of(const ParameterStore& parameters, const AdamWOptimize
                                     .data = {}},
                           .tensor = {},
                           .saved = part.counted && !parameter->is_copy,
-                          .sharded = sharded,
+                          .holders = owned     ? Item::Holders::kNobody
+                                     : sharded ? Item::Holders::kInstances
+                                               : Item::Holders::kReplicas,
                           .kind = unit.kind};
           const std::int64_t from = std::clamp(begin, first_held, first_held + flat.numel());
           const std::int64_t to = std::clamp(begin + part.live_rows() * columns, from, first_held + flat.numel());
@@ -207,21 +211,22 @@ std::vector<WrittenShard> shards_to_write(const Rank& rank) {
       if (group == nullptr || writers[i] == group->rank()) mine.push_back({std::move(shards[i]), copies[i].tensor});
     }
   };
-  auto begin = items.begin();
-  const auto next = [&](auto&& belongs) {
-    const auto end = std::stable_partition(begin, items.end(), belongs);
-    return std::span(std::exchange(begin, end), end);
-  };
   for (const ReplicaGroups* groups : rank.groups.all()) {
-    const auto is_theirs = [&](const Item& item) { return &rank.groups.of(item.kind) == groups; };
-    add(next([&](const Item& item) { return is_theirs(item) && !item.sharded; }), &groups->replicas);
-    add(next(is_theirs), groups->instances());
+    for (const auto& [holders, group] : {std::pair{Item::Holders::kReplicas, &groups->replicas},
+                                         {Item::Holders::kInstances, groups->instances()},
+                                         {Item::Holders::kNobody, nullptr}}) {
+      std::vector<Item> copies;
+      std::ranges::copy_if(items, std::back_inserter(copies), [&, holders = holders](const Item& item) {
+        return item.holders == holders && &rank.groups.of(item.kind) == groups;
+      });
+      add(copies, group);
+    }
   }
   return mine;
 }
 
 SaveResult save_training_checkpoint(Rank& rank, SaveRequest request) {
-  rank.buckets.gatherer->wait_for_all();
+  rank.wait_for_parameters();
   std::vector<std::vector<std::byte>> host;
   Stream& stream = rank.streams.compute;
   for (WrittenShard& written : shards_to_write(rank)) {

@@ -20,7 +20,9 @@ ShardedUnits::ShardedUnits(ParameterStore& parameters, const UnitSlots& slots, s
       streams_(streams),
       poison_(poison),
       states_(parameters.units().size(), State::kSharded),
-      summed_(parameters.units().size(), false) {
+      summed_(parameters.units().size(), false),
+      complete_at_(parameters.units().size(), 0) {
+  for (const ParameterUnit& unit : parameters.units()) complete_.emplace_back("shard of " + unit.name);
   const auto allocate = [&](std::deque<Slot>& to, const std::vector<std::int64_t>& elements, const std::vector<int>& of,
                             Tensor ParameterUnit::*shard, MemoryCategory category) {
     for (std::size_t s = 0; s < elements.size(); ++s) {
@@ -87,15 +89,15 @@ void ShardedUnits::reset() {
 }
 
 void ShardedUnits::bind_all() {
-  const auto slot = [](std::deque<Slot>& slots, int of, const ParameterUnit& unit) {
-    return slots[static_cast<std::size_t>(of)].memory.slice(0, 0, unit.numel);
+  const auto place = [](const std::deque<Slot>& slots, int of, const ParameterUnit& unit) {
+    return slots[static_cast<std::size_t>(of)].place(unit);
   };
   for (std::size_t u = 0; u < states_.size(); ++u) {
     ParameterUnit& unit = parameters_.units()[u];
     const int weights = slots_.of_weights[u], gradients = slots_.of_gradients[u];
-    if (weights != UnitSlots::kResident) unit.bind_weights(slot(weights_, weights, unit));
+    if (weights != UnitSlots::kResident) unit.bind_weights(place(weights_, weights, unit));
     if (gradients == UnitSlots::kResident) continue;
-    unit.bind_gradients(slot(gradients_, gradients, unit));
+    unit.bind_gradients(place(gradients_, gradients, unit));
     for (Parameter* parameter : unit.parameters) parameter->overwrites = parameter->one_write;
   }
 }
@@ -114,12 +116,14 @@ void ShardedUnits::unshard(int index) {
   slot.tenant = index;
   states_[static_cast<std::size_t>(index)] = State::kGathered;
   ParameterUnit& of = unit(index);
-  if (updated_at_ > slot.freed_at) {  // the later one, which the other comes before
-    wait(streams_.gather, updated_, updated_at_, gather_saw_);
-  } else {
+  const std::int64_t complete_at = complete_at_[static_cast<std::size_t>(index)];
+  wait(streams_.gather, complete_[static_cast<std::size_t>(index)], complete_at, gather_saw_sums_);
+  if (updated_at_ <= slot.freed_at) {  // the later one, which the others come before
     wait(streams_.gather, slot.free, slot.freed_at, gather_saw_);
+  } else if (complete_at == 0) {
+    wait(streams_.gather, updated_, updated_at_, gather_saw_);
   }
-  gather(of, slot.memory.slice(0, 0, of.numel));
+  gather(of, slot.place(of));
   streams_.gather.record(slot.ready);
   ++gathers_;
 }
@@ -151,7 +155,7 @@ void ShardedUnits::wait_unshard(int index) {
   if (state == State::kWhole) return;  // since the list before
   state = State::kWhole;
   streams_.compute.wait(slot.ready);
-  unit(index).bind_weights(slot.memory.slice(0, 0, unit(index).numel));
+  unit(index).bind_weights(slot.place(unit(index)));
 }
 
 void ShardedUnits::wait(Stream& stream, Event& event, std::int64_t recorded_as, std::int64_t& saw) {
@@ -176,10 +180,11 @@ void ShardedUnits::reshard(int index) {
   slot.freed_at = ++compute_records_;
 }
 
-void ShardedUnits::updated() {
+void ShardedUnits::updated(bool waited) {
   if (!slots_.has_weights()) return;
   streams_.compute.record(updated_);
   updated_at_ = ++compute_records_;
+  if (waited) reduce_saw_ = updated_at_;
 }
 
 void ShardedUnits::bind_gradients(int index) {
@@ -187,7 +192,7 @@ void ShardedUnits::bind_gradients(int index) {
   if (slot.tenant >= 0) fail_call("bind_gradients", index, "a slot that no unit is in");
   slot.tenant = index;
   wait(streams_.compute, slot.free, slot.freed_at, compute_saw_);
-  unit(index).bind_gradients(slot.memory.slice(0, 0, unit(index).numel));
+  unit(index).bind_gradients(slot.place(unit(index)));
   fill_with_nan(unit(index).main_grads);
   unit(index).begin_gradients(streams_.compute);
 }
@@ -216,19 +221,43 @@ void ShardedUnits::reduce_shard(int index) {
 void ShardedUnits::sum_instances(int index) {
   if (!summed_[static_cast<std::size_t>(index)]) fail_call("sum_instances", index, "its reduce_shard before");
   const ParameterUnit& of = unit(index);
-  launch(streams_.reduce,
-         AllReduce{.group = *groups_of(of).instances, .buffer = of.grad_shard, .label = "gradients of " + of.name});
+  const std::string label = "gradients of " + of.name;
+  Communicator& instances = *groups_of(of).instances;
+  if (of.owned.ranks == of.shard.ranks) {
+    launch(streams_.reduce, AllReduce{.group = instances, .buffer = of.grad_shard, .label = label});
+  } else {
+    launch(streams_.reduce,
+           ReduceScatter{.group = instances, .in = of.grad_shard, .out = of.owned_grads, .label = label});
+  }
+}
+
+void ShardedUnits::gather_instances(int index) {
+  const ParameterUnit& of = unit(index);
+  if (updated_at_ == 0) fail_call("gather_instances", index, "an update before");
+  wait(streams_.reduce, updated_, updated_at_, reduce_saw_);
+  launch(streams_.reduce, AllGather{.group = *groups_of(of).instances,
+                                    .in = of.owned_weights,
+                                    .out = of.weight_shard,
+                                    .label = "shard of " + of.name});
+  streams_.reduce.record(complete_[static_cast<std::size_t>(index)]);
+  complete_at_[static_cast<std::size_t>(index)] = ++reduce_records_;
+  last_complete_ = index;
 }
 
 void ShardedUnits::begin_sums() { summed_.assign(summed_.size(), false); }
 
-void ShardedUnits::finish_sums() {
-  if (!slots_.has_gradients()) return;
+bool ShardedUnits::finish_sums() {
+  if (!slots_.has_gradients()) return false;
   streams_.reduce.record(summed_up_);
   wait(streams_.compute, summed_up_, ++reduce_records_, compute_saw_);
+  return true;
 }
 
 void ShardedUnits::wait_for_all() {
+  if (last_complete_ >= 0) {
+    const auto last = static_cast<std::size_t>(last_complete_);
+    wait(streams_.compute, complete_[last], complete_at_[last], compute_saw_);
+  }
   for (Slot& slot : weights_) {
     if (slot.tenant >= 0) streams_.compute.wait(slot.ready);
   }

@@ -54,17 +54,21 @@ class ShardedUnits {
   void unshard(int unit);
   void wait_unshard(int unit);
   void reshard(int unit);
-  // Weights of the shards were written on the compute stream: later gathers wait for it.
-  void updated();
+  // Weights of the shards were written on the compute stream: later gathers wait for it. `waited`: the reductions'
+  // stream has done so.
+  void updated(bool waited = false);
 
   // Between the two every backward_weight of the unit's segments: what one op writes is not zero before.
   void bind_gradients(int unit);
   // Into the shard: its first sum since begin_sums() replaces what is there, later ones are added in their order.
   void reduce_shard(int unit);
-  void sum_instances(int unit);
+  void sum_instances(int unit);  // of what this rank owns, where that is less than its shard
+  // Behind updated(), where a rank owns less than its shard: later gathers of the unit wait for it.
+  void gather_instances(int unit);
   void begin_sums();
-  // The compute stream may read the shards' gradients.
-  void finish_sums();
+  // The compute stream may read the shards' gradients, having waited for all of the reductions' stream; false: there
+  // are none.
+  bool finish_sums();
 
   // From now on: weights become NaN where they are given up, gradients where they are bound, before they begin.
   void poison_slots(bool on) { poison_ = on; }
@@ -73,7 +77,7 @@ class ShardedUnits {
   // Since construction.
   std::int64_t gathers() const { return gathers_; }
   std::int64_t reductions() const { return reductions_; }
-  // What is enqueued on the compute stream from here on comes after all gathers under way.
+  // What is enqueued on the compute stream from here on comes after all gathers under way, and reads whole shards.
   void wait_for_all();
   // Of the slots' addresses.
   std::uint64_t digest() const;
@@ -86,6 +90,8 @@ class ShardedUnits {
     Event free{"unit slot free"};    // its last tenant was read, or reduced
     std::int64_t freed_at = 0;       // which record of its stream that is; 0: none yet
     Event ready{"unit slot ready"};  // gathered, or gradients complete
+
+    Tensor place(const ParameterUnit& unit) const { return memory.slice(0, 0, unit.numel); }
   };
 
   ParameterUnit& unit(int index) { return parameters_.units()[static_cast<std::size_t>(index)]; }
@@ -109,9 +115,13 @@ class ShardedUnits {
   std::vector<bool> summed_;   // of each unit's gradients, since begin_sums()
   Event updated_{"shards updated"};
   std::int64_t updated_at_ = 0;
+  std::deque<Event> complete_;             // of each unit, where a rank owns less than its shard: that is gathered
+  std::vector<std::int64_t> complete_at_;  // which record of the reductions' stream
+  int last_complete_ = -1;                 // unit
   Event summed_up_{"shards summed"};
   std::int64_t compute_records_ = 0, reduce_records_ = 0;  // of the events here
-  std::int64_t gather_saw_ = 0, compute_saw_ = 0;          // of these the last one that was waited for
+  // Of these the last ones that were waited for: the compute stream's by the two others, the reductions' likewise.
+  std::int64_t gather_saw_ = 0, reduce_saw_ = 0, compute_saw_ = 0, gather_saw_sums_ = 0;
   std::int64_t gathers_ = 0, reductions_ = 0;
 };
 

@@ -197,6 +197,9 @@ std::vector<Action> insert_unshards(const std::vector<Action>& actions, const Un
     for (auto start = begin; start != end; ++start) inserted.push_back(start->second);
     if (std::ranges::find(stays, i) == stays.end()) inserted.push_back(used[i]);
   }
+  for (int unit = 0; updates && points.gathers_instances && unit < std::ssize(points.slots.of_weights); ++unit)
+    if (slot_of(points.slots.of_weights, unit) != UnitSlots::kResident)
+      inserted.push_back(of_unit(Kind::kGatherInstances, unit));
   inserted.insert(inserted.end(), again.begin(), again.end());
   verify_units(inserted, points);
   return inserted;

@@ -22,8 +22,9 @@ struct SegmentUnits {
 struct UnshardPoints {
   std::vector<SegmentUnits> segments;
   UnitSlots slots;
-  int prefetch = 1;             // units
-  bool sums_instances = false;  // of hybrid sharding
+  int prefetch = 1;                // units
+  bool sums_instances = false;     // of hybrid sharding
+  bool gathers_instances = false;  // likewise, where each instance updates a part of its shards
   // Units whose gathers a list finds started, and starts again at its end.
   std::vector<int> ahead;
 };
@@ -35,7 +36,8 @@ std::vector<int> units_ahead(const std::vector<Action>& actions, const UnshardPo
 std::vector<Action> insert_unshards(const std::vector<Action>& actions, const UnshardPoints& points);
 
 // Fails with exit code 9 where a list's verbs do not find their units whole, a slot would hold two units, or a
-// microbatch's gradients are not reduced exactly once, or a shard is summed over the instances before that or not once.
+// microbatch's gradients are not reduced exactly once, a shard is summed over the instances before that or not once, or
+// a unit is gathered from parts of shards.
 void verify_units(const std::vector<Action>& actions, const UnshardPoints& points);
 
 }  // namespace megalith

@@ -45,6 +45,10 @@ class UnitStates {
         if (is_bound(a.item)) fail_order(a, "sums a shard before its last part");
         if (!complete_.insert(a.item).second) fail_order(a, "sums a shard over the instances again");
         return;
+      case Kind::kGatherInstances:
+        if (!updated_) fail_order(a, "gathers a shard before its update");
+        if (!gathered_.insert(a.item).second) fail_order(a, "gathers a shard again");
+        return;
       default: return pass_verb(a);
     }
   }
@@ -54,6 +58,9 @@ class UnitStates {
     for (const auto& [unit, chunk, microbatch] : sums_) {
       if (points_.sums_instances != complete_.contains(unit))
         fail_order(last, fmt::format("ends a list with unit {} not summed over the instances", unit));
+    }
+    for (int unit = 0; updated_ && unit < std::ssize(points_.slots.of_weights); ++unit) {
+      if (lacks_parts(unit)) fail_order(last, fmt::format("ends a list with parts of unit {}'s shard", unit));
     }
     for (const auto& [of, unit] : tenants_) {
       if (std::ranges::find(points_.ahead, unit) == points_.ahead.end())
@@ -69,14 +76,22 @@ class UnitStates {
     return found != bound_.end() && found->second == unit;
   }
 
+  bool lacks_parts(int unit) const {
+    const bool sharded = points_.slots.of_weights[static_cast<std::size_t>(unit)] != UnitSlots::kResident;
+    return points_.gathers_instances && sharded && !gathered_.contains(unit);
+  }
+
   void start(const Action& a) {
+    if (updated_ && lacks_parts(a.item)) fail_order(a, "gathers a unit from parts of its shards");
     if (!tenants_.emplace(slot(a), a.item).second) fail_order(a, "gathers into a slot that is in use");
     started_.insert(a.item);
   }
 
-  void pass_verb(const Action& a) const {
-    if (a.kind == Kind::kOptimizerStep && (!started_.empty() || !bound_.empty()))
-      fail_order(a, "changes weights of units that are whole");
+  void pass_verb(const Action& a) {
+    if (a.kind == Kind::kOptimizerStep) {
+      if (!started_.empty() || !bound_.empty()) fail_order(a, "changes weights of units that are whole");
+      updated_ = true;
+    }
     if (a.segment < 0) return;
     const SegmentUnits& units = points_.segments[static_cast<std::size_t>(a.segment)];
     if (a.kind == Kind::kBackwardWeight) {
@@ -91,10 +106,12 @@ class UnitStates {
   }
 
   const UnshardPoints& points_;
-  std::map<int, int> tenants_;                // of the slots of weights
-  std::map<int, int> bound_;                  // of the slots of gradients
-  std::set<int> started_, whole_;             // units
-  std::set<int> complete_;                    // units whose shards are summed over the instances
+  std::map<int, int> tenants_;     // of the slots of weights
+  std::map<int, int> bound_;       // of the slots of gradients
+  std::set<int> started_, whole_;  // units
+  std::set<int> complete_;         // units whose shards are summed over the instances
+  bool updated_ = false;
+  std::set<int> gathered_;                    // units whose shards are whole since then
   std::set<std::tuple<int, int, int>> sums_;  // unit, chunk, microbatch
 };
 

@@ -65,7 +65,9 @@ class Grouping {
   bool captures(const Action& action) const {
     if (!is_verb(action)) return false;
     switch (segments_.entry(action.segment).module) {
-      case SegmentModule::kOther: return false;
+      case SegmentModule::kOther:
+      case SegmentModule::kEmbedding:
+      case SegmentModule::kHead: return false;
       case SegmentModule::kAttention: return modules_.attention || modules_.layer;
       case SegmentModule::kMlp: return modules_.mlp || modules_.layer;
       case SegmentModule::kMoeRouter: return modules_.moe_router || modules_.moe || modules_.layer;

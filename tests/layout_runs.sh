@@ -69,6 +69,8 @@ fi
 if [ "$ranks" -ge 4 ]; then
   check dp_hsdp2 - $zero --num-distributed-optimizer-instances 2
   check dp_fsdp_hsdp2 - --data-parallel-sharding-strategy optim_grads_params --num-distributed-optimizer-instances 2
+  check dp_fsdp_outer2 dp_fsdp_hsdp2 --data-parallel-sharding-strategy optim_grads_params --num-distributed-optimizer-instances 2 \
+    --outer-dp-sharding-strategy optim
   check tp2_pp2 - $tp 2 --sequence-parallel $pp 2
   check tp2_cp2 - $tp 2 --sequence-parallel $cp 2
   check tp2_dp2_zero1 - $tp 2 --sequence-parallel --tp-comm-overlap $zero

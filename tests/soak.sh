@@ -2,6 +2,7 @@
 # Kills a training run again and again at random moments and goes on from its checkpoint; in the end the losses and
 # gradient norms of all steps must be those, in hex, of a run that was never killed. Not part of tests/run.sh.
 #   tests/soak.sh [MINUTES]          default 5; needs the programs of cpu-release (apps/quickstart.sh or tests/run.sh)
+# Every second run has sharded weights, and evaluations.
 # Then, for which cpu-release must have its tests too: the same time with kills at random sites of the code (--fault),
 # 50 kills of eight ranks in every parallelism, and allocations that fail; 5,000 steps with 200 saves whose memory, descriptors and threads stay constant; about as
 # long again with ranks that hang; a thousand flipped bits; a million inputs for each fuzz target (about half an hour each
@@ -38,7 +39,7 @@ train() {  # train FOLDER STEPS
   setsid mpirun -np "$ranks" --oversubscribe "$bin/train" --num-layers 2 --hidden-size 64 --num-attention-heads 1 \
     --seq-length 64 --micro-batch-size 2 --global-batch-size $((4 * ranks)) --train-iters "$steps" \
     --lr 1e-3 --lr-decay-iters "$steps" --hidden-dropout 0.1 --data-path "$work/text" --save-interval 5 --keep-last 2 \
-    --save "$folder" --load "$folder" $async ${ARGS:-} --metrics-jsonl "$folder/metrics.jsonl" >>"$folder/log" 2>&1
+    --save "$folder" --load "$folder" $async $sharding ${ARGS:-} --metrics-jsonl "$folder/metrics.jsonl" >>"$folder/log" 2>&1
 }
 
 # SIGKILL for mpirun, which is the child of process $1 and leads a session of its own, for all ranks of that session, or
@@ -67,7 +68,7 @@ pids_of_session() {  # those that run: /proc/PID/stat is PID (NAME) STATE PPID P
 }
 
 steps_of() {  # iteration, loss and gradient norm of each step; of a step done twice, after a kill, the last
-  sed -n 's/.*"iteration": *\([0-9]*\).*/\1 &/p' "$1/metrics.jsonl" |
+  sed -n '/"lm_loss_hex"/s/.*"iteration": *\([0-9]*\).*/\1 &/p' "$1/metrics.jsonl" |
     awk '{ line[$1] = $0 } END { for (i in line) print line[i] }' | sort -n |
     sed -E 's/^([0-9]+) .*"lm_loss_hex": *"([^"]*)".*/\1 \2 &/; s/^([0-9]+ [^ ]+) .*"grad_norm_hex": *"([^"]*)".*/\1 \2/'
 }
@@ -78,6 +79,8 @@ end=$((SECONDS + minutes * 60))
 while [ -n "${KILLS:-}" ] && [ $kills -lt "$KILLS" ] || [ -z "${KILLS:-}" ] && [ $SECONDS -lt $end ]; do
   round=$((round + 1))
   steps=$((steps_least + RANDOM % steps_least))
+  sharding=
+  [ $((round % 2)) -eq 1 ] || sharding='--data-parallel-sharding-strategy optim_grads_params --eval-interval 7 --eval-iters 2'
   mkdir -p "$work/whole" "$work/killed"
   train "$work/whole" "$steps"
   done=false

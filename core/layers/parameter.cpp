@@ -130,16 +130,18 @@ void ParameterUnit::begin_gradients(Stream& stream) {
   fill_to(numel);
 }
 
-void ParameterStore::allocate(MemoryPool& pool, DType dtype, DType main_grads_dtype) {
-  require(main_grads_dtype == DType::kFp32 || main_grads_dtype == dtype, "main gradients are fp32 or as the weights");
-  const std::size_t gradient_size = size_of(main_grads_dtype);
+void ParameterStore::allocate(MemoryPool& pool, DType dtype, std::optional<DType> main_grads_dtype) {
+  require(!main_grads_dtype || main_grads_dtype == DType::kFp32 || main_grads_dtype == dtype,
+          "main gradients are fp32 or as the weights");
   const auto flat = [&pool](std::int64_t numel, DType of, MemoryCategory category, std::string_view name) {
     return Tensor(pool.allocate(static_cast<std::size_t>(numel) * size_of(of), category, name), of, {numel});
   };
   std::int64_t shards = 0;
   for (ParameterUnit& unit : units_) {
     unit.block = block_of(unit);
-    if (!unit.shard.is_whole()) unit.numel = round_up(unit.numel, unit.block * unit.shard.ranks);
+    if (unit.owned.is_whole()) unit.owned = unit.shard;
+    require(unit.owned.ranks % unit.shard.ranks == 0, "what a rank owns is a part of its shard");
+    if (!unit.owned.is_whole()) unit.numel = round_up(unit.numel, unit.block * unit.owned.ranks);
     if (!unit.resident_weights) shards += unit.shard.range(unit.numel).size();
   }
   if (shards > 0) weight_shards_ = flat(shards, dtype, MemoryCategory::kParameters, "shards of units");
@@ -153,18 +155,25 @@ void ParameterStore::allocate(MemoryPool& pool, DType dtype, DType main_grads_dt
       unit.weight_shard = weight_shards_.slice(0, begin, own);
       begin += own;
     }
-    if (unit.resident_gradients) {
-      unit.bind_gradients(flat(unit.numel, main_grads_dtype, MemoryCategory::kGradients, unit.name));
+    if (!main_grads_dtype) {
+      unit.grad_shard = {};
+    } else if (unit.resident_gradients) {
+      unit.bind_gradients(flat(unit.numel, *main_grads_dtype, MemoryCategory::kGradients, unit.name));
       unit.grad_shard = unit.shard.of(unit.main_grads);
     } else {
-      unit.grad_shard = flat(own, main_grads_dtype, MemoryCategory::kGradients, unit.name);
+      unit.grad_shard = flat(own, *main_grads_dtype, MemoryCategory::kGradients, unit.name);
     }
+    const FlatShard part{.rank = unit.owned.rank % (unit.owned.ranks / unit.shard.ranks),
+                         .ranks = unit.owned.ranks / unit.shard.ranks};
+    unit.owned_weights = part.of(unit.weight_shard);
+    if (main_grads_dtype) unit.owned_grads = part.of(unit.grad_shard);
   }
   for (Parameter* tied : tied_) {
     tied->weight = tied->tied_to->weight;
-    const auto bytes = static_cast<std::size_t>(tied->shape.numel()) * gradient_size;
+    if (!main_grads_dtype) continue;
+    const auto bytes = static_cast<std::size_t>(tied->shape.numel()) * size_of(*main_grads_dtype);
     tied->main_grad = Tensor(pool.allocate(bytes, MemoryCategory::kGradients, tied->name() + " (second use)"),
-                             main_grads_dtype, tied->shape);
+                             *main_grads_dtype, tied->shape);
   }
   if (buffers_.empty()) return;
   std::int64_t count = 0;

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -88,14 +89,16 @@ struct ParameterUnit {
   std::vector<Parameter*> parameters;  // without tied ones
   std::int64_t numel = 0;              // padded
   std::int64_t block = 0;              // shards are whole blocks of so many elements, and the norm adds them up
-  FlatShard shard = {};                // what this rank holds for good, and what its optimizer updates
+  FlatShard shard = {};                // what this rank holds for good
+  FlatShard owned = {};                // what its optimizer updates: an equal part of the shard; left out: the shard
   bool resident_weights = true;        // the whole of them; else `weights` is null but while it is bound
   bool resident_gradients = true;      // likewise
 
-  Tensor weights;       // [numel] model dtype
-  Tensor main_grads;    // [numel] fp32 | bf16
-  Tensor weight_shard;  // [numel / ranks], a part of `weights` where those are resident
-  Tensor grad_shard;    // likewise of `main_grads`; summed over the ranks once a step
+  Tensor weights;                     // [numel] model dtype
+  Tensor main_grads;                  // [numel] fp32 | bf16
+  Tensor weight_shard;                // [numel / ranks], a part of `weights` where those are resident
+  Tensor grad_shard;                  // likewise of `main_grads`; summed over the ranks once a step
+  Tensor owned_weights, owned_grads;  // in them
 
   // Where the whole is from now on, with the parameters' views of it; a null tensor takes them away.
   void bind_weights(const Tensor& whole);
@@ -140,10 +143,10 @@ class ParameterStore {
   Parameter& add_tied(Parameter& target);
   const ParameterBuffer& add_buffer(LogicalTensor part);  // stays valid
 
-  // Of each unit what its shard and resident_* say, which are set by now. Units are padded so that each rank's shard is
-  // whole blocks, in which each parameter lies alike for any number of ranks. Gradients may be bf16 where the weights
-  // are: each microbatch's sum is then rounded when it is added.
-  void allocate(MemoryPool& pool, DType dtype, DType main_grads_dtype = DType::kFp32);
+  // Of each unit what its shard, owned and resident_* say, which are set by now. Units are padded so that what a rank
+  // owns is whole blocks, in which each parameter lies alike for any number of ranks. Gradients may be bf16 where the
+  // weights are: each microbatch's sum is then rounded when it is added. Null: none, as nothing is trained.
+  void allocate(MemoryPool& pool, DType dtype, std::optional<DType> main_grads_dtype = DType::kFp32);
   // Draws every weight that is resident from (seed, logical name, element index), so that no layout changes it.
   void initialize(Stream& stream, std::uint64_t seed);
   void zero_gradients(Stream& stream);

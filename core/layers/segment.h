@@ -48,7 +48,9 @@ class TensorList {
 
 // The part of the model that a segment is, as --cuda-graph-modules chooses them.
 enum class SegmentModule : std::uint8_t {
-  kOther,  // embedding, head
+  kOther,
+  kEmbedding,
+  kHead,  // final norm, output layer and loss
   kAttention,
   kMlp,
   kMoeRouter,

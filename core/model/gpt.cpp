@@ -65,7 +65,7 @@ class GptBuilder {
                                                     .dropout = dropout(-1, kEmbeddingSite)},
                                     *rows_);
     model_.words = &embedding->word_table();
-    add("embedding", std::move(embedding), current_unit());
+    add("embedding", std::move(embedding), current_unit(), SegmentModule::kEmbedding);
   }
 
   // This rank's part of the word table or of the output layer's.
@@ -281,7 +281,7 @@ class GptBuilder {
             LmHead::Spec{
                 .vocab_size = config_.vocab_size, .first_word = table().first_row, .loss_chunk_size = loss_chunk_size_},
             std::move(final_norm), weight, *rows_),
-        current_unit());
+        current_unit(), SegmentModule::kHead);
   }
 
   const ModelConfig& config_;

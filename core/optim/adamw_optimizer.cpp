@@ -12,14 +12,14 @@ namespace megalith {
 AdamWOptimizer::AdamWOptimizer(ParameterStore& store, MemoryPool& pool, const Spec& spec)
     : store_(store), spec_(spec), update_{.ranges = {}, .beta1 = spec.beta1, .beta2 = spec.beta2, .eps = spec.eps} {
   const auto buffer = [&](const ParameterUnit& unit, MemoryCategory category, DType dtype) {
-    const std::int64_t numel = unit.weight_shard.numel();
+    const std::int64_t numel = unit.owned_weights.numel();
     return Tensor(pool.allocate(static_cast<std::size_t>(numel) * size_of(dtype), category, unit.name), dtype, {numel});
   };
   for (const ParameterUnit& unit : store.units()) {
-    own_main_params_ = unit.weight_shard.dtype != DType::kFp32;
-    states_.push_back({.begin = unit.shard.range(unit.numel).begin,
+    own_main_params_ = unit.owned_weights.dtype != DType::kFp32;
+    states_.push_back({.begin = unit.owned.range(unit.numel).begin,
                        .main_params = own_main_params_ ? buffer(unit, MemoryCategory::kMainParameters, DType::kFp32)
-                                                       : unit.weight_shard,
+                                                       : unit.owned_weights,
                        .exp_avg = buffer(unit, MemoryCategory::kOptimizer, spec.exp_avg_dtype),
                        .exp_avg_sq = buffer(unit, MemoryCategory::kOptimizer, spec.exp_avg_sq_dtype)});
     add_ranges(unit, states_.back());
@@ -61,10 +61,10 @@ void AdamWOptimizer::cut_pieces(MemoryPool& pool) {
     if (first == add_pieces_.ends[i]) continue;
     const ParameterStore::Held& held = by_name.at(names[i]);
     const ParameterUnit& unit = held.unit;
-    has_shards_ = has_shards_ || !unit.shard.is_whole();
-    const FlatShard::Range own = unit.shard.clip({held.begin, held.end}, unit.numel);
+    has_shards_ = has_shards_ || !unit.owned.is_whole();
+    const FlatShard::Range own = unit.owned.clip({held.begin, held.end}, unit.numel);
     if (own.size() == 0) continue;
-    SquaredTensor tensor{.x = unit.grad_shard.slice(0, own.begin - unit.shard.range(unit.numel).begin, own.size()),
+    SquaredTensor tensor{.x = unit.owned_grads.slice(0, own.begin - unit.owned.range(unit.numel).begin, own.size()),
                          .begin = own.begin % unit.block,
                          .block = unit.block};
     tensor.pieces = pieces_.slice(0, first + own.begin / unit.block - held.begin / unit.block, tensor.num_pieces());
@@ -79,14 +79,14 @@ void AdamWOptimizer::add_ranges(const ParameterUnit& unit, const UnitState& stat
     std::int64_t end = first.offset;
     for (; i < unit.parameters.size() && unit.parameters[i]->decay == first.decay; ++i)
       end = unit.parameters[i]->offset + unit.parameters[i]->shape.numel();
-    const FlatShard::Range held = unit.shard.clip({first.offset, end}, unit.numel);
+    const FlatShard::Range held = unit.owned.clip({first.offset, end}, unit.numel);
     if (held.size() == 0) continue;
-    const auto of_shard = [&](const Tensor& own) { return own.slice(0, held.begin - state.begin, held.size()); };
-    update_.ranges.push_back({.param = of_shard(unit.weight_shard),
-                              .main_param = of_shard(state.main_params),
-                              .grad = of_shard(unit.grad_shard),
-                              .exp_avg = of_shard(state.exp_avg),
-                              .exp_avg_sq = of_shard(state.exp_avg_sq),
+    const auto of_owned = [&](const Tensor& own) { return own.slice(0, held.begin - state.begin, held.size()); };
+    update_.ranges.push_back({.param = of_owned(unit.owned_weights),
+                              .main_param = of_owned(state.main_params),
+                              .grad = of_owned(unit.owned_grads),
+                              .exp_avg = of_owned(state.exp_avg),
+                              .exp_avg_sq = of_owned(state.exp_avg_sq),
                               .weight_decay = first.decay ? spec_.weight_decay : 0.0});
   }
 }
@@ -94,7 +94,7 @@ void AdamWOptimizer::add_ranges(const ParameterUnit& unit, const UnitState& stat
 void AdamWOptimizer::initialize(Stream& stream) {
   for (std::size_t u = 0; u < states_.size(); ++u) {
     if (own_main_params_) {
-      launch(stream, CastRows{.x = store_.units()[u].weight_shard, .y = states_[u].main_params});
+      launch(stream, CastRows{.x = store_.units()[u].owned_weights, .y = states_[u].main_params});
     }
     launch(stream, Fill{.x = states_[u].exp_avg, .value = 0});
     launch(stream, Fill{.x = states_[u].exp_avg_sq, .value = 0});

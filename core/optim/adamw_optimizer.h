@@ -3,11 +3,11 @@
 // buffers per unit with the store's offsets. A step is four launches however many parameters there are (more beyond the
 // ops' limits on CUDA, and with shards).
 //
-// Of a unit that data-parallel ranks share out (ZeRO, arXiv:1910.02054) it holds and updates the shard, cut wherever
-// that falls in a tensor, and reads the gradients of the shard alone. Norm, clip factor and each element's update are
-// bit-equal to the whole optimizer's, given gradients and parameters: squares are summed over pieces of the tensors,
-// cut at the units' blocks, which a shard holds whole or not at all, and the pieces of all shards are added in one
-// order.
+// Of a unit that data-parallel ranks share out (ZeRO, arXiv:1910.02054) it holds and updates what this rank owns, cut
+// wherever that falls in a tensor, and reads the gradients of that alone. Norm, clip factor and each element's update
+// are bit-equal to the whole optimizer's, given gradients and parameters: squares are summed over pieces of the
+// tensors, cut at the units' blocks, which a rank owns whole or not at all, and the pieces of all ranks are added in
+// one order.
 #pragma once
 
 #include <string>
@@ -33,7 +33,7 @@ class AdamWOptimizer {
     // empty: the store's are all.
     std::vector<std::string> all_names = {}, all_expert_names = {};
   };
-  // Flat buffers of one unit's shard, [elements of the shard] each.
+  // Flat buffers of what the rank owns of one unit, [elements of that] each.
   struct UnitState {
     std::int64_t begin = 0;  // their first element in the unit's buffers
     Tensor main_params;      // fp32
@@ -46,13 +46,13 @@ class AdamWOptimizer {
 
   // Main parameters from the weights, moments zero.
   void initialize(Stream& stream);
-  // Sums of squares of the pieces of what the store holds; 0 for those of other shards, over which pieces() is then
+  // Sums of squares of the pieces of what the store holds; 0 for those that others own, over whom pieces() is then
   // summed, exactly.
   void sum_squares(Stream& stream);
   const Tensor& pieces() const { return pieces_; }  // fp64, those of experts last
   Tensor pieces(UnitKind kind) const { return of_kind(pieces_, dense_pieces_, kind); }
-  // The square of each gradient's norm, from the pieces of all shards, in the order of all names, those of experts
-  // last; 0 for what the store does not hold, so that a sum over ranks of other parameters is exact.
+  // The square of each gradient's norm, from the pieces of all ranks, in the order of all names, those of experts last;
+  // 0 for what the store does not hold, so that a sum over ranks of other parameters is exact.
   void add_pieces(Stream& stream);
   const Tensor& squares() const { return squares_; }  // [names] fp64
   Tensor squares(UnitKind kind) const { return of_kind(squares_, dense_names_, kind); }

@@ -47,10 +47,12 @@ GradientReducer::GradientReducer(Communicator& group, const BucketStreams& strea
 
 void GradientReducer::add_buckets(Communicator& group, const std::vector<std::vector<Tensor>>& buckets,
                                   Communicator* instances) {
-  require(instances == nullptr || result_ == Result::kShard, "instances of shards without shards");
+  require(instances == nullptr || result_ != Result::kWhole, "instances of shards without shards");
   for (const std::vector<Tensor>& tensors : buckets) {
     for (const Tensor& tensor : tensors) check_dtype(tensor, kFloatTypes, "main_grad");
-    const int ranks = result_ == Result::kWhole ? 1 : group.size();
+    const int ranks = result_ == Result::kWhole   ? 1
+                      : result_ == Result::kShard ? group.size()
+                                                  : group.size() * instances->size();
     buckets_.push_back({.ranges = flat_ranges(tensors, "main_grad", ranks), .group = group, .instances = instances});
     require(!buckets_.back().ranges.empty(), "a gradient bucket without elements");
   }
@@ -83,11 +85,17 @@ void GradientReducer::reduce(const Bucket& bucket, const Tensor& range, const st
     launch(lane_.stream, ReduceScatter{.group = bucket.group, .in = range, .out = own, .label = label});
     ++ranges_scattered_;
   }
-  if (bucket.instances != nullptr)
-    launch(lane_.stream, AllReduce{.group = *bucket.instances, .buffer = own, .label = label});
+  if (bucket.instances == nullptr) return;
+  Communicator& instances = *bucket.instances;
+  if (result_ == Result::kShard) {
+    launch(lane_.stream, AllReduce{.group = instances, .buffer = own, .label = label});
+    return;
+  }
+  const Tensor owned = FlatShard{.rank = instances.rank(), .ranks = instances.size()}.of(own);
+  launch(lane_.stream, ReduceScatter{.group = instances, .in = own, .out = owned, .label = label});
 }
 
-void GradientReducer::finish() {
+void GradientReducer::finish(bool waited) {
   const auto missing = std::find_if(buckets_.begin(), buckets_.end(), [](const Bucket& b) { return !b.started; });
   if (missing != buckets_.end()) {
     fail({.subject = fmt::format("gradient bucket {}", missing - buckets_.begin()),
@@ -95,10 +103,14 @@ void GradientReducer::finish() {
           .got = "none",
           .remedy = "enqueue one reduce action for each bucket"});
   }
-  for (Bucket& bucket : buckets_) bucket.started = false;
-  if (std::ranges::all_of(buckets_, &Bucket::is_alone)) return;
+  reset();
+  if (waited || std::ranges::all_of(buckets_, &Bucket::is_alone)) return;
   lane_.end();
   lane_.wait(compute_);
+}
+
+void GradientReducer::reset() {
+  for (Bucket& bucket : buckets_) bucket.started = false;
 }
 
 }  // namespace megalith

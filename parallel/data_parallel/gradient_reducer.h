@@ -35,11 +35,12 @@ class GradientReducer {
   enum class Result : std::uint8_t {
     kWhole,  // on every rank: all_reduce
     kShard,  // on each rank its part of each range, the others are then of no meaning: reduce_scatter
+    kOwned,  // of that part what this instance's rank owns: a second one
   };
 
   // A bucket is a list of contiguous fp32 | bf16 ranges, not empty, the same on all ranks; a call reduces each. With
-  // kShard each is a multiple of the group's size. `instances`, with kShard: the ranks that have the same shards in
-  // other groups, or null. The groups and the streams outlive the reducer.
+  // shards each is a multiple of the group's size, with kOwned also times that of `instances`: the ranks that have the
+  // same shards in other groups, or null. The groups and the streams outlive the reducer.
   GradientReducer(Communicator& group, const BucketStreams& streams, const std::vector<std::vector<Tensor>>& buckets,
                   Result result = Result::kWhole, Communicator* instances = nullptr);
   // Behind those there are, of units whose copies other ranks hold, on the same streams.
@@ -53,7 +54,10 @@ class GradientReducer {
   void reduce(int bucket);
 
   // What is enqueued on the compute stream from here on sees reduced gradients. All buckets have been started.
-  void finish();
+  // `waited`: the compute stream has waited for all of the communication stream.
+  void finish(bool waited = false);
+  // No bucket was started; for a step that broke off.
+  void reset();
 
   // Since construction; they stay 0 where one rank is alone and nothing is enqueued.
   std::int64_t buckets_reduced() const { return buckets_reduced_; }

@@ -10,27 +10,32 @@
 namespace megalith {
 
 ParameterGatherer::ParameterGatherer(Communicator& group, const BucketStreams& streams,
-                                     const std::vector<std::vector<Tensor>>& buckets)
+                                     const std::vector<std::vector<Tensor>>& buckets, Communicator* instances)
     : compute_(streams.compute), lane_(group, streams.communication, "parameters") {
-  add_buckets(group, buckets);
+  add_buckets(group, buckets, instances);
 }
 
-void ParameterGatherer::add_buckets(Communicator& group, const std::vector<std::vector<Tensor>>& buckets) {
+void ParameterGatherer::add_buckets(Communicator& group, const std::vector<std::vector<Tensor>>& buckets,
+                                    Communicator* instances) {
+  const int ranks = group.size() * (instances == nullptr ? 1 : instances->size());
   for (const std::vector<Tensor>& tensors : buckets) {
     Bucket& bucket = buckets_.emplace_back();
-    bucket.ranges = flat_ranges(tensors, "weights", group.size());
+    bucket.ranges = flat_ranges(tensors, "weights", ranks);
     bucket.group = &group;
+    bucket.instances = instances;
   }
 }
 
 bool ParameterGatherer::is_alone() const {
-  return std::ranges::all_of(buckets_, [](const Bucket& bucket) { return bucket.group->size() == 1; });
+  return std::ranges::all_of(
+      buckets_, [](const Bucket& bucket) { return bucket.group->size() == 1 && bucket.instances == nullptr; });
 }
 
-void ParameterGatherer::updated() {
+bool ParameterGatherer::updated() {
   require(pending_.empty(), "ParameterGatherer::updated while parameters of the step before are gathered");
-  if (is_alone()) return;
+  if (is_alone()) return false;
   lane_.begin(compute_);
+  return true;
 }
 
 void ParameterGatherer::gather(int bucket) {
@@ -39,14 +44,16 @@ void ParameterGatherer::gather(int bucket) {
           "ParameterGatherer::gather of a bucket that is being gathered");
   if (is_alone()) return;
   Bucket& b = buckets_[static_cast<std::size_t>(bucket)];
-  const FlatShard own{.rank = b.group->rank(), .ranks = b.group->size()};
-  for (const Tensor& range : b.ranges) {
-    if (own.is_whole()) break;
-    launch(lane_.stream, AllGather{.group = *b.group,
-                                   .in = own.of(range),
-                                   .out = range,
-                                   .label = fmt::format("parameters of bucket {}", bucket)});
+  const auto gather = [&](Communicator& group, const Tensor& whole) {
+    const Tensor own = FlatShard{.rank = group.rank(), .ranks = group.size()}.of(whole);
+    launch(lane_.stream,
+           AllGather{.group = group, .in = own, .out = whole, .label = fmt::format("parameters of bucket {}", bucket)});
     ++ranges_gathered_;
+  };
+  const FlatShard shard{.rank = b.group->rank(), .ranks = b.group->size()};
+  for (const Tensor& range : b.ranges) {
+    if (b.instances != nullptr) gather(*b.instances, shard.of(range));
+    if (b.group->size() > 1) gather(*b.group, range);
   }
   lane_.stream.record(b.gathered);
   pending_.push_back(bucket);

@@ -14,16 +14,19 @@ namespace megalith {
 
 class ParameterGatherer {
  public:
-  // A bucket is a list of contiguous ranges, each a multiple of the group's size. `group` and the streams outlive the
-  // gatherer.
-  ParameterGatherer(Communicator& group, const BucketStreams& streams, const std::vector<std::vector<Tensor>>& buckets);
+  // A bucket is a list of contiguous ranges, each a multiple of the groups' sizes. `instances`, or null: the ranks that
+  // have each updated a part of this rank's shard, which they gather first. Groups and streams outlive the gatherer.
+  ParameterGatherer(Communicator& group, const BucketStreams& streams, const std::vector<std::vector<Tensor>>& buckets,
+                    Communicator* instances = nullptr);
   // Behind those there are, of units whose copies other ranks hold, on the same streams.
-  void add_buckets(Communicator& group, const std::vector<std::vector<Tensor>>& buckets);
+  void add_buckets(Communicator& group, const std::vector<std::vector<Tensor>>& buckets,
+                   Communicator* instances = nullptr);
 
   int num_buckets() const { return static_cast<int>(buckets_.size()); }
 
-  // The update of this rank's shards was enqueued on the compute stream: what is gathered from here on is new.
-  void updated();
+  // The update of this rank's shards was enqueued on the compute stream: what is gathered from here on is new. True
+  // where the communication stream waits for it.
+  bool updated();
   // Starts a bucket. All ranks must come here with the buckets in the same order, each once per update.
   void gather(int bucket);
   // `enqueue` puts on the communication stream what the weights of a started bucket also need.
@@ -41,6 +44,7 @@ class ParameterGatherer {
   struct Bucket {
     std::vector<Tensor> ranges;
     Communicator* group = nullptr;
+    Communicator* instances = nullptr;
     Event gathered{"parameters gathered"};
   };
 

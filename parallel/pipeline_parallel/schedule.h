@@ -38,12 +38,13 @@ enum class ActionKind : std::uint8_t {
   kCopyTiedWeights,   // the last stage's of a tied embedding become the first one's, after that bucket's gather
   kWaitParameters,    // the compute stream may use a bucket's weights
   // Of a unit that is whole only for a while; inserted by fsdp/.
-  kUnshard,        // starts to gather its weights
-  kWaitUnshard,    // the compute stream may read them
-  kReshard,        // their slot may be written again
-  kBindGradients,  // a slot for its gradients, of zeros
-  kReduceShard,    // starts to add their sum over the ranks to each one's shard; the slot is free behind it
-  kSumInstances,   // starts to sum the shard over the instances of hybrid sharding, behind its last kReduceShard
+  kUnshard,          // starts to gather its weights
+  kWaitUnshard,      // the compute stream may read them
+  kReshard,          // their slot may be written again
+  kBindGradients,    // a slot for its gradients, of zeros
+  kReduceShard,      // starts to add their sum over the ranks to each one's shard; the slot is free behind it
+  kSumInstances,     // starts to sum the shard over the instances of hybrid sharding, behind its last kReduceShard
+  kGatherInstances,  // starts to gather what each instance has updated of the shard
 };
 
 // What an action is about.
@@ -88,6 +89,7 @@ inline constexpr ActionFacts kActionFacts[] = {
     {ActionKind::kBindGradients, "bind_gradients", ActionScope::kUnit},
     {ActionKind::kReduceShard, "reduce_shard", ActionScope::kUnit},
     {ActionKind::kSumInstances, "sum_instances", ActionScope::kUnit},
+    {ActionKind::kGatherInstances, "gather_instances", ActionScope::kUnit},
 };
 inline constexpr int kNumActionKinds = static_cast<int>(std::size(kActionFacts));
 constexpr const ActionFacts& facts_of(ActionKind kind) { return kActionFacts[static_cast<std::size_t>(kind)]; }

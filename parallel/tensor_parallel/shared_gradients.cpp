@@ -25,10 +25,10 @@ SharedGradients::SharedGradients(TensorGroup& group, const ParameterStore& store
   store.for_each_part([&](const ParameterStore::Held& held) {
     if (!held.part.partial_gradient || held.part.holders == 1) return;
     Set& set = sets[held.part.holders];
-    const FlatShard& shard = held.unit.shard;
-    const FlatShard::Range own = shard.clip({held.begin, held.end}, held.unit.numel);
+    const FlatShard& owned = held.unit.owned;
+    const FlatShard::Range own = owned.clip({held.begin, held.end}, held.unit.numel);
     if (own.size() == 0) return;
-    const Tensor gradient = held.unit.grad_shard.slice(0, own.begin - shard.range(held.unit.numel).begin, own.size());
+    const Tensor gradient = held.unit.owned_grads.slice(0, own.begin - owned.range(held.unit.numel).begin, own.size());
     (gradient.numel() < kSmall ? set.small : set.large).push_back(gradient);
   });
   for (auto& [holders, set] : sets) {

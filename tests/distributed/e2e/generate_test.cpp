@@ -75,6 +75,21 @@ TEST_F(Generate, SamplesSideBySide) {
   EXPECT_THAT(outcome.err, ::testing::ContainsRegex("6 tokens in [0-9.]+ s: [0-9.]+ tokens/s"));
 }
 
+TEST_F(Generate, RanksShareOutTheWeights) {
+  train(test::llama());
+  const Words sampling = {"--seed", "3", "--num-samples", "2"};
+  const std::string one = text("It is", 30, sampling);
+  const Outcome outcome =
+      test::run(test::program_on(2, "generate",
+                                 Words{"--load", "kept", "--prompt", "It is", "--max-new-tokens", "30"} + sampling),
+                folder_);
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(outcome.out, one + "\n");
+  const Outcome failed = test::run(test::program_on(2, "generate", {"--load", "nowhere"}), folder_);
+  EXPECT_EQ(failed.code, 5);
+  EXPECT_THAT(failed.errors(), ::testing::ElementsAre(::testing::HasSubstr("[rank 0/2] --load nowhere")));
+}
+
 TEST_F(Generate, LearnedPositionsEndTheText) {
   train({"--bf16"});
   EXPECT_EQ(text("abcdef", 10, {}).size(), 16u);

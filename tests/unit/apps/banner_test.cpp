@@ -70,6 +70,22 @@ TEST(Banner, OfRanksOnManyHosts) {
       "  memory  at most, rank 5 takes 5.00 MiB by forecast: gradients 5.00\n");
 }
 
+TEST(Banner, SaysWhatBecomesOfEmbeddingAndHead) {
+  const auto said = [](const std::vector<std::string>& more, bool exceeds = false) {
+    std::vector<std::string> flags = {"--data-parallel-sharding-strategy", "optim_grads_params"};
+    flags.insert(flags.end(), more.begin(), more.end());
+    Options options = test::train_options(flags);
+    options.parallel.ends_exceed_memory = exceeds;
+    return said_ends(options);
+  };
+  const std::string untied = "--untie-embeddings-and-output-weights", flag = "--fsdp-embedding-and-head";
+  EXPECT_EQ(said({}), "embedding and head whole, which share their words");
+  EXPECT_EQ(said({untied}), "embedding and head whole, as the device has room");
+  EXPECT_EQ(said({untied}, true), "embedding and head too, as the device has no room for whole ones");
+  EXPECT_EQ(said({untied, flag, "whole"}), "embedding and head whole, by --fsdp-embedding-and-head");
+  EXPECT_EQ(said({untied, flag, "sharded"}), "embedding and head too, by --fsdp-embedding-and-head");
+}
+
 TEST(Banner, OwnersThatTakeNothingAreLeftOut) {
   MemoryUse use;
   use.arena = 1 << 20;

@@ -182,7 +182,7 @@ const std::map<std::string, Words>& values_of_train() {
        {"--num-distributed-optimizer-instances", "2", "--use-distributed-optimizer"}},
       {"outer-dp-sharding-strategy",
        {"--outer-dp-sharding-strategy", "optim", "--num-distributed-optimizer-instances", "2",
-        "--use-distributed-optimizer"}},
+        "--data-parallel-sharding-strategy", "optim_grads_params"}},
       {"overlap-grad-reduce", {"--overlap-grad-reduce"}},
       {"overlap-param-gather", {"--overlap-param-gather", "--use-distributed-optimizer", "--overlap-grad-reduce"}},
       {"ddp-bucket-size", {"--ddp-bucket-size", "9"}},

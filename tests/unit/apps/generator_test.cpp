@@ -10,6 +10,8 @@
 
 #include "apps/flags.h"
 #include "tests/support/device_cases.h"
+#include "tests/support/error_of.h"
+#include "tests/thread_ranks/thread_communicator.h"
 
 namespace megalith {
 namespace {
@@ -64,7 +66,8 @@ INSTANTIATE_TEST_SUITE_P(Backends, GeneratorTest, testing::ValuesIn(test::device
 
 // The tokens of each sequence, one behind the other.
 struct Model {
-  explicit Model(Options o) : options(std::move(o)), generator(options, options.train.device, kMost) {
+  explicit Model(Options o, Communicator* ranks = nullptr)
+      : options(std::move(o)), generator(options, options.train.device, kMost, ranks) {
     generator.parameters().initialize(generator.compute(), 11);
   }
   Tokens run(const Tokens& prompts, const Sizes& sizes, std::size_t stop = 1000) {
@@ -131,6 +134,49 @@ TEST_P(GeneratorTest, EndsWhereItIsTold) {
     EXPECT_EQ(model.run(prompts, sizes, stop),
               Tokens(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(stop)));
   EXPECT_EQ(model.run(prompts, sizes), whole);
+}
+
+// Of the weights each holds a shard; the graph of the one rank has the same tokens.
+TEST_P(GeneratorTest, RanksThatShareOutTheWeightsDrawTheTokensOfOne) {
+  if (device() == DeviceType::kCuda) GTEST_SKIP() << "ranks are threads, which share a GPU";
+  const Sizes sizes{3, 9, 20};
+  const Tokens prompts = draw_prompts(sizes, 3);
+  for (const bool untied : {false, true}) {
+    Options wanted = options("--bf16", untied ? 1 : 0, CudaGraphImpl::kLocal);
+    wanted.model.untie_embeddings_and_output_weights = untied;
+    const Tokens want = Model(wanted).run(prompts, sizes);
+    EXPECT_GT(std::set<std::int32_t>(want.begin(), want.end()).size(), 2u);
+    ThreadWorld world(3);
+    world.run([&](Communicator& group) {
+      Model model(wanted, &group);
+      const AbortOnUnwind abort(group);
+      EXPECT_EQ(model.run(prompts, sizes), want);
+      EXPECT_EQ(model.run(prompts, sizes, 5), Model(wanted).run(prompts, sizes, 5));
+      ASSERT_NE(model.generator.shards(), nullptr);
+      // All that is used at once has a slot, so that layers are gathered once.
+      EXPECT_GT(model.generator.shards()->gathers(), untied ? 2 * 20 : 1);
+      EXPECT_EQ(model.replays(3), -1);
+    });
+  }
+}
+
+TEST_P(GeneratorTest, SaysHowManyRanksHoldTheWeights) {
+  if (device() == DeviceType::kCuda) GTEST_SKIP() << "a plan, on any machine";
+  Options wanted = options("--bf16", 0, CudaGraphImpl::kLocal);
+  wanted.model.num_layers = 32;
+  wanted.model.untie_embeddings_and_output_weights = true;
+  const Generator::Bytes one = Generator::bytes(wanted, kMost, 1), four = Generator::bytes(wanted, kMost, 4);
+  EXPECT_LT(four.weights, one.weights / 2);
+  EXPECT_GT(four.weights, one.weights / 4);
+  EXPECT_EQ(four.kv_cache, one.kv_cache);
+  EXPECT_EQ(four.arena, one.arena);
+  check_memory(wanted, kMost, 1, one.total());
+  check_memory(wanted, kMost, 1, 0);
+  EXPECT_THAT(error_of(ExitCode::kOutOfMemory, [&] { check_memory(wanted, kMost, 1, four.total()); }),
+              testing::AllOf(testing::HasSubstr("generate on 1 rank: expected 0.00 GiB on each: 0.00 GiB of weights"),
+                             testing::HasSubstr("share out the weights: mpirun -np 4 generate")));
+  EXPECT_THAT(error_of(ExitCode::kOutOfMemory, [&] { check_memory(wanted, kMost, 1, four.kv_cache); }),
+              testing::HasSubstr("lower --num-samples"));
 }
 
 TEST_P(GeneratorTest, RefusesWhatItHasNoRoomFor) {

@@ -16,7 +16,7 @@ struct UnitSpec {
   bool ends = false;        // embedding and head are sharded too
   bool gradients = true;    // of what is sharded, those too
   int layers_together = 0;  // layers that are one segment; 0: a layer is two segments
-  bool instances = false;   // of hybrid sharding
+  bool instances = false;   // of hybrid sharding, which share out the shards
 };
 
 // Units 0 (embedding), 1 to L, L + 1 (head), none of them allocated.
@@ -35,7 +35,11 @@ inline std::vector<ParameterUnit> units_of(const UnitSpec& spec) {
 
 inline UnshardPoints points_of(const UnitSpec& spec) {
   const std::vector<ParameterUnit> units = units_of(spec);
-  UnshardPoints points{.segments = {}, .slots = {}, .prefetch = spec.prefetch, .sums_instances = spec.instances};
+  UnshardPoints points{.segments = {},
+                       .slots = {},
+                       .prefetch = spec.prefetch,
+                       .sums_instances = spec.instances,
+                       .gathers_instances = spec.instances};
   const std::vector<int> ends{0, spec.layers + 1};
   points.slots = assign_slots(units, spec.slots, ends);
   const auto add = [&](int first, int count) -> SegmentUnits& {

@@ -218,8 +218,8 @@ TEST(VerifyUnits, FindsEachActionThatIsMissingOrMoved) {
         std::vector<Action> without = *list;
         without.erase(without.begin() + static_cast<std::ptrdiff_t>(i));
         EXPECT_THROW(verify_units(without, lists.points), Error);
-        const bool ends =
-            action.kind == Kind::kReshard || action.kind == Kind::kReduceShard || action.kind == Kind::kSumInstances;
+        const bool ends = action.kind == Kind::kReshard || action.kind == Kind::kReduceShard ||
+                          action.kind == Kind::kSumInstances || action.kind == Kind::kGatherInstances;
         const auto waits = [&](const Action& a) { return a.kind == Kind::kWaitUnshard && a.item == action.item; };
         const bool is_of_next = action.kind == Kind::kUnshard &&
                                 std::none_of(list->begin() + static_cast<std::ptrdiff_t>(i), list->end(), waits);

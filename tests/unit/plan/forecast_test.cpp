@@ -157,8 +157,10 @@ TEST(ForecastVolume, IsWhatThreadRanksCount) {
   for (const Words& layout :
        {Words{"--overlap-grad-reduce", "--ddp-bucket-size", "20000"}, Words{"--use-distributed-optimizer"},
         Words{"--use-distributed-optimizer", "--num-distributed-optimizer-instances", "2"},
-        Words{"--data-parallel-sharding-strategy", "optim_grads_params"}, Words{"--tensor-model-parallel-size", "2"},
-        Words{"--tensor-model-parallel-size", "2", "--sequence-parallel"},
+        Words{"--data-parallel-sharding-strategy", "optim_grads_params"},
+        Words{"--data-parallel-sharding-strategy", "optim_grads_params", "--num-distributed-optimizer-instances", "2",
+              "--outer-dp-sharding-strategy", "optim"},
+        Words{"--tensor-model-parallel-size", "2"}, Words{"--tensor-model-parallel-size", "2", "--sequence-parallel"},
         Words{"--tensor-model-parallel-size", "4", "--sequence-parallel", "--tp-comm-overlap"},
         Words{"--pipeline-model-parallel-size", "2"},
         Words{"--pipeline-model-parallel-size", "2", "--num-virtual-stages-per-pipeline-rank", "2",
@@ -187,7 +189,7 @@ TEST(ForecastVolume, IsWhatThreadRanksCount) {
                   .learning_rate = 1e-3f,
                   .first_samples = std::vector<std::int64_t>(static_cast<std::size_t>(config.microbatches)),
                   .tokens = tokens});
-      step.wait_for_parameters();
+      rank.wait_for_parameters();
       step.read_result();
       Counted after = counted(rank);
       for (const auto& [axis, count] : before) {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
 #include <map>
 #include <memory>
@@ -188,19 +189,66 @@ TEST(FsdpRun, AStepGathersEachLayerTwiceButThoseInTheSlots) {
 // As Hazards.EverySuppressedWaitIsFound.
 #if !defined(__SANITIZE_THREAD__)
 TEST(FsdpRun, EverySuppressedWaitIsFound) {
-  const Words flags = kSmall + kWeights + Words{"--train-iters",   "2", "--global-batch-size", "4", "--check-hazards",
-                                                "--eval-interval", "1", "--eval-iters",        "1"};
-  const RunResult whole = test::train({.flags = flags, .ranks = 2});
-  EXPECT_EQ(whole.hazards, 0);
-  ASSERT_GE(whole.event_waits, 40);
-  // But for the two behind the last step, for the gathers of a next one.
-  for (std::int64_t ordinal = 0; ordinal < whole.event_waits - 2; ordinal += test::one_of(7)) {
-    const Words suppressed = flags + Words{"--suppress-wait", std::to_string(ordinal)};
-    EXPECT_GT(test::train({.flags = suppressed, .ranks = 2}).hazards, 0)
-        << "wait " << ordinal << " of " << whole.event_waits;
+  const Words hybrid{"--num-distributed-optimizer-instances", "2", "--outer-dp-sharding-strategy", "optim"};
+  // But for those behind the last step, for the gathers of a next one.
+  for (const auto& [way, behind] : {std::pair{Way{"all", kWeights, 2}, 2},
+                                    {Way{"ends_whole", strategy("optim_grads_params"), 2}, 2},
+                                    {Way{"hybrid", strategy("optim_grads_params") + hybrid, 4}, 3}}) {
+    SCOPED_TRACE(way.name);
+    const Words flags =
+        kSmall + way.flags + Words{"--train-iters",   "2", "--global-batch-size", "4", "--check-hazards",
+                                   "--eval-interval", "1", "--eval-iters",        "1"};
+    const RunResult whole = test::train({.flags = flags, .ranks = way.ranks});
+    EXPECT_EQ(whole.hazards, 0);
+    ASSERT_GE(whole.event_waits, 40);
+    for (std::int64_t ordinal = 0; ordinal < whole.event_waits - behind; ordinal += test::one_of(7)) {
+      const Words suppressed = flags + Words{"--suppress-wait", std::to_string(ordinal)};
+      EXPECT_GT(test::train({.flags = suppressed, .ranks = way.ranks}).hazards, 0)
+          << "wait " << ordinal << " of " << whole.event_waits;
+    }
   }
 }
 #endif
+
+// By an exception that the caller of the step catches: between two steps, while the weights of the first are gathered.
+TEST(FsdpRun, AStepThatBrokeOffChangesNoBitsOfTheNext) {
+  const Words overlap{"--overlap-grad-reduce", "--ddp-bucket-size", "1", "--overlap-param-gather"};
+  for (const Words& way : {strategy("optim") + overlap, strategy("optim_grads_params") + overlap, kWeights}) {
+    SCOPED_TRACE(testing::PrintToString(way));
+    std::atomic<int> broken = 0;
+    const auto run = [&](bool breaks) {
+      const auto two_steps = [&broken, breaks](Trainer& trainer, int) {
+        Rank& rank = trainer.rank();
+        const RunConfig& config = rank.config;
+        bool throws = false;  // behind the reductions of all but the embedding
+        rank.runner.hooks(1).add(HookPoint::kPostWeight, [&throws, &config](const HookContext& hook) {
+          if (hook.microbatch + 1 == config.microbatches && std::exchange(throws, false))
+            throw std::runtime_error("a hook's own");
+        });
+        const std::vector<std::int32_t> tokens(
+            static_cast<std::size_t>(config.step_sequences() * (config.seq_length + 1)), 1);
+        const std::vector<std::int64_t> samples(static_cast<std::size_t>(config.microbatches));
+        StepInput input{.iteration = 1, .learning_rate = 1e-3f, .first_samples = samples, .tokens = tokens};
+        trainer.step().train(input);
+        trainer.step().read_result();
+        ++input.iteration;
+        if (breaks) {
+          throws = true;
+          EXPECT_THROW(trainer.step().train(input), Error);
+          broken += throws ? 0 : 1;
+        }
+        trainer.step().train(input);
+        trainer.step().read_result();
+        rank.runner.set_hooks(std::vector<HookTable>(static_cast<std::size_t>(rank.runner.num_segments())));
+      };
+      return test::train({.flags = kSmall + way + Words{"--check-hazards"}, .ranks = 2, .prepare = two_steps});
+    };
+    const RunResult with = run(true);
+    EXPECT_EQ(broken, 2);
+    EXPECT_EQ(with.hazards, 0);
+    expect_same_run(with, run(false));
+  }
+}
 
 // FSDP of a user's own: the list of actions knows no units, and hooks at the six points carry them out, each segment
 // for itself and without prefetch.

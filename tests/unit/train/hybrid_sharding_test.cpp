@@ -133,6 +133,49 @@ TEST(HybridSharding, OfWeightsAndGradientsSumsAShardOnce) {
   }
 }
 
+const Words kOuter = {"--outer-dp-sharding-strategy", "optim"};
+const Words kWeights = {"--data-parallel-sharding-strategy", "optim_grads_params"};
+
+Words instances(int count) { return {"--num-distributed-optimizer-instances", std::to_string(count)}; }
+
+std::size_t bytes_of(Trainer& trainer, MemoryCategory category) {
+  return trainer.rank().memory.pool.allocated_by_category()[static_cast<std::size_t>(category)];
+}
+
+// Instances that share out the update of their shards: the same sums in the same order.
+TEST(HybridSharding, WithASharedOptimizerHasTheSameBits) {
+  const Words ends = {"--untie-embeddings-and-output-weights", "--fsdp-embedding-and-head", "sharded", "--bf16"};
+  const Words evaluations = {"--eval-interval", "2", "--eval-iters", "1"};
+  struct Case {
+    int instances, ranks;  // ranks of all
+    Words flags;
+  };
+  for (const Case& one : {Case{2, 4, kOverlap}, Case{2, 4, ends}, Case{4, 8, ends}, Case{2, 2, kOverlap},
+                          Case{2, 8, Words{"--tensor-model-parallel-size", "2", "--sequence-parallel"}}}) {
+    SCOPED_TRACE(testing::Message() << one.instances << " instances of " << one.ranks);
+    const Words flags = kSmall + kWeights + instances(one.instances) + one.flags + evaluations;
+    const RunResult want = test::train({.flags = flags, .ranks = one.ranks});
+    const auto check = [&](Trainer& trainer, int) {
+      const Rank& rank = trainer.rank();
+      std::int64_t units = 0, owned = 0;
+      for (const ParameterUnit& unit : rank.model.gpt.parameters->units()) {
+        units += unit.numel > 0 ? 1 : 0;
+        owned += unit.numel / rank.groups.replicas.size();
+      }
+      EXPECT_EQ(static_cast<std::int64_t>(bytes_of(trainer, MemoryCategory::kOptimizer)), 8 * owned);
+      EXPECT_EQ(rank.groups.instances()->stats().collectives, 2 * 3 * units) << "scattered and gathered";
+    };
+    const RunResult run =
+        test::train({.flags = flags + kOuter + Words{"--check-hazards"}, .ranks = one.ranks, .finish = check});
+    test::expect_same_run(run, want);
+    EXPECT_TRUE(run.gradients == want.gradients);
+    EXPECT_TRUE(run.whole_state == want.whole_state);
+    EXPECT_TRUE(run.copies_agree);
+    EXPECT_TRUE(run.memory_as_planned);
+    EXPECT_EQ(run.hazards, 0);
+  }
+}
+
 // One element of a shard, which one other rank of the four holds too.
 TEST(HybridSharding, TheComparisonOfReplicasFindsAShardThatDiffers) {
   std::mutex mutex;
@@ -160,23 +203,33 @@ TEST(HybridSharding, TheComparisonOfReplicasFindsAShardThatDiffers) {
 TEST(HybridSharding, CheckpointsAreThoseOfAnyLayout) {
   const test::ScratchDirectory scratch;
   const Words flags = kSmall + Words{"--bf16"};
-  const RunResult unbroken = test::train({.flags = flags + hybrid(2), .ranks = 4});
-  const RunResult saved = test::train(
-      {.flags = flags + hybrid(2) + Words{"--exit-interval", "2", "--save", scratch.path("c")}, .ranks = 4});
-  for (const auto& [way, ranks] : {std::pair{hybrid(2), 4}, {hybrid(4), 8}, {Words{}, 1}}) {
-    SCOPED_TRACE(testing::PrintToString(way));
-    test::Tensors loaded;
-    std::mutex mutex;
-    const RunResult rest = test::train({.flags = flags + way + Words{"--load", scratch.path("c")},
-                                        .ranks = ranks,
-                                        .prepare = [&](Trainer& trainer, int) {
-                                          const std::lock_guard lock(mutex);
-                                          EXPECT_TRUE(test::put_state(trainer.rank(), loaded));
-                                        }});
-    EXPECT_TRUE(loaded == saved.whole_state);
-    ASSERT_EQ(rest.losses.size(), 1u);
-    if (ranks == 4) {
+  const Words outer = kWeights + instances(2) + kOuter;
+  struct Way {
+    Words flags;
+    int ranks;
+  };
+  const std::vector<Way> ways = {{hybrid(2), 4}, {outer, 4}, {hybrid(4), 8}, {{}, 1}};
+  for (std::size_t from = 0; from < 2; ++from) {
+    const Words async = from == 1 ? Words{"--async-save"} : Words{};
+    const Words saves = async + Words{"--exit-interval", "2", "--save", scratch.path(std::to_string(from))};
+    const RunResult unbroken = test::train({.flags = flags + ways[from].flags, .ranks = 4});
+    const RunResult saved = test::train({.flags = flags + ways[from].flags + saves, .ranks = 4});
+    for (std::size_t to = 0; to < ways.size(); ++to) {
+      SCOPED_TRACE(testing::Message() << "way " << from << " to " << to);
+      test::Tensors loaded;
+      std::mutex mutex;
+      const RunResult rest =
+          test::train({.flags = flags + ways[to].flags + Words{"--load", scratch.path(std::to_string(from))},
+                       .ranks = ways[to].ranks,
+                       .prepare = [&](Trainer& trainer, int) {
+                         const std::lock_guard lock(mutex);
+                         EXPECT_TRUE(test::put_state(trainer.rank(), loaded));
+                       }});
+      EXPECT_TRUE(loaded == saved.whole_state);
+      ASSERT_EQ(rest.losses.size(), 1u);
+      if (to != from) continue;
       EXPECT_EQ(saved.losses + rest.losses, unbroken.losses);
+      EXPECT_TRUE(rest.whole_state == unbroken.whole_state);
     }
   }
 }

@@ -230,7 +230,9 @@ TEST_P(Moe, SharesOutExpertsOverAllRanksThatHoldThem) {
        {Way{{.data = 2}, whole}, Way{{.tensor = 2, .sequence = true}, whole},
         Way{{.tensor = 2, .sequence = true}, {"--use-distributed-optimizer"}}, Way{both, whole},
         Way{both, {"--data-parallel-sharding-strategy", "optim", "--overlap-grad-reduce", "--overlap-param-gather"}},
-        Way{both, {"--use-distributed-optimizer", "--num-distributed-optimizer-instances", "2"}, 2}}) {
+        Way{both, {"--use-distributed-optimizer", "--num-distributed-optimizer-instances", "2"}, 2},
+        Way{both, whole + Words{"--num-distributed-optimizer-instances", "2", "--outer-dp-sharding-strategy", "optim"},
+            2}}) {
     SCOPED_TRACE(way.layout.name() + testing::PrintToString(way.flags));
     const auto check = [&](Rank& rank) {
       const int dense = way.layout.data * way.layout.context / way.instances;

@@ -1,0 +1,27 @@
+#include "apps/ranks_program.h"
+
+#include <fmt/format.h>
+
+#include "apps/program.h"
+#include "core/base/log.h"
+#include "parallel/comm/on_all_ranks.h"
+
+namespace megalith {
+
+int run_ranks(std::string_view name, const std::string& label, const std::unique_ptr<MpiRuntime>& mpi,
+              const std::function<ExitCode()>& work) {
+  try {
+    return static_cast<int>(work());
+  } catch (const EveryRankFailed& failed) {
+    if (mpi->rank() == 0)
+      log_last_words(fmt::format("{}: error: [rank {}/{}] {}", name, failed.rank(), mpi->size(), failed.what()));
+    if (failed.code() == ExitCode::kCommunication) mpi->abort_together(failed.code());  // streams may wait for peers
+    return static_cast<int>(failed.code());
+  } catch (...) {
+    const ExitCode code = report_exception(name, label);
+    if (mpi) mpi->abort(code);  // ends the peers too, which might wait for this rank
+    return static_cast<int>(code);
+  }
+}
+
+}  // namespace megalith

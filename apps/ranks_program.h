@@ -1,0 +1,18 @@
+// What the main of a program of several ranks does around its work: one line and one exit code, whichever ranks fail.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "core/base/error.h"
+#include "parallel/comm/mpi_runtime.h"
+
+namespace megalith {
+
+// `work` starts `mpi`, and says who this rank is in `label`, "rank 1/2". Returns the process's exit code.
+int run_ranks(std::string_view name, const std::string& label, const std::unique_ptr<MpiRuntime>& mpi,
+              const std::function<ExitCode()>& work);
+
+}  // namespace megalith
