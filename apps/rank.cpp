@@ -186,6 +186,9 @@ RankOptimizer::RankOptimizer(const Options& options, const RankGroups& groups, R
       shared_gradients(layers.tensor, allocate(options, shard, model.gpt, memory.pool), memory.pool),
       adamw(*model.gpt.parameters, memory.pool, adamw_spec(options.train, *model.all_parameters)) {}
 
+// Room for copies of the peers' gradients: a sum waits for the product that runs at the moment, so few are better.
+constexpr std::size_t kSumRoom = std::size_t{512} << 20;
+
 RankUnits::RankUnits(const Options& options, const RankGroups& groups, RankStreams& streams, RankMemory& memory,
                      const PipelineLayout& pipeline, const GptModel& gpt) {
   std::vector<ParameterUnit>& units = gpt.parameters->units();
@@ -208,7 +211,7 @@ RankUnits::RankUnits(const Options& options, const RankGroups& groups, RankStrea
       *gpt.parameters, points.slots,
       UnitGroups{.gather = *groups.unshard, .reduce = groups.shards(), .instances = groups.instances()},
       UnitStreams{.compute = streams.compute, .gather = *streams.unshard, .reduce = streams.communication}, memory.pool,
-      options.train.check_hazards);
+      options.train.device == DeviceType::kCuda ? kSumRoom : 0, options.train.check_hazards);
 }
 
 RankBuckets::RankBuckets(const Options& options, const RankGroups& groups, RankStreams& streams, const GptModel& gpt) {
@@ -321,6 +324,7 @@ Rank::~Rank() {
   if (std::uncaught_exceptions() > 0) return;  // the peers of a rank that failed are ended, not waited for
   std::vector<MemorySharing*> sharing = sharing_groups(*this);
   if (units.sharded && units.sharded->gathers_by_copies()) sharing.push_back(memory_sharing(*groups.unshard));
+  if (units.sharded && units.sharded->sums_by_copies()) sharing.push_back(memory_sharing(groups.shards()));
   for (MemorySharing* group : sharing) {
     try {
       group->unshare_memory();

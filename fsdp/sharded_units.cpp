@@ -12,8 +12,14 @@
 
 namespace megalith {
 
+namespace {
+
+constexpr std::int64_t kSlotAlignment = 128;  // elements
+
+}  // namespace
+
 ShardedUnits::ShardedUnits(ParameterStore& parameters, const UnitSlots& slots, const UnitGroups& groups,
-                           const UnitStreams& streams, MemoryPool& pool, bool poison)
+                           const UnitStreams& streams, MemoryPool& pool, std::size_t sum_room, bool poison)
     : parameters_(parameters),
       slots_(slots),
       groups_(groups),
@@ -21,29 +27,54 @@ ShardedUnits::ShardedUnits(ParameterStore& parameters, const UnitSlots& slots, c
       poison_(poison),
       states_(parameters.units().size(), State::kSharded),
       summed_(parameters.units().size(), false) {
+  // All of a kind in one block, which peers map as one.
   const auto allocate = [&](std::deque<Slot>& to, const std::vector<std::int64_t>& elements, const std::vector<int>& of,
                             Tensor ParameterUnit::*shard, MemoryCategory category) {
-    for (std::size_t s = 0; s < elements.size(); ++s) {
-      const auto tenant = std::ranges::find(of, static_cast<int>(s)) - of.begin();
-      const DType dtype = (unit(static_cast<int>(tenant)).*shard).dtype;
-      const auto bytes = static_cast<std::size_t>(elements[s]) * size_of(dtype);
-      to.emplace_back().memory = Tensor(pool.allocate(bytes, category, "unit slot"), dtype, {elements[s]});
+    if (elements.empty()) return;
+    const auto tenant = std::ranges::find_if(of, [](int slot) { return slot != UnitSlots::kResident; }) - of.begin();
+    const DType dtype = (unit(static_cast<int>(tenant)).*shard).dtype;
+    const auto aligned = [](std::int64_t count) {
+      return (count + kSlotAlignment - 1) / kSlotAlignment * kSlotAlignment;
+    };
+    std::int64_t all = 0;
+    for (const std::int64_t count : elements) all += aligned(count);
+    const auto bytes = static_cast<std::size_t>(all) * size_of(dtype);
+    const Tensor block(pool.allocate(bytes, category, "unit slots"), dtype, {all});
+    std::int64_t begin = 0;
+    for (const std::int64_t count : elements) {
+      to.emplace_back().memory = block.slice(0, begin, count);
+      begin += aligned(count);
     }
   };
   allocate(weights_, slots_.weight_elements, slots_.of_weights, &ParameterUnit::weight_shard,
            MemoryCategory::kParameters);
   allocate(gradients_, slots_.gradient_elements, slots_.of_gradients, &ParameterUnit::grad_shard,
            MemoryCategory::kGradients);
+  const int peers = groups.reduce.size() - 1;
+  if (gradients_.empty() || sum_room == 0 || peers == 0) return;
+  const DType dtype = gradients_.front().memory.dtype;
+  const std::int64_t shard = std::ranges::max(slots_.gradient_elements) / (peers + 1);
+  const std::int64_t most = static_cast<std::int64_t>(sum_room / size_of(dtype)) / peers;
+  const std::int64_t count = peers * (std::min(shard, most) / 8 * 8);
+  if (count == 0) return;
+  sum_room_ = Tensor(pool.allocate(static_cast<std::size_t>(count) * size_of(dtype), MemoryCategory::kGradients,
+                                   "copies of gradients"),
+                     dtype, {count});
 }
 
 void ShardedUnits::share() {
-  const Tensor& shards = parameters_.weight_shards();
-  MemorySharing* const sharing = memory_sharing(groups_.gather);
-  if (sharing == nullptr || !shards.present()) return;
   std::uint64_t layout = kEmptyDigest;
   for (const ParameterUnit& each : parameters_.units())
     fold(layout, static_cast<std::uint64_t>(each.resident_weights ? 0 : each.numel));
-  copies_ = sharing->share_memory(shards.data, shards.bytes(), layout);
+  const Tensor& shards = parameters_.weight_shards();
+  MemorySharing* const gathers = memory_sharing(groups_.gather);
+  if (gathers != nullptr && shards.present()) copies_ = gathers->share_memory(shards.data, shards.bytes(), layout);
+  MemorySharing* const sums = memory_sharing(groups_.reduce);
+  if (sums == nullptr || !sum_room_) return;
+  for (const std::int64_t count : slots_.gradient_elements) fold(layout, static_cast<std::uint64_t>(count));
+  const Tensor &first = gradients_.front().memory, &last = gradients_.back().memory;
+  const auto bytes = static_cast<std::size_t>(last.as<std::byte>() - first.as<std::byte>()) + last.bytes();
+  sums_copies_ = sums->share_memory(first.data, bytes, layout);
 }
 
 ShardedUnits::Slot& ShardedUnits::slot_of(std::deque<Slot>& slots, const std::vector<int>& of, int unit) {
@@ -192,11 +223,14 @@ void ShardedUnits::reduce_shard(int index) {
   streams_.compute.record(slot.ready);
   streams_.reduce.wait(slot.ready);
   const bool is_first = !summed_[static_cast<std::size_t>(index)];
+  const bool sums_in_place = is_first || sums_copies_;
   launch(streams_.reduce, ReduceScatter{.group = groups_.reduce,
                                         .in = whole,
-                                        .out = is_first ? of.grad_shard : own,
+                                        .out = sums_in_place ? of.grad_shard : own,
+                                        .room = sums_copies_ ? sum_room_ : Tensor{},
+                                        .add_to_out = sums_copies_ && !is_first,
                                         .label = "gradients of " + of.name});
-  if (!is_first) launch(streams_.reduce, Add{.a = of.grad_shard, .b = own, .y = of.grad_shard});
+  if (!sums_in_place) launch(streams_.reduce, Add{.a = of.grad_shard, .b = own, .y = of.grad_shard});
   streams_.reduce.record(slot.free);
   slot.freed_at = ++reduce_records_;
   summed_[static_cast<std::size_t>(index)] = true;

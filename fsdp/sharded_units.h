@@ -3,8 +3,8 @@
 // functions in the order of its actions (unshard_lowering.h), or from its own hooks at the same points; all ranks of
 // the group in the same order. A call out of order is an error with exit code 9.
 //
-// Where the ranks' GPUs read each other's memory, gathers are copies by copy engines and take no multiprocessor from
-// the products beside them.
+// Where the ranks' GPUs read each other's memory, gathers are copies by copy engines, sums one pass over such copies:
+// neither takes a multiprocessor from the products beside it while data is on its way.
 #pragma once
 
 #include <cstdint>
@@ -32,11 +32,12 @@ struct UnitGroups {
 
 class ShardedUnits {
  public:
-  // `parameters` are allocated; all outlive this object. `poison`: see poison_slots().
+  // `parameters` are allocated; all outlive this object. `sum_room`: most bytes for copies of the peers' gradients, 0
+  // where no GPUs are. `poison`: see poison_slots().
   ShardedUnits(ParameterStore& parameters, const UnitSlots& slots, const UnitGroups& groups, const UnitStreams& streams,
-               MemoryPool& pool, bool poison);
+               MemoryPool& pool, std::size_t sum_room, bool poison);
 
-  // Collective, once, before the first gather: lets the peers copy the shards themselves where they can.
+  // Collective, once, before the first gather: lets the peers copy shards and gradients themselves where they can.
   void share();
 
   // Before the actions of a list: starts the gathers that it finds started (UnshardPoints::ahead), unless they are.
@@ -66,6 +67,7 @@ class ShardedUnits {
   // From now on: weights become NaN where they are given up, gradients where they are bound, before they begin.
   void poison_slots(bool on) { poison_ = on; }
   bool gathers_by_copies() const { return copies_; }
+  bool sums_by_copies() const { return sums_copies_; }
   // Since construction.
   std::int64_t gathers() const { return gathers_; }
   std::int64_t reductions() const { return reductions_; }
@@ -97,7 +99,8 @@ class ShardedUnits {
   UnitGroups groups_;
   UnitStreams streams_;
   bool poison_;
-  bool copies_ = false;  // from the peers' memory
+  bool copies_ = false, sums_copies_ = false;  // from the peers' memory
+  Tensor sum_room_;                            // absent: none
   std::deque<Slot> weights_, gradients_;
   std::vector<State> states_;  // of each unit's weights
   std::vector<bool> summed_;   // of each unit's gradients, since begin_sums()
