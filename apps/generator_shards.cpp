@@ -31,7 +31,7 @@ GeneratorShards::GeneratorShards(GptModel& model, Communicator& ranks, Stream& c
   actions_ = insert_unshards(actions_, points_);
   units_ = std::make_unique<ShardedUnits>(
       *model.parameters, points_.slots, std::vector<UnitGroups>{{.gather = *gather_group_, .reduce = *gather_group_}},
-      UnitStreams{.compute = compute, .gather = gather_, .reduce = gather_}, pool, false);
+      UnitStreams{.compute = compute, .gather = gather_, .reduce = gather_}, pool, 0, false);
 }
 
 GeneratorShards::~GeneratorShards() {

@@ -12,8 +12,14 @@
 
 namespace megalith {
 
+namespace {
+
+constexpr std::int64_t kSlotAlignment = 128;  // elements
+
+}  // namespace
+
 ShardedUnits::ShardedUnits(ParameterStore& parameters, const UnitSlots& slots, std::vector<UnitGroups> groups,
-                           const UnitStreams& streams, MemoryPool& pool, bool poison)
+                           const UnitStreams& streams, MemoryPool& pool, std::size_t sum_room, bool poison)
     : parameters_(parameters),
       slots_(slots),
       groups_(std::move(groups)),
@@ -23,37 +29,65 @@ ShardedUnits::ShardedUnits(ParameterStore& parameters, const UnitSlots& slots, s
       summed_(parameters.units().size(), false),
       complete_at_(parameters.units().size(), 0) {
   for (const ParameterUnit& unit : parameters.units()) complete_.emplace_back("shard of " + unit.name);
+  // All of a kind in one block, which peers map as one.
   const auto allocate = [&](std::deque<Slot>& to, const std::vector<std::int64_t>& elements, const std::vector<int>& of,
                             Tensor ParameterUnit::*shard, MemoryCategory category) {
-    for (std::size_t s = 0; s < elements.size(); ++s) {
-      const auto tenant = std::ranges::find(of, static_cast<int>(s)) - of.begin();
-      const DType dtype = (unit(static_cast<int>(tenant)).*shard).dtype;
-      const auto bytes = static_cast<std::size_t>(elements[s]) * size_of(dtype);
-      to.emplace_back().memory = Tensor(pool.allocate(bytes, category, "unit slot"), dtype, {elements[s]});
+    if (elements.empty()) return;
+    const auto tenant = std::ranges::find_if(of, [](int slot) { return slot != UnitSlots::kResident; }) - of.begin();
+    const DType dtype = (unit(static_cast<int>(tenant)).*shard).dtype;
+    const auto aligned = [](std::int64_t count) {
+      return (count + kSlotAlignment - 1) / kSlotAlignment * kSlotAlignment;
+    };
+    std::int64_t all = 0;
+    for (const std::int64_t count : elements) all += aligned(count);
+    const auto bytes = static_cast<std::size_t>(all) * size_of(dtype);
+    const Tensor block(pool.allocate(bytes, category, "unit slots"), dtype, {all});
+    std::int64_t begin = 0;
+    for (const std::int64_t count : elements) {
+      to.emplace_back().memory = block.slice(0, begin, count);
+      begin += aligned(count);
     }
   };
   allocate(weights_, slots_.weight_elements, slots_.of_weights, &ParameterUnit::weight_shard,
            MemoryCategory::kParameters);
   allocate(gradients_, slots_.gradient_elements, slots_.of_gradients, &ParameterUnit::grad_shard,
            MemoryCategory::kGradients);
+  const auto has_peers = [](const UnitGroups& each) { return each.reduce.size() > 1; };
+  if (gradients_.empty() || sum_room == 0 || std::ranges::none_of(groups_, has_peers)) return;
+  const DType dtype = gradients_.front().memory.dtype;
+  const std::int64_t count =
+      std::min(std::ranges::max(slots_.gradient_elements), static_cast<std::int64_t>(sum_room / size_of(dtype)));
+  sum_room_ = Tensor(pool.allocate(static_cast<std::size_t>(count) * size_of(dtype), MemoryCategory::kGradients,
+                                   "copies of gradients"),
+                     dtype, {count});
 }
 
 void ShardedUnits::share() {
-  const Tensor& shards = parameters_.weight_shards();
-  if (!shards.present()) return;
   std::uint64_t layout = kEmptyDigest;
   for (const ParameterUnit& each : parameters_.units())
     fold(layout, static_cast<std::uint64_t>(each.resident_weights ? 0 : each.numel));
+  const Tensor& shards = parameters_.weight_shards();
   for (UnitGroups& groups : groups_) {
     MemorySharing* const sharing = memory_sharing(groups.gather);
-    groups.copies = sharing != nullptr && sharing->share_memory(shards.data, shards.bytes(), layout);
+    if (sharing != nullptr && shards.present())
+      groups.copies = sharing->share_memory(shards.data, shards.bytes(), layout);
+  }
+  if (!sum_room_) return;
+  for (const std::int64_t count : slots_.gradient_elements) fold(layout, static_cast<std::uint64_t>(count));
+  const Tensor &first = gradients_.front().memory, &last = gradients_.back().memory;
+  const auto bytes = static_cast<std::size_t>(last.as<std::byte>() - first.as<std::byte>()) + last.bytes();
+  for (UnitGroups& groups : groups_) {
+    MemorySharing* const sharing = memory_sharing(groups.reduce);
+    groups.sum_copies = sharing != nullptr && sharing->share_memory(first.data, bytes, layout);
   }
 }
 
 std::vector<MemorySharing*> ShardedUnits::sharing() const {
   std::vector<MemorySharing*> sharing;
-  for (const UnitGroups& groups : groups_)
+  for (const UnitGroups& groups : groups_) {
     if (groups.copies) sharing.push_back(memory_sharing(groups.gather));
+    if (groups.sum_copies) sharing.push_back(memory_sharing(groups.reduce));
+  }
   return sharing;
 }
 
@@ -207,11 +241,17 @@ void ShardedUnits::reduce_shard(int index) {
   streams_.compute.record(slot.ready);
   streams_.reduce.wait(slot.ready);
   const bool is_first = !summed_[static_cast<std::size_t>(index)];
-  launch(streams_.reduce, ReduceScatter{.group = groups_of(of).reduce,
-                                        .in = whole,
-                                        .out = is_first ? of.grad_shard : own,
-                                        .label = "gradients of " + of.name});
-  if (!is_first) launch(streams_.reduce, Add{.a = of.grad_shard, .b = own, .y = of.grad_shard});
+  const UnitGroups& groups = groups_of(of);
+  const bool by_copies = groups.sum_copies, sums_in_place = is_first || by_copies;
+  const std::int64_t round = std::int64_t{8} * std::max(groups.reduce.size() - 1, 1);
+  launch(streams_.reduce,
+         ReduceScatter{.group = groups.reduce,
+                       .in = whole,
+                       .out = sums_in_place ? of.grad_shard : own,
+                       .room = by_copies ? sum_room_.slice(0, 0, sum_room_.numel() / round * round) : Tensor{},
+                       .add_to_out = by_copies && !is_first,
+                       .label = "gradients of " + of.name});
+  if (!sums_in_place) launch(streams_.reduce, Add{.a = of.grad_shard, .b = own, .y = of.grad_shard});
   streams_.reduce.record(slot.free);
   slot.freed_at = ++reduce_records_;
   summed_[static_cast<std::size_t>(index)] = true;

@@ -3,8 +3,8 @@
 // functions in the order of its actions (unshard_lowering.h), or from its own hooks at the same points; all ranks of
 // the group in the same order. A call out of order is an error with exit code 9.
 //
-// Where the ranks' GPUs read each other's memory, gathers are copies by copy engines and take no multiprocessor from
-// the products beside them.
+// Where the ranks' GPUs read each other's memory, gathers are copies by copy engines, sums one pass over such copies:
+// neither takes a multiprocessor from the products beside it while data is on its way.
 #pragma once
 
 #include <cstdint>
@@ -29,17 +29,18 @@ struct UnitGroups {
   Communicator& gather;
   Communicator& reduce;               // of the same ranks
   Communicator* instances = nullptr;  // those with the same shard, in hybrid sharding
-  bool copies = false;                // of the peers' memory; set by share()
+  bool copies = false;                // of the peers' shards; set by share()
+  bool sum_copies = false;            // likewise of their gradients
 };
 
 class ShardedUnits {
  public:
-  // `parameters` are allocated; all outlive this object. `poison`: see poison_slots().
-  // The first of `groups` are of dense units, the last of experts.
+  // `parameters` are allocated; all outlive this object. The first of `groups` are of dense units, the last of experts.
+  // `sum_room`: most bytes for copies of the peers' gradients, 0 where no GPUs are. `poison`: see poison_slots().
   ShardedUnits(ParameterStore& parameters, const UnitSlots& slots, std::vector<UnitGroups> groups,
-               const UnitStreams& streams, MemoryPool& pool, bool poison);
+               const UnitStreams& streams, MemoryPool& pool, std::size_t sum_room, bool poison);
 
-  // Collective, once, before the first gather: lets the peers copy the shards themselves where they can.
+  // Collective, once, before the first gather: lets the peers copy shards and gradients themselves where they can.
   void share();
 
   // Before the actions of a list: starts the gathers that it finds started (UnshardPoints::ahead), unless they are.
@@ -72,7 +73,7 @@ class ShardedUnits {
 
   // From now on: weights become NaN where they are given up, gradients where they are bound, before they begin.
   void poison_slots(bool on) { poison_ = on; }
-  // Groups whose ranks read each other's shards.
+  // Groups whose ranks read each other's shards or gradients.
   std::vector<MemorySharing*> sharing() const;
   // Since construction.
   std::int64_t gathers() const { return gathers_; }
@@ -110,6 +111,7 @@ class ShardedUnits {
   std::vector<UnitGroups> groups_;
   UnitStreams streams_;
   bool poison_;
+  Tensor sum_room_;  // absent: none
   std::deque<Slot> weights_, gradients_;
   std::vector<State> states_;  // of each unit's weights
   std::vector<bool> summed_;   // of each unit's gradients, since begin_sums()

@@ -75,6 +75,18 @@ void check(const ReduceScatter& op) {
   check_ends(op);
   check_reducible(op.in, subject(op, "in"));
   check_part(op, op.out, op.in, "out", "in");
+  if (!op.room) return;
+  const std::string room = subject(op, "room");
+  check_buffer(op.room, room);
+  check_dtype(op.room, {op.in.dtype}, room);
+  const std::int64_t unit = 8 * std::max(op.group.size() - 1, 1);
+  if (op.room.numel() == 0 || op.room.numel() % unit != 0) {
+    fail({.subject = room,
+          .expected = fmt::format("a multiple of {} elements", unit),
+          .got = fmt::format("{}", op.room.numel())});
+  }
+  check_no_overlap(op.room, "room", op.in, room);
+  check_no_overlap(op.room, "room", op.out, room);
 }
 
 void check(const AllGather& op) {
@@ -207,6 +219,10 @@ Access access_of(const Collective& collective) {
         } else {
           access.reads(op.in);
           access.writes(op.out);
+          if constexpr (requires { op.room; }) {
+            if (op.add_to_out) access.reads(op.out);
+            if (op.room) access.writes(op.room);
+          }
         }
         return access;
       },

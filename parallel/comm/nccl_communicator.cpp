@@ -126,6 +126,10 @@ class NcclCommunicator final : public Communicator, public MemorySharing {
 
   void exchange(CudaStream& stream, const ReduceScatter& op) const {
     if (op.out.numel() == 0) return;
+    if (peer_memory_ != nullptr && peer_memory_->holds(op.in) && PeerMemory::can_sum(op)) {
+      return peer_memory_->reduce_scatter(stream, op);
+    }
+    require(!op.add_to_out, "reduce_scatter adds only where ranks share memory");
     check(ncclReduceScatter(op.in.data, op.out.data, static_cast<std::size_t>(op.out.numel()), nccl_type(op.out.dtype),
                             ncclSum, comm(), stream.handle()),
           op.kName);

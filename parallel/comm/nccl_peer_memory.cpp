@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <string>
@@ -12,6 +13,7 @@
 #include "core/device/cuda/check.h"
 #include "core/device/cuda/driver.h"
 #include "parallel/comm/communicator.h"
+#include "parallel/comm/nccl_sum.h"
 
 namespace megalith {
 
@@ -156,6 +158,48 @@ void PeerMemory::shift(CudaStream& stream, const Shift& shift) {
   } else if (last) {
     for (int steps = 1; steps < ranks; ++steps) words.wait_and_clear(mine[above(steps)].taken);
   }
+  words.enqueue(stream);
+}
+
+bool PeerMemory::can_sum(const ReduceScatter& op) {
+  return op.room.present() && (op.in.dtype == DType::kFp32 || op.in.dtype == DType::kBf16);
+}
+
+void PeerMemory::reduce_scatter(CudaStream& stream, const ReduceScatter& op) {
+  const int ranks = static_cast<int>(peers_.size());
+  const auto self = static_cast<std::size_t>(rank_);
+  const std::int64_t n = op.out.numel(), most = op.room.numel() / (ranks - 1);
+  const Tensor own = op.in.slice(0, rank_ * n, n);
+  const std::ptrdiff_t offset = own.as<std::byte>() - base_;
+  Flags* const mine = peers_[self].flags;
+  FrontEnd words;
+  const auto of_peers = [&](const auto& f) {  // in another order on each rank, so that not all read one
+    for (int step = 1; step < ranks; ++step) f(static_cast<std::size_t>((rank_ + step) % ranks));
+  };
+  of_peers([&](std::size_t peer) { words.set(peers_[peer].flags[self].ready); });
+  of_peers([&](std::size_t peer) { words.wait_and_clear(mine[peer].ready); });
+  words.enqueue(stream);
+  for (std::int64_t first = 0; first < n; first += most) {
+    const std::int64_t count = std::min(most, n - first);
+    const std::size_t bytes = static_cast<std::size_t>(count) * size_of(op.in.dtype);
+    of_peers([&](std::size_t peer) {
+      const std::int64_t place = static_cast<std::int64_t>(peer) - (peer > self ? 1 : 0);
+      stream.copy(op.room.slice(0, place * most, count).data,
+                  peers_[peer].base + offset + static_cast<std::size_t>(first) * size_of(op.in.dtype), bytes);
+    });
+    if (first + count == n) {
+      of_peers([&](std::size_t peer) { words.set(peers_[peer].flags[self].taken); });
+      words.enqueue(stream);
+    }
+    sum_parts(stream, {.own = own.slice(0, first, count),
+                       .others = op.room,
+                       .pitch = most,
+                       .rank = rank_,
+                       .ranks = ranks,
+                       .out = op.out.slice(0, first, count),
+                       .add_to_out = op.add_to_out});
+  }
+  of_peers([&](std::size_t peer) { words.wait_and_clear(mine[peer].taken); });
   words.enqueue(stream);
 }
 

@@ -32,6 +32,9 @@ class PeerMemory {
   // in, which this memory holds at the same place on all ranks, goes to the rank `step` above; out is anywhere on this
   // GPU. One stream at a time.
   void shift(CudaStream& stream, const Shift& shift);
+  // Likewise of `in`. While copy engines bring the parts, no multiprocessor is taken; the sums are a kernel.
+  static bool can_sum(const ReduceScatter& op);
+  void reduce_scatter(CudaStream& stream, const ReduceScatter& op);
   // Ends the waits of this moment; called again and again by the watcher of a run that failed, until its streams are
   // empty. From any thread.
   void release();

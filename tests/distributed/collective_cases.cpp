@@ -55,6 +55,19 @@ T reduced(const CollectiveForm& form, ReduceOp op, int size, std::int64_t i) {
   }
 }
 
+template <class T>
+T sum_in_order(const std::vector<T>& parts) {
+  if constexpr (std::is_same_v<T, bf16>) {
+    float sum = to_float(parts[0]);
+    for (std::size_t i = 1; i < parts.size(); ++i) sum += to_float(parts[i]);
+    return to_bf16(sum);
+  } else {
+    T sum = parts[0];
+    for (std::size_t i = 1; i < parts.size(); ++i) sum += parts[i];
+    return sum;
+  }
+}
+
 std::string label(const char* call, DType dtype, std::int64_t n, const Communicator& group) {
   return std::string(call) + " " + std::string(name_of(dtype)) + " [" + std::to_string(n) + "] on rank " +
          std::to_string(group.rank()) + " of " + std::to_string(group.size());
@@ -282,6 +295,61 @@ void check_shift(Communicator& world, const CollectiveForm& form) {
       shift_case.template operator()<bf16>(n, step);
       shift_case.template operator()<std::uint8_t>(n, step);
     }
+  }
+}
+
+namespace {
+
+// What is summed is written anew behind each sum, by a shift: a rank that lags must find what it has yet to read.
+template <class T>
+void sum_of_shared_memory_case(Communicator& world, const CollectiveForm& form, std::int64_t n) {
+  const int size = world.size(), rank = world.rank();
+  const std::int64_t half = n * size;
+  Rig rig(form);
+  auto memory = rig.of_rank<T>(rank, 2 * half), out = rig.empty<T>(n), room = rig.empty<T>((size - 1) * 1024);
+  const std::unique_ptr<Communicator> group = world.duplicate("shared sum");
+  const AbortOnUnwind guard(world);
+  const Tensor all = memory.tensor(), first = all.slice(0, 0, half), second = all.slice(0, half, half);
+  MemorySharing* const sharing = memory_sharing(*group);
+  const bool shared = sharing != nullptr && sharing->share_memory(all.data, all.bytes(), 1);
+  rig.run(
+      [&] {
+        ReduceScatter sum{.group = *group, .in = first, .out = out.tensor(), .room = room.tensor()};
+        launch(rig.stream(), sum);
+        launch(rig.stream(), Shift{.group = *group, .in = second, .out = first, .step = 1});
+        sum.add_to_out = shared;
+        launch(rig.stream(), sum);
+        sum.add_to_out = false;
+        sum.out = first.slice(0, rank * n, n);
+        launch(rig.stream(), sum);
+      },
+      memory, out, room);
+  std::vector<T> want_out, want_part;
+  for (std::int64_t i = 0; i < n; ++i) {
+    // The shift passes each rank's values on by one; what is summed is in another order then.
+    std::vector<T> parts;
+    for (int r = 0; r < size; ++r) parts.push_back(value<T>(form, (r + size - 1) % size, half + rank * n + i));
+    want_part.push_back(sum_in_order(parts));
+    want_out.push_back(want_part.back());
+    if (!shared) continue;
+    const T before = reduced<T>(form, ReduceOp::kSum, size, rank * n + i);
+    want_out.back() = sum_in_order(std::vector<T>{before, want_part.back()});
+  }
+  expect_same_bits(out.values, want_out, label("sum of shared memory", kDTypeOf<T>, n, *group));
+  const T* own = memory.values.data() + rank * n;
+  expect_same_bits(std::vector<T>(own, own + n), want_part, label("the same in place", kDTypeOf<T>, n, *group));
+  if (sharing != nullptr) sharing->unshare_memory();
+  EXPECT_TRUE(shared || form.device != DeviceType::kCuda) << "these GPUs cannot read each other's memory";
+}
+
+}  // namespace
+
+// Aligned and not, in one round and in several.
+void check_sum_of_shared_memory(Communicator& world, const CollectiveForm& form) {
+  if (world.size() == 1) return;
+  for (const std::int64_t n : {std::int64_t{1}, std::int64_t{1024}, std::int64_t{70'001}, std::int64_t{262'144}}) {
+    sum_of_shared_memory_case<float>(world, form, n);
+    sum_of_shared_memory_case<bf16>(world, form, n);
   }
 }
 

@@ -38,6 +38,7 @@ TEST_P(Collectives, AllToAll) { check(check_all_to_all); }
 TEST_P(Collectives, AllToAllV) { check(check_all_to_all_v); }
 TEST_P(Collectives, Shift) { check(check_shift); }
 TEST_P(Collectives, ShiftOfSharedMemory) { check(check_shift_of_shared_memory); }
+TEST_P(Collectives, SumOfSharedMemory) { check(check_sum_of_shared_memory); }
 TEST_P(Collectives, Broadcast) { check(check_broadcast); }
 TEST_P(Collectives, SendReceive) { check(check_send_receive); }
 TEST_P(Collectives, HostCalls) { check(check_host_calls); }

@@ -90,6 +90,7 @@ class ThreadCommunicator final : public Communicator {
   }
 
   void exchange(const ReduceScatter& op) {
+    require(!op.add_to_out, "reduce_scatter adds only where ranks share memory");
     const Tensor& out = op.out;
     begin("reduce_scatter", op.in);
     reduce_into(ReduceOp::kSum, out, [&](int r) { return peer(r).slice(0, rank() * out.numel(), out.numel()); });
