@@ -1,4 +1,4 @@
-#include "host_waits.h"
+#include "tests/support/host_waits/host_waits.h"
 
 #include <dlfcn.h>
 
