@@ -96,7 +96,7 @@ TEST(HfConfigMoe, ReadsBothNamesAndTheUsualValues) {
   EXPECT_EQ(model.moe.num_experts, 4);
   EXPECT_TRUE(model.moe.router_pre_softmax);
   EXPECT_EQ(model.kv_channels, 8);  // not Qwen3's 128
-  EXPECT_EQ(model.moe.balancing(), MoeBalancing::kNone);
+  EXPECT_EQ(model.moe.balancing_coeff(), 0);
   EXPECT_FALSE(parse(with("qwen3_moe", "norm_topk_prob", true)).moe.router_pre_softmax);
 }
 
