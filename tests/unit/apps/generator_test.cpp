@@ -142,7 +142,7 @@ TEST_P(GeneratorTest, RanksThatShareOutTheWeightsDrawTheTokensOfOne) {
   const Sizes sizes{3, 9, 20};
   const Tokens prompts = draw_prompts(sizes, 3);
   for (const bool untied : {false, true}) {
-    Options wanted = options("--bf16", untied ? 1 : 0, CudaGraphImpl::kLocal);
+    Options wanted = options({"--bf16"}, untied ? 1 : 0, CudaGraphImpl::kLocal);
     wanted.model.untie_embeddings_and_output_weights = untied;
     const Tokens want = Model(wanted).run(prompts, sizes);
     EXPECT_GT(std::set<std::int32_t>(want.begin(), want.end()).size(), 2u);
@@ -162,7 +162,7 @@ TEST_P(GeneratorTest, RanksThatShareOutTheWeightsDrawTheTokensOfOne) {
 
 TEST_P(GeneratorTest, SaysHowManyRanksHoldTheWeights) {
   if (device() == DeviceType::kCuda) GTEST_SKIP() << "a plan, on any machine";
-  Options wanted = options("--bf16", 0, CudaGraphImpl::kLocal);
+  Options wanted = options({"--bf16"}, 0, CudaGraphImpl::kLocal);
   wanted.model.num_layers = 32;
   wanted.model.untie_embeddings_and_output_weights = true;
   const Generator::Bytes one = Generator::bytes(wanted, kMost, 1), four = Generator::bytes(wanted, kMost, 4);
