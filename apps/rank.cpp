@@ -289,7 +289,7 @@ RankBuckets::RankBuckets(const Options& options, const RankGroups& groups, RankS
   gatherer->add_buckets(experts.shards(), gathered(experts), owners(experts));
 }
 
-StepMemory::StepMemory(MemoryPool& pool, const GptModel& gpt)
+StepMemory::StepMemory(MemoryPool& pool, const GptModel& gpt, std::int64_t dispatch_ranks)
     : parameters(static_cast<StepParameters*>(
           pool.allocate(sizeof(StepParameters), MemoryCategory::kOther, "step parameters"))),
       sums(
@@ -300,6 +300,9 @@ StepMemory::StepMemory(MemoryPool& pool, const GptModel& gpt)
   expert_counts = allocate(pool, DType::kInt32, {layers, moe.num_experts}, "counts");
   if (moe.balancing_coeff(MoeBalancing::kGlobal) != 0)
     balance_counts = allocate(pool, DType::kInt32, {layers, moe.num_experts}, "balance counts");
+  if (dispatch_ranks == 1) return;
+  room_needed = allocate(pool, DType::kInt32, {2}, "room needed");
+  rows_sent = allocate(pool, DType::kInt32, {layers, dispatch_ranks}, "rows sent");
 }
 
 Rank::Rank(const Options& run_options, const RunConfig& derived, DeviceType device, const Mesh& ranks,
@@ -325,7 +328,7 @@ Rank::Rank(const Options& run_options, const RunConfig& derived, DeviceType devi
       optimizer(options, groups, memory, layers, model),
       units(options, groups, streams, memory, config.pipeline, model.gpt),
       buckets(options, groups, streams, model.gpt),
-      step(memory.pool, model.gpt) {
+      step(memory.pool, model.gpt, mesh.sizes().etp * mesh.sizes().ep) {
   if (device == DeviceType::kCuda) transfer.connect(step.sums.slice(0, 0, 1));
 }
 

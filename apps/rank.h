@@ -131,12 +131,15 @@ struct RankBuckets {
 
 // What a step reads and writes on the device outside of the arena.
 struct StepMemory {
-  StepMemory(MemoryPool& pool, const GptModel& gpt);
+  // `dispatch_ranks`: P, over which experts are spread.
+  StepMemory(MemoryPool& pool, const GptModel& gpt, std::int64_t dispatch_ranks);
 
   StepParameters* parameters;
   Tensor sums;            // [num_step_sums] fp32
   Tensor expert_counts;   // rows of a step: [layers of experts in the whole model, E] int32; absent: there are none
   Tensor balance_counts;  // likewise, as in Microbatch; absent: there is no such loss
+  Tensor room_needed;     // [2] int32, as in Microbatch; absent, as rows_sent, where each rank has all experts
+  Tensor rows_sent;       // [layers of experts in the whole model, P] int32
 };
 
 struct Rank {
