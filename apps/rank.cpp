@@ -16,9 +16,16 @@ namespace megalith {
 
 namespace {
 
+ExpertSplit expert_split(const Mesh& mesh) {
+  return {.rank = mesh.coordinates().ep,
+          .ranks = static_cast<int>(mesh.sizes().ep),
+          .column_rank = mesh.coordinates().etp,
+          .column_ranks = static_cast<int>(mesh.sizes().etp)};
+}
+
 // Groups of one rank have nothing to add up.
-MoeOptions moe_options(LayerGroups& layers, Communicator& replicas) {
-  MoeOptions options;
+MoeOptions moe_options(const Mesh& mesh, LayerGroups& layers, Communicator& replicas) {
+  MoeOptions options{.experts = expert_split(mesh)};
   const int tensor = layers.tensor.split().ranks;
   if (tensor * layers.context.size() > 1) {
     options.sum_counts = [&layers](const Context& ctx, const Tensor& counts) {
@@ -39,10 +46,10 @@ MoeOptions moe_options(LayerGroups& layers, Communicator& replicas) {
   return options;
 }
 
-GptFactories factories(const Options& options, LayerGroups& layers, Communicator& replicas) {
+GptFactories factories(const Options& options, const Mesh& mesh, LayerGroups& layers, Communicator& replicas) {
   return {.rows = &layers.tensor,
           .core_attention = context_parallel_attention(options.parallel.cp_comm_type, layers.context),
-          .moe = moe_factory(moe_options(layers, replicas))};
+          .moe = moe_factory(moe_options(mesh, layers, replicas))};
 }
 
 std::vector<SegmentRunner::Entry> entries(const Options& options, const RankModel& model) {
@@ -171,7 +178,8 @@ RankGroups::RankGroups(const Mesh& mesh, const Options& options, const RunConfig
       experts(options.model.moe.num_experts > 0 && mesh.sizes().tp != mesh.sizes().etp * mesh.sizes().ep
                   ? std::make_unique<ReplicaGroups>(mesh.edp(), options.parallel)
                   : nullptr),
-      stages(mesh.pp().duplicate("pp sums")) {
+      stages(mesh.pp().duplicate("pp sums")),
+      expert_sums(mesh.dispatch().size() > 1 ? mesh.dispatch().duplicate("dispatch sums") : nullptr) {
   const int last = mesh.pp().size() - 1, stage = mesh.coordinates().pp;
   const bool tied = !options.model.untie_embeddings_and_output_weights;
   if (last == 0 || !tied || config.pipeline.placement.is_v) return;
@@ -208,10 +216,10 @@ LayerGroups::LayerGroups(const Mesh& mesh, const Options& options, const RunConf
            .weights_apart = options.train.cuda_graph_impl != CudaGraphImpl::kNone && config.pipeline.weights_apart()}),
       context(mesh.cp(), streams.context ? *streams.context : streams.communication) {}
 
-RankModel::RankModel(const Options& options, std::vector<GptPart> parts_of_stage, LayerGroups& layers,
+RankModel::RankModel(const Options& options, const Mesh& mesh, std::vector<GptPart> parts_of_stage, LayerGroups& layers,
                      Communicator& replicas)
     : parts(std::move(parts_of_stage)),
-      gpt(build_gpt(options.model, recompute_layers(options.train, parts), factories(options, layers, replicas),
+      gpt(build_gpt(options.model, recompute_layers(options.train, parts), factories(options, mesh, layers, replicas),
                     options.train.loss_chunk_size, parts)),
       all_parameters(build_gpt(options.model, {}, {.moe = moe_factory()}).parameters) {}
 
@@ -314,7 +322,7 @@ Rank::Rank(const Options& run_options, const RunConfig& derived, DeviceType devi
       streams(device, mesh, groups, instruments),
       memory(device, memory_limit, instruments.captures),
       layers(mesh, options, config, streams),
-      model(options, config.pipeline.parts_of(mesh.coordinates().pp), layers, *groups.sums),
+      model(options, mesh, config.pipeline.parts_of(mesh.coordinates().pp), layers, *groups.sums),
       ctx{.compute = streams.compute,
           .arena = memory.arena,
           .seed = static_cast<std::uint64_t>(options.train.seed),
@@ -404,6 +412,7 @@ std::vector<Communicator*> groups_of_steps(const Rank& rank) {
       if (group != nullptr) groups.push_back(group);
   }
   groups.insert(groups.end(), {own.stages.get(), &rank.layers.tensor.communicator()});
+  if (own.expert_sums) groups.push_back(own.expert_sums.get());
   if (rank.layers.context.size() > 1) groups.push_back(&rank.layers.context.communicator());
   if (own.embedding) groups.push_back(own.embedding.get());
   return groups;

@@ -55,6 +55,8 @@ struct RankGroups : ReplicaGroups {
   // Of experts, where other ranks hold copies of them than of the rest; else null.
   std::unique_ptr<ReplicaGroups> experts;
   std::unique_ptr<Communicator> stages;  // this pipeline's ranks, for sums on the compute stream
+  // Those that share out experts, likewise; null: there are none but this one.
+  std::unique_ptr<Communicator> expert_sums;
   // The first and the last stage where they share a tied embedding; null on all others.
   std::unique_ptr<Communicator> embedding;
 
@@ -92,7 +94,8 @@ struct LayerGroups {
 
 struct RankModel {
   // `replicas` serves the compute stream.
-  RankModel(const Options& options, std::vector<GptPart> parts, LayerGroups& layers, Communicator& replicas);
+  RankModel(const Options& options, const Mesh& mesh, std::vector<GptPart> parts, LayerGroups& layers,
+            Communicator& replicas);
 
   std::vector<GptPart> parts;  // this stage's, chunk after chunk
   GptModel gpt;                // of these parts and this tensor-parallel rank

@@ -74,13 +74,14 @@ std::unique_ptr<Segment> merge(const MoeSite& site) {
   return std::make_unique<Merge>(site.dropout, std::move(shared), site.rows);
 }
 
-std::unique_ptr<Segment> experts(const MoeSite& site) {
+std::unique_ptr<Segment> experts(const MoeSite& site, const MoeOptions& options) {
   const MoeConfig& moe = site.config.moe;
   return std::make_unique<Experts>(
       site.store, Experts::Spec{.name = site.prefix + "experts.",
                                 .hidden = site.config.hidden_size,
                                 .ffn = moe.ffn_hidden_size,
                                 .experts = moe.num_experts,
+                                .split = options.experts,
                                 .fused = moe.use_transformer_engine_op_fuser,
                                 .init_std = static_cast<float>(site.config.init_method_std),
                                 .output_init_std = static_cast<float>(site.config.output_layer_init_std())});
@@ -98,7 +99,7 @@ MoeFactory moe_factory(const MoeOptions& options) {
     site.store.begin_unit(fmt::format("layer {} experts", site.layer), UnitKind::kExperts);
     const int unit = static_cast<int>(site.store.units().size()) - 1;
     list[1] = {.name = "experts",
-               .segment = experts(site),
+               .segment = experts(site, options),
                .first_unit = unit,
                .last_unit = unit,
                .module = SegmentModule::kMoe};

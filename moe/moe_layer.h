@@ -4,11 +4,13 @@
 #pragma once
 
 #include "core/model/gpt.h"
+#include "moe/experts.h"
 #include "moe/router.h"
 
 namespace megalith {
 
 struct MoeOptions {
+  ExpertSplit experts = {};       // of this rank
   SumCounts sum_counts = {};      // over the ranks of tp and cp, which share the sequences of a microbatch
   SumCounts sum_all_counts = {};  // over these and dp
 };
