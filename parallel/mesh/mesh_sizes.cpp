@@ -87,8 +87,7 @@ MeshSizes make_mesh_sizes(const MeshRequest& request) {
   const SizeFlag cp{"--context-parallel-size", request.context_parallel_size};
   const SizeFlag pp{"--pipeline-model-parallel-size", request.pipeline_model_parallel_size};
   const SizeFlag ep{"--expert-model-parallel-size", request.expert_model_parallel_size};
-  const SizeFlag etp{"--expert-tensor-parallel-size",
-                     request.expert_tensor_parallel_size == 0 ? tp.value : request.expert_tensor_parallel_size};
+  const SizeFlag etp{"--expert-tensor-parallel-size", request.expert_tensor_parallel_size};
   check_divides(request.world_size, {tp, cp, pp});
   check_divides(request.world_size, {etp, ep, pp});
   return {.tp = tp.value,
@@ -135,6 +134,7 @@ std::string rank_label(const MeshSizes& sizes, int rank) {
   std::string text = fmt::format("rank {}/{} (dp {} pp {} tp {}", rank, sizes.world(), at.dp, at.pp, at.tp);
   if (sizes.cp > 1) text += fmt::format(" cp {}", at.cp);
   if (sizes.ep > 1) text += fmt::format(" ep {}", at.ep);
+  if (sizes.etp > 1) text += fmt::format(" etp {}", at.etp);
   return text + ")";
 }
 
