@@ -18,6 +18,7 @@
 #include "fsdp/sharded_units.h"
 #include "fsdp/unshard_lowering.h"
 #include "graphs/graphed_runner.h"
+#include "moe/dispatcher.h"
 #include "parallel/comm/communicator.h"
 #include "parallel/comm/memory_sharing.h"
 #include "parallel/context_parallel/context_group.h"
@@ -75,6 +76,7 @@ struct RankStreams {
   std::unique_ptr<Stream> unshard;  // null without sharded units
   std::unique_ptr<Stream> tensor;   // null without tensor parallelism
   std::unique_ptr<Stream> context;  // null without context parallelism
+  std::unique_ptr<Stream> dispatch;  // null where each rank has all experts
 };
 
 struct RankMemory {
@@ -90,6 +92,7 @@ struct LayerGroups {
 
   TensorGroup tensor;
   ContextGroup context;
+  std::unique_ptr<Dispatcher> dispatcher;  // null where each rank has all experts
 };
 
 struct RankModel {

@@ -34,6 +34,10 @@ class Dispatcher {
   std::int64_t copies() const { return options_.copies; }
   Communicator& communicator() const { return lane_.group; }
   bool sends_all() const { return options_.way == MoeTokenDispatcher::kAllGather; }
+  // Of memory that the ranks share, where they can.
+  bool reads_peers() const {
+    return options_.way == MoeTokenDispatcher::kFlex || options_.way == MoeTokenDispatcher::kAuto;
+  }
   std::int64_t expert_groups() const { return ranks() / options_.copies; }  // of ranks that have all experts together
   std::int64_t experts_per_rank(std::int64_t experts) const { return experts / expert_groups(); }
   std::int64_t first_expert(std::int64_t experts) const { return rank() / copies() * experts_per_rank(experts); }
