@@ -29,7 +29,8 @@ void Merge::forward_gate(const Context& ctx, const Tensor& x, Stash& gate) const
   launch(ctx, ExpertOffsets{.choice = choice,
                             .offsets = gate[kOffsets],
                             .token = ctx.empty({whole[0]}, DType::kInt32, "gate tokens"),
-                            .position = gate[kPosition]});
+                            .position = gate[kPosition],
+                            .all_experts = 1});
 }
 
 void Merge::backward_gate(const Context& ctx, const Tensor& partial, const Tensor& dx, Stash& gate) const {

@@ -46,8 +46,11 @@ Router::Routes Router::routes_of(const Context& ctx, const Tensor& choice, const
                       .token = ctx.empty(rows, DType::kInt32, "tokens of routed rows"),
                       .position = ctx.empty(choice.shape, DType::kInt32, "rows of tokens"),
                       .row_weight = ctx.empty(rows, DType::kFp32, "weights of routed rows")};
-  launch(ctx, ExpertOffsets{
-                  .choice = choice, .offsets = routes.offsets, .token = routes.token, .position = routes.position});
+  launch(ctx, ExpertOffsets{.choice = choice,
+                            .offsets = routes.offsets,
+                            .token = routes.token,
+                            .position = routes.position,
+                            .all_experts = spec_.experts});
   launch(ctx.compute, PermuteWeights{.weight = weight, .position = routes.position, .row_weight = routes.row_weight});
   return routes;
 }
@@ -120,7 +123,8 @@ Tensor Router::sequence_offsets(const Context& ctx, const std::vector<Piece>& pi
     launch(ctx, ExpertOffsets{.choice = choice.slice(0, piece.first, piece.count),
                               .offsets = offsets.slice(0, p, 1).view({entries}),
                               .token = ctx.empty({of_piece.numel()}, DType::kInt32, "tokens of routed rows"),
-                              .position = ctx.empty(of_piece, DType::kInt32, "rows of tokens")});
+                              .position = ctx.empty(of_piece, DType::kInt32, "rows of tokens"),
+                              .all_experts = spec_.experts});
   }
   if (spec_.sum_counts) spec_.sum_counts(ctx, offsets);
   return offsets;
