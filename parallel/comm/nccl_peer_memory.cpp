@@ -2,6 +2,7 @@
 
 #include <cuda.h>
 #include <cuda_runtime_api.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include "core/device/cuda/check.h"
 #include "core/device/cuda/driver.h"
 #include "parallel/comm/communicator.h"
+#include "parallel/comm/nccl_pull.h"
 #include "parallel/comm/nccl_sum.h"
 
 namespace megalith {
@@ -161,6 +163,32 @@ void PeerMemory::shift(CudaStream& stream, const Shift& shift) {
   words.enqueue(stream);
 }
 
+void PeerMemory::meet(CudaStream& stream, std::uint64_t Flags::*word) {
+  const auto self = static_cast<std::size_t>(rank_), ranks = peers_.size();
+  FrontEnd words;
+  for (std::size_t step = 1; step < ranks; ++step) words.set(peers_[(self + step) % ranks].flags[self].*word);
+  for (std::size_t step = 1; step < ranks; ++step)
+    words.wait_and_clear(peers_[self].flags[(self + step) % ranks].*word);
+  words.enqueue(stream);
+}
+
+void PeerMemory::exchange_rows(CudaStream& stream, const ExchangeRows& op) {
+  const auto check = [&](const Tensor& tensor, const char* argument) {
+    if (tensor.bytes() == 0 || holds(tensor)) return;
+    fail({.subject = fmt::format("{} on group {}: {}", op.kName, op.group.name(), argument),
+          .expected = "a place in the memory that its ranks share",
+          .got = "another"});
+  };
+  for (const ExchangeRows::Rows& rows : op.rows) check(rows.in, "in");
+  check(op.index, "index");
+  std::vector<const std::byte*> bases;
+  for (const Peer& peer : peers_) bases.push_back(peer.base);
+  bases[static_cast<std::size_t>(rank_)] = base_;
+  meet(stream, &Flags::ready);
+  pull_rows(stream, op, bases);
+  meet(stream, &Flags::taken);
+}
+
 bool PeerMemory::can_sum(const ReduceScatter& op) {
   return op.room.present() && (op.in.dtype == DType::kFp32 || op.in.dtype == DType::kBf16);
 }
@@ -176,9 +204,7 @@ void PeerMemory::reduce_scatter(CudaStream& stream, const ReduceScatter& op) {
   const auto of_peers = [&](const auto& f) {  // in another order on each rank, so that not all read one
     for (int step = 1; step < ranks; ++step) f(static_cast<std::size_t>((rank_ + step) % ranks));
   };
-  of_peers([&](std::size_t peer) { words.set(peers_[peer].flags[self].ready); });
-  of_peers([&](std::size_t peer) { words.wait_and_clear(mine[peer].ready); });
-  words.enqueue(stream);
+  meet(stream, &Flags::ready);
   for (std::int64_t first = 0; first < n; first += most) {
     const std::int64_t count = std::min(most, n - first);
     const std::size_t bytes = static_cast<std::size_t>(count) * size_of(op.in.dtype);
