@@ -5,8 +5,10 @@
 #include <cmath>
 #include <mutex>
 
+#include "apps/converter.h"
 #include "apps/run_setup.h"
 #include "apps/training_checkpoint.h"
+#include "core/base/file.h"
 #include "core/ops/elementwise.h"
 #include "tests/thread_ranks/thread_communicator.h"
 #include "tests/unit/train/moe_families.h"
@@ -111,9 +113,15 @@ Held run(const Words& model, const ExpertLayout& layout, const std::string& from
   return held;
 }
 
+// The file that convert makes of a checkpoint.
+std::string weights_of_transformers(const std::string& checkpoint) {
+  convert(parse_flags(App::kConvert, {"--to", "hf", "--load", checkpoint, "--save", checkpoint + ".hf"}).options);
+  return read_file_or_pipe(checkpoint + ".hf/model.safetensors", 1 << 24);
+}
+
 TEST(ExpertShards, AreTheModelOfOneRankAndGoFromEachLayoutToEach) {
   const test::ScratchDirectory scratch;
-  const Words model = test::moe_families()[0].flags + Words{"--bf16"};
+  const Words model = test::llama_flags() + Words{"--ffn-hidden-size", "32", "--num-experts", "4", "--bf16"};
   const Held want = run(model, {}, "", scratch.path("start"));
   std::int64_t elements = 0;
   for (const auto& [name, values] : want.state) {
@@ -123,6 +131,8 @@ TEST(ExpertShards, AreTheModelOfOneRankAndGoFromEachLayoutToEach) {
   EXPECT_EQ(elements, 4 * 4 * 3 * 32 * 16);  // layers, experts, matrices
   EXPECT_EQ(want.expert_elements[0], elements);
   std::string from = scratch.path("start");
+  const std::string exported = weights_of_transformers(from);
+  EXPECT_GT(exported.size(), static_cast<std::size_t>(2 * elements));
   int number = 0;
   for (const ExpertLayout& layout : layouts()) {
     SCOPED_TRACE(testing::PrintToString(layout.flags()));
@@ -133,6 +143,7 @@ TEST(ExpertShards, AreTheModelOfOneRankAndGoFromEachLayoutToEach) {
       EXPECT_TRUE(held.state == want.state) << (source.empty() ? "drawn" : "loaded");
       for (const std::int64_t own : held.expert_elements) EXPECT_EQ(own * layout.ep * layout.etp * layout.pp, elements);
       if (!source.empty()) from = to;
+      if (layout.ep * layout.etp == 4) EXPECT_TRUE(weights_of_transformers(to) == exported);
     }
   }
 }
