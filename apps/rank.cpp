@@ -24,8 +24,9 @@ ExpertSplit expert_split(const Mesh& mesh) {
 }
 
 // Groups of one rank have nothing to add up.
-MoeOptions moe_options(const Mesh& mesh, LayerGroups& layers, Communicator& replicas) {
-  MoeOptions options{.experts = expert_split(mesh)};
+MoeOptions moe_options(const Mesh& mesh, bool overlap, LayerGroups& layers, Communicator& replicas) {
+  MoeOptions options{
+      .experts = expert_split(mesh), .dispatcher = layers.dispatcher.get(), .shared_expert_overlap = overlap};
   const int tensor = layers.tensor.split().ranks;
   if (tensor * layers.context.size() > 1) {
     options.sum_counts = [&layers](const Context& ctx, const Tensor& counts) {
@@ -49,7 +50,7 @@ MoeOptions moe_options(const Mesh& mesh, LayerGroups& layers, Communicator& repl
 GptFactories factories(const Options& options, const Mesh& mesh, LayerGroups& layers, Communicator& replicas) {
   return {.rows = &layers.tensor,
           .core_attention = context_parallel_attention(options.parallel.cp_comm_type, layers.context),
-          .moe = moe_factory(moe_options(mesh, layers, replicas))};
+          .moe = moe_factory(moe_options(mesh, options.parallel.moe_shared_expert_overlap, layers, replicas))};
 }
 
 std::vector<SegmentRunner::Entry> entries(const Options& options, const RankModel& model) {
@@ -201,6 +202,7 @@ RankStreams::RankStreams(DeviceType device, const Mesh& mesh, const RankGroups& 
     unshard = std::make_unique<Stream>(device, "unit communication", instruments);
   if (mesh.tp().size() > 1) tensor = std::make_unique<Stream>(device, "tensor communication", instruments);
   if (mesh.cp().size() > 1) context = std::make_unique<Stream>(device, "context communication", instruments);
+  if (mesh.dispatch().size() > 1) dispatch = std::make_unique<Stream>(device, "rows of experts", instruments);
 }
 
 RankMemory::RankMemory(DeviceType device, std::size_t limit, CaptureGuard* captures)
@@ -214,7 +216,14 @@ LayerGroups::LayerGroups(const Mesh& mesh, const Options& options, const RunConf
           {.sequence_parallel = options.parallel.sequence_parallel,
            .overlap = options.parallel.tp_comm_overlap,
            .weights_apart = options.train.cuda_graph_impl != CudaGraphImpl::kNone && config.pipeline.weights_apart()}),
-      context(mesh.cp(), streams.context ? *streams.context : streams.communication) {}
+      context(mesh.cp(), streams.context ? *streams.context : streams.communication) {
+  if (!streams.dispatch) return;
+  dispatcher = std::make_unique<Dispatcher>(mesh.dispatch(), *streams.dispatch,
+                                            Dispatcher::Options{.way = options.parallel.moe_token_dispatcher_type,
+                                                                .copies = mesh.sizes().etp,
+                                                                .capacity_factor =
+                                                                    options.parallel.moe_expert_rank_capacity_factor});
+}
 
 RankModel::RankModel(const Options& options, const Mesh& mesh, std::vector<GptPart> parts_of_stage, LayerGroups& layers,
                      Communicator& replicas)
@@ -297,7 +306,7 @@ RankBuckets::RankBuckets(const Options& options, const RankGroups& groups, RankS
   gatherer->add_buckets(experts.shards(), gathered(experts), owners(experts));
 }
 
-StepMemory::StepMemory(MemoryPool& pool, const GptModel& gpt)
+StepMemory::StepMemory(MemoryPool& pool, const GptModel& gpt, std::int64_t dispatch_ranks)
     : parameters(static_cast<StepParameters*>(
           pool.allocate(sizeof(StepParameters), MemoryCategory::kOther, "step parameters"))),
       sums(
@@ -308,6 +317,9 @@ StepMemory::StepMemory(MemoryPool& pool, const GptModel& gpt)
   expert_counts = allocate(pool, DType::kInt32, {layers, moe.num_experts}, "counts");
   if (moe.balancing_coeff(MoeBalancing::kGlobal) != 0)
     balance_counts = allocate(pool, DType::kInt32, {layers, moe.num_experts}, "balance counts");
+  if (dispatch_ranks == 1) return;
+  room_needed = allocate(pool, DType::kInt32, {2}, "room needed");
+  rows_sent = allocate(pool, DType::kInt32, {layers, dispatch_ranks}, "rows sent");
 }
 
 Rank::Rank(const Options& run_options, const RunConfig& derived, DeviceType device, const Mesh& ranks,
@@ -333,7 +345,7 @@ Rank::Rank(const Options& run_options, const RunConfig& derived, DeviceType devi
       optimizer(options, groups, memory, layers, model),
       units(options, groups, streams, memory, config.pipeline, model.gpt),
       buckets(options, groups, streams, model.gpt),
-      step(memory.pool, model.gpt) {
+      step(memory.pool, model.gpt, mesh.sizes().etp * mesh.sizes().ep) {
   if (device == DeviceType::kCuda) transfer.connect(step.sums.slice(0, 0, 1));
 }
 
@@ -343,6 +355,7 @@ GraphModules graph_modules(const Options& options, const PipelineLayout& pipelin
   return {.attention = has("attn"),
           .mlp = has("mlp"),
           .moe_router = has("moe_router"),
+          .moe_dispatch = has("moe_preprocess"),
           .moe = has("moe"),
           .layer = has("layer"),
           .weights_behind = options.parallel.tp_comm_overlap && !pipeline.weights_apart()};
@@ -374,6 +387,7 @@ void Rank::drain() noexcept {
   if (streams.unshard) wait(*streams.unshard);
   if (streams.tensor) wait(*streams.tensor);
   if (streams.context) wait(*streams.context);
+  if (streams.dispatch) wait(*streams.dispatch);
   wait(transfer);
   wait(streams.compute);
 }
@@ -411,6 +425,7 @@ std::vector<Communicator*> groups_of_steps(const Rank& rank) {
   groups.insert(groups.end(), {own.stages.get(), &rank.layers.tensor.communicator()});
   if (own.expert_sums) groups.push_back(own.expert_sums.get());
   if (rank.layers.context.size() > 1) groups.push_back(&rank.layers.context.communicator());
+  if (rank.layers.dispatcher) groups.push_back(&rank.layers.dispatcher->communicator());
   if (own.embedding) groups.push_back(own.embedding.get());
   return groups;
 }
@@ -423,6 +438,7 @@ std::vector<MemorySharing*> sharing_groups(const Rank& rank) {
   if (rank.layers.tensor.overlaps()) add(rank.layers.tensor.communicator());
   if (rank.layers.context.size() > 1 && rank.options.parallel.cp_comm_type == ContextCommunication::kP2p)
     add(rank.layers.context.communicator());
+  if (rank.layers.dispatcher && rank.layers.dispatcher->reads_peers()) add(rank.layers.dispatcher->communicator());
   return groups;
 }
 

@@ -18,6 +18,7 @@
 #include "fsdp/sharded_units.h"
 #include "fsdp/unshard_lowering.h"
 #include "graphs/graphed_runner.h"
+#include "moe/dispatcher.h"
 #include "parallel/comm/communicator.h"
 #include "parallel/comm/memory_sharing.h"
 #include "parallel/context_parallel/context_group.h"
@@ -75,6 +76,7 @@ struct RankStreams {
   std::unique_ptr<Stream> unshard;  // null without sharded units
   std::unique_ptr<Stream> tensor;   // null without tensor parallelism
   std::unique_ptr<Stream> context;  // null without context parallelism
+  std::unique_ptr<Stream> dispatch;  // null where each rank has all experts
 };
 
 struct RankMemory {
@@ -90,6 +92,7 @@ struct LayerGroups {
 
   TensorGroup tensor;
   ContextGroup context;
+  std::unique_ptr<Dispatcher> dispatcher;  // null where each rank has all experts
 };
 
 struct RankModel {
@@ -134,12 +137,15 @@ struct RankBuckets {
 
 // What a step reads and writes on the device outside of the arena.
 struct StepMemory {
-  StepMemory(MemoryPool& pool, const GptModel& gpt);
+  // `dispatch_ranks`: P, over which experts are spread.
+  StepMemory(MemoryPool& pool, const GptModel& gpt, std::int64_t dispatch_ranks);
 
   StepParameters* parameters;
   Tensor sums;            // [num_step_sums] fp32
   Tensor expert_counts;   // rows of a step: [layers of experts in the whole model, E] int32; absent: there are none
   Tensor balance_counts;  // likewise, as in Microbatch; absent: there is no such loss
+  Tensor room_needed;     // [2] int32, as in Microbatch; absent, as rows_sent, where each rank has all experts
+  Tensor rows_sent;       // [layers of experts in the whole model, P] int32
 };
 
 struct Rank {

@@ -144,7 +144,8 @@ void Step::finish_reduce() {
 void Step::begin_step() {
   const StagedStep& step = staging_.last();
   launch(rank_.streams.compute, Fill{.x = rank_.step.sums, .value = 0});
-  for (const Tensor& counts : {rank_.step.expert_counts, rank_.step.balance_counts})
+  const StepMemory& memory = rank_.step;
+  for (const Tensor& counts : {memory.expert_counts, memory.balance_counts, memory.room_needed, memory.rows_sent})
     if (counts) launch(rank_.streams.compute, Fill{.x = counts, .value = 0});
   launch(rank_.streams.compute,
          WriteStepParameters{
@@ -164,7 +165,9 @@ void Step::load(const Action& action) {
                         .parameters = microbatch_parameters_[static_cast<std::size_t>(action.column)],
                         .sums = rank_.step.sums,
                         .expert_counts = rank_.step.expert_counts,
-                        .balance_counts = rank_.step.balance_counts};
+                        .balance_counts = rank_.step.balance_counts,
+                        .room_needed = rank_.step.room_needed,
+                        .rows_sent = rank_.step.rows_sent};
   const auto copy = [&](const std::int32_t* from, const char* owner) {
     const Tensor to = rank_.ctx.empty({config.rank_tokens()}, DType::kInt32, owner);
     copy_from_host(rank_.streams.compute, to.data, from + action.microbatch * config.rank_tokens(), to.bytes());

@@ -83,6 +83,8 @@ GraphSignature Step::signature() {
   fold_in(rank_.step.sums.data);
   fold_in(rank_.step.expert_counts.data);
   fold_in(rank_.step.balance_counts.data);
+  fold_in(rank_.step.room_needed.data);
+  fold_in(rank_.step.rows_sent.data);
   fold_in(rank_.model.gpt.parameters->buffer_values().data);
   for (const MicrobatchParameters* parameters : microbatch_parameters_) fold_in(parameters);
   for (const ParameterUnit& unit : rank_.model.gpt.parameters->units()) {

@@ -80,7 +80,9 @@ TensorList Experts::forward(const Context& ctx, const Microbatch&, const TensorL
   stash[kTokenOfRow] = inputs[kToken];
   stash[kExpertOffsets] = offsets;
   stash[kWeightOfRow] = inputs[kRowWeight];
-  return {out, inputs[kResidual], inputs[kPosition], x};
+  TensorList outputs{out, inputs[kResidual], inputs[kPosition], x};
+  for (int i = kChoice; i < inputs.size(); ++i) outputs.push_back(inputs[i]);
+  return outputs;
 }
 
 TensorList Experts::backward_data(const Context& ctx, const Microbatch&, const TensorList& output_gradients,
@@ -111,7 +113,7 @@ TensorList Experts::backward_data(const Context& ctx, const Microbatch&, const T
          GroupedGemm{
              .a = fc2.dh, .offsets = offsets, .b = gate_.weight, .b2 = up_.weight, .c = d_rows, .transpose_b = false});
   TensorList gradients{d_rows, output_gradients[kMergeResidual], fc2.d_row_weight_partial};
-  if (output_gradients.size() > kSharedInput) gradients.push_back(output_gradients[kSharedInput]);
+  for (int i = kSharedInput; i < output_gradients.size(); ++i) gradients.push_back(output_gradients[i]);
   return gradients;
 }
 

@@ -108,9 +108,10 @@ void AdamWOptimizer::sum_squares(Stream& stream) {
 
 void AdamWOptimizer::add_pieces(Stream& stream) { launch(stream, add_pieces_); }
 
-void AdamWOptimizer::update(Stream& stream, const Tensor& loss, StepParameters* parameters) {
+void AdamWOptimizer::update(Stream& stream, const Tensor& loss, StepParameters* parameters, const RowRoom& room) {
   launch(stream,
-         GradNormFinalize{.sums = squares_, .loss = loss, .clip_grad = spec_.clip_grad, .parameters = parameters});
+         GradNormFinalize{
+             .sums = squares_, .loss = loss, .clip_grad = spec_.clip_grad, .room = room, .parameters = parameters});
   update_.parameters = parameters;
   launch(stream, update_);
 }

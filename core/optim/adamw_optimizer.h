@@ -56,9 +56,9 @@ class AdamWOptimizer {
   void add_pieces(Stream& stream);
   const Tensor& squares() const { return squares_; }  // [names] fp64
   Tensor squares(UnitKind kind) const { return of_kind(squares_, dense_names_, kind); }
-  // Gradient norm, skip decision, update. `loss` [1] fp32 decides with the norm whether the step is skipped; its value
-  // is passed on to parameters->loss.
-  void update(Stream& stream, const Tensor& loss, StepParameters* parameters);
+  // Gradient norm, skip decision, update. `loss` [1] fp32 decides with the norm and `room` whether the step is skipped;
+  // its value is passed on to parameters->loss.
+  void update(Stream& stream, const Tensor& loss, StepParameters* parameters, const RowRoom& room = {});
 
   const std::vector<UnitState>& units() const { return states_; }
   bool has_own_main_params() const { return own_main_params_; }
