@@ -44,7 +44,7 @@ std::vector<ExpertLayout> layouts() {
           {.ranks = 4, .ep = 2, .etp = 2},
           {.ranks = 4, .ep = 2, .pp = 2},
           {.ranks = 4, .ep = 2, .more = zero1},
-          {.ranks = 4, .etp = 2, .more = sharded("optim_grads_params")},
+          {.ranks = 4, .etp = 2, .more = sharded("optim_grads")},
           {.ranks = 4, .ep = 2, .more = tensor},  // whose dense units have the same replicas
           {.ranks = 8, .ep = 2, .etp = 2, .more = tensor + sharded("optim_grads_params")},
           {.ranks = 2, .ep = 2, .more = {"--context-parallel-size", "2", "--use-distributed-optimizer"}},
