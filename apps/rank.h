@@ -136,10 +136,11 @@ struct StepMemory {
 
   StepParameters* parameters;
   Tensor sums;            // [num_step_sums] fp32
+  Tensor counts;          // int32, the next two one after the other
   Tensor expert_counts;   // rows of a step: [layers of experts in the whole model, E] int32; absent: there are none
+  Tensor rows_sent;       // [layers, P] int32, as in Microbatch; absent, as room_needed, where no ranks share experts
   Tensor balance_counts;  // likewise, as in Microbatch; absent: there is no such loss
-  Tensor room_needed;     // [2] int32, as in Microbatch; absent, as rows_sent, where each rank has all experts
-  Tensor rows_sent;       // [layers of experts in the whole model, P] int32
+  Tensor room_needed;     // [2] int32, as in Microbatch
 };
 
 struct Rank {
@@ -151,6 +152,8 @@ struct Rank {
   // Weights of a step may still be on their way when its result is read: before anything but a step reads them on the
   // compute stream.
   void wait_for_parameters();
+  // --moe-expert-rank-capacity-factor of the next step's plan; between two steps.
+  void set_capacity_factor(double factor);
   // Waits until the streams are empty, so that what they read and write may go; errors were reported where they arose.
   void drain() noexcept;
   Rank(const Rank&) = delete;
