@@ -218,8 +218,8 @@ void Step::reduce_sums() {
 }
 
 // Each piece has its sum of squares from one rank of those that share out the units, 0 from the others. Each tensor
-// has, over the ranks that hold other parts of the model, one part from each or from one alone; tensor-parallel ranks
-// hold the same experts.
+// has, over the ranks that hold other parts of the model, one part from each or from one alone: of experts these are
+// not the tensor-parallel ranks but those that share them out.
 void Step::reduce_norm() {
   Stream& compute = rank_.streams.compute;
   AdamWOptimizer& adamw = rank_.optimizer.adamw;
@@ -237,6 +237,8 @@ void Step::reduce_norm() {
   }
   adamw.add_pieces(compute);
   rank_.layers.tensor.sum(compute, adamw.squares(UnitKind::kDense), "squares of gradients");
+  if (Communicator* const group = rank_.groups.expert_sums.get())
+    launch(compute, AllReduce{.group = *group, .buffer = adamw.squares(UnitKind::kExperts), .label = label});
   launch(compute, AllReduce{.group = *rank_.groups.stages, .buffer = adamw.squares(), .label = label});
 }
 

@@ -119,7 +119,7 @@ bool put(Rank& rank, const ParameterUnit& unit, const Held& held, const std::str
           const std::int64_t from = at + row * columns + c;
           if (from < 0 || from >= held.flat.numel()) continue;
           float& element =
-              to[static_cast<std::size_t>((part.global_row + row) * whole_columns + part.global_column + c)];
+              to[static_cast<std::size_t>(part.global_row_of(row) * whole_columns + part.global_column + c)];
           const float value = values[static_cast<std::size_t>(from)];
           agrees = agrees && (std::isnan(element) || element == value);
           element = value;
