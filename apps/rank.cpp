@@ -378,8 +378,6 @@ void Rank::wait_for_parameters() {
   if (units.sharded) units.sharded->wait_for_all();
 }
 
-void Rank::set_capacity_factor(double) {}
-
 void Rank::drain() noexcept {
   const auto wait = [](auto& each) {
     try {

@@ -158,8 +158,6 @@ struct Rank {
   // Weights of a step may still be on their way when its result is read: before anything but a step reads them on the
   // compute stream.
   void wait_for_parameters();
-  // --moe-expert-rank-capacity-factor of the next step's plan; between two steps.
-  void set_capacity_factor(double factor);
   // Waits until the streams are empty, so that what they read and write may go; errors were reported where they arose.
   void drain() noexcept;
   Rank(const Rank&) = delete;

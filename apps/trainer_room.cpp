@@ -65,7 +65,7 @@ void Trainer::make_room(const ExpertRoom& needed, const std::string& what) {
            .show_place = false});
     }
   });
-  rank_->set_capacity_factor(wanted);
+  rank_->layers.dispatcher->set_capacity_factor(wanted);
   step_->use(setup_.plans);
   ++progress_.regrows;
   if (!is_main()) return;
