@@ -112,7 +112,8 @@ ParameterStore& allocate(const Options& options, const RankGroups& groups, const
   return *gpt.parameters;
 }
 
-AdamWOptimizer::Spec adamw_spec(const TrainingOptions& train, const ParameterStore& all_parameters) {
+AdamWOptimizer::Spec adamw_spec(const TrainingOptions& train, const RankGroups& groups,
+                                const ParameterStore& all_parameters) {
   AdamWOptimizer::Spec spec{.beta1 = train.adam_beta1,
                             .beta2 = train.adam_beta2,
                             .eps = train.adam_eps,
@@ -120,6 +121,10 @@ AdamWOptimizer::Spec adamw_spec(const TrainingOptions& train, const ParameterSto
                             .clip_grad = train.clip_grad,
                             .exp_avg_dtype = train.exp_avg_dtype,
                             .exp_avg_sq_dtype = train.exp_avg_sq_dtype};
+  if (const Communicator* const parts = groups.expert_sums.get()) {
+    spec.expert_part = parts->rank();
+    spec.expert_parts = parts->size();
+  }
   all_parameters.for_each_part([&](const ParameterStore::Held& held) {
     (held.unit.kind == UnitKind::kDense ? spec.all_names : spec.all_expert_names).push_back(held.part.name);
   });
@@ -218,11 +223,11 @@ LayerGroups::LayerGroups(const Mesh& mesh, const Options& options, const RunConf
            .weights_apart = options.train.cuda_graph_impl != CudaGraphImpl::kNone && config.pipeline.weights_apart()}),
       context(mesh.cp(), streams.context ? *streams.context : streams.communication) {
   if (!streams.dispatch) return;
-  dispatcher = std::make_unique<Dispatcher>(mesh.dispatch(), *streams.dispatch,
-                                            Dispatcher::Options{.way = options.parallel.moe_token_dispatcher_type,
-                                                                .copies = mesh.sizes().etp,
-                                                                .capacity_factor =
-                                                                    options.parallel.moe_expert_rank_capacity_factor});
+  dispatcher = std::make_unique<Dispatcher>(
+      mesh.dispatch(), *streams.dispatch,
+      Dispatcher::Options{.way = options.parallel.moe_token_dispatcher_type,
+                          .copies = mesh.sizes().etp,
+                          .capacity_factor = options.parallel.moe_expert_rank_capacity_factor});
 }
 
 RankModel::RankModel(const Options& options, const Mesh& mesh, std::vector<GptPart> parts_of_stage, LayerGroups& layers,
@@ -235,7 +240,7 @@ RankModel::RankModel(const Options& options, const Mesh& mesh, std::vector<GptPa
 RankOptimizer::RankOptimizer(const Options& options, const RankGroups& groups, RankMemory& memory, LayerGroups& layers,
                              RankModel& model)
     : shared_gradients(layers.tensor, allocate(options, groups, model.gpt, memory.pool), memory.pool),
-      adamw(*model.gpt.parameters, memory.pool, adamw_spec(options.train, *model.all_parameters)) {}
+      adamw(*model.gpt.parameters, memory.pool, adamw_spec(options.train, groups, *model.all_parameters)) {}
 
 // Room for copies of the peers' gradients: a sum waits for the product that runs at the moment, so few are better.
 constexpr std::size_t kSumRoom = std::size_t{512} << 20;

@@ -219,7 +219,8 @@ void Step::reduce_sums() {
 
 // Each piece has its sum of squares from one rank of those that share out the units, 0 from the others. Each tensor
 // has, over the ranks that hold other parts of the model, one part from each or from one alone: of experts these are
-// not the tensor-parallel ranks but those that share them out.
+// not the tensor-parallel ranks but those that share them out, whose parts are apart: the same bits on all ranks, in
+// whatever order a group adds.
 void Step::reduce_norm() {
   Stream& compute = rank_.streams.compute;
   AdamWOptimizer& adamw = rank_.optimizer.adamw;

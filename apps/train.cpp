@@ -116,7 +116,11 @@ ExitCode train(MpiRuntime& mpi, Communicator& world, const Flags& flags) {
   }
   for (const int signal : {SIGINT, SIGTERM, SIGPIPE, SIGUSR1})  // until here there was nothing to save
     stop_on_signal(signal, stop_request, world.rank() == 0);
-  mpi.watch({.timeout = timeout_of(flags, {}), .dump_folder = parsed.options.parallel.comm_dump});
+  const auto place_of = [sizes = setup->config.mesh](int rank) { return rank_place(sizes, rank); };
+  const bool splits_experts = setup->config.mesh.ep * setup->config.mesh.etp > 1;
+  mpi.watch({.timeout = timeout_of(flags, {}),
+             .dump_folder = parsed.options.parallel.comm_dump,
+             .place_of = splits_experts ? place_of : std::function<std::string(int)>()});
   std::unique_ptr<Communicator> gpus;
   if (parsed.options.train.device == DeviceType::kCuda) gpus = mpi.world(DeviceType::kCuda);
   print_banner(*setup, world);

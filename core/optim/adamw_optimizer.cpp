@@ -43,7 +43,9 @@ void AdamWOptimizer::cut_pieces(MemoryPool& pool) {
   std::sort(names.begin(), names.end());
   std::sort(experts.begin(), experts.end());
   dense_names_ = std::ssize(names);
-  names.insert(names.end(), experts.begin(), experts.end());
+  for (int part = 0; part < spec_.expert_parts; ++part) {
+    for (const std::string& name : experts) names.push_back(part == spec_.expert_part ? name : "");  // another rank's
+  }
   std::int64_t count = 0;
   for (const std::string& name : names) {
     const auto found = by_name.find(name);
