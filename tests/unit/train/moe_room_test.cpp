@@ -102,7 +102,7 @@ void expect_same(const Outcome& got, const Outcome& want) {
 }
 
 // The second step lacks room while the third is under way; with the smaller factor so does the first.
-TEST(ExpertRoom, AStepWithoutRoomIsDoneAgainWithTheSameBits) {
+TEST(MoeRoom, AStepWithoutRoomIsDoneAgainWithTheSameBits) {
   struct Way {
     Layout layout;
     Words flags;
@@ -126,7 +126,7 @@ TEST(ExpertRoom, AStepWithoutRoomIsDoneAgainWithTheSameBits) {
 }
 
 // What an evaluation chooses is what the next step does.
-TEST(ExpertRoom, AnEvaluationWithoutRoomIsDoneAgain) {
+TEST(MoeRoom, AnEvaluationWithoutRoomIsDoneAgain) {
   const Words evaluates{"--eval-iters", "2", "--eval-interval", "1"};
   const Outcome got = train(model("1") + evaluates), want = train(model("4") + evaluates);
   expect_same(got, want);
@@ -135,7 +135,7 @@ TEST(ExpertRoom, AnEvaluationWithoutRoomIsDoneAgain) {
 }
 
 // Of a step without room nothing is asked: its NaN is none of the run's.
-TEST(ExpertRoom, WhatAStepWithoutRoomComputesCountsForNothing) {
+TEST(MoeRoom, WhatAStepWithoutRoomComputesCountsForNothing) {
   const auto spoil = [](Rank& rank) {
     const auto add_nan = [&rank, steps = std::make_shared<int>(0)](const HookContext& at) {
       if (at.microbatch == 0 && ++*steps == 2)
@@ -149,7 +149,7 @@ TEST(ExpertRoom, WhatAStepWithoutRoomComputesCountsForNothing) {
 }
 
 // The flag says what a run starts with, also one that goes on.
-TEST(ExpertRoom, AResumedRunStartsWithTheFlagsRoom) {
+TEST(MoeRoom, AResumedRunStartsWithTheFlagsRoom) {
   const test::ScratchDirectory folder;
   const Outcome whole = train(model("4"));
   const Outcome begun = train(model("1") + Words{"--save", folder.path("kept"), "--exit-interval", "2"});
@@ -161,7 +161,7 @@ TEST(ExpertRoom, AResumedRunStartsWithTheFlagsRoom) {
   EXPECT_EQ(rest.losses.back(), whole.run.losses.back());
 }
 
-TEST(ExpertRoom, NoMemoryForMoreRoomEndsTheRunAndNamesTheFlag) {
+TEST(MoeRoom, NoMemoryForMoreRoomEndsTheRunAndNamesTheFlag) {
   const auto fill = [](Trainer& trainer, int index) {
     set_biases(trainer, index);
     if (index == 0) arm_faults({parse_fault("memory.pool:1+")});
