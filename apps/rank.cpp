@@ -319,12 +319,14 @@ StepMemory::StepMemory(MemoryPool& pool, const GptModel& gpt, std::int64_t dispa
   const std::int64_t layers = moe_layers_before(gpt.config, gpt.config.num_layers);
   if (layers == 0) return;
   const MoeConfig& moe = gpt.config.moe;
-  expert_counts = allocate(pool, DType::kInt32, {layers, moe.num_experts}, "counts");
+  const std::int64_t experts = layers * moe.num_experts, sent = dispatch_ranks > 1 ? layers * dispatch_ranks : 0;
+  counts = allocate(pool, DType::kInt32, {experts + sent}, "counts");
+  expert_counts = counts.slice(0, 0, experts).view({layers, moe.num_experts});
   if (moe.balancing_coeff(MoeBalancing::kGlobal) != 0)
     balance_counts = allocate(pool, DType::kInt32, {layers, moe.num_experts}, "balance counts");
   if (dispatch_ranks == 1) return;
   room_needed = allocate(pool, DType::kInt32, {2}, "room needed");
-  rows_sent = allocate(pool, DType::kInt32, {layers, dispatch_ranks}, "rows sent");
+  rows_sent = counts.slice(0, experts, sent).view({layers, dispatch_ranks});
 }
 
 Rank::Rank(const Options& run_options, const RunConfig& derived, DeviceType device, const Mesh& ranks,

@@ -50,6 +50,7 @@ class Dispatcher {
     bool never_overflows = false;  // whatever the room costs
   };
   ExpertRoom room(const Sizes& sizes) const;
+  void set_capacity_factor(double factor) { options_.capacity_factor = factor; }  // between steps, with a plan for it
 
   // Where rows go.
   struct Route {
