@@ -14,6 +14,7 @@
 #include "core/device/cuda/check.h"
 #include "core/device/cuda/driver.h"
 #include "parallel/comm/communicator.h"
+#include "parallel/comm/nccl_communicator.h"
 #include "parallel/comm/nccl_pull.h"
 #include "parallel/comm/nccl_sum.h"
 
@@ -97,6 +98,25 @@ std::unique_ptr<PeerMemory> PeerMemory::share(Communicator& host, void* base, st
   if (host.host_any(!all_mapped)) return nullptr;
   return memory;
 }
+
+bool PeerMemory::can_share(Communicator& host, std::span<const int> ranks) {
+  void* some = nullptr;
+  MEGALITH_CUDA_CHECK(cudaMalloc(&some, 256));
+  bool all_mapped = true;
+  {
+    PeerMemory memory(host.rank(), host.size(), static_cast<std::byte*>(some), 256);
+    SharedMemory& flags = memory.peers_[static_cast<std::size_t>(host.rank())].shared;
+    flags = SharedMemory::create(memory.peers_.size() * sizeof(Flags));
+    const std::vector<PeerOffer> offers = host.host_gather(offer_of(some, 256, 0, flags));
+    for (const int r : ranks) all_mapped = all_mapped && memory.map(r, 0, offers[static_cast<std::size_t>(r)]);
+    host.host_barrier();  // all have opened what they open
+  }
+  host.host_barrier();  // no peer has it mapped any more
+  MEGALITH_CUDA_CHECK(cudaFree(some));
+  return all_mapped;
+}
+
+bool can_share_memory(Communicator& host, std::span<const int> ranks) { return PeerMemory::can_share(host, ranks); }
 
 bool PeerMemory::map(int rank, std::uint64_t layout, const PeerOffer& offer) {
   char host[256] = "";

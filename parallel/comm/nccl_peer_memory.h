@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,8 @@ class PeerMemory {
   // Collective over `host`, of which only the host's calls are used. Null on every rank if one of them cannot map the
   // others' memory: another host, no path between two GPUs, or another size or layout than elsewhere.
   static std::unique_ptr<PeerMemory> share(Communicator& host, void* base, std::size_t bytes, std::uint64_t layout);
+  // As can_share_memory() of nccl_communicator.h.
+  static bool can_share(Communicator& host, std::span<const int> ranks);
   ~PeerMemory();
   PeerMemory(const PeerMemory&) = delete;
   PeerMemory& operator=(const PeerMemory&) = delete;
