@@ -164,7 +164,6 @@ class FastDivide {
     rest = n - result * divisor_;
     return result;
   }
-  __device__ unsigned divisor() const { return divisor_; }
 
  private:
   unsigned divisor_ = 1;

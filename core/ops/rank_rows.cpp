@@ -52,10 +52,10 @@ void fields(const UnpermuteGroups& op, Fields& f) {
   f.in(op.x, "op.x").floating().rank(2).bounded();
   f.in(op.position, "op.position").dtype(DType::kInt32).rank(2).bounded();
   f.expect(op.position.size(1) <= kMaxChoices, "op.position", "at most 16 choices of a token", op.position.shape);
-  f.in(op.choice, "op.choice").dtype(DType::kInt32).shape(op.position.shape).bounded_as(op.position);
+  f.in(op.choice, "op.choice").dtype(DType::kInt32).shape(op.position.shape).rules.bound = op.position.bound;
   const std::int64_t columns = op.x.size(1);
   const std::int64_t parts = op.y.size(1) == columns ? 1 : op.groups;
-  f.out(op.y, "op.y").dtype(op.x.dtype).shape({op.position.size(0), parts * columns}).bounded_as(op.position);
+  f.out(op.y, "op.y").dtype(op.x.dtype).shape({op.position.size(0), parts * columns}).rules.bound = op.position.bound;
 }
 
 void fields(const SumReturnedWeights& op, Fields& f) {

@@ -228,6 +228,7 @@ struct ReturnedArguments {
   LiveRows live;
   unsigned slots;
   FastDivide choices, rank_experts;
+  std::int64_t token_choices;
   int ranks, copies, experts;
 };
 
@@ -237,14 +238,14 @@ __global__ void __launch_bounds__(kThreads)
   const unsigned slot = blockIdx.x * kThreads + threadIdx.x;
   if (slot >= a.slots) return;
   unsigned k = 0;
-  const std::int64_t token = a.choices.divide(slot, k), rows = a.live.count(), choices = a.choices.divisor();
+  const std::int64_t token = a.choices.divide(slot, k), rows = a.live.count();
   const std::int32_t expert = load_route(a.choice, slot, -1, a.experts, faults);
   float sum = 0;
   if (expert >= 0) {
     const std::int64_t first = token * a.ranks + std::int64_t{a.rank_experts.quotient(expert)} * a.copies;
     for (int j = 0; j < a.copies; ++j) {
       const std::int32_t row = load_route(a.position, first + j, -1, rows, faults);
-      if (row >= 0) sum += __ldg(a.x + row * choices + k);
+      if (row >= 0) sum += __ldg(a.x + row * a.token_choices + k);
     }
   }
   a.d_weight[slot] = sum;
@@ -312,6 +313,7 @@ void run(CudaStream& stream, const SumReturnedWeights& op) {
                             .slots = static_cast<unsigned>(slots),
                             .choices = FastDivide(std::max<std::int64_t>(1, op.choice.size(1))),
                             .rank_experts = FastDivide(op.experts_per_rank),
+                            .token_choices = op.choice.size(1),
                             .ranks = static_cast<int>(ranks),
                             .copies = static_cast<int>(op.copies),
                             .experts = static_cast<int>(ranks / op.copies * op.experts_per_rank)};

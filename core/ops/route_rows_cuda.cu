@@ -43,7 +43,7 @@ struct UnpermuteArguments {
   RowThreads threads;
   int choices;  // of a token, each part of a row by itself
   int columns;  // of a part
-  int position_choices;
+  int position_choices, row_parts;
   FastDivide parts;
 };
 
@@ -58,7 +58,7 @@ __device__ inline void load_parts(std::int32_t (&part)[kCount], const UnpermuteA
     unsigned s = 0;
     const unsigned k = a.parts.divide(static_cast<unsigned>(first + j), s);
     const std::int32_t row = load_route(a.position, token * a.position_choices + k, -1, rows, faults);
-    if (row >= 0) part[j] = static_cast<int>(static_cast<unsigned>(row) * a.parts.divisor() + s);
+    if (row >= 0) part[j] = row * a.row_parts + static_cast<int>(s);
   }
 }
 
@@ -132,6 +132,7 @@ void unpermute(CudaStream& stream, const UnpermuteRows& op) {
                                   .choices = static_cast<int>(choices * parts),
                                   .columns = row_length(op.y),
                                   .position_choices = static_cast<int>(choices),
+                                  .row_parts = static_cast<int>(parts),
                                   .parts = FastDivide(parts)};
     launch_kernel(stream, threads.grid(op.y.size(0)), unpermute_rows_kernel<T, is_vector(), kChoices, has_parts()>, a,
                   Faults(stream));
