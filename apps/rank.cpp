@@ -6,6 +6,7 @@
 #include <limits>
 #include <utility>
 
+#include "apps/dispatcher_choice.h"
 #include "apps/layer_recompute.h"
 #include "apps/model_units.h"
 #include "core/device/copy.h"
@@ -225,7 +226,7 @@ LayerGroups::LayerGroups(const Mesh& mesh, const Options& options, const RunConf
   if (!streams.dispatch) return;
   dispatcher = std::make_unique<Dispatcher>(
       mesh.dispatch(), *streams.dispatch,
-      Dispatcher::Options{.way = options.parallel.moe_token_dispatcher_type,
+      Dispatcher::Options{.way = dispatcher_of(options),
                           .copies = mesh.sizes().etp,
                           .capacity_factor = options.parallel.moe_expert_rank_capacity_factor});
 }
@@ -319,12 +320,14 @@ StepMemory::StepMemory(MemoryPool& pool, const GptModel& gpt, std::int64_t dispa
   const std::int64_t layers = moe_layers_before(gpt.config, gpt.config.num_layers);
   if (layers == 0) return;
   const MoeConfig& moe = gpt.config.moe;
-  expert_counts = allocate(pool, DType::kInt32, {layers, moe.num_experts}, "counts");
+  const std::int64_t experts = layers * moe.num_experts, sent = dispatch_ranks > 1 ? layers * dispatch_ranks : 0;
+  counts = allocate(pool, DType::kInt32, {experts + sent}, "counts");
+  expert_counts = counts.slice(0, 0, experts).view({layers, moe.num_experts});
   if (moe.balancing_coeff(MoeBalancing::kGlobal) != 0)
     balance_counts = allocate(pool, DType::kInt32, {layers, moe.num_experts}, "balance counts");
   if (dispatch_ranks == 1) return;
   room_needed = allocate(pool, DType::kInt32, {2}, "room needed");
-  rows_sent = allocate(pool, DType::kInt32, {layers, dispatch_ranks}, "rows sent");
+  rows_sent = counts.slice(0, experts, sent).view({layers, dispatch_ranks});
 }
 
 Rank::Rank(const Options& run_options, const RunConfig& derived, DeviceType device, const Mesh& ranks,

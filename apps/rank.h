@@ -142,10 +142,11 @@ struct StepMemory {
 
   StepParameters* parameters;
   Tensor sums;            // [num_step_sums] fp32
+  Tensor counts;          // int32, the next two one after the other
   Tensor expert_counts;   // rows of a step: [layers of experts in the whole model, E] int32; absent: there are none
+  Tensor rows_sent;       // [layers, P] int32, as in Microbatch; absent, as room_needed, where no ranks share experts
   Tensor balance_counts;  // likewise, as in Microbatch; absent: there is no such loss
-  Tensor room_needed;     // [2] int32, as in Microbatch; absent, as rows_sent, where each rank has all experts
-  Tensor rows_sent;       // [layers of experts in the whole model, P] int32
+  Tensor room_needed;     // [2] int32, as in Microbatch
 };
 
 struct Rank {
