@@ -6,6 +6,7 @@
 #include <limits>
 #include <utility>
 
+#include "apps/dispatcher_choice.h"
 #include "apps/layer_recompute.h"
 #include "apps/model_units.h"
 #include "core/device/copy.h"
@@ -225,7 +226,7 @@ LayerGroups::LayerGroups(const Mesh& mesh, const Options& options, const RunConf
   if (!streams.dispatch) return;
   dispatcher = std::make_unique<Dispatcher>(
       mesh.dispatch(), *streams.dispatch,
-      Dispatcher::Options{.way = options.parallel.moe_token_dispatcher_type,
+      Dispatcher::Options{.way = dispatcher_of(options),
                           .copies = mesh.sizes().etp,
                           .capacity_factor = options.parallel.moe_expert_rank_capacity_factor});
 }

@@ -72,10 +72,10 @@ struct RankStreams {
   RankStreams(DeviceType device, const Mesh& mesh, const RankGroups& groups, const Instruments& instruments);
 
   Stream compute;
-  Stream communication;             // of the gradients' reduction
-  std::unique_ptr<Stream> unshard;  // null without sharded units
-  std::unique_ptr<Stream> tensor;   // null without tensor parallelism
-  std::unique_ptr<Stream> context;  // null without context parallelism
+  Stream communication;              // of the gradients' reduction
+  std::unique_ptr<Stream> unshard;   // null without sharded units
+  std::unique_ptr<Stream> tensor;    // null without tensor parallelism
+  std::unique_ptr<Stream> context;   // null without context parallelism
   std::unique_ptr<Stream> dispatch;  // null where each rank has all experts
 };
 

@@ -7,6 +7,7 @@ namespace megalith {
 
 Dispatcher::Dispatcher(Communicator& group, Stream& communication, const Options& options)
     : lane_(group, communication, "rows of experts"), options_(options) {
+  require(options.way != MoeTokenDispatcher::kAuto, "Dispatcher: one of the ways");
   require(options.copies >= 1 && group.size() % options.copies == 0, "Dispatcher: copies that divide the ranks");
 }
 
@@ -66,7 +67,7 @@ void Dispatcher::exchange(const Context& ctx, const Route& route, std::initializ
                   .label = label};
   if (!back) op.index = route.index;
   for (const Rows& each : rows) op.rows.push_back({.in = each.from, .out = each.to});
-  if (ctx.backend() == DeviceType::kCuda && !shares_memory_) {
+  if (ctx.backend() == DeviceType::kCuda && !reads_peers()) {
     if (const std::int64_t bytes = exchange_room_bytes(op); bytes > 0)
       op.room = ctx.empty({bytes}, DType::kUint8, "rows of a pair of ranks");
   }

@@ -16,8 +16,7 @@ namespace megalith {
 class Dispatcher {
  public:
   struct Options {
-    // kFlex is kAllToAll in memory that the ranks share (MemorySharing), kAuto whichever of the two it is. All of them
-    // give the same bits.
+    // Not kAuto. All of them give the same bits.
     MoeTokenDispatcher way = MoeTokenDispatcher::kAllToAll;
     std::int64_t copies = 1;       // ranks that hold parts of the same experts' columns, neighbours in the group
     double capacity_factor = 1.5;  // --moe-expert-rank-capacity-factor
@@ -34,10 +33,8 @@ class Dispatcher {
   std::int64_t copies() const { return options_.copies; }
   Communicator& communicator() const { return lane_.group; }
   bool sends_all() const { return options_.way == MoeTokenDispatcher::kAllGather; }
-  // Of memory that the ranks share, where they can.
-  bool reads_peers() const {
-    return options_.way == MoeTokenDispatcher::kFlex || options_.way == MoeTokenDispatcher::kAuto;
-  }
+  // Of each other's memory, which they share (MemorySharing).
+  bool reads_peers() const { return options_.way == MoeTokenDispatcher::kFlex; }
   std::int64_t expert_groups() const { return ranks() / options_.copies; }  // of ranks that have all experts together
   std::int64_t experts_per_rank(std::int64_t experts) const { return experts / expert_groups(); }
   std::int64_t first_expert(std::int64_t experts) const { return rank() / copies() * experts_per_rank(experts); }
@@ -68,9 +65,6 @@ class Dispatcher {
              const Tensor& offsets = {});
   // Each `from` [C, W] as rows arrived, each `to` [M, W] as they had left.
   void start_back(const Context& ctx, const Route& route, std::initializer_list<Rows> rows, const std::string& label);
-  // Before a plan is made: whether the ranks will read each other's rows where they lie, so that none need room.
-  void share_memory(bool shares) { shares_memory_ = shares; }
-
   // What was started is there for the compute stream.
   void wait(const Context& ctx) { lane_.wait(ctx.compute); }
   // Of a start_back in the backward pass: one of the two waits.
@@ -89,7 +83,6 @@ class Dispatcher {
 
   CommLane lane_;
   Options options_;
-  bool shares_memory_ = false;
 };
 
 }  // namespace megalith

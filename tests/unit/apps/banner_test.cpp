@@ -114,8 +114,9 @@ TEST(Banner, SaysWhoHoldsExperts) {
             start +
                 "; --expert-tensor-parallel-size 1: each tensor-parallel rank has all experts for its own rows "
                 "(Megatron-LM's default is the tensor-parallel size)");
-  EXPECT_EQ(experts_of(split), start + "; shared out over etp 1 x ep 2, 2 copies");
-  EXPECT_EQ(experts_of({"--expert-tensor-parallel-size", "4"}), start + "; shared out over etp 4 x ep 1, 1 copy");
+  EXPECT_EQ(experts_of(split), start + "; shared out over etp 1 x ep 2, 2 copies, rows by alltoall (flex needs GPUs)");
+  EXPECT_EQ(experts_of({"--expert-tensor-parallel-size", "4", "--moe-token-dispatcher-type", "allgather"}),
+            start + "; shared out over etp 4 x ep 1, 1 copy, rows by allgather");
   EXPECT_TRUE(experts_of({"--moe-shared-expert-overlap", "--moe-shared-expert-intermediate-size", "24"})
                   .ends_with("; --moe-shared-expert-overlap changes nothing, as no rank waits for rows of others"));
 }
