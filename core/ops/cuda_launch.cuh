@@ -164,6 +164,7 @@ class FastDivide {
     rest = n - result * divisor_;
     return result;
   }
+  __device__ unsigned divisor() const { return divisor_; }
 
  private:
   unsigned divisor_ = 1;

@@ -32,6 +32,7 @@ void fields(const ChosenRanks& op, Fields& f) {
   f.in(op.choice, "op.choice").dtype(DType::kInt32).rank(2).read_if(!op.all);
   const std::int64_t ranks = op.ranks.size(1);
   f.out(op.ranks, "op.ranks").dtype(DType::kInt32).shape({op.choice.size(0), ranks});
+  f.expect(op.ranks.numel() <= kMaxRows, "op.ranks", "fewer than 2^31 entries", op.ranks.shape);
   check_ranks(ranks, "op.ranks", op.ranks.shape, op.copies, f);
   check_experts(op.experts_per_rank, ranks / op.copies, "op.experts_per_rank", f);
 }
@@ -59,6 +60,7 @@ void fields(const UnpermuteGroups& op, Fields& f) {
 
 void fields(const SumReturnedWeights& op, Fields& f) {
   f.in(op.choice, "op.choice").dtype(DType::kInt32).rank(2);
+  f.expect(op.choice.numel() <= kMaxRows, "op.choice", "fewer than 2^31 entries", op.choice.shape);
   const std::int64_t tokens = op.choice.size(0), ranks = op.position.size(1);
   f.in(op.x, "op.x").dtype(DType::kFp32).shape({op.x.size(0), op.choice.size(1)}).bounded();
   f.in(op.position, "op.position").dtype(DType::kInt32).shape({tokens, ranks});
