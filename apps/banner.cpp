@@ -9,6 +9,7 @@
 #include <map>
 #include <string_view>
 
+#include "apps/dispatcher_choice.h"
 #include "apps/flags_binding.h"
 #include "apps/metrics.h"
 #include "apps/version.h"
@@ -101,6 +102,11 @@ std::string said_graphs(const TrainingOptions& train) {
                      train.cuda_graph_impl == CudaGraphImpl::kLocal ? "" : "; transformer_engine means local here");
 }
 
+bool is_default(const Options& options, std::string_view flag) {
+  const auto entry = std::ranges::find(options.effective, flag, &ConfigEntry::name);
+  return entry == options.effective.end() || entry->origin == "default";
+}
+
 std::string said_experts(const Options& options, const RunConfig& config) {
   const MoeConfig& moe = options.model.moe;
   if (moe.num_experts == 0) return "";
@@ -112,8 +118,17 @@ std::string said_experts(const Options& options, const RunConfig& config) {
   if (moe.expert_capacity_factor != 0)
     text += fmt::format("; no rows beyond {} x the mean of a rank's microbatch", moe.expert_capacity_factor);
   if (moe.pad_expert_input_to_capacity) text += "; none are padded, as no result would be another";
-  if (config.mesh.tp > 1)
-    text += "; each tensor-parallel rank has all experts for its own rows (Megatron-LM's default splits them)";
+  const MeshSizes& mesh = config.mesh;
+  if (mesh.etp * mesh.ep > 1)
+    text += fmt::format("; shared out over etp {} x ep {}, {}, {}", mesh.etp, mesh.ep,
+                        counted(mesh.edp, "copy", "copies"), said_dispatcher(options));
+  if (mesh.tp > 1 && is_default(options, "expert-model-parallel-size") &&
+      is_default(options, "expert-tensor-parallel-size"))
+    text +=
+        "; --expert-tensor-parallel-size 1: each tensor-parallel rank has all experts for its own rows (Megatron-LM's "
+        "default is the tensor-parallel size)";
+  if (options.parallel.moe_shared_expert_overlap && mesh.etp * mesh.ep == 1)
+    text += "; --moe-shared-expert-overlap changes nothing, as no rank waits for rows of others";
   return text;
 }
 

@@ -96,12 +96,6 @@ void check_sharding(const ParallelOptions& parallel) {
 
 void check_parallel(const Options& options) {
   const ParallelOptions& parallel = options.parallel;
-  if (parallel.expert_model_parallel_size != 1) {
-    refuse_usage("--expert-model-parallel-size",
-                 {.expected = "1, other sizes are not built yet",
-                  .got = fmt::format("{}", parallel.expert_model_parallel_size),
-                  .remedy = "leave it out: ranks are tensor-, context-, pipeline- and data-parallel"});
-  }
   only_with(!parallel.tp_comm_overlap || parallel.sequence_parallel,
             {.flag = "--tp-comm-overlap", .needs = "--sequence-parallel"});
   check_sharding(parallel);

@@ -38,6 +38,7 @@ void add_moe(std::vector<Flag>& t, MoeConfig& m) {
     {"moe-pad-expert-input-to-capacity", kMoe, kShaped, "", toggle(&m.pad_expert_input_to_capacity), "with a capacity: taken, but no row is padded, as no result would be another", "", kFree},
     {"moe-shared-expert-intermediate-size", kMoe, kShaped, "N", integer(&m.shared_expert_intermediate_size, {0, kMaxFfn}), "width of an MLP beside the experts that every token passes; 0: none", "", kTensors},
     {"moe-shared-expert-gate", kMoe, kShaped, "", toggle(&m.shared_expert_gate), "scale its output by the sigmoid of a linear gate", "", kTensors},
+    {"moe-combine-groups", kMoe, kShaped, "N", integer(&m.combine_groups, {0, 1024}), "groups of neighbouring experts in which a token's rows are added up, each sum rounded, before the groups' sums are; a multiple of --expert-model-parallel-size that divides the experts. At one number the same bits with any such size; 0: that size, which sends least", "expert-model-parallel-size", kNoted},
     {"moe-grouped-gemm", kMoe, kShaped, "", toggle(&m.grouped_gemm), "all experts' products in one kernel, which is also what is done without it", "", kFree},
     {"use-transformer-engine-op-fuser", kMoe, kShaped, "", toggle(&m.use_transformer_engine_op_fuser), "with --moe-grouped-gemm: the experts' activation, and its gradient, within these kernels; the same bits", "", kFree},
   });
@@ -68,11 +69,60 @@ void check_graph_modules(const Options& options) {
     refuse("--moe-layer-freq", "mlp only where a layer has an MLP", "experts in all layers", "use moe in its place");
 }
 
+// Without experts no flag of theirs may be given: it would be ignored.
+void check_unused(const ParallelOptions& parallel) {
+  const ParallelOptions none;
+  for (const auto& [is_set, flag] :
+       {std::pair{parallel.expert_model_parallel_size != 1, "--expert-model-parallel-size"},
+        {parallel.expert_tensor_parallel_size != 1, "--expert-tensor-parallel-size"},
+        {parallel.moe_token_dispatcher_type != none.moe_token_dispatcher_type, "--moe-token-dispatcher-type"},
+        {parallel.moe_expert_rank_capacity_factor != none.moe_expert_rank_capacity_factor,
+         "--moe-expert-rank-capacity-factor"},
+        {parallel.moe_shared_expert_overlap, "--moe-shared-expert-overlap"}}) {
+    if (!is_set) continue;
+    refuse_usage(fmt::format("{} and --num-experts", flag),
+                 {.expected = fmt::format("{} only with --num-experts", flag),
+                  .got = fmt::format("{} alone", flag),
+                  .remedy = fmt::format("use --num-experts, or remove {}", flag)});
+  }
+}
+
+void check_expert_parallel(const Options& options) {
+  const MoeConfig& moe = options.model.moe;
+  const ParallelOptions& parallel = options.parallel;
+  if (moe.num_experts == 0) return check_unused(parallel);
+  const std::int64_t ep = parallel.expert_model_parallel_size, etp = parallel.expert_tensor_parallel_size;
+  const auto check_divides = [](const char* flag, std::int64_t ranks, const char* whole_flag, std::int64_t whole) {
+    if (whole % ranks == 0) return;
+    std::vector<std::int64_t> fitting;
+    for (std::int64_t size = 1; size <= std::min(ranks, whole); ++size)
+      if (whole % size == 0) fitting.push_back(size);
+    refuse_usage(fmt::format("{} and {}", flag, whole_flag),
+                 {.expected = "a size that divides the other",
+                  .got = fmt::format("{} {} and {} {}", flag, ranks, whole_flag, whole),
+                  .remedy = fmt::format("use {} {}", flag, fmt::join(fitting, " or "))});
+  };
+  check_divides("--expert-model-parallel-size", ep, "--num-experts", moe.num_experts);
+  check_divides("--expert-tensor-parallel-size", etp, "--moe-ffn-hidden-size", moe.ffn_hidden_size);
+  if (moe.combine_groups % ep != 0)
+    refuse_usage(
+        "--moe-combine-groups and --expert-model-parallel-size",
+        {.expected = "groups of which each rank has as many",
+         .got = fmt::format("--moe-combine-groups {} and --expert-model-parallel-size {}", moe.combine_groups, ep),
+         .remedy = fmt::format("use --moe-combine-groups {}", ep)});
+  if (parallel.moe_shared_expert_overlap && moe.shared_expert_intermediate_size == 0)
+    refuse_usage("--moe-shared-expert-overlap and --moe-shared-expert-intermediate-size",
+                 {.expected = "--moe-shared-expert-overlap only with --moe-shared-expert-intermediate-size",
+                  .got = "--moe-shared-expert-overlap alone",
+                  .remedy = "give the shared expert's width, or remove --moe-shared-expert-overlap"});
+}
+
 }  // namespace
 
 void check_moe(const Options& options) {
   const MoeConfig& moe = options.model.moe;
   const ParallelOptions& parallel = options.parallel;
+  check_expert_parallel(options);
   const std::vector<std::string>& recomputed = options.train.recompute_modules;
   for (const char* module : {"moe", "moe_act", "shared_experts"}) {
     const bool is_used =
@@ -89,7 +139,7 @@ void check_moe(const Options& options) {
     refuse_usage("--num-experts and --tensor-model-parallel-size",
                  {.expected = "--sequence-parallel with experts and tensor parallelism",
                   .got = "--tensor-model-parallel-size without it",
-                  .remedy = "add --sequence-parallel: each rank then runs all experts on its own rows"});
+                  .remedy = "add --sequence-parallel: each rank then has experts run on its own rows"});
   }
   const std::int64_t shared = moe.shared_expert_intermediate_size, ranks = parallel.tensor_model_parallel_size;
   if (shared % ranks != 0) {

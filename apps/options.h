@@ -108,7 +108,12 @@ struct ParallelOptions {
   bool sequence_parallel = false;  // with it: norms, dropout and residuals are split along the tokens
   bool tp_comm_overlap = false;    // overlap gathers and sums of rows with GEMMs
   std::int64_t pipeline_model_parallel_size = 1;
-  std::int64_t expert_model_parallel_size = 1;
+  std::int64_t expert_model_parallel_size = 1;   // ranks that share out the experts of a layer
+  std::int64_t expert_tensor_parallel_size = 1;  // ranks that share each expert
+  MoeTokenDispatcher moe_token_dispatcher_type = MoeTokenDispatcher::kAuto;  // among these ranks, as the next two
+  double moe_expert_rank_capacity_factor = 1.5;
+  bool moe_shared_expert_overlap = false;
+  bool gpus_apart = false;  // no flag: GPUs that share out experts do not all read each other's memory
   std::int64_t context_parallel_size = 1;  // ranks that share each sequence
   ContextCommunication cp_comm_type = ContextCommunication::kP2p;
   PipelineSchedule pipeline_schedule = PipelineSchedule::kAuto;
@@ -143,6 +148,7 @@ struct ParallelOptions {
     if (data_parallel_sharding_strategy != ShardingStrategy::kAuto) return data_parallel_sharding_strategy;
     return use_distributed_optimizer ? ShardingStrategy::kOptim : ShardingStrategy::kNoShard;
   }
+  std::int64_t expert_ranks() const { return expert_model_parallel_size * expert_tensor_parallel_size; }
   bool shards_optimizer() const { return sharding() != ShardingStrategy::kNoShard; }
 };
 

@@ -107,7 +107,7 @@ MeshSizes mesh_sizes_of(const ParallelOptions& parallel, int world) {
                           .context_parallel_size = parallel.context_parallel_size,
                           .pipeline_model_parallel_size = parallel.pipeline_model_parallel_size,
                           .expert_model_parallel_size = parallel.expert_model_parallel_size,
-                          .expert_tensor_parallel_size = 1});
+                          .expert_tensor_parallel_size = parallel.expert_tensor_parallel_size});
 }
 
 }  // namespace megalith

@@ -68,6 +68,8 @@ std::vector<Row> rows_of(Rates& rates, std::int64_t& host_ranks, Columns& column
           {"host-ranks", integer(&host_ranks, {1, 1'000'000})},
           {"host-link-gbps", real(&rates.host.bandwidth, kPositive)},
           {"host-link-us", real(&rates.host.latency, kNotNegative)},
+          {"peer-gbps", real(&rates.peer.bandwidth, kPositive)},
+          {"peer-us", real(&rates.peer.latency, kNotNegative)},
           {"network-gbps", real(&rates.network.bandwidth, kPositive)},
           {"network-us", real(&rates.network.latency, kNotNegative)},
           {"overlap-share", real(&rates.overlap, {0, 1})}};
@@ -203,9 +205,10 @@ Rates parse_rates(std::string_view text, const std::string& path) {
   }
   rates.host_ranks = static_cast<int>(host_ranks);
   for (double* gib : {&rates.device_memory, &rates.device_reserve}) *gib *= kGib;
-  for (double* gbps : {&rates.memory, &rates.host.bandwidth, &rates.network.bandwidth}) *gbps *= kGiga;
+  for (double* gbps : {&rates.memory, &rates.host.bandwidth, &rates.peer.bandwidth, &rates.network.bandwidth})
+    *gbps *= kGiga;
   for (double* us : {&rates.kernel_seconds, &rates.graph_kernel_seconds, &rates.start_seconds, &rates.launch_seconds,
-                     &rates.graph_launch_seconds, &rates.host.latency, &rates.network.latency})
+                     &rates.graph_launch_seconds, &rates.host.latency, &rates.peer.latency, &rates.network.latency})
     *us *= kMicro;
   read_gemm(columns, places, rates);
   read_attention(columns, places, rates);

@@ -41,6 +41,7 @@ struct Rates {
     double latency = 0;
   };
   Link host;           // within a host
+  Link peer;           // of rows that a kernel reads out of the memory of the host's other GPUs
   Link network;        // between hosts, of each rank
   double overlap = 1;  // share of a collective that slows no concurrent kernel
 

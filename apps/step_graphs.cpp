@@ -41,7 +41,7 @@ void Step::warm_up() {
       units.ahead = actions_.units_ahead;
       first = insert_unshards(first, units);
     }
-    run(mode, Verbs::kWarmUp, input, first);
+    run(mode, Verbs::kWarmUp, &input, first);
     if (rank_.units.sharded) rank_.units.sharded->finish_sums();
     rank_.buckets.gatherer->wait_for_all();
     rank_.streams.compute.synchronize();
@@ -83,6 +83,8 @@ GraphSignature Step::signature() {
   fold_in(rank_.step.sums.data);
   fold_in(rank_.step.expert_counts.data);
   fold_in(rank_.step.balance_counts.data);
+  fold_in(rank_.step.room_needed.data);
+  fold_in(rank_.step.rows_sent.data);
   fold_in(rank_.model.gpt.parameters->buffer_values().data);
   for (const MicrobatchParameters* parameters : microbatch_parameters_) fold_in(parameters);
   for (const ParameterUnit& unit : rank_.model.gpt.parameters->units()) {

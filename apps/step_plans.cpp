@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "apps/async_save.h"
+#include "apps/expert_rows.h"
 #include "apps/step.h"
 #include "core/device/short_ops.h"
 
@@ -54,6 +55,12 @@ std::int64_t ops_beside(const Options& options, const StepRecording& recording, 
   return ops > 0 && seconds <= kShortOp * ops ? kOpsBeside : 0;
 }
 
+// What a forecast counts of a recording.
+Timeline counted(Timeline recorded, const Options& options, const RunConfig& config) {
+  const std::optional<ExpertRows> rows = expert_rows(options, config);
+  return rows ? with_expected_rows(recorded, *rows) : std::move(recorded);
+}
+
 void plan_training(const Options& options, const RunConfig& config, const Mesh& mesh, StepRecording& recording) {
   Recording recorded(options, config, mesh);
   recorded.step.train(recorded.input);
@@ -65,11 +72,11 @@ void plan_training(const Options& options, const RunConfig& config, const Mesh& 
   recording.runs = graph_runs(recorded.rank, recording.actions);
   plans.train =
       plan_arena(recorded.timeline, recorded.rank.memory.arena, ops_beside(options, recording, recorded.timeline));
-  plans.train_flops = recorded.timeline.flops();
   plans.train_ops = recorded.timeline.entries().size();
   if (options.checkpoint.async_save) plans.checkpoint_staging = staging_bytes(shards_to_write(recorded.rank));
   plans.persistent = recorded.rank.memory.pool.allocated_by_category();
-  recording.timeline = std::move(recorded.timeline);
+  recording.timeline = counted(std::move(recorded.timeline), options, config);
+  plans.train_flops = recording.timeline.flops();
 }
 
 // In a recording of fewer microbatches than the step has.
@@ -103,7 +110,7 @@ void record_second_step(const Options& options, const RunConfig& config, const M
   recorded.step.train(recorded.input);
   recorded.step.train(recorded.input);
   recording.entries = recorded.step.action_entries();
-  recording.timeline = std::move(recorded.timeline);
+  recording.timeline = counted(std::move(recorded.timeline), options, config);
 }
 
 // Of a GPU's memory, which the driver takes in steps of 2 MiB, so that it may be none or twice as much
@@ -176,6 +183,8 @@ StepPlans plan_steps(const Options& options, const RunConfig& config, int rank) 
   StepPlans plans = std::move(recording.plans);
   plans.graphs = graphs_of(options, config, mesh, recording);
   plan_evaluation(options, recorded, mesh, plans);
+  plans.capacity_factor = options.parallel.moe_expert_rank_capacity_factor;
+  if (const std::optional<ExpertRows> rows = expert_rows(options, config)) plans.room = rows->room;
   if (!is_long) return plans;
   StepRecording fewer;
   plan_training(options, with_microbatches(config, kRecordedOneByOne - 1), mesh, fewer);

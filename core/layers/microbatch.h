@@ -46,6 +46,9 @@ struct Microbatch {
   Tensor sums;                                       // [num_step_sums] fp32, device; head and routers add to it
   Tensor expert_counts;   // optional, [layers of experts, E] int32, device: routers add to it
   Tensor balance_counts;  // optional, likewise: of microbatches before this one, for a loss over the global batch
+  // Where experts are spread over ranks, of a step on this rank; both optional, device:
+  Tensor room_needed;  // [2] int32: the most rows that arrived in a layer and microbatch, and rows of its experts
+  Tensor rows_sent;    // [layers of experts, P] int32: to each rank of the dispatch group
   const KvCache* cache = nullptr;  // generate mode
 
   // [1]

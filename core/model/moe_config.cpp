@@ -228,6 +228,7 @@ void check_unused(const MoeConfig& moe) {
         {moe.pad_expert_input_to_capacity, "--moe-pad-expert-input-to-capacity"},
         {moe.shared_expert_intermediate_size != 0, "--moe-shared-expert-intermediate-size"},
         {moe.shared_expert_gate, "--moe-shared-expert-gate"},
+        {moe.combine_groups != 0, "--moe-combine-groups"},
         {moe.grouped_gemm, "--moe-grouped-gemm"},
         {moe.use_transformer_engine_op_fuser, "--use-transformer-engine-op-fuser"}}) {
     if (!is_set) continue;
@@ -281,6 +282,10 @@ void validate_moe(const ModelConfig& config) {
   check_router(moe);
   check_balancing(moe);
   check_capacity(moe);
+  if (moe.combine_groups != 0 && moe.num_experts % moe.combine_groups != 0)
+    refuse("--moe-combine-groups and --num-experts", "a number of groups that divides the experts",
+           fmt::format("--moe-combine-groups {} and --num-experts {}", moe.combine_groups, moe.num_experts),
+           "such as --moe-combine-groups 1");
   if (moe.use_transformer_engine_op_fuser && !moe.grouped_gemm)
     refuse("--use-transformer-engine-op-fuser and --moe-grouped-gemm",
            "--use-transformer-engine-op-fuser only with --moe-grouped-gemm", "--use-transformer-engine-op-fuser alone",

@@ -20,6 +20,9 @@ enum class MoeBalancing {
   kGlobal,      // global_aux_loss: the step's microbatches so far, of all ranks; Qiu et al. 2025, arXiv:2501.11873
 };
 
+// How rows reach the ranks of their experts. kAuto: kFlex where ranks read each other's memory, else kAllToAll.
+enum class MoeTokenDispatcher { kAuto, kAllToAll, kAllGather, kFlex };
+
 struct MoeConfig {
   std::int64_t num_experts = 0;      // E; 0: no such layers
   std::string layer_freq = "1";      // N: layers 0, N, 2N, ...; or a list such as "[0]*3+[1]*26": those with 1
@@ -47,6 +50,10 @@ struct MoeConfig {
 
   std::int64_t shared_expert_intermediate_size = 0;  // F of an MLP that all tokens pass; 0: none
   bool shared_expert_gate = false;
+
+  // A token's rows are added up within so many groups of neighbouring experts, each rounded, then over groups; 0: as
+  // many as there are ranks of expert parallelism, each of which adds up its own. The same bits at one number.
+  std::int64_t combine_groups = 0;
 
   bool grouped_gemm = false;                     // --moe-grouped-gemm
   bool use_transformer_engine_op_fuser = false;  // the activation in the product's kernel: the same bits

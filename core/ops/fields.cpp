@@ -79,6 +79,8 @@ void Field::add_to(Access& access) const {
   if (rules.experts > 0) {
     const auto* const offsets = rules.offsets == nullptr ? nullptr : rules.offsets->as<const std::int32_t>();
     access.set_experts(ranges, {.experts = rules.experts, .rows = tensor->size(0), .offsets = offsets});
+  } else if (tensor->bound != nullptr) {
+    access.set_experts(ranges, {.rows = tensor->size(0)});
   }
   if (moved) access.set_moved_bytes(before + *moved * (int{reads} + int{writes}));
   if (rules.takes_bound) access.add(tensor->bound, sizeof(*tensor->bound), false);

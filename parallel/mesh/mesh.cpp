@@ -25,6 +25,7 @@ Mesh Mesh::create(Communicator& world, const MeshSizes& sizes) {
     mesh.groups_.push_back(make({static_cast<Axis>(i)}, std::string(name_of(static_cast<Axis>(i)))));
   mesh.dp_cp_ = make({Axis::kCp, Axis::kDp}, "dp_cp");
   mesh.model_ = make({Axis::kTp, Axis::kPp}, "model");
+  mesh.dispatch_ = make({Axis::kEtp, Axis::kEp}, "dispatch");
   return mesh;
 }
 

@@ -31,6 +31,8 @@ class Mesh {
   Communicator& edp() const { return axis(Axis::kEdp); }  // holders of the same experts, likewise
   Communicator& dp_cp() const { return *dp_cp_; }  // holders of the same dense weights: gradients are summed over it
   Communicator& model() const { return *model_; }  // tp x pp: together they hold one model
+  // etp x ep: among them a token finds all experts of a layer. Rank ep x (etp ranks) + etp.
+  Communicator& dispatch() const { return *dispatch_; }
 
  private:
   Mesh() = default;
@@ -42,6 +44,7 @@ class Mesh {
   std::vector<std::unique_ptr<Communicator>> groups_;  // by axis
   std::unique_ptr<Communicator> dp_cp_;
   std::unique_ptr<Communicator> model_;
+  std::unique_ptr<Communicator> dispatch_;
 };
 
 }  // namespace megalith

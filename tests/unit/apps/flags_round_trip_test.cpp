@@ -111,6 +111,13 @@ const std::map<std::string, Words>& values_of_train() {
       {"moe-shared-expert-intermediate-size", moe({"--moe-shared-expert-intermediate-size", "24"})},
       {"moe-shared-expert-gate", moe({"--moe-shared-expert-gate", "--moe-shared-expert-intermediate-size", "24"})},
       {"moe-grouped-gemm", moe({"--moe-grouped-gemm"})},
+      {"moe-combine-groups", moe({"--moe-combine-groups", "2"})},
+      {"expert-model-parallel-size", moe({"--expert-model-parallel-size", "2"})},
+      {"expert-tensor-parallel-size", moe({"--expert-tensor-parallel-size", "2"})},
+      {"moe-token-dispatcher-type", moe({"--moe-token-dispatcher-type", "alltoall"})},
+      {"moe-expert-rank-capacity-factor", moe({"--moe-expert-rank-capacity-factor", "1.25"})},
+      {"moe-shared-expert-overlap",
+       moe({"--moe-shared-expert-overlap", "--moe-shared-expert-intermediate-size", "24"})},
       {"use-transformer-engine-op-fuser", moe({"--use-transformer-engine-op-fuser", "--moe-grouped-gemm"})},
       {"micro-batch-size", {"--micro-batch-size", "4"}},
       {"global-batch-size", {"--global-batch-size", "32"}},
@@ -225,9 +232,8 @@ const std::map<std::string, Words>& values_of_train() {
 }
 
 // Only the default can be given yet, or nothing else on a machine without a GPU.
-const std::set<std::string> kOneValue = {
-    "optimizer",       "device",           "profile",         "attention-dropout",
-    "offload-modules", "moe-router-dtype", "tp-comm-overlap", "expert-model-parallel-size"};
+const std::set<std::string> kOneValue = {"optimizer",       "device",           "profile",        "attention-dropout",
+                                         "offload-modules", "moe-router-dtype", "tp-comm-overlap"};
 
 TEST_F(RoundTrip, EveryFlagOfTrainOutOfTheCommandLine) {
   FlagParser parser(App::kTrain);

@@ -108,12 +108,10 @@ TEST(Mesh, NumbersRanksAsMegatron) {
   EXPECT_THAT(group_of(sizes, 5, {Axis::kPp, Axis::kTp}), ElementsAre(0, 1, 4, 5, 8, 9, 12, 13));
 }
 
-TEST(Mesh, ExpertTensorParallelIsTensorParallelUnlessSaid) {
-  EXPECT_EQ(make_mesh_sizes({.world_size = 8, .tensor_model_parallel_size = 4}).etp, 4);
-  const MeshSizes sizes = make_mesh_sizes({.world_size = 8,
-                                           .tensor_model_parallel_size = 4,
-                                           .expert_model_parallel_size = 8,
-                                           .expert_tensor_parallel_size = 1});
+TEST(Mesh, ExpertsAreWholeOnEachRankUnlessSaid) {
+  EXPECT_EQ(make_mesh_sizes({.world_size = 8, .tensor_model_parallel_size = 4}).etp, 1);
+  const MeshSizes sizes =
+      make_mesh_sizes({.world_size = 8, .tensor_model_parallel_size = 4, .expert_model_parallel_size = 8});
   EXPECT_EQ(sizes.etp, 1);
   EXPECT_EQ(sizes.edp, 1);
   EXPECT_EQ(sizes.dp, 2);
@@ -154,6 +152,9 @@ TEST(Mesh, LabelsAndDescribesRanks) {
   const MeshSizes experts =
       make_mesh_sizes({.world_size = 4, .context_parallel_size = 2, .expert_model_parallel_size = 4});
   EXPECT_EQ(rank_label(experts, 3), "rank 3/4 (dp 1 pp 0 tp 0 cp 1 ep 3)");
+  const MeshSizes split =
+      make_mesh_sizes({.world_size = 8, .expert_model_parallel_size = 2, .expert_tensor_parallel_size = 2});
+  EXPECT_EQ(rank_label(split, 7), "rank 7/8 (dp 7 pp 0 tp 0 ep 1 etp 1)");
   EXPECT_EQ(describe_sizes(experts), "dense tp 1 x cp 2 x dp 2 x pp 1, expert etp 1 x ep 4 x edp 1 x pp 1");
 }
 
@@ -169,6 +170,9 @@ void check_groups(Communicator& world, const MeshSizes& sizes) {
   EXPECT_EQ(mesh.dp_cp().size(), sizes.dp * sizes.cp);
   EXPECT_EQ(mesh.dp_cp().rank(), mesh.coordinates().dp * sizes.cp + mesh.coordinates().cp);
   EXPECT_EQ(mesh.model().size(), sizes.tp * sizes.pp);
+  EXPECT_EQ(mesh.dispatch().size(), sizes.etp * sizes.ep);
+  EXPECT_EQ(mesh.dispatch().rank(), mesh.coordinates().ep * sizes.etp + mesh.coordinates().etp);
+  EXPECT_EQ(mesh.dispatch().name(), "dispatch");
 }
 
 TEST(Mesh, MakesTheGroupsOfItsRank) {
@@ -177,15 +181,19 @@ TEST(Mesh, MakesTheGroupsOfItsRank) {
                                            .context_parallel_size = 2,
                                            .pipeline_model_parallel_size = 2,
                                            .expert_model_parallel_size = 2,
-                                           .expert_tensor_parallel_size = 1});
+                                           .expert_tensor_parallel_size = 2});
   ThreadWorld(8).run([&](Communicator& world) {
     check_groups(world, sizes);
     // The members are those group_of names.
     const Mesh mesh = Mesh::create(world, sizes);
-    const std::vector<std::string> members = mesh.axis(Axis::kEdp).host_all_gather(std::to_string(world.rank()));
-    const std::vector<int> want = group_of(sizes, world.rank(), {Axis::kEdp});
-    ASSERT_EQ(members.size(), want.size());
-    for (std::size_t i = 0; i < want.size(); ++i) EXPECT_EQ(members[i], std::to_string(want[i]));
+    const auto expect_members = [&](Communicator& group, std::initializer_list<Axis> axes) {
+      const std::vector<std::string> members = group.host_all_gather(std::to_string(world.rank()));
+      const std::vector<int> want = group_of(sizes, world.rank(), axes);
+      ASSERT_EQ(members.size(), want.size());
+      for (std::size_t i = 0; i < want.size(); ++i) EXPECT_EQ(members[i], std::to_string(want[i]));
+    };
+    expect_members(mesh.edp(), {Axis::kEdp});
+    expect_members(mesh.dispatch(), {Axis::kEtp, Axis::kEp});
   });
   for (int rank = 0; rank < 8; ++rank) {
     PlanCommunicator world("world", {.rank = rank, .size = 8});

@@ -38,6 +38,8 @@ TEST(Rates, AreReadInSiUnits) {
   EXPECT_DOUBLE_EQ(rates.gemm_rate(4096), 1e12);
   EXPECT_DOUBLE_EQ(rates.memory, 1e12);
   EXPECT_DOUBLE_EQ(rates.host.bandwidth, 1e11);
+  EXPECT_DOUBLE_EQ(rates.peer.bandwidth, 2e11);
+  EXPECT_DOUBLE_EQ(test::rates_with({"peer-us = 3"}).peer.latency, 3e-6);
   EXPECT_EQ(rates.host_ranks, 4);
   EXPECT_DOUBLE_EQ(test::rates_with({"graph-launch-us = 2"}).graph_launch_seconds, 2e-6);
   EXPECT_DOUBLE_EQ(test::rates_with({"start-names = [\"add\"]", "start-names-us = [3]"}).starts.at("add"), 3e-6);

@@ -1,0 +1,69 @@
+// How many rows of other ranks' tokens a rank has room for. Memory is planned before anything is routed, so that the
+// room is a factor above what arrives where choices are spread evenly; who needs more plans again.
+//   T: tokens of a rank, K: choices a token, E: experts, El: those of a rank, P: ranks that share them out, each expert
+//   on `copies` of them, which have a part of its columns each
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+namespace megalith {
+
+struct ExpertRoom {
+  std::int64_t arrived = 0;  // tokens that come to a rank, its own among them
+  std::int64_t rows = 0;     // of its experts
+  friend bool operator==(const ExpertRoom&, const ExpertRoom&) = default;
+};
+
+struct RoutedSizes {
+  std::int64_t tokens = 0;   // T
+  std::int64_t choices = 1;  // K
+  std::int64_t experts = 1;  // E
+  std::int64_t ranks = 1;    // P
+  std::int64_t copies = 1;
+
+  std::int64_t local_experts() const { return experts / (ranks / copies); }  // El
+};
+
+struct MeanRows {
+  double arrived = 0, rows = 0;
+};
+
+// With choices at random: each token comes to a rank unless all of its K different choices are elsewhere.
+inline MeanRows mean_rows(const RoutedSizes& s) {
+  double elsewhere = 1;
+  for (std::int64_t i = 0; i < s.choices; ++i) {
+    const std::int64_t others = std::max<std::int64_t>(s.experts - s.local_experts() - i, 0);
+    elsewhere *= static_cast<double>(others) / static_cast<double>(s.experts - i);
+  }
+  return {.arrived = static_cast<double>(s.ranks * s.tokens) * (1 - elsewhere),
+          .rows = static_cast<double>(s.copies * s.tokens * s.choices)};
+}
+
+// Never overflows.
+inline ExpertRoom most_room(const RoutedSizes& s) {
+  const std::int64_t tokens = s.ranks * s.tokens;
+  return {.arrived = tokens, .rows = tokens * std::min(s.choices, s.local_experts())};
+}
+
+// `factor`: --moe-expert-rank-capacity-factor.
+inline ExpertRoom expert_room(const RoutedSizes& s, double factor) {
+  constexpr double kUnit = 128;  // rows of a tile of the experts' products
+  const auto room = [factor](double mean, std::int64_t most) {
+    const double wanted = std::ceil(std::ceil(factor * mean) / kUnit) * kUnit;
+    return wanted < static_cast<double>(most) ? static_cast<std::int64_t>(wanted) : most;
+  };
+  const MeanRows mean = mean_rows(s);
+  const ExpertRoom most = most_room(s);
+  return {.arrived = room(mean.arrived, most.arrived), .rows = room(mean.rows, most.rows)};
+}
+
+// Of a run that needed more than it had room for with `factor`: a tenth above both.
+inline double larger_factor(const RoutedSizes& s, const ExpertRoom& needed, double factor) {
+  const MeanRows mean = mean_rows(s);
+  return 1.1 * std::max({factor, static_cast<double>(needed.arrived) / mean.arrived,
+                         static_cast<double>(needed.rows) / mean.rows});
+}
+
+}  // namespace megalith
