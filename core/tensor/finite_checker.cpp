@@ -129,6 +129,7 @@ bool FiniteChecker::find(const Op& op, bool writes) {
     const auto dtype = static_cast<DType>(range.dtype);
     std::int64_t elements = range.sizes.empty() ? static_cast<std::int64_t>(range.bytes / size_of(dtype)) : 1;
     for (const std::int64_t size : range.sizes) elements *= size;
+    const std::int64_t all_elements = elements;
     if (const RowsOfExperts& experts = range.experts; experts.offsets != nullptr) {
       std::int32_t used = 0;  // no other row belongs to an expert
       std::memcpy(&used, on_host(op, experts.offsets + experts.experts, sizeof(used)), sizeof(used));
@@ -145,7 +146,7 @@ bool FiniteChecker::find(const Op& op, bool writes) {
     }
     if (found.count == 0) continue;
     found.elements = elements;
-    found.expert = expert_of(op, range, found.element, elements);
+    found.expert = expert_of(op, range, found.element, all_elements);
     found.dtype = name_of(dtype);
     found_ = std::move(found);
     return true;
