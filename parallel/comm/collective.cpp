@@ -170,6 +170,52 @@ AllToAll checked_op(AllToAll op) {
   return op;
 }
 
+void refuse_numbers(const ExchangeRows& op, std::string_view argument, const std::string& expected, std::int64_t got) {
+  fail({.subject = subject(op, argument), .expected = expected, .got = fmt::format("{}", got)});
+}
+
+void check_rows(const ExchangeRows& op, const ExchangeRows::Rows& rows) {
+  check_buffer(rows.in, subject(op, "in"));
+  check_rank(rows.in, 2, 2, subject(op, "in"));
+  check_buffer(rows.out, subject(op, "out"));
+  check_dtype(rows.out, {rows.in.dtype}, subject(op, "out"));
+  check_shape(rows.in, {op.rows.front().in.size(0), rows.in.size(1)}, subject(op, "in"));
+  check_shape(rows.out, {op.rows.front().out.size(0), rows.in.size(1)}, subject(op, "out"));
+  for (const ExchangeRows::Rows& other : op.rows) {
+    check_no_overlap(rows.out, "out", other.in, subject(op, "in"));
+    if (&other != &rows) check_no_overlap(rows.out, "out", other.out, subject(op, "another out"));
+  }
+  for (const Tensor& read : {op.index, op.sends})
+    check_no_overlap(rows.out, "out", read, subject(op, "index or sends"));
+}
+
+ExchangeRows checked_op(ExchangeRows op) {
+  const std::int64_t tensors = static_cast<std::int64_t>(op.rows.size()), ranks = op.group.size();
+  if (op.rows.empty() || op.rows.size() > ExchangeRows::kMostTensors)
+    refuse_numbers(op, "rows", "1 to 3 tensors", tensors);
+  for (const ExchangeRows::Rows& rows : op.rows) check_rows(op, rows);
+  if (op.index) {
+    check_buffer(op.index, subject(op, "index"));
+    check_rank(op.index, 1, 1, subject(op, "index"));
+    check_dtype(op.index, {DType::kInt32}, subject(op, "index"));
+    if (op.back) fail({.subject = subject(op, "index"), .expected = "none on the way back", .got = "one"});
+  }
+  check_buffer(op.sends, subject(op, "sends"));
+  check_dtype(op.sends, {DType::kInt32}, subject(op, "sends"));
+  check_shape(op.sends, {ranks, ranks + 1}, subject(op, "sends"));
+  if (op.pair_room < 0) refuse_numbers(op, "pair_room", "0 or more", op.pair_room);
+  if (op.expected_rows < 0) refuse_numbers(op, "expected_rows", "0 or more", op.expected_rows);
+  if (!op.room) return op;
+  check_buffer(op.room, subject(op, "room"));
+  check_dtype(op.room, {DType::kUint8}, subject(op, "room"));
+  check_shape(op.room, {exchange_room_bytes(op)}, subject(op, "room"));
+  for (const ExchangeRows::Rows& rows : op.rows) {
+    check_no_overlap(op.room, "room", rows.in, subject(op, "in"));
+    check_no_overlap(op.room, "room", rows.out, subject(op, "out"));
+  }
+  return op;
+}
+
 template <class Op>
 Op checked_op(Op op) {
   check(op);
@@ -187,6 +233,8 @@ template <class Op>
 const Tensor& input_of(const Op& op) {
   if constexpr (requires { op.buffer; }) {
     return op.buffer;
+  } else if constexpr (std::is_same_v<Op, ExchangeRows>) {
+    return op.rows.front().in;
   } else {
     return op.in;
   }
@@ -203,6 +251,25 @@ bool writes_buffer(const Op& op) {
   return std::is_same_v<Op, AllReduce> || !reads_buffer(op);
 }
 
+// What all ranks agree on.
+std::int64_t expected_elements(const ExchangeRows& op) {
+  std::int64_t width = 0;
+  for (const ExchangeRows::Rows& rows : op.rows) width += rows.in.size(1);
+  return op.expected_rows * width;
+}
+
+// How many of out's rows are written only the device knows: no dtype, as for bounded tensors.
+void add_access(const ExchangeRows& op, Access& access) {
+  for (const ExchangeRows::Rows& rows : op.rows) {
+    access.reads(rows.in);
+    if (rows.out.numel() > 0) access.add(rows.out.data, rows.out.bytes(), true);
+  }
+  access.reads(op.index);
+  access.reads(op.sends);
+  access.writes(op.room);
+  access.set_moved_bytes(static_cast<std::size_t>(2 * op.expected_rows * row_bytes(op)));
+}
+
 }  // namespace
 
 Collective checked(Collective collective) {
@@ -216,6 +283,8 @@ Access access_of(const Collective& collective) {
         if constexpr (requires { op.buffer; }) {
           if (reads_buffer(op)) access.reads(op.buffer);
           if (writes_buffer(op)) access.writes(op.buffer);
+        } else if constexpr (std::is_same_v<decltype(op), const ExchangeRows&>) {
+          add_access(op, access);
         } else {
           access.reads(op.in);
           access.writes(op.out);
@@ -235,6 +304,7 @@ CollectiveCall call_of(const Collective& collective) {
         const Tensor& input = input_of(op);
         CollectiveCall call{.kind = op.kName, .dtype = static_cast<int>(input.dtype), .count = input.numel()};
         call.label = op.label;
+        if constexpr (std::is_same_v<decltype(op), const ExchangeRows&>) call.count = expected_elements(op);
         if constexpr (requires { op.root; }) call.argument = op.root;
         if constexpr (requires { op.step; }) call.argument = op.step;
         if constexpr (requires { op.peer; }) {
@@ -252,11 +322,21 @@ bool is_idle(const Collective& collective) {
         if (op.group.size() > 1) return false;
         if constexpr (requires { op.buffer; }) {
           return true;
+        } else if constexpr (std::is_same_v<decltype(op), const ExchangeRows&>) {
+          return false;
         } else {
           return op.in.data == op.out.data;
         }
       },
       collective);
+}
+
+std::int64_t row_bytes(const ExchangeRows& op) {
+  std::int64_t bytes = 0;
+  for (const ExchangeRows::Rows& rows : op.rows) {
+    bytes += rows.in.size(1) * static_cast<std::int64_t>(size_of(rows.in.dtype));
+  }
+  return bytes;
 }
 
 AllToAll all_to_all_of(const Shift& shift) {

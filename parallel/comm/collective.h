@@ -61,6 +61,34 @@ struct AllToAll {
   std::string label = {};
 };
 
+// Rows whose numbers the device alone knows: each rank sends each other as many as `sends` says when the call runs.
+// Rank s's rows sends[s][p] .. sends[s][p + 1] - 1 arrive at p behind those of ranks below s; `back`, they go home from
+// there to rows sends[s][p] .. of rank s. Rows that arrive at out's end or beyond are dropped; what has dropped rows is
+// then not written on the way back. T, C, M, `pair_room`, `expected_rows` and the rows' widths and dtypes are alike on
+// all ranks. On GPUs: ranks that share memory (memory_sharing.h) hold `in` and `index` in it, at equal places, and read
+// each other's rows; others need `room`, through which NCCL takes equal parts of pair_room rows.
+struct ExchangeRows {
+  static constexpr const char* kName = "exchange_rows";
+  static constexpr std::size_t kMostTensors = 3;
+  struct Rows {
+    Tensor in;   // [T, W]; back: [C, W], where they arrived
+    Tensor out;  // [C, W], written where rows arrive; back: [M, W]
+  };
+  Communicator& group;
+  std::vector<Rows> rows;          // at most 3, each its own W and dtype
+  Tensor index = {};               // optional [M] int32: row j of what is sent is in's row index[j]; not with `back`
+  Tensor sends;                    // [P, P + 1] int32, the same on all ranks, ascending from 0 in each row
+  std::int64_t pair_room = 0;      // rows from one rank to another at most; further ones are not sent
+  std::int64_t expected_rows = 0;  // sent to other ranks, for forecasts
+  bool back = false;
+  Tensor room = {};  // [exchange_room_bytes(op)] uint8, written; of NCCL where ranks share no memory
+  std::string label = {};
+};
+// 0 for a group of one rank.
+std::int64_t exchange_room_bytes(const ExchangeRows& op);
+// Of a row of each of the tensors, in all.
+std::int64_t row_bytes(const ExchangeRows& op);
+
 // Whether a shift is one of a series: those by 1, 2, ... P - 1, on one stream, whose inputs nobody writes before the
 // last has run. Ranks that read each other's memory then meet less often.
 enum class ShiftSeries : std::uint8_t {
@@ -105,14 +133,15 @@ struct Receive {
   std::string label = {};
 };
 
-using Collective = std::variant<AllReduce, ReduceScatter, AllGather, AllToAll, Shift, Broadcast, Send, Receive>;
+using Collective =
+    std::variant<AllReduce, ReduceScatter, AllGather, AllToAll, ExchangeRows, Shift, Broadcast, Send, Receive>;
 // By the variant's index.
 inline constexpr std::array<const char*, std::variant_size_v<Collective>> kCollectiveNames = {
-    AllReduce::kName, ReduceScatter::kName, AllGather::kName, AllToAll::kName,
+    AllReduce::kName, ReduceScatter::kName, AllGather::kName, AllToAll::kName, ExchangeRows::kName,
     Shift::kName,     Broadcast::kName,     Send::kName,      Receive::kName};
 
 // The collective as communicators run it: tensors of one dim, but for AllToAll, which has its counts and the rows in
-// use alone. Throws Error for arguments that are wrong in themselves.
+// use alone, and ExchangeRows. Throws Error for arguments that are wrong in themselves.
 Collective checked(Collective collective);
 // Of a checked one: what this rank reads and writes.
 Access access_of(const Collective& collective);
@@ -120,7 +149,7 @@ Access access_of(const Collective& collective);
 CollectiveCall call_of(const Collective& collective);
 // Nothing is exchanged or copied: one rank, in place.
 bool is_idle(const Collective& collective);
-// A group of one rank: copy(in, out) is all there is to do.
+// A group of one rank: copy(in, out) is all there is to do, but for ExchangeRows.
 template <class Copy>
 void copy_alone(const Collective& collective, Copy copy) {
   std::visit(

@@ -33,14 +33,40 @@ class Use {
   std::atomic<bool>& flag_;
 };
 
+// What the host knows of the payload. An ExchangeRows on a worker counts its own.
+std::int64_t bytes_of(const Collective& collective, const Access& access, Stream& stream) {
+  if (const auto* const rows = std::get_if<ExchangeRows>(&collective)) {
+    return stream.cpu() != nullptr ? 0 : rows->expected_rows * row_bytes(*rows);
+  }
+  std::int64_t bytes = 0;
+  for (const AccessRange& range : access.ranges()) bytes += range.write ? 0 : static_cast<std::int64_t>(range.bytes);
+  return bytes;
+}
+
 }  // namespace
+
+CommunicatorStats Communicator::stats() const {
+  CommunicatorStats stats = stats_;
+  stats.messages += messages_.load();
+  stats.bytes += sent_.load();
+  return stats;
+}
+
+void Communicator::count_sent(std::int64_t bytes) {
+  if (size_ == 1) return;
+  ++messages_;
+  sent_ += bytes;
+}
+
+void Communicator::count_path(Stream& stream, std::int64_t CommunicatorStats::*path) {
+  stream.on_each_run([this, path](Stream&) { ++(stats_.*path); });
+}
 
 void Communicator::enqueue(Stream& stream, Collective given) {
   Collective collective = checked(std::move(given));
   if (is_idle(collective)) return;
   const Access access = access_of(collective);
-  std::int64_t bytes = 0;
-  for (const AccessRange& range : access.ranges()) bytes += range.write ? 0 : static_cast<std::int64_t>(range.bytes);
+  const std::int64_t bytes = bytes_of(collective, access, stream);
   if (stream.wants_access()) stream.announce(access);
   if (size_ > 1) {
     if (CudaStream* const cuda = stream.cuda()) cuda->keep<CaptureNotes>().meets_ranks = true;

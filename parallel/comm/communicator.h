@@ -30,6 +30,11 @@ namespace megalith {
 struct CommunicatorStats {
   std::int64_t collectives = 0;  // of more than one rank, sends and receives included; each replay counts again
   std::int64_t bytes = 0;        // payload this rank put in
+  // Of ExchangeRows, `bytes` is what went to other ranks where the host runs the calls, else what was expected. How
+  // they went, by calls:
+  std::int64_t messages = 0;  // of as many rows as there were; of CPU ranks
+  std::int64_t pulled = 0;    // read by the GPUs of the targets
+  std::int64_t padded = 0;    // in equal parts through NCCL
 };
 
 class Communicator {
@@ -41,7 +46,7 @@ class Communicator {
   int rank() const { return rank_; }
   int size() const { return size_; }
   const std::string& name() const { return name_; }  // of the mesh axis: "dp"
-  const CommunicatorStats& stats() const { return stats_; }
+  CommunicatorStats stats() const;
   FlightRecorder& recorder() const { return *recorder_; }
 
   // For launch().
@@ -79,6 +84,10 @@ class Communicator {
   virtual void run(const Collective& collective) = 0;
   // Enqueues it on a CUDA stream, which may capture. An error here, for groups that serve none.
   virtual void run(Stream& stream, CudaStream& cuda, const Collective& collective);
+  // On a worker: what an ExchangeRows has sent to other ranks.
+  void count_sent(std::int64_t bytes);
+  // While run() enqueues on a CUDA stream: how an ExchangeRows goes, each time it runs.
+  void count_path(Stream& stream, std::int64_t CommunicatorStats::*path);
   // It was announced on a plan stream, whose timeline ends with it. `bytes` as CommunicatorStats counts them.
   virtual void on_plan(Stream& stream, const Collective& collective, std::int64_t bytes);
 
@@ -86,7 +95,9 @@ class Communicator {
   std::string name_;
   int rank_;
   int size_;
-  CommunicatorStats stats_;
+  CommunicatorStats stats_;                // of the host
+  std::atomic<std::int64_t> messages_{0};  // of the worker, as the bytes that it alone knows
+  std::atomic<std::int64_t> sent_{0};
   std::shared_ptr<FlightRecorder> recorder_;
   std::atomic<bool> in_use_{false};  // by a stream's worker
 };

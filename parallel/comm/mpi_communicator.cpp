@@ -4,6 +4,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "parallel/comm/exchanged_rows.h"
 #include "parallel/comm/mpi_exchange.h"
 #include "parallel/comm/mpi_process.h"
 #include "parallel/comm/reduce_parts.h"
@@ -15,7 +16,7 @@ namespace {
 // Below it latency counts: every rank sends everything to every other.
 constexpr std::size_t kSmallBytes = 4096;
 
-enum Tag : int { kTagReduce = 1, kTagGather, kTagAllToAll, kTagBroadcast, kTagPoint };
+enum Tag : int { kTagReduce = 1, kTagGather, kTagAllToAll, kTagBroadcast, kTagPoint, kTagRows };
 
 // One MPI communicator and what is pending on it. Used by one thread at a time.
 struct Plane {
@@ -215,6 +216,54 @@ class MpiCommunicator final : public Communicator {
     swap_with_peers(
         kTagAllToAll, [&](int r) { return rows_of_rank(op.in, op.in_rows, r); },
         [&](int r) { return rows_of_rank(op.out, op.out_rows, r); });
+  }
+
+  // In rounds of as many rows a pair as the staging holds; the first has a message for each pair and tensor.
+  void exchange(const ExchangeRows& op) {
+    copy_rows(op, rank(), op);
+    const std::int64_t most = std::max<std::int64_t>(
+        1, chunk_elements(DType::kUint8) / std::max<std::int64_t>(1, (size() - 1) * row_bytes(op)));
+    const RowCounts counts = counts_of(op);
+    std::int64_t rows = 0;  // of the largest pair of this rank
+    for (int r = 0; r < size(); ++r) {
+      if (r != rank()) rows = std::max({rows, counts.piece(rank(), r).rows, counts.piece(r, rank()).rows});
+    }
+    const std::size_t needed = static_cast<std::size_t>(std::min(most, op.pair_room) * (size() - 1) * row_bytes(op));
+    if (op.index && staging_.size() < needed) staging_.resize(needed);
+    for (std::int64_t first = 0; first == 0 || first < rows; first += most) exchange_round(op, counts, first, most);
+    count_sent(sent_bytes(op));
+  }
+
+  // Rows first .. first + most - 1 of each pair.
+  void exchange_round(const ExchangeRows& op, const RowCounts& counts, std::int64_t first, std::int64_t most) {
+    const auto rows_of = [&](const RowPiece& piece) { return std::clamp<std::int64_t>(piece.rows - first, 0, most); };
+    const auto for_pieces = [&](auto piece_of, auto post) {
+      for (int r = 0; r < size(); ++r) {
+        if (r == rank()) continue;
+        const RowPiece piece = piece_of(r);
+        if (first > 0 && piece.rows <= first) continue;
+        for (const ExchangeRows::Rows& tensor : op.rows) post(tensor, piece, r);
+      }
+    };
+    for_pieces([&](int r) { return counts.piece(r, rank()); },
+               [&](const ExchangeRows::Rows& tensor, const RowPiece& piece, int r) {
+                 receive(tensor.out.slice(0, std::min(piece.to + first, tensor.out.size(0)), rows_of(piece)), r,
+                         kTagRows);
+               });
+    std::byte* free = staging_.data();
+    for_pieces([&](int r) { return counts.piece(rank(), r); },
+               [&](const ExchangeRows::Rows& tensor, const RowPiece& piece, int r) {
+                 const std::size_t bytes = static_cast<std::size_t>(tensor.in.size(1)) * size_of(tensor.in.dtype);
+                 const std::size_t count = static_cast<std::size_t>(rows_of(piece));
+                 const std::byte* from = free;
+                 if (!op.index) from = sent_row(op, tensor, piece.from + first);
+                 for (std::size_t row = 0; op.index && row < count; ++row, free += bytes) {
+                   const std::int64_t listed = piece.from + first + static_cast<std::int64_t>(row);
+                   if (bytes > 0) std::memcpy(free, sent_row(op, tensor, listed), bytes);
+                 }
+                 streams_.exchange.send(from, count * bytes, r, kTagRows);
+               });
+    streams_.exchange.wait();
   }
 
   // A binomial tree: in round k the 2^k ranks that have the buffer pass it on. Ranks are counted from the root.

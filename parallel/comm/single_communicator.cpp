@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "parallel/comm/exchanged_rows.h"
+
 namespace megalith {
 
 std::unique_ptr<Communicator> SingleCommunicator::split(int, int, const std::string& name) {
@@ -9,10 +11,12 @@ std::unique_ptr<Communicator> SingleCommunicator::split(int, int, const std::str
 }
 
 void SingleCommunicator::run(const Collective& collective) {
+  if (const auto* const op = std::get_if<ExchangeRows>(&collective)) return copy_rows(*op, 0, *op);
   copy_alone(collective, [](const Tensor& in, const Tensor& out) { std::memcpy(out.data, in.data, in.bytes()); });
 }
 
-void SingleCommunicator::run(Stream&, CudaStream& cuda, const Collective& collective) {
+void SingleCommunicator::run(Stream& stream, CudaStream& cuda, const Collective& collective) {
+  if (std::holds_alternative<ExchangeRows>(collective)) return Communicator::run(stream, cuda, collective);
   copy_alone(collective, [&](const Tensor& in, const Tensor& out) { cuda.copy(out.data, in.data, in.bytes()); });
 }
 

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "core/base/error.h"
+#include "parallel/comm/exchanged_rows.h"
 #include "parallel/comm/reduce_parts.h"
 #include "tests/thread_ranks/thread_rendezvous.h"
 
@@ -112,6 +113,18 @@ class ThreadCommunicator final : public Communicator {
     for (int r = 0; r < size(); ++r) {
       copy(rows_of_rank(peer(r), *group_->streams.call(r).in_rows, rank()), rows_of_rank(op.out, op.out_rows, r));
     }
+    group_->streams.meet();
+  }
+
+  void exchange(const ExchangeRows& op) {
+    const ExchangeRows::Rows& first = op.rows.front();
+    group_->streams.begin(rank(), {.name = "exchange_rows",
+                                   .argument = static_cast<int>(2 * op.rows.size()) + (op.back ? 1 : 0),
+                                   .dtype = first.in.dtype,
+                                   .numel = op.pair_room * row_bytes(op),
+                                   .rows = &op});
+    for (int r = 0; r < size(); ++r) copy_rows(*group_->streams.call(r).rows, r, op);
+    count_sent(sent_bytes(op));
     group_->streams.meet();
   }
 

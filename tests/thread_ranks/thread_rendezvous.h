@@ -45,7 +45,8 @@ struct ThreadCall {
   const Tensor* buffer = nullptr;                      // what peers read
   const std::vector<std::int64_t>* in_rows = nullptr;  // all_to_all_v only
   const std::vector<std::int64_t>* out_rows = nullptr;
-  const std::string* text = nullptr;  // host calls
+  const ExchangeRows* rows = nullptr;  // exchange_rows only
+  const std::string* text = nullptr;   // host calls
   bool flag = false;
   int color = 0;
   int key = 0;

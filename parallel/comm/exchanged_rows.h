@@ -1,0 +1,76 @@
+// Where the rows of an ExchangeRows lie, for all communicators.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/base/host_device.h"
+#include "parallel/comm/collective.h"
+
+namespace megalith {
+
+// What goes from one rank to another: `rows` rows, from row `from` of what the source holds (of its list, where it has
+// an index) to row `to` of the target's out.
+struct RowPiece {
+  std::int64_t from = 0;
+  std::int64_t to = 0;
+  std::int64_t rows = 0;
+};
+
+// Also a kernel's argument. Wrong counts give fewer rows, never one outside of the tensors.
+struct RowCounts {
+  const std::int32_t* sends;  // [ranks, ranks + 1]
+  int ranks;
+  bool back;
+  std::int64_t pair_room;
+  std::int64_t listed;   // M: rows of a rank that are sent, and come back
+  std::int64_t arrived;  // C
+
+  MEGALITH_HOST_DEVICE std::int64_t begin(int source, int target) const {
+    const std::int64_t value = sends[static_cast<std::int64_t>(source) * (ranks + 1) + target];
+    return value < 0 ? 0 : value;
+  }
+  MEGALITH_HOST_DEVICE std::int64_t count(int source, int target) const {
+    const std::int64_t rows = begin(source, target + 1) - begin(source, target);
+    return rows < 0 ? 0 : rows < pair_room ? rows : pair_room;
+  }
+  // Of the way that is taken: back, the target is the rank where the rows came from.
+  MEGALITH_HOST_DEVICE RowPiece piece(int source, int target) const {
+    const int home = back ? target : source, away = back ? source : target;
+    std::int64_t arrival = 0;
+    for (int rank = 0; rank < home; ++rank) arrival += count(rank, away);
+    const std::int64_t first = begin(home, away);
+    std::int64_t rows = count(home, away);
+    if (rows > listed - first) rows = listed - first;
+    if (rows > arrived - arrival) rows = arrived - arrival;
+    if (rows < 0) rows = 0;
+    return back ? RowPiece{arrival, first, rows} : RowPiece{first, arrival, rows};
+  }
+};
+
+RowCounts counts_of(const ExchangeRows& op);
+
+// On the CPU: row `row` of what is sent, of one of the tensors.
+inline const std::byte* sent_row(const ExchangeRows& op, const ExchangeRows::Rows& tensor, std::int64_t row) {
+  const std::int64_t at = op.index ? op.index.as<const std::int32_t>()[row] : row;
+  return tensor.in.as<const std::byte>() + at * tensor.in.size(1) * static_cast<std::int64_t>(size_of(tensor.in.dtype));
+}
+
+// ExchangeRows::room: a part for each other rank, ascending, of what is sent; then as many of what comes. A part holds
+// pair_room rows of each tensor, one tensor behind the other.
+struct ExchangeParts {
+  std::int64_t offsets[ExchangeRows::kMostTensors + 1] = {};  // of the tensors, in a part; multiples of 16
+  std::int64_t bytes = 0;                                     // of a part
+
+  explicit ExchangeParts(const ExchangeRows& op);
+  // By rank; not the own.
+  std::byte* sent(const ExchangeRows& op, int rank) const;
+  std::byte* received(const ExchangeRows& op, int rank) const;
+};
+
+// On the CPU: what this rank sends to others.
+std::int64_t sent_bytes(const ExchangeRows& op);
+// From `source`'s in to this rank's out, both on the CPU.
+void copy_rows(const ExchangeRows& source, int rank, const ExchangeRows& target);
+
+}  // namespace megalith
