@@ -9,6 +9,7 @@
 #include <map>
 #include <string_view>
 
+#include "apps/dispatcher_choice.h"
 #include "apps/flags_binding.h"
 #include "apps/metrics.h"
 #include "apps/version.h"
@@ -119,7 +120,8 @@ std::string said_experts(const Options& options, const RunConfig& config) {
   if (moe.pad_expert_input_to_capacity) text += "; none are padded, as no result would be another";
   const MeshSizes& mesh = config.mesh;
   if (mesh.etp * mesh.ep > 1)
-    text += fmt::format("; shared out over etp {} x ep {}, {}", mesh.etp, mesh.ep, counted(mesh.edp, "copy", "copies"));
+    text += fmt::format("; shared out over etp {} x ep {}, {}, {}", mesh.etp, mesh.ep,
+                        counted(mesh.edp, "copy", "copies"), said_dispatcher(options));
   if (mesh.tp > 1 && is_default(options, "expert-model-parallel-size") &&
       is_default(options, "expert-tensor-parallel-size"))
     text +=

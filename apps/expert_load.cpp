@@ -39,10 +39,15 @@ std::vector<ExpertLoad> expert_loads(const ModelConfig& config, std::int64_t ste
     return static_cast<float>(static_cast<double>(sum) / (coeff * static_cast<double>(step_tokens)));
   };
   const std::vector<bool> has_experts = moe_layers(moe, config.num_layers);
+  const auto layers = static_cast<std::size_t>(std::ranges::count(has_experts, true));
+  const std::span<const std::int32_t> sent = counts.subspan(layers * experts);
+  const std::size_t ranks = layers == 0 ? 0 : sent.size() / layers;
   for (std::size_t layer = 0; layer < has_experts.size(); ++layer) {
     if (!has_experts[layer]) continue;
     ExpertLoad load = load_of(counts.subspan(loads.size() * experts, experts), step_tokens * moe.router_topk);
     load.layer = static_cast<std::int64_t>(layer);
+    const auto to_ranks = sent.subspan(loads.size() * ranks, ranks);
+    if (ranks > 0) load.rows_sent = std::accumulate(to_ranks.begin(), to_ranks.end(), std::int64_t{0});
     load.load_balancing_loss = loss(StepSum::kAuxLoss, moe.balancing_coeff());
     load.z_loss = loss(StepSum::kZLoss, moe.z_loss_coeff);
     loads.push_back(load);

@@ -17,13 +17,21 @@ struct ExpertLoad {
   double mean = 0;                // over the experts
   double entropy = 0;        // of the shares of the rows, over that of equal ones: 1 of equal ones, 0 where one has all
   std::int64_t dropped = 0;  // choices that got no row
+  std::optional<std::int64_t>
+      rows_sent{};  // tokens, once for each other rank they went to; absent where no ranks share out experts
   std::optional<float> load_balancing_loss{}, z_loss{};  // without their coefficients; absent without such losses
 
   double max_over_mean() const { return mean > 0 ? static_cast<double>(max) / mean : 1; }
 };
 
+// Where ranks share out experts.
+struct ExpertRoomUse {
+  double used = 0;           // of the room for their rows, at most in a layer and microbatch on a rank
+  std::int64_t regrows = 0;  // so far in this process: steps and evaluations that were done again with more room
+};
+
 // `sums` and `counts` as a step leaves them (core/layers/microbatch.h), summed over all ranks; one entry a layer of
-// experts.
+// experts. Of `counts` those of experts come first, then those of the ranks that share them out.
 std::vector<ExpertLoad> expert_loads(const ModelConfig& config, std::int64_t step_tokens, std::span<const float> sums,
                                      std::span<const std::int32_t> counts);
 

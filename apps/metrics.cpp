@@ -61,6 +61,10 @@ std::string experts_json(const std::vector<ExpertLoad>& loads) {
   numbers("mean", &ExpertLoad::mean);
   numbers("entropy", &ExpertLoad::entropy);
   counts("dropped", &ExpertLoad::dropped);
+  if (loads.front().rows_sent) {
+    add_array(out, "rows_sent", loads,
+              [](const ExpertLoad& load) { return fmt::format("{}", load.rows_sent.value_or(0)); });
+  }
   losses("load_balancing_loss", &ExpertLoad::load_balancing_loss);
   losses("z_loss", &ExpertLoad::z_loss);
   return "{" + out + "}";
@@ -141,6 +145,10 @@ std::string to_json_line(const StepMetrics& metrics, std::string_view run) {
   if (metrics.validation_loss) line += ", \"validation_loss\": " + number_or_null(*metrics.validation_loss);
   if (metrics.checkpoint_stall_ms) line += ", \"checkpoint_stall_ms\": " + number_or_null(*metrics.checkpoint_stall_ms);
   if (!metrics.experts.empty()) line += ", \"experts\": " + experts_json(metrics.experts);
+  if (metrics.expert_room) {
+    line += fmt::format(R"(, "expert_room_used": {}, "expert_room_regrows": {})",
+                        number_or_null(metrics.expert_room->used), metrics.expert_room->regrows);
+  }
   if (!metrics.memory_bytes.empty()) {
     std::string items;
     for (const auto& [category, bytes] : metrics.memory_bytes) {

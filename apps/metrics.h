@@ -6,7 +6,9 @@
 // bit. `load_balancing_loss`, `z_loss`, `validation_loss` and `checkpoint_stall_ms` are present where they were
 // measured. "experts" has what ExpertLoad (apps/expert_load.h) has, an array a field with an entry for each layer of
 // experts: {"layer": [1, 2], "min": [90, 88], "max": ..., "mean", "entropy", "dropped"} and, where there are such
-// losses, "load_balancing_loss" and "z_loss". The first line of a run (and of a resumed run) also has "run":
+// losses, "load_balancing_loss" and "z_loss"; where ranks share out experts also "rows_sent", and beside "experts" what
+// ExpertRoomUse has: "expert_room_used" and "expert_room_regrows". The first line of a run (and of a resumed run) also
+// has "run":
 // {"megalith": VERSION, "commit": COMMIT, "config": {FLAG: VALUE}}. A run with
 // --skip-train writes one line: "evaluation": "validation" with iteration, consumed_samples, validation_loss and "run".
 #pragma once
@@ -45,6 +47,7 @@ struct StepMetrics {
   std::vector<std::pair<std::string, std::int64_t>> memory_bytes{};  // by category, of this rank
   std::optional<double> checkpoint_stall_ms{};  // that saving before this step held up the run's thread
   std::vector<ExpertLoad> experts{};            // of each layer of experts
+  std::optional<ExpertRoomUse> expert_room{};   // where ranks share them out
 };
 
 // Of a run with --skip-train.

@@ -84,6 +84,7 @@ class Line {
     }
     return numbers;
   }
+  bool has(const char* key) const { return find(key) != nullptr; }
   // Of the object under `key`; null where there is none.
   const Json* members(const char* key) const {
     const Json* const value = find(key);
@@ -118,7 +119,9 @@ MetricsRecord record_of(const Line& line, std::int64_t iteration) {
           .tflops_per_device = line.number("tflops_per_device").value_or(0),
           .step_ms = line.number("step_ms").value_or(0),
           .memory_peak_bytes = line.count("memory_peak_bytes"),
-          .skipped = line.toggle("skipped")};
+          .skipped = line.toggle("skipped"),
+          .rows_sent = {},
+          .room_used = line.number("expert_room_used")};
 }
 
 // Arrays of one number a layer, all as long as that of the layers.
@@ -147,6 +150,9 @@ void read_experts(const Line& line, MetricsRecord& record) {
                               .entropy = static_cast<float>(entropy[i])});
     record.dropped_rows += static_cast<std::int64_t>(dropped[i]);
   }
+  if (!members.has("rows_sent")) return;
+  record.rows_sent = 0;
+  for (const double rows : column("rows_sent")) *record.rows_sent += rows;
 }
 
 void read_memory(const Line& line, MetricsRun& run) {

@@ -51,16 +51,20 @@ std::string named(std::int64_t layer, std::int64_t expert) {
 }
 
 // " (layer 3, expert 5)": of what experts' ops read and write, and of their weights where they are gathered, before any
-// of these ops; else "". Layers that are recomputed together are one segment: there a weight names its own.
-std::string expert_of(const NonFinite& found, const GptModel& gpt) {
+// of these ops; else "". Layers that are recomputed together are one segment: there a weight names its own. Ops count
+// this rank's experts, the name those of the model.
+std::string expert_of(const NonFinite& found, const Rank& rank) {
   constexpr std::string_view kLayers = "decoder.layers.";
+  const GptModel& gpt = rank.model.gpt;
+  const std::int64_t experts = gpt.config.moe.num_experts / rank.mesh.sizes().ep;
+  const std::int64_t first_expert = rank.mesh.coordinates().ep * experts;
   const std::vector<ParameterUnit>& units = gpt.parameters->units();
   for (const NamedSegment& segment : gpt.segments) {
     if (found.expert >= 0 && found.place.starts_with(segment.name + ",")) {
       if (found.tensor.starts_with(kLayers))
-        return named(std::atoll(found.tensor.data() + kLayers.size()), found.expert);
-      if (segment.name.starts_with("layers ")) return fmt::format(" (expert {})", found.expert);
-      return named(segment.layer, found.expert);
+        return named(std::atoll(found.tensor.data() + kLayers.size()), first_expert + found.expert);
+      if (segment.name.starts_with("layers ")) return fmt::format(" (expert {})", first_expert + found.expert);
+      return named(segment.layer, first_expert + found.expert);
     }
     for (int u = segment.first_unit; u <= segment.last_unit; ++u) {
       if (found.place != fmt::format("{} of unit {}", name_of(ActionKind::kUnshard), u)) continue;
@@ -70,7 +74,7 @@ std::string expert_of(const NonFinite& found, const GptModel& gpt) {
       for (const Parameter* parameter : unit.parameters) {
         const std::int64_t inside = element - parameter->offset, numel = parameter->shape.numel();
         if (unit.kind == UnitKind::kExperts && inside >= 0 && inside < numel)
-          return named(segment.layer, inside / (numel / gpt.config.moe.num_experts));
+          return named(segment.layer, first_expert + inside / (numel / experts));
       }
     }
   }
@@ -141,7 +145,7 @@ std::optional<RankFailure> NumericsGuard::explain(Rank& rank, Step& step, StepSa
   const auto first = std::min_element(all.begin(), all.end());
   const auto of = static_cast<int>(first - all.begin());
   const std::string text = world_.host_broadcast(
-      found ? fmt::format("{}{}: {}", found->place, expert_of(*found, rank.model.gpt), to_string(*found)) : "", of);
+      found ? fmt::format("{}{}: {}", found->place, expert_of(*found, rank), to_string(*found)) : "", of);
   if (world_.rank() != 0) return {};
   if (*first == kNothingFound) {
     log_warning(what +

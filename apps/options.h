@@ -113,6 +113,7 @@ struct ParallelOptions {
   MoeTokenDispatcher moe_token_dispatcher_type = MoeTokenDispatcher::kAuto;  // among these ranks, as the next two
   double moe_expert_rank_capacity_factor = 1.5;
   bool moe_shared_expert_overlap = false;
+  bool gpus_apart = false;  // no flag: GPUs that share out experts do not all read each other's memory
   std::int64_t context_parallel_size = 1;  // ranks that share each sequence
   ContextCommunication cp_comm_type = ContextCommunication::kP2p;
   PipelineSchedule pipeline_schedule = PipelineSchedule::kAuto;

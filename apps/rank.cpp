@@ -6,6 +6,7 @@
 #include <limits>
 #include <utility>
 
+#include "apps/dispatcher_choice.h"
 #include "apps/layer_recompute.h"
 #include "apps/model_units.h"
 #include "core/device/copy.h"
@@ -16,9 +17,17 @@ namespace megalith {
 
 namespace {
 
+ExpertSplit expert_split(const Mesh& mesh) {
+  return {.rank = mesh.coordinates().ep,
+          .ranks = static_cast<int>(mesh.sizes().ep),
+          .column_rank = mesh.coordinates().etp,
+          .column_ranks = static_cast<int>(mesh.sizes().etp)};
+}
+
 // Groups of one rank have nothing to add up.
-MoeOptions moe_options(LayerGroups& layers, Communicator& replicas) {
-  MoeOptions options;
+MoeOptions moe_options(const Mesh& mesh, bool overlap, LayerGroups& layers, Communicator& replicas) {
+  MoeOptions options{
+      .experts = expert_split(mesh), .dispatcher = layers.dispatcher.get(), .shared_expert_overlap = overlap};
   const int tensor = layers.tensor.split().ranks;
   if (tensor * layers.context.size() > 1) {
     options.sum_counts = [&layers](const Context& ctx, const Tensor& counts) {
@@ -39,10 +48,10 @@ MoeOptions moe_options(LayerGroups& layers, Communicator& replicas) {
   return options;
 }
 
-GptFactories factories(const Options& options, LayerGroups& layers, Communicator& replicas) {
+GptFactories factories(const Options& options, const Mesh& mesh, LayerGroups& layers, Communicator& replicas) {
   return {.rows = &layers.tensor,
           .core_attention = context_parallel_attention(options.parallel.cp_comm_type, layers.context),
-          .moe = moe_factory(moe_options(layers, replicas))};
+          .moe = moe_factory(moe_options(mesh, options.parallel.moe_shared_expert_overlap, layers, replicas))};
 }
 
 std::vector<SegmentRunner::Entry> entries(const Options& options, const RankModel& model) {
@@ -104,7 +113,8 @@ ParameterStore& allocate(const Options& options, const RankGroups& groups, const
   return *gpt.parameters;
 }
 
-AdamWOptimizer::Spec adamw_spec(const TrainingOptions& train, const ParameterStore& all_parameters) {
+AdamWOptimizer::Spec adamw_spec(const TrainingOptions& train, const RankGroups& groups,
+                                const ParameterStore& all_parameters) {
   AdamWOptimizer::Spec spec{.beta1 = train.adam_beta1,
                             .beta2 = train.adam_beta2,
                             .eps = train.adam_eps,
@@ -112,6 +122,10 @@ AdamWOptimizer::Spec adamw_spec(const TrainingOptions& train, const ParameterSto
                             .clip_grad = train.clip_grad,
                             .exp_avg_dtype = train.exp_avg_dtype,
                             .exp_avg_sq_dtype = train.exp_avg_sq_dtype};
+  if (const Communicator* const parts = groups.expert_sums.get()) {
+    spec.expert_part = parts->rank();
+    spec.expert_parts = parts->size();
+  }
   all_parameters.for_each_part([&](const ParameterStore::Held& held) {
     (held.unit.kind == UnitKind::kDense ? spec.all_names : spec.all_expert_names).push_back(held.part.name);
   });
@@ -171,7 +185,8 @@ RankGroups::RankGroups(const Mesh& mesh, const Options& options, const RunConfig
       experts(options.model.moe.num_experts > 0 && mesh.sizes().tp != mesh.sizes().etp * mesh.sizes().ep
                   ? std::make_unique<ReplicaGroups>(mesh.edp(), options.parallel)
                   : nullptr),
-      stages(mesh.pp().duplicate("pp sums")) {
+      stages(mesh.pp().duplicate("pp sums")),
+      expert_sums(mesh.dispatch().size() > 1 ? mesh.dispatch().duplicate("dispatch sums") : nullptr) {
   const int last = mesh.pp().size() - 1, stage = mesh.coordinates().pp;
   const bool tied = !options.model.untie_embeddings_and_output_weights;
   if (last == 0 || !tied || config.pipeline.placement.is_v) return;
@@ -193,6 +208,7 @@ RankStreams::RankStreams(DeviceType device, const Mesh& mesh, const RankGroups& 
     unshard = std::make_unique<Stream>(device, "unit communication", instruments);
   if (mesh.tp().size() > 1) tensor = std::make_unique<Stream>(device, "tensor communication", instruments);
   if (mesh.cp().size() > 1) context = std::make_unique<Stream>(device, "context communication", instruments);
+  if (mesh.dispatch().size() > 1) dispatch = std::make_unique<Stream>(device, "rows of experts", instruments);
 }
 
 RankMemory::RankMemory(DeviceType device, std::size_t limit, CaptureGuard* captures)
@@ -206,19 +222,26 @@ LayerGroups::LayerGroups(const Mesh& mesh, const Options& options, const RunConf
           {.sequence_parallel = options.parallel.sequence_parallel,
            .overlap = options.parallel.tp_comm_overlap,
            .weights_apart = options.train.cuda_graph_impl != CudaGraphImpl::kNone && config.pipeline.weights_apart()}),
-      context(mesh.cp(), streams.context ? *streams.context : streams.communication) {}
+      context(mesh.cp(), streams.context ? *streams.context : streams.communication) {
+  if (!streams.dispatch) return;
+  dispatcher = std::make_unique<Dispatcher>(
+      mesh.dispatch(), *streams.dispatch,
+      Dispatcher::Options{.way = dispatcher_of(options),
+                          .copies = mesh.sizes().etp,
+                          .capacity_factor = options.parallel.moe_expert_rank_capacity_factor});
+}
 
-RankModel::RankModel(const Options& options, std::vector<GptPart> parts_of_stage, LayerGroups& layers,
+RankModel::RankModel(const Options& options, const Mesh& mesh, std::vector<GptPart> parts_of_stage, LayerGroups& layers,
                      Communicator& replicas)
     : parts(std::move(parts_of_stage)),
-      gpt(build_gpt(options.model, recompute_layers(options.train, parts), factories(options, layers, replicas),
+      gpt(build_gpt(options.model, recompute_layers(options.train, parts), factories(options, mesh, layers, replicas),
                     options.train.loss_chunk_size, parts)),
       all_parameters(build_gpt(options.model, {}, {.moe = moe_factory()}).parameters) {}
 
 RankOptimizer::RankOptimizer(const Options& options, const RankGroups& groups, RankMemory& memory, LayerGroups& layers,
                              RankModel& model)
     : shared_gradients(layers.tensor, allocate(options, groups, model.gpt, memory.pool), memory.pool),
-      adamw(*model.gpt.parameters, memory.pool, adamw_spec(options.train, *model.all_parameters)) {}
+      adamw(*model.gpt.parameters, memory.pool, adamw_spec(options.train, groups, *model.all_parameters)) {}
 
 // Room for copies of the peers' gradients: a sum waits for the product that runs at the moment, so few are better.
 constexpr std::size_t kSumRoom = std::size_t{512} << 20;
@@ -297,12 +320,14 @@ StepMemory::StepMemory(MemoryPool& pool, const GptModel& gpt, std::int64_t dispa
   const std::int64_t layers = moe_layers_before(gpt.config, gpt.config.num_layers);
   if (layers == 0) return;
   const MoeConfig& moe = gpt.config.moe;
-  expert_counts = allocate(pool, DType::kInt32, {layers, moe.num_experts}, "counts");
+  const std::int64_t experts = layers * moe.num_experts, sent = dispatch_ranks > 1 ? layers * dispatch_ranks : 0;
+  counts = allocate(pool, DType::kInt32, {experts + sent}, "counts");
+  expert_counts = counts.slice(0, 0, experts).view({layers, moe.num_experts});
   if (moe.balancing_coeff(MoeBalancing::kGlobal) != 0)
     balance_counts = allocate(pool, DType::kInt32, {layers, moe.num_experts}, "balance counts");
   if (dispatch_ranks == 1) return;
   room_needed = allocate(pool, DType::kInt32, {2}, "room needed");
-  rows_sent = allocate(pool, DType::kInt32, {layers, dispatch_ranks}, "rows sent");
+  rows_sent = counts.slice(0, experts, sent).view({layers, dispatch_ranks});
 }
 
 Rank::Rank(const Options& run_options, const RunConfig& derived, DeviceType device, const Mesh& ranks,
@@ -314,7 +339,7 @@ Rank::Rank(const Options& run_options, const RunConfig& derived, DeviceType devi
       streams(device, mesh, groups, instruments),
       memory(device, memory_limit, instruments.captures),
       layers(mesh, options, config, streams),
-      model(options, config.pipeline.parts_of(mesh.coordinates().pp), layers, *groups.sums),
+      model(options, mesh, config.pipeline.parts_of(mesh.coordinates().pp), layers, *groups.sums),
       ctx{.compute = streams.compute,
           .arena = memory.arena,
           .seed = static_cast<std::uint64_t>(options.train.seed),
@@ -338,6 +363,7 @@ GraphModules graph_modules(const Options& options, const PipelineLayout& pipelin
   return {.attention = has("attn"),
           .mlp = has("mlp"),
           .moe_router = has("moe_router"),
+          .moe_dispatch = has("moe_preprocess"),
           .moe = has("moe"),
           .layer = has("layer"),
           .weights_behind = options.parallel.tp_comm_overlap && !pipeline.weights_apart()};
@@ -369,6 +395,7 @@ void Rank::drain() noexcept {
   if (streams.unshard) wait(*streams.unshard);
   if (streams.tensor) wait(*streams.tensor);
   if (streams.context) wait(*streams.context);
+  if (streams.dispatch) wait(*streams.dispatch);
   wait(transfer);
   wait(streams.compute);
 }
@@ -404,7 +431,9 @@ std::vector<Communicator*> groups_of_steps(const Rank& rank) {
       if (group != nullptr) groups.push_back(group);
   }
   groups.insert(groups.end(), {own.stages.get(), &rank.layers.tensor.communicator()});
+  if (own.expert_sums) groups.push_back(own.expert_sums.get());
   if (rank.layers.context.size() > 1) groups.push_back(&rank.layers.context.communicator());
+  if (rank.layers.dispatcher) groups.push_back(&rank.layers.dispatcher->communicator());
   if (own.embedding) groups.push_back(own.embedding.get());
   return groups;
 }
@@ -417,6 +446,7 @@ std::vector<MemorySharing*> sharing_groups(const Rank& rank) {
   if (rank.layers.tensor.overlaps()) add(rank.layers.tensor.communicator());
   if (rank.layers.context.size() > 1 && rank.options.parallel.cp_comm_type == ContextCommunication::kP2p)
     add(rank.layers.context.communicator());
+  if (rank.layers.dispatcher && rank.layers.dispatcher->reads_peers()) add(rank.layers.dispatcher->communicator());
   return groups;
 }
 

@@ -18,6 +18,7 @@
 #include "fsdp/sharded_units.h"
 #include "fsdp/unshard_lowering.h"
 #include "graphs/graphed_runner.h"
+#include "moe/dispatcher.h"
 #include "parallel/comm/communicator.h"
 #include "parallel/comm/memory_sharing.h"
 #include "parallel/context_parallel/context_group.h"
@@ -55,6 +56,8 @@ struct RankGroups : ReplicaGroups {
   // Of experts, where other ranks hold copies of them than of the rest; else null.
   std::unique_ptr<ReplicaGroups> experts;
   std::unique_ptr<Communicator> stages;  // this pipeline's ranks, for sums on the compute stream
+  // Those that share out experts, likewise; null: there are none but this one.
+  std::unique_ptr<Communicator> expert_sums;
   // The first and the last stage where they share a tied embedding; null on all others.
   std::unique_ptr<Communicator> embedding;
 
@@ -69,10 +72,11 @@ struct RankStreams {
   RankStreams(DeviceType device, const Mesh& mesh, const RankGroups& groups, const Instruments& instruments);
 
   Stream compute;
-  Stream communication;             // of the gradients' reduction
-  std::unique_ptr<Stream> unshard;  // null without sharded units
-  std::unique_ptr<Stream> tensor;   // null without tensor parallelism
-  std::unique_ptr<Stream> context;  // null without context parallelism
+  Stream communication;              // of the gradients' reduction
+  std::unique_ptr<Stream> unshard;   // null without sharded units
+  std::unique_ptr<Stream> tensor;    // null without tensor parallelism
+  std::unique_ptr<Stream> context;   // null without context parallelism
+  std::unique_ptr<Stream> dispatch;  // null where each rank has all experts
 };
 
 struct RankMemory {
@@ -88,11 +92,13 @@ struct LayerGroups {
 
   TensorGroup tensor;
   ContextGroup context;
+  std::unique_ptr<Dispatcher> dispatcher;  // null where each rank has all experts
 };
 
 struct RankModel {
   // `replicas` serves the compute stream.
-  RankModel(const Options& options, std::vector<GptPart> parts, LayerGroups& layers, Communicator& replicas);
+  RankModel(const Options& options, const Mesh& mesh, std::vector<GptPart> parts, LayerGroups& layers,
+            Communicator& replicas);
 
   std::vector<GptPart> parts;  // this stage's, chunk after chunk
   GptModel gpt;                // of these parts and this tensor-parallel rank
@@ -136,10 +142,11 @@ struct StepMemory {
 
   StepParameters* parameters;
   Tensor sums;            // [num_step_sums] fp32
+  Tensor counts;          // int32, the next two one after the other
   Tensor expert_counts;   // rows of a step: [layers of experts in the whole model, E] int32; absent: there are none
+  Tensor rows_sent;       // [layers, P] int32, as in Microbatch; absent, as room_needed, where no ranks share experts
   Tensor balance_counts;  // likewise, as in Microbatch; absent: there is no such loss
-  Tensor room_needed;     // [2] int32, as in Microbatch; absent, as rows_sent, where each rank has all experts
-  Tensor rows_sent;       // [layers of experts in the whole model, P] int32
+  Tensor room_needed;     // [2] int32, as in Microbatch
 };
 
 struct Rank {

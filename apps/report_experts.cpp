@@ -175,6 +175,9 @@ std::string experts_section(const std::vector<MetricsRun>& runs, const std::vect
   charts +=
       line_chart(runs, names, "Load balancing loss", "mean over layers, 1: even", &MetricsRecord::load_balancing_loss);
   charts += line_chart(runs, names, "Router z loss", "mean over layers", &MetricsRecord::z_loss);
+  charts += line_chart(runs, names, "Rows sent to other ranks", "a step, all layers", &MetricsRecord::rows_sent);
+  charts +=
+      line_chart(runs, names, "Room used by rows of experts", "at most on a rank, 1: all", &MetricsRecord::room_used);
   if (drops) {
     charts += line_chart(runs, names, "Dropped rows", "a step, all layers",
                          [](const MetricsRecord& r) { return static_cast<double>(r.dropped_rows); });

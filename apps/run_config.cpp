@@ -48,14 +48,17 @@ std::int64_t count_microbatches(const TrainingOptions& options, std::int64_t dat
 // What shards take of a mesh.
 void check_instances(const ParallelOptions& parallel, const MeshSizes& mesh) {
   const std::int64_t instances = parallel.num_distributed_optimizer_instances, ranks = mesh.dp * mesh.cp;
-  if (ranks % instances == 0) return;
+  const std::int64_t copies = mesh.ep * mesh.etp > 1 ? mesh.edp : ranks;  // of experts
+  if (ranks % instances == 0 && copies % instances == 0) return;
   std::vector<std::int64_t> fitting;
   for (std::int64_t count = 1; count <= std::min(ranks, instances); ++count)
-    if (ranks % count == 0) fitting.push_back(count);
-  refuse_usage("--num-distributed-optimizer-instances",
-               {.expected = fmt::format("a number that divides the {} data- and context-parallel ranks", ranks),
-                .got = fmt::format("{}", instances),
-                .remedy = fmt::format("use {}", fmt::join(fitting, " or "))});
+    if (ranks % count == 0 && copies % count == 0) fitting.push_back(count);
+  const std::string of_experts = copies == ranks ? "" : fmt::format(" and the {} copies of each expert", copies);
+  refuse_usage(
+      "--num-distributed-optimizer-instances",
+      {.expected = fmt::format("a number that divides the {} data- and context-parallel ranks{}", ranks, of_experts),
+       .got = fmt::format("{}", instances),
+       .remedy = fmt::format("use {}", fmt::join(fitting, " or "))});
 }
 
 }  // namespace

@@ -13,6 +13,19 @@
 
 namespace megalith {
 
+namespace {
+
+std::optional<ExpertRoomUse> room_of(const ExpertRoom& room, const ExpertRoom& needed, std::int64_t regrows) {
+  if (room.rows == 0) return std::nullopt;
+  const auto share = [](std::int64_t used, std::int64_t of) {
+    return static_cast<double>(used) / static_cast<double>(of);
+  };
+  return ExpertRoomUse{.used = std::max(share(needed.arrived, room.arrived), share(needed.rows, room.rows)),
+                       .regrows = regrows};
+}
+
+}  // namespace
+
 RunLog::RunLog(const RunSetup& setup, int rank, int world) : setup_(setup), world_(world), writes_(rank == 0) {}
 
 void RunLog::open(const TrainState& state) {
@@ -56,7 +69,8 @@ void RunLog::step(const Rank& rank, const StepResult& result, const StepFacts& f
       .skipped_steps = facts.skipped_steps,
       .memory_bytes = memory_by_owner(rank),
       .checkpoint_stall_ms = stall ? std::optional(*stall * 1e3) : std::nullopt,
-      .experts = result.expert_loads};
+      .experts = result.expert_loads,
+      .expert_room = room_of(setup_.plans.room, result.room_needed, facts.regrows)};
   if (metrics_) metrics_->write(metrics);
   if (tensorboard_) tensorboard_->write(metrics);
   log_->step(metrics);

@@ -28,6 +28,7 @@ class RunLog {
     std::int64_t skipped_steps = 0;          // in the whole run
     std::optional<double> validation_loss;   // measured after it
     std::optional<double> checkpoint_stall;  // seconds, of the save before it
+    std::int64_t regrows = 0;                // so far, of the room for rows of experts
   };
   void step(const Rank& rank, const StepResult& result, const StepFacts& facts);
   // `alone`: of a run with --skip-train; otherwise it goes with the step's metrics.

@@ -86,4 +86,9 @@ void shard_ends(RunSetup& setup, int rank) {
   setup.plans = plan_steps(setup.options, setup.config, rank);
 }
 
+void use_gpus_apart(RunSetup& setup, int rank) {
+  setup.options.parallel.gpus_apart = true;
+  setup.plans = plan_steps(setup.options, setup.config, rank);
+}
+
 }  // namespace megalith

@@ -35,7 +35,9 @@ RunConfig complete_options(Options& options, const Tokenizer& tokenizer, int wor
 bool may_shard_ends(const Options& options);
 // Whether it is open and this rank's GPU has no room for whole ones.
 bool must_shard_ends(const RunSetup& setup);
-// On all ranks or none; plans again.
+// On all ranks or none, as the next; plan again.
 void shard_ends(RunSetup& setup, int rank);
+// Rows of experts go by messages (apps/dispatcher_choice.h).
+void use_gpus_apart(RunSetup& setup, int rank);
 
 }  // namespace megalith

@@ -10,13 +10,15 @@ namespace {
 
 constexpr std::size_t kSteps = 3;  // two pending, and the one before, whose end is when the next begins
 
+constexpr std::size_t kRoom = 2;  // numbers of StagedStep::room_needed
+
 std::size_t tokens_of_step(const RunConfig& config) {
   return static_cast<std::size_t>(config.microbatches * config.rank_tokens());
 }
 
 std::size_t bytes_of(const RunConfig& config, const ReportSizes& report) {
-  constexpr std::size_t kPadding = 5 * 256;  // each of the five buffers is aligned
-  const std::size_t numbers = 2 * tokens_of_step(config) + report.sums + report.expert_counts;  // of 4 bytes
+  constexpr std::size_t kPadding = 6 * 256;  // each of the six buffers is aligned
+  const std::size_t numbers = 2 * tokens_of_step(config) + report.sums + report.counts + kRoom;  // of 4 bytes
   return kSteps * (numbers * sizeof(std::int32_t) + sizeof(StepParameters) + kPadding);
 }
 
@@ -30,11 +32,13 @@ Staging::Staging(DeviceType device, const RunConfig& config, const SequencePart&
     step->labels = arena_.allocate_as<std::int32_t>(tokens_of_step(config));
     step->report = arena_.allocate_as<StepParameters>(1);
     step->sums = arena_.allocate_as<float>(report.sums);
-    step->expert_counts = arena_.allocate_as<std::int32_t>(report.expert_counts);
+    step->counts = arena_.allocate_as<std::int32_t>(report.counts);
+    step->room_needed = arena_.allocate_as<std::int32_t>(kRoom);
     if (device == DeviceType::kPlan) continue;
     *step->report = {};  // never what other runs left there
     std::fill_n(step->sums, report.sums, 0.0f);
-    std::fill_n(step->expert_counts, report.expert_counts, 0);
+    std::fill_n(step->counts, report.counts, 0);
+    std::fill_n(step->room_needed, kRoom, 0);
   }
 }
 

@@ -31,7 +31,8 @@ struct StagedStep {
   std::int32_t* labels = nullptr;    // [M, T]
   StepParameters* report = nullptr;  // device to host
   float* sums = nullptr;             // likewise, as are the next
-  std::int32_t* expert_counts = nullptr;
+  std::int32_t* counts = nullptr;
+  std::int32_t* room_needed = nullptr;  // [2]
   std::int64_t iteration = 0;
   float learning_rate = 0;
   std::vector<std::int64_t> first_samples;  // [M]
@@ -43,7 +44,7 @@ struct StagedStep {
 
 // How many numbers a step reports beside its StepParameters.
 struct ReportSizes {
-  std::size_t sums = 0, expert_counts = 0;
+  std::size_t sums = 0, counts = 0;
 };
 
 class Staging {

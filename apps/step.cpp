@@ -86,10 +86,20 @@ void Step::use(const StepPlans& plans) {
             .sequences = static_cast<std::uint64_t>(rank_.config.sequences),
             .seq_length = static_cast<std::uint64_t>(rank_.config.rank_length())};
   Arena& arena = rank_.memory.arena;
-  arena.use(plans.train.peak_bytes > plans.evaluate.peak_bytes ? plans.train : plans.evaluate);
-  if (rank_.units.sharded) rank_.units.sharded->share();
+  arena.use(plans.largest());
+  if (rank_.units.sharded && !std::exchange(shares_units_, true)) rank_.units.sharded->share();
   for (MemorySharing* group : sharing_groups(rank_))
     group->share_memory(arena.block(), arena.block_bytes(), 3 * digest_of(plans.train) + digest_of(plans.evaluate));
+}
+
+void Step::give_back() {
+  require(pending_ == 0, "a step is pending: its memory cannot be given back");
+  drop_broken_off();
+  rank_.wait_for_parameters();
+  rank_.drain();
+  if (rank_.graphs) rank_.graphs->drop();
+  for (MemorySharing* group : sharing_groups(rank_)) group->unshare_memory();
+  rank_.memory.arena.give_back();
 }
 
 // What each kind of action does. Gradients are reduced in kReduce.
@@ -145,7 +155,7 @@ void Step::begin_step() {
   const StagedStep& step = staging_.last();
   launch(rank_.streams.compute, Fill{.x = rank_.step.sums, .value = 0});
   const StepMemory& memory = rank_.step;
-  for (const Tensor& counts : {memory.expert_counts, memory.balance_counts, memory.room_needed, memory.rows_sent})
+  for (const Tensor& counts : {memory.counts, memory.balance_counts, memory.room_needed})
     if (counts) launch(rank_.streams.compute, Fill{.x = counts, .value = 0});
   launch(rank_.streams.compute,
          WriteStepParameters{
@@ -198,17 +208,19 @@ void Step::copy_tied(Stream& stream, const Tensor& from_first_stage) {
 // rows.
 void Step::reduce_sums() {
   Stream& compute = rank_.streams.compute;
-  const Tensor& counts = rank_.step.expert_counts;
+  const Tensor &counts = rank_.step.counts, &room = rank_.step.room_needed;
   if (counts) sum_of_experts();
   for (Communicator* group : {rank_.groups.sums.get(), rank_.groups.stages.get()}) {
     if (counts) launch(compute, AllReduce{.group = *group, .buffer = counts, .label = "rows of experts"});
+    if (room) launch(compute, AllReduce{.group = *group, .buffer = room, .op = ReduceOp::kMax, .label = "room"});
     launch(compute, AllReduce{.group = *group, .buffer = rank_.step.sums, .label = "loss"});
   }
 }
 
 // Each piece has its sum of squares from one rank of those that share out the units, 0 from the others. Each tensor
-// has, over the ranks that hold other parts of the model, one part from each or from one alone; tensor-parallel ranks
-// hold the same experts.
+// has, over the ranks that hold other parts of the model, one part from each or from one alone: of experts these are
+// not the tensor-parallel ranks but those that share them out, whose parts are apart: the same bits on all ranks, in
+// whatever order a group adds.
 void Step::reduce_norm() {
   Stream& compute = rank_.streams.compute;
   AdamWOptimizer& adamw = rank_.optimizer.adamw;
@@ -226,13 +238,15 @@ void Step::reduce_norm() {
   }
   adamw.add_pieces(compute);
   rank_.layers.tensor.sum(compute, adamw.squares(UnitKind::kDense), "squares of gradients");
+  if (Communicator* const group = rank_.groups.expert_sums.get())
+    launch(compute, AllReduce{.group = *group, .buffer = adamw.squares(UnitKind::kExperts), .label = label});
   launch(compute, AllReduce{.group = *rank_.groups.stages, .buffer = adamw.squares(), .label = label});
 }
 
 void Step::update() {
   if (Event* read = std::exchange(before_update_, nullptr)) rank_.streams.compute.wait(*read);
   const Tensor loss = rank_.step.sums.slice(0, index_of(StepSum::kLoss), 1);
-  rank_.optimizer.adamw.update(rank_.streams.compute, loss, rank_.step.parameters);
+  rank_.optimizer.adamw.update(rank_.streams.compute, loss, rank_.step.parameters, row_room());
   update_expert_biases();
   const bool waited = rank_.buckets.gatherer->updated();  // on the communication stream
   if (rank_.units.sharded) rank_.units.sharded->updated(waited);
@@ -254,12 +268,12 @@ void Step::drop_broken_off() {
 }
 
 // `proceeds` is asked before each action; false ends the step there.
-void Step::run(Mode mode, Verbs verbs, const StepInput& input, const std::vector<Action>& actions,
+void Step::run(Mode mode, Verbs verbs, const StepInput* input, const std::vector<Action>& actions,
                const std::function<bool(const Action&)>& proceeds) {
   require(pending_ < 2, "two steps are pending: read a result before the next step");
   drop_broken_off();
   Stream& compute = rank_.streams.compute;
-  staging_.stage(compute, input);
+  if (input != nullptr) staging_.stage(compute, *input);
   broken_off_ = true;
   mode_ = mode;
   if (plans_ != nullptr) rank_.memory.arena.use(mode == Mode::kTrain ? plans_->train : plans_->evaluate);
@@ -287,7 +301,7 @@ void Step::run(Mode mode, Verbs verbs, const StepInput& input, const std::vector
   broken_off_ = false;
 }
 
-bool Step::train(const StepInput& input, const std::function<bool()>& updates) {
+bool Step::train(const StepInput* input, const std::function<bool()>& updates) {
   const auto start = Clock::now();
   const bool follows = pending_ > 0;
   double asked = 0;
@@ -303,8 +317,9 @@ bool Step::train(const StepInput& input, const std::function<bool()>& updates) {
   };
   Stream& compute = rank_.streams.compute;
   {
-    const TraceRange range(compute, compute.instruments().trace,
-                           [&] { return fmt::format("step {}", input.iteration); });
+    const TraceRange range(compute, compute.instruments().trace, [&] {
+      return fmt::format("step {}", input ? input->iteration : staging_.last().iteration);
+    });
     run(Mode::kTrain, verbs_of_next_step(), input, actions_.train, proceeds);
   }
   if (dropped) {
@@ -315,10 +330,11 @@ bool Step::train(const StepInput& input, const std::function<bool()>& updates) {
   StagedStep& step = staging_.last();
   step.follows = follows;
   copy_to_host(compute, step.report, rank_.step.parameters, sizeof(StepParameters));
-  if (const Tensor& counts = rank_.step.expert_counts) {
+  if (const Tensor& counts = rank_.step.counts) {
     copy_to_host(compute, step.sums, rank_.step.sums.data, rank_.step.sums.bytes());
-    copy_to_host(compute, step.expert_counts, counts.data, counts.bytes());
+    copy_to_host(compute, step.counts, counts.data, counts.bytes());
   }
+  copy_room(compute, rank_.step.room_needed, step);
   compute.record(step.reported);
   step.enqueue_seconds = seconds_since(start) - asked;
   ++pending_;
@@ -327,16 +343,19 @@ bool Step::train(const StepInput& input, const std::function<bool()>& updates) {
 
 float Step::evaluate(const StepInput& input) {
   require(pending_ == 0, "a training step is pending: read its result before an evaluation");
-  run(Mode::kEval, Verbs::kEager, input, actions_.evaluate);
+  run(Mode::kEval, Verbs::kEager, &input, actions_.evaluate);
   Stream& compute = rank_.streams.compute;
   StagedStep& step = staging_.last();
   copy_to_host(compute, &step.report->loss, rank_.step.sums.data, sizeof(float));
+  copy_room(compute, rank_.step.room_needed, step);
   compute.record(step.reported);
   if (rank_.is_plan()) return 0;
   compute.synchronize_host(step.reported);
   Access access("read the evaluation's loss");
   access.add(&step.report->loss, sizeof(float), false);
+  access.add(step.room_needed, 2 * sizeof(std::int32_t), false);
   compute.announce_host(access);
+  evaluation_needed_ = {.arrived = step.room_needed[0], .rows = step.room_needed[1]};
   return step.report->loss / static_cast<float>(rank_.config.step_tokens());
 }
 
@@ -348,7 +367,7 @@ void Step::repeat(const StepInput& input, const std::function<void(const Action&
   launch(rank_.streams.compute, Fill{.x = Tensor(arena.block(), DType::kFp32, {floats}), .value = 0});
   ShardedUnits* const units = rank_.units.sharded.get();
   if (units != nullptr) units->poison_slots(false);
-  run(Mode::kTrain, Verbs::kEager, input, actions_.train, [&](const Action& action) {
+  run(Mode::kTrain, Verbs::kEager, &input, actions_.train, [&](const Action& action) {
     if (action.kind == ActionKind::kOptimizerStep) return false;
     before(action);
     return true;

@@ -33,7 +33,9 @@ struct StepResult {
   // losses.
   std::optional<float> load_balancing_loss, router_z_loss;
   std::vector<ExpertLoad> expert_loads;  // of each layer of experts
-  bool skipped = false;
+  ExpertRoom room_needed;                // where ranks share out experts: of all ranks, layers and microbatches
+  bool lacks_room = false;               // more than there was: nothing was updated, and nothing here means anything
+  bool skipped = false;                  // loss or gradients were not finite: nothing was updated
   std::int64_t adam_count = 0;
   double enqueue_seconds = 0;  // of the host
   double seconds = 0;          // from the end of the step before, if this one was enqueued by then, or from its start
@@ -46,18 +48,24 @@ class Step {
   Step(const Step&) = delete;
   Step& operator=(const Step&) = delete;
 
-  void use(const StepPlans& plans);  // before the first step, not on the plan backend
+  // Before the first step, not on the plan backend. Collective.
+  void use(const StepPlans& plans);
+  // With no step pending: drops graphs and gives the step's memory back; use() comes next. Collective.
+  void give_back();
 
   // Enqueues one training step. At most two may be pending, so that the host prepares a step while the device computes
   // the one before. `updates`, if given, is called when all but the update of the parameters is enqueued, and may read
   // the result of the step before; where it returns false the step is dropped: nothing has changed but gradients. It
   // returns the same on all ranks. False if the step was dropped.
-  bool train(const StepInput& input, const std::function<bool()>& updates = nullptr);
+  bool train(const StepInput& input, const std::function<bool()>& updates = nullptr) { return train(&input, updates); }
+  // The last step once more, which lacked room and whose result was read; samples and all else are the same.
+  void train_again() { train(nullptr, nullptr); }
   int pending() const { return pending_; }
   // Waits for the oldest pending step.
   StepResult read_result();
   // Runs forward over M microbatches and waits: mean loss over the tokens of the global batch. No step may be pending.
   float evaluate(const StepInput& input);
+  ExpertRoom evaluation_needed() const { return evaluation_needed_; }  // of the last one, as StepResult::room_needed
 
   // Runs a training step but for its update, and waits. `before` is called before each action is enqueued. What a step
   // reads stays as it is, and all memory between steps is zero before, so that only what the step computes can be NaN.
@@ -81,7 +89,9 @@ class Step {
 
  private:
   enum class Verbs : std::uint8_t { kEager, kWarmUp, kGraphs };
-  void run(Mode mode, Verbs verbs, const StepInput& input, const std::vector<Action>& actions,
+  bool train(const StepInput* input, const std::function<bool()>& updates);
+  // Without `input` what was staged last.
+  void run(Mode mode, Verbs verbs, const StepInput* input, const std::vector<Action>& actions,
            const std::function<bool(const Action&)>& proceeds = nullptr);
   void run(const Action& action);
   void drop_broken_off();
@@ -99,6 +109,8 @@ class Step {
   void copy_tied(Stream& stream, const Tensor& from_first_stage);
   void reduce_sums();
   void sum_of_experts();
+  RowRoom row_room() const;
+  static void copy_room(Stream& compute, const Tensor& needed, StagedStep& step);
   void reduce_norm();
   void update();
   void update_expert_biases();
@@ -116,6 +128,8 @@ class Step {
   int pending_ = 0;
   Event* before_update_ = nullptr;  // of hold_update(), until it was waited for
   const StepPlans* plans_ = nullptr;
+  bool shares_units_ = false;
+  ExpertRoom evaluation_needed_;
   GraphSignature fixed_;  // of the run: the list, the plan, sizes
   std::vector<std::size_t> action_entries_;
 };

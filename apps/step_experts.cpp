@@ -1,16 +1,30 @@
 // Of a step: what the ranks count of experts and routers, and what follows from it.
 #include "apps/step.h"
+#include "core/device/copy.h"
+#include "core/ops/elementwise.h"
 #include "core/ops/expert_bias.h"
 
 namespace megalith {
 
-// Of the rows of the tensor-parallel ranks.
+// Of the rows of the tensor-parallel ranks. Rows that stay on their rank are not sent.
 void Step::sum_of_experts() {
   constexpr std::int64_t kFirst = index_of(StepSum::kAuxLoss);
   Stream& compute = rank_.streams.compute;
   const Tensor& sums = rank_.step.sums;
   rank_.layers.tensor.sum(compute, sums.slice(0, kFirst, sums.numel() - kFirst), "losses of routers");
-  rank_.layers.tensor.sum(compute, rank_.step.expert_counts, "rows of experts");
+  if (const Tensor& sent = rank_.step.rows_sent)
+    launch(compute, Fill{.x = sent.slice(1, rank_.mesh.dispatch().rank(), 1), .value = 0});
+  rank_.layers.tensor.sum(compute, rank_.step.counts, "rows of experts");
+  if (rank_.step.room_needed) rank_.layers.tensor.maximum(compute, rank_.step.room_needed, "room");
+}
+
+RowRoom Step::row_room() const {
+  const ExpertRoom room = plans_ == nullptr ? ExpertRoom{} : plans_->room;
+  return {.needed = rank_.step.room_needed, .arrived = room.arrived, .rows = room.rows};
+}
+
+void Step::copy_room(Stream& compute, const Tensor& needed, StagedStep& step) {
+  if (needed) copy_to_host(compute, step.room_needed, needed.data, needed.bytes());
 }
 
 // This stage's layers have their biases one after the other, and their counts among those of the whole model.

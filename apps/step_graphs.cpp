@@ -41,7 +41,7 @@ void Step::warm_up() {
       units.ahead = actions_.units_ahead;
       first = insert_unshards(first, units);
     }
-    run(mode, Verbs::kWarmUp, input, first);
+    run(mode, Verbs::kWarmUp, &input, first);
     if (rank_.units.sharded) rank_.units.sharded->finish_sums();
     rank_.buckets.gatherer->wait_for_all();
     rank_.streams.compute.synchronize();

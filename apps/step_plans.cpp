@@ -183,6 +183,8 @@ StepPlans plan_steps(const Options& options, const RunConfig& config, int rank) 
   StepPlans plans = std::move(recording.plans);
   plans.graphs = graphs_of(options, config, mesh, recording);
   plan_evaluation(options, recorded, mesh, plans);
+  plans.capacity_factor = options.parallel.moe_expert_rank_capacity_factor;
+  if (const std::optional<ExpertRows> rows = expert_rows(options, config)) plans.room = rows->room;
   if (!is_long) return plans;
   StepRecording fewer;
   plan_training(options, with_microbatches(config, kRecordedOneByOne - 1), mesh, fewer);

@@ -14,6 +14,7 @@
 #include "core/device/memory_pool.h"
 #include "core/device/timeline.h"
 #include "graphs/run.h"
+#include "moe/expert_room.h"
 #include "parallel/comm/plan_communicator.h"
 
 namespace megalith {
@@ -35,9 +36,12 @@ struct StepPlans {
   double train_flops = 0;     // per rank and step, as the ops count them (recompute included)
   std::size_t train_ops = 0;  // launched per step
   StepGraphs graphs;
+  ExpertRoom room{};                   // where ranks share out experts
+  double capacity_factor = 0;          // that gave it
   CategoryBytes persistent{};          // outside of the arena
   std::size_t checkpoint_staging = 0;  // bytes of host memory, with --async-save
-  std::size_t block_bytes() const { return std::max(train.peak_bytes, evaluate.peak_bytes); }
+  const ArenaPlan& largest() const { return train.peak_bytes > evaluate.peak_bytes ? train : evaluate; }
+  std::size_t block_bytes() const { return largest().peak_bytes; }
 };
 
 // Bytes of one rank by owner: what plan forecasts and what a run measures.

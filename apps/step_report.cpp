@@ -15,9 +15,9 @@ std::optional<float> mean_of(const std::vector<ExpertLoad>& loads, std::optional
 }  // namespace
 
 ReportSizes Step::report_sizes(const Rank& rank) {
-  const Tensor& counts = rank.step.expert_counts;
+  const Tensor& counts = rank.step.counts;
   return {.sums = static_cast<std::size_t>(rank.step.sums.numel()),
-          .expert_counts = counts ? static_cast<std::size_t>(counts.numel()) : 0};
+          .counts = counts ? static_cast<std::size_t>(counts.numel()) : 0};
 }
 
 StepResult Step::read_result() {
@@ -31,14 +31,17 @@ StepResult Step::read_result() {
   access.add(step.report, sizeof(StepParameters), false);
   const ReportSizes sizes = report_sizes(rank_);
   access.add(step.sums, sizes.sums * sizeof(float), false);
-  access.add(step.expert_counts, sizes.expert_counts * sizeof(std::int32_t), false);
+  access.add(step.counts, sizes.counts * sizeof(std::int32_t), false);
+  access.add(step.room_needed, 2 * sizeof(std::int32_t), false);
   compute.announce_host(access);
   StepResult result{.iteration = step.iteration,
                     .loss = step.report->loss / static_cast<float>(rank_.config.step_tokens()),
                     .grad_norm = step.report->grad_norm,
                     .expert_loads = expert_loads(rank_.options.model, rank_.config.step_tokens(),
-                                                 {step.sums, sizes.sums}, {step.expert_counts, sizes.expert_counts}),
-                    .skipped = step.report->skip != 0,
+                                                 {step.sums, sizes.sums}, {step.counts, sizes.counts}),
+                    .room_needed = {.arrived = step.room_needed[0], .rows = step.room_needed[1]},
+                    .lacks_room = step.report->skip == kSkipNoRoom,
+                    .skipped = step.report->skip == kSkipNotFinite,
                     .adam_count = step.report->adam_count,
                     .enqueue_seconds = step.enqueue_seconds,
                     .seconds = seconds_between(step.follows ? before.reported : step.begun, step.reported)};

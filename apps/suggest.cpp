@@ -157,6 +157,8 @@ class Search {
   // The ones first that may be the fastest. Those whose flags do not fit together are dropped.
   std::vector<Layout> layouts() {
     std::vector<Layout> layouts;
+    const std::int64_t experts = options_.model.moe.num_experts;
+    const std::int64_t most_ep = experts == 0 ? 1 : std::min<std::int64_t>(experts, spec_.rates->host_ranks);
     for (const std::int64_t tp : divisors_of(world_, spec_.rates->host_ranks)) {
       for (const std::int64_t pp : divisors_of(world_ / tp, options_.model.num_layers)) {
         for (const std::int64_t ep :

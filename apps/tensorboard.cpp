@@ -151,6 +151,7 @@ struct TensorBoardLog::Records {
     add_of_layer("load_mean", load.mean);
     add_of_layer("load_entropy", load.entropy);
     add_of_layer("dropped_rows", static_cast<double>(load.dropped));
+    if (load.rows_sent) add_of_layer("rows_sent", static_cast<double>(*load.rows_sent));
     if (load.load_balancing_loss) add_of_layer("load_balancing_loss", static_cast<double>(*load.load_balancing_loss));
     if (load.z_loss) add_of_layer("z_loss", static_cast<double>(*load.z_loss));
   }
@@ -184,6 +185,10 @@ void TensorBoardLog::write(const StepMetrics& metrics) {
                          metrics.iteration == metrics.train_iters;
   if (is_logged) {
     for (const ExpertLoad& load : metrics.experts) records.add_experts(load);
+    if (metrics.expert_room) {
+      records.add("moe/room_used", metrics.expert_room->used);
+      records.add("moe/room_regrows", static_cast<double>(metrics.expert_room->regrows));
+    }
   }
   if (metrics.validation_loss) records.add_validation(*metrics.validation_loss);
   steps_.write(records.by_step);

@@ -11,6 +11,7 @@
 
 #include "apps/banner.h"
 #include "apps/checkpoint_flags.h"
+#include "apps/dispatcher_choice.h"
 #include "apps/flags.h"
 #include "apps/program.h"
 #include "apps/ranks_program.h"
@@ -109,6 +110,7 @@ ExitCode train(MpiRuntime& mpi, Communicator& world, const Flags& flags) {
   on_all_ranks(world, [&] {
     setup = std::make_unique<RunSetup>(prepare_run(parsed.options, world.rank(), world.size(), std::move(found)));
   });
+  if (gpus_are_apart(*setup, world)) on_all_ranks(world, [&] { use_gpus_apart(*setup, world.rank()); });
   if (world.host_any(must_shard_ends(*setup))) on_all_ranks(world, [&] { shard_ends(*setup, world.rank()); });
   if (parsed.options.logging.print_actions) {
     if (world.rank() == 0) fmt::print("{}", printed_actions(setup->options, setup->config));
@@ -116,7 +118,11 @@ ExitCode train(MpiRuntime& mpi, Communicator& world, const Flags& flags) {
   }
   for (const int signal : {SIGINT, SIGTERM, SIGPIPE, SIGUSR1})  // until here there was nothing to save
     stop_on_signal(signal, stop_request, world.rank() == 0);
-  mpi.watch({.timeout = timeout_of(flags, {}), .dump_folder = parsed.options.parallel.comm_dump});
+  const auto place_of = [sizes = setup->config.mesh](int rank) { return rank_place(sizes, rank); };
+  const bool splits_experts = setup->config.mesh.ep * setup->config.mesh.etp > 1;
+  mpi.watch({.timeout = timeout_of(flags, {}),
+             .dump_folder = parsed.options.parallel.comm_dump,
+             .place_of = splits_experts ? place_of : std::function<std::string(int)>()});
   std::unique_ptr<Communicator> gpus;
   if (parsed.options.train.device == DeviceType::kCuda) gpus = mpi.world(DeviceType::kCuda);
   print_banner(*setup, world);

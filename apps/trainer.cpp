@@ -122,14 +122,16 @@ bool Trainer::ends_for(std::string problem) {
 }
 
 // The update of a step waits for the result of the one before: after a step that was skipped the parameters are still
-// those it started from, so that it can be run again to find the reason. Computing never waits for the host.
+// those it started from, so that it can be run again to find the reason, or with more room for its rows. Computing
+// never waits for the host.
 void Trainer::start_step() {
   fault_point("step.begin");
   const auto previous_updated = [this] {
     while (step_->pending() > 1) finish_step(false);
-    return !instruments_.guard.has_skipped();
+    return !instruments_.guard.has_skipped() && !progress_.lacked_room;
   };
   for (bool started = false; !started;) {
+    if (progress_.lacked_room) end_step(with_room(*std::exchange(progress_.lacked_room, std::nullopt)), false);
     explain_skip();
     if (ends_for(instruments_.guard.over_budget(state_))) return;
     started = step_->train(samples_->next(), previous_updated);
@@ -143,6 +145,12 @@ void Trainer::start_step() {
 void Trainer::finish_step(bool evaluating) {
   fault_point("step.end");
   const StepResult result = step_->read_result();
+  if (!result.lacks_room) return end_step(result, evaluating);
+  if (step_->pending() == 0) return end_step(with_room(result), evaluating);
+  progress_.lacked_room = result;  // the step behind it is dropped first
+}
+
+void Trainer::end_step(const StepResult& result, bool evaluating) {
   state_.skipped_steps += result.skipped ? 1 : 0;
   state_.adam_count = result.adam_count;
   const std::int64_t consumed_samples = progress_.consumed_samples.front();
@@ -156,7 +164,8 @@ void Trainer::finish_step(bool evaluating) {
             {.consumed_samples = consumed_samples,
              .skipped_steps = state_.skipped_steps,
              .validation_loss = progress_.validation_loss,
-             .checkpoint_stall = checkpoints_->take_stall()});
+             .checkpoint_stall = checkpoints_->take_stall(),
+             .regrows = progress_.regrows});
 }
 
 // Once: after the second step, and not before graphs are captured, if they will be.
@@ -183,7 +192,10 @@ void Trainer::evaluate() {
       failure_.data = problem;
       return;
     }
-    sum += step_->evaluate(input);
+    double loss = step_->evaluate(input);
+    for (; lacks_room(step_->evaluation_needed()); loss = step_->evaluate(input))
+      make_room(step_->evaluation_needed(), fmt::format("the evaluation after step {}", state_.step));
+    sum += loss;
   }
   progress_.validation_loss = sum / static_cast<double>(train.eval_iters);
   log_.evaluation(state_, *progress_.validation_loss, train.skip_train);

@@ -50,10 +50,15 @@ class Trainer {
   ExitCode step_loop();
   void pass_window();                 // starts or ends the recording of --trace and --profile before the next step
   void start_step();                  // enqueues the next step, unless the one before broke the budget of skips
-  void finish_step(bool evaluating);  // waits for the oldest pending one and logs it, after an evaluation if so
+  void finish_step(bool evaluating);  // waits for the oldest pending one and ends it, unless it has to be done again
+  void end_step(const StepResult& result, bool evaluating);  // logs it, after an evaluation if so
   void explain_skip();
   void log_memory();
   void evaluate();
+  // trainer_room.cpp
+  bool lacks_room(const ExpertRoom& needed) const;
+  StepResult with_room(const StepResult& lacked);  // of the last step, done again
+  void make_room(const ExpertRoom& needed, const std::string& what);
   bool is_due(std::int64_t interval) const { return interval > 0 && state_.step % interval == 0; }
   bool should_stop();
   // Both set failure_, why the run ends.
@@ -79,6 +84,8 @@ class Trainer {
   struct Progress {
     std::int64_t started = 0, finished = 0;  // steps of this process
     bool memory_logged = false;
+    std::optional<StepResult> lacked_room;  // of a step that has to be done again
+    std::int64_t regrows = 0;
     std::deque<std::int64_t> consumed_samples;  // after each pending step
     std::optional<double> validation_loss;      // measured after the current step
     std::chrono::steady_clock::time_point begun = std::chrono::steady_clock::now();

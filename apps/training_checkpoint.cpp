@@ -26,9 +26,21 @@ struct Item {
   UnitKind kind = UnitKind::kDense;
 };
 
-// `item`, cut to the elements `held` of its slice, row-major, which `flat` holds: a range of the global tensor where
+// Rows of a part that are neighbours in the global tensor.
+Slice slice_of(const LogicalTensor& part, std::int64_t row, std::int64_t rows, std::int64_t columns) {
+  Slice slice = Slice::whole(part.global_shape);
+  slice.start[0] = part.global_row_of(row);
+  slice.stop[0] = slice.start[0] + rows;
+  if (part.global_shape.rank() > 1) {
+    slice.start[1] = part.global_column;
+    slice.stop[1] = part.global_column + columns;
+  }
+  return slice;
+}
+
+// `item`, cut to the elements `held` of its slice, row-major, which its tensor has: a range of the global tensor where
 // all columns are here, else boxes.
-void add_cut(const Item& item, const FlatShard::Range& held, const Tensor& flat, std::vector<Item>& items) {
+void add_cut(const Item& item, const FlatShard::Range& held, std::vector<Item>& items) {
   if (held.size() == 0) return;
   const Slice& whole = item.shard.slice;
   Shape shape;
@@ -50,7 +62,7 @@ void add_cut(const Item& item, const FlatShard::Range& held, const Tensor& flat,
   std::int64_t at = 0;
   for (Slice& piece : pieces) {
     items.push_back(item);
-    items.back().tensor = flat.slice(0, at, piece.numel());
+    items.back().tensor = item.tensor.slice(0, at, piece.numel());
     at += piece.numel();
     items.back().shard.slice = std::move(piece);
   }
@@ -69,35 +81,34 @@ std::vector<Item> items_of(const ParameterStore& parameters, const AdamWOptimize
         std::int64_t end = parameter->offset;
         for (std::size_t i = 0; i < parameter->parts.size(); ++i) {
           const LogicalTensor& part = parameter->parts[i];
-          const std::int64_t columns = parameter->row_elements(), begin = end;
+          const std::int64_t columns = parameter->row_elements(), first = end;
           end += part.rows * columns;
-          Slice slice = Slice::whole(part.global_shape);
-          slice.start[0] = part.global_row;
-          slice.stop[0] = part.global_row + part.live_rows();
-          if (part.global_shape.rank() > 1) {
-            slice.start[1] = part.global_column;
-            slice.stop[1] = part.global_column + columns;
-          }
-          const Item item{.shard = {.name = shard_name(kind, part.name),
-                                    .dtype = flat.dtype,
-                                    .shape = part.global_shape,
-                                    .slice = std::move(slice),
-                                    .data = {}},
-                          .tensor = {},
-                          .saved = part.counted && !parameter->is_copy,
-                          .holders = owned     ? Item::Holders::kNobody
-                                     : sharded ? Item::Holders::kInstances
-                                               : Item::Holders::kReplicas,
-                          .kind = unit.kind};
-          const std::int64_t from = std::clamp(begin, first_held, first_held + flat.numel());
-          const std::int64_t to = std::clamp(begin + part.live_rows() * columns, from, first_held + flat.numel());
-          const Tensor held = flat.slice(0, from - first_held, to - from);
-          if (sharded) {
-            add_cut(item, {from - begin, to - begin}, held, items);
-          } else {
-            items.push_back(item);
-            items.back().tensor = held;
-          }
+          Item item{.shard = {.name = shard_name(kind, part.name),
+                              .dtype = flat.dtype,
+                              .shape = part.global_shape,
+                              .slice = {},
+                              .data = {}},
+                    .tensor = {},
+                    .saved = part.counted && !parameter->is_copy,
+                    .holders = owned     ? Item::Holders::kNobody
+                               : sharded ? Item::Holders::kInstances
+                                         : Item::Holders::kReplicas,
+                    .kind = unit.kind};
+          std::int64_t row = 0, rows = 0;  // one that is all padding is listed too
+          do {
+            rows = part.neighbours(row);
+            item.shard.slice = slice_of(part, row, rows, columns);
+            const std::int64_t begin = first + row * columns;
+            const std::int64_t from = std::clamp(begin, first_held, first_held + flat.numel());
+            const std::int64_t to = std::clamp(begin + rows * columns, from, first_held + flat.numel());
+            item.tensor = flat.slice(0, from - first_held, to - from);
+            if (sharded) {
+              add_cut(item, {from - begin, to - begin}, items);
+            } else {
+              items.push_back(item);
+            }
+            row += rows;
+          } while (row < part.live_rows());
         }
       };
       if (unit.resident_weights) {

@@ -71,6 +71,7 @@ class Grouping {
       case SegmentModule::kAttention: return modules_.attention || modules_.layer;
       case SegmentModule::kMlp: return modules_.mlp || modules_.layer;
       case SegmentModule::kMoeRouter: return modules_.moe_router || modules_.moe || modules_.layer;
+      case SegmentModule::kMoeDispatch: return modules_.moe_dispatch || modules_.moe || modules_.layer;
       case SegmentModule::kMoe: return modules_.moe || modules_.layer;
       case SegmentModule::kLayer: return modules_.layer;
     }
@@ -80,7 +81,8 @@ class Grouping {
   // Segments of one layer of experts, which is to be one graph.
   bool are_of_experts(const Action& from, const Action& to) const {
     const auto is_of_experts = [](const SegmentRunner::Entry& entry) {
-      return entry.module == SegmentModule::kMoeRouter || entry.module == SegmentModule::kMoe;
+      return entry.module == SegmentModule::kMoeRouter || entry.module == SegmentModule::kMoeDispatch ||
+             entry.module == SegmentModule::kMoe;
     };
     const SegmentRunner::Entry &a = segments_.entry(from.segment), &b = segments_.entry(to.segment);
     return modules_.moe && is_of_experts(a) && is_of_experts(b) && a.unit == b.unit;

@@ -59,4 +59,11 @@ inline ExpertRoom expert_room(const RoutedSizes& s, double factor) {
   return {.arrived = room(mean.arrived, most.arrived), .rows = room(mean.rows, most.rows)};
 }
 
+// Of a run that needed more than it had room for with `factor`: a tenth above both.
+inline double larger_factor(const RoutedSizes& s, const ExpertRoom& needed, double factor) {
+  const MeanRows mean = mean_rows(s);
+  return 1.1 * std::max({factor, static_cast<double>(needed.arrived) / mean.arrived,
+                         static_cast<double>(needed.rows) / mean.rows});
+}
+
 }  // namespace megalith

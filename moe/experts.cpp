@@ -1,23 +1,59 @@
 #include "moe/experts.h"
 
+#include <utility>
+
+#include "core/base/error.h"
 #include "moe/routed.h"
 
 namespace megalith {
 
-Parameter& Experts::add(ParameterStore& store, const char* name, std::int64_t rows, std::int64_t columns,
-                        float std) const {
-  const Shape shape{spec_.experts * rows, columns};
-  return store.add({.parts = {{.name = spec_.name + name, .global_shape = shape}},
-                    .shape = shape,
-                    .init_std = std,
-                    .one_write = true});
+namespace {
+
+// [E F, H] of all ranks: of each of its experts a rank has the rows of its columns of the activation.
+LogicalTensor rows_of(const Experts::Spec& spec, const char* name) {
+  const ExpertSplit& split = spec.split;
+  const std::int64_t experts = spec.experts / split.ranks, ffn = spec.ffn / split.column_ranks;
+  LogicalTensor part{.name = spec.name + name,
+                     .rows = experts * ffn,
+                     .global_shape = {spec.experts * spec.ffn, spec.hidden},
+                     .global_row = split.rank * experts * spec.ffn + split.column_rank * ffn};
+  if (split.column_ranks > 1) {
+    part.stripe = ffn;
+    part.stripe_pitch = spec.ffn;
+  }
+  return part;
 }
+
+// [E H, F] of all ranks.
+LogicalTensor columns_of(const Experts::Spec& spec, const char* name) {
+  const ExpertSplit& split = spec.split;
+  const std::int64_t rows = spec.experts / split.ranks * spec.hidden;
+  return {.name = spec.name + name,
+          .rows = rows,
+          .global_shape = {spec.experts * spec.hidden, spec.ffn},
+          .global_row = split.rank * rows,
+          .global_column = split.column_rank * (spec.ffn / split.column_ranks)};
+}
+
+Parameter& add(ParameterStore& store, LogicalTensor part, std::int64_t columns, float std) {
+  const Shape shape{part.rows, columns};
+  return store.add({.parts = {std::move(part)}, .shape = shape, .init_std = std, .one_write = true});
+}
+
+std::int64_t local_ffn(const Experts::Spec& spec) {
+  const ExpertSplit& split = spec.split;
+  require(spec.experts % split.ranks == 0 && spec.ffn % split.column_ranks == 0, "ranks share out experts evenly");
+  return spec.ffn / split.column_ranks;
+}
+
+}  // namespace
 
 Experts::Experts(ParameterStore& store, const Spec& spec)
     : spec_(spec),
-      gate_(add(store, "linear_gate.weight", spec.ffn, spec.hidden, spec.init_std)),
-      up_(add(store, "linear_up.weight", spec.ffn, spec.hidden, spec.init_std)),
-      down_(add(store, "linear_fc2.weight", spec.hidden, spec.ffn, spec.output_init_std)) {}
+      ffn_(local_ffn(spec)),
+      gate_(add(store, rows_of(spec, "linear_gate.weight"), spec.hidden, spec.init_std)),
+      up_(add(store, rows_of(spec, "linear_up.weight"), spec.hidden, spec.init_std)),
+      down_(add(store, columns_of(spec, "linear_fc2.weight"), ffn_, spec.output_init_std)) {}
 
 TensorList Experts::forward(const Context& ctx, const Microbatch&, const TensorList& inputs, Stash& stash) const {
   const Tensor &x = inputs[kTokens], &offsets = inputs[kOffsets];
@@ -28,8 +64,8 @@ TensorList Experts::forward(const Context& ctx, const Microbatch&, const TensorL
                               .gate = gate_.weight,
                               .up = up_.weight,
                               .row_weight = inputs[kRowWeight],
-                              .h = ctx.empty({rows, 2 * spec_.ffn}, x.dtype, "experts' fc1 output"),
-                              .y = ctx.empty({rows, spec_.ffn}, x.dtype, "experts' activation")};
+                              .h = ctx.empty({rows, 2 * ffn_}, x.dtype, "experts' fc1 output"),
+                              .y = ctx.empty({rows, ffn_}, x.dtype, "experts' activation")};
   if (spec_.fused) {
     launch(ctx.compute, fc1);
   } else {
@@ -44,14 +80,16 @@ TensorList Experts::forward(const Context& ctx, const Microbatch&, const TensorL
   stash[kTokenOfRow] = inputs[kToken];
   stash[kExpertOffsets] = offsets;
   stash[kWeightOfRow] = inputs[kRowWeight];
-  return {out, inputs[kResidual], inputs[kPosition], x};
+  TensorList outputs{out, inputs[kResidual], inputs[kPosition], x};
+  for (int i = kChoice; i < inputs.size(); ++i) outputs.push_back(inputs[i]);
+  return outputs;
 }
 
 TensorList Experts::backward_data(const Context& ctx, const Microbatch&, const TensorList& output_gradients,
                                   Stash& stash) const {
   const Tensor &dy = output_gradients[kRows], &h = stash.at(kPreActivation, "experts' fc1 output");
   const Tensor& offsets = stash.at(kExpertOffsets, "expert offsets");
-  const std::int64_t rows = h.size(0), partials = (spec_.ffn + kPartialColumns - 1) / kPartialColumns;
+  const std::int64_t rows = h.size(0), partials = (ffn_ + kPartialColumns - 1) / kPartialColumns;
   const GroupedGemmSwigluBackward fc2{
       .dy = dy,
       .index = stash.at(kTokenOfRow, "tokens of routed rows"),
@@ -60,7 +98,7 @@ TensorList Experts::backward_data(const Context& ctx, const Microbatch&, const T
       .h = h,
       .row_weight = stash.at(kWeightOfRow, "weights of routed rows"),
       .dh = h,  // which nothing reads again
-      .y = ctx.empty({rows, spec_.ffn}, h.dtype, "experts' activation"),
+      .y = ctx.empty({rows, ffn_}, h.dtype, "experts' activation"),
       .d_row_weight_partial = ctx.empty({rows, partials}, DType::kFp32, "row weights' gradient")};
   if (spec_.fused) {
     launch(ctx.compute, fc2);
@@ -75,7 +113,7 @@ TensorList Experts::backward_data(const Context& ctx, const Microbatch&, const T
          GroupedGemm{
              .a = fc2.dh, .offsets = offsets, .b = gate_.weight, .b2 = up_.weight, .c = d_rows, .transpose_b = false});
   TensorList gradients{d_rows, output_gradients[kMergeResidual], fc2.d_row_weight_partial};
-  if (output_gradients.size() > kSharedInput) gradients.push_back(output_gradients[kSharedInput]);
+  for (int i = kSharedInput; i < output_gradients.size(); ++i) gradients.push_back(output_gradients[i]);
   return gradients;
 }
 

@@ -3,7 +3,8 @@
 // SwiGLU: Shazeer 2020, arXiv:2002.05202. Rows are read through their index, forward and backward, so that nothing is
 // permuted in memory. With `fused` the activation and its gradient are in the products' kernels: the same bits, and the
 // same slots.
-// T: tokens, H: hidden size, E: experts, F: FFN size of an expert, R: routed rows
+// T: tokens, H: hidden size, E: experts, F: FFN size of an expert, R: routed rows; all of this rank alone where several
+// share the experts out (expert parallelism) or each expert's columns (F; expert tensor parallelism)
 #pragma once
 
 #include "core/layers/segment.h"
@@ -11,13 +12,22 @@
 
 namespace megalith {
 
+// Which experts of a layer a rank holds, and which of their columns: numbers alone.
+struct ExpertSplit {
+  int rank = 0;  // it holds the rank-th of `ranks` equal parts of the experts (ep)
+  int ranks = 1;
+  int column_rank = 0;  // and of each of them the column_rank-th of `column_ranks` equal parts of F (etp)
+  int column_ranks = 1;
+};
+
 class Experts : public Segment {
  public:
   struct Spec {
     std::string name;  // logical names' prefix: "decoder.layers.3.mlp.experts."
     std::int64_t hidden = 0;
-    std::int64_t ffn = 0;
-    std::int64_t experts = 0;
+    std::int64_t ffn = 0;      // of a whole expert
+    std::int64_t experts = 0;  // of the layer
+    ExpertSplit split = {};
     bool fused = true;
     float init_std = 0;
     float output_init_std = 0;
@@ -33,12 +43,11 @@ class Experts : public Segment {
  private:
   enum Slot { kInput, kTokenOfRow, kExpertOffsets, kWeightOfRow, kPreActivation, kActivation, kOutputGradient };
 
-  Parameter& add(ParameterStore& store, const char* name, std::int64_t rows, std::int64_t columns, float std) const;
-
   Spec spec_;
-  Parameter& gate_;  // [E F, H]
-  Parameter& up_;    // [E F, H]
-  Parameter& down_;  // [E H, F]
+  std::int64_t ffn_;  // of this rank
+  Parameter& gate_;   // [E F, H]
+  Parameter& up_;     // [E F, H]
+  Parameter& down_;   // [E H, F]
 };
 
 }  // namespace megalith

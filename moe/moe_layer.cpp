@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/base/error.h"
+#include "moe/dispatch.h"
 #include "moe/experts.h"
 #include "moe/merge.h"
 
@@ -15,6 +16,10 @@ namespace {
 RouterScore score_of(const MoeConfig& moe) {
   if (moe.router_score_function == MoeScoreFunction::kSigmoid) return RouterScore::kSigmoid;
   return moe.router_pre_softmax ? RouterScore::kSoftmax : RouterScore::kSoftmaxOfChosen;
+}
+
+std::int64_t combine_groups(const MoeConfig& moe, const MoeOptions& options) {
+  return moe.combine_groups != 0 ? moe.combine_groups : options.experts.ranks;
 }
 
 std::unique_ptr<Segment> router(const MoeSite& site, const MoeOptions& options) {
@@ -41,19 +46,21 @@ std::unique_ptr<Segment> router(const MoeSite& site, const MoeOptions& options) 
                                                .random_logits = moe.router_force_load_balancing,
                                                .split = site.rows.split(),
                                                .sum_counts = options.sum_counts,
-                                               .sum_all_counts = options.sum_all_counts},
+                                               .sum_all_counts = options.sum_all_counts,
+                                               .dispatcher = options.dispatcher,
+                                               .combine_groups = combine_groups(moe, options)},
                                   site.norm);
 }
 
-std::unique_ptr<Segment> merge(const MoeSite& site) {
+std::shared_ptr<const SharedExpert> shared_expert(const MoeSite& site) {
   const std::int64_t ffn = site.config.moe.shared_expert_intermediate_size, hidden = site.config.hidden_size;
-  if (ffn == 0) return std::make_unique<Merge>(site.dropout, Merge::Shared{}, site.rows);
+  if (ffn == 0) return nullptr;
   const std::string prefix = site.prefix + "shared_experts.";
   const auto linear = [&](LinearSpec spec) {
     spec.one_write = true;
     return std::make_unique<Linear>(site.store, spec, site.rows);
   };
-  Merge::Shared shared{.recompute = site.recompute_shared};
+  SharedExpert::Parts shared{.recompute = site.recompute_shared};
   shared.fc1 = linear({.name = prefix + "linear_fc1",
                        .inputs = hidden,
                        .outputs = 2 * ffn,
@@ -71,37 +78,78 @@ std::unique_ptr<Segment> merge(const MoeSite& site) {
                                    .shape = {1, hidden},
                                    .init_std = static_cast<float>(site.config.init_method_std)});
   }
-  return std::make_unique<Merge>(site.dropout, std::move(shared), site.rows);
+  return std::make_shared<const SharedExpert>(std::move(shared), site.rows);
 }
 
-std::unique_ptr<Segment> experts(const MoeSite& site) {
+std::unique_ptr<Segment> experts(const MoeSite& site, const MoeOptions& options) {
   const MoeConfig& moe = site.config.moe;
   return std::make_unique<Experts>(
       site.store, Experts::Spec{.name = site.prefix + "experts.",
                                 .hidden = site.config.hidden_size,
                                 .ffn = moe.ffn_hidden_size,
                                 .experts = moe.num_experts,
+                                .split = options.experts,
                                 .fused = moe.use_transformer_engine_op_fuser,
                                 .init_std = static_cast<float>(site.config.init_method_std),
                                 .output_init_std = static_cast<float>(site.config.output_layer_init_std())});
+}
+
+// The segments around the experts.
+struct Around {
+  std::unique_ptr<Segment> router, dispatch, back, merge;  // `dispatch` and `back` null where each rank has all experts
+};
+
+Around around(const MoeSite& site, const MoeOptions& options) {
+  const MoeConfig& moe = site.config.moe;
+  Around segments{.router = router(site, options)};
+  const std::shared_ptr<const SharedExpert> shared = shared_expert(site);
+  const bool apart = options.dispatcher != nullptr && options.shared_expert_overlap && shared;
+  segments.merge = std::make_unique<Merge>(Merge::Spec{.dropout = site.dropout,
+                                                       .returned = options.dispatcher != nullptr,
+                                                       .experts = moe.num_experts,
+                                                       .groups = combine_groups(moe, options),
+                                                       .shared_ran = apart},
+                                           apart ? nullptr : shared);
+  if (options.dispatcher == nullptr) return segments;
+  const DispatchSpec spec{.dispatcher = *options.dispatcher,
+                          .label = fmt::format("layer {}'s experts", site.layer),
+                          .experts = moe.num_experts,
+                          .combine_groups = combine_groups(moe, options),
+                          .expert_layer = moe_layers_before(site.config, site.layer),
+                          .shared = apart ? shared : nullptr};
+  segments.dispatch = std::make_unique<Dispatch>(spec);
+  segments.back = std::make_unique<Return>(spec);
+  return segments;
+}
+
+void check(const MoeSite& site, const MoeOptions& options) {
+  require(site.rows.split().ranks == 1 || site.rows.split().sequence,
+          "experts under tensor parallelism need sequence parallelism");
+  const int ranks = options.experts.ranks * options.experts.column_ranks;
+  require(ranks == (options.dispatcher == nullptr ? 1 : options.dispatcher->ranks()),
+          "a dispatcher of the ranks that share out the experts");
+  require(combine_groups(site.config.moe, options) % options.experts.ranks == 0,
+          "groups of experts of which each rank has as many");
 }
 
 }  // namespace
 
 MoeFactory moe_factory(const MoeOptions& options) {
   return [options](const MoeSite& site) {
-    require(site.rows.split().ranks == 1 || site.rows.split().sequence,
-            "experts under tensor parallelism need sequence parallelism");
-    std::vector<NamedSegment> list(3);
-    list[0] = {.name = "router", .segment = router(site, options), .module = SegmentModule::kMoeRouter};
-    list[2] = {.name = "merge", .segment = merge(site), .module = SegmentModule::kMoe};
+    check(site, options);
+    Around segments = around(site, options);
     site.store.begin_unit(fmt::format("layer {} experts", site.layer), UnitKind::kExperts);
     const int unit = static_cast<int>(site.store.units().size()) - 1;
-    list[1] = {.name = "experts",
-               .segment = experts(site),
-               .first_unit = unit,
-               .last_unit = unit,
-               .module = SegmentModule::kMoe};
+    std::vector<NamedSegment> list;
+    const auto add = [&list](const char* name, std::unique_ptr<Segment> segment, SegmentModule module) {
+      if (segment) list.push_back({.name = name, .segment = std::move(segment), .module = module});
+    };
+    add("router", std::move(segments.router), SegmentModule::kMoeRouter);
+    add("dispatch", std::move(segments.dispatch), SegmentModule::kMoeDispatch);
+    add("experts", experts(site, options), SegmentModule::kMoe);
+    list.back().first_unit = list.back().last_unit = unit;
+    add("return", std::move(segments.back), SegmentModule::kMoe);
+    add("merge", std::move(segments.merge), SegmentModule::kMoe);
     return list;
   };
 }

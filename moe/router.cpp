@@ -10,6 +10,7 @@
 #include "core/ops/expert_bias.h"
 #include "core/ops/expert_capacity.h"
 #include "core/ops/fill_normal.h"
+#include "core/ops/rank_rows.h"
 #include "moe/routed.h"
 
 namespace megalith {
@@ -46,8 +47,11 @@ Router::Routes Router::routes_of(const Context& ctx, const Tensor& choice, const
                       .token = ctx.empty(rows, DType::kInt32, "tokens of routed rows"),
                       .position = ctx.empty(choice.shape, DType::kInt32, "rows of tokens"),
                       .row_weight = ctx.empty(rows, DType::kFp32, "weights of routed rows")};
-  launch(ctx, ExpertOffsets{
-                  .choice = choice, .offsets = routes.offsets, .token = routes.token, .position = routes.position});
+  launch(ctx, ExpertOffsets{.choice = choice,
+                            .offsets = routes.offsets,
+                            .token = routes.token,
+                            .position = routes.position,
+                            .all_experts = spec_.experts});
   launch(ctx.compute, PermuteWeights{.weight = weight, .position = routes.position, .row_weight = routes.row_weight});
   return routes;
 }
@@ -82,7 +86,11 @@ TensorList Router::forward(const Context& ctx, const Microbatch& mb, const Tenso
                                  .scaling_factor = spec_.scaling_factor,
                                  .num_groups = spec_.num_groups,
                                  .group_topk = spec_.group_topk});
-  Routes routes = routes_of(ctx, choice, weight);
+  // The dispatch makes routes of its own: here they are for losses, counts and the capacity alone.
+  const bool limits = spec_.capacity_factor != 0 && mb.mode != Mode::kGenerate;
+  const bool counts = mb.mode == Mode::kTrain && (balances() || mb.expert_counts);
+  Routes routes;
+  if (spec_.dispatcher == nullptr || limits || counts) routes = routes_of(ctx, choice, weight);
   if (balances()) stash[kChosenOffsets] = routes.offsets;
   const Tensor kept = kept_choices(ctx, mb, choice, routes);
   if (kept.data != choice.data) routes = routes_of(ctx, kept, weight);
@@ -90,9 +98,13 @@ TensorList Router::forward(const Context& ctx, const Microbatch& mb, const Tenso
   if (has_losses() || spec_.score != RouterScore::kSoftmaxOfChosen) stash[kLogits] = logits;
   stash[kChoice] = choice;
   stash[kWeight] = weight;
-  stash[kPositions] = routes.position;
   stash[kExpertOffsets] = routes.offsets;
-  return {normed, residual, routes.row_weight, routes.token, routes.offsets, routes.position};
+  if (spec_.dispatcher != nullptr) {
+    stash[kSent] = kept;
+    return {normed, residual, weight, kept};
+  }
+  stash[kPositions] = routes.position;
+  return {normed, residual, routes.row_weight, routes.token, routes.offsets, routes.position, choice};
 }
 
 // Where a loss is about each sequence by itself, those of this rank's rows, which lie together; under sequence
@@ -120,7 +132,8 @@ Tensor Router::sequence_offsets(const Context& ctx, const std::vector<Piece>& pi
     launch(ctx, ExpertOffsets{.choice = choice.slice(0, piece.first, piece.count),
                               .offsets = offsets.slice(0, p, 1).view({entries}),
                               .token = ctx.empty({of_piece.numel()}, DType::kInt32, "tokens of routed rows"),
-                              .position = ctx.empty(of_piece, DType::kInt32, "rows of tokens")});
+                              .position = ctx.empty(of_piece, DType::kInt32, "rows of tokens"),
+                              .all_experts = spec_.experts});
   }
   if (spec_.sum_counts) spec_.sum_counts(ctx, offsets);
   return offsets;
@@ -188,28 +201,63 @@ Tensor Router::backward_router(const Context& ctx, const Microbatch& mb, const T
   return d_logits;
 }
 
+Tensor Router::weight_gradient(const Context& ctx, const TensorList& gradients, Stash& stash) const {
+  const Tensor& choice = stash.at(kChoice, "chosen experts");
+  const Tensor d_weight = ctx.empty(choice.shape, DType::kFp32, "weights gradient");
+  if (spec_.dispatcher == nullptr) {
+    const Tensor& position = stash.at(kPositions, "rows of tokens");
+    launch(ctx.compute,
+           UnpermuteWeightGradients{.partial = gradients[kRowWeight], .position = position, .d_weight = d_weight});
+  } else {
+    launch(ctx.compute, SumReturnedWeights{.x = gradients[kRowWeight],
+                                           .choice = stash.at(kSent, "sent choices"),
+                                           .position = gradients[kReturnPosition],
+                                           .d_weight = d_weight,
+                                           .experts_per_rank = spec_.dispatcher->experts_per_rank(spec_.experts),
+                                           .copies = spec_.dispatcher->copies()});
+  }
+  return d_weight;
+}
+
+Tensor Router::normed_gradient(const Context& ctx, const TensorList& gradients, Stash& stash) const {
+  const Tensor &rows = gradients[kTokens], &choice = stash.at(kChoice, "chosen experts");
+  const Tensor d_normed = ctx.empty({choice.size(0), spec_.hidden}, rows.dtype, "norm output gradient");
+  if (spec_.dispatcher != nullptr) {
+    launch(ctx.compute, UnpermuteRows{.x = rows, .position = gradients[kReturnPosition], .y = d_normed});
+  } else if (spec_.combine_groups == 1) {
+    const Tensor& position = stash.at(kPositions, "rows of tokens");
+    launch(ctx.compute, UnpermuteRows{.x = rows, .position = position, .y = d_normed});
+  } else {
+    launch(ctx.compute, UnpermuteGroups{.x = rows,
+                                        .position = stash.at(kPositions, "rows of tokens"),
+                                        .choice = choice,
+                                        .y = d_normed,
+                                        .experts_per_group = spec_.experts / spec_.combine_groups,
+                                        .first_expert = 0,
+                                        .groups = spec_.combine_groups});
+  }
+  return d_normed;
+}
+
 TensorList Router::backward_data(const Context& ctx, const Microbatch& mb, const TensorList& output_gradients,
                                  Stash& stash) const {
-  const Tensor &d_rows = output_gradients[kTokens], &position = stash.at(kPositions, "rows of tokens");
-  const Tensor d_weight = ctx.empty(position.shape, DType::kFp32, "weights gradient");
-  launch(ctx.compute,
-         UnpermuteWeightGradients{.partial = output_gradients[kRowWeight], .position = position, .d_weight = d_weight});
+  if (spec_.dispatcher != nullptr) spec_.dispatcher->wait_behind(ctx);
+  const Tensor d_weight = weight_gradient(ctx, output_gradients, stash);
   Tensor d_logits = backward_router(ctx, mb, d_weight, stash);
   if (mb.expert_counts) {  // here and not in forward, which may be recomputed
     const Tensor counts = mb.expert_counts.slice(0, spec_.expert_layer, 1).view({spec_.experts});
     launch(ctx.compute, CountExpertRows{.offsets = stash.at(kExpertOffsets, "expert offsets"), .counts = counts});
   }
-  if (d_logits.dtype != d_rows.dtype) {
-    const Tensor rounded = ctx.empty(d_logits.shape, d_rows.dtype, "router logits gradient");
+  if (const DType dtype = output_gradients[kTokens].dtype; d_logits.dtype != dtype) {
+    const Tensor rounded = ctx.empty(d_logits.shape, dtype, "router logits gradient");
     launch(ctx.compute, CastRows{.x = d_logits, .y = rounded});
     d_logits = rounded;
   }
   stash[kLogitsGradient] = d_logits;
-  const Tensor d_normed = ctx.empty({position.size(0), spec_.hidden}, d_rows.dtype, "norm output gradient");
-  launch(ctx.compute, UnpermuteRows{.x = d_rows, .position = position, .y = d_normed});
+  const Tensor d_normed = normed_gradient(ctx, output_gradients, stash);
   launch(ctx, Gemm{.a = d_logits, .b = weight_.weight, .c = d_normed, .accumulate = true});
-  if (output_gradients.size() > kToken && output_gradients[kToken]) {
-    launch(ctx.compute, Add{.a = d_normed, .b = output_gradients[kToken], .y = d_normed});
+  if (output_gradients.size() > kSharedGradient && output_gradients[kSharedGradient]) {
+    launch(ctx.compute, Add{.a = d_normed, .b = output_gradients[kSharedGradient], .y = d_normed});
   }
   const Tensor d_residual = norm_.backward_data(ctx, d_normed, output_gradients[kResidual], stash.child(kNorm));
   return {d_residual, d_residual};

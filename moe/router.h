@@ -1,4 +1,4 @@
-// (hidden, residual) -> what experts need (moe/routed.h):
+// (hidden, residual) -> what experts need, or the dispatch to other ranks' experts (moe/routed.h):
 //   r = residual + hidden;  n = norm(r);  logits = n W^T in fp32;  choices and their weights;  the order of the rows
 // Shazeer et al. 2017, arXiv:1701.06538; forms and losses: core/ops/router.h. Losses are summed in the backward pass,
 // where their gradients are, so that a recomputed forward counts them once. A bf16 model's gradient of the logits is
@@ -16,6 +16,7 @@
 
 #include "core/layers/norm.h"
 #include "core/ops/router.h"
+#include "moe/dispatcher.h"
 
 namespace megalith {
 
@@ -45,6 +46,8 @@ class Router : public Segment {
     // Over the ranks that share the sequences of a microbatch (tp and cp), and over these and their replicas; empty
     // where this rank is the only one.
     SumCounts sum_counts = {}, sum_all_counts = {};
+    Dispatcher* dispatcher = nullptr;  // of the ranks that share out the experts; null: each has all
+    std::int64_t combine_groups = 1;   // a multiple of the groups of ranks that have all experts
   };
 
   Router(ParameterStore& store, const Spec& spec, const Norm& norm);
@@ -55,7 +58,17 @@ class Router : public Segment {
   void backward_weight(const Context& ctx, const Microbatch& mb, Stash& stash) const override;
 
  private:
-  enum Slot { kNormed, kLogits, kChoice, kWeight, kPositions, kExpertOffsets, kChosenOffsets, kLogitsGradient };
+  enum Slot {
+    kNormed,
+    kLogits,
+    kChoice,
+    kWeight,
+    kPositions,
+    kSent = kPositions,  // with a dispatcher: the choices that get a row
+    kExpertOffsets,
+    kChosenOffsets,
+    kLogitsGradient
+  };
   enum Child { kNorm };
   // Where each choice's row is, as in moe/routed.h.
   struct Routes {
@@ -75,6 +88,9 @@ class Router : public Segment {
   Tensor sequence_offsets(const Context& ctx, const std::vector<Piece>& pieces, const Tensor& choice) const;
   void set_loads(const Context& ctx, const Microbatch& mb, Stash& stash, std::vector<Piece>& pieces) const;
   Tensor backward_router(const Context& ctx, const Microbatch& mb, const Tensor& d_weight, Stash& stash) const;
+  // Of the weights of the choices, and of the norm's output through the experts' rows.
+  Tensor weight_gradient(const Context& ctx, const TensorList& gradients, Stash& stash) const;
+  Tensor normed_gradient(const Context& ctx, const TensorList& gradients, Stash& stash) const;
   bool balances() const { return spec_.aux_coeff != 0 || spec_.sequence_aux_coeff != 0 || spec_.global_aux_coeff != 0; }
   bool has_losses() const { return balances() || spec_.z_coeff != 0; }
 

@@ -4,7 +4,8 @@
 #   tests/layout_runs.sh [RANKS]      default 2; 4 or 8 add layouts of two and three axes
 # Environment: APPS, the folder of the built programs (default build/cpu-release/apps); DEVICE (default cpu); STEPS
 # (default 20); BF16=1, bfloat16 in place of fp32; TOLERANCE, the largest relative difference of a loss (default 1e-5,
-# with BF16 2e-3); ONLY, a regular expression of the names of runs; ARGS, more flags for train.
+# with BF16 2e-3); ONLY, a regular expression of the names of runs; ARGS, more flags for train; EXPERTS, so many in each
+# layer (a multiple of RANKS), which adds the layouts of ranks that share them out.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 ranks=${1:-2} device=${DEVICE:-cpu} steps=${STEPS:-20} apps=${APPS:-build/cpu-release/apps}
@@ -15,9 +16,11 @@ trap 'rm -rf "$out"' EXIT
 
 model="--num-layers $((ranks > 2 ? 8 : 4)) --hidden-size 256 --num-attention-heads 4 --group-query-attention --num-query-groups 2 --seq-length 128
   --position-embedding-type rope --normalization RMSNorm --swiglu --disable-bias-linear --hidden-dropout 0.1"
+[ -z "${EXPERTS:-}" ] || model+=" --num-experts $EXPERTS --moe-ffn-hidden-size 256 --moe-aux-loss-coeff 1e-2
+  --moe-shared-expert-intermediate-size 256"
 training="--micro-batch-size 2 --global-batch-size 32 --train-iters $steps --lr 1e-3 --lr-warmup-iters 2 --eval-iters 0
   --mock-data --tokenizer-type null --vocab-size 255 --deterministic-mode ${BF16:+--bf16}"
-tp="--tensor-model-parallel-size" cp="--context-parallel-size" pp="--pipeline-model-parallel-size" zero="--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"
+tp="--tensor-model-parallel-size" cp="--context-parallel-size" pp="--pipeline-model-parallel-size" ep="--expert-model-parallel-size" zero="--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"
 
 # run NAME RANKS FLAG...: leaves the losses, and their bits, in $out/NAME
 run() {
@@ -55,7 +58,7 @@ run one 1 || exit 1
 if [ "$ranks" -gt 1 ]; then
   check dp - --overlap-grad-reduce
   check dp_zero1 - $zero
-  check tp - $tp "$ranks"
+  [ -n "${EXPERTS:-}" ] || check tp - $tp "$ranks"
   check tp_sequence - $tp "$ranks" --sequence-parallel
   check tp_overlap - $tp "$ranks" --sequence-parallel --tp-comm-overlap
   for type in p2p all_gather; do check cp_$type - $cp "$((ranks < 4 ? ranks : 4))" --cp-comm-type $type; done
@@ -65,6 +68,22 @@ if [ "$ranks" -gt 1 ]; then
   check pp_interleaved - $pp "$ranks" --pipeline-schedule interleaved --num-layers-per-virtual-pipeline-stage 1
   for schedule in zb-v dualpipe-v; do check pp_$schedule - $pp "$ranks" --pipeline-schedule $schedule; done
   check pp_recompute pp_gpipe $pp "$ranks" --recompute-granularity full --recompute-method uniform
+fi
+if [ "$ranks" -gt 1 ] && [ -n "${EXPERTS:-}" ]; then
+  fsdp="--data-parallel-sharding-strategy optim_grads_params"
+  check ep - $ep "$ranks" --moe-token-dispatcher-type alltoall
+  for type in allgather flex; do check ep_$type ep $ep "$ranks" --moe-token-dispatcher-type $type; done
+  check ep_overlap ep $ep "$ranks" --moe-shared-expert-overlap
+  check etp - --expert-tensor-parallel-size "$ranks"
+  check tp_ep - $tp "$ranks" --sequence-parallel $ep "$ranks"
+  check cp_ep - $cp 2 $ep "$ranks"
+  check ep_zero1 ep $ep "$ranks" $zero
+fi
+if [ "$ranks" -ge 4 ] && [ -n "${EXPERTS:-}" ]; then
+  check ep2_etp2 - $ep 2 --expert-tensor-parallel-size 2
+  check ep2_fsdp - $ep 2 $fsdp
+  check pp2_ep2 - $pp 2 $ep 2
+  check tp2_ep2_zero1 - $tp 2 --sequence-parallel $ep 2 $zero
 fi
 if [ "$ranks" -ge 4 ]; then
   check dp_hsdp2 - $zero --num-distributed-optimizer-instances 2

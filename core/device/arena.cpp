@@ -100,10 +100,17 @@ void Arena::use(const ArenaPlan& plan) {
   plan_ = &plan;
   if (plan.peak_bytes <= block_bytes_) return;
   require(touched_ == 0, "the arena must not grow after the first step: use the largest plan first");
-  if (block_ != nullptr) pool_.free(std::exchange(block_, nullptr));
-  block_bytes_ = 0;
+  give_back();
+  plan_ = &plan;
   block_ = static_cast<std::byte*>(pool_.allocate(plan.peak_bytes, MemoryCategory::kActivations, "arena"));
   block_bytes_ = plan.peak_bytes;
+}
+
+void Arena::give_back() {
+  require(mode_ == Mode::kPlanned, "Arena::give_back needs the planned mode");
+  if (block_ != nullptr) pool_.free(std::exchange(block_, nullptr));
+  block_bytes_ = touched_ = 0;
+  plan_ = nullptr;
 }
 
 std::string Arena::owner_of(const void* address) const {

@@ -67,8 +67,10 @@ class Arena {
   void classify(const void* address, MemoryCategory category, std::string_view owner);
 
   // kPlanned: the plan to allocate by, which must outlive its use; the block grows to the largest plan used, which must
-  // happen before the first step.
+  // happen before the first step, or the first after give_back().
   void use(const ArenaPlan& plan);
+  // kPlanned: between two steps, the block, whose addresses nobody keeps; the plan's use is over.
+  void give_back();
   // kPlanned: the owner to whom the current scope gave the memory at `address`; empty if it gave it to none.
   std::string owner_of(const void* address) const;
   // kUnplanned: gives all buffers back.

@@ -36,12 +36,13 @@ void draw(Stream& stream, Tensor values, std::int64_t first, const LogicalTensor
   while (first < end) {
     // As many whole rows as there are, or what there is of one.
     const std::int64_t row = first / columns, column = first % columns;
-    const std::int64_t rows = column == 0 ? std::max<std::int64_t>((end - first) / columns, 1) : 1;
+    const std::int64_t rows =
+        column == 0 ? std::clamp<std::int64_t>((end - first) / columns, 1, part.neighbours(row)) : 1;
     const std::int64_t width = std::min(columns - column, end - first), count = rows * width;
     launch(stream, FillNormal{.x = values.slice(0, 0, count).view({rows, width}),
                               .numbers = {.seed = seed,
                                           .name_hash = hash_name(part.name),
-                                          .offset = (part.global_row + row) * pitch + part.global_column + column,
+                                          .offset = part.global_row_of(row) * pitch + part.global_column + column,
                                           .std = std},
                               .pitch = pitch});
     values = values.slice(0, count, values.numel() - count);
@@ -64,6 +65,10 @@ std::int64_t elements_of_row(const Shape& shape) {
 
 std::int64_t LogicalTensor::live_rows() const {
   return std::clamp<std::int64_t>(global_shape[0] - global_row, 0, rows);
+}
+
+std::int64_t LogicalTensor::global_row_of(std::int64_t row) const {
+  return global_row + (stripe == 0 ? row : row / stripe * stripe_pitch + row % stripe);
 }
 
 Tensor Parameter::part_of(const Tensor& whole, std::size_t i) const {

@@ -35,6 +35,10 @@ struct LogicalTensor {
   Shape global_shape;              // of the whole model's tensor
   std::int64_t global_row = 0;     // where this rank's slice starts in it; rows beyond its end are padding
   std::int64_t global_column = 0;  // likewise in dim 1
+  // Where a slice is not of neighbouring rows: stripes of so many neighbours, which begin so many rows of the whole
+  // apart. 0: one stripe.
+  std::int64_t stripe = 0;
+  std::int64_t stripe_pitch = 0;
   // Under tensor parallelism: so many neighbouring ranks hold this same slice, each of them with a part of its gradient
   // or with all of it; one of them counts it in the gradient norm.
   int holders = 1;
@@ -43,6 +47,9 @@ struct LogicalTensor {
   bool declared = false;  // set by ParameterStore::add: it was said what each rank holds
 
   std::int64_t live_rows() const;  // without padding
+  std::int64_t global_row_of(std::int64_t row) const;
+  // From `row` on, those that are neighbours in the whole too.
+  std::int64_t neighbours(std::int64_t row) const { return stripe == 0 ? live_rows() - row : stripe - row % stripe; }
 };
 
 // Which part of a model a rank holds under tensor parallelism: numbers alone, peers are known to parallel/.

@@ -27,12 +27,12 @@ class TensorList {
   const Tensor& operator[](int i) const { return tensors_[checked(i)]; }
   Tensor& operator[](int i) { return tensors_[checked(i)]; }
   void push_back(const Tensor& tensor) {
-    require(size_ < kMax, "TensorList holds at most 8 tensors");
+    require(size_ < kMax, "TensorList holds at most 16 tensors");
     tensors_[static_cast<std::size_t>(size_++)] = tensor;
   }
 
  private:
-  static constexpr int kMax = 8;
+  static constexpr int kMax = 16;
 
   // A tensor that was left out is not an absent one: who forgets the residual stream shall not lose it in silence.
   std::size_t checked(int i) const {
@@ -54,6 +54,7 @@ enum class SegmentModule : std::uint8_t {
   kAttention,
   kMlp,
   kMoeRouter,
+  kMoeDispatch,  // of rows to the ranks of their experts
   kMoe,    // experts, and what adds up their rows; or with the router, where that is recomputed with them
   kLayer,  // one of your own, or whole layers that are recomputed together
 };

@@ -6,13 +6,17 @@
 
 namespace megalith {
 
+// Why a step leaves weights, optimizer state and Adam's count as they are.
+inline constexpr std::int32_t kSkipNotFinite = 1;  // loss or gradients
+inline constexpr std::int32_t kSkipNoRoom = 2;     // rows had none: what they computed means nothing
+
 // One per run. The first group is written by the host (through WriteStepParameters) before each step, the rest by
 // GradNormFinalize.
 struct StepParameters {
   std::int64_t iteration = 0;  // 1 is the first step
   float learning_rate = 0;
 
-  std::int32_t skip = 0;        // 1: loss or gradients were not finite; the optimizer leaves everything as it is
+  std::int32_t skip = 0;        // 0: the step counts; else why not
   std::int64_t adam_count = 0;  // optimizer steps really taken, this one included; saved in checkpoints
   float clip_factor = 1;        // min(1, clip_grad / (grad_norm + 1e-6))
   float grad_norm = 0;          // before clipping

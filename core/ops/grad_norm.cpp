@@ -28,6 +28,7 @@ void fields(const AddPieces& op, Fields& f) {
 void fields(const GradNormFinalize& op, Fields& f) {
   f.in(op.sums, "op.sums").dtype(DType::kFp64).rank(1);
   f.in(op.loss, "op.loss").dtype(DType::kFp32).shape({1});
+  f.in(op.room.needed, "op.room.needed").dtype(DType::kInt32).shape({2}).optional();
   f.inout(op.parameters, "op.parameters");
   f.range(op.clip_grad, 0, std::numeric_limits<double>::max(), "op.clip_grad");
 }

@@ -40,14 +40,23 @@ struct AddPieces {
   Tensor out;                      // [P] out, fp64
 };
 
+// Rows of experts that are spread over ranks: the most of a layer and microbatch that arrived on any rank, and of its
+// own experts, against how many there is room for.
+struct RowRoom {
+  Tensor needed;             // optional, [2] int32; absent: there is always room
+  std::int64_t arrived = 0;  // room for these
+  std::int64_t rows = 0;     // and these
+};
+
 // grad_norm = sqrt(sums[0] + sums[1] + ...) in fp64, clip_factor = min(1, clip_grad / (grad_norm + 1e-6)) (Pascanu et
-// al. 2013, arXiv:1211.5063, with Megatron's epsilon). A loss or norm that is not finite sets skip and leaves
-// adam_count; otherwise skip is cleared and adam_count counts this step.
+// al. 2013, arXiv:1211.5063, with Megatron's epsilon). Rows without room, or else a loss or norm that is not finite,
+// set skip and leave adam_count; otherwise skip is cleared and adam_count counts this step.
 struct GradNormFinalize {
   static constexpr const char* kName = "grad_norm_finalize";
-  Tensor sums;                           // [P] fp64
-  Tensor loss;                           // [1] fp32: mean loss of the global batch
-  double clip_grad = 0;                  // 0: no clipping
+  Tensor sums;           // [P] fp64
+  Tensor loss;           // [1] fp32: mean loss of the global batch
+  double clip_grad = 0;  // 0: no clipping
+  RowRoom room = {};
   StepParameters* parameters = nullptr;  // device, in/out: skip, adam_count, clip_factor, grad_norm, loss
 };
 

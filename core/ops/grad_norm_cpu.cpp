@@ -56,7 +56,10 @@ void compute(const GradNormFinalize& op) {
   const double norm = std::sqrt(sum);
   step.loss = *op.loss.as<const float>();
   step.grad_norm = static_cast<float>(norm);
-  step.skip = std::isfinite(step.loss) && std::isfinite(step.grad_norm) ? 0 : 1;
+  const auto* const needed = op.room.needed.as<const std::int32_t>();
+  const bool has_room = needed == nullptr || (needed[0] <= op.room.arrived && needed[1] <= op.room.rows);
+  const bool finite = std::isfinite(step.loss) && std::isfinite(step.grad_norm);
+  step.skip = !has_room ? kSkipNoRoom : finite ? 0 : kSkipNotFinite;
   step.clip_factor = op.clip_grad > 0 ? static_cast<float>(std::min(1.0, op.clip_grad / (norm + 1e-6))) : 1.0f;
   if (step.skip != 0) {
     step.clip_factor = 1;  // unused; NaN would only confuse who prints it

@@ -112,6 +112,7 @@ __global__ void __launch_bounds__(kAddThreads) add_pieces_kernel(const __grid_co
 
 // One block, which fetches; one thread adds, in the order of the tensors.
 __global__ void grad_norm_finalize_kernel(const double* sums, std::int64_t count, const float* loss, double clip_grad,
+                                          const std::int32_t* needed, std::int64_t arrived, std::int64_t rows,
                                           StepParameters* step) {
   __shared__ double tile[kFinalizeThreads];
   double sum = 0;
@@ -129,9 +130,11 @@ __global__ void grad_norm_finalize_kernel(const double* sums, std::int64_t count
   step->loss = *loss;
   step->grad_norm = static_cast<float>(norm);
   const bool finite = isfinite(step->loss) && isfinite(step->grad_norm);
-  step->skip = finite ? 0 : 1;
-  step->clip_factor = finite && clip_grad > 0 ? static_cast<float>(fmin(1.0, clip_grad / (norm + 1e-6))) : 1.0f;
-  if (finite) ++step->adam_count;
+  const bool has_room = needed == nullptr || (needed[0] <= arrived && needed[1] <= rows);
+  const bool counts = has_room && finite;
+  step->skip = !has_room ? kSkipNoRoom : finite ? 0 : kSkipNotFinite;
+  step->clip_factor = counts && clip_grad > 0 ? static_cast<float>(fmin(1.0, clip_grad / (norm + 1e-6))) : 1.0f;
+  if (counts) ++step->adam_count;
 }
 
 __global__ void write_step_parameters_kernel(std::int64_t iteration, float learning_rate, StepParameters* step) {
@@ -180,7 +183,8 @@ void run(CudaStream& stream, const AddPieces& op) {
 
 void run(CudaStream& stream, const GradNormFinalize& op) {
   launch_kernel(stream, {1, kFinalizeThreads}, grad_norm_finalize_kernel, op.sums.as<const double>(), op.sums.numel(),
-                op.loss.as<const float>(), op.clip_grad, op.parameters);
+                op.loss.as<const float>(), op.clip_grad, op.room.needed.as<const std::int32_t>(), op.room.arrived,
+                op.room.rows, op.parameters);
 }
 
 void run(CudaStream& stream, const WriteStepParameters& op) {

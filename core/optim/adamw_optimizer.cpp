@@ -43,7 +43,9 @@ void AdamWOptimizer::cut_pieces(MemoryPool& pool) {
   std::sort(names.begin(), names.end());
   std::sort(experts.begin(), experts.end());
   dense_names_ = std::ssize(names);
-  names.insert(names.end(), experts.begin(), experts.end());
+  for (int part = 0; part < spec_.expert_parts; ++part) {
+    for (const std::string& name : experts) names.push_back(part == spec_.expert_part ? name : "");  // another rank's
+  }
   std::int64_t count = 0;
   for (const std::string& name : names) {
     const auto found = by_name.find(name);
@@ -108,9 +110,10 @@ void AdamWOptimizer::sum_squares(Stream& stream) {
 
 void AdamWOptimizer::add_pieces(Stream& stream) { launch(stream, add_pieces_); }
 
-void AdamWOptimizer::update(Stream& stream, const Tensor& loss, StepParameters* parameters) {
+void AdamWOptimizer::update(Stream& stream, const Tensor& loss, StepParameters* parameters, const RowRoom& room) {
   launch(stream,
-         GradNormFinalize{.sums = squares_, .loss = loss, .clip_grad = spec_.clip_grad, .parameters = parameters});
+         GradNormFinalize{
+             .sums = squares_, .loss = loss, .clip_grad = spec_.clip_grad, .room = room, .parameters = parameters});
   update_.parameters = parameters;
   launch(stream, update_);
 }

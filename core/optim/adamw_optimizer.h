@@ -32,6 +32,8 @@ class AdamWOptimizer {
     // Logical names of all parameters of the model, and of all experts', where the store holds a part of them; both
     // empty: the store's are all.
     std::vector<std::string> all_names = {}, all_expert_names = {};
+    // Of the experts' tensors each of so many ranks has a part: this one the expert_part-th.
+    int expert_part = 0, expert_parts = 1;
   };
   // Flat buffers of what the rank owns of one unit, [elements of that] each.
   struct UnitState {
@@ -51,14 +53,14 @@ class AdamWOptimizer {
   void sum_squares(Stream& stream);
   const Tensor& pieces() const { return pieces_; }  // fp64, those of experts last
   Tensor pieces(UnitKind kind) const { return of_kind(pieces_, dense_pieces_, kind); }
-  // The square of each gradient's norm, from the pieces of all ranks, in the order of all names, those of experts last;
-  // 0 for what the store does not hold, so that a sum over ranks of other parameters is exact.
+  // The square of each gradient's norm, from the pieces of all ranks, in the order of all names, those of experts last
+  // and part after part; 0 for what the store does not hold, so that a sum over ranks of other parameters is exact.
   void add_pieces(Stream& stream);
-  const Tensor& squares() const { return squares_; }  // [names] fp64
+  const Tensor& squares() const { return squares_; }  // [names + expert names x parts] fp64
   Tensor squares(UnitKind kind) const { return of_kind(squares_, dense_names_, kind); }
-  // Gradient norm, skip decision, update. `loss` [1] fp32 decides with the norm whether the step is skipped; its value
-  // is passed on to parameters->loss.
-  void update(Stream& stream, const Tensor& loss, StepParameters* parameters);
+  // Gradient norm, skip decision, update. `loss` [1] fp32 decides with the norm and `room` whether the step is skipped;
+  // its value is passed on to parameters->loss.
+  void update(Stream& stream, const Tensor& loss, StepParameters* parameters, const RowRoom& room = {});
 
   const std::vector<UnitState>& units() const { return states_; }
   bool has_own_main_params() const { return own_main_params_; }

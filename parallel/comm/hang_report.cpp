@@ -10,8 +10,11 @@ namespace megalith {
 
 namespace {
 
-std::string ranks_text(const std::vector<int>& ranks) {
-  return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "));
+std::string ranks_text(const HangReport& report, const std::vector<int>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank" : "ranks";
+  for (const int rank : ranks)
+    text += fmt::format("{} {}{}", rank == ranks.front() ? "" : ",", rank, report.place(rank));
+  return text;
 }
 
 // What rank `rank` does in place of the late call.
@@ -90,7 +93,7 @@ std::string to_string(const HangReport& report) {
     } else if (is_in(report, state->second)) {
       waiting.push_back(rank);
     } else {
-      absent += fmt::format("; rank {} is {}", rank, absence_of(report, state->second));
+      absent += fmt::format("; rank {}{} is {}", rank, report.place(rank), absence_of(report, state->second));
     }
   }
   std::string text = fmt::format("{} on group {}: expected its ranks {} within {:.1f} s (--comm-timeout), got {}",
@@ -98,10 +101,10 @@ std::string to_string(const HangReport& report) {
                                  static_cast<double>(report.timeout.count()) * 1e-3,
                                  waiting.empty()                     ? "none"
                                  : waiting.size() == partners.size() ? "all, whose messages are lost or slow"
-                                                                     : "only " + ranks_text(waiting));
+                                                                     : "only " + ranks_text(report, waiting));
   text += absent;
   if (!silent.empty())
-    text += fmt::format("; {} gave no answer, so the process is stopped, lost or starved", ranks_text(silent));
+    text += fmt::format("; {} gave no answer, so the process is stopped, lost or starved", ranks_text(report, silent));
   return text;
 }
 

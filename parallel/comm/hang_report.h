@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -35,6 +36,9 @@ struct HangReport {
   CollectiveCall late;
   std::chrono::milliseconds timeout{};
   std::map<int, RankState> states;
+  std::function<std::string(int)> place_of = {};  // as WatchOptions has it
+
+  std::string place(int rank) const { return place_of ? " (" + place_of(rank) + ")" : ""; }
 };
 std::string to_string(const HangReport& report);
 

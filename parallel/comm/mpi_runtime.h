@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -29,6 +30,8 @@ struct MpiOptions {
 struct WatchOptions {
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
   std::string dump_folder;  // made when it is needed; empty: no dumps
+  // What is said of a rank beside its number, "dp 0 pp 1 tp 0 ep 1"; empty: nothing.
+  std::function<std::string(int)> place_of = {};
 };
 
 // Tells MPI, PMIx and CUDA, by the environment, what suits this program; what the user has set stays. Before anything

@@ -214,6 +214,7 @@ void MpiWatcher::report(HangReport& report) {
   ask_all(fmt::format("rank {} waits in {} on group {}", process_->rank, to_string(report.late), report.group));
   if (!pause_until(kAnswers, [&] { return static_cast<int>(states.size()) == process_->size; })) return;
   report.states = states;
+  report.place_of = options_.place_of;
   const std::string text = to_string(report);
   const bool leads = std::none_of(states.begin(), states.end(),
                                   [&](const auto& s) { return s.first < process_->rank && s.second.late; });
@@ -222,8 +223,8 @@ void MpiWatcher::report(HangReport& report) {
     if (!pause_until(kLeaderTime, [] { return false; })) return;  // the leader ends this process
   }
   const std::string line = fmt::format(
-      "{}: error: [rank {}/{}] {}; told {:.1f} s after the call began{}", program_invocation_short_name, process_->rank,
-      process_->size, text, ms_since(report.late.began) * 1e-3,
+      "{}: error: [rank {}/{}{}] {}; told {:.1f} s after the call began{}", program_invocation_short_name,
+      process_->rank, process_->size, report.place(process_->rank), text, ms_since(report.late.began) * 1e-3,
       options_.dump_folder.empty() ? "" : fmt::format("; the last calls of each rank: {}", options_.dump_folder));
   log_last_words(line);
   dump(text);

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <exception>
 #include <utility>
 
@@ -14,10 +15,12 @@
 #include "core/device/cuda/driver.h"
 #include "core/device/cuda_device.h"
 #include "core/device/cuda_memory.h"
+#include "parallel/comm/exchanged_rows.h"
 #include "parallel/comm/memory_sharing.h"
 #include "parallel/comm/mpi_process.h"
 #include "parallel/comm/nccl_max.h"
 #include "parallel/comm/nccl_peer_memory.h"
+#include "parallel/comm/nccl_pull.h"
 #include "parallel/comm/nccl_watcher.h"
 #include "parallel/comm/on_all_ranks.h"
 
@@ -140,24 +143,57 @@ class NcclCommunicator final : public Communicator, public MemorySharing {
     check(ncclAllGather(op.in.data, op.out.data, op.in.bytes(), ncclUint8, comm(), stream.handle()), op.kName);
   }
 
-  void exchange(CudaStream& stream, const AllToAll& op) const {
-    const Tensor own = rows_of_rank(op.in, op.in_rows, rank());
-    const Tensor own_out = rows_of_rank(op.out, op.out_rows, rank());
-    if (own.data != own_out.data) stream.copy(own_out.data, own.data, own.bytes());
+  struct Bytes {
+    void* data;
+    std::size_t count;
+  };
+  // to(r) goes to each other rank, from(r) comes from it.
+  template <class To, class From>
+  void swap_with_peers(CudaStream& stream, const char* call, To to, From from) const {
     check(ncclGroupStart(), "ncclGroupStart");
     ncclResult_t result = ncclSuccess;
     for (int r = 0; r < size() && result == ncclSuccess; ++r) {
       if (r == rank()) continue;
-      const Tensor to = rows_of_rank(op.in, op.in_rows, r);
-      const Tensor from = rows_of_rank(op.out, op.out_rows, r);
-      if (to.bytes() > 0) result = ncclSend(to.data, to.bytes(), ncclUint8, r, comm(), stream.handle());
-      if (from.bytes() > 0 && result == ncclSuccess) {
-        result = ncclRecv(from.data, from.bytes(), ncclUint8, r, comm(), stream.handle());
+      const Bytes sent = to(r), received = from(r);
+      if (sent.count > 0) result = ncclSend(sent.data, sent.count, ncclUint8, r, comm(), stream.handle());
+      if (received.count > 0 && result == ncclSuccess) {
+        result = ncclRecv(received.data, received.count, ncclUint8, r, comm(), stream.handle());
       }
     }
     const ncclResult_t ended = ncclGroupEnd();  // also after an error
-    check(result, op.kName);
-    check(ended, op.kName);
+    check(result, call);
+    check(ended, call);
+  }
+
+  void exchange(CudaStream& stream, const AllToAll& op) const {
+    const Tensor own = rows_of_rank(op.in, op.in_rows, rank());
+    const Tensor own_out = rows_of_rank(op.out, op.out_rows, rank());
+    if (own.data != own_out.data) stream.copy(own_out.data, own.data, own.bytes());
+    const auto bytes_of = [](const Tensor& rows) { return Bytes{rows.data, rows.bytes()}; };
+    swap_with_peers(
+        stream, op.kName, [&](int r) { return bytes_of(rows_of_rank(op.in, op.in_rows, r)); },
+        [&](int r) { return bytes_of(rows_of_rank(op.out, op.out_rows, r)); });
+  }
+
+  void exchange(CudaStream& stream, const ExchangeRows& op) const {
+    if (peer_memory_ != nullptr) return peer_memory_->exchange_rows(stream, op);
+    if (!op.room && exchange_room_bytes(op) > 0) {
+      fail({.subject = fmt::format("{} on group {}", op.kName, name()),
+            .expected = "GPUs that share memory, or room",
+            .got = "neither"});
+    }
+    const ExchangeParts parts(op);
+    const auto bytes = static_cast<std::size_t>(parts.bytes);
+    pack_rows(stream, op);
+    swap_with_peers(
+        stream, op.kName,
+        [&](int r) {
+          return Bytes{parts.sent(op, r), bytes};
+        },
+        [&](int r) {
+          return Bytes{parts.received(op, r), bytes};
+        });
+    unpack_rows(stream, op);
   }
 
   void exchange(CudaStream& stream, const Shift& op) const {
@@ -274,7 +310,9 @@ void NcclCommunicator::run(const Collective&) {
 
 void NcclCommunicator::run(Stream& stream, CudaStream& cuda, const Collective& collective) {
   process_->throw_if_aborted();
+  const auto* const rows = std::get_if<ExchangeRows>(&collective);
   if (size() == 1) {
+    if (rows != nullptr) return pull_rows(cuda, *rows, std::array<const std::byte*, 1>{});
     return copy_alone(collective,
                       [&](const Tensor& in, const Tensor& out) { cuda.copy(out.data, in.data, in.bytes()); });
   }
@@ -284,6 +322,9 @@ void NcclCommunicator::run(Stream& stream, CudaStream& cuda, const Collective& c
   stream.on_each_run([this, id](Stream& runs_on) { count_from(runs_on, id); });
   write(cuda, watched_->progress->mark, NcclWatcher::inside(id, kind));
   std::visit([&](const auto& op) { exchange(cuda, op); }, collective);
+  if (rows != nullptr) {
+    count_path(stream, peer_memory_ != nullptr ? &CommunicatorStats::pulled : &CommunicatorStats::padded);
+  }
   write(cuda, watched_->progress->mark, NcclWatcher::behind(id));
 }
 
@@ -308,10 +349,6 @@ void NcclCommunicator::unshare_memory() {
   host_->host_barrier();  // no peer has it mapped any more
 }
 
-std::string version_text(int version) {
-  return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
-}
-
 // Why this rank cannot share its GPU, if an earlier one has it too.
 std::string gpu_fault(Communicator& world) {
   const int device = use_cuda_device();
@@ -330,14 +367,6 @@ std::string gpu_fault(Communicator& world) {
 }
 
 }  // namespace
-
-std::string nccl_version_fault(int library, int built_for) {
-  if (library / 10000 == built_for / 10000 && library / 100 >= built_for / 100) return "";
-  return fmt::format(
-      "NCCL: expected version {}.{} or a newer {}.x, for which this program was built, got the library of version {}; "
-      "put the right libnccl.so.2 first on LD_LIBRARY_PATH",
-      built_for / 10000, built_for / 100 % 100, built_for / 10000, version_text(library));
-}
 
 std::unique_ptr<Communicator> make_nccl_world(const std::shared_ptr<MpiProcess>& process) {
   std::unique_ptr<Communicator> host = make_mpi_world(process);

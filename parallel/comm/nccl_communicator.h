@@ -13,6 +13,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 
 #include "parallel/comm/communicator.h"
@@ -23,6 +24,10 @@ struct MpiProcess;
 
 // A group of all ranks; collective. MPI is initialised and the GPU selected.
 std::unique_ptr<Communicator> make_nccl_world(const std::shared_ptr<MpiProcess>& process);
+
+// Whether the GPUs of this rank of `host` and of `ranks`, this one among them, can map each other's memory, as
+// MemorySharing needs it. Collective over `host`, of which only the host's calls are used; the GPU is selected.
+bool can_share_memory(Communicator& host, std::span<const int> ranks);
 
 // Why a library of this version cannot serve a program built for the other one (versions as ncclGetVersion says them:
 // 22809 is 2.28.9); empty if it can: the same major version, and not an older minor one.

@@ -2,6 +2,7 @@
 
 #include <cuda.h>
 #include <cuda_runtime_api.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +14,8 @@
 #include "core/device/cuda/check.h"
 #include "core/device/cuda/driver.h"
 #include "parallel/comm/communicator.h"
+#include "parallel/comm/nccl_communicator.h"
+#include "parallel/comm/nccl_pull.h"
 #include "parallel/comm/nccl_sum.h"
 
 namespace megalith {
@@ -96,6 +99,25 @@ std::unique_ptr<PeerMemory> PeerMemory::share(Communicator& host, void* base, st
   return memory;
 }
 
+bool PeerMemory::can_share(Communicator& host, std::span<const int> ranks) {
+  void* some = nullptr;
+  MEGALITH_CUDA_CHECK(cudaMalloc(&some, 256));
+  bool all_mapped = true;
+  {
+    PeerMemory memory(host.rank(), host.size(), static_cast<std::byte*>(some), 256);
+    SharedMemory& flags = memory.peers_[static_cast<std::size_t>(host.rank())].shared;
+    flags = SharedMemory::create(memory.peers_.size() * sizeof(Flags));
+    const std::vector<PeerOffer> offers = host.host_gather(offer_of(some, 256, 0, flags));
+    for (const int r : ranks) all_mapped = all_mapped && memory.map(r, 0, offers[static_cast<std::size_t>(r)]);
+    host.host_barrier();  // all have opened what they open
+  }
+  host.host_barrier();  // no peer has it mapped any more
+  MEGALITH_CUDA_CHECK(cudaFree(some));
+  return all_mapped;
+}
+
+bool can_share_memory(Communicator& host, std::span<const int> ranks) { return PeerMemory::can_share(host, ranks); }
+
 bool PeerMemory::map(int rank, std::uint64_t layout, const PeerOffer& offer) {
   char host[256] = "";
   gethostname(host, sizeof(host) - 1);
@@ -161,6 +183,32 @@ void PeerMemory::shift(CudaStream& stream, const Shift& shift) {
   words.enqueue(stream);
 }
 
+void PeerMemory::meet(CudaStream& stream, std::uint64_t Flags::*word) {
+  const auto self = static_cast<std::size_t>(rank_), ranks = peers_.size();
+  FrontEnd words;
+  for (std::size_t step = 1; step < ranks; ++step) words.set(peers_[(self + step) % ranks].flags[self].*word);
+  for (std::size_t step = 1; step < ranks; ++step)
+    words.wait_and_clear(peers_[self].flags[(self + step) % ranks].*word);
+  words.enqueue(stream);
+}
+
+void PeerMemory::exchange_rows(CudaStream& stream, const ExchangeRows& op) {
+  const auto check = [&](const Tensor& tensor, const char* argument) {
+    if (tensor.bytes() == 0 || holds(tensor)) return;
+    fail({.subject = fmt::format("{} on group {}: {}", op.kName, op.group.name(), argument),
+          .expected = "a place in the memory that its ranks share",
+          .got = "another"});
+  };
+  for (const ExchangeRows::Rows& rows : op.rows) check(rows.in, "in");
+  check(op.index, "index");
+  std::vector<const std::byte*> bases;
+  for (const Peer& peer : peers_) bases.push_back(peer.base);
+  bases[static_cast<std::size_t>(rank_)] = base_;
+  meet(stream, &Flags::ready);
+  pull_rows(stream, op, bases);
+  meet(stream, &Flags::taken);
+}
+
 bool PeerMemory::can_sum(const ReduceScatter& op) {
   return op.room.present() && (op.in.dtype == DType::kFp32 || op.in.dtype == DType::kBf16);
 }
@@ -176,9 +224,7 @@ void PeerMemory::reduce_scatter(CudaStream& stream, const ReduceScatter& op) {
   const auto of_peers = [&](const auto& f) {  // in another order on each rank, so that not all read one
     for (int step = 1; step < ranks; ++step) f(static_cast<std::size_t>((rank_ + step) % ranks));
   };
-  of_peers([&](std::size_t peer) { words.set(peers_[peer].flags[self].ready); });
-  of_peers([&](std::size_t peer) { words.wait_and_clear(mine[peer].ready); });
-  words.enqueue(stream);
+  meet(stream, &Flags::ready);
   for (std::int64_t first = 0; first < n; first += most) {
     const std::int64_t count = std::min(most, n - first);
     const std::size_t bytes = static_cast<std::size_t>(count) * size_of(op.in.dtype);

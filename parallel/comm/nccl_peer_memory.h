@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,8 @@ class PeerMemory {
   // Collective over `host`, of which only the host's calls are used. Null on every rank if one of them cannot map the
   // others' memory: another host, no path between two GPUs, or another size or layout than elsewhere.
   static std::unique_ptr<PeerMemory> share(Communicator& host, void* base, std::size_t bytes, std::uint64_t layout);
+  // As can_share_memory() of nccl_communicator.h.
+  static bool can_share(Communicator& host, std::span<const int> ranks);
   ~PeerMemory();
   PeerMemory(const PeerMemory&) = delete;
   PeerMemory& operator=(const PeerMemory&) = delete;
@@ -35,6 +38,8 @@ class PeerMemory {
   // Likewise of `in`. While copy engines bring the parts, no multiprocessor is taken; the sums are a kernel.
   static bool can_sum(const ReduceScatter& op);
   void reduce_scatter(CudaStream& stream, const ReduceScatter& op);
+  // Likewise of `in` and `index` of all ranks: the rows that are for this one, by one kernel.
+  void exchange_rows(CudaStream& stream, const ExchangeRows& op);
   // Ends the waits of this moment; called again and again by the watcher of a run that failed, until its streams are
   // empty. From any thread.
   void release();
@@ -53,6 +58,8 @@ class PeerMemory {
   };
 
   PeerMemory(int rank, int ranks, std::byte* base, std::size_t bytes);
+  // Sets this rank's word at all peers and waits for theirs.
+  void meet(CudaStream& stream, std::uint64_t Flags::*word);
   bool map(int rank, std::uint64_t layout, const PeerOffer& offer);
 
   int rank_;

@@ -129,13 +129,17 @@ std::vector<int> group_of(const MeshSizes& sizes, int rank, std::initializer_lis
   return ranks;
 }
 
-std::string rank_label(const MeshSizes& sizes, int rank) {
+std::string rank_place(const MeshSizes& sizes, int rank) {
   const MeshCoordinates at = coordinates_of(sizes, rank);
-  std::string text = fmt::format("rank {}/{} (dp {} pp {} tp {}", rank, sizes.world(), at.dp, at.pp, at.tp);
+  std::string text = fmt::format("dp {} pp {} tp {}", at.dp, at.pp, at.tp);
   if (sizes.cp > 1) text += fmt::format(" cp {}", at.cp);
   if (sizes.ep > 1) text += fmt::format(" ep {}", at.ep);
   if (sizes.etp > 1) text += fmt::format(" etp {}", at.etp);
-  return text + ")";
+  return text;
+}
+
+std::string rank_label(const MeshSizes& sizes, int rank) {
+  return fmt::format("rank {}/{} ({})", rank, sizes.world(), rank_place(sizes, rank));
 }
 
 std::string describe_sizes(const MeshSizes& s) {

@@ -62,7 +62,8 @@ MeshCoordinates coordinates_of(const MeshSizes& sizes, int rank);
 // {tp, cp, dp, pp} or of {etp, ep, edp, pp}.
 std::vector<int> group_of(const MeshSizes& sizes, int rank, std::initializer_list<Axis> axes);
 
-// "rank 5/16 (dp 0 pp 1 tp 1)"; cp, ep and etp are said where their size is not 1.
+// "dp 0 pp 1 tp 1", and "rank 5/16 (dp 0 pp 1 tp 1)"; cp, ep and etp are said where their size is not 1.
+std::string rank_place(const MeshSizes& sizes, int rank);
 std::string rank_label(const MeshSizes& sizes, int rank);
 
 // "dense tp 2 x cp 1 x dp 2 x pp 1, expert ..."

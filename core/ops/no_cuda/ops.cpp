@@ -15,6 +15,7 @@
 #include "core/ops/grad_norm.h"
 #include "core/ops/grouped_gemm.h"
 #include "core/ops/norm.h"
+#include "core/ops/rank_rows.h"
 #include "core/ops/reduce.h"
 #include "core/ops/rope.h"
 #include "core/ops/route_rows.h"
@@ -61,6 +62,12 @@ void run(CudaStream&, const RmsNormForward&) { refuse_cuda(); }
 void run(CudaStream&, const RmsNormBackward&) { refuse_cuda(); }
 void run(CudaStream&, const LayerNormForward&) { refuse_cuda(); }
 void run(CudaStream&, const LayerNormBackward&) { refuse_cuda(); }
+void run(CudaStream&, const ChosenRanks&) { refuse_cuda(); }
+void run(CudaStream&, const ArrivedRows&) { refuse_cuda(); }
+void run(CudaStream&, const UnpermuteGroups&) { refuse_cuda(); }
+void run(CudaStream&, const SumReturnedWeights&) { refuse_cuda(); }
+void run(CudaStream&, const RecordRoom&) { refuse_cuda(); }
+void run(CudaStream&, const CountSentRows&) { refuse_cuda(); }
 void run(CudaStream&, const ReduceRows&) { refuse_cuda(); }
 void run(CudaStream&, const ReduceToScalar&) { refuse_cuda(); }
 void run(CudaStream&, const Rope&) { refuse_cuda(); }

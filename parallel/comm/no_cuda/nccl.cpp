@@ -6,4 +6,6 @@ namespace megalith {
 
 std::unique_ptr<Communicator> make_nccl_world(const std::shared_ptr<MpiProcess>&) { refuse_cuda(); }
 
+bool can_share_memory(Communicator&, std::span<const int>) { return false; }
+
 }  // namespace megalith

@@ -94,5 +94,32 @@ TEST(Banner, OwnersThatTakeNothingAreLeftOut) {
   EXPECT_EQ(said_owners(use), "optimizer 3.00, activations and temporaries 1.00");
 }
 
+// What is told of experts on four ranks.
+std::string experts_of(const std::vector<std::string>& flags) {
+  std::vector<std::string> all = {"--device", "cpu", "--num-experts", "4", "--swiglu", "--disable-bias-linear"};
+  all.insert(all.end(), flags.begin(), flags.end());
+  std::string text = banner_of(all, std::vector<RankFacts>(4));
+  text = text.substr(text.find("\n  experts ") + 1);
+  return text.substr(0, text.find('\n'));
+}
+
+TEST(Banner, SaysWhoHoldsExperts) {
+  const std::string start =
+      "  experts 2 of 4 a token, 185.9 k active parameters, grouped products (as with --moe-grouped-gemm)";
+  const std::vector<std::string> tensor{"--tensor-model-parallel-size", "2", "--sequence-parallel"};
+  std::vector<std::string> split = tensor;
+  split.insert(split.end(), {"--expert-model-parallel-size", "2"});
+  EXPECT_EQ(experts_of({}), start);
+  EXPECT_EQ(experts_of(tensor),
+            start +
+                "; --expert-tensor-parallel-size 1: each tensor-parallel rank has all experts for its own rows "
+                "(Megatron-LM's default is the tensor-parallel size)");
+  EXPECT_EQ(experts_of(split), start + "; shared out over etp 1 x ep 2, 2 copies, rows by alltoall (flex needs GPUs)");
+  EXPECT_EQ(experts_of({"--expert-tensor-parallel-size", "4", "--moe-token-dispatcher-type", "allgather"}),
+            start + "; shared out over etp 4 x ep 1, 1 copy, rows by allgather");
+  EXPECT_TRUE(experts_of({"--moe-shared-expert-overlap", "--moe-shared-expert-intermediate-size", "24"})
+                  .ends_with("; --moe-shared-expert-overlap changes nothing, as no rank waits for rows of others"));
+}
+
 }  // namespace
 }  // namespace megalith

@@ -14,6 +14,7 @@
 namespace megalith {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -68,6 +69,21 @@ TEST(ExpertLoads, OfOneExpertOrOneThatHasAllAreTold) {
   EXPECT_EQ(expert_loads(config, kTokens, std::vector<float>(3), std::vector<std::int32_t>{0, 200})[0].entropy, 0);
 }
 
+// Of the experts' counts, then of the ranks that share them out.
+TEST(ExpertLoads, TellTheRowsSentToOtherRanks) {
+  EXPECT_EQ(two_layers()[1].rows_sent, std::nullopt);
+  const std::vector<ExpertLoad> loads =
+      expert_loads(model(), kTokens, std::vector<float>(5),
+                   std::vector<std::int32_t>{50, 50, 50, 50, 0, 20, 80, 90, 30, 12, 2000000000, 2000000000});
+  EXPECT_EQ(loads[1].max, 90);
+  EXPECT_EQ(loads[0].rows_sent, 42);
+  EXPECT_EQ(loads[1].rows_sent, 4000000000);
+  StepMetrics metrics{.iteration = 1, .experts = loads, .expert_room = ExpertRoomUse{.used = 0.75, .regrows = 2}};
+  EXPECT_THAT(to_json_line(metrics), HasSubstr(R"("dropped": [0, 10], "rows_sent": [42, 4000000000])"));
+  EXPECT_THAT(to_json_line(metrics), HasSubstr(R"(, "expert_room_used": 0.75, "expert_room_regrows": 2)"));
+  EXPECT_THAT(to_json_line({.iteration = 1, .experts = two_layers()}), Not(HasSubstr("expert_room")));
+}
+
 TEST(ExpertLoads, AreOneFieldOfTheMetrics) {
   StepMetrics metrics{.iteration = 1};
   EXPECT_THAT(to_json_line(metrics), Not(HasSubstr("experts")));
@@ -119,6 +135,14 @@ TEST_F(ExpertLoadFile, IsReadBack) {
   EXPECT_FLOAT_EQ(record.experts[1].min_over_mean, 0);
   EXPECT_FLOAT_EQ(record.experts[1].entropy, 0.688982f);
   EXPECT_TRUE(read(R"({"iteration": 1})").records.at(0).experts.empty());  // as earlier versions wrote it
+  EXPECT_EQ(record.rows_sent, std::nullopt);
+  EXPECT_EQ(record.room_used, std::nullopt);
+  metrics.experts[0].rows_sent = 7;
+  metrics.experts[1].rows_sent = 5;
+  metrics.expert_room = {.used = 0.5, .regrows = 0};
+  const MetricsRun shared = read(to_json_line(metrics));
+  EXPECT_EQ(shared.records.at(0).rows_sent, 12);
+  EXPECT_EQ(shared.records.at(0).room_used, 0.5);
 }
 
 TEST_F(ExpertLoadFile, IsRefusedWhereItIsNotWhole) {
@@ -151,6 +175,10 @@ TEST(ExpertLoads, AreAPictureOfTheReport) {
   EXPECT_THAT(page, HasSubstr("Load balancing loss"));
   EXPECT_THAT(page, Not(HasSubstr("Router z loss")));
   EXPECT_THAT(page, Not(HasSubstr("Dropped rows")));
+  EXPECT_THAT(page, Not(HasSubstr("other ranks")));
+  run.records[3].rows_sent = 12;
+  run.records[3].room_used = 0.5;
+  EXPECT_THAT(report_page({run}), AllOf(HasSubstr("Rows sent to other ranks"), HasSubstr("Room used by rows")));
   MetricsRun dense = run;
   dense.path = "b.jsonl";
   for (MetricsRecord& record : dense.records) record.experts.clear();

@@ -176,19 +176,24 @@ TEST_F(TensorBoardFiles, LayersOfExpertsAreInTheStepsOfTheLogLine) {
     TensorBoardLog log(folder_, TensorBoardStart{}, 3);
     for (std::int64_t step = 1; step <= 5; ++step) {
       StepMetrics metrics{.iteration = step, .train_iters = 5};
-      metrics.experts = {{.layer = 2, .min = 1, .max = 5, .mean = 3, .entropy = 0.5, .dropped = 4, .z_loss = 6}};
+      metrics.experts = {
+          {.layer = 2, .min = 1, .max = 5, .mean = 3, .entropy = 0.5, .dropped = 4, .rows_sent = 8, .z_loss = 6}};
+      metrics.expert_room = {.used = 0.5, .regrows = 1};
       log.write(metrics);
     }
   }
   std::vector<Scalar> steps = scalars(folder_, 2);
   std::erase_if(steps, [](const Scalar& scalar) { return !scalar.tag.starts_with("moe/"); });
-  ASSERT_EQ(steps.size(), 3u * 6u);  // 1, 3 and the last one
+  ASSERT_EQ(steps.size(), 3u * 9u);  // 1, 3 and the last one
   EXPECT_EQ(steps[0], (Scalar{1, "moe/load_min_layer_2", 1}));
   EXPECT_EQ(steps[1], (Scalar{1, "moe/load_max_layer_2", 5}));
   EXPECT_EQ(steps[2], (Scalar{1, "moe/load_mean_layer_2", 3}));
-  EXPECT_EQ(steps[9], (Scalar{3, "moe/load_entropy_layer_2", 0.5f}));
-  EXPECT_EQ(steps[10], (Scalar{3, "moe/dropped_rows_layer_2", 4}));
-  EXPECT_EQ(steps[17], (Scalar{5, "moe/z_loss_layer_2", 6}));
+  EXPECT_EQ(steps[12], (Scalar{3, "moe/load_entropy_layer_2", 0.5f}));
+  EXPECT_EQ(steps[13], (Scalar{3, "moe/dropped_rows_layer_2", 4}));
+  EXPECT_EQ(steps[14], (Scalar{3, "moe/rows_sent_layer_2", 8}));
+  EXPECT_EQ(steps[24], (Scalar{5, "moe/z_loss_layer_2", 6}));
+  EXPECT_EQ(steps[25], (Scalar{5, "moe/room_used", 0.5f}));
+  EXPECT_EQ(steps[26], (Scalar{5, "moe/room_regrows", 1}));
 }
 
 // Event: wall_time = 1, step = 2, session_log = 7 { status = 1: START = 1 }, by tensorflow's event.proto.

@@ -321,6 +321,29 @@ TEST(Arena, TakesTheLargestPlanBeforeTheFirstStepAndNeverGrowsAfter) {
   EXPECT_THAT(error_of([&] { arena.use(larger); }), HasSubstr("must not grow"));
 }
 
+TEST(Arena, TakesALargerPlanBetweenStepsOnceItsBlockWasGivenBack) {
+  MemoryPool pool(DeviceType::kCpu, 4096);
+  Arena arena(pool, Arena::Mode::kPlanned);
+  const ArenaPlan small = small_plan();
+  ArenaPlan large = small_plan();
+  large.peak_bytes = 4096;  // all that there is
+  const auto allocate = [&] {
+    arena.begin_scope({0, 2, 0});
+    return arena.allocate(500, kActivations, "a");
+  };
+  arena.use(small);
+  allocate();
+  arena.give_back();
+  EXPECT_EQ(arena.block(), nullptr);
+  EXPECT_EQ(arena.touched_bytes(), 0u);
+  EXPECT_EQ(pool.allocated_bytes(), 0u);
+  EXPECT_THAT(error_of(allocate), HasSubstr("without a plan"));
+  arena.use(large);
+  EXPECT_EQ(arena.block_bytes(), 4096u);
+  EXPECT_EQ(allocate(), arena.block());
+  EXPECT_EQ(pool.reserved_bytes(), 4096u);
+}
+
 TEST(Arena, ABlockThatDoesNotFitIsOutOfMemoryAndLeavesTheArenaIntact) {
   MemoryPool pool(DeviceType::kCpu, 1024);
   {

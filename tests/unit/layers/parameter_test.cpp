@@ -136,6 +136,41 @@ TEST_P(ParameterStoreTest, ColumnsHaveTheNumbersOfTheWholeAndPaddingIsZero) {
   }
 }
 
+// Also where a rank holds a part of it alone, which begins and ends anywhere.
+TEST_P(ParameterStoreTest, StripesHaveTheNumbersOfTheWhole) {
+  const std::vector<float> whole = initialised("w", 24, 5, 9);
+  for (const int ranks : {1, 3}) {
+    std::vector<float> drawn;
+    for (int rank = 0; rank < ranks; ++rank) {
+      ParameterStore store;
+      store.begin_unit("unit");
+      Parameter stripes = matrix("w", 6, 5);
+      stripes.parts[0].global_shape = {24, 5};
+      stripes.parts[0].global_row = 14;
+      stripes.parts[0].stripe = 2;
+      stripes.parts[0].stripe_pitch = 4;
+      const LogicalTensor& part = store.add(stripes).parts[0];
+      EXPECT_EQ(part.live_rows(), 6);
+      EXPECT_EQ(part.global_row_of(5), 23);
+      EXPECT_EQ(part.neighbours(3), 1);
+      ParameterUnit& unit = store.units()[0];
+      unit.shard = {.rank = rank, .ranks = ranks};
+      unit.resident_weights = unit.resident_gradients = ranks == 1;
+      store.allocate(*pool_, DType::kFp32);
+      store.initialize(*stream_, 9);
+      const std::vector<float> own = download(*stream_, ranks == 1 ? unit.weights : unit.weight_shard);
+      drawn.insert(drawn.end(), own.begin(), own.end());
+    }
+    for (std::size_t row = 0; row < 6; ++row) {
+      const std::size_t from = (14 + row / 2 * 4 + row % 2) * 5;
+      EXPECT_TRUE(std::equal(drawn.begin() + static_cast<std::ptrdiff_t>(row * 5),
+                             drawn.begin() + static_cast<std::ptrdiff_t>(row * 5 + 5),
+                             whole.begin() + static_cast<std::ptrdiff_t>(from)))
+          << row << " of " << ranks;
+    }
+  }
+}
+
 // Blocks depend on the unit's own parameters alone, not on a copy behind them or on the ranks.
 TEST(ParameterUnits, ShardsAreWholeBlocks) {
   for (const int ranks : {1, 3, 8}) {

@@ -12,18 +12,23 @@ namespace {
 
 class GradNormTest : public OpTest {
  protected:
-  StepParameters finalize(const Values& sums, double loss, double clip, const StepParameters& before) {
+  static constexpr std::int64_t kArrived = 300, kRows = 512;
+
+  StepParameters finalize(const Values& sums, double loss, double clip, const StepParameters& before,
+                          const Values& needed = {}) {
     StepParameters* parameters = device_struct(before);
     double sum = 0;
     for (const double square : sums) sum += square;
-    const bool counts = std::isfinite(loss) && std::isfinite(static_cast<float>(std::sqrt(sum)));
-    const Idles idle = counts ? Idles{} : Idles{{parameters, "a step that is skipped is not counted"}};
+    const bool has_room = needed.empty() || (needed[0] <= kArrived && needed[1] <= kRows);
+    const bool counts = has_room && std::isfinite(loss) && std::isfinite(static_cast<float>(std::sqrt(sum)));
+    Idles idle = counts ? Idles{} : Idles{{parameters, "a step that is skipped is not counted"}};
     const auto n = static_cast<std::int64_t>(sums.size());
-    run(GradNormFinalize{.sums = input({n}, DType::kFp64, sums),
-                         .loss = input({1}, DType::kFp32, {loss}),
-                         .clip_grad = clip,
-                         .parameters = parameters},
-        idle);
+    GradNormFinalize op{.sums = input({n}, DType::kFp64, sums),
+                        .loss = input({1}, DType::kFp32, {loss}),
+                        .clip_grad = clip,
+                        .parameters = parameters};
+    if (!needed.empty()) op.room = {.needed = input({2}, DType::kInt32, needed), .arrived = kArrived, .rows = kRows};
+    run(op, idle);
     return read_struct(parameters);
   }
 };
@@ -191,6 +196,23 @@ TEST_P(GradNormTest, NotFiniteSkipsTheStep) {
     EXPECT_EQ(after.adam_count, 3);
     EXPECT_EQ(after.clip_factor, 1);
   }
+}
+
+// Whatever loss and gradients have become.
+TEST_P(GradNormTest, RowsWithoutRoomSkipTheStep) {
+  const StepParameters before{.adam_count = 3};
+  const auto skip = [&](const Values& needed, double loss) {
+    const StepParameters after = finalize({9, 16}, loss, 1, before, needed);
+    EXPECT_EQ(after.adam_count, after.skip == 0 ? 4 : 3);
+    EXPECT_EQ(after.clip_factor < 1, after.skip == 0);
+    return after.skip;
+  };
+  for (const Values& needed : {Values{301, 1}, Values{1, 513}, Values{2147483647, 2147483647}}) {
+    EXPECT_EQ(skip(needed, 1), kSkipNoRoom);
+    EXPECT_EQ(skip(needed, std::nan("")), kSkipNoRoom);
+  }
+  EXPECT_EQ(skip({300, 512}, 1), 0);
+  EXPECT_EQ(skip({300, 512}, std::nan("")), kSkipNotFinite);
 }
 
 TEST_P(GradNormTest, WriteParameters) {

@@ -97,7 +97,7 @@ TEST_P(ExpertOffsetsTest, ExpertsWithoutAndWithAllRows) {
 TEST_P(ExpertOffsetsTest, Refusals) {
   const Tensor choice = input({3, 2}, DType::kInt32, {0, 1, 2, 0, 1, 3}), token = output({6}, DType::kInt32);
   const Tensor offsets = output({4}, DType::kInt32), position = output({3, 2}, DType::kInt32);
-  ExpertOffsets op{.choice = choice, .offsets = offsets, .token = token, .position = position};
+  ExpertOffsets op{.choice = choice, .offsets = offsets, .token = token, .position = position, .all_experts = 3};
   expect_kernel_error(op, ExitCode::kInternal, "entry 5 of a table of routes: expected -1 to 2, got 3");
   op.offsets = output({1}, DType::kInt32);
   expect_refused(op, "op.offsets: expected those of 1 to 1024 experts, and the end, got [1]");

@@ -182,6 +182,11 @@ TEST(HangReport, SaysWhoWaitsForWhom) {
             "(--comm-timeout), got only rank 0; rank 1 is in all_gather #12 (fp32, 4 elements) on group dp for 2.0 s; "
             "its last call on the group was #12; rank 2 is in no collective, so it computes or is blocked elsewhere; "
             "its last call on the group was #11; rank 5 gave no answer, so the process is stopped, lost or starved");
+  report.place_of = [](int rank) { return "ep " + std::to_string(rank % 2); };
+  const std::string text = to_string(report);
+  for (const char* said :
+       {"only rank 0 (ep 0);", "; rank 1 (ep 1) is in", "; rank 2 (ep 0) is in", "rank 5 (ep 1) gave"})
+    EXPECT_NE(text.find(said), std::string::npos) << said << text;
 }
 
 // The report of rank 0 of two, where rank 1 runs `other`.

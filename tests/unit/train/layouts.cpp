@@ -33,6 +33,8 @@ Words Layout::flags() const {
   if (sequence) flags = flags + Words{"--sequence-parallel"};
   if (context > 1)
     flags = flags + Words{"--context-parallel-size", std::to_string(context), "--cp-comm-type", communication};
+  if (expert > 1) flags = flags + Words{"--expert-model-parallel-size", std::to_string(expert)};
+  if (expert_tensor > 1) flags = flags + Words{"--expert-tensor-parallel-size", std::to_string(expert_tensor)};
   if (overlap) flags = flags + Words{"--tp-comm-overlap"};
   if (sharing >= 1) flags = flags + Words{"--overlap-grad-reduce"};
   if (sharing == 2) flags = flags + Words{"--use-distributed-optimizer", "--overlap-param-gather"};
@@ -50,6 +52,8 @@ std::string Layout::name() const {
                      : "") +
          " pp" + std::to_string(pipeline) + " dp" + std::to_string(data) +
          (context > 1 ? " cp" + std::to_string(context) + " " + communication : "") +
+         (expert > 1 ? " ep" + std::to_string(expert) : "") +
+         (expert_tensor > 1 ? " etp" + std::to_string(expert_tensor) : "") +
          (sharing == 4   ? " units summed last "
           : sharing == 3 ? " units "
           : sharing == 2 ? " sharded "

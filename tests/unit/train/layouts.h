@@ -35,6 +35,8 @@ struct Layout {
   int sharing = 0;
   int context = 1;
   std::string communication = "p2p";  // with context parallelism
+  int expert = 1;                     // of tensor x context x data, as the next
+  int expert_tensor = 1;
 
   int ranks() const { return tensor * pipeline * data * context; }
   int chunks() const;  // of a stage

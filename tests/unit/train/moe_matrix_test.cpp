@@ -44,7 +44,8 @@ const std::vector<Words> kSlotCounts = {
 const std::vector<Layout> kLayouts = {{.data = 2},
                                       {.tensor = 2, .sequence = true, .data = 2},
                                       {.pipeline = 2, .data = 2},
-                                      {.context = 2, .communication = "all_gather"}};
+                                      {.context = 2, .communication = "all_gather"},
+                                      {.data = 4, .expert = 2}};
 
 bool is_legal(const Case& c) {
   const Words& modules = at(kModuleSets, c, kModules);

@@ -5,63 +5,25 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <mutex>
 #include <numeric>
 
 #include "apps/numerics_guard.h"
-#include "core/device/copy.h"
 #include "core/ops/elementwise.h"
-#include "tests/support/download.h"
 #include "tests/support/tier.h"
-#include "tests/unit/train/moe_families.h"
+#include "tests/unit/train/moe_runs.h"
 
 namespace megalith {
 namespace {
 
 using test::Layout;
+using test::MoeResult;
 using test::RunResult;
+using test::train;
 using test::Words;
 using test::operator+;
 using ::testing::HasSubstr;
-
-struct MoeResult {
-  RunResult run;
-  std::vector<std::vector<float>> sums;           // of the last step, by rank
-  std::vector<std::vector<std::int32_t>> counts;  // likewise: rows by layer and expert
-  std::int64_t rows = 0;                          // of a layer: the tokens of a step, times their choices
-  test::Tensors biases;                           // of all ranks; NaN where two disagree
-  int graphs = 0;                                 // of rank 0
-  std::int64_t replays = 0;
-};
-
-MoeResult train(const Words& flags, const Layout& layout) {
-  MoeResult result;
-  result.sums.resize(static_cast<std::size_t>(layout.ranks()));
-  result.counts.resize(result.sums.size());
-  std::mutex mutex;
-  const auto finish = [&](Trainer& trainer, int index) {
-    Rank& rank = trainer.rank();
-    std::vector<float> sums = download(rank.streams.compute, rank.step.sums);
-    std::vector<std::int32_t> counts(static_cast<std::size_t>(rank.step.expert_counts.numel()));
-    copy_to_host(rank.streams.compute, counts.data(), rank.step.expert_counts.data, rank.step.expert_counts.bytes());
-    rank.streams.compute.synchronize();
-    const std::lock_guard lock(mutex);
-    result.rows = 2 * rank.config.step_tokens();
-    result.sums[static_cast<std::size_t>(index)] = std::move(sums);
-    result.counts[static_cast<std::size_t>(index)] = std::move(counts);
-    if (index == 0 && rank.graphs) {
-      result.graphs = rank.graphs->stats().graphs;
-      result.replays = rank.graphs->stats().replays;
-    }
-    for (const ParameterBuffer& buffer : rank.model.gpt.parameters->buffers()) {
-      const std::vector<float> own = download(rank.streams.compute, buffer.values);
-      std::vector<float>& bias = result.biases.try_emplace(buffer.part.name, own).first->second;
-      if (bias != own) bias.assign(own.size(), std::nanf(""));
-    }
-  };
-  result.run = test::train({.flags = flags + layout.flags(), .ranks = layout.ranks(), .finish = finish});
-  return result;
-}
 
 double difference(const std::vector<float>& a, const std::vector<float>& b) {
   EXPECT_EQ(a.size(), b.size());
@@ -70,12 +32,15 @@ double difference(const std::vector<float>& a, const std::vector<float>& b) {
     squares += std::pow(static_cast<double>(a[i]) - b[i], 2);
   return std::sqrt(squares);
 }
+double number(const std::string& hex) { return std::strtod(hex.c_str(), nullptr); }
 double norm(const std::vector<float>& a) { return difference(a, std::vector<float>(a.size())); }
 
 void expect_near_one_rank(const MoeResult& got, const MoeResult& want, double of_gradients) {
   ASSERT_EQ(got.run.loss_values.size(), want.run.loss_values.size());
-  for (std::size_t i = 0; i < want.run.loss_values.size(); ++i)
+  for (std::size_t i = 0; i < want.run.loss_values.size(); ++i) {
     EXPECT_NEAR(got.run.loss_values[i] / want.run.loss_values[i], 1, 1e-5) << "step " << i + 1;
+    EXPECT_NEAR(number(got.run.grad_norms[i]) / number(want.run.grad_norms[i]), 1, of_gradients) << "step " << i + 1;
+  }
   for (const auto& [name, gradient] : want.run.gradients) {
     ASSERT_TRUE(got.run.gradients.contains(name)) << name;
     EXPECT_GT(norm(gradient), 0) << name;
@@ -102,19 +67,21 @@ std::vector<Layout> layouts() {
           {.data = 4, .sharing = 2},
           {.context = 4},
           {.tensor = 2, .sequence = true, .overlap = true, .pipeline = 2, .schedule = "zb-v"},
-          {.tensor = 2, .sequence = true, .data = 2, .sharing = 1, .context = 2, .communication = "all_gather"}};
+          {.tensor = 2, .sequence = true, .data = 2, .sharing = 1, .context = 2, .communication = "all_gather"},
+          {.data = 2, .expert = 2},
+          {.data = 4, .sharing = 2, .expert = 2},
+          {.data = 2, .expert_tensor = 2},
+          {.data = 4, .expert = 4},
+          {.tensor = 2, .sequence = true, .data = 2, .expert = 2},
+          {.pipeline = 2, .data = 2, .schedule = "zb-h1", .expert = 2},
+          {.context = 2, .expert = 2},
+          {.data = 4, .sharing = 3, .expert = 2},
+          {.data = 4, .expert = 2, .expert_tensor = 2},
+          {.tensor = 2, .sequence = true, .sharing = 1, .context = 2, .expert = 4}};
 }
 
-class Moe : public testing::TestWithParam<int> {
- protected:
-  static Words model() {
-    return test::sizes_for({}) + test::moe_families()[static_cast<std::size_t>(GetParam())].flags +
-           Words{"--lr-warmup-iters", "2", "--lr-decay-iters", "20"};
-  }
-};
-INSTANTIATE_TEST_SUITE_P(Models, Moe, testing::Values(0, 1), [](const auto& family) {
-  return test::moe_families()[static_cast<std::size_t>(family.param)].name;
-});
+class Moe : public test::MoeTest {};
+INSTANTIATE_TEST_SUITE_P(Models, Moe, testing::Values(0, 1), test::name_of_moe);
 
 TEST_P(Moe, GradientsOfOneStepAreThoseOfOneRank) {
   const Words flags = model() + Words{"--micro-batch-size", "2", "--train-iters", "1"};
@@ -170,9 +137,10 @@ TEST_P(Moe, ChangesNoBitWithGraphsFusionAndRecompute) {
                           {"--delay-wgrad-compute"},
                           selective + Words{"moe", "mlp"} + graphs + Words{"layer"}};
   if (GetParam() == 1) ways.push_back(selective + Words{"shared_experts", "moe_act"} + graphs + Words{"mlp", "moe"});
-  for (const Layout& layout : {Layout{}, Layout{.tensor = 2, .sequence = true, .data = 2, .sharing = 2}}) {
+  for (const Layout& layout : {Layout{}, Layout{.tensor = 2, .sequence = true, .data = 2, .sharing = 2},
+                               Layout{.data = 2, .sharing = 2, .expert = 2}}) {
     const MoeResult plain = train(flags, layout);
-    for (std::size_t w = 0; w < ways.size(); w += layout.ranks() == 1 ? 1 : 3) {
+    for (std::size_t w = layout.expert - 1; w < ways.size(); w += layout.ranks() == 1 ? 1 : 3) {
       SCOPED_TRACE(layout.name() + testing::PrintToString(ways[w]));
       const MoeResult run = train(flags + ways[w], layout);
       test::expect_same_run(run.run, plain.run);
@@ -196,7 +164,7 @@ TEST_P(Moe, ReplaysWithTheSameBits) {
                                                  {{"attn", "moe_router", "moe_preprocess"}, 8 + 2 * routers},
                                                  {{"moe"}, 2 * routers},
                                                  {{"layer"}, 2}};
-  for (const Layout& layout : {Layout{}, Layout{.data = 2}}) {
+  for (const Layout& layout : {Layout{}, Layout{.data = 2}, Layout{.data = 4, .expert = 2}}) {
     const Words base = layout.data == 1 ? flags : flags + sharded;
     const MoeResult plain = train(base, layout);
     for (const auto& [modules, count] : cases) {
@@ -231,6 +199,8 @@ TEST_P(Moe, SharesOutExpertsOverAllRanksThatHoldThem) {
         Way{{.tensor = 2, .sequence = true}, {"--use-distributed-optimizer"}}, Way{both, whole},
         Way{both, {"--data-parallel-sharding-strategy", "optim", "--overlap-grad-reduce", "--overlap-param-gather"}},
         Way{both, {"--use-distributed-optimizer", "--num-distributed-optimizer-instances", "2"}, 2},
+        Way{{.data = 4, .expert = 2}, whole}, Way{{.data = 2, .expert = 2}, whole},
+        Way{{.data = 4, .expert = 2}, whole + Words{"--num-distributed-optimizer-instances", "2"}, 2},
         Way{both, whole + Words{"--num-distributed-optimizer-instances", "2", "--outer-dp-sharding-strategy", "optim"},
             2}}) {
     SCOPED_TRACE(way.layout.name() + testing::PrintToString(way.flags));
@@ -239,7 +209,7 @@ TEST_P(Moe, SharesOutExpertsOverAllRanksThatHoldThem) {
       for (const ParameterUnit& unit : rank.model.gpt.parameters->units()) {
         const bool experts = unit.name.ends_with("experts");
         EXPECT_EQ(unit.kind == UnitKind::kExperts, experts) << unit.name;
-        EXPECT_EQ(unit.shard.ranks, experts ? dense * way.layout.tensor : dense) << unit.name;
+        EXPECT_EQ(unit.shard.ranks, experts ? dense * way.layout.tensor / way.layout.expert : dense) << unit.name;
         EXPECT_EQ(unit.weight_shard.numel(), unit.numel / unit.shard.ranks) << unit.name;
       }
     };
@@ -254,28 +224,30 @@ TEST_P(Moe, SharesOutExpertsOverAllRanksThatHoldThem) {
   }
 }
 
-// What an expert has on a tensor-parallel rank is compared with what it has on the others.
+// What a rank has of an expert is compared with what the others have that hold it.
 TEST_P(Moe, TheComparisonOfReplicasFindsAnExpertThatDiffers) {
-  std::mutex mutex;
-  int clean = 0;
-  std::vector<std::string> messages;
-  const auto damage = [&](Trainer& trainer, int index) {
-    Rank& rank = trainer.rank();
-    const bool agrees = !replica_difference(rank);
-    const auto& units = rank.model.gpt.parameters->units();
-    const auto experts = std::ranges::find(units, UnitKind::kExperts, &ParameterUnit::kind);
-    if (index == 1) launch(rank.streams.compute, Fill{.x = experts->weights.slice(0, 5, 1), .value = 3});
-    const std::optional<ReplicaDifference> difference = replica_difference(rank);
-    const std::lock_guard lock(mutex);
-    clean += agrees ? 1 : 0;
-    if (difference) messages.push_back(difference->message);
-  };
-  const Layout layout{.tensor = 2, .sequence = true, .data = 2};
-  test::train({.flags = model() + layout.flags() + Words{"--train-iters", "1"}, .ranks = 4, .finish = damage});
-  EXPECT_EQ(clean, 4);
-  EXPECT_THAT(messages, testing::SizeIs(4));
-  for (const std::string& message : messages)
-    EXPECT_THAT(message, testing::AllOf(HasSubstr("mlp.experts.linear_gate.weight"), HasSubstr("on rank 1")));
+  for (const Layout& layout : {Layout{.tensor = 2, .sequence = true, .data = 2}, Layout{.data = 4, .expert = 2}}) {
+    SCOPED_TRACE(layout.name());
+    std::mutex mutex;
+    int clean = 0;
+    std::vector<std::string> messages;
+    const auto damage = [&](Trainer& trainer, int index) {
+      Rank& rank = trainer.rank();
+      const bool agrees = !replica_difference(rank);
+      const auto& units = rank.model.gpt.parameters->units();
+      const auto experts = std::ranges::find(units, UnitKind::kExperts, &ParameterUnit::kind);
+      if (index == 1) launch(rank.streams.compute, Fill{.x = experts->weights.slice(0, 5, 1), .value = 3});
+      const std::optional<ReplicaDifference> difference = replica_difference(rank);
+      const std::lock_guard lock(mutex);
+      clean += agrees ? 1 : 0;
+      if (difference) messages.push_back(difference->message);
+    };
+    test::train({.flags = model() + layout.flags() + Words{"--train-iters", "1"}, .ranks = 4, .finish = damage});
+    EXPECT_EQ(clean, 4);
+    EXPECT_THAT(messages, testing::SizeIs(4 / static_cast<std::size_t>(layout.expert)));
+    for (const std::string& message : messages)
+      EXPECT_THAT(message, testing::AllOf(HasSubstr("mlp.experts.linear_gate.weight"), HasSubstr("on rank 1")));
+  }
 }
 
 // Out of a checkpoint the run goes on as if it had not ended, on other ranks too.

@@ -119,7 +119,7 @@ bool put(Rank& rank, const ParameterUnit& unit, const Held& held, const std::str
           const std::int64_t from = at + row * columns + c;
           if (from < 0 || from >= held.flat.numel()) continue;
           float& element =
-              to[static_cast<std::size_t>((part.global_row + row) * whole_columns + part.global_column + c)];
+              to[static_cast<std::size_t>(part.global_row_of(row) * whole_columns + part.global_column + c)];
           const float value = values[static_cast<std::size_t>(from)];
           agrees = agrees && (std::isnan(element) || element == value);
           element = value;
@@ -187,6 +187,9 @@ void read_metrics(const std::string& path, RunResult& result) {
     result.balancing_losses.push_back(std::strtod(field(line, "load_balancing_loss").c_str(), nullptr));
     result.z_losses.push_back(std::strtod(field(line, "z_loss").c_str(), nullptr));
     if (field(line, "skipped") == "true") ++result.skipped_steps;
+    const std::string validation = field(line, "validation_loss"), regrows = field(line, "expert_room_regrows");
+    if (!validation.empty()) result.validation_losses.push_back(validation);
+    if (!regrows.empty()) result.regrows.push_back(std::stoi(regrows));
   }
 }
 
@@ -244,11 +247,11 @@ RunResult train(const RunRequest& request) {
     const int index = group.rank();
     RunSetup setup = prepare_run(options, index, group.size());
     setup.customize = request.customize;
-    const std::size_t planned = memory_use(setup.plans).total();
     Trainer trainer(std::move(setup), group, stop);
     if (request.prepare) request.prepare(trainer, index);
     const ExitCode code = trainer.run();
     if (request.finish) request.finish(trainer, index);
+    const std::size_t planned = memory_use(trainer.plans()).total();
     const std::lock_guard lock(mutex);
     if (trainer.hazards() != nullptr) result.hazards += trainer.hazards()->count();
     for (const auto& [kind, whole] :

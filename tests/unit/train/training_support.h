@@ -51,6 +51,8 @@ struct RunResult {
   std::vector<std::string> losses;      // C99 %a, by step
   std::vector<std::string> grad_norms;  // likewise
   std::vector<double> loss_values;
+  std::vector<std::string> validation_losses;      // where there is one
+  std::vector<int> regrows;                        // of the room for rows of experts, so far, by step
   std::vector<double> balancing_losses, z_losses;  // of routers; 0 where there are none
   std::vector<std::string> squares;  // of the gradients of the last step, by logical name's order: fp64 as C99 %a
   Tensors weights;                   // by logical name, put together from all ranks' slices

@@ -1,0 +1,77 @@
+#include "moe/dispatcher.h"
+
+#include <cmath>
+#include <utility>
+
+namespace megalith {
+
+Dispatcher::Dispatcher(Communicator& group, Stream& communication, const Options& options)
+    : lane_(group, communication, "rows of experts"), options_(options) {
+  require(options.way != MoeTokenDispatcher::kAuto, "Dispatcher: one of the ways");
+  require(options.copies >= 1 && group.size() % options.copies == 0, "Dispatcher: copies that divide the ranks");
+}
+
+ExpertRoom Dispatcher::room(const Sizes& sizes) const {
+  const RoutedSizes routed = routed_sizes(sizes);
+  const ExpertRoom most = most_room(routed);
+  if (sizes.never_overflows) return most;
+  ExpertRoom room = expert_room(routed, options_.capacity_factor);
+  if (sends_all()) room.arrived = most.arrived;
+  return room;
+}
+
+RoutedSizes Dispatcher::routed_sizes(const Sizes& sizes) const {
+  return {.tokens = sizes.tokens,
+          .choices = sizes.choices,
+          .experts = sizes.experts,
+          .ranks = ranks(),
+          .copies = options_.copies};
+}
+
+void Dispatcher::start(const Context& ctx, const Route& route, std::initializer_list<Rows> rows,
+                       const std::string& label, const Tensor& offsets) {
+  lane_.begin(ctx.compute);
+  if (offsets) {
+    launch(lane_.stream,
+           AllGather{.group = lane_.group, .in = offsets, .out = route.sends, .label = "numbers of " + label});
+  }
+  if (sends_all()) {
+    for (const Rows& each : rows)
+      launch(lane_.stream, AllGather{.group = lane_.group, .in = each.from, .out = each.to, .label = label});
+  } else {
+    exchange(ctx, route, rows, label, false);
+  }
+  lane_.end();
+}
+
+void Dispatcher::start_back(const Context& ctx, const Route& route, std::initializer_list<Rows> rows,
+                            const std::string& label) {
+  lane_.begin(ctx.compute);
+  if (sends_all()) {
+    for (const Rows& each : rows)
+      launch(lane_.stream, AllToAll{.group = lane_.group, .in = each.from, .out = each.to, .label = label});
+  } else {
+    exchange(ctx, route, rows, label, true);
+  }
+  lane_.end();
+}
+
+void Dispatcher::exchange(const Context& ctx, const Route& route, std::initializer_list<Rows> rows,
+                          const std::string& label, bool back) {
+  const double others = static_cast<double>(ranks() - 1) / ranks();
+  ExchangeRows op{.group = lane_.group,
+                  .sends = route.sends,
+                  .pair_room = route.sizes.tokens,
+                  .expected_rows = std::llround(mean_rows(routed_sizes(route.sizes)).arrived * others),
+                  .back = back,
+                  .label = label};
+  if (!back) op.index = route.index;
+  for (const Rows& each : rows) op.rows.push_back({.in = each.from, .out = each.to});
+  if (ctx.backend() == DeviceType::kCuda && !reads_peers()) {
+    if (const std::int64_t bytes = exchange_room_bytes(op); bytes > 0)
+      op.room = ctx.empty({bytes}, DType::kUint8, "rows of a pair of ranks");
+  }
+  launch(lane_.stream, op);
+}
+
+}  // namespace megalith

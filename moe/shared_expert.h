@@ -1,0 +1,63 @@
+// A shared expert (Dai et al. 2024, arXiv:2401.06066): an MLP that every token passes beside its experts, whose linears
+// may be split among tensor-parallel ranks. A gate scales it by sigmoid(x g) (Qwen2-MoE, arXiv:2407.10671): as the
+// router of a layer of one expert would, whose weight scales the activation in front of fc2. In two halves, each with a
+// stash of its own, so that each can run while rows are on their way to experts, or back: fc1 with the gate, then the
+// activation with fc2.
+#pragma once
+
+#include <memory>
+
+#include "core/layers/linear.h"
+
+namespace megalith {
+
+class SharedExpert {
+ public:
+  struct Parts {
+    std::unique_ptr<Linear> fc1;  // [T, H] -> [T, 2F] = [gate | up]
+    std::unique_ptr<Linear> fc2;  // [T, F] -> [T, H]
+    Parameter* gate = nullptr;    // [1, H]; null: none
+    bool recompute = false;       // keep the input alone
+  };
+  // Between the halves, forward. The last two are absent without a gate.
+  struct Opened {
+    Tensor x;           // [T, H], the input
+    Tensor h;           // [T, 2F], fc1's output
+    Tensor row_weight;  // [T] fp32
+    Tensor offsets;     // [2] int32: all rows are the one expert's
+  };
+  // And backward.
+  struct OpenedGradient {
+    Tensor dh;       // [T, 2F]
+    Tensor partial;  // [T, ceil(F / 64)] fp32, sums of the row weights' gradients; absent without a gate
+  };
+
+  SharedExpert(Parts parts, RowExchange& rows) : parts_(std::move(parts)), rows_(rows) {}
+
+  bool has_gate() const { return parts_.gate != nullptr; }
+
+  Opened open(const Context& ctx, const Microbatch& mb, const Tensor& x, Stash& stash) const;
+  Tensor close(const Context& ctx, const Microbatch& mb, const Opened& opened, Stash& stash) const;  // [T, H]
+
+  OpenedGradient close_backward_data(const Context& ctx, const Microbatch& mb, const Tensor& dy, Stash& stash) const;
+  Tensor open_backward_data(const Context& ctx, const Microbatch& mb, const OpenedGradient& gradient,
+                            Stash& stash) const;  // [T, H]
+
+  void close_backward_weight(const Context& ctx, const Microbatch& mb, Stash& stash) const;
+  void open_backward_weight(const Context& ctx, const Microbatch& mb, Stash& stash) const;
+
+ private:
+  enum OpenChild { kFc1, kGate };
+  enum GateSlot { kLogits, kChoice, kWeight, kPosition, kLogitsGradient };
+  enum CloseSlot { kInput, kPreActivation, kRowWeight, kOffsets };
+  enum CloseChild { kFc2 };
+
+  void open_gate(const Context& ctx, Opened& opened, Stash& gate) const;
+  // To the gradient of x adds that which reaches it through the gate.
+  void open_gate_backward(const Context& ctx, const Tensor& partial, const Tensor& dx, Stash& gate) const;
+
+  Parts parts_;
+  RowExchange& rows_;
+};
+
+}  // namespace megalith

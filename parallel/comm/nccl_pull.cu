@@ -1,0 +1,234 @@
+#include <algorithm>
+#include <cstdint>
+#include <type_traits>
+
+#include "core/base/error.h"
+#include "core/device/cuda/check.h"
+#include "parallel/comm/communicator.h"
+#include "parallel/comm/exchanged_rows.h"
+#include "parallel/comm/nccl_pull.h"
+
+namespace megalith {
+
+namespace {
+
+constexpr int kThreads = 512;
+constexpr int kWarps = kThreads / 32;
+constexpr int kInFlight = 8;  // loads of a thread: a warp reads 4 KiB at once, a block 64 KiB
+constexpr int kMostRanks = 512;
+constexpr int kMostTensors = static_cast<int>(ExchangeRows::kMostTensors);
+constexpr int kHalf = 16;  // of a warp's lanes
+static_assert(1 + 31 / kHalf < kMostTensors);
+
+enum class Way { kPull, kPack, kUnpack };
+
+struct RowTensor {
+  const std::byte* in;
+  std::byte* out;
+  std::byte* parts;  // of the room: to pack to, or to unpack
+  std::int64_t row_bytes;
+  int unit;     // bytes that a thread moves at a time: 16, 4, 2 or 1
+  int units;    // of a row
+  bool narrow;  // half a warp moves a row at once; of the first tensor not used
+};
+
+struct RowMoves {
+  RowCounts counts;
+  const std::int32_t* index;  // null: none
+  std::int64_t in_rows;       // that index may name
+  int rank;
+  int tensors;
+  RowTensor of[kMostTensors];  // the one with the longest rows first
+  std::int64_t part_bytes;
+  std::int64_t shift[kMostPullRanks];  // kPull: from this rank's memory to that of each
+};
+
+// Past the L1, which has no use for what is read once.
+template <class Unit>
+__device__ Unit load(const std::byte* from, int at) {
+  return __ldcg(reinterpret_cast<const Unit*>(from) + at);
+}
+
+template <class Unit>
+__device__ void move_units(const std::byte* from, std::byte* to, int units, int lane) {
+  Unit values[kInFlight];
+  int first = lane;
+  for (; first + 32 * (kInFlight - 1) < units; first += 32 * kInFlight) {
+#pragma unroll
+    for (int j = 0; j < kInFlight; ++j) values[j] = load<Unit>(from, first + 32 * j);
+#pragma unroll
+    for (int j = 0; j < kInFlight; ++j) reinterpret_cast<Unit*>(to)[first + 32 * j] = values[j];
+  }
+#pragma unroll
+  for (int j = 0; j + 1 < kInFlight; ++j) {
+    if (first + 32 * j < units) values[j] = load<Unit>(from, first + 32 * j);
+  }
+#pragma unroll
+  for (int j = 0; j + 1 < kInFlight; ++j) {
+    if (first + 32 * j < units) reinterpret_cast<Unit*>(to)[first + 32 * j] = values[j];
+  }
+}
+
+__device__ void move_row(const RowTensor& x, const std::byte* from, std::byte* to, int lane) {
+  switch (x.unit) {
+    case 16: return move_units<uint4>(from, to, x.units, lane);
+    case 4: return move_units<unsigned>(from, to, x.units, lane);
+    case 2: return move_units<unsigned short>(from, to, x.units, lane);
+    default: return move_units<unsigned char>(from, to, x.units, lane);
+  }
+}
+
+// Where rows of one pair of ranks begin: what to add to the addresses of RowTensor.
+struct Ends {
+  std::int64_t from;  // to in, or to parts
+  std::int64_t to;    // to parts
+  bool to_parts;
+};
+
+template <Way kWay>
+__device__ Ends ends_of(const RowMoves& moves, int peer) {
+  const std::int64_t part = (peer < moves.rank ? peer : peer - 1) * moves.part_bytes;
+  if constexpr (kWay == Way::kPull) return {moves.shift[peer], 0, false};
+  if constexpr (kWay == Way::kPack) return {0, part, peer != moves.rank};
+  return {part, 0, false};
+}
+
+// One row of all tensors. Each half of the warp has a narrow one under way while all move the first.
+template <Way kWay>
+__device__ void move_tensors(const RowMoves& moves, const Ends& ends, std::int64_t from_row, std::int64_t to_row,
+                             int lane) {
+  const auto from = [&](const RowTensor& x) {
+    return (kWay == Way::kUnpack ? x.parts : x.in) + ends.from + from_row * x.row_bytes;
+  };
+  const auto to = [&](const RowTensor& x) {
+    return (ends.to_parts ? x.parts + ends.to : x.out) + to_row * x.row_bytes;
+  };
+  const RowTensor& own = moves.of[1 + lane / kHalf];
+  const bool has_narrow = own.narrow && lane % kHalf < own.units;
+  uint4 value{};
+  if (has_narrow && own.unit == 16) value = load<uint4>(from(own), lane % kHalf);
+  if (has_narrow && own.unit == 4) value.x = load<unsigned>(from(own), lane % kHalf);
+  move_row(moves.of[0], from(moves.of[0]), to(moves.of[0]), lane);
+  if (has_narrow && own.unit == 16) reinterpret_cast<uint4*>(to(own))[lane % kHalf] = value;
+  if (has_narrow && own.unit == 4) reinterpret_cast<unsigned*>(to(own))[lane % kHalf] = value.x;
+  for (int t = 1; t < moves.tensors; ++t) {
+    if (!moves.of[t].narrow) move_row(moves.of[t], from(moves.of[t]), to(moves.of[t]), lane);
+  }
+}
+
+// A warp moves whole rows; the rows of each pair of ranks are dealt out to all warps. A block goes through the ranks
+// from another one on than its neighbours, so that at any time all ranks are read, by some blocks each. Bound by the
+// links: a warp has a row's loads under way at once, and 32 indices are read ahead of their rows. One pass.
+template <Way kWay>
+__global__ void __launch_bounds__(kThreads, 1) exchange_rows_kernel(const __grid_constant__ RowMoves moves) {
+  __shared__ RowPiece pieces[kMostRanks];
+  const int ranks = moves.counts.ranks, me = moves.rank;
+  for (int peer = static_cast<int>(threadIdx.x); peer < ranks; peer += kThreads) {
+    pieces[peer] = kWay == Way::kPack ? moves.counts.piece(me, peer) : moves.counts.piece(peer, me);
+    if (kWay == Way::kUnpack && peer == me) pieces[peer].rows = 0;  // kPack has moved them
+  }
+  __syncthreads();
+  const int lane = static_cast<int>(threadIdx.x) % 32, block = static_cast<int>(blockIdx.x);
+  const int warps = static_cast<int>(gridDim.x) * kWarps, warp = block * kWarps + static_cast<int>(threadIdx.x) / 32;
+  for (int step = 0; step < ranks; ++step) {
+    const int peer = (me + 1 + block + step) % ranks;
+    const RowPiece piece = pieces[peer];
+    const Ends ends = ends_of<kWay>(moves, peer);
+    const auto* const index = reinterpret_cast<const std::int32_t*>(reinterpret_cast<const std::byte*>(moves.index) +
+                                                                    (kWay == Way::kPull ? ends.from : 0));
+    const bool indexed = kWay != Way::kUnpack && moves.index != nullptr;
+    // Of each rank another warp comes first, so that none gets the last row of all.
+    const int turn = (warp + peer * (warps / ranks + 1)) % warps;
+    for (std::int64_t first = turn; first < piece.rows; first += std::int64_t{32} * warps) {
+      const std::int64_t mine = first + std::int64_t{lane} * warps;
+      std::int64_t source = kWay == Way::kUnpack ? mine : piece.from + mine;
+      if (indexed && mine < piece.rows) {
+        source = __ldcg(index + source);
+        if (source >= moves.in_rows) source = -1;
+      }
+      for (int j = 0; j < 32; ++j) {
+        const std::int64_t row = first + std::int64_t{j} * warps;
+        if (row >= piece.rows) break;
+        const std::int64_t from = __shfl_sync(~0u, source, j);
+        if (from >= 0) move_tensors<kWay>(moves, ends, from, ends.to_parts ? row : piece.to + row, lane);
+      }
+    }
+  }
+}
+
+bool fits(int unit, std::int64_t number) { return number % unit == 0; }
+bool fits(int unit, const void* address) { return reinterpret_cast<std::uintptr_t>(address) % unit == 0; }
+
+// Of all but the way's own: bases and parts.
+RowMoves moves_of(const ExchangeRows& op) {
+  const Tensor& first = op.rows.front().in;
+  const ExchangeParts parts(op);
+  RowMoves moves{.counts = counts_of(op),
+                 .index = op.index ? op.index.as<const std::int32_t>() : nullptr,
+                 .in_rows = first.size(0),
+                 .rank = op.group.rank(),
+                 .tensors = 0,
+                 .part_bytes = parts.bytes};
+  require(moves.counts.ranks <= kMostRanks, "exchange_rows of more than 512 GPUs");
+  for (std::size_t t = 0; t < op.rows.size(); ++t) {
+    const ExchangeRows::Rows& rows = op.rows[t];
+    const std::int64_t bytes = rows.in.size(1) * static_cast<std::int64_t>(size_of(rows.in.dtype));
+    if (bytes == 0) continue;
+    moves.of[moves.tensors++] = {.in = rows.in.as<const std::byte>(),
+                                 .out = rows.out.as<std::byte>(),
+                                 .parts = op.room ? op.room.as<std::byte>() + parts.offsets[t] : nullptr,
+                                 .row_bytes = bytes};
+  }
+  std::sort(moves.of, moves.of + moves.tensors,
+            [](const RowTensor& a, const RowTensor& b) { return a.row_bytes > b.row_bytes; });
+  return moves;
+}
+
+template <Way kWay>
+void launch(CudaStream& stream, RowMoves& moves, unsigned most_blocks) {
+  if (moves.tensors == 0) return;
+  for (int t = 0; t < moves.tensors; ++t) {
+    RowTensor& x = moves.of[t];
+    const auto whole = [&](int unit) {
+      bool fit = fits(unit, x.row_bytes) && fits(unit, x.in) && fits(unit, x.out) && fits(unit, x.parts);
+      for (int r = 0; kWay == Way::kPull && r < moves.counts.ranks; ++r) fit = fit && fits(unit, moves.shift[r]);
+      return fit;
+    };
+    x.unit = whole(16) ? 16 : whole(4) ? 4 : whole(2) ? 2 : 1;
+    require(x.row_bytes / x.unit < std::int64_t{1} << 30, "exchange_rows: rows of 2^30 elements or more");
+    x.units = static_cast<int>(x.row_bytes / x.unit);
+    x.narrow = x.unit >= 4 && x.units <= kHalf;
+  }
+  const std::int64_t rows = std::max<std::int64_t>(1, moves.counts.ranks * moves.counts.pair_room);
+  const auto blocks = static_cast<unsigned>(std::min<std::int64_t>((rows + kWarps - 1) / kWarps, most_blocks));
+  exchange_rows_kernel<kWay><<<blocks, kThreads, 0, stream.handle()>>>(moves);
+  MEGALITH_CUDA_CHECK(cudaGetLastError());
+}
+
+}  // namespace
+
+void pull_rows(CudaStream& stream, const ExchangeRows& op, std::span<const std::byte* const> bases) {
+  RowMoves moves = moves_of(op);
+  require(static_cast<int>(bases.size()) == moves.counts.ranks, "pull_rows: a base of each rank");
+  require(moves.counts.ranks <= kMostPullRanks, "exchange_rows among more than 64 GPUs that share memory");
+  for (std::size_t r = 0; r < bases.size(); ++r) {
+    moves.shift[r] =
+        static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(bases[r]) -
+                                  reinterpret_cast<std::intptr_t>(bases[static_cast<std::size_t>(moves.rank)]));
+  }
+  for (int t = 0; t < moves.tensors; ++t) moves.of[t].parts = nullptr;
+  launch<Way::kPull>(stream, moves, kPullBlocks);
+}
+
+void pack_rows(CudaStream& stream, const ExchangeRows& op) {
+  RowMoves moves = moves_of(op);
+  launch<Way::kPack>(stream, moves, static_cast<unsigned>(stream.multiprocessors()));
+}
+
+void unpack_rows(CudaStream& stream, const ExchangeRows& op) {
+  RowMoves moves = moves_of(op);
+  for (int t = 0; t < moves.tensors; ++t) moves.of[t].parts += (moves.counts.ranks - 1) * moves.part_bytes;
+  launch<Way::kUnpack>(stream, moves, static_cast<unsigned>(stream.multiprocessors()));
+}
+
+}  // namespace megalith

@@ -1,0 +1,42 @@
+// How much room is planned for rows of other ranks' tokens, and how much more is when it was too little.
+#include "moe/expert_room.h"
+
+#include <gtest/gtest.h>
+
+namespace megalith {
+namespace {
+
+// Eight experts on four ranks.
+constexpr RoutedSizes kSizes{.tokens = 128, .choices = 2, .experts = 8, .ranks = 4};
+
+TEST(ExpertRoom, IsAFactorAboveTheMean) {
+  const double arrived = 512 * (1 - (6.0 / 8) * (5.0 / 7));  // not both choices elsewhere
+  EXPECT_DOUBLE_EQ(mean_rows(kSizes).arrived, arrived);
+  EXPECT_DOUBLE_EQ(mean_rows(kSizes).rows, 256);
+  EXPECT_EQ(expert_room(kSizes, 1), (ExpertRoom{.arrived = 256, .rows = 256}));
+  EXPECT_EQ(expert_room(kSizes, 1.01), (ExpertRoom{.arrived = 256, .rows = 384}));
+  EXPECT_EQ(expert_room(kSizes, 1e6), (ExpertRoom{.arrived = 512, .rows = 1024}));
+  EXPECT_EQ(most_room(kSizes), (ExpertRoom{.arrived = 512, .rows = 1024}));
+}
+
+TEST(ExpertRoom, OfRanksThatSplitExpertsIsForTheRowsOfAll) {
+  constexpr RoutedSizes kSplit{.tokens = 128, .choices = 2, .experts = 8, .ranks = 4, .copies = 2};
+  EXPECT_DOUBLE_EQ(mean_rows(kSplit).rows, 512);
+  EXPECT_EQ(kSplit.local_experts(), 4);
+  EXPECT_EQ(most_room(kSplit), (ExpertRoom{.arrived = 512, .rows = 1024}));
+}
+
+// Whichever was short; what was needed has room then, also after the factor's rounding.
+TEST(ExpertRoom, GrowsByATenthAtLeastAndHoldsWhatWasNeeded) {
+  EXPECT_DOUBLE_EQ(larger_factor(kSizes, {.arrived = 100, .rows = 512}, 1.5), 2.2);
+  EXPECT_DOUBLE_EQ(larger_factor(kSizes, {.arrived = 257, .rows = 10}, 1.5), 1.1 * 1.5);
+  for (std::int64_t needed = 257; needed <= 512; ++needed) {
+    const double by_arrived = larger_factor(kSizes, {.arrived = needed, .rows = 0}, 1);
+    EXPECT_GE(expert_room(kSizes, by_arrived).arrived, needed);
+    const double by_rows = larger_factor(kSizes, {.arrived = 0, .rows = 2 * needed}, 1);
+    EXPECT_GE(expert_room(kSizes, by_rows).rows, 2 * needed);
+  }
+}
+
+}  // namespace
+}  // namespace megalith

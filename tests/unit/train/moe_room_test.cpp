@@ -1,0 +1,184 @@
+// Runs whose ranks share out experts and have too little room for the rows that come: what had none is done again, and
+// the run has the bits of one that had room from the start.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <mutex>
+
+#include "core/base/fault.h"
+#include "core/device/copy.h"
+#include "core/ops/elementwise.h"
+#include "tests/support/download.h"
+#include "tests/unit/train/layouts.h"
+
+namespace megalith {
+namespace {
+
+using test::Layout;
+using test::RunRequest;
+using test::RunResult;
+using test::Words;
+using test::operator+;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// Four experts on two ranks, two choices: evenly chosen, a rank's experts have a row for each of its tokens' choices,
+// 512, and all of them at most 1,024.
+Words model(const char* factor) {
+  return Words{"--num-layers",       "2", "--hidden-size",       "16", "--seq-length",  "64",
+               "--micro-batch-size", "4", "--global-batch-size", "16", "--train-iters", "5"} +
+         test::llama_flags() +
+         Words{"--ffn-hidden-size",
+               "32",
+               "--num-experts",
+               "4",
+               "--moe-router-score-function",
+               "sigmoid",
+               "--moe-router-enable-expert-bias",
+               "--moe-router-bias-update-rate",
+               "8",
+               "--hidden-dropout",
+               "0.1",
+               "--expert-model-parallel-size",
+               "2",
+               "--moe-expert-rank-capacity-factor",
+               factor,
+               "--check-hazards"};
+}
+
+// By these biases, which no score reaches, step 1 chooses experts 0 and 2, step 2 those of the first rank, 0 and 1, and
+// step 3 those of the second.
+void set_biases(Trainer& trainer, int) {
+  Rank& rank = trainer.rank();
+  const Tensor& biases = rank.model.gpt.parameters->buffer_values();
+  std::vector<float> values;
+  while (std::ssize(values) < biases.numel()) values.insert(values.end(), {20, 0, 14, -3});
+  copy_from_host(rank.streams.compute, biases.data, values.data(), biases.bytes());
+  rank.streams.compute.synchronize();
+}
+
+struct Outcome {
+  RunResult run;
+  std::vector<std::vector<float>> biases;  // at the end, by rank
+  std::vector<double> factors;             // likewise
+  std::int64_t replays = 0;                // of rank 0
+};
+
+Outcome train(const Words& flags, const Layout& layout = {.data = 2},
+              const std::function<void(Rank&)>& hook = nullptr) {
+  Outcome outcome;
+  outcome.biases.resize(static_cast<std::size_t>(layout.ranks()));
+  outcome.factors.resize(outcome.biases.size());
+  std::mutex mutex;
+  const auto prepare = [&](Trainer& trainer, int index) {
+    set_biases(trainer, index);
+    if (hook) hook(trainer.rank());
+  };
+  const auto finish = [&](Trainer& trainer, int index) {
+    Rank& rank = trainer.rank();
+    std::vector<float> biases = download(rank.streams.compute, rank.model.gpt.parameters->buffer_values());
+    const std::lock_guard lock(mutex);
+    outcome.biases[static_cast<std::size_t>(index)] = std::move(biases);
+    outcome.factors[static_cast<std::size_t>(index)] = trainer.plans().capacity_factor;
+    if (index == 0 && rank.graphs) outcome.replays = rank.graphs->stats().replays;
+  };
+  outcome.run =
+      test::train({.flags = flags + layout.flags(), .ranks = layout.ranks(), .prepare = prepare, .finish = finish});
+  EXPECT_EQ(outcome.run.code, ExitCode::kOk);
+  EXPECT_EQ(outcome.run.skipped_steps, 0);
+  EXPECT_EQ(outcome.run.hazards, 0);
+  EXPECT_TRUE(outcome.run.memory_as_planned);
+  return outcome;
+}
+
+void expect_same(const Outcome& got, const Outcome& want) {
+  test::expect_same_run(got.run, want.run);
+  EXPECT_EQ(got.run.validation_losses, want.run.validation_losses);
+  EXPECT_TRUE(got.run.whole_state == want.run.whole_state);
+  EXPECT_EQ(got.biases, want.biases);
+  EXPECT_THAT(want.run.regrows, Each(0));
+}
+
+// The second step lacks room while the third is under way; with the smaller factor so does the first.
+TEST(MoeRoom, AStepWithoutRoomIsDoneAgainWithTheSameBits) {
+  struct Way {
+    Layout layout;
+    Words flags;
+    bool graphs = false;
+  };
+  for (const Way& way :
+       {Way{{.data = 2}, {}}, Way{{.data = 2, .sharing = 2}, {}}, Way{{.data = 2, .sharing = 3}, {}},
+        Way{{.tensor = 2, .sequence = true}, {}}, Way{{.pipeline = 2, .data = 2}, {}},
+        Way{{.data = 2}, {"--cuda-graph-impl", "local", "--cuda-graph-modules", "attn", "moe_router", "moe"}, true},
+        Way{{.data = 2}, {"--moe-token-dispatcher-type", "allgather"}}}) {
+    SCOPED_TRACE(way.layout.name() + testing::PrintToString(way.flags));
+    const Outcome want = train(model("4") + way.flags, way.layout), got = train(model("1") + way.flags, way.layout);
+    expect_same(got, want);
+    EXPECT_THAT(got.run.regrows, ElementsAre(0, 1, 1, 1, 1));
+    EXPECT_THAT(got.factors, Each(testing::DoubleNear(2.2, 1e-9)));
+    EXPECT_EQ(got.replays > 0, way.graphs);
+  }
+  const Outcome twice = train(model("0.5"));
+  expect_same(twice, train(model("4")));
+  EXPECT_THAT(twice.run.regrows, ElementsAre(1, 2, 2, 2, 2));
+}
+
+// What an evaluation chooses is what the next step does.
+TEST(MoeRoom, AnEvaluationWithoutRoomIsDoneAgain) {
+  const Words evaluates{"--eval-iters", "2", "--eval-interval", "1"};
+  const Outcome got = train(model("1") + evaluates), want = train(model("4") + evaluates);
+  expect_same(got, want);
+  EXPECT_EQ(got.run.validation_losses.size(), 5u);
+  EXPECT_THAT(got.run.regrows, ElementsAre(1, 1, 1, 1, 1));
+}
+
+// Of a step without room nothing is asked: its NaN is none of the run's.
+TEST(MoeRoom, WhatAStepWithoutRoomComputesCountsForNothing) {
+  const auto spoil = [](Rank& rank) {
+    const auto add_nan = [&rank, steps = std::make_shared<int>(0)](const HookContext& at) {
+      if (at.microbatch == 0 && ++*steps == 2)
+        launch(rank.streams.compute, Fill{.x = rank.step.sums.slice(0, 0, 1), .value = std::nan("")});
+    };
+    rank.runner.hooks(rank.runner.num_segments() - 1).add(HookPoint::kPostForward, add_nan);
+  };
+  const Outcome got = train(model("1") + Words{"--max-skipped-steps", "0"}, {.data = 2}, spoil);
+  expect_same(got, train(model("4")));
+  EXPECT_THAT(got.run.regrows, ElementsAre(0, 1, 1, 1, 1));
+}
+
+// The flag says what a run starts with, also one that goes on.
+TEST(MoeRoom, AResumedRunStartsWithTheFlagsRoom) {
+  const test::ScratchDirectory folder;
+  const Outcome whole = train(model("4"));
+  const Outcome begun = train(model("1") + Words{"--save", folder.path("kept"), "--exit-interval", "2"});
+  EXPECT_THAT(begun.run.regrows, ElementsAre(0, 1));
+  const RunResult rest =
+      test::train({.flags = model("1") + Words{"--load", folder.path("kept")} + Layout{}.flags(), .ranks = 2});
+  EXPECT_THAT(rest.regrows, ElementsAre(1, 1, 1));
+  EXPECT_TRUE(rest.whole_state == whole.run.whole_state);
+  EXPECT_EQ(rest.losses.back(), whole.run.losses.back());
+}
+
+TEST(MoeRoom, NoMemoryForMoreRoomEndsTheRunAndNamesTheFlag) {
+  const auto fill = [](Trainer& trainer, int index) {
+    set_biases(trainer, index);
+    if (index == 0) arm_faults({parse_fault("memory.pool:1+")});
+    trainer.rank().mesh.world().host_barrier();
+  };
+  std::string message;
+  try {
+    test::train({.flags = model("1"), .ranks = 2, .prepare = fill});
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kOutOfMemory);
+    message = error.what();
+  }
+  EXPECT_GT(faults_fired(), 0);
+  disarm_faults();
+  EXPECT_THAT(message, testing::AllOf(HasSubstr("step 2 needed room on a rank for"), HasSubstr("1024 rows"),
+                                      HasSubstr("--moe-expert-rank-capacity-factor 2.200")));
+}
+
+}  // namespace
+}  // namespace megalith
