@@ -161,8 +161,7 @@ class Search {
     const std::int64_t most_ep = experts == 0 ? 1 : std::min<std::int64_t>(experts, spec_.rates->host_ranks);
     for (const std::int64_t tp : divisors_of(world_, spec_.rates->host_ranks)) {
       for (const std::int64_t pp : divisors_of(world_ / tp, options_.model.num_layers)) {
-        for (const std::int64_t ep :
-             divisors_of(world_ / pp, std::max<std::int64_t>(options_.model.moe.num_experts, 1)))
+        for (const std::int64_t ep : divisors_of(world_ / pp, most_ep))
           add_layouts(layouts, {.tp = tp, .pp = pp, .ep = ep});
       }
     }
