@@ -18,14 +18,14 @@ namespace {
 
 constexpr double kMib = 1 << 20, kGib = 1 << 30;
 
-std::string said_way(const Options& options) {
-  switch (options.parallel.moe_token_dispatcher_type) {
-    case MoeTokenDispatcher::kAllToAll: return "alltoall: each token to the ranks that it chose";
+std::string said_way(const Options& options, const Forecast& forecast) {
+  switch (forecast.dispatcher) {
     case MoeTokenDispatcher::kAllGather: return "allgather: each token to all ranks";
-    case MoeTokenDispatcher::kFlex: return "flex: ranks read the tokens that chose them";
-    case MoeTokenDispatcher::kAuto: break;
+    case MoeTokenDispatcher::kFlex: return "flex: ranks read the tokens that chose them out of each other's memory";
+    default: break;
   }
-  return "auto: flex where GPUs read each other's memory, else alltoall";
+  const bool padded = options.train.device == DeviceType::kCuda;
+  return fmt::format("alltoall: each token to the ranks that it chose{}", padded ? ", in equal parts" : "");
 }
 
 // Layers of experts of a stage.
@@ -62,7 +62,7 @@ std::string printed_experts(const Options& options, const Forecast& forecast) {
   text += fmt::format("    tokens of the rank        {:>15}\n", rows->sizes.tokens);
   text += fmt::format("    tokens that arrive        {}\n", said_rows(rows->mean.arrived, rows->room.arrived));
   text += fmt::format("    rows of its experts       {}\n", said_rows(rows->mean.rows, rows->room.rows));
-  text += fmt::format("  {}\n", said_way(options));
+  text += fmt::format("  {}\n", said_way(options, forecast));
   for (const StageForecast& stage : forecast.stages) {
     const auto each =
         static_cast<double>(layers_of(options, forecast, stage.stage) * forecast.config.microbatches) * kMib;
@@ -98,7 +98,7 @@ std::string experts_on_page(const Options& options, const Forecast& forecast) {
              "layer and microbatch if all experts are chosen alike, with room for {}; its experts have {:.0f} rows, "
              "with room for {}. {}.</p>\n",
              rows->sizes.local_experts(), rows->sizes.experts, rows->sizes.tokens, rows->mean.arrived,
-             rows->room.arrived, rows->mean.rows, rows->room.rows, said_way(options)) +
+             rows->room.arrived, rows->mean.rows, rows->room.rows, said_way(options, forecast)) +
          html_table({"stage", "way", "sent a layer and microbatch", "sent a step", "ms a step", "ms exposed, all four"},
                     table, /*texts=*/2);
 }

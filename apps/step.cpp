@@ -100,6 +100,7 @@ void Step::give_back() {
   if (rank_.graphs) rank_.graphs->drop();
   for (MemorySharing* group : sharing_groups(rank_)) group->unshare_memory();
   rank_.memory.arena.give_back();
+  rank_.memory.pool.free_cached();  // others than the pool may need it
 }
 
 // What each kind of action does. Gradients are reduced in kReduce.

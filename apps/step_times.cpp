@@ -49,7 +49,8 @@ bool is_of_replicas(const PlannedCall& call) {
   return of_replicas && !call.group.ends_with(" loss") && !call.group.ends_with(" norm");
 }
 
-bool is_of_experts(const PlannedCall& call) { return call.group.starts_with("dispatch"); }
+// Rows of experts, but not sums of their gradients.
+bool is_of_rows(const PlannedCall& call) { return call.group == "dispatch"; }
 
 bool is_message(const PlannedCall& call) { return call.kind == "send" || call.kind == "receive"; }
 
@@ -127,7 +128,7 @@ class Player {
       clock += seconds;
       if (action && is_of_replicas(*call->second))
         collective_seconds_ += seconds * static_cast<double>(recording_.stands_for[*action]);
-      if (!is_of_experts(*call->second)) return;
+      if (!is_of_rows(*call->second)) return;
       carries_rows_[static_cast<std::size_t>(entry.lane)] = true;
       if (!action) return;
       rows_seconds_ += seconds;
@@ -286,7 +287,7 @@ StepWork work_of(const StepRecording& recording, std::int64_t microbatches, cons
     count(work.volumes[call.group.substr(0, call.group.find(' '))]);
     const bool gathers = kind == ActionKind::kUnshard || kind == ActionKind::kGatherInstances;
     if (is_of_unit(kind)) count(gathers ? work.gathers : work.reductions);
-    if (!is_of_experts(call)) continue;
+    if (!is_of_rows(call)) continue;
     StepWork::Rows& rows = kind == ActionKind::kForward ? work.forward : work.backward;
     count(call.back || call.kind == AllToAll::kName ? rows.home : rows.out);
   }

@@ -34,7 +34,8 @@ using CategoryBytes = std::array<std::size_t, kNumMemoryCategories>;
 class MemoryPool {
  public:
   // limit_bytes 0: no limit but the machine's. A plan has no limit at all. CUDA: memory of the process's GPU, by plain
-  // cudaMalloc; giving it back waits for the GPU, so it happens only when a pool ends or would refuse otherwise.
+  // cudaMalloc; giving it back waits for the GPU, so it happens only when a pool ends, would refuse otherwise or is
+  // asked.
   explicit MemoryPool(DeviceType device, std::size_t limit_bytes = 0);
   ~MemoryPool();  // returns everything to the system
   MemoryPool(const MemoryPool&) = delete;
@@ -44,6 +45,8 @@ class MemoryPool {
   // owners when the system or the limit refuses.
   void* allocate(std::size_t bytes, MemoryCategory category, std::string_view owner);
   void free(void* address);
+  // Gives blocks that are not given out back to the system. On a GPU it waits for all work.
+  void free_cached();
 
   // While one of the rank's streams captures, only cached blocks are given out; asking the system is an error.
   void set_capture_guard(const CaptureGuard* captures) { captures_ = captures; }
@@ -66,7 +69,6 @@ class MemoryPool {
 
   void* allocate_from_system(std::size_t bytes);
   void free_to_system(void* address);
-  void free_cached();
   [[noreturn]] void fail_out_of_memory(std::size_t bytes, std::string_view owner) const;
 
   DeviceType device_;

@@ -3,10 +3,8 @@
 // knows the first row of each of its experts, then those of its own warps, and then gives each slot its row: the
 // warp's next one of that expert, in the order of the lanes. Atomic operations count, and give no slot its row, so that
 // the order is that of (expert, slot) on every run. The choices are read twice, and once more from L1.
-#include "core/device/cuda/fault.cuh"
-#include "core/ops/cuda_launch.cuh"
 #include "core/ops/cuda_reduce.cuh"
-#include "core/ops/data_faults.h"
+#include "core/ops/cuda_routes.cuh"
 #include "core/ops/route_rows.h"
 
 namespace megalith {
@@ -23,22 +21,31 @@ constexpr int kLoads = 2;        // of a thread, in flight
 struct OffsetsArguments {
   const std::int32_t* choice;
   std::int32_t *offsets, *token, *position;
+  std::int32_t* wanted;  // null: nobody asks
   std::int32_t* counts;  // [blocks, experts]
-  std::int64_t slots;
-  int experts;
+  LiveRows tokens;
+  std::int64_t limit;  // of what a choice may be
+  int first_expert, experts;
+  int room;         // for rows
   int warp_slots;   // of a warp of the second kernel: a multiple of 32
   int block_slots;  // of all its warps
+  int token_slots;  // of a token
   FastDivide choices;
 };
 
 struct Slots {
   std::int64_t first, end;
   __device__ Slots(const OffsetsArguments& a, std::int64_t number, int each)
-      : first(number * each), end(min(first + each, a.slots)) {}
+      : first(number * each), end(min(first + each, a.tokens.count() * a.token_slots)) {}
 };
 
-__device__ inline bool is_expert(std::int32_t choice, int experts) {
-  return static_cast<unsigned>(choice) < static_cast<unsigned>(experts);
+__device__ inline bool is_expert(std::int32_t expert, int experts) {
+  return static_cast<unsigned>(expert) < static_cast<unsigned>(experts);
+}
+
+// Which of the experts that have rows a choice is; any other number where it is none of them.
+__device__ inline int expert_of(const OffsetsArguments& a, std::int32_t choice) {
+  return static_cast<int>(static_cast<unsigned>(choice) - static_cast<unsigned>(a.first_expert));
 }
 
 // The choices of the slots first, first + step, ...; -1 from `end` on.
@@ -60,10 +67,11 @@ __global__ void __launch_bounds__(kThreads)
     load_choices(choice, a.choice, slot, kThreads, own.end);
 #pragma unroll
     for (int u = 0; u < kLoads; ++u) {
-      if (is_expert(choice[u], a.experts)) {
-        atomicAdd(&counts[choice[u]], 1);
-      } else if (choice[u] != -1) {
-        report_fault(fault, raise, slot + u * kThreads, choice[u], -1, a.experts);
+      const int expert = expert_of(a, choice[u]);
+      if (is_expert(expert, a.experts)) {
+        atomicAdd(&counts[expert], 1);
+      } else if (choice[u] < -1 || choice[u] >= a.limit) {
+        report_fault(fault, raise, slot + u * kThreads, choice[u], -1, a.limit);
       }
     }
   }
@@ -111,10 +119,13 @@ __device__ inline void find_bases(const OffsetsArguments& a, int (&base)[kMaxExp
       if (thread >= step) row += below;
     }
     const bool writes = blockIdx.x == 0;
-    if (writes && thread == 31) a.offsets[experts] = row;
+    if (writes && thread == 31) {
+      a.offsets[experts] = min(row, a.room);
+      if (a.wanted != nullptr) *a.wanted = row;
+    }
     row -= sum;
     for (int e = first; e < end; ++e) {
-      if (writes) a.offsets[e] = row;
+      if (writes) a.offsets[e] = min(row, a.room);
       base[e] += row;
       row += total[e];
     }
@@ -137,7 +148,8 @@ __global__ void __launch_bounds__(kThreads) expert_offsets_kernel(const OffsetsA
     load_choices(choice, a.choice, first + lane, 32, own.end);
 #pragma unroll
     for (int u = 0; u < kLoads; ++u) {
-      if (is_expert(choice[u], experts)) atomicAdd(&next[choice[u]], 1);
+      const int expert = expert_of(a, choice[u]);
+      if (is_expert(expert, experts)) atomicAdd(&next[expert], 1);
     }
   }
   find_bases(a, base, total);  // with barriers: all warps have counted
@@ -159,15 +171,17 @@ __global__ void __launch_bounds__(kThreads) expert_offsets_kernel(const OffsetsA
 #pragma unroll
     for (int u = 0; u < kLoads; ++u) {
       const std::int64_t slot = first + u * 32 + lane;
-      const bool routed = is_expert(choice[u], experts);
-      const unsigned peers = __match_any_sync(kAllLanes, routed ? choice[u] : -1);
+      const int expert = expert_of(a, choice[u]);
+      const bool routed = is_expert(expert, experts);
+      const unsigned peers = __match_any_sync(kAllLanes, routed ? expert : -1);
       const int rank = __popc(peers & below);
-      const int row = routed ? next[choice[u]] + rank : -1;
+      const int row = routed ? next[expert] + rank : -1;
       __syncwarp();
-      if (routed && rank == 0) next[choice[u]] = row + __popc(peers);
+      if (routed && rank == 0) next[expert] = row + __popc(peers);
       __syncwarp();
-      if (slot < own.end) a.position[slot] = row;
-      if (routed) a.token[row] = static_cast<std::int32_t>(a.choices.quotient(static_cast<unsigned>(slot)));
+      const bool has_room = row < a.room;
+      if (slot < own.end) a.position[slot] = has_room ? row : -1;
+      if (routed && has_room) a.token[row] = static_cast<std::int32_t>(a.choices.quotient(static_cast<unsigned>(slot)));
     }
   }
 }
@@ -184,11 +198,16 @@ void run(CudaStream& stream, const ExpertOffsets& op) {
                            .offsets = op.offsets.as<std::int32_t>(),
                            .token = op.token.as<std::int32_t>(),
                            .position = op.position.as<std::int32_t>(),
+                           .wanted = op.wanted.as<std::int32_t>(),
                            .counts = op.workspace.as<std::int32_t>(),
-                           .slots = slots,
+                           .tokens = LiveRows(op.choice),
+                           .limit = op.all_experts > 0 ? op.all_experts : kMaxIndex,
+                           .first_expert = static_cast<int>(op.first_expert),
                            .experts = static_cast<int>(experts),
+                           .room = static_cast<int>(std::min(op.token.numel(), kMaxIndex - 1)),
                            .warp_slots = static_cast<int>(warp_slots),
                            .block_slots = static_cast<int>(warps * warp_slots),
+                           .token_slots = static_cast<int>(op.choice.size(1)),
                            .choices = FastDivide(std::max<std::int64_t>(1, op.choice.size(1)))};
   launch_kernel(stream, {blocks, kThreads}, expert_offsets_count_kernel, a, stream.fault(), raise_bad_route);
   launch_kernel(stream, {blocks, static_cast<unsigned>(warps * 32)}, expert_offsets_kernel, a);

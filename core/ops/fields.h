@@ -82,8 +82,6 @@ struct Field {
     rules.offsets = &offsets;
     return of_experts(offsets.numel() - 1);
   }
-  // The same, but only the bound of `other`, a field that takes one.
-  Field& bounded_as(const Tensor& other) { return rules.bound = other.bound, *this; }
   // Dim 0 has as many rows for each of so many experts.
   Field& of_experts(std::int64_t count) { return rules.experts = count, *this; }
   Field& read_if(bool condition) { return reads = condition, *this; }

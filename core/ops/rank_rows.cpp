@@ -32,6 +32,7 @@ void fields(const ChosenRanks& op, Fields& f) {
   f.in(op.choice, "op.choice").dtype(DType::kInt32).rank(2).read_if(!op.all);
   const std::int64_t ranks = op.ranks.size(1);
   f.out(op.ranks, "op.ranks").dtype(DType::kInt32).shape({op.choice.size(0), ranks});
+  f.expect(op.ranks.numel() <= kMaxRows, "op.ranks", "fewer than 2^31 entries", op.ranks.shape);
   check_ranks(ranks, "op.ranks", op.ranks.shape, op.copies, f);
   check_experts(op.experts_per_rank, ranks / op.copies, "op.experts_per_rank", f);
 }
@@ -51,14 +52,15 @@ void fields(const UnpermuteGroups& op, Fields& f) {
   f.in(op.x, "op.x").floating().rank(2).bounded();
   f.in(op.position, "op.position").dtype(DType::kInt32).rank(2).bounded();
   f.expect(op.position.size(1) <= kMaxChoices, "op.position", "at most 16 choices of a token", op.position.shape);
-  f.in(op.choice, "op.choice").dtype(DType::kInt32).shape(op.position.shape).bounded_as(op.position);
+  f.in(op.choice, "op.choice").dtype(DType::kInt32).shape(op.position.shape).rules.bound = op.position.bound;
   const std::int64_t columns = op.x.size(1);
   const std::int64_t parts = op.y.size(1) == columns ? 1 : op.groups;
-  f.out(op.y, "op.y").dtype(op.x.dtype).shape({op.position.size(0), parts * columns}).bounded_as(op.position);
+  f.out(op.y, "op.y").dtype(op.x.dtype).shape({op.position.size(0), parts * columns}).rules.bound = op.position.bound;
 }
 
 void fields(const SumReturnedWeights& op, Fields& f) {
   f.in(op.choice, "op.choice").dtype(DType::kInt32).rank(2);
+  f.expect(op.choice.numel() <= kMaxRows, "op.choice", "fewer than 2^31 entries", op.choice.shape);
   const std::int64_t tokens = op.choice.size(0), ranks = op.position.size(1);
   f.in(op.x, "op.x").dtype(DType::kFp32).shape({op.x.size(0), op.choice.size(1)}).bounded();
   f.in(op.position, "op.position").dtype(DType::kInt32).shape({tokens, ranks});

@@ -48,7 +48,7 @@ void fields(const UnpermuteRows& op, Fields& f) {
   f.in(op.x, "op.x").floating().rank(2).bounded();
   f.in(op.position, "op.position").dtype(DType::kInt32).rank(2).bounded();
   const Shape rows{op.position.size(0), op.y.size(1)};
-  f.out(op.y, "op.y").dtype(op.x.dtype).shape(rows).bounded_as(op.position);
+  f.out(op.y, "op.y").dtype(op.x.dtype).shape(rows).rules.bound = op.position.bound;
   const std::int64_t width = op.x.size(1), columns = rows[1];
   f.expect(columns == 0 ? width == 0 : width >= columns && width % columns == 0, "op.x",
            "rows of one or more parts, each as wide as those of op.y", op.x.shape);
@@ -56,14 +56,14 @@ void fields(const UnpermuteRows& op, Fields& f) {
 
 void fields(const PermuteWeights& op, Fields& f) {
   f.in(op.position, "op.position").dtype(DType::kInt32).rank(2).bounded();
-  f.in(op.weight, "op.weight").dtype(DType::kFp32).shape(op.position.shape).bounded_as(op.position);
+  f.in(op.weight, "op.weight").dtype(DType::kFp32).shape(op.position.shape).rules.bound = op.position.bound;
   f.out(op.row_weight, "op.row_weight").dtype(DType::kFp32).rank(1).bounded();
 }
 
 void fields(const UnpermuteWeightGradients& op, Fields& f) {
   f.in(op.partial, "op.partial").dtype(DType::kFp32).rank(2).bounded();
   f.in(op.position, "op.position").dtype(DType::kInt32).rank(2).bounded();
-  f.out(op.d_weight, "op.d_weight").dtype(DType::kFp32).shape(op.position.shape).bounded_as(op.position);
+  f.out(op.d_weight, "op.d_weight").dtype(DType::kFp32).shape(op.position.shape).rules.bound = op.position.bound;
 }
 
 }  // namespace megalith

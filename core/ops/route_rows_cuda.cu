@@ -1,10 +1,7 @@
 // Memory-bound, one pass. A group of threads, one to eight warps, owns a row of the result, and a thread has up to
 // eight loads of 16 bytes in flight. What is read for a row, its entries in the tables, is read by each of its threads,
 // from L1 but for the first. Deterministic: a thread sums its elements over the choices in their order.
-#include "core/device/cuda/fault.cuh"
-#include "core/ops/cuda_launch.cuh"
-#include "core/ops/cuda_pack.cuh"
-#include "core/ops/data_faults.h"
+#include "core/ops/cuda_routes.cuh"
 #include "core/ops/route_rows.h"
 
 namespace megalith {
@@ -13,89 +10,22 @@ namespace {
 
 using namespace cuda;
 
-constexpr int kThreads = 256;
+constexpr int kThreads = kRouteThreads;
 constexpr int kLoads = 8;  // packs of a thread, in flight
-
-// Which threads have which rows.
-struct Groups {
-  int shift = 5;  // 2^shift threads a row
-
-  Groups(std::int64_t packs_of_row, std::int64_t packs_of_thread) {
-    while (1 << shift < kThreads && (std::int64_t{1} << shift) * packs_of_thread < packs_of_row) ++shift;
-  }
-  Grid grid(std::int64_t rows) const { return {blocks_for(rows, kThreads >> shift), kThreads}; }
-  __device__ std::int64_t row() const {
-    return std::int64_t{blockIdx.x} * (kThreads >> shift) + static_cast<int>(threadIdx.x >> shift);
-  }
-  __device__ int size() const { return 1 << shift; }
-  __device__ int lane() const { return static_cast<int>(threadIdx.x) & (size() - 1); }
-};
-
-// How many rows there are: all, or as many as the bound says.
-struct LiveRows {
-  std::int64_t capacity;
-  const std::int32_t* bound;  // device; null: all
-
-  explicit LiveRows(const Tensor& x) : capacity(x.size(0)), bound(x.bound) {}
-  LiveRows(const Tensor& x, const Tensor& offsets)
-      : capacity(x.size(0)), bound(offsets.as<const std::int32_t>() + offsets.numel() - 1) {}
-  __device__ std::int64_t count() const {
-    return bound == nullptr ? capacity : min(static_cast<std::int64_t>(*bound), capacity);
-  }
-};
-
-struct Faults {
-  CudaFault* fault;
-  CudaFault::Raise raise = raise_bad_route;
-
-  explicit Faults(CudaStream& stream) : fault(stream.fault()) {}
-};
-
-// Entries first .. first + kCount - 1 of a table as far as `count` goes; -1 for others, and for one that is out of
-// range, which is reported.
-template <int kCount>
-__device__ inline void load_routes(std::int32_t (&route)[kCount], const std::int32_t* table, std::int64_t first,
-                                   int count, std::int64_t low, std::int64_t limit, const Faults& faults) {
-  int bad = -1;
-#pragma unroll
-  for (int j = 0; j < kCount; ++j) route[j] = j < count ? __ldg(table + first + j) : -1;
-#pragma unroll
-  for (int j = 0; j < kCount; ++j) {
-    if (j >= count || (route[j] >= low && route[j] < limit)) continue;
-    bad = j;
-    route[j] = -1;
-  }
-  if (bad >= 0) report_fault(faults.fault, faults.raise, first + bad, table[first + bad], low, limit);
-}
-__device__ inline std::int32_t load_route(const std::int32_t* table, std::int64_t i, std::int64_t low,
-                                          std::int64_t limit, const Faults& faults) {
-  std::int32_t route[1];
-  load_routes(route, table, i, 1, low, limit, faults);
-  return route[0];
-}
-
-int row_length(const Tensor& x) {
-  require(x.size(1) < kMaxIndex / 2, "routed rows of more than 2^30 elements");
-  return static_cast<int>(x.size(1));
-}
-
-std::int64_t packs_of(const Tensor& x) {
-  return ceil_divide(x.size(1) * static_cast<std::int64_t>(size_of(x.dtype)), sizeof(uint4));
-}
 
 template <class T, bool kVector>
 __global__ void __launch_bounds__(kThreads)
-    permute_rows_kernel(const T* x, const std::int32_t* index, T* y, const LiveRows live, const Groups groups,
+    permute_rows_kernel(const T* x, const std::int32_t* index, T* y, const LiveRows live, const RowThreads threads,
                         std::int64_t tokens, int columns, const Faults faults) {
   constexpr int kWidth = kPack<T>;
-  const std::int64_t row = groups.row();
+  const std::int64_t row = threads.row();
   if (row >= live.count()) return;
   const std::int32_t token = load_route(index, row, 0, tokens, faults);
   if (token < 0) return;
   const T* const from = x + std::int64_t{token} * columns;
   T* const to = y + row * columns;
-  const int step = groups.size() * kWidth;
-  for (int first = groups.lane() * kWidth; first < columns; first += kLoads * step) {
+  const int step = threads.size() * kWidth;
+  for (int first = threads.lane() * kWidth; first < columns; first += kLoads * step) {
     uint4 raw[kLoads];
 #pragma unroll
     for (int u = 0; u < kLoads; ++u) raw[u] = load_of_row<T, kVector>(from, first + u * step, columns);
@@ -109,30 +39,53 @@ struct UnpermuteArguments {
   const T* x;
   const std::int32_t* position;
   T* y;
-  LiveRows live;
-  Groups groups;
-  std::int64_t tokens;
-  int choices, columns;
+  LiveRows live, tokens;
+  RowThreads threads;
+  int choices;  // of a token, each part of a row by itself
+  int columns;  // of a part
+  int position_choices, row_parts;
+  FastDivide parts;
 };
+
+// load_routes where rows have several parts: numbers of parts, of `count` from a token's number `first` on.
+template <class T, int kCount>
+__device__ inline void load_parts(std::int32_t (&part)[kCount], const UnpermuteArguments<T>& a, std::int64_t token,
+                                  int first, int count, std::int64_t rows, const Faults& faults) {
+#pragma unroll
+  for (int j = 0; j < kCount; ++j) {
+    part[j] = -1;
+    if (j >= count) continue;
+    unsigned s = 0;
+    const unsigned k = a.parts.divide(static_cast<unsigned>(first + j), s);
+    const std::int32_t row = load_route(a.position, token * a.position_choices + k, -1, rows, faults);
+    if (row >= 0) part[j] = row * a.row_parts + static_cast<int>(s);
+  }
+}
 
 // kChoices: of which a thread has the rows at once, of kPacks packs.
 template <int kChoices>
 inline constexpr int kPacks = kChoices < kLoads ? 2 : 1;
 
 // Three blocks a multiprocessor: told nothing, the compiler aims at more of them and loads one pack after the other.
-template <class T, bool kVector, int kChoices>
+template <class T, bool kVector, int kChoices, bool kParts>
 __global__ void __launch_bounds__(kThreads, 3)
     unpermute_rows_kernel(const UnpermuteArguments<T> a, const Faults faults) {
   constexpr int kWidth = kPack<T>;
-  const std::int64_t token = a.groups.row();
-  if (token >= a.tokens) return;
-  const std::int64_t rows = a.live.count(), slot = token * a.choices;
+  const std::int64_t token = a.threads.row();
+  if (token >= a.tokens.count()) return;
+  const std::int64_t rows = a.live.count();
   std::int32_t row[kChoices];
-  const auto find_rows = [&](int k) { load_routes(row, a.position, slot + k, a.choices - k, -1, rows, faults); };
+  const auto find_rows = [&](int k) {
+    if constexpr (kParts) {
+      load_parts(row, a, token, k, a.choices - k, rows, faults);
+    } else {
+      load_routes(row, a.position, token * a.choices + k, a.choices - k, -1, rows, faults);
+    }
+  };
   find_rows(0);
   T* const to = a.y + token * a.columns;
-  const int step = a.groups.size() * kWidth;
-  for (int first = a.groups.lane() * kWidth; first < a.columns; first += kPacks<kChoices> * step) {
+  const int step = a.threads.size() * kWidth;
+  for (int first = a.threads.lane() * kWidth; first < a.columns; first += kPacks<kChoices> * step) {
     Floats<T> sum[kPacks<kChoices>];
     for (int k = 0;;) {
       uint4 raw[kPacks<kChoices>][kChoices];
@@ -160,30 +113,38 @@ __global__ void __launch_bounds__(kThreads, 3)
   }
 }
 
+// Of a row of x; one where rows are empty.
+std::int64_t parts_of(const UnpermuteRows& op) { return op.y.size(1) > 0 ? op.x.size(1) / op.y.size(1) : 1; }
+
 template <int kChoices>
 void unpermute(CudaStream& stream, const UnpermuteRows& op) {
-  const Groups groups(packs_of(op.x), std::max(2, kPacks<kChoices>));
-  const std::int64_t tokens = op.y.size(0);
-  Variants(op.x.dtype, rows_aligned(op.x, op.y)).visit([&](auto type, auto is_vector) {
+  const RowThreads threads(packs_of(op.y), std::max(2, kPacks<kChoices>));
+  const std::int64_t parts = parts_of(op), choices = op.position.size(1);
+  require(op.x.size(0) < kMaxIndex / parts && choices < kMaxIndex / parts, "more than 2^31 parts of routed rows");
+  Variants(op.x.dtype, rows_aligned(op.x, op.y), parts > 1).visit([&](auto type, auto is_vector, auto has_parts) {
     using T = decltype(type);
     const UnpermuteArguments<T> a{.x = op.x.as<const T>(),
                                   .position = op.position.as<const std::int32_t>(),
                                   .y = op.y.as<T>(),
                                   .live = LiveRows(op.x),
-                                  .groups = groups,
-                                  .tokens = tokens,
-                                  .choices = static_cast<int>(op.position.size(1)),
-                                  .columns = row_length(op.x)};
-    launch_kernel(stream, groups.grid(tokens), unpermute_rows_kernel<T, is_vector(), kChoices>, a, Faults(stream));
+                                  .tokens = LiveRows(op.position),
+                                  .threads = threads,
+                                  .choices = static_cast<int>(choices * parts),
+                                  .columns = row_length(op.y),
+                                  .position_choices = static_cast<int>(choices),
+                                  .row_parts = static_cast<int>(parts),
+                                  .parts = FastDivide(parts)};
+    launch_kernel(stream, threads.grid(op.y.size(0)), unpermute_rows_kernel<T, is_vector(), kChoices, has_parts()>, a,
+                  Faults(stream));
   });
 }
 
 // A thread has a choice.
 __global__ void __launch_bounds__(kThreads)
     permute_weights_kernel(const float* weight, const std::int32_t* position, float* row_weight, const LiveRows live,
-                           std::int64_t slots, const Faults faults) {
+                           const LiveRows tokens, int choices, const Faults faults) {
   const std::int64_t slot = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (slot >= slots) return;
+  if (slot >= tokens.count() * choices) return;
   const std::int32_t row = load_route(position, slot, -1, live.count(), faults);
   if (row >= 0) row_weight[row] = weight[slot];
 }
@@ -191,10 +152,10 @@ __global__ void __launch_bounds__(kThreads)
 // A thread has a choice: its partial sums share a few sectors.
 __global__ void __launch_bounds__(kThreads)
     unpermute_weight_gradients_kernel(const float* partial, const std::int32_t* position, float* d_weight,
-                                      const LiveRows live, std::int64_t parts, std::int64_t slots,
+                                      const LiveRows live, const LiveRows tokens, int choices, std::int64_t parts,
                                       const Faults faults) {
   const std::int64_t slot = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (slot >= slots) return;
+  if (slot >= tokens.count() * choices) return;
   const std::int32_t row = load_route(position, slot, -1, live.count(), faults);
   float sum = 0;
   if (row >= 0) {
@@ -208,18 +169,18 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 void run(CudaStream& stream, const PermuteRows& op) {
-  const Groups groups(packs_of(op.x), kLoads);
+  const RowThreads threads(packs_of(op.x), kLoads);
   const std::int64_t rows = op.index.numel();
   Variants(op.x.dtype, rows_aligned(op.x, op.y)).visit([&](auto type, auto is_vector) {
     using T = decltype(type);
-    launch_kernel(stream, groups.grid(rows), permute_rows_kernel<T, is_vector()>, op.x.as<const T>(),
-                  op.index.as<const std::int32_t>(), op.y.as<T>(), LiveRows(op.index, op.offsets), groups, op.x.size(0),
-                  row_length(op.x), Faults(stream));
+    launch_kernel(stream, threads.grid(rows), permute_rows_kernel<T, is_vector()>, op.x.as<const T>(),
+                  op.index.as<const std::int32_t>(), op.y.as<T>(), LiveRows(op.index, op.offsets), threads,
+                  op.x.size(0), row_length(op.x), Faults(stream));
   });
 }
 
 void run(CudaStream& stream, const UnpermuteRows& op) {
-  const std::int64_t choices = op.position.size(1);
+  const std::int64_t choices = op.position.size(1) * parts_of(op);
   if (choices <= 1) return unpermute<1>(stream, op);
   if (choices <= 2) return unpermute<2>(stream, op);
   if (choices <= 4) return unpermute<4>(stream, op);
@@ -229,15 +190,16 @@ void run(CudaStream& stream, const UnpermuteRows& op) {
 void run(CudaStream& stream, const PermuteWeights& op) {
   const std::int64_t slots = op.weight.numel();
   launch_kernel(stream, {blocks_for(slots, kThreads), kThreads}, permute_weights_kernel, op.weight.as<const float>(),
-                op.position.as<const std::int32_t>(), op.row_weight.as<float>(), LiveRows(op.row_weight), slots,
-                Faults(stream));
+                op.position.as<const std::int32_t>(), op.row_weight.as<float>(), LiveRows(op.row_weight),
+                LiveRows(op.position), static_cast<int>(op.position.size(1)), Faults(stream));
 }
 
 void run(CudaStream& stream, const UnpermuteWeightGradients& op) {
   const std::int64_t slots = op.position.numel();
   launch_kernel(stream, {blocks_for(slots, kThreads), kThreads}, unpermute_weight_gradients_kernel,
                 op.partial.as<const float>(), op.position.as<const std::int32_t>(), op.d_weight.as<float>(),
-                LiveRows(op.partial), op.partial.size(1), slots, Faults(stream));
+                LiveRows(op.partial), LiveRows(op.position), static_cast<int>(op.position.size(1)), op.partial.size(1),
+                Faults(stream));
 }
 
 }  // namespace megalith

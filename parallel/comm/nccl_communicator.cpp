@@ -85,6 +85,7 @@ class NcclCommunicator final : public Communicator, public MemorySharing {
   };
 
   void start();
+  void check_memory(const ExchangeRows& op) const;
   void check(ncclResult_t result, const char* call) const;
   void write(CudaStream& stream, std::uint64_t& word, std::uint64_t value) const {
     check_driver(
@@ -177,11 +178,6 @@ class NcclCommunicator final : public Communicator, public MemorySharing {
 
   void exchange(CudaStream& stream, const ExchangeRows& op) const {
     if (peer_memory_ != nullptr) return peer_memory_->exchange_rows(stream, op);
-    if (!op.room && exchange_room_bytes(op) > 0) {
-      fail({.subject = fmt::format("{} on group {}", op.kName, name()),
-            .expected = "GPUs that share memory, or room",
-            .got = "neither"});
-    }
     const ExchangeParts parts(op);
     const auto bytes = static_cast<std::size_t>(parts.bytes);
     pack_rows(stream, op);
@@ -304,6 +300,14 @@ void NcclCommunicator::check(ncclResult_t result, const char* call) const {
         .remedy = "see whether another rank ended or made another call; NCCL_DEBUG=WARN says more"});
 }
 
+void NcclCommunicator::check_memory(const ExchangeRows& op) const {
+  if (peer_memory_ != nullptr) return peer_memory_->check_holds(op);
+  if (op.room || exchange_room_bytes(op) == 0) return;
+  fail({.subject = fmt::format("{} on group {}", op.kName, name()),
+        .expected = "GPUs that share memory, or room",
+        .got = "neither"});
+}
+
 void NcclCommunicator::run(const Collective&) {
   fail({.subject = "group " + name(), .expected = "a CUDA stream", .got = "a CPU stream"});
 }
@@ -316,6 +320,7 @@ void NcclCommunicator::run(Stream& stream, CudaStream& cuda, const Collective& c
     return copy_alone(collective,
                       [&](const Tensor& in, const Tensor& out) { cuda.copy(out.data, in.data, in.bytes()); });
   }
+  if (rows != nullptr) check_memory(*rows);
   const int kind = static_cast<int>(collective.index());
   const HostCall host_call(*process_, *watched_, kind);
   const std::uint64_t id = ++ids_;

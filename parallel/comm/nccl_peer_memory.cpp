@@ -192,7 +192,7 @@ void PeerMemory::meet(CudaStream& stream, std::uint64_t Flags::*word) {
   words.enqueue(stream);
 }
 
-void PeerMemory::exchange_rows(CudaStream& stream, const ExchangeRows& op) {
+void PeerMemory::check_holds(const ExchangeRows& op) const {
   const auto check = [&](const Tensor& tensor, const char* argument) {
     if (tensor.bytes() == 0 || holds(tensor)) return;
     fail({.subject = fmt::format("{} on group {}: {}", op.kName, op.group.name(), argument),
@@ -201,6 +201,9 @@ void PeerMemory::exchange_rows(CudaStream& stream, const ExchangeRows& op) {
   };
   for (const ExchangeRows::Rows& rows : op.rows) check(rows.in, "in");
   check(op.index, "index");
+}
+
+void PeerMemory::exchange_rows(CudaStream& stream, const ExchangeRows& op) {
   std::vector<const std::byte*> bases;
   for (const Peer& peer : peers_) bases.push_back(peer.base);
   bases[static_cast<std::size_t>(rank_)] = base_;

@@ -12,6 +12,7 @@
 #include "parallel/comm/mpi_runtime.h"
 #include "parallel/mesh/mesh.h"
 #include "tests/distributed/collective_cases.h"
+#include "tests/distributed/exchange_rows_cases.h"
 #include "tests/distributed/rank_device.h"
 
 namespace {
@@ -36,6 +37,9 @@ TEST_P(Collectives, ReduceScatter) { check(check_reduce_scatter); }
 TEST_P(Collectives, AllGather) { check(check_all_gather); }
 TEST_P(Collectives, AllToAll) { check(check_all_to_all); }
 TEST_P(Collectives, AllToAllV) { check(check_all_to_all_v); }
+TEST_P(Collectives, ExchangeRows) { check(check_exchange_rows); }
+TEST_P(Collectives, ExchangeOfSharedMemory) { check(check_exchange_of_shared_memory); }
+TEST_P(Collectives, RefusedExchanges) { check(check_refused_exchanges); }
 TEST_P(Collectives, Shift) { check(check_shift); }
 TEST_P(Collectives, ShiftOfSharedMemory) { check(check_shift_of_shared_memory); }
 TEST_P(Collectives, SumOfSharedMemory) { check(check_sum_of_shared_memory); }

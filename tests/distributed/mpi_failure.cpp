@@ -1,5 +1,7 @@
 // Ranks that fail on purpose, as a program's main handles it: mpirun -np 3 mpi_failure throw | late | size | ...
 //   [--device=cuda]: exit code 77, for a skipped test, where ranks outnumber GPUs.
+#include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -20,6 +22,7 @@ using namespace megalith;
 
 void run(Communicator& world, DeviceType device, std::string_view kind) {
   auto values = test::Buffer<float>::of_rank({.device = device}, world.rank(), 100'000);  // outlives the stream's work
+  test::Buffer<std::int32_t> sends({.device = device}, 6);
   test::Rig rig({.device = device});
   Stream& stream = rig.stream();
   const Tensor buffer = values.tensor();
@@ -39,6 +42,22 @@ void run(Communicator& world, DeviceType device, std::string_view kind) {
     stream.synchronize();
   }
   const Tensor lower = buffer.slice(0, 0, 50'000), upper = buffer.slice(0, 50'000, 50'000);
+  // Of two ranks: each has a row for either.
+  const auto exchange = [&] {
+    launch(stream, ExchangeRows{.group = world,
+                                .rows = {{.in = lower.view({2, 25'000}), .out = upper.view({2, 25'000})}},
+                                .sends = sends.tensor().view({2, 3}),
+                                .pair_room = 1});
+  };
+  if (kind == "late_rows") {
+    std::ranges::copy(std::array{0, 1, 2, 0, 1, 2}, sends.values.begin());
+    sends.upload(stream);
+    MemorySharing* const sharing = memory_sharing(world);
+    if (sharing == nullptr || !sharing->share_memory(buffer.data, buffer.bytes(), 0))
+      std::fprintf(stderr, "no memory is shared\n");
+    exchange();
+    stream.synchronize();
+  }
   if (kind == "late_shift") {
     MemorySharing* const sharing = memory_sharing(world);
     if (sharing == nullptr || !sharing->share_memory(buffer.data, buffer.bytes(), 0))
@@ -50,6 +69,8 @@ void run(Communicator& world, DeviceType device, std::string_view kind) {
   if (kind == "exit" && world.rank() == 1) std::_Exit(3);
   if (kind == "late_replay") {
     graph.replay(stream);
+  } else if (kind == "late_rows") {
+    exchange();
   } else if (kind == "late_shift") {
     launch(stream, Shift{.group = world, .in = lower, .out = upper, .step = 1});
   } else if (kind == "size") {

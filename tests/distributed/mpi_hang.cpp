@@ -1,16 +1,18 @@
 // Ranks that hang or disagree on purpose, with a watcher: mpirun -np 3 mpi_hang stop | loop | skip | host | order |
-// count | dtype | writer | replay FOLDER [--device=cuda]. Ends with exit code 7 and one line that says who waits for
-// whom; 77, for a skipped test, where ranks outnumber GPUs.
+// count | dtype | rows | rows_order | writer | replay FOLDER [--device=cuda]. Ends with exit code 7 and one line that
+// says who waits for whom; 77, for a skipped test, where ranks outnumber GPUs.
 #include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
 
 #include "core/base/error.h"
 #include "core/device/graph.h"
+#include "parallel/comm/memory_sharing.h"
 #include "parallel/comm/mpi_runtime.h"
 #include "tests/distributed/collective_rig.h"
 #include "tests/distributed/rank_device.h"
@@ -18,6 +20,36 @@
 namespace {
 
 using namespace megalith;
+
+// A row goes to each rank; GPUs read each other's memory, where they can.
+class Rows {
+ public:
+  Rows(test::Rig& rig, Communicator& group)
+      : in_(rig.of_rank<float>(group.rank(), group.size() * 4)),
+        out_(rig.empty<float>(group.size() * 4)),
+        sends_(rig.empty<std::int32_t>(group.size() * (group.size() + 1))),
+        op_{.group = group} {
+    const std::int64_t ranks = group.size();
+    for (std::int64_t i = 0; i < ranks * (ranks + 1); ++i) {
+      sends_.values[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(i % (ranks + 1));
+    }
+    sends_.upload(rig.stream());
+    op_.rows = {{.in = in_.tensor().view({ranks, 4}), .out = out_.tensor().view({ranks, 4})}};
+    op_.sends = sends_.tensor().view({ranks, ranks + 1});
+    op_.pair_room = 1;
+    op_.expected_rows = ranks - 1;
+    op_.label = "the rows";
+    MemorySharing* const sharing = memory_sharing(group);
+    if (sharing != nullptr && !sharing->share_memory(in_.tensor().data, in_.tensor().bytes(), 1))
+      std::fprintf(stderr, "no memory is shared\n");
+  }
+  const ExchangeRows& op() const { return op_; }
+
+ private:
+  test::Buffer<float> in_, out_;
+  test::Buffer<std::int32_t> sends_;
+  ExchangeRows op_;
+};
 
 constexpr int kReplays = 10'000;
 
@@ -34,6 +66,8 @@ void run(MpiRuntime& mpi, Communicator& world, std::string_view kind, const std:
   const Tensor buffer = values.tensor();
   const bool odd_one = world.rank() == 1;
   const std::unique_ptr<Communicator> other = world.duplicate("other");
+  std::optional<Rows> exchanged;
+  if (kind.starts_with("rows")) exchanged.emplace(rig, world);
   const std::unique_ptr<Communicator> saves = kind == "writer" ? world.duplicate("checkpoint") : nullptr;
   const AbortOnUnwind guard(world);
   launch(stream, AllReduce{.group = *other, .buffer = buffer});  // NCCL takes seconds to start
@@ -51,7 +85,7 @@ void run(MpiRuntime& mpi, Communicator& world, std::string_view kind, const std:
   mpi.watch({.timeout = std::chrono::seconds(3), .dump_folder = folder});
   if (odd_one && kind == "stop") std::raise(SIGSTOP);
   // As an op of a layer would, on the stream's worker, while the host waits for it; on a GPU on the host.
-  if (odd_one && (kind == "loop" || kind == "replay")) {
+  if (odd_one && (kind == "loop" || kind == "replay" || kind == "rows")) {
     if (CpuStream* cpu = stream.cpu()) {
       cpu->enqueue(loop_for_ever);
     } else {
@@ -73,6 +107,8 @@ void run(MpiRuntime& mpi, Communicator& world, std::string_view kind, const std:
   };
   if (kind == "replay") {
     graph.replay(stream);
+  } else if (kind == "rows" || (kind == "rows_order" && !odd_one)) {
+    launch(stream, exchanged->op());
   } else if (kind == "count") {
     reduce(odd_one ? buffer.slice(0, 0, 500) : buffer);
   } else if (kind == "dtype") {

@@ -1,5 +1,6 @@
 // The ops of a mixture of experts: a million routed rows, hundreds of experts, several tiles in each dim.
 #include "core/ops/grouped_gemm.h"
+#include "core/ops/rank_rows.h"
 #include "core/ops/route_rows.h"
 #include "core/ops/router.h"
 #include "tests/unit/ops/cuda_sizes.h"
@@ -189,6 +190,78 @@ TEST_P(CudaExpertSizesTest, Routing) {
                                .position = s.output({kTokens, choices}, DType::kInt32)};
         },
         kExact);
+  }
+}
+
+// A rank's experts of those of 256, of choices that arrived in part of their room, with room for some of the rows.
+TEST_P(CudaExpertSizesTest, RoutingOfARank) {
+  if (dtype() == DType::kBf16) GTEST_SKIP() << "there are only integers";
+  constexpr std::int64_t kTokens = 1 << 16, kArrived = 50001, kExperts = 32, kChoices = 8;
+  std::vector<std::int32_t> choice;
+  for (std::int64_t i = 0; i < kTokens * kChoices; ++i)
+    choice.push_back(static_cast<std::int32_t>((i / kChoices * 31 + i % kChoices * 32) % 256));
+  for (const std::int64_t room : {40000, 60000}) {
+    compare(
+        "offsets with room for " + std::to_string(room),
+        [&](Side& s) {
+          Tensor chosen = s.integers(choice).view({kTokens, kChoices});
+          Tensor position = s.output(chosen.shape, DType::kInt32);
+          chosen.bound = position.bound = s.integers({static_cast<std::int32_t>(kArrived)}).as<const std::int32_t>();
+          return ExpertOffsets{.choice = chosen,
+                               .offsets = s.output({kExperts + 1}, DType::kInt32),
+                               .token = s.output({room}, DType::kInt32),
+                               .position = position,
+                               .wanted = s.output({1}, DType::kInt32),
+                               .first_expert = 3 * kExperts,
+                               .all_experts = 256};
+        },
+        kExact);
+  }
+  compare(
+      "chosen ranks",
+      [&](Side& s) {
+        return ChosenRanks{.choice = s.integers(choice).view({kTokens, kChoices}),
+                           .ranks = s.output({kTokens, 16}, DType::kInt32),
+                           .experts_per_rank = 32,
+                           .copies = 2};
+      },
+      kExact);
+}
+
+TEST_P(CudaExpertSizesTest, CombineOfGroups) {
+  constexpr std::int64_t kTokens = 701, kGroups = 8;
+  for (const std::int64_t choices : {1, 2, 6, 8, 11}) {
+    std::vector<std::int32_t> position, choice;
+    for (std::int64_t i = 0; i < kTokens * choices; ++i) {
+      position.push_back(i % 97 == 5 ? -1 : static_cast<std::int32_t>(i * 7919 % (kTokens * choices)));
+      choice.push_back(static_cast<std::int32_t>(i * 37 % 64));
+    }
+    for (const std::int64_t width : {1000, 2048}) {
+      const std::string what = std::to_string(choices) + " choices of " + std::to_string(width);
+      for (const std::int64_t apart : {std::int64_t{1}, kGroups}) {
+        compare(
+            what + (apart > 1 ? ", apart" : ""),
+            [&](Side& s) {
+              const Tensor positions = s.integers(position).view({kTokens, choices});
+              return UnpermuteGroups{.x = s.normal({kTokens * choices, width}, dtype()),
+                                     .position = positions,
+                                     .choice = s.integers(choice).view({kTokens, choices}),
+                                     .y = s.output({kTokens, apart * width}, dtype()),
+                                     .experts_per_group = 64 / kGroups,
+                                     .groups = kGroups};
+            },
+            kExact);
+      }
+      compare(
+          what + ", parts",
+          [&](Side& s) {
+            const Tensor positions = s.integers(position).view({kTokens, choices});
+            return UnpermuteRows{.x = s.normal({kTokens * choices, 4 * width}, dtype()),
+                                 .position = positions,
+                                 .y = s.output({kTokens, width}, dtype())};
+          },
+          kExact);
+    }
   }
 }
 

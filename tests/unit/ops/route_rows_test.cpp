@@ -7,6 +7,7 @@
 
 #include "core/device/graph.h"
 #include "core/ops/elementwise.h"
+#include "tests/reference/rank_rows.h"
 #include "tests/reference/route_rows.h"
 #include "tests/support/op_test.h"
 
@@ -94,6 +95,43 @@ TEST_P(ExpertOffsetsTest, ExpertsWithoutAndWithAllRows) {
   for (const double only : {0.0, 3.0, 6.0}) expect_routes({1100, 1, 7}, Values(1100, only));
 }
 
+// Of some experts alone, of bounded choices whose rows beyond are poison, with room for none, some, all and more.
+TEST_P(ExpertOffsetsTest, PartOfTheExpertsWithRoomForSomeRows) {
+  constexpr std::int64_t kFirst = 4, kSpare = 3;
+  for (const Sizes& sizes : {Sizes{0, 2, 3}, Sizes{1, 1, 1}, Sizes{90, 4, 5}, Sizes{700, 8, 300}, Sizes{3001, 2, 8}}) {
+    Values live = choices({sizes.tokens, sizes.choices, sizes.experts + 7}, 6);
+    if (sizes.tokens > 0) live[0] = kFirst;
+    Values given = live;
+    given.resize(given.size() + static_cast<std::size_t>(kSpare * sizes.choices), 1 << 30);
+    const auto all = reference::route_part(live, static_cast<std::size_t>(sizes.choices), kFirst,
+                                           static_cast<std::size_t>(sizes.experts), live.size());
+    for (const double room : {0.0, 1.0, std::floor(all.wanted / 2), all.wanted, all.wanted + 5}) {
+      SCOPED_TRACE(testing::Message() << room << " of " << all.wanted << " rows, " << sizes.experts << " experts");
+      const auto want = reference::route_part(live, static_cast<std::size_t>(sizes.choices), kFirst,
+                                              static_cast<std::size_t>(sizes.experts), static_cast<std::size_t>(room));
+      Tensor choice = input({sizes.tokens + kSpare, sizes.choices}, DType::kInt32, given);
+      Tensor position = output(choice.shape, DType::kInt32);
+      choice.bound = position.bound = device_struct(static_cast<std::int32_t>(sizes.tokens));
+      const ExpertOffsets op{.choice = choice,
+                             .offsets = output({sizes.experts + 1}, DType::kInt32),
+                             .token = output({static_cast<std::int64_t>(room)}, DType::kInt32),
+                             .position = position,
+                             .wanted = output({1}, DType::kInt32),
+                             .first_expert = kFirst,
+                             .all_experts = kFirst + sizes.experts + 3};
+      run(op, sizes.tokens > 0 ? Idles{} : Idles{{choice, "no tokens"}});
+      EXPECT_EQ(values(op.offsets), want.offsets);
+      EXPECT_EQ(values(op.wanted), Values(1, all.wanted));
+      const auto rows = static_cast<std::int64_t>(want.token.size());
+      EXPECT_EQ(values(op.token.slice(0, 0, rows)), want.token);
+      expect_untouched(op.token.slice(0, rows, op.token.numel() - rows));
+      position.bound = nullptr;
+      EXPECT_EQ(values(position.slice(0, 0, sizes.tokens)), want.position);
+      expect_untouched(position.slice(0, sizes.tokens, kSpare));
+    }
+  }
+}
+
 TEST_P(ExpertOffsetsTest, Refusals) {
   const Tensor choice = input({3, 2}, DType::kInt32, {0, 1, 2, 0, 1, 3}), token = output({6}, DType::kInt32);
   const Tensor offsets = output({4}, DType::kInt32), position = output({3, 2}, DType::kInt32);
@@ -107,6 +145,12 @@ TEST_P(ExpertOffsetsTest, Refusals) {
   op.token.bound = offsets.as<const std::int32_t>() + 2;
   expect_refused(
       op, "op.token: expected no bound but that of the tensor it is like, or the end of op.offsets, got another");
+  op.token = output({5}, DType::kInt32);
+  expect_refused(op, "op.token: expected room for all rows, or op.wanted to tell how many there would be, got [5]");
+  op.token = token;
+  op.all_experts = 4;
+  op.first_expert = 2;
+  expect_refused(op, "op.all_experts: expected 0, or at least those of op.offsets, got 4");
 }
 
 class RouteRowsTest : public RouteTest {};
@@ -156,6 +200,32 @@ TEST_P(RouteRowsTest, Unpermute) {
                    {.length = k, .magnitude = reference::sum_rows_at(absolute(values(x)), width, position, tokens)});
     }
   }
+}
+
+// As if each part were a choice of its own.
+TEST_P(RouteRowsTest, UnpermuteRowsOfParts) {
+  for (const std::int64_t parts : {2, 3, 8}) {
+    for (const std::int64_t k : {1, 3, 8}) {
+      for (const std::int64_t columns : {1, 8, 37, 2600}) {
+        const Sizes sizes{.tokens = columns > 1000 ? 2 : 13, .choices = k, .experts = 20};
+        const Values position = routes(sizes, choices(sizes, 5)).position;
+        const Tensor x = input({sizes.tokens * k, parts * columns}), y = output({sizes.tokens, columns});
+        run(UnpermuteRows{.x = x, .position = input({sizes.tokens, k}, DType::kInt32, position), .y = y});
+        Values position_of_parts;
+        for (const double row : position) {
+          for (std::int64_t s = 0; s < parts; ++s)
+            position_of_parts.push_back(row < 0 ? -1 : row * static_cast<double>(parts) + static_cast<double>(s));
+        }
+        const auto width = static_cast<std::size_t>(columns), tokens = static_cast<std::size_t>(sizes.tokens);
+        expect_close(y, reference::sum_rows_at(values(x), width, position_of_parts, tokens),
+                     {.length = k * parts,
+                      .magnitude = reference::sum_rows_at(absolute(values(x)), width, position_of_parts, tokens)});
+      }
+    }
+  }
+  const Tensor y = output({3, 8}), position = input({3, 1}, DType::kInt32, {1, 0, -1});
+  expect_refused(UnpermuteRows{.x = input({2, 20}), .position = position, .y = y},
+                 "op.x: expected rows of one or more parts, each as wide as those of op.y, got [2, 20]");
 }
 
 TEST_P(RouteRowsTest, UnpermuteNothing) {
@@ -229,6 +299,47 @@ TEST_P(RouteRowsTest, BoundedRows) {
   expect_kernel_error(UnpermuteRows{.x = bounded(x), .position = beyond, .y = y}, ExitCode::kInternal, got);
   expect_kernel_error(PermuteWeights{.weight = weight, .position = beyond, .row_weight = bounded(row_weight)},
                       ExitCode::kInternal, got);
+}
+
+// Tokens beyond the bound have positions of no row; what would be theirs is left alone.
+TEST_P(RouteRowsTest, BoundedTokens) {
+  for (const std::int64_t live : {0, 2}) {
+    Tensor position = input({3, 2}, DType::kInt32, {3, 0, -1, 2, 1 << 30, 1 << 30}), y = output({3, 9});
+    Tensor weight = input({3, 2}, DType::kFp32), d_weight = output({3, 2}, DType::kFp32);
+    position.bound = y.bound = weight.bound = d_weight.bound = device_struct(static_cast<std::int32_t>(live));
+    const Tensor x = input({6, 9}), partial = input({6, 1}, DType::kFp32), row_weight = output({6}, DType::kFp32);
+    const auto idle = [&](const Tensor& read) {
+      return live > 0 ? Idles{} : Idles{{read, "no tokens"}, {position, "no tokens"}};
+    };
+    const auto expect = [&](Tensor result, const std::function<Values(const Values&)>& want, const Tensor& read) {
+      result.bound = nullptr;
+      expect_untouched(result.slice(0, live, 3 - live));
+      if (live > 0) {
+        const Values given = values(read);
+        expect_close(result.slice(0, 0, live), want(given), {.length = 2, .magnitude = want(absolute(given))});
+      }
+    };
+    run(UnpermuteRows{.x = x, .position = position, .y = y}, idle(x));
+    expect(
+        y,
+        [](const Values& rows) {
+          return reference::sum_rows_at(rows, 9, {3, 0, -1, 2}, 2);
+        },
+        x);
+    run(UnpermuteWeightGradients{.partial = partial, .position = position, .d_weight = d_weight}, idle(partial));
+    expect(
+        d_weight,
+        [](const Values& sums) {
+          return Values{sums[3], sums[0], 0, sums[2]};
+        },
+        partial);
+    run(PermuteWeights{.weight = weight, .position = position, .row_weight = row_weight}, idle(weight));
+    const Values got = values(row_weight), given = values(weight);
+    const Values moved{got[3], got[0], got[2]}, of_slots{given[0], given[1], given[3]};
+    EXPECT_EQ(moved == of_slots, live > 0);
+    for (const std::int64_t row : live > 0 ? std::vector<std::int64_t>{1, 4, 5} : std::vector<std::int64_t>{0, 2, 3})
+      expect_untouched(row_weight.slice(0, row, 1));
+  }
 }
 
 class RouteWeightsTest : public RouteTest {};

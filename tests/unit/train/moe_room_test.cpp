@@ -24,6 +24,8 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
+const Layout kTwoRanks{.data = 2, .expert = 2};
+
 // Four experts on two ranks, two choices: evenly chosen, a rank's experts have a row for each of its tokens' choices,
 // 512, and all of them at most 1,024.
 Words model(const char* factor) {
@@ -41,8 +43,6 @@ Words model(const char* factor) {
                "8",
                "--hidden-dropout",
                "0.1",
-               "--expert-model-parallel-size",
-               "2",
                "--moe-expert-rank-capacity-factor",
                factor,
                "--check-hazards"};
@@ -66,8 +66,7 @@ struct Outcome {
   std::int64_t replays = 0;                // of rank 0
 };
 
-Outcome train(const Words& flags, const Layout& layout = {.data = 2},
-              const std::function<void(Rank&)>& hook = nullptr) {
+Outcome train(const Words& flags, const Layout& layout = kTwoRanks, const std::function<void(Rank&)>& hook = nullptr) {
   Outcome outcome;
   outcome.biases.resize(static_cast<std::size_t>(layout.ranks()));
   outcome.factors.resize(outcome.biases.size());
@@ -103,26 +102,32 @@ void expect_same(const Outcome& got, const Outcome& want) {
 
 // The second step lacks room while the third is under way; with the smaller factor so does the first.
 TEST(MoeRoom, AStepWithoutRoomIsDoneAgainWithTheSameBits) {
+  const std::vector<int> second{0, 1, 1, 1, 1}, both{1, 2, 2, 2, 2};
   struct Way {
     Layout layout;
     Words flags;
+    std::vector<int> regrows;
     bool graphs = false;
   };
+  const Words graphs{"--cuda-graph-impl", "local", "--cuda-graph-modules", "attn", "moe_router", "moe"};
   for (const Way& way :
-       {Way{{.data = 2}, {}}, Way{{.data = 2, .sharing = 2}, {}}, Way{{.data = 2, .sharing = 3}, {}},
-        Way{{.tensor = 2, .sequence = true}, {}}, Way{{.pipeline = 2, .data = 2}, {}},
-        Way{{.data = 2}, {"--cuda-graph-impl", "local", "--cuda-graph-modules", "attn", "moe_router", "moe"}, true},
-        Way{{.data = 2}, {"--moe-token-dispatcher-type", "allgather"}}}) {
+       {Way{{.data = 2, .expert = 2}, {}, second}, Way{{.data = 2, .sharing = 2, .expert = 2}, {}, second},
+        Way{{.data = 2, .sharing = 3, .expert = 2}, {}, second},
+        Way{{.tensor = 2, .sequence = true, .expert = 2}, {}, second},
+        Way{{.pipeline = 2, .data = 2, .expert = 2}, {}, second},
+        Way{{.data = 4, .expert = 2, .expert_tensor = 2}, {}, both},
+        Way{{.data = 2, .expert = 2}, graphs, second, true},
+        Way{{.data = 2, .expert = 2}, {"--moe-token-dispatcher-type", "allgather"}, second}}) {
     SCOPED_TRACE(way.layout.name() + testing::PrintToString(way.flags));
     const Outcome want = train(model("4") + way.flags, way.layout), got = train(model("1") + way.flags, way.layout);
     expect_same(got, want);
-    EXPECT_THAT(got.run.regrows, ElementsAre(0, 1, 1, 1, 1));
+    EXPECT_EQ(got.run.regrows, way.regrows);
     EXPECT_THAT(got.factors, Each(testing::DoubleNear(2.2, 1e-9)));
     EXPECT_EQ(got.replays > 0, way.graphs);
   }
   const Outcome twice = train(model("0.5"));
   expect_same(twice, train(model("4")));
-  EXPECT_THAT(twice.run.regrows, ElementsAre(1, 2, 2, 2, 2));
+  EXPECT_EQ(twice.run.regrows, both);
 }
 
 // What an evaluation chooses is what the next step does.
@@ -143,7 +148,7 @@ TEST(MoeRoom, WhatAStepWithoutRoomComputesCountsForNothing) {
     };
     rank.runner.hooks(rank.runner.num_segments() - 1).add(HookPoint::kPostForward, add_nan);
   };
-  const Outcome got = train(model("1") + Words{"--max-skipped-steps", "0"}, {.data = 2}, spoil);
+  const Outcome got = train(model("1") + Words{"--max-skipped-steps", "0"}, kTwoRanks, spoil);
   expect_same(got, train(model("4")));
   EXPECT_THAT(got.run.regrows, ElementsAre(0, 1, 1, 1, 1));
 }
@@ -152,10 +157,13 @@ TEST(MoeRoom, WhatAStepWithoutRoomComputesCountsForNothing) {
 TEST(MoeRoom, AResumedRunStartsWithTheFlagsRoom) {
   const test::ScratchDirectory folder;
   const Outcome whole = train(model("4"));
-  const Outcome begun = train(model("1") + Words{"--save", folder.path("kept"), "--exit-interval", "2"});
-  EXPECT_THAT(begun.run.regrows, ElementsAre(0, 1));
-  const RunResult rest =
-      test::train({.flags = model("1") + Words{"--load", folder.path("kept")} + Layout{}.flags(), .ranks = 2});
+  const Words flags = model("1") + kTwoRanks.flags();
+  const RunResult begun = test::train({.flags = flags + Words{"--save", folder.path("kept"), "--exit-interval", "2"},
+                                       .ranks = 2,
+                                       .prepare = set_biases});
+  EXPECT_EQ(begun.code, ExitCode::kStoppedOnRequest);
+  EXPECT_THAT(begun.regrows, ElementsAre(0, 1));
+  const RunResult rest = test::train({.flags = flags + Words{"--load", folder.path("kept")}, .ranks = 2});
   EXPECT_THAT(rest.regrows, ElementsAre(1, 1, 1));
   EXPECT_TRUE(rest.whole_state == whole.run.whole_state);
   EXPECT_EQ(rest.losses.back(), whole.run.losses.back());
@@ -169,7 +177,7 @@ TEST(MoeRoom, NoMemoryForMoreRoomEndsTheRunAndNamesTheFlag) {
   };
   std::string message;
   try {
-    test::train({.flags = model("1"), .ranks = 2, .prepare = fill});
+    test::train({.flags = model("1") + kTwoRanks.flags(), .ranks = 2, .prepare = fill});
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::kOutOfMemory);
     message = error.what();

@@ -79,7 +79,7 @@ struct Held {
 
 // `from` empty: from fill().
 Held run(const Words& model, const ExpertLayout& layout, const std::string& from, const std::string& to) {
-  Options options = parse_flags(App::kTrain, test::sizes_for({}) + model + layout.flags()).options;
+  Options options = parse_flags(App::kTrain, test::tiny_flags() + test::sizes_for({}) + model + layout.flags()).options;
   const RunConfig config = complete_options(options, run_tokenizer(options, nullptr).tokenizer, layout.ranks);
   Held held;
   held.expert_elements.resize(static_cast<std::size_t>(layout.ranks));
@@ -143,7 +143,9 @@ TEST(ExpertShards, AreTheModelOfOneRankAndGoFromEachLayoutToEach) {
       EXPECT_TRUE(held.state == want.state) << (source.empty() ? "drawn" : "loaded");
       for (const std::int64_t own : held.expert_elements) EXPECT_EQ(own * layout.ep * layout.etp * layout.pp, elements);
       if (!source.empty()) from = to;
-      if (layout.ep * layout.etp == 4) EXPECT_TRUE(weights_of_transformers(to) == exported);
+      if (layout.ep * layout.etp == 4) {
+        EXPECT_TRUE(weights_of_transformers(to) == exported);
+      }
     }
   }
 }

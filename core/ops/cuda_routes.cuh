@@ -1,0 +1,80 @@
+// What the kernels on routed rows share: which threads have a row, how many rows there are, and tables of routes.
+#pragma once
+
+#include "core/device/cuda/fault.cuh"
+#include "core/ops/cuda_launch.cuh"
+#include "core/ops/cuda_pack.cuh"
+#include "core/ops/data_faults.h"
+
+namespace megalith::cuda {
+
+inline constexpr int kRouteThreads = 256;
+
+// Which threads have which rows.
+struct RowThreads {
+  int shift = 5;  // 2^shift threads a row
+
+  RowThreads(std::int64_t packs_of_row, std::int64_t packs_of_thread) {
+    while (1 << shift < kRouteThreads && (std::int64_t{1} << shift) * packs_of_thread < packs_of_row) ++shift;
+  }
+  Grid grid(std::int64_t rows) const { return {blocks_for(rows, kRouteThreads >> shift), kRouteThreads}; }
+  __device__ std::int64_t row() const {
+    return std::int64_t{blockIdx.x} * (kRouteThreads >> shift) + static_cast<int>(threadIdx.x >> shift);
+  }
+  __device__ int size() const { return 1 << shift; }
+  __device__ int lane() const { return static_cast<int>(threadIdx.x) & (size() - 1); }
+};
+
+// How many rows there are: all, or as many as the bound says.
+struct LiveRows {
+  std::int64_t capacity;
+  const std::int32_t* bound;  // device; null: all
+
+  explicit LiveRows(const Tensor& x) : capacity(x.size(0)), bound(x.bound) {}
+  LiveRows(const Tensor& x, const Tensor& offsets)
+      : capacity(x.size(0)), bound(offsets.as<const std::int32_t>() + offsets.numel() - 1) {}
+  __device__ std::int64_t count() const {
+    return bound == nullptr ? capacity : min(static_cast<std::int64_t>(*bound), capacity);
+  }
+};
+
+struct Faults {
+  CudaFault* fault;
+  CudaFault::Raise raise = raise_bad_route;
+
+  explicit Faults(CudaStream& stream) : fault(stream.fault()) {}
+};
+
+// Entries first .. first + kCount - 1 of a table as far as `count` goes; -1 for others, and for one that is out of
+// range, which is reported.
+template <int kCount>
+__device__ inline void load_routes(std::int32_t (&route)[kCount], const std::int32_t* table, std::int64_t first,
+                                   int count, std::int64_t low, std::int64_t limit, const Faults& faults) {
+  int bad = -1;
+#pragma unroll
+  for (int j = 0; j < kCount; ++j) route[j] = j < count ? __ldg(table + first + j) : -1;
+#pragma unroll
+  for (int j = 0; j < kCount; ++j) {
+    if (j >= count || (route[j] >= low && route[j] < limit)) continue;
+    bad = j;
+    route[j] = -1;
+  }
+  if (bad >= 0) report_fault(faults.fault, faults.raise, first + bad, table[first + bad], low, limit);
+}
+__device__ inline std::int32_t load_route(const std::int32_t* table, std::int64_t i, std::int64_t low,
+                                          std::int64_t limit, const Faults& faults) {
+  std::int32_t route[1];
+  load_routes(route, table, i, 1, low, limit, faults);
+  return route[0];
+}
+
+inline int row_length(const Tensor& x) {
+  require(x.size(1) < kMaxIndex / 2, "routed rows of more than 2^30 elements");
+  return static_cast<int>(x.size(1));
+}
+
+inline std::int64_t packs_of(const Tensor& x) {
+  return ceil_divide(x.size(1) * static_cast<std::int64_t>(size_of(x.dtype)), sizeof(uint4));
+}
+
+}  // namespace megalith::cuda

@@ -1,0 +1,181 @@
+// A layer of experts that ranks share out against the same layer on one rank: rows, all gradients, with every way that
+// rows travel.
+#include "tests/unit/moe/rank_layer.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+namespace megalith {
+namespace {
+
+using test::expect_near;
+using test::RankLayerCase;
+using test::RankLayerResult;
+using test::Routing;
+using test::run_rank_layer;
+using Way = MoeTokenDispatcher;
+
+// Losses of single tokens alone: what is over many tokens is summed by groups of ranks that this test has not.
+MoeConfig shared_and_sigmoid() {
+  return {.num_experts = 8,
+          .ffn_hidden_size = 16,
+          .router_topk = 3,
+          .router_score_function = MoeScoreFunction::kSigmoid,
+          .router_topk_scaling_factor = 2.5,
+          .z_loss_coeff = 0.1,
+          .shared_expert_intermediate_size = 12,
+          .shared_expert_gate = true};
+}
+
+MoeConfig softmax() { return {.num_experts = 8, .ffn_hidden_size = 16, .router_topk = 2}; }
+
+// What one rank does with as many groups of experts.
+RankLayerResult alone(RankLayerCase test) {
+  if (test.moe.combine_groups == 0) test.moe.combine_groups = test.ranks / test.copies;
+  test.ranks = test.copies = 1;
+  test.overlap = test.replay = test.waits_behind = false;
+  return run_rank_layer(test);
+}
+
+std::int64_t total(const std::vector<std::int32_t>& numbers) {
+  return std::accumulate(numbers.begin(), numbers.end(), std::int64_t{0});
+}
+
+// Sums over ranks of dense gradients, whose order differs: of at most 16 rows.
+constexpr double kSums = 1e-5;
+
+TEST(RankLayer, HasTheBitsOfOneRank) {
+  for (const int ranks : {2, 4}) {
+    for (const DType dtype : {DType::kFp32, DType::kBf16}) {
+      for (const MoeConfig& moe : {shared_and_sigmoid(), softmax()}) {
+        SCOPED_TRACE(testing::Message() << ranks << " ranks, " << name_of(dtype) << ", " << moe.router_topk);
+        const RankLayerCase test{.moe = moe, .dtype = dtype, .ranks = ranks};
+        const RankLayerResult want = alone(test), got = run_rank_layer(test);
+        expect_same_experts(got, want);
+        expect_near(got.dense, want.dense, dtype == DType::kFp32 ? kSums : 2e-2);
+        EXPECT_LT(total(got.rows_sent), test.tokens * std::min<std::int64_t>(moe.router_topk, ranks) + 1);
+        EXPECT_GT(total(got.rows_sent), test.tokens);
+        RankLayerCase gathered = test;
+        gathered.way = Way::kAllGather;
+        const RankLayerResult all = run_rank_layer(gathered);
+        expect_same(all, got);
+        EXPECT_EQ(total(all.rows_sent), test.tokens * ranks);
+      }
+    }
+  }
+}
+
+TEST(RankLayer, SharesOutColumns) {
+  for (const int ranks : {2, 4}) {
+    for (const Way way : {Way::kAllToAll, Way::kAllGather}) {
+      SCOPED_TRACE(ranks);
+      const RankLayerCase test{.moe = shared_and_sigmoid(), .ranks = ranks, .copies = 2, .way = way};
+      const RankLayerResult want = alone(test), got = run_rank_layer(test);
+      expect_near_rows(got, want, kSums);
+      expect_near(got.experts, want.experts, kSums);
+      expect_near(got.dense, want.dense, kSums);
+    }
+  }
+}
+
+TEST(RankLayer, SendsAllTokensToOneRankAndNoneToOthers) {
+  for (const Routing routing : {Routing::kFirstRank, Routing::kLastRank}) {
+    for (const Way way : {Way::kAllToAll, Way::kAllGather}) {
+      const RankLayerCase test{.moe = softmax(), .ranks = 4, .way = way, .routing = routing};
+      const RankLayerResult want = alone(test), got = run_rank_layer(test);
+      expect_same_experts(got, want);
+      expect_near(got.dense, want.dense, kSums);
+      const std::size_t only = routing == Routing::kFirstRank ? 0 : 3;
+      for (std::size_t rank = 0; rank < 4; ++rank) {
+        EXPECT_EQ(got.needed[2 * rank + 1], rank == only ? 32 : 0);  // two choices of 16 tokens
+        if (way == Way::kAllGather) continue;
+        EXPECT_EQ(got.needed[2 * rank], rank == only ? 16 : 0);
+        for (std::size_t to = 0; to < 4; ++to) EXPECT_EQ(got.rows_sent[4 * rank + to], to == only ? 4 : 0);
+      }
+    }
+  }
+}
+
+// At one number of groups whichever ranks have them.
+TEST(RankLayer, HasTheSameBitsOnAnyNumberOfRanks) {
+  for (const DType dtype : {DType::kFp32, DType::kBf16}) {
+    RankLayerCase test{.moe = shared_and_sigmoid(), .dtype = dtype, .tokens = 64};
+    test.moe.combine_groups = 4;
+    const RankLayerResult one = run_rank_layer(test);
+    for (const int ranks : {2, 4}) {
+      SCOPED_TRACE(ranks);
+      test.ranks = ranks;
+      expect_same_experts(run_rank_layer(test), one);
+    }
+    test.ranks = 1;
+    test.moe.combine_groups = 1;
+    EXPECT_NE(run_rank_layer(test).outputs[0], one.outputs[0]);  // the groups do round
+  }
+}
+
+TEST(RankLayer, RunsTheSharedExpertBesideRowsWithTheSameBits) {
+  for (const bool gate : {true, false}) {
+    for (const bool recompute : {true, false}) {
+      SCOPED_TRACE(testing::Message() << gate << recompute);
+      RankLayerCase test{.moe = shared_and_sigmoid(), .ranks = 2, .recompute_shared = recompute};
+      test.moe.shared_expert_gate = gate;
+      const RankLayerResult after = run_rank_layer(test);
+      test.overlap = true;
+      expect_same(run_rank_layer(test), after);
+    }
+  }
+}
+
+TEST(RankLayer, HasWeightGradientsBesideRowsWithTheSameBits) {
+  for (const Way way : {Way::kAllToAll, Way::kAllGather}) {
+    RankLayerCase test{.moe = shared_and_sigmoid(), .ranks = 2, .way = way};
+    const RankLayerResult ahead = run_rank_layer(test);
+    test.waits_behind = test.overlap = true;
+    expect_same(run_rank_layer(test), ahead);
+  }
+}
+
+TEST(RankLayer, ReplaysWithOtherTokens) {
+  for (const Way way : {Way::kAllToAll, Way::kAllGather}) {
+    for (const bool overlap : {false, true}) {
+      RankLayerCase test{.moe = shared_and_sigmoid(), .ranks = 2, .way = way, .overlap = overlap};
+      const RankLayerResult eager = run_rank_layer(test);
+      test.replay = true;
+      const RankLayerResult replayed = run_rank_layer(test);
+      expect_same(replayed, eager);
+      EXPECT_EQ(replayed.rows_sent, eager.rows_sent);
+      EXPECT_EQ(replayed.needed, eager.needed);
+    }
+  }
+}
+
+// Not under ThreadSanitizer, which ends the program at the first of these races.
+#if !defined(__SANITIZE_THREAD__)
+TEST(RankLayer, EveryWaitIsNeeded) {
+  for (const bool overlap : {false, true}) {
+    for (const Way way : {Way::kAllToAll, Way::kAllGather}) {
+      RankLayerCase test{.moe = shared_and_sigmoid(),
+                         .ranks = 2,
+                         .way = way,
+                         .overlap = overlap,
+                         .waits_behind = overlap,
+                         .check_hazards = true};
+      const RankLayerResult whole = run_rank_layer(test);
+      EXPECT_EQ(whole.hazards, 0);
+      EXPECT_EQ(whole.waits, 8);  // two for each of four ways
+      for (test.suppressed_wait = 0; test.suppressed_wait < whole.waits; ++test.suppressed_wait) {
+        RankLayerResult without;
+        try {
+          run_rank_layer(test, without);
+        } catch (const Error&) {  // of tables that were not there yet
+        }
+        EXPECT_GT(without.hazards, 0) << "without wait " << test.suppressed_wait;
+      }
+    }
+  }
+}
+#endif
+
+}  // namespace
+}  // namespace megalith
