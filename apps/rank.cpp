@@ -24,6 +24,13 @@ ExpertSplit expert_split(const Mesh& mesh) {
           .column_ranks = static_cast<int>(mesh.sizes().etp)};
 }
 
+// Or the router: a graph waits for nothing that began outside of it.
+bool graphs_hold_experts(const TrainingOptions& train) {
+  if (train.cuda_graph_impl == CudaGraphImpl::kNone) return false;
+  return std::ranges::any_of(train.cuda_graph_modules,
+                             [](const std::string& module) { return module == "layer" || module.starts_with("moe"); });
+}
+
 // Groups of one rank have nothing to add up.
 MoeOptions moe_options(const Mesh& mesh, bool overlap, LayerGroups& layers, Communicator& replicas) {
   MoeOptions options{
@@ -228,7 +235,8 @@ LayerGroups::LayerGroups(const Mesh& mesh, const Options& options, const RunConf
       mesh.dispatch(), *streams.dispatch,
       Dispatcher::Options{.way = dispatcher_of(options),
                           .copies = mesh.sizes().etp,
-                          .capacity_factor = options.parallel.moe_expert_rank_capacity_factor});
+                          .capacity_factor = options.parallel.moe_expert_rank_capacity_factor,
+                          .waits_behind = !graphs_hold_experts(options.train)});
 }
 
 RankModel::RankModel(const Options& options, const Mesh& mesh, std::vector<GptPart> parts_of_stage, LayerGroups& layers,

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <set>
 #include <utility>
 
 #include "core/base/seconds_since.h"
@@ -22,6 +23,15 @@ using Clock = std::chrono::steady_clock;
 // must stay alike. The last stage then takes what the first has: gradients, or weights where each updates shards.
 bool copies_tied(const Rank& rank) {
   return rank.groups.embedding && rank.streams.compute.device() == DeviceType::kCuda && rank.groups.replicas.size() > 2;
+}
+
+// Weight gradients of experts, beside the way back of what their dispatch sends.
+std::set<int> weights_behind(const Rank& rank) {
+  std::set<int> behind;
+  if (!rank.layers.dispatcher || !rank.layers.dispatcher->waits_behind()) return behind;
+  for (int s = 1; s < rank.runner.num_segments(); ++s)
+    if (rank.runner.entry(s - 1).module == SegmentModule::kMoeDispatch) behind.insert(s);
+  return behind;
 }
 
 }  // namespace
@@ -43,10 +53,10 @@ StepActions step_actions(const Rank& rank) {
   if (shards && copies_tied(rank)) gathers.tied_bucket = rank.buckets.words;
   const Schedule schedule = rank.config.schedule();
   if (!rank.is_plan()) verify(schedule);  // a plan's is simulated
-  StepActions actions{
-      .train = lower_training_step(insert_messages(schedule, rank.stage()), gpt.part_segments, points, gathers),
-      .evaluate =
-          lower_evaluation_step(insert_messages(forwards_of(schedule), rank.stage()), gpt.part_segments, gathers)};
+  StepActions actions{.train = lower_training_step(insert_messages(schedule, rank.stage()), gpt.part_segments, points,
+                                                   gathers, weights_behind(rank)),
+                      .evaluate = lower_evaluation_step(insert_messages(forwards_of(schedule), rank.stage()),
+                                                        gpt.part_segments, gathers)};
   if (!rank.units.sharded) return actions;
   UnshardPoints units = rank.units.points;
   units.ahead = units_ahead(actions.train, units);

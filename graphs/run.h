@@ -13,12 +13,12 @@ namespace megalith {
 
 // Of --cuda-graph-modules.
 struct GraphModules {
-  bool attention = false;   // a graph for each attention,
-  bool mlp = false;         // for each MLP
-  bool moe_router = false;  // for each router of experts,
+  bool attention = false;     // a graph for each attention,
+  bool mlp = false;           // for each MLP
+  bool moe_router = false;    // for each router of experts,
   bool moe_dispatch = false;  // for each dispatch to their ranks,
-  bool moe = false;         // and for each layer of experts, its router included
-  bool layer = false;       // whole layers, as many in one graph as stand together
+  bool moe = false;           // and for each layer of experts, its router included
+  bool layer = false;         // whole layers, as many in one graph as stand together
   // A segment's backward_data leaves work under way that its backward_weight waits for: both are in one graph.
   bool weights_behind = false;
 };

@@ -39,9 +39,9 @@ void Dispatch::route(const Context& ctx, const Microbatch& mb, const Tensor& sen
   const Tensor ends = ctx.empty({dispatcher.ranks() + 1}, DType::kInt32, "offsets of tokens that arrived");
   const Tensor wanted = ctx.empty({1}, DType::kInt32, "tokens that wanted room");
   const Tensor wanted_rows = ctx.empty({1}, DType::kInt32, "experts' rows that wanted room");
-  launch(ctx.compute,
-         ArrivedRows{
-             .sends = sends, .offsets = ends, .wanted = wanted, .rank = dispatcher.rank(), .room = room.arrived});
+  launch(
+      ctx.compute,
+      ArrivedRows{.sends = sends, .offsets = ends, .wanted = wanted, .rank = dispatcher.rank(), .room = room.arrived});
   const auto* const bound = ends.as<const std::int32_t>() + dispatcher.ranks();
   arrived.position = ctx.empty(arrived.choice.shape, DType::kInt32, "rows of tokens that arrived");
   for (Tensor* table : {&arrived.choice, &arrived.weight, &arrived.position}) table->bound = bound;
@@ -57,8 +57,7 @@ void Dispatch::route(const Context& ctx, const Microbatch& mb, const Tensor& sen
                             .all_experts = spec_.experts});
   launch(ctx.compute,
          PermuteWeights{.weight = arrived.weight, .position = arrived.position, .row_weight = arrived.row_weight});
-  if (mb.room_needed)
-    launch(ctx.compute, RecordRoom{.arrived = wanted, .rows = wanted_rows, .needed = mb.room_needed});
+  if (mb.room_needed) launch(ctx.compute, RecordRoom{.arrived = wanted, .rows = wanted_rows, .needed = mb.room_needed});
 }
 
 TensorList Dispatch::forward(const Context& ctx, const Microbatch& mb, const TensorList& inputs, Stash& stash) const {
@@ -95,7 +94,7 @@ TensorList Dispatch::forward(const Context& ctx, const Microbatch& mb, const Ten
   stash[kStashedSendPosition] = send_position;
   stash[kStashedPosition] = arrived.position;
   stash[kStashedChoice] = arrived.choice;
-  TensorList outputs{arrived.x,       inputs[kResidual], arrived.row_weight, arrived.token, arrived.offsets,
+  TensorList outputs{arrived.x,        inputs[kResidual], arrived.row_weight, arrived.token, arrived.offsets,
                      arrived.position, arrived.choice,    route.sends,        route.index,   send_position,
                      opened.x};
   if (spec_.shared) {
@@ -114,8 +113,7 @@ TensorList Dispatch::backward_data(const Context& ctx, const Microbatch& mb, con
   Tensor bounded = d_weight;
   bounded.bound = position.bound;
   launch(ctx.compute,
-         UnpermuteWeightGradients{
-             .partial = output_gradients[kRowWeight], .position = position, .d_weight = bounded});
+         UnpermuteWeightGradients{.partial = output_gradients[kRowWeight], .position = position, .d_weight = bounded});
   const std::int64_t rows = send_position.numel();
   const Tensor back = ctx.empty({rows, sums.size(1)}, sums.dtype, "gradients that came back");
   const Tensor weight_back = ctx.empty({rows, d_weight.size(1)}, DType::kFp32, "weights gradients that came back");
@@ -154,10 +152,8 @@ TensorList Return::forward(const Context& ctx, const Microbatch& mb, const Tenso
   constexpr int kFirst = handed_on(kShared);
   Tensor shared = inputs[kFirst];  // its input, for the merge
   if (spec_.shared) {
-    const SharedExpert::Opened opened{.x = inputs[kFirst],
-                                      .h = inputs[kFirst + 1],
-                                      .row_weight = inputs[kFirst + 2],
-                                      .offsets = inputs[kFirst + 3]};
+    const SharedExpert::Opened opened{
+        .x = inputs[kFirst], .h = inputs[kFirst + 1], .row_weight = inputs[kFirst + 2], .offsets = inputs[kFirst + 3]};
     shared = spec_.shared->close(ctx, mb, opened, stash.child(kClose));
   }
   dispatcher.wait(ctx);

@@ -4,8 +4,9 @@
 // Dispatch: rows of (token, choices, weights) in the order (rank, token) leave, and arrive in the order (source rank,
 // token); there they are routed to this rank's experts, whose rows lie in the order (expert, source rank, token).
 // Return: of each token that arrived the sums of its rows over each of this rank's S groups of neighbouring experts,
-// rounded, go back; there they are added in fp32, by ascending groups, and rounded once. With G groups in all, whichever
-// ranks have them, that is what one rank with G groups does (UnpermuteGroups). Backward each does the other's work.
+// rounded, go back; there they are added in fp32, by ascending groups, and rounded once. With G groups in all,
+// whichever ranks have them, that is what one rank with G groups does (UnpermuteGroups). Backward each does the other's
+// work.
 //   T: tokens of this rank, C, R: room for tokens and for rows of experts, K: choices, H: hidden size
 #pragma once
 
@@ -19,10 +20,10 @@ namespace megalith {
 
 struct DispatchSpec {
   Dispatcher& dispatcher;
-  std::string label;              // of what travels: "layer 3's experts"
-  std::int64_t experts = 1;       // E
-  std::int64_t combine_groups = 1;  // G
-  std::int64_t expert_layer = 0;  // number among the layers of experts
+  std::string label;                           // of what travels: "layer 3's experts"
+  std::int64_t experts = 1;                    // E
+  std::int64_t combine_groups = 1;             // G
+  std::int64_t expert_layer = 0;               // number among the layers of experts
   std::shared_ptr<const SharedExpert> shared;  // runs while rows travel; null: none does
 
   std::int64_t groups() const { return combine_groups / dispatcher.expert_groups(); }  // S

@@ -33,6 +33,7 @@ class Dispatcher {
   std::int64_t copies() const { return options_.copies; }
   Communicator& communicator() const { return lane_.group; }
   bool sends_all() const { return options_.way == MoeTokenDispatcher::kAllGather; }
+  bool waits_behind() const { return options_.waits_behind; }
   // Of each other's memory, which they share (MemorySharing).
   bool reads_peers() const { return options_.way == MoeTokenDispatcher::kFlex; }
   std::int64_t expert_groups() const { return ranks() / options_.copies; }  // of ranks that have all experts together

@@ -47,8 +47,7 @@ TensorList Merge::backward_data(const Context& ctx, const Microbatch& mb, const 
   const Tensor d_hidden = apply_dropout(ctx, mb, spec_.dropout, output_gradients[0]);
   TensorList gradients{d_hidden, output_gradients[1], {}};
   if (!shared_) return gradients;
-  const SharedExpert::OpenedGradient opened =
-      shared_->close_backward_data(ctx, mb, d_hidden, stash.child(kClose));
+  const SharedExpert::OpenedGradient opened = shared_->close_backward_data(ctx, mb, d_hidden, stash.child(kClose));
   gradients.push_back(shared_->open_backward_data(ctx, mb, opened, stash.child(kOpen)));
   return gradients;
 }

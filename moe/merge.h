@@ -11,10 +11,10 @@ class Merge : public Segment {
  public:
   struct Spec {
     DropoutSpec dropout;
-    bool returned = false;      // the rows come added up (moe/dispatch.h)
+    bool returned = false;  // the rows come added up (moe/dispatch.h)
     std::int64_t experts = 1;
-    std::int64_t groups = 1;    // of neighbouring experts: sums of each one's rows are rounded, then added
-    bool shared_ran = false;    // the shared expert, beside the rows' way
+    std::int64_t groups = 1;  // of neighbouring experts: sums of each one's rows are rounded, then added
+    bool shared_ran = false;  // the shared expert, beside the rows' way
   };
 
   // `shared` is null where there is none, or where it ran.

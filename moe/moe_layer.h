@@ -10,11 +10,11 @@
 namespace megalith {
 
 struct MoeOptions {
-  ExpertSplit experts = {};           // of this rank
-  Dispatcher* dispatcher = nullptr;   // of the ranks that share out experts, outlives the model; null: each has all
-  bool shared_expert_overlap = false; // the shared expert runs while rows travel
-  SumCounts sum_counts = {};      // over the ranks of tp and cp, which share the sequences of a microbatch
-  SumCounts sum_all_counts = {};  // over these and dp
+  ExpertSplit experts = {};            // of this rank
+  Dispatcher* dispatcher = nullptr;    // of the ranks that share out experts, outlives the model; null: each has all
+  bool shared_expert_overlap = false;  // the shared expert runs while rows travel
+  SumCounts sum_counts = {};           // over the ranks of tp and cp, which share the sequences of a microbatch
+  SumCounts sum_all_counts = {};       // over these and dp
 };
 
 // For GptFactories.

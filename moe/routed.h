@@ -2,8 +2,9 @@
 //   router | experts | merge                        each rank has all experts
 //   router | dispatch | experts | return | merge    P ranks share them out (moe/dispatch.h)
 //   T: tokens, H: hidden size, E: experts, K: choices a token, R: routed rows, T K where each rank has all experts,
-//   F: FFN size of an expert. Shared out, E is this rank's experts, T in what experts read is C, the tokens that arrived,
-//   and R and C are what there is room for; M = T P rows at most leave a rank, of S groups' sums each when they return.
+//   F: FFN size of an expert. Shared out, E is this rank's experts, T in what experts read is C, the tokens that
+//   arrived, and R and C are what there is room for; M = T P rows at most leave a rank, of S groups' sums each when
+//   they return.
 #pragma once
 
 namespace megalith {

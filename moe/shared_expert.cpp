@@ -91,9 +91,8 @@ SharedExpert::OpenedGradient SharedExpert::close_backward_data(const Context& ct
   if (refills) fc2.refill(Linear::kInput, d_activation);  // which it becomes on the way
   OpenedGradient gradient{.dh = ctx.empty(h.shape, h.dtype, "activation gradient")};
   if (!has_gate()) {
-    launch(
-        ctx.compute,
-        SwigluBackward{.x = h, .dy = d_activation, .dx = gradient.dh, .y = refills ? d_activation : Tensor{}});
+    launch(ctx.compute,
+           SwigluBackward{.x = h, .dy = d_activation, .dx = gradient.dh, .y = refills ? d_activation : Tensor{}});
     return gradient;
   }
   const std::int64_t rows = h.size(0), partials = (h.size(1) / 2 + kPartialColumns - 1) / kPartialColumns;

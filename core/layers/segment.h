@@ -55,8 +55,8 @@ enum class SegmentModule : std::uint8_t {
   kMlp,
   kMoeRouter,
   kMoeDispatch,  // of rows to the ranks of their experts
-  kMoe,    // experts, and what adds up their rows; or with the router, where that is recomputed with them
-  kLayer,  // one of your own, or whole layers that are recomputed together
+  kMoe,          // experts, and what adds up their rows; or with the router, where that is recomputed with them
+  kLayer,        // one of your own, or whole layers that are recomputed together
 };
 
 class Segment {

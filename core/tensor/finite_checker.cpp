@@ -126,10 +126,15 @@ bool FiniteChecker::find(const Op& op, bool writes) {
     if (range.write != writes) continue;
     const auto overwrites = [&](const auto& other) { return other.first.write && other.first.begin == range.begin; };
     if (!writes && std::any_of(op.ranges.begin(), op.ranges.end(), overwrites)) continue;
-    const std::byte* const data = on_host(op, range.begin, range.bytes);
     const auto dtype = static_cast<DType>(range.dtype);
     std::int64_t elements = range.sizes.empty() ? static_cast<std::int64_t>(range.bytes / size_of(dtype)) : 1;
     for (const std::int64_t size : range.sizes) elements *= size;
+    if (const RowsOfExperts& experts = range.experts; experts.offsets != nullptr) {
+      std::int32_t used = 0;  // no other row belongs to an expert
+      std::memcpy(&used, on_host(op, experts.offsets + experts.experts, sizeof(used)), sizeof(used));
+      elements = elements / experts.rows * used;
+    }
+    const std::byte* const data = on_host(op, range.begin, range.bytes);
     NonFinite found{.ordinal = seen_ - 1, .place = op.place, .op = op.name, .tensor = name, .input = !writes};
     for (std::int64_t i = 0; i < elements; ++i) {
       const std::int64_t offset = range.sizes.empty() ? i : offset_of(range, i);

@@ -1,6 +1,6 @@
 // Names the first NaN or Inf that a sequence of ops writes: the host looks at each op's tensors of floats before the
 // next op is enqueued. Slow, for a step that is run again because its result was not finite. Memory that an op declares
-// as written but leaves alone must be finite beforehand.
+// as written but leaves alone must be finite beforehand, but for rows that belong to no expert.
 #pragma once
 
 #include <cstddef>

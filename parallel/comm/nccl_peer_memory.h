@@ -1,7 +1,8 @@
 // GPU memory of the ranks of one host, mapped into each of them by CUDA's inter-process handles. A shift between two
 // such buffers is a copy that a copy engine of the receiving GPU makes, between words in host memory that the streams'
 // front ends write and wait for: it takes no multiprocessor from the products it runs beside, nor waits for one, and is
-// legal under capture. Needs no CUDA header.
+// legal under capture. Rows whose numbers only the device knows are read by a kernel between such words. Needs no CUDA
+// header.
 #pragma once
 
 #include <cstddef>

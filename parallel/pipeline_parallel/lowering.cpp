@@ -91,7 +91,8 @@ int first_segment(const ChunkSegments& segments, int chunk) {
   return std::accumulate(segments.begin(), segments.begin() + chunk, 0);
 }
 
-std::vector<Action> expand_segments(const std::vector<Action>& actions, const ChunkSegments& segments) {
+std::vector<Action> expand_segments(const std::vector<Action>& actions, const ChunkSegments& segments,
+                                    const std::set<int>& behind) {
   std::vector<Action> expanded;
   const auto add = [&](Action action, ActionKind kind, int segment) {
     action.kind = kind;
@@ -113,9 +114,11 @@ std::vector<Action> expand_segments(const std::vector<Action>& actions, const Ch
     const bool both = action.kind == ActionKind::kBackwardData && action.with_next && i + 1 < actions.size() &&
                       actions[i + 1].kind == ActionKind::kBackwardWeight && actions[i + 1].chunk == action.chunk &&
                       actions[i + 1].microbatch == action.microbatch;
+    const auto waits = [&](int s) { return s > begin && behind.contains(s); };
     for (int s = end - 1; s >= begin; --s) {
       add(action, action.kind, s);
-      if (both) add(action, ActionKind::kBackwardWeight, s);
+      if (both && s + 1 < end && waits(s + 1)) add(action, ActionKind::kBackwardWeight, s + 1);
+      if (both && !waits(s)) add(action, ActionKind::kBackwardWeight, s);
     }
     if (both) ++i;
   }
@@ -191,10 +194,11 @@ std::vector<Action> insert_gathers(const std::vector<Action>& actions, const Gat
 }
 
 std::vector<Action> lower_training_step(const std::vector<Action>& stage, const ChunkSegments& segments,
-                                        const ReducePoints& points, const GatherPoints& gathers) {
+                                        const ReducePoints& points, const GatherPoints& gathers,
+                                        const std::set<int>& behind) {
   std::vector<Action> step{{.kind = ActionKind::kBeginStep}, {.kind = ActionKind::kZeroGradients}};
   const std::vector<Action> body =
-      insert_reductions(insert_loads(expand_segments(assign_columns(stage), segments)), points);
+      insert_reductions(insert_loads(expand_segments(assign_columns(stage), segments, behind)), points);
   step.insert(step.end(), body.begin(), body.end());
   step.push_back({.kind = ActionKind::kFinishReduce});
   if (points.sums_shared) step.push_back({.kind = ActionKind::kSumSharedGradients});

@@ -1,6 +1,7 @@
 // Lowering: from the schedule of one stage to the list the executor runs. Each pass is a function from list to list.
 #pragma once
 
+#include <set>
 #include <vector>
 
 #include "parallel/pipeline_parallel/schedule.h"
@@ -30,8 +31,10 @@ using ChunkSegments = std::vector<int>;
 int first_segment(const ChunkSegments& segments, int chunk);  // of chunk == number of chunks: one past the last
 
 // Expands chunks into their segments. A backward_data that is one block with its backward_weight is interleaved with it
-// per segment, so that gradients of late layers are ready early and stashes die early.
-std::vector<Action> expand_segments(const std::vector<Action>& actions, const ChunkSegments& segments);
+// per segment, so that gradients of late layers are ready early and stashes die early. A backward_weight of `behind`
+// comes then behind the next segment's backward_data, which leaves something on its way.
+std::vector<Action> expand_segments(const std::vector<Action>& actions, const ChunkSegments& segments,
+                                    const std::set<int>& behind = {});
 
 // A load before each chunk's first forward of a microbatch, and before the input of that is waited for.
 std::vector<Action> insert_loads(const std::vector<Action>& actions);
@@ -58,9 +61,10 @@ struct GatherPoints {
 };
 std::vector<Action> insert_gathers(const std::vector<Action>& actions, const GatherPoints& gathers);
 
-// The whole training step of one stage; its messages have been inserted.
+// The whole training step of one stage; its messages have been inserted. `behind` as for expand_segments.
 std::vector<Action> lower_training_step(const std::vector<Action>& stage, const ChunkSegments& segments,
-                                        const ReducePoints& points, const GatherPoints& gathers = {});
+                                        const ReducePoints& points, const GatherPoints& gathers = {},
+                                        const std::set<int>& behind = {});
 // Forward only, for evaluation.
 std::vector<Action> lower_evaluation_step(const std::vector<Action>& stage, const ChunkSegments& segments,
                                           const GatherPoints& gathers = {});

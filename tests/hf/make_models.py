@@ -9,7 +9,8 @@ Writes FOLDER/FAMILY/ with
                                      the loss's gradient by each tensor under the name that its module has (experts in
                                      one tensor, though they are saved apart): the truth
     step.json                        what transformers' own fp32 and bf16 are off from it: the L2 norm of the difference
-                                     per tensor; and the versions that made all this
+                                     per tensor, the larger one of its two forms of attention; and the versions that
+                                     made all this
     greedy.txt                       of the smallest models with experts: lines of PROMPT tokens and what the model
                                      continues them with
 """
@@ -244,8 +245,8 @@ def make(folder, model_class, config, size):
         truth = run(torch.float64, "sdpa")
     errors = {}
     for name, dtype in {"fp32": torch.float32, "bf16": torch.bfloat16}.items():
-        own = run(dtype, "eager")
-        errors[name] = {key: (own[key] - truth[key]).norm().item() for key in truth}
+        owns = [run(dtype, attention) for attention in ("eager", "sdpa")]  # a norm of 8 weights is off by luck in one
+        errors[name] = {key: max((own[key] - truth[key]).norm().item() for own in owns) for key in truth}
         limit = 1e-5 if dtype == torch.float32 else 0.1
         for key, error in errors[name].items():
             assert error <= limit * truth[key].norm().item() + 1e-9, f"{key}: fp64 and {name} are two models"

@@ -52,13 +52,12 @@ class RankLayer {
                                          .column_ranks = test.copies},
                              .dispatcher = dispatcher_ ? &*dispatcher_ : nullptr,
                              .shared_expert_overlap = test.overlap};
-    segments_ = moe_factory(options)(
-        {.store = store_,
-         .rows = one_rank_,
-         .config = config_,
-         .norm = norm,
-         .dropout = {.p = 0.1f},
-         .recompute_shared = test.recompute_shared});
+    segments_ = moe_factory(options)({.store = store_,
+                                      .rows = one_rank_,
+                                      .config = config_,
+                                      .norm = norm,
+                                      .dropout = {.p = 0.1f},
+                                      .recompute_shared = test.recompute_shared});
     store_.allocate(pool_, test.dtype, DType::kFp32);
     stashes_.resize(segments_.size());
     make_microbatch();

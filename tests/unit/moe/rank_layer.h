@@ -1,4 +1,5 @@
-// A layer of experts that thread ranks share out: its verbs on each rank's own tokens, and what all ranks have together.
+// A layer of experts that thread ranks share out: its verbs on each rank's own tokens, and what all ranks have
+// together.
 #pragma once
 
 #include <map>
@@ -32,12 +33,12 @@ struct RankLayerCase {
 struct RankLayerResult {
   using Gradients = std::map<std::string, std::vector<float>>;  // of whole parameters, by name
 
-  std::vector<std::vector<float>> outputs;     // out, residual, gradients of the inputs: [tokens, H] of all ranks
-  Gradients experts;                           // each part from its rank
-  Gradients dense;                             // sums over the ranks
-  std::vector<float> sums;                     // of the step, likewise
+  std::vector<std::vector<float>> outputs;      // out, residual, gradients of the inputs: [tokens, H] of all ranks
+  Gradients experts;                            // each part from its rank
+  Gradients dense;                              // sums over the ranks
+  std::vector<float> sums;                      // of the step, likewise
   std::vector<std::int32_t> rows_sent, needed;  // rank after rank, as in Microbatch
-  std::int64_t hazards = 0, waits = 0;         // of rank 0, known also where the run threw
+  std::int64_t hazards = 0, waits = 0;          // of rank 0, known also where the run threw
 
   std::map<std::string, std::vector<std::vector<float>>> dense_of_each;  // by rank
   std::vector<std::vector<float>> sums_of_each;

@@ -41,8 +41,7 @@ Dispatched dispatch(const Json& c, Communicator& group, MoeTokenDispatcher way) 
   Arena arena(pool, Arena::Mode::kUnplanned);
   const Context ctx{.compute = compute, .arena = arena};
   Dispatcher dispatcher(
-      group, rows,
-      {.way = way, .copies = c["copies"], .capacity_factor = std::stod(c["factor"].get<std::string>())});
+      group, rows, {.way = way, .copies = c["copies"], .capacity_factor = std::stod(c["factor"].get<std::string>())});
   const Tensor x = ctx.empty({tokens, 1}, DType::kFp32, "x");
   const Tensor weight = ctx.empty({tokens, choices}, DType::kFp32, "weight");
   const Tensor choice = ctx.empty({tokens, choices}, DType::kInt32, "choice");

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/ops/elementwise.h"
+#include "core/ops/grouped_gemm.h"
 #include "core/tensor/bf16.h"
 
 namespace megalith {
@@ -100,6 +101,24 @@ TEST_F(FiniteCheckerTest, KnowsTheOtherDtypes) {
   fill(Tensor(large.data(), DType::kFp64, {5}), 1e39);
   fill(Tensor(large.data(), DType::kFp64, {5}), std::nan(""));
   EXPECT_EQ(found(), ": fill wrote nan to \"unnamed\" (fp64, element 0 of 5, 5 not finite)");
+}
+
+// Rows that belong to no expert hold whatever was there.
+TEST_F(FiniteCheckerTest, LooksAtRowsOfExpertsAlone) {
+  b_[11] = std::numeric_limits<float>::quiet_NaN();
+  std::vector<std::int32_t> ends{0, 1, 2};
+  std::vector<float> weights{1, 1, 1}, rows(6, std::numeric_limits<float>::quiet_NaN());
+  const RoutedSwigluForward op{.x = b().view({3, 4}),
+                               .row_weight = Tensor(weights.data(), DType::kFp32, {3}),
+                               .offsets = Tensor(ends.data(), DType::kInt32, {3}),
+                               .y = Tensor(rows.data(), DType::kFp32, {3, 2})};
+  start();
+  launch(stream_, op);
+  EXPECT_EQ(found(), "nothing");
+  ends[2] = 3;
+  start();
+  launch(stream_, op);
+  EXPECT_EQ(found(), ": routed_swiglu_forward read nan from \"b\" (fp32, element 11 of 12, 1 not finite)");
 }
 
 TEST_F(FiniteCheckerTest, LooksAtNothingUnlessStarted) {

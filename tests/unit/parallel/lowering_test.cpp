@@ -1,6 +1,7 @@
 // Lowering as data: every property is checked on the action lists themselves.
 #include "parallel/pipeline_parallel/lowering.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -74,6 +75,22 @@ TEST(Lowering, BucketsAreReducedWhileTheBackwardPassGoesOn) {
   EXPECT_LT(position(ActionKind::kReduce, 1), position(ActionKind::kReduce, 2));
   EXPECT_LT(position(ActionKind::kReduce, 1), last_weight);
   EXPECT_GE(position(ActionKind::kReduce, 2), last_weight);
+}
+
+// Weights of segment 2 come behind the data gradient of segment 1, where both are one block.
+TEST(Lowering, WeightGradientsStandBesideWhatIsOnItsWay) {
+  const auto order = [](ScheduleKind kind) {
+    std::string order;
+    const Schedule schedule = make_schedule(kind, kind == ScheduleKind::kZbH1 ? 2 : 1, 1, 2);
+    for (const Action& action : lower_training_step(schedule.stages[0], {4}, {}, {}, {2})) {
+      if (action.microbatch != 0) continue;
+      if (action.kind == ActionKind::kBackwardData) order += fmt::format(" B{}", action.segment);
+      if (action.kind == ActionKind::kBackwardWeight) order += fmt::format(" W{}", action.segment);
+    }
+    return order;
+  };
+  EXPECT_EQ(order(ScheduleKind::k1F1B), " B3 W3 B2 B1 W2 W1 B0 W0");
+  EXPECT_EQ(order(ScheduleKind::kZbH1), " B3 B2 B1 B0 W3 W2 W1 W0");
 }
 
 TEST(Lowering, AStepOfOneMicrobatchReadsAsWritten) {
