@@ -2,8 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cmath>
-#include <map>
 #include <mutex>
 
 #include "apps/expert_rows.h"
@@ -123,7 +124,8 @@ TEST(ExpertsForecast, TellsHowLongTheStepWaitsForRows) {
   };
   EXPECT_DOUBLE_EQ(seconds(alone), seconds(beside));
   const double waits = alone.stages.at(0).times.exposed_rows, left = beside.stages.at(0).times.exposed_rows;
-  EXPECT_NEAR(waits, seconds(alone), 1e-3 * waits);
+  EXPECT_LT(waits, seconds(alone));  // experts' weight gradients run beside the way back
+  EXPECT_GT(waits, 0.9 * seconds(alone));
   EXPECT_LT(left, waits);
   EXPECT_GT(left, 0);
   EXPECT_NEAR(alone.step->seconds - beside.step->seconds, waits - left, 0.02 * (waits - left));
@@ -206,7 +208,10 @@ TEST(ExpertsForecast, IsWeighedAmongLayouts) {
   }
   EXPECT_GT(whole, 0);
   EXPECT_GT(shared_out, 0);
-  EXPECT_THAT(found.best.front().flags, testing::Contains("--expert-model-parallel-size"));
+  const auto first = std::ranges::find_if(found.best, [](const Suggestion& suggestion) {
+    return std::ranges::find(suggestion.flags, "--pipeline-model-parallel-size") == suggestion.flags.end();
+  });
+  EXPECT_THAT(first->flags, testing::Contains("--expert-model-parallel-size"));
   EXPECT_GT(suggest(3, 1).dropped.at("heads, width, layers, experts or batch do not divide"), 0);
 }
 
