@@ -215,5 +215,23 @@ TEST(ExpertsForecast, IsWeighedAmongLayouts) {
   EXPECT_GT(suggest(3, 1).dropped.at("heads, width, layers, experts or batch do not divide"), 0);
 }
 
+// As the comments of the configurations say.
+TEST(ExpertsForecast, LargeModelsFitWhereTheirConfigurationsSaySo) {
+  const Rates rates = read_rates(MEGALITH_SOURCE_DIR "/configs/rates/h200.toml");
+  const auto gib = [&](const std::string& model, int ranks) {
+    const Options options =
+        complete({"--config", MEGALITH_SOURCE_DIR "/configs/" + model + ".toml", "--device", "cuda", "--tokenizer-type",
+                  "null", "--global-batch-size", std::to_string(ranks), "--expert-model-parallel-size", "4",
+                  "--use-distributed-optimizer", "--overlap-grad-reduce", "--overlap-param-gather",
+                  "--main-grads-dtype", "bf16", "--exp-avg-dtype", "bf16", "--exp-avg-sq-dtype", "bf16"},
+                 ranks);
+    const Forecast forecast = make_forecast(options, ranks, {.rates = &rates});
+    EXPECT_GT(forecast.stages.at(0).times.exposed_rows, 0) << model;
+    return static_cast<double>(forecast.step->most_memory) / (1 << 30);
+  };
+  EXPECT_NEAR(gib("qwen3_30b_a3b", 4), 109, 1);
+  EXPECT_NEAR(gib("mixtral_8x7b", 8), 123, 1);
+}
+
 }  // namespace
 }  // namespace megalith
