@@ -34,6 +34,7 @@ struct StepForecast {
 
 struct Forecast {
   RunConfig config;
+  MoeTokenDispatcher dispatcher = MoeTokenDispatcher::kAllToAll;  // of experts that ranks share out
   std::vector<StageForecast> stages = {};  // those looked at, ascending
   std::optional<StepForecast> step = {};   // with rates, where all stages fit
   Simulation simulation = {};              // with rates; of the whole schedule

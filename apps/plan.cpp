@@ -9,6 +9,7 @@
 #include "apps/banner.h"
 #include "apps/flags.h"
 #include "apps/forecast.h"
+#include "apps/plan_experts.h"
 #include "apps/plan_page.h"
 #include "apps/program.h"
 #include "apps/rates.h"
@@ -269,6 +270,7 @@ ExitCode forecast(int argc, char** argv) {
     fmt::print("{}", printed(stage.plans.graphs, whose));
   }
   print_work(options, forecast);
+  fmt::print("{}", printed_experts(options, forecast));
   print_step(forecast, rates ? rates->device : "");
   if (options.forecast.html.empty()) return ExitCode::kOk;
   write_report(options.forecast.html, plan_page(options, forecast, rates->device), "--html");

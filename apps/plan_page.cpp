@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "apps/plan_experts.h"
 #include "apps/report_chart.h"
 #include "apps/report_page.h"
 #include "apps/version.h"
@@ -153,13 +154,14 @@ std::string schedule_svg(const Schedule& schedule, const Simulation& simulation)
 std::string plan_page(const Options& options, const Forecast& forecast, const std::string& rates) {
   const ParallelOptions& parallel = options.parallel;
   const std::string origin = html_escaped(fmt::format(
-      "{}: tensor {} x pipeline {} x data {} · {} · rates of {} · megalith {} ({})",
+      "{}: tensor {} x pipeline {} x data {}{} · {} · rates of {} · megalith {} ({})",
       counted(parallel.world_size, "rank"), parallel.tensor_model_parallel_size, parallel.pipeline_model_parallel_size,
       parallel.world_size / (parallel.tensor_model_parallel_size * parallel.pipeline_model_parallel_size),
+      parallel.expert_ranks() > 1 ? fmt::format(", experts over {}", parallel.expert_ranks()) : "",
       counted(forecast.config.microbatches, "microbatch", "microbatches"), rates, program_version(), program_commit()));
   return html_page("Forecast of a training step", origin,
                    tiles(*forecast.step) + "<h2>Schedule</h2>\n" + picture(forecast) + memory_table(forecast) +
-                       volume_table(forecast));
+                       volume_table(forecast) + experts_on_page(options, forecast));
 }
 
 }  // namespace megalith

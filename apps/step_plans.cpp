@@ -194,13 +194,14 @@ StepPlans plan_steps(const Options& options, const RunConfig& config, int rank) 
   return plans;
 }
 
-StepRecording record_step(const Options& options, const RunConfig& config, int rank, std::int64_t most_microbatches) {
+StepRecording record_step(const Options& options, const RunConfig& config, int rank, const RecordSpec& spec) {
   PlanCommunicator ranks("world", {.rank = rank, .size = static_cast<int>(config.mesh.world())});
   const Mesh mesh = Mesh::create(ranks, config.mesh);
   const RunConfig recorded =
-      with_microbatches(config, recorded_microbatches(config.pipeline, config.microbatches, most_microbatches));
+      with_microbatches(config, recorded_microbatches(config.pipeline, config.microbatches, spec.most_microbatches));
   StepRecording recording;
   plan_training(options, recorded, mesh, recording);
+  if (spec.most_memory != 0 && memory_use(recording.plans).total() > spec.most_memory) return recording;
   if (options.parallel.overlap_param_gather) {
     ranks.clear_calls();
     record_second_step(options, recorded, mesh, recording);
@@ -246,7 +247,7 @@ std::string printed_actions(const Options& options, const RunConfig& config) {
     const RunPlan runs = graph_runs(rank, actions);
     text += printed(actions, rank.model.gpt, graph_of_each(actions, runs));
     if (runs.graphs == 0) continue;
-    text += printed(record_step(options, config, first_rank, 0).plans.graphs, whose);
+    text += printed(record_step(options, config, first_rank, {}).plans.graphs, whose);
   }
   return text;
 }

@@ -73,8 +73,11 @@ struct StepRecording {
   std::int64_t step_microbatches = 0;  // of the whole step
   RunPlan runs;                        // of the actions
 };
-// A step of more than `most_microbatches` is recorded with as many as show the schedule's pattern.
-StepRecording record_step(const Options& options, const RunConfig& config, int rank, std::int64_t most_microbatches);
+struct RecordSpec {
+  std::int64_t most_microbatches = 0;  // a longer step is recorded with as many as show the schedule's pattern
+  std::size_t most_memory = 0;         // bytes; of a step that needs more no times are asked for; 0: no limit
+};
+StepRecording record_step(const Options& options, const RunConfig& config, int rank, const RecordSpec& spec);
 
 // Lines; empty where nothing is captured.
 std::string printed(const StepGraphs& graphs, const std::string& whose);

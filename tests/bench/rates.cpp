@@ -336,8 +336,9 @@ void print_links(Bench& bench, Communicator& world) {
   if (world.rank() != 0) return;
   fmt::print("host-ranks = {}{}\nhost-link-gbps = {:.4g}{}\nhost-link-us = {:.3g}{}\n", world.size(), note,
              bandwidth * 1e-9, note, latency * 1e6, note);
-  fmt::print("peer-gbps = {:.4g}  # a guess: what kernels read out of other GPUs' memory\npeer-us = {:.3g}  # a guess\n",
-             bandwidth * 1e-9, latency * 0.5e6);
+  fmt::print(
+      "peer-gbps = {:.4g}  # a guess: what kernels read out of other GPUs' memory\npeer-us = {:.3g}  # a guess\n",
+      bandwidth * 1e-9, latency * 0.5e6);
   fmt::print("network-gbps = {:.4g}  # a guess: write what a rank has between hosts\nnetwork-us = 20  # a guess\n",
              bandwidth * 0.1e-9);
   fmt::print("overlap-share = 0.9  # a guess: cuda_all_reduce_speed measures it\n");
