@@ -4,7 +4,9 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -25,17 +27,37 @@ enum class SlotKind : std::uint8_t {
   kExpertFc1,  // norm output, before its rows are routed; read by backward_weight
   kMoeAct,     // fc1 output of experts; read by backward_data
   kExpertFc2,  // activation output of experts; read by backward_weight, refilled by the activation's gradient
+  kLayerInput,  // inputs of what is wholly recomputed
   kOther,
 };
-inline constexpr int kNumSlotKinds = 12;
+inline constexpr int kNumSlotKinds = 13;
 std::string_view name_of(SlotKind kind);
+std::optional<SlotKind> slot_kind_of(std::string_view name);  // of a selectable one
 
-enum class StashPolicy : std::uint8_t { kKeep, kRecompute };
-using StashPolicies = std::array<StashPolicy, kNumSlotKinds>;  // by kind, of one layer; default: all kept
+// kOffload: kept, and moved to host memory for a while by actions that no segment knows of (offload/).
+enum class StashPolicy : std::uint8_t { kKeep, kRecompute, kOffload };
+using SlotPolicies = std::array<StashPolicy, kNumSlotKinds>;  // by kind, of one layer; default: all kept
+
+// Of all layers, -1 being what belongs to none.
+class StashPolicies {
+ public:
+  void set(std::int64_t layer, SlotKind kind, StashPolicy policy) {
+    layers_[layer][static_cast<std::size_t>(kind)] = policy;
+  }
+  StashPolicy of(std::int64_t layer, SlotKind kind) const { return of(layer)[static_cast<std::size_t>(kind)]; }
+  const SlotPolicies& of(std::int64_t layer) const {
+    static constexpr SlotPolicies kAllKept{};
+    const auto found = layers_.find(layer);
+    return found != layers_.end() ? found->second : kAllKept;
+  }
+
+ private:
+  std::map<std::int64_t, SlotPolicies> layers_;
+};
 
 class Stash {
  public:
-  explicit Stash(const StashPolicies& policies = {}) : policies_(policies) {}
+  explicit Stash(const SlotPolicies& policies = {}) : policies_(policies) {}
   Stash(const Stash& other) { *this = other; }
   Stash& operator=(const Stash& other);  // with its children
   Stash(Stash&&) = default;
@@ -74,7 +96,7 @@ class Stash {
   Slot& slot(int index);
 
   static constexpr std::size_t kMaxSlots = 8;
-  StashPolicies policies_;
+  SlotPolicies policies_;
   std::array<Slot, kMaxSlots> slots_{};  // in place, so that references to slots stay valid
   std::vector<std::unique_ptr<Stash>> children_;
 };
