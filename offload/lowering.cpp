@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <deque>
 #include <iterator>
 #include <map>
 #include <tuple>
@@ -67,34 +68,71 @@ class Verbs {
   std::vector<int> group_of_;  // of each action; -1: no verb
 };
 
-}  // namespace
+// A slot of one microbatch: before which actions of the list its own stand.
+struct Way {
+  Action load;  // of the microbatch
+  int item = 0;
+  std::size_t written = 0, read = 0, left = 0, reload = 0, needed = 0;
+};
 
-std::vector<Action> insert_offloads(const std::vector<Action>& actions, const OffloadPoints& points) {
-  if (points.empty()) return actions;
+std::vector<Way> ways_of(const std::vector<Action>& actions, const OffloadPoints& points) {
   const Verbs verbs(actions, points);
-  // What stands before the action of that number: in the order of kinds, then of slots.
-  std::map<std::tuple<std::size_t, Kind, int>, Action> inserted;
+  std::vector<Way> ways;
   for (const Action& load : actions) {
     if (load.kind != Kind::kLoad) continue;
     for (int item = 0; item < std::ssize(points.slots); ++item) {
       const OffloadSlot& slot = points.slots[static_cast<std::size_t>(item)];
       if (slot.chunk != load.chunk) continue;
       const auto place = [&](const SlotVerb& verb) { return verbs.place(verb, load.chunk, load.microbatch); };
-      const auto add = [&](std::size_t before, Kind kind) {
-        const Action action{
-            .kind = kind, .chunk = load.chunk, .microbatch = load.microbatch, .column = load.column, .item = item};
-        inserted.emplace(std::tuple(before, kind, item), action);
-      };
-      const std::size_t written = place(slot.last_writer), read = place(slot.last_forward_reader),
-                        needed = place(slot.first_backward_reader);
-      const std::size_t left =
-          std::min(needed, std::max(verbs.end_behind(read, points.lag),
-                                    verbs.sent_behind(slot.last_forward_reader, load.chunk, load.microbatch)));
-      add(written + 1, Kind::kOffload);
-      add(left, Kind::kWaitOffload);
-      add(std::max(left, verbs.begin_ahead(needed, points.ahead)), Kind::kReload);
-      add(needed, Kind::kWaitReload);
+      const std::size_t read = place(slot.last_forward_reader), needed = place(slot.first_backward_reader);
+      const std::size_t sent = verbs.sent_behind(slot.last_forward_reader, load.chunk, load.microbatch);
+      const std::size_t backward = place({.kind = Kind::kBackwardData, .segment = slot.last_forward_reader.segment});
+      ways.push_back({.load = load,
+                      .item = item,
+                      .written = place(slot.last_writer) + 1,
+                      .read = std::max(read + 1, sent),
+                      .left = std::min(backward, verbs.end_behind(read, points.lag)),
+                      .reload = verbs.begin_ahead(needed, points.ahead),
+                      .needed = needed});
     }
+  }
+  return ways;
+}
+
+// Copies of one direction follow each other, and are waited for in their order: each wait is for the slot's own copy.
+void put_in_order(std::vector<Way>& ways) {
+  std::ranges::stable_sort(ways, {}, &Way::written);
+  for (std::size_t i = ways.size(); i-- > 1;) ways[i - 1].left = std::min(ways[i - 1].left, ways[i].left);
+  std::size_t read = 0;
+  for (Way& way : ways) {
+    read = std::max(read, way.read);
+    way.left = std::max(way.left, read);
+    way.reload = std::max(way.reload, way.left);
+  }
+}
+
+}  // namespace
+
+std::vector<Action> insert_offloads(const std::vector<Action>& actions, const OffloadPoints& points) {
+  if (points.empty()) return actions;
+  std::vector<Way> ways = ways_of(actions, points);
+  put_in_order(ways);
+  // What stands before the action of that number: in the order of kinds, then as the copies follow each other.
+  std::map<std::tuple<std::size_t, Kind, std::size_t>, Action> inserted;
+  const auto add = [&](const Way& way, std::size_t number, Kind kind, std::size_t before) {
+    Action action = way.load;
+    action.kind = kind;
+    action.item = way.item;
+    inserted.emplace(std::tuple(before, kind, number), action);
+  };
+  for (std::size_t n = 0; n < ways.size(); ++n) {
+    add(ways[n], n, Kind::kOffload, ways[n].written);
+    add(ways[n], n, Kind::kWaitOffload, ways[n].left);
+  }
+  std::ranges::stable_sort(ways, {}, &Way::needed);
+  for (std::size_t n = 0; n < ways.size(); ++n) {
+    add(ways[n], n, Kind::kReload, ways[n].reload);
+    add(ways[n], n, Kind::kWaitReload, ways[n].needed);
   }
   std::vector<Action> list;
   list.reserve(actions.size() + inserted.size());
@@ -140,12 +178,18 @@ void verify_offloads(const std::vector<Action>& actions, const OffloadPoints& po
     order.require_before(verb(slot.last_writer), a);
     order.require_before(a, left);
     order.require_before(verb(slot.last_forward_reader), left);
+    order.require_before(left, verb({.kind = Kind::kBackwardData, .segment = slot.last_forward_reader.segment}));
     order.require_before(left, back);
     order.require_before(back, here);
     order.require_before(here, verb(slot.first_backward_reader));
   }
+  std::deque<Action> under_way;  // to the host
   for (const Action& a : actions) {
     if (is_of_slot(a.kind)) order.require(same(a, Kind::kOffload, -1, a.item));
+    if (a.kind == Kind::kOffload) under_way.push_back(same(a, Kind::kWaitOffload, -1, a.item));
+    if (a.kind != Kind::kWaitOffload) continue;
+    if (under_way.front() != a) fail_order(a, "waits for a later copy than the next one");
+    under_way.pop_front();
   }
 }
 

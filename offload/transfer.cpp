@@ -42,9 +42,9 @@ void ActivationTransfer::fill_with_nan(void* begin, std::size_t bytes) {
 void ActivationTransfer::offload(const Action& action) {
   Flight& flight = pass(action, State::kHere, State::kLeaving);
   flight.device = ctx_.arena.place_of(slot(action).key(action.column));
-  if (rehearses_) return;
   host_.begin_scope({.column = action.column, .segment = -1, .verb = kOffloadScope + action.item});
   flight.host = host_.allocate(flight.device.bytes, MemoryCategory::kActivations, name_of(slot(action).kind));
+  if (rehearses_) return;
   // Slots of one writer stand together; their copies follow each other.
   if (is_first_written_[static_cast<std::size_t>(action.item)]) {
     ctx_.compute.record(flight.written);
@@ -52,16 +52,21 @@ void ActivationTransfer::offload(const Action& action) {
   }
   copy_to_host(streams_.out, flight.host, flight.device.address, flight.device.bytes);
   streams_.out.record(flight.left);
-  flight.number_out = ++records_out_;
   ++stats_.offloads;
   stats_.bytes_out += static_cast<std::int64_t>(flight.device.bytes);
 }
 
 void ActivationTransfer::wait_offload(const Action& action) {
   Flight& flight = pass(action, State::kLeaving, State::kLeft);
+  // From here on others may have its memory, and views of it in the same stashes.
+  const int views = runner_.rebind(action.column, flight.device.address, flight.device.bytes, flight.host);
+  if (views == 0) {
+    fail({.subject = fmt::format("{} ({})", to_string(action), slot(action).name),
+          .expected = "a stash that holds it",
+          .got = "none"});
+  }
   if (rehearses_) return;
-  if (flight.number_out > saw_out_) ctx_.compute.wait(flight.left);  // else it came before one that was waited for
-  saw_out_ = std::max(saw_out_, flight.number_out);
+  ctx_.compute.wait(flight.left);
   fill_with_nan(flight.device.address, flight.device.bytes);
 }
 
@@ -83,14 +88,9 @@ void ActivationTransfer::reload(const Action& action) {
 
 void ActivationTransfer::wait_reload(const Action& action) {
   Flight& flight = pass(action, State::kComing, State::kHere);
-  const int views = runner_.rebind(action.column, flight.device.address, flight.device.bytes, flight.target);
-  if (views == 0) {
-    fail({.subject = fmt::format("{} ({})", to_string(action), slot(action).name),
-          .expected = "a stash that holds it",
-          .got = "none"});
-  }
+  runner_.rebind(action.column, flight.host, flight.device.bytes, flight.target);
   if (rehearses_) return;
-  if (flight.number_back > saw_back_) ctx_.compute.wait(flight.back);
+  if (flight.number_back > saw_back_) ctx_.compute.wait(flight.back);  // else it came before one that was waited for
   saw_back_ = std::max(saw_back_, flight.number_back);
 }
 

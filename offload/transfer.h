@@ -53,7 +53,7 @@ class ActivationTransfer {
     Arena::Place device;  // forward's
     void* host = nullptr;
     void* target = nullptr;
-    std::int64_t number_out = 0, number_back = 0;  // which record of its stream it is
+    std::int64_t number_back = 0;  // which record of its stream `back` is
     Event written{"slot written"}, left{"slot is on the host"}, room{"room for a slot"}, back{"slot is back"};
   };
 
@@ -70,8 +70,7 @@ class ActivationTransfer {
   bool poison_;
   bool rehearses_ = false;
   std::map<std::pair<int, int>, Flight> flights_;  // by slot and column
-  // Records of either stream, and the last one of each that the compute stream waited for.
-  std::int64_t records_out_ = 0, records_back_ = 0, saw_out_ = 0, saw_back_ = 0;
+  std::int64_t records_back_ = 0, saw_back_ = 0;   // the last one that the compute stream waited for
   Stats stats_;
 };
 
