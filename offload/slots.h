@@ -32,7 +32,8 @@ struct OffloadSlot {
   std::vector<SlotKind> kinds = {};  // of all its views
   std::int64_t layer = -1;           // of the whole model
   bool bounded = false;              // some of its views are: rows of experts
-  // Verbs of this chunk. The writer is the last one that writes it before backward; in backward nobody does.
+  // Verbs of this chunk; no other action but the send of the chunk's output, behind its last verb, touches it. The
+  // writer is the last one that writes it, which none does in backward; who saves a view of it counts as a reader.
   SlotVerb last_writer, last_forward_reader, first_backward_reader;
   std::string name;  // "layer 3 attention: core_attn"
 

@@ -56,7 +56,9 @@ class Arena {
     kPlanned,
   };
 
-  Arena(MemoryPool& pool, Mode mode);
+  // Recording arenas of one plan give addresses from `first_address` on, far from each other's and above the pool's.
+  static constexpr std::uintptr_t kOfDevice = std::uintptr_t{1} << 62, kOfHost = kOfDevice + (kOfDevice >> 1);
+  Arena(MemoryPool& pool, Mode mode, std::uintptr_t first_address = kOfDevice);
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
@@ -72,6 +74,12 @@ class Arena {
   void use(const ArenaPlan& plan);
   // kPlanned: between two steps, the block, whose addresses nobody keeps; the plan's use is over.
   void give_back();
+  // What was allocated under this key: kRecording the last time, kPlanned by the plan. None is an error.
+  struct Place {
+    void* address = nullptr;
+    std::size_t bytes = 0;
+  };
+  Place place_of(const ArenaKey& key) const;
   // kPlanned: the owner to whom the current scope gave the memory at `address`; empty if it gave it to none.
   std::string owner_of(const void* address) const;
   // kUnplanned: gives all buffers back.
@@ -110,7 +118,8 @@ class Arena {
   std::size_t touched_ = 0;
   std::vector<void*> unplanned_;
   std::vector<Recorded> recorded_;
-  std::uintptr_t next_address_ = std::uintptr_t{1} << 62;  // far above the pool's
+  std::map<ArenaKey, std::size_t> last_recorded_;
+  std::uintptr_t next_address_;
 };
 
 // Lays out what `recording` allocated while `timeline` recorded. Lane 0's order measures time; work on other lanes

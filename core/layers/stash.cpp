@@ -78,6 +78,24 @@ Stash& Stash::child(int index) {
   return *children_[i];
 }
 
+int Stash::rebind(const void* begin, std::size_t bytes, void* to) {
+  const auto moved = [&](const void* address) -> std::byte* {
+    const auto at = reinterpret_cast<std::uintptr_t>(address), from = reinterpret_cast<std::uintptr_t>(begin);
+    return at < from || at >= from + bytes ? nullptr : static_cast<std::byte*>(to) + (at - from);
+  };
+  int views = 0;
+  for (Slot& s : slots_) {
+    if (!s.present) continue;
+    if (std::byte* const bound = moved(s.tensor.bound)) s.tensor.bound = reinterpret_cast<std::int32_t*>(bound);
+    std::byte* const data = moved(s.tensor.data);
+    if (data == nullptr) continue;
+    s.tensor.data = data;
+    ++views;
+  }
+  for (auto& part : children_) views += part ? part->rebind(begin, bytes, to) : 0;
+  return views;
+}
+
 void Stash::clear() {
   slots_.fill({});
   for (auto& part : children_) {

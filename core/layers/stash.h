@@ -81,6 +81,8 @@ class Stash {
   // The stash of a part of the segment, of the same policies.
   Stash& child(int index);
   void clear();
+  // Memory from `begin` on has moved to `to`: so have all views of it, which stay as they are otherwise. How many were.
+  int rebind(const void* begin, std::size_t bytes, void* to);
 
   template <class Visitor>
   void for_each(const Visitor& visitor) const {

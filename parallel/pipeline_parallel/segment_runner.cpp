@@ -90,6 +90,12 @@ void SegmentRunner::set_hooks(std::vector<HookTable> hooks) {
   for (std::size_t s = 0; s < hooks.size(); ++s) entries_[s].hooks = std::move(hooks[s]);
 }
 
+int SegmentRunner::rebind(int column, const void* begin, std::size_t bytes, void* to) {
+  int views = 0;
+  for (Stash& stash : columns_.at(column).stashes) views += stash.rebind(begin, bytes, to);
+  return views;
+}
+
 SegmentRunner::HostState SegmentRunner::host_state(int column, int first, int segments) const {
   const Column& c = columns_.at(column);
   const auto begin = c.stashes.begin() + first;
