@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "core/layers/stash.h"
+#include "core/layers/stash_policies.h"
 #include "offload/candidates.h"
 
 namespace megalith {
