@@ -159,11 +159,6 @@ void check_memory(const Options& options) {
   const std::string got = std::array{"--recompute-granularity none", "--recompute-granularity selective",
                                      "--recompute-granularity full"}[granularity];
   const bool is_full = train.recompute_granularity == RecomputeGranularity::kFull;
-  if (!train.offload_modules.empty()) {
-    refuse_usage("--offload-modules", {.expected = "none, offload is not built yet",
-                                       .got = train.offload_modules[0],
-                                       .remedy = "--recompute-modules saves activation memory today"});
-  }
   only_with(train.recompute_modules.empty() || train.recompute_granularity == RecomputeGranularity::kSelective,
             {.flag = "--recompute-modules", .needs = "--recompute-granularity selective", .got = got});
   only_with(is_full || train.recompute_method == RecomputeMethod::kUniform,
