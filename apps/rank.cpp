@@ -333,7 +333,7 @@ StepMemory::StepMemory(MemoryPool& pool, const GptModel& gpt, std::int64_t dispa
 }
 
 Rank::Rank(const Options& run_options, const RunConfig& derived, DeviceType device, const Mesh& ranks,
-           const Instruments& instruments, std::size_t memory_limit)
+           const Instruments& instruments, std::size_t memory_limit, const OffloadPoints& offloaded)
     : options(run_options),
       config(derived),
       mesh(ranks),
@@ -351,6 +351,9 @@ Rank::Rank(const Options& run_options, const RunConfig& derived, DeviceType devi
       graphs(options.train.cuda_graph_impl == CudaGraphImpl::kNone || device == DeviceType::kPlan
                  ? nullptr
                  : std::make_unique<GraphedRunner>(ctx, runner, graph_modules(options, config.pipeline))),
+      offload(offloaded.empty() ? nullptr
+                                : std::make_unique<RankOffload>(device, offloaded, instruments, ctx, runner,
+                                                                options.train.check_hazards)),
       transfer(mesh.pp(), ctx, runner, transfer_spec(options, config, layers.tensor, device, instruments)),
       optimizer(options, groups, memory, layers, model),
       units(options, groups, streams, memory, config.pipeline, model.gpt),
@@ -377,8 +380,9 @@ RunPlan graph_runs(const Rank& rank, const std::vector<Action>& actions) {
 }
 
 std::unique_ptr<Rank> build_rank(const Options& options, const RunConfig& config, DeviceType device, const Mesh& mesh,
-                                 const Instruments& instruments, std::size_t memory_limit) {
-  return std::make_unique<Rank>(options, config, device, mesh, instruments, memory_limit);
+                                 const Instruments& instruments, std::size_t memory_limit,
+                                 const OffloadPoints& offloaded) {
+  return std::make_unique<Rank>(options, config, device, mesh, instruments, memory_limit, offloaded);
 }
 
 void Rank::wait_for_parameters() {
@@ -399,6 +403,7 @@ void Rank::drain() noexcept {
   if (streams.context) wait(*streams.context);
   if (streams.dispatch) wait(*streams.dispatch);
   wait(transfer);
+  if (offload) wait(offload->transfer);
   wait(streams.compute);
 }
 

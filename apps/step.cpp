@@ -11,6 +11,7 @@
 #include "core/device/trace.h"
 #include "core/ops/elementwise.h"
 #include "core/ops/grad_norm.h"
+#include "offload/lowering.h"
 
 namespace megalith {
 
@@ -47,11 +48,13 @@ StepActions step_actions(const Rank& rank) {
       .train = lower_training_step(insert_messages(schedule, rank.stage()), gpt.part_segments, points, gathers),
       .evaluate =
           lower_evaluation_step(insert_messages(forwards_of(schedule), rank.stage()), gpt.part_segments, gathers)};
-  if (!rank.units.sharded) return actions;
-  UnshardPoints units = rank.units.points;
-  units.ahead = units_ahead(actions.train, units);
-  for (std::vector<Action>* list : {&actions.train, &actions.evaluate}) *list = insert_unshards(*list, units);
-  actions.units_ahead = std::move(units.ahead);
+  if (rank.units.sharded) {
+    UnshardPoints units = rank.units.points;
+    units.ahead = units_ahead(actions.train, units);
+    for (std::vector<Action>* list : {&actions.train, &actions.evaluate}) *list = insert_unshards(*list, units);
+    actions.units_ahead = std::move(units.ahead);
+  }
+  if (rank.offload) actions.train = insert_offloads(actions.train, rank.offload->points);
   return actions;
 }
 
@@ -87,6 +90,7 @@ void Step::use(const StepPlans& plans) {
             .seq_length = static_cast<std::uint64_t>(rank_.config.rank_length())};
   Arena& arena = rank_.memory.arena;
   arena.use(plans.largest());
+  if (rank_.offload) rank_.offload->host.use(plans.host);
   if (rank_.units.sharded && !std::exchange(shares_units_, true)) rank_.units.sharded->share();
   for (MemorySharing* group : sharing_groups(rank_))
     group->share_memory(arena.block(), arena.block_bytes(), 3 * digest_of(plans.train) + digest_of(plans.evaluate));
@@ -100,6 +104,7 @@ void Step::give_back() {
   if (rank_.graphs) rank_.graphs->drop();
   for (MemorySharing* group : sharing_groups(rank_)) group->unshare_memory();
   rank_.memory.arena.give_back();
+  if (rank_.offload) rank_.offload->host.give_back();
 }
 
 // What each kind of action does. Gradients are reduced in kReduce.
@@ -138,6 +143,10 @@ void Step::carry_out(const Action& action) {
     case ActionKind::kReduceShard: return rank_.units.sharded->reduce_shard(action.item);
     case ActionKind::kSumInstances: return rank_.units.sharded->sum_instances(action.item);
     case ActionKind::kGatherInstances: return rank_.units.sharded->gather_instances(action.item);
+    case ActionKind::kOffload: return rank_.offload->transfer.offload(action);
+    case ActionKind::kWaitOffload: return rank_.offload->transfer.wait_offload(action);
+    case ActionKind::kReload: return rank_.offload->transfer.reload(action);
+    case ActionKind::kWaitReload: return rank_.offload->transfer.wait_reload(action);
   }
 }
 
@@ -264,6 +273,7 @@ void Step::drop_broken_off() {
   rank_.drain();
   rank_.buckets.reducer->reset();
   if (rank_.units.sharded) rank_.units.sharded->reset();
+  if (rank_.offload) rank_.offload->transfer.reset();
   staging_.drop_last();
 }
 
@@ -367,12 +377,17 @@ void Step::repeat(const StepInput& input, const std::function<void(const Action&
   launch(rank_.streams.compute, Fill{.x = Tensor(arena.block(), DType::kFp32, {floats}), .value = 0});
   ShardedUnits* const units = rank_.units.sharded.get();
   if (units != nullptr) units->poison_slots(false);
+  if (rank_.offload) rank_.offload->transfer.poison(false);
   run(Mode::kTrain, Verbs::kEager, &input, actions_.train, [&](const Action& action) {
     if (action.kind == ActionKind::kOptimizerStep) return false;
     before(action);
     return true;
   });
   if (units != nullptr) units->poison_slots(rank_.options.train.check_hazards);
+  if (rank_.offload) {
+    rank_.offload->transfer.poison(rank_.options.train.check_hazards);
+    rank_.offload->transfer.synchronize();
+  }
   rank_.streams.communication.synchronize();
   rank_.transfer.synchronize();
   rank_.streams.compute.synchronize();
