@@ -95,7 +95,7 @@ void Trainer::build(Communicator& host_world) {
   if (!on_cpu) on_all_ranks(world_, [&] { check_gpu_memory(memory_use(setup_.plans)); });
   on_all_ranks(world_, [&] {  // the groups are made before anything can fail
     rank_ = build_rank(options(), setup_.config, options().train.device, mesh_, instruments_.of_streams(), limit,
-                       setup_.plans.offload);
+                       setup_.plans.offload.points);
     if (setup_.customize) setup_.customize(*rank_);
     step_ = std::make_unique<Step>(*rank_);
     initialize(*rank_);

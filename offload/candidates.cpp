@@ -40,11 +40,16 @@ class Finder {
       int& last = last_segment_[action.chunk];
       last = std::max(last, action.segment);
     }
+    for (std::size_t place = 0; place < recording.actions.size(); ++place) {
+      const Action& action = recording.actions[place];
+      if (action.kind == ActionKind::kForward) forwards_[{action.chunk, action.microbatch, action.segment}] = place;
+    }
   }
 
   std::vector<OffloadCandidate> find() {
-    const std::vector<Touches> touches = all_touches();
+    std::vector<Touches> touches = all_touches();
     const std::vector<Arena::Recorded>& recorded = recording_.arena.recorded();
+    for (std::size_t i = 0; i < recorded.size(); ++i) count_savers(recorded[i], touches[i]);
     for (std::size_t i = 0; i < recorded.size(); ++i) {
       if (touches[i].last_forward >= 0 && is_selectable(recorded[i]))
         add(candidate_of(recorded[i], touches[i]), touches[i]);
@@ -102,6 +107,20 @@ class Finder {
       if (writes) touches.last_writer = at;
     } else if (action.kind == ActionKind::kSend) {
       touches.is_sent = true;
+    }
+  }
+
+  // A verb that keeps a view of what it does not read counts as a reader.
+  void count_savers(const Arena::Recorded& recorded, Touches& touches) const {
+    if (touches.last_forward < 0) return;
+    const Action& reader = recording_.actions[static_cast<std::size_t>(touches.last_forward)];
+    for (const Arena::Kept& kept : recorded.kept) {
+      const auto saver = forwards_.find({reader.chunk, reader.microbatch, kept.segment});
+      if (saver == forwards_.end()) {
+        touches.of_others = true;
+      } else {
+        touches.last_forward = std::max(touches.last_forward, static_cast<std::ptrdiff_t>(saver->second));
+      }
     }
   }
 
@@ -206,7 +225,8 @@ class Finder {
   const OffloadRecording& recording_;
   const std::vector<SegmentName>& segments_;
   std::map<int, int> chunk_of_column_;
-  std::map<int, int> last_segment_;  // of each chunk
+  std::map<int, int> last_segment_;                            // of each chunk
+  std::map<std::tuple<int, int, int>, std::size_t> forwards_;  // by chunk, microbatch and segment
   std::map<std::tuple<int, int, int, int>, Found> found_;
   std::vector<std::tuple<int, std::ptrdiff_t, std::size_t>> order_;
 };
