@@ -12,6 +12,7 @@
 #include "apps/offload_choice.h"
 #include "apps/step.h"
 #include "core/device/short_ops.h"
+#include "offload/recorded_way.h"
 
 namespace megalith {
 
@@ -93,7 +94,11 @@ void plan_training(const Options& options, const RunConfig& config, const Mesh& 
   Recording recorded(options, config, mesh, recording.plans.offload.points);
   plan_step(options, config, recorded, recording);
   StepPlans& plans = recording.plans;
-  if (recorded.rank.offload) plans.host = plan_arena(recorded.timeline, recorded.rank.offload->host);
+  if (const RankOffload* const offload = recorded.rank.offload.get()) {
+    verify_recording(recorded.timeline, recorded.rank.memory.arena, recording.actions, recording.entries,
+                     offload->points);
+    plans.host = plan_arena(recorded.timeline, offload->host);
+  }
   if (options.checkpoint.async_save) plans.checkpoint_staging = staging_bytes(shards_to_write(recorded.rank));
   plans.persistent = recorded.rank.memory.pool.allocated_by_category();
   recording.timeline = counted(std::move(recorded.timeline), options, config);
