@@ -261,6 +261,19 @@ std::string printed(const StepGraphs& graphs, const std::string& whose) {
   return text;
 }
 
+namespace {
+
+// What the actions of slots are about.
+std::string printed_slots(const std::vector<OffloadSlot>& slots) {
+  std::string text;
+  for (std::size_t item = 0; item < slots.size(); ++item)
+    text +=
+        fmt::format("slot {}: chunk {}, {}, {} bytes\n", item, slots[item].chunk, slots[item].name, slots[item].bytes);
+  return text;
+}
+
+}  // namespace
+
 std::string printed_actions(const Options& options, const RunConfig& config) {
   const auto world = static_cast<int>(config.mesh.world()), stages = static_cast<int>(config.mesh.pp);
   const RunConfig few =
@@ -277,6 +290,7 @@ std::string printed_actions(const Options& options, const RunConfig& config) {
     if (stages > 1) text += fmt::format("stage {}\n", stage);
     const std::vector<Action> actions = step_actions(rank).train;
     const RunPlan runs = graph_runs(rank, actions);
+    if (rank.offload) text += printed_slots(rank.offload->points.slots);
     text += printed(actions, rank.model.gpt, graph_of_each(actions, runs));
     if (runs.graphs == 0) continue;
     text += printed(record_step(options, config, first_rank, 0).plans.graphs, whose);
