@@ -16,7 +16,9 @@ using test::Words;
 using test::operator+;
 
 const Words kEvaluations = {"--eval-interval", "2", "--eval-iters", "1", "--train-iters", "3"};
-Words modules(const Words& kinds) { return Words{"--offload-modules"} + kinds; }
+Words modules(const Words& kinds) {
+  return Words{"--fine-grained-activation-offloading", "--min-offload-bytes", "0", "--offload-modules"} + kinds;
+}
 const Words kAll = modules({"attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "fc1", "act", "fc2"});
 
 // A step's actions: so many of the first microbatch's alone are of the warm-up.
