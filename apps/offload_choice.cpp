@@ -1,73 +1,93 @@
 #include "apps/offload_choice.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <map>
+#include <optional>
+#include <tuple>
+#include <utility>
+
+#include "apps/expert_rows.h"
+#include "apps/layer_offload.h"
+#include "apps/rates.h"
+#include "apps/step_times.h"
+#include "offload/forecast.h"
 
 namespace megalith {
 
 namespace {
 
-struct Touched {
-  int chunk = 0;
-  SlotVerb writer, reader, needed;
-  bool of_others = false;
-};
+// Of rows that experts got room for those that are expected.
+double used_bytes(const OffloadSlot& slot, const std::optional<ExpertRows>& rows) {
+  const auto bytes = static_cast<double>(slot.bytes);
+  if (!slot.bounded || !rows) return bytes;
+  const bool arrived = slot.kind == SlotKind::kExpertFc1;
+  const double mean = arrived ? rows->mean.arrived : rows->mean.rows;
+  const auto room = static_cast<double>(arrived ? rows->room.arrived : rows->room.rows);
+  return bytes * std::min(1.0, mean / room);
+}
+
+void keep_what_stalls(const Rank& plain, const StepRecording& recording,
+                      const std::vector<OffloadCandidate>& candidates, const std::vector<double>& bytes,
+                      const std::vector<int>& layer_of_segment, std::vector<OffloadChoice>& choices) {
+  const Options& options = plain.options;
+  const Rates rates = read_rates(options.forecast.rates);
+  const auto ranks = static_cast<int>(plain.config.mesh.world());
+  const CostModel costs(rates,
+                        {.width = static_cast<double>(options.model.kv_channels),
+                         .length = static_cast<double>(options.model.seq_length)},
+                        ranks);
+  const StepTimes times = times_of(recording, costs);
+  const Rates::Copies& copies = rates.copies(ranks);
+  keep_what_stalls({.actions = recording.actions, .seconds = times.action_seconds},
+                   {.candidates = candidates,
+                    .bytes = bytes,
+                    .layer_of_segment = layer_of_segment,
+                    .rates = {.out = copies.to_host, .back = copies.from_host}},
+                   choices);
+}
+
+void add_row(const OffloadCandidate& candidate, const OffloadChoice& choice, std::vector<OffloadChosen::Row>& rows) {
+  const OffloadSlot& slot = candidate.slot;
+  auto row = std::ranges::find_if(
+      rows, [&](const OffloadChosen::Row& each) { return each.kind == slot.kind && each.reason == choice.reason; });
+  if (row == rows.end()) row = rows.insert(row, {.kind = slot.kind, .reason = choice.reason});
+  if (std::ranges::find(row->layers, slot.layer) == row->layers.end()) row->layers.push_back(slot.layer);
+  ++row->slots;
+  row->bytes += slot.bytes;
+}
 
 }  // namespace
 
-bool offloads(const Options& options) { return !options.train.offload_modules.empty(); }
+bool offloads(const Options& options) { return options.offload.fine_grained_activation_offloading; }
 
-OffloadPoints offload_points(const Rank& rank, const Timeline& timeline, const std::vector<Action>& actions,
-                             const std::vector<std::size_t>& entries) {
-  const Arena& arena = rank.memory.arena;
-  const std::vector<Arena::Recorded>& recorded = arena.recorded();
-  const std::vector<std::string>& modules = rank.options.train.offload_modules;
-  std::vector<Touched> touched(recorded.size());
-  for (std::size_t a = 0; a < actions.size(); ++a) {
-    const std::size_t end = a + 1 < entries.size() ? entries[a + 1] : timeline.entries().size();
-    for (std::size_t e = entries[a]; e < end; ++e) {
-      for (const AccessRange& range : timeline.entries()[e].access.ranges()) {
-        const std::size_t index = arena.index_recorded(range.begin);
-        if (index == recorded.size()) continue;
-        Touched& t = touched[index];
-        const Action& action = actions[a];
-        const SlotVerb verb{.kind = action.kind, .segment = action.segment};
-        t.of_others =
-            t.of_others || !is_of_microbatch(action.kind) || action.column != recorded[index].key.scope.column;
-        if (action.segment < 0) continue;
-        t.chunk = action.chunk;
-        if (action.kind == ActionKind::kForward) {
-          if (range.write || t.writer.segment < 0) t.writer = verb;
-          t.reader = verb;
-        } else if (t.needed.segment < 0) {
-          t.needed = verb;
-        }
-      }
-    }
+OffloadChosen choose_offloads(const Rank& plain, const StepRecording& recording) {
+  std::vector<SegmentName> names;
+  OffloadChosen chosen;
+  for (const NamedSegment& segment : plain.model.gpt.segments) {
+    names.push_back({.name = segment.name, .layer = segment.layer});
+    chosen.points.layer_of_segment.push_back(segment.layer_unit);
   }
-  OffloadPoints points;
-  for (const NamedSegment& segment : rank.model.gpt.segments) points.layer_of_segment.push_back(segment.layer_unit);
-  std::map<ArenaKey, bool> seen;
-  for (std::size_t i = 0; i < recorded.size(); ++i) {
-    const Arena::Recorded& r = recorded[i];
-    const Touched& t = touched[i];
-    ArenaKey key = r.key;
-    key.scope.column = t.chunk;  // once for all columns of a chunk
-    if (r.category != MemoryCategory::kActivations || std::ranges::find(modules, r.owner) == modules.end()) continue;
-    if (t.of_others || t.needed.segment < 0 || t.reader.segment < 0 || !seen.emplace(key, true).second) continue;
-    points.slots.push_back({.chunk = t.chunk,
-                            .segment = r.key.scope.segment,
-                            .verb = r.key.scope.verb,
-                            .ordinal = r.key.ordinal,
-                            .bytes = r.bytes,
-                            .last_writer = t.writer,
-                            .last_forward_reader = t.reader,
-                            .first_backward_reader = t.needed,
-                            .name = r.owner});
+  const std::vector<OffloadCandidate> candidates = find_candidates({.arena = plain.memory.arena,
+                                                                    .timeline = recording.timeline,
+                                                                    .actions = recording.actions,
+                                                                    .entries = recording.entries},
+                                                                   names);
+  const OffloadRequest request = offload_request(plain.options, plain.model.parts);
+  std::vector<OffloadChoice> choices = choose_offloads(candidates, request);
+  const std::optional<ExpertRows> rows = expert_rows(plain.options, plain.config);
+  std::vector<double> bytes;
+  for (const OffloadCandidate& candidate : candidates) bytes.push_back(used_bytes(candidate.slot, rows));
+  if (request.by_forecast)
+    keep_what_stalls(plain, recording, candidates, bytes, chosen.points.layer_of_segment, choices);
+  for (std::size_t i = 0; i < candidates.size(); ++i) {
+    add_row(candidates[i], choices[i], chosen.rows);
+    if (choices[i].moves) chosen.used_bytes += bytes[i];
   }
-  return points;
+  std::ranges::stable_sort(chosen.rows, {},
+                           [](const OffloadChosen::Row& row) { return std::tuple(!row.reason.empty(), row.kind); });
+  chosen.points.slots = moving(candidates, choices);
+  chosen.kept_live_bytes = recording.plans.train.live_bytes;
+  chosen.kept_peak_bytes = recording.plans.train.peak_bytes;
+  return chosen;
 }
 
 }  // namespace megalith

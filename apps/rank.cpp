@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "apps/dispatcher_choice.h"
+#include "apps/layer_offload.h"
 #include "apps/layer_recompute.h"
 #include "apps/model_units.h"
 #include "core/device/copy.h"
@@ -55,11 +56,12 @@ GptFactories factories(const Options& options, const Mesh& mesh, LayerGroups& la
 }
 
 std::vector<SegmentRunner::Entry> entries(const Options& options, const RankModel& model) {
+  const StashPolicies policies = stash_policies(options, model.parts);
   std::vector<SegmentRunner::Entry> entries;
   for (const NamedSegment& named : model.gpt.segments) {
     entries.push_back({.name = named.name,
                        .segment = named.segment.get(),
-                       .policies = stash_policies(options.train, model.parts, named.layer),
+                       .policies = policies.of(named.layer),
                        .module = named.module,
                        .unit = named.layer_unit});
   }

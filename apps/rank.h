@@ -175,7 +175,7 @@ struct Rank {
   Context ctx;
   SegmentRunner runner;
   std::unique_ptr<GraphedRunner> graphs;  // null with --cuda-graph-impl none, and in a plan
-  std::unique_ptr<RankOffload> offload;  // null where nothing is
+  std::unique_ptr<RankOffload> offload;   // null where nothing is
   PipelineTransfer transfer;
   RankOptimizer optimizer;
   RankUnits units;

@@ -327,6 +327,7 @@ bool Step::train(const StepInput* input, const std::function<bool()>& updates) {
     return !dropped;
   };
   Stream& compute = rank_.streams.compute;
+  const ActivationTransfer::Stats moved = rank_.offload ? rank_.offload->transfer.stats() : ActivationTransfer::Stats{};
   {
     const TraceRange range(compute, compute.instruments().trace, [&] {
       return fmt::format("step {}", input ? input->iteration : staging_.last().iteration);
@@ -340,6 +341,11 @@ bool Step::train(const StepInput* input, const std::function<bool()>& updates) {
   }
   StagedStep& step = staging_.last();
   step.follows = follows;
+  if (rank_.offload) {
+    const ActivationTransfer::Stats& now = rank_.offload->transfer.stats();
+    step.bytes_out = now.bytes_out - moved.bytes_out;
+    step.bytes_back = now.bytes_back - moved.bytes_back;
+  }
   copy_to_host(compute, step.report, rank_.step.parameters, sizeof(StepParameters));
   if (const Tensor& counts = rank_.step.counts) {
     copy_to_host(compute, step.sums, rank_.step.sums.data, rank_.step.sums.bytes());

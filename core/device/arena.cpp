@@ -90,11 +90,13 @@ std::size_t Arena::index_recorded(const void* address) const {
   return found ? static_cast<std::size_t>(behind - 1 - recorded_.begin()) : recorded_.size();
 }
 
-void Arena::classify(const void* address, MemoryCategory category, std::string_view owner) {
+void Arena::classify(const void* address, MemoryCategory category, std::string_view owner, bool bounded) {
   const std::size_t index = index_recorded(address);
   if (index == recorded_.size()) return;
-  recorded_[index].category = category;
-  recorded_[index].owner = owner;
+  Recorded& recorded = recorded_[index];
+  recorded.category = category;
+  recorded.owner = owner;
+  recorded.kept.push_back({.owner = std::string(owner), .segment = next_.scope.segment, .bounded = bounded});
 }
 
 void Arena::use(const ArenaPlan& plan) {

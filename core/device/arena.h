@@ -65,8 +65,9 @@ class Arena {
 
   void begin_scope(const ArenaScope& scope);
   void* allocate(std::size_t bytes, MemoryCategory category, std::string_view owner);
-  // Recording: a buffer turned out to be kept for backward; `address` may point into it.
-  void classify(const void* address, MemoryCategory category, std::string_view owner);
+  // Recording: a buffer turned out to be kept for backward by the current scope's verb; `address` may point into it.
+  // `bounded`: of its rows a number is used that only the device knows.
+  void classify(const void* address, MemoryCategory category, std::string_view owner, bool bounded = false);
 
   // kPlanned: the plan to allocate by, which must outlive its use; the block grows to the largest plan used, which must
   // happen before the first step, or the first after give_back().
@@ -90,12 +91,19 @@ class Arena {
   // kPlanned: the highest byte really handed out; equals plan.peak_bytes after a step.
   std::size_t touched_bytes() const { return touched_; }
 
+  struct Kept {
+    std::string owner;
+    std::int32_t segment;
+    bool bounded;
+    friend bool operator==(const Kept&, const Kept&) = default;
+  };
   struct Recorded {
     ArenaKey key;
     std::uintptr_t address;
     std::size_t bytes;
     MemoryCategory category;
     std::string owner;
+    std::vector<Kept> kept = {};  // by each classify()
   };
   const std::vector<Recorded>& recorded() const { return recorded_; }  // ascending addresses
   std::size_t index_recorded(const void* address) const;               // of the one that holds it; their number: none

@@ -4,13 +4,6 @@
 
 namespace megalith {
 
-std::string_view name_of(SlotKind kind) {
-  static constexpr std::array<std::string_view, kNumSlotKinds> kNames = {
-      "attn_norm", "qkv_linear", "core_attn",  "attn_proj", "mlp_norm",   "fc1",
-      "act",       "fc2",        "expert_fc1", "moe_act",   "expert_fc2", "other"};
-  return kNames[static_cast<std::size_t>(kind)];
-}
-
 Stash& Stash::operator=(const Stash& other) {
   policies_ = other.policies_;
   slots_ = other.slots_;
@@ -42,7 +35,7 @@ Tensor& Stash::operator[](int index) {
 void Stash::save(int index, SlotKind kind, const Tensor& tensor) {
   Slot& s = slot(index);
   s.kind = kind;
-  s.present = policies_[static_cast<std::size_t>(kind)] == StashPolicy::kKeep;
+  s.present = policies_[static_cast<std::size_t>(kind)] != StashPolicy::kRecompute;
   if (s.present) s.tensor = tensor;
 }
 

@@ -36,7 +36,8 @@ void SegmentRunner::forward(Column& column, int segment) {
     return;
   }
   stash.for_each([this](const Stash::Slot& slot) {
-    ctx_.arena.classify(slot.tensor.data, MemoryCategory::kActivations, name_of(slot.kind));
+    ctx_.arena.classify(slot.tensor.data, MemoryCategory::kActivations, name_of(slot.kind),
+                        slot.tensor.bound != nullptr);
   });
 }
 

@@ -21,7 +21,7 @@ class SegmentRunner {
   struct Entry {
     std::string name;
     const Segment* segment = nullptr;
-    StashPolicies policies = {};
+    SlotPolicies policies = {};
     SegmentModule module = SegmentModule::kOther;
     int unit = 0;  // segments of a layer have the same
     HookTable hooks = {};
