@@ -351,14 +351,14 @@ Rank::Rank(const Options& run_options, const RunConfig& derived, DeviceType devi
       graphs(options.train.cuda_graph_impl == CudaGraphImpl::kNone || device == DeviceType::kPlan
                  ? nullptr
                  : std::make_unique<GraphedRunner>(ctx, runner, graph_modules(options, config.pipeline))),
-      offload(offloaded.empty() ? nullptr
-                                : std::make_unique<RankOffload>(device, offloaded, instruments, ctx, runner,
-                                                                options.train.check_hazards)),
+      offload(make_offload(options, device, offloaded, instruments, ctx, runner)),
       transfer(mesh.pp(), ctx, runner, transfer_spec(options, config, layers.tensor, device, instruments)),
       optimizer(options, groups, memory, layers, model),
       units(options, groups, streams, memory, config.pipeline, model.gpt),
       buckets(options, groups, streams, model.gpt),
       step(memory.pool, model.gpt, mesh.sizes().etp * mesh.sizes().ep) {
+  if (graphs && offload)
+    graphs->after_captured_verb([this](const Action& verb) { offload->transfer.written_in_graph(verb); });
   if (device == DeviceType::kCuda) transfer.connect(step.sums.slice(0, 0, 1));
 }
 

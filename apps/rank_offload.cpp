@@ -13,4 +13,12 @@ RankOffload::RankOffload(DeviceType device, OffloadPoints chosen, const Instrume
       back(device, "reload", instruments),
       transfer(ctx, runner, {.out = out, .back = back}, host, points, poison) {}
 
+std::unique_ptr<RankOffload> make_offload(const Options& options, DeviceType device, OffloadPoints points,
+                                          const Instruments& instruments, const Context& ctx, SegmentRunner& runner) {
+  if (points.empty()) return nullptr;
+  points.between_layers = options.train.cuda_graph_impl != CudaGraphImpl::kNone;
+  return std::make_unique<RankOffload>(device, std::move(points), instruments, ctx, runner,
+                                       options.train.check_hazards);
+}
+
 }  // namespace megalith

@@ -1,6 +1,9 @@
 // What a rank keeps of activations on the host, and who moves them there and back.
 #pragma once
 
+#include <memory>
+
+#include "apps/options.h"
 #include "offload/transfer.h"
 
 namespace megalith {
@@ -17,5 +20,9 @@ struct RankOffload {
   Stream back;  // and from it
   ActivationTransfer transfer;
 };
+
+// Null where `points` has no slots.
+std::unique_ptr<RankOffload> make_offload(const Options& options, DeviceType device, OffloadPoints points,
+                                          const Instruments& instruments, const Context& ctx, SegmentRunner& runner);
 
 }  // namespace megalith

@@ -297,6 +297,7 @@ void Step::run(Mode mode, Verbs verbs, const StepInput* input, const std::vector
     if (!graphs->complete() && rank_.transfer.has_peers()) capture_ahead(actions);
   }
   if (rank_.units.sharded) rank_.units.sharded->begin(actions_.units_ahead);
+  if (rank_.offload) rank_.offload->transfer.begin(graphs != nullptr);
   for (std::size_t i = 0; i < actions.size();) {
     if (proceeds && !proceeds(actions[i])) break;
     if (timeline != nullptr) action_entries_.push_back(timeline->entries().size());

@@ -72,7 +72,8 @@ class Verbs {
 struct Way {
   Action load;  // of the microbatch
   int item = 0;
-  std::size_t written = 0, read = 0, left = 0, reload = 0, needed = 0;
+  std::size_t written = 0;  // by this action
+  std::size_t starts = 0, read = 0, left = 0, reload = 0, needed = 0;
 };
 
 std::vector<Way> ways_of(const std::vector<Action>& actions, const OffloadPoints& points) {
@@ -84,16 +85,20 @@ std::vector<Way> ways_of(const std::vector<Action>& actions, const OffloadPoints
       const OffloadSlot& slot = points.slots[static_cast<std::size_t>(item)];
       if (slot.chunk != load.chunk) continue;
       const auto place = [&](const SlotVerb& verb) { return verbs.place(verb, load.chunk, load.microbatch); };
-      const std::size_t read = place(slot.last_forward_reader), needed = place(slot.first_backward_reader);
-      const std::size_t sent = verbs.sent_behind(slot.last_forward_reader, load.chunk, load.microbatch);
-      const std::size_t backward = place({.kind = Kind::kBackwardData, .segment = slot.last_forward_reader.segment});
-      ways.push_back({.load = load,
-                      .item = item,
-                      .written = place(slot.last_writer) + 1,
-                      .read = std::max(read + 1, sent),
-                      .left = std::min(backward, verbs.end_behind(read, points.lag)),
-                      .reload = verbs.begin_ahead(needed, points.ahead),
-                      .needed = needed});
+      const std::size_t written = place(slot.last_writer), read = place(slot.last_forward_reader),
+                        needed = place(slot.first_backward_reader),
+                        backward = place({.kind = Kind::kBackwardData, .segment = slot.last_forward_reader.segment});
+      const auto behind = [&](std::size_t i) { return points.between_layers ? verbs.end_behind(i, 0) : i + 1; };
+      const auto before = [&](std::size_t i) { return points.between_layers ? verbs.begin_ahead(i, 0) : i; };
+      ways.push_back(
+          {.load = load,
+           .item = item,
+           .written = written,
+           .starts = behind(written),
+           .read = std::max(behind(read), verbs.sent_behind(slot.last_forward_reader, load.chunk, load.microbatch)),
+           .left = std::min(before(backward), verbs.end_behind(read, points.lag)),
+           .reload = verbs.begin_ahead(needed, points.ahead),
+           .needed = before(needed)});
     }
   }
   return ways;
@@ -126,7 +131,7 @@ std::vector<Action> insert_offloads(const std::vector<Action>& actions, const Of
     inserted.emplace(std::tuple(before, kind, number), action);
   };
   for (std::size_t n = 0; n < ways.size(); ++n) {
-    add(ways[n], n, Kind::kOffload, ways[n].written);
+    add(ways[n], n, Kind::kOffload, ways[n].starts);
     add(ways[n], n, Kind::kWaitOffload, ways[n].left);
   }
   std::ranges::stable_sort(ways, {}, &Way::needed);

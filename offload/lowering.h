@@ -6,9 +6,11 @@
 //   reload        `ahead` layers before its first backward reader: the copy back starts, into other memory
 //   wait_reload   right before that reader
 //
-// in this order also where backward follows so closely that there is no room for it: a slot has left before the first
-// backward verb of those that may hold it. A layer's verbs of one microbatch
-// and direction that stand together in the list count as a layer there, whichever microbatch they are of.
+// between layers alone where points say so: then the copy to the host stands behind the layer and starts at an event in
+// it, and the compute stream waits before the layer. They are in this order also where backward follows so closely that
+// there is no room for it: a slot has left before the first backward verb of those that may hold it. A layer's verbs of
+// one microbatch and direction that stand together in the list count as a layer there, whichever microbatch they are
+// of.
 #pragma once
 
 #include <vector>

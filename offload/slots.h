@@ -48,6 +48,8 @@ struct OffloadPoints {
   std::vector<int> layer_of_segment;  // segments of one layer have the same
   int lag = 1;                        // layers between a slot's last forward reader and the wait for its copy
   int ahead = 1;                      // layers before its first backward reader when it starts to come back
+  // Their actions stand between layers alone, so that graphs hold whole ones; inside of these copies to the host start.
+  bool between_layers = false;
   bool empty() const { return slots.empty(); }
 };
 

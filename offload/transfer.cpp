@@ -6,10 +6,20 @@
 #include <limits>
 
 #include "core/device/copy.h"
+#include "core/ops/copy_rows.h"
 #include "core/ops/elementwise.h"
 #include "core/ops/op.h"
 
 namespace megalith {
+
+namespace {
+
+Tensor moved(Tensor tensor, void* to) {
+  tensor.data = to;
+  return tensor;
+}
+
+}  // namespace
 
 ActivationTransfer::ActivationTransfer(const Context& ctx, SegmentRunner& runner, const Streams& streams, Arena& host,
                                        OffloadPoints points, bool poison)
@@ -39,6 +49,35 @@ void ActivationTransfer::fill_with_nan(void* begin, std::size_t bytes) {
   launch(ctx_.compute, Fill{.x = memory, .value = std::numeric_limits<double>::quiet_NaN()});
 }
 
+void ActivationTransfer::written_in_graph(const Action& verb) {
+  for (std::size_t item = 0; item < points_.slots.size(); ++item) {
+    const OffloadSlot& of = points_.slots[item];
+    if (!is_first_written_[item] || of.chunk != verb.chunk ||
+        of.last_writer != SlotVerb{.kind = verb.kind, .segment = verb.segment})
+      continue;
+    Flight& flight = flights_[{static_cast<int>(item), verb.column}];
+    ctx_.compute.record_external(flight.written);
+    flight.in_graph = true;
+  }
+}
+
+// The views of a bounded storage: rows of one bound that begin where it does. Where other views are among them: none.
+Tensor ActivationTransfer::rows_in_use(const Action& action, const Arena::Place& place) const {
+  if (!slot(action).bounded) return {};
+  const auto* const begin = static_cast<const std::byte*>(place.address);
+  Tensor rows;
+  bool is_whole = false;
+  runner_.for_each_slot(action.column, [&](const Stash::Slot& kept) {
+    const Tensor& view = kept.tensor;
+    if (view.as<std::byte>() < begin || view.as<std::byte>() >= begin + place.bytes) return;
+    const bool is_other =
+        rows && (rows.bound != view.bound || rows.size(0) != view.size(0) || rows.bytes() != view.bytes());
+    is_whole = is_whole || is_other || view.bound == nullptr || view.data != begin || !view.is_contiguous();
+    rows = view;
+  });
+  return is_whole ? Tensor() : rows;
+}
+
 void ActivationTransfer::offload(const Action& action) {
   Flight& flight = pass(action, State::kHere, State::kLeaving);
   flight.device = ctx_.arena.place_of(slot(action).key(action.column));
@@ -47,10 +86,15 @@ void ActivationTransfer::offload(const Action& action) {
   if (rehearses_) return;
   // Slots of one writer stand together; their copies follow each other.
   if (is_first_written_[static_cast<std::size_t>(action.item)]) {
-    ctx_.compute.record(flight.written);
+    if (!replays_ || !flight.in_graph) ctx_.compute.record(flight.written);
     streams_.out.wait(flight.written);
   }
-  copy_to_host(streams_.out, flight.host, flight.device.address, flight.device.bytes);
+  flight.rows = rows_in_use(action, flight.device);
+  if (flight.rows) {
+    launch(streams_.out, CopyRows{.src = flight.rows, .dst = moved(flight.rows, flight.host)});
+  } else {
+    copy_to_host(streams_.out, flight.host, flight.device.address, flight.device.bytes);
+  }
   streams_.out.record(flight.left);
   ++stats_.offloads;
   stats_.bytes_out += static_cast<std::int64_t>(flight.device.bytes);
@@ -79,7 +123,11 @@ void ActivationTransfer::reload(const Action& action) {
   fill_with_nan(flight.target, flight.device.bytes);
   ctx_.compute.record(flight.room);  // behind its wait_offload too: the copy out is complete
   streams_.back.wait(flight.room);
-  copy_from_host(streams_.back, flight.target, flight.host, flight.device.bytes);
+  if (flight.rows) {
+    launch(streams_.back, CopyRows{.src = moved(flight.rows, flight.host), .dst = moved(flight.rows, flight.target)});
+  } else {
+    copy_from_host(streams_.back, flight.target, flight.host, flight.device.bytes);
+  }
   streams_.back.record(flight.back);
   flight.number_back = ++records_back_;
   ++stats_.reloads;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/device/event.h"
+#include "core/tensor/tensor.h"
 #include "offload/slots.h"
 #include "parallel/pipeline_parallel/segment_runner.h"
 
@@ -24,6 +25,11 @@ class ActivationTransfer {
   // poison().
   ActivationTransfer(const Context& ctx, SegmentRunner& runner, const Streams& streams, Arena& host,
                      OffloadPoints points, bool poison);
+
+  // Before the actions of a list: whether its verbs may be replayed.
+  void begin(bool replays) { replays_ = replays; }
+  // The compute stream captures, and has captured this verb: copies of what it wrote will start here in each replay.
+  void written_in_graph(const Action& verb);
 
   // A call out of order is an error with exit code 9.
   void offload(const Action& action);
@@ -50,7 +56,9 @@ class ActivationTransfer {
   enum class State : std::uint8_t { kHere, kLeaving, kLeft, kComing };
   struct Flight {  // of a slot in a column
     State state = State::kHere;
-    Arena::Place device;  // forward's
+    bool in_graph = false;  // records `written`
+    Arena::Place device;    // forward's
+    Tensor rows;            // of it, as many as their bound says; absent: all of it
     void* host = nullptr;
     void* target = nullptr;
     std::int64_t number_back = 0;  // which record of its stream `back` is
@@ -58,6 +66,7 @@ class ActivationTransfer {
   };
 
   const OffloadSlot& slot(const Action& action) const { return points_.slots[static_cast<std::size_t>(action.item)]; }
+  Tensor rows_in_use(const Action& action, const Arena::Place& place) const;
   Flight& pass(const Action& action, State from, State to);
   void fill_with_nan(void* begin, std::size_t bytes);
 
@@ -68,7 +77,7 @@ class ActivationTransfer {
   const OffloadPoints points_;
   std::vector<bool> is_first_written_;  // of the slots that their last writer leaves together
   bool poison_;
-  bool rehearses_ = false;
+  bool replays_ = false, rehearses_ = false;
   std::map<std::pair<int, int>, Flight> flights_;  // by slot and column
   std::int64_t records_back_ = 0, saw_back_ = 0;   // the last one that the compute stream waited for
   Stats stats_;
