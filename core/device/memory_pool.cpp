@@ -36,7 +36,8 @@ std::string_view name_of(MemoryCategory category) {
   return kNames[static_cast<std::size_t>(category)];
 }
 
-MemoryPool::MemoryPool(DeviceType device, std::size_t limit_bytes) : device_(device), limit_(limit_bytes) {
+MemoryPool::MemoryPool(DeviceType device, std::size_t limit_bytes, Place place)
+    : device_(device), limit_(limit_bytes), place_(place) {
   require_built(device_);
 }
 
@@ -47,7 +48,7 @@ MemoryPool::~MemoryPool() {
 
 void MemoryPool::free_to_system(void* address) {
   if (device_ == DeviceType::kCpu) std::free(address);
-  if (device_ == DeviceType::kCuda) cuda_free(address);
+  if (device_ == DeviceType::kCuda) place_ == Place::kHost ? cuda_free_host(address) : cuda_free(address);
 }
 
 void* MemoryPool::allocate_from_system(std::size_t bytes) {
@@ -58,7 +59,8 @@ void* MemoryPool::allocate_from_system(std::size_t bytes) {
   }
   if (fault_allocation("memory.pool")) return nullptr;
   if (limit_ != 0 && (bytes > limit_ || reserved_ > limit_ - bytes)) return nullptr;
-  if (device_ == DeviceType::kCuda) return cuda_allocate(bytes);
+  if (device_ == DeviceType::kCuda)
+    return place_ == Place::kHost ? cuda_allocate_host(bytes) : cuda_allocate(bytes);
   void* address = nullptr;
   if (posix_memalign(&address, bytes >= kHugePage ? kHugePage : kAlignment, bytes) != 0) return nullptr;
   if (bytes >= kHugePage) madvise(address, bytes, MADV_HUGEPAGE);  // fewer TLB misses; only a hint
