@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <tuple>
 
+#include "apps/dispatcher_choice.h"
+
 namespace megalith {
 
 namespace {
@@ -57,6 +59,13 @@ StepForecast step_of(const Options& options, const Rates& rates, const Forecast&
   return step;
 }
 
+// GPUs of several hosts do not read each other's memory.
+Options on_hosts(Options options, const MeshSizes& mesh, const Rates& rates) {
+  const std::vector<int> ranks = group_of(mesh, 0, {Axis::kEtp, Axis::kEp});
+  options.parallel.gpus_apart |= ranks.back() / rates.host_ranks != ranks.front() / rates.host_ranks;
+  return options;
+}
+
 }  // namespace
 
 SimulationSpec durations_of(const PipelineLayout& pipeline, const std::vector<const StepTimes*>& stages,
@@ -83,28 +92,33 @@ SimulationSpec durations_of(const PipelineLayout& pipeline, const std::vector<co
   return spec;
 }
 
-Forecast make_forecast(const Options& options, int world, const ForecastSpec& spec) {
-  Forecast forecast{.config = run_config(options, world)};
+Forecast make_forecast(const Options& given, int world, const ForecastSpec& spec) {
+  Forecast forecast{.config = run_config(given, world)};
+  const Options options = spec.rates == nullptr ? given : on_hosts(given, forecast.config.mesh, *spec.rates);
+  forecast.dispatcher = dispatcher_of(options);
   const MeshSizes& mesh = forecast.config.mesh;
   const PipelineLayout& pipeline = forecast.config.pipeline;
   const std::vector<int> looked = looked_at(pipeline, spec.one_of_alike);
   const std::int64_t ranks_of_stage = mesh.world() / mesh.pp;
   std::optional<CostModel> costs;
   if (spec.rates != nullptr) {
-    costs.emplace(*spec.rates, CostModel::Heads{.width = static_cast<double>(options.model.kv_channels),
-                                                .length = static_cast<double>(options.model.seq_length)});
+    costs.emplace(*spec.rates,
+                  CostModel::Heads{.width = static_cast<double>(options.model.kv_channels),
+                                   .length = static_cast<double>(options.model.seq_length)},
+                  world);
   }
   for (int stage = 0; stage < pipeline.placement.num_stages; ++stage) {
     if (looked[static_cast<std::size_t>(stage)] != stage) continue;
     StepRecording recording =
-        record_step(options, forecast.config, static_cast<int>(stage * ranks_of_stage), spec.most_recorded / mesh.pp);
+        record_step(options, forecast.config, static_cast<int>(stage * ranks_of_stage),
+                    {.most_microbatches = spec.most_recorded / mesh.pp, .most_memory = spec.most_memory});
     StageForecast& out = forecast.stages.emplace_back();
     out.stage = stage;
     out.memory = memory_use(recording.plans);
+    if (spec.most_memory != 0 && out.memory.total() > spec.most_memory) return forecast;
     out.work = work_of(recording, forecast.config.microbatches, costs ? &*costs : nullptr);
     if (costs) out.times = times_of(recording, *costs);
     out.plans = std::move(recording.plans);
-    if (spec.most_memory != 0 && out.memory.total() > spec.most_memory) return forecast;
   }
   if (!costs) return forecast;
   std::vector<const StepTimes*> times;

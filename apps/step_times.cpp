@@ -6,6 +6,7 @@
 #include <optional>
 #include <unordered_map>
 
+#include "core/device/copy.h"
 #include "parallel/mesh/mesh_sizes.h"
 
 namespace megalith {
@@ -43,11 +44,20 @@ std::optional<ActionKind> verb_of_unit(const std::vector<Action>& actions, std::
   return std::nullopt;
 }
 
+// The verb that stands behind what the compute stream waits for in a slot's action.
+std::size_t verb_behind(const std::vector<Action>& actions, std::size_t index) {
+  while (index < actions.size() && actions[index].segment < 0) ++index;
+  return index;
+}
+
 // Of gradients or weights: dp, dp_cp, dp_inner, "dp units", edp and so on.
 bool is_of_replicas(const PlannedCall& call) {
   const bool of_replicas = call.group.starts_with(name_of(Axis::kDp)) || call.group.starts_with(name_of(Axis::kEdp));
   return of_replicas && !call.group.ends_with(" loss") && !call.group.ends_with(" norm");
 }
+
+// Rows of experts, but not sums of their gradients.
+bool is_of_rows(const PlannedCall& call) { return call.group == "dispatch"; }
 
 bool is_message(const PlannedCall& call) { return call.kind == "send" || call.kind == "receive"; }
 
@@ -66,7 +76,9 @@ class Player {
         costs_(costs),
         calls_(calls_of(recording)),
         graph_of_(graph_of_each(recording.actions, recording.runs)),
-        lanes_(recording.timeline.lanes().size()) {
+        lanes_(recording.timeline.lanes().size()),
+        carries_rows_(lanes_.size()) {
+    times_.action_seconds.resize(recording.actions.size());
     for (const Action& action : recording.actions) {
       if (is_of_microbatch(action.kind))
         times_.chunks.resize(std::max(times_.chunks.size(), static_cast<std::size_t>(action.chunk) + 1));
@@ -88,9 +100,11 @@ class Player {
       chunk.backward_weight /= microbatches;
     }
     const double steps = static_cast<double>(recording_.step_microbatches) / microbatches;
-    times_.exposed_gathers *= steps;
-    times_.exposed_reductions *= steps;
-    waited_ += times_.exposed_gathers + times_.exposed_reductions;
+    for (double* seconds : {&times_.exposed_gathers, &times_.exposed_reductions, &times_.exposed_rows, &times_.to_host,
+                            &times_.from_host, &times_.exposed_to_host, &times_.exposed_from_host})
+      *seconds *= steps;
+    waited_ += times_.exposed_gathers + times_.exposed_reductions + times_.exposed_rows;
+    collective_seconds_ += steps * rows_seconds_;
     // Collectives concurrent with kernels take some of the memory's rate and of the multiprocessors.
     const double hidden = std::max(0.0, collective_seconds_ - waited_);
     times_.before_norm += (1 - costs_.rates().overlap) * hidden;
@@ -101,16 +115,23 @@ class Player {
   void play(const Timeline::Entry& entry, std::size_t index, std::optional<std::size_t> action) {
     double& clock = lanes_[static_cast<std::size_t>(entry.lane)];
     switch (entry.kind) {
-      case Timeline::Kind::kRecord: events_[entry.event] = clock; return;
+      case Timeline::Kind::kRecord: events_[entry.event] = {.at = clock, .lane = entry.lane}; return;
       case Timeline::Kind::kWait: {
         const auto event = events_.find(entry.event);
-        if (event != events_.end()) clock = std::max(clock, event->second);
+        if (event == events_.end() || event->second.at <= clock) return;
+        if (entry.lane == 0 && action && carries_rows_[static_cast<std::size_t>(event->second.lane)])
+          times_.exposed_rows += event->second.at - clock;
+        clock = event->second.at;
         return;
       }
       case Timeline::Kind::kOp: break;
     }
     const auto call = calls_.find(index);
-    if (call == calls_.end()) {
+    if (action && is_of_slot(recording_.actions[*action].kind) && entry.access.is_copy()) {
+      const double seconds = costs_.seconds(entry.access);
+      clock += seconds;
+      (recording_.actions[*action].kind == ActionKind::kOffload ? times_.to_host : times_.from_host) += seconds;
+    } else if (call == calls_.end()) {
       clock += costs_.seconds(entry.access, action && graph_of_[*action] >= 0);
     } else if (is_message(*call->second)) {
       if (call->second->kind == "send") times_.message_bytes = std::max(times_.message_bytes, call->second->bytes);
@@ -119,22 +140,39 @@ class Player {
       clock += seconds;
       if (action && is_of_replicas(*call->second))
         collective_seconds_ += seconds * static_cast<double>(recording_.stands_for[*action]);
+      if (!is_of_rows(*call->second)) return;
+      carries_rows_[static_cast<std::size_t>(entry.lane)] = true;
+      if (!action) return;
+      rows_seconds_ += seconds;
+      if (entry.lane == 0) times_.exposed_rows += seconds;
     }
+  }
+
+  void add_to_chunk(const Action& action, ActionKind verb, double seconds) {
+    StepTimes::Chunk& chunk = times_.chunks[static_cast<std::size_t>(action.chunk)];
+    (verb == ActionKind::kForward        ? chunk.forward
+     : verb == ActionKind::kBackwardData ? chunk.backward_data
+                                         : chunk.backward_weight) += seconds;
   }
 
   void count(std::size_t index, double seconds, const Timeline::Entry& entry) {
     const Action& action = recording_.actions[index];
     const bool is_wait = entry.kind == Timeline::Kind::kWait;
+    times_.action_seconds[index] += seconds;
+    if (is_of_slot(action.kind)) {
+      (action.kind == ActionKind::kWaitOffload ? times_.exposed_to_host : times_.exposed_from_host) += seconds;
+      const std::size_t verb = verb_behind(recording_.actions, index);
+      if (verb < recording_.actions.size())
+        add_to_chunk(recording_.actions[verb], recording_.actions[verb].kind, seconds);
+      return;
+    }
     const bool is_unit = is_of_unit(action.kind);
     if (action.kind == ActionKind::kReduceNorm) norm_begun_ = true;
     const std::optional<ActionKind> verb = is_unit ? verb_of_unit(recording_.actions, index) : verb_of(action);
     if (is_unit && is_wait && verb)
       (action.kind == ActionKind::kWaitUnshard ? times_.exposed_gathers : times_.exposed_reductions) += seconds;
     if (verb) {
-      StepTimes::Chunk& chunk = times_.chunks[static_cast<std::size_t>(action.chunk)];
-      (*verb == ActionKind::kForward        ? chunk.forward
-       : *verb == ActionKind::kBackwardData ? chunk.backward_data
-                                            : chunk.backward_weight) += seconds;
+      add_to_chunk(action, *verb, seconds);
       return;
     }
     if (is_unit) return;  // a wait behind the last one, which the next step has
@@ -147,11 +185,17 @@ class Player {
   const StepRecording& recording_;
   const CostModel& costs_;
   CallOfEntry calls_;
-  std::vector<int> graph_of_;  // of each action; -1: none
-  std::vector<double> lanes_;  // clock of each stream; 0 is the compute stream's
-  std::unordered_map<std::uint64_t, double> events_;
+  std::vector<int> graph_of_;       // of each action; -1: none
+  std::vector<double> lanes_;       // clock of each stream; 0 is the compute stream's
+  std::vector<bool> carries_rows_;  // of experts, likewise
+  struct Recorded {
+    double at = 0;
+    int lane = 0;
+  };
+  std::unordered_map<std::uint64_t, Recorded> events_;
   bool norm_begun_ = false;
-  double collective_seconds_ = 0;  // seconds of the gradients' and weights' collectives
+  double rows_seconds_ = 0;        // seconds of the exchanges of experts' rows
+  double collective_seconds_ = 0;  // with these, of the gradients' and weights' collectives
   double waited_ = 0;              // of them that the compute stream waited for
   StepTimes times_;
 };
@@ -165,6 +209,11 @@ double ring_bytes(std::string_view kind, double bytes, int ranks) {
   if (kind == "reduce_scatter") return (n - 1) / n * bytes;
   if (kind == "all_gather") return (n - 1) * bytes;  // counted by the rank's own part
   return bytes;
+}
+
+double ring_bytes(const PlannedCall& call) {
+  const std::size_t bytes = call.padded > 0 ? call.padded : call.bytes;
+  return ring_bytes(call.kind, static_cast<double>(bytes), static_cast<int>(call.ranks->size()));
 }
 
 double CostModel::arithmetic_seconds(const Cost& cost) const {
@@ -184,6 +233,11 @@ double CostModel::seconds(const Access& op, bool in_graph) const {
     return found != known.end() ? found->second : other;
   };
   const Cost cost = op.cost();
+  if (op.name() == kCopyToHost || op.name() == kCopyFromHost) {
+    const Rates::Copies& copies = rates_.copies(ranks_);
+    const double bytes = static_cast<double>(op.moved_bytes()) / 2;  // read there, written here
+    return rates_.kernel_seconds + bytes / (op.name() == kCopyToHost ? copies.to_host : copies.from_host);
+  }
   const double kernel = in_graph ? rates_.graph_kernel_seconds : rates_.kernel_seconds;
   const double start = of_name(rates_.starts, rates_.start_seconds);
   const double speed = cost.work == Work::kMemory ? of_name(rates_.kernels, rates_.memory) : rates_.memory;
@@ -192,13 +246,18 @@ double CostModel::seconds(const Access& op, bool in_graph) const {
   return kernel + (start + work);
 }
 
-Rates::Link CostModel::link(const std::vector<int>& ranks) const {
+int CostModel::hosts_of(const std::vector<int>& ranks) const {
   int hosts = 0, last = -1;
   for (const int rank : ranks) {
     const int host = rank / rates_.host_ranks;
     if (host != last) ++hosts;
     last = host;
   }
+  return hosts;
+}
+
+Rates::Link CostModel::link(const std::vector<int>& ranks) const {
+  const int hosts = hosts_of(ranks);
   if (hosts <= 1) return rates_.host;
   // As many rings as ranks of the group share a host, each of which leaves it by a link of its own.
   const double each = static_cast<double>(ranks.size()) / hosts;
@@ -206,10 +265,18 @@ Rates::Link CostModel::link(const std::vector<int>& ranks) const {
           .latency = rates_.host.latency + rates_.network.latency * std::log2(static_cast<double>(hosts))};
 }
 
+double CostModel::exchange_seconds(const PlannedCall& call) const {
+  const double hosts = hosts_of(*call.ranks), ranks = static_cast<double>(call.ranks->size());
+  const Rates::Link& within = call.padded > 0 || hosts > 1 ? rates_.host : rates_.peer;
+  const double bytes = ring_bytes(call), away = (ranks - ranks / hosts) / (ranks - 1);  // share for other hosts
+  const double latency = within.latency + rates_.network.latency * std::log2(hosts);
+  return latency + std::max((1 - away) * bytes / within.bandwidth, away * bytes / rates_.network.bandwidth);
+}
+
 double CostModel::seconds(const PlannedCall& call) const {
+  if (call.kind == ExchangeRows::kName) return exchange_seconds(call);
   const Rates::Link by = link(*call.ranks);
-  const int ranks = static_cast<int>(call.ranks->size());
-  return by.latency + ring_bytes(call.kind, static_cast<double>(call.bytes), ranks) / by.bandwidth;
+  return by.latency + ring_bytes(call) / by.bandwidth;
 }
 
 double CostModel::transfer_seconds(std::size_t bytes, int from, int to) const {
@@ -243,12 +310,15 @@ StepWork work_of(const StepRecording& recording, std::int64_t microbatches, cons
     const auto count = [&](AxisVolume& volume) {
       add(each, volume.calls, times);
       add(each, volume.bytes, times * bytes);
-      add(each, volume.sent, times * ring_bytes(call.kind, bytes, static_cast<int>(call.ranks->size())));
+      add(each, volume.sent, times * ring_bytes(call));
       if (costs != nullptr) add(each, volume.seconds, times * costs->seconds(call));
     };
     count(work.volumes[call.group.substr(0, call.group.find(' '))]);
     const bool gathers = kind == ActionKind::kUnshard || kind == ActionKind::kGatherInstances;
     if (is_of_unit(kind)) count(gathers ? work.gathers : work.reductions);
+    if (!is_of_rows(call)) continue;
+    StepWork::Rows& rows = kind == ActionKind::kForward ? work.forward : work.backward;
+    count(call.back || call.kind == AllToAll::kName ? rows.home : rows.out);
   }
   const double recorded = static_cast<double>(recording.microbatches);
   work.flops /= recorded;
@@ -259,6 +329,10 @@ StepWork work_of(const StepRecording& recording, std::int64_t microbatches, cons
   for (auto& [axis, volume] : work.volumes) divide(volume);
   divide(work.gathers);
   divide(work.reductions);
+  for (StepWork::Rows* rows : {&work.forward, &work.backward}) {
+    divide(rows->out);
+    divide(rows->home);
+  }
   return work;
 }
 

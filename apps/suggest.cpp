@@ -25,12 +25,13 @@ constexpr std::size_t kTogether = 4;
 
 constexpr const char* kSlower = "slower than those listed";
 constexpr const char* kTooSlow = "slower than those listed, even at the fastest rate of all";
-constexpr const char* kDoesNotDivide = "heads, width, layers or batch do not divide";
+constexpr const char* kDoesNotDivide = "heads, width, layers, experts or batch do not divide";
 constexpr const char* kTooLarge = "need more memory, even where all layers are recomputed";
 
 struct Layout {
   std::int64_t tp = 1;
   std::int64_t pp = 1;
+  std::int64_t ep = 1;
   std::int64_t chunks = 1;
   bool zero_bubble = false;
   std::int64_t micro_batch_size = 1;
@@ -46,9 +47,9 @@ std::vector<std::int64_t> divisors_of(std::int64_t number, std::int64_t most) {
   return divisors;
 }
 
-// Whether ranks hold copies of anything, as tensor-parallel ones do of experts.
+// Whether ranks hold copies of anything, as tensor-parallel ones may of experts.
 bool has_replicas(const ModelConfig& model, std::int64_t world, const Layout& layout) {
-  return world > layout.tp * layout.pp || (model.moe.num_experts > 0 && layout.tp > 1);
+  return world > layout.tp * layout.pp || (model.moe.num_experts > 0 && world > layout.ep * layout.pp);
 }
 
 Options with_layout(Options options, const Layout& layout, RecomputeGranularity recompute) {
@@ -57,6 +58,8 @@ Options with_layout(Options options, const Layout& layout, RecomputeGranularity 
   parallel.sequence_parallel = layout.tp > 1 && options.model.seq_length % layout.tp == 0;
   parallel.tp_comm_overlap = layout.overlaps;
   parallel.pipeline_model_parallel_size = layout.pp;
+  parallel.expert_model_parallel_size = layout.ep;
+  parallel.moe_shared_expert_overlap |= layout.ep > 1 && options.model.moe.shared_expert_intermediate_size > 0;
   parallel.num_virtual_stages_per_pipeline_rank = layout.chunks > 1 ? layout.chunks : 0;
   if (layout.zero_bubble) parallel.pipeline_schedule = PipelineSchedule::kZbH1;
   parallel.overlap_grad_reduce = has_replicas(options.model, parallel.world_size, layout);
@@ -73,8 +76,12 @@ Options with_layout(Options options, const Layout& layout, RecomputeGranularity 
 
 // Flags that --suggest chooses, all but --micro-batch-size.
 bool is_of_layout(const ConfigEntry& entry) {
-  constexpr std::array<std::string_view, 5> kOthers = {
-      "world-size", "expert-model-parallel-size", "expert-tensor-parallel-size", "loss-chunk-size", "offload-modules"};
+  constexpr std::array<std::string_view, 6> kOthers = {"world-size",
+                                                       "expert-tensor-parallel-size",
+                                                       "moe-token-dispatcher-type",
+                                                       "moe-expert-rank-capacity-factor",
+                                                       "loss-chunk-size",
+                                                       "offload-modules"};
   return (entry.group == "parallel" || entry.group == "memory") &&
          std::ranges::find(kOthers, entry.name) == kOthers.end();
 }
@@ -150,35 +157,40 @@ class Search {
   // The ones first that may be the fastest. Those whose flags do not fit together are dropped.
   std::vector<Layout> layouts() {
     std::vector<Layout> layouts;
+    const std::int64_t experts = options_.model.moe.num_experts;
+    const std::int64_t most_ep = experts == 0 ? 1 : std::min<std::int64_t>(experts, spec_.rates->host_ranks);
     for (const std::int64_t tp : divisors_of(world_, spec_.rates->host_ranks)) {
       for (const std::int64_t pp : divisors_of(world_ / tp, options_.model.num_layers)) {
-        for (std::int64_t micro = 1; micro == 1 || micro * options_.model.seq_length <= kMostTokens; micro *= 2) {
-          for (const ShardingStrategy sharding :
-               {ShardingStrategy::kOptim, ShardingStrategy::kNoShard, ShardingStrategy::kOptimGradsParams}) {
-            if (sharding != ShardingStrategy::kNoShard && !has_replicas(options_.model, world_, {.tp = tp, .pp = pp}))
-              continue;
-            const auto add = [&](std::int64_t chunks, bool zero_bubble) {
-              const Layout layout{.tp = tp,
-                                  .pp = pp,
-                                  .chunks = chunks,
-                                  .zero_bubble = zero_bubble,
-                                  .micro_batch_size = micro,
-                                  .sharding = sharding};
-              if (sharding != ShardingStrategy::kOptimGradsParams || asks_for_memory(layout))
-                add_legal(layouts, layout);
-            };
-            add(1, false);
-            if (pp == 1) continue;
-            add(1, true);
-            for (std::int64_t chunks = 2; chunks * pp <= options_.model.num_layers && chunks <= 8; chunks *= 2)
-              add(chunks, false);
-          }
-        }
+        for (const std::int64_t ep : divisors_of(world_ / pp, most_ep))
+          add_layouts(layouts, {.tp = tp, .pp = pp, .ep = ep});
       }
     }
     std::stable_sort(layouts.begin(), layouts.end(),
                      [](const Layout& a, const Layout& b) { return a.least_seconds < b.least_seconds; });
     return layouts;
+  }
+
+  // Of these sizes.
+  void add_layouts(std::vector<Layout>& layouts, Layout layout) {
+    for (std::int64_t micro = 1; micro == 1 || micro * options_.model.seq_length <= kMostTokens; micro *= 2) {
+      layout.micro_batch_size = micro;
+      for (const ShardingStrategy sharding :
+           {ShardingStrategy::kOptim, ShardingStrategy::kNoShard, ShardingStrategy::kOptimGradsParams}) {
+        if (sharding != ShardingStrategy::kNoShard && !has_replicas(options_.model, world_, layout)) continue;
+        layout.sharding = sharding;
+        if (sharding == ShardingStrategy::kOptimGradsParams && !asks_for_memory(layout)) continue;
+        const auto add = [&](std::int64_t chunks, bool zero_bubble) {
+          layout.chunks = chunks;
+          layout.zero_bubble = zero_bubble;
+          add_legal(layouts, layout);
+        };
+        add(1, false);
+        if (layout.pp == 1) continue;
+        add(1, true);
+        for (std::int64_t chunks = 2; chunks * layout.pp <= options_.model.num_layers && chunks <= 8; chunks *= 2)
+          add(chunks, false);
+      }
+    }
   }
 
   void add_legal(std::vector<Layout>& layouts, Layout layout) {
@@ -210,7 +222,8 @@ class Search {
               moments / (layout.sharding == ShardingStrategy::kNoShard ? 1 : copies));
     };
     const ParameterCount count = count_parameters(options_.model);
-    return bytes(count.total - count.routed_experts, layout.tp * layout.pp) + bytes(count.routed_experts, layout.pp);
+    return bytes(count.total - count.routed_experts, layout.tp * layout.pp) +
+           bytes(count.routed_experts, layout.ep * layout.pp);
   }
   bool fits_at_all(const Layout& layout) const {
     return least_memory(layout) <= static_cast<double>(spec_.most_memory);

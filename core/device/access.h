@@ -20,8 +20,8 @@ struct Cost {
 
 // Which experts the rows (of dim 0) of a range belong to, or how many at most are in use.
 struct RowsOfExperts {
-  std::int64_t experts = 0;  // 0: to none
-  std::int64_t rows = 0;     // 0: all are in use, and of nobody
+  std::int64_t experts = 0;               // 0: to none
+  std::int64_t rows = 0;                  // 0: all are in use, and of nobody
   const std::int32_t* offsets = nullptr;  // device, [experts + 1]: where each one's rows begin; null: each has as many
 };
 

@@ -25,11 +25,15 @@ void PlanCommunicator::run(const Collective&) {
 
 void PlanCommunicator::on_plan(Stream& stream, const Collective& collective, std::int64_t bytes) {
   if (size() == 1 || stream.instruments().timeline == nullptr) return;
-  calls_->push_back({.entry = stream.instruments().timeline->entries().size() - 1,
-                     .kind = kCollectiveNames[collective.index()],
-                     .bytes = static_cast<std::size_t>(bytes),
-                     .group = name(),
-                     .ranks = ranks_});
+  PlannedCall& call = calls_->emplace_back(PlannedCall{.entry = stream.instruments().timeline->entries().size() - 1,
+                                                       .kind = kCollectiveNames[collective.index()],
+                                                       .bytes = static_cast<std::size_t>(bytes),
+                                                       .group = name(),
+                                                       .ranks = ranks_});
+  const auto* const rows = std::get_if<ExchangeRows>(&collective);
+  if (rows == nullptr) return;
+  call.back = rows->back;
+  if (rows->room) call.padded = static_cast<std::size_t>((size() - 1) * rows->pair_room * row_bytes(*rows));
 }
 
 std::vector<std::string> PlanCommunicator::host_all_gather(const std::string& mine) {

@@ -18,6 +18,8 @@ struct PlannedCall {
   std::size_t bytes = 0;                          // as CommunicatorStats counts them
   std::string group;                              // its name
   std::shared_ptr<const std::vector<int>> ranks;  // of the world
+  bool back = false;                              // rows that go home
+  std::size_t padded = 0;                         // rows in equal parts: bytes with what fills these up; 0: none are
 };
 
 class PlanCommunicator final : public Communicator {

@@ -241,18 +241,19 @@ TEST(Crash, KilledBesideAsyncSavesAndResumed) {
   RecordProperty("kills", crashes.kills());
 }
 
-// Eight ranks in tensor, pipeline and data parallelism, of which the replicas share out what `sharding` says.
-// MEGALITH_LAYOUT_KILLS (tests/soak.sh): how many kills.
-void kill_eight_ranks(const Words& sharding) {
+const Words kTensorParallel = {"--tensor-model-parallel-size", "2", "--sequence-parallel"};
+
+// Eight ranks in two pipeline stages, with `parallelism` within each. MEGALITH_LAYOUT_KILLS (tests/soak.sh): how many
+// kills.
+void kill_eight_ranks(const Words& parallelism) {
   constexpr int kFewSteps = 120;
   const char* wanted = std::getenv("MEGALITH_LAYOUT_KILLS");
   const int kills = wanted == nullptr ? 4 : std::atoi(wanted);
   Crashes crashes(
       {.steps = kFewSteps,
        .ranks = 8,
-       .layout = Words{"--tensor-model-parallel-size", "2", "--sequence-parallel", "--pipeline-model-parallel-size",
-                       "2", "--overlap-grad-reduce", "--overlap-param-gather"} +
-                 sharding});
+       .layout = Words{"--pipeline-model-parallel-size", "2", "--overlap-grad-reduce", "--overlap-param-gather"} +
+                 parallelism});
   std::mt19937 random = test::random_from_seed();
   Words sites;
   for (const std::string& site : crashes.sites("save.")) {
@@ -276,20 +277,41 @@ void kill_eight_ranks(const Words& sharding) {
   testing::Test::RecordProperty("kills", crashes.kills());
 }
 
-TEST(Crash, KilledInEveryParallelismAndResumed) { kill_eight_ranks({"--use-distributed-optimizer"}); }
+TEST(Crash, KilledInEveryParallelismAndResumed) {
+  kill_eight_ranks(kTensorParallel + Words{"--use-distributed-optimizer"});
+}
 
 TEST(Crash, KilledWithShardedUnitsAndResumed) {
   if (test::one_of(2) > 1) GTEST_SKIP() << "in the full tier";
-  kill_eight_ranks({"--data-parallel-sharding-strategy", "optim_grads_params"});
+  kill_eight_ranks(kTensorParallel + Words{"--data-parallel-sharding-strategy", "optim_grads_params"});
+}
+
+Words experts() {
+  return test::llama() + Words{"--num-experts",
+                               "4",
+                               "--moe-ffn-hidden-size",
+                               "16",
+                               "--moe-router-score-function",
+                               "sigmoid",
+                               "--moe-router-enable-expert-bias",
+                               "--moe-aux-loss-coeff",
+                               "0.01",
+                               "--moe-shared-expert-intermediate-size",
+                               "16"};
 }
 
 // Experts' shards lie on other ranks than those of the rest; the bias of their choice is in the checkpoint.
 TEST(Crash, KilledWithExpertsAndResumed) {
   if (test::one_of(2) > 1) GTEST_SKIP() << "in the full tier";
-  kill_eight_ranks(test::llama() + Words{"--data-parallel-sharding-strategy", "optim_grads_params", "--num-experts",
-                                         "4", "--moe-ffn-hidden-size", "16", "--moe-router-score-function", "sigmoid",
-                                         "--moe-router-enable-expert-bias", "--moe-aux-loss-coeff", "0.01",
-                                         "--moe-shared-expert-intermediate-size", "16"});
+  kill_eight_ranks(kTensorParallel + experts() + Words{"--data-parallel-sharding-strategy", "optim_grads_params"});
+}
+
+// Data parallelism over four, in which pairs share out the experts: each is on two ranks, and what else there is on
+// four.
+TEST(Crash, KilledWithExpertsOnOtherRanksAndResumed) {
+  if (test::one_of(2) > 1) GTEST_SKIP() << "in the full tier";
+  kill_eight_ranks(experts() + Words{"--expert-model-parallel-size", "2", "--moe-shared-expert-overlap",
+                                     "--use-distributed-optimizer", "--cuda-graph-impl", "local"});
 }
 
 TEST(Crash, LongRandomKills) {

@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "tests/distributed/e2e/program.h"
+#include "tests/support/tier.h"
 
 namespace megalith {
 namespace {
@@ -59,12 +60,13 @@ void expect_gone(const std::vector<pid_t>& pids) {
   }
 }
 
-// Stops `rank` of three `after` the first step. Nothing that runs may be left.
-Stopped stop_a_rank(const Folder& folder, const Words& flags, std::size_t rank, std::chrono::milliseconds after) {
-  test::Process run(test::program_on(3, "train", flags), folder);
+// Stops `rank` of `count` `after` the first step. Nothing that runs may be left.
+Stopped stop_a_rank(const Folder& folder, const Words& flags, std::size_t rank, std::chrono::milliseconds after,
+                    int count = 3) {
+  test::Process run(test::program_on(count, "train", flags), folder);
   EXPECT_TRUE(run.wait_for_output("iteration 1/ "));
   const std::vector<pid_t> ranks = run.ranks();
-  EXPECT_EQ(ranks.size(), 3u);
+  EXPECT_EQ(ranks.size(), static_cast<std::size_t>(count));
   if (testing::Test::HasFailure()) return {};
   std::this_thread::sleep_for(after);
   kill(ranks[rank], SIGSTOP);
@@ -103,6 +105,30 @@ TEST(Hangs, AStoppedRankIsNamedAndNoProcessIsLeft) {
         << name;
     EXPECT_THAT(folder.read(name), HasSubstr("\"state\": \"running\""));
   }
+}
+
+// One of two that share out the experts of a stage: its peer waits for rows, those of the other stage for the two.
+TEST(Hangs, AStoppedRankIsNamedWhereExpertsAreOnOtherRanks) {
+  if (test::one_of(2) > 1) GTEST_SKIP() << "in the full tier";
+  const Folder folder;
+  const Words flags = endless("3") + test::llama() +
+                      Words{"--global-batch-size",
+                            "8",
+                            "--num-experts",
+                            "4",
+                            "--moe-ffn-hidden-size",
+                            "16",
+                            "--expert-model-parallel-size",
+                            "2",
+                            "--pipeline-model-parallel-size",
+                            "2"};
+  const Stopped stopped = stop_a_rank(folder, flags, 3, std::chrono::milliseconds(0), 4);
+  EXPECT_EQ(stopped.outcome.code, 7);
+  EXPECT_THAT(stopped.outcome.errors(), ElementsAre(HasSubstr("rank 3 gave no answer, so the process is stopped")))
+      << stopped.outcome.err;
+  const std::string dump = folder.read("comm-dump/comm_rank_0002.json");
+  EXPECT_THAT(dump, AllOf(HasSubstr("\"kind\": \"exchange_rows\", \"tensor\": \"layer 1's experts\""),
+                          HasSubstr("\"kind\": \"all_gather\", \"tensor\": \"numbers of layer 1's experts\"")));
 }
 
 // What cannot be kept hides nothing of what is said, nor the exit code.
@@ -168,7 +194,7 @@ struct Worst {
 
 // Each way of mpi_hang, whose timeout is 3 s; those that only disagree need not wait for it.
 void hang_in_each_way(Worst& worst) {
-  for (const char* kind : {"stop", "loop", "skip", "host", "order", "count", "dtype"}) {
+  for (const char* kind : {"stop", "loop", "skip", "host", "order", "count", "dtype", "rows", "rows_order"}) {
     const Folder folder;
     test::Process run(test::mpi_command(3, {MEGALITH_MPI_HANG, kind, "dump"}), folder);
     EXPECT_TRUE(run.wait_for_output("rank ")) << kind;

@@ -1,6 +1,7 @@
 // Models with experts in a table of all that must change no bit: graphs of any modules, recomputation, fusion,
-// schedules, how replicas share out the state. In the quick tier each two values of two factors stand together once;
-// everywhere else each choice of what is about experts does, with schedules and layouts by turns.
+// schedules, how replicas share out the state, how rows reach the ranks of their experts. In the quick tier each two
+// values of two factors stand together once; everywhere else each choice of what is about experts does, with schedules
+// and layouts by turns.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -20,7 +21,7 @@ using test::RunResult;
 using test::Words;
 using test::operator+;
 
-enum Factor { kFamily, kModules, kRecompute, kFused, kSharing, kSlots, kSchedule, kLayout, kNumFactors };
+enum Factor { kFamily, kModules, kRecompute, kFused, kSharing, kSlots, kWay, kSchedule, kLayout, kNumFactors };
 using Case = test::Combination<kNumFactors>;
 
 template <class T>
@@ -45,13 +46,17 @@ const std::vector<Layout> kLayouts = {{.data = 2},
                                       {.tensor = 2, .sequence = true, .data = 2},
                                       {.pipeline = 2, .data = 2},
                                       {.context = 2, .communication = "all_gather"},
-                                      {.data = 4, .expert = 2}};
+                                      {.data = 4, .expert = 2},
+                                      {.pipeline = 2, .data = 2, .expert = 2}};
+const std::vector<Words> kWays = {
+    {}, {"--moe-token-dispatcher-type", "allgather"}, {"--moe-shared-expert-overlap"}};  // of layouts with .expert
 
 bool is_legal(const Case& c) {
   const Words& modules = at(kModuleSets, c, kModules);
   const bool has_router = modules.size() == 3 || modules == Words{"moe_router"};
   if (c[kRecompute] == 3 && has_router) return false;  // a layer of experts is one segment then
   if (c[kRecompute] == 4 && !modules.empty() && modules != Words{"layer"}) return false;  // likewise a whole layer
+  if (c[kWay] != 0 && at(kLayouts, c, kLayout).expert == 1) return false;
   return c[kSlots] == 0 || at(kSharings, c, kSharing) >= 3;
 }
 
@@ -67,13 +72,14 @@ std::vector<Case> chosen_cases() {
   std::vector<Case> cases = test::combinations<kNumFactors>(
       {{numbers(test::moe_families().size()), numbers(kModuleSets.size()), numbers(kRecomputed.size()),
         numbers(kFusions.size()), numbers(kSharings.size()), numbers(is_quick ? kSlotCounts.size() : 1),
-        numbers(schedules), numbers(layouts)}});
+        numbers(is_quick ? kWays.size() : 1), numbers(schedules), numbers(layouts)}});
   std::erase_if(cases, [](const Case& c) { return !is_legal(c); });
   if (is_quick) return test::pairwise<kNumFactors>(cases);
   for (std::size_t i = 0; i < cases.size(); ++i) {
     Case& c = cases[i];
     c[kSchedule] = static_cast<int>(i % test::schedules().size());
     c[kLayout] = static_cast<int>(i / 7 % kLayouts.size());
+    if (at(kLayouts, c, kLayout).expert > 1) c[kWay] = static_cast<int>(i / 3 % kWays.size());
     if (at(kSharings, c, kSharing) >= 3) c[kSlots] = static_cast<int>(i / 5 % kSlotCounts.size());
   }
   return cases;
@@ -84,7 +90,7 @@ Cell cell_of(const Case& c) {
   cell.layout.schedule = at(test::schedules(), c, kSchedule);
   cell.layout.sharing = at(kSharings, c, kSharing);
   cell.more = at(test::moe_families(), c, kFamily).flags + at(kRecomputed, c, kRecompute) + at(kFusions, c, kFused) +
-              at(kSlotCounts, c, kSlots) + Words{"--bf16", "--check-hazards"};
+              at(kSlotCounts, c, kSlots) + at(kWays, c, kWay) + Words{"--bf16", "--check-hazards"};
   return cell;
 }
 

@@ -1,0 +1,237 @@
+// Experts that ranks share out: rows by closed formulas and by what thread ranks send; work, memory and times.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <mutex>
+
+#include "apps/expert_rows.h"
+#include "apps/forecast.h"
+#include "apps/plan_experts.h"
+#include "apps/step.h"
+#include "apps/suggest.h"
+#include "tests/thread_ranks/thread_communicator.h"
+#include "tests/unit/plan/plan_support.h"
+
+namespace megalith {
+namespace {
+
+using test::complete;
+using test::Words;
+using test::operator+;
+using ::testing::HasSubstr;
+
+constexpr double kHidden = 64, kChoices = 2, kExperts = 8, kLayers = 4, kTokens = 32, kBatch = 16;
+
+Words flags(int ep, const Words& more = {}) {
+  return test::plan_flags() + Words{"--swiglu",
+                                    "--disable-bias-linear",
+                                    "--num-experts",
+                                    "8",
+                                    "--moe-router-topk",
+                                    "2",
+                                    "--moe-ffn-hidden-size",
+                                    "48",
+                                    "--expert-model-parallel-size",
+                                    std::to_string(ep)} +
+         more;
+}
+
+Forecast forecast(int ep, int ranks, const Words& more = {}, const Rates* rates = nullptr) {
+  return make_forecast(complete(flags(ep, more), ranks), ranks, {.rates = rates});
+}
+
+// Tokens that a rank of `ranks` sends to others, with 2 different choices of 8.
+double sent_tokens(double ranks) {
+  const double others = kExperts - kExperts / ranks, elsewhere = others / kExperts * (others - 1) / (kExperts - 1);
+  return std::round(kTokens * (ranks - 1) * (1 - elsewhere));
+}
+
+// Out go fp32 rows with choices and weights, or gradients; home sums of one group, or gradients with those of weights.
+// Beside them all ranks gather the numbers of rows once a layer and microbatch.
+TEST(ExpertsForecast, SendsEachTokenOnceToEachRankThatItChose) {
+  for (const int ep : {2, 4}) {
+    const StepWork work = forecast(ep, 4).stages.at(0).work;
+    const double calls = kLayers * kBatch / 4, rows = calls * sent_tokens(ep);
+    const double numbers = calls * (ep - 1) * 4 * (ep + 1);
+    EXPECT_DOUBLE_EQ(work.forward.out.sent, rows * 4 * (kHidden + 2 * kChoices) + numbers) << ep;
+    EXPECT_DOUBLE_EQ(work.forward.home.sent, rows * 4 * kHidden) << ep;
+    EXPECT_DOUBLE_EQ(work.backward.out.sent, rows * 4 * kHidden) << ep;
+    EXPECT_DOUBLE_EQ(work.backward.home.sent, rows * 4 * (kHidden + kChoices)) << ep;
+    EXPECT_DOUBLE_EQ(work.forward.home.calls + work.backward.out.calls + work.backward.home.calls, 3 * calls);
+    const double rows_sent =
+        work.forward.out.sent + work.forward.home.sent + work.backward.out.sent + work.backward.home.sent;
+    const AxisVolume& all = work.volumes.at("dispatch");  // sums of squares too
+    EXPECT_NEAR(all.sent, rows_sent, 0.01 * rows_sent);
+    EXPECT_DOUBLE_EQ(all.calls, 5 * calls + 1);
+  }
+  EXPECT_FALSE(forecast(1, 4).stages.at(0).work.volumes.contains("dispatch"));
+}
+
+TEST(ExpertsForecast, CountsRowsThatAreExpectedWhateverTheRoom) {
+  const auto flops = [](int ep, const Words& more) { return forecast(ep, 4, more).stages.at(0).work.flops; };
+  const double whole = flops(1, {});
+  for (const Words& more :
+       {Words{}, Words{"--moe-expert-rank-capacity-factor", "3"}, Words{"--moe-token-dispatcher-type", "allgather"},
+        Words{"--moe-grouped-gemm", "--use-transformer-engine-op-fuser"}})
+    EXPECT_NEAR(flops(2, more) / whole, 1, 1e-12) << testing::PrintToString(more);
+  EXPECT_NEAR(flops(2, {"--expert-tensor-parallel-size", "2"}) / whole, 1, 1e-12);
+  EXPECT_GT(flops(2, {"--recompute-granularity", "selective", "--recompute-modules", "moe"}), 1.1 * whole);
+}
+
+TEST(ExpertsForecast, HoldsAShareOfTheExpertsAndTheRoom) {
+  const auto memory = [](int ep, const Words& more) { return forecast(ep, 4, more).stages.at(0).memory; };
+  const auto parameters = [&](int ep, const Words& more) {
+    return static_cast<double>(memory(ep, more).persistent[static_cast<std::size_t>(MemoryCategory::kParameters)]);
+  };
+  const double experts = kLayers * kExperts * 3 * 48 * kHidden * 4, whole = parameters(1, {});
+  EXPECT_NEAR(whole - parameters(2, {}), experts / 2, 0.01 * experts);
+  EXPECT_NEAR(whole - parameters(4, {}), experts * 3 / 4, 0.01 * experts);
+  EXPECT_NEAR(whole - parameters(2, {"--expert-tensor-parallel-size", "2"}), experts * 3 / 4, 0.01 * experts);
+  EXPECT_GT(memory(4, {"--moe-expert-rank-capacity-factor", "3"}).arena, memory(4, {}).arena);
+}
+
+TEST(ExpertsForecast, TakesRowsStraightToTheirRanks) {
+  const Rates rates = parse_rates(test::round_rates(), "rates.toml");
+  const CostModel costs(rates, {.width = 64, .length = 1024});
+  const auto seconds = [&](std::vector<int> ranks, std::size_t padded) {
+    return costs.seconds(PlannedCall{.entry = 0,
+                                     .kind = "exchange_rows",
+                                     .bytes = 1'000'000'000,
+                                     .group = "dispatch",
+                                     .ranks = std::make_shared<const std::vector<int>>(std::move(ranks)),
+                                     .padded = padded});
+  };
+  EXPECT_DOUBLE_EQ(seconds({0, 1, 2, 3}, 0), 0.005);             // read by peers
+  EXPECT_DOUBLE_EQ(seconds({0, 1, 2, 3}, 2'000'000'000), 0.02);  // in equal parts, by the host's links
+  EXPECT_DOUBLE_EQ(seconds({2, 3, 4, 5}, 0), 0.1 * 2 / 3);       // two of three peers by the network
+  EXPECT_DOUBLE_EQ(seconds({0, 4}, 3'000'000'000), 0.3);
+  const auto way = [&](const Words& more, int ep) { return forecast(ep, 8, more, &rates).dispatcher; };
+  EXPECT_EQ(way({"--device", "cuda"}, 4), MoeTokenDispatcher::kFlex);
+  EXPECT_EQ(way({"--device", "cuda"}, 8), MoeTokenDispatcher::kAllToAll);  // over two hosts
+  EXPECT_EQ(way({}, 4), MoeTokenDispatcher::kAllToAll);
+}
+
+TEST(ExpertsForecast, TellsHowLongTheStepWaitsForRows) {
+  const Rates rates = test::rates_with({"peer-gbps = 0.1", "host-link-gbps = 0.1"});
+  const Forecast alone = forecast(2, 2, {"--moe-shared-expert-intermediate-size", "512"}, &rates),
+                 beside = forecast(
+                     2, 2, {"--moe-shared-expert-intermediate-size", "512", "--moe-shared-expert-overlap"}, &rates);
+  const auto seconds = [](const Forecast& forecast) {
+    return forecast.stages.at(0).work.volumes.at("dispatch").seconds;
+  };
+  EXPECT_DOUBLE_EQ(seconds(alone), seconds(beside));
+  const double waits = alone.stages.at(0).times.exposed_rows, left = beside.stages.at(0).times.exposed_rows;
+  EXPECT_LT(waits, seconds(alone));  // experts' weight gradients run beside the way back
+  EXPECT_GT(waits, 0.9 * seconds(alone));
+  EXPECT_LT(left, waits);
+  EXPECT_GT(left, 0);
+  EXPECT_NEAR(alone.step->seconds - beside.step->seconds, waits - left, 0.02 * (waits - left));
+}
+
+// Sends are random; those of allgather are not.
+TEST(ExpertsForecast, IsWhatThreadRanksSend) {
+  for (const char* type : {"allgather", "alltoall"}) {
+    SCOPED_TRACE(type);
+    const Options options =
+        complete(flags(2, {"--moe-token-dispatcher-type", type, "--moe-router-force-load-balancing"}), 4);
+    std::mutex mutex;
+    CommunicatorStats sent;
+    ThreadWorld(4, std::chrono::seconds(60)).run([&](Communicator& world) {
+      const RunConfig config = run_config(options, 4);
+      const Mesh mesh = Mesh::create(world, config.mesh);
+      const StepPlans plans = plan_steps(options, config, world.rank());
+      Rank rank(options, config, DeviceType::kCpu, mesh, {}, 0);
+      Step step(rank);
+      const AbortOnUnwind abort(world);
+      step.use(plans);
+      initialize(rank);
+      const std::vector<std::int32_t> tokens(
+          static_cast<std::size_t>(config.step_sequences() * (config.seq_length + 1)), 1);
+      step.train({.iteration = 1,
+                  .learning_rate = 1e-3f,
+                  .first_samples = std::vector<std::int64_t>(static_cast<std::size_t>(config.microbatches)),
+                  .tokens = tokens});
+      rank.wait_for_parameters();
+      step.read_result();
+      const std::lock_guard lock(mutex);
+      sent.collectives = mesh.dispatch().stats().collectives;
+      sent.bytes += mesh.dispatch().stats().bytes;
+    });
+    const StepWork planned = make_forecast(options, 4, {}).stages.at(0).work;
+    double calls = 0, bytes = 0;
+    for (const StepWork::Rows& rows : {planned.forward, planned.backward}) {
+      calls += rows.out.calls + rows.home.calls;
+      bytes += rows.out.bytes + rows.home.bytes;
+    }
+    EXPECT_EQ(sent.collectives, static_cast<std::int64_t>(calls));
+    EXPECT_NEAR(static_cast<double>(sent.bytes) / (4 * bytes), 1, type == std::string("allgather") ? 0 : 0.1);
+  }
+}
+
+TEST(ExpertsForecast, IsToldInTextAndOnThePage) {
+  const Rates rates = parse_rates(test::round_rates(), "rates.toml");
+  const Options options = complete(flags(4, {"--pipeline-model-parallel-size", "2"}), 8);
+  const Forecast two = make_forecast(options, 8, {.rates = &rates});
+  const std::string text = printed_experts(options, two), page = experts_on_page(options, two);
+  EXPECT_THAT(text, testing::AllOf(testing::StartsWith("experts: 2 of 8 on a rank (etp 1 x ep 4, 1 copy)\n"),
+                                   HasSubstr("tokens that arrive                     59, room for 128\n"),
+                                   HasSubstr("rows of its experts                    64, room for 128\n"),
+                                   HasSubstr("  stage 1\n    forward, dispatch"), HasSubstr("ms a step\n")));
+  EXPECT_THAT(page, testing::AllOf(HasSubstr("<h2>Rows of experts</h2>"), HasSubstr("backward, return")));
+  const Options whole = complete(flags(1), 8);
+  EXPECT_EQ(printed_experts(whole, make_forecast(whole, 8, {})), "");
+}
+
+// Where gradients' sums take long and rows little; others keep all experts on each rank.
+TEST(ExpertsForecast, IsWeighedAmongLayouts) {
+  const Rates rates = test::rates_with({"host-link-gbps = 1", "peer-gbps = 1000", "host-ranks = 8"});
+  Words given = flags(1);
+  given.resize(given.size() - 2);
+  given[1] = "2";  // layers
+  const auto suggest = [&](int ranks, std::size_t count) {
+    Options options = complete(given, 1);
+    options.parallel.world_size = ranks;
+    options.train.global_batch_size = 12;
+    return suggest_layouts(options, ranks, {.rates = &rates, .most_memory = std::size_t{1} << 40, .count = count});
+  };
+  const Suggestions found = suggest(2, 1000);
+  int whole = 0, shared_out = 0;
+  for (const Suggestion& suggestion : found.best) {
+    SCOPED_TRACE(testing::PrintToString(suggestion.flags));
+    const Options again = complete(given + suggestion.flags + Words{"--global-batch-size", "12"}, 2);
+    EXPECT_NEAR(make_forecast(again, 2, {.rates = &rates}).step->seconds / suggestion.step.seconds, 1, 1e-9);
+    (again.parallel.expert_model_parallel_size > 1 ? shared_out : whole) += 1;
+    EXPECT_EQ(again.parallel.expert_tensor_parallel_size, 1);
+  }
+  EXPECT_GT(whole, 0);
+  EXPECT_GT(shared_out, 0);
+  const auto first = std::ranges::find_if(found.best, [](const Suggestion& suggestion) {
+    return std::ranges::find(suggestion.flags, "--pipeline-model-parallel-size") == suggestion.flags.end();
+  });
+  EXPECT_THAT(first->flags, testing::Contains("--expert-model-parallel-size"));
+  EXPECT_GT(suggest(3, 1).dropped.at("heads, width, layers, experts or batch do not divide"), 0);
+}
+
+// As the comments of the configurations say.
+TEST(ExpertsForecast, LargeModelsFitWhereTheirConfigurationsSaySo) {
+  const Rates rates = read_rates(MEGALITH_SOURCE_DIR "/configs/rates/h200.toml");
+  const auto gib = [&](const std::string& model, int ranks) {
+    const Options options =
+        complete({"--config", MEGALITH_SOURCE_DIR "/configs/" + model + ".toml", "--device", "cuda", "--tokenizer-type",
+                  "null", "--global-batch-size", std::to_string(ranks), "--expert-model-parallel-size", "4",
+                  "--use-distributed-optimizer", "--overlap-grad-reduce", "--overlap-param-gather",
+                  "--main-grads-dtype", "bf16", "--exp-avg-dtype", "bf16", "--exp-avg-sq-dtype", "bf16"},
+                 ranks);
+    const Forecast forecast = make_forecast(options, ranks, {.rates = &rates});
+    EXPECT_GT(forecast.stages.at(0).times.exposed_rows, 0) << model;
+    return static_cast<double>(forecast.step->most_memory) / (1 << 30);
+  };
+  EXPECT_NEAR(gib("qwen3_30b_a3b", 4), 109, 1);
+  EXPECT_NEAR(gib("mixtral_8x7b", 8), 123, 1);
+}
+
+}  // namespace
+}  // namespace megalith
