@@ -79,7 +79,7 @@ TEST(Lowering, BucketsAreReducedWhileTheBackwardPassGoesOn) {
 
 // Weights of segment 2 come behind the data gradient of segment 1, where both are one block.
 TEST(Lowering, WeightGradientsStandBesideWhatIsOnItsWay) {
-  const auto order = [](ScheduleKind kind) {
+  const auto order_of = [](ScheduleKind kind) {
     std::string order;
     const Schedule schedule = make_schedule(kind, kind == ScheduleKind::kZbH1 ? 2 : 1, 1, 2);
     for (const Action& action : lower_training_step(schedule.stages[0], {4}, {}, {}, {2})) {
@@ -89,8 +89,8 @@ TEST(Lowering, WeightGradientsStandBesideWhatIsOnItsWay) {
     }
     return order;
   };
-  EXPECT_EQ(order(ScheduleKind::k1F1B), " B3 W3 B2 B1 W2 W1 B0 W0");
-  EXPECT_EQ(order(ScheduleKind::kZbH1), " B3 B2 B1 B0 W3 W2 W1 W0");
+  EXPECT_EQ(order_of(ScheduleKind::k1F1B), " B3 W3 B2 B1 W2 W1 B0 W0");
+  EXPECT_EQ(order_of(ScheduleKind::kZbH1), " B3 B2 B1 B0 W3 W2 W1 W0");
 }
 
 TEST(Lowering, AStepOfOneMicrobatchReadsAsWritten) {
