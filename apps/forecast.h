@@ -35,10 +35,10 @@ struct StepForecast {
 struct Forecast {
   RunConfig config;
   MoeTokenDispatcher dispatcher = MoeTokenDispatcher::kAllToAll;  // of experts that ranks share out
-  std::vector<StageForecast> stages = {};  // those looked at, ascending
-  std::optional<StepForecast> step = {};   // with rates, where all stages fit
-  Simulation simulation = {};              // with rates; of the whole schedule
-  SimulationSpec durations = {};           // that it was given
+  std::vector<StageForecast> stages = {};                         // those looked at, ascending
+  std::optional<StepForecast> step = {};                          // with rates, where all stages fit
+  Simulation simulation = {};                                     // with rates; of the whole schedule
+  SimulationSpec durations = {};                                  // that it was given
 };
 
 struct ForecastSpec {
