@@ -12,6 +12,7 @@
 #include "apps/dispatcher_choice.h"
 #include "apps/flags_binding.h"
 #include "apps/metrics.h"
+#include "apps/offload_report.h"
 #include "apps/version.h"
 #include "core/base/counted.h"
 #include "core/device/cuda_device.h"
@@ -139,6 +140,18 @@ std::string said_memory(const std::vector<RankFacts>& ranks) {
                      most - ranks.begin(), static_cast<double>(most->bytes) / (1 << 20), most->owners);
 }
 
+// Of each stage's first rank.
+std::string said_offloads(const std::vector<RankFacts>& ranks, std::int64_t stages) {
+  std::string text;
+  for (std::size_t stage = 0; stage < static_cast<std::size_t>(stages); ++stage) {
+    const RankFacts& first = ranks[stage * ranks.size() / static_cast<std::size_t>(stages)];
+    if (first.offload.empty()) continue;
+    const std::string whose = stages > 1 ? fmt::format("stage {}: ", stage) : "";
+    text += fmt::format("  {:<8}{}{}\n", "offload", whose, first.offload);
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string said_ends(const Options& options) {
@@ -178,7 +191,7 @@ std::string banner_text(const Options& options, const RunConfig& config, const s
                                     {"memory", said_memory(ranks)}}) {
     if (!line.empty()) text += fmt::format("  {:<8}{}\n", label, line);
   }
-  return text;
+  return text + said_offloads(ranks, config.mesh.pp);
 }
 
 void print_banner(const RunSetup& setup, Communicator& world) {
@@ -189,9 +202,11 @@ void print_banner(const RunSetup& setup, Communicator& world) {
   const std::vector<std::string> devices = world.host_all_gather(device_name(setup.options));
   const std::vector<std::size_t> bytes = world.host_gather(use.total());
   const std::vector<std::string> owners = world.host_all_gather(said_owners(use));
+  const std::vector<std::string> offloads = world.host_all_gather(said_offload(setup.plans));
   std::vector<RankFacts> ranks;
   for (std::size_t r = 0; r < hosts.size(); ++r)
-    ranks.push_back({.host = hosts[r], .device = devices[r], .bytes = bytes[r], .owners = owners[r]});
+    ranks.push_back(
+        {.host = hosts[r], .device = devices[r], .bytes = bytes[r], .owners = owners[r], .offload = offloads[r]});
   if (world.rank() != 0) return;
   std::fputs(banner_text(setup.options, setup.config, ranks).c_str(), stdout);
   std::fflush(stdout);

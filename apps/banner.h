@@ -13,8 +13,9 @@ namespace megalith {
 struct RankFacts {
   std::string host;
   std::string device;
-  std::size_t bytes = 0;  // forecast
-  std::string owners;     // of them
+  std::size_t bytes = 0;     // forecast
+  std::string owners;        // of them
+  std::string offload = {};  // what moves to the host
 };
 
 // The name of this process's GPU, or CPU.

@@ -6,7 +6,9 @@
 
 #include "apps/flags_binding.h"
 #include "apps/flags_moe.h"
+#include "apps/flags_offload.h"
 #include "apps/hf_config.h"
+#include "apps/layer_offload.h"
 #include "apps/pipeline_options.h"
 #include "core/base/error.h"
 #include "core/data/split.h"
@@ -159,11 +161,6 @@ void check_memory(const Options& options) {
   const std::string got = std::array{"--recompute-granularity none", "--recompute-granularity selective",
                                      "--recompute-granularity full"}[granularity];
   const bool is_full = train.recompute_granularity == RecomputeGranularity::kFull;
-  if (!train.offload_modules.empty()) {
-    refuse_usage("--offload-modules", {.expected = "none, offload is not built yet",
-                                       .got = train.offload_modules[0],
-                                       .remedy = "--recompute-modules saves activation memory today"});
-  }
   only_with(train.recompute_modules.empty() || train.recompute_granularity == RecomputeGranularity::kSelective,
             {.flag = "--recompute-modules", .needs = "--recompute-granularity selective", .got = got});
   only_with(is_full || train.recompute_method == RecomputeMethod::kUniform,
@@ -351,6 +348,7 @@ void check(App app, const Options& options) {
     check_pipeline(options);
     check_memory(options);
     check_moe(options);
+    check_offload(options);
     not_both(options.train.grad_reduce_in_bf16 && options.train.main_grads_dtype == DType::kFp32,
              "--grad-reduce-in-bf16", "--main-grads-dtype fp32", "remove one");
     only_with(options.train.main_grads_dtype == DType::kFp32 || options.model.params_dtype == DType::kBf16,
@@ -358,6 +356,8 @@ void check(App app, const Options& options) {
   }
   if (app == App::kPlan) check_forecast(options);
   if (app == App::kTrain) {
+    only_with(options.forecast.rates.empty() || offloads_by_forecast(options),
+              {.flag = "--rates", .needs = "--offload-modules auto", .got = "train without it"});
     check_data(options.data);
     check_checkpoint(options.checkpoint);
     check_profile(options.train, options.logging);

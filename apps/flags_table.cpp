@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "apps/flags_moe.h"
+#include "apps/flags_offload.h"
 
 namespace megalith {
 
@@ -206,7 +207,6 @@ void add_memory(Table& t, TrainingOptions& o) {
     {"cuda-graph-impl", kMemory, kShaped | kGenerateApp, "NAME", choice(&o.cuda_graph_impl, {"none", "local", "transformer_engine", "full_iteration"}), "local: capture runs of the modules below as graphs after the warm-up steps and replay them, on CPU and GPU, with the same bits; transformer_engine means local; full_iteration is refused. generate captures the step that draws a token", "none, of generate local", kFree},
     {"cuda-graph-modules", kMemory, kShaped, "NAME...", list(&o.cuda_graph_modules, {"attn", "mlp", "moe_router", "moe_preprocess", "moe", "layer"}), "with local: what a graph holds: each attention, each MLP, each router of experts, with it (moe_preprocess) the dispatch of rows to their ranks, each layer of experts with its router, or whole layers, as many as stand together", "layer", kFree, false, "cuda-graph-scope"},
     {"cuda-graph-warmup-steps", kMemory, kShaped, "STEPS", integer(&o.cuda_graph_warmup_steps, {1, kMany}), "with local: eager steps of this process before the first capture", "", kFree},
-    {"offload-modules", kMemory, kShaped, "NAME...", list(&o.offload_modules), "not built yet", "none"},
   });
 }
 
@@ -241,7 +241,7 @@ void add_other_programs(Table& t, Options& o) {
     {"max-shard-size", kConvert, kConvertApp, "BYTES", integer(&o.convert.max_shard_size, {1, kMany}), "with --to hf: tensors in one file, unless one alone is larger", ""},
     {"inputs", kReport, kReportApp, "METRICS.jsonl...", list(&o.report.inputs), "files that train --metrics-jsonl wrote", "required", {}, true},
     {"output", kReport, kReportApp, "FILE", text(&o.report.output), "HTML file to write", "report.html"},
-    {"rates", kForecast, kPlan, "FILE", text(&o.forecast.rates), "measured speed of the machine's kernels and links, as tests/bench/rates.sh writes it: adds times to the forecast", "none"},
+    {"rates", kForecast, kShaped, "FILE", text(&o.forecast.rates), "measured speed of the machine's kernels and links, as tests/bench/rates.sh writes it: adds times to the forecast; train takes it with --offload-modules auto", "none", kFree},
     {"suggest", kForecast, kPlan, "", toggle(&o.forecast.suggest), "with --rates: list the fastest layouts of --world-size ranks that fit into device memory, instead of forecasting one", ""},
     {"device-memory-gib", kForecast, kPlan, "GIB", real(&o.forecast.device_memory_gib, {0, 1e6}), "with --suggest: memory of a device; 0: the value in --rates", ""},
     {"html", kForecast, kPlan, "FILE", text(&o.forecast.html), "HTML page to write, with a chart of the schedule", "none"},
@@ -296,6 +296,7 @@ std::vector<Flag> make_table(Options& options, Requests& requests) {
   add_checkpoint(table, options.checkpoint);
   add_parallel(table, options.parallel);
   add_memory(table, options.train);
+  add_offload(table, options.offload);
   add_logging(table, options.logging);
   add_other_programs(table, options);
   add_testing(table, options.train);

@@ -102,8 +102,10 @@ Forecast make_forecast(const Options& given, int world, const ForecastSpec& spec
   const std::int64_t ranks_of_stage = mesh.world() / mesh.pp;
   std::optional<CostModel> costs;
   if (spec.rates != nullptr) {
-    costs.emplace(*spec.rates, CostModel::Heads{.width = static_cast<double>(options.model.kv_channels),
-                                                .length = static_cast<double>(options.model.seq_length)});
+    costs.emplace(*spec.rates,
+                  CostModel::Heads{.width = static_cast<double>(options.model.kv_channels),
+                                   .length = static_cast<double>(options.model.seq_length)},
+                  world);
   }
   for (int stage = 0; stage < pipeline.placement.num_stages; ++stage) {
     if (looked[static_cast<std::size_t>(stage)] != stage) continue;

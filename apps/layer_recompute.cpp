@@ -44,21 +44,33 @@ RecomputeLayers recompute_layers(const TrainingOptions& options, const std::vect
   return recompute;
 }
 
-StashPolicies stash_policies(const TrainingOptions& options, const std::vector<GptPart>& parts, std::int64_t layer) {
-  StashPolicies policies{};
-  const auto has_layer = [layer](const RecomputeLayers::Range& range) { return range.contains(layer); };
-  const auto recompute = [&](SlotKind kind) { policies[static_cast<std::size_t>(kind)] = StashPolicy::kRecompute; };
-  recompute(SlotKind::kExpertFc2);  // which the gradient of the activation makes on its way
-  if (std::ranges::none_of(selective_layers(options, parts), has_layer)) return policies;
-  for (const std::string& module : options.recompute_modules) {
-    if (module == "core_attn") recompute(SlotKind::kAttnProj);
-    if (module == "layernorm") {
-      recompute(SlotKind::kQkvLinear);
-      recompute(SlotKind::kFc1);
+StashPolicies recompute_policies(const TrainingOptions& options, const std::vector<GptPart>& parts) {
+  StashPolicies policies;
+  const auto recompute = [&](const std::vector<RecomputeLayers::Range>& ranges, SlotKind kind) {
+    for (const RecomputeLayers::Range& range : ranges) {
+      for (std::int64_t layer = range.first; layer < range.first + range.count; ++layer)
+        policies.set(layer, kind, StashPolicy::kRecompute);
     }
-    if (module == "mlp_act") recompute(SlotKind::kFc2);
+  };
+  // Which the gradient of the activation makes on its way.
+  for (const GptPart& part : parts) recompute({{part.first_layer, part.num_layers}}, SlotKind::kExpertFc2);
+  const std::vector<RecomputeLayers::Range> layers = selective_layers(options, parts);
+  for (const std::string& module : options.recompute_modules) {
+    if (module == "core_attn") recompute(layers, SlotKind::kAttnProj);
+    if (module == "layernorm") {
+      recompute(layers, SlotKind::kQkvLinear);
+      recompute(layers, SlotKind::kFc1);
+    }
+    if (module == "mlp_act") recompute(layers, SlotKind::kFc2);
   }
   return policies;
+}
+
+bool recomputes_module(const TrainingOptions& options, const std::vector<GptPart>& parts, std::int64_t layer,
+                       const char* module) {
+  const std::vector<RecomputeLayers::Range> layers = selective_layers(options, parts);
+  return selects(options, module) &&
+         std::ranges::any_of(layers, [layer](const RecomputeLayers::Range& range) { return range.contains(layer); });
 }
 
 }  // namespace megalith

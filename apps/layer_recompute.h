@@ -13,7 +13,9 @@ namespace megalith {
 
 RecomputeLayers recompute_layers(const TrainingOptions& options, const std::vector<GptPart>& parts);
 
-// Of the segments of a layer, -1 of those that belong to none.
-StashPolicies stash_policies(const TrainingOptions& options, const std::vector<GptPart>& parts, std::int64_t layer);
+StashPolicies recompute_policies(const TrainingOptions& options, const std::vector<GptPart>& parts);
+// --recompute-modules names the module, and the layer is one of those in which it acts.
+bool recomputes_module(const TrainingOptions& options, const std::vector<GptPart>& parts, std::int64_t layer,
+                       const char* module);
 
 }  // namespace megalith

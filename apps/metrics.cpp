@@ -149,6 +149,10 @@ std::string to_json_line(const StepMetrics& metrics, std::string_view run) {
     line += fmt::format(R"(, "expert_room_used": {}, "expert_room_regrows": {})",
                         number_or_null(metrics.expert_room->used), metrics.expert_room->regrows);
   }
+  if (metrics.offload) {
+    line += fmt::format(R"(, "offload": {{"bytes_out": {}, "bytes_back": {}, "host_bytes": {}}})",
+                        metrics.offload->bytes_out, metrics.offload->bytes_back, metrics.offload->host_bytes);
+  }
   if (!metrics.memory_bytes.empty()) {
     std::string items;
     for (const auto& [category, bytes] : metrics.memory_bytes) {

@@ -7,7 +7,8 @@
 // measured. "experts" has what ExpertLoad (apps/expert_load.h) has, an array a field with an entry for each layer of
 // experts: {"layer": [1, 2], "min": [90, 88], "max": ..., "mean", "entropy", "dropped"} and, where there are such
 // losses, "load_balancing_loss" and "z_loss"; where ranks share out experts also "rows_sent", and beside "experts" what
-// ExpertRoomUse has: "expert_room_used" and "expert_room_regrows". The first line of a run (and of a resumed run) also
+// ExpertRoomUse has: "expert_room_used" and "expert_room_regrows". With activations on the host there is "offload":
+// {"bytes_out", "bytes_back", "host_bytes"}. The first line of a run (and of a resumed run) also
 // has "run":
 // {"megalith": VERSION, "commit": COMMIT, "config": {FLAG: VALUE}}. A run with
 // --skip-train writes one line: "evaluation": "validation" with iteration, consumed_samples, validation_loss and "run".
@@ -48,6 +49,11 @@ struct StepMetrics {
   std::optional<double> checkpoint_stall_ms{};  // that saving before this step held up the run's thread
   std::vector<ExpertLoad> experts{};            // of each layer of experts
   std::optional<ExpertRoomUse> expert_room{};   // where ranks share them out
+  struct Offload {
+    std::int64_t bytes_out = 0, bytes_back = 0;  // of this rank's copies in the step
+    std::int64_t host_bytes = 0;                 // pinned for them
+  };
+  std::optional<Offload> offload{};  // of kept activations, where any move
 };
 
 // Of a run with --skip-train.

@@ -30,6 +30,7 @@ std::string place_of(const Action& action, const GptModel& gpt) {
   if (is_message(action.kind)) return to_string(action);
   if (is_of_bucket(action.kind)) return fmt::format("{} of bucket {}", place, action.item);
   if (is_of_unit(action.kind)) return fmt::format("{} of unit {}", place, action.item);
+  if (is_of_slot(action.kind)) return to_string(action);
   return place;
 }
 

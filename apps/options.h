@@ -67,14 +67,22 @@ struct TrainingOptions {
   std::vector<std::string> cuda_graph_modules;  // attn, mlp, layer; resolved: not empty
   std::int64_t cuda_graph_warmup_steps = 1;     // before anything is captured
 
-  std::vector<std::string> offload_modules;  // not built yet: refused unless empty
-
   std::int64_t max_skipped_steps = 10;          // steps with NaN or Inf; one more ends the run (exit code 8)
   std::int64_t check_weight_hash_interval = 0;  // steps; 0: never
 
   bool check_hazards = false;
   std::int64_t suppress_wait = -1;  // test aid: the ordinal of the event wait left out; -1: none
   DeviceType device = default_device();
+};
+
+// Activations that are in host memory between forward and backward.
+struct OffloadOptions {
+  bool fine_grained_activation_offloading = false;
+  std::vector<std::string> offload_modules;  // KIND, KIND:LAYER or KIND:FIRST-LAST, fused_group_mlp for three; or auto
+  double activation_offload_fraction = 1;    // of a chunk's groups, which are a kind in a layer; the last ones stay
+  std::int64_t offload_mb_per_layer = 0;     // MiB of a layer and microbatch at most; 0: no limit
+  std::int64_t min_offload_bytes = 1 << 20;  // smaller storages stay
+  std::int64_t min_offloaded_tensor_size = 0;  // likewise, as elements of the parameters' dtype; 0: not given
 };
 
 struct DataOptions {
@@ -113,7 +121,7 @@ struct ParallelOptions {
   MoeTokenDispatcher moe_token_dispatcher_type = MoeTokenDispatcher::kAuto;  // among these ranks, as the next two
   double moe_expert_rank_capacity_factor = 1.5;
   bool moe_shared_expert_overlap = false;
-  bool gpus_apart = false;  // no flag: GPUs that share out experts do not all read each other's memory
+  bool gpus_apart = false;                 // no flag: GPUs that share out experts do not all read each other's memory
   std::int64_t context_parallel_size = 1;  // ranks that share each sequence
   ContextCommunication cp_comm_type = ContextCommunication::kP2p;
   PipelineSchedule pipeline_schedule = PipelineSchedule::kAuto;
@@ -217,6 +225,7 @@ struct ConfigEntry {
 struct Options {
   ModelConfig model;
   TrainingOptions train;
+  OffloadOptions offload;
   DataOptions data;
   CheckpointOptions checkpoint;
   ParallelOptions parallel;

@@ -9,6 +9,7 @@
 #include "apps/banner.h"
 #include "apps/flags.h"
 #include "apps/forecast.h"
+#include "apps/offload_report.h"
 #include "apps/plan_experts.h"
 #include "apps/plan_page.h"
 #include "apps/program.h"
@@ -196,6 +197,15 @@ void print_work(const Options& options, const Forecast& forecast) {
   print_units(forecast);
 }
 
+// Between device and host, in a step.
+void print_copies(const Forecast& forecast) {
+  for (const StageForecast& stage : forecast.stages) {
+    const std::string whose = forecast.stages.size() > 1 ? fmt::format(" of stage {}", stage.stage) : "";
+    fmt::print(
+        "{}", printed_copies(stage.plans, forecast.config.microbatches, forecast.step ? &stage.times : nullptr, whose));
+  }
+}
+
 void print_step(const Forecast& forecast, const std::string& device) {
   if (!forecast.step) {
     fmt::print("step time\n  unknown: name the machine's rates with --rates, such as configs/rates/h200.toml\n");
@@ -267,10 +277,12 @@ ExitCode forecast(int argc, char** argv) {
   for (const StageForecast& stage : forecast.stages) {
     const std::string whose = config.mesh.pp > 1 ? fmt::format(" of stage {}", stage.stage) : "";
     print_memory(stage.memory, stage.plans, whose);
+    fmt::print("{}", printed_offload(stage.plans, whose));
     fmt::print("{}", printed(stage.plans.graphs, whose));
   }
   print_work(options, forecast);
   fmt::print("{}", printed_experts(options, forecast));
+  print_copies(forecast);
   print_step(forecast, rates ? rates->device : "");
   if (options.forecast.html.empty()) return ExitCode::kOk;
   write_report(options.forecast.html, plan_page(options, forecast, rates->device), "--html");

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "apps/offload_report.h"
 #include "apps/plan_experts.h"
 #include "apps/report_chart.h"
 #include "apps/report_page.h"
@@ -104,6 +105,34 @@ std::string volume_table(const Forecast& forecast) {
                     /*texts=*/2);
 }
 
+std::string offload_table(const Forecast& forecast) {
+  std::vector<std::vector<std::string>> rows, sums;
+  for (const StageForecast& stage : forecast.stages) {
+    const StepPlans& plans = stage.plans;
+    if (plans.offload.rows.empty()) continue;
+    const std::string number = fmt::format("{}", stage.stage);
+    for (const OffloadChosen::Row& row : plans.offload.rows) {
+      rows.push_back({number, std::string(name_of(row.kind)), row.reason.empty() ? "moves" : "stays: " + row.reason,
+                      said_layers(row.layers), fmt::format("{}", row.slots),
+                      bytes_cell(static_cast<double>(row.bytes))});
+    }
+    const OffloadSaving saving = saving_of(plans);
+    const StepTimes& times = stage.times;
+    sums.push_back({number, bytes_cell(saving.theory), bytes_cell(saving.realised),
+                    fmt::format("{:.4f}", saving.ratio()), bytes_cell(static_cast<double>(plans.host.peak_bytes)),
+                    fmt::format("{:.4g}", 1e3 * times.to_host), fmt::format("{:.4g}", 1e3 * times.from_host),
+                    fmt::format("{:.4g}", 1e3 * times.exposed_to_host),
+                    fmt::format("{:.4g}", 1e3 * times.exposed_from_host)});
+  }
+  if (rows.empty()) return "";
+  return "<h2>Kept activations of a microbatch</h2>\n" +
+         html_table({"stage", "kind", "where", "layers", "slots", "bytes"}, rows, /*texts=*/4) +
+         "<h2>Activations on the host</h2>\n" +
+         html_table({"stage", "saved, fullest moment", "saved, arena", "R", "host memory", "ms to the host", "ms back",
+                     "exposed to the host", "exposed back"},
+                    sums);
+}
+
 // Of the step, or where that has more boxes than a page should, of one with fewer microbatches.
 std::string picture(const Forecast& forecast) {
   const PipelineLayout& pipeline = forecast.config.pipeline;
@@ -161,7 +190,7 @@ std::string plan_page(const Options& options, const Forecast& forecast, const st
       counted(forecast.config.microbatches, "microbatch", "microbatches"), rates, program_version(), program_commit()));
   return html_page("Forecast of a training step", origin,
                    tiles(*forecast.step) + "<h2>Schedule</h2>\n" + picture(forecast) + memory_table(forecast) +
-                       volume_table(forecast) + experts_on_page(options, forecast));
+                       offload_table(forecast) + volume_table(forecast) + experts_on_page(options, forecast));
 }
 
 }  // namespace megalith

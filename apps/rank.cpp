@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "apps/dispatcher_choice.h"
+#include "apps/layer_offload.h"
 #include "apps/layer_recompute.h"
 #include "apps/model_units.h"
 #include "core/device/copy.h"
@@ -62,11 +63,12 @@ GptFactories factories(const Options& options, const Mesh& mesh, LayerGroups& la
 }
 
 std::vector<SegmentRunner::Entry> entries(const Options& options, const RankModel& model) {
+  const StashPolicies policies = stash_policies(options, model.parts);
   std::vector<SegmentRunner::Entry> entries;
   for (const NamedSegment& named : model.gpt.segments) {
     entries.push_back({.name = named.name,
                        .segment = named.segment.get(),
-                       .policies = stash_policies(options.train, model.parts, named.layer),
+                       .policies = policies.of(named.layer),
                        .module = named.module,
                        .unit = named.layer_unit});
   }
@@ -339,7 +341,7 @@ StepMemory::StepMemory(MemoryPool& pool, const GptModel& gpt, std::int64_t dispa
 }
 
 Rank::Rank(const Options& run_options, const RunConfig& derived, DeviceType device, const Mesh& ranks,
-           const Instruments& instruments, std::size_t memory_limit)
+           const Instruments& instruments, std::size_t memory_limit, const OffloadPoints& offloaded)
     : options(run_options),
       config(derived),
       mesh(ranks),
@@ -357,11 +359,14 @@ Rank::Rank(const Options& run_options, const RunConfig& derived, DeviceType devi
       graphs(options.train.cuda_graph_impl == CudaGraphImpl::kNone || device == DeviceType::kPlan
                  ? nullptr
                  : std::make_unique<GraphedRunner>(ctx, runner, graph_modules(options, config.pipeline))),
+      offload(make_offload(options, device, offloaded, instruments, ctx, runner)),
       transfer(mesh.pp(), ctx, runner, transfer_spec(options, config, layers.tensor, device, instruments)),
       optimizer(options, groups, memory, layers, model),
       units(options, groups, streams, memory, config.pipeline, model.gpt),
       buckets(options, groups, streams, model.gpt),
       step(memory.pool, model.gpt, mesh.sizes().etp * mesh.sizes().ep) {
+  if (graphs && offload)
+    graphs->after_captured_verb([this](const Action& verb) { offload->transfer.written_in_graph(verb); });
   if (device == DeviceType::kCuda) transfer.connect(step.sums.slice(0, 0, 1));
 }
 
@@ -383,8 +388,9 @@ RunPlan graph_runs(const Rank& rank, const std::vector<Action>& actions) {
 }
 
 std::unique_ptr<Rank> build_rank(const Options& options, const RunConfig& config, DeviceType device, const Mesh& mesh,
-                                 const Instruments& instruments, std::size_t memory_limit) {
-  return std::make_unique<Rank>(options, config, device, mesh, instruments, memory_limit);
+                                 const Instruments& instruments, std::size_t memory_limit,
+                                 const OffloadPoints& offloaded) {
+  return std::make_unique<Rank>(options, config, device, mesh, instruments, memory_limit, offloaded);
 }
 
 void Rank::wait_for_parameters() {
@@ -405,6 +411,7 @@ void Rank::drain() noexcept {
   if (streams.context) wait(*streams.context);
   if (streams.dispatch) wait(*streams.dispatch);
   wait(transfer);
+  if (offload) wait(offload->transfer);
   wait(streams.compute);
 }
 

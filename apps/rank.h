@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "apps/options.h"
+#include "apps/rank_offload.h"
 #include "apps/run_config.h"
 #include "core/device/arena.h"
 #include "core/device/memory_pool.h"
@@ -151,9 +152,9 @@ struct StepMemory {
 
 struct Rank {
   // `options` is complete, `config` is of it; both and `mesh` outlive the rank. Plan streams need instruments.timeline.
-  // `memory_limit` in bytes, 0: the machine's. Collective.
+  // `memory_limit` in bytes, 0: the machine's. `offloaded`: what a training step keeps on the host. Collective.
   Rank(const Options& options, const RunConfig& config, DeviceType device, const Mesh& mesh,
-       const Instruments& instruments, std::size_t memory_limit);
+       const Instruments& instruments, std::size_t memory_limit, const OffloadPoints& offloaded = {});
   ~Rank();
   // Weights of a step may still be on their way when its result is read: before anything but a step reads them on the
   // compute stream.
@@ -174,6 +175,7 @@ struct Rank {
   Context ctx;
   SegmentRunner runner;
   std::unique_ptr<GraphedRunner> graphs;  // null with --cuda-graph-impl none, and in a plan
+  std::unique_ptr<RankOffload> offload;   // null where nothing is
   PipelineTransfer transfer;
   RankOptimizer optimizer;
   RankUnits units;
@@ -190,7 +192,8 @@ struct Rank {
 };
 
 std::unique_ptr<Rank> build_rank(const Options& options, const RunConfig& config, DeviceType device, const Mesh& mesh,
-                                 const Instruments& instruments, std::size_t memory_limit = 0);
+                                 const Instruments& instruments, std::size_t memory_limit = 0,
+                                 const OffloadPoints& offloaded = {});
 
 GraphModules graph_modules(const Options& options, const PipelineLayout& pipeline);
 // What --cuda-graph-impl makes of a training step's actions, on any backend; without graphs no runs.

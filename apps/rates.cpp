@@ -72,6 +72,10 @@ std::vector<Row> rows_of(Rates& rates, std::int64_t& host_ranks, Columns& column
           {"peer-us", real(&rates.peer.latency, kNotNegative)},
           {"network-gbps", real(&rates.network.bandwidth, kPositive)},
           {"network-us", real(&rates.network.latency, kNotNegative)},
+          {"copy-to-host-gbps", real(&rates.alone.to_host, kPositive)},
+          {"copy-from-host-gbps", real(&rates.alone.from_host, kPositive)},
+          {"copy-to-host-together-gbps", real(&rates.together.to_host, kPositive)},
+          {"copy-from-host-together-gbps", real(&rates.together.from_host, kPositive)},
           {"overlap-share", real(&rates.overlap, {0, 1})}};
 }
 
@@ -205,7 +209,9 @@ Rates parse_rates(std::string_view text, const std::string& path) {
   }
   rates.host_ranks = static_cast<int>(host_ranks);
   for (double* gib : {&rates.device_memory, &rates.device_reserve}) *gib *= kGib;
-  for (double* gbps : {&rates.memory, &rates.host.bandwidth, &rates.peer.bandwidth, &rates.network.bandwidth})
+  for (double* gbps :
+       {&rates.memory, &rates.host.bandwidth, &rates.peer.bandwidth, &rates.network.bandwidth, &rates.alone.to_host,
+        &rates.alone.from_host, &rates.together.to_host, &rates.together.from_host})
     *gbps *= kGiga;
   for (double* us : {&rates.kernel_seconds, &rates.graph_kernel_seconds, &rates.start_seconds, &rates.launch_seconds,
                      &rates.graph_launch_seconds, &rates.host.latency, &rates.peer.latency, &rates.network.latency})

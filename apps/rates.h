@@ -40,11 +40,18 @@ struct Rates {
     double bandwidth = 0;  // bus bandwidth of a rank
     double latency = 0;
   };
-  Link host;           // within a host
-  Link peer;           // of rows that a kernel reads out of the memory of the host's other GPUs
-  Link network;        // between hosts, of each rank
+  Link host;       // within a host
+  Link peer;       // of rows that a kernel reads out of the memory of the host's other GPUs
+  Link network;    // between hosts, of each rank
+  struct Copies {  // bytes/s between a device and pinned memory of its host, both ways at once
+    double to_host = 0;
+    double from_host = 0;
+  };
+  Copies alone;        // of one device of a host
+  Copies together;     // of each, while all of them copy
   double overlap = 1;  // share of a collective that slows no concurrent kernel
 
+  const Copies& copies(int ranks) const { return ranks > 1 ? together : alone; }
   // Between measured sizes linear in their logarithms, beyond them as the nearest.
   double gemm_rate(double size) const;
   // Of the nearest width; between lengths as above.

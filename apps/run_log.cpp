@@ -24,6 +24,13 @@ std::optional<ExpertRoomUse> room_of(const ExpertRoom& room, const ExpertRoom& n
                        .regrows = regrows};
 }
 
+std::optional<StepMetrics::Offload> offload_of(const Rank& rank, const StepResult& result) {
+  if (!rank.offload) return std::nullopt;
+  return StepMetrics::Offload{.bytes_out = result.bytes_out,
+                              .bytes_back = result.bytes_back,
+                              .host_bytes = static_cast<std::int64_t>(rank.offload->host.block_bytes())};
+}
+
 }  // namespace
 
 RunLog::RunLog(const RunSetup& setup, int rank, int world) : setup_(setup), world_(world), writes_(rank == 0) {}
@@ -70,7 +77,8 @@ void RunLog::step(const Rank& rank, const StepResult& result, const StepFacts& f
       .memory_bytes = memory_by_owner(rank),
       .checkpoint_stall_ms = stall ? std::optional(*stall * 1e3) : std::nullopt,
       .experts = result.expert_loads,
-      .expert_room = room_of(setup_.plans.room, result.room_needed, facts.regrows)};
+      .expert_room = room_of(setup_.plans.room, result.room_needed, facts.regrows),
+      .offload = offload_of(rank, result)};
   if (metrics_) metrics_->write(metrics);
   if (tensorboard_) tensorboard_->write(metrics);
   log_->step(metrics);
@@ -106,6 +114,7 @@ void RunLog::memory(const Rank& rank, std::size_t checkpoint_staging) const {
   text += fmt::format(" | arena used: {:.2f} of {:.2f} planned | peak: {:.2f}, planned {:.2f} | reserved: {:.2f}",
                       mib(rank.memory.arena.touched_bytes()), mib(setup_.plans.block_bytes()), mib(measured),
                       mib(planned), mib(pool.reserved_bytes()));
+  if (rank.offload) text += fmt::format(" | host, activations: {:.2f}", mib(rank.offload->host.block_bytes()));
   if (checkpoint_staging > 0) text += fmt::format(" | host, checkpoint staging: {:.2f}", mib(checkpoint_staging));
   const std::size_t resident = resident_bytes();
   if (setup_.options.train.device == DeviceType::kCpu) {

@@ -37,7 +37,8 @@ struct StagedStep {
   float learning_rate = 0;
   std::vector<std::int64_t> first_samples;  // [M]
   double enqueue_seconds = 0;
-  bool follows = false;  // enqueued while the step before was still pending
+  std::int64_t bytes_out = 0, bytes_back = 0;  // of kept activations, to the host and back
+  bool follows = false;                        // enqueued while the step before was still pending
   Event begun{"step begin", true};
   Event reported{"step report", true};
 };

@@ -12,6 +12,7 @@
 #include "core/device/trace.h"
 #include "core/ops/elementwise.h"
 #include "core/ops/grad_norm.h"
+#include "offload/lowering.h"
 
 namespace megalith {
 
@@ -57,11 +58,13 @@ StepActions step_actions(const Rank& rank) {
                                                    gathers, weights_behind(rank)),
                       .evaluate = lower_evaluation_step(insert_messages(forwards_of(schedule), rank.stage()),
                                                         gpt.part_segments, gathers)};
-  if (!rank.units.sharded) return actions;
-  UnshardPoints units = rank.units.points;
-  units.ahead = units_ahead(actions.train, units);
-  for (std::vector<Action>* list : {&actions.train, &actions.evaluate}) *list = insert_unshards(*list, units);
-  actions.units_ahead = std::move(units.ahead);
+  if (rank.units.sharded) {
+    UnshardPoints units = rank.units.points;
+    units.ahead = units_ahead(actions.train, units);
+    for (std::vector<Action>* list : {&actions.train, &actions.evaluate}) *list = insert_unshards(*list, units);
+    actions.units_ahead = std::move(units.ahead);
+  }
+  if (rank.offload) actions.train = insert_offloads(actions.train, rank.offload->points);
   return actions;
 }
 
@@ -97,6 +100,7 @@ void Step::use(const StepPlans& plans) {
             .seq_length = static_cast<std::uint64_t>(rank_.config.rank_length())};
   Arena& arena = rank_.memory.arena;
   arena.use(plans.largest());
+  if (rank_.offload) rank_.offload->host.use(plans.host);
   if (rank_.units.sharded && !std::exchange(shares_units_, true)) rank_.units.sharded->share();
   for (MemorySharing* group : sharing_groups(rank_))
     group->share_memory(arena.block(), arena.block_bytes(), 3 * digest_of(plans.train) + digest_of(plans.evaluate));
@@ -111,6 +115,7 @@ void Step::give_back() {
   for (MemorySharing* group : sharing_groups(rank_)) group->unshare_memory();
   rank_.memory.arena.give_back();
   rank_.memory.pool.free_cached();  // others than the pool may need it
+  if (rank_.offload) rank_.offload->host.give_back();
 }
 
 // What each kind of action does. Gradients are reduced in kReduce.
@@ -149,6 +154,10 @@ void Step::carry_out(const Action& action) {
     case ActionKind::kReduceShard: return rank_.units.sharded->reduce_shard(action.item);
     case ActionKind::kSumInstances: return rank_.units.sharded->sum_instances(action.item);
     case ActionKind::kGatherInstances: return rank_.units.sharded->gather_instances(action.item);
+    case ActionKind::kOffload: return rank_.offload->transfer.offload(action);
+    case ActionKind::kWaitOffload: return rank_.offload->transfer.wait_offload(action);
+    case ActionKind::kReload: return rank_.offload->transfer.reload(action);
+    case ActionKind::kWaitReload: return rank_.offload->transfer.wait_reload(action);
   }
 }
 
@@ -275,6 +284,7 @@ void Step::drop_broken_off() {
   rank_.drain();
   rank_.buckets.reducer->reset();
   if (rank_.units.sharded) rank_.units.sharded->reset();
+  if (rank_.offload) rank_.offload->transfer.reset();
   staging_.drop_last();
 }
 
@@ -298,6 +308,7 @@ void Step::run(Mode mode, Verbs verbs, const StepInput* input, const std::vector
     if (!graphs->complete() && rank_.transfer.has_peers()) capture_ahead(actions);
   }
   if (rank_.units.sharded) rank_.units.sharded->begin(actions_.units_ahead);
+  if (rank_.offload) rank_.offload->transfer.begin(graphs != nullptr);
   for (std::size_t i = 0; i < actions.size();) {
     if (proceeds && !proceeds(actions[i])) break;
     if (timeline != nullptr) action_entries_.push_back(timeline->entries().size());
@@ -327,6 +338,7 @@ bool Step::train(const StepInput* input, const std::function<bool()>& updates) {
     return !dropped;
   };
   Stream& compute = rank_.streams.compute;
+  const ActivationTransfer::Stats moved = rank_.offload ? rank_.offload->transfer.stats() : ActivationTransfer::Stats{};
   {
     const TraceRange range(compute, compute.instruments().trace, [&] {
       return fmt::format("step {}", input ? input->iteration : staging_.last().iteration);
@@ -340,6 +352,11 @@ bool Step::train(const StepInput* input, const std::function<bool()>& updates) {
   }
   StagedStep& step = staging_.last();
   step.follows = follows;
+  if (rank_.offload) {
+    const ActivationTransfer::Stats& now = rank_.offload->transfer.stats();
+    step.bytes_out = now.bytes_out - moved.bytes_out;
+    step.bytes_back = now.bytes_back - moved.bytes_back;
+  }
   copy_to_host(compute, step.report, rank_.step.parameters, sizeof(StepParameters));
   if (const Tensor& counts = rank_.step.counts) {
     copy_to_host(compute, step.sums, rank_.step.sums.data, rank_.step.sums.bytes());
@@ -378,12 +395,17 @@ void Step::repeat(const StepInput& input, const std::function<void(const Action&
   launch(rank_.streams.compute, Fill{.x = Tensor(arena.block(), DType::kFp32, {floats}), .value = 0});
   ShardedUnits* const units = rank_.units.sharded.get();
   if (units != nullptr) units->poison_slots(false);
+  if (rank_.offload) rank_.offload->transfer.poison(false);
   run(Mode::kTrain, Verbs::kEager, &input, actions_.train, [&](const Action& action) {
     if (action.kind == ActionKind::kOptimizerStep) return false;
     before(action);
     return true;
   });
   if (units != nullptr) units->poison_slots(rank_.options.train.check_hazards);
+  if (rank_.offload) {
+    rank_.offload->transfer.poison(rank_.options.train.check_hazards);
+    rank_.offload->transfer.synchronize();
+  }
   rank_.streams.communication.synchronize();
   rank_.transfer.synchronize();
   rank_.streams.compute.synchronize();

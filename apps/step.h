@@ -37,8 +37,9 @@ struct StepResult {
   bool lacks_room = false;               // more than there was: nothing was updated, and nothing here means anything
   bool skipped = false;                  // loss or gradients were not finite: nothing was updated
   std::int64_t adam_count = 0;
-  double enqueue_seconds = 0;  // of the host
-  double seconds = 0;          // from the end of the step before, if this one was enqueued by then, or from its start
+  std::int64_t bytes_out = 0, bytes_back = 0;  // of this rank's kept activations, to the host and back
+  double enqueue_seconds = 0;                  // of the host
+  double seconds = 0;  // from the end of the step before, if this one was enqueued by then, or from its start
 };
 
 class Step {

@@ -104,10 +104,14 @@ GraphSignature Step::signature() {
 // first one, in a pass over the list that runs nothing: what belongs to no graph is captured too, and dropped.
 void Step::capture_ahead(const std::vector<Action>& actions) {
   rank_.drain();
-  rank_.transfer.rehearse(true);
+  const auto rehearse = [this](bool on) {
+    rank_.transfer.rehearse(on);
+    if (rank_.offload) rank_.offload->transfer.rehearse(on);
+  };
+  rehearse(true);
   if (rank_.units.sharded) rank_.units.sharded->bind_all();
-  const auto end = [this] {
-    rank_.transfer.rehearse(false);
+  const auto end = [&] {
+    rehearse(false);
     if (rank_.units.sharded) rank_.units.sharded->bind_whole();
   };
   try {

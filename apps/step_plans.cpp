@@ -9,8 +9,10 @@
 
 #include "apps/async_save.h"
 #include "apps/expert_rows.h"
+#include "apps/offload_choice.h"
 #include "apps/step.h"
 #include "core/device/short_ops.h"
+#include "offload/recorded_way.h"
 
 namespace megalith {
 
@@ -23,8 +25,8 @@ RunConfig with_microbatches(RunConfig config, std::int64_t microbatches) {
 
 // A rank on the plan backend, and a step on samples of no meaning.
 struct Recording {
-  Recording(const Options& options, const RunConfig& config, const Mesh& mesh)
-      : rank(options, config, DeviceType::kPlan, mesh, {.timeline = &timeline}, 0),
+  Recording(const Options& options, const RunConfig& config, const Mesh& mesh, const OffloadPoints& offloaded)
+      : rank(options, config, DeviceType::kPlan, mesh, {.timeline = &timeline}, 0, offloaded),
         step(rank),
         tokens(static_cast<std::size_t>(config.step_sequences() * (config.seq_length + 1))),
         input{.iteration = 1,
@@ -61,18 +63,42 @@ Timeline counted(Timeline recorded, const Options& options, const RunConfig& con
   return rows ? with_expected_rows(recorded, *rows) : std::move(recorded);
 }
 
-void plan_training(const Options& options, const RunConfig& config, const Mesh& mesh, StepRecording& recording) {
-  Recording recorded(options, config, mesh);
+// A training step and the plan of its memory.
+void plan_step(const Options& options, const RunConfig& config, Recording& recorded, StepRecording& recording) {
   recorded.step.train(recorded.input);
   recorded.rank.wait_for_parameters();  // the next step would, but a plan of one ends with nothing under way
-  StepPlans& plans = recording.plans;
   recording.actions = recorded.step.actions().train;
   recording.entries = recorded.step.action_entries();
   recording.microbatches = config.microbatches;
   recording.runs = graph_runs(recorded.rank, recording.actions);
-  plans.train =
+  recording.plans.train =
       plan_arena(recorded.timeline, recorded.rank.memory.arena, ops_beside(options, recording, recorded.timeline));
-  plans.train_ops = recorded.timeline.entries().size();
+  recording.plans.train_ops = recorded.timeline.entries().size();
+}
+
+OffloadChosen chosen_offloads(const Options& options, const RunConfig& config, const Mesh& mesh,
+                              PlanCommunicator& ranks) {
+  if (!offloads(options)) return {};
+  Recording plain(options, config, mesh, {});
+  StepRecording recording;
+  plan_step(options, config, plain, recording);
+  recording.timeline = counted(std::move(plain.timeline), options, config);
+  recording.calls = ranks.calls();
+  ranks.clear_calls();
+  recording.stands_for.assign(recording.actions.size(), 1);
+  recording.step_microbatches = config.microbatches;
+  return choose_offloads(plain.rank, recording);
+}
+
+void plan_training(const Options& options, const RunConfig& config, const Mesh& mesh, StepRecording& recording) {
+  Recording recorded(options, config, mesh, recording.plans.offload.points);
+  plan_step(options, config, recorded, recording);
+  StepPlans& plans = recording.plans;
+  if (const RankOffload* const offload = recorded.rank.offload.get()) {
+    verify_recording(recorded.timeline, recorded.rank.memory.arena, recording.actions, recording.entries,
+                     offload->points);
+    plans.host = plan_arena(recorded.timeline, offload->host);
+  }
   if (options.checkpoint.async_save) plans.checkpoint_staging = staging_bytes(shards_to_write(recorded.rank));
   plans.persistent = recorded.rank.memory.pool.allocated_by_category();
   recording.timeline = counted(std::move(recorded.timeline), options, config);
@@ -88,7 +114,7 @@ void count_actions_of_units(const Options& options, const RunConfig& config, con
   const auto is_units = [](const Action& action) { return is_of_unit(action.kind); };
   if (recording.microbatches == config.microbatches || std::ranges::none_of(recorded, is_units)) return;
   Timeline timeline;
-  const Rank rank(options, config, DeviceType::kPlan, mesh, {.timeline = &timeline}, 0);
+  const Rank rank(options, config, DeviceType::kPlan, mesh, {.timeline = &timeline}, 0, recording.plans.offload.points);
   std::map<std::pair<ActionKind, int>, std::int64_t> more;  // than were recorded
   for (const Action& action : step_actions(rank).train) more[{action.kind, action.item}] += is_units(action) ? 1 : 0;
   for (const Action& action : recorded) more[{action.kind, action.item}] -= is_units(action) ? 1 : 0;
@@ -98,7 +124,7 @@ void count_actions_of_units(const Options& options, const RunConfig& config, con
 }
 
 void plan_evaluation(const Options& options, const RunConfig& config, const Mesh& mesh, StepPlans& plans) {
-  Recording recorded(options, config, mesh);
+  Recording recorded(options, config, mesh, {});
   recorded.step.evaluate(recorded.input);
   recorded.rank.wait_for_parameters();
   plans.evaluate = plan_arena(recorded.timeline, recorded.rank.memory.arena);
@@ -106,7 +132,7 @@ void plan_evaluation(const Options& options, const RunConfig& config, const Mesh
 
 // A step whose weights are gathered beside the next one's forward: the second of two.
 void record_second_step(const Options& options, const RunConfig& config, const Mesh& mesh, StepRecording& recording) {
-  Recording recorded(options, config, mesh);
+  Recording recorded(options, config, mesh, recording.plans.offload.points);
   recorded.step.train(recorded.input);
   recorded.step.train(recorded.input);
   recording.entries = recorded.step.action_entries();
@@ -146,7 +172,7 @@ StepGraphs graphs_of(const Options& options, const RunConfig& config, const Mesh
   graphs.eager_ops /= recording.microbatches;
   if (recording.runs.graphs == 0) return graphs;
   Timeline timeline;
-  const Rank rank(options, config, DeviceType::kPlan, mesh, {.timeline = &timeline}, 0);
+  const Rank rank(options, config, DeviceType::kPlan, mesh, {.timeline = &timeline}, 0, recording.plans.offload.points);
   const std::vector<Action> actions = step_actions(rank).train;
   for (const RunPlan plan = graph_runs(rank, actions); const Run& run : plan.runs) {
     std::int64_t ops = 0;
@@ -172,12 +198,14 @@ std::int64_t recorded_microbatches(const PipelineLayout& pipeline, std::int64_t 
 
 }  // namespace
 
-StepPlans plan_steps(const Options& options, const RunConfig& config, int rank) {
+StepPlans plan_steps(const Options& options, const RunConfig& config, int rank,
+                     const std::optional<OffloadChosen>& offloaded) {
   PlanCommunicator ranks("world", {.rank = rank, .size = static_cast<int>(config.mesh.world())});
   const Mesh mesh = Mesh::create(ranks, config.mesh);
   const bool is_long = config.microbatches > kRecordedOneByOne && is_one_by_one(config.pipeline);
   const RunConfig recorded = is_long ? with_microbatches(config, kRecordedOneByOne) : config;
   StepRecording recording;
+  recording.plans.offload = offloaded ? *offloaded : chosen_offloads(options, recorded, mesh, ranks);
   plan_training(options, recorded, mesh, recording);
   count_actions_of_units(options, config, mesh, recording);
   StepPlans plans = std::move(recording.plans);
@@ -187,6 +215,7 @@ StepPlans plan_steps(const Options& options, const RunConfig& config, int rank) 
   if (const std::optional<ExpertRows> rows = expert_rows(options, config)) plans.room = rows->room;
   if (!is_long) return plans;
   StepRecording fewer;
+  fewer.plans.offload = plans.offload;
   plan_training(options, with_microbatches(config, kRecordedOneByOne - 1), mesh, fewer);
   const std::int64_t more = config.microbatches - kRecordedOneByOne;
   plans.train_flops += static_cast<double>(more) * (plans.train_flops - fewer.plans.train_flops);
@@ -200,6 +229,7 @@ StepRecording record_step(const Options& options, const RunConfig& config, int r
   const RunConfig recorded =
       with_microbatches(config, recorded_microbatches(config.pipeline, config.microbatches, spec.most_microbatches));
   StepRecording recording;
+  recording.plans.offload = chosen_offloads(options, recorded, mesh, ranks);
   plan_training(options, recorded, mesh, recording);
   if (spec.most_memory != 0 && memory_use(recording.plans).total() > spec.most_memory) return recording;
   if (options.parallel.overlap_param_gather) {
@@ -232,19 +262,36 @@ std::string printed(const StepGraphs& graphs, const std::string& whose) {
   return text;
 }
 
+namespace {
+
+// What the actions of slots are about.
+std::string printed_slots(const std::vector<OffloadSlot>& slots) {
+  std::string text;
+  for (std::size_t item = 0; item < slots.size(); ++item)
+    text +=
+        fmt::format("slot {}: chunk {}, {}, {} bytes\n", item, slots[item].chunk, slots[item].name, slots[item].bytes);
+  return text;
+}
+
+}  // namespace
+
 std::string printed_actions(const Options& options, const RunConfig& config) {
   const auto world = static_cast<int>(config.mesh.world()), stages = static_cast<int>(config.mesh.pp);
+  const RunConfig few =
+      with_microbatches(config, recorded_microbatches(config.pipeline, config.microbatches, kRecordedOneByOne));
   std::string text;
   for (int stage = 0; stage < stages; ++stage) {
     const int first_rank = stage * (world / stages);
     PlanCommunicator ranks("world", {.rank = first_rank, .size = world});
     const Mesh mesh = Mesh::create(ranks, config.mesh);
     Timeline timeline;
-    const Rank rank(options, config, DeviceType::kPlan, mesh, {.timeline = &timeline}, 0);
+    const Rank rank(options, config, DeviceType::kPlan, mesh, {.timeline = &timeline}, 0,
+                    chosen_offloads(options, few, mesh, ranks).points);
     const std::string whose = stages > 1 ? fmt::format(" of stage {}", stage) : "";
     if (stages > 1) text += fmt::format("stage {}\n", stage);
     const std::vector<Action> actions = step_actions(rank).train;
     const RunPlan runs = graph_runs(rank, actions);
+    if (rank.offload) text += printed_slots(rank.offload->points.slots);
     text += printed(actions, rank.model.gpt, graph_of_each(actions, runs));
     if (runs.graphs == 0) continue;
     text += printed(record_step(options, config, first_rank, {}).plans.graphs, whose);

@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <cstddef>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "apps/offload_chosen.h"
 #include "apps/run_config.h"
 #include "core/device/arena.h"
 #include "core/device/memory_pool.h"
@@ -33,6 +35,8 @@ struct StepGraphs {
 struct StepPlans {
   ArenaPlan train;
   ArenaPlan evaluate;
+  ArenaPlan host;             // of a training step: kept activations that are moved there
+  OffloadChosen offload;      // which these are
   double train_flops = 0;     // per rank and step, as the ops count them (recompute included)
   std::size_t train_ops = 0;  // launched per step
   StepGraphs graphs;
@@ -55,8 +59,10 @@ struct MemoryUse {
 };
 MemoryUse memory_use(const StepPlans& plans);
 
-// Records a training and an evaluation step of one rank without computing anything.
-StepPlans plan_steps(const Options& options, const RunConfig& config, int rank);
+// Records a training and an evaluation step of one rank without computing anything. `offloaded`: what moves to the
+// host, where that was chosen before and is to stay; else it is chosen by a recording without.
+StepPlans plan_steps(const Options& options, const RunConfig& config, int rank,
+                     const std::optional<OffloadChosen>& offloaded = {});
 
 // What one rank enqueues in a training step, in the order in which it does. The step may have fewer microbatches than
 // the run's, which would add the same actions once more.

@@ -43,6 +43,8 @@ StepResult Step::read_result() {
                     .lacks_room = step.report->skip == kSkipNoRoom,
                     .skipped = step.report->skip == kSkipNotFinite,
                     .adam_count = step.report->adam_count,
+                    .bytes_out = step.bytes_out,
+                    .bytes_back = step.bytes_back,
                     .enqueue_seconds = step.enqueue_seconds,
                     .seconds = seconds_between(step.follows ? before.reported : step.begun, step.reported)};
   result.load_balancing_loss = mean_of(result.expert_loads, &ExpertLoad::load_balancing_loss);

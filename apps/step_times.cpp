@@ -6,6 +6,7 @@
 #include <optional>
 #include <unordered_map>
 
+#include "core/device/copy.h"
 #include "parallel/mesh/mesh_sizes.h"
 
 namespace megalith {
@@ -43,6 +44,12 @@ std::optional<ActionKind> verb_of_unit(const std::vector<Action>& actions, std::
   return std::nullopt;
 }
 
+// The verb that stands behind what the compute stream waits for in a slot's action.
+std::size_t verb_behind(const std::vector<Action>& actions, std::size_t index) {
+  while (index < actions.size() && actions[index].segment < 0) ++index;
+  return index;
+}
+
 // Of gradients or weights: dp, dp_cp, dp_inner, "dp units", edp and so on.
 bool is_of_replicas(const PlannedCall& call) {
   const bool of_replicas = call.group.starts_with(name_of(Axis::kDp)) || call.group.starts_with(name_of(Axis::kEdp));
@@ -71,6 +78,7 @@ class Player {
         graph_of_(graph_of_each(recording.actions, recording.runs)),
         lanes_(recording.timeline.lanes().size()),
         carries_rows_(lanes_.size()) {
+    times_.action_seconds.resize(recording.actions.size());
     for (const Action& action : recording.actions) {
       if (is_of_microbatch(action.kind))
         times_.chunks.resize(std::max(times_.chunks.size(), static_cast<std::size_t>(action.chunk) + 1));
@@ -92,9 +100,9 @@ class Player {
       chunk.backward_weight /= microbatches;
     }
     const double steps = static_cast<double>(recording_.step_microbatches) / microbatches;
-    times_.exposed_gathers *= steps;
-    times_.exposed_reductions *= steps;
-    times_.exposed_rows *= steps;
+    for (double* seconds : {&times_.exposed_gathers, &times_.exposed_reductions, &times_.exposed_rows, &times_.to_host,
+                            &times_.from_host, &times_.exposed_to_host, &times_.exposed_from_host})
+      *seconds *= steps;
     waited_ += times_.exposed_gathers + times_.exposed_reductions + times_.exposed_rows;
     collective_seconds_ += steps * rows_seconds_;
     // Collectives concurrent with kernels take some of the memory's rate and of the multiprocessors.
@@ -119,7 +127,11 @@ class Player {
       case Timeline::Kind::kOp: break;
     }
     const auto call = calls_.find(index);
-    if (call == calls_.end()) {
+    if (action && is_of_slot(recording_.actions[*action].kind) && entry.access.is_copy()) {
+      const double seconds = costs_.seconds(entry.access);
+      clock += seconds;
+      (recording_.actions[*action].kind == ActionKind::kOffload ? times_.to_host : times_.from_host) += seconds;
+    } else if (call == calls_.end()) {
       clock += costs_.seconds(entry.access, action && graph_of_[*action] >= 0);
     } else if (is_message(*call->second)) {
       if (call->second->kind == "send") times_.message_bytes = std::max(times_.message_bytes, call->second->bytes);
@@ -136,19 +148,31 @@ class Player {
     }
   }
 
+  void add_to_chunk(const Action& action, ActionKind verb, double seconds) {
+    StepTimes::Chunk& chunk = times_.chunks[static_cast<std::size_t>(action.chunk)];
+    (verb == ActionKind::kForward        ? chunk.forward
+     : verb == ActionKind::kBackwardData ? chunk.backward_data
+                                         : chunk.backward_weight) += seconds;
+  }
+
   void count(std::size_t index, double seconds, const Timeline::Entry& entry) {
     const Action& action = recording_.actions[index];
     const bool is_wait = entry.kind == Timeline::Kind::kWait;
+    times_.action_seconds[index] += seconds;
+    if (is_of_slot(action.kind)) {
+      (action.kind == ActionKind::kWaitOffload ? times_.exposed_to_host : times_.exposed_from_host) += seconds;
+      const std::size_t verb = verb_behind(recording_.actions, index);
+      if (verb < recording_.actions.size())
+        add_to_chunk(recording_.actions[verb], recording_.actions[verb].kind, seconds);
+      return;
+    }
     const bool is_unit = is_of_unit(action.kind);
     if (action.kind == ActionKind::kReduceNorm) norm_begun_ = true;
     const std::optional<ActionKind> verb = is_unit ? verb_of_unit(recording_.actions, index) : verb_of(action);
     if (is_unit && is_wait && verb)
       (action.kind == ActionKind::kWaitUnshard ? times_.exposed_gathers : times_.exposed_reductions) += seconds;
     if (verb) {
-      StepTimes::Chunk& chunk = times_.chunks[static_cast<std::size_t>(action.chunk)];
-      (*verb == ActionKind::kForward        ? chunk.forward
-       : *verb == ActionKind::kBackwardData ? chunk.backward_data
-                                            : chunk.backward_weight) += seconds;
+      add_to_chunk(action, *verb, seconds);
       return;
     }
     if (is_unit) return;  // a wait behind the last one, which the next step has
@@ -209,6 +233,11 @@ double CostModel::seconds(const Access& op, bool in_graph) const {
     return found != known.end() ? found->second : other;
   };
   const Cost cost = op.cost();
+  if (op.name() == kCopyToHost || op.name() == kCopyFromHost) {
+    const Rates::Copies& copies = rates_.copies(ranks_);
+    const double bytes = static_cast<double>(op.moved_bytes()) / 2;  // read there, written here
+    return rates_.kernel_seconds + bytes / (op.name() == kCopyToHost ? copies.to_host : copies.from_host);
+  }
   const double kernel = in_graph ? rates_.graph_kernel_seconds : rates_.kernel_seconds;
   const double start = of_name(rates_.starts, rates_.start_seconds);
   const double speed = cost.work == Work::kMemory ? of_name(rates_.kernels, rates_.memory) : rates_.memory;

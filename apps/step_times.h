@@ -24,9 +24,10 @@ double ring_bytes(const PlannedCall& call);  // of rows in equal parts, what fil
 // How long an op or a collective takes on a machine whose rates are known (rates.h). Each op takes a kernel's time and
 // what an op of its name takes however little there is to do. To that a product of matrices adds its FLOPs at the rate
 // of its size, and the traffic of what is fused into it, but at least the traffic of all its memory; attention its
-// FLOPs at the rate of its heads' width and length; anything else its bytes at the memory's rate. Collectives take
-// their ring's traffic. Exchanged rows go straight to their ranks: to those of other hosts at the network's rate, and
-// beside them within the host, where kernels read them out of each other's memory unless they are padded.
+// FLOPs at the rate of its heads' width and length; copies between device and host take their link's rate, anything
+// else its bytes at the memory's. Collectives take their ring's traffic. Exchanged rows go straight to their ranks: to
+// those of other hosts at the network's rate, and beside them within the host, where kernels read them out of each
+// other's memory unless they are padded.
 class CostModel {
  public:
   // Of heads of `width` over sequences of `length`. `rates` outlives the model.
@@ -34,7 +35,8 @@ class CostModel {
     double width = 0;
     double length = 0;
   };
-  CostModel(const Rates& rates, const Heads& heads) : rates_(rates), heads_(heads) {}
+  // `ranks` of the run, of which those of a host share its memory's links.
+  CostModel(const Rates& rates, const Heads& heads, int ranks = 1) : rates_(rates), heads_(heads), ranks_(ranks) {}
 
   double seconds(const Access& op, bool in_graph = false) const;
   double seconds(const PlannedCall& call) const;
@@ -51,6 +53,7 @@ class CostModel {
 
   const Rates& rates_;
   Heads heads_;
+  int ranks_;
 };
 
 // What a rank puts into the groups of one axis in a step.
@@ -91,8 +94,13 @@ struct StepTimes {
   // the chunks' times.
   double exposed_gathers = 0;
   double exposed_reductions = 0;
-  double exposed_rows = 0;        // likewise for rows of shared out experts
-  std::size_t message_bytes = 0;  // of one message to another stage; 0: none is sent
+  double exposed_rows = 0;  // likewise for rows of shared out experts
+  // Of a step: how long the copies of kept activations to the host and back take, and the compute stream's waits for
+  // them, which are within the chunks' times.
+  double to_host = 0, from_host = 0;
+  double exposed_to_host = 0, exposed_from_host = 0;
+  std::vector<double> action_seconds;  // of the compute stream in each recorded action
+  std::size_t message_bytes = 0;       // of one message to another stage; 0: none is sent
 };
 StepTimes times_of(const StepRecording& recording, const CostModel& costs);
 

@@ -1,7 +1,6 @@
 #include "apps/trainer.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <span>
@@ -10,6 +9,7 @@
 #include "apps/flags.h"
 #include "apps/gemm_tuning.h"
 #include "apps/host_memory.h"
+#include "apps/memory_checks.h"
 #include "apps/version.h"
 #include "core/base/counted.h"
 #include "core/base/fault.h"
@@ -21,15 +21,6 @@
 namespace megalith {
 
 namespace {
-
-// Each rank's share of what this machine can give.
-std::size_t memory_limit(Communicator& world) {
-  char name[256] = {};
-  gethostname(name, sizeof(name) - 1);
-  const std::vector<std::string> names = world.host_all_gather(name);
-  const auto local = static_cast<std::size_t>(std::count(names.begin(), names.end(), std::string(name)));
-  return available_bytes() / local;
-}
 
 // Before anything is allocated: what the plan says will not fit the GPU.
 void check_gpu_memory(const MemoryUse& planned) {
@@ -89,12 +80,14 @@ void Trainer::build(Communicator& host_world) {
   const bool on_cpu = options().train.device == DeviceType::kCpu;
   const bool saves_async = options().checkpoint.async_save && !options().train.skip_train;
   if (saves_async) save_group_ = host_world.duplicate("checkpoint");
-  std::size_t limit = on_cpu ? memory_limit(world_) : 0;  // a GPU says itself when it is full
-  if (on_cpu && saves_async)
-    limit = std::max(limit, setup_.plans.checkpoint_staging + 1) - setup_.plans.checkpoint_staging;
+  check_host_memory(setup_.plans, world_);
+  std::size_t limit = on_cpu ? available_bytes() / ranks_of_host(world_) : 0;  // a GPU says itself when it is full
+  const std::size_t copies = setup_.plans.host.peak_bytes + (saves_async ? setup_.plans.checkpoint_staging : 0);
+  if (limit > 0) limit = std::max(limit, copies + 1) - copies;
   if (!on_cpu) on_all_ranks(world_, [&] { check_gpu_memory(memory_use(setup_.plans)); });
   on_all_ranks(world_, [&] {  // the groups are made before anything can fail
-    rank_ = build_rank(options(), setup_.config, options().train.device, mesh_, instruments_.of_streams(), limit);
+    rank_ = build_rank(options(), setup_.config, options().train.device, mesh_, instruments_.of_streams(), limit,
+                       setup_.plans.offload.points);
     if (setup_.customize) setup_.customize(*rank_);
     step_ = std::make_unique<Step>(*rank_);
     initialize(*rank_);

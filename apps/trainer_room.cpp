@@ -45,7 +45,7 @@ void Trainer::make_room(const ExpertRoom& needed, const std::string& what) {
   double& wanted = larger.parallel.moe_expert_rank_capacity_factor;
   wanted = larger_factor(expert_rows(larger, setup_.config)->sizes, needed, factor);
   StepPlans plans;
-  on_all_ranks(world_, [&] { plans = plan_steps(larger, setup_.config, world_.rank()); });
+  on_all_ranks(world_, [&] { plans = plan_steps(larger, setup_.config, world_.rank(), setup_.plans.offload); });
   step_->give_back();
   setup_.plans = std::move(plans);
   const std::string reason =

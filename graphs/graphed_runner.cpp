@@ -103,13 +103,23 @@ void GraphedRunner::run(const std::vector<Action>& actions, const Run& run) {
   held.ahead = false;
   held.graph->replay(ctx_.compute);
   ++stats_.replays;
-  if (is_held) runner_.restore(first.column, held.after);
+  if (is_held) restore(first.column, held);
   runner_.run_hooks(after(verb_of(last.kind)), last, phase);
+}
+
+// Weight gradients hand nothing on, and may come before or behind what others hand on in their column.
+void GraphedRunner::restore(int column, const Held& held) {
+  SegmentRunner::HostState after = held.after;
+  if (held.weights_alone) {
+    after.hidden = runner_.outputs(column);
+    after.gradients = runner_.input_gradients(column);
+  }
+  runner_.restore(column, after);
 }
 
 void GraphedRunner::capture_ahead(const std::vector<Action>& actions, const Run& run) {
   Held& held = held_[static_cast<std::size_t>(run.graph)];
-  if (held.graph) return runner_.restore(actions[run.first].column, held.after);
+  if (held.graph) return restore(actions[run.first].column, held);
   capture(actions, run, held);
   held.ahead = true;
 }
@@ -129,6 +139,7 @@ void GraphedRunner::capture(const std::vector<Action>& actions, const Run& run, 
     for (; at < run.first + run.count; ++at) {
       runner_.run_verb(actions[at]);
       op = graph.last_op();
+      if (after_captured_verb_) after_captured_verb_(actions[at]);
     }
     graph.end_capture();
   } catch (const std::exception& error) {
@@ -142,6 +153,9 @@ void GraphedRunner::capture(const std::vector<Action>& actions, const Run& run, 
                  error);
   }
   taken.after = runner_.host_state(column, segment, segments);
+  taken.weights_alone = std::all_of(actions.begin() + static_cast<std::ptrdiff_t>(run.first),
+                                    actions.begin() + static_cast<std::ptrdiff_t>(run.first + run.count),
+                                    [](const Action& a) { return a.kind == ActionKind::kBackwardWeight; });
   held = std::move(taken);
   ++stats_.graphs;
   stats_.ops += graph.num_ops();

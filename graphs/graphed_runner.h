@@ -3,8 +3,10 @@
 // SegmentRunner gives.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/device/graph.h"
@@ -18,6 +20,9 @@ class GraphedRunner {
   // Both outlive the object.
   GraphedRunner(const Context& ctx, SegmentRunner& runner, const GraphModules& modules)
       : ctx_(ctx), runner_(runner), modules_(modules) {}
+
+  // Called behind each verb that is captured, while the stream captures: may add what the graph is to record.
+  void after_captured_verb(std::function<void(const Action&)> call) { after_captured_verb_ = std::move(call); }
 
   // Before each step that captures or replays. Exit code 9 where the graphs do not fit it any more.
   void begin_step(const std::vector<Action>& actions, const GraphSignature& signature);
@@ -48,12 +53,14 @@ class GraphedRunner {
     Microbatch microbatch;  // what it was captured with
     TensorList inputs;
     SegmentRunner::HostState after;
-    bool ahead = false;  // captured before its first run
+    bool ahead = false;          // captured before its first run
+    bool weights_alone = false;  // no other verb
   };
 
   const TensorList& inputs(const Action& first);
   void capture(const std::vector<Action>& actions, const Run& run, Held& held);
   void check(const Action& first, const Held& held);
+  void restore(int column, const Held& held);
 
   const Context& ctx_;
   SegmentRunner& runner_;
@@ -63,6 +70,7 @@ class GraphedRunner {
   GraphSignature signature_;
   std::vector<Held> held_;  // by Run::graph
   Stats stats_;
+  std::function<void(const Action&)> after_captured_verb_;
 };
 
 }  // namespace megalith

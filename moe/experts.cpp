@@ -9,6 +9,14 @@ namespace megalith {
 
 namespace {
 
+// For those who keep and move it; to products the offsets say the same.
+Tensor with_bound(Tensor x, const std::int32_t* bound) {
+  x.bound = bound;
+  return x;
+}
+
+const std::int32_t* end_of(const Tensor& offsets) { return offsets.as<const std::int32_t>() + offsets.numel() - 1; }
+
 // [E F, H] of all ranks: of each of its experts a rank has the rows of its columns of the activation.
 LogicalTensor rows_of(const Experts::Spec& spec, const char* name) {
   const ExpertSplit& split = spec.split;
@@ -74,9 +82,12 @@ TensorList Experts::forward(const Context& ctx, const Microbatch&, const TensorL
   }
   const Tensor out = ctx.empty({rows, spec_.hidden}, x.dtype, "experts' rows");
   launch(ctx.compute, GroupedGemm{.a = fc1.y, .offsets = offsets, .b = down_.weight, .c = out});
-  stash.save(kInput, SlotKind::kExpertFc1, x);
-  stash.save(kPreActivation, SlotKind::kMoeAct, fc1.h);
-  stash.save(kActivation, SlotKind::kExpertFc2, fc1.y);
+  // Where ranks share out experts only the device knows how many tokens and rows there are.
+  const std::int32_t* const tokens_end = inputs[kPosition].bound;
+  const std::int32_t* const rows_end = tokens_end == nullptr ? nullptr : end_of(offsets);
+  stash.save(kInput, SlotKind::kExpertFc1, with_bound(x, tokens_end));
+  stash.save(kPreActivation, SlotKind::kMoeAct, with_bound(fc1.h, rows_end));
+  stash.save(kActivation, SlotKind::kExpertFc2, with_bound(fc1.y, rows_end));
   stash[kTokenOfRow] = inputs[kToken];
   stash[kExpertOffsets] = offsets;
   stash[kWeightOfRow] = inputs[kRowWeight];
@@ -87,8 +98,8 @@ TensorList Experts::forward(const Context& ctx, const Microbatch&, const TensorL
 
 TensorList Experts::backward_data(const Context& ctx, const Microbatch&, const TensorList& output_gradients,
                                   Stash& stash) const {
-  const Tensor &dy = output_gradients[kRows], &h = stash.at(kPreActivation, "experts' fc1 output");
-  const Tensor& offsets = stash.at(kExpertOffsets, "expert offsets");
+  const Tensor &dy = output_gradients[kRows], &offsets = stash.at(kExpertOffsets, "expert offsets");
+  const Tensor h = with_bound(stash.at(kPreActivation, "experts' fc1 output"), nullptr);
   const std::int64_t rows = h.size(0), partials = (ffn_ + kPartialColumns - 1) / kPartialColumns;
   const GroupedGemmSwigluBackward fc2{
       .dy = dy,
@@ -121,17 +132,18 @@ void Experts::backward_weight(const Context& ctx, const Microbatch&, Stash& stas
   const Tensor &token = stash.at(kTokenOfRow, "tokens of routed rows"), &offsets = stash[kExpertOffsets];
   launch(ctx.compute, GroupedGemmWgrad{.a = stash.at(kOutputGradient, "experts' output gradient"),
                                        .a_index = token,
-                                       .b = stash.at(kActivation, "experts' activation"),
+                                       .b = with_bound(stash.at(kActivation, "experts' activation"), nullptr),
                                        .offsets = offsets,
                                        .c = down_.main_grad,
                                        .accumulate = !down_.overwrites});
-  launch(ctx.compute, GroupedGemmWgrad{.a = stash.at(kPreActivation, "gradient of experts' fc1 output"),
-                                       .b = stash.at(kInput, "experts' input"),
-                                       .b_index = token,
-                                       .offsets = offsets,
-                                       .c = gate_.main_grad,
-                                       .c2 = up_.main_grad,
-                                       .accumulate = !gate_.overwrites});
+  launch(ctx.compute,
+         GroupedGemmWgrad{.a = with_bound(stash.at(kPreActivation, "gradient of experts' fc1 output"), nullptr),
+                          .b = with_bound(stash.at(kInput, "experts' input"), nullptr),
+                          .b_index = token,
+                          .offsets = offsets,
+                          .c = gate_.main_grad,
+                          .c2 = up_.main_grad,
+                          .accumulate = !gate_.overwrites});
 }
 
 }  // namespace megalith

@@ -33,7 +33,8 @@ std::uint64_t digest_of(const ArenaPlan& plan) {
   return digest;
 }
 
-Arena::Arena(MemoryPool& pool, Mode mode) : pool_(pool), mode_(mode) {}
+Arena::Arena(MemoryPool& pool, Mode mode, std::uintptr_t first_address)
+    : pool_(pool), mode_(mode), next_address_(first_address) {}
 
 Arena::~Arena() {
   reset();
@@ -60,6 +61,7 @@ void* Arena::allocate(std::size_t bytes, MemoryCategory category, std::string_vi
       return unplanned_.back();
     case Mode::kRecording: {
       const std::size_t rounded = round_up(bytes);
+      last_recorded_[key] = recorded_.size();
       recorded_.push_back({key, next_address_, rounded, category, std::string(owner)});
       next_address_ += rounded;
       return reinterpret_cast<void*>(recorded_.back().address);
@@ -88,11 +90,13 @@ std::size_t Arena::index_recorded(const void* address) const {
   return found ? static_cast<std::size_t>(behind - 1 - recorded_.begin()) : recorded_.size();
 }
 
-void Arena::classify(const void* address, MemoryCategory category, std::string_view owner) {
+void Arena::classify(const void* address, MemoryCategory category, std::string_view owner, bool bounded) {
   const std::size_t index = index_recorded(address);
   if (index == recorded_.size()) return;
-  recorded_[index].category = category;
-  recorded_[index].owner = owner;
+  Recorded& recorded = recorded_[index];
+  recorded.category = category;
+  recorded.owner = owner;
+  recorded.kept.push_back({.owner = std::string(owner), .segment = next_.scope.segment, .bounded = bounded});
 }
 
 void Arena::use(const ArenaPlan& plan) {
@@ -111,6 +115,19 @@ void Arena::give_back() {
   if (block_ != nullptr) pool_.free(std::exchange(block_, nullptr));
   block_bytes_ = touched_ = 0;
   plan_ = nullptr;
+}
+
+Arena::Place Arena::place_of(const ArenaKey& key) const {
+  if (mode_ == Mode::kRecording) {
+    const auto found = last_recorded_.find(key);
+    require(found != last_recorded_.end(), "the place of a buffer that was not recorded");
+    const Recorded& recorded = recorded_[found->second];
+    return {.address = reinterpret_cast<void*>(recorded.address), .bytes = recorded.bytes};
+  }
+  require(mode_ == Mode::kPlanned && plan_ != nullptr, "the place of a buffer needs a plan");
+  const auto slot = plan_->slots.find(key);
+  require(slot != plan_->slots.end(), "the place of a buffer that the plan does not know");
+  return {.address = block_ + slot->second.offset, .bytes = slot->second.bytes};
 }
 
 std::string Arena::owner_of(const void* address) const {

@@ -56,21 +56,30 @@ class Arena {
     kPlanned,
   };
 
-  Arena(MemoryPool& pool, Mode mode);
+  // Recording arenas of one plan give addresses from `first_address` on, far from each other's and above the pool's.
+  static constexpr std::uintptr_t kOfDevice = std::uintptr_t{1} << 62, kOfHost = kOfDevice + (kOfDevice >> 1);
+  Arena(MemoryPool& pool, Mode mode, std::uintptr_t first_address = kOfDevice);
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
   void begin_scope(const ArenaScope& scope);
   void* allocate(std::size_t bytes, MemoryCategory category, std::string_view owner);
-  // Recording: a buffer turned out to be kept for backward; `address` may point into it.
-  void classify(const void* address, MemoryCategory category, std::string_view owner);
+  // Recording: a buffer turned out to be kept for backward by the current scope's verb; `address` may point into it.
+  // `bounded`: of its rows a number is used that only the device knows.
+  void classify(const void* address, MemoryCategory category, std::string_view owner, bool bounded = false);
 
   // kPlanned: the plan to allocate by, which must outlive its use; the block grows to the largest plan used, which must
   // happen before the first step, or the first after give_back().
   void use(const ArenaPlan& plan);
   // kPlanned: between two steps, the block, whose addresses nobody keeps; the plan's use is over.
   void give_back();
+  // What was allocated under this key: kRecording the last time, kPlanned by the plan. None is an error.
+  struct Place {
+    void* address = nullptr;
+    std::size_t bytes = 0;
+  };
+  Place place_of(const ArenaKey& key) const;
   // kPlanned: the owner to whom the current scope gave the memory at `address`; empty if it gave it to none.
   std::string owner_of(const void* address) const;
   // kUnplanned: gives all buffers back.
@@ -82,12 +91,19 @@ class Arena {
   // kPlanned: the highest byte really handed out; equals plan.peak_bytes after a step.
   std::size_t touched_bytes() const { return touched_; }
 
+  struct Kept {
+    std::string owner;
+    std::int32_t segment;
+    bool bounded;
+    friend bool operator==(const Kept&, const Kept&) = default;
+  };
   struct Recorded {
     ArenaKey key;
     std::uintptr_t address;
     std::size_t bytes;
     MemoryCategory category;
     std::string owner;
+    std::vector<Kept> kept = {};  // by each classify()
   };
   const std::vector<Recorded>& recorded() const { return recorded_; }  // ascending addresses
   std::size_t index_recorded(const void* address) const;               // of the one that holds it; their number: none
@@ -102,7 +118,8 @@ class Arena {
   std::size_t touched_ = 0;
   std::vector<void*> unplanned_;
   std::vector<Recorded> recorded_;
-  std::uintptr_t next_address_ = std::uintptr_t{1} << 62;  // far above the pool's
+  std::map<ArenaKey, std::size_t> last_recorded_;
+  std::uintptr_t next_address_;
 };
 
 // Lays out what `recording` allocated while `timeline` recorded. Lane 0's order measures time; work on other lanes

@@ -6,7 +6,7 @@ namespace megalith {
 
 namespace {
 
-void copy(Stream& stream, const char* name, void* to, const void* from, std::size_t bytes) {
+void copy(Stream& stream, std::string_view name, void* to, const void* from, std::size_t bytes) {
   if (bytes == 0) return;
   if (stream.wants_access()) {
     Access access(name);
@@ -23,11 +23,11 @@ void copy(Stream& stream, const char* name, void* to, const void* from, std::siz
 }  // namespace
 
 void copy_from_host(Stream& stream, void* device, const void* host, std::size_t bytes) {
-  copy(stream, "copy_from_host", device, host, bytes);
+  copy(stream, kCopyFromHost, device, host, bytes);
 }
 
 void copy_to_host(Stream& stream, void* host, const void* device, std::size_t bytes) {
-  copy(stream, "copy_to_host", host, device, bytes);
+  copy(stream, kCopyToHost, host, device, bytes);
 }
 
 }  // namespace megalith

@@ -3,10 +3,13 @@
 #pragma once
 
 #include <cstddef>
+#include <string_view>
 
 #include "core/device/stream.h"
 
 namespace megalith {
+
+inline constexpr std::string_view kCopyFromHost = "copy_from_host", kCopyToHost = "copy_to_host";  // as ops
 
 void copy_from_host(Stream& stream, void* device, const void* host, std::size_t bytes);
 void copy_to_host(Stream& stream, void* host, const void* device, std::size_t bytes);

@@ -33,10 +33,12 @@ using CategoryBytes = std::array<std::size_t, kNumMemoryCategories>;
 
 class MemoryPool {
  public:
+  // kHost: the host's memory that the device's copies reach by themselves: pinned where it is a GPU.
+  enum class Place : std::uint8_t { kDevice, kHost };
   // limit_bytes 0: no limit but the machine's. A plan has no limit at all. CUDA: memory of the process's GPU, by plain
   // cudaMalloc; giving it back waits for the GPU, so it happens only when a pool ends, would refuse otherwise or is
   // asked.
-  explicit MemoryPool(DeviceType device, std::size_t limit_bytes = 0);
+  explicit MemoryPool(DeviceType device, std::size_t limit_bytes = 0, Place place = Place::kDevice);
   ~MemoryPool();  // returns everything to the system
   MemoryPool(const MemoryPool&) = delete;
   MemoryPool& operator=(const MemoryPool&) = delete;
@@ -73,6 +75,7 @@ class MemoryPool {
 
   DeviceType device_;
   std::size_t limit_;
+  Place place_;
   const CaptureGuard* captures_ = nullptr;
   std::size_t allocated_ = 0;
   std::size_t reserved_ = 0;

@@ -24,7 +24,7 @@ void Sequential::backward_weight(const Context& ctx, const Microbatch& mb, Stash
 }
 
 TensorList Recompute::forward(const Context& ctx, const Microbatch& mb, const TensorList& inputs, Stash& stash) const {
-  for (int i = 0; i < inputs.size(); ++i) stash[i] = inputs[i];
+  for (int i = 0; i < inputs.size(); ++i) stash.save(i, SlotKind::kLayerInput, inputs[i]);
   Stash dropped;
   return inner_->forward(ctx, mb, inputs, dropped);
 }

@@ -4,13 +4,6 @@
 
 namespace megalith {
 
-std::string_view name_of(SlotKind kind) {
-  static constexpr std::array<std::string_view, kNumSlotKinds> kNames = {
-      "attn_norm", "qkv_linear", "core_attn",  "attn_proj", "mlp_norm",   "fc1",
-      "act",       "fc2",        "expert_fc1", "moe_act",   "expert_fc2", "other"};
-  return kNames[static_cast<std::size_t>(kind)];
-}
-
 Stash& Stash::operator=(const Stash& other) {
   policies_ = other.policies_;
   slots_ = other.slots_;
@@ -42,7 +35,7 @@ Tensor& Stash::operator[](int index) {
 void Stash::save(int index, SlotKind kind, const Tensor& tensor) {
   Slot& s = slot(index);
   s.kind = kind;
-  s.present = policies_[static_cast<std::size_t>(kind)] == StashPolicy::kKeep;
+  s.present = policies_[static_cast<std::size_t>(kind)] != StashPolicy::kRecompute;
   if (s.present) s.tensor = tensor;
 }
 
@@ -66,6 +59,24 @@ Stash& Stash::child(int index) {
   if (children_.size() <= i) children_.resize(i + 1);
   if (!children_[i]) children_[i] = std::make_unique<Stash>(policies_);
   return *children_[i];
+}
+
+int Stash::rebind(const void* begin, std::size_t bytes, void* to) {
+  const auto moved = [&](const void* address) -> std::byte* {
+    const auto at = reinterpret_cast<std::uintptr_t>(address), from = reinterpret_cast<std::uintptr_t>(begin);
+    return at < from || at >= from + bytes ? nullptr : static_cast<std::byte*>(to) + (at - from);
+  };
+  int views = 0;
+  for (Slot& s : slots_) {
+    if (!s.present) continue;
+    if (std::byte* const bound = moved(s.tensor.bound)) s.tensor.bound = reinterpret_cast<std::int32_t*>(bound);
+    std::byte* const data = moved(s.tensor.data);
+    if (data == nullptr) continue;
+    s.tensor.data = data;
+    ++views;
+  }
+  for (auto& part : children_) views += part ? part->rebind(begin, bytes, to) : 0;
+  return views;
 }
 
 void Stash::clear() {

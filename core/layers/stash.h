@@ -8,34 +8,14 @@
 #include <string_view>
 #include <vector>
 
+#include "core/layers/stash_policies.h"
 #include "core/tensor/tensor.h"
 
 namespace megalith {
 
-// The selectable kinds of kept activations; kOther is always kept. Names are those of Megatron's offload modules.
-enum class SlotKind : std::uint8_t {
-  kAttnNorm,   // residual stream before attention; read by backward_data
-  kQkvLinear,  // norm output; read by backward_weight, refilled by the norm
-  kCoreAttn,   // q, k, v; read by backward_data
-  kAttnProj,   // attention output and statistics; read by backward_weight, refilled by attention
-  kMlpNorm,    // residual stream before the MLP; read by backward_data
-  kFc1,        // norm output; read by backward_weight, refilled by the norm
-  kAct,        // fc1 output; read by backward_data
-  kFc2,        // activation output; read by backward_weight, refilled by the activation
-  kExpertFc1,  // norm output, before its rows are routed; read by backward_weight
-  kMoeAct,     // fc1 output of experts; read by backward_data
-  kExpertFc2,  // activation output of experts; read by backward_weight, refilled by the activation's gradient
-  kOther,
-};
-inline constexpr int kNumSlotKinds = 12;
-std::string_view name_of(SlotKind kind);
-
-enum class StashPolicy : std::uint8_t { kKeep, kRecompute };
-using StashPolicies = std::array<StashPolicy, kNumSlotKinds>;  // by kind, of one layer; default: all kept
-
 class Stash {
  public:
-  explicit Stash(const StashPolicies& policies = {}) : policies_(policies) {}
+  explicit Stash(const SlotPolicies& policies = {}) : policies_(policies) {}
   Stash(const Stash& other) { *this = other; }
   Stash& operator=(const Stash& other);  // with its children
   Stash(Stash&&) = default;
@@ -59,6 +39,8 @@ class Stash {
   // The stash of a part of the segment, of the same policies.
   Stash& child(int index);
   void clear();
+  // Memory from `begin` on has moved to `to`: so have all views of it, which stay as they are otherwise. How many were.
+  int rebind(const void* begin, std::size_t bytes, void* to);
 
   template <class Visitor>
   void for_each(const Visitor& visitor) const {
@@ -74,7 +56,7 @@ class Stash {
   Slot& slot(int index);
 
   static constexpr std::size_t kMaxSlots = 8;
-  StashPolicies policies_;
+  SlotPolicies policies_;
   std::array<Slot, kMaxSlots> slots_{};  // in place, so that references to slots stay valid
   std::vector<std::unique_ptr<Stash>> children_;
 };

@@ -45,6 +45,11 @@ enum class ActionKind : std::uint8_t {
   kReduceShard,      // starts to add their sum over the ranks to each one's shard; the slot is free behind it
   kSumInstances,     // starts to sum the shard over the instances of hybrid sharding, behind its last kReduceShard
   kGatherInstances,  // starts to gather what each instance has updated of the shard
+  // Of kept activations that are on the host between forward and backward; inserted by offload/.
+  kOffload,      // starts to copy them there
+  kWaitOffload,  // their memory may be written again
+  kReload,       // starts to copy them back, into other memory
+  kWaitReload,   // the compute stream may read them
 };
 
 // What an action is about.
@@ -54,6 +59,7 @@ enum class ActionScope : std::uint8_t {
   kMessage,     // likewise, between two parts of the model
   kBucket,      // `item` is a bucket of gradients or weights
   kUnit,        // `item` is a unit of parameters
+  kSlot,        // as kMicrobatch; `item` is a storage of the stage's kept activations
 };
 
 struct ActionFacts {
@@ -90,6 +96,10 @@ inline constexpr ActionFacts kActionFacts[] = {
     {ActionKind::kReduceShard, "reduce_shard", ActionScope::kUnit},
     {ActionKind::kSumInstances, "sum_instances", ActionScope::kUnit},
     {ActionKind::kGatherInstances, "gather_instances", ActionScope::kUnit},
+    {ActionKind::kOffload, "offload", ActionScope::kSlot},
+    {ActionKind::kWaitOffload, "wait_offload", ActionScope::kSlot},
+    {ActionKind::kReload, "reload", ActionScope::kSlot},
+    {ActionKind::kWaitReload, "wait_reload", ActionScope::kSlot},
 };
 inline constexpr int kNumActionKinds = static_cast<int>(std::size(kActionFacts));
 constexpr const ActionFacts& facts_of(ActionKind kind) { return kActionFacts[static_cast<std::size_t>(kind)]; }
@@ -101,9 +111,10 @@ static_assert([] {
 }());
 constexpr std::string_view name_of(ActionKind kind) { return facts_of(kind).name; }
 constexpr bool is_message(ActionKind kind) { return facts_of(kind).scope == ActionScope::kMessage; }
+constexpr bool is_of_slot(ActionKind kind) { return facts_of(kind).scope == ActionScope::kSlot; }
 // Has a chunk and a microbatch.
 constexpr bool is_of_microbatch(ActionKind kind) {
-  return facts_of(kind).scope == ActionScope::kMicrobatch || is_message(kind);
+  return facts_of(kind).scope == ActionScope::kMicrobatch || is_message(kind) || is_of_slot(kind);
 }
 constexpr bool is_of_bucket(ActionKind kind) { return facts_of(kind).scope == ActionScope::kBucket; }
 constexpr bool is_of_unit(ActionKind kind) { return facts_of(kind).scope == ActionScope::kUnit; }

@@ -36,7 +36,8 @@ void SegmentRunner::forward(Column& column, int segment) {
     return;
   }
   stash.for_each([this](const Stash::Slot& slot) {
-    ctx_.arena.classify(slot.tensor.data, MemoryCategory::kActivations, name_of(slot.kind));
+    ctx_.arena.classify(slot.tensor.data, MemoryCategory::kActivations, name_of(slot.kind),
+                        slot.tensor.bound != nullptr);
   });
 }
 
@@ -87,6 +88,12 @@ void SegmentRunner::set_hooks(std::vector<HookTable> hooks) {
           .remedy = "give an empty list to a segment without hooks"});
   }
   for (std::size_t s = 0; s < hooks.size(); ++s) entries_[s].hooks = std::move(hooks[s]);
+}
+
+int SegmentRunner::rebind(int column, const void* begin, std::size_t bytes, void* to) {
+  int views = 0;
+  for (Stash& stash : columns_.at(column).stashes) views += stash.rebind(begin, bytes, to);
+  return views;
 }
 
 SegmentRunner::HostState SegmentRunner::host_state(int column, int first, int segments) const {

@@ -21,7 +21,7 @@ class SegmentRunner {
   struct Entry {
     std::string name;
     const Segment* segment = nullptr;
-    StashPolicies policies = {};
+    SlotPolicies policies = {};
     SegmentModule module = SegmentModule::kOther;
     int unit = 0;  // segments of a layer have the same
     HookTable hooks = {};
@@ -52,6 +52,13 @@ class SegmentRunner {
   // What the column's next forward, or next backward_data, takes; after begin().
   void set_inputs(int column, const TensorList& hidden) { columns_[column].hidden = hidden; }
   void set_output_gradients(int column, const TensorList& gradients) { columns_[column].gradients = gradients; }
+
+  // Memory from `begin` on has moved to `to`: so have the views of it in all of the column's stashes. How many were.
+  int rebind(int column, const void* begin, std::size_t bytes, void* to);
+  template <class Visitor>  // called with each slot of the column's stashes
+  void for_each_slot(int column, const Visitor& visitor) const {
+    for (const Stash& stash : columns_.at(column).stashes) stash.for_each(visitor);
+  }
 
   // What verbs leave on the host: tensors between segments, and the stashes of segments [first, first +
   // stashes.size()).

@@ -12,11 +12,13 @@
 #include <numeric>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "core/device/copy.h"
 #include "core/device/event.h"
+#include "core/device/host_arena.h"
 #include "core/ops/activation.h"
 #include "core/ops/adamw.h"
 #include "core/ops/attention.h"
@@ -305,6 +307,54 @@ void print_overheads(const Overheads& overheads) {
   fmt::print("launch-us = {:.3g}\ngraph-launch-us = {:.3g}\n", overheads.launch * 1e6, overheads.graph_launch * 1e6);
 }
 
+// Both ways at once, as activations travel: of one rank alone, then of all ranks together.
+void print_copies(Bench& bench, Communicator& world) {
+  const std::size_t bytes = bench.is_cuda() ? std::size_t{256} << 20 : std::size_t{16} << 20;
+  bench.reset();
+  HostArena host(bench.is_cuda() ? DeviceType::kCuda : DeviceType::kCpu, 2 * bytes + 512, "bench");
+  void *const out = host.allocate(bytes), *const in = host.allocate(bytes), *const from = bench.allocate(bytes),
+              *const to = bench.allocate(bytes);
+  Stream back(bench.stream().device(), "bench back");
+  struct Seconds {
+    double to_host, from_host;
+  };
+  const auto measure = [&] {
+    constexpr int kCopies = 10;
+    const auto start = Clock::now();
+    for (int i = 0; i < kCopies; ++i) {
+      copy_to_host(bench.stream(), out, from, bytes);
+      copy_from_host(back, to, in, bytes);
+    }
+    Seconds seconds{};
+    std::thread other([&] {
+      back.synchronize();
+      seconds.from_host = since(start) / kCopies;
+    });
+    bench.stream().synchronize();
+    seconds.to_host = since(start) / kCopies;
+    other.join();
+    return seconds;
+  };
+  Seconds alone{};
+  if (world.rank() == 0) {
+    measure();
+    alone = measure();
+  }
+  world.host_barrier();
+  measure();
+  world.host_barrier();
+  Seconds together{};
+  for (const Seconds& each : world.host_gather(measure())) {
+    together.to_host = std::max(together.to_host, each.to_host);
+    together.from_host = std::max(together.from_host, each.from_host);
+  }
+  if (world.rank() != 0) return;
+  const double gb = static_cast<double>(bytes) * 1e-9;
+  fmt::print("copy-to-host-gbps = {:.4g}\ncopy-from-host-gbps = {:.4g}\n", gb / alone.to_host, gb / alone.from_host);
+  fmt::print("copy-to-host-together-gbps = {:.4g}\ncopy-from-host-together-gbps = {:.4g}\n", gb / together.to_host,
+             gb / together.from_host);
+}
+
 // Latency and bandwidth of t = latency + ring bytes / bandwidth, from a small and a large all-reduce.
 void print_links(Bench& bench, Communicator& world) {
   double bandwidth = 10e9, latency = 20e-6;
@@ -358,6 +408,7 @@ void measure(MpiRuntime& mpi, DeviceType device, const std::string& name) {
     print_overheads(overheads);
   }
   world->host_barrier();
+  print_copies(bench, *world);
   print_links(bench, *world);
 }
 

@@ -28,7 +28,7 @@ struct SegmentCase {
   std::int64_t seq_length = 1;            // S
   std::int64_t vocab = 0;                 // > 0: random tokens and labels below it
   std::int64_t experts = 0;               // > 0: there are counts for a loss over all microbatches
-  StashPolicies policies{};
+  SlotPolicies policies{};
   Mode mode = Mode::kTrain;
   bool deterministic = true;
   DeviceType device = DeviceType::kCpu;

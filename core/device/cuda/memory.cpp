@@ -1,6 +1,7 @@
 #include "core/device/cuda_memory.h"
 
 #include "core/device/cuda/check.h"
+#include "core/device/cuda/near_gpu.h"
 #include "core/device/cuda_device.h"
 
 namespace megalith {
@@ -29,6 +30,7 @@ void cuda_free(void* address) noexcept { log_cuda(cudaFree(address), "cudaFree")
 
 void* cuda_allocate_host(std::size_t bytes) {
   use_cuda_device();
+  const NearGpu near;
   void* address = nullptr;
   const cudaError_t status = cudaHostAlloc(&address, bytes, cudaHostAllocPortable);
   return null_if_refused(status, address, "cudaHostAlloc");

@@ -3,6 +3,7 @@
 #include "core/ops/adamw.h"
 #include "core/ops/attention.h"
 #include "core/ops/attention_merge.h"
+#include "core/ops/copy_rows.h"
 #include "core/ops/cross_entropy.h"
 #include "core/ops/dropout.h"
 #include "core/ops/elementwise.h"
@@ -37,6 +38,7 @@ void run(CudaStream&, const KvCacheAppend&) { refuse_cuda(); }
 void run(CudaStream&, const DecodeAttention&) { refuse_cuda(); }
 void run(CudaStream&, const AttentionMerge&) { refuse_cuda(); }
 void run(CudaStream&, const CastRows&) { refuse_cuda(); }
+void run(CudaStream&, const CopyRows&) { refuse_cuda(); }
 void run(CudaStream&, const CrossEntropy&) { refuse_cuda(); }
 void run(CudaStream&, const Dropout&) { refuse_cuda(); }
 void run(CudaStream&, const Add&) { refuse_cuda(); }

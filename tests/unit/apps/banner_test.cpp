@@ -105,7 +105,7 @@ std::string experts_of(const std::vector<std::string>& flags) {
 
 TEST(Banner, SaysWhoHoldsExperts) {
   const std::string start =
-      "  experts 2 of 4 a token, 185.9 k active parameters, grouped products (as with --moe-grouped-gemm)";
+      "  experts 2 of 4 a token, 158.8 k active parameters, grouped products (as with --moe-grouped-gemm)";
   const std::vector<std::string> tensor{"--tensor-model-parallel-size", "2", "--sequence-parallel"};
   std::vector<std::string> split = tensor;
   split.insert(split.end(), {"--expert-model-parallel-size", "2"});

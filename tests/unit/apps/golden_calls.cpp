@@ -126,7 +126,7 @@ void add_replays_beside(Calls& calls) {
 void add_layers(Calls& calls) {
   calls["stash.missing"] = [](const Words&) { Stash().at(2, "hidden"); };
   calls["stash.dropped"] = [](const Words&) {
-    StashPolicies policies{};
+    SlotPolicies policies{};
     policies[static_cast<std::size_t>(SlotKind::kFc2)] = StashPolicy::kRecompute;
     float value = 0;
     Stash stash(policies);

@@ -21,8 +21,8 @@ class StashTest : public testing::Test {
     return all;
   }
 
-  StashPolicies recompute(SlotKind kind) {
-    StashPolicies policies{};
+  SlotPolicies recompute(SlotKind kind) {
+    SlotPolicies policies{};
     policies[static_cast<std::size_t>(kind)] = StashPolicy::kRecompute;
     return policies;
   }

@@ -98,8 +98,8 @@ const std::vector<Module> kModules = {{"core_attn", {SlotKind::kAttnProj}},
                                       {"layernorm", {SlotKind::kQkvLinear, SlotKind::kFc1}},
                                       {"mlp_act", {SlotKind::kFc2}}};
 
-StashPolicies recompute(const Module& module) {
-  StashPolicies policies{};
+SlotPolicies recompute(const Module& module) {
+  SlotPolicies policies{};
   for (const SlotKind kind : module.kinds) policies[static_cast<std::size_t>(kind)] = StashPolicy::kRecompute;
   return policies;
 }

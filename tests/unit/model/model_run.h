@@ -18,7 +18,7 @@ namespace megalith::test {
 struct ModelCase {
   ModelConfig config;  // resolved
   RecomputeLayers recompute = {};
-  StashPolicies policies{};
+  SlotPolicies policies{};
   std::int64_t loss_chunk_size = 0;  // of the head
   std::int64_t sequences = 2;        // B per microbatch
   int microbatches = 3;

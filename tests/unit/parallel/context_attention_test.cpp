@@ -80,7 +80,7 @@ Outcome run(const Case& test) {
     const Context ctx{.compute = compute, .arena = arena};
     ContextGroup context(group, communication);
     const Microbatch mb{.sequences = z.samples, .seq_length = tokens, .part = context.part(z.length)};
-    StashPolicies policies{};
+    SlotPolicies policies{};
     if (test.recompute) policies[static_cast<std::size_t>(SlotKind::kAttnProj)] = StashPolicy::kRecompute;
     const auto mine = [&](const std::vector<float>& whole, std::int64_t columns, const char* name) {
       const Tensor x = ctx.empty({z.samples * tokens, columns}, test.dtype, name);

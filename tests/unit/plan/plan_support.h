@@ -39,7 +39,8 @@ inline std::string round_rates() {
          "graph-kernel-us = 0\nstart-us = 0\nstart-names = []\nstart-names-us = []\nlaunch-us = 0\n"
          "graph-launch-us = 0\nhost-ranks = 4\nhost-link-gbps = 100\nhost-link-us = 0\npeer-gbps = 200\npeer-us = 0\n"
          "network-gbps = 10\nnetwork-us = 0\n"
-         "overlap-share = 1\n";
+         "copy-to-host-gbps = 50\ncopy-from-host-gbps = 50\ncopy-to-host-together-gbps = 25\n"
+         "copy-from-host-together-gbps = 25\noverlap-share = 1\n";
 }
 
 // These with other lines in the place of those of the same keys.

@@ -99,7 +99,10 @@ auto damage_expert(const std::string& weight, std::int64_t expert, float value) 
     for (ParameterUnit& unit : trainer.rank().model.gpt.parameters->units()) {
       for (const Parameter* parameter : unit.parameters) {
         if (parameter->name() != "decoder.layers.2.mlp.experts." + weight) continue;
-        const std::int64_t own = parameter->shape.numel() / 8, begin = parameter->offset + expert * own;
+        const LogicalTensor& part = parameter->parts.front();
+        const std::int64_t own = part.global_shape.numel() / 8,
+                           first_expert = 8 * part.global_row / part.global_shape[0];
+        const std::int64_t begin = parameter->offset + (expert - first_expert) * own;
         const std::int64_t first = unit.resident_weights ? 0 : unit.shard.range(unit.numel).begin;
         const Tensor& held = unit.resident_weights ? unit.weights : unit.weight_shard;
         for (std::int64_t i = begin; i < begin + own; ++i) {
@@ -137,6 +140,11 @@ TEST(Numbers, AnExpertsRowsAreNamed) {
                 HasSubstr("rank 1, layer 2 experts, forward, microbatch 0 (layer 2, expert 3): grouped_gemm"));
     EXPECT_THAT(told.text, HasSubstr("inf to "));
   }
+  // Where the rank's rows are fewer than it has room for.
+  const Told told = train({.flags = experts() + Words{"--expert-model-parallel-size", "2"},
+                           .ranks = 2,
+                           .prepare = damage_expert("linear_up.weight", 6, 3e38f)});
+  EXPECT_THAT(told.text, HasSubstr("rank 1, layer 2 experts, forward, microbatch 0 (layer 2, expert 6): grouped_gemm"));
 }
 
 // A value that does not come again, in models of every kind: the second run of the step finds nothing, so no op leaves
@@ -144,6 +152,9 @@ TEST(Numbers, AnExpertsRowsAreNamed) {
 TEST(Numbers, WhatDoesNotRepeatIsSaid) {
   std::vector<Words> models = test::recompute_modes();
   models.insert(models.end(), {{}, test::llama_flags(), {"--bf16"}, {"--loss-chunk-size", "5"}});
+  models.push_back(experts() + Words{"--moe-expert-capacity-factor", "0.5"});
+  for (const char* way : {"alltoall", "allgather"})
+    models.push_back(experts() + Words{"--expert-model-parallel-size", "2", "--moe-token-dispatcher-type", way});
   for (const Words& model : models) {
     const Told told =
         train({.flags = model + kConstant + Words{"--train-iters", "5"}, .ranks = 2, .prepare = poison({7})});

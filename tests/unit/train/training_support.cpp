@@ -268,7 +268,18 @@ RunResult train(const RunRequest& request) {
         .units_gathered = rank.units.sharded ? rank.units.sharded->gathers() : 0,
         .units_reduced = rank.units.sharded ? rank.units.sharded->reductions() : 0,
         .transfer = rank.transfer.stats(),
-        .arena_planned = trainer.plans().block_bytes()};
+        .arena_planned = trainer.plans().block_bytes(),
+        .host_planned = trainer.plans().host.peak_bytes};
+    if (rank.offload) {
+      RankActivity& did = result.ranks[static_cast<std::size_t>(index)];
+      did.offload = rank.offload->transfer.stats();
+      for (const OffloadSlot& slot : rank.offload->points.slots)
+        did.slot_bytes += static_cast<std::int64_t>(slot.bytes);
+      did.slots = std::ssize(rank.offload->points.slots);
+      result.memory_as_planned = result.memory_as_planned &&
+                                 rank.offload->host.touched_bytes() == trainer.plans().host.peak_bytes &&
+                                 rank.offload->pool.system_allocations() == 1;
+    }
     squares[index] = read_squares(rank);
     result.memory[index] = rank.memory.pool.allocated_by_category();
     result.memory_as_planned = result.memory_as_planned &&

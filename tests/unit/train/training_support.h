@@ -44,7 +44,9 @@ struct RankActivity {
   std::int64_t ranges_scattered = 0, buckets_gathered = 0;
   std::int64_t units_gathered = 0, units_reduced = 0;  // of sharded units, warm-up included
   PipelineTransfer::Stats transfer;
-  std::size_t arena_planned = 0;
+  ActivationTransfer::Stats offload;       // warm-up included
+  std::int64_t slots = 0, slot_bytes = 0;  // that are on the host between forward and backward, of a microbatch
+  std::size_t arena_planned = 0, host_planned = 0;
 };
 
 struct RunResult {

@@ -1,0 +1,55 @@
+#include "apps/memory_checks.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "apps/host_memory.h"
+#include "core/base/counted.h"
+#include "core/base/error.h"
+#include "parallel/comm/on_all_ranks.h"
+
+namespace megalith {
+
+namespace {
+
+std::vector<std::string> hosts_of(Communicator& world) {
+  char name[256] = {};
+  gethostname(name, sizeof(name) - 1);
+  return world.host_all_gather(name);
+}
+
+}  // namespace
+
+std::size_t ranks_of_host(Communicator& world) {
+  const std::vector<std::string> hosts = hosts_of(world);
+  return static_cast<std::size_t>(std::ranges::count(hosts, hosts[static_cast<std::size_t>(world.rank())]));
+}
+
+void check_host_memory(const StepPlans& plans, Communicator& world) {
+  const std::vector<std::string> hosts = hosts_of(world);
+  const std::vector<std::size_t> wanted = world.host_gather(plans.host.peak_bytes);
+  const std::string& own = hosts[static_cast<std::size_t>(world.rank())];
+  std::size_t bytes = 0, ranks = 0;
+  for (std::size_t r = 0; r < hosts.size(); ++r) {
+    if (hosts[r] != own || wanted[r] == 0) continue;
+    bytes += wanted[r];
+    ++ranks;
+  }
+  const std::size_t available = available_bytes();
+  on_all_ranks(world, [&] {
+    if (bytes == 0 || available == 0 || bytes <= available) return;
+    const auto gib = [](std::size_t b) { return static_cast<double>(b) / (1 << 30); };
+    fail({.code = ExitCode::kOutOfMemory,
+          .subject = fmt::format("--offload-modules: memory of host {}", own),
+          .expected = fmt::format("at most the {:.2f} GiB that it can give", gib(available)),
+          .got = fmt::format("a forecast of {:.2f} GiB for kept activations of {}", gib(bytes), counted(ranks, "rank")),
+          .remedy = "name fewer kinds or layers, or lower --activation-offload-fraction or --offload-mb-per-layer",
+          .show_place = false});
+  });
+}
+
+}  // namespace megalith

@@ -1,0 +1,15 @@
+// Before anything is allocated: does this machine have the memory of the host that a run plans to use?
+#pragma once
+
+#include "apps/step_plans.h"
+
+namespace megalith {
+
+// Ranks that share this rank's host, by its name. Collective.
+std::size_t ranks_of_host(Communicator& world);
+
+// What kept activations take, of all ranks of each host together. Too little is an error with exit code 6 on all ranks.
+// Collective.
+void check_host_memory(const StepPlans& plans, Communicator& world);
+
+}  // namespace megalith

@@ -1,0 +1,100 @@
+#include "apps/offload_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+
+#include "core/base/counted.h"
+
+namespace megalith {
+
+namespace {
+
+double mib(double bytes) { return bytes / (1 << 20); }
+double mib(std::size_t bytes) { return mib(static_cast<double>(bytes)); }
+
+std::size_t moving_bytes(const OffloadChosen& chosen) {
+  const std::vector<OffloadSlot>& slots = chosen.points.slots;
+  return std::accumulate(slots.begin(), slots.end(), std::size_t{0},
+                         [](std::size_t sum, const OffloadSlot& slot) { return sum + slot.bytes; });
+}
+
+double shown_ms(double seconds) { return 1e3 * seconds; }
+
+}  // namespace
+
+OffloadSaving saving_of(const StepPlans& plans) {
+  const OffloadChosen& chosen = plans.offload;
+  if (chosen.kept_live_bytes == 0) return {};
+  const auto less = [](std::size_t with, std::size_t without) {
+    return static_cast<double>(without) - static_cast<double>(with);
+  };
+  return {.theory = less(plans.train.live_bytes, chosen.kept_live_bytes),
+          .realised = less(plans.train.peak_bytes, chosen.kept_peak_bytes)};
+}
+
+std::string said_layers(const std::vector<std::int64_t>& layers) {
+  std::vector<std::int64_t> sorted = layers;
+  std::ranges::sort(sorted);
+  std::string text;
+  for (std::size_t i = 0; i < sorted.size();) {
+    std::size_t end = i + 1;
+    while (end < sorted.size() && sorted[end] == sorted[end - 1] + 1) ++end;
+    text += fmt::format("{}{}", text.empty() ? "" : ",", sorted[i]);
+    if (end - i > 1) text += fmt::format("-{}", sorted[end - 1]);
+    i = end;
+  }
+  return text;
+}
+
+std::string printed_offload(const StepPlans& plans, const std::string& whose) {
+  const OffloadChosen& chosen = plans.offload;
+  if (chosen.rows.empty()) return {};
+  std::string text = fmt::format("kept activations of a microbatch per rank{}\n", whose);
+  for (const OffloadChosen::Row& row : chosen.rows) {
+    text += fmt::format("  {:<12} {:>12.2f} MiB {:>6} {:<5} layers {:<10} {}\n", name_of(row.kind), mib(row.bytes),
+                        row.slots, row.slots == 1 ? "slot" : "slots", said_layers(row.layers),
+                        row.reason.empty() ? "moves" : "stays: " + row.reason);
+  }
+  const OffloadSaving saving = saving_of(plans);
+  const auto line = [&text](const char* name, double bytes) {
+    text += fmt::format("  {:<25} {:>12.2f} MiB\n", name, mib(bytes));
+  };
+  line("saved, fullest moment", saving.theory);
+  text +=
+      fmt::format("  {:<25} {:>12.2f} MiB, R = {:.4f}\n", "saved, step arena", mib(saving.realised), saving.ratio());
+  line("host memory, pinned", static_cast<double>(plans.host.peak_bytes));
+  return text;
+}
+
+std::string printed_copies(const StepPlans& plans, std::int64_t microbatches, const StepTimes* times,
+                           const std::string& whose) {
+  if (plans.offload.points.empty()) return {};
+  const double bytes = plans.offload.used_bytes * static_cast<double>(microbatches);
+  if (times == nullptr) return fmt::format("  offload{}: {:.2f} MiB to the host and back\n", whose, mib(bytes));
+  return fmt::format(
+      "  offload{}: {:.2f} MiB to the host in {:.2f} ms and back in {:.2f} ms; exposed {:.2f} and {:.2f} ms\n", whose,
+      mib(bytes), shown_ms(times->to_host), shown_ms(times->from_host), shown_ms(times->exposed_to_host),
+      shown_ms(times->exposed_from_host));
+}
+
+std::string said_offload(const StepPlans& plans) {
+  const OffloadChosen& chosen = plans.offload;
+  if (chosen.rows.empty()) return {};
+  const auto slots = std::ssize(chosen.points.slots);
+  if (slots == 0) return fmt::format("nothing moves, of {} kinds or reasons", chosen.rows.size());
+  std::string kinds;
+  for (const OffloadChosen::Row& row : chosen.rows) {
+    if (row.reason.empty())
+      kinds += fmt::format("{}{} of layers {}", kinds.empty() ? "" : ", ", name_of(row.kind), said_layers(row.layers));
+  }
+  const OffloadSaving saving = saving_of(plans);
+  return fmt::format(
+      "{}; {}, {:.2f} MiB of a microbatch, {:.2f} MiB of host memory; saves {:.2f} MiB of {:.2f} possible (R = {:.4f})",
+      kinds, counted(slots, "slot"), mib(moving_bytes(chosen)), mib(plans.host.peak_bytes), mib(saving.realised),
+      mib(saving.theory), saving.ratio());
+}
+
+}  // namespace megalith

@@ -1,0 +1,28 @@
+// What a rank keeps of activations on the host, and who moves them there and back.
+#pragma once
+
+#include <memory>
+
+#include "apps/options.h"
+#include "offload/transfer.h"
+
+namespace megalith {
+
+struct RankOffload {
+  // `points` has slots. `ctx` and `runner` outlive the object.
+  RankOffload(DeviceType device, OffloadPoints points, const Instruments& instruments, const Context& ctx,
+              SegmentRunner& runner, bool poison);
+
+  OffloadPoints points;
+  MemoryPool pool;
+  Arena host;   // of a training step
+  Stream out;   // copies to the host
+  Stream back;  // and from it
+  ActivationTransfer transfer;
+};
+
+// Null where `points` has no slots.
+std::unique_ptr<RankOffload> make_offload(const Options& options, DeviceType device, OffloadPoints points,
+                                          const Instruments& instruments, const Context& ctx, SegmentRunner& runner);
+
+}  // namespace megalith

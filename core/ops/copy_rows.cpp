@@ -1,0 +1,11 @@
+#include "core/ops/copy_rows.h"
+
+namespace megalith {
+
+void fields(const CopyRows& op, Fields& f) {
+  f.in(op.src, "op.src").any_dtype().rank(1, kMaxDims).bounded();
+  f.out(op.dst, "op.dst").like(op.src);
+  f.copies();
+}
+
+}  // namespace megalith

@@ -1,0 +1,37 @@
+// Which candidates leave the device, and why the others stay. Pure: no device, no flags.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/layers/stash_policies.h"
+#include "offload/candidates.h"
+
+namespace megalith {
+
+struct OffloadRequest {
+  StashPolicies policies;  // what is to move is kOffload
+  // In place of them: all kinds, of which the forecast then takes what it says is free (forecast.h).
+  bool by_forecast = false;
+  // A kind's storages of a layer are a group; of a chunk's n groups the last int(n (1 - fraction)) stay, as Megatron
+  // counts them.
+  double fraction = 1;
+  std::size_t most_bytes_of_layer = 0;  // of a microbatch; 0: no limit
+  std::size_t min_bytes = 1 << 20;      // smaller storages stay
+};
+
+struct OffloadChoice {
+  bool moves = false;
+  std::string reason;  // why it stays; empty where it moves
+};
+
+// One for each candidate.
+std::vector<OffloadChoice> choose_offloads(const std::vector<OffloadCandidate>& candidates,
+                                           const OffloadRequest& request);
+
+// The slots that move, in the order of the candidates.
+std::vector<OffloadSlot> moving(const std::vector<OffloadCandidate>& candidates,
+                                const std::vector<OffloadChoice>& choices);
+
+}  // namespace megalith

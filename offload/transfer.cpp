@@ -1,0 +1,154 @@
+#include "offload/transfer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "core/device/copy.h"
+#include "core/ops/copy_rows.h"
+#include "core/ops/elementwise.h"
+#include "core/ops/op.h"
+
+namespace megalith {
+
+namespace {
+
+Tensor moved(Tensor tensor, void* to) {
+  tensor.data = to;
+  return tensor;
+}
+
+}  // namespace
+
+ActivationTransfer::ActivationTransfer(const Context& ctx, SegmentRunner& runner, const Streams& streams, Arena& host,
+                                       OffloadPoints points, bool poison)
+    : ctx_(ctx), runner_(runner), streams_(streams), host_(host), points_(std::move(points)), poison_(poison) {
+  const std::vector<OffloadSlot>& slots = points_.slots;
+  for (auto slot = slots.begin(); slot != slots.end(); ++slot) {
+    is_first_written_.push_back(std::none_of(slots.begin(), slot, [&](const OffloadSlot& other) {
+      return other.chunk == slot->chunk && other.last_writer == slot->last_writer;
+    }));
+  }
+}
+
+ActivationTransfer::Flight& ActivationTransfer::pass(const Action& action, State from, State to) {
+  Flight& flight = flights_[{action.item, action.column}];
+  if (flight.state != from) {
+    fail({.subject = to_string(action),
+          .expected = "offload, wait_offload, reload and wait_reload in turn (offload/lowering.h)",
+          .got = "another order"});
+  }
+  flight.state = to;
+  return flight;
+}
+
+void ActivationTransfer::fill_with_nan(void* begin, std::size_t bytes) {
+  if (!poison_) return;
+  const Tensor memory(begin, DType::kFp32, {static_cast<std::int64_t>(bytes / sizeof(float))});
+  launch(ctx_.compute, Fill{.x = memory, .value = std::numeric_limits<double>::quiet_NaN()});
+}
+
+void ActivationTransfer::written_in_graph(const Action& verb) {
+  for (std::size_t item = 0; item < points_.slots.size(); ++item) {
+    const OffloadSlot& of = points_.slots[item];
+    if (!is_first_written_[item] || of.chunk != verb.chunk ||
+        of.last_writer != SlotVerb{.kind = verb.kind, .segment = verb.segment})
+      continue;
+    Flight& flight = flights_[{static_cast<int>(item), verb.column}];
+    ctx_.compute.record_external(flight.written);
+    flight.in_graph = true;
+  }
+}
+
+// The views of a bounded storage: rows of one bound that begin where it does. Where other views are among them: none.
+Tensor ActivationTransfer::rows_in_use(const Action& action, const Arena::Place& place) const {
+  if (!slot(action).bounded) return {};
+  const auto* const begin = static_cast<const std::byte*>(place.address);
+  Tensor rows;
+  bool is_whole = false;
+  runner_.for_each_slot(action.column, [&](const Stash::Slot& kept) {
+    const Tensor& view = kept.tensor;
+    if (view.as<std::byte>() < begin || view.as<std::byte>() >= begin + place.bytes) return;
+    const bool is_other =
+        rows && (rows.bound != view.bound || rows.size(0) != view.size(0) || rows.bytes() != view.bytes());
+    is_whole = is_whole || is_other || view.bound == nullptr || view.data != begin || !view.is_contiguous();
+    rows = view;
+  });
+  return is_whole ? Tensor() : rows;
+}
+
+void ActivationTransfer::offload(const Action& action) {
+  Flight& flight = pass(action, State::kHere, State::kLeaving);
+  flight.device = ctx_.arena.place_of(slot(action).key(action.column));
+  host_.begin_scope({.column = action.column, .segment = -1, .verb = kOffloadScope + action.item});
+  flight.host = host_.allocate(flight.device.bytes, MemoryCategory::kActivations, name_of(slot(action).kind));
+  if (rehearses_) return;
+  // Slots of one writer stand together; their copies follow each other.
+  if (is_first_written_[static_cast<std::size_t>(action.item)]) {
+    if (!replays_ || !flight.in_graph) ctx_.compute.record(flight.written);
+    streams_.out.wait(flight.written);
+  }
+  flight.rows = rows_in_use(action, flight.device);
+  if (flight.rows) {
+    launch(streams_.out, CopyRows{.src = flight.rows, .dst = moved(flight.rows, flight.host)});
+  } else {
+    copy_to_host(streams_.out, flight.host, flight.device.address, flight.device.bytes);
+  }
+  streams_.out.record(flight.left);
+  ++stats_.offloads;
+  stats_.bytes_out += static_cast<std::int64_t>(flight.device.bytes);
+}
+
+void ActivationTransfer::wait_offload(const Action& action) {
+  Flight& flight = pass(action, State::kLeaving, State::kLeft);
+  // From here on others may have its memory, and views of it in the same stashes.
+  const int views = runner_.rebind(action.column, flight.device.address, flight.device.bytes, flight.host);
+  if (views == 0) {
+    fail({.subject = fmt::format("{} ({})", to_string(action), slot(action).name),
+          .expected = "a stash that holds it",
+          .got = "none"});
+  }
+  if (rehearses_) return;
+  ctx_.compute.wait(flight.left);
+  fill_with_nan(flight.device.address, flight.device.bytes);
+}
+
+void ActivationTransfer::reload(const Action& action) {
+  Flight& flight = pass(action, State::kLeft, State::kComing);
+  const OffloadSlot& of = slot(action);
+  ctx_.arena.begin_scope({.column = action.column, .segment = of.segment, .verb = kReloadScope + action.item});
+  flight.target = ctx_.arena.allocate(flight.device.bytes, MemoryCategory::kActivations, name_of(of.kind));
+  if (rehearses_) return;
+  fill_with_nan(flight.target, flight.device.bytes);
+  ctx_.compute.record(flight.room);  // behind its wait_offload too: the copy out is complete
+  streams_.back.wait(flight.room);
+  if (flight.rows) {
+    launch(streams_.back, CopyRows{.src = moved(flight.rows, flight.host), .dst = moved(flight.rows, flight.target)});
+  } else {
+    copy_from_host(streams_.back, flight.target, flight.host, flight.device.bytes);
+  }
+  streams_.back.record(flight.back);
+  flight.number_back = ++records_back_;
+  ++stats_.reloads;
+  stats_.bytes_back += static_cast<std::int64_t>(flight.device.bytes);
+}
+
+void ActivationTransfer::wait_reload(const Action& action) {
+  Flight& flight = pass(action, State::kComing, State::kHere);
+  runner_.rebind(action.column, flight.host, flight.device.bytes, flight.target);
+  if (rehearses_) return;
+  if (flight.number_back > saw_back_) ctx_.compute.wait(flight.back);  // else it came before one that was waited for
+  saw_back_ = std::max(saw_back_, flight.number_back);
+}
+
+void ActivationTransfer::reset() {
+  for (auto& [key, flight] : flights_) flight.state = State::kHere;
+}
+
+void ActivationTransfer::synchronize() {
+  streams_.out.synchronize();
+  streams_.back.synchronize();
+}
+
+}  // namespace megalith

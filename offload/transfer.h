@@ -1,0 +1,86 @@
+// Carries out the actions of slots (lowering.h): copies by copy engines on two streams of their own, to the host and
+// back, into places that are planned as the device's are. The compute stream waits for a slot's own copy alone, not for
+// those behind it. Nothing of it allocates, but for the events of a slot's first way; nothing makes the host wait.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "core/device/event.h"
+#include "core/tensor/tensor.h"
+#include "offload/slots.h"
+#include "parallel/pipeline_parallel/segment_runner.h"
+
+namespace megalith {
+
+class ActivationTransfer {
+ public:
+  struct Streams {
+    Stream& out;   // to the host
+    Stream& back;  // each first of its direction
+  };
+  // All outlive this object but `points`. `host`: an arena of the host's memory, recording or planned. `poison`: see
+  // poison().
+  ActivationTransfer(const Context& ctx, SegmentRunner& runner, const Streams& streams, Arena& host,
+                     OffloadPoints points, bool poison);
+
+  // Before the actions of a list: whether its verbs may be replayed.
+  void begin(bool replays) { replays_ = replays; }
+  // The compute stream captures, and has captured this verb: copies of what it wrote will start here in each replay.
+  void written_in_graph(const Action& verb);
+
+  // A call out of order is an error with exit code 9.
+  void offload(const Action& action);
+  void wait_offload(const Action& action);
+  void reload(const Action& action);
+  void wait_reload(const Action& action);
+
+  // While on, views move and nothing is copied: for who captures verbs and runs none.
+  void rehearse(bool on) { rehearses_ = on; }
+  // From now on: memory becomes NaN where it is given up, and what a copy will come back into before it does.
+  void poison(bool on) { poison_ = on; }
+  // Nothing is under way any more; for a list that broke off. The streams are empty.
+  void reset();
+  void synchronize();
+
+  // Since construction, warm-up included.
+  struct Stats {
+    std::int64_t offloads = 0, reloads = 0;
+    std::int64_t bytes_out = 0, bytes_back = 0;
+  };
+  const Stats& stats() const { return stats_; }
+
+ private:
+  enum class State : std::uint8_t { kHere, kLeaving, kLeft, kComing };
+  struct Flight {  // of a slot in a column
+    State state = State::kHere;
+    bool in_graph = false;  // records `written`
+    Arena::Place device;    // forward's
+    Tensor rows;            // of it, as many as their bound says; absent: all of it
+    void* host = nullptr;
+    void* target = nullptr;
+    std::int64_t number_back = 0;  // which record of its stream `back` is
+    Event written{"slot written"}, left{"slot is on the host"}, room{"room for a slot"}, back{"slot is back"};
+  };
+
+  const OffloadSlot& slot(const Action& action) const { return points_.slots[static_cast<std::size_t>(action.item)]; }
+  Tensor rows_in_use(const Action& action, const Arena::Place& place) const;
+  Flight& pass(const Action& action, State from, State to);
+  void fill_with_nan(void* begin, std::size_t bytes);
+
+  const Context& ctx_;
+  SegmentRunner& runner_;
+  Streams streams_;
+  Arena& host_;
+  const OffloadPoints points_;
+  std::vector<bool> is_first_written_;  // of the slots that their last writer leaves together
+  bool poison_;
+  bool replays_ = false, rehearses_ = false;
+  std::map<std::pair<int, int>, Flight> flights_;  // by slot and column
+  std::int64_t records_back_ = 0, saw_back_ = 0;   // the last one that the compute stream waited for
+  Stats stats_;
+};
+
+}  // namespace megalith

@@ -1,0 +1,211 @@
+// What a small recording's storages are found to be: who holds, writes and reads them, and which cannot leave.
+#include "offload/candidates.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "tests/support/error_of.h"
+
+namespace megalith {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+using Kind = ActionKind;
+
+// Two segments of a layer each, then one of none, which is the chunk's last.
+const std::vector<SegmentName> kSegments = {{"layer 0", 0}, {"layer 1", 1}, {"head", -1}};
+
+class Candidates : public testing::Test {
+ protected:
+  // What comes next is of this action.
+  void action(Kind kind, int segment, int microbatch = 0, int chunk = 0) {
+    actions_.push_back({.kind = kind,
+                        .chunk = chunk,
+                        .microbatch = microbatch,
+                        .segment = segment,
+                        .column = 10 * chunk + microbatch});
+    entries_.push_back(timeline_.entries().size());
+    const bool is_verb = segment >= 0;
+    arena_.begin_scope(
+        {.column = actions_.back().column, .segment = segment, .verb = is_verb ? static_cast<int>(kind) : 7});
+  }
+  void* allocate(std::size_t bytes = 512) { return arena_.allocate(bytes, MemoryCategory::kWorkspace, "tensor"); }
+  void keep(void* data, SlotKind kind, bool bounded = false) {
+    arena_.classify(data, MemoryCategory::kActivations, name_of(kind), bounded);
+  }
+  void touch(void* data, bool writes) {
+    Access access("op");
+    access.add(data, 256, writes);
+    timeline_.op(lane_, access);
+  }
+  void write(void* data) { touch(data, true); }
+  void read(void* data) { touch(data, false); }
+
+  // Forward and backward of a microbatch: `layer 0` makes x and keeps it, `layer 1` reads it too, backward of `layer 0`
+  // reads it.
+  void* microbatch(int number, const std::function<void(void*)>& before_backward = nullptr) {
+    action(Kind::kForward, 0, number);
+    void* x = allocate();
+    write(x);
+    keep(x, SlotKind::kFc1);
+    action(Kind::kForward, 1, number);
+    read(x);
+    action(Kind::kForward, 2, number);
+    if (before_backward) before_backward(x);
+    for (int segment = 2; segment >= 0; --segment) {
+      action(Kind::kBackwardData, segment, number);
+      action(Kind::kBackwardWeight, segment, number);
+      if (segment == 0) read(x);
+    }
+    return x;
+  }
+
+  std::vector<OffloadCandidate> found() {
+    return find_candidates({.arena = arena_, .timeline = timeline_, .actions = actions_, .entries = entries_},
+                           kSegments);
+  }
+
+  Timeline timeline_;
+  int lane_ = timeline_.add_lane("compute");
+  MemoryPool pool_{DeviceType::kPlan};
+  Arena arena_{pool_, Arena::Mode::kRecording};
+  std::vector<Action> actions_;
+  std::vector<std::size_t> entries_;
+};
+
+TEST_F(Candidates, HaveWriterAndReadersOfAllMicrobatches) {
+  microbatch(0);
+  microbatch(1);
+  const std::vector<OffloadCandidate> all = found();
+  ASSERT_THAT(all, SizeIs(1));
+  const OffloadSlot& slot = all[0].slot;
+  EXPECT_EQ(all[0].stays, "");
+  EXPECT_EQ(slot.kind, SlotKind::kFc1);
+  EXPECT_EQ(slot.layer, 0);
+  EXPECT_EQ(slot.bytes, 512u);
+  EXPECT_EQ(slot.segment, 0);
+  EXPECT_EQ(slot.last_writer, (SlotVerb{Kind::kForward, 0}));
+  EXPECT_EQ(slot.last_forward_reader, (SlotVerb{Kind::kForward, 1}));
+  EXPECT_EQ(slot.first_backward_reader, (SlotVerb{Kind::kBackwardWeight, 0}));
+  EXPECT_EQ(slot.name, "layer 0: fc1");
+  EXPECT_FALSE(slot.bounded);
+  EXPECT_FALSE(all[0].straight_back);  // layer 1 is in between
+  EXPECT_EQ(slot.key(1).scope.column, 1);
+}
+
+TEST_F(Candidates, OfTheLastLayerComeStraightBack) {
+  action(Kind::kForward, 1);
+  void* x = allocate();
+  write(x);
+  keep(x, SlotKind::kAct);
+  action(Kind::kForward, 2);
+  action(Kind::kBackwardData, 2);
+  action(Kind::kBackwardData, 1);
+  read(x);
+  ASSERT_THAT(found(), SizeIs(1));
+  EXPECT_TRUE(found()[0].straight_back);
+}
+
+TEST_F(Candidates, AreWholeStoragesWithAllTheirKinds) {
+  action(Kind::kForward, 0);
+  void* qkv = allocate(3 * 256);
+  write(qkv);
+  for (int part = 0; part < 3; ++part) keep(static_cast<std::byte*>(qkv) + 256 * part, SlotKind::kCoreAttn);
+  keep(qkv, SlotKind::kOther);
+  action(Kind::kForward, 1);
+  keep(qkv, SlotKind::kLayerInput);  // without an op that reads it
+  action(Kind::kForward, 2);
+  action(Kind::kBackwardData, 1);
+  action(Kind::kBackwardData, 0);
+  read(static_cast<std::byte*>(qkv) + 256);  // a view alone
+  const std::vector<OffloadCandidate> all = found();
+  ASSERT_THAT(all, SizeIs(1));
+  EXPECT_EQ(all[0].slot.kind, SlotKind::kCoreAttn);
+  EXPECT_EQ(all[0].slot.layer, 0);
+  EXPECT_EQ(all[0].slot.bytes, 3u * 256);
+  EXPECT_THAT(all[0].slot.kinds, ElementsAre(SlotKind::kCoreAttn, SlotKind::kLayerInput));
+  EXPECT_THAT(all[0].views, ElementsAre(OffloadCandidate::View{SlotKind::kCoreAttn, 0},
+                                        OffloadCandidate::View{SlotKind::kLayerInput, 1}));
+  EXPECT_EQ(all[0].slot.last_forward_reader, (SlotVerb{Kind::kForward, 1}));  // who saves a view may read it
+}
+
+TEST_F(Candidates, AreNotWhatNoKindCanName) {
+  action(Kind::kForward, 0);
+  void* x = allocate();
+  write(x);
+  keep(x, SlotKind::kOther);
+  action(Kind::kBackwardData, 0);
+  read(x);
+  EXPECT_THAT(found(), IsEmpty());
+}
+
+TEST_F(Candidates, KnowThatTheirRowsAreBounded) {
+  action(Kind::kForward, 0);
+  void* x = allocate();
+  write(x);
+  keep(x, SlotKind::kMoeAct, true);
+  action(Kind::kBackwardData, 0);
+  read(x);
+  ASSERT_THAT(found(), SizeIs(1));
+  EXPECT_TRUE(found()[0].slot.bounded);
+}
+
+TEST_F(Candidates, ThatWereReceivedAreWrittenByTheirFirstReader) {
+  action(Kind::kPostReceive, -1);
+  void* x = allocate();
+  write(x);
+  action(Kind::kForward, 0);
+  read(x);
+  keep(x, SlotKind::kAttnNorm);
+  action(Kind::kForward, 1);
+  action(Kind::kBackwardData, 1);
+  action(Kind::kBackwardData, 0);
+  read(x);
+  ASSERT_THAT(found(), SizeIs(1));
+  const OffloadCandidate one = found()[0];
+  EXPECT_EQ(one.stays, "");
+  EXPECT_EQ(one.slot.segment, -1);
+  EXPECT_EQ(one.slot.layer, 0);
+  EXPECT_EQ(one.slot.last_writer, (SlotVerb{Kind::kForward, 0}));
+}
+
+TEST_F(Candidates, StayWhereOtherActionsReadThem) {
+  microbatch(0, [this](void* x) {
+    action(Kind::kForward, 0, 0, 1);  // another chunk, in its own column
+    read(x);
+  });
+  ASSERT_THAT(found(), SizeIs(1));
+  EXPECT_THAT(found()[0].stays, HasSubstr("another chunk"));
+}
+
+TEST_F(Candidates, MayBeSentBehindTheChunksLastVerbAlone) {
+  microbatch(0, [this](void* x) {
+    action(Kind::kSend, -1);
+    read(x);
+  });
+  ASSERT_THAT(found(), SizeIs(1));
+  EXPECT_THAT(found()[0].stays, HasSubstr("when the chunk's output is sent"));
+}
+
+TEST_F(Candidates, StayWhereBackwardDoesNotReadThem) {
+  action(Kind::kForward, 0);
+  void* x = allocate();
+  write(x);
+  keep(x, SlotKind::kFc2);
+  ASSERT_THAT(found(), SizeIs(1));
+  EXPECT_THAT(found()[0].stays, HasSubstr("backward does not read"));
+}
+
+TEST_F(Candidates, ThatDifferBetweenMicrobatchesAreAnError) {
+  microbatch(0);
+  microbatch(1, [this](void* x) { read(x); });  // by the head
+  EXPECT_THAT(error_of(ExitCode::kInternal, [this] { found(); }), HasSubstr("layer 0: fc1 of chunk 0"));
+}
+
+}  // namespace
+}  // namespace megalith

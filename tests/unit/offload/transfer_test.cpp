@@ -1,0 +1,260 @@
+// One storage of two views, strided bf16 rows beside fp32 statistics, goes to the host and comes back elsewhere while
+// another buffer takes its memory: recorded and planned as a step is, with either stream of copies held up.
+#include <gtest/gtest.h>
+
+#include <future>
+#include <optional>
+
+#include "core/device/hazard_checker.h"
+#include "core/ops/elementwise.h"
+#include "offload/transfer.h"
+#include "tests/support/device_cases.h"
+#include "tests/support/download.h"
+
+namespace megalith {
+namespace {
+
+using Kind = ActionKind;
+
+constexpr std::int64_t kRows = 6, kWidth = 16, kFirst = 3, kColumns = 8;
+constexpr std::size_t kRowBytes = kRows * kWidth * 2, kBytes = kRowBytes + kRows * 4;
+const std::vector<int> kColumnsInFlight = {4, 9};
+
+// What segment 0 keeps and reads in backward; segment 1 keeps a buffer of the same size.
+struct World {
+  Tensor rows, statistics;                           // what is kept
+  std::map<int, Tensor> rows_read, statistics_read;  // in backward, by column
+  std::map<int, Tensor> other_read;
+};
+
+class Keeper : public Segment {
+ public:
+  Keeper(World& world, bool is_other) : world_(world), is_other_(is_other) {}
+
+  TensorList forward(const Context& ctx, const Microbatch&, const TensorList& inputs, Stash& stash) const override {
+    const Tensor storage = ctx.empty({kBytes}, DType::kUint8, "storage");
+    if (is_other_) {
+      stash.save(0, SlotKind::kFc1, Tensor(storage.data, DType::kFp32, {kBytes / 4}));
+      launch(ctx.compute, Fill{.x = stash.at(0, "other"), .value = 7});
+      return inputs;
+    }
+    const Tensor rows(storage.data, DType::kBf16, {kRows, kWidth});
+    const Tensor statistics(storage.as<std::byte>() + kRowBytes, DType::kFp32, {kRows});
+    launch(ctx.compute, Copy{.src = world_.rows, .dst = rows});
+    launch(ctx.compute, Copy{.src = world_.statistics, .dst = statistics});
+    stash.save(2, SlotKind::kAct, rows.slice(1, kFirst, kColumns));
+    stash.child(1).save(3, SlotKind::kAct, statistics);
+    return inputs;
+  }
+  TensorList backward_data(const Context& ctx, const Microbatch& mb, const TensorList& gradients,
+                           Stash& stash) const override {
+    const auto column = static_cast<int>(mb.sequences);
+    if (is_other_) {
+      launch(ctx.compute, Copy{.src = stash.at(0, "other"), .dst = world_.other_read.at(column)});
+      return gradients;
+    }
+    launch(ctx.compute, Copy{.src = stash.at(2, "rows"), .dst = world_.rows_read.at(column)});
+    launch(ctx.compute, Copy{.src = stash.child(1).at(3, "statistics"), .dst = world_.statistics_read.at(column)});
+    return gradients;
+  }
+  void backward_weight(const Context&, const Microbatch&, Stash&) const override {}
+
+ private:
+  World& world_;
+  bool is_other_;
+};
+
+OffloadPoints points() {
+  return {.slots = {{.segment = 0,
+                     .verb = static_cast<int>(Verb::kForward),
+                     .kind = SlotKind::kAct,
+                     .last_writer = {.segment = 0},
+                     .last_forward_reader = {.segment = 0},
+                     .first_backward_reader = {.kind = Kind::kBackwardData, .segment = 0},
+                     .name = "rows"}},
+          .layer_of_segment = {0, 1}};
+}
+
+struct Bench {
+  Bench(DeviceType device, const Instruments& instruments)
+      : pool(device),
+        host_pool(device, 0, MemoryPool::Place::kHost),
+        arena(pool, mode(device)),
+        host(host_pool, mode(device), Arena::kOfHost),
+        compute(device, "compute", instruments),
+        out(device, "offload", instruments),
+        back(device, "reload", instruments) {
+    const auto make = [&](DType dtype, const Shape& shape) {
+      const auto bytes = static_cast<std::size_t>(shape.numel()) * size_of(dtype);
+      return Tensor(pool.allocate(bytes, MemoryCategory::kOther, "test"), dtype, shape);
+    };
+    world.rows = make(DType::kBf16, {kRows, kWidth});
+    world.statistics = make(DType::kFp32, {kRows});
+    for (const int column : kColumnsInFlight) {
+      world.rows_read[column] = make(DType::kBf16, {kRows, kColumns});
+      world.statistics_read[column] = make(DType::kFp32, {kRows});
+      world.other_read[column] = make(DType::kFp32, {kBytes / 4});
+    }
+  }
+  static Arena::Mode mode(DeviceType device) {
+    return device == DeviceType::kPlan ? Arena::Mode::kRecording : Arena::Mode::kPlanned;
+  }
+
+  void run(Kind kind, int column, int segment = -1) {
+    const Action action{.kind = kind, .segment = segment, .column = column, .item = segment < 0 ? 0 : -1};
+    switch (kind) {
+      case Kind::kOffload: return transfer.offload(action);
+      case Kind::kWaitOffload: return transfer.wait_offload(action);
+      case Kind::kReload: return transfer.reload(action);
+      case Kind::kWaitReload: return transfer.wait_reload(action);
+      default: runner.run(action);
+    }
+  }
+  // Both columns are in flight at once; the second one comes back first.
+  void step() {
+    for (const int column : kColumnsInFlight) {
+      runner.begin(column, {.sequences = column});
+      run(Kind::kForward, column, 0);
+      run(Kind::kOffload, column);
+      run(Kind::kWaitOffload, column);
+      run(Kind::kForward, column, 1);
+    }
+    for (const int column : {kColumnsInFlight[1], kColumnsInFlight[0]}) {
+      run(Kind::kBackwardData, column, 1);
+      run(Kind::kReload, column);
+      run(Kind::kWaitReload, column);
+      run(Kind::kBackwardData, column, 0);
+    }
+  }
+  void synchronize() {
+    transfer.synchronize();
+    compute.synchronize();
+  }
+
+  MemoryPool pool, host_pool;
+  Arena arena, host;
+  Stream compute, out, back;
+  const Context ctx{.compute = compute, .arena = arena};
+  World world;
+  Keeper keeper{world, false}, other{world, true};
+  SegmentRunner runner{ctx, {{.name = "keeper", .segment = &keeper}, {.name = "other", .segment = &other}}};
+  ActivationTransfer transfer{ctx, runner, {.out = out, .back = back}, host, points(), true};
+};
+
+struct Plans {
+  ArenaPlan device, host;
+};
+Plans record() {
+  Timeline timeline;
+  Bench bench(DeviceType::kPlan, {.timeline = &timeline});
+  bench.step();
+  return {.device = plan_arena(timeline, bench.arena), .host = plan_arena(timeline, bench.host)};
+}
+
+class OffloadTransfer : public test::OnDevice<DeviceType> {
+ protected:
+  // What backward of each column read is what forward kept.
+  static void expect_read(Bench& bench) {
+    const std::vector<float> rows = download(bench.compute, bench.world.rows);
+    for (const int column : kColumnsInFlight) {
+      const std::vector<float> read = download(bench.compute, bench.world.rows_read[column]);
+      for (std::int64_t r = 0; r < kRows; ++r) {
+        for (std::int64_t c = 0; c < kColumns; ++c)
+          EXPECT_EQ(read[static_cast<std::size_t>(r * kColumns + c)],
+                    rows[static_cast<std::size_t>(r * kWidth + kFirst + c)]);
+      }
+      EXPECT_EQ(download(bench.compute, bench.world.statistics_read[column]),
+                download(bench.compute, bench.world.statistics));
+      EXPECT_EQ(download(bench.compute, bench.world.other_read[column]), std::vector<float>(kBytes / 4, 7));
+    }
+  }
+  static void fill(Bench& bench) {
+    std::vector<float> rows(kRows * kWidth), statistics(kRows);
+    for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<float>(i);
+    for (std::size_t i = 0; i < statistics.size(); ++i) statistics[i] = 0.1f * static_cast<float>(i + 1);
+    upload(bench.compute, rows, bench.world.rows);
+    upload(bench.compute, statistics, bench.world.statistics);
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Backends, OffloadTransfer, testing::ValuesIn(test::devices()), test::name_of_device_case);
+
+TEST_P(OffloadTransfer, ViewsFollowTheirStorageWhoseMemoryIsAnothersMeanwhile) {
+  const Plans plans = record();
+  HazardChecker hazards;
+  Bench bench(device(), {.hazards = &hazards});
+  bench.arena.use(plans.device);
+  bench.host.use(plans.host);
+  fill(bench);
+  for (int step = 0; step < 3; ++step) {
+    bench.step();
+    bench.synchronize();
+    expect_read(bench);
+  }
+  const auto offset = [&](int column, int segment, int verb) {
+    return plans.device.slots.at({.scope = {.column = column, .segment = segment, .verb = verb}}).offset;
+  };
+  EXPECT_EQ(offset(4, 1, 0), offset(4, 0, 0));
+  EXPECT_NE(offset(9, 0, kReloadScope), offset(9, 1, 0));
+  EXPECT_EQ(hazards.count(), 0);
+  EXPECT_EQ(bench.host_pool.system_allocations(), 1);
+  EXPECT_EQ(bench.transfer.stats().bytes_out, 6 * 512);
+  EXPECT_EQ(bench.transfer.stats().bytes_back, 6 * 512);
+}
+
+// Everything is enqueued while the copies of one direction cannot start.
+TEST_P(OffloadTransfer, SlowCopiesAreWaitedFor) {
+  if (device() != DeviceType::kCpu) GTEST_SKIP() << "a GPU's copies follow the same events";
+  const Plans plans = record();
+  for (const bool out : {true, false}) {
+    Bench bench(device(), {});
+    bench.arena.use(plans.device);
+    bench.host.use(plans.host);
+    fill(bench);
+    std::promise<void> latch;
+    (out ? bench.out : bench.back).cpu()->enqueue([open = latch.get_future().share()] { open.wait(); });
+    bench.step();
+    bench.step();
+    latch.set_value();
+    bench.synchronize();
+    expect_read(bench);
+  }
+}
+
+TEST_P(OffloadTransfer, EachWaitLeftOutIsFound) {
+  const Plans plans = record();
+  std::int64_t waits = 1;
+  for (std::int64_t ordinal = -1; ordinal < waits; ++ordinal) {
+    HazardChecker hazards;
+    WaitCounter counter{.suppressed = ordinal};
+    Bench bench(device(), {.hazards = &hazards, .waits = &counter});
+    bench.arena.use(plans.device);
+    bench.host.use(plans.host);
+    fill(bench);
+    bench.step();
+    bench.synchronize();
+    waits = counter.count;
+    EXPECT_EQ(hazards.count() > 0, ordinal >= 0) << "wait " << ordinal << " of " << waits;
+  }
+  EXPECT_EQ(waits, 2 * 4);
+}
+
+TEST_P(OffloadTransfer, ACallOutOfOrderIsAnError) {
+  const Plans plans = record();
+  Bench bench(device(), {});
+  bench.arena.use(plans.device);
+  bench.host.use(plans.host);
+  fill(bench);
+  bench.runner.begin(4, {.sequences = 4});
+  bench.run(Kind::kForward, 4, 0);
+  EXPECT_THROW(bench.run(Kind::kWaitOffload, 4), Error);
+  bench.run(Kind::kOffload, 4);
+  EXPECT_THROW(bench.run(Kind::kReload, 4), Error);
+  bench.synchronize();
+  bench.transfer.reset();  // as a list that broke off
+  bench.step();
+  bench.synchronize();
+  expect_read(bench);
+}
+
+}  // namespace
+}  // namespace megalith

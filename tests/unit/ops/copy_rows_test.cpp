@@ -1,0 +1,37 @@
+#include "core/ops/copy_rows.h"
+
+#include "tests/support/op_test.h"
+
+namespace megalith::test {
+namespace {
+
+class CopyRowsTest : public OpTest {};
+MEGALITH_OP_TESTS(CopyRowsTest);
+
+TEST_P(CopyRowsTest, AllRows) {
+  for (const Shape& shape : {Shape{5}, Shape{7, 3}, Shape{3, 4, 8}, Shape{0, 6}, Shape{300, 200}}) {
+    const Tensor src = input(shape), dst = output(shape);
+    run(CopyRows{.src = src, .dst = dst});
+    EXPECT_EQ(values(dst), values(src));
+  }
+}
+
+// Rows beyond the bound are neither read nor written; more than there are is all of them.
+TEST_P(CopyRowsTest, RowsInUse) {
+  for (const std::int32_t used : {0, 3, 5, 9}) {
+    for (const std::int64_t width : {3, 16}) {
+      Tensor src = input({5, width}), dst = output({5, width});
+      src.bound = dst.bound = device_struct(used);
+      run(CopyRows{.src = src, .dst = dst}, used == 0   ? Idles{{src.data, "no rows"}}
+                                            : used >= 5 ? Idles{{src.bound, "more rows than there are"}}
+                                                        : Idles{});
+      src.bound = dst.bound = nullptr;
+      const std::int64_t rows = std::min<std::int64_t>(used, 5);
+      EXPECT_EQ(values(dst.slice(0, 0, rows)), values(src.slice(0, 0, rows)));
+      expect_untouched(dst.slice(0, rows, 5 - rows));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace megalith::test
