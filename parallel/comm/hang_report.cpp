@@ -96,6 +96,9 @@ std::string to_string(const HangReport& report) {
       absent += fmt::format("; rank {}{} is {}", rank, report.place(rank), absence_of(report, state->second));
     }
   }
+  for (int rank = 0; rank < report.world; ++rank) {  // for whom one waits that is waited for
+    if (!report.states.contains(rank) && std::ranges::find(partners, rank) == partners.end()) silent.push_back(rank);
+  }
   std::string text = fmt::format("{} on group {}: expected its ranks {} within {:.1f} s (--comm-timeout), got {}",
                                  to_string(report.late), report.group, fmt::join(partners, ", "),
                                  static_cast<double>(report.timeout.count()) * 1e-3,

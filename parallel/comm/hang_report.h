@@ -36,6 +36,7 @@ struct HangReport {
   CollectiveCall late;
   std::chrono::milliseconds timeout{};
   std::map<int, RankState> states;
+  int world = 0;                                  // its ranks: of those outside the group who is silent is told too
   std::function<std::string(int)> place_of = {};  // as WatchOptions has it
 
   std::string place(int rank) const { return place_of ? " (" + place_of(rank) + ")" : ""; }

@@ -214,6 +214,7 @@ void MpiWatcher::report(HangReport& report) {
   ask_all(fmt::format("rank {} waits in {} on group {}", process_->rank, to_string(report.late), report.group));
   if (!pause_until(kAnswers, [&] { return static_cast<int>(states.size()) == process_->size; })) return;
   report.states = states;
+  report.world = process_->size;
   report.place_of = options_.place_of;
   const std::string text = to_string(report);
   const bool leads = std::none_of(states.begin(), states.end(),

@@ -230,6 +230,26 @@ TEST(HangReport, ASendWaitsForItsPeerAlone) {
       HasSubstr("expected its ranks 4, 6 within 1.0 s (--comm-timeout), got only rank 4; rank 6 gave no answer"));
 }
 
+// The peer waits for it in another group.
+TEST(HangReport, ASilentRankIsNamedInGroupsOfOthersToo) {
+  CollectiveCall late = call("receive");
+  late.point_to_point = true;
+  HangReport report{.me = 0,
+                    .group = "pp",
+                    .members = {2, 0},
+                    .late = late,
+                    .timeout = std::chrono::seconds(1),
+                    .states = {},
+                    .world = 4};
+  const std::string rows = "exchange_rows #7 (rows of layer 1's experts: fp32, 4 elements)";
+  report.states[0].groups.push_back({.name = "pp", .running = to_string(late)});
+  report.states[1] = {};
+  report.states[2].groups.push_back({.name = "dispatch", .running_sequence = 7, .running = rows, .running_ms = 1000});
+  EXPECT_THAT(to_string(report), testing::AllOf(HasSubstr("rank 2 is in " + rows + " on group dispatch for 1.0 s"),
+                                                testing::EndsWith("; rank 3 gave no answer, so the process is "
+                                                                  "stopped, lost or starved")));
+}
+
 TEST(HangReport, StatesTravelAsText) {
   RankState state{.late = true, .groups = {}};
   EXPECT_TRUE(rank_state_from(to_text(state)).late);
