@@ -41,7 +41,8 @@ void keep_what_stalls(const Rank& plain, const StepRecording& recording,
                    {.candidates = candidates,
                     .bytes = bytes,
                     .layer_of_segment = layer_of_segment,
-                    .rates = {.out = copies.to_host, .back = copies.from_host}},
+                    .rates = {.out = copies.to_host, .back = copies.from_host},
+                    .between_layers = options.train.cuda_graph_impl != CudaGraphImpl::kNone},
                    choices);
 }
 

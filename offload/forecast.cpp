@@ -84,7 +84,9 @@ CopyForecast forecast_copies(const StepSeconds& step, const MovedSlots& slots, c
 }
 
 void keep_what_stalls(const StepSeconds& step, const HiddenRequest& request, std::vector<OffloadChoice>& choices) {
-  OffloadPoints points{.slots = moving(request.candidates, choices), .layer_of_segment = request.layer_of_segment};
+  OffloadPoints points{.slots = moving(request.candidates, choices),
+                       .layer_of_segment = request.layer_of_segment,
+                       .between_layers = request.between_layers};
   std::vector<std::size_t> candidate_of;
   std::vector<double> bytes;
   for (std::size_t i = 0; i < choices.size(); ++i) {

@@ -39,7 +39,8 @@ struct HiddenRequest {
   const std::vector<double>& bytes;
   const std::vector<int>& layer_of_segment;
   CopyRates rates;
-  double most_stalls = 0.002;  // of the step's computing
+  bool between_layers = false;  // as OffloadPoints
+  double most_stalls = 0.002;   // of the step's computing
 };
 void keep_what_stalls(const StepSeconds& step, const HiddenRequest& request, std::vector<OffloadChoice>& choices);
 

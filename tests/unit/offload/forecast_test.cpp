@@ -77,10 +77,11 @@ TEST(OffloadForecast, CopiesThatAreLongerThanALayerStallEachOther) {
 
 TEST(OffloadForecast, TakesAsMuchAsHides) {
   const Model model;
-  EXPECT_THAT(model.hidden({.out = kGb / 0.5, .back = kGb / 0.5}), testing::ElementsAre(0, 1, 2, 3));
+  EXPECT_THAT(model.hidden({.out = kGb / 0.5, .back = kGb / 0.5}),
+              testing::ElementsAre(0, 1, 2));  // layer 3 would be away for no time
   const std::vector<std::int64_t> some = model.hidden({.out = kGb / 1.5, .back = kGb / 1.5});
   EXPECT_THAT(model.hidden({.out = kGb / 50, .back = kGb / 50}), testing::IsEmpty());
-  EXPECT_LT(some.size(), 4u);
+  EXPECT_LT(some.size(), 3u);
 }
 
 }  // namespace
