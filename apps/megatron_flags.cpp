@@ -47,6 +47,12 @@ constexpr Names kNames[] = {
     {"use --recompute-granularity full", "checkpoint-activations"},
     {"use --recompute-num-layers", "checkpoint-num-layers"},
     {"use --ddp-bucket-size", "ddp-num-buckets"},
+    {"use --fine-grained-activation-offloading with --offload-modules", "cpu-offloading cpu-offloading-"},
+    {"each copy is waited for on its own, a layer later: leave it out",
+     "fine-grained-offloading-max-inflight-offloads"},
+    {"copies start as soon as their slot is written: leave it out", "delay-offload-until-cuda-graph"},
+    {"use --activation-offload-fraction or layers, as in --offload-modules act:0-10",
+     "delta-offload-bytes-across-pp-ranks"},
     {"use --check-weight-hash-interval", "check-weight-hash-across-dp-replicas-interval"},
     {"use --config with a TOML file", "yaml-cfg"},
     {"use --load with --finetune", "pretrained-checkpoint"},
@@ -87,9 +93,9 @@ constexpr Names kNames[] = {
     {"documents keep their text and order: leave it out", "keep-newlines keep-sequential-samples"},
     {"",
      "app-tag- apply- async-ckpt- batch-invariant- bert- biencoder- block- check-for- ckpt-convert- ckpt-fully- "
-     "ckpt-pg- cpu-offloading- dataloader- decoupled- dino- disable-dsa- disable-flight- disable-tp- "
+     "ckpt-pg- dataloader- decoupled- dino- disable-dsa- disable-flight- disable-tp- "
      "dist-ckpt- dsa- enable- encoder- error-injection- exit-signal- fault-injector- fim- "
-     "fine-grained- flight-recorder- fp4- fp8- fsdp-all- fsdp-db- fsdp-manual- gdp- grpo- gtp- heterogeneous- "
+     "flight-recorder- fp4- fp8- fsdp-all- fsdp-db- fsdp-manual- gdp- grpo- gtp- heterogeneous- "
      "high-priority- hybrid- ict- img- "
      "indexer- inference- inprocess- keep-fp8- kitchen- langrl- linear- lion- logits- mamba- megatron-fsdp- mhc- "
      "moe-apply- moe-deepep- moe-enable- moe-extended- moe-flex- moe-hybridep- moe-input- moe-latent- "
@@ -99,7 +105,7 @@ constexpr Names kNames[] = {
      "mlp-chunks- mscale- mtp- muon- mup- nccl- no-align- no-dsa- no-flight- no-log- no-pin- no-save- no-tp- "
      "no-use- non-persistent- null-tokenizer- one-logger- optimizer- otel- pytorch- qk-clip- relative-attention- "
      "replication- retriever- retro- rl- sft- straggler- tokenizer-hf- use-grouped- use-torch- vision- wandb- yarn- "
-     "activation-func-clamp-value activation-offload-fraction adlr-autoresume adlr-autoresume-interval "
+     "activation-func-clamp-value adlr-autoresume adlr-autoresume-interval "
      "allow-ambiguous-pad-tokens async-indexer async-strategy attention-output-gate cache-mla-latents "
      "calc-ft-timeouts calculate-per-token-loss chat-template ckpt-drop-redundant-extra-state classes-fraction "
      "config-logger-dir create-all-gather-group data-args-path "
@@ -107,7 +113,7 @@ constexpr Names kNames[] = {
      "ddp-param-name-patterns-for-fp32-local-accumulation ddp-reduce-scatter-with-fp32-accumulation "
      "cuda-graph-retain-backward-graph cuda-graph-share-io-buffers cuda-graph-use-single-mempool "
      "decode-only-cuda-graphs decrease-batch-size-if-needed defer-embedding-wgrad-compute "
-     "delay-offload-until-cuda-graph delay-param-gather delta-offload-bytes-across-pp-ranks "
+     "delay-param-gather "
      "disable-align-grad-reduce disable-bf16-reduced-precision-matmul disable-chunked-prefill "
      "disable-ckpt-load-validate-sharding-integrity disable-clone-scatter-output-in-embedding disable-fp8-wgrad "
      "disable-log-loss-scale-to-tensorboard disable-mamba-mem-eff-path disable-msc disable-save-tokenizer-assets "
@@ -124,7 +130,7 @@ constexpr Names kNames[] = {
      "kv-lora-rank lang legacy-tokenizer load-main-params-from-ckpt log-energy log-max-attention-logit "
      "log-num-zeros-in-grad log-params-norm log-progress log-straggler logging-level mask-factor mask-prob mask-type "
      "max-documents max-seqlen-per-dp-cp-rank max-tokens-to-oom max-training-rank memory-snapshot-path "
-     "microbatch-group-size-per-virtual-pipeline-stage mid-level-dataset-surplus min-offloaded-tensor-size min-scale "
+     "microbatch-group-size-per-virtual-pipeline-stage mid-level-dataset-surplus min-scale "
      "mla-down-proj-fusion mrope-section mscale multi-latent-attention multiple-validation-sets "
      "no-barrier-with-level-1-timing no-ckpt-load-validate-sharding-integrity no-clone-scatter-output-in-embedding "
      "no-data-sharding no-delay-grad-reduce no-fp8-wgrad no-initialization no-overlap-p2p-communication no-rope-freq "

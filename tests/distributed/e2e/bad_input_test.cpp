@@ -58,9 +58,6 @@ TEST(BadInput, ContradictoryFlags) {
   expect(mock({"--skip-train"}),
          "--skip-train and --eval-iters: expected --skip-train only with --eval-iters above 0, got --eval-iters 0; use "
          "--eval-iters above 0, or remove --skip-train");
-  expect(mock({"--offload-modules", "core_attn"}),
-         "--offload-modules: expected none, offload is not built yet, got core_attn; --recompute-modules saves "
-         "activation memory today");
 }
 
 TEST(BadInput, ConfigurationFiles) {

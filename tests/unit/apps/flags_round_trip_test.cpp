@@ -44,6 +44,11 @@ Words moe(Words words) {
   return words;
 }
 
+std::vector<std::string> offload(std::vector<std::string> more) {
+  more.insert(more.end(), {"--fine-grained-activation-offloading", "--offload-modules", "core_attn:0-1", "act"});
+  return more;
+}
+
 // Flags that a value other than the default needs beside it. A new flag of train belongs here.
 const std::map<std::string, Words>& values_of_train() {
   static const std::map<std::string, Words> kValues = {
@@ -204,6 +209,12 @@ const std::map<std::string, Words>& values_of_train() {
       {"recompute-method", {"--recompute-method", "block", "--recompute-granularity", "full"}},
       {"recompute-num-layers", {"--recompute-num-layers", "2", "--recompute-granularity", "full"}},
       {"loss-chunk-size", {"--loss-chunk-size", "128"}},
+      {"fine-grained-activation-offloading", offload({})},
+      {"offload-modules", offload({})},
+      {"activation-offload-fraction", offload({"--activation-offload-fraction", "0.5"})},
+      {"offload-mb-per-layer", offload({"--offload-mb-per-layer", "12"})},
+      {"min-offload-bytes", offload({"--min-offload-bytes", "123"})},
+      {"min-offloaded-tensor-size", offload({"--min-offloaded-tensor-size", "123"})},
       {"log-interval", {"--log-interval", "9"}},
       {"print-actions", {"--print-actions"}},
       {"log-throughput", {"--log-throughput"}},
@@ -232,8 +243,8 @@ const std::map<std::string, Words>& values_of_train() {
 }
 
 // Only the default can be given yet, or nothing else on a machine without a GPU.
-const std::set<std::string> kOneValue = {"optimizer",       "device",           "profile",        "attention-dropout",
-                                         "offload-modules", "moe-router-dtype", "tp-comm-overlap"};
+const std::set<std::string> kOneValue = {"optimizer",        "device",          "profile", "attention-dropout",
+                                         "moe-router-dtype", "tp-comm-overlap", "rates"};
 
 TEST_F(RoundTrip, EveryFlagOfTrainOutOfTheCommandLine) {
   FlagParser parser(App::kTrain);

@@ -1,0 +1,131 @@
+// What plans say of activations on the host: of whole steps, without computing anything.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "apps/forecast.h"
+#include "apps/offload_report.h"
+#include "tests/unit/plan/plan_support.h"
+
+namespace megalith {
+namespace {
+
+using test::Words;
+using test::operator+;
+using ::testing::HasSubstr;
+
+Words offload(const Words& modules) {
+  return Words{"--fine-grained-activation-offloading", "--min-offload-bytes", "0", "--offload-modules"} + modules;
+}
+
+const Words kExperts = {"--num-experts",         "4",  "--moe-router-topk", "2",
+                        "--moe-ffn-hidden-size", "32", "--swiglu",          "--disable-bias-linear",
+                        "--ffn-hidden-size",     "64", "--moe-layer-freq",  "1"};
+
+StepPlans plans_of(const Words& flags, int ranks = 1, int rank = 0) {
+  const Options options = test::complete(test::plan_flags() + flags, ranks);
+  return record_step(options, run_config(options, ranks), rank, 64).plans;
+}
+
+// Bytes of a microbatch that move, by kind.
+std::map<std::string, std::size_t> moving(const StepPlans& plans) {
+  std::map<std::string, std::size_t> bytes;
+  for (const OffloadSlot& slot : plans.offload.points.slots) bytes[std::string(name_of(slot.kind))] += slot.bytes;
+  return bytes;
+}
+
+TEST(OffloadPlan, MovesEachKindOfADenseLayer) {
+  const StepPlans keeps = plans_of({});
+  EXPECT_TRUE(keeps.offload.rows.empty());
+  EXPECT_EQ(keeps.host.peak_bytes, 0u);
+  // 32 tokens of width 64 in fp32, FFN of 256; 3 of 4 layers, as the last one's come straight back.
+  constexpr std::size_t kRow = 32 * 4, kLayers = 3;
+  const std::map<std::string, std::size_t> want = {{"attn_norm", 64}, {"qkv_linear", 64}, {"core_attn", 3 * 64},
+                                                   {"mlp_norm", 64},  {"fc1", 64},        {"act", 256},
+                                                   {"fc2", 256}};
+  for (const auto& [kind, width] : want) {
+    SCOPED_TRACE(kind);
+    const StepPlans plans = plans_of(offload({kind}));
+    const std::map<std::string, std::size_t> moved = moving(plans);
+    ASSERT_EQ(moved.size(), 1u);
+    // Only the layers within are alike: the first norm's input is the embedding's output.
+    EXPECT_EQ(moved.at(kind), kLayers * width * kRow);
+    EXPECT_EQ(plans.host.peak_bytes, kLayers * width * kRow);  // one microbatch in flight
+    EXPECT_LE(plans.train.live_bytes, keeps.train.live_bytes);
+    EXPECT_EQ(plans.offload.kept_peak_bytes, keeps.train.peak_bytes);
+  }
+}
+
+TEST(OffloadPlan, OptingOutOneKindOfExpertsLowersBytesByItsOwn) {
+  for (const Words& fused : {Words{}, Words{"--use-transformer-engine-op-fuser", "--moe-grouped-gemm"}}) {
+    SCOPED_TRACE(fused.size());
+    const auto all = moving(plans_of(kExperts + fused + offload({"fused_group_mlp"})));
+    EXPECT_EQ(all.size(), 3u);
+    for (const auto& [kind, bytes] : all) {
+      Words others;
+      for (const auto& [other, _] : all) {
+        if (other != kind) others.push_back(other);
+      }
+      auto want = all;
+      want.erase(kind);
+      EXPECT_GT(bytes, 0u);
+      EXPECT_EQ(moving(plans_of(kExperts + fused + offload(others))), want);
+      EXPECT_EQ(moving(plans_of(kExperts + fused + offload({kind}))), (std::map{std::pair{kind, bytes}}));
+    }
+  }
+}
+
+TEST(OffloadPlan, ExpertsRowsAreBoundedWhereRanksShareThemOut) {
+  const auto slots = [](int ranks) {
+    const Words shared = {"--expert-model-parallel-size", std::to_string(ranks)};
+    return plans_of(kExperts + (ranks > 1 ? shared : Words{}) + offload({"fused_group_mlp"}), ranks).offload;
+  };
+  for (const OffloadSlot& slot : slots(1).points.slots) EXPECT_FALSE(slot.bounded) << slot.name;
+  const OffloadChosen two = slots(2);
+  std::size_t bytes = 0;
+  for (const OffloadSlot& slot : two.points.slots) {
+    bytes += slot.bytes;
+    // The router's own tokens are all in use; what arrived and the experts' rows are not.
+    EXPECT_EQ(slot.bounded, slot.name.find("router") == std::string::npos) << slot.name;
+  }
+  EXPECT_LT(two.used_bytes, static_cast<double>(bytes));
+  EXPECT_GT(two.used_bytes, 0.5 * static_cast<double>(bytes));
+}
+
+TEST(OffloadPlan, FullRecomputationsInputsMove) {
+  const Words full = {"--recompute-granularity", "full"};
+  const StepPlans keeps = plans_of(full), plans = plans_of(full + offload({"layer_input"}));
+  EXPECT_FALSE(moving(plans).empty());
+  EXPECT_EQ(moving(plans).count("core_attn"), 0u);
+  EXPECT_LE(plans.train.live_bytes, keeps.train.live_bytes);
+}
+
+TEST(OffloadPlan, SaysWhyTheOthersStay) {
+  const StepPlans plans = plans_of(offload({"act:0-2"}) + Words{"--offload-mb-per-layer", "1"});
+  const std::string text = printed_offload(plans, "");
+  EXPECT_THAT(text, HasSubstr("kept activations of a microbatch per rank\n"));
+  EXPECT_THAT(text, HasSubstr("layers 0-2        moves"));
+  EXPECT_THAT(text, HasSubstr("stays: not in --offload-modules"));
+  EXPECT_THAT(text, HasSubstr("R = "));
+  EXPECT_THAT(said_offload(plans), HasSubstr("act of layers 0-2; 3 slots"));
+}
+
+TEST(OffloadPlan, WithRatesCopiesTakeTheirLinksTime) {
+  const Options options = test::complete(test::plan_flags() + offload({"act"}), 1);
+  const Rates slow = test::rates_with({"copy-to-host-gbps = 0.001", "copy-from-host-gbps = 0.002"});
+  const Forecast forecast = make_forecast(options, 1, {.rates = &slow});
+  const StageForecast& stage = forecast.stages[0];
+  const double bytes = stage.plans.offload.used_bytes * 16;
+  EXPECT_NEAR(stage.times.to_host, bytes / 1e6, 1e-6);
+  EXPECT_NEAR(stage.times.from_host, bytes / 2e6, 1e-6);
+  EXPECT_GT(stage.times.exposed_to_host, 0);
+  EXPECT_GT(forecast.step->seconds, stage.times.exposed_to_host + stage.times.exposed_from_host);
+  const Rates fast = test::rates_with({"copy-to-host-gbps = 1000000", "copy-from-host-gbps = 1000000"});
+  const Forecast hidden = make_forecast(options, 1, {.rates = &fast});
+  EXPECT_LT(hidden.stages[0].times.exposed_to_host, 1e-6);
+}
+
+}  // namespace
+}  // namespace megalith
