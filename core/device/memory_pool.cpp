@@ -59,8 +59,7 @@ void* MemoryPool::allocate_from_system(std::size_t bytes) {
   }
   if (fault_allocation("memory.pool")) return nullptr;
   if (limit_ != 0 && (bytes > limit_ || reserved_ > limit_ - bytes)) return nullptr;
-  if (device_ == DeviceType::kCuda)
-    return place_ == Place::kHost ? cuda_allocate_host(bytes) : cuda_allocate(bytes);
+  if (device_ == DeviceType::kCuda) return place_ == Place::kHost ? cuda_allocate_host(bytes) : cuda_allocate(bytes);
   void* address = nullptr;
   if (posix_memalign(&address, bytes >= kHugePage ? kHugePage : kAlignment, bytes) != 0) return nullptr;
   if (bytes >= kHugePage) madvise(address, bytes, MADV_HUGEPAGE);  // fewer TLB misses; only a hint
@@ -122,6 +121,7 @@ void MemoryPool::free(void* address) {
 }
 
 void MemoryPool::fail_out_of_memory(std::size_t bytes, std::string_view owner) const {
+  const bool is_host = place_ == Place::kHost;
   std::map<std::string, std::size_t> owners;
   for (const auto& [address, block] : used_)
     owners[fmt::format("{} ({})", block.owner, name_of(block.category))] += block.requested;
@@ -133,12 +133,15 @@ void MemoryPool::fail_out_of_memory(std::size_t bytes, std::string_view owner) c
   for (const auto& [size, name] : largest)
     if (size > 0) list += fmt::format("{}{} {}", list.empty() ? "" : ", ", name, readable(size));
   fail({.code = ExitCode::kOutOfMemory,
-        .subject =
-            fmt::format("out of memory: {} for {} on the {} device, {} already reserved{}", readable(bytes), owner,
-                        name_of(device_), readable(reserved_), limit_ ? " of a limit of " + readable(limit_) : ""),
+        .subject = fmt::format("out of memory: {} for {} on the {}{} device, {} already reserved{}", readable(bytes),
+                               owner, is_host ? "host of the " : "", name_of(device_), readable(reserved_),
+                               limit_ ? " of a limit of " + readable(limit_) : ""),
         .got = "largest owners: " + (list.empty() ? std::string("none") : list),
-        .remedy = "in training lower --micro-batch-size, add --recompute-granularity full, or use more ranks with "
-                  "--use-distributed-optimizer or --tensor-model-parallel-size",
+        .remedy =
+            is_host ? "offload less (--offload-modules, --activation-offload-fraction), raise the limit of locked "
+                      "memory (ulimit -l) or start fewer processes on this node"
+                    : "in training lower --micro-batch-size, add --recompute-granularity full, or use more ranks with "
+                      "--use-distributed-optimizer or --tensor-model-parallel-size",
         .show_place = false});
 }
 

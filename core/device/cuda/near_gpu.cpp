@@ -10,6 +10,7 @@
 #include "core/base/error.h"
 #include "core/base/fault.h"
 #include "core/base/file.h"
+#include "core/device/cpu_list.h"
 
 namespace megalith {
 
