@@ -245,8 +245,8 @@ const std::map<std::string, Words>& values_of_train() {
 }
 
 // Only the default can be given yet, or nothing else on a machine without a GPU.
-const std::set<std::string> kOneValue = {"optimizer",        "device",          "profile", "attention-dropout",
-                                         "moe-router-dtype", "tp-comm-overlap"};
+const std::set<std::string> kOneValue = {"optimizer",         "device",           "profile",
+                                         "attention-dropout", "moe-router-dtype", "tp-comm-overlap"};
 
 TEST_F(RoundTrip, EveryFlagOfTrainOutOfTheCommandLine) {
   FlagParser parser(App::kTrain);
