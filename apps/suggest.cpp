@@ -76,17 +76,10 @@ Options with_layout(Options options, const Layout& layout, RecomputeGranularity 
 
 // Flags that --suggest chooses, all but --micro-batch-size.
 bool is_of_layout(const ConfigEntry& entry) {
-<<<<<<< HEAD
-  constexpr std::array<std::string_view, 6> kOthers = {"world-size",
-                                                       "expert-tensor-parallel-size",
-                                                       "moe-token-dispatcher-type",
-                                                       "moe-expert-rank-capacity-factor",
-                                                       "loss-chunk-size",
-                                                       "offload-modules"};
-=======
-  constexpr std::array<std::string_view, 11> kOthers = {"world-size",
-                                                        "expert-model-parallel-size",
+  constexpr std::array<std::string_view, 12> kOthers = {"world-size",
                                                         "expert-tensor-parallel-size",
+                                                        "moe-token-dispatcher-type",
+                                                        "moe-expert-rank-capacity-factor",
                                                         "loss-chunk-size",
                                                         "fine-grained-activation-offloading",
                                                         "offload-modules",
@@ -95,7 +88,6 @@ bool is_of_layout(const ConfigEntry& entry) {
                                                         "offload-distance",
                                                         "min-offload-bytes",
                                                         "min-offloaded-tensor-size"};
->>>>>>> offpol
   return (entry.group == "parallel" || entry.group == "memory") &&
          std::ranges::find(kOthers, entry.name) == kOthers.end();
 }
