@@ -8,7 +8,6 @@
 #include "apps/flags_moe.h"
 #include "apps/flags_offload.h"
 #include "apps/hf_config.h"
-#include "apps/layer_offload.h"
 #include "apps/pipeline_options.h"
 #include "core/base/error.h"
 #include "core/data/split.h"
@@ -356,8 +355,8 @@ void check(App app, const Options& options) {
   }
   if (app == App::kPlan) check_forecast(options);
   if (app == App::kTrain) {
-    only_with(options.forecast.rates.empty() || offloads_by_forecast(options),
-              {.flag = "--rates", .needs = "--offload-modules auto", .got = "train without it"});
+    only_with(options.forecast.rates.empty() || options.offload.fine_grained_activation_offloading,
+              {.flag = "--rates", .needs = "--fine-grained-activation-offloading"});
     check_data(options.data);
     check_checkpoint(options.checkpoint);
     check_profile(options.train, options.logging);

@@ -124,6 +124,7 @@ void add_offload(std::vector<Flag>& t, OffloadOptions& o) {
     {"offload-modules", kMemory, kShaped, "NAME...", list(&o.offload_modules), "with it: attn_norm, qkv_linear, core_attn, attn_proj, mlp_norm, fc1, act, fc2, expert_fc1, moe_act, expert_fc2, layer_input (what full recomputation keeps), fused_group_mlp (the three of experts), each also of layers, such as moe_act:0-10; or auto: what hides behind compute by the forecast of --rates", "none"},
     {"activation-offload-fraction", kMemory, kShaped, "X", real(&o.activation_offload_fraction, {0, 1}), "share of a chunk's groups, each a kind in a layer, that is moved; the last ones stay", ""},
     {"offload-mb-per-layer", kMemory, kShaped, "MIB", integer(&o.offload_mb_per_layer, {0, 1'000'000'000}), "most of a layer and microbatch that is moved; 0: no limit", ""},
+    {"offload-distance", kMemory, kShaped, "LAYERS", integer(&o.offload_distance, {-1, 100}), "layers that the copy of a buffer has behind its last reader and before its next: more hide longer copies, fewer save more; 0: the rest of the layer, where there is one; -1: by the forecast with --rates, else 1", ""},
     {"min-offload-bytes", kMemory, kShaped, "BYTES", integer(&o.min_offload_bytes, {0, kMany}), "smaller buffers stay", ""},
     {"min-offloaded-tensor-size", kMemory, kShaped, "N", integer(&o.min_offloaded_tensor_size, {0, kMany}), "the same as a number of elements, each of the parameters' dtype, as Megatron-LM counts; 0: --min-offload-bytes says", ""},
   });
@@ -137,6 +138,7 @@ void check_offload(const Options& options) {
        {std::pair{!offload.offload_modules.empty(), kFlag},
         {offload.activation_offload_fraction != defaults.activation_offload_fraction, "--activation-offload-fraction"},
         {offload.offload_mb_per_layer != 0, "--offload-mb-per-layer"},
+        {offload.offload_distance != defaults.offload_distance, "--offload-distance"},
         {offload.min_offload_bytes != defaults.min_offload_bytes, "--min-offload-bytes"},
         {offload.min_offloaded_tensor_size != 0, "--min-offloaded-tensor-size"}}) {
     if (!is_set || asks) continue;

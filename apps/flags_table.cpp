@@ -241,7 +241,7 @@ void add_other_programs(Table& t, Options& o) {
     {"max-shard-size", kConvert, kConvertApp, "BYTES", integer(&o.convert.max_shard_size, {1, kMany}), "with --to hf: tensors in one file, unless one alone is larger", ""},
     {"inputs", kReport, kReportApp, "METRICS.jsonl...", list(&o.report.inputs), "files that train --metrics-jsonl wrote", "required", {}, true},
     {"output", kReport, kReportApp, "FILE", text(&o.report.output), "HTML file to write", "report.html"},
-    {"rates", kForecast, kShaped, "FILE", text(&o.forecast.rates), "measured speed of the machine's kernels and links, as tests/bench/rates.sh writes it: adds times to the forecast; train takes it with --offload-modules auto", "none", kFree},
+    {"rates", kForecast, kShaped, "FILE", text(&o.forecast.rates), "measured speed of the machine's kernels and links, as tests/bench/rates.sh writes it: adds times to the forecast; train takes it with --fine-grained-activation-offloading", "none", kFree},
     {"suggest", kForecast, kPlan, "", toggle(&o.forecast.suggest), "with --rates: list the fastest layouts of --world-size ranks that fit into device memory, instead of forecasting one", ""},
     {"device-memory-gib", kForecast, kPlan, "GIB", real(&o.forecast.device_memory_gib, {0, 1e6}), "with --suggest: memory of a device; 0: the value in --rates", ""},
     {"html", kForecast, kPlan, "FILE", text(&o.forecast.html), "HTML page to write, with a chart of the schedule", "none"},

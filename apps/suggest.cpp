@@ -73,8 +73,17 @@ Options with_layout(Options options, const Layout& layout, RecomputeGranularity 
 
 // Flags that --suggest chooses, all but --micro-batch-size.
 bool is_of_layout(const ConfigEntry& entry) {
-  constexpr std::array<std::string_view, 5> kOthers = {
-      "world-size", "expert-model-parallel-size", "expert-tensor-parallel-size", "loss-chunk-size", "offload-modules"};
+  constexpr std::array<std::string_view, 11> kOthers = {"world-size",
+                                                        "expert-model-parallel-size",
+                                                        "expert-tensor-parallel-size",
+                                                        "loss-chunk-size",
+                                                        "fine-grained-activation-offloading",
+                                                        "offload-modules",
+                                                        "activation-offload-fraction",
+                                                        "offload-mb-per-layer",
+                                                        "offload-distance",
+                                                        "min-offload-bytes",
+                                                        "min-offloaded-tensor-size"};
   return (entry.group == "parallel" || entry.group == "memory") &&
          std::ranges::find(kOthers, entry.name) == kOthers.end();
 }

@@ -83,8 +83,34 @@ CopyForecast forecast_copies(const StepSeconds& step, const MovedSlots& slots, c
   return CopyPlayer(step.seconds, slots.bytes, rates).play(list, slots.moves);
 }
 
+void choose_distances(const StepSeconds& step, const DistanceRequest& request, OffloadPoints& points) {
+  const std::vector<bool> all(points.slots.size(), true);
+  const auto stalls = [&](const OffloadPoints& of) {
+    return forecast_copies(step, {.points = of, .bytes = request.bytes, .moves = all}, request.rates).stalls();
+  };
+  const double few = request.most_stalls * std::accumulate(step.seconds.begin(), step.seconds.end(), 0.0);
+  double least = stalls(points);
+  for (int layers = points.lag + 1; layers <= request.most && least > few; ++layers) {
+    OffloadPoints further = points;
+    further.lag = further.ahead = layers;
+    const double now = stalls(further);
+    if (now >= least - few) break;
+    least = now;
+    points = further;
+  }
+  for (int kind = 0; kind < kNumSlotKinds; ++kind) {
+    OffloadPoints nearer = points;
+    for (OffloadSlot& slot : nearer.slots) {
+      if (slot.kind == static_cast<SlotKind>(kind)) tighten(slot, nearer);
+    }
+    if (stalls(nearer) <= least + few) points = nearer;
+  }
+}
+
 void keep_what_stalls(const StepSeconds& step, const HiddenRequest& request, std::vector<OffloadChoice>& choices) {
-  OffloadPoints points{.slots = moving(request.candidates, choices), .layer_of_segment = request.layer_of_segment};
+  OffloadPoints points{.slots = moving(request.candidates, choices),
+                       .layer_of_segment = request.layer_of_segment,
+                       .between_layers = request.between_layers};
   std::vector<std::size_t> candidate_of;
   std::vector<double> bytes;
   for (std::size_t i = 0; i < choices.size(); ++i) {

@@ -32,6 +32,16 @@ struct MovedSlots {
 };
 CopyForecast forecast_copies(const StepSeconds& step, const MovedSlots& slots, const CopyRates& rates);
 
+// How far from their readers slots leave and come back: as near as computing hardly waits for copies, kind by kind
+// (tighten), and where it waits all the same up to `most` layers away.
+struct DistanceRequest {
+  const std::vector<double>& bytes;  // of each slot
+  CopyRates rates;
+  double most_stalls = 0.002;  // of the step's computing, beyond those that no distance avoids
+  int most = 3;
+};
+void choose_distances(const StepSeconds& step, const DistanceRequest& request, OffloadPoints& points);
+
 // Of the candidates that `choices` would move only those that together keep computing from nearly nothing: one by one,
 // those first that free the most memory for the longest time. The others stay. `bytes` of each candidate.
 struct HiddenRequest {
@@ -39,7 +49,8 @@ struct HiddenRequest {
   const std::vector<double>& bytes;
   const std::vector<int>& layer_of_segment;
   CopyRates rates;
-  double most_stalls = 0.002;  // of the step's computing
+  bool between_layers = false;  // as OffloadPoints
+  double most_stalls = 0.002;   // of the step's computing
 };
 void keep_what_stalls(const StepSeconds& step, const HiddenRequest& request, std::vector<OffloadChoice>& choices);
 

@@ -96,8 +96,8 @@ std::vector<Way> ways_of(const std::vector<Action>& actions, const OffloadPoints
            .written = written,
            .starts = behind(written),
            .read = std::max(behind(read), verbs.sent_behind(slot.last_forward_reader, load.chunk, load.microbatch)),
-           .left = std::min(before(backward), verbs.end_behind(read, points.lag)),
-           .reload = verbs.begin_ahead(needed, points.ahead),
+           .left = std::min(before(backward), verbs.end_behind(read, slot.lag >= 0 ? slot.lag : points.lag)),
+           .reload = verbs.begin_ahead(needed, slot.ahead >= 0 ? slot.ahead : points.ahead),
            .needed = before(needed)});
     }
   }

@@ -96,6 +96,16 @@ std::vector<OffloadChoice> choose_offloads(const std::vector<OffloadCandidate>& 
   return Chooser(candidates, request).choose();
 }
 
+void tighten(OffloadSlot& slot, const OffloadPoints& points) {
+  const std::vector<int>& layers = points.layer_of_segment;
+  const auto has_more = [&](int segment) {  // of its layer, behind it in forward and so before it in backward
+    const auto s = static_cast<std::size_t>(segment);
+    return s + 1 < layers.size() && layers[s + 1] == layers[s];
+  };
+  if (points.between_layers || has_more(slot.last_forward_reader.segment)) slot.lag = 0;
+  if (!points.between_layers && has_more(slot.first_backward_reader.segment)) slot.ahead = 0;
+}
+
 std::vector<OffloadSlot> moving(const std::vector<OffloadCandidate>& candidates,
                                 const std::vector<OffloadChoice>& choices) {
   std::vector<OffloadSlot> slots;

@@ -30,6 +30,10 @@ struct OffloadChoice {
 std::vector<OffloadChoice> choose_offloads(const std::vector<OffloadCandidate>& candidates,
                                            const OffloadRequest& request);
 
+// Copies of a slot within its own layer, wherever another part of the layer stands between: no longer on the device
+// than that.
+void tighten(OffloadSlot& slot, const OffloadPoints& points);
+
 // The slots that move, in the order of the candidates.
 std::vector<OffloadSlot> moving(const std::vector<OffloadCandidate>& candidates,
                                 const std::vector<OffloadChoice>& choices);

@@ -35,7 +35,8 @@ struct OffloadSlot {
   // Verbs of this chunk; no other action but the send of the chunk's output, behind its last verb, touches it. The
   // writer is the last one that writes it, which none does in backward; who saves a view of it counts as a reader.
   SlotVerb last_writer, last_forward_reader, first_backward_reader;
-  std::string name;  // "layer 3 attention: core_attn"
+  std::string name;          // "layer 3 attention: core_attn"
+  int lag = -1, ahead = -1;  // in place of those of OffloadPoints; -1: theirs
 
   ArenaKey key(int column) const {
     return {.scope = {.column = column, .segment = segment, .verb = verb}, .ordinal = ordinal};

@@ -213,8 +213,10 @@ const std::map<std::string, Words>& values_of_train() {
       {"offload-modules", offload({})},
       {"activation-offload-fraction", offload({"--activation-offload-fraction", "0.5"})},
       {"offload-mb-per-layer", offload({"--offload-mb-per-layer", "12"})},
+      {"offload-distance", offload({"--offload-distance", "0"})},
       {"min-offload-bytes", offload({"--min-offload-bytes", "123"})},
       {"min-offloaded-tensor-size", offload({"--min-offloaded-tensor-size", "123"})},
+      {"rates", offload({"--rates", "rates.toml"})},
       {"log-interval", {"--log-interval", "9"}},
       {"print-actions", {"--print-actions"}},
       {"log-throughput", {"--log-throughput"}},
@@ -243,8 +245,8 @@ const std::map<std::string, Words>& values_of_train() {
 }
 
 // Only the default can be given yet, or nothing else on a machine without a GPU.
-const std::set<std::string> kOneValue = {"optimizer",        "device",          "profile", "attention-dropout",
-                                         "moe-router-dtype", "tp-comm-overlap", "rates"};
+const std::set<std::string> kOneValue = {"optimizer",         "device",           "profile",
+                                         "attention-dropout", "moe-router-dtype", "tp-comm-overlap"};
 
 TEST_F(RoundTrip, EveryFlagOfTrainOutOfTheCommandLine) {
   FlagParser parser(App::kTrain);

@@ -339,7 +339,7 @@ TEST(Flags, OffloadNamesWhatItCanMove) {
   EXPECT_THAT(outcome({"--offload-modules", "act", "--min-offload-bytes", "1", "--min-offloaded-tensor-size", "1"}),
               HasSubstr("expected one of them"));
   EXPECT_THAT(train_outcome({"--offload-mb-per-layer", "3"}), HasSubstr("only with --fine-grained-activation"));
-  EXPECT_THAT(train_outcome({"--rates", "x"}), HasSubstr("--rates only with --offload-modules auto"));
+  EXPECT_THAT(train_outcome({"--rates", "x"}), HasSubstr("--rates only with --fine-grained-activation-offloading"));
 }
 
 TEST(Flags, OffloadOfExpertsGoesWithRecomputationOfOtherSlots) {

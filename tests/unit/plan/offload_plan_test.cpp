@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
 #include <map>
 
 #include "apps/forecast.h"
@@ -102,6 +105,60 @@ TEST(OffloadPlan, FullRecomputationsInputsMove) {
   EXPECT_LE(plans.train.live_bytes, keeps.train.live_bytes);
 }
 
+// The output of tests/bench/offload_theory.py for a printed list; empty without Python.
+std::string theory_of(const std::string& actions) {
+  const std::string list = testing::TempDir() + "/offload_actions.txt",
+                    out = testing::TempDir() + "/offload_theory.txt";
+  std::ofstream(list) << actions;
+  const std::string command =
+      fmt::format("python3 '{}/tests/bench/offload_theory.py' < '{}' > '{}'", MEGALITH_SOURCE_DIR, list, out);
+  if (std::system("python3 --version > /dev/null 2>&1") != 0) return {};
+  EXPECT_EQ(std::system(command.c_str()), 0);
+  std::ifstream in(out);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+// dp 4 ep 4 pp 2 with 2 chunks of 2 layers a stage, dense ones and experts by turns.
+const Words kSeedLayout = kExperts + Words{"--moe-layer-freq",
+                                           "2",
+                                           "--num-layers",
+                                           "8",
+                                           "--hidden-size",
+                                           "256",
+                                           "--seq-length",
+                                           "512",
+                                           "--bf16",
+                                           "--micro-batch-size",
+                                           "1",
+                                           "--global-batch-size",
+                                           "32",
+                                           "--expert-model-parallel-size",
+                                           "4",
+                                           "--pipeline-model-parallel-size",
+                                           "2",
+                                           "--num-layers-per-virtual-pipeline-stage",
+                                           "2"};
+
+TEST(OffloadPlan, SavesNineAndFiveSlotsOfTenAndSixInFlight) {
+  constexpr std::size_t kSlot = 512 * 256 * 2;  // the norm's output, bf16
+  const Words flags = test::plan_flags() + kSeedLayout + offload({"qkv_linear"}) + Words{"--offload-distance", "0"};
+  const Options options = test::complete(flags, 8);
+  const RunConfig config = run_config(options, 8);
+  const std::size_t want[] = {9 * kSlot, 5 * kSlot};
+  for (int stage = 0; stage < 2; ++stage) {
+    SCOPED_TRACE(stage);
+    const StepPlans plans = record_step(options, config, 4 * stage, 1 << 14).plans;
+    const OffloadSaving saving = saving_of(plans);
+    EXPECT_EQ(saving.theory, static_cast<double>(want[stage]));
+    EXPECT_GE(saving.ratio(), 0.98);
+  }
+  const std::string theory = theory_of(printed_actions(options, config));
+  if (theory.empty()) GTEST_SKIP() << "no python3";
+  EXPECT_EQ(theory, fmt::format("stage 0: 10 slots in flight, 1 on the device, saves {} bytes\n"
+                                "stage 1: 6 slots in flight, 1 on the device, saves {} bytes\n",
+                                want[0], want[1]));
+}
+
 TEST(OffloadPlan, SaysWhyTheOthersStay) {
   const StepPlans plans = plans_of(offload({"act:0-2"}) + Words{"--offload-mb-per-layer", "1"});
   const std::string text = printed_offload(plans, "");
@@ -110,6 +167,25 @@ TEST(OffloadPlan, SaysWhyTheOthersStay) {
   EXPECT_THAT(text, HasSubstr("stays: not in --offload-modules"));
   EXPECT_THAT(text, HasSubstr("R = "));
   EXPECT_THAT(said_offload(plans), HasSubstr("act of layers 0-2; 3 slots"));
+}
+
+TEST(OffloadPlan, ByForecastMovesWhatHides) {
+  const auto plans = [](double gbps) {
+    const std::string file = testing::TempDir() + "/offload_rates.toml";
+    std::string text = test::round_rates();
+    for (const char* key : {"copy-to-host-gbps", "copy-from-host-gbps"}) {
+      const std::size_t at = text.find(std::string("\n") + key) + 1;
+      text.replace(at, text.find('\n', at) - at, fmt::format("{} = {}", key, gbps));
+    }
+    std::ofstream(file) << text;
+    return plans_of(offload({"auto"}) + Words{"--rates", file});
+  };
+  const StepPlans all = plans(1e9), some = plans(2), none = plans(1e-6);
+  const auto slots = [](const StepPlans& of) { return std::ssize(of.offload.points.slots); };
+  EXPECT_GT(slots(all), slots(some));
+  EXPECT_GT(slots(some), 0);
+  EXPECT_EQ(slots(none), 0);
+  EXPECT_THAT(printed_offload(none, ""), HasSubstr("stays: its copies would not hide behind computing"));
 }
 
 TEST(OffloadPlan, WithRatesCopiesTakeTheirLinksTime) {

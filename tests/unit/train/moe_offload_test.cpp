@@ -1,0 +1,86 @@
+// Experts' kept activations on the host: dp 4 ep 4 pp 2 with 2 chunks a stage on 8 ranks, dense layers and experts by
+// turns, with the bits of keeping, whatever moves.
+#include <gtest/gtest.h>
+
+#include "tests/support/tier.h"
+#include "tests/unit/train/layouts.h"
+
+namespace megalith {
+namespace {
+
+using test::RunResult;
+using test::Words;
+using test::operator+;
+
+const Words kModel = {"--num-layers",
+                      "8",
+                      "--hidden-size",
+                      "32",
+                      "--num-attention-heads",
+                      "4",
+                      "--seq-length",
+                      "16",
+                      "--micro-batch-size",
+                      "1",
+                      "--global-batch-size",
+                      "16",
+                      "--train-iters",
+                      "3",
+                      "--bf16",
+                      "--swiglu",
+                      "--disable-bias-linear",
+                      "--ffn-hidden-size",
+                      "32",
+                      "--num-experts",
+                      "8",
+                      "--moe-ffn-hidden-size",
+                      "16",
+                      "--moe-router-topk",
+                      "2",
+                      "--moe-layer-freq",
+                      "2",
+                      "--expert-model-parallel-size",
+                      "4",
+                      "--pipeline-model-parallel-size",
+                      "2",
+                      "--num-layers-per-virtual-pipeline-stage",
+                      "2"};
+
+RunResult run(const Words& more) { return test::train({.flags = kModel + more, .ranks = 8}); }
+
+void expect_same(const RunResult& got, const RunResult& want) {
+  test::expect_same_run(got, want);
+  EXPECT_TRUE(got.gradients == want.gradients);
+  EXPECT_TRUE(got.memory_as_planned);
+  EXPECT_EQ(got.hazards, 0);
+  for (const test::RankActivity& rank : got.ranks) {
+    EXPECT_GT(rank.slots, 0);
+    EXPECT_GT(rank.offload.bytes_out, 0);
+    EXPECT_EQ(rank.offload.bytes_out, rank.offload.bytes_back);
+  }
+}
+
+Words offload(const Words& kinds) {
+  return Words{"--fine-grained-activation-offloading", "--min-offload-bytes", "0", "--check-hazards",
+               "--offload-modules"} +
+         kinds;
+}
+
+TEST(MoeOffload, EightRanksHaveTheBitsOfKeeping) {
+  const RunResult keep = run({});
+  const std::vector<Words> ways = {
+      offload({"qkv_linear"}) + Words{"--offload-distance", "0"},
+      offload({"expert_fc1", "moe_act"}),
+      offload(
+          {"attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "fc1", "act", "fc2", "fused_group_mlp"}),
+  };
+  for (std::size_t i = 0; i < ways.size(); i += static_cast<std::size_t>(test::one_of(2))) {
+    SCOPED_TRACE(testing::PrintToString(ways[i]));
+    expect_same(run(ways[i]), keep);
+  }
+  const Words fused = {"--moe-grouped-gemm", "--use-transformer-engine-op-fuser"};
+  expect_same(run(fused + ways[2]), keep);
+}
+
+}  // namespace
+}  // namespace megalith
