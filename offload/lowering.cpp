@@ -137,7 +137,7 @@ std::vector<Action> insert_offloads(const std::vector<Action>& actions, const Of
   std::ranges::stable_sort(ways, {}, &Way::needed);
   for (std::size_t n = 0; n < ways.size(); ++n) {
     add(ways[n], n, Kind::kReload, ways[n].reload);
-    add(ways[n], n, Kind::kWaitReload, ways[n].needed);
+    add(ways[n], ways.size() - n, Kind::kWaitReload, ways[n].needed);  // which waits for the last one waits for all
   }
   std::vector<Action> list;
   list.reserve(actions.size() + inserted.size());

@@ -25,10 +25,11 @@ ActivationTransfer::ActivationTransfer(const Context& ctx, SegmentRunner& runner
                                        OffloadPoints points, bool poison)
     : ctx_(ctx), runner_(runner), streams_(streams), host_(host), points_(std::move(points)), poison_(poison) {
   const std::vector<OffloadSlot>& slots = points_.slots;
-  for (auto slot = slots.begin(); slot != slots.end(); ++slot) {
-    is_first_written_.push_back(std::none_of(slots.begin(), slot, [&](const OffloadSlot& other) {
-      return other.chunk == slot->chunk && other.last_writer == slot->last_writer;
-    }));
+  for (const OffloadSlot& slot : slots) {
+    const auto first = std::ranges::find_if(slots, [&](const OffloadSlot& other) {
+      return other.chunk == slot.chunk && other.last_writer == slot.last_writer;
+    });
+    first_written_.push_back(static_cast<int>(first - slots.begin()));
   }
 }
 
@@ -52,7 +53,7 @@ void ActivationTransfer::fill_with_nan(void* begin, std::size_t bytes) {
 void ActivationTransfer::written_in_graph(const Action& verb) {
   for (std::size_t item = 0; item < points_.slots.size(); ++item) {
     const OffloadSlot& of = points_.slots[item];
-    if (!is_first_written_[item] || of.chunk != verb.chunk ||
+    if (first_written_[item] != static_cast<int>(item) || of.chunk != verb.chunk ||
         of.last_writer != SlotVerb{.kind = verb.kind, .segment = verb.segment})
       continue;
     Flight& flight = flights_[{static_cast<int>(item), verb.column}];
@@ -78,17 +79,30 @@ Tensor ActivationTransfer::rows_in_use(const Action& action, const Arena::Place&
   return is_whole ? Tensor() : rows;
 }
 
+// Copies of one stream follow each other: those of one source wait once.
+void ActivationTransfer::wait_until_written(const Action& action) {
+  Flight& first = flights_[{first_written_[static_cast<std::size_t>(action.item)], action.column}];
+  const int verb = slot(action).last_writer.segment;
+  const bool in_graph = replays_ && first.in_graph;
+  Source source{.column = action.column,
+                .microbatch = action.microbatch,
+                .verb = points_.between_layers ? -1 : verb,
+                .layer = points_.layer_of_segment[static_cast<std::size_t>(verb)]};
+  if (source == waited_for_) return;  // of a layer that is done as a whole
+  if (in_graph) source.verb = verb;
+  if (source == waited_for_) return;
+  waited_for_ = source;
+  if (!in_graph) ctx_.compute.record(first.written);
+  streams_.out.wait(first.written);
+}
+
 void ActivationTransfer::offload(const Action& action) {
   Flight& flight = pass(action, State::kHere, State::kLeaving);
   flight.device = ctx_.arena.place_of(slot(action).key(action.column));
   host_.begin_scope({.column = action.column, .segment = -1, .verb = kOffloadScope + action.item});
   flight.host = host_.allocate(flight.device.bytes, MemoryCategory::kActivations, name_of(slot(action).kind));
   if (rehearses_) return;
-  // Slots of one writer stand together; their copies follow each other.
-  if (is_first_written_[static_cast<std::size_t>(action.item)]) {
-    if (!replays_ || !flight.in_graph) ctx_.compute.record(flight.written);
-    streams_.out.wait(flight.written);
-  }
+  wait_until_written(action);
   flight.rows = rows_in_use(action, flight.device);
   if (flight.rows) {
     launch(streams_.out, CopyRows{.src = flight.rows, .dst = moved(flight.rows, flight.host)});
@@ -144,6 +158,7 @@ void ActivationTransfer::wait_reload(const Action& action) {
 
 void ActivationTransfer::reset() {
   for (auto& [key, flight] : flights_) flight.state = State::kHere;
+  waited_for_ = {};
 }
 
 void ActivationTransfer::synchronize() {

@@ -27,7 +27,10 @@ class ActivationTransfer {
                      OffloadPoints points, bool poison);
 
   // Before the actions of a list: whether its verbs may be replayed.
-  void begin(bool replays) { replays_ = replays; }
+  void begin(bool replays) {
+    replays_ = replays;
+    waited_for_ = {};
+  }
   // The compute stream captures, and has captured this verb: copies of what it wrote will start here in each replay.
   void written_in_graph(const Action& verb);
 
@@ -66,6 +69,7 @@ class ActivationTransfer {
   };
 
   const OffloadSlot& slot(const Action& action) const { return points_.slots[static_cast<std::size_t>(action.item)]; }
+  void wait_until_written(const Action& action);
   Tensor rows_in_use(const Action& action, const Arena::Place& place) const;
   Flight& pass(const Action& action, State from, State to);
   void fill_with_nan(void* begin, std::size_t bytes);
@@ -75,7 +79,13 @@ class ActivationTransfer {
   Streams streams_;
   Arena& host_;
   const OffloadPoints points_;
-  std::vector<bool> is_first_written_;  // of the slots that their last writer leaves together
+  std::vector<int> first_written_;  // of the slots that the same verb wrote last, by slot
+  // Of the copies to the host what the last wait was for: what a verb or, between layers, a layer left there.
+  struct Source {
+    int column = -1, microbatch = -1, verb = -1, layer = -1;
+    friend bool operator==(const Source&, const Source&) = default;
+  };
+  Source waited_for_;
   bool poison_;
   bool replays_ = false, rehearses_ = false;
   std::map<std::pair<int, int>, Flight> flights_;  // by slot and column

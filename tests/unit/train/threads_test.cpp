@@ -70,5 +70,27 @@ TEST(ThreadsOfExperts, ShareNothingWithoutOrder) {
   for (const test::RankActivity& rank : run.ranks) EXPECT_GT(rank.units_reduced, 0);
 }
 
+// Copies to the host and back beside gathers of units and messages, behind eager layers and at events inside of graphs.
+TEST(ThreadsOfOffload, ShareNothingWithoutOrder) {
+  const Layout layout{.pipeline = 2, .data = 2, .schedule = "zb-v", .sharing = 3};
+  const Words kinds{"--fine-grained-activation-offloading",
+                    "--min-offload-bytes",
+                    "0",
+                    "--offload-modules",
+                    "attn_norm",
+                    "core_attn",
+                    "act",
+                    "fc2"};
+  const RunResult run = test::train(
+      {.flags = test::sizes_for(layout) + layout.flags() + kinds + Words{"--train-iters", "3", kGraphs, "local"},
+       .ranks = layout.ranks()});
+  EXPECT_EQ(run.code, ExitCode::kOk);
+  EXPECT_TRUE(run.copies_agree);
+  EXPECT_EQ(run.losses.size(), 3u);
+  std::int64_t reloads = 0;
+  for (const test::RankActivity& rank : run.ranks) reloads += rank.offload.reloads;
+  EXPECT_GT(reloads, 0);
+}
+
 }  // namespace
 }  // namespace megalith
