@@ -29,7 +29,7 @@ const Words kExperts = {"--num-experts",         "4",  "--moe-router-topk", "2",
 
 StepPlans plans_of(const Words& flags, int ranks = 1, int rank = 0) {
   const Options options = test::complete(test::plan_flags() + flags, ranks);
-  return record_step(options, run_config(options, ranks), rank, 64).plans;
+  return record_step(options, run_config(options, ranks), rank, {.most_microbatches = 64}).plans;
 }
 
 // Bytes of a microbatch that move, by kind.
@@ -147,7 +147,7 @@ TEST(OffloadPlan, SavesNineAndFiveSlotsOfTenAndSixInFlight) {
   const std::size_t want[] = {9 * kSlot, 5 * kSlot};
   for (int stage = 0; stage < 2; ++stage) {
     SCOPED_TRACE(stage);
-    const StepPlans plans = record_step(options, config, 4 * stage, 1 << 14).plans;
+    const StepPlans plans = record_step(options, config, 4 * stage, {.most_microbatches = 1 << 14}).plans;
     const OffloadSaving saving = saving_of(plans);
     EXPECT_EQ(saving.theory, static_cast<double>(want[stage]));
     EXPECT_GE(saving.ratio(), 0.98);
