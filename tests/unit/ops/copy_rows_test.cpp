@@ -22,9 +22,7 @@ TEST_P(CopyRowsTest, RowsInUse) {
     for (const std::int64_t width : {3, 16}) {
       Tensor src = input({5, width}), dst = output({5, width});
       src.bound = dst.bound = device_struct(used);
-      run(CopyRows{.src = src, .dst = dst}, used == 0   ? Idles{{src.data, "no rows"}}
-                                            : used >= 5 ? Idles{{src.bound, "more rows than there are"}}
-                                                        : Idles{});
+      run(CopyRows{.src = src, .dst = dst}, used == 0 ? Idles{{src.data, "no rows"}} : Idles{});
       src.bound = dst.bound = nullptr;
       const std::int64_t rows = std::min<std::int64_t>(used, 5);
       EXPECT_EQ(values(dst.slice(0, 0, rows)), values(src.slice(0, 0, rows)));
