@@ -143,7 +143,9 @@ TEST(ExpertShards, AreTheModelOfOneRankAndGoFromEachLayoutToEach) {
       EXPECT_TRUE(held.state == want.state) << (source.empty() ? "drawn" : "loaded");
       for (const std::int64_t own : held.expert_elements) EXPECT_EQ(own * layout.ep * layout.etp * layout.pp, elements);
       if (!source.empty()) from = to;
-      if (layout.ep * layout.etp == 4) EXPECT_TRUE(weights_of_transformers(to) == exported);
+      if (layout.ep * layout.etp == 4) {
+        EXPECT_TRUE(weights_of_transformers(to) == exported);
+      }
     }
   }
 }
