@@ -82,7 +82,10 @@ void Stream::record(Event& event) {
 }
 
 void Stream::wait(Event& event) {
-  if (instruments_.waits != nullptr && instruments_.waits->skip_next()) return;
+  if (instruments_.waits != nullptr && instruments_.waits->skip_next()) {
+    if (instruments_.waits->waits_untold && capture_ == nullptr) enqueue_wait(event);
+    return;
+  }
   if (Graph* graph = capture_ != nullptr ? capture_ : event.capturing()) {
     graph->wait(*this, event);
     return;

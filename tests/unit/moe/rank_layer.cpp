@@ -251,33 +251,20 @@ void expect_same_gradients(const Gradients& a, const Gradients& b) {
 
 }  // namespace
 
-void run_rank_layer(const RankLayerCase& test, RankLayerResult& result) {
+RankLayerResult run_rank_layer(const RankLayerCase& test) {
+  RankLayerResult result;
   std::mutex mutex;
   ThreadWorld(test.ranks, std::chrono::seconds(60)).run([&](Communicator& group) {
     HazardChecker hazards;
-    WaitCounter waits{.suppressed = test.suppressed_wait};
+    WaitCounter waits{.suppressed = test.suppressed_wait, .waits_untold = true};
     RankLayer layer(test, group, {.hazards = test.check_hazards ? &hazards : nullptr, .waits = &waits});
-    const auto count = [&] {
-      const std::lock_guard lock(mutex);
-      if (group.rank() == 0) result.hazards = hazards.count(), result.waits = waits.count;
-    };
-    try {
-      layer.run();
-    } catch (...) {
-      count();
-      throw;
-    }
-    count();
+    layer.run();
     const std::lock_guard lock(mutex);
+    if (group.rank() == 0) result.hazards = hazards.count(), result.waits = waits.count;
     layer.add_to(result);
   });
   for (const auto& [name, of_each] : result.dense_of_each) result.dense[name] = sum_of(of_each);
   result.sums = sum_of(result.sums_of_each);
-}
-
-RankLayerResult run_rank_layer(const RankLayerCase& test) {
-  RankLayerResult result;
-  run_rank_layer(test, result);
   return result;
 }
 

@@ -46,8 +46,6 @@ struct RankLayerResult {
 
 inline constexpr std::int64_t kRankLayerHidden = 8;
 
-// `result` is filled as far as the run comes; with a wait suppressed it may throw.
-void run_rank_layer(const RankLayerCase& test, RankLayerResult& result);
 RankLayerResult run_rank_layer(const RankLayerCase& test);
 
 // Bit for bit.
