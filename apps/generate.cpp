@@ -197,7 +197,7 @@ ExitCode generate(int argc, char** argv, Communicator& world, MpiRuntime* mpi) {
   const bool cuda = options.train.device == DeviceType::kCuda;
   const int neighbours = mpi == nullptr ? 1 : mpi->local_size();
   on_all_ranks(world, [&] {
-    if (cuda && mpi != nullptr) select_cuda_device(mpi->local_rank());
+    if (cuda && mpi != nullptr) select_cuda_device(mpi->gpu());
     check_memory(options, sizes, world.size(),
                  cuda ? cuda_memory().free : available_bytes() / static_cast<std::size_t>(neighbours));
   });

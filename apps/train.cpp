@@ -103,7 +103,7 @@ ExitCode train(MpiRuntime& mpi, Communicator& world, const Flags& flags) {
     return ExitCode::kOk;
   }
   on_all_ranks(world, [&] {
-    if (parsed.options.train.device == DeviceType::kCuda) select_cuda_device(mpi.local_rank());
+    if (parsed.options.train.device == DeviceType::kCuda) select_cuda_device(mpi.gpu());
     if (!takes_flags) take_folder(parsed.options);
   });
   find_tokenizer_files(parsed.options, world, found);

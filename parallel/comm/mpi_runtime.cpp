@@ -3,12 +3,16 @@
 #include <fmt/format.h>
 #include <mpi.h>
 
+#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <optional>
+#include <string_view>
+#include <system_error>
 #include <utility>
 
+#include "core/base/error.h"
 #include "core/base/launch.h"
 #include "parallel/comm/mpi_process.h"
 #include "parallel/comm/mpi_watcher.h"
@@ -25,6 +29,8 @@ namespace {
 #define MEGALITH_SHARED_MEMORY_BTL "vader"
 #endif
 
+constexpr const char* kRanksPerGpu = "MEGALITH_RANKS_PER_GPU";
+
 const char* of_environment(const char* name) { return std::getenv(name); }
 
 // A rank that is killed leaves its file in /dev/shm where its mpirun is killed too: in a folder of ours the next start
@@ -36,6 +42,18 @@ void share_memory_in_own_folder(MpiProcess& process) {
   if (!folder) return;
   setenv(kFolder, folder->path().c_str(), 1);
   process.shared_memory.emplace(std::move(*folder));
+}
+
+int ranks_per_gpu() {
+  const char* const text = std::getenv(kRanksPerGpu);
+  if (text == nullptr) return 1;
+  const std::string_view digits = text;
+  int ranks = 0;
+  const auto [end, error] = std::from_chars(digits.begin(), digits.end(), ranks);
+  if (error != std::errc{} || end != digits.end() || ranks < 1) {
+    refuse_usage(kRanksPerGpu, {.expected = "a number of ranks from 1 up", .got = fmt::format("\"{}\"", digits)});
+  }
+  return ranks;
 }
 
 }  // namespace
@@ -95,6 +113,8 @@ int MpiRuntime::rank() const { return process_->rank; }
 int MpiRuntime::size() const { return process_->size; }
 int MpiRuntime::local_rank() const { return process_->local_rank; }
 int MpiRuntime::local_size() const { return process_->local_size; }
+int MpiRuntime::gpu() const { return process_->local_rank / ranks_per_gpu(); }
+int MpiRuntime::gpus_needed() const { return (process_->local_size + ranks_per_gpu() - 1) / ranks_per_gpu(); }
 
 void MpiRuntime::set_timeout(std::chrono::milliseconds timeout) { process_->options.timeout = timeout; }
 
@@ -107,7 +127,10 @@ void MpiRuntime::watch(const WatchOptions& options) {
 }
 
 std::unique_ptr<Communicator> MpiRuntime::world(DeviceType device) {
-  return device == DeviceType::kCuda ? make_nccl_world(process_) : make_mpi_world(process_);
+  if (device != DeviceType::kCuda) return make_mpi_world(process_);
+  // NCCL refuses two ranks of one host on one GPU; of two hosts it cannot tell.
+  if (ranks_per_gpu() > 1) setenv("NCCL_HOSTID", fmt::format("rank{}", process_->rank).c_str(), 1);
+  return make_nccl_world(process_);
 }
 
 void MpiRuntime::abort(ExitCode code) {

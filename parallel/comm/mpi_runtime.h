@@ -56,6 +56,10 @@ class MpiRuntime {
   int rank() const;
   int size() const;
   int local_rank() const;  // among the ranks of this machine
+  // The index of this rank's GPU. MEGALITH_RANKS_PER_GPU=N (1 when unset) has N ranks of a machine share one, to try
+  // layouts of many ranks where there are few GPUs: NCCL then sends over sockets, so speeds say nothing.
+  int gpu() const;
+  int gpus_needed() const;  // by the ranks of this machine
   int local_size() const;
 
   // Instead of MpiOptions::timeout; while no other thread communicates.
@@ -68,7 +72,7 @@ class MpiRuntime {
   // does. Time for which all ranks are suspended does not count.
   void watch(const WatchOptions& options);
 
-  // A new group of all ranks; collective. kCuda: after each rank called select_cuda_device(local_rank()); the same
+  // A new group of all ranks; collective. kCuda: after each rank called select_cuda_device(gpu()); the same
   // device for all ranks. Exit code 2 if this build lacks it, if two ranks chose one GPU, or if NCCL is too old.
   std::unique_ptr<Communicator> world(DeviceType device = DeviceType::kCpu);
 

@@ -15,11 +15,11 @@ inline constexpr int kSkipped = 77;  // exit code
 inline bool select_rank_device(const MpiRuntime& mpi, DeviceType device) {
   if (device != DeviceType::kCuda) return true;
   const int count = cuda_built() ? cuda_facts(0).count : 0;
-  if (count < mpi.local_size()) {
-    if (mpi.rank() == 0) std::printf("skipped: needs %d GPUs, found %d\n", mpi.local_size(), count);
+  if (count < mpi.gpus_needed()) {
+    if (mpi.rank() == 0) std::printf("skipped: needs %d GPUs, found %d\n", mpi.gpus_needed(), count);
     return false;
   }
-  select_cuda_device(mpi.local_rank());
+  select_cuda_device(mpi.gpu());
   return true;
 }
 
