@@ -29,6 +29,7 @@ struct MpiProcess {
   int size = 1;
   int local_rank = 0;
   int local_size = 1;
+  int ranks_per_gpu = 1;
   std::atomic<bool> aborted{false};
   std::mutex mutex;
   std::string abort_message;                                    // guarded by mutex

@@ -83,6 +83,7 @@ MpiRuntime::MpiRuntime(int& argc, char**& argv, const MpiOptions& options) : pro
   require(options.max_message_bytes > 0 && options.max_message_bytes < (std::size_t{1} << 31),
           "MpiOptions::max_message_bytes");
   process_->options = options;
+  process_->ranks_per_gpu = ranks_per_gpu();
   set_mpi_environment();
   share_memory_in_own_folder(*process_);
   int provided = MPI_THREAD_SINGLE;
@@ -113,8 +114,10 @@ int MpiRuntime::rank() const { return process_->rank; }
 int MpiRuntime::size() const { return process_->size; }
 int MpiRuntime::local_rank() const { return process_->local_rank; }
 int MpiRuntime::local_size() const { return process_->local_size; }
-int MpiRuntime::gpu() const { return process_->local_rank / ranks_per_gpu(); }
-int MpiRuntime::gpus_needed() const { return (process_->local_size + ranks_per_gpu() - 1) / ranks_per_gpu(); }
+int MpiRuntime::gpu() const { return process_->local_rank / process_->ranks_per_gpu; }
+int MpiRuntime::gpus_needed() const {
+  return (process_->local_size + process_->ranks_per_gpu - 1) / process_->ranks_per_gpu;
+}
 
 void MpiRuntime::set_timeout(std::chrono::milliseconds timeout) { process_->options.timeout = timeout; }
 
@@ -129,7 +132,7 @@ void MpiRuntime::watch(const WatchOptions& options) {
 std::unique_ptr<Communicator> MpiRuntime::world(DeviceType device) {
   if (device != DeviceType::kCuda) return make_mpi_world(process_);
   // NCCL refuses two ranks of one host on one GPU; of two hosts it cannot tell.
-  if (ranks_per_gpu() > 1) setenv("NCCL_HOSTID", fmt::format("rank{}", process_->rank).c_str(), 1);
+  if (process_->ranks_per_gpu > 1) setenv("NCCL_HOSTID", fmt::format("rank{}", process_->rank).c_str(), 1);
   return make_nccl_world(process_);
 }
 

@@ -354,8 +354,8 @@ void NcclCommunicator::unshare_memory() {
   host_->host_barrier();  // no peer has it mapped any more
 }
 
-// Why this rank cannot share its GPU, if an earlier one has it too.
-std::string gpu_fault(Communicator& world) {
+// Why this rank cannot have its GPU, if too many earlier ones have it.
+std::string gpu_fault(Communicator& world, int ranks_per_gpu) {
   const int device = use_cuda_device();
   char bus[64] = "";
   char host[256] = "";
@@ -363,8 +363,8 @@ std::string gpu_fault(Communicator& world) {
   gethostname(host, sizeof(host) - 1);
   const std::vector<std::string> all = world.host_all_gather(fmt::format("{} on {}", bus, host));
   const auto mine = all.begin() + world.rank();
+  if (std::count(all.begin(), mine, *mine) < ranks_per_gpu) return "";
   const auto first = std::find(all.begin(), mine, *mine);
-  if (first == mine) return "";
   return fmt::format(
       "--device cuda: a GPU for each rank: expected a GPU that rank {} does not use, got GPU {}; start at most one "
       "process a GPU on each node, or check CUDA_VISIBLE_DEVICES",
@@ -385,7 +385,7 @@ std::unique_ptr<Communicator> make_nccl_world(const std::shared_ptr<MpiProcess>&
       });
     };
     refuse(nccl_version_fault(version, NCCL_VERSION_CODE));
-    refuse(gpu_fault(*host));
+    refuse(gpu_fault(*host, process->ranks_per_gpu));
     watcher = process->nccl_watcher.lock();
     if (watcher == nullptr) {
       watcher = std::make_shared<NcclWatcher>(process);
