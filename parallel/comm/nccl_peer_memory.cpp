@@ -194,7 +194,7 @@ void PeerMemory::meet(CudaStream& stream, std::uint64_t Flags::*word) {
 
 void PeerMemory::check_holds(const ExchangeRows& op) const {
   const auto check = [&](const Tensor& tensor, const char* argument) {
-    if (tensor.bytes() == 0 || holds(tensor)) return;
+    if (!tensor || tensor.bytes() == 0 || holds(tensor)) return;
     fail({.subject = fmt::format("{} on group {}: {}", op.kName, op.group.name(), argument),
           .expected = "a place in the memory that its ranks share",
           .got = "another"});
