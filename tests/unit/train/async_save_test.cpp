@@ -241,19 +241,9 @@ TEST(AsyncSave, ABudgetOfSkipsThatIsSpentLeavesNoSaveUnderWay) {
   EXPECT_TRUE(fs::exists(scratch.path("c/LATEST")));
 }
 
-const Flags kHazardRun = {"--train-iters",
-                          "3",
-                          "--save-interval",
-                          "1",
-                          "--async-save",
-                          "--check-hazards",
-                          "--use-distributed-optimizer",
-                          "--overlap-grad-reduce",
-                          "--overlap-param-gather",
-                          "--ddp-bucket-size",
-                          "1",
-                          "--micro-batch-size",
-                          "4"};
+const Flags kHazardRun = test::words(
+    "--train-iters 3 --save-interval 1 --async-save --check-hazards --use-distributed-optimizer "
+    "--overlap-grad-reduce --overlap-param-gather --ddp-bucket-size 1 --micro-batch-size 4");
 
 TEST(AsyncSave, TheCopyHasNoHazard) {
   const test::ScratchDirectory scratch;

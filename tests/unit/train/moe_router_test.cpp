@@ -48,14 +48,9 @@ void expect_near(const RunResult& got, const RunResult& want) {
   }
 }
 
-const Words kAll{"--moe-router-load-balancing-type",
-                 "aux_loss",
-                 "seq_aux_loss",
-                 "global_aux_loss",
-                 "--moe-aux-loss-coeff",
-                 "0.3",
-                 "0.1",
-                 "0.6"};
+const Words kAll = test::words(
+    "--moe-router-load-balancing-type aux_loss seq_aux_loss global_aux_loss --moe-aux-loss-coeff 0.3 0.1 "
+    "0.6");
 // These do not ask which of the replicas has a sequence.
 const Words kWhole{
     "--moe-router-load-balancing-type", "seq_aux_loss", "global_aux_loss", "--moe-aux-loss-coeff", "0.1", "0.6"};

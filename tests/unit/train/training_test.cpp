@@ -110,12 +110,9 @@ TEST(Training, ResumeGivesTheBitsOfTheUnbrokenRun) {
   }
 }
 
-const std::vector<std::string> kNarrow = {"--bf16", "--main-grads-dtype",
-                                          "bf16",   "--exp-avg-dtype",
-                                          "bf16",   "--exp-avg-sq-dtype",
-                                          "bf16",   "--adam-beta2",
-                                          "0.95",   "--lr",
-                                          "1e-2"};
+const std::vector<std::string> kNarrow = test::words(
+    "--bf16 --main-grads-dtype bf16 --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16 --adam-beta2 0.95 --lr "
+    "1e-2");
 
 TEST(Training, Bf16GradientsAndMomentsTrainAndResumeBitForBit) {
   const std::vector<std::string> wide_flags = {"--bf16", "--adam-beta2", "0.95", "--lr", "1e-2"};
