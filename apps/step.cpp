@@ -213,6 +213,10 @@ void Step::update() {
   const Tensor loss = rank_.step.sums.slice(0, index_of(StepSum::kLoss), 1);
   rank_.optimizer.adamw.update(rank_.streams.compute, loss, rank_.step.parameters, row_room());
   update_expert_biases();
+  updated();
+}
+
+void Step::updated() {
   const bool waited = rank_.buckets.gatherer->updated();  // on the communication stream
   if (rank_.units.sharded) rank_.units.sharded->updated(waited);
 }
@@ -224,13 +228,22 @@ void Step::run(const Action& action) {
   carry_out(action);
 }
 
+// It may have updated shards that not all ranks have gathered. Gathered once more, others stay as they are.
 void Step::drop_broken_off() {
   if (!std::exchange(broken_off_, false)) return;
   rank_.drain();
   rank_.buckets.reducer->reset();
+  rank_.buckets.gatherer->reset();
   if (rank_.units.sharded) rank_.units.sharded->reset();
   if (rank_.offload) rank_.offload->transfer.reset();
   staging_.drop_last();
+  updated();
+  for (const Action& action : actions_.train) {
+    if (action.kind == ActionKind::kGatherParameters || action.kind == ActionKind::kCopyTiedWeights ||
+        action.kind == ActionKind::kGatherInstances)
+      carry_out(action);
+  }
+  rank_.wait_for_parameters();
 }
 
 // `proceeds` is asked before each action; false ends the step there.
@@ -277,7 +290,12 @@ bool Step::train(const StepInput* input, const std::function<bool()>& updates) {
     if (action.kind != ActionKind::kOptimizerStep || !updates) return true;
     const auto before = Clock::now();
     ++pending_;  // this one, as read_result() counts
-    dropped = !updates();
+    try {
+      dropped = !updates();
+    } catch (...) {
+      --pending_;
+      throw;
+    }
     --pending_;
     asked += seconds_since(before);
     return !dropped;

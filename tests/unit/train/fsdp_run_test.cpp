@@ -208,6 +208,44 @@ TEST(FsdpRun, AStepThatBrokeOffChangesNoBitsOfTheNext) {
   }
 }
 
+// In the midst of the gathers that follow an update, which counts.
+TEST(FsdpRun, AStepThatBrokeOffBehindItsUpdateIsGatheredWhole) {
+  const Words overlap{"--overlap-grad-reduce", "--ddp-bucket-size", "1", "--overlap-param-gather"};
+  const Words hybrid{"--num-distributed-optimizer-instances", "2", "--outer-dp-sharding-strategy", "optim"};
+  for (const auto& [way, ranks] : {std::pair{strategy("optim") + Words{"--pipeline-model-parallel-size", "2"}, 4},
+                                   {strategy("optim") + overlap, 2},
+                                   {kWeights + hybrid, 4}}) {
+    SCOPED_TRACE(testing::PrintToString(way));
+    const auto run = [&, way = way, ranks = ranks](bool breaks) {
+      const auto steps = [breaks](Trainer& trainer, int) {
+        OpObserver& observer = *trainer.rank().streams.communication.instruments().observer;
+        const OpObserver own = observer;
+        int gathers = 0;
+        observer.before = [&gathers](const Stream& stream, const Access& op) {
+          if (stream.name() == "communication" && op.name() == "all_gather" && ++gathers == 2)
+            throw std::runtime_error("a gather failed");
+        };
+        BlankSamples samples(trainer.rank().config, 1e-2f);
+        for (; samples.input.iteration < 4; ++samples.input.iteration) {
+          observer.active = breaks && samples.input.iteration == 2;
+          if (observer.active) {
+            EXPECT_THROW(trainer.step().train(samples.input), std::runtime_error);
+            continue;
+          }
+          trainer.step().train(samples.input);
+          trainer.step().read_result();
+        }
+        observer = own;
+      };
+      return test::train({.flags = kSmall + way + Words{"--check-hazards"}, .ranks = ranks, .prepare = steps});
+    };
+    const RunResult with = run(true);
+    EXPECT_EQ(with.hazards, 0);
+    EXPECT_TRUE(with.copies_agree);
+    expect_same_run(with, run(false));
+  }
+}
+
 // FSDP of a user's own: the list of actions knows no units, and hooks at the six points carry them out, each segment
 // for itself and without prefetch.
 void add_own_hooks(Rank& rank) {
