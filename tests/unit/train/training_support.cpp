@@ -59,6 +59,13 @@ void expect_same_run(const RunResult& a, const RunResult& b) {
   EXPECT_TRUE(a.weights == b.weights);
 }
 
+void expect_losses_near(const RunResult& got, const RunResult& want, double tolerance) {
+  EXPECT_FALSE(want.loss_values.empty());
+  ASSERT_EQ(got.loss_values.size(), want.loss_values.size());
+  for (std::size_t i = 0; i < want.loss_values.size(); ++i)
+    EXPECT_NEAR(got.loss_values[i] / want.loss_values[i], 1, tolerance) << "step " << i + 1;
+}
+
 namespace {
 
 // What a rank holds of a unit's flat buffer: its elements from `begin` on.

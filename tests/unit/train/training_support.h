@@ -99,6 +99,8 @@ std::vector<Words> recompute_modes();
 
 // The same losses, gradient norms, squares and weights, bit for bit.
 void expect_same_run(const RunResult& a, const RunResult& b);
+// Each step's loss but for this share of it.
+void expect_losses_near(const RunResult& got, const RunResult& want, double tolerance = 1e-5);
 
 RunResult train(const RunRequest& request);
 
