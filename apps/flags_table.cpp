@@ -251,7 +251,7 @@ void add_other_programs(Table& t, Options& o) {
 void add_testing(Table& t, TrainingOptions& o) {
   t.insert(t.end(), {
     {"check-hazards", kTesting, kTrain, "", toggle(&o.check_hazards), "report unordered conflicting accesses of streams, exit code 9", ""},
-    {"suppress-wait", kTesting, kTrain, "N", integer(&o.suppress_wait, {-1, kMany}), "test aid: skip the event wait with this index; -1: none", ""},
+    {"suppress-wait", kTesting, kTrain, "N", integer(&o.suppress_wait, {-1, kMany}), "test aid: hide the event wait with this index from --check-hazards; -1: none", ""},
   });
 }
 

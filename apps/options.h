@@ -71,7 +71,7 @@ struct TrainingOptions {
   std::int64_t check_weight_hash_interval = 0;  // steps; 0: never
 
   bool check_hazards = false;
-  std::int64_t suppress_wait = -1;  // test aid: the ordinal of the event wait left out; -1: none
+  std::int64_t suppress_wait = -1;  // test aid: the ordinal of the event wait hidden from the hazard checker; -1: none
   DeviceType device = default_device();
 };
 

@@ -24,6 +24,13 @@ std::size_t bytes_of(const RunConfig& config, const ReportSizes& report) {
 
 }  // namespace
 
+BlankSamples::BlankSamples(const RunConfig& config, float learning_rate)
+    : tokens(static_cast<std::size_t>(config.step_sequences() * (config.seq_length + 1))),
+      input{.iteration = 1,
+            .learning_rate = learning_rate,
+            .first_samples = std::vector<std::int64_t>(static_cast<std::size_t>(config.microbatches)),
+            .tokens = tokens} {}
+
 Staging::Staging(DeviceType device, const RunConfig& config, const SequencePart& part, const ReportSizes& report)
     : config_(config), part_(part), arena_(device, bytes_of(config, report), "step staging") {
   for (std::size_t i = 0; i < kSteps; ++i) {

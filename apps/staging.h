@@ -24,6 +24,16 @@ struct StepInput {
   std::span<const std::int32_t> tokens;     // [M, B, S + 1], whole sequences; labels are the same shifted by one
 };
 
+// Of no meaning, for who runs a step to see what it does.
+struct BlankSamples {
+  explicit BlankSamples(const RunConfig& config, float learning_rate = 0);
+  BlankSamples(const BlankSamples&) = delete;
+  BlankSamples& operator=(const BlankSamples&) = delete;
+
+  std::vector<std::int32_t> tokens;
+  StepInput input;
+};
+
 // Host memory of one step that streams read and write; the host touches it only before the step is enqueued and after
 // its report came.
 struct StagedStep {

@@ -166,11 +166,6 @@ void Step::zero_gradients() {
   if (rank_.units.sharded) rank_.units.sharded->begin_sums();
 }
 
-void Step::finish_reduce() {
-  const bool waited = rank_.units.sharded && rank_.units.sharded->finish_sums();  // on the same stream
-  rank_.buckets.reducer->finish(waited);
-}
-
 void Step::begin_step() {
   const StagedStep& step = staging_.last();
   launch(rank_.streams.compute, Fill{.x = rank_.step.sums, .value = 0});
@@ -213,61 +208,15 @@ void Step::load(const Action& action) {
   rank_.runner.begin(action.column, microbatch);
 }
 
-void Step::tie_gradients() {
-  if (!rank_.groups.embedding) return rank_.model.gpt.parameters->add_tied_gradients(rank_.streams.compute);
-  launch(rank_.streams.compute, AllReduce{.group = *rank_.groups.embedding,
-                                          .buffer = rank_.model.gpt.words->main_grad,
-                                          .label = "gradients of the tied embedding"});
-}
-
-void Step::copy_tied(Stream& stream, const Tensor& from_first_stage) {
-  launch(stream, Broadcast{.group = *rank_.groups.embedding, .buffer = from_first_stage, .label = "tied embedding"});
-}
-
-// One of the stages has the loss, the others 0. Tensor-parallel ranks have the same loss, but routers of their own
-// rows.
-void Step::reduce_sums() {
-  Stream& compute = rank_.streams.compute;
-  const Tensor &counts = rank_.step.counts, &room = rank_.step.room_needed;
-  if (counts) sum_of_experts();
-  for (Communicator* group : {rank_.groups.sums.get(), rank_.groups.stages.get()}) {
-    if (counts) launch(compute, AllReduce{.group = *group, .buffer = counts, .label = "rows of experts"});
-    if (room) launch(compute, AllReduce{.group = *group, .buffer = room, .op = ReduceOp::kMax, .label = "room"});
-    launch(compute, AllReduce{.group = *group, .buffer = rank_.step.sums, .label = "loss"});
-  }
-}
-
-// Each piece has its sum of squares from one rank of those that share out the units, 0 from the others. Each tensor
-// has, over the ranks that hold other parts of the model, one part from each or from one alone: of experts these are
-// not the tensor-parallel ranks but those that share them out, whose parts are apart: the same bits on all ranks, in
-// whatever order a group adds.
-void Step::reduce_norm() {
-  Stream& compute = rank_.streams.compute;
-  AdamWOptimizer& adamw = rank_.optimizer.adamw;
-  const std::string label = "squares of the gradients";
-  const auto sum_pieces = [&](const ReplicaGroups& groups, const Tensor& pieces) {
-    if (rank_.options.parallel.shards_optimizer() && groups.shard_sums().size() > 1 && pieces.numel() > 0)
-      launch(compute, AllReduce{.group = groups.shard_sums(), .buffer = pieces, .label = label});
-  };
-  adamw.sum_squares(compute);
-  if (const ReplicaGroups* experts = rank_.groups.experts.get()) {
-    sum_pieces(rank_.groups, adamw.pieces(UnitKind::kDense));
-    sum_pieces(*experts, adamw.pieces(UnitKind::kExperts));
-  } else {
-    sum_pieces(rank_.groups, adamw.pieces());
-  }
-  adamw.add_pieces(compute);
-  rank_.layers.tensor.sum(compute, adamw.squares(UnitKind::kDense), "squares of gradients");
-  if (Communicator* const group = rank_.groups.expert_sums.get())
-    launch(compute, AllReduce{.group = *group, .buffer = adamw.squares(UnitKind::kExperts), .label = label});
-  launch(compute, AllReduce{.group = *rank_.groups.stages, .buffer = adamw.squares(), .label = label});
-}
-
 void Step::update() {
   if (Event* read = std::exchange(before_update_, nullptr)) rank_.streams.compute.wait(*read);
   const Tensor loss = rank_.step.sums.slice(0, index_of(StepSum::kLoss), 1);
   rank_.optimizer.adamw.update(rank_.streams.compute, loss, rank_.step.parameters, row_room());
   update_expert_biases();
+  updated();
+}
+
+void Step::updated() {
   const bool waited = rank_.buckets.gatherer->updated();  // on the communication stream
   if (rank_.units.sharded) rank_.units.sharded->updated(waited);
 }
@@ -279,13 +228,22 @@ void Step::run(const Action& action) {
   carry_out(action);
 }
 
+// It may have updated shards that not all ranks have gathered. Gathered once more, others stay as they are.
 void Step::drop_broken_off() {
   if (!std::exchange(broken_off_, false)) return;
   rank_.drain();
   rank_.buckets.reducer->reset();
+  rank_.buckets.gatherer->reset();
   if (rank_.units.sharded) rank_.units.sharded->reset();
   if (rank_.offload) rank_.offload->transfer.reset();
   staging_.drop_last();
+  updated();
+  for (const Action& action : actions_.train) {
+    if (action.kind == ActionKind::kGatherParameters || action.kind == ActionKind::kCopyTiedWeights ||
+        action.kind == ActionKind::kGatherInstances)
+      carry_out(action);
+  }
+  rank_.wait_for_parameters();
 }
 
 // `proceeds` is asked before each action; false ends the step there.
@@ -332,7 +290,12 @@ bool Step::train(const StepInput* input, const std::function<bool()>& updates) {
     if (action.kind != ActionKind::kOptimizerStep || !updates) return true;
     const auto before = Clock::now();
     ++pending_;  // this one, as read_result() counts
-    dropped = !updates();
+    try {
+      dropped = !updates();
+    } catch (...) {
+      --pending_;
+      throw;
+    }
     --pending_;
     asked += seconds_since(before);
     return !dropped;

@@ -95,7 +95,7 @@ class Step {
   void run(Mode mode, Verbs verbs, const StepInput* input, const std::vector<Action>& actions,
            const std::function<bool(const Action&)>& proceeds = nullptr);
   void run(const Action& action);
-  void drop_broken_off();
+  void drop_broken_off();      // on all ranks
   Verbs verbs_of_next_step();  // of training
   void pass_warm_up(bool ends);
   void capture_ahead(const std::vector<Action>& actions);
@@ -114,6 +114,7 @@ class Step {
   static void copy_room(Stream& compute, const Tensor& needed, StagedStep& step);
   void reduce_norm();
   void update();
+  void updated();  // shards of the weights
   void update_expert_biases();
 
   Rank& rank_;

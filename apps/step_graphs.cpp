@@ -25,11 +25,7 @@ Step::Verbs Step::verbs_of_next_step() {
 }
 
 void Step::warm_up() {
-  const RunConfig& config = rank_.config;
-  const std::vector<std::int32_t> tokens(static_cast<std::size_t>(config.step_sequences() * (config.seq_length + 1)));
-  const StepInput input{.iteration = 1,
-                        .first_samples = std::vector<std::int64_t>(static_cast<std::size_t>(config.microbatches)),
-                        .tokens = tokens};
+  const BlankSamples samples(rank_.config);
   const auto run_first_microbatch = [&](Mode mode, const std::vector<Action>& actions) {
     std::vector<Action> first;
     for (const Action& action : actions) {
@@ -41,7 +37,7 @@ void Step::warm_up() {
       units.ahead = actions_.units_ahead;
       first = insert_unshards(first, units);
     }
-    run(mode, Verbs::kWarmUp, &input, first);
+    run(mode, Verbs::kWarmUp, &samples.input, first);
     if (rank_.units.sharded) rank_.units.sharded->finish_sums();
     rank_.buckets.gatherer->wait_for_all();
     rank_.streams.compute.synchronize();

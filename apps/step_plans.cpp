@@ -28,16 +28,12 @@ struct Recording {
   Recording(const Options& options, const RunConfig& config, const Mesh& mesh, const OffloadPoints& offloaded)
       : rank(options, config, DeviceType::kPlan, mesh, {.timeline = &timeline}, 0, offloaded),
         step(rank),
-        tokens(static_cast<std::size_t>(config.step_sequences() * (config.seq_length + 1))),
-        input{.iteration = 1,
-              .first_samples = std::vector<std::int64_t>(static_cast<std::size_t>(config.microbatches)),
-              .tokens = tokens} {}
+        samples(config) {}
 
   Timeline timeline;
   Rank rank;
   Step step;
-  std::vector<std::int32_t> tokens;
-  StepInput input;
+  BlankSamples samples;
 };
 
 // On a GPU the short ops of graphs run side by side, if they have memory of their own.
@@ -65,7 +61,7 @@ Timeline counted(Timeline recorded, const Options& options, const RunConfig& con
 
 // A training step and the plan of its memory.
 void plan_step(const Options& options, const RunConfig& config, Recording& recorded, StepRecording& recording) {
-  recorded.step.train(recorded.input);
+  recorded.step.train(recorded.samples.input);
   recorded.rank.wait_for_parameters();  // the next step would, but a plan of one ends with nothing under way
   recording.actions = recorded.step.actions().train;
   recording.entries = recorded.step.action_entries();
@@ -125,7 +121,7 @@ void count_actions_of_units(const Options& options, const RunConfig& config, con
 
 void plan_evaluation(const Options& options, const RunConfig& config, const Mesh& mesh, StepPlans& plans) {
   Recording recorded(options, config, mesh, {});
-  recorded.step.evaluate(recorded.input);
+  recorded.step.evaluate(recorded.samples.input);
   recorded.rank.wait_for_parameters();
   plans.evaluate = plan_arena(recorded.timeline, recorded.rank.memory.arena);
 }
@@ -133,8 +129,8 @@ void plan_evaluation(const Options& options, const RunConfig& config, const Mesh
 // A step whose weights are gathered beside the next one's forward: the second of two.
 void record_second_step(const Options& options, const RunConfig& config, const Mesh& mesh, StepRecording& recording) {
   Recording recorded(options, config, mesh, recording.plans.offload.points);
-  recorded.step.train(recorded.input);
-  recorded.step.train(recorded.input);
+  recorded.step.train(recorded.samples.input);
+  recorded.step.train(recorded.samples.input);
   recording.entries = recorded.step.action_entries();
   recording.timeline = counted(std::move(recorded.timeline), options, config);
 }

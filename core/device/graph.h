@@ -108,7 +108,7 @@ class Graph {
   void add(Node node);
   void record(Stream& stream, Event& event);
   void wait(Stream& stream, Event& event);
-  void add_external(Kind kind, Stream& stream, Event& event);
+  void add_external(Kind kind, Stream& stream, Event& event, bool told = true);  // to the hazard checker
   void spread();  // CUDA: plans lanes of ops, where that pays
   void find_late_ops();
   void check_replay(const Stream& stream) const;

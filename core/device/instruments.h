@@ -13,15 +13,14 @@ class Stream;
 class Timeline;
 class Trace;
 
-// Numbers the event waits of a rank in program order; the wait with ordinal `suppressed` is left out, to prove that the
-// hazard checker finds each one that is missing.
+// Numbers the event waits of a rank in program order. The hazard checker is not told of the one with ordinal
+// `suppressed`, to prove that it finds each one that is missing. It is waited for all the same: ops that read tables of
+// what other memory they read would reach memory of nobody. A wait between the branches of a graph is left out: its
+// capture fails, or the checker finds it at the replay, whose ops a CPU stream runs in the order of the capture.
 struct WaitCounter {
   std::int64_t count = 0;
   std::int64_t suppressed = -1;
-  // An eager stream waits all the same and the checker alone is not told: where ops read tables of what other memory
-  // they read, a race would reach memory of nobody.
-  bool waits_untold = false;
-  bool skip_next() { return count++ == suppressed; }
+  bool tells_next() { return count++ != suppressed; }
 };
 
 // Is told of each op right before it is enqueued, except while a stream captures.

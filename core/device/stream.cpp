@@ -82,12 +82,9 @@ void Stream::record(Event& event) {
 }
 
 void Stream::wait(Event& event) {
-  if (instruments_.waits != nullptr && instruments_.waits->skip_next()) {
-    if (instruments_.waits->waits_untold && capture_ == nullptr) enqueue_wait(event);
-    return;
-  }
+  const bool told = tells_next_wait();
   if (Graph* graph = capture_ != nullptr ? capture_ : event.capturing()) {
-    graph->wait(*this, event);
+    if (told) graph->wait(*this, event);
     return;
   }
   if (device() == DeviceType::kPlan) {
@@ -95,7 +92,7 @@ void Stream::wait(Event& event) {
     return;
   }
   event.require_record_outside_graphs("stream " + name_);
-  if (instruments_.hazards != nullptr) instruments_.hazards->wait(lane_, event.id_);
+  if (instruments_.hazards != nullptr && told) instruments_.hazards->wait(lane_, event.id_);
   enqueue_wait(event);
 }
 
@@ -132,9 +129,8 @@ void Stream::record_external(Event& event) {
 }
 
 void Stream::wait_external(Event& event) {
-  if (instruments_.waits != nullptr && instruments_.waits->skip_next()) return;
   require(capture_ != nullptr, "wait_external outside a capture: use wait");
-  capture_->add_external(Graph::Kind::kWaitExternal, *this, event);
+  capture_->add_external(Graph::Kind::kWaitExternal, *this, event, tells_next_wait());
 }
 
 void Stream::synchronize() {
@@ -146,11 +142,11 @@ void Stream::synchronize() {
 }
 
 void Stream::synchronize_host(Event& event) {
-  if (instruments_.waits != nullptr && instruments_.waits->skip_next()) return;
+  const bool told = tells_next_wait();
   if (device() == DeviceType::kPlan) return;
   refuse_during_capture(fmt::format("the host waits for event {}", event.name()),
                         "move the host's wait out of the captured range");
-  if (instruments_.hazards != nullptr) instruments_.hazards->wait(HazardChecker::kHost, event.id_);
+  if (instruments_.hazards != nullptr && told) instruments_.hazards->wait(HazardChecker::kHost, event.id_);
   event.wait_on_host();
 }
 

@@ -73,6 +73,7 @@ class Stream {
   friend class Graph;
 
   bool traced() const;
+  bool tells_next_wait() { return instruments_.waits == nullptr || instruments_.waits->tells_next(); }
   void add_note(std::function<void(Stream&)> note);  // to the graph
   void enqueue_record(Event& event);                 // not on a plan, not capturing
   void enqueue_wait(Event& event);

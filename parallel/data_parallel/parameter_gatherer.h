@@ -35,6 +35,8 @@ class ParameterGatherer {
   // before it. Nothing where its gather was waited for already, or none was started.
   void wait(int bucket);
   void wait_for_all();
+  // Nothing is being gathered; for a step that broke off. The streams are empty.
+  void reset() { pending_.clear(); }
 
   // Since construction; they stay 0 where each group is of one rank, where nothing is enqueued.
   std::int64_t buckets_gathered() const { return buckets_gathered_; }

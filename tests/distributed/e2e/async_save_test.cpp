@@ -73,21 +73,9 @@ TEST(AsyncSave, AFaultOfAWritersThreadEndsAsThatOfASaveAtOnce) {
 
 TEST(AsyncSave, PlanTellsItsHostMemory) {
   const Folder folder;
-  const Words flags = {"--num-layers",
-                       "2",
-                       "--hidden-size",
-                       "64",
-                       "--num-attention-heads",
-                       "2",
-                       "--seq-length",
-                       "32",
-                       "--micro-batch-size",
-                       "2",
-                       "--world-size",
-                       "2",
-                       "--global-batch-size",
-                       "4",
-                       "--use-distributed-optimizer"};
+  const Words flags = test::words(
+      "--num-layers 2 --hidden-size 64 --num-attention-heads 2 --seq-length 32 --micro-batch-size 2 "
+      "--world-size 2 --global-batch-size 4 --use-distributed-optimizer");
   const Outcome without = test::run(test::program("plan", flags), folder);
   EXPECT_EQ(without.code, 0) << without.err;
   EXPECT_THAT(without.out, Not(HasSubstr("host memory")));

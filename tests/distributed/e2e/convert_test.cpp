@@ -56,17 +56,8 @@ TEST_P(TrainedModels, GoThereAndBack) {
 TEST(Convert, TrainingStartsFromIt) {
   const Folder folder;
   expect_converted(folder, {"--from", "hf", "--load", kGolden + "gpt2", "--save", "native"});
-  const Words flags = {"--config",
-                       "native/model.toml",
-                       "--mock-data",
-                       "--train-iters",
-                       "3",
-                       "--lr",
-                       "1e-3",
-                       "--load",
-                       "native",
-                       "--eval-iters",
-                       "0"};
+  const Words flags =
+      test::words("--config native/model.toml --mock-data --train-iters 3 --lr 1e-3 --load native --eval-iters 0");
   test::expect_train_error(
       folder, flags, 2,
       "--load native: expected --finetune beside it: the checkpoint holds weights alone, as convert "

@@ -287,17 +287,10 @@ TEST(Crash, KilledWithShardedUnitsAndResumed) {
 }
 
 Words experts() {
-  return test::llama() + Words{"--num-experts",
-                               "4",
-                               "--moe-ffn-hidden-size",
-                               "16",
-                               "--moe-router-score-function",
-                               "sigmoid",
-                               "--moe-router-enable-expert-bias",
-                               "--moe-aux-loss-coeff",
-                               "0.01",
-                               "--moe-shared-expert-intermediate-size",
-                               "16"};
+  return test::llama() +
+         test::words(
+             "--num-experts 4 --moe-ffn-hidden-size 16 --moe-router-score-function sigmoid "
+             "--moe-router-enable-expert-bias --moe-aux-loss-coeff 0.01 --moe-shared-expert-intermediate-size 16");
 }
 
 // Experts' shards lie on other ranks than those of the rest; the bias of their choice is in the checkpoint.

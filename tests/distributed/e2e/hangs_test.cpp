@@ -111,17 +111,11 @@ TEST(Hangs, AStoppedRankIsNamedAndNoProcessIsLeft) {
 TEST(Hangs, AStoppedRankIsNamedWhereExpertsAreOnOtherRanks) {
   if (test::one_of(2) > 1) GTEST_SKIP() << "in the full tier";
   const Folder folder;
-  const Words flags = endless("3") + test::llama() +
-                      Words{"--global-batch-size",
-                            "8",
-                            "--num-experts",
-                            "4",
-                            "--moe-ffn-hidden-size",
-                            "16",
-                            "--expert-model-parallel-size",
-                            "2",
-                            "--pipeline-model-parallel-size",
-                            "2"};
+  const Words flags =
+      endless("3") + test::llama() +
+      test::words(
+          "--global-batch-size 8 --num-experts 4 --moe-ffn-hidden-size 16 --expert-model-parallel-size 2 "
+          "--pipeline-model-parallel-size 2");
   const Stopped stopped = stop_a_rank(folder, flags, 3, std::chrono::milliseconds(0), 4);
   EXPECT_EQ(stopped.outcome.code, 7);
   EXPECT_THAT(stopped.outcome.errors(),

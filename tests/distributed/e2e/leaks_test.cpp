@@ -67,28 +67,12 @@ TEST(Leaks, MemoryDescriptorsAndThreadsStayConstant) {
   const long steps = wanted == nullptr ? 1000 : std::atol(wanted);
   const Folder folder;
   folder.make_text();
-  const Words flags = test::tiny() + Words{"--data-path",
-                                           "text",
-                                           "--train-iters",
-                                           std::to_string(steps),
-                                           "--log-interval",
-                                           "100000",
-                                           "--eval-interval",
-                                           "50",
-                                           "--eval-iters",
-                                           "1",
-                                           "--check-weight-hash-interval",
-                                           "10",
-                                           "--save",
-                                           "kept",
-                                           "--save-interval",
-                                           std::to_string(kStepsPerSave),
-                                           "--keep-last",
-                                           "2",
-                                           "--metrics-jsonl",
-                                           "m.jsonl",
-                                           "--tensorboard-dir",
-                                           "events"};
+  const Words flags = test::tiny() +
+                      test::words(
+                          "--data-path text --log-interval 100000 --eval-interval 50 --eval-iters 1 "
+                          "--check-weight-hash-interval 10 --save kept --keep-last 2 --metrics-jsonl m.jsonl "
+                          "--tensorboard-dir events") +
+                      Words{"--train-iters", std::to_string(steps), "--save-interval", std::to_string(kStepsPerSave)};
   test::Process run(test::program_on(2, "train", flags), folder);
   ASSERT_TRUE(run.wait_for_output("saved kept/step_"));
   const std::vector<pid_t> ranks = run.ranks();

@@ -222,30 +222,7 @@ void expect_train_error(const Folder& folder, const Words& flags, int code, cons
   expect_error(folder, program("train", flags), code, "train: error: [rank 0/1] " + message);
 }
 
-Words tiny() {
-  return {"--num-layers",
-          "2",
-          "--hidden-size",
-          "32",
-          "--num-attention-heads",
-          "4",
-          "--seq-length",
-          "16",
-          "--micro-batch-size",
-          "2",
-          "--global-batch-size",
-          "8",
-          "--train-iters",
-          "6",
-          "--lr",
-          "1e-3",
-          "--eval-iters",
-          "0",
-          "--log-interval",
-          "1",
-          "--seed",
-          "11"};
-}
+Words tiny() { return small_run() + Words{"--log-interval", "1"}; }
 
 Words tiny_mock() { return tiny() + Words{"--mock-data"}; }
 
@@ -255,15 +232,9 @@ Words stateful() {
 }
 
 Words llama() {
-  return {"--position-embedding-type",
-          "rope",
-          "--swiglu",
-          "--normalization",
-          "RMSNorm",
-          "--disable-bias-linear",
-          "--group-query-attention",
-          "--num-query-groups",
-          "2"};
+  return words(
+      "--position-embedding-type rope --swiglu --normalization RMSNorm --disable-bias-linear "
+      "--group-query-attention --num-query-groups 2");
 }
 
 Words steps_of(const Words& metrics) {

@@ -10,14 +10,9 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/words.h"
+
 namespace megalith::test {
-
-using Words = std::vector<std::string>;
-
-inline Words operator+(Words a, const Words& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
 
 // A folder that is removed at the end of the test.
 class Folder {

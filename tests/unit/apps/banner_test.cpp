@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "apps/version.h"
+#include "tests/support/words.h"
 #include "tests/unit/apps/flags_support.h"
 
 namespace megalith {
@@ -35,31 +36,11 @@ TEST(Banner, OfRanksOnManyHosts) {
   }
   ranks.resize(16);
   ranks[5] = {.host = "b", .device = "NVIDIA H200", .bytes = 5 << 20, .owners = "gradients 5.00"};
-  const std::vector<std::string> flags = {"--device",
-                                          "cpu",
-                                          "--bf16",
-                                          "--num-query-groups",
-                                          "2",
-                                          "--mock-data=false",
-                                          "--data-path",
-                                          "1",
-                                          "x/a",
-                                          "2",
-                                          "x/b",
-                                          "--tensor-model-parallel-size",
-                                          "2",
-                                          "--pipeline-model-parallel-size",
-                                          "2",
-                                          "--sequence-parallel",
-                                          "--use-distributed-optimizer",
-                                          "--num-distributed-optimizer-instances",
-                                          "2",
-                                          "--micro-batch-size",
-                                          "2",
-                                          "--global-batch-size",
-                                          "32",
-                                          "--train-iters",
-                                          "1"};
+  const std::vector<std::string> flags = test::words(
+      "--device cpu --bf16 --num-query-groups 2 --mock-data=false --data-path 1 x/a 2 x/b "
+      "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --sequence-parallel "
+      "--use-distributed-optimizer --num-distributed-optimizer-instances 2 --micro-batch-size 2 "
+      "--global-batch-size 32 --train-iters 1");
   EXPECT_EQ(
       banner_of(flags, ranks),
       "  ranks   16 on 4 hosts (a: 4, b: 4, c: 4, d: 4), NVIDIA H200\n"

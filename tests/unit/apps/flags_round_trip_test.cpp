@@ -10,6 +10,7 @@
 #include "apps/checkpoint_flags.h"
 #include "apps/flags_table.h"
 #include "tests/support/error_of.h"
+#include "tests/support/words.h"
 #include "tests/unit/apps/flags_support.h"
 
 namespace megalith {
@@ -342,26 +343,9 @@ TEST_F(RoundTrip, EveryFlagOfTheModelIsCompared) {
 }
 
 TEST_F(RoundTrip, EveryFlagOfPlanAndGenerate) {
-  const Words plan = {"--num-layers",
-                      "2",
-                      "--hidden-size",
-                      "64",
-                      "--num-attention-heads",
-                      "4",
-                      "--bf16",
-                      "--seq-length",
-                      "32",
-                      "--world-size",
-                      "8",
-                      "--swiglu",
-                      "--loss-chunk-size",
-                      "16",
-                      "--recompute-granularity",
-                      "selective",
-                      "--device",
-                      "cpu",
-                      "--eod-token",
-                      "</s>"};
+  const Words plan = test::words(
+      "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --bf16 --seq-length 32 --world-size 8 "
+      "--swiglu --loss-chunk-size 16 --recompute-granularity selective --device cpu --eod-token </s>");
   const Words generate = {"--load",           "kept",  "--ckpt-step", "5",   "--prompt",      "a \"b\"\n# [c]",
                           "--max-new-tokens", "9",     "--seed",      "1",   "--temperature", "0.7",
                           "--top-k",          "40",    "--top-p",     "0.9", "--device",      "cpu",

@@ -8,6 +8,7 @@
 #include "apps/flags_table.h"
 #include "apps/unknown_flags.h"
 #include "apps/version.h"
+#include "tests/support/words.h"
 #include "tests/unit/apps/flags_support.h"
 
 namespace megalith {
@@ -48,28 +49,10 @@ TEST(Flags, DerivesWhatWasLeftOut) {
 }
 
 TEST(Flags, FillsEveryKindOfField) {
-  const Options options = train_options({"--bf16",
-                                         "--disable-bias-linear",
-                                         "--swiglu",
-                                         "--position-embedding-type",
-                                         "rope",
-                                         "--rotary-base=5e5",
-                                         "--normalization",
-                                         "RMSNorm",
-                                         "--lr-decay-style",
-                                         "WSD",
-                                         "--lr-wsd-decay-iters",
-                                         "10",
-                                         "--seed",
-                                         "4294967295",
-                                         "--mock-data=false",
-                                         "--data-path",
-                                         "0.3",
-                                         "a",
-                                         "0.7",
-                                         "b",
-                                         "--metrics-jsonl",
-                                         "m.jsonl"});
+  const Options options = train_options(
+      test::words("--bf16 --disable-bias-linear --swiglu --position-embedding-type rope --rotary-base=5e5 "
+                  "--normalization RMSNorm --lr-decay-style WSD --lr-wsd-decay-iters 10 --seed 4294967295 "
+                  "--mock-data=false --data-path 0.3 a 0.7 b --metrics-jsonl m.jsonl"));
   EXPECT_EQ(options.model.params_dtype, DType::kBf16);
   EXPECT_FALSE(options.model.add_bias_linear);
   EXPECT_TRUE(options.model.swiglu);
@@ -343,13 +326,9 @@ TEST(Flags, OffloadNamesWhatItCanMove) {
 }
 
 TEST(Flags, OffloadOfExpertsGoesWithRecomputationOfOtherSlots) {
-  const std::vector<std::string> experts = {"--num-experts",
-                                            "4",
-                                            "--swiglu",
-                                            "--ffn-hidden-size",
-                                            "16",
-                                            "--disable-bias-linear",
-                                            "--fine-grained-activation-offloading"};
+  const std::vector<std::string> experts = test::words(
+      "--num-experts 4 --swiglu --ffn-hidden-size 16 --disable-bias-linear "
+      "--fine-grained-activation-offloading");
   const auto outcome = [&](std::vector<std::string> more) {
     more.insert(more.begin(), experts.begin(), experts.end());
     return train_outcome(more);

@@ -11,6 +11,7 @@
 #include "apps/flags.h"
 #include "tests/support/device_cases.h"
 #include "tests/support/error_of.h"
+#include "tests/support/words.h"
 #include "tests/thread_ranks/thread_communicator.h"
 
 namespace megalith {
@@ -25,23 +26,9 @@ constexpr std::int32_t kVocab = 97;
 class GeneratorTest : public test::OnDevice<DeviceType> {
  protected:
   Options options(const std::vector<std::string>& more, double temperature, CudaGraphImpl impl) const {
-    std::vector<std::string> flags = {"--num-layers",
-                                      "2",
-                                      "--hidden-size",
-                                      "32",
-                                      "--num-attention-heads",
-                                      "4",
-                                      "--seq-length",
-                                      "32",
-                                      "--vocab-size",
-                                      "97",
-                                      "--swiglu",
-                                      "--normalization",
-                                      "RMSNorm",
-                                      "--position-embedding-type",
-                                      "rope",
-                                      "--init-method-std",
-                                      "0.3"};
+    std::vector<std::string> flags = test::words(
+        "--num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length 32 --vocab-size 97 --swiglu "
+        "--normalization RMSNorm --position-embedding-type rope --init-method-std 0.3");
     flags.insert(flags.end(), more.begin(), more.end());
     Options options = parse_flags(App::kPlan, flags).options;
     options.model.vocab_size = kVocab;

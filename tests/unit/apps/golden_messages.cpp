@@ -16,6 +16,7 @@
 #include "apps/trainer.h"
 #include "core/base/error.h"
 #include "core/data/indexed_dataset.h"
+#include "tests/support/words.h"
 #include "tests/thread_ranks/thread_communicator.h"
 #include "tests/unit/apps/flags_support.h"
 #include "tests/unit/apps/parse_run.h"
@@ -25,27 +26,11 @@ namespace megalith::test {
 namespace {
 
 namespace fs = std::filesystem;
-using Words = std::vector<std::string>;
 
 const Words& tiny() {
-  static const Words kFlags = {"--device",
-                               "cpu",
-                               "--num-layers",
-                               "1",
-                               "--hidden-size",
-                               "8",
-                               "--num-attention-heads",
-                               "2",
-                               "--seq-length",
-                               "8",
-                               "--train-iters",
-                               "2",
-                               "--micro-batch-size",
-                               "2",
-                               "--lr",
-                               "1e-3",
-                               "--eval-iters",
-                               "0"};
+  static const Words kFlags = words(
+      "--device cpu --num-layers 1 --hidden-size 8 --num-attention-heads 2 --seq-length 8 --train-iters 2 "
+      "--micro-batch-size 2 --lr 1e-3 --eval-iters 0");
   return kFlags;
 }
 

@@ -212,27 +212,6 @@ TEST_P(GraphTest, ExternalEventsNeedACapture) {
   EXPECT_THAT(error_of([&] { compute().wait_external(event); }), HasSubstr("outside a capture"));
 }
 
-TEST_P(GraphTestOnCpu, TheWaitCounterCountsExternalWaits) {
-  WaitCounter waits{.suppressed = 0};
-  Stream stream(device(), "compute", {.waits = &waits});
-  Event event("event");
-  Gate gate;
-  Gate passed;
-  enqueue(comm(), [&] { gate.pass(); });
-  comm().record(event);
-  Graph graph("g");
-  graph.begin_capture(stream);
-  stream.wait_external(event);
-  enqueue(stream, [&] { passed.open(); });
-  graph.end_capture();
-  graph.replay(stream);
-  EXPECT_TRUE(passed.opens_within(milliseconds(10000))) << "the suppressed wait still blocks";
-  EXPECT_EQ(waits.count, 1);
-  gate.open();
-  comm().synchronize();  // nothing may use the gates after they end
-  stream.synchronize();
-}
-
 TEST_P(GraphTest, AbortOnAnExceptionLeavesTheStreamsUsable) {
   Graph graph("layer 8");
   Event fork("fork");

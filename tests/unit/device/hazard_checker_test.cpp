@@ -334,6 +334,26 @@ TEST_P(HazardTest, TheCapturedStreamsOwnEagerWorkIsNotOrderedWithTheBranch) {
   EXPECT_EQ(found(), (Strings{"write after write: reuse -> eager"}));
 }
 
+TEST_P(HazardTest, ASuppressedExternalWaitIsFound) {
+  for (const std::int64_t suppressed : {-1, 0}) {
+    HazardChecker checker;
+    WaitCounter waits{.suppressed = suppressed};
+    Stream compute(device(), "compute", {.hazards = &checker, .waits = &waits});
+    Stream comm(device(), "comm", {.hazards = &checker, .waits = &waits});
+    Event ready("ready");
+    Graph graph("forward");
+    graph.begin_capture(compute);
+    compute.wait_external(ready);
+    op(compute, "read", {read(0, 64)});
+    graph.end_capture();
+    op(comm, "gather", {write(0, 64)});
+    comm.record(ready);
+    graph.replay(compute);
+    EXPECT_EQ(waits.count, 1);
+    EXPECT_EQ(checker.count() > 0, suppressed >= 0);
+  }
+}
+
 TEST_P(HazardTest, AnExternalEventOrdersWhatPrecedesItInTheReplay) {
   Event ready("ready");
   Event back("back");

@@ -256,7 +256,7 @@ RankLayerResult run_rank_layer(const RankLayerCase& test) {
   std::mutex mutex;
   ThreadWorld(test.ranks, std::chrono::seconds(60)).run([&](Communicator& group) {
     HazardChecker hazards;
-    WaitCounter waits{.suppressed = test.suppressed_wait, .waits_untold = true};
+    WaitCounter waits{.suppressed = test.suppressed_wait};
     RankLayer layer(test, group, {.hazards = test.check_hazards ? &hazards : nullptr, .waits = &waits});
     layer.run();
     const std::lock_guard lock(mutex);

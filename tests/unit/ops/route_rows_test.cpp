@@ -5,11 +5,10 @@
 #include <functional>
 #include <numeric>
 
-#include "core/device/graph.h"
 #include "core/ops/elementwise.h"
 #include "tests/reference/rank_rows.h"
 #include "tests/reference/route_rows.h"
-#include "tests/support/op_test.h"
+#include "tests/support/replays.h"
 
 namespace megalith::test {
 namespace {
@@ -270,15 +269,7 @@ TEST_P(RouteRowsTest, ReplaysWithAnotherRouting) {
     act();
     return std::vector<Values>{values(offsets), values(token), values(position), values(rows), values(y)};
   };
-  const auto want_first = results_of(first, enqueue), want_second = results_of(second, enqueue);
-  ASSERT_NE(want_first, want_second);
-  Graph graph("test");
-  graph.begin_capture(stream());
-  enqueue();
-  graph.end_capture();
-  const auto replay = [&] { graph.replay(stream()); };
-  EXPECT_EQ(results_of(first, replay), want_first);
-  EXPECT_EQ(results_of(second, replay), want_second);
+  expect_replay_follows(stream(), first, second, enqueue, results_of);
 }
 
 // Rows beyond the bound are neither read nor written, and a choice of one is an error.

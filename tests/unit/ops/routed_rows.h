@@ -8,11 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "core/device/graph.h"
 #include "core/ops/elementwise.h"
 #include "core/ops/route_rows.h"
 #include "tests/reference/grouped_gemm.h"
-#include "tests/support/op_test.h"
+#include "tests/support/replays.h"
 
 namespace megalith::test {
 
@@ -126,16 +125,8 @@ class RoutedTest : public OpTest {
       return all;
     };
     op.offsets = offsets;
-    const auto eager = [&] { launch(stream(), op); };
-    const std::vector<Values> want_first = results_of(first, eager), want_second = results_of(second, eager);
-    ASSERT_NE(want_first, want_second);
-    Graph graph("test");
-    graph.begin_capture(stream());
-    launch(stream(), op);
-    graph.end_capture();
-    const auto replay = [&] { graph.replay(stream()); };
-    EXPECT_EQ(results_of(second, replay), want_second);
-    EXPECT_EQ(results_of(first, replay), want_first);
+    expect_replay_follows(
+        stream(), first, second, [&] { launch(stream(), op); }, results_of);
   }
   static constexpr std::int64_t kReplayCapacity = 100;
   // Rows that are all numbers, for any routing of that capacity.

@@ -1,10 +1,10 @@
 #include <functional>
 #include <numeric>
 
-#include "core/device/graph.h"
 #include "core/ops/elementwise.h"
 #include "core/ops/rank_rows.h"
 #include "core/ops/route_rows.h"
+#include "tests/support/replays.h"
 #include "tests/unit/ops/rank_rows.h"
 
 namespace megalith::test {
@@ -173,17 +173,9 @@ TEST_P(RowsOverRanksTest, ReplayWithAnotherRouting) {
     }
     return all;
   };
-  const auto want_first = results_of(first, enqueue), want_second = results_of(second, enqueue);
-  ASSERT_NE(want_first, want_second);
-  EXPECT_GT(want_second[6][0], static_cast<double>(kRoom));  // some had none
-  EXPECT_EQ(want_second[3].back(), static_cast<double>(kRoom));
-  Graph graph("test");
-  graph.begin_capture(stream());
-  enqueue();
-  graph.end_capture();
-  const auto replay = [&] { graph.replay(stream()); };
-  EXPECT_EQ(results_of(first, replay), want_first);
-  EXPECT_EQ(results_of(second, replay), want_second);
+  const std::vector<Values> of_second = expect_replay_follows(stream(), first, second, enqueue, results_of);
+  EXPECT_GT(of_second[6][0], static_cast<double>(kRoom));  // some had none
+  EXPECT_EQ(of_second[3].back(), static_cast<double>(kRoom));
 }
 
 }  // namespace

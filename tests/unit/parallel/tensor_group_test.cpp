@@ -123,8 +123,6 @@ TEST(TensorGroup, OneRankCommunicatesNothing) {
   EXPECT_EQ(got.waits, 0);
 }
 
-// Not under ThreadSanitizer, which ends the program at the first of these races.
-#if !defined(__SANITIZE_THREAD__)
 TEST(TensorGroup, EverySuppressedWaitIsFound) {
   for (const TensorGroup::Options& options :
        {TensorGroup::Options{}, {.sequence_parallel = true}, {.sequence_parallel = true, .overlap = true}}) {
@@ -134,7 +132,6 @@ TEST(TensorGroup, EverySuppressedWaitIsFound) {
       EXPECT_GT(run(2, options, ordinal).hazards, 0) << "wait " << ordinal;
   }
 }
-#endif
 
 struct LinearRun {
   std::vector<std::string> refusals;          // of captures, by rank

@@ -43,7 +43,8 @@ TEST_P(ThreadCollectives, Stats) { check(test::check_stats); }
 INSTANTIATE_TEST_SUITE_P(Ranks, ThreadCollectives, testing::Values(1, 2, 3, 4, 5),
                          [](const auto& ranks) { return std::to_string(ranks.param); });
 
-Tensor tensor_of(std::vector<float>& values) {
+using Values = std::vector<float>;
+Tensor tensor_of(Values& values) {
   return Tensor(values.data(), DType::kFp32, {static_cast<std::int64_t>(values.size())});
 }
 
@@ -69,14 +70,22 @@ std::vector<Outcome> outcomes(ThreadWorld& world, Body body) {
   return result;
 }
 
-TEST(ThreadWorld, RanksThatDisagreeAboutASizeAllFail) {
-  ThreadWorld world(3);
-  const auto result = outcomes(world, [](Communicator& group) {
-    std::vector<float> values(group.rank() == 2 ? 5 : 4);
+// Each rank has a stream, which it waits for, and four values.
+template <class Body>
+std::vector<Outcome> outcomes_of_streams(int ranks, Body body) {
+  ThreadWorld world(ranks);
+  return outcomes(world, [&body](Communicator& group) {
+    Values values(4);
     Stream stream(DeviceType::kCpu, "comm");
     const AbortOnUnwind guard(group);
-    launch(stream, AllReduce{.group = group, .buffer = tensor_of(values)});
+    body(group, stream, values);
     stream.synchronize();
+  });
+}
+TEST(ThreadWorld, RanksThatDisagreeAboutASizeAllFail) {
+  const auto result = outcomes_of_streams(3, [](Communicator& group, Stream& stream, Values& values) {
+    if (group.rank() == 2) values.resize(5);
+    launch(stream, AllReduce{.group = group, .buffer = tensor_of(values)});
   });
   for (const Outcome& outcome : result) {
     EXPECT_THAT(outcome.message, HasSubstr("group world: expected the same call on all ranks, got all_reduce fp32 of 4 "
@@ -86,45 +95,32 @@ TEST(ThreadWorld, RanksThatDisagreeAboutASizeAllFail) {
 }
 
 TEST(ThreadWorld, RanksThatMakeDifferentCallsAllFail) {
-  ThreadWorld world(2);
-  const auto result = outcomes(world, [](Communicator& group) {
-    std::vector<float> values(4);
-    Stream stream(DeviceType::kCpu, "comm");
-    const AbortOnUnwind guard(group);
+  const auto result = outcomes_of_streams(2, [](Communicator& group, Stream& stream, Values& values) {
     if (group.rank() == 0) {
       launch(stream, AllReduce{.group = group, .buffer = tensor_of(values)});
     } else {
       launch(stream, Broadcast{.group = group, .buffer = tensor_of(values), .root = 0});
     }
-    stream.synchronize();
   });
   for (const Outcome& outcome : result) EXPECT_THAT(outcome.message, HasSubstr("expected the same call on all ranks"));
 }
 
 TEST(ThreadWorld, RanksThatDisagreeAboutARootAllFail) {
-  ThreadWorld world(2);
-  const auto result = outcomes(world, [](Communicator& group) {
-    std::vector<float> values(4);
-    Stream stream(DeviceType::kCpu, "comm");
-    const AbortOnUnwind guard(group);
+  const auto result = outcomes_of_streams(2, [](Communicator& group, Stream& stream, Values& values) {
     launch(stream, Broadcast{.group = group, .buffer = tensor_of(values), .root = group.rank()});
-    stream.synchronize();
   });
   for (const Outcome& outcome : result) EXPECT_THAT(outcome.message, HasSubstr("(root or reduction 1) on rank 1"));
 }
 
 TEST(ThreadWorld, CountsOfAllToAllThatDoNotFitFailOnAllRanks) {
-  ThreadWorld world(2);
-  const auto result = outcomes(world, [](Communicator& group) {
-    std::vector<float> in(4);
-    std::vector<float> out(4);
-    Stream stream(DeviceType::kCpu, "comm");
-    const AbortOnUnwind guard(group);
+  const auto result = outcomes_of_streams(2, [](Communicator& group, Stream& stream, Values& values) {
+    Values out(4);
     // Rank 0 sends two rows to rank 1, which expects three.
     const std::vector<std::int64_t> sent{1, group.rank() == 0 ? 2 : 1};
     const std::vector<std::int64_t> received{group.rank() == 0 ? 1 : 3, 1};
     launch(stream,
-           AllToAll{.group = group, .in = tensor_of(in), .out = tensor_of(out), .in_rows = sent, .out_rows = received});
+           AllToAll{
+               .group = group, .in = tensor_of(values), .out = tensor_of(out), .in_rows = sent, .out_rows = received});
     stream.synchronize();
   });
   for (const Outcome& outcome : result) {
@@ -133,37 +129,27 @@ TEST(ThreadWorld, CountsOfAllToAllThatDoNotFitFailOnAllRanks) {
 }
 
 TEST(ThreadWorld, AMessageOfAnotherSizeFailsOnBothSides) {
-  ThreadWorld world(2);
-  const auto result = outcomes(world, [](Communicator& group) {
-    std::vector<float> values(group.rank() == 0 ? 4 : 3);
-    Stream stream(DeviceType::kCpu, "comm");
-    const AbortOnUnwind guard(group);
+  const auto result = outcomes_of_streams(2, [](Communicator& group, Stream& stream, Values& values) {
     if (group.rank() == 0) {
       launch(stream, Send{.group = group, .buffer = tensor_of(values), .peer = 1});
     } else {
+      values.resize(3);
       launch(stream, Receive{.group = group, .buffer = tensor_of(values), .peer = 0});
     }
-    stream.synchronize();
   });
   for (const Outcome& outcome : result)
     EXPECT_THAT(outcome.message, HasSubstr("rank 1 expects 12 bytes from rank 0, which sends 16"));
 }
 
 TEST(ThreadWorld, ARankThatThrowsReleasesPeersThatWait) {
-  ThreadWorld world(4);
-  const auto result = outcomes(world, [](Communicator& group) {
-    std::vector<float> values(4);
-    Stream stream(DeviceType::kCpu, "comm");
-    const AbortOnUnwind guard(group);
+  const auto result = outcomes_of_streams(4, [](Communicator& group, Stream& stream, Values& values) {
     if (group.rank() == 3) fail({.code = ExitCode::kFileIo, .subject = "a file"});
     if (group.rank() == 2) {
       group.host_barrier();
     } else if (group.rank() == 1) {
       launch(stream, Receive{.group = group, .buffer = tensor_of(values), .peer = 3});
-      stream.synchronize();
     } else {
       launch(stream, AllReduce{.group = group, .buffer = tensor_of(values)});
-      stream.synchronize();
     }
   });
   for (std::size_t r = 0; r < 3; ++r) {
@@ -175,18 +161,13 @@ TEST(ThreadWorld, ARankThatThrowsReleasesPeersThatWait) {
 
 // The case AbortOnUnwind exists for: the failing rank's own stream waits for peers that wait for the rank.
 TEST(ThreadWorld, ARankThatThrowsWhileItsStreamWaitsEnds) {
-  ThreadWorld world(2);
-  const auto result = outcomes(world, [](Communicator& group) {
-    std::vector<float> values(4);
-    Stream stream(DeviceType::kCpu, "comm");
-    const AbortOnUnwind guard(group);
+  const auto result = outcomes_of_streams(2, [](Communicator& group, Stream& stream, Values& values) {
     if (group.rank() == 1) {
       launch(stream, AllReduce{.group = group, .buffer = tensor_of(values)});
       fail({.subject = "rank 1"});
     }
     group.host_barrier();
     launch(stream, AllReduce{.group = group, .buffer = tensor_of(values)});
-    stream.synchronize();
   });
   EXPECT_EQ(result[0].message, "rank 1 of group world failed");
   EXPECT_THAT(result[1].message, HasSubstr("rank 1"));

@@ -3,16 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <mutex>
 
 #include "apps/expert_rows.h"
 #include "apps/forecast.h"
 #include "apps/plan_experts.h"
-#include "apps/step.h"
 #include "apps/suggest.h"
-#include "tests/thread_ranks/thread_communicator.h"
 #include "tests/unit/plan/plan_support.h"
 
 namespace megalith {
@@ -26,17 +23,9 @@ using ::testing::HasSubstr;
 constexpr double kHidden = 64, kChoices = 2, kExperts = 8, kLayers = 4, kTokens = 32, kBatch = 16;
 
 Words flags(int ep, const Words& more = {}) {
-  return test::plan_flags() + Words{"--swiglu",
-                                    "--disable-bias-linear",
-                                    "--num-experts",
-                                    "8",
-                                    "--moe-router-topk",
-                                    "2",
-                                    "--moe-ffn-hidden-size",
-                                    "48",
-                                    "--expert-model-parallel-size",
-                                    std::to_string(ep)} +
-         more;
+  return test::plan_flags() +
+         test::words("--swiglu --disable-bias-linear --num-experts 8 --moe-router-topk 2 --moe-ffn-hidden-size 48") +
+         Words{"--expert-model-parallel-size", std::to_string(ep)} + more;
 }
 
 Forecast forecast(int ep, int ranks, const Words& more = {}, const Rates* rates = nullptr) {
@@ -139,26 +128,12 @@ TEST(ExpertsForecast, IsWhatThreadRanksSend) {
         complete(flags(2, {"--moe-token-dispatcher-type", type, "--moe-router-force-load-balancing"}), 4);
     std::mutex mutex;
     CommunicatorStats sent;
-    ThreadWorld(4, std::chrono::seconds(60)).run([&](Communicator& world) {
-      const RunConfig config = run_config(options, 4);
-      const Mesh mesh = Mesh::create(world, config.mesh);
-      const StepPlans plans = plan_steps(options, config, world.rank());
-      Rank rank(options, config, DeviceType::kCpu, mesh, {}, 0);
-      Step step(rank);
-      const AbortOnUnwind abort(world);
-      step.use(plans);
-      initialize(rank);
-      const std::vector<std::int32_t> tokens(
-          static_cast<std::size_t>(config.step_sequences() * (config.seq_length + 1)), 1);
-      step.train({.iteration = 1,
-                  .learning_rate = 1e-3f,
-                  .first_samples = std::vector<std::int64_t>(static_cast<std::size_t>(config.microbatches)),
-                  .tokens = tokens});
-      rank.wait_for_parameters();
-      step.read_result();
+    test::on_planned_ranks(options, 4, [&](const Rank& rank, const std::function<void()>& step) {
+      step();
+      const CommunicatorStats own = rank.mesh.dispatch().stats();
       const std::lock_guard lock(mutex);
-      sent.collectives = mesh.dispatch().stats().collectives;
-      sent.bytes += mesh.dispatch().stats().bytes;
+      sent.collectives = own.collectives;
+      sent.bytes += own.bytes;
     });
     const StepWork planned = make_forecast(options, 4, {}).stages.at(0).work;
     double calls = 0, bytes = 0;

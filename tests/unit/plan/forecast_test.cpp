@@ -5,7 +5,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <map>
 #include <mutex>
 #include <tuple>
@@ -13,7 +12,6 @@
 #include "apps/step.h"
 #include "core/base/error.h"
 #include "parallel/pipeline_parallel/placement.h"
-#include "tests/thread_ranks/thread_communicator.h"
 #include "tests/unit/plan/plan_support.h"
 
 namespace megalith {
@@ -171,33 +169,17 @@ TEST(ForecastVolume, IsWhatThreadRanksCount) {
     const Options options = complete(plan_flags() + layout, 4);
     std::map<int, Counted> of_stage;
     std::mutex mutex;
-    ThreadWorld threads(4, std::chrono::seconds(60));
-    threads.run([&](Communicator& world) {
-      const RunConfig config = run_config(options, 4);
-      const Mesh mesh = Mesh::create(world, config.mesh);
-      const StepPlans plans = plan_steps(options, config, world.rank());
-      Rank rank(options, config, DeviceType::kCpu, mesh, {}, 0);
-      Step step(rank);
-      const AbortOnUnwind abort(world);
-      step.use(plans);
-      initialize(rank);
-      const std::vector<std::int32_t> tokens(
-          static_cast<std::size_t>(config.step_sequences() * (config.seq_length + 1)), 1);
-      if (rank.units.sharded) rank.units.sharded->begin(step.actions().units_ahead);  // as the step before would
+    test::on_planned_ranks(options, 4, [&](Rank& rank, const std::function<void()>& step) {
       const Counted before = counted(rank);
-      step.train({.iteration = 1,
-                  .learning_rate = 1e-3f,
-                  .first_samples = std::vector<std::int64_t>(static_cast<std::size_t>(config.microbatches)),
-                  .tokens = tokens});
-      rank.wait_for_parameters();
-      step.read_result();
+      step();
       Counted after = counted(rank);
       for (const auto& [axis, count] : before) {
         after[axis].first -= count.first;
         after[axis].second -= count.second;
       }
+      const MeshCoordinates& at = rank.mesh.coordinates();
       const std::lock_guard lock(mutex);
-      if (mesh.coordinates().tp == 0 && mesh.coordinates().dp == 0) of_stage[mesh.coordinates().pp] = after;
+      if (at.tp == 0 && at.dp == 0) of_stage[at.pp] = after;
     });
     const Forecast forecast = make_forecast(options, 4, {});
     ASSERT_EQ(of_stage.size(), forecast.stages.size());

@@ -119,25 +119,11 @@ std::string theory_of(const std::string& actions) {
 }
 
 // dp 4 ep 4 pp 2 with 2 chunks of 2 layers a stage, dense ones and experts by turns.
-const Words kSeedLayout = kExperts + Words{"--moe-layer-freq",
-                                           "2",
-                                           "--num-layers",
-                                           "8",
-                                           "--hidden-size",
-                                           "256",
-                                           "--seq-length",
-                                           "512",
-                                           "--bf16",
-                                           "--micro-batch-size",
-                                           "1",
-                                           "--global-batch-size",
-                                           "32",
-                                           "--expert-model-parallel-size",
-                                           "4",
-                                           "--pipeline-model-parallel-size",
-                                           "2",
-                                           "--num-layers-per-virtual-pipeline-stage",
-                                           "2"};
+const Words kSeedLayout =
+    kExperts + test::words(
+                   "--moe-layer-freq 2 --num-layers 8 --hidden-size 256 --seq-length 512 --bf16 --micro-batch-size 1 "
+                   "--global-batch-size 32 --expert-model-parallel-size 4 --pipeline-model-parallel-size 2 "
+                   "--num-layers-per-virtual-pipeline-stage 2");
 
 TEST(OffloadPlan, SavesNineAndFiveSlotsOfTenAndSixInFlight) {
   constexpr std::size_t kSlot = 512 * 256 * 2;  // the norm's output, bf16

@@ -1,28 +1,23 @@
-// Small models and round rates for the tests of plan's forecast.
+// Small models, round rates and steps on thread ranks for the tests of plan's forecast.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "apps/flags.h"
 #include "apps/rates.h"
 #include "apps/run_setup.h"
+#include "apps/step.h"
+#include "tests/support/words.h"
 
 namespace megalith::test {
 
-using Words = std::vector<std::string>;
-
-inline Words operator+(Words a, const Words& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
-
 // 4 layers, hidden 64, 4 heads, sequence 32, global batch 16, vocabulary 256, on the CPU's kernels.
 inline Words plan_flags() {
-  return {
-      "--num-layers",       "4",  "--hidden-size",       "64", "--num-attention-heads", "4",    "--seq-length", "32",
-      "--micro-batch-size", "1",  "--global-batch-size", "16", "--tokenizer-type",      "null", "--vocab-size", "255",
-      "--device",           "cpu"};
+  return words(
+      "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --micro-batch-size 1 "
+      "--global-batch-size 16 --tokenizer-type null --vocab-size 255 --device cpu");
 }
 
 inline Options complete(const Words& flags, int ranks) {
@@ -52,5 +47,9 @@ inline Rates rates_with(const Words& lines) {
   }
   return parse_rates(text, "rates.toml");
 }
+
+// On so many thread ranks, each as a run leaves it between two steps: `step` is the next one, to its end.
+void on_planned_ranks(const Options& options, int ranks,
+                      const std::function<void(Rank& rank, const std::function<void()>& step)>& act);
 
 }  // namespace megalith::test

@@ -34,9 +34,7 @@ RunResult train(const Words& flags, const Layout& layout) {
 }
 
 void expect_near_one_rank(const RunResult& got, const RunResult& want, double tolerance) {
-  ASSERT_EQ(got.loss_values.size(), want.loss_values.size());
-  for (std::size_t i = 0; i < want.loss_values.size(); ++i)
-    EXPECT_NEAR(got.loss_values[i] / want.loss_values[i], 1, tolerance) << "step " << i + 1;
+  test::expect_losses_near(got, want, tolerance);
   EXPECT_TRUE(got.copies_agree);
   EXPECT_TRUE(got.memory_as_planned);
 }

@@ -17,32 +17,17 @@ using Words = std::vector<std::string>;
 using Plant = std::function<void(Rank&)>;
 
 Words model() {
-  return test::llama_flags() + Words{"--device", "cuda",
-                                     "--bf16",   "--hidden-size",
-                                     "128",      "--seq-length",
-                                     "64",       "--num-attention-heads",
-                                     "2",        "--num-query-groups",
-                                     "1"};
+  return test::llama_flags() +
+         test::words(
+             "--device cuda --bf16 --hidden-size 128 --seq-length 64 --num-attention-heads 2 --num-query-groups 1");
 }
 
 Words experts() {
-  return model() + Words{"--num-experts",
-                         "8",
-                         "--moe-layer-freq",
-                         "[0]+[1]*3",
-                         "--moe-ffn-hidden-size",
-                         "64",
-                         "--moe-router-score-function",
-                         "sigmoid",
-                         "--moe-router-enable-expert-bias",
-                         "--moe-aux-loss-coeff",
-                         "0.01",
-                         "--moe-z-loss-coeff",
-                         "0.01",
-                         "--moe-shared-expert-intermediate-size",
-                         "64",
-                         "--num-layers",
-                         "4"};
+  return model() +
+         test::words(
+             "--num-experts 8 --moe-layer-freq [0]+[1]*3 --moe-ffn-hidden-size 64 --moe-router-score-function "
+             "sigmoid --moe-router-enable-expert-bias --moe-aux-loss-coeff 0.01 --moe-z-loss-coeff 0.01 "
+             "--moe-shared-expert-intermediate-size 64 --num-layers 4");
 }
 
 struct Counted {
@@ -65,19 +50,14 @@ Counted count_waits(const Words& flags, const Plant& plant = nullptr) {
   const auto finish = [&](Trainer& trainer, int) {
     Rank& rank = trainer.rank();
     Step& step = trainer.step();
-    const RunConfig& config = rank.config;
-    const std::vector<std::int32_t> tokens(static_cast<std::size_t>(config.step_sequences() * (config.seq_length + 1)),
-                                           1);
-    const StepInput input{.iteration = 100,
-                          .learning_rate = 1e-4f,
-                          .first_samples = std::vector<std::int64_t>(static_cast<std::size_t>(config.microbatches)),
-                          .tokens = tokens};
-    step.train(input);
+    BlankSamples samples(rank.config, 1e-4f);
+    samples.input.iteration = 100;
+    step.train(samples.input);
     HostWaits before = {};
     const std::int64_t replays = rank.graphs ? rank.graphs->stats().replays : 0;
     plants = true;
     host_waits_begin();
-    step.train(input, [&] {
+    step.train(samples.input, [&] {
       before = host_waits_end();
       step.read_result();
       host_waits_begin();
@@ -92,7 +72,7 @@ Counted count_waits(const Words& flags, const Plant& plant = nullptr) {
     if (counted.waits.first[0] == '\0')
       std::copy(std::begin(before.first), std::end(before.first), counted.waits.first);
     counted.replays = (rank.graphs ? rank.graphs->stats().replays : 0) - replays;
-    counted.microbatches = config.microbatches;
+    counted.microbatches = rank.config.microbatches;
   };
   test::train({.flags = flags, .customize = customize, .finish = finish});
   return counted;

@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <cmath>
 #include <map>
 #include <memory>
@@ -22,21 +21,9 @@ using test::operator+;
 using ::testing::HasSubstr;
 using Words = std::vector<std::string>;
 
-const Words kSmall = {"--hidden-size",
-                      "16",
-                      "--seq-length",
-                      "8",
-                      "--micro-batch-size",
-                      "1",
-                      "--train-iters",
-                      "4",
-                      "--global-batch-size",
-                      "8",
-                      "--hidden-dropout",
-                      "0.1",
-                      "--num-layers",
-                      "4",
-                      "--untie-embeddings-and-output-weights"};
+const Words kSmall = test::words(
+    "--hidden-size 16 --seq-length 8 --micro-batch-size 1 --train-iters 4 --global-batch-size 8 "
+    "--hidden-dropout 0.1 --num-layers 4 --untie-embeddings-and-output-weights");
 Words strategy(const std::string& name) { return {"--data-parallel-sharding-strategy", name}; }
 const Words kWeights = strategy("optim_grads_params") + Words{"--fsdp-embedding-and-head", "sharded"};
 const Words kLast = kWeights + Words{"--fsdp-reduce-grads", "last"};
@@ -215,37 +202,46 @@ TEST(FsdpRun, AStepThatBrokeOffChangesNoBitsOfTheNext) {
   const Words overlap{"--overlap-grad-reduce", "--ddp-bucket-size", "1", "--overlap-param-gather"};
   for (const Words& way : {strategy("optim") + overlap, strategy("optim_grads_params") + overlap, kWeights}) {
     SCOPED_TRACE(testing::PrintToString(way));
-    std::atomic<int> broken = 0;
-    const auto run = [&](bool breaks) {
-      const auto two_steps = [&broken, breaks](Trainer& trainer, int) {
-        Rank& rank = trainer.rank();
-        const RunConfig& config = rank.config;
-        bool throws = false;  // behind the reductions of all but the embedding
-        rank.runner.hooks(1).add(HookPoint::kPostWeight, [&throws, &config](const HookContext& hook) {
-          if (hook.microbatch + 1 == config.microbatches && std::exchange(throws, false))
-            throw std::runtime_error("a hook's own");
-        });
-        const std::vector<std::int32_t> tokens(
-            static_cast<std::size_t>(config.step_sequences() * (config.seq_length + 1)), 1);
-        const std::vector<std::int64_t> samples(static_cast<std::size_t>(config.microbatches));
-        StepInput input{.iteration = 1, .learning_rate = 1e-3f, .first_samples = samples, .tokens = tokens};
-        trainer.step().train(input);
-        trainer.step().read_result();
-        ++input.iteration;
-        if (breaks) {
-          throws = true;
-          EXPECT_THROW(trainer.step().train(input), Error);
-          broken += throws ? 0 : 1;
+    // Behind the reductions of all but the embedding.
+    test::expect_nothing_left_of_a_broken_step({.flags = kSmall + way + Words{"--check-hazards"}, .ranks = 2},
+                                               {.point = HookPoint::kPostWeight, .segment = 1, .microbatch = 3});
+  }
+}
+
+// In the midst of the gathers that follow an update, which counts.
+TEST(FsdpRun, AStepThatBrokeOffBehindItsUpdateIsGatheredWhole) {
+  const Words overlap{"--overlap-grad-reduce", "--ddp-bucket-size", "1", "--overlap-param-gather"};
+  const Words hybrid{"--num-distributed-optimizer-instances", "2", "--outer-dp-sharding-strategy", "optim"};
+  for (const auto& [way, ranks] : {std::pair{strategy("optim") + Words{"--pipeline-model-parallel-size", "2"}, 4},
+                                   {strategy("optim") + overlap, 2},
+                                   {kWeights + hybrid, 4}}) {
+    SCOPED_TRACE(testing::PrintToString(way));
+    const auto run = [&, way = way, ranks = ranks](bool breaks) {
+      const auto steps = [breaks](Trainer& trainer, int) {
+        OpObserver& observer = *trainer.rank().streams.communication.instruments().observer;
+        const OpObserver own = observer;
+        int gathers = 0;
+        observer.before = [&gathers](const Stream& stream, const Access& op) {
+          if (stream.name() == "communication" && op.name() == "all_gather" && ++gathers == 2)
+            throw std::runtime_error("a gather failed");
+        };
+        BlankSamples samples(trainer.rank().config, 1e-2f);
+        for (; samples.input.iteration < 4; ++samples.input.iteration) {
+          observer.active = breaks && samples.input.iteration == 2;
+          if (observer.active) {
+            EXPECT_THROW(trainer.step().train(samples.input), std::runtime_error);
+            continue;
+          }
+          trainer.step().train(samples.input);
+          trainer.step().read_result();
         }
-        trainer.step().train(input);
-        trainer.step().read_result();
-        rank.runner.set_hooks(std::vector<HookTable>(static_cast<std::size_t>(rank.runner.num_segments())));
+        observer = own;
       };
-      return test::train({.flags = kSmall + way + Words{"--check-hazards"}, .ranks = 2, .prepare = two_steps});
+      return test::train({.flags = kSmall + way + Words{"--check-hazards"}, .ranks = ranks, .prepare = steps});
     };
     const RunResult with = run(true);
-    EXPECT_EQ(broken, 2);
     EXPECT_EQ(with.hazards, 0);
+    EXPECT_TRUE(with.copies_agree);
     expect_same_run(with, run(false));
   }
 }

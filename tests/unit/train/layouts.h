@@ -10,8 +10,6 @@
 
 namespace megalith::test {
 
-using Words = std::vector<std::string>;
-
 struct Family {
   std::string name;
   Words flags;

@@ -12,39 +12,12 @@ using test::RunResult;
 using test::Words;
 using test::operator+;
 
-const Words kModel = {"--num-layers",
-                      "8",
-                      "--hidden-size",
-                      "32",
-                      "--num-attention-heads",
-                      "4",
-                      "--seq-length",
-                      "16",
-                      "--micro-batch-size",
-                      "1",
-                      "--global-batch-size",
-                      "16",
-                      "--train-iters",
-                      "3",
-                      "--bf16",
-                      "--swiglu",
-                      "--disable-bias-linear",
-                      "--ffn-hidden-size",
-                      "32",
-                      "--num-experts",
-                      "8",
-                      "--moe-ffn-hidden-size",
-                      "16",
-                      "--moe-router-topk",
-                      "2",
-                      "--moe-layer-freq",
-                      "2",
-                      "--expert-model-parallel-size",
-                      "4",
-                      "--pipeline-model-parallel-size",
-                      "2",
-                      "--num-layers-per-virtual-pipeline-stage",
-                      "2"};
+const Words kModel = test::words(
+    "--num-layers 8 --hidden-size 32 --num-attention-heads 4 --seq-length 16 --micro-batch-size 1 "
+    "--global-batch-size 16 --train-iters 3 --bf16 --swiglu --disable-bias-linear --ffn-hidden-size 32 "
+    "--num-experts 8 --moe-ffn-hidden-size 16 --moe-router-topk 2 --moe-layer-freq 2 "
+    "--expert-model-parallel-size 4 --pipeline-model-parallel-size 2 "
+    "--num-layers-per-virtual-pipeline-stage 2");
 
 RunResult run(const Words& more) { return test::train({.flags = kModel + more, .ranks = 8}); }
 

@@ -29,23 +29,14 @@ const Layout kTwoRanks{.data = 2, .expert = 2};
 // Four experts on two ranks, two choices: evenly chosen, a rank's experts have a row for each of its tokens' choices,
 // 512, and all of them at most 1,024.
 Words model(const char* factor) {
-  return Words{"--num-layers",       "2", "--hidden-size",       "16", "--seq-length",  "64",
-               "--micro-batch-size", "4", "--global-batch-size", "16", "--train-iters", "5"} +
+  return test::words(
+             "--num-layers 2 --hidden-size 16 --seq-length 64 --micro-batch-size 4 --global-batch-size 16 "
+             "--train-iters 5") +
          test::llama_flags() +
-         Words{"--ffn-hidden-size",
-               "32",
-               "--num-experts",
-               "4",
-               "--moe-router-score-function",
-               "sigmoid",
-               "--moe-router-enable-expert-bias",
-               "--moe-router-bias-update-rate",
-               "8",
-               "--hidden-dropout",
-               "0.1",
-               "--moe-expert-rank-capacity-factor",
-               factor,
-               "--check-hazards"};
+         test::words(
+             "--ffn-hidden-size 32 --num-experts 4 --moe-router-score-function sigmoid --moe-router-enable-expert-bias "
+             "--moe-router-bias-update-rate 8 --hidden-dropout 0.1 --check-hazards") +
+         Words{"--moe-expert-rank-capacity-factor", factor};
 }
 
 // By these biases, which no score reaches, step 1 chooses experts 0 and 2, step 2 those of the first rank, 0 and 1, and

@@ -36,11 +36,9 @@ double norm(const std::vector<float>& x) {
 }
 
 void expect_near(const RunResult& got, const RunResult& want) {
-  ASSERT_EQ(got.loss_values.size(), want.loss_values.size());
-  for (std::size_t i = 0; i < want.loss_values.size(); ++i) {
-    EXPECT_NEAR(got.loss_values[i], want.loss_values[i], 1e-5 * want.loss_values[i]);
+  test::expect_losses_near(got, want);
+  for (std::size_t i = 0; i < want.loss_values.size(); ++i)
     EXPECT_NEAR(got.balancing_losses[i], want.balancing_losses[i], 1e-5);
-  }
   for (const auto& [name, gradient] : want.gradients) {
     std::vector<float> difference = got.gradients.at(name);
     for (std::size_t i = 0; i < difference.size(); ++i) difference[i] -= gradient[i];
@@ -48,14 +46,9 @@ void expect_near(const RunResult& got, const RunResult& want) {
   }
 }
 
-const Words kAll{"--moe-router-load-balancing-type",
-                 "aux_loss",
-                 "seq_aux_loss",
-                 "global_aux_loss",
-                 "--moe-aux-loss-coeff",
-                 "0.3",
-                 "0.1",
-                 "0.6"};
+const Words kAll = test::words(
+    "--moe-router-load-balancing-type aux_loss seq_aux_loss global_aux_loss --moe-aux-loss-coeff 0.3 0.1 "
+    "0.6");
 // These do not ask which of the replicas has a sequence.
 const Words kWhole{
     "--moe-router-load-balancing-type", "seq_aux_loss", "global_aux_loss", "--moe-aux-loss-coeff", "0.1", "0.6"};

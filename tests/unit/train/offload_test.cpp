@@ -114,35 +114,8 @@ TEST(OffloadRun, AStepThatBrokeOffChangesNoBitsOfTheNext) {
   for (const auto& [point, segment] :
        {std::pair{HookPoint::kPostForward, 3}, {HookPoint::kPreBackward, 5}, {HookPoint::kPostWeight, 4}}) {
     SCOPED_TRACE(name_of(point));
-    const auto run = [&, point = point, segment = segment](bool breaks) {
-      const auto two_steps = [&](Trainer& trainer, int) {
-        Rank& rank = trainer.rank();
-        const RunConfig& config = rank.config;
-        bool throws = false;
-        rank.runner.hooks(segment).add(point, [&throws](const HookContext& hook) {
-          if (hook.microbatch == 1 && std::exchange(throws, false)) throw std::runtime_error("a hook's own");
-        });
-        const std::vector<std::int32_t> tokens(
-            static_cast<std::size_t>(config.step_sequences() * (config.seq_length + 1)), 1);
-        const std::vector<std::int64_t> samples(static_cast<std::size_t>(config.microbatches));
-        StepInput input{.iteration = 1, .learning_rate = 1e-3f, .first_samples = samples, .tokens = tokens};
-        trainer.step().train(input);
-        trainer.step().read_result();
-        ++input.iteration;
-        if (breaks) {
-          throws = true;
-          EXPECT_THROW(trainer.step().train(input), Error);
-          EXPECT_FALSE(throws);
-        }
-        trainer.step().train(input);
-        trainer.step().read_result();
-        rank.runner.set_hooks(std::vector<HookTable>(static_cast<std::size_t>(rank.runner.num_segments())));
-      };
-      return test::train({.flags = kSmall + kAll + Words{"--check-hazards"}, .prepare = two_steps});
-    };
-    const RunResult with = run(true);
-    EXPECT_EQ(with.hazards, 0);
-    expect_same_run(with, run(false));
+    test::expect_nothing_left_of_a_broken_step({.flags = kSmall + kAll + Words{"--check-hazards"}},
+                                               {.point = point, .segment = segment, .microbatch = 1});
   }
 }
 

@@ -73,14 +73,9 @@ TEST(ThreadsOfExperts, ShareNothingWithoutOrder) {
 // Copies to the host and back beside gathers of units and messages, behind eager layers and at events inside of graphs.
 TEST(ThreadsOfOffload, ShareNothingWithoutOrder) {
   const Layout layout{.pipeline = 2, .data = 2, .schedule = "zb-v", .sharing = 3};
-  const Words kinds{"--fine-grained-activation-offloading",
-                    "--min-offload-bytes",
-                    "0",
-                    "--offload-modules",
-                    "attn_norm",
-                    "core_attn",
-                    "act",
-                    "fc2"};
+  const Words kinds = test::words(
+      "--fine-grained-activation-offloading --min-offload-bytes 0 --offload-modules attn_norm core_attn act "
+      "fc2");
   const RunResult run = test::train(
       {.flags = test::sizes_for(layout) + layout.flags() + kinds + Words{"--train-iters", "3", kGraphs, "local"},
        .ranks = layout.ranks()});

@@ -9,6 +9,8 @@
 #include <filesystem>
 #include <fstream>
 #include <mutex>
+#include <stdexcept>
+#include <utility>
 
 #include "core/device/copy.h"
 #include "tests/support/download.h"
@@ -27,64 +29,26 @@ ScratchDirectory::~ScratchDirectory() {
   std::filesystem::remove_all(path_, ignored);
 }
 
-std::vector<std::string> tiny_flags() {
-  return {"--num-layers",
-          "2",
-          "--hidden-size",
-          "32",
-          "--num-attention-heads",
-          "4",
-          "--seq-length",
-          "16",
-          "--micro-batch-size",
-          "2",
-          "--global-batch-size",
-          "8",
-          "--train-iters",
-          "6",
-          "--lr",
-          "1e-3",
-          "--mock-data",
-          "--eval-iters",
-          "0",
-          "--log-interval",
-          "1000",
-          "--seed",
-          "11",
-          "--device",
-          "cpu"};
+Words tiny_flags() { return small_run() + words("--mock-data --log-interval 1000 --device cpu"); }
+
+Words llama_flags() {
+  return words(
+      "--swiglu --normalization RMSNorm --position-embedding-type rope --disable-bias-linear "
+      "--group-query-attention --num-query-groups 2 --untie-embeddings-and-output-weights --qk-layernorm");
 }
 
-std::vector<std::string> llama_flags() {
-  return {"--swiglu",
-          "--normalization",
-          "RMSNorm",
-          "--position-embedding-type",
-          "rope",
-          "--disable-bias-linear",
-          "--group-query-attention",
-          "--num-query-groups",
-          "2",
-          "--untie-embeddings-and-output-weights",
-          "--qk-layernorm"};
-}
-
-std::vector<std::vector<std::string>> recompute_modes() {
-  const auto full = [](const std::vector<std::string>& flags) {
-    return std::vector<std::string>{"--recompute-granularity", "full", "--recompute-method"} + flags;
-  };
-  const auto selective = [](const std::vector<std::string>& modules) {
-    return std::vector<std::string>{"--recompute-granularity", "selective", "--recompute-modules"} + modules;
-  };
-  return {full({"uniform"}),
-          full({"uniform", "--recompute-num-layers", "2"}),
-          full({"block", "--recompute-num-layers", "1"}),
-          selective({"core_attn"}),
-          selective({"layernorm"}),
-          selective({"mlp"}),
-          selective({"mlp_act"}),
-          selective({"core_attn", "layernorm", "mlp_act"}),
-          selective({"core_attn", "layernorm", "mlp", "--recompute-num-layers", "1"})};
+std::vector<Words> recompute_modes() {
+  const Words full = words("--recompute-granularity full --recompute-method");
+  const Words selective = words("--recompute-granularity selective --recompute-modules");
+  return {full + words("uniform"),
+          full + words("uniform --recompute-num-layers 2"),
+          full + words("block --recompute-num-layers 1"),
+          selective + words("core_attn"),
+          selective + words("layernorm"),
+          selective + words("mlp"),
+          selective + words("mlp_act"),
+          selective + words("core_attn layernorm mlp_act"),
+          selective + words("core_attn layernorm mlp --recompute-num-layers 1")};
 }
 
 void expect_same_run(const RunResult& a, const RunResult& b) {
@@ -93,6 +57,13 @@ void expect_same_run(const RunResult& a, const RunResult& b) {
   EXPECT_EQ(a.grad_norms, b.grad_norms);
   EXPECT_EQ(a.squares, b.squares);
   EXPECT_TRUE(a.weights == b.weights);
+}
+
+void expect_losses_near(const RunResult& got, const RunResult& want, double tolerance) {
+  EXPECT_FALSE(want.loss_values.empty());
+  ASSERT_EQ(got.loss_values.size(), want.loss_values.size());
+  for (std::size_t i = 0; i < want.loss_values.size(); ++i)
+    EXPECT_NEAR(got.loss_values[i] / want.loss_values[i], 1, tolerance) << "step " << i + 1;
 }
 
 namespace {
@@ -233,9 +204,7 @@ RunResult train(const RunRequest& request) {
   static const ScratchDirectory shared_cache;  // the user's own cache is no business of a test's
   setenv("MEGALITH_CACHE", (request.cache.empty() ? shared_cache.path("cache") : request.cache).c_str(), 1);
   const ScratchDirectory scratch;
-  std::vector<std::string> flags = tiny_flags();
-  flags.insert(flags.end(), request.flags.begin(), request.flags.end());
-  flags.insert(flags.end(), {"--metrics-jsonl", scratch.path("metrics.jsonl")});
+  const Words flags = tiny_flags() + request.flags + Words{"--metrics-jsonl", scratch.path("metrics.jsonl")};
   const Options options = parse_flags(App::kTrain, flags).options;
   RunResult result;
   result.ranks.resize(static_cast<std::size_t>(request.ranks));
@@ -296,6 +265,36 @@ RunResult train(const RunRequest& request) {
   for (const auto& [rank, own] : squares)
     result.copies_agree = result.copies_agree && (result.squares.empty() || own == result.squares);
   return result;
+}
+
+void expect_nothing_left_of_a_broken_step(RunRequest request, const BrokenAt& at) {
+  const auto run = [&](bool breaks) {
+    request.prepare = [at, breaks](Trainer& trainer, int) {
+      SegmentRunner& runner = trainer.rank().runner;
+      bool throws = false;
+      runner.hooks(at.segment).add(at.point, [&throws, at](const HookContext& hook) {
+        if (hook.microbatch == at.microbatch && std::exchange(throws, false)) throw std::runtime_error("a hook's own");
+      });
+      BlankSamples samples(trainer.rank().config, 1e-3f);
+      const auto step = [&] {
+        trainer.step().train(samples.input);
+        trainer.step().read_result();
+      };
+      step();
+      ++samples.input.iteration;
+      if (breaks) {
+        throws = true;
+        EXPECT_THROW(step(), Error);
+        EXPECT_FALSE(throws);
+      }
+      step();
+      runner.set_hooks(std::vector<HookTable>(static_cast<std::size_t>(runner.num_segments())));
+    };
+    return train(request);
+  };
+  const RunResult with = run(true);
+  EXPECT_EQ(with.hazards, 0);
+  expect_same_run(with, run(false));
 }
 
 }  // namespace megalith::test

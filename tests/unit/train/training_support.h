@@ -9,6 +9,7 @@
 
 #include "apps/flags.h"
 #include "apps/trainer.h"
+#include "tests/support/words.h"
 
 namespace megalith::test {
 
@@ -89,20 +90,27 @@ struct RunRequest {
   std::function<void(Trainer&, int rank)> finish = nullptr;   // after it
 };
 
-// 2 layers, hidden 32, sequence 16, global batch 8 in micro batches of 2, mock data, 6 steps, on the CPU.
-std::vector<std::string> tiny_flags();
+// small_run() on mock data, on the CPU.
+Words tiny_flags();
 // A Llama with norms of q and k, of two query groups.
-std::vector<std::string> llama_flags();
+Words llama_flags();
 // Every way of --recompute-granularity.
-std::vector<std::vector<std::string>> recompute_modes();
+std::vector<Words> recompute_modes();
 
-inline std::vector<std::string> operator+(std::vector<std::string> a, const std::vector<std::string>& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
 // The same losses, gradient norms, squares and weights, bit for bit.
 void expect_same_run(const RunResult& a, const RunResult& b);
+// Each step's loss but for this share of it.
+void expect_losses_near(const RunResult& got, const RunResult& want, double tolerance = 1e-5);
 
 RunResult train(const RunRequest& request);
+
+// A verb behind which a hook throws.
+struct BrokenAt {
+  HookPoint point;
+  int segment = 0, microbatch = 0;
+};
+// Before its run each rank takes two steps by hand. One between them that breaks off there, by an exception that its
+// caller catches, changes no bits of the second.
+void expect_nothing_left_of_a_broken_step(RunRequest request, const BrokenAt& at);
 
 }  // namespace megalith::test
