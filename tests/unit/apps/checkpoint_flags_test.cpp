@@ -103,11 +103,28 @@ TEST_F(CheckpointArgs, GiveTheWholeModel) {
 
 // Their shape and their router, but neither its losses nor the layout, which are this run's.
 TEST_F(CheckpointArgs, GiveTheExperts) {
-  const Options saved = with(
-      kRope, {"--num-experts", "8", "--moe-layer-freq", "[0,1]", "--moe-ffn-hidden-size", "48", "--moe-router-topk",
-              "3", "--moe-router-score-function", "sigmoid", "--moe-router-enable-expert-bias", "--moe-grouped-gemm",
-              "--moe-shared-expert-intermediate-size", "24", "--moe-combine-groups", "4", "--moe-aux-loss-coeff",
-              "0.01", "--expert-model-parallel-size", "2"});
+  const Options saved = with(kRope, {"--swiglu",
+                                     "--disable-bias-linear",
+                                     "--num-experts",
+                                     "8",
+                                     "--moe-layer-freq",
+                                     "[0,1]",
+                                     "--moe-ffn-hidden-size",
+                                     "48",
+                                     "--moe-router-topk",
+                                     "3",
+                                     "--moe-router-score-function",
+                                     "sigmoid",
+                                     "--moe-router-enable-expert-bias",
+                                     "--moe-grouped-gemm",
+                                     "--moe-shared-expert-intermediate-size",
+                                     "24",
+                                     "--moe-combine-groups",
+                                     "4",
+                                     "--moe-aux-loss-coeff",
+                                     "0.01",
+                                     "--expert-model-parallel-size",
+                                     "2"});
   const Options options = parse(run_, saved).options;
   EXPECT_EQ(check_same_model(options, "kept/step_7", config_of(saved)), "");
   const MoeConfig& moe = options.model.moe;
