@@ -101,7 +101,7 @@ TEST(MoeCopies, AreCountedTimedAndDrawn) {
     EXPECT_GT(offload["bytes_out"], 0);
     EXPECT_EQ(offload["bytes_out"], offload["bytes_back"]);
     EXPECT_EQ(offload["host_bytes"], run.ranks[0].host_planned);
-    EXPECT_LE(offload["saved_bytes"], offload["saving_bytes"]);
+    EXPECT_GT(offload["saving_bytes"], 0);
     EXPECT_FALSE(offload.contains("saved_driver_bytes"));
     const int step = line["iteration"];
     const bool is_timed = step == 3 || step == 5;
