@@ -140,7 +140,7 @@ TEST_F(CheckpointArgs, GiveTheExperts) {
   EXPECT_EQ(moe.combine_groups, 0);
   EXPECT_EQ(origin(options, "moe-aux-loss-coeff"), "default");
   EXPECT_EQ(options.parallel.expert_model_parallel_size, 1);
-  EXPECT_THAT(changed_flags(options, config_of(saved)), HasSubstr("(was 0.01)"));
+  EXPECT_THAT(changed_flags(options, config_of(saved)), HasSubstr("--moe-aux-loss-coeff [] (was [0.01])"));
 }
 
 TEST_F(CheckpointArgs, WinOverFilesAndYieldToTheCommandLine) {
