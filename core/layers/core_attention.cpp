@@ -16,17 +16,15 @@ Heads CoreAttention::by_sequence(const Microbatch& mb, const Heads& heads) {
   return {.q = by_sequence(mb, heads.q), .k = by_sequence(mb, heads.k), .v = by_sequence(mb, heads.v)};
 }
 
-Tensor CoreAttention::attend(const Context& ctx, const Heads& heads, const Tensor& out, bool causal) const {
+Tensor CoreAttention::attend(const Context& ctx, const Heads& heads, const Tensor& out) const {
   const Tensor& q = heads.q;
   const Tensor lse = ctx.empty({q.size(0), q.size(2), q.size(1)}, DType::kFp32, "attention statistics");
-  launch(ctx,
-         AttentionForward{
-             .q = q, .k = heads.k, .v = heads.v, .out = out, .lse = lse, .scale = spec_.scale(), .causal = causal});
+  launch(ctx, AttentionForward{.q = q, .k = heads.k, .v = heads.v, .out = out, .lse = lse, .scale = spec_.scale()});
   return lse;
 }
 
-void CoreAttention::differentiate(const Context& ctx, const Heads& heads, const Done& done, const Heads& gradients,
-                                  bool causal) const {
+void CoreAttention::differentiate(const Context& ctx, const Heads& heads, const Done& done,
+                                  const Heads& gradients) const {
   launch(ctx, AttentionBackward{.q = heads.q,
                                 .k = heads.k,
                                 .v = heads.v,
@@ -39,8 +37,7 @@ void CoreAttention::differentiate(const Context& ctx, const Heads& heads, const 
                                 .dv = gradients.v,
                                 .workspace = {},
                                 .scale = spec_.scale(),
-                                .deterministic = ctx.deterministic,
-                                .causal = causal});
+                                .deterministic = ctx.deterministic});
 }
 
 Tensor CoreAttention::forward(const Context& ctx, const Microbatch& mb, const Heads& heads, Stash& stash) const {

@@ -49,13 +49,12 @@ class CoreAttention {
     return by_sequence(mb, rows.split_dim(1, spec_.heads));
   }
   // Of heads by sequence: writes `out`, and returns the statistics, [B, N, S].
-  Tensor attend(const Context& ctx, const Heads& heads, const Tensor& out, bool causal = true) const;
+  Tensor attend(const Context& ctx, const Heads& heads, const Tensor& out) const;
   struct Done {
     Tensor out, d_out, lse;
   };
   // Writes `gradients`; in the form that ctx.deterministic asks for.
-  void differentiate(const Context& ctx, const Heads& heads, const Done& done, const Heads& gradients,
-                     bool causal = true) const;
+  void differentiate(const Context& ctx, const Heads& heads, const Done& done, const Heads& gradients) const;
 
  private:
   Spec spec_;

@@ -1,5 +1,9 @@
 #include "parallel/context_parallel/ring_attention.h"
 
+#include <algorithm>
+#include <cstddef>
+
+#include "core/ops/attention.h"
 #include "core/ops/attention_merge.h"
 #include "core/ops/elementwise.h"
 
@@ -10,6 +14,12 @@ struct RingAttention::Block {
   std::int64_t first_query = 0, queries = 0;  // rows of this rank's S
   std::int64_t keys = 0;                      // of the owner's S, from its first
   bool causal = false;
+
+  // What another rank computes in this step, if not the same.
+  Block other_form() const {
+    if (causal) return *this;
+    return {.owner = owner, .first_query = queries > keys ? keys : 0, .queries = keys, .keys = queries};
+  }
 };
 
 namespace {
@@ -23,12 +33,38 @@ Tensor rows_of(const Tensor& x, std::int64_t first, std::int64_t count) {
   return first == 0 && count == x.size(1) ? x : x.slice(1, first, count);
 }
 
-// [B, N, S] of some rows, contiguous as attention wants it.
-Tensor statistics_of(const Context& ctx, const Tensor& lse, std::int64_t first, std::int64_t count) {
-  if (count == lse.size(2)) return lse;
-  const Tensor part = ctx.empty({lse.size(0), lse.size(1), count}, DType::kFp32, "attention statistics of a block");
-  launch(ctx.compute, Copy{.src = lse.slice(2, first, count), .dst = part});
-  return part;
+// Cuts tensors out of a range; without one it only counts their bytes.
+class Pieces {
+ public:
+  explicit Pieces(void* base = nullptr) : base_(static_cast<std::byte*>(base)) {}
+
+  Tensor take(const Shape& shape, DType dtype) {
+    const Tensor piece(base_ == nullptr ? nullptr : base_ + bytes_, dtype, shape);
+    bytes_ += (static_cast<std::int64_t>(piece.bytes()) + kAlignment - 1) / kAlignment * kAlignment;
+    return piece;
+  }
+  template <HasWorkspace Op>
+  Op with_workspace(Op op, DeviceType device) {
+    return megalith::with_workspace(op, device, [this](std::int64_t bytes) { return take({bytes}, DType::kUint8); });
+  }
+  std::int64_t bytes() const { return bytes_; }
+
+ private:
+  static constexpr std::int64_t kAlignment = 256;
+  std::byte* base_;
+  std::int64_t bytes_ = 0;
+};
+
+// What `cut(block, pieces)` makes, in room for either form of the block: ranks that read each other's memory have to
+// allocate alike.
+template <class Block, class Cut>
+auto in_room(const Context& ctx, const Block& block, const Cut& cut) {
+  Pieces own, other;
+  cut(block, own);
+  cut(block.other_form(), other);
+  const Tensor room = ctx.empty({std::max(own.bytes(), other.bytes())}, DType::kUint8, "attention of a block");
+  Pieces pieces(room.data);
+  return cut(block, pieces);
 }
 
 }  // namespace
@@ -85,8 +121,8 @@ class RingAttention::KeyGradients {
     launch(ctx.compute, Fill{.x = all_, .value = 0});
   }
 
-  // Those of the step's owner, of its first keys.
-  void add(int step, int owner, const Tensor& part) {
+  // Those of the step's owner, of its first keys: [B, its keys, K, D] of keys and of values.
+  void add(int step, int owner, const std::array<Tensor, 2>& parts) {
     Tensor sum;
     if (gathers_) {
       sum = all_.slice(0, owner, 1).view(shape_);
@@ -97,9 +133,10 @@ class RingAttention::KeyGradients {
       sum = received_;
     }
     for (const int which : {0, 1}) {
-      launch(ctx_.compute, CastRows{.x = half_of(part, which),
-                                    .y = rows_of(half_of(sum, which), 0, part.size(2)),
-                                    .accumulate = step > 0 || gathers_});
+      const Tensor& part = parts[static_cast<std::size_t>(which)];
+      launch(
+          ctx_.compute,
+          CastRows{.x = part, .y = rows_of(half_of(sum, which), 0, part.size(1)), .accumulate = step > 0 || gathers_});
     }
     if (gathers_) return;
     received_ = ctx_.empty(shape_, DType::kFp32, "key gradients received");
@@ -163,28 +200,56 @@ Tensor RingAttention::forward_again(const Context& ctx, const Microbatch& mb, St
 
 void RingAttention::add_block(const Context& ctx, const Block& block, const Tensor& q, const Tensor& keys,
                               const Tensor& sum, const Tensor& lse) const {
-  const Tensor queries = rows_of(q, block.first_query, block.queries);
-  const Tensor part = ctx.empty(queries.shape, q.dtype, "attention output of a block");
-  const Tensor part_lse = attend(ctx, heads_of(queries, keys, block), part, /*causal=*/false);
+  const auto op = in_room(ctx, block, [&](const Block& of, Pieces& pieces) {
+    const Heads heads = heads_of(rows_of(q, of.first_query, of.queries), keys, of);
+    return pieces.with_workspace(AttentionForward{.q = heads.q,
+                                                  .k = heads.k,
+                                                  .v = heads.v,
+                                                  .out = pieces.take(heads.q.shape, q.dtype),
+                                                  .lse = pieces.take({q.size(0), q.size(2), of.queries}, DType::kFp32),
+
+                                                  .scale = spec().scale(),
+                                                  .causal = of.causal,
+                                                  .workspace = {}},
+                                 ctx.backend());
+  });
+  launch(ctx.compute, op);
   launch(ctx.compute, AttentionMerge{.out = rows_of(sum, block.first_query, block.queries),
                                      .lse = lse.slice(2, block.first_query, block.queries),
-                                     .part = part,
-                                     .part_lse = part_lse});
+                                     .part = op.out,
+                                     .part_lse = op.lse});
 }
 
-// Those of the block's keys and values, [2, B, its keys, K, D]; those of its queries are added to dq_sum.
-Tensor RingAttention::block_gradient(const Context& ctx, const Block& block, const Tensor& queries_of_all,
-                                     const Done& done, const Tensor& keys, const Tensor& dq_sum) const {
-  const auto queries = [&block](const Tensor& x) { return rows_of(x, block.first_query, block.queries); };
-  const Tensor q = queries(queries_of_all);
-  const Tensor dkv =
-      ctx.empty({2, q.size(0), block.keys, keys.size(3), keys.size(4)}, q.dtype, "key gradients of a block");
-  const Tensor lse = statistics_of(ctx, done.lse, block.first_query, block.queries);
-  const Tensor dq = ctx.empty(q.shape, q.dtype, "query gradient of a block");
-  differentiate(ctx, heads_of(q, keys, block), {.out = queries(done.out), .d_out = queries(done.d_out), .lse = lse},
-                {.q = dq, .k = half_of(dkv, 0), .v = half_of(dkv, 1)}, block.causal);
-  launch(ctx.compute, CastRows{.x = dq, .y = queries(dq_sum), .accumulate = !block.causal});
-  return dkv;
+// Those of the block's keys and values; those of its queries are added to dq_sum.
+std::array<Tensor, 2> RingAttention::block_gradients(const Context& ctx, const Block& block, const Tensor& q,
+                                                     const Done& done, const Tensor& keys, const Tensor& dq_sum) const {
+  const auto op = in_room(ctx, block, [&](const Block& of, Pieces& pieces) {
+    const auto queries = [&of](const Tensor& x) { return rows_of(x, of.first_query, of.queries); };
+    const Heads heads = heads_of(queries(q), keys, of);
+    const Shape statistics{q.size(0), q.size(2), of.queries};
+    return pieces.with_workspace(AttentionBackward{.q = heads.q,
+                                                   .k = heads.k,
+                                                   .v = heads.v,
+                                                   .out = queries(done.out),
+                                                   .d_out = queries(done.d_out),
+                                                   .lse = of.causal ? done.lse : pieces.take(statistics, DType::kFp32),
+                                                   .delta = pieces.take(statistics, DType::kFp32),
+                                                   .dq = pieces.take(heads.q.shape, q.dtype),
+                                                   .dk = pieces.take(heads.k.shape, q.dtype),
+                                                   .dv = pieces.take(heads.v.shape, q.dtype),
+                                                   .workspace = {},
+                                                   .scale = spec().scale(),
+                                                   .deterministic = ctx.deterministic,
+                                                   .causal = of.causal},
+                                 ctx.backend());
+  });
+  // Contiguous, as attention wants it; also where it is all, so that ranks do alike.
+  if (!block.causal)
+    launch(ctx.compute, Copy{.src = done.lse.slice(2, block.first_query, block.queries), .dst = op.lse});
+  launch(ctx.compute, op);
+  launch(ctx.compute,
+         CastRows{.x = op.dq, .y = rows_of(dq_sum, block.first_query, block.queries), .accumulate = !block.causal});
+  return {op.dk, op.dv};
 }
 
 void RingAttention::backward_data(const Context& ctx, const Microbatch& mb, const Tensor& d_out, const Heads& gradients,
@@ -200,7 +265,7 @@ void RingAttention::backward_data(const Context& ctx, const Microbatch& mb, cons
   for (int step = 0; step < group_.size(); ++step) {
     const Block of_step = block(step, tokens);
     const Tensor of_owner = step == 0 ? keys.own() : keys.at(step, of_step.owner);
-    sums.add(step, of_step.owner, block_gradient(ctx, of_step, own.q, done, of_owner, dq_sum));
+    sums.add(step, of_step.owner, block_gradients(ctx, of_step, own.q, done, of_owner, dq_sum));
   }
   if (narrow) launch(ctx.compute, CastRows{.x = dq_sum, .y = dq});
   const Tensor sum = sums.own();

@@ -10,6 +10,8 @@
 // heads, D head dim.
 #pragma once
 
+#include <array>
+
 #include "core/layers/core_attention.h"
 #include "parallel/context_parallel/context_group.h"
 
@@ -33,8 +35,8 @@ class RingAttention : public CoreAttention {
   Block block(int step, std::int64_t tokens) const;
   void add_block(const Context& ctx, const Block& block, const Tensor& q, const Tensor& keys, const Tensor& sum,
                  const Tensor& lse) const;
-  Tensor block_gradient(const Context& ctx, const Block& block, const Tensor& queries_of_all, const Done& done,
-                        const Tensor& keys, const Tensor& dq_sum) const;
+  std::array<Tensor, 2> block_gradients(const Context& ctx, const Block& block, const Tensor& q, const Done& done,
+                                        const Tensor& keys, const Tensor& dq_sum) const;
   static Heads heads_of(const Tensor& queries, const Tensor& keys, const Block& block);
 
   ContextGroup& group_;
