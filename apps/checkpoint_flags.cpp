@@ -99,7 +99,8 @@ Parsed finish_flags(FlagParser& parser, const Parsed& read, Communicator& world,
     parsed = parser.finish(&config);
     if (world.rank() != 0) return;
     const std::string& path = found.checkpoint->path();
-    log_info(fmt::format("--use-checkpoint-args: the flags of the model and the tokenizer are those of {}", path));
+    log_info(fmt::format("--use-checkpoint-args: the flags of the model, its experts and the tokenizer are those of {}",
+                         path));
     if (!parsed.replaced.empty())
       log_warning(fmt::format("--use-checkpoint-args: {} has other values than files: {}", path, parsed.replaced));
   });

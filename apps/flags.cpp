@@ -180,9 +180,10 @@ std::string toml_of(const std::map<std::string, std::string>& config) {
   return text;
 }
 
-// Does --use-checkpoint-args take it?
+// Does --use-checkpoint-args take it? Of experts what the model is, not how it is trained, as losses of routers.
 bool comes_from_checkpoint(const Flag& flag) {
-  return flag.group == FlagGroup::kModel || on_load(flag) == OnLoad::kTokenizer;
+  return flag.group == FlagGroup::kModel || on_load(flag) == OnLoad::kTokenizer ||
+         (flag.group == FlagGroup::kMoe && on_load(flag) != OnLoad::kNoted);
 }
 
 // Over what files say, under the command line. Returns what of the files it replaces:

@@ -149,7 +149,7 @@ void add_checkpoint(Table& t, CheckpointOptions& o) {
     {"max-failed-saves", kCheckpoint, kTrain, "N", integer(&o.max_failed_saves, {0, 1'000'000}), "end the run with exit code 3 after this many consecutive failed saves; 0: never", ""},
     {"ckpt-step", kCheckpoint, kTrain | kGenerateApp | kConvertApp, "STEP", integer(&o.ckpt_step, {0, kMany}), "checkpoint to load; 0: the newest valid one", ""},
     {"finetune", kCheckpoint, kTrain, "", toggle(&o.finetune), "load the weights only and start at step 0", ""},
-    {"use-checkpoint-args", kCheckpoint, kTrain, "", toggle(&o.use_checkpoint_args), "take the flags of the model and the tokenizer from the checkpoint of --load: they override --config files and defaults, the command line overrides them; while there is no checkpoint, flags apply as given", ""},
+    {"use-checkpoint-args", kCheckpoint, kTrain, "", toggle(&o.use_checkpoint_args), "take the flags of the model, its experts and the tokenizer from the checkpoint of --load: they override --config files and defaults, the command line overrides them; while there is no checkpoint, flags apply as given", ""},
     {"no-load-optim", kCheckpoint, kTrain, "", toggle(&o.no_load_optim), "do not load Adam's moments: start them at 0", ""},
   });
 }

@@ -1,6 +1,7 @@
 // Before anything is allocated: does this machine have the memory of the host that a run plans to use?
 #pragma once
 
+#include "apps/host_memory.h"
 #include "apps/step_plans.h"
 
 namespace megalith {
@@ -9,7 +10,7 @@ namespace megalith {
 std::size_t ranks_of_host(Communicator& world);
 
 // What kept activations take, of all ranks of each host together. Too little is an error with exit code 6 on all ranks.
-// Collective.
-void check_host_memory(const StepPlans& plans, Communicator& world);
+// Collective. `available`: on this rank's host, 0 where that is not known.
+void check_host_memory(const StepPlans& plans, Communicator& world, std::size_t available = available_bytes());
 
 }  // namespace megalith

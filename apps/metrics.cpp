@@ -70,6 +70,24 @@ std::string experts_json(const std::vector<ExpertLoad>& loads) {
   return "{" + out + "}";
 }
 
+std::string offload_json(const StepMetrics::Offload& offload) {
+  std::string out = fmt::format(
+      R"("slots": {}, "bytes_out": {}, "bytes_back": {}, "host_bytes": {}, "saving_bytes": {}, "saved_bytes": {})",
+      offload.slots, offload.bytes_out, offload.bytes_back, offload.host_bytes, offload.saving_bytes,
+      offload.saved_bytes);
+  if (offload.saved_driver_bytes) out += fmt::format(R"(, "saved_driver_bytes": {})", *offload.saved_driver_bytes);
+  std::string stages;
+  for (const StepMetrics::Offload::Stage& stage : offload.stages) {
+    stages += fmt::format(
+        R"({}{{"slots": {}, "bytes_out": {}, "bytes_back": {}, "copy_out_ms": {:.6g}, "copy_back_ms": {:.6g}, )"
+        R"("wait_out_ms": {:.6g}, "wait_back_ms": {:.6g}, "step_ms": {:.6g}}})",
+        stages.empty() ? "" : ", ", stage.slots, stage.bytes_out, stage.bytes_back, stage.copy_out_ms,
+        stage.copy_back_ms, stage.wait_out_ms, stage.wait_back_ms, stage.step_ms);
+  }
+  if (!stages.empty()) out += ", \"stages\": [" + stages + "]";
+  return "{" + out + "}";
+}
+
 // Moves an earlier run's file to the first free PATH.N.
 void move_away(const std::string& path) {
   for (int n = 1;; ++n) {
@@ -149,10 +167,7 @@ std::string to_json_line(const StepMetrics& metrics, std::string_view run) {
     line += fmt::format(R"(, "expert_room_used": {}, "expert_room_regrows": {})",
                         number_or_null(metrics.expert_room->used), metrics.expert_room->regrows);
   }
-  if (metrics.offload) {
-    line += fmt::format(R"(, "offload": {{"bytes_out": {}, "bytes_back": {}, "host_bytes": {}}})",
-                        metrics.offload->bytes_out, metrics.offload->bytes_back, metrics.offload->host_bytes);
-  }
+  if (metrics.offload) line += ", \"offload\": " + offload_json(*metrics.offload);
   if (!metrics.memory_bytes.empty()) {
     std::string items;
     for (const auto& [category, bytes] : metrics.memory_bytes) {

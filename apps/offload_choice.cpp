@@ -55,6 +55,14 @@ class CopiesForecast {
   void choose_distances(const std::vector<double>& bytes, OffloadPoints& points) const {
     megalith::choose_distances(step(), {.bytes = bytes, .rates = copies_}, points);
   }
+  OffloadChosen::Times times(const std::vector<double>& bytes, const OffloadPoints& points) const {
+    const std::vector<bool> all(bytes.size(), true);
+    const auto microbatches = static_cast<double>(recording_.microbatches);
+    CopyForecast copies = forecast_copies(step(), {.points = points, .bytes = bytes, .moves = all}, copies_);
+    for (double* seconds : {&copies.out_seconds, &copies.back_seconds, &copies.out_stalls, &copies.back_stalls})
+      *seconds /= microbatches;
+    return {.copies = copies, .computing = std::accumulate(seconds_.begin(), seconds_.end(), 0.0) / microbatches};
+  }
 
  private:
   StepSeconds step() const { return {.actions = recording_.actions, .seconds = seconds_}; }
@@ -117,6 +125,7 @@ OffloadChosen choose_offloads(const Rank& plain, const StepRecording& recording)
   } else if (forecast && !moved.empty()) {
     forecast->choose_distances(moved, chosen.points);
   }
+  if (forecast && !moved.empty()) chosen.forecast = forecast->times(moved, chosen.points);
   chosen.kept_live_bytes = recording.plans.train.live_bytes;
   chosen.kept_peak_bytes = recording.plans.train.peak_bytes;
   return chosen;

@@ -3,9 +3,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "offload/forecast.h"
 #include "offload/slots.h"
 
 namespace megalith {
@@ -22,6 +24,12 @@ struct OffloadChosen {
   };
   std::vector<Row> rows = {};
   double used_bytes = 0;  // of the slots that move, of one microbatch, where some of their rows are not used
+  // With --rates, of a microbatch: its copies, the waits for them and the compute stream's own time.
+  struct Times {
+    CopyForecast copies;
+    double computing = 0;
+  };
+  std::optional<Times> forecast = {};
   // Of a step that keeps all: as ArenaPlan.
   std::size_t kept_live_bytes = 0;
   std::size_t kept_peak_bytes = 0;

@@ -35,6 +35,33 @@ OffloadSaving saving_of(const StepPlans& plans) {
           .realised = less(plans.train.peak_bytes, chosen.kept_peak_bytes)};
 }
 
+OffloadMeasured measured_offload(const StepPlans& plans, const StepResult& step,
+                                 std::optional<std::size_t> driver_bytes) {
+  OffloadMeasured measured{.slots = std::ssize(plans.offload.points.slots),
+                           .bytes_out = step.bytes_out,
+                           .bytes_back = step.bytes_back,
+                           .times = step.copy_times.value_or(CopyTimes{}),
+                           .step_seconds = step.seconds,
+                           .saving = saving_of(plans)};
+  const std::size_t kept = std::max(plans.offload.kept_peak_bytes, plans.evaluate.peak_bytes);
+  if (driver_bytes && plans.offload.kept_peak_bytes > 0)
+    measured.driver_saving = std::max(0.0, static_cast<double>(kept) - static_cast<double>(*driver_bytes));
+  return measured;
+}
+
+std::string said_measured(const OffloadMeasured& m) {
+  const auto ratio = [&m](double bytes) { return OffloadSaving{.theory = m.saving.theory, .realised = bytes}.ratio(); };
+  const std::string text = fmt::format(
+      "{}, {:.2f} MiB to the host in {:.2f} ms and {:.2f} back in {:.2f}, in a step of {:.2f}; computing waited {:.2f} "
+      "and {:.2f}; saves {:.2f} MiB of {:.2f} possible (R = {:.4f})",
+      counted(m.slots, "slot"), mib(static_cast<double>(m.bytes_out)), shown_ms(m.times.out),
+      mib(static_cast<double>(m.bytes_back)), shown_ms(m.times.back), shown_ms(m.step_seconds),
+      shown_ms(m.times.waited_out), shown_ms(m.times.waited_back), mib(m.saving.realised), mib(m.saving.theory),
+      m.saving.ratio());
+  if (m.driver_saving < 0) return text + ", n/a by the driver";
+  return text + fmt::format(", {:.2f} by the driver (R = {:.4f})", mib(m.driver_saving), ratio(m.driver_saving));
+}
+
 std::string said_layers(const std::vector<std::int64_t>& layers) {
   std::vector<std::int64_t> sorted = layers;
   std::ranges::sort(sorted);
@@ -73,11 +100,19 @@ std::string printed_copies(const StepPlans& plans, std::int64_t microbatches, co
                            const std::string& whose) {
   if (plans.offload.points.empty()) return {};
   const double bytes = plans.offload.used_bytes * static_cast<double>(microbatches);
+  double of_microbatch = 0;  // with waits
+  if (times != nullptr) {
+    for (const StepTimes::Chunk& chunk : times->chunks)
+      of_microbatch += chunk.forward + chunk.backward_data + chunk.backward_weight;
+  }
   if (times == nullptr) return fmt::format("  offload{}: {:.2f} MiB to the host and back\n", whose, mib(bytes));
   return fmt::format(
-      "  offload{}: {:.2f} MiB to the host in {:.2f} ms and back in {:.2f} ms; exposed {:.2f} and {:.2f} ms\n", whose,
-      mib(bytes), shown_ms(times->to_host), shown_ms(times->from_host), shown_ms(times->exposed_to_host),
-      shown_ms(times->exposed_from_host));
+      "  offload{}: {:.2f} MiB to the host in {:.2f} ms and back in {:.2f} ms, beside {:.2f} ms of forward and "
+      "backward; "
+      "exposed {:.2f} and {:.2f} ms\n",
+      whose, mib(bytes), shown_ms(times->to_host), shown_ms(times->from_host),
+      shown_ms(static_cast<double>(microbatches) * of_microbatch - times->exposed_to_host - times->exposed_from_host),
+      shown_ms(times->exposed_to_host), shown_ms(times->exposed_from_host));
 }
 
 std::string said_offload(const StepPlans& plans) {
@@ -91,10 +126,19 @@ std::string said_offload(const StepPlans& plans) {
       kinds += fmt::format("{}{} of layers {}", kinds.empty() ? "" : ", ", name_of(row.kind), said_layers(row.layers));
   }
   const OffloadSaving saving = saving_of(plans);
-  return fmt::format(
+  std::string text = fmt::format(
       "{}; {}, {:.2f} MiB of a microbatch, {:.2f} MiB of host memory; saves {:.2f} MiB of {:.2f} possible (R = {:.4f})",
       kinds, counted(slots, "slot"), mib(moving_bytes(chosen)), mib(plans.host.peak_bytes), mib(saving.realised),
       mib(saving.theory), saving.ratio());
+  if (const std::optional<OffloadChosen::Times>& times = chosen.forecast) {
+    const CopyForecast& copies = times->copies;
+    text += fmt::format(
+        "; by forecast {:.2f} ms to the host and {:.2f} back beside {:.2f} of computing a microbatch, which waits "
+        "{:.2f}",
+        shown_ms(copies.out_seconds), shown_ms(copies.back_seconds), shown_ms(times->computing),
+        shown_ms(copies.stalls()));
+  }
+  return text;
 }
 
 }  // namespace megalith

@@ -1,9 +1,12 @@
 // What plan, a run's start and pages say of activations that move to the host.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "apps/step.h"
 #include "apps/step_plans.h"
 #include "apps/step_times.h"
 
@@ -16,6 +19,22 @@ struct OffloadSaving {
   double ratio() const { return theory > 0 ? realised / theory : 1; }  // R
 };
 OffloadSaving saving_of(const StepPlans& plans);
+
+// Of one rank: a timed step's copies, beside what was planned and what the driver says.
+struct OffloadMeasured {
+  std::int64_t slots = 0;
+  std::int64_t bytes_out = 0, bytes_back = 0;
+  CopyTimes times;
+  double step_seconds = 0;
+  OffloadSaving saving;
+  // What the step's memory takes less by the driver than a run that keeps all would by its plan; below zero where
+  // something else hid it, as on the CPU.
+  double driver_saving = -1;
+};
+OffloadMeasured measured_offload(const StepPlans& plans, const StepResult& step,
+                                 std::optional<std::size_t> driver_bytes);
+// "6 slots, 12.00 MiB to the host in 1.20 ms and 12.00 back in 1.10, in a step of 100.00; waits of ...".
+std::string said_measured(const OffloadMeasured& measured);
 
 // Layers as "0-10,12".
 std::string said_layers(const std::vector<std::int64_t>& layers);

@@ -127,7 +127,7 @@ RankModel::RankModel(const Options& options, const Mesh& mesh, std::vector<GptPa
                     options.train.loss_chunk_size, parts)),
       all_parameters(build_gpt(options.model, {}, {.moe = moe_factory()}).parameters) {}
 
-StepMemory::StepMemory(MemoryPool& pool, const GptModel& gpt, std::int64_t dispatch_ranks)
+StepMemory::StepMemory(MemoryPool& pool, const GptModel& gpt, std::int64_t dispatch_ranks, bool moves_rows)
     : parameters(static_cast<StepParameters*>(
           pool.allocate(sizeof(StepParameters), MemoryCategory::kOther, "step parameters"))),
       sums(
@@ -143,6 +143,7 @@ StepMemory::StepMemory(MemoryPool& pool, const GptModel& gpt, std::int64_t dispa
   if (dispatch_ranks == 1) return;
   room_needed = allocate(pool, DType::kInt32, {2}, "room needed");
   rows_sent = counts.slice(0, experts, sent).view({layers, dispatch_ranks});
+  if (moves_rows) moved_bytes = allocate(pool, DType::kInt64, {2}, "moved bytes");
 }
 
 Rank::Rank(const Options& run_options, const RunConfig& derived, DeviceType device, const Mesh& ranks,
@@ -169,7 +170,8 @@ Rank::Rank(const Options& run_options, const RunConfig& derived, DeviceType devi
       optimizer(options, groups, memory, layers, model),
       units(options, groups, streams, memory, config.pipeline, model.gpt),
       buckets(options, groups, streams, model.gpt),
-      step(memory.pool, model.gpt, mesh.sizes().etp * mesh.sizes().ep) {
+      step(memory.pool, model.gpt, mesh.sizes().etp * mesh.sizes().ep, offload && offload->moves_rows()) {
+  if (offload) offload->transfer.count_into(step.moved_bytes);
   if (graphs && offload)
     graphs->after_captured_verb([this](const Action& verb) { offload->transfer.written_in_graph(verb); });
   if (device == DeviceType::kCuda) transfer.connect(step.sums.slice(0, 0, 1));

@@ -138,8 +138,8 @@ struct RankBuckets {
 
 // What a step reads and writes on the device outside of the arena.
 struct StepMemory {
-  // `dispatch_ranks`: P, over which experts are spread.
-  StepMemory(MemoryPool& pool, const GptModel& gpt, std::int64_t dispatch_ranks);
+  // `dispatch_ranks`: P, over which experts are spread. `moves_rows`: of experts, to the host.
+  StepMemory(MemoryPool& pool, const GptModel& gpt, std::int64_t dispatch_ranks, bool moves_rows);
 
   StepParameters* parameters;
   Tensor sums;            // [num_step_sums] fp32
@@ -148,6 +148,7 @@ struct StepMemory {
   Tensor rows_sent;       // [layers, P] int32, as in Microbatch; absent, as room_needed, where no ranks share experts
   Tensor balance_counts;  // likewise, as in Microbatch; absent: there is no such loss
   Tensor room_needed;     // [2] int32, as in Microbatch
+  Tensor moved_bytes;     // [2] int64: of such rows, to the host and back in a step; absent: none move
 };
 
 struct Rank {

@@ -1,5 +1,6 @@
 #include "apps/rank_offload.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace megalith {
@@ -12,6 +13,8 @@ RankOffload::RankOffload(DeviceType device, OffloadPoints chosen, const Instrume
       out(device, "offload", instruments),
       back(device, "reload", instruments),
       transfer(ctx, runner, {.out = out, .back = back}, host, points, poison) {}
+
+bool RankOffload::moves_rows() const { return std::ranges::any_of(points.slots, &OffloadSlot::bounded); }
 
 std::unique_ptr<RankOffload> make_offload(const Options& options, DeviceType device, OffloadPoints points,
                                           const Instruments& instruments, const Context& ctx, SegmentRunner& runner) {

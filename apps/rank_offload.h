@@ -13,6 +13,8 @@ struct RankOffload {
   RankOffload(DeviceType device, OffloadPoints points, const Instruments& instruments, const Context& ctx,
               SegmentRunner& runner, bool poison);
 
+  bool moves_rows() const;  // of experts: the device knows how many are used
+
   OffloadPoints points;
   MemoryPool pool;
   Arena host;   // of a training step

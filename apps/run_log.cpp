@@ -24,11 +24,37 @@ std::optional<ExpertRoomUse> room_of(const ExpertRoom& room, const ExpertRoom& n
                        .regrows = regrows};
 }
 
-std::optional<StepMetrics::Offload> offload_of(const Rank& rank, const StepResult& result) {
-  if (!rank.offload) return std::nullopt;
-  return StepMetrics::Offload{.bytes_out = result.bytes_out,
-                              .bytes_back = result.bytes_back,
-                              .host_bytes = static_cast<std::int64_t>(rank.offload->host.block_bytes())};
+std::optional<StepMetrics::Offload> offload_of(const Rank& rank, const StepPlans& plans, const StepResult& result,
+                                               const std::vector<OffloadMeasured>& stages) {
+  if (!rank.offload && stages.empty()) return std::nullopt;
+  const OffloadSaving saving = saving_of(plans);
+  const auto whole = [](double bytes) { return static_cast<std::int64_t>(bytes); };
+  StepMetrics::Offload offload{
+      .slots = std::ssize(plans.offload.points.slots),
+      .bytes_out = result.bytes_out,
+      .bytes_back = result.bytes_back,
+      .host_bytes = rank.offload ? whole(static_cast<double>(rank.offload->host.block_bytes())) : 0,
+      .saving_bytes = whole(saving.theory),
+      .saved_bytes = whole(saving.realised)};
+  if (!stages.empty() && stages[0].driver_saving >= 0) offload.saved_driver_bytes = whole(stages[0].driver_saving);
+  for (const OffloadMeasured& stage : stages) {
+    offload.stages.push_back({.slots = stage.slots,
+                              .bytes_out = stage.bytes_out,
+                              .bytes_back = stage.bytes_back,
+                              .copy_out_ms = 1e3 * stage.times.out,
+                              .copy_back_ms = 1e3 * stage.times.back,
+                              .wait_out_ms = 1e3 * stage.times.waited_out,
+                              .wait_back_ms = 1e3 * stage.times.waited_back,
+                              .step_ms = 1e3 * stage.step_seconds});
+  }
+  return offload;
+}
+
+void tell(const std::vector<OffloadMeasured>& stages, std::int64_t iteration) {
+  for (std::size_t stage = 0; stage < stages.size(); ++stage) {
+    const std::string whose = stages.size() > 1 ? fmt::format(" of stage {}", stage) : "";
+    log_info(fmt::format("offload{} in step {} | {}", whose, iteration, said_measured(stages[stage])));
+  }
 }
 
 }  // namespace
@@ -78,10 +104,11 @@ void RunLog::step(const Rank& rank, const StepResult& result, const StepFacts& f
       .checkpoint_stall_ms = stall ? std::optional(*stall * 1e3) : std::nullopt,
       .experts = result.expert_loads,
       .expert_room = room_of(setup_.plans.room, result.room_needed, facts.regrows),
-      .offload = offload_of(rank, result)};
+      .offload = offload_of(rank, setup_.plans, result, facts.offload)};
   if (metrics_) metrics_->write(metrics);
   if (tensorboard_) tensorboard_->write(metrics);
   log_->step(metrics);
+  tell(facts.offload, result.iteration);
 }
 
 void RunLog::evaluation(const TrainState& state, double loss, bool alone) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "apps/metrics.h"
+#include "apps/offload_report.h"
 #include "apps/run_setup.h"
 #include "apps/step.h"
 #include "apps/tensorboard.h"
@@ -29,6 +30,8 @@ class RunLog {
     std::optional<double> validation_loss;   // measured after it
     std::optional<double> checkpoint_stall;  // seconds, of the save before it
     std::int64_t regrows = 0;                // so far, of the room for rows of experts
+    // Of each stage's first rank, where the copies of kept activations were timed.
+    std::vector<OffloadMeasured> offload = {};
   };
   void step(const Rank& rank, const StepResult& result, const StepFacts& facts);
   // `alone`: of a run with --skip-train; otherwise it goes with the step's metrics.

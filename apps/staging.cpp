@@ -10,16 +10,17 @@ namespace {
 
 constexpr std::size_t kSteps = 3;  // two pending, and the one before, whose end is when the next begins
 
-constexpr std::size_t kRoom = 2;  // numbers of StagedStep::room_needed
+constexpr std::size_t kRoom = 2;   // numbers of StagedStep::room_needed
+constexpr std::size_t kMoved = 2;  // and of moved_bytes
 
 std::size_t tokens_of_step(const RunConfig& config) {
   return static_cast<std::size_t>(config.microbatches * config.rank_tokens());
 }
 
 std::size_t bytes_of(const RunConfig& config, const ReportSizes& report) {
-  constexpr std::size_t kPadding = 6 * 256;  // each of the six buffers is aligned
+  constexpr std::size_t kPadding = 7 * 256;  // each of the seven buffers is aligned
   const std::size_t numbers = 2 * tokens_of_step(config) + report.sums + report.counts + kRoom;  // of 4 bytes
-  return kSteps * (numbers * sizeof(std::int32_t) + sizeof(StepParameters) + kPadding);
+  return kSteps * (numbers * sizeof(std::int32_t) + kMoved * sizeof(std::int64_t) + sizeof(StepParameters) + kPadding);
 }
 
 }  // namespace
@@ -41,11 +42,13 @@ Staging::Staging(DeviceType device, const RunConfig& config, const SequencePart&
     step->sums = arena_.allocate_as<float>(report.sums);
     step->counts = arena_.allocate_as<std::int32_t>(report.counts);
     step->room_needed = arena_.allocate_as<std::int32_t>(kRoom);
+    step->moved_bytes = arena_.allocate_as<std::int64_t>(kMoved);
     if (device == DeviceType::kPlan) continue;
     *step->report = {};  // never what other runs left there
     std::fill_n(step->sums, report.sums, 0.0f);
     std::fill_n(step->counts, report.counts, 0);
     std::fill_n(step->room_needed, kRoom, 0);
+    std::fill_n(step->moved_bytes, kMoved, 0);
   }
 }
 

@@ -43,12 +43,15 @@ struct StagedStep {
   float* sums = nullptr;             // likewise, as are the next
   std::int32_t* counts = nullptr;
   std::int32_t* room_needed = nullptr;  // [2]
+  std::int64_t* moved_bytes = nullptr;  // [2]
   std::int64_t iteration = 0;
   float learning_rate = 0;
   std::vector<std::int64_t> first_samples;  // [M]
   double enqueue_seconds = 0;
-  std::int64_t bytes_out = 0, bytes_back = 0;  // of kept activations, to the host and back
-  bool follows = false;                        // enqueued while the step before was still pending
+  // Of kept activations, to the host and back, but for those of which the device knows how much is used.
+  std::int64_t bytes_out = 0, bytes_back = 0;
+  bool times_copies = false;
+  bool follows = false;  // enqueued while the step before was still pending
   Event begun{"step begin", true};
   Event reported{"step report", true};
 };

@@ -98,8 +98,8 @@ void Step::use(const StepPlans& plans) {
             .plan = digest_of(plans.train),
             .sequences = static_cast<std::uint64_t>(rank_.config.sequences),
             .seq_length = static_cast<std::uint64_t>(rank_.config.rank_length())};
-  Arena& arena = rank_.memory.arena;
-  arena.use(plans.largest());
+  const Arena& arena = rank_.memory.arena;
+  use_arena(plans.largest());
   if (rank_.offload) rank_.offload->host.use(plans.host);
   if (rank_.units.sharded && !std::exchange(shares_units_, true)) rank_.units.sharded->share();
   for (MemorySharing* group : sharing_groups(rank_))
@@ -114,6 +114,7 @@ void Step::give_back() {
   if (rank_.graphs) rank_.graphs->drop();
   for (MemorySharing* group : sharing_groups(rank_)) group->unshare_memory();
   rank_.memory.arena.give_back();
+  driver_bytes_.reset();
   rank_.memory.pool.free_cached();  // others than the pool may need it
   if (rank_.offload) rank_.offload->host.give_back();
 }
@@ -170,7 +171,7 @@ void Step::begin_step() {
   const StagedStep& step = staging_.last();
   launch(rank_.streams.compute, Fill{.x = rank_.step.sums, .value = 0});
   const StepMemory& memory = rank_.step;
-  for (const Tensor& counts : {memory.counts, memory.balance_counts, memory.room_needed})
+  for (const Tensor& counts : {memory.counts, memory.balance_counts, memory.room_needed, memory.moved_bytes})
     if (counts) launch(rank_.streams.compute, Fill{.x = counts, .value = 0});
   launch(rank_.streams.compute,
          WriteStepParameters{
@@ -266,7 +267,7 @@ void Step::run(Mode mode, Verbs verbs, const StepInput* input, const std::vector
     if (!graphs->complete() && rank_.transfer.has_peers()) capture_ahead(actions);
   }
   if (rank_.units.sharded) rank_.units.sharded->begin(actions_.units_ahead);
-  if (rank_.offload) rank_.offload->transfer.begin(graphs != nullptr);
+  begin_copies(graphs != nullptr);
   for (std::size_t i = 0; i < actions.size();) {
     if (proceeds && !proceeds(actions[i])) break;
     if (timeline != nullptr) action_entries_.push_back(timeline->entries().size());
@@ -315,11 +316,7 @@ bool Step::train(const StepInput* input, const std::function<bool()>& updates) {
   }
   StagedStep& step = staging_.last();
   step.follows = follows;
-  if (rank_.offload) {
-    const ActivationTransfer::Stats& now = rank_.offload->transfer.stats();
-    step.bytes_out = now.bytes_out - moved.bytes_out;
-    step.bytes_back = now.bytes_back - moved.bytes_back;
-  }
+  end_copies(moved, step);
   copy_to_host(compute, step.report, rank_.step.parameters, sizeof(StepParameters));
   if (const Tensor& counts = rank_.step.counts) {
     copy_to_host(compute, step.sums, rank_.step.sums.data, rank_.step.sums.bytes());

@@ -38,6 +38,7 @@ struct StepResult {
   bool skipped = false;                  // loss or gradients were not finite: nothing was updated
   std::int64_t adam_count = 0;
   std::int64_t bytes_out = 0, bytes_back = 0;  // of this rank's kept activations, to the host and back
+  std::optional<CopyTimes> copy_times;         // of these, where they were asked for
   double enqueue_seconds = 0;                  // of the host
   double seconds = 0;  // from the end of the step before, if this one was enqueued by then, or from its start
 };
@@ -82,6 +83,13 @@ class Step {
   // its ranks' graphs.
   void run_eagerly(bool on) { runs_eagerly_ = on; }
 
+  // `times(iteration)`: are the copies of kept activations timed in this training step? Steps that are lie at least two
+  // apart. Times of a step are in its result.
+  void time_copies(std::function<bool(std::int64_t)> times) { times_copies_ = std::move(times); }
+
+  // What the driver says that the step's memory took, where that was seen: nobody else took or gave any at that time.
+  std::optional<std::size_t> driver_bytes() const { return driver_bytes_; }
+
   // The next update of parameters and optimizer state waits for `read`, which a stream that reads them has recorded.
   void hold_update(Event& read) { before_update_ = &read; }
   const StepActions& actions() const { return actions_; }
@@ -111,6 +119,9 @@ class Step {
   void reduce_sums();
   void sum_of_experts();
   RowRoom row_room() const;
+  void use_arena(const ArenaPlan& plan);
+  void begin_copies(bool graphs);
+  void end_copies(const ActivationTransfer::Stats& before, StagedStep& step);
   static void copy_room(Stream& compute, const Tensor& needed, StagedStep& step);
   void reduce_norm();
   void update();
@@ -128,6 +139,8 @@ class Step {
   bool runs_eagerly_ = false;
   bool broken_off_ = false;  // the last step ended by an exception: what it staged may still be read
   int pending_ = 0;
+  std::function<bool(std::int64_t)> times_copies_;
+  std::optional<std::size_t> driver_bytes_;
   Event* before_update_ = nullptr;  // of hold_update(), until it was waited for
   const StepPlans* plans_ = nullptr;
   bool shares_units_ = false;

@@ -10,6 +10,7 @@
 #include "apps/async_save.h"
 #include "apps/expert_rows.h"
 #include "apps/offload_choice.h"
+#include "apps/offload_report.h"
 #include "apps/step.h"
 #include "core/device/short_ops.h"
 #include "offload/recorded_way.h"
@@ -281,12 +282,14 @@ std::string printed_actions(const Options& options, const RunConfig& config) {
     PlanCommunicator ranks("world", {.rank = first_rank, .size = world});
     const Mesh mesh = Mesh::create(ranks, config.mesh);
     Timeline timeline;
-    const Rank rank(options, config, DeviceType::kPlan, mesh, {.timeline = &timeline}, 0,
-                    chosen_offloads(options, few, mesh, ranks).points);
+    StepPlans plans;
+    if (offloads(options)) plans = record_step(options, few, first_rank, {.most_microbatches = few.microbatches}).plans;
+    const Rank rank(options, config, DeviceType::kPlan, mesh, {.timeline = &timeline}, 0, plans.offload.points);
     const std::string whose = stages > 1 ? fmt::format(" of stage {}", stage) : "";
     if (stages > 1) text += fmt::format("stage {}\n", stage);
     const std::vector<Action> actions = step_actions(rank).train;
     const RunPlan runs = graph_runs(rank, actions);
+    text += printed_offload(plans, whose);
     if (rank.offload) text += printed_slots(rank.offload->points.slots);
     text += printed(actions, rank.model.gpt, graph_of_each(actions, runs));
     if (runs.graphs == 0) continue;

@@ -10,6 +10,7 @@
 #include "apps/gemm_tuning.h"
 #include "apps/host_memory.h"
 #include "apps/memory_checks.h"
+#include "apps/offload_choice.h"
 #include "apps/version.h"
 #include "core/base/counted.h"
 #include "core/base/fault.h"
@@ -72,6 +73,7 @@ Trainer::Trainer(RunSetup setup, Communicator& world, const StopRequest& stop, C
   state_.config = config_of(options());
   if (!options().checkpoint.load.empty())
     on_all_ranks(world_, [&] { checkpoints_->load(state_); });  // a search that fails does so everywhere
+  progress_.first = state_.step;
   choose_gemm_algorithms(*rank_, *step_, world_, train.deterministic_mode, state_.gemm_algorithms);
   on_all_ranks(world_, [&] { log_.open(state_); });
 }
@@ -92,6 +94,7 @@ void Trainer::build(Communicator& host_world) {
     step_ = std::make_unique<Step>(*rank_);
     initialize(*rank_);
     step_->use(setup_.plans);
+    step_->time_copies([this](std::int64_t iteration) { return times_copies(iteration); });
     checkpoints_ = std::make_unique<RunCheckpoints>(setup_, *rank_, *step_, world_, save_group_.get());
   });
   samples_ = std::make_unique<StepSamples>(options(), setup_.config, mesh_, setup_.data);
@@ -158,7 +161,31 @@ void Trainer::end_step(const StepResult& result, bool evaluating) {
              .skipped_steps = state_.skipped_steps,
              .validation_loss = progress_.validation_loss,
              .checkpoint_stall = checkpoints_->take_stall(),
-             .regrows = progress_.regrows});
+             .regrows = progress_.regrows,
+             .offload = measured_copies(result)});
+}
+
+// The third step, behind warm-up and captures, one of ten log lines' where these come with each step, and the last one.
+bool Trainer::times_copies(std::int64_t iteration) const {
+  constexpr std::int64_t kAhead = 3, kApart = 10;
+  const TrainingOptions& train = options().train;
+  const bool graphs = train.cuda_graph_impl != CudaGraphImpl::kNone;
+  const std::int64_t first = progress_.first + kAhead + (graphs ? train.cuda_graph_warmup_steps : 0);
+  const std::int64_t each = std::max<std::int64_t>(options().logging.log_interval, 1);
+  const std::int64_t apart = (kApart + each - 1) / each * each;
+  if (!offloads(options()) || iteration > train.train_iters) return false;
+  if (iteration == train.train_iters) return true;
+  return iteration + 1 < train.train_iters && (iteration == first || (iteration > first + 1 && iteration % apart == 0));
+}
+
+std::vector<OffloadMeasured> Trainer::measured_copies(const StepResult& result) {
+  if (!times_copies(result.iteration)) return {};
+  const std::vector<OffloadMeasured> ranks =
+      world_.host_gather(measured_offload(setup_.plans, result, step_->driver_bytes()));
+  std::vector<OffloadMeasured> stages;
+  const auto count = static_cast<std::size_t>(setup_.config.mesh.pp);
+  for (std::size_t stage = 0; stage < count; ++stage) stages.push_back(ranks[stage * ranks.size() / count]);
+  return stages;
 }
 
 // Once: after the second step, and not before graphs are captured, if they will be.

@@ -54,6 +54,8 @@ class Trainer {
   void end_step(const StepResult& result, bool evaluating);  // logs it, after an evaluation if so
   void explain_skip();
   void log_memory();
+  bool times_copies(std::int64_t iteration) const;                         // of kept activations
+  std::vector<OffloadMeasured> measured_copies(const StepResult& result);  // of each stage's first rank; collective
   void evaluate();
   // trainer_room.cpp
   bool lacks_room(const ExpertRoom& needed) const;
@@ -83,6 +85,7 @@ class Trainer {
   TrainState state_;
   struct Progress {
     std::int64_t started = 0, finished = 0;  // steps of this process
+    std::int64_t first = 0;                  // the step before its first
     bool memory_logged = false;
     std::optional<StepResult> lacked_room;  // of a step that has to be done again
     std::int64_t regrows = 0;

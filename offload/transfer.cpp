@@ -104,11 +104,14 @@ void ActivationTransfer::offload(const Action& action) {
   if (rehearses_) return;
   wait_until_written(action);
   flight.rows = rows_in_use(action, flight.device);
+  flight.timed = clock_.start(CopyClock::Way::kOut, streams_.out);
   if (flight.rows) {
-    launch(streams_.out, CopyRows{.src = flight.rows, .dst = moved(flight.rows, flight.host)});
+    launch(streams_.out, CopyRows{.src = flight.rows, .dst = moved(flight.rows, flight.host), .counted = count_of(0)});
+    stats_.bounded_out += static_cast<std::int64_t>(flight.device.bytes);
   } else {
     copy_to_host(streams_.out, flight.host, flight.device.address, flight.device.bytes);
   }
+  CopyClock::end(flight.timed, streams_.out);
   streams_.out.record(flight.left);
   ++stats_.offloads;
   stats_.bytes_out += static_cast<std::int64_t>(flight.device.bytes);
@@ -124,6 +127,7 @@ void ActivationTransfer::wait_offload(const Action& action) {
           .got = "none"});
   }
   if (rehearses_) return;
+  CopyClock::ask(flight.timed, ctx_.compute);
   ctx_.compute.wait(flight.left);
   fill_with_nan(flight.device.address, flight.device.bytes);
 }
@@ -137,11 +141,16 @@ void ActivationTransfer::reload(const Action& action) {
   fill_with_nan(flight.target, flight.device.bytes);
   ctx_.compute.record(flight.room);  // behind its wait_offload too: the copy out is complete
   streams_.back.wait(flight.room);
+  flight.timed = clock_.start(CopyClock::Way::kBack, streams_.back);
   if (flight.rows) {
-    launch(streams_.back, CopyRows{.src = moved(flight.rows, flight.host), .dst = moved(flight.rows, flight.target)});
+    launch(streams_.back, CopyRows{.src = moved(flight.rows, flight.host),
+                                   .dst = moved(flight.rows, flight.target),
+                                   .counted = count_of(1)});
+    stats_.bounded_back += static_cast<std::int64_t>(flight.device.bytes);
   } else {
     copy_from_host(streams_.back, flight.target, flight.host, flight.device.bytes);
   }
+  CopyClock::end(flight.timed, streams_.back);
   streams_.back.record(flight.back);
   flight.number_back = ++records_back_;
   ++stats_.reloads;
@@ -152,7 +161,10 @@ void ActivationTransfer::wait_reload(const Action& action) {
   Flight& flight = pass(action, State::kComing, State::kHere);
   runner_.rebind(action.column, flight.host, flight.device.bytes, flight.target);
   if (rehearses_) return;
-  if (flight.number_back > saw_back_) ctx_.compute.wait(flight.back);  // else it came before one that was waited for
+  if (flight.number_back > saw_back_) {  // else it came before one that was waited for
+    CopyClock::ask(flight.timed, ctx_.compute);
+    ctx_.compute.wait(flight.back);
+  }
   saw_back_ = std::max(saw_back_, flight.number_back);
 }
 

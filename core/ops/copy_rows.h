@@ -9,8 +9,9 @@ namespace megalith {
 
 struct CopyRows {
   static constexpr const char* kName = "copy_rows";
-  Tensor src;  // [R, ...] any dtype; its bound, if it has one, is the number of rows
-  Tensor dst;  // out, like src, its bound too; rows beyond it stay as they are
+  Tensor src;           // [R, ...] any dtype; its bound, if it has one, is the number of rows
+  Tensor dst;           // out, like src, its bound too; rows beyond it stay as they are
+  Tensor counted = {};  // [1] int64, in and out: the bytes of these rows are added; may be absent
 };
 
 void fields(const CopyRows& op, Fields& f);

@@ -15,13 +15,16 @@ using namespace cuda;
 constexpr unsigned kBlocks = 8, kThreads = 512;
 constexpr int kUnrolled = 8;
 
-// `row_units` units of each row; a block owns every gridDim-th piece of kThreads * kUnrolled units.
+// `row_units` units of each row; a block owns every gridDim-th piece of kThreads * kUnrolled units, the first one also
+// what is counted.
 template <class Unit>
 __global__ void __launch_bounds__(kThreads)
     copy_rows_kernel(const Unit* __restrict__ from, Unit* __restrict__ to, const std::int32_t* bound, std::int64_t rows,
-                     std::int64_t row_units) {
+                     std::int64_t row_units, std::int64_t* counted) {
   if (bound != nullptr) rows = min(rows, std::int64_t{max(*bound, 0)});
   const std::int64_t units = rows * row_units;
+  if (counted != nullptr && blockIdx.x == 0 && threadIdx.x == 0)
+    *counted += units * static_cast<std::int64_t>(sizeof(Unit));
   const std::int64_t step = std::int64_t{gridDim.x} * kThreads * kUnrolled;
   for (std::int64_t first = std::int64_t{blockIdx.x} * kThreads * kUnrolled + threadIdx.x; first < units;
        first += step) {
@@ -45,7 +48,7 @@ void launch_copy(CudaStream& stream, const CopyRows& op, std::int64_t row_bytes)
   const std::int64_t pieces = ceil_divide(op.src.size(0) * row_units, std::int64_t{kThreads} * kUnrolled);
   const unsigned blocks = static_cast<unsigned>(std::clamp<std::int64_t>(pieces, 1, kBlocks));
   launch_kernel(stream, {.blocks = dim3(blocks), .threads = kThreads}, copy_rows_kernel<Unit>, op.src.as<const Unit>(),
-                op.dst.as<Unit>(), op.src.bound, op.src.size(0), row_units);
+                op.dst.as<Unit>(), op.src.bound, op.src.size(0), row_units, op.counted.as<std::int64_t>());
 }
 
 }  // namespace

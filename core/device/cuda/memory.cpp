@@ -3,6 +3,7 @@
 #include "core/device/cuda/check.h"
 #include "core/device/cuda/near_gpu.h"
 #include "core/device/cuda_device.h"
+#include "core/device/near_cpus.h"
 
 namespace megalith {
 
@@ -30,7 +31,7 @@ void cuda_free(void* address) noexcept { log_cuda(cudaFree(address), "cudaFree")
 
 void* cuda_allocate_host(std::size_t bytes) {
   use_cuda_device();
-  const NearGpu near;
+  const RunNear near(cpus_of_gpu());  // pages are taken here
   void* address = nullptr;
   const cudaError_t status = cudaHostAlloc(&address, bytes, cudaHostAllocPortable);
   return null_if_refused(status, address, "cudaHostAlloc");

@@ -5,18 +5,7 @@
 
 namespace megalith {
 
-// While it lives, this thread runs on CPUs of the GPU's NUMA node, so that pages that it gets are from there. Where the
-// system does not say which these are, or does not let it, nothing changes.
-class NearGpu {
- public:
-  NearGpu();
-  ~NearGpu();
-  NearGpu(const NearGpu&) = delete;
-  NearGpu& operator=(const NearGpu&) = delete;
-
- private:
-  cpu_set_t before_{};
-  bool moved_ = false;
-};
+// CPUs of the GPU's NUMA node; none where that is not known.
+cpu_set_t cpus_of_gpu();
 
 }  // namespace megalith

@@ -101,6 +101,48 @@ TEST_F(CheckpointArgs, GiveTheWholeModel) {
   EXPECT_EQ(options.train.train_iters, 9);
 }
 
+// Their shape and their router, but neither its losses nor the layout, which are this run's.
+TEST_F(CheckpointArgs, GiveTheExperts) {
+  const Options saved = with(kRope, {"--swiglu",
+                                     "--disable-bias-linear",
+                                     "--num-experts",
+                                     "8",
+                                     "--moe-layer-freq",
+                                     "[0,1]",
+                                     "--moe-ffn-hidden-size",
+                                     "48",
+                                     "--moe-router-topk",
+                                     "3",
+                                     "--moe-router-score-function",
+                                     "sigmoid",
+                                     "--moe-router-enable-expert-bias",
+                                     "--moe-grouped-gemm",
+                                     "--moe-shared-expert-intermediate-size",
+                                     "24",
+                                     "--moe-combine-groups",
+                                     "4",
+                                     "--moe-aux-loss-coeff",
+                                     "0.01",
+                                     "--expert-model-parallel-size",
+                                     "2"});
+  const Options options = parse(run_, saved).options;
+  EXPECT_EQ(check_same_model(options, "kept/step_7", config_of(saved)), "");
+  const MoeConfig& moe = options.model.moe;
+  EXPECT_EQ(moe.num_experts, 8);
+  EXPECT_EQ(moe.layer_freq, "[0,1]");
+  EXPECT_EQ(moe.ffn_hidden_size, 48);
+  EXPECT_EQ(moe.router_topk, 3);
+  EXPECT_EQ(moe.router_score_function, MoeScoreFunction::kSigmoid);
+  EXPECT_TRUE(moe.router_enable_expert_bias);
+  EXPECT_TRUE(moe.grouped_gemm);
+  EXPECT_EQ(moe.shared_expert_intermediate_size, 24);
+  EXPECT_EQ(origin(options, "moe-router-topk"), "checkpoint");
+  EXPECT_EQ(moe.combine_groups, 0);
+  EXPECT_EQ(origin(options, "moe-aux-loss-coeff"), "default");
+  EXPECT_EQ(options.parallel.expert_model_parallel_size, 1);
+  EXPECT_THAT(changed_flags(options, config_of(saved)), HasSubstr("--moe-aux-loss-coeff [] (was [0.01])"));
+}
+
 TEST_F(CheckpointArgs, WinOverFilesAndYieldToTheCommandLine) {
   const Options saved = with(kRope, {"--rotary-base", "5e5"});
   write("run.toml", "[model]\nnum-layers = 2\nrotary-base = 10000\nnorm-epsilon = 1e-6\nhidden-size = 64\n");

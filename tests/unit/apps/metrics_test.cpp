@@ -59,6 +59,30 @@ TEST(MetricsLine, HasEveryKeyInOneLine) {
       R"("memory_bytes": {"parameters": 1024, "main parameters": 2048}, "run": {"megalith": "0"}})");
 }
 
+TEST(MetricsLine, TellsOfActivationsOnTheHost) {
+  StepMetrics metrics = step_metrics(3);
+  metrics.offload = {
+      .slots = 4, .bytes_out = 100, .bytes_back = 90, .host_bytes = 80, .saving_bytes = 70, .saved_bytes = 60};
+  const std::string untimed = R"("offload": {"slots": 4, "bytes_out": 100, "bytes_back": 90, "host_bytes": 80, )"
+                              R"("saving_bytes": 70, "saved_bytes": 60)";
+  EXPECT_THAT(to_json_line(metrics), HasSubstr(untimed + "}}"));
+  metrics.offload->saved_driver_bytes = 50;
+  metrics.offload->stages = {{.slots = 4,
+                              .bytes_out = 100,
+                              .bytes_back = 90,
+                              .copy_out_ms = 1.5,
+                              .copy_back_ms = 2.5,
+                              .wait_out_ms = 0,
+                              .wait_back_ms = 0.25,
+                              .step_ms = 30},
+                             {}};
+  EXPECT_THAT(
+      to_json_line(metrics),
+      HasSubstr(untimed + R"(, "saved_driver_bytes": 50, "stages": [{"slots": 4, "bytes_out": 100, "bytes_back": 90, )"
+                          R"("copy_out_ms": 1.5, "copy_back_ms": 2.5, "wait_out_ms": 0, "wait_back_ms": 0.25, )"
+                          R"("step_ms": 30}, {"slots": 0, )"));
+}
+
 TEST(MetricsLine, WhatIsNotFiniteIsNullAndItsHexSaysWhich) {
   StepMetrics metrics = step_metrics(1);
   metrics.lm_loss = -std::numeric_limits<float>::quiet_NaN();

@@ -31,5 +31,17 @@ TEST_P(CopyRowsTest, RowsInUse) {
   }
 }
 
+// Of copies one after the other, into one number.
+TEST_P(CopyRowsTest, CountsTheBytesOfRowsInUse) {
+  for (const std::int32_t used : {0, 3}) {
+    Tensor src = input({5, 16}), dst = output({5, 16});
+    src.bound = dst.bound = device_struct(used);
+    const Tensor counted = inout({1}, DType::kInt64, {1e12});
+    run(CopyRows{.src = src, .dst = dst, .counted = counted},
+        used == 0 ? Idles{{src.data, "no rows"}, {counted, "nothing is added"}} : Idles{});
+    EXPECT_EQ(values(counted)[0], 1e12 + static_cast<double>(used * 16 * size_of(dtype())));
+  }
+}
+
 }  // namespace
 }  // namespace megalith::test

@@ -18,6 +18,7 @@ namespace {
 using test::Words;
 using test::operator+;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 Words offload(const Words& modules) {
   return Words{"--fine-grained-activation-offloading", "--min-offload-bytes", "0", "--offload-modules"} + modules;
@@ -153,6 +154,35 @@ TEST(OffloadPlan, SaysWhyTheOthersStay) {
   EXPECT_THAT(text, HasSubstr("stays: not in --offload-modules"));
   EXPECT_THAT(text, HasSubstr("R = "));
   EXPECT_THAT(said_offload(plans), HasSubstr("act of layers 0-2; 3 slots"));
+  EXPECT_THAT(said_offload(plans), Not(HasSubstr("by forecast")));  // without rates
+}
+
+TEST(OffloadPlan, TheListOfActionsBeginsWithTheTable) {
+  const Options options = test::complete(test::plan_flags() + offload({"act:0-1"}), 1);
+  const std::string text = printed_actions(options, run_config(options, 1));
+  EXPECT_THAT(text, ::testing::StartsWith("kept activations of a microbatch per rank\n"));
+  for (const char* const part : {"layers 0-1        moves", "saved, fullest moment", "R = ", "host memory, pinned",
+                                 "\nslot 0: chunk 0, layer 0 ", "offload chunk 0 microbatch 0 slot 0"})
+    EXPECT_THAT(text, HasSubstr(part));
+}
+
+// What a run measured of a step, with and without what the driver tells.
+TEST(OffloadPlan, MeasuredSavingIsByBlocksAndByTheDriver) {
+  StepPlans plans;
+  plans.offload.points.slots.resize(2);
+  plans.offload.kept_live_bytes = 100 << 20;
+  plans.offload.kept_peak_bytes = 110 << 20;
+  plans.train.live_bytes = 60 << 20;
+  plans.train.peak_bytes = 71 << 20;
+  StepResult step{.bytes_out = 3 << 20, .bytes_back = 3 << 20, .seconds = 0.25};
+  step.copy_times = {.out = 0.0125, .back = 0.01, .waited_out = 0, .waited_back = 0.001};
+  const OffloadMeasured cpu = measured_offload(plans, step, std::nullopt);
+  const std::string blocks =
+      "2 slots, 3.00 MiB to the host in 12.50 ms and 3.00 back in 10.00, in a step of 250.00; computing waited "
+      "0.00 and 1.00; saves 39.00 MiB of 40.00 possible (R = 0.9750)";
+  EXPECT_EQ(said_measured(cpu), blocks + ", n/a by the driver");
+  const OffloadMeasured gpu = measured_offload(plans, step, std::size_t{72} << 20);
+  EXPECT_EQ(said_measured(gpu), blocks + ", 38.00 by the driver (R = 0.9500)");
 }
 
 TEST(OffloadPlan, ByForecastMovesWhatHides) {
@@ -172,6 +202,10 @@ TEST(OffloadPlan, ByForecastMovesWhatHides) {
   EXPECT_GT(slots(some), 0);
   EXPECT_EQ(slots(none), 0);
   EXPECT_THAT(printed_offload(none, ""), HasSubstr("stays: its copies would not hide behind computing"));
+  EXPECT_THAT(said_offload(some), HasSubstr("; by forecast "));
+  EXPECT_FALSE(none.offload.forecast);
+  EXPECT_NEAR(some.offload.forecast->copies.out_seconds, some.offload.used_bytes / 2e9, 1e-9);
+  EXPECT_GT(some.offload.forecast->computing, 0);
 }
 
 TEST(OffloadPlan, WithRatesCopiesTakeTheirLinksTime) {

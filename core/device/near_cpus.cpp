@@ -1,0 +1,37 @@
+#include "core/device/near_cpus.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cstdint>
+
+#include "core/base/error.h"
+#include "core/base/fault.h"
+#include "core/base/file.h"
+#include "core/device/cpu_list.h"
+
+namespace megalith {
+
+cpu_set_t cpus_near_pci(const std::string& bus_id, const std::string& system) {
+  std::string name = bus_id;
+  std::ranges::transform(name, name.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  const FaultScope scope("host_memory");
+  try {
+    constexpr std::uint64_t kMaxBytes = std::uint64_t{1} << 12;
+    return parse_cpu_list(read_whole_file(system + "/bus/pci/devices/" + name + "/local_cpulist", kMaxBytes));
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+RunNear::RunNear(const cpu_set_t& near) {
+  if (sched_getaffinity(0, sizeof(before_), &before_) != 0) return;
+  cpu_set_t both{};
+  CPU_AND(&both, &near, &before_);  // what the process was bound to stays
+  moved_ = CPU_COUNT(&both) > 0 && sched_setaffinity(0, sizeof(both), &both) == 0;
+}
+
+RunNear::~RunNear() {
+  if (moved_) static_cast<void>(sched_setaffinity(0, sizeof(before_), &before_));
+}
+
+}  // namespace megalith

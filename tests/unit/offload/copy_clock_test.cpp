@@ -1,0 +1,79 @@
+// Times of copies, on streams whose order is known.
+#include "offload/copy_clock.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <future>
+#include <thread>
+
+namespace megalith {
+namespace {
+
+constexpr auto kMoment = std::chrono::milliseconds(5);
+constexpr double kSeconds = 5e-3;
+
+struct Bench {
+  Stream compute{DeviceType::kCpu, "compute"}, out{DeviceType::kCpu, "offload"}, back{DeviceType::kCpu, "reload"};
+  CopyClock clock;
+
+  // A copy that ends a moment after `gate`, and a compute stream that then waits for it, or comes when it is over.
+  void copy(CopyClock::Way way, Stream& stream, bool comes_late) {
+    Event copied("copied");
+    std::promise<void> gate;
+    CopyClock::Span* const span = clock.start(way, stream);
+    stream.cpu()->enqueue([open = gate.get_future().share()] {
+      open.wait();
+      std::this_thread::sleep_for(kMoment);
+    });
+    CopyClock::end(span, stream);
+    stream.record(copied);
+    if (comes_late) gate.set_value();
+    if (comes_late) stream.synchronize();
+    CopyClock::ask(span, compute);
+    compute.wait(copied);
+    if (comes_late) return compute.synchronize();
+    span->asked.wait_on_host();
+    gate.set_value();
+    compute.synchronize();
+  }
+};
+
+TEST(CopyClock, TellsCopiesAndWaitsForThemApart) {
+  Bench bench;
+  bench.clock.begin(true);
+  bench.copy(CopyClock::Way::kOut, bench.out, true);
+  bench.copy(CopyClock::Way::kBack, bench.back, false);
+  const CopyTimes times = bench.clock.read();
+  EXPECT_GE(times.out, kSeconds);
+  EXPECT_EQ(times.waited_out, 0);
+  EXPECT_GE(times.back, kSeconds);
+  EXPECT_GE(times.waited_back, kSeconds);
+}
+
+TEST(CopyClock, CountsEachCopyOfAStepOnce) {
+  Bench bench;
+  bench.clock.begin(true);
+  for (int i = 0; i < 3; ++i) bench.copy(CopyClock::Way::kOut, bench.out, true);
+  EXPECT_GE(bench.clock.read().out, 3 * kSeconds);
+  bench.clock.begin(true);
+  EXPECT_EQ(bench.clock.read().out, 0);
+  // A copy that nobody waits for by itself, as one that came before another that was waited for.
+  CopyClock::Span* const span = bench.clock.start(CopyClock::Way::kBack, bench.back);
+  CopyClock::end(span, bench.back);
+  bench.back.synchronize();
+  EXPECT_EQ(bench.clock.read().waited_back, 0);
+}
+
+TEST(CopyClock, RecordsNothingInAStepThatIsNotTimed) {
+  Bench bench;
+  bench.clock.begin(false);
+  CopyClock::Span* const span = bench.clock.start(CopyClock::Way::kOut, bench.out);
+  EXPECT_EQ(span, nullptr);
+  CopyClock::end(span, bench.out);
+  CopyClock::ask(span, bench.compute);
+  EXPECT_EQ(bench.clock.read().out, 0);
+}
+
+}  // namespace
+}  // namespace megalith

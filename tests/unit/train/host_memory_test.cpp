@@ -1,0 +1,102 @@
+// The host's memory before a run: what machines and control groups say of it, and what is refused.
+#include "apps/host_memory.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "apps/memory_checks.h"
+#include "parallel/comm/on_all_ranks.h"
+#include "tests/thread_ranks/thread_communicator.h"
+#include "tests/unit/train/training_support.h"
+
+namespace megalith {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+constexpr std::size_t kMib = 1 << 20, kGib = 1 << 30;
+
+class Machine {
+ public:
+  Machine() {
+    write("proc/meminfo", "MemTotal:       4194304 kB\nMemFree:         524288 kB\nMemAvailable:   2097152 kB\n");
+  }
+  void write(const std::string& path, const std::string& text) const {
+    const std::filesystem::path file = folder_.path(path);
+    std::filesystem::create_directories(file.parent_path());
+    std::ofstream(file) << text;
+  }
+  std::size_t available() const { return available_bytes(folder_.path("")); }
+
+ private:
+  test::ScratchDirectory folder_;
+};
+
+TEST(HostMemory, IsWhatTheMachineCanGive) {
+  const Machine machine;
+  EXPECT_EQ(machine.available(), 2 * kGib);
+  machine.write("proc/self/cgroup", "0::/\n");
+  machine.write("sys/fs/cgroup/memory.max", "max\n");
+  machine.write("sys/fs/cgroup/memory.current", "1000\n");
+  EXPECT_EQ(machine.available(), 2 * kGib);
+}
+
+// The narrowest of those around the process; pages of files that are not in use can go.
+TEST(HostMemory, IsLimitedByControlGroups) {
+  const Machine machine;
+  machine.write("proc/self/cgroup", "0::/jobs/7\n");
+  machine.write("sys/fs/cgroup/jobs/memory.max", std::to_string(900 * kMib));
+  machine.write("sys/fs/cgroup/jobs/memory.current", std::to_string(500 * kMib));
+  machine.write("sys/fs/cgroup/jobs/7/memory.max", "max\n");
+  machine.write("sys/fs/cgroup/jobs/7/memory.current", std::to_string(400 * kMib));
+  EXPECT_EQ(machine.available(), 400 * kMib);
+  machine.write("sys/fs/cgroup/jobs/memory.stat", "anon 5\ninactive_file " + std::to_string(100 * kMib) + "\n");
+  EXPECT_EQ(machine.available(), 500 * kMib);
+  machine.write("sys/fs/cgroup/jobs/7/memory.max", std::to_string(300 * kMib));
+  EXPECT_EQ(machine.available(), 1u);  // full: 0 would say that nobody knows
+}
+
+TEST(HostMemory, IsLimitedByControlGroupsOfTheFirstVersion) {
+  const Machine machine;
+  machine.write("proc/self/cgroup", "9:name=systemd:/\n4:cpu,memory:/job\n3:cpuset:/\n0::/\n");
+  const std::string group = "sys/fs/cgroup/memory/job/memory.";
+  machine.write(group + "limit_in_bytes", "9223372036854771712\n");
+  machine.write(group + "usage_in_bytes", std::to_string(700 * kMib));
+  EXPECT_EQ(machine.available(), 2 * kGib);
+  machine.write(group + "limit_in_bytes", std::to_string(1000 * kMib));
+  machine.write(group + "stat", "cache 1\ntotal_inactive_file " + std::to_string(50 * kMib) + "\n");
+  EXPECT_EQ(machine.available(), 350 * kMib);
+}
+
+// Three ranks of one host, the middle one of which keeps nothing there.
+TEST(HostMemory, OfAllRanksOfAHostIsCheckedBeforeTheRun) {
+  const auto check = [](std::size_t available) {
+    ThreadWorld world(3, std::chrono::seconds(60));
+    world.run([&](Communicator& group) {
+      constexpr std::size_t kPlanned[] = {2 * kGib, 0, 3 * kGib};
+      StepPlans plans;
+      plans.host.peak_bytes = kPlanned[group.rank()];
+      check_host_memory(plans, group, available);
+    });
+  };
+  check(5 * kGib);
+  check(0);  // not known
+  try {
+    check(4 * kGib);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kOutOfMemory);
+    EXPECT_THAT(error.what(), StartsWith("--offload-modules: memory of host "));
+    EXPECT_THAT(error.what(),
+                HasSubstr("expected at most the 4.00 GiB that it can give, got a forecast of 5.00 GiB for kept "
+                          "activations of 2 ranks, 3.00 of rank 2; name fewer kinds or layers, or lower "
+                          "--activation-offload-fraction or --offload-mb-per-layer"));
+  }
+}
+
+}  // namespace
+}  // namespace megalith
