@@ -31,7 +31,9 @@ double used_bytes(const OffloadSlot& slot, const std::optional<ExpertRows>& rows
 class CopiesForecast {
  public:
   CopiesForecast(const Rank& plain, const StepRecording& recording)
-      : recording_(recording), rates_(read_rates(plain.options.forecast.rates)), slowdown_(plain.options.offload.offload_slowdown) {
+      : recording_(recording),
+        rates_(read_rates(plain.options.forecast.rates)),
+        slowdown_(plain.options.offload.offload_slowdown) {
     const Options& options = plain.options;
     const auto ranks = static_cast<int>(plain.config.mesh.world());
     const CostModel costs(rates_,
@@ -55,8 +57,7 @@ class CopiesForecast {
     }
     points.slots = moving(candidates, choices);
     const std::vector<SlotFate> fates = place_copies(
-        step(),
-        {.bytes = moved, .alive = bytes_alive(recording), .rates = copies_, .most_stalls = slowdown_}, points);
+        step(), {.bytes = moved, .alive = bytes_alive(recording), .rates = copies_, .most_stalls = slowdown_}, points);
     std::vector<OffloadSlot> move;
     for (std::size_t i = 0; i < fates.size(); ++i) {
       if (fates[i] == SlotFate::kMoves) {

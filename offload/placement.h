@@ -1,5 +1,5 @@
-// How far from their readers slots leave and come back, and which of them leave at all: by what the device holds in each
-// action and how long the copies take. Pure, as policy.h.
+// How far from their readers slots leave and come back, and which of them leave at all: by what the device holds in
+// each action and how long the copies take. Pure, as policy.h.
 //
 // Given the most memory that a step may take, a slot leaves where that would be exceeded, the first one written before
 // the others, and no sooner; it comes back as early as there is room again, the first one needed before the others. For

@@ -153,8 +153,8 @@ std::int64_t time_in_use(const Buffer& buffer) {
   return time;
 }
 
-// Largest first, and of these the ones with the highest `first`, each at the lowest offset that is free during all of its
-// lives. Returns where the highest one ends.
+// Largest first, and of these the ones with the highest `first`, each at the lowest offset that is free during all of
+// its lives. Returns where the highest one ends.
 template <class First>
 std::size_t assign_offsets(std::vector<Buffer>& buffers, const First& first) {
   using Rank = std::pair<std::size_t, std::int64_t>;
