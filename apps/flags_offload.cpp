@@ -125,6 +125,7 @@ void add_offload(std::vector<Flag>& t, OffloadOptions& o) {
     {"activation-offload-fraction", kMemory, kShaped, "X", real(&o.activation_offload_fraction, {0, 1}), "share of a chunk's groups, each a kind in a layer, that is moved; the last ones stay", ""},
     {"offload-mb-per-layer", kMemory, kShaped, "MIB", integer(&o.offload_mb_per_layer, {0, 1'000'000'000}), "most of a layer and microbatch that is moved; 0: no limit", ""},
     {"offload-distance", kMemory, kShaped, "LAYERS", integer(&o.offload_distance, {-1, 100}), "layers that the copy of a buffer has behind its last reader and before its next: more hide longer copies, fewer save more; 0: the rest of the layer, where there is one; -1: by the forecast with --rates, else 1", ""},
+    {"offload-slowdown", kMemory, kShaped, "X", real(&o.offload_slowdown, {0, 100}), "with --rates: share of the step's computing that the forecast may see wait for copies; more saves more memory. Buffers whose copies take longer stay", ""},
     {"min-offload-bytes", kMemory, kShaped, "BYTES", integer(&o.min_offload_bytes, {0, kMany}), "smaller buffers stay", ""},
     {"min-offloaded-tensor-size", kMemory, kShaped, "N", integer(&o.min_offloaded_tensor_size, {0, kMany}), "the same as a number of elements, each of the parameters' dtype, as Megatron-LM counts; 0: --min-offload-bytes says", ""},
   });
@@ -139,6 +140,7 @@ void check_offload(const Options& options) {
         {offload.activation_offload_fraction != defaults.activation_offload_fraction, "--activation-offload-fraction"},
         {offload.offload_mb_per_layer != 0, "--offload-mb-per-layer"},
         {offload.offload_distance != defaults.offload_distance, "--offload-distance"},
+        {offload.offload_slowdown != defaults.offload_slowdown, "--offload-slowdown"},
         {offload.min_offload_bytes != defaults.min_offload_bytes, "--min-offload-bytes"},
         {offload.min_offloaded_tensor_size != 0, "--min-offloaded-tensor-size"}}) {
     if (!is_set || asks) continue;

@@ -1,5 +1,7 @@
 #include "apps/offload_choice.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <numeric>
 #include <optional>
@@ -10,7 +12,7 @@
 #include "apps/layer_offload.h"
 #include "apps/rates.h"
 #include "apps/step_times.h"
-#include "offload/forecast.h"
+#include "offload/placement.h"
 
 namespace megalith {
 
@@ -30,7 +32,9 @@ double used_bytes(const OffloadSlot& slot, const std::optional<ExpertRows>& rows
 class CopiesForecast {
  public:
   CopiesForecast(const Rank& plain, const StepRecording& recording)
-      : recording_(recording), rates_(read_rates(plain.options.forecast.rates)) {
+      : recording_(recording),
+        rates_(read_rates(plain.options.forecast.rates)),
+        slowdown_(plain.options.offload.offload_slowdown) {
     const Options& options = plain.options;
     const auto ranks = static_cast<int>(plain.config.mesh.world());
     const CostModel costs(rates_,
@@ -42,23 +46,36 @@ class CopiesForecast {
     copies_ = {.out = copies.to_host, .back = copies.from_host};
   }
 
-  void keep_what_stalls(const std::vector<OffloadCandidate>& candidates, const std::vector<double>& bytes,
-                        const OffloadPoints& points, std::vector<OffloadChoice>& choices) const {
-    megalith::keep_what_stalls(step(),
-                               {.candidates = candidates,
-                                .bytes = bytes,
-                                .layer_of_segment = points.layer_of_segment,
-                                .rates = copies_,
-                                .between_layers = points.between_layers},
-                               choices);
-  }
-  void choose_distances(const std::vector<double>& bytes, OffloadPoints& points) const {
-    megalith::choose_distances(step(), {.bytes = bytes, .rates = copies_}, points);
+  // Distances of the slots that `choices` would move, and which of them stay.
+  void place(const OffloadRecording& recording, const std::vector<OffloadCandidate>& candidates,
+             const std::vector<double>& bytes, OffloadPoints& points, std::vector<OffloadChoice>& choices) const {
+    std::vector<double> moved;
+    std::vector<std::size_t> candidate_of;
+    for (std::size_t i = 0; i < choices.size(); ++i) {
+      if (!choices[i].moves) continue;
+      moved.push_back(bytes[i]);
+      candidate_of.push_back(i);
+    }
+    points.slots = moving(candidates, choices);
+    const std::vector<SlotFate> fates = place_copies(
+        step(), {.bytes = moved, .alive = bytes_alive(recording), .rates = copies_, .most_stalls = slowdown_}, points);
+    std::vector<OffloadSlot> move;
+    for (std::size_t i = 0; i < fates.size(); ++i) {
+      if (fates[i] == SlotFate::kMoves) {
+        move.push_back(points.slots[i]);
+        continue;
+      }
+      choices[candidate_of[i]] = {
+          .moves = false,
+          .reason = fates[i] == SlotFate::kFreesNothing
+                        ? "the fullest moment would be as full"
+                        : fmt::format("its copies would not hide behind computing (--offload-slowdown {})", slowdown_)};
+    }
+    points.slots = std::move(move);
   }
   OffloadChosen::Times times(const std::vector<double>& bytes, const OffloadPoints& points) const {
-    const std::vector<bool> all(bytes.size(), true);
     const auto microbatches = static_cast<double>(recording_.microbatches);
-    CopyForecast copies = forecast_copies(step(), {.points = points, .bytes = bytes, .moves = all}, copies_);
+    CopyForecast copies = forecast_copies(step(), points, bytes, copies_);
     for (double* seconds : {&copies.out_seconds, &copies.back_seconds, &copies.out_stalls, &copies.back_stalls})
       *seconds /= microbatches;
     return {.copies = copies, .computing = std::accumulate(seconds_.begin(), seconds_.end(), 0.0) / microbatches};
@@ -71,6 +88,7 @@ class CopiesForecast {
   Rates rates_;
   std::vector<double> seconds_;
   CopyRates copies_;
+  double slowdown_;
 };
 
 void add_row(const OffloadCandidate& candidate, const OffloadChoice& choice, std::vector<OffloadChosen::Row>& rows) {
@@ -81,6 +99,15 @@ void add_row(const OffloadCandidate& candidate, const OffloadChoice& choice, std
   if (std::ranges::find(row->layers, slot.layer) == row->layers.end()) row->layers.push_back(slot.layer);
   ++row->slots;
   row->bytes += slot.bytes;
+}
+
+// --offload-distance.
+void set_distance(int layers, OffloadPoints& points) {
+  if (layers > 0) points.lag = points.ahead = layers;
+  for (OffloadSlot& slot : points.slots) {
+    slot.lag = slot.ahead = -1;
+    if (layers == 0) tighten(slot, points);
+  }
 }
 
 }  // namespace
@@ -96,35 +123,34 @@ OffloadChosen choose_offloads(const Rank& plain, const StepRecording& recording)
     names.push_back({.name = segment.name, .layer = segment.layer});
     chosen.points.layer_of_segment.push_back(segment.layer_unit);
   }
-  const std::vector<OffloadCandidate> candidates = find_candidates({.arena = plain.memory.arena,
-                                                                    .timeline = recording.timeline,
-                                                                    .actions = recording.actions,
-                                                                    .entries = recording.entries},
-                                                                   names);
+  const OffloadRecording recorded{.arena = plain.memory.arena,
+                                  .timeline = recording.timeline,
+                                  .actions = recording.actions,
+                                  .entries = recording.entries};
+  const std::vector<OffloadCandidate> candidates = find_candidates(recorded, names);
   const OffloadRequest request = offload_request(options, plain.model.parts);
   std::vector<OffloadChoice> choices = choose_offloads(candidates, request);
   const std::optional<ExpertRows> rows = expert_rows(options, plain.config);
   std::vector<double> bytes;
   for (const OffloadCandidate& candidate : candidates) bytes.push_back(used_bytes(candidate.slot, rows));
+  const std::int64_t distance = options.offload.offload_distance;
   std::optional<CopiesForecast> forecast;
   if (!options.forecast.rates.empty()) forecast.emplace(plain, recording);
-  if (request.by_forecast) forecast->keep_what_stalls(candidates, bytes, chosen.points, choices);
+  if (forecast && (request.by_forecast || distance < 0)) {
+    forecast->place(recorded, candidates, bytes, chosen.points, choices);
+  } else {
+    chosen.points.slots = moving(candidates, choices);
+  }
   std::vector<double> moved;  // bytes of each slot
   for (std::size_t i = 0; i < candidates.size(); ++i) {
     add_row(candidates[i], choices[i], chosen.rows);
-    if (choices[i].moves) moved.push_back(bytes[i]);
+    if (!choices[i].moves) continue;
+    moved.push_back(bytes[i]);
+    chosen.used_bytes += bytes[i];
   }
-  chosen.used_bytes = std::accumulate(moved.begin(), moved.end(), 0.0);
   std::ranges::stable_sort(chosen.rows, {},
                            [](const OffloadChosen::Row& row) { return std::tuple(!row.reason.empty(), row.kind); });
-  chosen.points.slots = moving(candidates, choices);
-  if (const std::int64_t layers = options.offload.offload_distance; layers > 0) {
-    chosen.points.lag = chosen.points.ahead = static_cast<int>(layers);
-  } else if (layers == 0) {
-    for (OffloadSlot& slot : chosen.points.slots) tighten(slot, chosen.points);
-  } else if (forecast && !moved.empty()) {
-    forecast->choose_distances(moved, chosen.points);
-  }
+  if (distance >= 0) set_distance(static_cast<int>(distance), chosen.points);
   if (forecast && !moved.empty()) chosen.forecast = forecast->times(moved, chosen.points);
   chosen.kept_live_bytes = recording.plans.train.live_bytes;
   chosen.kept_peak_bytes = recording.plans.train.peak_bytes;

@@ -84,7 +84,8 @@ struct OffloadOptions {
   std::int64_t min_offload_bytes = 1 << 20;  // smaller storages stay
   std::int64_t min_offloaded_tensor_size = 0;  // likewise, as elements of the parameters' dtype; 0: not given
   std::int64_t offload_distance =
-      -1;  // layers between a slot's readers and its copies' ends; -1: by the forecast, or 1
+      -1;                           // layers between a slot's readers and its copies' ends; -1: by the forecast, or 1
+  double offload_slowdown = 0.005;  // most of the step's computing that it waits for copies, by the forecast
 };
 
 struct DataOptions {

@@ -43,12 +43,12 @@ struct Rates {
   Link host;       // within a host
   Link peer;       // of rows that a kernel reads out of the memory of the host's other GPUs
   Link network;    // between hosts, of each rank
-  struct Copies {  // bytes/s between a device and pinned memory of its host, both ways at once
+  struct Copies {  // bytes/s between a device and pinned memory of its host
     double to_host = 0;
     double from_host = 0;
   };
-  Copies alone;        // of one device of a host
-  Copies together;     // of each, while all of them copy
+  Copies alone;        // of one device of a host, one way at a time
+  Copies together;     // of each, while all of them copy both ways
   double overlap = 1;  // share of a collective that slows no concurrent kernel
 
   const Copies& copies(int ranks) const { return ranks > 1 ? together : alone; }

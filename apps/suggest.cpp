@@ -76,7 +76,7 @@ Options with_layout(Options options, const Layout& layout, RecomputeGranularity 
 
 // Flags that --suggest chooses, all but --micro-batch-size.
 bool is_of_layout(const ConfigEntry& entry) {
-  constexpr std::array<std::string_view, 12> kOthers = {"world-size",
+  constexpr std::array<std::string_view, 13> kOthers = {"world-size",
                                                         "expert-tensor-parallel-size",
                                                         "moe-token-dispatcher-type",
                                                         "moe-expert-rank-capacity-factor",
@@ -86,6 +86,7 @@ bool is_of_layout(const ConfigEntry& entry) {
                                                         "activation-offload-fraction",
                                                         "offload-mb-per-layer",
                                                         "offload-distance",
+                                                        "offload-slowdown",
                                                         "min-offload-bytes",
                                                         "min-offloaded-tensor-size"};
   return (entry.group == "parallel" || entry.group == "memory") &&

@@ -153,14 +153,16 @@ std::int64_t time_in_use(const Buffer& buffer) {
   return time;
 }
 
-// Largest first, and of these the ones in use for longest, each at the lowest offset that is free during all of its
-// lives.
-void assign_offsets(std::vector<Buffer>& buffers) {
+// Largest first, and of these the ones with the highest `first`, each at the lowest offset that is free during all of
+// its lives. Returns where the highest one ends.
+template <class First>
+std::size_t assign_offsets(std::vector<Buffer>& buffers, const First& first) {
   using Rank = std::pair<std::size_t, std::int64_t>;
   std::vector<std::pair<Rank, Buffer*>> order;
-  for (Buffer& buffer : buffers) order.push_back({{buffer.slot.bytes, time_in_use(buffer)}, &buffer});
-  std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  for (Buffer& buffer : buffers) order.push_back({{buffer.slot.bytes, first(buffer)}, &buffer});
+  std::ranges::stable_sort(order, [](const auto& a, const auto& b) { return a.first > b.first; });
   std::vector<Buffer*> placed;  // ascending offsets
+  std::size_t end = 0;
   for (const auto& [rank, buffer] : order) {
     std::size_t offset = 0;
     if (!buffer->lives.empty()) {
@@ -171,10 +173,22 @@ void assign_offsets(std::vector<Buffer>& buffers) {
       }
     }
     buffer->slot.offset = offset;
+    end = std::max(end, offset + buffer->slot.bytes);
     placed.insert(std::upper_bound(placed.begin(), placed.end(), buffer,
                                    [](const Buffer* a, const Buffer* b) { return a->slot.offset < b->slot.offset; }),
                   buffer);
   }
+  return end;
+}
+
+// Of a size those first that are in use for longest. Where that leaves gaps, as among many that follow each other
+// closely, those that begin first, if it leaves less.
+void lay_out(std::vector<Buffer>& buffers, std::size_t live_bytes) {
+  const auto by_use = [](const Buffer& buffer) { return time_in_use(buffer); };
+  const auto by_begin = [](const Buffer& buffer) { return buffer.lives.empty() ? 0 : -buffer.lives.front().begin; };
+  const std::size_t used = assign_offsets(buffers, by_use);
+  if (used == live_bytes || assign_offsets(buffers, by_begin) < used) return;
+  assign_offsets(buffers, by_use);
 }
 
 void find_live_peak(const std::vector<Buffer>& buffers, ArenaPlan& plan) {
@@ -211,13 +225,13 @@ void find_live_peak(const std::vector<Buffer>& buffers, ArenaPlan& plan) {
 ArenaPlan plan_arena(const Timeline& timeline, const Arena& recording, std::int64_t ops_beside) {
   require(recording.mode() == Arena::Mode::kRecording, "plan_arena needs a recording arena");
   std::vector<Buffer> buffers = lifetimes(timeline, recording, op_times(timeline), ops_beside);
-  assign_offsets(buffers);
   ArenaPlan plan;
+  find_live_peak(buffers, plan);
+  lay_out(buffers, plan.live_bytes);
   for (const Buffer& buffer : buffers) {
     plan.slots[buffer.key] = buffer.slot;
     plan.peak_bytes = std::max(plan.peak_bytes, buffer.slot.offset + buffer.slot.bytes);
   }
-  find_live_peak(buffers, plan);
   return plan;
 }
 

@@ -1,5 +1,5 @@
 // Measures what plan --rates wants to know of a machine (apps/rates.h) and prints it as such a file.
-//   [mpirun -np N] rates [--device cpu|cuda] [--name TEXT]      tests/bench/rates.sh builds and runs it
+//   [mpirun -np N] rates [--device cpu|cuda] [--name TEXT] [--only copies]      tests/bench/rates.sh builds and runs it
 // With N > 1 the ranks of this host measure their link; what cannot be measured here (the link alone, the network) is
 // printed as a guess, and says so. bf16, the model's dtype; on the CPU smaller sizes.
 #include <fmt/format.h>
@@ -12,13 +12,11 @@
 #include <numeric>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "core/device/copy.h"
 #include "core/device/event.h"
-#include "core/device/host_arena.h"
 #include "core/ops/activation.h"
 #include "core/ops/adamw.h"
 #include "core/ops/attention.h"
@@ -32,6 +30,7 @@
 #include "core/ops/rope.h"
 #include "parallel/comm/mpi_runtime.h"
 #include "tests/bench/rates_bench.h"
+#include "tests/bench/rates_copies.h"
 #include "tests/distributed/rank_device.h"
 
 namespace {
@@ -307,54 +306,6 @@ void print_overheads(const Overheads& overheads) {
   fmt::print("launch-us = {:.3g}\ngraph-launch-us = {:.3g}\n", overheads.launch * 1e6, overheads.graph_launch * 1e6);
 }
 
-// Both ways at once, as activations travel: of one rank alone, then of all ranks together.
-void print_copies(Bench& bench, Communicator& world) {
-  const std::size_t bytes = bench.is_cuda() ? std::size_t{256} << 20 : std::size_t{16} << 20;
-  bench.reset();
-  HostArena host(bench.is_cuda() ? DeviceType::kCuda : DeviceType::kCpu, 2 * bytes + 512, "bench");
-  void *const out = host.allocate(bytes), *const in = host.allocate(bytes), *const from = bench.allocate(bytes),
-              *const to = bench.allocate(bytes);
-  Stream back(bench.stream().device(), "bench back");
-  struct Seconds {
-    double to_host, from_host;
-  };
-  const auto measure = [&] {
-    constexpr int kCopies = 10;
-    const auto start = Clock::now();
-    for (int i = 0; i < kCopies; ++i) {
-      copy_to_host(bench.stream(), out, from, bytes);
-      copy_from_host(back, to, in, bytes);
-    }
-    Seconds seconds{};
-    std::thread other([&] {
-      back.synchronize();
-      seconds.from_host = since(start) / kCopies;
-    });
-    bench.stream().synchronize();
-    seconds.to_host = since(start) / kCopies;
-    other.join();
-    return seconds;
-  };
-  Seconds alone{};
-  if (world.rank() == 0) {
-    measure();
-    alone = measure();
-  }
-  world.host_barrier();
-  measure();
-  world.host_barrier();
-  Seconds together{};
-  for (const Seconds& each : world.host_gather(measure())) {
-    together.to_host = std::max(together.to_host, each.to_host);
-    together.from_host = std::max(together.from_host, each.from_host);
-  }
-  if (world.rank() != 0) return;
-  const double gb = static_cast<double>(bytes) * 1e-9;
-  fmt::print("copy-to-host-gbps = {:.4g}\ncopy-from-host-gbps = {:.4g}\n", gb / alone.to_host, gb / alone.from_host);
-  fmt::print("copy-to-host-together-gbps = {:.4g}\ncopy-from-host-together-gbps = {:.4g}\n", gb / together.to_host,
-             gb / together.from_host);
-}
-
 // Latency and bandwidth of t = latency + ring bytes / bandwidth, from a small and a large all-reduce.
 void print_links(Bench& bench, Communicator& world) {
   double bandwidth = 10e9, latency = 20e-6;
@@ -394,10 +345,11 @@ void print_links(Bench& bench, Communicator& world) {
   fmt::print("overlap-share = 0.9  # a guess: cuda_all_reduce_speed measures it\n");
 }
 
-void measure(MpiRuntime& mpi, DeviceType device, const std::string& name) {
+void measure(MpiRuntime& mpi, DeviceType device, const std::string& name, bool copies_only) {
   const std::unique_ptr<Communicator> world = mpi.world(device);
   const AbortOnUnwind guard(*world);
   Bench bench(device);
+  if (copies_only) return print_copies(bench, *world);
   if (world->rank() == 0) {  // alone, as a rank of a run is on its device
     fmt::print("device = \"{}\"\ndevice-memory-gib = {}  # a guess\ndevice-reserve-gib = {}  # a guess\n", name,
                bench.is_cuda() ? 80 : 8, bench.is_cuda() ? 2 : 0.1);
@@ -418,14 +370,16 @@ int main(int argc, char** argv) {
   MpiRuntime mpi(argc, argv);
   DeviceType device = default_device();
   std::string name = "this machine";
+  bool copies_only = false;
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string_view flag = argv[i], value = argv[i + 1];
     if (flag == "--device") device = value == "cuda" ? DeviceType::kCuda : DeviceType::kCpu;
     if (flag == "--name") name = value;
+    if (flag == "--only") copies_only = value == "copies";
   }
   if (!test::select_rank_device(mpi, device)) return test::kSkipped;
   try {
-    measure(mpi, device, name);
+    measure(mpi, device, name, copies_only);
   } catch (const Error& error) {
     std::fprintf(stderr, "rank %d: %s\n", mpi.rank(), error.what());
     mpi.abort(error.code());

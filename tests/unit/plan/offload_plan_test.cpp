@@ -185,17 +185,20 @@ TEST(OffloadPlan, MeasuredSavingIsByBlocksAndByTheDriver) {
   EXPECT_EQ(said_measured(gpu), blocks + ", 38.00 by the driver (R = 0.9500)");
 }
 
+// The round rates, with links of so many GB/s.
+Words rates_of_links(double gbps) {
+  const std::string file = testing::TempDir() + "/offload_rates.toml";
+  std::string text = test::round_rates();
+  for (const char* key : {"copy-to-host-gbps", "copy-from-host-gbps"}) {
+    const std::size_t at = text.find(std::string("\n") + key) + 1;
+    text.replace(at, text.find('\n', at) - at, fmt::format("{} = {}", key, gbps));
+  }
+  std::ofstream(file) << text;
+  return {"--rates", file};
+}
+
 TEST(OffloadPlan, ByForecastMovesWhatHides) {
-  const auto plans = [](double gbps) {
-    const std::string file = testing::TempDir() + "/offload_rates.toml";
-    std::string text = test::round_rates();
-    for (const char* key : {"copy-to-host-gbps", "copy-from-host-gbps"}) {
-      const std::size_t at = text.find(std::string("\n") + key) + 1;
-      text.replace(at, text.find('\n', at) - at, fmt::format("{} = {}", key, gbps));
-    }
-    std::ofstream(file) << text;
-    return plans_of(offload({"auto"}) + Words{"--rates", file});
-  };
+  const auto plans = [](double gbps) { return plans_of(offload({"auto"}) + rates_of_links(gbps)); };
   const StepPlans all = plans(1e9), some = plans(2), none = plans(1e-6);
   const auto slots = [](const StepPlans& of) { return std::ssize(of.offload.points.slots); };
   EXPECT_GT(slots(all), slots(some));
@@ -206,6 +209,29 @@ TEST(OffloadPlan, ByForecastMovesWhatHides) {
   EXPECT_FALSE(none.offload.forecast);
   EXPECT_NEAR(some.offload.forecast->copies.out_seconds, some.offload.used_bytes / 2e9, 1e-9);
   EXPECT_GT(some.offload.forecast->computing, 0);
+}
+
+TEST(OffloadPlan, KindsAskedForSaveWhatTheSlowdownBuys) {
+  const auto stage = [](const char* slowdown) {
+    const Words words =
+        offload({"act"}) + rates_of_links(2) + Words{"--num-layers", "8", "--offload-slowdown", slowdown};
+    const Options options = test::complete(test::plan_flags() + words, 1);
+    const Rates rates = read_rates(options.forecast.rates);
+    return make_forecast(options, 1, {.rates = &rates}).stages[0];
+  };
+  double saved = -1;
+  for (const char* slowdown : {"0", "0.1", "100"}) {
+    SCOPED_TRACE(slowdown);
+    const StageForecast forecast = stage(slowdown);
+    const OffloadSaving saving = saving_of(forecast.plans);
+    EXPECT_GT(saving.theory, saved);
+    EXPECT_GE(saving.ratio(), 0.98);
+    saved = saving.theory;
+    const StepTimes& times = forecast.times;
+    double computing = 0;
+    for (const double seconds : times.action_seconds) computing += seconds;
+    EXPECT_LE(times.exposed_to_host + times.exposed_from_host, std::stod(slowdown) * 4 * computing + 1e-12);
+  }
 }
 
 TEST(OffloadPlan, WithRatesCopiesTakeTheirLinksTime) {

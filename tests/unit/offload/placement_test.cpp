@@ -1,0 +1,124 @@
+// Where copies are waited for: as late as memory allows, and for as much memory as hides them. A layer's forward takes
+// a GB more, its backward gives it up.
+#include "offload/placement.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "offload/lowering.h"
+#include "tests/unit/offload/layered_step.h"
+
+namespace megalith {
+namespace {
+
+using test::LayeredStep;
+using ::testing::ElementsAre;
+using enum SlotFate;
+
+struct Placed {
+  std::vector<SlotFate> fates;
+  OffloadPoints points;  // those that move
+  double peak = 0;       // GB, with them away
+  double stalls = 0;
+};
+
+Placed place(double seconds, double most_stalls) {
+  const LayeredStep layered;
+  std::vector<double> alive(layered.actions.size());
+  for (std::size_t i = 0; i < alive.size(); ++i)
+    alive[i] = LayeredStep::kGb * std::max(0, layered.actions[i].segment + 1);
+  const std::vector<double> bytes = layered.bytes();
+  const CopyRates rates = LayeredStep::rates(seconds, seconds);
+  Placed placed{.fates = {}, .points = layered.points()};
+  placed.fates = place_copies(
+      layered.step(), {.bytes = bytes, .alive = alive, .rates = rates, .most_stalls = most_stalls}, placed.points);
+  std::vector<OffloadSlot> moves;
+  for (std::size_t i = 0; i < placed.fates.size(); ++i) {
+    if (placed.fates[i] == kMoves) moves.push_back(placed.points.slots[i]);
+  }
+  placed.points.slots = moves;
+  double away = 0;
+  std::size_t next = 0;
+  for (const Action& action : insert_offloads(layered.actions, placed.points)) {
+    if (action.kind == ActionKind::kWaitOffload) away += LayeredStep::kGb;
+    if (action.kind == ActionKind::kReload) away -= LayeredStep::kGb;
+    if (!is_of_slot(action.kind)) placed.peak = std::max(placed.peak, (alive[next++] - away) / LayeredStep::kGb);
+  }
+  placed.stalls = forecast_copies(layered.step(), placed.points, bytes, rates).stalls();
+  return placed;
+}
+
+TEST(OffloadPlacement, TakesTheLeastMemoryWhereCopiesHide) {
+  const Placed placed = place(0.5, 0.005);
+  EXPECT_THAT(placed.fates, ElementsAre(kMoves, kMoves, kMoves, kFreesNothing));  // the last would be back at once
+  EXPECT_EQ(placed.peak, 2);
+  for (const OffloadSlot& slot : placed.points.slots) {
+    EXPECT_EQ(slot.lag, 1);
+    EXPECT_EQ(slot.ahead, 1);
+  }
+}
+
+TEST(OffloadPlacement, WaitsLaterAndMovesLessWhereTheLinkIsSlow) {
+  // 1.5 s a slot, 1 s a layer: a wait a layer behind would stall, of two slots two layers behind none does. A layer's
+  // backward takes 2 s.
+  const Placed placed = place(1.5, 0.005);
+  EXPECT_THAT(placed.fates, ElementsAre(kMoves, kMoves, kStalls, kFreesNothing));
+  EXPECT_EQ(placed.peak, 3);
+  EXPECT_EQ(placed.stalls, 0);
+  for (const OffloadSlot& slot : placed.points.slots) {
+    EXPECT_EQ(slot.lag, 2);
+    EXPECT_EQ(slot.ahead, 1);
+  }
+}
+
+TEST(OffloadPlacement, TakesLessMemoryForMoreStalls) {
+  // Each of three waits a layer behind is half a second long, of 15 s.
+  EXPECT_EQ(place(1.5, 0.099).peak, 3);
+  const Placed placed = place(1.5, 0.101);
+  EXPECT_EQ(placed.peak, 2);
+  EXPECT_DOUBLE_EQ(placed.stalls, 1.5);
+}
+
+TEST(OffloadPlacement, MovesNothingThatWouldComeBackBeforeItHasLeft) {
+  const Placed placed = place(50, 0.005);
+  EXPECT_THAT(placed.fates, ElementsAre(kStalls, kStalls, kStalls, kFreesNothing));
+  EXPECT_EQ(placed.peak, 5);
+}
+
+TEST(OffloadPlacement, KnowsWhatIsAliveInEachAction) {
+  Timeline timeline;
+  const int lane = timeline.add_lane("compute");
+  MemoryPool pool(DeviceType::kPlan);
+  Arena arena(pool, Arena::Mode::kRecording);
+  std::vector<Action> actions;
+  std::vector<std::size_t> entries;
+  const auto action = [&] {
+    actions.push_back({.kind = ActionKind::kForward, .segment = static_cast<int>(actions.size())});
+    entries.push_back(timeline.entries().size());
+    arena.begin_scope({.segment = actions.back().segment});
+  };
+  const auto touch = [&](void* data) {
+    Access access("op");
+    access.add(data, 256, true);
+    timeline.op(lane, access);
+  };
+  const auto allocate = [&](std::size_t bytes) { return arena.allocate(bytes, MemoryCategory::kWorkspace, "tensor"); };
+  action();
+  void* const kept = allocate(512);
+  touch(kept);
+  action();
+  touch(allocate(1024));  // one behind the other
+  touch(allocate(256));
+  allocate(1 << 20);  // never touched
+  action();
+  touch(kept);
+  action();
+  touch(allocate(256));
+  EXPECT_THAT(bytes_alive({.arena = arena, .timeline = timeline, .actions = actions, .entries = entries}),
+              ElementsAre(512, 512 + 1024, 512, 256));
+}
+
+}  // namespace
+}  // namespace megalith
