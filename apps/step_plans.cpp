@@ -205,8 +205,8 @@ StepPlans plan_steps(const Options& options, const RunConfig& config, int rank,
   recording.plans.offload = offloaded ? *offloaded : chosen_offloads(options, recorded, mesh, ranks);
   plan_training(options, recorded, mesh, recording);
   count_actions_of_units(options, config, mesh, recording);
+  recording.plans.graphs = graphs_of(options, config, mesh, recording);
   StepPlans plans = std::move(recording.plans);
-  plans.graphs = graphs_of(options, config, mesh, recording);
   plan_evaluation(options, recorded, mesh, plans);
   plans.capacity_factor = options.parallel.moe_expert_rank_capacity_factor;
   if (const std::optional<ExpertRows> rows = expert_rows(options, config)) plans.room = rows->room;

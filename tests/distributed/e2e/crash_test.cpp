@@ -307,6 +307,15 @@ TEST(Crash, KilledWithExpertsOnOtherRanksAndResumed) {
                                      "--use-distributed-optimizer", "--cuda-graph-impl", "local"});
 }
 
+// With graphs at whose events copies to the host start, of rows that other ranks sent among them.
+TEST(Crash, KilledWithActivationsOnTheHostAndResumed) {
+  if (test::one_of(2) > 1) GTEST_SKIP() << "in the full tier";
+  kill_eight_ranks(experts() + Words{"--expert-model-parallel-size", "2", "--data-parallel-sharding-strategy",
+                                     "optim_grads_params", "--cuda-graph-impl", "local",
+                                     "--fine-grained-activation-offloading", "--min-offload-bytes", "0",
+                                     "--offload-modules", "attn_norm", "core_attn", "fused_group_mlp"});
+}
+
 TEST(Crash, LongRandomKills) {
   const char* minutes = std::getenv("MEGALITH_CRASH_MINUTES");
   if (minutes == nullptr) GTEST_SKIP() << "set MEGALITH_CRASH_MINUTES, as tests/soak.sh does";

@@ -1,5 +1,6 @@
 // One storage of two views, strided bf16 rows beside fp32 statistics, goes to the host and comes back elsewhere while
 // another buffer takes its memory: recorded and planned as a step is, with either stream of copies held up.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <future>
@@ -15,6 +16,9 @@ namespace megalith {
 namespace {
 
 using Kind = ActionKind;
+using ::testing::Each;
+using ::testing::IsNan;
+using ::testing::Not;
 
 constexpr std::int64_t kRows = 6, kWidth = 16, kFirst = 3, kColumns = 8;
 constexpr std::size_t kRowBytes = kRows * kWidth * 2, kBytes = kRowBytes + kRows * 4;
@@ -204,6 +208,24 @@ TEST_P(OffloadTransfer, ViewsFollowTheirStorageWhoseMemoryIsAnothersMeanwhile) {
   EXPECT_EQ(bench.transfer.stats().bytes_back, 6 * 256);
 }
 
+TEST_P(OffloadTransfer, MemoryThatIsGivenUpBecomesNan) {
+  const Plans plans = record();
+  Bench bench(device(), {});
+  bench.arena.use(plans.device);
+  bench.host.use(plans.host);
+  fill(bench);
+  bench.runner.begin(4, {.sequences = 4});
+  bench.run(Kind::kForward, 4, 0);
+  const Arena::Place place = bench.arena.place_of(points().slots[0].key(4));
+  const Tensor memory(place.address, DType::kFp32, {static_cast<std::int64_t>(place.bytes / sizeof(float))});
+  bench.run(Kind::kOffload, 4);
+  bench.synchronize();
+  EXPECT_THAT(download(bench.compute, memory.slice(0, 0, kBytes / 4)), Each(Not(IsNan())));
+  bench.run(Kind::kWaitOffload, 4);
+  EXPECT_THAT(download(bench.compute, memory), Each(IsNan()));
+  bench.synchronize();
+}
+
 // Everything is enqueued while the copies of one direction cannot start.
 TEST_P(OffloadTransfer, SlowCopiesAreWaitedFor) {
   if (device() != DeviceType::kCpu) GTEST_SKIP() << "a GPU's copies follow the same events";
@@ -228,7 +250,7 @@ TEST_P(OffloadTransfer, EachWaitLeftOutIsFound) {
   std::int64_t waits = 1;
   for (std::int64_t ordinal = -1; ordinal < waits; ++ordinal) {
     HazardChecker hazards;
-    WaitCounter counter{.suppressed = ordinal};
+    WaitCounter counter{.suppressed = ordinal, .waits_untold = true};
     Bench bench(device(), {.hazards = &hazards, .waits = &counter});
     bench.arena.use(plans.device);
     bench.host.use(plans.host);

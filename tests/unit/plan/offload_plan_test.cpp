@@ -146,6 +146,35 @@ TEST(OffloadPlan, SavesNineAndFiveSlotsOfTenAndSixInFlight) {
                                 want[0], want[1]));
 }
 
+// Experts in all layers or in every other one. Of each there are three slots: the tokens that a rank sends and those
+// that arrive, and what the gate and up projections make of them.
+TEST(OffloadPlan, SavesAllLayersOfExpertsInFlightButOne) {
+  for (const int every : {1, 2}) {
+    for (const Words& fused : {Words{}, Words{"--use-transformer-engine-op-fuser", "--moe-grouped-gemm"}}) {
+      SCOPED_TRACE(fmt::format("every {}, {} words for fusion", every, fused.size()));
+      const Words flags = test::plan_flags() + kSeedLayout + Words{"--moe-layer-freq", std::to_string(every)} + fused +
+                          offload({"expert_fc1", "moe_act"}) + Words{"--offload-distance", "0"};
+      const Options options = test::complete(flags, 8);
+      const RunConfig config = run_config(options, 8);
+      std::string want;
+      for (int stage = 0; stage < 2; ++stage) {
+        const StepPlans plans = record_step(options, config, 4 * stage, {.most_microbatches = 1 << 14}).plans;
+        const std::size_t in_flight = (stage == 0 ? 10u : 6u) / static_cast<unsigned>(every);  // layers
+        std::size_t bytes = 0;                                                                 // of a layer's slots
+        for (const OffloadSlot& slot : plans.offload.points.slots) bytes += slot.layer == 2 * stage ? slot.bytes : 0;
+        const std::size_t saved = (in_flight - 1) * bytes;
+        want +=
+            fmt::format("stage {}: {} slots in flight, 3 on the device, saves {} bytes\n", stage, 3 * in_flight, saved);
+        EXPECT_GE(saving_of(plans).realised, 0.98 * static_cast<double>(saved)) << stage;
+        EXPECT_GT(bytes, 0u);
+      }
+      if (const std::string theory = theory_of(printed_actions(options, config)); !theory.empty()) {
+        EXPECT_EQ(theory, want);
+      }
+    }
+  }
+}
+
 TEST(OffloadPlan, SaysWhyTheOthersStay) {
   const StepPlans plans = plans_of(offload({"act:0-2"}) + Words{"--offload-mb-per-layer", "1"});
   const std::string text = printed_offload(plans, "");

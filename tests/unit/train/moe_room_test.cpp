@@ -101,13 +101,19 @@ TEST(MoeRoom, AStepWithoutRoomIsDoneAgainWithTheSameBits) {
     bool graphs = false;
   };
   const Words graphs{"--cuda-graph-impl", "local", "--cuda-graph-modules", "attn", "moe_router", "moe"};
+  const Words moves{"--fine-grained-activation-offloading",
+                    "--min-offload-bytes",
+                    "0",
+                    "--offload-modules",
+                    "attn_norm",
+                    "fused_group_mlp"};
   for (const Way& way :
        {Way{{.data = 2, .expert = 2}, {}, second}, Way{{.data = 2, .sharing = 2, .expert = 2}, {}, second},
-        Way{{.data = 2, .sharing = 3, .expert = 2}, {}, second},
+        Way{{.data = 2, .sharing = 3, .expert = 2}, moves, second},
         Way{{.tensor = 2, .sequence = true, .expert = 2}, {}, second},
         Way{{.pipeline = 2, .data = 2, .expert = 2}, {}, second},
         Way{{.data = 4, .expert = 2, .expert_tensor = 2}, {}, both},
-        Way{{.data = 2, .expert = 2}, graphs, second, true},
+        Way{{.data = 2, .expert = 2}, graphs + moves, second, true},
         Way{{.data = 2, .expert = 2}, {"--moe-token-dispatcher-type", "allgather"}, second}}) {
     SCOPED_TRACE(way.layout.name() + testing::PrintToString(way.flags));
     const Outcome want = train(model("4") + way.flags, way.layout), got = train(model("1") + way.flags, way.layout);
@@ -115,6 +121,9 @@ TEST(MoeRoom, AStepWithoutRoomIsDoneAgainWithTheSameBits) {
     EXPECT_EQ(got.run.regrows, way.regrows);
     EXPECT_THAT(got.factors, Each(testing::DoubleNear(2.2, 1e-9)));
     EXPECT_EQ(got.replays > 0, way.graphs);
+    const test::RankActivity &did = got.run.ranks[0], &had_room = want.run.ranks[0];
+    EXPECT_EQ(did.offload.bytes_out, did.offload.bytes_back);
+    EXPECT_EQ(did.offload.offloads > had_room.offload.offloads, way.flags.size() >= moves.size());  // done again
   }
   const Outcome twice = train(model("0.5"));
   expect_same(twice, train(model("4")));

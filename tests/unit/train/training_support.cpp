@@ -245,9 +245,10 @@ RunResult train(const RunRequest& request) {
       for (const OffloadSlot& slot : rank.offload->points.slots)
         did.slot_bytes += static_cast<std::int64_t>(slot.bytes);
       did.slots = std::ssize(rank.offload->points.slots);
+      const bool regrew = trainer.plans().capacity_factor != options.parallel.moe_expert_rank_capacity_factor;
       result.memory_as_planned = result.memory_as_planned &&
                                  rank.offload->host.touched_bytes() == trainer.plans().host.peak_bytes &&
-                                 rank.offload->pool.system_allocations() == 1;
+                                 (regrew || rank.offload->pool.system_allocations() == 1);
     }
     squares[index] = read_squares(rank);
     result.memory[index] = rank.memory.pool.allocated_by_category();

@@ -1,0 +1,184 @@
+// Each kind of kept activations on the host, all of them and those that a forecast chooses, beside keeping and
+// recomputing them: eagerly and in graphs, under every schedule and way of sharing out the state, in dense models and
+// models with experts, all with the bits of one eager run that keeps everything. In the quick tier each two values of
+// two factors stand together once, and under sanitizers; elsewhere all of them do, with layouts by turns.
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "tests/support/pairwise.h"
+#include "tests/support/tier.h"
+#include "tests/unit/train/graph_cells.h"
+
+namespace megalith {
+namespace {
+
+using test::Cell;
+using test::Layout;
+using test::RunResult;
+using test::Words;
+using test::operator+;
+
+enum Factor { kModel, kWay, kModules, kSharing, kSchedule, kLayout, kNumFactors };
+using Case = test::Combination<kNumFactors>;
+
+// Every other layer has experts, the first one too.
+const Words kExperts =
+    test::llama_flags() + Words{"--bf16", "--ffn-hidden-size", "32", "--num-experts",    "4", "--moe-ffn-hidden-size",
+                                "16",     "--moe-router-topk", "2",  "--moe-layer-freq", "2", "--moe-aux-loss-coeff",
+                                "0.1"};
+const std::vector<Words> kModels = {{},
+                                    kExperts,
+                                    kExperts + Words{"--moe-grouped-gemm", "--use-transformer-engine-op-fuser"},
+                                    kExperts + Words{"--expert-model-parallel-size", "2"}};
+enum Model { kDense, kUnfused, kFused, kEp2 };
+
+const Words kDenseKinds = {"attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "fc1", "act", "fc2"};
+struct Way {
+  Words offloads = {};  // words of --offload-modules
+  Words more = {};
+  bool needs_experts = false, is_full = false;  // full recomputation
+};
+Words recompute(const Words& modules) {
+  return Words{"--recompute-granularity", "selective", "--recompute-modules"} + modules;
+}
+const std::vector<Way>& ways() {
+  static const std::vector<Way> all = [] {
+    const Words full = {"--recompute-granularity", "full"};
+    std::vector<Way> list = {
+        {},
+        {.more = recompute({"core_attn", "layernorm"})},
+        {.more = full, .is_full = true},
+        {.offloads = {"layer_input"}, .more = full, .is_full = true},
+        {.offloads = {"auto"}, .more = {"--rates", MEGALITH_SOURCE_DIR "/configs/rates/h200.toml"}},
+        {.offloads = kDenseKinds},
+        {.offloads = {"attn_norm", "qkv_linear", "core_attn", "mlp_norm", "act:1-3"}, .more = recompute({"core_attn"})},
+        // The experts' inputs and gates move, what their activation makes of them is made again.
+        {.offloads = {"expert_fc1", "moe_act"}, .more = recompute({"moe_act"}), .needs_experts = true},
+        {.offloads = {"fused_group_mlp"}, .more = {"--offload-distance", "0"}, .needs_experts = true},
+        {.offloads = kDenseKinds + Words{"fused_group_mlp"}, .needs_experts = true}};
+    for (const std::string& kind : kDenseKinds) list.push_back({.offloads = {kind}});
+    for (const char* kind : {"expert_fc1", "moe_act", "expert_fc2"})
+      list.push_back({.offloads = {kind}, .needs_experts = true});
+    return list;
+  }();
+  return all;
+}
+const std::vector<Words> kModuleSets = {{}, {"layer"}, {"attn"}};  // in graphs; the first one eager
+const std::vector<int> kSharings = {0, 2, 3};                      // as Layout has them
+const std::vector<Layout> kLayouts = {{.data = 2}, {.pipeline = 2, .data = 2}};
+
+template <class T>
+const T& at(const std::vector<T>& values, const Case& c, Factor factor) {
+  return values[static_cast<std::size_t>(c[factor])];
+}
+
+bool is_legal(const Case& c) {
+  const Way& way = at(ways(), c, kWay);
+  if (way.is_full && at(kModuleSets, c, kModules) == Words{"attn"}) return false;  // a layer is one segment then
+  return !way.needs_experts || c[kModel] != kDense;
+}
+
+std::vector<int> numbers(std::size_t count) {
+  std::vector<int> all;
+  for (std::size_t i = 0; i < count; ++i) all.push_back(static_cast<int>(i));
+  return all;
+}
+
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr bool kIsSlow = true;
+#else
+constexpr bool kIsSlow = false;
+#endif
+
+std::vector<Case> chosen_cases() {
+  const bool is_quick = kIsSlow || test::one_of(2) > 1;
+  std::vector<Case> cases = test::combinations<kNumFactors>(
+      {{numbers(kModels.size()), numbers(ways().size()), numbers(kModuleSets.size()), numbers(kSharings.size()),
+        numbers(test::schedules().size()), numbers(is_quick ? kLayouts.size() : 1)}});
+  std::erase_if(cases, [](const Case& c) { return !is_legal(c); });
+  if (is_quick) return test::pairwise<kNumFactors>(cases);
+  for (std::size_t i = 0; i < cases.size(); ++i) cases[i][kLayout] = static_cast<int>(i / 7 % kLayouts.size());
+  return cases;
+}
+
+constexpr int kSteps = 3;
+constexpr std::int64_t kMicrobatches = 4;  // of a replica
+
+Cell cell_of(const Case& c) {
+  const Way& way = at(ways(), c, kWay);
+  Cell cell{.modules = at(kModuleSets, c, kModules), .layout = at(kLayouts, c, kLayout), .steps = kSteps};
+  cell.layout.schedule = at(test::schedules(), c, kSchedule);
+  cell.layout.sharing = at(kSharings, c, kSharing);
+  cell.more = at(kModels, c, kModel) + way.more + Words{"--check-hazards", "--eval-interval", "2"};
+  if (!way.offloads.empty())
+    cell.more = cell.more +
+                Words{"--fine-grained-activation-offloading", "--min-offload-bytes", "0", "--offload-modules"} +
+                way.offloads;
+  return cell;
+}
+
+// Of each model and layout one run for all ways of sharing but one, which adds up in another order.
+Case plain(const Case& c) {
+  Case plain{};
+  plain[kModel] = c[kModel] == kFused ? kUnfused : c[kModel];
+  plain[kLayout] = c[kLayout];
+  plain[kSchedule] = 1;
+  plain[kSharing] = at(kSharings, c, kSharing) == 3 ? c[kSharing] : 0;
+  return plain;
+}
+
+RunResult run_eagerly(const Case& c) {
+  return test::train({.flags = cell_of(c).eager(), .ranks = at(kLayouts, c, kLayout).ranks()});
+}
+
+// Each slot that moves once each way in each microbatch, and some rank has one.
+void expect_moved(const Case& c, const RunResult& run) {
+  std::int64_t slots = 0;
+  for (const test::RankActivity& rank : run.ranks) {
+    slots += rank.slots;
+    const std::int64_t times = kSteps * kMicrobatches;
+    EXPECT_EQ(rank.offload.offloads, times * rank.slots);
+    EXPECT_EQ(rank.offload.reloads, times * rank.slots);
+    EXPECT_EQ(rank.offload.bytes_out, times * rank.slot_bytes);
+    EXPECT_EQ(rank.offload.bytes_back, times * rank.slot_bytes);
+    EXPECT_EQ(rank.host_planned > 0, rank.slots > 0);
+  }
+  EXPECT_EQ(slots > 0, !at(ways(), c, kWay).offloads.empty());
+}
+
+class OffloadMatrix : public testing::TestWithParam<Model> {};
+INSTANTIATE_TEST_SUITE_P(Models, OffloadMatrix, testing::Values(kDense, kUnfused, kEp2), [](const auto& model) {
+  return std::string(model.param == kDense ? "dense" : model.param == kUnfused ? "experts" : "ep2");
+});
+
+TEST_P(OffloadMatrix, ChangesNoBit) {
+  std::vector<Case> cases = chosen_cases();
+  std::erase_if(cases, [](const Case& c) { return plain(c)[kModel] != GetParam(); });
+  std::map<Case, RunResult> plain_runs;
+  int replayed = 0;
+  for (const Case& c : cases) {
+    const Cell cell = cell_of(c);
+    SCOPED_TRACE(cell.name() + testing::PrintToString(cell.more));
+    const auto [found, is_new] = plain_runs.try_emplace(plain(c));
+    if (is_new) found->second = run_eagerly(plain(c));
+    const RunResult& want = found->second;
+    test::Books books;
+    const RunResult run = cell.modules.empty() ? run_eagerly(c) : test::run_graphs(cell, books);
+    test::expect_same_run(run, want);
+    EXPECT_EQ(run.validation_losses, want.validation_losses);
+    EXPECT_TRUE(run.gradients == want.gradients);
+    EXPECT_TRUE(run.copies_agree);
+    EXPECT_TRUE(run.memory_as_planned);
+    EXPECT_EQ(run.hazards, 0);
+    expect_moved(c, run);
+    test::expect_replayed(cell, books);
+    replayed += books.stats.empty() ? 0 : 1;
+    if (testing::Test::HasFailure()) return;
+  }
+  EXPECT_GE(cases.size(), 15u);
+  EXPECT_GE(replayed, 5);
+}
+
+}  // namespace
+}  // namespace megalith
