@@ -44,6 +44,9 @@ class CopiesForecast {
     seconds_ = times_of(recording, costs).action_seconds;
     const Rates::Copies& copies = rates_.copies(ranks);
     copies_ = {.out = copies.to_host, .back = copies.from_host};
+    const CategoryBytes persistent = plain.memory.pool.allocated_by_category();
+    room_ = kLaidOut * (rates_.device_memory - rates_.device_reserve -
+                        static_cast<double>(std::accumulate(persistent.begin(), persistent.end(), std::size_t{0})));
   }
 
   // Distances of the slots that `choices` would move, and which of them stay.
@@ -58,7 +61,9 @@ class CopiesForecast {
     }
     points.slots = moving(candidates, choices);
     const std::vector<SlotFate> fates = place_copies(
-        step(), {.bytes = moved, .alive = bytes_alive(recording), .rates = copies_, .most_stalls = slowdown_}, points);
+        step(),
+        {.bytes = moved, .alive = bytes_alive(recording), .rates = copies_, .most_stalls = slowdown_, .room = room_},
+        points);
     std::vector<OffloadSlot> move;
     for (std::size_t i = 0; i < fates.size(); ++i) {
       if (fates[i] == SlotFate::kMoves) {
@@ -89,6 +94,8 @@ class CopiesForecast {
   std::vector<double> seconds_;
   CopyRates copies_;
   double slowdown_;
+  double room_ = 0;                         // for what is alive in a step
+  static constexpr double kLaidOut = 0.95;  // of the arena at least is not lost in gaps
 };
 
 void add_row(const OffloadCandidate& candidate, const OffloadChoice& choice, std::vector<OffloadChosen::Row>& rows) {

@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "core/device/copy.h"
+#include "core/ops/copy_rows.h"
 #include "parallel/mesh/mesh_sizes.h"
 
 namespace megalith {
@@ -60,6 +61,9 @@ bool is_of_replicas(const PlannedCall& call) {
 bool is_of_rows(const PlannedCall& call) { return call.group == "dispatch"; }
 
 bool is_message(const PlannedCall& call) { return call.kind == "send" || call.kind == "receive"; }
+
+// By a copy engine, or by a kernel that knows how many rows are used.
+bool is_slots_copy(const Access& op) { return op.is_copy() || op.name() == CopyRows::kName; }
 
 using CallOfEntry = std::unordered_map<std::size_t, const PlannedCall*>;
 
@@ -127,10 +131,11 @@ class Player {
       case Timeline::Kind::kOp: break;
     }
     const auto call = calls_.find(index);
-    if (action && is_of_slot(recording_.actions[*action].kind) && entry.access.is_copy()) {
-      const double seconds = costs_.seconds(entry.access);
+    if (action && is_of_slot(recording_.actions[*action].kind) && is_slots_copy(entry.access)) {
+      const bool to_host = recording_.actions[*action].kind == ActionKind::kOffload;
+      const double seconds = costs_.link_seconds(entry.access, to_host);
       clock += seconds;
-      (recording_.actions[*action].kind == ActionKind::kOffload ? times_.to_host : times_.from_host) += seconds;
+      (to_host ? times_.to_host : times_.from_host) += seconds;
     } else if (call == calls_.end()) {
       clock += costs_.seconds(entry.access, action && graph_of_[*action] >= 0);
     } else if (is_message(*call->second)) {
@@ -227,17 +232,19 @@ double CostModel::arithmetic_seconds(const Cost& cost) const {
   return 0;
 }
 
+double CostModel::link_seconds(const Access& op, bool to_host) const {
+  const Rates::Copies& copies = rates_.copies(ranks_);
+  const double bytes = static_cast<double>(op.moved_bytes()) / 2;  // read there, written here
+  return rates_.kernel_seconds + bytes / (to_host ? copies.to_host : copies.from_host);
+}
+
 double CostModel::seconds(const Access& op, bool in_graph) const {
   const auto of_name = [&op](const auto& known, double other) {
     const auto found = known.find(op.name());
     return found != known.end() ? found->second : other;
   };
   const Cost cost = op.cost();
-  if (op.name() == kCopyToHost || op.name() == kCopyFromHost) {
-    const Rates::Copies& copies = rates_.copies(ranks_);
-    const double bytes = static_cast<double>(op.moved_bytes()) / 2;  // read there, written here
-    return rates_.kernel_seconds + bytes / (op.name() == kCopyToHost ? copies.to_host : copies.from_host);
-  }
+  if (op.name() == kCopyToHost || op.name() == kCopyFromHost) return link_seconds(op, op.name() == kCopyToHost);
   const double kernel = in_graph ? rates_.graph_kernel_seconds : rates_.kernel_seconds;
   const double start = of_name(rates_.starts, rates_.start_seconds);
   const double speed = cost.work == Work::kMemory ? of_name(rates_.kernels, rates_.memory) : rates_.memory;

@@ -39,6 +39,8 @@ class CostModel {
   CostModel(const Rates& rates, const Heads& heads, int ranks = 1) : rates_(rates), heads_(heads), ranks_(ranks) {}
 
   double seconds(const Access& op, bool in_graph = false) const;
+  // Of an op that copies between device and host.
+  double link_seconds(const Access& op, bool to_host) const;
   double seconds(const PlannedCall& call) const;
   // Of a message from one rank of the world to another.
   double transfer_seconds(std::size_t bytes, int from, int to) const;

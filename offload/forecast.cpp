@@ -1,70 +1,69 @@
 #include "offload/forecast.h"
 
 #include <algorithm>
-#include <map>
-#include <utility>
-
-#include "offload/lowering.h"
+#include <tuple>
 
 namespace megalith {
 
 namespace {
 
-// A list with the actions of slots, played on three clocks: of computing, and of each direction's copies.
-class CopyPlayer {
- public:
-  CopyPlayer(const std::vector<double>& seconds, const std::vector<double>& bytes, const CopyRates& rates)
-      : seconds_(seconds), bytes_(bytes), rates_(rates) {}
-
-  CopyForecast play(const std::vector<Action>& list) {
-    std::size_t next = 0;
-    for (const Action& action : list) {
-      if (!is_of_slot(action.kind)) {
-        clock_ += seconds_[next++];
-      } else {
-        pass(action);
-      }
-    }
-    return forecast_;
-  }
-
- private:
-  void pass(const Action& action) {
-    const double bytes = bytes_[static_cast<std::size_t>(action.item)];
-    double& copied = copied_[{action.item, action.column}];
-    const auto wait = [&](double& stalls) {
-      stalls += std::max(0.0, copied - clock_);
-      clock_ = std::max(clock_, copied);
-    };
-    switch (action.kind) {
-      case ActionKind::kOffload:
-        out_ = std::max(out_, clock_) + bytes / rates_.out;
-        forecast_.out_seconds += bytes / rates_.out;
-        copied = out_;
-        return;
-      case ActionKind::kWaitOffload: return wait(forecast_.out_stalls);
-      case ActionKind::kReload:
-        back_ = std::max(back_, clock_) + bytes / rates_.back;
-        forecast_.back_seconds += bytes / rates_.back;
-        copied = back_;
-        return;
-      default: return wait(forecast_.back_stalls);
-    }
-  }
-
-  const std::vector<double>& seconds_;
-  const std::vector<double>& bytes_;
-  const CopyRates rates_;
-  double clock_ = 0, out_ = 0, back_ = 0;
-  std::map<std::pair<int, int>, double> copied_;  // when the copy under way is over, by slot and column
-  CopyForecast forecast_;
+// A slot's action, in the order in which insert_offloads puts them.
+struct Event {
+  std::size_t before = 0;  // this action of the list
+  ActionKind kind = ActionKind::kOffload;
+  std::size_t number = 0;
+  std::size_t way = 0;
+  auto key() const { return std::tuple(before, kind, number); }
 };
+
+std::vector<Event> events_of(const std::vector<SlotWay>& ways) {
+  std::vector<Event> events;
+  events.reserve(4 * ways.size());
+  for (std::size_t n = 0; n < ways.size(); ++n) {
+    events.push_back({.before = ways[n].starts, .kind = ActionKind::kOffload, .number = n, .way = n});
+    events.push_back({.before = ways[n].left, .kind = ActionKind::kWaitOffload, .number = n, .way = n});
+    // Those that are needed first come back first.
+    const std::size_t number = ways[n].needed * ways.size() + n;
+    events.push_back({.before = ways[n].reload, .kind = ActionKind::kReload, .number = number, .way = n});
+    events.push_back({.before = ways[n].needed, .kind = ActionKind::kWaitReload, .number = number, .way = n});
+  }
+  std::ranges::sort(events, {}, &Event::key);
+  return events;
+}
 
 }  // namespace
 
+// Played on three clocks: of computing, and of each direction's copies.
+CopyForecast forecast_copies(const StepSeconds& step, const std::vector<SlotWay>& ways,
+                             const std::vector<double>& bytes, const CopyRates& rates) {
+  CopyForecast forecast;
+  std::vector<double> copied(ways.size());  // when the copy under way is over
+  double clock = 0, out = 0, back = 0;
+  std::size_t next = 0;
+  for (const Event& event : events_of(ways)) {
+    for (; next < event.before; ++next) clock += step.seconds[next];
+    const double size = bytes[static_cast<std::size_t>(ways[event.way].item)];
+    const auto copy = [&](double rate, double& link, double& busy) {
+      copied[event.way] = link = std::max(link, clock) + size / rate;
+      busy += size / rate;
+    };
+    const auto wait = [&](double& stalls) {
+      stalls += std::max(0.0, copied[event.way] - clock);
+      clock = std::max(clock, copied[event.way]);
+    };
+    switch (event.kind) {
+      case ActionKind::kOffload: copy(rates.out, out, forecast.out_seconds); break;
+      case ActionKind::kWaitOffload: wait(forecast.out_stalls); break;
+      case ActionKind::kReload: copy(rates.back, back, forecast.back_seconds); break;
+      default: wait(forecast.back_stalls);
+    }
+  }
+  return forecast;
+}
+
 CopyForecast forecast_copies(const StepSeconds& step, const OffloadPoints& points, const std::vector<double>& bytes,
                              const CopyRates& rates) {
-  return CopyPlayer(step.seconds, bytes, rates).play(insert_offloads(step.actions, points));
+  return forecast_copies(step, slot_ways(ListVerbs(step.actions, points), points), bytes, rates);
 }
 
 }  // namespace megalith

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "offload/policy.h"
+#include "offload/slot_ways.h"
 
 namespace megalith {
 
@@ -27,5 +27,8 @@ struct StepSeconds {
 // Of the actions of `points`; `bytes` is what is used of each slot.
 CopyForecast forecast_copies(const StepSeconds& step, const OffloadPoints& points, const std::vector<double>& bytes,
                              const CopyRates& rates);
+// Of these ways alone, as slot_ways() gives them; of other slots nothing is asked.
+CopyForecast forecast_copies(const StepSeconds& step, const std::vector<SlotWay>& ways,
+                             const std::vector<double>& bytes, const CopyRates& rates);
 
 }  // namespace megalith

@@ -22,7 +22,7 @@ using Kind = ActionKind;
 
 std::vector<Action> insert_offloads(const std::vector<Action>& actions, const OffloadPoints& points) {
   if (points.empty()) return actions;
-  std::vector<SlotWay> ways = slot_ways(actions, points).ways;
+  std::vector<SlotWay> ways = slot_ways(ListVerbs(actions, points), points);
   // What stands before the action of that number: in the order of kinds, then as the copies follow each other.
   std::map<std::tuple<std::size_t, Kind, std::size_t>, Action> inserted;
   const auto add = [&](const SlotWay& way, std::size_t number, Kind kind, std::size_t before) {

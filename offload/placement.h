@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "offload/candidates.h"
@@ -24,6 +25,8 @@ struct PlacementRequest {
   const std::vector<double>& alive;  // of each action without those of slots
   CopyRates rates;
   double most_stalls = 0.005;  // of the step's computing
+  // Bytes that a step may hold; where more are alive, computing waits as long as it takes.
+  double room = std::numeric_limits<double>::infinity();
 };
 
 enum class SlotFate : std::uint8_t {

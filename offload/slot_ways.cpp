@@ -1,70 +1,40 @@
 #include "offload/slot_ways.h"
 
-#include <algorithm>
-#include <map>
-#include <tuple>
-#include <utility>
-
 #include "core/base/error.h"
 
 namespace megalith {
 
+using Kind = ActionKind;
+
+ListVerbs::ListVerbs(const std::vector<Action>& actions, const OffloadPoints& points)
+    : actions_(actions), group_of_(actions.size(), -1) {
+  std::tuple<bool, int, int, int> last{};
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    const Action& a = actions[i];
+    if (a.kind == Kind::kSend && !a.gradient) sends_[{a.chunk, a.microbatch}] = i;
+    if (a.segment < 0) continue;
+    places_[{a.kind, a.chunk, a.microbatch, a.segment}] = i;
+    last_segment_[a.chunk] = std::max(last_segment_[a.chunk], a.segment);
+    const std::tuple now{a.kind == Kind::kForward, a.chunk, a.microbatch,
+                         points.layer_of_segment[static_cast<std::size_t>(a.segment)]};
+    if (groups_.empty() || now != last) groups_.push_back({.begin = i, .end = i});
+    last = now;
+    groups_.back().end = i + 1;
+    group_of_[i] = static_cast<int>(groups_.size()) - 1;
+  }
+}
+
+std::size_t ListVerbs::place(const SlotVerb& verb, int chunk, int microbatch) const {
+  const auto found = places_.find({verb.kind, chunk, microbatch, verb.segment});
+  require(found != places_.end(), "a slot's verb is not in the list");
+  return found->second;
+}
+
 namespace {
 
-using Kind = ActionKind;
-using Verb = std::tuple<Kind, int, int, int>;  // chunk, microbatch, segment
-
-// The list's verbs, and the groups of a layer's that stand together.
-class Verbs {
- public:
-  Verbs(const std::vector<Action>& actions, const OffloadPoints& points) : group_of_(actions.size(), -1) {
-    std::tuple<bool, int, int, int> last{};
-    for (std::size_t i = 0; i < actions.size(); ++i) {
-      const Action& a = actions[i];
-      if (a.kind == Kind::kSend && !a.gradient) sends_[{a.chunk, a.microbatch}] = i;
-      if (a.segment < 0) continue;
-      places_[{a.kind, a.chunk, a.microbatch, a.segment}] = i;
-      last_segment_[a.chunk] = std::max(last_segment_[a.chunk], a.segment);
-      const std::tuple now{a.kind == Kind::kForward, a.chunk, a.microbatch,
-                           points.layer_of_segment[static_cast<std::size_t>(a.segment)]};
-      if (groups_.empty() || now != last) groups_.push_back({.begin = i, .end = i});
-      last = now;
-      groups_.back().end = i + 1;
-      group_of_[i] = static_cast<int>(groups_.size()) - 1;
-    }
-  }
-
-  std::size_t place(const SlotVerb& verb, int chunk, int microbatch) const {
-    const auto found = places_.find({verb.kind, chunk, microbatch, verb.segment});
-    require(found != places_.end(), "a slot's verb is not in the list");
-    return found->second;
-  }
-  // Where the group so many behind that of the action at `i` ends, or begins for those before it.
-  std::size_t end_behind(std::size_t i, int groups) const { return group(group_of_[i] + groups).end; }
-  std::size_t begin_ahead(std::size_t i, int groups) const { return group(group_of_[i] - groups).begin; }
-  // What the chunk hands on is read once more when it is sent.
-  std::size_t sent_behind(const SlotVerb& verb, int chunk, int microbatch) const {
-    const auto send = sends_.find({chunk, microbatch});
-    return verb.segment == last_segment_.at(chunk) && send != sends_.end() ? send->second + 1 : 0;
-  }
-  const std::vector<LayerVerbs>& layers() const { return groups_; }
-  const std::vector<int>& layer_of() const { return group_of_; }
-
- private:
-  const LayerVerbs& group(int index) const {
-    return groups_[static_cast<std::size_t>(std::clamp(index, 0, static_cast<int>(groups_.size()) - 1))];
-  }
-
-  std::map<Verb, std::size_t> places_;
-  std::map<std::pair<int, int>, std::size_t> sends_;  // of outputs, by chunk and microbatch
-  std::map<int, int> last_segment_;                   // of each chunk
-  std::vector<LayerVerbs> groups_;
-  std::vector<int> group_of_;  // of each action; -1: no verb
-};
-
-std::vector<SlotWay> ways_of(const std::vector<Action>& actions, const OffloadPoints& points, const Verbs& verbs) {
+std::vector<SlotWay> ways_of(const ListVerbs& verbs, const OffloadPoints& points) {
   std::vector<SlotWay> ways;
-  for (const Action& load : actions) {
+  for (const Action& load : verbs.actions()) {
     if (load.kind != Kind::kLoad) continue;
     for (int item = 0; item < std::ssize(points.slots); ++item) {
       const OffloadSlot& slot = points.slots[static_cast<std::size_t>(item)];
@@ -105,11 +75,10 @@ void put_in_order(std::vector<SlotWay>& ways) {
 
 }  // namespace
 
-SlotWays slot_ways(const std::vector<Action>& actions, const OffloadPoints& points) {
-  const Verbs verbs(actions, points);
-  std::vector<SlotWay> ways = ways_of(actions, points, verbs);
+std::vector<SlotWay> slot_ways(const ListVerbs& verbs, const OffloadPoints& points) {
+  std::vector<SlotWay> ways = ways_of(verbs, points);
   put_in_order(ways);
-  return {.layers = verbs.layers(), .layer_of = verbs.layer_of(), .ways = std::move(ways)};
+  return ways;
 }
 
 }  // namespace megalith

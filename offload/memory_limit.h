@@ -1,0 +1,69 @@
+// Where slots leave and come back for a limit of a step's memory: those written first leave first, where the limit
+// would be exceeded; those needed first come back first, as soon as there is room again; and no further from their
+// readers than their copies take.
+#pragma once
+
+#include <cstddef>
+#include <limits>
+#include <vector>
+
+#include "offload/placement.h"
+#include "offload/slot_ways.h"
+
+namespace megalith {
+
+struct SlotDistance {  // in layers
+  static constexpr int kStays = std::numeric_limits<int>::max();
+  int lag = kStays, ahead = kStays;
+  bool moves() const { return lag < kStays; }
+};
+
+class MemoryLimit {
+ public:
+  // All outlive the object.
+  MemoryLimit(const StepSeconds& step, const PlacementRequest& request, const ListVerbs& verbs,
+              const OffloadPoints& points);
+
+  double least() const { return least_; }  // with all slots away as long as can be
+  double most() const { return most_; }    // with none
+  // As near as a slot may be.
+  SlotDistance nearest(std::size_t item) const {
+    return {.lag = nearest_.slots[item].lag, .ahead = nearest_.slots[item].ahead};
+  }
+  // Of each slot, for all microbatches.
+  std::vector<SlotDistance> within(double limit);
+
+ private:
+  // A slot of one microbatch that leaves. Its way is as near to its readers as can be.
+  struct Leaving {
+    SlotWay way;
+    std::size_t left = 0, reload = 0;  // places in the list, as far as memory allows
+    SlotDistance far;                  // the same
+    SlotDistance hides;                // as near to that as copies need to be over in time
+  };
+  static constexpr double kSlack = 1.1;  // copies do not always reach their rates
+
+  std::vector<Leaving> leave(double limit);
+  std::size_t come_back(Leaving& leaving, double limit, std::size_t not_before);
+  void wait_when_over(std::vector<Leaving>& all);
+  void start_in_time(std::vector<Leaving>& all) const;
+
+  const OffloadSlot& slot(const SlotWay& way) const { return nearest_.slots[static_cast<std::size_t>(way.item)]; }
+  double held(const SlotWay& way) const { return static_cast<double>(slot(way).bytes); }
+  double seconds(const SlotWay& way, double rate) const {
+    return kSlack * request_.bytes[static_cast<std::size_t>(way.item)] / rate;
+  }
+  const LayerVerbs& layer(int index) const { return verbs_.layers()[static_cast<std::size_t>(index)]; }
+  int last_behind(int layer_before, std::size_t action) const;
+
+  const StepSeconds& step_;
+  const PlacementRequest& request_;
+  const ListVerbs& verbs_;
+  OffloadPoints nearest_;
+  std::vector<SlotWay> ways_;
+  double least_ = 0, most_ = 0;
+  std::vector<double> held_;   // of each action
+  std::vector<double> clock_;  // when each begins, with the waits for copies to the host
+};
+
+}  // namespace megalith
