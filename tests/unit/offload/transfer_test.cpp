@@ -250,7 +250,7 @@ TEST_P(OffloadTransfer, EachWaitLeftOutIsFound) {
   std::int64_t waits = 1;
   for (std::int64_t ordinal = -1; ordinal < waits; ++ordinal) {
     HazardChecker hazards;
-    WaitCounter counter{.suppressed = ordinal, .waits_untold = true};
+    WaitCounter counter{.suppressed = ordinal};
     Bench bench(device(), {.hazards = &hazards, .waits = &counter});
     bench.arena.use(plans.device);
     bench.host.use(plans.host);
