@@ -102,7 +102,7 @@ std::vector<Case> chosen_cases() {
   return cases;
 }
 
-constexpr int kSteps = 3;
+constexpr int kSteps = 3, kLayers = 4;
 constexpr std::int64_t kMicrobatches = 4;  // of a replica
 
 Cell cell_of(const Case& c) {
@@ -144,7 +144,10 @@ void expect_moved(const Case& c, const RunResult& run) {
     EXPECT_EQ(rank.offload.bytes_back, times * rank.slot_bytes);
     EXPECT_EQ(rank.host_planned > 0, rank.slots > 0);
   }
-  EXPECT_EQ(slots > 0, !at(ways(), c, kWay).offloads.empty());
+  const Words& offloads = at(ways(), c, kWay).offloads;
+  const Layout& layout = cell_of(c).layout;
+  if (slots == 0 && offloads.size() == 1 && layout.pipeline * layout.chunks() == kLayers) return;  // all hand it on
+  EXPECT_EQ(slots > 0, !offloads.empty());
 }
 
 class OffloadMatrix : public testing::TestWithParam<Model> {};
