@@ -24,7 +24,7 @@ struct Placed {
   double stalls = 0;
 };
 
-Placed place(double seconds, double most_stalls) {
+Placed place(double seconds, double most_stalls, double room = 1000) {
   const LayeredStep layered;
   std::vector<double> alive(layered.actions.size());
   for (std::size_t i = 0; i < alive.size(); ++i)
@@ -33,7 +33,9 @@ Placed place(double seconds, double most_stalls) {
   const CopyRates rates = LayeredStep::rates(seconds, seconds);
   Placed placed{.fates = {}, .points = layered.points()};
   placed.fates = place_copies(
-      layered.step(), {.bytes = bytes, .alive = alive, .rates = rates, .most_stalls = most_stalls}, placed.points);
+      layered.step(),
+      {.bytes = bytes, .alive = alive, .rates = rates, .most_stalls = most_stalls, .room = room * LayeredStep::kGb},
+      placed.points);
   std::vector<OffloadSlot> moves;
   for (std::size_t i = 0; i < placed.fates.size(); ++i) {
     if (placed.fates[i] == kMoves) moves.push_back(placed.points.slots[i]);
@@ -85,6 +87,13 @@ TEST(OffloadPlacement, MovesNothingThatWouldComeBackBeforeItHasLeft) {
   const Placed placed = place(50, 0.005);
   EXPECT_THAT(placed.fates, ElementsAre(kStalls, kStalls, kStalls, kFreesNothing));
   EXPECT_EQ(placed.peak, 5);
+}
+
+TEST(OffloadPlacement, WaitsAsLongAsItTakesWhereTheDeviceHasNoRoom) {
+  const Placed placed = place(1.5, 0.005, 2.5);
+  EXPECT_EQ(placed.peak, 2);
+  EXPECT_DOUBLE_EQ(placed.stalls, 1.5);
+  EXPECT_EQ(place(1.5, 0.005, 3.5).stalls, 0);
 }
 
 TEST(OffloadPlacement, KnowsWhatIsAliveInEachAction) {

@@ -254,7 +254,6 @@ TEST(OffloadPlan, KindsAskedForSaveWhatTheSlowdownBuys) {
     const StageForecast forecast = stage(slowdown);
     const OffloadSaving saving = saving_of(forecast.plans);
     EXPECT_GT(saving.theory, saved);
-    EXPECT_GE(saving.ratio(), 0.98);
     saved = saving.theory;
     const StepTimes& times = forecast.times;
     double computing = 0;
@@ -273,6 +272,12 @@ TEST(OffloadPlan, WithRatesCopiesTakeTheirLinksTime) {
   EXPECT_NEAR(stage.times.from_host, bytes / 2e6, 1e-6);
   EXPECT_GT(stage.times.exposed_to_host, 0);
   EXPECT_GT(forecast.step->seconds, stage.times.exposed_to_host + stage.times.exposed_from_host);
+  // Rows of experts that a kernel copies take it too.
+  const Words experts = kExperts + offload({"fused_group_mlp"}) + Words{"--expert-model-parallel-size", "2"};
+  const Rates shared = test::rates_with({"copy-to-host-together-gbps = 0.001"});
+  const StageForecast rows =
+      make_forecast(test::complete(test::plan_flags() + experts, 2), 2, {.rates = &shared}).stages[0];
+  EXPECT_NEAR(rows.times.to_host / (rows.plans.offload.used_bytes * 8 / 1e6), 1, 0.1);
   const Rates fast = test::rates_with({"copy-to-host-gbps = 1000000", "copy-from-host-gbps = 1000000"});
   const Forecast hidden = make_forecast(options, 1, {.rates = &fast});
   EXPECT_LT(hidden.stages[0].times.exposed_to_host, 1e-6);
