@@ -4,13 +4,14 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
+#include <atomic>
 #include <future>
 #include <limits>
 #include <optional>
 #include <utility>
 
 #include "apps/flags.h"
+#include "apps/suggested_layout.h"
 #include "core/base/error.h"
 #include "core/base/take_part.h"
 
@@ -23,55 +24,23 @@ constexpr std::int64_t kMostTokens = 65'536;  // of a microbatch, more of which 
 // Layouts forecast concurrently; a constant, so that the answer is the same everywhere.
 constexpr std::size_t kTogether = 4;
 
+// Layouts kept beside those to be listed, should whole forecasts of some tell that they do not fit.
+constexpr std::size_t kSpare = 3;
+
+// Recomputation costs time, so less of it comes first.
+constexpr std::array kLessFirst = {RecomputeGranularity::kNone, RecomputeGranularity::kSelective,
+                                   RecomputeGranularity::kFull};
+
 constexpr const char* kSlower = "slower than those listed";
-constexpr const char* kTooSlow = "slower than those listed, even at the fastest rate of all";
+constexpr const char* kTooSlow = "slower than those listed, by the time of a few of their layers";
 constexpr const char* kDoesNotDivide = "heads, width, layers, experts or batch do not divide";
 constexpr const char* kTooLarge = "need more memory, even where all layers are recomputed";
-
-struct Layout {
-  std::int64_t tp = 1;
-  std::int64_t pp = 1;
-  std::int64_t ep = 1;
-  std::int64_t chunks = 1;
-  bool zero_bubble = false;
-  std::int64_t micro_batch_size = 1;
-  ShardingStrategy sharding = ShardingStrategy::kNoShard;
-  bool overlaps = false;     // tensor-parallel collectives with products
-  double least_seconds = 0;  // that a step takes
-};
 
 std::vector<std::int64_t> divisors_of(std::int64_t number, std::int64_t most) {
   std::vector<std::int64_t> divisors;
   for (std::int64_t d = 1; d <= std::min(number, most); ++d)
     if (number % d == 0) divisors.push_back(d);
   return divisors;
-}
-
-// Whether ranks hold copies of anything, as tensor-parallel ones may of experts.
-bool has_replicas(const ModelConfig& model, std::int64_t world, const Layout& layout) {
-  return world > layout.tp * layout.pp || (model.moe.num_experts > 0 && world > layout.ep * layout.pp);
-}
-
-Options with_layout(Options options, const Layout& layout, RecomputeGranularity recompute) {
-  ParallelOptions& parallel = options.parallel;
-  parallel.tensor_model_parallel_size = layout.tp;
-  parallel.sequence_parallel = layout.tp > 1 && options.model.seq_length % layout.tp == 0;
-  parallel.tp_comm_overlap = layout.overlaps;
-  parallel.pipeline_model_parallel_size = layout.pp;
-  parallel.expert_model_parallel_size = layout.ep;
-  parallel.moe_shared_expert_overlap |= layout.ep > 1 && options.model.moe.shared_expert_intermediate_size > 0;
-  parallel.num_virtual_stages_per_pipeline_rank = layout.chunks > 1 ? layout.chunks : 0;
-  if (layout.zero_bubble) parallel.pipeline_schedule = PipelineSchedule::kZbH1;
-  parallel.overlap_grad_reduce = has_replicas(options.model, parallel.world_size, layout);
-  parallel.use_distributed_optimizer = layout.sharding == ShardingStrategy::kOptim;
-  if (layout.sharding == ShardingStrategy::kOptimGradsParams)
-    parallel.data_parallel_sharding_strategy = layout.sharding;
-  parallel.overlap_param_gather = layout.sharding != ShardingStrategy::kNoShard;
-  TrainingOptions& train = options.train;
-  train.micro_batch_size = layout.micro_batch_size;
-  train.recompute_granularity = recompute;
-  if (recompute == RecomputeGranularity::kSelective) train.recompute_modules = {"mlp_act", "layernorm"};
-  return options;
 }
 
 // Flags that --suggest chooses, all but --micro-batch-size.
@@ -124,61 +93,93 @@ bool is_legal(const Options& options, int world) {
 
 class Search {
  public:
-  Search(const Options& options, int world, const SuggestSpec& spec) : options_(options), world_(world), spec_(spec) {
-    double fastest = 0;
-    for (const Rates::GemmPoint& point : spec.rates->gemm) fastest = std::max(fastest, point.flops);
-    for (const Rates::AttentionPoint& point : spec.rates->attention)
-      fastest = std::max({fastest, point.forward, point.backward});
-    const double tokens = static_cast<double>(options.train.global_batch_size * options.model.seq_length);
-    busy_seconds_ = flops_per_token(options.model) * tokens / (fastest * world);
-  }
+  Search(const Options& options, int world, const SuggestSpec& spec)
+      : options_(options),
+        world_(world),
+        spec_(spec),
+        most_(spec.count + kSpare),
+        bounds_(options, world, *spec.rates) {}
 
   Suggestions run() {
-    const std::vector<Layout> all = layouts();
+    const std::vector<Candidate> all = candidates();
     for (auto next = all.begin(); next != all.end();) {
       std::vector<std::future<Outcome>> work;
       const double bound = this->bound();
       for (; next != all.end() && work.size() < kTogether; ++next) {
         ++found_.tried;
-        if (!fits_at_all(*next)) {
+        if (next->least_seconds == std::numeric_limits<double>::infinity()) {
           ++found_.dropped[kTooLarge];
         } else if (next->least_seconds >= bound) {
           ++found_.dropped[kTooSlow];
         } else {
           work.push_back(
-              std::async(std::launch::async, [this, layout = *next, bound] { return look_at(layout, bound); }));
+              std::async(std::launch::async, [this, layout = next->layout, bound] { return look_at(layout, bound); }));
         }
       }
       for (std::future<Outcome>& outcome : work) take(outcome.get());
     }
+    finish();
     return std::move(found_);
   }
 
  private:
+  struct Candidate {
+    SuggestedLayout layout;
+    double least_seconds = 0;  // that a step takes, whatever overlaps
+  };
+  struct Found {
+    Suggestion listed;
+    SuggestedLayout layout;
+    RecomputeGranularity recompute = RecomputeGranularity::kNone;
+    bool whole = false;  // the forecast is of all microbatches
+  };
   struct Outcome {  // of one layout
-    std::vector<Suggestion> found;
+    std::vector<Found> found;
     std::vector<const char*> dropped;  // a reason each
     bool tried_overlap = false;
   };
 
-  // The ones first that may be the fastest. Those whose flags do not fit together are dropped.
-  std::vector<Layout> layouts() {
-    std::vector<Layout> layouts;
+  // The ones first that may be the fastest. Those are dropped whose flags do not fit together, or that are too large
+  // without activations.
+  std::vector<Candidate> candidates() {
+    std::vector<Candidate> all;
     const std::int64_t experts = options_.model.moe.num_experts;
     const std::int64_t most_ep = experts == 0 ? 1 : std::min<std::int64_t>(experts, spec_.rates->host_ranks);
     for (const std::int64_t tp : divisors_of(world_, spec_.rates->host_ranks)) {
       for (const std::int64_t pp : divisors_of(world_ / tp, options_.model.num_layers)) {
         for (const std::int64_t ep : divisors_of(world_ / pp, most_ep))
-          add_layouts(layouts, {.tp = tp, .pp = pp, .ep = ep});
+          add_layouts(all, {.tp = tp, .pp = pp, .ep = ep});
       }
     }
-    std::stable_sort(layouts.begin(), layouts.end(),
-                     [](const Layout& a, const Layout& b) { return a.least_seconds < b.least_seconds; });
-    return layouts;
+    std::vector<std::future<void>> threads;
+    std::atomic<std::size_t> next = 0;
+    for (std::size_t thread = 0; thread < kTogether; ++thread) {
+      threads.push_back(std::async(std::launch::async, [&] {
+        for (std::size_t i = next++; i < all.size(); i = next++) all[i].least_seconds = least_seconds(all[i].layout);
+      }));
+    }
+    for (std::future<void>& thread : threads) thread.get();
+    std::stable_sort(all.begin(), all.end(),
+                     [](const Candidate& a, const Candidate& b) { return a.least_seconds < b.least_seconds; });
+    return all;
+  }
+
+  // With as little recomputation as may fit; infinity where nothing does. With what overlaps no more fits.
+  double least_seconds(SuggestedLayout layout) {
+    for (const RecomputeGranularity recompute : kLessFirst) {
+      if (!may_fit(layout, recompute)) continue;
+      const double seconds = bounds_.seconds(layout, recompute);
+      layout.overlaps = can_overlap(options_.model, layout);
+      return std::min(seconds, bounds_.seconds(layout, recompute));
+    }
+    return std::numeric_limits<double>::infinity();
+  }
+  bool may_fit(const SuggestedLayout& layout, RecomputeGranularity recompute) {
+    return bounds_.memory(layout, recompute) <= static_cast<double>(spec_.most_memory);
   }
 
   // Of these sizes.
-  void add_layouts(std::vector<Layout>& layouts, Layout layout) {
+  void add_layouts(std::vector<Candidate>& all, SuggestedLayout layout) {
     for (std::int64_t micro = 1; micro == 1 || micro * options_.model.seq_length <= kMostTokens; micro *= 2) {
       layout.micro_batch_size = micro;
       for (const ShardingStrategy sharding :
@@ -189,7 +190,7 @@ class Search {
         const auto add = [&](std::int64_t chunks, bool zero_bubble) {
           layout.chunks = chunks;
           layout.zero_bubble = zero_bubble;
-          add_legal(layouts, layout);
+          add_if_legal(all, layout);
         };
         add(1, false);
         if (layout.pp == 1) continue;
@@ -200,84 +201,68 @@ class Search {
     }
   }
 
-  void add_legal(std::vector<Layout>& layouts, Layout layout) {
-    const std::int64_t dp = world_ / (layout.tp * layout.pp);
-    const std::int64_t step = dp * layout.micro_batch_size;
+  void add_if_legal(std::vector<Candidate>& all, const SuggestedLayout& layout) {
+    const std::int64_t step = world_ / (layout.tp * layout.pp) * layout.micro_batch_size;
     if (options_.train.global_batch_size % step != 0 ||
         !is_legal(with_layout(options_, layout, RecomputeGranularity::kNone), world_)) {
       ++found_.tried;
       ++found_.dropped[kDoesNotDivide];
-      return;
+    } else if (bounds_.states(layout) > static_cast<double>(spec_.most_memory)) {
+      ++found_.tried;
+      ++found_.dropped[kTooLarge];
+    } else {
+      all.push_back({.layout = layout});
     }
-    // A stage works for each microbatch, and waits at least for one of each other stage: for a chunk of it, or with W
-    // put off for a third.
-    const double microbatches = static_cast<double>(options_.train.global_batch_size / step);
-    const double share = layout.zero_bubble ? 1.0 / 3 : 1.0 / static_cast<double>(layout.chunks);
-    layout.least_seconds = busy_seconds_ * (1 + static_cast<double>(layout.pp - 1) * share / microbatches);
-    layouts.push_back(layout);
   }
 
-  // Bytes of weights, gradients and moments alone, without slots of units.
-  double least_memory(const Layout& layout) const {
-    const TrainingOptions& train = options_.train;
-    const auto units = static_cast<double>(size_of(options_.model.params_dtype) + size_of(train.main_grads_dtype));
-    const auto moments = static_cast<double>(size_of(train.exp_avg_dtype) + size_of(train.exp_avg_sq_dtype));
-    const auto bytes = [&](std::int64_t parameters, std::int64_t parts) {  // split into so many parts, each with copies
-      const auto copies = static_cast<double>(world_ / parts);
-      return static_cast<double>(parameters) / static_cast<double>(parts) *
-             (units / (layout.sharding == ShardingStrategy::kOptimGradsParams ? copies : 1) +
-              moments / (layout.sharding == ShardingStrategy::kNoShard ? 1 : copies));
-    };
-    const ParameterCount count = count_parameters(options_.model);
-    return bytes(count.total - count.routed_experts, layout.tp * layout.pp) +
-           bytes(count.routed_experts, layout.ep * layout.pp);
-  }
-  bool fits_at_all(const Layout& layout) const {
-    return least_memory(layout) <= static_cast<double>(spec_.most_memory);
-  }
   // Sharded weights are gathered in each microbatch: worth a look where shards of the optimizer's state leave less than
   // half of the memory to activations.
-  bool asks_for_memory(Layout layout) const {
+  bool asks_for_memory(SuggestedLayout layout) const {
     layout.sharding = ShardingStrategy::kOptim;
-    return 2 * least_memory(layout) > static_cast<double>(spec_.most_memory);
+    return 2 * bounds_.states(layout) > static_cast<double>(spec_.most_memory);
   }
 
-  // With what overlaps, if that may bring the layout among the best: it hides the tensor-parallel collectives at most,
-  // and takes more memory. `bound`: of a step's seconds.
-  Outcome look_at(Layout layout, double bound) const {
+  // With what overlaps too, if that may bring the layout among the best: it hides the tensor-parallel collectives at
+  // most, and takes more memory. `bound`: of a step's seconds.
+  Outcome look_at(SuggestedLayout layout, double bound) {
     Outcome outcome;
     const std::optional<Forecast> plain = try_recomputing(layout, bound, outcome);
-    if (!plain || layout.tp == 1 || options_.model.seq_length % layout.tp != 0) return outcome;
-    double left = 0;  // share of the stages' work that is no such collective
-    for (const StageForecast& stage : plain->stages) {
-      const double busy = plain->simulation.stages[static_cast<std::size_t>(stage.stage)].busy;
-      const auto volume = stage.work.volumes.find("tp");
-      const double hidden = volume == stage.work.volumes.end() ? 0 : volume->second.seconds;
-      left = std::max(left, busy > 0 ? 1 - hidden / busy : 1);
-    }
-    if (left * plain->step->seconds >= bound) return outcome;
-    outcome.tried_overlap = true;
+    if (!can_overlap(options_.model, layout)) return outcome;
+    if (plain ? seconds_hidden(*plain) >= bound : outcome.dropped.back() == kTooLarge) return outcome;
     layout.overlaps = true;
+    outcome.tried_overlap = true;
     try_recomputing(layout, bound, outcome);
     return outcome;
   }
 
-  // Recomputation costs time, so less of it comes first. Nothing where no amount of it fits.
-  std::optional<Forecast> try_recomputing(const Layout& layout, double bound, Outcome& outcome) const {
-    for (const RecomputeGranularity recompute :
-         {RecomputeGranularity::kNone, RecomputeGranularity::kSelective, RecomputeGranularity::kFull}) {
-      const Options options = with_layout(options_, layout, recompute);
-      ForecastSpec spec{
-          .rates = spec_.rates, .one_of_alike = true, .most_recorded = 0, .most_memory = spec_.most_memory};
-      Forecast forecast = make_forecast(options, world_, spec);
-      if (forecast.step && forecast.step->seconds < bound && layout.pp > 1) {
-        // The arena's layout may need a little more with all microbatches.
-        spec.most_recorded = ForecastSpec{}.most_recorded;
-        forecast = make_forecast(options, world_, spec);
+  // A step's, were all tensor-parallel collectives hidden.
+  static double seconds_hidden(const Forecast& plain) {
+    double left = 0;  // share of the stages' work that is no such collective
+    for (const StageForecast& stage : plain.stages) {
+      const double busy = plain.simulation.stages[static_cast<std::size_t>(stage.stage)].busy;
+      const auto volume = stage.work.volumes.find("tp");
+      const double hidden = volume == stage.work.volumes.end() ? 0 : volume->second.seconds;
+      left = std::max(left, busy > 0 ? 1 - hidden / busy : 1);
+    }
+    return left * plain.step->seconds;
+  }
+
+  // Nothing where what fits is too slow, or nothing fits.
+  std::optional<Forecast> try_recomputing(const SuggestedLayout& layout, double bound, Outcome& outcome) {
+    for (const RecomputeGranularity recompute : kLessFirst) {
+      if (!may_fit(layout, recompute)) continue;
+      if (bounds_.seconds(layout, recompute) >= bound) {
+        outcome.dropped.push_back(kTooSlow);
+        return std::nullopt;
       }
+      const Options options = with_layout(options_, layout, recompute);
+      Forecast forecast = this->forecast(options, /*whole=*/false);
       if (!forecast.step) continue;
       if (forecast.step->seconds < bound) {
-        outcome.found.push_back({.flags = flags_of(options), .step = *forecast.step});
+        outcome.found.push_back({.listed = {.flags = flags_of(options), .step = *forecast.step},
+                                 .layout = layout,
+                                 .recompute = recompute,
+                                 .whole = layout.pp == 1});
       } else {
         outcome.dropped.push_back(kSlower);
       }
@@ -287,31 +272,77 @@ class Search {
     return std::nullopt;
   }
 
-  // What a step must be faster than to be listed.
+  Forecast forecast(const Options& options, bool whole) const {
+    ForecastSpec spec{.rates = spec_.rates, .one_of_alike = true, .most_memory = spec_.most_memory};
+    if (!whole) spec.most_recorded = 0;
+    return make_forecast(options, world_, spec);
+  }
+
+  // Of a schedule that was recorded in part: the arena's layout may need a little more with all microbatches.
+  Outcome look_again(const Found& part) const {
+    Outcome outcome;
+    for (const RecomputeGranularity recompute : kLessFirst) {
+      if (recompute < part.recompute) continue;
+      const Options options = with_layout(options_, part.layout, recompute);
+      const Forecast forecast = this->forecast(options, /*whole=*/true);
+      if (!forecast.step) continue;
+      outcome.found.push_back({.listed = {.flags = flags_of(options), .step = *forecast.step}, .whole = true});
+      return outcome;
+    }
+    outcome.dropped.push_back(kTooLarge);
+    return outcome;
+  }
+
+  // What a step must be faster than to be listed, or to be looked at again in place of one that is not.
   double bound() const {
-    return found_.best.size() < spec_.count ? std::numeric_limits<double>::infinity() : found_.best.back().step.seconds;
+    return best_.size() < most_ ? std::numeric_limits<double>::infinity() : best_.back().listed.step.seconds;
   }
 
   void take(Outcome outcome) {
     found_.tried += outcome.tried_overlap ? 1 : 0;
     for (const char* reason : outcome.dropped) ++found_.dropped[reason];
-    for (Suggestion& suggestion : outcome.found) list(std::move(suggestion));
+    for (Found& found : outcome.found) list(std::move(found));
   }
 
-  void list(Suggestion suggestion) {
+  void list(Found found) {
     const auto place =
-        std::upper_bound(found_.best.begin(), found_.best.end(), suggestion.step.seconds,
-                         [](double seconds, const Suggestion& other) { return seconds < other.step.seconds; });
-    found_.best.insert(place, std::move(suggestion));
-    if (found_.best.size() <= spec_.count) return;
-    found_.best.pop_back();
+        std::upper_bound(best_.begin(), best_.end(), found.listed.step.seconds,
+                         [](double seconds, const Found& other) { return seconds < other.listed.step.seconds; });
+    best_.insert(place, std::move(found));
+    if (best_.size() <= most_) return;
+    best_.pop_back();
     ++found_.dropped[kSlower];
+  }
+
+  // Whole forecasts of those that are to be listed.
+  void finish() {
+    const auto in_part = [](const Found& found) { return !found.whole; };
+    while (true) {
+      const auto end = best_.begin() + static_cast<std::ptrdiff_t>(std::min(best_.size(), spec_.count));
+      std::vector<std::future<Outcome>> work;
+      for (auto next = std::find_if(best_.begin(), end, in_part); next != end && work.size() < kTogether;
+           next = std::find_if(next + 1, end, in_part))
+        work.push_back(std::async(std::launch::async, [this, part = *next] { return look_again(part); }));
+      if (work.empty()) break;
+      std::size_t left = work.size();
+      std::erase_if(best_, [&](const Found& found) { return in_part(found) && left > 0 && left-- > 0; });
+      for (std::future<Outcome>& outcome : work) take(outcome.get());
+    }
+    for (Found& found : best_) {
+      if (found_.best.size() < spec_.count) {
+        found_.best.push_back(std::move(found.listed));
+      } else {
+        ++found_.dropped[kSlower];
+      }
+    }
   }
 
   const Options& options_;
   int world_;
   SuggestSpec spec_;
-  double busy_seconds_ = 0;  // of a step without waits, at the fastest rate
+  std::size_t most_;  // that are kept until all have been looked at
+  LayoutBounds bounds_;
+  std::vector<Found> best_;  // the fastest first
   Suggestions found_;
 };
 

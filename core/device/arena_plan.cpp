@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <cstdint>
 #include <limits>
 #include <unordered_map>
 
@@ -153,30 +155,60 @@ std::int64_t time_in_use(const Buffer& buffer) {
   return time;
 }
 
+// When a buffer is alive, to the grain of a 256th of the step: those that share no grain never meet.
+class Grains {
+ public:
+  Grains(const std::vector<Interval>& lives, std::int64_t last) {
+    for (const Interval& life : lives) {
+      const std::int64_t end = std::min(life.end, last) * kCount / (last + 1);
+      for (std::int64_t grain = std::min(life.begin, last) * kCount / (last + 1); grain <= end; ++grain)
+        words_[static_cast<std::size_t>(grain / 64)] |= std::uint64_t{1} << (grain % 64);
+    }
+  }
+  bool share(const Grains& other) const {
+    std::uint64_t both = 0;
+    for (std::size_t i = 0; i < words_.size(); ++i) both |= words_[i] & other.words_[i];
+    return both != 0;
+  }
+
+ private:
+  static constexpr std::int64_t kCount = 256;
+  std::array<std::uint64_t, kCount / 64> words_{};
+};
+
 // Largest first, and of these the ones with the highest `first`, each at the lowest offset that is free during all of
 // its lives. Returns where the highest one ends.
 template <class First>
 std::size_t assign_offsets(std::vector<Buffer>& buffers, const First& first) {
   using Rank = std::pair<std::size_t, std::int64_t>;
   std::vector<std::pair<Rank, Buffer*>> order;
-  for (Buffer& buffer : buffers) order.push_back({{buffer.slot.bytes, first(buffer)}, &buffer});
+  std::int64_t last = 0;
+  for (Buffer& buffer : buffers) {
+    order.push_back({{buffer.slot.bytes, first(buffer)}, &buffer});
+    if (!buffer.lives.empty()) last = std::max(last, buffer.lives.back().begin);
+  }
   std::ranges::stable_sort(order, [](const auto& a, const auto& b) { return a.first > b.first; });
-  std::vector<Buffer*> placed;  // ascending offsets
+  struct Placed {
+    std::size_t begin, end;
+    Grains grains;
+    const std::vector<Interval>* lives;
+  };
+  std::vector<Placed> placed;  // ascending offsets
   std::size_t end = 0;
   for (const auto& [rank, buffer] : order) {
     std::size_t offset = 0;
-    if (!buffer->lives.empty()) {
-      for (const Buffer* other : placed) {
-        if (other->slot.offset >= offset + buffer->slot.bytes) break;
-        if (other->slot.offset + other->slot.bytes > offset && overlap(buffer->lives, other->lives))
-          offset = other->slot.offset + other->slot.bytes;
-      }
+    end = std::max(end, buffer->slot.bytes);
+    if (buffer->lives.empty()) continue;  // at 0, in nobody's way
+    const Grains grains(buffer->lives, last);
+    for (const Placed& other : placed) {
+      if (other.begin >= offset + buffer->slot.bytes) break;
+      if (other.end > offset && other.grains.share(grains) && overlap(buffer->lives, *other.lives)) offset = other.end;
     }
     buffer->slot.offset = offset;
     end = std::max(end, offset + buffer->slot.bytes);
-    placed.insert(std::upper_bound(placed.begin(), placed.end(), buffer,
-                                   [](const Buffer* a, const Buffer* b) { return a->slot.offset < b->slot.offset; }),
-                  buffer);
+    placed.insert(std::upper_bound(placed.begin(), placed.end(), offset,
+                                   [](std::size_t at, const Placed& other) { return at < other.begin; }),
+                  {.begin = offset, .end = offset + buffer->slot.bytes, .grains = grains, .lives = &buffer->lives});
   }
   return end;
 }

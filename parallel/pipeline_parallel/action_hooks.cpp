@@ -1,19 +1,25 @@
 #include "parallel/pipeline_parallel/action_hooks.h"
 
+#include <map>
+#include <utility>
+
 #include "parallel/pipeline_parallel/segment_runner.h"
 
 namespace megalith {
 
 std::vector<Action> insert_action_hooks(const std::vector<Action>& actions, const std::vector<ActionHook>& hooks) {
+  std::map<std::pair<int, HookPoint>, std::vector<const ActionHook*>> hooks_at;
+  for (const ActionHook& hook : hooks) hooks_at[{hook.segment, hook.point}].push_back(&hook);
   std::vector<Action> inserted;
   const auto add = [&](const Action& verb, HookPoint point) {
-    for (const ActionHook& hook : hooks) {
-      if (hook.segment != verb.segment || hook.point != point) continue;
-      inserted.push_back({.kind = hook.kind,
+    const auto at = hooks_at.find({verb.segment, point});
+    if (at == hooks_at.end()) return;
+    for (const ActionHook* hook : at->second) {
+      inserted.push_back({.kind = hook->kind,
                           .chunk = verb.chunk,
                           .microbatch = verb.microbatch,
                           .column = verb.column,
-                          .item = hook.item});
+                          .item = hook->item});
     }
   };
   for (const Action& action : actions) {

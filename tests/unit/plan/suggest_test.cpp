@@ -1,11 +1,14 @@
 #include "apps/suggest.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 
+#include "apps/suggested_layout.h"
 #include "core/base/error.h"
 #include "tests/unit/plan/plan_support.h"
 
@@ -67,6 +70,49 @@ TEST(Suggest, FindsTheSameBestWhateverItLeavesOut) {
   ASSERT_GT(all.best.size(), 10u);
   for (std::size_t i = 0; i < few.best.size(); ++i)
     EXPECT_DOUBLE_EQ(few.best[i].step.seconds, all.best[i].step.seconds);
+}
+
+// What the search leaves out by the bounds of a layout, a forecast of it would have left out.
+TEST(Suggest, BoundsAreBelowTheForecasts) {
+  const Rates rates = parse_rates(test::round_rates(), "rates.toml");
+  Options options =
+      complete(plan_flags() + Words{"--bf16", "--num-experts", "4", "--moe-layer-freq", "[0]*1+[1]*3", "--swiglu",
+                                    "--disable-bias-linear", "--untie-embeddings-and-output-weights"},
+               1);
+  constexpr int kRanks = 4;
+  options.parallel.world_size = kRanks;
+  LayoutBounds bounds(options, kRanks, rates);
+  double closest = 0;
+  int looked_at = 0;
+  const auto look_at = [&](const SuggestedLayout& layout, RecomputeGranularity recompute) {
+    SCOPED_TRACE(fmt::format("tp {} pp {} ep {} chunks {} zero bubble {} micro {} sharding {} recompute {}", layout.tp,
+                             layout.pp, layout.ep, layout.chunks, layout.zero_bubble, layout.micro_batch_size,
+                             static_cast<int>(layout.sharding), static_cast<int>(recompute)));
+    const Forecast forecast =
+        make_forecast(with_layout(options, layout, recompute), kRanks, {.rates = &rates, .one_of_alike = true});
+    EXPECT_LE(bounds.seconds(layout, recompute), forecast.step->seconds);
+    EXPECT_LE(bounds.memory(layout, recompute), static_cast<double>(forecast.step->most_memory));
+    closest = std::max(closest, bounds.seconds(layout, recompute) / forecast.step->seconds);
+    ++looked_at;
+  };
+  for (const auto& [tp, pp, ep] : {std::array{1, 1, 1}, {2, 1, 1}, {1, 1, 4}, {1, 2, 2}, {2, 2, 1}, {1, 4, 1}}) {
+    for (const ShardingStrategy sharding :
+         {ShardingStrategy::kOptim, ShardingStrategy::kNoShard, ShardingStrategy::kOptimGradsParams}) {
+      SuggestedLayout layout{.tp = tp, .pp = pp, .ep = ep, .micro_batch_size = 2, .sharding = sharding};
+      if (sharding != ShardingStrategy::kNoShard && !has_replicas(options.model, kRanks, layout)) continue;
+      for (const RecomputeGranularity recompute :
+           {RecomputeGranularity::kNone, RecomputeGranularity::kSelective, RecomputeGranularity::kFull})
+        look_at(layout, recompute);
+      if (pp == 1) continue;
+      layout.zero_bubble = true;
+      look_at(layout, RecomputeGranularity::kNone);
+      layout.zero_bubble = false;
+      layout.chunks = 4 / pp;
+      if (layout.chunks > 1) look_at(layout, RecomputeGranularity::kNone);
+    }
+  }
+  EXPECT_GT(looked_at, 40);
+  EXPECT_GT(closest, 0.9);
 }
 
 bool shards_weights(const Suggestion& suggestion) {
