@@ -150,6 +150,12 @@ void check_offload(const Options& options) {
                   .remedy = fmt::format("use --fine-grained-activation-offloading, or remove {}", flag)});
   }
   if (!asks) return;
+  const bool is_auto = std::ranges::find(offload.offload_modules, "auto") != offload.offload_modules.end();
+  if (offload.offload_slowdown != defaults.offload_slowdown &&
+      (options.forecast.rates.empty() || (offload.offload_distance >= 0 && !is_auto)))
+    refuse_usage("--offload-slowdown", {.expected = "--rates, by which it is kept, and no --offload-distance",
+                                        .got = options.forecast.rates.empty() ? "no --rates" : "--offload-distance",
+                                        .remedy = "add --rates FILE, or remove --offload-slowdown"});
   if (offload.offload_modules.empty())
     refuse_usage(kFlag, {.expected = fmt::format("names of what to move: {}", alternatives(kind_names())),
                          .got = "none",

@@ -101,15 +101,12 @@ std::string printed_copies(const StepPlans& plans, std::int64_t microbatches, co
   if (plans.offload.points.empty()) return {};
   const double bytes = plans.offload.used_bytes * static_cast<double>(microbatches);
   double of_microbatch = 0;  // with waits
-  if (times != nullptr) {
-    for (const StepTimes::Chunk& chunk : times->chunks)
-      of_microbatch += chunk.forward + chunk.backward_data + chunk.backward_weight;
-  }
   if (times == nullptr) return fmt::format("  offload{}: {:.2f} MiB to the host and back\n", whose, mib(bytes));
+  for (const StepTimes::Chunk& chunk : times->chunks)
+    of_microbatch += chunk.forward + chunk.backward_data + chunk.backward_weight;
   return fmt::format(
       "  offload{}: {:.2f} MiB to the host in {:.2f} ms and back in {:.2f} ms, beside {:.2f} ms of forward and "
-      "backward; "
-      "exposed {:.2f} and {:.2f} ms\n",
+      "backward; exposed {:.2f} and {:.2f} ms\n",
       whose, mib(bytes), shown_ms(times->to_host), shown_ms(times->from_host),
       shown_ms(static_cast<double>(microbatches) * of_microbatch - times->exposed_to_host - times->exposed_from_host),
       shown_ms(times->exposed_to_host), shown_ms(times->exposed_from_host));

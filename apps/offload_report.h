@@ -33,7 +33,7 @@ struct OffloadMeasured {
 };
 OffloadMeasured measured_offload(const StepPlans& plans, const StepResult& step,
                                  std::optional<std::size_t> driver_bytes);
-// "6 slots, 12.00 MiB to the host in 1.20 ms and 12.00 back in 1.10, in a step of 100.00; waits of ...".
+// "6 slots, 12.00 MiB to the host in 1.20 ms and 12.00 back in 1.10, in a step of 100.00; computing waited ...".
 std::string said_measured(const OffloadMeasured& measured);
 
 // Layers as "0-10,12".

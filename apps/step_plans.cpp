@@ -73,15 +73,25 @@ void plan_step(const Options& options, const RunConfig& config, Recording& recor
   recording.plans.train_ops = recorded.timeline.entries().size();
 }
 
-OffloadChosen chosen_offloads(const Options& options, const RunConfig& config, const Mesh& mesh,
-                              PlanCommunicator& ranks) {
+// By a recording of the stage's first rank, so that all its ranks choose alike: their costs differ in a
+// context-parallel ring. `before`: what was chosen, and is to stay.
+OffloadChosen chosen_offloads(const Options& options, const RunConfig& config, int rank,
+                              const std::optional<OffloadChosen>& before) {
   if (!offloads(options)) return {};
+  const int world = static_cast<int>(config.mesh.world()), of_stage = world / static_cast<int>(config.mesh.pp);
+  PlanCommunicator ranks("world", {.rank = rank / of_stage * of_stage, .size = world});
+  const Mesh mesh = Mesh::create(ranks, config.mesh);
   Recording plain(options, config, mesh, {});
   StepRecording recording;
   plan_step(options, config, plain, recording);
   recording.timeline = counted(std::move(plain.timeline), options, config);
+  if (before) {
+    OffloadChosen chosen = *before;
+    chosen.kept_live_bytes = recording.plans.train.live_bytes;
+    chosen.kept_peak_bytes = recording.plans.train.peak_bytes;
+    return chosen;
+  }
   recording.calls = ranks.calls();
-  ranks.clear_calls();
   recording.stands_for.assign(recording.actions.size(), 1);
   recording.step_microbatches = config.microbatches;
   return choose_offloads(plain.rank, recording);
@@ -202,7 +212,7 @@ StepPlans plan_steps(const Options& options, const RunConfig& config, int rank,
   const bool is_long = config.microbatches > kRecordedOneByOne && is_one_by_one(config.pipeline);
   const RunConfig recorded = is_long ? with_microbatches(config, kRecordedOneByOne) : config;
   StepRecording recording;
-  recording.plans.offload = offloaded ? *offloaded : chosen_offloads(options, recorded, mesh, ranks);
+  recording.plans.offload = chosen_offloads(options, recorded, rank, offloaded);
   plan_training(options, recorded, mesh, recording);
   count_actions_of_units(options, config, mesh, recording);
   recording.plans.graphs = graphs_of(options, config, mesh, recording);
@@ -226,7 +236,7 @@ StepRecording record_step(const Options& options, const RunConfig& config, int r
   const RunConfig recorded =
       with_microbatches(config, recorded_microbatches(config.pipeline, config.microbatches, spec.most_microbatches));
   StepRecording recording;
-  recording.plans.offload = chosen_offloads(options, recorded, mesh, ranks);
+  recording.plans.offload = chosen_offloads(options, recorded, rank, {});
   plan_training(options, recorded, mesh, recording);
   if (spec.most_memory != 0 && memory_use(recording.plans).total() > spec.most_memory) return recording;
   if (options.parallel.overlap_param_gather) {

@@ -7,7 +7,7 @@ namespace megalith {
 
 namespace {
 
-// A slot's action, in the order in which insert_offloads puts them.
+// A slot's action, before the same one of the list as insert_offloads puts it.
 struct Event {
   std::size_t before = 0;  // this action of the list
   ActionKind kind = ActionKind::kOffload;

@@ -52,7 +52,8 @@ std::vector<SlotDistance> MemoryLimit::within(double limit) {
   }
   return far;
 }
-// From `layer` on, which may be -1, the last one that ends before the action.
+
+// From `layer_before` on, which may be -1, the last one that ends before the action.
 int MemoryLimit::last_behind(int layer_before, std::size_t action) const {
   while (layer_before + 1 < std::ssize(verbs_.layers()) && layer(layer_before + 1).end <= action) ++layer_before;
   return layer_before;

@@ -36,7 +36,8 @@ class Search {
     // Memory is laid out with fewer gaps where less is alive.
     for (int layers = 0; layers <= kNear; ++layers) {
       const Option near = option(no_further(best_.distances, layers));
-      if (near.stalls <= best_.stalls + kSameStalls * computing_) return near.distances;
+      const double more = hides(near) || !hides(best_) ? kSameStalls * computing_ : 0;
+      if (near.stalls <= best_.stalls + more) return near.distances;
     }
     return best_.distances;
   }

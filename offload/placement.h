@@ -2,10 +2,9 @@
 // each action and how long the copies take. Pure, as policy.h.
 //
 // Given the most memory that a step may take, a slot leaves where that would be exceeded, the first one written before
-// the others, and no sooner; it comes back as early as there is room again, the first one needed before the others. For
-// that memory no other place of the waits lets computing wait less. Of such placements the one with the least memory is
-// taken whose waits stay within a share of the step; a slot that need not leave for it stays, and takes nothing of the
-// link.
+// the others, and no sooner; it comes back as early as there is room again, the first one needed before the others. Of
+// such placements, and of some with all slots as far from their readers, the one tried with the least memory is taken
+// whose waits stay within a share of the step; a slot that need not leave for it stays, and takes nothing of the link.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +21,7 @@ std::vector<double> bytes_alive(const OffloadRecording& recording);
 
 struct PlacementRequest {
   const std::vector<double>& bytes;  // of each slot, that are copied
-  const std::vector<double>& alive;  // of each action without those of slots
+  const std::vector<double>& alive;  // of each action, slots included, in a list that moves none
   CopyRates rates;
   double most_stalls = 0.005;  // of the step's computing
   // Bytes that a step may hold; where more are alive, computing waits as long as it takes.

@@ -12,7 +12,7 @@ namespace megalith {
 
 struct OffloadRequest {
   StashPolicies policies;  // what is to move is kOffload
-  // In place of them: all kinds, of which the forecast then takes what it says is free (forecast.h).
+  // In place of them: all kinds, of which the forecast then takes what it says is free (placement.h).
   bool by_forecast = false;
   // A kind's storages of a layer are a group; of a chunk's n groups the last int(n (1 - fraction)) stay, as Megatron
   // counts them.

@@ -73,7 +73,8 @@ class MpiRuntime {
   void watch(const WatchOptions& options);
 
   // A new group of all ranks; collective. kCuda: after each rank called select_cuda_device(gpu()); the same
-  // device for all ranks. Exit code 2 if this build lacks it, if two ranks chose one GPU, or if NCCL is too old.
+  // device for all ranks. Exit code 2 if this build lacks it, if more ranks chose one GPU than may share it,
+  // or if NCCL is too old.
   std::unique_ptr<Communicator> world(DeviceType device = DeviceType::kCpu);
 
   // Ends all ranks; mpirun exits with `code` (Open MPI).

@@ -33,10 +33,11 @@ Tensor rows_of(const Tensor& x, std::int64_t first, std::int64_t count) {
   return first == 0 && count == x.size(1) ? x : x.slice(1, first, count);
 }
 
-// Cuts tensors out of a range; without one it only counts their bytes.
+// Cuts tensors out of a range, and lays the op's workspace into one of its own; without them it only counts bytes.
 class Pieces {
  public:
-  explicit Pieces(void* base = nullptr) : base_(static_cast<std::byte*>(base)) {}
+  Pieces() = default;
+  Pieces(void* base, const Tensor& workspace) : base_(static_cast<std::byte*>(base)), workspace_(workspace) {}
 
   Tensor take(const Shape& shape, DType dtype) {
     const Tensor piece(base_ == nullptr ? nullptr : base_ + bytes_, dtype, shape);
@@ -45,14 +46,18 @@ class Pieces {
   }
   template <HasWorkspace Op>
   Op with_workspace(Op op, DeviceType device) {
-    return megalith::with_workspace(op, device, [this](std::int64_t bytes) { return take({bytes}, DType::kUint8); });
+    workspace_bytes_ = static_cast<std::int64_t>(workspace_bytes(op, device));
+    op.workspace = workspace_;
+    return op;
   }
   std::int64_t bytes() const { return bytes_; }
+  std::int64_t most_workspace() const { return workspace_bytes_; }
 
  private:
   static constexpr std::int64_t kAlignment = 256;
-  std::byte* base_;
-  std::int64_t bytes_ = 0;
+  std::byte* base_ = nullptr;
+  Tensor workspace_;
+  std::int64_t bytes_ = 0, workspace_bytes_ = 0;
 };
 
 // What `cut(block, pieces)` makes, in room for either form of the block: ranks that read each other's memory have to
@@ -63,7 +68,10 @@ auto in_room(const Context& ctx, const Block& block, const Cut& cut) {
   cut(block, own);
   cut(block.other_form(), other);
   const Tensor room = ctx.empty({std::max(own.bytes(), other.bytes())}, DType::kUint8, "attention of a block");
-  Pieces pieces(room.data);
+  Tensor workspace;
+  if (const std::int64_t most = std::max(own.most_workspace(), other.most_workspace()); most > 0)
+    workspace = ctx.empty({most}, DType::kUint8, "workspace");
+  Pieces pieces(room.data, workspace);
   return cut(block, pieces);
 }
 
@@ -207,7 +215,6 @@ void RingAttention::add_block(const Context& ctx, const Block& block, const Tens
                                                   .v = heads.v,
                                                   .out = pieces.take(heads.q.shape, q.dtype),
                                                   .lse = pieces.take({q.size(0), q.size(2), of.queries}, DType::kFp32),
-
                                                   .scale = spec().scale(),
                                                   .causal = of.causal,
                                                   .workspace = {}},

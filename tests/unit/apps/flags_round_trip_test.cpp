@@ -215,7 +215,7 @@ const std::map<std::string, Words>& values_of_train() {
       {"activation-offload-fraction", offload({"--activation-offload-fraction", "0.5"})},
       {"offload-mb-per-layer", offload({"--offload-mb-per-layer", "12"})},
       {"offload-distance", offload({"--offload-distance", "0"})},
-      {"offload-slowdown", offload({"--offload-slowdown", "0.1"})},
+      {"offload-slowdown", offload({"--offload-slowdown", "0.1", "--rates", "rates.toml"})},
       {"min-offload-bytes", offload({"--min-offload-bytes", "123"})},
       {"min-offloaded-tensor-size", offload({"--min-offloaded-tensor-size", "123"})},
       {"rates", offload({"--rates", "rates.toml"})},

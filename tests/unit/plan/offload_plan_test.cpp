@@ -226,6 +226,17 @@ Words rates_of_links(double gbps) {
   return {"--rates", file};
 }
 
+// Their shares of a ring's blocks take unlike times, and they read each other's memory.
+TEST(OffloadPlan, RanksOfARingMoveAlike) {
+  for (const double gbps : {1.0, 2.0, 4.0}) {
+    const Options options = test::complete(
+        test::plan_flags() + offload({"auto"}) + rates_of_links(gbps) + Words{"--context-parallel-size", "4"}, 4);
+    const RunConfig config = run_config(options, 4);
+    const std::uint64_t first = digest_of(plan_steps(options, config, 0).train);
+    for (int rank = 1; rank < 4; ++rank) EXPECT_EQ(digest_of(plan_steps(options, config, rank).train), first) << gbps;
+  }
+}
+
 TEST(OffloadPlan, ByForecastMovesWhatHides) {
   const auto plans = [](double gbps) { return plans_of(offload({"auto"}) + rates_of_links(gbps)); };
   const StepPlans all = plans(1e9), some = plans(2), none = plans(1e-6);

@@ -123,7 +123,7 @@ TEST(MoeRoom, AStepWithoutRoomIsDoneAgainWithTheSameBits) {
     EXPECT_EQ(got.replays > 0, way.graphs);
     const test::RankActivity &did = got.run.ranks[0], &had_room = want.run.ranks[0];
     EXPECT_EQ(did.offload.bytes_out, did.offload.bytes_back);
-    EXPECT_EQ(did.offload.offloads > had_room.offload.offloads, way.flags.size() >= moves.size());  // done again
+    EXPECT_EQ(did.offload.offloads > had_room.offload.offloads, did.offload.bytes_out > 0);  // done again
   }
   const Outcome twice = train(model("0.5"));
   expect_same(twice, train(model("4")));
