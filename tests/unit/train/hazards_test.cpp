@@ -52,7 +52,9 @@ TEST(Hazards, EverySuppressedWaitOfARunWithGraphsIsFound) {
       ++refused;
     }
   }
-  if (test::one_of(29) == 1) EXPECT_GT(refused, 0);
+  if (test::one_of(29) == 1) {
+    EXPECT_GT(refused, 0);
+  }
 }
 #endif
 
