@@ -198,9 +198,8 @@ ExitCode generate(int argc, char** argv, Communicator& world, MpiRuntime* mpi) {
   const int neighbours = mpi == nullptr ? 1 : mpi->local_size();
   on_all_ranks(world, [&] {
     if (cuda && mpi != nullptr) select_cuda_device(mpi->gpu());
-    std::size_t available = cuda ? cuda_memory().free : available_bytes();
-    if (!cuda && available > 0) available = std::max<std::size_t>(available / static_cast<std::size_t>(neighbours), 1);
-    check_memory(options, sizes, world.size(), available);
+    check_memory(options, sizes, world.size(),
+                 cuda ? cuda_memory().free : share_of_rank(available_bytes(), static_cast<std::size_t>(neighbours)));
   });
   std::unique_ptr<Communicator> gpus;
   if (mpi != nullptr) {

@@ -91,4 +91,8 @@ std::size_t available_bytes(const std::string& root) {
   return available;
 }
 
+std::size_t share_of_rank(std::size_t available, std::size_t ranks) {
+  return available == 0 ? 0 : std::max<std::size_t>(available / ranks, 1);
+}
+
 }  // namespace megalith

@@ -83,9 +83,8 @@ void Trainer::build(Communicator& host_world) {
   const bool saves_async = options().checkpoint.async_save && !options().train.skip_train;
   if (saves_async) save_group_ = host_world.duplicate("checkpoint");
   check_host_memory(setup_.plans, world_);
-  std::size_t limit = 0;  // a GPU says itself when it is full
-  if (const std::size_t available = available_bytes(); on_cpu && available > 0)
-    limit = std::max<std::size_t>(available / ranks_of_host(world_), 1);
+  // A GPU says itself when it is full.
+  std::size_t limit = on_cpu ? share_of_rank(available_bytes(), ranks_of_host(world_)) : 0;
   const std::size_t copies = setup_.plans.host.peak_bytes + (saves_async ? setup_.plans.checkpoint_staging : 0);
   if (limit > 0) limit = std::max(limit, copies + 1) - copies;
   if (!on_cpu) on_all_ranks(world_, [&] { check_gpu_memory(memory_use(setup_.plans)); });

@@ -98,5 +98,11 @@ TEST(HostMemory, OfAllRanksOfAHostIsCheckedBeforeTheRun) {
   }
 }
 
+TEST(HostMemory, AFullHostIsNotAnUnknownOne) {
+  EXPECT_EQ(share_of_rank(10, 2), 5u);
+  EXPECT_EQ(share_of_rank(1, 2), 1u);
+  EXPECT_EQ(share_of_rank(0, 2), 0u);
+}
+
 }  // namespace
 }  // namespace megalith
