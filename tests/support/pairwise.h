@@ -7,12 +7,26 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <numeric>
 #include <vector>
 
 namespace megalith::test {
 
 template <std::size_t N>
 using Combination = std::array<int, N>;  // the value of each factor, from 0 on
+
+// What a case has of a factor whose values are these.
+template <class T, std::size_t N>
+const T& at(const std::vector<T>& values, const Combination<N>& c, int factor) {
+  return values[static_cast<std::size_t>(c[static_cast<std::size_t>(factor)])];
+}
+
+// 0, 1, ...: all values of a factor.
+inline std::vector<int> numbers(std::size_t count) {
+  std::vector<int> all(count);
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
 
 template <std::size_t N>
 std::vector<Combination<N>> combinations(const std::array<std::vector<int>, N>& values) {

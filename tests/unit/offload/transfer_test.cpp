@@ -173,7 +173,9 @@ class OffloadTransfer : public test::OnDevice<DeviceType> {
       EXPECT_EQ(download(bench.compute, bench.world.other_read[column]), std::vector<float>(kBytes / 4, 7));
     }
   }
-  static void fill(Bench& bench) {
+  static void prepare(Bench& bench, const Plans& plans) {
+    bench.arena.use(plans.device);
+    bench.host.use(plans.host);
     std::vector<float> rows(kRows * kWidth), statistics(kRows);
     for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<float>(i);
     for (std::size_t i = 0; i < statistics.size(); ++i) statistics[i] = 0.1f * static_cast<float>(i + 1);
@@ -187,9 +189,7 @@ TEST_P(OffloadTransfer, ViewsFollowTheirStorageWhoseMemoryIsAnothersMeanwhile) {
   const Plans plans = record();
   HazardChecker hazards;
   Bench bench(device(), {.hazards = &hazards});
-  bench.arena.use(plans.device);
-  bench.host.use(plans.host);
-  fill(bench);
+  prepare(bench, plans);
   for (int step = 0; step < 3; ++step) {
     bench.step();
     bench.synchronize();
@@ -211,9 +211,7 @@ TEST_P(OffloadTransfer, ViewsFollowTheirStorageWhoseMemoryIsAnothersMeanwhile) {
 TEST_P(OffloadTransfer, MemoryThatIsGivenUpBecomesNan) {
   const Plans plans = record();
   Bench bench(device(), {});
-  bench.arena.use(plans.device);
-  bench.host.use(plans.host);
-  fill(bench);
+  prepare(bench, plans);
   bench.runner.begin(4, {.sequences = 4});
   bench.run(Kind::kForward, 4, 0);
   const Arena::Place place = bench.arena.place_of(points().slots[0].key(4));
@@ -232,9 +230,7 @@ TEST_P(OffloadTransfer, SlowCopiesAreWaitedFor) {
   const Plans plans = record();
   for (const bool out : {true, false}) {
     Bench bench(device(), {});
-    bench.arena.use(plans.device);
-    bench.host.use(plans.host);
-    fill(bench);
+    prepare(bench, plans);
     std::promise<void> latch;
     (out ? bench.out : bench.back).cpu()->enqueue([open = latch.get_future().share()] { open.wait(); });
     bench.step();
@@ -252,9 +248,7 @@ TEST_P(OffloadTransfer, EachWaitLeftOutIsFound) {
     HazardChecker hazards;
     WaitCounter counter{.suppressed = ordinal};
     Bench bench(device(), {.hazards = &hazards, .waits = &counter});
-    bench.arena.use(plans.device);
-    bench.host.use(plans.host);
-    fill(bench);
+    prepare(bench, plans);
     bench.step();
     bench.synchronize();
     waits = counter.count;
@@ -266,9 +260,7 @@ TEST_P(OffloadTransfer, EachWaitLeftOutIsFound) {
 TEST_P(OffloadTransfer, ACallOutOfOrderIsAnError) {
   const Plans plans = record();
   Bench bench(device(), {});
-  bench.arena.use(plans.device);
-  bench.host.use(plans.host);
-  fill(bench);
+  prepare(bench, plans);
   bench.runner.begin(4, {.sequences = 4});
   bench.run(Kind::kForward, 4, 0);
   EXPECT_THROW(bench.run(Kind::kWaitOffload, 4), Error);

@@ -36,6 +36,12 @@ RunResult run_graphs(const Cell& cell, Books& books) {
                 }});
 }
 
+RunResult run_eagerly(const Cell& cell) { return train({.flags = cell.eager(), .ranks = cell.layout.ranks()}); }
+
+RunResult run(const Cell& cell, Books& books) {
+  return cell.modules.empty() ? run_eagerly(cell) : run_graphs(cell, books);
+}
+
 void expect_replayed(const Cell& cell, const Books& books) {
   for (const auto& [rank, stats] : books.stats) {
     SCOPED_TRACE(testing::Message() << "rank " << rank);

@@ -27,6 +27,9 @@ struct Books {
 };
 
 RunResult run_graphs(const Cell& cell, Books& books);
+RunResult run_eagerly(const Cell& cell);
+// In graphs where it names modules.
+RunResult run(const Cell& cell, Books& books);
 
 // Each rank captured what the plan says, once, and replayed each run in every step but the first.
 void expect_replayed(const Cell& cell, const Books& books);

@@ -15,19 +15,16 @@
 namespace megalith {
 namespace {
 
+using test::at;
 using test::Cell;
 using test::Layout;
+using test::numbers;
 using test::RunResult;
 using test::Words;
 using test::operator+;
 
 enum Factor { kFamily, kModules, kRecompute, kFused, kSharing, kSlots, kWay, kSchedule, kLayout, kNumFactors };
 using Case = test::Combination<kNumFactors>;
-
-template <class T>
-const T& at(const std::vector<T>& values, const Case& c, Factor factor) {
-  return values[static_cast<std::size_t>(c[factor])];
-}
 
 // Of the first ones eager.
 const std::vector<Words> kModuleSets = {
@@ -58,12 +55,6 @@ bool is_legal(const Case& c) {
   if (c[kRecompute] == 4 && !modules.empty() && modules != Words{"layer"}) return false;  // likewise a whole layer
   if (c[kWay] != 0 && at(kLayouts, c, kLayout).expert == 1) return false;
   return c[kSlots] == 0 || at(kSharings, c, kSharing) >= 3;
-}
-
-std::vector<int> numbers(std::size_t count) {
-  std::vector<int> all;
-  for (std::size_t i = 0; i < count; ++i) all.push_back(static_cast<int>(i));
-  return all;
 }
 
 std::vector<Case> chosen_cases() {
@@ -112,11 +103,10 @@ TEST(MoeMatrix, ChangesNoBit) {
     const Cell cell = cell_of(c);
     SCOPED_TRACE(cell.name() + testing::PrintToString(cell.more));
     const auto [found, is_new] = plain_runs.try_emplace(plain(c));
-    if (is_new) found->second = test::train({.flags = cell_of(plain(c)).eager(), .ranks = cell.layout.ranks()});
+    if (is_new) found->second = test::run_eagerly(cell_of(plain(c)));
     const RunResult& want = found->second;
     test::Books books;
-    const RunResult run = cell.modules.empty() ? test::train({.flags = cell.eager(), .ranks = cell.layout.ranks()})
-                                               : test::run_graphs(cell, books);
+    const RunResult run = test::run(cell, books);
     test::expect_same_run(run, want);
     ASSERT_EQ(run.balancing_losses.size(), want.balancing_losses.size());
     for (std::size_t i = 0; i < run.balancing_losses.size(); ++i)  // whose sum over layers has any order

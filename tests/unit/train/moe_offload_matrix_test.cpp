@@ -13,8 +13,10 @@
 namespace megalith {
 namespace {
 
+using test::at;
 using test::Cell;
 using test::Layout;
+using test::numbers;
 using test::RunResult;
 using test::Words;
 using test::operator+;
@@ -68,21 +70,10 @@ const std::vector<Words> kModuleSets = {{}, {"layer"}, {"attn"}};  // in graphs;
 const std::vector<int> kSharings = {0, 2, 3};                      // as Layout has them
 const std::vector<Layout> kLayouts = {{.data = 2}, {.pipeline = 2, .data = 2}};
 
-template <class T>
-const T& at(const std::vector<T>& values, const Case& c, Factor factor) {
-  return values[static_cast<std::size_t>(c[factor])];
-}
-
 bool is_legal(const Case& c) {
   const Way& way = at(ways(), c, kWay);
   if (way.is_full && at(kModuleSets, c, kModules) == Words{"attn"}) return false;  // a layer is one segment then
   return !way.needs_experts || c[kModel] != kDense;
-}
-
-std::vector<int> numbers(std::size_t count) {
-  std::vector<int> all;
-  for (std::size_t i = 0; i < count; ++i) all.push_back(static_cast<int>(i));
-  return all;
 }
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
@@ -128,22 +119,10 @@ Case plain(const Case& c) {
   return plain;
 }
 
-RunResult run_eagerly(const Case& c) {
-  return test::train({.flags = cell_of(c).eager(), .ranks = at(kLayouts, c, kLayout).ranks()});
-}
-
 // Each slot that moves once each way in each microbatch, and some rank has one.
 void expect_moved(const Case& c, const RunResult& run) {
-  std::int64_t slots = 0;
-  for (const test::RankActivity& rank : run.ranks) {
-    slots += rank.slots;
-    const std::int64_t times = kSteps * kMicrobatches;
-    EXPECT_EQ(rank.offload.offloads, times * rank.slots);
-    EXPECT_EQ(rank.offload.reloads, times * rank.slots);
-    EXPECT_EQ(rank.offload.bytes_out, times * rank.slot_bytes);
-    EXPECT_EQ(rank.offload.bytes_back, times * rank.slot_bytes);
-    EXPECT_EQ(rank.host_planned > 0, rank.slots > 0);
-  }
+  const std::int64_t slots = test::expect_moved(run, kSteps * kMicrobatches);
+  for (const test::RankActivity& rank : run.ranks) EXPECT_EQ(rank.host_planned > 0, rank.slots > 0);
   const Words& offloads = at(ways(), c, kWay).offloads;
   const Layout& layout = cell_of(c).layout;
   if (slots == 0 && offloads.size() == 1 && layout.pipeline * layout.chunks() == kLayers) return;  // all hand it on
@@ -164,16 +143,11 @@ TEST_P(OffloadMatrix, ChangesNoBit) {
     const Cell cell = cell_of(c);
     SCOPED_TRACE(cell.name() + testing::PrintToString(cell.more));
     const auto [found, is_new] = plain_runs.try_emplace(plain(c));
-    if (is_new) found->second = run_eagerly(plain(c));
+    if (is_new) found->second = test::run_eagerly(cell_of(plain(c)));
     const RunResult& want = found->second;
     test::Books books;
-    const RunResult run = cell.modules.empty() ? run_eagerly(c) : test::run_graphs(cell, books);
-    test::expect_same_run(run, want);
-    EXPECT_EQ(run.validation_losses, want.validation_losses);
-    EXPECT_TRUE(run.gradients == want.gradients);
-    EXPECT_TRUE(run.copies_agree);
-    EXPECT_TRUE(run.memory_as_planned);
-    EXPECT_EQ(run.hazards, 0);
+    const RunResult run = test::run(cell, books);
+    test::expect_same_state(run, want);
     expect_moved(c, run);
     test::expect_replayed(cell, books);
     replayed += books.stats.empty() ? 0 : 1;

@@ -26,27 +26,9 @@ const Words kAll = modules({"attn_norm", "qkv_linear", "core_attn", "attn_proj",
 
 // Each slot that moves once each way in each microbatch.
 void expect_moved(const RunResult& run, std::int64_t steps, std::int64_t microbatches, std::int64_t chunks) {
-  std::int64_t moved = 0;
-  for (const test::RankActivity& rank : run.ranks) {
-    moved += rank.slots;
-    const std::int64_t times = steps * microbatches;
-    EXPECT_EQ(rank.offload.offloads, times * rank.slots);
-    EXPECT_EQ(rank.offload.reloads, times * rank.slots);
-    EXPECT_EQ(rank.offload.bytes_out, times * rank.slot_bytes);
-    EXPECT_EQ(rank.offload.bytes_back, times * rank.slot_bytes);
+  EXPECT_GT(test::expect_moved(run, steps * microbatches), 0);
+  for (const test::RankActivity& rank : run.ranks)
     EXPECT_GE(rank.host_planned, static_cast<std::size_t>(rank.slot_bytes) / static_cast<std::size_t>(chunks));
-  }
-  EXPECT_GT(moved, 0);
-}
-
-void expect_same(const RunResult& run, const RunResult& want) {
-  expect_same_run(run, want);
-  EXPECT_EQ(run.validation_losses, want.validation_losses);
-  EXPECT_TRUE(run.gradients == want.gradients);
-  EXPECT_TRUE(run.copies_agree);
-  EXPECT_TRUE(run.memory_as_planned);
-  EXPECT_EQ(run.hazards, 0);
-  EXPECT_EQ(run.code, ExitCode::kOk);
 }
 
 struct Case {
@@ -84,7 +66,7 @@ TEST_P(Offload, HasTheBitsOfKeeping) {
   for (const Words& way : {Words{"--check-hazards"}, Words{"--cuda-graph-impl", "local"}}) {
     SCOPED_TRACE(way[0]);
     const RunResult run = test::train({.flags = flags + kAll + way, .ranks = layout.ranks()});
-    expect_same(run, keep);
+    test::expect_same_state(run, keep);
     expect_moved(run, 3, microbatches, chunks);
   }
 }

@@ -59,6 +59,28 @@ void expect_same_run(const RunResult& a, const RunResult& b) {
   EXPECT_TRUE(a.weights == b.weights);
 }
 
+void expect_same_state(const RunResult& run, const RunResult& want) {
+  expect_same_run(run, want);
+  EXPECT_EQ(run.validation_losses, want.validation_losses);
+  EXPECT_TRUE(run.gradients == want.gradients);
+  EXPECT_TRUE(run.copies_agree);
+  EXPECT_TRUE(run.memory_as_planned);
+  EXPECT_EQ(run.hazards, 0);
+  EXPECT_EQ(run.code, ExitCode::kOk);
+}
+
+std::int64_t expect_moved(const RunResult& run, std::int64_t times) {
+  std::int64_t slots = 0;
+  for (const RankActivity& rank : run.ranks) {
+    slots += rank.slots;
+    EXPECT_EQ(rank.offload.offloads, times * rank.slots);
+    EXPECT_EQ(rank.offload.reloads, times * rank.slots);
+    EXPECT_EQ(rank.offload.bytes_out, times * rank.slot_bytes);
+    EXPECT_EQ(rank.offload.bytes_back, times * rank.slot_bytes);
+  }
+  return slots;
+}
+
 void expect_losses_near(const RunResult& got, const RunResult& want, double tolerance) {
   EXPECT_FALSE(want.loss_values.empty());
   ASSERT_EQ(got.loss_values.size(), want.loss_values.size());
