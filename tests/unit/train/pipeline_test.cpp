@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <fstream>
+#include <string_view>
 
 #include "core/ops/elementwise.h"
 #include "tests/unit/train/training_support.h"
