@@ -185,7 +185,7 @@ ExitCode generate(int argc, char** argv, Communicator& world, MpiRuntime* mpi) {
   const bool shows = world.rank() == 0;
   Parsed parsed;
   on_all_ranks(world, [&] {
-    parsed = parse_flags(App::kGenerate, std::vector<std::string>(argv + std::min(argc, 1), argv + argc));
+    parsed = parse_flags(App::kGenerate, std::vector<std::string>(argv + std::min(argc, 1), argv + argc), world.rank());
   });
   if (!parsed.print.empty()) {
     if (shows) std::fputs(parsed.print.c_str(), stdout);
