@@ -28,6 +28,14 @@ std::size_t ranks_of_host(Communicator& world) {
   return static_cast<std::size_t>(std::ranges::count(hosts, hosts[static_cast<std::size_t>(world.rank())]));
 }
 
+std::size_t least_share_of_host(Communicator& world, std::size_t available) {
+  std::size_t least = 0;
+  for (const std::size_t share : world.host_gather(share_of_rank(available, ranks_of_host(world)))) {
+    if (share > 0) least = least == 0 ? share : std::min(least, share);
+  }
+  return least;
+}
+
 void check_host_memory(const StepPlans& plans, Communicator& world, std::size_t available) {
   const std::vector<std::string> hosts = hosts_of(world);
   const std::vector<std::size_t> wanted = world.host_gather(plans.host.peak_bytes);

@@ -254,6 +254,31 @@ TEST(OffloadPlan, ByForecastMovesWhatHides) {
   EXPECT_GT(some.offload.forecast->computing, 0);
 }
 
+TEST(OffloadPlan, ByForecastMovesWhatTheHostHasRoomFor) {
+  for (const char* layout : {"", "--pipeline-model-parallel-size 2", "--pipeline-schedule gpipe"}) {
+    SCOPED_TRACE(layout);
+    const Words words = offload({"auto"}) + rates_of_links(1e9) + test::words(layout);
+    Options options = test::complete(test::plan_flags() + words, 2);
+    const RunConfig config = run_config(options, 2);
+    const StepPlans all = plan_steps(options, config, 0);
+    const MemoryUse kept{.persistent = all.persistent, .arena = all.offload.kept_peak_bytes};
+    const std::size_t room = all.host.peak_bytes / 2;
+    options.offload.host_share = kept.total();  // the plan is for the CPU
+    EXPECT_TRUE(plan_steps(options, config, 0).offload.points.empty());
+    options.offload.host_share = (kept.total() + room) * 100 / 85;
+    const StepPlans some = plan_steps(options, config, 0);
+    EXPECT_LE(some.host.peak_bytes, room);
+    EXPECT_GT(some.host.peak_bytes, room / 2);
+    EXPECT_THAT(printed_offload(some, ""), HasSubstr("stays: no room on the host"));
+    EXPECT_LT(some.train.peak_bytes, all.offload.kept_peak_bytes);
+    // What was named moves, or is refused before the run.
+    options.offload.offload_modules = {"act"};
+    const StepPlans named = plan_steps(options, config, 0);
+    options.offload.host_share = 0;
+    EXPECT_EQ(named.host.peak_bytes, plan_steps(options, config, 0).host.peak_bytes);
+  }
+}
+
 TEST(OffloadPlan, KindsAskedForSaveWhatTheSlowdownBuys) {
   const auto stage = [](const char* slowdown) {
     const Words words =

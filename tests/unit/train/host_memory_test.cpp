@@ -98,6 +98,16 @@ TEST(HostMemory, OfAllRanksOfAHostIsCheckedBeforeTheRun) {
   }
 }
 
+// Of hosts that have unlike room, and one that does not say: all ranks choose what to move by the same number.
+TEST(HostMemory, OfTheFullestHostAllRanksTakeTheShare) {
+  ThreadWorld world(3, std::chrono::seconds(60));
+  world.run([&](Communicator& group) {
+    constexpr std::size_t kAvailable[] = {9 * kGib, 0, 6 * kGib};
+    EXPECT_EQ(least_share_of_host(group, kAvailable[group.rank()]), 2 * kGib);
+    EXPECT_EQ(least_share_of_host(group, 0), 0u);
+  });
+}
+
 TEST(HostMemory, AFullHostIsNotAnUnknownOne) {
   EXPECT_EQ(share_of_rank(10, 2), 5u);
   EXPECT_EQ(share_of_rank(1, 2), 1u);
