@@ -51,6 +51,7 @@ class CopiesForecast {
       : recording_(recording),
         rates_(read_rates(plain.options.forecast.rates)),
         slowdown_(plain.options.offload.offload_slowdown),
+        distance_(static_cast<int>(plain.options.offload.offload_distance)),
         host_room_(host_room(plain, recording)) {
     const Options& options = plain.options;
     const auto ranks = static_cast<int>(plain.config.mesh.world());
@@ -98,10 +99,14 @@ class CopiesForecast {
       candidate_of.push_back(i);
     }
     points.slots = moving(candidates, choices);
-    const std::vector<SlotFate> fates = place_copies(
-        step(),
-        {.bytes = moved, .alive = bytes_alive(recording), .rates = copies_, .most_stalls = slowdown_, .room = room_},
-        points);
+    const std::vector<SlotFate> fates = place_copies(step(),
+                                                     {.bytes = moved,
+                                                      .alive = bytes_alive(recording),
+                                                      .rates = copies_,
+                                                      .most_stalls = slowdown_,
+                                                      .layers = distance_,
+                                                      .room = room_},
+                                                     points);
     std::vector<OffloadSlot> move;
     for (std::size_t i = 0; i < fates.size(); ++i) {
       if (fates[i] == SlotFate::kMoves) {
@@ -123,6 +128,7 @@ class CopiesForecast {
   std::vector<double> seconds_;
   CopyRates copies_;
   double slowdown_;
+  int distance_;
   double host_room_;
   double room_ = 0;                         // for what is alive in a step
   static constexpr double kLaidOut = 0.95;  // of the arena at least is not lost in gaps

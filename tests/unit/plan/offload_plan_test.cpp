@@ -254,6 +254,22 @@ TEST(OffloadPlan, ByForecastMovesWhatHides) {
   EXPECT_GT(some.offload.forecast->computing, 0);
 }
 
+TEST(OffloadPlan, ByForecastMovesWhatHidesAtTheDistanceThatWasSaid) {
+  bool some_stay = false;
+  for (const char* distance : {"0", "1", "2"}) {
+    SCOPED_TRACE(distance);
+    const Words words = offload({"auto"}) + Words{"--offload-distance", distance, "--num-layers", "8"};
+    const StepPlans free = plans_of(words + rates_of_links(1e9)), tight = plans_of(words + rates_of_links(2));
+    EXPECT_GT(std::ssize(free.offload.points.slots), std::ssize(tight.offload.points.slots));
+    some_stay |= !tight.offload.points.empty();
+    if (!tight.offload.forecast) continue;
+    EXPECT_LE(tight.offload.forecast->copies.stalls(), 0.005 * tight.offload.forecast->computing);
+    for (const OffloadSlot& slot : tight.offload.points.slots) EXPECT_LE(slot.lag, 0) << slot.name;
+    EXPECT_EQ(tight.offload.points.lag, std::max(std::stoi(distance), 1));
+  }
+  EXPECT_TRUE(some_stay);
+}
+
 TEST(OffloadPlan, ByForecastMovesWhatTheHostHasRoomFor) {
   for (const char* layout : {"", "--pipeline-model-parallel-size 2", "--pipeline-schedule gpipe"}) {
     SCOPED_TRACE(layout);
