@@ -28,11 +28,12 @@ double shown_ms(double seconds) { return 1e3 * seconds; }
 OffloadSaving saving_of(const StepPlans& plans) {
   const OffloadChosen& chosen = plans.offload;
   if (chosen.kept_live_bytes == 0) return {};
-  const auto less = [](std::size_t with, std::size_t without) {
-    return static_cast<double>(without) - static_cast<double>(with);
+  // An evaluation has the same block, and may take more of it than what is left of a training step.
+  const auto less = [](std::size_t with, std::size_t without, std::size_t evaluation) {
+    return static_cast<double>(std::max(without, evaluation)) - static_cast<double>(std::max(with, evaluation));
   };
-  return {.theory = less(plans.train.live_bytes, chosen.kept_live_bytes),
-          .realised = less(plans.train.peak_bytes, chosen.kept_peak_bytes)};
+  return {.theory = less(plans.train.live_bytes, chosen.kept_live_bytes, plans.evaluate.live_bytes),
+          .realised = less(plans.train.peak_bytes, chosen.kept_peak_bytes, plans.evaluate.peak_bytes)};
 }
 
 OffloadMeasured measured_offload(const StepPlans& plans, const StepResult& step,

@@ -12,7 +12,7 @@
 
 namespace megalith {
 
-// Of device memory, against a step that keeps all.
+// Of the device memory that training and evaluation share, against a run that keeps all.
 struct OffloadSaving {
   double theory = 0;                                                   // bytes: what is alive at the fullest moments
   double realised = 0;                                                 // bytes: what the blocks take

@@ -212,6 +212,11 @@ TEST(OffloadPlan, MeasuredSavingIsByBlocksAndByTheDriver) {
   EXPECT_EQ(said_measured(cpu), blocks + ", n/a by the driver");
   const OffloadMeasured gpu = measured_offload(plans, step, std::size_t{72} << 20);
   EXPECT_EQ(said_measured(gpu), blocks + ", 38.00 by the driver (R = 0.9500)");
+  // An evaluation takes more than what is left of the step.
+  plans.evaluate.live_bytes = 70 << 20;
+  plans.evaluate.peak_bytes = 80 << 20;
+  EXPECT_EQ(saving_of(plans).theory, 30 << 20);
+  EXPECT_EQ(saving_of(plans).realised, 30 << 20);
 }
 
 // The round rates, with links of so many GB/s.
