@@ -16,6 +16,7 @@
 #include "core/device/cuda_device.h"
 #include "core/device/cuda_memory.h"
 #include "parallel/comm/exchanged_rows.h"
+#include "parallel/comm/gpu_share.h"
 #include "parallel/comm/memory_sharing.h"
 #include "parallel/comm/mpi_process.h"
 #include "parallel/comm/nccl_max.h"
@@ -356,19 +357,10 @@ void NcclCommunicator::unshare_memory() {
 
 // Why this rank cannot have its GPU, if too many earlier ones have it.
 std::string gpu_fault(Communicator& world, int ranks_per_gpu) {
-  const int device = use_cuda_device();
-  char bus[64] = "";
   char host[256] = "";
-  MEGALITH_CUDA_CHECK(cudaDeviceGetPCIBusId(bus, sizeof(bus), device));
   gethostname(host, sizeof(host) - 1);
-  const std::vector<std::string> all = world.host_all_gather(fmt::format("{} on {}", bus, host));
-  const auto mine = all.begin() + world.rank();
-  if (std::count(all.begin(), mine, *mine) < ranks_per_gpu) return "";
-  const auto first = std::find(all.begin(), mine, *mine);
-  return fmt::format(
-      "--device cuda: a GPU for each rank: expected a GPU that rank {} does not use, got GPU {}; start at most one "
-      "process a GPU on each node, or check CUDA_VISIBLE_DEVICES",
-      first - all.begin(), *mine);
+  return gpu_share_fault(world.host_all_gather(fmt::format("{} on {}", cuda_bus_id(), host)), world.rank(),
+                         ranks_per_gpu);
 }
 
 }  // namespace
