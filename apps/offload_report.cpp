@@ -37,10 +37,12 @@ OffloadSaving saving_of(const StepPlans& plans) {
 }
 
 OffloadMeasured measured_offload(const StepPlans& plans, const StepResult& step,
-                                 std::optional<std::size_t> driver_bytes) {
+                                 std::optional<std::size_t> driver_bytes, std::size_t host_bytes) {
   OffloadMeasured measured{.slots = std::ssize(plans.offload.points.slots),
                            .bytes_out = step.bytes_out,
                            .bytes_back = step.bytes_back,
+                           .host_bytes = static_cast<std::int64_t>(host_bytes),
+                           .timed = step.copy_times.has_value(),
                            .times = step.copy_times.value_or(CopyTimes{}),
                            .step_seconds = step.seconds,
                            .saving = saving_of(plans)};
@@ -48,6 +50,18 @@ OffloadMeasured measured_offload(const StepPlans& plans, const StepResult& step,
   if (driver_bytes && plans.offload.kept_peak_bytes > 0)
     measured.driver_saving = std::max(0.0, static_cast<double>(kept) - static_cast<double>(*driver_bytes));
   return measured;
+}
+
+std::vector<OffloadMeasured> worst_of_stages(const std::vector<OffloadMeasured>& ranks, std::size_t stages) {
+  const std::size_t of_stage = ranks.size() / stages;
+  std::vector<OffloadMeasured> worst;
+  for (std::size_t first = 0; first < ranks.size(); first += of_stage) {
+    const auto begin = ranks.begin() + static_cast<std::ptrdiff_t>(first);
+    worst.push_back(*std::ranges::max_element(
+        begin, begin + static_cast<std::ptrdiff_t>(of_stage), {},
+        [](const OffloadMeasured& rank) { return rank.times.waited_out + rank.times.waited_back; }));
+  }
+  return worst;
 }
 
 std::string said_measured(const OffloadMeasured& m) {

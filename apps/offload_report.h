@@ -20,11 +20,13 @@ struct OffloadSaving {
 };
 OffloadSaving saving_of(const StepPlans& plans);
 
-// Of one rank: a timed step's copies, beside what was planned and what the driver says.
+// Of one rank: a step's copies, beside what was planned and what the driver says.
 struct OffloadMeasured {
   std::int64_t slots = 0;
   std::int64_t bytes_out = 0, bytes_back = 0;
-  CopyTimes times;
+  std::int64_t host_bytes = 0;  // taken
+  bool timed = false;
+  CopyTimes times;  // where it is
   double step_seconds = 0;
   OffloadSaving saving;
   // What the step's memory takes less by the driver than a run that keeps all would by its plan; below zero where
@@ -32,7 +34,9 @@ struct OffloadMeasured {
   double driver_saving = -1;
 };
 OffloadMeasured measured_offload(const StepPlans& plans, const StepResult& step,
-                                 std::optional<std::size_t> driver_bytes);
+                                 std::optional<std::size_t> driver_bytes, std::size_t host_bytes = 0);
+// Of each stage, whose ranks follow each other, the rank that waited for its copies the longest.
+std::vector<OffloadMeasured> worst_of_stages(const std::vector<OffloadMeasured>& ranks, std::size_t stages);
 // "6 slots, 12.00 MiB to the host in 1.20 ms and 12.00 back in 1.10, in a step of 100.00; computing waited ...".
 std::string said_measured(const OffloadMeasured& measured);
 

@@ -154,14 +154,11 @@ bool Trainer::times_copies(std::int64_t iteration) const {
 }
 
 std::vector<OffloadMeasured> Trainer::measured_copies(const StepResult& result) {
-  if (!times_copies(result.iteration)) return {};
-  const std::vector<OffloadMeasured> ranks =
-      world_.host_gather(measured_offload(setup_.plans, result, step_->driver_bytes()));
-  if (std::ranges::all_of(ranks, [](const OffloadMeasured& rank) { return rank.slots == 0; })) return {};
-  std::vector<OffloadMeasured> stages;
-  const auto count = static_cast<std::size_t>(setup_.config.mesh.pp);
-  for (std::size_t stage = 0; stage < count; ++stage) stages.push_back(ranks[stage * ranks.size() / count]);
-  return stages;
+  const LoggingOptions& logging = options().logging;
+  const bool is_written = !logging.metrics_jsonl.empty() || !logging.tensorboard_dir.empty();
+  if (!offloads(options()) || !(is_written || times_copies(result.iteration))) return {};
+  const std::size_t host = rank_->offload ? rank_->offload->host.block_bytes() : 0;
+  return world_.host_gather(measured_offload(setup_.plans, result, step_->driver_bytes(), host));
 }
 
 // Once: after the second step, and not before graphs are captured, if they will be.
