@@ -23,6 +23,11 @@ std::size_t moving_bytes(const OffloadChosen& chosen) {
 
 double shown_ms(double seconds) { return 1e3 * seconds; }
 
+std::string said_nodes(const MemoryNodes& nodes) {
+  return nodes.first == nodes.last ? fmt::format("node {}", nodes.first)
+                                   : fmt::format("nodes {} and {}", nodes.first, nodes.last);
+}
+
 }  // namespace
 
 OffloadSaving saving_of(const StepPlans& plans) {
@@ -66,15 +71,33 @@ std::vector<OffloadMeasured> worst_of_stages(const std::vector<OffloadMeasured>&
 
 std::string said_measured(const OffloadMeasured& m) {
   const auto ratio = [&m](double bytes) { return OffloadSaving{.theory = m.saving.theory, .realised = bytes}.ratio(); };
-  const std::string text = fmt::format(
+  std::string text = fmt::format(
       "{}, {:.2f} MiB to the host in {:.2f} ms and {:.2f} back in {:.2f}, in a step of {:.2f}; computing waited {:.2f} "
       "and {:.2f}; saves {:.2f} MiB of {:.2f} possible (R = {:.4f})",
       counted(m.slots, "slot"), mib(static_cast<double>(m.bytes_out)), shown_ms(m.times.out),
       mib(static_cast<double>(m.bytes_back)), shown_ms(m.times.back), shown_ms(m.step_seconds),
       shown_ms(m.times.waited_out), shown_ms(m.times.waited_back), mib(m.saving.realised), mib(m.saving.theory),
       m.saving.ratio());
-  if (m.driver_saving < 0) return text + ", n/a by the driver";
-  return text + fmt::format(", {:.2f} by the driver (R = {:.4f})", mib(m.driver_saving), ratio(m.driver_saving));
+  if (m.driver_saving < 0) {
+    text += ", n/a by the driver";
+  } else {
+    text += fmt::format(", {:.2f} by the driver (R = {:.4f})", mib(m.driver_saving), ratio(m.driver_saving));
+  }
+  return m.nodes.first < 0 ? text : text + "; the host's memory is on NUMA " + said_nodes(m.nodes);
+}
+
+std::string said_misplaced(const std::vector<OffloadMeasured>& ranks) {
+  const auto is_misplaced = [](const OffloadMeasured& rank) {
+    const auto is_elsewhere = [&](int node) { return node >= 0 && rank.near_node >= 0 && node != rank.near_node; };
+    return is_elsewhere(rank.nodes.first) || is_elsewhere(rank.nodes.last);
+  };
+  const auto first = std::ranges::find_if(ranks, is_misplaced);
+  if (first == ranks.end()) return "";
+  return fmt::format(
+      "activations on the host of {}, first rank {}: expected memory of the GPU's NUMA node {}, got {}; copies are "
+      "slower: free memory of that node, and let the process run on its CPUs",
+      counted(std::ranges::count_if(ranks, is_misplaced), "rank"), first - ranks.begin(), first->near_node,
+      said_nodes(first->nodes));
 }
 
 std::string said_layers(const std::vector<std::int64_t>& layers) {

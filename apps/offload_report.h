@@ -9,6 +9,7 @@
 #include "apps/step.h"
 #include "apps/step_plans.h"
 #include "apps/step_times.h"
+#include "core/device/memory_node.h"
 
 namespace megalith {
 
@@ -26,7 +27,9 @@ struct OffloadMeasured {
   std::int64_t bytes_out = 0, bytes_back = 0;
   std::int64_t host_bytes = 0;  // taken
   bool timed = false;
-  CopyTimes times;  // where it is
+  CopyTimes times;     // where it is, as the next two
+  MemoryNodes nodes;   // of the memory on the host
+  int near_node = -1;  // of the GPU; -1: none, or not known
   double step_seconds = 0;
   OffloadSaving saving;
   // What the step's memory takes less by the driver than a run that keeps all would by its plan; below zero where
@@ -39,6 +42,9 @@ OffloadMeasured measured_offload(const StepPlans& plans, const StepResult& step,
 std::vector<OffloadMeasured> worst_of_stages(const std::vector<OffloadMeasured>& ranks, std::size_t stages);
 // "6 slots, 12.00 MiB to the host in 1.20 ms and 12.00 back in 1.10, in a step of 100.00; computing waited ...".
 std::string said_measured(const OffloadMeasured& measured);
+
+// What is wrong with where ranks have their memory on the host; empty: nothing that is known.
+std::string said_misplaced(const std::vector<OffloadMeasured>& ranks);
 
 // Layers as "0-10,12".
 std::string said_layers(const std::vector<std::int64_t>& layers);

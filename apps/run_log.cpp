@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "apps/banner.h"
 #include "apps/host_memory.h"
@@ -118,6 +119,8 @@ void RunLog::step(const Rank& rank, const StepResult& result, const StepFacts& f
   if (tensorboard_) tensorboard_->write(metrics);
   log_->step(metrics);
   tell(facts.offload, stages, result.iteration);
+  if (const std::string problem = said_misplaced(facts.offload); !problem.empty() && !std::exchange(warned_, true))
+    log_warning(problem);
 }
 
 void RunLog::evaluation(const TrainState& state, double loss, bool alone) {

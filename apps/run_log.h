@@ -45,6 +45,7 @@ class RunLog {
   const RunSetup& setup_;
   int world_;
   bool writes_;
+  bool warned_ = false;  // of where activations on the host are
   std::unique_ptr<StepLog> log_;
   std::unique_ptr<MetricsLog> metrics_;
   std::unique_ptr<TensorBoardLog> tensorboard_;

@@ -16,6 +16,7 @@
 #include "core/base/log.h"
 #include "core/base/seconds_since.h"
 #include "core/device/cuda_device.h"
+#include "core/device/near_cpus.h"
 
 namespace megalith {
 
@@ -158,7 +159,12 @@ std::vector<OffloadMeasured> Trainer::measured_copies(const StepResult& result) 
   const bool is_written = !logging.metrics_jsonl.empty() || !logging.tensorboard_dir.empty();
   if (!offloads(options()) || !(is_written || times_copies(result.iteration))) return {};
   const std::size_t host = rank_->offload ? rank_->offload->host.block_bytes() : 0;
-  return world_.host_gather(measured_offload(setup_.plans, result, step_->driver_bytes(), host));
+  OffloadMeasured mine = measured_offload(setup_.plans, result, step_->driver_bytes(), host);
+  if (mine.timed) {
+    mine.nodes = nodes_of(rank_->offload->host.block(), host);
+    if (options().train.device == DeviceType::kCuda) mine.near_node = node_of_pci(cuda_bus_id());
+  }
+  return world_.host_gather(mine);
 }
 
 // Once: after the second step, and not before graphs are captured, if they will be.

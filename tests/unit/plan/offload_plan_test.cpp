@@ -212,6 +212,20 @@ TEST(OffloadPlan, MeasuredSavingIsByBlocksAndByTheDriver) {
   EXPECT_EQ(said_measured(cpu), blocks + ", n/a by the driver");
   const OffloadMeasured gpu = measured_offload(plans, step, std::size_t{72} << 20);
   EXPECT_EQ(said_measured(gpu), blocks + ", 38.00 by the driver (R = 0.9500)");
+  // Where the host's memory is, and where it should be.
+  std::vector<OffloadMeasured> ranks(3, gpu);
+  EXPECT_EQ(said_misplaced(ranks), "");
+  for (OffloadMeasured& rank : ranks) rank.nodes = {.first = 1, .last = 1};
+  EXPECT_EQ(said_misplaced(ranks), "");
+  EXPECT_THAT(said_measured(ranks[0]), testing::EndsWith("(R = 0.9500); the host's memory is on NUMA node 1"));
+  for (OffloadMeasured& rank : ranks) rank.near_node = 1;
+  EXPECT_EQ(said_misplaced(ranks), "");
+  ranks[1].nodes.last = 0;
+  ranks[2].near_node = 0;
+  EXPECT_EQ(
+      said_misplaced(ranks),
+      "activations on the host of 2 ranks, first rank 1: expected memory of the GPU's NUMA node 1, got nodes 1 and "
+      "0; copies are slower: free memory of that node, and let the process run on its CPUs");
   // An evaluation takes more than what is left of the step.
   plans.evaluate.live_bytes = 70 << 20;
   plans.evaluate.peak_bytes = 80 << 20;
