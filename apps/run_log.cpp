@@ -39,7 +39,7 @@ std::optional<StepMetrics::Offload> offload_of(const std::vector<OffloadMeasured
     sums.host_bytes += rank.host_bytes;
     sums.saving_bytes += static_cast<std::int64_t>(rank.saving.theory);
     sums.saved_bytes += static_cast<std::int64_t>(rank.saving.realised);
-    driver += rank.driver_saving;
+    driver += std::max(0.0, rank.driver_saving);
     driver_tells &= rank.slots == 0 || rank.driver_saving >= 0;
   }
   if (!is_timed(ranks)) return sums;
