@@ -1,15 +1,13 @@
 // What NCCL is told and asked before the first communicator.
-#include <cuda_runtime_api.h>
 #include <fmt/format.h>
 #include <nccl.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <string_view>
 
-#include "core/device/cuda/check.h"
 #include "core/device/cuda_device.h"
+#include "parallel/comm/gpu_share.h"
 #include "parallel/comm/nccl_communicator.h"
 
 namespace megalith {
@@ -33,19 +31,10 @@ std::string nccl_version_fault(int library, int built_for) {
 }
 
 std::string gpu_fault(Communicator& world, int ranks_per_gpu) {
-  const int device = use_cuda_device();
-  char bus[64] = "";
   char host[256] = "";
-  MEGALITH_CUDA_CHECK(cudaDeviceGetPCIBusId(bus, sizeof(bus), device));
   gethostname(host, sizeof(host) - 1);
-  const std::vector<std::string> all = world.host_all_gather(fmt::format("{} on {}", bus, host));
-  const auto mine = all.begin() + world.rank();
-  if (std::count(all.begin(), mine, *mine) < ranks_per_gpu) return "";
-  const auto first = std::find(all.begin(), mine, *mine);
-  return fmt::format(
-      "--device cuda: a GPU for each rank: expected a GPU that rank {} does not use, got GPU {}; start at most one "
-      "process a GPU on each node, or check CUDA_VISIBLE_DEVICES",
-      first - all.begin(), *mine);
+  return gpu_share_fault(world.host_all_gather(fmt::format("{} on {}", cuda_bus_id(), host)), world.rank(),
+                         ranks_per_gpu);
 }
 
 void set_graph_environment() {
