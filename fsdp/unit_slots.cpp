@@ -6,14 +6,15 @@
 
 namespace megalith {
 
-UnitSlots assign_slots(std::span<const ParameterUnit> units, int slots, std::span<const int> in_turn) {
+UnitSlots assign_slots(std::span<const ParameterUnit> units, const SlotCounts& counts, std::span<const int> in_turn) {
   constexpr std::int64_t kInTurn = -1;
   struct Family {
     int number = 0;
     std::vector<int> slots;
     std::size_t next = 0;
   };
-  const auto assign = [&](bool ParameterUnit::*resident, std::vector<int>& slot_of, std::vector<std::int64_t>& sizes) {
+  const auto assign = [&](int slots, bool ParameterUnit::*resident, std::vector<int>& slot_of,
+                          std::vector<std::int64_t>& sizes) {
     std::vector<int> family_of;                                    // of each slot
     std::map<std::pair<UnitKind, std::int64_t>, Family> families;  // by size
     for (int u = 0; u < static_cast<int>(units.size()); ++u) {
@@ -35,8 +36,9 @@ UnitSlots assign_slots(std::span<const ParameterUnit> units, int slots, std::spa
     return family_of;
   };
   UnitSlots assigned;
-  assigned.weight_family = assign(&ParameterUnit::resident_weights, assigned.of_weights, assigned.weight_elements);
-  assign(&ParameterUnit::resident_gradients, assigned.of_gradients, assigned.gradient_elements);
+  assigned.weight_family =
+      assign(counts.weights, &ParameterUnit::resident_weights, assigned.of_weights, assigned.weight_elements);
+  assign(counts.gradients, &ParameterUnit::resident_gradients, assigned.of_gradients, assigned.gradient_elements);
   return assigned;
 }
 

@@ -26,8 +26,14 @@ struct UnitSlots {
   bool has_gradients() const { return !gradient_elements.empty(); }
 };
 
-// Of the units that are not resident. `slots` for each kind and size of unit; those of `in_turn` (embedding and head,
-// which are used far from each other) share one.
-UnitSlots assign_slots(std::span<const ParameterUnit> units, int slots, std::span<const int> in_turn = {});
+struct SlotCounts {  // of each family
+  int weights = 2;
+  int gradients = 2;
+};
+
+// Of the units that are not resident. Those of `in_turn` (embedding and head, which are used far from each other) share
+// one slot.
+UnitSlots assign_slots(std::span<const ParameterUnit> units, const SlotCounts& counts,
+                       std::span<const int> in_turn = {});
 
 }  // namespace megalith

@@ -23,20 +23,19 @@ int family_of(const UnitSlots& slots, int unit) {
 }
 
 void require_slots(const UnshardPoints& points) {
-  const auto check = [](const std::vector<int>& units, const std::vector<int>& slots) {
+  const auto check = [](const char* flag, const std::vector<int>& units, const std::vector<int>& slots) {
     for (const int unit : units) {
       const auto sharing =
           std::ranges::count_if(units, [&](int other) { return slot_of(slots, other) == slot_of(slots, unit); });
       if (sharing == 1) continue;
-      refuse_usage("--fsdp-unit-slots",
-                   {.expected = fmt::format("at least {}: a segment uses so many units at once", units.size()),
-                    .got = fmt::format("{} of them in one slot", sharing),
-                    .remedy = "give more slots, or recompute fewer layers together (--recompute-num-layers)"});
+      refuse_usage(flag, {.expected = fmt::format("at least {}: a segment uses so many units at once", units.size()),
+                          .got = fmt::format("{} of them in one slot", sharing),
+                          .remedy = "give more slots, or recompute fewer layers together (--recompute-num-layers)"});
     }
   };
   for (const SegmentUnits& segment : points.segments) {
-    check(segment.weights, points.slots.of_weights);
-    check(segment.gradients, points.slots.of_gradients);
+    check("--fsdp-unit-slots", segment.weights, points.slots.of_weights);
+    check("--fsdp-unit-slots or --fsdp-gradient-slots", segment.gradients, points.slots.of_gradients);
   }
 }
 

@@ -12,6 +12,7 @@ namespace megalith::test {
 struct UnitSpec {
   int layers = 4;
   int slots = 2;
+  int gradient_slots = 0;  // 0: as many
   int prefetch = 1;
   bool ends = false;        // embedding and head are sharded too
   bool gradients = true;    // of what is sharded, those too
@@ -45,7 +46,8 @@ inline UnshardPoints points_of(const UnitSpec& spec) {
                        .sums_instances = spec.instances,
                        .gathers_instances = spec.instances};
   const std::vector<int> ends{0, layer_units(spec) + 1};
-  points.slots = assign_slots(units, spec.slots, ends);
+  points.slots = assign_slots(
+      units, {.weights = spec.slots, .gradients = spec.gradient_slots > 0 ? spec.gradient_slots : spec.slots}, ends);
   const auto add = [&](int first, int count) -> SegmentUnits& {
     SegmentUnits& segment = points.segments.emplace_back();
     for (int u = first; u < first + count; ++u) {

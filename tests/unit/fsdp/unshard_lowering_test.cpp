@@ -53,14 +53,26 @@ TEST(UnitSlots, UnitsOfOneSizeTakeThemInTurnAndTheEndsShareOne) {
     units[static_cast<std::size_t>(unit)].numel = numel;
   for (ParameterUnit& unit : units) unit.resident_weights = false;
   units[2].resident_gradients = units[3].resident_gradients = false;
-  const UnitSlots slots = assign_slots(units, 2, std::vector<int>{0, 7});
+  const UnitSlots slots = assign_slots(units, {}, std::vector<int>{0, 7});
   EXPECT_THAT(slots.of_weights, ElementsAre(0, 1, 2, 3, UnitSlots::kResident, 1, 3, 0));
   EXPECT_THAT(slots.weight_elements, ElementsAre(900, 256, 512, 256));
   EXPECT_THAT(slots.weight_family, ElementsAre(0, 1, 2, 1));
   constexpr int kNone = UnitSlots::kResident;
   EXPECT_THAT(slots.of_gradients, ElementsAre(kNone, kNone, 0, 1, kNone, kNone, kNone, kNone));
   EXPECT_THAT(slots.gradient_elements, ElementsAre(512, 256));
-  EXPECT_FALSE(assign_slots(std::vector<ParameterUnit>(3), 2).has_weights());
+  EXPECT_FALSE(assign_slots(std::vector<ParameterUnit>(3), {}).has_weights());
+}
+
+TEST(UnitSlots, GradientsMayHaveFewer) {
+  std::vector<ParameterUnit> units(3);
+  for (ParameterUnit& unit : units) {
+    unit.numel = 256;
+    unit.resident_weights = unit.resident_gradients = false;
+  }
+  const UnitSlots slots = assign_slots(units, {.weights = 2, .gradients = 1});
+  EXPECT_THAT(slots.of_weights, ElementsAre(0, 1, 0));
+  EXPECT_THAT(slots.of_gradients, ElementsAre(0, 0, 0));
+  EXPECT_THAT(slots.gradient_elements, ElementsAre(256));
 }
 
 // In turn with each other they would find the slots of the same layer.
@@ -71,7 +83,7 @@ TEST(UnitSlots, ExpertsOfTheSizeOfDenseUnitsHaveSlotsOfTheirOwn) {
     units[u].numel = 256;
     units[u].resident_weights = units[u].resident_gradients = false;
   }
-  const UnitSlots slots = assign_slots(units, 2);
+  const UnitSlots slots = assign_slots(units, {});
   EXPECT_THAT(slots.of_weights, ElementsAre(0, 1, 2, 3, 0, 1, 2, 3));
   EXPECT_THAT(slots.weight_family, ElementsAre(0, 1, 0, 1));
   EXPECT_EQ(slots.of_gradients, slots.of_weights);
@@ -202,6 +214,17 @@ TEST(UnshardLowering, BackwardOfASegmentOfSeveralUnitsStaysTogether) {
     ++segments;
   }
   EXPECT_EQ(segments, 2 * 2);
+}
+
+// One slot of gradients: a unit's are reduced before the next unit's are bound, and nothing else changes.
+TEST(UnshardLowering, OneSlotOfGradientsReducesBeforeTheNextBinds) {
+  const UnitSpec spec{.layers = 4, .experts = true};
+  UnitSpec one = spec;
+  one.gradient_slots = 1;
+  const UnitLists lists = lists_of(one, 2);
+  EXPECT_EQ(lists.train, lists_of(spec, 2).train);
+  EXPECT_EQ(std::ssize(lists.points.slots.gradient_elements), 2);  // of experts one, of the others one
+  EXPECT_EQ(std::ssize(lists.points.slots.weight_elements), 4);
 }
 
 // insert_unshards verifies what it makes.
