@@ -341,8 +341,10 @@ void print_links(Bench& bench, Communicator& world) {
   fmt::print("host-ranks = {}{}\nhost-memory-gib = {:.1f}\nhost-link-gbps = {:.4g}{}\nhost-link-us = {:.3g}{}\n",
              world.size(), note, host_memory / kGib, bandwidth * 1e-9, note, latency * 1e6, note);
   fmt::print(
-      "peer-gbps = {:.4g}  # a guess: what kernels read out of other GPUs' memory\npeer-us = {:.3g}  # a guess\n",
-      bandwidth * 1e-9, latency * 0.5e6);
+      "host-link-busy-gbps = {:.4g}  # a guess: gradients' and weights' beside products\n"
+      "peer-gbps = {:.4g}  # a guess: what kernels read out of other GPUs' memory\npeer-us = {:.3g}  # a guess\n"
+      "unit-copies-gbps = {:.4g}  # a guess: copy engines beside products\n",
+      bandwidth * 0.45e-9, bandwidth * 1e-9, latency * 0.5e6, bandwidth * 0.65e-9);
   fmt::print("network-gbps = {:.4g}  # a guess: write what a rank has between hosts\nnetwork-us = 20  # a guess\n",
              bandwidth * 0.1e-9);
   fmt::print("overlap-share = 0.9  # a guess: cuda_all_reduce_speed measures it\n");
