@@ -261,8 +261,8 @@ ExitCode forecast(int argc, char** argv) {
   std::optional<Rates> rates;
   if (!options.forecast.rates.empty()) {
     rates = read_rates(options.forecast.rates);
-    options.offload.host_share =
-        share_of_rank(static_cast<std::size_t>(rates->host_memory), static_cast<std::size_t>(std::min(world, rates->host_ranks)));
+    options.offload.host_share = share_of_rank(static_cast<std::size_t>(rates->host_memory),
+                                               static_cast<std::size_t>(std::min(world, rates->host_ranks)));
   }
   if (options.forecast.suggest) {
     refuse_layout_flags(options);

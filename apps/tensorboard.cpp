@@ -164,10 +164,10 @@ struct TensorBoardLog::Records {
     if (offload.saving_bytes > 0)
       add("offload/saved_of_possible", bytes(offload.saved_bytes) / bytes(offload.saving_bytes));
     if (offload.stages.empty()) return;
-    for (const auto& [tag, time] :
+    for (const auto& [tag, duration] :
          {std::pair{"copy_out", &Stage::copy_out_ms}, std::pair{"copy_back", &Stage::copy_back_ms},
           std::pair{"wait_out", &Stage::wait_out_ms}, std::pair{"wait_back", &Stage::wait_back_ms}})
-      add(fmt::format("offload/{}_seconds", tag), 1e-3 * offload.most_ms(time));
+      add(fmt::format("offload/{}_seconds", tag), 1e-3 * offload.most_ms(duration));
   }
   void add_validation(double loss) {
     add_both("lm loss validation", loss);
