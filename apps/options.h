@@ -138,11 +138,11 @@ struct ParallelOptions {
   bool account_for_loss_in_pipeline_split = false;
   bool use_distributed_optimizer = false;  // read shards_optimizer() instead, and sharding() for the next
   ShardingStrategy data_parallel_sharding_strategy = ShardingStrategy::kAuto;
-  bool use_megatron_fsdp = false;    // changes nothing
-  bool fsdp_double_buffer = false;   // changes nothing
+  bool use_megatron_fsdp = false;        // changes nothing
+  bool fsdp_double_buffer = false;       // changes nothing
   std::int64_t fsdp_unit_slots = 2;      // buffers that whole units take turns in
   std::int64_t fsdp_gradient_slots = 0;  // likewise for their gradients; 0: as many
-  std::int64_t fsdp_prefetch = 1;    // units gathered ahead of the one of their family in use
+  std::int64_t fsdp_prefetch = 1;        // units gathered ahead of the one of their family in use
   GradientReduction fsdp_reduce_grads = GradientReduction::kEach;
   EndUnits fsdp_embedding_and_head = EndUnits::kAuto;
   bool ends_exceed_memory = false;  // no flag: what kAuto found, embedding and head have no room where they are whole
