@@ -2,6 +2,7 @@
 // every field is named after its flag.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -86,6 +87,7 @@ struct OffloadOptions {
   std::int64_t offload_distance =
       -1;                           // layers between a slot's readers and its copies' ends; -1: by the forecast, or 1
   double offload_slowdown = 0.005;  // most of the step's computing that it waits for copies, by the forecast
+  std::size_t host_share = 0;       // no flag: bytes of its host's memory that a rank may take; 0: not known
 };
 
 struct DataOptions {

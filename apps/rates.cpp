@@ -66,6 +66,7 @@ std::vector<Row> rows_of(Rates& rates, std::int64_t& host_ranks, Columns& column
           {"launch-us", real(&rates.launch_seconds, kNotNegative)},
           {"graph-launch-us", real(&rates.graph_launch_seconds, kNotNegative)},
           {"host-ranks", integer(&host_ranks, {1, 1'000'000})},
+          {"host-memory-gib", real(&rates.host_memory, kPositive)},
           {"host-link-gbps", real(&rates.host.bandwidth, kPositive)},
           {"host-link-us", real(&rates.host.latency, kNotNegative)},
           {"host-link-busy-gbps", real(&rates.busy, kPositive)},
@@ -210,7 +211,7 @@ Rates parse_rates(std::string_view text, const std::string& path) {
                   fmt::format("{}", rates.device_reserve));
   }
   rates.host_ranks = static_cast<int>(host_ranks);
-  for (double* gib : {&rates.device_memory, &rates.device_reserve}) *gib *= kGib;
+  for (double* gib : {&rates.device_memory, &rates.device_reserve, &rates.host_memory}) *gib *= kGib;
   for (double* gbps : {&rates.memory, &rates.host.bandwidth, &rates.busy, &rates.peer.bandwidth, &rates.units,
                        &rates.network.bandwidth, &rates.alone.to_host, &rates.alone.from_host, &rates.together.to_host,
                        &rates.together.from_host})

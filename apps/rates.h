@@ -37,6 +37,7 @@ struct Rates {
   double launch_seconds = 0;                           // of the host, for each op
   double graph_launch_seconds = 0;                     // of the host, for each replay of a graph
   int host_ranks = 1;                                  // GPUs of a host
+  double host_memory = 0;                              // bytes of a host, which its ranks share
   struct Link {
     double bandwidth = 0;  // bus bandwidth of a rank
     double latency = 0;
