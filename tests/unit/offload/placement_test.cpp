@@ -86,7 +86,7 @@ TEST(OffloadPlacement, AtDistancesThatAreSaidMovesWhatHidesThere) {
     SCOPED_TRACE(layers);
     const Placed placed = place(1.5, 0.005, kAny, layers);
     EXPECT_THAT(placed.fates,
-                ElementsAre(kMoves, layers == 2 ? kMoves : kStalls, testing::Ne(kMoves), testing::Ne(kMoves)));
+                ElementsAre(kMoves, layers == 2 ? kMoves : kFreesNothing, testing::Ne(kMoves), testing::Ne(kMoves)));
     EXPECT_EQ(placed.stalls, 0);
     for (const OffloadSlot& slot : placed.points.slots) {
       EXPECT_EQ(slot.lag, layers);
