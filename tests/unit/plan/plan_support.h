@@ -40,6 +40,12 @@ inline std::string round_rates() {
          "copy-from-host-together-gbps = 25\noverlap-share = 1\n";
 }
 
+// A suggestion's memory is not searched for a tighter layout, as that of a plan and of a run is.
+inline void expect_memory_of_suggestion(std::size_t planned, std::size_t suggested) {
+  EXPECT_LE(planned, suggested);
+  EXPECT_GE(static_cast<double>(planned), 0.99 * static_cast<double>(suggested));
+}
+
 // These with other lines in the place of those of the same keys.
 inline Rates rates_with(const Words& lines) {
   std::string text = round_rates();
