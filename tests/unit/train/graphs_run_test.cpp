@@ -271,6 +271,55 @@ TEST(GraphedRun, AHookThatIsAddedAfterTheCaptureIsRefused) {
   });
 }
 
+// Of each thing that graphs hold by its address another of the same size stands in its place for one step.
+TEST(GraphedRun, ExchangedMemoryIsRefused) {
+  const auto exchange = [](Trainer& trainer, int) {
+    Rank& rank = trainer.rank();
+    MemoryPool& pool = rank.memory.pool;
+    ByHand by_hand(trainer);
+    for (int i = 0; i < 2; ++i) by_hand.step();
+    EXPECT_GT(rank.graphs->stats().graphs, 0);
+    const auto expect_refused = [&](const char* what, auto& held, auto other) {
+      SCOPED_TRACE(what);
+      std::swap(held, other);
+      EXPECT_THAT(by_hand.failing_step(), HasSubstr("an address of memory, parameters or gradients has changed"));
+      std::swap(held, other);
+      EXPECT_GT(by_hand.step(), 0);
+    };
+    const auto expect_tensor_refused = [&](const char* what, Tensor& held) {
+      expect_refused(
+          what, held,
+          Tensor(pool.allocate(held.bytes(), MemoryCategory::kParameters, "another"), held.dtype, held.shape));
+    };
+    for (ParameterUnit& unit : rank.model.gpt.parameters->units()) {
+      expect_tensor_refused((unit.name + " weights").c_str(), unit.weight_shard);
+      expect_tensor_refused((unit.name + " gradients").c_str(), unit.grad_shard);
+    }
+    StepMemory& memory = rank.step;
+    expect_tensor_refused("sums", memory.sums);
+    expect_tensor_refused("rows of experts", memory.expert_counts);
+    expect_tensor_refused("rows of a loss", memory.balance_counts);
+    expect_tensor_refused("room", memory.room_needed);
+    expect_tensor_refused("rows sent", memory.rows_sent);
+    StepParameters parameters = *memory.parameters;
+    expect_refused("parameters", memory.parameters, &parameters);
+    ReplicaGroups& group = rank.groups;
+    const UnitStreams streams{
+        .compute = rank.streams.compute, .gather = *rank.streams.unshard, .reduce = rank.streams.communication};
+    expect_refused(
+        "slots", rank.units.sharded,
+        std::make_unique<ShardedUnits>(*rank.model.gpt.parameters, rank.units.points.slots,
+                                       std::vector<UnitGroups>{{.gather = group.shards(), .reduce = group.shards()}},
+                                       streams, pool, 0, false));
+  };
+  test::train({.flags = test::llama_flags() + kGraphs +
+                        test::words("--train-iters 1 --micro-batch-size 2 --ffn-hidden-size 32 --num-experts 4 "
+                                    "--moe-router-topk 2 --moe-aux-loss-coeff 0.1 --expert-model-parallel-size 2 "
+                                    "--data-parallel-sharding-strategy optim_grads_params"),
+               .ranks = 2,
+               .prepare = exchange});
+}
+
 TEST(GraphedRun, AHookInsideALayerIsRefused) {
   losses_by_hand(kGraphs, [](Trainer& trainer, ByHand& by_hand) {
     trainer.rank().runner.hooks(1).add(HookPoint::kPostForward, [](const HookContext&) {});
