@@ -185,6 +185,7 @@ std::vector<float> losses_by_hand(const Words& flags, const std::function<void(T
 // Once, behind the step that captures. The CPU's graphs take no memory of their own.
 TEST(GraphedRun, LogAndMetricsTellWhatGraphsTook) {
   GraphedRunner::Stats stats;
+  StepGraphs planned;
   std::string metrics;
   const auto log_of = [&](const Words& flags) {
     testing::internal::CaptureStderr();
@@ -192,6 +193,7 @@ TEST(GraphedRun, LogAndMetricsTellWhatGraphsTook) {
         {.flags = Words{"--train-iters", "5", "--micro-batch-size", "4"} + flags, .finish = [&](Trainer& trainer, int) {
            const Rank& rank = trainer.rank();
            if (rank.graphs) stats = rank.graphs->stats();
+           planned = trainer.plans().graphs;
            std::stringstream text;
            text << std::ifstream(rank.options.logging.metrics_jsonl).rdbuf();
            metrics = text.str();
@@ -208,6 +210,7 @@ TEST(GraphedRun, LogAndMetricsTellWhatGraphsTook) {
   const std::string line = fmt::format(
       "graphs | captured: {} of {} ops, {} nodes | memory: 0.00 MiB | capture: ", stats.graphs, stats.ops, stats.nodes);
   EXPECT_GT(stats.graphs, 0);
+  EXPECT_EQ(planned.nodes, stats.nodes);
   EXPECT_THAT(text, HasSubstr(line));
   EXPECT_LT(text.find(line), text.find("memory (MiB)"));
   EXPECT_EQ(text.find("graphs |", text.find(line) + 1), std::string::npos);
