@@ -77,15 +77,31 @@ const Words kSmall = {"--hidden-size",       "16", "--seq-length",     "8",   "-
 // As Hazards.EverySuppressedWaitIsFound.
 #if !defined(__SANITIZE_THREAD__)
 TEST(OffloadRun, EverySuppressedWaitIsFound) {
-  const Words flags = kSmall + modules({"attn_norm", "act", "core_attn"}) +
-                      Words{"--train-iters", "2", "--global-batch-size", "2", "--check-hazards"};
-  for (const Words& way : {Words{}, Words{"--cuda-graph-impl", "local"}}) {
-    const RunResult whole = test::train({.flags = flags + way});
+  const Words graphs = {"--cuda-graph-impl", "local"}, kinds = modules({"attn_norm", "act", "core_attn"});
+  const Words experts =
+      test::llama_flags() + test::words(
+                                "--ffn-hidden-size 32 --num-experts 4 --moe-router-topk 2 --moe-ffn-hidden-size 16 "
+                                "--expert-model-parallel-size 2");
+  const Words units =
+      test::words("--data-parallel-sharding-strategy optim_grads_params --eval-interval 1 --eval-iters 1");
+  struct Way {
+    Words flags;
+    int ranks = 1;
+    int behind = 0;  // waits behind the last step, for gathers of a next one
+    int one_of = test::one_of(5);
+  };
+  for (const Way& way : {Way{kinds}, Way{kinds + graphs}, Way{kinds + units, 2, 2, test::one_of(31)},
+                         // Of rows that another rank sent, as many as came.
+                         Way{modules({"expert_fc1", "moe_act"}) + experts, 2, 0, test::one_of(31)}}) {
+    SCOPED_TRACE(testing::PrintToString(way.flags));
+    const Words flags = kSmall + way.flags + Words{"--train-iters", "2", "--global-batch-size", "2", "--check-hazards"};
+    const RunResult whole = test::train({.flags = flags, .ranks = way.ranks});
     EXPECT_EQ(whole.hazards, 0);
     ASSERT_GE(whole.event_waits, 40);
-    for (std::int64_t ordinal = 0; ordinal < whole.event_waits; ordinal += test::one_of(5)) {
-      const Words suppressed = flags + way + Words{"--suppress-wait", std::to_string(ordinal)};
-      EXPECT_GT(test::train({.flags = suppressed}).hazards, 0) << "wait " << ordinal << " of " << whole.event_waits;
+    for (std::int64_t ordinal = 0; ordinal < whole.event_waits - way.behind; ordinal += way.one_of) {
+      const Words suppressed = flags + Words{"--suppress-wait", std::to_string(ordinal)};
+      EXPECT_GT(test::train({.flags = suppressed, .ranks = way.ranks}).hazards, 0)
+          << "wait " << ordinal << " of " << whole.event_waits;
     }
   }
 }
