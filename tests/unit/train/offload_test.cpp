@@ -107,6 +107,26 @@ TEST(OffloadRun, EverySuppressedWaitIsFound) {
 }
 #endif
 
+// Of a fused MLP of experts without one of its kinds: just that one's bytes, copies and waits are missing.
+TEST(OffloadRun, AKindLeftOutOfAFusedMlpIsAllThatStays) {
+  const Words flags = kSmall + test::llama_flags() +
+                      test::words(
+                          "--ffn-hidden-size 32 --num-experts 4 --moe-router-topk 2 --moe-ffn-hidden-size 24 "
+                          "--moe-grouped-gemm --use-transformer-engine-op-fuser --train-iters 2");
+  const auto run = [&](const Words& kinds) { return test::train({.flags = flags + kinds}); };
+  const RunResult keep = run({}), all = run(modules({"fused_group_mlp"})), alone = run(modules({"moe_act"})),
+                  without = run(modules({"expert_fc1", "expert_fc2"}));
+  const test::RankActivity &of_all = all.ranks[0], &of_alone = alone.ranks[0], &of_others = without.ranks[0];
+  EXPECT_GT(of_alone.slots, 0);
+  EXPECT_GT(of_others.slots, 0);
+  EXPECT_EQ(of_all.slots, of_others.slots + of_alone.slots);
+  EXPECT_EQ(of_all.offload.offloads, of_others.offload.offloads + of_alone.offload.offloads);
+  EXPECT_EQ(of_all.offload.bytes_out, of_others.offload.bytes_out + of_alone.offload.bytes_out);
+  // For each copy and its memory, out and back; beside others one of them is theirs too.
+  EXPECT_EQ(alone.event_waits - keep.event_waits, 4 * of_alone.offload.offloads);
+  EXPECT_EQ(all.event_waits - without.event_waits, 3 * of_alone.offload.offloads);
+}
+
 // By an exception that the caller of the step catches, while slots are on their way there, on the host, and back.
 TEST(OffloadRun, AStepThatBrokeOffChangesNoBitsOfTheNext) {
   for (const auto& [point, segment] :
