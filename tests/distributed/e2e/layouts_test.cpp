@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include "tests/distributed/e2e/program.h"
 
 namespace megalith {
@@ -55,6 +57,28 @@ TEST(LayoutRuns, FourRanksTrainTheModelOfOneAndEightGoOn) {
   const Outcome text =
       test::run(test::program("generate", {"--load", "kept", "--prompt", "It is", "--max-new-tokens", "4"}), folder);
   EXPECT_EQ(text.code, 0) << text.err;
+}
+
+// Sums of four ranks by MPI's messages, which add in their own order however the state is shared out.
+TEST(LayoutRuns, StrategiesHaveTheSameBitsInHex) {
+  const Folder folder;
+  const Words flags = test::tiny_mock() + Words{"--micro-batch-size", "2", "--clip-grad", "0.1"};
+  const Words strategies = {"no_shard", "optim", "optim_grads", "optim_grads_params"};
+  for (const Words& numbers : {Words{}, Words{"--bf16", "--main-grads-dtype", "bf16"}}) {
+    Words want;
+    for (const std::string& strategy : strategies) {
+      SCOPED_TRACE(strategy + (numbers.empty() ? " fp32" : " bf16"));
+      Words way = {"--data-parallel-sharding-strategy", strategy, "--metrics-jsonl", "metrics.jsonl"};
+      if (strategy == "optim_grads_params") way = way + Words{"--fsdp-reduce-grads", "last"};
+      const Outcome run = test::run(test::program_on(4, "train", flags + numbers + way), folder);
+      ASSERT_EQ(run.code, 0) << run.err;
+      const Words got = test::steps_of(folder.read_lines("metrics.jsonl"));
+      ASSERT_EQ(got.size(), 6u);
+      if (want.empty()) want = got;
+      EXPECT_EQ(got, want);
+      std::filesystem::remove(folder.path("metrics.jsonl"));
+    }
+  }
 }
 
 TEST(LayoutRuns, PlanShowsWhichRankIsWhat) {
