@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "tests/distributed/e2e/program.h"
+#include "tests/support/tier.h"
 
 namespace megalith {
 namespace {
@@ -79,6 +80,45 @@ TEST(LayoutRuns, StrategiesHaveTheSameBitsInHex) {
       std::filesystem::remove(folder.path("metrics.jsonl"));
     }
   }
+}
+
+// A process may have so many KiB of memory of its own. The state of the model is 780 MiB, its weights 193.
+Words limited(const char* kib, const Words& command) {
+  return Words{"/bin/sh", "-c", "ulimit -d $0; exec \"$@\"", kib} + command;
+}
+
+TEST(LayoutRuns, AModelThatFitsNoRankIsTrainedAndSampledByFour) {
+  if (test::one_of(2) > 1) GTEST_SKIP() << "in the full tier";
+  const char *const training = "700000", *const sampling = "190000";
+  const Folder folder;
+  folder.make_text();
+  const Words shape = test::words(
+      "--num-layers 16 --hidden-size 512 --num-attention-heads 8 --seq-length 16 --micro-batch-size 1 "
+      "--global-batch-size 4");
+  const Words flags = shape + test::words(
+                                  "--lr 1e-3 --train-iters 2 --data-path text --eval-interval 2 --eval-iters 1 "
+                                  "--log-interval 1 --metrics-jsonl metrics.jsonl --save kept");
+  const Outcome alone = test::run(limited(training, test::program("train", flags)), folder);
+  EXPECT_EQ(alone.code, 6);
+  EXPECT_THAT(alone.errors(), ::testing::ElementsAre(HasSubstr("out of memory")));
+
+  const Words shares = {"--data-parallel-sharding-strategy", "optim_grads_params"};
+  const Words planned = test::program("plan", shape + shares + Words{"--world-size", "4"});
+  const Outcome plan = test::run(limited(training, planned), folder);
+  ASSERT_EQ(plan.code, 0) << plan.err;
+  EXPECT_THAT(plan.out, HasSubstr("memory per rank"));
+  const Outcome four =
+      test::run(test::mpi_command(4, limited(training, test::program("train", flags + shares))), folder);
+  ASSERT_EQ(four.code, 0) << four.err;
+  const Words steps = test::steps_of(folder.read_lines("metrics.jsonl"));
+  ASSERT_EQ(steps.size(), 2u);
+  EXPECT_THAT(steps.back(), ::testing::Not(::testing::EndsWith(" -"))) << "the loss of an evaluation";
+
+  const Words sample = test::program("generate", {"--load", "kept", "--prompt", "It is", "--max-new-tokens", "3"});
+  EXPECT_EQ(test::run(limited(sampling, sample), folder).code, 6);
+  const Outcome text = test::run(test::mpi_command(4, limited(sampling, sample)), folder);
+  EXPECT_EQ(text.code, 0) << text.err;
+  EXPECT_THAT(text.out, ::testing::StartsWith("It is"));
 }
 
 TEST(LayoutRuns, PlanShowsWhichRankIsWhat) {
