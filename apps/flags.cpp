@@ -71,8 +71,7 @@ struct State {
 // What to do about a wrong value: the choice that was meant, or where all of them stand.
 std::string remedy_for(const Flag& flag, const RawValue& value) {
   const auto in_lower_case = [](std::string text) {
-    std::transform(text.begin(), text.end(), text.begin(),
-                   [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+    std::ranges::transform(text, text.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
     return text;
   };
   constexpr std::size_t kLongest = 64;
@@ -328,8 +327,8 @@ Parsed FlagParser::finish(const std::map<std::string, std::string>* checkpoint) 
     fit_positions(state);
   }
   complete(state, app_);
-  const std::string print = state.requests.print_config ? print_config(app_, state.options) : "";
-  return {.options = std::move(state.options), .replaced = std::move(replaced), .print = print};
+  std::string print = state.requests.print_config ? print_config(app_, state.options) : "";
+  return {.options = std::move(state.options), .replaced = std::move(replaced), .print = std::move(print)};
 }
 
 Options parse_options(App app, int argc, char** argv) {
@@ -382,8 +381,7 @@ std::string print_model_config(Options options) {
 Options options_from_config(App app, const std::map<std::string, std::string>& config) {
   State state;
   std::map<std::string, std::string> taken = config;
-  taken.erase("device");
-  taken.erase("profile");
+  for (const char* of_a_run : {"device", "profile"}) taken.erase(of_a_run);
   for (const auto& [name, value] : taken) {
     if (std::ranges::find(state.table, name, &Flag::name) == state.table.end()) {
       refuse_format(kCheckpointConfig, "flags that this version has", escaped_short(name),

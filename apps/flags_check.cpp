@@ -53,6 +53,13 @@ void check_sharded_units(const ParallelOptions& parallel) {
             {.flag = "--fsdp-unit-slots",
              .needs = "--data-parallel-sharding-strategy optim_grads_params or optim_grads",
              .got = got});
+  const bool has_gradient_slots = parallel.fsdp_gradient_slots != defaults.fsdp_gradient_slots;
+  only_with(shards_weights || parallel.sharding() == ShardingStrategy::kOptimGrads || !has_gradient_slots,
+            {.flag = "--fsdp-gradient-slots",
+             .needs = "--data-parallel-sharding-strategy optim_grads_params or optim_grads",
+             .got = got});
+  only_with(parallel.fsdp_reduce_grads == GradientReduction::kEach || !has_gradient_slots,
+            {.flag = "--fsdp-gradient-slots", .needs = "--fsdp-reduce-grads each", .got = "--fsdp-reduce-grads last"});
   for (const auto& [is_set, flag] :
        {std::pair{parallel.fsdp_prefetch != defaults.fsdp_prefetch, "--fsdp-prefetch"},
         {parallel.fsdp_reduce_grads != defaults.fsdp_reduce_grads, "--fsdp-reduce-grads last"},

@@ -109,9 +109,10 @@ Forecast make_forecast(const Options& given, int world, const ForecastSpec& spec
   }
   for (int stage = 0; stage < pipeline.placement.num_stages; ++stage) {
     if (looked[static_cast<std::size_t>(stage)] != stage) continue;
-    StepRecording recording =
-        record_step(options, forecast.config, static_cast<int>(stage * ranks_of_stage),
-                    {.most_microbatches = spec.most_recorded / mesh.pp, .most_memory = spec.most_memory});
+    StepRecording recording = record_step(options, forecast.config, static_cast<int>(stage * ranks_of_stage),
+                                          {.most_microbatches = spec.most_recorded / mesh.pp,
+                                           .most_memory = spec.most_memory,
+                                           .searches = spec.most_memory == 0});
     StageForecast& out = forecast.stages.emplace_back();
     out.stage = stage;
     out.memory = memory_use(recording.plans);

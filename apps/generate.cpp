@@ -185,7 +185,7 @@ ExitCode generate(int argc, char** argv, Communicator& world, MpiRuntime* mpi) {
   const bool shows = world.rank() == 0;
   Parsed parsed;
   on_all_ranks(world, [&] {
-    parsed = parse_flags(App::kGenerate, std::vector<std::string>(argv + std::min(argc, 1), argv + argc));
+    parsed = parse_flags(App::kGenerate, std::vector<std::string>(argv + std::min(argc, 1), argv + argc), world.rank());
   });
   if (!parsed.print.empty()) {
     if (shows) std::fputs(parsed.print.c_str(), stdout);
@@ -196,10 +196,12 @@ ExitCode generate(int argc, char** argv, Communicator& world, MpiRuntime* mpi) {
   const Generator::Sizes sizes = request.sizes();
   const bool cuda = options.train.device == DeviceType::kCuda;
   const int neighbours = mpi == nullptr ? 1 : mpi->local_size();
+  const int on_gpu = mpi == nullptr ? 1 : (neighbours + mpi->gpus_needed() - 1) / mpi->gpus_needed();
   on_all_ranks(world, [&] {
     if (cuda && mpi != nullptr) select_cuda_device(mpi->gpu());
     check_memory(options, sizes, world.size(),
-                 cuda ? cuda_memory().free : share_of_rank(available_bytes(), static_cast<std::size_t>(neighbours)));
+                 share_of_rank(cuda ? cuda_memory().free : available_bytes(),
+                               static_cast<std::size_t>(cuda ? on_gpu : neighbours)));
   });
   std::unique_ptr<Communicator> gpus;
   if (mpi != nullptr) {

@@ -24,7 +24,7 @@ GeneratorShards::GeneratorShards(GptModel& model, Communicator& ranks, Stream& c
       gather_(compute.device(), "unit communication", instruments) {
   constexpr int kSlots = 2;
   points_.segments = units_of_segments(model);
-  points_.slots = assign_slots(model.parameters->units(), kSlots, end_units(model));
+  points_.slots = assign_slots(model.parameters->units(), {.weights = kSlots}, end_units(model));
   points_.prefetch = kSlots - 1;
   for (int s = 0; s < std::ssize(model.segments); ++s) actions_.push_back({.kind = ActionKind::kForward, .segment = s});
   points_.ahead = units_ahead(actions_, points_);

@@ -8,15 +8,17 @@
 // experts: {"layer": [1, 2], "min": [90, 88], "max": ..., "mean", "entropy", "dropped"} and, where there are such
 // losses, "load_balancing_loss" and "z_loss"; where ranks share out experts also "rows_sent", and beside "experts" what
 // ExpertRoomUse has: "expert_room_used" and "expert_room_regrows". With activations on the host there is "offload":
-// {"slots", "bytes_out", "bytes_back", "host_bytes", "saving_bytes", "saved_bytes"}: this rank's slots, what its copies
-// moved in the step, its memory of the host, and what moving saves of the device at best and by the planned block.
-// Steps whose copies are timed (Trainer::times_copies) add "saved_driver_bytes", on a GPU whose free memory tells it,
-// and "stages", of each stage's first rank: [{"slots", "bytes_out", "bytes_back", "copy_out_ms", "copy_back_ms",
-// "wait_out_ms", "wait_back_ms", "step_ms"}, ...]; the waits are the compute stream's. The first line of a run (and of
-// a resumed run) also has "run": {"megalith": VERSION, "commit": COMMIT, "config": {FLAG: VALUE}}. A run with
+// {"slots", "bytes_out", "bytes_back", "host_bytes", "saving_bytes", "saved_bytes"}, sums over all ranks: slots, what
+// copies moved in the step, memory of hosts, and what moving saves of devices at best and by the planned blocks.
+// Steps whose copies are timed (Trainer::times_copies) add "saved_driver_bytes", where the free memory of all GPUs
+// tells it, and "stages", of the rank in each stage that waited the longest: [{"slots", "bytes_out", "bytes_back",
+// "copy_out_ms", "copy_back_ms", "wait_out_ms", "wait_back_ms", "step_ms"}, ...]; waits are of the compute stream. The
+// first line of a run (and of a resumed run) also has "run": {"megalith": VERSION, "commit": COMMIT, "config": {FLAG:
+// VALUE}}. A run with
 // --skip-train writes one line: "evaluation": "validation" with iteration, consumed_samples, validation_loss and "run".
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <optional>
@@ -54,15 +56,20 @@ struct StepMetrics {
   std::optional<ExpertRoomUse> expert_room{};   // where ranks share them out
   struct Offload {
     std::int64_t slots = 0;
-    std::int64_t bytes_out = 0, bytes_back = 0;      // of this rank's copies in the step
+    std::int64_t bytes_out = 0, bytes_back = 0;      // of all ranks' copies in the step, as the others
     std::int64_t host_bytes = 0;                     // pinned for them
-    std::int64_t saving_bytes = 0, saved_bytes = 0;  // of the device: at best, and of the planned block
+    std::int64_t saving_bytes = 0, saved_bytes = 0;  // of devices: at best, and of the planned blocks
     std::optional<std::int64_t> saved_driver_bytes{};
     struct Stage {
       std::int64_t slots = 0, bytes_out = 0, bytes_back = 0;
       double copy_out_ms = 0, copy_back_ms = 0, wait_out_ms = 0, wait_back_ms = 0, step_ms = 0;
     };
-    std::vector<Stage> stages{};  // of a step whose copies were timed
+    std::vector<Stage> stages{};                 // of a step whose copies were timed, the rank that waited the longest
+    double most_ms(double Stage::*time) const {  // of any stage
+      double most = 0;
+      for (const Stage& stage : stages) most = std::max(most, stage.*time);
+      return most;
+    }
   };
   std::optional<Offload> offload{};  // of kept activations, where any move
 };

@@ -91,6 +91,18 @@ class Line {
     if (value != nullptr && !value->is_object()) refuse(key, "an object", *value);
     return value;
   }
+  // Of the array of objects under `key`; none where it is not there.
+  std::vector<Line> objects(const char* key) const {
+    const Json* const value = find(key);
+    if (value == nullptr) return {};
+    if (!value->is_array()) refuse(key, "an array", *value);
+    std::vector<Line> lines;
+    for (const Json& one : *value) {
+      if (!one.is_object()) refuse(key, "objects", one);
+      lines.emplace_back(one, place_of(key));
+    }
+    return lines;
+  }
   std::string place_of(std::string_view key) const { return fmt::format("{}: {}", place_, key); }
 
  private:
@@ -121,7 +133,27 @@ MetricsRecord record_of(const Line& line, std::int64_t iteration) {
           .memory_peak_bytes = line.count("memory_peak_bytes"),
           .skipped = line.toggle("skipped"),
           .rows_sent = {},
-          .room_used = line.number("expert_room_used")};
+          .room_used = line.number("expert_room_used"),
+          .offload = {}};
+}
+
+void read_offload(const Line& line, MetricsRecord& record) {
+  const Json* const object = line.members("offload");
+  if (object == nullptr) return;
+  const Line members(*object, line.place_of("offload"));
+  const auto bytes = [&](const char* key) { return members.number(key).value_or(0); };
+  OffloadRecord& offload = record.offload.emplace(OffloadRecord{.bytes_out = bytes("bytes_out"),
+                                                                .bytes_back = bytes("bytes_back"),
+                                                                .host_bytes = bytes("host_bytes"),
+                                                                .saving_bytes = bytes("saving_bytes"),
+                                                                .saved_bytes = bytes("saved_bytes")});
+  for (const Line& stage : members.objects("stages")) {
+    const auto take = [](std::optional<double>& most, double ms) { most = std::max(most.value_or(0), ms); };
+    const auto ms = [&](const char* key) { return stage.number(key).value_or(0); };
+    take(offload.copy_out_ms, ms("copy_out_ms"));
+    take(offload.copy_back_ms, ms("copy_back_ms"));
+    take(offload.wait_ms, ms("wait_out_ms") + ms("wait_back_ms"));
+  }
 }
 
 // Arrays of one number a layer, all as long as that of the layers.
@@ -219,6 +251,7 @@ MetricsRun read_metrics(const std::string& path) {
     const Line line(*object, place);
     run.records.push_back(record_of(line, *iteration));
     read_experts(line, run.records.back());
+    read_offload(line, run.records.back());
     read_memory(line, run);
     read_run(line, run);
   }

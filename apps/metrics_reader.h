@@ -18,6 +18,13 @@ struct LayerLoad {
   float entropy = 1;
 };
 
+// Of activations on the host in a step, as StepMetrics::Offload (apps/metrics.h) has it: bytes of all ranks, and
+// milliseconds of the slowest stage where they were measured.
+struct OffloadRecord {
+  double bytes_out = 0, bytes_back = 0, host_bytes = 0, saving_bytes = 0, saved_bytes = 0;
+  std::optional<double> copy_out_ms = {}, copy_back_ms = {}, wait_ms = {};
+};
+
 struct MetricsRecord {
   std::int64_t iteration = 0;
   std::int64_t consumed_samples = 0;
@@ -35,6 +42,7 @@ struct MetricsRecord {
   std::int64_t dropped_rows = 0;        // of all of them
   // Where ranks share them out: tokens sent to other ranks, of all layers; the share of the room that was used.
   std::optional<double> rows_sent, room_used;
+  std::optional<OffloadRecord> offload = {};
 };
 
 struct MetricsRun {

@@ -3,15 +3,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <optional>
 #include <tuple>
 #include <utility>
 
+#include "apps/async_save.h"
 #include "apps/expert_rows.h"
 #include "apps/layer_offload.h"
 #include "apps/rates.h"
 #include "apps/step_times.h"
+#include "offload/host_room.h"
 #include "offload/placement.h"
 
 namespace megalith {
@@ -28,13 +31,28 @@ double used_bytes(const OffloadSlot& slot, const std::optional<ExpertRows>& rows
   return bytes * std::min(1.0, mean / room);
 }
 
+// Bytes of the rank's share of its host that auto may plan for: some are lost in gaps, and the process itself needs
+// some. On the CPU what a step takes without moving is there too.
+double host_room(const Rank& plain, const StepRecording& recording) {
+  constexpr double kForSlots = 0.85;
+  const Options& options = plain.options;
+  if (options.offload.host_share == 0 || !offloads_by_forecast(options)) return std::numeric_limits<double>::infinity();
+  double taken = 0;
+  if (options.checkpoint.async_save) taken += static_cast<double>(staging_bytes(shards_to_write(plain)));
+  if (options.train.device == DeviceType::kCpu)
+    taken += static_cast<double>(plain.memory.pool.allocated_bytes() + recording.plans.train.peak_bytes);
+  return std::max(0.0, kForSlots * static_cast<double>(options.offload.host_share) - taken);
+}
+
 // What a forecast of the plain step says of its copies.
 class CopiesForecast {
  public:
   CopiesForecast(const Rank& plain, const StepRecording& recording)
       : recording_(recording),
         rates_(read_rates(plain.options.forecast.rates)),
-        slowdown_(plain.options.offload.offload_slowdown) {
+        slowdown_(plain.options.offload.offload_slowdown),
+        distance_(static_cast<int>(plain.options.offload.offload_distance)),
+        host_room_(host_room(plain, recording)) {
     const Options& options = plain.options;
     const auto ranks = static_cast<int>(plain.config.mesh.world());
     const CostModel costs(rates_,
@@ -49,9 +67,30 @@ class CopiesForecast {
                         static_cast<double>(std::accumulate(persistent.begin(), persistent.end(), std::size_t{0})));
   }
 
-  // Distances of the slots that `choices` would move, and which of them stay.
+  // Distances of the slots that `choices` would move, and which of them stay: those that the host has no room for leave
+  // the links to the others.
   void place(const OffloadRecording& recording, const std::vector<OffloadCandidate>& candidates,
              const std::vector<double>& bytes, OffloadPoints& points, std::vector<OffloadChoice>& choices) const {
+    place_all(recording, candidates, bytes, points, choices);
+    if (host_room_ == std::numeric_limits<double>::infinity()) return;
+    const std::vector<bool> fits = with_room_on_host(step(), points, host_room_);
+    if (std::ranges::find(fits, false) == fits.end()) return;
+    for (std::size_t i = 0, slot = 0; i < choices.size(); ++i) {
+      if (choices[i].moves && !fits[slot++]) choices[i] = {.moves = false, .reason = "no room on the host"};
+    }
+    place_all(recording, candidates, bytes, points, choices);
+  }
+  OffloadChosen::Times times(const std::vector<double>& bytes, const OffloadPoints& points) const {
+    const auto microbatches = static_cast<double>(recording_.microbatches);
+    CopyForecast copies = forecast_copies(step(), points, bytes, copies_);
+    for (double* seconds : {&copies.out_seconds, &copies.back_seconds, &copies.out_stalls, &copies.back_stalls})
+      *seconds /= microbatches;
+    return {.copies = copies, .computing = std::accumulate(seconds_.begin(), seconds_.end(), 0.0) / microbatches};
+  }
+
+ private:
+  void place_all(const OffloadRecording& recording, const std::vector<OffloadCandidate>& candidates,
+                 const std::vector<double>& bytes, OffloadPoints& points, std::vector<OffloadChoice>& choices) const {
     std::vector<double> moved;
     std::vector<std::size_t> candidate_of;
     for (std::size_t i = 0; i < choices.size(); ++i) {
@@ -60,10 +99,14 @@ class CopiesForecast {
       candidate_of.push_back(i);
     }
     points.slots = moving(candidates, choices);
-    const std::vector<SlotFate> fates = place_copies(
-        step(),
-        {.bytes = moved, .alive = bytes_alive(recording), .rates = copies_, .most_stalls = slowdown_, .room = room_},
-        points);
+    const std::vector<SlotFate> fates = place_copies(step(),
+                                                     {.bytes = moved,
+                                                      .alive = bytes_alive(recording),
+                                                      .rates = copies_,
+                                                      .most_stalls = slowdown_,
+                                                      .layers = distance_,
+                                                      .room = room_},
+                                                     points);
     std::vector<OffloadSlot> move;
     for (std::size_t i = 0; i < fates.size(); ++i) {
       if (fates[i] == SlotFate::kMoves) {
@@ -78,15 +121,6 @@ class CopiesForecast {
     }
     points.slots = std::move(move);
   }
-  OffloadChosen::Times times(const std::vector<double>& bytes, const OffloadPoints& points) const {
-    const auto microbatches = static_cast<double>(recording_.microbatches);
-    CopyForecast copies = forecast_copies(step(), points, bytes, copies_);
-    for (double* seconds : {&copies.out_seconds, &copies.back_seconds, &copies.out_stalls, &copies.back_stalls})
-      *seconds /= microbatches;
-    return {.copies = copies, .computing = std::accumulate(seconds_.begin(), seconds_.end(), 0.0) / microbatches};
-  }
-
- private:
   StepSeconds step() const { return {.actions = recording_.actions, .seconds = seconds_}; }
 
   const StepRecording& recording_;
@@ -94,6 +128,8 @@ class CopiesForecast {
   std::vector<double> seconds_;
   CopyRates copies_;
   double slowdown_;
+  int distance_;
+  double host_room_;
   double room_ = 0;                         // for what is alive in a step
   static constexpr double kLaidOut = 0.95;  // of the arena at least is not lost in gaps
 };

@@ -23,23 +23,31 @@ std::size_t moving_bytes(const OffloadChosen& chosen) {
 
 double shown_ms(double seconds) { return 1e3 * seconds; }
 
+std::string said_nodes(const MemoryNodes& nodes) {
+  return nodes.first == nodes.last ? fmt::format("node {}", nodes.first)
+                                   : fmt::format("nodes {} and {}", nodes.first, nodes.last);
+}
+
 }  // namespace
 
 OffloadSaving saving_of(const StepPlans& plans) {
   const OffloadChosen& chosen = plans.offload;
   if (chosen.kept_live_bytes == 0) return {};
-  const auto less = [](std::size_t with, std::size_t without) {
-    return static_cast<double>(without) - static_cast<double>(with);
+  // An evaluation has the same block, and may take more of it than what is left of a training step.
+  const auto less = [](std::size_t with, std::size_t without, std::size_t evaluation) {
+    return static_cast<double>(std::max(without, evaluation)) - static_cast<double>(std::max(with, evaluation));
   };
-  return {.theory = less(plans.train.live_bytes, chosen.kept_live_bytes),
-          .realised = less(plans.train.peak_bytes, chosen.kept_peak_bytes)};
+  return {.theory = less(plans.train.live_bytes, chosen.kept_live_bytes, plans.evaluate.live_bytes),
+          .realised = less(plans.train.peak_bytes, chosen.kept_peak_bytes, plans.evaluate.peak_bytes)};
 }
 
 OffloadMeasured measured_offload(const StepPlans& plans, const StepResult& step,
-                                 std::optional<std::size_t> driver_bytes) {
+                                 std::optional<std::size_t> driver_bytes, std::size_t host_bytes) {
   OffloadMeasured measured{.slots = std::ssize(plans.offload.points.slots),
                            .bytes_out = step.bytes_out,
                            .bytes_back = step.bytes_back,
+                           .host_bytes = static_cast<std::int64_t>(host_bytes),
+                           .timed = step.copy_times.has_value(),
                            .times = step.copy_times.value_or(CopyTimes{}),
                            .step_seconds = step.seconds,
                            .saving = saving_of(plans)};
@@ -49,17 +57,47 @@ OffloadMeasured measured_offload(const StepPlans& plans, const StepResult& step,
   return measured;
 }
 
+std::vector<OffloadMeasured> worst_of_stages(const std::vector<OffloadMeasured>& ranks, std::size_t stages) {
+  const std::size_t of_stage = ranks.size() / stages;
+  std::vector<OffloadMeasured> worst;
+  for (std::size_t first = 0; first < ranks.size(); first += of_stage) {
+    const auto begin = ranks.begin() + static_cast<std::ptrdiff_t>(first);
+    worst.push_back(*std::ranges::max_element(
+        begin, begin + static_cast<std::ptrdiff_t>(of_stage), {},
+        [](const OffloadMeasured& rank) { return rank.times.waited_out + rank.times.waited_back; }));
+  }
+  return worst;
+}
+
 std::string said_measured(const OffloadMeasured& m) {
   const auto ratio = [&m](double bytes) { return OffloadSaving{.theory = m.saving.theory, .realised = bytes}.ratio(); };
-  const std::string text = fmt::format(
+  std::string text = fmt::format(
       "{}, {:.2f} MiB to the host in {:.2f} ms and {:.2f} back in {:.2f}, in a step of {:.2f}; computing waited {:.2f} "
       "and {:.2f}; saves {:.2f} MiB of {:.2f} possible (R = {:.4f})",
       counted(m.slots, "slot"), mib(static_cast<double>(m.bytes_out)), shown_ms(m.times.out),
       mib(static_cast<double>(m.bytes_back)), shown_ms(m.times.back), shown_ms(m.step_seconds),
       shown_ms(m.times.waited_out), shown_ms(m.times.waited_back), mib(m.saving.realised), mib(m.saving.theory),
       m.saving.ratio());
-  if (m.driver_saving < 0) return text + ", n/a by the driver";
-  return text + fmt::format(", {:.2f} by the driver (R = {:.4f})", mib(m.driver_saving), ratio(m.driver_saving));
+  if (m.driver_saving < 0) {
+    text += ", n/a by the driver";
+  } else {
+    text += fmt::format(", {:.2f} by the driver (R = {:.4f})", mib(m.driver_saving), ratio(m.driver_saving));
+  }
+  return m.nodes.first < 0 ? text : text + "; the host's memory is on NUMA " + said_nodes(m.nodes);
+}
+
+std::string said_misplaced(const std::vector<OffloadMeasured>& ranks) {
+  const auto is_misplaced = [](const OffloadMeasured& rank) {
+    const auto is_elsewhere = [&](int node) { return node >= 0 && rank.near_node >= 0 && node != rank.near_node; };
+    return is_elsewhere(rank.nodes.first) || is_elsewhere(rank.nodes.last);
+  };
+  const auto first = std::ranges::find_if(ranks, is_misplaced);
+  if (first == ranks.end()) return "";
+  return fmt::format(
+      "activations on the host of {}, first rank {}: expected memory of the GPU's NUMA node {}, got {}; copies are "
+      "slower: free memory of that node, and let the process run on its CPUs",
+      counted(std::ranges::count_if(ranks, is_misplaced), "rank"), first - ranks.begin(), first->near_node,
+      said_nodes(first->nodes));
 }
 
 std::string said_layers(const std::vector<std::int64_t>& layers) {

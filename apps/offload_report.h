@@ -9,10 +9,11 @@
 #include "apps/step.h"
 #include "apps/step_plans.h"
 #include "apps/step_times.h"
+#include "core/device/memory_node.h"
 
 namespace megalith {
 
-// Of device memory, against a step that keeps all.
+// Of the device memory that training and evaluation share, against a run that keeps all.
 struct OffloadSaving {
   double theory = 0;                                                   // bytes: what is alive at the fullest moments
   double realised = 0;                                                 // bytes: what the blocks take
@@ -20,11 +21,15 @@ struct OffloadSaving {
 };
 OffloadSaving saving_of(const StepPlans& plans);
 
-// Of one rank: a timed step's copies, beside what was planned and what the driver says.
+// Of one rank: a step's copies, beside what was planned and what the driver says.
 struct OffloadMeasured {
   std::int64_t slots = 0;
   std::int64_t bytes_out = 0, bytes_back = 0;
-  CopyTimes times;
+  std::int64_t host_bytes = 0;  // taken
+  bool timed = false;
+  CopyTimes times;     // where it is, as the next two
+  MemoryNodes nodes;   // of the memory on the host
+  int near_node = -1;  // of the GPU; -1: none, or not known
   double step_seconds = 0;
   OffloadSaving saving;
   // What the step's memory takes less by the driver than a run that keeps all would by its plan; below zero where
@@ -32,9 +37,14 @@ struct OffloadMeasured {
   double driver_saving = -1;
 };
 OffloadMeasured measured_offload(const StepPlans& plans, const StepResult& step,
-                                 std::optional<std::size_t> driver_bytes);
+                                 std::optional<std::size_t> driver_bytes, std::size_t host_bytes = 0);
+// Of each stage, whose ranks follow each other, the rank that waited for its copies the longest.
+std::vector<OffloadMeasured> worst_of_stages(const std::vector<OffloadMeasured>& ranks, std::size_t stages);
 // "6 slots, 12.00 MiB to the host in 1.20 ms and 12.00 back in 1.10, in a step of 100.00; computing waited ...".
 std::string said_measured(const OffloadMeasured& measured);
+
+// What is wrong with where ranks have their memory on the host; empty: nothing that is known.
+std::string said_misplaced(const std::vector<OffloadMeasured>& ranks);
 
 // Layers as "0-10,12".
 std::string said_layers(const std::vector<std::int64_t>& layers);

@@ -2,6 +2,7 @@
 // every field is named after its flag.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -86,6 +87,7 @@ struct OffloadOptions {
   std::int64_t offload_distance =
       -1;                           // layers between a slot's readers and its copies' ends; -1: by the forecast, or 1
   double offload_slowdown = 0.005;  // most of the step's computing that it waits for copies, by the forecast
+  std::size_t host_share = 0;       // no flag: bytes of its host's memory that a rank may take; 0: not known
 };
 
 struct DataOptions {
@@ -138,10 +140,11 @@ struct ParallelOptions {
   bool account_for_loss_in_pipeline_split = false;
   bool use_distributed_optimizer = false;  // read shards_optimizer() instead, and sharding() for the next
   ShardingStrategy data_parallel_sharding_strategy = ShardingStrategy::kAuto;
-  bool use_megatron_fsdp = false;    // changes nothing
-  bool fsdp_double_buffer = false;   // changes nothing
-  std::int64_t fsdp_unit_slots = 2;  // buffers that whole units take turns in
-  std::int64_t fsdp_prefetch = 1;    // units gathered ahead of the one in use
+  bool use_megatron_fsdp = false;        // changes nothing
+  bool fsdp_double_buffer = false;       // changes nothing
+  std::int64_t fsdp_unit_slots = 2;      // buffers that whole units take turns in
+  std::int64_t fsdp_gradient_slots = 0;  // likewise for their gradients; 0: as many
+  std::int64_t fsdp_prefetch = 1;        // units gathered ahead of the one of their family in use
   GradientReduction fsdp_reduce_grads = GradientReduction::kEach;
   EndUnits fsdp_embedding_and_head = EndUnits::kAuto;
   bool ends_exceed_memory = false;  // no flag: what kAuto found, embedding and head have no room where they are whole

@@ -9,6 +9,7 @@
 #include "apps/banner.h"
 #include "apps/flags.h"
 #include "apps/forecast.h"
+#include "apps/host_memory.h"
 #include "apps/offload_report.h"
 #include "apps/plan_experts.h"
 #include "apps/plan_page.h"
@@ -258,7 +259,11 @@ ExitCode forecast(int argc, char** argv) {
   Options options = parse_options(App::kPlan, argc, argv);
   const int world = static_cast<int>(options.parallel.world_size);
   std::optional<Rates> rates;
-  if (!options.forecast.rates.empty()) rates = read_rates(options.forecast.rates);
+  if (!options.forecast.rates.empty()) {
+    rates = read_rates(options.forecast.rates);
+    options.offload.host_share = share_of_rank(static_cast<std::size_t>(rates->host_memory),
+                                               static_cast<std::size_t>(std::min(world, rates->host_ranks)));
+  }
   if (options.forecast.suggest) {
     refuse_layout_flags(options);
     complete_options(options, tokenizer_of(options), 1);  // the sizes of the model; the layout is looked for

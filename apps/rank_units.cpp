@@ -108,7 +108,11 @@ RankUnits::RankUnits(const Options& options, const RankGroups& groups, RankStrea
   std::vector<ParameterUnit>& units = gpt.parameters->units();
   // A V has both ends on one stage, where their uses overlap.
   const std::vector<int> in_turn = pipeline.placement.is_v ? std::vector<int>{} : end_units(gpt);
-  points.slots = assign_slots(units, static_cast<int>(options.parallel.fsdp_unit_slots), in_turn);
+  const std::int64_t slots = options.parallel.fsdp_unit_slots, of_gradients = options.parallel.fsdp_gradient_slots;
+  points.slots = assign_slots(
+      units,
+      {.weights = static_cast<int>(slots), .gradients = static_cast<int>(of_gradients > 0 ? of_gradients : slots)},
+      in_turn);
   points.prefetch = static_cast<int>(options.parallel.fsdp_prefetch);
   points.sums_instances = groups.instances() != nullptr;
   points.gathers_instances = groups.shards_instances;

@@ -15,7 +15,8 @@ int run_ranks(std::string_view name, const std::string& label, const std::unique
   } catch (const EveryRankFailed& failed) {
     if (mpi->rank() == 0)
       log_last_words(fmt::format("{}: error: [rank {}/{}] {}", name, failed.rank(), mpi->size(), failed.what()));
-    if (failed.code() == ExitCode::kCommunication) mpi->abort_together(failed.code());  // streams may wait for peers
+    // Streams may wait for peers; and a group that was aborted while the stack unwound has no way out in order.
+    if (failed.code() == ExitCode::kCommunication || mpi->aborted()) mpi->abort_together(failed.code());
     return static_cast<int>(failed.code());
   } catch (...) {
     const ExitCode code = report_exception(name, label);

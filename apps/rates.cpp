@@ -66,10 +66,13 @@ std::vector<Row> rows_of(Rates& rates, std::int64_t& host_ranks, Columns& column
           {"launch-us", real(&rates.launch_seconds, kNotNegative)},
           {"graph-launch-us", real(&rates.graph_launch_seconds, kNotNegative)},
           {"host-ranks", integer(&host_ranks, {1, 1'000'000})},
+          {"host-memory-gib", real(&rates.host_memory, kPositive)},
           {"host-link-gbps", real(&rates.host.bandwidth, kPositive)},
           {"host-link-us", real(&rates.host.latency, kNotNegative)},
+          {"host-link-busy-gbps", real(&rates.busy, kPositive)},
           {"peer-gbps", real(&rates.peer.bandwidth, kPositive)},
           {"peer-us", real(&rates.peer.latency, kNotNegative)},
+          {"unit-copies-gbps", real(&rates.units, kPositive)},
           {"network-gbps", real(&rates.network.bandwidth, kPositive)},
           {"network-us", real(&rates.network.latency, kNotNegative)},
           {"copy-to-host-gbps", real(&rates.alone.to_host, kPositive)},
@@ -208,10 +211,10 @@ Rates parse_rates(std::string_view text, const std::string& path) {
                   fmt::format("{}", rates.device_reserve));
   }
   rates.host_ranks = static_cast<int>(host_ranks);
-  for (double* gib : {&rates.device_memory, &rates.device_reserve}) *gib *= kGib;
-  for (double* gbps :
-       {&rates.memory, &rates.host.bandwidth, &rates.peer.bandwidth, &rates.network.bandwidth, &rates.alone.to_host,
-        &rates.alone.from_host, &rates.together.to_host, &rates.together.from_host})
+  for (double* gib : {&rates.device_memory, &rates.device_reserve, &rates.host_memory}) *gib *= kGib;
+  for (double* gbps : {&rates.memory, &rates.host.bandwidth, &rates.busy, &rates.peer.bandwidth, &rates.units,
+                       &rates.network.bandwidth, &rates.alone.to_host, &rates.alone.from_host, &rates.together.to_host,
+                       &rates.together.from_host})
     *gbps *= kGiga;
   for (double* us : {&rates.kernel_seconds, &rates.graph_kernel_seconds, &rates.start_seconds, &rates.launch_seconds,
                      &rates.graph_launch_seconds, &rates.host.latency, &rates.peer.latency, &rates.network.latency})

@@ -3,6 +3,7 @@
 // has one with comments.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <string>
 #include <string_view>
@@ -36,14 +37,17 @@ struct Rates {
   double launch_seconds = 0;                           // of the host, for each op
   double graph_launch_seconds = 0;                     // of the host, for each replay of a graph
   int host_ranks = 1;                                  // GPUs of a host
+  double host_memory = 0;                              // bytes of a host, which its ranks share
   struct Link {
     double bandwidth = 0;  // bus bandwidth of a rank
     double latency = 0;
   };
-  Link host;       // within a host
-  Link peer;       // of rows that a kernel reads out of the memory of the host's other GPUs
-  Link network;    // between hosts, of each rank
-  struct Copies {  // bytes/s between a device and pinned memory of its host
+  Link host;         // within a host
+  double busy = 0;   // bandwidth of gradients' and weights' collectives within a host while other kernels run
+  Link peer;         // of rows that a kernel reads out of the memory of the host's other GPUs
+  double units = 0;  // bytes/s of sharded units that copy engines read there
+  Link network;      // between hosts, of each rank
+  struct Copies {    // bytes/s between a device and pinned memory of its host
     double to_host = 0;
     double from_host = 0;
   };
@@ -51,6 +55,8 @@ struct Rates {
   Copies together;     // of each, while all of them copy both ways
   double overlap = 1;  // share of a collective that slows no concurrent kernel
 
+  // Share of its rate that a unit's copy has beside another: what the link has left.
+  double left_beside_copies() const { return std::clamp(peer.bandwidth / units - 1, 0.0, 1.0); }
   const Copies& copies(int ranks) const { return ranks > 1 ? together : alone; }
   // Between measured sizes linear in their logarithms, beyond them as the nearest.
   double gemm_rate(double size) const;

@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <map>
 
 #include "apps/report_chart.h"
+#include "apps/report_lines.h"
 
 namespace megalith {
 
@@ -136,23 +136,6 @@ std::string load_map(const MetricsRun& run, const std::string& name) {
       name.empty() ? "" : ": " + html_escaped(name), kWidth, bottom + kBottom, body);
 }
 
-using Field = std::function<std::optional<double>(const MetricsRecord&)>;
-
-// A line for each run; empty where none has a value.
-std::string line_chart(const std::vector<MetricsRun>& runs, const std::vector<std::string>& names, const char* title,
-                       const char* unit, const Field& field) {
-  Chart chart{.title = title, .unit = unit};
-  for (std::size_t i = 0; i < runs.size(); ++i) {
-    Series series{.name = names[i], .points = {}, .color = static_cast<int>(i % kChartColors)};
-    for (const MetricsRecord& record : runs[i].records) {
-      if (const std::optional<double> value = field(record))
-        series.points.push_back({static_cast<double>(record.iteration), value});
-    }
-    if (!series.points.empty()) chart.series.push_back(std::move(series));
-  }
-  return chart.series.empty() ? "" : chart_svg(chart);
-}
-
 std::optional<double> least_entropy(const MetricsRecord& record) {
   if (record.experts.empty()) return std::nullopt;
   return static_cast<double>(std::ranges::min_element(record.experts, {}, &LayerLoad::entropy)->entropy);
@@ -171,16 +154,16 @@ std::string experts_section(const std::vector<MetricsRun>& runs, const std::vect
   }
   if (maps.empty()) return "";
   std::string charts =
-      line_chart(runs, names, "Evenness of the worst layer", "entropy of the load, 1: even", least_entropy);
+      line_of_runs(runs, names, "Evenness of the worst layer", "entropy of the load, 1: even", least_entropy);
+  charts += line_of_runs(runs, names, "Load balancing loss", "mean over layers, 1: even",
+                         &MetricsRecord::load_balancing_loss);
+  charts += line_of_runs(runs, names, "Router z loss", "mean over layers", &MetricsRecord::z_loss);
+  charts += line_of_runs(runs, names, "Rows sent to other ranks", "a step, all layers", &MetricsRecord::rows_sent);
   charts +=
-      line_chart(runs, names, "Load balancing loss", "mean over layers, 1: even", &MetricsRecord::load_balancing_loss);
-  charts += line_chart(runs, names, "Router z loss", "mean over layers", &MetricsRecord::z_loss);
-  charts += line_chart(runs, names, "Rows sent to other ranks", "a step, all layers", &MetricsRecord::rows_sent);
-  charts +=
-      line_chart(runs, names, "Room used by rows of experts", "at most on a rank, 1: all", &MetricsRecord::room_used);
+      line_of_runs(runs, names, "Room used by rows of experts", "at most on a rank, 1: all", &MetricsRecord::room_used);
   if (drops) {
-    charts += line_chart(runs, names, "Dropped rows", "a step, all layers",
-                         [](const MetricsRecord& r) { return static_cast<double>(r.dropped_rows); });
+    charts += line_of_runs(runs, names, "Dropped rows", "a step, all layers",
+                           [](const MetricsRecord& r) { return static_cast<double>(r.dropped_rows); });
   }
   return "<h2>Experts</h2>\n<div class=\"charts\">" + maps + charts + "</div>\n";
 }

@@ -11,6 +11,7 @@
 
 #include "apps/report_chart.h"
 #include "apps/report_experts.h"
+#include "apps/report_offload.h"
 #include "apps/version.h"
 #include "core/base/error.h"
 #include "core/base/fault.h"
@@ -122,7 +123,7 @@ class Page {
 
   std::string text() const {
     return html_page("Training report", origin(),
-                     tiles() + charts() + experts() + "<h2>Summary</h2>\n" + summary() + memory() + configuration());
+                     tiles() + charts() + sections() + "<h2>Summary</h2>\n" + summary() + memory() + configuration());
   }
 
  private:
@@ -221,10 +222,10 @@ class Page {
            chart_svg(line_chart("Step time", "milliseconds", &MetricsRecord::step_ms)) + "</div>\n";
   }
 
-  std::string experts() const {
+  std::string sections() const {
     std::vector<std::string> names;
     for (const MetricsRun& run : runs_) names.push_back(single() ? "" : name_of(run));
-    return experts_section(runs_, names);
+    return experts_section(runs_, names) + offload_section(runs_, names);
   }
 
   std::string summary() const {

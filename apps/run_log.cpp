@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "apps/banner.h"
 #include "apps/host_memory.h"
@@ -24,36 +25,44 @@ std::optional<ExpertRoomUse> room_of(const ExpertRoom& room, const ExpertRoom& n
                        .regrows = regrows};
 }
 
-std::optional<StepMetrics::Offload> offload_of(const Rank& rank, const StepPlans& plans, const StepResult& result,
-                                               const std::vector<OffloadMeasured>& stages) {
-  if (!rank.offload && stages.empty()) return std::nullopt;
-  const OffloadSaving saving = saving_of(plans);
-  const auto whole = [](double bytes) { return static_cast<std::int64_t>(bytes); };
-  StepMetrics::Offload offload{
-      .slots = std::ssize(plans.offload.points.slots),
-      .bytes_out = result.bytes_out,
-      .bytes_back = result.bytes_back,
-      .host_bytes = rank.offload ? whole(static_cast<double>(rank.offload->host.block_bytes())) : 0,
-      .saving_bytes = whole(saving.theory),
-      .saved_bytes = whole(saving.realised)};
-  if (!stages.empty() && stages[0].driver_saving >= 0) offload.saved_driver_bytes = whole(stages[0].driver_saving);
-  for (const OffloadMeasured& stage : stages) {
-    offload.stages.push_back({.slots = stage.slots,
-                              .bytes_out = stage.bytes_out,
-                              .bytes_back = stage.bytes_back,
-                              .copy_out_ms = 1e3 * stage.times.out,
-                              .copy_back_ms = 1e3 * stage.times.back,
-                              .wait_out_ms = 1e3 * stage.times.waited_out,
-                              .wait_back_ms = 1e3 * stage.times.waited_back,
-                              .step_ms = 1e3 * stage.step_seconds});
+bool is_timed(const std::vector<OffloadMeasured>& ranks) { return std::ranges::any_of(ranks, &OffloadMeasured::timed); }
+
+std::optional<StepMetrics::Offload> offload_of(const std::vector<OffloadMeasured>& ranks, std::size_t stages) {
+  if (std::ranges::all_of(ranks, [](const OffloadMeasured& rank) { return rank.slots == 0; })) return std::nullopt;
+  StepMetrics::Offload sums;
+  double driver = 0;
+  bool driver_tells = true;
+  for (const OffloadMeasured& rank : ranks) {
+    sums.slots += rank.slots;
+    sums.bytes_out += rank.bytes_out;
+    sums.bytes_back += rank.bytes_back;
+    sums.host_bytes += rank.host_bytes;
+    sums.saving_bytes += static_cast<std::int64_t>(rank.saving.theory);
+    sums.saved_bytes += static_cast<std::int64_t>(rank.saving.realised);
+    driver += std::max(0.0, rank.driver_saving);
+    driver_tells &= rank.slots == 0 || rank.driver_saving >= 0;
   }
-  return offload;
+  if (!is_timed(ranks)) return sums;
+  if (driver_tells) sums.saved_driver_bytes = static_cast<std::int64_t>(driver);
+  for (const OffloadMeasured& stage : worst_of_stages(ranks, stages)) {
+    sums.stages.push_back({.slots = stage.slots,
+                           .bytes_out = stage.bytes_out,
+                           .bytes_back = stage.bytes_back,
+                           .copy_out_ms = 1e3 * stage.times.out,
+                           .copy_back_ms = 1e3 * stage.times.back,
+                           .wait_out_ms = 1e3 * stage.times.waited_out,
+                           .wait_back_ms = 1e3 * stage.times.waited_back,
+                           .step_ms = 1e3 * stage.step_seconds});
+  }
+  return sums;
 }
 
-void tell(const std::vector<OffloadMeasured>& stages, std::int64_t iteration) {
-  for (std::size_t stage = 0; stage < stages.size(); ++stage) {
-    const std::string whose = stages.size() > 1 ? fmt::format(" of stage {}", stage) : "";
-    log_info(fmt::format("offload{} in step {} | {}", whose, iteration, said_measured(stages[stage])));
+void tell(const std::vector<OffloadMeasured>& ranks, std::size_t stages, std::int64_t iteration) {
+  if (!is_timed(ranks)) return;
+  const std::vector<OffloadMeasured> worst = worst_of_stages(ranks, stages);
+  for (std::size_t stage = 0; stage < stages; ++stage) {
+    const std::string whose = stages > 1 ? fmt::format(" of stage {}", stage) : "";
+    log_info(fmt::format("offload{} in step {} | {}", whose, iteration, said_measured(worst[stage])));
   }
 }
 
@@ -82,6 +91,7 @@ void RunLog::step(const Rank& rank, const StepResult& result, const StepFacts& f
   const TrainingOptions& train = setup_.options.train;
   const double tokens = static_cast<double>(setup_.config.step_tokens());
   const std::optional<double>& stall = facts.checkpoint_stall;
+  const auto stages = static_cast<std::size_t>(setup_.config.mesh.pp);
   const StepMetrics metrics{
       .iteration = result.iteration,
       .train_iters = train.train_iters,
@@ -104,11 +114,13 @@ void RunLog::step(const Rank& rank, const StepResult& result, const StepFacts& f
       .checkpoint_stall_ms = stall ? std::optional(*stall * 1e3) : std::nullopt,
       .experts = result.expert_loads,
       .expert_room = room_of(setup_.plans.room, result.room_needed, facts.regrows),
-      .offload = offload_of(rank, setup_.plans, result, facts.offload)};
+      .offload = offload_of(facts.offload, stages)};
   if (metrics_) metrics_->write(metrics);
   if (tensorboard_) tensorboard_->write(metrics);
   log_->step(metrics);
-  tell(facts.offload, result.iteration);
+  tell(facts.offload, stages, result.iteration);
+  if (const std::string problem = said_misplaced(facts.offload); !problem.empty() && !std::exchange(warned_, true))
+    log_warning(problem);
 }
 
 void RunLog::evaluation(const TrainState& state, double loss, bool alone) {

@@ -25,13 +25,12 @@ class RunLog {
   void open(const TrainState& state);
 
   struct StepFacts {
-    std::int64_t consumed_samples = 0;       // after the step
-    std::int64_t skipped_steps = 0;          // in the whole run
-    std::optional<double> validation_loss;   // measured after it
-    std::optional<double> checkpoint_stall;  // seconds, of the save before it
-    std::int64_t regrows = 0;                // so far, of the room for rows of experts
-    // Of each stage's first rank, where the copies of kept activations were timed.
-    std::vector<OffloadMeasured> offload = {};
+    std::int64_t consumed_samples = 0;          // after the step
+    std::int64_t skipped_steps = 0;             // in the whole run
+    std::optional<double> validation_loss;      // measured after it
+    std::optional<double> checkpoint_stall;     // seconds, of the save before it
+    std::int64_t regrows = 0;                   // so far, of the room for rows of experts
+    std::vector<OffloadMeasured> offload = {};  // of each rank, where kept activations move
   };
   void step(const Rank& rank, const StepResult& result, const StepFacts& facts);
   // `alone`: of a run with --skip-train; otherwise it goes with the step's metrics.
@@ -46,6 +45,7 @@ class RunLog {
   const RunSetup& setup_;
   int world_;
   bool writes_;
+  bool warned_ = false;  // of where activations on the host are
   std::unique_ptr<StepLog> log_;
   std::unique_ptr<MetricsLog> metrics_;
   std::unique_ptr<TensorBoardLog> tensorboard_;

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "apps/flags.h"
+#include "apps/memory_checks.h"
 #include "core/base/log.h"
-#include "core/device/cuda_memory.h"
 
 namespace megalith {
 
@@ -76,9 +76,10 @@ bool may_shard_ends(const Options& options) {
          parallel.fsdp_embedding_and_head == EndUnits::kAuto && options.model.untie_embeddings_and_output_weights;
 }
 
-bool must_shard_ends(const RunSetup& setup) {
-  return may_shard_ends(setup.options) && setup.options.train.device == DeviceType::kCuda &&
-         memory_use(setup.plans).total() > cuda_memory().free;
+bool must_shard_ends(const RunSetup& setup, Communicator& world) {
+  if (!may_shard_ends(setup.options) || setup.options.train.device != DeviceType::kCuda) return false;
+  const RankGpu gpu = gpu_of_rank(world);
+  return world.host_any(use_of_gpu(memory_use(setup.plans).total(), gpu.name, world).bytes > gpu.memory.free);
 }
 
 void shard_ends(RunSetup& setup, int rank) {

@@ -33,8 +33,8 @@ RunConfig complete_options(Options& options, const Tokenizer& tokenizer, int wor
 
 // Whether --fsdp-embedding-and-head leaves open what becomes of these.
 bool may_shard_ends(const Options& options);
-// Whether it is open and this rank's GPU has no room for whole ones.
-bool must_shard_ends(const RunSetup& setup);
+// Whether it is open and some rank's GPU has no room for whole ones. Collective.
+bool must_shard_ends(const RunSetup& setup, Communicator& world);
 // On all ranks or none, as the next; plan again.
 void shard_ends(RunSetup& setup, int rank);
 // Rows of experts go by messages (apps/dispatcher_choice.h).

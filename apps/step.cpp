@@ -257,6 +257,8 @@ void Step::run(Mode mode, Verbs verbs, const StepInput* input, const std::vector
   broken_off_ = true;
   mode_ = mode;
   if (plans_ != nullptr) rank_.memory.arena.use(mode == Mode::kTrain ? plans_->train : plans_->evaluate);
+  rank_.memory.arena.begin_step();
+  if (rank_.offload) rank_.offload->host.begin_step();
   compute.record(staging_.last().begun);
   action_entries_.clear();
   const Timeline* const timeline = compute.instruments().timeline;

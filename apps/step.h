@@ -75,7 +75,8 @@ class Step {
   void repeat(const StepInput& input, const std::function<void(const Action&)>& before);
 
   // Runs the first microbatch's forward and backward, and its forward in evaluation, on tokens of no meaning and waits,
-  // so that libraries load their kernels and GEMMs are known before the first step. Stages send each other nothing.
+  // so that libraries load their kernels and GEMMs are known before the first step; with graphs and several ranks once
+  // more the way that captured collectives go. Stages send each other nothing.
   // Changes nothing that a step reads. Hooks see Phase::kWarmUp, as in the first --cuda-graph-warmup-steps.
   void warm_up();
 

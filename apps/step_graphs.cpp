@@ -2,7 +2,9 @@
 // is captured ahead.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
+#include <vector>
 
 #include "apps/step.h"
 #include "core/base/code_of.h"
@@ -49,6 +51,12 @@ void Step::warm_up() {
   rank_.transfer.rehearse(true);
   run_first_microbatch(Mode::kTrain, actions_.train);
   run_first_microbatch(Mode::kEval, actions_.evaluate);
+  const std::vector<Communicator*> groups = groups_of_steps(rank_);
+  if (rank_.graphs && std::ranges::any_of(groups, [](const Communicator* group) { return group->size() > 1; })) {
+    for (Communicator* group : groups) group->rehearse_captures(true);
+    run_first_microbatch(Mode::kTrain, actions_.train);
+    for (Communicator* group : groups) group->rehearse_captures(false);
+  }
   rank_.transfer.rehearse(false);
   if (rank_.graphs == nullptr) pass_warm_up(true);
 }
@@ -108,6 +116,8 @@ void Step::capture_ahead(const std::vector<Action>& actions) {
   if (rank_.units.sharded) rank_.units.sharded->bind_all();
   const auto end = [&] {
     rehearse(false);
+    rank_.memory.arena.begin_step();  // a stage without a run has places by use, which the pass has counted
+    if (rank_.offload) rank_.offload->host.begin_step();
     if (rank_.units.sharded) rank_.units.sharded->bind_whole();
   };
   try {

@@ -60,6 +60,20 @@ Timeline counted(Timeline recorded, const Options& options, const RunConfig& con
   return rows ? with_expected_rows(recorded, *rows) : std::move(recorded);
 }
 
+// Where one part takes a microbatch forward and back before the next, all but the first and the last are alike: so
+// many, and more add the same work in the same memory.
+constexpr std::int64_t kRecordedOneByOne = 4;
+
+bool is_one_by_one(const PipelineLayout& pipeline) {
+  return pipeline.placement.num_parts() == 1 && pipeline.kind != ScheduleKind::kGpipe;
+}
+
+// Of ops outside of captured graphs, which keep their addresses. Microbatches one by one lose nothing with the same
+// ones, and are not all recorded.
+ArenaPlanSpec layout_of(const RunConfig& config, bool searches) {
+  return {.by_use = !is_one_by_one(config.pipeline), .searches = searches};
+}
+
 // A training step and the plan of its memory.
 void plan_step(const Options& options, const RunConfig& config, Recording& recorded, StepRecording& recording) {
   recorded.step.train(recorded.samples.input);
@@ -68,25 +82,32 @@ void plan_step(const Options& options, const RunConfig& config, Recording& recor
   recording.entries = recorded.step.action_entries();
   recording.microbatches = config.microbatches;
   recording.runs = graph_runs(recorded.rank, recording.actions);
-  recording.plans.train =
-      plan_arena(recorded.timeline, recorded.rank.memory.arena, ops_beside(options, recording, recorded.timeline));
+  ArenaPlanSpec layout = layout_of(config, recording.searches);
+  layout.by_use = layout.by_use && recording.runs.graphs == 0;
+  layout.ops_beside = ops_beside(options, recording, recorded.timeline);
+  recording.plans.train = plan_arena(recorded.timeline, recorded.rank.memory.arena, layout);
   recording.plans.train_ops = recorded.timeline.entries().size();
 }
 
 // By a recording of the stage's first rank, so that all its ranks choose alike: their costs differ in a
-// context-parallel ring. `before`: what was chosen, and is to stay.
-OffloadChosen chosen_offloads(const Options& options, const RunConfig& config, int rank,
-                              const std::optional<OffloadChosen>& before) {
+// context-parallel ring.
+struct ChoiceSpec {
+  int rank;
+  const std::optional<OffloadChosen>& before;  // what was chosen, and is to stay
+  bool searches;
+};
+OffloadChosen chosen_offloads(const Options& options, const RunConfig& config, const ChoiceSpec& spec) {
   if (!offloads(options)) return {};
   const int world = static_cast<int>(config.mesh.world()), of_stage = world / static_cast<int>(config.mesh.pp);
-  PlanCommunicator ranks("world", {.rank = rank / of_stage * of_stage, .size = world});
+  PlanCommunicator ranks("world", {.rank = spec.rank / of_stage * of_stage, .size = world});
   const Mesh mesh = Mesh::create(ranks, config.mesh);
   Recording plain(options, config, mesh, {});
   StepRecording recording;
+  recording.searches = spec.searches;
   plan_step(options, config, plain, recording);
   recording.timeline = counted(std::move(plain.timeline), options, config);
-  if (before) {
-    OffloadChosen chosen = *before;
+  if (spec.before) {
+    OffloadChosen chosen = *spec.before;
     chosen.kept_live_bytes = recording.plans.train.live_bytes;
     chosen.kept_peak_bytes = recording.plans.train.peak_bytes;
     return chosen;
@@ -104,7 +125,7 @@ void plan_training(const Options& options, const RunConfig& config, const Mesh& 
   if (const RankOffload* const offload = recorded.rank.offload.get()) {
     verify_recording(recorded.timeline, recorded.rank.memory.arena, recording.actions, recording.entries,
                      offload->points);
-    plans.host = plan_arena(recorded.timeline, offload->host);
+    plans.host = plan_arena(recorded.timeline, offload->host, layout_of(config, recording.searches));
   }
   if (options.checkpoint.async_save) plans.checkpoint_staging = staging_bytes(shards_to_write(recorded.rank));
   plans.persistent = recorded.rank.memory.pool.allocated_by_category();
@@ -130,11 +151,12 @@ void count_actions_of_units(const Options& options, const RunConfig& config, con
     recording.stands_for[i] += std::exchange(more[{recorded[i].kind, recorded[i].item}], 0);
 }
 
-void plan_evaluation(const Options& options, const RunConfig& config, const Mesh& mesh, StepPlans& plans) {
+void plan_evaluation(const Options& options, const RunConfig& config, const Mesh& mesh, StepRecording& recording) {
   Recording recorded(options, config, mesh, {});
   recorded.step.evaluate(recorded.samples.input);
   recorded.rank.wait_for_parameters();
-  plans.evaluate = plan_arena(recorded.timeline, recorded.rank.memory.arena);
+  recording.plans.evaluate =
+      plan_arena(recorded.timeline, recorded.rank.memory.arena, layout_of(config, recording.searches));
 }
 
 // A step whose weights are gathered beside the next one's forward: the second of two.
@@ -149,14 +171,6 @@ void record_second_step(const Options& options, const RunConfig& config, const M
 // Of a GPU's memory, which the driver takes in steps of 2 MiB, so that it may be none or twice as much
 // (tests/bench/RESULTS.md).
 constexpr std::size_t kGraphBytes = 1 << 20, kGraphBytesOfOp = 2 << 10;
-
-// Where one part takes a microbatch forward and back before the next, all but the first and the last are alike: so
-// many, and more add the same work in the same memory.
-constexpr std::int64_t kRecordedOneByOne = 4;
-
-bool is_one_by_one(const PipelineLayout& pipeline) {
-  return pipeline.placement.num_parts() == 1 && pipeline.kind != ScheduleKind::kGpipe;
-}
 
 // Nodes of a captured op. The CPU's graphs have one for each. On a GPU an op is one kernel, but for these; cuDNN's
 // attention has about so many (tests/bench/RESULTS.md). What cuBLASLt adds where it splits a product's sum is not known
@@ -233,16 +247,17 @@ StepPlans plan_steps(const Options& options, const RunConfig& config, int rank,
   const bool is_long = config.microbatches > kRecordedOneByOne && is_one_by_one(config.pipeline);
   const RunConfig recorded = is_long ? with_microbatches(config, kRecordedOneByOne) : config;
   StepRecording recording;
-  recording.plans.offload = chosen_offloads(options, recorded, rank, offloaded);
+  recording.plans.offload = chosen_offloads(options, recorded, {.rank = rank, .before = offloaded, .searches = true});
   plan_training(options, recorded, mesh, recording);
   count_actions_of_units(options, config, mesh, recording);
   recording.plans.graphs = graphs_of(options, config, mesh, recording);
+  plan_evaluation(options, recorded, mesh, recording);
   StepPlans plans = std::move(recording.plans);
-  plan_evaluation(options, recorded, mesh, plans);
   plans.capacity_factor = options.parallel.moe_expert_rank_capacity_factor;
   if (const std::optional<ExpertRows> rows = expert_rows(options, config)) plans.room = rows->room;
   if (!is_long) return plans;
   StepRecording fewer;
+  fewer.searches = false;
   fewer.plans.offload = plans.offload;
   plan_training(options, with_microbatches(config, kRecordedOneByOne - 1), mesh, fewer);
   const std::int64_t more = config.microbatches - kRecordedOneByOne;
@@ -257,7 +272,8 @@ StepRecording record_step(const Options& options, const RunConfig& config, int r
   const RunConfig recorded =
       with_microbatches(config, recorded_microbatches(config.pipeline, config.microbatches, spec.most_microbatches));
   StepRecording recording;
-  recording.plans.offload = chosen_offloads(options, recorded, rank, {});
+  recording.searches = spec.searches;
+  recording.plans.offload = chosen_offloads(options, recorded, {.rank = rank, .before = {}, .searches = spec.searches});
   plan_training(options, recorded, mesh, recording);
   if (spec.most_memory != 0 && memory_use(recording.plans).total() > spec.most_memory) return recording;
   if (options.parallel.overlap_param_gather) {
@@ -267,7 +283,7 @@ StepRecording record_step(const Options& options, const RunConfig& config, int r
   recording.calls = ranks.calls();
   count_actions_of_units(options, config, mesh, recording);
   recording.plans.graphs = graphs_of(options, config, mesh, recording);
-  plan_evaluation(options, recorded, mesh, recording.plans);
+  plan_evaluation(options, recorded, mesh, recording);
   return recording;
 }
 

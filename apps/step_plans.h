@@ -79,10 +79,12 @@ struct StepRecording {
   std::vector<std::int64_t> stands_for;
   std::int64_t step_microbatches = 0;  // of the whole step
   RunPlan runs;                        // of the actions
+  bool searches = true;                // for tighter layouts of memory (core/device/arena.h)
 };
 struct RecordSpec {
   std::int64_t most_microbatches = 0;  // a longer step is recorded with as many as show the schedule's pattern
   std::size_t most_memory = 0;         // bytes; of a step that needs more no times are asked for; 0: no limit
+  bool searches = true;                // as StepRecording::searches
 };
 StepRecording record_step(const Options& options, const RunConfig& config, int rank, const RecordSpec& spec);
 

@@ -1,8 +1,7 @@
 #include "apps/step_times.h"
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
+#include <map>
 #include <optional>
 #include <unordered_map>
 
@@ -62,6 +61,9 @@ bool is_of_rows(const PlannedCall& call) { return call.group == "dispatch"; }
 
 bool is_message(const PlannedCall& call) { return call.kind == "send" || call.kind == "receive"; }
 
+// Of what copy engines can carry.
+bool is_of_unit_copy(ActionKind kind) { return kind == ActionKind::kUnshard || kind == ActionKind::kReduceShard; }
+
 // By a copy engine, or by a kernel that knows how many rows are used.
 bool is_slots_copy(const Access& op) { return op.is_copy() || op.name() == CopyRows::kName; }
 
@@ -72,6 +74,37 @@ CallOfEntry calls_of(const StepRecording& recording) {
   for (const PlannedCall& call : recording.calls) calls.emplace(call.entry, &call);
   return calls;
 }
+
+// What several lanes send at the same time: who was first enqueued has what it takes alone, others what is left.
+class SharedLink {
+ public:
+  explicit SharedLink(double left) : left_(left) {}  // of one's rate
+
+  double end_of(double begin, double seconds) {
+    double at = begin;
+    for (const auto& [first, last] : busy_) {
+      if (last <= at) continue;
+      if (at + seconds <= first) break;
+      if (first > at) {
+        seconds -= first - at;
+        at = first;
+      }
+      if (seconds < left_ * (last - at)) return take(begin, at + seconds / left_);
+      seconds -= left_ * (last - at);
+      at = last;
+    }
+    return take(begin, at + seconds);
+  }
+
+ private:
+  double take(double begin, double end) {
+    busy_.emplace(begin, end);
+    return end;
+  }
+
+  double left_;
+  std::multimap<double, double> busy_;  // begin, end
+};
 
 class Player {
  public:
@@ -107,7 +140,8 @@ class Player {
     for (double* seconds : {&times_.exposed_gathers, &times_.exposed_reductions, &times_.exposed_rows, &times_.to_host,
                             &times_.from_host, &times_.exposed_to_host, &times_.exposed_from_host})
       *seconds *= steps;
-    waited_ += times_.exposed_gathers + times_.exposed_reductions + times_.exposed_rows;
+    waited_ += times_.exposed_rows;
+    if (!copies_units_) waited_ += times_.exposed_gathers + times_.exposed_reductions;
     collective_seconds_ += steps * rows_seconds_;
     // Collectives concurrent with kernels take some of the memory's rate and of the multiprocessors.
     const double hidden = std::max(0.0, collective_seconds_ - waited_);
@@ -131,6 +165,8 @@ class Player {
       case Timeline::Kind::kOp: break;
     }
     const auto call = calls_.find(index);
+    const bool sums = action && recording_.actions[*action].kind == ActionKind::kReduceShard;
+    if (sums && copies_units_ && call == calls_.end()) return;  // an addition that copies' sum does
     if (action && is_of_slot(recording_.actions[*action].kind) && is_slots_copy(entry.access)) {
       const bool to_host = recording_.actions[*action].kind == ActionKind::kOffload;
       const double seconds = costs_.link_seconds(entry.access, to_host);
@@ -140,17 +176,47 @@ class Player {
       clock += costs_.seconds(entry.access, action && graph_of_[*action] >= 0);
     } else if (is_message(*call->second)) {
       if (call->second->kind == "send") times_.message_bytes = std::max(times_.message_bytes, call->second->bytes);
+    } else if (is_of_replicas(*call->second) && entry.lane != 0) {
+      play_replicas(*call->second, clock, action);
     } else {
       const double seconds = costs_.seconds(*call->second);
       clock += seconds;
-      if (action && is_of_replicas(*call->second))
-        collective_seconds_ += seconds * static_cast<double>(recording_.stands_for[*action]);
       if (!is_of_rows(*call->second)) return;
       carries_rows_[static_cast<std::size_t>(entry.lane)] = true;
       if (!action) return;
       rows_seconds_ += seconds;
       if (entry.lane == 0) times_.exposed_rows += seconds;
     }
+  }
+
+  void play_replicas(const PlannedCall& call, double& clock, std::optional<std::size_t> action) {
+    const bool within = costs_.is_within_host(call);
+    const double times = action ? static_cast<double>(recording_.stands_for[*action]) : 0;
+    // Of the step before, whose actions are not known, what is ahead of this one.
+    const bool is_unit = action ? is_of_unit_copy(recording_.actions[*action].kind) : call.group.ends_with(" units");
+    CostModel::UnitSeconds seconds;
+    if (is_unit) {
+      seconds = costs_.unit_seconds(call);
+    } else {
+      seconds.link = costs_.seconds(call, !action || is_beside(*action));
+    }
+    clock = (within ? host_link_ : network_).end_of(clock, seconds.link) + seconds.sum;
+    if (is_unit && within) {
+      copies_units_ = true;
+      times_.before_norm += seconds.sum * times;
+    } else {
+      collective_seconds_ += seconds.link * times;
+    }
+  }
+
+  // Verbs follow, of this step or, where no wait for weights does, of the next.
+  bool is_beside(std::size_t index) const {
+    const auto follows = [&](const auto& is) {
+      return std::any_of(recording_.actions.begin() + static_cast<std::ptrdiff_t>(index), recording_.actions.end(), is);
+    };
+    if (follows([](const Action& action) { return is_of_microbatch(action.kind); })) return true;
+    return recording_.actions[index].kind == ActionKind::kGatherParameters &&
+           !follows([](const Action& action) { return action.kind == ActionKind::kWaitParameters; });
   }
 
   void add_to_chunk(const Action& action, ActionKind verb, double seconds) {
@@ -199,97 +265,15 @@ class Player {
   };
   std::unordered_map<std::uint64_t, Recorded> events_;
   bool norm_begun_ = false;
-  double rows_seconds_ = 0;        // seconds of the exchanges of experts' rows
-  double collective_seconds_ = 0;  // with these, of the gradients' and weights' collectives
+  SharedLink host_link_{costs_.rates().left_beside_copies()}, network_{0};  // of weights and gradients
+  bool copies_units_ = false;                                               // within the host
+  double rows_seconds_ = 0;                                                 // seconds of the exchanges of experts' rows
+  double collective_seconds_ = 0;  // with these, of the gradients' and weights' collectives but for copies
   double waited_ = 0;              // of them that the compute stream waited for
   StepTimes times_;
 };
 
 }  // namespace
-
-double ring_bytes(std::string_view kind, double bytes, int ranks) {
-  const double n = ranks;
-  if (ranks <= 1) return 0;
-  if (kind == "all_reduce") return 2 * (n - 1) / n * bytes;
-  if (kind == "reduce_scatter") return (n - 1) / n * bytes;
-  if (kind == "all_gather") return (n - 1) * bytes;  // counted by the rank's own part
-  return bytes;
-}
-
-double ring_bytes(const PlannedCall& call) {
-  const std::size_t bytes = call.padded > 0 ? call.padded : call.bytes;
-  return ring_bytes(call.kind, static_cast<double>(bytes), static_cast<int>(call.ranks->size()));
-}
-
-double CostModel::arithmetic_seconds(const Cost& cost) const {
-  if (cost.flops == 0) return 0;
-  switch (cost.work) {
-    case Work::kMemory: return 0;
-    case Work::kMatrixProduct: return cost.flops / rates_.gemm_rate(std::cbrt(cost.flops / 2));
-    case Work::kAttentionForward: return cost.flops / rates_.attention_rate(heads_.width, heads_.length).forward;
-    case Work::kAttentionBackward: return cost.flops / rates_.attention_rate(heads_.width, heads_.length).backward;
-  }
-  return 0;
-}
-
-double CostModel::link_seconds(const Access& op, bool to_host) const {
-  const Rates::Copies& copies = rates_.copies(ranks_);
-  const double bytes = static_cast<double>(op.moved_bytes()) / 2;  // read there, written here
-  return rates_.kernel_seconds + bytes / (to_host ? copies.to_host : copies.from_host);
-}
-
-double CostModel::seconds(const Access& op, bool in_graph) const {
-  const auto of_name = [&op](const auto& known, double other) {
-    const auto found = known.find(op.name());
-    return found != known.end() ? found->second : other;
-  };
-  const Cost cost = op.cost();
-  if (op.name() == kCopyToHost || op.name() == kCopyFromHost) return link_seconds(op, op.name() == kCopyToHost);
-  const double kernel = in_graph ? rates_.graph_kernel_seconds : rates_.kernel_seconds;
-  const double start = of_name(rates_.starts, rates_.start_seconds);
-  const double speed = cost.work == Work::kMemory ? of_name(rates_.kernels, rates_.memory) : rates_.memory;
-  double work = arithmetic_seconds(cost) + cost.bytes / speed;
-  if (cost.work == Work::kMatrixProduct) work = std::max(work, static_cast<double>(op.moved_bytes()) / speed);
-  return kernel + (start + work);
-}
-
-int CostModel::hosts_of(const std::vector<int>& ranks) const {
-  int hosts = 0, last = -1;
-  for (const int rank : ranks) {
-    const int host = rank / rates_.host_ranks;
-    if (host != last) ++hosts;
-    last = host;
-  }
-  return hosts;
-}
-
-Rates::Link CostModel::link(const std::vector<int>& ranks) const {
-  const int hosts = hosts_of(ranks);
-  if (hosts <= 1) return rates_.host;
-  // As many rings as ranks of the group share a host, each of which leaves it by a link of its own.
-  const double each = static_cast<double>(ranks.size()) / hosts;
-  return {.bandwidth = std::min(rates_.host.bandwidth, each * rates_.network.bandwidth),
-          .latency = rates_.host.latency + rates_.network.latency * std::log2(static_cast<double>(hosts))};
-}
-
-double CostModel::exchange_seconds(const PlannedCall& call) const {
-  const double hosts = hosts_of(*call.ranks), ranks = static_cast<double>(call.ranks->size());
-  const Rates::Link& within = call.padded > 0 || hosts > 1 ? rates_.host : rates_.peer;
-  const double bytes = ring_bytes(call), away = (ranks - ranks / hosts) / (ranks - 1);  // share for other hosts
-  const double latency = within.latency + rates_.network.latency * std::log2(hosts);
-  return latency + std::max((1 - away) * bytes / within.bandwidth, away * bytes / rates_.network.bandwidth);
-}
-
-double CostModel::seconds(const PlannedCall& call) const {
-  if (call.kind == ExchangeRows::kName) return exchange_seconds(call);
-  const Rates::Link by = link(*call.ranks);
-  return by.latency + ring_bytes(call) / by.bandwidth;
-}
-
-double CostModel::transfer_seconds(std::size_t bytes, int from, int to) const {
-  const Rates::Link by = link(from < to ? std::vector<int>{from, to} : std::vector<int>{to, from});
-  return by.latency + static_cast<double>(bytes) / by.bandwidth;
-}
 
 StepTimes times_of(const StepRecording& recording, const CostModel& costs) { return Player(recording, costs).run(); }
 
@@ -318,7 +302,10 @@ StepWork work_of(const StepRecording& recording, std::int64_t microbatches, cons
       add(each, volume.calls, times);
       add(each, volume.bytes, times * bytes);
       add(each, volume.sent, times * ring_bytes(call));
-      if (costs != nullptr) add(each, volume.seconds, times * costs->seconds(call));
+      if (costs == nullptr) return;
+      const CostModel::UnitSeconds unit = costs->unit_seconds(call);
+      const bool beside = is_of_replicas(call) && entries[i].lane != 0;
+      add(each, volume.seconds, times * (is_of_unit_copy(kind) ? unit.link + unit.sum : costs->seconds(call, beside)));
     };
     count(work.volumes[call.group.substr(0, call.group.find(' '))]);
     const bool gathers = kind == ActionKind::kUnshard || kind == ActionKind::kGatherInstances;

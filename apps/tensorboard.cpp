@@ -155,6 +155,20 @@ struct TensorBoardLog::Records {
     if (load.load_balancing_loss) add_of_layer("load_balancing_loss", static_cast<double>(*load.load_balancing_loss));
     if (load.z_loss) add_of_layer("z_loss", static_cast<double>(*load.z_loss));
   }
+  void add_offload(const StepMetrics::Offload& offload) {
+    using Stage = StepMetrics::Offload::Stage;
+    const auto bytes = [](std::int64_t count) { return static_cast<double>(count); };
+    add("offload/bytes_out", bytes(offload.bytes_out));
+    add("offload/bytes_back", bytes(offload.bytes_back));
+    add("offload/saved_bytes", bytes(offload.saved_bytes));
+    if (offload.saving_bytes > 0)
+      add("offload/saved_of_possible", bytes(offload.saved_bytes) / bytes(offload.saving_bytes));
+    if (offload.stages.empty()) return;
+    for (const auto& [tag, duration] :
+         {std::pair{"copy_out", &Stage::copy_out_ms}, std::pair{"copy_back", &Stage::copy_back_ms},
+          std::pair{"wait_out", &Stage::wait_out_ms}, std::pair{"wait_back", &Stage::wait_back_ms}})
+      add(fmt::format("offload/{}_seconds", tag), 1e-3 * offload.most_ms(duration));
+  }
   void add_validation(double loss) {
     add_both("lm loss validation", loss);
     add_both("lm loss validation ppl", std::exp(loss));
@@ -190,6 +204,7 @@ void TensorBoardLog::write(const StepMetrics& metrics) {
       records.add("moe/room_regrows", static_cast<double>(metrics.expert_room->regrows));
     }
   }
+  if (metrics.offload && (is_logged || !metrics.offload->stages.empty())) records.add_offload(*metrics.offload);
   if (metrics.validation_loss) records.add_validation(*metrics.validation_loss);
   steps_.write(records.by_step);
   samples_.write(records.by_samples);

@@ -13,6 +13,8 @@
 #include "apps/checkpoint_flags.h"
 #include "apps/dispatcher_choice.h"
 #include "apps/flags.h"
+#include "apps/layer_offload.h"
+#include "apps/memory_checks.h"
 #include "apps/program.h"
 #include "apps/ranks_program.h"
 #include "apps/save_lock.h"
@@ -26,6 +28,7 @@
 #include "core/base/standard_files.h"
 #include "core/device/cuda_device.h"
 #include "parallel/comm/mpi_runtime.h"
+#include "parallel/comm/nccl_communicator.h"
 #include "parallel/comm/on_all_ranks.h"
 
 namespace megalith {
@@ -97,7 +100,7 @@ ExitCode train(MpiRuntime& mpi, Communicator& world, const Flags& flags) {
     if (flags.read.print.empty()) check_launch(world.size());
     if (takes_flags) take_folder(flags.read.options);
   });
-  const Parsed parsed = flags.read.print.empty() ? finish_flags(*flags.parser, flags.read, world, found) : flags.read;
+  Parsed parsed = flags.read.print.empty() ? finish_flags(*flags.parser, flags.read, world, found) : flags.read;
   if (!parsed.print.empty()) {
     if (world.rank() == 0) fmt::print("{}", parsed.print);
     return ExitCode::kOk;
@@ -107,11 +110,12 @@ ExitCode train(MpiRuntime& mpi, Communicator& world, const Flags& flags) {
     if (!takes_flags) take_folder(parsed.options);
   });
   find_tokenizer_files(parsed.options, world, found);
+  if (offloads_by_forecast(parsed.options)) parsed.options.offload.host_share = least_share_of_host(world);
   on_all_ranks(world, [&] {
     setup = std::make_unique<RunSetup>(prepare_run(parsed.options, world.rank(), world.size(), std::move(found)));
   });
   if (gpus_are_apart(*setup, world)) on_all_ranks(world, [&] { use_gpus_apart(*setup, world.rank()); });
-  if (world.host_any(must_shard_ends(*setup))) on_all_ranks(world, [&] { shard_ends(*setup, world.rank()); });
+  if (must_shard_ends(*setup, world)) on_all_ranks(world, [&] { shard_ends(*setup, world.rank()); });
   if (parsed.options.logging.print_actions) {
     if (world.rank() == 0) fmt::print("{}", printed_actions(setup->options, setup->config));
     return ExitCode::kOk;
@@ -142,6 +146,7 @@ ExitCode start(int argc, char** argv, std::unique_ptr<MpiRuntime>& mpi, std::str
                at_start(megalith::timeout_of(arguments)));
   const Flags flags = read_flags(arguments, static_cast<int>(launch_of(LaunchSigns::kCertain).rank));
   if (flags.read.options.train.deterministic_mode) set_deterministic_environment();
+  if (flags.read.options.train.cuda_graph_impl != CudaGraphImpl::kNone) set_graph_environment();
   const std::chrono::milliseconds timeout = at_start(timeout_of(flags, arguments));
   watch->begin({.what = "MPI_Init",
                 .expected = "all ranks",

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <span>
 #include <utility>
 
 #include "apps/flags.h"
@@ -17,33 +16,9 @@
 #include "core/base/log.h"
 #include "core/base/seconds_since.h"
 #include "core/device/cuda_device.h"
-#include "core/device/cuda_memory.h"
+#include "core/device/near_cpus.h"
 
 namespace megalith {
-
-namespace {
-
-// Before anything is allocated: what the plan says will not fit the GPU.
-void check_gpu_memory(const MemoryUse& planned) {
-  const CudaMemory memory = cuda_memory();
-  if (planned.total() <= memory.free) return;
-  const auto gib = [](std::size_t bytes) { return static_cast<double>(bytes) / (1 << 30); };
-  constexpr std::size_t kShown = 4;
-  const auto owners = planned.owners();
-  std::string list;
-  for (const auto& [bytes, owner] : std::span(owners).first(kShown))
-    if (bytes > 0) list += fmt::format("{}{} {:.2f}", list.empty() ? "" : ", ", owner, gib(bytes));
-  fail({.code = ExitCode::kOutOfMemory,
-        .subject = "memory of the GPU",
-        .expected = fmt::format("a run of at most {:.2f} GiB, free of {:.2f}", gib(memory.free), gib(memory.total)),
-        .got = fmt::format("a forecast of {:.2f} GiB ({})", gib(planned.total()), list),
-        .remedy = "lower --micro-batch-size, add --recompute-granularity full, --loss-chunk-size or bf16 optimizer "
-                  "state (--exp-avg-dtype), or use more ranks with --use-distributed-optimizer or "
-                  "--tensor-model-parallel-size",
-        .show_place = false});
-}
-
-}  // namespace
 
 RunInstruments::RunInstruments(const Options& options, Communicator& world)
     : guard(options.train, world), window(options.logging, world), waits{.suppressed = options.train.suppress_wait} {}
@@ -87,7 +62,7 @@ void Trainer::build(Communicator& host_world) {
   std::size_t limit = on_cpu ? share_of_rank(available_bytes(), ranks_of_host(world_)) : 0;
   const std::size_t copies = setup_.plans.host.peak_bytes + (saves_async ? setup_.plans.checkpoint_staging : 0);
   if (limit > 0) limit = std::max(limit, copies + 1) - copies;
-  if (!on_cpu) on_all_ranks(world_, [&] { check_gpu_memory(memory_use(setup_.plans)); });
+  if (!on_cpu) check_gpu_memory(memory_use(setup_.plans), gpu_of_rank(world_), world_);
   on_all_ranks(world_, [&] {  // the groups are made before anything can fail
     rank_ = build_rank(options(), setup_.config, options().train.device, mesh_, instruments_.of_streams(), limit,
                        setup_.plans.offload.points);
@@ -180,14 +155,16 @@ bool Trainer::times_copies(std::int64_t iteration) const {
 }
 
 std::vector<OffloadMeasured> Trainer::measured_copies(const StepResult& result) {
-  if (!times_copies(result.iteration)) return {};
-  const std::vector<OffloadMeasured> ranks =
-      world_.host_gather(measured_offload(setup_.plans, result, step_->driver_bytes()));
-  if (std::ranges::all_of(ranks, [](const OffloadMeasured& rank) { return rank.slots == 0; })) return {};
-  std::vector<OffloadMeasured> stages;
-  const auto count = static_cast<std::size_t>(setup_.config.mesh.pp);
-  for (std::size_t stage = 0; stage < count; ++stage) stages.push_back(ranks[stage * ranks.size() / count]);
-  return stages;
+  const LoggingOptions& logging = options().logging;
+  const bool is_written = !logging.metrics_jsonl.empty() || !logging.tensorboard_dir.empty();
+  if (!offloads(options()) || !(is_written || times_copies(result.iteration))) return {};
+  const std::size_t host = rank_->offload ? rank_->offload->host.block_bytes() : 0;
+  OffloadMeasured mine = measured_offload(setup_.plans, result, step_->driver_bytes(), host);
+  if (mine.timed) {
+    mine.nodes = nodes_of(rank_->offload->host.block(), host);
+    if (options().train.device == DeviceType::kCuda) mine.near_node = node_of_pci(cuda_bus_id());
+  }
+  return world_.host_gather(mine);
 }
 
 // Once: after the second step, and not before graphs are captured, if they will be.

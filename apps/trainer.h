@@ -55,7 +55,7 @@ class Trainer {
   void explain_skip();
   void log_memory();
   bool times_copies(std::int64_t iteration) const;                         // of kept activations
-  std::vector<OffloadMeasured> measured_copies(const StepResult& result);  // of each stage's first rank; collective
+  std::vector<OffloadMeasured> measured_copies(const StepResult& result);  // of all ranks; collective
   void evaluate();
   // trainer_room.cpp
   bool lacks_room(const ExpertRoom& needed) const;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "core/base/error.h"
@@ -17,21 +18,24 @@ using Kind = ActionKind;
 
 int slot_of(const std::vector<int>& slots, int unit) { return slots[static_cast<std::size_t>(unit)]; }
 
+int family_of(const UnitSlots& slots, int unit) {
+  return slots.weight_family[static_cast<std::size_t>(slot_of(slots.of_weights, unit))];
+}
+
 void require_slots(const UnshardPoints& points) {
-  const auto check = [](const std::vector<int>& units, const std::vector<int>& slots) {
+  const auto check = [](const char* flag, const std::vector<int>& units, const std::vector<int>& slots) {
     for (const int unit : units) {
       const auto sharing =
           std::ranges::count_if(units, [&](int other) { return slot_of(slots, other) == slot_of(slots, unit); });
       if (sharing == 1) continue;
-      refuse_usage("--fsdp-unit-slots",
-                   {.expected = fmt::format("at least {}: a segment uses so many units at once", units.size()),
-                    .got = fmt::format("{} of them in one slot", sharing),
-                    .remedy = "give more slots, or recompute fewer layers together (--recompute-num-layers)"});
+      refuse_usage(flag, {.expected = fmt::format("at least {}: a segment uses so many units at once", units.size()),
+                          .got = fmt::format("{} of them in one slot", sharing),
+                          .remedy = "give more slots, or recompute fewer layers together (--recompute-num-layers)"});
     }
   };
   for (const SegmentUnits& segment : points.segments) {
-    check(segment.weights, points.slots.of_weights);
-    check(segment.gradients, points.slots.of_gradients);
+    check("--fsdp-unit-slots", segment.weights, points.slots.of_weights);
+    check("--fsdp-unit-slots or --fsdp-gradient-slots", segment.gradients, points.slots.of_gradients);
   }
 }
 
@@ -126,26 +130,21 @@ std::vector<Action> with_uses(const std::vector<Action>& actions, const UnshardP
                        points);
 }
 
-std::vector<std::size_t> positions_of(const std::vector<Action>& actions, Kind kind) {
-  std::vector<std::size_t> positions;
-  for (std::size_t i = 0; i < actions.size(); ++i) {
-    if (actions[i].kind == kind) positions.push_back(i);
-  }
-  return positions;
-}
-
 Action of_unit(Kind kind, int unit) { return {.kind = kind, .item = unit}; }
 
 }  // namespace
 
 std::vector<int> units_ahead(const std::vector<Action>& actions, const UnshardPoints& points) {
-  const std::vector<Action> used = with_uses(actions, points);
-  std::vector<int> ahead, taken;
-  for (const std::size_t at : positions_of(used, Kind::kWaitUnshard)) {
-    const int unit = used[at].item, slot = slot_of(points.slots.of_weights, unit);
-    if (std::ssize(ahead) > points.prefetch || std::ranges::find(taken, slot) != taken.end()) break;
-    ahead.push_back(unit);
-    taken.push_back(slot);
+  std::vector<int> ahead;
+  std::set<int> taken;           // slots
+  std::map<int, int> of_family;  // how many are ahead
+  for (const Action& action : with_uses(actions, points)) {
+    if (action.kind != Kind::kWaitUnshard) continue;
+    const int family = family_of(points.slots, action.item);
+    if (of_family[family] > points.prefetch) continue;
+    const bool is_free = taken.insert(slot_of(points.slots.of_weights, action.item)).second;
+    of_family[family] = is_free ? of_family[family] + 1 : points.prefetch + 1;  // nor those behind one that has to wait
+    if (is_free) ahead.push_back(action.item);
   }
   return ahead;
 }
@@ -158,16 +157,17 @@ std::vector<Action> insert_unshards(const std::vector<Action>& actions, const Un
   for (const int unit : points.ahead) tenant[slot_of(points.slots.of_weights, unit)] = unit;
   // Gathers, by the position before which they start: in the order of their uses.
   std::multimap<std::size_t, Action> starts;
-  std::map<int, std::size_t> given_up;  // where a slot became free
-  const std::vector<std::size_t> waits = positions_of(used, Kind::kWaitUnshard);
-  std::size_t earliest = 0, w = 0;
+  std::map<int, std::size_t> given_up;               // where a slot became free
+  std::map<int, std::vector<std::size_t>> waits_of;  // positions, by family
+  std::size_t earliest = 0;
   for (std::size_t i = 0; i < used.size(); ++i) {
     const int unit = used[i].item;
     if (used[i].kind == Kind::kReshard) given_up[slot_of(points.slots.of_weights, unit)] = i + 1;
     if (used[i].kind != Kind::kWaitUnshard) continue;
-    const auto reach = static_cast<std::size_t>(points.prefetch);
+    std::vector<std::size_t>& waits = waits_of[family_of(points.slots, unit)];
+    waits.push_back(i);
+    const std::size_t w = waits.size() - 1, reach = static_cast<std::size_t>(points.prefetch);
     const std::size_t wanted = w > reach ? waits[w - reach] : 0;
-    ++w;
     const int slot = slot_of(points.slots.of_weights, unit);
     const bool is_first = !given_up.contains(slot);
     const auto started = tenant.find(slot);

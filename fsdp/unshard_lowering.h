@@ -1,8 +1,8 @@
 // The lowering pass of sharded units: where in a rank's list a unit's weights are gathered, waited for and given up,
 // and where its gradients are bound and reduced. Each stands at a hook point of a segment: a unit's weights before and
 // behind the forward and backward_data of its segments, its gradients around backward_weight. What comes back to the
-// same slot at once stays there; gathers then start up to `prefetch` units before their use, as soon as the slot is
-// free.
+// same slot at once stays there; gathers then start up to `prefetch` units of their family (unit_slots.h) before their
+// use, as soon as the slot is free, in the order of their uses.
 #pragma once
 
 #include <vector>
@@ -22,14 +22,14 @@ struct SegmentUnits {
 struct UnshardPoints {
   std::vector<SegmentUnits> segments;
   UnitSlots slots;
-  int prefetch = 1;                // units
+  int prefetch = 1;                // units of each family
   bool sums_instances = false;     // of hybrid sharding
   bool gathers_instances = false;  // likewise, where each instance updates a part of its shards
   // Units whose gathers a list finds started, and starts again at its end.
   std::vector<int> ahead;
 };
 
-// The units that a training list's first verbs use, up to its first prefetch.
+// The units of each family that a training list uses first, up to its first prefetch.
 std::vector<int> units_ahead(const std::vector<Action>& actions, const UnshardPoints& points);
 
 // A segment that uses two units of one slot is an error with exit code 2 that says how many slots it needs.

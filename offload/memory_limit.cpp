@@ -17,10 +17,10 @@ void add(std::vector<double>& to, std::size_t begin, std::size_t end, double byt
 MemoryLimit::MemoryLimit(const StepSeconds& step, const PlacementRequest& request, const ListVerbs& verbs,
                          const OffloadPoints& points)
     : step_(step), request_(request), verbs_(verbs), nearest_(points), clock_(step.actions.size() + 1) {
-  nearest_.lag = nearest_.ahead = 1;
+  nearest_.lag = nearest_.ahead = std::max(request.layers, 1);
   for (OffloadSlot& slot : nearest_.slots) {
-    slot.lag = slot.ahead = 1;
-    tighten(slot, nearest_);
+    slot.lag = slot.ahead = nearest_.lag;
+    if (request.layers <= 0) tighten(slot, nearest_);
   }
   ways_ = slot_ways(verbs, nearest_);
   std::vector<double> least = request.alive;

@@ -27,11 +27,15 @@ class Search {
   }
 
   // Of each slot whether the fullest moment is less full without it.
-  Distances nearest() { return limit_.within(limit_.least()); }
+  Distances nearest() { return within(limit_.least()); }
 
   Distances best() {
     best_ = {.distances = Distances(points_.slots.size()), .peak = limit_.most()};
     try_limits();
+    if (request_.layers >= 0) {
+      try_uniform(0);
+      return best_.distances;
+    }
     for (int layers = 0; layers <= kUniform; ++layers) try_uniform(layers);
     // Memory is laid out with fewer gaps where less is alive.
     for (int layers = 0; layers <= kNear; ++layers) {
@@ -51,6 +55,13 @@ class Search {
   static constexpr int kLimits = 8, kHalvings = 6, kUniform = 3, kNear = 4, kTries = 64, kRoomLimits = 32;
   static constexpr double kSameStalls = 0.001;  // of the step's computing
 
+  Distances within(double limit) {
+    Distances distances = limit_.within(limit);
+    for (std::size_t i = 0; i < distances.size() && request_.layers >= 0; ++i) {
+      if (distances[i].moves()) distances[i] = limit_.nearest(i);
+    }
+    return distances;
+  }
   bool hides(const Option& option) const { return option.stalls <= request_.most_stalls * computing_; }
 
   Option option(const Distances& distances) const {
@@ -90,7 +101,7 @@ class Search {
   // The first limit within which copies hide, and between it and the one before.
   void try_limits() {
     const auto at = [&](double share) {
-      const Option found = option(limit_.within(limit_.least() + share * (limit_.most() - limit_.least())));
+      const Option found = option(within(limit_.least() + share * (limit_.most() - limit_.least())));
       consider(found);
       return hides(found);
     };
@@ -102,11 +113,11 @@ class Search {
     }
     if (best_.peak <= request_.room) return;
     for (double limit = request_.room; limit > limit_.least(); limit -= (limit_.most() - limit_.least()) / kRoomLimits)
-      consider(option(limit_.within(limit)));
+      consider(option(within(limit)));
   }
 
-  // All slots as far from their readers; where they stall, as many as hide, those first that free the most memory for
-  // the longest time.
+  // All slots as far from their readers, or where they have to be; where they stall, as many as hide, those first that
+  // free the most memory for the longest time.
   void try_uniform(int layers) {
     Distances all(points_.slots.size());
     for (std::size_t i = 0; i < all.size(); ++i) all[i] = no_nearer(limit_.nearest(i), layers);

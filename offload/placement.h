@@ -24,6 +24,7 @@ struct PlacementRequest {
   const std::vector<double>& alive;  // of each action, slots included, in a list that moves none
   CopyRates rates;
   double most_stalls = 0.005;  // of the step's computing
+  int layers = -1;             // of each copy from its readers, at all of them; -1: as many as is best
   // Bytes that a step may hold; where more are alive, computing waits as long as it takes.
   double room = std::numeric_limits<double>::infinity();
 };

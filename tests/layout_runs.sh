@@ -5,7 +5,8 @@
 # Environment: APPS, the folder of the built programs (default build/cpu-release/apps); DEVICE (default cpu); STEPS
 # (default 20); BF16=1, bfloat16 in place of fp32; TOLERANCE, the largest relative difference of a loss (default 1e-5,
 # with BF16 2e-3); ONLY, a regular expression of the names of runs; ARGS, more flags for train; EXPERTS, so many in each
-# layer (a multiple of RANKS), which adds the layouts of ranks that share them out.
+# layer (a multiple of RANKS), which adds the layouts of ranks that share them out; GRAPHS, modules of
+# --cuda-graph-modules: each layout runs once more with graphs of them, and must give the bits of its eager run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 ranks=${1:-2} device=${DEVICE:-cpu} steps=${STEPS:-20} apps=${APPS:-build/cpu-release/apps}
@@ -21,8 +22,9 @@ model="--num-layers $((ranks > 2 ? 8 : 4)) --hidden-size 256 --num-attention-hea
 training="--micro-batch-size 2 --global-batch-size 32 --train-iters $steps --lr 1e-3 --lr-warmup-iters 2 --eval-iters 0
   --mock-data --tokenizer-type null --vocab-size 255 --deterministic-mode ${BF16:+--bf16}"
 tp="--tensor-model-parallel-size" cp="--context-parallel-size" pp="--pipeline-model-parallel-size" ep="--expert-model-parallel-size" zero="--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"
+fsdp="--data-parallel-sharding-strategy optim_grads_params"
 
-# run NAME RANKS FLAG...: leaves the losses, and their bits, in $out/NAME
+# run NAME RANKS FLAG...: leaves the losses, their bits and those of the gradient norms in $out/NAME
 run() {
   local name=$1 np=$2
   shift 2
@@ -32,7 +34,7 @@ run() {
     echo "$name: failed: $(grep -m 3 -iE 'error|rank' "$out/$name.log" || tail -n 3 "$out/$name.log")"
     return 1
   fi
-  sed -n 's/.*"lm_loss": *\([^,}]*\),.*"lm_loss_hex": *"\([^"]*\)".*/\1 \2/p' "$out/$name.jsonl" >"$out/$name"
+  sed -nE 's/.*"lm_loss": *([^,}]*),.*"lm_loss_hex": *"([^"]*)".*"grad_norm_hex": *"([^"]*)".*/\1 \2 \3/p' "$out/$name.jsonl" >"$out/$name"
   [ "$(wc -l <"$out/$name")" = "$steps" ] || { echo "$name: $(wc -l <"$out/$name") losses of $steps steps"; return 1; }
 }
 
@@ -40,7 +42,7 @@ failed=0
 # compare NAME [TWIN]: with the run of one rank, and in bits with TWIN
 compare() {
   local verdict bits=
-  verdict=$(paste -d' ' "$out/one" "$out/$1" | awk -v t="$tolerance" '{d = ($3 - $1) / $1; if (d < 0) d = -d; if (d > m) m = d}
+  verdict=$(paste -d' ' "$out/one" "$out/$1" | awk -v t="$tolerance" '{d = ($4 - $1) / $1; if (d < 0) d = -d; if (d > m) m = d}
     END {printf "%.1e %s", m, m <= t ? "ok" : "DIFFERS"}')
   if [ -n "${2:-}" ]; then cmp -s "$out/$1" "$out/$2" && bits="as $2 in bits" || bits="DIFFERS from $2"; fi
   printf '%-28s last loss %s, largest difference %s %s\n' "$1" "$(tail -n 1 "$out/$1" | cut -d' ' -f1)" "$verdict" "$bits"
@@ -51,13 +53,24 @@ check() {
   local name=$1 twin=${2#-}
   shift 2
   [[ $name =~ ${ONLY:-} ]] || return 0
-  if run "$name" "$ranks" "$@"; then compare "$name" "$twin"; else failed=1; fi
+  if ! run "$name" "$ranks" "$@"; then failed=1; return 0; fi
+  compare "$name" "$twin"
+  [ -n "${GRAPHS:-}" ] || return 0
+  # shellcheck disable=SC2086
+  if run "${name}_graphs" "$ranks" "$@" --cuda-graph-impl local --cuda-graph-modules $GRAPHS; then
+    compare "${name}_graphs" "$name"
+  else
+    failed=1
+  fi
 }
 
 run one 1 || exit 1
 if [ "$ranks" -gt 1 ]; then
   check dp - --overlap-grad-reduce
   check dp_zero1 - $zero
+  check dp_optim_grads - --data-parallel-sharding-strategy optim_grads
+  check dp_fsdp - $fsdp
+  check dp_fsdp_last - $fsdp --fsdp-reduce-grads last
   [ -n "${EXPERTS:-}" ] || check tp - $tp "$ranks"
   check tp_sequence - $tp "$ranks" --sequence-parallel
   check tp_overlap - $tp "$ranks" --sequence-parallel --tp-comm-overlap
@@ -70,10 +83,10 @@ if [ "$ranks" -gt 1 ]; then
   check pp_recompute pp_gpipe $pp "$ranks" --recompute-granularity full --recompute-method uniform
 fi
 if [ "$ranks" -gt 1 ] && [ -n "${EXPERTS:-}" ]; then
-  fsdp="--data-parallel-sharding-strategy optim_grads_params"
   check ep - $ep "$ranks" --moe-token-dispatcher-type alltoall
   for type in allgather flex; do check ep_$type ep $ep "$ranks" --moe-token-dispatcher-type $type; done
   check ep_overlap ep $ep "$ranks" --moe-shared-expert-overlap
+  check ep_regrows ep $ep "$ranks" --moe-expert-rank-capacity-factor 0.2
   check etp - --expert-tensor-parallel-size "$ranks"
   check tp_ep - $tp "$ranks" --sequence-parallel $ep "$ranks"
   check cp_ep - $cp 2 $ep "$ranks"
@@ -87,9 +100,8 @@ if [ "$ranks" -ge 4 ] && [ -n "${EXPERTS:-}" ]; then
 fi
 if [ "$ranks" -ge 4 ]; then
   check dp_hsdp2 - $zero --num-distributed-optimizer-instances 2
-  check dp_fsdp_hsdp2 - --data-parallel-sharding-strategy optim_grads_params --num-distributed-optimizer-instances 2
-  check dp_fsdp_outer2 dp_fsdp_hsdp2 --data-parallel-sharding-strategy optim_grads_params --num-distributed-optimizer-instances 2 \
-    --outer-dp-sharding-strategy optim
+  check dp_fsdp_hsdp2 - $fsdp --num-distributed-optimizer-instances 2
+  check dp_fsdp_outer2 dp_fsdp_hsdp2 $fsdp --num-distributed-optimizer-instances 2 --outer-dp-sharding-strategy optim
   check tp2_pp2 - $tp 2 --sequence-parallel $pp 2
   check tp2_cp2 - $tp 2 --sequence-parallel $cp 2
   check tp2_dp2_zero1 - $tp 2 --sequence-parallel --tp-comm-overlap $zero

@@ -27,6 +27,7 @@ std::uint64_t digest_of(const ArenaPlan& plan) {
     add(static_cast<std::uint32_t>(key.scope.segment));
     add(static_cast<std::uint32_t>(key.scope.verb));
     add(static_cast<std::uint32_t>(key.ordinal));
+    add(static_cast<std::uint32_t>(key.use));
     add(slot.offset);
     add(slot.bytes);
   }
@@ -41,7 +42,17 @@ Arena::~Arena() {
   if (block_ != nullptr) pool_.free(block_);
 }
 
-void Arena::begin_scope(const ArenaScope& scope) { next_ = {.scope = scope, .ordinal = 0}; }
+void Arena::begin_step() {
+  for (auto& [scope, uses] : uses_) uses = 0;
+}
+
+void Arena::begin_scope(const ArenaScope& scope) { next_ = {.scope = scope, .ordinal = 0, .use = uses_[scope]++}; }
+
+ArenaKey Arena::key_of(const ArenaKey& first) const {
+  const bool by_use = plan_ != nullptr && plan_->by_use;
+  const auto uses = uses_.find(first.scope);
+  return {.scope = first.scope, .ordinal = first.ordinal, .use = by_use && uses != uses_.end() ? uses->second - 1 : 0};
+}
 
 void* Arena::allocate(std::size_t bytes, MemoryCategory category, std::string_view owner) {
   if (bytes > std::numeric_limits<std::size_t>::max() / 4) {
@@ -61,15 +72,16 @@ void* Arena::allocate(std::size_t bytes, MemoryCategory category, std::string_vi
       return unplanned_.back();
     case Mode::kRecording: {
       const std::size_t rounded = round_up(bytes);
-      last_recorded_[key] = recorded_.size();
-      recorded_.push_back({key, next_address_, rounded, category, std::string(owner)});
+      const ArenaKey first{.scope = key.scope, .ordinal = key.ordinal};
+      last_recorded_[first] = recorded_.size();
+      recorded_.push_back({first, next_address_, rounded, category, std::string(owner), key.use});
       next_address_ += rounded;
       return reinterpret_cast<void*>(recorded_.back().address);
     }
     case Mode::kPlanned: break;
   }
   require(plan_ != nullptr, "a planned arena without a plan");
-  const auto slot = plan_->slots.find(key);
+  const auto slot = plan_->slots.find(key_of(key));
   if (slot == plan_->slots.end() || slot->second.bytes != round_up(bytes)) {
     fail({.subject = fmt::format("allocation {} of segment {} verb {} column {} ({})", key.ordinal, key.scope.segment,
                                  key.scope.verb, key.scope.column, owner),
@@ -125,7 +137,7 @@ Arena::Place Arena::place_of(const ArenaKey& key) const {
     return {.address = reinterpret_cast<void*>(recorded.address), .bytes = recorded.bytes};
   }
   require(mode_ == Mode::kPlanned && plan_ != nullptr, "the place of a buffer needs a plan");
-  const auto slot = plan_->slots.find(key);
+  const auto slot = plan_->slots.find(key_of(key));
   require(slot != plan_->slots.end(), "the place of a buffer that the plan does not know");
   return {.address = block_ + slot->second.offset, .bytes = slot->second.bytes};
 }
@@ -135,9 +147,12 @@ std::string Arena::owner_of(const void* address) const {
   if (mode_ != Mode::kPlanned || plan_ == nullptr || at < block_ || at >= block_ + block_bytes_) return {};
   const auto offset = static_cast<std::size_t>(at - block_);
   std::string owner;  // a scope may use memory twice: the later one counts
-  for (auto slot = plan_->slots.lower_bound({.scope = next_.scope, .ordinal = 0});
-       slot != plan_->slots.end() && slot->first < next_; ++slot) {
-    if (slot->second.offset <= offset && offset < slot->second.offset + slot->second.bytes) owner = slot->second.owner;
+  const ArenaKey next = key_of(next_);
+  for (auto slot = plan_->slots.lower_bound({.scope = next.scope, .ordinal = 0});
+       slot != plan_->slots.end() && slot->first < next; ++slot) {
+    if (slot->first.use == next.use && slot->second.offset <= offset &&
+        offset < slot->second.offset + slot->second.bytes)
+      owner = slot->second.owner;
   }
   return owner;
 }

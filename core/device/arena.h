@@ -1,6 +1,7 @@
 // Memory of a step. Its allocations and accesses are recorded once on the plan backend; interval colouring of the
 // buffers' lifetimes, from first to last access, then gives the n-th allocation of a scope its address: fixed before
-// the first step, the same for every microbatch of a column. Nothing is freed by hand.
+// the first step, and the same for every microbatch of a column, which captured graphs need, or for each by itself.
+// Nothing is freed by hand.
 #pragma once
 
 #include <compare>
@@ -27,6 +28,7 @@ struct ArenaScope {
 struct ArenaKey {
   ArenaScope scope;
   std::int32_t ordinal = 0;  // of the allocation since begin_scope
+  std::int32_t use = 0;      // of the scope in a step, where a plan is by use
   auto operator<=>(const ArenaKey&) const = default;
 };
 
@@ -38,6 +40,7 @@ struct ArenaPlan {
     std::string owner;  // the tensor's name; for a stash slot its kind
   };
   std::map<ArenaKey, Slot> slots;
+  bool by_use = false;                                  // each use of a scope in a step has places of its own
   std::size_t peak_bytes = 0;                           // size of the block
   std::size_t live_bytes = 0;                           // most bytes alive at once: the lower bound of any layout
   CategoryBytes live_by_category{};                     // at that moment
@@ -63,6 +66,7 @@ class Arena {
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
+  void begin_step();  // uses of scopes are counted from here on
   void begin_scope(const ArenaScope& scope);
   void* allocate(std::size_t bytes, MemoryCategory category, std::string_view owner);
   // Recording: a buffer turned out to be kept for backward by the current scope's verb; `address` may point into it.
@@ -98,11 +102,12 @@ class Arena {
     friend bool operator==(const Kept&, const Kept&) = default;
   };
   struct Recorded {
-    ArenaKey key;
+    ArenaKey key;  // as of the first use
     std::uintptr_t address;
     std::size_t bytes;
     MemoryCategory category;
     std::string owner;
+    std::int32_t use;
     std::vector<Kept> kept = {};  // by each classify()
   };
   const std::vector<Recorded>& recorded() const { return recorded_; }  // ascending addresses
@@ -111,7 +116,10 @@ class Arena {
  private:
   MemoryPool& pool_;
   Mode mode_;
+  ArenaKey key_of(const ArenaKey& first) const;  // of the latest use
+
   ArenaKey next_;
+  std::map<ArenaScope, std::int32_t> uses_;  // in the step
   const ArenaPlan* plan_ = nullptr;
   std::byte* block_ = nullptr;
   std::size_t block_bytes_ = 0;
@@ -122,10 +130,16 @@ class Arena {
   std::uintptr_t next_address_;
 };
 
+struct ArenaPlanSpec {
+  // For so many more of lane 0's entries no other takes a buffer's memory, but for workspaces.
+  std::int64_t ops_beside = 0;
+  // Lays out each use of a scope by itself, if there are not too many; else all uses of a scope have the same places.
+  bool by_use = false;
+  bool searches = true;  // for a layout in less memory than the first ones; takes longer
+};
 // Lays out what `recording` allocated while `timeline` recorded. Lane 0's order measures time; work on other lanes
 // occupies its buffers from the last lane-0 op known to precede it to the first known to follow. Fails if lane 0 does
-// not join a lane at the end. `ops_beside`: for so many more of lane 0's entries no other takes a buffer's memory, but
-// for workspaces.
-ArenaPlan plan_arena(const Timeline& timeline, const Arena& recording, std::int64_t ops_beside = 0);
+// not join a lane at the end.
+ArenaPlan plan_arena(const Timeline& timeline, const Arena& recording, const ArenaPlanSpec& spec = {});
 
 }  // namespace megalith

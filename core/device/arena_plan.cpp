@@ -4,13 +4,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <limits>
 #include <unordered_map>
 
 #include "core/base/error.h"
 #include "core/device/arena.h"
+#include "core/device/arena_layout.h"
 #include "core/device/vector_clock.h"
 
 namespace megalith {
@@ -19,11 +19,7 @@ namespace {
 
 constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
 
-// Begins after lane 0's entry begin - 1 and ends before its entry end + 1.
-struct Interval {
-  std::int64_t begin = kNever;
-  std::int64_t end = -1;
-};
+using Interval = Lifetime;
 
 // When each op of the timeline may run.
 std::vector<Interval> op_times(const Timeline& timeline) {
@@ -78,23 +74,8 @@ struct Buffer {
 // Large, and most ops leave theirs alone.
 bool is_workspace(const Buffer& buffer) { return buffer.slot.owner == "workspace"; }
 
-bool overlap(const std::vector<Interval>& a, const std::vector<Interval>& b) {
-  std::size_t i = 0;
-  std::size_t j = 0;
-  while (i < a.size() && j < b.size()) {
-    if (a[i].end < b[j].begin) {
-      ++i;
-    } else if (b[j].end < a[i].begin) {
-      ++j;
-    } else {
-      return true;
-    }
-  }
-  return false;
-}
-
 std::vector<Buffer> lifetimes(const Timeline& timeline, const Arena& recording, const std::vector<Interval>& times,
-                              std::int64_t ops_beside) {
+                              std::int64_t ops_beside, bool by_use) {
   const std::vector<Arena::Recorded>& recorded = recording.recorded();
   std::vector<Interval> lives(recorded.size());
   for (std::size_t i = 0; i < timeline.entries().size(); ++i) {
@@ -119,9 +100,11 @@ std::vector<Buffer> lifetimes(const Timeline& timeline, const Arena& recording, 
   std::map<ArenaKey, Buffer> by_key;
   for (std::size_t i = 0; i < recorded.size(); ++i) {
     const Arena::Recorded& r = recorded[i];
-    Buffer& buffer = by_key[r.key];
+    ArenaKey key = r.key;
+    if (by_use) key.use = r.use;
+    Buffer& buffer = by_key[key];
     if (buffer.slot.bytes == 0)
-      buffer = {r.key, {.bytes = r.bytes, .category = r.category, .owner = r.owner}, /*lives=*/{}};
+      buffer = {key, {.bytes = r.bytes, .category = r.category, .owner = r.owner}, /*lives=*/{}};
     if (buffer.slot.bytes != r.bytes) {
       fail({.subject = fmt::format("plan: {} of segment {}", r.owner, r.key.scope.segment),
             .expected = fmt::format("{} bytes in every microbatch", buffer.slot.bytes),
@@ -149,79 +132,8 @@ std::vector<Buffer> lifetimes(const Timeline& timeline, const Arena& recording, 
   return buffers;
 }
 
-std::int64_t time_in_use(const Buffer& buffer) {
-  std::int64_t time = 0;
-  for (const Interval& life : buffer.lives) time += life.end - life.begin + 1;
-  return time;
-}
-
-// When a buffer is alive, to the grain of a 256th of the step: those that share no grain never meet.
-class Grains {
- public:
-  Grains(const std::vector<Interval>& lives, std::int64_t last) {
-    for (const Interval& life : lives) {
-      const std::int64_t end = std::min(life.end, last) * kCount / (last + 1);
-      for (std::int64_t grain = std::min(life.begin, last) * kCount / (last + 1); grain <= end; ++grain)
-        words_[static_cast<std::size_t>(grain / 64)] |= std::uint64_t{1} << (grain % 64);
-    }
-  }
-  bool share(const Grains& other) const {
-    std::uint64_t both = 0;
-    for (std::size_t i = 0; i < words_.size(); ++i) both |= words_[i] & other.words_[i];
-    return both != 0;
-  }
-
- private:
-  static constexpr std::int64_t kCount = 256;
-  std::array<std::uint64_t, kCount / 64> words_{};
-};
-
-// Largest first, and of these the ones with the highest `first`, each at the lowest offset that is free during all of
-// its lives. Returns where the highest one ends.
-template <class First>
-std::size_t assign_offsets(std::vector<Buffer>& buffers, const First& first) {
-  using Rank = std::pair<std::size_t, std::int64_t>;
-  std::vector<std::pair<Rank, Buffer*>> order;
-  std::int64_t last = 0;
-  for (Buffer& buffer : buffers) {
-    order.push_back({{buffer.slot.bytes, first(buffer)}, &buffer});
-    if (!buffer.lives.empty()) last = std::max(last, buffer.lives.back().begin);
-  }
-  std::ranges::stable_sort(order, [](const auto& a, const auto& b) { return a.first > b.first; });
-  struct Placed {
-    std::size_t begin, end;
-    Grains grains;
-    const std::vector<Interval>* lives;
-  };
-  std::vector<Placed> placed;  // ascending offsets
-  std::size_t end = 0;
-  for (const auto& [rank, buffer] : order) {
-    std::size_t offset = 0;
-    end = std::max(end, buffer->slot.bytes);
-    if (buffer->lives.empty()) continue;  // at 0, in nobody's way
-    const Grains grains(buffer->lives, last);
-    for (const Placed& other : placed) {
-      if (other.begin >= offset + buffer->slot.bytes) break;
-      if (other.end > offset && other.grains.share(grains) && overlap(buffer->lives, *other.lives)) offset = other.end;
-    }
-    buffer->slot.offset = offset;
-    end = std::max(end, offset + buffer->slot.bytes);
-    placed.insert(std::upper_bound(placed.begin(), placed.end(), offset,
-                                   [](std::size_t at, const Placed& other) { return at < other.begin; }),
-                  {.begin = offset, .end = offset + buffer->slot.bytes, .grains = grains, .lives = &buffer->lives});
-  }
-  return end;
-}
-
-// Of a size those first that are in use for longest. Where that leaves gaps, as among many that follow each other
-// closely, those that begin first, if it leaves less.
-void lay_out(std::vector<Buffer>& buffers, std::size_t live_bytes) {
-  const auto by_use = [](const Buffer& buffer) { return time_in_use(buffer); };
-  const auto by_begin = [](const Buffer& buffer) { return buffer.lives.empty() ? 0 : -buffer.lives.front().begin; };
-  const std::size_t used = assign_offsets(buffers, by_use);
-  if (used == live_bytes || assign_offsets(buffers, by_begin) < used) return;
-  assign_offsets(buffers, by_use);
-}
+// More are laid out as if all uses of a scope had the same places.
+constexpr std::size_t kMostByUse = 50'000;
 
 void find_live_peak(const std::vector<Buffer>& buffers, ArenaPlan& plan) {
   std::map<std::int64_t, std::int64_t> changes;
@@ -254,15 +166,19 @@ void find_live_peak(const std::vector<Buffer>& buffers, ArenaPlan& plan) {
 
 }  // namespace
 
-ArenaPlan plan_arena(const Timeline& timeline, const Arena& recording, std::int64_t ops_beside) {
+ArenaPlan plan_arena(const Timeline& timeline, const Arena& recording, const ArenaPlanSpec& spec) {
   require(recording.mode() == Arena::Mode::kRecording, "plan_arena needs a recording arena");
-  std::vector<Buffer> buffers = lifetimes(timeline, recording, op_times(timeline), ops_beside);
   ArenaPlan plan;
+  plan.by_use = spec.by_use && recording.recorded().size() <= kMostByUse;
+  const std::vector<Buffer> buffers = lifetimes(timeline, recording, op_times(timeline), spec.ops_beside, plan.by_use);
   find_live_peak(buffers, plan);
-  lay_out(buffers, plan.live_bytes);
-  for (const Buffer& buffer : buffers) {
-    plan.slots[buffer.key] = buffer.slot;
-    plan.peak_bytes = std::max(plan.peak_bytes, buffer.slot.offset + buffer.slot.bytes);
+  std::vector<LayoutBuffer> layout;
+  layout.reserve(buffers.size());
+  for (const Buffer& buffer : buffers) layout.push_back({.bytes = buffer.slot.bytes, .lives = buffer.lives});
+  plan.peak_bytes = lay_out(layout, plan.live_bytes, spec.searches);
+  for (std::size_t i = 0; i < buffers.size(); ++i) {
+    ArenaPlan::Slot& slot = plan.slots[buffers[i].key] = buffers[i].slot;
+    slot.offset = layout[i].offset;
   }
   return plan;
 }

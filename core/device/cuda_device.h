@@ -30,6 +30,8 @@ std::string cuda_unavailable();
 void select_cuda_device(int index);
 // Makes the process's GPU (0 when none was selected) current in the calling thread, and returns its index.
 int use_cuda_device();
+// Of the process's GPU, the same for all processes of the machine: "0000:1B:00.0".
+std::string cuda_bus_id();
 
 // Lets an attached profiler (--profile-from-start off, --capture-range cudaProfilerApi) record from here, or stop.
 void record_cuda_profile(bool on);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <charconv>
 #include <cstdint>
 
 #include "core/base/error.h"
@@ -11,16 +12,32 @@
 
 namespace megalith {
 
-cpu_set_t cpus_near_pci(const std::string& bus_id, const std::string& system) {
+namespace {
+
+// Of a PCI device; "" where the system does not tell.
+std::string text_of(const std::string& bus_id, const char* file, const std::string& system) {
   std::string name = bus_id;
   std::ranges::transform(name, name.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   const FaultScope scope("host_memory");
   try {
     constexpr std::uint64_t kMaxBytes = std::uint64_t{1} << 12;
-    return parse_cpu_list(read_whole_file(system + "/bus/pci/devices/" + name + "/local_cpulist", kMaxBytes));
+    return read_whole_file(system + "/bus/pci/devices/" + name + "/" + file, kMaxBytes);
   } catch (const Error&) {
     return {};
   }
+}
+
+}  // namespace
+
+cpu_set_t cpus_near_pci(const std::string& bus_id, const std::string& system) {
+  return parse_cpu_list(text_of(bus_id, "local_cpulist", system));
+}
+
+int node_of_pci(const std::string& bus_id, const std::string& system) {
+  const std::string text = text_of(bus_id, "numa_node", system);
+  int node = -1;
+  static_cast<void>(std::from_chars(text.data(), text.data() + text.size(), node));
+  return node;
 }
 
 RunNear::RunNear(const cpu_set_t& near) {

@@ -11,6 +11,9 @@ namespace megalith {
 // not known.
 cpu_set_t cpus_near_pci(const std::string& bus_id, const std::string& system = "/sys");
 
+// The device's NUMA node itself; -1 where it is not known.
+int node_of_pci(const std::string& bus_id, const std::string& system = "/sys");
+
 // While it lives, this thread runs on those CPUs of `near` that it was allowed to run on before, so that pages that it
 // gets are of their node. Where there are none, or the system does not let it, nothing changes.
 class RunNear {

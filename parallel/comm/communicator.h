@@ -35,6 +35,8 @@ struct CommunicatorStats {
   std::int64_t messages = 0;  // of as many rows as there were; of CPU ranks
   std::int64_t pulled = 0;    // read by the GPUs of the targets
   std::int64_t padded = 0;    // in equal parts through NCCL
+  // On GPUs, by the communicator that NCCL has for graphs: rehearsed, and each call of each replay.
+  std::int64_t graph_calls = 0;
 };
 
 class Communicator {
@@ -69,6 +71,10 @@ class Communicator {
   virtual std::unique_ptr<Communicator> subgroup(std::span<const int> ranks, const std::string& name);
   // The same ranks once more, for use on another stream; collective over this group.
   std::unique_ptr<Communicator> duplicate(const std::string& name);
+
+  // While `on`, eager calls go the way of captured ones, which is set up in them as far as it is another one: in a
+  // capture the host should not wait for peers. Once for each kind of call is enough; all ranks alike.
+  virtual void rehearse_captures(bool /*on*/) {}
 
   // This rank failed: calls that wait, or come later, on any group of its world throw Error (exit code 7) with
   // `message`. With ranks as threads that holds for all ranks; with processes for this one, whose main then ends the

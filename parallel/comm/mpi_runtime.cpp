@@ -110,6 +110,7 @@ MpiRuntime::~MpiRuntime() {
   MPI_Finalize();
 }
 
+bool MpiRuntime::aborted() const { return process_->aborted; }
 int MpiRuntime::rank() const { return process_->rank; }
 int MpiRuntime::size() const { return process_->size; }
 int MpiRuntime::local_rank() const { return process_->local_rank; }

@@ -81,6 +81,8 @@ class MpiRuntime {
   [[noreturn]] void abort(ExitCode code);
   // The same where all ranks call it: rank 0 ends them, so that what it printed before is not lost.
   [[noreturn]] void abort_together(ExitCode code);
+  // A group of this process was: it can only end by one of these two.
+  bool aborted() const;
 
  private:
   std::shared_ptr<MpiProcess> process_;

@@ -1,10 +1,8 @@
 #include "parallel/comm/nccl_communicator.h"
 
 #include <cuda.h>
-#include <cuda_runtime_api.h>
 #include <fmt/format.h>
 #include <nccl.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -61,30 +59,16 @@ class NcclCommunicator final : public Communicator, public MemorySharing {
   void abort(const std::string& message) override { process_->abort(message); }
   bool share_memory(void* base, std::size_t bytes, std::uint64_t layout) override;
   void unshare_memory() override;
+  void rehearse_captures(bool on) override { rehearses_ = on; }
 
  protected:
   void run(const Collective&) override;  // an error: a CPU stream
   void run(Stream& stream, CudaStream& cuda, const Collective& collective) override;
 
  private:
-  // The host is inside NCCL, as the watcher sees it, and has been told if the group was aborted meanwhile.
-  class HostCall {
-   public:
-    HostCall(MpiProcess& process, WatchedGroup& group, int kind) : group_(group), lock_(group.calls) {
-      process.throw_if_aborted();
-      group.since = WatchedGroup::Clock::now().time_since_epoch().count();
-      group.host_call = kind;
-    }
-    ~HostCall() { group_.host_call = -1; }
-    HostCall(const HostCall&) = delete;
-    HostCall& operator=(const HostCall&) = delete;
-
-   private:
-    WatchedGroup& group_;
-    std::lock_guard<std::timed_mutex> lock_;
-  };
-
   void start();
+  ncclComm* make_comm(bool for_graphs);
+  ncclComm* comm_for(const Stream& stream);
   void check_memory(const ExchangeRows& op) const;
   void check(ncclResult_t result, const char* call) const;
   void write(CudaStream& stream, std::uint64_t& word, std::uint64_t value) const {
@@ -215,13 +199,15 @@ class NcclCommunicator final : public Communicator, public MemorySharing {
     check(ncclRecv(op.buffer.data, op.buffer.bytes(), ncclUint8, op.peer, comm(), stream.handle()), op.kName);
   }
 
-  ncclComm* comm() const { return watched_->comm; }
+  ncclComm* comm() const { return comm_; }
 
   std::unique_ptr<Communicator> host_;
   std::shared_ptr<MpiProcess> process_;
   std::shared_ptr<NcclWatcher> watcher_;
   std::shared_ptr<WatchedGroup> watched_;  // null in a group of one rank, like the rest
   std::unique_ptr<PeerMemory> peer_memory_;
+  ncclComm* comm_ = nullptr;  // of the call under way
+  bool rehearses_ = false;
   WriteValue write_value_ = nullptr;
   void* staging_ = nullptr;  // kStagedKeys of int32
   std::uint64_t ids_ = 0;    // of calls that were enqueued or captured
@@ -258,18 +244,40 @@ void NcclCommunicator::start() {
   process_->add(shared_recorder());
   watcher_->add(watched_);
 
+  watched_->comm = comm_ = make_comm(false);
+  recorder().restart();
+  recorder().set_device_progress(0, false, {});
+}
+
+ncclComm* NcclCommunicator::make_comm(bool for_graphs) {
   ncclUniqueId id{};
   if (rank() == 0) check(ncclGetUniqueId(&id), "ncclGetUniqueId");
   id = host_->host_gather(id).front();  // also waits for late ranks, which NCCL would do without a limit
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 1;
-  const HostCall call(*process_, *watched_, NcclWatcher::kStart);
-  recorder().begin({.kind = "the start of NCCL"});
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 29, 2)  // before: set_graph_environment()
+  if (for_graphs) config.graphUsageMode = 1;
+#endif
+  const NcclHostCall call(*process_, *watched_, NcclWatcher::kStart);
+  if (!for_graphs) recorder().begin({.kind = "the start of NCCL"});
   ncclComm_t made = nullptr;
   check(ncclCommInitRankConfig(&made, size(), id, rank(), &config), "ncclCommInitRankConfig");
-  recorder().restart();
-  recorder().set_device_progress(0, false, {});
-  watched_->comm = made;
+  return made;
+}
+
+// Graphs have an NCCL communicator of their own. Where one may also serve calls outside of graphs NCCL adds event nodes
+// to captured calls ("graph mixing"), which keep the GPU waiting. Without them the streams alone order replays and
+// eager calls. That is enough for two communicators: calls of a group come one after another on one stream, or on
+// streams that events order, so kernels of the two never run at once, and on all ranks in the same order. For one it is
+// not: an eager call's work of NCCL's host threads begins when it is enqueued, ahead of that of a replay before it.
+ncclComm* NcclCommunicator::comm_for(const Stream& stream) {
+  if (!stream.capturing() && !rehearses_) return watched_->comm;
+  if (watched_->graph_comm == nullptr && !stream.capturing()) watched_->graph_comm = make_comm(true);
+  if (watched_->graph_comm != nullptr) return watched_->graph_comm;
+  if (!nccl_mixing_is_off()) return watched_->comm;
+  fail({.subject = fmt::format("a captured call on group {}", name()),
+        .expected = "a rehearsal before the capture, as NCCL_GRAPH_MIXING_SUPPORT is 0",
+        .got = "none"});
 }
 
 // The peers' kernels have ended, or the group is aborted: NCCL may wait for its peers on this machine here.
@@ -284,7 +292,8 @@ NcclCommunicator::~NcclCommunicator() {
   }
   watcher_->remove(watched_);
   peer_memory_.reset();
-  if (watched_->comm != nullptr) static_cast<void>(ncclCommDestroy(watched_->comm));
+  for (ncclComm* comm : {watched_->graph_comm.load(), watched_->comm.load()})
+    if (comm != nullptr) static_cast<void>(ncclCommDestroy(comm));
   cuda_free(staging_);
   cuda_free_host(watched_->progress);
 }
@@ -296,7 +305,7 @@ void NcclCommunicator::check(ncclResult_t result, const char* call) const {
         .subject = fmt::format("{} on group {}", call, name()),
         .expected = fmt::format("success with the ranks {} of the world", watched_->peers),
         .got = fmt::format("NCCL's error {} ({}): {}", static_cast<int>(result), ncclGetErrorString(result),
-                           ncclGetLastError(watched_->comm)),
+                           ncclGetLastError(comm())),
         .remedy = "see whether another rank ended or made another call; NCCL_DEBUG=WARN says more"});
 }
 
@@ -321,8 +330,9 @@ void NcclCommunicator::run(Stream& stream, CudaStream& cuda, const Collective& c
                       [&](const Tensor& in, const Tensor& out) { cuda.copy(out.data, in.data, in.bytes()); });
   }
   if (rows != nullptr) check_memory(*rows);
+  comm_ = comm_for(stream);
   const int kind = static_cast<int>(collective.index());
-  const HostCall host_call(*process_, *watched_, kind);
+  const NcclHostCall host_call(*process_, *watched_, kind);
   const std::uint64_t id = ++ids_;
   stream.on_each_run([this, id](Stream& runs_on) { count_from(runs_on, id); });
   write(cuda, watched_->progress->mark, NcclWatcher::inside(id, kind));
@@ -330,6 +340,7 @@ void NcclCommunicator::run(Stream& stream, CudaStream& cuda, const Collective& c
   if (rows != nullptr) {
     count_path(stream, peer_memory_ != nullptr ? &CommunicatorStats::pulled : &CommunicatorStats::padded);
   }
+  if (comm_ != watched_->comm) count_path(stream, &CommunicatorStats::graph_calls);
   write(cuda, watched_->progress->mark, NcclWatcher::behind(id));
 }
 
@@ -352,23 +363,6 @@ void NcclCommunicator::unshare_memory() {
   }
   peer_memory_.reset();
   host_->host_barrier();  // no peer has it mapped any more
-}
-
-// Why this rank cannot have its GPU, if too many earlier ones have it.
-std::string gpu_fault(Communicator& world, int ranks_per_gpu) {
-  const int device = use_cuda_device();
-  char bus[64] = "";
-  char host[256] = "";
-  MEGALITH_CUDA_CHECK(cudaDeviceGetPCIBusId(bus, sizeof(bus), device));
-  gethostname(host, sizeof(host) - 1);
-  const std::vector<std::string> all = world.host_all_gather(fmt::format("{} on {}", bus, host));
-  const auto mine = all.begin() + world.rank();
-  if (std::count(all.begin(), mine, *mine) < ranks_per_gpu) return "";
-  const auto first = std::find(all.begin(), mine, *mine);
-  return fmt::format(
-      "--device cuda: a GPU for each rank: expected a GPU that rank {} does not use, got GPU {}; start at most one "
-      "process a GPU on each node, or check CUDA_VISIBLE_DEVICES",
-      first - all.begin(), *mine);
 }
 
 }  // namespace

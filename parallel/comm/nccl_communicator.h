@@ -1,6 +1,6 @@
 // Ranks as processes with one GPU each. MPI carries the unique ids and all host calls, NCCL the streams' traffic; every
-// group has an NCCL communicator of its own. Calls enqueue on the given CUDA stream and return; they are legal under
-// capture. What differs from the other communicators:
+// group has an NCCL communicator of its own, and another one for calls in graphs where these were rehearsed. Calls
+// enqueue on the given CUDA stream and return; they are legal under capture. What differs from the other communicators:
 // - Sums are taken in NCCL's order, which depends on the number of ranks and the size but not on the run: all ranks get
 //   the same bits, run after run. bf16 sums are rounded after each addition.
 // - The first call of each kind connects the ranks, so the host may wait for its peers in it: ranks that use several
@@ -32,5 +32,14 @@ bool can_share_memory(Communicator& host, std::span<const int> ranks);
 // Why a library of this version cannot serve a program built for the other one (versions as ncclGetVersion says them:
 // 22809 is 2.28.9); empty if it can: the same major version, and not an older minor one.
 std::string nccl_version_fault(int library, int built_for);
+
+// Why this rank of `world` cannot have its GPU, if too many earlier ones have it; else empty. Collective.
+std::string gpu_fault(Communicator& world, int ranks_per_gpu);
+
+// For a program that rehearses all captures: tells NCCL, unless the user has set NCCL_GRAPH_MIXING_SUPPORT, that no
+// communicator has calls in graphs and others under way at once. From 2.29 on the communicators of graphs alone are
+// told. Before MpiRuntime starts threads.
+void set_graph_environment();
+bool nccl_mixing_is_off();  // for all communicators
 
 }  // namespace megalith

@@ -49,6 +49,12 @@ void fail_next_wait(const std::string& message) {
 
 }  // namespace
 
+NcclHostCall::NcclHostCall(MpiProcess& process, WatchedGroup& group, int kind) : group_(group), lock_(group.calls) {
+  process.throw_if_aborted();
+  group.since = WatchedGroup::Clock::now().time_since_epoch().count();
+  group.host_call = kind;
+}
+
 NcclWatcher::NcclWatcher(std::shared_ptr<MpiProcess> process)
     : process_(std::move(process)), thread_([this] { watch(); }) {}
 
@@ -118,12 +124,16 @@ std::string NcclWatcher::fault_of(WatchedGroup& group) const {
   if (known) group.recorder->set_device_progress(((mark & ~kSeen) >> 4) + base, seen, group.seen_at);
   if (seen && now - group.seen_at > timeout) return late(kind);
 
-  ncclResult_t result = ncclSuccess;
-  if (group.comm == nullptr || ncclCommGetAsyncError(group.comm, &result) != ncclSuccess) return "";
-  if (result == ncclSuccess || result == ncclInProgress) return "";
-  return fmt::format("{} on group {}: expected an answer from the ranks {} of the world, got NCCL's error {} ({}): {}",
-                     name_of_kind(kind), group.name, group.peers, static_cast<int>(result), ncclGetErrorString(result),
-                     ncclGetLastError(group.comm));
+  for (ncclComm* const comm : {group.comm.load(), group.graph_comm.load()}) {
+    ncclResult_t result = ncclSuccess;
+    if (comm == nullptr || ncclCommGetAsyncError(comm, &result) != ncclSuccess) continue;
+    if (result == ncclSuccess || result == ncclInProgress) continue;
+    return fmt::format(
+        "{} on group {}: expected an answer from the ranks {} of the world, got NCCL's error {} ({}): {}",
+        name_of_kind(kind), group.name, group.peers, static_cast<int>(result), ncclGetErrorString(result),
+        ncclGetLastError(comm));
+  }
+  return "";
 }
 
 // Kernels of all groups are told to return before any is waited for: freeing one group's memory waits for the GPU.
@@ -136,7 +146,8 @@ void NcclWatcher::release(std::unique_lock<std::mutex>& lock) {
   for (const auto& group : groups) {
     // A host that is inside NCCL, waiting for a peer to connect, cannot be woken.
     if (!held.emplace_back(group->calls, std::defer_lock).try_lock_for(seconds(2))) end_process();
-    if (group->comm != nullptr) comms.push_back(group->comm);
+    for (ncclComm* const comm : {group->comm.load(), group->graph_comm.load()})
+      if (comm != nullptr) comms.push_back(comm);
     if (group->peer_memory != nullptr) shared.push_back(group->peer_memory);
   }
   auto told = std::make_shared<std::promise<void>>();

@@ -32,8 +32,9 @@ struct WatchedGroup {
 
   std::string name;
   std::string peers;  // their ranks in the world: "1, 3"
-  ncclComm* comm = nullptr;
-  PeerMemory* peer_memory = nullptr;  // guarded by calls; null: none is shared
+  std::atomic<ncclComm*> comm{nullptr};
+  std::atomic<ncclComm*> graph_comm{nullptr};  // of calls in graphs; null: none was rehearsed
+  PeerMemory* peer_memory = nullptr;           // guarded by calls; null: none is shared
   std::shared_ptr<FlightRecorder> recorder;
   // Pinned; written by the streams. The call's number at the recorder is its id in `mark`, by which a captured call is
   // the same at each replay, plus `base`.
@@ -45,11 +46,24 @@ struct WatchedGroup {
   std::timed_mutex calls;              // held while the host is inside NCCL
   std::atomic<int> host_call{-1};      // the kind of that call, Collective's index or kStart
   std::atomic<std::int64_t> since{0};  // its start, in Clock's ticks
-  std::atomic<bool> released{false};   // comm is being aborted and no longer the group's
+  std::atomic<bool> released{false};   // they are being aborted and no longer the group's
 
   // Of the watcher's thread:
   std::uint64_t seen = 0;
   Clock::time_point seen_at;
+};
+
+// While it lives the host is inside NCCL, as the watcher sees it. Throws if the process was aborted meanwhile.
+class NcclHostCall {
+ public:
+  NcclHostCall(MpiProcess& process, WatchedGroup& group, int kind);
+  ~NcclHostCall() { group_.host_call = -1; }
+  NcclHostCall(const NcclHostCall&) = delete;
+  NcclHostCall& operator=(const NcclHostCall&) = delete;
+
+ private:
+  WatchedGroup& group_;
+  std::lock_guard<std::timed_mutex> lock_;
 };
 
 class NcclWatcher {

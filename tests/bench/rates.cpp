@@ -3,6 +3,7 @@
 // With N > 1 the ranks of this host measure their link; what cannot be measured here (the link alone, the network) is
 // printed as a guess, and says so. bf16, the model's dtype; on the CPU smaller sizes.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -335,11 +336,15 @@ void print_links(Bench& bench, Communicator& world) {
     latency = std::max(of_small - ring * static_cast<double>(small) / bandwidth, 1e-7);
   }
   if (world.rank() != 0) return;
-  fmt::print("host-ranks = {}{}\nhost-link-gbps = {:.4g}{}\nhost-link-us = {:.3g}{}\n", world.size(), note,
-             bandwidth * 1e-9, note, latency * 1e6, note);
+  constexpr double kGib = 1024.0 * 1024 * 1024;
+  const double host_memory = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
+  fmt::print("host-ranks = {}{}\nhost-memory-gib = {:.1f}\nhost-link-gbps = {:.4g}{}\nhost-link-us = {:.3g}{}\n",
+             world.size(), note, host_memory / kGib, bandwidth * 1e-9, note, latency * 1e6, note);
   fmt::print(
-      "peer-gbps = {:.4g}  # a guess: what kernels read out of other GPUs' memory\npeer-us = {:.3g}  # a guess\n",
-      bandwidth * 1e-9, latency * 0.5e6);
+      "host-link-busy-gbps = {:.4g}  # a guess: gradients' and weights' beside products\n"
+      "peer-gbps = {:.4g}  # a guess: what kernels read out of other GPUs' memory\npeer-us = {:.3g}  # a guess\n"
+      "unit-copies-gbps = {:.4g}  # a guess: copy engines beside products\n",
+      bandwidth * 0.45e-9, bandwidth * 1e-9, latency * 0.5e6, bandwidth * 0.65e-9);
   fmt::print("network-gbps = {:.4g}  # a guess: write what a rank has between hosts\nnetwork-us = 20  # a guess\n",
              bandwidth * 0.1e-9);
   fmt::print("overlap-share = 0.9  # a guess: cuda_all_reduce_speed measures it\n");

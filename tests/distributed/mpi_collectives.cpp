@@ -1,11 +1,14 @@
 // The collective cases on MPI ranks. Rank 0 alone reports what passes; any rank reports and fails what does not.
 //   mpirun -np 4 mpi_collectives [--max-message-bytes=N, and chunks of 64 N] [--device=cuda] [GoogleTest's flags]
 // Exit code 77, for a skipped test, where ranks outnumber GPUs.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -71,6 +74,42 @@ TEST_P(Collectives, MeshGroups) {
 
 INSTANTIATE_TEST_SUITE_P(Eager, Collectives, testing::Values(false));
 INSTANTIATE_TEST_SUITE_P(Captured, Collectives, testing::Values(true));
+
+// Replays of two graphs and eager calls of one group in turns, none of which the host waits for.
+TEST(CallsBesideReplays, OfOneGroup) {
+  Communicator& world = *Collectives::world;
+  const CollectiveForm form{.device = Collectives::device};
+  const std::unique_ptr<Communicator> group = world.duplicate("graphed");
+  Rig rig(form);
+  megalith::Stream& stream = rig.stream();
+  const megalith::AbortOnUnwind guard(world);
+  constexpr int kRounds = 6;
+  constexpr int kCalls = 1 + 3 * kRounds;  // each but the first multiplies by the ranks: exact in fp64 for up to 7
+  auto buffer = rig.empty<double>(100'000);
+  for (std::size_t i = 0; i < buffer.values.size(); ++i)
+    buffer.values[i] = i % static_cast<std::size_t>(world.size()) == static_cast<std::size_t>(world.rank()) ? 1 : 0;
+  const auto sum = [&] { launch(stream, megalith::AllReduce{.group = *group, .buffer = buffer.tensor()}); };
+  megalith::Graph first("first"), second("second");
+  buffer.upload(stream);
+  group->rehearse_captures(true);
+  sum();
+  group->rehearse_captures(false);
+  for (megalith::Graph* graph : {&first, &second}) {
+    graph->begin_capture(stream);
+    sum();
+    graph->end_capture();
+  }
+  for (int round = 0; round < kRounds; ++round) {
+    first.replay(stream);
+    sum();
+    second.replay(stream);
+  }
+  buffer.download(stream);
+  stream.synchronize();
+  EXPECT_THAT(buffer.values, testing::Each(std::pow(world.size(), kCalls - 1)));
+  const bool apart = form.device == megalith::DeviceType::kCuda && world.size() > 1;
+  EXPECT_EQ(group->stats().graph_calls, apart ? 1 + 2 * kRounds : 0);
+}
 
 // On the ranks other than 0.
 class FailuresOnly : public testing::EmptyTestEventListener {

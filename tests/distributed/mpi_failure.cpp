@@ -31,7 +31,9 @@ void run(Communicator& world, DeviceType device, std::string_view kind) {
   const bool late = kind.starts_with("late") && world.rank() == 1;
   if (kind == "throw" && world.rank() == 1) fail_as_a_flag_would();
   if (kind == "late_later" || kind == "late_replay") {  // everything is connected by then
+    world.rehearse_captures(kind == "late_replay");
     launch(stream, AllReduce{.group = world, .buffer = buffer});
+    world.rehearse_captures(false);
     stream.synchronize();
   }
   if (kind == "late_replay") {

@@ -100,6 +100,12 @@ int use_cuda_device() {
   return index;
 }
 
+std::string cuda_bus_id() {
+  char bus[32] = {};
+  MEGALITH_CUDA_CHECK(cudaDeviceGetPCIBusId(bus, sizeof(bus), use_cuda_device()));
+  return bus;
+}
+
 CudaFault* cuda_fault() {
   // Mapped pinned memory has one address on host and device. It lives as long as the process.
   static CudaFault* const fault = [] {

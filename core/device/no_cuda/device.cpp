@@ -15,6 +15,7 @@ std::string cuda_unavailable() { return "a build without the CUDA backend"; }
 CudaFacts cuda_facts(int) { refuse_cuda(); }
 void select_cuda_device(int) { refuse_cuda(); }
 int use_cuda_device() { refuse_cuda(); }
+std::string cuda_bus_id() { refuse_cuda(); }
 void record_cuda_profile(bool) { refuse_cuda(); }
 
 void* cuda_allocate(std::size_t) { refuse_cuda(); }

@@ -93,6 +93,8 @@ TEST_F(Generate, RanksShareOutTheWeights) {
   const Outcome failed = test::run(test::program_on(2, "generate", {"--load", "nowhere"}), folder_);
   EXPECT_EQ(failed.code, 5);
   EXPECT_THAT(failed.errors(), ::testing::ElementsAre(::testing::HasSubstr("[rank 0/2] --load nowhere")));
+  const Words full = {"--load", "kept", "--allow-faults", "--fault-rank", "1", "--fault", "memory.pool:1:abort-alloc"};
+  EXPECT_EQ(test::run(test::program_on(2, "generate", full), folder_).code, 6);
 }
 
 TEST_F(Generate, LearnedPositionsEndTheText) {

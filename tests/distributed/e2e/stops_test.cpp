@@ -64,6 +64,33 @@ TEST(Stops, EachExitCodeIsReached) {
 #endif
 }
 
+#ifdef MEGALITH_EXIT_CODES_SURVIVE
+// The last allocation of the run is that of a step's memory with more room, in the middle of the run.
+TEST(Stops, NoMemoryForMoreRoomEndsAllRanksWithExitCode6) {
+  const Folder folder;
+  const Words flags = test::tiny_mock() + test::llama() +
+                      test::words(
+                          "--num-experts 4 --expert-model-parallel-size 2 --micro-batch-size 4 --train-iters 1 "
+                          "--moe-expert-rank-capacity-factor 0.1");
+  const auto fail_at = [&](int allocation) {
+    const Words fault = {"--allow-faults", "--fault-rank", "1", "--fault",
+                         "memory.pool:" + std::to_string(allocation) + ":abort-alloc"};
+    return test::run(test::program_on(2, "train", flags + fault), folder);
+  };
+  int fails = 1, passes = 128;
+  Outcome last = fail_at(fails);
+  while (passes - fails > 1) {
+    const int middle = (fails + passes) / 2;
+    const Outcome outcome = fail_at(middle);
+    (outcome.code == 0 ? passes : fails) = middle;
+    if (outcome.code != 0) last = outcome;
+  }
+  EXPECT_EQ(last.code, 6) << last.err;
+  EXPECT_THAT(last.errors(), ElementsAre(AllOf(HasSubstr("error: [rank 1/2] step 1 needed room on a rank for "),
+                                               HasSubstr("there is no memory for "))));
+}
+#endif
+
 TEST(Stops, ANumericFailureIsToldOnce) {
   const Folder folder;
   const Outcome outcome = test::run(

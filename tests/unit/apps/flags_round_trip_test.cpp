@@ -187,6 +187,7 @@ const std::map<std::string, Words>& values_of_train() {
       {"use-megatron-fsdp", {"--use-megatron-fsdp"}},
       {"fsdp-double-buffer", {"--fsdp-double-buffer"}},
       {"fsdp-unit-slots", {"--fsdp-unit-slots", "3", "--data-parallel-sharding-strategy", "optim_grads_params"}},
+      {"fsdp-gradient-slots", {"--fsdp-gradient-slots", "1", "--data-parallel-sharding-strategy", "optim_grads"}},
       {"fsdp-prefetch", {"--fsdp-prefetch", "0", "--data-parallel-sharding-strategy", "optim_grads_params"}},
       {"fsdp-reduce-grads", {"--fsdp-reduce-grads", "last", "--data-parallel-sharding-strategy", "optim_grads_params"}},
       {"fsdp-embedding-and-head",

@@ -310,6 +310,30 @@ TEST_F(MetricsFile, AFolderThatIsMissingIsExit3) {
             "exit 3: cannot open none.jsonl: No such file or directory (ENOENT); check the path and its permissions");
 }
 
+TEST_F(MetricsFile, ActivationsOnTheHostAreReadAsTheSlowestStageHasThem) {
+  StepMetrics metrics{.iteration = 1};
+  metrics.offload = {.bytes_out = 100, .bytes_back = 90, .host_bytes = 80, .saving_bytes = 70, .saved_bytes = -60};
+  std::string lines = to_json_line(metrics) + "\n";
+  metrics.iteration = 2;
+  metrics.offload->stages = {{.copy_out_ms = 4, .copy_back_ms = 1, .wait_out_ms = 2, .wait_back_ms = 1},
+                             {.copy_out_ms = 3, .copy_back_ms = 5, .wait_out_ms = 2, .wait_back_ms = 2}};
+  lines += to_json_line(metrics) + "\n";
+  metrics.iteration = 3;
+  metrics.offload.reset();
+  write("m.jsonl", lines + to_json_line(metrics) + "\n");
+  const std::vector<MetricsRecord> records = read_metrics("m.jsonl").records;
+  ASSERT_TRUE(records[0].offload && records[1].offload);
+  EXPECT_EQ(records[0].offload->bytes_out, 100);
+  EXPECT_EQ(records[0].offload->saved_bytes, -60);
+  EXPECT_FALSE(records[0].offload->wait_ms);
+  EXPECT_EQ(records[1].offload->copy_out_ms, 4);
+  EXPECT_EQ(records[1].offload->copy_back_ms, 5);
+  EXPECT_EQ(records[1].offload->wait_ms, 4);
+  EXPECT_FALSE(records[2].offload);
+  write("m.jsonl", R"({"iteration": 1, "offload": {"stages": [3]}})");
+  EXPECT_THAT(message_of([] { read_metrics("m.jsonl"); }), HasSubstr("m.jsonl:1: offload: stages: expected objects"));
+}
+
 TEST_F(MetricsFile, ReadingNamesTheDamagedLine) {
   const std::string remedy = "; report draws files of train --metrics-jsonl";
   write("m.jsonl", "");

@@ -146,6 +146,23 @@ TEST(Report, KindsOfOneCategoryShareAColour) {
   EXPECT_THAT(page, HasSubstr("<i class=\"swatch b2\" style=\"opacity:1.00\"></i>other"));
 }
 
+TEST(Report, ShowsActivationsOnTheHost) {
+  MetricsRun run = small_run();
+  EXPECT_THAT(report_page({run}), Not(HasSubstr("Activations on the host")));
+  for (MetricsRecord& record : run.records)
+    record.offload = {.bytes_out = 100, .host_bytes = 5 << 20, .saving_bytes = 4 << 20, .saved_bytes = 3 << 20};
+  std::string page = report_page({run});
+  EXPECT_THAT(page, HasSubstr("<td class=\"n\">4.0 MiB</td><td class=\"n\">3.0 MiB</td><td class=\"n\">0.7500</td>"));
+  EXPECT_THAT(page, HasSubstr("Moved to the host and back"));
+  EXPECT_THAT(page, Not(HasSubstr("Computing waited for copies")));  // none was timed
+  run.records[2].offload->wait_ms = 2;
+  MetricsRun other = small_run();
+  other.path = "b.jsonl";
+  page = report_page({run, other});
+  EXPECT_THAT(page, HasSubstr("Computing waited for copies"));
+  EXPECT_THAT(page, HasSubstr("<td>a&lt;b&gt;.jsonl</td>"));
+}
+
 TEST(Report, EscapesWhatFilesSay) {
   const std::string page = report_page({small_run()});
   EXPECT_THAT(page, HasSubstr("runs/a&lt;b&gt;.jsonl"));

@@ -196,6 +196,31 @@ TEST_F(TensorBoardFiles, LayersOfExpertsAreInTheStepsOfTheLogLine) {
   EXPECT_EQ(steps[26], (Scalar{5, "moe/room_regrows", 1}));
 }
 
+TEST_F(TensorBoardFiles, ActivationsOnTheHostAreInTheStepsOfTheLogLineAndThoseThatWereTimed) {
+  {
+    TensorBoardLog log(folder_, TensorBoardStart{}, 4);
+    for (std::int64_t step = 1; step <= 3; ++step) {
+      StepMetrics metrics{.iteration = step, .train_iters = 9};
+      metrics.offload = {.bytes_out = 100, .bytes_back = 90, .saving_bytes = 80, .saved_bytes = 60};
+      if (step == 3)
+        metrics.offload->stages = {{.copy_out_ms = 4000, .wait_back_ms = 500},
+                                   {.copy_out_ms = 3000, .copy_back_ms = 2000, .wait_out_ms = 250}};
+      log.write(metrics);
+    }
+  }
+  std::vector<Scalar> steps = scalars(folder_, 2);
+  std::erase_if(steps, [](const Scalar& scalar) { return !scalar.tag.starts_with("offload/"); });
+  ASSERT_EQ(steps.size(), 4u + 8u);
+  EXPECT_EQ(steps[0], (Scalar{1, "offload/bytes_out", 100}));
+  EXPECT_EQ(steps[1], (Scalar{1, "offload/bytes_back", 90}));
+  EXPECT_EQ(steps[2], (Scalar{1, "offload/saved_bytes", 60}));
+  EXPECT_EQ(steps[7], (Scalar{3, "offload/saved_of_possible", 0.75f}));
+  EXPECT_EQ(steps[8], (Scalar{3, "offload/copy_out_seconds", 4}));
+  EXPECT_EQ(steps[9], (Scalar{3, "offload/copy_back_seconds", 2}));
+  EXPECT_EQ(steps[10], (Scalar{3, "offload/wait_out_seconds", 0.25f}));
+  EXPECT_EQ(steps[11], (Scalar{3, "offload/wait_back_seconds", 0.5f}));
+}
+
 // Event: wall_time = 1, step = 2, session_log = 7 { status = 1: START = 1 }, by tensorflow's event.proto.
 TEST_F(TensorBoardFiles, AResumedRunStartsASessionAtItsFirstStep) {
   EXPECT_EQ(tensorboard_session_start(0, 301), std::string("\x09\0\0\0\0\0\0\0\0\x10\xad\x02\x3a\x02\x08\x01", 16));

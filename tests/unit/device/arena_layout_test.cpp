@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/device/arena.h"
+#include "core/device/arena_layout.h"
 #include "tests/unit/device/test_ops.h"
 
 namespace megalith {
@@ -181,6 +182,30 @@ TEST(ArenaLayout, IsCloseToTheLowerBound) {
   expect_tight("48 layers, 8 in flight",
                {.layers = 48, .microbatches = 16, .in_flight = 8, .tokens = 4096, .hidden = 4096});
   expect_tight("odd sizes", {.layers = 5, .microbatches = 3, .in_flight = 2, .tokens = 77, .hidden = 19});
+}
+
+bool overlap(const LayoutBuffer& a, const LayoutBuffer& b) {
+  const bool together = a.lives[0].begin <= b.lives[0].end && b.lives[0].begin <= a.lives[0].end;
+  return together && a.offset < b.offset + b.bytes && b.offset < a.offset + a.bytes;
+}
+
+// Small examples in which the largest first leaves a gap, whatever comes first of those of a size.
+TEST(ArenaLayout, SearchesWhereTheLargestFirstLeavesGaps) {
+  struct Example {
+    std::size_t live, by_size;
+    std::vector<LayoutBuffer> buffers;
+  };
+  const std::vector<Example> examples = {
+      {9, 10, {{4, {{3, 7}}}, {3, {{6, 9}}}, {3, {{3, 4}}}, {2, {{3, 5}}}, {1, {{5, 6}}}}},
+      {5, 6, {{3, {{1, 2}}}, {3, {{6, 6}}}, {2, {{1, 3}}}, {3, {{7, 7}}}, {1, {{3, 6}}}}},
+      {7, 9, {{4, {{5, 5}}}, {2, {{2, 4}}}, {3, {{4, 5}}}, {4, {{3, 3}}}, {2, {{6, 6}}}}}};
+  for (const Example& example : examples) {
+    std::vector<LayoutBuffer> buffers = example.buffers;
+    EXPECT_EQ(lay_out(buffers, example.live, /*searches=*/false), example.by_size);
+    EXPECT_EQ(lay_out(buffers, example.live, /*searches=*/true), example.live);
+    for (std::size_t i = 0; i < buffers.size(); ++i)
+      for (std::size_t j = 0; j < i; ++j) EXPECT_FALSE(overlap(buffers[i], buffers[j])) << j << " and " << i;
+  }
 }
 
 }  // namespace

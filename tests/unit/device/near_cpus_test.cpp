@@ -1,10 +1,14 @@
 #include "core/device/near_cpus.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <string>
+
+#include "core/device/memory_node.h"
 
 namespace megalith {
 namespace {
@@ -30,6 +34,32 @@ TEST(NearCpus, AreThoseThatTheSystemSaysOfThePciDevice) {
   for (const int cpu : {4, 5, 6, 9}) EXPECT_TRUE(CPU_ISSET(cpu, &near)) << cpu;
   const cpu_set_t unknown = cpus_near_pci("0000:1C:00.0", system);
   EXPECT_EQ(CPU_COUNT(&unknown), 0);
+  EXPECT_EQ(node_of_pci("0000:1B:00.0", system), -1);  // of no file
+  for (const int node : {-1, 0, 12}) {
+    std::ofstream(folder + "/numa_node") << node << "\n";
+    EXPECT_EQ(node_of_pci("0000:1B:00.0", system), node);
+  }
+}
+
+// Pages that a thread is the first to write are of its node, unless that is full.
+TEST(MemoryNode, IsThatOfTheThreadThatWroteThePages) {
+  cpu_set_t one{};
+  CPU_SET(first_of(allowed()), &one);
+  const RunNear there(one);
+  unsigned cpu = 0, node = 0;
+  ASSERT_EQ(getcpu(&cpu, &node), 0);
+  constexpr std::size_t kBytes = 64 << 10;
+  void* const memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  std::memset(memory, 1, kBytes);
+  const MemoryNodes nodes = nodes_of(memory, kBytes);
+  const MemoryNodes none = nodes_of(memory, 0);
+  munmap(memory, kBytes);
+  EXPECT_EQ(none.first, -1);
+  if (nodes.first < 0) GTEST_SKIP() << "the kernel does not tell where memory is";
+  EXPECT_EQ(nodes.first, static_cast<int>(node));
+  EXPECT_EQ(nodes.last, static_cast<int>(node));
+  EXPECT_EQ(nodes_of(memory, kBytes).first, -1);  // that is no longer mapped
 }
 
 TEST(NearCpus, AThreadStaysWithinWhatItWasAllowedAndGoesBack) {

@@ -33,7 +33,7 @@ struct Rank {
     parameters.allocate(pool, DType::kFp32);
     // A rank's elements tell unit and rank.
     for (int u = 1; u < 4; ++u) fill(unit(u).weight_shard, static_cast<float>(10 * u + world.rank()));
-    units = std::make_unique<ShardedUnits>(parameters, assign_slots(parameters.units(), 2),
+    units = std::make_unique<ShardedUnits>(parameters, assign_slots(parameters.units(), {}),
                                            std::vector<UnitGroups>{{.gather = gather_group, .reduce = *reduce_group}},
                                            UnitStreams{.compute = compute, .gather = gather, .reduce = reduce}, pool, 0,
                                            poison);

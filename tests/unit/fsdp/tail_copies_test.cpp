@@ -56,7 +56,7 @@ struct Rank {
     for (ParameterUnit& unit : parameters.units())
       std::fill_n(unit.weight_shard.as<float>(), unit.weight_shard.numel(),
                   10.0f * static_cast<float>(world.rank() + 1));
-    units = std::make_unique<ShardedUnits>(parameters, assign_slots(parameters.units(), 1),
+    units = std::make_unique<ShardedUnits>(parameters, assign_slots(parameters.units(), {.weights = 1, .gradients = 1}),
                                            std::vector<UnitGroups>{{.gather = world, .reduce = *reduce_group}},
                                            UnitStreams{.compute = compute, .gather = gather, .reduce = reduce}, pool, 0,
                                            /*poison=*/true);

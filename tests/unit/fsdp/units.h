@@ -12,20 +12,25 @@ namespace megalith::test {
 struct UnitSpec {
   int layers = 4;
   int slots = 2;
+  int gradient_slots = 0;  // 0: as many
   int prefetch = 1;
   bool ends = false;        // embedding and head are sharded too
   bool gradients = true;    // of what is sharded, those too
   int layers_together = 0;  // layers that are one segment; 0: a layer is two segments
   bool instances = false;   // of hybrid sharding, which share out the shards
+  bool experts = false;     // the second segment of a layer is of a unit of its own, with experts
 };
 
-// Units 0 (embedding), 1 to L, L + 1 (head), none of them allocated.
+inline int layer_units(const UnitSpec& spec) { return spec.experts ? 2 * spec.layers : spec.layers; }
+
+// Units 0 (embedding), 1 to U of layers, U + 1 (head), none of them allocated. With experts the even ones are theirs.
 inline std::vector<ParameterUnit> units_of(const UnitSpec& spec) {
   std::vector<ParameterUnit> units;
-  for (int u = 0; u < spec.layers + 2; ++u) {
-    const bool is_end = u == 0 || u == spec.layers + 1;
+  for (int u = 0; u < layer_units(spec) + 2; ++u) {
+    const bool is_end = u == 0 || u == layer_units(spec) + 1;
     ParameterUnit& unit = units.emplace_back();
     unit.name = "unit " + std::to_string(u);
+    if (spec.experts && !is_end && u % 2 == 0) unit.kind = UnitKind::kExperts;
     unit.numel = is_end ? 1024 : 512;
     unit.resident_weights = is_end && !spec.ends;
     unit.resident_gradients = unit.resident_weights || !spec.gradients;
@@ -40,8 +45,9 @@ inline UnshardPoints points_of(const UnitSpec& spec) {
                        .prefetch = spec.prefetch,
                        .sums_instances = spec.instances,
                        .gathers_instances = spec.instances};
-  const std::vector<int> ends{0, spec.layers + 1};
-  points.slots = assign_slots(units, spec.slots, ends);
+  const std::vector<int> ends{0, layer_units(spec) + 1};
+  points.slots = assign_slots(
+      units, {.weights = spec.slots, .gradients = spec.gradient_slots > 0 ? spec.gradient_slots : spec.slots}, ends);
   const auto add = [&](int first, int count) -> SegmentUnits& {
     SegmentUnits& segment = points.segments.emplace_back();
     for (int u = first; u < first + count; ++u) {
@@ -52,11 +58,11 @@ inline UnshardPoints points_of(const UnitSpec& spec) {
   };
   add(0, 1).forward_alone = true;
   const int together = spec.layers_together > 0 ? spec.layers_together : 1;
-  for (int layer = 1; layer <= spec.layers; layer += together) {
-    add(layer, together);
-    if (spec.layers_together == 0) add(layer, 1);
+  for (int unit = 1; unit <= layer_units(spec); unit += together) {
+    add(unit, together);
+    if (spec.layers_together == 0 && !spec.experts) add(unit, 1);
   }
-  add(spec.layers + 1, 1);
+  add(layer_units(spec) + 1, 1);
   return points;
 }
 

@@ -35,6 +35,17 @@ std::vector<int> items(const std::vector<Action>& actions, Kind kind) {
   return items;
 }
 
+// Actions of units, and the verbs of the segments of `layers`.
+std::string text_of(const std::vector<Action>& actions, int layers) {
+  std::string text;
+  for (const Action& a : actions) {
+    if (is_of_unit(a.kind)) text += fmt::format("{} {}, ", name_of(a.kind), a.item);
+    if (a.segment >= 1 && a.segment <= layers) text += fmt::format("{} of {}, ", name_of(a.kind), a.segment);
+    if (a.kind == Kind::kOptimizerStep) text += "update, ";
+  }
+  return text;
+}
+
 TEST(UnitSlots, UnitsOfOneSizeTakeThemInTurnAndTheEndsShareOne) {
   std::vector<ParameterUnit> units(8);
   for (const auto& [unit, numel] :
@@ -42,13 +53,26 @@ TEST(UnitSlots, UnitsOfOneSizeTakeThemInTurnAndTheEndsShareOne) {
     units[static_cast<std::size_t>(unit)].numel = numel;
   for (ParameterUnit& unit : units) unit.resident_weights = false;
   units[2].resident_gradients = units[3].resident_gradients = false;
-  const UnitSlots slots = assign_slots(units, 2, std::vector<int>{0, 7});
+  const UnitSlots slots = assign_slots(units, {}, std::vector<int>{0, 7});
   EXPECT_THAT(slots.of_weights, ElementsAre(0, 1, 2, 3, UnitSlots::kResident, 1, 3, 0));
   EXPECT_THAT(slots.weight_elements, ElementsAre(900, 256, 512, 256));
+  EXPECT_THAT(slots.weight_family, ElementsAre(0, 1, 2, 1));
   constexpr int kNone = UnitSlots::kResident;
   EXPECT_THAT(slots.of_gradients, ElementsAre(kNone, kNone, 0, 1, kNone, kNone, kNone, kNone));
   EXPECT_THAT(slots.gradient_elements, ElementsAre(512, 256));
-  EXPECT_FALSE(assign_slots(std::vector<ParameterUnit>(3), 2).has_weights());
+  EXPECT_FALSE(assign_slots(std::vector<ParameterUnit>(3), {}).has_weights());
+}
+
+TEST(UnitSlots, GradientsMayHaveFewer) {
+  std::vector<ParameterUnit> units(3);
+  for (ParameterUnit& unit : units) {
+    unit.numel = 256;
+    unit.resident_weights = unit.resident_gradients = false;
+  }
+  const UnitSlots slots = assign_slots(units, {.weights = 2, .gradients = 1});
+  EXPECT_THAT(slots.of_weights, ElementsAre(0, 1, 0));
+  EXPECT_THAT(slots.of_gradients, ElementsAre(0, 0, 0));
+  EXPECT_THAT(slots.gradient_elements, ElementsAre(256));
 }
 
 // In turn with each other they would find the slots of the same layer.
@@ -59,8 +83,9 @@ TEST(UnitSlots, ExpertsOfTheSizeOfDenseUnitsHaveSlotsOfTheirOwn) {
     units[u].numel = 256;
     units[u].resident_weights = units[u].resident_gradients = false;
   }
-  const UnitSlots slots = assign_slots(units, 2);
+  const UnitSlots slots = assign_slots(units, {});
   EXPECT_THAT(slots.of_weights, ElementsAre(0, 1, 2, 3, 0, 1, 2, 3));
+  EXPECT_THAT(slots.weight_family, ElementsAre(0, 1, 0, 1));
   EXPECT_EQ(slots.of_gradients, slots.of_weights);
 }
 
@@ -83,13 +108,7 @@ TEST(UnshardLowering, ASteadyStepGathersEachLayerTwiceButThoseOfTheTurn) {
 TEST(UnshardLowering, AStepOfTwoMicrobatchesReadsAsWritten) {
   const UnitLists lists = lists_of({.layers = 3, .layers_together = 1}, 2);
   EXPECT_THAT(lists.points.ahead, ElementsAre(1, 2));
-  std::string text;
-  for (const Action& a : lists.train) {
-    if (is_of_unit(a.kind)) text += fmt::format("{} {}, ", name_of(a.kind), a.item);
-    if (a.segment >= 1 && a.segment <= 3) text += fmt::format("{} of {}, ", name_of(a.kind), a.segment);
-    if (a.kind == Kind::kOptimizerStep) text += "update, ";
-  }
-  EXPECT_EQ(text,
+  EXPECT_EQ(text_of(lists.train, 3),
             // The gathers of 1 and 2 were started at the end of the list before. 3 takes the place of 1.
             "wait_unshard 1, forward of 1, reshard 1, unshard 3, "
             "wait_unshard 2, forward of 2, "
@@ -134,6 +153,29 @@ TEST(UnshardLowering, GathersStartAheadOfTheirUses) {
   }
 }
 
+// Dense units (odd) and experts have slots apart: each are gathered while the ones before of their family are in use.
+TEST(UnshardLowering, ExpertsAreGatheredWhileThoseOfTheLayerBeforeAreInUse) {
+  const UnitLists lists = lists_of({.layers = 3, .gradients = false, .experts = true});
+  EXPECT_THAT(lists.points.ahead, ElementsAre(1, 2, 3, 4));
+  EXPECT_EQ(text_of(lists.train, 6),
+            "wait_unshard 1, forward of 1, reshard 1, wait_unshard 2, forward of 2, reshard 2, "
+            "unshard 5, wait_unshard 3, forward of 3, "
+            "unshard 6, wait_unshard 4, forward of 4, "
+            "wait_unshard 5, forward of 5, wait_unshard 6, forward of 6, "
+            "backward_data of 6, backward_weight of 6, reshard 6, unshard 2, "
+            "backward_data of 5, backward_weight of 5, reshard 5, unshard 1, "
+            "backward_data of 4, backward_weight of 4, reshard 4, "
+            "backward_data of 3, backward_weight of 3, reshard 3, "
+            "wait_unshard 2, backward_data of 2, backward_weight of 2, reshard 2, "
+            "wait_unshard 1, backward_data of 1, backward_weight of 1, reshard 1, "
+            "update, unshard 1, unshard 2, unshard 3, unshard 4, ");
+  // No gather more than without experts, in any depth.
+  for (const int slots : {1, 2, 3}) {
+    const UnitSpec spec{.layers = 5, .slots = slots, .prefetch = slots - 1, .ends = true, .experts = true};
+    EXPECT_EQ(count(lists_of(spec).train, Kind::kUnshard), 2 * (2 * 5 - slots) + 2);
+  }
+}
+
 TEST(UnshardLowering, GradientsAreReducedOncePerMicrobatchAndBeforeTheNorm) {
   const UnitLists lists = lists_of({.layers = 3, .ends = true}, 3);
   EXPECT_EQ(count(lists.train, Kind::kBindGradients), 5 * 3);
@@ -172,6 +214,17 @@ TEST(UnshardLowering, BackwardOfASegmentOfSeveralUnitsStaysTogether) {
     ++segments;
   }
   EXPECT_EQ(segments, 2 * 2);
+}
+
+// One slot of gradients: a unit's are reduced before the next unit's are bound, and nothing else changes.
+TEST(UnshardLowering, OneSlotOfGradientsReducesBeforeTheNextBinds) {
+  const UnitSpec spec{.layers = 4, .experts = true};
+  UnitSpec one = spec;
+  one.gradient_slots = 1;
+  const UnitLists lists = lists_of(one, 2);
+  EXPECT_EQ(lists.train, lists_of(spec, 2).train);
+  EXPECT_EQ(std::ssize(lists.points.slots.gradient_elements), 2);  // of experts one, of the others one
+  EXPECT_EQ(std::ssize(lists.points.slots.weight_elements), 4);
 }
 
 // insert_unshards verifies what it makes.

@@ -24,7 +24,7 @@ struct Placed {
   double stalls = 0;
 };
 
-Placed place(double seconds, double most_stalls, double room = 1000) {
+Placed place(double seconds, double most_stalls, double room = 1000, int layers = -1) {
   const LayeredStep layered;
   std::vector<double> alive(layered.actions.size());
   for (std::size_t i = 0; i < alive.size(); ++i)
@@ -32,10 +32,14 @@ Placed place(double seconds, double most_stalls, double room = 1000) {
   const std::vector<double> bytes = layered.bytes();
   const CopyRates rates = LayeredStep::rates(seconds, seconds);
   Placed placed{.fates = {}, .points = layered.points()};
-  placed.fates = place_copies(
-      layered.step(),
-      {.bytes = bytes, .alive = alive, .rates = rates, .most_stalls = most_stalls, .room = room * LayeredStep::kGb},
-      placed.points);
+  placed.fates = place_copies(layered.step(),
+                              {.bytes = bytes,
+                               .alive = alive,
+                               .rates = rates,
+                               .most_stalls = most_stalls,
+                               .layers = layers,
+                               .room = room * LayeredStep::kGb},
+                              placed.points);
   std::vector<OffloadSlot> moves;
   for (std::size_t i = 0; i < placed.fates.size(); ++i) {
     if (placed.fates[i] == kMoves) moves.push_back(placed.points.slots[i]);
@@ -72,6 +76,22 @@ TEST(OffloadPlacement, WaitsLaterAndMovesLessWhereTheLinkIsSlow) {
   for (const OffloadSlot& slot : placed.points.slots) {
     EXPECT_EQ(slot.lag, 2);
     EXPECT_EQ(slot.ahead, 1);
+  }
+}
+
+TEST(OffloadPlacement, AtDistancesThatAreSaidMovesWhatHidesThere) {
+  constexpr double kAny = 1000;
+  EXPECT_THAT(place(1.5, 0.005, kAny, 1).fates, ElementsAre(kStalls, kStalls, kStalls, kFreesNothing));
+  for (const int layers : {2, 3}) {
+    SCOPED_TRACE(layers);
+    const Placed placed = place(1.5, 0.005, kAny, layers);
+    EXPECT_THAT(placed.fates,
+                ElementsAre(kMoves, layers == 2 ? kMoves : kFreesNothing, testing::Ne(kMoves), testing::Ne(kMoves)));
+    EXPECT_EQ(placed.stalls, 0);
+    for (const OffloadSlot& slot : placed.points.slots) {
+      EXPECT_EQ(slot.lag, layers);
+      EXPECT_EQ(slot.ahead, layers);
+    }
   }
 }
 

@@ -13,6 +13,7 @@
 #include <future>
 #include <limits>
 #include <optional>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -20,6 +21,7 @@
 #include "core/device/graph.h"
 #include "core/device/timeline.h"
 #include "core/tensor/bf16.h"
+#include "parallel/comm/gpu_share.h"
 #include "parallel/comm/plan_communicator.h"
 #include "parallel/comm/reduce_parts.h"
 #include "parallel/comm/single_communicator.h"
@@ -306,6 +308,20 @@ TEST(ReduceParts, IntegerSumsWrapAround) {
   std::int32_t out = 0;
   reduce_parts(ReduceOp::kSum, DType::kInt32, std::vector<const void*>{&x, &one}, &out, 1);
   EXPECT_EQ(out, std::numeric_limits<std::int32_t>::min());
+}
+
+TEST(GpuShare, IsRefusedToRanksBeyondThoseThatMayShare) {
+  const std::vector<std::string> gpus = {"A on a", "B on a", "A on a", "A on b", "A on a"};
+  for (const int rank : {0, 1, 3}) EXPECT_EQ(gpu_share_fault(gpus, rank, 1), "");
+  EXPECT_EQ(
+      gpu_share_fault(gpus, 2, 1),
+      "--device cuda: a GPU for each rank: expected a GPU that rank 0 does not use, got GPU A on a; start at most "
+      "one process a GPU on each node, or check CUDA_VISIBLE_DEVICES");
+  EXPECT_EQ(gpu_share_fault(gpus, 2, 2), "");
+  EXPECT_EQ(gpu_share_fault(gpus, 4, 2),
+            "--device cuda: a GPU for 2 ranks (MEGALITH_RANKS_PER_GPU): expected a GPU that fewer than 2 other ranks "
+            "use, got GPU A on a of ranks 0, 2; start at most 2 processes a GPU on each node, or check "
+            "CUDA_VISIBLE_DEVICES");
 }
 
 }  // namespace

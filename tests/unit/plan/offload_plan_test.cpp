@@ -212,6 +212,25 @@ TEST(OffloadPlan, MeasuredSavingIsByBlocksAndByTheDriver) {
   EXPECT_EQ(said_measured(cpu), blocks + ", n/a by the driver");
   const OffloadMeasured gpu = measured_offload(plans, step, std::size_t{72} << 20);
   EXPECT_EQ(said_measured(gpu), blocks + ", 38.00 by the driver (R = 0.9500)");
+  // Where the host's memory is, and where it should be.
+  std::vector<OffloadMeasured> ranks(3, gpu);
+  EXPECT_EQ(said_misplaced(ranks), "");
+  for (OffloadMeasured& rank : ranks) rank.nodes = {.first = 1, .last = 1};
+  EXPECT_EQ(said_misplaced(ranks), "");
+  EXPECT_THAT(said_measured(ranks[0]), testing::EndsWith("(R = 0.9500); the host's memory is on NUMA node 1"));
+  for (OffloadMeasured& rank : ranks) rank.near_node = 1;
+  EXPECT_EQ(said_misplaced(ranks), "");
+  ranks[1].nodes.last = 0;
+  ranks[2].near_node = 0;
+  EXPECT_EQ(
+      said_misplaced(ranks),
+      "activations on the host of 2 ranks, first rank 1: expected memory of the GPU's NUMA node 1, got nodes 1 and "
+      "0; copies are slower: free memory of that node, and let the process run on its CPUs");
+  // An evaluation takes more than what is left of the step.
+  plans.evaluate.live_bytes = 70 << 20;
+  plans.evaluate.peak_bytes = 80 << 20;
+  EXPECT_EQ(saving_of(plans).theory, 30 << 20);
+  EXPECT_EQ(saving_of(plans).realised, 30 << 20);
 }
 
 // The round rates, with links of so many GB/s.
@@ -252,6 +271,47 @@ TEST(OffloadPlan, ByForecastMovesWhatHides) {
   EXPECT_FALSE(none.offload.forecast);
   EXPECT_NEAR(some.offload.forecast->copies.out_seconds, some.offload.used_bytes / 2e9, 1e-9);
   EXPECT_GT(some.offload.forecast->computing, 0);
+}
+
+TEST(OffloadPlan, ByForecastMovesWhatHidesAtTheDistanceThatWasSaid) {
+  bool some_stay = false;
+  for (const char* distance : {"0", "1", "2"}) {
+    SCOPED_TRACE(distance);
+    const Words words = offload({"auto"}) + Words{"--offload-distance", distance, "--num-layers", "8"};
+    const StepPlans free = plans_of(words + rates_of_links(1e9)), tight = plans_of(words + rates_of_links(2));
+    EXPECT_GT(std::ssize(free.offload.points.slots), std::ssize(tight.offload.points.slots));
+    some_stay |= !tight.offload.points.empty();
+    if (!tight.offload.forecast) continue;
+    EXPECT_LE(tight.offload.forecast->copies.stalls(), 0.005 * tight.offload.forecast->computing);
+    for (const OffloadSlot& slot : tight.offload.points.slots) EXPECT_LE(slot.lag, 0) << slot.name;
+    EXPECT_EQ(tight.offload.points.lag, std::max(std::stoi(distance), 1));
+  }
+  EXPECT_TRUE(some_stay);
+}
+
+TEST(OffloadPlan, ByForecastMovesWhatTheHostHasRoomFor) {
+  for (const char* layout : {"", "--pipeline-model-parallel-size 2", "--pipeline-schedule gpipe"}) {
+    SCOPED_TRACE(layout);
+    const Words words = offload({"auto"}) + rates_of_links(1e9) + test::words(layout);
+    Options options = test::complete(test::plan_flags() + words, 2);
+    const RunConfig config = run_config(options, 2);
+    const StepPlans all = plan_steps(options, config, 0);
+    const MemoryUse kept{.persistent = all.persistent, .arena = all.offload.kept_peak_bytes};
+    const std::size_t room = all.host.peak_bytes / 2;
+    options.offload.host_share = kept.total();  // the plan is for the CPU
+    EXPECT_TRUE(plan_steps(options, config, 0).offload.points.empty());
+    options.offload.host_share = (kept.total() + room) * 100 / 85;
+    const StepPlans some = plan_steps(options, config, 0);
+    EXPECT_LE(some.host.peak_bytes, room);
+    EXPECT_GT(some.host.peak_bytes, room / 2);
+    EXPECT_THAT(printed_offload(some, ""), HasSubstr("stays: no room on the host"));
+    EXPECT_LT(some.train.peak_bytes, all.offload.kept_peak_bytes);
+    // What was named moves, or is refused before the run.
+    options.offload.offload_modules = {"act"};
+    const StepPlans named = plan_steps(options, config, 0);
+    options.offload.host_share = 0;
+    EXPECT_EQ(named.host.peak_bytes, plan_steps(options, config, 0).host.peak_bytes);
+  }
 }
 
 TEST(OffloadPlan, KindsAskedForSaveWhatTheSlowdownBuys) {

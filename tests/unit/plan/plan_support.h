@@ -32,7 +32,9 @@ inline std::string round_rates() {
          "attention-width = [64]\nattention-length = [1024]\nattention-forward-tflops = [1]\n"
          "attention-backward-tflops = [1]\nmemory-gbps = 1000\nkernel-names = []\nkernel-gbps = []\nkernel-us = 0\n"
          "graph-kernel-us = 0\nstart-us = 0\nstart-names = []\nstart-names-us = []\nlaunch-us = 0\n"
-         "graph-launch-us = 0\nhost-ranks = 4\nhost-link-gbps = 100\nhost-link-us = 0\npeer-gbps = 200\npeer-us = 0\n"
+         "graph-launch-us = 0\nhost-ranks = 4\nhost-memory-gib = 64\nhost-link-gbps = 100\nhost-link-us = 0\n"
+         "host-link-busy-gbps = 100\n"
+         "peer-gbps = 200\npeer-us = 0\nunit-copies-gbps = 100\n"
          "network-gbps = 10\nnetwork-us = 0\n"
          "copy-to-host-gbps = 50\ncopy-from-host-gbps = 50\ncopy-to-host-together-gbps = 25\n"
          "copy-from-host-together-gbps = 25\noverlap-share = 1\n";

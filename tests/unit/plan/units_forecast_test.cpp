@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <memory>
+#include <vector>
 
 #include "apps/suggest.h"
 #include "tests/unit/plan/plan_support.h"
@@ -66,12 +68,12 @@ TEST(ForecastUnits, OfFewRecordedMicrobatchesAreThoseOfAll) {
 }
 
 TEST(ForecastUnits, TellsWhatTheComputeStreamWaitsFor) {
-  const auto forecast = [](const Words& flags, const char* link) {
-    const Rates rates = test::rates_with({link});
+  const auto forecast = [](const Words& flags, const char* link, const char* all = "peer-gbps = 1000000000") {
+    const Rates rates = test::rates_with({link, all});
     return make_forecast(complete(plan_flags() + Words{"--global-batch-size", "8"} + flags, 4), 4, {.rates = &rates});
   };
-  const char* const kFast = "host-link-gbps = 10000000";
-  const char* const kSlow = "host-link-gbps = 1";
+  const char* const kFast = "unit-copies-gbps = 10000000";
+  const char* const kSlow = "unit-copies-gbps = 1";
   const Forecast fast = forecast(kUnits, kFast), slow = forecast(kUnits, kSlow);
   const StepTimes& hidden = fast.stages[0].times;
   EXPECT_LT(hidden.exposed_gathers + hidden.exposed_reductions, 0.01 * fast.step->seconds);
@@ -86,10 +88,45 @@ TEST(ForecastUnits, TellsWhatTheComputeStreamWaitsFor) {
   const Forecast longer = forecast(kUnits + Words{"--global-batch-size", "64"}, kSlow);
   EXPECT_GT(longer.stages[0].times.exposed_gathers, 6 * shown.exposed_gathers);
   // With a slot alone nothing is gathered while a layer works.
-  const char* const kMiddle = "host-link-gbps = 100";
+  const char* const kMiddle = "unit-copies-gbps = 100";
   const Words one_slot{"--fsdp-unit-slots", "1", "--fsdp-prefetch", "0"};
   EXPECT_LT(forecast(kUnits, kMiddle).stages[0].times.exposed_gathers,
             forecast(kUnits + one_slot, kMiddle).stages[0].times.exposed_gathers);
+  // Where gathers and reductions have half a link each.
+  const Forecast shared = forecast(kUnits, kSlow, "peer-gbps = 1");
+  EXPECT_GT(shared.step->seconds, slow.step->seconds + 0.2 * work.gathers.seconds);
+  EXPECT_EQ(shared.stages[0].work.gathers.seconds, work.gathers.seconds);
+  // With one slot of gradients a layer's reduction ends before the next one's backward begins.
+  const Words one_of_gradients{"--fsdp-gradient-slots", "1"};
+  EXPECT_GT(forecast(kUnits + one_of_gradients, kMiddle).stages[0].times.exposed_reductions,
+            forecast(kUnits, kMiddle).stages[0].times.exposed_reductions);
+}
+
+TEST(ForecastUnits, GradientsOfWholeUnitsAreSlowerBesideProducts) {
+  const auto seconds = [](const Words& flags, const char* busy) {
+    const Rates rates = test::rates_with({busy, "overlap-share = 0.5"});
+    const Words shards = plan_flags() + Words{"--global-batch-size", "8", "--use-distributed-optimizer"};
+    return make_forecast(complete(shards + flags, 4), 4, {.rates = &rates}).step->seconds;
+  };
+  const Words overlaps{"--overlap-grad-reduce", "--overlap-param-gather", "--ddp-bucket-size", "1"};
+  EXPECT_GT(seconds(overlaps, "host-link-busy-gbps = 50"), seconds(overlaps, "host-link-busy-gbps = 100"));
+  EXPECT_EQ(seconds({}, "host-link-busy-gbps = 50"), seconds({}, "host-link-busy-gbps = 100"));
+}
+
+// A ring of 4 sends 3/4 of a unit; all of its parts are read again, and the shard is read and written.
+TEST(ForecastUnits, CopiesAreSummedInOnePass) {
+  const Rates rates = test::rates_with({"unit-copies-gbps = 60", "peer-us = 3"});
+  const CostModel costs(rates, {.width = 64, .length = 1024}, 8);
+  PlannedCall call{.kind = "reduce_scatter", .bytes = 80'000'000'000, .group = "dp"};
+  call.ranks = std::make_shared<const std::vector<int>>(std::vector<int>{0, 1, 2, 3});
+  EXPECT_NEAR(costs.unit_seconds(call).link, 3e-6 + 1, 1e-9);
+  EXPECT_NEAR(costs.unit_seconds(call).sum, 0.08 * 1.5, 1e-12);
+  call.kind = "all_gather";
+  EXPECT_NEAR(costs.unit_seconds(call).link, 3e-6 + 4, 1e-9);
+  EXPECT_EQ(costs.unit_seconds(call).sum, 0);
+  // Over hosts: a collective.
+  call.ranks = std::make_shared<const std::vector<int>>(std::vector<int>{0, 1, 4, 5});
+  EXPECT_EQ(costs.unit_seconds(call).link, costs.seconds(call));
 }
 
 // A model whose layers take most of the memory: where replicas of their weights do not fit, shards do.

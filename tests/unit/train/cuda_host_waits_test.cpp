@@ -5,13 +5,14 @@
 #include <algorithm>
 
 #include "core/device/copy.h"
-#include "tests/support/host_waits/host_waits.h"
+#include "tests/support/host_waits/count_waits.h"
 #include "tests/support/op_test.h"
 #include "tests/unit/train/training_support.h"
 
 namespace megalith {
 namespace {
 
+using test::CountedStep;
 using test::operator+;
 using Words = std::vector<std::string>;
 using Plant = std::function<void(Rank&)>;
@@ -30,50 +31,17 @@ Words experts() {
              "--moe-shared-expert-intermediate-size 64 --num-layers 4");
 }
 
-struct Counted {
-  HostWaits waits = {};
-  std::int64_t replays = 0;  // of graphs, in the counted step
-  std::int64_t microbatches = 0;
-};
-
-// One step more of a run that has ended, as the trainer enqueues it: while the step before is pending, whose result is
-// read before the update. That wait is the trainer's, the only one. `plant` is called before each microbatch.
-Counted count_waits(const Words& flags, const Plant& plant = nullptr) {
-  Counted counted;
-  bool plants = false;
+// `plant` is called before each microbatch of the counted step.
+CountedStep count_waits_of(const Words& flags, const Plant& plant = nullptr) {
+  CountedStep counted;
+  bool counting = false;
   const auto customize = [&](Rank& rank) {
     if (!plant) return;
     rank.runner.hooks(0).add(HookPoint::kPreForward, [&](const HookContext&) {
-      if (plants) plant(rank);
+      if (counting) plant(rank);
     });
   };
-  const auto finish = [&](Trainer& trainer, int) {
-    Rank& rank = trainer.rank();
-    Step& step = trainer.step();
-    BlankSamples samples(rank.config, 1e-4f);
-    samples.input.iteration = 100;
-    step.train(samples.input);
-    HostWaits before = {};
-    const std::int64_t replays = rank.graphs ? rank.graphs->stats().replays : 0;
-    plants = true;
-    host_waits_begin();
-    step.train(samples.input, [&] {
-      before = host_waits_end();
-      step.read_result();
-      host_waits_begin();
-      return true;
-    });
-    counted.waits = host_waits_end();
-    plants = false;
-    step.read_result();
-    counted.waits.of_runtime += before.of_runtime;
-    counted.waits.of_driver += before.of_driver;
-    counted.waits.questions += before.questions;
-    if (counted.waits.first[0] == '\0')
-      std::copy(std::begin(before.first), std::end(before.first), counted.waits.first);
-    counted.replays = (rank.graphs ? rank.graphs->stats().replays : 0) - replays;
-    counted.microbatches = rank.config.microbatches;
-  };
+  const auto finish = [&](Trainer& trainer, int) { counted = test::count_waits(trainer, counting); };
   test::train({.flags = flags, .customize = customize, .finish = finish});
   return counted;
 }
@@ -95,7 +63,7 @@ TEST_F(CudaHostWaits, AStepHasNone) {
         experts() + graphs + Words{"attn", "moe_router", "moe_preprocess"},
         experts() + fused + graphs + Words{"attn", "moe"}}) {
     SCOPED_TRACE(testing::PrintToString(flags));
-    const Counted counted = count_waits(flags);
+    const CountedStep counted = count_waits_of(flags);
     EXPECT_EQ(counted.waits.of_runtime, 0) << counted.waits.first;
     EXPECT_EQ(counted.waits.of_driver, 0) << counted.waits.first;
     EXPECT_EQ(counted.waits.questions, 0);
@@ -118,7 +86,7 @@ TEST_F(CudaHostWaits, APlantedOneIsSeen) {
       {"cudaMemcpyAsync",
        [&](Rank& rank) { copy_to_host(rank.streams.compute, pageable.data(), rank.step.sums.data, sizeof(float)); }}};
   for (const auto& [name, plant] : plants) {
-    const Counted counted = count_waits(experts(), plant);
+    const CountedStep counted = count_waits_of(experts(), plant);
     EXPECT_GT(counted.microbatches, 0);
     EXPECT_EQ(counted.waits.of_runtime, counted.microbatches) << name;
     EXPECT_STREQ(counted.waits.first, name);

@@ -98,6 +98,41 @@ TEST(HostMemory, OfAllRanksOfAHostIsCheckedBeforeTheRun) {
   }
 }
 
+// Of hosts that have unlike room, and one that does not say: all ranks choose what to move by the same number.
+TEST(HostMemory, OfTheFullestHostAllRanksTakeTheShare) {
+  ThreadWorld world(3, std::chrono::seconds(60));
+  world.run([&](Communicator& group) {
+    constexpr std::size_t kAvailable[] = {9 * kGib, 0, 6 * kGib};
+    EXPECT_EQ(least_share_of_host(group, kAvailable[group.rank()]), 2 * kGib);
+    EXPECT_EQ(least_share_of_host(group, 0), 0u);
+  });
+}
+
+// Of three ranks two share a GPU, each of which would fit alone.
+TEST(GpuMemory, OfRanksThatShareOneIsCheckedTogether) {
+  const auto check = [](std::size_t free) {
+    ThreadWorld world(3, std::chrono::seconds(60));
+    world.run([&](Communicator& group) {
+      MemoryUse use;
+      use.arena = static_cast<std::size_t>(group.rank() + 1) * kGib;
+      const RankGpu gpu{.name = group.rank() < 2 ? "0000:1B:00.0 of a" : "0000:1B:00.0 of b",
+                        .memory = {.free = free, .total = 4 * kGib}};
+      check_gpu_memory(use, gpu, group);
+    });
+  };
+  check(3 * kGib);
+  try {
+    check(3 * kGib - 1);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kOutOfMemory);
+    EXPECT_THAT(error.what(),
+                HasSubstr("memory of GPU 0000:1B:00.0 of a: expected a run of at most 3.00 GiB, free of 4.00, got a "
+                          "forecast of 3.00 GiB for the 2 ranks that share it, 1.00 of this one (activations and "
+                          "temporaries 1.00); lower --micro-batch-size"));
+  }
+}
+
 TEST(HostMemory, AFullHostIsNotAnUnknownOne) {
   EXPECT_EQ(share_of_rank(10, 2), 5u);
   EXPECT_EQ(share_of_rank(1, 2), 1u);

@@ -124,8 +124,9 @@ TEST(Numbers, ADamagedExpertIsNamed) {
                 HasSubstr(" read nan from \"decoder.layers.2.mlp.experts.linear_up.weight\" (fp32, element " +
                           std::to_string(5 * 16 * 32) + " of "));
   }
-  // The ranks' shards are gathered before anything reads them.
-  const Told sharded = train({.flags = experts() + Words{"--data-parallel-sharding-strategy", "optim_grads_params"},
+  // The ranks' shards are gathered before anything reads them; with one slot in the step, not ahead of it.
+  const Told sharded = train({.flags = experts() + Words{"--data-parallel-sharding-strategy", "optim_grads_params",
+                                                         "--fsdp-unit-slots", "1", "--fsdp-prefetch", "0"},
                               .ranks = 2,
                               .prepare = damage_expert("linear_fc2.weight", 5, std::nanf(""))});
   EXPECT_THAT(sharded.text, HasSubstr("unshard of unit 5 (layer 2, expert 5): all_gather "));

@@ -1,0 +1,96 @@
+// No rank waits for its GPU while it enqueues a step: rows of experts by all three ways, sharded units, tensor and
+// context parallelism, eager and in graphs, counted in front of CUDA itself (tests/support/host_waits/host_waits.h).
+//   mpirun -np 2 mpi_host_waits
+// Prints a line a layout; exit code 1 where a rank waits, 77, for a skipped test, where ranks outnumber GPUs.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "apps/flags.h"
+#include "apps/run_setup.h"
+#include "parallel/comm/mpi_runtime.h"
+#include "parallel/comm/on_all_ranks.h"
+#include "tests/distributed/rank_device.h"
+#include "tests/support/host_waits/count_waits.h"
+#include "tests/support/words.h"
+
+namespace megalith {
+namespace {
+
+using test::operator+;
+using Words = std::vector<std::string>;
+
+Words model() {
+  return test::words(
+      "--device cuda --bf16 --num-layers 4 --hidden-size 128 --seq-length 64 --num-attention-heads 2 --swiglu "
+      "--disable-bias-linear --normalization RMSNorm --position-embedding-type rope --micro-batch-size 2 "
+      "--global-batch-size 16 --train-iters 2 --lr 1e-3 --lr-warmup-iters 0 --eval-iters 0 --mock-data "
+      "--tokenizer-type null --vocab-size 255");
+}
+Words experts(const std::string& dispatcher) {
+  return model() + test::words(
+                       "--num-experts 8 --moe-ffn-hidden-size 64 --moe-grouped-gemm --moe-aux-loss-coeff 0.01 "
+                       "--moe-shared-expert-intermediate-size 64 --moe-expert-rank-capacity-factor 8 "
+                       "--expert-model-parallel-size 2 --moe-token-dispatcher-type " +
+                       dispatcher);
+}
+
+// Counts one step of a run with these flags on all ranks; whether none waited and graphs were replayed as asked.
+bool passes(const Words& flags, Communicator& gpus, Communicator& world) {
+  const Options options = parse_flags(App::kTrain, flags).options;
+  const StopRequest stop;
+  Trainer trainer(prepare_run(options, world.rank(), world.size()), gpus, stop, &world);
+  trainer.run();
+  bool counting = false;
+  const test::CountedStep step = test::count_waits(trainer, counting);
+  const long waits = step.waits.of_runtime + step.waits.of_driver + step.waits.questions + step.waits.unseen;
+  const bool fails = waits != 0 || (step.replays > 0) != (options.train.cuda_graph_impl != CudaGraphImpl::kNone);
+  if (fails)
+    fmt::print(
+        stderr,
+        "rank {}: expected no wait, got {} of the runtime, {} of the driver, {} questions; first {}; {} replays\n",
+        world.rank(), step.waits.of_runtime, step.waits.of_driver, step.waits.questions, step.waits.first,
+        step.replays);
+  return !world.host_any(fails);
+}
+
+int run(MpiRuntime& mpi, Communicator& world) {
+  const std::unique_ptr<Communicator> gpus = mpi.world(DeviceType::kCuda);
+  const Words graphs{"--cuda-graph-impl", "local", "--cuda-graph-modules", "layer"};
+  const Words sharded{"--data-parallel-sharding-strategy", "optim_grads_params"};
+  const Words tensor{"--tensor-model-parallel-size", "2", "--sequence-parallel"};
+  int status = 0;
+  for (const auto& [name, flags] : std::vector<std::pair<const char*, Words>>{
+           {"flex", experts("flex")},
+           {"flex, graphs", experts("flex") + graphs},
+           {"alltoall", experts("alltoall")},
+           {"allgather, graphs", experts("allgather") + graphs},
+           {"experts and units sharded", experts("flex") + sharded},
+           {"units sharded, graphs", model() + sharded + graphs},
+           {"tensor parallel with overlap", model() + tensor + Words{"--tp-comm-overlap"}},
+           {"tensor parallel, graphs", model() + tensor + graphs},
+           {"context parallel, graphs", model() + Words{"--context-parallel-size", "2"} + graphs}}) {
+    const bool passed = passes(flags, *gpus, world);
+    if (world.rank() == 0) fmt::print("{}: {}\n", name, passed ? "no wait" : "FAILED");
+    if (!passed) status = 1;
+  }
+  return status;
+}
+
+}  // namespace
+}  // namespace megalith
+
+int main(int argc, char** argv) {
+  using namespace megalith;
+  MpiRuntime mpi(argc, argv, {.timeout = std::chrono::seconds(60)});
+  if (!test::select_rank_device(mpi, DeviceType::kCuda)) return test::kSkipped;
+  const std::unique_ptr<Communicator> world = mpi.world();
+  try {
+    return run(mpi, *world);
+  } catch (const Error& error) {
+    fmt::print(stderr, "rank {}: {}\n", mpi.rank(), error.what());
+    mpi.abort(error.code());
+  }
+}
