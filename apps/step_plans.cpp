@@ -172,21 +172,39 @@ void record_second_step(const Options& options, const RunConfig& config, const M
 // (tests/bench/RESULTS.md).
 constexpr std::size_t kGraphBytes = 1 << 20, kGraphBytesOfOp = 2 << 10;
 
+// Nodes of a captured op. The CPU's graphs have one for each. On a GPU an op is one kernel, but for these; cuDNN's
+// attention has about so many (tests/bench/RESULTS.md). What cuBLASLt adds where it splits a product's sum is not known
+// before it chooses: the graphs of Llama 1B have 576 nodes for 528 by this rule, of Llama 3 8B 1,248 for 1,056.
+std::int64_t nodes_of(std::string_view op, DeviceType device) {
+  if (device != DeviceType::kCuda) return 1;
+  if (op == "attention_backward") return 8;
+  for (const char* const two : {"expert_offsets", "limit_expert_rows", "router_losses", "reduce_to_scalar"})
+    if (op == two) return 2;
+  return 1;
+}
+
 // What graphs hold of a whole step, whose verbs' ops the recording has.
 StepGraphs graphs_of(const Options& options, const RunConfig& config, const Mesh& mesh,
                      const StepRecording& recording) {
   using Verb = std::pair<ActionKind, int>;  // of a segment
   const std::vector<Timeline::Entry>& entries = recording.timeline.entries();
-  std::map<Verb, std::int64_t> ops_of_verb;
+  std::map<Verb, std::int64_t> ops_of_verb, nodes_of_verb;
   StepGraphs graphs;
   for (std::size_t a = 0; a < recording.actions.size(); ++a) {
     const Action& action = recording.actions[a];
     const auto entry_of = [&](std::size_t i) {
       return static_cast<std::ptrdiff_t>(i < recording.entries.size() ? recording.entries[i] : entries.size());
     };
-    const std::int64_t ops = std::ranges::count(entries.begin() + entry_of(a), entries.begin() + entry_of(a + 1),
-                                                Timeline::Kind::kOp, &Timeline::Entry::kind);
-    if (action.segment >= 0) ops_of_verb[{action.kind, action.segment}] = ops;
+    std::int64_t ops = 0, nodes = 0;
+    for (auto entry = entries.begin() + entry_of(a); entry != entries.begin() + entry_of(a + 1); ++entry) {
+      if (entry->kind != Timeline::Kind::kOp) continue;
+      ++ops;
+      nodes += nodes_of(entry->access.name(), options.train.device);
+    }
+    if (action.segment >= 0) {
+      ops_of_verb[{action.kind, action.segment}] = ops;
+      nodes_of_verb[{action.kind, action.segment}] = nodes;
+    }
     graphs.eager_ops += is_of_microbatch(action.kind) ? ops * config.microbatches
                                                       : ops * recording.microbatches * recording.stands_for[a];
   }
@@ -196,14 +214,17 @@ StepGraphs graphs_of(const Options& options, const RunConfig& config, const Mesh
   const Rank rank(options, config, DeviceType::kPlan, mesh, {.timeline = &timeline}, 0, recording.plans.offload.points);
   const std::vector<Action> actions = step_actions(rank).train;
   for (const RunPlan plan = graph_runs(rank, actions); const Run& run : plan.runs) {
-    std::int64_t ops = 0;
-    for (std::size_t a = run.first; a < run.first + run.count; ++a)
+    std::int64_t ops = 0, nodes = 0;
+    for (std::size_t a = run.first; a < run.first + run.count; ++a) {
       ops += ops_of_verb.at({actions[a].kind, actions[a].segment});
+      nodes += nodes_of_verb.at({actions[a].kind, actions[a].segment});
+    }
     ++graphs.replays;
     graphs.eager_ops -= ops;
     if (run.graph != graphs.graphs) continue;  // numbered by their first runs
     ++graphs.graphs;
     graphs.captured_ops += ops;
+    graphs.nodes += nodes;
   }
   return graphs;
 }
@@ -270,7 +291,7 @@ std::size_t StepGraphs::bytes() const {
   return static_cast<std::size_t>(graphs) * kGraphBytes + static_cast<std::size_t>(captured_ops) * kGraphBytesOfOp;
 }
 
-std::string printed(const StepGraphs& graphs, const std::string& whose) {
+std::string printed(const StepGraphs& graphs, DeviceType device, const std::string& whose) {
   if (graphs.graphs == 0) return "";
   std::string text = fmt::format("graphs per rank{}\n", whose);
   const auto add = [&text](const char* name, std::int64_t count) {
@@ -278,6 +299,7 @@ std::string printed(const StepGraphs& graphs, const std::string& whose) {
   };
   add("captured", graphs.graphs);
   add("ops in them", graphs.captured_ops);
+  add(device == DeviceType::kCuda ? "nodes of a GPU, about" : "nodes", graphs.nodes);
   text += fmt::format("  {:<25} {:>12.2f} MiB of a GPU\n", "expected memory",
                       static_cast<double>(graphs.bytes()) / (1 << 20));
   add("replays a step", graphs.replays);
@@ -319,7 +341,7 @@ std::string printed_actions(const Options& options, const RunConfig& config) {
     if (rank.offload) text += printed_slots(rank.offload->points.slots);
     text += printed(actions, rank.model.gpt, graph_of_each(actions, runs));
     if (runs.graphs == 0) continue;
-    text += printed(record_step(options, config, first_rank, {}).plans.graphs, whose);
+    text += printed(record_step(options, config, first_rank, {}).plans.graphs, options.train.device, whose);
   }
   return text;
 }

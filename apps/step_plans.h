@@ -25,6 +25,7 @@ namespace megalith {
 struct StepGraphs {
   int graphs = 0;                 // that a rank captures
   std::int64_t captured_ops = 0;  // in them
+  std::int64_t nodes = 0;         // likewise, as Graph::num_nodes counts: of a GPU about as many
   std::int64_t replays = 0;       // a step
   std::int64_t eager_ops = 0;     // a step, outside of graphs
   std::size_t bytes() const;      // of the device, as expected, which the driver takes beside MemoryUse
@@ -88,7 +89,7 @@ struct RecordSpec {
 StepRecording record_step(const Options& options, const RunConfig& config, int rank, const RecordSpec& spec);
 
 // Lines; empty where nothing is captured.
-std::string printed(const StepGraphs& graphs, const std::string& whose);
+std::string printed(const StepGraphs& graphs, DeviceType device, const std::string& whose);
 // The actions of a training step of each stage's first rank, as text.
 std::string printed_actions(const Options& options, const RunConfig& config);
 

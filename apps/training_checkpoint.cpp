@@ -238,15 +238,21 @@ std::vector<WrittenShard> shards_to_write(const Rank& rank) {
 
 SaveResult save_training_checkpoint(Rank& rank, SaveRequest request) {
   rank.wait_for_parameters();
+  const std::vector<WrittenShard> mine = shards_to_write(rank);
   std::vector<std::vector<std::byte>> host;
-  Stream& stream = rank.streams.compute;
-  for (WrittenShard& written : shards_to_write(rank)) {
-    host.emplace_back(written.tensor.bytes());
-    copy_to_host(stream, host.back().data(), written.tensor.data, host.back().size());
-    request.shards.push_back(std::move(written.shard));
-    request.shards.back().data = host.back();
+  for (const WrittenShard& written : mine) host.emplace_back(written.tensor.bytes());
+  request.shards.reserve(mine.size());
+  try {
+    for (std::size_t i = 0; i < mine.size(); ++i) {
+      copy_to_host(rank.streams.compute, host[i].data(), mine[i].tensor.data, host[i].size());
+      request.shards.push_back(mine[i].shard);
+      request.shards.back().data = host[i];
+    }
+  } catch (...) {
+    rank.drain();  // copies into memory that goes
+    throw;
   }
-  stream.synchronize();
+  rank.streams.compute.synchronize();
   return save_checkpoint(request);
 }
 

@@ -2,7 +2,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include "tests/distributed/e2e/program.h"
+#include "tests/support/tier.h"
 
 namespace megalith {
 namespace {
@@ -55,6 +58,67 @@ TEST(LayoutRuns, FourRanksTrainTheModelOfOneAndEightGoOn) {
   const Outcome text =
       test::run(test::program("generate", {"--load", "kept", "--prompt", "It is", "--max-new-tokens", "4"}), folder);
   EXPECT_EQ(text.code, 0) << text.err;
+}
+
+// Sums of four ranks by MPI's messages, which add in their own order however the state is shared out.
+TEST(LayoutRuns, StrategiesHaveTheSameBitsInHex) {
+  const Folder folder;
+  const Words flags = test::tiny_mock() + Words{"--micro-batch-size", "2", "--clip-grad", "0.1"};
+  const Words strategies = {"no_shard", "optim", "optim_grads", "optim_grads_params"};
+  for (const Words& numbers : {Words{}, Words{"--bf16", "--main-grads-dtype", "bf16"}}) {
+    Words want;
+    for (const std::string& strategy : strategies) {
+      SCOPED_TRACE(strategy + (numbers.empty() ? " fp32" : " bf16"));
+      Words way = {"--data-parallel-sharding-strategy", strategy, "--metrics-jsonl", "metrics.jsonl"};
+      if (strategy == "optim_grads_params") way = way + Words{"--fsdp-reduce-grads", "last"};
+      const Outcome run = test::run(test::program_on(4, "train", flags + numbers + way), folder);
+      ASSERT_EQ(run.code, 0) << run.err;
+      const Words got = test::steps_of(folder.read_lines("metrics.jsonl"));
+      ASSERT_EQ(got.size(), 6u);
+      if (want.empty()) want = got;
+      EXPECT_EQ(got, want);
+      std::filesystem::remove(folder.path("metrics.jsonl"));
+    }
+  }
+}
+
+// A process may have so many KiB of memory of its own. The state of the model is 780 MiB, its weights 193.
+Words limited(const char* kib, const Words& command) {
+  return Words{"/bin/sh", "-c", "ulimit -d $0; exec \"$@\"", kib} + command;
+}
+
+TEST(LayoutRuns, AModelThatFitsNoRankIsTrainedAndSampledByFour) {
+  if (test::one_of(2) > 1) GTEST_SKIP() << "in the full tier";
+  const char *const training = "700000", *const sampling = "190000";
+  const Folder folder;
+  folder.make_text();
+  const Words shape = test::words(
+      "--num-layers 16 --hidden-size 512 --num-attention-heads 8 --seq-length 16 --micro-batch-size 1 "
+      "--global-batch-size 4");
+  const Words flags = shape + test::words(
+                                  "--lr 1e-3 --train-iters 2 --data-path text --eval-interval 2 --eval-iters 1 "
+                                  "--log-interval 1 --metrics-jsonl metrics.jsonl --save kept");
+  const Outcome alone = test::run(limited(training, test::program("train", flags)), folder);
+  EXPECT_EQ(alone.code, 6);
+  EXPECT_THAT(alone.errors(), ::testing::ElementsAre(HasSubstr("out of memory")));
+
+  const Words shares = {"--data-parallel-sharding-strategy", "optim_grads_params"};
+  const Words planned = test::program("plan", shape + shares + Words{"--world-size", "4"});
+  const Outcome plan = test::run(limited(training, planned), folder);
+  ASSERT_EQ(plan.code, 0) << plan.err;
+  EXPECT_THAT(plan.out, HasSubstr("memory per rank"));
+  const Outcome four =
+      test::run(test::mpi_command(4, limited(training, test::program("train", flags + shares))), folder);
+  ASSERT_EQ(four.code, 0) << four.err;
+  const Words steps = test::steps_of(folder.read_lines("metrics.jsonl"));
+  ASSERT_EQ(steps.size(), 2u);
+  EXPECT_THAT(steps.back(), ::testing::Not(::testing::EndsWith(" -"))) << "the loss of an evaluation";
+
+  const Words sample = test::program("generate", {"--load", "kept", "--prompt", "It is", "--max-new-tokens", "3"});
+  EXPECT_EQ(test::run(limited(sampling, sample), folder).code, 6);
+  const Outcome text = test::run(test::mpi_command(4, limited(sampling, sample)), folder);
+  EXPECT_EQ(text.code, 0) << text.err;
+  EXPECT_THAT(text.out, ::testing::StartsWith("It is"));
 }
 
 TEST(LayoutRuns, PlanShowsWhichRankIsWhat) {

@@ -2,6 +2,7 @@
 // computation.
 #include "apps/forecast.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -241,6 +242,13 @@ TEST(ForecastGraphs, HoldTheOpsOfTheirModules) {
   EXPECT_EQ(both.captured_ops, attention.captured_ops + mlp.captured_ops);
   EXPECT_EQ(both.captured_ops, layer.captured_ops);
   EXPECT_GT(layer.bytes(), 0u);
+  // On a GPU attention's backward has eight in each of 4 layers.
+  EXPECT_EQ(layer.nodes, layer.captured_ops);
+  const StepGraphs gpu = graphs(local + Words{"layer", "--device", "cuda"});
+  EXPECT_EQ(gpu.nodes, gpu.captured_ops + 4 * 7);
+  EXPECT_THAT(printed(layer, DeviceType::kCpu, ""), testing::HasSubstr(fmt::format("\n  nodes {:>32}\n", layer.nodes)));
+  EXPECT_THAT(printed(gpu, DeviceType::kCuda, ""),
+              testing::HasSubstr(fmt::format("\n  nodes of a GPU, about {:>16}\n", gpu.nodes)));
 }
 
 TEST(Forecast, LooksAtOneOfStagesThatAreAlike) {

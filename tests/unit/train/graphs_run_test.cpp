@@ -185,6 +185,7 @@ std::vector<float> losses_by_hand(const Words& flags, const std::function<void(T
 // Once, behind the step that captures. The CPU's graphs take no memory of their own.
 TEST(GraphedRun, LogAndMetricsTellWhatGraphsTook) {
   GraphedRunner::Stats stats;
+  StepGraphs planned;
   std::string metrics;
   const auto log_of = [&](const Words& flags) {
     testing::internal::CaptureStderr();
@@ -192,6 +193,7 @@ TEST(GraphedRun, LogAndMetricsTellWhatGraphsTook) {
         {.flags = Words{"--train-iters", "5", "--micro-batch-size", "4"} + flags, .finish = [&](Trainer& trainer, int) {
            const Rank& rank = trainer.rank();
            if (rank.graphs) stats = rank.graphs->stats();
+           planned = trainer.plans().graphs;
            std::stringstream text;
            text << std::ifstream(rank.options.logging.metrics_jsonl).rdbuf();
            metrics = text.str();
@@ -208,6 +210,7 @@ TEST(GraphedRun, LogAndMetricsTellWhatGraphsTook) {
   const std::string line = fmt::format(
       "graphs | captured: {} of {} ops, {} nodes | memory: 0.00 MiB | capture: ", stats.graphs, stats.ops, stats.nodes);
   EXPECT_GT(stats.graphs, 0);
+  EXPECT_EQ(planned.nodes, stats.nodes);
   EXPECT_THAT(text, HasSubstr(line));
   EXPECT_LT(text.find(line), text.find("memory (MiB)"));
   EXPECT_EQ(text.find("graphs |", text.find(line) + 1), std::string::npos);
@@ -286,6 +289,55 @@ TEST(GraphedRun, AHookThatIsAddedAfterTheCaptureIsRefused) {
     trainer.rank().graphs->drop();
     trainer.rank().runner.hooks(2) = {};
   });
+}
+
+// Of each thing that graphs hold by its address another of the same size stands in its place for one step.
+TEST(GraphedRun, ExchangedMemoryIsRefused) {
+  const auto exchange = [](Trainer& trainer, int) {
+    Rank& rank = trainer.rank();
+    MemoryPool& pool = rank.memory.pool;
+    ByHand by_hand(trainer);
+    for (int i = 0; i < 2; ++i) by_hand.step();
+    EXPECT_GT(rank.graphs->stats().graphs, 0);
+    const auto expect_refused = [&](const char* what, auto& held, auto other) {
+      SCOPED_TRACE(what);
+      std::swap(held, other);
+      EXPECT_THAT(by_hand.failing_step(), HasSubstr("an address of memory, parameters or gradients has changed"));
+      std::swap(held, other);
+      EXPECT_GT(by_hand.step(), 0);
+    };
+    const auto expect_tensor_refused = [&](const char* what, Tensor& held) {
+      expect_refused(
+          what, held,
+          Tensor(pool.allocate(held.bytes(), MemoryCategory::kParameters, "another"), held.dtype, held.shape));
+    };
+    for (ParameterUnit& unit : rank.model.gpt.parameters->units()) {
+      expect_tensor_refused((unit.name + " weights").c_str(), unit.weight_shard);
+      expect_tensor_refused((unit.name + " gradients").c_str(), unit.grad_shard);
+    }
+    StepMemory& memory = rank.step;
+    expect_tensor_refused("sums", memory.sums);
+    expect_tensor_refused("rows of experts", memory.expert_counts);
+    expect_tensor_refused("rows of a loss", memory.balance_counts);
+    expect_tensor_refused("room", memory.room_needed);
+    expect_tensor_refused("rows sent", memory.rows_sent);
+    StepParameters parameters = *memory.parameters;
+    expect_refused("parameters", memory.parameters, &parameters);
+    ReplicaGroups& group = rank.groups;
+    const UnitStreams streams{
+        .compute = rank.streams.compute, .gather = *rank.streams.unshard, .reduce = rank.streams.communication};
+    expect_refused(
+        "slots", rank.units.sharded,
+        std::make_unique<ShardedUnits>(*rank.model.gpt.parameters, rank.units.points.slots,
+                                       std::vector<UnitGroups>{{.gather = group.shards(), .reduce = group.shards()}},
+                                       streams, pool, 0, false));
+  };
+  test::train({.flags = test::llama_flags() + kGraphs +
+                        test::words("--train-iters 1 --micro-batch-size 2 --ffn-hidden-size 32 --num-experts 4 "
+                                    "--moe-router-topk 2 --moe-aux-loss-coeff 0.1 --expert-model-parallel-size 2 "
+                                    "--data-parallel-sharding-strategy optim_grads_params"),
+               .ranks = 2,
+               .prepare = exchange});
 }
 
 TEST(GraphedRun, AHookInsideALayerIsRefused) {

@@ -39,7 +39,7 @@ void expect_as_eager(const std::vector<Cell>& cells) {
       EXPECT_EQ(with.buckets_reduced, without.buckets_reduced);
       EXPECT_EQ(with.units_gathered, without.units_gathered);
       EXPECT_EQ(with.units_reduced, without.units_reduced);
-      EXPECT_EQ(with.units_gathered > 0, cell.layout.sharing >= 3);
+      EXPECT_EQ(with.units_gathered > 0, cell.layout.gathers_units());
       EXPECT_EQ(with.transfer.sent, without.transfer.sent);
       EXPECT_EQ(with.transfer.handed_over, without.transfer.handed_over);
     }
@@ -88,6 +88,9 @@ TEST(Graphs, EveryLayout) {
       {kBoth, {.data = 2, .sharing = 2}},
       {kMlp, {.data = 2, .schedule = "interleaved", .sharing = 2}, "selective"},
       {kLayer, {.data = 2, .sharing = 3}, "full"},
+      {kAttention, {.data = 2, .sharing = 3}},
+      {kLayer, {.data = 2, .sharing = 5}},
+      {kBoth, {.data = 4, .sharing = 6}, "selective"},
       {kBoth, {.data = 2, .schedule = "zb-h1", .sharing = 3}, "selective"},
       {kLayer, {.tensor = 2, .sequence = true, .overlap = true, .data = 2, .sharing = 3}},
       {kMlp, {.pipeline = 2, .data = 2, .schedule = "zb-v", .sharing = 3}},

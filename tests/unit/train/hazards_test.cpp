@@ -8,6 +8,8 @@
 namespace megalith {
 namespace {
 
+using test::operator+;
+
 const std::vector<std::string> kRun = {
     "--train-iters", "2", "--micro-batch-size", "4", "--check-hazards",      "--eval-interval", "1",
     "--eval-iters",  "1", "--ddp-bucket-size",  "1", "--overlap-grad-reduce"};
@@ -35,24 +37,35 @@ TEST(Hazards, EverySuppressedWaitIsFound) {
 // Waits around graphs, and inside of them, of collectives that are captured: there the capture may fail before anything
 // runs.
 TEST(Hazards, EverySuppressedWaitOfARunWithGraphsIsFound) {
-  const std::vector<std::string> run = test::words(
-      "--train-iters 3 --micro-batch-size 4 --eval-iters 0 --check-hazards --cuda-graph-impl local "
-      "--tensor-model-parallel-size 2 --sequence-parallel --tp-comm-overlap");
-  const test::RunResult whole = test::train({.flags = run, .ranks = 2});
-  EXPECT_EQ(whole.hazards, 0);
-  ASSERT_GT(whole.event_waits, 40);
+  const std::vector<std::string> graphs =
+      test::words("--train-iters 3 --micro-batch-size 4 --eval-iters 0 --check-hazards --cuda-graph-impl local");
+  // In the pipeline, which captures before its first message, some are idle: of receives into memory that nothing had
+  // used in the step before them, and of what is drained before the capture.
+  struct Way {
+    const char* flags;
+    int idle = 0;
+  };
   int refused = 0;
-  for (std::int64_t ordinal = 0; ordinal < whole.event_waits; ordinal += test::one_of(29)) {
-    std::vector<std::string> flags = run;
-    flags.insert(flags.end(), {"--suppress-wait", std::to_string(ordinal)});
-    try {
-      EXPECT_GT(test::train({.flags = flags, .ranks = 2}).hazards, 0)
-          << "wait " << ordinal << " of " << whole.event_waits;
-    } catch (const Error&) {
-      ++refused;
+  for (const Way& way : {Way{"--tensor-model-parallel-size 2 --sequence-parallel --tp-comm-overlap"},
+                         Way{"--overlap-grad-reduce --ddp-bucket-size 1 --delay-wgrad-compute"},
+                         Way{"--num-layers 4 --pipeline-model-parallel-size 2 --pipeline-schedule zb-v", 6}}) {
+    SCOPED_TRACE(way.flags);
+    const std::vector<std::string> run = graphs + test::words(way.flags);
+    const test::RunResult whole = test::train({.flags = run, .ranks = 2});
+    EXPECT_EQ(whole.hazards, 0);
+    ASSERT_GT(whole.event_waits, 15);
+    std::vector<std::int64_t> missed;
+    for (std::int64_t ordinal = 0; ordinal < whole.event_waits; ordinal += test::one_of(9)) {
+      try {
+        const std::vector<std::string> suppressed = run + test::Words{"--suppress-wait", std::to_string(ordinal)};
+        if (test::train({.flags = suppressed, .ranks = 2}).hazards == 0) missed.push_back(ordinal);
+      } catch (const Error&) {
+        ++refused;
+      }
     }
+    EXPECT_LE(std::ssize(missed), way.idle) << testing::PrintToString(missed) << " of " << whole.event_waits;
   }
-  if (test::one_of(29) == 1) {
+  if (test::one_of(9) == 1) {
     EXPECT_GT(refused, 0);
   }
 }

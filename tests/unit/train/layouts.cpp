@@ -38,8 +38,10 @@ Words Layout::flags() const {
   if (overlap) flags = flags + Words{"--tp-comm-overlap"};
   if (sharing >= 1) flags = flags + Words{"--overlap-grad-reduce"};
   if (sharing == 2) flags = flags + Words{"--use-distributed-optimizer", "--overlap-param-gather"};
-  if (sharing >= 3)
+  if (gathers_units())
     flags = flags + Words{"--data-parallel-sharding-strategy", "optim_grads_params", "--overlap-param-gather"};
+  if (sharing == 5) flags = flags + Words{"--data-parallel-sharding-strategy", "optim_grads"};
+  if (sharing == 6) flags = flags + words("--num-distributed-optimizer-instances 2 --outer-dp-sharding-strategy optim");
   if (sharing == 4) flags = flags + Words{"--fsdp-reduce-grads", "last"};
   if (schedule == "interleaved") flags = flags + Words{"--num-virtual-stages-per-pipeline-rank", "2"};
   return flags;
@@ -54,7 +56,9 @@ std::string Layout::name() const {
          (context > 1 ? " cp" + std::to_string(context) + " " + communication : "") +
          (expert > 1 ? " ep" + std::to_string(expert) : "") +
          (expert_tensor > 1 ? " etp" + std::to_string(expert_tensor) : "") +
-         (sharing == 4   ? " units summed last "
+         (sharing == 6   ? " units of two instances "
+          : sharing == 5 ? " gradients "
+          : sharing == 4 ? " units summed last "
           : sharing == 3 ? " units "
           : sharing == 2 ? " sharded "
           : sharing == 1 ? " overlapped "

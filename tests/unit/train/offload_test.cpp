@@ -77,19 +77,55 @@ const Words kSmall = {"--hidden-size",       "16", "--seq-length",     "8",   "-
 // As Hazards.EverySuppressedWaitIsFound.
 #if !defined(__SANITIZE_THREAD__)
 TEST(OffloadRun, EverySuppressedWaitIsFound) {
-  const Words flags = kSmall + modules({"attn_norm", "act", "core_attn"}) +
-                      Words{"--train-iters", "2", "--global-batch-size", "2", "--check-hazards"};
-  for (const Words& way : {Words{}, Words{"--cuda-graph-impl", "local"}}) {
-    const RunResult whole = test::train({.flags = flags + way});
+  const Words graphs = {"--cuda-graph-impl", "local"}, kinds = modules({"attn_norm", "act", "core_attn"});
+  const Words experts =
+      test::llama_flags() + test::words(
+                                "--ffn-hidden-size 32 --num-experts 4 --moe-router-topk 2 --moe-ffn-hidden-size 16 "
+                                "--expert-model-parallel-size 2");
+  const Words units =
+      test::words("--data-parallel-sharding-strategy optim_grads_params --eval-interval 1 --eval-iters 1");
+  struct Way {
+    Words flags;
+    int ranks = 1;
+    int behind = 0;  // waits behind the last step, for gathers of a next one
+    int one_of = test::one_of(5);
+  };
+  for (const Way& way : {Way{kinds}, Way{kinds + graphs}, Way{kinds + units, 2, 2, test::one_of(31)},
+                         // Of rows that another rank sent, as many as came.
+                         Way{modules({"expert_fc1", "moe_act"}) + experts, 2, 0, test::one_of(31)}}) {
+    SCOPED_TRACE(testing::PrintToString(way.flags));
+    const Words flags = kSmall + way.flags + Words{"--train-iters", "2", "--global-batch-size", "2", "--check-hazards"};
+    const RunResult whole = test::train({.flags = flags, .ranks = way.ranks});
     EXPECT_EQ(whole.hazards, 0);
     ASSERT_GE(whole.event_waits, 40);
-    for (std::int64_t ordinal = 0; ordinal < whole.event_waits; ordinal += test::one_of(5)) {
-      const Words suppressed = flags + way + Words{"--suppress-wait", std::to_string(ordinal)};
-      EXPECT_GT(test::train({.flags = suppressed}).hazards, 0) << "wait " << ordinal << " of " << whole.event_waits;
+    for (std::int64_t ordinal = 0; ordinal < whole.event_waits - way.behind; ordinal += way.one_of) {
+      const Words suppressed = flags + Words{"--suppress-wait", std::to_string(ordinal)};
+      EXPECT_GT(test::train({.flags = suppressed, .ranks = way.ranks}).hazards, 0)
+          << "wait " << ordinal << " of " << whole.event_waits;
     }
   }
 }
 #endif
+
+// Of a fused MLP of experts without one of its kinds: just that one's bytes, copies and waits are missing.
+TEST(OffloadRun, AKindLeftOutOfAFusedMlpIsAllThatStays) {
+  const Words flags = kSmall + test::llama_flags() +
+                      test::words(
+                          "--ffn-hidden-size 32 --num-experts 4 --moe-router-topk 2 --moe-ffn-hidden-size 24 "
+                          "--moe-grouped-gemm --use-transformer-engine-op-fuser --train-iters 2");
+  const auto run = [&](const Words& kinds) { return test::train({.flags = flags + kinds}); };
+  const RunResult keep = run({}), all = run(modules({"fused_group_mlp"})), alone = run(modules({"moe_act"})),
+                  without = run(modules({"expert_fc1", "expert_fc2"}));
+  const test::RankActivity &of_all = all.ranks[0], &of_alone = alone.ranks[0], &of_others = without.ranks[0];
+  EXPECT_GT(of_alone.slots, 0);
+  EXPECT_GT(of_others.slots, 0);
+  EXPECT_EQ(of_all.slots, of_others.slots + of_alone.slots);
+  EXPECT_EQ(of_all.offload.offloads, of_others.offload.offloads + of_alone.offload.offloads);
+  EXPECT_EQ(of_all.offload.bytes_out, of_others.offload.bytes_out + of_alone.offload.bytes_out);
+  // For each copy and its memory, out and back; beside others one of them is theirs too.
+  EXPECT_EQ(alone.event_waits - keep.event_waits, 4 * of_alone.offload.offloads);
+  EXPECT_EQ(all.event_waits - without.event_waits, 3 * of_alone.offload.offloads);
+}
 
 // By an exception that the caller of the step catches, while slots are on their way there, on the host, and back.
 TEST(OffloadRun, AStepThatBrokeOffChangesNoBitsOfTheNext) {

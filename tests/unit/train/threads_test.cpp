@@ -70,6 +70,19 @@ TEST(ThreadsOfExperts, ShareNothingWithoutOrder) {
   for (const test::RankActivity& rank : run.ranks) EXPECT_GT(rank.units_reduced, 0);
 }
 
+// Rows to the ranks of their experts and back beside the shared expert, in graphs, beside gathers of dense units.
+TEST(ThreadsOfExpertRanks, ShareNothingWithoutOrder) {
+  const Layout layout{.data = 2, .sharing = 3, .expert = 2};
+  const Words more = {"--train-iters", "3", "--moe-shared-expert-overlap", kGraphs, "local"};
+  const RunResult run =
+      test::train({.flags = test::sizes_for(layout) + test::moe_families()[0].flags + layout.flags() + more,
+                   .ranks = layout.ranks()});
+  EXPECT_EQ(run.code, ExitCode::kOk);
+  EXPECT_TRUE(run.copies_agree);
+  EXPECT_EQ(run.losses.size(), 3u);
+  for (const test::RankActivity& rank : run.ranks) EXPECT_GT(rank.units_reduced, 0);
+}
+
 // Copies to the host and back beside gathers of units and messages, behind eager layers and at events inside of graphs.
 TEST(ThreadsOfOffload, ShareNothingWithoutOrder) {
   const Layout layout{.pipeline = 2, .data = 2, .schedule = "zb-v", .sharing = 3};
