@@ -2,7 +2,6 @@
 // is captured ahead.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <memory>
 #include <vector>
 
@@ -52,11 +51,10 @@ void Step::warm_up() {
   run_first_microbatch(Mode::kTrain, actions_.train);
   run_first_microbatch(Mode::kEval, actions_.evaluate);
   const std::vector<Communicator*> groups = groups_of_steps(rank_);
-  if (rank_.graphs && std::ranges::any_of(groups, [](const Communicator* group) { return group->size() > 1; })) {
-    for (Communicator* group : groups) group->rehearse_captures(true);
-    run_first_microbatch(Mode::kTrain, actions_.train);
-    for (Communicator* group : groups) group->rehearse_captures(false);
-  }
+  bool rehearses = false;
+  for (Communicator* group : groups) rehearses = (rank_.graphs && group->rehearse_captures(true)) || rehearses;
+  if (rehearses) run_first_microbatch(Mode::kTrain, actions_.train);
+  for (Communicator* group : groups) group->rehearse_captures(false);
   rank_.transfer.rehearse(false);
   if (rank_.graphs == nullptr) pass_warm_up(true);
 }

@@ -28,7 +28,6 @@
 #include "core/base/standard_files.h"
 #include "core/device/cuda_device.h"
 #include "parallel/comm/mpi_runtime.h"
-#include "parallel/comm/nccl_communicator.h"
 #include "parallel/comm/on_all_ranks.h"
 
 namespace megalith {
@@ -146,7 +145,6 @@ ExitCode start(int argc, char** argv, std::unique_ptr<MpiRuntime>& mpi, std::str
                at_start(megalith::timeout_of(arguments)));
   const Flags flags = read_flags(arguments, static_cast<int>(launch_of(LaunchSigns::kCertain).rank));
   if (flags.read.options.train.deterministic_mode) set_deterministic_environment();
-  if (flags.read.options.train.cuda_graph_impl != CudaGraphImpl::kNone) set_graph_environment();
   const std::chrono::milliseconds timeout = at_start(timeout_of(flags, arguments));
   watch->begin({.what = "MPI_Init",
                 .expected = "all ranks",

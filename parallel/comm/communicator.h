@@ -72,9 +72,9 @@ class Communicator {
   // The same ranks once more, for use on another stream; collective over this group.
   std::unique_ptr<Communicator> duplicate(const std::string& name);
 
-  // While `on`, eager calls go the way of captured ones, which is set up in them as far as it is another one: in a
-  // capture the host should not wait for peers. Once for each kind of call is enough; all ranks alike.
-  virtual void rehearse_captures(bool /*on*/) {}
+  // Where captured calls go another way than eager ones: while `on`, eager calls go it too, and set it up, since in a
+  // capture the host should not wait for peers. Once for each kind of call is enough; all ranks alike. Whether it is so.
+  virtual bool rehearse_captures(bool /*on*/) { return false; }
 
   // This rank failed: calls that wait, or come later, on any group of its world throw Error (exit code 7) with
   // `message`. With ranks as threads that holds for all ranks; with processes for this one, whose main then ends the

@@ -59,7 +59,7 @@ class NcclCommunicator final : public Communicator, public MemorySharing {
   void abort(const std::string& message) override { process_->abort(message); }
   bool share_memory(void* base, std::size_t bytes, std::uint64_t layout) override;
   void unshare_memory() override;
-  void rehearse_captures(bool on) override { rehearses_ = on; }
+  bool rehearse_captures(bool on) override { return rehearses_ = on && watched_ != nullptr && nccl_mixing_is_off(); }
 
  protected:
   void run(const Collective&) override;  // an error: a CPU stream
@@ -255,9 +255,6 @@ ncclComm* NcclCommunicator::make_comm(bool for_graphs) {
   id = host_->host_gather(id).front();  // also waits for late ranks, which NCCL would do without a limit
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 1;
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 29, 2)  // before: set_graph_environment()
-  if (for_graphs) config.graphUsageMode = 1;
-#endif
   const NcclHostCall call(*process_, *watched_, NcclWatcher::kStart);
   if (!for_graphs) recorder().begin({.kind = "the start of NCCL"});
   ncclComm_t made = nullptr;
@@ -265,16 +262,16 @@ ncclComm* NcclCommunicator::make_comm(bool for_graphs) {
   return made;
 }
 
-// Graphs have an NCCL communicator of their own. Where one may also serve calls outside of graphs NCCL adds event nodes
-// to captured calls ("graph mixing"), which keep the GPU waiting. Without them the streams alone order replays and
-// eager calls. That is enough for two communicators: calls of a group come one after another on one stream, or on
-// streams that events order, so kernels of the two never run at once, and on all ranks in the same order. For one it is
-// not: an eager call's work of NCCL's host threads begins when it is enqueued, ahead of that of a replay before it.
+// Where one communicator may serve calls in graphs and others NCCL adds event nodes to captured calls ("graph mixing"),
+// which keep the GPU waiting. Where the user has switched that off, graphs have a communicator of their own, and the
+// streams alone order replays and eager calls. That is enough for two communicators: calls of a group come one after
+// another on one stream, or on streams that events order, so kernels of the two never run at once, and on all ranks in
+// the same order. For one it is not: an eager call's work of NCCL's host threads begins when it is enqueued, ahead of
+// that of a replay before it.
 ncclComm* NcclCommunicator::comm_for(const Stream& stream) {
-  if (!stream.capturing() && !rehearses_) return watched_->comm;
-  if (watched_->graph_comm == nullptr && !stream.capturing()) watched_->graph_comm = make_comm(true);
+  if (!nccl_mixing_is_off() || (!stream.capturing() && !rehearses_)) return watched_->comm;
+  if (watched_->graph_comm == nullptr && rehearses_) watched_->graph_comm = make_comm(true);
   if (watched_->graph_comm != nullptr) return watched_->graph_comm;
-  if (!nccl_mixing_is_off()) return watched_->comm;
   fail({.subject = fmt::format("a captured call on group {}", name()),
         .expected = "a rehearsal before the capture, as NCCL_GRAPH_MIXING_SUPPORT is 0",
         .got = "none"});

@@ -36,10 +36,7 @@ std::string nccl_version_fault(int library, int built_for);
 // Why this rank of `world` cannot have its GPU, if too many earlier ones have it; else empty. Collective.
 std::string gpu_fault(Communicator& world, int ranks_per_gpu);
 
-// For a program that rehearses all captures: tells NCCL, unless the user has set NCCL_GRAPH_MIXING_SUPPORT, that no
-// communicator has calls in graphs and others under way at once. From 2.29 on the communicators of graphs alone are
-// told. Before MpiRuntime starts threads.
-void set_graph_environment();
-bool nccl_mixing_is_off();  // for all communicators
+// The user says so by NCCL_GRAPH_MIXING_SUPPORT=0, to NCCL too.
+bool nccl_mixing_is_off();
 
 }  // namespace megalith

@@ -14,8 +14,6 @@ namespace megalith {
 
 namespace {
 
-constexpr const char* kGraphMixing = "NCCL_GRAPH_MIXING_SUPPORT";
-
 std::string version_text(int version) {
   return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
@@ -37,14 +35,8 @@ std::string gpu_fault(Communicator& world, int ranks_per_gpu) {
                          ranks_per_gpu);
 }
 
-void set_graph_environment() {
-#if NCCL_VERSION_CODE < NCCL_VERSION(2, 29, 2)
-  setenv(kGraphMixing, "0", 0);
-#endif
-}
-
 bool nccl_mixing_is_off() {
-  const char* const value = std::getenv(kGraphMixing);
+  const char* const value = std::getenv("NCCL_GRAPH_MIXING_SUPPORT");
   return value != nullptr && std::string_view(value) == "0";
 }
 

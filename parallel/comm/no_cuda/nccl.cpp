@@ -6,8 +6,6 @@ namespace megalith {
 
 std::unique_ptr<Communicator> make_nccl_world(const std::shared_ptr<MpiProcess>&) { refuse_cuda(); }
 
-void set_graph_environment() {}
-
 bool can_share_memory(Communicator&, std::span<const int>) { return false; }
 
 }  // namespace megalith
