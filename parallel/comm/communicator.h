@@ -73,7 +73,8 @@ class Communicator {
   std::unique_ptr<Communicator> duplicate(const std::string& name);
 
   // Where captured calls go another way than eager ones: while `on`, eager calls go it too, and set it up, since in a
-  // capture the host should not wait for peers. Once for each kind of call is enough; all ranks alike. Whether it is so.
+  // capture the host should not wait for peers. Once for each kind of call is enough; all ranks alike. Whether it is
+  // so.
   virtual bool rehearse_captures(bool /*on*/) { return false; }
 
   // This rank failed: calls that wait, or come later, on any group of its world throw Error (exit code 7) with
