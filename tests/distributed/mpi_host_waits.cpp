@@ -1,7 +1,8 @@
 // No rank waits for its GPU while it enqueues a step: rows of experts by all three ways, sharded units, tensor and
 // context parallelism, eager and in graphs, counted in front of CUDA itself (tests/support/host_waits/host_waits.h).
 //   mpirun -np 2 mpi_host_waits
-// Prints a line a layout; exit code 1 where a rank waits, 77, for a skipped test, where ranks outnumber GPUs.
+// Prints a line a layout; exit code 1 where a rank waits, 77, for a skipped test, where ranks outnumber GPUs. Where a
+// communicator has calls in graphs and others, some ask whether something is done, once a call: that is no wait.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -37,6 +38,8 @@ Words experts(const std::string& dispatcher) {
                        dispatcher);
 }
 
+constexpr long kMostQuestions = 1000;  // of a step; a loop that waits by asking asks far more often
+
 // Counts one step of a run with these flags on all ranks; whether none waited and graphs were replayed as asked.
 bool passes(const Words& flags, Communicator& gpus, Communicator& world) {
   const Options options = parse_flags(App::kTrain, flags).options;
@@ -45,8 +48,9 @@ bool passes(const Words& flags, Communicator& gpus, Communicator& world) {
   trainer.run();
   bool counting = false;
   const test::CountedStep step = test::count_waits(trainer, counting);
-  const long waits = step.waits.of_runtime + step.waits.of_driver + step.waits.questions + step.waits.unseen;
-  const bool fails = waits != 0 || (step.replays > 0) != (options.train.cuda_graph_impl != CudaGraphImpl::kNone);
+  const long waits = step.waits.of_runtime + step.waits.of_driver + step.waits.unseen;
+  const bool fails = waits != 0 || step.waits.questions > kMostQuestions ||
+                     (step.replays > 0) != (options.train.cuda_graph_impl != CudaGraphImpl::kNone);
   if (fails)
     fmt::print(
         stderr,
