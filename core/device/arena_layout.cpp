@@ -47,7 +47,7 @@ class Layout {
   // Of other buffers, for a layout: about a fifth of a second. A search takes half of what is left of them, and ends
   // after so many tries in vain.
   static constexpr std::size_t kMostVisits = 100'000'000;
-  static constexpr int kInVain = 10;
+  static constexpr int kInVain = 200;
   static constexpr std::size_t kTight = 512;  // of the bytes, what may be lost
 
   bool is_tight() const { return best_end_ <= live_bytes_ + live_bytes_ / kTight; }

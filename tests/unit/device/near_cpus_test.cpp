@@ -27,6 +27,7 @@ int first_of(const cpu_set_t& cpus) {
 TEST(NearCpus, AreThoseThatTheSystemSaysOfThePciDevice) {
   const std::string system = testing::TempDir() + "/near_cpus";
   const std::string folder = system + "/bus/pci/devices/0000:1b:00.0";
+  std::filesystem::remove_all(system);  // of an earlier run
   std::filesystem::create_directories(folder);
   std::ofstream(folder + "/local_cpulist") << "4-6,9\n";
   const cpu_set_t near = cpus_near_pci("0000:1B:00.0", system);
