@@ -53,12 +53,10 @@ std::string said_layout(const Options& options, const RunConfig& config) {
   if (pipeline.placement.num_parts() > 1) text += fmt::format(", schedule {}", name_of(pipeline.kind));
   if (pipeline.placement.num_chunks > 1) text += fmt::format(" of {} chunks a stage", pipeline.placement.num_chunks);
   if (options.parallel.sequence_parallel) text += ", sequence parallel";
-  switch (options.parallel.sharding()) {
-    case ShardingStrategy::kOptim: text += ", distributed optimizer"; break;
-    case ShardingStrategy::kOptimGrads: text += ", sharded gradients and optimizer"; break;
-    case ShardingStrategy::kOptimGradsParams: text += fmt::format(", fully sharded ({})", said_ends(options)); break;
-    default: break;
-  }
+  const ShardingStrategy sharding = options.parallel.sharding(), of_experts = options.parallel.expert_sharding();
+  if (sharding != ShardingStrategy::kNoShard) text += fmt::format(", {}", said_sharding(sharding));
+  if (sharding == ShardingStrategy::kOptimGradsParams) text += fmt::format(" ({})", said_ends(options));
+  if (of_experts != sharding) text += fmt::format(", experts: {}", said_sharding(of_experts));
   if (const std::int64_t instances = options.parallel.num_distributed_optimizer_instances; instances > 1)
     text += fmt::format(
         " in {} instances{}", instances,
@@ -153,6 +151,15 @@ std::string said_offloads(const std::vector<RankFacts>& ranks, std::int64_t stag
 }
 
 }  // namespace
+
+const char* said_sharding(ShardingStrategy sharding) {
+  switch (sharding) {
+    case ShardingStrategy::kOptim: return "distributed optimizer";
+    case ShardingStrategy::kOptimGrads: return "sharded gradients and optimizer";
+    case ShardingStrategy::kOptimGradsParams: return "fully sharded";
+    default: return "not sharded";
+  }
+}
 
 std::string said_ends(const Options& options) {
   const ParallelOptions& parallel = options.parallel;

@@ -2,6 +2,7 @@
 // every field is named after its flag.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -21,7 +22,8 @@ enum class OptimizerType { kAdam };
 enum class CudaGraphImpl { kNone, kLocal, kTransformerEngine, kFullIteration };  // the last one is refused
 // kAuto: 1f1b, or interleaved where a stage has several chunks; the others as ScheduleKind has them.
 enum class PipelineSchedule { kAuto, kGpipe, k1F1B, kInterleaved, kZbH1, kZbV, kDualPipeV };
-// What data-parallel ranks hold parts of. kAuto: kOptim with --use-distributed-optimizer, else kNoShard.
+// What data-parallel ranks hold parts of, each more than the one before. kAuto: kOptim with
+// --use-distributed-optimizer, else kNoShard.
 enum class ShardingStrategy { kAuto, kNoShard, kOptim, kOptimGrads, kOptimGradsParams };
 enum class OuterSharding { kNoShard, kOptim };
 enum class GradientReduction { kEach, kLast };  // with which of a step's microbatches
@@ -140,8 +142,9 @@ struct ParallelOptions {
   bool account_for_loss_in_pipeline_split = false;
   bool use_distributed_optimizer = false;  // read shards_optimizer() instead, and sharding() for the next
   ShardingStrategy data_parallel_sharding_strategy = ShardingStrategy::kAuto;
-  bool use_megatron_fsdp = false;        // changes nothing
-  bool fsdp_double_buffer = false;       // changes nothing
+  ShardingStrategy expert_data_parallel_sharding_strategy = ShardingStrategy::kAuto;  // read expert_sharding()
+  bool use_megatron_fsdp = false;                                                     // changes nothing
+  bool fsdp_double_buffer = false;                                                    // changes nothing
   std::int64_t fsdp_unit_slots = 2;      // buffers that whole units take turns in
   std::int64_t fsdp_gradient_slots = 0;  // likewise for their gradients; 0: as many
   std::int64_t fsdp_prefetch = 1;        // units gathered ahead of the one of their family in use
@@ -162,6 +165,12 @@ struct ParallelOptions {
     if (data_parallel_sharding_strategy != ShardingStrategy::kAuto) return data_parallel_sharding_strategy;
     return use_distributed_optimizer ? ShardingStrategy::kOptim : ShardingStrategy::kNoShard;
   }
+  // Of experts, over the ranks that hold the same ones; never kAuto.
+  ShardingStrategy expert_sharding() const {
+    const bool is_own = expert_data_parallel_sharding_strategy != ShardingStrategy::kAuto;
+    return is_own ? expert_data_parallel_sharding_strategy : sharding();
+  }
+  ShardingStrategy most_sharding() const { return std::max(sharding(), expert_sharding()); }
   std::int64_t expert_ranks() const { return expert_model_parallel_size * expert_tensor_parallel_size; }
   bool shards_optimizer() const { return sharding() != ShardingStrategy::kNoShard; }
 };

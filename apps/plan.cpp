@@ -77,6 +77,9 @@ void decide_on_ends(Options& options, const Rates& rates, Forecast& forecast) {
 }
 
 void print_sharding(const Options& options, bool knows_memory) {
+  const ShardingStrategy of_experts = options.parallel.expert_sharding();
+  if (of_experts != options.parallel.sharding())
+    fmt::print("  experts                       {}\n", said_sharding(of_experts));
   if (options.parallel.sharding() != ShardingStrategy::kOptimGradsParams) return;
   const bool open = may_shard_ends(options) && !knows_memory;
   fmt::print("  fully sharded                 {}\n",

@@ -26,15 +26,17 @@ FlatShard owned_of(const FlatShard& shard, const ReplicaGroups& groups) {
 // Memory for the parameters, before those who look at it.
 ParameterStore& allocate(const Options& options, const RankGroups& groups, const GptModel& gpt, MemoryPool& pool) {
   const ParallelOptions& parallel = options.parallel;
-  const bool weights = parallel.sharding() == ShardingStrategy::kOptimGradsParams;
-  const bool gradients = parallel.fsdp_reduce_grads == GradientReduction::kEach &&
-                         (weights || parallel.sharding() == ShardingStrategy::kOptimGrads);
   const std::vector<int> ends = end_units(gpt);
   // Its forward writes gradients, in some schedules before the backward_weight of another microbatch.
   const bool keeps_head = options.train.loss_chunk_size > 0;
   std::vector<ParameterUnit>& units = gpt.parameters->units();
   for (int u = 0; u < static_cast<int>(units.size()); ++u) {
     ParameterUnit& unit = units[static_cast<std::size_t>(u)];
+    const ShardingStrategy sharding =
+        unit.kind == UnitKind::kExperts ? parallel.expert_sharding() : parallel.sharding();
+    const bool weights = sharding == ShardingStrategy::kOptimGradsParams;
+    const bool gradients =
+        sharding >= ShardingStrategy::kOptimGrads && parallel.fsdp_reduce_grads == GradientReduction::kEach;
     // Tied words are used by both ends at once, whichever stages these are on.
     unit.shard = shard_of_units(options, groups.of(unit.kind).shards());
     unit.owned = owned_of(unit.shard, groups.of(unit.kind));

@@ -28,6 +28,7 @@ Options with_layout(Options options, const SuggestedLayout& layout, RecomputeGra
   parallel.use_distributed_optimizer = layout.sharding == ShardingStrategy::kOptim;
   if (layout.sharding == ShardingStrategy::kOptimGradsParams)
     parallel.data_parallel_sharding_strategy = layout.sharding;
+  parallel.expert_data_parallel_sharding_strategy = ShardingStrategy::kAuto;
   parallel.overlap_param_gather = layout.sharding != ShardingStrategy::kNoShard;
   TrainingOptions& train = options.train;
   train.micro_batch_size = layout.micro_batch_size;

@@ -184,6 +184,8 @@ const std::map<std::string, Words>& values_of_train() {
       {"cp-comm-type", {"--cp-comm-type", "a2a", "--context-parallel-size", "2"}},
       {"use-distributed-optimizer", {"--use-distributed-optimizer"}},
       {"data-parallel-sharding-strategy", {"--data-parallel-sharding-strategy", "optim_grads"}},
+      {"expert-data-parallel-sharding-strategy",
+       moe({"--expert-data-parallel-sharding-strategy", "optim_grads_params", "--use-distributed-optimizer"})},
       {"use-megatron-fsdp", {"--use-megatron-fsdp"}},
       {"fsdp-double-buffer", {"--fsdp-double-buffer"}},
       {"fsdp-unit-slots", {"--fsdp-unit-slots", "3", "--data-parallel-sharding-strategy", "optim_grads_params"}},

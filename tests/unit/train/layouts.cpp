@@ -21,6 +21,11 @@ const Words& schedules() {
 
 int Layout::chunks() const { return is_v() || schedule == "interleaved" ? 2 : 1; }
 
+bool Layout::gathers_units() const {
+  const bool replicates_experts = tensor * data * context > expert * expert_tensor;
+  return sharing == 3 || sharing == 4 || sharing == 6 || (sharing == 7 && replicates_experts);
+}
+
 Words Layout::flags() const {
   Words flags = {"--tensor-model-parallel-size",
                  std::to_string(tensor),
@@ -38,10 +43,14 @@ Words Layout::flags() const {
   if (overlap) flags = flags + Words{"--tp-comm-overlap"};
   if (sharing >= 1) flags = flags + Words{"--overlap-grad-reduce"};
   if (sharing == 2) flags = flags + Words{"--use-distributed-optimizer", "--overlap-param-gather"};
-  if (gathers_units())
+  if (sharing == 3 || sharing == 4 || sharing == 6)
     flags = flags + Words{"--data-parallel-sharding-strategy", "optim_grads_params", "--overlap-param-gather"};
   if (sharing == 5) flags = flags + Words{"--data-parallel-sharding-strategy", "optim_grads"};
   if (sharing == 6) flags = flags + words("--num-distributed-optimizer-instances 2 --outer-dp-sharding-strategy optim");
+  if (sharing == 7)
+    flags = flags + words(
+                        "--use-distributed-optimizer --overlap-param-gather --expert-data-parallel-sharding-strategy "
+                        "optim_grads_params --fsdp-reduce-grads last");
   if (sharing == 4) flags = flags + Words{"--fsdp-reduce-grads", "last"};
   if (schedule == "interleaved") flags = flags + Words{"--num-virtual-stages-per-pipeline-rank", "2"};
   return flags;
@@ -56,7 +65,8 @@ std::string Layout::name() const {
          (context > 1 ? " cp" + std::to_string(context) + " " + communication : "") +
          (expert > 1 ? " ep" + std::to_string(expert) : "") +
          (expert_tensor > 1 ? " etp" + std::to_string(expert_tensor) : "") +
-         (sharing == 6   ? " units of two instances "
+         (sharing == 7   ? " experts' units "
+          : sharing == 6 ? " units of two instances "
           : sharing == 5 ? " gradients "
           : sharing == 4 ? " units summed last "
           : sharing == 3 ? " units "

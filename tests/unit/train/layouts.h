@@ -29,7 +29,8 @@ struct Layout {
   std::string schedule = "1f1b";
   // Of the replicas: 1 overlaps their sums with backward, 2 also shards the optimizer's state and gathers the
   // parameters, 3 shards parameters and gradients, 4 parameters alone, whose gradients are summed once, 5 gradients
-  // alone, 6 all, in two instances that also share out the update (the last four not for expect_acted).
+  // alone, 6 all, in two instances that also share out the update, 7 parameters of experts alone, whose gradients are
+  // summed once, beside what 2 does of the others (the last five not for expect_acted).
   int sharing = 0;
   int context = 1;
   std::string communication = "p2p";  // with context parallelism
@@ -38,7 +39,7 @@ struct Layout {
 
   int ranks() const { return tensor * pipeline * data * context; }
   int chunks() const;  // of a stage
-  bool gathers_units() const { return sharing == 3 || sharing == 4 || sharing == 6; }
+  bool gathers_units() const;
   bool is_v() const { return schedule == "zb-v" || schedule == "dualpipe-v"; }
   Words flags() const;
   std::string name() const;

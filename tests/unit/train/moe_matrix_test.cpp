@@ -36,7 +36,7 @@ const std::vector<Words> kRecomputed = {
     {"--recompute-granularity", "selective", "--recompute-modules", "moe"},
     {"--recompute-granularity", "full"}};
 const std::vector<Words> kFusions = {{}, {"--moe-grouped-gemm", "--use-transformer-engine-op-fuser"}};
-const std::vector<int> kSharings = {0, 2, 3, 4, 5, 6};  // as Layout has them
+const std::vector<int> kSharings = {0, 2, 3, 4, 5, 6, 7};  // as Layout has them
 const std::vector<Words> kSlotCounts = {
     {}, {"--fsdp-unit-slots", "1", "--fsdp-prefetch", "0"}, {"--fsdp-unit-slots", "3", "--fsdp-prefetch", "2"}};
 const std::vector<Layout> kLayouts = {{.data = 2},

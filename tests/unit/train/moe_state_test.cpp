@@ -52,6 +52,9 @@ std::vector<ExpertLayout> layouts() {
           {.ranks = 8,
            .ep = 2,
            .more = sharded("optim_grads_params") + instances + Words{"--outer-dp-sharding-strategy", "optim"}},
+          {.ranks = 8,
+           .ep = 2,
+           .more = tensor + zero1 + Words{"--expert-data-parallel-sharding-strategy", "optim_grads_params"}},
           {.ranks = 2, .ep = 2}};
 }
 

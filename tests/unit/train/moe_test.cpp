@@ -198,6 +198,9 @@ TEST_P(Moe, SharesOutExpertsOverAllRanksThatHoldThem) {
         Way{both, {"--data-parallel-sharding-strategy", "optim", "--overlap-grad-reduce", "--overlap-param-gather"}},
         Way{both, {"--use-distributed-optimizer", "--num-distributed-optimizer-instances", "2"}, 2},
         Way{{.data = 4, .expert = 2}, whole}, Way{{.data = 2, .expert = 2}, whole},
+        Way{both,
+            {"--use-distributed-optimizer", "--expert-data-parallel-sharding-strategy", "optim_grads_params",
+             "--fsdp-reduce-grads", "last"}},
         Way{{.data = 4, .expert = 2}, whole + Words{"--num-distributed-optimizer-instances", "2"}, 2},
         Way{both, whole + Words{"--num-distributed-optimizer-instances", "2", "--outer-dp-sharding-strategy", "optim"},
             2}}) {
