@@ -14,8 +14,8 @@
 // tells it, and "stages", of the rank in each stage that waited the longest: [{"slots", "bytes_out", "bytes_back",
 // "copy_out_ms", "copy_back_ms", "wait_out_ms", "wait_back_ms", "step_ms"}, ...]; waits are of the compute stream. The
 // first line of a run (and of a resumed run) also has "run": {"megalith": VERSION, "commit": COMMIT, "config": {FLAG:
-// VALUE}}. A run with
-// --skip-train writes one line: "evaluation": "validation" with iteration, consumed_samples, validation_loss and "run".
+// VALUE}}. A run with --skip-train writes one line: "evaluation": "validation" with iteration, consumed_samples,
+// validation_loss and "run".
 #pragma once
 
 #include <algorithm>

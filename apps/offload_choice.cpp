@@ -31,15 +31,14 @@ double used_bytes(const OffloadSlot& slot, const std::optional<ExpertRows>& rows
   return bytes * std::min(1.0, mean / room);
 }
 
-// Bytes of the rank's share of its host that auto may plan for: some are lost in gaps, and the process itself needs
-// some. On the CPU what a step takes without moving is there too.
+// Bytes of the rank's share of its host that auto may plan for: some are lost in gaps, the process itself needs some,
+// and a checkpoint is written from a copy there. On the CPU what a step takes without moving is there too.
 double host_room(const Rank& plain, const StepRecording& recording) {
   constexpr double kForSlots = 0.85;
   const Options& options = plain.options;
   if (options.offload.host_share == 0 || !offloads_by_forecast(options)) return std::numeric_limits<double>::infinity();
-  double taken = 0;
-  if (options.checkpoint.async_save) taken += static_cast<double>(staging_bytes(shards_to_write(plain)));
-  if (options.train.device == DeviceType::kCpu)
+  auto taken = static_cast<double>(staging_bytes(shards_to_write(plain)));
+  if (options.offload.host_is_device)
     taken += static_cast<double>(plain.memory.pool.allocated_bytes() + recording.plans.train.peak_bytes);
   return std::max(0.0, kForSlots * static_cast<double>(options.offload.host_share) - taken);
 }

@@ -90,6 +90,7 @@ struct OffloadOptions {
       -1;                           // layers between a slot's readers and its copies' ends; -1: by the forecast, or 1
   double offload_slowdown = 0.005;  // most of the step's computing that it waits for copies, by the forecast
   std::size_t host_share = 0;       // no flag: bytes of its host's memory that a rank may take; 0: not known
+  bool host_is_device = false;      // no flag: what a step computes with is in that share too
 };
 
 struct DataOptions {

@@ -116,7 +116,9 @@ void Step::give_back() {
   rank_.memory.arena.give_back();
   driver_bytes_.reset();
   rank_.memory.pool.free_cached();  // others than the pool may need it
-  if (rank_.offload) rank_.offload->host.give_back();
+  if (!rank_.offload) return;
+  rank_.offload->host.give_back();
+  rank_.offload->pool.free_cached();
 }
 
 // What each kind of action does. Gradients are reduced in kReduce.

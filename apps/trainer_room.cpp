@@ -49,12 +49,12 @@ void Trainer::make_room(const ExpertRoom& needed, const std::string& what) {
   on_all_ranks(world_, [&] { plans = plan_steps(larger, setup_.config, world_.rank(), setup_.plans.offload); });
   step_->give_back();
   setup_.plans = std::move(plans);
-  check_host_memory(setup_.plans, world_);
   const std::string reason =
       fmt::format("{} needed room on a rank for {} tokens and {} rows of its experts, and had it for {} and {}", what,
                   needed.arrived, needed.rows, had.arrived, had.rows);
   on_all_ranks(world_, [&] {
     try {
+      check_host_memory(setup_.plans, world_);
       rank_->memory.arena.use(setup_.plans.largest());
       if (rank_->offload) rank_->offload->host.use(setup_.plans.host);
     } catch (const Error& error) {

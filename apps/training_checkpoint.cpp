@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
+#include <new>
 #include <span>
 #include <utility>
 
@@ -240,7 +241,16 @@ SaveResult save_training_checkpoint(Rank& rank, SaveRequest request) {
   rank.wait_for_parameters();
   const std::vector<WrittenShard> mine = shards_to_write(rank);
   std::vector<std::vector<std::byte>> host;
-  for (const WrittenShard& written : mine) host.emplace_back(written.tensor.bytes());
+  std::size_t bytes = 0;
+  for (const WrittenShard& written : mine) bytes += written.tensor.bytes();
+  try {
+    for (const WrittenShard& written : mine) host.emplace_back(written.tensor.bytes());
+  } catch (const std::bad_alloc&) {
+    fail({.code = ExitCode::kOutOfMemory,
+          .subject = "a checkpoint's copy of this rank's shards",
+          .expected = fmt::format("{:.2f} MiB of host memory", static_cast<double>(bytes) / (1 << 20)),
+          .got = "no room for them"});
+  }
   request.shards.reserve(mine.size());
   try {
     for (std::size_t i = 0; i < mine.size(); ++i) {

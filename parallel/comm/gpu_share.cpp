@@ -19,8 +19,7 @@ std::string gpu_share_fault(const std::vector<std::string>& gpus, int rank, int 
   }
   return fmt::format(
       "--device cuda: a GPU for {0} ranks (MEGALITH_RANKS_PER_GPU): expected a GPU that fewer than {0} other ranks "
-      "use, "
-      "got GPU {1} of ranks {2}; start at most {0} processes a GPU {3}",
+      "use, got GPU {1} of ranks {2}; start at most {0} processes a GPU {3}",
       ranks_per_gpu, mine, fmt::join(earlier, ", "), kRemedy);
 }
 

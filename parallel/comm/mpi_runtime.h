@@ -60,6 +60,7 @@ class MpiRuntime {
   // layouts of many ranks where there are few GPUs: NCCL then sends over sockets, so speeds say nothing.
   int gpu() const;
   int gpus_needed() const;  // by the ranks of this machine
+  int most_on_gpu() const;  // of these ranks
   int local_size() const;
 
   // Instead of MpiOptions::timeout; while no other thread communicates.

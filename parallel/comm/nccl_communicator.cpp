@@ -377,6 +377,7 @@ std::unique_ptr<Communicator> make_nccl_world(const std::shared_ptr<MpiProcess>&
     };
     refuse(nccl_version_fault(version, NCCL_VERSION_CODE));
     refuse(gpu_fault(*host, process->ranks_per_gpu));
+    refuse(nccl_mixing_fault(*host));
     watcher = process->nccl_watcher.lock();
     if (watcher == nullptr) {
       watcher = std::make_shared<NcclWatcher>(process);

@@ -38,5 +38,7 @@ std::string gpu_fault(Communicator& world, int ranks_per_gpu);
 
 // The user says so by NCCL_GRAPH_MIXING_SUPPORT=0, to NCCL too.
 bool nccl_mixing_is_off();
+// Empty where all ranks say the same.
+std::string nccl_mixing_fault(Communicator& world);
 
 }  // namespace megalith

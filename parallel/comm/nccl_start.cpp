@@ -1,10 +1,9 @@
 // What NCCL is told and asked before the first communicator.
 #include <fmt/format.h>
-#include <nccl.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
-#include <string_view>
 
 #include "core/device/cuda_device.h"
 #include "parallel/comm/gpu_share.h"
@@ -31,13 +30,26 @@ std::string nccl_version_fault(int library, int built_for) {
 std::string gpu_fault(Communicator& world, int ranks_per_gpu) {
   char host[256] = "";
   gethostname(host, sizeof(host) - 1);
-  return gpu_share_fault(world.host_all_gather(fmt::format("{} on {}", cuda_bus_id(), host)), world.rank(),
+  return gpu_share_fault(world.host_all_gather(fmt::format("{} of {}", cuda_bus_id(), host)), world.rank(),
                          ranks_per_gpu);
 }
 
+// As NCCL reads it: 0x0 and words that are no number are 0 too.
 bool nccl_mixing_is_off() {
-  const char* const value = std::getenv("NCCL_GRAPH_MIXING_SUPPORT");
-  return value != nullptr && std::string_view(value) == "0";
+  static const bool is_off = [] {
+    const char* const value = std::getenv("NCCL_GRAPH_MIXING_SUPPORT");
+    if (value == nullptr || *value == '\0') return false;
+    errno = 0;
+    return std::strtoll(value, nullptr, 0) == 0 && errno == 0;
+  }();
+  return is_off;
+}
+
+std::string nccl_mixing_fault(Communicator& world) {
+  const bool some_off = world.host_any(nccl_mixing_is_off()), some_on = world.host_any(!nccl_mixing_is_off());
+  if (!some_off || !some_on) return "";
+  return "NCCL_GRAPH_MIXING_SUPPORT: expected the same on all ranks, got 0 on some of them; hand it to all with mpirun "
+         "-x NCCL_GRAPH_MIXING_SUPPORT";
 }
 
 }  // namespace megalith

@@ -37,8 +37,10 @@ const std::vector<Words> kRecomputed = {
     {"--recompute-granularity", "full"}};
 const std::vector<Words> kFusions = {{}, {"--moe-grouped-gemm", "--use-transformer-engine-op-fuser"}};
 const std::vector<int> kSharings = {0, 2, 3, 4, 5, 6, 7};  // as Layout has them
-const std::vector<Words> kSlotCounts = {
-    {}, {"--fsdp-unit-slots", "1", "--fsdp-prefetch", "0"}, {"--fsdp-unit-slots", "3", "--fsdp-prefetch", "2"}};
+const std::vector<Words> kSlotCounts = {{},
+                                        {"--fsdp-unit-slots", "1", "--fsdp-prefetch", "0"},
+                                        {"--fsdp-unit-slots", "3", "--fsdp-prefetch", "2"},
+                                        {"--fsdp-gradient-slots", "1"}};
 const std::vector<Layout> kLayouts = {{.data = 2},
                                       {.tensor = 2, .sequence = true, .data = 2},
                                       {.pipeline = 2, .data = 2},
@@ -61,7 +63,9 @@ bool is_legal(const Case& c) {
   if (c[kRecompute] == 3 && has_router) return false;  // a layer of experts is one segment then
   if (c[kRecompute] == 4 && !modules.empty() && modules != Words{"layer"}) return false;  // likewise a whole layer
   if (c[kWay] != 0 && at(kLayouts, c, kLayout).expert == 1) return false;
-  return c[kSlots] == 0 || layout_of(c).gathers_units();
+  const Layout layout = layout_of(c);
+  if (c[kSlots] == 3 && (layout.sharing == 4 || layout.sharing == 7)) return false;  // gradients are whole there
+  return c[kSlots] == 0 || layout.gathers_units();
 }
 // Two instances of more than one rank.
 bool has_ranks(const Case& c) { return layout_of(c).sharing != 6 || layout_of(c).data == 4; }
@@ -82,6 +86,7 @@ std::vector<Case> chosen_cases() {
     if (!has_ranks(c)) c[kLayout] = 4;
     if (at(kLayouts, c, kLayout).expert > 1) c[kWay] = static_cast<int>(i / 3 % kWays.size());
     if (layout_of(c).gathers_units()) c[kSlots] = static_cast<int>(i / 5 % kSlotCounts.size());
+    if (!is_legal(c)) c[kSlots] = 0;
   }
   return cases;
 }

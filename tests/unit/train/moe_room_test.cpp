@@ -72,6 +72,9 @@ Outcome train(const Words& flags, const Layout& layout = kTwoRanks, const std::f
     const std::lock_guard lock(mutex);
     outcome.biases[static_cast<std::size_t>(index)] = std::move(biases);
     outcome.factors[static_cast<std::size_t>(index)] = trainer.plans().capacity_factor;
+    if (rank.offload) {
+      EXPECT_EQ(rank.offload->pool.reserved_bytes(), trainer.plans().host.peak_bytes);
+    }
     if (index == 0 && rank.graphs) outcome.replays = rank.graphs->stats().replays;
   };
   outcome.run =
