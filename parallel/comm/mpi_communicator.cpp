@@ -348,18 +348,20 @@ std::unique_ptr<Communicator> MpiCommunicator::split(int color, int key, const s
   if (color < 0) {
     fail({.subject = "split of group " + this->name(), .expected = "a color >= 0", .got = fmt::format("{}", color)});
   }
-  host_barrier();  // the rest blocks inside MPI, so wait for late ranks here
+  host_barrier();          // the rest blocks inside MPI, so wait for late ranks here
+  begin_host("split", 0);  // ranks that do not come now the watcher alone can tell
   MPI_Comm part = MPI_COMM_NULL;
   check_mpi(MPI_Comm_split(host_.comm, color, key, &part), "MPI_Comm_split");
   MPI_Comm host = duplicated(part);
+  host_recorder_->end();
   return std::make_unique<MpiCommunicator>(name, part, host, process_);
 }
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_mpi_world(const std::shared_ptr<MpiProcess>& process) {
+std::unique_ptr<Communicator> make_mpi_world(const std::shared_ptr<MpiProcess>& process, const std::string& name) {
   MPI_Comm streams = duplicated(MPI_COMM_WORLD);
-  return std::make_unique<MpiCommunicator>("world", streams, duplicated(MPI_COMM_WORLD), process);
+  return std::make_unique<MpiCommunicator>(name, streams, duplicated(MPI_COMM_WORLD), process);
 }
 
 }  // namespace megalith

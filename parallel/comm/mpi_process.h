@@ -105,6 +105,7 @@ class Backoff {
 };
 
 // A group of all ranks; collective. MPI is initialised.
-std::unique_ptr<Communicator> make_mpi_world(const std::shared_ptr<MpiProcess>& process);
+std::unique_ptr<Communicator> make_mpi_world(const std::shared_ptr<MpiProcess>& process,
+                                             const std::string& name = "world");
 
 }  // namespace megalith

@@ -1,5 +1,6 @@
 #include "parallel/comm/mpi_runtime.h"
 
+#include <errno.h>
 #include <fmt/format.h>
 #include <mpi.h>
 
@@ -15,6 +16,7 @@
 
 #include "core/base/error.h"
 #include "core/base/launch.h"
+#include "core/base/log.h"
 #include "parallel/comm/mpi_process.h"
 #include "parallel/comm/mpi_watcher.h"
 #include "parallel/comm/nccl_communicator.h"
@@ -107,8 +109,21 @@ MpiRuntime::MpiRuntime(int& argc, char**& argv, const MpiOptions& options) : pro
 
 MpiRuntime::~MpiRuntime() {
   if (process_->aborted || std::uncaught_exceptions() > 0) abort(ExitCode::kCommunication);
+  if (ends_) wait_for_all();
+  ends_.reset();
   watcher_.reset();
   MPI_Finalize();
+}
+
+// MPI_Finalize waits for them too, but says nothing of one that does not come.
+void MpiRuntime::wait_for_all() {
+  try {
+    ends_->host_barrier();
+  } catch (const Error& error) {
+    log_last_words(
+        fmt::format("{}: error: [rank {}/{}] {}", program_invocation_short_name, rank(), size(), error.what()));
+    abort(error.code());
+  }
 }
 
 bool MpiRuntime::aborted() const { return process_->aborted; }
@@ -128,6 +143,7 @@ void MpiRuntime::watch(const WatchOptions& options) {
   set_timeout(options.timeout);
   if (process_->size == 1) return;
   require(!watcher_, "MpiRuntime::watch was called twice");
+  ends_ = make_mpi_world(process_, "end of the run");
   watcher_ = std::make_unique<MpiWatcher>(process_, options);
   process_->grace = std::chrono::seconds(8);  // the watcher knows more, so it speaks first
 }

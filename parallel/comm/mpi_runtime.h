@@ -86,8 +86,11 @@ class MpiRuntime {
   bool aborted() const;
 
  private:
+  void wait_for_all();
+
   std::shared_ptr<MpiProcess> process_;
   std::unique_ptr<MpiWatcher> watcher_;
+  std::unique_ptr<Communicator> ends_;  // beside the watcher: where the ranks meet before it ends
 };
 
 }  // namespace megalith

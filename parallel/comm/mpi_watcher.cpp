@@ -23,7 +23,6 @@ using Clock = CollectiveCall::Clock;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kPeriod(50);
-constexpr milliseconds kSuspended(1000);   // a pause of kPeriod that took longer; not above kAnswers
 constexpr milliseconds kAnswers(1000);     // time that ranks have to answer
 constexpr milliseconds kDumps(1500);       // and to write their calls
 constexpr milliseconds kAlmost(500);       // ranks come to a call at different times
@@ -121,15 +120,13 @@ bool MpiWatcher::pause_until(milliseconds at_most, const std::function<bool()>& 
 }
 
 void MpiWatcher::watch() {
-  auto before = Clock::now();
+  awake_.look(Clock::now());
   while (pause(kPeriod)) {
-    const auto now = Clock::now();
-    if (now - before > kSuspended) awake_since_ = now;
-    before = now;
+    awake_.look(Clock::now());
     serve();
     serve_request();
     HangReport late;
-    if (process_->aborted || !finds_late(late, now)) continue;
+    if (process_->aborted || !finds_late(late)) continue;
     report(late);
     return;
   }
@@ -148,15 +145,14 @@ void MpiWatcher::serve_request() {
   changed_.notify_all();
 }
 
-bool MpiWatcher::is_late(const CollectiveCall& call, milliseconds slack, Clock::time_point at) const {
-  return at - std::max(call.began, awake_since_) + slack >= options_.timeout;
+bool MpiWatcher::is_late(const CollectiveCall& call, milliseconds slack) const {
+  return awake_.since(call.began) + slack >= options_.timeout;
 }
 
-// `at`: looked at before awake_since_, so that a suspension since then does not count.
-bool MpiWatcher::finds_late(HangReport& report, Clock::time_point at) {
+bool MpiWatcher::finds_late(HangReport& report) {
   for (const auto& recorder : process_->live_recorders()) {
     const std::optional<CollectiveCall> call = recorder->current();
-    if (!call || !is_late(*call, milliseconds(0), at)) continue;
+    if (!call || !is_late(*call, milliseconds(0))) continue;
     report = {.me = process_->rank,
               .group = recorder->group(),
               .members = recorder->world_ranks(),
@@ -177,7 +173,7 @@ RankState MpiWatcher::state() {
       group.running_sequence = call->sequence;
       group.running = to_string(*call);
       group.running_ms = ms_since(call->began);
-      state.late = state.late || is_late(*call, kAlmost, Clock::now());
+      state.late = state.late || is_late(*call, kAlmost);
     }
     state.groups.push_back(std::move(group));
   }

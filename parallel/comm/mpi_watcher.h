@@ -18,6 +18,7 @@
 #include <thread>
 #include <vector>
 
+#include "parallel/comm/awake_time.h"
 #include "parallel/comm/flight_recorder.h"
 #include "parallel/comm/hang_report.h"
 #include "parallel/comm/mpi_runtime.h"
@@ -47,8 +48,8 @@ class MpiWatcher {
   bool pause_until(std::chrono::milliseconds at_most, const std::function<bool()>& done);  // likewise; serves meanwhile
   void serve();                                                                            // messages that came in
   void serve_request();                                                                    // dump_all's
-  bool finds_late(HangReport& report, CollectiveCall::Clock::time_point at);
-  bool is_late(const CollectiveCall& call, std::chrono::milliseconds slack, CollectiveCall::Clock::time_point at) const;
+  bool finds_late(HangReport& report);
+  bool is_late(const CollectiveCall& call, std::chrono::milliseconds slack) const;
   RankState state();
   void ask_all(const std::string& reason);
   void report(HangReport& report);
@@ -60,8 +61,7 @@ class MpiWatcher {
   Answers answers_;
   std::shared_ptr<std::atomic<bool>> written_;  // this rank's dump; null: not begun
   std::vector<int> askers_;                     // not yet told that it is written
-  // When the process last went on after it, or the machine, had been suspended: nobody was late meanwhile.
-  CollectiveCall::Clock::time_point awake_since_{};
+  AwakeTime awake_;
   std::mutex mutex_;
   std::condition_variable changed_;
   bool stop_ = false;                   // guarded by mutex_, like the next two

@@ -1,6 +1,6 @@
 // Ranks that hang or disagree on purpose, with a watcher: mpirun -np 3 mpi_hang stop | loop | skip | host | order |
-// count | dtype | rows | rows_order | writer | replay FOLDER [--device=cuda]. Ends with exit code 7 and one line that
-// says who waits for whom; 77, for a skipped test, where ranks outnumber GPUs.
+// count | dtype | rows | rows_order | writer | split | end | replay FOLDER [--device=cuda]. Ends with exit code 7 and
+// one line that says who waits for whom; 77, for a skipped test, where ranks outnumber GPUs.
 #include <atomic>
 #include <chrono>
 #include <csignal>
@@ -105,6 +105,11 @@ void run(MpiRuntime& mpi, Communicator& world, std::string_view kind, const std:
   if (odd_one && kind == "order") launch(stream, AllReduce{.group = *other, .buffer = buffer});
   if (kind == "host" && !odd_one) world.host_barrier();
   if (kind == "host" && odd_one) std::this_thread::sleep_for(std::chrono::seconds(60));
+  if (kind == "split" && !odd_one) static_cast<void>(world.duplicate("third"));
+  if (kind == "split" && odd_one) {  // it comes to no more than the barrier before
+    world.host_barrier();
+    std::raise(SIGSTOP);
+  }
   const auto reduce = [&](const Tensor& tensor) {
     launch(stream, AllReduce{.group = world, .buffer = tensor, .label = "the values"});
   };
@@ -124,6 +129,7 @@ void run(MpiRuntime& mpi, Communicator& world, std::string_view kind, const std:
   if (kind == "skip") world.host_barrier();
   const std::string difference = difference_of_sequences(world);
   if (!difference.empty()) throw Error(ExitCode::kCommunication, difference);
+  if (odd_one && kind == "end") std::raise(SIGSTOP);
   std::fprintf(stderr, "rank %d: nothing failed\n", world.rank());
 }
 

@@ -4,6 +4,7 @@
 
 #include <mutex>
 
+#include "parallel/comm/awake_time.h"
 #include "parallel/comm/flight_recorder.h"
 #include "parallel/comm/hang_report.h"
 #include "tests/thread_ranks/thread_communicator.h"
@@ -248,6 +249,23 @@ TEST(HangReport, ASilentRankIsNamedInGroupsOfOthersToo) {
   EXPECT_THAT(to_string(report), testing::AllOf(HasSubstr("rank 2 is in " + rows + " on group dispatch for 1.0 s"),
                                                 testing::EndsWith("; rank 3 gave no answer, so the process is "
                                                                   "stopped, lost or starved")));
+}
+
+// A machine that stalls more often than once in a timeout hides no hang.
+TEST(AwakeTime, CountsOneSecondOfEachSuspension) {
+  using std::chrono::milliseconds;
+  AwakeTime awake;
+  const AwakeTime::Clock::time_point start = AwakeTime::Clock::now();
+  EXPECT_EQ(awake.since(start), milliseconds(0));
+  for (const int at : {0, 50, 100}) awake.look(start + milliseconds(at));
+  EXPECT_EQ(awake.since(start), milliseconds(100));
+  awake.look(start + milliseconds(10'100));
+  EXPECT_EQ(awake.since(start), milliseconds(1100));
+  EXPECT_EQ(awake.since(start + milliseconds(1600)), milliseconds(0));  // while it was suspended
+  for (const int at : {10'200, 13'200, 13'300}) awake.look(start + milliseconds(at));
+  EXPECT_EQ(awake.since(start), milliseconds(2300));
+  EXPECT_EQ(awake.since(start + milliseconds(10'150)), milliseconds(1150));
+  EXPECT_EQ(awake.since(start + milliseconds(13'250)), milliseconds(50));
 }
 
 TEST(HangReport, StatesTravelAsText) {
