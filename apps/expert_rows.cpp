@@ -14,15 +14,12 @@ std::optional<ExpertRows> expert_rows(const Options& options, const RunConfig& c
                           .choices = moe.router_topk,
                           .experts = moe.num_experts,
                           .ranks = mesh.ep * mesh.etp,
-                          .copies = mesh.etp};
+                          .copies = mesh.etp,
+                          .all_arrive = options.parallel.moe_token_dispatcher_type == MoeTokenDispatcher::kAllGather};
   ExpertRows rows{.sizes = sizes,
                   .mean = mean_rows(sizes),
                   .room = expert_room(sizes, options.parallel.moe_expert_rank_capacity_factor)};
   const auto ranks = static_cast<double>(sizes.ranks);
-  if (options.parallel.moe_token_dispatcher_type == MoeTokenDispatcher::kAllGather) {
-    rows.room.arrived = most_room(sizes).arrived;
-    rows.mean.arrived = static_cast<double>(rows.room.arrived);
-  }
   rows.sent = rows.mean.arrived * (ranks - 1) / ranks;
   return rows;
 }

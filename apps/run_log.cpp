@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "apps/banner.h"
+#include "apps/dispatcher_choice.h"
 #include "apps/host_memory.h"
 #include "core/base/log.h"
 #include "core/base/output_file.h"
@@ -16,12 +17,15 @@ namespace megalith {
 
 namespace {
 
-std::optional<ExpertRoomUse> room_of(const ExpertRoom& room, const ExpertRoom& needed, std::int64_t regrows) {
+// Of tokens where all arrive there is always as much as is needed, which says nothing.
+std::optional<ExpertRoomUse> room_of(const ExpertRoom& room, const ExpertRoom& needed, bool all_arrive,
+                                     std::int64_t regrows) {
   if (room.rows == 0) return std::nullopt;
   const auto share = [](std::int64_t used, std::int64_t of) {
     return static_cast<double>(used) / static_cast<double>(of);
   };
-  return ExpertRoomUse{.used = std::max(share(needed.arrived, room.arrived), share(needed.rows, room.rows)),
+  const double rows = share(needed.rows, room.rows);
+  return ExpertRoomUse{.used = all_arrive ? rows : std::max(share(needed.arrived, room.arrived), rows),
                        .regrows = regrows};
 }
 
@@ -113,7 +117,8 @@ void RunLog::step(const Rank& rank, const StepResult& result, const StepFacts& f
       .memory_bytes = memory_by_owner(rank),
       .checkpoint_stall_ms = stall ? std::optional(*stall * 1e3) : std::nullopt,
       .experts = result.expert_loads,
-      .expert_room = room_of(setup_.plans.room, result.room_needed, facts.regrows),
+      .expert_room = room_of(setup_.plans.room, result.room_needed,
+                             dispatcher_of(setup_.options) == MoeTokenDispatcher::kAllGather, facts.regrows),
       .offload = offload_of(facts.offload, stages)};
   if (metrics_) metrics_->write(metrics);
   if (tensorboard_) tensorboard_->write(metrics);

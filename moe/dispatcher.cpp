@@ -13,11 +13,7 @@ Dispatcher::Dispatcher(Communicator& group, Stream& communication, const Options
 
 ExpertRoom Dispatcher::room(const Sizes& sizes) const {
   const RoutedSizes routed = routed_sizes(sizes);
-  const ExpertRoom most = most_room(routed);
-  if (sizes.never_overflows) return most;
-  ExpertRoom room = expert_room(routed, options_.capacity_factor);
-  if (sends_all()) room.arrived = most.arrived;
-  return room;
+  return sizes.never_overflows ? most_room(routed) : expert_room(routed, options_.capacity_factor);
 }
 
 RoutedSizes Dispatcher::routed_sizes(const Sizes& sizes) const {
@@ -25,7 +21,8 @@ RoutedSizes Dispatcher::routed_sizes(const Sizes& sizes) const {
           .choices = sizes.choices,
           .experts = sizes.experts,
           .ranks = ranks(),
-          .copies = options_.copies};
+          .copies = options_.copies,
+          .all_arrive = sends_all()};
 }
 
 void Dispatcher::start(const Context& ctx, const Route& route, std::initializer_list<Rows> rows,

@@ -22,6 +22,7 @@ struct RoutedSizes {
   std::int64_t experts = 1;  // E
   std::int64_t ranks = 1;    // P
   std::int64_t copies = 1;
+  bool all_arrive = false;  // each token at every rank, whatever it chose
 
   std::int64_t local_experts() const { return experts / (ranks / copies); }  // El
 };
@@ -30,9 +31,10 @@ struct MeanRows {
   double arrived = 0, rows = 0;
 };
 
-// With choices at random: each token comes to a rank unless all of its K different choices are elsewhere.
+// With choices at random: unless all arrive, each token comes to a rank unless all of its K different choices are
+// elsewhere.
 inline MeanRows mean_rows(const RoutedSizes& s) {
-  double elsewhere = 1;
+  double elsewhere = s.all_arrive ? 0 : 1;
   for (std::int64_t i = 0; i < s.choices; ++i) {
     const std::int64_t others = std::max<std::int64_t>(s.experts - s.local_experts() - i, 0);
     elsewhere *= static_cast<double>(others) / static_cast<double>(s.experts - i);
@@ -56,7 +58,8 @@ inline ExpertRoom expert_room(const RoutedSizes& s, double factor) {
   };
   const MeanRows mean = mean_rows(s);
   const ExpertRoom most = most_room(s);
-  return {.arrived = room(mean.arrived, most.arrived), .rows = room(mean.rows, most.rows)};
+  return {.arrived = s.all_arrive ? most.arrived : room(mean.arrived, most.arrived),
+          .rows = room(mean.rows, most.rows)};
 }
 
 // Of a run that needed more than it had room for with `factor`: a tenth above both.
