@@ -121,10 +121,10 @@ std::string said_experts(const Options& options, const RunConfig& config) {
   if (mesh.etp * mesh.ep > 1)
     text += fmt::format("; shared out over etp {} x ep {}, {}, {}", mesh.etp, mesh.ep,
                         counted(mesh.edp, "copy", "copies"), said_dispatcher(options));
-  if (mesh.tp > 1 && is_default(options, "expert-model-parallel-size") &&
-      is_default(options, "expert-tensor-parallel-size"))
+  if (mesh.tp > 1 && is_default(options, "expert-tensor-parallel-size"))
     text +=
-        "; --expert-tensor-parallel-size 1: each tensor-parallel rank has all experts for its own rows (Megatron-LM's "
+        "; --expert-tensor-parallel-size 1: each tensor-parallel rank has whole experts for its own rows "
+        "(Megatron-LM's "
         "default is the tensor-parallel size)";
   if (options.parallel.moe_shared_expert_overlap && mesh.etp * mesh.ep == 1)
     text += "; --moe-shared-expert-overlap changes nothing, as no rank waits for rows of others";

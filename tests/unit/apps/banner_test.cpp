@@ -87,15 +87,16 @@ std::string experts_of(const std::vector<std::string>& flags) {
 TEST(Banner, SaysWhoHoldsExperts) {
   const std::string start =
       "  experts 2 of 4 a token, 158.8 k active parameters, grouped products (as with --moe-grouped-gemm)";
+  const std::string etp_notice =
+      "; --expert-tensor-parallel-size 1: each tensor-parallel rank has whole experts for its own rows (Megatron-LM's "
+      "default is the tensor-parallel size)";
   const std::vector<std::string> tensor{"--tensor-model-parallel-size", "2", "--sequence-parallel"};
   std::vector<std::string> split = tensor;
   split.insert(split.end(), {"--expert-model-parallel-size", "2"});
   EXPECT_EQ(experts_of({}), start);
-  EXPECT_EQ(experts_of(tensor),
-            start +
-                "; --expert-tensor-parallel-size 1: each tensor-parallel rank has all experts for its own rows "
-                "(Megatron-LM's default is the tensor-parallel size)");
-  EXPECT_EQ(experts_of(split), start + "; shared out over etp 1 x ep 2, 2 copies, rows by alltoall (flex needs GPUs)");
+  EXPECT_EQ(experts_of(tensor), start + etp_notice);
+  EXPECT_EQ(experts_of(split),
+            start + "; shared out over etp 1 x ep 2, 2 copies, rows by alltoall (flex needs GPUs)" + etp_notice);
   EXPECT_EQ(experts_of({"--expert-tensor-parallel-size", "4", "--moe-token-dispatcher-type", "allgather"}),
             start + "; shared out over etp 4 x ep 1, 1 copy, rows by allgather");
   EXPECT_TRUE(experts_of({"--moe-shared-expert-overlap", "--moe-shared-expert-intermediate-size", "24"})
