@@ -15,6 +15,7 @@ namespace {
 struct Difference {
   const ConfigEntry* now;
   std::string saved;
+  std::string value = now->value;
 };
 
 bool changes_tensors(const ConfigEntry& entry, const ModelConfig& model) {
@@ -24,18 +25,26 @@ bool changes_tensors(const ConfigEntry& entry, const ModelConfig& model) {
 
 std::string in_words(const std::vector<Difference>& differences) {
   std::string text;
-  for (const auto& [now, saved] : differences)
-    text += fmt::format("{}--{} {} (was {})", text.empty() ? "" : ", ", now->name, now->value, saved);
+  for (const auto& [now, saved, value] : differences)
+    text += fmt::format("{}--{} {} (was {})", text.empty() ? "" : ", ", now->name, value, saved);
   return text;
+}
+
+// What a flag means in a configuration that has it; 0 groups are as many as the expert-parallel size.
+std::string meant(const std::map<std::string, std::string>& config, const std::string& flag) {
+  const std::string& value = config.at(flag);
+  if (flag != "moe-combine-groups" || value != "0") return value;
+  const auto size = config.find("expert-model-parallel-size");
+  return size == config.end() ? "1" : size->second;
 }
 
 [[noreturn]] void refuse(const Options& options, const std::string& path, const std::vector<Difference>& differences) {
   std::string expected, got;
   bool other_tensors = false;
-  for (const auto& [now, saved] : differences) {
+  for (const auto& [now, saved, value] : differences) {
     const std::string_view separator = expected.empty() ? "" : ", ";
     expected += fmt::format("{}--{} {}", separator, now->name, saved);
-    got += fmt::format("{}--{} {}", separator, now->name, now->value);
+    got += fmt::format("{}--{} {}", separator, now->name, value);
     other_tensors = other_tensors || changes_tensors(*now, options.model);
   }
   const std::string as_they_were = options.checkpoint.use_checkpoint_args
@@ -74,11 +83,12 @@ std::string check_same_model(const Options& options, const std::string& path,
 }
 
 std::string changed_flags(const Options& options, const std::map<std::string, std::string>& saved) {
+  const std::map<std::string, std::string> given = config_of(options);
   std::vector<Difference> changes;
   for (const ConfigEntry& entry : options.effective) {
-    const auto found = saved.find(entry.name);
-    if (entry.on_load == OnLoad::kNoted && found != saved.end() && found->second != entry.value)
-      changes.push_back({&entry, found->second});
+    if (entry.on_load != OnLoad::kNoted || !saved.contains(entry.name)) continue;
+    const std::string before = meant(saved, entry.name), now = meant(given, entry.name);
+    if (before != now) changes.push_back({&entry, before, now});
   }
   return in_words(changes);
 }

@@ -143,6 +143,22 @@ TEST_F(CheckpointArgs, GiveTheExperts) {
   EXPECT_THAT(changed_flags(options, config_of(saved)), HasSubstr("--moe-aux-loss-coeff [] (was [0.01])"));
 }
 
+// As many as expert-parallel ranks by default: at another such size the sums are others, and the user is told.
+TEST_F(CheckpointArgs, TellOtherCombineGroupsAlsoWhereTheyAreDefaults) {
+  const Words experts = {"--swiglu", "--disable-bias-linear", "--num-experts", "8", "--expert-model-parallel-size"};
+  const auto of = [&](const Words& more) {
+    Words flags = experts;
+    flags.insert(flags.end(), more.begin(), more.end());
+    return with(kRope, flags);
+  };
+  const auto saved = config_of(of({"2"}));
+  EXPECT_THAT(changed_flags(of({"4"}), saved), HasSubstr("--moe-combine-groups 4 (was 2)"));
+  EXPECT_THAT(changed_flags(of({"1"}), saved), HasSubstr("--moe-combine-groups 1 (was 2)"));
+  EXPECT_THAT(changed_flags(of({"2", "--moe-combine-groups", "8"}), saved), HasSubstr("groups 8 (was 2)"));
+  EXPECT_THAT(changed_flags(of({"1", "--moe-combine-groups", "2"}), saved), Not(HasSubstr("combine-groups")));
+  EXPECT_THAT(changed_flags(of({"2"}), saved), Not(HasSubstr("combine-groups")));
+}
+
 TEST_F(CheckpointArgs, WinOverFilesAndYieldToTheCommandLine) {
   const Options saved = with(kRope, {"--rotary-base", "5e5"});
   write("run.toml", "[model]\nnum-layers = 2\nrotary-base = 10000\nnorm-epsilon = 1e-6\nhidden-size = 64\n");
