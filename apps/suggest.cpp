@@ -45,8 +45,7 @@ std::vector<std::int64_t> divisors_of(std::int64_t number, std::int64_t most) {
 
 // Flags that --suggest chooses, all but --micro-batch-size.
 bool is_of_layout(const ConfigEntry& entry) {
-  constexpr std::array<std::string_view, 13> kOthers = {"world-size",
-                                                        "expert-tensor-parallel-size",
+  constexpr std::array<std::string_view, 12> kOthers = {"world-size",
                                                         "moe-token-dispatcher-type",
                                                         "moe-expert-rank-capacity-factor",
                                                         "loss-chunk-size",
