@@ -25,10 +25,22 @@ ExpertLoad load_of(std::span<const std::int32_t> rows, std::int64_t choices) {
           .dropped = choices - all};
 }
 
+double rank_max_over_mean(std::span<const std::int32_t> rows, std::int64_t ranks) {
+  const auto each = rows.size() / static_cast<std::size_t>(ranks);
+  std::int64_t most = 0, all = 0;
+  for (; !rows.empty(); rows = rows.subspan(each)) {
+    const auto of_rank = rows.first(each);
+    const std::int64_t sum = std::accumulate(of_rank.begin(), of_rank.end(), std::int64_t{0});
+    most = std::max(most, sum);
+    all += sum;
+  }
+  return all == 0 ? 1 : static_cast<double>(most * ranks) / static_cast<double>(all);
+}
+
 }  // namespace
 
 std::vector<ExpertLoad> expert_loads(const ModelConfig& config, std::int64_t step_tokens, std::span<const float> sums,
-                                     std::span<const std::int32_t> counts) {
+                                     std::span<const std::int32_t> counts, std::int64_t expert_ranks) {
   const MoeConfig& moe = config.moe;
   std::vector<ExpertLoad> loads;
   if (moe.num_experts == 0) return loads;
@@ -44,7 +56,9 @@ std::vector<ExpertLoad> expert_loads(const ModelConfig& config, std::int64_t ste
   const std::size_t ranks = layers == 0 ? 0 : sent.size() / layers;
   for (std::size_t layer = 0; layer < has_experts.size(); ++layer) {
     if (!has_experts[layer]) continue;
-    ExpertLoad load = load_of(counts.subspan(loads.size() * experts, experts), step_tokens * moe.router_topk);
+    const auto rows = counts.subspan(loads.size() * experts, experts);
+    ExpertLoad load = load_of(rows, step_tokens * moe.router_topk);
+    if (expert_ranks > 1) load.rank_max_over_mean = rank_max_over_mean(rows, expert_ranks);
     load.layer = static_cast<std::int64_t>(layer);
     const auto to_ranks = sent.subspan(loads.size() * ranks, ranks);
     if (ranks > 0) load.rows_sent = std::accumulate(to_ranks.begin(), to_ranks.end(), std::int64_t{0});

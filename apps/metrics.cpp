@@ -61,6 +61,10 @@ std::string experts_json(const std::vector<ExpertLoad>& loads) {
   numbers("mean", &ExpertLoad::mean);
   numbers("entropy", &ExpertLoad::entropy);
   counts("dropped", &ExpertLoad::dropped);
+  if (loads.front().rank_max_over_mean) {
+    add_array(out, "rank_max_over_mean", loads,
+              [](const ExpertLoad& load) { return fmt::format("{:.6g}", load.rank_max_over_mean.value_or(1)); });
+  }
   if (loads.front().rows_sent) {
     add_array(out, "rows_sent", loads,
               [](const ExpertLoad& load) { return fmt::format("{}", load.rows_sent.value_or(0)); });

@@ -6,8 +6,9 @@
 // bit. `load_balancing_loss`, `z_loss`, `validation_loss` and `checkpoint_stall_ms` are present where they were
 // measured. "experts" has what ExpertLoad (apps/expert_load.h) has, an array a field with an entry for each layer of
 // experts: {"layer": [1, 2], "min": [90, 88], "max": ..., "mean", "entropy", "dropped"} and, where there are such
-// losses, "load_balancing_loss" and "z_loss"; where ranks share out experts also "rows_sent", and beside "experts" what
-// ExpertRoomUse has: "expert_room_used" and "expert_room_regrows". With activations on the host there is "offload":
+// losses, "load_balancing_loss" and "z_loss"; where ranks share out experts also "rank_max_over_mean" and "rows_sent",
+// and beside "experts" what ExpertRoomUse has: "expert_room_used" and "expert_room_regrows". With activations on the
+// host there is "offload":
 // {"slots", "bytes_out", "bytes_back", "host_bytes", "saving_bytes", "saved_bytes"}, sums over all ranks: slots, what
 // copies moved in the step, memory of hosts, and what moving saves of devices at best and by the planned blocks.
 // Steps whose copies are timed (Trainer::times_copies) add "saved_driver_bytes", where the free memory of all GPUs

@@ -89,10 +89,12 @@ std::string format_log_line(const LogLine& line, std::string_view time) {
                      line.nan_iterations);
   // Fields that Megatron's line does not have come last.
   if (line.worst_load) {
-    out += fmt::format(" expert load max/mean: {:.2f} (layer {}) |", line.worst_load->max_over_mean(),
-                       line.worst_load->layer);
+    const ExpertLoad& load = *line.worst_load;
+    out += fmt::format(" expert load max/mean: {:.2f}, min/mean: {:.2f}, entropy: {:.3f}", load.max_over_mean(),
+                       load.min_over_mean(), load.entropy);
+    if (load.rank_max_over_mean) out += fmt::format(", by rank max/mean: {:.2f}", *load.rank_max_over_mean);
+    out += fmt::format(" (layer {}) | dropped rows: {} |", load.layer, line.dropped_rows);
   }
-  if (line.dropped_rows > 0) out += fmt::format(" dropped rows: {} |", line.dropped_rows);
   out += fmt::format(" tokens/s: {} |", rate(line.tokens_per_second));
   if (line.ranks > 1) out += fmt::format(" tokens/s/GPU: {} |", rate(line.tokens_per_second / line.ranks));
   if (line.mfu) out += fmt::format(" MFU: {:.1f}% |", 100 * *line.mfu);

@@ -134,6 +134,7 @@ MetricsRecord record_of(const Line& line, std::int64_t iteration) {
           .skipped = line.toggle("skipped"),
           .rows_sent = {},
           .room_used = line.number("expert_room_used"),
+          .room_regrows = line.number("expert_room_regrows"),
           .offload = {}};
 }
 

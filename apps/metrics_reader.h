@@ -40,8 +40,10 @@ struct MetricsRecord {
   bool skipped = false;
   std::vector<LayerLoad> experts = {};  // of each layer of experts
   std::int64_t dropped_rows = 0;        // of all of them
-  // Where ranks share them out: tokens sent to other ranks, of all layers; the share of the room that was used.
+  // Where ranks share them out: tokens sent to other ranks, of all layers; the share of the room that was used, and
+  // how often it was enlarged.
   std::optional<double> rows_sent, room_used;
+  std::optional<double> room_regrows = {};  // so far
   std::optional<OffloadRecord> offload = {};
 };
 

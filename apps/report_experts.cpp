@@ -21,14 +21,19 @@ constexpr double kDarkest = 4;  // times the mean
 struct Cell {
   double sum = 0, entropy = 0;
   int steps = 0;
-  float low = 1, high = 1;
+  float low = 1;
 
+  void add(const Cell& other) {
+    low = steps == 0 ? other.low : std::min(low, other.low);
+    sum += other.sum;
+    entropy += other.entropy;
+    steps += other.steps;
+  }
   void add(const LayerLoad& load) {
-    low = steps == 0 ? load.min_over_mean : std::min(low, load.min_over_mean);
-    high = steps == 0 ? load.max_over_mean : std::max(high, load.max_over_mean);
-    sum += static_cast<double>(load.max_over_mean);
-    entropy += static_cast<double>(load.entropy);
-    ++steps;
+    add(Cell{.sum = static_cast<double>(load.max_over_mean),
+             .entropy = static_cast<double>(load.entropy),
+             .steps = 1,
+             .low = load.min_over_mean});
   }
   // -1: of no step. Equal shades are equal ratios.
   int shade() const {
@@ -106,16 +111,17 @@ std::string load_map(const MetricsRun& run, const std::string& name) {
         const auto found = columns[column].layers.find(layers[row]);
         return found == columns[column].layers.end() ? Cell{} : found->second;
       };
-      const Cell cell = at(c);
-      std::size_t end = c + 1;
-      while (end < columns.size() && at(end).shade() == cell.shade()) ++end;
-      if (cell.shade() >= 0) {
+      const int shade = at(c).shade();
+      Cell cell;
+      std::size_t end = c;
+      for (; end < columns.size() && at(end).shade() == shade; ++end) cell.add(at(end));
+      if (shade >= 0) {
         const std::string title = fmt::format(
             "layer {}, step {} – {}: the largest load {:.2f} x the mean, the least {:.2f} x, entropy {:.3f}",
             layers[row], columns[c].first, columns[end - 1].last, cell.sum / cell.steps, cell.low,
             cell.entropy / cell.steps);
         body += rect(kLeft + static_cast<double>(c) * width, y, static_cast<double>(end - c) * width, height - 0.5,
-                     cell.shade(), title);
+                     shade, title);
       }
       c = end;
     }
@@ -161,6 +167,7 @@ std::string experts_section(const std::vector<MetricsRun>& runs, const std::vect
   charts += line_of_runs(runs, names, "Rows sent to other ranks", "a step, all layers", &MetricsRecord::rows_sent);
   charts +=
       line_of_runs(runs, names, "Room used by rows of experts", "at most on a rank, 1: all", &MetricsRecord::room_used);
+  charts += line_of_runs(runs, names, "Regrows of that room", "so far", &MetricsRecord::room_regrows);
   if (drops) {
     charts += line_of_runs(runs, names, "Dropped rows", "a step, all layers",
                            [](const MetricsRecord& r) { return static_cast<double>(r.dropped_rows); });

@@ -66,19 +66,20 @@ StepResult Step::read_result() {
   access.add(step.room_needed, 2 * sizeof(std::int32_t), false);
   access.add(step.moved_bytes, 2 * sizeof(std::int64_t), false);
   compute.announce_host(access);
-  StepResult result{.iteration = step.iteration,
-                    .loss = step.report->loss / static_cast<float>(rank_.config.step_tokens()),
-                    .grad_norm = step.report->grad_norm,
-                    .expert_loads = expert_loads(rank_.options.model, rank_.config.step_tokens(),
-                                                 {step.sums, sizes.sums}, {step.counts, sizes.counts}),
-                    .room_needed = {.arrived = step.room_needed[0], .rows = step.room_needed[1]},
-                    .lacks_room = step.report->skip == kSkipNoRoom,
-                    .skipped = step.report->skip == kSkipNotFinite,
-                    .adam_count = step.report->adam_count,
-                    .bytes_out = step.bytes_out + step.moved_bytes[0],
-                    .bytes_back = step.bytes_back + step.moved_bytes[1],
-                    .enqueue_seconds = step.enqueue_seconds,
-                    .seconds = seconds_between(step.follows ? before.reported : step.begun, step.reported)};
+  StepResult result{
+      .iteration = step.iteration,
+      .loss = step.report->loss / static_cast<float>(rank_.config.step_tokens()),
+      .grad_norm = step.report->grad_norm,
+      .expert_loads = expert_loads(rank_.options.model, rank_.config.step_tokens(), {step.sums, sizes.sums},
+                                   {step.counts, sizes.counts}, rank_.config.mesh.ep),
+      .room_needed = {.arrived = step.room_needed[0], .rows = step.room_needed[1]},
+      .lacks_room = step.report->skip == kSkipNoRoom,
+      .skipped = step.report->skip == kSkipNotFinite,
+      .adam_count = step.report->adam_count,
+      .bytes_out = step.bytes_out + step.moved_bytes[0],
+      .bytes_back = step.bytes_back + step.moved_bytes[1],
+      .enqueue_seconds = step.enqueue_seconds,
+      .seconds = seconds_between(step.follows ? before.reported : step.begun, step.reported)};
   result.load_balancing_loss = mean_of(result.expert_loads, &ExpertLoad::load_balancing_loss);
   if (step.times_copies) result.copy_times = rank_.offload->transfer.times();
   result.router_z_loss = mean_of(result.expert_loads, &ExpertLoad::z_loss);

@@ -151,6 +151,7 @@ struct TensorBoardLog::Records {
     add_of_layer("load_mean", load.mean);
     add_of_layer("load_entropy", load.entropy);
     add_of_layer("dropped_rows", static_cast<double>(load.dropped));
+    if (load.rank_max_over_mean) add_of_layer("load_rank_max_over_mean", *load.rank_max_over_mean);
     if (load.rows_sent) add_of_layer("rows_sent", static_cast<double>(*load.rows_sent));
     if (load.load_balancing_loss) add_of_layer("load_balancing_loss", static_cast<double>(*load.load_balancing_loss));
     if (load.z_loss) add_of_layer("z_loss", static_cast<double>(*load.z_loss));

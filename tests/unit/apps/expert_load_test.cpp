@@ -74,12 +74,16 @@ TEST(ExpertLoads, TellTheRowsSentToOtherRanks) {
   EXPECT_EQ(two_layers()[1].rows_sent, std::nullopt);
   const std::vector<ExpertLoad> loads =
       expert_loads(model(), kTokens, std::vector<float>(5),
-                   std::vector<std::int32_t>{50, 50, 50, 50, 0, 20, 80, 90, 30, 12, 2000000000, 2000000000});
+                   std::vector<std::int32_t>{50, 50, 50, 50, 0, 20, 80, 90, 30, 12, 2000000000, 2000000000}, 2);
+  EXPECT_EQ(two_layers()[1].rank_max_over_mean, std::nullopt);
+  EXPECT_DOUBLE_EQ(*loads[0].rank_max_over_mean, 1);
+  EXPECT_DOUBLE_EQ(*loads[1].rank_max_over_mean, 2 * 170 / 190.0);  // of its ranks 20 and 170
   EXPECT_EQ(loads[1].max, 90);
   EXPECT_EQ(loads[0].rows_sent, 42);
   EXPECT_EQ(loads[1].rows_sent, 4000000000);
   StepMetrics metrics{.iteration = 1, .experts = loads, .expert_room = ExpertRoomUse{.used = 0.75, .regrows = 2}};
-  EXPECT_THAT(to_json_line(metrics), HasSubstr(R"("dropped": [0, 10], "rows_sent": [42, 4000000000])"));
+  EXPECT_THAT(to_json_line(metrics),
+              HasSubstr(R"("dropped": [0, 10], "rank_max_over_mean": [1, 1.78947], "rows_sent": [42, 4000000000])"));
   EXPECT_THAT(to_json_line(metrics), HasSubstr(R"(, "expert_room_used": 0.75, "expert_room_regrows": 2)"));
   EXPECT_THAT(to_json_line({.iteration = 1, .experts = two_layers()}), Not(HasSubstr("expert_room")));
 }
@@ -95,15 +99,19 @@ TEST(ExpertLoads, AreOneFieldOfTheMetrics) {
 
 TEST(ExpertLoads, OfTheWorstLayerAreInTheLogLine) {
   LogLine line{.iteration = 1, .worst_load = *worst_load(two_layers())};
-  EXPECT_THAT(format_log_line(line, "t"), HasSubstr(" nan iterations: 0 | expert load max/mean: 1.89 (layer 2) | tok"));
+  EXPECT_THAT(format_log_line(line, "t"),
+              HasSubstr(" nan iterations: 0 | expert load max/mean: 1.89, min/mean: 0.00, entropy: 0.689 "
+                        "(layer 2) | dropped rows: 0 | tok"));
   line.dropped_rows = 10;
-  EXPECT_THAT(format_log_line(line, "t"), HasSubstr(" (layer 2) | dropped rows: 10 | tok"));
+  line.worst_load->rank_max_over_mean = 1.25;
+  EXPECT_THAT(format_log_line(line, "t"),
+              HasSubstr(", entropy: 0.689, by rank max/mean: 1.25 (layer 2) | dropped rows: 10 | tok"));
   testing::internal::CaptureStdout();
   {
     StepLog log({.log_interval = 1}, {});
     log.step({.iteration = 1, .train_iters = 2, .step_ms = 1, .experts = two_layers()});
   }
-  EXPECT_THAT(testing::internal::GetCapturedStdout(), HasSubstr("max/mean: 1.89 (layer 2) | dropped rows: 10 |"));
+  EXPECT_THAT(testing::internal::GetCapturedStdout(), HasSubstr("entropy: 0.689 (layer 2) | dropped rows: 10 |"));
 }
 
 class ExpertLoadFile : public test::InFolder {
@@ -139,10 +147,11 @@ TEST_F(ExpertLoadFile, IsReadBack) {
   EXPECT_EQ(record.room_used, std::nullopt);
   metrics.experts[0].rows_sent = 7;
   metrics.experts[1].rows_sent = 5;
-  metrics.expert_room = {.used = 0.5, .regrows = 0};
+  metrics.expert_room = {.used = 0.5, .regrows = 3};
   const MetricsRun shared = read(to_json_line(metrics));
   EXPECT_EQ(shared.records.at(0).rows_sent, 12);
   EXPECT_EQ(shared.records.at(0).room_used, 0.5);
+  EXPECT_EQ(shared.records.at(0).room_regrows, 3);
 }
 
 TEST_F(ExpertLoadFile, IsRefusedWhereItIsNotWhole) {
@@ -163,12 +172,18 @@ TEST(ExpertLoads, AreAPictureOfTheReport) {
   for (int i = 1; i <= 500; ++i) {
     MetricsRecord record{.iteration = i, .lm_loss = 1.0, .load_balancing_loss = 1.5};
     const float late = i > 250 ? 3.9f : 1.0f;
-    record.experts = {{.layer = 1}, {.layer = 2, .min_over_mean = 0.25f, .max_over_mean = late, .entropy = 0.5f}};
+    // Of one shade all along, but an expert goes without rows in the second half.
+    const LayerLoad dying{.layer = 1,
+                          .min_over_mean = i > 250 ? 0.0f : 0.5f,
+                          .max_over_mean = i > 250 ? 2.04f : 2.02f,
+                          .entropy = i > 250 ? 0.5f : 0.9f};
+    record.experts = {dying, {.layer = 2, .min_over_mean = 0.25f, .max_over_mean = late, .entropy = 0.5f}};
     run.records.push_back(record);
   }
   const std::string page = report_page({run});
   EXPECT_THAT(page, HasSubstr("<figcaption>Expert load <small>"));
-  EXPECT_THAT(page, HasSubstr("layer 1, step 1 – 500: the largest load 1.00 x the mean"));  // one rectangle
+  EXPECT_THAT(page,
+              HasSubstr("layer 1, step 1 – 500: the largest load 2.03 x the mean, the least 0.00 x, entropy 0.7"));
   EXPECT_THAT(page,
               HasSubstr("layer 2, step 1 – 250: the largest load 1.00 x the mean, the least 0.25 x, entropy 0.5"));
   EXPECT_THAT(page, HasSubstr("layer 2, step 251 – 500: the largest load 3.90 x the mean"));
@@ -178,7 +193,9 @@ TEST(ExpertLoads, AreAPictureOfTheReport) {
   EXPECT_THAT(page, Not(HasSubstr("other ranks")));
   run.records[3].rows_sent = 12;
   run.records[3].room_used = 0.5;
-  EXPECT_THAT(report_page({run}), AllOf(HasSubstr("Rows sent to other ranks"), HasSubstr("Room used by rows")));
+  run.records[3].room_regrows = 1;
+  EXPECT_THAT(report_page({run}), AllOf(HasSubstr("Rows sent to other ranks"), HasSubstr("Room used by rows"),
+                                        HasSubstr("Regrows of that room")));
   MetricsRun dense = run;
   dense.path = "b.jsonl";
   for (MetricsRecord& record : dense.records) record.experts.clear();
