@@ -48,6 +48,7 @@ void Trainer::make_room(const ExpertRoom& needed, const std::string& what) {
   StepPlans plans;
   on_all_ranks(world_, [&] { plans = plan_steps(larger, setup_.config, world_.rank(), setup_.plans.offload); });
   step_->give_back();
+  world_.host_barrier();  // what the other ranks of this host had is free too when it is asked what there is
   setup_.plans = std::move(plans);
   const std::string reason =
       fmt::format("{} needed room on a rank for {} tokens and {} rows of its experts, and had it for {} and {}", what,
