@@ -84,7 +84,9 @@ void NcclWatcher::wait_until_released(const WatchedGroup& group) {
 
 void NcclWatcher::watch() {
   std::unique_lock lock(mutex_);
+  awake_.look(Clock::now());
   while (!changed_.wait_for(lock, kPeriod, [this] { return stop_; })) {
+    awake_.look(Clock::now());
     for (const auto& group : groups_) {
       if (process_->aborted) break;
       const std::string fault = fault_of(*group);
@@ -97,7 +99,6 @@ void NcclWatcher::watch() {
 }
 
 std::string NcclWatcher::fault_of(WatchedGroup& group) const {
-  const auto now = Clock::now();
   const milliseconds timeout = process_->options.timeout + process_->grace;
   const auto late = [&](int kind) {
     return fmt::format(
@@ -107,7 +108,7 @@ std::string NcclWatcher::fault_of(WatchedGroup& group) const {
   };
   const int host_call = group.host_call;
   const Clock::time_point since{Clock::duration(group.since.load())};
-  if (host_call >= 0 && now - since > timeout && host_call == group.host_call) return late(host_call);
+  if (host_call >= 0 && awake_.since(since) > timeout && host_call == group.host_call) return late(host_call);
 
   // The exchange fails if the GPU writes meanwhile: then the stream has left that call.
   const std::atomic_ref place(group.progress->mark);
@@ -118,11 +119,11 @@ std::string NcclWatcher::fault_of(WatchedGroup& group) const {
   const bool inside = kind >= 0;
   bool seen = inside && (mark & kSeen) != 0;
   if (inside && !seen && place.compare_exchange_strong(mark, mark | kSeen)) {
-    group.seen_at = now;
+    group.seen_at = Clock::now();
     seen = true;
   }
   if (known) group.recorder->set_device_progress(((mark & ~kSeen) >> 4) + base, seen, group.seen_at);
-  if (seen && now - group.seen_at > timeout) return late(kind);
+  if (seen && awake_.since(group.seen_at) > timeout) return late(kind);
 
   for (ncclComm* const comm : {group.comm.load(), group.graph_comm.load()}) {
     ncclResult_t result = ncclSuccess;

@@ -17,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+#include "parallel/comm/awake_time.h"
 #include "parallel/comm/collective.h"
 
 struct ncclComm;
@@ -94,6 +95,7 @@ class NcclWatcher {
   std::condition_variable changed_;
   bool stop_ = false;  // guarded by mutex_, like groups_
   std::vector<std::shared_ptr<WatchedGroup>> groups_;
+  AwakeTime awake_;  // of the watcher's thread
   std::thread thread_;
 };
 
