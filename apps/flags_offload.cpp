@@ -109,7 +109,8 @@ void check_kinds(const Options& options) {
                            .got = word == name ? name : fmt::format("{} in {}", name, word),
                            .remedy = module.kind == SlotKind::kLayerInput
                                          ? "layer_input is what --recompute-granularity full keeps of its layers"
-                                         : "choose among them"});
+                                     : word.find(':') == std::string::npos ? "choose among them"
+                                                                           : "choose among them, or other layers"});
     }
   }
 }

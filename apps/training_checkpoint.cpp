@@ -249,7 +249,8 @@ SaveResult save_training_checkpoint(Rank& rank, SaveRequest request) {
     fail({.code = ExitCode::kOutOfMemory,
           .subject = "a checkpoint's copy of this rank's shards",
           .expected = fmt::format("{:.2f} MiB of host memory", static_cast<double>(bytes) / (1 << 20)),
-          .got = "no room for them"});
+          .got = "no room for them",
+          .remedy = "free memory of the host, or move fewer activations there"});
   }
   request.shards.reserve(mine.size());
   try {

@@ -274,7 +274,8 @@ ncclComm* NcclCommunicator::comm_for(const Stream& stream) {
   if (watched_->graph_comm != nullptr) return watched_->graph_comm;
   fail({.subject = fmt::format("a captured call on group {}", name()),
         .expected = "a rehearsal before the capture, as NCCL_GRAPH_MIXING_SUPPORT is 0",
-        .got = "none"});
+        .got = "none",
+        .remedy = "unset NCCL_GRAPH_MIXING_SUPPORT"});
 }
 
 // The peers' kernels have ended, or the group is aborted: NCCL may wait for its peers on this machine here.
