@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/layer_offload.h"
 #include "core/base/counted.h"
 #include "core/base/error.h"
 #include "core/device/cuda_device.h"
@@ -40,6 +41,11 @@ std::size_t least_share_of_host(Communicator& world, std::size_t available) {
     if (share > 0) least = least == 0 ? share : std::min(least, share);
   }
   return least;
+}
+
+void take_host_share(Options& options, Communicator& world, std::size_t available) {
+  if (offloads_by_forecast(options)) options.offload.host_share = least_share_of_host(world, available);
+  options.offload.host_is_device = options.train.device == DeviceType::kCpu;
 }
 
 void check_host_memory(const StepPlans& plans, Communicator& world, std::size_t available) {

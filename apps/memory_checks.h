@@ -17,6 +17,9 @@ std::size_t ranks_of_host(Communicator& world);
 // Collective. `available` as below.
 std::size_t least_share_of_host(Communicator& world, std::size_t available = available_bytes());
 
+// For --offload-modules auto: the share above, and what else is in it. Collective.
+void take_host_share(Options& options, Communicator& world, std::size_t available = available_bytes());
+
 // What kept activations take, of all ranks of each host together. Too little is an error with exit code 6 on all ranks.
 // Collective. `available`: on this rank's host, 0 where that is not known.
 void check_host_memory(const StepPlans& plans, Communicator& world, std::size_t available = available_bytes());

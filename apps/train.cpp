@@ -109,8 +109,7 @@ ExitCode train(MpiRuntime& mpi, Communicator& world, const Flags& flags) {
     if (!takes_flags) take_folder(parsed.options);
   });
   find_tokenizer_files(parsed.options, world, found);
-  if (offloads_by_forecast(parsed.options)) parsed.options.offload.host_share = least_share_of_host(world);
-  parsed.options.offload.host_is_device = parsed.options.train.device == DeviceType::kCpu;
+  take_host_share(parsed.options, world);
   on_all_ranks(world, [&] {
     setup = std::make_unique<RunSetup>(prepare_run(parsed.options, world.rank(), world.size(), std::move(found)));
   });

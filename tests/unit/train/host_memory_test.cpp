@@ -108,6 +108,24 @@ TEST(HostMemory, OfTheFullestHostAllRanksTakeTheShare) {
   });
 }
 
+// What auto may plan for, as train asks for it. Who names kinds needs no share.
+TEST(HostMemory, AutoTakesARanksShareOfWhatTheHostHas) {
+  ThreadWorld world(2, std::chrono::seconds(60));
+  world.run([&](Communicator& group) {
+    Options options;
+    options.offload.offload_modules = {"act"};
+    take_host_share(options, group, 6 * kGib);
+    EXPECT_EQ(options.offload.host_share, 0u);
+    options.offload.offload_modules = {"auto"};
+    for (const DeviceType device : {DeviceType::kCpu, DeviceType::kCuda}) {
+      options.train.device = device;
+      take_host_share(options, group, 6 * kGib);
+      EXPECT_EQ(options.offload.host_share, 3 * kGib);
+      EXPECT_EQ(options.offload.host_is_device, device == DeviceType::kCpu);
+    }
+  });
+}
+
 // Of three ranks two share a GPU, each of which would fit alone.
 TEST(GpuMemory, OfRanksThatShareOneIsCheckedTogether) {
   const auto check = [](std::size_t free) {
